@@ -1,0 +1,33 @@
+//! Words everybody uses: errors, object kinds, ranges, sizes. No I/O, no policy.
+#![forbid(unsafe_code)]
+
+pub mod error;
+pub mod ranges;
+pub mod sizes;
+
+pub use error::{Error, Kind, Result};
+pub use ranges::RangeSet;
+
+use std::sync::Arc;
+
+/// Contents of one block, shared between caches, dirty lists and writers; changed only through
+/// [`Arc::make_mut`], so whoever holds a clone keeps the bytes it saw.
+pub type Block = Arc<Vec<u8>>;
+
+/// Transaction group number.
+pub type Txg = u64;
+
+/// First transaction group of a new pool (pool format, §1).
+pub const TXG_INITIAL: Txg = 4;
+/// Smallest unit of block sizes and DVA offsets: 512 bytes.
+pub const SECTOR: u64 = 512;
+pub const SECTOR_SHIFT: u32 = 9;
+/// Largest block before feature `large_blocks`.
+pub const OLD_MAX_BLOCK: usize = 128 << 10;
+/// Largest block at all.
+pub const MAX_BLOCK: usize = 16 << 20;
+
+/// `x` rounded up to a multiple of `n` (`n` > 0).
+pub const fn roundup(x: u64, n: u64) -> u64 {
+    x.div_ceil(n) * n
+}

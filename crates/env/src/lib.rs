@@ -1,0 +1,111 @@
+//! The one seam to the world. Everything from `vdev` upwards reaches disks, time, randomness, the
+//! host's identity and the other cores only through these traits; `env-linux` implements them for
+//! production, a simulator can implement them with a virtual clock and disks that fail.
+//!
+//! The core is *passive*: it starts no thread and never sleeps on its own account. Whoever needs a
+//! transaction group on disk runs the sync on its own thread (`pool::Pool::sync`), so a simulator
+//! owns the whole schedule by calling operations and syncs in the order its seed says.
+#![forbid(unsafe_code)]
+
+use base::Result;
+use std::sync::Arc;
+
+/// How a device is to be opened.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Access {
+    /// O_RDONLY; nothing is ever written.
+    Read,
+    /// Read and write, shared (probing).
+    Write,
+    /// Read and write; refused when the device or file is used by somebody else (mounted, held by
+    /// another process's exclusive open or lock).
+    Exclusive,
+}
+
+/// Sector sizes and kind of a device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Geometry {
+    /// Bytes; may change when the device grows.
+    pub size: u64,
+    /// Smallest addressable unit, bytes (power of two).
+    pub logical_sector: u32,
+    /// What the device says it writes atomically, bytes (power of two).
+    pub physical_sector: u32,
+    /// True for a block device, false for a regular file.
+    pub is_block: bool,
+    /// True if discards reach the medium.
+    pub can_discard: bool,
+}
+
+/// One transfer of a batch.
+pub enum Op {
+    /// Fills `buf` from `offset`.
+    Read { offset: u64, buf: Vec<u8> },
+    /// Writes the concatenation of `bufs` at `offset`.
+    Write { offset: u64, bufs: Vec<base::Block> },
+}
+
+/// An open device or image file. All calls are synchronous; `batch` is how depth is had.
+///
+/// Offsets and lengths must be multiples of the logical sector for block devices; an implementation
+/// accepts buffers of any memory alignment.
+pub trait Disk: Send + Sync {
+    fn geometry(&self) -> Geometry;
+    /// Reads exactly `buf.len()` bytes. A read past the end is an error.
+    fn read(&self, offset: u64, buf: &mut [u8]) -> Result<()>;
+    fn write(&self, offset: u64, buf: &[u8]) -> Result<()>;
+    /// Everything written before is on stable storage when this returns.
+    fn flush(&self) -> Result<()>;
+    /// Runs all transfers as parallel as the device likes, in no particular order; returns one
+    /// result per op, in op order; read buffers come back filled.
+    fn batch(&self, ops: Vec<Op>) -> Vec<(Op, Result<()>)>;
+    /// Tells the device that the range holds nothing of value.
+    fn discard(&self, offset: u64, len: u64) -> Result<()>;
+}
+
+/// Opens devices by path.
+pub trait Disks: Send + Sync {
+    fn open(&self, path: &str, access: Access) -> Result<Arc<dyn Disk>>;
+}
+
+/// Wall clock and monotonic clock.
+pub trait Clock: Send + Sync {
+    /// Seconds and nanoseconds since 1970, UTC.
+    fn now(&self) -> (i64, u32);
+    /// Nanoseconds of a clock that never steps.
+    fn monotonic_ns(&self) -> u64;
+}
+
+/// Unpredictable numbers.
+pub trait Rng: Send + Sync {
+    fn fill(&self, buf: &mut [u8]);
+    fn u64(&self) -> u64 {
+        let mut b = [0; 8];
+        self.fill(&mut b);
+        u64::from_le_bytes(b)
+    }
+}
+
+/// Who we are.
+pub trait Host: Send + Sync {
+    /// 32-bit host id, 0 if none.
+    fn hostid(&self) -> u64;
+    fn hostname(&self) -> String;
+}
+
+/// The other cores.
+pub trait Cpu: Send + Sync {
+    /// Calls `job(i)` for every `i` in `0..n`, on as many threads as are worth it, and returns when
+    /// all have returned.
+    fn par_for(&self, n: usize, job: &(dyn Fn(usize) + Sync));
+}
+
+/// The world, as handed to the core.
+#[derive(Clone)]
+pub struct Env {
+    pub disks: Arc<dyn Disks>,
+    pub clock: Arc<dyn Clock>,
+    pub rng: Arc<dyn Rng>,
+    pub host: Arc<dyn Host>,
+    pub cpu: Arc<dyn Cpu>,
+}

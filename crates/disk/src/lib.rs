@@ -2,9 +2,13 @@
 #![forbid(unsafe_code)]
 
 pub mod blkptr;
+pub mod bytes;
 pub mod dnode;
+pub mod nvlist;
 pub mod types;
 
 pub use blkptr::{BlkPtr, Dva, BP_SIZE};
+pub use bytes::swap_u64s;
 pub use dnode::{objset, DnodePhys};
+pub use nvlist::{NvList, Value};
 pub use types::{os_type, ObjType, SwapClass};

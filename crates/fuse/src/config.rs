@@ -1,0 +1,100 @@
+//! What a session asks the kernel for, and what came out of it.
+
+use crate::wire::init;
+
+/// When directory reads bring attributes along.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ReaddirPlus {
+    Never,
+    /// When the kernel sees that lookups follow.
+    Auto,
+    Always,
+}
+
+/// Options of a session. [`Config::default`] is what the daemon uses; a kernel that lacks
+/// something simply does without, see [`Negotiated`].
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// Most threads that serve requests. They are started as they are needed: an idle mount has
+    /// one. Since operations are synchronous this is also how many may wait for the disk at once.
+    pub threads: usize,
+    /// Largest write (and read) in bytes; cut to what `/proc/sys/fs/fuse/max_pages_limit` allows.
+    pub max_write: u32,
+    /// Most read-ahead in bytes.
+    pub max_readahead: u32,
+    /// Most read-ahead and write-back requests under way at once.
+    pub max_background: u16,
+    /// From how many of them on the kernel holds back.
+    pub congestion_threshold: u16,
+    /// Writes stay in the page cache and are sent later, merged. Durability is by fsync either way.
+    pub writeback_cache: bool,
+    /// The file system stores `system.posix_acl_*` and the kernel enforces them.
+    pub posix_acl: bool,
+    pub parallel_dirops: bool,
+    pub readdirplus: ReaddirPlus,
+    pub cache_symlinks: bool,
+    /// The file system clears suid and sgid when requests say so; without it the kernel asks for
+    /// `security.capability` before writes.
+    pub killpriv_v2: bool,
+    /// `lookup` of "." and ".." works (NFS, open_by_handle_at).
+    pub export: bool,
+    /// `open` answers ENOSYS and nobody misses it. (Then O_TRUNC arrives as SETATTR.)
+    pub zero_message_open: bool,
+    /// `opendir` answers ENOSYS and nobody misses it.
+    pub zero_message_opendir: bool,
+    /// Granularity of times in nanoseconds.
+    pub time_gran: u32,
+}
+
+impl Default for Config {
+    fn default() -> Config {
+        Config {
+            threads: 16,
+            max_write: 1 << 20,
+            max_readahead: 1 << 20,
+            max_background: 64,
+            congestion_threshold: 48,
+            writeback_cache: true,
+            posix_acl: true,
+            parallel_dirops: true,
+            readdirplus: ReaddirPlus::Auto,
+            cache_symlinks: true,
+            killpriv_v2: true,
+            export: true,
+            zero_message_open: false,
+            zero_message_opendir: false,
+            time_gran: 1,
+        }
+    }
+}
+
+/// What kernel and daemon agreed on.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Negotiated {
+    /// Minor version of the interface in use.
+    pub minor: u32,
+    /// Flags in use, [`crate::wire::init`].
+    pub flags: u64,
+    /// Flags the kernel offered.
+    pub offered: u64,
+    /// Largest write in bytes.
+    pub max_write: u32,
+    pub max_readahead: u32,
+    pub max_pages: u16,
+}
+
+impl Negotiated {
+    /// Whether a flag of [`crate::wire::init`] is in use.
+    pub fn has(&self, flag: u64) -> bool {
+        self.flags & flag == flag
+    }
+
+    /// Names of the flags in use, for logs.
+    pub fn names(&self) -> Vec<&'static str> {
+        init::NAMES
+            .iter()
+            .filter(|(f, _)| self.flags & f != 0)
+            .map(|(_, n)| *n)
+            .collect()
+    }
+}

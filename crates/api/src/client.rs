@@ -1,0 +1,239 @@
+//! The commands' side: connect (starting the daemon if need be), ask, wait.
+
+use crate::wire::{self, Framed};
+use crate::{path, server, ApiError, Reply, Request, Version};
+use base::Kind;
+use std::io;
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+/// File name of the daemon.
+pub const DAEMON: &str = "zfs-fuse";
+
+/// A connection to the daemon.
+#[derive(Debug)]
+pub struct Client {
+    framed: Framed,
+}
+
+impl Client {
+    /// Connects to the daemon of this user (see [`path::socket_path`]), starting it if none runs.
+    pub fn connect() -> Result<Client, ApiError> {
+        let socket = path::socket_path();
+        match Client::connect_at(&socket)? {
+            Some(client) => Ok(client),
+            None => start_and_connect(&socket),
+        }
+    }
+
+    /// Connects if a daemon runs.
+    pub fn connect_running() -> Result<Option<Client>, ApiError> {
+        Client::connect_at(&path::socket_path())
+    }
+
+    /// Connects to a socket; none if nobody listens there.
+    pub fn connect_at(socket: &Path) -> Result<Option<Client>, ApiError> {
+        path::check_dir(socket)?;
+        let stream = match UnixStream::connect(socket) {
+            Ok(stream) => stream,
+            Err(e)
+                if matches!(
+                    e.kind(),
+                    io::ErrorKind::NotFound
+                        | io::ErrorKind::ConnectionRefused
+                        | io::ErrorKind::NotADirectory
+                ) =>
+            {
+                return Ok(None)
+            }
+            Err(e) => {
+                return Err(ApiError::sentence(
+                    base::Error::from(io::Error::from(e.kind())).kind,
+                    format!(
+                        "cannot connect to the daemon at '{}': {e}",
+                        socket.display()
+                    ),
+                )
+                .hint("Run the command as the user whose daemon it is, or as root."))
+            }
+        };
+        let owner = server::peer_of(&stream)?.uid;
+        if owner != 0 && owner != rustix::process::geteuid().as_raw() {
+            return Err(ApiError::sentence(
+                Kind::Access,
+                format!(
+                    "the daemon at '{}' runs as another user (uid {owner})",
+                    socket.display()
+                ),
+            )
+            .hint(format!(
+                "Set {} to the socket of your own daemon.",
+                path::SOCKET_VARIABLE
+            )));
+        }
+        Ok(Some(Client {
+            framed: Framed::new(stream, wire::MAX_REPLY),
+        }))
+    }
+
+    /// Asks and waits; lists that come in chunks are put together, progress is dropped.
+    pub fn call(&mut self, request: &Request) -> Result<Reply, ApiError> {
+        self.call_with(request, &mut |_| {})
+    }
+
+    /// As [`Client::call`]; progress messages are handed to `progress`.
+    pub fn call_with(
+        &mut self,
+        request: &Request,
+        progress: &mut dyn FnMut(crate::Progress),
+    ) -> Result<Reply, ApiError> {
+        let lost = |e: io::Error| {
+            ApiError::sentence(Kind::Io, format!("lost the connection to the daemon: {e}"))
+                .hint("The request may have been carried out: check before repeating it.")
+        };
+        self.framed
+            .write(&wire::encode_call(request, true)?, &[])
+            .map_err(lost)?;
+        let mut so_far: Option<Reply> = None;
+        loop {
+            let frame = self
+                .framed
+                .read()
+                .and_then(|f| f.ok_or_else(|| io::ErrorKind::UnexpectedEof.into()))
+                .map_err(lost)?;
+            let (answer, continues) = wire::decode_reply(&frame).map_err(|e| {
+                ApiError::sentence(
+                    Kind::Invalid,
+                    format!("the daemon's answer is not understood: {e}"),
+                )
+                .hint("Command and daemon are of different versions: restart the daemon.")
+            })?;
+            match answer? {
+                Reply::Progress(p) => progress(p),
+                reply => so_far = Some(join(so_far, reply)),
+            }
+            if !continues {
+                return so_far
+                    .ok_or_else(|| ApiError::sentence(Kind::Invalid, "the daemon gave no answer"));
+            }
+        }
+    }
+
+    /// Version of the daemon.
+    pub fn version(&mut self) -> Result<Version, ApiError> {
+        match self.call(&Request::Version {})? {
+            Reply::Version(v) => Ok(v),
+            other => Err(unexpected(&other)),
+        }
+    }
+}
+
+/// The daemon answered something that does not belong to the request.
+pub fn unexpected(reply: &Reply) -> ApiError {
+    let text = format!("{reply:?}");
+    let word: String = text.chars().take_while(|c| c.is_alphanumeric()).collect();
+    ApiError::sentence(
+        Kind::Invalid,
+        format!("the daemon gave a wrong answer: {word}"),
+    )
+    .hint("Command and daemon are of different versions: restart the daemon.")
+}
+
+fn join(so_far: Option<Reply>, next: Reply) -> Reply {
+    match (so_far, next) {
+        (Some(Reply::Datasets(mut a)), Reply::Datasets(b)) => {
+            a.found.extend(b.found);
+            a.failed.extend(b.failed);
+            Reply::Datasets(a)
+        }
+        (Some(Reply::Pools(mut a)), Reply::Pools(b)) => {
+            a.found.extend(b.found);
+            a.failed.extend(b.failed);
+            Reply::Pools(a)
+        }
+        (Some(Reply::History(mut a)), Reply::History(b)) => {
+            a.extend(b);
+            Reply::History(a)
+        }
+        (_, next) => next,
+    }
+}
+
+/// Looks for the daemon beside the running command, then in PATH and the places of system
+/// commands.
+pub fn find_daemon() -> Option<PathBuf> {
+    let mut places = Vec::new();
+    if let Ok(exe) = std::env::current_exe() {
+        places.extend(exe.parent().map(Path::to_path_buf));
+    }
+    if let Some(path) = std::env::var_os("PATH") {
+        places.extend(std::env::split_paths(&path).filter(|p| p.is_absolute()));
+    }
+    places.extend(["/usr/local/sbin", "/usr/sbin", "/sbin"].map(PathBuf::from));
+    places.into_iter().map(|p| p.join(DAEMON)).find(|p| {
+        use std::os::unix::fs::PermissionsExt;
+        p.metadata()
+            .is_ok_and(|m| m.is_file() && m.permissions().mode() & 0o111 != 0)
+    })
+}
+
+/// Seconds to wait for the socket: ZFS_MODULE_TIMEOUT, 10 if unset, for ever if negative.
+fn patience() -> Option<Duration> {
+    let seconds = std::env::var("ZFS_MODULE_TIMEOUT")
+        .ok()
+        .and_then(|v| v.parse::<i64>().ok())
+        .unwrap_or(10);
+    u64::try_from(seconds).ok().map(Duration::from_secs)
+}
+
+fn start_and_connect(socket: &Path) -> Result<Client, ApiError> {
+    let by_hand = "Start it by hand: zfs-fuse";
+    let daemon = find_daemon().ok_or_else(|| {
+        ApiError::sentence(
+            Kind::NotFound,
+            "the zfs-fuse daemon is not running, and no 'zfs-fuse' was found beside this command or in PATH",
+        )
+        .hint("Install it, or start it by hand.")
+    })?;
+    // It goes to the background by itself once it serves; its parent's exit tells so. The
+    // complaint, if any, is on its standard error.
+    let output = Command::new(&daemon)
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .output()
+        .map_err(|e| {
+            ApiError::sentence(
+                base::Error::from(io::Error::from(e.kind())).kind,
+                format!("cannot start the daemon '{}': {e}", daemon.display()),
+            )
+            .hint(by_hand)
+        })?;
+    let deadline = patience().map(|p| Instant::now() + p);
+    loop {
+        if let Some(client) = Client::connect_at(socket)? {
+            return Ok(client);
+        }
+        if !output.status.success() || deadline.is_some_and(|d| Instant::now() >= d) {
+            break;
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    let complaint = String::from_utf8_lossy(&output.stderr);
+    let complaint = complaint.trim();
+    Err(ApiError::sentence(
+        Kind::Io,
+        if complaint.is_empty() {
+            format!(
+                "the daemon '{}' was started but does not answer at '{}'",
+                daemon.display(),
+                socket.display()
+            )
+        } else {
+            format!("the zfs-fuse daemon did not start: {complaint}")
+        },
+    )
+    .hint(by_hand))
+}

@@ -1,0 +1,128 @@
+//! Where the control socket is, and who may own what leads to it.
+
+use crate::ApiError;
+use base::Kind;
+use std::fs;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt};
+use std::path::{Path, PathBuf};
+
+/// Environment variable that names another socket.
+pub const SOCKET_VARIABLE: &str = "ZFS_FUSE_SOCKET";
+
+/// Path of the control socket: `ZFS_FUSE_SOCKET` if set; root: `/run/zfs-fuse/control.sock`; other
+/// users: `$XDG_RUNTIME_DIR/zfs-fuse/control.sock`, or `/tmp/zfs-fuse-UID/control.sock` without
+/// such a directory.
+pub fn socket_path() -> PathBuf {
+    let env = |name: &str| std::env::var_os(name).filter(|v| !v.is_empty());
+    pick(
+        env(SOCKET_VARIABLE).map(PathBuf::from),
+        rustix::process::geteuid().as_raw(),
+        env("XDG_RUNTIME_DIR").map(PathBuf::from),
+    )
+}
+
+fn pick(named: Option<PathBuf>, uid: u32, runtime: Option<PathBuf>) -> PathBuf {
+    if let Some(path) = named {
+        return path;
+    }
+    if uid == 0 {
+        return "/run/zfs-fuse/control.sock".into();
+    }
+    match runtime {
+        Some(dir) if dir.is_absolute() && dir.is_dir() => dir.join("zfs-fuse/control.sock"),
+        _ => format!("/tmp/zfs-fuse-{uid}/control.sock").into(),
+    }
+}
+
+/// Makes the directory of the socket (mode 0700; 0755 for root, whose daemon answers everybody's
+/// questions) and makes sure nobody else can put a socket of theirs there.
+pub fn prepare_dir(socket: &Path) -> Result<(), ApiError> {
+    let dir = match socket.parent() {
+        Some(d) if !d.as_os_str().is_empty() => d,
+        _ => return Ok(()),
+    };
+    let uid = rustix::process::geteuid().as_raw();
+    let mode = if uid == 0 { 0o755 } else { 0o700 };
+    match fs::DirBuilder::new().mode(mode).create(dir) {
+        Ok(()) => {}
+        Err(e) if e.kind() == std::io::ErrorKind::AlreadyExists => {}
+        Err(e) => {
+            return Err(ApiError::sentence(
+                Kind::Access,
+                format!("cannot make the directory '{}': {e}", dir.display()),
+            )
+            .hint(format!(
+                "Set {SOCKET_VARIABLE} to a path in a directory you own."
+            )))
+        }
+    }
+    check_dir(socket)
+}
+
+/// Refuses a socket directory that belongs to somebody else or that others may write to.
+pub fn check_dir(socket: &Path) -> Result<(), ApiError> {
+    let dir = match socket.parent() {
+        Some(d) if !d.as_os_str().is_empty() => d,
+        _ => return Ok(()),
+    };
+    let meta = match fs::symlink_metadata(dir) {
+        Ok(m) => m,
+        Err(_) => return Ok(()), // nothing there: nothing to be fooled by
+    };
+    let uid = rustix::process::geteuid().as_raw();
+    let owner_ok = meta.uid() == uid || meta.uid() == 0;
+    // A sticky directory (/tmp) keeps others from replacing what is ours.
+    let mode_ok = meta.mode() & 0o022 == 0 || meta.mode() & 0o1000 != 0;
+    if meta.is_dir() && owner_ok && mode_ok {
+        return Ok(());
+    }
+    if meta.file_type().is_symlink() && owner_ok {
+        return Ok(());
+    }
+    Err(ApiError::sentence(
+        Kind::Access,
+        format!(
+            "the directory '{}' of the control socket belongs to another user or is writable by others",
+            dir.display()
+        ),
+    )
+    .hint(format!(
+        "Remove it, or set {SOCKET_VARIABLE} to a path in a directory you own."
+    )))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn places() {
+        let p = |n: Option<&str>, u, r: Option<&str>| {
+            pick(n.map(PathBuf::from), u, r.map(PathBuf::from))
+                .to_string_lossy()
+                .into_owned()
+        };
+        assert_eq!(p(Some("/x/s"), 0, None), "/x/s");
+        assert_eq!(p(None, 0, Some("/tmp")), "/run/zfs-fuse/control.sock");
+        assert_eq!(p(None, 7, Some("/tmp")), "/tmp/zfs-fuse/control.sock");
+        assert_eq!(p(None, 7, Some("/no/such")), "/tmp/zfs-fuse-7/control.sock");
+        assert_eq!(p(None, 7, Some("tmp")), "/tmp/zfs-fuse-7/control.sock");
+        assert_eq!(p(None, 7, None), "/tmp/zfs-fuse-7/control.sock");
+    }
+
+    #[test]
+    fn directory_of_others_is_refused() {
+        let base = std::env::temp_dir().join(format!("zfs-api-dir-{}", std::process::id()));
+        let _ = fs::remove_dir_all(&base);
+        fs::create_dir(&base).unwrap();
+        let socket = base.join("d/control.sock");
+        prepare_dir(&socket).unwrap();
+        prepare_dir(&socket).unwrap();
+        use std::os::unix::fs::PermissionsExt;
+        fs::set_permissions(base.join("d"), fs::Permissions::from_mode(0o777)).unwrap();
+        assert!(prepare_dir(&socket).is_err());
+        fs::write(base.join("f"), b"").unwrap();
+        assert!(check_dir(&base.join("f/control.sock")).is_err());
+        fs::remove_dir_all(&base).unwrap();
+    }
+}

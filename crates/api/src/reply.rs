@@ -1,0 +1,497 @@
+//! What the daemon answers.
+
+use crate::{ApiError, DatasetKind, VdevClass, VdevKind};
+use serde::{Deserialize, Serialize};
+
+/// An answer; which one belongs to which request is told at [`crate::Request`].
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "kind", content = "value", rename_all = "lowercase")]
+pub enum Reply {
+    Done,
+    Version(Version),
+    Pools(Answer<Pool>),
+    Datasets(Answer<Dataset>),
+    Importable(Vec<Importable>),
+    Imported(Imported),
+    History(Vec<HistoryRecord>),
+    Upgraded(Upgraded),
+    Features(Vec<Feature>),
+    Activity(Vec<Activity>),
+    Created(Created),
+    Destroyed(Destroyed),
+    Mounts(Vec<MountEntry>),
+    Batch(Batch),
+    /// Only on the way to another answer.
+    Progress(Progress),
+}
+
+/// Versions of the parts.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Version {
+    /// Of the daemon: `0.1.0`.
+    pub daemon: String,
+}
+
+/// Objects found, and what could not be had. Order: as asked; without names, by name.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Answer<T> {
+    pub found: Vec<T>,
+    /// Name as asked for, and why not.
+    #[serde(default = "Vec::new")]
+    pub failed: Vec<(String, ApiError)>,
+}
+
+impl<T> Default for Answer<T> {
+    fn default() -> Self {
+        Answer {
+            found: Vec::new(),
+            failed: Vec::new(),
+        }
+    }
+}
+
+/// A property's value, raw: what `-p` prints.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Value {
+    /// Not applicable, not available: `-`.
+    #[default]
+    None,
+    /// Bytes, counts, percent, ratio times 100 (`compressratio` 1.50 is 150), seconds since 1970;
+    /// `none` and limits without value keep their stored number (0, u64::MAX).
+    Number(u64),
+    /// Words and texts; enumerations travel as their word (`lz4`, `on`).
+    Text(String),
+}
+
+impl From<u64> for Value {
+    fn from(n: u64) -> Value {
+        Value::Number(n)
+    }
+}
+
+impl From<&str> for Value {
+    fn from(s: &str) -> Value {
+        Value::Text(s.to_string())
+    }
+}
+
+impl From<String> for Value {
+    fn from(s: String) -> Value {
+        Value::Text(s)
+    }
+}
+
+/// Where a value comes from.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Source {
+    /// `-`
+    #[default]
+    None,
+    Default,
+    Local,
+    Temporary,
+    Received,
+    /// From this ancestor.
+    Inherited(String),
+}
+
+/// One property.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Prop {
+    pub name: String,
+    pub value: Value,
+    pub source: Source,
+    /// The received value, where there is one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub received: Option<Value>,
+}
+
+impl Prop {
+    pub fn new(name: impl Into<String>, value: impl Into<Value>, source: Source) -> Prop {
+        Prop {
+            name: name.into(),
+            value: value.into(),
+            source,
+            received: None,
+        }
+    }
+}
+
+/// State of a vdev, and of a pool (that of its root vdev).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum VdevState {
+    #[default]
+    Unknown,
+    Closed,
+    Offline,
+    Removed,
+    CantOpen,
+    Faulted,
+    Degraded,
+    Online,
+}
+
+/// Why a vdev is not online.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum VdevAux {
+    #[default]
+    None,
+    OpenFailed,
+    CorruptData,
+    NoReplicas,
+    BadGuidSum,
+    TooSmall,
+    BadLabel,
+    VersionNewer,
+    VersionOlder,
+    UnsupportedFeatures,
+    Spared,
+    ErrorsExceeded,
+    IoFailure,
+    BadLog,
+    ExternalFault,
+    SplitPool,
+    BadAshift,
+    ExternalPersistent,
+    ActiveElsewhere,
+    ChildrenOffline,
+    AshiftTooBig,
+}
+
+/// A vdev with state and counters.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Vdev {
+    pub kind: VdevKind,
+    /// Index among its siblings: the number in `mirror-0`.
+    #[serde(default)]
+    pub id: u64,
+    #[serde(default)]
+    pub guid: u64,
+    #[serde(default)]
+    pub class: VdevClass,
+    /// Devices: path by which it was opened last.
+    #[serde(default)]
+    pub path: Option<String>,
+    /// The path is partition 1 of a disk given whole.
+    #[serde(default)]
+    pub whole_disk: bool,
+    /// Could not be found at import or open: shown by guid, `was PATH`.
+    #[serde(default)]
+    pub not_present: bool,
+    #[serde(default)]
+    pub state: VdevState,
+    #[serde(default)]
+    pub aux: VdevAux,
+    #[serde(default)]
+    pub stats: VdevStats,
+    #[serde(default)]
+    pub histograms: Option<Box<VdevHistograms>>,
+    #[serde(default)]
+    pub children: Vec<Vdev>,
+}
+
+/// Counters of a vdev since import. Sizes in bytes.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct VdevStats {
+    /// Allocated and total; zero total for leaves below a group.
+    pub alloc: u64,
+    pub space: u64,
+    /// Deflated total.
+    pub dspace: u64,
+    /// Size a replacement needs.
+    pub rsize: u64,
+    /// Room to grow into.
+    pub esize: u64,
+    /// Size of the device.
+    pub physical: u64,
+    /// Percent; none without histogram.
+    pub fragmentation: Option<u64>,
+    pub read_ops: u64,
+    pub write_ops: u64,
+    pub read_bytes: u64,
+    pub write_bytes: u64,
+    pub read_errors: u64,
+    pub write_errors: u64,
+    pub checksum_errors: u64,
+    pub slow_ios: u64,
+    pub self_healed: u64,
+    pub scan_processed: u64,
+    /// log2 of the sector size in use and of the device's own.
+    pub configured_ashift: u64,
+    pub physical_ashift: u64,
+    pub resilver_deferred: bool,
+    /// Has missed writes that are not repaired yet.
+    pub resilvering: bool,
+    pub removing: bool,
+    pub noalloc: bool,
+}
+
+/// Histograms of a vdev since import; bucket n of latencies counts 2^n…2^(n+1)-1 ns, of sizes
+/// 2^n bytes.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct VdevHistograms {
+    /// Read, write: from queueing to completion; 37 buckets.
+    pub total_wait: [Vec<u64>; 2],
+    /// Read, write: at the device.
+    pub disk_wait: [Vec<u64>; 2],
+    /// Sync read, sync write, async read, async write: in the queue.
+    pub queue_wait: [Vec<u64>; 4],
+    /// Sync read, sync write, async read, async write: sizes of single requests.
+    pub sizes: [Vec<u64>; 4],
+    /// The same, sizes of merged requests.
+    pub merged: [Vec<u64>; 4],
+    /// Sync read, sync write, async read, async write: pending, active now.
+    pub queues: [(u64, u64); 4],
+}
+
+/// A pool.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Pool {
+    pub name: String,
+    pub guid: u64,
+    /// Last transaction group synced.
+    pub txg: u64,
+    /// On-disk version: 1–28 or 5000.
+    pub version: u64,
+    /// Newest file system version supported by that pool version: 5.
+    pub zpl_version: u64,
+    /// ONLINE, DEGRADED, FAULTED, OFFLINE, REMOVED, UNAVAIL or SUSPENDED.
+    pub health: String,
+    pub props: Vec<Prop>,
+    /// Root vdev; top-level vdevs of all classes, caches and spares are its children, told apart
+    /// by `class`.
+    pub tree: Option<Vdev>,
+    /// Nanoseconds of a monotonic clock when the counters were read, and at import.
+    pub now_ns: u64,
+    pub import_ns: u64,
+    pub facts: PoolFacts,
+    pub scan: Option<Scan>,
+    /// Number of data errors on record; none: cannot be read.
+    pub error_count: Option<u64>,
+    /// Texts as `zpool status -v` prints them, when asked for.
+    pub error_list: Vec<String>,
+}
+
+/// What `status:` depends on beside the vdev tree.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct PoolFacts {
+    /// I/O is suspended (failmode=wait).
+    pub suspended: bool,
+    /// The intent log cannot be played.
+    pub bad_log: bool,
+    /// Pool metadata is damaged.
+    pub corrupt_metadata: bool,
+    /// On-disk version is newer than ours.
+    pub version_newer: bool,
+    /// Active features we lack (`guid`, description).
+    pub unsupported: Vec<(String, String)>,
+    /// All of `unsupported` may be read over.
+    pub unsupported_readable: bool,
+    /// Supported features not enabled, `compatibility` respected.
+    pub disabled_features: Vec<String>,
+    /// Enabled features outside the pool's `compatibility` set.
+    pub incompatible_features: Vec<String>,
+    /// The file named by `compatibility` cannot be used: why.
+    pub bad_compatibility: Option<String>,
+    /// Last used by another system: host name, host id, seconds since 1970.
+    pub host_mismatch: Option<(String, u64, u64)>,
+}
+
+/// Newest scrub or resilver.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Scan {
+    pub function: ScanFunction,
+    pub state: ScanState,
+    /// Seconds since 1970.
+    pub start: u64,
+    pub end: u64,
+    /// Bytes.
+    pub to_examine: u64,
+    pub examined: u64,
+    pub skipped: u64,
+    pub processed: u64,
+    pub errors: u64,
+    pub issued: u64,
+    /// Of this pass: since the pool was imported or the scan resumed.
+    pub pass_examined: u64,
+    pub pass_issued: u64,
+    pub pass_start: u64,
+    pub paused_at: Option<u64>,
+    pub spent_paused: u64,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum ScanFunction {
+    #[default]
+    None,
+    Scrub,
+    Resilver,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum ScanState {
+    #[default]
+    None,
+    Scanning,
+    Finished,
+    Canceled,
+}
+
+/// A pool found on devices and not imported.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Importable {
+    pub name: String,
+    pub guid: u64,
+    pub version: u64,
+    pub destroyed: bool,
+    pub exported: bool,
+    pub comment: Option<String>,
+    pub hostname: Option<String>,
+    pub hostid: u64,
+    /// Time of the newest uberblock, seconds since 1970.
+    pub last_access: u64,
+    /// What the state would be: root vdev state; see `Pool::health`.
+    pub health: String,
+    pub tree: Option<Vdev>,
+    pub facts: PoolFacts,
+    /// Would be refused without `-f`: in use by, or last used by, another system.
+    pub needs_force: bool,
+    /// Log devices are missing: `-m` is needed.
+    pub needs_missing_log: bool,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Imported {
+    /// Name it has now.
+    pub name: String,
+    /// Datasets that could not be mounted.
+    #[serde(default)]
+    pub failed_mounts: Vec<(String, ApiError)>,
+    /// After a rewind, or a dry run of one: time gone back to (seconds since 1970) and how many
+    /// seconds are lost.
+    #[serde(default)]
+    pub rewound: Option<(u64, u64)>,
+}
+
+/// One record of the pool history (pool format: history log).
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct HistoryRecord {
+    /// Seconds since 1970.
+    pub time: u64,
+    /// Command line; records of commands.
+    pub command: Option<String>,
+    /// Internal records: transaction group, event, dataset name with object id, text.
+    pub txg: Option<u64>,
+    pub event: Option<String>,
+    pub dataset: Option<(String, u64)>,
+    pub text: Option<String>,
+    /// Records of ioctls: name, and the printed argument and result lists.
+    pub ioctl: Option<String>,
+    pub input: Vec<String>,
+    pub output: Vec<String>,
+    pub uid: Option<u64>,
+    pub host: Option<String>,
+    pub zone: Option<String>,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Upgraded {
+    pub from_version: u64,
+    pub to_version: u64,
+    /// Features enabled now.
+    pub features: Vec<String>,
+}
+
+/// A pool feature.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Feature {
+    pub name: String,
+    pub guid: String,
+    pub description: String,
+    /// Other software may read a pool where it is active.
+    pub read_only_compatible: bool,
+}
+
+/// Something that goes on in the background and can be waited for.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Activity {
+    /// Word of `zpool wait -t`.
+    pub name: String,
+    pub running: bool,
+    /// Bytes to go.
+    pub remaining: u64,
+}
+
+/// A dataset.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Dataset {
+    pub name: String,
+    pub kind: DatasetKind,
+    #[serde(default)]
+    pub createtxg: u64,
+    #[serde(default)]
+    pub guid: u64,
+    #[serde(default)]
+    pub props: Vec<Prop>,
+}
+
+/// What `zfs create` did, or would do.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Created {
+    /// Parents made, topmost first.
+    pub ancestors: Vec<String>,
+    /// With `-p`: it was there already.
+    pub existed: bool,
+    /// Made, but not mounted.
+    pub mount_failed: Option<ApiError>,
+}
+
+/// What `zfs destroy` did, or would do.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Destroyed {
+    /// In the order of destruction.
+    pub names: Vec<String>,
+    /// Bytes that come free; snapshots only.
+    pub reclaim: Option<u64>,
+    /// What remained although asked for.
+    pub failed: Vec<(String, ApiError)>,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MountEntry {
+    pub dataset: String,
+    pub mountpoint: String,
+}
+
+/// Result of a request on many objects.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Batch {
+    pub done: Vec<String>,
+    pub failed: Vec<(String, ApiError)>,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Progress {
+    /// What goes on: `Mounting ZFS filesystems`.
+    pub what: String,
+    pub done: u64,
+    pub total: u64,
+}

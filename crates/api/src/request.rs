@@ -1,0 +1,413 @@
+//! What can be asked of the daemon.
+//!
+//! Requests that modify carry `command`: the command line to record in the pool history on success
+//! (`export` and `destroy` record before doing); empty means nothing to record, which the commands
+//! use when one command line takes several requests.
+
+use serde::{Deserialize, Serialize};
+
+/// Property assignments in the order given, not validated: `("atime", "off")`.
+pub type Props = Vec<(String, String)>;
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "method", content = "parameters")]
+pub enum Request {
+    /// Answered by `Done`: is anybody there?
+    Ping {},
+    /// Answered by `Version`.
+    Version {},
+    /// Sync and stop the daemon; answered by `Done` before it goes.
+    Stop {},
+
+    /// Answered by `Done`.
+    PoolCreate(PoolCreate),
+    /// Answered by `Done`. Unmounts (by force with `force`), marks the labels destroyed.
+    PoolDestroy {
+        pool: String,
+        #[serde(default)]
+        force: bool,
+        #[serde(default)]
+        command: String,
+    },
+    /// Answered by `Done`.
+    PoolExport {
+        pool: String,
+        #[serde(default)]
+        force: bool,
+        #[serde(default)]
+        command: String,
+    },
+    /// Answered by `Pools`: info, properties and, where asked for, the vdev tree of pools.
+    PoolGet(PoolGet),
+    /// Answered by `Done`.
+    PoolSet {
+        pool: String,
+        props: Props,
+        #[serde(default)]
+        command: String,
+    },
+    /// Answered by `Importable`: what could be imported.
+    ImportScan(ImportScan),
+    /// Answered by `Imported`.
+    PoolImport(PoolImport),
+    /// Answered by `History`, in chunks.
+    PoolHistory {
+        pool: String,
+        /// Internal records too.
+        #[serde(default)]
+        internal: bool,
+    },
+    /// Answered by `Upgraded`. Enables features, or raises the legacy version.
+    PoolUpgrade {
+        pool: String,
+        /// Legacy version to go to; none: feature flags with all supported features.
+        #[serde(default)]
+        version: Option<u64>,
+        #[serde(default)]
+        command: String,
+    },
+    /// Answered by `Features`: what this implementation knows, for `zpool upgrade -v`.
+    SupportedFeatures {},
+    /// Answered by `Done`. `path` is absolute.
+    LabelClear {
+        path: String,
+        #[serde(default)]
+        force: bool,
+    },
+    /// Answered by `Done` when a transaction group has reached the disks.
+    PoolSync { pool: String },
+    /// Answered by `Activity`: what `zpool wait` waits for.
+    PoolActivity { pool: String },
+
+    /// Answered by `Datasets`, in chunks.
+    DatasetGet(DatasetGet),
+    /// Answered by `Created`.
+    DatasetCreate(DatasetCreate),
+    /// Answered by `Destroyed`.
+    DatasetDestroy(DatasetDestroy),
+    /// Answered by `Done`. All properties of one dataset are set together or not at all.
+    DatasetSet {
+        dataset: String,
+        props: Props,
+        /// Do not mount, unmount or share on account of the change (`-u`).
+        #[serde(default)]
+        no_remount: bool,
+        #[serde(default)]
+        command: String,
+    },
+    /// Answered by `Done`.
+    DatasetInherit {
+        dataset: String,
+        property: String,
+        /// Descendants too.
+        #[serde(default)]
+        recursive: bool,
+        /// Back to the received value (`-S`).
+        #[serde(default)]
+        received: bool,
+        #[serde(default)]
+        command: String,
+    },
+    /// Answered by `Done`.
+    DatasetRename {
+        from: String,
+        to: String,
+        /// Make missing parents of the new name.
+        #[serde(default)]
+        parents: bool,
+        /// Unmount by force.
+        #[serde(default)]
+        force: bool,
+        /// Leave mounts where they are (`-u`).
+        #[serde(default)]
+        no_remount: bool,
+        #[serde(default)]
+        command: String,
+    },
+    /// Answered by `Mounts`: every mounted file system, ordered by name.
+    MountList {},
+    /// Answered by `Done`.
+    Mount {
+        dataset: String,
+        /// Temporary mount options, split at commas.
+        #[serde(default)]
+        options: Vec<String>,
+        /// Mount over a directory that is not empty.
+        #[serde(default)]
+        overlay: bool,
+        #[serde(default)]
+        force: bool,
+    },
+    /// Answered by `Batch`, with `Progress` on the way. Mounts everything eligible, or `root` and
+    /// what is below it.
+    MountAll {
+        #[serde(default)]
+        root: Option<String>,
+        #[serde(default)]
+        options: Vec<String>,
+        #[serde(default)]
+        overlay: bool,
+        #[serde(default)]
+        force: bool,
+    },
+    /// Answered by `Done`. `target` is a dataset or the path of a mount point.
+    Unmount {
+        target: String,
+        #[serde(default)]
+        force: bool,
+    },
+    /// Answered by `Batch`. All mounts with a ZFS mount point, children first.
+    UnmountAll {
+        #[serde(default)]
+        force: bool,
+    },
+}
+
+/// `zpool create`
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PoolCreate {
+    pub name: String,
+    pub vdevs: Vec<VdevSpec>,
+    /// Pool properties (`-o`), features included: `("feature@lz4_compress", "enabled")`.
+    #[serde(default)]
+    pub props: Props,
+    /// Properties of the root file system (`-O`); `-m` has been put in as `mountpoint`.
+    #[serde(default)]
+    pub fs_props: Props,
+    #[serde(default)]
+    pub altroot: Option<String>,
+    /// Name in memory, for this import only (`-t`).
+    #[serde(default)]
+    pub temp_name: Option<String>,
+    /// Ignore the refusals that can be overridden.
+    #[serde(default)]
+    pub force: bool,
+    /// Enable no features but those in `props` (`-d`).
+    #[serde(default)]
+    pub no_features: bool,
+    /// Check everything, change nothing.
+    #[serde(default)]
+    pub dry_run: bool,
+    #[serde(default)]
+    pub command: String,
+}
+
+/// One vdev of a layout to be made: a device, or a group with children.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct VdevSpec {
+    pub kind: VdevKind,
+    #[serde(default)]
+    pub class: VdevClass,
+    /// Absolute path; devices only.
+    #[serde(default)]
+    pub path: Option<String>,
+    #[serde(default)]
+    pub children: Vec<VdevSpec>,
+}
+
+/// What sort of vdev.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum VdevKind {
+    Root,
+    Disk,
+    File,
+    Mirror,
+    Raidz {
+        parity: u8,
+    },
+    Draid {
+        parity: u8,
+        data: u8,
+        children: u8,
+        spares: u8,
+    },
+    Replacing,
+    Spare,
+    /// Distributed spare: `draid2-0-0`.
+    Dspare {
+        parity: u8,
+        vdev: u32,
+        spare: u32,
+    },
+    Indirect,
+    Hole,
+    Missing,
+}
+
+/// Allocation class or role of a top-level vdev.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum VdevClass {
+    #[default]
+    Normal,
+    Log,
+    Special,
+    Dedup,
+    Cache,
+    Spare,
+}
+
+/// Which properties to return.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Select {
+    /// None at all (names only).
+    #[default]
+    Nothing,
+    /// Every visible one, in the order of display, then features (pools) and user properties.
+    All,
+    /// These, in this order; one that does not apply comes back as `Value::None`.
+    These(Vec<String>),
+}
+
+/// Pools with properties, and vdev trees.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PoolGet {
+    /// Empty: all pools. Ordered by name in the answer unless named.
+    #[serde(default)]
+    pub pools: Vec<String>,
+    #[serde(default)]
+    pub props: Select,
+    /// Fill `Pool::tree` and the state facts.
+    #[serde(default)]
+    pub tree: bool,
+    /// Fill `Pool::error_list`.
+    #[serde(default)]
+    pub error_list: bool,
+    /// Fill the latency and request size histograms of the trees.
+    #[serde(default)]
+    pub histograms: bool,
+}
+
+/// Search for pools not imported.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ImportScan {
+    /// Directories or devices (`-d`), absolute; empty: the default places.
+    #[serde(default)]
+    pub places: Vec<String>,
+    /// Take the list from this cache file instead (`-c`).
+    #[serde(default)]
+    pub cache_file: Option<String>,
+    /// Destroyed pools instead of the others (`-D`).
+    #[serde(default)]
+    pub destroyed: bool,
+}
+
+/// `zpool import POOL`
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PoolImport {
+    pub search: ImportScan,
+    /// Name, or guid in decimal.
+    pub pool: String,
+    #[serde(default)]
+    pub new_name: Option<String>,
+    /// `new_name` is for this import only (`-t`).
+    #[serde(default)]
+    pub temporary: bool,
+    /// Pool properties (`-o prop=val`), `readonly` included.
+    #[serde(default)]
+    pub props: Props,
+    /// Mount options for every dataset (`-o ro,noatime`).
+    #[serde(default)]
+    pub mount_options: Vec<String>,
+    #[serde(default)]
+    pub altroot: Option<String>,
+    /// Although another system may use it (`-f`).
+    #[serde(default)]
+    pub force: bool,
+    /// Go back some transaction groups if need be (`-F`).
+    #[serde(default)]
+    pub rewind: bool,
+    /// With `rewind`: only tell.
+    #[serde(default)]
+    pub dry_run: bool,
+    /// Rewind to exactly this transaction group (`-T`).
+    #[serde(default)]
+    pub txg: Option<u64>,
+    /// Without its log device (`-m`).
+    #[serde(default)]
+    pub missing_log: bool,
+    /// Do not mount anything (`-N`).
+    #[serde(default)]
+    pub no_mount: bool,
+    #[serde(default)]
+    pub command: String,
+}
+
+/// Kinds of datasets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum DatasetKind {
+    Filesystem,
+    Volume,
+    Snapshot,
+    Bookmark,
+}
+
+/// Datasets with properties.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DatasetGet {
+    /// Starting points; empty: the root of every pool.
+    #[serde(default)]
+    pub roots: Vec<String>,
+    /// How far below each starting point; 0: only itself; none: all the way. Snapshots and
+    /// bookmarks are one below their file system.
+    #[serde(default)]
+    pub depth: Option<u32>,
+    /// Kinds wanted; a starting point of another kind is walked but not returned.
+    pub kinds: Vec<DatasetKind>,
+    /// Snapshots too in pools whose `listsnapshots` is on.
+    #[serde(default)]
+    pub listsnapshots: bool,
+    pub props: Select,
+}
+
+/// `zfs create`
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DatasetCreate {
+    pub name: String,
+    #[serde(default)]
+    pub props: Props,
+    /// Make missing parents; existing is fine (`-p`).
+    #[serde(default)]
+    pub parents: bool,
+    /// Leave it unmounted (`-u`).
+    #[serde(default)]
+    pub no_mount: bool,
+    /// Volume of this size, bytes (`-V`).
+    #[serde(default)]
+    pub volume_size: Option<u64>,
+    /// No reservation for the volume (`-s`).
+    #[serde(default)]
+    pub sparse: bool,
+    /// Check everything, change nothing.
+    #[serde(default)]
+    pub dry_run: bool,
+    #[serde(default)]
+    pub command: String,
+}
+
+/// `zfs destroy`
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DatasetDestroy {
+    /// Dataset, snapshot (with ranges: `fs@a%b,c`) or bookmark.
+    pub name: String,
+    /// Children and snapshots too (`-r`).
+    #[serde(default)]
+    pub recursive: bool,
+    /// Clones outside too (`-R`).
+    #[serde(default)]
+    pub dependents: bool,
+    /// Unmount by force (`-f`).
+    #[serde(default)]
+    pub force: bool,
+    /// Mark snapshots for later if they cannot go now (`-d`).
+    #[serde(default)]
+    pub defer: bool,
+    /// Tell, change nothing.
+    #[serde(default)]
+    pub dry_run: bool,
+    #[serde(default)]
+    pub command: String,
+}

@@ -1,0 +1,340 @@
+//! Frames: JSON objects ended by NUL bytes, with file descriptors on the side.
+
+use crate::{ApiError, Reply, Request, INTERFACE};
+use rustix::net::{
+    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
+    SendAncillaryMessage, SendFlags,
+};
+use serde::{Deserialize, Serialize};
+use serde_json::Value as Json;
+use std::io::{self, IoSlice, IoSliceMut};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+
+/// Longest call a server reads, bytes: a pool layout of many thousand devices fits.
+pub const MAX_CALL: usize = 4 << 20;
+/// Longest answer a client reads, bytes; long lists come in chunks.
+pub const MAX_REPLY: usize = 256 << 20;
+/// Most file descriptors that may wait for one call.
+pub const MAX_FDS: usize = 8;
+
+/// A call as it travels.
+#[derive(Debug, Serialize, Deserialize)]
+struct CallMessage {
+    method: String,
+    #[serde(default)]
+    parameters: Json,
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    more: bool,
+}
+
+/// An answer as it travels.
+#[derive(Debug, Default, Serialize, Deserialize)]
+struct ReplyMessage {
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    error: Option<String>,
+    #[serde(default)]
+    parameters: Json,
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    continues: bool,
+}
+
+/// A call, decoded.
+#[derive(Debug)]
+pub struct Call {
+    pub request: Request,
+    /// The caller takes several messages as the answer.
+    pub more: bool,
+}
+
+fn invalid(what: impl std::fmt::Display) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, what.to_string())
+}
+
+pub fn encode_call(request: &Request, more: bool) -> io::Result<Vec<u8>> {
+    let mut json = serde_json::to_value(request).map_err(invalid)?;
+    let method = json["method"].as_str().unwrap_or_default();
+    let message = CallMessage {
+        method: format!("{INTERFACE}.{method}"),
+        parameters: json["parameters"].take(),
+        more,
+    };
+    serde_json::to_vec(&message).map_err(invalid)
+}
+
+/// Decodes a call; the error says what is wrong with it, for the caller to read.
+pub fn decode_call(frame: &[u8]) -> Result<Call, ApiError> {
+    let bad = |what: String| ApiError::sentence(base::Kind::Invalid, what);
+    let message: CallMessage =
+        serde_json::from_slice(frame).map_err(|e| bad(format!("malformed request: {e}")))?;
+    let method = message
+        .method
+        .strip_prefix(INTERFACE)
+        .and_then(|m| m.strip_prefix('.'))
+        .ok_or_else(|| {
+            ApiError::sentence(
+                base::Kind::Unsupported,
+                format!(
+                    "the daemon speaks {INTERFACE}, the request is for '{}'",
+                    message.method
+                ),
+            )
+            .hint("Command and daemon are of different versions: restart the daemon.")
+        })?;
+    let parameters = match message.parameters {
+        Json::Null => Json::Object(serde_json::Map::new()),
+        p => p,
+    };
+    let request: Request =
+        serde_json::from_value(serde_json::json!({"method": method, "parameters": parameters}))
+            .map_err(|e| bad(format!("request '{method}' is not understood: {e}")))?;
+    Ok(Call {
+        request,
+        more: message.more,
+    })
+}
+
+pub fn encode_reply(reply: &Reply, continues: bool) -> io::Result<Vec<u8>> {
+    serde_json::to_vec(&ReplyMessage {
+        error: None,
+        parameters: serde_json::to_value(reply).map_err(invalid)?,
+        continues,
+    })
+    .map_err(invalid)
+}
+
+pub fn encode_error(error: &ApiError) -> io::Result<Vec<u8>> {
+    serde_json::to_vec(&ReplyMessage {
+        error: Some(format!("{INTERFACE}.Failed")),
+        parameters: serde_json::to_value(error).map_err(invalid)?,
+        continues: false,
+    })
+    .map_err(invalid)
+}
+
+/// An answer, decoded: what it says, and whether more follows.
+pub fn decode_reply(frame: &[u8]) -> io::Result<(Result<Reply, ApiError>, bool)> {
+    let message: ReplyMessage = serde_json::from_slice(frame).map_err(invalid)?;
+    if let Some(name) = message.error {
+        let error = serde_json::from_value(message.parameters).unwrap_or_else(|_| {
+            ApiError::sentence(base::Kind::Io, format!("the daemon answered {name}"))
+        });
+        return Ok((Err(error), false));
+    }
+    let reply = serde_json::from_value(message.parameters).map_err(invalid)?;
+    Ok((Ok(reply), message.continues))
+}
+
+/// A connection that carries frames.
+#[derive(Debug)]
+pub struct Framed {
+    stream: UnixStream,
+    buf: Vec<u8>,
+    /// Bytes of `buf` known to hold no NUL.
+    scanned: usize,
+    fds: Vec<OwnedFd>,
+    limit: usize,
+}
+
+impl Framed {
+    /// Reads frames up to `limit` bytes.
+    pub fn new(stream: UnixStream, limit: usize) -> Framed {
+        Framed {
+            stream,
+            buf: Vec::new(),
+            scanned: 0,
+            fds: Vec::new(),
+            limit,
+        }
+    }
+
+    pub fn stream(&self) -> &UnixStream {
+        &self.stream
+    }
+
+    /// Descriptors that came with what was read so far.
+    pub fn take_fds(&mut self) -> Vec<OwnedFd> {
+        std::mem::take(&mut self.fds)
+    }
+
+    /// Next frame without its NUL; none at an orderly end.
+    pub fn read(&mut self) -> io::Result<Option<Vec<u8>>> {
+        loop {
+            if let Some(at) = self.buf[self.scanned..].iter().position(|b| *b == 0) {
+                let end = self.scanned + at;
+                let rest = self.buf.split_off(end + 1);
+                let mut frame = std::mem::replace(&mut self.buf, rest);
+                frame.pop();
+                self.scanned = 0;
+                return Ok(Some(frame));
+            }
+            self.scanned = self.buf.len();
+            if self.buf.len() > self.limit {
+                return Err(invalid("message too long"));
+            }
+            let mut chunk = [0u8; 16384];
+            let n = self.receive(&mut chunk)?;
+            if n == 0 {
+                return if self.buf.is_empty() {
+                    Ok(None)
+                } else {
+                    Err(io::ErrorKind::UnexpectedEof.into())
+                };
+            }
+            self.buf.extend_from_slice(&chunk[..n]);
+        }
+    }
+
+    fn receive(&mut self, chunk: &mut [u8]) -> io::Result<usize> {
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_FDS))];
+        let mut control = RecvAncillaryBuffer::new(&mut space);
+        let got = loop {
+            let mut iov = [IoSliceMut::new(chunk)];
+            match rustix::net::recvmsg(
+                &self.stream,
+                &mut iov,
+                &mut control,
+                RecvFlags::CMSG_CLOEXEC,
+            ) {
+                Err(rustix::io::Errno::INTR) => continue,
+                other => break other?,
+            }
+        };
+        for message in control.drain() {
+            if let RecvAncillaryMessage::ScmRights(fds) = message {
+                for fd in fds {
+                    // Surplus ones are closed by being dropped.
+                    if self.fds.len() < MAX_FDS {
+                        self.fds.push(fd);
+                    }
+                }
+            }
+        }
+        Ok(got.bytes)
+    }
+
+    /// Writes one frame; `fds` travel with its first byte.
+    pub fn write(&mut self, frame: &[u8], fds: &[BorrowedFd<'_>]) -> io::Result<()> {
+        let mut message = Vec::with_capacity(frame.len() + 1);
+        message.extend_from_slice(frame);
+        message.push(0);
+        let mut rest = &message[..];
+        let mut fds = fds;
+        while !rest.is_empty() {
+            let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_FDS))];
+            let mut control = SendAncillaryBuffer::new(&mut space);
+            if !fds.is_empty() && !control.push(SendAncillaryMessage::ScmRights(fds)) {
+                return Err(invalid("too many file descriptors"));
+            }
+            match rustix::net::sendmsg(
+                self.stream.as_fd(),
+                &[IoSlice::new(rest)],
+                &mut control,
+                SendFlags::NOSIGNAL,
+            ) {
+                Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+                Ok(n) => {
+                    rest = &rest[n..];
+                    fds = &[];
+                }
+                Err(rustix::io::Errno::INTR) => {}
+                Err(e) => return Err(e.into()),
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::{Read, Write};
+
+    #[test]
+    fn calls_and_replies_round_trip() {
+        let request = Request::PoolDestroy {
+            pool: "tank".into(),
+            force: true,
+            command: "zpool destroy tank".into(),
+        };
+        let text = encode_call(&request, true).unwrap();
+        assert_eq!(
+            String::from_utf8(text.clone()).unwrap(),
+            r#"{"method":"org.zfsfuse.control1.PoolDestroy","parameters":{"command":"zpool destroy tank","force":true,"pool":"tank"},"more":true}"#
+        );
+        let call = decode_call(&text).unwrap();
+        assert_eq!(call.request, request);
+        assert!(call.more);
+
+        // Absent fields take their defaults, unknown ones are ignored.
+        let call = decode_call(
+            br#"{"method":"org.zfsfuse.control1.PoolDestroy","parameters":{"pool":"x","new":1}}"#,
+        )
+        .unwrap();
+        assert!(matches!(
+            call.request,
+            Request::PoolDestroy { force: false, .. }
+        ));
+        assert!(decode_call(br#"{"method":"org.zfsfuse.control1.Ping"}"#).is_ok());
+
+        let reply = Reply::Upgraded(crate::Upgraded::default());
+        let (back, more) = decode_reply(&encode_reply(&reply, true).unwrap()).unwrap();
+        assert_eq!((back, more), (Ok(reply), true));
+        let (back, _) = decode_reply(&encode_reply(&Reply::Done, false).unwrap()).unwrap();
+        assert_eq!(back, Ok(Reply::Done));
+        let error = ApiError::no_such_pool("x").hint("h").detail("d");
+        let (back, _) = decode_reply(&encode_error(&error).unwrap()).unwrap();
+        assert_eq!(back, Err(error));
+    }
+
+    #[test]
+    fn nonsense_is_an_error() {
+        for frame in [
+            &b""[..],
+            b"x",
+            b"{}",
+            b"[]",
+            b"{\"method\":1}",
+            b"{\"method\":\"org.zfsfuse.control2.Ping\"}",
+            b"{\"method\":\"org.zfsfuse.control1.Nope\"}",
+            b"{\"method\":\"org.zfsfuse.control1.PoolSync\"}",
+            b"{\"method\":\"org.zfsfuse.control1.PoolSync\",\"parameters\":[1]}",
+            b"\xff\xfe",
+        ] {
+            assert!(decode_call(frame).is_err(), "{frame:?}");
+        }
+        let deep = vec![b'['; 100_000];
+        assert!(decode_call(&deep).is_err());
+        assert!(decode_reply(b"{\"parameters\":{\"kind\":\"nope\"}}").is_err());
+    }
+
+    #[test]
+    fn frames_and_descriptors() {
+        let (a, b) = UnixStream::pair().unwrap();
+        let mut a = Framed::new(a, 1000);
+        let mut b = Framed::new(b, 100_000);
+        let (mut pipe_out, pipe_in) = std::io::pipe().unwrap();
+        a.write(b"one", &[pipe_in.as_fd()]).unwrap();
+        a.write(&[b'x'; 50_000], &[]).unwrap();
+        drop(pipe_in);
+        assert_eq!(b.read().unwrap().unwrap(), b"one");
+        assert_eq!(b.read().unwrap().unwrap().len(), 50_000);
+        let fds = b.take_fds();
+        assert_eq!(fds.len(), 1);
+        for fd in fds {
+            std::fs::File::from(fd).write_all(b"through").unwrap();
+        }
+        let mut text = String::new();
+        pipe_out.read_to_string(&mut text).unwrap();
+        assert_eq!(text, "through");
+
+        // Too long for the other side, then cut off in the middle.
+        b.write(&[b'y'; 30_000], &[]).unwrap();
+        assert!(a.read().is_err());
+        let (c, mut d) = UnixStream::pair().unwrap();
+        d.write_all(b"half").unwrap();
+        drop(d);
+        assert!(Framed::new(c, 1000).read().is_err());
+    }
+}

@@ -1,1 +1,32 @@
+//! The seam on Linux: devices and image files, clocks, randomness, the host's identity and a small
+//! pool of threads behind the traits of `env`.
+//!
+//! Environment variables (for tests and for odd systems): `ZFS_FUSE_NO_IO_URING` makes batches run
+//! on threads, `ZFS_FUSE_NO_DIRECT` opens everything through the page cache.
 
+mod aligned;
+mod batch;
+pub mod cpu;
+pub mod disk;
+pub mod find;
+mod host;
+pub mod inuse;
+mod sys;
+mod uring;
+
+pub use cpu::CpuPool;
+pub use disk::LinuxDisks;
+pub use host::{LinuxClock, LinuxHost, LinuxRng};
+
+use std::sync::Arc;
+
+/// The production environment: one worker thread per core beside the callers' own threads.
+pub fn linux_env() -> env::Env {
+    env::Env {
+        disks: Arc::new(LinuxDisks::new()),
+        clock: Arc::new(LinuxClock),
+        rng: Arc::new(LinuxRng),
+        host: Arc::new(LinuxHost),
+        cpu: Arc::new(CpuPool::with_cores()),
+    }
+}

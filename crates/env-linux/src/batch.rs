@@ -1,0 +1,166 @@
+//! What a batch does, apart from how: transfers sorted, neighbours merged, large ones cut.
+
+use env::Op;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// Largest single transfer handed to the kernel. Larger operations are cut; adjacent smaller ones
+/// of the same direction are merged up to this size.
+pub const PIECE: usize = 1 << 20;
+
+/// A part of an operation inside a piece.
+pub struct Part {
+    pub op: usize,
+    /// Byte offset within the operation.
+    pub at: usize,
+    pub len: usize,
+}
+
+/// One transfer as the kernel sees it.
+pub struct Piece {
+    pub write: bool,
+    pub offset: u64,
+    pub len: usize,
+    pub parts: Vec<Part>,
+}
+
+/// Operations shared with whoever runs the pieces; a lock is held only while bytes are copied.
+pub type Cells = [Mutex<Op>];
+
+fn lock(cell: &Mutex<Op>) -> MutexGuard<'_, Op> {
+    cell.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// (write?, offset, length) of an operation.
+pub fn shape(op: &Op) -> (bool, u64, usize) {
+    match op {
+        Op::Read { offset, buf } => (false, *offset, buf.len()),
+        Op::Write { offset, bufs } => (true, *offset, bufs.iter().map(|b| b.len()).sum()),
+    }
+}
+
+/// Sorts by direction and offset, merges what touches, cuts what is large.
+pub fn plan(ops: &[Op]) -> Vec<Piece> {
+    let mut order: Vec<(bool, u64, usize, usize)> = ops
+        .iter()
+        .enumerate()
+        .map(|(i, op)| {
+            let (w, o, l) = shape(op);
+            (w, o, i, l)
+        })
+        .collect();
+    order.sort_unstable();
+    let mut pieces: Vec<Piece> = Vec::new();
+    for (write, offset, op, len) in order {
+        let mut at = 0;
+        while at < len {
+            let here = offset.saturating_add(at as u64);
+            match pieces.last_mut() {
+                Some(p)
+                    if p.write == write
+                        && p.len < PIECE
+                        && p.offset.checked_add(p.len as u64) == Some(here) =>
+                {
+                    let take = (len - at).min(PIECE - p.len);
+                    p.parts.push(Part { op, at, len: take });
+                    p.len += take;
+                    at += take;
+                }
+                _ => {
+                    let take = (len - at).min(PIECE);
+                    pieces.push(Piece {
+                        write,
+                        offset: here,
+                        len: take,
+                        parts: vec![Part { op, at, len: take }],
+                    });
+                    at += take;
+                }
+            }
+        }
+    }
+    pieces
+}
+
+/// Copies what a write piece carries into `to`, which holds exactly the piece.
+pub fn gather(cells: &Cells, piece: &Piece, to: &mut [u8]) {
+    let mut to = to;
+    for part in &piece.parts {
+        let Op::Write { bufs, .. } = &*lock(&cells[part.op]) else {
+            return;
+        };
+        let (mut skip, mut left) = (part.at, part.len);
+        for b in bufs {
+            if skip >= b.len() {
+                skip -= b.len();
+                continue;
+            }
+            let n = (b.len() - skip).min(left);
+            let (head, tail) = to.split_at_mut(n);
+            head.copy_from_slice(&b[skip..skip + n]);
+            to = tail;
+            skip = 0;
+            left -= n;
+            if left == 0 {
+                break;
+            }
+        }
+    }
+}
+
+/// Copies a read piece to where its parts want it.
+pub fn scatter(cells: &Cells, piece: &Piece, from: &[u8]) {
+    let mut from = from;
+    for part in &piece.parts {
+        let (head, tail) = from.split_at(part.len);
+        if let Op::Read { buf, .. } = &mut *lock(&cells[part.op]) {
+            buf[part.at..part.at + part.len].copy_from_slice(head);
+        }
+        from = tail;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::Arc;
+
+    #[test]
+    fn merges_cuts_and_carries_every_byte() {
+        let w = |offset, parts: &[&[u8]]| Op::Write {
+            offset,
+            bufs: parts.iter().map(|p| Arc::new(p.to_vec())).collect(),
+        };
+        let big: Vec<u8> = (0..PIECE + 5).map(|i| (i % 251) as u8).collect();
+        let ops = vec![
+            w(8, &[b"ij", b"kl"]),
+            w(0, &[b"ab", b"", b"cdefgh"]),
+            w(20, &[&big]),
+            Op::Read {
+                offset: 12,
+                buf: vec![0; 3],
+            },
+        ];
+        let pieces = plan(&ops);
+        let shapes: Vec<_> = pieces.iter().map(|p| (p.write, p.offset, p.len)).collect();
+        let cut = 20 + PIECE as u64;
+        assert_eq!(
+            shapes,
+            [
+                (false, 12, 3),
+                (true, 0, 12),
+                (true, 20, PIECE),
+                (true, cut, 5)
+            ]
+        );
+        let cells: Vec<Mutex<Op>> = ops.into_iter().map(Mutex::new).collect();
+        let mut image = vec![0; PIECE + 25];
+        for p in pieces.iter().filter(|p| p.write) {
+            let o = p.offset as usize;
+            gather(&cells, p, &mut image[o..o + p.len]);
+        }
+        assert_eq!(&image[..12], b"abcdefghijkl");
+        assert_eq!(&image[20..], &big[..]);
+        scatter(&cells, &pieces[0], b"xyz");
+        assert!(matches!(&*lock(&cells[3]), Op::Read { buf, .. } if buf == b"xyz"));
+    }
+}

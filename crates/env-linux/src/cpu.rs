@@ -1,0 +1,247 @@
+//! A small persistent pool of threads. The core starts no threads; they all live here.
+
+use std::any::Any;
+use std::panic::{catch_unwind, resume_unwind, AssertUnwindSafe};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+
+fn lock<T>(m: &Mutex<T>) -> MutexGuard<'_, T> {
+    m.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// A borrowed job whose lifetime is vouched for by [`CpuPool::par_for`].
+struct JobPtr(*const (dyn Fn(usize) + Sync));
+// SAFETY: the pointee is Sync, and only shared references to it are made.
+unsafe impl Send for JobPtr {}
+unsafe impl Sync for JobPtr {}
+
+/// One call of `par_for`.
+struct Task {
+    job: JobPtr,
+    n: usize,
+    next: AtomicUsize,
+    /// Indices finished, and the payload of the first panic.
+    done: Mutex<(usize, Option<Box<dyn Any + Send>>)>,
+    finished: Condvar,
+}
+
+impl Task {
+    /// Runs indices until none is left to claim.
+    fn work(&self) {
+        loop {
+            let i = self.next.fetch_add(1, Ordering::Relaxed);
+            if i >= self.n {
+                return;
+            }
+            // SAFETY: index `i < n` is claimed but not yet counted as done, so `par_for` has not
+            // returned and the closure it borrows is alive.
+            let job = unsafe { &*self.job.0 };
+            let result = catch_unwind(AssertUnwindSafe(|| job(i)));
+            let mut done = lock(&self.done);
+            done.0 += 1;
+            if let Err(p) = result {
+                done.1.get_or_insert(p);
+            }
+            if done.0 == self.n {
+                self.finished.notify_all();
+            }
+        }
+    }
+
+    fn exhausted(&self) -> bool {
+        self.next.load(Ordering::Relaxed) >= self.n
+    }
+}
+
+#[derive(Default)]
+struct Shared {
+    queue: Mutex<Vec<Arc<Task>>>,
+    wake: Condvar,
+    stop: AtomicBool,
+}
+
+/// A pool whose callers take part in their own work; calls may nest. Threads start at the first
+/// call that can use them.
+pub struct CpuPool {
+    shared: Arc<Shared>,
+    workers: usize,
+    started: Mutex<Vec<std::thread::JoinHandle<()>>>,
+    name: &'static str,
+}
+
+impl CpuPool {
+    /// `workers` threads beside the caller's.
+    pub fn new(name: &'static str, workers: usize) -> CpuPool {
+        CpuPool {
+            shared: Arc::new(Shared::default()),
+            workers,
+            started: Mutex::new(Vec::new()),
+            name,
+        }
+    }
+
+    /// One thread per core, the caller being one of them (but at least one worker, so that a
+    /// blocked caller does not stop everything).
+    pub fn with_cores() -> CpuPool {
+        let cores = std::thread::available_parallelism().map_or(1, |n| n.get());
+        CpuPool::new("zfs-cpu", cores.saturating_sub(1).max(1))
+    }
+
+    /// Starts the threads if they are not running. A thread that cannot be started is done without.
+    fn start(&self) {
+        let mut started = lock(&self.started);
+        if !started.is_empty() {
+            return;
+        }
+        for _ in 0..self.workers {
+            let shared = self.shared.clone();
+            let spawned = std::thread::Builder::new()
+                .name(self.name.to_string())
+                .spawn(move || worker(&shared));
+            match spawned {
+                Ok(h) => started.push(h),
+                Err(_) => break,
+            }
+        }
+    }
+}
+
+fn worker(shared: &Shared) {
+    let mut queue = lock(&shared.queue);
+    loop {
+        if shared.stop.load(Ordering::Relaxed) {
+            return;
+        }
+        queue.retain(|t| !t.exhausted());
+        // Newest first: nested calls finish what their callers wait for.
+        match queue.last().cloned() {
+            Some(task) => {
+                drop(queue);
+                task.work();
+                queue = lock(&shared.queue);
+            }
+            None => {
+                queue = shared
+                    .wake
+                    .wait(queue)
+                    .unwrap_or_else(PoisonError::into_inner);
+            }
+        }
+    }
+}
+
+impl env::Cpu for CpuPool {
+    fn par_for(&self, n: usize, job: &(dyn Fn(usize) + Sync)) {
+        if n <= 1 || self.workers == 0 {
+            (0..n).for_each(job);
+            return;
+        }
+        self.start();
+        // SAFETY: only the lifetime is erased. `work` dereferences the pointer only for a claimed
+        // index that is not yet counted in `done`, and this function returns only when all are.
+        let job: *const (dyn Fn(usize) + Sync) = unsafe {
+            std::mem::transmute::<&(dyn Fn(usize) + Sync), &'static (dyn Fn(usize) + Sync)>(job)
+        };
+        let task = Arc::new(Task {
+            job: JobPtr(job),
+            n,
+            next: AtomicUsize::new(0),
+            done: Mutex::new((0, None)),
+            finished: Condvar::new(),
+        });
+        lock(&self.shared.queue).push(task.clone());
+        if n > self.workers {
+            self.shared.wake.notify_all();
+        } else {
+            (1..n).for_each(|_| self.shared.wake.notify_one());
+        }
+        task.work();
+        let mut done = lock(&task.done);
+        while done.0 < n {
+            done = task
+                .finished
+                .wait(done)
+                .unwrap_or_else(PoisonError::into_inner);
+        }
+        let panic = done.1.take();
+        drop(done);
+        lock(&self.shared.queue).retain(|t| !Arc::ptr_eq(t, &task));
+        if let Some(p) = panic {
+            resume_unwind(p);
+        }
+    }
+}
+
+impl Drop for CpuPool {
+    fn drop(&mut self) {
+        {
+            let _queue = lock(&self.shared.queue);
+            self.shared.stop.store(true, Ordering::Relaxed);
+            self.shared.wake.notify_all();
+        }
+        for h in lock(&self.started).drain(..) {
+            // A worker never panics outside of a job, whose panics go to the caller.
+            let _ = h.join();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use env::Cpu;
+    use std::sync::atomic::AtomicU64;
+
+    #[test]
+    fn every_index_once_also_nested() {
+        let pool = CpuPool::new("t", 3);
+        for n in [0usize, 1, 2, 3, 17, 100] {
+            let hits: Vec<AtomicU64> = (0..n).map(|_| AtomicU64::new(0)).collect();
+            pool.par_for(n, &|i| {
+                let inner = AtomicU64::new(0);
+                pool.par_for(5, &|j| {
+                    inner.fetch_add(j as u64, Ordering::Relaxed);
+                });
+                assert_eq!(inner.load(Ordering::Relaxed), 10);
+                hits[i].fetch_add(1, Ordering::Relaxed);
+            });
+            assert!(hits.iter().all(|h| h.load(Ordering::Relaxed) == 1));
+        }
+    }
+
+    #[test]
+    fn many_callers_share_the_pool() {
+        let pool = CpuPool::new("t", 2);
+        let sum = AtomicU64::new(0);
+        std::thread::scope(|s| {
+            for _ in 0..4 {
+                s.spawn(|| {
+                    for _ in 0..200 {
+                        pool.par_for(7, &|i| {
+                            sum.fetch_add(i as u64, Ordering::Relaxed);
+                        });
+                    }
+                });
+            }
+        });
+        assert_eq!(sum.load(Ordering::Relaxed), 4 * 200 * 21);
+    }
+
+    #[test]
+    fn a_panic_reaches_the_caller_and_the_pool_lives_on() {
+        let pool = CpuPool::new("t", 2);
+        let r = catch_unwind(AssertUnwindSafe(|| {
+            pool.par_for(8, &|i| {
+                if i == 5 {
+                    resume_unwind(Box::new("five"));
+                }
+            })
+        }));
+        assert_eq!(*r.unwrap_err().downcast::<&str>().unwrap(), "five");
+        let n = AtomicUsize::new(0);
+        pool.par_for(8, &|_| {
+            n.fetch_add(1, Ordering::Relaxed);
+        });
+        assert_eq!(n.load(Ordering::Relaxed), 8);
+    }
+}

@@ -1,0 +1,648 @@
+//! Block devices and image files.
+//!
+//! Everything goes past the page cache (O_DIRECT) where the file system allows it: the engine has
+//! its own cache, and what was acknowledged should be on the device, not in memory. Buffers of any
+//! alignment are accepted and copied through aligned ones.
+
+use crate::aligned::Aligned;
+use crate::batch::{gather, plan, scatter, shape, Cells, Piece, PIECE};
+use crate::uring::past_end;
+use crate::{sys, uring, CpuPool};
+use base::{Error, Kind, Result};
+use env::{Access, Cpu, Disk, Geometry, Op};
+use std::cell::RefCell;
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt, OpenOptionsExt};
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// Opens devices and files by path.
+pub struct LinuxDisks {
+    options: Options,
+    /// Runs batches where io_uring is forbidden. Its threads start at the first such batch.
+    threads: Arc<CpuPool>,
+}
+
+/// How devices are driven.
+#[derive(Clone, Copy, Debug)]
+pub struct Options {
+    /// Use io_uring where the kernel allows it.
+    pub io_uring: bool,
+    /// Use O_DIRECT where the file system allows it.
+    pub direct: bool,
+}
+
+impl Default for LinuxDisks {
+    fn default() -> LinuxDisks {
+        LinuxDisks::new()
+    }
+}
+
+impl LinuxDisks {
+    /// With the options of the environment (`ZFS_FUSE_NO_IO_URING`, `ZFS_FUSE_NO_DIRECT`).
+    pub fn new() -> LinuxDisks {
+        let unset = |name| std::env::var_os(name).is_none_or(|v| v.is_empty() || v == "0");
+        LinuxDisks::with_options(Options {
+            io_uring: unset("ZFS_FUSE_NO_IO_URING"),
+            direct: unset("ZFS_FUSE_NO_DIRECT"),
+        })
+    }
+
+    pub fn with_options(options: Options) -> LinuxDisks {
+        LinuxDisks {
+            options,
+            threads: Arc::new(CpuPool::new("zfs-io", 8)),
+        }
+    }
+}
+
+impl env::Disks for LinuxDisks {
+    /// Refusals: `Busy` when an exclusive open meets a mount, another holder or another daemon's
+    /// lock; `Invalid` for what is neither block device nor regular file.
+    fn open(&self, path: &str, access: Access) -> Result<Arc<dyn Disk>> {
+        let disk = LinuxDisk::open(path, access, self.options, self.threads.clone())
+            .map_err(|e| e.context(path))?;
+        Ok(Arc::new(disk))
+    }
+}
+
+struct LinuxDisk {
+    file: File,
+    path: String,
+    is_block: bool,
+    direct: bool,
+    writable: bool,
+    io_uring: bool,
+    logical: u32,
+    physical: u32,
+    can_discard: AtomicBool,
+    threads: Arc<CpuPool>,
+}
+
+impl LinuxDisk {
+    fn open(
+        path: &str,
+        access: Access,
+        options: Options,
+        threads: Arc<CpuPool>,
+    ) -> Result<LinuxDisk> {
+        // Looked at before opening: opening a pipe or a tape has effects.
+        let kind = std::fs::metadata(path)?.file_type();
+        if !kind.is_block_device() && !kind.is_file() {
+            return Err(Error::new(
+                Kind::Invalid,
+                "neither a block device nor a regular file",
+            ));
+        }
+        let is_block = kind.is_block_device();
+        let open = |direct: bool| -> io::Result<File> {
+            let mut flags = 0;
+            if direct {
+                flags |= libc::O_DIRECT;
+            }
+            if is_block && access == Access::Exclusive {
+                flags |= libc::O_EXCL;
+            }
+            OpenOptions::new()
+                .read(true)
+                .write(access != Access::Read)
+                .custom_flags(flags)
+                .open(path)
+        };
+        let mut direct = options.direct;
+        let mut file = match open(direct) {
+            Err(e) if direct && e.raw_os_error() == Some(libc::EINVAL) => {
+                direct = false;
+                open(false)
+            }
+            other => other,
+        }
+        .map_err(|e| match e.raw_os_error() {
+            Some(libc::EBUSY) => busy(),
+            _ => e.into(),
+        })?;
+        if direct && !direct_works(&file, is_block) {
+            // Closed first: an exclusive device cannot be opened twice.
+            drop(file);
+            direct = false;
+            file = open(false)?;
+        }
+        if !is_block && access == Access::Exclusive {
+            sys::lock_whole(&file).map_err(|e| match e.raw_os_error() {
+                Some(libc::EAGAIN | libc::EACCES) => busy(),
+                _ => Error::from(e).context("cannot lock"),
+            })?;
+        }
+        let (logical, physical) = if is_block {
+            let logical = sys::logical_sector(&file)?;
+            (
+                logical,
+                sys::physical_sector(&file).unwrap_or(logical).max(logical),
+            )
+        } else {
+            // A file is addressed by the byte; ZFS takes files as 512-byte devices.
+            (512, 512)
+        };
+        let can_discard = if is_block {
+            device_discards(file.metadata()?.rdev())
+        } else {
+            true
+        };
+        Ok(LinuxDisk {
+            file,
+            path: path.to_string(),
+            is_block,
+            direct,
+            writable: access != Access::Read,
+            io_uring: options.io_uring,
+            logical,
+            physical,
+            can_discard: AtomicBool::new(can_discard),
+            threads,
+        })
+    }
+
+    fn size(&self) -> io::Result<u64> {
+        if self.is_block {
+            sys::block_size(&self.file)
+        } else {
+            Ok(self.file.metadata()?.len())
+        }
+    }
+
+    /// Fails early and clearly instead of with EINVAL or a bad descriptor.
+    fn check(&self, write: bool, offset: u64, len: usize) -> Result<()> {
+        if write && !self.writable {
+            return Err(Error::new(
+                Kind::ReadOnly,
+                format!("{}: opened for reading", self.path),
+            ));
+        }
+        let unit = u64::from(self.logical);
+        if (self.direct || self.is_block) && (offset % unit != 0 || len as u64 % unit != 0) {
+            return Err(Error::new(
+                Kind::Invalid,
+                format!(
+                    "{}: transfer of {len} at {offset} is not in sectors",
+                    self.path
+                ),
+            ));
+        }
+        if i64::try_from(offset)
+            .ok()
+            .and_then(|o| o.checked_add(len as i64))
+            .is_none()
+        {
+            return Err(Error::new(
+                Kind::Invalid,
+                format!("{}: offset {offset}", self.path),
+            ));
+        }
+        Ok(())
+    }
+
+    fn error(&self, e: io::Error, write: bool, offset: u64, len: usize) -> Error {
+        let verb = if write { "write" } else { "read" };
+        Error::from(e).context(format!("{}: {verb} of {len} bytes at {offset}", self.path))
+    }
+
+    /// Fills `buf`, which satisfies direct I/O.
+    fn read_raw(&self, mut offset: u64, mut buf: &mut [u8]) -> io::Result<()> {
+        while !buf.is_empty() {
+            match self.file.read_at(buf, offset) {
+                Ok(0) => return Err(past_end(false)),
+                Ok(n) => {
+                    let n = if self.direct && n < buf.len() {
+                        n & !511
+                    } else {
+                        n
+                    };
+                    if n == 0 {
+                        return Err(past_end(false));
+                    }
+                    buf = &mut buf[n..];
+                    offset += n as u64;
+                }
+                Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+                Err(e) => return Err(e),
+            }
+        }
+        Ok(())
+    }
+
+    /// Writes `buf`, which satisfies direct I/O.
+    fn write_raw(&self, mut offset: u64, mut buf: &[u8]) -> io::Result<()> {
+        while !buf.is_empty() {
+            match self.file.write_at(buf, offset) {
+                Ok(n) => {
+                    let n = if self.direct && n < buf.len() {
+                        n & !511
+                    } else {
+                        n
+                    };
+                    if n == 0 {
+                        return Err(past_end(true));
+                    }
+                    buf = &buf[n..];
+                    offset += n as u64;
+                }
+                Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+                Err(e) => return Err(e),
+            }
+        }
+        Ok(())
+    }
+
+    /// One piece of a batch on the calling thread.
+    fn run_piece(&self, cells: &Cells, piece: &Piece) -> io::Result<()> {
+        with_bounce(piece.len, |buf| {
+            if piece.write {
+                gather(cells, piece, buf);
+                self.write_raw(piece.offset, buf)
+            } else {
+                self.read_raw(piece.offset, buf)?;
+                scatter(cells, piece, buf);
+                Ok(())
+            }
+        })
+    }
+}
+
+fn busy() -> Error {
+    Error::new(
+        Kind::Busy,
+        "device or resource busy: in use by another program or file system",
+    )
+}
+
+/// Calls `f` with a page-aligned buffer of `len` (at most one piece) that the thread keeps.
+fn with_bounce<R>(len: usize, f: impl FnOnce(&mut [u8]) -> R) -> R {
+    thread_local! {
+        static BOUNCE: RefCell<Option<Aligned>> = const { RefCell::new(None) };
+    }
+    BOUNCE.with_borrow_mut(|slot| {
+        if slot.as_ref().is_none_or(|b| b.capacity() < len) {
+            *slot = Some(Aligned::new(len.max(128 << 10)));
+        }
+        match slot {
+            Some(b) => f(&mut b[..len]),
+            None => f(&mut Aligned::new(len)[..len]),
+        }
+    })
+}
+
+/// Whether the open file takes direct transfers of 512 bytes (a device: of its sectors). Files on a
+/// coarser file system go through the page cache instead, since mixing both ways on one file
+/// can lose data.
+fn direct_works(file: &File, is_block: bool) -> bool {
+    if is_block {
+        return true;
+    }
+    match sys::dio_align(file) {
+        Some((mem, offset)) => (1..=4096).contains(&mem) && (1..=512).contains(&offset),
+        // Older kernels do not say: try a read that a coarse file system must refuse.
+        None => match file.read_at(&mut Aligned::new(512)[..512], 512) {
+            Ok(_) => true,
+            Err(e) => e.raw_os_error() != Some(libc::EINVAL),
+        },
+    }
+}
+
+/// The directory of a block device in sysfs.
+pub(crate) fn sysfs(rdev: u64) -> PathBuf {
+    let (major, minor) = sys::major_minor(rdev);
+    PathBuf::from(format!("/sys/dev/block/{major}:{minor}"))
+}
+
+fn device_discards(rdev: u64) -> bool {
+    let dir = sysfs(rdev);
+    // A partition has no queue of its own: its disk's counts.
+    ["queue/discard_max_bytes", "../queue/discard_max_bytes"]
+        .iter()
+        .find_map(|f| std::fs::read_to_string(dir.join(f)).ok())
+        .and_then(|s| s.trim().parse::<u64>().ok())
+        .is_some_and(|n| n > 0)
+}
+
+impl Disk for LinuxDisk {
+    fn geometry(&self) -> Geometry {
+        Geometry {
+            // A device that is gone has no bytes; its transfers will say why.
+            size: self.size().unwrap_or(0),
+            logical_sector: self.logical,
+            physical_sector: self.physical,
+            is_block: self.is_block,
+            can_discard: self.can_discard.load(Ordering::Relaxed),
+        }
+    }
+
+    fn read(&self, offset: u64, buf: &mut [u8]) -> Result<()> {
+        self.check(false, offset, buf.len())?;
+        let total = buf.len();
+        let fail = |e| self.error(e, false, offset, total);
+        if !self.direct {
+            return self.read_raw(offset, buf).map_err(fail);
+        }
+        let mut at = offset;
+        for chunk in buf.chunks_mut(PIECE) {
+            with_bounce(chunk.len(), |b| {
+                self.read_raw(at, b)?;
+                chunk.copy_from_slice(b);
+                Ok(())
+            })
+            .map_err(fail)?;
+            at += chunk.len() as u64;
+        }
+        Ok(())
+    }
+
+    fn write(&self, offset: u64, buf: &[u8]) -> Result<()> {
+        self.check(true, offset, buf.len())?;
+        let fail = |e| self.error(e, true, offset, buf.len());
+        if !self.direct {
+            return self.write_raw(offset, buf).map_err(fail);
+        }
+        let mut at = offset;
+        for chunk in buf.chunks(PIECE) {
+            with_bounce(chunk.len(), |b| {
+                b.copy_from_slice(chunk);
+                self.write_raw(at, b)
+            })
+            .map_err(fail)?;
+            at += chunk.len() as u64;
+        }
+        Ok(())
+    }
+
+    fn flush(&self) -> Result<()> {
+        if !self.writable {
+            return Ok(());
+        }
+        let r = if self.is_block {
+            self.file.sync_all()
+        } else {
+            self.file.sync_data()
+        };
+        r.map_err(|e| Error::from(e).context(format!("{}: flush", self.path)))
+    }
+
+    fn batch(&self, ops: Vec<Op>) -> Vec<(Op, Result<()>)> {
+        let mut results: Vec<Result<()>> = ops
+            .iter()
+            .map(|op| {
+                let (write, offset, len) = shape(op);
+                self.check(write, offset, len)
+            })
+            .collect();
+        let mut pieces = plan(&ops);
+        if results.iter().any(Result::is_err) {
+            // Rare: nothing is merged, so that a refused operation takes no other with it.
+            pieces.clear();
+            for i in (0..ops.len()).filter(|&i| results[i].is_ok()) {
+                for mut p in plan(std::slice::from_ref(&ops[i])) {
+                    p.parts.iter_mut().for_each(|part| part.op = i);
+                    pieces.push(p);
+                }
+            }
+        }
+        let cells: Vec<Mutex<Op>> = ops.into_iter().map(Mutex::new).collect();
+        let mut failures: Vec<(usize, io::Error)> = Vec::new();
+        let ran = pieces.len() > 1
+            && self.io_uring
+            && uring::run(self.file.as_raw_fd(), &pieces, &cells, &mut |i, e| {
+                failures.push((i, e));
+            });
+        if !ran {
+            let list = Mutex::new(Vec::new());
+            self.threads.par_for(pieces.len(), &|i| {
+                if let Err(e) = self.run_piece(&cells, &pieces[i]) {
+                    list.lock()
+                        .unwrap_or_else(PoisonError::into_inner)
+                        .push((i, e));
+                }
+            });
+            failures = list.into_inner().unwrap_or_else(PoisonError::into_inner);
+        }
+        for (i, e) in failures {
+            let piece = &pieces[i];
+            if let [part] = &piece.parts[..] {
+                results[part.op] = Err(self.error(e, piece.write, piece.offset, piece.len));
+                continue;
+            }
+            // Merged operations are tried one by one, so that a bad sector costs only its owner.
+            let mut offset = piece.offset;
+            for part in &piece.parts {
+                let (op, at, len) = (part.op, part.at, part.len);
+                let parts = vec![crate::batch::Part { op, at, len }];
+                let single = Piece {
+                    write: piece.write,
+                    offset,
+                    len,
+                    parts,
+                };
+                if let Err(e) = self.run_piece(&cells, &single) {
+                    results[op] = Err(self.error(e, piece.write, offset, len));
+                }
+                offset += len as u64;
+            }
+        }
+        cells
+            .into_iter()
+            .map(|c| c.into_inner().unwrap_or_else(PoisonError::into_inner))
+            .zip(results)
+            .collect()
+    }
+
+    fn discard(&self, offset: u64, len: u64) -> Result<()> {
+        if len == 0 {
+            return Ok(());
+        }
+        self.check(true, offset, 0)?;
+        let r = if self.is_block {
+            sys::discard_device(&self.file, offset, len)
+        } else {
+            sys::punch_hole(&self.file, offset, len)
+        };
+        if let Err(e) = &r {
+            if e.raw_os_error() == Some(libc::EOPNOTSUPP) {
+                self.can_discard.store(false, Ordering::Relaxed);
+            }
+        }
+        r.map_err(|e| Error::from(e).context(format!("{}: discard {len} at {offset}", self.path)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use env::Disks;
+
+    /// A sparse file of `size` bytes that is removed at the end.
+    struct Image(String);
+    impl Image {
+        fn new(name: &str, size: u64) -> Image {
+            let path =
+                std::env::temp_dir().join(format!("env-linux-{}-{name}", std::process::id()));
+            let f = File::create(&path).unwrap();
+            f.set_len(size).unwrap();
+            Image(path.to_str().unwrap().to_string())
+        }
+    }
+    impl Drop for Image {
+        fn drop(&mut self) {
+            let _ = std::fs::remove_file(&self.0);
+        }
+    }
+
+    fn every_way() -> Vec<LinuxDisks> {
+        let mut all = Vec::new();
+        for io_uring in [true, false] {
+            for direct in [true, false] {
+                all.push(LinuxDisks::with_options(Options { io_uring, direct }));
+            }
+        }
+        all
+    }
+
+    fn kind_of<T>(r: Result<T>) -> Kind {
+        match r {
+            Ok(_) => panic!("must be refused"),
+            Err(e) => e.kind,
+        }
+    }
+
+    /// Random batches against a byte array, with every combination of engine and cache mode.
+    #[test]
+    fn batches_agree_with_memory() {
+        const SIZE: usize = 6 << 20;
+        for (way, disks) in every_way().into_iter().enumerate() {
+            let image = Image::new(&format!("batch{way}"), SIZE as u64);
+            let disk = disks.open(&image.0, Access::Exclusive).unwrap();
+            assert_eq!(disk.geometry().size, SIZE as u64);
+            let mut model = vec![0u8; SIZE];
+            let mut seed = 7u64 + way as u64;
+            let mut rnd = |n: usize| {
+                seed = seed
+                    .wrapping_mul(6364136223846793005)
+                    .wrapping_add(1442695040888963407);
+                (seed >> 33) as usize % n
+            };
+            for round in 0..12 {
+                // Disjoint writes: a permutation of sector runs.
+                let mut ops = Vec::new();
+                let mut at = 0;
+                while at < SIZE {
+                    let most = if rnd(4) == 0 { 4000 } else { 40 };
+                    let len = (512 * (1 + rnd(most))).min(SIZE - at);
+                    if rnd(3) > 0 {
+                        let data: Vec<u8> =
+                            (0..len).map(|i| (i / 512 + round + at) as u8).collect();
+                        model[at..at + len].copy_from_slice(&data);
+                        let cut = rnd(len + 1);
+                        let bufs = vec![
+                            Arc::new(data[..cut].to_vec()),
+                            Arc::new(data[cut..].to_vec()),
+                        ];
+                        ops.insert(
+                            rnd(ops.len() + 1),
+                            Op::Write {
+                                offset: at as u64,
+                                bufs,
+                            },
+                        );
+                    }
+                    at += len;
+                }
+                assert!(disk.batch(ops).iter().all(|(_, r)| r.is_ok()));
+                disk.flush().unwrap();
+                let ops = (0..100)
+                    .map(|_| {
+                        let at = 512 * rnd(SIZE / 512);
+                        let len = (512 * rnd(if round == 0 { 5000 } else { 60 })).min(SIZE - at);
+                        Op::Read {
+                            offset: at as u64,
+                            buf: vec![0xee; len],
+                        }
+                    })
+                    .collect();
+                for (op, r) in disk.batch(ops) {
+                    r.unwrap();
+                    let Op::Read { offset, buf } = op else {
+                        panic!("a read comes back")
+                    };
+                    let at = offset as usize;
+                    assert!(buf == model[at..at + buf.len()], "way {way} at {at}");
+                }
+            }
+            let mut all = vec![0; SIZE];
+            disk.read(0, &mut all).unwrap();
+            assert!(all == model);
+            disk.write(512, &model[..3 << 20]).unwrap();
+            disk.read(512, &mut all[..3 << 20]).unwrap();
+            assert!(all[..3 << 20] == model[..3 << 20]);
+        }
+    }
+
+    #[test]
+    fn one_bad_operation_does_not_spoil_its_neighbours() {
+        for (way, disks) in every_way().into_iter().enumerate() {
+            let image = Image::new(&format!("bad{way}"), 1 << 20);
+            let disk = disks.open(&image.0, Access::Write).unwrap();
+            let read = |offset, len| Op::Read {
+                offset,
+                buf: vec![1; len],
+            };
+            // The middle one is beyond the end and touches its neighbour.
+            let r = disk.batch(vec![
+                read((1 << 20) - 512, 512),
+                read(1 << 20, 512),
+                read(0, 512),
+            ]);
+            let ok: Vec<bool> = r.iter().map(|(_, r)| r.is_ok()).collect();
+            assert_eq!(ok, [true, false, true], "way {way}");
+            assert!(disk.read(1 << 20, &mut [0; 512]).is_err());
+            assert_eq!(
+                kind_of(disk.read(u64::MAX - 511, &mut [0; 512])),
+                Kind::Invalid
+            );
+        }
+    }
+
+    #[test]
+    fn a_second_exclusive_open_is_refused() {
+        let image = Image::new("lock", 1 << 20);
+        let disks = LinuxDisks::new();
+        let first = disks.open(&image.0, Access::Exclusive).unwrap();
+        assert_eq!(kind_of(disks.open(&image.0, Access::Exclusive)), Kind::Busy);
+        // Looking is allowed.
+        let probe = disks.open(&image.0, Access::Read).unwrap();
+        assert_eq!(kind_of(probe.write(0, &[0; 512])), Kind::ReadOnly);
+        drop(first);
+        disks.open(&image.0, Access::Exclusive).unwrap();
+    }
+
+    #[test]
+    fn odd_paths_are_refused_and_holes_read_as_zeros() {
+        let disks = LinuxDisks::new();
+        assert_eq!(
+            kind_of(disks.open("/nonexistent/x", Access::Read)),
+            Kind::NotFound
+        );
+        assert_eq!(
+            kind_of(disks.open("/dev/null", Access::Read)),
+            Kind::Invalid
+        );
+        assert_eq!(kind_of(disks.open("/tmp", Access::Read)), Kind::Invalid);
+        let image = Image::new("hole", 1 << 20);
+        let disk = disks.open(&image.0, Access::Write).unwrap();
+        disk.write(0, &[7; 65536]).unwrap();
+        if disk.discard(0, 32768).is_ok() {
+            let mut b = vec![1; 65536];
+            disk.read(0, &mut b).unwrap();
+            assert!(b[..32768].iter().all(|x| *x == 0) && b[32768..].iter().all(|x| *x == 7));
+        }
+    }
+}

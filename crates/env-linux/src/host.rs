@@ -1,0 +1,83 @@
+//! Clock, randomness, identity.
+
+use std::sync::OnceLock;
+use std::time::{Instant, SystemTime, UNIX_EPOCH};
+
+/// The system's clocks.
+pub struct LinuxClock;
+
+impl env::Clock for LinuxClock {
+    fn now(&self) -> (i64, u32) {
+        match SystemTime::now().duration_since(UNIX_EPOCH) {
+            Ok(d) => (d.as_secs() as i64, d.subsec_nanos()),
+            Err(e) => {
+                // Before 1970: seconds round towards the past, nanoseconds stay positive.
+                let d = e.duration();
+                match d.subsec_nanos() {
+                    0 => (-(d.as_secs() as i64), 0),
+                    n => (-(d.as_secs() as i64) - 1, 1_000_000_000 - n),
+                }
+            }
+        }
+    }
+
+    fn monotonic_ns(&self) -> u64 {
+        static START: OnceLock<Instant> = OnceLock::new();
+        START.get_or_init(Instant::now).elapsed().as_nanos() as u64
+    }
+}
+
+/// The kernel's random numbers.
+pub struct LinuxRng;
+
+impl env::Rng for LinuxRng {
+    fn fill(&self, buf: &mut [u8]) {
+        crate::sys::random(buf);
+    }
+}
+
+/// Host id and name of this machine.
+pub struct LinuxHost;
+
+impl env::Host for LinuxHost {
+    /// The first four bytes of `/etc/hostid` in native order, else 0. The C library's
+    /// `gethostid` is not asked: without the file it invents an id from the network address,
+    /// which ZFS never wrote into a pool.
+    fn hostid(&self) -> u64 {
+        std::fs::read("/etc/hostid").map_or(0, |b| parse_hostid(&b))
+    }
+
+    fn hostname(&self) -> String {
+        std::fs::read_to_string("/proc/sys/kernel/hostname")
+            .map(|s| s.trim().to_string())
+            .unwrap_or_default()
+    }
+}
+
+fn parse_hostid(bytes: &[u8]) -> u64 {
+    bytes
+        .first_chunk::<4>()
+        .map_or(0, |b| u64::from(u32::from_ne_bytes(*b)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use env::{Clock, Host, Rng};
+
+    #[test]
+    fn clocks_random_identity() {
+        let a = LinuxClock.monotonic_ns();
+        let (secs, nanos) = LinuxClock.now();
+        assert!(LinuxClock.monotonic_ns() >= a);
+        assert!(secs > 1_600_000_000 && nanos < 1_000_000_000);
+        assert_ne!(LinuxRng.u64(), LinuxRng.u64());
+        let mut big = vec![0; 1000];
+        LinuxRng.fill(&mut big);
+        assert!(big.chunks(100).all(|c| c.iter().any(|b| *b != 0)));
+        assert!(!LinuxHost.hostname().is_empty());
+        assert!(LinuxHost.hostid() <= u64::from(u32::MAX));
+        assert_eq!(parse_hostid(&0x1234_5678u32.to_ne_bytes()), 0x1234_5678);
+        assert_eq!(parse_hostid(&[1, 2]), 0);
+    }
+}

@@ -1,0 +1,122 @@
+//! The few system calls the standard library does not have, as safe functions.
+
+use std::fs::File;
+use std::io;
+use std::os::fd::AsRawFd;
+
+/// Size of a block device, bytes.
+const BLKGETSIZE64: libc::Ioctl = 0x8008_1272u32 as libc::Ioctl;
+/// Logical sector size.
+const BLKSSZGET: libc::Ioctl = 0x1268;
+/// Physical sector size.
+const BLKPBSZGET: libc::Ioctl = 0x127b;
+/// Discards a byte range.
+const BLKDISCARD: libc::Ioctl = 0x1277;
+
+fn check(r: libc::c_int) -> io::Result<()> {
+    if r == 0 {
+        Ok(())
+    } else {
+        Err(io::Error::last_os_error())
+    }
+}
+
+/// Fills `buf` from the kernel's generator.
+pub fn random(mut buf: &mut [u8]) {
+    while !buf.is_empty() {
+        // SAFETY: pointer and length describe `buf`.
+        let n = unsafe { libc::getrandom(buf.as_mut_ptr().cast(), buf.len(), 0) };
+        if n > 0 {
+            let taken = std::mem::take(&mut buf);
+            buf = &mut taken[n as usize..];
+        }
+        // Otherwise EINTR: with flags 0 and a valid buffer there is no other failure.
+    }
+}
+
+pub fn block_size(f: &File) -> io::Result<u64> {
+    let mut v = 0u64;
+    // SAFETY: the request writes one u64.
+    check(unsafe { libc::ioctl(f.as_raw_fd(), BLKGETSIZE64, &mut v) })?;
+    Ok(v)
+}
+
+pub fn logical_sector(f: &File) -> io::Result<u32> {
+    let mut v: libc::c_int = 0;
+    // SAFETY: the request writes one int.
+    check(unsafe { libc::ioctl(f.as_raw_fd(), BLKSSZGET, &mut v) })?;
+    Ok(v as u32)
+}
+
+pub fn physical_sector(f: &File) -> io::Result<u32> {
+    let mut v: libc::c_uint = 0;
+    // SAFETY: the request writes one unsigned int.
+    check(unsafe { libc::ioctl(f.as_raw_fd(), BLKPBSZGET, &mut v) })?;
+    Ok(v)
+}
+
+pub fn discard_device(f: &File, offset: u64, len: u64) -> io::Result<()> {
+    let range = [offset, len];
+    // SAFETY: the request reads two u64.
+    check(unsafe { libc::ioctl(f.as_raw_fd(), BLKDISCARD, range.as_ptr()) })
+}
+
+/// Frees the blocks of a range of a file; it then reads as zeros.
+pub fn punch_hole(f: &File, offset: u64, len: u64) -> io::Result<()> {
+    let mode = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
+    let too_big = |_| io::Error::from_raw_os_error(libc::EINVAL);
+    let (o, l) = (
+        i64::try_from(offset).map_err(too_big)?,
+        i64::try_from(len).map_err(too_big)?,
+    );
+    // SAFETY: no pointers.
+    check(unsafe { libc::fallocate(f.as_raw_fd(), mode, o, l) })
+}
+
+/// Takes a write lock on the whole file that belongs to this open file description.
+pub fn lock_whole(f: &File) -> io::Result<()> {
+    // SAFETY: all-zero bytes are a valid `flock` (whole file from the start).
+    let mut l: libc::flock = unsafe { std::mem::zeroed() };
+    l.l_type = libc::F_WRLCK as libc::c_short;
+    l.l_whence = libc::SEEK_SET as libc::c_short;
+    // SAFETY: the command reads one `flock`.
+    let r = unsafe { libc::fcntl(f.as_raw_fd(), libc::F_OFD_SETLK, &l) };
+    if r == -1 {
+        Err(io::Error::last_os_error())
+    } else {
+        Ok(())
+    }
+}
+
+/// What O_DIRECT wants on this file: (memory alignment, offset alignment), `None` if the kernel
+/// does not say. Zeros mean that the file has no direct I/O.
+pub fn dio_align(f: &File) -> Option<(u32, u32)> {
+    const STATX_DIOALIGN: u32 = 0x2000;
+    // `struct statx` is 256 bytes: stx_mask at 0, stx_dio_mem_align at 152, stx_dio_offset_align
+    // at 156 (the C library's binding does not name the last two everywhere).
+    #[repr(C, align(8))]
+    struct Statx([u8; 256]);
+    let mut st = Statx([0; 256]);
+    // SAFETY: the path is an empty C string, the buffer has the size of `struct statx`.
+    let r = unsafe {
+        libc::syscall(
+            libc::SYS_statx,
+            f.as_raw_fd(),
+            c"".as_ptr(),
+            libc::AT_EMPTY_PATH,
+            STATX_DIOALIGN,
+            st.0.as_mut_ptr(),
+        )
+    };
+    let word = |at: usize| {
+        let mut b = [0; 4];
+        b.copy_from_slice(&st.0[at..at + 4]);
+        u32::from_ne_bytes(b)
+    };
+    (r == 0 && word(0) & STATX_DIOALIGN != 0).then(|| (word(152), word(156)))
+}
+
+/// Major and minor number of a `dev_t`.
+pub fn major_minor(dev: u64) -> (u32, u32) {
+    (libc::major(dev), libc::minor(dev))
+}

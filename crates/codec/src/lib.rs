@@ -1,1 +1,18 @@
+//! What turns bytes into other bytes, by on-disk number: [`checksum`], [`compress`] and [`parity`].
+//!
+//! Everything here is a pure function of its arguments; nothing does I/O and nothing panics on
+//! bytes from a disk.
+//!
+//! ```
+//! use codec::{checksum, compress};
+//! let data = vec![7u8; 4096];
+//! let packed = compress::compress(compress::LZ4, 0, &data, 3584).unwrap();
+//! assert_eq!(compress::decompress(compress::LZ4, &packed, 4096).unwrap(), data);
+//! let words = checksum::compute(checksum::FLETCHER4, &packed, false, &[0; 32]).unwrap();
+//! assert_ne!(words, [0; 4]);
+//! ```
 #![forbid(unsafe_code)]
+
+pub mod checksum;
+pub mod compress;
+pub mod parity;

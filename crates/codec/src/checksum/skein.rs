@@ -1,0 +1,125 @@
+//! Skein-512 with 256 bits of output in MAC mode, after "The Skein Hash Function Family", version
+//! 1.3: the block cipher Threefish-512 (§3.3) in the chaining mode UBI (§3.4).
+
+type State = [u64; 8];
+
+/// Key schedule constant C₂₄₀.
+const C240: u64 = 0x1bd1_1bda_a9fc_1a22;
+const ROUNDS: usize = 72;
+/// Rotations of the four MIX functions of each round modulo 8.
+const ROTATE: [[u32; 4]; 8] = [
+    [46, 36, 19, 37],
+    [33, 27, 14, 42],
+    [17, 49, 36, 39],
+    [44, 9, 54, 56],
+    [39, 30, 34, 24],
+    [13, 50, 10, 17],
+    [25, 29, 39, 43],
+    [8, 35, 56, 22],
+];
+
+const BLOCK: usize = 64;
+
+/// Kinds of UBI input, in place in the tweak's upper word.
+const TYPE_KEY: u64 = 0;
+const TYPE_CONFIG: u64 = 4 << 56;
+const TYPE_MESSAGE: u64 = 48 << 56;
+const TYPE_OUTPUT: u64 = 63 << 56;
+const FIRST: u64 = 1 << 62;
+const FINAL: u64 = 1 << 63;
+
+/// "SHA3", version 1.
+const SCHEMA: u64 = 0x0000_0001_3341_4853;
+
+fn threefish(key: &State, tweak: [u64; 2], plain: &State) -> State {
+    let mut ks = [0u64; 9];
+    ks[8] = C240;
+    for (k, w) in ks.iter_mut().zip(key) {
+        *k = *w;
+    }
+    ks[8] = key.iter().fold(C240, |acc, w| acc ^ w);
+    let ts = [tweak[0], tweak[1], tweak[0] ^ tweak[1]];
+    let mut v = *plain;
+    let inject = |v: &mut State, s: usize| {
+        for (i, w) in v.iter_mut().enumerate() {
+            *w = w.wrapping_add(ks[(s + i) % 9]);
+        }
+        v[5] = v[5].wrapping_add(ts[s % 3]);
+        v[6] = v[6].wrapping_add(ts[(s + 1) % 3]);
+        v[7] = v[7].wrapping_add(s as u64);
+    };
+    for s in 0..ROUNDS / 4 {
+        inject(&mut v, s);
+        let half = if s % 2 == 0 {
+            &ROTATE[..4]
+        } else {
+            &ROTATE[4..]
+        };
+        for rotate in half {
+            for (j, &r) in rotate.iter().enumerate() {
+                v[2 * j] = v[2 * j].wrapping_add(v[2 * j + 1]);
+                v[2 * j + 1] = v[2 * j + 1].rotate_left(r) ^ v[2 * j];
+            }
+            v = [v[2], v[1], v[4], v[7], v[6], v[5], v[0], v[3]];
+        }
+    }
+    inject(&mut v, ROUNDS / 4);
+    v
+}
+
+fn words(block: &[u8; BLOCK]) -> State {
+    let mut out = [0; 8];
+    for (w, b) in out.iter_mut().zip(block.as_chunks::<8>().0) {
+        *w = u64::from_le_bytes(*b);
+    }
+    out
+}
+
+fn bytes(s: &State) -> [u8; BLOCK] {
+    let mut out = [0; BLOCK];
+    for (b, w) in out.as_chunks_mut::<8>().0.iter_mut().zip(s) {
+        *b = w.to_le_bytes();
+    }
+    out
+}
+
+/// One UBI call over a whole input. An empty input is one block of zeros.
+fn ubi(chain: State, kind: u64, input: &[u8]) -> State {
+    let mut g = chain;
+    let mut step = |block: &[u8; BLOCK], upto: usize, flags: u64| {
+        let m = words(block);
+        let c = threefish(&g, [upto as u64, kind | flags], &m);
+        for (g, (c, m)) in g.iter_mut().zip(c.iter().zip(m)) {
+            *g = c ^ m;
+        }
+    };
+    // The last block, even a full one, is processed apart.
+    let full = input.len().saturating_sub(1) / BLOCK;
+    let (head, tail) = input.split_at(full * BLOCK);
+    for (i, b) in head.as_chunks::<BLOCK>().0.iter().enumerate() {
+        step(b, (i + 1) * BLOCK, if i == 0 { FIRST } else { 0 });
+    }
+    let mut last = [0; BLOCK];
+    last[..tail.len()].copy_from_slice(tail);
+    let flags = if full == 0 { FIRST | FINAL } else { FINAL };
+    step(&last, input.len(), flags);
+    g
+}
+
+/// Skein-512 of `data` with `bits` bits of output (at most 512) and an optional key.
+fn skein512(key: Option<&[u8]>, data: &[u8], bits: u64) -> [u8; BLOCK] {
+    let g = key.map_or([0; 8], |k| ubi([0; 8], TYPE_KEY, k));
+    let mut config = [0; 32];
+    config[..8].copy_from_slice(&SCHEMA.to_le_bytes());
+    config[8..16].copy_from_slice(&bits.to_le_bytes());
+    let g = ubi(g, TYPE_CONFIG, &config);
+    let g = ubi(g, TYPE_MESSAGE, data);
+    bytes(&ubi(g, TYPE_OUTPUT, &[0; 8]))
+}
+
+/// The checksum `skein`: 32 bytes of Skein-512-256 keyed with the pool's salt.
+pub fn mac_512_256(salt: &[u8; 32], data: &[u8]) -> [u8; 32] {
+    let mut out = [0; 32];
+    out.copy_from_slice(&skein512(Some(salt), data, 256)[..32]);
+    out
+}

@@ -1,0 +1,261 @@
+use super::*;
+
+const SALT: [u8; 32] = *b"0123456789abcdefghijklmnopqrstuv";
+
+/// Bytes without a pattern that a sum could miss.
+fn noise(len: usize, seed: u64) -> Vec<u8> {
+    let mut x = seed.wrapping_mul(2) | 1;
+    (0..len)
+        .map(|_| {
+            x ^= x << 13;
+            x ^= x >> 7;
+            x ^= x << 17;
+            (x >> 32) as u8
+        })
+        .collect()
+}
+
+fn sum(alg: u8, data: &[u8], swapped: bool) -> Words {
+    compute(alg, data, swapped, &SALT).unwrap()
+}
+
+#[test]
+fn names_and_ids_agree() {
+    for a in 0..COUNT {
+        assert_eq!(from_name(name(a).unwrap()), Some(a));
+    }
+    assert_eq!(from_name("blake3"), Some(14));
+    assert_eq!(name(15), None);
+    assert!(compute(15, &[], false, &SALT).is_err());
+    assert!(compute(INHERIT, &[], false, &SALT).is_err());
+    assert!(is_dedup(SHA256) && !is_dedup(EDONR) && is_nopwrite(EDONR) && !is_dedup(255));
+}
+
+#[test]
+fn published_digests() {
+    assert_eq!(
+        sum(SHA256, b"abc", false),
+        [
+            0xba7816bf_8f01cfea,
+            0x414140de_5dae2223,
+            0xb00361a3_96177a9c,
+            0xb410ff61_f20015ad
+        ]
+    );
+    assert_eq!(sum(SHA256, b"abc", true), sum(SHA256, b"abc", false));
+    let be = [
+        0x53048e26_81941ef9,
+        0x9b2e29b7_6b4c7dab,
+        0xe4c2d0c6_34fc6d46,
+        0xe0e2f131_07e7af23,
+    ];
+    assert_eq!(sum(SHA512, b"abc", true), be);
+    assert_eq!(sum(SHA512, b"abc", false), be.map(u64::swap_bytes));
+}
+
+/// Sums of sums, straight from the definition.
+fn naive(elements: &[u64]) -> (u64, u64, u64, u64) {
+    let (mut b, mut c, mut d) = (0u64, 0u64, 0u64);
+    let n = elements.len() as u64;
+    let mut a = 0u64;
+    for (i, &w) in elements.iter().enumerate() {
+        let left = u128::from(n - i as u64);
+        let at = |k: u128| (k as u64).wrapping_mul(w);
+        a = a.wrapping_add(w);
+        b = b.wrapping_add(at(left));
+        c = c.wrapping_add(at(left * (left + 1) / 2));
+        d = d.wrapping_add(at(left * (left + 1) * (left + 2) / 6));
+    }
+    (a, b, c, d)
+}
+
+#[test]
+fn fletcher_is_what_it_is_defined_to_be() {
+    for len in (0..200).step_by(16).chain([512, 4096, 131072]) {
+        let data = noise(len, len as u64 + 7);
+        for swapped in [false, true] {
+            let four: Vec<u64> = data
+                .chunks(4)
+                .map(|c| c.try_into().unwrap())
+                .map(|c| match swapped {
+                    false => u32::from_le_bytes(c).into(),
+                    true => u32::from_be_bytes(c).into(),
+                })
+                .collect();
+            let (a, b, c, d) = naive(&four);
+            assert_eq!(sum(FLETCHER4, &data, swapped), [a, b, c, d]);
+            assert_eq!(sum(ON, &data, swapped), [a, b, c, d]);
+            let half = |which: usize| -> Vec<u64> {
+                data.chunks(8)
+                    .skip(which)
+                    .step_by(2)
+                    .map(|c| c.try_into().unwrap())
+                    .map(|c| match swapped {
+                        false => u64::from_le_bytes(c),
+                        true => u64::from_be_bytes(c),
+                    })
+                    .collect()
+            };
+            let (x, y) = (naive(&half(0)), naive(&half(1)));
+            assert_eq!(sum(FLETCHER2, &data, swapped), [x.0, y.0, x.1, y.1]);
+        }
+    }
+}
+
+#[test]
+fn running_sums_do_not_care_about_pieces() {
+    let data = noise(333, 3);
+    for swapped in [false, true] {
+        let mut padded = data.clone();
+        padded.resize(336, 0);
+        let (four, two) = (
+            sum(FLETCHER4, &data, swapped),
+            sum(FLETCHER2, &data, swapped),
+        );
+        assert_eq!(four, sum(FLETCHER4, &padded, swapped));
+        assert_eq!(two, sum(FLETCHER2, &padded, swapped));
+        for step in 1..40 {
+            let mut f4 = Fletcher4::new(swapped);
+            let mut f2 = Fletcher2::new(swapped);
+            for piece in data.chunks(step) {
+                f4.update(piece);
+                f2.update(piece);
+                f4.words();
+                f2.words();
+            }
+            assert_eq!((f4.words(), f2.words()), (four, two));
+        }
+        let mut first = Fletcher4::new(swapped);
+        first.update(&data[..100]);
+        let mut second = Fletcher4::resume(first.words(), swapped);
+        second.update(&data[100..]);
+        assert_eq!(second.words(), four);
+    }
+}
+
+const VERIFIER: Words = [0x1111_2222_3333_4444, 5, 6, 0x7777_0000_0000_0001];
+
+/// A region with room for each embedded algorithm.
+fn region(alg: u8) -> Vec<u8> {
+    let mut r = noise(12288, u64::from(alg));
+    if alg == ZILOG2 {
+        r[136..144].copy_from_slice(&5000u64.to_le_bytes());
+    }
+    r
+}
+
+#[test]
+fn embedded_checksums_fit_only_their_place() {
+    for alg in [LABEL, GANG_HEADER, ZILOG, ZILOG2] {
+        let mut r = region(alg);
+        let words = embed(alg, &mut r, &VERIFIER).unwrap();
+        assert!(!verify_embedded(alg, &r, &VERIFIER).unwrap());
+        let p = embedded_at(alg, &r).unwrap();
+        assert_eq!(p.found, words);
+        assert_eq!(
+            (p.at, p.covered),
+            if alg == ZILOG2 {
+                (144, 8192)
+            } else {
+                (12288 - 40, 12288)
+            }
+        );
+        // the definition: hash of the covered bytes with the verifier in place
+        let mut with = r[..p.covered].to_vec();
+        for (i, w) in VERIFIER.iter().enumerate() {
+            with[p.at + 8 + 8 * i..][..8].copy_from_slice(&w.to_le_bytes());
+        }
+        assert_eq!(sum(alg, &with, false), words);
+        let mut other = VERIFIER;
+        other[3] += 1;
+        assert_eq!(
+            verify_embedded(alg, &r, &other).unwrap_err().kind,
+            base::Kind::Checksum
+        );
+        for at in (0..r.len()).step_by(61) {
+            let mut bad = r.clone();
+            bad[at] ^= 0x10;
+            assert_eq!(
+                verify_embedded(alg, &bad, &VERIFIER).is_ok(),
+                at >= p.covered
+            );
+        }
+        // what a big-endian machine would have stored
+        let mut big = r.clone();
+        let order = |b: &mut [u8]| b.reverse();
+        big[p.at..p.at + 40].chunks_exact_mut(8).for_each(order);
+        if alg == ZILOG2 {
+            big[..p.covered].copy_from_slice(&r[..p.covered]);
+            big[..p.covered].chunks_exact_mut(4).for_each(order);
+            // 32-bit halves swapped, as the sums see them: the words themselves must be 64-bit
+            for w in [136, 144, 152, 160, 168, 176] {
+                big[w..w + 8].rotate_left(4);
+            }
+        }
+        if alg == ZILOG {
+            big.copy_from_slice(&r);
+            big.chunks_exact_mut(8).for_each(order);
+        }
+        // SHA-256 and the element order of fletcher4 see other bytes, so the sums differ
+        let mut f = big.clone();
+        let (w, q) = compute_embedded(alg, &f, &VERIFIER).unwrap();
+        assert!(q.swapped);
+        for (i, w) in w.iter().enumerate() {
+            f[q.at + 8 + 8 * i..][..8].copy_from_slice(&w.to_be_bytes());
+        }
+        assert!(verify_embedded(alg, &f, &VERIFIER).unwrap());
+        if alg == ZILOG {
+            assert_eq!(f, big);
+        }
+    }
+}
+
+#[test]
+fn macs_in_log_blocks() {
+    for alg in [ZILOG, ZILOG2] {
+        let mut r = region(alg);
+        let at = if alg == ZILOG { r.len() - 40 } else { 144 };
+        r[at + 24..at + 32].copy_from_slice(&77u64.to_le_bytes());
+        r[at + 32..at + 40].copy_from_slice(&78u64.to_le_bytes());
+        let w = embed_keep_mac(alg, &mut r, &VERIFIER).unwrap();
+        assert_eq!((w[2], w[3]), (77, 78));
+        assert_eq!(
+            verify_embedded_mac(alg, &r, &VERIFIER).unwrap(),
+            (false, [77, 78])
+        );
+        assert!(verify_embedded(alg, &r, &VERIFIER).is_err());
+        let full = compute_embedded(alg, &r, &VERIFIER).unwrap().0;
+        assert_eq!(w[0], full[0] ^ full[2]);
+        r[200] ^= 1;
+        assert!(verify_embedded_mac(alg, &r, &VERIFIER).is_err());
+    }
+    assert_eq!(with_mac(SHA256, [1, 2, 4, 8], [9, 9]), [1, 2, 9, 9]);
+    assert_eq!(with_mac(FLETCHER4, [1, 2, 4, 8], [9, 9]), [5, 10, 9, 9]);
+}
+
+#[test]
+fn hostile_regions() {
+    for alg in 0..=20 {
+        for len in 0..400 {
+            let mut r = noise(len, 11);
+            let mut magic = EMBEDDED_MAGIC.to_le_bytes();
+            for _ in 0..2 {
+                for at in [len.wrapping_sub(40), 144] {
+                    if let Some(b) = r.get_mut(at..).and_then(|b| b.get_mut(..8)) {
+                        b.copy_from_slice(&magic);
+                    }
+                }
+                assert!(verify_embedded(alg, &r, &VERIFIER).is_err());
+                assert!(verify_embedded_mac(alg, &r, &VERIFIER).is_err());
+                magic.reverse();
+            }
+            let _ = embed(alg, &mut r, &VERIFIER);
+        }
+    }
+    let mut r = region(ZILOG2);
+    embed(ZILOG2, &mut r, &VERIFIER).unwrap();
+    for nused in [0, 183, 12289, u64::MAX, u64::MAX - 4095] {
+        r[136..144].copy_from_slice(&nused.to_le_bytes());
+        assert!(verify_embedded(ZILOG2, &r, &VERIFIER).is_err());
+    }
+}

@@ -450,7 +450,9 @@ mod tests {
     #[test]
     fn embedded_round_trip() {
         for len in 1..=EMBEDDED_MAX {
-            let data: Vec<u8> = (0..len as u8).map(|b| b.wrapping_mul(37).wrapping_add(1)).collect();
+            let data: Vec<u8> = (0..len as u8)
+                .map(|b| b.wrapping_mul(37).wrapping_add(1))
+                .collect();
             let bp = BlkPtr::embedded(ObjType::PLAIN_FILE_CONTENTS, 0, 512, 15, &data, 9);
             assert!(bp.is_embedded() && !bp.is_hole() && bp.dvas().is_empty());
             assert_eq!(bp.embedded_payload(), data);

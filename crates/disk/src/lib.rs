@@ -4,11 +4,17 @@
 pub mod blkptr;
 pub mod bytes;
 pub mod dnode;
+pub mod dsl;
+pub mod history;
+pub mod label;
 pub mod nvlist;
+pub mod spacemap;
 pub mod types;
+pub mod uberblock;
 
 pub use blkptr::{BlkPtr, Dva, BP_SIZE};
 pub use bytes::swap_u64s;
 pub use dnode::{objset, DnodePhys};
 pub use nvlist::{NvList, Value};
 pub use types::{os_type, ObjType, SwapClass};
+pub use uberblock::Uberblock;

@@ -1,1 +1,16 @@
+//! One block's journey: transform, allocate, write; read, verify, undo; the block cache.
+//!
+//! Writes made during a txg sync are queued and submitted in large batches; a queued block is
+//! readable (from the queue) before it is on the device, so callers never see the difference. The
+//! caller that needs durability calls [`Zio::drain`] and then [`Devices::flush`].
 #![forbid(unsafe_code)]
+
+mod cache;
+pub mod memory;
+mod pipeline;
+pub mod seam;
+pub mod swap;
+
+pub use cache::Cache;
+pub use pipeline::{Prepared, WriteSpec, Zio, ZioOptions};
+pub use seam::{Allocator, Devices, PhysWrite, Purpose};

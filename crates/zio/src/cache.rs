@@ -1,0 +1,77 @@
+//! Cache of verified, decompressed blocks by address and birth, inside one byte budget.
+//!
+//! A block on disk never changes under the same (address, birth), so entries need no invalidation;
+//! a rewrite in place within one txg replaces the entry.
+
+use base::{Block, Txg};
+use disk::BlkPtr;
+use quick_cache::{sync::Cache as Inner, Weighter};
+
+/// Identity of a block: vdev, offset, birth.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Key(u64, u64, Txg);
+
+impl Key {
+    pub fn of(bp: &BlkPtr) -> Key {
+        let d = bp.dva(0);
+        Key(d.vdev(), d.offset(), bp.physical_birth())
+    }
+}
+
+#[derive(Clone)]
+struct Bytes;
+
+impl Weighter<Key, Block> for Bytes {
+    fn weight(&self, _: &Key, v: &Block) -> u64 {
+        v.len() as u64 + 96
+    }
+}
+
+/// The block cache.
+pub struct Cache {
+    data: Inner<Key, Block, Bytes>,
+    meta: Inner<Key, Block, Bytes>,
+}
+
+impl Cache {
+    /// `budget` bytes; two fifths are kept for metadata, so that streaming through large files
+    /// cannot push out the trees that lead to everything.
+    pub fn new(budget: u64) -> Cache {
+        let meta = budget * 2 / 5;
+        let data = budget - meta;
+        Cache {
+            data: Inner::with_weighter((data / 32768) as usize + 16, data, Bytes),
+            meta: Inner::with_weighter((meta / 4096) as usize + 16, meta, Bytes),
+        }
+    }
+
+    fn side(&self, bp: &BlkPtr) -> &Inner<Key, Block, Bytes> {
+        if bp.level() > 0 || bp.obj_type().is_metadata() {
+            &self.meta
+        } else {
+            &self.data
+        }
+    }
+
+    pub fn get(&self, bp: &BlkPtr) -> Option<Block> {
+        self.side(bp).get(&Key::of(bp))
+    }
+
+    pub fn insert(&self, bp: &BlkPtr, data: Block) {
+        self.side(bp).insert(Key::of(bp), data);
+    }
+
+    pub fn remove(&self, bp: &BlkPtr) {
+        self.side(bp).remove(&Key::of(bp));
+    }
+
+    /// Bytes held now.
+    pub fn used(&self) -> u64 {
+        self.data.weight() + self.meta.weight()
+    }
+
+    pub fn clear(&self) {
+        self.data.clear();
+        self.meta.clear();
+    }
+}

@@ -1,0 +1,656 @@
+//! The read and write pipelines (pool format §7, §12–14; behaviour §8, §9).
+
+use crate::cache::Cache;
+use crate::seam::{Allocator, Devices, PhysWrite, Purpose};
+use crate::swap;
+use base::{bail, roundup, Block, Error, Kind, Result, Txg};
+use codec::{checksum, compress};
+use disk::{BlkPtr, Dva, ObjType, BP_SIZE};
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, OnceLock, RwLock};
+
+/// Bytes of queued writes that trigger a submission.
+const QUEUE_BYTES: usize = 32 << 20;
+/// Size of a gang header without feature `dynamic_gang_header`.
+const GANG_HEADER: usize = 512;
+/// Pointers in such a header.
+const GANG_SLOTS: usize = 3;
+/// Deepest tree of gang headers that is followed: 3⁸ members are more than 16 MiB of sectors.
+const GANG_DEPTH: u32 = 9;
+
+/// How a block is to be stored; ids are the on-disk numbers, never "inherit" or "on".
+#[derive(Clone, Copy, Debug)]
+pub struct WriteSpec {
+    pub obj_type: ObjType,
+    pub level: u8,
+    pub compress: u8,
+    /// Level of zstd, as stored in the block header (0 = default).
+    pub zstd_level: u8,
+    pub checksum: u8,
+    /// Data copies, 1…3.
+    pub copies: u8,
+    /// Copies of a gang header, should one be needed.
+    pub gang_copies: u8,
+    /// The feature `embedded_data` may be used for this block.
+    pub embed: bool,
+    /// The feature `hole_birth` is active.
+    pub hole_birth: bool,
+}
+
+/// A block after the transforms that need no address.
+pub struct Prepared {
+    /// Bytes to store, PSIZE long; empty for holes and embedded blocks.
+    data: Block,
+    kind: PreparedKind,
+    lsize: usize,
+}
+
+enum PreparedKind {
+    Hole,
+    Embedded(Vec<u8>, u8),
+    Stored {
+        compress: u8,
+        checksum: checksum::Words,
+    },
+}
+
+pub struct ZioOptions {
+    /// Bytes of the block cache.
+    pub cache_bytes: u64,
+    /// False for pools of version < 2: one copy of everything.
+    pub writable: bool,
+}
+
+/// The pipelines of one pool.
+pub struct Zio {
+    pub devices: Arc<dyn Devices>,
+    pub allocator: Arc<dyn Allocator>,
+    pub cache: Cache,
+    writable: bool,
+    salt: OnceLock<[u8; 32]>,
+    queue: Mutex<Queue>,
+    /// Blocks queued or being submitted, by address: reads look here first.
+    pending: RwLock<HashMap<(u64, u64), Block>>,
+    /// Blocks that failed verification on every copy, counted for status.
+    pub unrecoverable: AtomicU64,
+}
+
+#[derive(Default)]
+struct Queue {
+    writes: Vec<PhysWrite>,
+    index: HashMap<(u64, u64), usize>,
+    bytes: usize,
+}
+
+impl Zio {
+    pub fn new(devices: Arc<dyn Devices>, allocator: Arc<dyn Allocator>, opts: ZioOptions) -> Zio {
+        Zio {
+            devices,
+            allocator,
+            cache: Cache::new(opts.cache_bytes),
+            writable: opts.writable,
+            salt: OnceLock::new(),
+            queue: Mutex::new(Queue::default()),
+            pending: RwLock::new(HashMap::new()),
+            unrecoverable: AtomicU64::new(0),
+        }
+    }
+
+    /// The pool's salt for keyed checksums; set once, when the MOS has been read.
+    pub fn set_salt(&self, salt: [u8; 32]) {
+        let _ = self.salt.set(salt);
+    }
+
+    fn salt(&self) -> [u8; 32] {
+        self.salt.get().copied().unwrap_or([0; 32])
+    }
+
+    /// Deflated allocated size of a block (data format §1 "dsize").
+    pub fn dsize(&self, bp: &BlkPtr) -> u64 {
+        bp.dvas()
+            .iter()
+            .map(|d| self.devices.deflate(d.vdev(), d.asize()))
+            .sum()
+    }
+
+    // ---- reading -------------------------------------------------------------------------------
+
+    /// The decompressed, verified, little-endian content of the block; zeros for a hole of known
+    /// size.
+    pub fn read(&self, bp: &BlkPtr) -> Result<Block> {
+        if bp.is_hole() {
+            return Ok(Arc::new(vec![0; bp.lsize()]));
+        }
+        if bp.is_embedded() {
+            return self.read_embedded(bp);
+        }
+        if let Some(b) = self.cache.get(bp) {
+            return Ok(b);
+        }
+        bp.sanity(self.devices.vdevs())?;
+        if bp.is_encrypted()
+            || (bp.uses_crypt() && bp.level() == 0 && bp.obj_type() == ObjType::DNODE)
+        {
+            bail!(Access, "encrypted block without a key: {bp:?}");
+        }
+        let raw = self.read_raw(bp, 0)?;
+        let b = self.decode(bp, raw)?;
+        self.cache.insert(bp, b.clone());
+        Ok(b)
+    }
+
+    fn read_embedded(&self, bp: &BlkPtr) -> Result<Block> {
+        bp.sanity(u64::MAX)?;
+        if bp.embedded_type() != 0 {
+            bail!(Io, "redacted or unknown embedded block: {bp:?}");
+        }
+        self.decode(bp, bp.embedded_payload())
+    }
+
+    fn decode(&self, bp: &BlkPtr, raw: Vec<u8>) -> Result<Block> {
+        let mut data = match bp.compress() {
+            2 => {
+                if raw.len() < bp.lsize() {
+                    return Err(Error::damaged(format!(
+                        "uncompressed block too short: {bp:?}"
+                    )));
+                }
+                let mut raw = raw;
+                raw.truncate(bp.lsize());
+                raw
+            }
+            alg => compress::decompress(alg, &raw, bp.lsize())
+                .map_err(|e| e.context(format!("{bp:?}")))?,
+        };
+        if !bp.is_little_endian() {
+            swap::block(bp.obj_type(), bp.level(), &mut data)?;
+        }
+        Ok(Arc::new(data))
+    }
+
+    /// The PSIZE bytes of the block, verified, from whichever copy is good.
+    pub fn read_raw(&self, bp: &BlkPtr, depth: u32) -> Result<Vec<u8>> {
+        let mut last = Error::damaged(format!("no address in {bp:?}"));
+        let salt = self.salt();
+        let alg = bp.checksum_alg();
+        let want = bp.checksum();
+        let swapped = !bp.is_little_endian();
+        let truncated = bp.uses_crypt() && bp.obj_type() != ObjType::OBJSET;
+        let verify = |b: &[u8]| {
+            alg == checksum::OFF
+                || alg == checksum::NOPARITY
+                || checksum::compute(alg, b, swapped, &salt).is_ok_and(|mut got| {
+                    if truncated {
+                        if !checksum::is_dedup(alg) {
+                            got = [got[0] ^ got[2], got[1] ^ got[3], 0, 0];
+                        }
+                        got[..2] == want[..2]
+                    } else {
+                        got == want
+                    }
+                })
+        };
+        if let Some(b) = self.pending_block(&bp.dva(0)) {
+            if !bp.is_gang() && b.len() == bp.psize() {
+                return Ok(b.to_vec());
+            }
+        }
+        for (i, dva) in bp.dvas().iter().enumerate() {
+            let r = if dva.is_gang() {
+                self.read_gang(bp, i, depth).and_then(|b| {
+                    if verify(&b) {
+                        Ok(b)
+                    } else {
+                        Err(Error::new(Kind::Checksum, format!("gang block {bp:?}")))
+                    }
+                })
+            } else {
+                self.devices
+                    .read(dva, bp.psize(), bp.physical_birth(), &verify)
+            };
+            match r {
+                Ok(b) => return Ok(b),
+                Err(e) => last = e,
+            }
+        }
+        self.unrecoverable.fetch_add(1, Ordering::Relaxed);
+        Err(last.context(format!("block {bp:?}")))
+    }
+
+    fn pending_block(&self, d: &Dva) -> Option<Block> {
+        let p = self.pending.read().unwrap_or_else(|e| e.into_inner());
+        if p.is_empty() {
+            return None;
+        }
+        p.get(&(d.vdev(), d.offset())).cloned()
+    }
+
+    fn gang_verifier(bp: &BlkPtr) -> checksum::Words {
+        let d = bp.dva(0);
+        [d.vdev(), d.offset(), bp.physical_birth(), 0]
+    }
+
+    /// Children of the gang header at DVA `i`.
+    fn gang_header(&self, bp: &BlkPtr, i: usize) -> Result<Vec<BlkPtr>> {
+        let dva = bp.dva(i);
+        let verifier = Self::gang_verifier(bp);
+        let verify =
+            |b: &[u8]| checksum::verify_embedded(checksum::GANG_HEADER, b, &verifier).is_ok();
+        // With dynamic_gang_header the header may be as large as the smallest allocation; an old
+        // one is 512 bytes on any pool.
+        let big = (self.devices.min_alloc()).max(GANG_HEADER);
+        let mut sizes = vec![GANG_HEADER];
+        if big > GANG_HEADER {
+            sizes.push(big);
+        }
+        let mut last = Error::damaged("gang header");
+        for size in sizes {
+            let r = match self.pending_block(&dva) {
+                Some(b) if b.len() == size => Ok(b.to_vec()),
+                _ => self.devices.read(&dva, size, bp.physical_birth(), &verify),
+            };
+            match r {
+                Ok(b) => {
+                    let swap = b[size - 40..size - 32] != 0x0210da7ab10c7a11u64.to_le_bytes();
+                    return (0..(size - 40) / BP_SIZE)
+                        .map(|k| BlkPtr::read(&b[k * BP_SIZE..], swap))
+                        .collect();
+                }
+                Err(e) => last = e,
+            }
+        }
+        Err(last.context("gang header"))
+    }
+
+    fn read_gang(&self, bp: &BlkPtr, i: usize, depth: u32) -> Result<Vec<u8>> {
+        if depth > GANG_DEPTH {
+            return Err(Error::damaged(format!("gang tree too deep at {bp:?}")));
+        }
+        let mut out = Vec::with_capacity(bp.psize());
+        for child in self.gang_header(bp, i)? {
+            if child.is_hole() {
+                continue;
+            }
+            child.sanity(self.devices.vdevs())?;
+            if out.len() + child.psize() > roundup(bp.psize() as u64, 512) as usize {
+                return Err(Error::damaged(format!("gang members exceed {bp:?}")));
+            }
+            out.extend_from_slice(&self.read_raw(&child, depth + 1)?);
+        }
+        if out.len() < bp.psize() {
+            return Err(Error::damaged(format!("gang members fall short of {bp:?}")));
+        }
+        out.truncate(bp.psize());
+        Ok(out)
+    }
+
+    // ---- writing -------------------------------------------------------------------------------
+
+    /// Compresses and checksums; needs no address, so many blocks may be prepared in parallel.
+    pub fn prepare(&self, spec: &WriteSpec, data: &Block) -> Result<Prepared> {
+        let lsize = data.len();
+        let hole = |kind| Prepared {
+            data: Arc::new(Vec::new()),
+            kind,
+            lsize,
+        };
+        let mut body: Option<(Vec<u8>, u8)> = None;
+        if spec.compress != compress::OFF {
+            // The dnode and objset blocks of an object set always hold something, so this can
+            // only make holes of data, directories of nothing and indirect blocks of holes.
+            if compress::is_zero(data) {
+                return Ok(hole(PreparedKind::Hole));
+            }
+            if spec.compress != compress::EMPTY {
+                let unit = self.devices.min_alloc();
+                let room = (lsize - lsize / 8) / unit * unit;
+                let embed = spec.embed
+                    && spec.level == 0
+                    && spec.obj_type != ObjType::DNODE
+                    && spec.obj_type != ObjType::OBJSET;
+                let limit = if embed {
+                    room.max(disk::blkptr::EMBEDDED_MAX)
+                } else {
+                    room
+                };
+                if limit > 0 {
+                    if let Some(c) = compress::compress(spec.compress, spec.zstd_level, data, limit)
+                    {
+                        if embed && c.len() <= disk::blkptr::EMBEDDED_MAX {
+                            return Ok(hole(PreparedKind::Embedded(c, spec.compress)));
+                        }
+                        let psize = roundup(c.len() as u64, unit as u64) as usize;
+                        if c.len() <= room && psize < lsize {
+                            let mut c = c;
+                            c.resize(psize, 0);
+                            body = Some((c, spec.compress));
+                        }
+                    }
+                }
+            }
+        }
+        let (data, compress) = match body {
+            Some((c, alg)) => (Arc::new(c), alg),
+            None => (data.clone(), compress::OFF),
+        };
+        let checksum = checksum::compute(spec.checksum, &data, false, &self.salt())?;
+        Ok(Prepared {
+            data,
+            kind: PreparedKind::Stored { compress, checksum },
+            lsize,
+        })
+    }
+
+    /// Gives the prepared block an address and queues it. `old` is the pointer it replaces: if that
+    /// was born in this very txg with the same physical size, its place is used again (so that
+    /// the sync passes converge). Fill is 0 or, for embedded blocks, implied; the caller sets it.
+    pub fn issue(&self, spec: &WriteSpec, p: &Prepared, txg: Txg, old: &BlkPtr) -> Result<BlkPtr> {
+        self.check_writable()?;
+        let (compress, sum) = match &p.kind {
+            PreparedKind::Hole => {
+                // A hole over a hole stays what it was: its birth says when data ended here.
+                if old.is_hole() {
+                    return Ok(*old);
+                }
+                return Ok(if spec.hole_birth {
+                    BlkPtr::hole_born(spec.obj_type, spec.level, p.lsize, txg)
+                } else {
+                    BlkPtr::HOLE
+                });
+            }
+            PreparedKind::Embedded(payload, alg) => {
+                return Ok(BlkPtr::embedded(
+                    spec.obj_type,
+                    spec.level,
+                    p.lsize,
+                    *alg,
+                    payload,
+                    txg,
+                ));
+            }
+            PreparedKind::Stored { compress, checksum } => (*compress, *checksum),
+        };
+        let psize = p.data.len();
+        let mut bp = BlkPtr::new(
+            spec.obj_type,
+            spec.level,
+            p.lsize,
+            psize,
+            compress,
+            spec.checksum,
+            txg,
+        );
+        bp.set_checksum(sum);
+        if Self::reusable(old, txg, psize) {
+            for i in 0..disk::blkptr::DVAS {
+                bp.set_dva(i, old.dva(i));
+            }
+            for d in bp.dvas() {
+                self.enqueue(&d, p.data.clone(), txg)?;
+            }
+            return Ok(bp);
+        }
+        let purpose = if spec.level > 0 || spec.obj_type.is_metadata() {
+            Purpose::Metadata
+        } else {
+            Purpose::Data
+        };
+        self.place(&mut bp, purpose, &p.data, spec, txg, 0)?;
+        Ok(bp)
+    }
+
+    /// Whether `issue` will write over `old` in place, i.e. nothing is born and nothing dies.
+    fn reusable(old: &BlkPtr, txg: Txg, psize: usize) -> bool {
+        !old.is_hole()
+            && !old.is_embedded()
+            && old.logical_birth() == txg
+            && old.physical_birth() == txg
+            && old.psize() == psize
+            && !old.is_gang()
+    }
+
+    /// True if `new` took over the place of `old`.
+    pub fn same_place(old: &BlkPtr, new: &BlkPtr) -> bool {
+        !old.is_hole()
+            && !old.is_embedded()
+            && !new.is_embedded()
+            && old.dva(0) == new.dva(0)
+            && old.physical_birth() == new.physical_birth()
+    }
+
+    fn place(
+        &self,
+        bp: &mut BlkPtr,
+        purpose: Purpose,
+        data: &Block,
+        spec: &WriteSpec,
+        txg: Txg,
+        depth: u32,
+    ) -> Result<()> {
+        let psize = data.len() as u64;
+        let copies = spec.copies.clamp(1, 3) as usize;
+        let size_on = |v: u64| self.devices.asize(v, psize);
+        match self.allocator.alloc(purpose, psize, copies, txg, &size_on) {
+            Ok(dvas) => {
+                for (i, d) in dvas.iter().take(disk::blkptr::DVAS).enumerate() {
+                    bp.set_dva(i, *d);
+                    self.enqueue(d, data.clone(), txg)?;
+                }
+                Ok(())
+            }
+            Err(e) if e.kind == Kind::NoSpace && psize > 512 => self
+                .place_gang(bp, purpose, data, spec, txg, depth)
+                .map_err(|g| if g.kind == Kind::NoSpace { e } else { g }),
+            Err(e) => Err(e),
+        }
+    }
+
+    /// Stores the block as a gang (pool format §12): a header with up to three members.
+    fn place_gang(
+        &self,
+        bp: &mut BlkPtr,
+        purpose: Purpose,
+        data: &Block,
+        spec: &WriteSpec,
+        txg: Txg,
+        depth: u32,
+    ) -> Result<()> {
+        if depth > GANG_DEPTH {
+            bail!(NoSpace, "no space left even for a gang of sectors");
+        }
+        let unit = self.devices.min_alloc().max(512);
+        if data.len() <= unit {
+            bail!(NoSpace, "no space left for a block of {} bytes", data.len());
+        }
+        let copies = spec.gang_copies.max(spec.copies).clamp(1, 3) as usize;
+        let header_on = |v: u64| self.devices.asize(v, GANG_HEADER as u64);
+        let headers = self.allocator.alloc(
+            Purpose::Metadata,
+            GANG_HEADER as u64,
+            copies,
+            txg,
+            &header_on,
+        )?;
+        let mut children: Vec<BlkPtr> = Vec::new();
+        let mut at = 0;
+        let result: Result<()> = (|| {
+            for slot in 0..GANG_SLOTS {
+                if at == data.len() {
+                    break;
+                }
+                let rest = data.len() - at;
+                let part = (roundup(rest.div_ceil(GANG_SLOTS - slot) as u64, unit as u64) as usize)
+                    .min(rest);
+                let piece: Block = Arc::new(data[at..at + part].to_vec());
+                let mut child = BlkPtr::new(
+                    ObjType::NONE,
+                    0,
+                    part,
+                    part,
+                    compress::OFF,
+                    spec.checksum,
+                    txg,
+                );
+                let salt = self.salt();
+                child.set_checksum(checksum::compute(spec.checksum, &piece, false, &salt)?);
+                self.place(&mut child, purpose, &piece, spec, txg, depth + 1)?;
+                children.push(child);
+                at += part;
+            }
+            Ok(())
+        })();
+        if let Err(e) = result {
+            for c in &children {
+                self.free(c, txg)?;
+            }
+            for d in &headers {
+                self.allocator.free(d.vdev(), d.offset(), d.asize(), txg);
+            }
+            return Err(e);
+        }
+        for (i, h) in headers.iter().enumerate() {
+            let members: u64 = children.iter().map(|c| c.dva(i).asize()).sum();
+            bp.set_dva(i, Dva::new(h.vdev(), h.offset(), h.asize() + members, true));
+        }
+        let mut header = vec![0u8; GANG_HEADER];
+        for (k, c) in children.iter().enumerate() {
+            header[k * BP_SIZE..(k + 1) * BP_SIZE].copy_from_slice(&c.to_bytes());
+        }
+        checksum::embed(checksum::GANG_HEADER, &mut header, &Self::gang_verifier(bp))?;
+        let header = Arc::new(header);
+        for h in &headers {
+            self.enqueue(h, header.clone(), txg)?;
+        }
+        Ok(())
+    }
+
+    fn enqueue(&self, d: &Dva, data: Block, txg: Txg) -> Result<()> {
+        let key = (d.vdev(), d.offset());
+        let full = {
+            let mut q = self.queue.lock().unwrap_or_else(|e| e.into_inner());
+            self.pending
+                .write()
+                .unwrap_or_else(|e| e.into_inner())
+                .insert(key, data.clone());
+            match q.index.get(&key).copied() {
+                // A later sync pass rewrites in place: only the newest content must land.
+                Some(i) => {
+                    q.bytes = q.bytes - q.writes[i].data.len() + data.len();
+                    q.writes[i].data = data;
+                }
+                None => {
+                    let i = q.writes.len();
+                    q.bytes += data.len();
+                    q.index.insert(key, i);
+                    q.writes.push(PhysWrite {
+                        vdev: d.vdev(),
+                        offset: d.offset(),
+                        data,
+                    });
+                }
+            }
+            q.bytes >= QUEUE_BYTES
+        };
+        if full {
+            self.drain(txg)?;
+        }
+        Ok(())
+    }
+
+    /// Submits everything queued and returns when the devices have taken it (not flushed). Only
+    /// the thread that syncs calls this, so two submissions of one place cannot overtake.
+    pub fn drain(&self, txg: Txg) -> Result<()> {
+        let q = std::mem::take(&mut *self.queue.lock().unwrap_or_else(|e| e.into_inner()));
+        if q.writes.is_empty() {
+            return Ok(());
+        }
+        let r = self.devices.write(&q.writes, txg);
+        let mut p = self.pending.write().unwrap_or_else(|e| e.into_inner());
+        for w in &q.writes {
+            let key = (w.vdev, w.offset);
+            if p.get(&key).is_some_and(|b| Arc::ptr_eq(b, &w.data)) {
+                p.remove(&key);
+            }
+        }
+        r
+    }
+
+    fn check_writable(&self) -> Result<()> {
+        if !self.writable {
+            bail!(ReadOnly, "the pool was opened read-only");
+        }
+        Ok(())
+    }
+
+    /// Frees the space of a block in `txg` (not its subtree).
+    pub fn free(&self, bp: &BlkPtr, txg: Txg) -> Result<()> {
+        self.check_writable()?;
+        if bp.is_hole() || bp.is_embedded() {
+            return Ok(());
+        }
+        if bp.is_gang() {
+            return self.free_gang(bp, txg, 0);
+        }
+        for d in bp.dvas() {
+            self.allocator.free(d.vdev(), d.offset(), d.asize(), txg);
+        }
+        Ok(())
+    }
+
+    fn free_gang(&self, bp: &BlkPtr, txg: Txg, depth: u32) -> Result<()> {
+        if depth > GANG_DEPTH {
+            return Err(Error::damaged(format!("gang tree too deep at {bp:?}")));
+        }
+        let mut header = Err(Error::damaged("gang header"));
+        for i in 0..bp.dvas().len() {
+            header = self.gang_header(bp, i);
+            if header.is_ok() {
+                break;
+            }
+        }
+        for c in header? {
+            if c.is_hole() {
+                continue;
+            }
+            c.sanity(self.devices.vdevs())?;
+            if c.is_gang() {
+                self.free_gang(&c, txg, depth + 1)?;
+            } else {
+                for d in c.dvas() {
+                    self.allocator.free(d.vdev(), d.offset(), d.asize(), txg);
+                }
+            }
+        }
+        for d in bp.dvas() {
+            let own = self.devices.asize(d.vdev(), GANG_HEADER as u64);
+            self.allocator.free(d.vdev(), d.offset(), own, txg);
+        }
+        Ok(())
+    }
+
+    // ---- whole, unqueued writes for the intent log ---------------------------------------------
+
+    /// Allocates one copy of `size` bytes for the intent log.
+    pub fn alloc_log(&self, size: usize, txg: Txg) -> Result<Dva> {
+        self.check_writable()?;
+        let size_on = |v: u64| self.devices.asize(v, size as u64);
+        let d = self
+            .allocator
+            .alloc(Purpose::Log, size as u64, 1, txg, &size_on)?;
+        d.first()
+            .copied()
+            .ok_or_else(|| Error::new(Kind::NoSpace, "no space for the intent log"))
+    }
+
+    /// Writes now, past the queue (intent-log blocks; durability needs a flush).
+    pub fn write_now(&self, dva: &Dva, data: Block, txg: Txg) -> Result<()> {
+        self.check_writable()?;
+        let w = [PhysWrite {
+            vdev: dva.vdev(),
+            offset: dva.offset(),
+            data,
+        }];
+        self.devices.write(&w, txg)
+    }
+}

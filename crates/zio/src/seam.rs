@@ -1,0 +1,65 @@
+//! What zio asks of the device tree and the allocator, as two small traits that zio owns; crate
+//! `pool` implements them over `vdev` and `space`, tests over plain memory.
+
+use base::{Block, Result, Txg};
+use disk::Dva;
+
+/// What a block is for; decides the allocation class and the place in the line.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Purpose {
+    Data,
+    Metadata,
+    /// Intent-log blocks.
+    Log,
+}
+
+/// One queued write: the padded bytes of one copy.
+pub struct PhysWrite {
+    pub vdev: u64,
+    /// Bytes inside the vdev's allocatable space.
+    pub offset: u64,
+    pub data: Block,
+}
+
+/// The devices below.
+pub trait Devices: Send + Sync {
+    /// Number of top-level slots, holes included.
+    fn vdevs(&self) -> u64;
+    /// Bytes allocated on top-level vdev `vdev` for `psize` bytes (pool format §8).
+    fn asize(&self, vdev: u64, psize: u64) -> u64;
+    /// Deflated size of `asize` bytes on `vdev`.
+    fn deflate(&self, vdev: u64, asize: u64) -> u64;
+    /// Reads `psize` bytes; `verify` says whether a candidate is right, so that redundancy can be
+    /// tried and bad copies repaired.
+    fn read(
+        &self,
+        dva: &Dva,
+        psize: usize,
+        birth: Txg,
+        verify: &dyn Fn(&[u8]) -> bool,
+    ) -> Result<Vec<u8>>;
+    /// Writes all; returns when every device has accepted its part (not flushed). An error means
+    /// that some block could not be stored with enough redundancy.
+    fn write(&self, writes: &[PhysWrite], txg: Txg) -> Result<()>;
+    /// Flushes every device written since the last flush.
+    fn flush(&self) -> Result<()>;
+    /// Smallest allocation of the normal class: compressed sizes are rounded up to it.
+    fn min_alloc(&self) -> usize;
+}
+
+/// The allocator below.
+pub trait Allocator: Send + Sync {
+    /// `copies` places of `asize(vdev)` bytes each. `Kind::NoSpace` if no contiguous region exists.
+    fn alloc(
+        &self,
+        purpose: Purpose,
+        psize: u64,
+        copies: usize,
+        txg: Txg,
+        size_on: &dyn Fn(u64) -> u64,
+    ) -> Result<Vec<Dva>>;
+    /// Frees one range in `txg`; reusable after two further groups.
+    fn free(&self, vdev: u64, offset: u64, asize: u64, txg: Txg);
+    /// Marks a range allocated that was not (intent-log claim).
+    fn claim(&self, vdev: u64, offset: u64, asize: u64, txg: Txg) -> Result<()>;
+}

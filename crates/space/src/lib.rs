@@ -1,1 +1,651 @@
+//! Where a block goes: top-level vdevs, metaslabs, allocation classes, deferred frees.
+//!
+//! Purely in memory: no I/O and no threads. The pool tells [`Space`] which top-level vdevs and
+//! metaslabs there are, hands over the free ranges it read from space maps (at once, or on demand
+//! through [`Loader`]), and collects per transaction group what changed ([`Space::take_changes`])
+//! to write it into space maps.
+//!
+//! Life of a range (pool format §16.5):
+//!
+//! ```text
+//! allocatable --alloc/claim--> pending alloc --take_changes--> allocated on disk
+//!      ^                            |                                |
+//!      |<---------unalloc-----------+                              free
+//!      |                                                             v
+//!      +--- two further sync_done --- deferred <--sync_done-- recorded <--take_changes-- pending free
+//! ```
+//!
+//! A freed range is recorded as free in its own group, but is not handed out before two further
+//! groups have synced: the last uberblocks stay consistent.
+//!
+//! All offsets and sizes are bytes; offsets are relative to the vdev's allocatable space, as in a
+//! DVA. One lock guards everything; it is never held while a [`Loader`] runs.
 #![forbid(unsafe_code)]
+
+mod alloc;
+mod freemap;
+mod metaslab;
+pub mod replay;
+mod stats;
+mod top;
+
+pub use replay::{replay, SmOp, Unflushed};
+pub use stats::{slop, ClassStats, MsStats, Stats, VdevStats};
+
+use base::{bail, RangeSet, Result, Txg};
+use metaslab::{Ms, State};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, RwLock};
+use top::Top;
+
+/// Allocation class of a top-level vdev and of a request (pool format §16.6).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Class {
+    Normal,
+    /// Separate log devices; falls back to special, the embedded log, then normal.
+    Log,
+    /// Metadata and small blocks; falls back to normal.
+    Special,
+    /// Dedup tables; falls back to special, then normal.
+    Dedup,
+}
+
+/// A top-level vdev as the allocator sees it.
+#[derive(Clone, Copy, Debug)]
+pub struct TopSpec {
+    pub id: u64,
+    /// Allocatable bytes; the tail beyond the last whole metaslab is not used.
+    pub asize: u64,
+    pub ashift: u32,
+    /// Metaslab m covers `[m << ms_shift, (m + 1) << ms_shift)`.
+    pub ms_shift: u32,
+    pub class: Class,
+    /// Deflated bytes = bytes / 512 × this; 512 for everything but raidz (pool format §9).
+    pub deflate_ratio: u64,
+    /// Number of children that work in parallel; 1 for a disk. Scales the rotor.
+    pub children: u64,
+    /// Every allocation's offset and size is a multiple of this; 0 means `1 << ashift`. dRAID sets
+    /// its group width: metaslabs are then trimmed to multiples of it.
+    pub align: u64,
+}
+
+/// What is known of a metaslab without reading its space map.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct MsHint {
+    /// Allocated bytes: `smp_alloc` plus unflushed allocs minus unflushed frees.
+    pub allocated: u64,
+    /// Histogram of the 320-byte bonus: bucket i counts free segments of at least
+    /// `1 << (i + ashift)` bytes.
+    pub histogram: Option<[u64; 32]>,
+}
+
+/// Reads space maps when the allocator first wants a metaslab. Called without any lock held; must
+/// not call back into the same [`Space`] for the same metaslab.
+pub trait Loader: Send + Sync {
+    /// The free ranges (vdev offsets) as of the newest state on disk, unflushed log entries
+    /// included. Whether changes already taken by [`Space::take_changes`] but not yet synced are
+    /// contained does not matter.
+    fn load(&self, vdev: u64, ms: u64) -> Result<RangeSet>;
+}
+
+/// A request for space.
+pub struct AllocReq<'a> {
+    pub class: Class,
+    /// 1 to 3 copies, on different vdevs where possible.
+    pub copies: usize,
+    pub txg: Txg,
+    /// Allocated size on a vdev in bytes, parity included. Pure: must not call back.
+    pub size_on: &'a dyn Fn(u64) -> u64,
+    /// Streams with different hints (modulo 4) are placed apart: use one number for file data, one
+    /// for metadata, one for the log.
+    pub hint: u64,
+}
+
+/// Where a copy went.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Extent {
+    pub vdev: u64,
+    pub offset: u64,
+    pub asize: u64,
+}
+
+impl Extent {
+    /// As a DVA that is not a gang.
+    pub fn dva(&self) -> disk::Dva {
+        disk::Dva::new(self.vdev, self.offset, self.asize, false)
+    }
+}
+
+/// What changed in one metaslab since the previous call for the same group. Append the allocs
+/// first, then the frees.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MsChange {
+    pub vdev: u64,
+    pub ms: u64,
+    /// Vdev offsets.
+    pub allocs: RangeSet,
+    pub frees: RangeSet,
+}
+
+pub(crate) struct Inner {
+    tops: BTreeMap<u64, Top>,
+    /// Metaslabs with changes, per group.
+    dirty: BTreeMap<Txg, BTreeSet<(u64, u64)>>,
+    /// Metaslabs with deferred frees, by generation.
+    deferred: BTreeMap<u64, Vec<(u64, u64)>>,
+    /// Number of `sync_done` calls so far.
+    generation: u64,
+    last_synced: Txg,
+    rotors: [[alloc::Rotor; alloc::STREAMS]; 5],
+}
+
+impl Inner {
+    fn top(&mut self, vdev: u64) -> Result<&mut Top> {
+        match self.tops.get_mut(&vdev) {
+            Some(t) => Ok(t),
+            None => bail!(Damaged, "no top-level vdev {vdev}"),
+        }
+    }
+
+    fn ms(&mut self, vdev: u64, ms: u64) -> Result<&mut Ms> {
+        match self.top(vdev)?.ms.get_mut(ms as usize) {
+            Some(m) => Ok(m),
+            None => bail!(Damaged, "no metaslab {ms} on vdev {vdev}"),
+        }
+    }
+
+    /// Number of the metaslab that contains all of the range.
+    fn locate(&mut self, vdev: u64, offset: u64, asize: u64) -> Result<u64> {
+        let top = self.top(vdev)?;
+        let n = offset >> top.spec.ms_shift;
+        let fits = offset.checked_add(asize).is_some_and(|end| {
+            top.ms
+                .get(n as usize)
+                .is_some_and(|m| offset >= m.start && end <= m.end)
+        });
+        if !fits || asize == 0 || (offset | asize) % (1 << top.spec.ashift) != 0 {
+            bail!(
+                Damaged,
+                "range {offset:#x}+{asize:#x} is not inside a metaslab of vdev {vdev}"
+            );
+        }
+        Ok(n)
+    }
+}
+
+/// All the space of a pool; see the module.
+pub struct Space {
+    inner: Mutex<Inner>,
+    /// Signalled when a metaslab's load ends.
+    loaded: Condvar,
+    loader: RwLock<Option<Arc<dyn Loader>>>,
+}
+
+impl Default for Space {
+    fn default() -> Self {
+        Space::new()
+    }
+}
+
+impl Space {
+    pub fn new() -> Space {
+        Space {
+            inner: Mutex::new(Inner {
+                tops: BTreeMap::new(),
+                dirty: BTreeMap::new(),
+                deferred: BTreeMap::new(),
+                generation: 0,
+                last_synced: 0,
+                rotors: Default::default(),
+            }),
+            loaded: Condvar::new(),
+            loader: RwLock::new(None),
+        }
+    }
+
+    /// Who reads space maps on demand; `None` drops it (closing the pool).
+    pub fn set_loader(&self, loader: Option<Arc<dyn Loader>>) {
+        *self.loader.write().unwrap_or_else(PoisonError::into_inner) = loader;
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Inner> {
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    // ---- vdevs and metaslabs ----
+
+    /// Adds a top-level vdev. Every metaslab counts as never written (wholly free) until
+    /// [`Space::set_hint`] or [`Space::load_metaslab`] says otherwise. Allocation is on.
+    pub fn add_top(&self, spec: TopSpec) -> Result<()> {
+        let top = Top::new(spec)?;
+        let mut inner = self.lock();
+        if inner.tops.contains_key(&spec.id) {
+            bail!(Exists, "top-level vdev {} is there already", spec.id);
+        }
+        inner.tops.insert(spec.id, top);
+        Ok(())
+    }
+
+    /// The vdev grew: appends metaslabs. Returns how many are new.
+    pub fn grow_top(&self, vdev: u64, asize: u64) -> Result<u64> {
+        self.lock().top(vdev)?.grow(asize)
+    }
+
+    /// Forgets a vdev (a removed log device) with everything pending on it.
+    pub fn remove_top(&self, vdev: u64) {
+        let mut inner = self.lock();
+        inner.tops.remove(&vdev);
+        for set in inner.dirty.values_mut() {
+            set.retain(|&(v, _)| v != vdev);
+        }
+        for list in inner.deferred.values_mut() {
+            list.retain(|&(v, _)| v != vdev);
+        }
+    }
+
+    /// A vdev that is missing or read-only is not allocated from; frees are still recorded.
+    pub fn set_writable(&self, vdev: u64, on: bool) -> Result<()> {
+        self.lock().top(vdev)?.writable = on;
+        Ok(())
+    }
+
+    /// The `allocating` property.
+    pub fn set_allocating(&self, vdev: u64, on: bool) -> Result<()> {
+        self.lock().top(vdev)?.allocating = on;
+        Ok(())
+    }
+
+    /// Number of metaslabs of a vdev.
+    pub fn metaslab_count(&self, vdev: u64) -> u64 {
+        let mut inner = self.lock();
+        inner.top(vdev).map_or(0, |t| t.ms.len() as u64)
+    }
+
+    /// `[start, end)` of a metaslab in vdev offsets.
+    pub fn metaslab_bounds(&self, vdev: u64, ms: u64) -> Result<(u64, u64)> {
+        let mut inner = self.lock();
+        let m = inner.ms(vdev, ms)?;
+        Ok((m.start, m.end))
+    }
+
+    /// The metaslab has a space map that is not read yet; the allocator loads it when it wants it.
+    pub fn set_hint(&self, vdev: u64, ms: u64, hint: MsHint) -> Result<()> {
+        let mut inner = self.lock();
+        let top = inner.top(vdev)?;
+        let ashift = top.spec.ashift;
+        let Some(m) = top.ms.get_mut(ms as usize) else {
+            bail!(Damaged, "no metaslab {ms} on vdev {vdev}");
+        };
+        if !m.is_clean() {
+            bail!(Busy, "metaslab {ms} of vdev {vdev} is in use");
+        }
+        if hint.allocated > m.size() {
+            bail!(
+                Damaged,
+                "metaslab {ms} of vdev {vdev}: {} bytes allocated of {}",
+                hint.allocated,
+                m.size()
+            );
+        }
+        m.state = State::Unloaded(
+            hint.histogram
+                .map(|h| Box::new(metaslab::widen(&h, ashift))),
+        );
+        let old = std::mem::replace(&mut m.allocated, hint.allocated);
+        let acct = &mut top.acct[m.embedded as usize];
+        acct.allocated = acct.allocated - old + hint.allocated;
+        Ok(())
+    }
+
+    /// Gives the metaslab its free ranges (vdev offsets, inside the metaslab).
+    pub fn load_metaslab(&self, vdev: u64, ms: u64, free: RangeSet) -> Result<()> {
+        let mut inner = self.lock();
+        let top = inner.top(vdev)?;
+        let r = top.finish_load(ms, free);
+        drop(inner);
+        self.loaded.notify_all();
+        r
+    }
+
+    /// Loads a metaslab now if it is not.
+    pub fn ensure_loaded(&self, vdev: u64, ms: u64) -> Result<()> {
+        let mut inner = self.lock();
+        loop {
+            match &mut inner.ms(vdev, ms)?.state {
+                State::Loaded(_) => return Ok(()),
+                State::Failed(e) => return Err(e.clone()),
+                State::Loading => {
+                    inner = self
+                        .loaded
+                        .wait(inner)
+                        .unwrap_or_else(PoisonError::into_inner);
+                }
+                State::Unloaded(_) => {
+                    drop(inner);
+                    self.load_now(vdev, ms);
+                    inner = self.lock();
+                }
+            }
+        }
+    }
+
+    /// Drops the range trees of metaslabs not used for `idle` groups (memory). They need a loader
+    /// to come back; without one nothing is dropped. Returns how many were dropped.
+    pub fn unload_idle(&self, now: Txg, idle: u64) -> usize {
+        let has_loader = self
+            .loader
+            .read()
+            .unwrap_or_else(PoisonError::into_inner)
+            .is_some();
+        if !has_loader {
+            return 0;
+        }
+        let mut n = 0;
+        for top in self.lock().tops.values_mut() {
+            n += top.unload_idle(now, idle);
+        }
+        n
+    }
+
+    /// Runs the loader for one unloaded metaslab, without the lock. Ends loaded or failed.
+    fn load_now(&self, vdev: u64, ms: u64) {
+        {
+            let mut inner = self.lock();
+            let Ok(m) = inner.ms(vdev, ms) else { return };
+            let State::Unloaded(hist) = &m.state else {
+                return;
+            };
+            m.hist_hint = hist.clone();
+            m.state = State::Loading;
+        }
+        let loader = self
+            .loader
+            .read()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone();
+        let free = match loader {
+            Some(l) => l.load(vdev, ms),
+            None => Err(base::Error::new(
+                base::Kind::Invalid,
+                "no reader for space maps",
+            )),
+        };
+        let mut inner = self.lock();
+        if let Ok(top) = inner.top(vdev) {
+            let r = free.and_then(|f| top.finish_load(ms, f));
+            if let (Err(e), Some(m)) = (r, top.ms.get_mut(ms as usize)) {
+                m.state =
+                    State::Failed(e.context(format!("space map of metaslab {ms}, vdev {vdev}")));
+                m.late.clear();
+            }
+        }
+        drop(inner);
+        self.loaded.notify_all();
+    }
+
+    /// Metaslabs whose space map could not be loaded; nothing is allocated from them.
+    pub fn load_errors(&self) -> Vec<(u64, u64, base::Error)> {
+        let inner = self.lock();
+        let mut out = Vec::new();
+        for (&id, top) in &inner.tops {
+            for (n, m) in top.ms.iter().enumerate() {
+                if let State::Failed(e) = &m.state {
+                    out.push((id, n as u64, e.clone()));
+                }
+            }
+        }
+        out
+    }
+
+    /// Sets the emptiest metaslab of every normal vdev with more than `min_ms` metaslabs (64 in the
+    /// reference) aside for the log (pool format §16.6). Call once after the hints are known.
+    pub fn choose_embedded_logs(&self, min_ms: u64) {
+        for top in self.lock().tops.values_mut() {
+            top.choose_embedded_log(min_ms);
+        }
+    }
+
+    // ---- allocation ----
+
+    /// Finds and takes space. `Kind::NoSpace` when no vdev of the class (or of those it falls back
+    /// to) has a contiguous region for every copy: the caller then gangs with smaller sizes.
+    pub fn alloc(&self, req: &AllocReq<'_>) -> Result<Vec<Extent>> {
+        if req.copies == 0 || req.copies > 3 {
+            bail!(Invalid, "{} copies of a block", req.copies);
+        }
+        let mut inner = self.lock();
+        loop {
+            match inner.try_alloc(req)? {
+                alloc::Tried::Done(v) => return Ok(v),
+                alloc::Tried::Load(vdev, ms) => {
+                    drop(inner);
+                    // Failure marks the metaslab, so that the next round passes it by.
+                    let _ = self.ensure_loaded(vdev, ms);
+                    inner = self.lock();
+                }
+            }
+        }
+    }
+
+    /// Takes back what [`Space::alloc`] gave in the same group and nobody has written or will ever
+    /// refer to. Reusable at once if the allocation was not yet taken by [`Space::take_changes`];
+    /// otherwise the same as [`Space::free`].
+    pub fn unalloc(&self, vdev: u64, offset: u64, asize: u64, txg: Txg) -> Result<()> {
+        let mut inner = self.lock();
+        let n = inner.locate(vdev, offset, asize)?;
+        let top = inner.top(vdev)?;
+        let m = &mut top.ms[n as usize];
+        let end = offset + asize;
+        let State::Loaded(tree) = &mut m.state else {
+            bail!(Invalid, "unalloc in a metaslab that is not loaded");
+        };
+        match m.pend.get_mut(&txg) {
+            Some(p) if p.allocs.contains(offset, end) && !p.frees.overlaps(offset, end) => {
+                p.allocs.remove(offset, end);
+                if !tree.add(offset, end) {
+                    bail!(Damaged, "unalloc of free space at {offset:#x}, vdev {vdev}");
+                }
+                m.allocated -= asize;
+                top.acct[m.embedded as usize].allocated -= asize;
+                Ok(())
+            }
+            _ => {
+                drop(inner);
+                self.free(vdev, offset, asize, txg)
+            }
+        }
+    }
+
+    /// Marks a range allocated that the log says is in use (import; pool format §26.3). An error
+    /// if any part of it is not free.
+    pub fn claim(&self, vdev: u64, offset: u64, asize: u64, txg: Txg) -> Result<()> {
+        let n = self.lock().locate(vdev, offset, asize)?;
+        self.ensure_loaded(vdev, n)?;
+        let mut inner = self.lock();
+        let top = inner.top(vdev)?;
+        let m = &mut top.ms[n as usize];
+        let State::Loaded(tree) = &mut m.state else {
+            bail!(Invalid, "metaslab unloaded while claiming");
+        };
+        if !tree.take(offset, offset + asize) {
+            bail!(
+                Damaged,
+                "claimed range {offset:#x}+{asize:#x} on vdev {vdev} is not free"
+            );
+        }
+        top.note_alloc(n, offset, asize, txg);
+        inner.dirty.entry(txg).or_default().insert((vdev, n));
+        Ok(())
+    }
+
+    /// Whether all of the range can be claimed (is free and not deferred).
+    pub fn claimable(&self, vdev: u64, offset: u64, asize: u64) -> Result<bool> {
+        let n = self.lock().locate(vdev, offset, asize)?;
+        self.ensure_loaded(vdev, n)?;
+        let mut inner = self.lock();
+        Ok(match &inner.ms(vdev, n)?.state {
+            State::Loaded(tree) => tree.contains(offset, offset + asize),
+            _ => false,
+        })
+    }
+
+    /// Frees a range in group `txg`. It is not handed out again before two further groups have
+    /// synced. `Kind::Damaged` when (part of) it is free already; nothing changes then.
+    pub fn free(&self, vdev: u64, offset: u64, asize: u64, txg: Txg) -> Result<()> {
+        let mut inner = self.lock();
+        if txg <= inner.last_synced {
+            bail!(Invalid, "free in group {txg}, which has synced");
+        }
+        let n = inner.locate(vdev, offset, asize)?;
+        let top = inner.top(vdev)?;
+        let m = &mut top.ms[n as usize];
+        if m.known_free(offset, offset + asize) {
+            bail!(
+                Damaged,
+                "freeing free space: {offset:#x}+{asize:#x} on vdev {vdev}"
+            );
+        }
+        if m.allocated < asize {
+            bail!(
+                Damaged,
+                "freeing more than is allocated in metaslab {n} of vdev {vdev}"
+            );
+        }
+        m.pend
+            .entry(txg)
+            .or_default()
+            .frees
+            .insert(offset, offset + asize);
+        m.allocated -= asize;
+        let acct = &mut top.acct[m.embedded as usize];
+        acct.allocated -= asize;
+        acct.deferred += asize;
+        inner.dirty.entry(txg).or_default().insert((vdev, n));
+        Ok(())
+    }
+
+    // ---- transaction groups ----
+
+    /// What changed in group `txg` since the previous call for it, by vdev and metaslab. Called in
+    /// every sync pass until it returns nothing.
+    pub fn take_changes(&self, txg: Txg) -> Vec<MsChange> {
+        let mut inner = self.lock();
+        let keys: Vec<_> = inner
+            .dirty
+            .get(&txg)
+            .into_iter()
+            .flatten()
+            .copied()
+            .collect();
+        let mut out = Vec::new();
+        for (vdev, ms) in keys {
+            let Ok(m) = inner.ms(vdev, ms) else { continue };
+            let Some(p) = m.pend.get_mut(&txg) else {
+                continue;
+            };
+            if p.allocs.is_empty() && p.frees.is_empty() {
+                continue;
+            }
+            let allocs = std::mem::take(&mut p.allocs);
+            let frees = std::mem::take(&mut p.frees);
+            for (s, e) in frees.iter() {
+                p.freed.insert(s, e);
+            }
+            out.push(MsChange {
+                vdev,
+                ms,
+                allocs,
+                frees,
+            });
+        }
+        out
+    }
+
+    /// Whether [`Space::take_changes`] would return something.
+    pub fn has_changes(&self, txg: Txg) -> bool {
+        let mut inner = self.lock();
+        let keys: Vec<_> = inner
+            .dirty
+            .get(&txg)
+            .into_iter()
+            .flatten()
+            .copied()
+            .collect();
+        keys.into_iter().any(|(vdev, ms)| {
+            inner.ms(vdev, ms).is_ok_and(|m| {
+                m.pend
+                    .get(&txg)
+                    .is_some_and(|p| !p.allocs.is_empty() || !p.frees.is_empty())
+            })
+        })
+    }
+
+    /// The uberblock of `txg` is on disk (or the group was empty): its frees become deferred, those
+    /// deferred two groups ago become allocatable. `Kind::Invalid` if changes of this or an older
+    /// group were never taken; nothing moves then.
+    pub fn sync_done(&self, txg: Txg) -> Result<()> {
+        let mut inner = self.lock();
+        let groups: Vec<Txg> = inner.dirty.range(..=txg).map(|(&t, _)| t).collect();
+        for &t in &groups {
+            let keys: Vec<_> = inner.dirty[&t].iter().copied().collect();
+            for (vdev, ms) in keys {
+                let left = inner
+                    .ms(vdev, ms)?
+                    .pend
+                    .get(&t)
+                    .is_some_and(|p| !p.allocs.is_empty() || !p.frees.is_empty());
+                if left {
+                    bail!(
+                        Invalid,
+                        "changes of group {t} in metaslab {ms} of vdev {vdev} were not written"
+                    );
+                }
+            }
+        }
+        inner.generation += 1;
+        inner.last_synced = inner.last_synced.max(txg);
+        let generation = inner.generation;
+        // Deferred with generation g have seen g+1 and now g+2.
+        let due: Vec<u64> = inner
+            .deferred
+            .range(..=generation.saturating_sub(2))
+            .map(|(&g, _)| g)
+            .collect();
+        for g in due {
+            for (vdev, ms) in inner.deferred.remove(&g).unwrap_or_default() {
+                inner.top(vdev)?.release(ms, g);
+            }
+        }
+        for t in groups {
+            for (vdev, ms) in inner.dirty.remove(&t).unwrap_or_default() {
+                if inner.ms(vdev, ms)?.defer(t, generation) {
+                    inner
+                        .deferred
+                        .entry(generation)
+                        .or_default()
+                        .push((vdev, ms));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// The free ranges of a metaslab exactly as replaying everything handed out by
+    /// [`Space::take_changes`] so far would give them: for condensing (pool format §16.3), deferred
+    /// ranges included, changes not yet taken left out (their own entries follow). Loads the
+    /// metaslab if needed.
+    pub fn free_ranges(&self, vdev: u64, ms: u64) -> Result<RangeSet> {
+        self.ensure_loaded(vdev, ms)?;
+        let mut inner = self.lock();
+        inner.ms(vdev, ms)?.recorded_free()
+    }
+
+    /// Histogram for the space map's bonus: bucket i counts free segments of `[2^(i+a), 2^(i+a+1))`
+    /// bytes, a = ashift; larger ones count in bucket 31, scaled. Deferred ranges are included.
+    pub fn histogram(&self, vdev: u64, ms: u64) -> Result<[u64; 32]> {
+        let mut inner = self.lock();
+        let ashift = inner.top(vdev)?.spec.ashift;
+        let m = inner.ms(vdev, ms)?;
+        Ok(metaslab::narrow(&m.full_hist(), ashift))
+    }
+}

@@ -1,0 +1,258 @@
+//! Sums for `zpool list`, `zpool status`, space checks.
+
+use crate::metaslab::{Hist, State};
+use crate::top::Top;
+use crate::{Class, Space};
+use base::Result;
+
+/// How fragmented free space in segments of 2^(9+i) bytes counts, percent; larger segments count 0
+/// (the weights of ZFS).
+const FRAG: [u64; 16] = [
+    100, 100, 98, 95, 90, 80, 70, 60, 50, 40, 30, 20, 15, 10, 5, 0,
+];
+
+/// Slop limits (pool format §16.7).
+const SLOP_MAX: u64 = 128 << 30;
+const SLOP_MIN: u64 = 128 << 20;
+
+/// One top-level vdev. Bytes are raw (parity included).
+#[derive(Clone, Debug)]
+pub struct VdevStats {
+    pub id: u64,
+    pub class: Class,
+    /// Sum of all metaslabs, the embedded log included.
+    pub size: u64,
+    pub allocated: u64,
+    /// Freed but not yet allocatable.
+    pub deferred: u64,
+    /// Percent; `None` while some metaslab's histogram is unknown.
+    pub fragmentation: Option<u64>,
+    /// Largest free segment in loaded metaslabs.
+    pub largest_free: u64,
+    pub metaslabs: u64,
+    pub loaded: u64,
+    /// Part of `size` and `allocated` that is the embedded log.
+    pub embedded_size: u64,
+    pub embedded_allocated: u64,
+    pub deflate_ratio: u64,
+}
+
+/// All vdevs of a class, embedded log metaslabs left out (they are a row of their own).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ClassStats {
+    pub size: u64,
+    pub allocated: u64,
+    pub deferred: u64,
+    /// The same three deflated: bytes / 512 × ratio of the vdev.
+    pub dsize: u64,
+    pub dallocated: u64,
+    pub ddeferred: u64,
+}
+
+/// The whole pool.
+#[derive(Clone, Debug)]
+pub struct Stats {
+    pub vdevs: Vec<VdevStats>,
+    pub normal: ClassStats,
+    pub log: ClassStats,
+    pub special: ClassStats,
+    pub dedup: ClassStats,
+    pub embedded_log: ClassStats,
+    /// Of the normal class, percent, vdevs weighted by size.
+    pub fragmentation: Option<u64>,
+    /// Deflated bytes ordinary writes must leave (pool format §16.7).
+    pub slop: u64,
+}
+
+/// One metaslab (zdb -m).
+#[derive(Clone, Debug)]
+pub struct MsStats {
+    pub start: u64,
+    pub end: u64,
+    pub allocated: u64,
+    pub loaded: bool,
+    pub embedded_log: bool,
+    /// Segments by power of two, as in the bonus.
+    pub histogram: [u64; 32],
+    pub fragmentation: Option<u64>,
+    pub largest_free: u64,
+}
+
+/// Slop space for `space` deflated bytes of the normal class with `embedded` deflated bytes of
+/// embedded log: 1/32, at most 128 GiB, less the embedded log (but by no more than half), at least
+/// the smaller of 128 MiB and half of the space.
+pub fn slop(space: u64, embedded: u64) -> u64 {
+    let s = (space / 32).min(SLOP_MAX);
+    let s = s - embedded.min(s / 2);
+    s.max((space / 2).min(SLOP_MIN))
+}
+
+/// Percent for one histogram; 0 if nothing is free.
+fn fragmentation(h: &Hist) -> u64 {
+    let (mut space, mut weighted) = (0u128, 0u128);
+    for (i, &n) in h.iter().enumerate().filter(|(_, n)| **n > 0) {
+        let bytes = (n as u128) << i;
+        let weight = FRAG[i.saturating_sub(9).min(FRAG.len() - 1)];
+        space += bytes;
+        weighted += bytes * weight as u128;
+    }
+    if space == 0 {
+        return 0;
+    }
+    (weighted / space) as u64
+}
+
+impl ClassStats {
+    fn add(&mut self, top: &Top, embedded: bool) {
+        let a = &top.acct[embedded as usize];
+        let deflate = |bytes: u64| (bytes / 512).saturating_mul(top.spec.deflate_ratio);
+        self.size += a.size;
+        self.allocated += a.allocated;
+        self.deferred += a.deferred;
+        self.dsize += deflate(a.size);
+        self.dallocated += deflate(a.allocated);
+        self.ddeferred += deflate(a.deferred);
+    }
+}
+
+impl Space {
+    /// Sums of one class: cheap, no histograms.
+    pub fn class_stats(&self, class: Class) -> ClassStats {
+        let inner = self.lock();
+        let mut out = ClassStats::default();
+        for t in inner.tops.values().filter(|t| t.spec.class == class) {
+            out.add(t, false);
+        }
+        out
+    }
+
+    /// Sums of the embedded log metaslabs.
+    pub fn embedded_stats(&self) -> ClassStats {
+        let inner = self.lock();
+        let mut out = ClassStats::default();
+        for t in inner.tops.values() {
+            out.add(t, true);
+        }
+        out
+    }
+
+    /// Slop space now, deflated bytes: cheap.
+    pub fn slop_space(&self) -> u64 {
+        slop(
+            self.class_stats(Class::Normal).dsize,
+            self.embedded_stats().dsize,
+        )
+    }
+
+    /// Everything, histograms included.
+    pub fn stats(&self) -> Stats {
+        let inner = self.lock();
+        let mut s = Stats {
+            vdevs: Vec::new(),
+            normal: ClassStats::default(),
+            log: ClassStats::default(),
+            special: ClassStats::default(),
+            dedup: ClassStats::default(),
+            embedded_log: ClassStats::default(),
+            fragmentation: None,
+            slop: 0,
+        };
+        let (mut weighted, mut weight, mut known) = (0u128, 0u128, true);
+        for (&id, t) in &inner.tops {
+            match t.spec.class {
+                Class::Normal => s.normal.add(t, false),
+                Class::Log => s.log.add(t, false),
+                Class::Special => s.special.add(t, false),
+                Class::Dedup => s.dedup.add(t, false),
+            }
+            s.embedded_log.add(t, true);
+            let mut frag = Some(0);
+            let mut largest = 0;
+            let mut loaded = 0;
+            for m in &t.ms {
+                let f = m.known_hist().map(|h| fragmentation(&h));
+                frag = frag.zip(f).map(|(a, b)| a + b);
+                if let State::Loaded(tree) = &m.state {
+                    loaded += 1;
+                    largest = largest.max(tree.largest());
+                }
+            }
+            let frag = frag.map(|f| f / t.ms.len().max(1) as u64);
+            let size = t.acct[0].size + t.acct[1].size;
+            if t.spec.class == Class::Normal {
+                known &= frag.is_some();
+                weighted += frag.unwrap_or(0) as u128 * size as u128;
+                weight += size as u128;
+            }
+            s.vdevs.push(VdevStats {
+                id,
+                class: t.spec.class,
+                size,
+                allocated: t.acct[0].allocated + t.acct[1].allocated,
+                deferred: t.acct[0].deferred + t.acct[1].deferred,
+                fragmentation: frag,
+                largest_free: largest,
+                metaslabs: t.ms.len() as u64,
+                loaded,
+                embedded_size: t.acct[1].size,
+                embedded_allocated: t.acct[1].allocated,
+                deflate_ratio: t.spec.deflate_ratio,
+            });
+        }
+        if known && weight > 0 {
+            s.fragmentation = Some((weighted / weight) as u64);
+        }
+        s.slop = slop(s.normal.dsize, s.embedded_log.dsize);
+        s
+    }
+
+    /// One metaslab.
+    pub fn metaslab_stats(&self, vdev: u64, ms: u64) -> Result<MsStats> {
+        let histogram = self.histogram(vdev, ms)?;
+        let mut inner = self.lock();
+        let m = inner.ms(vdev, ms)?;
+        let largest_free = match &m.state {
+            State::Loaded(t) => t.largest(),
+            _ => 0,
+        };
+        Ok(MsStats {
+            start: m.start,
+            end: m.end,
+            allocated: m.allocated,
+            loaded: matches!(m.state, State::Loaded(_)),
+            embedded_log: m.embedded,
+            histogram,
+            fragmentation: m.known_hist().map(|h| fragmentation(&h)),
+            largest_free,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn slop_sizes() {
+        assert_eq!(slop(64 << 20, 0), 32 << 20);
+        assert_eq!(slop(1 << 30, 0), 128 << 20);
+        assert_eq!(slop(32 << 30, 0), 1 << 30);
+        assert_eq!(slop(32 << 30, 512 << 20), 512 << 20);
+        assert_eq!(slop(32 << 30, 16 << 30), 512 << 20);
+        assert_eq!(slop(1 << 50, 0), 128 << 30);
+    }
+
+    #[test]
+    fn fragmentation_weights() {
+        let mut h = [0; 64];
+        assert_eq!(fragmentation(&h), 0);
+        h[30] = 1;
+        assert_eq!(fragmentation(&h), 0);
+        h = [0; 64];
+        h[9] = 7;
+        assert_eq!(fragmentation(&h), 100);
+        h = [0; 64];
+        h[17] = 1;
+        assert_eq!(fragmentation(&h), 50);
+    }
+}

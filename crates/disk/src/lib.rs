@@ -5,6 +5,7 @@ pub mod blkptr;
 pub mod bytes;
 pub mod dnode;
 pub mod dsl;
+pub mod feature;
 pub mod history;
 pub mod label;
 pub mod nvlist;

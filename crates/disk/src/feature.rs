@@ -1,0 +1,286 @@
+//! Feature flags of pool version 5000 (pool format §18): one table row per feature says what it is
+//! and what this software does with it.
+
+use base::{bail, Result};
+
+/// Where a feature's count is kept and when it must be known.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Flags {
+    /// R: software without it may still open the pool read-only.
+    pub readonly_compat: bool,
+    /// M: needed to read the MOS, so also listed in the label while active.
+    pub mos: bool,
+    /// D: counted per dataset.
+    pub per_dataset: bool,
+    /// A: active from the moment it is enabled.
+    pub activate_on_enable: bool,
+    /// N: never enabled by upgrading everything.
+    pub no_upgrade: bool,
+}
+
+/// One feature.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Feature {
+    /// Short name, as in `feature@name`.
+    pub name: &'static str,
+    /// Name on disk.
+    pub guid: &'static str,
+    pub flags: Flags,
+    /// Short names of the features it needs.
+    pub depends: &'static [&'static str],
+    /// This software reads and writes pools in which it is active.
+    pub supported: bool,
+    /// This software reads pools in which it is active.
+    pub readable: bool,
+    /// New pools get it.
+    pub default_on: bool,
+    /// Stored in the pool when it is enabled, shown by `zpool upgrade -v`.
+    pub description: &'static str,
+}
+
+const fn flags(text: &str) -> Flags {
+    let mut f = Flags {
+        readonly_compat: false,
+        mos: false,
+        per_dataset: false,
+        activate_on_enable: false,
+        no_upgrade: false,
+    };
+    let b = text.as_bytes();
+    let mut i = 0;
+    while i < b.len() {
+        match b[i] {
+            b'R' => f.readonly_compat = true,
+            b'M' => f.mos = true,
+            b'D' => f.per_dataset = true,
+            b'A' => f.activate_on_enable = true,
+            b'N' => f.no_upgrade = true,
+            _ => {}
+        }
+        i += 1;
+    }
+    f
+}
+
+/// What this software does: `Full` reads, writes and enables on new pools; `Read` opens read-only;
+/// `No` refuses.
+enum Does {
+    Full,
+    Read,
+    No,
+}
+
+const fn row(
+    guid: &'static str,
+    name: &'static str,
+    flag_letters: &str,
+    does: Does,
+    depends: &'static [&'static str],
+    description: &'static str,
+) -> Feature {
+    let flags = flags(flag_letters);
+    let (supported, readable) = match does {
+        Does::Full => (true, true),
+        Does::Read => (false, true),
+        Does::No => (false, flags.readonly_compat),
+    };
+    Feature {
+        name,
+        guid,
+        depends,
+        supported,
+        readable,
+        default_on: supported && !flags.no_upgrade,
+        description,
+        flags,
+    }
+}
+
+use Does::{Full, No, Read};
+
+const EXT: &[&str] = &["extensible_dataset"];
+const MARKS: &[&str] = &["bookmark_v2", "extensible_dataset", "bookmarks"];
+
+/// All known features, in the order in which `zpool get all` lists them.
+#[rustfmt::skip]
+pub static FEATURES: &[Feature] = &[
+    row("com.delphix:async_destroy", "async_destroy", "R", Full, &[], "Destroy file systems in the background."),
+    row("com.delphix:empty_bpobj", "empty_bpobj", "R", Full, &[], "Snapshots that freed nothing take less space."),
+    row("org.illumos:lz4_compress", "lz4_compress", "A", Full, &[], "LZ4 compression."),
+    row("com.joyent:multi_vdev_crash_dump", "multi_vdev_crash_dump", "", Read, &[], "Crash dumps to pools of several devices."),
+    row("com.delphix:spacemap_histogram", "spacemap_histogram", "R", Full, &[], "Space maps keep histograms of free space."),
+    row("com.delphix:enabled_txg", "enabled_txg", "R", Full, &[], "Record when each feature was enabled."),
+    row("com.delphix:hole_birth", "hole_birth", "MA", Full, &["enabled_txg"], "Holes keep their birth, for better incremental streams."),
+    row("com.delphix:extensible_dataset", "extensible_dataset", "", Full, &[], "Datasets carry further attributes; used by other features."),
+    row("com.delphix:embedded_data", "embedded_data", "MA", Full, &[], "Blocks that compress very well live in their block pointer."),
+    row("com.delphix:bookmarks", "bookmarks", "R", Full, EXT, "Bookmarks: sources of incremental streams without data."),
+    row("com.joyent:filesystem_limits", "filesystem_limits", "R", Full, EXT, "Limits on the number of file systems and snapshots."),
+    row("org.open-zfs:large_blocks", "large_blocks", "D", Full, EXT, "Blocks larger than 128 KiB."),
+    row("org.zfsonlinux:large_dnode", "large_dnode", "D", Full, EXT, "Dnodes larger than 512 bytes."),
+    row("org.illumos:sha512", "sha512", "D", Full, EXT, "SHA-512/256 checksums."),
+    row("org.illumos:skein", "skein", "D", Full, EXT, "Skein checksums."),
+    row("org.illumos:edonr", "edonr", "D", Full, EXT, "Edon-R checksums."),
+    row("org.zfsonlinux:userobj_accounting", "userobj_accounting", "RD", Full, EXT, "Count objects per user and group."),
+    row("com.datto:encryption", "encryption", "D", No, &["extensible_dataset", "bookmark_v2"], "Encryption per dataset."),
+    row("org.zfsonlinux:project_quota", "project_quota", "RD", Full, EXT, "Space and objects accounted per project."),
+    row("com.delphix:device_removal", "device_removal", "M", No, &[], "Top-level devices can be removed."),
+    row("com.delphix:obsolete_counts", "obsolete_counts", "R", No, &["extensible_dataset", "device_removal"], "Less memory for removed devices as their blocks are freed."),
+    row("com.delphix:zpool_checkpoint", "zpool_checkpoint", "R", No, &[], "Checkpoint of the whole pool to rewind to."),
+    row("com.delphix:spacemap_v2", "spacemap_v2", "RA", Full, &[], "Space maps describe large segments in less space."),
+    row("org.zfsonlinux:allocation_classes", "allocation_classes", "R", No, &[], "Separate devices for metadata, small blocks and dedup tables."),
+    row("com.datto:resilver_defer", "resilver_defer", "R", No, &[], "New resilvers wait for the running one."),
+    row("com.datto:bookmark_v2", "bookmark_v2", "", Read, &["extensible_dataset", "bookmarks"], "Bookmarks with more fields."),
+    row("com.delphix:redaction_bookmarks", "redaction_bookmarks", "", Read, MARKS, "Bookmarks with lists of redacted blocks."),
+    row("com.delphix:redacted_datasets", "redacted_datasets", "D", No, EXT, "Datasets received from redacted streams."),
+    row("com.delphix:bookmark_written", "bookmark_written", "", Read, MARKS, "Bookmarks count what was written since."),
+    row("com.delphix:log_spacemap", "log_spacemap", "R", Full, &["spacemap_v2"], "Changes of all metaslabs logged together."),
+    row("com.delphix:livelist", "livelist", "R", No, EXT, "Clones are destroyed faster."),
+    row("org.openzfs:device_rebuild", "device_rebuild", "R", No, &[], "Sequential rebuild of mirrors and dRAID."),
+    row("org.freebsd:zstd_compress", "zstd_compress", "D", Full, EXT, "Zstandard compression."),
+    row("org.openzfs:draid", "draid", "M", No, &[], "Distributed-spare RAID."),
+    row("org.openzfs:zilsaxattr", "zilsaxattr", "RD", Full, EXT, "Changes of xattr=sa attributes are logged."),
+    row("com.delphix:head_errlog", "head_errlog", "A", Full, &[], "Error log per dataset, valid for its snapshots."),
+    row("org.openzfs:blake3", "blake3", "D", Full, EXT, "BLAKE3 checksums."),
+    row("com.fudosecurity:block_cloning", "block_cloning", "R", No, &[], "Files share blocks (reflinks)."),
+    row("com.truenas:block_cloning_endian", "block_cloning_endian", "R", No, &[], "Byte order of the block cloning table."),
+    row("com.klarasystems:vdev_zaps_v2", "vdev_zaps_v2", "M", Full, &[], "Properties for the root device."),
+    row("com.delphix:redaction_list_spill", "redaction_list_spill", "", Read, &["redaction_bookmarks"], "Redaction lists of many snapshots."),
+    row("org.openzfs:raidz_expansion", "raidz_expansion", "M", No, &[], "RAID-Z groups can grow by a device."),
+    row("com.klarasystems:fast_dedup", "fast_dedup", "R", No, &[], "Dedup tables with a log, quota and pruning."),
+    row("org.zfsonlinux:longname", "longname", "D", No, EXT, "File names of up to 1023 bytes."),
+    row("com.klarasystems:large_microzap", "large_microzap", "RD", No, &["extensible_dataset", "large_blocks"], "Simple directories larger than 128 KiB."),
+    row("com.klarasystems:dynamic_gang_header", "dynamic_gang_header", "MN", No, &[], "Gang headers larger than 512 bytes."),
+    row("com.truenas:physical_rewrite", "physical_rewrite", "RD", No, EXT, "Rewritten blocks keep their logical birth."),
+    row("com.seagate:draid_failure_domains", "draid_failure_domains", "M", No, &["draid"], "dRAID groups aware of failure domains."),
+];
+
+/// By short name.
+pub fn by_name(name: &str) -> Option<&'static Feature> {
+    FEATURES.iter().find(|f| f.name == name)
+}
+
+/// By name on disk.
+pub fn by_guid(guid: &str) -> Option<&'static Feature> {
+    FEATURES.iter().find(|f| f.guid == guid)
+}
+
+impl Feature {
+    /// All features that must be enabled before this one, dependencies first, itself not included.
+    pub fn all_dependencies(&self) -> Vec<&'static Feature> {
+        fn visit(f: &Feature, out: &mut Vec<&'static Feature>) {
+            for d in f.depends.iter().filter_map(|d| by_name(d)) {
+                visit(d, out);
+                if !out.contains(&d) {
+                    out.push(d);
+                }
+            }
+        }
+        let mut out = Vec::new();
+        visit(self, &mut out);
+        out
+    }
+
+    /// Directory entry whose ZAP has the count: read-only compatible features are in another one
+    /// than those needed for reading.
+    pub fn zap_name(&self) -> &'static str {
+        if self.flags.readonly_compat {
+            "features_for_write"
+        } else {
+            "features_for_read"
+        }
+    }
+}
+
+/// Reads a compatibility file: feature names separated by line ends, blanks or commas, `#` begins a
+/// comment. Returns the features and the names that are not known (the caller decides whether those
+/// matter: files shipped with newer software may have some). An empty file is refused.
+pub fn parse_compatibility(text: &str) -> Result<(Vec<&'static Feature>, Vec<String>)> {
+    let mut known = Vec::new();
+    let mut unknown = Vec::new();
+    for line in text.lines() {
+        let line = line.split('#').next().unwrap_or("");
+        for word in line.split([' ', '\t', ',', '\r']).filter(|w| !w.is_empty()) {
+            match by_name(word) {
+                Some(f) if known.contains(&f) => {}
+                Some(f) => known.push(f),
+                None => unknown.push(word.to_string()),
+            }
+        }
+    }
+    if known.is_empty() && unknown.is_empty() {
+        bail!(Invalid, "compatibility file names no features");
+    }
+    Ok((known, unknown))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::BTreeSet;
+
+    #[test]
+    fn table_is_consistent() {
+        let names: BTreeSet<&str> = FEATURES.iter().map(|f| f.name).collect();
+        let guids: BTreeSet<&str> = FEATURES.iter().map(|f| f.guid).collect();
+        assert_eq!((names.len(), guids.len()), (FEATURES.len(), FEATURES.len()));
+        for f in FEATURES {
+            assert!(f.guid.ends_with(&format!(":{}", f.name)), "{}", f.guid);
+            assert!(f.depends.iter().all(|d| names.contains(d)), "{}", f.name);
+            assert!(!f.supported || f.readable);
+            assert!(!f.default_on || f.supported);
+            if f.supported {
+                assert!(
+                    f.all_dependencies().iter().all(|d| d.supported),
+                    "{}",
+                    f.name
+                );
+            }
+            if f.flags.per_dataset {
+                assert!(f.depends.contains(&"extensible_dataset"), "{}", f.name);
+            }
+            assert!(f.description.len() < 80 && f.description.is_ascii());
+        }
+    }
+
+    #[test]
+    fn dependencies_come_first() {
+        let deps = |n: &str| -> Vec<&str> {
+            let f = by_name(n).unwrap();
+            f.all_dependencies().iter().map(|f| f.name).collect()
+        };
+        assert_eq!(
+            deps("redaction_list_spill"),
+            [
+                "extensible_dataset",
+                "bookmarks",
+                "bookmark_v2",
+                "redaction_bookmarks"
+            ]
+        );
+        assert_eq!(deps("hole_birth"), ["enabled_txg"]);
+        assert!(deps("async_destroy").is_empty());
+    }
+
+    #[test]
+    fn compatibility_files() {
+        let (k, u) = parse_compatibility(
+            "# pools for an old boot loader\nlz4_compress # fine\r\n  sha512,skein nonsense\nskein\n",
+        )
+        .unwrap();
+        let names: Vec<&str> = k.iter().map(|f| f.name).collect();
+        assert_eq!(names, ["lz4_compress", "sha512", "skein"]);
+        assert_eq!(u, ["nonsense"]);
+        assert!(parse_compatibility("# nothing\n\n").is_err());
+    }
+
+    #[test]
+    fn places() {
+        assert_eq!(
+            by_name("log_spacemap").unwrap().zap_name(),
+            "features_for_write"
+        );
+        let f = by_guid("com.delphix:hole_birth").unwrap();
+        assert_eq!(f.zap_name(), "features_for_read");
+        assert!(f.flags.mos && f.flags.activate_on_enable && !f.flags.per_dataset);
+    }
+}

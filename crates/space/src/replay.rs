@@ -1,6 +1,8 @@
 //! From space map entries to free ranges.
 
-use base::{bail, RangeSet, Result};
+use crate::MsChange;
+use base::{bail, RangeSet, Result, Txg};
+use disk::spacemap::{entries, Entry, Writer};
 
 /// One space map entry in bytes; offsets relative to the vdev.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -59,6 +61,100 @@ pub fn apply(free: &mut RangeSet, start: u64, end: u64, op: SmOp) -> Result<()> 
         );
     }
     Ok(())
+}
+
+/// The entries of a metaslab's space map (any whole blocks of it) as bytes of the vdev: `shift` of
+/// the map (ashift), `start` of the metaslab. Debug entries are passed over.
+pub fn map_ops(data: &[u8], shift: u32, start: u64) -> impl Iterator<Item = Result<SmOp>> + '_ {
+    entries(data).filter_map(move |e| match e {
+        Ok(Entry::Debug { .. }) => None,
+        Ok(Entry::Range(r)) => Some(to_op(&r, shift, start)),
+        Err(e) => Some(Err(e)),
+    })
+}
+
+/// The entries of a log space map (any whole blocks of it) with their vdevs (pool format §16.4).
+pub fn log_ops(data: &[u8]) -> impl Iterator<Item = Result<(u64, SmOp)>> + '_ {
+    entries(data).filter_map(|e| match e {
+        Ok(Entry::Debug { .. }) => None,
+        Ok(Entry::Range(r)) => {
+            Some(to_op(&r, base::SECTOR_SHIFT, 0).map(|op| (u64::from(r.vdev), op)))
+        }
+        Err(e) => Some(Err(e)),
+    })
+}
+
+fn to_op(r: &disk::spacemap::Range, shift: u32, start: u64) -> Result<SmOp> {
+    let (s, e) = r.bytes(shift)?;
+    match start.checked_add(s) {
+        Some(offset) if start.checked_add(e).is_some() => Ok(SmOp {
+            free: r.free,
+            offset,
+            len: e - s,
+        }),
+        _ => bail!(Damaged, "space map entry out of range: {r:?}"),
+    }
+}
+
+/// Appends a set of changes to a metaslab's own map: allocs, then frees, each after a debug entry.
+/// `start` of the metaslab, `shift` of the map.
+pub fn write_map(
+    w: &mut Writer,
+    (allocs, frees): (&RangeSet, &RangeSet),
+    start: u64,
+    shift: u32,
+    pass: u64,
+    txg: Txg,
+) -> Result<()> {
+    for (free, set) in [(false, allocs), (true, frees)] {
+        if set.is_empty() {
+            continue;
+        }
+        w.debug(free, pass, txg);
+        for (s, e) in set.iter() {
+            w.range(free, (s - start) >> shift, (e - s) >> shift, None)?;
+        }
+    }
+    Ok(())
+}
+
+/// Appends the changes of a sync pass to a log space map (shift 9, vdev offsets, two-word entries).
+pub fn write_log(w: &mut Writer, changes: &[MsChange], pass: u64, txg: Txg) -> Result<()> {
+    let shift = base::SECTOR_SHIFT;
+    for c in changes {
+        for (free, set) in [(false, &c.allocs), (true, &c.frees)] {
+            if set.is_empty() {
+                continue;
+            }
+            w.debug(free, pass, txg);
+            for (s, e) in set.iter() {
+                w.range(free, s >> shift, (e - s) >> shift, Some(c.vdev as u32))?;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// A condensed map (pool format §16.3): one alloc of all the region, then its free ranges.
+pub fn write_condensed(
+    w: &mut Writer,
+    (start, end): (u64, u64),
+    free: &RangeSet,
+    shift: u32,
+    pass: u64,
+    txg: Txg,
+) -> Result<()> {
+    let mut all = RangeSet::new();
+    all.insert(start, end);
+    write_map(w, (&all, free), start, shift, pass, txg)
+}
+
+/// Whether a map of `length` bytes is worth rewriting: at least twice what it would be condensed,
+/// and more than four blocks.
+pub fn should_condense(length: u64, block_size: u64, free: &RangeSet) -> bool {
+    // A word or two per free range, and the head.
+    let optimal = 8 * (free.len() as u64 + 4);
+    length > 4 * block_size.max(512) && length >= 2 * optimal
 }
 
 /// Changes of one metaslab that are only in log space maps so far (pool format §16.4): an alloc

@@ -1,6 +1,5 @@
 //! Buffers that operations fill and the transport sends: data, directory entries, names.
 
-use std::io::IoSlice;
 use std::ops::Range;
 
 use base::Block;
@@ -114,7 +113,7 @@ impl ReadBuf {
         v
     }
 
-    fn each<'a>(&'a self, mut f: impl FnMut(&'a [u8])) {
+    pub(crate) fn each<'a>(&'a self, mut f: impl FnMut(&'a [u8])) {
         for s in &self.segs {
             match s {
                 Seg::Block(b, r) => f(&b[r.clone()]),
@@ -131,7 +130,7 @@ impl ReadBuf {
         }
     }
 
-    /// How many slices [`ReadBuf::slices`] will append.
+    /// How many slices [`ReadBuf::each`] visits.
     pub(crate) fn slice_count(&self) -> usize {
         let mut n = 0;
         for s in &self.segs {
@@ -141,10 +140,6 @@ impl ReadBuf {
             };
         }
         n
-    }
-
-    pub(crate) fn slices<'a>(&'a self, mut f: impl FnMut(IoSlice<'a>)) {
-        self.each(|s| f(IoSlice::new(s)));
     }
 
     /// Lets go of blocks held, and of a scratch buffer that grew large.
@@ -318,7 +313,7 @@ mod tests {
         assert!(v[19..150_019].iter().all(|&x| x == 0));
         assert_eq!(v[150_039], 20);
         let mut n = 0;
-        r.slices(|_| n += 1);
+        r.each(|_| n += 1);
         assert_eq!(n, r.slice_count());
         assert_eq!(n, 2 + 1 + 2 + 1);
         r.release();

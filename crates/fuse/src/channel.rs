@@ -1,0 +1,96 @@
+//! One descriptor of the device: sending answers.
+
+use std::fs::File;
+use std::io::{self, IoSlice, Write};
+
+use zerocopy::IntoBytes;
+
+use crate::reply::ReadBuf;
+use crate::types::Errno;
+use crate::wire::OutHeader;
+
+/// The kernel takes at most this many pieces in one writev (UIO_MAXIOV).
+const MAX_IOV: usize = 1024;
+
+/// Where answers go.
+pub(crate) struct Channel<'a> {
+    pub file: &'a File,
+}
+
+impl Channel<'_> {
+    /// Answers with data in up to three pieces.
+    pub fn ok(&self, unique: u64, parts: &[&[u8]]) -> io::Result<()> {
+        let mut iov = [IoSlice::new(&[]); 4];
+        let mut len = 16;
+        let mut n = 1;
+        for p in parts.iter().take(3) {
+            len += p.len();
+            iov[n] = IoSlice::new(p);
+            n += 1;
+        }
+        let head = OutHeader {
+            len: len as u32,
+            error: 0,
+            unique,
+        };
+        iov[0] = IoSlice::new(head.as_bytes());
+        self.send(&iov[..n], len)
+    }
+
+    /// Answers with an error.
+    pub fn err(&self, unique: u64, e: Errno) -> io::Result<()> {
+        // The kernel takes 1..=511; anything else would leave the request unanswered.
+        let e = if (1..512).contains(&e.0) {
+            e.0
+        } else {
+            libc::EIO
+        };
+        let head = OutHeader {
+            len: 16,
+            error: -e,
+            unique,
+        };
+        self.send(&[IoSlice::new(head.as_bytes())], 16)
+    }
+
+    /// Answers a read.
+    pub fn data(&self, unique: u64, data: &ReadBuf) -> io::Result<()> {
+        let n = data.slice_count();
+        if n <= 3 {
+            let mut parts: [&[u8]; 3] = [&[]; 3];
+            let mut i = 0;
+            data.each(|s| {
+                if let Some(p) = parts.get_mut(i) {
+                    *p = s;
+                }
+                i += 1;
+            });
+            return self.ok(unique, &parts[..n]);
+        }
+        if n >= MAX_IOV {
+            return self.ok(unique, &[&data.to_vec()]);
+        }
+        let len = 16 + data.len();
+        let head = OutHeader {
+            len: len as u32,
+            error: 0,
+            unique,
+        };
+        let mut iov = Vec::with_capacity(n + 1);
+        iov.push(IoSlice::new(head.as_bytes()));
+        data.each(|s| iov.push(IoSlice::new(s)));
+        self.send(&iov, len)
+    }
+
+    fn send(&self, iov: &[IoSlice<'_>], len: usize) -> io::Result<()> {
+        let mut file = self.file;
+        loop {
+            return match file.write_vectored(iov) {
+                Ok(n) if n == len => Ok(()),
+                Ok(_) => Err(io::Error::other("the kernel took only part of an answer")),
+                Err(e) if e.kind() == io::ErrorKind::Interrupted => continue,
+                Err(e) => Err(e),
+            };
+        }
+    }
+}

@@ -1,0 +1,637 @@
+//! From the bytes of a request to the method, and from its result to the bytes of the answer.
+
+use std::io;
+
+use zerocopy::{FromBytes, IntoBytes};
+
+use crate::channel::Channel;
+use crate::config::Negotiated;
+use crate::fs::Filesystem;
+use crate::reply::{DirBuf, DirPlusBuf, ReadBuf, XattrNames};
+use crate::types::*;
+use crate::wire::{self, fattr, op};
+
+/// Buffers of a thread, used again for every request.
+pub(crate) struct Scratch {
+    pub read: ReadBuf,
+    pub dir: Vec<u8>,
+}
+
+impl Scratch {
+    pub fn new() -> Scratch {
+        Scratch {
+            read: ReadBuf::new(0),
+            dir: Vec::new(),
+        }
+    }
+}
+
+/// Reads arguments off the front of a request. Bytes come from the kernel, but a short message is
+/// an error here and not a panic.
+struct Args<'a>(&'a [u8]);
+
+impl<'a> Args<'a> {
+    fn get<T: FromBytes>(&mut self) -> Result<T> {
+        let (v, rest) = T::read_from_prefix(self.0).map_err(|_| Errno::EIO)?;
+        self.0 = rest;
+        Ok(v)
+    }
+
+    /// A string up to its NUL.
+    fn name(&mut self) -> Result<&'a [u8]> {
+        let n = self.0.iter().position(|&b| b == 0).ok_or(Errno::EIO)?;
+        let (name, rest) = (&self.0[..n], &self.0[n + 1..]);
+        self.0 = rest;
+        Ok(name)
+    }
+
+    fn bytes(&mut self, n: usize) -> Result<&'a [u8]> {
+        if n > self.0.len() {
+            return Err(Errno::EIO);
+        }
+        let (b, rest) = self.0.split_at(n);
+        self.0 = rest;
+        Ok(b)
+    }
+}
+
+/// The supplementary group among the extensions at the end of a request.
+fn supp_group(mut ext: &[u8]) -> Option<u32> {
+    while let Ok((h, rest)) = wire::ExtHeader::read_from_prefix(ext) {
+        let size = h.size as usize;
+        if size < 8 || size > ext.len() {
+            return None;
+        }
+        if h.kind == wire::EXT_GROUPS {
+            let (n, rest) = u32::read_from_prefix(rest).ok()?;
+            return (n > 0)
+                .then(|| u32::read_from_prefix(rest).ok().map(|(g, _)| g))
+                .flatten();
+        }
+        ext = ext.get(wire::align8(size)..)?;
+    }
+    None
+}
+
+/// What became of a request whose answer could not be delivered does not matter to the loop, except
+/// when the connection is gone; the next read says so.
+pub(crate) fn serve<F: Filesystem + ?Sized>(
+    fs: &F,
+    agreed: &Negotiated,
+    chan: &Channel<'_>,
+    msg: &[u8],
+    scratch: &mut Scratch,
+) -> io::Result<()> {
+    let Ok((h, body)) = wire::InHeader::read_from_prefix(msg) else {
+        return Err(io::ErrorKind::InvalidData.into());
+    };
+    let ext = (h.total_extlen as usize * 8).min(body.len());
+    let (body, ext) = body.split_at(body.len() - ext);
+    let mut d = Dispatch {
+        fs,
+        agreed,
+        chan,
+        h: &h,
+        req: Request {
+            unique: h.unique,
+            uid: h.uid,
+            gid: h.gid,
+            pid: h.pid,
+            umask: 0,
+            supp_group: if ext.is_empty() {
+                None
+            } else {
+                supp_group(ext)
+            },
+        },
+        scratch,
+        sent: Ok(()),
+    };
+    // A method that panics must not leave the caller of the system call hanging.
+    let done = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| d.run(Args(body))))
+        .unwrap_or(Err(Errno::EIO));
+    match done {
+        Ok(()) => d.sent,
+        Err(e) => chan.err(h.unique, e),
+    }
+}
+
+struct Dispatch<'a, F: ?Sized> {
+    fs: &'a F,
+    agreed: &'a Negotiated,
+    chan: &'a Channel<'a>,
+    h: &'a wire::InHeader,
+    req: Request,
+    scratch: &'a mut Scratch,
+    sent: io::Result<()>,
+}
+
+impl<F: Filesystem + ?Sized> Dispatch<'_, F> {
+    fn ok(&mut self, parts: &[&[u8]]) -> Result<()> {
+        self.sent = self.chan.ok(self.h.unique, parts);
+        Ok(())
+    }
+
+    fn entry(&mut self, e: Entry) -> Result<()> {
+        self.ok(&[e.to_wire().as_bytes()])?;
+        self.undo_lookup(&e);
+        Ok(())
+    }
+
+    /// An entry the kernel never got is not counted by it.
+    fn undo_lookup(&self, e: &Entry) {
+        if self.sent.is_err() && e.node != 0 {
+            self.fs.forget(e.node, 1);
+        }
+    }
+
+    fn created(&mut self, (e, o): (Entry, Opened)) -> Result<()> {
+        self.ok(&[e.to_wire().as_bytes(), open_out(o).as_bytes()])?;
+        if self.sent.is_err() {
+            self.fs.release(&self.req, e.node, o.fh, 0);
+        }
+        self.undo_lookup(&e);
+        Ok(())
+    }
+
+    fn attr(&mut self, a: AttrReply) -> Result<()> {
+        let out = wire::AttrOut {
+            attr_valid: a.ttl.as_secs(),
+            attr_valid_nsec: a.ttl.subsec_nanos(),
+            dummy: 0,
+            attr: a.attr.to_wire(),
+        };
+        self.ok(&[out.as_bytes()])
+    }
+
+    /// Answers a request for an xattr or the list of them: with its size if no room was offered.
+    fn sized(&mut self, size: u32, value: &[u8]) -> Result<()> {
+        if size == 0 {
+            let out = wire::GetxattrOut {
+                size: value.len() as u32,
+                padding: 0,
+            };
+            self.ok(&[out.as_bytes()])
+        } else if value.len() > size as usize {
+            Err(Errno::ERANGE)
+        } else {
+            self.ok(&[value])
+        }
+    }
+
+    fn run(&mut self, mut a: Args<'_>) -> Result<()> {
+        let fs = self.fs;
+        let node = self.h.nodeid;
+        let req = self.req;
+        let req = &req;
+        match self.h.opcode {
+            op::LOOKUP => {
+                let name = a.name()?;
+                let e = fs.lookup(req, node, name)?;
+                self.entry(e)
+            }
+            op::FORGET => {
+                let f: wire::ForgetIn = a.get()?;
+                fs.forget(node, f.nlookup);
+                Ok(())
+            }
+            op::BATCH_FORGET => {
+                let n: wire::BatchForgetIn = a.get()?;
+                for _ in 0..n.count {
+                    let Ok(f) = a.get::<wire::ForgetOne>() else {
+                        break;
+                    };
+                    fs.forget(f.nodeid, f.nlookup);
+                }
+                Ok(())
+            }
+            op::GETATTR => {
+                let g: wire::GetattrIn = a.get()?;
+                let fh = (g.getattr_flags & wire::GETATTR_FH != 0).then_some(g.fh);
+                let r = fs.getattr(req, node, fh)?;
+                self.attr(r)
+            }
+            op::STATX => {
+                let g: wire::StatxIn = a.get()?;
+                let fh = (g.getattr_flags & wire::GETATTR_FH != 0).then_some(g.fh);
+                let r = fs.statx(req, node, fh, g.sx_flags, g.sx_mask)?;
+                self.ok(&[statx_out(&r).as_bytes()])
+            }
+            op::SETATTR => {
+                let s: wire::SetattrIn = a.get()?;
+                let r = fs.setattr(req, node, &set_attr(&s))?;
+                self.attr(r)
+            }
+            op::READLINK => {
+                let target = fs.readlink(req, node)?;
+                self.ok(&[&target])
+            }
+            op::SYMLINK => {
+                let name = a.name()?;
+                let target = a.name()?;
+                let e = fs.symlink(req, node, name, target)?;
+                self.entry(e)
+            }
+            op::MKNOD => {
+                let m: wire::MknodIn = a.get()?;
+                let req = Request {
+                    umask: m.umask,
+                    ..*req
+                };
+                let e = fs.mknod(&req, node, a.name()?, m.mode, m.rdev)?;
+                self.entry(e)
+            }
+            op::MKDIR => {
+                let m: wire::MkdirIn = a.get()?;
+                let req = Request {
+                    umask: m.umask,
+                    ..*req
+                };
+                let e = fs.mkdir(&req, node, a.name()?, m.mode)?;
+                self.entry(e)
+            }
+            op::UNLINK => {
+                fs.unlink(req, node, a.name()?)?;
+                self.ok(&[])
+            }
+            op::RMDIR => {
+                fs.rmdir(req, node, a.name()?)?;
+                self.ok(&[])
+            }
+            op::RENAME => {
+                let r: wire::RenameIn = a.get()?;
+                let (from, to) = (a.name()?, a.name()?);
+                fs.rename(req, node, from, r.newdir, to, 0)?;
+                self.ok(&[])
+            }
+            op::RENAME2 => {
+                let r: wire::Rename2In = a.get()?;
+                let (from, to) = (a.name()?, a.name()?);
+                fs.rename(req, node, from, r.newdir, to, r.flags)?;
+                self.ok(&[])
+            }
+            op::LINK => {
+                let l: wire::LinkIn = a.get()?;
+                let e = fs.link(req, l.oldnodeid, node, a.name()?)?;
+                self.entry(e)
+            }
+            op::OPEN => {
+                let o: wire::OpenIn = a.get()?;
+                let args = OpenArgs {
+                    flags: o.flags as i32,
+                    kill_suidgid: o.open_flags & wire::OPEN_KILL_SUIDGID != 0,
+                };
+                let r = fs.open(req, node, args)?;
+                self.ok(&[open_out(r).as_bytes()])?;
+                if self.sent.is_err() {
+                    fs.release(req, node, r.fh, args.flags);
+                }
+                Ok(())
+            }
+            op::CREATE | op::TMPFILE => {
+                let c: wire::CreateIn = a.get()?;
+                let req = Request {
+                    umask: c.umask,
+                    ..*req
+                };
+                let args = OpenArgs {
+                    flags: c.flags as i32,
+                    kill_suidgid: c.open_flags & wire::OPEN_KILL_SUIDGID != 0,
+                };
+                let r = if self.h.opcode == op::CREATE {
+                    fs.create(&req, node, a.name()?, c.mode, args)?
+                } else {
+                    fs.tmpfile(&req, node, c.mode, args)?
+                };
+                self.created(r)
+            }
+            op::READ => {
+                let r: wire::ReadIn = a.get()?;
+                let mut out = std::mem::replace(&mut self.scratch.read, ReadBuf::new(0));
+                out.reset(r.size as usize);
+                let done = fs.read(req, node, r.fh, r.offset, r.size, &mut out);
+                if done.is_ok() {
+                    self.sent = self.chan.data(self.h.unique, &out);
+                }
+                out.release();
+                self.scratch.read = out;
+                done
+            }
+            op::WRITE => {
+                let w: wire::WriteIn = a.get()?;
+                let data = a.bytes(w.size as usize)?;
+                let args = WriteArgs {
+                    cached: w.write_flags & wire::WRITE_CACHE != 0,
+                    kill_suidgid: w.write_flags & wire::WRITE_KILL_SUIDGID != 0,
+                    open_flags: w.flags as i32,
+                };
+                let n = fs.write(req, node, w.fh, w.offset, data, args)?;
+                let out = wire::WriteOut {
+                    size: n.min(w.size),
+                    padding: 0,
+                };
+                self.ok(&[out.as_bytes()])
+            }
+            op::STATFS => {
+                let s = fs.statfs(req, node)?;
+                let out = wire::Kstatfs {
+                    blocks: s.blocks,
+                    bfree: s.bfree,
+                    bavail: s.bavail,
+                    files: s.files,
+                    ffree: s.ffree,
+                    bsize: s.bsize,
+                    namelen: s.namelen,
+                    frsize: s.frsize,
+                    padding: 0,
+                    spare: [0; 6],
+                };
+                self.ok(&[out.as_bytes()])
+            }
+            op::RELEASE => {
+                let r: wire::ReleaseIn = a.get()?;
+                fs.release(req, node, r.fh, r.flags as i32);
+                self.ok(&[])
+            }
+            op::RELEASEDIR => {
+                let r: wire::ReleaseIn = a.get()?;
+                fs.releasedir(req, node, r.fh);
+                self.ok(&[])
+            }
+            op::FSYNC => {
+                let f: wire::FsyncIn = a.get()?;
+                fs.fsync(req, node, f.fh, f.fsync_flags & wire::FSYNC_FDATASYNC != 0)?;
+                self.ok(&[])
+            }
+            op::FSYNCDIR => {
+                let f: wire::FsyncIn = a.get()?;
+                fs.fsyncdir(req, node, f.fh, f.fsync_flags & wire::FSYNC_FDATASYNC != 0)?;
+                self.ok(&[])
+            }
+            op::FLUSH => {
+                let f: wire::FlushIn = a.get()?;
+                fs.flush(req, node, f.fh)?;
+                self.ok(&[])
+            }
+            op::SETXATTR => {
+                let (size, flags, ext_flags) = if self.agreed.has(wire::init::SETXATTR_EXT) {
+                    let s: wire::SetxattrInExt = a.get()?;
+                    (s.size, s.flags, s.setxattr_flags)
+                } else {
+                    let s: wire::SetxattrIn = a.get()?;
+                    (s.size, s.flags, 0)
+                };
+                let name = a.name()?;
+                let value = a.bytes(size as usize)?;
+                let kill = ext_flags & wire::SETXATTR_ACL_KILL_SGID != 0;
+                fs.setxattr(req, node, name, value, flags, kill)?;
+                self.ok(&[])
+            }
+            op::GETXATTR => {
+                let g: wire::GetxattrIn = a.get()?;
+                let value = fs.getxattr(req, node, a.name()?)?;
+                self.sized(g.size, &value)
+            }
+            op::LISTXATTR => {
+                let g: wire::GetxattrIn = a.get()?;
+                let mut names = XattrNames::default();
+                fs.listxattr(req, node, &mut names)?;
+                self.sized(g.size, &names.buf)
+            }
+            op::REMOVEXATTR => {
+                fs.removexattr(req, node, a.name()?)?;
+                self.ok(&[])
+            }
+            op::OPENDIR => {
+                let o: wire::OpenIn = a.get()?;
+                let r = fs.opendir(req, node, o.flags as i32)?;
+                self.ok(&[open_out(r).as_bytes()])?;
+                if self.sent.is_err() {
+                    fs.releasedir(req, node, r.fh);
+                }
+                Ok(())
+            }
+            op::READDIR => {
+                let r: wire::ReadIn = a.get()?;
+                let dir = std::mem::take(&mut self.scratch.dir);
+                let mut out = DirBuf::reuse(dir, self.cap(r.size));
+                let done = fs.readdir(req, node, r.fh, r.offset, &mut out);
+                if done.is_ok() || !out.buf.is_empty() {
+                    self.ok(&[&out.buf])?;
+                    self.scratch.dir = out.buf;
+                    return Ok(());
+                }
+                self.scratch.dir = out.buf;
+                done
+            }
+            op::READDIRPLUS => {
+                let r: wire::ReadIn = a.get()?;
+                let dir = std::mem::take(&mut self.scratch.dir);
+                let mut out = DirPlusBuf::reuse(dir, self.cap(r.size));
+                let done = fs.readdirplus(req, node, r.fh, r.offset, &mut out);
+                // Entries that were added have been counted as lookups, so they must be delivered
+                // even if a later one failed; the caller comes back for that one.
+                if done.is_ok() || !out.buf.is_empty() {
+                    self.ok(&[&out.buf])?;
+                    self.scratch.dir = out.buf;
+                    return Ok(());
+                }
+                self.scratch.dir = out.buf;
+                done
+            }
+            op::ACCESS => {
+                let m: wire::AccessIn = a.get()?;
+                fs.access(req, node, m.mask)?;
+                self.ok(&[])
+            }
+            op::IOCTL => {
+                let i: wire::IoctlIn = a.get()?;
+                let input = a.bytes(i.in_size as usize)?;
+                let mut r = fs.ioctl(req, node, i.fh, i.flags, i.cmd, input, i.out_size)?;
+                r.data.truncate(i.out_size as usize);
+                let out = wire::IoctlOut {
+                    result: r.result,
+                    ..Default::default()
+                };
+                self.ok(&[out.as_bytes(), &r.data])
+            }
+            op::FALLOCATE => {
+                let f: wire::FallocateIn = a.get()?;
+                fs.fallocate(req, node, f.fh, f.offset, f.length, f.mode)?;
+                self.ok(&[])
+            }
+            op::LSEEK => {
+                let l: wire::LseekIn = a.get()?;
+                let offset = fs.lseek(req, node, l.fh, l.offset, l.whence)?;
+                self.ok(&[wire::LseekOut { offset }.as_bytes()])
+            }
+            op::COPY_FILE_RANGE | op::COPY_FILE_RANGE_64 => {
+                let mut c: wire::CopyFileRangeIn = a.get()?;
+                let wide = self.h.opcode == op::COPY_FILE_RANGE_64;
+                if !wide {
+                    // The old answer has 32 bits; keep to whole pages, as the kernel does.
+                    c.len = c.len.min(0xffff_f000);
+                }
+                let n = fs.copy_file_range(
+                    req,
+                    node,
+                    c.fh_in,
+                    c.off_in,
+                    c.nodeid_out,
+                    c.fh_out,
+                    c.off_out,
+                    c.len,
+                    c.flags,
+                )?;
+                let n = n.min(c.len);
+                if wide {
+                    self.ok(&[wire::CopyFileRangeOut { bytes_copied: n }.as_bytes()])
+                } else {
+                    let out = wire::WriteOut {
+                        size: n as u32,
+                        padding: 0,
+                    };
+                    self.ok(&[out.as_bytes()])
+                }
+            }
+            op::SYNCFS => {
+                fs.syncfs(req, node)?;
+                self.ok(&[])
+            }
+            // Operations are short or wait for the disk, which cannot be interrupted either: the
+            // caller gets the answer when it comes, and a kill takes effect then.
+            op::INTERRUPT => Ok(()),
+            op::NOTIFY_REPLY => Ok(()),
+            op::DESTROY => self.ok(&[]),
+            // Locks are the kernel's (the daemon is the only door), poll is always ready, there
+            // are no blocks to map and no memory window.
+            _ => Err(Errno::ENOSYS),
+        }
+    }
+
+    /// Room for directory entries: what the kernel has, within reason.
+    fn cap(&self, size: u32) -> usize {
+        (size as usize).min(1 << 20)
+    }
+}
+
+fn open_out(o: Opened) -> wire::OpenOut {
+    wire::OpenOut {
+        fh: o.fh,
+        // Passthrough would need a backing descriptor.
+        open_flags: o.flags & !wire::fopen::PASSTHROUGH,
+        backing_id: 0,
+    }
+}
+
+fn set_attr(s: &wire::SetattrIn) -> SetAttr {
+    let has = |bit: u32| s.valid & bit != 0;
+    let time = |at: u32, now: u32, sec: u64, nsec: u32| {
+        if has(now) {
+            Some(SetTime::Now)
+        } else if has(at) {
+            Some(SetTime::At(Time {
+                sec: sec as i64,
+                nsec,
+            }))
+        } else {
+            None
+        }
+    };
+    SetAttr {
+        mode: has(fattr::MODE).then_some(s.mode),
+        uid: has(fattr::UID).then_some(s.uid),
+        gid: has(fattr::GID).then_some(s.gid),
+        size: has(fattr::SIZE).then_some(s.size),
+        atime: time(fattr::ATIME, fattr::ATIME_NOW, s.atime, s.atimensec),
+        mtime: time(fattr::MTIME, fattr::MTIME_NOW, s.mtime, s.mtimensec),
+        ctime: has(fattr::CTIME).then_some(Time {
+            sec: s.ctime as i64,
+            nsec: s.ctimensec,
+        }),
+        fh: has(fattr::FH).then_some(s.fh),
+        kill_suidgid: has(fattr::KILL_SUIDGID),
+    }
+}
+
+fn statx_out(r: &StatxReply) -> wire::StatxOut {
+    let t = |t: Time| wire::SxTime {
+        tv_sec: t.sec,
+        tv_nsec: t.nsec,
+        reserved: 0,
+    };
+    let a = &r.attr;
+    let mut mask = libc::STATX_BASIC_STATS;
+    if a.btime.is_some() {
+        mask |= libc::STATX_BTIME;
+    }
+    wire::StatxOut {
+        attr_valid: r.ttl.as_secs(),
+        attr_valid_nsec: r.ttl.subsec_nanos(),
+        flags: 0,
+        spare: [0; 2],
+        stat: wire::Statx {
+            mask,
+            blksize: a.blksize,
+            attributes: r.attributes,
+            nlink: a.nlink,
+            uid: a.uid,
+            gid: a.gid,
+            mode: a.mode as u16,
+            spare0: 0,
+            ino: a.ino,
+            size: a.size,
+            blocks: a.blocks,
+            attributes_mask: r.attributes_mask,
+            atime: t(a.atime),
+            btime: t(a.btime.unwrap_or_default()),
+            ctime: t(a.ctime),
+            mtime: t(a.mtime),
+            rdev_major: dev_major(a.rdev),
+            rdev_minor: dev_minor(a.rdev),
+            ..Default::default()
+        },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn groups_extension() {
+        let mut ext = Vec::new();
+        ext.extend_from_slice(wire::ExtHeader { size: 12, kind: 7 }.as_bytes());
+        ext.extend_from_slice(&[0; 8]);
+        ext.extend_from_slice(
+            wire::ExtHeader {
+                size: 16,
+                kind: wire::EXT_GROUPS,
+            }
+            .as_bytes(),
+        );
+        ext.extend_from_slice(&1u32.to_ne_bytes());
+        ext.extend_from_slice(&4242u32.to_ne_bytes());
+        assert_eq!(supp_group(&ext), Some(4242));
+        for n in 0..ext.len() {
+            assert_eq!(supp_group(&ext[..n]), None, "{n}");
+        }
+        ext[0] = 0;
+        assert_eq!(supp_group(&ext), None);
+    }
+
+    #[test]
+    fn times_in_setattr() {
+        let s = wire::SetattrIn {
+            valid: fattr::ATIME | fattr::ATIME_NOW | fattr::MTIME | fattr::SIZE,
+            size: 5,
+            mtime: (-3i64) as u64,
+            mtimensec: 9,
+            ..Default::default()
+        };
+        let a = set_attr(&s);
+        assert_eq!(a.atime, Some(SetTime::Now));
+        assert_eq!(a.mtime, Some(SetTime::At(Time { sec: -3, nsec: 9 })));
+        assert_eq!((a.size, a.mode, a.ctime), (Some(5), None, None));
+    }
+}

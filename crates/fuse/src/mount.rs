@@ -1,0 +1,572 @@
+//! Mounting and unmounting: as root by system calls, otherwise through `fusermount3`.
+
+use std::ffi::{CString, OsString};
+use std::io::{self, IoSliceMut, Read};
+use std::mem::MaybeUninit;
+use std::os::fd::OwnedFd;
+use std::os::unix::ffi::OsStringExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use base::{bail, Error, Kind, Result};
+use rustix::fs::{AtFlags, StatxFlags};
+use rustix::mount::{MountFlags, UnmountFlags};
+use rustix::net::{self, AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, SocketType};
+
+use crate::sys;
+
+const HELPER: &str = "fusermount3";
+
+/// How access times are meant to be kept. The kernel leaves them to the file system for FUSE; the
+/// choice is shown in /proc/mounts.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Atime {
+    #[default]
+    Relatime,
+    Noatime,
+    Strictatime,
+}
+
+/// How to mount.
+#[derive(Clone, Debug)]
+pub struct MountOptions {
+    /// What /proc/mounts shows as the source: `pool/dataset`.
+    pub fsname: String,
+    /// Shown behind "fuse.": `zfs`.
+    pub subtype: String,
+    pub read_only: bool,
+    pub nosuid: bool,
+    pub nodev: bool,
+    pub noexec: bool,
+    pub atime: Atime,
+    /// Others than the user who mounts may use it. For ordinary users /etc/fuse.conf must allow it.
+    pub allow_other: bool,
+    /// The kernel checks permissions by owner, group and mode.
+    pub default_permissions: bool,
+    /// Largest read in bytes, if not the kernel's choice.
+    pub max_read: Option<u32>,
+}
+
+impl MountOptions {
+    /// What a dataset gets: permissions checked by the kernel, open to all users if we are root.
+    pub fn new(fsname: impl Into<String>) -> MountOptions {
+        MountOptions {
+            fsname: fsname.into(),
+            subtype: "zfs".into(),
+            read_only: false,
+            nosuid: false,
+            nodev: false,
+            noexec: false,
+            atime: Atime::Relatime,
+            allow_other: is_root(),
+            default_permissions: true,
+            max_read: None,
+        }
+    }
+
+    fn flags(&self) -> MountFlags {
+        let mut f = match self.atime {
+            Atime::Relatime => MountFlags::RELATIME,
+            Atime::Noatime => MountFlags::NOATIME,
+            Atime::Strictatime => MountFlags::STRICTATIME,
+        };
+        f.set(MountFlags::RDONLY, self.read_only);
+        f.set(MountFlags::NOSUID, self.nosuid);
+        f.set(MountFlags::NODEV, self.nodev);
+        f.set(MountFlags::NOEXEC, self.noexec);
+        f
+    }
+}
+
+/// How to unmount.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Unmount {
+    /// Fails with [`Kind::Busy`] while something is in use.
+    Normal,
+    /// Takes it out of the tree now; the session ends when the last user is gone.
+    Lazy,
+    /// Fails all requests under way, takes it out of the tree and ends the session.
+    Force,
+}
+
+/// A mount made by [`mount`]. Dropping it does not unmount.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Mount {
+    path: PathBuf,
+    dev: (u32, u32),
+    by_helper: bool,
+}
+
+fn is_root() -> bool {
+    rustix::process::geteuid().is_root()
+}
+
+/// Mounts on a directory and returns the connection for [`crate::Session::new`]. The mount answers
+/// to nobody until the session runs.
+pub fn mount(target: &Path, options: &MountOptions) -> Result<(OwnedFd, Mount)> {
+    if options.fsname.is_empty() || options.fsname.contains('\0') {
+        bail!(Invalid, "mount: bad source name {:?}", options.fsname);
+    }
+    let subtype_ok = |c: char| c.is_ascii_alphanumeric() || c == '-' || c == '_';
+    if options.subtype.is_empty() || !options.subtype.chars().all(subtype_ok) {
+        bail!(Invalid, "mount: bad subtype {:?}", options.subtype);
+    }
+    // Before the mount: afterwards resolving the path would ask the daemon.
+    let path = std::fs::canonicalize(target).map_err(|e| fail(&e, target, "mount point"))?;
+    let meta = std::fs::metadata(&path).map_err(|e| fail(&e, &path, "mount point"))?;
+    if !meta.is_dir() {
+        bail!(NotDir, "mount point {} is no directory", path.display());
+    }
+    let (fd, by_helper) = if is_root() {
+        match mount_direct(&path, options) {
+            // Root without the capability (a container): the helper may still be allowed to.
+            Err(e) if e.kind == Kind::NotPermitted && find_helper().is_some() => {
+                (mount_by_helper(&path, options)?, true)
+            }
+            r => (r?, false),
+        }
+    } else {
+        (mount_by_helper(&path, options)?, true)
+    };
+    let dev = device_of(&path).map_err(|e| fail(&e, &path, "looking at the new mount"))?;
+    Ok((
+        fd,
+        Mount {
+            path,
+            dev,
+            by_helper,
+        },
+    ))
+}
+
+fn fail(e: &io::Error, path: &Path, what: &str) -> Error {
+    let kind = Kind::from_errno(e.raw_os_error().unwrap_or(libc::EIO));
+    Error::new(kind, format!("{what} {}: {e}", path.display()))
+}
+
+/// Device number of what is mounted at a path, without a request to its daemon.
+fn device_of(path: &Path) -> io::Result<(u32, u32)> {
+    let flags = AtFlags::STATX_DONT_SYNC | AtFlags::NO_AUTOMOUNT | AtFlags::SYMLINK_NOFOLLOW;
+    let s = rustix::fs::statx(rustix::fs::CWD, path, flags, StatxFlags::empty())?;
+    Ok((s.stx_dev_major, s.stx_dev_minor))
+}
+
+fn open_device() -> Result<OwnedFd> {
+    sys::open_device().map_err(|e| {
+        let hint = match e.raw_os_error() {
+            Some(libc::ENOENT) | Some(libc::ENODEV) | Some(libc::ENXIO) => {
+                " (is the fuse module loaded, and the device passed into this container?)"
+            }
+            Some(libc::EACCES) | Some(libc::EPERM) => " (ordinary users need mode 0666 on it)",
+            _ => "",
+        };
+        let kind = Kind::from_errno(e.raw_os_error().unwrap_or(libc::EIO));
+        Error::new(kind, format!("cannot open /dev/fuse: {e}{hint}"))
+    })
+}
+
+fn mount_direct(path: &Path, o: &MountOptions) -> Result<OwnedFd> {
+    use std::os::fd::AsRawFd;
+    let fd = open_device()?;
+    // The source travels beside the options, so commas and blanks in it need no escaping; the
+    // kernel escapes blanks in /proc/mounts.
+    let mut data = format!(
+        "fd={},rootmode=40000,user_id={},group_id={}",
+        fd.as_raw_fd(),
+        rustix::process::getuid().as_raw(),
+        rustix::process::getgid().as_raw()
+    );
+    if o.default_permissions {
+        data.push_str(",default_permissions");
+    }
+    if o.allow_other {
+        data.push_str(",allow_other");
+    }
+    if let Some(n) = o.max_read {
+        data.push_str(&format!(",max_read={n}"));
+    }
+    let data = CString::new(data).map_err(|_| Error::from(Kind::Invalid))?;
+    let fstype = format!("fuse.{}", o.subtype);
+    rustix::mount::mount(
+        o.fsname.as_str(),
+        path,
+        fstype.as_str(),
+        o.flags(),
+        data.as_c_str(),
+    )
+    .map_err(|e| fail(&e.into(), path, &format!("mounting {} on", o.fsname)))?;
+    Ok(fd)
+}
+
+/// Where the helper is, looking also where a daemon with a bare PATH would miss it.
+fn find_helper() -> Option<PathBuf> {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let extra = ["/usr/bin", "/bin", "/usr/local/bin", "/run/wrappers/bin"];
+    std::env::split_paths(&path)
+        .chain(extra.iter().map(PathBuf::from))
+        .map(|d| d.join(HELPER))
+        .find(|p| p.is_file())
+}
+
+fn helper() -> Result<Command> {
+    match find_helper() {
+        Some(p) => Ok(Command::new(p)),
+        None => bail!(
+            Unsupported,
+            "mounting as an ordinary user needs {HELPER}, which is not installed (package fuse3)"
+        ),
+    }
+}
+
+/// `fsname` for the helper's option list: comma and backslash are escaped by a backslash.
+fn escape(s: &str) -> String {
+    let mut out = String::with_capacity(s.len());
+    for c in s.chars() {
+        if c == ',' || c == '\\' {
+            out.push('\\');
+        }
+        out.push(c);
+    }
+    out
+}
+
+fn helper_options(o: &MountOptions) -> String {
+    let mut s = format!("fsname={},subtype={}", escape(&o.fsname), o.subtype);
+    let mut add = |on: bool, w: &str| {
+        if on {
+            s.push(',');
+            s.push_str(w);
+        }
+    };
+    add(o.read_only, "ro");
+    add(o.nosuid, "nosuid");
+    add(o.nodev, "nodev");
+    add(o.noexec, "noexec");
+    // The helper knows noatime only; strictatime would differ in /proc/mounts and nowhere else.
+    add(o.atime == Atime::Noatime, "noatime");
+    add(o.default_permissions, "default_permissions");
+    add(o.allow_other, "allow_other");
+    if let Some(n) = o.max_read {
+        add(true, &format!("max_read={n}"));
+    }
+    s
+}
+
+fn mount_by_helper(path: &Path, o: &MountOptions) -> Result<OwnedFd> {
+    let mut cmd = helper()?;
+    if !Path::new("/dev/fuse").exists() {
+        // The helper would say so too, but less clearly.
+        open_device()?;
+    }
+    let (ours, theirs) = net::socketpair(
+        AddressFamily::UNIX,
+        SocketType::STREAM,
+        net::SocketFlags::CLOEXEC,
+        None,
+    )
+    .map_err(io::Error::from)?;
+    // The helper sends the device over the descriptor named in its environment. As its standard
+    // input it gets there without a moment in which other children could inherit it.
+    let mut child = cmd
+        .arg("-o")
+        .arg(helper_options(o))
+        .arg("--")
+        .arg(path)
+        .env("_FUSE_COMMFD", "0")
+        .stdin(Stdio::from(theirs))
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .spawn()
+        .map_err(|e| Error::new(Kind::Io, format!("starting {HELPER}: {e}")))?;
+    drop(cmd); // holds the other end of the socket
+    let fd = receive_fd(&ours);
+    let mut said = String::new();
+    if let Some(mut e) = child.stderr.take() {
+        let _ = e.read_to_string(&mut said);
+    }
+    let status = child.wait()?;
+    match fd {
+        Ok(Some(fd)) if status.success() => Ok(fd),
+        Ok(_) => {
+            let why = said.trim();
+            let kind = if why.contains("ermission") || why.contains("allow") {
+                Kind::NotPermitted
+            } else {
+                Kind::Io
+            };
+            Err(Error::new(
+                kind,
+                format!(
+                    "{HELPER} could not mount {} on {}: {}",
+                    o.fsname,
+                    path.display(),
+                    if why.is_empty() {
+                        "it gave no reason"
+                    } else {
+                        why
+                    }
+                ),
+            ))
+        }
+        Err(e) => bail!(Io, "talking to {HELPER}: {e}"),
+    }
+}
+
+fn receive_fd(socket: &OwnedFd) -> io::Result<Option<OwnedFd>> {
+    let mut byte = [0u8; 1];
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut control = RecvAncillaryBuffer::new(&mut space);
+    loop {
+        let r = net::recvmsg(
+            socket,
+            &mut [IoSliceMut::new(&mut byte)],
+            &mut control,
+            net::RecvFlags::CMSG_CLOEXEC,
+        );
+        match r {
+            Ok(_) => break,
+            Err(rustix::io::Errno::INTR) => continue,
+            Err(e) => return Err(e.into()),
+        }
+    }
+    for m in control.drain() {
+        if let RecvAncillaryMessage::ScmRights(mut fds) = m {
+            return Ok(fds.next());
+        }
+    }
+    Ok(None)
+}
+
+impl Mount {
+    /// A mount found in the table, such as one left behind by a daemon that died.
+    pub fn found(info: &MountInfo) -> Mount {
+        Mount {
+            path: info.path.clone(),
+            dev: info.dev,
+            by_helper: !is_root(),
+        }
+    }
+
+    /// Where it is mounted.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Whether an unprivileged helper made it.
+    pub fn by_helper(&self) -> bool {
+        self.by_helper
+    }
+
+    /// Whether it is still to be seen at its place in the tree.
+    pub fn is_mounted(&self) -> Result<bool> {
+        let table = std::fs::read("/proc/self/mountinfo")?;
+        Ok(table
+            .split(|&b| b == b'\n')
+            .filter_map(parse_mountinfo)
+            .any(|m| m.dev == self.dev && m.path == self.path))
+    }
+
+    /// Whether it is what one reaches at its place (and not something mounted over it).
+    fn is_on_top(&self) -> bool {
+        device_of(&self.path).is_ok_and(|d| d == self.dev)
+    }
+
+    /// Takes the mount away. The session must be running (or its descriptor closed) for
+    /// [`Unmount::Normal`]: the kernel first writes out what it has cached. Not being mounted any
+    /// more is no error.
+    pub fn unmount(&self, how: Unmount) -> Result<()> {
+        if !self.is_mounted()? {
+            return Ok(());
+        }
+        if !self.is_on_top() {
+            bail!(
+                Busy,
+                "{}: something else is mounted over it",
+                self.path.display()
+            );
+        }
+        if how == Unmount::Force {
+            self.abort();
+        }
+        if self.by_helper {
+            return self.unmount_by_helper(how);
+        }
+        let flags = match how {
+            Unmount::Normal => UnmountFlags::NOFOLLOW,
+            Unmount::Lazy => UnmountFlags::NOFOLLOW | UnmountFlags::DETACH,
+            Unmount::Force => UnmountFlags::NOFOLLOW | UnmountFlags::DETACH | UnmountFlags::FORCE,
+        };
+        match rustix::mount::unmount(&self.path, flags) {
+            Ok(()) => Ok(()),
+            Err(rustix::io::Errno::INVAL) if !self.is_mounted()? => Ok(()),
+            Err(e) => Err(fail(&e.into(), &self.path, "unmounting")),
+        }
+    }
+
+    fn unmount_by_helper(&self, how: Unmount) -> Result<()> {
+        let mut cmd = helper()?;
+        cmd.arg("-u");
+        if how != Unmount::Normal {
+            cmd.arg("-z");
+        }
+        let out = cmd
+            .arg("--")
+            .arg(&self.path)
+            .stdin(Stdio::null())
+            .output()
+            .map_err(|e| Error::new(Kind::Io, format!("starting {HELPER}: {e}")))?;
+        if out.status.success() || !self.is_mounted()? {
+            return Ok(());
+        }
+        let why = String::from_utf8_lossy(&out.stderr);
+        let kind = if why.contains("busy") {
+            Kind::Busy
+        } else {
+            Kind::Io
+        };
+        Err(Error::new(
+            kind,
+            format!("unmounting {}: {}", self.path.display(), why.trim()),
+        ))
+    }
+
+    /// Fails everything that waits for the daemon. Works for root, and for the owner of the mount
+    /// where the FUSE control file system is mounted.
+    fn abort(&self) -> bool {
+        let dev = ((self.dev.0 as u64) << 20) | self.dev.1 as u64;
+        std::fs::write(format!("/sys/fs/fuse/connections/{dev}/abort"), "1").is_ok()
+    }
+
+    /// Changes `ro`, `nosuid`, `nodev`, `noexec` and the atime option of the mount to what
+    /// `options` says; everything else stays. Root only: the helper cannot do it.
+    pub fn remount(&self, options: &MountOptions) -> Result<()> {
+        if self.by_helper {
+            bail!(
+                Unsupported,
+                "{}: mount options of an ordinary user's mount change with the next mount only",
+                self.path.display()
+            );
+        }
+        if !self.is_on_top() {
+            bail!(Busy, "{} is not mounted", self.path.display());
+        }
+        rustix::mount::mount_remount(&self.path, options.flags(), c"")
+            .map_err(|e| fail(&e.into(), &self.path, "changing mount options of"))
+    }
+}
+
+/// A line of the table of mounts.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MountInfo {
+    /// Major and minor device number.
+    pub dev: (u32, u32),
+    pub path: PathBuf,
+    /// File system type with its subtype: `fuse.zfs`.
+    pub fstype: String,
+    /// The source: `pool/dataset`.
+    pub source: OsString,
+    /// Options of the mount and of the file system, as shown.
+    pub options: String,
+}
+
+/// Every mount of FUSE type `fuse.<subtype>` this process can see, oldest first. Also those whose
+/// daemon is dead.
+pub fn mounted(subtype: &str) -> Result<Vec<MountInfo>> {
+    let table = std::fs::read("/proc/self/mountinfo")?;
+    let fstype = format!("fuse.{subtype}");
+    Ok(table
+        .split(|&b| b == b'\n')
+        .filter_map(parse_mountinfo)
+        .filter(|m| m.fstype == fstype)
+        .collect())
+}
+
+/// One line of /proc/self/mountinfo: id, parent, major:minor, root, mount point, options, any
+/// number of optional fields, "-", type, source, options of the file system.
+fn parse_mountinfo(line: &[u8]) -> Option<MountInfo> {
+    let mut fields = line.split(|&b| b == b' ');
+    let dev = std::str::from_utf8(fields.nth(2)?).ok()?;
+    let (major, minor) = dev.split_once(':')?;
+    let path = unescape(fields.nth(1)?);
+    let options = String::from_utf8_lossy(fields.next()?).into_owned();
+    fields.by_ref().find(|f| *f == b"-")?;
+    let fstype = String::from_utf8_lossy(fields.next()?).into_owned();
+    let source = unescape(fields.next()?);
+    let more = String::from_utf8_lossy(fields.next()?).into_owned();
+    Some(MountInfo {
+        dev: (major.parse().ok()?, minor.parse().ok()?),
+        path: PathBuf::from(path),
+        fstype,
+        source,
+        options: format!("{options},{more}"),
+    })
+}
+
+/// Undoes the kernel's escaping: blank, tab, newline and backslash as three octal digits.
+fn unescape(s: &[u8]) -> OsString {
+    let mut out = Vec::with_capacity(s.len());
+    let mut i = 0;
+    while i < s.len() {
+        if s[i] == b'\\' && i + 4 <= s.len() {
+            let octal = std::str::from_utf8(&s[i + 1..i + 4]).ok();
+            if let Some(b) = octal.and_then(|o| u8::from_str_radix(o, 8).ok()) {
+                out.push(b);
+                i += 4;
+                continue;
+            }
+        }
+        out.push(s[i]);
+        i += 1;
+    }
+    OsString::from_vec(out)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::ffi::OsStrExt;
+
+    #[test]
+    fn mountinfo_lines() {
+        let l =
+            b"36 35 0:42 / /mnt/a\\040b\\134c rw,noatime shared:1 - fuse.zfs tank/x rw,user_id=0";
+        let m = parse_mountinfo(l).unwrap();
+        assert_eq!(m.dev, (0, 42));
+        assert_eq!(m.path.as_os_str().as_bytes(), b"/mnt/a b\\c");
+        assert_eq!(
+            (m.fstype.as_str(), m.source.to_str()),
+            ("fuse.zfs", Some("tank/x"))
+        );
+        assert_eq!(m.options, "rw,noatime,rw,user_id=0");
+        for n in 0..l.len() - 12 {
+            assert!(parse_mountinfo(&l[..n]).is_none(), "{n}");
+        }
+        assert!(parse_mountinfo(b"1 2 3 4 5").is_none());
+        assert_eq!(unescape(b"a\\04"), "a\\04");
+        assert_eq!(unescape(b"\\"), "\\");
+    }
+
+    #[test]
+    fn options_for_the_helper() {
+        let mut o = MountOptions::new("tank/a,b\\c d");
+        o.allow_other = false;
+        o.read_only = true;
+        o.atime = Atime::Noatime;
+        o.max_read = Some(4096);
+        assert_eq!(
+            helper_options(&o),
+            "fsname=tank/a\\,b\\\\c d,subtype=zfs,ro,noatime,default_permissions,max_read=4096"
+        );
+    }
+
+    #[test]
+    fn bad_names_are_refused() {
+        let here = std::env::temp_dir();
+        for name in ["", "a\0b"] {
+            let e = mount(&here, &MountOptions::new(name)).unwrap_err();
+            assert_eq!(e.kind, Kind::Invalid);
+        }
+        let e = mount(Path::new("/nonexistent/x"), &MountOptions::new("t")).unwrap_err();
+        assert_eq!(e.kind, Kind::NotFound);
+    }
+}

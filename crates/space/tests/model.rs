@@ -283,6 +283,13 @@ fn run(seed: u64, vdevs: u64, unit: u64) {
                     m.space.unalloc(e.vdev, e.offset, e.asize, m.txg).unwrap();
                 }
             }
+            12 => {
+                // With changes pending: memory knows what the maps say.
+                let vdev = m.dice.below(vdevs);
+                let ms = m.dice.below(m.space.metaslab_count(vdev));
+                let now = m.space.free_ranges(vdev, ms).unwrap();
+                assert_eq!(now, m.maps.free(vdev, ms).unwrap());
+            }
             11 => {
                 m.sync();
                 m.sync();

@@ -1,6 +1,7 @@
 //! On-disk bytes of ZFS and nothing else: layouts, encoders, decoders, tables of names. No I/O.
 #![forbid(unsafe_code)]
 
+pub mod acl;
 pub mod blkptr;
 pub mod bytes;
 pub mod dnode;
@@ -12,6 +13,7 @@ pub mod nvlist;
 pub mod spacemap;
 pub mod types;
 pub mod uberblock;
+pub mod znode;
 
 pub use blkptr::{BlkPtr, Dva, BP_SIZE};
 pub use bytes::swap_u64s;

@@ -1,1 +1,68 @@
+//! ZAP: names to arrays of integers in an object (data format §3).
+//!
+//! [`Zap`] is a thin view of one object through the [`Store`] trait; every operation works in place
+//! on the raw block bytes and touches only the few blocks concerned, so a directory of a million
+//! entries costs no more per operation than a small one. Byte order: blocks are little-endian when
+//! they get here (the layer below swaps); array data inside leaves is big-endian by format.
+//!
+//! ```
+//! use zap::{mem::MemStore, Zap};
+//! let (store, tx) = (MemStore::new(512), ());
+//! let zap = Zap::new(&store);
+//! zap.create(&tx, 0)?;
+//! zap.add_u64(&tx, "hello", 7)?;
+//! assert_eq!(zap.get("hello")?, Some(7));
+//! # Ok::<(), base::Error>(())
+//! ```
 #![forbid(unsafe_code)]
+
+mod cursor;
+mod fat;
+mod hash;
+mod leaf;
+pub mod mem;
+mod micro;
+mod names;
+mod store;
+mod table;
+mod value;
+mod view;
+
+#[cfg(test)]
+mod tests;
+
+pub use cursor::{Cursor, Entry};
+pub use names::{norm, normalize};
+pub use store::Store;
+pub use value::{hex_key, parse_hex_key, Key, Value};
+pub use view::{Found, Match, Zap};
+
+/// First word of a microzap block.
+pub(crate) const BLOCK_MICRO: u64 = (1 << 63) | 3;
+/// First word of a fat ZAP's header block.
+pub(crate) const BLOCK_HEADER: u64 = (1 << 63) | 1;
+/// First word of a leaf block.
+pub(crate) const BLOCK_LEAF: u64 = 1 << 63;
+
+/// ZAP flags (data format §3.7).
+pub mod flags {
+    /// 48 bits of hash instead of 28.
+    pub const HASH64: u64 = 1;
+    /// Keys are arrays of 64-bit words.
+    pub const UINT64_KEY: u64 = 2;
+    /// The first key word already is the hash.
+    pub const PRE_HASHED_KEY: u64 = 4;
+}
+
+/// Longest stored name, NUL included, without feature `longname`.
+pub const MAX_NAME: usize = 256;
+/// Longest stored name, NUL included, in directories with feature `longname`.
+pub const MAX_LONG_NAME: usize = 1024;
+/// Longest value in bytes.
+pub const MAX_VALUE: usize = 8192;
+/// Largest microzap block without feature `large_microzap`.
+pub const MAX_MICRO: usize = 128 << 10;
+/// Largest microzap block with feature `large_microzap`.
+pub const MAX_LARGE_MICRO: usize = 1 << 20;
+/// Block size (log2) a microzap is converted to.
+pub const FAT_SHIFT: u32 = 14;

@@ -1,0 +1,185 @@
+//! Iteration in (hash, cd) order with cookies that survive conversion and splits (data format §3.7).
+
+use crate::hash::{hash_bits, max_cd};
+use crate::micro::Micro;
+use crate::table::Hdr;
+use crate::{leaf, Store, Value, Zap};
+use base::Result;
+
+/// One entry of an iteration.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Entry {
+    /// Name without NUL; for word keys the words, big-endian.
+    pub name: Vec<u8>,
+    pub value: Value,
+    pub hash: u64,
+    pub cd: u32,
+    /// Position of this entry: a cursor from here starts with it.
+    pub cookie: u64,
+    /// Position behind this entry: a cursor from here starts with its successor.
+    pub next: u64,
+}
+
+impl Entry {
+    /// The name as text, bytes that are not UTF-8 replaced.
+    pub fn text(&self) -> String {
+        String::from_utf8_lossy(&self.name).into_owned()
+    }
+
+    /// The words of a word key.
+    pub fn words(&self) -> Vec<u64> {
+        Value {
+            size: 8,
+            data: self.name.clone(),
+        }
+        .ints()
+    }
+}
+
+/// Cookie of the end of every ZAP.
+pub(crate) const END: u64 = u64::MAX;
+
+fn cookie(hash: u64, cd: u64, zap_flags: u64) -> u64 {
+    let bits = hash_bits(zap_flags);
+    (hash >> (64 - bits)) | (cd << bits)
+}
+
+/// Hands out entries. It reads one leaf (or the microzap) at a time: what is added or removed there
+/// meanwhile may or may not show, everything else shows exactly once.
+pub struct Cursor<'a, S: Store> {
+    zap: Zap<'a, S>,
+    at: u64,
+    /// Entries of the current leaf, last first.
+    batch: Vec<Entry>,
+    /// Where to look when `batch` is empty; `None` = the end was reached.
+    from: Option<(u64, u64)>,
+    started: bool,
+}
+
+impl<'a, S: Store> Zap<'a, S> {
+    /// All entries from the first.
+    pub fn iter(&self) -> Cursor<'a, S> {
+        self.cursor(0)
+    }
+
+    /// Entries from a cookie on (0 = from the first).
+    pub fn cursor(&self, cookie: u64) -> Cursor<'a, S> {
+        Cursor {
+            zap: *self,
+            at: cookie,
+            batch: Vec::new(),
+            from: None,
+            started: false,
+        }
+    }
+}
+
+impl<S: Store> Cursor<'_, S> {
+    /// Where the next entry would start: what to resume with later.
+    pub fn cookie(&self) -> u64 {
+        self.at
+    }
+
+    fn fill(&mut self) -> Result<()> {
+        let _lock = self.zap.read_lock();
+        let head = self.zap.store.block(0)?;
+        if Zap::<S>::is_micro(&head)? {
+            return self.fill_micro(&head);
+        }
+        let h = Hdr::parse(&head)?;
+        let bits = hash_bits(h.flags);
+        if !self.started {
+            self.started = true;
+            self.from = match self.at {
+                END => None,
+                c => {
+                    let cd = c >> bits;
+                    let cd = if cd > max_cd(h.flags) as u64 { 0 } else { cd };
+                    Some((c << (64 - bits), cd))
+                }
+            };
+        }
+        while let (Some((hash, cd)), true) = (self.from, self.batch.is_empty()) {
+            let blk = self.zap.pointer(&h, h.index(hash))?;
+            let b = self.zap.store.block(blk)?;
+            let (g, lh, mut all) = leaf::entries(&b)?;
+            all.retain(|e| (e.hash, e.cd as u64) >= (hash, cd));
+            all.sort_unstable_by_key(|e| std::cmp::Reverse((e.hash, e.cd)));
+            for e in &all {
+                let mut name = leaf::name(&b, g, e, h.name_int())?;
+                if h.name_int() == 1 {
+                    name.pop();
+                }
+                self.batch.push(Entry {
+                    name,
+                    value: leaf::value(&b, g, e)?,
+                    hash: e.hash,
+                    cd: e.cd,
+                    cookie: cookie(e.hash, e.cd as u64, h.flags),
+                    next: cookie(e.hash, e.cd as u64 + 1, h.flags),
+                });
+            }
+            // The first hash behind this leaf; a prefix of 0 bits is the whole space. A damaged
+            // prefix must not send us back.
+            let len = lh.prefix_len.min(h.zt_shift);
+            let next = match len {
+                0 => None,
+                n => ((hash >> (64 - n)) + 1)
+                    .checked_shl(64 - n)
+                    .filter(|x| *x != 0 && (hash >> (64 - n)) + 1 < 1 << n),
+            };
+            self.from = next.map(|x| (x, 0));
+        }
+        Ok(())
+    }
+
+    fn fill_micro(&mut self, head: &[u8]) -> Result<()> {
+        if std::mem::replace(&mut self.started, true) || self.at == END {
+            return Ok(());
+        }
+        let (hash, cd) = (self.at << 36, self.at >> 28);
+        let cd = if cd > u32::MAX as u64 { 0 } else { cd };
+        let m = Micro::open(head)?;
+        for e in m.entries() {
+            let h = m.hash(e.name);
+            if (h, e.cd as u64) >= (hash, cd) {
+                self.batch.push(Entry {
+                    name: e.name.to_vec(),
+                    value: Value::u64(e.value),
+                    hash: h,
+                    cd: e.cd,
+                    cookie: cookie(h, e.cd as u64, 0),
+                    next: cookie(h, e.cd as u64 + 1, 0),
+                });
+            }
+        }
+        self.batch
+            .sort_unstable_by_key(|e| std::cmp::Reverse((e.hash, e.cd)));
+        Ok(())
+    }
+}
+
+impl<S: Store> Iterator for Cursor<'_, S> {
+    type Item = Result<Entry>;
+
+    fn next(&mut self) -> Option<Result<Entry>> {
+        if self.batch.is_empty() && (!self.started || self.from.is_some()) {
+            if let Err(e) = self.fill() {
+                // An error ends the iteration.
+                (self.started, self.from) = (true, None);
+                self.batch.clear();
+                return Some(Err(e));
+            }
+        }
+        match self.batch.pop() {
+            Some(e) => {
+                self.at = e.next;
+                Some(Ok(e))
+            }
+            None => {
+                self.at = END;
+                None
+            }
+        }
+    }
+}

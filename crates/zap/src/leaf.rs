@@ -1,0 +1,485 @@
+//! Leaf blocks of a fat ZAP, in place on their bytes (data format §3.5).
+//!
+//! Every chunk number read from the block is checked against the block's size before it is used,
+//! and every chain walk is bounded by the number of chunks, so no bytes can cause a panic or an
+//! endless loop.
+
+use crate::{Value, BLOCK_LEAF};
+use base::{Error, Result};
+use disk::bytes::{put_u16, put_u32, put_u64, u16_at, u32_at, u64_at};
+
+const MAGIC: u32 = 0x2AB_1EAF;
+const NONE: u16 = 0xffff;
+const CHUNK: usize = 24;
+const ARRAY_BYTES: usize = 21;
+const HEADER: usize = 48;
+const T_ARRAY: u8 = 251;
+const T_ENTRY: u8 = 252;
+const T_FREE: u8 = 253;
+/// Header flag: chains are sorted by cd.
+const F_SORTED: u8 = 1;
+
+/// Sizes that follow from a block's length.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Geo {
+    /// log2 of the block size.
+    pub shift: u32,
+    /// Hash buckets.
+    pub buckets: usize,
+    pub chunks: usize,
+}
+
+impl Geo {
+    /// `len` must be a power of two, 512 bytes to 1 MiB (more has chunk numbers past 16 bits).
+    pub fn of(len: usize) -> Result<Geo> {
+        if !len.is_power_of_two() || !(512..=1 << 20).contains(&len) {
+            return Err(Error::damaged(format!(
+                "fat ZAP with blocks of {len} bytes"
+            )));
+        }
+        let buckets = len >> 5;
+        Ok(Geo {
+            shift: len.trailing_zeros(),
+            buckets,
+            chunks: (len - 2 * buckets) / CHUNK - 2,
+        })
+    }
+
+    fn chunk(&self, c: u16) -> Result<usize> {
+        match (c as usize) < self.chunks {
+            true => Ok(HEADER + 2 * self.buckets + c as usize * CHUNK),
+            false => Err(bad("chunk number out of range")),
+        }
+    }
+}
+
+fn bad(what: &str) -> Error {
+    Error::damaged(format!("ZAP leaf: {what}"))
+}
+
+/// Chunks an entry takes.
+pub(crate) fn chunks_for(name_bytes: usize, value_bytes: usize) -> usize {
+    1 + name_bytes.div_ceil(ARRAY_BYTES) + value_bytes.div_ceil(ARRAY_BYTES)
+}
+
+/// Leaf header fields that matter.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct LeafHdr {
+    pub prefix: u64,
+    pub prefix_len: u32,
+    pub nfree: usize,
+    pub nentries: usize,
+}
+
+/// An entry chunk, decoded.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct LeafEntry {
+    pub chunk: u16,
+    pub value_size: u8,
+    next: u16,
+    name_chunk: u16,
+    name_ints: u16,
+    value_chunk: u16,
+    value_ints: u16,
+    pub cd: u32,
+    pub hash: u64,
+}
+
+impl LeafEntry {
+    fn value_len(&self) -> usize {
+        self.value_ints as usize * self.value_size as usize
+    }
+
+    /// Chunks its value takes.
+    pub fn value_chunks(&self) -> usize {
+        self.value_len().div_ceil(ARRAY_BYTES)
+    }
+}
+
+/// Writes an empty leaf over `b`.
+pub(crate) fn init(b: &mut [u8], prefix: u64, prefix_len: u32, sorted: bool) -> Result<()> {
+    let g = Geo::of(b.len())?;
+    b.fill(0);
+    put_u64(b, 0, BLOCK_LEAF);
+    put_u64(b, 16, prefix);
+    put_u32(b, 24, MAGIC);
+    put_u16(b, 28, g.chunks as u16);
+    put_u16(b, 32, prefix_len as u16);
+    b[36] = if sorted { F_SORTED } else { 0 };
+    b[HEADER..HEADER + 2 * g.buckets].fill(0xff);
+    for c in 0..g.chunks {
+        let at = g.chunk(c as u16)?;
+        b[at] = T_FREE;
+        let next = if c + 1 < g.chunks { c as u16 + 1 } else { NONE };
+        put_u16(b, at + 22, next);
+    }
+    Ok(())
+}
+
+/// Checks that `b` is a leaf and returns its sizes and header.
+pub(crate) fn open(b: &[u8]) -> Result<(Geo, LeafHdr)> {
+    let g = Geo::of(b.len())?;
+    if u64_at(b, 0)? != BLOCK_LEAF || u32_at(b, 24)? != MAGIC {
+        return Err(bad("wrong type or magic"));
+    }
+    let h = LeafHdr {
+        prefix: u64_at(b, 16)?,
+        prefix_len: u16_at(b, 32)? as u32,
+        nfree: u16_at(b, 28)? as usize,
+        nentries: u16_at(b, 30)? as usize,
+    };
+    if h.prefix_len + (g.shift - 5) > 64 || h.nfree > g.chunks {
+        return Err(bad("impossible header"));
+    }
+    Ok((g, h))
+}
+
+/// Byte offset of the bucket of `hash`.
+fn bucket(g: Geo, h: &LeafHdr, hash: u64) -> usize {
+    // At most 64 by `open`; a shift by 64 cannot happen because the bucket bits are at least 4.
+    let shift = 64 - (g.shift - 5) - h.prefix_len;
+    HEADER + 2 * ((hash >> shift) as usize & (g.buckets - 1))
+}
+
+fn entry(b: &[u8], g: Geo, chunk: u16) -> Result<LeafEntry> {
+    let at = g.chunk(chunk)?;
+    if b[at] != T_ENTRY {
+        return Err(bad("chain leads to a chunk that is no entry"));
+    }
+    let e = LeafEntry {
+        chunk,
+        value_size: b[at + 1],
+        next: u16_at(b, at + 2)?,
+        name_chunk: u16_at(b, at + 4)?,
+        name_ints: u16_at(b, at + 6)?,
+        value_chunk: u16_at(b, at + 8)?,
+        value_ints: u16_at(b, at + 10)?,
+        cd: u32_at(b, at + 12)?,
+        hash: u64_at(b, at + 16)?,
+    };
+    if !matches!(e.value_size, 1 | 2 | 4 | 8) {
+        return Err(bad("impossible integer size"));
+    }
+    Ok(e)
+}
+
+/// Walks one chain; ends with an error rather than going round.
+struct Chain<'b> {
+    b: &'b [u8],
+    g: Geo,
+    next: u16,
+    left: usize,
+}
+
+impl Iterator for Chain<'_> {
+    type Item = Result<LeafEntry>;
+    fn next(&mut self) -> Option<Self::Item> {
+        if self.next == NONE {
+            return None;
+        }
+        if self.left == 0 {
+            self.next = NONE;
+            return Some(Err(bad("chain goes round")));
+        }
+        self.left -= 1;
+        let e = entry(self.b, self.g, self.next);
+        self.next = e.as_ref().map_or(NONE, |e| e.next);
+        Some(e)
+    }
+}
+
+fn chain<'b>(b: &'b [u8], g: Geo, h: &LeafHdr, hash: u64) -> Result<Chain<'b>> {
+    Ok(Chain {
+        b,
+        g,
+        next: u16_at(b, bucket(g, h, hash))?,
+        left: g.chunks,
+    })
+}
+
+fn read_array(b: &[u8], g: Geo, mut chunk: u16, len: usize) -> Result<Vec<u8>> {
+    if len > g.chunks * ARRAY_BYTES {
+        return Err(bad("array longer than the block"));
+    }
+    let mut out = Vec::with_capacity(len);
+    while out.len() < len {
+        let at = g.chunk(chunk)?;
+        if b[at] != T_ARRAY {
+            return Err(bad("array chunk of another type"));
+        }
+        let n = (len - out.len()).min(ARRAY_BYTES);
+        out.extend_from_slice(&b[at + 1..at + 1 + n]);
+        chunk = u16_at(b, at + 22)?;
+    }
+    Ok(out)
+}
+
+fn array_is(b: &[u8], g: Geo, mut chunk: u16, want: &[u8]) -> Result<bool> {
+    for part in want.chunks(ARRAY_BYTES) {
+        let at = g.chunk(chunk)?;
+        if b[at] != T_ARRAY {
+            return Err(bad("array chunk of another type"));
+        }
+        if &b[at + 1..at + 1 + part.len()] != part {
+            return Ok(false);
+        }
+        chunk = u16_at(b, at + 22)?;
+    }
+    Ok(true)
+}
+
+/// Stored name of an entry; `int` is the size of its integers (1, or 8 for word keys).
+pub(crate) fn name(b: &[u8], g: Geo, e: &LeafEntry, int: usize) -> Result<Vec<u8>> {
+    read_array(b, g, e.name_chunk, e.name_ints as usize * int)
+}
+
+pub(crate) fn value(b: &[u8], g: Geo, e: &LeafEntry) -> Result<Value> {
+    Ok(Value {
+        size: e.value_size,
+        data: read_array(b, g, e.value_chunk, e.value_len())?,
+    })
+}
+
+/// The entry whose stored name is exactly `stored` (`ints` integers).
+pub(crate) fn find(b: &[u8], hash: u64, stored: &[u8], ints: usize) -> Result<Option<LeafEntry>> {
+    let (g, h) = open(b)?;
+    let mut best: Option<LeafEntry> = None;
+    for e in chain(b, g, &h, hash)? {
+        let e = e?;
+        if e.hash == hash
+            && e.name_ints as usize == ints
+            && best.is_none_or(|x| e.cd < x.cd)
+            && array_is(b, g, e.name_chunk, stored)?
+        {
+            best = Some(e);
+        }
+    }
+    Ok(best)
+}
+
+/// The entry with the lowest cd whose name (without NUL) satisfies `same`.
+pub(crate) fn find_by(
+    b: &[u8],
+    hash: u64,
+    mut same: impl FnMut(&[u8]) -> bool,
+) -> Result<Option<(LeafEntry, Vec<u8>)>> {
+    let (g, h) = open(b)?;
+    let mut best: Option<(LeafEntry, Vec<u8>)> = None;
+    for e in chain(b, g, &h, hash)? {
+        let e = e?;
+        if e.hash != hash || best.as_ref().is_some_and(|(x, _)| x.cd <= e.cd) {
+            continue;
+        }
+        let mut n = name(b, g, &e, 1)?;
+        n.pop();
+        if same(&n) {
+            best = Some((e, n));
+        }
+    }
+    Ok(best)
+}
+
+/// Lowest cd that no entry with this hash uses.
+pub(crate) fn free_cd(b: &[u8], hash: u64) -> Result<u32> {
+    let (g, h) = open(b)?;
+    let mut used = Vec::new();
+    for e in chain(b, g, &h, hash)? {
+        let e = e?;
+        if e.hash == hash {
+            used.push(e.cd);
+        }
+    }
+    Ok(lowest_unused(&mut used))
+}
+
+/// Smallest number not in `used`.
+pub(crate) fn lowest_unused(used: &mut [u32]) -> u32 {
+    used.sort_unstable();
+    let mut cd = 0;
+    for &u in used.iter() {
+        if u == cd {
+            cd += 1;
+        } else if u > cd {
+            break;
+        }
+    }
+    cd
+}
+
+/// Every entry, in no particular order.
+pub(crate) fn entries(b: &[u8]) -> Result<(Geo, LeafHdr, Vec<LeafEntry>)> {
+    let (g, h) = open(b)?;
+    let mut out = Vec::with_capacity(h.nentries.min(g.chunks));
+    for i in 0..g.buckets {
+        let c = Chain {
+            b,
+            g,
+            next: u16_at(b, HEADER + 2 * i)?,
+            left: g.chunks,
+        };
+        for e in c {
+            out.push(e?);
+            if out.len() > g.chunks {
+                return Err(bad("more entries than chunks"));
+            }
+        }
+    }
+    Ok((g, h, out))
+}
+
+fn take_chunk(b: &mut [u8], g: Geo, ty: u8) -> Result<u16> {
+    let c = u16_at(b, 34)?;
+    let at = g.chunk(c)?;
+    let nfree = u16_at(b, 28)?;
+    if b[at] != T_FREE || nfree == 0 {
+        return Err(bad("free list leads to a chunk that is in use"));
+    }
+    let next = u16_at(b, at + 22)?;
+    put_u16(b, 34, next);
+    put_u16(b, 28, nfree - 1);
+    b[at..at + CHUNK].fill(0);
+    b[at] = ty;
+    Ok(c)
+}
+
+fn give_chunk(b: &mut [u8], g: Geo, c: u16) -> Result<()> {
+    let at = g.chunk(c)?;
+    b[at..at + CHUNK].fill(0);
+    b[at] = T_FREE;
+    let head = u16_at(b, 34)?;
+    put_u16(b, at + 22, head);
+    put_u16(b, 34, c);
+    let nfree = u16_at(b, 28)?;
+    put_u16(b, 28, nfree.saturating_add(1).min(g.chunks as u16));
+    Ok(())
+}
+
+fn write_array(b: &mut [u8], g: Geo, data: &[u8]) -> Result<u16> {
+    let mut next = NONE;
+    // From the last part to the first, so that each chunk knows its successor.
+    for part in data.chunks(ARRAY_BYTES).rev() {
+        let c = take_chunk(b, g, T_ARRAY)?;
+        let at = g.chunk(c)?;
+        b[at + 1..at + 1 + part.len()].copy_from_slice(part);
+        put_u16(b, at + 22, next);
+        next = c;
+    }
+    Ok(next)
+}
+
+fn free_array(b: &mut [u8], g: Geo, mut c: u16, len: usize) -> Result<()> {
+    for _ in 0..len.div_ceil(ARRAY_BYTES) {
+        let at = g.chunk(c)?;
+        if b[at] != T_ARRAY {
+            return Err(bad("array chunk of another type"));
+        }
+        let next = u16_at(b, at + 22)?;
+        give_chunk(b, g, c)?;
+        c = next;
+    }
+    Ok(())
+}
+
+/// Adds an entry; the caller has made sure that it fits.
+pub(crate) fn insert(
+    b: &mut [u8],
+    hash: u64,
+    cd: u32,
+    stored: &[u8],
+    ints: usize,
+    v: &Value,
+) -> Result<()> {
+    let (g, h) = open(b)?;
+    let c = take_chunk(b, g, T_ENTRY)?;
+    let name_chunk = write_array(b, g, stored)?;
+    let value_chunk = write_array(b, g, &v.data)?;
+    let at = g.chunk(c)?;
+    b[at + 1] = v.size;
+    put_u16(b, at + 4, name_chunk);
+    put_u16(b, at + 6, ints as u16);
+    put_u16(b, at + 8, value_chunk);
+    put_u16(b, at + 10, v.len() as u16);
+    put_u32(b, at + 12, cd);
+    put_u64(b, at + 16, hash);
+    // Link before the first entry with a larger cd.
+    let mut link = bucket(g, &h, hash);
+    for _ in 0..=g.chunks {
+        let next = u16_at(b, link)?;
+        if next == NONE || entry(b, g, next)?.cd > cd {
+            put_u16(b, at + 2, next);
+            put_u16(b, link, c);
+            let n = u16_at(b, 30)?;
+            put_u16(b, 30, n.saturating_add(1));
+            return Ok(());
+        }
+        link = g.chunk(next)? + 2;
+    }
+    Err(bad("chain goes round"))
+}
+
+/// Gives an entry another value; the caller has made sure that it fits.
+pub(crate) fn set_value(b: &mut [u8], e: &LeafEntry, v: &Value) -> Result<()> {
+    let (g, _) = open(b)?;
+    let at = g.chunk(e.chunk)?;
+    free_array(b, g, e.value_chunk, e.value_len())?;
+    let value_chunk = write_array(b, g, &v.data)?;
+    b[at + 1] = v.size;
+    put_u16(b, at + 8, value_chunk);
+    put_u16(b, at + 10, v.len() as u16);
+    Ok(())
+}
+
+/// Takes an entry out; `int` is the size of its name's integers.
+pub(crate) fn remove(b: &mut [u8], e: &LeafEntry, int: usize) -> Result<()> {
+    let (g, h) = open(b)?;
+    let mut link = bucket(g, &h, e.hash);
+    for _ in 0..=g.chunks {
+        let next = u16_at(b, link)?;
+        if next == e.chunk {
+            put_u16(b, link, e.next);
+            free_array(b, g, e.name_chunk, e.name_ints as usize * int)?;
+            free_array(b, g, e.value_chunk, e.value_len())?;
+            give_chunk(b, g, e.chunk)?;
+            let n = u16_at(b, 30)?;
+            put_u16(b, 30, n.saturating_sub(1));
+            return Ok(());
+        }
+        if next == NONE {
+            break;
+        }
+        link = g.chunk(next)? + 2;
+    }
+    Err(bad("entry is not in its chain"))
+}
+
+/// Sets prefix and prefix length of an empty or unaffected leaf (shrinking).
+pub(crate) fn set_prefix(b: &mut [u8], prefix: u64, prefix_len: u32) -> Result<()> {
+    open(b)?;
+    put_u64(b, 16, prefix);
+    put_u16(b, 32, prefix_len as u16);
+    Ok(())
+}
+
+/// Splits `b` by the next bit of the hash: the two leaves that replace it.
+pub(crate) fn split(b: &[u8], int: usize) -> Result<(Vec<u8>, Vec<u8>)> {
+    let (g, h, all) = entries(b)?;
+    let len = h.prefix_len + 1;
+    if len + (g.shift - 5) > 64 {
+        return Err(bad("prefix too long to split"));
+    }
+    let sorted = b[36] & F_SORTED != 0;
+    let mut low = vec![0; b.len()];
+    let mut high = vec![0; b.len()];
+    init(&mut low, h.prefix << 1, len, sorted)?;
+    init(&mut high, (h.prefix << 1) | 1, len, sorted)?;
+    for e in &all {
+        let to = match (e.hash >> (64 - len)) & 1 {
+            0 => &mut low,
+            _ => &mut high,
+        };
+        let n = name(b, g, e, int)?;
+        let v = value(b, g, e)?;
+        insert(to, e.hash, e.cd, &n, e.name_ints as usize, &v)?;
+    }
+    Ok((low, high))
+}

@@ -1,0 +1,55 @@
+//! What a ZAP needs of the object it lives in.
+
+use base::{Block, Result};
+use disk::ObjType;
+use std::sync::{Arc, RwLock};
+
+/// Blocks of one object. Implemented by `dmu::Dnode` and by [`crate::mem::MemStore`].
+pub trait Store {
+    type Tx;
+    /// Bytes per data block now.
+    fn block_size(&self) -> usize;
+    /// Changes the block size of an object of one block, keeping its content.
+    fn set_block_size(&self, tx: &Self::Tx, size: usize) -> Result<()>;
+    /// One whole block; zeros where nothing was written.
+    fn block(&self, blkid: u64) -> Result<Block>;
+    /// Changes one block in place; extends the object if it lies past its end.
+    fn modify<R>(&self, tx: &Self::Tx, blkid: u64, f: impl FnOnce(&mut Vec<u8>) -> R) -> Result<R>;
+    /// Punches `n` blocks from `blkid`; they read as zeros afterwards.
+    fn free_blocks(&self, tx: &Self::Tx, blkid: u64, n: u64) -> Result<()>;
+    fn obj_type(&self) -> ObjType;
+    /// Something that differs between objects, to salt their hashes with.
+    fn seed(&self, tx: &Self::Tx) -> u64;
+    /// Readers and writers of this object exclude each other with this lock. It is held while blocks
+    /// are read, because an operation sees header, table and leaf as one thing; nothing that is
+    /// called under it takes another lock of this kind.
+    fn lock(&self) -> &RwLock<()>;
+}
+
+impl<T: Store> Store for Arc<T> {
+    type Tx = T::Tx;
+    fn block_size(&self) -> usize {
+        (**self).block_size()
+    }
+    fn set_block_size(&self, tx: &Self::Tx, size: usize) -> Result<()> {
+        (**self).set_block_size(tx, size)
+    }
+    fn block(&self, blkid: u64) -> Result<Block> {
+        (**self).block(blkid)
+    }
+    fn modify<R>(&self, tx: &Self::Tx, blkid: u64, f: impl FnOnce(&mut Vec<u8>) -> R) -> Result<R> {
+        (**self).modify(tx, blkid, f)
+    }
+    fn free_blocks(&self, tx: &Self::Tx, blkid: u64, n: u64) -> Result<()> {
+        (**self).free_blocks(tx, blkid, n)
+    }
+    fn obj_type(&self) -> ObjType {
+        (**self).obj_type()
+    }
+    fn seed(&self, tx: &Self::Tx) -> u64 {
+        (**self).seed(tx)
+    }
+    fn lock(&self) -> &RwLock<()> {
+        (**self).lock()
+    }
+}

@@ -7,12 +7,15 @@ pub mod bytes;
 pub mod dnode;
 pub mod dsl;
 pub mod feature;
+pub mod fuid;
 pub mod history;
 pub mod label;
 pub mod nvlist;
+pub mod sa;
 pub mod spacemap;
 pub mod types;
 pub mod uberblock;
+pub mod xattr;
 pub mod znode;
 
 pub use blkptr::{BlkPtr, Dva, BP_SIZE};

@@ -16,3 +16,6 @@
 pub mod checksum;
 pub mod compress;
 pub mod parity;
+
+#[cfg(test)]
+mod testdata;

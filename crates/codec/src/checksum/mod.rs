@@ -163,7 +163,7 @@ pub fn compute(alg: u8, data: &[u8], swapped: bool, salt: &[u8; 32]) -> Result<W
         SHA512 => native_words(&sha2::Sha512_256::digest(data), swapped),
         SKEIN => native_words(&skein::mac_512_256(salt, data), swapped),
         EDONR if swapped => bail!(Unsupported, "Edon-R checksum of a big-endian writer"),
-        EDONR => bail!(Unsupported, "Edon-R checksum"),
+        EDONR => native_words(&edonr::salted_512(salt, data), false),
         BLAKE3 => native_words(blake3::keyed_hash(salt, data).as_bytes(), swapped),
         INHERIT => bail!(Invalid, "checksum algorithm was not resolved"),
         _ => bail!(Damaged, "checksum algorithm {alg} is unknown"),

@@ -123,3 +123,30 @@ pub fn mac_512_256(salt: &[u8; 32], data: &[u8]) -> [u8; 32] {
     out.copy_from_slice(&skein512(Some(salt), data, 256)[..32]);
     out
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Known answers of the specification (appendix C) for Skein-512-512, one and two blocks, and of the
+    /// submission's answer file for the empty Skein-512-256.
+    #[test]
+    fn known_answers() {
+        let hex = |b: &[u8]| -> String { b.iter().map(|b| format!("{b:02x}")).collect() };
+        assert_eq!(
+            hex(&skein512(None, &[0xff], 512)),
+            "71b7bce6fe6452227b9ced6014249e5bf9a9754c3ad618ccc4e0aae16b316cc8\
+             ca698d864307ed3e80b6ef1570812ac5272dc409b5a012df2a579102f340617a"
+        );
+        assert_eq!(
+            hex(&skein512(None, &[], 256)[..32]),
+            "39ccc4554a8b31853b9de7a1fe638a24cce6b35a55f2431009e18780335d2621"
+        );
+        let down: Vec<u8> = (0x80..=0xff).rev().collect();
+        assert_eq!(
+            hex(&skein512(None, &down[..64], 512)),
+            "45863ba3be0c4dfc27e75d358496f4ac9a736a505d9313b42b2f5eada79fc17f\
+             63861e947afb1d056aa199575ad3f8c9a3cc1780b5e5fa4cae050e989876625b"
+        );
+    }
+}

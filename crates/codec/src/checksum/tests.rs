@@ -259,3 +259,38 @@ fn hostile_regions() {
         assert!(verify_embedded(ZILOG2, &r, &VERIFIER).is_err());
     }
 }
+
+fn hex(text: &str) -> Vec<u8> {
+    let nibbles: Vec<u8> = text
+        .chars()
+        .filter_map(|c| c.to_digit(16))
+        .map(|d| d as u8)
+        .collect();
+    nibbles.chunks(2).map(|p| p[0] << 4 | p[1]).collect()
+}
+
+#[test]
+fn blocks_written_by_openzfs() {
+    use crate::testdata::{CHECKSUMS, SALT};
+    let salt: [u8; 32] = hex(SALT).try_into().unwrap();
+    let mut seen = 0u16;
+    for (name, size, words, text) in CHECKSUMS {
+        let alg = from_name(name).unwrap();
+        let mut data = hex(text);
+        data.resize(*size, 0);
+        assert_eq!(compute(alg, &data, false, &salt).unwrap(), *words, "{name}");
+        assert!(verify(alg, &data, false, &salt, words).unwrap());
+        let big = compute(alg, &data, true, &salt);
+        match alg {
+            SHA512 | SKEIN | BLAKE3 => assert_eq!(big.unwrap(), words.map(u64::swap_bytes)),
+            EDONR => assert_eq!(big.unwrap_err().kind, base::Kind::Unsupported),
+            _ => {}
+        }
+        let other = compute(alg, &data, false, &[1; 32]).unwrap();
+        assert_eq!(other != *words, is_salted(alg));
+        data[77] ^= 4;
+        assert!(!verify(alg, &data, false, &salt, words).unwrap());
+        seen |= 1 << alg;
+    }
+    assert_eq!(seen, 0b111_1001_1100_0000);
+}

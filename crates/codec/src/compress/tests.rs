@@ -238,3 +238,27 @@ fn hostile_input() {
         assert_eq!(&decompress(alg, &packed, data.len()).unwrap(), data);
     }
 }
+
+#[test]
+fn blocks_written_by_openzfs() {
+    use crate::checksum::{compute, SHA256};
+    for (name, psize, lsize, words, text) in crate::testdata::COMPRESSED {
+        let alg = from_name(name).unwrap();
+        let nibbles: Vec<u8> = text
+            .chars()
+            .filter_map(|c| c.to_digit(16))
+            .map(|d| d as u8)
+            .collect();
+        let mut data: Vec<u8> = nibbles.chunks(2).map(|p| p[0] << 4 | p[1]).collect();
+        data.resize(*psize, 0);
+        let out = decompress(alg, &data, *lsize).unwrap();
+        assert_eq!(
+            compute(SHA256, &out, false, &[0; 32]).unwrap(),
+            *words,
+            "{name}"
+        );
+        // and back again, within the same allocated size
+        let again = compress(alg, 0, &out, *psize).unwrap();
+        assert_eq!(decompress(alg, &again, *lsize).unwrap(), out);
+    }
+}

@@ -1,1 +1,35 @@
+//! Objects as trees of blocks, and the transactions that change them.
+//!
+//! Two views of every object live side by side. The *open* view is what callers read and write:
+//! dirty blocks and changed fields in memory. The *synced* view is the tree of block pointers of
+//! the last transaction group on disk; it is immutable ([`Arc`]) and replaced whole when a group has
+//! been written. A read takes a dirty block if there is one, else walks the synced tree through the
+//! block cache.
+//!
+//! When a group closes ([`Dmu::begin_sync`]) each dirty object hands over its fields and dirty
+//! blocks as shared buffers; later writers copy on write, so the open group never waits for the
+//! group being written. Writing is bottom-up: data blocks, indirect blocks, dnodes, the meta-dnode's
+//! tree, the object set.
+//!
+//! Lock order: callers' locks → transaction → object → dirty lists. A transaction group cannot close
+//! while a transaction lives, so nobody may wait for a lock of the rooms above, for another
+//! transaction or for a log commit while holding one.
 #![forbid(unsafe_code)]
+
+mod dnode;
+mod objset;
+mod sync;
+pub mod testing;
+mod tree;
+mod tx;
+
+pub use dnode::{Dnode, Info};
+pub use objset::{NewObject, Objset, WritePolicy};
+pub use sync::SyncHooks;
+pub use tree::{walk, Visit};
+pub use tx::{Admission, Dmu, DmuOptions, Driver, Need, SyncGroup, Tx};
+
+/// Object numbers of the accounting objects kept in the object set block itself.
+pub const USERUSED_OBJECT: u64 = u64::MAX;
+pub const GROUPUSED_OBJECT: u64 = u64::MAX - 1;
+pub const PROJECTUSED_OBJECT: u64 = u64::MAX - 2;

@@ -386,6 +386,8 @@ impl Zio {
             for i in 0..disk::blkptr::DVAS {
                 bp.set_dva(i, old.dva(i));
             }
+            // Same address, same birth: the cached content is the one being replaced.
+            self.cache.remove(old);
             for d in bp.dvas() {
                 self.enqueue(&d, p.data.clone(), txg)?;
             }

@@ -1,0 +1,763 @@
+//! One object: its open view (fields, dirty blocks) over its synced view.
+
+use crate::objset::Objset;
+use crate::tree::Synced;
+use crate::tx::{Dmu, Tx};
+use base::{bail, Block, Error, Kind, RangeSet, Result, Txg};
+use disk::{DnodePhys, ObjType};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, RwLock, RwLockReadGuard, RwLockWriteGuard, Weak};
+
+/// What callers may know of an object.
+#[derive(Clone, Copy, Debug)]
+pub struct Info {
+    pub obj_type: ObjType,
+    pub bonus_type: ObjType,
+    pub block_size: usize,
+    pub max_blkid: u64,
+    pub slots: u8,
+    /// Bytes on disk as of the last sync.
+    pub used: u64,
+    pub nlevels: u8,
+    pub indblkshift: u8,
+}
+
+/// The fields of a dnode as the open group sees them.
+#[derive(Clone, Debug)]
+pub(crate) struct Fields {
+    /// False once the object has been freed.
+    pub allocated: bool,
+    pub obj_type: ObjType,
+    pub bonus_type: ObjType,
+    pub indblkshift: u8,
+    pub nblkptr: u8,
+    pub checksum: u8,
+    pub compress: u8,
+    pub block_size: usize,
+    pub maxblkid: u64,
+    pub slots: u8,
+    pub bonus: Vec<u8>,
+}
+
+/// A dirty block.
+pub(crate) struct Buf {
+    pub data: Block,
+    /// Byte ranges that hold real data; `None` = all. The rest is fetched when somebody reads the
+    /// block or the group is written.
+    pub valid: Option<RangeSet>,
+    /// Newest group it is dirty in.
+    pub txg: Txg,
+}
+
+/// Changes of one group.
+#[derive(Default)]
+pub(crate) struct Pending {
+    pub dirty: bool,
+    pub blocks: BTreeSet<u64>,
+    /// Block ids freed, half-open; applied before `blocks`.
+    pub frees: RangeSet,
+    pub spill: bool,
+}
+
+/// Spill block of the open view.
+#[derive(Clone)]
+pub(crate) enum Spill {
+    /// As on disk.
+    Synced,
+    Removed(Txg),
+    Data(Block, Txg),
+}
+
+pub(crate) struct Inner {
+    pub f: Fields,
+    pub bufs: BTreeMap<u64, Buf>,
+    pub pend: [Pending; 4],
+    /// Frees of the group being written: still to be seen as holes.
+    pub syncing_frees: RangeSet,
+    pub spill: Spill,
+    pub s: Arc<Synced>,
+    /// Changes whenever a clean block may have changed: a read that raced starts again.
+    pub gen: u64,
+}
+
+/// An object. Obtained from [`Objset::hold`], shared as `Arc<Dnode>`.
+pub struct Dnode {
+    object: u64,
+    os: Weak<Objset>,
+    me: Weak<Dnode>,
+    pub(crate) dmu: Arc<Dmu>,
+    pub(crate) inner: RwLock<Inner>,
+}
+
+/// What a sync takes over from a dirty object.
+pub(crate) struct Job {
+    pub dn: Arc<Dnode>,
+    pub f: Fields,
+    pub blocks: Vec<(u64, Block, Option<RangeSet>)>,
+    pub frees: RangeSet,
+    pub spill: Option<Option<Block>>,
+    pub s: Arc<Synced>,
+}
+
+impl Dnode {
+    pub(crate) fn new(
+        object: u64,
+        os: Weak<Objset>,
+        dmu: Arc<Dmu>,
+        f: Fields,
+        s: Synced,
+    ) -> Arc<Dnode> {
+        Arc::new_cyclic(|me| Dnode {
+            object,
+            os,
+            me: me.clone(),
+            dmu,
+            inner: RwLock::new(Inner {
+                f,
+                bufs: BTreeMap::new(),
+                pend: Default::default(),
+                syncing_frees: RangeSet::new(),
+                spill: Spill::Synced,
+                s: Arc::new(s),
+                gen: 0,
+            }),
+        })
+    }
+
+    pub(crate) fn from_phys(
+        object: u64,
+        os: Weak<Objset>,
+        dmu: Arc<Dmu>,
+        p: &DnodePhys,
+    ) -> Arc<Dnode> {
+        let f = Fields {
+            allocated: true,
+            obj_type: p.obj_type,
+            bonus_type: p.bonus_type,
+            indblkshift: p.indblkshift,
+            nblkptr: p.blkptr.len() as u8,
+            checksum: p.checksum,
+            compress: p.compress,
+            block_size: p.block_size(),
+            maxblkid: p.maxblkid,
+            slots: p.slots,
+            bonus: p.bonus.clone(),
+        };
+        Dnode::new(object, os, dmu, f, Synced::of(p))
+    }
+
+    pub(crate) fn read_lock(&self) -> RwLockReadGuard<'_, Inner> {
+        self.inner.read().unwrap_or_else(|e| e.into_inner())
+    }
+
+    pub(crate) fn write_lock(&self) -> RwLockWriteGuard<'_, Inner> {
+        self.inner.write().unwrap_or_else(|e| e.into_inner())
+    }
+
+    /// Object number.
+    pub fn object(&self) -> u64 {
+        self.object
+    }
+
+    /// The object set it belongs to.
+    pub fn objset(&self) -> Result<Arc<Objset>> {
+        self.os
+            .upgrade()
+            .ok_or_else(|| Error::new(Kind::Stale, "the dataset was closed"))
+    }
+
+    pub fn info(&self) -> Info {
+        let i = self.read_lock();
+        Info {
+            obj_type: i.f.obj_type,
+            bonus_type: i.f.bonus_type,
+            block_size: i.f.block_size,
+            max_blkid: i.f.maxblkid,
+            slots: i.f.slots,
+            used: i.s.used,
+            nlevels: i.s.nlevels,
+            indblkshift: i.f.indblkshift,
+        }
+    }
+
+    /// The bytes of the bonus in use.
+    pub fn bonus(&self) -> Vec<u8> {
+        self.read_lock().f.bonus.clone()
+    }
+
+    /// Runs `f` on the bonus without copying it.
+    pub fn with_bonus<R>(&self, f: impl FnOnce(&[u8]) -> R) -> R {
+        f(&self.read_lock().f.bonus)
+    }
+
+    /// Largest bonus this dnode can hold.
+    pub fn bonus_capacity(&self, with_spill: bool) -> usize {
+        let i = self.read_lock();
+        i.f.slots as usize * 512
+            - 64
+            - 128 * i.f.nblkptr as usize
+            - if with_spill { 128 } else { 0 }
+    }
+
+    /// Marks the object changed in the transaction's group.
+    fn touch(&self, i: &mut Inner, tx: &Tx) -> Result<()> {
+        if !i.f.allocated {
+            bail!(NotFound, "object {} was freed", self.object);
+        }
+        let p = &mut i.pend[tx.txg() as usize & 3];
+        if !p.dirty {
+            p.dirty = true;
+            let me = self.me.upgrade().ok_or_else(|| Error::from(Kind::Stale))?;
+            self.objset()?.add_dirty(tx.txg(), me);
+            // The dnode itself and its share of the trees above.
+            self.dmu.add_dirty(tx.txg(), 1024);
+        }
+        Ok(())
+    }
+
+    pub fn set_bonus(&self, tx: &Tx, bytes: &[u8]) -> Result<()> {
+        let mut i = self.write_lock();
+        let spill = match &i.spill {
+            Spill::Synced => i.s.spill.is_some(),
+            Spill::Removed(_) => false,
+            Spill::Data(..) => true,
+        };
+        let room = i.f.slots as usize * 512
+            - 64
+            - 128 * i.f.nblkptr as usize
+            - if spill { 128 } else { 0 };
+        if bytes.len() > room {
+            bail!(
+                NoSpace,
+                "bonus of {} bytes in a room of {room}",
+                bytes.len()
+            );
+        }
+        self.touch(&mut i, tx)?;
+        i.f.bonus.clear();
+        i.f.bonus.extend_from_slice(bytes);
+        Ok(())
+    }
+
+    pub fn set_bonus_type(&self, tx: &Tx, ty: ObjType) -> Result<()> {
+        let mut i = self.write_lock();
+        self.touch(&mut i, tx)?;
+        i.f.bonus_type = ty;
+        Ok(())
+    }
+
+    /// Changes the object type ("zapify"); content stays.
+    pub fn set_type(&self, tx: &Tx, ty: ObjType) -> Result<()> {
+        let mut i = self.write_lock();
+        self.touch(&mut i, tx)?;
+        i.f.obj_type = ty;
+        Ok(())
+    }
+
+    /// Compression of this object's data, 0 = as the dataset says.
+    pub fn set_compress(&self, tx: &Tx, id: u8) -> Result<()> {
+        let mut i = self.write_lock();
+        self.touch(&mut i, tx)?;
+        i.f.compress = id;
+        Ok(())
+    }
+
+    /// Checksum of this object's data, 0 = as the dataset says.
+    pub fn set_checksum(&self, tx: &Tx, id: u8) -> Result<()> {
+        let mut i = self.write_lock();
+        self.touch(&mut i, tx)?;
+        i.f.checksum = id;
+        Ok(())
+    }
+
+    pub fn spill(&self) -> Result<Option<Block>> {
+        loop {
+            let (bp, gen) = {
+                let i = self.read_lock();
+                match &i.spill {
+                    Spill::Removed(_) => return Ok(None),
+                    Spill::Data(b, _) => return Ok(Some(b.clone())),
+                    Spill::Synced => match &i.s.spill {
+                        Some(bp) if !bp.is_hole() => (*bp, i.gen),
+                        _ => return Ok(None),
+                    },
+                }
+            };
+            match self.dmu.zio.read(&bp) {
+                Ok(b) => return Ok(Some(b)),
+                Err(e) if self.read_lock().gen == gen => return Err(e),
+                Err(_) => {}
+            }
+        }
+    }
+
+    /// Replaces the spill block; `data` must be a multiple of 512 bytes, at most 128 KiB.
+    pub fn set_spill(&self, tx: &Tx, data: Option<Vec<u8>>) -> Result<()> {
+        let mut i = self.write_lock();
+        if let Some(d) = &data {
+            if d.is_empty() || d.len() % 512 != 0 || d.len() > base::OLD_MAX_BLOCK {
+                bail!(Invalid, "spill block of {} bytes", d.len());
+            }
+            let room = i.f.slots as usize * 512 - 64 - 128 * i.f.nblkptr as usize - 128;
+            if i.f.bonus.len() > room {
+                bail!(
+                    NoSpace,
+                    "no room for a spill pointer beside {} bytes",
+                    i.f.bonus.len()
+                );
+            }
+        }
+        self.touch(&mut i, tx)?;
+        i.pend[tx.txg() as usize & 3].spill = true;
+        i.spill = match data {
+            Some(d) => {
+                self.dmu.add_dirty(tx.txg(), d.len() as u64);
+                Spill::Data(Arc::new(d), tx.txg())
+            }
+            None => Spill::Removed(tx.txg()),
+        };
+        Ok(())
+    }
+
+    /// One whole block; zeros if there is none.
+    pub fn block(&self, blkid: u64) -> Result<Block> {
+        loop {
+            let (s, gen, partial, size) = {
+                let i = self.read_lock();
+                let mut partial = false;
+                match i.bufs.get(&blkid) {
+                    Some(b) if b.valid.is_none() => return Ok(b.data.clone()),
+                    Some(_) => partial = true,
+                    None if i.is_known_hole(blkid) => {
+                        return Ok(Arc::new(vec![0; i.f.block_size]));
+                    }
+                    None => {}
+                }
+                (i.s.clone(), i.gen, partial, i.f.block_size)
+            };
+            let base = match s.read(&self.dmu.zio, blkid) {
+                Ok(b) if b.len() == size => b,
+                // The block size was changed in a group not yet written: only block 0 exists.
+                Ok(b) => {
+                    let mut v = b.to_vec();
+                    v.resize(size, 0);
+                    Arc::new(v)
+                }
+                Err(e) if self.read_lock().gen == gen => return Err(e),
+                Err(_) => continue,
+            };
+            if !partial {
+                if self.read_lock().gen == gen {
+                    return Ok(base);
+                }
+                continue;
+            }
+            let mut i = self.write_lock();
+            if i.gen != gen {
+                continue;
+            }
+            if let Some(b) = i.bufs.get_mut(&blkid) {
+                b.fill(&base);
+                return Ok(b.data.clone());
+            }
+        }
+    }
+
+    /// Copies `buf.len()` bytes from `offset`; zeros in holes and past the last block.
+    pub fn read(&self, offset: u64, buf: &mut [u8]) -> Result<()> {
+        let mut done = 0;
+        while done < buf.len() {
+            let size = self.read_lock().f.block_size as u64;
+            let at = offset + done as u64;
+            let (blkid, within) = (at / size, (at % size) as usize);
+            let n = (size as usize - within).min(buf.len() - done);
+            let b = self.block(blkid)?;
+            match b.get(within..within + n) {
+                Some(src) => buf[done..done + n].copy_from_slice(src),
+                None => continue, // the block size changed between the two looks
+            }
+            done += n;
+        }
+        Ok(())
+    }
+
+    /// Writes `data` at `offset`. Whole blocks and known holes are never read; the missing part of
+    /// other partial blocks is fetched when the group is written.
+    pub fn write(&self, tx: &Tx, offset: u64, data: &[u8]) -> Result<()> {
+        if data.is_empty() {
+            return Ok(());
+        }
+        let mut i = self.write_lock();
+        self.touch(&mut i, tx)?;
+        let size = i.f.block_size;
+        let mut done = 0;
+        while done < data.len() {
+            let at = offset + done as u64;
+            let (blkid, within) = (at / size as u64, (at % size as u64) as usize);
+            let n = (size - within).min(data.len() - done);
+            let src = &data[done..done + n];
+            if n == size {
+                i.put(blkid, Arc::new(src.to_vec()), None, tx.txg());
+            } else if let Some(b) = i.bufs.get_mut(&blkid) {
+                Arc::make_mut(&mut b.data)[within..within + n].copy_from_slice(src);
+                if let Some(v) = &mut b.valid {
+                    v.insert(within as u64, (within + n) as u64);
+                    if v.total() == size as u64 {
+                        b.valid = None;
+                    }
+                }
+                b.txg = tx.txg();
+            } else {
+                let mut v = vec![0; size];
+                v[within..within + n].copy_from_slice(src);
+                let valid = if i.is_known_hole(blkid) {
+                    None
+                } else {
+                    let mut r = RangeSet::new();
+                    r.insert(within as u64, (within + n) as u64);
+                    Some(r)
+                };
+                i.put(blkid, Arc::new(v), valid, tx.txg());
+            }
+            self.mark(&mut i, tx, blkid);
+            done += n;
+        }
+        Ok(())
+    }
+
+    fn mark(&self, i: &mut Inner, tx: &Tx, blkid: u64) {
+        if i.pend[tx.txg() as usize & 3].blocks.insert(blkid) {
+            self.dmu.add_dirty(tx.txg(), i.f.block_size as u64);
+        }
+        i.f.maxblkid = i.f.maxblkid.max(blkid);
+    }
+
+    /// Read-modify-write of one block.
+    pub fn modify<R>(&self, tx: &Tx, blkid: u64, f: impl FnOnce(&mut Vec<u8>) -> R) -> Result<R> {
+        let mut f = Some(f);
+        loop {
+            let gen = {
+                let mut i = self.write_lock();
+                self.touch(&mut i, tx)?;
+                if !i.bufs.contains_key(&blkid) && i.is_known_hole(blkid) {
+                    let zero = Arc::new(vec![0; i.f.block_size]);
+                    i.put(blkid, zero, None, tx.txg());
+                }
+                if i.bufs.get(&blkid).is_some_and(|b| b.valid.is_none()) {
+                    return self.change(&mut i, tx, blkid, &mut f);
+                }
+                i.gen
+            };
+            let base = self.block(blkid)?;
+            let mut i = self.write_lock();
+            if !i.bufs.contains_key(&blkid) {
+                if i.gen != gen {
+                    continue;
+                }
+                i.put(blkid, base, None, tx.txg());
+            }
+            if i.bufs.get(&blkid).is_some_and(|b| b.valid.is_none()) {
+                return self.change(&mut i, tx, blkid, &mut f);
+            }
+        }
+    }
+
+    fn change<R, F: FnOnce(&mut Vec<u8>) -> R>(
+        &self,
+        i: &mut Inner,
+        tx: &Tx,
+        blkid: u64,
+        f: &mut Option<F>,
+    ) -> Result<R> {
+        self.mark(i, tx, blkid);
+        let size = i.f.block_size;
+        match (i.bufs.get_mut(&blkid), f.take()) {
+            (Some(b), Some(f)) => {
+                b.txg = tx.txg();
+                let v = Arc::make_mut(&mut b.data);
+                let r = f(v);
+                assert_eq!(v.len(), size, "a block must keep its size");
+                Ok(r)
+            }
+            _ => Err(Error::from(Kind::Stale)),
+        }
+    }
+
+    /// Punches `[offset, offset + len)`: whole blocks become holes, partial ones are zeroed. `len`
+    /// `u64::MAX` (or a range past the last block) also lowers the last block id.
+    pub fn free_range(&self, tx: &Tx, offset: u64, len: u64) -> Result<()> {
+        let (size, maxblkid) = {
+            let i = self.read_lock();
+            (i.f.block_size as u64, i.f.maxblkid)
+        };
+        let object_end = (maxblkid + 1).saturating_mul(size);
+        let end = offset.saturating_add(len);
+        let to_end = end >= object_end;
+        let end = end.min(object_end);
+        if offset >= end {
+            return Ok(());
+        }
+        let first = offset.div_ceil(size);
+        let last = if to_end { maxblkid + 1 } else { end / size };
+        // Partial head and tail.
+        let head_end = (first * size).min(end);
+        if offset < head_end {
+            self.zero(tx, offset, head_end - offset)?;
+        }
+        if !to_end && last >= first && last * size < end {
+            self.zero(tx, last * size, end - last * size)?;
+        }
+        let mut i = self.write_lock();
+        self.touch(&mut i, tx)?;
+        if first < last {
+            let gone: Vec<u64> = i.bufs.range(first..last).map(|(k, _)| *k).collect();
+            for k in gone {
+                i.bufs.remove(&k);
+            }
+            let p = &mut i.pend[tx.txg() as usize & 3];
+            let gone: Vec<u64> = p.blocks.range(first..last).copied().collect();
+            for k in gone {
+                p.blocks.remove(&k);
+            }
+            p.frees.insert(first, last);
+            i.gen += 1;
+        }
+        if to_end && i.f.maxblkid >= first {
+            i.f.maxblkid = first.saturating_sub(1);
+        }
+        Ok(())
+    }
+
+    /// Zeroes a range inside one block, unless it is a hole already.
+    fn zero(&self, tx: &Tx, offset: u64, len: u64) -> Result<()> {
+        let size = self.read_lock().f.block_size as u64;
+        if self.is_hole(offset / size)? {
+            return Ok(());
+        }
+        self.write(tx, offset, &vec![0; len as usize])
+    }
+
+    fn is_hole(&self, blkid: u64) -> Result<bool> {
+        loop {
+            let (s, gen) = {
+                let i = self.read_lock();
+                if i.bufs.contains_key(&blkid) {
+                    return Ok(false);
+                }
+                if i.is_known_hole(blkid) {
+                    return Ok(true);
+                }
+                (i.s.clone(), i.gen)
+            };
+            match s.lookup(&self.dmu.zio, blkid) {
+                Ok(bp) => {
+                    if self.read_lock().gen == gen {
+                        return Ok(bp.is_hole());
+                    }
+                }
+                Err(e) if self.read_lock().gen == gen => return Err(e),
+                Err(_) => {}
+            }
+        }
+    }
+
+    /// Changes the block size of an object that has at most block 0; its content is kept.
+    pub fn set_block_size(&self, tx: &Tx, size: usize) -> Result<()> {
+        let size = base::roundup(size.max(512) as u64, 512) as usize;
+        if size > base::MAX_BLOCK {
+            bail!(Invalid, "block size {size}");
+        }
+        let hole = self.is_hole(0)?;
+        let old = if hole { None } else { Some(self.block(0)?) };
+        let mut i = self.write_lock();
+        if i.f.block_size == size {
+            return Ok(());
+        }
+        if i.f.maxblkid > 0 {
+            bail!(Invalid, "object {} has more than one block", self.object);
+        }
+        self.touch(&mut i, tx)?;
+        i.f.block_size = size;
+        if let Some(old) = old {
+            let mut v = match i.bufs.remove(&0) {
+                Some(b) if b.valid.is_none() => b.data.to_vec(),
+                _ => old.to_vec(),
+            };
+            v.resize(size, 0);
+            i.put(0, Arc::new(v), None, tx.txg());
+            self.mark(&mut i, tx, 0);
+        }
+        i.gen += 1;
+        Ok(())
+    }
+
+    /// The first byte at or after `offset` that is data (`data`) or in a hole; `None` if there is
+    /// none before the end of the last block. Block granularity; dirty blocks count as data.
+    pub fn seek(&self, offset: u64, data: bool) -> Result<Option<u64>> {
+        let (s, size, maxblkid, over) = {
+            let i = self.read_lock();
+            let mut dirty = RangeSet::new();
+            let mut freed = i.syncing_frees.clone();
+            for p in &i.pend {
+                for (a, b) in p.frees.iter() {
+                    freed.insert(a, b);
+                }
+            }
+            for k in i.bufs.keys() {
+                dirty.insert(*k, k + 1);
+            }
+            (
+                i.s.clone(),
+                i.f.block_size as u64,
+                i.f.maxblkid,
+                (dirty, freed),
+            )
+        };
+        let (dirty, freed) = over;
+        let mut blk = offset / size;
+        while blk <= maxblkid {
+            let (is_data, next) = if dirty.contains(blk, blk + 1) {
+                (true, blk + 1)
+            } else {
+                let limit = dirty.next_from(blk).map_or(maxblkid + 1, |(s, _)| s);
+                if let Some((a, b)) = freed.next_from(blk).filter(|(a, _)| *a == blk) {
+                    let _ = a;
+                    (false, b.min(limit))
+                } else {
+                    let limit = freed.next_from(blk).map_or(limit, |(a, _)| a.min(limit));
+                    // Asking for the other kind gives the end of this run.
+                    let d = s.seek(&self.dmu.zio, blk, true)?;
+                    match d {
+                        Some(d) if d == blk => {
+                            let h = s.seek(&self.dmu.zio, blk, false)?;
+                            (true, h.unwrap_or(maxblkid + 1).min(limit))
+                        }
+                        Some(d) => (false, d.min(limit)),
+                        None => (false, limit),
+                    }
+                }
+            };
+            if is_data == data {
+                return Ok(Some(offset.max(blk * size)));
+            }
+            blk = next.max(blk + 1);
+        }
+        Ok(None)
+    }
+
+    /// True if some group not yet on disk changed the object.
+    pub fn is_dirty(&self) -> bool {
+        let i = self.read_lock();
+        !i.bufs.is_empty() || i.pend.iter().any(|p| p.dirty) || !i.syncing_frees.is_empty()
+    }
+
+    /// Reads ahead: brings the blocks that hold `[offset, offset + len)` into the cache.
+    pub fn prefetch(&self, offset: u64, len: u64) {
+        let size = self.read_lock().f.block_size as u64;
+        let last = offset.saturating_add(len).saturating_sub(1) / size;
+        for blk in offset / size..=last.min(self.read_lock().f.maxblkid) {
+            if self.block(blk).is_err() {
+                return;
+            }
+        }
+    }
+
+    // ---- for the sync --------------------------------------------------------------------------
+
+    /// Takes over the changes of `txg`.
+    pub(crate) fn take_job(self: &Arc<Self>, txg: Txg) -> Job {
+        let mut i = self.write_lock();
+        let p = std::mem::take(&mut i.pend[txg as usize & 3]);
+        let blocks = p
+            .blocks
+            .iter()
+            .filter_map(|k| i.bufs.get(k).map(|b| (*k, b.data.clone(), b.valid.clone())))
+            .collect();
+        for (a, b) in p.frees.iter() {
+            i.syncing_frees.insert(a, b);
+        }
+        let spill = p.spill.then(|| match &i.spill {
+            Spill::Data(b, _) => Some(b.clone()),
+            _ => None,
+        });
+        Job {
+            dn: self.clone(),
+            f: i.f.clone(),
+            blocks,
+            frees: p.frees,
+            spill,
+            s: i.s.clone(),
+        }
+    }
+
+    /// The group is written: the new tree becomes the synced view. `None`: the object is gone.
+    pub(crate) fn apply(&self, txg: Txg, phys: Option<&DnodePhys>) {
+        let mut i = self.write_lock();
+        i.s = Arc::new(match phys {
+            Some(p) => Synced::of(p),
+            None => Synced::none(i.f.nblkptr as usize, i.f.block_size, i.f.indblkshift),
+        });
+        let again = i.pend[txg as usize & 3].blocks.clone();
+        i.bufs.retain(|k, b| b.txg > txg || again.contains(k));
+        match &i.spill {
+            Spill::Removed(t) | Spill::Data(_, t)
+                if *t <= txg && !i.pend[txg as usize & 3].spill =>
+            {
+                i.spill = Spill::Synced
+            }
+            _ => {}
+        }
+        i.syncing_frees.clear();
+        i.gen += 1;
+    }
+
+    /// Fills the missing part of a live dirty block that the sync had to fetch anyway.
+    pub(crate) fn fill_live(&self, blkid: u64, base: &[u8]) {
+        if let Some(b) = self.write_lock().bufs.get_mut(&blkid) {
+            if b.data.len() == base.len() {
+                b.fill(base);
+            }
+        }
+    }
+
+    pub(crate) fn mark_freed(&self, tx: &Tx) -> Result<()> {
+        let mut i = self.write_lock();
+        self.touch(&mut i, tx)?;
+        i.f.allocated = false;
+        i.bufs.clear();
+        let p = &mut i.pend[tx.txg() as usize & 3];
+        p.blocks.clear();
+        i.gen += 1;
+        Ok(())
+    }
+
+    pub(crate) fn touch_new(&self, tx: &Tx) -> Result<()> {
+        let mut i = self.write_lock();
+        self.touch(&mut i, tx)
+    }
+}
+
+impl Buf {
+    fn fill(&mut self, base: &[u8]) {
+        if let Some(v) = self.valid.take() {
+            let data = Arc::make_mut(&mut self.data);
+            for (a, b) in v.gaps(0, data.len() as u64) {
+                data[a as usize..b as usize].copy_from_slice(&base[a as usize..b as usize]);
+            }
+        }
+    }
+}
+
+impl Inner {
+    /// True if the block has no data anywhere, known without I/O. Only meaningful without a buf.
+    fn is_known_hole(&self, blkid: u64) -> bool {
+        !self.s.exists
+            || blkid > self.s.maxblkid
+            || self.syncing_frees.contains(blkid, blkid + 1)
+            || self.pend.iter().any(|p| p.frees.contains(blkid, blkid + 1))
+    }
+
+    fn put(&mut self, blkid: u64, data: Block, valid: Option<RangeSet>, txg: Txg) {
+        self.bufs.insert(blkid, Buf { data, valid, txg });
+    }
+}

@@ -1,0 +1,734 @@
+//! An object set: its meta-dnode, its objects in memory, allocation of object numbers.
+
+use crate::dnode::{Dnode, Fields, Job};
+use crate::tree::Synced;
+use crate::tx::{Admission, Dmu, Need, Tx};
+use crate::{GROUPUSED_OBJECT, PROJECTUSED_OBJECT, USERUSED_OBJECT};
+use base::{bail, Error, Kind, Result, Txg};
+use disk::dnode::{DNODES_PER_BLOCK, DNODE_BLOCK, DNODE_SIZE, MAX_SLOTS};
+use disk::objset::{ObjsetPhys, ZIL_HEADER_SIZE};
+use disk::{BlkPtr, DnodePhys, ObjType};
+use std::collections::{BTreeMap, HashMap};
+use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, RwLock, Weak};
+
+const SHARDS: usize = 16;
+/// Highest object number (2^48 − 1).
+const MAX_OBJECT: u64 = (1 << 48) - 1;
+/// Clean objects kept in memory per object set beyond those in use.
+const KEEP_CLEAN: usize = 20_000;
+
+/// How blocks of an object set are stored: the dataset's properties with "inherit" and "on" resolved
+/// to on-disk numbers, and what the pool's version and features allow.
+#[derive(Clone, Debug)]
+pub struct WritePolicy {
+    pub compress: u8,
+    pub zstd_level: u8,
+    pub checksum: u8,
+    pub copies: u8,
+    /// redundant_metadata: 0 all, 1 most, 2 some, 3 none.
+    pub redundant_metadata: u8,
+    /// Compression of metadata: lz4 (15) or lzjb (3).
+    pub meta_compress: u8,
+    pub hole_birth: bool,
+    pub embedded_data: bool,
+    /// Most copies the pool version allows: 3, or 1 before version 2.
+    pub max_copies: u8,
+    /// The MOS: three copies of everything, fletcher4.
+    pub is_mos: bool,
+    /// dn_used counts bytes (pool version ≥ 3).
+    pub used_bytes: bool,
+    /// Dnode flags that say the object is in the user accounting (2, 8), or 0.
+    pub accounting_flags: u8,
+    /// Indirect block shift of new objects: 17, or 14 for old pools.
+    pub indblkshift: u8,
+}
+
+impl Default for WritePolicy {
+    fn default() -> Self {
+        WritePolicy {
+            compress: 15,
+            zstd_level: 0,
+            checksum: 7,
+            copies: 1,
+            redundant_metadata: 0,
+            meta_compress: 15,
+            hole_birth: true,
+            embedded_data: true,
+            max_copies: 3,
+            is_mos: false,
+            used_bytes: true,
+            accounting_flags: 0,
+            indblkshift: 17,
+        }
+    }
+}
+
+/// What a new object shall be; zero means the default.
+#[derive(Clone, Debug, Default)]
+pub struct NewObject {
+    pub obj_type: ObjType,
+    /// Bytes; 0 = 512.
+    pub block_size: usize,
+    /// 0 = the pool's default.
+    pub indblkshift: u8,
+    pub bonus_type: ObjType,
+    pub bonus: Vec<u8>,
+    /// 512-byte dnode slots; 0 = 1.
+    pub slots: u8,
+    pub checksum: u8,
+    pub compress: u8,
+}
+
+pub(crate) struct State {
+    pub zil_header: [u8; ZIL_HEADER_SIZE],
+    pub os_type: u64,
+    pub os_flags: u64,
+    pub macs: [u8; 64],
+    pub size: usize,
+    pub root: BlkPtr,
+    /// Header fields changed, by txg & 3.
+    pub dirty: [bool; 4],
+}
+
+#[derive(Default)]
+struct Numbers {
+    /// Next object number to look at.
+    cursor: u64,
+    /// Lowest number freed below the cursor and how many, since the cursor last went back.
+    freed_low: u64,
+    freed: u64,
+    /// The same, already on disk.
+    reusable: u64,
+}
+
+/// An open object set.
+pub struct Objset {
+    id: u64,
+    pub(crate) dmu: Arc<Dmu>,
+    me: Weak<Objset>,
+    policy: RwLock<Arc<WritePolicy>>,
+    shards: [Mutex<HashMap<u64, Arc<Dnode>>>; SHARDS],
+    pub(crate) meta: Arc<Dnode>,
+    pub(crate) special: [Mutex<Option<Arc<Dnode>>>; 3],
+    pub(crate) state: Mutex<State>,
+    numbers: Mutex<Numbers>,
+    dirty: Mutex<[BTreeMap<u64, Arc<Dnode>>; 4]>,
+    pub(crate) jobs: Mutex<Vec<Job>>,
+    admission: OnceLock<Weak<dyn Admission>>,
+    objects: AtomicI64,
+    highest: AtomicU64,
+    readonly: bool,
+    /// Bytes promised to transactions, by txg & 3.
+    promised: [AtomicU64; 4],
+}
+
+impl Objset {
+    /// Opens the object set whose block `root` points to. A hole means a data set that was never
+    /// given one ([`Objset::create`] makes it).
+    pub fn open(
+        dmu: &Arc<Dmu>,
+        id: u64,
+        root: &BlkPtr,
+        policy: WritePolicy,
+        readonly: bool,
+    ) -> Result<Arc<Objset>> {
+        if root.is_hole() {
+            return Err(Error::damaged(format!("dataset {id} has no object set")));
+        }
+        if root.obj_type() != ObjType::OBJSET {
+            return Err(Error::damaged(format!("not an object set: {root:?}")));
+        }
+        let b = dmu.zio.read(root)?;
+        let p = ObjsetPhys::decode(&b).map_err(|e| e.context(format!("dataset {id}")))?;
+        // fill counts every allocated object, but old software stored too small a number
+        let objects = root
+            .fill()
+            .max(p.meta.blkptr.iter().map(BlkPtr::fill).sum());
+        Ok(Self::build(dmu, id, *root, p, policy, readonly, objects))
+    }
+
+    /// A new, empty object set; its first block is born with the next sync of `tx`'s group. `size` is
+    /// 1024, 2048 or 4096.
+    pub fn create(
+        dmu: &Arc<Dmu>,
+        id: u64,
+        tx: &Tx,
+        os_type: u64,
+        size: usize,
+        policy: WritePolicy,
+    ) -> Result<Arc<Objset>> {
+        let shift = policy.indblkshift;
+        let mut nlevels = 1u32;
+        if !policy.is_mos {
+            // Enough for 2^48 objects at once, so that it never grows.
+            let epbs = shift as u32 - 7;
+            while 3u128 << (epbs * (nlevels - 1)) < (1u128 << 48) / DNODES_PER_BLOCK as u128 {
+                nlevels += 1;
+            }
+        }
+        let meta = DnodePhys {
+            obj_type: ObjType::DNODE,
+            indblkshift: shift,
+            nlevels: nlevels as u8,
+            datablkszsec: (DNODE_BLOCK / 512) as u16,
+            slots: 1,
+            blkptr: vec![BlkPtr::HOLE; 3],
+            ..DnodePhys::default()
+        };
+        let p = ObjsetPhys {
+            meta,
+            zil_header: [0; ZIL_HEADER_SIZE],
+            os_type,
+            os_flags: 0,
+            macs: [0; 64],
+            special: [None, None, None],
+            size,
+        };
+        let os = Self::build(dmu, id, BlkPtr::HOLE, p, policy, false, 0);
+        os.touch_header(tx);
+        Ok(os)
+    }
+
+    fn build(
+        dmu: &Arc<Dmu>,
+        id: u64,
+        root: BlkPtr,
+        p: ObjsetPhys,
+        policy: WritePolicy,
+        readonly: bool,
+        objects: u64,
+    ) -> Arc<Objset> {
+        Arc::new_cyclic(|me: &Weak<Objset>| {
+            let special = |n: usize, object: u64| {
+                Mutex::new(
+                    p.special[n]
+                        .as_ref()
+                        .map(|p| Dnode::from_phys(object, me.clone(), dmu.clone(), p)),
+                )
+            };
+            Objset {
+                id,
+                dmu: dmu.clone(),
+                me: me.clone(),
+                policy: RwLock::new(Arc::new(policy)),
+                shards: Default::default(),
+                meta: Dnode::from_phys(0, me.clone(), dmu.clone(), &p.meta),
+                special: [
+                    special(0, USERUSED_OBJECT),
+                    special(1, GROUPUSED_OBJECT),
+                    special(2, PROJECTUSED_OBJECT),
+                ],
+                highest: AtomicU64::new(if root.is_hole() {
+                    0
+                } else {
+                    (p.meta.maxblkid + 1) * DNODES_PER_BLOCK
+                }),
+                state: Mutex::new(State {
+                    zil_header: p.zil_header,
+                    os_type: p.os_type,
+                    os_flags: p.os_flags,
+                    macs: p.macs,
+                    size: p.size,
+                    root,
+                    dirty: [false; 4],
+                }),
+                numbers: Mutex::new(Numbers {
+                    cursor: 1,
+                    ..Numbers::default()
+                }),
+                dirty: Mutex::default(),
+                jobs: Mutex::default(),
+                admission: OnceLock::new(),
+                objects: AtomicI64::new(objects as i64),
+                readonly,
+                promised: Default::default(),
+            }
+        })
+    }
+
+    /// Object number of the dataset in the MOS; 0 for the MOS itself.
+    pub fn id(&self) -> u64 {
+        self.id
+    }
+
+    pub fn dmu(&self) -> &Arc<Dmu> {
+        &self.dmu
+    }
+
+    pub fn policy(&self) -> Arc<WritePolicy> {
+        self.policy
+            .read()
+            .unwrap_or_else(|e| e.into_inner())
+            .clone()
+    }
+
+    /// New properties take effect for blocks written from now on.
+    pub fn set_policy(&self, policy: WritePolicy) {
+        *self.policy.write().unwrap_or_else(|e| e.into_inner()) = Arc::new(policy);
+    }
+
+    pub fn set_admission(&self, a: Weak<dyn Admission>) {
+        let _ = self.admission.set(a);
+    }
+
+    pub fn is_readonly(&self) -> bool {
+        self.readonly
+    }
+
+    pub(crate) fn lock_state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(|e| e.into_inner())
+    }
+
+    /// The root block pointer as of the last sync.
+    pub fn root(&self) -> BlkPtr {
+        self.lock_state().root
+    }
+
+    pub fn os_type(&self) -> u64 {
+        self.lock_state().os_type
+    }
+
+    pub fn os_flags(&self) -> u64 {
+        self.lock_state().os_flags
+    }
+
+    /// Bytes of the object set block.
+    pub fn phys_size(&self) -> usize {
+        self.lock_state().size
+    }
+
+    pub fn set_os_flags(&self, tx: &Tx, flags: u64) {
+        self.lock_state().os_flags = flags;
+        self.touch_header(tx);
+    }
+
+    /// Grows the object set block (to 2048 or 4096 bytes); never shrinks it.
+    pub fn grow_phys(&self, tx: &Tx, size: usize) {
+        {
+            let mut s = self.lock_state();
+            if s.size >= size {
+                return;
+            }
+            s.size = size;
+        }
+        self.touch_header(tx);
+    }
+
+    /// The intent-log header (192 bytes, little-endian).
+    pub fn zil_header(&self) -> [u8; ZIL_HEADER_SIZE] {
+        self.lock_state().zil_header
+    }
+
+    pub fn set_zil_header(&self, tx: &Tx, header: [u8; ZIL_HEADER_SIZE]) {
+        self.lock_state().zil_header = header;
+        self.touch_header(tx);
+    }
+
+    /// Marks the object set block itself dirty.
+    pub fn touch_header(&self, tx: &Tx) {
+        self.lock_state().dirty[tx.txg() as usize & 3] = true;
+        if let Some(me) = self.me.upgrade() {
+            self.dmu.register(tx.txg(), &me);
+        }
+    }
+
+    /// Opens a transaction that may change objects of this set.
+    pub fn tx(&self, need: Need) -> Result<Tx> {
+        if self.readonly {
+            bail!(ReadOnly, "dataset {} is read-only", self.id);
+        }
+        if let Some(a) = self.admission.get().and_then(Weak::upgrade) {
+            let pending = self
+                .promised
+                .iter()
+                .map(|p| p.load(Ordering::Relaxed))
+                .sum();
+            a.admit(need, pending)?;
+        }
+        let tx = self.dmu.begin()?;
+        self.promised[tx.txg() as usize & 3].fetch_add(need.bytes, Ordering::Relaxed);
+        Ok(tx)
+    }
+
+    /// Allocated objects, those of unsynced groups included.
+    pub fn object_count(&self) -> u64 {
+        self.objects.load(Ordering::Relaxed).max(0) as u64
+    }
+
+    fn shard(&self, object: u64) -> MutexGuard<'_, HashMap<u64, Arc<Dnode>>> {
+        let n = (object ^ object >> 7) as usize % SHARDS;
+        self.shards[n].lock().unwrap_or_else(|e| e.into_inner())
+    }
+
+    fn special_index(object: u64) -> Option<usize> {
+        match object {
+            USERUSED_OBJECT => Some(0),
+            GROUPUSED_OBJECT => Some(1),
+            PROJECTUSED_OBJECT => Some(2),
+            _ => None,
+        }
+    }
+
+    /// The object of that number; `NotFound` if there is none.
+    pub fn hold(&self, object: u64) -> Result<Arc<Dnode>> {
+        let none = || {
+            Error::new(
+                Kind::NotFound,
+                format!("no object {object} in dataset {}", self.id),
+            )
+        };
+        if let Some(n) = Self::special_index(object) {
+            let s = self.special[n].lock().unwrap_or_else(|e| e.into_inner());
+            return s.clone().ok_or_else(none);
+        }
+        if object == 0 || object > MAX_OBJECT {
+            return Err(none());
+        }
+        loop {
+            if let Some(dn) = self.shard(object).get(&object) {
+                if !dn.read_lock().f.allocated {
+                    return Err(none());
+                }
+                return Ok(dn.clone());
+            }
+            let gen = self.meta.read_lock().gen;
+            let Some(p) = self.load(object)? else {
+                if self.meta.read_lock().gen != gen || self.shard(object).contains_key(&object) {
+                    continue;
+                }
+                return Err(none());
+            };
+            let mut m = self.shard(object);
+            if m.contains_key(&object) || self.meta.read_lock().gen != gen {
+                continue;
+            }
+            let dn = Dnode::from_phys(object, self.me.clone(), self.dmu.clone(), &p);
+            m.insert(object, dn.clone());
+            return Ok(dn);
+        }
+    }
+
+    /// The dnode as it is on disk.
+    fn load(&self, object: u64) -> Result<Option<DnodePhys>> {
+        let blk = object / DNODES_PER_BLOCK;
+        if blk > self.meta.info().max_blkid {
+            return Ok(None);
+        }
+        let b = self.meta.block(blk)?;
+        let want = (object % DNODES_PER_BLOCK) as usize;
+        let mut slot = 0;
+        while slot <= want {
+            let at = slot * DNODE_SIZE;
+            if slot == want {
+                return DnodePhys::decode(&b[at..])
+                    .map_err(|e| e.context(format!("object {object} of dataset {}", self.id)));
+            }
+            slot += if b[at] == 0 {
+                1
+            } else {
+                b[at + 12] as usize + 1
+            };
+        }
+        Ok(None) // interior of a large dnode
+    }
+
+    fn fields(&self, new: &NewObject) -> Result<Fields> {
+        let slots = new.slots.max(1);
+        if slots as usize > MAX_SLOTS {
+            bail!(Invalid, "dnode of {slots} slots");
+        }
+        let size = slots as usize * DNODE_SIZE;
+        let nblkptr = if new.bonus_type == ObjType::SA {
+            1
+        } else {
+            (1 + size.saturating_sub(192 + new.bonus.len()) / 128).clamp(1, 3)
+        };
+        if 64 + 128 * nblkptr + new.bonus.len() > size {
+            bail!(Invalid, "bonus of {} bytes does not fit", new.bonus.len());
+        }
+        let block_size = base::roundup(new.block_size.max(512) as u64, 512) as usize;
+        if block_size > base::MAX_BLOCK {
+            bail!(Invalid, "block size {block_size}");
+        }
+        let indblkshift = if new.indblkshift == 0 {
+            self.policy().indblkshift
+        } else {
+            new.indblkshift
+        };
+        Ok(Fields {
+            allocated: true,
+            obj_type: new.obj_type,
+            bonus_type: new.bonus_type,
+            indblkshift,
+            nblkptr: nblkptr as u8,
+            checksum: new.checksum,
+            compress: new.compress,
+            block_size,
+            maxblkid: 0,
+            slots,
+            bonus: new.bonus.clone(),
+        })
+    }
+
+    /// Makes an object under a free number.
+    pub fn alloc(&self, tx: &Tx, new: &NewObject) -> Result<Arc<Dnode>> {
+        let f = self.fields(new)?;
+        let mut n = self.numbers.lock().unwrap_or_else(|e| e.into_inner());
+        if n.reusable >= 64 && n.freed_low < n.cursor {
+            n.cursor = n.freed_low.max(1);
+            n.freed_low = u64::MAX;
+            n.reusable = 0;
+        }
+        let slots = f.slots as u64;
+        loop {
+            if n.cursor > MAX_OBJECT {
+                bail!(NoSpace, "dataset {} has no object number left", self.id);
+            }
+            let blk = n.cursor / DNODES_PER_BLOCK;
+            let used = self.used_slots(blk)?;
+            let first = n.cursor % DNODES_PER_BLOCK;
+            let mask = |at: u64| ((1u64 << slots) - 1) << at;
+            let fit = (first..=DNODES_PER_BLOCK.saturating_sub(slots))
+                .find(|at| used & mask(*at) == 0 && at + slots <= DNODES_PER_BLOCK);
+            match fit {
+                Some(at) => {
+                    let object = blk * DNODES_PER_BLOCK + at;
+                    n.cursor = object + slots;
+                    return self.insert_new(tx, object, f);
+                }
+                None => n.cursor = (blk + 1) * DNODES_PER_BLOCK,
+            }
+        }
+    }
+
+    /// Bit per slot of a meta-dnode block that must not be given out: allocated, or freed by a group
+    /// that is not on disk yet.
+    fn used_slots(&self, blk: u64) -> Result<u64> {
+        let mut used = u64::from(blk == 0);
+        if blk <= self.meta.info().max_blkid {
+            let b = self.meta.block(blk)?;
+            let mut slot = 0;
+            while slot < DNODES_PER_BLOCK as usize {
+                let at = slot * DNODE_SIZE;
+                let n = if b[at] == 0 {
+                    1
+                } else {
+                    b[at + 12] as usize + 1
+                };
+                if b[at] != 0 {
+                    for s in slot..(slot + n).min(32) {
+                        used |= 1 << s;
+                    }
+                }
+                slot += n;
+            }
+        }
+        if blk * DNODES_PER_BLOCK <= self.highest.load(Ordering::Relaxed) {
+            for slot in 0..DNODES_PER_BLOCK {
+                let object = blk * DNODES_PER_BLOCK + slot;
+                if let Some(dn) = self.shard(object).get(&object) {
+                    for s in slot..(slot + dn.info().slots as u64).min(32) {
+                        used |= 1 << s;
+                    }
+                }
+            }
+        }
+        Ok(used)
+    }
+
+    /// Makes an object under that very number (log replay, receive). `Exists` if it is in use,
+    /// `Again` if it was freed by a group that is not on disk yet.
+    pub fn claim(&self, tx: &Tx, object: u64, new: &NewObject) -> Result<Arc<Dnode>> {
+        if let Some(n) = Self::special_index(object) {
+            let f = self.fields(new)?;
+            let dn = self.fresh(object, f);
+            *self.special[n].lock().unwrap_or_else(|e| e.into_inner()) = Some(dn.clone());
+            dn.touch_new(tx)?;
+            return Ok(dn);
+        }
+        if object == 0 || object > MAX_OBJECT {
+            bail!(Invalid, "object number {object}");
+        }
+        let f = self.fields(new)?;
+        let _n = self.numbers.lock().unwrap_or_else(|e| e.into_inner());
+        let at = object % DNODES_PER_BLOCK;
+        if at + f.slots as u64 > DNODES_PER_BLOCK {
+            bail!(
+                Invalid,
+                "object {object} with {} slots crosses a block",
+                f.slots
+            );
+        }
+        let mask = ((1u64 << f.slots) - 1) << at;
+        if self.used_slots(object / DNODES_PER_BLOCK)? & mask != 0 {
+            if self
+                .shard(object)
+                .get(&object)
+                .is_some_and(|d| !d.read_lock().f.allocated)
+            {
+                bail!(Again, "object {object} is still being freed");
+            }
+            bail!(Exists, "object {object} is in use");
+        }
+        self.insert_new(tx, object, f)
+    }
+
+    fn fresh(&self, object: u64, f: Fields) -> Arc<Dnode> {
+        let s = Synced::none(f.nblkptr as usize, f.block_size, f.indblkshift);
+        Dnode::new(object, self.me.clone(), self.dmu.clone(), f, s)
+    }
+
+    fn insert_new(&self, tx: &Tx, object: u64, f: Fields) -> Result<Arc<Dnode>> {
+        let end = object + f.slots as u64;
+        let dn = self.fresh(object, f);
+        self.shard(object).insert(object, dn.clone());
+        self.highest.fetch_max(end, Ordering::Relaxed);
+        dn.touch_new(tx)?;
+        self.objects.fetch_add(1, Ordering::Relaxed);
+        Ok(dn)
+    }
+
+    /// Frees an object with all its data.
+    pub fn free(&self, tx: &Tx, object: u64) -> Result<()> {
+        let dn = self.hold(object)?;
+        dn.mark_freed(tx)?;
+        self.objects.fetch_sub(1, Ordering::Relaxed);
+        let mut n = self.numbers.lock().unwrap_or_else(|e| e.into_inner());
+        n.freed += 1;
+        if n.freed_low == 0 || object < n.freed_low {
+            n.freed_low = object;
+        }
+        Ok(())
+    }
+
+    /// The next allocated object number after `after`, `None` at the end.
+    pub fn next_object(&self, after: u64) -> Result<Option<u64>> {
+        let mut object = after + 1;
+        loop {
+            let blk = object / DNODES_PER_BLOCK;
+            let on_disk = blk <= self.meta.info().max_blkid;
+            if !on_disk && object >= self.highest.load(Ordering::Relaxed) {
+                return Ok(None);
+            }
+            let b = if on_disk {
+                Some(self.meta.block(blk)?)
+            } else {
+                None
+            };
+            // Walk from the start of the block so that interior slots are not taken for dnodes.
+            let mut slot = 0;
+            while slot < DNODES_PER_BLOCK {
+                let this = blk * DNODES_PER_BLOCK + slot;
+                let mem = self.shard(this).get(&this).cloned();
+                let (allocated, n) = match (&mem, &b) {
+                    (Some(dn), _) => (dn.read_lock().f.allocated, dn.info().slots as u64),
+                    (None, Some(b)) => {
+                        let at = slot as usize * DNODE_SIZE;
+                        if b[at] == 0 {
+                            (false, 1)
+                        } else {
+                            (true, b[at + 12] as u64 + 1)
+                        }
+                    }
+                    (None, None) => (false, 1),
+                };
+                if allocated && this >= object && this != 0 {
+                    return Ok(Some(this));
+                }
+                slot += n;
+            }
+            object = (blk + 1) * DNODES_PER_BLOCK;
+            if on_disk && self.skip_holes(&mut object)? {
+                return Ok(None);
+            }
+        }
+    }
+
+    /// Moves `object` past meta-dnode blocks that are holes; true at the end of everything.
+    fn skip_holes(&self, object: &mut u64) -> Result<bool> {
+        if *object < self.highest.load(Ordering::Relaxed) && self.meta.is_dirty()
+        // blocks not on disk yet may be anywhere
+        {
+            return Ok(false);
+        }
+        let size = DNODE_BLOCK as u64;
+        match self.meta.seek(*object / DNODES_PER_BLOCK * size, true)? {
+            Some(at) => {
+                let o = at / size * DNODES_PER_BLOCK;
+                if o > *object && self.in_memory_between(*object, o) {
+                    return Ok(false);
+                }
+                *object = o.max(*object);
+                Ok(false)
+            }
+            None => Ok(*object >= self.highest.load(Ordering::Relaxed)
+                || !self.in_memory_between(*object, u64::MAX)),
+        }
+    }
+
+    fn in_memory_between(&self, from: u64, to: u64) -> bool {
+        self.shards.iter().any(|s| {
+            s.lock()
+                .unwrap_or_else(|e| e.into_inner())
+                .keys()
+                .any(|k| (from..to).contains(k))
+        })
+    }
+
+    // ---- dirty lists and sync ------------------------------------------------------------------
+
+    pub(crate) fn add_dirty(&self, txg: Txg, dn: Arc<Dnode>) {
+        self.dirty.lock().unwrap_or_else(|e| e.into_inner())[txg as usize & 3]
+            .insert(dn.object(), dn);
+        if let Some(me) = self.me.upgrade() {
+            self.dmu.register(txg, &me);
+        }
+    }
+
+    pub(crate) fn take_dirty(&self, txg: Txg) -> Vec<Job> {
+        let list = std::mem::take(
+            &mut self.dirty.lock().unwrap_or_else(|e| e.into_inner())[txg as usize & 3],
+        );
+        list.values().map(|dn| dn.take_job(txg)).collect()
+    }
+
+    pub(crate) fn quiesce(&self, txg: Txg) {
+        let jobs = self.take_dirty(txg);
+        *self.jobs.lock().unwrap_or_else(|e| e.into_inner()) = jobs;
+    }
+
+    /// True if group `txg` still has changes of this set to write.
+    pub fn is_dirty_in(&self, txg: Txg) -> bool {
+        !self.dirty.lock().unwrap_or_else(|e| e.into_inner())[txg as usize & 3].is_empty()
+            || !self
+                .jobs
+                .lock()
+                .unwrap_or_else(|e| e.into_inner())
+                .is_empty()
+            || self.lock_state().dirty[txg as usize & 3]
+    }
+
+    /// The group is on disk: numbers freed by it may be given out again, clean objects nobody uses
+    /// may leave memory.
+    pub(crate) fn group_synced(&self, txg: Txg, gone: &[u64]) {
+        self.promised[txg as usize & 3].store(0, Ordering::Relaxed);
+        for object in gone {
+            let mut m = self.shard(*object);
+            if m.get(object).is_some_and(|d| !d.read_lock().f.allocated) {
+                m.remove(object);
+            }
+        }
+        {
+            let mut n = self.numbers.lock().unwrap_or_else(|e| e.into_inner());
+            n.reusable += n.freed;
+            n.freed = 0;
+        }
+        for s in &self.shards {
+            let mut m = s.lock().unwrap_or_else(|e| e.into_inner());
+            if m.len() > KEEP_CLEAN / SHARDS {
+                m.retain(|_, dn| Arc::strong_count(dn) > 1 || dn.is_dirty());
+            }
+        }
+    }
+}

@@ -1,0 +1,807 @@
+//! Writing one group of one object set: data, indirect blocks, dnodes, meta-dnode, root.
+
+use crate::dnode::{Dnode, Job};
+use crate::objset::{Objset, WritePolicy};
+use crate::tree::{read_indirect, Synced};
+use crate::tx::Tx;
+use base::{bail, Block, Error, RangeSet, Result, Txg};
+use codec::{checksum, compress};
+use disk::dnode::{self, objset::ObjsetPhys, DNODES_PER_BLOCK, DNODE_BLOCK, DNODE_SIZE};
+use disk::{BlkPtr, DnodePhys, ObjType, BP_SIZE};
+use std::collections::{BTreeMap, HashMap};
+use std::sync::{Arc, Mutex};
+use zio::{Prepared, WriteSpec, Zio};
+
+/// From this pass on metadata is no longer compressed, so that sizes stop changing and the passes
+/// converge (pool format §3).
+const PASS_DONT_COMPRESS: u32 = 8;
+/// Blocks and bytes prepared in parallel at a time.
+const BATCH_BLOCKS: usize = 512;
+const BATCH_BYTES: usize = 32 << 20;
+
+/// What the rooms above want to know of every block.
+pub trait SyncHooks {
+    /// A block was written (or an embedded pointer made).
+    fn born(&self, bp: &BlkPtr) -> Result<()>;
+    /// A block is no longer referenced by the live tree. True: nothing else refers to it, its space is
+    /// to be freed at once.
+    fn kill(&self, bp: &BlkPtr) -> Result<bool>;
+    /// A dnode was written or freed; both forms for space accounting by owner.
+    fn dnode_synced(
+        &self,
+        _object: u64,
+        _old: Option<&DnodePhys>,
+        _new: Option<&DnodePhys>,
+    ) -> Result<()> {
+        Ok(())
+    }
+}
+
+/// The context of one pass.
+struct Pass<'a> {
+    zio: &'a Zio,
+    txg: Txg,
+    pass: u32,
+    policy: &'a WritePolicy,
+    hooks: &'a dyn SyncHooks,
+}
+
+/// Fields that decide how an object's blocks are written.
+#[derive(Clone, Copy)]
+struct Shape {
+    obj_type: ObjType,
+    compress: u8,
+    checksum: u8,
+    indblkshift: u8,
+}
+
+impl Pass<'_> {
+    fn spec(&self, s: &Shape, ty: ObjType, level: u8, spill: bool) -> WriteSpec {
+        let p = self.policy;
+        let meta = level > 0 || spill || ty.is_metadata();
+        let mut comp = if meta {
+            p.meta_compress
+        } else if s.compress > 1 {
+            s.compress
+        } else {
+            p.compress
+        };
+        if meta && !spill && s.compress == compress::OFF && level == 0 {
+            comp = compress::OFF;
+        }
+        let mut sum = if s.checksum > 1 {
+            s.checksum
+        } else {
+            p.checksum
+        };
+        if meta && (!checksum::is_metadata_strong(sum) || p.is_mos) {
+            sum = checksum::FLETCHER4;
+        }
+        let mut copies = p.copies;
+        if p.is_mos {
+            copies = 3;
+            if self.pass >= PASS_DONT_COMPRESS {
+                comp = compress::OFF;
+            }
+        } else if meta {
+            let critical = ty.is_metadata()
+                && ty != ObjType::DIRECTORY_CONTENTS
+                && ty != ObjType::SA
+                && (ty != ObjType::DNODE || level > 0);
+            let more = match p.redundant_metadata {
+                0 => true,
+                1 => level >= 2 || ty.is_metadata() || spill,
+                2 => critical,
+                _ => false,
+            };
+            copies = (copies + more as u8).min(3);
+        }
+        let gang_copies = if meta || p.redundant_metadata == 0 {
+            copies + 1
+        } else {
+            copies
+        };
+        WriteSpec {
+            obj_type: ty,
+            level,
+            compress: comp,
+            zstd_level: p.zstd_level,
+            checksum: sum,
+            copies: copies.min(p.max_copies),
+            gang_copies: gang_copies.min(3).min(p.max_copies),
+            embed: p.embedded_data,
+            hole_birth: p.hole_birth,
+        }
+    }
+
+    /// Writes a prepared block in place of `old` and accounts for both. Returns the new pointer
+    /// and the change of allocated (deflated) bytes.
+    fn replace(
+        &self,
+        spec: &WriteSpec,
+        p: &Prepared,
+        old: &BlkPtr,
+        fill: u64,
+    ) -> Result<(BlkPtr, i64)> {
+        let mut new = self.zio.issue(spec, p, self.txg, old)?;
+        if !new.is_hole() && !new.is_embedded() {
+            new.set_fill(fill);
+        }
+        let mut delta = 0;
+        let unchanged = Zio::same_place(old, &new) || old.is_hole() && new.is_hole();
+        if !unchanged {
+            delta = self.zio.dsize(&new) as i64 - self.zio.dsize(old) as i64;
+            if !new.is_hole() {
+                self.hooks.born(&new)?;
+            }
+            self.kill(old)?;
+        }
+        Ok((new, delta))
+    }
+
+    fn kill(&self, bp: &BlkPtr) -> Result<()> {
+        if !bp.is_hole() && self.hooks.kill(bp)? {
+            self.zio.free(bp, self.txg)?;
+        }
+        Ok(())
+    }
+
+    fn hole(&self, s: &Shape, level: u8, lsize: usize) -> BlkPtr {
+        if self.policy.hole_birth {
+            BlkPtr::hole_born(s.obj_type, level, lsize, self.txg)
+        } else {
+            BlkPtr::HOLE
+        }
+    }
+
+    /// Kills a whole subtree. Returns the deflated bytes it held.
+    fn kill_tree(&self, bp: &BlkPtr, level: u32, shift: u8) -> Result<i64> {
+        if bp.is_hole() {
+            return Ok(0);
+        }
+        let mut gone = self.zio.dsize(bp) as i64;
+        if level > 0 {
+            let b = read_indirect(self.zio, bp, level, shift)?;
+            for i in 0..b.len() / BP_SIZE {
+                gone += self.kill_tree(&BlkPtr::at(&b, i)?, level - 1, shift)?;
+            }
+        }
+        self.kill(bp)?;
+        Ok(gone)
+    }
+
+    /// New pointer of the subtree (`level`, `id`) after frees and writes of level-0 blocks; `used` is
+    /// changed by what it allocates and frees.
+    fn subtree(
+        &self,
+        s: &Shape,
+        old: BlkPtr,
+        level: u32,
+        id: u64,
+        frees: &RangeSet,
+        writes: &BTreeMap<u64, BlkPtr>,
+        lsize0: usize,
+        used: &mut i64,
+    ) -> Result<BlkPtr> {
+        let epbs = s.indblkshift as u32 - 7;
+        let span = 1u64.checked_shl(level * epbs).unwrap_or(u64::MAX);
+        let first = id.saturating_mul(span);
+        let end = first.saturating_add(span);
+        if level == 0 {
+            if let Some(new) = writes.get(&id) {
+                if frees.contains(id, id + 1) {
+                    // The write began from nothing, so what was there dies by the free.
+                    *used -= self.zio.dsize(&old) as i64;
+                    self.kill(&old)?;
+                }
+                return Ok(*new);
+            }
+            if frees.contains(id, id + 1) && !old.is_hole() {
+                *used -= self.zio.dsize(&old) as i64;
+                self.kill(&old)?;
+                return Ok(self.hole(s, 0, lsize0));
+            }
+            return Ok(old);
+        }
+        let mut written = writes.range(first..end).map(|(k, _)| *k).peekable();
+        let any_write = written.peek().is_some();
+        if !any_write && (old.is_hole() || !frees.overlaps(first, end)) {
+            return Ok(old);
+        }
+        let ind_size = 1usize << s.indblkshift;
+        if !any_write && frees.contains(first, end) {
+            *used -= self.kill_tree(&old, level, s.indblkshift)?;
+            return Ok(self.hole(s, level as u8, ind_size));
+        }
+        let mut block: Vec<u8> = if old.is_hole() {
+            // Children of a hole are holes of the same birth (data format §2.5).
+            let mut b = vec![0; ind_size];
+            if self.policy.hole_birth && old.logical_birth() != 0 {
+                let size = if level == 1 { lsize0 } else { ind_size };
+                let child =
+                    BlkPtr::hole_born(s.obj_type, level as u8 - 1, size, old.logical_birth());
+                for c in b.chunks_exact_mut(BP_SIZE) {
+                    c.copy_from_slice(&child.to_bytes());
+                }
+            }
+            b
+        } else {
+            read_indirect(self.zio, &old, level, s.indblkshift)?.to_vec()
+        };
+        let child_span = span >> epbs;
+        // Children touched by a write or by a free.
+        let mut touched: Vec<u64> = Vec::new();
+        for k in written {
+            let c = k / child_span;
+            if touched.last() != Some(&c) {
+                touched.push(c);
+            }
+        }
+        let mut at = first;
+        while let Some((a, b)) = frees.next_from(at).filter(|(a, _)| *a < end) {
+            let b = b.min(end);
+            touched.extend(a / child_span..b.div_ceil(child_span));
+            at = b;
+            if at >= end {
+                break;
+            }
+        }
+        touched.sort_unstable();
+        touched.dedup();
+        for c in touched {
+            let i = (c - id * (1 << epbs)) as usize;
+            let child = BlkPtr::at(&block, i)?;
+            let new = self.subtree(s, child, level - 1, c, frees, writes, lsize0, used)?;
+            block[i * BP_SIZE..(i + 1) * BP_SIZE].copy_from_slice(&new.to_bytes());
+        }
+        let mut fill = 0;
+        let mut holes = true;
+        for i in 0..block.len() / BP_SIZE {
+            let c = BlkPtr::at(&block, i)?;
+            fill += c.fill();
+            holes &= c.is_hole();
+        }
+        if holes {
+            *used -= self.zio.dsize(&old) as i64;
+            self.kill(&old)?;
+            return Ok(if old.is_hole() {
+                old
+            } else {
+                self.hole(s, level as u8, ind_size)
+            });
+        }
+        let spec = self.spec(s, s.obj_type, level as u8, false);
+        let prepared = self.zio.prepare(&spec, &Arc::new(block.clone()))?;
+        let (new, delta) = self.replace(&spec, &prepared, &old, fill)?;
+        if !new.is_embedded() && !new.is_hole() {
+            self.zio.cache.insert(&new, Arc::new(block));
+        }
+        *used += delta;
+        Ok(new)
+    }
+
+    /// The tree of an object with frees and writes applied. Returns pointers, levels, change of used.
+    fn tree(
+        &self,
+        s: &Shape,
+        old: &Synced,
+        nblkptr: usize,
+        maxblkid: u64,
+        frees: &RangeSet,
+        writes: &BTreeMap<u64, BlkPtr>,
+        lsize0: usize,
+    ) -> Result<(Vec<BlkPtr>, u8, i64)> {
+        let mut bps = old.blkptr.clone();
+        bps.resize(nblkptr, BlkPtr::HOLE);
+        let mut nlevels = old.nlevels as u32;
+        let mut used = 0;
+        let epbs = s.indblkshift as u32 - 7;
+        while (maxblkid as u128) >= (nblkptr as u128) << (epbs * (nlevels - 1)) {
+            if bps.iter().any(|b| !b.is_hole()) {
+                // The old top becomes the first children of a new indirect block.
+                let mut block = vec![0u8; 1 << s.indblkshift];
+                let mut fill = 0;
+                for (i, bp) in bps.iter().enumerate() {
+                    block[i * BP_SIZE..(i + 1) * BP_SIZE].copy_from_slice(&bp.to_bytes());
+                    fill += bp.fill();
+                }
+                let spec = self.spec(s, s.obj_type, nlevels as u8, false);
+                let block = Arc::new(block);
+                let prepared = self.zio.prepare(&spec, &block)?;
+                let (new, delta) = self.replace(&spec, &prepared, &BlkPtr::HOLE, fill)?;
+                self.zio.cache.insert(&new, block);
+                used += delta;
+                bps.fill(BlkPtr::HOLE);
+                bps[0] = new;
+            }
+            nlevels += 1;
+            if nlevels > 15 {
+                bail!(FileTooBig, "an object with more than 15 levels");
+            }
+        }
+        for (i, bp) in bps.iter_mut().enumerate() {
+            *bp = self.subtree(
+                s,
+                *bp,
+                nlevels - 1,
+                i as u64,
+                frees,
+                writes,
+                lsize0,
+                &mut used,
+            )?;
+        }
+        Ok((bps, nlevels as u8, used))
+    }
+}
+
+/// One block on its way out.
+struct Out {
+    job: usize,
+    blkid: u64,
+    data: Block,
+    spec: WriteSpec,
+    old: BlkPtr,
+    fill: u64,
+}
+
+impl Objset {
+    /// Writes everything that the group of the syncing transaction `tx` changed in this set so far.
+    /// Returns the new root pointer, or `None` if there was nothing to write. To be called again
+    /// while [`Objset::is_dirty_in`]; `pass` counts from 1 over the whole pool.
+    pub fn sync(&self, tx: &Tx, pass: u32, hooks: &dyn SyncHooks) -> Result<Option<BlkPtr>> {
+        assert!(tx.is_syncing());
+        let txg = tx.txg();
+        let mut jobs = std::mem::take(&mut *self.jobs.lock().unwrap_or_else(|e| e.into_inner()));
+        if jobs.is_empty() {
+            jobs = self.take_dirty(txg);
+        }
+        let header = std::mem::take(&mut self.lock_state().dirty[txg as usize & 3]);
+        if jobs.is_empty() && !header {
+            return Ok(None);
+        }
+        let policy = self.policy();
+        let p = Pass {
+            zio: &self.dmu.zio,
+            txg,
+            pass,
+            policy: &policy,
+            hooks,
+        };
+        self.fill_partial(&mut jobs)?;
+        let mut deltas = vec![0i64; jobs.len()];
+        let mut writes: Vec<BTreeMap<u64, BlkPtr>> = Vec::new();
+        writes.resize_with(jobs.len(), BTreeMap::new);
+        self.write_data(&p, &jobs, &mut writes, &mut deltas)?;
+
+        // Trees, spills, new dnodes.
+        let mut done: Vec<(Arc<Dnode>, Option<DnodePhys>)> = Vec::with_capacity(jobs.len());
+        for (n, job) in jobs.iter().enumerate() {
+            let phys = self.sync_dnode(&p, job, &writes[n], deltas[n])?;
+            done.push((job.dn.clone(), phys));
+        }
+
+        // Dnodes into the meta-dnode's blocks; accounting dnodes into the object set block.
+        let mut by_block: BTreeMap<u64, Vec<usize>> = BTreeMap::new();
+        for (n, (dn, _)) in done.iter().enumerate() {
+            if dn.object() < u64::MAX - 2 {
+                by_block
+                    .entry(dn.object() / DNODES_PER_BLOCK)
+                    .or_default()
+                    .push(n);
+            }
+        }
+        let meta_phys = self.sync_meta(&p, &by_block, &done)?;
+
+        let root = self.sync_root(&p, &meta_phys, &done)?;
+        for (dn, phys) in &done {
+            dn.apply(txg, phys.as_ref());
+        }
+        self.meta.apply(txg, Some(&meta_phys));
+        {
+            let mut m = self.meta.write_lock();
+            m.f.maxblkid = meta_phys.maxblkid;
+        }
+        self.lock_state().root = root;
+        let gone: Vec<u64> = done
+            .iter()
+            .filter(|(_, p)| p.is_none())
+            .map(|(dn, _)| dn.object())
+            .collect();
+        self.group_synced(txg, &gone);
+        Ok(Some(root))
+    }
+
+    /// Fetches what partly written blocks lack.
+    fn fill_partial(&self, jobs: &mut [Job]) -> Result<()> {
+        let zio = &self.dmu.zio;
+        let mut todo: Vec<(Arc<Dnode>, Arc<Synced>, u64, &mut Block, RangeSet)> = Vec::new();
+        for job in jobs.iter_mut() {
+            for (blkid, data, valid) in job.blocks.iter_mut() {
+                if let Some(v) = valid.take() {
+                    todo.push((job.dn.clone(), job.s.clone(), *blkid, data, v));
+                }
+            }
+        }
+        if todo.is_empty() {
+            return Ok(());
+        }
+        let slots: Vec<Mutex<Option<Result<Block>>>> =
+            todo.iter().map(|_| Mutex::new(None)).collect();
+        self.dmu.env.cpu.par_for(todo.len(), &|n| {
+            let r = todo[n].1.read(zio, todo[n].2);
+            *slots[n].lock().unwrap_or_else(|e| e.into_inner()) = Some(r);
+        });
+        for ((dn, _, blkid, data, valid), slot) in todo.into_iter().zip(slots) {
+            let base = slot
+                .into_inner()
+                .unwrap_or_else(|e| e.into_inner())
+                .unwrap_or_else(|| Err(Error::damaged("a read was lost")))?;
+            let mut v = data.to_vec();
+            let mut base = base.to_vec();
+            base.resize(v.len(), 0);
+            for (a, b) in valid.gaps(0, v.len() as u64) {
+                v[a as usize..b as usize].copy_from_slice(&base[a as usize..b as usize]);
+            }
+            *data = Arc::new(v);
+            dn.fill_live(blkid, &base);
+        }
+        Ok(())
+    }
+
+    fn shape(job: &Job) -> Shape {
+        Shape {
+            obj_type: job.f.obj_type,
+            compress: job.f.compress,
+            checksum: job.f.checksum,
+            indblkshift: job.f.indblkshift,
+        }
+    }
+
+    fn write_data(
+        &self,
+        p: &Pass,
+        jobs: &[Job],
+        writes: &mut [BTreeMap<u64, BlkPtr>],
+        deltas: &mut [i64],
+    ) -> Result<()> {
+        let mut outs: Vec<Out> = Vec::new();
+        let mut bytes = 0;
+        for (n, job) in jobs.iter().enumerate() {
+            if !job.f.allocated {
+                continue;
+            }
+            let shape = Self::shape(job);
+            let spec = p.spec(&shape, job.f.obj_type, 0, false);
+            for (blkid, data, _) in &job.blocks {
+                let old = if job.frees.contains(*blkid, blkid + 1) {
+                    BlkPtr::HOLE
+                } else {
+                    job.s.lookup(p.zio, *blkid)?
+                };
+                bytes += data.len();
+                outs.push(Out {
+                    job: n,
+                    blkid: *blkid,
+                    data: data.clone(),
+                    spec,
+                    old,
+                    fill: 1,
+                });
+                if outs.len() >= BATCH_BLOCKS || bytes >= BATCH_BYTES {
+                    self.flush_outs(p, &mut outs, writes, deltas)?;
+                    bytes = 0;
+                }
+            }
+        }
+        self.flush_outs(p, &mut outs, writes, deltas)
+    }
+
+    /// Transforms a batch on all cores, then places the blocks in order.
+    fn flush_outs(
+        &self,
+        p: &Pass,
+        outs: &mut Vec<Out>,
+        writes: &mut [BTreeMap<u64, BlkPtr>],
+        deltas: &mut [i64],
+    ) -> Result<()> {
+        if outs.is_empty() {
+            return Ok(());
+        }
+        let slots: Vec<Mutex<Option<Result<Prepared>>>> =
+            outs.iter().map(|_| Mutex::new(None)).collect();
+        self.dmu.env.cpu.par_for(outs.len(), &|n| {
+            let r = p.zio.prepare(&outs[n].spec, &outs[n].data);
+            *slots[n].lock().unwrap_or_else(|e| e.into_inner()) = Some(r);
+        });
+        for (o, slot) in outs.drain(..).zip(slots) {
+            let prepared = slot
+                .into_inner()
+                .unwrap_or_else(|e| e.into_inner())
+                .unwrap_or_else(|| Err(Error::damaged("a transform was lost")))?;
+            let (new, delta) = p.replace(&o.spec, &prepared, &o.old, o.fill)?;
+            if !new.is_hole() && !new.is_embedded() {
+                p.zio.cache.insert(&new, o.data);
+            }
+            writes[o.job].insert(o.blkid, new);
+            deltas[o.job] += delta;
+        }
+        Ok(())
+    }
+
+    fn sync_dnode(
+        &self,
+        p: &Pass,
+        job: &Job,
+        writes: &BTreeMap<u64, BlkPtr>,
+        delta: i64,
+    ) -> Result<Option<DnodePhys>> {
+        let f = &job.f;
+        let shape = Self::shape(job);
+        let mut used = job.s.used as i64 + delta;
+        if !f.allocated {
+            for bp in &job.s.blkptr {
+                p.kill_tree(bp, job.s.nlevels as u32 - 1, job.s.indblkshift)?;
+            }
+            if let Some(bp) = &job.s.spill {
+                p.kill(bp)?;
+            }
+            return Ok(None);
+        }
+        let (blkptr, nlevels, d) = p.tree(
+            &shape,
+            &job.s,
+            f.nblkptr as usize,
+            f.maxblkid,
+            &job.frees,
+            writes,
+            f.block_size,
+        )?;
+        used += d;
+        let mut spill = job.s.spill;
+        if let Some(change) = &job.spill {
+            let old = spill.unwrap_or(BlkPtr::HOLE);
+            spill = match change {
+                Some(data) => {
+                    let spec = p.spec(&shape, f.bonus_type, 0, true);
+                    // A spill block is never a hole or embedded: the pointer must say its size.
+                    let spec = WriteSpec {
+                        embed: false,
+                        ..spec
+                    };
+                    let prepared = p.zio.prepare(&spec, data)?;
+                    let (bp, d) = p.replace(&spec, &prepared, &old, 1)?;
+                    used += d;
+                    (!bp.is_hole()).then_some(bp)
+                }
+                None => {
+                    used -= p.zio.dsize(&old) as i64;
+                    p.kill(&old)?;
+                    None
+                }
+            };
+        }
+        debug_assert!(used >= 0, "object {} uses {used} bytes", job.dn.object());
+        let used = used.max(0) as u64;
+        let mut flags = job.s.flags & !dnode::flags::SPILL_BLKPTR | p.policy.accounting_flags;
+        if p.policy.used_bytes {
+            flags |= dnode::flags::USED_BYTES;
+        }
+        Ok(Some(DnodePhys {
+            obj_type: f.obj_type,
+            indblkshift: f.indblkshift,
+            nlevels,
+            bonus_type: f.bonus_type,
+            checksum: f.checksum,
+            compress: f.compress,
+            flags,
+            datablkszsec: (f.block_size / 512) as u16,
+            slots: f.slots,
+            maxblkid: f.maxblkid,
+            used: if flags & dnode::flags::USED_BYTES != 0 {
+                used
+            } else {
+                used / 512
+            },
+            blkptr,
+            bonus: f.bonus.clone(),
+            spill,
+        }))
+    }
+
+    /// Writes the changed dnodes into the meta-dnode and returns its new form.
+    fn sync_meta(
+        &self,
+        p: &Pass,
+        by_block: &BTreeMap<u64, Vec<usize>>,
+        done: &[(Arc<Dnode>, Option<DnodePhys>)],
+    ) -> Result<DnodePhys> {
+        let (s, f) = {
+            let i = self.meta.read_lock();
+            (i.s.clone(), i.f.clone())
+        };
+        let shape = Shape {
+            obj_type: ObjType::DNODE,
+            compress: 0,
+            checksum: 0,
+            indblkshift: f.indblkshift,
+        };
+        let spec = p.spec(&shape, ObjType::DNODE, 0, false);
+        let mut outs = Vec::new();
+        let mut maxblkid = f.maxblkid;
+        let mut used = s.used as i64;
+        for (blk, list) in by_block {
+            maxblkid = maxblkid.max(*blk);
+            let old = s.lookup(p.zio, *blk)?;
+            let mut b = if old.is_hole() {
+                vec![0; DNODE_BLOCK]
+            } else {
+                p.zio.read(&old)?.to_vec()
+            };
+            for &n in list {
+                let (dn, phys) = &done[n];
+                let at = (dn.object() % DNODES_PER_BLOCK) as usize * DNODE_SIZE;
+                let before = DnodePhys::decode(&b[at..])?;
+                self.report(p, dn.object(), before.as_ref(), phys.as_ref())?;
+                if let Some(before) = &before {
+                    b[at..at + before.size()].fill(0);
+                }
+                if let Some(phys) = phys {
+                    phys.encode(&mut b[at..at + phys.size()]);
+                }
+            }
+            let mut fill = 0;
+            let mut slot = 0;
+            while slot < DNODES_PER_BLOCK as usize {
+                let at = slot * DNODE_SIZE;
+                fill += u64::from(b[at] != 0);
+                slot += if b[at] == 0 {
+                    1
+                } else {
+                    b[at + 12] as usize + 1
+                };
+            }
+            outs.push(Out {
+                job: 0,
+                blkid: *blk,
+                data: Arc::new(b),
+                spec,
+                old,
+                fill,
+            });
+        }
+        let mut writes = [BTreeMap::new()];
+        let mut deltas = [0];
+        while !outs.is_empty() {
+            let n = outs.len().min(BATCH_BLOCKS);
+            let mut batch: Vec<Out> = outs.drain(..n).collect();
+            self.flush_outs(p, &mut batch, &mut writes, &mut deltas)?;
+        }
+        used += deltas[0];
+        let (blkptr, nlevels, d) = p.tree(
+            &shape,
+            &s,
+            3,
+            maxblkid,
+            &RangeSet::new(),
+            &writes[0],
+            DNODE_BLOCK,
+        )?;
+        used += d;
+        let mut flags = s.flags;
+        if p.policy.used_bytes {
+            flags |= dnode::flags::USED_BYTES;
+        }
+        let used = used.max(0) as u64;
+        Ok(DnodePhys {
+            obj_type: ObjType::DNODE,
+            indblkshift: f.indblkshift,
+            nlevels,
+            checksum: f.checksum,
+            compress: f.compress,
+            flags,
+            datablkszsec: (DNODE_BLOCK / 512) as u16,
+            slots: 1,
+            maxblkid,
+            used: if flags & dnode::flags::USED_BYTES != 0 {
+                used
+            } else {
+                used / 512
+            },
+            blkptr,
+            ..DnodePhys::default()
+        })
+    }
+
+    fn report(
+        &self,
+        p: &Pass,
+        object: u64,
+        old: Option<&DnodePhys>,
+        new: Option<&DnodePhys>,
+    ) -> Result<()> {
+        p.hooks.dnode_synced(object, old, new)
+    }
+
+    fn sync_root(
+        &self,
+        p: &Pass,
+        meta: &DnodePhys,
+        done: &[(Arc<Dnode>, Option<DnodePhys>)],
+    ) -> Result<BlkPtr> {
+        let new: HashMap<u64, &Option<DnodePhys>> =
+            done.iter().map(|(dn, phys)| (dn.object(), phys)).collect();
+        let special = |object: u64, slot: &Mutex<Option<Arc<Dnode>>>| match new.get(&object) {
+            Some(p) => (*p).clone(),
+            None => slot
+                .lock()
+                .unwrap_or_else(|e| e.into_inner())
+                .as_ref()
+                .and_then(|dn| dn.synced_phys()),
+        };
+        let special = [
+            special(crate::USERUSED_OBJECT, &self.special[0]),
+            special(crate::GROUPUSED_OBJECT, &self.special[1]),
+            special(crate::PROJECTUSED_OBJECT, &self.special[2]),
+        ];
+        let (phys, old) = {
+            let s = self.lock_state();
+            (
+                ObjsetPhys {
+                    meta: meta.clone(),
+                    zil_header: s.zil_header,
+                    os_type: s.os_type,
+                    os_flags: s.os_flags,
+                    macs: s.macs,
+                    special,
+                    size: s.size,
+                },
+                s.root,
+            )
+        };
+        let shape = Shape {
+            obj_type: ObjType::OBJSET,
+            compress: 0,
+            checksum: 0,
+            indblkshift: 17,
+        };
+        let spec = p.spec(&shape, ObjType::OBJSET, 0, false);
+        let data = Arc::new(phys.encode());
+        let prepared = p.zio.prepare(&spec, &data)?;
+        let fill = meta.blkptr.iter().map(BlkPtr::fill).sum();
+        let (root, _) = p.replace(&spec, &prepared, &old, fill)?;
+        p.zio.cache.insert(&root, data);
+        Ok(root)
+    }
+}
+
+impl Dnode {
+    /// The dnode as last written (accounting objects live in the object set block).
+    fn synced_phys(&self) -> Option<DnodePhys> {
+        let i = self.read_lock();
+        if !i.s.exists {
+            return None;
+        }
+        let flags = i.s.flags;
+        Some(DnodePhys {
+            obj_type: i.f.obj_type,
+            indblkshift: i.s.indblkshift,
+            nlevels: i.s.nlevels,
+            bonus_type: i.f.bonus_type,
+            checksum: i.f.checksum,
+            compress: i.f.compress,
+            flags,
+            datablkszsec: (i.s.block_size / 512) as u16,
+            slots: i.f.slots,
+            maxblkid: i.s.maxblkid,
+            used: if flags & dnode::flags::USED_BYTES != 0 {
+                i.s.used
+            } else {
+                i.s.used / 512
+            },
+            blkptr: i.s.blkptr.clone(),
+            bonus: i.f.bonus.clone(),
+            spill: i.s.spill,
+        })
+    }
+}

@@ -1,0 +1,209 @@
+//! Walking the synced tree of block pointers of an object (data format §2.5).
+
+use base::{Block, Error, Result};
+use disk::{BlkPtr, DnodePhys, BP_SIZE};
+use std::sync::Arc;
+use zio::Zio;
+
+/// What of an object is on disk; replaced whole by each sync.
+#[derive(Clone, Debug)]
+pub(crate) struct Synced {
+    /// False for an object that was never written.
+    pub exists: bool,
+    pub block_size: usize,
+    pub indblkshift: u8,
+    pub nlevels: u8,
+    pub maxblkid: u64,
+    pub blkptr: Vec<BlkPtr>,
+    pub spill: Option<BlkPtr>,
+    /// Bytes.
+    pub used: u64,
+    pub flags: u8,
+}
+
+impl Synced {
+    pub fn of(p: &DnodePhys) -> Synced {
+        Synced {
+            exists: true,
+            block_size: p.block_size(),
+            indblkshift: p.indblkshift,
+            nlevels: p.nlevels,
+            maxblkid: p.maxblkid,
+            blkptr: p.blkptr.clone(),
+            spill: p.spill,
+            used: p.used_bytes(),
+            flags: p.flags,
+        }
+    }
+
+    pub fn none(nblkptr: usize, block_size: usize, indblkshift: u8) -> Synced {
+        Synced {
+            exists: false,
+            block_size,
+            indblkshift,
+            nlevels: 1,
+            maxblkid: 0,
+            blkptr: vec![BlkPtr::HOLE; nblkptr],
+            spill: None,
+            used: 0,
+            flags: 0,
+        }
+    }
+
+    /// log2 of pointers per indirect block.
+    pub fn epbs(&self) -> u32 {
+        self.indblkshift as u32 - 7
+    }
+
+    /// Id of the ancestor at `level` of block `blkid`.
+    pub fn ancestor(&self, level: u32, blkid: u64) -> u64 {
+        blkid.checked_shr(level * self.epbs()).unwrap_or(0)
+    }
+
+    /// The pointer of a data block; a hole if there is none.
+    pub fn lookup(&self, zio: &Zio, blkid: u64) -> Result<BlkPtr> {
+        let top = self.nlevels as u32 - 1;
+        let Ok(i) = usize::try_from(self.ancestor(top, blkid)) else {
+            return Ok(BlkPtr::HOLE);
+        };
+        let Some(mut bp) = self.blkptr.get(i).copied() else {
+            return Ok(BlkPtr::HOLE);
+        };
+        for level in (1..=top).rev() {
+            if bp.is_hole() {
+                return Ok(bp);
+            }
+            let b = read_indirect(zio, &bp, level, self.indblkshift)?;
+            let i = self.ancestor(level - 1, blkid) & ((1 << self.epbs()) - 1);
+            bp = BlkPtr::at(&b, i as usize)?;
+        }
+        Ok(bp)
+    }
+
+    /// A data block, `block_size` long, zeros for a hole.
+    pub fn read(&self, zio: &Zio, blkid: u64) -> Result<Block> {
+        let bp = self.lookup(zio, blkid)?;
+        if bp.is_hole() {
+            return Ok(Arc::new(vec![0; self.block_size]));
+        }
+        let b = zio.read(&bp)?;
+        if b.len() != self.block_size {
+            return Err(Error::damaged(format!(
+                "block {blkid} of {} bytes in an object of {}: {bp:?}",
+                b.len(),
+                self.block_size
+            )));
+        }
+        Ok(b)
+    }
+
+    /// First block at or after `from` that is data (`data`) or hole, up to `maxblkid`.
+    pub fn seek(&self, zio: &Zio, from: u64, data: bool) -> Result<Option<u64>> {
+        let mut blk = from;
+        while blk <= self.maxblkid {
+            let (is_data, next) = self.extent(zio, blk)?;
+            if is_data == data {
+                return Ok(Some(blk));
+            }
+            blk = next;
+        }
+        Ok(None)
+    }
+
+    /// Whether `blk` is data, and the first block after it that may differ.
+    fn extent(&self, zio: &Zio, blk: u64) -> Result<(bool, u64)> {
+        let top = self.nlevels as u32 - 1;
+        let mut bp = match self.blkptr.get(self.ancestor(top, blk) as usize) {
+            Some(bp) => *bp,
+            None => return Ok((false, u64::MAX)),
+        };
+        for level in (0..=top).rev() {
+            if bp.is_hole() {
+                let next = (self.ancestor(level, blk) + 1)
+                    .checked_shl(level * self.epbs())
+                    .filter(|n| *n > blk)
+                    .unwrap_or(u64::MAX);
+                return Ok((false, next));
+            }
+            if level == 0 {
+                break;
+            }
+            let b = read_indirect(zio, &bp, level, self.indblkshift)?;
+            let i = self.ancestor(level - 1, blk) & ((1 << self.epbs()) - 1);
+            bp = BlkPtr::at(&b, i as usize)?;
+        }
+        Ok((true, blk + 1))
+    }
+}
+
+/// Reads an indirect block and checks that it is one of that level.
+pub(crate) fn read_indirect(zio: &Zio, bp: &BlkPtr, level: u32, shift: u8) -> Result<Block> {
+    if bp.level() as u32 != level || bp.lsize() != 1 << shift {
+        return Err(Error::damaged(format!(
+            "expected an indirect block of level {level}: {bp:?}"
+        )));
+    }
+    zio.read(bp)
+}
+
+/// What [`walk`] shall do after a pointer.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Visit {
+    /// Look at the children.
+    Descend,
+    /// Leave the subtree out.
+    Skip,
+    /// End the walk.
+    Stop,
+}
+
+/// Visits every non-hole pointer below the dnode, parents before children, spill last. The callback
+/// gets the pointer, its level and block id. Returns false if it stopped. `resume` at block ids is
+/// left to the caller by skipping.
+pub fn walk(
+    zio: &Zio,
+    dn: &DnodePhys,
+    f: &mut dyn FnMut(&BlkPtr, u64) -> Result<Visit>,
+) -> Result<bool> {
+    let top = dn.nlevels as u32 - 1;
+    for (i, bp) in dn.blkptr.iter().enumerate() {
+        if !walk_bp(zio, bp, top, i as u64, dn.indblkshift, f)? {
+            return Ok(false);
+        }
+    }
+    if let Some(bp) = &dn.spill {
+        if !bp.is_hole() {
+            return Ok(f(bp, u64::MAX - 1)? != Visit::Stop);
+        }
+    }
+    Ok(true)
+}
+
+fn walk_bp(
+    zio: &Zio,
+    bp: &BlkPtr,
+    level: u32,
+    id: u64,
+    shift: u8,
+    f: &mut dyn FnMut(&BlkPtr, u64) -> Result<Visit>,
+) -> Result<bool> {
+    if bp.is_hole() {
+        return Ok(true);
+    }
+    match f(bp, id)? {
+        Visit::Stop => return Ok(false),
+        Visit::Skip => return Ok(true),
+        Visit::Descend => {}
+    }
+    if level > 0 {
+        let b = read_indirect(zio, bp, level, shift)?;
+        for i in 0..b.len() / BP_SIZE {
+            let child = BlkPtr::at(&b, i)?;
+            let cid = (id << (shift - 7)) + i as u64;
+            if !walk_bp(zio, &child, level - 1, cid, shift, f)? {
+                return Ok(false);
+            }
+        }
+    }
+    Ok(true)
+}

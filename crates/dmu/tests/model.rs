@@ -1,0 +1,223 @@
+//! Random operations on objects against plain byte vectors, with syncs, reopenings and a check that
+//! no byte of space is lost.
+
+use disk::{os_type, ObjType};
+use dmu::testing::Rig;
+use dmu::{NewObject, WritePolicy};
+use std::collections::BTreeMap;
+
+struct Lcg(u64);
+impl Lcg {
+    fn next(&mut self, n: u64) -> u64 {
+        self.0 = self
+            .0
+            .wrapping_mul(6364136223846793005)
+            .wrapping_add(1442695040888963407);
+        (self.0 >> 33) % n.max(1)
+    }
+}
+
+#[derive(Clone)]
+struct Model {
+    data: Vec<u8>,
+    block: usize,
+    bonus: Vec<u8>,
+    spill: Option<Vec<u8>>,
+}
+
+fn check(rig: &Rig, model: &BTreeMap<u64, Model>) {
+    for (object, m) in model {
+        let dn = rig.os.hold(*object).unwrap();
+        let mut got = vec![0xee; m.data.len() + 1000];
+        dn.read(0, &mut got).unwrap();
+        let mut want = m.data.clone();
+        want.resize(got.len(), 0);
+        if got != want {
+            let at = got.iter().zip(&want).position(|(a, b)| a != b);
+            panic!("object {object} differs at {at:?}");
+        }
+        assert_eq!(dn.bonus(), m.bonus);
+        assert_eq!(dn.spill().unwrap().map(|b| b.to_vec()), m.spill);
+    }
+    let mut seen = Vec::new();
+    let mut at = 0;
+    while let Some(o) = rig.os.next_object(at).unwrap() {
+        seen.push(o);
+        at = o;
+    }
+    assert_eq!(seen, model.keys().copied().collect::<Vec<_>>());
+    assert_eq!(rig.os.object_count(), model.len() as u64);
+}
+
+fn run(seed: u64, policy: WritePolicy) {
+    let mut rig = Rig::new(os_type::OTHER, 1 << 30, policy);
+    let mut r = Lcg(seed);
+    let mut model: BTreeMap<u64, Model> = BTreeMap::new();
+    for step in 0..1500 {
+        let pick = |r: &mut Lcg, m: &BTreeMap<u64, Model>| {
+            m.keys().nth(r.next(m.len() as u64) as usize).copied()
+        };
+        match r.next(100) {
+            0..=11 => {
+                let block = [512, 1024, 4096, 131072][r.next(4) as usize];
+                let bonus = vec![r.next(256) as u8; 1 + r.next(150) as usize];
+                let tx = rig.tx();
+                let dn = rig
+                    .os
+                    .alloc(
+                        &tx,
+                        &NewObject {
+                            obj_type: ObjType::PLAIN_FILE_CONTENTS,
+                            block_size: block,
+                            indblkshift: 12,
+                            bonus_type: ObjType::SA,
+                            bonus: bonus.clone(),
+                            slots: 1 + r.next(4) as u8,
+                            ..NewObject::default()
+                        },
+                    )
+                    .unwrap();
+                let m = Model {
+                    data: vec![],
+                    block,
+                    bonus,
+                    spill: None,
+                };
+                assert!(model.insert(dn.object(), m).is_none());
+            }
+            12..=15 => {
+                if let Some(o) = pick(&mut r, &model) {
+                    rig.os.free(&rig.tx(), o).unwrap();
+                    model.remove(&o);
+                }
+            }
+            16..=60 => {
+                if let Some(o) = pick(&mut r, &model) {
+                    let m = model.get_mut(&o).unwrap();
+                    let max = (m.block as u64 * 300).min(4 << 20);
+                    let off = r.next(max);
+                    let len = match r.next(3) {
+                        0 => r.next(100),
+                        1 => r.next(m.block as u64 * 3),
+                        _ => m.block as u64,
+                    };
+                    let off = if r.next(4) == 0 {
+                        off / m.block as u64 * m.block as u64
+                    } else {
+                        off
+                    };
+                    let zero = r.next(10) == 0;
+                    let data: Vec<u8> = (0..len)
+                        .map(|_| if zero { 0 } else { r.next(256) as u8 })
+                        .collect();
+                    let end = (off + len) as usize;
+                    if m.data.len() < end {
+                        m.data.resize(end, 0);
+                    }
+                    m.data[off as usize..end].copy_from_slice(&data);
+                    let dn = rig.os.hold(o).unwrap();
+                    dn.write(&rig.tx(), off, &data).unwrap();
+                }
+            }
+            61..=75 => {
+                if let Some(o) = pick(&mut r, &model) {
+                    let m = model.get_mut(&o).unwrap();
+                    let off = r.next(m.data.len() as u64 + 1000);
+                    let len = if r.next(2) == 0 {
+                        u64::MAX
+                    } else {
+                        r.next(1 << 20)
+                    };
+                    let end = off.saturating_add(len).min(m.data.len() as u64);
+                    if off < end {
+                        m.data[off as usize..end as usize].fill(0);
+                    }
+                    rig.os
+                        .hold(o)
+                        .unwrap()
+                        .free_range(&rig.tx(), off, len)
+                        .unwrap();
+                }
+            }
+            76..=80 => {
+                if let Some(o) = pick(&mut r, &model) {
+                    let m = model.get_mut(&o).unwrap();
+                    let dn = rig.os.hold(o).unwrap();
+                    if r.next(2) == 0 {
+                        m.bonus = vec![7; 1 + r.next(180) as usize];
+                        dn.set_bonus(&rig.tx(), &m.bonus).unwrap();
+                    } else {
+                        m.spill = if r.next(3) == 0 {
+                            None
+                        } else {
+                            Some(vec![r.next(255) as u8 + 1; 512 * (1 + r.next(20) as usize)])
+                        };
+                        dn.set_spill(&rig.tx(), m.spill.clone()).unwrap();
+                    }
+                }
+            }
+            81..=88 => {
+                if let Some(o) = pick(&mut r, &model) {
+                    let m = model.get_mut(&o).unwrap();
+                    let dn = rig.os.hold(o).unwrap();
+                    let blk = r.next(20);
+                    let v = r.next(256) as u8;
+                    dn.modify(&rig.tx(), blk, |b| b[3] = v).unwrap();
+                    let at = blk as usize * m.block + 3;
+                    let end = (blk as usize + 1) * m.block;
+                    if m.data.len() < end {
+                        m.data.resize(end, 0);
+                    }
+                    m.data[at] = v;
+                }
+            }
+            89..=95 => {
+                rig.sync();
+            }
+            96 => {
+                rig.dmu.zio.cache.clear();
+            }
+            97 => rig = rig.reopen(),
+            _ => check(&rig, &model),
+        }
+        if step % 100 == 99 {
+            check(&rig, &model);
+        }
+    }
+    rig = rig.reopen();
+    check(&rig, &model);
+    let keys: Vec<u64> = model.keys().copied().collect();
+    for o in keys {
+        let tx = rig.tx();
+        rig.os.free(&tx, o).unwrap();
+    }
+    rig.sync();
+    check(&rig, &BTreeMap::new());
+    // What is left is the object set block, in two copies.
+    let left = (1u64 << 30) - rig.space.free_bytes();
+    assert_eq!(left, rig.dmu.zio.dsize(&rig.os.root()));
+}
+
+#[test]
+fn random_against_vectors() {
+    for seed in 0..6 {
+        run(seed, WritePolicy::default());
+    }
+}
+
+#[test]
+fn random_without_compression_or_features() {
+    for seed in 100..103 {
+        run(
+            seed,
+            WritePolicy {
+                compress: 2,
+                hole_birth: false,
+                embedded_data: false,
+                meta_compress: 3,
+                indblkshift: 14,
+                ..WritePolicy::default()
+            },
+        );
+    }
+}

@@ -17,6 +17,8 @@
 #![forbid(unsafe_code)]
 
 mod cursor;
+#[cfg(test)]
+mod dmu_tests;
 mod fat;
 mod hash;
 mod leaf;
@@ -35,7 +37,7 @@ pub use cursor::{Cursor, Entry};
 pub use names::{norm, normalize};
 pub use store::Store;
 pub use value::{hex_key, parse_hex_key, Key, Value};
-pub use view::{Found, Match, Zap};
+pub use view::{create_object, create_with, Found, Match, Zap};
 
 /// First word of a microzap block.
 pub(crate) const BLOCK_MICRO: u64 = (1 << 63) | 3;

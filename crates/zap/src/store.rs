@@ -2,6 +2,7 @@
 
 use base::{Block, Result};
 use disk::ObjType;
+use dmu::{Dnode, Tx};
 use std::sync::{Arc, RwLock};
 
 /// Blocks of one object. Implemented by `dmu::Dnode` and by [`crate::mem::MemStore`].
@@ -51,5 +52,40 @@ impl<T: Store> Store for Arc<T> {
     }
     fn lock(&self) -> &RwLock<()> {
         (**self).lock()
+    }
+}
+
+/// Locks of objects, shared by objects whose numbers collide: an operation holds one of them at a
+/// time and never asks for a second, so sharing costs waiting but cannot deadlock.
+static LOCKS: [RwLock<()>; 251] = [const { RwLock::new(()) }; 251];
+
+impl Store for Dnode {
+    type Tx = Tx;
+    fn block_size(&self) -> usize {
+        self.info().block_size
+    }
+    fn set_block_size(&self, tx: &Tx, size: usize) -> Result<()> {
+        Dnode::set_block_size(self, tx, size)
+    }
+    fn block(&self, blkid: u64) -> Result<Block> {
+        Dnode::block(self, blkid)
+    }
+    fn modify<R>(&self, tx: &Tx, blkid: u64, f: impl FnOnce(&mut Vec<u8>) -> R) -> Result<R> {
+        Dnode::modify(self, tx, blkid, f)
+    }
+    fn free_blocks(&self, tx: &Tx, blkid: u64, n: u64) -> Result<()> {
+        let size = self.info().block_size as u64;
+        self.free_range(tx, blkid.saturating_mul(size), n.saturating_mul(size))
+    }
+    fn obj_type(&self) -> ObjType {
+        self.info().obj_type
+    }
+    fn seed(&self, tx: &Tx) -> u64 {
+        self.object() ^ (tx.txg() << 32)
+    }
+    fn lock(&self) -> &RwLock<()> {
+        let os = self.objset().map_or(0, |os| os.id());
+        let n = (self.object() ^ os.wrapping_mul(0x9e37_79b9_7f4a_7c15)) % 251;
+        &LOCKS[n as usize]
     }
 }

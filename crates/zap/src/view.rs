@@ -252,7 +252,7 @@ impl<'a, S: Store> Zap<'a, S> {
     /// Converts a microzap to a fat ZAP (nothing happens if it is one).
     pub fn upgrade(&self, tx: &S::Tx) -> Result<()> {
         let _lock = self.write_lock();
-        match Self::is_micro(&*self.store.block(0)?)? {
+        match Self::is_micro(&self.store.block(0)?)? {
             true => self.upgrade_locked(tx),
             false => Ok(()),
         }
@@ -390,4 +390,30 @@ impl<'a, S: Store> Zap<'a, S> {
         }
         Ok(None)
     }
+}
+
+/// Makes a new object with an empty microzap.
+pub fn create_object(
+    os: &dmu::Objset,
+    tx: &dmu::Tx,
+    obj_type: disk::ObjType,
+    normflags: u64,
+) -> Result<std::sync::Arc<dmu::Dnode>> {
+    let new = dmu::NewObject {
+        obj_type,
+        ..Default::default()
+    };
+    create_with(os, tx, &new, normflags)
+}
+
+/// Makes a new object as described (block size 0 = 512) with an empty microzap.
+pub fn create_with(
+    os: &dmu::Objset,
+    tx: &dmu::Tx,
+    new: &dmu::NewObject,
+    normflags: u64,
+) -> Result<std::sync::Arc<dmu::Dnode>> {
+    let dn = os.alloc(tx, new)?;
+    Zap::new(&dn).create(tx, normflags)?;
+    Ok(dn)
 }

@@ -1,1 +1,30 @@
+//! Shared by the commands: the tables of subcommands, flags and properties, from which parsing,
+//! `--help`, manual pages and completions are made; names, numbers and dates as text; columns and
+//! JSON.
+//!
+//! Facts about names, columns and exit codes follow the command reference; the sections cited in
+//! comments are those of that document.
 #![forbid(unsafe_code)]
+
+pub mod args;
+pub mod columns;
+pub mod complete;
+pub mod daemon_table;
+pub mod help;
+pub mod json;
+pub mod manual;
+pub mod names;
+pub mod props;
+mod props_data;
+pub mod run;
+pub mod table;
+pub mod time;
+pub mod value;
+pub mod vdevs;
+pub mod zdb_table;
+pub mod zfs_table;
+pub mod zpool_table;
+
+pub use args::Parsed;
+pub use run::{Backend, Cx, Fail, Outcome};
+pub use table::{Flag, Sub, Tool};

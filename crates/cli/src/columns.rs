@@ -1,0 +1,89 @@
+//! Tables of text: left-justified words, right-justified numbers, two blanks between columns, the
+//! last left-justified column unpadded; or tab-separated for scripts.
+
+/// One column.
+#[derive(Clone, Debug)]
+pub struct Column {
+    pub heading: String,
+    pub right: bool,
+    pub width: usize,
+}
+
+impl Column {
+    pub fn left(heading: &str) -> Column {
+        Column {
+            heading: heading.to_string(),
+            right: false,
+            width: heading.chars().count(),
+        }
+    }
+
+    pub fn right(heading: &str) -> Column {
+        Column {
+            right: true,
+            ..Column::left(heading)
+        }
+    }
+
+    /// At least that wide.
+    pub fn at_least(mut self, width: usize) -> Column {
+        self.widen(width);
+        self
+    }
+
+    pub fn widen(&mut self, width: usize) {
+        self.width = self.width.max(width);
+    }
+}
+
+/// One line of cells, newline included.
+pub fn line(columns: &[Column], cells: &[String], scripted: bool) -> String {
+    let mut out = String::new();
+    for (i, cell) in cells.iter().enumerate() {
+        let column = columns.get(i);
+        if scripted {
+            if i > 0 {
+                out.push('\t');
+            }
+            out.push_str(cell);
+            continue;
+        }
+        if i > 0 {
+            out.push_str("  ");
+        }
+        let (right, width) = column.map_or((false, 0), |c| (c.right, c.width));
+        if right {
+            out.push_str(&format!("{cell:>width$}"));
+        } else if i + 1 == cells.len() {
+            out.push_str(cell);
+        } else {
+            out.push_str(&format!("{cell:<width$}"));
+        }
+    }
+    out.push('\n');
+    out
+}
+
+/// The heading line.
+pub fn header(columns: &[Column]) -> String {
+    let cells: Vec<String> = columns.iter().map(|c| c.heading.clone()).collect();
+    line(columns, &cells, false)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn padding() {
+        let columns = [
+            Column::left("NAME"),
+            Column::right("USED").at_least(5),
+            Column::left("MOUNTPOINT"),
+        ];
+        let cells = ["t".to_string(), "1K".to_string(), "/t".to_string()];
+        assert_eq!(header(&columns), "NAME   USED  MOUNTPOINT\n");
+        assert_eq!(line(&columns, &cells, false), "t        1K  /t\n");
+        assert_eq!(line(&columns, &cells, true), "t\t1K\t/t\n");
+    }
+}

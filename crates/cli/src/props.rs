@@ -1,0 +1,242 @@
+//! Properties as the commands show them: names, column headings, forms of values. What may be set
+//! to what is decided by the daemon; the lists of values here are for help, manual and widths.
+
+pub use crate::props_data::{DATASET, POOL};
+
+/// How a raw value becomes text.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Form {
+    /// Any text.
+    Text,
+    /// One of the words listed.
+    Word,
+    /// Size with a unit also below 1K: `512B`; 0 is `0B`.
+    Bytes,
+    /// As `Bytes`; 0 is `none`.
+    BytesOrNone,
+    /// Size or count without `B`: `128K`, `0`.
+    Size,
+    /// As `Size`; 0 is `none`.
+    SizeOrNone,
+    /// Number never shortened.
+    Plain,
+    /// Number never shortened; the largest is `none`, exact or not.
+    Limit,
+    /// Hundredths: `1.50x`.
+    Ratio,
+    /// `45%`
+    Percent,
+    /// Date to the minute.
+    Date,
+    /// Date to the second.
+    DateSeconds,
+    /// Version of the pool: `-` for feature flags.
+    PoolVersion,
+    /// Size; 0 is `-`.
+    SizeOrDash,
+    /// As `Bytes`; 0 is `-`.
+    BytesOrDash,
+}
+
+/// What a property lets itself be done with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Class {
+    ReadOnly,
+    /// Own value or default.
+    Local,
+    /// Own value, else the ancestors', else default.
+    Inherit,
+    /// Only when created.
+    Once,
+}
+
+/// A property.
+#[derive(Debug)]
+pub struct Info {
+    pub name: &'static str,
+    /// Column heading.
+    pub column: &'static str,
+    pub form: Form,
+    pub class: Class,
+    /// Datasets it is for, letters of F(ilesystem) V(olume) S(napshot) B(ookmark); empty for pools.
+    pub kinds: &'static str,
+    /// Values, for help: words separated by ` | `, or a description in angle brackets.
+    pub values: &'static str,
+    /// Default, for the manual; empty for read-only ones.
+    pub default: &'static str,
+    /// Part of `all`.
+    pub visible: bool,
+    /// Stored as a number: right-aligned in lists, unless it is a date.
+    pub number: bool,
+    pub help: &'static str,
+}
+
+impl Info {
+    /// Right-aligned in lists.
+    pub fn right(&self) -> bool {
+        self.number && !matches!(self.form, Form::Date | Form::DateSeconds)
+    }
+
+    /// Least column width in lists and in the VALUE column, and whether it holds whatever the
+    /// values are: numbers have 5, words the longest of their list, others the heading.
+    pub fn width(&self) -> (usize, bool) {
+        let heading = self.column.len();
+        if self.name == "health" {
+            return (heading.max(8), true);
+        }
+        match self.form {
+            Form::Date | Form::DateSeconds | Form::Text => (heading, false),
+            Form::Word => {
+                let longest = self.values.split(" | ").map(str::len).max().unwrap_or(0);
+                (heading.max(longest), true)
+            }
+            _ => (heading.max(5), true),
+        }
+    }
+
+    /// Whether it applies to that kind of dataset.
+    pub fn applies(&self, kind: api::DatasetKind) -> bool {
+        let letter = match kind {
+            api::DatasetKind::Filesystem => 'F',
+            api::DatasetKind::Volume => 'V',
+            api::DatasetKind::Snapshot => 'S',
+            api::DatasetKind::Bookmark => 'B',
+        };
+        self.kinds.contains(letter)
+    }
+}
+
+/// A dataset property by name or by its column heading in any case (`avail`, `refer`).
+pub fn dataset(name: &str) -> Option<&'static Info> {
+    find(DATASET, name)
+}
+
+/// A pool property by name or column heading.
+pub fn pool(name: &str) -> Option<&'static Info> {
+    if name == "listsnaps" {
+        return find(POOL, "listsnapshots");
+    }
+    find(POOL, name)
+}
+
+fn find(table: &'static [Info], name: &str) -> Option<&'static Info> {
+    table
+        .iter()
+        .find(|p| p.name == name)
+        .or_else(|| table.iter().find(|p| p.column.eq_ignore_ascii_case(name)))
+}
+
+/// `com.example:name`: lower-case letters, digits and `-_.:`, with a colon, shorter than 256.
+pub fn is_user_property(name: &str) -> bool {
+    name.contains(':')
+        && name.len() < 256
+        && !name.starts_with('-')
+        && name
+            .bytes()
+            .all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b"-_.:".contains(&b))
+}
+
+/// `userquota@joe`, `projectobjused@7` …
+pub fn is_space_property(name: &str) -> bool {
+    const KINDS: [&str; 12] = [
+        "userused",
+        "userquota",
+        "groupused",
+        "groupquota",
+        "userobjused",
+        "userobjquota",
+        "groupobjused",
+        "groupobjquota",
+        "projectused",
+        "projectquota",
+        "projectobjused",
+        "projectobjquota",
+    ];
+    name.split_once('@')
+        .is_some_and(|(kind, who)| KINDS.contains(&kind) && !who.is_empty())
+}
+
+/// `written@snap`, `written#mark`
+pub fn is_written_property(name: &str) -> bool {
+    name.strip_prefix("written")
+        .is_some_and(|r| (r.starts_with('@') || r.starts_with('#')) && r.len() > 1)
+}
+
+/// `feature@name`, `unsupported@guid`
+pub fn is_feature_property(name: &str) -> bool {
+    ["feature@", "unsupported@"]
+        .iter()
+        .any(|p| name.strip_prefix(p).is_some_and(|r| !r.is_empty()))
+}
+
+/// Form of any dataset property, native or not.
+pub fn dataset_form(name: &str) -> Form {
+    if let Some(info) = DATASET.iter().find(|p| p.name == name) {
+        return info.form;
+    }
+    if is_written_property(name) {
+        return Form::Bytes;
+    }
+    if is_space_property(name) {
+        let kind = name.split('@').next().unwrap_or_default();
+        return match (kind.contains("obj"), kind.ends_with("quota")) {
+            (true, true) => Form::SizeOrNone,
+            (true, false) => Form::Size,
+            (false, true) => Form::BytesOrNone,
+            (false, false) => Form::Bytes,
+        };
+    }
+    Form::Text
+}
+
+/// Form of any pool property.
+pub fn pool_form(name: &str) -> Form {
+    POOL.iter()
+        .find(|p| p.name == name)
+        .map_or(Form::Text, |p| p.form)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tables() {
+        for table in [DATASET, POOL] {
+            let mut names = std::collections::HashSet::new();
+            for p in table {
+                assert!(names.insert(p.name), "{} twice", p.name);
+                assert!(p.help.ends_with('.'), "{}", p.name);
+                assert_eq!(p.column, p.column.to_uppercase(), "{}", p.name);
+                assert_eq!(
+                    p.default.is_empty(),
+                    p.class == Class::ReadOnly,
+                    "{}: default",
+                    p.name
+                );
+            }
+        }
+        assert_eq!(dataset("avail").unwrap().name, "available");
+        assert_eq!(dataset("compress").unwrap().name, "compression");
+        assert_eq!(pool("alloc").unwrap().name, "allocated");
+        assert_eq!(pool("listsnaps").unwrap().name, "listsnapshots");
+        // Widths as they show in outputs of the real thing.
+        assert_eq!(dataset("compression").unwrap().width(), (14, true));
+        assert_eq!(dataset("used").unwrap().width(), (5, true));
+        assert_eq!(dataset("creation").unwrap().width(), (8, false));
+        assert_eq!(pool("health").unwrap().width(), (8, true));
+    }
+
+    #[test]
+    fn classes_of_names() {
+        assert!(is_user_property("com.example:a-b_c.9"));
+        for bad in ["compression", "Com:x", "-a:b", "a:b c"] {
+            assert!(!is_user_property(bad), "{bad}");
+        }
+        assert!(is_space_property("userquota@joe") && !is_space_property("userquota@"));
+        assert!(is_written_property("written@a") && is_written_property("written#m"));
+        assert!(!is_written_property("written"));
+        assert_eq!(dataset_form("userobjused@0"), Form::Size);
+        assert_eq!(dataset_form("a:b"), Form::Text);
+    }
+}

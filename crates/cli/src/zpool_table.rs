@@ -1,0 +1,514 @@
+//! Subcommands and options of `zpool` (command reference §5).
+
+use crate::table::{long, opt, sw, Complete, Flag, Sub, Tool};
+
+const JSON: Flag = sw('j', "Print JSON instead of columns.").long("json");
+const JSON_INT: Flag = long("json-int", "With -j: numbers as JSON numbers, exact.");
+const JSON_GUID: Flag = long("json-pool-key-guid", "With -j: key pools by guid.");
+const STAMP: Flag = opt(
+    'T',
+    "d|u",
+    "Print the time before each report: d as date(1), u as seconds since 1970.",
+);
+const SCRIPTED: Flag = sw('H', "For scripts: no header, fields separated by one tab.");
+const EXACT: Flag = sw('p', "Exact numbers.");
+const GUIDS: Flag = sw('g', "Vdev guids instead of names.");
+const LINKS: Flag = sw('L', "Follow symbolic links to the real device names.");
+const PATHS: Flag = sw('P', "Full device paths.");
+const DEVICE_ASHIFT: Flag = opt('o', "ashift=N", "log2 of the sector size to use.");
+const WAIT: Flag = sw('w', "Wait until it is done.");
+
+const fn later(
+    name: &'static str,
+    about: &'static str,
+    operands: &'static str,
+    flags: &'static [Flag],
+) -> Sub {
+    Sub {
+        name,
+        aliases: &[],
+        about,
+        operands,
+        flags,
+        text: &[],
+        complete: Complete::Pools,
+        built: false,
+    }
+}
+
+const VDEVS: &str =
+    "A vdev is a device (full path of a disk, partition or image file, or the short \
+name of a disk) or a group: mirror, raidz (raidz1), raidz2, raidz3, followed by its devices. The \
+words special, dedup, log, cache and spare give what follows that role.";
+
+pub static ZPOOL: Tool = Tool {
+    name: "zpool",
+    about: "configure ZFS storage pools",
+    text: &[
+        "A pool is made of vdevs (disks, partitions, image files, singly or in groups with \
+         redundancy) and is the base of all file systems. The zpool command talks to the \
+         zfs-fuse(8) daemon over its control socket and starts it if none runs: for root that of \
+         the system, for other users their own.",
+        "A first word of the form property=value is taken as zpool set.",
+    ],
+    subs: SUBS,
+    see: &["zfs-fuse(8)", "zfs(8)", "zdb(8)", "zpoolprops(7)"],
+};
+
+static SUBS: &[Sub] = &[
+    Sub {
+        name: "version",
+        aliases: &[],
+        about: "Print the versions of the command and of the running daemon.",
+        operands: "",
+        flags: &[JSON],
+        text: &["Does not start the daemon; the exit status is 1 if none runs."],
+        complete: Complete::Nothing,
+        built: true,
+    },
+    Sub {
+        name: "create",
+        aliases: &[],
+        about: "Make a new pool.",
+        operands: "pool vdev...",
+        flags: &[
+            sw('f', "Use devices although they seem to be in use or differ in redundancy."),
+            sw('n', "Show the layout that would be made, and stop."),
+            sw('d', "Enable no features but those given with -o feature@name=enabled."),
+            opt('o', "property=value", "Set a pool property, ashift, version or a feature.").many(),
+            opt('O', "file-system-property=value", "Set a property of the root file system.").many(),
+            opt('m', "mountpoint", "Where to mount the root file system: a path, none or legacy."),
+            opt('R', "root", "Alternate root: cachefile=none, mount points below root."),
+            opt('t', "tempname", "Name of the pool in memory for this import only."),
+        ],
+        text: &[
+            VDEVS,
+            "Devices in use, that hold a pool or another file system, and groups of unequal \
+             redundancy are refused; -f overrides what can be overridden. All supported features \
+             are enabled, the root file system is mounted at /pool.",
+        ],
+        complete: Complete::Files,
+        built: true,
+    },
+    Sub {
+        name: "destroy",
+        aliases: &[],
+        about: "Destroy a pool.",
+        operands: "pool",
+        flags: &[sw('f', "Unmount by force.")],
+        text: &[
+            "Unmounts all file systems and marks the pool destroyed. There is no question asked. \
+             Until its devices are used again the pool can be had back with zpool import -D.",
+        ],
+        complete: Complete::Pools,
+        built: true,
+    },
+    later(
+        "add",
+        "Add vdevs to a pool.",
+        "pool vdev...",
+        &[
+            sw('f', "Use devices although they seem to be in use or differ in redundancy."),
+            GUIDS,
+            LINKS,
+            sw('n', "Show the resulting layout, and stop."),
+            PATHS,
+            DEVICE_ASHIFT,
+            long("allow-in-use", "Use devices that seem to be in use."),
+            long("allow-replication-mismatch", "Accept another redundancy."),
+            long("allow-ashift-mismatch", "Accept another sector size."),
+        ],
+    ),
+    later(
+        "remove",
+        "Remove a vdev from a pool.",
+        "pool device...",
+        &[
+            sw('n', "Show the memory the mapping would take, and stop."),
+            EXACT,
+            sw('s', "Stop a running removal."),
+            WAIT,
+        ],
+    ),
+    Sub {
+        name: "labelclear",
+        aliases: &[],
+        about: "Wipe the ZFS labels from a device.",
+        operands: "vdev",
+        flags: &[sw('f', "Even if the device belongs to an exported or foreign pool.")],
+        text: &["Never wipes a device of an imported pool."],
+        complete: Complete::Files,
+        built: true,
+    },
+    later(
+        "checkpoint",
+        "Keep the state of a pool to go back to.",
+        "pool",
+        &[
+            sw('d', "Discard the checkpoint.").long("discard"),
+            sw('w', "Wait until it is discarded.").long("wait"),
+        ],
+    ),
+    later(
+        "prefetch",
+        "Load tables of a pool into the cache.",
+        "pool",
+        &[opt('t', "type", "Which table: ddt or brt.")],
+    ),
+    Sub {
+        name: "list",
+        aliases: &[],
+        about: "List pools with space and health.",
+        operands: "[pool]... [interval [count]]",
+        flags: &[
+            GUIDS,
+            SCRIPTED,
+            LINKS,
+            EXACT,
+            PATHS,
+            sw('v', "The vdevs of each pool too."),
+            opt('o', "property,...", "Columns to print."),
+            JSON,
+            JSON_INT,
+            JSON_GUID,
+            STAMP,
+        ],
+        text: &[
+            "Columns by default: name, size, allocated, free, checkpoint, expandsize, \
+             fragmentation, capacity, dedupratio, health, altroot. With an interval in seconds \
+             the list is printed again and again, count times if given.",
+        ],
+        complete: Complete::Pools,
+        built: true,
+    },
+    Sub {
+        name: "iostat",
+        aliases: &[],
+        about: "Show I/O statistics of pools and vdevs.",
+        operands: "[pool...|pool vdev...|vdev...] [interval [count]]",
+        flags: &[
+            opt('c', "script,...", "Columns made by scripts.").later(),
+            sw('l', "Average latencies too."),
+            sw('q', "Queue lengths too."),
+            sw('r', "Histograms of request sizes instead."),
+            sw('w', "Histograms of latencies instead."),
+            STAMP,
+            GUIDS,
+            SCRIPTED,
+            LINKS,
+            EXACT,
+            PATHS,
+            sw('v', "One row for each vdev."),
+            sw('y', "Leave out the first report, since import."),
+            sw('n', "Print the header once only."),
+        ],
+        text: &[
+            "The first report is the average since the pool was imported, the following ones of \
+             the interval. Rates are per second.",
+        ],
+        complete: Complete::Pools,
+        built: true,
+    },
+    Sub {
+        name: "status",
+        aliases: &[],
+        about: "Show the health of pools and their devices.",
+        operands: "[pool]... [interval [count]]",
+        flags: &[
+            sw('D', "Deduplication statistics too.").later(),
+            sw('d', "Direct I/O verify errors too.").later(),
+            sw('e', "Only vdevs that are not healthy."),
+            GUIDS,
+            sw('i', "Initialisation state too.").later(),
+            LINKS,
+            PATHS,
+            EXACT,
+            sw('s', "Slow I/Os too."),
+            sw('t', "Trim state too.").later(),
+            sw('v', "List damaged files."),
+            sw('x', "Only pools that are not healthy."),
+            opt('c', "script,...", "Columns made by scripts.").later(),
+            JSON,
+            JSON_INT,
+            long("json-flat-vdevs", "With -j: all vdevs in one object."),
+            JSON_GUID,
+            STAMP,
+            long("power", "Slot power state too.").later(),
+        ],
+        text: &[
+            "For each pool: its state, what is wrong and what to do about it, the last scrub or \
+             resilver, its vdevs with error counters (reads, writes, checksums), and whether data \
+             are known to be damaged.",
+        ],
+        complete: Complete::Pools,
+        built: true,
+    },
+    later(
+        "online",
+        "Bring devices back.",
+        "pool device...",
+        &[
+            sw('e', "Use all of the device's size."),
+            long("power", "Switch the slot on first."),
+        ],
+    ),
+    later(
+        "offline",
+        "Take devices out of use.",
+        "pool device...",
+        &[
+            sw('f', "Mark as faulted."),
+            sw('t', "Until the next import only."),
+            long("power", "Switch the slot off."),
+        ],
+    ),
+    later(
+        "clear",
+        "Clear device errors and go on.",
+        "pool [device]...",
+        &[
+            sw('n', "With -F: only tell."),
+            sw('F', "Go back some transaction groups if need be."),
+            long("power", "Switch slots on."),
+        ],
+    ),
+    later(
+        "reopen",
+        "Open all devices of pools again.",
+        "[pool]...",
+        &[sw('n', "Do not restart a running scrub or resilver.")],
+    ),
+    later(
+        "attach",
+        "Attach a device to another as a mirror, or to a raidz group.",
+        "pool device new-device",
+        &[
+            sw('f', "Use the device although it seems to be in use."),
+            sw('s', "Rebuild sequentially."),
+            WAIT,
+            DEVICE_ASHIFT,
+        ],
+    ),
+    later("detach", "Detach a device from a mirror.", "pool device", &[]),
+    later(
+        "replace",
+        "Replace a device by another.",
+        "pool device [new-device]",
+        &[
+            sw('f', "Use the device although it seems to be in use."),
+            sw('s', "Rebuild sequentially."),
+            WAIT,
+            DEVICE_ASHIFT,
+        ],
+    ),
+    later(
+        "split",
+        "Make a new pool of one side of every mirror.",
+        "pool newpool [device...]",
+        &[
+            GUIDS,
+            LINKS,
+            sw('n', "Show the layout, and stop."),
+            PATHS,
+            sw('l', "Load keys."),
+            opt('o', "property=value", "Set a property of the new pool.").many(),
+            opt('R', "root", "Import the new pool with this alternate root."),
+        ],
+    ),
+    later(
+        "initialize",
+        "Write to all free space once.",
+        "pool [device...]",
+        &[
+            sw('a', "All pools.").long("all"),
+            sw('c', "Cancel.").long("cancel"),
+            sw('s', "Suspend.").long("suspend"),
+            sw('u', "Forget that it was done.").long("uninit"),
+            sw('w', "Wait until it is done.").long("wait"),
+        ],
+    ),
+    later("resilver", "Start the resilver again.", "pool...", &[]),
+    later(
+        "scrub",
+        "Read all data and repair what is damaged.",
+        "pool...",
+        &[
+            sw('a', "All pools.").long("all"),
+            sw('s', "Stop."),
+            sw('p', "Pause."),
+            sw('e', "Only blocks known to be damaged."),
+            sw('C', "Go on from the last scrubbed transaction group."),
+            opt('S', "date", "Only what was written after."),
+            opt('E', "date", "Only what was written before."),
+            WAIT,
+        ],
+    ),
+    later(
+        "trim",
+        "Tell devices about all free space.",
+        "pool [device...]",
+        &[
+            sw('a', "All pools.").long("all"),
+            sw('d', "Secure trim.").long("secure"),
+            opt('r', "rate", "Bytes per second and device.").long("rate"),
+            sw('c', "Cancel.").long("cancel"),
+            sw('s', "Suspend.").long("suspend"),
+            sw('w', "Wait until it is done.").long("wait"),
+        ],
+    ),
+    Sub {
+        name: "import",
+        aliases: &[],
+        about: "List pools that could be imported, or import them.",
+        operands: "[pool|id [newpool]]",
+        flags: &[
+            sw('a', "Import all pools found."),
+            opt('c', "cachefile", "Take the list of devices from this cache file."),
+            opt('d', "dir|device", "Search here instead of the default places.").many(),
+            sw('s', "Search the default places in addition."),
+            sw('D', "Destroyed pools: list them, with -f import them."),
+            sw('f', "Import although another system may use the pool."),
+            sw('F', "Go back some transaction groups if the pool cannot be opened otherwise."),
+            sw('l', "Load keys.").later(),
+            sw('m', "Import without its log device."),
+            sw('n', "With -F: only tell whether it would help."),
+            sw('N', "Do not mount its file systems."),
+            opt('o', "mntopts|property=value", "Mount options, or a pool property.").many(),
+            opt('R', "root", "Alternate root: cachefile=none, mount points below root."),
+            sw('t', "newpool is for this import only."),
+            opt('T', "txg", "With -F: go back to exactly this transaction group."),
+            sw('V', "Import even a faulted pool.").later(),
+            sw('X', "With -F: go back further.").later(),
+            long("rewind-to-checkpoint", "Go back to the checkpoint.").later(),
+        ],
+        text: &[
+            "Without operands lists the pools found on the devices with their state and what \
+             keeps them from being imported. A pool is named by name or by guid; newpool renames \
+             it.",
+        ],
+        complete: Complete::Pools,
+        built: true,
+    },
+    Sub {
+        name: "export",
+        aliases: &[],
+        about: "Close pools so that another system can import them.",
+        operands: "pool...",
+        flags: &[
+            sw('a', "All pools."),
+            sw('f', "Unmount by force."),
+        ],
+        text: &["Unmounts all file systems, writes everything and closes the pool."],
+        complete: Complete::Pools,
+        built: true,
+    },
+    Sub {
+        name: "upgrade",
+        aliases: &[],
+        about: "List pools with old formats, or upgrade them.",
+        operands: "[pool]...",
+        flags: &[
+            sw('a', "Upgrade all pools."),
+            sw('v', "List the features and legacy versions supported."),
+            opt('V', "version", "Upgrade to this legacy version only."),
+        ],
+        text: &[
+            "Enables all features supported here on the pools named. Other software that lacks \
+             them may not be able to use the pool afterwards; there is no way back. The property \
+             compatibility limits the set.",
+        ],
+        complete: Complete::Pools,
+        built: true,
+    },
+    later(
+        "reguid",
+        "Give a pool a new guid.",
+        "pool",
+        &[opt('g', "guid", "This one.")],
+    ),
+    Sub {
+        name: "history",
+        aliases: &[],
+        about: "Print the commands that changed pools.",
+        operands: "[pool]...",
+        flags: &[
+            sw('i', "Internal events too."),
+            sw('l', "User, host and zone too."),
+        ],
+        text: &["Every successful command that modifies is recorded in the pool."],
+        complete: Complete::Pools,
+        built: true,
+    },
+    later(
+        "events",
+        "Print events.",
+        "[pool]",
+        &[
+            sw('v', "Print all of each event."),
+            sw('H', "For scripts: no header, fields separated by one tab."),
+            sw('f', "Follow."),
+            sw('c', "Forget all events."),
+        ],
+    ),
+    Sub {
+        name: "get",
+        aliases: &[],
+        about: "Print properties of pools.",
+        operands: "all|property,... [pool]...",
+        flags: &[
+            SCRIPTED,
+            EXACT,
+            opt('o', "all|field,...", "Columns: name, property, value, source."),
+            JSON,
+            JSON_INT,
+            JSON_GUID,
+        ],
+        text: &["See zpoolprops(7). Without pools: all of them."],
+        complete: Complete::Pools,
+        built: true,
+    },
+    Sub {
+        name: "set",
+        aliases: &[],
+        about: "Set a property of a pool.",
+        operands: "property=value pool",
+        flags: &[],
+        text: &["See zpoolprops(7). feature@name=enabled enables a feature."],
+        complete: Complete::Pools,
+        built: true,
+    },
+    Sub {
+        name: "sync",
+        aliases: &[],
+        about: "Write everything to the devices.",
+        operands: "[pool]...",
+        flags: &[],
+        text: &["Returns when a transaction group with all that was written before is on disk."],
+        complete: Complete::Pools,
+        built: true,
+    },
+    Sub {
+        name: "wait",
+        aliases: &[],
+        about: "Wait until background activity has ended.",
+        operands: "pool [interval]",
+        flags: &[
+            SCRIPTED,
+            EXACT,
+            STAMP,
+            opt('t', "activity,...", "Which: discard, free, initialize, replace, remove, resilver, scrub, trim, raidz_expand."),
+        ],
+        text: &["Without -t waits for all activities. With an interval prints what remains."],
+        complete: Complete::Pools,
+        built: true,
+    },
+    later(
+        "ddtprune",
+        "Drop old unique entries from the deduplication table.",
+        "pool",
+        &[
+            opt('d', "days", "Older than this."),
+            opt('p', "percentage", "The oldest part."),
+        ],
+    ),
+];

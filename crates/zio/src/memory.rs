@@ -42,7 +42,7 @@ impl Devices for MemoryDevices {
         dva: &Dva,
         psize: usize,
         _: Txg,
-        verify: &dyn Fn(&[u8]) -> bool,
+        verify: &(dyn Fn(&[u8]) -> bool + Sync),
     ) -> Result<Vec<u8>> {
         self.reads.fetch_add(1, Ordering::Relaxed);
         let b = self.blocks.lock().unwrap_or_else(|e| e.into_inner());
@@ -111,7 +111,7 @@ impl Allocator for MemoryAllocator {
         }
         Ok(out)
     }
-    fn free(&self, _: u64, offset: u64, asize: u64, _: Txg) {
+    fn free(&self, _: u64, offset: u64, asize: u64, _: Txg) -> Result<()> {
         let mut f = self.free.lock().unwrap_or_else(|e| e.into_inner());
         assert_eq!(
             f.insert(offset, offset + asize),
@@ -215,7 +215,7 @@ mod tests {
             hold.push(d[0]);
         }
         for d in hold.iter().step_by(2) {
-            a.free(0, d.offset(), d.asize(), 5);
+            a.free(0, d.offset(), d.asize(), 5).unwrap();
         }
         let before = a.free_bytes();
         let data = Arc::new(noise(131072, 9));
@@ -230,7 +230,7 @@ mod tests {
         z.free(&bp, 6).unwrap();
         assert_eq!(a.free_bytes(), before);
         for d in hold.iter().skip(1).step_by(2) {
-            a.free(0, d.offset(), d.asize(), 5);
+            a.free(0, d.offset(), d.asize(), 5).unwrap();
         }
         assert_eq!(a.free_bytes(), total);
     }

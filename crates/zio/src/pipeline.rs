@@ -507,7 +507,7 @@ impl Zio {
                 self.free(c, txg)?;
             }
             for d in &headers {
-                self.allocator.free(d.vdev(), d.offset(), d.asize(), txg);
+                self.allocator.free(d.vdev(), d.offset(), d.asize(), txg)?;
             }
             return Err(e);
         }
@@ -595,7 +595,7 @@ impl Zio {
             return self.free_gang(bp, txg, 0);
         }
         for d in bp.dvas() {
-            self.allocator.free(d.vdev(), d.offset(), d.asize(), txg);
+            self.allocator.free(d.vdev(), d.offset(), d.asize(), txg)?;
         }
         Ok(())
     }
@@ -620,13 +620,13 @@ impl Zio {
                 self.free_gang(&c, txg, depth + 1)?;
             } else {
                 for d in c.dvas() {
-                    self.allocator.free(d.vdev(), d.offset(), d.asize(), txg);
+                    self.allocator.free(d.vdev(), d.offset(), d.asize(), txg)?;
                 }
             }
         }
         for d in bp.dvas() {
             let own = self.devices.asize(d.vdev(), GANG_HEADER as u64);
-            self.allocator.free(d.vdev(), d.offset(), own, txg);
+            self.allocator.free(d.vdev(), d.offset(), own, txg)?;
         }
         Ok(())
     }

@@ -36,7 +36,7 @@ pub trait Devices: Send + Sync {
         dva: &Dva,
         psize: usize,
         birth: Txg,
-        verify: &dyn Fn(&[u8]) -> bool,
+        verify: &(dyn Fn(&[u8]) -> bool + Sync),
     ) -> Result<Vec<u8>>;
     /// Writes all; returns when every device has accepted its part (not flushed). An error means
     /// that some block could not be stored with enough redundancy.
@@ -58,8 +58,8 @@ pub trait Allocator: Send + Sync {
         txg: Txg,
         size_on: &dyn Fn(u64) -> u64,
     ) -> Result<Vec<Dva>>;
-    /// Frees one range in `txg`; reusable after two further groups.
-    fn free(&self, vdev: u64, offset: u64, asize: u64, txg: Txg);
+    /// Frees one range in `txg`; reusable after two further groups. `Damaged` if it is free already.
+    fn free(&self, vdev: u64, offset: u64, asize: u64, txg: Txg) -> Result<()>;
     /// Marks a range allocated that was not (intent-log claim).
     fn claim(&self, vdev: u64, offset: u64, asize: u64, txg: Txg) -> Result<()>;
 }

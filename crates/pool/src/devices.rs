@@ -1,0 +1,122 @@
+//! The device tree and the allocator as zio wants to see them.
+
+use base::{Kind, Result, Txg};
+use disk::Dva;
+use space::{AllocReq, Class, Space};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::Arc;
+use vdev::{ReadReq, VdevTree};
+use zio::{Allocator, Devices, PhysWrite, Purpose};
+
+/// [`Devices`] over a [`VdevTree`].
+pub struct TreeDevices {
+    tree: Arc<VdevTree>,
+    min_alloc: AtomicUsize,
+}
+
+impl TreeDevices {
+    pub fn new(tree: Arc<VdevTree>) -> TreeDevices {
+        let d = TreeDevices { tree, min_alloc: AtomicUsize::new(512) };
+        d.refresh();
+        d
+    }
+
+    /// Recomputes the allocation unit after the tree changed: the greatest common divisor of the
+    /// smallest allocations of the normal vdevs, which are powers of two.
+    pub fn refresh(&self) {
+        let unit = self
+            .tree
+            .tops()
+            .iter()
+            .filter(|t| t.is_concrete() && !t.is_log())
+            .map(|t| 1usize << t.ashift())
+            .min()
+            .unwrap_or(512);
+        self.min_alloc.store(unit, Ordering::Relaxed);
+    }
+}
+
+impl Devices for TreeDevices {
+    fn vdevs(&self) -> u64 {
+        self.tree.tops().len() as u64
+    }
+
+    fn asize(&self, vdev: u64, psize: u64) -> u64 {
+        self.tree.top(vdev).map_or(psize, |t| t.asize_for(psize))
+    }
+
+    fn deflate(&self, vdev: u64, asize: u64) -> u64 {
+        self.tree.top(vdev).map_or(asize, |t| asize / base::SECTOR * t.deflate_ratio())
+    }
+
+    fn read(
+        &self,
+        dva: &Dva,
+        psize: usize,
+        birth: Txg,
+        verify: &(dyn Fn(&[u8]) -> bool + Sync),
+    ) -> Result<Vec<u8>> {
+        self.tree
+            .read(ReadReq { vdev: dva.vdev(), offset: dva.offset(), psize, birth, verify })
+            .map(|r| r.data)
+    }
+
+    fn write(&self, writes: &[PhysWrite], txg: Txg) -> Result<()> {
+        let batch = self.tree.write_batch(txg);
+        for w in writes {
+            batch.write(w.vdev, w.offset, &w.data)?;
+        }
+        for r in batch.submit() {
+            r?;
+        }
+        Ok(())
+    }
+
+    fn flush(&self) -> Result<()> {
+        // The group is only named to note what a leaf that fails to flush has lost.
+        self.tree.flush_dirty(0)
+    }
+
+    fn min_alloc(&self) -> usize {
+        self.min_alloc.load(Ordering::Relaxed)
+    }
+}
+
+/// [`Allocator`] over [`Space`].
+pub struct SpaceAllocator(pub Arc<Space>);
+
+impl Allocator for SpaceAllocator {
+    fn alloc(
+        &self,
+        purpose: Purpose,
+        _psize: u64,
+        copies: usize,
+        txg: Txg,
+        size_on: &dyn Fn(u64) -> u64,
+    ) -> Result<Vec<Dva>> {
+        let (class, hint) = match purpose {
+            Purpose::Data => (Class::Normal, 0),
+            Purpose::Metadata => (Class::Normal, 1),
+            Purpose::Log => (Class::Log, 2),
+        };
+        let mut copies = copies;
+        loop {
+            match self.0.alloc(&AllocReq { class, copies, txg, size_on, hint }) {
+                Ok(v) => return Ok(v.iter().map(|e| e.dva()).collect()),
+                // Ditto copies are a bonus: fewer are better than a full pool that cannot commit.
+                Err(e) if e.kind == Kind::NoSpace && copies > 1 && purpose == Purpose::Metadata => {
+                    copies -= 1;
+                }
+                Err(e) => return Err(e),
+            }
+        }
+    }
+
+    fn free(&self, vdev: u64, offset: u64, asize: u64, txg: Txg) -> Result<()> {
+        self.0.free(vdev, offset, asize, txg)
+    }
+
+    fn claim(&self, vdev: u64, offset: u64, asize: u64, txg: Txg) -> Result<()> {
+        self.0.claim(vdev, offset, asize, txg)
+    }
+}

@@ -1,0 +1,646 @@
+//! Space maps on disk: the metaslabs' own maps and the log space maps (pool format §16).
+//!
+//! Without feature `log_spacemap` every change goes to the metaslab's own map. With it a group's
+//! changes go to one log map; a metaslab's own map is brought up to date when it is its turn to be
+//! flushed, and logs that no metaslab needs any more are destroyed.
+
+use base::{bail, Error, Result, Txg};
+use disk::spacemap::{SpaceMapPhys, Writer, FULL_BONUS, SMALL_BONUS};
+use disk::ObjType;
+use dmu::{NewObject, Objset, Tx};
+use space::{replay, MsChange, MsHint, Space, Unflushed};
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard};
+use zap::Zap;
+
+/// Block size of space maps with and without log space maps.
+const BLOCK_LOG: usize = 128 << 10;
+const BLOCK_PLAIN: usize = 16 << 10;
+/// Indirect blocks of space maps are small: few maps have more than a block.
+const INDIRECT_SHIFT: u8 = 14;
+/// Logs are kept at most about this many groups.
+const LOG_AGE: u64 = 64;
+/// Pending ranges in memory that speed flushing up.
+const PENDING_RANGES: usize = 200_000;
+
+/// What the maps need of the pool's features.
+pub trait MapFeatures {
+    /// 320-byte bonus with histogram is used for new maps.
+    fn histogram(&self) -> bool;
+    /// Two-word entries may be written.
+    fn v2(&self) -> bool;
+    /// Changes go to log space maps.
+    fn log(&self) -> bool;
+    /// Number of 320-byte space maps changed by `delta`.
+    fn count_histogram(&self, tx: &Tx, delta: i64) -> Result<()>;
+    /// The first log map was made.
+    fn activate_log(&self, tx: &Tx) -> Result<()>;
+}
+
+struct Ms {
+    /// Space-map object, 0 = never written.
+    object: u64,
+    len: u64,
+    alloc: i64,
+    /// Log entries of this group and later are not in the own map; 0 = no log entries.
+    unflushed: Txg,
+    pending: Unflushed,
+}
+
+struct Top {
+    /// Object of the metaslab array.
+    array: u64,
+    ashift: u32,
+    ms_shift: u32,
+    /// Object with the unflushed groups, 0 = none yet.
+    unflushed_object: u64,
+    /// Vdev ZAP of the top-level vdev, 0 = none.
+    zap: u64,
+    ms: Vec<Ms>,
+}
+
+struct Log {
+    object: u64,
+    len: u64,
+    alloc: i64,
+}
+
+#[derive(Default)]
+struct Inner {
+    tops: BTreeMap<u64, Top>,
+    logs: BTreeMap<Txg, Log>,
+    /// ZAP of the logs, 0 = none yet.
+    log_zap: u64,
+}
+
+/// All space maps of a pool.
+pub struct SpaceMaps {
+    mos: Arc<Objset>,
+    inner: Mutex<Inner>,
+}
+
+fn read_map(mos: &Objset, object: u64) -> Result<(SpaceMapPhys, bool)> {
+    let dn = mos.hold(object)?;
+    let b = dn.bonus();
+    Ok((SpaceMapPhys::decode(&b)?, b.len() >= FULL_BONUS))
+}
+
+/// The valid bytes of a space map object.
+fn map_bytes(mos: &Objset, object: u64, len: u64) -> Result<Vec<u8>> {
+    let dn = mos.hold(object)?;
+    let i = dn.info();
+    if len > (i.max_blkid + 1).saturating_mul(i.block_size as u64) || len > 1 << 32 {
+        return Err(Error::damaged(format!("space map {object} claims {len} bytes")));
+    }
+    let mut b = vec![0; len as usize];
+    dn.read(0, &mut b)?;
+    Ok(b)
+}
+
+impl SpaceMaps {
+    pub fn new(mos: Arc<Objset>) -> SpaceMaps {
+        SpaceMaps { mos, inner: Mutex::default() }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Inner> {
+        self.inner.lock().unwrap_or_else(|e| e.into_inner())
+    }
+
+    /// A new top-level vdev: makes its metaslab array (and, with logs, the object of unflushed
+    /// groups). Returns the array's object number.
+    pub fn create_top(
+        &self,
+        tx: &Tx,
+        f: &dyn MapFeatures,
+        id: u64,
+        zap: u64,
+        ashift: u32,
+        ms_shift: u32,
+        count: u64,
+    ) -> Result<u64> {
+        let dn = self.mos.alloc(
+            tx,
+            &NewObject {
+                obj_type: ObjType::OBJECT_ARRAY,
+                block_size: 4096.max(base::roundup(count * 8, 512).min(16384) as usize),
+                ..NewObject::default()
+            },
+        )?;
+        let top = Top {
+            array: dn.object(),
+            ashift,
+            ms_shift,
+            unflushed_object: 0,
+            zap,
+            ms: (0..count).map(|_| Ms::none()).collect(),
+        };
+        let array = top.array;
+        self.lock().tops.insert(id, top);
+        if f.log() {
+            self.ensure_unflushed(tx, id)?;
+        }
+        Ok(array)
+    }
+
+    fn ensure_unflushed(&self, tx: &Tx, id: u64) -> Result<()> {
+        let mut inner = self.lock();
+        let Some(top) = inner.tops.get_mut(&id) else { bail!(Damaged, "no vdev {id}") };
+        if top.unflushed_object == 0 {
+            if top.zap == 0 {
+                bail!(Damaged, "vdev {id} has no vdev ZAP, which log_spacemap needs");
+            }
+            let dn = self.mos.alloc(
+                tx,
+                &NewObject {
+                    obj_type: ObjType::U64_METADATA,
+                    block_size: BLOCK_LOG,
+                    ..NewObject::default()
+                },
+            )?;
+            // One value per metaslab, all zero: make the first block real so that it has a size.
+            dn.write(tx, 0, &vec![0; 8 * top.ms.len().max(1)])?;
+            let zdn = self.mos.hold(top.zap)?;
+            Zap::new(&zdn).update_u64(tx, "com.delphix:ms_unflushed_phys_txgs", dn.object())?;
+            top.unflushed_object = dn.object();
+        }
+        Ok(())
+    }
+
+    /// Reads the state of a top-level vdev's metaslabs (not the maps themselves).
+    pub fn open_top(
+        &self,
+        id: u64,
+        array: u64,
+        zap: u64,
+        ashift: u32,
+        ms_shift: u32,
+        count: u64,
+    ) -> Result<()> {
+        let mut top = Top { array, ashift, ms_shift, unflushed_object: 0, zap, ms: Vec::new() };
+        let mut bytes = vec![0; count as usize * 8];
+        if array != 0 {
+            self.mos.hold(array)?.read(0, &mut bytes)?;
+        }
+        let mut unflushed = vec![0; count as usize * 8];
+        if zap != 0 {
+            let zdn = self.mos.hold(zap)?;
+            if let Some(o) = Zap::new(&zdn).get("com.delphix:ms_unflushed_phys_txgs")? {
+                top.unflushed_object = o;
+                self.mos.hold(o)?.read(0, &mut unflushed)?;
+            }
+        }
+        for m in 0..count as usize {
+            let at = |b: &[u8]| {
+                let mut w = [0; 8];
+                w.copy_from_slice(&b[m * 8..m * 8 + 8]);
+                u64::from_le_bytes(w)
+            };
+            let object = at(&bytes);
+            let (len, alloc) = if object == 0 {
+                (0, 0)
+            } else {
+                let (p, _) = read_map(&self.mos, object)?;
+                (p.length, p.alloc)
+            };
+            let unflushed = at(&unflushed);
+            top.ms.push(Ms { object, len, alloc, unflushed, pending: Unflushed::default() });
+        }
+        self.lock().tops.insert(id, top);
+        Ok(())
+    }
+
+    /// Replays the log space maps on top of what [`SpaceMaps::open_top`] read.
+    pub fn open_logs(&self, log_zap: u64) -> Result<()> {
+        let zdn = self.mos.hold(log_zap)?;
+        let mut logs = BTreeMap::new();
+        for e in Zap::new(&zdn).iter() {
+            let e = e?;
+            let txg = zap::parse_hex_key(&e.name)?;
+            logs.insert(txg, e.value.to_u64()?);
+        }
+        let mut inner = self.lock();
+        inner.log_zap = log_zap;
+        for (txg, object) in logs {
+            let (p, _) = read_map(&self.mos, object)?;
+            let bytes = map_bytes(&self.mos, object, p.length)?;
+            inner.logs.insert(txg, Log { object, len: p.length, alloc: p.alloc });
+            for op in replay::log_ops(&bytes) {
+                let (vdev, op) = op?;
+                let Some(top) = inner.tops.get_mut(&vdev) else { continue };
+                let m = (op.offset >> top.ms_shift) as usize;
+                let Some(ms) = top.ms.get_mut(m) else {
+                    bail!(Damaged, "log space map of group {txg}: entry outside of vdev {vdev}");
+                };
+                if ms.unflushed != 0 && txg >= ms.unflushed {
+                    ms.pending.add(op)?;
+                }
+            }
+        }
+        for (id, top) in &inner.tops {
+            for (m, ms) in top.ms.iter().enumerate() {
+                if ms.unflushed != 0 && !inner.logs.contains_key(&ms.unflushed) {
+                    bail!(
+                        Damaged,
+                        "metaslab {m} of vdev {id} needs the log of group {}, which is missing",
+                        ms.unflushed
+                    );
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Tells the allocator what is known without reading the maps.
+    pub fn give_hints(&self, space: &Space) -> Result<()> {
+        let inner = self.lock();
+        for (id, top) in &inner.tops {
+            for (m, ms) in top.ms.iter().enumerate() {
+                if ms.object == 0 && ms.pending.is_empty() {
+                    continue;
+                }
+                let mut hint = MsHint {
+                    allocated: u64::try_from(ms.alloc + ms.pending.net()).map_err(|_| {
+                        Error::damaged(format!("metaslab {m} of vdev {id}: negative space"))
+                    })?,
+                    histogram: None,
+                };
+                if ms.object != 0 {
+                    hint.histogram = read_map(&self.mos, ms.object)?.0.histogram.map(|h| *h);
+                }
+                space.set_hint(*id, m as u64, hint)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Free ranges of a metaslab as of everything written so far.
+    pub fn load(&self, vdev: u64, ms: u64) -> Result<base::RangeSet> {
+        let (object, len, pending, start, end, shift) = {
+            let inner = self.lock();
+            let Some(top) = inner.tops.get(&vdev) else { bail!(Damaged, "no vdev {vdev}") };
+            let Some(m) = top.ms.get(ms as usize) else {
+                bail!(Damaged, "no metaslab {ms} on vdev {vdev}")
+            };
+            let start = ms << top.ms_shift;
+            let end = (ms + 1) << top.ms_shift;
+            (m.object, m.len, m.pending.clone(), start, end, top.ashift)
+        };
+        let bytes = if object == 0 { Vec::new() } else { map_bytes(&self.mos, object, len)? };
+        let mut free = replay(start, end, replay::map_ops(&bytes, shift, start))?;
+        pending.apply_to(&mut free, start, end)?;
+        Ok(free)
+    }
+
+    fn new_map(&self, tx: &Tx, f: &dyn MapFeatures) -> Result<u64> {
+        let bonus = if f.histogram() { FULL_BONUS } else { SMALL_BONUS };
+        let dn = self.mos.alloc(
+            tx,
+            &NewObject {
+                obj_type: ObjType::SPACE_MAP,
+                block_size: if f.log() { BLOCK_LOG } else { BLOCK_PLAIN },
+                indblkshift: INDIRECT_SHIFT,
+                bonus_type: ObjType::SPACE_MAP_HEADER,
+                bonus: vec![0; bonus],
+                ..NewObject::default()
+            },
+        )?;
+        self.put_header(tx, dn.object(), 0, 0, None)?;
+        if f.histogram() {
+            f.count_histogram(tx, 1)?;
+        }
+        Ok(dn.object())
+    }
+
+    fn free_map(&self, tx: &Tx, f: &dyn MapFeatures, object: u64) -> Result<()> {
+        if self.mos.hold(object)?.bonus().len() >= FULL_BONUS {
+            f.count_histogram(tx, -1)?;
+        }
+        self.mos.free(tx, object)
+    }
+
+    fn put_header(
+        &self,
+        tx: &Tx,
+        object: u64,
+        length: u64,
+        alloc: i64,
+        histogram: Option<[u64; 32]>,
+    ) -> Result<()> {
+        let dn = self.mos.hold(object)?;
+        let full = dn.bonus().len() >= FULL_BONUS;
+        let p = SpaceMapPhys {
+            object,
+            length,
+            alloc,
+            histogram: full.then(|| Box::new(histogram.unwrap_or([0; 32]))),
+        };
+        let new = p.encode();
+        if dn.bonus() != new {
+            dn.set_bonus(tx, &new)?;
+        }
+        Ok(())
+    }
+
+    fn append(&self, tx: &Tx, object: u64, at: u64, bytes: &[u8]) -> Result<()> {
+        self.mos.hold(object)?.write(tx, at, bytes)
+    }
+
+    /// Gives metaslab `m` a map object if it has none.
+    fn ensure_map(&self, tx: &Tx, f: &dyn MapFeatures, top: &mut Top, m: u64) -> Result<()> {
+        if top.ms[m as usize].object == 0 {
+            let o = self.new_map(tx, f)?;
+            top.ms[m as usize].object = o;
+            self.mos.hold(top.array)?.write(tx, m * 8, &o.to_le_bytes())?;
+        }
+        Ok(())
+    }
+
+    /// Records the changes of one sync pass.
+    pub fn write(
+        &self,
+        tx: &Tx,
+        f: &dyn MapFeatures,
+        space: &Space,
+        changes: &[MsChange],
+        pass: u32,
+    ) -> Result<()> {
+        if changes.is_empty() {
+            return Ok(());
+        }
+        if f.log() {
+            self.write_log(tx, f, changes, pass)
+        } else {
+            self.write_plain(tx, f, space, changes, pass)
+        }
+    }
+
+    fn write_log(
+        &self,
+        tx: &Tx,
+        f: &dyn MapFeatures,
+        changes: &[MsChange],
+        pass: u32,
+    ) -> Result<()> {
+        let txg = tx.txg();
+        for c in changes {
+            self.ensure_unflushed(tx, c.vdev)?;
+        }
+        let mut inner = self.lock();
+        if inner.log_zap == 0 {
+            let o = zap::create_object(&self.mos, tx, ObjType::ZAP_METADATA, 0)?.object();
+            let dir = self.mos.hold(1)?;
+            Zap::new(&dir).add_u64(tx, "com.delphix:log_spacemap_zap", o)?;
+            f.activate_log(tx)?;
+            inner.log_zap = o;
+        }
+        if !inner.logs.contains_key(&txg) {
+            let object = self.new_map(tx, f)?;
+            let zdn = self.mos.hold(inner.log_zap)?;
+            Zap::new(&zdn).add_int_key(tx, txg, object)?;
+            inner.logs.insert(txg, Log { object, len: 0, alloc: 0 });
+        }
+        for c in changes {
+            let Some(top) = inner.tops.get_mut(&c.vdev) else {
+                bail!(Damaged, "no vdev {}", c.vdev)
+            };
+            self.ensure_map(tx, f, top, c.ms)?;
+            let unflushed_object = top.unflushed_object;
+            let ms = &mut top.ms[c.ms as usize];
+            if ms.unflushed == 0 {
+                ms.unflushed = txg;
+                self.mos
+                    .hold(unflushed_object)?
+                    .write(tx, c.ms * 8, &txg.to_le_bytes())?;
+            }
+            for (free, set) in [(false, &c.allocs), (true, &c.frees)] {
+                for (s, e) in set.iter() {
+                    ms.pending.add(space::SmOp { free, offset: s, len: e - s })?;
+                }
+            }
+        }
+        let Some(log) = inner.logs.get_mut(&txg) else { bail!(Damaged, "log of {txg} lost") };
+        let mut w = Writer::new(BLOCK_LOG, log.len, true);
+        replay::write_log(&mut w, changes, pass as u64, txg)?;
+        let bytes = w.finish();
+        self.append(tx, log.object, log.len, &bytes)?;
+        log.len += bytes.len() as u64;
+        for c in changes {
+            log.alloc += c.allocs.total() as i64 - c.frees.total() as i64;
+        }
+        self.put_header(tx, log.object, log.len, log.alloc, None)
+    }
+
+    fn write_plain(
+        &self,
+        tx: &Tx,
+        f: &dyn MapFeatures,
+        space: &Space,
+        changes: &[MsChange],
+        pass: u32,
+    ) -> Result<()> {
+        for c in changes {
+            let mut inner = self.lock();
+            let Some(top) = inner.tops.get_mut(&c.vdev) else {
+                bail!(Damaged, "no vdev {}", c.vdev)
+            };
+            self.ensure_map(tx, f, top, c.ms)?;
+            self.append_own(tx, f, space, top, c.vdev, c.ms, (&c.allocs, &c.frees), pass)?;
+        }
+        Ok(())
+    }
+
+    /// Appends to (or condenses) a metaslab's own map.
+    fn append_own(
+        &self,
+        tx: &Tx,
+        f: &dyn MapFeatures,
+        space: &Space,
+        top: &mut Top,
+        vdev: u64,
+        m: u64,
+        (allocs, frees): (&base::RangeSet, &base::RangeSet),
+        pass: u32,
+    ) -> Result<()> {
+        let (shift, start) = (top.ashift, m << top.ms_shift);
+        let end = (m + 1) << top.ms_shift;
+        let ms = &mut top.ms[m as usize];
+        let block_size = self.mos.hold(ms.object)?.info().block_size;
+        ms.alloc += allocs.total() as i64 - frees.total() as i64;
+        // A condensed map is written once per group, in the first pass, when everything recorded so
+        // far is what the allocator calls recorded.
+        let worth = pass == 1 && ms.len > 4 * block_size as u64;
+        let free = if worth { Some(space.free_ranges(vdev, m)?) } else { None };
+        match free {
+            Some(free) if replay::should_condense(ms.len, block_size as u64, &free) => {
+                self.mos.hold(ms.object)?.free_range(tx, 0, u64::MAX)?;
+                let mut w = Writer::new(block_size, 0, f.v2());
+                replay::write_condensed(
+                    &mut w,
+                    (start, end),
+                    &free,
+                    shift,
+                    pass as u64,
+                    tx.txg(),
+                )?;
+                let bytes = w.finish();
+                self.append(tx, ms.object, 0, &bytes)?;
+                ms.len = bytes.len() as u64;
+            }
+            _ => {
+                let mut w = Writer::new(block_size, ms.len, f.v2());
+                replay::write_map(
+                    &mut w,
+                    (allocs, frees),
+                    start,
+                    shift,
+                    pass as u64,
+                    tx.txg(),
+                )?;
+                let bytes = w.finish();
+                self.append(tx, ms.object, ms.len, &bytes)?;
+                ms.len += bytes.len() as u64;
+            }
+        }
+        self.put_header(tx, ms.object, ms.len, ms.alloc, Some(space.histogram(vdev, m)?))
+    }
+
+    /// In the first pass, before any change of this group is recorded: brings the metaslabs that
+    /// waited longest up to date and destroys logs nobody needs. `all` flushes every metaslab.
+    pub fn flush(&self, tx: &Tx, f: &dyn MapFeatures, space: &Space, all: bool) -> Result<()> {
+        if !f.log() {
+            return Ok(());
+        }
+        let txg = tx.txg();
+        let mut inner = self.lock();
+        let mut waiting: Vec<(Txg, u64, u64)> = Vec::new();
+        let mut ranges = 0;
+        for (id, top) in &inner.tops {
+            for (m, ms) in top.ms.iter().enumerate() {
+                if ms.unflushed != 0 && ms.unflushed < txg {
+                    waiting.push((ms.unflushed, *id, m as u64));
+                    ranges += ms.pending.allocs.len() + ms.pending.frees.len();
+                }
+            }
+        }
+        waiting.sort_unstable();
+        let mut n = waiting.len().div_ceil(LOG_AGE as usize);
+        if ranges > PENDING_RANGES {
+            n = n.max(waiting.len() / 4 + 1);
+        }
+        if inner.logs.len() as u64 > 2 * LOG_AGE {
+            n = n.max(waiting.len() / 8 + 1);
+        }
+        if all {
+            n = waiting.len();
+        }
+        for (_, id, m) in waiting.into_iter().take(n) {
+            let Some(top) = inner.tops.get_mut(&id) else { continue };
+            let pending = std::mem::take(&mut top.ms[m as usize].pending);
+            self.append_own(
+                tx,
+                f,
+                space,
+                top,
+                id,
+                m,
+                (&pending.allocs, &pending.frees),
+                1,
+            )?;
+            top.ms[m as usize].unflushed = txg;
+            let o = top.unflushed_object;
+            self.mos.hold(o)?.write(tx, m * 8, &txg.to_le_bytes())?;
+        }
+        if n > 0 && !inner.logs.contains_key(&txg) {
+            // A metaslab may only name a log that exists.
+            let object = self.new_map(tx, f)?;
+            let zdn = self.mos.hold(inner.log_zap)?;
+            Zap::new(&zdn).add_int_key(tx, txg, object)?;
+            inner.logs.insert(txg, Log { object, len: 0, alloc: 0 });
+        }
+        let oldest = inner
+            .tops
+            .values()
+            .flat_map(|t| t.ms.iter())
+            .filter(|ms| ms.unflushed != 0)
+            .map(|ms| ms.unflushed)
+            .min()
+            .unwrap_or(txg);
+        let dead: Vec<Txg> = inner.logs.range(..oldest).map(|(t, _)| *t).collect();
+        for t in dead {
+            if let Some(log) = inner.logs.remove(&t) {
+                let zdn = self.mos.hold(inner.log_zap)?;
+                Zap::new(&zdn).remove(tx, zap::hex_key(t).as_str())?;
+                self.free_map(tx, f, log.object)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Writes a leaf's set of missing groups as a space map; returns the object (made if 0).
+    pub fn write_dtl(
+        &self,
+        tx: &Tx,
+        f: &dyn MapFeatures,
+        object: u64,
+        ranges: &base::RangeSet,
+    ) -> Result<u64> {
+        let object = if object == 0 {
+            let bonus = if f.histogram() { FULL_BONUS } else { SMALL_BONUS };
+            let dn = self.mos.alloc(
+                tx,
+                &NewObject {
+                    obj_type: ObjType::SPACE_MAP,
+                    block_size: 4096,
+                    indblkshift: INDIRECT_SHIFT,
+                    bonus_type: ObjType::SPACE_MAP_HEADER,
+                    bonus: vec![0; bonus],
+                    ..NewObject::default()
+                },
+            )?;
+            if f.histogram() {
+                f.count_histogram(tx, 1)?;
+            }
+            dn.object()
+        } else {
+            object
+        };
+        let dn = self.mos.hold(object)?;
+        dn.free_range(tx, 0, u64::MAX)?;
+        let mut w = Writer::new(dn.info().block_size, 0, f.v2());
+        for (s, e) in ranges.iter() {
+            w.range(false, s, e - s, None)?;
+        }
+        let bytes = w.finish();
+        dn.write(tx, 0, &bytes)?;
+        self.put_header(tx, object, bytes.len() as u64, ranges.total() as i64, None)?;
+        Ok(object)
+    }
+
+    /// Reads a leaf's set of missing groups.
+    pub fn read_dtl(&self, object: u64) -> Result<base::RangeSet> {
+        let (p, _) = read_map(&self.mos, object)?;
+        let bytes = map_bytes(&self.mos, object, p.length)?;
+        let mut out = base::RangeSet::new();
+        for op in replay::map_ops(&bytes, 0, 0) {
+            let op = op?;
+            let end = op.offset.saturating_add(op.len);
+            if op.free {
+                out.remove(op.offset, end);
+            } else {
+                out.insert(op.offset, end);
+            }
+        }
+        Ok(out)
+    }
+
+    /// Number of log maps on disk.
+    pub fn logs(&self) -> usize {
+        self.lock().logs.len()
+    }
+}
+
+impl Ms {
+    fn none() -> Ms {
+        Ms { object: 0, len: 0, alloc: 0, unflushed: 0, pending: Unflushed::default() }
+    }
+}

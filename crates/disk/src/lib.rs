@@ -16,6 +16,7 @@ pub mod spacemap;
 pub mod types;
 pub mod uberblock;
 pub mod xattr;
+pub mod zil;
 pub mod znode;
 
 pub use blkptr::{BlkPtr, Dva, BP_SIZE};

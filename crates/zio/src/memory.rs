@@ -118,6 +118,7 @@ impl Allocator for MemoryAllocator {
             asize,
             "freed twice: {offset:x}"
         );
+        Ok(())
     }
     fn claim(&self, _: u64, offset: u64, asize: u64, _: Txg) -> Result<()> {
         let mut f = self.free.lock().unwrap_or_else(|e| e.into_inner());

@@ -10,7 +10,8 @@ use crate::types::*;
 /// method does before it returns is what the caller of the system call waits for.
 ///
 /// * Nodes are named by a node id of the file system's choice; the root is [`crate::ROOT`].
-/// * Names are bytes without NUL and '/', at most 255 of them as the kernel checks.
+/// * Names are bytes without NUL and '/'. The kernel lets up to 1023 (Linux 6.18: 4095) of them
+///   through, so ENAMETOOLONG is up to the method, in `lookup` too.
 /// * Permissions are checked by the kernel (`default_permissions`) before the call; what it cannot
 ///   know (immutable files, quota, sticky directories across user namespaces…) is up to the method.
 /// * Defaults answer ENOSYS. For several operations that teaches the kernel not to ask again during

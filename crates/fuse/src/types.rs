@@ -300,7 +300,8 @@ pub struct IoctlReply {
     pub data: Vec<u8>,
 }
 
-/// ioctl numbers the kernel passes through (64-bit layout).
+/// ioctl numbers the kernel passes through (64-bit layout). Before it sets anything the kernel gets
+/// FS_IOC_FSGETXATTR, so a file system that serves FS_IOC_SETFLAGS must serve that too.
 pub mod ioctl {
     /// Get the `FS_*_FL` flags: out 4 bytes.
     pub const FS_IOC_GETFLAGS: u32 = 0x8008_6601;

@@ -149,6 +149,7 @@ pub struct Inode {
     body: Body,
     xattrs: BTreeMap<Vec<u8>, Vec<u8>>,
     flags: u32,
+    project: u32,
 }
 
 impl Inode {
@@ -303,6 +304,7 @@ impl MemFs {
                 body,
                 xattrs: BTreeMap::new(),
                 flags: 0,
+                project: 0,
             }),
         };
         self.nodes.write().unwrap().insert(id, Arc::new(node));
@@ -462,6 +464,9 @@ impl Filesystem for MemFs {
     fn lookup(&self, _: &Request, parent: u64, name: &[u8]) -> Result<Entry> {
         self.counts.lookups.fetch_add(1, SeqCst);
         let p = self.node(parent)?;
+        if name.len() > 255 {
+            return Err(Errno::ENAMETOOLONG);
+        }
         if name == b"." {
             return self.entry(parent);
         }
@@ -748,9 +753,7 @@ impl Filesystem for MemFs {
         out: &mut ReadBuf,
     ) -> Result<()> {
         self.counts.reads.fetch_add(1, SeqCst);
-        self.counts
-            .largest_read
-            .fetch_max(size as usize, SeqCst);
+        self.counts.largest_read.fetch_max(size as usize, SeqCst);
         assert!(fh == node || self.no_open);
         self.node(node)?.lock().file()?.read(offset, size, out);
         Ok(())
@@ -792,10 +795,7 @@ impl Filesystem for MemFs {
     }
 
     fn opendir(&self, _: &Request, node: u64, _flags: i32) -> Result<Opened> {
-        Ok(Opened {
-            fh: node,
-            flags: 0,
-        })
+        Ok(Opened { fh: node, flags: 0 })
     }
 
     fn readdir(
@@ -926,6 +926,17 @@ impl Filesystem for MemFs {
             ioctl::FS_IOC_SETFLAGS => {
                 let b = input.get(..4).ok_or(Errno::EINVAL)?;
                 i.flags = u32::from_ne_bytes([b[0], b[1], b[2], b[3]]);
+                Vec::new()
+            }
+            ioctl::FS_IOC_FSGETXATTR => {
+                let mut x = vec![0; 28];
+                x[..4].copy_from_slice(&(i.flags & 0x10).to_ne_bytes());
+                x[12..16].copy_from_slice(&i.project.to_ne_bytes());
+                x
+            }
+            ioctl::FS_IOC_FSSETXATTR => {
+                let b = input.get(12..16).ok_or(Errno::EINVAL)?;
+                i.project = u32::from_ne_bytes([b[0], b[1], b[2], b[3]]);
                 Vec::new()
             }
             ioctl::FS_IOC_GETVERSION => 77u64.to_ne_bytes().to_vec(),

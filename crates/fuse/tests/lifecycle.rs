@@ -1,0 +1,561 @@
+//! Mounting, remounting, unmounting, stopping, dying, ordinary users, notifications.
+
+mod common;
+
+use std::fs::{self, File};
+use std::io::{BufRead, BufReader, Read, Write};
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::Ordering::SeqCst;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use common::memfs::MemFs;
+use common::{can_mount, mount_point, TestMount};
+use fuse::*;
+
+fn eventually(what: &str, mut f: impl FnMut() -> bool) {
+    let end = Instant::now() + Duration::from_secs(20);
+    while !f() {
+        assert!(Instant::now() < end, "{what}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+#[test]
+fn busy_then_lazy() {
+    if !can_mount() {
+        return;
+    }
+    let mut t = TestMount::new("lazy");
+    let mut f = File::options()
+        .read(true)
+        .write(true)
+        .create_new(true)
+        .open(t.path("a"))
+        .unwrap();
+    let e = t.mount.unmount(Unmount::Normal).unwrap_err();
+    assert_eq!(e.kind, base::Kind::Busy);
+    assert!(t.mount.is_mounted().unwrap());
+    t.mount.unmount(Unmount::Lazy).unwrap();
+    assert!(!t.mount.is_mounted().unwrap());
+    // The open file still works; the session lasts as long.
+    f.write_all(b"still here").unwrap();
+    f.sync_all().unwrap();
+    assert!(t.handle.is_running());
+    drop(f);
+    assert_eq!(t.join().unwrap(), End::Unmounted);
+    t.mount.unmount(Unmount::Normal).unwrap(); // not mounted: nothing to do
+}
+
+#[test]
+fn force_ends_it() {
+    if !can_mount() {
+        return;
+    }
+    let mut t = TestMount::new("force");
+    let f = File::create(t.path("a")).unwrap();
+    t.mount.unmount(Unmount::Force).unwrap();
+    let end = t.join().unwrap();
+    assert!(matches!(end, End::Aborted | End::Unmounted), "{end:?}");
+    assert!(f.metadata().is_err());
+    assert!(!t.mount.is_mounted().unwrap());
+}
+
+#[test]
+fn written_data_survives_unmount() {
+    use rustix::mm::{mmap, munmap, MapFlags, ProtFlags};
+    if !can_mount() {
+        return;
+    }
+    let t = TestMount::new("dirty");
+    fs::write(t.path("a"), vec![5u8; 3_000_000]).unwrap();
+    let node = fs::metadata(t.path("a")).unwrap().ino();
+    // Pages made dirty after the last close are written out by nobody but the unmount.
+    let f = File::options()
+        .read(true)
+        .write(true)
+        .open(t.path("a"))
+        .unwrap();
+    // SAFETY: a fresh shared mapping of part of the file, used within its bounds, unmapped once.
+    unsafe {
+        let both = ProtFlags::READ | ProtFlags::WRITE;
+        let p = mmap(
+            std::ptr::null_mut(),
+            2_000_000,
+            both,
+            MapFlags::SHARED,
+            &f,
+            0,
+        )
+        .unwrap();
+        drop(f);
+        std::slice::from_raw_parts_mut(p as *mut u8, 2_000_000).fill(6);
+        munmap(p, 2_000_000).unwrap();
+    }
+    let fs = t.finish();
+    let mut out = ReadBuf::new(4 << 20);
+    fs.read(&Request::default(), node, node, 0, 4 << 20, &mut out)
+        .unwrap();
+    let data = out.to_vec();
+    assert_eq!(data.len(), 3_000_000);
+    assert!(data[..2_000_000].iter().all(|&b| b == 6));
+    assert!(data[2_000_000..].iter().all(|&b| b == 5));
+}
+
+#[test]
+fn stop_from_another_thread() {
+    if !can_mount() {
+        return;
+    }
+    let mut t = TestMount::new("stop");
+    fs::write(t.path("a"), b"x").unwrap();
+    t.handle.stop();
+    assert!(!t.handle.is_running());
+    assert_eq!(t.join().unwrap(), End::Stopped);
+    assert_eq!(t.fs.counts.destroyed.load(SeqCst), 1);
+    // Its place in the tree is dead until it is unmounted.
+    let e = fs::read_dir(&t.dir).unwrap_err();
+    assert_eq!(e.raw_os_error(), Some(libc::ENOTCONN));
+    assert!(!t.notifier.inval_inode(ROOT, 0, 0).unwrap());
+    assert!(t.mount.is_mounted().unwrap());
+    t.mount.unmount(Unmount::Normal).unwrap();
+}
+
+#[test]
+fn stop_before_anything() {
+    if !can_mount() {
+        return;
+    }
+    let dir = mount_point("early");
+    let (fd, m) = mount(&dir, &MountOptions::new("testpool/early")).unwrap();
+    let s = Session::new(Arc::new(MemFs::new()), fd, Config::default());
+    s.handle().stop();
+    assert_eq!(s.run().unwrap(), End::Stopped);
+    m.unmount(Unmount::Normal).unwrap();
+    fs::remove_dir(dir).unwrap();
+}
+
+#[test]
+fn threads_grow_with_need() {
+    if !can_mount() {
+        return;
+    }
+    for threads in [1, 4] {
+        let config = Config {
+            threads,
+            ..Config::default()
+        };
+        let t = TestMount::with("threads", MemFs::new(), config);
+        std::thread::scope(|s| {
+            for i in 0..8 {
+                let dir = &t.dir;
+                s.spawn(move || {
+                    for j in 0..200 {
+                        let p = dir.join(format!("{i}-{j}"));
+                        fs::write(&p, format!("{i} {j}")).unwrap();
+                        assert_eq!(fs::read_to_string(&p).unwrap(), format!("{i} {j}"));
+                        fs::remove_file(&p).unwrap();
+                    }
+                });
+            }
+        });
+        assert!((1..=threads).contains(&t.handle.threads()));
+        t.finish();
+    }
+}
+
+#[test]
+fn mount_flags_and_remount() {
+    if !can_mount() {
+        return;
+    }
+    let mut o = MountOptions::new("testpool/flags");
+    o.nosuid = true;
+    o.noexec = true;
+    o.atime = Atime::Noatime;
+    let t = TestMount::with_options("flags", MemFs::new(), Config::default(), &o);
+    let shown = || {
+        let all = mounted("zfs").unwrap();
+        all.into_iter().find(|m| m.path == t.dir).unwrap().options
+    };
+    let s = shown();
+    for w in [
+        "rw",
+        "nosuid",
+        "noexec",
+        "noatime",
+        "default_permissions",
+        "allow_other",
+    ] {
+        assert!(s.split(',').any(|x| x == w), "{w} in {s}");
+    }
+    fs::write(t.path("a"), b"x").unwrap();
+    o.read_only = true;
+    o.noexec = false;
+    o.atime = Atime::Relatime;
+    t.mount.remount(&o).unwrap();
+    let s = shown();
+    assert!(
+        s.starts_with("ro,nosuid,") && s.contains("relatime") && !s.contains("noexec"),
+        "{s}"
+    );
+    let e = fs::write(t.path("a"), b"y").unwrap_err();
+    assert_eq!(e.raw_os_error(), Some(libc::EROFS));
+    o.read_only = false;
+    t.mount.remount(&o).unwrap();
+    fs::write(t.path("a"), b"y").unwrap();
+    t.finish();
+}
+
+#[test]
+fn something_mounted_over_it() {
+    if !can_mount() {
+        return;
+    }
+    let t = TestMount::new("under");
+    let (fd, over) = mount(&t.dir, &MountOptions::new("testpool/over")).unwrap();
+    let e = t.mount.unmount(Unmount::Normal).unwrap_err();
+    assert_eq!(e.kind, base::Kind::Busy);
+    drop(fd);
+    over.unmount(Unmount::Normal).unwrap();
+    t.finish();
+}
+
+#[test]
+fn notifications() {
+    if !can_mount() {
+        return;
+    }
+    let t = TestMount::new("notify");
+    let req = Request::default();
+    fs::write(t.path("a"), b"one").unwrap();
+    assert_eq!(fs::read(t.path("a")).unwrap(), b"one");
+    let node = fs::metadata(t.path("a")).unwrap().ino();
+    // Changed beside the mount: the kernel goes on showing what it knows …
+    let args = WriteArgs::default();
+    t.fs.write(&req, node, 0, 0, b"TWO", args).unwrap();
+    assert_eq!(fs::read(t.path("a")).unwrap(), b"one");
+    // … until it is told.
+    assert!(t.notifier.inval_inode(node, 0, 0).unwrap());
+    assert_eq!(fs::read(t.path("a")).unwrap(), b"TWO");
+    assert!(t.notifier.store(node, 1, b"xyz").unwrap());
+    let b = fs::read(t.path("a")).unwrap();
+    assert_eq!(&b[..2], b"Tx");
+    assert!(!t.notifier.inval_inode(99_999, 0, 0).unwrap());
+
+    // A name that was not there and now is.
+    assert!(!t.path("n").exists());
+    t.fs.mkdir(&req, ROOT, b"n", 0o755).unwrap();
+    assert!(!t.path("n").exists());
+    assert!(t.notifier.inval_entry(ROOT, b"n").unwrap());
+    assert!(t.path("n").exists());
+    // A name that is gone.
+    t.fs.rmdir(&req, ROOT, b"n").unwrap();
+    assert!(t.path("n").exists());
+    let n = fs::metadata(t.path("n")).unwrap().ino();
+    assert!(t.notifier.delete(ROOT, n, b"n").unwrap());
+    assert!(!t.path("n").exists());
+    // Expiring asks again without tearing down.
+    let f = File::open(t.path("a")).unwrap();
+    let before = t.fs.counts.lookups.load(SeqCst);
+    fs::metadata(t.path("a")).unwrap();
+    assert_eq!(t.fs.counts.lookups.load(SeqCst), before);
+    assert!(t.notifier.expire_entry(ROOT, b"a").unwrap());
+    fs::metadata(t.path("a")).unwrap();
+    assert_eq!(t.fs.counts.lookups.load(SeqCst), before + 1);
+    if t.handle.negotiated().unwrap().minor >= 44 {
+        assert!(t.notifier.inc_epoch().unwrap());
+        fs::metadata(t.path("a")).unwrap();
+        assert_eq!(t.fs.counts.lookups.load(SeqCst), before + 2);
+    }
+    drop(f);
+    t.finish();
+}
+
+/// Fails in every way a method can.
+struct Bad;
+
+impl Filesystem for Bad {
+    fn getattr(&self, _: &Request, node: u64, _: Option<u64>) -> Result<AttrReply> {
+        assert_eq!(node, ROOT);
+        Ok(AttrReply {
+            attr: Attr {
+                ino: 1,
+                mode: libc::S_IFDIR | 0o755,
+                nlink: 2,
+                ..Attr::default()
+            },
+            ttl: Duration::ZERO,
+        })
+    }
+
+    fn lookup(&self, _: &Request, _: u64, name: &[u8]) -> Result<Entry> {
+        match name {
+            b"panic" => panic!("on purpose"),
+            b"huge" => Err(Errno(100_000)),
+            b"zero" => Err(Errno(0)),
+            _ => Err(base::Error::new(base::Kind::Quota, "full").into()),
+        }
+    }
+}
+
+#[test]
+fn errors_and_panics_are_answered() {
+    if !can_mount() {
+        return;
+    }
+    let dir = mount_point("bad");
+    let (fd, m) = mount(&dir, &MountOptions::new("testpool/bad")).unwrap();
+    let s = Session::new(Arc::new(Bad), fd, Config::default());
+    let j = std::thread::spawn(move || s.run());
+    let err = |n: &str| fs::metadata(dir.join(n)).unwrap_err().raw_os_error();
+    let got = [
+        err("panic"),
+        err("huge"),
+        err("zero"),
+        err("other"),
+        err("panic"),
+    ];
+    let listed = fs::read_dir(&dir).map_or(0, |d| d.filter(|e| e.is_ok()).count());
+    m.unmount(Unmount::Normal).unwrap();
+    assert_eq!(j.join().unwrap().unwrap(), End::Unmounted);
+    fs::remove_dir(&dir).unwrap();
+    let eio = Some(libc::EIO);
+    assert_eq!(got, [eio, eio, eio, Some(libc::EDQUOT), eio]);
+    assert_eq!(listed, 0);
+}
+
+/// Not a test by itself: a daemon in a process of its own, for the tests below. It mounts where
+/// FUSE_TEST_CHILD says, announces it and serves until the end or until its input is closed.
+#[test]
+#[ignore]
+fn child() {
+    let Some(dir) = std::env::var_os("FUSE_TEST_CHILD").map(PathBuf::from) else {
+        return;
+    };
+    let (fd, m) = match mount(&dir, &MountOptions::new("testpool/child a,b")) {
+        Ok(x) => x,
+        Err(e) => {
+            println!("\nfailed: {e}");
+            return;
+        }
+    };
+    let s = Session::new(Arc::new(MemFs::new()), fd, Config::default());
+    let j = std::thread::spawn(move || s.run());
+    println!("\nmounted helper={}", m.by_helper());
+    let mut line = String::new();
+    let mut input = BufReader::new(std::io::stdin());
+    while input.read_line(&mut line).unwrap_or(0) > 0 {
+        match line.trim() {
+            "unmount" => println!("{:?}", m.unmount(Unmount::Normal)),
+            "mounted" => println!("{:?}", m.is_mounted()),
+            "remount" => println!(
+                "{:?}",
+                m.remount(&MountOptions::new("x")).map_err(|e| e.kind)
+            ),
+            "write" => println!("{:?}", fs::write(dir.join("mine"), b"data").is_ok()),
+            "read" => println!(
+                "{:?}",
+                fs::read(dir.join("mine")).unwrap_or_default() == b"data"
+            ),
+            "join" => break,
+            x => println!("what? {x}"),
+        }
+        line.clear();
+    }
+    if m.is_mounted().unwrap_or(false) {
+        let _ = m.unmount(Unmount::Lazy);
+    }
+    println!("{:?}", j.join().unwrap());
+}
+
+struct ChildDaemon {
+    child: Child,
+    out: BufReader<std::process::ChildStdout>,
+    dir: PathBuf,
+}
+
+impl ChildDaemon {
+    fn start(dir: PathBuf, wrap: &[&str]) -> (ChildDaemon, String) {
+        let exe = std::env::current_exe().unwrap();
+        let mut args: Vec<_> = wrap.iter().map(std::ffi::OsString::from).collect();
+        args.push(exe.into());
+        let mut child = Command::new(&args[0])
+            .args(&args[1..])
+            .args(["--ignored", "--exact", "child", "--nocapture"])
+            .env("FUSE_TEST_CHILD", &dir)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let out = BufReader::new(child.stdout.take().unwrap());
+        let mut d = ChildDaemon { child, out, dir };
+        let said = loop {
+            let l = d.line();
+            if l.is_empty() || l.starts_with("mounted") || l.starts_with("failed") {
+                break l;
+            }
+        };
+        (d, said)
+    }
+
+    fn line(&mut self) -> String {
+        let mut l = String::new();
+        loop {
+            l.clear();
+            if self.out.read_line(&mut l).unwrap_or(0) == 0 {
+                return String::new();
+            }
+            if !l.trim().is_empty() && !l.starts_with("running") {
+                return l.trim().to_string();
+            }
+        }
+    }
+
+    fn ask(&mut self, what: &str) -> String {
+        writeln!(self.child.stdin.as_ref().unwrap(), "{what}").unwrap();
+        self.line()
+    }
+}
+
+impl Drop for ChildDaemon {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+        for m in mounted("zfs").unwrap_or_default() {
+            if m.path == self.dir {
+                let _ = Mount::found(&m).unmount(Unmount::Force);
+            }
+        }
+        let _ = fs::remove_dir(&self.dir);
+    }
+}
+
+#[test]
+fn daemon_killed() {
+    if !can_mount() {
+        return;
+    }
+    let (mut d, said) = ChildDaemon::start(mount_point("killed"), &[]);
+    assert_eq!(said, "mounted helper=false");
+    fs::write(d.dir.join("a"), b"x").unwrap();
+    let f = File::open(d.dir.join("a")).unwrap();
+    d.child.kill().unwrap();
+    d.child.wait().unwrap();
+    let gone = |e: std::io::Error| {
+        matches!(
+            e.raw_os_error(),
+            Some(libc::ENOTCONN) | Some(libc::ECONNABORTED)
+        )
+    };
+    assert!(gone(fs::read_dir(&d.dir).unwrap_err()));
+    assert!(gone(fs::write(d.dir.join("b"), b"x").unwrap_err()));
+    drop(f);
+    // The mount it left behind can be found and taken away.
+    let info = mounted("zfs").unwrap();
+    let info = info.iter().find(|m| m.path == d.dir).unwrap();
+    assert_eq!(info.source.to_str(), Some("testpool/child a,b"));
+    let m = Mount::found(info);
+    assert!(m.is_mounted().unwrap());
+    m.unmount(Unmount::Normal).unwrap();
+    assert!(!m.is_mounted().unwrap());
+}
+
+#[test]
+fn unmounted_by_somebody_else() {
+    if !can_mount() {
+        return;
+    }
+    let (mut d, _) = ChildDaemon::start(mount_point("umount"), &[]);
+    fs::write(d.dir.join("a"), b"x").unwrap();
+    let st = Command::new("umount").arg(&d.dir).status().unwrap();
+    assert!(st.success());
+    assert_eq!(d.ask("mounted"), "Ok(false)");
+    assert_eq!(d.ask("join"), "Ok(Unmounted)");
+    eventually("the daemon ends", || d.child.try_wait().unwrap().is_some());
+}
+
+#[test]
+fn ordinary_user() {
+    if !can_mount() {
+        return;
+    }
+    const NOBODY: u32 = 65534;
+    let exe = std::env::current_exe().unwrap();
+    let wrap = [
+        "setpriv",
+        "--reuid=65534",
+        "--regid=65534",
+        "--clear-groups",
+    ];
+    let reachable = Command::new(wrap[0])
+        .args(&wrap[1..])
+        .args(["test", "-x"])
+        .arg(&exe)
+        .status();
+    if !reachable.is_ok_and(|s| s.success()) {
+        eprintln!(
+            "skipped: no setpriv, or {} is out of reach for others",
+            exe.display()
+        );
+        return;
+    }
+    if !Path::new("/usr/bin/fusermount3").exists() && !Path::new("/bin/fusermount3").exists() {
+        eprintln!("skipped: no fusermount3");
+        return;
+    }
+    if fs::metadata("/dev/fuse").unwrap().mode() & 0o006 != 0o006 {
+        eprintln!("skipped: /dev/fuse is not open to all (mode 0666)");
+        return;
+    }
+    let dir = mount_point("user");
+    std::os::unix::fs::chown(&dir, Some(NOBODY), Some(NOBODY)).unwrap();
+    let (mut d, said) = ChildDaemon::start(dir, &wrap);
+    assert_eq!(said, "mounted helper=true");
+    let shown = mounted("zfs").unwrap();
+    let shown = shown.iter().find(|m| m.path == d.dir).unwrap();
+    assert_eq!(shown.source.to_str(), Some("testpool/child a,b"));
+    assert!(shown.options.contains("user_id=65534") && shown.options.contains("nosuid"));
+    assert_eq!(d.ask("write"), "true");
+    assert_eq!(d.ask("read"), "true");
+    // Not even root may look into it (no allow_other).
+    assert_eq!(
+        fs::read(d.dir.join("mine")).unwrap_err().raw_os_error(),
+        Some(libc::EACCES)
+    );
+    assert_eq!(d.ask("remount"), "Err(Unsupported)");
+    assert_eq!(d.ask("mounted"), "Ok(true)");
+    assert_eq!(d.ask("unmount"), "Ok(())");
+    assert_eq!(d.ask("mounted"), "Ok(false)");
+    assert_eq!(d.ask("join"), "Ok(Unmounted)");
+    let mut rest = String::new();
+    d.out.read_to_string(&mut rest).unwrap();
+}
+
+#[test]
+fn ordinary_user_on_a_foreign_directory() {
+    if !can_mount() {
+        return;
+    }
+    let wrap = [
+        "setpriv",
+        "--reuid=65534",
+        "--regid=65534",
+        "--clear-groups",
+    ];
+    let exe = std::env::current_exe().unwrap();
+    let reachable = Command::new(wrap[0])
+        .args(&wrap[1..])
+        .args(["test", "-x"])
+        .arg(&exe)
+        .status();
+    if !reachable.is_ok_and(|s| s.success()) {
+        eprintln!("skipped: no setpriv, or the test is out of reach for others");
+        return;
+    }
+    let (_d, said) = ChildDaemon::start(mount_point("foreign"), &wrap);
+    assert!(said.starts_with("failed: "), "{said}");
+    eprintln!("{said}");
+}

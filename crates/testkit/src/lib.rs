@@ -1,0 +1,41 @@
+//! Test rig: asks other implementations of ZFS what they think of our pools.
+//!
+//! * [`packages`] fetches OpenZFS's user-space tools and the old zfs-fuse 0.7 from the package
+//!   archive this machine already uses, into a cache folder, without installing anything.
+//! * [`OpenZfs`] runs `zdb`, `zstream`, `ztest`; none of them needs a kernel module.
+//! * [`OldZfsFuse`] runs the old daemon in a mount namespace of its own.
+//! * [`fixture`] unpacks pools made by OpenZFS.
+//!
+//! What cannot be had on a machine (no archive, not root, no `/dev/fuse`) is an error of kind
+//! `Unsupported`; tests turn it into a printed notice with [`or_skip`].
+//!
+//! ```no_run
+//! let Some(oz) = testkit::or_skip(testkit::OpenZfs::get()) else { return };
+//! oz.check("/tmp/images".as_ref(), "tank").unwrap();
+//! ```
+#![forbid(unsafe_code)]
+
+pub mod fixture;
+pub mod old;
+pub mod openzfs;
+pub mod packages;
+mod run;
+
+pub use old::OldZfsFuse;
+pub use openzfs::OpenZfs;
+pub use run::TempDir;
+
+/// The value, or `None` after printing why the test is skipped if this machine cannot do it.
+///
+/// # Panics
+/// With any other error, as a test should.
+pub fn or_skip<T>(r: base::Result<T>) -> Option<T> {
+    match r {
+        Ok(v) => Some(v),
+        Err(e) if e.kind == base::Kind::Unsupported => {
+            eprintln!("skipped: {e}");
+            None
+        }
+        Err(e) => panic!("{e}"),
+    }
+}

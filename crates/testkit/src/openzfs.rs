@@ -1,0 +1,132 @@
+//! OpenZFS's user-space programs. They contain the whole of its pool code, so what they say of a
+//! pool is what the kernel module would do with it.
+
+use crate::packages::{get, Programs, Set};
+use crate::run::{all_text, output};
+use base::{bail, Result};
+use std::path::Path;
+use std::process::Command;
+
+/// OpenZFS's programs, ready to run.
+#[derive(Clone, Debug)]
+pub struct OpenZfs {
+    tools: Programs,
+}
+
+impl OpenZfs {
+    /// The programs, fetched at the first use on this machine.
+    pub fn get() -> Result<OpenZfs> {
+        Ok(OpenZfs {
+            tools: get(Set::OpenZfs)?,
+        })
+    }
+
+    /// A command for one of the programs (`zdb`, `zstream`, `zhack`, `ztest`), with its libraries
+    /// found. `ztest` is fetched when first asked for.
+    pub fn command(&self, program: &str) -> Result<Command> {
+        let path = match program {
+            "ztest" => get(Set::Ztest)?.find(program),
+            _ => self.tools.find(program),
+        };
+        let Some(path) = path else {
+            bail!(NotFound, "OpenZFS's packages have no {program}");
+        };
+        let mut c = Command::new(path);
+        let libraries = std::env::join_paths(self.tools.libraries());
+        c.env("LD_LIBRARY_PATH", libraries.unwrap_or_default());
+        if let Some(zdb) = self.tools.find("zdb") {
+            // ztest runs it after every pass
+            c.env("ZDB_PATH", zdb);
+        }
+        Ok(c)
+    }
+
+    /// Output of `zdb` with these arguments.
+    ///
+    /// Errors: `Kind::Io` with all it printed if it ends with an error.
+    pub fn zdb(&self, args: &[&str]) -> Result<String> {
+        let mut c = self.command("zdb")?;
+        let out = output(c.args(args))?;
+        if !out.status.success() {
+            bail!(Io, "{}", without_progress(&all_text(&c, &out)));
+        }
+        Ok(String::from_utf8_lossy(&out.stdout).into_owned())
+    }
+
+    /// Traverses an exported pool whose images are in `dir`: every block's checksum must be right,
+    /// every allocated sector must belong to exactly one block (`zdb -e -p DIR -bcc POOL`). Gives
+    /// the report.
+    ///
+    /// Errors: `Kind::Io` with all `zdb` printed if anything is wrong.
+    pub fn check(&self, dir: &Path, pool: &str) -> Result<String> {
+        let mut c = self.command("zdb")?;
+        let out = output(c.arg("-e").arg("-p").arg(dir).args(["-bcc", pool]))?;
+        let text = without_progress(&all_text(&c, &out));
+        if !out.status.success() || !is_clean(&text) {
+            bail!(Io, "{text}");
+        }
+        Ok(text)
+    }
+
+    /// The labels and uberblocks of a disk or image (`zdb -lluuu PATH`).
+    ///
+    /// Errors: `Kind::Io` if there is no valid label.
+    pub fn labels(&self, path: &Path) -> Result<String> {
+        let mut c = self.command("zdb")?;
+        let out = output(c.arg("-lluuu").arg(path))?;
+        if !out.status.success() {
+            bail!(Io, "{}", all_text(&c, &out));
+        }
+        Ok(String::from_utf8_lossy(&out.stdout).into_owned())
+    }
+}
+
+/// What a report of `zdb -bcc` must say, and what it must not.
+fn is_clean(report: &str) -> bool {
+    const BAD: [&str; 6] = [
+        "leaked space",
+        "Got error",
+        "Error counts",
+        "block traversal size",
+        "zdb_blkptr_cb",
+        "WARNING",
+    ];
+    report.contains("No leaks") && !BAD.iter().any(|b| report.contains(b))
+}
+
+/// Drops what is meant for a terminal: loading messages, lines overwritten by carriage returns.
+fn without_progress(text: &str) -> String {
+    let mut out = String::new();
+    for line in text.lines() {
+        let last = line.rsplit('\r').next().unwrap_or(line);
+        let last = match last.find("loading concrete vdev") {
+            Some(at) => &last[..at],
+            None => last,
+        };
+        if last.is_empty() && !line.is_empty() {
+            continue;
+        }
+        out.push_str(last);
+        out.push('\n');
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reports() {
+        let good = "x\n\n\tNo leaks (block sum matches space maps exactly)\n";
+        assert!(is_clean(good));
+        assert!(!is_clean("nothing"));
+        assert!(!is_clean(&format!(
+            "leaked space: vdev 0, offset 0x0\n{good}"
+        )));
+        assert_eq!(
+            without_progress("a\nloading concrete vdev 0, metaslab 0 of 2 ...\n\nb\rc\n"),
+            "a\n\nc\n"
+        );
+    }
+}

@@ -121,9 +121,12 @@ impl OldZfsFuse {
     pub fn command(&self, program: &str) -> Command {
         let own = self.tools.find(program);
         let mut c = Command::new("nsenter");
-        c.arg("--target")
-            .arg(self.daemon.id().to_string())
-            .args(["--mount", "--root", "--wd=/", "env"]);
+        c.arg("--target").arg(self.daemon.id().to_string()).args([
+            "--mount",
+            "--root",
+            "env",
+            "--chdir=/",
+        ]);
         let mut dirs: Vec<PathBuf> = ["zpool", "zfs"]
             .iter()
             .filter_map(|p| self.tools.find(p)?.parent().map(Path::to_path_buf))

@@ -34,10 +34,14 @@ impl OpenZfs {
         let mut c = Command::new(path);
         let libraries = std::env::join_paths(self.tools.libraries());
         c.env("LD_LIBRARY_PATH", libraries.unwrap_or_default());
-        if let Some(zdb) = self.tools.find("zdb") {
-            // ztest runs it after every pass
-            c.env("ZDB_PATH", zdb);
-        }
+        // ztest runs zdb after every pass.
+        let own = self
+            .tools
+            .find("zdb")
+            .and_then(|z| Some(z.parent()?.to_path_buf()));
+        let system = std::env::var_os("PATH").unwrap_or_default();
+        let path = own.into_iter().chain(std::env::split_paths(&system));
+        c.env("PATH", std::env::join_paths(path).unwrap_or_default());
         Ok(c)
     }
 

@@ -1,1 +1,53 @@
+//! The device tree: leaves, labels, mirrors, RAID-Z.
+//!
+//! A [`VdevTree`] holds the top-level vdevs of one pool. It is built from a creation spec
+//! ([`VdevTree::create`]) or from a configuration ([`VdevTree::from_config`]), opens its leaves
+//! through `env`, writes and reads their labels, and moves blocks: [`VdevTree::read`] finds good
+//! data on any redundancy there is, [`WriteBatch`] collects writes and sends them leaf by leaf.
+//!
+//! Everything is synchronous and may be called from many threads. No lock is held during I/O.
 #![forbid(unsafe_code)]
+
+pub mod discover;
+mod edit;
+pub mod keys;
+pub mod label;
+pub mod map;
+mod node;
+mod open;
+mod read;
+pub mod size;
+mod spec;
+mod state;
+mod tree;
+mod write;
+
+#[cfg(any(test, feature = "testing"))]
+pub mod testing;
+#[cfg(test)]
+mod tests;
+
+pub use discover::{discover, Found, PoolFound, Problem};
+pub use edit::Attach;
+pub use node::{Stats, Vdev, VdevKind};
+pub use read::{BadLeaf, Fault, ReadOutcome, ReadReq};
+pub use spec::{DevSpec, GroupKind, TopSpec};
+pub use state::{Aux, State};
+pub use tree::VdevTree;
+pub use write::WriteBatch;
+
+use std::sync::{Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+
+/// A poisoned lock only says that some thread panicked; the data under these locks is valid at
+/// every step.
+fn lock<T>(m: &Mutex<T>) -> MutexGuard<'_, T> {
+    m.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn read_lock<T>(m: &RwLock<T>) -> RwLockReadGuard<'_, T> {
+    m.read().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn write_lock<T>(m: &RwLock<T>) -> RwLockWriteGuard<'_, T> {
+    m.write().unwrap_or_else(PoisonError::into_inner)
+}

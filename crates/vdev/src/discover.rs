@@ -1,0 +1,257 @@
+//! From a heap of devices to importable pools (pool format §6.1).
+
+use crate::keys::{self, pool};
+use crate::label::{self, Labels};
+use crate::{lock, VdevTree};
+use base::{Result, Txg};
+use disk::{NvList, Value};
+use env::{Access, Env};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::Mutex;
+
+/// Most top-level slots of an assembled configuration.
+const MAX_TOPS: u64 = 4096;
+
+/// Why a found pool may not be importable, or not whole.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Problem {
+    /// No device of top-level slot `id` was found.
+    MissingTop(u64),
+    /// A leaf was not found: guid, and the path it had.
+    MissingLeaf(u64, Option<String>),
+    /// The labels contradict themselves.
+    BadConfig(String),
+}
+
+/// A pool as its labels describe it.
+#[derive(Clone, Debug)]
+pub struct PoolFound {
+    pub name: String,
+    pub guid: u64,
+    /// 0 active, 1 exported, 2 destroyed.
+    pub state: u64,
+    pub version: u64,
+    /// Greatest txg of any label.
+    pub txg: Txg,
+    /// 0 if the labels name none.
+    pub hostid: u64,
+    pub hostname: String,
+    /// The untrusted configuration: the keys of the newest label and a full `vdev_tree` with the
+    /// paths of the devices found.
+    pub config: NvList,
+    pub problems: Vec<Problem>,
+}
+
+impl PoolFound {
+    /// The tree of the untrusted configuration; nothing is opened.
+    pub fn tree(&self, env: &Env) -> Result<VdevTree> {
+        VdevTree::from_config(env.clone(), self.config.need_nvlist(pool::VDEV_TREE)?)
+    }
+}
+
+/// Everything found on a set of devices.
+#[derive(Clone, Debug, Default)]
+pub struct Found {
+    /// By name, then guid.
+    pub pools: Vec<PoolFound>,
+    /// Idle hot spares: guid → path.
+    pub spares: BTreeMap<u64, String>,
+    /// Cache devices: guid → path.
+    pub l2cache: BTreeMap<u64, String>,
+}
+
+/// A device with a usable label.
+struct Member {
+    path: String,
+    guid: u64,
+    config: NvList,
+}
+
+/// The config of a device's labels that discovery uses: the labels must name a guid and a sensible
+/// state and belong to a pool already; of several with the same guid the newest.
+fn accept(labels: &Labels) -> Option<NvList> {
+    let state = |c: &NvList| c.get_u64(pool::STATE).unwrap_or(u64::MAX);
+    let txg = |c: &NvList| c.get_u64(pool::TXG).unwrap_or(0);
+    let mut first = 0;
+    labels
+        .copies
+        .iter()
+        .flatten()
+        .filter(|c| c.get_u64(keys::GUID).is_some_and(|g| g != 0))
+        .filter(|c| {
+            let s = state(c);
+            s == pool::STATE_SPARE || s == pool::STATE_L2CACHE || (s <= 2 && txg(c) != 0)
+        })
+        .filter(|c| {
+            let g = c.get_u64(keys::GUID).unwrap_or(0);
+            if first == 0 {
+                first = g;
+            }
+            g == first
+        })
+        .max_by_key(|c| txg(c))
+        .cloned()
+}
+
+/// Probes `paths` (best names first) and assembles what belongs together. Devices that cannot be
+/// opened or have no label are passed over.
+pub fn discover(env: &Env, paths: &[String]) -> Found {
+    let slots: Vec<Mutex<Option<NvList>>> = paths.iter().map(|_| Mutex::new(None)).collect();
+    env.cpu.par_for(paths.len(), &|i| {
+        if let Ok(d) = env.disks.open(&paths[i], Access::Read) {
+            *lock(&slots[i]) = accept(&label::read_labels(&*d));
+        }
+    });
+    let mut found = Found::default();
+    let mut pools: BTreeMap<u64, Vec<Member>> = BTreeMap::new();
+    for (path, slot) in paths.iter().zip(&slots) {
+        let Some(config) = lock(slot).take() else {
+            continue;
+        };
+        let guid = config.get_u64(keys::GUID).unwrap_or(0);
+        match config.get_u64(pool::STATE) {
+            Some(pool::STATE_SPARE) => {
+                found.spares.entry(guid).or_insert_with(|| path.clone());
+            }
+            Some(pool::STATE_L2CACHE) => {
+                found.l2cache.entry(guid).or_insert_with(|| path.clone());
+            }
+            _ => {
+                if let Some(p) = config.get_u64(pool::POOL_GUID) {
+                    pools.entry(p).or_default().push(Member {
+                        path: path.clone(),
+                        guid,
+                        config,
+                    });
+                }
+            }
+        }
+    }
+    found.pools = pools
+        .into_iter()
+        .filter_map(|(g, m)| assemble(g, m))
+        .collect();
+    found
+        .pools
+        .sort_by(|a, b| (&a.name, a.guid).cmp(&(&b.name, b.guid)));
+    found
+}
+
+fn assemble(guid: u64, mut members: Vec<Member>) -> Option<PoolFound> {
+    let txg = |c: &NvList| c.get_u64(pool::TXG).unwrap_or(0);
+    // Newest first; equals keep the order of the paths.
+    members.sort_by_key(|m| std::cmp::Reverse(txg(&m.config)));
+    let newest = members.first()?.config.clone();
+    let mut problems = Vec::new();
+    let mut paths: HashMap<u64, &str> = HashMap::new();
+    for m in &members {
+        paths.entry(m.guid).or_insert(&m.path);
+    }
+    // The newest tree of each top-level vdev, by slot.
+    let mut seen = BTreeSet::new();
+    let mut tops: BTreeMap<u64, NvList> = BTreeMap::new();
+    for m in &members {
+        let top = m.config.get_u64(pool::TOP_GUID).unwrap_or(0);
+        let Some(tree) = m.config.get_nvlist(pool::VDEV_TREE) else {
+            continue;
+        };
+        if !seen.insert(top) {
+            continue;
+        }
+        let Some(id) = tree.get_u64(keys::ID) else {
+            problems.push(Problem::BadConfig(format!(
+                "{}: label without vdev id",
+                m.path
+            )));
+            continue;
+        };
+        // A slot taken by a newer label keeps it: the older one was replaced or removed.
+        tops.entry(id).or_insert_with(|| tree.clone());
+    }
+    let count = newest
+        .get_u64(pool::VDEV_CHILDREN)
+        .unwrap_or(0)
+        .min(MAX_TOPS);
+    let holes = newest
+        .get_u64_array(pool::HOLE_ARRAY)
+        .unwrap_or(&[])
+        .to_vec();
+    let mut children = Vec::new();
+    for id in 0..count {
+        let mut slot = NvList::new();
+        if holes.contains(&id) {
+            slot.set(keys::TYPE, "hole");
+            slot.set(keys::ID, id);
+            slot.set(keys::GUID, 0u64);
+        } else if let Some(mut tree) = tops.remove(&id) {
+            set_paths(&mut tree, &paths, &mut problems, 0);
+            slot = tree;
+        } else {
+            problems.push(Problem::MissingTop(id));
+            slot.set(keys::TYPE, "missing");
+            slot.set(keys::ID, id);
+            slot.set(keys::GUID, 0u64);
+        }
+        children.push(slot);
+    }
+    let mut root = NvList::new();
+    root.set(keys::TYPE, "root");
+    root.set(keys::ID, 0u64);
+    root.set(keys::GUID, guid);
+    root.set(keys::CHILDREN, Value::NvListArray(children));
+    let mut config = newest.clone();
+    for key in [
+        keys::GUID,
+        pool::TOP_GUID,
+        keys::IS_LOG,
+        keys::IS_SPARE,
+        keys::CREATE_TXG,
+    ] {
+        config.remove(key);
+    }
+    config.set(pool::VDEV_TREE, Value::NvList(root));
+    let text = |key: &str| newest.get_str(key).unwrap_or_default().to_string();
+    Some(PoolFound {
+        name: text(pool::NAME),
+        guid,
+        state: newest.get_u64(pool::STATE).unwrap_or(0),
+        version: newest.get_u64(pool::VERSION).unwrap_or(0),
+        txg: txg(&newest),
+        hostid: newest.get_u64(pool::HOSTID).unwrap_or(0),
+        hostname: text(pool::HOSTNAME),
+        config,
+        problems,
+    })
+}
+
+/// Puts the paths of found devices into a vdev nvlist; others are noted as problems.
+fn set_paths(
+    vdev: &mut NvList,
+    paths: &HashMap<u64, &str>,
+    problems: &mut Vec<Problem>,
+    depth: usize,
+) {
+    // Deeper nesting is refused when the tree is built.
+    if depth > 8 {
+        return;
+    }
+    if matches!(vdev.get_str(keys::TYPE), Some("disk" | "file")) {
+        let guid = vdev.get_u64(keys::GUID).unwrap_or(0);
+        match paths.get(&guid) {
+            Some(p) => {
+                vdev.set(keys::PATH, *p);
+            }
+            None => {
+                let path = vdev.get_str(keys::PATH).map(str::to_string);
+                problems.push(Problem::MissingLeaf(guid, path));
+            }
+        }
+    }
+    for c in vdev
+        .get_nvlist_array_mut(keys::CHILDREN)
+        .into_iter()
+        .flatten()
+    {
+        set_paths(c, paths, problems, depth + 1);
+    }
+}

@@ -1,0 +1,693 @@
+//! Finding good data: every copy and every way to rebuild it is tried before a read fails, and what
+//! was found bad is rewritten.
+
+use crate::lock;
+use crate::map::{self, Map};
+use crate::node::{Vdev, VdevKind};
+use crate::VdevTree;
+use base::{bail, Error, Kind, Result, Txg, MAX_BLOCK};
+use codec::parity;
+use env::Op;
+use std::collections::HashMap;
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::{Arc, Mutex};
+
+/// Consecutive blocks of this many bytes are read from the same side of a mirror, so that each side
+/// can stream.
+const MIRROR_STRIPE: u64 = 1 << 20;
+
+/// One block to read.
+#[derive(Clone, Copy)]
+pub struct ReadReq<'a> {
+    /// Top-level vdev.
+    pub vdev: u64,
+    /// Byte offset of the DVA.
+    pub offset: u64,
+    /// Bytes on disk.
+    pub psize: usize,
+    /// Physical birth; leaves whose DTL contains it are not asked.
+    pub birth: Txg,
+    /// Whether these `psize` bytes are the right ones.
+    pub verify: &'a (dyn Fn(&[u8]) -> bool + Sync),
+}
+
+/// What was wrong on a leaf.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fault {
+    /// The device reported an error.
+    Io,
+    /// It returned something else than was written.
+    Checksum,
+}
+
+/// A leaf that did not deliver.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BadLeaf {
+    pub guid: u64,
+    pub fault: Fault,
+    /// The right data was written back.
+    pub repaired: bool,
+}
+
+/// A successful read.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ReadOutcome {
+    /// Exactly `psize` bytes.
+    pub data: Vec<u8>,
+    pub bad: Vec<BadLeaf>,
+    /// Bytes written to leaves that had missed the block (scrub and resilver only).
+    pub resilvered: u64,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Mode {
+    /// As little as needed.
+    Read,
+    /// Every copy and all parity is read, compared, and put right where wrong or missing.
+    Scrub,
+}
+
+/// Content of one place, as far as known.
+enum Got {
+    No,
+    Data(Vec<u8>),
+    Failed,
+}
+
+/// A leaf that should hold a column.
+struct Cand {
+    leaf: Arc<Vdev>,
+    /// Byte offset on the device.
+    at: u64,
+    /// It may have missed the write.
+    stale: bool,
+    got: Got,
+}
+
+/// One column of a stripe (the whole block, for plain vdevs and mirrors).
+struct Column {
+    child: usize,
+    size: usize,
+    cands: Vec<Cand>,
+    /// The candidate whose data is used.
+    chosen: Option<usize>,
+}
+
+impl Column {
+    fn data(&self) -> Option<&[u8]> {
+        match &self.cands.get(self.chosen?)?.got {
+            Got::Data(d) => Some(d),
+            _ => None,
+        }
+    }
+
+    /// Takes the first candidate that has data.
+    fn choose(&mut self) {
+        self.chosen = self
+            .cands
+            .iter()
+            .position(|c| matches!(c.got, Got::Data(_)));
+    }
+}
+
+struct Plan {
+    top: Arc<Vdev>,
+    /// `None` for plain vdevs and mirrors, which have one stripe of one column.
+    map: Option<Map>,
+    stripes: Vec<Vec<Column>>,
+}
+
+/// A place to fetch: request, stripe, column, candidate.
+type Place = (usize, usize, usize, usize);
+
+impl VdevTree {
+    /// Reads one block. Errors: `Checksum` when data was there but none was right, `Io` when too
+    /// much could not be read, `Unsupported` for kinds of vdevs not built yet, `Damaged` when the
+    /// place does not exist.
+    pub fn read(&self, req: ReadReq) -> Result<ReadOutcome> {
+        self.run(&[req], Mode::Read)
+            .pop()
+            .unwrap_or(Err(Error::from(Kind::Io)))
+    }
+
+    /// Reads many blocks with one batch per leaf; the results are in request order.
+    pub fn read_many(&self, reqs: &[ReadReq]) -> Vec<Result<ReadOutcome>> {
+        self.run(reqs, Mode::Read)
+    }
+
+    /// Like [`VdevTree::read_many`], but reads every copy and all parity, rewrites what is wrong,
+    /// and brings leaves up to date whose DTL contains the birth: the step of scrub and resilver.
+    pub fn scrub_many(&self, reqs: &[ReadReq]) -> Vec<Result<ReadOutcome>> {
+        self.run(reqs, Mode::Scrub)
+    }
+
+    fn run(&self, reqs: &[ReadReq], mode: Mode) -> Vec<Result<ReadOutcome>> {
+        let mut plans: Vec<Result<Plan>> = reqs.iter().map(|r| self.plan(r)).collect();
+        let mut places = Vec::new();
+        for (r, plan) in plans.iter().enumerate() {
+            if let Ok(p) = plan {
+                first_places(p, mode, &mut |s, c, k| places.push((r, s, c, k)));
+            }
+        }
+        let mut refs: Vec<Option<&mut Plan>> = plans.iter_mut().map(|p| p.as_mut().ok()).collect();
+        self.fetch(&mut refs, &places);
+        drop(refs);
+        if let ([req], [_]) = (reqs, &plans[..]) {
+            return plans
+                .into_iter()
+                .map(|p| self.finish(req, p?, mode))
+                .collect();
+        }
+        // Checksums and reconstruction are worth other cores.
+        let cells: Vec<Mutex<Option<Result<Plan>>>> =
+            plans.into_iter().map(|p| Mutex::new(Some(p))).collect();
+        let out: Vec<Mutex<Option<Result<ReadOutcome>>>> =
+            reqs.iter().map(|_| Mutex::new(None)).collect();
+        self.env.cpu.par_for(reqs.len(), &|i| {
+            if let Some(plan) = lock(&cells[i]).take() {
+                *lock(&out[i]) = Some(plan.and_then(|p| self.finish(&reqs[i], p, mode)));
+            }
+        });
+        out.into_iter()
+            .map(|o| lock(&o).take().unwrap_or(Err(Error::from(Kind::Io))))
+            .collect()
+    }
+
+    /// Where the block is.
+    fn plan(&self, req: &ReadReq) -> Result<Plan> {
+        let top = self.top(req.vdev)?;
+        readable(&top)?;
+        if req.psize == 0 || req.psize > MAX_BLOCK {
+            bail!(Damaged, "block of {} bytes", req.psize);
+        }
+        if req
+            .offset
+            .checked_add(req.psize as u64)
+            .is_none_or(|end| end > top.asize())
+        {
+            bail!(
+                Damaged,
+                "{}: block at {:#x} is outside",
+                top.name(),
+                req.offset
+            );
+        }
+        let VdevKind::Raidz { nparity } = top.kind() else {
+            let size = crate::size::plain_asize(req.psize as u64, top.ashift()) as usize;
+            let column = column(&top, 0, req.offset, size, req);
+            return Ok(Plan {
+                top,
+                map: None,
+                stripes: vec![vec![column]],
+            });
+        };
+        let (physical, logical) = (top.children().len(), top.raidz_width(req.birth));
+        let map = map::raidz(
+            physical,
+            logical,
+            nparity,
+            top.ashift(),
+            req.offset,
+            req.psize,
+        )?;
+        let stripes = map
+            .stripes
+            .iter()
+            .map(|s| {
+                s.cols
+                    .iter()
+                    .map(|c| column(&top.children()[c.child], c.child, c.offset, c.size, req))
+                    .collect()
+            })
+            .collect();
+        Ok(Plan {
+            top,
+            map: Some(map),
+            stripes,
+        })
+    }
+
+    /// Reads the places, one batch per leaf, all leaves at once.
+    fn fetch(&self, plans: &mut [Option<&mut Plan>], places: &[Place]) {
+        let mut by_leaf: HashMap<usize, (Arc<Vdev>, Vec<Place>, Vec<Op>)> = HashMap::new();
+        for &(r, s, c, k) in places {
+            let Some(Some(plan)) = plans.get(r) else {
+                continue;
+            };
+            let col = &plan.stripes[s][c];
+            let cand = &col.cands[k];
+            let key = Arc::as_ptr(&cand.leaf) as usize;
+            let entry = by_leaf
+                .entry(key)
+                .or_insert_with(|| (cand.leaf.clone(), Vec::new(), Vec::new()));
+            entry.1.push((r, s, c, k));
+            entry.2.push(Op::Read {
+                offset: cand.at,
+                buf: vec![0; col.size],
+            });
+        }
+        let jobs: Vec<_> = by_leaf
+            .into_values()
+            .map(|(leaf, places, ops)| (leaf, places, Mutex::new(ops), Mutex::new(Vec::new())))
+            .collect();
+        self.env.cpu.par_for(jobs.len(), &|i| {
+            let (leaf, _, ops, results) = &jobs[i];
+            let ops = std::mem::take(&mut *lock(ops));
+            *lock(results) = leaf.batch(ops);
+        });
+        for (_, places, _, results) in jobs {
+            let results = std::mem::take(&mut *lock(&results));
+            for ((r, s, c, k), (op, result)) in places.into_iter().zip(results) {
+                let Some(Some(plan)) = plans.get_mut(r) else {
+                    continue;
+                };
+                plan.stripes[s][c].cands[k].got = match (op, result) {
+                    (Op::Read { buf, .. }, Ok(())) => Got::Data(buf),
+                    _ => Got::Failed,
+                };
+            }
+        }
+    }
+
+    /// Fetches more places of one request.
+    fn fetch_more(&self, plan: &mut Plan, places: Vec<(usize, usize, usize)>) {
+        let places: Vec<Place> = places.into_iter().map(|(s, c, k)| (0, s, c, k)).collect();
+        if !places.is_empty() {
+            self.fetch(&mut [Some(plan)], &places);
+        }
+    }
+
+    fn finish(&self, req: &ReadReq, mut plan: Plan, mode: Mode) -> Result<ReadOutcome> {
+        let found = match plan.map {
+            None => self.finish_plain(req, &mut plan),
+            Some(_) => self.finish_raidz(req, &mut plan),
+        };
+        match found {
+            Some((data, false)) if mode == Mode::Read => Ok(ReadOutcome {
+                data: cut(data, req.psize),
+                ..ReadOutcome::default()
+            }),
+            Some((data, _)) => Ok(self.heal(req, &plan, data, mode)),
+            None => Err(self.blame(req, &plan)),
+        }
+    }
+
+    /// The block (whole sectors) and whether anything went wrong on the way.
+    fn finish_plain(&self, req: &ReadReq, plan: &mut Plan) -> Option<(Vec<u8>, bool)> {
+        let mut trouble = false;
+        for k in 0..plan.stripes[0][0].cands.len() {
+            if matches!(plan.stripes[0][0].cands[k].got, Got::No) {
+                self.fetch_more(plan, vec![(0, 0, k)]);
+            }
+            let col = &mut plan.stripes[0][0];
+            if let Got::Data(d) = &mut col.cands[k].got {
+                if d.get(..req.psize).is_some_and(|d| (req.verify)(d)) {
+                    col.chosen = Some(k);
+                    // Kept for the comparison with the others if there will be one.
+                    let data = if trouble {
+                        d.clone()
+                    } else {
+                        std::mem::take(d)
+                    };
+                    if !trouble {
+                        // A scrub still wants to compare: an empty remainder equals nothing.
+                        col.cands[k].got = Got::No;
+                    }
+                    return Some((data, trouble));
+                }
+            }
+            trouble = true;
+        }
+        None
+    }
+
+    fn finish_raidz(&self, req: &ReadReq, plan: &mut Plan) -> Option<(Vec<u8>, bool)> {
+        let all = |plan: &mut Plan| plan.stripes.iter_mut().flatten().for_each(Column::choose);
+        all(plan);
+        let failed = |plan: &Plan| {
+            plan.stripes
+                .iter()
+                .flatten()
+                .any(|c| c.cands.iter().any(|k| matches!(k.got, Got::Failed)))
+        };
+        if let Some(block) = attempt(plan, &[]).filter(|b| fits(req, b)) {
+            return Some((block, failed(plan)));
+        }
+        // Everything that should be right; then also what may have missed the write.
+        for stale in [false, true] {
+            let mut more = Vec::new();
+            for (s, cols) in plan.stripes.iter().enumerate() {
+                for (c, col) in cols.iter().enumerate().filter(|(_, c)| c.data().is_none()) {
+                    for (k, cand) in col.cands.iter().enumerate() {
+                        if cand.stale == stale && matches!(cand.got, Got::No) {
+                            more.push((s, c, k));
+                        }
+                    }
+                }
+            }
+            if stale && more.is_empty() {
+                break;
+            }
+            self.fetch_more(plan, more);
+            all(plan);
+            if let Some(block) = combinations(req, plan) {
+                return Some((block, true));
+            }
+        }
+        // A column on several leaves may be right on another one.
+        let others: Vec<(usize, usize, usize)> = plan
+            .stripes
+            .iter()
+            .enumerate()
+            .flat_map(|(s, cols)| cols.iter().enumerate().map(move |(c, col)| (s, c, col)))
+            .flat_map(|(s, c, col)| (0..col.cands.len()).map(move |k| (s, c, k)))
+            .filter(|&(s, c, k)| plan.stripes[s][c].chosen != Some(k))
+            .collect();
+        for (s, c, k) in others {
+            if matches!(plan.stripes[s][c].cands[k].got, Got::No) {
+                self.fetch_more(plan, vec![(s, c, k)]);
+            }
+            let col = &mut plan.stripes[s][c];
+            if !matches!(col.cands[k].got, Got::Data(_)) {
+                continue;
+            }
+            let before = col.chosen.replace(k);
+            if let Some(block) = combinations(req, plan) {
+                return Some((block, true));
+            }
+            plan.stripes[s][c].chosen = before;
+        }
+        None
+    }
+
+    /// With the right block known: finds every place that was read and is wrong or could not be
+    /// read, counts it, and rewrites it; in a scrub also what missed the write.
+    fn heal(&self, req: &ReadReq, plan: &Plan, block: Vec<u8>, mode: Mode) -> ReadOutcome {
+        let mut out = ReadOutcome::default();
+        let writable = !self.read_only.load(Relaxed);
+        for (s, cols) in plan.stripes.iter().enumerate() {
+            let right = right_columns(plan, s, &block);
+            for (col, right) in cols.iter().zip(right) {
+                let right = Arc::new(right);
+                let count = if plan.map.is_some() {
+                    right.len()
+                } else {
+                    req.psize
+                };
+                for cand in &col.cands {
+                    let fault = match &cand.got {
+                        Got::Failed => Some(Fault::Io),
+                        // On plain vdevs the tail of the last sector means nothing.
+                        Got::Data(d) if d.get(..count) != right.get(..count) => {
+                            Some(Fault::Checksum)
+                        }
+                        _ => None,
+                    };
+                    let refresh = mode == Mode::Scrub && cand.stale;
+                    let blame = fault.is_some() && !cand.stale;
+                    if !blame && !refresh {
+                        continue;
+                    }
+                    if blame && fault == Some(Fault::Checksum) {
+                        cand.leaf.stats.checksum_errors.fetch_add(1, Relaxed);
+                    }
+                    let mut repaired = false;
+                    if writable {
+                        let op = Op::Write {
+                            offset: cand.at,
+                            bufs: vec![right.clone()],
+                        };
+                        repaired = cand.leaf.batch(vec![op]).iter().all(|(_, r)| r.is_ok());
+                        if repaired {
+                            let n = right.len() as u64;
+                            cand.leaf.stats.repaired_bytes.fetch_add(n, Relaxed);
+                            if refresh {
+                                out.resilvered += n;
+                            }
+                        }
+                    }
+                    if let (true, Some(fault)) = (blame, fault) {
+                        out.bad.push(BadLeaf {
+                            guid: cand.leaf.guid(),
+                            fault,
+                            repaired,
+                        });
+                    }
+                }
+            }
+        }
+        out.data = cut(block, req.psize);
+        out
+    }
+
+    /// Nothing helped: counts and names the failure.
+    fn blame(&self, req: &ReadReq, plan: &Plan) -> Error {
+        let cands = || plan.stripes.iter().flatten().flat_map(|c| &c.cands);
+        let any_data = cands().any(|c| matches!(c.got, Got::Data(_)));
+        let enough = match &plan.map {
+            None => any_data,
+            Some(m) => plan
+                .stripes
+                .iter()
+                .all(|cols| cols.iter().filter(|c| c.data().is_none()).count() <= m.nparity),
+        };
+        if enough {
+            if plan.map.is_some() {
+                plan.top.stats.checksum_errors.fetch_add(1, Relaxed);
+            } else {
+                cands()
+                    .filter(|c| matches!(c.got, Got::Data(_)) && !c.stale)
+                    .for_each(|c| {
+                        c.leaf.stats.checksum_errors.fetch_add(1, Relaxed);
+                    });
+            }
+        }
+        let kind = if enough { Kind::Checksum } else { Kind::Io };
+        let why = if enough {
+            "no copy has the right checksum"
+        } else {
+            "insufficient replicas"
+        };
+        Error::new(
+            kind,
+            format!("{}: block at {:#x}: {why}", plan.top.name(), req.offset),
+        )
+    }
+}
+
+/// Whether blocks of this vdev can be read and written here.
+pub(crate) fn readable(top: &Vdev) -> Result<()> {
+    let name = top.name();
+    match top.kind() {
+        VdevKind::Hole => bail!(Damaged, "{name} holds no blocks"),
+        VdevKind::Missing => bail!(NoDevice, "{name}: device is missing"),
+        VdevKind::Indirect => bail!(Unsupported, "{name}: removed vdevs need their mapping"),
+        VdevKind::Draid { .. } | VdevKind::Dspare => {
+            bail!(Unsupported, "{name}: dRAID is not supported yet")
+        }
+        VdevKind::Raidz { .. } if top.is_expanding() => {
+            bail!(
+                Unsupported,
+                "{name}: RAID-Z expansion in progress is not supported yet"
+            )
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Leaves of `child` that hold a column, those that should be right first.
+fn column(child: &Arc<Vdev>, index: usize, offset: u64, size: usize, req: &ReadReq) -> Column {
+    let mut cands: Vec<Cand> = child
+        .leaves()
+        .into_iter()
+        .filter(|l| l.state().usable())
+        .filter_map(|leaf| {
+            let at = leaf.data_offset(offset, size).ok()?;
+            let stale = leaf.dtl_contains(req.birth);
+            Some(Cand {
+                leaf,
+                at,
+                stale,
+                got: Got::No,
+            })
+        })
+        .collect();
+    cands.sort_by_key(|c| c.stale);
+    let fresh = cands.iter().filter(|c| !c.stale).count();
+    if fresh > 1 {
+        cands[..fresh].rotate_left((req.offset / MIRROR_STRIPE) as usize % fresh);
+    }
+    Column {
+        child: index,
+        size,
+        cands,
+        chosen: None,
+    }
+}
+
+/// What to fetch in the first round.
+fn first_places(plan: &Plan, mode: Mode, want: &mut dyn FnMut(usize, usize, usize)) {
+    let nparity = plan.map.as_ref().map_or(0, |m| m.nparity);
+    for (s, cols) in plan.stripes.iter().enumerate() {
+        let fresh = |c: &Column| c.cands.first().is_some_and(|k| !k.stale);
+        let whole = cols.iter().skip(nparity).all(fresh);
+        for (c, col) in cols.iter().enumerate() {
+            match mode {
+                Mode::Scrub => {
+                    for (k, _) in col.cands.iter().enumerate().filter(|(_, k)| !k.stale) {
+                        want(s, c, k);
+                    }
+                }
+                Mode::Read => {
+                    // Parity only where a data column is missing. Whatever a plain vdev has is
+                    // better than nothing.
+                    let needed = c >= nparity || !whole;
+                    if needed && (fresh(col) || (plan.map.is_none() && !col.cands.is_empty())) {
+                        want(s, c, 0);
+                    }
+                }
+            }
+        }
+    }
+}
+
+fn fits(req: &ReadReq, block: &[u8]) -> bool {
+    block.get(..req.psize).is_some_and(|b| (req.verify)(b))
+}
+
+fn cut(mut data: Vec<u8>, len: usize) -> Vec<u8> {
+    data.truncate(len);
+    data
+}
+
+/// Puts the block together, rebuilding the columns that have no data and those on the children
+/// `distrusted`. `None` if that is too many.
+fn attempt(plan: &Plan, distrusted: &[usize]) -> Option<Vec<u8>> {
+    let map = plan.map.as_ref()?;
+    let mut block = vec![0; map.len];
+    for (layout, cols) in map.stripes.iter().zip(&plan.stripes) {
+        let data = |c: &Column| {
+            c.data()
+                .filter(|_| !distrusted.contains(&c.child))
+                .is_some()
+        };
+        let missing: Vec<usize> = (0..cols.len()).filter(|&i| !data(&cols[i])).collect();
+        let place = |block: &mut [u8], i: usize, bytes: &[u8]| {
+            let at = layout.cols[i].at;
+            block[at..at + bytes.len()].copy_from_slice(bytes);
+        };
+        if missing.iter().all(|m| *m < map.nparity) {
+            for (i, c) in cols.iter().enumerate().skip(map.nparity) {
+                place(&mut block, i, c.data()?);
+            }
+            continue;
+        }
+        if missing.len() > map.nparity {
+            return None;
+        }
+        let mut full: Vec<Vec<u8>> = cols
+            .iter()
+            .enumerate()
+            .map(|(i, c)| match c.data() {
+                Some(d) if !missing.contains(&i) => d.to_vec(),
+                _ => vec![0; c.size],
+            })
+            .collect();
+        parity::reconstruct_data(map.nparity, &mut full, &missing).ok()?;
+        for (i, d) in full.iter().enumerate().skip(map.nparity) {
+            place(&mut block, i, d);
+        }
+    }
+    Some(block)
+}
+
+/// Tries to believe everybody, then to distrust each child, each two, each three.
+fn combinations(req: &ReadReq, plan: &Plan) -> Option<Vec<u8>> {
+    let map = plan.map.as_ref()?;
+    let mut children: Vec<usize> = plan
+        .stripes
+        .iter()
+        .flatten()
+        .filter(|c| c.data().is_some())
+        .map(|c| c.child)
+        .collect();
+    children.sort_unstable();
+    children.dedup();
+    // Already missing ones use up parity.
+    let missing = plan
+        .stripes
+        .iter()
+        .map(|cols| cols.iter().filter(|c| c.data().is_none()).count())
+        .min()
+        .unwrap_or(0);
+    for n in 0..=map.nparity.saturating_sub(missing).min(children.len()) {
+        let mut pick: Vec<usize> = (0..n).collect();
+        loop {
+            let distrusted: Vec<usize> = pick.iter().map(|&i| children[i]).collect();
+            if let Some(block) = attempt(plan, &distrusted).filter(|b| fits(req, b)) {
+                return Some(block);
+            }
+            if !next_choice(&mut pick, children.len()) {
+                break;
+            }
+        }
+    }
+    None
+}
+
+/// Advances to the next ascending choice out of `n`; false after the last.
+fn next_choice(pick: &mut [usize], n: usize) -> bool {
+    for i in (0..pick.len()).rev() {
+        if pick[i] < n - (pick.len() - i) {
+            pick[i] += 1;
+            for j in i + 1..pick.len() {
+                pick[j] = pick[j - 1] + 1;
+            }
+            return true;
+        }
+    }
+    false
+}
+
+/// What the columns of stripe `s` should hold.
+fn right_columns(plan: &Plan, s: usize, block: &[u8]) -> Vec<Vec<u8>> {
+    let Some(map) = &plan.map else {
+        return vec![block.to_vec()];
+    };
+    columns(map, s, block)
+}
+
+/// Parity and data columns of stripe `s` of a block of `map.len` bytes.
+pub(crate) fn columns(map: &Map, s: usize, block: &[u8]) -> Vec<Vec<u8>> {
+    let cols = &map.stripes[s].cols;
+    let data: Vec<&[u8]> = cols
+        .iter()
+        .skip(map.nparity)
+        .map(|c| &block[c.at..c.at + c.size])
+        .collect();
+    let mut out = vec![Vec::new(); map.nparity];
+    parity::generate(&data, &mut out);
+    out.extend(data.into_iter().map(<[u8]>::to_vec));
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::next_choice;
+
+    #[test]
+    fn choices_are_complete() {
+        for n in 0..7 {
+            for k in 0..=n {
+                let mut pick: Vec<usize> = (0..k).collect();
+                let mut count = 1;
+                while next_choice(&mut pick, n) {
+                    assert!(pick.windows(2).all(|w| w[0] < w[1]) && pick.iter().all(|p| *p < n));
+                    count += 1;
+                }
+                let want = (0..k).fold(1, |a, i| a * (n - i) / (i + 1));
+                assert_eq!(count, want);
+            }
+        }
+    }
+}

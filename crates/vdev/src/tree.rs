@@ -1,0 +1,441 @@
+//! All top-level vdevs of a pool.
+
+use crate::keys;
+use crate::label::{self, LabelSet};
+use crate::node::{Stats, Vdev, VdevKind};
+use crate::state::{Aux, State};
+use crate::{lock, read_lock, write_lock};
+use base::{bail, Error, Kind, Result, Txg};
+use disk::{NvList, Uberblock, Value};
+use env::Env;
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, RwLock};
+
+/// Most top-level slots accepted from a configuration.
+const MAX_TOPS: usize = 4096;
+
+/// The root of the vdevs of one pool. Shared by all threads that use the pool.
+pub struct VdevTree {
+    pub(crate) env: Env,
+    guid: AtomicU64,
+    /// Persistent properties of the root.
+    root: Mutex<NvList>,
+    tops: RwLock<Arc<Vec<Arc<Vdev>>>>,
+    /// Errors that no single device is to blame for.
+    pub stats: Stats,
+    pub(crate) read_only: AtomicBool,
+}
+
+impl std::fmt::Debug for VdevTree {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "root({}){:?}", self.guid(), self.tops())
+    }
+}
+
+impl VdevTree {
+    pub(crate) fn new(env: Env, guid: u64, root: NvList, tops: Vec<Arc<Vdev>>) -> VdevTree {
+        VdevTree {
+            env,
+            guid: AtomicU64::new(guid),
+            root: Mutex::new(root),
+            tops: RwLock::new(Arc::new(tops)),
+            stats: Stats::default(),
+            read_only: AtomicBool::new(false),
+        }
+    }
+
+    /// Builds a tree from the `vdev_tree` of a full configuration (type `root`). Nothing is opened.
+    pub fn from_config(env: Env, vdev_tree: &NvList) -> Result<VdevTree> {
+        if vdev_tree.get_str(keys::TYPE) != Some("root") {
+            bail!(Damaged, "vdev tree does not begin with a root");
+        }
+        let guid = vdev_tree.need_u64(keys::GUID)?;
+        let list = vdev_tree.get_nvlist_array(keys::CHILDREN).unwrap_or(&[]);
+        if list.len() > MAX_TOPS {
+            bail!(Damaged, "{} top-level vdevs", list.len());
+        }
+        let tops = list
+            .iter()
+            .enumerate()
+            .map(|(i, c)| Vdev::from_config(c, i as u64, 0))
+            .collect::<Result<Vec<_>>>()?;
+        for t in &tops {
+            let holds_data = t.is_concrete() && !matches!(t.kind(), VdevKind::Dspare);
+            if holds_data && !(9..=crate::map::MAX_SHIFT).contains(&t.ashift()) {
+                bail!(
+                    Damaged,
+                    "top-level vdev {} has ashift {}",
+                    t.guid(),
+                    t.ashift()
+                );
+            }
+        }
+        let mut root = vdev_tree.clone();
+        for key in [keys::TYPE, keys::ID, keys::GUID, keys::CHILDREN] {
+            root.remove(key);
+        }
+        Ok(VdevTree::new(env, guid, root, tops))
+    }
+
+    /// The full `vdev_tree` for the MOS (`mos`) or the cache file.
+    pub fn config(&self, mos: bool) -> NvList {
+        let mut out = NvList::new();
+        out.set(keys::TYPE, "root");
+        out.set(keys::ID, 0u64);
+        out.set(keys::GUID, self.guid());
+        for (name, value) in lock(&self.root).iter() {
+            if mos || !keys::MOS_ONLY.contains(&name) {
+                out.set(name, value.clone());
+            }
+        }
+        let list: Vec<NvList> = self.tops().iter().map(|t| t.config(mos)).collect();
+        out.set(keys::CHILDREN, Value::NvListArray(list));
+        out
+    }
+
+    /// Guid of the root, which is the pool's.
+    pub fn guid(&self) -> u64 {
+        self.guid.load(Relaxed)
+    }
+
+    /// `zpool reguid`.
+    pub fn set_guid(&self, guid: u64) {
+        self.guid.store(guid, Relaxed);
+    }
+
+    /// A persistent number of the root.
+    pub fn root_u64(&self, key: &str) -> Option<u64> {
+        lock(&self.root).get_u64(key)
+    }
+
+    pub fn set_root_u64(&self, key: &str, value: u64) {
+        lock(&self.root).set(key, value);
+    }
+
+    /// The top-level vdevs by id: a snapshot that later changes of shape do not touch.
+    pub fn tops(&self) -> Arc<Vec<Arc<Vdev>>> {
+        read_lock(&self.tops).clone()
+    }
+
+    /// Replaces the list in one step; `f` sees the current one.
+    pub(crate) fn edit_tops<R>(
+        &self,
+        f: impl FnOnce(&mut Vec<Arc<Vdev>>) -> Result<R>,
+    ) -> Result<R> {
+        let mut guard = write_lock(&self.tops);
+        let mut list = (**guard).clone();
+        let r = f(&mut list)?;
+        *guard = Arc::new(list);
+        Ok(r)
+    }
+
+    /// A top-level vdev by id; one that does not exist is `Damaged`, since ids come from pointers.
+    pub fn top(&self, id: u64) -> Result<Arc<Vdev>> {
+        let tops = read_lock(&self.tops);
+        match usize::try_from(id).ok().and_then(|i| tops.get(i)) {
+            Some(t) => Ok(t.clone()),
+            None => bail!(Damaged, "top-level vdev {id} does not exist"),
+        }
+    }
+
+    /// All leaves.
+    pub fn leaves(&self) -> Vec<Arc<Vdev>> {
+        self.tops().iter().flat_map(|t| t.leaves()).collect()
+    }
+
+    /// Every vdev below the root, parents first.
+    pub fn all(&self) -> Vec<Arc<Vdev>> {
+        fn walk(v: &Arc<Vdev>, out: &mut Vec<Arc<Vdev>>) {
+            out.push(v.clone());
+            v.children().iter().for_each(|c| walk(c, out));
+        }
+        let mut out = Vec::new();
+        self.tops().iter().for_each(|t| walk(t, &mut out));
+        out
+    }
+
+    /// A vdev below the root by guid.
+    pub fn find(&self, guid: u64) -> Option<Arc<Vdev>> {
+        self.all()
+            .into_iter()
+            .find(|v| v.guid() == guid && guid != 0)
+    }
+
+    /// A vdev by what a user calls it: guid, path, name in the status, or last part of the path.
+    pub fn find_by_name(&self, name: &str) -> Option<Arc<Vdev>> {
+        let all = self.all();
+        if let Some(v) = name.parse().ok().and_then(|g| self.find(g)) {
+            return Some(v);
+        }
+        let dev = format!("/dev/{name}");
+        all.iter()
+            .find(|v| v.path().is_some_and(|p| p == name || p == dev))
+            .or_else(|| all.iter().find(|v| v.name() == name))
+            .cloned()
+    }
+
+    /// Sum of all guids, as in the uberblock.
+    pub fn guid_sum(&self) -> u64 {
+        self.tops()
+            .iter()
+            .fold(self.guid(), |s, t| s.wrapping_add(t.guid_sum()))
+    }
+
+    /// Health of the whole pool: what any top-level vdev lacks, the pool lacks.
+    pub fn state(&self) -> (State, Aux) {
+        let tops = self.tops();
+        if tops.iter().any(|t| !t.state().usable()) {
+            return (State::CantOpen, Aux::NoReplicas);
+        }
+        if tops.iter().any(|t| t.state() != State::Healthy) {
+            return (State::Degraded, Aux::None);
+        }
+        (State::Healthy, Aux::None)
+    }
+
+    /// Recomputes the states of all groups after a leaf changed.
+    pub fn propagate(&self) {
+        self.tops().iter().for_each(|t| t.propagate());
+    }
+
+    /// Ids of the holes for the key `hole_array`.
+    pub fn holes(&self) -> Vec<u64> {
+        self.tops()
+            .iter()
+            .filter(|t| t.kind() == VdevKind::Hole)
+            .map(|t| t.id())
+            .collect()
+    }
+
+    /// The config for the label of one leaf: the pool's keys plus what belongs to this leaf.
+    /// `pool` holds version, name, state, pool_guid, hostid, features_for_read and so on.
+    pub fn label_config(&self, pool: &NvList, top: &Arc<Vdev>, leaf: &Vdev, txg: Txg) -> NvList {
+        let mut c = pool.clone();
+        c.remove(keys::pool::VDEV_TREE);
+        c.set(keys::pool::TXG, txg);
+        c.set(keys::pool::POOL_GUID, self.guid());
+        c.set(keys::pool::TOP_GUID, top.guid());
+        c.set(keys::GUID, leaf.guid());
+        for (key, on) in [
+            (
+                keys::IS_SPARE,
+                leaf.get_u64(keys::IS_SPARE).is_some_and(|v| v != 0),
+            ),
+            (keys::IS_LOG, top.is_log()),
+        ] {
+            c.remove(key);
+            if on {
+                c.set(key, 1u64);
+            }
+        }
+        c.set(keys::pool::VDEV_CHILDREN, self.tops().len() as u64);
+        let holes = self.holes();
+        c.remove(keys::pool::HOLE_ARRAY);
+        if !holes.is_empty() {
+            c.set(keys::pool::HOLE_ARRAY, holes);
+        }
+        c.set(keys::pool::VDEV_TREE, Value::NvList(top.config(false)));
+        c
+    }
+
+    /// Writes the labels `set` of all leaves of the vdevs `tops` and flushes them. For every one of
+    /// them that is no log at least one label must get written (pool format §3).
+    pub fn write_labels(&self, pool: &NvList, txg: Txg, tops: &[u64], set: LabelSet) -> Result<()> {
+        let tops = self.chosen(tops);
+        let leaves = self.usable_leaves(&tops);
+        let done = self.on_leaves(&leaves, |top, leaf, device| {
+            let config = self.label_config(pool, top, leaf, txg);
+            label::write_config(device, &config, set)?;
+            device.flush()
+        });
+        for top in &tops {
+            // Vdevs without devices of their own have no labels.
+            if top.is_log() || top.leaves().is_empty() {
+                continue;
+            }
+            let mine = leaves
+                .iter()
+                .zip(&done)
+                .filter(|((t, _), _)| Arc::ptr_eq(t, top));
+            if !mine.clone().any(|(_, r)| r.is_ok()) {
+                let why = mine.filter_map(|(_, r)| r.clone().err()).next();
+                let why = why.unwrap_or(Error::new(Kind::NoDevice, "no leaf is available"));
+                return Err(why.context(format!("labels of {}", top.name())));
+            }
+        }
+        Ok(())
+    }
+
+    /// Writes an uberblock to all labels of all leaves of the vdevs `tops` and flushes them. At
+    /// least one leaf must get it.
+    pub fn write_uberblock(&self, ub: &Uberblock, tops: &[u64], multihost: bool) -> Result<()> {
+        let leaves = self.usable_leaves(&self.chosen(tops));
+        let done = self.on_leaves(&leaves, |top, _, device| {
+            label::write_uberblock(device, ub, top.ashift(), ub.slot(top.ashift(), multihost))?;
+            device.flush()
+        });
+        let counts = leaves.iter().zip(&done).any(|((top, _), r)| {
+            r.is_ok() && (top.metaslab_array() != 0 || ub.txg <= base::TXG_INITIAL)
+        });
+        if counts {
+            return Ok(());
+        }
+        let why = done.into_iter().filter_map(Result::err).next();
+        Err(why
+            .unwrap_or(Error::new(Kind::NoDevice, "no leaf is available"))
+            .context("uberblock"))
+    }
+
+    /// Writes an MMP heartbeat: `ub` to the last slot of all labels of one leaf.
+    pub fn write_heartbeat(&self, ub: &Uberblock, leaf: &Vdev) -> Result<()> {
+        let ashift = leaf.top_ashift.load(Relaxed) as u32;
+        match leaf.usable_device() {
+            Some(d) => label::write_uberblock(&*d, ub, ashift, disk::uberblock::mmp_slot(ashift)),
+            None => bail!(NoDevice, "{}: not available", leaf.name()),
+        }
+    }
+
+    /// Vdevs an uberblock goes to when the config did not change: up to three in a row from a
+    /// start of the caller's choice, without logs, holes and those without metaslabs.
+    pub fn uberblock_targets(&self, start: u64) -> Vec<u64> {
+        let tops = self.tops();
+        let n = tops.len() as u64;
+        (0..n)
+            .map(|i| (start % n + i) % n)
+            .filter(|&i| {
+                tops.get(i as usize).is_some_and(|t| {
+                    t.is_concrete() && !t.is_log() && t.metaslab_array() != 0 && t.state().usable()
+                })
+            })
+            .take(3)
+            .collect()
+    }
+
+    /// The commit of a txg (pool format §3, steps 3 to 6): flush what was written, even labels,
+    /// uberblock, odd labels. `dirty` are the vdevs whose config changed, `targets` those that get
+    /// the uberblock (all, if the config is dirty).
+    pub fn commit(
+        &self,
+        pool: &NvList,
+        ub: &Uberblock,
+        dirty: &[u64],
+        targets: &[u64],
+        multihost: bool,
+    ) -> Result<()> {
+        self.flush_dirty(ub.txg)?;
+        if !dirty.is_empty() {
+            self.write_labels(pool, ub.txg, dirty, LabelSet::Even)?;
+        }
+        self.write_uberblock(ub, targets, multihost)?;
+        if !dirty.is_empty() {
+            self.write_labels(pool, ub.txg, dirty, LabelSet::Odd)?;
+        }
+        Ok(())
+    }
+
+    /// The best uberblock up to `limit` on any readable leaf, and the label config that goes with
+    /// it from the same leaf (pool format §2.3).
+    pub fn best_uberblock(&self, limit: Txg) -> Option<(Uberblock, Option<NvList>)> {
+        let tops = self.tops();
+        let leaves = self.usable_leaves(&tops);
+        let found = self.on_leaves(&leaves, |top, _, device| {
+            Ok(label::best_uberblock(device, top.ashift(), limit))
+        });
+        let best = found
+            .into_iter()
+            .zip(&leaves)
+            .filter_map(|(ub, (_, leaf))| Some((ub.ok()??, leaf)))
+            .max_by_key(|(ub, _)| ub.rank())?;
+        let (ub, leaf) = best;
+        let config = leaf
+            .device()
+            .and_then(|d| label::read_labels(&*d).best(ub.txg).cloned());
+        Some((ub, config))
+    }
+
+    fn chosen(&self, ids: &[u64]) -> Vec<Arc<Vdev>> {
+        let tops = self.tops();
+        ids.iter()
+            .filter_map(|i| tops.get(*i as usize).cloned())
+            .collect()
+    }
+
+    fn usable_leaves(&self, tops: &[Arc<Vdev>]) -> Vec<(Arc<Vdev>, Arc<Vdev>)> {
+        tops.iter()
+            .flat_map(|t| t.leaves().into_iter().map(move |l| (t.clone(), l)))
+            .filter(|(_, l)| l.usable_device().is_some())
+            .collect()
+    }
+
+    /// Calls `f(top, leaf, device)` for all, in parallel; failed writes count as such.
+    fn on_leaves<R: Send>(
+        &self,
+        leaves: &[(Arc<Vdev>, Arc<Vdev>)],
+        f: impl Fn(&Arc<Vdev>, &Vdev, &dyn env::Disk) -> Result<R> + Sync,
+    ) -> Vec<Result<R>> {
+        let slots: Vec<Mutex<Option<Result<R>>>> =
+            leaves.iter().map(|_| Mutex::new(None)).collect();
+        self.env.cpu.par_for(leaves.len(), &|i| {
+            let (top, leaf) = &leaves[i];
+            let r = match leaf.usable_device() {
+                Some(d) => f(top, leaf, &*d),
+                None => Err(Error::from(Kind::NoDevice)),
+            };
+            if r.is_err() {
+                leaf.stats.write_errors.fetch_add(1, Relaxed);
+            }
+            *lock(&slots[i]) = Some(r);
+        });
+        slots
+            .into_iter()
+            .map(|s| lock(&s).take().unwrap_or(Err(Error::from(Kind::Io))))
+            .collect()
+    }
+
+    /// Flushes the write caches of all leaves written since the last call. A leaf whose flush fails
+    /// has lost the writes of `txg`; that is an error only where redundancy does not cover it.
+    pub fn flush_dirty(&self, txg: Txg) -> Result<()> {
+        let leaves: Vec<(Arc<Vdev>, Arc<Vdev>)> = self
+            .tops()
+            .iter()
+            .flat_map(|t| t.leaves().into_iter().map(move |l| (t.clone(), l)))
+            .filter(|(_, l)| l.dirty.swap(false, Relaxed))
+            .collect();
+        let done = self.on_leaves(&leaves, |_, _, device| device.flush());
+        let mut lost: HashMap<u64, Error> = HashMap::new();
+        for ((_, leaf), r) in leaves.iter().zip(done) {
+            if let Err(e) = r {
+                leaf.dtl_add(txg);
+                lost.insert(leaf.guid(), e);
+            }
+        }
+        if lost.is_empty() {
+            return Ok(());
+        }
+        for top in self.tops().iter() {
+            if !survives(top, &|leaf| !lost.contains_key(&leaf.guid())) {
+                let why = top
+                    .leaves()
+                    .iter()
+                    .find_map(|l| lost.get(&l.guid()).cloned());
+                let why = why.unwrap_or(Error::from(Kind::Io));
+                return Err(why.context(format!("{}: flush", top.name())));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Whether data written to a vdev can be read back if exactly the leaves for which `ok` holds (and
+/// which are usable) have it.
+pub(crate) fn survives(v: &Arc<Vdev>, ok: &dyn Fn(&Vdev) -> bool) -> bool {
+    let good = || v.children().iter().filter(|c| survives(c, ok)).count();
+    match v.kind() {
+        VdevKind::Disk | VdevKind::File => v.state().usable() && ok(v),
+        VdevKind::Raidz { nparity } => good() + nparity >= v.children().len(),
+        k if k.is_mirrorish() => good() > 0,
+        // Nothing is ever written to these.
+        _ => true,
+    }
+}

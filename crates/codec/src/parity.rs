@@ -1,7 +1,7 @@
 //! RAID-Z parity (pool format §9.2, §9.3): sums over GF(2⁸) with polynomial 0x11d.
 //!
-//! With n data columns D₀ … Dₙ₋₁, shorter ones extended by zeros, P = Σ Dᵢ, Q = Σ 2ⁿ⁻¹⁻ⁱ·Dᵢ and
-//! R = Σ 4ⁿ⁻¹⁻ⁱ·Dᵢ. Rows of a block are handled as in RAID-Z: columns 0 … P−1 are parity, the rest
+//! With n data columns D₀ … Dₙ₋₁, shorter ones extended by zeros, P = Σ Dᵢ, Q = Σ 2ⁿ⁻¹⁻ⁱ·Dᵢ and R =
+//! Σ 4ⁿ⁻¹⁻ⁱ·Dᵢ. Rows of a block are handled as in RAID-Z: columns 0 … P−1 are parity, the rest
 //! data.
 
 use base::{bail, Result};

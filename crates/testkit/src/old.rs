@@ -3,8 +3,9 @@
 //! Its daemon uses fixed places (`/var/run/zfs/zfs_socket`, `/var/lock/zfs`, `/var/lib/zfs`,
 //! `/zfs-kstat`) and mounts its file systems from the root folder down. It is therefore given a
 //! mount namespace and a root folder of its own: a `tmpfs` into which everything of the real root
-//! is bound except `/etc`, `/run` and the parts of `/var` it writes to. Paths of images are the same inside and
-//! outside; nothing it mounts is seen outside, and all of it vanishes with the daemon.
+//! is bound except `/etc`, `/run` and the parts of `/var` it writes to. Paths of images are the
+//! same inside and outside; nothing it mounts is seen outside, and all of it vanishes with the
+//! daemon.
 
 use crate::packages::{get, Programs, Set};
 use crate::run::{all_text, output, TempDir};
@@ -117,7 +118,8 @@ impl OldZfsFuse {
         std::fs::read_to_string(&self.log).unwrap_or_default()
     }
 
-    /// A command that will run where the daemon lives and sees its mounts. `zpool` and `zfs` are the old ones.
+    /// A command that will run where the daemon lives and sees its mounts. `zpool` and `zfs` are
+    /// the old ones.
     pub fn command(&self, program: &str) -> Command {
         let own = self.tools.find(program);
         let mut c = Command::new("nsenter");

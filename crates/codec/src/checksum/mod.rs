@@ -138,11 +138,11 @@ pub fn is_embedded(alg: u8) -> bool {
 
 /// Checksum of `data` under algorithm `alg`.
 ///
-/// `swapped` says that a big-endian machine wrote the data (bit B of its block pointer is clear); the words are then the numbers
-/// that machine stored. `salt` is the pool's salt (MOS directory entry
-/// `org.illumos:checksum_salt`), used by the salted algorithms only. For embedded algorithms this
-/// is the function they are built on. Fletcher sums a last incomplete element as if followed by
-/// zeros.
+/// `swapped` says that a big-endian machine wrote the data (bit B of its block pointer is clear);
+/// the words are then the numbers that machine stored. `salt` is the pool's salt (MOS directory
+/// entry `org.illumos:checksum_salt`), used by the salted algorithms only. For embedded algorithms
+/// this is the function they are built on. Fletcher sums a last incomplete element as if followed
+/// by zeros.
 ///
 /// Errors: an id out of range is damage; [`INHERIT`] is invalid; [`EDONR`] of a big-endian writer
 /// is unsupported because the reference's result is undefined (§13.2).

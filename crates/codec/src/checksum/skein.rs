@@ -128,8 +128,8 @@ pub fn mac_512_256(salt: &[u8; 32], data: &[u8]) -> [u8; 32] {
 mod tests {
     use super::*;
 
-    /// Known answers of the specification (appendix C) for Skein-512-512, one and two blocks, and of the
-    /// submission's answer file for the empty Skein-512-256.
+    /// Known answers of the specification (appendix C) for Skein-512-512, one and two blocks, and
+    /// of the submission's answer file for the empty Skein-512-256.
     #[test]
     fn known_answers() {
         let hex = |b: &[u8]| -> String { b.iter().map(|b| format!("{b:02x}")).collect() };

@@ -134,8 +134,8 @@ pub fn compress(alg: u8, level: u8, src: &[u8], max_out: usize) -> Option<Vec<u8
     }
 }
 
-/// Decompresses a block of logical size `lsize` (at most [`base::MAX_BLOCK`]). Padding behind the compressed data is
-/// ignored.
+/// Decompresses a block of logical size `lsize` (at most [`base::MAX_BLOCK`]). Padding behind the
+/// compressed data is ignored.
 ///
 /// Errors: damage if the bytes do not decompress to exactly `lsize` bytes, or for an unknown
 /// algorithm. [`OFF`] copies; other ids that cannot be in a block pointer are damage.

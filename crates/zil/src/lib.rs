@@ -1,1 +1,143 @@
+//! The intent log of a dataset: what an fsync promises, kept between two transaction groups
+//! (pool format §26, behaviour §3).
+//!
+//! * [`Zil::log`] remembers every change in memory, by group ([`itx`](Itx)).
+//! * [`Zil::commit`] writes what an fsync needs into a chain of blocks on disk and returns when it
+//!   is stable. Callers that arrive while one is writing are served together by the next round.
+//! * [`Zil::sync`] runs with the sync of each group: frees log blocks nobody needs any more and
+//!   says what the header in the object set block must be; [`Zil::synced`] forgets the records of
+//!   groups that are on disk.
+//! * [`claim`] (pool import) marks the blocks of a log left by a crash as allocated,
+//!   [`Zil::replay`] (mount) applies it.
+//!
+//! The crate does no I/O of its own: it asks a [`LogStore`]. Whenever the log cannot do what is
+//! asked — no chain yet, no space, a device that fails — the answer is
+//! [`Committed::NeedTxgSync`]: the caller waits for the open group to be on disk, which is the same
+//! promise by other means.
+//!
+//! Lock order: the one lock of a [`Zil`] is never held while the store is called, except
+//! [`LogBlocks::free`] in syncing context, which is memory only.
 #![forbid(unsafe_code)]
+
+mod batch;
+mod chain;
+mod claim;
+mod header;
+mod itx;
+mod log;
+mod replay;
+
+pub use chain::{walk, RawRecord, WalkEnd, CHAIN_SIZE, RECORD_HEADER, WRITE_HEADER};
+pub use claim::{claim, Claimed};
+pub use header::{Header, FLAG_LR_SEQ_VALID, FLAG_REPLAY, HEADER_SIZE};
+pub use itx::{write_form, Body, Form, Itx, Policy, COPIED_MAX, INDIRECT_MIN};
+pub use log::{Committed, Options, Stats, Zil};
+pub use replay::{Record, Replayed, Replayer};
+
+use base::{bail, Block, Result, Txg};
+use disk::{BlkPtr, Dva};
+
+/// Record types (pool format §26.4).
+pub mod tx {
+    pub const COMMIT: u64 = 0;
+    pub const CREATE: u64 = 1;
+    pub const MKDIR: u64 = 2;
+    pub const MKXATTR: u64 = 3;
+    pub const SYMLINK: u64 = 4;
+    pub const REMOVE: u64 = 5;
+    pub const RMDIR: u64 = 6;
+    pub const LINK: u64 = 7;
+    pub const RENAME: u64 = 8;
+    pub const WRITE: u64 = 9;
+    pub const TRUNCATE: u64 = 10;
+    pub const SETATTR: u64 = 11;
+    pub const ACL_V0: u64 = 12;
+    pub const ACL: u64 = 13;
+    pub const CREATE_ACL: u64 = 14;
+    pub const CREATE_ATTR: u64 = 15;
+    pub const CREATE_ACL_ATTR: u64 = 16;
+    pub const MKDIR_ACL: u64 = 17;
+    pub const MKDIR_ATTR: u64 = 18;
+    pub const MKDIR_ACL_ATTR: u64 = 19;
+    pub const WRITE2: u64 = 20;
+    pub const SETSAXATTR: u64 = 21;
+    pub const RENAME_EXCHANGE: u64 = 22;
+    pub const RENAME_WHITEOUT: u64 = 23;
+    pub const CLONE_RANGE: u64 = 24;
+    /// Bit of the type word: the request ignored case.
+    pub const CASE_INSENSITIVE: u64 = 1 << 63;
+
+    /// Records that name an object which may be gone by the time they are replayed; the object
+    /// number is at offset 32.
+    pub fn is_out_of_order(ty: u64) -> bool {
+        matches!(
+            ty,
+            WRITE | TRUNCATE | SETATTR | ACL_V0 | ACL | WRITE2 | SETSAXATTR | CLONE_RANGE
+        )
+    }
+}
+
+/// What became of the data block of an indirect write.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Indirect {
+    /// Written to its final place (not flushed): the whole block that contains the range.
+    At(Box<BlkPtr>),
+    /// It is on disk with a group already; the record only extends the file.
+    OnDisk,
+    /// Not possible here: put the data into the log instead.
+    Copy,
+}
+
+/// Reading and accounting of log blocks; enough for claiming and walking.
+pub trait LogBlocks: Send + Sync {
+    /// Reads PSIZE bytes of a log block. `verify` says whether a candidate is right, so that other
+    /// copies and reconstruction can be tried.
+    fn read_block(&self, bp: &BlkPtr, verify: &dyn Fn(&[u8]) -> bool) -> Result<Vec<u8>>;
+    /// Reads the block an indirect write record points to, decoded.
+    fn read_data(&self, bp: &BlkPtr) -> Result<Block>;
+    /// Marks the block allocated in `txg`; an error if its space is in use.
+    fn claim(&self, bp: &BlkPtr, txg: Txg) -> Result<()>;
+    /// Frees the block in `txg` (syncing context).
+    fn free(&self, bp: &BlkPtr, txg: Txg) -> Result<()>;
+    /// Adds or drops a pending reference for a pointer of a clone-range record.
+    fn clone_ref(&self, _bp: &BlkPtr, _txg: Txg, _add: bool) -> Result<()> {
+        bail!(Unsupported, "clone-range records in an intent log")
+    }
+}
+
+/// All a live log needs.
+pub trait LogStore: LogBlocks {
+    /// Allocates one copy of `size` bytes (a multiple of 4096) in the open group, holding that
+    /// group open meanwhile, and marks the dataset dirty in it, so that [`Zil::sync`] runs there.
+    /// `Kind::NoSpace` makes the commit fall back to a group sync.
+    fn alloc_block(&self, size: usize) -> Result<(Dva, Txg)>;
+    /// Writes a log block at its one address, past any queue. `data` may be shorter than PSIZE (a
+    /// multiple of 4096), never on raidz; it is stable after the next [`LogStore::flush`].
+    fn write_block(&self, bp: &BlkPtr, data: Block) -> Result<()>;
+    /// Everything written before, indirect data included, is stable when this returns.
+    fn flush(&self) -> Result<()>;
+    /// Marks the dataset dirty in the open group and returns that group.
+    fn dirty(&self) -> Result<Txg>;
+    /// Newest content of a file range. `Kind::NotFound` if the object (of that generation, if not
+    /// 0) is gone or ends before: the record is then left out.
+    fn current_data(&self, object: u64, generation: u64, offset: u64, buf: &mut [u8])
+        -> Result<()>;
+    /// Writes the file block that contains the range to its final place, for an indirect record of
+    /// group `txg`. `Kind::NotFound` as above.
+    fn write_indirect(
+        &self,
+        _object: u64,
+        _generation: u64,
+        _offset: u64,
+        _length: u64,
+        _txg: Txg,
+    ) -> Result<Indirect> {
+        Ok(Indirect::Copy)
+    }
+    /// An unpredictable number, for the identity of a chain.
+    fn random(&self) -> u64;
+    /// Waits until everything so far is on disk; used between the two tries of a record in replay.
+    fn wait_synced(&self) -> Result<()> {
+        Ok(())
+    }
+}

@@ -1,0 +1,242 @@
+//! One round of a commit: records into blocks, blocks onto the chain, one flush.
+
+use crate::chain::{block_pointer, is_slim, successor, Builder, UNIT};
+use crate::itx::{Body, Form, Itx};
+use crate::{tx, Indirect, Zil, CHAIN_SIZE, RECORD_HEADER, WRITE_HEADER};
+use base::{bail, Kind, Result, Txg};
+use disk::bytes::put_u64;
+use disk::BlkPtr;
+use std::sync::Arc;
+
+/// A piece of data smaller than this is not worth a record of its own.
+const PIECE_MIN: usize = 1024;
+
+pub(crate) struct Batch<'a> {
+    zil: &'a Zil,
+    block: Builder,
+    pub lr_seq: u64,
+    pub records: u64,
+    /// Blocks written, in order.
+    pub written: Vec<BlkPtr>,
+    /// Bytes written.
+    pub bytes: usize,
+    /// Bytes of records.
+    pub total: usize,
+    /// Bytes of records still to come, estimated.
+    ahead: usize,
+    /// Size of recent batches.
+    guess: usize,
+}
+
+fn up8(n: usize) -> usize {
+    n.div_ceil(8) * 8
+}
+
+/// What a change will take in the log, about.
+fn estimate(itx: &Itx) -> usize {
+    match &itx.body {
+        Body::Record(b) => up8(b.len()),
+        Body::Write {
+            form: Form::Indirect,
+            ..
+        } => WRITE_HEADER,
+        Body::Write { length, .. } => {
+            WRITE_HEADER.saturating_add(up8(usize::try_from(*length).unwrap_or(usize::MAX / 4)))
+        }
+    }
+}
+
+impl<'a> Batch<'a> {
+    /// `first`: the allocated, unwritten last block of the chain.
+    pub fn new(zil: &'a Zil, first: BlkPtr, lr_seq: u64, guess: usize) -> Batch<'a> {
+        Batch {
+            zil,
+            block: Builder::new(first),
+            lr_seq,
+            records: 0,
+            written: Vec::new(),
+            bytes: 0,
+            total: 0,
+            ahead: 0,
+            guess,
+        }
+    }
+
+    /// Writes all. An error means that some of it may not be on disk.
+    pub fn run(&mut self, itxs: Vec<(Txg, Itx)>) -> Result<()> {
+        self.ahead = itxs
+            .iter()
+            .fold(0, |n, (_, i)| n.saturating_add(estimate(i)));
+        for (txg, itx) in itxs {
+            let size = estimate(&itx);
+            match self.one(txg, itx) {
+                // The object is gone since; so is the need for its records.
+                Err(e) if e.kind == Kind::NotFound => {}
+                r => r?,
+            }
+            self.ahead = self.ahead.saturating_sub(size);
+        }
+        if self.block.max_txg == 0 && self.written.is_empty() {
+            return Ok(());
+        }
+        if self.block.max_txg > 0 {
+            self.close(self.guess, 0)?;
+        }
+        self.zil.store.flush()
+    }
+
+    fn one(&mut self, txg: Txg, itx: Itx) -> Result<()> {
+        match itx.body {
+            Body::Record(b) => self.record(b, txg),
+            Body::Write {
+                generation,
+                offset,
+                length,
+                form,
+            } => {
+                let store = &self.zil.store;
+                if length == 0 {
+                    return Ok(());
+                }
+                match form {
+                    Form::Copied(data) => self.data(itx.object, offset, length, txg, &|at, buf| {
+                        let at = (at - offset) as usize;
+                        match data.get(at..at + buf.len()) {
+                            Some(d) => buf.copy_from_slice(d),
+                            None => bail!(Invalid, "write record with too little data"),
+                        }
+                        Ok(())
+                    }),
+                    Form::NeedCopy => self.copy(itx.object, generation, offset, length, txg),
+                    Form::Indirect => {
+                        match store.write_indirect(itx.object, generation, offset, length, txg)? {
+                            Indirect::At(bp) => {
+                                let mut b = write_record(tx::WRITE, itx.object, offset, length, 0);
+                                b[64..WRITE_HEADER].copy_from_slice(&bp.to_bytes());
+                                self.record(b, txg)
+                            }
+                            Indirect::OnDisk => {
+                                let b = write_record(tx::WRITE2, itx.object, offset, length, 0);
+                                self.record(b, txg)
+                            }
+                            Indirect::Copy => {
+                                self.copy(itx.object, generation, offset, length, txg)
+                            }
+                        }
+                    }
+                }
+            }
+        }
+    }
+
+    fn copy(
+        &mut self,
+        object: u64,
+        generation: u64,
+        offset: u64,
+        len: u64,
+        txg: Txg,
+    ) -> Result<()> {
+        let store = self.zil.store.clone();
+        self.data(object, offset, len, txg, &|at, buf| {
+            store.current_data(object, generation, at, buf)
+        })
+    }
+
+    /// Write records with data, cut where blocks end.
+    fn data(
+        &mut self,
+        object: u64,
+        offset: u64,
+        length: u64,
+        txg: Txg,
+        fetch: &dyn Fn(u64, &mut [u8]) -> Result<()>,
+    ) -> Result<()> {
+        let (mut at, mut left) = (offset, length);
+        while left > 0 {
+            let want = usize::try_from(left).unwrap_or(usize::MAX / 4);
+            let fits = |room: usize| {
+                let room = room.saturating_sub(WRITE_HEADER);
+                room >= want || room >= PIECE_MIN
+            };
+            if !fits(self.block.room()) {
+                let all = self.ahead.max(WRITE_HEADER.saturating_add(want));
+                self.close(all, WRITE_HEADER + want.min(PIECE_MIN) + 8)?;
+            }
+            let room = (self.block.room() - WRITE_HEADER) / 8 * 8;
+            let n = want.min(room);
+            let mut b = write_record(tx::WRITE, object, at, n as u64, n);
+            fetch(at, &mut b[WRITE_HEADER..WRITE_HEADER + n])?;
+            self.record(b, txg)?;
+            at += n as u64;
+            left -= n as u64;
+        }
+        Ok(())
+    }
+
+    /// Appends a whole record.
+    fn record(&mut self, mut b: Vec<u8>, txg: Txg) -> Result<()> {
+        b.resize(up8(b.len()).max(RECORD_HEADER), 0);
+        if b.len() + CHAIN_SIZE > self.zil.opts.max_block {
+            bail!(ArgTooBig, "log record of {} bytes", b.len());
+        }
+        if self.block.room() < b.len() {
+            self.close(self.ahead.max(b.len()), b.len())?;
+        }
+        self.lr_seq += 1;
+        let len = b.len() as u64;
+        put_u64(&mut b, 8, len);
+        put_u64(&mut b, 16, txg);
+        put_u64(&mut b, 24, self.lr_seq);
+        self.block.push(&b, txg);
+        self.total += b.len();
+        self.records += 1;
+        Ok(())
+    }
+
+    /// Writes the block and goes on with a new one for `want` bytes of records; at least for `min`.
+    /// The next block is allocated before this one is written, since this one names it.
+    fn close(&mut self, want: usize, min: usize) -> Result<()> {
+        let opts = &self.zil.opts;
+        let size = |n: usize| {
+            let n = n.saturating_add(CHAIN_SIZE).min(opts.max_block);
+            n.div_ceil(UNIT) * UNIT
+        };
+        let store = &self.zil.store;
+        let (wanted, least) = (size(want), size(min));
+        let (dva, txg, size) = match store.alloc_block(wanted) {
+            Ok((dva, txg)) => (dva, txg, wanted),
+            Err(e) if e.kind == Kind::NoSpace && least < wanted => {
+                let (dva, txg) = store.alloc_block(least)?;
+                (dva, txg, least)
+            }
+            Err(e) => return Err(e),
+        };
+        let old = self.block.bp;
+        let id = successor(&old.checksum());
+        let next = block_pointer(dva, size, is_slim(&old), txg, &id);
+        let block = std::mem::replace(&mut self.block, Builder::new(next));
+        {
+            let mut st = self.zil.lock();
+            st.note_alloc(next, txg);
+            if let Some(l) = st.lwb(&old) {
+                l.max_txg = block.max_txg;
+            }
+        }
+        let data = block.finish(&next)?;
+        self.bytes += data.len();
+        store.write_block(&old, Arc::new(data))?;
+        self.written.push(old);
+        Ok(())
+    }
+}
+
+/// A write record with `data` bytes of room, all zero.
+fn write_record(ty: u64, object: u64, offset: u64, length: u64, data: usize) -> Vec<u8> {
+    let mut b = vec![0; WRITE_HEADER + up8(data)];
+    put_u64(&mut b, 0, ty);
+    put_u64(&mut b, 32, object);
+    put_u64(&mut b, 40, offset);
+    put_u64(&mut b, 48, length);
+    b
+}

@@ -1,0 +1,347 @@
+//! Log blocks on disk: identity, chain structure, walking (pool format §26.2).
+
+use crate::{tx, LogBlocks};
+use base::{Result, Txg};
+use codec::checksum::{self, ZILOG, ZILOG2};
+use disk::bytes::{put_u64, swap_u64s, u64_at};
+use disk::{BlkPtr, Dva, ObjType};
+use std::collections::HashSet;
+
+/// Bytes of the chain structure.
+pub const CHAIN_SIZE: usize = checksum::ZILOG_CHAIN_SIZE;
+/// Bytes of a record's common header.
+pub const RECORD_HEADER: usize = 32;
+/// Bytes of a write record before its data.
+pub const WRITE_HEADER: usize = 192;
+/// Unit of block sizes and of writing.
+pub(crate) const UNIT: usize = 4096;
+/// Compression "off" in a block pointer.
+const COMPRESS_OFF: u8 = 2;
+/// A chain longer than this is hostile: at 4 KiB each it would be 16 GiB.
+const MAX_BLOCKS: u64 = 4 << 20;
+/// Where the next pointer is in a chain structure.
+const NEXT_AT: usize = 8;
+/// Where the used-bytes word is in a chain structure.
+const NUSED_AT: usize = 136;
+
+/// A chain's identity: two random numbers, the dataset object, the block's sequence.
+pub(crate) type Ident = [u64; 4];
+
+/// Identity of the block after the one with identity `id`.
+pub(crate) fn successor(id: &Ident) -> Ident {
+    [id[0], id[1], id[2], id[3].wrapping_add(1)]
+}
+
+/// Pointer to a log block of `size` bytes at `dva`.
+pub(crate) fn block_pointer(dva: Dva, size: usize, slim: bool, txg: Txg, id: &Ident) -> BlkPtr {
+    let alg = if slim { ZILOG2 } else { ZILOG };
+    let mut bp = BlkPtr::new(ObjType::INTENT_LOG, 0, size, size, COMPRESS_OFF, alg, txg);
+    bp.set_dva(0, dva);
+    bp.set_checksum(*id);
+    bp
+}
+
+pub(crate) fn is_slim(bp: &BlkPtr) -> bool {
+    bp.checksum_alg() == ZILOG2
+}
+
+/// A block being filled.
+pub(crate) struct Builder {
+    pub bp: BlkPtr,
+    buf: Vec<u8>,
+    pub used: usize,
+    /// Highest group of a record in it.
+    pub max_txg: Txg,
+}
+
+impl Builder {
+    pub fn new(bp: BlkPtr) -> Builder {
+        Builder {
+            bp,
+            buf: vec![0; bp.psize()],
+            used: if is_slim(&bp) { CHAIN_SIZE } else { 0 },
+            max_txg: 0,
+        }
+    }
+
+    /// Bytes of records that still fit.
+    pub fn room(&self) -> usize {
+        let end = if is_slim(&self.bp) {
+            self.buf.len()
+        } else {
+            self.buf.len() - CHAIN_SIZE
+        };
+        end - self.used
+    }
+
+    /// Appends a record that fits; its length is a multiple of 8.
+    pub fn push(&mut self, record: &[u8], txg: Txg) {
+        self.buf[self.used..self.used + record.len()].copy_from_slice(record);
+        self.used += record.len();
+        self.max_txg = self.max_txg.max(txg);
+    }
+
+    /// Adds the chain structure with the pointer to the next block and the checksum. Gives what to
+    /// write: only the used part unless the block lies on raidz, whose layout depends on the length.
+    pub fn finish(mut self, next: &BlkPtr) -> Result<Vec<u8>> {
+        let slim = is_slim(&self.bp);
+        let at = if slim { 0 } else { self.buf.len() - CHAIN_SIZE };
+        self.buf[at + NEXT_AT..at + NEXT_AT + disk::BP_SIZE].copy_from_slice(&next.to_bytes());
+        put_u64(&mut self.buf, at + NUSED_AT, self.used as u64);
+        let alg = if slim { ZILOG2 } else { ZILOG };
+        checksum::embed(alg, &mut self.buf, &self.bp.checksum())?;
+        let striped = self.bp.dva(0).asize() > self.bp.psize() as u64;
+        if slim && !striped {
+            self.buf.truncate(self.used.div_ceil(UNIT) * UNIT);
+        }
+        Ok(self.buf)
+    }
+}
+
+/// A record as it stands in a block, words in little-endian order if the block's were not and the
+/// type is known.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RawRecord {
+    /// Type without the case bit.
+    pub ty: u64,
+    pub case_insensitive: bool,
+    pub txg: Txg,
+    pub seq: u64,
+    /// Everything, common header included.
+    pub bytes: Vec<u8>,
+    /// A big-endian machine wrote it. The fixed words are in little-endian order all the same;
+    /// ACL records are left as they were.
+    pub foreign: bool,
+}
+
+impl RawRecord {
+    /// The object at offset 32 of records that concern one object (see [`tx::is_out_of_order`]).
+    pub fn object(&self) -> u64 {
+        u64_at(&self.bytes, RECORD_HEADER).unwrap_or(0)
+    }
+
+    /// Block pointer of a write record; `None` for other records and if there is none.
+    pub fn write_bp(&self) -> Option<BlkPtr> {
+        if self.ty != tx::WRITE {
+            return None;
+        }
+        let bp = BlkPtr::read(self.bytes.get(64..)?, false).ok()?;
+        (!bp.is_hole()).then_some(bp)
+    }
+
+    /// Block pointers of a clone-range record.
+    pub fn clone_bps(&self) -> Vec<BlkPtr> {
+        if self.ty != tx::CLONE_RANGE {
+            return Vec::new();
+        }
+        let n = u64_at(&self.bytes, 64).unwrap_or(0);
+        let body = self.bytes.get(72..).unwrap_or_default();
+        body.chunks_exact(disk::BP_SIZE)
+            .take(usize::try_from(n).unwrap_or(usize::MAX))
+            .filter_map(|b| BlkPtr::read(b, false).ok())
+            .collect()
+    }
+}
+
+/// Bytes of leading words of a record to swap for a foreign byte order; what follows are names,
+/// data or ACLs.
+fn fixed_words(ty: u64, len: usize) -> usize {
+    let n = match ty {
+        tx::CREATE | tx::MKDIR | tx::MKXATTR | tx::SYMLINK => 104,
+        tx::REMOVE | tx::RMDIR => 40,
+        tx::LINK | tx::RENAME | tx::RENAME_EXCHANGE | tx::SETSAXATTR => 48,
+        tx::WRITE => WRITE_HEADER,
+        tx::TRUNCATE | tx::WRITE2 | tx::CLONE_RANGE => len,
+        tx::SETATTR => 112,
+        tx::RENAME_WHITEOUT => 112,
+        _ => RECORD_HEADER,
+    };
+    n.min(len)
+}
+
+/// Whether a write or clone record's parts are inside it.
+fn plausible(r: &RawRecord) -> bool {
+    match r.ty {
+        tx::WRITE => {
+            let len = u64_at(&r.bytes, 48).unwrap_or(u64::MAX);
+            let room = match r.bytes.len().checked_sub(WRITE_HEADER) {
+                Some(room) => room as u64,
+                None => return false,
+            };
+            // No data: a pointer, or zeros.
+            room == 0 || r.write_bp().is_some() || len <= room
+        }
+        tx::CLONE_RANGE => {
+            let n = u64_at(&r.bytes, 64).unwrap_or(u64::MAX);
+            let room = r.bytes.len().saturating_sub(72) / disk::BP_SIZE;
+            n <= room as u64
+        }
+        ty if tx::is_out_of_order(ty) => r.bytes.len() >= 48,
+        _ => true,
+    }
+}
+
+/// A block that passed its checks.
+pub(crate) struct Parsed {
+    pub next: BlkPtr,
+    /// Records up to the first that makes no sense.
+    pub records: Vec<RawRecord>,
+    /// All of `nused` was records.
+    pub whole: bool,
+}
+
+fn check(bp: &BlkPtr, b: &[u8]) -> Option<bool> {
+    let alg = bp.checksum_alg();
+    if b.len() != bp.psize() || b.len() < CHAIN_SIZE {
+        return None;
+    }
+    checksum::verify_embedded(alg, b, &bp.checksum()).ok()
+}
+
+/// Takes a block apart; `None` if it is not valid, which is how a chain ends.
+pub(crate) fn parse(bp: &BlkPtr, b: &[u8]) -> Option<Parsed> {
+    let swapped = check(bp, b)?;
+    let slim = is_slim(bp);
+    let at = if slim { 0 } else { b.len() - CHAIN_SIZE };
+    let mut head = b.get(at..at + CHAIN_SIZE)?.to_vec();
+    if swapped {
+        swap_u64s(&mut head);
+    }
+    let next = BlkPtr::read(&head[NEXT_AT..], false).ok()?;
+    let nused = usize::try_from(u64_at(&head, NUSED_AT).ok()?).ok()?;
+    let (start, end) = if slim {
+        (CHAIN_SIZE, nused)
+    } else {
+        (0, nused)
+    };
+    let limit = if slim { b.len() } else { b.len() - CHAIN_SIZE };
+    if end < start || end > limit {
+        return None;
+    }
+    if next.checksum() != successor(&bp.checksum()) {
+        return None;
+    }
+    let mut records = Vec::new();
+    let mut rest = b.get(start..end)?;
+    let mut last = 0;
+    while !rest.is_empty() {
+        let Some(r) = record(rest, swapped).filter(|r| r.seq > last && plausible(r)) else {
+            break;
+        };
+        last = r.seq;
+        rest = &rest[r.bytes.len()..];
+        records.push(r);
+    }
+    Some(Parsed {
+        next,
+        records,
+        whole: rest.is_empty(),
+    })
+}
+
+fn record(b: &[u8], swapped: bool) -> Option<RawRecord> {
+    let mut head = b.get(..RECORD_HEADER)?.to_vec();
+    if swapped {
+        swap_u64s(&mut head);
+    }
+    let word = |i: usize| u64_at(&head, 8 * i).unwrap_or(0);
+    let len = usize::try_from(word(1)).ok()?;
+    if len < RECORD_HEADER || len % 8 != 0 {
+        return None;
+    }
+    let mut bytes = b.get(..len)?.to_vec();
+    let ty = word(0) & !tx::CASE_INSENSITIVE;
+    if swapped {
+        swap_u64s(&mut bytes[..fixed_words(ty, len)]);
+    }
+    Some(RawRecord {
+        ty,
+        case_insensitive: word(0) & tx::CASE_INSENSITIVE != 0,
+        txg: word(2),
+        seq: word(3),
+        bytes,
+        foreign: swapped,
+    })
+}
+
+/// How a walk ended.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct WalkEnd {
+    /// Highest block sequence visited, the last (unwritten) one included.
+    pub blk_seq: u64,
+    /// Highest record sequence visited.
+    pub lr_seq: u64,
+    pub blocks: u64,
+    pub records: u64,
+    /// The visitor said stop.
+    pub stopped: bool,
+}
+
+/// Follows a chain from `first`: `on_block` is called for every pointer before its block is read (so
+/// also for the last, usually unwritten one), `on_record` for every record; either returns false to
+/// stop. Ends silently at the first block that is not valid, at a hole, beyond the limits, and at a
+/// place visited before.
+pub fn walk(
+    blocks: &dyn LogBlocks,
+    first: &BlkPtr,
+    (blk_limit, lr_limit): (u64, u64),
+    on_block: &mut dyn FnMut(&BlkPtr) -> Result<bool>,
+    on_record: &mut dyn FnMut(&RawRecord) -> Result<bool>,
+) -> Result<WalkEnd> {
+    let mut end = WalkEnd::default();
+    let mut seen: HashSet<Dva> = HashSet::new();
+    let mut bp = *first;
+    while sane(&bp) {
+        let seq = bp.checksum()[3];
+        let place = Dva {
+            word0: bp.dva(0).vdev(),
+            word1: bp.dva(0).offset(),
+        };
+        if seq > blk_limit || end.blocks >= MAX_BLOCKS || !seen.insert(place) {
+            break;
+        }
+        if !on_block(&bp)? {
+            end.stopped = true;
+            break;
+        }
+        end.blk_seq = seq;
+        end.blocks += 1;
+        let verify = |b: &[u8]| check(&bp, b).is_some();
+        let Some(parsed) = blocks
+            .read_block(&bp, &verify)
+            .ok()
+            .and_then(|b| parse(&bp, &b))
+        else {
+            break;
+        };
+        for r in &parsed.records {
+            if r.seq > lr_limit || r.seq <= end.lr_seq {
+                return Ok(end);
+            }
+            if !on_record(r)? {
+                end.stopped = true;
+                return Ok(end);
+            }
+            end.lr_seq = r.seq;
+            end.records += 1;
+        }
+        if !parsed.whole {
+            break;
+        }
+        bp = parsed.next;
+    }
+    Ok(end)
+}
+
+/// Whether a pointer can be one to a log block at all.
+fn sane(bp: &BlkPtr) -> bool {
+    !bp.is_hole()
+        && !bp.is_embedded()
+        && !bp.is_gang()
+        && matches!(bp.checksum_alg(), ZILOG | ZILOG2)
+        && bp.obj_type() == ObjType::INTENT_LOG
+        && bp.psize() == bp.lsize()
+        && bp.psize() >= 512
+        && bp.psize() <= base::MAX_BLOCK
+        && bp.dva(0).is_valid()
+}

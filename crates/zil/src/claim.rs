@@ -1,0 +1,91 @@
+//! Claiming at the first writable open after a crash (pool format §26.3).
+
+use crate::header::{Header, FLAG_LR_SEQ_VALID, FLAG_REPLAY};
+use crate::{walk, LogBlocks, RawRecord};
+use base::{Kind, Result, Txg};
+use disk::{BlkPtr, Dva};
+use std::collections::HashSet;
+
+/// What was claimed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Claimed {
+    /// The header changed: it must be stored with group `first_txg`.
+    pub changed: bool,
+    pub blocks: u64,
+    pub records: u64,
+    /// Highest birth of a claimed block. Groups up to it must be synced (if only as empty ones)
+    /// before anything else is promised, because births on disk may not be ahead of the pool.
+    pub max_birth: Txg,
+}
+
+/// Claims the log under `header`: every block born in or after `first_txg` (the first group of
+/// this open) is marked allocated, likewise the data blocks of its records. Does nothing if there
+/// is no log or it was claimed before.
+///
+/// The chain ends, without an error, before a block that cannot be claimed and before a record
+/// whose data cannot be read. Errors are those of devices, and `Kind::Unsupported` from
+/// [`LogBlocks::clone_ref`].
+pub fn claim(blocks: &dyn LogBlocks, header: &mut Header, first_txg: Txg) -> Result<Claimed> {
+    if header.log.is_hole() || header.claim_txg != 0 {
+        return Ok(Claimed::default());
+    }
+    let mut max_birth = 0;
+    let mut max_data = 0;
+    let mut seen: HashSet<Dva> = HashSet::new();
+    let mut take = |bp: &BlkPtr, max: &mut Txg| -> Result<bool> {
+        if bp.birth() < first_txg || bp.dvas().iter().any(|d| !seen.insert(*d)) {
+            return Ok(true);
+        }
+        match blocks.claim(bp, first_txg) {
+            Ok(()) => {
+                *max = bp.birth().max(*max);
+                Ok(true)
+            }
+            Err(e) if e.kind == Kind::Damaged => Ok(false),
+            Err(e) => Err(e),
+        }
+    };
+    // Both visitors need `take`; the walk calls one at a time.
+    let take = std::cell::RefCell::new(&mut take);
+    let end = walk(
+        blocks,
+        &header.log,
+        (u64::MAX, u64::MAX),
+        &mut |bp| (take.borrow_mut())(bp, &mut max_birth),
+        &mut |r: &RawRecord| {
+            if let Some(bp) = r.write_bp().filter(|bp| bp.birth() >= first_txg) {
+                if bp.is_embedded() {
+                    return Ok(true);
+                }
+                if blocks.read_data(&bp).is_err() {
+                    return Ok(false);
+                }
+                return (take.borrow_mut())(&bp, &mut max_data);
+            }
+            let clones = r.clone_bps();
+            if clones.iter().any(|bp| bp.physical_birth() >= first_txg) {
+                return Ok(false);
+            }
+            for bp in clones
+                .iter()
+                .filter(|bp| !bp.is_hole() && !bp.is_embedded())
+            {
+                blocks.clone_ref(bp, first_txg, true)?;
+            }
+            Ok(true)
+        },
+    )?;
+    header.claim_txg = first_txg;
+    header.claim_blk_seq = end.blk_seq;
+    header.claim_lr_seq = end.lr_seq;
+    header.flags |= FLAG_LR_SEQ_VALID;
+    if end.records > 0 || end.blocks > 1 {
+        header.flags |= FLAG_REPLAY;
+    }
+    Ok(Claimed {
+        changed: true,
+        blocks: end.blocks,
+        records: end.records,
+        max_birth: max_birth.max(max_data),
+    })
+}

@@ -1,0 +1,454 @@
+//! The live log of one dataset: commits and syncs.
+
+use crate::batch::Batch;
+use crate::chain::{block_pointer, UNIT};
+use crate::header::{Header, FLAG_REPLAY, HEADER_SIZE};
+use crate::itx::{Itx, Itxs};
+use crate::{walk, LogStore};
+use base::{Result, Txg, OLD_MAX_BLOCK};
+use disk::BlkPtr;
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+
+/// Batches whose size is remembered to choose the next block's.
+const HISTORY: usize = 4;
+
+/// What a dataset's log is like.
+#[derive(Clone, Copy, Debug)]
+pub struct Options {
+    /// Object number of the dataset: part of the blocks' identity.
+    pub dataset: u64,
+    /// Pool version ≥ 23: the structure is at the start of a block ("zilog2").
+    pub slim: bool,
+    /// Largest block, a multiple of 4096; [`Options::new`] sets 128 KiB.
+    pub max_block: usize,
+    /// Last group known to be on disk.
+    pub synced: Txg,
+    /// False where no log can be written (encrypted datasets): every commit then needs a sync.
+    pub enabled: bool,
+}
+
+impl Options {
+    pub fn new(dataset: u64, slim: bool, synced: Txg) -> Options {
+        Options {
+            dataset,
+            slim,
+            max_block: OLD_MAX_BLOCK,
+            synced,
+            enabled: true,
+        }
+    }
+}
+
+/// How a commit ended.
+#[must_use]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Committed {
+    /// What was asked for is on stable storage.
+    Durable,
+    /// The log could not take it: wait until the group that is open now is on disk.
+    NeedTxgSync,
+}
+
+/// Counters since the log was opened.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Stats {
+    /// Calls of commit.
+    pub commits: u64,
+    /// Rounds of writing, each with one flush.
+    pub batches: u64,
+    pub blocks: u64,
+    pub records: u64,
+    /// Bytes of log blocks written.
+    pub bytes: u64,
+    /// Commits that ended in [`Committed::NeedTxgSync`].
+    pub fallbacks: u64,
+}
+
+/// A block of the chain.
+pub(crate) struct Lwb {
+    pub bp: BlkPtr,
+    pub alloc_txg: Txg,
+    /// Highest group of a record in it.
+    pub max_txg: Txg,
+    /// Written and flushed.
+    pub stable: bool,
+}
+
+/// An old chain (or all of a chain) to be freed in the sync of a group.
+struct Reset {
+    txg: Txg,
+    frees: Vec<BlkPtr>,
+}
+
+#[derive(Default)]
+pub(crate) struct State {
+    itxs: Itxs,
+    /// The chain; the last one is allocated but not written, and is what the next batch fills.
+    pub lwbs: VecDeque<Lwb>,
+    /// Group whose header makes the chain reachable.
+    chain_txg: Txg,
+    synced: Txg,
+    header: Header,
+    /// `header` describes a chain from before this log was opened, which is not disposed of.
+    old_chain: bool,
+    reset: Option<Reset>,
+    /// Record being replayed.
+    pub replaying: Option<u64>,
+    replayed: BTreeMap<Txg, u64>,
+    /// A batch failed: no commits until this group is on disk.
+    stalled: Option<Txg>,
+    leader: bool,
+    next_ticket: u64,
+    done_ticket: u64,
+    history: VecDeque<usize>,
+    lr_seq: u64,
+    /// Highest group anything was logged or allocated in.
+    max_txg: Txg,
+    stats: Stats,
+}
+
+impl State {
+    /// Whether records can be made durable by the chain as it is.
+    fn blocked(&self) -> bool {
+        self.stalled.is_some() || self.lwbs.is_empty() || self.chain_txg > self.synced
+    }
+
+    pub fn note_alloc(&mut self, bp: BlkPtr, txg: Txg) {
+        self.max_txg = self.max_txg.max(txg);
+        self.lwbs.push_back(Lwb {
+            bp,
+            alloc_txg: txg,
+            max_txg: 0,
+            stable: false,
+        });
+    }
+
+    pub fn lwb(&mut self, bp: &BlkPtr) -> Option<&mut Lwb> {
+        self.lwbs.iter_mut().rev().find(|l| l.bp == *bp)
+    }
+}
+
+/// The intent log of one dataset; see the crate.
+pub struct Zil {
+    pub(crate) store: Arc<dyn LogStore>,
+    pub(crate) opts: Options,
+    state: Mutex<State>,
+    cv: Condvar,
+}
+
+impl Zil {
+    /// A log over the header found in the object set block. Nothing is read or written. Before the
+    /// first commit either [`Zil::replay`] (if [`Zil::needs_replay`]) or [`Zil::start`] is called.
+    pub fn open(store: Arc<dyn LogStore>, opts: Options, header: Header) -> Zil {
+        let opts = Options {
+            max_block: (opts.max_block / UNIT * UNIT).clamp(UNIT, base::MAX_BLOCK),
+            ..opts
+        };
+        Zil {
+            store,
+            opts,
+            state: Mutex::new(State {
+                synced: opts.synced,
+                header,
+                old_chain: !header.log.is_hole(),
+                lr_seq: header.claim_lr_seq.max(header.replay_seq),
+                ..State::default()
+            }),
+            cv: Condvar::new(),
+        }
+    }
+
+    pub(crate) fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The header as last handed out (or found).
+    pub fn header(&self) -> Header {
+        self.lock().header
+    }
+
+    /// A claimed log waits to be replayed.
+    pub fn needs_replay(&self) -> bool {
+        let st = self.lock();
+        st.old_chain && st.reset.is_none() && st.header.flags & FLAG_REPLAY != 0
+    }
+
+    /// Memory held by records, bytes.
+    pub fn memory(&self) -> usize {
+        self.lock().itxs.bytes()
+    }
+
+    pub fn stats(&self) -> Stats {
+        self.lock().stats
+    }
+
+    // ---- records ----
+
+    /// Remembers a change made in group `txg`; called while the transaction holds the group open.
+    /// During replay nothing is remembered: the record being replayed counts as done in that group.
+    pub fn log(&self, txg: Txg, itx: Itx) {
+        let mut st = self.lock();
+        if let Some(seq) = st.replaying {
+            note_replayed(&mut st, txg, seq);
+            return;
+        }
+        if txg <= st.synced {
+            return;
+        }
+        st.max_txg = st.max_txg.max(txg);
+        st.itxs.add(txg, itx);
+    }
+
+    /// Whether a replay is under way (changes then come from the log).
+    pub fn is_replaying(&self) -> bool {
+        self.lock().replaying.is_some()
+    }
+
+    /// During replay: the record being replayed is done in group `txg`. For changes that do not
+    /// call [`Zil::log`]; called while the transaction holds the group open.
+    pub fn replayed(&self, txg: Txg) {
+        let mut st = self.lock();
+        if let Some(seq) = st.replaying {
+            note_replayed(&mut st, txg, seq);
+        }
+    }
+
+    /// The object's last name is gone: its pending writes need not be logged.
+    pub fn forget(&self, object: u64) {
+        self.lock().itxs.forget(object);
+    }
+
+    // ---- commit ----
+
+    /// Makes durable: all ordered changes so far, and the pending ones of `object` (of all objects
+    /// if `None`). Must not be called while holding a transaction.
+    pub fn commit(&self, object: Option<u64>) -> Committed {
+        let mut st = self.lock();
+        st.stats.commits += 1;
+        if st.replaying.is_some() {
+            return Committed::Durable;
+        }
+        st.itxs.promote(object);
+        if st.stalled.is_some() {
+            return self.fallback(st);
+        }
+        if !st.itxs.has_ordered() && !st.leader {
+            return Committed::Durable;
+        }
+        let undisposed = st.old_chain && st.reset.is_none();
+        let waiting = !st.lwbs.is_empty() && st.chain_txg > st.synced;
+        if !self.opts.enabled || undisposed || waiting {
+            return self.fallback(st);
+        }
+        let ticket = st.next_ticket;
+        st.next_ticket += 1;
+        loop {
+            if st.done_ticket > ticket {
+                if st.blocked() {
+                    return self.fallback(st);
+                }
+                return Committed::Durable;
+            }
+            if st.leader {
+                st = self.cv.wait(st).unwrap_or_else(PoisonError::into_inner);
+            } else {
+                st = self.lead(st);
+            }
+        }
+    }
+
+    fn fallback(&self, mut st: MutexGuard<'_, State>) -> Committed {
+        st.stats.fallbacks += 1;
+        Committed::NeedTxgSync
+    }
+
+    /// One round: takes everything that is ordered now, writes it, and answers all tickets drawn
+    /// so far.
+    fn lead<'a>(&'a self, mut st: MutexGuard<'a, State>) -> MutexGuard<'a, State> {
+        st.leader = true;
+        let covers = st.next_ticket;
+        if st.lwbs.is_empty() && st.stalled.is_none() {
+            drop(st);
+            // The header has to reach the disk first: this round ends with "wait for the group".
+            let made = self.first_block();
+            st = self.lock();
+            if let Ok((bp, txg)) = made {
+                st.chain_txg = txg;
+                st.note_alloc(bp, txg);
+            }
+        } else if !st.blocked() {
+            let itxs = st.itxs.take_ordered();
+            let first = st.lwbs.back().map(|l| l.bp).unwrap_or_default();
+            let guess = st.history.iter().copied().max().unwrap_or(0);
+            let mut batch = Batch::new(self, first, st.lr_seq, guess);
+            drop(st);
+            let r = batch.run(itxs);
+            let failed_at = match &r {
+                Ok(()) => None,
+                // Makes sure that a sync comes by which clears the chain.
+                Err(_) => Some(self.store.dirty().unwrap_or(0)),
+            };
+            st = self.lock();
+            st.lr_seq = batch.lr_seq;
+            st.stats.records += batch.records;
+            st.stats.blocks += batch.written.len() as u64;
+            st.stats.bytes += batch.bytes as u64;
+            if let Some(txg) = failed_at {
+                st.stalled = Some(txg.max(st.max_txg));
+            } else if !batch.written.is_empty() {
+                st.stats.batches += 1;
+                for bp in &batch.written {
+                    if let Some(l) = st.lwb(bp) {
+                        l.stable = true;
+                    }
+                }
+                st.history.push_back(batch.total);
+                if st.history.len() > HISTORY {
+                    st.history.pop_front();
+                }
+            }
+        }
+        st.leader = false;
+        st.done_ticket = covers;
+        self.cv.notify_all();
+        st
+    }
+
+    /// First block of a new chain.
+    fn first_block(&self) -> Result<(BlkPtr, Txg)> {
+        let (dva, txg) = self.store.alloc_block(UNIT)?;
+        let id = self.identity();
+        let bp = block_pointer(dva, UNIT, self.opts.slim, txg, &id);
+        Ok((bp, txg))
+    }
+
+    fn identity(&self) -> [u64; 4] {
+        [
+            self.store.random(),
+            self.store.random(),
+            self.opts.dataset,
+            1,
+        ]
+    }
+
+    // ---- groups ----
+
+    /// The dataset is being written in group `txg` (syncing context): frees what is not needed any
+    /// more and returns the header to store with this group.
+    pub fn sync(&self, txg: Txg) -> Result<[u8; HEADER_SIZE]> {
+        let mut st = self.lock();
+        if st.reset.as_ref().is_some_and(|r| r.txg <= txg) {
+            for bp in st.reset.take().map(|r| r.frees).unwrap_or_default() {
+                self.store.free(&bp, txg)?;
+            }
+            st.header = Header::default();
+            st.old_chain = false;
+            st.replayed.clear();
+        }
+        if st.old_chain {
+            let later = st.replayed.split_off(&(txg + 1));
+            let done = std::mem::replace(&mut st.replayed, later);
+            if let Some(&seq) = done.values().max() {
+                st.header.replay_seq = st.header.replay_seq.max(seq);
+            }
+            return Ok(st.header.encode());
+        }
+        let clear = st.stalled.is_some_and(|t| t <= txg) && !st.leader;
+        while let Some(l) = st.lwbs.front() {
+            let done = l.stable && l.max_txg <= txg && st.lwbs.len() > 1;
+            if l.alloc_txg > txg || !(done || clear) {
+                break;
+            }
+            let bp = l.bp;
+            st.lwbs.pop_front();
+            self.store.free(&bp, txg)?;
+        }
+        st.header.log = st.lwbs.front().map(|l| l.bp).unwrap_or_default();
+        Ok(st.header.encode())
+    }
+
+    /// Group `txg` is on disk: its records are not needed any more.
+    pub fn synced(&self, txg: Txg) {
+        let mut st = self.lock();
+        st.synced = st.synced.max(txg);
+        st.itxs.drop_through(txg);
+        if st.stalled.is_some_and(|t| t <= txg) && st.lwbs.is_empty() {
+            st.stalled = None;
+        }
+    }
+
+    /// Disposes of a log that needs no replay: the first block stays, under a new identity, so that
+    /// the first commit need not wait for a group; anything behind it is freed. Nothing to do for
+    /// a dataset without a log.
+    pub fn start(&self) -> Result<()> {
+        let header = {
+            let st = self.lock();
+            if !st.old_chain || st.reset.is_some() {
+                return Ok(());
+            }
+            st.header
+        };
+        let first = header.log;
+        let mut chain = Vec::new();
+        walk(
+            &*self.store,
+            &first,
+            (header.blk_limit(), u64::MAX),
+            &mut |bp| {
+                chain.push(*bp);
+                Ok(true)
+            },
+            &mut |_| Ok(true),
+        )?;
+        let fits = crate::chain::is_slim(&first) == self.opts.slim
+            && first.is_little_endian()
+            && !first.is_encrypted()
+            && first.psize() % UNIT == 0;
+        if chain.len() != 1 || !fits || !self.opts.enabled {
+            return self.destroy().map(|_| ());
+        }
+        let txg = self.store.dirty()?;
+        let mut bp = first;
+        bp.set_checksum(self.identity());
+        let mut st = self.lock();
+        st.reset = Some(Reset {
+            txg,
+            frees: Vec::new(),
+        });
+        st.chain_txg = txg;
+        st.note_alloc(bp, 0);
+        Ok(())
+    }
+
+    /// Gets rid of the log: all blocks are freed and the header zeroed with the group returned.
+    /// Records in memory are dropped. Used after replay and before the dataset is destroyed.
+    pub fn destroy(&self) -> Result<Txg> {
+        let mut st = self.lock();
+        while st.leader {
+            st = self.cv.wait(st).unwrap_or_else(PoisonError::into_inner);
+        }
+        let old = (st.old_chain && st.reset.is_none()).then_some(st.header);
+        drop(st);
+        let mut frees = match old {
+            Some(h) => crate::replay::to_free(&*self.store, &h)?,
+            None => Vec::new(),
+        };
+        let txg = self.store.dirty()?;
+        let mut st = self.lock();
+        frees.extend(st.lwbs.drain(..).map(|l| l.bp));
+        if let Some(r) = st.reset.take() {
+            frees.extend(r.frees);
+        }
+        st.itxs.drop_through(txg);
+        st.stalled = None;
+        st.replaying = None;
+        st.reset = Some(Reset { txg, frees });
+        Ok(txg)
+    }
+}
+
+fn note_replayed(st: &mut State, txg: Txg, seq: u64) {
+    let e = st.replayed.entry(txg).or_default();
+    *e = seq.max(*e);
+}

@@ -1,0 +1,181 @@
+//! Replay at mount (pool format §26.3, §26.4).
+
+use crate::header::Header;
+use crate::{tx, walk, LogBlocks, RawRecord, Zil, WRITE_HEADER};
+use base::{bail, Block, Error, Kind, Result};
+use disk::bytes::u64_at;
+use disk::{BlkPtr, Dva};
+use std::collections::HashSet;
+use std::sync::Arc;
+
+/// A record to apply.
+#[derive(Clone, Debug)]
+pub struct Record {
+    pub raw: RawRecord,
+    /// Data of a write record ([`tx::WRITE`]); empty otherwise.
+    pub data: Block,
+    /// File offset of `data`. With an indirect record `data` is the whole block that contains the
+    /// range: all of it is written, but the file ends at max(old end, offset + length of the
+    /// record).
+    pub data_offset: u64,
+    /// End of file the record asks for, at least (write records).
+    pub end: u64,
+}
+
+/// Applies records; implemented by the file system and by volumes.
+pub trait Replayer {
+    /// Whether an object exists: records of the kinds [`tx::is_out_of_order`] about others are
+    /// passed over.
+    fn object_exists(&mut self, object: u64) -> Result<bool>;
+    /// Applies the record in one transaction and, while that holds its group, calls [`Zil::log`]
+    /// (as the operation does anyway) or [`Zil::replayed`].
+    fn replay(&mut self, record: &Record) -> Result<()>;
+}
+
+/// What a replay did.
+#[derive(Clone, Debug, Default)]
+pub struct Replayed {
+    pub applied: u64,
+    pub skipped: u64,
+    /// Where it stopped early: sequence and type of the record, and why.
+    pub failed: Option<(u64, u64, Error)>,
+}
+
+impl Zil {
+    /// Replays a claimed log in order and then destroys it: the blocks are freed with the open
+    /// group, for which the caller should wait before relying on the log. A record that fails
+    /// twice ends the replay ([`Replayed::failed`]); what follows it is lost.
+    pub fn replay(&self, replayer: &mut dyn Replayer) -> Result<Replayed> {
+        let mut out = Replayed::default();
+        if !self.needs_replay() {
+            self.start()?;
+            return Ok(out);
+        }
+        if !self.opts.enabled {
+            bail!(Unsupported, "replaying the intent log of this dataset");
+        }
+        let h = self.header();
+        let r = walk(
+            &*self.store,
+            &h.log,
+            (h.blk_limit(), h.lr_limit()),
+            &mut |_| Ok(true),
+            &mut |raw| {
+                if raw.seq <= h.replay_seq || raw.txg < h.claim_txg {
+                    return Ok(true);
+                }
+                self.lock().replaying = Some(raw.seq);
+                match self.replay_one(replayer, raw) {
+                    Ok(true) => out.applied += 1,
+                    Ok(false) => out.skipped += 1,
+                    Err(e) => {
+                        out.failed = Some((raw.seq, raw.ty, e));
+                        return Ok(false);
+                    }
+                }
+                Ok(true)
+            },
+        );
+        self.lock().replaying = None;
+        r?;
+        self.destroy()?;
+        Ok(out)
+    }
+
+    fn replay_one(&self, replayer: &mut dyn Replayer, raw: &RawRecord) -> Result<bool> {
+        if tx::is_out_of_order(raw.ty) && !replayer.object_exists(raw.object())? {
+            return Ok(false);
+        }
+        let record = self.record(raw)?;
+        match replayer.replay(&record) {
+            Ok(()) => Ok(true),
+            Err(_) => {
+                // Deferred work may have been in the way: once more on a quiet pool.
+                self.store.wait_synced()?;
+                replayer.replay(&record).map(|()| true)
+            }
+        }
+    }
+
+    fn record(&self, raw: &RawRecord) -> Result<Record> {
+        let mut rec = Record {
+            raw: raw.clone(),
+            data: Block::default(),
+            data_offset: 0,
+            end: 0,
+        };
+        if !matches!(raw.ty, tx::WRITE | tx::WRITE2) {
+            return Ok(rec);
+        }
+        let offset = u64_at(&raw.bytes, 40)?;
+        let length = u64_at(&raw.bytes, 48)?;
+        rec.end = match offset.checked_add(length) {
+            Some(end) if end <= i64::MAX as u64 => end,
+            _ => bail!(Damaged, "write record at {offset:#x}+{length:#x}"),
+        };
+        rec.data_offset = offset;
+        if raw.ty == tx::WRITE2 {
+            return Ok(rec);
+        }
+        let body = raw.bytes.get(WRITE_HEADER..).unwrap_or_default();
+        if let Some(bp) = raw.write_bp() {
+            let data = self.store.read_data(&bp)?;
+            let size = data.len() as u64;
+            if size == 0 {
+                bail!(Damaged, "indirect write record with an empty block");
+            }
+            // Blocks of one file are all of one size; the range lies inside one.
+            rec.data_offset = offset / size * size;
+            if rec.end > rec.data_offset + size {
+                bail!(Damaged, "write record beyond its block");
+            }
+            rec.data = data;
+        } else if body.is_empty() {
+            if length > base::MAX_BLOCK as u64 {
+                bail!(Damaged, "write record of {length} zeros");
+            }
+            rec.data = Arc::new(vec![0; length as usize]);
+        } else {
+            let data = usize::try_from(length).ok().and_then(|n| body.get(..n));
+            rec.data = match data {
+                Some(d) => Arc::new(d.to_vec()),
+                None => bail!(Damaged, "write record cut short"),
+            };
+        }
+        Ok(rec)
+    }
+}
+
+/// All blocks that go when an old chain is destroyed: the chain itself, and of a claimed log the
+/// data blocks that claiming marked allocated (replay has written their content anew).
+pub(crate) fn to_free(blocks: &dyn LogBlocks, h: &Header) -> Result<Vec<BlkPtr>> {
+    let mut out = Vec::new();
+    let mut data = Vec::new();
+    let mut seen: HashSet<Dva> = HashSet::new();
+    walk(
+        blocks,
+        &h.log,
+        (h.blk_limit(), h.lr_limit()),
+        &mut |bp| {
+            out.push(*bp);
+            Ok(true)
+        },
+        &mut |r| {
+            let bp = r.write_bp().filter(|bp| !bp.is_embedded());
+            if let Some(bp) = bp.filter(|bp| h.claim_txg != 0 && bp.birth() >= h.claim_txg) {
+                if bp.dvas().iter().all(|d| seen.insert(*d)) {
+                    data.push(bp);
+                }
+            }
+            if h.claim_txg != 0 && !r.clone_bps().is_empty() {
+                return Err(Error::new(
+                    Kind::Unsupported,
+                    "clone-range records in an intent log",
+                ));
+            }
+            Ok(true)
+        },
+    )?;
+    out.append(&mut data);
+    Ok(out)
+}

@@ -11,6 +11,7 @@ pub mod fuid;
 pub mod history;
 pub mod label;
 pub mod nvlist;
+pub mod props;
 pub mod sa;
 pub mod spacemap;
 pub mod types;

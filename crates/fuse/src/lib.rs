@@ -21,6 +21,7 @@
 
 mod channel;
 mod config;
+mod crew;
 mod dispatch;
 mod fs;
 mod mount;

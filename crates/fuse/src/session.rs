@@ -3,7 +3,7 @@
 use std::fs::File;
 use std::io::{self, Read};
 use std::os::fd::OwnedFd;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError, Weak};
 use std::time::Duration;
 
@@ -12,6 +12,7 @@ use zerocopy::{FromBytes, IntoBytes};
 
 use crate::channel::Channel;
 use crate::config::{Config, Negotiated, ReaddirPlus};
+use crate::crew::Crew;
 use crate::dispatch::{serve, Scratch};
 use crate::fs::Filesystem;
 use crate::notify::Notifier;
@@ -40,7 +41,10 @@ struct Worker {
 
 #[derive(Default)]
 struct State {
+    /// Threads that serve or wait.
     workers: Vec<Worker>,
+    /// How many there are, counting those about to start.
+    total: usize,
     running: bool,
     end: Option<End>,
     error: Option<io::ErrorKind>,
@@ -49,10 +53,6 @@ struct State {
 #[derive(Default)]
 struct Shared {
     stop: AtomicBool,
-    /// Threads waiting for a request.
-    idle: AtomicUsize,
-    /// Threads there are.
-    total: AtomicUsize,
     state: Mutex<State>,
     changed: Condvar,
     agreed: OnceLock<Negotiated>,
@@ -104,7 +104,7 @@ impl Handle {
 
     /// Threads serving at the moment.
     pub fn threads(&self) -> usize {
-        self.0.total.load(SeqCst)
+        self.0.lock().total
     }
 }
 
@@ -175,25 +175,18 @@ impl<F: Filesystem + ?Sized> Session<F> {
             device: Arc::downgrade(&self.device),
             shared: self.shared.clone(),
             agreed: self.shared.agreed.get().copied().unwrap_or_default(),
-            threads: self.config.threads.max(1),
-            joins: Mutex::default(),
+            crew: Crew::new(self.config.threads),
         });
         pool.spawn()
             .map_err(|e| Error::new(Kind::Again, format!("no thread for requests: {e}")))?;
-        loop {
-            let join = pool
-                .joins
-                .lock()
-                .unwrap_or_else(PoisonError::into_inner)
-                .pop();
-            match join {
-                Some(j) => {
-                    let _ = j.join();
-                }
-                None => break,
-            }
+        let mut state = self.shared.lock();
+        while state.total > 0 {
+            state = self
+                .shared
+                .changed
+                .wait(state)
+                .unwrap_or_else(PoisonError::into_inner);
         }
-        let state = self.shared.lock();
         if let Some(k) = state.error {
             return Err(Error::new(
                 Kind::Io,
@@ -341,38 +334,29 @@ struct Pool<F: ?Sized> {
     device: Weak<File>,
     shared: Arc<Shared>,
     agreed: Negotiated,
-    threads: usize,
-    joins: Mutex<Vec<std::thread::JoinHandle<()>>>,
+    crew: Crew,
 }
 
 impl<F: Filesystem + ?Sized> Pool<F> {
-    /// Starts one more thread, if there may be one.
+    /// Starts one more thread, which counts as awake already, if there may be one.
     fn spawn(self: &Arc<Self>) -> io::Result<()> {
-        let up = |n: usize| (n < self.threads).then_some(n + 1);
-        if self.shared.total.fetch_update(SeqCst, SeqCst, up).is_err() {
-            return Ok(());
+        {
+            let mut state = self.shared.lock();
+            if state.total >= self.crew.most {
+                return Ok(());
+            }
+            state.total += 1;
         }
-        // Counted as idle from now on, so that a burst does not start threads that the first new
-        // one would have made unnecessary.
-        self.shared.idle.fetch_add(1, SeqCst);
+        self.crew.joined();
         let pool = self.clone();
         let started = std::thread::Builder::new()
             .name("fuse".into())
             .spawn(move || pool.work());
-        match started {
-            Ok(j) => {
-                self.joins
-                    .lock()
-                    .unwrap_or_else(PoisonError::into_inner)
-                    .push(j);
-                Ok(())
-            }
-            Err(e) => {
-                self.shared.idle.fetch_sub(1, SeqCst);
-                self.shared.total.fetch_sub(1, SeqCst);
-                Err(e)
-            }
+        if started.is_err() {
+            self.crew.left();
+            self.shared.lock().total -= 1;
         }
+        started.map(|_| ())
     }
 
     fn work(self: Arc<Self>) {
@@ -385,28 +369,35 @@ impl<F: Filesystem + ?Sized> Pool<F> {
         sys::unblock_wake();
         let outcome = self.serve_all(&reading);
         reading.store(false, SeqCst);
-        self.shared.idle.fetch_sub(1, SeqCst);
-        self.shared.total.fetch_sub(1, SeqCst);
         let mut state = self.shared.lock();
         state.workers.retain(|w| w.tid != tid);
         match outcome {
-            Ok(End::Stopped) => state.end = state.end.or(Some(End::Stopped)),
-            Ok(e) => state.end = Some(e),
-            Err(e) => {
+            Ok(None) => {}
+            Ok(Some(End::Stopped)) => state.end = state.end.or(Some(End::Stopped)),
+            Ok(e) => state.end = e,
+            Err(ref e) => {
                 state.error.get_or_insert(e.kind());
-                // The others would serve on, but run() must report; nothing is lost by ending all.
+                // The others could serve on, but run() must report; nothing is lost by ending all.
                 self.shared.stop.store(true, SeqCst);
                 for w in &state.workers {
                     sys::wake_thread(w.tid);
                 }
             }
         }
+        drop(state);
+        if !matches!(outcome, Ok(None)) {
+            self.crew.wake_all();
+        }
+        let shared = self.shared.clone();
+        drop(self); // so that with the last thread the file system is let go
+        shared.lock().total -= 1;
+        shared.changed.notify_all();
     }
 
-    /// Serves until the end, with `idle` counting this thread whenever it is not serving.
-    fn serve_all(self: &Arc<Self>, reading: &AtomicBool) -> io::Result<End> {
+    /// Serves until the end, or until this thread was not needed for a while (`None`).
+    fn serve_all(self: &Arc<Self>, reading: &AtomicBool) -> io::Result<Option<End>> {
         let Some(device) = self.device.upgrade() else {
-            return Ok(End::Stopped);
+            return Ok(Some(End::Stopped));
         };
         // Without access to the device node (an ordinary user whose mount fusermount3 made) the
         // threads share one channel.
@@ -422,27 +413,32 @@ impl<F: Filesystem + ?Sized> Pool<F> {
         loop {
             let n = match next(device, &mut buf, shared, reading) {
                 Next::Request(n) => n,
-                Next::End(e) => return Ok(e),
+                Next::End(e) => return Ok(Some(e)),
                 Next::Failed(e) => return Err(e),
             };
             let msg = buf.message(n);
-            let left = shared.idle.fetch_sub(1, SeqCst) - 1;
-            if left == 0 && shared.total.load(SeqCst) < self.threads && !is_brief(msg) {
+            let brief = is_brief(msg);
+            if !brief && self.crew.begin() && !self.crew.wake_one() {
                 // Failing to start a thread only means less parallelism.
                 let _ = self.spawn();
             }
             // An answer that cannot be delivered: the connection is being torn down, and the next
             // read says how.
             let _ = serve(&*self.fs, &self.agreed, &chan, msg, &mut scratch);
-            shared.idle.fetch_add(1, SeqCst);
+            if !brief && self.crew.end() && !self.crew.rest() {
+                return Ok(None);
+            }
         }
     }
 }
 
-/// Requests that never wait and so are no reason for another thread.
+/// Requests that do not wait and so are no reason for another thread.
 fn is_brief(msg: &[u8]) -> bool {
     match wire::InHeader::read_from_prefix(msg) {
-        Ok((h, _)) => matches!(h.opcode, op::FORGET | op::BATCH_FORGET | op::INTERRUPT),
+        Ok((h, _)) => matches!(
+            h.opcode,
+            op::FORGET | op::BATCH_FORGET | op::INTERRUPT | op::RELEASE | op::RELEASEDIR
+        ),
         Err(_) => true,
     }
 }

@@ -1,1 +1,47 @@
+//! The POSIX meaning of a dataset: files, directories and everything about them, on the objects of
+//! crate `dmu` (data format, chapters 17–24). No FUSE here: a door maps its requests onto [`Zfs`].
+//!
+//! Lock order: the moving mutex → directories ([`Znode`] `ns`, by object number) → byte ranges →
+//! extended attributes (`xlock`) → transaction → link/queue mutex → attributes of a znode. Nothing
+//! waits for the log while holding any of them.
 #![forbid(unsafe_code)]
+
+pub mod acl;
+pub mod attr;
+mod create;
+mod dir;
+mod file;
+mod lock;
+pub mod log;
+mod names;
+pub mod perm;
+mod quota;
+mod readdir;
+mod rename;
+mod replay;
+mod sa;
+mod setattr;
+mod statfs;
+mod unlinked;
+mod xattr;
+mod zfs;
+mod znode;
+
+#[cfg(test)]
+mod tests;
+
+pub use attr::{Attr, SetAttr, SetTime, Time};
+pub use create::{create_fs, FsOptions};
+pub use dir::{New, LINK_MAX, SYMLINK_MAX};
+pub use file::{falloc, WriteOpts, MAX_SIZE};
+pub use log::{DataSource, IntentLog, NoLog, Record};
+pub use perm::Cred;
+pub use quota::NAMES as QUOTA_NAMES;
+pub use readdir::DirEntry;
+pub use rename::flags as rename_flags;
+pub use statfs::{Space, SpaceInfo, Statfs, Usage, Whose, MAGIC};
+pub use xattr::{XATTR_CREATE, XATTR_REPLACE};
+pub use zfs::{
+    max_zpl_version, AclType, LogBias, Mount, Props, SyncMode, XattrMode, Zfs, ZPL_VERSION,
+};
+pub use znode::{accounting_ids, Extra, Fixed, Form, Znode};

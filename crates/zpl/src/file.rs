@@ -1,0 +1,509 @@
+//! Content of files: reading, writing, size, holes (data format §24).
+
+use crate::attr::{flag, mode, relatime_wants, SetAttr};
+use crate::log::{DataSource, Record};
+use crate::perm::{self, Cred, R, W};
+use crate::zfs::{Props, SyncMode, Zfs};
+use crate::znode::{Fixed, Znode};
+use base::{Kind, Result};
+use dmu::Tx;
+use std::sync::Arc;
+
+/// Largest file.
+pub const MAX_SIZE: u64 = i64::MAX as u64;
+/// Data written in one transaction.
+const WRITE_CHUNK: usize = 4 << 20;
+/// Data freed in one transaction.
+const FREE_CHUNK: u64 = 1 << 30;
+
+/// How a write is meant.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct WriteOpts {
+    /// At the end of the file, wherever that is by then; the offset is ignored.
+    pub append: bool,
+    /// O_SYNC or O_DSYNC.
+    pub sync: bool,
+    /// The caller lacks the privilege to keep set-id bits.
+    pub kill_suidgid: bool,
+}
+
+/// fallocate(2) modes.
+pub mod falloc {
+    pub const KEEP_SIZE: u32 = 1;
+    pub const PUNCH_HOLE: u32 = 2;
+    pub const ZERO_RANGE: u32 = 0x10;
+}
+
+/// The block size the first block of a file gets when the file is to reach `end`, or `None` if it
+/// stays as it is (data format §24).
+pub(crate) fn grown_block(
+    block: usize,
+    max_blkid: u64,
+    size: u64,
+    recordsize: usize,
+    end: u64,
+) -> Option<usize> {
+    let bs = block as u64;
+    if end <= bs || max_blkid > 0 || size > bs || (block.is_power_of_two() && block >= recordsize) {
+        return None;
+    }
+    let limit = if block > recordsize {
+        // Left over from a larger recordsize.
+        block.next_power_of_two() as u64
+    } else {
+        recordsize as u64
+    };
+    let new = end.next_multiple_of(512).min(limit) as usize;
+    (new > block).then_some(new)
+}
+
+impl Zfs {
+    fn must_reg(f: &Fixed) -> Result<()> {
+        match f.mode32() & mode::FMT {
+            mode::REG => Ok(()),
+            mode::DIR => Err(Kind::IsDir.into()),
+            _ => Err(Kind::Invalid.into()),
+        }
+    }
+
+    /// What open(2) has to check besides the kernel: flags that forbid writing, and everything if the
+    /// kernel does not check.
+    pub fn open_file(
+        &self,
+        z: &Znode,
+        read: bool,
+        write: bool,
+        append: bool,
+        truncate: bool,
+        cred: &Cred,
+    ) -> Result<()> {
+        let p = self.props();
+        let f = z.fixed();
+        let want = if read { R } else { 0 } | if write || truncate { W } else { 0 };
+        self.check(&p, z, want, cred)?;
+        if write || truncate {
+            if f.is_dir() {
+                return Err(Kind::IsDir.into());
+            }
+            if mode::is_reg(f.mode32()) {
+                self.writable()?;
+                if f.flags & (flag::IMMUTABLE | flag::READONLY) != 0 {
+                    return Err(Kind::NotPermitted.into());
+                }
+                if f.flags & flag::APPENDONLY != 0 && (!append || truncate) {
+                    return Err(Kind::NotPermitted.into());
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Fills `buf` from `offset`; returns how many bytes, fewer only at the end of the file.
+    pub fn read(&self, z: &Znode, offset: u64, buf: &mut [u8]) -> Result<usize> {
+        Self::must_reg(&z.fixed())?;
+        let end = offset.saturating_add(buf.len() as u64);
+        let n = {
+            let _g = z.range.read(offset, end);
+            let size = z.size();
+            if offset >= size {
+                0
+            } else {
+                let n = (size - offset).min(buf.len() as u64) as usize;
+                z.dnode.read(offset, &mut buf[..n])?;
+                n
+            }
+        };
+        self.accessed(z);
+        Ok(n)
+    }
+
+    /// Sets atime after a read, if the properties want it. Never fails the read: on a full or
+    /// read-only pool the time stays.
+    pub(crate) fn accessed(&self, z: &Znode) {
+        let p = self.props();
+        if !p.atime || p.readonly || self.space.read_only() {
+            return;
+        }
+        let now = self.now();
+        let f = z.fixed();
+        let wanted = if p.relatime {
+            relatime_wants(f.atime, f.mtime, f.ctime, now)
+        } else {
+            f.atime != now
+        };
+        if !wanted || f.links == 0 {
+            return;
+        }
+        if let Ok(tx) = self.tx_meta() {
+            let set = z.update(&tx, |f| {
+                f.atime = now;
+                Ok(())
+            });
+            // The object may be going away at this moment; its time does not matter then.
+            drop(set);
+        }
+    }
+
+    /// Writes `data`; returns how many bytes. If something fails after some were written, their
+    /// number is returned and the failure shows with the next call.
+    pub fn write(&self, z: &Znode, offset: u64, data: &[u8], o: WriteOpts) -> Result<usize> {
+        let p = self.writable()?;
+        let f = z.fixed();
+        Self::must_reg(&f)?;
+        if f.flags & (flag::IMMUTABLE | flag::READONLY) != 0 {
+            return Err(Kind::NotPermitted.into());
+        }
+        if f.flags & flag::APPENDONLY != 0 && !o.append && offset < f.size {
+            return Err(Kind::NotPermitted.into());
+        }
+        if data.is_empty() {
+            return Ok(0);
+        }
+        self.check_quota(f.uid, f.gid, z.extra().projid, false)?;
+        let wait = p.sync != SyncMode::Disabled && (o.sync || p.sync == SyncMode::Always);
+        let mut done = 0;
+        {
+            // Growing the first block and appending concern the whole file.
+            let grows = |end| {
+                let i = z.dnode.info();
+                grown_block(i.block_size, i.max_blkid, z.size(), p.recordsize, end).is_some()
+            };
+            let end = offset.saturating_add(data.len() as u64);
+            let _g = if o.append || grows(end) {
+                z.range.whole()
+            } else {
+                z.range.write(offset, end)
+            };
+            let start = if o.append { z.size() } else { offset };
+            if start >= MAX_SIZE {
+                return Err(Kind::FileTooBig.into());
+            }
+            let data = &data[..data
+                .len()
+                .min((MAX_SIZE - start).min(usize::MAX as u64) as usize)];
+            while done < data.len() {
+                let n = (data.len() - done).min(WRITE_CHUNK);
+                let r =
+                    self.write_chunk(z, &p, start + done as u64, &data[done..done + n], &o, wait);
+                match r {
+                    Ok(()) => done += n,
+                    Err(_) if done > 0 => break,
+                    Err(e) => return Err(e),
+                }
+            }
+        }
+        if !self.reaper.is_empty() {
+            self.reap()?;
+        }
+        if wait && !self.is_replaying() {
+            self.log().commit(Some(z.object))?;
+        }
+        Ok(done)
+    }
+
+    fn write_chunk(
+        &self,
+        z: &Znode,
+        p: &Props,
+        offset: u64,
+        data: &[u8],
+        o: &WriteOpts,
+        wait: bool,
+    ) -> Result<()> {
+        let end = offset + data.len() as u64;
+        let tx = self.tx_write(data.len() as u64)?;
+        self.grow_block(&tx, z, p, end)?;
+        z.dnode.write(&tx, offset, data)?;
+        let now = self.now();
+        let fuids = self.fuids();
+        let gen = z.update(&tx, |f| {
+            f.size = f.size.max(end);
+            f.touch_content(now, fuids);
+            if o.kill_suidgid {
+                f.mode = u64::from(perm::killed_suid(f.mode32()));
+            }
+            Ok(f.gen)
+        })?;
+        let rec = Record::Write {
+            object: z.object,
+            gen,
+            offset,
+            len: data.len() as u64,
+            block: z.dnode.info().block_size as u32,
+            sync: wait,
+        };
+        self.record(&tx, rec);
+        Ok(())
+    }
+
+    /// Grows the first block for a file that is to reach `end`. The whole file is locked if it does.
+    fn grow_block(&self, tx: &Tx, z: &Znode, p: &Props, end: u64) -> Result<()> {
+        let i = z.dnode.info();
+        match grown_block(i.block_size, i.max_blkid, z.size(), p.recordsize, end) {
+            Some(new) => z.dnode.set_block_size(tx, new),
+            None => Ok(()),
+        }
+    }
+
+    /// Sets the size: frees what is cut off, or extends by a hole. Times change even if the size
+    /// does not.
+    pub(crate) fn set_size(&self, z: &Znode, size: u64, kill_suidgid: bool) -> Result<()> {
+        let p = self.writable()?;
+        let f = z.fixed();
+        Self::must_reg(&f)?;
+        if size > MAX_SIZE {
+            return Err(Kind::FileTooBig.into());
+        }
+        if f.flags & (flag::IMMUTABLE | flag::READONLY | flag::APPENDONLY) != 0 {
+            return Err(Kind::NotPermitted.into());
+        }
+        let _g = z.range.whole();
+        let old = z.size();
+        if size < old {
+            self.free_long(z, size, u64::MAX)?;
+        }
+        let tx = if size < old {
+            self.tx_free()?
+        } else {
+            self.tx_meta()?
+        };
+        if size < old {
+            z.dnode.free_range(&tx, size, u64::MAX)?;
+        } else if size > old {
+            self.grow_block(&tx, z, &p, size)?;
+        }
+        let now = self.now();
+        z.update(&tx, |f| {
+            f.size = size;
+            if size == 0 {
+                f.flags &= !flag::SPARSE;
+            }
+            f.touch_content(now, self.fuids());
+            if kill_suidgid {
+                f.mode = u64::from(perm::killed_suid(f.mode32()));
+            }
+            Ok(())
+        })?;
+        let rec = Record::Truncate {
+            object: z.object,
+            offset: size,
+            len: 0,
+        };
+        self.record(&tx, rec);
+        Ok(())
+    }
+
+    /// Frees the bulk of a long range in several transactions, so that none gets too large; leaves at
+    /// most the last chunk to the caller.
+    pub(crate) fn free_long(&self, z: &Znode, start: u64, end: u64) -> Result<()> {
+        let mut at = start;
+        let mut since_last = 0u64;
+        loop {
+            let Some(data) = z.dnode.seek(at, true)?.filter(|d| *d < end) else {
+                return Ok(());
+            };
+            let next = data.saturating_add(FREE_CHUNK).min(end);
+            if next == end || z.dnode.seek(next, true)?.is_none_or(|d| d >= end) {
+                return Ok(());
+            }
+            let tx = self.tx_free()?;
+            z.dnode.free_range(&tx, data, next - data)?;
+            since_last += next - data;
+            at = next;
+            debug_assert!(since_last > 0);
+        }
+    }
+
+    /// fallocate(2): punches holes, zeroes ranges, or checks that there is space (nothing is
+    /// reserved: a copy-on-write file system could not keep the promise).
+    pub fn fallocate(&self, z: &Znode, offset: u64, len: u64, how: u32) -> Result<()> {
+        use falloc::*;
+        let p = self.writable()?;
+        let f = z.fixed();
+        Self::must_reg(&f)?;
+        if len == 0 {
+            return Err(Kind::Invalid.into());
+        }
+        let end = match offset.checked_add(len) {
+            Some(e) if e <= MAX_SIZE => e,
+            _ => return Err(Kind::FileTooBig.into()),
+        };
+        if f.flags & (flag::IMMUTABLE | flag::READONLY) != 0 {
+            return Err(Kind::NotPermitted.into());
+        }
+        match how {
+            m if m == PUNCH_HOLE | KEEP_SIZE || m == ZERO_RANGE || m == ZERO_RANGE | KEEP_SIZE => {
+                if f.flags & flag::APPENDONLY != 0 {
+                    return Err(Kind::NotPermitted.into());
+                }
+                {
+                    let _g = z.range.whole();
+                    self.zero_range(z, offset, end)?;
+                }
+                if m == ZERO_RANGE && end > z.size() {
+                    self.extend(z, &p, end)?;
+                }
+            }
+            0 | KEEP_SIZE => {
+                // A little more than asked, for metadata.
+                let space = self.space.space();
+                if space.available < len.saturating_add(len / 10) {
+                    return Err(Kind::NoSpace.into());
+                }
+                self.check_quota(f.uid, f.gid, z.extra().projid, false)?;
+                if how == 0 && end > z.size() {
+                    self.extend(z, &p, end)?;
+                }
+            }
+            _ => return Err(Kind::Unsupported.into()),
+        }
+        self.finish(Some(z.object))
+    }
+
+    fn extend(&self, z: &Znode, p: &Props, end: u64) -> Result<()> {
+        let _g = z.range.whole();
+        if end <= z.size() {
+            return Ok(());
+        }
+        let tx = self.tx_meta()?;
+        self.grow_block(&tx, z, p, end)?;
+        let now = self.now();
+        z.update(&tx, |f| {
+            f.size = end;
+            f.touch_content(now, self.fuids());
+            Ok(())
+        })?;
+        let rec = Record::Truncate {
+            object: z.object,
+            offset: end,
+            len: 0,
+        };
+        self.record(&tx, rec);
+        Ok(())
+    }
+
+    /// Frees `[start, end)` of the file; the size stays.
+    pub(crate) fn zero_range(&self, z: &Znode, start: u64, end: u64) -> Result<()> {
+        let end = end.min(z.size());
+        let now = self.now();
+        if start < end {
+            self.free_long(z, start, end)?;
+        }
+        let tx = self.tx_free()?;
+        if start < end {
+            z.dnode.free_range(&tx, start, end - start)?;
+        }
+        z.update(&tx, |f| {
+            f.touch_content(now, self.fuids());
+            Ok(())
+        })?;
+        if start < end {
+            let rec = Record::Truncate {
+                object: z.object,
+                offset: start,
+                len: end - start,
+            };
+            self.record(&tx, rec);
+        }
+        Ok(())
+    }
+
+    /// SEEK_DATA (`data`) and SEEK_HOLE. `Kind::NoDevice` (ENXIO) past the end, and for data if only
+    /// a hole follows. The end of the file counts as a hole.
+    pub fn seek(&self, z: &Znode, offset: u64, data: bool) -> Result<u64> {
+        Self::must_reg(&z.fixed())?;
+        let _g = z.range.read(offset, u64::MAX);
+        let size = z.size();
+        if offset >= size {
+            return Err(Kind::NoDevice.into());
+        }
+        match z.dnode.seek(offset, data)? {
+            Some(at) if at < size => Ok(at.max(offset)),
+            _ if data => Err(Kind::NoDevice.into()),
+            _ => Ok(size),
+        }
+    }
+
+    /// Copies a range inside the file system; returns how many bytes, fewer at the end of the source.
+    pub fn copy_range(
+        &self,
+        from: &Arc<Znode>,
+        from_at: u64,
+        to: &Arc<Znode>,
+        to_at: u64,
+        len: u64,
+    ) -> Result<u64> {
+        Self::must_reg(&from.fixed())?;
+        Self::must_reg(&to.fixed())?;
+        let overlap = from.object == to.object
+            && from_at < to_at.saturating_add(len)
+            && to_at < from_at.saturating_add(len);
+        if overlap {
+            return Err(Kind::Invalid.into());
+        }
+        if to_at > MAX_SIZE {
+            return Err(Kind::FileTooBig.into());
+        }
+        let len = len.min(from.size().saturating_sub(from_at));
+        let mut buf = vec![0; len.min(1 << 20) as usize];
+        let mut done = 0;
+        while done < len {
+            let n = (len - done).min(buf.len() as u64) as usize;
+            let got = self.read(from, from_at + done, &mut buf[..n])?;
+            if got == 0 {
+                break;
+            }
+            match self.write(to, to_at + done, &buf[..got], WriteOpts::default()) {
+                Ok(w) => done += w as u64,
+                Err(_) if done > 0 => break,
+                Err(e) => return Err(e),
+            }
+        }
+        Ok(done)
+    }
+
+    /// truncate(2) and ftruncate(2).
+    pub fn truncate(&self, z: &Znode, size: u64, cred: &Cred) -> Result<()> {
+        let set = SetAttr {
+            size: Some(size),
+            ..SetAttr::default()
+        };
+        self.setattr(z, &set, cred).map(|_| ())
+    }
+}
+
+impl DataSource for Zfs {
+    fn log_read(&self, object: u64, gen: u64, offset: u64, buf: &mut [u8]) -> Result<()> {
+        let z = self.get_any(object)?;
+        if z.gen != gen {
+            return Err(Kind::NotFound.into());
+        }
+        z.dnode.read(offset, buf)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn first_block_grows() {
+        const R: usize = 128 << 10;
+        // One byte to a record: rounded up to 512.
+        assert_eq!(grown_block(512, 0, 0, R, 1), None);
+        assert_eq!(grown_block(512, 0, 0, R, 513), Some(1024));
+        assert_eq!(grown_block(1024, 0, 1024, R, 5000), Some(5120));
+        assert_eq!(grown_block(1536, 0, 1400, R, 1 << 40), Some(R));
+        assert_eq!(grown_block(R, 0, 100, R, 1 << 40), None);
+        // More than one block: fixed.
+        assert_eq!(grown_block(512, 1, 1024, R, 4096), None);
+        assert_eq!(grown_block(512, 0, 513, R, 4096), None);
+        // From a larger recordsize, not a power of two.
+        assert_eq!(grown_block(3 << 9, 0, 1500, 512, 5000), Some(2048));
+        assert_eq!(grown_block(2048, 0, 1500, 512, 5000), None);
+        for size in (0..70_000u64).step_by(37) {
+            let b = grown_block(512, 0, 0, R, size).unwrap_or(512);
+            assert_eq!(b as u64, size.max(1).next_multiple_of(512));
+        }
+    }
+}

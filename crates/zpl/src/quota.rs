@@ -1,0 +1,131 @@
+//! User, group and project quotas (data format §23): refused when what is used already reaches the
+//! limit. The superuser is not exempt.
+
+use crate::names;
+use crate::statfs::{Space, Usage, Whose};
+use crate::zfs::Zfs;
+use base::{Kind, Result};
+use std::sync::atomic::Ordering;
+
+/// Names of the quota maps in the master node.
+pub const NAMES: [&str; 6] = [
+    "userquota@",
+    "groupquota@",
+    "projectquota@",
+    "userobjquota@",
+    "groupobjquota@",
+    "projectobjquota@",
+];
+
+/// Names of the quotas for ids without an own entry.
+const DEFAULTS: [&str; 6] = [
+    "defaultuserquota",
+    "defaultgroupquota",
+    "defaultprojectquota",
+    "defaultuserobjquota",
+    "defaultgroupobjquota",
+    "defaultprojectobjquota",
+];
+
+/// Project of objects that have none.
+pub const DEFAULT_PROJECT: u64 = 0;
+
+impl Zfs {
+    /// The limit for an id, if there is one.
+    pub fn quota(&self, whose: Whose, objects: bool, id: u64) -> Result<Option<u64>> {
+        let i = whose as usize + if objects { 3 } else { 0 };
+        let map = self.quotas[i].load(Ordering::Relaxed);
+        let mut limit = None;
+        if map != 0 {
+            let dn = self.os.hold(map)?;
+            limit = names::lookup(&dn, format!("{id:x}").as_bytes())?;
+        }
+        if limit.is_none() && self.default_quotas.load(Ordering::Relaxed) {
+            let master = self.os.hold(crate::zfs::MASTER_NODE)?;
+            limit = names::lookup(&master, DEFAULTS[i].as_bytes())?;
+        }
+        Ok(limit.filter(|l| *l != 0))
+    }
+
+    /// Reads anew where the quota maps are; call after they were changed.
+    pub fn reload_quotas(&self) -> Result<()> {
+        let master = self.os.hold(crate::zfs::MASTER_NODE)?;
+        for (q, name) in self.quotas.iter().zip(NAMES) {
+            q.store(
+                names::lookup(&master, name.as_bytes())?.unwrap_or(0),
+                Ordering::Relaxed,
+            );
+        }
+        let mut any = false;
+        for name in DEFAULTS {
+            any |= names::lookup(&master, name.as_bytes())?.is_some_and(|v| v != 0);
+        }
+        self.default_quotas.store(any, Ordering::Relaxed);
+        Ok(())
+    }
+
+    fn any_quota(&self) -> bool {
+        self.default_quotas.load(Ordering::Relaxed)
+            || self.quotas.iter().any(|q| q.load(Ordering::Relaxed) != 0)
+    }
+
+    /// `Kind::Quota` if one of the ids is at its limit; `objects` for making an object.
+    pub(crate) fn check_quota(
+        &self,
+        uid: u64,
+        gid: u64,
+        project: u64,
+        objects: bool,
+    ) -> Result<()> {
+        if !self.any_quota() {
+            return Ok(());
+        }
+        let ids = [
+            (Whose::User, uid),
+            (Whose::Group, gid),
+            (Whose::Project, project),
+        ];
+        for (whose, id) in ids {
+            if whose == Whose::Project && id == DEFAULT_PROJECT {
+                continue;
+            }
+            self.check_one_quota(whose, id, objects)?;
+        }
+        Ok(())
+    }
+
+    pub(crate) fn check_one_quota(&self, whose: Whose, id: u64, objects: bool) -> Result<()> {
+        if !self.any_quota() {
+            return Ok(());
+        }
+        let space = self.quota(whose, false, id)?;
+        let count = if objects {
+            self.quota(whose, true, id)?
+        } else {
+            None
+        };
+        if space.is_none() && count.is_none() {
+            return Ok(());
+        }
+        if let Some(Usage { bytes, objects }) = self.space.usage(whose, id)? {
+            if space.is_some_and(|l| bytes >= l) || count.is_some_and(|l| objects >= l) {
+                return Err(Kind::Quota.into());
+            }
+        }
+        Ok(())
+    }
+
+    /// Narrows the figures to what a project may use.
+    pub(crate) fn project_space(&self, id: u64, s: &mut Space) -> Result<()> {
+        let used = self.space.usage(Whose::Project, id)?.unwrap_or_default();
+        if let Some(limit) = self.quota(Whose::Project, false, id)? {
+            s.referenced = used.bytes;
+            s.available = s.available.min(limit.saturating_sub(used.bytes));
+        }
+        if let Some(limit) = self.quota(Whose::Project, true, id)? {
+            s.objects = used.objects;
+            s.objects_free = s.objects_free.min(limit.saturating_sub(used.objects));
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,82 @@
+//! Listing directories with positions that stay valid (data format §20).
+
+use crate::dir::OBJECT_MASK;
+use crate::names;
+use crate::perm::{Cred, R};
+use crate::zfs::Zfs;
+use crate::znode::Znode;
+use base::Result;
+
+/// Positions of `.`, `..` and (in the root) `.zfs`; anything up to 3 means the first real entry.
+pub const DOT: u64 = 0;
+pub const DOTDOT: u64 = 1;
+pub const FIRST: u64 = 3;
+
+/// One entry handed out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DirEntry<'a> {
+    pub name: &'a [u8],
+    pub object: u64,
+    /// Type as in `st_mode` >> 12 (`DT_*`), 0 if the directory does not say (ZPL version 1).
+    pub dtype: u8,
+    /// Position behind this entry.
+    pub next: u64,
+}
+
+impl Zfs {
+    /// Hands entries from position `at` on to `f` until it returns false or there are no more.
+    /// Positions survive changes of the directory, remounts and reboots. Checks nothing: opening the
+    /// directory does ([`Zfs::opendir`]).
+    pub fn readdir(
+        &self,
+        dir: &Znode,
+        at: u64,
+        mut f: impl FnMut(DirEntry<'_>) -> Result<bool>,
+    ) -> Result<()> {
+        Self::must_dir(dir)?;
+        let fixed = dir.fixed();
+        if at == DOT {
+            let e = DirEntry {
+                name: b".",
+                object: dir.object,
+                dtype: 4,
+                next: DOTDOT,
+            };
+            if !f(e)? {
+                return Ok(());
+            }
+        }
+        if at <= DOTDOT {
+            let e = DirEntry {
+                name: b"..",
+                object: fixed.parent,
+                dtype: 4,
+                next: FIRST,
+            };
+            if !f(e)? {
+                return Ok(());
+            }
+        }
+        let cookie = if at <= FIRST { 0 } else { at };
+        names::walk(&dir.dnode, cookie, |name, value, next| {
+            f(DirEntry {
+                name,
+                object: value & OBJECT_MASK,
+                dtype: if self.version >= 2 {
+                    (value >> 60) as u8
+                } else {
+                    0
+                },
+                next,
+            })
+        })?;
+        self.accessed(dir);
+        Ok(())
+    }
+
+    /// May the directory be listed?
+    pub fn opendir(&self, dir: &Znode, cred: &Cred) -> Result<()> {
+        Self::must_dir(dir)?;
+        self.check(&self.props(), dir, R, cred)
+    }
+}

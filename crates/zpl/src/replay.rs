@@ -1,0 +1,251 @@
+//! Doing again what the intent log says was done (pool format §26.3, §26.4).
+
+use crate::attr::{fs_flag, mode, SetAttr, SetTime};
+use crate::dir::{New, Replayed};
+use crate::file::WriteOpts;
+use crate::log::{Extended, Made, NewFile, Record, RenameKind};
+use crate::perm::Cred;
+use crate::rename::flags;
+use crate::zfs::Zfs;
+use base::{Kind, Result};
+use std::sync::atomic::Ordering;
+
+/// Where a replayed write gets its bytes from.
+pub enum ReplayData<'a> {
+    /// The record's own bytes.
+    Copied(&'a [u8]),
+    /// A whole block of the file, written before the crash; the record covers a part of it.
+    Block { offset: u64, data: &'a [u8] },
+}
+
+impl Zfs {
+    /// Between these the log is replayed: nothing is logged, `readonly` does not count.
+    pub fn begin_replay(&self) {
+        self.replaying.store(true, Ordering::Release);
+    }
+
+    pub fn end_replay(&self) {
+        self.replaying.store(false, Ordering::Release);
+    }
+
+    /// Replays one record; `data` belongs to writes. Records about objects that no longer exist
+    /// succeed where the format says they may be out of order.
+    pub fn replay(&self, rec: &Record, data: Option<ReplayData<'_>>) -> Result<()> {
+        let r = self.replay_one(rec, data);
+        let may_be_gone = matches!(
+            rec,
+            Record::Write { .. }
+                | Record::Truncate { .. }
+                | Record::SetAttr { .. }
+                | Record::SetSaXattr { .. }
+        );
+        match r {
+            Err(e) if may_be_gone && matches!(e.kind, Kind::NotFound | Kind::Stale) => Ok(()),
+            r => r,
+        }
+    }
+
+    fn replay_one(&self, rec: &Record, data: Option<ReplayData<'_>>) -> Result<()> {
+        let root = Cred::root();
+        match rec {
+            Record::Create {
+                how,
+                dir,
+                name,
+                new,
+                target,
+            } => self.replay_create(*how, *dir, name, new, target, &root),
+            Record::Remove {
+                dir, name, is_dir, ..
+            } => {
+                let d = self.get(*dir)?;
+                if *is_dir {
+                    self.rmdir(&d, name, &root)
+                } else {
+                    self.unlink(&d, name, &root)
+                }
+            }
+            Record::Link { dir, object, name } => {
+                let d = self.get(*dir)?;
+                self.link(&self.get(*object)?, &d, name, &root)
+            }
+            Record::Rename {
+                kind,
+                from_dir,
+                to_dir,
+                from,
+                to,
+                ..
+            } => {
+                let (f, t) = (self.get(*from_dir)?, self.get(*to_dir)?);
+                let (how, whiteout) = match kind {
+                    RenameKind::Plain => (0, None),
+                    RenameKind::Exchange => (flags::EXCHANGE, None),
+                    RenameKind::Whiteout(n) => (flags::WHITEOUT, Some(replayed(n))),
+                };
+                self.rename_as(&f, from, &t, to, how, whiteout.as_ref(), &root)
+            }
+            Record::Write {
+                object,
+                offset,
+                len,
+                ..
+            } => self.replay_write(*object, *offset, *len, data),
+            Record::Truncate {
+                object,
+                offset,
+                len,
+            } => {
+                let z = self.get(*object)?;
+                if *len == 0 {
+                    self.set_size(&z, *offset, false)
+                } else {
+                    let _g = z.range.whole();
+                    self.zero_range(&z, *offset, offset.saturating_add(*len))
+                }
+            }
+            Record::SetAttr {
+                object,
+                mode,
+                uid,
+                gid,
+                size,
+                atime,
+                mtime,
+                ctime,
+                extended,
+            } => {
+                let z = self.get(*object)?;
+                let set = SetAttr {
+                    mode: *mode,
+                    uid: *uid,
+                    gid: *gid,
+                    size: *size,
+                    atime: atime.map(SetTime::To),
+                    mtime: mtime.map(SetTime::To),
+                    ctime: *ctime,
+                    ..SetAttr::default()
+                };
+                if set != SetAttr::default() {
+                    self.setattr(&z, &set, &root)?;
+                }
+                if let Some(Extended { fs_flags, projid }) = extended {
+                    if let Some(f) = fs_flags {
+                        self.set_fs_flags(&z, *f & fs_flag::ALL, &root)?;
+                    }
+                    if let Some(p) = projid {
+                        self.set_project(&z, *p, &root)?;
+                    }
+                }
+                Ok(())
+            }
+            Record::SetSaXattr {
+                object,
+                name,
+                value,
+            } => {
+                let z = self.get(*object)?;
+                match self.xattr_store(&z, name, value.as_deref()) {
+                    Err(e) if e.kind == Kind::NoData => Ok(()),
+                    r => r,
+                }
+            }
+        }
+    }
+
+    fn replay_create(
+        &self,
+        how: Made,
+        dir: u64,
+        name: &[u8],
+        new: &NewFile,
+        target: &[u8],
+        root: &Cred,
+    ) -> Result<()> {
+        let d = self.get(dir)?;
+        let r = replayed(new);
+        if how == Made::XattrDir {
+            let _x = d.xlock.write().unwrap();
+            let tx = self.tx_meta()?;
+            let spec = self.hidden_replay(&d, &r);
+            let x = self.make_znode(&tx, &spec)?;
+            return self.set_xattr_dir(&tx, &d, x.object);
+        }
+        if d.fixed().flags & crate::attr::flag::XATTR != 0 {
+            return self.replay_hidden_file(&d, name, &r, new.mode as u32);
+        }
+        let what = New {
+            mode: new.mode as u32,
+            umask: 0,
+            rdev: 0,
+            target,
+            replay: Some(&r),
+        };
+        self.create(&d, name, &what, root).map(|_| ())
+    }
+
+    fn replay_write(
+        &self,
+        object: u64,
+        offset: u64,
+        len: u64,
+        data: Option<ReplayData<'_>>,
+    ) -> Result<()> {
+        let z = self.get(object)?;
+        if !mode::is_reg(z.mode()) {
+            return Err(Kind::NotFound.into());
+        }
+        let old = z.size();
+        let zeros;
+        let (at, bytes) = match data {
+            Some(ReplayData::Copied(b)) => (offset, b),
+            Some(ReplayData::Block { offset, data }) => (offset, data),
+            None => {
+                zeros = vec![0; len.min(base::MAX_BLOCK as u64) as usize];
+                (offset, &zeros[..])
+            }
+        };
+        let done = self.write(&z, at, bytes, WriteOpts::default())?;
+        if done < bytes.len() {
+            return Err(Kind::NoSpace.into());
+        }
+        // A whole block was written; the file ends where the record says.
+        let end = old.max(offset.saturating_add(len));
+        if z.size() > end {
+            self.set_size_only(&z, end)?;
+        }
+        Ok(())
+    }
+
+    /// Extends the size without writing (records of writes whose data came with an earlier block).
+    pub fn replay_extend(&self, object: u64, end: u64) -> Result<()> {
+        let z = match self.get(object) {
+            Err(e) if matches!(e.kind, Kind::NotFound | Kind::Stale) => return Ok(()),
+            r => r?,
+        };
+        if z.size() < end {
+            self.set_size_only(&z, end)?;
+        }
+        Ok(())
+    }
+
+    fn set_size_only(&self, z: &crate::Znode, size: u64) -> Result<()> {
+        let tx = self.tx_meta()?;
+        z.update(&tx, |f| {
+            f.size = size;
+            Ok(())
+        })
+    }
+}
+
+fn replayed(n: &NewFile) -> Replayed {
+    Replayed {
+        object: n.object,
+        slots: n.slots,
+        uid: n.uid,
+        gid: n.gid,
+        gen: n.gen,
+        crtime: n.crtime,
+        rdev: n.rdev,
+    }
+}

@@ -1,0 +1,258 @@
+//! Changing attributes: chmod, chown, times, size, chattr flags, project ids.
+
+use crate::acl::XATTR_ACCESS;
+use crate::attr::{flag, fs_flag, mode, Attr, SetAttr, SetTime};
+use crate::log::{Extended, Record};
+use crate::perm::{self, Cred, W};
+use crate::zfs::Zfs;
+use crate::znode::Znode;
+use base::{bail, Kind, Result};
+
+impl Zfs {
+    /// What stat(2) shows.
+    pub fn getattr(&self, z: &Znode) -> Attr {
+        z.attr(!self.uses_sa())
+    }
+
+    /// Changes what `set` says, all of it or (if a rule forbids something) nothing; returns the
+    /// attributes afterwards.
+    pub fn setattr(&self, z: &Znode, set: &SetAttr, cred: &Cred) -> Result<Attr> {
+        let p = self.writable()?;
+        let f = z.fixed();
+        let m = f.mode32();
+        let (uid, gid) = (f.uid32(), f.gid32());
+        let explicit = |t: Option<SetTime>| matches!(t, Some(SetTime::To(_)));
+        let sets_times = explicit(set.atime) || explicit(set.mtime);
+        let touches = set.atime.is_some() || set.mtime.is_some();
+        let of_owner = set.mode.is_some() || set.uid.is_some() || set.gid.is_some() || sets_times;
+        if f.flags & flag::IMMUTABLE != 0 && (of_owner || touches || set.size.is_some()) {
+            return Err(Kind::NotPermitted.into());
+        }
+        if f.flags & flag::APPENDONLY != 0 && (of_owner || set.size.is_some()) {
+            return Err(Kind::NotPermitted.into());
+        }
+        if f.flags & flag::READONLY != 0 && set.size.is_some() {
+            return Err(Kind::NotPermitted.into());
+        }
+        if set.size.is_some() {
+            match m & mode::FMT {
+                mode::REG => {}
+                mode::DIR => return Err(Kind::IsDir.into()),
+                _ => return Err(Kind::Invalid.into()),
+            }
+        }
+        let mut bits = set.mode.map(|b| b & mode::PERM);
+        if bits.is_some() && mode::is_lnk(m) {
+            bail!(Unsupported, "symbolic links have no mode of their own");
+        }
+        if p.enforce {
+            if let Some(b) = bits {
+                let group = set.gid.unwrap_or(gid);
+                bits = Some(perm::chmod(cred, uid, group, b)?);
+            }
+            perm::chown(cred, uid, gid, set.uid, set.gid)?;
+            if sets_times && !cred.owns(uid) {
+                return Err(Kind::NotPermitted.into());
+            }
+            if touches && !sets_times && !cred.owns(uid) {
+                self.access(z, W, cred)?;
+            }
+            if set.size.is_some() && !set.through_handle {
+                self.access(z, W, cred)?;
+            }
+        }
+        let new_uid = set.uid.filter(|u| *u != uid || f.uid >> 32 != 0);
+        let new_gid = set.gid.filter(|g| *g != gid || f.gid >> 32 != 0);
+        if new_uid.is_some() || new_gid.is_some() {
+            let u = new_uid.map_or(f.uid, u64::from);
+            let g = new_gid.map_or(f.gid, u64::from);
+            // Only who gets the file can be over the limit by it.
+            self.check_owner_quota(new_uid.map(|_| u), new_gid.map(|_| g))?;
+        }
+        if let Some(size) = set.size {
+            let kill = set.kill_suidgid || (p.enforce && !cred.privileged);
+            self.set_size(z, size, kill)?;
+        }
+        let changes_owner = set.uid.is_some() || set.gid.is_some();
+        if bits.is_none() && changes_owner {
+            let killed = perm::mode_after_chown(cred, m, gid);
+            if killed != m {
+                bits = Some(killed & mode::PERM);
+            }
+        }
+        let rest = bits.is_some() || changes_owner || touches || set.ctime.is_some();
+        let kill_only = set.kill_suidgid && set.size.is_none() && bits.is_none();
+        if rest || kill_only {
+            if kill_only {
+                bits = crate::acl::killed(&f);
+            }
+            self.apply(z, set, bits, new_uid, new_gid)?;
+        }
+        self.finish(Some(z.object))?;
+        Ok(self.getattr(z))
+    }
+
+    fn apply(
+        &self,
+        z: &Znode,
+        set: &SetAttr,
+        bits: Option<u32>,
+        uid: Option<u32>,
+        gid: Option<u32>,
+    ) -> Result<()> {
+        let now = self.now();
+        let fuids = self.fuids();
+        let _x = z.xlock.write().unwrap();
+        // Read before the transaction begins.
+        let acl = match bits {
+            Some(_) => self.posix_acl(z, false)?,
+            None => None,
+        };
+        let tx = self.tx_meta()?;
+        let time = |t: SetTime| match t {
+            SetTime::Now => now,
+            SetTime::To(t) => t,
+        };
+        let more = |f: &mut crate::znode::Fixed| {
+            if let Some(u) = uid {
+                f.uid = u64::from(u);
+            }
+            if let Some(g) = gid {
+                f.gid = u64::from(g);
+            }
+            if let Some(t) = set.atime {
+                f.atime = time(t);
+            }
+            if let Some(t) = set.mtime {
+                f.mtime = time(t);
+                if fuids {
+                    f.flags |= flag::ARCHIVE | flag::AV_MODIFIED;
+                }
+            }
+            f.touch_state(set.ctime.unwrap_or(now), fuids);
+        };
+        match bits {
+            Some(b) => {
+                self.change_mode(&tx, z, b, more)?;
+                if let Some(mut a) = acl {
+                    a.chmod(b);
+                    self.xattr_put(&tx, z, XATTR_ACCESS, Some(&a.encode()))?;
+                }
+            }
+            None => z.update(&tx, |f| {
+                more(f);
+                Ok(())
+            })?,
+        }
+        let logged = SetAttr {
+            mode: bits,
+            uid: uid.or(set.uid),
+            gid: gid.or(set.gid),
+            size: None,
+            ..*set
+        };
+        self.record(&tx, Record::set_attr(z, &logged));
+        Ok(())
+    }
+
+    /// `chattr` flags. Only root may change immutable and append-only.
+    pub fn set_fs_flags(&self, z: &Znode, flags: u32, cred: &Cred) -> Result<()> {
+        self.writable()?;
+        let f = z.fixed();
+        if !cred.owns(f.uid32()) {
+            return Err(Kind::NotPermitted.into());
+        }
+        if flags & !fs_flag::ALL != 0 {
+            bail!(Unsupported, "flags {flags:#x} are not known");
+        }
+        let old = fs_flag::from_znode(f.flags);
+        let guarded = fs_flag::IMMUTABLE | fs_flag::APPEND;
+        if (old ^ flags) & guarded != 0 && !cred.privileged {
+            return Err(Kind::NotPermitted.into());
+        }
+        if !self.fuids() {
+            bail!(Unsupported, "flags need file system version 3");
+        }
+        if flags & fs_flag::PROJINHERIT != 0 && !self.uses_sa() {
+            bail!(Unsupported, "projects need file system version 5");
+        }
+        let now = self.now();
+        let tx = self.tx_meta()?;
+        z.update(&tx, |f| {
+            f.flags = fs_flag::to_znode(f.flags, flags);
+            f.touch_state(now, true);
+            Ok(())
+        })?;
+        self.record(&tx, Record::extended(z, Some(flags), None));
+        drop(tx);
+        self.finish(Some(z.object))
+    }
+
+    /// Project id (`chattr -p`).
+    pub fn set_project(&self, z: &Znode, project: u32, cred: &Cred) -> Result<()> {
+        let p = self.writable()?;
+        let f = z.fixed();
+        if !cred.owns(f.uid32()) {
+            return Err(Kind::NotPermitted.into());
+        }
+        if project == u32::MAX {
+            return Err(Kind::Invalid.into());
+        }
+        if !p.project_quota {
+            bail!(Unsupported, "feature project_quota is not enabled");
+        }
+        let tables = self.tables()?;
+        let _x = z.xlock.write().unwrap();
+        let now = self.now();
+        let tx = self.tx_meta()?;
+        z.rewrite(&tx, tables, |f, list| {
+            let n = tables.numbers(&tx)?;
+            f.touch_state(now, true);
+            if f.flags & flag::PROJID != 0 {
+                list.set_u64(n.projid, u64::from(project));
+            } else {
+                // The id has a fixed place right behind the twelve (§19.3).
+                list.remove(n.projid);
+                let at = list
+                    .list
+                    .iter()
+                    .position(|a| a.0 == n.links)
+                    .map_or(0, |i| i + 1);
+                list.list
+                    .insert(at, (n.projid, u64::from(project).to_le_bytes().to_vec()));
+                f.flags |= flag::PROJID;
+            }
+            Ok(())
+        })?;
+        self.record(&tx, Record::extended(z, None, Some(project)));
+        drop(tx);
+        drop(_x);
+        self.finish(Some(z.object))
+    }
+
+    fn check_owner_quota(&self, uid: Option<u64>, gid: Option<u64>) -> Result<()> {
+        use crate::statfs::Whose;
+        for (whose, id) in [(Whose::User, uid), (Whose::Group, gid)] {
+            if let Some(id) = id {
+                self.check_one_quota(whose, id, true)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Record {
+    fn extended(z: &Znode, fs_flags: Option<u32>, projid: Option<u32>) -> Record {
+        Record::SetAttr {
+            object: z.object,
+            mode: None,
+            uid: None,
+            gid: None,
+            size: None,
+            atime: None,
+            mtime: None,
+            ctime: None,
+            extended: Some(Extended { fs_flags, projid }),
+        }
+    }
+}

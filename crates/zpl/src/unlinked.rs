@@ -1,0 +1,106 @@
+//! Objects without links: the delete queue and the freeing of what is on it (data format §20).
+
+use crate::attr::flag;
+use crate::names;
+use crate::zfs::Zfs;
+use crate::znode::Znode;
+use base::{Kind, Result};
+use std::sync::atomic::Ordering;
+
+impl Zfs {
+    /// Frees objects whose last link and last user have gone. Called at the end of operations; the
+    /// door may call it after forgetting nodes.
+    pub fn reap(&self) -> Result<()> {
+        while let Some(object) = self.reaper.pop() {
+            // Somebody may have found it again through the kernel's memory of it.
+            if self.cache.get(object).is_some() {
+                continue;
+            }
+            match self.destroy(object) {
+                Ok(()) => {}
+                // It stays on the queue for the next mount; the caller's own operation succeeded.
+                Err(e) if e.kind == Kind::NotFound => {}
+                Err(e) => {
+                    if matches!(e.kind, Kind::NoSpace | Kind::Quota) {
+                        self.reaper.push(object);
+                        return Ok(());
+                    }
+                    return Err(e);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// At mount: frees everything on the delete queue.
+    pub(crate) fn drain_unlinked(&self) -> Result<()> {
+        let mut objects = Vec::new();
+        names::each(&self.unlinked, |_, v| {
+            objects.extend(v.first().copied());
+            Ok(())
+        })?;
+        for o in objects {
+            match self.destroy(o) {
+                Ok(()) => {}
+                // An entry without its object: nothing but the entry is left to remove.
+                Err(e) if e.kind == Kind::NotFound => {
+                    let tx = self.tx_free()?;
+                    names::remove(&self.unlinked, &tx, format!("{o:x}").as_bytes())?;
+                }
+                // Damage in one file must not keep the file system from being used.
+                Err(e) if matches!(e.kind, Kind::Damaged | Kind::Checksum | Kind::Io) => {}
+                Err(e) => return Err(e),
+            }
+        }
+        self.reap()
+    }
+
+    /// Frees one object that is on the queue and that nobody uses.
+    fn destroy(&self, object: u64) -> Result<()> {
+        let dn = self.os.hold(object)?;
+        let z = Znode::load(dn, self.sa.as_ref(), &self.reaper)?;
+        let f = z.fixed();
+        let extra = z.extra();
+        let external = z.legacy_acl_object();
+        if f.is_dir() && f.flags & flag::XATTR != 0 {
+            self.empty_xattr_dir(&z)?;
+        }
+        self.free_long(&z, 0, u64::MAX)?;
+        let tx = self.tx_free()?;
+        if extra.xattr != 0 {
+            if let Ok(x) = self.get_any(extra.xattr) {
+                x.update(&tx, |f| {
+                    f.links = 0;
+                    Ok(())
+                })?;
+                self.queue_add(&tx, &x)?;
+            }
+        }
+        if external != 0 {
+            self.os.free(&tx, external)?;
+        }
+        names::remove(&self.unlinked, &tx, format!("{object:x}").as_bytes())?;
+        self.os.free(&tx, object)
+    }
+
+    /// Takes the links of everything in an extended-attribute directory.
+    fn empty_xattr_dir(&self, dir: &Znode) -> Result<()> {
+        let mut entries = Vec::new();
+        names::each(&dir.dnode, |name, v| {
+            entries.push((name.to_vec(), v.first().copied().unwrap_or(0)));
+            Ok(())
+        })?;
+        for (name, value) in entries {
+            let tx = self.tx_free()?;
+            names::remove(&dir.dnode, &tx, &name)?;
+            if let Ok(z) = self.get_any(value & crate::dir::OBJECT_MASK) {
+                self.link_drop(&tx, &z)?;
+            }
+        }
+        Ok(())
+    }
+
+    pub(crate) fn is_replaying(&self) -> bool {
+        self.replaying.load(Ordering::Relaxed)
+    }
+}

@@ -1,0 +1,432 @@
+//! One mounted file system: what its master node says, its live properties, its znodes.
+
+use crate::attr::Time;
+use crate::log::{IntentLog, Record};
+use crate::names;
+use crate::perm::Cred;
+use crate::sa::SaTables;
+use crate::statfs::SpaceInfo;
+use crate::znode::{Cache, Reaper, Znode};
+use base::{bail, Error, Kind, Result};
+use disk::types::os_type;
+use dmu::{Dnode, Need, Objset, Tx};
+use env::Clock;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, RwLock};
+
+/// Object number of the master node.
+pub const MASTER_NODE: u64 = 1;
+/// Newest version of the POSIX layer.
+pub const ZPL_VERSION: u64 = 5;
+/// First versions with FUIDs (and flags in the high half), and with system attributes.
+pub const VERSION_FUID: u64 = 3;
+pub const VERSION_SA: u64 = 5;
+
+/// Newest ZPL version a pool of this version may hold (data format §17).
+pub const fn max_zpl_version(pool_version: u64) -> u64 {
+    match pool_version {
+        0..=8 => 2,
+        9..=14 => 3,
+        15..=23 => 4,
+        _ => 5,
+    }
+}
+
+/// Property `xattr`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum XattrMode {
+    Off,
+    Dir,
+    Sa,
+}
+
+/// Property `acltype`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AclType {
+    Off,
+    Posix,
+    Nfsv4,
+}
+
+/// Property `sync`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SyncMode {
+    Standard,
+    Always,
+    Disabled,
+}
+
+/// Property `logbias`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LogBias {
+    Latency,
+    Throughput,
+}
+
+/// Properties that may change while the file system is mounted.
+#[derive(Clone, Debug)]
+pub struct Props {
+    pub readonly: bool,
+    pub atime: bool,
+    pub relatime: bool,
+    /// Bytes, a power of two.
+    pub recordsize: usize,
+    pub xattr: XattrMode,
+    pub acltype: AclType,
+    /// 512-byte dnode slots of new files (dnodesize: legacy 1, auto 2).
+    pub dnode_slots: u8,
+    pub sync: SyncMode,
+    pub logbias: LogBias,
+    /// Names up to 1023 bytes.
+    pub longname: bool,
+    /// Feature project_quota is enabled: new objects get a project id attribute.
+    pub project_quota: bool,
+    /// Check permissions here too. Off when the kernel does (default_permissions).
+    pub enforce: bool,
+    /// User extended attributes without their `user.` prefix, as illumos and FreeBSD store them.
+    pub xattr_compat: bool,
+}
+
+impl Default for Props {
+    fn default() -> Props {
+        Props {
+            readonly: false,
+            atime: true,
+            relatime: true,
+            recordsize: 128 << 10,
+            xattr: XattrMode::Sa,
+            acltype: AclType::Off,
+            dnode_slots: 1,
+            sync: SyncMode::Standard,
+            logbias: LogBias::Latency,
+            longname: false,
+            project_quota: false,
+            enforce: false,
+            xattr_compat: false,
+        }
+    }
+}
+
+/// What mounting needs besides the object set.
+pub struct Mount {
+    pub clock: Arc<dyn Clock>,
+    pub props: Props,
+    pub space: Arc<dyn SpaceInfo>,
+    pub log: Arc<dyn IntentLog>,
+    /// Pool version (1–28, or 5000).
+    pub pool_version: u64,
+}
+
+/// One mounted file system.
+pub struct Zfs {
+    pub(crate) os: Arc<Objset>,
+    pub(crate) clock: Arc<dyn Clock>,
+    props: RwLock<Arc<Props>>,
+    pub(crate) space: Arc<dyn SpaceInfo>,
+    log: RwLock<Arc<dyn IntentLog>>,
+    /// ZPL version.
+    pub version: u64,
+    pub pool_version: u64,
+    root: u64,
+    /// Delete queue.
+    pub(crate) unlinked: Arc<Dnode>,
+    pub(crate) sa: Option<SaTables>,
+    /// Normalization flags of directories, TOUPPER included if lookups ignore case.
+    pub(crate) norm: u64,
+    /// casesensitivity: 0 sensitive, 1 insensitive, 2 mixed.
+    pub case: u64,
+    pub utf8only: bool,
+    pub(crate) cache: Cache,
+    pub(crate) reaper: Arc<Reaper>,
+    /// Held while a directory moves to another one, so that the tree stands still for the check
+    /// that it does not move below itself.
+    pub(crate) moving: Mutex<()>,
+    /// Held (briefly, inside a transaction) while an object gets its first link or loses its last,
+    /// so that link count and delete queue agree.
+    pub(crate) last_links: Mutex<()>,
+    /// Records of a replay are not logged again.
+    pub(crate) replaying: AtomicBool,
+    /// Objects of the quota maps, 0 = none.
+    pub(crate) quotas: [AtomicU64; 6],
+    pub(crate) default_quotas: AtomicBool,
+}
+
+impl Zfs {
+    /// Opens the file system in `os`. Nothing is written; call [`Zfs::start`] once the intent log has
+    /// been replayed.
+    pub fn open(os: &Arc<Objset>, m: Mount) -> Result<Arc<Zfs>> {
+        if os.os_type() != os_type::ZFS {
+            bail!(
+                Invalid,
+                "not a file system (object set type {})",
+                os.os_type()
+            );
+        }
+        let master = os.hold(MASTER_NODE).map_err(|e| e.context("master node"))?;
+        let word = |name: &str| names::lookup(&master, name.as_bytes());
+        let need = |name: &str| -> Result<u64> {
+            word(name)?.ok_or_else(|| Error::damaged(format!("master node without {name}")))
+        };
+        let version = need("VERSION")?;
+        if version == 0 || version > ZPL_VERSION {
+            bail!(
+                Unsupported,
+                "file system version {version} is not supported"
+            );
+        }
+        if version > max_zpl_version(m.pool_version) {
+            bail!(
+                Unsupported,
+                "file system version {version} needs a newer pool version than {}",
+                m.pool_version
+            );
+        }
+        let norm = word("normalization")?.unwrap_or(0);
+        let case = word("casesensitivity")?.unwrap_or(0);
+        let utf8only = word("utf8only")?.unwrap_or(0) != 0 || norm != 0;
+        let sa = match word("SA_ATTRS")? {
+            Some(object) if version >= VERSION_SA => Some(SaTables::open(os, object)?),
+            _ if version >= VERSION_SA => {
+                bail!(Damaged, "master node of version {version} without SA_ATTRS")
+            }
+            _ => None,
+        };
+        let root = need("ROOT")?;
+        let unlinked = os
+            .hold(need("DELETE_QUEUE")?)
+            .map_err(|e| e.context("delete queue"))?;
+        let zfs = Arc::new(Zfs {
+            os: os.clone(),
+            clock: m.clock,
+            props: RwLock::new(Arc::new(m.props)),
+            space: m.space,
+            log: RwLock::new(m.log),
+            version,
+            pool_version: m.pool_version,
+            root,
+            unlinked,
+            sa,
+            norm: norm | if case != 0 { 2 } else { 0 },
+            case,
+            utf8only,
+            cache: Cache::default(),
+            reaper: Arc::default(),
+            moving: Mutex::new(()),
+            last_links: Mutex::new(()),
+            replaying: false.into(),
+            quotas: Default::default(),
+            default_quotas: false.into(),
+        });
+        zfs.reload_quotas()?;
+        let dir = zfs.root().map_err(|e| e.context("root directory"))?;
+        if !dir.is_dir() {
+            bail!(Damaged, "the root of the file system is no directory");
+        }
+        Ok(zfs)
+    }
+
+    /// After open and replay of a writable file system: frees what was unlinked but open when it
+    /// was last in use.
+    pub fn start(&self) -> Result<()> {
+        if self.props().readonly || self.os_readonly() {
+            return Ok(());
+        }
+        self.drain_unlinked()
+    }
+
+    /// Before the file system goes: frees what waits to be freed. Objects still in use stay on the
+    /// delete queue for the next mount.
+    pub fn stop(&self) -> Result<()> {
+        self.reap()
+    }
+
+    pub fn root(&self) -> Result<Arc<Znode>> {
+        self.get(self.root)
+    }
+
+    pub fn root_object(&self) -> u64 {
+        self.root
+    }
+
+    pub fn objset(&self) -> &Arc<Objset> {
+        &self.os
+    }
+
+    pub fn props(&self) -> Arc<Props> {
+        self.props.read().unwrap().clone()
+    }
+
+    /// New values take effect for operations that begin now.
+    pub fn set_props(&self, change: impl FnOnce(&mut Props)) {
+        let mut g = self.props.write().unwrap();
+        let mut p = (**g).clone();
+        change(&mut p);
+        *g = Arc::new(p);
+    }
+
+    /// Replaces the intent log (once the pool has opened it).
+    pub fn set_log(&self, log: Arc<dyn IntentLog>) {
+        *self.log.write().unwrap() = log;
+    }
+
+    pub(crate) fn log(&self) -> Arc<dyn IntentLog> {
+        self.log.read().unwrap().clone()
+    }
+
+    /// Adds a record to the intent log, unless it comes from there.
+    pub(crate) fn record(&self, tx: &Tx, rec: Record) {
+        if !self.replaying.load(Ordering::Relaxed) {
+            self.log().log(tx, rec);
+        }
+    }
+
+    /// At the end of an operation: waits for the log under `sync=always`.
+    pub(crate) fn finish(&self, object: Option<u64>) -> Result<()> {
+        if !self.reaper.is_empty() {
+            self.reap()?;
+        }
+        if self.props().sync == SyncMode::Always && !self.replaying.load(Ordering::Relaxed) {
+            self.log().commit(object)?;
+        }
+        Ok(())
+    }
+
+    /// Makes everything that concerns the object durable; `None`: everything of the file system.
+    pub fn fsync(&self, z: Option<&Znode>) -> Result<()> {
+        if self.props().sync == SyncMode::Disabled || self.os_readonly() {
+            return Ok(());
+        }
+        self.log().commit(z.map(|z| z.object))
+    }
+
+    pub(crate) fn now(&self) -> Time {
+        Time::now(&*self.clock)
+    }
+
+    /// High flags (ARCHIVE and others) exist from version 3 on.
+    pub(crate) fn fuids(&self) -> bool {
+        self.version >= VERSION_FUID
+    }
+
+    pub(crate) fn uses_sa(&self) -> bool {
+        self.version >= VERSION_SA
+    }
+
+    pub(crate) fn tables(&self) -> Result<&SaTables> {
+        self.sa.as_ref().ok_or_else(|| {
+            Error::new(
+                Kind::Unsupported,
+                "this needs file system version 5 (system attributes)",
+            )
+        })
+    }
+
+    fn os_readonly(&self) -> bool {
+        self.space.read_only()
+    }
+
+    pub(crate) fn writable(&self) -> Result<Arc<Props>> {
+        let p = self.props();
+        if p.readonly && !self.replaying.load(Ordering::Relaxed) {
+            return Err(Kind::ReadOnly.into());
+        }
+        Ok(p)
+    }
+
+    /// Longest name.
+    pub fn name_max(&self) -> usize {
+        if self.props().longname {
+            1023
+        } else {
+            255
+        }
+    }
+
+    /// A transaction for an operation on names and attributes.
+    pub(crate) fn tx_meta(&self) -> Result<Tx> {
+        self.os.tx(Need {
+            bytes: 48 << 10,
+            net_free: false,
+        })
+    }
+
+    /// A transaction that frees more than it takes.
+    pub(crate) fn tx_free(&self) -> Result<Tx> {
+        self.os.tx(Need {
+            bytes: 32 << 10,
+            net_free: true,
+        })
+    }
+
+    pub(crate) fn tx_write(&self, bytes: u64) -> Result<Tx> {
+        self.os.tx(Need {
+            bytes: bytes + (16 << 10),
+            net_free: false,
+        })
+    }
+
+    /// The znode of an object that has links (or is in use without any). `Kind::NotFound` if there
+    /// is none, `Kind::Stale` if it waits to be freed.
+    pub fn get(&self, object: u64) -> Result<Arc<Znode>> {
+        let z = self.get_any(object)?;
+        if z.fixed().links == 0 && !z.doomed.load(Ordering::Acquire) {
+            return Err(Kind::Stale.into());
+        }
+        Ok(z)
+    }
+
+    /// Like [`Zfs::get`], also for NFS-like handles: the generation must match.
+    pub fn get_generation(&self, object: u64, generation: u32) -> Result<Arc<Znode>> {
+        let z = match self.get(object) {
+            Err(e) if e.kind == Kind::NotFound => return Err(Kind::Stale.into()),
+            r => r?,
+        };
+        if z.gen as u32 != generation {
+            return Err(Kind::Stale.into());
+        }
+        Ok(z)
+    }
+
+    pub(crate) fn get_any(&self, object: u64) -> Result<Arc<Znode>> {
+        self.cache.get_or_load(object, || {
+            Znode::load(self.os.hold(object)?, self.sa.as_ref(), &self.reaper)
+        })
+    }
+
+    /// Znodes in use.
+    pub fn in_use(&self) -> Vec<Arc<Znode>> {
+        self.cache.all()
+    }
+
+    /// Checks `want` (see [`crate::perm`]) on an object; for access(2), and for every operation when
+    /// the kernel does not check.
+    pub fn access(&self, z: &Znode, want: u32, cred: &Cred) -> Result<()> {
+        let f = z.fixed();
+        if want & crate::perm::W != 0 && !crate::attr::mode::is_dev(f.mode32()) {
+            let special = matches!(
+                f.mode32() & crate::attr::mode::FMT,
+                crate::attr::mode::FIFO | crate::attr::mode::SOCK
+            );
+            if self.props().readonly && !special {
+                return Err(Kind::ReadOnly.into());
+            }
+            if f.flags & crate::attr::flag::IMMUTABLE != 0 {
+                return Err(Kind::NotPermitted.into());
+            }
+        }
+        if cred.privileged || cred.uid == f.uid32() {
+            return crate::perm::access(cred, want, f.mode32(), f.uid32(), f.gid32(), None);
+        }
+        let acl = self.posix_acl(z, false)?;
+        crate::perm::access(cred, want, f.mode32(), f.uid32(), f.gid32(), acl.as_ref())
+    }
+
+    /// [`Zfs::access`] unless the kernel checked already.
+    pub(crate) fn check(&self, p: &Props, z: &Znode, want: u32, cred: &Cred) -> Result<()> {
+        if p.enforce {
+            self.access(z, want, cred)
+        } else {
+            Ok(())
+        }
+    }
+}

@@ -1,0 +1,336 @@
+//! What the compiler does not check: direction of dependencies, where `unsafe` may be, sizes of
+//! files, words that mean "not done", paths of somebody's machine.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// Lines from which a source file is refused, and from which it is mentioned.
+const LONG: usize = 1500;
+const LONGISH: usize = 1000;
+
+/// Crates whose root need not forbid `unsafe`: they speak to the kernel.
+const MAY_BE_UNSAFE: [&str; 2] = ["env-linux", "fuse"];
+
+/// Crates below the engine's doors that the table's order alone would let see too much: all they
+/// may use of this workspace.
+const NARROW: [(&str, &[&str]); 6] = [
+    ("env-linux", &["base", "env"]),
+    ("fuse", &["base"]),
+    ("api", &["base"]),
+    ("cli", &["base", "disk", "api"]),
+    ("zpool", &["base", "disk", "api", "cli"]),
+    ("zfs", &["base", "disk", "api", "cli"]),
+];
+
+/// Worlds and tools: outside the order. Programs may use a world; tests may use all of them.
+const WORLDS: [&str; 1] = ["env-linux"];
+const PROGRAMS: [&str; 2] = ["daemon", "zdb"];
+const TOOLS: [&str; 3] = ["testkit", "xtask", "system-tests"];
+
+/// Findings: what fails the check, and what is only worth saying.
+#[derive(Default)]
+pub struct Report {
+    pub errors: Vec<String>,
+    pub warnings: Vec<String>,
+}
+
+/// Checks the workspace at `root`.
+pub fn check(root: &Path) -> Result<Report, String> {
+    let mut report = Report::default();
+    let rooms = rooms(&read(&root.join("ARCHITECTURE.md"))?)?;
+    for (name, dir) in crates(root)? {
+        let manifest = read(&dir.join("Cargo.toml"))?;
+        dependencies(&name, &manifest, &rooms, &mut report);
+        if !MAY_BE_UNSAFE.contains(&name.as_str()) {
+            crate_roots(root, &dir, &mut report)?;
+        }
+    }
+    for path in tracked(root)? {
+        let Ok(text) = fs::read_to_string(root.join(&path)) else {
+            continue; // binary, or deleted and not yet committed
+        };
+        file(&path, &text, &mut report);
+    }
+    Ok(report)
+}
+
+fn read(path: &Path) -> Result<String, String> {
+    fs::read_to_string(path).map_err(|e| format!("cannot read {}: {e}", path.display()))
+}
+
+/// Crate → row of the table of rooms.
+fn rooms(text: &str) -> Result<BTreeMap<String, usize>, String> {
+    let mut out = BTreeMap::new();
+    let rows = text
+        .lines()
+        .skip_while(|l| !l.starts_with("| Crate"))
+        .skip(2)
+        .take_while(|l| l.starts_with('|'));
+    for (n, row) in rows.enumerate() {
+        let cell = row.split('|').nth(1).unwrap_or("");
+        for name in cell.split(',') {
+            let name = name.trim().trim_matches('`');
+            out.insert(name.to_string(), n);
+        }
+    }
+    if out.len() < 2 {
+        return Err("ARCHITECTURE.md has no table of rooms".into());
+    }
+    Ok(out)
+}
+
+/// Name and folder of every member.
+fn crates(root: &Path) -> Result<Vec<(String, PathBuf)>, String> {
+    let mut dirs = vec![root.join("xtask")];
+    let list = fs::read_dir(root.join("crates")).map_err(|e| format!("no crates: {e}"))?;
+    dirs.extend(list.flatten().map(|e| e.path()));
+    dirs.retain(|d| d.join("Cargo.toml").is_file());
+    dirs.sort();
+    let name = |d: &PathBuf| d.file_name().map(|n| n.to_string_lossy().into_owned());
+    Ok(dirs
+        .into_iter()
+        .filter_map(|d| Some((name(&d)?, d)))
+        .collect())
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Use {
+    Normal,
+    Test,
+}
+
+/// Workspace crates that a manifest depends on. Only what manifests of this workspace look like
+/// is understood: one dependency a line, members by `path`.
+fn members_used(manifest: &str) -> Vec<(String, Use)> {
+    let mut out = Vec::new();
+    let mut section = None;
+    for line in manifest.lines().map(str::trim) {
+        if let Some(name) = line.strip_prefix('[') {
+            let name = name.trim_end_matches(']');
+            section = if name.ends_with("dev-dependencies") {
+                Some(Use::Test)
+            } else if name.ends_with("dependencies") {
+                Some(Use::Normal)
+            } else {
+                None
+            };
+            continue;
+        }
+        let (Some(kind), Some((_, rest))) = (section, line.split_once("path")) else {
+            continue;
+        };
+        let path = rest.split('"').nth(1).unwrap_or("");
+        if let Some(name) = path.rsplit('/').next() {
+            out.push((name.to_string(), kind));
+        }
+    }
+    out
+}
+
+fn dependencies(name: &str, manifest: &str, rooms: &BTreeMap<String, usize>, report: &mut Report) {
+    let Some(own) = rooms.get(name) else {
+        report.errors.push(format!(
+            "crate {name} is not in the table of rooms of ARCHITECTURE.md"
+        ));
+        return;
+    };
+    let narrow = NARROW.iter().find(|(n, _)| *n == name).map(|(_, l)| *l);
+    for (to, kind) in members_used(manifest) {
+        let world = WORLDS.contains(&to.as_str());
+        let tool = TOOLS.contains(&to.as_str());
+        let down = rooms.get(&to).is_some_and(|r| r < own) && !world && !tool;
+        let allowed = match kind {
+            Use::Normal if TOOLS.contains(&name) => true,
+            Use::Normal => match narrow {
+                Some(list) => list.contains(&to.as_str()),
+                None => down || (world && PROGRAMS.contains(&name)),
+            },
+            Use::Test => down || world || tool,
+        };
+        if !allowed {
+            let what = if kind == Use::Test { "tests of " } else { "" };
+            report.errors.push(format!(
+                "{what}{name} must not depend on {to}: dependencies point up the table of rooms"
+            ));
+        }
+    }
+}
+
+/// Roots of libraries and programs, integration tests included.
+fn crate_roots(root: &Path, dir: &Path, report: &mut Report) -> Result<(), String> {
+    let mut roots = vec![dir.join("src/lib.rs"), dir.join("src/main.rs")];
+    for sub in ["src/bin", "tests", "examples", "benches"] {
+        let list = fs::read_dir(dir.join(sub)).into_iter().flatten().flatten();
+        let sources = list.map(|e| e.path());
+        roots.extend(sources.filter(|p| p.extension().is_some_and(|e| e == "rs")));
+    }
+    for path in roots.iter().filter(|p| p.is_file()) {
+        // Programs beside a library, tests and examples: the library's root speaks for the
+        // crate only if there is one; tests may need `unsafe` to call the system.
+        let test = path.parent() != Some(&dir.join("src"));
+        let text = read(path)?;
+        let shown = path.strip_prefix(root).unwrap_or(path).display();
+        if !test && !text.contains("#![forbid(unsafe_code)]") {
+            report
+                .errors
+                .push(format!("{shown}: has no #![forbid(unsafe_code)]"));
+        } else if test && has_word(&text, "unsafe") && !text.contains("#![allow(unsafe_code)]") {
+            report
+                .errors
+                .push(format!("{shown}: uses unsafe without saying so at the top"));
+        }
+    }
+    Ok(())
+}
+
+fn has_word(text: &str, word: &str) -> bool {
+    let part = |c: Option<char>| c.is_some_and(|c| c.is_alphanumeric() || c == '_');
+    text.lines()
+        .map(|l| l.split("//").next().unwrap_or(l))
+        .any(|l| {
+            l.match_indices(word).any(|(i, _)| {
+                !part(l[..i].chars().next_back()) && !part(l[i + word.len()..].chars().next())
+            })
+        })
+}
+
+/// Files that git knows of.
+fn tracked(root: &Path) -> Result<Vec<String>, String> {
+    let out = Command::new("git")
+        .args(["ls-files", "-z"])
+        .current_dir(root)
+        .output()
+        .map_err(|e| format!("cannot run git: {e}"))?;
+    if !out.status.success() {
+        return Err(format!(
+            "git ls-files: {}",
+            String::from_utf8_lossy(&out.stderr)
+        ));
+    }
+    let text = String::from_utf8_lossy(&out.stdout).into_owned();
+    Ok(text
+        .split('\0')
+        .filter(|p| !p.is_empty())
+        .map(str::to_string)
+        .collect())
+}
+
+fn file(path: &str, text: &str, report: &mut Report) {
+    if path.ends_with(".rs") {
+        let lines = text.lines().count();
+        let message = format!("{path}: {lines} lines; split it by topic (limit {LONG})");
+        if lines > LONG {
+            report.errors.push(message);
+        } else if lines > LONGISH {
+            report.warnings.push(message);
+        }
+    }
+    // Put together here, so that this file does not find itself.
+    let undone = ["todo", "unimplemented", "dbg"].map(|w| format!("{w}!("));
+    for (n, line) in text.lines().enumerate() {
+        let at = format!("{path}:{}", n + 1);
+        if path.ends_with(".rs") {
+            if let Some(w) = undone.iter().find(|w| line.contains(w.as_str())) {
+                report.errors.push(format!("{at}: {w}…)"));
+            }
+        }
+        if let Some(p) = machine_path(line) {
+            report
+                .errors
+                .push(format!("{at}: a path of one machine: {p}"));
+        }
+    }
+}
+
+/// The first absolute path on a line that leads into somebody's home or workplace.
+fn machine_path(line: &str) -> Option<&str> {
+    for top in ["home", "root", "work"] {
+        let want = format!("/{top}/");
+        for (i, _) in line.match_indices(&want) {
+            let before = line[..i].chars().next_back();
+            let inside =
+                |c: char| c.is_alphanumeric() || matches!(c, '_' | '-' | '.' | '}' | ')' | '>');
+            let after = line[i + want.len()..].chars().next();
+            if before.is_some_and(inside) || !after.is_some_and(|c| c.is_alphanumeric()) {
+                continue;
+            }
+            let rest = &line[i..];
+            let end = rest.find(|c: char| !inside(c) && c != '/');
+            return Some(&rest[..end.unwrap_or(rest.len())]);
+        }
+    }
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TABLE: &str = "x\n| Crate | Holds |\n|---|---|\n| `base` | a |\n| `env` | b |\n\
+        | `disk` | b |\n| `pool` | c |\n| `fuse` | c |\n| `daemon` | c |\n| `zpool`, `zdb` | d |\n\
+        | `env-linux` | e |\n| `testkit`, `xtask` | f |\n\n| no | no |\n";
+
+    fn errors(name: &str, manifest: &str) -> Vec<String> {
+        let mut r = Report::default();
+        dependencies(name, manifest, &rooms(TABLE).unwrap(), &mut r);
+        r.errors
+    }
+
+    #[test]
+    fn direction() {
+        let dep = |n: &str| format!("[dependencies]\n{n} = {{ path = \"../{n}\" }}\n");
+        for (from, to, ok) in [
+            ("disk", "base", true),
+            ("disk", "pool", false),
+            ("disk", "disk", false),
+            ("pool", "env-linux", false),
+            ("daemon", "env-linux", true),
+            ("zpool", "daemon", false),
+            ("zpool", "pool", false),
+            ("zpool", "zdb", false),
+            ("zdb", "pool", true),
+            ("fuse", "disk", false),
+            ("pool", "testkit", false),
+            ("testkit", "pool", true),
+            ("env-linux", "env", true),
+            ("env-linux", "disk", false),
+        ] {
+            let e = errors(from, &dep(to));
+            assert_eq!(e.is_empty(), ok, "{from} → {to}: {e:?}");
+        }
+        let test = "[dependencies]\nserde = \"1\"\n[dev-dependencies]\n\
+                    testkit = { path = \"../testkit\" }\nenv-linux = { path = \"../env-linux\" }\n";
+        assert!(errors("disk", test).is_empty());
+        let up = "[dev-dependencies]\npool = { path = \"../pool\", features = [\"x\"] }\n";
+        assert_eq!(errors("disk", up).len(), 1);
+        assert_eq!(errors("newcomer", "").len(), 1);
+    }
+
+    #[test]
+    fn lines() {
+        let home = ["", "home", "me", "x y"].join("/");
+        assert_eq!(machine_path(&home), Some(&home[..home.len() - 2]));
+        assert_eq!(
+            machine_path(&format!("see \"{home}\"")).map(str::len),
+            Some(10)
+        );
+        assert_eq!(machine_path("/export/home/x, /proc/1/root/x"), None);
+        assert_eq!(machine_path("mountpoint=/home or /home/"), None);
+        let mut r = Report::default();
+        file("a.rs", &format!("ok\n{}!()\n", "todo"), &mut r);
+        file("b.md", &format!("ok\n{}!()\n", "todo"), &mut r);
+        assert_eq!(r.errors.len(), 1, "{:?}", r.errors);
+        file("c.rs", &"\n".repeat(LONGISH + 1), &mut r);
+        assert_eq!((r.errors.len(), r.warnings.len()), (1, 1));
+        file("d.rs", &"\n".repeat(LONG + 1), &mut r);
+        assert_eq!(r.errors.len(), 2);
+    }
+
+    #[test]
+    fn words() {
+        assert!(has_word("a unsafe {", "unsafe"));
+        assert!(!has_word("forbid(unsafe_code) // unsafe", "unsafe"));
+    }
+}

@@ -4,7 +4,7 @@
 set -eu
 want="fuse3 gcc libc6-dev make"
 if [ "${1:-}" = tests ]; then
-    want="$want attr acl e2fsprogs zstd util-linux procps"
+    want="$want attr acl bonnie++ e2fsprogs git mount procps tar util-linux zstd"
 fi
 missing=""
 for p in $want; do

@@ -196,8 +196,13 @@ fn has_word(text: &str, word: &str) -> bool {
         })
 }
 
-/// Files that git knows of.
+/// Files that git knows of; all files if this is no checkout.
 fn tracked(root: &Path) -> Result<Vec<String>, String> {
+    if !root.join(".git").exists() {
+        let mut out = Vec::new();
+        walk(root, Path::new(""), &mut out);
+        return Ok(out);
+    }
     let out = Command::new("git")
         .args(["ls-files", "-z"])
         .current_dir(root)
@@ -215,6 +220,23 @@ fn tracked(root: &Path) -> Result<Vec<String>, String> {
         .filter(|p| !p.is_empty())
         .map(str::to_string)
         .collect())
+}
+
+fn walk(root: &Path, below: &Path, out: &mut Vec<String>) {
+    for e in fs::read_dir(root.join(below))
+        .into_iter()
+        .flatten()
+        .flatten()
+    {
+        let path = below.join(e.file_name());
+        match e.file_type() {
+            Ok(t) if t.is_dir() && e.file_name() != "target" && e.file_name() != ".cache" => {
+                walk(root, &path, out)
+            }
+            Ok(t) if t.is_file() => out.push(path.to_string_lossy().into_owned()),
+            _ => {}
+        }
+    }
 }
 
 fn file(path: &str, text: &str, report: &mut Report) {

@@ -1,0 +1,87 @@
+#!/bin/sh
+# All checks and tests; installs what they need first. Quiet when all is well. CI runs this too.
+#   tools/test.sh            everything
+#   tools/test.sh NAME...    only these steps: format lints tidy licences build tests
+set -u
+cd "$(dirname "$0")/.." || exit 1
+export CARGO_TERM_COLOR=never
+logs=target/test-logs
+mkdir -p "$logs" || exit 1
+only="${*:-}"
+summary=""
+failed=0
+
+note() { summary="$summary$1
+"; }
+
+# step NAME COMMAND...: runs it with its output in a log; shows the log only if it fails.
+step() {
+    name=$1
+    shift
+    case " $only " in
+    "  " | *" $name "*) ;;
+    *) return 0 ;;
+    esac
+    started=$(date +%s)
+    if "$@" >"$logs/$name.log" 2>&1; then
+        word=ok
+    else
+        word=FAILED
+        failed=1
+        echo "--- $name failed; $logs/$name.log says:"
+        # The part of a long log that tells what went wrong.
+        if [ "$name" = tests ] && grep -q '^failures:' "$logs/$name.log"; then
+            sed -n '/^failures:/,/^test result/p' "$logs/$name.log" | tail -n 150
+            grep -E '^error: test failed|^error' "$logs/$name.log" | tail -n 20
+        else
+            tail -n 60 "$logs/$name.log"
+        fi
+        echo "---"
+    fi
+    note "$(printf '  %-9s %-6s %4d s' "$name" "$word" $(($(date +%s) - started)))"
+    [ $word = ok ]
+}
+
+sh tools/setup.sh tests || exit 1
+command -v cargo >/dev/null 2>&1 || {
+    echo "test: no cargo; install Rust from https://rustup.rs and try again" >&2
+    exit 1
+}
+# A minimal toolchain lacks these two; rustup can add them.
+for c in rustfmt clippy; do
+    tool=$c
+    [ $c = rustfmt ] && tool=fmt
+    cargo $tool --version >/dev/null 2>&1 ||
+        rustup component add $c >"$logs/rustup.log" 2>&1 || {
+        echo "test: this Rust has no $c and rustup could not add it" >&2
+        exit 1
+    }
+done
+# Old runs must not be mistaken for this one's.
+[ -n "$only" ] || rm -f "$logs"/*.log
+
+step format cargo fmt --all --check
+step lints cargo clippy --workspace --all-targets -- -D warnings
+step tidy cargo run -q -p xtask -- tidy
+step licences cargo run -q -p xtask -- licences
+step build cargo build --workspace --bins
+# Some tests mount file systems or use loop devices; one that cannot run here says "skipped: why".
+step tests cargo test --workspace --no-fail-fast -- --show-output
+
+if [ -f "$logs/tests.log" ]; then
+    awk '/^test result:/ { ok += $4; bad += $6; left += $8 }
+        END { printf "  tests: %d passed, %d failed, %d left out\n", ok, bad, left }' \
+        "$logs/tests.log" >"$logs/count"
+    note "$(cat "$logs/count")"
+    skipped=$(grep -aoE '^skipped: .*' "$logs/tests.log" | sort | uniq -c | head -n 20)
+    [ -z "$skipped" ] || note "  skipped on this machine:
+$skipped"
+fi
+[ -f "$logs/tidy.log" ] && note "$(grep '^note:' "$logs/tidy.log" | sed 's/^/  tidy: /')"
+echo "Summary:"
+printf '%s' "$summary" | sed '/^$/d'
+if [ $failed != 0 ]; then
+    echo "Not all is well; complete logs are in $logs."
+    exit 1
+fi
+echo "All is well."

@@ -296,8 +296,12 @@ impl Zfs {
     /// Frees the bulk of a long range in several transactions, so that none gets too large; leaves at
     /// most the last chunk to the caller.
     pub(crate) fn free_long(&self, z: &Znode, start: u64, end: u64) -> Result<()> {
+        let i = z.dnode.info();
+        let end = end.min((i.max_blkid + 1).saturating_mul(i.block_size as u64));
+        if end.saturating_sub(start) <= FREE_CHUNK {
+            return Ok(());
+        }
         let mut at = start;
-        let mut since_last = 0u64;
         loop {
             let Some(data) = z.dnode.seek(at, true)?.filter(|d| *d < end) else {
                 return Ok(());
@@ -308,9 +312,7 @@ impl Zfs {
             }
             let tx = self.tx_free()?;
             z.dnode.free_range(&tx, data, next - data)?;
-            since_last += next - data;
             at = next;
-            debug_assert!(since_last > 0);
         }
     }
 
@@ -417,9 +419,13 @@ impl Zfs {
         if offset >= size {
             return Err(Kind::NoDevice.into());
         }
+        let i = z.dnode.info();
+        let past = (i.max_blkid + 1).saturating_mul(i.block_size as u64);
         match z.dnode.seek(offset, data)? {
             Some(at) if at < size => Ok(at.max(offset)),
             _ if data => Err(Kind::NoDevice.into()),
+            // Behind the last block there is nothing but hole.
+            None => Ok(past.max(offset).min(size)),
             _ => Ok(size),
         }
     }

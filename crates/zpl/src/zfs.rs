@@ -273,11 +273,10 @@ impl Zfs {
         self.log.read().unwrap().clone()
     }
 
-    /// Adds a record to the intent log, unless it comes from there.
+    /// Adds a record to the intent log. During replay the log only takes note that the record it is
+    /// replaying is done in this group.
     pub(crate) fn record(&self, tx: &Tx, rec: Record) {
-        if !self.replaying.load(Ordering::Relaxed) {
-            self.log().log(tx, rec);
-        }
+        self.log().log(tx, rec);
     }
 
     /// At the end of an operation: waits for the log under `sync=always`.

@@ -1,0 +1,273 @@
+//! Who may do what, when the kernel does not check.
+
+use super::*;
+use crate::attr::{fs_flag, mode, SetTime};
+
+const REG: u32 = mode::REG;
+
+fn user(uid: u32) -> Cred {
+    Cred::user(uid, uid, &[100])
+}
+
+fn set(fs: &Fs, path: &str, change: impl FnOnce(&mut SetAttr), c: &Cred) -> Result<Attr> {
+    let mut s = SetAttr::default();
+    change(&mut s);
+    fs.zfs.setattr(&*fs.at(path).unwrap(), &s, c)
+}
+
+fn chmod(fs: &Fs, path: &str, bits: u32, c: &Cred) -> Result<u32> {
+    set(fs, path, |s| s.mode = Some(bits), c).map(|a| a.mode & mode::PERM)
+}
+
+fn chown(fs: &Fs, path: &str, uid: Option<u32>, gid: Option<u32>, c: &Cred) -> Result<Attr> {
+    set(fs, path, |s| (s.uid, s.gid) = (uid, gid), c)
+}
+
+#[test]
+fn directories_guard_their_names() {
+    let fs = Fs::new();
+    let u = user(10);
+    fs.dir("d");
+    fs.file("d/f", b"");
+    for (bits, find, make) in [
+        (0o777, true, true),
+        (0o775, true, false),
+        (0o776, false, false),
+        (0o773, true, true),
+        (0o772, false, false),
+        (0o770, false, false),
+    ] {
+        chmod(&fs, "d", bits, &Cred::root()).unwrap();
+        let d = fs.at("d").unwrap();
+        assert_eq!(fs.zfs.lookup(&d, b"f", &u).is_ok(), find, "{bits:o}");
+        let r = fs.make_as("d/new", New::file(REG | 0o644, 0), &u);
+        assert_eq!(r.is_ok(), make, "{bits:o}");
+        if let Ok(z) = r {
+            let a = fs.zfs.getattr(&z);
+            assert_eq!((a.uid, a.gid), (10, 10));
+            fs.zfs.unlink(&d, b"new", &u).unwrap();
+        } else {
+            assert_eq!(kind(fs.zfs.unlink(&d, b"f", &u)), Kind::Access);
+            assert_eq!(kind(fs.zfs.rename(&d, b"f", &d, b"g", 0, &u)), Kind::Access);
+        }
+        assert_eq!(fs.zfs.opendir(&d, &u).is_ok(), bits & 4 != 0);
+    }
+}
+
+#[test]
+fn sticky_directories() {
+    let fs = Fs::new();
+    fs.dir("t");
+    chmod(&fs, "t", 0o1777, &Cred::root()).unwrap();
+    let (a, b) = (user(1), user(2));
+    fs.make_as("t/a", New::file(REG | 0o666, 0), &a).unwrap();
+    fs.make_as("t/b", New::file(REG | 0o666, 0), &b).unwrap();
+    let t = fs.at("t").unwrap();
+    assert_eq!(kind(fs.zfs.unlink(&t, b"a", &b)), Kind::NotPermitted);
+    assert_eq!(kind(fs.rename_as("t/a", "t/x", 0, &b)), Kind::NotPermitted);
+    assert_eq!(kind(fs.rename_as("t/b", "t/a", 0, &b)), Kind::NotPermitted);
+    fs.rename_as("t/b", "t/c", 0, &b).unwrap();
+    fs.zfs.unlink(&t, b"c", &b).unwrap();
+    chown(&fs, "t", Some(2), None, &Cred::root()).unwrap();
+    fs.zfs.unlink(&t, b"a", &b).unwrap();
+}
+
+#[test]
+fn moving_a_directory_needs_writing_it() {
+    let fs = Fs::new();
+    let u = user(5);
+    for d in ["a", "b"] {
+        fs.dir(d);
+        chmod(&fs, d, 0o777, &Cred::root()).unwrap();
+    }
+    fs.dir("a/root-owned");
+    assert_eq!(
+        kind(fs.rename_as("a/root-owned", "b/x", 0, &u)),
+        Kind::Access
+    );
+    fs.rename_as("a/root-owned", "a/renamed", 0, &u).unwrap();
+}
+
+#[test]
+fn chmod_and_chown() {
+    let fs = Fs::new();
+    let (r, u) = (Cred::root(), user(10));
+    fs.file("f", b"");
+    assert_eq!(kind(chmod(&fs, "f", 0o777, &u)), Kind::NotPermitted);
+    assert_eq!(
+        kind(chown(&fs, "f", Some(10), None, &u)),
+        Kind::NotPermitted
+    );
+    chown(&fs, "f", Some(10), Some(10), &r).unwrap();
+    assert_eq!(chmod(&fs, "f", 0o6755, &u).unwrap(), 0o6755);
+    // To one's own groups only; and it clears the set-id bits.
+    assert_eq!(
+        kind(chown(&fs, "f", None, Some(55), &u)),
+        Kind::NotPermitted
+    );
+    assert_eq!(
+        kind(chown(&fs, "f", Some(11), None, &u)),
+        Kind::NotPermitted
+    );
+    let a = chown(&fs, "f", None, Some(100), &u).unwrap();
+    assert_eq!((a.gid, a.mode & mode::PERM), (100, 0o755));
+    // Set-group-id needs membership.
+    chown(&fs, "f", None, Some(55), &r).unwrap();
+    assert_eq!(chmod(&fs, "f", 0o2755, &u).unwrap(), 0o755);
+    assert_eq!(chmod(&fs, "f", 0o2755, &r).unwrap(), 0o2755);
+    // Root's chown clears them too.
+    chmod(&fs, "f", 0o6755, &r).unwrap();
+    assert_eq!(
+        chown(&fs, "f", Some(1), None, &r).unwrap().mode & mode::PERM,
+        0o755
+    );
+    // Directories keep theirs.
+    fs.dir("d");
+    chmod(&fs, "d", 0o6755, &r).unwrap();
+    assert_eq!(
+        chown(&fs, "d", Some(1), None, &r).unwrap().mode & mode::PERM,
+        0o6755
+    );
+    fs.make("s", New::symlink(b"f")).unwrap();
+    assert_eq!(kind(chmod(&fs, "s", 0o600, &r)), Kind::Unsupported);
+    assert_eq!(chown(&fs, "s", Some(3), Some(4), &r).unwrap().uid, 3);
+}
+
+#[test]
+fn writing_clears_set_ids() {
+    let fs = Fs::new();
+    let (r, u) = (Cred::root(), user(10));
+    let f = fs.file("f", b"x");
+    chown(&fs, "f", Some(10), Some(10), &r).unwrap();
+    let kill = WriteOpts {
+        kill_suidgid: true,
+        ..WriteOpts::default()
+    };
+    chmod(&fs, "f", 0o6777, &r).unwrap();
+    fs.zfs.write(&f, 0, b"y", WriteOpts::default()).unwrap();
+    assert_eq!(f.mode() & mode::PERM, 0o6777);
+    fs.zfs.write(&f, 0, b"y", kill).unwrap();
+    assert_eq!(f.mode() & mode::PERM, 0o777);
+    chmod(&fs, "f", 0o6767, &r).unwrap();
+    fs.zfs.write(&f, 0, b"y", kill).unwrap();
+    assert_eq!(
+        f.mode() & mode::PERM,
+        0o2767,
+        "mandatory locking, not set-group-id"
+    );
+    chmod(&fs, "f", 0o6777, &r).unwrap();
+    fs.zfs.truncate(&f, 0, &u).unwrap();
+    assert_eq!(f.mode() & mode::PERM, 0o777);
+}
+
+#[test]
+fn times_have_rules() {
+    let fs = Fs::new();
+    let u = user(10);
+    fs.file("f", b"");
+    chmod(&fs, "f", 0o666, &Cred::root()).unwrap();
+    set(&fs, "f", |s| s.mtime = Some(SetTime::Now), &u).unwrap();
+    let explicit = SetTime::To(Time::new(1, 1));
+    let r = set(&fs, "f", |s| s.mtime = Some(explicit), &u);
+    assert_eq!(kind(r), Kind::NotPermitted);
+    chmod(&fs, "f", 0o644, &Cred::root()).unwrap();
+    let r = set(&fs, "f", |s| s.mtime = Some(SetTime::Now), &u);
+    assert_eq!(kind(r), Kind::Access);
+    let r = set(&fs, "f", |s| s.size = Some(0), &u);
+    assert_eq!(kind(r), Kind::Access);
+    chown(&fs, "f", Some(10), None, &Cred::root()).unwrap();
+    set(&fs, "f", |s| s.mtime = Some(explicit), &u).unwrap();
+}
+
+#[test]
+fn groups_of_directories() {
+    let fs = Fs::new();
+    let u = user(10);
+    fs.dir("d");
+    chown(&fs, "d", None, Some(77), &Cred::root()).unwrap();
+    chmod(&fs, "d", 0o2777, &Cred::root()).unwrap();
+    let f = fs.make_as("d/f", New::file(REG | 0o2755, 0), &u).unwrap();
+    let a = fs.zfs.getattr(&f);
+    assert_eq!((a.gid, a.mode & mode::PERM), (77, 0o755));
+    let s = fs.make_as("d/s", New::dir(0o755, 0o022), &u).unwrap();
+    let a = fs.zfs.getattr(&s);
+    assert_eq!((a.gid, a.mode & mode::PERM), (77, 0o2755));
+}
+
+#[test]
+fn flags_bind_root_too() {
+    let fs = Fs::new();
+    let (r, u) = (Cred::root(), user(10));
+    let f = fs.file("f", b"abc");
+    let d = fs.dir("d");
+    fs.file("d/in", b"");
+    chown(&fs, "f", Some(10), None, &r).unwrap();
+    assert_eq!(
+        kind(fs.zfs.set_fs_flags(&f, fs_flag::IMMUTABLE, &u)),
+        Kind::NotPermitted
+    );
+    fs.zfs.set_fs_flags(&f, fs_flag::NODUMP, &u).unwrap();
+    assert_eq!(kind(fs.zfs.set_fs_flags(&f, 1, &r)), Kind::Unsupported);
+    fs.zfs.set_fs_flags(&f, fs_flag::IMMUTABLE, &r).unwrap();
+    let no = Kind::NotPermitted;
+    assert_eq!(kind(fs.zfs.write(&f, 0, b"x", WriteOpts::default())), no);
+    assert_eq!(kind(fs.unlink("f")), no);
+    assert_eq!(kind(fs.rename("f", "g", 0)), no);
+    assert_eq!(kind(fs.link(&f, "g")), no);
+    assert_eq!(kind(chmod(&fs, "f", 0o600, &r)), no);
+    assert_eq!(kind(fs.zfs.truncate(&f, 0, &r)), no);
+    assert_eq!(kind(fs.zfs.setxattr(&f, b"user.x", b"", 0, false, &r)), no);
+    assert_eq!(
+        kind(fs.zfs.open_file(&f, false, true, false, false, &r)),
+        no
+    );
+    fs.zfs.open_file(&f, true, false, false, false, &r).unwrap();
+    fs.zfs.set_fs_flags(&f, fs_flag::APPEND, &r).unwrap();
+    assert_eq!(kind(fs.zfs.write(&f, 0, b"x", WriteOpts::default())), no);
+    fs.put(&f, 3, b"d");
+    assert_eq!(kind(fs.zfs.truncate(&f, 0, &r)), no);
+    assert_eq!(kind(fs.unlink("f")), no);
+    assert_eq!(
+        kind(fs.zfs.open_file(&f, false, true, false, false, &r)),
+        no
+    );
+    fs.zfs.open_file(&f, false, true, true, false, &r).unwrap();
+    fs.zfs.set_fs_flags(&f, 0, &r).unwrap();
+    fs.unlink("f").unwrap();
+    fs.zfs.set_fs_flags(&d, fs_flag::APPEND, &r).unwrap();
+    fs.file("d/more", b"");
+    assert_eq!(kind(fs.unlink("d/in")), no);
+    assert_eq!(kind(fs.rename("d/in", "d/x", 0)), no);
+    fs.zfs.set_fs_flags(&d, fs_flag::IMMUTABLE, &r).unwrap();
+    assert_eq!(kind(fs.make("d/x", New::file(REG, 0))), no);
+    assert_eq!(kind(fs.rmdir("d")), no);
+    drop((f, d));
+    let fs = fs.remount();
+    assert_eq!(
+        fs.zfs.getattr(&fs.at("d").unwrap()).fs_flags,
+        fs_flag::IMMUTABLE
+    );
+}
+
+#[test]
+fn umask() {
+    let fs = Fs::new();
+    for (mask, m) in [(0o022, 0o644), (0o077, 0o600), (0, 0o666)] {
+        let z = fs
+            .make(&format!("u{mask}"), New::file(REG | 0o666, mask))
+            .unwrap();
+        assert_eq!(z.mode() & mode::PERM, m);
+    }
+}
+
+#[test]
+fn root_cannot_execute_what_nobody_can() {
+    let fs = Fs::new();
+    let f = fs.file("f", b"");
+    assert_eq!(
+        kind(fs.zfs.access(&f, perm::X, &Cred::root())),
+        Kind::Access
+    );
+    chmod(&fs, "f", 0o010, &Cred::root()).unwrap();
+    fs.zfs.access(&f, perm::X, &Cred::root()).unwrap();
+}

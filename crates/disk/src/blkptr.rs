@@ -10,6 +10,8 @@ use base::{Error, Result, Txg, SECTOR};
 pub const BP_SIZE: usize = 128;
 /// Payload of an embedded block pointer.
 pub const EMBEDDED_MAX: usize = 112;
+/// Bits of a sector number that are an offset in bytes below 2^63.
+const OFFSET_MASK: u64 = (1 << 54) - 1;
 /// DVAs per pointer.
 pub const DVAS: usize = 3;
 
@@ -45,9 +47,10 @@ impl Dva {
     pub fn vdev(&self) -> u64 {
         self.word0 >> 32 & 0xff_ffff
     }
-    /// Byte offset inside the vdev's allocatable space.
+    /// Byte offset inside the vdev's allocatable space. Below 2^63 whatever the word says;
+    /// [`BlkPtr::sanity`] refuses words with more.
     pub fn offset(&self) -> u64 {
-        (self.word1 & !(1 << 63)) * SECTOR
+        (self.word1 & OFFSET_MASK) * SECTOR
     }
     pub fn is_gang(&self) -> bool {
         self.word1 >> 63 != 0
@@ -371,6 +374,9 @@ impl BlkPtr {
         }
         if self.dvas().is_empty() {
             return bad("no address");
+        }
+        if self.dvas().iter().any(|d| d.word1 & !(OFFSET_MASK | 1 << 63) != 0) {
+            return bad("an address beyond any device");
         }
         Ok(())
     }

@@ -3,14 +3,13 @@
 use crate::{tx, LogBlocks};
 use base::{Result, Txg};
 use codec::checksum::{self, ZILOG, ZILOG2};
-use disk::bytes::{put_u64, swap_u64s, u64_at};
+use disk::bytes::{swap_u64s, u64_at};
+use disk::zil::{chain_offset, record_to_little_endian, slim_written, ZilChain};
 use disk::{BlkPtr, Dva, ObjType};
 use std::collections::HashSet;
 
-/// Bytes of the chain structure.
-pub const CHAIN_SIZE: usize = checksum::ZILOG_CHAIN_SIZE;
-/// Bytes of a record's common header.
-pub const RECORD_HEADER: usize = 32;
+pub use disk::zil::{CHAIN_SIZE, RECORD_HEADER};
+
 /// Bytes of a write record before its data.
 pub const WRITE_HEADER: usize = 192;
 /// Unit of block sizes and of writing.
@@ -19,10 +18,6 @@ pub(crate) const UNIT: usize = 4096;
 const COMPRESS_OFF: u8 = 2;
 /// A chain longer than this is hostile: at 4 KiB each it would be 16 GiB.
 const MAX_BLOCKS: u64 = 4 << 20;
-/// Where the next pointer is in a chain structure.
-const NEXT_AT: usize = 8;
-/// Where the used-bytes word is in a chain structure.
-const NUSED_AT: usize = 136;
 
 /// A chain's identity: two random numbers, the dataset object, the block's sequence.
 pub(crate) type Ident = [u64; 4];
@@ -85,21 +80,23 @@ impl Builder {
     /// write: only the used part unless the block lies on raidz, whose layout depends on the length.
     pub fn finish(mut self, next: &BlkPtr) -> Result<Vec<u8>> {
         let slim = is_slim(&self.bp);
-        let at = if slim { 0 } else { self.buf.len() - CHAIN_SIZE };
-        self.buf[at + NEXT_AT..at + NEXT_AT + disk::BP_SIZE].copy_from_slice(&next.to_bytes());
-        put_u64(&mut self.buf, at + NUSED_AT, self.used as u64);
+        let chain = ZilChain {
+            next: *next,
+            nused: self.used as u64,
+        };
+        chain.encode_into(&mut self.buf, slim)?;
         let alg = if slim { ZILOG2 } else { ZILOG };
         checksum::embed(alg, &mut self.buf, &self.bp.checksum())?;
         let striped = self.bp.dva(0).asize() > self.bp.psize() as u64;
         if slim && !striped {
-            self.buf.truncate(self.used.div_ceil(UNIT) * UNIT);
+            let written = slim_written(self.used as u64, self.buf.len());
+            self.buf.truncate(written);
         }
         Ok(self.buf)
     }
 }
 
-/// A record as it stands in a block, words in little-endian order if the block's were not and the
-/// type is known.
+/// A record as it stands in a block, put into little-endian order if the block was not.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RawRecord {
     /// Type without the case bit.
@@ -109,12 +106,14 @@ pub struct RawRecord {
     pub seq: u64,
     /// Everything, common header included.
     pub bytes: Vec<u8>,
-    /// A big-endian machine wrote it. The fixed words are in little-endian order all the same;
-    /// ACL records are left as they were.
-    pub foreign: bool,
 }
 
 impl RawRecord {
+    /// Taken apart.
+    pub fn decode(&self) -> Result<disk::zil::Record> {
+        disk::zil::Record::decode(&self.bytes).map(|(r, _)| r)
+    }
+
     /// The object at offset 32 of records that concern one object (see [`tx::is_out_of_order`]).
     pub fn object(&self) -> u64 {
         u64_at(&self.bytes, RECORD_HEADER).unwrap_or(0)
@@ -141,22 +140,6 @@ impl RawRecord {
             .filter_map(|b| BlkPtr::read(b, false).ok())
             .collect()
     }
-}
-
-/// Bytes of leading words of a record to swap for a foreign byte order; what follows are names,
-/// data or ACLs.
-fn fixed_words(ty: u64, len: usize) -> usize {
-    let n = match ty {
-        tx::CREATE | tx::MKDIR | tx::MKXATTR | tx::SYMLINK => 104,
-        tx::REMOVE | tx::RMDIR => 40,
-        tx::LINK | tx::RENAME | tx::RENAME_EXCHANGE | tx::SETSAXATTR => 48,
-        tx::WRITE => WRITE_HEADER,
-        tx::TRUNCATE | tx::WRITE2 | tx::CLONE_RANGE => len,
-        tx::SETATTR => 112,
-        tx::RENAME_WHITEOUT => 112,
-        _ => RECORD_HEADER,
-    };
-    n.min(len)
 }
 
 /// Whether a write or clone record's parts are inside it.
@@ -202,27 +185,22 @@ fn check(bp: &BlkPtr, b: &[u8]) -> Option<bool> {
 pub(crate) fn parse(bp: &BlkPtr, b: &[u8]) -> Option<Parsed> {
     let swapped = check(bp, b)?;
     let slim = is_slim(bp);
-    let at = if slim { 0 } else { b.len() - CHAIN_SIZE };
-    let mut head = b.get(at..at + CHAIN_SIZE)?.to_vec();
-    if swapped {
-        swap_u64s(&mut head);
-    }
-    let next = BlkPtr::read(&head[NEXT_AT..], false).ok()?;
-    let nused = usize::try_from(u64_at(&head, NUSED_AT).ok()?).ok()?;
-    let (start, end) = if slim {
-        (CHAIN_SIZE, nused)
+    let at = chain_offset(b.len(), slim)?;
+    let mut block;
+    let b = if swapped {
+        block = b.to_vec();
+        swap_u64s(block.get_mut(at..at + CHAIN_SIZE)?);
+        &block[..]
     } else {
-        (0, nused)
+        b
     };
-    let limit = if slim { b.len() } else { b.len() - CHAIN_SIZE };
-    if end < start || end > limit {
-        return None;
-    }
+    let chain = ZilChain::decode(b, slim).ok()?;
+    let next = chain.next;
     if next.checksum() != successor(&bp.checksum()) {
         return None;
     }
     let mut records = Vec::new();
-    let mut rest = b.get(start..end)?;
+    let mut rest = b.get(chain.records(slim))?;
     let mut last = 0;
     while !rest.is_empty() {
         let Some(r) = record(rest, swapped).filter(|r| r.seq > last && plausible(r)) else {
@@ -250,17 +228,15 @@ fn record(b: &[u8], swapped: bool) -> Option<RawRecord> {
         return None;
     }
     let mut bytes = b.get(..len)?.to_vec();
-    let ty = word(0) & !tx::CASE_INSENSITIVE;
     if swapped {
-        swap_u64s(&mut bytes[..fixed_words(ty, len)]);
+        record_to_little_endian(&mut bytes).ok()?;
     }
     Some(RawRecord {
-        ty,
+        ty: word(0) & !tx::CASE_INSENSITIVE,
         case_insensitive: word(0) & tx::CASE_INSENSITIVE != 0,
         txg: word(2),
         seq: word(3),
         bytes,
-        foreign: swapped,
     })
 }
 

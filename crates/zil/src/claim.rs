@@ -23,8 +23,7 @@ pub struct Claimed {
 /// is no log or it was claimed before.
 ///
 /// The chain ends, without an error, before a block that cannot be claimed and before a record
-/// whose data cannot be read. Errors are those of devices, and `Kind::Unsupported` from
-/// [`LogBlocks::clone_ref`].
+/// whose data cannot be read. Errors are those of devices.
 pub fn claim(blocks: &dyn LogBlocks, header: &mut Header, first_txg: Txg) -> Result<Claimed> {
     if header.log.is_hole() || header.claim_txg != 0 {
         return Ok(Claimed::default());
@@ -70,7 +69,10 @@ pub fn claim(blocks: &dyn LogBlocks, header: &mut Header, first_txg: Txg) -> Res
                 .iter()
                 .filter(|bp| !bp.is_hole() && !bp.is_embedded())
             {
-                blocks.clone_ref(bp, first_txg, true)?;
+                match blocks.clone_ref(bp, first_txg, true) {
+                    Err(e) if e.kind != Kind::Unsupported => return Err(e),
+                    _ => {}
+                }
             }
             Ok(true)
         },

@@ -92,14 +92,16 @@ pub enum Indirect {
 pub trait LogBlocks: Send + Sync {
     /// Reads PSIZE bytes of a log block. `verify` says whether a candidate is right, so that other
     /// copies and reconstruction can be tried.
-    fn read_block(&self, bp: &BlkPtr, verify: &dyn Fn(&[u8]) -> bool) -> Result<Vec<u8>>;
+    fn read_block(&self, bp: &BlkPtr, verify: &(dyn Fn(&[u8]) -> bool + Sync)) -> Result<Vec<u8>>;
     /// Reads the block an indirect write record points to, decoded.
     fn read_data(&self, bp: &BlkPtr) -> Result<Block>;
     /// Marks the block allocated in `txg`; an error if its space is in use.
     fn claim(&self, bp: &BlkPtr, txg: Txg) -> Result<()>;
     /// Frees the block in `txg` (syncing context).
     fn free(&self, bp: &BlkPtr, txg: Txg) -> Result<()>;
-    /// Adds or drops a pending reference for a pointer of a clone-range record.
+    /// Adds or drops a pending reference for a pointer of a clone-range record. Where that is
+    /// `Kind::Unsupported`, replay copies the data anyway, and fails at the record if its blocks
+    /// have been overwritten since.
     fn clone_ref(&self, _bp: &BlkPtr, _txg: Txg, _add: bool) -> Result<()> {
         bail!(Unsupported, "clone-range records in an intent log")
     }

@@ -2,10 +2,10 @@
 
 use crate::batch::Batch;
 use crate::chain::{block_pointer, UNIT};
-use crate::header::{Header, FLAG_REPLAY, HEADER_SIZE};
+use crate::header::{limits, Header, FLAG_REPLAY, HEADER_SIZE};
 use crate::itx::{Itx, Itxs};
 use crate::{walk, LogStore};
-use base::{Result, Txg, OLD_MAX_BLOCK};
+use base::{Kind, Result, Txg, OLD_MAX_BLOCK};
 use disk::BlkPtr;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -79,6 +79,8 @@ pub(crate) struct Lwb {
 struct Reset {
     txg: Txg,
     frees: Vec<BlkPtr>,
+    /// Pending references to drop.
+    clones: Vec<BlkPtr>,
 }
 
 #[derive(Default)]
@@ -339,8 +341,16 @@ impl Zil {
     pub fn sync(&self, txg: Txg) -> Result<[u8; HEADER_SIZE]> {
         let mut st = self.lock();
         if st.reset.as_ref().is_some_and(|r| r.txg <= txg) {
-            for bp in st.reset.take().map(|r| r.frees).unwrap_or_default() {
-                self.store.free(&bp, txg)?;
+            if let Some(r) = st.reset.take() {
+                for bp in &r.frees {
+                    self.store.free(bp, txg)?;
+                }
+                for bp in &r.clones {
+                    match self.store.clone_ref(bp, txg, false) {
+                        Err(e) if e.kind != Kind::Unsupported => return Err(e),
+                        _ => {}
+                    }
+                }
             }
             st.header = Header::default();
             st.old_chain = false;
@@ -394,7 +404,7 @@ impl Zil {
         walk(
             &*self.store,
             &first,
-            (header.blk_limit(), u64::MAX),
+            (limits(&header).0, u64::MAX),
             &mut |bp| {
                 chain.push(*bp);
                 Ok(true)
@@ -415,6 +425,7 @@ impl Zil {
         st.reset = Some(Reset {
             txg,
             frees: Vec::new(),
+            clones: Vec::new(),
         });
         st.chain_txg = txg;
         st.note_alloc(bp, 0);
@@ -430,20 +441,21 @@ impl Zil {
         }
         let old = (st.old_chain && st.reset.is_none()).then_some(st.header);
         drop(st);
-        let mut frees = match old {
+        let (mut frees, mut clones) = match old {
             Some(h) => crate::replay::to_free(&*self.store, &h)?,
-            None => Vec::new(),
+            None => Default::default(),
         };
         let txg = self.store.dirty()?;
         let mut st = self.lock();
         frees.extend(st.lwbs.drain(..).map(|l| l.bp));
         if let Some(r) = st.reset.take() {
             frees.extend(r.frees);
+            clones.extend(r.clones);
         }
         st.itxs.drop_through(txg);
         st.stalled = None;
         st.replaying = None;
-        st.reset = Some(Reset { txg, frees });
+        st.reset = Some(Reset { txg, frees, clones });
         Ok(txg)
     }
 }

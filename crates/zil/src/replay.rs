@@ -1,8 +1,8 @@
 //! Replay at mount (pool format §26.3, §26.4).
 
-use crate::header::Header;
+use crate::header::{limits, Header};
 use crate::{tx, walk, LogBlocks, RawRecord, Zil, WRITE_HEADER};
-use base::{bail, Block, Error, Kind, Result};
+use base::{bail, Block, Error, Result};
 use disk::bytes::u64_at;
 use disk::{BlkPtr, Dva};
 use std::collections::HashSet;
@@ -58,7 +58,7 @@ impl Zil {
         let r = walk(
             &*self.store,
             &h.log,
-            (h.blk_limit(), h.lr_limit()),
+            limits(&h),
             &mut |_| Ok(true),
             &mut |raw| {
                 if raw.seq <= h.replay_seq || raw.txg < h.claim_txg {
@@ -86,15 +86,79 @@ impl Zil {
         if tx::is_out_of_order(raw.ty) && !replayer.object_exists(raw.object())? {
             return Ok(false);
         }
+        if raw.ty == tx::CLONE_RANGE {
+            return self.replay_clone(replayer, raw).map(|()| true);
+        }
         let record = self.record(raw)?;
-        match replayer.replay(&record) {
-            Ok(()) => Ok(true),
+        self.apply(replayer, &record).map(|()| true)
+    }
+
+    fn apply(&self, replayer: &mut dyn Replayer, record: &Record) -> Result<()> {
+        match replayer.replay(record) {
+            Ok(()) => Ok(()),
             Err(_) => {
                 // Deferred work may have been in the way: once more on a quiet pool.
                 self.store.wait_synced()?;
-                replayer.replay(&record).map(|()| true)
+                replayer.replay(record)
             }
         }
+    }
+
+    /// A clone-range record as write records, one per block: its content is what counts.
+    fn replay_clone(&self, replayer: &mut dyn Replayer, raw: &RawRecord) -> Result<()> {
+        let word = |at| u64_at(&raw.bytes, at);
+        let (offset, length, unit) = (word(40)?, word(48)?, word(56)?);
+        let bps = raw.clone_bps();
+        let fits = unit > 0
+            && unit <= base::MAX_BLOCK as u64
+            && length <= unit * bps.len() as u64
+            && offset
+                .checked_add(length)
+                .is_some_and(|e| e <= i64::MAX as u64);
+        if !fits {
+            bail!(Damaged, "clone record at {offset:#x}+{length:#x}");
+        }
+        let mut at = 0;
+        for bp in bps {
+            let n = unit.min(length - at) as usize;
+            if n == 0 {
+                break;
+            }
+            let mut data = if bp.is_hole() {
+                vec![0; n]
+            } else {
+                self.store.read_data(&bp)?.to_vec()
+            };
+            data.resize(n, 0);
+            let body = disk::zil::Body::Write {
+                object: raw.object(),
+                offset: offset + at,
+                length: n as u64,
+                data: disk::zil::WriteData::Zeros,
+            };
+            let bytes = disk::zil::Record {
+                txg: raw.txg,
+                seq: raw.seq,
+                ignore_case: false,
+                body,
+            }
+            .encode();
+            let record = Record {
+                raw: RawRecord {
+                    ty: tx::WRITE,
+                    bytes,
+                    ..raw.clone()
+                },
+                data: Arc::new(data),
+                data_offset: offset + at,
+                end: offset + at + n as u64,
+            };
+            at += n as u64;
+            // The record counts as done with its last part only.
+            self.lock().replaying = Some(if at < length { raw.seq - 1 } else { raw.seq });
+            self.apply(replayer, &record)?;
+        }
+        Ok(())
     }
 
     fn record(&self, raw: &RawRecord) -> Result<Record> {
@@ -146,16 +210,18 @@ impl Zil {
     }
 }
 
-/// All blocks that go when an old chain is destroyed: the chain itself, and of a claimed log the
-/// data blocks that claiming marked allocated (replay has written their content anew).
-pub(crate) fn to_free(blocks: &dyn LogBlocks, h: &Header) -> Result<Vec<BlkPtr>> {
+/// All that goes when an old chain is destroyed: the blocks of the chain itself and of a claimed log
+/// the data blocks that claiming marked allocated (replay has written their content anew); second,
+/// the pointers whose pending references claiming took.
+pub(crate) fn to_free(blocks: &dyn LogBlocks, h: &Header) -> Result<(Vec<BlkPtr>, Vec<BlkPtr>)> {
     let mut out = Vec::new();
+    let mut clones = Vec::new();
     let mut data = Vec::new();
     let mut seen: HashSet<Dva> = HashSet::new();
     walk(
         blocks,
         &h.log,
-        (h.blk_limit(), h.lr_limit()),
+        limits(h),
         &mut |bp| {
             out.push(*bp);
             Ok(true)
@@ -167,15 +233,13 @@ pub(crate) fn to_free(blocks: &dyn LogBlocks, h: &Header) -> Result<Vec<BlkPtr>>
                     data.push(bp);
                 }
             }
-            if h.claim_txg != 0 && !r.clone_bps().is_empty() {
-                return Err(Error::new(
-                    Kind::Unsupported,
-                    "clone-range records in an intent log",
-                ));
+            if h.claim_txg != 0 {
+                let bps = r.clone_bps();
+                clones.extend(bps.iter().filter(|b| !b.is_hole() && !b.is_embedded()));
             }
             Ok(true)
         },
     )?;
     out.append(&mut data);
-    Ok(out)
+    Ok((out, clones))
 }

@@ -26,7 +26,7 @@ pub const SLIM_UNIT: usize = 4096;
 pub const FIRST_BLOCK_SEQ: u64 = 1;
 
 /// Header of the intent log of a dataset.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ZilHeader {
     /// txg in which the chain was claimed; 0: not claimed.
     pub claim_txg: Txg,

@@ -1,0 +1,549 @@
+//! Single behaviours of the log.
+
+mod common;
+
+use base::Result;
+use common::{Dice, Mem};
+use disk::bytes::put_u64;
+use disk::BlkPtr;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::Arc;
+use zil::{
+    claim, tx, walk, Body, Committed, Form, Header, Itx, LogBlocks, LogStore, Options, Record,
+    Replayer, Zil,
+};
+
+fn open(mem: &Arc<Mem>) -> Zil {
+    let z = Zil::open(mem.clone(), Options::new(5, true, 9), Header::default());
+    z.start().unwrap();
+    z
+}
+
+fn record(n: usize) -> Body {
+    let mut b = vec![1; n.max(32)];
+    put_u64(&mut b, 0, tx::CREATE);
+    Body::Record(b)
+}
+
+fn log(mem: &Mem, z: &Zil, n: usize) {
+    z.log(
+        mem.open(),
+        Itx {
+            object: 0,
+            ordered: true,
+            body: record(n),
+        },
+    );
+}
+
+/// A log whose first block is in a header on disk.
+fn ready(mem: &Arc<Mem>) -> Zil {
+    let z = open(mem);
+    log(mem, &z, 40);
+    assert_eq!(z.commit(None), Committed::NeedTxgSync);
+    mem.sync(&z);
+    z
+}
+
+#[test]
+fn nothing_to_do_is_done() {
+    let mem = Mem::new();
+    let z = open(&mem);
+    assert_eq!(z.commit(None), Committed::Durable);
+    assert!(z.header().log.is_hole());
+    // Pending changes of others are no reason.
+    let itx = Itx {
+        object: 3,
+        ordered: false,
+        body: record(40),
+    };
+    z.log(mem.open(), itx);
+    assert_eq!(z.commit(Some(4)), Committed::Durable);
+    assert!(z.memory() > 0);
+    mem.sync(&z);
+    assert_eq!(z.memory(), 0);
+    assert_eq!(z.commit(Some(3)), Committed::Durable);
+}
+
+#[test]
+fn first_commit_waits_for_the_header_later_ones_do_not() {
+    let mem = Mem::new();
+    let z = ready(&mem);
+    assert!(!z.header().log.is_hole());
+    let flushes = mem.lock().flushes;
+    for i in 0..50 {
+        log(&mem, &z, 100);
+        assert_eq!(z.commit(None), Committed::Durable);
+        assert_eq!(mem.lock().flushes, flushes + i + 1);
+    }
+    assert_eq!(z.stats().batches, 50);
+    // 50 blocks and the next; one after a sync.
+    assert_eq!(mem.lock().allocated.len(), 51);
+    mem.sync(&z);
+    assert_eq!(mem.lock().allocated.len(), 1);
+}
+
+#[test]
+fn block_sizes_follow_need() {
+    let mem = Mem::new();
+    let z = ready(&mem);
+    let itx = |n| Itx {
+        object: 1,
+        ordered: true,
+        body: Body::Write {
+            generation: 0,
+            offset: 0,
+            length: n,
+            form: Form::NeedCopy,
+        },
+    };
+    z.log(mem.open(), itx(1 << 20));
+    assert_eq!(z.commit(None), Committed::Durable);
+    let s = z.stats();
+    assert!(s.blocks <= 11, "{s:?}");
+    // The last of the batch was only partly used, and only that much was written.
+    assert!(s.bytes < (1 << 20) + 40_000, "{s:?}");
+    // Small batches again: the sizes come back down.
+    for _ in 0..8 {
+        log(&mem, &z, 100);
+        assert_eq!(z.commit(None), Committed::Durable);
+        mem.sync(&z);
+    }
+    assert_eq!(z.header().log.psize(), 4096);
+}
+
+#[test]
+fn what_cannot_be_logged_waits_for_the_group() {
+    let mem = Mem::new();
+    let z = ready(&mem);
+    log(&mem, &z, 200_000);
+    assert_eq!(z.commit(None), Committed::NeedTxgSync);
+    // Until then nothing else is promised either: the chain may be torn.
+    log(&mem, &z, 40);
+    assert_eq!(z.commit(None), Committed::NeedTxgSync);
+    assert_eq!(z.commit(Some(9)), Committed::NeedTxgSync);
+    mem.sync(&z);
+    assert!(z.header().log.is_hole());
+    assert!(mem.lock().allocated.is_empty());
+    log(&mem, &z, 40);
+    assert_eq!(z.commit(None), Committed::NeedTxgSync);
+    mem.sync(&z);
+    log(&mem, &z, 40);
+    assert_eq!(z.commit(None), Committed::Durable);
+
+    // Full, then a broken device.
+    mem.lock().fail_alloc = true;
+    log(&mem, &z, 40);
+    assert_eq!(z.commit(None), Committed::NeedTxgSync);
+    mem.lock().fail_alloc = false;
+    mem.sync(&z);
+    assert!(mem.lock().allocated.is_empty());
+    mem.lock().fail_alloc = true;
+    log(&mem, &z, 40);
+    assert_eq!(z.commit(None), Committed::NeedTxgSync);
+    mem.sync(&z);
+    assert!(z.header().log.is_hole());
+}
+
+#[test]
+fn a_dataset_without_log() {
+    let mem = Mem::new();
+    let o = Options {
+        enabled: false,
+        ..Options::new(5, true, 9)
+    };
+    let z = Zil::open(mem.clone(), o, Header::default());
+    z.start().unwrap();
+    assert_eq!(z.commit(None), Committed::Durable);
+    log(&mem, &z, 40);
+    assert_eq!(z.commit(None), Committed::NeedTxgSync);
+    mem.sync(&z);
+    assert_eq!(z.commit(None), Committed::Durable);
+}
+
+#[test]
+fn objects_that_are_gone_leave_no_records() {
+    let mem = Mem::new();
+    let z = ready(&mem);
+    let write = |object| Itx {
+        object,
+        ordered: false,
+        body: Body::Write {
+            generation: 0,
+            offset: 0,
+            length: 100,
+            form: Form::NeedCopy,
+        },
+    };
+    z.log(mem.open(), write(1));
+    z.log(mem.open(), write(2));
+    mem.lock().gone.push(1);
+    assert_eq!(z.commit(None), Committed::Durable);
+    assert_eq!(z.stats().records, 1);
+    z.log(mem.open(), write(1));
+    assert_eq!(z.commit(Some(1)), Committed::Durable);
+    // Nothing came of it: no block either.
+    assert_eq!((z.stats().records, z.stats().blocks), (1, 1));
+}
+
+#[test]
+fn keep_first_under_a_new_identity() {
+    let mem = Mem::new();
+    let z = ready(&mem);
+    log(&mem, &z, 40);
+    assert_eq!(z.commit(None), Committed::Durable);
+    mem.sync(&z);
+    let h = z.header();
+    drop(z);
+    let z = Zil::open(mem.clone(), Options::new(5, true, mem.open() - 1), h);
+    // Nothing may be promised before start.
+    log(&mem, &z, 40);
+    assert_eq!(z.commit(None), Committed::NeedTxgSync);
+    z.start().unwrap();
+    assert_eq!(z.commit(None), Committed::NeedTxgSync);
+    mem.sync(&z);
+    let n = z.header();
+    assert_eq!(n.log.dva(0), h.log.dva(0));
+    assert_ne!(n.log.checksum()[..2], h.log.checksum()[..2]);
+    assert_eq!(n.log.checksum()[2..], [5, 1]);
+    log(&mem, &z, 40);
+    assert_eq!(z.commit(None), Committed::Durable);
+    // Destroying the dataset frees it all.
+    z.destroy().unwrap();
+    mem.sync(&z);
+    assert!(mem.lock().allocated.is_empty());
+    assert_eq!(z.header(), Header::default());
+}
+
+#[test]
+fn callers_share_flushes() {
+    let mem = Mem::new();
+    let z = ready(&mem);
+    let before = mem.lock().flushes;
+    let durable = AtomicUsize::new(0);
+    std::thread::scope(|s| {
+        for _ in 0..8 {
+            s.spawn(|| {
+                for _ in 0..50 {
+                    log(&mem, &z, 300);
+                    if z.commit(None) == Committed::Durable {
+                        durable.fetch_add(1, Ordering::Relaxed);
+                    }
+                }
+            });
+        }
+    });
+    assert_eq!(durable.load(Ordering::Relaxed), 400);
+    let s = z.stats();
+    assert_eq!(s.records, 400);
+    assert_eq!(mem.lock().flushes - before, s.batches);
+    assert!(s.batches <= 400);
+}
+
+/// Threads log and commit while groups sync.
+#[test]
+fn commits_and_syncs_at_once() {
+    let mem = Mem::new();
+    let z = ready(&mem);
+    let stop = AtomicUsize::new(0);
+    std::thread::scope(|s| {
+        for _ in 0..3 {
+            s.spawn(|| {
+                for i in 0..200 {
+                    // The transaction of the real thing: the group cannot close meanwhile.
+                    log(&mem, &z, 40 + i);
+                    let _ = z.commit(None);
+                }
+                stop.fetch_add(1, Ordering::Relaxed);
+            });
+        }
+        while stop.load(Ordering::Relaxed) < 3 {
+            mem.sync(&z);
+            std::thread::yield_now();
+        }
+    });
+    mem.sync(&z);
+    mem.sync(&z);
+    assert!(mem.lock().allocated.len() <= 1);
+}
+
+struct Strict {
+    seen: Vec<u64>,
+    fail: u64,
+    tries: usize,
+}
+
+impl Replayer for Strict {
+    fn object_exists(&mut self, object: u64) -> Result<bool> {
+        Ok(object != 13)
+    }
+    fn replay(&mut self, r: &Record) -> Result<()> {
+        if r.raw.seq == self.fail {
+            self.tries += 1;
+            base::bail!(Exists, "no");
+        }
+        self.seen.push(r.raw.seq);
+        Ok(())
+    }
+}
+
+/// A committed log of five records, claimed by the next import.
+fn crashed() -> (Arc<Mem>, Header) {
+    let mem = Mem::new();
+    let z = ready(&mem);
+    for object in [1, 13, 2, 3, 4] {
+        let mut b = vec![0; 56];
+        put_u64(&mut b, 0, tx::TRUNCATE);
+        put_u64(&mut b, 32, object);
+        let itx = Itx {
+            object,
+            ordered: false,
+            body: Body::Record(b),
+        };
+        z.log(mem.open(), itx);
+    }
+    assert_eq!(z.commit(None), Committed::Durable);
+    let h = z.header();
+    let group = mem.open() - 1;
+    let m = mem.lock();
+    let after = Mem::from_crash(m.platter.clone(), group, m.on_disk.clone(), 3);
+    drop(m);
+    let mut h2 = h;
+    let c = claim(&*after, &mut h2, group + 1).unwrap();
+    assert_eq!((c.records, c.blocks), (5, 2));
+    (after, h2)
+}
+
+#[test]
+fn records_of_lost_objects_are_skipped_and_errors_end_it() {
+    let (mem, h) = crashed();
+    let z = Zil::open(mem.clone(), Options::new(5, true, mem.open() - 1), h);
+    assert!(z.needs_replay());
+    let mut r = Strict {
+        seen: vec![],
+        fail: 0,
+        tries: 0,
+    };
+    let done = z.replay(&mut r).unwrap();
+    assert_eq!(
+        (r.seen, done.applied, done.skipped),
+        (vec![1, 3, 4, 5], 4, 1)
+    );
+    assert!(!z.needs_replay());
+    mem.sync(&z);
+    assert!(mem.lock().allocated.is_empty());
+
+    let (mem, h) = crashed();
+    let z = Zil::open(mem.clone(), Options::new(5, true, mem.open() - 1), h);
+    let mut r = Strict {
+        seen: vec![],
+        fail: 4,
+        tries: 0,
+    };
+    let done = z.replay(&mut r).unwrap();
+    assert_eq!((r.seen, r.tries), (vec![1, 3], 2));
+    assert_eq!(done.failed.map(|f| (f.0, f.1)), Some((4, tx::TRUNCATE)));
+}
+
+/// Damage anywhere in the blocks of a chain never gives anything but a shorter chain.
+#[test]
+fn damaged_chains_only_get_shorter() {
+    let (mem, h) = crashed();
+    let count = || {
+        let mut n = 0;
+        let end = walk(
+            &*mem,
+            &h.log,
+            (u64::MAX, u64::MAX),
+            &mut |_| Ok(true),
+            &mut |_| {
+                n += 1;
+                Ok(true)
+            },
+        );
+        end.map(|_| n).unwrap()
+    };
+    assert_eq!(count(), 5);
+    let at = h.log.dva(0).offset();
+    let mut dice = Dice(9);
+    for _ in 0..2000 {
+        let i = dice.below(4096) as usize;
+        let bit = 1 << dice.below(8);
+        mem.lock().platter.get_mut(&at).unwrap()[i] ^= bit;
+        assert_eq!(count(), 0);
+        mem.lock().platter.get_mut(&at).unwrap()[i] ^= bit;
+    }
+    // Right checksums around nonsense.
+    for _ in 0..3000 {
+        let good = mem.lock().platter[&at].clone();
+        let mut bad = good.clone();
+        for _ in 0..1 + dice.below(3) {
+            let i = dice.below(600) as usize;
+            bad[i] = dice.next() as u8;
+        }
+        if codec::checksum::embed(9, &mut bad, &h.log.checksum()).is_err() {
+            continue;
+        }
+        mem.lock().platter.insert(at, bad);
+        assert!(count() <= 5);
+        let mut copy = Header {
+            claim_txg: 0,
+            flags: 0,
+            ..h
+        };
+        let _ = claim(&*mem, &mut copy, 1 << 40);
+        let z = Zil::open(mem.clone(), Options::new(5, true, 1), h);
+        let mut r = Strict {
+            seen: vec![],
+            fail: 0,
+            tries: 0,
+        };
+        let _ = z.replay(&mut r);
+        mem.lock().platter.insert(at, good);
+    }
+}
+
+/// A chain that bites its own tail.
+#[test]
+fn loops_end() {
+    struct Ouroboros;
+    impl LogBlocks for Ouroboros {
+        fn read_block(&self, bp: &BlkPtr, _: &(dyn Fn(&[u8]) -> bool + Sync)) -> Result<Vec<u8>> {
+            // Always valid, always pointing to the same place.
+            let mut b = vec![0; bp.psize()];
+            let mut next = *bp;
+            let c = bp.checksum();
+            next.set_checksum([c[0], c[1], c[2], c[3] + 1]);
+            b[8..136].copy_from_slice(&next.to_bytes());
+            put_u64(&mut b, 136, 184);
+            codec::checksum::embed(9, &mut b, &c)?;
+            Ok(b)
+        }
+        fn read_data(&self, _: &BlkPtr) -> Result<base::Block> {
+            base::bail!(Io, "none")
+        }
+        fn claim(&self, _: &BlkPtr, _: u64) -> Result<()> {
+            Ok(())
+        }
+        fn free(&self, _: &BlkPtr, _: u64) -> Result<()> {
+            Ok(())
+        }
+    }
+    let mem = Mem::new();
+    let (dva, txg) = mem.alloc_block(4096).unwrap();
+    let mut bp = BlkPtr::new(disk::ObjType::INTENT_LOG, 0, 4096, 4096, 2, 9, txg);
+    bp.set_dva(0, dva);
+    bp.set_checksum([1, 2, 3, 4]);
+    let end = walk(
+        &Ouroboros,
+        &bp,
+        (u64::MAX, u64::MAX),
+        &mut |_| Ok(true),
+        &mut |_| Ok(true),
+    )
+    .unwrap();
+    assert_eq!((end.blocks, end.blk_seq), (1, 4));
+    for bad in [
+        {
+            let mut b = bp;
+            b.set_dva(0, disk::Dva::default());
+            b
+        },
+        {
+            let mut b = bp;
+            b.set_dva(0, disk::Dva::new(0, 0, 4096, true));
+            b
+        },
+        BlkPtr::new(disk::ObjType::INTENT_LOG, 0, 4096, 4096, 2, 7, txg),
+        BlkPtr::HOLE,
+    ] {
+        let end = walk(
+            &Ouroboros,
+            &bad,
+            (u64::MAX, u64::MAX),
+            &mut |_| Ok(true),
+            &mut |_| Ok(true),
+        )
+        .unwrap();
+        assert_eq!(end.blocks, 0);
+    }
+}
+
+/// A clone-range record comes as writes of its blocks' content; the record counts as done only
+/// with its last part.
+#[test]
+fn clone_ranges_are_copied() {
+    let mem = Mem::new();
+    let z = ready(&mem);
+    let mut bps = Vec::new();
+    for n in 0..2u64 {
+        match mem.indirect_block(6, n * 8192) {
+            zil::Indirect::At(bp) => bps.push(*bp),
+            other => panic!("{other:?}"),
+        }
+    }
+    bps.push(BlkPtr::HOLE);
+    mem.sync(&z);
+    let r = disk::zil::Record {
+        txg: 0,
+        seq: 0,
+        ignore_case: false,
+        body: disk::zil::Body::CloneRange {
+            object: 3,
+            offset: 8192,
+            length: 2 * 8192 + 100,
+            block_size: 8192,
+            bps,
+        },
+    };
+    let itx = Itx {
+        object: 3,
+        ordered: true,
+        body: Body::Record(r.encode()),
+    };
+    z.log(mem.open(), itx);
+    assert_eq!(z.commit(None), Committed::Durable);
+    let group = mem.open() - 1;
+    let m = mem.lock();
+    let after = Mem::from_crash(m.platter.clone(), group, m.on_disk.clone(), 3);
+    drop(m);
+    let mut h = z.header();
+    assert_eq!(claim(&*after, &mut h, group + 1).unwrap().records, 1);
+    struct Parts<'a>(Vec<(u64, usize, u64)>, &'a Zil, &'a Mem, Vec<u64>);
+    impl Replayer for Parts<'_> {
+        fn object_exists(&mut self, _: u64) -> Result<bool> {
+            Ok(true)
+        }
+        fn replay(&mut self, r: &Record) -> Result<()> {
+            assert_eq!((r.raw.ty, r.raw.object()), (tx::WRITE, 3));
+            for (i, b) in r.data.iter().enumerate().skip(8) {
+                let from = r.data_offset - 8192 + i as u64;
+                let want = if from < 16384 {
+                    common::content(6, from)
+                } else {
+                    0
+                };
+                assert_eq!(*b, want);
+            }
+            self.0.push((r.data_offset, r.data.len(), r.end));
+            self.1.replayed(self.2.open());
+            self.2.sync(self.1);
+            self.3.push(self.1.header().replay_seq);
+            Ok(())
+        }
+    }
+    let z = Zil::open(after.clone(), Options::new(5, true, group), h);
+    let mut p = Parts(vec![], &z, &after, vec![]);
+    let done = z.replay(&mut p).unwrap();
+    assert!(done.failed.is_none(), "{done:?}");
+    let last = h.claim_lr_seq;
+    assert_eq!(p.3, [last - 1, last - 1, last]);
+    assert_eq!(
+        p.0,
+        [
+            (8192, 8192, 16384),
+            (16384, 8192, 24576),
+            (24576, 100, 24676)
+        ]
+    );
+}

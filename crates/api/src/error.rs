@@ -57,6 +57,19 @@ impl ApiError {
         )
     }
 
+    /// What speaks against using some devices, a line for each. `overridable`: `-f` goes over it.
+    pub fn vdevs(overridable: bool, lines: &[String]) -> ApiError {
+        let head = if overridable {
+            "use '-f' to override the following errors:"
+        } else {
+            "the following errors must be manually repaired:"
+        };
+        ApiError::sentence(
+            Kind::Busy,
+            format!("invalid vdev specification\n{head}\n{}", lines.join("\n")),
+        )
+    }
+
     /// Adds what to do about it.
     pub fn hint(mut self, hint: impl Into<String>) -> ApiError {
         self.hint = Some(hint.into());

@@ -10,6 +10,7 @@ pub mod args;
 pub mod columns;
 pub mod complete;
 pub mod daemon_table;
+pub mod get;
 pub mod help;
 pub mod json;
 pub mod manual;

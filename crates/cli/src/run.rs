@@ -76,6 +76,8 @@ pub struct Cx<'a> {
     pub zone: TimeZone,
     /// Standard error is a terminal: progress may be shown.
     pub tty: bool,
+    /// Lines of the terminal standard output goes to; none if it is no terminal.
+    pub rows: Option<usize>,
     /// Environment as far as it matters, so that tests need not change their own.
     pub env: fn(&str) -> Option<String>,
     /// The command line, for the pool history.
@@ -269,12 +271,17 @@ pub fn main(tool: &'static Tool, run: fn(&'static Sub, &Parsed, &mut Cx<'_>) -> 
     let mut err = io::stderr().lock();
     let mut daemon = Daemon::default();
     let tty = err.is_terminal();
+    let rows = io::stdout().is_terminal().then(|| {
+        let lines = std::env::var("LINES").ok();
+        lines.and_then(|l| l.parse().ok()).unwrap_or(24)
+    });
     let mut cx = Cx {
         out: &mut out,
         err: &mut err,
         backend: &mut daemon,
         zone: crate::time::zone(),
         tty,
+        rows,
         env: |name| std::env::var(name).ok(),
         line: command_line(tool.name, &words),
     };
@@ -375,6 +382,42 @@ pub fn stamp(how: &str, zone: &TimeZone) -> Result<String, Fail> {
             "invalid argument '{how}' for 'T' option: u or d"
         ))),
     }
+}
+
+/// `zpool version`, `zfs version`: this command and the daemon, if one runs.
+pub fn version(what: &str, own: &str, args: &Parsed, cx: &mut Cx<'_>) -> Outcome {
+    if !args.operands.is_empty() {
+        return Err(Fail::Usage("too many arguments".into()));
+    }
+    let daemon = if cx.backend.running() {
+        match cx.ask(&Request::Version {}) {
+            Ok(Reply::Version(v)) => Some(v.daemon),
+            Ok(other) => return Err(cx.fail_plain(&api::client::unexpected(&other))),
+            Err(e) => return Err(cx.fail_plain(&e)),
+        }
+    } else {
+        None
+    };
+    let userland = format!("zfs-fuse-{own}");
+    let kernel = daemon.map(|d| format!("zfs-fuse-daemon-{d}"));
+    if args.has("j") {
+        let mut versions = crate::json::Object::new().with("userland", userland);
+        versions.put("kernel", kernel.clone().unwrap_or_else(|| "-".into()));
+        let mut report = crate::json::envelope(what);
+        report.put("zfs_version", versions);
+        writeln!(cx.out, "{}", crate::json::Json::from(report))?;
+    } else {
+        writeln!(cx.out, "{userland}")?;
+        if let Some(kernel) = &kernel {
+            writeln!(cx.out, "{kernel}")?;
+        }
+    }
+    if kernel.is_none() {
+        cx.out.flush()?;
+        cx.say("the zfs-fuse daemon is not running (start it with: zfs-fuse)")?;
+        return Ok(1);
+    }
+    Ok(0)
 }
 
 #[cfg(test)]

@@ -1,2 +1,46 @@
+//! The `zpool` command: reads the command line, asks the daemon, prints.
 #![forbid(unsafe_code)]
-fn main() {}
+
+mod common;
+mod create;
+mod get;
+mod import;
+mod iostat;
+mod list;
+mod manage;
+mod status;
+mod status_json;
+mod status_text;
+#[cfg(test)]
+mod testing;
+mod upgrade;
+
+use cli::{Cx, Outcome, Parsed, Sub};
+use std::process::ExitCode;
+
+fn run(sub: &'static Sub, args: &Parsed, cx: &mut Cx<'_>) -> Outcome {
+    match sub.name {
+        "version" => manage::version(args, cx),
+        "create" => create::create(args, cx),
+        "destroy" => manage::destroy(args, cx),
+        "labelclear" => manage::labelclear(args, cx),
+        "list" => list::list(args, cx),
+        "iostat" => iostat::iostat(args, cx),
+        "status" => status::status(args, cx),
+        "import" => import::import(args, cx),
+        "export" => manage::export(args, cx),
+        "upgrade" => upgrade::upgrade(args, cx),
+        "history" => manage::history(args, cx),
+        "get" => get::get(args, cx),
+        "set" => get::set(args, cx),
+        "sync" => manage::sync(args, cx),
+        "wait" => manage::wait(args, cx),
+        other => Err(cli::Fail::Error(format!(
+            "zpool {other}: not available in this version yet"
+        ))),
+    }
+}
+
+fn main() -> ExitCode {
+    ExitCode::from(cli::run::main(&cli::zpool_table::ZPOOL, run))
+}

@@ -1,0 +1,144 @@
+//! What several subcommands share.
+
+use api::{client::unexpected, Pool, PoolGet, Reply, Request};
+use cli::json::{Json, Object, Style};
+use cli::vdevs::Naming;
+use cli::{Cx, Fail, Parsed};
+
+/// Asks for pools; complaints about those that cannot be had are printed. The flag says whether
+/// there were any.
+pub fn pools(cx: &mut Cx<'_>, get: PoolGet) -> Result<(Vec<Pool>, bool), Fail> {
+    match cx.ask(&Request::PoolGet(get)) {
+        Ok(Reply::Pools(answer)) => {
+            for (name, error) in &answer.failed {
+                cx.complain(error, "open", name)?;
+            }
+            Ok((answer.found, !answer.failed.is_empty()))
+        }
+        Ok(other) => Err(cx.fail_plain(&unexpected(&other))),
+        Err(e) => Err(cx.fail_plain(&e)),
+    }
+}
+
+/// A request that is answered by `Done`.
+pub fn done(cx: &mut Cx<'_>, request: &Request, action: &str, object: &str) -> Result<(), Fail> {
+    match cx.ask(request) {
+        Ok(Reply::Done) => Ok(()),
+        Ok(other) => Err(cx.fail_plain(&unexpected(&other))),
+        Err(e) => Err(cx.fail(&e, action, object)),
+    }
+}
+
+/// How vdevs are to be called, from options and environment.
+pub fn naming(args: &Parsed, cx: &Cx<'_>) -> Naming {
+    Naming {
+        guid: args.has("g") || cx.flag("ZPOOL_VDEV_NAME_GUID"),
+        follow: args.has("L") || cx.flag("ZPOOL_VDEV_NAME_FOLLOW_LINKS"),
+        path: args.has("P") || cx.flag("ZPOOL_VDEV_NAME_PATH"),
+        numbered: true,
+    }
+}
+
+/// Reads `-j`, `--json-int`, `-p` and `--json-pool-key-guid`.
+pub fn json_style(args: &Parsed) -> Result<Option<Style>, Fail> {
+    let json = args.has("j");
+    for option in ["json-int", "json-pool-key-guid", "json-flat-vdevs"] {
+        if args.has(option) && !json {
+            return Err(Fail::Usage(format!(
+                "'--{option}' only works with '-j' option"
+            )));
+        }
+    }
+    Ok(json.then(|| Style {
+        exact: args.has("p") || args.has("json-int"),
+        int: args.has("json-int"),
+    }))
+}
+
+/// Key of a pool in JSON.
+pub fn json_key(pool: &Pool, args: &Parsed) -> String {
+    if args.has("json-pool-key-guid") {
+        pool.guid.to_string()
+    } else {
+        pool.name.clone()
+    }
+}
+
+/// The block every pool in JSON begins with.
+pub fn json_pool(pool: &Pool, style: Style, typed: bool) -> Object {
+    let mut o = Object::new().with("name", pool.name.as_str());
+    if typed {
+        o.put("type", "POOL");
+    }
+    o.put("state", pool.health.as_str());
+    o.put("pool_guid", style.plain(pool.guid));
+    o.put("txg", style.plain(pool.txg));
+    o.put("spa_version", style.plain(pool.version));
+    o.put("zpl_version", style.plain(pool.zpl_version));
+    o
+}
+
+/// Prints the time line of `-T`, if asked for.
+pub fn stamp(args: &Parsed, cx: &mut Cx<'_>) -> Result<Option<String>, Fail> {
+    match args.get("T") {
+        Some(how) => Ok(Some(cli::run::stamp(how, &cx.zone)?)),
+        None => Ok(None),
+    }
+}
+
+/// Prints a JSON report.
+pub fn print_json(cx: &mut Cx<'_>, report: Object) -> Result<(), Fail> {
+    writeln!(cx.out, "{}", Json::from(report))?;
+    Ok(())
+}
+
+/// No operand too many, none missing: the one there is.
+pub fn one(args: &Parsed, what: &str) -> Result<String, Fail> {
+    match args.operands.as_slice() {
+        [] => Err(Fail::Usage(format!("missing {what}"))),
+        [x] => Ok(x.clone()),
+        _ => Err(Fail::Usage("too many arguments".into())),
+    }
+}
+
+/// Reads `-o property=value` lists; names come out once each.
+pub fn assignments<'a>(
+    texts: impl Iterator<Item = &'a str>,
+    known: fn(&str) -> Option<String>,
+) -> Result<Vec<(String, String)>, Fail> {
+    let mut out: Vec<(String, String)> = Vec::new();
+    for text in texts {
+        let (name, value) = cli::names::assignment(text).ok_or_else(|| {
+            Fail::Usage(format!("missing '=' for property=value argument '{text}'"))
+        })?;
+        let name = known(&name)
+            .ok_or_else(|| Fail::Error(format!("property '{name}' is not a valid property")))?;
+        if out.iter().any(|(n, _)| *n == name) {
+            return Err(Fail::Error(format!(
+                "property '{name}' specified multiple times"
+            )));
+        }
+        out.push((name, value));
+    }
+    Ok(out)
+}
+
+/// Full name of a pool property, if there is one of that name.
+pub fn pool_property(name: &str) -> Option<String> {
+    if let Some(info) = cli::props::pool(name) {
+        return Some(info.name.to_string());
+    }
+    let free = cli::props::is_feature_property(name)
+        || cli::props::is_user_property(name)
+        || ["tname", "load_guid", "maxblocksize", "maxdnodesize"].contains(&name);
+    free.then(|| name.to_string())
+}
+
+/// Full name of a dataset property.
+pub fn dataset_property(name: &str) -> Option<String> {
+    if let Some(info) = cli::props::dataset(name) {
+        return Some(info.name.to_string());
+    }
+    (cli::props::is_user_property(name) || cli::props::is_space_property(name))
+        .then(|| name.to_string())
+}

@@ -1,0 +1,570 @@
+//! `zpool import`: what is there, and bringing it in.
+
+use crate::common;
+use crate::status::tabbed;
+use crate::status_text::{feature_lines, reason_of, see, Reason};
+use api::client::unexpected;
+use api::{ImportScan, Importable, PoolImport, Reply, Request, Vdev, VdevClass};
+use cli::vdevs::{self, Naming};
+use cli::{time, Cx, Fail, Outcome, Parsed};
+
+pub fn import(args: &Parsed, cx: &mut Cx<'_>) -> Outcome {
+    let all = args.has("a");
+    if args.has("c") && (args.has("d") || args.has("s")) {
+        return Err(Fail::Usage("-c is incompatible with -d and -s".into()));
+    }
+    if args.has("n") && !args.has("F") {
+        return Err(Fail::Usage("-n is only meaningful with -F".into()));
+    }
+    if args.has("T") && !args.has("F") {
+        return Err(Fail::Usage("-T is only meaningful with -F".into()));
+    }
+    if all && !args.operands.is_empty() {
+        return Err(Fail::Usage("too many arguments".into()));
+    }
+    if args.operands.len() > 2 {
+        return Err(Fail::Usage("too many arguments".into()));
+    }
+    let search = ImportScan {
+        places: places(args, cx),
+        cache_file: args.get("c").map(cli::run::absolute),
+        destroyed: args.has("D"),
+    };
+    let template = template(args, cx, search.clone())?;
+    match args.operands.first() {
+        Some(pool) => {
+            let pool = pool.clone();
+            let new_name = args.operands.get(1).cloned();
+            if let Some(new) = &new_name {
+                cli::names::check_pool(new, true)
+                    .map_err(|why| Fail::Error(format!("cannot import '{new}': {why}")))?;
+            }
+            // The pool's own name in the message, also when it was named by guid.
+            one(
+                cx,
+                PoolImport {
+                    pool: pool.clone(),
+                    new_name,
+                    ..template
+                },
+                &pool,
+            )
+        }
+        None => {
+            let mut found = scan(cx, search)?;
+            found.sort_by(|a, b| (&a.name, a.guid).cmp(&(&b.name, b.guid)));
+            if found.is_empty() {
+                cx.say("no pools available to import")?;
+                return Ok(0);
+            }
+            if !all {
+                for (i, pool) in found.iter().enumerate() {
+                    if i > 0 {
+                        writeln!(cx.out)?;
+                    }
+                    let text = listing(pool, &common::naming(args, cx), cx);
+                    write!(cx.out, "{text}")?;
+                }
+                return Ok(0);
+            }
+            let mut status = 0;
+            for pool in found {
+                let request = PoolImport {
+                    pool: pool.guid.to_string(),
+                    ..template.clone()
+                };
+                match one(cx, request, &pool.name) {
+                    Ok(s) => status = status.max(s),
+                    Err(Fail::Error(text)) => {
+                        if !text.is_empty() {
+                            cx.say(&text)?;
+                        }
+                        status = 1;
+                    }
+                    Err(other) => return Err(other),
+                }
+            }
+            Ok(status)
+        }
+    }
+}
+
+/// Where to search: `-d`, else ZPOOL_IMPORT_PATH; none: the daemon's own places.
+fn places(args: &Parsed, cx: &Cx<'_>) -> Vec<String> {
+    let mut out: Vec<String> = args.all("d").map(cli::run::absolute).collect();
+    if out.is_empty() {
+        if let Some(path) = (cx.env)("ZPOOL_IMPORT_PATH") {
+            out.extend(
+                path.split(':')
+                    .filter(|p| !p.is_empty())
+                    .map(cli::run::absolute),
+            );
+        }
+    }
+    out
+}
+
+fn template(args: &Parsed, cx: &Cx<'_>, search: ImportScan) -> Result<PoolImport, Fail> {
+    let mut props = Vec::new();
+    let mut mount_options = Vec::new();
+    for text in args.all("o") {
+        if text.contains('=') {
+            let one = common::assignments(std::iter::once(text), common::pool_property)?;
+            for (name, value) in one {
+                if props.iter().any(|(n, _)| *n == name) {
+                    return Err(Fail::Error(format!(
+                        "property '{name}' specified multiple times"
+                    )));
+                }
+                props.push((name, value));
+            }
+        } else {
+            mount_options.extend(
+                text.split(',')
+                    .filter(|o| !o.is_empty())
+                    .map(str::to_string),
+            );
+        }
+    }
+    let altroot = args.get("R").map(str::to_string);
+    if let Some(root) = &altroot {
+        if !root.starts_with('/') {
+            return Err(Fail::Error(format!(
+                "alternate root '{root}' is not an absolute path"
+            )));
+        }
+    }
+    if (altroot.is_some() || args.has("t")) && !props.iter().any(|(n, _)| n == "cachefile") {
+        props.push(("cachefile".into(), "none".into()));
+    }
+    let txg = match args.get("T") {
+        Some(t) => Some(
+            t.parse()
+                .map_err(|_| Fail::Usage(format!("invalid txg value '{t}'")))?,
+        ),
+        None => None,
+    };
+    Ok(PoolImport {
+        search,
+        props,
+        mount_options,
+        altroot,
+        temporary: args.has("t"),
+        force: args.has("f"),
+        rewind: args.has("F"),
+        dry_run: args.has("n"),
+        txg,
+        missing_log: args.has("m"),
+        no_mount: args.has("N"),
+        command: cx.command(),
+        ..PoolImport::default()
+    })
+}
+
+fn scan(cx: &mut Cx<'_>, search: ImportScan) -> Result<Vec<Importable>, Fail> {
+    match cx.ask(&Request::ImportScan(search)) {
+        Ok(Reply::Importable(found)) => Ok(found),
+        Ok(other) => Err(cx.fail_plain(&unexpected(&other))),
+        Err(e) => {
+            let e = api::ApiError {
+                message: e.sentence_for("discover pools", "").replace(" ''", ""),
+                ..e
+            };
+            Err(cx.fail_plain(&e))
+        }
+    }
+}
+
+fn one(cx: &mut Cx<'_>, request: PoolImport, shown: &str) -> Outcome {
+    let dry_run = request.dry_run;
+    match cx.ask(&Request::PoolImport(request)) {
+        Ok(Reply::Imported(done)) => {
+            if let Some((to, lost)) = done.rewound {
+                let when = time::ctime(to, &cx.zone);
+                if dry_run {
+                    writeln!(
+                        cx.out,
+                        "Would be able to return {shown} to its state as of {when}."
+                    )?;
+                } else {
+                    writeln!(cx.out, "Pool {shown} returned to its state as of {when}.")?;
+                }
+                if lost > 0 {
+                    let amount = if lost > 120 {
+                        format!("{} minutes", (lost + 30) / 60)
+                    } else {
+                        format!("{lost} seconds")
+                    };
+                    let verb = if dry_run {
+                        "Would discard"
+                    } else {
+                        "Discarded"
+                    };
+                    writeln!(cx.out, "{verb} approximately {amount} of transactions.")?;
+                }
+            }
+            for (name, error) in &done.failed_mounts {
+                cx.complain(error, "mount", name)?;
+            }
+            Ok(i32::from(!done.failed_mounts.is_empty()))
+        }
+        Ok(other) => Err(cx.fail_plain(&unexpected(&other))),
+        Err(e) => Err(cx.fail(&e, "import", shown)),
+    }
+}
+
+/// Text of one pool that could be imported (command reference §11.1).
+fn listing(pool: &Importable, how: &Naming, cx: &Cx<'_>) -> String {
+    let reason = reason_of(pool.tree.as_ref(), &pool.facts, None, 0, pool.version);
+    let mut out = format!("  pool: {}\n    id: {}\n", pool.name, pool.guid);
+    let destroyed = if pool.destroyed { " (DESTROYED)" } else { "" };
+    out.push_str(&format!(" state: {}{destroyed}\n", pool.health));
+    if let Some(text) = status_line(reason, pool) {
+        out.push_str(&format!("status: {}\n", tabbed(&text)));
+    }
+    let action = action_line(reason, pool, cx);
+    out.push_str(&format!("action: {}\n", tabbed(&action)));
+    if let Some(comment) = &pool.comment {
+        out.push_str(&format!("comment: {comment}\n"));
+    }
+    if let Some(id) = reason.text(&pool.facts).id {
+        out.push_str(&format!("   see: {}\n", see(id)));
+    }
+    out.push_str("config:\n\n");
+    if let Some(tree) = &pool.tree {
+        out.push_str(&config(pool, tree, *how));
+    }
+    if reason == Reason::BadGuidSum {
+        out.push_str(
+            "\n\tAdditional devices are known to be part of this pool, though their\n\
+             \texact configuration cannot be determined.\n",
+        );
+    }
+    out
+}
+
+fn status_line(reason: Reason, pool: &Importable) -> Option<String> {
+    Some(match reason {
+        Reason::Healthy | Reason::Resilvering if pool.needs_force => {
+            "The pool was last accessed by another system.".into()
+        }
+        Reason::Healthy => return None,
+        Reason::MissingNoReplicas | Reason::Missing | Reason::BadGuidSum => {
+            "One or more devices are missing from the system.".into()
+        }
+        Reason::LabelNoReplicas | Reason::Label => {
+            "One or more devices contains corrupted data.".into()
+        }
+        Reason::CorruptData => "The pool data is corrupted.".into(),
+        Reason::Offlined => "One or more devices are offlined.".into(),
+        Reason::Removed => "One or more devices are missing from the system.".into(),
+        Reason::CorruptPool => "The pool metadata is corrupted.".into(),
+        Reason::LegacyVersion => "The pool is formatted using a legacy on-disk version.".into(),
+        Reason::VersionNewer => "The pool is formatted using an incompatible version.".into(),
+        Reason::FeaturesDisabled => "Some supported features are not enabled on the pool.\n\
+             (Note that they may be intentionally disabled if the\n\
+             'compatibility' property is set.)"
+            .into(),
+        Reason::IncompatibleFeatures => "Some features are enabled on the pool despite not being\n\
+             requested by the 'compatibility' property."
+            .into(),
+        Reason::BadCompatibility => "Error reading or parsing the file(s) indicated by the\n\
+             'compatibility' property."
+            .into(),
+        Reason::UnsupportedRead => format!(
+            "The pool uses the following feature(s) not supported on this system:{}",
+            feature_lines(&pool.facts.unsupported)
+        ),
+        Reason::UnsupportedWrite => format!(
+            "The pool can only be accessed in read-only mode on this system. It\n\
+             cannot be accessed in read-write mode because it uses the following\n\
+             feature(s) not supported on this system:{}",
+            feature_lines(&pool.facts.unsupported)
+        ),
+        Reason::HostMismatch => "The pool was last accessed by another system.".into(),
+        Reason::Faulted | Reason::FaultedNoReplicas => "One or more devices are faulted.".into(),
+        Reason::BadLog => "An intent log record cannot be read.".into(),
+        Reason::Resilvering => "One or more devices were being resilvered.".into(),
+        Reason::Ashift => "One or more devices were configured to use a non-native block size.\n\
+             Expect reduced performance."
+            .into(),
+        Reason::Failing | Reason::Suspended => return None,
+    })
+}
+
+fn action_line(reason: Reason, pool: &Importable, cx: &Cx<'_>) -> String {
+    let mut text: String = match pool.health.as_str() {
+        _ if reason == Reason::UnsupportedWrite => {
+            "The pool cannot be imported in read-write mode. Import the pool with\n\
+             \"-o readonly=on\", access the pool on a system that supports the\n\
+             required feature(s), or recreate the pool from backup."
+                .into()
+        }
+        "ONLINE" if pool.needs_force || reason == Reason::HostMismatch => {
+            "The pool can be imported using its name or numeric identifier and\n\
+             the '-f' flag."
+                .into()
+        }
+        "ONLINE"
+            if matches!(
+                reason,
+                Reason::LegacyVersion | Reason::FeaturesDisabled | Reason::BadCompatibility
+            ) =>
+        {
+            "The pool can be imported using its name or numeric identifier, though\n\
+             some features will not be available without an explicit 'zpool upgrade'."
+                .into()
+        }
+        "ONLINE" => "The pool can be imported using its name or numeric identifier.".into(),
+        "DEGRADED" => "The pool can be imported despite missing or damaged devices.  The\n\
+             fault tolerance of the pool may be compromised if imported."
+            .into(),
+        _ => match reason {
+            Reason::VersionNewer => {
+                "The pool cannot be imported.  Access the pool on a system running newer\n\
+                 software, or recreate the pool from backup."
+                    .into()
+            }
+            Reason::UnsupportedRead => {
+                "The pool cannot be imported. Access the pool on a system that supports\n\
+                 the required feature(s), or recreate the pool from backup."
+                    .into()
+            }
+            Reason::MissingNoReplicas | Reason::Missing | Reason::BadGuidSum => {
+                "The pool cannot be imported. Attach the missing\n\
+                 devices and try again."
+                    .into()
+            }
+            _ => "The pool cannot be imported due to damaged devices or data.".into(),
+        },
+    };
+    if pool.needs_missing_log {
+        text.push_str(
+            "\nThe devices of its intent log are missing: it can be imported with the '-m' flag.",
+        );
+    }
+    if let Some((host, id, when)) = &pool.facts.host_mismatch {
+        text.push_str(&format!(
+            "\nLast accessed by {host} (hostid={id:x}) at {}.",
+            time::ctime(*when, &cx.zone)
+        ));
+    }
+    text
+}
+
+fn config(pool: &Importable, tree: &Vdev, how: Naming) -> String {
+    let width = vdevs::name_width(tree, &pool.name, how).max(10);
+    let mut out = String::new();
+    let line = |out: &mut String, vdev: &Vdev, depth: usize| {
+        let name = vdevs::name(vdev, &pool.name, how);
+        let pad = width.saturating_sub(depth);
+        let state = vdevs::state(vdev.state, vdev.aux);
+        out.push_str(&format!("\t{:depth$}{name:<pad$}  {state}", ""));
+        if let Some(note) = vdevs::aux(vdev) {
+            out.push_str(&format!("  {note}"));
+        }
+        out.push('\n');
+    };
+    fn walk(out: &mut String, vdev: &Vdev, depth: usize, line: &dyn Fn(&mut String, &Vdev, usize)) {
+        line(out, vdev, depth);
+        for child in &vdev.children {
+            walk(out, child, depth + 2, line);
+        }
+    }
+    line(&mut out, tree, 0);
+    for v in vdevs::of_class(tree, VdevClass::Normal) {
+        walk(&mut out, v, 2, &line);
+    }
+    for (class, heading) in vdevs::CLASSES {
+        let mut members = vdevs::of_class(tree, class).peekable();
+        if members.peek().is_none() {
+            continue;
+        }
+        let bare = matches!(class, VdevClass::Cache | VdevClass::Spare);
+        out.push_str(&format!("\t{heading}{}\n", if bare { "" } else { "\t" }));
+        for v in members {
+            if bare {
+                let name = vdevs::name(v, &pool.name, how);
+                out.push_str(&format!("\t  {name}\n"));
+            } else {
+                walk(&mut out, v, 2, &line);
+            }
+        }
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{run, sample, Fake};
+    use api::{ApiError, PoolFacts, VdevAux, VdevState};
+    use base::Kind;
+
+    fn found(name: &str) -> Importable {
+        Importable {
+            name: name.into(),
+            guid: 7,
+            version: 5000,
+            exported: true,
+            health: "ONLINE".into(),
+            tree: sample(name).tree,
+            ..Importable::default()
+        }
+    }
+
+    #[test]
+    fn lists() {
+        let mut broken = found("bad");
+        broken.health = "UNAVAIL".into();
+        if let Some(root) = &mut broken.tree {
+            root.state = VdevState::CantOpen;
+            root.aux = VdevAux::NoReplicas;
+            let mirror = &mut root.children[0];
+            mirror.state = VdevState::CantOpen;
+            mirror.aux = VdevAux::NoReplicas;
+            for c in &mut mirror.children {
+                c.state = VdevState::CantOpen;
+                c.aux = VdevAux::OpenFailed;
+            }
+        }
+        let mut foreign = found("tank");
+        foreign.needs_force = true;
+        foreign.comment = Some("mine".into());
+        foreign.facts = PoolFacts {
+            host_mismatch: Some(("other".into(), 0xabc, 0)),
+            ..PoolFacts::default()
+        };
+        let mut fake = Fake {
+            importable: vec![foreign, broken, found("good")],
+            ..Fake::default()
+        };
+        let (status, out, err) = run("import -d /img -d rel", &mut fake);
+        assert_eq!((status, err.as_str()), (0, ""));
+        assert_eq!(
+            out,
+            "  pool: bad\n    id: 7\n state: UNAVAIL\n\
+status: One or more devices are missing from the system.\n\
+action: The pool cannot be imported. Attach the missing\n\
+\tdevices and try again.\n\
+\x20  see: https://openzfs.github.io/openzfs-docs/msg/ZFS-8000-3C\n\
+config:\n\n\
+\tbad         UNAVAIL  insufficient replicas\n\
+\t  mirror-0  UNAVAIL  insufficient replicas\n\
+\t    sda     UNAVAIL  cannot open\n\
+\t    /img/b  UNAVAIL  cannot open\n\
+\tlogs\t\n\
+\t  sdc       ONLINE\n\
+\tspares\n\
+\t  sdd\n\
+\n\
+\x20 pool: good\n    id: 7\n state: ONLINE\n\
+action: The pool can be imported using its name or numeric identifier.\n\
+config:\n\n\
+\tgood        ONLINE\n\
+\t  mirror-0  ONLINE\n\
+\t    sda     ONLINE\n\
+\t    /img/b  ONLINE\n\
+\tlogs\t\n\
+\t  sdc       ONLINE\n\
+\tspares\n\
+\t  sdd\n\
+\n\
+\x20 pool: tank\n    id: 7\n state: ONLINE\n\
+status: The pool was last accessed by another system.\n\
+action: The pool can be imported using its name or numeric identifier and\n\
+\tthe '-f' flag.\n\
+\tLast accessed by other (hostid=abc) at Thu Jan  1 00:00:00 1970.\n\
+comment: mine\n\
+\x20  see: https://openzfs.github.io/openzfs-docs/msg/ZFS-8000-EY\n\
+config:\n\n\
+\ttank        ONLINE\n\
+\t  mirror-0  ONLINE\n\
+\t    sda     ONLINE\n\
+\t    /img/b  ONLINE\n\
+\tlogs\t\n\
+\t  sdc       ONLINE\n\
+\tspares\n\
+\t  sdd\n"
+        );
+        let Some(Request::ImportScan(scan)) = fake.seen.first() else {
+            panic!("{:?}", fake.seen)
+        };
+        assert_eq!(scan.places[0], "/img");
+        assert!(scan.places[1].starts_with('/') && scan.places[1].ends_with("/rel"));
+    }
+
+    #[test]
+    fn imports() {
+        let mut fake = Fake::default();
+        let (status, _, _) = run(
+            "import -fN -o ro,noatime -o readonly=on -R /mnt -t 77 new",
+            &mut fake,
+        );
+        assert_eq!(status, 0);
+        let Some(Request::PoolImport(i)) = fake.seen.first() else {
+            panic!()
+        };
+        assert!(i.force && i.no_mount && i.temporary && !i.rewind);
+        assert_eq!(i.mount_options, ["ro", "noatime"]);
+        assert_eq!(
+            i.props,
+            [
+                ("readonly".to_string(), "on".to_string()),
+                ("cachefile".into(), "none".into())
+            ]
+        );
+        assert_eq!(
+            (i.pool.as_str(), i.new_name.as_deref()),
+            ("77", Some("new"))
+        );
+        assert_eq!(
+            i.command,
+            "zpool import -fN -o ro,noatime -o readonly=on -R /mnt -t 77 new"
+        );
+
+        // All of them; what fails does not stop the others.
+        let mut fake = Fake {
+            importable: vec![found("a"), found("b")],
+            ..Fake::default()
+        };
+        assert_eq!(run("import -a", &mut fake).0, 0);
+        assert_eq!(fake.seen.len(), 3);
+
+        let mut fake = Fake {
+            refuse: Some(ApiError::reason(Kind::NotFound, "no such pool available")),
+            ..Fake::default()
+        };
+        assert_eq!(
+            run("import tank", &mut fake),
+            (
+                1,
+                String::new(),
+                "cannot import 'tank': no such pool available\n".into()
+            )
+        );
+    }
+
+    #[test]
+    fn wrong_usage() {
+        let mut fake = Fake::default();
+        for line in [
+            "import -a tank",
+            "import a b c",
+            "import -n x",
+            "import -c f -d g",
+            "import -F -T x y",
+        ] {
+            assert_eq!(run(line, &mut fake).0, 2, "{line}");
+        }
+        assert_eq!(
+            run("import", &mut fake),
+            (0, String::new(), "no pools available to import\n".into())
+        );
+        assert_eq!(
+            run("import -V x", &mut fake).2,
+            "zpool import -V: not available in this version yet\n"
+        );
+        assert_eq!(run("import x mirror", &mut fake).0, 1);
+    }
+}

@@ -1,0 +1,443 @@
+//! Small subcommands: version, destroy, export, labelclear, history, sync, wait.
+
+use crate::common;
+use api::client::unexpected;
+use api::{HistoryRecord, PoolGet, Reply, Request};
+use base::sizes::nice;
+use cli::{time, Cx, Fail, Outcome, Parsed};
+use tz::TimeZone;
+
+/// Version of this command: the workspace's.
+pub const VERSION: &str = env!("CARGO_PKG_VERSION");
+
+pub fn version(args: &Parsed, cx: &mut Cx<'_>) -> Outcome {
+    cli::run::version("zpool version", VERSION, args, cx)
+}
+
+pub fn destroy(args: &Parsed, cx: &mut Cx<'_>) -> Outcome {
+    let pool = common::one(args, "pool argument")?;
+    let request = Request::PoolDestroy {
+        pool: pool.clone(),
+        force: args.has("f"),
+        command: cx.command(),
+    };
+    common::done(cx, &request, "destroy", &pool)?;
+    Ok(0)
+}
+
+pub fn export(args: &Parsed, cx: &mut Cx<'_>) -> Outcome {
+    let pools = if args.has("a") {
+        if !args.operands.is_empty() {
+            return Err(Fail::Usage("too many arguments".into()));
+        }
+        let (pools, _) = common::pools(cx, PoolGet::default())?;
+        pools.into_iter().map(|p| p.name).collect()
+    } else if args.operands.is_empty() {
+        return Err(Fail::Usage("missing pool argument".into()));
+    } else {
+        args.operands.clone()
+    };
+    let mut status = 0;
+    for pool in pools {
+        let request = Request::PoolExport {
+            pool: pool.clone(),
+            force: args.has("f"),
+            command: cx.command(),
+        };
+        match common::done(cx, &request, "export", &pool) {
+            Ok(()) => {}
+            Err(Fail::Error(_)) => status = 1,
+            Err(other) => return Err(other),
+        }
+    }
+    Ok(status)
+}
+
+pub fn labelclear(args: &Parsed, cx: &mut Cx<'_>) -> Outcome {
+    let device = match args.operands.as_slice() {
+        [] => return Err(Fail::Usage("missing vdev name".into())),
+        [d] => d.clone(),
+        _ => return Err(Fail::Usage("too many arguments".into())),
+    };
+    let path = if device.contains('/') || !std::path::Path::new("/dev").join(&device).exists() {
+        cli::run::absolute(&device)
+    } else {
+        format!("/dev/{device}")
+    };
+    if let Err(e) = std::fs::metadata(&path) {
+        return Err(Fail::Error(format!(
+            "failed to open {path}: {}",
+            match e.kind() {
+                std::io::ErrorKind::NotFound => "No such file or directory".to_string(),
+                _ => e.to_string(),
+            }
+        )));
+    }
+    let request = Request::LabelClear {
+        path: path.clone(),
+        force: args.has("f"),
+    };
+    common::done(cx, &request, "clear labels of", &path)?;
+    Ok(0)
+}
+
+pub fn sync(args: &Parsed, cx: &mut Cx<'_>) -> Outcome {
+    let (pools, failed) = common::pools(
+        cx,
+        PoolGet {
+            pools: args.operands.clone(),
+            ..PoolGet::default()
+        },
+    )?;
+    let mut status = i32::from(failed);
+    for pool in pools {
+        let request = Request::PoolSync {
+            pool: pool.name.clone(),
+        };
+        match common::done(cx, &request, "sync", &pool.name) {
+            Ok(()) => {}
+            Err(Fail::Error(_)) => status = 1,
+            Err(other) => return Err(other),
+        }
+    }
+    Ok(status)
+}
+
+pub fn history(args: &Parsed, cx: &mut Cx<'_>) -> Outcome {
+    let (pools, failed) = common::pools(
+        cx,
+        PoolGet {
+            pools: args.operands.clone(),
+            ..PoolGet::default()
+        },
+    )?;
+    if pools.is_empty() && !failed {
+        cx.say("no pools available")?;
+        return Ok(0);
+    }
+    let mut status = i32::from(failed);
+    for pool in pools {
+        let request = Request::PoolHistory {
+            pool: pool.name.clone(),
+            internal: args.has("i"),
+        };
+        match cx.ask(&request) {
+            Ok(Reply::History(records)) => {
+                writeln!(cx.out, "History for '{}':", pool.name)?;
+                for record in &records {
+                    if let Some(text) =
+                        history_record(record, args.has("i"), args.has("l"), &cx.zone)
+                    {
+                        write!(cx.out, "{text}")?;
+                    }
+                }
+                writeln!(cx.out)?;
+            }
+            Ok(other) => return Err(cx.fail_plain(&unexpected(&other))),
+            Err(e) => {
+                cx.complain(&e, "show history for", &pool.name)?;
+                status = 1;
+            }
+        }
+    }
+    Ok(status)
+}
+
+fn history_record(
+    r: &HistoryRecord,
+    internal: bool,
+    long: bool,
+    zone: &TimeZone,
+) -> Option<String> {
+    let mut line = time::history(r.time, zone);
+    if let Some(command) = &r.command {
+        line.push_str(&format!(" {command}"));
+    } else if !internal {
+        return None;
+    } else if let Some(ioctl) = &r.ioctl {
+        line.push_str(&format!(" ioctl {ioctl}\n"));
+        for (heading, list) in [("input", &r.input), ("output", &r.output)] {
+            if !list.is_empty() {
+                line.push_str(&format!("    {heading}:\n"));
+                for entry in list {
+                    line.push_str(&format!("        {entry}\n"));
+                }
+            }
+        }
+        if !long {
+            return Some(line);
+        }
+        line.pop();
+    } else {
+        let text = r.text.as_deref().unwrap_or_default();
+        let event = r.event.as_deref().unwrap_or("unknown");
+        match (r.txg, &r.dataset) {
+            (Some(txg), Some((name, id))) => {
+                line.push_str(&format!(" [txg:{txg}] {event} {name} ({id}) {text}"));
+            }
+            (Some(txg), None) => line.push_str(&format!(" [txg:{txg}] {event} {text}")),
+            (None, _) => line.push_str(&format!(" [internal {event}] {text}")),
+        }
+    }
+    if long {
+        let mut who = String::new();
+        if let Some(uid) = r.uid {
+            who.push_str(&format!("user {uid}"));
+            if let Some(name) = user_name(uid) {
+                who.push_str(&format!(" ({name})"));
+            }
+        }
+        if let Some(host) = &r.host {
+            who.push_str(&format!(" on {host}"));
+            if let Some(zone) = &r.zone {
+                who.push_str(&format!(":{zone}"));
+            }
+        }
+        if !who.is_empty() {
+            line.push_str(&format!(" [{}]", who.trim_start()));
+        }
+    }
+    line.push('\n');
+    Some(line)
+}
+
+/// Name of a user, from the user database file.
+fn user_name(uid: u64) -> Option<String> {
+    let users = std::fs::read_to_string("/etc/passwd").ok()?;
+    users.lines().find_map(|line| {
+        let mut fields = line.split(':');
+        let name = fields.next()?;
+        (fields.nth(1)? == uid.to_string()).then(|| name.to_string())
+    })
+}
+
+/// Activities in the order of their columns.
+const ACTIVITIES: [&str; 9] = [
+    "discard",
+    "free",
+    "initialize",
+    "replace",
+    "remove",
+    "resilver",
+    "scrub",
+    "trim",
+    "raidz_expand",
+];
+
+pub fn wait(args: &Parsed, cx: &mut Cx<'_>) -> Outcome {
+    let mut wanted: Vec<&str> = Vec::new();
+    for list in args.all("t") {
+        for word in list.split(',') {
+            let known = ACTIVITIES
+                .iter()
+                .find(|a| **a == word)
+                .ok_or_else(|| Fail::Usage(format!("invalid activity '{word}'")))?;
+            wanted.push(known);
+        }
+    }
+    if wanted.is_empty() {
+        wanted.extend(ACTIVITIES);
+    }
+    let mut operands = args.operands.clone();
+    let repeat = if operands.len() > 1 {
+        cli::run::take_repeat(&mut operands)?
+    } else {
+        None
+    };
+    let pool = match operands.as_slice() {
+        [] => return Err(Fail::Usage("missing 'pool' argument".into())),
+        [p] => p.clone(),
+        _ => return Err(Fail::Usage("too many arguments".into())),
+    };
+    let columns: Vec<(&str, usize)> = ACTIVITIES
+        .iter()
+        .filter(|a| wanted.contains(a))
+        .map(|a| (*a, a.len().max(6) + 2))
+        .collect();
+    let scripted = args.has("H");
+    if repeat.is_some() && !scripted {
+        for (name, width) in &columns {
+            write!(cx.out, "{:>width$}", name.to_uppercase())?;
+        }
+        writeln!(cx.out)?;
+    }
+    loop {
+        let request = Request::PoolActivity { pool: pool.clone() };
+        let now = match cx.ask(&request) {
+            Ok(Reply::Activity(now)) => now,
+            Ok(other) => return Err(cx.fail_plain(&unexpected(&other))),
+            Err(e) => return Err(cx.fail(&e, "wait for", &pool)),
+        };
+        let of = |name: &str| now.iter().find(|a| a.name == name);
+        if let Some(repeat) = repeat {
+            if let Some(t) = common::stamp(args, cx)? {
+                writeln!(cx.out, "{t}")?;
+            }
+            let mut line = String::new();
+            for (i, (name, width)) in columns.iter().enumerate() {
+                let left = of(name).map_or(0, |a| a.remaining);
+                let text = if args.has("p") {
+                    left.to_string()
+                } else {
+                    nice(left, false)
+                };
+                if !scripted {
+                    line.push_str(&format!("{text:>width$}"));
+                } else {
+                    if i > 0 {
+                        line.push('\t');
+                    }
+                    line.push_str(&text);
+                }
+            }
+            writeln!(cx.out, "{line}")?;
+            cx.out.flush()?;
+            if !columns
+                .iter()
+                .any(|(n, _)| of(n).is_some_and(|a| a.running))
+            {
+                return Ok(0);
+            }
+            repeat.sleep();
+        } else {
+            if !columns
+                .iter()
+                .any(|(n, _)| of(n).is_some_and(|a| a.running))
+            {
+                return Ok(0);
+            }
+            std::thread::sleep(std::time::Duration::from_millis(200));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{run, sample, Fake};
+    use api::ApiError;
+    use base::Kind;
+
+    #[test]
+    fn histories() {
+        let record = |time, command: &str| HistoryRecord {
+            time,
+            command: Some(command.into()),
+            uid: Some(0),
+            host: Some("box".into()),
+            zone: Some("linux".into()),
+            ..HistoryRecord::default()
+        };
+        let mut fake = Fake {
+            pools: vec![sample("grove1")],
+            history: vec![
+                record(1_795_180_045, "zpool create -f grove1 /d0.img"),
+                HistoryRecord {
+                    time: 1_795_180_046,
+                    txg: Some(8),
+                    event: Some("create".into()),
+                    dataset: Some(("grove1/d".into(), 142)),
+                    ..HistoryRecord::default()
+                },
+                HistoryRecord {
+                    time: 1_795_180_046,
+                    ioctl: Some("create".into()),
+                    input: vec!["type: 2".into()],
+                    ..HistoryRecord::default()
+                },
+            ],
+            ..Fake::default()
+        };
+        let (status, out, _) = run("history", &mut fake);
+        assert_eq!(status, 0);
+        assert_eq!(
+            out,
+            "History for 'grove1':\n2026-11-20.13:07:25 zpool create -f grove1 /d0.img\n\n"
+        );
+        let (_, out, _) = run("history -il grove1", &mut fake);
+        assert_eq!(
+            out,
+            "History for 'grove1':\n\
+             2026-11-20.13:07:25 zpool create -f grove1 /d0.img [user 0 (root) on box:linux]\n\
+             2026-11-20.13:07:26 [txg:8] create grove1/d (142) \n\
+             2026-11-20.13:07:26 ioctl create\n    input:\n        type: 2\n\n"
+        );
+    }
+
+    #[test]
+    fn destroy_and_export() {
+        let mut fake = Fake::with(vec![sample("a"), sample("b")]);
+        assert_eq!(
+            run("destroy -f a", &mut fake),
+            (0, String::new(), String::new())
+        );
+        assert_eq!(
+            fake.seen,
+            [Request::PoolDestroy {
+                pool: "a".into(),
+                force: true,
+                command: "zpool destroy -f a".into()
+            }]
+        );
+        fake.seen.clear();
+        assert_eq!(run("export -a", &mut fake).0, 0);
+        assert_eq!(fake.seen.len(), 2);
+        fake.refuse = Some(
+            ApiError::reason(Kind::Busy, "pool is busy")
+                .detail("cannot unmount '/a': pool or dataset is busy"),
+        );
+        let (status, _, err) = run("export a", &mut fake);
+        assert_eq!(status, 1);
+        assert_eq!(
+            err,
+            "cannot unmount '/a': pool or dataset is busy\ncannot export 'a': pool is busy\n"
+        );
+        for line in [
+            "destroy",
+            "destroy a b",
+            "export",
+            "export -a x",
+            "wait",
+            "wait -t nope a",
+        ] {
+            assert_eq!(run(line, &mut fake).0, 2, "{line}");
+        }
+    }
+
+    #[test]
+    fn versions() {
+        let mut fake = Fake::default();
+        let (status, out, _) = run("--version", &mut fake);
+        assert_eq!(status, 0);
+        assert_eq!(out, format!("zfs-fuse-{VERSION}\nzfs-fuse-daemon-9.9.9\n"));
+        let (_, out, _) = run("version -j", &mut fake);
+        assert!(out.contains("\"zfs_version\":{\"userland\":\"zfs-fuse-"));
+    }
+
+    #[test]
+    fn waits() {
+        let mut fake = Fake::with(vec![sample("a")]);
+        assert_eq!(run("wait a", &mut fake), (0, String::new(), String::new()));
+        let (_, out, _) = run("wait -t free,scrub a 0.1", &mut fake);
+        assert_eq!(out, "    FREE   SCRUB\n       0       0\n");
+    }
+
+    #[test]
+    fn unknown_and_unbuilt() {
+        let mut fake = Fake::default();
+        let (status, out, err) = run("scrub tank", &mut fake);
+        assert_eq!((status, out.as_str()), (1, ""));
+        assert_eq!(err, "zpool scrub: not available in this version yet\n");
+        assert_eq!(run("scrub -q tank", &mut fake).0, 2);
+        let (status, _, err) = run("frobnicate", &mut fake);
+        assert_eq!(status, 2);
+        assert!(err.starts_with("unrecognized command 'frobnicate'\nusage: zpool command"));
+        let (status, _, err) = run("", &mut fake);
+        assert_eq!(status, 2);
+        assert!(err.starts_with("missing command\nusage: zpool"));
+        let (status, out, err) = run("list --help", &mut fake);
+        assert_eq!((status, err.as_str()), (0, ""));
+        assert!(out.starts_with("usage:\n\tlist [-gHjLpPv]"), "{out}");
+        assert!(fake.seen.is_empty());
+    }
+}

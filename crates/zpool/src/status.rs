@@ -1,0 +1,532 @@
+//! `zpool status`.
+
+use crate::common;
+use crate::status_text::{self, Reason};
+use api::{Pool, PoolGet, Scan, ScanFunction, ScanState, Vdev, VdevAux, VdevClass, VdevState};
+use base::sizes::nice;
+use cli::vdevs::{self, Naming};
+use cli::{time, Cx, Outcome, Parsed};
+use tz::TimeZone;
+
+pub fn status(args: &Parsed, cx: &mut Cx<'_>) -> Outcome {
+    let json = common::json_style(args)?;
+    let mut names = args.operands.clone();
+    let repeat = cli::run::take_repeat(&mut names)?;
+    let look = Look {
+        exact: args.has("p"),
+        slow: args.has("s"),
+        sick_only: args.has("e"),
+        verbose: args.has("v"),
+        how: common::naming(args, cx),
+        ignore_ashift: cx.flag("ZPOOL_STATUS_NON_NATIVE_ASHIFT_IGNORE"),
+        now: time::now(),
+    };
+    let mut reports = 0;
+    let mut status = 0;
+    loop {
+        let stamp = common::stamp(args, cx)?;
+        let (pools, failed) = common::pools(
+            cx,
+            PoolGet {
+                pools: names.clone(),
+                tree: true,
+                error_list: look.verbose,
+                ..PoolGet::default()
+            },
+        )?;
+        status = status.max(i32::from(failed));
+        if let Some(style) = json {
+            let report = crate::status_json::report(&pools, args, style, &look, stamp, cx);
+            common::print_json(cx, report)?;
+        } else {
+            if let Some(t) = stamp {
+                writeln!(cx.out, "{t}")?;
+            }
+            let mut first = true;
+            for pool in &pools {
+                let reason = status_text::reason(pool);
+                if args.has("x") && reason.is_healthy_enough() {
+                    if !names.is_empty() {
+                        writeln!(cx.out, "pool '{}' is healthy", pool.name)?;
+                    }
+                    continue;
+                }
+                if !first {
+                    writeln!(cx.out)?;
+                }
+                first = false;
+                let text = render(pool, &reason, &look, &cx.zone);
+                write!(cx.out, "{text}")?;
+            }
+            if pools.is_empty() && !failed {
+                cx.say("no pools available")?;
+            } else if args.has("x") && first && names.is_empty() {
+                writeln!(cx.out, "all pools are healthy")?;
+            }
+        }
+        reports += 1;
+        match repeat {
+            Some(r) if r.count.is_none_or(|c| reports < c) => {
+                cx.out.flush()?;
+                r.sleep();
+            }
+            _ => return Ok(status),
+        }
+    }
+}
+
+pub struct Look {
+    pub exact: bool,
+    pub slow: bool,
+    pub sick_only: bool,
+    pub verbose: bool,
+    pub how: Naming,
+    pub ignore_ashift: bool,
+    /// Seconds since 1970.
+    pub now: u64,
+}
+
+fn render(pool: &Pool, reason: &Reason, look: &Look, zone: &TimeZone) -> String {
+    let mut out = format!("  pool: {}\n state: {}\n", pool.name, pool.health);
+    let text = reason.text(&pool.facts);
+    if let Some(s) = &text.status {
+        out.push_str(&format!("status: {}\n", tabbed(s)));
+    }
+    if let Some(s) = &text.action {
+        out.push_str(&format!("action: {}\n", tabbed(s)));
+    }
+    if let Some(id) = text.id {
+        out.push_str(&format!("   see: {}\n", status_text::see(id)));
+    }
+    if let Some(scan) = &pool.scan {
+        for (i, line) in scan_lines(scan, look.now, zone).iter().enumerate() {
+            out.push_str(if i == 0 { "  scan: " } else { "\t" });
+            out.push_str(line);
+            out.push('\n');
+        }
+    }
+    if let Some(tree) = &pool.tree {
+        out.push_str("config:\n\n");
+        out.push_str(&config(pool, tree, look));
+    }
+    out.push('\n');
+    out.push_str(&errors(pool, look.verbose));
+    out
+}
+
+/// Continuation lines begin with a tab.
+pub fn tabbed(text: &str) -> String {
+    text.replace('\n', "\n\t")
+}
+
+fn errors(pool: &Pool, verbose: bool) -> String {
+    match pool.error_count {
+        None => "errors: List of errors unavailable\n".into(),
+        Some(0) => "errors: No known data errors\n".into(),
+        Some(n) if !verbose => format!("errors: {n} data errors, use '-v' for a list\n"),
+        Some(_) => {
+            let mut out = String::from(
+                "errors: Permanent errors have been detected in the following files:\n\n",
+            );
+            for file in &pool.error_list {
+                out.push_str(&format!("        {file}\n"));
+            }
+            out
+        }
+    }
+}
+
+/// `HH:MM:SS`, from one day on with `N days ` in front.
+fn duration(seconds: u64) -> String {
+    let (days, rest) = (seconds / 86_400, seconds % 86_400);
+    let hms = format!("{:02}:{:02}:{:02}", rest / 3600, rest / 60 % 60, rest % 60);
+    if days > 0 {
+        format!("{days} days {hms}")
+    } else {
+        hms
+    }
+}
+
+/// Lines of the newest scrub or resilver; none if there was none.
+pub fn scan_lines(scan: &Scan, now: u64, zone: &TimeZone) -> Vec<String> {
+    let scrub = match scan.function {
+        ScanFunction::None => return Vec::new(),
+        ScanFunction::Scrub => true,
+        ScanFunction::Resilver => false,
+    };
+    let word = if scrub { "scrub" } else { "resilver" };
+    let healed = nice(scan.processed, true);
+    match scan.state {
+        ScanState::None => Vec::new(),
+        ScanState::Finished => vec![format!(
+            "{} {healed} in {} with {} errors on {}",
+            if scrub {
+                "scrub repaired"
+            } else {
+                "resilvered"
+            },
+            duration(scan.end.saturating_sub(scan.start)),
+            scan.errors,
+            time::ctime(scan.end, zone)
+        )],
+        ScanState::Canceled => vec![format!(
+            "{word} canceled on {}",
+            time::ctime(scan.end, zone)
+        )],
+        ScanState::Scanning => {
+            let mut lines = Vec::new();
+            match scan.paused_at {
+                Some(at) => {
+                    lines.push(format!("{word} paused since {}", time::ctime(at, zone)));
+                    lines.push(format!(
+                        "{word} started on {}",
+                        time::ctime(scan.start, zone)
+                    ));
+                }
+                None => lines.push(format!(
+                    "{word} in progress since {}",
+                    time::ctime(scan.start, zone)
+                )),
+            }
+            let elapsed = now
+                .saturating_sub(scan.pass_start)
+                .saturating_sub(scan.spent_paused)
+                .max(1);
+            let scan_rate = scan.pass_examined / elapsed;
+            let issue_rate = scan.pass_issued / elapsed;
+            let total = scan.to_examine;
+            let to_issue = total.saturating_sub(scan.skipped);
+            let rate = |r: u64| {
+                if r > 0 && scan.paused_at.is_none() {
+                    format!(" at {}/s", nice(r, true))
+                } else {
+                    String::new()
+                }
+            };
+            lines.push(format!(
+                "{} / {} scanned{}, {} / {} issued{}",
+                nice(scan.examined, true),
+                nice(total, true),
+                rate(scan_rate),
+                nice(scan.issued, true),
+                nice(to_issue, true),
+                rate(issue_rate)
+            ));
+            let part = if to_issue == 0 {
+                0.0
+            } else {
+                100.0 * scan.issued as f64 / to_issue as f64
+            };
+            let verb = if scrub { "repaired" } else { "resilvered" };
+            let mut line = format!("{healed} {verb}, {part:.2}% done");
+            if scan.paused_at.is_none() {
+                if issue_rate >= 10 << 20 {
+                    let left = to_issue.saturating_sub(scan.issued) / issue_rate;
+                    line.push_str(&format!(", {} to go", duration(left)));
+                } else {
+                    line.push_str(", no estimated completion time");
+                }
+            }
+            lines.push(line);
+            lines
+        }
+    }
+}
+
+fn config(pool: &Pool, tree: &Vdev, look: &Look) -> String {
+    let width = vdevs::name_width(tree, &pool.name, look.how).max(10);
+    let mut out = format!(
+        "\t{:<width$}  {:<8} {:>5} {:>5} {:>5}",
+        "NAME", "STATE", "READ", "WRITE", "CKSUM"
+    );
+    if look.slow {
+        out.push_str(&format!(" {:>5}", "SLOW"));
+    }
+    out.push('\n');
+    row(&mut out, pool, tree, &pool.name, 0, width, look);
+    for v in vdevs::of_class(tree, VdevClass::Normal) {
+        rows(&mut out, pool, v, 2, width, look);
+    }
+    for (class, heading) in vdevs::CLASSES {
+        let mut members = vdevs::of_class(tree, class).peekable();
+        if members.peek().is_none() {
+            continue;
+        }
+        let tab = match class {
+            VdevClass::Cache | VdevClass::Spare => "",
+            _ => "\t",
+        };
+        out.push_str(&format!("\t{heading}{tab}\n"));
+        for v in members {
+            rows(&mut out, pool, v, 2, width, look);
+        }
+    }
+    out
+}
+
+fn is_sick(vdev: &Vdev) -> bool {
+    let s = &vdev.stats;
+    vdev.state != VdevState::Online
+        || s.read_errors + s.write_errors + s.checksum_errors > 0
+        || vdev.children.iter().any(is_sick)
+}
+
+fn rows(out: &mut String, pool: &Pool, vdev: &Vdev, depth: usize, width: usize, look: &Look) {
+    if look.sick_only && !is_sick(vdev) {
+        return;
+    }
+    let name = vdevs::name(vdev, &pool.name, look.how);
+    row(out, pool, vdev, &name, depth, width, look);
+    for child in &vdev.children {
+        rows(out, pool, child, depth + 2, width, look);
+    }
+}
+
+fn row(
+    out: &mut String,
+    pool: &Pool,
+    vdev: &Vdev,
+    name: &str,
+    depth: usize,
+    width: usize,
+    look: &Look,
+) {
+    let spare = vdev.class == VdevClass::Spare;
+    let mut state = match vdev.state {
+        VdevState::Online if spare && vdev.aux == VdevAux::Spared => "INUSE",
+        VdevState::Online if spare => "AVAIL",
+        VdevState::CantOpen if spare && vdev.aux == VdevAux::Spared => "INUSE",
+        _ => vdevs::state(vdev.state, vdev.aux),
+    };
+    if depth == 0 {
+        state = status_text::root_state(pool, vdev);
+    }
+    let pad = width.saturating_sub(depth);
+    out.push_str(&format!("\t{:depth$}{name:<pad$}  {state:<8}", ""));
+    let s = &vdev.stats;
+    let number = |n: u64| {
+        if look.exact {
+            n.to_string()
+        } else {
+            nice(n, false)
+        }
+    };
+    if !spare {
+        for n in [s.read_errors, s.write_errors, s.checksum_errors] {
+            out.push_str(&format!(" {:>5}", number(n)));
+        }
+        if look.slow {
+            let slow = if vdevs::is_leaf(vdev) {
+                number(s.slow_ios)
+            } else {
+                "-".into()
+            };
+            out.push_str(&format!(" {slow:>5}"));
+        }
+    }
+    if vdev.not_present {
+        if let Some(path) = &vdev.path {
+            out.push_str(&format!("  was {path}"));
+        }
+    } else if let Some(note) = vdevs::aux(vdev) {
+        out.push_str(&format!("  {note}"));
+    } else if vdevs::is_leaf(vdev)
+        && !look.ignore_ashift
+        && s.configured_ashift != 0
+        && s.physical_ashift > s.configured_ashift
+    {
+        out.push_str(&format!(
+            "  block size: {}B configured, {}B native",
+            1u64.checked_shl(s.configured_ashift as u32).unwrap_or(0),
+            1u64.checked_shl(s.physical_ashift as u32).unwrap_or(0)
+        ));
+    }
+    if s.resilver_deferred {
+        out.push_str("  (awaiting resilver)");
+    }
+    if let Some(scan) = &pool.scan {
+        if scan.state == ScanState::Scanning && vdevs::is_leaf(vdev) {
+            if scan.function == ScanFunction::Resilver && s.resilvering {
+                out.push_str("  (resilvering)");
+            } else if scan.function == ScanFunction::Scrub && s.scan_processed != 0 {
+                out.push_str("  (repairing)");
+            }
+        }
+    }
+    if s.removing {
+        out.push_str("  (removing)");
+    }
+    if s.noalloc {
+        out.push_str("  (non-allocating)");
+    }
+    out.push('\n');
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{group, leaf, run, sample, Fake};
+    use api::VdevKind;
+
+    #[test]
+    fn healthy() {
+        let mut fake = Fake::with(vec![sample("tank")]);
+        let (status, out, err) = run("status", &mut fake);
+        assert_eq!((status, err.as_str()), (0, ""));
+        assert_eq!(
+            out,
+            "  pool: tank\n state: ONLINE\nconfig:\n\n\
+             \tNAME        STATE     READ WRITE CKSUM\n\
+             \ttank        ONLINE       0     0     0\n\
+             \t  mirror-0  ONLINE       0     0     0\n\
+             \t    sda     ONLINE       0     0     0\n\
+             \t    /img/b  ONLINE       0     0     0\n\
+             \tlogs\t\n\
+             \t  sdc       ONLINE       0     0     0\n\
+             \tspares\n\
+             \t  sdd       AVAIL   \n\
+             \nerrors: No known data errors\n"
+        );
+        let (_, out, _) = run("status -x", &mut fake);
+        assert_eq!(out, "all pools are healthy\n");
+        let (_, out, _) = run("status -x tank", &mut fake);
+        assert_eq!(out, "pool 'tank' is healthy\n");
+        let (_, out, _) = run("status -g -s", &mut fake);
+        assert!(out.contains("\tNAME        STATE     READ WRITE CKSUM  SLOW\n"));
+        assert!(out.contains("\t  1000      ONLINE       0     0     0     -\n"));
+        assert!(out.contains("\t    1000    ONLINE       0     0     0     0\n"));
+    }
+
+    /// The texts of fixture pools, as printed by OpenZFS 2.3.2.
+    #[test]
+    fn degraded() {
+        let img = |n: u32| format!("/fixtures/damage-raidz3/d{n}.img");
+        let mut children: Vec<_> = (0..6).map(|n| leaf(&img(n), VdevClass::Normal)).collect();
+        for (n, guid) in [(0, 7874851782404396471u64), (5, 6739459744012476125)] {
+            children[n].guid = guid;
+            children[n].not_present = true;
+            children[n].state = VdevState::CantOpen;
+            children[n].aux = VdevAux::OpenFailed;
+        }
+        children[2].stats.checksum_errors = 3;
+        let mut raidz = group(
+            VdevKind::Raidz { parity: 3 },
+            0,
+            VdevClass::Normal,
+            children,
+        );
+        raidz.state = VdevState::Degraded;
+        let mut root = group(VdevKind::Root, 0, VdevClass::Normal, vec![raidz]);
+        root.state = VdevState::Degraded;
+        let mut pool = sample("oasis1");
+        pool.health = "DEGRADED".into();
+        pool.tree = Some(root);
+        let (_, out, _) = run("status", &mut Fake::with(vec![pool]));
+        assert_eq!(
+            out,
+            "  pool: oasis1\n state: DEGRADED\n\
+status: One or more devices could not be opened.  Sufficient replicas exist for\n\
+\tthe pool to continue functioning in a degraded state.\n\
+action: Attach the missing device and online it using 'zpool online'.\n\
+\x20  see: https://openzfs.github.io/openzfs-docs/msg/ZFS-8000-2Q\n\
+config:\n\n\
+\tNAME                                STATE     READ WRITE CKSUM\n\
+\toasis1                              DEGRADED     0     0     0\n\
+\t  raidz3-0                          DEGRADED     0     0     0\n\
+\t    7874851782404396471             UNAVAIL      0     0     0  was /fixtures/damage-raidz3/d0.img\n\
+\t    /fixtures/damage-raidz3/d1.img  ONLINE       0     0     0\n\
+\t    /fixtures/damage-raidz3/d2.img  ONLINE       0     0     3\n\
+\t    /fixtures/damage-raidz3/d3.img  ONLINE       0     0     0\n\
+\t    /fixtures/damage-raidz3/d4.img  ONLINE       0     0     0\n\
+\t    6739459744012476125             UNAVAIL      0     0     0  was /fixtures/damage-raidz3/d5.img\n\
+\nerrors: No known data errors\n"
+        );
+    }
+
+    #[test]
+    fn damaged_files_and_counters() {
+        let mut pool = sample("tank");
+        pool.error_count = Some(2);
+        pool.error_list = vec!["/tank/a".into(), "tank/x:<0x7>".into()];
+        if let Some(root) = &mut pool.tree {
+            root.children[0].children[1].stats.checksum_errors = 12_345;
+        }
+        let mut fake = Fake::with(vec![pool]);
+        let (_, out, _) = run("status -e", &mut fake);
+        assert!(out
+            .contains("status: One or more devices has experienced an error resulting in data\n"));
+        assert!(out.contains("ZFS-8000-8A\n"));
+        assert!(out.contains(
+            "\t  mirror-0  ONLINE       0     0     0\n\t    /img/b  ONLINE       0     0 12.1K\n"
+        ));
+        assert!(!out.contains("sda"));
+        assert!(out.ends_with("errors: 2 data errors, use '-v' for a list\n"));
+        let (_, out, _) = run("status -vp", &mut fake);
+        assert!(out.contains("ONLINE       0     0 12345\n"));
+        assert!(out.ends_with(
+            "errors: Permanent errors have been detected in the following files:\n\n        /tank/a\n        tank/x:<0x7>\n"
+        ));
+    }
+
+    #[test]
+    fn scans() {
+        let z = TimeZone::utc();
+        let t = 1_795_182_532;
+        let mut scan = Scan {
+            function: ScanFunction::Scrub,
+            state: ScanState::Finished,
+            start: t - 1,
+            end: t,
+            ..Scan::default()
+        };
+        assert_eq!(
+            scan_lines(&scan, t, &z),
+            ["scrub repaired 0B in 00:00:01 with 0 errors on Fri Nov 20 13:48:52 2026"]
+        );
+        scan.function = ScanFunction::Resilver;
+        scan.state = ScanState::Scanning;
+        scan.to_examine = 9_080_668;
+        assert_eq!(
+            scan_lines(&scan, t, &z)[1..],
+            [
+                "0B / 8.66M scanned, 0B / 8.66M issued",
+                "0B resilvered, 0.00% done, no estimated completion time"
+            ]
+        );
+        scan.function = ScanFunction::Scrub;
+        scan.to_examine = 200 << 30;
+        scan.examined = 100 << 30;
+        scan.issued = 50 << 30;
+        scan.pass_examined = 100 << 30;
+        scan.pass_issued = 50 << 30;
+        scan.pass_start = t;
+        assert_eq!(
+            scan_lines(&scan, t + 1000, &z)[1..],
+            [
+                "100G / 200G scanned at 102M/s, 50G / 200G issued at 51.2M/s",
+                "0B repaired, 25.00% done, 00:50:00 to go"
+            ]
+        );
+        scan.state = ScanState::Canceled;
+        assert_eq!(
+            scan_lines(&scan, t, &z),
+            ["scrub canceled on Fri Nov 20 13:48:52 2026"]
+        );
+        assert_eq!(duration(90_061), "1 days 01:01:01");
+    }
+
+    #[test]
+    fn nothing() {
+        let mut fake = Fake::with(vec![]);
+        let (status, out, err) = run("status", &mut fake);
+        assert_eq!(
+            (status, out.as_str(), err.as_str()),
+            (0, "", "no pools available\n")
+        );
+        let (status, _, err) = run("status nosuch", &mut fake);
+        assert_eq!(
+            (status, err.as_str()),
+            (1, "cannot open 'nosuch': no such pool\n")
+        );
+    }
+}

@@ -1,0 +1,291 @@
+//! `zpool status -j` (command reference §4).
+
+use crate::common;
+use crate::status::Look;
+use crate::status_text;
+use api::{Pool, Scan, ScanFunction, ScanState, Vdev, VdevClass};
+use base::sizes::nice;
+use cli::json::{envelope, Json, Object, Style};
+use cli::vdevs::{self, Naming};
+use cli::{time, Cx, Parsed};
+use tz::TimeZone;
+
+/// What every vdev in JSON begins with.
+pub fn vdev_info(vdev: &Vdev, name: &str, style: Style) -> Object {
+    let mut o = Object::new()
+        .with("name", name)
+        .with("vdev_type", vdevs::kind_word(vdev.kind))
+        .with("guid", style.plain(vdev.guid));
+    if let Some(path) = &vdev.path {
+        o.put("path", path.as_str());
+    }
+    o.put("class", vdevs::class_word(vdev.class));
+    o.put("state", vdevs::state_word(vdev.state));
+    o
+}
+
+pub fn report(
+    pools: &[Pool],
+    args: &Parsed,
+    style: Style,
+    look: &Look,
+    stamp: Option<String>,
+    cx: &Cx<'_>,
+) -> Object {
+    let mut report = envelope("zpool status");
+    if let Some(t) = stamp {
+        report.put("time", style.text(t));
+    }
+    let mut all = Object::new();
+    for pool in pools {
+        let reason = status_text::reason(pool);
+        if args.has("x") && reason.is_healthy_enough() {
+            continue;
+        }
+        let flat = args.has("json-flat-vdevs");
+        all.put(
+            common::json_key(pool, args),
+            one(pool, reason, style, look, flat, &cx.zone),
+        );
+    }
+    report.put("pools", all);
+    report
+}
+
+fn one(
+    pool: &Pool,
+    reason: status_text::Reason,
+    style: Style,
+    look: &Look,
+    flat: bool,
+    zone: &TimeZone,
+) -> Object {
+    let mut o = common::json_pool(pool, style, false);
+    let text = reason.text(&pool.facts);
+    let line = |s: &String| s.replace('\n', " ");
+    if let Some(s) = &text.status {
+        o.put("status", line(s));
+    }
+    if let Some(s) = &text.action {
+        o.put("action", line(s));
+    }
+    if let Some(id) = text.id {
+        o.put("msgid", format!("ZFS-8000-{id}"));
+        o.put("moreinfo", status_text::see(id));
+    }
+    if let Some(scan) = &pool.scan {
+        if scan.function != ScanFunction::None {
+            o.put("scan_stats", scan_stats(scan, style, zone));
+        }
+    }
+    if let Some(tree) = &pool.tree {
+        let mut into = Object::new();
+        let context = Context { pool, style, look };
+        if flat {
+            context.flat(tree, None, VdevClass::Normal, &mut into);
+        } else {
+            let (name, json) = context.vdev(tree, VdevClass::Normal);
+            into.put(name, json);
+        }
+        o.put("vdevs", into);
+        for (class, heading) in vdevs::CLASSES {
+            let key = if class == VdevClass::Cache {
+                "l2cache"
+            } else {
+                heading
+            };
+            let mut members = Object::new();
+            for v in vdevs::of_class(tree, class) {
+                if flat {
+                    context.flat(v, Some(&pool.name), class, &mut members);
+                } else {
+                    let (name, json) = context.vdev(v, class);
+                    members.put(name, json);
+                }
+            }
+            if !members.is_empty() {
+                o.put(key, members);
+            }
+        }
+    }
+    o.put("error_count", style.plain(pool.error_count.unwrap_or(0)));
+    if look.verbose && !pool.error_list.is_empty() {
+        let list = pool.error_list.iter().map(|e| Json::Text(e.clone()));
+        o.put("errlist", Json::Array(list.collect()));
+    }
+    o
+}
+
+struct Context<'a> {
+    pool: &'a Pool,
+    style: Style,
+    look: &'a Look,
+}
+
+impl Context<'_> {
+    fn own(&self, vdev: &Vdev) -> (String, Object) {
+        let how = Naming {
+            numbered: true,
+            ..self.look.how
+        };
+        let name = vdevs::name(vdev, &self.pool.name, how);
+        let style = self.style;
+        let mut o = vdev_info(vdev, &name, style);
+        let s = &vdev.stats;
+        let size = |n: u64| style.nice(n, || nice(n, false));
+        for (key, n) in [
+            ("alloc_space", s.alloc),
+            ("total_space", s.space),
+            ("def_space", s.dspace),
+            ("rep_dev_size", s.rsize),
+            ("ex_dev_size", s.esize),
+            ("self_healed", s.self_healed),
+            ("phys_space", s.physical),
+        ] {
+            if n != 0 {
+                o.put(key, size(n));
+            }
+        }
+        for (key, n) in [
+            ("read_errors", s.read_errors),
+            ("write_errors", s.write_errors),
+            ("checksum_errors", s.checksum_errors),
+        ] {
+            o.put(key, size(n));
+        }
+        if s.scan_processed != 0 {
+            o.put("scan_processed", size(s.scan_processed));
+        }
+        if s.resilver_deferred {
+            o.put("resilver_deferred", "true");
+        }
+        if self.look.slow && vdevs::is_leaf(vdev) {
+            o.put("slow_ios", size(s.slow_ios));
+        }
+        if vdev.not_present {
+            o.put("not_present", "1");
+            if let Some(path) = &vdev.path {
+                o.put("was", path.as_str());
+            }
+        } else if let Some(note) = vdevs::aux(vdev) {
+            o.put("aux", note);
+        }
+        if s.configured_ashift != 0 && s.physical_ashift > s.configured_ashift {
+            let bytes = |a: u64| style.plain(1u64.checked_shl(a as u32).unwrap_or(0));
+            o.put("configured_ashift", bytes(s.configured_ashift));
+            o.put("physical_ashift", bytes(s.physical_ashift));
+        }
+        if s.removing {
+            o.put("removing", "1");
+        }
+        if s.noalloc {
+            o.put("noalloc", "1");
+        }
+        (name, o)
+    }
+
+    /// Children of the root are those of its class; the others have groups of their own.
+    fn children(vdev: &Vdev, class: VdevClass) -> impl Iterator<Item = &Vdev> {
+        let root = vdev.kind == api::VdevKind::Root;
+        vdev.children
+            .iter()
+            .filter(move |c| !root || c.class == class)
+    }
+
+    fn vdev(&self, vdev: &Vdev, class: VdevClass) -> (String, Object) {
+        let (name, mut o) = self.own(vdev);
+        let mut children = Object::new();
+        for child in Self::children(vdev, class) {
+            let (name, json) = self.vdev(child, class);
+            children.put(name, json);
+        }
+        if !children.is_empty() {
+            o.put("vdevs", children);
+        }
+        (name, o)
+    }
+
+    fn flat(&self, vdev: &Vdev, parent: Option<&str>, class: VdevClass, into: &mut Object) {
+        let (name, mut o) = self.own(vdev);
+        if let Some(parent) = parent {
+            o.put("parent", parent);
+        }
+        into.put(name.as_str(), o);
+        for child in Self::children(vdev, class) {
+            self.flat(child, Some(&name), class, into);
+        }
+    }
+}
+
+fn scan_stats(scan: &Scan, style: Style, zone: &TimeZone) -> Object {
+    let size = |n: u64| style.nice(n, || nice(n, true));
+    let moment = |t: u64| style.nice(t, || time::ctime(t, zone));
+    let mut o = Object::new()
+        .with(
+            "function",
+            match scan.function {
+                ScanFunction::None => "NONE",
+                ScanFunction::Scrub => "SCRUB",
+                ScanFunction::Resilver => "RESILVER",
+            },
+        )
+        .with(
+            "state",
+            match scan.state {
+                ScanState::None => "NONE",
+                ScanState::Scanning => "SCANNING",
+                ScanState::Finished => "FINISHED",
+                ScanState::Canceled => "CANCELED",
+            },
+        )
+        .with("start_time", moment(scan.start))
+        .with("end_time", moment(scan.end));
+    for (key, n) in [
+        ("to_examine", scan.to_examine),
+        ("examined", scan.examined),
+        ("skipped", scan.skipped),
+        ("processed", scan.processed),
+    ] {
+        o.put(key, size(n));
+    }
+    o.put("errors", style.plain(scan.errors));
+    o.put("bytes_per_scan", size(scan.pass_examined));
+    o.put("pass_start", style.plain(scan.pass_start));
+    o.put(
+        "scrub_pause",
+        scan.paused_at.map_or(Json::from("-"), moment),
+    );
+    o.put("scrub_spent_paused", style.plain(scan.spent_paused));
+    o.put("issued_bytes_per_scan", size(scan.pass_issued));
+    o.put("issued", size(scan.issued));
+    o
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::testing::{run, sample, Fake};
+
+    #[test]
+    fn nested_and_flat() {
+        let mut fake = Fake::with(vec![sample("tank")]);
+        let (_, out, _) = run("status -j", &mut fake);
+        assert!(out.starts_with(
+            "{\"output_version\":{\"command\":\"zpool status\",\"vers_major\":0,\"vers_minor\":1},\
+             \"pools\":{\"tank\":{\"name\":\"tank\",\"state\":\"ONLINE\",\"pool_guid\":\"42\",\
+             \"txg\":\"7\",\"spa_version\":\"5000\",\"zpl_version\":\"5\",\
+             \"vdevs\":{\"tank\":{\"name\":\"tank\",\"vdev_type\":\"root\",\"guid\":\"1000\",\
+             \"class\":\"normal\",\"state\":\"ONLINE\",\"alloc_space\":\"132K\",\
+             \"total_space\":\"960M\",\"read_errors\":\"0\",\"write_errors\":\"0\",\
+             \"checksum_errors\":\"0\",\"vdevs\":{\"mirror-0\":{"
+        ), "{out}");
+        assert!(out.contains("\"logs\":{\"sdc\":{\"name\":\"sdc\",\"vdev_type\":\"disk\""));
+        assert!(out.ends_with(",\"error_count\":\"0\"}}}\n"));
+        let (_, out, _) = run(
+            "status -j --json-int --json-flat-vdevs --json-pool-key-guid",
+            &mut fake,
+        );
+        assert!(out.contains("\"pools\":{\"42\":"));
+        assert!(out.contains("\"error_count\":0"));
+        assert!(out.contains("\"parent\":\"mirror-0\""));
+    }
+}

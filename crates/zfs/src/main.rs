@@ -1,2 +1,37 @@
+//! The `zfs` command: reads the command line, asks the daemon, prints.
 #![forbid(unsafe_code)]
-fn main() {}
+
+mod change;
+mod common;
+mod create;
+mod destroy;
+mod get;
+mod list;
+mod mount;
+#[cfg(test)]
+mod testing;
+
+use cli::{Cx, Outcome, Parsed, Sub};
+use std::process::ExitCode;
+
+fn run(sub: &'static Sub, args: &Parsed, cx: &mut Cx<'_>) -> Outcome {
+    match sub.name {
+        "version" => cli::run::version("zfs version", env!("CARGO_PKG_VERSION"), args, cx),
+        "create" => create::create(args, cx),
+        "destroy" => destroy::destroy(args, cx),
+        "rename" => change::rename(args, cx),
+        "list" => list::list(args, cx),
+        "set" => change::set(args, cx),
+        "get" => get::get(args, cx),
+        "inherit" => change::inherit(args, cx),
+        "mount" => mount::mount(args, cx),
+        "unmount" => mount::unmount(args, cx),
+        other => Err(cli::Fail::Error(format!(
+            "zfs {other}: not available in this version yet"
+        ))),
+    }
+}
+
+fn main() -> ExitCode {
+    ExitCode::from(cli::run::main(&cli::zfs_table::ZFS, run))
+}

@@ -1,0 +1,183 @@
+//! `zfs create`.
+
+use crate::common;
+use api::client::unexpected;
+use api::{DatasetCreate, Reply, Request};
+use cli::names::{self, Want};
+use cli::{Cx, Fail, Outcome, Parsed};
+
+pub fn create(args: &Parsed, cx: &mut Cx<'_>) -> Outcome {
+    let name = match args.operands.as_slice() {
+        [] => return Err(Fail::Usage("missing filesystem argument".into())),
+        [n] => n.clone(),
+        _ => return Err(Fail::Usage("too many arguments".into())),
+    };
+    names::check_dataset(&name, Want::Filesystem)
+        .map_err(|why| Fail::Error(format!("cannot create '{name}': {why}")))?;
+    if !name.contains('/') {
+        return Err(Fail::Error(format!(
+            "cannot create '{name}': missing dataset name\n\
+             use 'zpool create {name} vdev...' to create a pool"
+        )));
+    }
+    let props = common::assignments(args.all("o"))?;
+    let (dry_run, parsable) = (args.has("n"), args.has("P"));
+    let request = Request::DatasetCreate(DatasetCreate {
+        name: name.clone(),
+        props: props.clone(),
+        parents: args.has("p"),
+        no_mount: args.has("u"),
+        dry_run,
+        command: cx.command(),
+        ..DatasetCreate::default()
+    });
+    let made = match cx.ask(&request) {
+        Ok(Reply::Created(made)) => made,
+        Ok(other) => return Err(cx.fail_plain(&unexpected(&other))),
+        Err(e) => return Err(cx.fail(&e, "create", &name)),
+    };
+    if (args.has("v") || parsable) && !made.existed {
+        let verb = match (dry_run, parsable) {
+            (_, true) => "create",
+            (true, false) => "would create",
+            (false, false) => "create",
+        };
+        let gap = if parsable { '\t' } else { ' ' };
+        for parent in &made.ancestors {
+            if parsable {
+                writeln!(cx.out, "create_ancestors\t{parent}")?;
+            } else {
+                writeln!(cx.out, "{verb} ancestor {parent}")?;
+            }
+        }
+        writeln!(cx.out, "{verb}{gap}{name}")?;
+        for (p, v) in &props {
+            if parsable {
+                writeln!(cx.out, "property\t{p}\t{v}")?;
+            } else {
+                writeln!(cx.out, "\t{p}={v}")?;
+            }
+        }
+    }
+    if let Some(error) = made.mount_failed {
+        cx.complain(&error, "mount", &name)?;
+        cx.say("filesystem successfully created, but not mounted")?;
+        return Ok(1);
+    }
+    Ok(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::testing::{run, tree, Fake};
+    use api::{ApiError, Created, Reply, Request};
+    use base::Kind;
+
+    #[test]
+    fn makes() {
+        let mut fake = Fake::with(tree());
+        assert_eq!(
+            run(
+                "create -o atime=off -o compress=lz4 -pu tank/new",
+                &mut fake
+            ),
+            (0, String::new(), String::new())
+        );
+        let Some(Request::DatasetCreate(c)) = fake.seen.first() else {
+            panic!()
+        };
+        assert!(c.parents && c.no_mount && !c.dry_run);
+        assert_eq!(
+            c.props,
+            [
+                ("atime".to_string(), "off".to_string()),
+                ("compression".into(), "lz4".into())
+            ]
+        );
+        assert_eq!(
+            c.command,
+            "zfs create -o atime=off -o compress=lz4 -pu tank/new"
+        );
+    }
+
+    #[test]
+    fn tells() {
+        let mut fake = Fake::with(tree());
+        fake.answer = Some(Reply::Created(Created {
+            ancestors: vec!["tank/x".into()],
+            ..Created::default()
+        }));
+        let (_, out, _) = run("create -pnv -o atime=off tank/x/y", &mut fake);
+        assert_eq!(
+            out,
+            "would create ancestor tank/x\nwould create tank/x/y\n\tatime=off\n"
+        );
+        let (_, out, _) = run("create -pPv -o atime=off tank/x/y", &mut fake);
+        assert_eq!(
+            out,
+            "create_ancestors\ttank/x\ncreate\ttank/x/y\nproperty\tatime\toff\n"
+        );
+        fake.answer = Some(Reply::Created(Created {
+            mount_failed: Some(ApiError::reason(
+                Kind::Busy,
+                "mountpoint or dataset is busy",
+            )),
+            ..Created::default()
+        }));
+        let (status, _, err) = run("create tank/x", &mut fake);
+        assert_eq!(status, 1);
+        assert_eq!(
+            err,
+            "cannot mount 'tank/x': mountpoint or dataset is busy\n\
+             filesystem successfully created, but not mounted\n"
+        );
+    }
+
+    #[test]
+    fn refuses() {
+        let mut fake = Fake::with(tree());
+        for (line, status, text) in [
+            ("create", 2, "missing filesystem argument"),
+            ("create a b", 2, "too many arguments"),
+            (
+                "create -o atime tank/x",
+                2,
+                "missing '=' for property=value argument 'atime'",
+            ),
+            (
+                "create tank",
+                1,
+                "cannot create 'tank': missing dataset name",
+            ),
+            (
+                "create tank/x@y",
+                1,
+                "cannot create 'tank/x@y': snapshot delimiter '@' is not expected here",
+            ),
+            (
+                "create tank/",
+                1,
+                "cannot create 'tank/': trailing slash in name",
+            ),
+            (
+                "create -o atime=on -o atime=off tank/x",
+                1,
+                "property 'atime' specified multiple times",
+            ),
+            (
+                "create -V 1G tank/v",
+                1,
+                "zfs create -V: not available in this version yet",
+            ),
+        ] {
+            let (got, _, err) = run(line, &mut fake);
+            assert_eq!(got, status, "{line}");
+            assert!(err.starts_with(text), "{line}: {err}");
+        }
+        fake.refuse = Some(ApiError::reason(Kind::Exists, "dataset already exists"));
+        assert_eq!(
+            run("create tank/a", &mut fake).2,
+            "cannot create 'tank/a': dataset already exists\n"
+        );
+    }
+}

@@ -1,0 +1,154 @@
+//! `zfs destroy`.
+
+use crate::common;
+use api::client::unexpected;
+use api::{DatasetDestroy, Reply, Request};
+use base::sizes::nice;
+use cli::names::{self, Want};
+use cli::{Cx, Fail, Outcome, Parsed};
+
+pub fn destroy(args: &Parsed, cx: &mut Cx<'_>) -> Outcome {
+    let name = match args.operands.as_slice() {
+        [] => return Err(Fail::Usage("missing dataset argument".into())),
+        [n] => n.clone(),
+        _ => return Err(Fail::Usage("too many arguments".into())),
+    };
+    let name = if common::is_path(&name) {
+        return Err(Fail::Error(format!(
+            "cannot destroy '{name}': name the dataset, not its path"
+        )));
+    } else {
+        name
+    };
+    match name.split_once('@') {
+        Some((fs, snaps)) => {
+            if args.has("f") {
+                return Err(Fail::Usage("-f is for file systems only".into()));
+            }
+            names::check_dataset(fs, Want::Filesystem)
+                .map_err(|why| Fail::Error(format!("cannot destroy '{name}': {why}")))?;
+            // Ranges: `a%b,c`; either side of `%` may be empty.
+            let parts = snaps.split(',').flat_map(|p| p.split('%'));
+            for part in parts.filter(|p| !p.is_empty()) {
+                names::check_dataset(&format!("{fs}@{part}"), Want::Snapshot)
+                    .map_err(|why| Fail::Error(format!("cannot destroy '{name}': {why}")))?;
+            }
+            if snaps.is_empty() {
+                return Err(Fail::Error(format!(
+                    "cannot destroy '{name}': empty component or misplaced '@' or '#' delimiter in name"
+                )));
+            }
+        }
+        None => {
+            if args.has("d") {
+                return Err(Fail::Usage("-d is for snapshots only".into()));
+            }
+            names::check_dataset(&name, Want::Any)
+                .map_err(|why| Fail::Error(format!("cannot destroy '{name}': {why}")))?;
+            if !name.contains(['/', '#']) && !args.has("r") && !args.has("R") {
+                return Err(Fail::Error(format!(
+                    "cannot destroy '{name}': operation does not apply to pools\n\
+                     use 'zfs destroy -r {name}' to destroy all datasets in the pool\n\
+                     use 'zpool destroy {name}' to destroy the pool itself"
+                )));
+            }
+        }
+    }
+    let (dry_run, parsable) = (args.has("n"), args.has("p"));
+    let request = Request::DatasetDestroy(DatasetDestroy {
+        name: name.clone(),
+        recursive: args.has("r"),
+        dependents: args.has("R"),
+        force: args.has("f"),
+        defer: args.has("d"),
+        dry_run,
+        command: cx.command(),
+    });
+    let done = match cx.ask(&request) {
+        Ok(Reply::Destroyed(done)) => done,
+        Ok(other) => return Err(cx.fail_plain(&unexpected(&other))),
+        Err(e) => return Err(cx.fail(&e, "destroy", &name)),
+    };
+    if args.has("v") || parsable {
+        for n in &done.names {
+            match (parsable, dry_run) {
+                (true, _) => writeln!(cx.out, "destroy\t{n}")?,
+                (false, true) => writeln!(cx.out, "would destroy {n}")?,
+                (false, false) => writeln!(cx.out, "will destroy {n}")?,
+            }
+        }
+        if let Some(bytes) = done.reclaim {
+            match (parsable, dry_run) {
+                (true, _) => writeln!(cx.out, "reclaim\t{bytes}")?,
+                (false, true) => writeln!(cx.out, "would reclaim {}", nice(bytes, true))?,
+                (false, false) => writeln!(cx.out, "will reclaim {}", nice(bytes, true))?,
+            }
+        }
+    }
+    for (n, error) in &done.failed {
+        cx.complain(error, "destroy", n)?;
+    }
+    Ok(i32::from(!done.failed.is_empty()))
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::testing::{run, tree, Fake};
+    use api::{ApiError, Destroyed, Reply, Request};
+    use base::Kind;
+
+    #[test]
+    fn destroys() {
+        let mut fake = Fake::with(tree());
+        fake.answer = Some(Reply::Destroyed(Destroyed {
+            names: vec!["tank/a@1".into(), "tank/a".into()],
+            reclaim: Some(1536),
+            failed: vec![],
+        }));
+        let (status, out, _) = run("destroy -rnv tank/a", &mut fake);
+        assert_eq!(status, 0);
+        assert_eq!(
+            out,
+            "would destroy tank/a@1\nwould destroy tank/a\nwould reclaim 1.50K\n"
+        );
+        let (_, out, _) = run("destroy -rnp tank/a", &mut fake);
+        assert_eq!(out, "destroy\ttank/a@1\ndestroy\ttank/a\nreclaim\t1536\n");
+        assert_eq!(run("destroy -r tank/a", &mut fake).1, "");
+        assert!(
+            matches!(&fake.seen[2], Request::DatasetDestroy(d) if d.recursive && d.command == "zfs destroy -r tank/a")
+        );
+    }
+
+    #[test]
+    fn refuses() {
+        let mut fake = Fake::with(tree());
+        let (status, _, err) = run("destroy tank", &mut fake);
+        assert_eq!(status, 1);
+        assert_eq!(
+            err,
+            "cannot destroy 'tank': operation does not apply to pools\n\
+             use 'zfs destroy -r tank' to destroy all datasets in the pool\n\
+             use 'zpool destroy tank' to destroy the pool itself\n"
+        );
+        fake.refuse = Some(
+            ApiError::reason(Kind::Exists, "filesystem has children")
+                .hint("use '-r' to destroy the following datasets:\ntank/a/b"),
+        );
+        assert_eq!(
+            run("destroy tank/a", &mut fake).2,
+            "cannot destroy 'tank/a': filesystem has children\n\
+             use '-r' to destroy the following datasets:\ntank/a/b\n"
+        );
+        for line in [
+            "destroy",
+            "destroy a b",
+            "destroy -f tank/a@1",
+            "destroy -d tank/a",
+        ] {
+            assert_eq!(run(line, &mut fake).0, 2, "{line}");
+        }
+        for line in ["destroy tank/a@", "destroy tank/a@b/c", "destroy /tank"] {
+            assert_eq!(run(line, &mut fake).0, 1, "{line}");
+        }
+    }
+}

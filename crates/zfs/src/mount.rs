@@ -1,0 +1,223 @@
+//! `zfs mount` and `zfs unmount`.
+
+use crate::common;
+use api::client::unexpected;
+use api::{Batch, Reply, Request};
+use cli::json::{envelope, Json, Object};
+use cli::names::{self, Want};
+use cli::{Cx, Fail, Outcome, Parsed};
+
+fn options(args: &Parsed) -> Vec<String> {
+    args.all("o")
+        .flat_map(|o| o.split(','))
+        .filter(|o| !o.is_empty())
+        .map(str::to_string)
+        .collect()
+}
+
+pub fn mount(args: &Parsed, cx: &mut Cx<'_>) -> Outcome {
+    let all = args.has("a");
+    if args.has("j") && (all || !args.operands.is_empty()) {
+        return Err(Fail::Usage("-j only lists what is mounted".into()));
+    }
+    if all || args.has("R") {
+        let root = match (all, args.operands.as_slice()) {
+            (true, []) => None,
+            (true, _) => return Err(Fail::Usage("too many arguments".into())),
+            (false, [fs]) => Some(fs.clone()),
+            (false, []) => return Err(Fail::Usage("missing dataset argument".into())),
+            (false, _) => return Err(Fail::Usage("too many arguments".into())),
+        };
+        let request = Request::MountAll {
+            root,
+            options: options(args),
+            overlay: args.has("O"),
+            force: args.has("f"),
+        };
+        let batch = batch(cx, &request)?;
+        for (name, error) in &batch.failed {
+            cx.complain(error, "mount", name)?;
+        }
+        if args.has("v") {
+            for name in &batch.done {
+                writeln!(cx.out, "mounted {name}")?;
+            }
+        }
+        return Ok(i32::from(!batch.failed.is_empty()));
+    }
+    match args.operands.as_slice() {
+        [] => list(args, cx),
+        [fs] => {
+            let fs = fs.clone();
+            names::check_dataset(&fs, Want::Filesystem)
+                .map_err(|why| Fail::Error(format!("cannot open '{fs}': {why}")))?;
+            let request = Request::Mount {
+                dataset: fs.clone(),
+                options: options(args),
+                overlay: args.has("O"),
+                force: args.has("f"),
+            };
+            common::done(cx, &request, "mount", &fs)?;
+            Ok(0)
+        }
+        _ => Err(Fail::Usage("too many arguments".into())),
+    }
+}
+
+fn batch(cx: &mut Cx<'_>, request: &Request) -> Result<Batch, Fail> {
+    match cx.ask(request) {
+        Ok(Reply::Batch(batch)) => Ok(batch),
+        Ok(other) => Err(cx.fail_plain(&unexpected(&other))),
+        Err(e) => Err(cx.fail_plain(&e)),
+    }
+}
+
+fn list(args: &Parsed, cx: &mut Cx<'_>) -> Outcome {
+    let mounts = match cx.ask(&Request::MountList {}) {
+        Ok(Reply::Mounts(m)) => m,
+        Ok(other) => return Err(cx.fail_plain(&unexpected(&other))),
+        Err(e) => return Err(cx.fail_plain(&e)),
+    };
+    if args.has("j") {
+        let mut all = Object::new();
+        for m in &mounts {
+            all.put(
+                m.dataset.as_str(),
+                Object::new()
+                    .with("filesystem", m.dataset.as_str())
+                    .with("mountpoint", m.mountpoint.as_str()),
+            );
+        }
+        let report = envelope("zfs mount").with("datasets", all);
+        writeln!(cx.out, "{}", Json::from(report))?;
+        return Ok(0);
+    }
+    for m in &mounts {
+        writeln!(cx.out, "{:<30}  {}", m.dataset, m.mountpoint)?;
+    }
+    Ok(0)
+}
+
+pub fn unmount(args: &Parsed, cx: &mut Cx<'_>) -> Outcome {
+    if args.has("a") {
+        if !args.operands.is_empty() {
+            return Err(Fail::Usage("too many arguments".into()));
+        }
+        let request = Request::UnmountAll {
+            force: args.has("f"),
+        };
+        let batch = batch(cx, &request)?;
+        for (name, error) in &batch.failed {
+            cx.complain(error, "unmount", name)?;
+        }
+        return Ok(i32::from(!batch.failed.is_empty()));
+    }
+    let word = match args.operands.as_slice() {
+        [] => return Err(Fail::Usage("missing filesystem argument".into())),
+        [w] => w.clone(),
+        _ => return Err(Fail::Usage("too many arguments".into())),
+    };
+    let target = if common::is_path(&word) {
+        // Symbolic links on the way are followed, but a dead mount must not be touched for that.
+        let absolute = cli::run::absolute(&word);
+        let absolute = if absolute.len() > 1 {
+            absolute.trim_end_matches('/').to_string()
+        } else {
+            absolute
+        };
+        match std::fs::canonicalize(&absolute) {
+            Ok(real) => real.to_string_lossy().into_owned(),
+            Err(_) => absolute,
+        }
+    } else {
+        names::check_dataset(&word, Want::Filesystem)
+            .map_err(|why| Fail::Error(format!("cannot open '{word}': {why}")))?;
+        word.clone()
+    };
+    let request = Request::Unmount {
+        target,
+        force: args.has("f"),
+    };
+    common::done(cx, &request, "unmount", &word)?;
+    Ok(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::testing::{run, tree, Fake};
+    use api::{ApiError, Batch, MountEntry, Reply, Request};
+    use base::Kind;
+
+    #[test]
+    fn lists() {
+        let mut fake = Fake::with(tree());
+        fake.answer = Some(Reply::Mounts(vec![MountEntry {
+            dataset: "tank".into(),
+            mountpoint: "/tank".into(),
+        }]));
+        let (_, out, _) = run("mount", &mut fake);
+        assert_eq!(out, "tank                            /tank\n");
+        let (_, out, _) = run("mount -j", &mut fake);
+        assert!(out.ends_with(
+            "\"datasets\":{\"tank\":{\"filesystem\":\"tank\",\"mountpoint\":\"/tank\"}}}\n"
+        ));
+    }
+
+    #[test]
+    fn mounts() {
+        let mut fake = Fake::with(tree());
+        assert_eq!(
+            run("mount -O -o ro,noatime -o noexec tank/a", &mut fake).0,
+            0
+        );
+        assert_eq!(
+            fake.seen,
+            [Request::Mount {
+                dataset: "tank/a".into(),
+                options: vec!["ro".into(), "noatime".into(), "noexec".into()],
+                overlay: true,
+                force: false
+            }]
+        );
+        fake.answer = Some(Reply::Batch(Batch {
+            done: vec!["tank".into()],
+            failed: vec![(
+                "tank/a".into(),
+                ApiError::sentence(
+                    Kind::NotEmpty,
+                    "cannot mount '/tank/a': directory is not empty",
+                ),
+            )],
+        }));
+        let (status, out, err) = run("mount -av", &mut fake);
+        assert_eq!((status, out.as_str()), (1, "mounted tank\n"));
+        assert_eq!(err, "cannot mount '/tank/a': directory is not empty\n");
+        assert_eq!(run("umount -a", &mut fake).0, 1);
+        fake.answer = None;
+        fake.seen.clear();
+        assert_eq!(run("umount tank/a", &mut fake).0, 0);
+        assert_eq!(run("unmount -f /no/such/dir/", &mut fake).0, 0);
+        assert_eq!(
+            fake.seen[1],
+            Request::Unmount {
+                target: "/no/such/dir".into(),
+                force: true
+            }
+        );
+        for line in [
+            "mount a b",
+            "mount -a x",
+            "mount -R",
+            "unmount",
+            "unmount -a x",
+            "mount -j x",
+        ] {
+            assert_eq!(run(line, &mut fake).0, 2, "{line}");
+        }
+        fake.refuse = Some(ApiError::reason(Kind::Busy, "pool or dataset is busy"));
+        assert_eq!(
+            run("unmount tank/a", &mut fake).2,
+            "cannot unmount 'tank/a': pool or dataset is busy\n"
+        );
+    }
+}

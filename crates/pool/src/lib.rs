@@ -1,5 +1,208 @@
-//! The conductor.
+//! The conductor: creates, opens, syncs, exports and destroys a pool, and holds its rooms together.
+//!
+//! A [`Pool`] is passive: it starts no thread. Operations that need a group on disk run the sync on
+//! their own thread ([`Pool::task`], [`Pool::sync`]); the daemon has a thread that asks for one every
+//! few seconds.
 #![forbid(unsafe_code)]
 
+mod accounting;
+mod config;
+mod create;
+mod datasets;
+mod devices;
+mod history;
+mod logstore;
+mod open;
 mod spacemaps;
+mod sync;
+
+pub use accounting::{owner, Owner};
+pub use create::CreateSpec;
+pub use datasets::{prop_number, OpenSet};
+pub use devices::{SpaceAllocator, TreeDevices};
+pub use open::OpenOptions;
 pub use spacemaps::{MapFeatures, SpaceMaps};
+
+use base::{Error, Result};
+use dmu::{Dmu, Objset, Tx};
+use dsl::{Dsl, FeatureStore, Features};
+use env::Env;
+use space::Space;
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard};
+use vdev::VdevTree;
+use zio::Zio;
+
+/// What we write into uberblocks as the newest version we know.
+pub(crate) const SOFTWARE_VERSION: u64 = 5000;
+/// Pool version with feature flags.
+pub const VERSION_FEATURES: u64 = 5000;
+
+/// Memory and behaviour of one pool's engine.
+#[derive(Clone, Copy, Debug)]
+pub struct Tunables {
+    /// Bytes of the block cache.
+    pub cache_bytes: u64,
+    /// Dirty bytes at which writers wait.
+    pub dirty_max: u64,
+}
+
+impl Default for Tunables {
+    fn default() -> Self {
+        Tunables { cache_bytes: 256 << 20, dirty_max: 256 << 20 }
+    }
+}
+
+/// Names and numbers of the pool that may change while it is open.
+#[derive(Clone, Debug, Default)]
+pub struct Shared {
+    pub name: String,
+    pub version: u64,
+    /// Keys of the configuration such as `comment` and `compatibility`.
+    pub extra: Vec<(String, String)>,
+}
+
+/// An open pool.
+pub struct Pool {
+    pub env: Env,
+    pub tree: Arc<VdevTree>,
+    pub space: Arc<Space>,
+    pub zio: Arc<Zio>,
+    pub dmu: Arc<Dmu>,
+    pub mos: Arc<Objset>,
+    pub dsl: Arc<Dsl>,
+    pub maps: Arc<SpaceMaps>,
+    pub(crate) features: Arc<dyn Features>,
+    store: Option<Arc<FeatureStore>>,
+    shared: Mutex<Shared>,
+    readonly: bool,
+    config_object: u64,
+    vdev_zaps: bool,
+    pub(crate) sync: Mutex<sync::SyncState>,
+    pub(crate) tasks: Mutex<Vec<sync::Task>>,
+    pub(crate) suspended: Mutex<Option<Error>>,
+    pub(crate) kicked: (Mutex<bool>, Condvar),
+    pub(crate) dtls: Mutex<HashMap<u64, base::RangeSet>>,
+    config_dirty: AtomicBool,
+    /// The last group did not free everything that waits to be freed.
+    pub(crate) more_to_free: AtomicBool,
+    sets: Mutex<HashMap<u64, Arc<OpenSet>>>,
+    me: std::sync::Weak<Pool>,
+    /// First group of this opening: blocks of the intent log born in it or later are claims.
+    pub first_txg: base::Txg,
+    pub tunables: Tunables,
+}
+
+impl Pool {
+    pub fn shared(&self) -> MutexGuard<'_, Shared> {
+        self.shared.lock().unwrap_or_else(|e| e.into_inner())
+    }
+
+    pub fn name(&self) -> String {
+        self.shared().name.clone()
+    }
+
+    pub fn guid(&self) -> u64 {
+        self.tree.guid()
+    }
+
+    pub fn version(&self) -> u64 {
+        self.shared().version
+    }
+
+    pub fn is_readonly(&self) -> bool {
+        self.readonly
+    }
+
+    /// The features of a pool of version 5000.
+    pub fn feature_store(&self) -> Option<&Arc<FeatureStore>> {
+        self.store.as_ref()
+    }
+
+    pub(crate) fn config_object(&self) -> u64 {
+        self.config_object
+    }
+
+    pub(crate) fn has_vdev_zaps(&self) -> bool {
+        self.vdev_zaps
+    }
+
+    pub(crate) fn has_project_quota(&self) -> bool {
+        self.features.is_enabled("org.zfsonlinux:project_quota")
+    }
+
+    /// The configuration must be written with the next group.
+    pub fn dirty_config(&self) {
+        self.config_dirty.store(true, Ordering::Relaxed);
+    }
+
+    pub(crate) fn take_config_dirty(&self) -> bool {
+        self.config_dirty.swap(false, Ordering::Relaxed)
+    }
+
+    /// Changes a key of the configuration such as `comment`; `None` removes it.
+    pub fn set_extra(&self, key: &str, value: Option<&str>) {
+        let mut s = self.shared();
+        s.extra.retain(|(k, _)| k != key);
+        if let Some(v) = value {
+            s.extra.push((key.into(), v.into()));
+        }
+        drop(s);
+        self.dirty_config();
+    }
+
+    /// Groups on disk so far.
+    pub fn synced_txg(&self) -> base::Txg {
+        self.dmu.synced_txg()
+    }
+
+    pub(crate) fn me(&self) -> Result<Arc<Pool>> {
+        self.me
+            .upgrade()
+            .ok_or_else(|| Error::new(base::Kind::Stale, "the pool was exported"))
+    }
+}
+
+impl MapFeatures for Pool {
+    fn histogram(&self) -> bool {
+        self.features.is_enabled("com.delphix:spacemap_histogram")
+    }
+    fn v2(&self) -> bool {
+        self.features.is_enabled("com.delphix:spacemap_v2")
+    }
+    fn log(&self) -> bool {
+        self.features.is_enabled("com.delphix:log_spacemap") && self.vdev_zaps
+    }
+    fn count_histogram(&self, tx: &Tx, delta: i64) -> Result<()> {
+        self.features.activate(tx, "com.delphix:spacemap_histogram", delta)
+    }
+    fn activate_log(&self, tx: &Tx) -> Result<()> {
+        if self.features.is_active("com.delphix:log_spacemap") {
+            return Ok(());
+        }
+        self.features.activate(tx, "com.delphix:log_spacemap", 1)
+    }
+}
+
+/// Space as datasets see it (pool format §16.7).
+impl dsl::PoolSpace for Pool {
+    fn usable(&self, net_free: bool) -> u64 {
+        let c = self.space.class_stats(space::Class::Normal);
+        let slop = self.space.slop_space();
+        let reserve = if net_free { slop / 2 } else { slop };
+        c.dsize.saturating_sub(reserve)
+    }
+}
+
+/// Reads space maps when the allocator wants them.
+pub(crate) struct MapLoader(pub std::sync::Weak<SpaceMaps>);
+
+impl space::Loader for MapLoader {
+    fn load(&self, vdev: u64, ms: u64) -> Result<base::RangeSet> {
+        match self.0.upgrade() {
+            Some(m) => m.load(vdev, ms),
+            None => Err(Error::new(base::Kind::Stale, "the pool was exported")),
+        }
+    }
+}

@@ -1,0 +1,612 @@
+//! FUSE requests to the POSIX layer: node ids to znodes, types to types, nothing else.
+
+use fuse::{
+    ioctl, AttrReply, DirBuf, DirPlusBuf, Entry, Errno, Filesystem, IoctlReply, OpenArgs, Opened,
+    ReadBuf, Request, SetAttr, SetTime, Statfs, StatxReply, Time, WriteArgs, XattrNames, FOREVER,
+};
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+use zpl::{Cred, New, WriteOpts, Zfs, Znode};
+
+/// Attributes of objects that changed a moment ago are kept this long only: the space they take is
+/// known when their group is on disk.
+const FRESH: Duration = Duration::from_secs(1);
+/// What counts as a moment ago, seconds.
+const RECENT: i64 = 15;
+
+/// `fsx_xflags` of struct fsxattr against the `FS_*_FL` flags.
+const XFLAGS: [(u32, u32); 4] = [
+    (0x8, 0x10),         // immutable
+    (0x10, 0x20),        // append
+    (0x80, 0x40),        // nodump
+    (0x200, 0x2000_0000), // project inherit
+];
+
+struct Node {
+    z: Arc<Znode>,
+    lookups: u64,
+}
+
+#[derive(Default)]
+struct Nodes {
+    by_id: HashMap<u64, Node>,
+    /// Object → node id of the znode in use for it.
+    by_object: HashMap<u64, u64>,
+}
+
+/// One mounted file system as FUSE sees it.
+pub struct Bridge {
+    zfs: Arc<Zfs>,
+    nodes: Mutex<Nodes>,
+    next: AtomicU64,
+    /// Names that do not exist may be remembered: not where lookups ignore case.
+    negative: Duration,
+}
+
+type Result<T> = std::result::Result<T, Errno>;
+
+fn time(t: zpl::Time) -> Time {
+    Time { sec: t.sec, nsec: t.nsec }
+}
+
+fn time_in(t: Time) -> zpl::Time {
+    zpl::Time { sec: t.sec, nsec: t.nsec }
+}
+
+fn attr_out(a: &zpl::Attr) -> fuse::Attr {
+    fuse::Attr {
+        ino: a.ino,
+        size: a.size,
+        blocks: a.blocks,
+        atime: time(a.atime),
+        mtime: time(a.mtime),
+        ctime: time(a.ctime),
+        btime: Some(time(a.btime)),
+        mode: a.mode,
+        nlink: a.nlink.min(u32::MAX as u64) as u32,
+        uid: a.uid,
+        gid: a.gid,
+        rdev: a.rdev as u32,
+        // The kernel shifts by this: a power of two, and no more than it can handle.
+        blksize: a.blksize.next_power_of_two().clamp(512, 1 << 20),
+    }
+}
+
+fn cred(req: &Request) -> Cred {
+    let pid = req.pid;
+    let supp = req.supp_group;
+    Cred {
+        uid: req.uid,
+        gid: req.gid,
+        groups: Some(Arc::new(move |gid| supp == Some(gid) || in_group(pid, gid))),
+        privileged: req.uid == 0,
+    }
+}
+
+/// Whether the process is in the supplementary group.
+fn in_group(pid: u32, gid: u32) -> bool {
+    if pid == 0 {
+        return false;
+    }
+    let Ok(text) = std::fs::read_to_string(format!("/proc/{pid}/status")) else { return false };
+    text.lines()
+        .find_map(|l| l.strip_prefix("Groups:"))
+        .is_some_and(|l| l.split_whitespace().any(|g| g.parse() == Ok(gid)))
+}
+
+impl Bridge {
+    pub fn new(zfs: Arc<Zfs>) -> Result<Bridge> {
+        let root = zfs.root()?;
+        let mut nodes = Nodes::default();
+        nodes.by_object.insert(root.object, fuse::ROOT);
+        nodes.by_id.insert(fuse::ROOT, Node { z: root, lookups: 1 });
+        let negative = if zfs.case == 0 { FOREVER } else { Duration::ZERO };
+        Ok(Bridge { zfs, nodes: Mutex::new(nodes), next: AtomicU64::new(2), negative })
+    }
+
+    fn node(&self, id: u64) -> Result<Arc<Znode>> {
+        let n = self.nodes.lock().unwrap_or_else(|e| e.into_inner());
+        n.by_id.get(&id).map(|n| n.z.clone()).ok_or(Errno::ESTALE)
+    }
+
+    /// The node id of a znode, with one more lookup.
+    fn enter(&self, z: &Arc<Znode>) -> u64 {
+        let mut n = self.nodes.lock().unwrap_or_else(|e| e.into_inner());
+        if let Some(id) = n.by_object.get(&z.object).copied() {
+            if let Some(node) = n.by_id.get_mut(&id) {
+                if Arc::ptr_eq(&node.z, z) {
+                    node.lookups += 1;
+                    return id;
+                }
+            }
+        }
+        // Never an id twice: the object number may come back, the node id does not.
+        let id = self.next.fetch_add(1, Ordering::Relaxed);
+        n.by_object.insert(z.object, id);
+        n.by_id.insert(id, Node { z: z.clone(), lookups: 1 });
+        id
+    }
+
+    fn ttl(&self, a: &zpl::Attr) -> Duration {
+        let now = Time::now().sec;
+        if (now - a.ctime.sec).abs() <= RECENT || (now - a.atime.sec).abs() <= RECENT {
+            FRESH
+        } else {
+            FOREVER
+        }
+    }
+
+    fn entry(&self, z: &Arc<Znode>) -> Entry {
+        let a = self.zfs.getattr(z);
+        Entry {
+            node: self.enter(z),
+            generation: a.generation as u64,
+            attr: attr_out(&a),
+            entry_ttl: if self.zfs.case == 0 { FOREVER } else { FRESH },
+            attr_ttl: self.ttl(&a),
+        }
+    }
+
+    fn attr(&self, z: &Znode) -> AttrReply {
+        let a = self.zfs.getattr(z);
+        AttrReply { attr: attr_out(&a), ttl: self.ttl(&a) }
+    }
+
+    /// Tells how many nodes the kernel knows.
+    pub fn known_nodes(&self) -> usize {
+        self.nodes.lock().unwrap_or_else(|e| e.into_inner()).by_id.len()
+    }
+}
+
+const O_ACCMODE: i32 = 3;
+const O_WRONLY: i32 = 1;
+const O_TRUNC: i32 = 0o1000;
+const O_APPEND: i32 = 0o2000;
+const O_DSYNC: i32 = 0o10000;
+
+impl Filesystem for Bridge {
+    fn destroy(&self) {
+        let all = std::mem::take(&mut *self.nodes.lock().unwrap_or_else(|e| e.into_inner()));
+        drop(all);
+        // What was unlinked but open goes now; a failure leaves it on the queue for the next mount.
+        let _ = self.zfs.stop();
+    }
+
+    fn lookup(&self, req: &Request, parent: u64, name: &[u8]) -> Result<Entry> {
+        let dir = self.node(parent)?;
+        match self.zfs.lookup(&dir, name, &cred(req)) {
+            Ok(z) => Ok(self.entry(&z)),
+            Err(e) if e.kind == base::Kind::NotFound => Ok(Entry::negative(self.negative)),
+            Err(e) => Err(e.into()),
+        }
+    }
+
+    fn forget(&self, node: u64, nlookup: u64) {
+        if node == fuse::ROOT {
+            return;
+        }
+        let gone = {
+            let mut n = self.nodes.lock().unwrap_or_else(|e| e.into_inner());
+            let Some(e) = n.by_id.get_mut(&node) else { return };
+            e.lookups = e.lookups.saturating_sub(nlookup);
+            if e.lookups > 0 {
+                return;
+            }
+            let gone = n.by_id.remove(&node);
+            if let Some(g) = &gone {
+                if n.by_object.get(&g.z.object) == Some(&node) {
+                    n.by_object.remove(&g.z.object);
+                }
+            }
+            gone
+        };
+        let unlinked = gone.as_ref().is_some_and(|n| n.z.fixed().links == 0);
+        drop(gone);
+        if unlinked {
+            let _ = self.zfs.reap();
+        }
+    }
+
+    fn getattr(&self, _: &Request, node: u64, _: Option<u64>) -> Result<AttrReply> {
+        Ok(self.attr(&*self.node(node)?))
+    }
+
+    fn setattr(&self, req: &Request, node: u64, set: &SetAttr) -> Result<AttrReply> {
+        let z = self.node(node)?;
+        let at = |t: Option<SetTime>| {
+            t.map(|t| match t {
+                SetTime::Now => zpl::SetTime::Now,
+                SetTime::At(t) => zpl::SetTime::To(time_in(t)),
+            })
+        };
+        let set = zpl::SetAttr {
+            mode: set.mode,
+            uid: set.uid,
+            gid: set.gid,
+            size: set.size,
+            atime: at(set.atime),
+            mtime: at(set.mtime),
+            ctime: set.ctime.map(time_in),
+            kill_suidgid: set.kill_suidgid,
+            through_handle: set.fh.is_some(),
+        };
+        let a = self.zfs.setattr(&z, &set, &cred(req))?;
+        Ok(AttrReply { attr: attr_out(&a), ttl: self.ttl(&a) })
+    }
+
+    fn statx(
+        &self,
+        _: &Request,
+        node: u64,
+        _: Option<u64>,
+        _: u32,
+        _: u32,
+    ) -> Result<StatxReply> {
+        let a = self.zfs.getattr(&*self.node(node)?);
+        // STATX_ATTR_IMMUTABLE, _APPEND and _NODUMP have the numbers of the FS_*_FL flags.
+        Ok(StatxReply {
+            attr: attr_out(&a),
+            ttl: self.ttl(&a),
+            attributes: (a.fs_flags & 0x70) as u64,
+            attributes_mask: 0x70,
+        })
+    }
+
+    fn readlink(&self, _: &Request, node: u64) -> Result<Vec<u8>> {
+        Ok(self.zfs.readlink(&*self.node(node)?)?)
+    }
+
+    fn symlink(&self, req: &Request, parent: u64, name: &[u8], target: &[u8]) -> Result<Entry> {
+        let dir = self.node(parent)?;
+        let z = self.zfs.create(&dir, name, &New::symlink(target), &cred(req))?;
+        Ok(self.entry(&z))
+    }
+
+    fn mknod(
+        &self,
+        req: &Request,
+        parent: u64,
+        name: &[u8],
+        mode: u32,
+        rdev: u32,
+    ) -> Result<Entry> {
+        let dir = self.node(parent)?;
+        let new = New::device(mode, req.umask, rdev as u64);
+        let z = self.zfs.create(&dir, name, &new, &cred(req))?;
+        Ok(self.entry(&z))
+    }
+
+    fn mkdir(&self, req: &Request, parent: u64, name: &[u8], mode: u32) -> Result<Entry> {
+        let dir = self.node(parent)?;
+        let z = self.zfs.create(&dir, name, &New::dir(mode, req.umask), &cred(req))?;
+        Ok(self.entry(&z))
+    }
+
+    fn unlink(&self, req: &Request, parent: u64, name: &[u8]) -> Result<()> {
+        Ok(self.zfs.unlink(&self.node(parent)?, name, &cred(req))?)
+    }
+
+    fn rmdir(&self, req: &Request, parent: u64, name: &[u8]) -> Result<()> {
+        Ok(self.zfs.rmdir(&self.node(parent)?, name, &cred(req))?)
+    }
+
+    fn rename(
+        &self,
+        req: &Request,
+        parent: u64,
+        name: &[u8],
+        new_parent: u64,
+        new_name: &[u8],
+        flags: u32,
+    ) -> Result<()> {
+        let (from, to) = (self.node(parent)?, self.node(new_parent)?);
+        Ok(self.zfs.rename(&from, name, &to, new_name, flags, &cred(req))?)
+    }
+
+    fn link(&self, req: &Request, node: u64, new_parent: u64, new_name: &[u8]) -> Result<Entry> {
+        let z = self.node(node)?;
+        self.zfs.link(&z, &self.node(new_parent)?, new_name, &cred(req))?;
+        Ok(self.entry(&z))
+    }
+
+    fn open(&self, req: &Request, node: u64, args: OpenArgs) -> Result<Opened> {
+        let z = self.node(node)?;
+        self.open_checked(req, &z, args)
+    }
+
+    fn create(
+        &self,
+        req: &Request,
+        parent: u64,
+        name: &[u8],
+        mode: u32,
+        _: OpenArgs,
+    ) -> Result<(Entry, Opened)> {
+        let dir = self.node(parent)?;
+        let z = self.zfs.create(&dir, name, &New::file(mode, req.umask), &cred(req))?;
+        Ok((self.entry(&z), Opened { fh: 0, flags: fuse::wire::fopen::KEEP_CACHE }))
+    }
+
+    fn tmpfile(
+        &self,
+        req: &Request,
+        parent: u64,
+        mode: u32,
+        _: OpenArgs,
+    ) -> Result<(Entry, Opened)> {
+        let dir = self.node(parent)?;
+        let z = self.zfs.tmpfile(&dir, &New::file(mode, req.umask), &cred(req))?;
+        Ok((self.entry(&z), Opened { fh: 0, flags: fuse::wire::fopen::KEEP_CACHE }))
+    }
+
+    fn read(
+        &self,
+        _: &Request,
+        node: u64,
+        _: u64,
+        offset: u64,
+        size: u32,
+        out: &mut ReadBuf,
+    ) -> Result<()> {
+        let z = self.node(node)?;
+        let want = (z.size().saturating_sub(offset)).min(size as u64) as usize;
+        let mut r = Ok(0);
+        out.fill(want, |buf| r = self.zfs.read(&z, offset, buf));
+        r?;
+        Ok(())
+    }
+
+    fn write(
+        &self,
+        _: &Request,
+        node: u64,
+        _: u64,
+        offset: u64,
+        data: &[u8],
+        args: WriteArgs,
+    ) -> Result<u32> {
+        let z = self.node(node)?;
+        let opts = WriteOpts {
+            append: false,
+            sync: !args.cached && args.open_flags & O_DSYNC != 0,
+            kill_suidgid: args.kill_suidgid,
+        };
+        Ok(self.zfs.write(&z, offset, data, opts)? as u32)
+    }
+
+    fn release(&self, _: &Request, _: u64, _: u64, _: i32) {}
+
+    fn fsync(&self, _: &Request, node: u64, _: u64, _: bool) -> Result<()> {
+        Ok(self.zfs.fsync(Some(&*self.node(node)?))?)
+    }
+
+    fn opendir(&self, req: &Request, node: u64, _: i32) -> Result<Opened> {
+        self.zfs.opendir(&*self.node(node)?, &cred(req))?;
+        Ok(Opened::default())
+    }
+
+    fn readdir(
+        &self,
+        _: &Request,
+        node: u64,
+        _: u64,
+        offset: u64,
+        out: &mut DirBuf,
+    ) -> Result<()> {
+        let dir = self.node(node)?;
+        self.zfs.readdir(&dir, offset, |e| {
+            Ok(!out.add(e.object, e.next, e.dtype as u32, e.name))
+        })?;
+        Ok(())
+    }
+
+    fn readdirplus(
+        &self,
+        _: &Request,
+        node: u64,
+        _: u64,
+        offset: u64,
+        out: &mut DirPlusBuf,
+    ) -> Result<()> {
+        let dir = self.node(node)?;
+        self.zfs.readdir(&dir, offset, |e| {
+            if !out.fits(e.name.len()) {
+                return Ok(false);
+            }
+            if e.name == b"." || e.name == b".." {
+                return Ok(!out.add_plain(e.object, e.next, e.dtype as u32, e.name));
+            }
+            match self.zfs.get(e.object) {
+                Ok(z) => Ok(!out.add(&self.entry(&z), e.next, e.name)),
+                // Removed meanwhile, or damaged: the name is listed, looking it up tells.
+                Err(_) => Ok(!out.add_plain(e.object, e.next, e.dtype as u32, e.name)),
+            }
+        })?;
+        Ok(())
+    }
+
+    fn fsyncdir(&self, _: &Request, node: u64, _: u64, _: bool) -> Result<()> {
+        Ok(self.zfs.fsync(Some(&*self.node(node)?))?)
+    }
+
+    fn statfs(&self, _: &Request, node: u64) -> Result<Statfs> {
+        let z = self.node(node)?;
+        let s = self.zfs.statfs(Some(&z))?;
+        Ok(Statfs {
+            blocks: s.blocks,
+            bfree: s.bfree,
+            bavail: s.bavail,
+            files: s.files,
+            ffree: s.ffree,
+            bsize: s.bsize as u32,
+            namelen: s.namelen,
+            frsize: s.bsize as u32,
+        })
+    }
+
+    fn setxattr(
+        &self,
+        req: &Request,
+        node: u64,
+        name: &[u8],
+        value: &[u8],
+        flags: u32,
+        kill_sgid: bool,
+    ) -> Result<()> {
+        let z = self.node(node)?;
+        Ok(self.zfs.setxattr(&z, name, value, flags, kill_sgid, &cred(req))?)
+    }
+
+    fn getxattr(&self, req: &Request, node: u64, name: &[u8]) -> Result<Vec<u8>> {
+        Ok(self.zfs.getxattr(&*self.node(node)?, name, &cred(req))?)
+    }
+
+    fn listxattr(&self, req: &Request, node: u64, out: &mut XattrNames) -> Result<()> {
+        for n in self.zfs.listxattr(&*self.node(node)?, &cred(req))? {
+            out.add(&n);
+        }
+        Ok(())
+    }
+
+    fn removexattr(&self, req: &Request, node: u64, name: &[u8]) -> Result<()> {
+        Ok(self.zfs.removexattr(&*self.node(node)?, name, &cred(req))?)
+    }
+
+    fn access(&self, req: &Request, node: u64, mask: u32) -> Result<()> {
+        Ok(self.zfs.access(&*self.node(node)?, mask, &cred(req))?)
+    }
+
+    fn ioctl(
+        &self,
+        req: &Request,
+        node: u64,
+        _: u64,
+        _: u32,
+        cmd: u32,
+        input: &[u8],
+        _: u32,
+    ) -> Result<IoctlReply> {
+        let z = self.node(node)?;
+        let a = self.zfs.getattr(&z);
+        let word = |at: usize| -> Result<u32> {
+            let b = input.get(at..at + 4).ok_or(Errno::EINVAL)?;
+            Ok(u32::from_le_bytes(b.try_into().map_err(|_| Errno::EINVAL)?))
+        };
+        let data = match cmd {
+            ioctl::FS_IOC_GETFLAGS => a.fs_flags.to_le_bytes().to_vec(),
+            ioctl::FS_IOC_SETFLAGS => {
+                self.zfs.set_fs_flags(&z, word(0)?, &cred(req))?;
+                Vec::new()
+            }
+            ioctl::FS_IOC_GETVERSION => (a.generation as u64).to_le_bytes().to_vec(),
+            ioctl::FS_IOC_FSGETXATTR => {
+                let mut x = 0u32;
+                for (xflag, flag) in XFLAGS {
+                    if a.fs_flags & flag != 0 {
+                        x |= xflag;
+                    }
+                }
+                let mut b = vec![0; 28];
+                b[..4].copy_from_slice(&x.to_le_bytes());
+                b[12..16].copy_from_slice(&a.projid.to_le_bytes());
+                b
+            }
+            ioctl::FS_IOC_FSSETXATTR => {
+                let x = word(0)?;
+                let known = XFLAGS.iter().fold(0, |m, (xflag, _)| m | xflag);
+                if x & !known != 0 || word(4)? != 0 {
+                    return Err(Errno::EOPNOTSUPP);
+                }
+                let mut flags = 0;
+                for (xflag, flag) in XFLAGS {
+                    if x & xflag != 0 {
+                        flags |= flag;
+                    }
+                }
+                if flags != a.fs_flags {
+                    self.zfs.set_fs_flags(&z, flags, &cred(req))?;
+                }
+                if word(12)? != a.projid {
+                    self.zfs.set_project(&z, word(12)?, &cred(req))?;
+                }
+                Vec::new()
+            }
+            _ => return Err(Errno::ENOTTY),
+        };
+        Ok(IoctlReply { result: 0, data })
+    }
+
+    fn fallocate(
+        &self,
+        _: &Request,
+        node: u64,
+        _: u64,
+        offset: u64,
+        length: u64,
+        mode: u32,
+    ) -> Result<()> {
+        Ok(self.zfs.fallocate(&*self.node(node)?, offset, length, mode)?)
+    }
+
+    fn lseek(&self, _: &Request, node: u64, _: u64, offset: u64, whence: u32) -> Result<u64> {
+        const SEEK_DATA: u32 = 3;
+        const SEEK_HOLE: u32 = 4;
+        let z = self.node(node)?;
+        match whence {
+            SEEK_DATA => Ok(self.zfs.seek(&z, offset, true)?),
+            SEEK_HOLE => Ok(self.zfs.seek(&z, offset, false)?),
+            _ => Err(Errno::EINVAL),
+        }
+    }
+
+    fn copy_file_range(
+        &self,
+        _: &Request,
+        node_in: u64,
+        _: u64,
+        offset_in: u64,
+        node_out: u64,
+        _: u64,
+        offset_out: u64,
+        length: u64,
+        flags: u64,
+    ) -> Result<u64> {
+        if flags != 0 {
+            return Err(Errno::EINVAL);
+        }
+        let (from, to) = (self.node(node_in)?, self.node(node_out)?);
+        Ok(self.zfs.copy_range(&from, offset_in, &to, offset_out, length)?)
+    }
+
+    fn syncfs(&self, _: &Request, _: u64) -> Result<()> {
+        Ok(self.zfs.fsync(None)?)
+    }
+}
+
+impl Bridge {
+    fn open_checked(&self, req: &Request, z: &Arc<Znode>, args: OpenArgs) -> Result<Opened> {
+        let acc = args.flags & O_ACCMODE;
+        let truncate = args.flags & O_TRUNC != 0;
+        let c = cred(req);
+        self.zfs.open_file(
+            z,
+            acc != O_WRONLY,
+            acc != 0,
+            args.flags & O_APPEND != 0,
+            truncate,
+            &c,
+        )?;
+        if truncate {
+            let set = zpl::SetAttr {
+                size: Some(0),
+                kill_suidgid: args.kill_suidgid,
+                through_handle: true,
+                ..zpl::SetAttr::default()
+            };
+            self.zfs.setattr(z, &set, &c)?;
+        }
+        Ok(Opened { fh: 0, flags: fuse::wire::fopen::KEEP_CACHE })
+    }
+}

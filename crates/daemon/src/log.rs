@@ -1,0 +1,37 @@
+//! Messages of the daemon: to standard error in the foreground, to syslog's socket otherwise.
+
+use std::io::Write;
+use std::os::unix::net::UnixDatagram;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+static SYSLOG: AtomicBool = AtomicBool::new(false);
+
+/// From now on messages go to the system log (`/dev/log`).
+pub fn use_syslog() {
+    SYSLOG.store(true, Ordering::Relaxed);
+}
+
+fn send(severity: u8, text: &str) {
+    if SYSLOG.load(Ordering::Relaxed) {
+        // Facility daemon (3).
+        let line = format!("<{}>zfs-fuse[{}]: {text}", 3 * 8 + severity, std::process::id());
+        if let Ok(s) = UnixDatagram::unbound() {
+            if s.send_to(line.as_bytes(), "/dev/log").is_ok() {
+                return;
+            }
+        }
+    }
+    let _ = writeln!(std::io::stderr(), "zfs-fuse: {text}");
+}
+
+pub fn error(text: &str) {
+    send(3, text);
+}
+
+pub fn warn(text: &str) {
+    send(4, text);
+}
+
+pub fn info(text: &str) {
+    send(6, text);
+}

@@ -1,0 +1,357 @@
+//! Mounted file systems: from a dataset to a directory and back.
+
+use crate::bridge::Bridge;
+use crate::intent::{self, Log};
+use crate::service::{Entry, Service};
+use crate::values;
+use base::{bail, Error, Kind, Result};
+use dsl::Dataset;
+use fuse::{Atime, Config, MountOptions, Session, Unmount};
+use pool::{OpenSet, Pool};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Condvar, Mutex};
+use zap::Zap;
+use zpl::{AclType, IntentLog, LogBias, NoLog, Props, SpaceInfo, SyncMode, Whose, XattrMode, Zfs};
+
+/// One mounted file system.
+pub struct Mounted {
+    /// Dataset object.
+    pub object: u64,
+    pub path: PathBuf,
+    pub zfs: Arc<Zfs>,
+    pub ds: Arc<Dataset>,
+    /// Properties overridden for this mount only (`-o`).
+    pub temporary: Vec<(String, String)>,
+    mount: fuse::Mount,
+    session: fuse::Handle,
+    notifier: fuse::Notifier,
+    /// The directory was made by us and its place was not chosen by the user: remove it afterwards.
+    remove_dir: bool,
+    ended: Arc<(Mutex<bool>, Condvar)>,
+}
+
+/// Figures of a dataset for statfs and quotas.
+struct Figures {
+    ds: Arc<Dataset>,
+    set: Arc<OpenSet>,
+    readonly: bool,
+}
+
+impl SpaceInfo for Figures {
+    fn space(&self) -> zpl::Space {
+        let objects = self.set.os.object_count();
+        let available = self.ds.available().bytes;
+        zpl::Space {
+            referenced: self.ds.phys().referenced_bytes,
+            available,
+            objects,
+            objects_free: (1u64 << 48) - objects,
+        }
+    }
+
+    fn usage(&self, whose: Whose, id: u64) -> Result<Option<zpl::Usage>> {
+        let object = match whose {
+            Whose::User => dmu::USERUSED_OBJECT,
+            Whose::Group => dmu::GROUPUSED_OBJECT,
+            Whose::Project => dmu::PROJECTUSED_OBJECT,
+        };
+        if self.set.os.policy().accounting_flags == 0 {
+            return Ok(None);
+        }
+        let dn = match self.set.os.hold(object) {
+            Ok(dn) => dn,
+            Err(e) if e.kind == Kind::NotFound => return Ok(Some(zpl::Usage::default())),
+            Err(e) => return Err(e),
+        };
+        let z = Zap::new(&dn);
+        let key = zap::hex_key(id);
+        let bytes = z.get(key.as_str())?.unwrap_or(0);
+        let objects = z.get(format!("obj-{key}").as_str())?.unwrap_or(0);
+        Ok(Some(zpl::Usage { bytes, objects }))
+    }
+
+    fn read_only(&self) -> bool {
+        self.readonly
+    }
+
+    fn fsid(&self) -> u64 {
+        self.ds.phys().fsid_guid
+    }
+}
+
+/// What the POSIX layer does, from properties (and the overrides of one mount).
+pub fn zpl_props(pool: &Pool, ds: &Dataset, temporary: &[(String, String)]) -> Result<Props> {
+    let num = |name: &str| values::number(ds, name, temporary);
+    let enabled = |guid: &str| {
+        pool.feature_store().is_some_and(|f| dsl::Features::is_enabled(&**f, guid))
+    };
+    Ok(Props {
+        readonly: num("readonly")? != 0 || pool.is_readonly() || ds.is_snapshot(),
+        atime: num("atime")? != 0,
+        relatime: num("relatime")? != 0,
+        recordsize: num("recordsize")? as usize,
+        xattr: match num("xattr")? {
+            0 => XattrMode::Off,
+            1 => XattrMode::Dir,
+            _ => XattrMode::Sa,
+        },
+        acltype: match num("acltype")? {
+            1 => AclType::Posix,
+            _ => AclType::Off,
+        },
+        dnode_slots: match num("dnodesize")? {
+            0 => 1,
+            1 => 2,
+            n => (n / 512).clamp(1, 32) as u8,
+        },
+        sync: match num("sync")? {
+            1 => SyncMode::Always,
+            2 => SyncMode::Disabled,
+            _ => SyncMode::Standard,
+        },
+        logbias: match num("logbias")? {
+            1 => LogBias::Throughput,
+            _ => LogBias::Latency,
+        },
+        longname: enabled("org.zfsonlinux:longname") && num("longname")? != 0,
+        project_quota: enabled("org.zfsonlinux:project_quota"),
+        enforce: false,
+        xattr_compat: false,
+    })
+}
+
+fn mount_options(name: &str, ds: &Dataset, p: &Props, temporary: &[(String, String)]) -> Result<MountOptions> {
+    let on = |prop: &str| values::number(ds, prop, temporary).map(|v| v != 0);
+    let mut o = MountOptions::new(name);
+    o.read_only = p.readonly;
+    o.nosuid = !on("setuid")?;
+    o.nodev = !on("devices")?;
+    o.noexec = !on("exec")?;
+    o.atime = match (p.atime, p.relatime) {
+        (false, _) => Atime::Noatime,
+        (true, true) => Atime::Relatime,
+        (true, false) => Atime::Strictatime,
+    };
+    Ok(o)
+}
+
+fn is_empty_dir(path: &Path) -> std::io::Result<bool> {
+    Ok(std::fs::read_dir(path)?.next().is_none())
+}
+
+impl Service {
+    /// Mounts a file system. `path` must be the place it belongs to; `own_place` says that the
+    /// place was chosen by the user (its directory is then not removed afterwards).
+    pub fn mount(
+        self: &Arc<Self>,
+        entry: &Arc<Entry>,
+        ds: &Arc<Dataset>,
+        path: &Path,
+        own_place: bool,
+        temporary: Vec<(String, String)>,
+        overlay: bool,
+    ) -> Result<()> {
+        let name = ds.full_name();
+        let fail = |e: Error| Error::new(e.kind, format!("cannot mount '{name}': {e}"));
+        if entry.mounted(ds.object()).is_some() {
+            bail!(Busy, "cannot mount '{name}': filesystem already mounted");
+        }
+        let pool = &entry.pool;
+        let mut made = false;
+        match std::fs::symlink_metadata(path) {
+            Ok(m) if !m.is_dir() => {
+                bail!(NotDir, "cannot mount '{name}': {} is not a directory", path.display())
+            }
+            Ok(_) => {
+                if !overlay && !is_empty_dir(path).map_err(Error::from).map_err(fail)? {
+                    bail!(
+                        NotEmpty,
+                        "cannot mount '{}': directory is not empty",
+                        path.display()
+                    );
+                }
+            }
+            Err(e) if e.kind() == std::io::ErrorKind::NotFound => {
+                std::fs::create_dir_all(path).map_err(|e| {
+                    Error::new(
+                        Error::from(e).kind,
+                        format!(
+                            "cannot mount '{name}': failed to create mountpoint {}",
+                            path.display()
+                        ),
+                    )
+                })?;
+                made = true;
+            }
+            Err(e) => return Err(fail(e.into())),
+        }
+        let r = self.mount_on(entry, ds, path, own_place, made, temporary);
+        if r.is_err() && made {
+            let _ = std::fs::remove_dir(path);
+        }
+        r.map_err(fail)?;
+        let _ = pool;
+        Ok(())
+    }
+
+    fn mount_on(
+        self: &Arc<Self>,
+        entry: &Arc<Entry>,
+        ds: &Arc<Dataset>,
+        path: &Path,
+        own_place: bool,
+        made: bool,
+        temporary: Vec<(String, String)>,
+    ) -> Result<()> {
+        let pool = &entry.pool;
+        let name = ds.full_name();
+        if ds.is_inconsistent() {
+            bail!(Busy, "the dataset is incomplete: a receive or destroy was interrupted");
+        }
+        let set = pool.open_dataset(ds)?;
+        let props = zpl_props(pool, ds, &temporary)?;
+        let log: Arc<dyn IntentLog> = match set.zil() {
+            Some(z) => Arc::new(Log::new(z.clone(), pool)),
+            None => Arc::new(NoLog),
+        };
+        let figures = Figures {
+            ds: ds.clone(),
+            set: set.clone(),
+            readonly: pool.is_readonly() || ds.is_snapshot(),
+        };
+        let zfs = Zfs::open(
+            &set.os,
+            zpl::Mount {
+                clock: pool.env.clock.clone(),
+                props: props.clone(),
+                space: Arc::new(figures),
+                log,
+                pool_version: pool.version(),
+            },
+        )?;
+        if let Some(zil) = set.zil() {
+            intent::replay(pool, &zfs, zil, &name)?;
+            zfs.start()?;
+        }
+        let options = mount_options(&name, ds, &props, &temporary)?;
+        let bridge = Arc::new(
+            Bridge::new(zfs.clone()).map_err(|e| Error::new(Kind::from_errno(e.0), "root node"))?,
+        );
+        let (fd, mount) = fuse::mount(path, &options)?;
+        let config = Config {
+            posix_acl: props.acltype == AclType::Posix,
+            ..Config::default()
+        };
+        let session = Session::new(bridge, fd, config);
+        let ended = Arc::new((Mutex::new(false), Condvar::new()));
+        let mounted = Arc::new(Mounted {
+            object: ds.object(),
+            path: mount.path().to_path_buf(),
+            zfs: zfs.clone(),
+            ds: ds.clone(),
+            temporary,
+            session: session.handle(),
+            notifier: session.notifier(),
+            mount,
+            remove_dir: made || !own_place,
+            ended: ended.clone(),
+        });
+        entry.add_mount(mounted.clone());
+        let service = Arc::downgrade(self);
+        let entry2 = entry.clone();
+        std::thread::Builder::new()
+            .name(format!("fuse {name}"))
+            .spawn(move || {
+                if let Err(e) = session.run() {
+                    crate::log::error(&format!("{}: {e}", mounted.ds.full_name()));
+                }
+                let r = mounted.settle(&entry2, &set);
+                if let Err(e) = r {
+                    crate::log::error(&format!("unmounting {}: {e}", mounted.ds.full_name()));
+                }
+                entry2.remove_mount(mounted.object);
+                let (m, cv) = &*ended;
+                *m.lock().unwrap_or_else(|e| e.into_inner()) = true;
+                cv.notify_all();
+                drop(service);
+            })
+            .map_err(Error::from)?;
+        Ok(())
+    }
+
+    /// Mounts a file system where its properties say. `Ok(false)`: it is not to be mounted
+    /// (legacy, none, canmount=off …) and nobody insisted.
+    pub fn mount_default(
+        self: &Arc<Self>,
+        entry: &Arc<Entry>,
+        ds: &Arc<Dataset>,
+        temporary: Vec<(String, String)>,
+        overlay: bool,
+    ) -> Result<bool> {
+        let Some(place) = self.mountpoint(entry, ds)? else { return Ok(false) };
+        let overlay = overlay || values::number(ds, "overlay", &temporary)? != 0;
+        self.mount(entry, ds, &place.path, place.local, temporary, overlay)?;
+        Ok(true)
+    }
+
+    /// Unmounts; returns when everything of it is on disk and the dataset is closed.
+    pub fn unmount(&self, entry: &Arc<Entry>, m: &Arc<Mounted>, force: bool) -> Result<()> {
+        let name = m.ds.full_name();
+        let how = if force { Unmount::Force } else { Unmount::Normal };
+        m.mount.unmount(how).map_err(|e| {
+            let why = match e.kind {
+                Kind::Busy => "pool or dataset is busy".to_string(),
+                _ => e.to_string(),
+            };
+            Error::new(e.kind, format!("cannot unmount '{}': {why}", m.path.display()))
+        })?;
+        if force {
+            m.session.stop();
+        }
+        let (lock, cv) = &*m.ended;
+        let mut g = lock.lock().unwrap_or_else(|e| e.into_inner());
+        while !*g {
+            g = cv.wait(g).unwrap_or_else(|e| e.into_inner());
+        }
+        drop(g);
+        let _ = (entry, name);
+        if m.remove_dir {
+            let _ = std::fs::remove_dir(&m.path);
+        }
+        Ok(())
+    }
+}
+
+impl Mounted {
+    /// After the session has ended: everything on disk, the log empty, the dataset closed.
+    fn settle(&self, entry: &Entry, set: &OpenSet) -> Result<()> {
+        let pool = &entry.pool;
+        let r = (|| {
+            self.zfs.stop()?;
+            if let Some(zil) = set.zil() {
+                pool.sync()?;
+                zil.destroy()?;
+                pool.sync()?;
+            }
+            Ok(())
+        })();
+        pool.close_dataset(self.object);
+        r
+    }
+
+    /// Properties changed: what can follow at once does. Mount options of the kernel follow where
+    /// remounting is allowed.
+    pub fn refresh(&self, pool: &Pool) -> Result<()> {
+        let p = zpl_props(pool, &self.ds, &self.temporary)?;
+        let options = mount_options(&self.ds.full_name(), &self.ds, &p, &self.temporary)?;
+        self.zfs.set_props(|old| *old = p);
+        match self.mount.remount(&options) {
+            Err(e) if e.kind == Kind::Unsupported => Ok(()),
+            r => r,
+        }
+    }
+
+    pub fn notifier(&self) -> &fuse::Notifier {
+        &self.notifier
+    }
+}

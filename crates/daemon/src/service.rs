@@ -1,0 +1,317 @@
+//! The state of the daemon: imported pools, their mounts, the cache file, the threads that ask for
+//! groups to be written.
+
+use crate::mounts::Mounted;
+use crate::values;
+use base::{bail, Error, Kind, Result};
+use disk::NvList;
+use dsl::Dataset;
+use env::Env;
+use pool::{OpenOptions, Pool, Tunables};
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, RwLock};
+use std::time::Duration;
+
+/// How often a group is written when there is something to write.
+const TXG_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// Where things are.
+#[derive(Clone, Debug)]
+pub struct Paths {
+    /// Pools to import at start.
+    pub cache_file: PathBuf,
+    /// Mount points of pools whose `mountpoint` is the default begin here: `/` for root.
+    pub mount_root: PathBuf,
+}
+
+/// One imported pool.
+pub struct Entry {
+    pub pool: Arc<Pool>,
+    /// Prefix of all mount points, for this import.
+    pub altroot: Option<PathBuf>,
+    /// Cache file the pool is recorded in; `None`: in none.
+    pub cache_file: Mutex<Option<PathBuf>>,
+    /// Mount options given at import, for every dataset.
+    pub mount_options: Vec<String>,
+    /// Monotonic nanoseconds of the import.
+    pub import_ns: u64,
+    mounts: Mutex<BTreeMap<u64, Arc<Mounted>>>,
+    /// Requests that change the shape of the pool (export, destroy) hold it for writing.
+    pub gate: RwLock<()>,
+    stop: AtomicBool,
+}
+
+/// Where a dataset belongs.
+pub struct Place {
+    pub path: PathBuf,
+    /// The `mountpoint` property is set on the dataset itself.
+    pub local: bool,
+}
+
+pub struct Service {
+    pub env: Env,
+    pub paths: Paths,
+    pub tunables: Tunables,
+    pools: Mutex<BTreeMap<String, Arc<Entry>>>,
+    /// Creation, import, export and destruction happen one at a time.
+    pub changes: Mutex<()>,
+}
+
+impl Entry {
+    pub fn mounted(&self, object: u64) -> Option<Arc<Mounted>> {
+        self.mounts.lock().unwrap_or_else(|e| e.into_inner()).get(&object).cloned()
+    }
+
+    /// All mounts, by path.
+    pub fn all_mounts(&self) -> Vec<Arc<Mounted>> {
+        let mut v: Vec<_> = self
+            .mounts
+            .lock()
+            .unwrap_or_else(|e| e.into_inner())
+            .values()
+            .cloned()
+            .collect();
+        v.sort_by(|a, b| a.path.cmp(&b.path));
+        v
+    }
+
+    pub(crate) fn add_mount(&self, m: Arc<Mounted>) {
+        self.mounts.lock().unwrap_or_else(|e| e.into_inner()).insert(m.object, m);
+    }
+
+    pub(crate) fn remove_mount(&self, object: u64) {
+        self.mounts.lock().unwrap_or_else(|e| e.into_inner()).remove(&object);
+    }
+}
+
+impl Service {
+    pub fn new(env: Env, paths: Paths, tunables: Tunables) -> Arc<Service> {
+        Arc::new(Service {
+            env,
+            paths,
+            tunables,
+            pools: Mutex::default(),
+            changes: Mutex::new(()),
+        })
+    }
+
+    /// All pools, by name.
+    pub fn pools(&self) -> Vec<Arc<Entry>> {
+        self.pools.lock().unwrap_or_else(|e| e.into_inner()).values().cloned().collect()
+    }
+
+    pub fn find(&self, name: &str) -> Option<Arc<Entry>> {
+        self.pools.lock().unwrap_or_else(|e| e.into_inner()).get(name).cloned()
+    }
+
+    /// The pool of that name, or "no such pool".
+    pub fn pool(&self, name: &str) -> Result<Arc<Entry>> {
+        match self.find(name) {
+            Some(e) => Ok(e),
+            None => bail!(NotFound, "cannot open '{name}': no such pool"),
+        }
+    }
+
+    /// Pool and dataset of a full name.
+    pub fn dataset(&self, name: &str) -> Result<(Arc<Entry>, Arc<Dataset>)> {
+        let pool = name.split(['/', '@', '#']).next().unwrap_or(name);
+        let missing =
+            || Error::new(Kind::NotFound, format!("cannot open '{name}': dataset does not exist"));
+        let entry = self.find(pool).ok_or_else(missing)?;
+        match entry.pool.dsl.dataset(name) {
+            Ok(ds) => Ok((entry, ds)),
+            Err(e) if e.kind == Kind::NotFound => Err(missing()),
+            Err(e) => Err(e.context(format!("cannot open '{name}'"))),
+        }
+    }
+
+    /// Takes a pool into service: from now on it is listed and its groups are written.
+    pub fn adopt(
+        self: &Arc<Self>,
+        pool: Arc<Pool>,
+        altroot: Option<PathBuf>,
+        cache_file: Option<PathBuf>,
+        mount_options: Vec<String>,
+    ) -> Result<Arc<Entry>> {
+        let entry = Arc::new(Entry {
+            import_ns: self.env.clock.monotonic_ns(),
+            pool,
+            altroot,
+            cache_file: Mutex::new(cache_file),
+            mount_options,
+            mounts: Mutex::default(),
+            gate: RwLock::new(()),
+            stop: AtomicBool::new(false),
+        });
+        let e2 = entry.clone();
+        let name = entry.pool.name();
+        std::thread::Builder::new().name(format!("txg {name}")).spawn(move || {
+            let pool = &e2.pool;
+            while !e2.stop.load(Ordering::Relaxed) {
+                if !pool.wait_for_work(TXG_TIMEOUT) || e2.stop.load(Ordering::Relaxed) {
+                    continue;
+                }
+                if let Err(e) = pool.sync() {
+                    if e2.stop.load(Ordering::Relaxed) {
+                        return;
+                    }
+                    crate::log::error(&format!("pool {}: {e}", pool.name()));
+                    std::thread::sleep(TXG_TIMEOUT);
+                }
+            }
+        })?;
+        self.pools
+            .lock()
+            .unwrap_or_else(|e| e.into_inner())
+            .insert(entry.pool.name(), entry.clone());
+        Ok(entry)
+    }
+
+    /// Takes a pool out of service; its mounts must be gone.
+    pub fn dismiss(&self, entry: &Entry) {
+        entry.stop.store(true, Ordering::Relaxed);
+        dmu::Driver::kick(&*entry.pool);
+        self.pools.lock().unwrap_or_else(|e| e.into_inner()).remove(&entry.pool.name());
+    }
+
+    /// Unmounts everything of a pool, children first. With `force` users are cut off.
+    pub fn unmount_all(&self, entry: &Arc<Entry>, force: bool) -> Result<()> {
+        for m in entry.all_mounts().into_iter().rev() {
+            self.unmount(entry, &m, force)?;
+        }
+        Ok(())
+    }
+
+    /// Where a file system belongs by its properties: `None` for legacy and none.
+    pub fn mountpoint(&self, entry: &Entry, ds: &Dataset) -> Result<Option<Place>> {
+        let (value, local) = values::mountpoint(self, entry, ds)?;
+        Ok(match value.as_str() {
+            "none" | "legacy" => None,
+            path => Some(Place { path: PathBuf::from(path), local }),
+        })
+    }
+
+    // ---- cache file ----------------------------------------------------------------------------
+
+    /// Writes the list of pools that belong into `file`.
+    pub fn write_cache(&self, file: &Path) -> Result<()> {
+        let mut list = NvList::new();
+        for e in self.pools() {
+            let here = e.cache_file.lock().unwrap_or_else(|e| e.into_inner()).clone();
+            if here.as_deref() == Some(file) {
+                let c = e.pool.full_config(0, e.pool.synced_txg(), false);
+                list.set(&e.pool.name(), disk::Value::NvList(c));
+            }
+        }
+        if let Some(dir) = file.parent() {
+            std::fs::create_dir_all(dir)?;
+        }
+        if list.is_empty() {
+            return match std::fs::remove_file(file) {
+                Err(e) if e.kind() != std::io::ErrorKind::NotFound => Err(e.into()),
+                _ => Ok(()),
+            };
+        }
+        // Never half a file: a new one takes the place of the old.
+        let tmp = file.with_extension("tmp");
+        std::fs::write(&tmp, list.pack_xdr())?;
+        std::fs::File::open(&tmp)?.sync_all()?;
+        std::fs::rename(&tmp, file)?;
+        Ok(())
+    }
+
+    /// Rewrites the cache file a pool is recorded in.
+    pub fn update_cache(&self, entry: &Entry) {
+        let file = entry.cache_file.lock().unwrap_or_else(|e| e.into_inner()).clone();
+        if let Some(f) = file {
+            if let Err(e) = self.write_cache(&f) {
+                crate::log::warn(&format!("cache file {}: {e}", f.display()));
+            }
+        }
+    }
+
+    /// Imports and mounts what the cache file lists. Failures are logged, not fatal.
+    pub fn import_cached(self: &Arc<Self>) {
+        let file = self.paths.cache_file.clone();
+        let bytes = match std::fs::read(&file) {
+            Ok(b) => b,
+            Err(e) if e.kind() == std::io::ErrorKind::NotFound => return,
+            Err(e) => {
+                crate::log::warn(&format!("cache file {}: {e}", file.display()));
+                return;
+            }
+        };
+        let list = match NvList::unpack(&bytes) {
+            Ok(l) => l,
+            Err(e) => {
+                crate::log::warn(&format!("cache file {}: {e}", file.display()));
+                return;
+            }
+        };
+        for (name, _) in list.iter() {
+            let Some(config) = list.get_nvlist(name) else { continue };
+            let opts = OpenOptions { tunables: self.tunables, ..OpenOptions::default() };
+            let r = Pool::open(self.env.clone(), config, opts).and_then(|pool| {
+                let e = self.adopt(pool, None, Some(file.clone()), Vec::new())?;
+                for (ds, err) in self.mount_pool(&e) {
+                    crate::log::warn(&format!("{ds}: {err}"));
+                }
+                Ok(())
+            });
+            if let Err(e) = r {
+                crate::log::error(&e.to_string());
+            }
+        }
+    }
+
+    /// Mounts everything of a pool that is to be mounted, parents first; returns what failed.
+    pub fn mount_pool(self: &Arc<Self>, entry: &Arc<Entry>) -> Vec<(String, Error)> {
+        let mut failed = Vec::new();
+        let mut todo: Vec<(PathBuf, Arc<Dataset>)> = Vec::new();
+        let dsl = &entry.pool.dsl;
+        let walk = dsl.root().and_then(|root| {
+            dsl.walk(&root, &mut |d| {
+                if d.phys().head_dataset_obj == 0 {
+                    return Ok(());
+                }
+                let ds = d.head()?;
+                if values::mountable(&ds)? && entry.mounted(ds.object()).is_none() {
+                    if let Some(place) = self.mountpoint(entry, &ds)? {
+                        todo.push((place.path, ds));
+                    }
+                }
+                Ok(())
+            })
+        });
+        if let Err(e) = walk {
+            failed.push((entry.pool.name(), e));
+        }
+        todo.sort_by(|a, b| a.0.cmp(&b.0));
+        let temporary = values::options(&entry.mount_options).unwrap_or_default();
+        for (_, ds) in todo {
+            if let Err(e) = self.mount_default(entry, &ds, temporary.clone(), false) {
+                failed.push((ds.full_name(), e));
+            }
+        }
+        failed
+    }
+
+    /// Orderly end: everything unmounted and written; pools stay recorded in their cache files.
+    pub fn shutdown(&self) {
+        for e in self.pools() {
+            for m in e.all_mounts().into_iter().rev() {
+                if self.unmount(&e, &m, false).is_err() {
+                    if let Err(err) = self.unmount(&e, &m, true) {
+                        crate::log::error(&err.to_string());
+                    }
+                }
+            }
+            self.dismiss(&e);
+            if let Err(err) = e.pool.close() {
+                crate::log::error(&format!("pool {}: {err}", e.pool.name()));
+            }
+        }
+    }
+}

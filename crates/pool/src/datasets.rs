@@ -1,0 +1,149 @@
+//! Object sets of datasets that somebody uses: mounted file systems, those being replayed.
+
+use crate::create::meta_compress;
+use crate::logstore::Store;
+use crate::{Pool, VERSION_FEATURES};
+use base::{bail, Result};
+use codec::compress;
+use disk::dnode::flags;
+use disk::objset as os_phys;
+use disk::os_type;
+use dmu::{Objset, Tx, WritePolicy};
+use dsl::Dataset;
+use std::sync::{Arc, OnceLock};
+use zil::{Header, Options, Zil};
+
+/// An open dataset.
+pub struct OpenSet {
+    pub ds: Arc<Dataset>,
+    pub os: Arc<Objset>,
+    zil: OnceLock<Arc<Zil>>,
+}
+
+impl OpenSet {
+    /// The intent log, if the dataset may be written.
+    pub fn zil(&self) -> Option<&Arc<Zil>> {
+        self.zil.get()
+    }
+}
+
+/// A native property's number as it is in effect, default included.
+pub fn prop_number(ds: &Dataset, name: &str) -> Result<u64> {
+    let Some(p) = disk::props::dataset(name) else { bail!(Invalid, "no property {name}") };
+    if let Some((v, _)) = ds.prop(name, p.inheritable())? {
+        if let Some(n) = v.int() {
+            return Ok(n);
+        }
+    }
+    Ok(p.default.value().and_then(|v| v.number()).unwrap_or(0))
+}
+
+impl Pool {
+    pub(crate) fn open_set(&self, object: u64) -> Option<Arc<OpenSet>> {
+        self.sets.lock().unwrap_or_else(|e| e.into_inner()).get(&object).cloned()
+    }
+
+    pub(crate) fn open_sets(&self) -> Vec<Arc<OpenSet>> {
+        self.sets.lock().unwrap_or_else(|e| e.into_inner()).values().cloned().collect()
+    }
+
+    /// How blocks of a dataset are written, from its properties.
+    pub fn write_policy(&self, ds: &Dataset) -> Result<WritePolicy> {
+        let version = self.version();
+        let f = self.features();
+        let num = |name: &str| prop_number(ds, name);
+        let lz4 = f.is_active("org.illumos:lz4_compress");
+        let (alg, level) = compress::from_property(num("compression")?)
+            .unwrap_or((compress::ON, 0));
+        let checksum = match num("checksum")? {
+            0 | 1 => codec::checksum::FLETCHER4,
+            n => (n & 0xff) as u8,
+        };
+        let accounting = if version < 15 {
+            0
+        } else if f.is_enabled("org.zfsonlinux:userobj_accounting") {
+            flags::USERUSED_ACCOUNTED | flags::USEROBJUSED_ACCOUNTED
+        } else {
+            flags::USERUSED_ACCOUNTED
+        };
+        Ok(WritePolicy {
+            compress: compress::resolve_on(alg, lz4),
+            zstd_level: level,
+            checksum,
+            copies: num("copies")?.clamp(1, 3) as u8,
+            redundant_metadata: num("redundant_metadata")? as u8,
+            meta_compress: meta_compress(f),
+            hole_birth: f.is_active("com.delphix:hole_birth"),
+            embedded_data: f.is_active("com.delphix:embedded_data"),
+            max_copies: if version < 2 { 1 } else { 3 },
+            is_mos: false,
+            used_bytes: version >= 3,
+            accounting_flags: accounting,
+            indblkshift: if version < VERSION_FEATURES { 14 } else { 17 },
+        })
+    }
+
+    /// Opens the object set of a dataset (once; later callers share it) for reading and, unless the
+    /// pool or the dataset forbids it, writing.
+    pub fn open_dataset(&self, ds: &Arc<Dataset>) -> Result<Arc<OpenSet>> {
+        let mut sets = self.sets.lock().unwrap_or_else(|e| e.into_inner());
+        if let Some(s) = sets.get(&ds.object()) {
+            return Ok(s.clone());
+        }
+        let readonly = self.is_readonly() || ds.is_snapshot();
+        let mut policy = self.write_policy(ds)?;
+        let os = ds.open_objset(policy.clone(), readonly)?;
+        if os.os_flags() & os_phys::USERACCT_COMPLETE == 0 {
+            // Space of old objects was never charged; charging only new ones would go below zero.
+            policy.accounting_flags = 0;
+        } else if os.os_flags() & os_phys::USEROBJACCT_COMPLETE == 0 {
+            policy.accounting_flags &= !flags::USEROBJUSED_ACCOUNTED;
+        }
+        os.set_policy(policy);
+        let set = Arc::new(OpenSet { ds: ds.clone(), os: os.clone(), zil: OnceLock::new() });
+        if !readonly && os.os_type() != os_type::META {
+            let store = Arc::new(Store::new(self.me()?, os.clone()));
+            let header = Header::decode(&os.zil_header())?;
+            let options = Options::new(ds.object(), self.version() >= 23, self.dmu.synced_txg());
+            let _ = set.zil.set(Arc::new(Zil::open(store, options, header)));
+        }
+        sets.insert(ds.object(), set.clone());
+        Ok(set)
+    }
+
+    /// Forgets an open dataset; the caller has synced it and uses it no more.
+    pub fn close_dataset(&self, object: u64) {
+        self.sets.lock().unwrap_or_else(|e| e.into_inner()).remove(&object);
+    }
+
+    /// Properties changed: blocks written from now on follow them.
+    pub fn refresh_policy(&self, ds: &Arc<Dataset>) -> Result<()> {
+        if let Some(set) = self.open_set(ds.object()) {
+            let mut p = self.write_policy(ds)?;
+            p.accounting_flags &= set.os.policy().accounting_flags;
+            set.os.set_policy(p);
+        }
+        Ok(())
+    }
+
+    /// A new object set for a dataset just made, in syncing context.
+    pub(crate) fn new_objset(&self, tx: &Tx, ds: &Arc<Dataset>, os_type: u64) -> Result<Arc<Objset>> {
+        if !tx.is_syncing() {
+            bail!(Invalid, "object sets are made in syncing context");
+        }
+        let size = if self.version() < 15 { os_phys::SIZE_V1 } else { os_phys::SIZE_V3 };
+        let policy = self.write_policy(ds)?;
+        let os = ds.create_objset(tx, os_type, size, policy.clone())?;
+        if policy.accounting_flags != 0 {
+            let mut f = os_phys::USERACCT_COMPLETE;
+            if policy.accounting_flags & flags::USEROBJUSED_ACCOUNTED != 0 {
+                f |= os_phys::USEROBJACCT_COMPLETE;
+            }
+            if self.has_project_quota() {
+                f |= os_phys::PROJECTQUOTA_COMPLETE;
+            }
+            os.set_os_flags(tx, f);
+        }
+        Ok(os)
+    }
+}

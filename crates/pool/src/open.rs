@@ -1,0 +1,416 @@
+//! Opening a pool (pool format §6.2), closing it, exporting and destroying it.
+
+use crate::config::read_nvlist;
+use crate::create::{add_tops, mos_policy};
+use crate::devices::{SpaceAllocator, TreeDevices};
+use crate::logstore::Store;
+use crate::sync::SyncState;
+use crate::{MapLoader, Pool, Shared, SpaceMaps, Tunables, VERSION_FEATURES};
+use base::{bail, Error, Kind, Result, Txg};
+use disk::uberblock::Uberblock;
+use disk::dsl::BpobjPhys;
+use disk::{feature, NvList};
+use dmu::{Dmu, DmuOptions, Objset};
+use dsl::{Bpobj, Dsl, FeatureStore, Features, NoFeatures};
+use env::{Access, Env};
+use space::Space;
+use std::collections::HashMap;
+use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, Condvar, Mutex};
+use vdev::{keys, State, VdevTree};
+use zap::Zap;
+use zil::Header;
+use zio::{Zio, ZioOptions};
+
+/// How to open.
+#[derive(Clone, Debug)]
+pub struct OpenOptions {
+    pub readonly: bool,
+    /// New name, if it shall be renamed.
+    pub name: Option<String>,
+    /// Go on without log devices that are missing (their last records are lost).
+    pub missing_log: bool,
+    /// Newest uberblock to use.
+    pub txg: Option<Txg>,
+    pub tunables: Tunables,
+}
+
+impl Default for OpenOptions {
+    fn default() -> Self {
+        OpenOptions {
+            readonly: false,
+            name: None,
+            missing_log: false,
+            txg: None,
+            tunables: Tunables::default(),
+        }
+    }
+}
+
+struct Engine {
+    tree: Arc<VdevTree>,
+    space: Arc<Space>,
+    zio: Arc<Zio>,
+    dmu: Arc<Dmu>,
+    mos: Arc<Objset>,
+}
+
+/// Copies the device paths of one tree into another, leaf by guid.
+fn copy_paths(from: &VdevTree, to: &VdevTree) {
+    for leaf in from.leaves() {
+        if let (Some(v), Some(path)) = (to.find(leaf.guid()), leaf.path()) {
+            v.set_path(&path);
+        }
+    }
+}
+
+fn engine(
+    env: &Env,
+    tree: Arc<VdevTree>,
+    ub: &Uberblock,
+    opts: &OpenOptions,
+) -> Result<Engine> {
+    let space = Arc::new(Space::new());
+    let zio = Arc::new(Zio::new(
+        Arc::new(TreeDevices::new(tree.clone())),
+        Arc::new(SpaceAllocator(space.clone())),
+        ZioOptions { cache_bytes: opts.tunables.cache_bytes, writable: !opts.readonly },
+    ));
+    let dmu = Dmu::new(
+        env.clone(),
+        zio.clone(),
+        DmuOptions { dirty_max: opts.tunables.dirty_max, first_txg: ub.txg + 1 },
+    );
+    let policy = mos_policy(ub.version, &NoFeatures);
+    let mos = Objset::open(&dmu, 0, &ub.rootbp, policy, opts.readonly)
+        .map_err(|e| e.context("the pool's meta object set"))?;
+    Ok(Engine { tree, space, zio, dmu, mos })
+}
+
+fn directory(mos: &Arc<Objset>, key: &str) -> Result<Option<u64>> {
+    Zap::new(&mos.hold(1)?).get(key).map_err(|e| e.context(format!("MOS directory entry {key}")))
+}
+
+fn need(mos: &Arc<Objset>, key: &str) -> Result<u64> {
+    directory(mos, key)?.ok_or_else(|| Error::damaged(format!("MOS directory has no '{key}'")))
+}
+
+impl Pool {
+    /// Opens the pool that `config` (from discovery or a cache file) describes.
+    pub fn open(env: Env, config: &NvList, opts: OpenOptions) -> Result<Arc<Pool>> {
+        let name = config.get_str(keys::pool::NAME).unwrap_or("?").to_string();
+        Self::open_inner(env, config, opts).map_err(|e| {
+            let kind = e.kind;
+            Error::new(kind, format!("cannot import '{name}': {e}"))
+        })
+    }
+
+    fn open_inner(env: Env, config: &NvList, opts: OpenOptions) -> Result<Arc<Pool>> {
+        let limit = opts.txg.unwrap_or(Txg::MAX);
+        // What the labels say is only good enough to find the newest state.
+        let untrusted =
+            VdevTree::from_config(env.clone(), config.need_nvlist(keys::pool::VDEV_TREE)?)?;
+        untrusted.open(Access::Read);
+        untrusted.validate(Txg::MAX, false);
+        let Some((ub, label)) = untrusted.best_uberblock(limit) else {
+            bail!(NoDevice, "no valid uberblock on any device");
+        };
+        if !(1..=28).contains(&ub.version) && ub.version != VERSION_FEATURES {
+            bail!(Unsupported, "pool version {} is not supported", ub.version);
+        }
+        if ub.version == VERSION_FEATURES {
+            let list = label
+                .as_ref()
+                .unwrap_or(config)
+                .get_nvlist(keys::pool::FEATURES_FOR_READ)
+                .cloned()
+                .unwrap_or_default();
+            let unknown: Vec<String> = list
+                .iter()
+                .map(|(n, _)| n.to_string())
+                .filter(|g| !feature::by_guid(g).is_some_and(|f| f.supported || f.readable))
+                .collect();
+            if !unknown.is_empty() {
+                bail!(
+                    Unsupported,
+                    "the pool uses features this software cannot read: {}",
+                    unknown.join(", ")
+                );
+            }
+        }
+        let tree1 = Arc::new(untrusted);
+        let first = engine(&env, tree1.clone(), &ub, &OpenOptions { readonly: true, ..opts.clone() })?;
+        let object = need(&first.mos, "config")?;
+        let trusted = read_nvlist(&first.mos, object)?;
+        drop(first);
+        tree1.close();
+
+        let tree = VdevTree::from_config(env.clone(), trusted.need_nvlist(keys::pool::VDEV_TREE)?)?;
+        copy_paths(&tree1, &tree);
+        tree.open(if opts.readonly { Access::Read } else { Access::Exclusive });
+        tree.validate(ub.txg, true);
+        tree.propagate();
+        if tree.guid_sum() != ub.guid_sum {
+            bail!(NoDevice, "the devices found do not add up to the pool (bad guid sum)");
+        }
+        for t in tree.tops().iter() {
+            if t.is_concrete() && !t.state().usable() && !(t.is_log() && opts.missing_log) {
+                let what = if t.is_log() {
+                    "a log device is missing; import with -m to go on without it"
+                } else {
+                    "one or more devices is currently unavailable"
+                };
+                bail!(NoDevice, "{what} ({})", t.name());
+            }
+        }
+        let (state, _) = tree.state();
+        if state < State::Degraded && !opts.missing_log {
+            bail!(NoDevice, "one or more devices is currently unavailable");
+        }
+        let e = engine(&env, Arc::new(tree), &ub, &opts)?;
+        Self::load(env, e, ub, trusted, object, opts)
+    }
+
+    fn load(
+        env: Env,
+        e: Engine,
+        ub: Uberblock,
+        trusted: NvList,
+        config_object: u64,
+        opts: OpenOptions,
+    ) -> Result<Arc<Pool>> {
+        let version = ub.version;
+        let store = if version >= VERSION_FEATURES {
+            Some(Arc::new(FeatureStore::open(&e.mos)?))
+        } else {
+            None
+        };
+        if let Some(s) = &store {
+            let (read, write) = s.unsupported();
+            if !read.is_empty() {
+                bail!(
+                    Unsupported,
+                    "the pool uses features this software cannot read: {}",
+                    read.join(", ")
+                );
+            }
+            if !write.is_empty() && !opts.readonly {
+                bail!(
+                    Unsupported,
+                    "the pool uses features this software cannot write: {}; \
+                     import it with '-o readonly=on'",
+                    write.join(", ")
+                );
+            }
+        }
+        let features: Arc<dyn Features> = match &store {
+            Some(s) => s.clone(),
+            None => Arc::new(NoFeatures),
+        };
+        e.mos.set_policy(mos_policy(version, &*features));
+        if let Some(v) = Zap::new(&e.mos.hold(1)?).get_value("org.illumos:checksum_salt")? {
+            let ints = v.ints();
+            let salt: Vec<u8> = ints.iter().map(|x| *x as u8).collect();
+            match <[u8; 32]>::try_from(salt) {
+                Ok(s) => e.zio.set_salt(s),
+                Err(_) => bail!(Damaged, "checksum salt of {} bytes", ints.len()),
+            }
+        }
+        let old_name = trusted.need_str(keys::pool::NAME)?.to_string();
+        let name = opts.name.clone().unwrap_or(old_name);
+        let dsl = Arc::new(Dsl::open(&e.mos, version, features.clone(), &name)?);
+        let maps = Arc::new(SpaceMaps::new(e.mos.clone()));
+        add_tops(&e.tree, &e.space)?;
+        for t in e.tree.tops().iter().filter(|t| t.is_concrete()) {
+            maps.open_top(
+                t.id(),
+                t.metaslab_array(),
+                t.get_u64(keys::ZAP_TOP).unwrap_or(0),
+                t.ashift(),
+                t.metaslab_shift(),
+                e.space.metaslab_count(t.id()),
+            )?;
+        }
+        if let Some(z) = directory(&e.mos, "com.delphix:log_spacemap_zap")? {
+            maps.open_logs(z)?;
+        }
+        maps.give_hints(&e.space)?;
+        e.space.set_loader(Some(Arc::new(MapLoader(Arc::downgrade(&maps)))));
+        let mut dtls = HashMap::new();
+        for leaf in e.tree.leaves() {
+            if let Some(o) = leaf.get_u64(keys::DTL).filter(|o| *o != 0) {
+                let ranges = maps.read_dtl(o)?;
+                dtls.insert(leaf.guid(), ranges.clone());
+                leaf.set_dtl(ranges);
+            }
+            // A leaf that is not there misses everything from now on.
+            if !leaf.state().usable() && !opts.readonly {
+                leaf.dtl_add_range(ub.txg + 1, ub.txg + 2);
+            }
+        }
+        let vdev_zaps = directory(&e.mos, "com.delphix:vdev_zap_map")?.is_some();
+        let mut extra = Vec::new();
+        for k in ["comment", "compatibility"] {
+            if let Some(v) = trusted.get_str(k) {
+                extra.push((k.to_string(), v.to_string()));
+            }
+        }
+        let pool = Arc::new_cyclic(|me| Pool {
+            env,
+            tree: e.tree,
+            space: e.space,
+            zio: e.zio,
+            dmu: e.dmu,
+            mos: e.mos,
+            dsl,
+            maps,
+            features,
+            store,
+            shared: Mutex::new(Shared {
+                name,
+                version,
+                extra,
+            }),
+            readonly: opts.readonly,
+            config_object,
+            vdev_zaps,
+            first_txg: ub.txg + 1,
+            sync: Mutex::new(SyncState {
+                uberblock: ub,
+                config_dirty: true,
+                state: keys::pool::STATE_ACTIVE,
+                flush_all: false,
+                force: true,
+                closed: false,
+            }),
+            tasks: Mutex::default(),
+            suspended: Mutex::default(),
+            kicked: (Mutex::new(false), Condvar::new()),
+            dtls: Mutex::new(dtls),
+            config_dirty: AtomicBool::new(true),
+            more_to_free: AtomicBool::new(true),
+            sets: Mutex::default(),
+            me: me.clone(),
+            tunables: opts.tunables,
+        });
+        pool.wire();
+        if !pool.readonly {
+            pool.claim_logs()?;
+            pool.empty_deferred()?;
+            pool.sync()?;
+        }
+        Ok(pool)
+    }
+
+    /// The first group: claims what the intent logs hold (pool format §26.3), before anything can
+    /// be allocated.
+    fn claim_logs(self: &Arc<Self>) -> Result<()> {
+        let first = self.first_txg;
+        let highest = self.task(move |pool, tx| {
+            let mut heads = Vec::new();
+            pool.dsl.walk(&pool.dsl.root()?, &mut |d| {
+                if d.phys().head_dataset_obj != 0 {
+                    heads.push(d.head()?);
+                }
+                Ok(())
+            })?;
+            let mut highest = 0;
+            for ds in heads {
+                if ds.phys().bp.is_hole() {
+                    continue;
+                }
+                let os = ds.open_objset(pool.write_policy(&ds)?, false)?;
+                let mut header = Header::decode(&os.zil_header())?;
+                let store = Store::new(pool.me()?, os.clone());
+                let c = zil::claim(&store, &mut header, first)
+                    .map_err(|e| e.context(format!("intent log of {}", ds.full_name())))?;
+                if c.changed {
+                    os.set_zil_header(tx, header.encode());
+                }
+                highest = highest.max(c.max_birth);
+            }
+            Ok(highest)
+        })?;
+        // Claimed blocks may have been born in groups that never reached the disk: births must not
+        // be ahead of the pool.
+        while self.dmu.synced_txg() < highest {
+            self.force_group()?;
+        }
+        Ok(())
+    }
+
+    /// Writes a group even if nothing changed.
+    fn force_group(&self) -> Result<()> {
+        let mut st = self.sync_state();
+        st.force = true;
+        self.sync_group(&mut st).map(|_| ())
+    }
+
+    /// Old software leaves blocks to be freed by the next group on `sync_bplist`.
+    fn empty_deferred(self: &Arc<Self>) -> Result<()> {
+        let Some(object) = self.directory("sync_bplist")? else { return Ok(()) };
+        if Bpobj::open(&self.mos, object)?.is_empty() {
+            return Ok(());
+        }
+        self.task(move |pool, tx| {
+            let b = Bpobj::open(&pool.mos, object)?;
+            b.for_each(&pool.mos, &mut |bp, _| pool.zio.free(bp, tx.txg()))?;
+            let dn = pool.mos.hold(object)?;
+            dn.free_range(tx, 0, u64::MAX)?;
+            let size = dn.bonus().len();
+            dn.set_bonus(tx, &BpobjPhys::new(size).encode())
+        })
+    }
+
+    /// Writes everything, marks the pool exported (1) or destroyed (2), closes the devices. Nobody may
+    /// use datasets of it any more.
+    fn finish(&self, state: u64) -> Result<()> {
+        if self.readonly {
+            self.sync_state().closed = true;
+            self.tree.close();
+            return Ok(());
+        }
+        self.sync()?;
+        let mut st = self.sync_state();
+        if state == keys::pool::STATE_EXPORTED {
+            st.flush_all = true;
+        }
+        self.sync_group(&mut st)?;
+        // Two groups settle what was freed; the last one carries the new state into the labels.
+        st.force = true;
+        self.sync_group(&mut st)?;
+        st.state = state;
+        st.config_dirty = true;
+        st.force = true;
+        self.sync_group(&mut st)?;
+        st.closed = true;
+        drop(st);
+        self.space.set_loader(None);
+        self.tree.close();
+        Ok(())
+    }
+
+    /// `zpool export`.
+    pub fn export(&self) -> Result<()> {
+        self.finish(keys::pool::STATE_EXPORTED)
+    }
+
+    /// `zpool destroy`: the data stay until something else is written there.
+    pub fn destroy(&self) -> Result<()> {
+        if self.readonly {
+            bail!(ReadOnly, "pool '{}' is imported read-only", self.name());
+        }
+        self.finish(keys::pool::STATE_DESTROYED)
+    }
+
+    /// Stops without exporting: everything is written, the pool is found active at the next start.
+    pub fn close(&self) -> Result<()> {
+        let r = if self.readonly { Ok(()) } else { self.sync().map(|_| ()) };
+        let mut st = self.sync_state();
+        st.closed = true;
+        drop(st);
+        self.space.set_loader(None);
+        self.tree.close();
+        r.map_err(|e| if e.kind == Kind::Suspended { e } else { e.context("closing the pool") })
+    }
+}

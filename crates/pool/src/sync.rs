@@ -1,0 +1,365 @@
+//! How a transaction group reaches the disk (pool format §3).
+//!
+//! One thread at a time runs [`Pool::sync_group`], whichever needs it first; the others wait for it.
+//! The order is what makes a pool consistent at every instant: everything new is written to free
+//! space, flushed, and only then does one uberblock make it the pool.
+
+use crate::accounting::Accounting;
+use crate::config::write_nvlist;
+use crate::{OpenSet, Pool};
+use base::{bail, Error, Kind, Result, Txg};
+use disk::uberblock::Uberblock;
+use disk::{BlkPtr, DnodePhys};
+use dmu::{Driver, Objset, SyncHooks, Tx};
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex, MutexGuard};
+use vdev::keys;
+
+/// More passes than this mean that the group does not converge, which is a bug, not a disk.
+const MAX_PASSES: u32 = 100;
+/// Blocks freed in the background per group.
+const FREE_BUDGET: u64 = 100_000;
+
+/// A change of the pool that runs in syncing context.
+pub(crate) type Task = Box<dyn FnOnce(&Pool, &Tx) + Send>;
+
+/// What only the syncing thread touches.
+pub(crate) struct SyncState {
+    pub uberblock: Uberblock,
+    /// The configuration changed: config object, all labels.
+    pub config_dirty: bool,
+    /// State for labels: 0 active, 1 exported, 2 destroyed.
+    pub state: u64,
+    /// Flush all metaslabs (export).
+    pub flush_all: bool,
+    /// Write an uberblock even if nothing changed.
+    pub force: bool,
+    pub closed: bool,
+}
+
+/// Dataset hooks plus accounting by owner.
+struct Hooks<'a> {
+    inner: &'a dyn SyncHooks,
+    acct: Option<&'a Accounting>,
+}
+
+impl SyncHooks for Hooks<'_> {
+    fn born(&self, bp: &BlkPtr) -> Result<()> {
+        self.inner.born(bp)
+    }
+    fn kill(&self, bp: &BlkPtr) -> Result<bool> {
+        self.inner.kill(bp)
+    }
+    fn dnode_synced(
+        &self,
+        object: u64,
+        old: Option<&DnodePhys>,
+        new: Option<&DnodePhys>,
+    ) -> Result<()> {
+        self.inner.dnode_synced(object, old, new)?;
+        if let Some(a) = self.acct {
+            a.note(old, new);
+        }
+        Ok(())
+    }
+}
+
+impl Pool {
+    pub(crate) fn sync_state(&self) -> MutexGuard<'_, SyncState> {
+        self.sync.lock().unwrap_or_else(|e| e.into_inner())
+    }
+
+    /// Runs `f` in syncing context and returns when its group is on disk. `f` must check before it
+    /// changes: after an error from it nothing may have been changed.
+    pub fn task<R: Send + 'static>(
+        &self,
+        f: impl FnOnce(&Pool, &Tx) -> Result<R> + Send + 'static,
+    ) -> Result<R> {
+        if self.readonly {
+            bail!(ReadOnly, "pool '{}' is imported read-only", self.name());
+        }
+        let slot: Arc<Mutex<Option<Result<R>>>> = Arc::default();
+        let out = slot.clone();
+        let task: Task = Box::new(move |pool, tx| {
+            let r = f(pool, tx);
+            *out.lock().unwrap_or_else(|e| e.into_inner()) = Some(r);
+        });
+        self.tasks.lock().unwrap_or_else(|e| e.into_inner()).push(task);
+        loop {
+            let mut st = self.sync_state();
+            if let Some(r) = slot.lock().unwrap_or_else(|e| e.into_inner()).take() {
+                return r;
+            }
+            self.sync_group(&mut st)?;
+        }
+    }
+
+    /// Everything done before the call is on disk when it returns.
+    pub fn sync(&self) -> Result<Txg> {
+        let txg = self.dmu.open_txg();
+        self.sync_through(txg)?;
+        Ok(txg)
+    }
+
+    /// Why the pool does no I/O any more, if so.
+    pub fn suspended(&self) -> Option<Error> {
+        self.suspended.lock().unwrap_or_else(|e| e.into_inner()).clone()
+    }
+
+    /// Closes the open group and writes it.
+    pub(crate) fn sync_group(&self, st: &mut SyncState) -> Result<Txg> {
+        if let Some(e) = self.suspended() {
+            return Err(Error::new(
+                Kind::Suspended,
+                format!("pool '{}' I/O is currently suspended: {e}", self.name()),
+            ));
+        }
+        if st.closed {
+            bail!(Stale, "pool '{}' was exported", self.name());
+        }
+        let r = self.write_group(st);
+        if let Err(e) = &r {
+            // Nothing of the failed group may be built upon: the uberblock was not written.
+            *self.suspended.lock().unwrap_or_else(|e| e.into_inner()) = Some(e.clone());
+        }
+        r
+    }
+
+    fn write_group(&self, st: &mut SyncState) -> Result<Txg> {
+        let tasks =
+            std::mem::take(&mut *self.tasks.lock().unwrap_or_else(|e| e.into_inner()));
+        let group = self.dmu.begin_sync();
+        let txg = group.txg;
+        let tx = self.dmu.syncing_tx(txg);
+        let labels_changed = self.feature_store().is_some_and(|f| f.take_label_changed());
+        st.config_dirty |= labels_changed | self.take_config_dirty();
+        let dirty = !group.objsets.is_empty()
+            || !tasks.is_empty()
+            || st.config_dirty
+            || st.force
+            || st.flush_all
+            || self.space.has_changes(txg)
+            || self.more_to_free.load(Ordering::Relaxed);
+        if !dirty {
+            self.space.sync_done(txg)?;
+            self.dmu.end_sync(txg);
+            return Ok(txg);
+        }
+        self.maps.flush(&tx, self, &self.space, st.flush_all)?;
+        for os in &group.objsets {
+            self.sync_dataset(&tx, os)?;
+        }
+        for t in tasks {
+            t(self, &tx);
+        }
+        self.finish_group(&tx, st)?;
+        Ok(txg)
+    }
+
+    /// The rest of a group, when everything that changes datasets has been done.
+    pub(crate) fn finish_group(&self, tx: &Tx, st: &mut SyncState) -> Result<()> {
+        let txg = tx.txg();
+        // Tasks make and change object sets of their own.
+        loop {
+            let more = self.dmu.take_dirty_objsets(txg);
+            let mut any = false;
+            for os in more.iter().filter(|os| os.id() != 0) {
+                any = true;
+                self.sync_dataset(tx, os)?;
+            }
+            if !any {
+                break;
+            }
+        }
+        let freed =
+            self.dsl.free_some(tx, FREE_BUDGET, &mut |bp| self.zio.free(bp, txg))?;
+        self.more_to_free.store(freed >= FREE_BUDGET, Ordering::Relaxed);
+        st.config_dirty |= self.feature_store().is_some_and(|f| f.take_label_changed());
+        st.config_dirty |= self.take_config_dirty();
+        self.converge(tx, st)?;
+        self.zio.drain(txg)?;
+        self.commit(txg, st)?;
+        self.space.sync_done(txg)?;
+        for set in self.open_sets() {
+            set.synced(txg);
+        }
+        self.dmu.end_sync(txg);
+        st.config_dirty = false;
+        st.force = false;
+        st.flush_all = false;
+        Ok(())
+    }
+
+    /// Writes the group in which the pool was made.
+    pub(crate) fn first_group(&self, tx: &Tx) -> Result<()> {
+        let mut st = self.sync_state();
+        self.finish_group(tx, &mut st)
+    }
+
+    /// Writes one dataset's object set and charges its owners.
+    fn sync_dataset(&self, tx: &Tx, os: &Arc<Objset>) -> Result<()> {
+        if os.id() == 0 {
+            return Ok(());
+        }
+        let ds = self.dsl.dataset_by_object(os.id())?;
+        if let Some(set) = self.open_set(os.id()) {
+            set.pre_sync(tx)?;
+        }
+        let policy = os.policy();
+        let accounted = policy.accounting_flags != 0 && os.os_type() == disk::os_type::ZFS;
+        let acct = Accounting::default();
+        let mut root = None;
+        let mut first = true;
+        while os.is_dirty_in(tx.txg()) {
+            let inner = ds.hooks(tx)?;
+            let hooks = Hooks { inner: &inner, acct: accounted.then_some(&acct) };
+            if let Some(bp) = os.sync(tx, 1, &hooks)? {
+                root = Some(bp);
+            }
+            if first && accounted {
+                acct.apply(os, tx, self.has_project_quota())?;
+                first = false;
+            }
+        }
+        if let Some(bp) = root {
+            ds.synced(tx, &bp)?;
+        }
+        Ok(())
+    }
+
+    /// Passes over the MOS until writing it changes nothing any more.
+    fn converge(&self, tx: &Tx, st: &mut SyncState) -> Result<()> {
+        let txg = tx.txg();
+        let mut pass = 1;
+        loop {
+            if pass == 1 {
+                self.write_dtls(tx, st)?;
+                if st.config_dirty {
+                    let config = self.full_config(st.state, txg, true);
+                    write_nvlist(&self.mos, tx, self.config_object(), &config)?;
+                }
+            }
+            // Charging the MOS for itself changes it again, so only the first passes do; what the
+            // last ones add is charged with the next group.
+            if pass <= 2 {
+                self.dsl.flush_mos(tx)?;
+            }
+            if self.mos.is_dirty_in(txg) {
+                self.mos.sync(tx, pass, self.dsl.mos_hooks())?;
+            }
+            let changes = self.space.take_changes(txg);
+            self.maps.write(tx, self, &self.space, &changes, pass)?;
+            if !self.mos.is_dirty_in(txg) && !self.space.has_changes(txg) {
+                return Ok(());
+            }
+            pass += 1;
+            if pass > MAX_PASSES {
+                bail!(Io, "group {txg} does not converge");
+            }
+        }
+    }
+
+    /// Leaves that missed writes remember it on disk.
+    fn write_dtls(&self, tx: &Tx, st: &mut SyncState) -> Result<()> {
+        for leaf in self.tree.leaves() {
+            let now = leaf.dtl();
+            let object = leaf.get_u64(keys::DTL).unwrap_or(0);
+            let mut known = self.dtls.lock().unwrap_or_else(|e| e.into_inner());
+            let before = known.entry(leaf.guid()).or_default();
+            if *before == now || (object == 0 && now.is_empty()) {
+                continue;
+            }
+            let o = self.maps.write_dtl(tx, self, object, &now)?;
+            if o != object {
+                leaf.set_u64(keys::DTL, o);
+                st.config_dirty = true;
+            }
+            *before = now;
+        }
+        Ok(())
+    }
+
+    fn commit(&self, txg: Txg, st: &mut SyncState) -> Result<()> {
+        let (secs, _) = self.env.clock.now();
+        let mut ub = st.uberblock.clone();
+        ub.version = self.shared().version;
+        ub.txg = txg;
+        ub.guid_sum = self.tree.guid_sum();
+        // Never two uberblocks that rank the same, whatever the clock does.
+        ub.timestamp = secs.max(0) as u64;
+        ub.rootbp = self.mos.root();
+        ub.software_version = crate::SOFTWARE_VERSION;
+        ub.checkpoint_txg = 0;
+        ub.mmp_magic = disk::uberblock::MMP_MAGIC;
+        ub.mmp_delay = 0;
+        ub.mmp_config = 0;
+        let (dirty, targets): (Vec<u64>, Vec<u64>) = if st.config_dirty {
+            let all: Vec<u64> = self
+                .tree
+                .tops()
+                .iter()
+                .filter(|t| t.is_concrete())
+                .map(|t| t.id())
+                .collect();
+            (all.clone(), all)
+        } else {
+            (Vec::new(), self.tree.uberblock_targets(self.env.rng.u64()))
+        };
+        self.tree.commit(&self.label_base(st.state, txg), &ub, &dirty, &targets, false)?;
+        st.uberblock = ub;
+        Ok(())
+    }
+}
+
+impl Driver for Pool {
+    fn sync_through(&self, txg: Txg) -> Result<()> {
+        loop {
+            if self.dmu.synced_txg() >= txg {
+                return Ok(());
+            }
+            let mut st = self.sync_state();
+            if self.dmu.synced_txg() >= txg {
+                return Ok(());
+            }
+            self.sync_group(&mut st)?;
+        }
+    }
+
+    fn kick(&self) {
+        let (m, cv) = &self.kicked;
+        *m.lock().unwrap_or_else(|e| e.into_inner()) = true;
+        cv.notify_all();
+    }
+}
+
+impl Pool {
+    /// For the daemon's sync thread: waits until `timeout` has passed, somebody kicked, or the pool
+    /// is being closed; true if there is something to write.
+    pub fn wait_for_work(&self, timeout: std::time::Duration) -> bool {
+        let (m, cv) = &self.kicked;
+        let g = m.lock().unwrap_or_else(|e| e.into_inner());
+        let (mut g, _) = cv
+            .wait_timeout_while(g, timeout, |k| !*k)
+            .unwrap_or_else(|e| e.into_inner());
+        *g = false;
+        self.dmu.is_open_dirty() || self.more_to_free.load(Ordering::Relaxed)
+    }
+}
+
+impl OpenSet {
+    fn pre_sync(&self, tx: &Tx) -> Result<()> {
+        if let Some(zil) = self.zil() {
+            let header = zil.sync(tx.txg())?;
+            if header != self.os.zil_header() {
+                self.os.set_zil_header(tx, header);
+            }
+        }
+        Ok(())
+    }
+
+    fn synced(&self, txg: Txg) {
+        if let Some(zil) = self.zil() {
+            zil.synced(txg);
+        }
+    }
+}

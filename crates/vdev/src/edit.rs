@@ -273,7 +273,7 @@ impl Vdev {
 }
 
 /// Allocatable bytes a new leaf of `top` must have: one child's share of the recorded size.
-fn needed_asize(top: &Vdev) -> u64 {
+fn needed_asize(top: &Arc<Vdev>) -> u64 {
     let shift = top.metaslab_shift();
     let asize = if shift == 0 {
         top.asize()
@@ -282,6 +282,14 @@ fn needed_asize(top: &Vdev) -> u64 {
     };
     match top.kind() {
         VdevKind::Raidz { .. } => asize.div_ceil(top.children().len().max(1) as u64),
+        // Like the smallest of the present ones, of which at least one is there.
+        VdevKind::Draid { .. } => top
+            .leaves()
+            .iter()
+            .map(|l| l.device_asize())
+            .filter(|a| *a > 0)
+            .min()
+            .unwrap_or(0),
         _ => asize,
     }
 }
@@ -298,6 +306,7 @@ fn parent_of(top: &Arc<Vdev>, guid: u64) -> Option<Arc<Vdev>> {
 fn with_children(v: &Arc<Vdev>, children: Vec<Arc<Vdev>>) -> Arc<Vdev> {
     let new = Vdev::new(v.kind(), v.id(), v.guid(), v.props(), children);
     new.stats.copy_from(&v.stats);
+    new.set_reflowed(Some(v.reflowed()));
     new
 }
 

@@ -45,6 +45,8 @@ pub const RAIDZ_EXPAND_TXGS: &str = "raidz_expand_txgs";
 pub const DRAID_NDATA: &str = "draid_ndata";
 pub const DRAID_NSPARES: &str = "draid_nspares";
 pub const DRAID_NGROUPS: &str = "draid_ngroups";
+pub const DRAID_NCHILDREN: &str = "draid_nchildren";
+pub const SPARE_ID: &str = "spareid";
 
 /// Keys that are written to the MOS only, never to labels.
 pub const MOS_ONLY: [&str; 4] = [ZAP_ROOT, ZAP_TOP, ZAP_LEAF, RESILVER_DEFER];

@@ -9,7 +9,10 @@
 #![forbid(unsafe_code)]
 
 pub mod discover;
+pub mod draid;
+mod draid_maps;
 mod edit;
+pub mod indirect;
 pub mod keys;
 pub mod label;
 pub mod map;
@@ -29,6 +32,7 @@ mod tests;
 
 pub use discover::{discover, Found, PoolFound, Problem};
 pub use edit::Attach;
+pub use indirect::IndirectMap;
 pub use node::{Stats, Vdev, VdevKind};
 pub use read::{BadLeaf, Fault, ReadOutcome, ReadReq};
 pub use spec::{DevSpec, GroupKind, TopSpec};

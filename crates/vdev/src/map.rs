@@ -17,6 +17,9 @@ pub struct Col {
     pub size: usize,
     /// Where a data column's bytes belong in the block; 0 for parity.
     pub at: usize,
+    /// How many bytes of the block it holds; the rest of the column is zeros that take part in
+    /// parity. 0 for parity.
+    pub data: usize,
 }
 
 /// Columns that share parity; the first `nparity` are the parity columns P, Q, R.
@@ -40,8 +43,9 @@ pub struct Map {
 
 /// Layout of a block of `psize` bytes at byte offset `offset` of a RAID-Z vdev.
 ///
-/// `logical` is the number of children when the block was born, `physical` the number now. Errors
-/// (`Damaged`): impossible widths, an offset that is not in sectors, an empty block.
+/// `logical` is the number of children when the block was born, `physical` the number now. While
+/// the vdev is being widened `reflowed` says up to which byte offset sectors are at their new
+/// places. Errors (`Damaged`): impossible widths, an offset that is not in sectors, an empty block.
 pub fn raidz(
     physical: usize,
     logical: usize,
@@ -49,8 +53,10 @@ pub fn raidz(
     ashift: u32,
     offset: u64,
     psize: usize,
+    reflowed: Option<u64>,
 ) -> Result<Map> {
-    if nparity == 0 || logical <= nparity || physical < logical || ashift > MAX_SHIFT {
+    let most = physical - usize::from(reflowed.is_some() && physical > 0);
+    if nparity == 0 || logical <= nparity || most < logical || ashift > MAX_SHIFT {
         bail!(
             Damaged,
             "RAID-Z of {logical} in {physical} children with parity {nparity}"
@@ -61,10 +67,11 @@ pub fn raidz(
     }
     let sector = 1usize << ashift;
     let s = psize.div_ceil(sector);
-    if physical == logical {
+    if physical == logical && reflowed.is_none() {
         Ok(even(logical, nparity, ashift, offset, s))
     } else {
-        Ok(widened(physical, logical, nparity, ashift, offset, s))
+        let done = reflowed.map_or(u64::MAX, |r| r >> ashift);
+        Ok(widened(physical, logical, nparity, ashift, offset, s, done))
     }
 }
 
@@ -97,21 +104,18 @@ fn even(width: usize, nparity: usize, ashift: u32, offset: u64, s: usize) -> Map
         .map(|c| {
             let (child, offset) = place(b + c as u64, width, ashift);
             let size = (q + usize::from(c < big)) * sector;
+            let data = if c < nparity { 0 } else { size };
             let col = Col {
                 child,
                 offset,
                 size,
-                at,
+                at: if c < nparity { 0 } else { at },
+                data,
             };
-            if c >= nparity {
-                at += size;
-            }
+            at += data;
             col
         })
         .collect();
-    for c in cols.iter_mut().take(nparity) {
-        c.at = 0;
-    }
     if rotates(nparity, offset) {
         swap_places(&mut cols);
     }
@@ -137,6 +141,7 @@ fn widened(
     ashift: u32,
     offset: u64,
     s: usize,
+    done: u64,
 ) -> Map {
     let sector = 1usize << ashift;
     let b = offset >> ashift;
@@ -150,10 +155,16 @@ fn widened(
         .map(|i| {
             let first = b + (i * logical) as u64;
             let last = i + 1 == rows && big != 0;
+            // A row moves as a whole.
+            let width = if first + columns as u64 > done {
+                physical - 1
+            } else {
+                physical
+            };
             let mut cols: Vec<Col> = (0..columns)
                 .filter(|c| !last || *c < big)
                 .map(|c| {
-                    let (child, offset) = place(first + c as u64, physical, ashift);
+                    let (child, offset) = place(first + c as u64, width, ashift);
                     let at = match c.checked_sub(nparity) {
                         None => 0,
                         Some(d) if c < big || r == 0 => d * rows + i,
@@ -164,6 +175,7 @@ fn widened(
                         offset,
                         size: sector,
                         at: at * sector,
+                        data: if c < nparity { 0 } else { sector },
                     }
                 })
                 .collect();
@@ -173,9 +185,8 @@ fn widened(
             Stripe { cols }
         })
         .collect();
-    let skips = (total..total.next_multiple_of(nparity + 1))
-        .map(|k| place(b + k as u64, physical, ashift))
-        .collect();
+    // Skipped sectors need not be written, and between old and new places they better are not.
+    let skips = Vec::new();
     Map {
         nparity,
         stripes,
@@ -200,9 +211,16 @@ mod tests {
                 for physical in logical..=logical + 2 {
                     for s in 1..=40usize {
                         for start in [0, 1, 5, (1 << 20 >> ashift), (3 << 20 >> ashift) + 3] {
-                            let m =
-                                raidz(physical, logical, nparity, ashift, start * sec, s << ashift)
-                                    .unwrap();
+                            let m = raidz(
+                                physical,
+                                logical,
+                                nparity,
+                                ashift,
+                                start * sec,
+                                s << ashift,
+                                None,
+                            )
+                            .unwrap();
                             let mut places = HashSet::new();
                             let mut filled = vec![0u8; s];
                             for st in &m.stripes {
@@ -219,9 +237,6 @@ mod tests {
                                     }
                                 }
                             }
-                            for p in &m.skips {
-                                assert!(places.insert(*p));
-                            }
                             assert!(filled.iter().all(|f| *f == 1));
                             let asize = crate::size::raidz_asize(
                                 m.len as u64,
@@ -229,6 +244,18 @@ mod tests {
                                 logical as u64,
                                 nparity as u64,
                             );
+                            for p in &m.skips {
+                                assert!(places.insert(*p));
+                            }
+                            if physical > logical {
+                                let used = places.len() as u64;
+                                assert!((used..=used + nparity as u64).contains(&(asize / sec)));
+                                let own: HashSet<_> = (start..start + asize / sec)
+                                    .map(|k| place(k, physical, ashift))
+                                    .collect();
+                                assert!(places.is_subset(&own));
+                                continue;
+                            }
                             assert_eq!(places.len() as u64, asize / sec);
                             // The same sectors of the vdev as the allocation.
                             for k in start..start + asize / sec {
@@ -243,7 +270,7 @@ mod tests {
 
     #[test]
     fn parity_and_data_change_places_every_mib_for_single_parity_only() {
-        let child = |p, off| raidz(4, 4, p, 9, off, 4096).unwrap().stripes[0].cols[0].child;
+        let child = |p, off| raidz(4, 4, p, 9, off, 4096, None).unwrap().stripes[0].cols[0].child;
         assert_eq!(
             (child(1, 0), child(1, 1 << 20), child(1, 1 << 21)),
             (0, 1, 0)
@@ -253,14 +280,14 @@ mod tests {
 
     #[test]
     fn nonsense_is_refused() {
-        assert!(raidz(3, 3, 0, 9, 0, 512).is_err());
-        assert!(raidz(3, 3, 3, 9, 0, 512).is_err());
-        assert!(raidz(2, 3, 1, 9, 0, 512).is_err());
-        assert!(raidz(3, 3, 1, 60, 0, 512).is_err());
-        assert!(raidz(3, 3, 1, 9, 7, 512).is_err());
-        assert!(raidz(3, 3, 1, 9, 0, 0).is_err());
-        assert!(raidz(3, 3, 1, 9, 0, usize::MAX).is_err());
+        assert!(raidz(3, 3, 0, 9, 0, 512, None).is_err());
+        assert!(raidz(3, 3, 3, 9, 0, 512, None).is_err());
+        assert!(raidz(2, 3, 1, 9, 0, 512, None).is_err());
+        assert!(raidz(3, 3, 1, 60, 0, 512, None).is_err());
+        assert!(raidz(3, 3, 1, 9, 7, 512, None).is_err());
+        assert!(raidz(3, 3, 1, 9, 0, 0, None).is_err());
+        assert!(raidz(3, 3, 1, 9, 0, usize::MAX, None).is_err());
         // Far away is no nonsense here: whoever knows the size checks it.
-        raidz(3, 3, 1, 9, !511, 4096).unwrap_or_else(|_| panic!("a layout"));
+        raidz(3, 3, 1, 9, !511, 4096, None).unwrap_or_else(|_| panic!("a layout"));
     }
 }

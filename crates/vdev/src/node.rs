@@ -1,7 +1,9 @@
 //! One vdev: its persistent properties, its children, and (for a leaf) the open device.
 
+use crate::draid::Draid;
+use crate::indirect::IndirectMap;
 use crate::keys;
-use crate::map::MAX_SHIFT;
+use crate::map::{self, Map, MAX_SHIFT};
 use crate::state::{Aux, State};
 use crate::{lock, read_lock, write_lock};
 use base::{bail, Error, Kind, RangeSet, Result, Txg};
@@ -13,6 +15,8 @@ use std::sync::{Arc, Mutex, RwLock};
 
 /// Deepest nesting of a tree: a spare in a replacing in a mirror, and room.
 const MAX_DEPTH: usize = 8;
+/// Reflow position not known.
+const UNKNOWN: u64 = u64::MAX;
 /// Most children of one vdev.
 const MAX_CHILDREN: usize = 255;
 
@@ -29,19 +33,18 @@ pub enum VdevKind {
     Raidz {
         nparity: usize,
     },
-    /// Parsed and kept, not usable yet.
     Draid {
         nparity: usize,
         ndata: u64,
         nspares: u64,
     },
-    /// Virtual spare of a dRAID. Parsed and kept, not usable yet.
+    /// Virtual spare of a dRAID: spare capacity on the children of the same vdev.
     Dspare,
     /// Slot of a removed log vdev.
     Hole,
     /// Slot no label was found for.
     Missing,
-    /// Removed data vdev whose blocks were copied elsewhere; reading it takes the mapping object.
+    /// Removed data vdev whose blocks were copied elsewhere; see [`crate::IndirectMap`].
     Indirect,
 }
 
@@ -145,6 +148,16 @@ pub struct Vdev {
     /// Written since the last flush.
     pub(crate) dirty: AtomicBool,
     dtl: Mutex<RangeSet>,
+    /// Layout of a dRAID, if its numbers make sense.
+    draid: Option<Draid>,
+    /// Where the blocks of a removed vdev are.
+    indirect: RwLock<Option<Arc<IndirectMap>>>,
+    /// A RAID-Z is being widened; txgs from which earlier widenings count.
+    expanding: bool,
+    expand_txgs: Vec<Txg>,
+    /// Byte offset up to which a RAID-Z that is being widened is rearranged; `UNKNOWN` if nobody
+    /// said.
+    reflowed: AtomicU64,
     /// Size of the ring slots on this leaf: the ashift of its top-level vdev.
     pub(crate) top_ashift: AtomicU64,
 }
@@ -171,7 +184,24 @@ impl Vdev {
         children: Vec<Arc<Vdev>>,
     ) -> Arc<Vdev> {
         let ashift = props.get_u64(keys::ASHIFT).unwrap_or(0);
+        let draid = match kind {
+            VdevKind::Draid {
+                nparity,
+                ndata,
+                nspares,
+            } => {
+                let groups = props.get_u64(keys::DRAID_NGROUPS).unwrap_or(0);
+                Draid::new(children.len(), ndata, nparity, nspares, groups).ok()
+            }
+            _ => None,
+        };
+        let expand_txgs = props
+            .get_u64_array(keys::RAIDZ_EXPAND_TXGS)
+            .unwrap_or(&[])
+            .to_vec();
         let v = Vdev {
+            expanding: props.contains(keys::RAIDZ_EXPANDING),
+            expand_txgs,
             kind,
             id: AtomicU64::new(id),
             guid: AtomicU64::new(guid),
@@ -186,6 +216,9 @@ impl Vdev {
             device_asize: AtomicU64::new(0),
             dirty: AtomicBool::new(false),
             dtl: Mutex::new(RangeSet::new()),
+            draid,
+            indirect: RwLock::new(None),
+            reflowed: AtomicU64::new(UNKNOWN),
             top_ashift: AtomicU64::new(0),
         };
         if ashift != 0 {
@@ -286,6 +319,9 @@ impl Vdev {
                 children.len()
             );
         }
+        if config.contains(keys::DRAID_NCHILDREN) {
+            bail!(Unsupported, "dRAID with failure domains");
+        }
         let mut props = config.clone();
         for key in [keys::TYPE, keys::ID, keys::GUID, keys::CHILDREN] {
             props.remove(key);
@@ -293,7 +329,14 @@ impl Vdev {
         if !matches!(kind, VdevKind::Draid { .. } | VdevKind::Raidz { .. }) {
             props.remove(keys::NPARITY);
         }
-        Ok(Vdev::new(kind, id, guid, props, children))
+        let v = Vdev::new(kind, id, guid, props, children);
+        if matches!(kind, VdevKind::Draid { .. }) && v.draid.is_none() {
+            bail!(
+                Damaged,
+                "dRAID vdev {guid}: its numbers do not fit each other"
+            );
+        }
+        Ok(v)
     }
 
     /// The configuration of this vdev and all below: with `mos` everything, without it what belongs
@@ -466,6 +509,15 @@ impl Vdev {
         out
     }
 
+    /// The distributed spares in use below this vdev.
+    pub(crate) fn dspares(&self) -> Vec<&Vdev> {
+        let mut out: Vec<&Vdev> = self.children.iter().flat_map(|c| c.dspares()).collect();
+        if self.kind == VdevKind::Dspare {
+            out.push(self);
+        }
+        out
+    }
+
     /// Sum of the guids at and below (mod 2^64).
     pub fn guid_sum(&self) -> u64 {
         self.children
@@ -541,10 +593,9 @@ impl Vdev {
                 return self.set_state(State::Healthy, Aux::None)
             }
             VdevKind::Missing => return self.set_state(State::CantOpen, Aux::OpenFailed),
-            VdevKind::Draid { .. } | VdevKind::Dspare => {
-                return self.set_state(State::CantOpen, Aux::Unsupported)
-            }
-            VdevKind::Raidz { nparity } => nparity,
+            // It has no device to fail; where its place is gone, that child counts already.
+            VdevKind::Dspare => return self.set_state(State::Healthy, Aux::None),
+            VdevKind::Raidz { nparity } | VdevKind::Draid { nparity, .. } => nparity,
             _ => self.children.len().saturating_sub(1),
         };
         if dead > tolerated {
@@ -600,8 +651,10 @@ impl Vdev {
     /// of a RAID-Z. Data born then cannot be read.
     pub fn missing(&self) -> RangeSet {
         match self.kind {
-            VdevKind::Disk | VdevKind::File => self.dtl(),
-            VdevKind::Raidz { nparity } => self.missing_on(nparity + 1),
+            VdevKind::Disk | VdevKind::File | VdevKind::Dspare => self.dtl(),
+            VdevKind::Raidz { nparity } | VdevKind::Draid { nparity, .. } => {
+                self.missing_on(nparity + 1)
+            }
             k if k.is_mirrorish() => self.missing_on(self.children.len()),
             _ => RangeSet::new(),
         }
@@ -700,7 +753,7 @@ impl Vdev {
             VdevKind::Raidz { nparity } => crate::size::raidz_asize(
                 psize,
                 self.ashift(),
-                self.children.len() as u64,
+                self.raidz_width(Txg::MAX) as u64,
                 nparity as u64,
             ),
             VdevKind::Draid { nparity, ndata, .. } => {
@@ -726,17 +779,112 @@ impl Vdev {
 
     /// Children of a RAID-Z that count for a block born in `birth` (pool format §10).
     pub(crate) fn raidz_width(&self, birth: Txg) -> usize {
-        let later = match self.get(keys::RAIDZ_EXPAND_TXGS) {
-            Some(Value::Uint64Array(t)) => t.iter().filter(|t| **t > birth).count(),
-            _ => 0,
-        };
+        let later = self.expand_txgs.iter().filter(|t| **t > birth).count();
         let now = self.children.len() - usize::from(self.is_expanding());
         now.saturating_sub(later)
     }
 
+    /// Bytes an allocation must start at a multiple of: the sector, or a whole row of a dRAID group
+    /// (to which metaslab starts are rounded up and their sizes down).
+    pub fn alloc_unit(&self) -> u64 {
+        let width = self.draid.as_ref().map_or(1, Draid::group_width);
+        width << self.ashift()
+    }
+
+    /// Smallest useful block: all data columns of a dRAID, otherwise a sector. Bytes.
+    pub fn min_block(&self) -> u64 {
+        let width = match self.kind {
+            VdevKind::Draid { ndata, .. } => ndata,
+            _ => 1,
+        };
+        width << self.ashift()
+    }
+
+    pub(crate) fn draid(&self) -> Option<&Draid> {
+        self.draid.as_ref()
+    }
+
+    /// Hands over the mapping of a removed vdev, without which its blocks cannot be read.
+    pub fn set_indirect(&self, map: Arc<IndirectMap>) {
+        *write_lock(&self.indirect) = Some(map);
+    }
+
+    pub fn indirect(&self) -> Option<Arc<IndirectMap>> {
+        read_lock(&self.indirect).clone()
+    }
+
+    pub(crate) fn set_reflowed(&self, offset: Option<u64>) {
+        self.reflowed.store(offset.unwrap_or(UNKNOWN), Relaxed);
+    }
+
+    pub(crate) fn reflowed(&self) -> u64 {
+        self.reflowed.load(Relaxed)
+    }
+
+    /// Layout of a block on the children; `None` where every leaf holds all of it.
+    pub(crate) fn layout(&self, offset: u64, psize: usize, birth: Txg) -> Result<Option<Map>> {
+        let ashift = self.ashift();
+        Ok(match (self.kind, &self.draid) {
+            (VdevKind::Raidz { nparity }, _) => {
+                let reflowed = self.is_expanding().then(|| self.reflowed());
+                if reflowed == Some(UNKNOWN) {
+                    bail!(
+                        Unsupported,
+                        "{}: state of its expansion is not known",
+                        self.name()
+                    );
+                }
+                let (physical, logical) = (self.children.len(), self.raidz_width(birth));
+                Some(map::raidz(
+                    physical, logical, nparity, ashift, offset, psize, reflowed,
+                )?)
+            }
+            (_, Some(d)) => Some(d.map(ashift, offset, psize)?),
+            _ => None,
+        })
+    }
+
+    /// Leaves that hold what child `child` of this vdev has at `offset`, each with the vdev whose
+    /// DTL and faults count: itself, or the distributed spare it stands for.
+    pub(crate) fn holders(&self, child: usize, offset: u64) -> Vec<(Arc<Vdev>, Arc<Vdev>)> {
+        let mut out = Vec::new();
+        if let Some(c) = self.children.get(child) {
+            self.collect_holders(c, offset, 0, &mut out);
+        }
+        out
+    }
+
+    fn collect_holders(
+        &self,
+        v: &Arc<Vdev>,
+        offset: u64,
+        depth: usize,
+        out: &mut Vec<(Arc<Vdev>, Arc<Vdev>)>,
+    ) {
+        if v.kind.is_leaf() {
+            out.push((v.clone(), v.clone()));
+        }
+        if let (VdevKind::Dspare, Some(d)) = (v.kind, &self.draid) {
+            let spare = v.get_u64(keys::SPARE_ID).unwrap_or(u64::MAX);
+            // The place may lie on a child that a spare stands in for as well.
+            let child = d
+                .spare_child(spare, offset)
+                .ok()
+                .and_then(|i| self.children.get(i));
+            if let Some(c) = child.filter(|_| depth < MAX_DEPTH) {
+                let mut below = Vec::new();
+                self.collect_holders(c, offset, depth + 1, &mut below);
+                out.extend(below.into_iter().map(|(leaf, _)| (leaf, v.clone())));
+            }
+        }
+        v.children
+            .iter()
+            .for_each(|c| self.collect_holders(c, offset, depth, out));
+    }
+
     /// Whether a RAID-Z is being widened right now.
     pub(crate) fn is_expanding(&self) -> bool {
-        self.get(keys::RAIDZ_EXPANDING).is_some()
+        self.expanding
     }
 }
 

@@ -1,5 +1,6 @@
 //! Opening, closing, checking leaves; building a tree for a new pool.
 
+use crate::draid::{self, Draid};
 use crate::keys;
 use crate::label;
 use crate::node::{Vdev, VdevKind};
@@ -94,6 +95,7 @@ pub(crate) fn new_leaf(
 /// Builds one new top-level vdev with open leaves.
 pub(crate) fn new_top(env: &Env, spec: &TopSpec, id: u64, txg: Txg) -> Result<Arc<Vdev>> {
     let n = spec.devices.len();
+    let mut draid = None;
     let least = match spec.kind {
         GroupKind::Single => 1,
         GroupKind::Mirror => 2,
@@ -103,6 +105,19 @@ pub(crate) fn new_top(env: &Env, spec: &TopSpec, id: u64, txg: Txg) -> Result<Ar
             }
             nparity + 1
         }
+        GroupKind::Draid {
+            nparity,
+            ndata,
+            nspares,
+        } => {
+            let groups = draid::groups_for(n as u64, ndata, nparity as u64, nspares);
+            let layout = Draid::new(n, ndata, nparity, nspares, groups);
+            draid = Some((
+                layout.map_err(|e| Error::new(Kind::Invalid, e.to_string()))?,
+                groups,
+            ));
+            2
+        }
     };
     if n < least || (spec.kind == GroupKind::Single && n != 1) || n > 255 {
         bail!(
@@ -110,8 +125,11 @@ pub(crate) fn new_top(env: &Env, spec: &TopSpec, id: u64, txg: Txg) -> Result<Ar
             "vdev with {n} devices, at least {least} are needed"
         );
     }
-    if spec.is_log && matches!(spec.kind, GroupKind::Raidz { .. }) {
-        bail!(Invalid, "invalid vdev specification: log cannot be raidz");
+    if spec.is_log && matches!(spec.kind, GroupKind::Raidz { .. } | GroupKind::Draid { .. }) {
+        bail!(
+            Invalid,
+            "invalid vdev specification: log cannot be raidz or draid"
+        );
     }
     let devices: Vec<Arc<dyn Disk>> = spec
         .devices
@@ -133,11 +151,32 @@ pub(crate) fn new_top(env: &Env, spec: &TopSpec, id: u64, txg: Txg) -> Result<Ar
         .collect();
     let asize = match spec.kind {
         GroupKind::Raidz { .. } => smallest * n as u64,
+        GroupKind::Draid { .. } => draid.as_ref().map_or(0, |(d, _)| d.asize(smallest)),
         _ => smallest,
     };
+    if asize == 0 {
+        bail!(
+            Overflow,
+            "one or more devices is less than the minimum size for dRAID"
+        );
+    }
     let mut props = NvList::new();
     if let GroupKind::Raidz { nparity } = spec.kind {
         props.set(keys::NPARITY, nparity as u64);
+    }
+    if let (
+        GroupKind::Draid {
+            nparity,
+            ndata,
+            nspares,
+        },
+        Some((_, groups)),
+    ) = (spec.kind, &draid)
+    {
+        props.set(keys::NPARITY, nparity as u64);
+        props.set(keys::DRAID_NDATA, ndata);
+        props.set(keys::DRAID_NSPARES, nspares);
+        props.set(keys::DRAID_NGROUPS, *groups);
     }
     props.set(keys::METASLAB_ARRAY, 0u64);
     props.set(keys::METASLAB_SHIFT, u64::from(size::metaslab_shift(asize)));
@@ -167,6 +206,22 @@ pub(crate) fn new_top(env: &Env, spec: &TopSpec, id: u64, txg: Txg) -> Result<Ar
                 props,
                 leaves,
             )
+        }
+        (
+            GroupKind::Draid {
+                nparity,
+                ndata,
+                nspares,
+            },
+            _,
+        ) => {
+            props.set(keys::CREATE_TXG, txg);
+            let kind = VdevKind::Draid {
+                nparity,
+                ndata,
+                nspares,
+            };
+            Vdev::new(kind, id, new_guid(env), props, leaves)
         }
         _ => {
             props.set(keys::CREATE_TXG, txg);
@@ -504,6 +559,9 @@ pub(crate) fn natural_asize(v: &Vdev) -> u64 {
     match v.kind() {
         VdevKind::Disk | VdevKind::File => v.device_asize(),
         VdevKind::Raidz { .. } => least().saturating_mul(v.children().len() as u64),
+        VdevKind::Draid { .. } => v.draid().map_or(0, |d| d.asize(least())),
+        // No limit of its own.
+        VdevKind::Dspare => u64::MAX,
         _ => least(),
     }
 }

@@ -1,8 +1,9 @@
 //! Finding good data: every copy and every way to rebuild it is tried before a read fails, and what
 //! was found bad is rewritten.
 
+use crate::indirect::{IndirectMap, Piece};
 use crate::lock;
-use crate::map::{self, Map};
+use crate::map::{Col, Map};
 use crate::node::{Vdev, VdevKind};
 use crate::VdevTree;
 use base::{bail, Error, Kind, Result, Txg, MAX_BLOCK};
@@ -15,6 +16,11 @@ use std::sync::{Arc, Mutex};
 /// Consecutive blocks of this many bytes are read from the same side of a mirror, so that each side
 /// can stream.
 const MIRROR_STRIPE: u64 = 1 << 20;
+
+/// Longest chain of removed vdevs.
+const MAX_REMOVALS: usize = 64;
+/// Most combinations of differing copies tried for a split block.
+const MAX_COMBINATIONS: usize = 4096;
 
 /// One block to read.
 #[derive(Clone, Copy)]
@@ -77,6 +83,8 @@ enum Got {
 /// A leaf that should hold a column.
 struct Cand {
     leaf: Arc<Vdev>,
+    /// Who is to blame if it does not: the leaf, or the distributed spare it stands for.
+    owner: Arc<Vdev>,
     /// Byte offset on the device.
     at: u64,
     /// It may have missed the write.
@@ -88,6 +96,8 @@ struct Cand {
 struct Column {
     child: usize,
     size: usize,
+    /// Nothing but zeros that take part in parity.
+    blank: bool,
     cands: Vec<Cand>,
     /// The candidate whose data is used.
     chosen: Option<usize>,
@@ -142,6 +152,16 @@ impl VdevTree {
     }
 
     fn run(&self, reqs: &[ReadReq], mode: Mode) -> Vec<Result<ReadOutcome>> {
+        if let Some(i) = reqs.iter().position(|r| self.removed(r.vdev).is_some()) {
+            // Rare: these are read by themselves, the others around them together.
+            let (before, rest) = reqs.split_at(i);
+            let mut out = self.run(before, mode);
+            if let Some((one, after)) = rest.split_first() {
+                out.push(self.read_removed(one, mode));
+                out.extend(self.run(after, mode));
+            }
+            return out;
+        }
         let mut plans: Vec<Result<Plan>> = reqs.iter().map(|r| self.plan(r)).collect();
         let mut places = Vec::new();
         for (r, plan) in plans.iter().enumerate() {
@@ -173,6 +193,142 @@ impl VdevTree {
             .collect()
     }
 
+    /// The mapping of a removed vdev.
+    fn removed(&self, vdev: u64) -> Option<Arc<IndirectMap>> {
+        let top = self.top(vdev).ok()?;
+        top.indirect().filter(|_| top.kind() == VdevKind::Indirect)
+    }
+
+    /// Reads a block whose vdev was removed, where its pieces are now.
+    fn read_removed(&self, req: &ReadReq, mode: Mode) -> Result<ReadOutcome> {
+        let mut pieces = vec![Piece {
+            vdev: req.vdev,
+            offset: req.offset,
+            len: req.psize,
+            birth: req.birth,
+        }];
+        // Pieces may be on vdevs that were removed later.
+        for _ in 0..MAX_REMOVALS {
+            let mut next = Vec::new();
+            for p in &pieces {
+                match self.removed(p.vdev) {
+                    None => next.push(*p),
+                    Some(map) => next.extend(map.resolve(p.offset, p.len)?),
+                }
+            }
+            if next == pieces {
+                break;
+            }
+            pieces = next;
+        }
+        if pieces.iter().any(|p| self.removed(p.vdev).is_some()) {
+            bail!(Damaged, "removed vdevs refer to each other in a circle");
+        }
+        let birth = |p: &Piece| if p.birth == 0 { req.birth } else { p.birth };
+        if let [p] = &pieces[..] {
+            let (vdev, offset, birth) = (p.vdev, p.offset, birth(p));
+            let one = ReadReq {
+                vdev,
+                offset,
+                birth,
+                ..*req
+            };
+            return self
+                .run(&[one], mode)
+                .pop()
+                .unwrap_or(Err(Error::from(Kind::Io)));
+        }
+        // Only the whole can be verified: read what each piece's vdev offers, then try every
+        // combination of differing copies.
+        let mut offers: Vec<Vec<Vec<u8>>> = Vec::new();
+        for p in &pieces {
+            offers.push(self.offers(p, birth(p))?);
+        }
+        let mut choice = vec![0usize; pieces.len()];
+        for _ in 0..MAX_COMBINATIONS {
+            let data: Vec<u8> = choice
+                .iter()
+                .zip(&offers)
+                .flat_map(|(c, o)| o[*c].iter().copied())
+                .collect();
+            if (req.verify)(&data) {
+                return self.mend_pieces(data, &pieces, &birth);
+            }
+            // The next combination, counting like an odometer.
+            let Some(i) = (0..choice.len()).find(|&i| choice[i] + 1 < offers[i].len()) else {
+                break;
+            };
+            choice[i] += 1;
+            choice[..i].fill(0);
+        }
+        bail!(
+            Checksum,
+            "block at {:#x} of removed vdev {}: no right copy",
+            req.offset,
+            req.vdev
+        )
+    }
+
+    /// The different contents that the copies of a piece have.
+    fn offers(&self, p: &Piece, birth: Txg) -> Result<Vec<Vec<u8>>> {
+        let seen: Mutex<Vec<Vec<u8>>> = Mutex::new(Vec::new());
+        // Believing nobody makes the reader show every copy there is.
+        let verify = |b: &[u8]| {
+            let mut seen = lock(&seen);
+            if !seen.iter().any(|s| s == b) {
+                seen.push(b.to_vec());
+            }
+            false
+        };
+        let req = ReadReq {
+            vdev: p.vdev,
+            offset: p.offset,
+            psize: p.len,
+            birth,
+            verify: &verify,
+        };
+        let plan = self.plan(&req)?;
+        if plan.map.is_some() {
+            bail!(Unsupported, "removed vdev with pieces on RAID-Z");
+        }
+        let _ = self.finish_plain(&req, &mut { plan });
+        let seen = std::mem::take(&mut *lock(&seen));
+        if seen.is_empty() {
+            bail!(Io, "piece of a removed vdev: insufficient replicas");
+        }
+        Ok(seen)
+    }
+
+    /// With the right content known, lets every piece be compared and repaired.
+    fn mend_pieces(
+        &self,
+        data: Vec<u8>,
+        pieces: &[Piece],
+        birth: &dyn Fn(&Piece) -> Txg,
+    ) -> Result<ReadOutcome> {
+        let mut out = ReadOutcome::default();
+        let mut at = 0;
+        for p in pieces {
+            let right = &data[at..at + p.len];
+            at += p.len;
+            let verify = |b: &[u8]| b == right;
+            let (vdev, offset, birth) = (p.vdev, p.offset, birth(p));
+            let req = ReadReq {
+                vdev,
+                offset,
+                psize: p.len,
+                birth,
+                verify: &verify,
+            };
+            if let Some(Ok(o)) = self.run(&[req], Mode::Scrub).pop() {
+                out.bad.extend(o.bad);
+                out.resilvered += o.resilvered;
+            }
+        }
+        out.data = data;
+        Ok(out)
+    }
+
     /// Where the block is.
     fn plan(&self, req: &ReadReq) -> Result<Plan> {
         let top = self.top(req.vdev)?;
@@ -192,31 +348,29 @@ impl VdevTree {
                 req.offset
             );
         }
-        let VdevKind::Raidz { nparity } = top.kind() else {
+        let Some(map) = top.layout(req.offset, req.psize, req.birth)? else {
             let size = crate::size::plain_asize(req.psize as u64, top.ashift()) as usize;
-            let column = column(&top, 0, req.offset, size, req);
+            let holders = top.leaves().into_iter().map(|l| (l.clone(), l)).collect();
+            let column = column(holders, 0, req.offset, size, req);
             return Ok(Plan {
                 top,
                 map: None,
                 stripes: vec![vec![column]],
             });
         };
-        let (physical, logical) = (top.children().len(), top.raidz_width(req.birth));
-        let map = map::raidz(
-            physical,
-            logical,
-            nparity,
-            top.ashift(),
-            req.offset,
-            req.psize,
-        )?;
         let stripes = map
             .stripes
             .iter()
             .map(|s| {
                 s.cols
                     .iter()
-                    .map(|c| column(&top.children()[c.child], c.child, c.offset, c.size, req))
+                    .enumerate()
+                    .map(|(i, c)| {
+                        let holders = top.holders(c.child, c.offset);
+                        let mut col = column(holders, c.child, c.offset, c.size, req);
+                        col.blank = i >= map.nparity && c.data == 0;
+                        col
+                    })
                     .collect()
             })
             .collect();
@@ -337,7 +491,8 @@ impl VdevTree {
         for stale in [false, true] {
             let mut more = Vec::new();
             for (s, cols) in plan.stripes.iter().enumerate() {
-                for (c, col) in cols.iter().enumerate().filter(|(_, c)| c.data().is_none()) {
+                let open = |c: &Column| !c.blank && c.data().is_none();
+                for (c, col) in cols.iter().enumerate().filter(|(_, c)| open(c)) {
                     for (k, cand) in col.cands.iter().enumerate() {
                         if cand.stale == stale && matches!(cand.got, Got::No) {
                             more.push((s, c, k));
@@ -409,7 +564,7 @@ impl VdevTree {
                         continue;
                     }
                     if blame && fault == Some(Fault::Checksum) {
-                        cand.leaf.stats.checksum_errors.fetch_add(1, Relaxed);
+                        cand.owner.stats.checksum_errors.fetch_add(1, Relaxed);
                     }
                     let mut repaired = false;
                     if writable {
@@ -428,7 +583,7 @@ impl VdevTree {
                     }
                     if let (true, Some(fault)) = (blame, fault) {
                         out.bad.push(BadLeaf {
-                            guid: cand.leaf.guid(),
+                            guid: cand.owner.guid(),
                             fault,
                             repaired,
                         });
@@ -446,10 +601,7 @@ impl VdevTree {
         let any_data = cands().any(|c| matches!(c.got, Got::Data(_)));
         let enough = match &plan.map {
             None => any_data,
-            Some(m) => plan
-                .stripes
-                .iter()
-                .all(|cols| cols.iter().filter(|c| c.data().is_none()).count() <= m.nparity),
+            Some(m) => plan.stripes.iter().all(|cols| lacking(cols) <= m.nparity),
         };
         if enough {
             if plan.map.is_some() {
@@ -477,35 +629,39 @@ impl VdevTree {
 
 /// Whether blocks of this vdev can be read and written here.
 pub(crate) fn readable(top: &Vdev) -> Result<()> {
-    let name = top.name();
+    let name = || top.name();
     match top.kind() {
-        VdevKind::Hole => bail!(Damaged, "{name} holds no blocks"),
-        VdevKind::Missing => bail!(NoDevice, "{name}: device is missing"),
-        VdevKind::Indirect => bail!(Unsupported, "{name}: removed vdevs need their mapping"),
-        VdevKind::Draid { .. } | VdevKind::Dspare => {
-            bail!(Unsupported, "{name}: dRAID is not supported yet")
-        }
-        VdevKind::Raidz { .. } if top.is_expanding() => {
+        VdevKind::Hole => bail!(Damaged, "{} holds no blocks", name()),
+        VdevKind::Missing => bail!(NoDevice, "{}: device is missing", name()),
+        VdevKind::Indirect => {
             bail!(
                 Unsupported,
-                "{name}: RAID-Z expansion in progress is not supported yet"
+                "{}: removed; its mapping is not loaded",
+                name()
             )
         }
+        VdevKind::Dspare => bail!(Damaged, "{} cannot be a top-level vdev", name()),
         _ => Ok(()),
     }
 }
 
-/// Leaves of `child` that hold a column, those that should be right first.
-fn column(child: &Arc<Vdev>, index: usize, offset: u64, size: usize, req: &ReadReq) -> Column {
-    let mut cands: Vec<Cand> = child
-        .leaves()
+/// A column on the leaves that hold it, those that should be right first.
+fn column(
+    holders: Vec<(Arc<Vdev>, Arc<Vdev>)>,
+    child: usize,
+    offset: u64,
+    size: usize,
+    req: &ReadReq,
+) -> Column {
+    let mut cands: Vec<Cand> = holders
         .into_iter()
-        .filter(|l| l.state().usable())
-        .filter_map(|leaf| {
+        .filter(|(leaf, _)| leaf.state().usable())
+        .filter_map(|(leaf, owner)| {
             let at = leaf.data_offset(offset, size).ok()?;
-            let stale = leaf.dtl_contains(req.birth);
+            let stale = owner.dtl_contains(req.birth);
             Some(Cand {
                 leaf,
+                owner,
                 at,
                 stale,
                 got: Got::No,
@@ -518,8 +674,9 @@ fn column(child: &Arc<Vdev>, index: usize, offset: u64, size: usize, req: &ReadR
         cands[..fresh].rotate_left((req.offset / MIRROR_STRIPE) as usize % fresh);
     }
     Column {
-        child: index,
+        child,
         size,
+        blank: false,
         cands,
         chosen: None,
     }
@@ -530,7 +687,7 @@ fn first_places(plan: &Plan, mode: Mode, want: &mut dyn FnMut(usize, usize, usiz
     let nparity = plan.map.as_ref().map_or(0, |m| m.nparity);
     for (s, cols) in plan.stripes.iter().enumerate() {
         let fresh = |c: &Column| c.cands.first().is_some_and(|k| !k.stale);
-        let whole = cols.iter().skip(nparity).all(fresh);
+        let whole = cols.iter().skip(nparity).all(|c| c.blank || fresh(c));
         for (c, col) in cols.iter().enumerate() {
             match mode {
                 Mode::Scrub => {
@@ -541,7 +698,7 @@ fn first_places(plan: &Plan, mode: Mode, want: &mut dyn FnMut(usize, usize, usiz
                 Mode::Read => {
                     // Parity only where a data column is missing. Whatever a plain vdev has is
                     // better than nothing.
-                    let needed = c >= nparity || !whole;
+                    let needed = if c >= nparity { !col.blank } else { !whole };
                     if needed && (fresh(col) || (plan.map.is_none() && !col.cands.is_empty())) {
                         want(s, c, 0);
                     }
@@ -567,17 +724,22 @@ fn attempt(plan: &Plan, distrusted: &[usize]) -> Option<Vec<u8>> {
     let mut block = vec![0; map.len];
     for (layout, cols) in map.stripes.iter().zip(&plan.stripes) {
         let data = |c: &Column| {
-            c.data()
-                .filter(|_| !distrusted.contains(&c.child))
-                .is_some()
+            // What is blank is known without reading.
+            let trusted = || c.data().filter(|_| !distrusted.contains(&c.child));
+            c.blank || trusted().is_some()
         };
         let missing: Vec<usize> = (0..cols.len()).filter(|&i| !data(&cols[i])).collect();
         let place = |block: &mut [u8], i: usize, bytes: &[u8]| {
-            let at = layout.cols[i].at;
-            block[at..at + bytes.len()].copy_from_slice(bytes);
+            let Col { at, data, .. } = layout.cols[i];
+            block[at..at + data].copy_from_slice(&bytes[..data]);
         };
         if missing.iter().all(|m| *m < map.nparity) {
-            for (i, c) in cols.iter().enumerate().skip(map.nparity) {
+            for (i, c) in cols
+                .iter()
+                .enumerate()
+                .skip(map.nparity)
+                .filter(|(_, c)| !c.blank)
+            {
                 place(&mut block, i, c.data()?);
             }
             continue;
@@ -589,7 +751,7 @@ fn attempt(plan: &Plan, distrusted: &[usize]) -> Option<Vec<u8>> {
             .iter()
             .enumerate()
             .map(|(i, c)| match c.data() {
-                Some(d) if !missing.contains(&i) => d.to_vec(),
+                Some(d) if !missing.contains(&i) && !c.blank => d.to_vec(),
                 _ => vec![0; c.size],
             })
             .collect();
@@ -601,6 +763,13 @@ fn attempt(plan: &Plan, distrusted: &[usize]) -> Option<Vec<u8>> {
     Some(block)
 }
 
+/// Number of columns whose content is not known.
+fn lacking(cols: &[Column]) -> usize {
+    cols.iter()
+        .filter(|c| !c.blank && c.data().is_none())
+        .count()
+}
+
 /// Tries to believe everybody, then to distrust each child, each two, each three.
 fn combinations(req: &ReadReq, plan: &Plan) -> Option<Vec<u8>> {
     let map = plan.map.as_ref()?;
@@ -608,7 +777,7 @@ fn combinations(req: &ReadReq, plan: &Plan) -> Option<Vec<u8>> {
         .stripes
         .iter()
         .flatten()
-        .filter(|c| c.data().is_some())
+        .filter(|c| !c.blank && c.data().is_some())
         .map(|c| c.child)
         .collect();
     children.sort_unstable();
@@ -617,7 +786,7 @@ fn combinations(req: &ReadReq, plan: &Plan) -> Option<Vec<u8>> {
     let missing = plan
         .stripes
         .iter()
-        .map(|cols| cols.iter().filter(|c| c.data().is_none()).count())
+        .map(|cols| lacking(cols))
         .min()
         .unwrap_or(0);
     for n in 0..=map.nparity.saturating_sub(missing).min(children.len()) {
@@ -660,14 +829,19 @@ fn right_columns(plan: &Plan, s: usize, block: &[u8]) -> Vec<Vec<u8>> {
 /// Parity and data columns of stripe `s` of a block of `map.len` bytes.
 pub(crate) fn columns(map: &Map, s: usize, block: &[u8]) -> Vec<Vec<u8>> {
     let cols = &map.stripes[s].cols;
-    let data: Vec<&[u8]> = cols
+    let data: Vec<Vec<u8>> = cols
         .iter()
         .skip(map.nparity)
-        .map(|c| &block[c.at..c.at + c.size])
+        .map(|c| {
+            let mut d = Vec::with_capacity(c.size);
+            d.extend_from_slice(&block[c.at..c.at + c.data]);
+            d.resize(c.size, 0);
+            d
+        })
         .collect();
     let mut out = vec![Vec::new(); map.nparity];
     parity::generate(&data, &mut out);
-    out.extend(data.into_iter().map(<[u8]>::to_vec));
+    out.extend(data);
     out
 }
 

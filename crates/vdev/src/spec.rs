@@ -37,6 +37,12 @@ pub enum GroupKind {
     Raidz {
         nparity: usize,
     },
+    /// Distributed RAID; `ndata` data columns per group.
+    Draid {
+        nparity: usize,
+        ndata: u64,
+        nspares: u64,
+    },
 }
 
 /// A new top-level vdev.

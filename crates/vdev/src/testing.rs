@@ -99,6 +99,13 @@ impl MemDisk {
         }
     }
 
+    /// Inverts every byte that was ever written from `offset` (rounded down to 64 KiB) on.
+    pub fn corrupt_written(&self, offset: u64) {
+        for c in lock(&self.chunks).range_mut(offset / CHUNK..) {
+            c.1.iter_mut().for_each(|x| *x = !*x);
+        }
+    }
+
     /// Inverts every byte of a range.
     pub fn corrupt(&self, offset: u64, len: usize) {
         let mut b = vec![0; len];

@@ -176,6 +176,113 @@ fn raidz_survives_any_loss_within_parity() {
     }
 }
 
+/// The same for distributed RAID, with blocks that begin in one group and end in the next.
+#[test]
+fn draid_survives_any_loss_within_parity() {
+    for (n, ndata, nparity, nspares) in [(9, 4, 2, 1), (7, 2, 1, 1), (8, 3, 3, 1)] {
+        let kind = GroupKind::Draid {
+            nparity,
+            ndata,
+            nspares,
+        };
+        let (env, mem) = mem_env(3);
+        let disks: Vec<_> = (0..n)
+            .map(|i| mem.add(&format!("/d{i}"), 256 << 20))
+            .collect();
+        let tree = VdevTree::create(env.clone(), 77, &specs(kind, n, 12), 4).unwrap();
+        let rng = SeededRng::new(9);
+        let r = Rig {
+            tree,
+            env,
+            mem,
+            disks,
+            rng,
+        };
+        let top = r.tree.top(0).unwrap();
+        assert_eq!(top.kind().type_name(), "draid");
+        let unit = top.alloc_unit();
+        let group = unit / 4096 * (16 << 20);
+        assert_eq!(top.asize() % group, 0);
+        for at in [0, group - 2 * unit, group - 3 * unit, 5 * unit] {
+            for sectors in [1, 2, ndata, 3 * ndata + 1, 7 * ndata] {
+                let b = r.block(sectors as usize * 4096 - 512);
+                r.tree.write(0, at, &b, 10).unwrap();
+                for (i, lost) in subsets(n, nparity).iter().enumerate() {
+                    if i % 5 != 0 {
+                        continue;
+                    }
+                    lost.iter()
+                        .for_each(|d| r.disks[*d].fail_reads.store(true, Relaxed));
+                    assert!(r.read(at, &b, 10).unwrap().data == *b);
+                    lost.iter()
+                        .for_each(|d| r.disks[*d].fail_reads.store(false, Relaxed));
+                    if i % 20 == 0 {
+                        lost.iter().for_each(|d| r.disks[*d].corrupt_written(DATA));
+                        assert!(r.read(at, &b, 10).unwrap().data == *b);
+                        r.scrub(at, &b, 10).unwrap();
+                    }
+                    assert!(r.scrub(at, &b, 10).unwrap().bad.iter().all(|b| b.repaired));
+                    assert!(r.scrub(at, &b, 10).unwrap().bad.is_empty());
+                }
+            }
+        }
+    }
+}
+
+/// Blocks of removed vdevs: found through the mapping, split ones too, with a bad copy of one piece.
+#[test]
+fn removed_vdevs_are_read_through_their_mapping() {
+    let r = rig(GroupKind::Mirror, 2, 9);
+    r.mem.add("/log", SIZE);
+    let p = pool_keys(&r.tree);
+    r.tree
+        .add(
+            &TopSpec::new(GroupKind::Single, vec![DevSpec::file("/log")]),
+            &p,
+            5,
+        )
+        .unwrap();
+    let mut config = r.tree.config(true);
+    let kid = &mut config.get_nvlist_array_mut("children").unwrap()[1];
+    kid.set("type", "indirect");
+    r.tree.close();
+    let tree = VdevTree::from_config(r.env.clone(), &config).unwrap();
+    tree.open(Access::Exclusive);
+    let r = Rig { tree, ..r };
+    let b = r.block(4096);
+    let (one, two) = (Arc::new(b[..1024].to_vec()), Arc::new(b[1024..].to_vec()));
+    r.tree.write(0, 8192, &one, 5).unwrap();
+    r.tree.write(0, 1 << 20, &two, 5).unwrap();
+    let read = || {
+        let verify = |x: &[u8]| x == &b[..];
+        let (psize, birth) = (4096, 5);
+        r.tree.read(ReadReq {
+            vdev: 1,
+            offset: 1024,
+            psize,
+            birth,
+            verify: &verify,
+        })
+    };
+    assert_eq!(read().unwrap_err().kind, Kind::Unsupported);
+    let m = |src, size, dst| indirect::Moved {
+        src,
+        size,
+        vdev: 0,
+        dst,
+    };
+    let map = IndirectMap::new(vec![m(1024, 1024, 8192), m(2048, 8192, 1 << 20)], vec![]).unwrap();
+    r.tree.top(1).unwrap().set_indirect(Arc::new(map));
+    assert!(read().unwrap().data == *b);
+    r.disks[0].corrupt(DATA + 8192, 512);
+    r.disks[1].corrupt(DATA + (1 << 20), 512);
+    let o = read().unwrap();
+    assert!(o.data == *b && o.bad.len() == 2 && o.bad.iter().all(|x| x.repaired));
+    assert!(read().unwrap().bad.is_empty());
+    r.disks.iter().for_each(|d| d.corrupt(DATA + 8192, 512));
+    assert_eq!(read().unwrap_err().kind, Kind::Checksum);
+}
+
 #[test]
 fn raidz_with_more_losses_than_parity_fails_cleanly() {
     let r = rig(GroupKind::Raidz { nparity: 1 }, 4, 12);
@@ -682,6 +789,7 @@ fn what_is_not_built_is_refused_clearly() {
     draid.set("nparity", 2u64);
     draid.set("draid_ndata", 3u64);
     draid.set("draid_nspares", 1u64);
+    draid.set("draid_ngroups", 1u64);
     let kids: Vec<NvList> = (0..6u64)
         .map(|i| {
             let mut f = NvList::new();
@@ -706,10 +814,17 @@ fn what_is_not_built_is_refused_clearly() {
         birth: 1,
         verify: &|_| true,
     };
-    assert_eq!(tree.read(req).unwrap_err().kind, Kind::Unsupported);
+    assert_eq!(tree.read(req).unwrap_err().kind, Kind::Io);
     assert_eq!(
         tree.read(ReadReq { vdev: 7, ..req }).unwrap_err().kind,
         Kind::Damaged
+    );
+    let mut other = draid.clone();
+    other.set("draid_nchildren", 3u64);
+    root.set("children", Value::NvListArray(vec![other]));
+    assert_eq!(
+        VdevTree::from_config(env.clone(), &root).unwrap_err().kind,
+        Kind::Unsupported
     );
     // Hostile trees.
     let bad = |f: &dyn Fn(&mut NvList)| {

@@ -334,6 +334,16 @@ impl VdevTree {
         Ok(())
     }
 
+    /// Takes over from the uberblock in use how far the expansion of a RAID-Z got. Without it, or
+    /// with its scratch area in use, such a vdev cannot be read. The position stays where it is:
+    /// new blocks fit in, and OpenZFS goes on from there.
+    pub fn set_reflow(&self, ub: &Uberblock) {
+        let valid = ub.scratch_state() != disk::uberblock::scratch::VALID;
+        for top in self.tops().iter().filter(|t| t.is_expanding()) {
+            top.set_reflowed(valid.then(|| ub.reflow_offset()));
+        }
+    }
+
     /// The best uberblock up to `limit` on any readable leaf, and the label config that goes with
     /// it from the same leaf (pool format §2.3).
     pub fn best_uberblock(&self, limit: Txg) -> Option<(Uberblock, Option<NvList>)> {
@@ -404,9 +414,11 @@ impl VdevTree {
             .collect();
         let done = self.on_leaves(&leaves, |_, _, device| device.flush());
         let mut lost: HashMap<u64, Error> = HashMap::new();
-        for ((_, leaf), r) in leaves.iter().zip(done) {
+        for ((top, leaf), r) in leaves.iter().zip(done) {
             if let Err(e) = r {
                 leaf.dtl_add(txg);
+                // What distributed spares had there is lost as well.
+                top.dspares().iter().for_each(|d| d.dtl_add(txg));
                 lost.insert(leaf.guid(), e);
             }
         }
@@ -433,8 +445,11 @@ pub(crate) fn survives(v: &Arc<Vdev>, ok: &dyn Fn(&Vdev) -> bool) -> bool {
     let good = || v.children().iter().filter(|c| survives(c, ok)).count();
     match v.kind() {
         VdevKind::Disk | VdevKind::File => v.state().usable() && ok(v),
-        VdevKind::Raidz { nparity } => good() + nparity >= v.children().len(),
+        VdevKind::Raidz { nparity } | VdevKind::Draid { nparity, .. } => {
+            good() + nparity >= v.children().len()
+        }
         k if k.is_mirrorish() => good() > 0,
+        VdevKind::Dspare => ok(v),
         // Nothing is ever written to these.
         _ => true,
     }

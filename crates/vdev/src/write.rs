@@ -1,14 +1,12 @@
 //! Writes: collected, sorted, merged, sent leaf by leaf.
 
 use crate::lock;
-use crate::map;
 use crate::node::{Vdev, VdevKind};
 use crate::read::{columns, readable};
-use crate::tree::survives;
 use crate::VdevTree;
 use base::{bail, Block, Error, Kind, Result, Txg, MAX_BLOCK};
 use env::Op;
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 
 /// Adjacent writes to a leaf are handed over as one transfer up to this size.
@@ -17,20 +15,36 @@ const MERGE: usize = 1 << 20;
 /// One write to one leaf.
 struct LeafWrite {
     leaf: Arc<Vdev>,
+    /// The distributed spare the leaf stands for, if it is not the leaf itself that is meant.
+    spare: Option<Arc<Vdev>>,
     /// Byte offset on the device.
     at: u64,
     bufs: Vec<Block>,
     len: usize,
     item: usize,
+    /// Column of the item, `NO_SLOT` for what carries nothing.
+    slot: usize,
+}
+
+/// Of a write without meaning: a skipped sector.
+const NO_SLOT: usize = usize::MAX;
+
+/// Who is concerned if a transfer fails.
+struct Owner {
+    item: usize,
+    slot: usize,
+    spare: Option<Arc<Vdev>>,
 }
 
 /// One logical write.
 struct Item {
     top: Arc<Vdev>,
-    /// Children of a RAID-Z it touches.
-    children: Vec<usize>,
-    /// Leaves (guids) that do not have it.
-    failed: HashSet<u64>,
+    /// Columns of each stripe (end index in `copies`) that may be lost.
+    nparity: usize,
+    stripe_ends: Vec<usize>,
+    /// Leaves that have (or will have) each column.
+    copies: Vec<u32>,
+    hurt: bool,
     error: Option<Error>,
 }
 
@@ -87,7 +101,7 @@ impl VdevTree {
             Ok(())
         };
         match top.kind() {
-            VdevKind::Raidz { .. } => {
+            VdevKind::Raidz { .. } if !top.is_expanding() => {
                 let (a, w) = (top.ashift(), top.children().len() as u64);
                 let (first, end) = (offset >> a, (offset.saturating_add(asize)) >> a);
                 for (c, child) in top.children().iter().enumerate() {
@@ -99,6 +113,8 @@ impl VdevTree {
                     }
                 }
             }
+            // Rows of groups would have to be picked out; what is free stays allocated below.
+            VdevKind::Draid { .. } | VdevKind::Raidz { .. } => {}
             _ => one(&top, offset, asize)?,
         }
         Ok(done)
@@ -137,68 +153,51 @@ impl WriteBatch<'_> {
         {
             bail!(Invalid, "{}: write at {offset:#x} is outside", top.name());
         }
-        let mut writes = Vec::new();
-        let mut failed = HashSet::new();
-        let mut children = Vec::new();
-        let mut to = |child: &Arc<Vdev>, at: u64, bufs: Vec<Block>| {
-            let len = bufs.iter().map(|b| b.len()).sum();
-            for leaf in child.leaves() {
-                // A leaf that is closed at this moment has no size either.
-                match leaf.data_offset(at, len) {
-                    Ok(at) if leaf.state().usable() => {
-                        writes.push(LeafWrite {
-                            leaf,
-                            at,
-                            bufs: bufs.clone(),
-                            len,
-                            item: 0,
-                        });
-                    }
-                    _ => {
-                        leaf.dtl_add(self.txg);
-                        failed.insert(leaf.guid());
-                    }
-                }
-            }
+        let mut plan = Planned {
+            txg: self.txg,
+            writes: Vec::new(),
+            copies: Vec::new(),
+            hurt: false,
         };
-        match top.kind() {
-            VdevKind::Raidz { nparity } => {
-                let (n, width) = (top.children().len(), top.raidz_width(self.txg));
-                let map = map::raidz(n, width, nparity, top.ashift(), offset, data.len())?;
-                let mut padded = Vec::new();
-                let block: &[u8] = if data.len() == map.len {
-                    data
-                } else {
-                    padded.extend_from_slice(data);
-                    padded.resize(map.len, 0);
-                    &padded
-                };
-                for (s, stripe) in map.stripes.iter().enumerate() {
-                    for (place, bytes) in stripe.cols.iter().zip(columns(&map, s, block)) {
-                        children.push(place.child);
-                        to(
-                            &top.children()[place.child],
-                            place.offset,
-                            vec![Arc::new(bytes)],
-                        );
-                    }
+        let mut stripe_ends = Vec::new();
+        let mut nparity = 0;
+        if let Some(map) = top.layout(offset, data.len(), self.txg)? {
+            nparity = map.nparity;
+            let mut padded = Vec::new();
+            let block: &[u8] = if data.len() == map.len {
+                data
+            } else {
+                padded.extend_from_slice(data);
+                padded.resize(map.len, 0);
+                &padded
+            };
+            for (s, stripe) in map.stripes.iter().enumerate() {
+                for (place, bytes) in stripe.cols.iter().zip(columns(&map, s, block)) {
+                    let holders = top.holders(place.child, place.offset);
+                    plan.column(holders, place.offset, &[Arc::new(bytes)]);
                 }
-                // Writing the skipped sectors lets neighbouring blocks merge into one transfer.
-                let sector = zeros(map.sector);
-                for (child, at) in &map.skips {
-                    to(&top.children()[*child], *at, vec![sector.clone()]);
-                }
-                children.sort_unstable();
-                children.dedup();
+                stripe_ends.push(plan.copies.len());
             }
-            _ => {
-                let mut bufs = vec![data.clone()];
-                if asize > data.len() as u64 {
-                    bufs.push(zeros((asize - data.len() as u64) as usize));
-                }
-                to(&top, offset, bufs);
+            // Writing the skipped sectors lets neighbouring blocks merge into one transfer.
+            let sector = zeros(map.sector);
+            for (child, at) in &map.skips {
+                plan.skip(top.holders(*child, *at), *at, &sector);
             }
+        } else {
+            let mut bufs = vec![data.clone()];
+            if asize > data.len() as u64 {
+                bufs.push(zeros((asize - data.len() as u64) as usize));
+            }
+            let holders = top.leaves().into_iter().map(|l| (l.clone(), l)).collect();
+            plan.column(holders, offset, &bufs);
+            stripe_ends.push(1);
         }
+        let Planned {
+            mut writes,
+            copies,
+            hurt,
+            ..
+        } = plan;
         let mut inner = lock(&self.inner);
         let item = inner.items.len();
         for w in &mut writes {
@@ -208,8 +207,10 @@ impl WriteBatch<'_> {
         inner.writes.append(&mut writes);
         inner.items.push(Item {
             top,
-            children,
-            failed,
+            nparity,
+            stripe_ends,
+            copies,
+            hurt,
             error: None,
         });
         Ok(item)
@@ -249,13 +250,18 @@ impl WriteBatch<'_> {
             for (owners, result) in owners.iter().zip(lock(results).drain(..)) {
                 let Err(e) = result else { continue };
                 sick = true;
-                for &i in owners {
-                    items[i].failed.insert(leaf.guid());
-                    items[i].error = Some(e.clone());
+                for o in owners {
+                    // Not the leaf's own data where a distributed spare is meant.
+                    o.spare.as_ref().unwrap_or(leaf).dtl_add(self.txg);
+                    let item = &mut items[o.item];
+                    if let Some(c) = item.copies.get_mut(o.slot) {
+                        *c = c.saturating_sub(1);
+                        item.hurt = true;
+                        item.error = Some(e.clone());
+                    }
                 }
             }
             if sick {
-                leaf.dtl_add(self.txg);
                 self.tree.probe(leaf);
             }
         }
@@ -263,25 +269,75 @@ impl WriteBatch<'_> {
     }
 }
 
+/// The writes of one block being put together.
+struct Planned {
+    txg: Txg,
+    writes: Vec<LeafWrite>,
+    copies: Vec<u32>,
+    hurt: bool,
+}
+
+impl Planned {
+    /// One column for all leaves that hold it, `(leaf, owner)`.
+    fn column(&mut self, holders: Vec<(Arc<Vdev>, Arc<Vdev>)>, offset: u64, bufs: &[Block]) {
+        let slot = self.copies.len();
+        let sent = self.send(holders, offset, bufs, slot);
+        self.copies.push(sent);
+    }
+
+    /// A sector that means nothing.
+    fn skip(&mut self, holders: Vec<(Arc<Vdev>, Arc<Vdev>)>, offset: u64, sector: &Block) {
+        self.send(holders, offset, std::slice::from_ref(sector), NO_SLOT);
+    }
+
+    fn send(
+        &mut self,
+        holders: Vec<(Arc<Vdev>, Arc<Vdev>)>,
+        offset: u64,
+        bufs: &[Block],
+        slot: usize,
+    ) -> u32 {
+        let len = bufs.iter().map(|b| b.len()).sum();
+        let mut sent = 0;
+        for (leaf, owner) in holders {
+            // A leaf that is closed at this moment has no size either.
+            match leaf.data_offset(offset, len) {
+                Ok(at) if leaf.state().usable() => {
+                    let spare = (!Arc::ptr_eq(&leaf, &owner)).then_some(owner);
+                    let bufs = bufs.to_vec();
+                    self.writes.push(LeafWrite {
+                        leaf,
+                        spare,
+                        at,
+                        bufs,
+                        len,
+                        item: 0,
+                        slot,
+                    });
+                    sent += 1;
+                }
+                _ => {
+                    owner.dtl_add(self.txg);
+                    self.hurt |= slot != NO_SLOT;
+                }
+            }
+        }
+        sent
+    }
+}
+
 impl Item {
     fn result(self) -> Result<()> {
-        if self.failed.is_empty() {
+        if !self.hurt && self.copies.iter().all(|c| *c > 0) {
             return Ok(());
         }
-        // A leaf that got the write counts even if it was found dead since: it may come back.
-        let ok = |leaf: &Vdev| !self.failed.contains(&leaf.guid());
-        let fine = match self.top.kind() {
-            VdevKind::Raidz { nparity } => {
-                let children = self.top.children();
-                let lost = self
-                    .children
-                    .iter()
-                    .filter(|c| !survives(&children[**c], &ok))
-                    .count();
-                lost <= nparity
-            }
-            _ => survives(&self.top, &ok),
-        };
+        let mut begin = 0;
+        let mut fine = true;
+        for end in &self.stripe_ends {
+            let lost = self.copies[begin..*end].iter().filter(|c| **c == 0).count();
+            fine &= lost <= self.nparity;
+            begin = *end;
+        }
         if fine {
             return Ok(());
         }
@@ -292,20 +348,26 @@ impl Item {
     }
 }
 
-/// Sorts the writes of one leaf and merges what touches. Returns the transfers and, for each, the
-/// items in it.
-fn merge(mut list: Vec<LeafWrite>) -> (Vec<Op>, Vec<Vec<usize>>) {
+/// Sorts the writes of one leaf and merges what touches. Returns the transfers and, for each, who
+/// is concerned.
+fn merge(mut list: Vec<LeafWrite>) -> (Vec<Op>, Vec<Vec<Owner>>) {
     list.sort_by_key(|w| w.at);
     let mut ops: Vec<Op> = Vec::new();
-    let mut owners: Vec<Vec<usize>> = Vec::new();
+    let mut owners: Vec<Vec<Owner>> = Vec::new();
     let mut end = None;
     let mut size = 0;
     for w in list {
         let joins = end == Some(w.at) && size + w.len <= MERGE;
+        let owner = Owner {
+            item: w.item,
+            slot: w.slot,
+            spare: w.spare,
+        };
+        end = Some(w.at + w.len as u64);
         match (ops.last_mut(), owners.last_mut()) {
             (Some(Op::Write { bufs, .. }), Some(o)) if joins => {
                 bufs.extend(w.bufs);
-                o.push(w.item);
+                o.push(owner);
                 size += w.len;
             }
             _ => {
@@ -313,11 +375,10 @@ fn merge(mut list: Vec<LeafWrite>) -> (Vec<Op>, Vec<Vec<usize>>) {
                     offset: w.at,
                     bufs: w.bufs,
                 });
-                owners.push(vec![w.item]);
+                owners.push(vec![owner]);
                 size = w.len;
             }
         }
-        end = Some(w.at + w.len as u64);
     }
     (ops, owners)
 }

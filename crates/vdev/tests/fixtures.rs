@@ -65,7 +65,9 @@ impl Walk {
             if top.kind() == VdevKind::Indirect {
                 continue;
             }
-            if !bp.is_dedup() && top.get("raidz_expand_txgs").is_none() {
+            let widened =
+                top.get("raidz_expand_txgs").is_some() || top.get("raidz_expanding").is_some();
+            if !bp.is_dedup() && !widened {
                 assert_eq!(top.asize_for(psize as u64), d.asize());
             }
             self.blocks += 1;
@@ -150,6 +152,7 @@ fn walk(tree: &VdevTree, check_sum: bool) -> Result<Walk> {
         assert_eq!(ub.guid_sum, tree.guid_sum());
     }
     assert!(label.expect("its label").get_u64("txg").unwrap() <= ub.txg);
+    tree.set_reflow(&ub);
     let mut w = Walk::default();
     w.tree(tree, &ub.rootbp);
     Ok(w)
@@ -169,6 +172,8 @@ fn every_block_of_healthy_pools_with_all_parity() {
         "stripe-mirrors",
         "special",
         "zil-raidz",
+        "draid",
+        "raidz-expanding",
         "legacy-v6",
         "upgraded",
     ];
@@ -190,7 +195,7 @@ fn every_block_of_healthy_pools_with_all_parity() {
         for top in tree.tops().iter() {
             // What we would have chosen ourselves, and what the config came from.
             let again = vdev::size::metaslab_shift(top.asize());
-            if pool.version == 5000 && name != "upgraded" && name != "raidz-expanded" {
+            if pool.version == 5000 && name != "upgraded" && !name.starts_with("raidz-exp") {
                 assert_eq!(top.metaslab_shift(), again, "{name}");
             }
         }
@@ -204,6 +209,8 @@ fn degraded_and_damaged_pools() {
         "damage-raidz1",
         "damage-raidz2",
         "damage-raidz3",
+        "damage-draid",
+        "draid-spare",
         "damage-mirror",
         "hot-spare",
         "mirror-degraded",

@@ -375,7 +375,11 @@ impl BlkPtr {
         if self.dvas().is_empty() {
             return bad("no address");
         }
-        if self.dvas().iter().any(|d| d.word1 & !(OFFSET_MASK | 1 << 63) != 0) {
+        if self
+            .dvas()
+            .iter()
+            .any(|d| d.word1 & !(OFFSET_MASK | 1 << 63) != 0)
+        {
             return bad("an address beyond any device");
         }
         Ok(())

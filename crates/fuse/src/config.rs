@@ -15,8 +15,9 @@ pub enum ReaddirPlus {
 /// something simply does without, see [`Negotiated`].
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// Most threads that serve requests. They are started as they are needed: an idle mount has
-    /// one. Since operations are synchronous this is also how many may wait for the disk at once.
+    /// Most threads that serve requests. They are started as they are needed and end when they are
+    /// not: an idle mount has one. Since operations are synchronous this is also how many may wait
+    /// for the disk at once. See also [`crate::about_to_block`].
     pub threads: usize,
     /// Largest write (and read) in bytes; cut to what `/proc/sys/fs/fuse/max_pages_limit` allows.
     pub max_write: u32,

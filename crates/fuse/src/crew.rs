@@ -1,21 +1,46 @@
 //! Which of a session's threads wait for requests, which rest, and when one more is needed.
 //!
-//! The kernel wakes threads waiting on the device in turn, so many of them share out even a single
-//! stream of requests, each with cold caches: with sixteen waiting, creating a file took three
-//! times as long as with two. So only [`SPARE`] threads wait on the device beyond those that are
-//! busy; the others rest, the last one to rest is the first to be woken, and one that has rested
-//! for [`PATIENCE`] ends. A thread is woken (or started) when all that are awake are busy with
-//! requests that may wait for something.
+//! The kernel wakes the threads that wait on the device in turn. So when several wait, even a
+//! single stream of requests goes from thread to thread and from core to core, each time through
+//! the wake-up of a sleeping one: measured on two cores, a round trip of 7 µs becomes one of 20.
+//! But one thread alone would make everybody wait while it waits for a disk. Therefore:
+//!
+//! * Normally one thread waits for requests and serves them itself; the others rest on a stack, the
+//!   last one on top, and one that has rested for [`PATIENCE`] ends.
+//! * A thread is woken (or started) at once when the last waiting one begins something that is known
+//!   to wait (fsync and the like), or says so by [`about_to_block`].
+//! * For [`PARALLEL`] after there was reason to, threads work in parallel: two may wait for requests
+//!   and a further one is woken as soon as all are busy. Reasons are a request that took longer than
+//!   [`LONG`], or [`BACKLOG`] requests in a row that were there already when asked for.
+//! * A sentinel for all sessions of the process looks every [`TICK`] at those that have something to
+//!   do, and wakes a thread where all are stuck. It sleeps when nothing is going on.
 
+use std::cell::RefCell;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError, Weak};
 use std::thread::Thread;
 use std::time::{Duration, Instant};
 
-/// Threads that may wait for requests at once.
-const SPARE: u32 = 2;
 /// How long a thread rests before it ends.
 const PATIENCE: Duration = Duration::from_secs(10);
+/// How long threads work in parallel after there was reason to.
+const PARALLEL: u64 = 50_000_000;
+/// A request that took longer (ns) is a reason: other streams should not wait for such ones.
+const LONG: u64 = 150_000;
+/// So many requests in a row that did not have to be waited for are a reason.
+const BACKLOG: u32 = 16;
+/// What counts as not waited for (ns).
+const AT_ONCE: u64 = 2_000;
+/// How often the sentinel looks.
+const TICK: Duration = Duration::from_millis(1);
+/// After so many ticks without requests the sentinel looks away.
+const QUIET: u64 = 20;
+
+/// Nanoseconds on a clock of this process.
+pub(crate) fn now() -> u64 {
+    static BASE: OnceLock<Instant> = OnceLock::new();
+    BASE.get_or_init(Instant::now).elapsed().as_nanos() as u64
+}
 
 struct Resting {
     thread: Thread,
@@ -30,6 +55,19 @@ pub(crate) struct Crew {
     counts: AtomicU64,
     resting: Mutex<Vec<Resting>>,
     closed: AtomicBool,
+    /// Until when (see [`now`]) threads work in parallel.
+    parallel_until: AtomicU64,
+    /// Requests begun.
+    begun: AtomicU64,
+    watch: Watch,
+}
+
+/// What the sentinel remembers about a session.
+#[derive(Default)]
+struct Watch {
+    on: AtomicBool,
+    begun: AtomicU64,
+    quiet: AtomicU64,
 }
 
 const AWAKE: u64 = 1 << 32;
@@ -39,6 +77,12 @@ fn split(c: u64) -> (u32, u32) {
     ((c >> 32) as u32, c as u32)
 }
 
+/// How a thread got its request.
+#[derive(Default)]
+pub(crate) struct Pace {
+    at_once: u32,
+}
+
 impl Crew {
     pub fn new(most: usize) -> Crew {
         Crew {
@@ -46,6 +90,9 @@ impl Crew {
             counts: AtomicU64::new(0),
             resting: Mutex::default(),
             closed: AtomicBool::new(false),
+            parallel_until: AtomicU64::new(0),
+            begun: AtomicU64::new(0),
+            watch: Watch::default(),
         }
     }
 
@@ -63,16 +110,62 @@ impl Crew {
         self.counts.fetch_sub(AWAKE, SeqCst);
     }
 
-    /// The calling thread begins to serve. Returns whether nobody is left to wait for requests.
-    pub fn begin(&self) -> bool {
-        let (awake, busy) = split(self.counts.fetch_add(BUSY, SeqCst) + BUSY);
+    fn alone(c: u64) -> bool {
+        let (awake, busy) = split(c);
         busy >= awake
     }
 
-    /// The calling thread has served. Returns whether it may rest.
-    pub fn end(&self) -> bool {
+    fn go_parallel(&self, now: u64) {
+        self.parallel_until
+            .fetch_max(now.saturating_add(PARALLEL), SeqCst);
+    }
+
+    /// How many threads may wait for requests.
+    fn spare(&self, now: u64) -> u32 {
+        if now < self.parallel_until.load(SeqCst) {
+            2
+        } else {
+            1
+        }
+    }
+
+    /// The calling thread begins to serve a request, at `now`, after waiting for it for `waited`.
+    pub fn begin(&self, pace: &mut Pace, now: u64, waited: u64, blocks: bool) -> Begin {
+        self.begun.fetch_add(1, SeqCst);
+        let c = self.counts.fetch_add(BUSY, SeqCst) + BUSY;
+        pace.at_once = if waited < AT_ONCE {
+            pace.at_once + 1
+        } else {
+            0
+        };
+        if pace.at_once >= BACKLOG || blocks {
+            self.go_parallel(now);
+        }
+        if !Crew::alone(c) || self.most == 1 {
+            Begin::Go
+        } else if now < self.parallel_until.load(SeqCst) {
+            Begin::Wake
+        } else if !self.watch.on.load(SeqCst) && !self.watch.on.swap(true, SeqCst) {
+            Begin::Watch
+        } else {
+            Begin::Go
+        }
+    }
+
+    /// The calling thread has served a request, which took so long. Returns whether it may rest.
+    pub fn end(&self, now: u64, took: u64) -> bool {
+        if took > LONG {
+            self.go_parallel(now);
+        }
         let (awake, busy) = split(self.counts.fetch_sub(BUSY, SeqCst) - BUSY);
-        awake > busy.saturating_add(SPARE)
+        awake > busy.saturating_add(self.spare(now))
+    }
+
+    /// The calling thread serves and is going to wait for something. Returns whether another thread
+    /// should be woken.
+    fn blocking(&self) -> bool {
+        self.go_parallel(now());
+        Crew::alone(self.counts.load(SeqCst)) && self.most > 1
     }
 
     /// Wakes a thread; returns whether there was one.
@@ -106,9 +199,10 @@ impl Crew {
             if self.closed.load(SeqCst) {
                 return true;
             }
+            let spare = self.spare(now());
             let fewer = |c: u64| {
                 let (awake, busy) = split(c);
-                (awake > busy.saturating_add(SPARE)).then(|| c - AWAKE)
+                (awake > busy.saturating_add(spare)).then(|| c - AWAKE)
             };
             if self.counts.fetch_update(SeqCst, SeqCst, fewer).is_err() {
                 return true;
@@ -134,6 +228,128 @@ impl Crew {
         }
         true
     }
+
+    /// A look of the sentinel: is everybody stuck, and is there a reason to look again?
+    pub fn look(&self) -> Look {
+        let begun = self.begun.load(SeqCst);
+        let same = self.watch.begun.swap(begun, SeqCst) == begun;
+        let c = self.counts.load(SeqCst);
+        if Crew::alone(c) && same {
+            self.watch.quiet.store(0, SeqCst);
+            self.go_parallel(now());
+            return Look::Stuck;
+        }
+        if !same || split(c).1 > 0 {
+            self.watch.quiet.store(0, SeqCst);
+            return Look::Fine;
+        }
+        if self.watch.quiet.fetch_add(1, SeqCst) < QUIET {
+            return Look::Fine;
+        }
+        self.watch.quiet.store(0, SeqCst);
+        // A thread that begins now either sees that nobody looks, or is seen here.
+        self.watch.on.store(false, SeqCst);
+        if split(self.counts.load(SeqCst)).1 > 0 && !self.watch.on.swap(true, SeqCst) {
+            return Look::Fine;
+        }
+        Look::Away
+    }
+}
+
+/// What is to be done when a thread begins to serve.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Begin {
+    Go,
+    /// Wake or start a thread.
+    Wake,
+    /// Tell the sentinel to look.
+    Watch,
+}
+
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Look {
+    Fine,
+    Stuck,
+    Away,
+}
+
+/// What the sentinel can do with a session.
+pub(crate) trait Watched: Send + Sync {
+    fn crew(&self) -> &Crew;
+    /// Wakes or starts one more thread.
+    fn reinforce(self: Arc<Self>);
+}
+
+/// Sessions the sentinel looks at.
+static WATCHED: Mutex<Vec<Weak<dyn Watched>>> = Mutex::new(Vec::new());
+static CALL: Condvar = Condvar::new();
+
+fn watched() -> std::sync::MutexGuard<'static, Vec<Weak<dyn Watched>>> {
+    WATCHED.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Has the sentinel look at a session, which it does until nothing is going on there.
+pub(crate) fn watch(session: Weak<dyn Watched>) {
+    static SENTINEL: OnceLock<bool> = OnceLock::new();
+    let there = SENTINEL.get_or_init(|| {
+        std::thread::Builder::new()
+            .name("fuse-sentinel".into())
+            .spawn(sentinel)
+            .is_ok()
+    });
+    if *there {
+        watched().push(session);
+        CALL.notify_one();
+    } else if let Some(s) = session.upgrade() {
+        // Without it, one more thread from the beginning must do.
+        s.crew().parallel_until.store(u64::MAX, SeqCst);
+        s.reinforce();
+    }
+}
+
+fn sentinel() {
+    loop {
+        let mut list = watched();
+        while list.is_empty() {
+            list = CALL.wait(list).unwrap_or_else(PoisonError::into_inner);
+        }
+        let sessions = std::mem::take(&mut *list);
+        drop(list);
+        std::thread::sleep(TICK);
+        for weak in sessions {
+            let Some(s) = weak.upgrade() else { continue };
+            match s.crew().look() {
+                Look::Fine => watched().push(weak),
+                Look::Stuck => {
+                    s.reinforce();
+                    watched().push(weak);
+                }
+                Look::Away => {}
+            }
+        }
+    }
+}
+
+thread_local! {
+    /// The session the current thread serves.
+    static SERVING: RefCell<Option<Weak<dyn Watched>>> = const { RefCell::new(None) };
+}
+
+pub(crate) fn set_serving(session: Option<Weak<dyn Watched>>) {
+    SERVING.with(|s| *s.borrow_mut() = session);
+}
+
+/// Says that the current thread is going to wait: for a disk, a transaction group, a lock held
+/// during either. On a thread that serves requests this makes sure, at once, that another one
+/// listens meanwhile (otherwise that is noticed within a millisecond). Elsewhere it does nothing.
+pub fn about_to_block() {
+    SERVING.with(|s| {
+        if let Some(session) = s.borrow().as_ref().and_then(Weak::upgrade) {
+            if session.crew().blocking() {
+                session.reinforce();
+            }
+        }
+    });
 }
 
 #[cfg(test)]
@@ -141,34 +357,81 @@ mod tests {
     use super::*;
 
     #[test]
-    fn rests_only_when_enough_others_wait() {
+    fn one_waits_unless_there_is_reason_for_more() {
         let c = Crew::new(4);
+        let mut p = Pace::default();
         c.joined();
-        assert!(c.begin()); // the only one: another is needed
+        // Alone with short requests: the sentinel is called once.
+        assert_eq!(c.begin(&mut p, 1000, 50_000, false), Begin::Watch);
+        assert!(!c.end(2000, 1000));
+        assert_eq!(c.begin(&mut p, 3000, 50_000, false), Begin::Go);
+        assert!(!c.end(4000, 1000));
+        // A long one is a reason to work in parallel …
+        let t = 10_000;
+        assert_eq!(c.begin(&mut p, t, 50_000, true), Begin::Wake);
         assert!(!c.wake_one());
         c.joined();
+        assert!(!c.end(t, 0)); // two may wait
         c.joined();
-        assert!(!c.begin());
-        assert!(!c.end()); // three awake, one busy: two wait
-        c.joined();
-        assert!(!c.begin());
-        assert!(c.end()); // three would wait
+        assert_eq!(c.begin(&mut p, t, 0, false), Begin::Go);
+        assert!(c.end(t, LONG + 1)); // three would wait
+                                     // … for a while.
+        assert_eq!(c.spare(t + PARALLEL / 2), 2);
+        assert_eq!(c.spare(t + PARALLEL), 1);
+        let later = t + 10 * PARALLEL;
+        // So is a backlog.
+        let mut p = Pace::default();
+        for i in 0..BACKLOG {
+            assert_eq!(c.spare(later), 1, "{i}");
+            c.begin(&mut p, later, 100, false);
+            c.end(later, 10);
+        }
+        assert_eq!(c.spare(later), 2);
+    }
+
+    #[test]
+    fn rests_and_is_woken() {
+        let c = Crew::new(4);
+        for _ in 0..3 {
+            c.joined();
+        }
         std::thread::scope(|s| {
             let t = s.spawn(|| c.rest());
             while c.lock().is_empty() {
                 std::thread::yield_now();
             }
-            assert_eq!(split(c.counts.load(SeqCst)), (3, 1));
-            assert!(!c.begin());
-            assert!(c.begin());
+            assert_eq!(split(c.counts.load(SeqCst)), (2, 0));
             assert!(c.wake_one());
             assert!(t.join().unwrap());
+            assert!(!c.wake_one());
         });
-        assert_eq!(split(c.counts.load(SeqCst)), (4, 3));
-        assert!(!c.end());
-        assert!(c.rest()); // not right any more: does not rest
-        assert!(!c.end());
+        assert_eq!(split(c.counts.load(SeqCst)), (3, 0));
+        let mut p = Pace::default();
+        c.begin(&mut p, 0, 0, false);
+        c.begin(&mut p, 0, 0, false);
+        assert!(c.rest()); // only one is left waiting: does not rest
+        c.end(0, 0);
         c.wake_all();
         assert!(c.rest());
+    }
+
+    #[test]
+    fn the_sentinel_sees_who_is_stuck() {
+        let c = Crew::new(4);
+        let mut p = Pace::default();
+        c.joined();
+        assert_eq!(c.begin(&mut p, 0, 50_000, false), Begin::Watch);
+        assert_eq!(c.look(), Look::Fine); // began since the last look
+        assert_eq!(c.look(), Look::Stuck);
+        c.joined();
+        assert_eq!(c.look(), Look::Fine);
+        c.end(0, 0);
+        for _ in 0..QUIET {
+            assert_eq!(c.look(), Look::Fine);
+        }
+        assert_eq!(c.look(), Look::Away);
+        c.left();
+        c.parallel_until.store(0, SeqCst);
+        assert_eq!(c.begin(&mut p, 0, 50_000, false), Begin::Watch);
     }
 }

@@ -33,6 +33,7 @@ mod types;
 pub mod wire;
 
 pub use config::{Config, Negotiated, ReaddirPlus};
+pub use crew::about_to_block;
 pub use fs::{Filesystem, FOREVER};
 pub use mount::{mount, mounted, Atime, Mount, MountInfo, MountOptions, Unmount};
 pub use notify::Notifier;

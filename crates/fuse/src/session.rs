@@ -12,7 +12,7 @@ use zerocopy::{FromBytes, IntoBytes};
 
 use crate::channel::Channel;
 use crate::config::{Config, Negotiated, ReaddirPlus};
-use crate::crew::Crew;
+use crate::crew::{self, Begin, Crew, Pace, Watched};
 use crate::dispatch::{serve, Scratch};
 use crate::fs::Filesystem;
 use crate::notify::Notifier;
@@ -367,7 +367,9 @@ impl<F: Filesystem + ?Sized> Pool<F> {
             reading: reading.clone(),
         });
         sys::unblock_wake();
+        crew::set_serving(Some(self.as_watched()));
         let outcome = self.serve_all(&reading);
+        crew::set_serving(None);
         reading.store(false, SeqCst);
         let mut state = self.shared.lock();
         state.workers.retain(|w| w.tid != tid);
@@ -410,6 +412,8 @@ impl<F: Filesystem + ?Sized> Pool<F> {
         let mut buf = Buffer::new(self.agreed.max_write as usize);
         let mut scratch = Scratch::new();
         let shared = &*self.shared;
+        let mut pace = Pace::default();
+        let mut idle_since = crew::now();
         loop {
             let n = match next(device, &mut buf, shared, reading) {
                 Next::Request(n) => n,
@@ -417,29 +421,75 @@ impl<F: Filesystem + ?Sized> Pool<F> {
                 Next::Failed(e) => return Err(e),
             };
             let msg = buf.message(n);
-            let brief = is_brief(msg);
-            if !brief && self.crew.begin() && !self.crew.wake_one() {
-                // Failing to start a thread only means less parallelism.
-                let _ = self.spawn();
+            let began = crew::now();
+            let class = classify(msg);
+            if class != Class::Brief {
+                let blocks = class == Class::Blocks;
+                match self
+                    .crew
+                    .begin(&mut pace, began, began - idle_since, blocks)
+                {
+                    Begin::Go => {}
+                    Begin::Wake => self.clone().reinforce(),
+                    Begin::Watch => crew::watch(self.as_watched()),
+                }
             }
             // An answer that cannot be delivered: the connection is being torn down, and the next
             // read says how.
             let _ = serve(&*self.fs, &self.agreed, &chan, msg, &mut scratch);
-            if !brief && self.crew.end() && !self.crew.rest() {
+            idle_since = crew::now();
+            if class != Class::Brief
+                && self.crew.end(idle_since, idle_since - began)
+                && !self.crew.rest()
+            {
                 return Ok(None);
             }
         }
     }
+
+    fn as_watched(self: &Arc<Self>) -> Weak<dyn Watched> {
+        Arc::downgrade(self) as Weak<dyn Watched>
+    }
 }
 
-/// Requests that do not wait and so are no reason for another thread.
-fn is_brief(msg: &[u8]) -> bool {
-    match wire::InHeader::read_from_prefix(msg) {
-        Ok((h, _)) => matches!(
-            h.opcode,
-            op::FORGET | op::BATCH_FORGET | op::INTERRUPT | op::RELEASE | op::RELEASEDIR
-        ),
-        Err(_) => true,
+impl<F: Filesystem + ?Sized> Watched for Pool<F> {
+    fn crew(&self) -> &Crew {
+        &self.crew
+    }
+
+    fn reinforce(self: Arc<Self>) {
+        if !self.crew.wake_one() {
+            // Failing to start a thread only means less parallelism.
+            let _ = self.spawn();
+        }
+    }
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Class {
+    /// Never waits, so it is no reason for another thread.
+    Brief,
+    Usual,
+    /// Waits as a rule.
+    Blocks,
+}
+
+fn classify(msg: &[u8]) -> Class {
+    let Ok((h, _)) = wire::InHeader::read_from_prefix(msg) else {
+        return Class::Brief;
+    };
+    match h.opcode {
+        op::FORGET | op::BATCH_FORGET | op::INTERRUPT | op::RELEASE | op::RELEASEDIR => {
+            Class::Brief
+        }
+        op::FSYNC
+        | op::FSYNCDIR
+        | op::SYNCFS
+        | op::FALLOCATE
+        | op::COPY_FILE_RANGE
+        | op::COPY_FILE_RANGE_64
+        | op::IOCTL => Class::Blocks,
+        _ => Class::Usual,
     }
 }
 

@@ -327,6 +327,77 @@ fn errors_and_panics_are_answered() {
     assert_eq!(listed, 0);
 }
 
+/// A lookup of "wait N" comes back when N others of "go" have.
+#[derive(Default)]
+struct Stuck {
+    gone: std::sync::Mutex<usize>,
+    changed: std::sync::Condvar,
+    announce: bool,
+}
+
+impl Filesystem for Stuck {
+    fn getattr(&self, r: &Request, node: u64, fh: Option<u64>) -> Result<AttrReply> {
+        Bad.getattr(r, node, fh)
+    }
+
+    fn lookup(&self, _: &Request, _: u64, name: &[u8]) -> Result<Entry> {
+        let mut gone = self.gone.lock().unwrap();
+        if name.starts_with(b"wait") {
+            if self.announce {
+                about_to_block();
+            }
+            let want = name.len();
+            let long = Duration::from_secs(20);
+            let (_gone, late) = self
+                .changed
+                .wait_timeout_while(gone, long, |g| *g < want)
+                .unwrap();
+            if late.timed_out() {
+                return Err(Errno::EIO);
+            }
+        } else {
+            *gone += 1;
+            self.changed.notify_all();
+        }
+        Err(Errno::ENOENT)
+    }
+}
+
+#[test]
+fn a_waiting_request_does_not_stop_the_others() {
+    if !can_mount() {
+        return;
+    }
+    for announce in [false, true] {
+        let dir = mount_point("stuck");
+        let (fd, m) = mount(&dir, &MountOptions::new("testpool/stuck")).unwrap();
+        let fs = Arc::new(Stuck {
+            announce,
+            ..Stuck::default()
+        });
+        let s = Session::new(fs, fd, Config::default());
+        let j = std::thread::spawn(move || s.run());
+        let errs: Vec<_> = std::thread::scope(|s| {
+            // All of these wait for something that comes behind them.
+            let waiting: Vec<_> = (0..8)
+                .map(|i| {
+                    let p = dir.join(format!("wait{}", "x".repeat(i)));
+                    s.spawn(move || fs::metadata(p).unwrap_err().raw_os_error())
+                })
+                .collect();
+            for i in 0..12 {
+                std::thread::sleep(Duration::from_millis(3));
+                let _ = fs::metadata(dir.join(format!("go{i}")));
+            }
+            waiting.into_iter().map(|w| w.join().unwrap()).collect()
+        });
+        m.unmount(Unmount::Normal).unwrap();
+        j.join().unwrap().unwrap();
+        fs::remove_dir(&dir).unwrap();
+        assert_eq!(errs, [Some(libc::ENOENT); 8]);
+    }
+}
+
 /// Not a test by itself: a daemon in a process of its own, for the tests below. It mounts where
 /// FUSE_TEST_CHILD says, announces it and serves until the end or until its input is closed.
 #[test]

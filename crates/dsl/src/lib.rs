@@ -1,1 +1,46 @@
+//! Datasets in time: directories, datasets, snapshots, their space and their properties, kept in
+//! objects of the MOS (data format §7–§16, pool format §17, §18, §22).
+//!
+//! Everything here that changes something runs in syncing context, on the one thread that writes the
+//! group ([`dmu::Tx::is_syncing`]); reading is free for all threads. In-core [`Dir`]s and
+//! [`Dataset`]s cache the bonus structures and write them through.
+//!
+//! How a group is written, seen from here:
+//! 1. for every dirty object set: `os.sync(tx, pass, &ds.hooks(tx))`, then [`Dataset::synced`];
+//! 2. changes of the name space ([`Dsl::create_fs`], [`Dsl::destroy_head`], [`Dsl::snapshot`], …),
+//!    which see all blocks of the group accounted; object sets they made dirty are written as in 1;
+//! 3. [`Dsl::free_some`] with what time allows;
+//! 4. [`Dsl::flush_mos`], then the MOS itself with [`Dsl::mos_hooks`], until nothing is dirty.
 #![forbid(unsafe_code)]
+
+pub mod bpobj;
+mod bptree;
+mod core;
+mod create;
+mod dataset;
+pub mod deadlist;
+mod destroy;
+mod dir;
+mod dsl;
+pub mod features;
+mod free;
+pub mod history;
+mod limits;
+pub mod props;
+mod rename;
+mod snapshot;
+mod space;
+
+#[cfg(test)]
+mod tests;
+
+pub use self::core::{PoolSpace, Triple, FULL_NAME_MAX};
+pub use bpobj::Bpobj;
+pub use create::CreateArgs;
+pub use dataset::{Dataset, DatasetSync};
+pub use deadlist::Deadlist;
+pub use dir::Dir;
+pub use dsl::{Dsl, MosHooks};
+pub use features::{FeatureStore, Features, NoFeatures};
+pub use history::History;
+pub use props::{PropSource, PropValue};

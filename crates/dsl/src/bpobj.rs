@@ -1,0 +1,349 @@
+//! Lists of block pointers (data format §8.1).
+
+use crate::core::{Core, Triple};
+use base::{bail, Error, Result};
+use disk::dsl::{bpobj_entry, bpobj_entry_is_free, BpobjPhys};
+use disk::{BlkPtr, ObjType, BP_SIZE};
+use dmu::{Dnode, NewObject, Objset, Tx};
+use std::sync::Arc;
+
+/// Block size of bpobjs and of their sub-object lists.
+const BLOCK: usize = 128 << 10;
+/// Deepest nesting of sub-objects that is followed.
+const MAX_DEPTH: usize = 64;
+
+/// An open bpobj. Not shared: whoever changes it holds its owner's lock or is the syncing thread.
+pub struct Bpobj {
+    dn: Arc<Dnode>,
+    pub phys: BpobjPhys,
+}
+
+impl Bpobj {
+    pub fn open(mos: &Objset, object: u64) -> Result<Bpobj> {
+        let dn = mos
+            .hold(object)
+            .map_err(|e| e.context(format!("bpobj {object}")))?;
+        let info = dn.info();
+        if info.bonus_type != ObjType::BPOBJ_HDR {
+            return Err(Error::damaged(format!(
+                "object {object} is no bpobj but {:?}",
+                info.obj_type
+            )));
+        }
+        let phys = BpobjPhys::decode(&dn.bonus())?;
+        Ok(Bpobj { dn, phys })
+    }
+
+    /// A new, empty one in the form of the pool's version.
+    pub(crate) fn create(core: &Core, tx: &Tx) -> Result<Bpobj> {
+        let live = core.features.is_active("com.delphix:livelist");
+        Self::create_with(&core.mos, tx, core.version(), live, BLOCK, 0)
+    }
+
+    /// A new, empty one. The pool's list of deferred frees has blocks of 16 KiB and compression off
+    /// (`compress` 2); everything else 128 KiB and 0 (inherit).
+    pub fn create_with(
+        mos: &Objset,
+        tx: &Tx,
+        version: u64,
+        livelist_active: bool,
+        block_size: usize,
+        compress: u8,
+    ) -> Result<Bpobj> {
+        let phys = BpobjPhys::new(BpobjPhys::size_for(version, livelist_active));
+        let dn = mos.alloc(
+            tx,
+            &NewObject {
+                obj_type: ObjType::BPOBJ,
+                block_size,
+                bonus_type: ObjType::BPOBJ_HDR,
+                bonus: phys.encode(),
+                compress,
+                ..NewObject::default()
+            },
+        )?;
+        Ok(Bpobj { dn, phys })
+    }
+
+    pub fn object(&self) -> u64 {
+        self.dn.object()
+    }
+
+    /// Totals, sub-objects included.
+    pub fn space(&self) -> Triple {
+        Triple {
+            used: self.phys.bytes as i64,
+            comp: self.phys.comp as i64,
+            uncomp: self.phys.uncomp as i64,
+        }
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.phys.num_blkptrs == 0 && self.phys.num_subobjs == 0
+    }
+
+    fn add_space(&mut self, t: Triple) {
+        crate::core::bump(&mut self.phys.bytes, t.used);
+        if self.phys.has_comp() {
+            crate::core::bump(&mut self.phys.comp, t.comp);
+            crate::core::bump(&mut self.phys.uncomp, t.uncomp);
+        }
+    }
+
+    fn store(&self, tx: &Tx) -> Result<()> {
+        self.dn.set_bonus(tx, &self.phys.encode())
+    }
+
+    /// Appends pointers; `total` is their space. Holes must have been left out.
+    pub fn enqueue(&mut self, tx: &Tx, bps: &[BlkPtr], total: Triple) -> Result<()> {
+        if bps.is_empty() {
+            return Ok(());
+        }
+        let mut bytes = Vec::with_capacity(bps.len() * BP_SIZE);
+        for bp in bps {
+            bytes.extend_from_slice(&bpobj_entry(bp, false).to_bytes());
+        }
+        self.dn.write(
+            tx,
+            self.phys.num_blkptrs.saturating_mul(BP_SIZE as u64),
+            &bytes,
+        )?;
+        self.phys.num_blkptrs += bps.len() as u64;
+        self.add_space(total);
+        self.store(tx)
+    }
+
+    fn read_subobjs(&self, mos: &Objset) -> Result<(Option<Arc<Dnode>>, Vec<u64>)> {
+        if self.phys.subobjs == 0 {
+            return Ok((None, Vec::new()));
+        }
+        let dn = mos.hold(self.phys.subobjs)?;
+        let info = dn.info();
+        let room = (info.max_blkid.saturating_add(1)).saturating_mul(info.block_size as u64) / 8;
+        if self.phys.num_subobjs > room || room > 1 << 26 {
+            return Err(Error::damaged(format!(
+                "bpobj {}: {} sub-objects",
+                self.object(),
+                self.phys.num_subobjs
+            )));
+        }
+        let mut bytes = vec![0; self.phys.num_subobjs as usize * 8];
+        dn.read(0, &mut bytes)?;
+        Ok((Some(dn), disk::bytes::u64s(&bytes)))
+    }
+
+    fn append_subobjs(&mut self, mos: &Objset, tx: &Tx, list: &[u64]) -> Result<()> {
+        let dn = match self.phys.subobjs {
+            0 => {
+                let dn = mos.alloc(
+                    tx,
+                    &NewObject {
+                        obj_type: ObjType::BPOBJ_SUBOBJ,
+                        block_size: BLOCK,
+                        ..NewObject::default()
+                    },
+                )?;
+                self.phys.subobjs = dn.object();
+                dn
+            }
+            o => mos.hold(o)?,
+        };
+        let bytes: Vec<u8> = list.iter().flat_map(|o| o.to_le_bytes()).collect();
+        dn.write(tx, self.phys.num_subobjs * 8, &bytes)?;
+        self.phys.num_subobjs += list.len() as u64;
+        Ok(())
+    }
+
+    /// Takes over the content of `sub`, which must not be the shared empty one: as a sub-object,
+    /// or by moving what it holds if that is little (data format §8.1).
+    pub fn enqueue_subobj(&mut self, mos: &Objset, tx: &Tx, sub: u64) -> Result<()> {
+        if !self.phys.has_subobjs() {
+            bail!(
+                Unsupported,
+                "bpobj {} cannot have sub-objects",
+                self.object()
+            );
+        }
+        let mut s = Bpobj::open(mos, sub)?;
+        if s.is_empty() {
+            return s.free_now(mos, tx);
+        }
+        let total = s.space();
+        let mut moved = true;
+        if s.phys.num_subobjs > 0 {
+            let (list_dn, list) = s.read_subobjs(mos)?;
+            match list_dn {
+                Some(dn) if list.len() * 8 <= dn.info().block_size => {
+                    self.append_subobjs(mos, tx, &list)?;
+                    mos.free(tx, dn.object())?;
+                    (s.phys.subobjs, s.phys.num_subobjs) = (0, 0);
+                    s.store(tx)?;
+                }
+                _ => moved = false,
+            }
+        }
+        let room = (s.dn.info().block_size / BP_SIZE) as u64;
+        if moved && s.phys.num_blkptrs <= room && s.phys.num_freed == 0 {
+            let mut bytes = vec![0; s.phys.num_blkptrs as usize * BP_SIZE];
+            s.dn.read(0, &mut bytes)?;
+            self.dn.write(
+                tx,
+                self.phys.num_blkptrs.saturating_mul(BP_SIZE as u64),
+                &bytes,
+            )?;
+            self.phys.num_blkptrs += s.phys.num_blkptrs;
+            mos.free(tx, sub)?;
+        } else {
+            self.append_subobjs(mos, tx, &[sub])?;
+        }
+        self.add_space(total);
+        if self.phys.has_freed() {
+            self.phys.num_freed += s.phys.num_freed;
+        }
+        self.store(tx)
+    }
+
+    /// Frees the object with its sub-objects, not the blocks it lists.
+    pub fn free_now(self, mos: &Objset, tx: &Tx) -> Result<()> {
+        self.free_depth(mos, tx, 0)
+    }
+
+    fn free_depth(self, mos: &Objset, tx: &Tx, depth: usize) -> Result<()> {
+        if depth > MAX_DEPTH {
+            return Err(Error::damaged("bpobjs nested too deep"));
+        }
+        let (list_dn, list) = self.read_subobjs(mos)?;
+        for o in list {
+            Bpobj::open(mos, o)?.free_depth(mos, tx, depth + 1)?;
+        }
+        if let Some(dn) = list_dn {
+            mos.free(tx, dn.object())?;
+        }
+        mos.free(tx, self.object())
+    }
+
+    /// Calls `f` with every pointer (second argument: it is a FREE entry of a livelist), sub-objects
+    /// included, in no particular order.
+    pub fn for_each(
+        &self,
+        mos: &Objset,
+        f: &mut dyn FnMut(&BlkPtr, bool) -> Result<()>,
+    ) -> Result<()> {
+        self.each_depth(mos, f, 0)
+    }
+
+    fn each_depth(
+        &self,
+        mos: &Objset,
+        f: &mut dyn FnMut(&BlkPtr, bool) -> Result<()>,
+        depth: usize,
+    ) -> Result<()> {
+        if depth > MAX_DEPTH {
+            return Err(Error::damaged("bpobjs nested too deep"));
+        }
+        let per = (self.dn.info().block_size / BP_SIZE).max(1) as u64;
+        for blk in 0..self.checked_count()?.div_ceil(per) {
+            let b = self.dn.block(blk)?;
+            let n = (self.phys.num_blkptrs - blk * per).min(per) as usize;
+            for i in 0..n {
+                let bp = BlkPtr::at(&b, i)?;
+                f(&bp, bpobj_entry_is_free(&bp))?;
+            }
+        }
+        for o in self.read_subobjs(mos)?.1 {
+            Bpobj::open(mos, o)?.each_depth(mos, f, depth + 1)?;
+        }
+        Ok(())
+    }
+
+    /// The number of pointers, if the object can hold as many.
+    fn checked_count(&self) -> Result<u64> {
+        let info = self.dn.info();
+        let room = info
+            .max_blkid
+            .saturating_add(1)
+            .saturating_mul((info.block_size / BP_SIZE) as u64);
+        if self.phys.num_blkptrs > room {
+            return Err(Error::damaged(format!(
+                "bpobj {}: {} pointers",
+                self.object(),
+                self.phys.num_blkptrs
+            )));
+        }
+        Ok(self.phys.num_blkptrs)
+    }
+
+    /// Hands out pointers from the end and removes them, until `f` returns false (that pointer
+    /// stays). Emptied sub-objects are freed. Returns the space removed and whether it is empty now.
+    pub(crate) fn drain(
+        &mut self,
+        core: &Core,
+        tx: &Tx,
+        f: &mut dyn FnMut(&BlkPtr) -> Result<bool>,
+    ) -> Result<(Triple, bool)> {
+        self.drain_depth(core, tx, f, 0)
+    }
+
+    fn drain_depth(
+        &mut self,
+        core: &Core,
+        tx: &Tx,
+        f: &mut dyn FnMut(&BlkPtr) -> Result<bool>,
+        depth: usize,
+    ) -> Result<(Triple, bool)> {
+        if depth > MAX_DEPTH {
+            return Err(Error::damaged("bpobjs nested too deep"));
+        }
+        let mut gone = Triple::default();
+        let block_size = self.dn.info().block_size as u64;
+        let per = (block_size / BP_SIZE as u64).max(1);
+        let before = self.checked_count()?;
+        let mut go_on = true;
+        'blocks: while self.phys.num_blkptrs > 0 {
+            let blk = (self.phys.num_blkptrs - 1) / per;
+            let b = self.dn.block(blk)?;
+            while self.phys.num_blkptrs > blk * per {
+                let i = (self.phys.num_blkptrs - 1 - blk * per) as usize;
+                let bp = BlkPtr::at(&b, i)?;
+                if !f(&bp)? {
+                    go_on = false;
+                    break 'blocks;
+                }
+                gone += core.triple(&bp);
+                self.phys.num_blkptrs -= 1;
+            }
+        }
+        if self.phys.num_blkptrs != before {
+            self.dn
+                .free_range(tx, self.phys.num_blkptrs * BP_SIZE as u64, u64::MAX)?;
+        }
+        if go_on && self.phys.num_subobjs > 0 {
+            let (list_dn, mut list) = self.read_subobjs(&core.mos)?;
+            while let Some(o) = list.pop() {
+                let mut sub = Bpobj::open(&core.mos, o)?;
+                let (t, empty) = sub.drain_depth(core, tx, f, depth + 1)?;
+                gone += t;
+                if !empty {
+                    go_on = false;
+                    break;
+                }
+                core.mos.free(tx, o)?;
+                self.phys.num_subobjs -= 1;
+            }
+            if let (Some(dn), 0) = (list_dn, self.phys.num_subobjs) {
+                core.mos.free(tx, dn.object())?;
+                self.phys.subobjs = 0;
+            }
+        }
+        self.add_space(-gone);
+        let empty = self.is_empty();
+        if empty {
+            // Nothing left must mean nothing counted, whatever was rounded or damaged before.
+            (self.phys.bytes, self.phys.comp, self.phys.uncomp) = (0, 0, 0);
+        }
+        if empty || self.phys.num_blkptrs != before || gone != Triple::default() {
+            self.store(tx)?;
+        }
+        Ok((gone, go_on && empty))
+    }
+}

@@ -1,0 +1,501 @@
+//! Datasets: heads and snapshots (data format §7.2), and what a sync tells them about blocks (§9).
+
+use crate::core::{bump, is_zapified, lock, Core, Triple};
+use crate::{Bpobj, Deadlist, Dir};
+use base::{bail, Error, Result, Txg};
+use disk::dsl::{ds_flags, DslDatasetPhys, Used};
+use disk::{BlkPtr, DnodePhys, ObjType};
+use dmu::{Dnode, Objset, SyncHooks, Tx, WritePolicy};
+use std::collections::BTreeSet;
+use std::sync::{Arc, Mutex, Weak};
+use zap::Zap;
+
+/// Dead blocks collected before they are written to the deadlist.
+const DEAD_BATCH: usize = 8192;
+
+/// A head or a snapshot. Shared; changed only by the syncing thread.
+pub struct Dataset {
+    pub(crate) core: Arc<Core>,
+    pub(crate) dn: Arc<Dnode>,
+    me: Weak<Dataset>,
+    st: Mutex<State>,
+    pend: Mutex<Pending>,
+    objset: Mutex<Weak<Objset>>,
+}
+
+struct State {
+    phys: DslDatasetPhys,
+    dir: Arc<Dir>,
+    /// Name of a snapshot once known.
+    snap_name: Option<String>,
+    /// GUIDs of the per-dataset features it has.
+    features: BTreeSet<String>,
+    /// refquota, refreservation.
+    limits: Option<(u64, u64)>,
+}
+
+/// Changes collected while its object set is written.
+#[derive(Default)]
+struct Pending {
+    /// Change of the three sizes.
+    refd: Triple,
+    /// Change of unique space; the same blocks are in the directory's HEAD class.
+    unique: i64,
+    /// The same blocks' space for the directory.
+    head: Triple,
+    to_snap: i64,
+    prev_unique: i64,
+    dead: Vec<(BlkPtr, Triple)>,
+    later: Vec<BlkPtr>,
+    later_space: Triple,
+    features: BTreeSet<&'static str>,
+}
+
+impl Dataset {
+    pub(crate) fn open(core: &Arc<Core>, object: u64) -> Result<Arc<Dataset>> {
+        let dn = core.hold(object)?;
+        if dn.info().bonus_type != ObjType::DSL_DATASET {
+            return Err(Error::damaged(format!("object {object} is no dataset")));
+        }
+        let phys = DslDatasetPhys::decode(&dn.bonus())?;
+        let dir = core.dir(phys.dir_obj)?;
+        let mut features = BTreeSet::new();
+        if is_zapified(&dn) {
+            for e in Zap::new(&dn).iter() {
+                let name = e?.text();
+                if disk::feature::by_guid(&name).is_some_and(|f| f.flags.per_dataset) {
+                    features.insert(name);
+                }
+            }
+        }
+        Ok(Arc::new_cyclic(|me| Dataset {
+            core: core.clone(),
+            dn,
+            me: me.clone(),
+            st: Mutex::new(State {
+                phys,
+                dir,
+                snap_name: None,
+                features,
+                limits: None,
+            }),
+            pend: Mutex::default(),
+            objset: Mutex::new(Weak::new()),
+        }))
+    }
+
+    pub fn object(&self) -> u64 {
+        self.dn.object()
+    }
+
+    /// The bonus structure as it is now.
+    pub fn phys(&self) -> DslDatasetPhys {
+        lock(&self.st).phys.clone()
+    }
+
+    pub fn dir(&self) -> Arc<Dir> {
+        lock(&self.st).dir.clone()
+    }
+
+    pub fn is_snapshot(&self) -> bool {
+        lock(&self.st).phys.is_snapshot()
+    }
+
+    /// Name behind the `@`; `None` for a head.
+    pub fn snap_name(&self) -> Result<Option<String>> {
+        if !self.is_snapshot() {
+            return Ok(None);
+        }
+        if let Some(n) = lock(&self.st).snap_name.clone() {
+            return Ok(Some(n));
+        }
+        let head = self.core.dataset(self.dir().phys().head_dataset_obj)?;
+        let map = self.core.hold(head.phys().snapnames_zapobj)?;
+        let name = Zap::new(&map)
+            .name_of(self.object(), u64::MAX)?
+            .ok_or_else(|| Error::damaged(format!("snapshot {} has no name", self.object())))?;
+        let name = String::from_utf8_lossy(&name).into_owned();
+        self.set_snap_name(Some(name.clone()));
+        Ok(Some(name))
+    }
+
+    pub(crate) fn set_snap_name(&self, name: Option<String>) {
+        lock(&self.st).snap_name = name;
+    }
+
+    /// `pool/a` or `pool/a@snap` (`@?` if the snapshot's name cannot be read).
+    pub fn full_name(&self) -> String {
+        let dir = self.dir().full_name();
+        match self.snap_name() {
+            Ok(None) => dir,
+            Ok(Some(s)) => format!("{dir}@{s}"),
+            Err(_) => format!("{dir}@?"),
+        }
+    }
+
+    /// Changes the bonus structure.
+    pub(crate) fn update<R>(&self, tx: &Tx, f: impl FnOnce(&mut DslDatasetPhys) -> R) -> Result<R> {
+        self.core.need_syncing(tx)?;
+        let mut st = lock(&self.st);
+        let r = f(&mut st.phys);
+        let b = st.phys.encode();
+        self.dn.set_bonus(tx, &b)?;
+        Ok(r)
+    }
+
+    // ---- object set ----------------------------------------------------------------------------
+
+    /// The object set, opened with `policy` if it is not open (the policy of an open one stays).
+    /// Snapshots are read-only.
+    pub fn open_objset(&self, policy: WritePolicy, readonly: bool) -> Result<Arc<Objset>> {
+        let mut slot = lock(&self.objset);
+        if let Some(os) = slot.upgrade() {
+            return Ok(os);
+        }
+        let p = self.phys();
+        let readonly = readonly || p.is_snapshot();
+        let os = Objset::open(self.core.dmu(), self.object(), &p.bp, policy, readonly)
+            .map_err(|e| e.context(self.full_name()))?;
+        self.attach(&mut slot, &os);
+        Ok(os)
+    }
+
+    /// Gives a new dataset its object set of `size` bytes (1024, 2048 or 4096).
+    pub fn create_objset(
+        &self,
+        tx: &Tx,
+        os_type: u64,
+        size: usize,
+        policy: WritePolicy,
+    ) -> Result<Arc<Objset>> {
+        self.core.need_syncing(tx)?;
+        let mut slot = lock(&self.objset);
+        if slot.upgrade().is_some() || !self.phys().bp.is_hole() {
+            bail!(Exists, "{} has an object set", self.full_name());
+        }
+        let os = Objset::create(self.core.dmu(), self.object(), tx, os_type, size, policy)?;
+        self.attach(&mut slot, &os);
+        Ok(os)
+    }
+
+    fn attach(&self, slot: &mut Weak<Objset>, os: &Arc<Objset>) {
+        let me: Weak<Dataset> = self.me.clone();
+        os.set_admission(me);
+        *slot = Arc::downgrade(os);
+    }
+
+    /// The object set if somebody has it open.
+    pub fn objset(&self) -> Option<Arc<Objset>> {
+        lock(&self.objset).upgrade()
+    }
+
+    /// Forgets the open object set (after a rollback its content is another one).
+    pub(crate) fn detach_objset(&self) {
+        *lock(&self.objset) = Weak::new();
+    }
+
+    // ---- features ------------------------------------------------------------------------------
+
+    pub fn has_feature(&self, guid: &str) -> bool {
+        lock(&self.st).features.contains(guid)
+    }
+
+    pub fn features(&self) -> BTreeSet<String> {
+        lock(&self.st).features.clone()
+    }
+
+    /// Notes that the dataset uses a per-dataset feature from now on (nothing if it does already).
+    /// The feature must be enabled.
+    pub fn activate_feature(&self, tx: &Tx, guid: &str) -> Result<()> {
+        self.core.need_syncing(tx)?;
+        if self.has_feature(guid) {
+            return Ok(());
+        }
+        if !self.core.features.is_enabled(guid) {
+            bail!(Unsupported, "feature {guid} is not enabled");
+        }
+        self.core.zapify(tx, &self.dn)?;
+        Zap::new(&self.dn).add_u64(tx, guid, 0)?;
+        self.core.features.activate(tx, guid, 1)?;
+        lock(&self.st).features.insert(guid.to_string());
+        Ok(())
+    }
+
+    /// Takes all features away, counts included; with their keys unless the object goes anyway.
+    pub(crate) fn deactivate_features(&self, tx: &Tx, keep_keys: bool) -> Result<()> {
+        let all = std::mem::take(&mut lock(&self.st).features);
+        for guid in all {
+            self.core.features.activate(tx, &guid, -1)?;
+            if !keep_keys {
+                Zap::new(&self.dn).remove_if(tx, &guid)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// One of the integers of a zapified dataset.
+    pub(crate) fn extra(&self, key: &str) -> Result<Option<u64>> {
+        match is_zapified(&self.dn) {
+            true => Zap::new(&self.dn).get(key),
+            false => Ok(None),
+        }
+    }
+
+    // ---- limits --------------------------------------------------------------------------------
+
+    /// (refquota, refreservation), bytes, 0 = none; both 0 for snapshots.
+    pub fn ref_limits(&self) -> (u64, u64) {
+        if let Some(l) = lock(&self.st).limits {
+            return l;
+        }
+        let limits = match self.is_snapshot() {
+            true => (0, 0),
+            false => {
+                let dir = self.dir();
+                let get = |n| crate::props::own_int(&dir, n).unwrap_or(0);
+                (get("refquota"), get("refreservation"))
+            }
+        };
+        lock(&self.st).limits = Some(limits);
+        limits
+    }
+
+    pub(crate) fn forget_limits(&self) {
+        lock(&self.st).limits = None;
+    }
+
+    /// Change of the directory's used space that a change `d` of unique space makes.
+    pub(crate) fn with_refreservation(&self, unique: u64, d: i64) -> i64 {
+        let r = self.ref_limits().1;
+        unique.saturating_add_signed(d).max(r) as i64 - unique.max(r) as i64
+    }
+
+    // ---- relatives -----------------------------------------------------------------------------
+
+    /// The previous snapshot, if any.
+    pub fn prev(&self) -> Result<Option<Arc<Dataset>>> {
+        match self.phys().prev_snap_obj {
+            0 => Ok(None),
+            o => self.core.dataset(o).map(Some),
+        }
+    }
+
+    /// The deadlist.
+    pub fn deadlist(&self) -> Result<Deadlist> {
+        Deadlist::open(&self.core.mos, self.phys().deadlist_obj)
+    }
+
+    /// Txgs of the previous snapshots of this dataset and all before it: keys of a deadlist.
+    pub(crate) fn chain_keys(&self) -> Result<Vec<Txg>> {
+        let mut p = self.phys();
+        let mut keys = vec![p.prev_snap_txg];
+        // Chains are as long as there are snapshots; a damaged one must end.
+        for _ in 0..1 << 24 {
+            if p.prev_snap_obj == 0 {
+                return Ok(keys);
+            }
+            p = self.core.dataset(p.prev_snap_obj)?.phys();
+            keys.push(p.prev_snap_txg);
+        }
+        Err(Error::damaged("chain of snapshots goes round"))
+    }
+
+    /// Unique space of a head as it follows from its previous snapshot and deadlist.
+    pub(crate) fn recomputed_unique(&self) -> Result<u64> {
+        let p = self.phys();
+        let prev = match self.prev()? {
+            Some(s) => s.phys().referenced_bytes as i64,
+            None => 0,
+        };
+        let shared = prev - self.deadlist()?.space().used;
+        Ok((p.referenced_bytes as i64 - shared).max(0) as u64)
+    }
+
+    // ---- writing -------------------------------------------------------------------------------
+
+    /// What `dmu::Objset::sync` tells about blocks, for this group. One at a time.
+    pub fn hooks<'a>(&'a self, tx: &'a Tx) -> Result<DatasetSync<'a>> {
+        let p = self.phys();
+        let prev = self.prev()?;
+        let prev = prev
+            .map(|s| s.phys())
+            .filter(|s| s.next_snap_obj == self.object());
+        Ok(DatasetSync {
+            ds: self,
+            tx,
+            prev_txg: p.prev_snap_txg,
+            // Blocks older than that were unique to no snapshot of ours.
+            prev_prev_txg: prev.map_or(Txg::MAX, |s| s.prev_snap_txg),
+            origin_txg: self.dir().origin_txg()?,
+            on_dnode: None,
+        })
+    }
+
+    /// The object set was written: `root` is its new pointer. Applies everything its hooks heard.
+    pub fn synced(&self, tx: &Tx, root: &BlkPtr) -> Result<()> {
+        self.flush(tx)?;
+        self.update(tx, |p| p.bp = *root)
+    }
+
+    /// Applies what the hooks have collected.
+    pub(crate) fn flush(&self, tx: &Tx) -> Result<()> {
+        let mut pend = std::mem::take(&mut *lock(&self.pend));
+        for guid in std::mem::take(&mut pend.features) {
+            if self.core.features.is_enabled(guid) {
+                self.activate_feature(tx, guid)?;
+            }
+        }
+        self.flush_dead(tx, std::mem::take(&mut pend.dead))?;
+        let dir = self.dir();
+        let charged = self.update(tx, |p| {
+            bump(&mut p.referenced_bytes, pend.refd.used);
+            bump(&mut p.compressed_bytes, pend.refd.comp);
+            bump(&mut p.uncompressed_bytes, pend.refd.uncomp);
+            let old = p.unique_bytes;
+            bump(&mut p.unique_bytes, pend.unique);
+            old
+        })?;
+        let a = self.with_refreservation(charged, pend.unique);
+        let d = pend.head.used;
+        let t = Triple {
+            used: a + (d - pend.unique),
+            ..pend.head
+        };
+        dir.diduse_split(tx, &[(Used::Head, d), (Used::RefRsrv, a - pend.unique)], t)?;
+        if pend.to_snap != 0 {
+            dir.transfer(tx, pend.to_snap, Used::Head, Used::Snap)?;
+        }
+        if pend.prev_unique != 0 {
+            if let Some(s) = self.prev()? {
+                s.update(tx, |p| bump(&mut p.unique_bytes, pend.prev_unique))?;
+            }
+        }
+        if !pend.later.is_empty() {
+            let mut b = self.core.free_bpobj()?;
+            b.enqueue(tx, &pend.later, pend.later_space)?;
+            self.core
+                .free_dir()?
+                .diduse(tx, Used::Head, pend.later_space)?;
+        }
+        Ok(())
+    }
+
+    fn flush_dead(&self, tx: &Tx, dead: Vec<(BlkPtr, Triple)>) -> Result<()> {
+        match dead.is_empty() {
+            true => Ok(()),
+            false => self.deadlist()?.insert(&self.core, tx, &dead),
+        }
+    }
+
+    pub(crate) fn born(&self, bp: &BlkPtr) {
+        let t = self.core.triple(bp);
+        let mut p = lock(&self.pend);
+        p.refd += t;
+        p.unique += t.used;
+        p.head += t;
+        if !bp.is_embedded() && bp.lsize() > base::OLD_MAX_BLOCK {
+            p.features.insert("org.open-zfs:large_blocks");
+        }
+        match bp.checksum_alg() {
+            11 => p.features.insert("org.illumos:sha512"),
+            12 => p.features.insert("org.illumos:skein"),
+            13 => p.features.insert("org.illumos:edonr"),
+            14 => p.features.insert("org.openzfs:blake3"),
+            _ => false,
+        };
+        if bp.compress() == 16 {
+            p.features.insert("org.freebsd:zstd_compress");
+        }
+    }
+
+    /// Whether a dataset's flag is set.
+    pub fn is_inconsistent(&self) -> bool {
+        self.phys().flags & ds_flags::INCONSISTENT != 0
+    }
+}
+
+/// Listens to the writing of one dataset's object set.
+pub struct DatasetSync<'a> {
+    ds: &'a Dataset,
+    tx: &'a Tx,
+    prev_txg: Txg,
+    prev_prev_txg: Txg,
+    origin_txg: Txg,
+    /// Also told of every dnode written: the accounting by owner.
+    pub on_dnode: Option<&'a dyn Fn(u64, Option<&DnodePhys>, Option<&DnodePhys>) -> Result<()>>,
+}
+
+impl DatasetSync<'_> {
+    /// `true` = free it at once.
+    pub(crate) fn killed(&self, bp: &BlkPtr) -> Result<bool> {
+        if bp.is_hole() {
+            return Ok(false);
+        }
+        let core = &self.ds.core;
+        let t = core.triple(bp);
+        let mut p = lock(&self.ds.pend);
+        p.refd -= t;
+        if bp.birth() > self.prev_txg {
+            p.unique -= t.used;
+            p.head -= t;
+            if bp.is_dedup() && core.version() >= 26 {
+                // Freeing takes reads and writes of a table; that is done in the background.
+                p.later.push(*bp);
+                p.later_space += t;
+                return Ok(false);
+            }
+            return Ok(true);
+        }
+        if bp.birth() > self.prev_prev_txg {
+            p.prev_unique += t.used;
+        }
+        if bp.birth() > self.origin_txg {
+            p.to_snap += t.used;
+        }
+        p.dead.push((*bp, t));
+        if p.dead.len() >= DEAD_BATCH {
+            let dead = std::mem::take(&mut p.dead);
+            drop(p);
+            self.ds.flush_dead(self.tx, dead)?;
+        }
+        Ok(false)
+    }
+}
+
+impl SyncHooks for DatasetSync<'_> {
+    fn born(&self, bp: &BlkPtr) -> Result<()> {
+        self.ds.born(bp);
+        Ok(())
+    }
+
+    fn kill(&self, bp: &BlkPtr) -> Result<bool> {
+        self.killed(bp)
+    }
+
+    fn dnode_synced(
+        &self,
+        object: u64,
+        old: Option<&DnodePhys>,
+        new: Option<&DnodePhys>,
+    ) -> Result<()> {
+        if new.is_some_and(|d| d.slots > 1) {
+            lock(&self.ds.pend)
+                .features
+                .insert("org.zfsonlinux:large_dnode");
+        }
+        match self.on_dnode {
+            Some(f) => f(object, old, new),
+            None => Ok(()),
+        }
+    }
+}
+
+impl Core {
+    /// The pool's list of blocks to free in the background.
+    pub(crate) fn free_bpobj(&self) -> Result<Bpobj> {
+        match self.directory_get("free_bpobj")? {
+            Some(o) => Bpobj::open(&self.mos, o),
+            None => Err(Error::damaged("MOS directory has no free_bpobj")),
+        }
+    }
+}

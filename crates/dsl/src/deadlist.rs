@@ -1,0 +1,380 @@
+//! Deadlists: the blocks a dataset's previous snapshot refers to and the dataset no longer does
+//! (data format §8.2, §8.3).
+
+use crate::core::{born_in, bump, Core, Triple};
+use crate::Bpobj;
+use base::{bail, Error, Result, Txg};
+use disk::dsl::{DeadlistPhys, DEADLIST_SIZE};
+use disk::{BlkPtr, ObjType};
+use dmu::{Dnode, NewObject, Objset, Tx};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use zap::{hex_key, parse_hex_key, Zap};
+
+const _: () = assert!(DEADLIST_SIZE == 320);
+
+enum Form {
+    /// Pool version < 26: one list for all births.
+    Old(Bpobj),
+    /// Lists by birth: key k holds blocks born after k, up to the next key.
+    New {
+        dn: Arc<Dnode>,
+        phys: DeadlistPhys,
+        tree: BTreeMap<Txg, u64>,
+    },
+}
+
+/// An open deadlist. Not shared: used under its dataset's lock or by the syncing thread.
+pub struct Deadlist {
+    object: u64,
+    form: Form,
+}
+
+impl Deadlist {
+    pub fn open(mos: &Objset, object: u64) -> Result<Deadlist> {
+        let dn = mos
+            .hold(object)
+            .map_err(|e| e.context(format!("deadlist {object}")))?;
+        let form = match dn.info().bonus_type {
+            ObjType::BPOBJ_HDR => Form::Old(Bpobj::open(mos, object)?),
+            ObjType::DEADLIST_HDR => {
+                let phys = DeadlistPhys::decode(&dn.bonus())?;
+                let mut tree = BTreeMap::new();
+                for e in Zap::new(&dn).iter() {
+                    let e = e?;
+                    tree.insert(parse_hex_key(&e.name)?, e.value.to_u64()?);
+                }
+                Form::New { dn, phys, tree }
+            }
+            t => {
+                return Err(Error::damaged(format!(
+                    "object {object} is no deadlist but {t:?}"
+                )))
+            }
+        };
+        Ok(Deadlist { object, form })
+    }
+
+    /// A new one without keys, in the form of the pool's version.
+    pub(crate) fn create(core: &Core, tx: &Tx) -> Result<Deadlist> {
+        if core.version() < 26 {
+            let b = Bpobj::create(core, tx)?;
+            return Ok(Deadlist {
+                object: b.object(),
+                form: Form::Old(b),
+            });
+        }
+        let phys = DeadlistPhys::default();
+        let new = NewObject {
+            obj_type: ObjType::DEADLIST,
+            bonus_type: ObjType::DEADLIST_HDR,
+            bonus: phys.encode(),
+            ..NewObject::default()
+        };
+        let dn = zap::create_with(&core.mos, tx, &new, 0)?;
+        let object = dn.object();
+        Ok(Deadlist {
+            object,
+            form: Form::New {
+                dn,
+                phys,
+                tree: BTreeMap::new(),
+            },
+        })
+    }
+
+    pub fn object(&self) -> u64 {
+        self.object
+    }
+
+    /// Pool version < 26.
+    pub fn is_old(&self) -> bool {
+        matches!(self.form, Form::Old(_))
+    }
+
+    /// Keys and their bpobjs; none in the old form.
+    pub fn keys(&self) -> BTreeMap<Txg, u64> {
+        match &self.form {
+            Form::Old(_) => BTreeMap::new(),
+            Form::New { tree, .. } => tree.clone(),
+        }
+    }
+
+    /// Space of all blocks on it.
+    pub fn space(&self) -> Triple {
+        match &self.form {
+            Form::Old(b) => b.space(),
+            Form::New { phys, .. } => Triple {
+                used: phys.used as i64,
+                comp: phys.comp as i64,
+                uncomp: phys.uncomp as i64,
+            },
+        }
+    }
+
+    /// Space of the blocks born after `min` (a key) and not after `max`.
+    pub(crate) fn space_range(&self, core: &Core, min: Txg, max: Txg) -> Result<Triple> {
+        let mut sum = Triple::default();
+        match &self.form {
+            Form::Old(b) => {
+                b.for_each(&core.mos, &mut |bp, _| {
+                    if born_in(bp, min, max) {
+                        sum += core.triple(bp);
+                    }
+                    Ok(())
+                })?;
+            }
+            Form::New { tree, .. } => {
+                if min < max {
+                    let empty = core.empty_bpobj()?;
+                    for (_, &o) in tree.range(min..max) {
+                        if o != empty {
+                            sum += Bpobj::open(&core.mos, o)?.space();
+                        }
+                    }
+                }
+            }
+        }
+        Ok(sum)
+    }
+
+    /// Puts dead blocks on it.
+    pub(crate) fn insert(&mut self, core: &Core, tx: &Tx, bps: &[(BlkPtr, Triple)]) -> Result<()> {
+        if bps.is_empty() {
+            return Ok(());
+        }
+        if let Form::Old(b) = &mut self.form {
+            let total = bps.iter().fold(Triple::default(), |s, (_, t)| s + *t);
+            let list: Vec<BlkPtr> = bps.iter().map(|(bp, _)| *bp).collect();
+            return b.enqueue(tx, &list, total);
+        }
+        let object = self.object;
+        let Form::New { tree, .. } = &self.form else {
+            return Ok(());
+        };
+        let mut groups: BTreeMap<Txg, (Vec<BlkPtr>, Triple)> = BTreeMap::new();
+        for (bp, t) in bps {
+            let Some((&k, _)) = tree.range(..bp.birth()).next_back() else {
+                return Err(Error::damaged(format!(
+                    "deadlist {object} has no key below birth {}",
+                    bp.birth()
+                )));
+            };
+            let g = groups.entry(k).or_default();
+            g.0.push(*bp);
+            g.1 += *t;
+        }
+        for (k, (list, total)) in groups {
+            let mut b = self.own_bpobj(core, tx, k)?;
+            b.enqueue(tx, &list, total)?;
+            self.add_total(tx, total)?;
+        }
+        Ok(())
+    }
+
+    /// The bpobj of key `k`, a private one instead of the shared empty one.
+    fn own_bpobj(&mut self, core: &Core, tx: &Tx, k: Txg) -> Result<Bpobj> {
+        let Form::New { dn, tree, .. } = &mut self.form else {
+            bail!(Invalid, "old deadlist");
+        };
+        let Some(o) = tree.get_mut(&k) else {
+            bail!(Invalid, "no such key");
+        };
+        if *o != core.empty_bpobj()? {
+            return Bpobj::open(&core.mos, *o);
+        }
+        let b = Bpobj::create(core, tx)?;
+        *o = b.object();
+        Zap::new(dn).update_int_key(tx, k, b.object())?;
+        core.unuse_empty_bpobj(tx)?;
+        Ok(b)
+    }
+
+    fn add_total(&mut self, tx: &Tx, t: Triple) -> Result<()> {
+        if let Form::New { dn, phys, .. } = &mut self.form {
+            bump(&mut phys.used, t.used);
+            bump(&mut phys.comp, t.comp);
+            bump(&mut phys.uncomp, t.uncomp);
+            dn.set_bonus(tx, &phys.encode())?;
+        }
+        Ok(())
+    }
+
+    /// Adds a key larger than all, with nothing in it.
+    pub(crate) fn add_key(&mut self, core: &Core, tx: &Tx, k: Txg) -> Result<()> {
+        let Form::New { dn, tree, .. } = &mut self.form else {
+            return Ok(());
+        };
+        if tree.contains_key(&k) {
+            return Ok(());
+        }
+        let o = match core.use_empty_bpobj(tx)? {
+            Some(o) => o,
+            None => Bpobj::create(core, tx)?.object(),
+        };
+        Zap::new(dn).add_int_key(tx, k, o)?;
+        tree.insert(k, o);
+        Ok(())
+    }
+
+    /// Puts what bpobj `o` lists under key `k`; `o` is used up.
+    fn absorb(&mut self, core: &Core, tx: &Tx, k: Txg, o: u64) -> Result<()> {
+        let empty = core.empty_bpobj()?;
+        if o == empty && o != 0 {
+            return core.unuse_empty_bpobj(tx);
+        }
+        let Form::New { dn, tree, .. } = &mut self.form else {
+            bail!(Invalid, "old deadlist");
+        };
+        let Some(own) = tree.get_mut(&k) else {
+            bail!(Invalid, "no such key");
+        };
+        if *own == empty {
+            *own = o;
+            Zap::new(dn).update_int_key(tx, k, o)?;
+            return core.unuse_empty_bpobj(tx);
+        }
+        Bpobj::open(&core.mos, *own)?.enqueue_subobj(&core.mos, tx, o)
+    }
+
+    /// Takes key `k` away, if it is there; what it held goes to the key before it.
+    pub(crate) fn remove_key(&mut self, core: &Core, tx: &Tx, k: Txg) -> Result<()> {
+        let Form::New { dn, tree, .. } = &mut self.form else {
+            return Ok(());
+        };
+        let Some(&o) = tree.get(&k) else {
+            return Ok(());
+        };
+        let Some((&prev, _)) = tree.range(..k).next_back() else {
+            return Err(Error::damaged(format!(
+                "deadlist {}: key {k} is the first",
+                self.object
+            )));
+        };
+        tree.remove(&k);
+        Zap::new(dn).remove(tx, &hex_key(k))?;
+        self.absorb(core, tx, prev, o)
+    }
+
+    /// A new, empty deadlist with the keys of this one below `max`. `chain` gives the keys if this
+    /// one is of the old form.
+    pub(crate) fn clone_keys(
+        &self,
+        core: &Core,
+        tx: &Tx,
+        max: Txg,
+        chain: impl FnOnce() -> Result<Vec<Txg>>,
+    ) -> Result<Deadlist> {
+        let mut new = Deadlist::create(core, tx)?;
+        if new.is_old() {
+            return Ok(new);
+        }
+        let mut keys: Vec<Txg> = match &self.form {
+            Form::Old(_) => chain()?,
+            Form::New { tree, .. } => tree.keys().copied().collect(),
+        };
+        keys.sort_unstable();
+        keys.dedup();
+        for k in keys {
+            if k < max {
+                new.add_key(core, tx, k)?;
+            }
+        }
+        Ok(new)
+    }
+
+    /// Moves everything under keys ≥ `min` to `to`; returns its space.
+    pub(crate) fn move_to(
+        &mut self,
+        core: &Core,
+        tx: &Tx,
+        min: Txg,
+        to: &mut Bpobj,
+    ) -> Result<Triple> {
+        let empty = core.empty_bpobj()?;
+        let Form::New { dn, tree, .. } = &mut self.form else {
+            bail!(Invalid, "old deadlist");
+        };
+        let mut gone = Triple::default();
+        for (k, o) in tree.split_off(&min) {
+            Zap::new(dn).remove(tx, &hex_key(k))?;
+            if o == empty && o != 0 {
+                core.unuse_empty_bpobj(tx)?;
+            } else {
+                gone += Bpobj::open(&core.mos, o)?.space();
+                to.enqueue_subobj(&core.mos, tx, o)?;
+            }
+        }
+        self.add_total(tx, -gone)?;
+        Ok(gone)
+    }
+
+    /// Takes over everything another deadlist lists and frees that one.
+    pub(crate) fn merge(&mut self, core: &Core, tx: &Tx, other: Deadlist) -> Result<()> {
+        let object = other.object;
+        match other.form {
+            Form::Old(b) => {
+                let mut all = Vec::new();
+                b.for_each(&core.mos, &mut |bp, _| {
+                    all.push((*bp, core.triple(bp)));
+                    Ok(())
+                })?;
+                self.insert(core, tx, &all)?;
+                b.free_now(&core.mos, tx)
+            }
+            Form::New { phys, tree, .. } => {
+                for (k, o) in tree {
+                    let own = match &self.form {
+                        Form::New { tree, .. } => tree.range(..=k).next_back().map(|(k, _)| *k),
+                        Form::Old(_) => None,
+                    };
+                    let Some(own) = own else {
+                        return Err(Error::damaged(format!(
+                            "deadlist {} has no key for {k}",
+                            self.object
+                        )));
+                    };
+                    self.absorb(core, tx, own, o)?;
+                }
+                let total = Triple {
+                    used: phys.used as i64,
+                    comp: phys.comp as i64,
+                    uncomp: phys.uncomp as i64,
+                };
+                self.add_total(tx, total)?;
+                core.free_object(tx, object)
+            }
+        }
+    }
+
+    /// Every block on it.
+    pub fn for_each(&self, mos: &Objset, f: &mut dyn FnMut(&BlkPtr) -> Result<()>) -> Result<()> {
+        match &self.form {
+            Form::Old(b) => b.for_each(mos, &mut |bp, _| f(bp)),
+            Form::New { tree, .. } => {
+                for o in tree.values() {
+                    Bpobj::open(mos, *o)?.for_each(mos, &mut |bp, _| f(bp))?;
+                }
+                Ok(())
+            }
+        }
+    }
+
+    /// Frees the object and its lists, not the blocks.
+    pub(crate) fn free(self, core: &Core, tx: &Tx) -> Result<()> {
+        match self.form {
+            Form::Old(b) => b.free_now(&core.mos, tx),
+            Form::New { tree, .. } => {
+                let empty = core.empty_bpobj()?;
+                for o in tree.into_values() {
+                    if o == empty && o != 0 {
+                        core.unuse_empty_bpobj(tx)?;
+                    } else {
+                        Bpobj::open(&core.mos, o)?.free_now(&core.mos, tx)?;
+                    }
+                }
+                core.free_object(tx, self.object)
+            }
+        }
+    }
+}

@@ -1,0 +1,400 @@
+//! The door: opening, finding, listing.
+
+use crate::core::{is_hidden, lock, not_found, Core, PoolSpace, Triple};
+use crate::{Dataset, Dir, Features};
+use base::{Error, Result};
+use disk::dsl::Used;
+use disk::BlkPtr;
+use dmu::{Objset, SyncHooks, Tx};
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, Weak};
+use zap::Zap;
+
+/// In-core objects by object number.
+#[derive(Default)]
+pub(crate) struct Caches {
+    dirs: Mutex<HashMap<u64, Arc<Dir>>>,
+    datasets: Mutex<HashMap<u64, Arc<Dataset>>>,
+    root: Mutex<Option<Arc<Dir>>>,
+}
+
+/// Deepest nesting of directories that is followed: a name of 255 bytes has fewer components.
+const MAX_DEPTH: usize = 256;
+
+impl Core {
+    pub(crate) fn root(&self) -> Result<Arc<Dir>> {
+        let r = lock(&self.caches.root).clone();
+        r.ok_or_else(|| Error::damaged("pool without root directory"))
+    }
+
+    pub(crate) fn set_root(self: &Arc<Self>, object: u64, pool: &str) -> Result<()> {
+        let d = Dir::open(self, object, pool, None)?;
+        lock(&self.caches.dirs).insert(object, d.clone());
+        *lock(&self.caches.root) = Some(d);
+        Ok(())
+    }
+
+    /// The directory `object`.
+    pub(crate) fn dir(self: &Arc<Self>, object: u64) -> Result<Arc<Dir>> {
+        self.dir_depth(object, 0)
+    }
+
+    fn dir_depth(self: &Arc<Self>, object: u64, depth: usize) -> Result<Arc<Dir>> {
+        if let Some(d) = lock(&self.caches.dirs).get(&object) {
+            return Ok(d.clone());
+        }
+        if depth > MAX_DEPTH {
+            return Err(Error::damaged("DSL directories nested in a circle"));
+        }
+        let dn = self.hold(object)?;
+        let phys = disk::dsl::DslDirPhys::decode(&dn.bonus())?;
+        if phys.parent_obj == 0 {
+            return Err(Error::damaged(format!(
+                "DSL directory {object} has no parent"
+            )));
+        }
+        let parent = self.dir_depth(phys.parent_obj, depth + 1)?;
+        let name = Zap::new(&parent.children_zap()?)
+            .name_of(object, u64::MAX)?
+            .ok_or_else(|| Error::damaged(format!("DSL directory {object} has no name")))?;
+        self.dir_named(object, &String::from_utf8_lossy(&name), &parent)
+    }
+
+    /// The directory `object` that is called `name` in `parent`.
+    pub(crate) fn dir_named(
+        self: &Arc<Self>,
+        object: u64,
+        name: &str,
+        parent: &Arc<Dir>,
+    ) -> Result<Arc<Dir>> {
+        if let Some(d) = lock(&self.caches.dirs).get(&object) {
+            return Ok(d.clone());
+        }
+        let d = Dir::open(self, object, name, Some(parent.clone()))?;
+        // Somebody may have been faster; there must be only one.
+        Ok(lock(&self.caches.dirs).entry(object).or_insert(d).clone())
+    }
+
+    pub(crate) fn dataset(self: &Arc<Self>, object: u64) -> Result<Arc<Dataset>> {
+        if let Some(d) = lock(&self.caches.datasets).get(&object) {
+            return Ok(d.clone());
+        }
+        let d = Dataset::open(self, object)?;
+        Ok(lock(&self.caches.datasets)
+            .entry(object)
+            .or_insert(d)
+            .clone())
+    }
+
+    pub(crate) fn forget_dir(&self, object: u64) {
+        lock(&self.caches.dirs).remove(&object);
+    }
+
+    pub(crate) fn forget_dataset(&self, object: u64) {
+        lock(&self.caches.datasets).remove(&object);
+    }
+
+    /// A hidden directory below the root.
+    pub(crate) fn special_dir(self: &Arc<Self>, name: &str) -> Result<Option<Arc<Dir>>> {
+        let root = self.root()?;
+        match Zap::new(&root.children_zap()?).get(name)? {
+            Some(o) => self.dir_named(o, name, &root).map(Some),
+            None => Ok(None),
+        }
+    }
+
+    /// `$FREE`: accounts for what is to be freed in the background.
+    pub(crate) fn free_dir(self: &Arc<Self>) -> Result<Arc<Dir>> {
+        self.special_dir("$FREE")?
+            .ok_or_else(|| Error::damaged("pool without $FREE"))
+    }
+
+    /// Object number of the snapshot `$ORIGIN@$ORIGIN`, 0 before pool version 11.
+    pub(crate) fn origin_snap(self: &Arc<Self>) -> Result<u64> {
+        match self.special_dir("$ORIGIN")? {
+            None => Ok(0),
+            Some(d) => Ok(self
+                .dataset(d.phys().head_dataset_obj)?
+                .phys()
+                .prev_snap_obj),
+        }
+    }
+}
+
+impl Dir {
+    /// Creation txg of the origin snapshot, 0 if there is none.
+    pub(crate) fn origin_txg(&self) -> Result<u64> {
+        match self.phys().origin_obj {
+            0 => Ok(0),
+            o => Ok(self.core.dataset(o)?.phys().creation_txg),
+        }
+    }
+
+    /// The head dataset; `Kind::NotFound` for `$MOS` and `$FREE`.
+    pub fn head(&self) -> Result<Arc<Dataset>> {
+        match self.phys().head_dataset_obj {
+            0 => Err(not_found(self.full_name())),
+            o => self.core.dataset(o),
+        }
+    }
+
+    /// Child directories in order of name; hidden ones are left out.
+    pub fn children(self: &Arc<Self>) -> Result<Vec<Arc<Dir>>> {
+        let mut list = Vec::new();
+        for e in Zap::new(&self.children_zap()?).iter() {
+            let e = e?;
+            let name = e.text();
+            if !is_hidden(&name) {
+                list.push((name, e.value.to_u64()?));
+            }
+        }
+        list.sort();
+        list.into_iter()
+            .map(|(name, o)| self.core.dir_named(o, &name, self))
+            .collect()
+    }
+
+    /// Whether a child of that name exists (hidden ones count).
+    pub fn child(self: &Arc<Self>, name: &str) -> Result<Option<Arc<Dir>>> {
+        match Zap::new(&self.children_zap()?).get(name)? {
+            Some(o) => self.core.dir_named(o, name, self).map(Some),
+            None => Ok(None),
+        }
+    }
+
+    /// The snapshot this file system is a clone of, `$ORIGIN` not counted.
+    pub fn origin(&self) -> Result<Option<Arc<Dataset>>> {
+        match self.phys().origin_obj {
+            0 => Ok(None),
+            o if o == self.core.origin_snap()? => Ok(None),
+            o => self.core.dataset(o).map(Some),
+        }
+    }
+}
+
+impl Dataset {
+    /// Snapshots of this head, oldest first, with their names. `%…` are left out.
+    pub fn snapshots(&self) -> Result<Vec<(String, Arc<Dataset>)>> {
+        let p = self.phys();
+        let mut out = Vec::new();
+        if p.snapnames_zapobj == 0 {
+            return Ok(out);
+        }
+        for e in Zap::new(&self.core.hold(p.snapnames_zapobj)?).iter() {
+            let e = e?;
+            let name = e.text();
+            if !is_hidden(&name) {
+                let s = self.core.dataset(e.value.to_u64()?)?;
+                s.set_snap_name(Some(name.clone()));
+                out.push((name, s));
+            }
+        }
+        out.sort_by_cached_key(|(_, s)| s.phys().creation_txg);
+        Ok(out)
+    }
+
+    /// The snapshot of that name of this head.
+    pub fn snapshot_named(&self, name: &str) -> Result<Option<Arc<Dataset>>> {
+        let p = self.phys();
+        if p.snapnames_zapobj == 0 {
+            return Ok(None);
+        }
+        let how = match p.flags & disk::dsl::ds_flags::CI_DATASET {
+            0 => zap::Match::Exact,
+            _ => zap::Match::Normalized,
+        };
+        let map = self.core.hold(p.snapnames_zapobj)?;
+        let Some(f) = Zap::new(&map).find(name, how)? else {
+            return Ok(None);
+        };
+        let s = self.core.dataset(f.value.to_u64()?)?;
+        s.set_snap_name(Some(String::from_utf8_lossy(&f.name).into_owned()));
+        Ok(Some(s))
+    }
+
+    /// Number of snapshots of this head.
+    pub fn snapshot_count(&self) -> Result<u64> {
+        match self.phys().snapnames_zapobj {
+            0 => Ok(0),
+            o => Zap::new(&self.core.hold(o)?).count(),
+        }
+    }
+}
+
+/// Counts the space of the MOS itself while it is written.
+#[derive(Default)]
+pub struct MosHooks {
+    sum: Mutex<Triple>,
+    core: Weak<Core>,
+}
+
+impl SyncHooks for MosHooks {
+    fn born(&self, bp: &BlkPtr) -> Result<()> {
+        if let Some(c) = self.core.upgrade() {
+            *lock(&self.sum) += c.triple(bp);
+        }
+        Ok(())
+    }
+
+    fn kill(&self, bp: &BlkPtr) -> Result<bool> {
+        if let Some(c) = self.core.upgrade() {
+            *lock(&self.sum) -= c.triple(bp);
+        }
+        Ok(true)
+    }
+}
+
+/// The datasets of one pool.
+pub struct Dsl {
+    pub(crate) core: Arc<Core>,
+    mos_hooks: MosHooks,
+}
+
+impl Drop for Dsl {
+    fn drop(&mut self) {
+        // In-core objects refer to the core and the core to them.
+        lock(&self.core.caches.dirs).clear();
+        lock(&self.core.caches.datasets).clear();
+        *lock(&self.core.caches.root) = None;
+    }
+}
+
+impl Dsl {
+    pub(crate) fn build(mos: &Arc<Objset>, version: u64, features: Arc<dyn Features>) -> Dsl {
+        let core = Arc::new(Core {
+            mos: mos.clone(),
+            version: version.into(),
+            features,
+            empty_bpobj: Mutex::new(None),
+            space: Default::default(),
+            caches: Caches::default(),
+        });
+        let mos_hooks = MosHooks {
+            sum: Mutex::default(),
+            core: Arc::downgrade(&core),
+        };
+        Dsl { core, mos_hooks }
+    }
+
+    /// Opens the datasets of a pool called `pool`; the root directory is found in the MOS.
+    pub fn open(
+        mos: &Arc<Objset>,
+        version: u64,
+        features: Arc<dyn Features>,
+        pool: &str,
+    ) -> Result<Dsl> {
+        let dsl = Dsl::build(mos, version, features);
+        let root = dsl
+            .core
+            .directory_get("root_dataset")?
+            .ok_or_else(|| Error::damaged("MOS directory has no root_dataset"))?;
+        dsl.core.set_root(root, pool)?;
+        Ok(dsl)
+    }
+
+    /// Who knows the size of the pool. Without it there is no limit.
+    pub fn set_space(&self, space: Weak<dyn PoolSpace>) {
+        let _ = self.core.space.set(space);
+    }
+
+    pub fn mos(&self) -> &Arc<Objset> {
+        &self.core.mos
+    }
+
+    pub fn version(&self) -> u64 {
+        self.core.version()
+    }
+
+    pub fn features(&self) -> &Arc<dyn Features> {
+        &self.core.features
+    }
+
+    /// The root directory.
+    pub fn root(&self) -> Result<Arc<Dir>> {
+        self.core.root()
+    }
+
+    /// The head of the root directory.
+    pub fn root_dataset(&self) -> Result<Arc<Dataset>> {
+        self.root()?.head()
+    }
+
+    /// The pool has another name now.
+    pub fn set_pool_name(&self, name: &str) -> Result<()> {
+        self.root()?.set_place(name, None);
+        Ok(())
+    }
+
+    /// A directory by object number.
+    pub fn dir_by_object(&self, object: u64) -> Result<Arc<Dir>> {
+        self.core.dir(object)
+    }
+
+    /// A dataset by object number.
+    pub fn dataset_by_object(&self, object: u64) -> Result<Arc<Dataset>> {
+        self.core.dataset(object)
+    }
+
+    /// The directory `pool/a/b`; `Kind::NotFound` with a sentence.
+    pub fn dir(&self, name: &str) -> Result<Arc<Dir>> {
+        let mut parts = name.split('/');
+        let mut at = self.root()?;
+        if parts.next() != Some(at.name().as_str()) {
+            return Err(not_found(name));
+        }
+        for part in parts {
+            at = at.child(part)?.ok_or_else(|| not_found(name))?;
+        }
+        Ok(at)
+    }
+
+    /// The dataset `pool/a` or `pool/a@snap`; `Kind::NotFound` with a sentence.
+    pub fn dataset(&self, name: &str) -> Result<Arc<Dataset>> {
+        match name.split_once('@') {
+            None => self.dir(name)?.head(),
+            Some((fs, snap)) => self
+                .dir(fs)?
+                .head()?
+                .snapshot_named(snap)?
+                .ok_or_else(|| not_found(name)),
+        }
+    }
+
+    /// Calls `f` with a directory and all below it, parents first, siblings in order of name.
+    pub fn walk(&self, from: &Arc<Dir>, f: &mut dyn FnMut(&Arc<Dir>) -> Result<()>) -> Result<()> {
+        let mut stack = vec![from.clone()];
+        while let Some(d) = stack.pop() {
+            f(&d)?;
+            let mut c = d.children()?;
+            c.reverse();
+            stack.extend(c);
+        }
+        Ok(())
+    }
+
+    /// Hooks for writing the MOS.
+    pub fn mos_hooks(&self) -> &MosHooks {
+        &self.mos_hooks
+    }
+
+    /// Charges `$MOS` with what the hooks have counted; before each pass over the MOS. What the last
+    /// pass of a group changes is charged in the next group.
+    pub fn flush_mos(&self, tx: &Tx) -> Result<()> {
+        let t = std::mem::take(&mut *lock(&self.mos_hooks.sum));
+        if t == Triple::default() {
+            return Ok(());
+        }
+        match self.core.special_dir("$MOS")? {
+            Some(d) => d.diduse(tx, Used::Head, t),
+            None => Ok(()),
+        }
+    }
+
+    /// Bytes waiting to be freed in the background.
+    pub fn freeing(&self) -> Result<u64> {
+        match self.core.special_dir("$FREE")? {
+            Some(d) => Ok(d.phys().used_bytes),
+            None => Ok(0),
+        }
+    }
+}

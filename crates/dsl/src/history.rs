@@ -1,0 +1,131 @@
+//! The pool's history (pool format §22).
+
+use base::{bail, Error, Result};
+use disk::history::{keys, pack_record, unpack_record, HistoryPhys, MAX_RECORD};
+use disk::{NvList, ObjType};
+use dmu::{Dnode, NewObject, Objset, Tx};
+use std::sync::{Arc, Mutex};
+use zap::Zap;
+
+/// The history object of a pool.
+pub struct History {
+    dn: Arc<Dnode>,
+    phys: Mutex<HistoryPhys>,
+}
+
+impl History {
+    /// Opens it; `None` if the pool has none yet.
+    pub fn open(mos: &Objset) -> Result<Option<History>> {
+        let Some(o) = Zap::new(&mos.hold(1)?).get("history")? else {
+            return Ok(None);
+        };
+        let dn = mos.hold(o)?;
+        let phys = HistoryPhys::decode(&dn.bonus())?;
+        Ok(Some(History {
+            dn,
+            phys: Mutex::new(phys),
+        }))
+    }
+
+    /// Makes an empty one; `pool_space` is the deflated size of the normal class.
+    pub fn create(mos: &Objset, tx: &Tx, pool_space: u64) -> Result<History> {
+        let phys = HistoryPhys::new(pool_space);
+        let dn = mos.alloc(
+            tx,
+            &NewObject {
+                obj_type: ObjType::SPA_HISTORY,
+                block_size: 128 << 10,
+                bonus_type: ObjType::SPA_HISTORY_OFFSETS,
+                bonus: phys.encode(),
+                ..NewObject::default()
+            },
+        )?;
+        Zap::new(&mos.hold(1)?).add_u64(tx, "history", dn.object())?;
+        Ok(History {
+            dn,
+            phys: Mutex::new(phys),
+        })
+    }
+
+    pub fn object(&self) -> u64 {
+        self.dn.object()
+    }
+
+    /// Appends a record, dropping the oldest where the ring is full.
+    pub fn append(&self, tx: &Tx, record: &NvList) -> Result<()> {
+        if !tx.is_syncing() {
+            bail!(Invalid, "history is written in syncing context");
+        }
+        let bytes = pack_record(record);
+        let len = bytes.len() as u64;
+        let mut phys = crate::core::lock(&self.phys);
+        let mut h = phys.clone();
+        if len >= h.phys_max_off - h.pool_create_len {
+            bail!(ArgTooBig, "history record of {len} bytes");
+        }
+        while h.must_drop(len) && h.bof < h.eof {
+            let mut n = [0; 8];
+            self.read_at(&h, h.bof, &mut n)?;
+            let n = u64::from_le_bytes(n).saturating_add(8);
+            if n > h.eof - h.bof {
+                return Err(Error::damaged(
+                    "pool history: record longer than the history",
+                ));
+            }
+            h.bof += n;
+            h.records_lost += 1;
+        }
+        let mut at = 0;
+        for (off, n) in h.pieces(h.eof, len) {
+            self.dn.write(tx, off, &bytes[at..at + n as usize])?;
+            at += n as usize;
+        }
+        h.eof += len;
+        if h.pool_create_len == 0 && record.get(keys::COMMAND).is_some() {
+            // The pool's creation is kept for ever; the ring begins behind it.
+            h.pool_create_len = h.eof;
+            h.bof = h.eof;
+        }
+        self.dn.set_bonus(tx, &h.encode())?;
+        *phys = h;
+        Ok(())
+    }
+
+    fn read_at(&self, h: &HistoryPhys, logical: u64, buf: &mut [u8]) -> Result<()> {
+        let mut at = 0;
+        for (off, n) in h.pieces(logical, buf.len() as u64) {
+            self.dn.read(off, &mut buf[at..at + n as usize])?;
+            at += n as usize;
+        }
+        Ok(())
+    }
+
+    /// Every record, oldest first, starting with the pool's creation.
+    pub fn records(&self) -> Result<Vec<NvList>> {
+        let h = crate::core::lock(&self.phys).clone();
+        let mut out = Vec::new();
+        for (from, to) in [(0, h.pool_create_len), (h.bof, h.eof)] {
+            let mut at = from;
+            while at < to {
+                let mut n = [0; 8];
+                self.read_at(&h, at, &mut n)?;
+                let n = u64::from_le_bytes(n);
+                if n > MAX_RECORD || n + 8 > to - at {
+                    return Err(Error::damaged(
+                        "pool history: record longer than the history",
+                    ));
+                }
+                let mut b = vec![0; n as usize + 8];
+                self.read_at(&h, at, &mut b)?;
+                match unpack_record(&b)? {
+                    Some((r, used)) => {
+                        out.push(r);
+                        at += used as u64;
+                    }
+                    None => return Err(Error::damaged("pool history: broken record")),
+                }
+            }
+        }
+        Ok(out)
+    }
+}

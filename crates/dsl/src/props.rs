@@ -1,0 +1,458 @@
+//! Properties: where they are stored, how they are inherited (data format §14), and what the four
+//! that limit space do (§16). What values mean and which properties exist is known above.
+
+use crate::core::{Core, Triple};
+use crate::{limits, Dataset, Dir, Dsl};
+use base::{bail, Result};
+use disk::dsl::Used;
+use disk::ObjType;
+use dmu::{Dnode, Tx};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use zap::{Value, Zap};
+
+/// A stored value.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum PropValue {
+    /// Numbers and indexes.
+    Int(u64),
+    Str(String),
+}
+
+impl PropValue {
+    pub fn int(&self) -> Option<u64> {
+        match self {
+            PropValue::Int(n) => Some(*n),
+            PropValue::Str(_) => None,
+        }
+    }
+
+    pub fn text(&self) -> Option<&str> {
+        match self {
+            PropValue::Int(_) => None,
+            PropValue::Str(s) => Some(s),
+        }
+    }
+
+    fn to_zap(&self) -> Value {
+        match self {
+            PropValue::Int(n) => Value::u64(*n),
+            PropValue::Str(s) => Value::string(s),
+        }
+    }
+
+    fn from_zap(v: &Value) -> Result<PropValue> {
+        match v.as_u64() {
+            Some(n) => Ok(PropValue::Int(n)),
+            None => v.to_text().map(PropValue::Str),
+        }
+    }
+}
+
+/// Where a value comes from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum PropSource {
+    Local,
+    Received,
+    /// Full name of the dataset that has it.
+    Inherited(String),
+}
+
+/// How a property is to be changed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum PropChange {
+    /// Set here.
+    Local(PropValue),
+    /// Inherit, also if a value was received.
+    Inherit,
+    /// A stream brought this value.
+    Received(PropValue),
+    /// Forget the local value, so that a received one shows.
+    RevertToReceived,
+}
+
+/// One property of a listing.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Prop {
+    pub name: String,
+    pub value: PropValue,
+    pub source: PropSource,
+}
+
+/// Entries of one property ZAP, with their suffixes.
+pub(crate) type OwnProps = BTreeMap<String, PropValue>;
+
+const RECVD: &str = "$recvd";
+const INHERIT: &str = "$inherit";
+const IUV: &str = "$iuv";
+const HAS_RECVD: &str = "$hasrecvd";
+
+fn load(dn: &Arc<Dnode>) -> Result<OwnProps> {
+    let mut out = OwnProps::new();
+    for e in Zap::new(dn).iter() {
+        let e = e?;
+        out.insert(e.text(), PropValue::from_zap(&e.value)?);
+    }
+    Ok(out)
+}
+
+/// The value a ZAP itself gives a property.
+fn own_value(p: &OwnProps, name: &str) -> Option<(PropValue, PropSource)> {
+    if let Some(v) = p.get(&format!("{name}{IUV}")).or_else(|| p.get(name)) {
+        return Some((v.clone(), PropSource::Local));
+    }
+    if p.contains_key(&format!("{name}{INHERIT}")) {
+        return None;
+    }
+    let v = p.get(&format!("{name}{RECVD}"))?;
+    Some((v.clone(), PropSource::Received))
+}
+
+/// Index properties whose newer values older software must not stumble over.
+fn needs_iuv(name: &str, v: &PropValue) -> bool {
+    match name {
+        "redundant_metadata" => matches!(v.int(), Some(2 | 3)),
+        "snapdir" => v.int() == Some(2),
+        _ => false,
+    }
+}
+
+/// An integer property of the directory itself.
+pub(crate) fn own_int(dir: &Dir, name: &str) -> Option<u64> {
+    own_value(&*dir.own_props().ok()?, name).and_then(|(v, _)| v.int())
+}
+
+impl Dir {
+    pub(crate) fn own_props(&self) -> Result<Arc<OwnProps>> {
+        if let Some(p) = self.cached_props() {
+            return Ok(p);
+        }
+        let p = Arc::new(match self.phys().props_zapobj {
+            0 => OwnProps::new(),
+            o => load(&self.core.hold(o)?)?,
+        });
+        self.cache_props(Some(p.clone()));
+        Ok(p)
+    }
+
+    /// A property's value and source; `None` = the default.
+    pub fn prop(&self, name: &str, inheritable: bool) -> Result<Option<(PropValue, PropSource)>> {
+        if let Some(v) = own_value(&*self.own_props()?, name) {
+            return Ok(Some(v));
+        }
+        match inheritable {
+            true => inherited(self.parent(), name),
+            false => Ok(None),
+        }
+    }
+}
+
+fn inherited(from: Option<Arc<Dir>>, name: &str) -> Result<Option<(PropValue, PropSource)>> {
+    let mut at = from;
+    while let Some(d) = at {
+        if let Some((v, _)) = own_value(&*d.own_props()?, name) {
+            return Ok(Some((v, PropSource::Inherited(d.full_name()))));
+        }
+        at = d.parent();
+    }
+    Ok(None)
+}
+
+impl Dataset {
+    fn snap_props(&self) -> Result<OwnProps> {
+        match self.phys().props_obj {
+            0 => Ok(OwnProps::new()),
+            o => load(&self.core.hold(o)?),
+        }
+    }
+
+    /// A property's value and source; `None` = the default. A snapshot inherits from its file system.
+    pub fn prop(&self, name: &str, inheritable: bool) -> Result<Option<(PropValue, PropSource)>> {
+        if !self.is_snapshot() {
+            return self.dir().prop(name, inheritable);
+        }
+        if let Some(v) = own_value(&self.snap_props()?, name) {
+            return Ok(Some(v));
+        }
+        match inheritable {
+            true => inherited(Some(self.dir()), name),
+            false => Ok(None),
+        }
+    }
+
+    /// The value a stream brought, shown or hidden.
+    pub fn received_prop(&self, name: &str) -> Result<Option<PropValue>> {
+        let key = format!("{name}{RECVD}");
+        match self.is_snapshot() {
+            true => Ok(self.snap_props()?.get(&key).cloned()),
+            false => Ok(self.dir().own_props()?.get(&key).cloned()),
+        }
+    }
+
+    /// Whether a stream with properties was received into this dataset.
+    pub fn has_received(&self) -> Result<bool> {
+        match self.is_snapshot() {
+            true => Ok(self.snap_props()?.contains_key(HAS_RECVD)),
+            false => Ok(self.dir().own_props()?.contains_key(HAS_RECVD)),
+        }
+    }
+
+    /// Every property stored here or inherited, in order of name. `inheritable` knows which native
+    /// ones are; user properties (with a colon) always are.
+    pub fn props(&self, inheritable: &dyn Fn(&str) -> bool) -> Result<Vec<Prop>> {
+        let mut out: BTreeMap<String, Prop> = BTreeMap::new();
+        let mut hidden = std::collections::BTreeSet::new();
+        let mut take = |p: &OwnProps, from: Option<&Arc<Dir>>| {
+            let mut names: Vec<&str> = Vec::new();
+            for key in p.keys().filter(|k| *k != HAS_RECVD) {
+                names.push(key.split('$').next().unwrap_or(key));
+            }
+            names.dedup();
+            for n in names {
+                let may = from.is_none() || n.contains(':') || inheritable(n);
+                if !may || out.contains_key(n) || hidden.contains(n) {
+                    continue;
+                }
+                if let Some((value, source)) = own_value(p, n) {
+                    let source = match from {
+                        None => source,
+                        Some(d) => PropSource::Inherited(d.full_name()),
+                    };
+                    let name = n.to_string();
+                    out.insert(
+                        name.clone(),
+                        Prop {
+                            name,
+                            value,
+                            source,
+                        },
+                    );
+                } else if from.is_none() && !(n.contains(':') || inheritable(n)) {
+                    hidden.insert(n.to_string());
+                }
+            }
+        };
+        let dir = self.dir();
+        let mut at = if self.is_snapshot() {
+            take(&self.snap_props()?, None);
+            Some(dir)
+        } else {
+            take(&*dir.own_props()?, None);
+            dir.parent()
+        };
+        while let Some(d) = at {
+            take(&*d.own_props()?, Some(&d));
+            at = d.parent();
+        }
+        Ok(out.into_values().collect())
+    }
+}
+
+impl Core {
+    fn change(
+        &self,
+        tx: &Tx,
+        dn: &Arc<Dnode>,
+        own: &OwnProps,
+        name: &str,
+        change: &PropChange,
+    ) -> Result<()> {
+        let zap = Zap::new(dn);
+        let has = |suffix: &str| own.contains_key(&format!("{name}{suffix}"));
+        let drop_key = |suffix: &str| match has(suffix) {
+            true => zap.remove_if(tx, &format!("{name}{suffix}")).map(|_| ()),
+            false => Ok(()),
+        };
+        let received = self.version() >= 22;
+        match change {
+            PropChange::Local(v) => {
+                drop_key(INHERIT)?;
+                drop_key(IUV)?;
+                if received && needs_iuv(name, v) {
+                    zap.update(tx, &format!("{name}{IUV}"), &v.to_zap())?;
+                }
+                zap.update(tx, name, &v.to_zap())
+            }
+            PropChange::Inherit => {
+                drop_key("")?;
+                drop_key(IUV)?;
+                if own.contains_key(HAS_RECVD) && received {
+                    zap.update_u64(tx, &format!("{name}{INHERIT}"), 0)?;
+                }
+                Ok(())
+            }
+            PropChange::Received(v) if received => {
+                zap.update(tx, &format!("{name}{RECVD}"), &v.to_zap())
+            }
+            PropChange::Received(_) => bail!(Unsupported, "received values need version 22"),
+            PropChange::RevertToReceived => {
+                drop_key("")?;
+                drop_key(IUV)?;
+                drop_key(INHERIT)
+            }
+        }
+    }
+}
+
+impl Dsl {
+    /// Changes a property of a head or snapshot. Names and values have been checked, the space limits
+    /// are checked here. Effects of other properties on open object sets are the caller's.
+    pub fn set_prop(
+        &self,
+        tx: &Tx,
+        ds: &Arc<Dataset>,
+        name: &str,
+        change: &PropChange,
+    ) -> Result<()> {
+        self.core.need_syncing(tx)?;
+        if ds.is_snapshot() {
+            return self.set_snap_prop(tx, ds, name, change);
+        }
+        let dir = ds.dir();
+        let own = dir.own_props()?;
+        let old = ds.ref_limits();
+        // What will be effective, to check it before anything is changed.
+        let mut then = (*own).clone();
+        match change {
+            PropChange::Local(v) => {
+                then.insert(name.into(), v.clone());
+            }
+            PropChange::Received(v) => {
+                then.insert(format!("{name}{RECVD}"), v.clone());
+            }
+            PropChange::Inherit => {
+                then.remove(name);
+                then.insert(format!("{name}{INHERIT}"), PropValue::Int(0));
+            }
+            PropChange::RevertToReceived => {
+                then.remove(name);
+                then.remove(&format!("{name}{INHERIT}"));
+            }
+        }
+        let effective = own_value(&then, name).and_then(|(v, _)| v.int());
+        self.check_limit(ds, name, effective.unwrap_or(0))?;
+        if matches!(name, "filesystem_limit" | "snapshot_limit")
+            && effective.is_some_and(|n| n != u64::MAX)
+        {
+            limits::activate(tx, &dir)?;
+        }
+        let field = matches!(name, "quota" | "reservation");
+        if !(field && self.core.version() < 22) {
+            let dn = self.core.hold(dir.phys().props_zapobj)?;
+            self.core.change(tx, &dn, &own, name, change)?;
+            dir.cache_props(None);
+        }
+        self.apply_limit(tx, ds, name, effective.unwrap_or(0), old)
+    }
+
+    fn set_snap_prop(
+        &self,
+        tx: &Tx,
+        ds: &Arc<Dataset>,
+        name: &str,
+        change: &PropChange,
+    ) -> Result<()> {
+        if self.core.version() < 12 {
+            bail!(Unsupported, "properties of snapshots need version 12");
+        }
+        let own = ds.snap_props()?;
+        let dn = match ds.phys().props_obj {
+            0 => {
+                let dn = self.core.new_zap(tx, ObjType::DSL_PROPS, 0)?;
+                ds.update(tx, |p| p.props_obj = dn.object())?;
+                dn
+            }
+            o => self.core.hold(o)?,
+        };
+        self.core.change(tx, &dn, &own, name, change)?;
+        if Zap::new(&dn).count()? == 0 {
+            ds.update(tx, |p| p.props_obj = 0)?;
+            self.core.free_object(tx, dn.object())?;
+        }
+        Ok(())
+    }
+
+    /// Marks a dataset as one that has received properties.
+    pub fn set_has_received(&self, tx: &Tx, ds: &Arc<Dataset>) -> Result<()> {
+        let dir = ds.dir();
+        let dn = self.core.hold(dir.phys().props_zapobj)?;
+        Zap::new(&dn).update_u64(tx, HAS_RECVD, 0)?;
+        dir.cache_props(None);
+        Ok(())
+    }
+
+    fn check_limit(&self, ds: &Arc<Dataset>, name: &str, new: u64) -> Result<()> {
+        let dir = ds.dir();
+        let d = dir.phys();
+        let p = ds.phys();
+        let (refquota, refreservation) = ds.ref_limits();
+        let version = self.core.version();
+        match name {
+            "quota" => {
+                if new != 0 && (new < d.used_bytes || new < d.reserved) {
+                    bail!(NoSpace, "size is less than current used or reserved space");
+                }
+            }
+            "reservation" => {
+                let old = d.used_bytes.max(d.reserved);
+                let more = d.used_bytes.max(new).saturating_sub(old);
+                let room = match dir.parent() {
+                    Some(parent) => parent.available().bytes,
+                    None => dir.available().bytes,
+                };
+                if more > 0 && (more > room || (d.quota != 0 && new > d.quota)) {
+                    bail!(NoSpace, "size is greater than available space");
+                }
+            }
+            "refquota" | "refreservation" if version < 9 => {
+                if new != 0 {
+                    bail!(Unsupported, "{name} needs pool version 9");
+                }
+            }
+            "refquota" => {
+                if new != 0 && (new < p.referenced_bytes || new < refreservation) {
+                    bail!(NoSpace, "size is less than current used or reserved space");
+                }
+            }
+            "refreservation" => {
+                let old = p.unique_bytes.max(refreservation);
+                let more = p.unique_bytes.max(new).saturating_sub(old);
+                if more > 0 && (more > dir.available().bytes || (refquota != 0 && new > refquota)) {
+                    bail!(NoSpace, "size is greater than available space");
+                }
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    fn apply_limit(
+        &self,
+        tx: &Tx,
+        ds: &Arc<Dataset>,
+        name: &str,
+        new: u64,
+        (_, old_refreservation): (u64, u64),
+    ) -> Result<()> {
+        let dir = ds.dir();
+        match name {
+            "quota" => dir.update(tx, |p| p.quota = new),
+            "reservation" => dir.change_reservation(tx, new),
+            "refquota" => {
+                ds.forget_limits();
+                Ok(())
+            }
+            "refreservation" => {
+                let unique = ds.phys().unique_bytes;
+                let d = unique.max(new) as i64 - unique.max(old_refreservation) as i64;
+                ds.forget_limits();
+                let t = Triple {
+                    used: d,
+                    ..Triple::default()
+                };
+                dir.diduse(tx, Used::RefRsrv, t)
+            }
+            _ => Ok(()),
+        }
+    }
+}

@@ -1,0 +1,448 @@
+//! Snapshots: making, destroying, going back (data format §10.2, §10.4, §10.7).
+
+use crate::core::{bump, check_component, is_hidden, Core, Triple, FULL_NAME_MAX};
+use crate::{limits, Dataset, Dsl};
+use base::{bail, Error, Result, Txg};
+use disk::dsl::{ds_flags, DslDatasetPhys, Used};
+use dmu::{SyncHooks, Tx};
+use std::sync::Arc;
+use zap::{Value, Zap};
+
+impl Dsl {
+    /// Whether a snapshot `name` of `head` may be made.
+    pub fn check_snapshot(&self, head: &Arc<Dataset>, name: &str) -> Result<()> {
+        if head.is_snapshot() {
+            bail!(Invalid, "{} is a snapshot", head.full_name());
+        }
+        if !is_hidden(name) {
+            check_component(name)?;
+        }
+        let full = format!("{}@{name}", head.full_name());
+        if full.len() > FULL_NAME_MAX {
+            bail!(NameTooLong, "{full}: snapshot name is too long");
+        }
+        if head.snapshot_named(name)?.is_some() {
+            bail!(Exists, "{full}: snapshot already exists");
+        }
+        let p = head.phys();
+        let (_, r) = head.ref_limits();
+        // What was unique is shared now; the reservation must be filled anew.
+        let again = p.unique_bytes.min(r);
+        if again > head.dir().available().bytes {
+            bail!(NoSpace, "{full}: out of space");
+        }
+        limits::check(&head.dir(), limits::SNAP_COUNT, 1)
+    }
+
+    /// Makes the snapshot `name` of `head`, whose blocks of this group must all have been written.
+    pub fn snapshot(&self, tx: &Tx, head: &Arc<Dataset>, name: &str) -> Result<Arc<Dataset>> {
+        self.check_snapshot(head, name)?;
+        head.flush(tx)?;
+        if head.phys().prev_snap_txg >= tx.txg() {
+            bail!(
+                Again,
+                "{}: a snapshot was made in this group",
+                head.full_name()
+            );
+        }
+        self.core.snapshot_head(tx, head, name, tx.txg())
+    }
+
+    /// Whether a snapshot can be destroyed now: no holds, no clones.
+    pub fn check_destroy_snapshot(&self, snap: &Dataset) -> Result<()> {
+        let p = snap.phys();
+        if !p.is_snapshot() {
+            bail!(Invalid, "{} is not a snapshot", snap.full_name());
+        }
+        if snap.holds()? > 0 {
+            bail!(Busy, "{}: it's being held", snap.full_name());
+        }
+        if p.num_children > 1 {
+            bail!(
+                Exists,
+                "{}: snapshot has dependent clones",
+                snap.full_name()
+            );
+        }
+        Ok(())
+    }
+
+    /// Destroys a snapshot.
+    pub fn destroy_snapshot(&self, tx: &Tx, snap: &Arc<Dataset>) -> Result<()> {
+        self.check_destroy_snapshot(snap)?;
+        self.core.destroy_snap(tx, snap)
+    }
+
+    /// Destroys a snapshot as soon as it has neither holds nor clones.
+    pub fn destroy_snapshot_deferred(&self, tx: &Tx, snap: &Arc<Dataset>) -> Result<()> {
+        match self.check_destroy_snapshot(snap) {
+            Ok(()) => self.core.destroy_snap(tx, snap),
+            Err(e) if e.kind == base::Kind::Invalid => Err(e),
+            Err(_) => snap.update(tx, |p| p.flags |= ds_flags::DEFER_DESTROY),
+        }
+    }
+}
+
+impl Dataset {
+    /// Number of user holds of a snapshot.
+    pub fn holds(&self) -> Result<u64> {
+        match self.phys().userrefs_obj {
+            0 => Ok(0),
+            o => Zap::new(&self.core.hold(o)?).count(),
+        }
+    }
+
+    /// Bytes that destroying this snapshot would free together with all up to `last` (a later
+    /// snapshot of the same chain, or itself).
+    pub fn would_free(&self, last: &Dataset) -> Result<u64> {
+        let first = self.phys();
+        let mut at = self.core.dataset(first.next_snap_obj)?;
+        let mut sum = 0i64;
+        for _ in 0..1 << 24 {
+            sum += at
+                .deadlist()?
+                .space_range(&self.core, first.prev_snap_txg, Txg::MAX)?
+                .used;
+            if at.phys().prev_snap_obj == last.object() {
+                return Ok(sum.max(0) as u64);
+            }
+            if !at.is_snapshot() {
+                bail!(Invalid, "snapshots of different chains");
+            }
+            at = self.core.dataset(at.phys().next_snap_obj)?;
+        }
+        Err(Error::damaged("chain of snapshots goes round"))
+    }
+
+    /// Bytes written between `snap` (an earlier snapshot of the chain) and this dataset.
+    pub fn written_since(&self, snap: &Dataset) -> Result<u64> {
+        let s = snap.phys();
+        let mut sum = self.phys().referenced_bytes as i64 - s.referenced_bytes as i64;
+        let mut at = self.me_arc()?;
+        for _ in 0..1 << 24 {
+            let freed = at.deadlist()?.space_range(&self.core, 0, s.creation_txg)?;
+            sum += freed.used;
+            match at.phys().prev_snap_obj {
+                o if o == snap.object() => return Ok(sum.max(0) as u64),
+                0 => bail!(
+                    CrossDevice,
+                    "{} is not an earlier snapshot",
+                    snap.full_name()
+                ),
+                o => at = self.core.dataset(o)?,
+            }
+        }
+        Err(Error::damaged("chain of snapshots goes round"))
+    }
+
+    pub(crate) fn me_arc(&self) -> Result<Arc<Dataset>> {
+        self.core.dataset(self.object())
+    }
+
+    /// The next dataset of the chain of a snapshot.
+    fn next(&self) -> Result<Arc<Dataset>> {
+        match self.phys().next_snap_obj {
+            0 => Err(Error::damaged(format!(
+                "snapshot {} has no next",
+                self.object()
+            ))),
+            o => self.core.dataset(o),
+        }
+    }
+}
+
+impl Core {
+    pub(crate) fn snapshot_head(
+        self: &Arc<Self>,
+        tx: &Tx,
+        head: &Arc<Dataset>,
+        name: &str,
+        creation_txg: Txg,
+    ) -> Result<Arc<Dataset>> {
+        self.need_syncing(tx)?;
+        let h = head.phys();
+        let dir = head.dir();
+        let snap = self.dataset_object(
+            tx,
+            &DslDatasetPhys {
+                dir_obj: h.dir_obj,
+                guid: self.new_guid(),
+                fsid_guid: self.new_fsid(),
+                prev_snap_obj: h.prev_snap_obj,
+                prev_snap_txg: h.prev_snap_txg,
+                next_snap_obj: head.object(),
+                num_children: 1,
+                creation_time: self.now(),
+                creation_txg,
+                deadlist_obj: h.deadlist_obj,
+                referenced_bytes: h.referenced_bytes,
+                compressed_bytes: h.compressed_bytes,
+                uncompressed_bytes: h.uncompressed_bytes,
+                flags: h.flags,
+                bp: h.bp,
+                ..DslDatasetPhys::default()
+            },
+        )?;
+        snap.set_snap_name(Some(name.to_string()));
+        for guid in head.features() {
+            snap.activate_feature(tx, &guid)?;
+        }
+        if let Some(prev) = head.prev()? {
+            if prev.phys().next_snap_obj == head.object() {
+                prev.update(tx, |p| p.next_snap_obj = snap.object())?;
+            } else if prev.phys().next_clones_obj != 0 {
+                self.remove_next_clone(tx, &prev, head.object())?;
+                self.add_next_clone(tx, &prev, snap.object())?;
+            }
+        }
+        let (_, r) = head.ref_limits();
+        if r > 0 {
+            let again = h.unique_bytes.min(r) as i64;
+            let t = Triple {
+                used: again,
+                ..Triple::default()
+            };
+            dir.diduse(tx, Used::RefRsrv, t)?;
+        }
+        let mut deadlist = head
+            .deadlist()?
+            .clone_keys(self, tx, Txg::MAX, || snap.chain_keys())?;
+        deadlist.add_key(self, tx, h.prev_snap_txg)?;
+        let accurate = if self.version() >= 9 {
+            ds_flags::UNIQUE_ACCURATE
+        } else {
+            0
+        };
+        head.update(tx, |p| {
+            p.deadlist_obj = deadlist.object();
+            p.prev_snap_obj = snap.object();
+            p.prev_snap_txg = creation_txg;
+            p.unique_bytes = 0;
+            p.flags |= accurate;
+        })?;
+        Zap::new(&self.hold(h.snapnames_zapobj)?).add_u64(tx, name, snap.object())?;
+        if !is_hidden(name) {
+            limits::adjust(tx, &dir, limits::SNAP_COUNT, 1)?;
+            self.snapshots_changed(tx, head)?;
+        }
+        Ok(snap)
+    }
+
+    /// Notes when snapshots of a file system last changed.
+    fn snapshots_changed(&self, tx: &Tx, head: &Dataset) -> Result<()> {
+        if self.features.is_enabled(crate::core::EXTENSIBLE) {
+            let dir = head.dir();
+            let (s, ns) = self.dmu().env.clock.now();
+            self.zapify(tx, &dir.dn)?;
+            let v = Value::u64s(&[s.max(0) as u64, ns as u64]);
+            Zap::new(&dir.dn).update(tx, "com.ixsystems:snapshots_changed", &v)?;
+        }
+        Ok(())
+    }
+
+    pub(crate) fn destroy_snap(self: &Arc<Self>, tx: &Tx, snap: &Arc<Dataset>) -> Result<()> {
+        self.need_syncing(tx)?;
+        let s = snap.phys();
+        let dir = snap.dir();
+        let next = snap.next()?;
+        next.flush(tx)?;
+        let name = snap.snap_name()?.unwrap_or_default();
+        let prev = snap.prev()?;
+        let branch = prev
+            .as_ref()
+            .is_some_and(|p| p.phys().next_snap_obj != snap.object());
+        snap.deactivate_features(tx, true)?;
+        if let Some(p) = &prev {
+            if branch {
+                self.remove_next_clone(tx, p, snap.object())?;
+                if p.phys().next_clones_obj != 0 {
+                    self.add_next_clone(tx, p, next.object())?;
+                }
+            } else {
+                p.update(tx, |p| p.next_snap_obj = next.object())?;
+            }
+        }
+        next.update(tx, |p| {
+            p.prev_snap_obj = s.prev_snap_obj;
+            p.prev_snap_txg = s.prev_snap_txg;
+        })?;
+        let mut nd = next.deadlist()?;
+        // Blocks the predecessor shared with this snapshot only.
+        let mut to_prev = 0;
+        if let (Some(p), false) = (&prev, branch) {
+            let after = p.phys().prev_snap_txg;
+            to_prev = nd.space_range(self, after, s.prev_snap_txg)?.used;
+        }
+        let freed;
+        if nd.is_old() {
+            let (mut keep, mut gone) = (Vec::new(), Vec::new());
+            nd.for_each(&self.mos, &mut |bp| {
+                match bp.birth() <= s.prev_snap_txg {
+                    true => keep.push((*bp, self.triple(bp))),
+                    false => gone.push(*bp),
+                }
+                Ok(())
+            })?;
+            let mut sd = snap.deadlist()?;
+            sd.insert(self, tx, &keep)?;
+            let mut sum = Triple::default();
+            for bp in &gone {
+                sum += self.triple(bp);
+                self.dmu().zio.free(bp, tx.txg())?;
+            }
+            freed = sum;
+            let o = sd.object();
+            nd.free(self, tx)?;
+            next.update(tx, |p| p.deadlist_obj = o)?;
+        } else {
+            let mut to = self.free_bpobj()?;
+            freed = nd.move_to(self, tx, s.prev_snap_txg, &mut to)?;
+            self.free_dir()?.diduse(tx, Used::Head, freed)?;
+            nd.merge(self, tx, snap.deadlist()?)?;
+        }
+        dir.diduse(tx, Used::Snap, -freed)?;
+        if let Some(p) = &prev {
+            p.update(tx, |p| bump(&mut p.unique_bytes, to_prev))?;
+        }
+        self.remove_clone_keys(tx, &dir, s.creation_txg, 0)?;
+        if next.is_snapshot() {
+            let nn = next.next()?;
+            let d = nn
+                .deadlist()?
+                .space_range(self, s.prev_snap_txg, s.creation_txg)?;
+            next.update(tx, |p| bump(&mut p.unique_bytes, d.used))?;
+            let head = self.dataset(dir.phys().head_dataset_obj)?;
+            head.deadlist()?.remove_key(self, tx, s.creation_txg)?;
+        } else {
+            let old = next.phys().unique_bytes;
+            let new = next.recomputed_unique()?;
+            next.update(tx, |p| p.unique_bytes = new)?;
+            let (_, r) = next.ref_limits();
+            if old < r {
+                let less = (new.saturating_sub(old)).min(r - old) as i64;
+                let t = Triple {
+                    used: -less,
+                    ..Triple::default()
+                };
+                dir.diduse(tx, Used::RefRsrv, t)?;
+            }
+        }
+        let head = self.dataset(dir.phys().head_dataset_obj)?;
+        Zap::new(&self.hold(head.phys().snapnames_zapobj)?).remove(tx, &name)?;
+        if !is_hidden(&name) {
+            limits::adjust(tx, &dir, limits::SNAP_COUNT, -1)?;
+            self.snapshots_changed(tx, &head)?;
+        }
+        for o in [s.next_clones_obj, s.props_obj, s.userrefs_obj] {
+            self.free_object(tx, o)?;
+        }
+        self.forget_dataset(snap.object());
+        self.free_zapified(tx, &snap.dn)
+    }
+
+    /// Takes the key of a destroyed snapshot out of the deadlists of heads that were cloned after it.
+    fn remove_clone_keys(
+        self: &Arc<Self>,
+        tx: &Tx,
+        dir: &crate::Dir,
+        key: Txg,
+        depth: usize,
+    ) -> Result<()> {
+        if depth > 1 << 10 {
+            return Err(Error::damaged("clones of each other"));
+        }
+        for head in self.clones_of(dir)? {
+            let d = head.dir();
+            if d.origin_txg()? > key {
+                head.deadlist()?.remove_key(self, tx, key)?;
+                self.remove_clone_keys(tx, &d, key, depth + 1)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Dsl {
+    /// Makes `head` what its newest snapshot is. Nobody may use its object set; a new one has to be
+    /// opened afterwards and its intent-log header cleared in the same group.
+    pub fn rollback(&self, tx: &Tx, head: &Arc<Dataset>) -> Result<()> {
+        let core = &self.core;
+        core.need_syncing(tx)?;
+        head.flush(tx)?;
+        let h = head.phys();
+        if h.is_snapshot() {
+            bail!(Invalid, "{} is a snapshot", head.full_name());
+        }
+        let snap = match head.prev()? {
+            Some(s) if s.phys().next_snap_obj == head.object() => s,
+            _ => bail!(NotFound, "{} has no snapshot", head.full_name()),
+        };
+        let s = snap.phys();
+        if s.creation_txg >= tx.txg() {
+            bail!(
+                Again,
+                "{}: the snapshot was made in this group",
+                head.full_name()
+            );
+        }
+        // Blocks written since go, blocks that died since live again: as if a clone of the snapshot
+        // had changed places with the head and the head had been destroyed as that clone.
+        let mut old = head.deadlist()?;
+        let dir = head.dir();
+        let hooks = head.hooks(tx)?;
+        crate::free::each_block(core, &h.bp, h.prev_snap_txg, &mut |bp| {
+            if hooks.kill(bp)? {
+                core.dmu().zio.free(bp, tx.txg())?;
+            }
+            Ok(())
+        })?;
+        head.flush(tx)?;
+        // All that is left on the deadlist belongs to the head again.
+        let keys = old.clone_keys(core, tx, Txg::MAX, || snap.chain_keys())?;
+        let shared = old.space_range(core, s.prev_snap_txg, Txg::MAX)?.used;
+        let after_origin = old_space_after(core, &old, dir.origin_txg()?)?;
+        std::mem::replace(&mut old, keys).free(core, tx)?;
+        dir.transfer(tx, after_origin, Used::Snap, Used::Head)?;
+        snap.update(tx, |p| bump(&mut p.unique_bytes, -shared))?;
+        let before = head.phys();
+        head.deactivate_features(tx, false)?;
+        head.update(tx, |p| {
+            p.deadlist_obj = old.object();
+            p.bp = s.bp;
+            p.referenced_bytes = s.referenced_bytes;
+            p.compressed_bytes = s.compressed_bytes;
+            p.uncompressed_bytes = s.uncompressed_bytes;
+            p.unique_bytes = 0;
+        })?;
+        for guid in snap.features() {
+            head.activate_feature(tx, &guid)?;
+        }
+        let a = head.with_refreservation(before.unique_bytes, -(before.unique_bytes as i64));
+        let d = -(before.unique_bytes as i64);
+        if a != 0 || d != 0 {
+            // Only rounding of damaged pools leaves unique space here.
+            let t = Triple {
+                used: a,
+                ..Triple::default()
+            };
+            dir.diduse_split(tx, &[(Used::Head, d), (Used::RefRsrv, a - d)], t)?;
+        }
+        head.detach_objset();
+        Ok(())
+    }
+}
+
+/// Space of the blocks on a deadlist born after `txg`, which is not necessarily one of its keys.
+fn old_space_after(core: &Core, d: &crate::Deadlist, txg: Txg) -> Result<i64> {
+    if d.is_old() || txg == 0 || d.keys().contains_key(&txg) {
+        return Ok(d.space_range(core, txg, Txg::MAX)?.used);
+    }
+    let mut sum = 0;
+    d.for_each(&core.mos, &mut |bp| {
+        if bp.birth() > txg {
+            sum += core.triple(bp).used;
+        }
+        Ok(())
+    })?;
+    Ok(sum)
+}

@@ -1,0 +1,398 @@
+//! One thing at a time.
+
+use super::audit::audit;
+use super::*;
+use crate::props::PropChange;
+use base::Kind;
+use disk::NvList;
+
+fn int(n: u64) -> PropChange {
+    PropChange::Local(PropValue::Int(n))
+}
+
+#[test]
+fn names_and_listing() {
+    let mut p = Pool::new(5000, MODERN);
+    for n in ["b", "a", "c d"] {
+        p.create("tank", n);
+    }
+    let deep = p.create("tank/a", "x");
+    assert_eq!(deep.full_name(), "tank/a/x");
+    let names: Vec<String> = p
+        .dsl
+        .root()
+        .unwrap()
+        .children()
+        .unwrap()
+        .iter()
+        .map(|d| d.name())
+        .collect();
+    assert_eq!(names, ["a", "b", "c d"]);
+    p.sync_with(|p, tx| {
+        p.dsl.snapshot(tx, &deep, "one").unwrap();
+        let root = p.dsl.root().unwrap();
+        let again = p.dsl.create_fs(tx, &root, "a", CreateArgs::default());
+        assert_eq!(again.err().unwrap().kind, Kind::Exists);
+        for bad in ["", "a/b", "$x", "%x", "a@b", "..", "é"] {
+            assert_eq!(
+                p.dsl.check_create(&root, bad, false).unwrap_err().kind,
+                Kind::Invalid
+            );
+        }
+        let long = "x".repeat(251);
+        assert_eq!(
+            p.dsl.check_create(&root, &long, false).unwrap_err().kind,
+            Kind::NameTooLong
+        );
+        assert!(p.dsl.check_create(&root, &long[1..], false).is_ok());
+    });
+    p.sync_with(|p, tx| {
+        let d = p.dsl.dir("tank/a").unwrap();
+        let b = p.dsl.dir("tank/b").unwrap();
+        assert_eq!(
+            p.dsl.rename(tx, &d, &deep.dir(), "y").unwrap_err().kind,
+            Kind::Invalid
+        );
+        p.dsl.rename(tx, &d, &b, "moved").unwrap();
+    });
+    audit(&p);
+    let p = p.reopen();
+    let s = p.dsl.dataset("tank/b/moved/x@one").unwrap();
+    assert_eq!(s.full_name(), "tank/b/moved/x@one");
+    assert!(s.is_snapshot());
+    for gone in [
+        "tank/a",
+        "tank/b/moved/x@two",
+        "pool",
+        "tank/nope/x",
+        "tank/$MOS",
+    ] {
+        assert_eq!(
+            p.dsl.dataset(gone).err().unwrap().kind,
+            Kind::NotFound,
+            "{gone}"
+        );
+    }
+}
+
+#[test]
+fn properties() {
+    let mut p = Pool::new(5000, MODERN);
+    let a = p.create("tank", "a");
+    let b = p.create("tank/a", "b");
+    p.sync_with(|p, tx| {
+        let root = p.dsl.root_dataset().unwrap();
+        p.dsl.set_prop(tx, &root, "compression", &int(15)).unwrap();
+        let text = PropChange::Local(PropValue::Str("hello".into()));
+        p.dsl.set_prop(tx, &a, "my:prop", &text).unwrap();
+        p.dsl
+            .set_prop(tx, &a, "redundant_metadata", &int(3))
+            .unwrap();
+        p.dsl.snapshot(tx, &b, "s").unwrap();
+    });
+    let get = |ds: &Arc<Dataset>, n: &str| ds.prop(n, true).unwrap();
+    let inherited = |v: PropValue, from: &str| Some((v, PropSource::Inherited(from.into())));
+    assert_eq!(
+        get(&b, "compression"),
+        inherited(PropValue::Int(15), "tank")
+    );
+    assert_eq!(
+        get(&b, "my:prop"),
+        inherited(PropValue::Str("hello".into()), "tank/a")
+    );
+    assert_eq!(b.prop("my:prop", false).unwrap(), None);
+    let s = p.dsl.dataset("tank/a/b@s").unwrap();
+    p.sync_with(|p, tx| {
+        p.dsl.set_prop(tx, &b, "compression", &int(2)).unwrap();
+        p.dsl
+            .set_prop(
+                tx,
+                &s,
+                "x:y",
+                &PropChange::Local(PropValue::Str("z".into())),
+            )
+            .unwrap();
+    });
+    assert_eq!(
+        get(&b, "compression"),
+        Some((PropValue::Int(2), PropSource::Local))
+    );
+    assert_eq!(
+        get(&s, "compression"),
+        inherited(PropValue::Int(2), "tank/a/b")
+    );
+    assert_eq!(
+        get(&s, "x:y"),
+        Some((PropValue::Str("z".into()), PropSource::Local))
+    );
+    let names: Vec<String> = b
+        .props(&|n| n != "quota")
+        .unwrap()
+        .into_iter()
+        .map(|x| x.name)
+        .collect();
+    assert_eq!(names, ["compression", "my:prop", "redundant_metadata"]);
+    audit(&p);
+
+    // Received values.
+    p.sync_with(|p, tx| {
+        p.dsl.set_has_received(tx, &b).unwrap();
+        p.dsl
+            .set_prop(tx, &b, "atime", &PropChange::Received(PropValue::Int(0)))
+            .unwrap();
+        p.dsl
+            .set_prop(tx, &b, "compression", &PropChange::Inherit)
+            .unwrap();
+        p.dsl.set_prop(tx, &s, "x:y", &PropChange::Inherit).unwrap();
+    });
+    assert_eq!(
+        get(&b, "atime"),
+        Some((PropValue::Int(0), PropSource::Received))
+    );
+    assert_eq!(
+        get(&b, "compression"),
+        inherited(PropValue::Int(15), "tank")
+    );
+    assert_eq!(s.phys().props_obj, 0);
+    p.sync_with(|p, tx| {
+        p.dsl
+            .set_prop(tx, &b, "atime", &PropChange::Inherit)
+            .unwrap();
+    });
+    assert_eq!(get(&b, "atime"), None);
+    assert_eq!(b.received_prop("atime").unwrap(), Some(PropValue::Int(0)));
+    p.sync_with(|p, tx| {
+        p.dsl
+            .set_prop(tx, &b, "atime", &PropChange::RevertToReceived)
+            .unwrap();
+    });
+    let p = p.reopen();
+    let b = p.dsl.dataset("tank/a/b").unwrap();
+    assert_eq!(
+        get(&b, "atime"),
+        Some((PropValue::Int(0), PropSource::Received))
+    );
+    assert_eq!(
+        get(&b, "redundant_metadata"),
+        inherited(PropValue::Int(3), "tank/a")
+    );
+    audit(&p);
+}
+
+struct Size(u64);
+
+impl PoolSpace for Size {
+    fn usable(&self, net_free: bool) -> u64 {
+        self.0 + u64::from(net_free) * 1_000_000
+    }
+}
+
+#[test]
+fn quotas_and_reservations() {
+    let mut p = Pool::new(5000, MODERN);
+    let size: Arc<dyn PoolSpace> = Arc::new(Size(20_000_000));
+    p.dsl.set_space(Arc::downgrade(&size));
+    let a = p.create("tank", "a");
+    let b = p.create("tank/a", "b");
+    let c = p.create("tank", "c");
+    let mut r = Rand(3);
+    p.scribble(&b, &mut r, 200);
+    p.sync();
+    let used = |d: &Arc<Dataset>| d.dir().phys().used_bytes;
+    let total = p.dsl.root().unwrap().phys().used_bytes;
+    assert_eq!(c.available().bytes, 20_000_000 - total);
+    p.sync_with(|p, tx| {
+        let set = |ds, n: &str, v| p.dsl.set_prop(tx, ds, n, &int(v));
+        assert_eq!(set(&a, "quota", 1000).unwrap_err().kind, Kind::NoSpace);
+        set(&a, "quota", 3_000_000).unwrap();
+        assert_eq!(
+            set(&a, "reservation", 4_000_000).unwrap_err().kind,
+            Kind::NoSpace
+        );
+        set(&c, "reservation", 5_000_000).unwrap();
+        assert_eq!(
+            set(&c, "reservation", 50_000_000).unwrap_err().kind,
+            Kind::NoSpace
+        );
+        set(&b, "refquota", 2_000_000).unwrap();
+        assert_eq!(
+            set(&b, "refreservation", 2_100_000).unwrap_err().kind,
+            Kind::NoSpace
+        );
+        set(&b, "refreservation", 1_900_000).unwrap();
+    });
+    assert_eq!(used(&b), 1_900_000);
+    assert!(a.available().by_quota);
+    assert_eq!(a.available().bytes, 3_000_000 - used(&a));
+    assert_eq!(b.available().bytes, 2_000_000 - b.phys().referenced_bytes);
+    assert_eq!(
+        p.dsl
+            .root()
+            .unwrap()
+            .phys()
+            .used(disk::dsl::Used::ChildRsrv),
+        5_000_000 - used(&c)
+    );
+    audit(&p);
+    let e = a.check_space(dmu::Need::bytes(10_000_000), 0).unwrap_err();
+    assert_eq!(e.kind, Kind::Quota);
+    let e = c.check_space(dmu::Need::bytes(40_000_000), 0).unwrap_err();
+    assert_eq!(e.kind, Kind::NoSpace);
+    assert_eq!(
+        a.check_space(dmu::Need::bytes(1), 1_000_000)
+            .unwrap_err()
+            .kind,
+        Kind::Again
+    );
+    assert!(a.check_space(dmu::Need::freeing(), 10).is_ok());
+    p.sync_with(|p, tx| {
+        p.dsl.set_prop(tx, &c, "reservation", &int(0)).unwrap();
+        p.dsl
+            .set_prop(tx, &b, "refreservation", &PropChange::Inherit)
+            .unwrap();
+        p.dsl
+            .set_prop(tx, &a, "quota", &PropChange::Inherit)
+            .unwrap();
+    });
+    assert_eq!(a.dir().phys().quota, 0);
+    audit(&p);
+    let p = p.reopen();
+    assert_eq!(
+        p.dsl.dataset("tank/a/b").unwrap().ref_limits(),
+        (2_000_000, 0)
+    );
+}
+
+#[test]
+fn filesystem_limits() {
+    let mut p = Pool::new(5000, MODERN);
+    let a = p.create("tank", "a");
+    p.create("tank/a", "b");
+    p.sync_with(|p, tx| {
+        p.dsl.set_prop(tx, &a, "filesystem_limit", &int(2)).unwrap();
+        p.dsl.set_prop(tx, &a, "snapshot_limit", &int(1)).unwrap();
+    });
+    p.create("tank/a/b", "c");
+    let b = p.dsl.dir("tank/a/b").unwrap();
+    assert_eq!(
+        p.dsl.check_create(&b, "d", false).unwrap_err().kind,
+        Kind::Quota
+    );
+    let head = b.head().unwrap();
+    p.sync_with(|p, tx| {
+        p.dsl.snapshot(tx, &head, "s").unwrap();
+        assert_eq!(
+            p.dsl.check_snapshot(&head, "t").unwrap_err().kind,
+            Kind::Quota
+        );
+    });
+    p.sync_with(|p, tx| {
+        let s = p.dsl.dataset("tank/a/b@s").unwrap();
+        p.dsl.destroy_snapshot(tx, &s).unwrap();
+        let c = p.dsl.dataset("tank/a/b/c").unwrap();
+        p.open.remove(&c.object());
+        p.dsl.destroy_head(tx, &c).unwrap();
+    });
+    assert!(p.dsl.check_create(&b, "d", false).is_ok());
+    assert!(p.dsl.check_snapshot(&head, "t").is_ok());
+    audit(&p);
+}
+
+#[test]
+fn features_are_counted() {
+    let mut p = Pool::new(5000, MODERN);
+    let a = p.create("tank", "a");
+    let os = p.os(&a);
+    let tx = os.tx(dmu::Need::default()).unwrap();
+    let big = NewObject {
+        obj_type: ObjType::PLAIN_FILE_CONTENTS,
+        block_size: 256 << 10,
+        slots: 2,
+        ..NewObject::default()
+    };
+    let dn = os.alloc(&tx, &big).unwrap();
+    dn.write(&tx, 0, &[7; 100_000]).unwrap();
+    drop(tx);
+    p.sync();
+    assert!(a.has_feature("org.open-zfs:large_blocks"));
+    assert!(a.has_feature("org.zfsonlinux:large_dnode"));
+    p.sync_with(|p, tx| {
+        p.dsl.snapshot(tx, &a, "s").unwrap();
+    });
+    let store = p.store.clone().unwrap();
+    assert_eq!(store.count("org.open-zfs:large_blocks"), Some(2));
+    audit(&p);
+    let p = p.reopen();
+    let a = p.dsl.dataset("tank/a").unwrap();
+    assert!(a.has_feature("org.open-zfs:large_blocks"));
+    let store = p.store.as_ref().unwrap();
+    let mut label = store.label_features();
+    label.sort();
+    assert_eq!(
+        label,
+        ["com.delphix:embedded_data", "com.delphix:hole_birth"]
+    );
+    assert_eq!(store.unsupported(), (vec![], vec![]));
+    assert_eq!(store.enabled_in("com.delphix:hole_birth").unwrap(), Some(4));
+    assert!(store
+        .description("com.delphix:hole_birth")
+        .unwrap()
+        .is_some());
+}
+
+#[test]
+fn history_ring() {
+    let p = Pool::new(5000, MODERN);
+    let g = p.rig.dmu.begin_sync();
+    let tx = p.rig.dmu.syncing_tx(g.txg);
+    let h = History::create(&p.rig.os, &tx, 0).unwrap();
+    let rec = |n: u64| {
+        let mut l = NvList::new();
+        l.set(
+            "history command",
+            format!("zfs create tank/{n} {}", "x".repeat(n as usize % 999)),
+        );
+        l
+    };
+    h.append(&tx, &rec(0)).unwrap();
+    for n in 1..1000 {
+        h.append(&tx, &rec(n)).unwrap();
+        let all = h.records().unwrap();
+        assert_eq!(all[0], rec(0));
+        assert_eq!(*all.last().unwrap(), rec(n));
+        let first = n + 2 - all.len() as u64;
+        for (i, r) in all[1..].iter().enumerate() {
+            assert_eq!(*r, rec(first + i as u64));
+        }
+        if n == 900 {
+            assert!(all.len() < 500);
+        }
+    }
+    let again = History::open(&p.rig.os).unwrap().unwrap();
+    assert_eq!(again.records().unwrap(), h.records().unwrap());
+}
+
+/// Hundreds of file systems in one group cost what they should.
+#[test]
+fn many_datasets() {
+    let mut p = Pool::new(5000, MODERN);
+    p.sync_with(|p, tx| {
+        let root = p.dsl.root().unwrap();
+        for i in 0..1500 {
+            p.dsl
+                .create_fs(tx, &root, &format!("fs{i}"), CreateArgs::default())
+                .unwrap();
+        }
+    });
+    assert_eq!(p.dsl.root().unwrap().children().unwrap().len(), 1500);
+    let mut p = p.reopen();
+    assert_eq!(p.dsl.root().unwrap().children().unwrap().len(), 1500);
+    p.sync_with(|p, tx| {
+        for i in 0..1500 {
+            let ds = p.dsl.dataset(&format!("tank/fs{i}")).unwrap();
+            p.dsl.destroy_head(tx, &ds).unwrap();
+        }
+    });
+    audit(&p);
+    assert!(p.dsl.root().unwrap().children().unwrap().is_empty());
+}

@@ -144,7 +144,7 @@ pub fn decode_v0(b: &[u8]) -> Result<Vec<Ace>> {
                 ty,
                 flags,
                 mask: u32_at(e, 4)?,
-                // owner@ and the like have no id; old entries carry −1 there.
+                // owner@ and the like have no id; some software left −1 there, some 0.
                 who: if v1_size(ty, flags) == 8 {
                     0
                 } else {
@@ -161,7 +161,7 @@ pub fn encode_v0(aces: &[Ace]) -> Vec<u8> {
     let mut out = vec![0; aces.len() * ACE_V0_SIZE];
     for (e, a) in out.chunks_exact_mut(ACE_V0_SIZE).zip(aces) {
         let who = if v1_size(a.ty, a.flags) == 8 {
-            u32::MAX
+            0
         } else {
             a.who as u32
         };

@@ -107,13 +107,13 @@ pub fn pack(
             bail!(Invalid, "attribute {} of {} bytes", info.name, v.len());
         }
     }
-    // Where the attributes from the i-th on would end, header included, if all before stay.
+    // Walk over the ends of the attributes: each begins at a multiple of 8, the last is not padded.
     let mut vars = 0;
     let mut data = 0;
     let mut first_out = None;
     for (i, (n, v)) in attrs.list.iter().enumerate() {
         vars += usize::from(registry.is_variable(*n));
-        data += up8(v.len());
+        data = up8(data) + v.len();
         let end = header_size(vars) + data;
         if first_out.is_none() && end + SPILL_POINTER > bonus_space {
             first_out = Some(i);
@@ -160,8 +160,8 @@ fn buffer(list: &[(u16, Vec<u8>)], registry: &Registry, layouts: &mut Layouts) -
         put_u16(&mut b, 6 + 2 * i, len);
     }
     for (_, v) in list {
-        b.extend_from_slice(v);
         b.resize(up8(b.len()), 0);
+        b.extend_from_slice(v);
     }
     Ok(b)
 }

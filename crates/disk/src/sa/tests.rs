@@ -97,7 +97,7 @@ fn spill() {
             assert_eq!(parse(&p.bonus, p.spill.as_deref(), &r, &l).unwrap(), a);
             assert!(p.bonus.len() <= space);
             // Two variable lengths need a header of 16 bytes: 8 more than with one.
-            let total = 176 + 8 + n.div_ceil(8) * 8 + 8;
+            let total = 176 + 8 + n.div_ceil(8) * 8 + 8; // xattr comes last
             assert_eq!(p.spill.is_some(), total > space, "space {space}, {n} bytes");
             if let Some(s) = &p.spill {
                 spilled = true;

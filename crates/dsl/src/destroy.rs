@@ -120,7 +120,6 @@ impl Dsl {
             }
             Ok(())
         })?;
-        drop(hooks);
         ds.flush(tx)
     }
 }

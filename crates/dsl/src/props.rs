@@ -387,11 +387,17 @@ impl Dsl {
         let p = ds.phys();
         let (refquota, refreservation) = ds.ref_limits();
         let version = self.core.version();
+        const TOO_SMALL: &str = "size is less than current used or reserved space";
+        const TOO_LARGE: &str = "size is greater than available space";
         match name {
-            "quota" => {
-                if new != 0 && (new < d.used_bytes || new < d.reserved) {
-                    bail!(NoSpace, "size is less than current used or reserved space");
-                }
+            "refquota" | "refreservation" if version < 9 && new != 0 => {
+                bail!(Unsupported, "{name} needs pool version 9");
+            }
+            "quota" if new != 0 && (new < d.used_bytes || new < d.reserved) => {
+                bail!(NoSpace, "{TOO_SMALL}");
+            }
+            "refquota" if new != 0 && (new < p.referenced_bytes || new < refreservation) => {
+                bail!(NoSpace, "{TOO_SMALL}");
             }
             "reservation" => {
                 let old = d.used_bytes.max(d.reserved);
@@ -401,24 +407,14 @@ impl Dsl {
                     None => dir.available().bytes,
                 };
                 if more > 0 && (more > room || (d.quota != 0 && new > d.quota)) {
-                    bail!(NoSpace, "size is greater than available space");
-                }
-            }
-            "refquota" | "refreservation" if version < 9 => {
-                if new != 0 {
-                    bail!(Unsupported, "{name} needs pool version 9");
-                }
-            }
-            "refquota" => {
-                if new != 0 && (new < p.referenced_bytes || new < refreservation) {
-                    bail!(NoSpace, "size is less than current used or reserved space");
+                    bail!(NoSpace, "{TOO_LARGE}");
                 }
             }
             "refreservation" => {
                 let old = p.unique_bytes.max(refreservation);
                 let more = p.unique_bytes.max(new).saturating_sub(old);
                 if more > 0 && (more > dir.available().bytes || (refquota != 0 && new > refquota)) {
-                    bail!(NoSpace, "size is greater than available space");
+                    bail!(NoSpace, "{TOO_LARGE}");
                 }
             }
             _ => {}

@@ -130,8 +130,7 @@ pub(super) fn audit(p: &Pool) {
         sets.push((d.clone(), chain));
     }
 
-    // Datasets: objects, chains, sizes; which datasets refer to which block.
-    let mut users: HashMap<Id, Vec<u64>> = HashMap::new();
+    // Datasets: objects, chains, sizes.
     let mut trees: HashMap<u64, Vec<BlkPtr>> = HashMap::new();
     let mut feature_counts: BTreeMap<String, u64> = BTreeMap::new();
     for (_, chain) in &sets {
@@ -161,7 +160,6 @@ pub(super) fn audit(p: &Pool) {
             );
             for bp in &tree {
                 if let Some(i) = id(bp) {
-                    users.entry(i).or_default().push(ds.object());
                     live.insert(i, *bp);
                 }
             }
@@ -222,10 +220,15 @@ pub(super) fn audit(p: &Pool) {
                     .collect(),
             };
             assert_eq!(have, want, "deadlist of {}", ds.full_name());
-            // Unique space.
+            // Unique space: clones are not asked, as long as they exist nothing can be destroyed.
+            let next: HashSet<Id> = match dp.next_snap_obj {
+                0 => HashSet::new(),
+                o => trees[&o].iter().filter_map(id).collect(),
+            };
             let unique: u64 = trees[&ds.object()]
                 .iter()
-                .filter(|bp| id(bp).is_some_and(|i| users[&i].len() == 1))
+                .filter(|bp| bp.birth() > dp.prev_snap_txg)
+                .filter(|bp| id(bp).is_some_and(|i| !next.contains(&i)))
                 .map(|bp| core.triple(bp).used as u64)
                 .sum();
             assert_eq!(unique, dp.unique_bytes, "unique of {}", ds.full_name());

@@ -1,0 +1,35 @@
+//! Where the programs under test are.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::OnceLock;
+
+pub const NAMES: [&str; 3] = ["zfs-fuse", "zpool", "zfs"];
+
+/// The folder with the programs, built if need be.
+pub fn folder() -> &'static Path {
+    static FOLDER: OnceLock<PathBuf> = OnceLock::new();
+    FOLDER.get_or_init(find)
+}
+
+fn find() -> PathBuf {
+    if let Some(dir) = std::env::var_os("ZFS_FUSE_TEST_BIN") {
+        return dir.into();
+    }
+    // target/PROFILE/deps/this-test
+    let me = std::env::current_exe().expect("path of the test");
+    let dir = me.ancestors().nth(2).expect("target folder").to_path_buf();
+    // `cargo test` does not build programs of other packages.
+    let mut build = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    build.current_dir(testkit::packages::workspace());
+    build.args(["build", "-q", "-p", "daemon", "-p", "zpool", "-p", "zfs"]);
+    if dir.file_name().is_some_and(|n| n == "release") {
+        build.arg("--release");
+    }
+    let built = build.status().is_ok_and(|s| s.success());
+    for name in NAMES {
+        let there = dir.join(name).is_file();
+        assert!(built && there, "{name} is not built in {}", dir.display());
+    }
+    dir
+}

@@ -1,0 +1,124 @@
+//! A pool is filled to the brim and emptied, again and again.
+
+use std::fs::{self, File};
+use std::io::{self, Write};
+use std::path::Path;
+use system_tests::{hash, Dice, Rig};
+
+/// Files of mixed sizes until there is no room; those that were written completely, with hashes.
+fn fill(dir: &Path, dice: &mut Dice) -> Vec<(String, u64)> {
+    let mut out = Vec::new();
+    loop {
+        let name = format!("f{}", out.len());
+        let size = 1 + dice.below([3_000, 50_000, 2_000_000][out.len() % 3]) as usize;
+        let bytes = dice.bytes(size);
+        let done = File::create(dir.join(&name)).and_then(|mut f| {
+            f.write_all(&bytes)?;
+            f.sync_all()
+        });
+        match done {
+            Ok(()) => out.push((name, hash(&bytes))),
+            Err(e) if e.kind() == io::ErrorKind::StorageFull => return out,
+            Err(e) => panic!("{name}: {e} instead of no space left"),
+        }
+        assert!(out.len() < 100_000, "the pool does not get full");
+    }
+}
+
+/// Bytes in use according to dataset and pool, once freeing has come to rest.
+fn used(rig: &Rig) -> (u64, u64) {
+    for _ in 0..4 {
+        rig.zpool(&["sync", "tank"]);
+    }
+    let alloc = rig.zpool(&["list", "-Hp", "-o", "alloc", "tank"]);
+    (
+        rig.get("used", "tank").parse().unwrap(),
+        alloc.trim().parse().unwrap(),
+    )
+}
+
+#[test]
+fn filled_and_emptied() {
+    let Some(mut rig) = Rig::new("full") else {
+        return;
+    };
+    let image = rig.image("disk", 96 << 20);
+    let mnt = rig.mnt();
+    rig.start();
+    rig.zpool(&["create", "-m", mnt.to_str().unwrap(), "tank", &image]);
+    rig.zfs(&["create", "-o", "compression=off", "tank/f"]);
+    let dir = mnt.join("f");
+    let mut dice = Dice::new(5);
+    let mut first = None;
+    for round in 1..=10 {
+        let files = fill(&dir, &mut dice);
+        assert!(
+            files.len() > 60,
+            "only {} files in round {round}",
+            files.len()
+        );
+        let (full, alloc) = used(&rig);
+        assert!(
+            full > 50 << 20 && alloc > 50 << 20,
+            "{full} {alloc} when full"
+        );
+        for (name, want) in &files {
+            let got = fs::read(dir.join(name)).unwrap_or_else(|e| panic!("{name}: {e}"));
+            assert_eq!(hash(&got), *want, "{name} in round {round}");
+        }
+        // A full pool must let go of what nobody wants any more.
+        for e in fs::read_dir(&dir).unwrap() {
+            let path = e.unwrap().path();
+            fs::remove_file(&path).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
+        }
+        let (empty, alloc) = used(&rig);
+        let limit = *first.get_or_insert((empty + (256 << 10), alloc + (1 << 20)));
+        assert!(
+            empty <= limit.0 && alloc <= limit.1,
+            "round {round}: {empty} used, {alloc} allocated when empty; at first {limit:?}"
+        );
+        assert!(empty < 4 << 20, "{empty} bytes used by nothing");
+    }
+    rig.zpool(&["export", "tank"]);
+    rig.zdb_check("tank");
+    rig.zpool(&["import", "-d", rig.disks().to_str().unwrap(), "tank"]);
+    assert_eq!(fs::read_dir(&dir).unwrap().count(), 0);
+    rig.zpool(&["export", "tank"]);
+    rig.stop();
+}
+
+#[test]
+fn quota_is_a_limit_of_its_own() {
+    let Some(mut rig) = Rig::new("quota") else {
+        return;
+    };
+    let image = rig.image("disk", 128 << 20);
+    let mnt = rig.mnt();
+    rig.start();
+    rig.zpool(&["create", "-m", mnt.to_str().unwrap(), "tank", &image]);
+    rig.zfs(&[
+        "create",
+        "-o",
+        "compression=off",
+        "-o",
+        "quota=8M",
+        "tank/q",
+    ]);
+    let err = (0..)
+        .find_map(|n| {
+            let bytes = Dice::new(n).bytes(500_000);
+            let done = File::create(mnt.join(format!("q/{n}"))).and_then(|mut f| {
+                f.write_all(&bytes)?;
+                f.sync_all()
+            });
+            assert!(n < 100, "no quota");
+            done.err()
+        })
+        .unwrap();
+    assert_eq!(err.raw_os_error(), Some(122), "EDQUOT, not {err}");
+    fs::remove_file(mnt.join("q/0")).unwrap();
+    // The pool itself has room.
+    fs::write(mnt.join("room"), vec![7; 1 << 20]).unwrap();
+    rig.zpool(&["destroy", "tank"]);
+    rig.stop();
+}

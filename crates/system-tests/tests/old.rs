@@ -1,0 +1,151 @@
+//! Exchange with the zfs-fuse 0.7 of 2013 on pools of version 23.
+
+use system_tests::tree::{self, Kinds};
+use system_tests::Rig;
+use testkit::{or_skip, OldZfsFuse};
+
+/// The old one knows extended attributes only when told to, and no ACLs of the POSIX form.
+const KINDS: Kinds = Kinds {
+    xattrs: false,
+    acls: false,
+    huge: false,
+};
+
+#[test]
+fn ours_to_theirs_and_back() {
+    let Some(mut rig) = Rig::as_root("to-old") else {
+        return;
+    };
+    let Some(old) = or_skip(OldZfsFuse::start()) else {
+        return;
+    };
+    let disks = rig.images(3, 256 << 20);
+    let (mnt, dir) = (rig.mnt(), rig.disks());
+    let (at, dir) = (mnt.to_str().unwrap(), dir.to_str().unwrap());
+    rig.start();
+    rig.zpool(&[
+        "create",
+        "-o",
+        "version=23",
+        "-m",
+        at,
+        "tank",
+        "raidz",
+        &disks[0],
+        &disks[1],
+        &disks[2],
+    ]);
+    assert_eq!(
+        rig.zpool(&["get", "-H", "-o", "value", "version", "tank"])
+            .trim(),
+        "23"
+    );
+    for c in ["lzjb", "gzip", "zle"] {
+        rig.zfs(&[
+            "create",
+            "-o",
+            &format!("compression={c}"),
+            &format!("tank/{c}"),
+        ]);
+        tree::write(&mnt.join(c), 150, 7, KINDS).unwrap();
+    }
+    tree::write(&mnt, 100, 8, KINDS).unwrap();
+    let ours = tree::describe(&mnt).unwrap();
+    rig.zpool(&["export", "tank"]);
+    rig.zdb_check("tank");
+
+    old.zpool(&["import", "-d", dir, "tank"]).unwrap();
+    let theirs = tree::describe(&old.outside(at)).unwrap();
+    tree::assert_same(&ours, &theirs, "ours, read by theirs");
+    tree::write(&old.outside(at).join("gzip"), 150, 9, KINDS).unwrap_err(); // its folder exists
+    old.zfs(&["create", "-o", "compression=gzip-9", "tank/theirs"])
+        .unwrap();
+    tree::write(&old.outside(at).join("theirs"), 150, 10, KINDS).unwrap();
+    old.sh(&format!(
+        "rm -rf {at}/zle/f* {at}/many; seq 200000 >{at}/grown"
+    ))
+    .unwrap();
+    let theirs = tree::describe(&old.outside(at)).unwrap();
+    old.zpool(&["export", "tank"]).unwrap();
+    rig.zdb_check("tank");
+
+    rig.zpool(&["import", "-d", dir, "tank"]);
+    tree::assert_same(
+        &theirs,
+        &tree::describe(&mnt).unwrap(),
+        "theirs, read by ours",
+    );
+    rig.zpool(&["export", "tank"]);
+    old.stop().unwrap();
+    rig.stop();
+}
+
+#[test]
+fn theirs_to_ours_and_back() {
+    let Some(mut rig) = Rig::as_root("from-old") else {
+        return;
+    };
+    let Some(old) = or_skip(OldZfsFuse::start()) else {
+        return;
+    };
+    let disks = rig.images(2, 256 << 20);
+    let (mnt, dir) = (rig.mnt(), rig.disks());
+    let (at, dir) = (mnt.to_str().unwrap(), dir.to_str().unwrap());
+    old.zpool(&[
+        "create",
+        "-o",
+        "version=23",
+        "-m",
+        at,
+        "oldtank",
+        "mirror",
+        &disks[0],
+        &disks[1],
+    ])
+    .unwrap();
+    for c in ["on", "gzip-6", "zle"] {
+        old.zfs(&[
+            "create",
+            "-o",
+            &format!("compression={c}"),
+            &format!("oldtank/{c}"),
+        ])
+        .unwrap();
+        tree::write(&old.outside(at).join(c), 150, 20, KINDS).unwrap();
+    }
+    old.zfs(&["snapshot", "oldtank/on@before"]).unwrap();
+    old.sh(&format!("rm -rf {at}/on/many")).unwrap();
+    let theirs = tree::describe(&old.outside(at)).unwrap();
+    old.zpool(&["export", "oldtank"]).unwrap();
+
+    rig.start();
+    rig.zpool(&["import", "-d", dir, "oldtank", "tank"]);
+    tree::assert_same(
+        &theirs,
+        &tree::describe(&mnt).unwrap(),
+        "theirs, read by ours",
+    );
+    rig.sh(&format!(
+        "rm -rf {at}/zle/many; seq 300000 >{at}/gzip-6/grown"
+    ));
+    rig.zfs(&["create", "tank/new"]);
+    tree::write(&mnt.join("new"), 200, 21, KINDS).unwrap();
+    let ours = tree::describe(&mnt).unwrap();
+    rig.zpool(&["export", "tank"]);
+    rig.zdb_check("tank");
+    assert_eq!(rig.try_run("zpool", &["list", "-H"]).ok().trim(), "");
+
+    old.zpool(&["import", "-d", dir, "tank"]).unwrap();
+    tree::assert_same(
+        &ours,
+        &tree::describe(&old.outside(at)).unwrap(),
+        "ours, read by theirs",
+    );
+    assert!(old
+        .zfs(&["list", "-t", "snapshot"])
+        .unwrap()
+        .contains("tank/on@before"));
+    old.zpool(&["export", "tank"]).unwrap();
+    old.stop().unwrap();
+    rig.stop();
+}

@@ -1,0 +1,165 @@
+//! The session that everybody types first.
+
+use std::path::Path;
+use system_tests::Rig;
+
+fn bonnie(rig: &Rig, dir: &str, user: &str) {
+    if !["/usr/sbin/bonnie++", "/usr/bin/bonnie++"]
+        .iter()
+        .any(|p| Path::new(p).exists())
+    {
+        eprintln!("skipped: bonnie++ is not installed");
+        return;
+    }
+    rig.sh(&format!("cd '{dir}' && bonnie++ -q -d \"$PWD\" -s 64 -r 32 -n 1 {user} >bonnie.csv && test -s bonnie.csv"));
+}
+
+#[test]
+fn as_root_on_a_loop_device() {
+    let Some(mut rig) = Rig::as_root("session") else {
+        return;
+    };
+    let Some(device) = rig.loop_device("disk", 512 << 20) else {
+        return;
+    };
+    let pool = format!("tank-{}", std::process::id());
+    let home = format!("/{pool}");
+    rig.will_make(&home);
+    let short = device.trim_start_matches("/dev/");
+
+    // The daemon goes into the background by itself.
+    rig.sh("zfs-fuse");
+    let dry = rig.zpool(&["create", "-n", &pool, &device]);
+    assert_eq!(
+        dry,
+        format!("would create '{pool}' with the following layout:\n\n\t{pool}\n\t  {short}\n")
+    );
+    assert!(!Path::new(&home).exists(), "-n must not do anything");
+    assert_eq!(rig.zpool(&["create", &pool, &device]), "");
+    let list = rig.zpool(&["list"]);
+    let words: Vec<Vec<&str>> = list
+        .lines()
+        .map(|l| l.split_whitespace().collect())
+        .collect();
+    assert_eq!(
+        words[0].join(" "),
+        "NAME SIZE ALLOC FREE CKPOINT EXPANDSZ FRAG CAP DEDUP HEALTH ALTROOT"
+    );
+    assert_eq!(
+        (words[1][0], words[1][9]),
+        (pool.as_str(), "ONLINE"),
+        "{list}"
+    );
+    rig.zfs(&["create", &format!("{pool}/testfs")]);
+    let df = rig.sh(&format!("df -h {home}/testfs/"));
+    let last = df.lines().last().unwrap();
+    assert!(
+        last.starts_with(&format!("{pool}/testfs ")) && last.ends_with(&format!(" {home}/testfs")),
+        "{df}"
+    );
+    let mounts = rig.sh("mount");
+    assert!(
+        mounts.contains(&format!("{pool}/testfs on {home}/testfs type fuse.zfs ")),
+        "{mounts}"
+    );
+    bonnie(&rig, &format!("{home}/testfs"), "-u root");
+    let status = rig.zpool(&["status", &pool]);
+    for line in [
+        format!("  pool: {pool}"),
+        " state: ONLINE".into(),
+        "errors: No known data errors".into(),
+    ] {
+        assert!(status.lines().any(|l| l == line), "{status}");
+    }
+    // In use: not a second time, also not by force.
+    let said = rig
+        .try_run("zpool", &["create", "-f", "other", &device])
+        .fails(1);
+    assert!(said.contains(&pool), "{said}");
+    rig.zpool(&["export", &pool]);
+    assert_eq!(rig.try_run("zpool", &["list"]).ok(), "no pools available\n");
+    rig.zdb_check(&pool);
+    let found = rig.zpool(&["import", "-d", &device]);
+    assert!(
+        found.contains(&format!("   pool: {pool}")) && found.contains("ONLINE"),
+        "{found}"
+    );
+    rig.zpool(&["import", "-d", &device, &pool]);
+    assert!(
+        rig.sh(&format!("cat {home}/testfs/bonnie.csv")).len() > 20
+            || !Path::new("/usr/sbin/bonnie++").exists()
+    );
+    let said = rig.try_run("zpool", &["destroy", &pool]).ok();
+    assert_eq!(said, "");
+    assert!(rig.mounts().is_empty());
+}
+
+#[test]
+fn as_an_ordinary_user_on_an_image() {
+    let Some(rig) = Rig::as_user("user-session") else {
+        return;
+    };
+    let image = rig.image("disk.img", 512 << 20);
+    let mnt = rig.mnt();
+    let mnt = mnt.to_str().unwrap();
+    // No daemon runs: the command starts it.
+    rig.zpool(&["create", "-m", mnt, "tank", &image]);
+    rig.zfs(&["create", "-o", "compression=zstd", "tank/testfs"]);
+    let df = rig.sh(&format!("df -h {mnt}/testfs"));
+    assert!(df.contains("tank/testfs "), "{df}");
+    rig.sh(&format!(
+        "cd {mnt}/testfs; cp -r --no-preserve=ownership /etc/alternatives . ; mkdir d; echo hello >d/f; ln -s d/f l; ln d/f h; \
+         chmod 600 h; mv d e; seq 100000 >n; sha256sum n >n.sum; sync n"
+    ));
+    assert_eq!(rig.sh(&format!("cat {mnt}/testfs/e/f")), "hello\n");
+    bonnie(&rig, &format!("{mnt}/testfs"), "");
+    rig.zpool(&["export", "tank"]);
+    assert!(rig.mounts().is_empty());
+    rig.zdb_check("tank");
+    let disks = rig.disks();
+    rig.zpool(&["import", "-d", disks.to_str().unwrap(), "tank"]);
+    rig.sh(&format!(
+        "cd {mnt}/testfs; sha256sum -c --quiet n.sum; test \"$(stat -c %a,%h h)\" = 600,2"
+    ));
+    rig.zpool(&["destroy", "tank"]);
+}
+
+#[test]
+fn stopped_and_started_again() {
+    let Some(mut rig) = Rig::new("restart") else {
+        return;
+    };
+    let disks = rig.images(2, 128 << 20);
+    let mnt = rig.mnt();
+    let mnt = mnt.to_str().unwrap();
+    rig.start();
+    rig.zpool(&["create", "-m", mnt, "tank", "mirror", &disks[0], &disks[1]]);
+    rig.zfs(&["create", "tank/a"]);
+    rig.sh(&format!("seq 50000 >{mnt}/a/f; echo top >{mnt}/top"));
+    rig.stop();
+    rig.zdb_check("tank");
+    // The cache file knows the pool, the pool knows its file systems.
+    rig.start();
+    assert_eq!(
+        rig.sh(&format!("cat {mnt}/top; tail -n 1 {mnt}/a/f")),
+        "top\n50000\n"
+    );
+    // A second daemon is refused, and says why in one sentence.
+    let said = rig.try_run("zfs-fuse", &["--no-daemon"]).fails(1);
+    assert_eq!(said.trim_end().lines().count(), 1, "{said}");
+    // One side lost while nobody looked.
+    rig.stop();
+    std::fs::remove_file(&disks[1]).unwrap();
+    rig.start();
+    let status = rig.zpool(&["status"]);
+    assert!(
+        status.contains(" state: DEGRADED") && status.contains("UNAVAIL"),
+        "{status}"
+    );
+    rig.sh(&format!("seq 70000 >{mnt}/a/g; tail -n 1 {mnt}/a/f"));
+    rig.stop();
+    rig.start();
+    assert_eq!(rig.sh(&format!("tail -n 1 {mnt}/a/g")), "70000\n");
+    rig.zpool(&["export", "tank"]);
+    rig.stop();
+}

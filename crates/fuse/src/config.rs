@@ -39,9 +39,13 @@ pub struct Config {
     pub killpriv_v2: bool,
     /// `lookup` of "." and ".." works (NFS, open_by_handle_at).
     pub export: bool,
-    /// `open` answers ENOSYS and nobody misses it. (Then O_TRUNC arrives as SETATTR.)
+    /// `open` answers ENOSYS and nobody misses it: after the first there is no OPEN and RELEASE any
+    /// more, handles are 0, and the page cache is kept from open to open. A node is in use until it
+    /// is forgotten. (O_TRUNC then arrives as SETATTR.)
     pub zero_message_open: bool,
-    /// `opendir` answers ENOSYS and nobody misses it.
+    /// `opendir` answers ENOSYS and nobody misses it: no OPENDIR and RELEASEDIR, and the kernel
+    /// caches the contents of directories until they change through the mount or
+    /// [`crate::Notifier::inval_inode`] says so.
     pub zero_message_opendir: bool,
     /// Granularity of times in nanoseconds.
     pub time_gran: u32,

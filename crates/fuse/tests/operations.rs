@@ -802,6 +802,57 @@ fn without_open_messages() {
 }
 
 #[test]
+fn directories_cached_by_the_kernel() {
+    if !can_mount() {
+        return;
+    }
+    for no_opendir in [false, true] {
+        let mut fs = MemFs::new();
+        fs.no_opendir = no_opendir;
+        fs.opendir_flags = wire::fopen::CACHE_DIR | wire::fopen::KEEP_CACHE;
+        let config = Config {
+            zero_message_opendir: no_opendir,
+            ..Config::default()
+        };
+        let t = TestMount::with("dircache", fs, config);
+        let list = || {
+            let mut v: Vec<_> = std::fs::read_dir(&t.dir)
+                .unwrap()
+                .map(|e| e.unwrap().file_name().into_string().unwrap())
+                .collect();
+            v.sort();
+            v
+        };
+        for i in 0..300 {
+            std::fs::write(t.path(&format!("f{i:03}")), b"").unwrap();
+        }
+        let first = list();
+        assert_eq!(first.len(), 300);
+        list();
+        let asked = t.fs.counts.readdir.load(SeqCst);
+        for _ in 0..20 {
+            assert_eq!(list(), first);
+        }
+        assert_eq!(t.fs.counts.readdir.load(SeqCst), asked, "asked again");
+        // Changes through the mount show at once …
+        std::fs::remove_file(t.path("f007")).unwrap();
+        std::fs::rename(t.path("f008"), t.path("g")).unwrap();
+        std::fs::create_dir(t.path("d")).unwrap();
+        let second = list();
+        assert_eq!(second.len(), 300);
+        assert!(second.contains(&"d".into()) && !second.contains(&"f007".into()));
+        // … changes beside it when the kernel is told.
+        list();
+        t.fs.mkdir(&Request::default(), ROOT, b"beside", 0o755)
+            .unwrap();
+        assert_eq!(list(), second);
+        assert!(t.notifier.inval_inode(ROOT, 0, 0).unwrap());
+        assert!(list().contains(&"beside".into()));
+        t.finish();
+    }
+}
+
+#[test]
 fn locks_are_the_kernels() {
     if !can_mount() {
         return;

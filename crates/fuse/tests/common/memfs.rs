@@ -224,6 +224,8 @@ pub struct Counts {
     pub fsyncs: AtomicUsize,
     pub opens: AtomicUsize,
     pub releases: AtomicUsize,
+    /// Both kinds.
+    pub readdir: AtomicUsize,
     pub readdirplus: AtomicUsize,
     pub destroyed: AtomicUsize,
 }
@@ -237,6 +239,10 @@ pub struct MemFs {
     pub ttl: Duration,
     /// Answer ENOSYS to open.
     pub no_open: bool,
+    /// Answer ENOSYS to opendir.
+    pub no_opendir: bool,
+    /// Flags for answers to opendir.
+    pub opendir_flags: u32,
     /// Flags for answers to open.
     pub open_flags: u32,
 }
@@ -250,6 +256,8 @@ impl MemFs {
             counts: Counts::default(),
             ttl: FOREVER,
             no_open: false,
+            no_opendir: false,
+            opendir_flags: 0,
             open_flags: wire::fopen::KEEP_CACHE,
         };
         let req = Request {
@@ -795,7 +803,13 @@ impl Filesystem for MemFs {
     }
 
     fn opendir(&self, _: &Request, node: u64, _flags: i32) -> Result<Opened> {
-        Ok(Opened { fh: node, flags: 0 })
+        if self.no_opendir {
+            return Err(Errno::ENOSYS);
+        }
+        Ok(Opened {
+            fh: node,
+            flags: self.opendir_flags,
+        })
     }
 
     fn readdir(
@@ -806,6 +820,7 @@ impl Filesystem for MemFs {
         offset: u64,
         out: &mut DirBuf,
     ) -> Result<()> {
+        self.counts.readdir.fetch_add(1, SeqCst);
         self.list(node, offset, |id, next, kind, name| {
             Ok(out.add(id, next, kind, name))
         })
@@ -820,6 +835,7 @@ impl Filesystem for MemFs {
         out: &mut DirPlusBuf,
     ) -> Result<()> {
         self.counts.readdirplus.fetch_add(1, SeqCst);
+        self.counts.readdir.fetch_add(1, SeqCst);
         self.list(node, offset, |id, next, kind, name| {
             if name == b"." || name == b".." {
                 return Ok(out.add_plain(id, next, kind, name));

@@ -1,2 +1,91 @@
+//! `zfs-fuse`: serves pools as FUSE file systems, and `zpool` and `zfs` on the control socket.
 #![forbid(unsafe_code)]
-fn main() {}
+
+mod control;
+mod options;
+mod startup;
+
+use base::{Kind, Result};
+use options::{Asked, Options};
+use std::path::Path;
+use std::process::ExitCode;
+use std::sync::Arc;
+
+/// Version told to the commands.
+const VERSION: &str = env!("CARGO_PKG_VERSION");
+
+fn main() -> ExitCode {
+    let args: Vec<String> = std::env::args_os()
+        .skip(1)
+        .map(|a| a.to_string_lossy().into_owned())
+        .collect();
+    let options = match options::read(&args, Path::new(options::ZFSRC), options::memory()) {
+        Asked::Run(options) => *options,
+        Asked::Help => {
+            print!("{}", cli::help::program(&cli::daemon_table::DAEMON));
+            return ExitCode::SUCCESS;
+        }
+        Asked::Version => {
+            println!("zfs-fuse-daemon-{VERSION}");
+            return ExitCode::SUCCESS;
+        }
+        Asked::Wrong(what) => {
+            eprintln!("zfs-fuse: {what}");
+            eprint!("{}", cli::help::program(&cli::daemon_table::DAEMON));
+            return ExitCode::from(2);
+        }
+    };
+    let child = startup::is_background_child();
+    if !child {
+        for text in &options.warnings {
+            eprintln!("zfs-fuse: {text}");
+        }
+    }
+    let ended = if options.foreground || child {
+        serve(options, child).map(|()| 0)
+    } else {
+        startup::launch(&args)
+    };
+    match ended {
+        Ok(status) => ExitCode::from(status),
+        Err(e) => {
+            eprintln!("zfs-fuse: {e}");
+            ExitCode::from(match e.kind {
+                Kind::Busy => api::client::ALREADY_RUNNING,
+                _ => 1,
+            })
+        }
+    }
+}
+
+/// Runs until somebody asks for the end.
+fn serve(options: Options, child: bool) -> Result<()> {
+    if child {
+        startup::detach()?;
+    }
+    startup::raise_limits();
+    let socket = api::path::socket_path();
+    api::path::prepare_dir(&socket).map_err(startup::refusal)?;
+    let lock = startup::lock(&socket)?;
+    let (stop, stopped) = startup::stop_switch(options.foreground)?;
+    // Commands that come now wait in the queue of the socket until everything is in place.
+    let listener = startup::listen(&socket, &lock)?;
+    let pidfile = match &options.pidfile {
+        Some(path) => Some(startup::PidFile::write(path)?),
+        None => None,
+    };
+    let control = Arc::new(control::Control::start(options, stop)?);
+    let handler = control.clone();
+    std::thread::Builder::new()
+        .name("listener".into())
+        .spawn(move || api::serve(listener, handler))?;
+    startup::ready()?;
+    stopped.wait();
+    startup::notify("STOPPING=1");
+    control.shutdown();
+    // The lock goes last: who gets it next finds nothing of ours in the way.
+    let _ = std::fs::remove_file(&socket);
+    drop(pidfile);
+    drop(lock);
+    Ok(())
+}

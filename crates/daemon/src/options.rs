@@ -1,0 +1,343 @@
+//! The daemon's command line and `/etc/zfs/zfsrc`, with the meaning they had in zfs-fuse 0.7.
+
+use cli::args::{Bad, Parsed};
+use cli::daemon_table::{DAEMON, SWITCHES, VALUES};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// Settings file.
+pub const ZFSRC: &str = "/etc/zfs/zfsrc";
+/// Smallest ceiling of the cache, MiB.
+const LEAST_ARC: u64 = 16;
+
+/// How the daemon is to run.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Options {
+    /// Stay in front.
+    pub foreground: bool,
+    pub pidfile: Option<PathBuf>,
+    /// Ceiling of the cache, bytes.
+    pub arc_max: u64,
+    /// For every mount, split at commas.
+    pub mount_options: Vec<String>,
+    /// How long the kernel may keep attributes and names; none: as long as it likes, since the
+    /// daemon tells it about changes.
+    pub attr_timeout: Option<Duration>,
+    pub entry_timeout: Option<Duration>,
+    /// Read ahead.
+    pub prefetch: bool,
+    /// Devices are opened with O_DIRECT.
+    pub direct_devices: bool,
+    /// The kernel does not cache file data.
+    pub direct_files: bool,
+    /// Things to tell: obsolete settings, values out of range.
+    pub warnings: Vec<String>,
+}
+
+/// What the command line asks for.
+#[derive(Debug, PartialEq)]
+pub enum Asked {
+    Run(Box<Options>),
+    Help,
+    Version,
+    /// A complaint; exit 2.
+    Wrong(String),
+}
+
+/// Memory of the machine or of the control group, whichever is less, bytes.
+pub fn memory() -> u64 {
+    let total = std::fs::read_to_string("/proc/meminfo")
+        .ok()
+        .and_then(|t| {
+            let line = t.lines().find(|l| l.starts_with("MemTotal:"))?;
+            let kib: u64 = line.split_whitespace().nth(1)?.parse().ok()?;
+            Some(kib << 10)
+        })
+        .unwrap_or(1 << 30);
+    // The limit may stand at any level of the hierarchy; the own group's is the usual place.
+    let group = std::fs::read_to_string("/proc/self/cgroup")
+        .ok()
+        .and_then(|t| {
+            t.lines()
+                .find_map(|l| l.strip_prefix("0::").map(str::to_string))
+        });
+    let mut limit = total;
+    if let Some(mut path) = group {
+        loop {
+            let file = format!("/sys/fs/cgroup{path}/memory.max");
+            if let Ok(text) = std::fs::read_to_string(file) {
+                if let Ok(n) = text.trim().parse::<u64>() {
+                    limit = limit.min(n);
+                }
+            }
+            match path.rfind('/') {
+                Some(at) if !path.is_empty() => path.truncate(at),
+                _ => break,
+            }
+        }
+    }
+    limit
+}
+
+/// Settings of `zfsrc` as long options, and complaints.
+fn read_zfsrc(text: &str, file: &str) -> (Vec<String>, Vec<String>) {
+    let (mut options, mut complaints) = (Vec::new(), Vec::new());
+    for (number, line) in text.lines().enumerate() {
+        let line = line.split('#').next().unwrap_or_default().trim();
+        if line.is_empty() {
+            continue;
+        }
+        let (key, value) = match line.split_once('=') {
+            Some((k, v)) => (k.trim(), Some(v.trim().trim_matches('"'))),
+            None => (line, None),
+        };
+        let at = format!("{file}, line {}", number + 1);
+        match value {
+            None if SWITCHES.contains(&key) => options.push(format!("--{key}")),
+            Some(v) if VALUES.contains(&key) => options.push(format!("--{key}={v}")),
+            None if VALUES.contains(&key) => {
+                complaints.push(format!("{at}: '{key}' needs a value: {key} = VALUE"));
+            }
+            Some(_) if SWITCHES.contains(&key) => {
+                complaints.push(format!("{at}: '{key}' takes no value; ignored"));
+            }
+            _ => complaints.push(format!("{at}: unknown setting '{key}'; ignored")),
+        }
+    }
+    (options, complaints)
+}
+
+/// Reads the command line and the settings file.
+pub fn read(args: &[String], zfsrc: &Path, memory: u64) -> Asked {
+    let parsed = match Parsed::read("zfs-fuse", &DAEMON, args) {
+        Ok(p) => p,
+        Err(Bad::Help) => return Asked::Help,
+        Err(Bad::Usage(what)) | Err(Bad::NotBuilt(what)) => return Asked::Wrong(what),
+    };
+    if parsed.has("h") {
+        return Asked::Help;
+    }
+    if parsed.has("V") {
+        return Asked::Version;
+    }
+    if let Some(word) = parsed.operands.first() {
+        return Asked::Wrong(format!("unexpected argument '{word}'"));
+    }
+    let mut warnings = Vec::new();
+    let file = match std::fs::read_to_string(zfsrc) {
+        Ok(text) => {
+            let (words, complaints) = read_zfsrc(&text, &zfsrc.display().to_string());
+            warnings.extend(complaints);
+            Parsed::read("zfs-fuse", &DAEMON, &words).unwrap_or_default()
+        }
+        Err(e) if e.kind() == std::io::ErrorKind::NotFound => Parsed::default(),
+        Err(e) => {
+            warnings.push(format!("cannot read {}: {e}", zfsrc.display()));
+            Parsed::default()
+        }
+    };
+    match settle(&parsed, &file, memory, warnings) {
+        Ok(options) => Asked::Run(Box::new(options)),
+        Err(what) => Asked::Wrong(what),
+    }
+}
+
+fn settle(
+    line: &Parsed,
+    file: &Parsed,
+    memory: u64,
+    mut warnings: Vec<String>,
+) -> Result<Options, String> {
+    let has = |key: &str| line.has(key) || file.has(key);
+    let get = |key: &'static str| line.get(key).or_else(|| file.get(key));
+    let seconds = |key: &'static str, name: &str| -> Result<Option<Duration>, String> {
+        match get(key) {
+            None => Ok(None),
+            Some(text) => text
+                .parse::<f64>()
+                .ok()
+                .and_then(|s| Duration::try_from_secs_f64(s).ok())
+                .map(Some)
+                .ok_or_else(|| format!("--{name}: '{text}' is not a number of seconds")),
+        }
+    };
+    let arc_max = match get("m") {
+        None => (memory / 8).clamp(64 << 20, 1 << 30),
+        Some(text) => {
+            let mb: u64 = text
+                .parse()
+                .map_err(|_| format!("--max-arc-size: '{text}' is not a number of megabytes"))?;
+            if mb < LEAST_ARC {
+                return Err(format!(
+                    "--max-arc-size: {mb} MB is too little; at least {LEAST_ARC} are needed"
+                ));
+            }
+            let bytes = mb.saturating_mul(1 << 20);
+            if bytes > memory {
+                let have = memory >> 20;
+                warnings.push(format!(
+                    "--max-arc-size: {mb} MB is more than the memory; {have} MB are used"
+                ));
+            }
+            bytes.min(memory)
+        }
+    };
+    for (key, what) in [
+        (
+            "v",
+            "--vdev-cache-size is obsolete and ignored: there is no cache for each device",
+        ),
+        (
+            "x",
+            "--enable-xattr is obsolete and ignored: set the property xattr of file systems",
+        ),
+        (
+            "stack-size",
+            "--stack-size is obsolete and ignored: stacks have a fixed size",
+        ),
+        (
+            "u",
+            "--min-uberblock-txg is obsolete and ignored: use zpool import -F -T TXG",
+        ),
+        (
+            "log-uberblocks",
+            "--log-uberblocks is obsolete and ignored: use zdb -u",
+        ),
+    ] {
+        if has(key) {
+            warnings.push(what.to_string());
+        }
+    }
+    let mut mount_options: Vec<String> = Vec::new();
+    for text in file.all("o").chain(line.all("o")) {
+        mount_options.extend(
+            text.split(',')
+                .filter(|o| !o.is_empty())
+                .map(str::to_string),
+        );
+    }
+    // What old configurations pass and what is always so here.
+    const ALWAYS: [&str; 6] = [
+        "allow_other",
+        "default_permissions",
+        "big_writes",
+        "suid",
+        "dev",
+        "exec",
+    ];
+    mount_options.retain(|o| !ALWAYS.contains(&o.as_str()));
+    Ok(Options {
+        foreground: line.has("n"),
+        pidfile: line.get("p").map(|p| PathBuf::from(cli::run::absolute(p))),
+        arc_max,
+        mount_options,
+        attr_timeout: seconds("a", "fuse-attr-timeout")?,
+        entry_timeout: seconds("e", "fuse-entry-timeout")?,
+        prefetch: !has("zfs-prefetch-disable"),
+        direct_devices: has("disable-block-cache"),
+        direct_files: has("disable-page-cache"),
+        warnings,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const GIB: u64 = 1 << 30;
+
+    fn run(line: &str, rc: Option<&str>) -> Asked {
+        let args: Vec<String> = line.split_whitespace().map(str::to_string).collect();
+        let path = std::env::temp_dir().join(format!(
+            "zfsrc-{}-{:x}",
+            std::process::id(),
+            line.len() * 1000 + rc.map_or(0, str::len)
+        ));
+        let _ = std::fs::remove_file(&path);
+        if let Some(text) = rc {
+            std::fs::write(&path, text).unwrap();
+        }
+        let asked = read(&args, &path, 4 * GIB);
+        let _ = std::fs::remove_file(&path);
+        asked
+    }
+
+    fn options(line: &str, rc: Option<&str>) -> Options {
+        match run(line, rc) {
+            Asked::Run(o) => *o,
+            other => panic!("{line}: {other:?}"),
+        }
+    }
+
+    #[test]
+    fn defaults_and_all_options() {
+        let o = options("", None);
+        assert_eq!(o.arc_max, GIB / 2);
+        assert!(!o.foreground && o.prefetch && !o.direct_devices && o.warnings.is_empty());
+        let o = options(
+            "-n -p /run/x.pid -m 100 -o noatime,allow_other -a 1.5 --fuse-entry-timeout=3600 \
+             --zfs-prefetch-disable --disable-block-cache --disable-page-cache --no-kstat-mount",
+            None,
+        );
+        assert!(o.foreground && !o.prefetch && o.direct_devices && o.direct_files);
+        assert_eq!(o.pidfile, Some("/run/x.pid".into()));
+        assert_eq!(o.arc_max, 100 << 20);
+        assert_eq!(o.mount_options, ["noatime"]);
+        assert_eq!(o.attr_timeout, Some(Duration::from_millis(1500)));
+        assert_eq!(o.entry_timeout, Some(Duration::from_secs(3600)));
+        assert!(o.warnings.is_empty());
+        let o = options("-v 10 -x --stack-size 32 -u 7 --log-uberblocks", None);
+        assert_eq!(o.warnings.len(), 5);
+    }
+
+    #[test]
+    fn wrong_ones() {
+        for (line, what) in [
+            ("-m x", "--max-arc-size: 'x' is not a number of megabytes"),
+            (
+                "-m 15",
+                "--max-arc-size: 15 MB is too little; at least 16 are needed",
+            ),
+            (
+                "-a x",
+                "--fuse-attr-timeout: 'x' is not a number of seconds",
+            ),
+            (
+                "-e -1",
+                "--fuse-entry-timeout: '-1' is not a number of seconds",
+            ),
+            ("-q", "invalid option 'q'"),
+            ("-p", "missing argument for 'p' option"),
+            ("tank", "unexpected argument 'tank'"),
+        ] {
+            assert_eq!(run(line, None), Asked::Wrong(what.into()), "{line}");
+        }
+        assert_eq!(run("-h", None), Asked::Help);
+        assert_eq!(run("--help", None), Asked::Help);
+        assert_eq!(run("--version", None), Asked::Version);
+        let o = options("-m 999999", None);
+        assert_eq!(o.arc_max, 4 * GIB);
+        assert_eq!(
+            o.warnings,
+            ["--max-arc-size: 999999 MB is more than the memory; 4096 MB are used"]
+        );
+    }
+
+    /// The file shipped with zfs-fuse 0.7.
+    #[test]
+    fn settings_file() {
+        let rc = "# vdev cache\nvdev-cache-size = 10\nmax-arc-size = 100\n\
+                  zfs-prefetch-disable   # yes\nfuse-attr-timeout = 3600\n\
+                  fuse-entry-timeout = 3600\n#disable-block-cache\n";
+        let o = options("", Some(rc));
+        assert_eq!(o.arc_max, 100 << 20);
+        assert!(!o.prefetch && !o.direct_devices);
+        assert_eq!(o.attr_timeout, Some(Duration::from_secs(3600)));
+        assert_eq!(o.warnings.len(), 1);
+        // The command line wins.
+        assert_eq!(options("-m 200", Some(rc)).arc_max, 200 << 20);
+        let o = options("", Some("nonsense = 1\nmax-arc-size\nenable-xattr = 1\n"));
+        assert_eq!(o.warnings.len(), 3);
+        assert!(o.warnings[0].ends_with("line 1: unknown setting 'nonsense'; ignored"));
+    }
+}

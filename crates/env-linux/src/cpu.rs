@@ -172,6 +172,38 @@ impl env::Cpu for CpuPool {
     }
 }
 
+/// The pool for computing and one for waiting.
+pub struct LinuxCpu {
+    cores: CpuPool,
+    waiting: CpuPool,
+}
+
+impl LinuxCpu {
+    pub fn new() -> LinuxCpu {
+        LinuxCpu {
+            cores: CpuPool::with_cores(),
+            // One thread for each leaf of a wide vdev; they cost nothing while they sleep.
+            waiting: CpuPool::new("zfs-leaf", 16),
+        }
+    }
+}
+
+impl Default for LinuxCpu {
+    fn default() -> LinuxCpu {
+        LinuxCpu::new()
+    }
+}
+
+impl env::Cpu for LinuxCpu {
+    fn par_for(&self, n: usize, job: &(dyn Fn(usize) + Sync)) {
+        self.cores.par_for(n, job);
+    }
+
+    fn par_io(&self, n: usize, job: &(dyn Fn(usize) + Sync)) {
+        self.waiting.par_for(n, job);
+    }
+}
+
 impl Drop for CpuPool {
     fn drop(&mut self) {
         {

@@ -14,7 +14,7 @@ pub mod inuse;
 mod sys;
 mod uring;
 
-pub use cpu::CpuPool;
+pub use cpu::{CpuPool, LinuxCpu};
 pub use disk::LinuxDisks;
 pub use host::{LinuxClock, LinuxHost, LinuxRng};
 
@@ -27,6 +27,6 @@ pub fn linux_env() -> env::Env {
         clock: Arc::new(LinuxClock),
         rng: Arc::new(LinuxRng),
         host: Arc::new(LinuxHost),
-        cpu: Arc::new(CpuPool::with_cores()),
+        cpu: Arc::new(LinuxCpu::new()),
     }
 }

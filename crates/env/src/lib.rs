@@ -98,6 +98,12 @@ pub trait Cpu: Send + Sync {
     /// Calls `job(i)` for every `i` in `0..n`, on as many threads as are worth it, and returns when
     /// all have returned.
     fn par_for(&self, n: usize, job: &(dyn Fn(usize) + Sync));
+
+    /// The same for jobs that mostly wait for devices: more of them may run at once than there are
+    /// cores.
+    fn par_io(&self, n: usize, job: &(dyn Fn(usize) + Sync)) {
+        self.par_for(n, job);
+    }
 }
 
 /// The world, as handed to the core.

@@ -97,7 +97,7 @@ fn accept(labels: &Labels) -> Option<NvList> {
 /// opened or have no label are passed over.
 pub fn discover(env: &Env, paths: &[String]) -> Found {
     let slots: Vec<Mutex<Option<NvList>>> = paths.iter().map(|_| Mutex::new(None)).collect();
-    env.cpu.par_for(paths.len(), &|i| {
+    env.cpu.par_io(paths.len(), &|i| {
         if let Ok(d) = env.disks.open(&paths[i], Access::Read) {
             *lock(&slots[i]) = accept(&label::read_labels(&*d));
         }

@@ -284,7 +284,7 @@ impl VdevTree {
             .iter()
             .flat_map(|t| t.leaves().into_iter().map(move |l| (t.clone(), l)))
             .collect();
-        self.env.cpu.par_for(work.len(), &|i| {
+        self.env.cpu.par_io(work.len(), &|i| {
             let (top, leaf) = &work[i];
             self.open_leaf(top, leaf, access);
         });
@@ -345,7 +345,7 @@ impl VdevTree {
             .iter()
             .flat_map(|t| t.leaves().into_iter().map(move |l| (t.clone(), l)))
             .collect();
-        self.env.cpu.par_for(work.len(), &|i| {
+        self.env.cpu.par_io(work.len(), &|i| {
             let (top, leaf) = &work[i];
             let Some(device) = leaf.usable_device() else {
                 return;

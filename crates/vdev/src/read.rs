@@ -404,7 +404,7 @@ impl VdevTree {
             .into_values()
             .map(|(leaf, places, ops)| (leaf, places, Mutex::new(ops), Mutex::new(Vec::new())))
             .collect();
-        self.env.cpu.par_for(jobs.len(), &|i| {
+        self.env.cpu.par_io(jobs.len(), &|i| {
             let (leaf, _, ops, results) = &jobs[i];
             let ops = std::mem::take(&mut *lock(ops));
             *lock(results) = leaf.batch(ops);

@@ -386,7 +386,7 @@ impl VdevTree {
     ) -> Vec<Result<R>> {
         let slots: Vec<Mutex<Option<Result<R>>>> =
             leaves.iter().map(|_| Mutex::new(None)).collect();
-        self.env.cpu.par_for(leaves.len(), &|i| {
+        self.env.cpu.par_io(leaves.len(), &|i| {
             let (top, leaf) = &leaves[i];
             let r = match leaf.usable_device() {
                 Some(d) => f(top, leaf, &*d),

@@ -240,7 +240,7 @@ impl WriteBatch<'_> {
                 (leaf, owners, Mutex::new(ops), Mutex::new(Vec::new()))
             })
             .collect();
-        self.tree.env.cpu.par_for(jobs.len(), &|i| {
+        self.tree.env.cpu.par_io(jobs.len(), &|i| {
             let (leaf, _, ops, results) = &jobs[i];
             let ops = std::mem::take(&mut *lock(ops));
             *lock(results) = leaf.batch(ops).into_iter().map(|(_, r)| r).collect();

@@ -141,6 +141,11 @@ impl Rig {
     /// Syncs, forgets everything in memory and opens the set again from its root pointer.
     pub fn reopen(self) -> Rig {
         self.sync();
+        self.crash()
+    }
+
+    /// Forgets everything in memory, as a crash does, and opens the set again from its root pointer.
+    pub fn crash(self) -> Rig {
         let root = self.os.root();
         let zio = Arc::new(Zio::new(
             self.devices.clone(),

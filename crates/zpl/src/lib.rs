@@ -39,6 +39,7 @@ pub use perm::Cred;
 pub use quota::NAMES as QUOTA_NAMES;
 pub use readdir::DirEntry;
 pub use rename::flags as rename_flags;
+pub use replay::ReplayData;
 pub use statfs::{Space, SpaceInfo, Statfs, Usage, Whose, MAGIC};
 pub use xattr::{XATTR_CREATE, XATTR_REPLACE};
 pub use zfs::{

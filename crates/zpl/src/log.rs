@@ -132,7 +132,8 @@ impl Record {
 
 /// Where records go. Implemented over crate `zil` by whoever mounts; [`NoLog`] for tests.
 pub trait IntentLog: Send + Sync {
-    /// Takes a record of an operation that happens in `tx`. Must not wait.
+    /// Takes a record of an operation that happens in `tx`. Must not wait. During replay the log
+    /// takes note that the record it is replaying is done in that group, and nothing else.
     fn log(&self, tx: &Tx, rec: Record);
     /// Returns when everything that concerns the object (`None`: the whole file system) and was
     /// logged before is durable. Called without any lock or transaction held.

@@ -77,7 +77,7 @@ impl Zfs {
         project: u64,
         objects: bool,
     ) -> Result<()> {
-        if !self.any_quota() {
+        if !self.any_quota() || self.is_replaying() {
             return Ok(());
         }
         let ids = [

@@ -48,13 +48,7 @@ impl Zfs {
     fn replay_one(&self, rec: &Record, data: Option<ReplayData<'_>>) -> Result<()> {
         let root = Cred::root();
         match rec {
-            Record::Create {
-                how,
-                dir,
-                name,
-                new,
-                target,
-            } => self.replay_create(*how, *dir, name, new, target, &root),
+            Record::Create { .. } => self.replay_create(rec, &root),
             Record::Remove {
                 dir, name, is_dir, ..
             } => {
@@ -153,26 +147,30 @@ impl Zfs {
         }
     }
 
-    fn replay_create(
-        &self,
-        how: Made,
-        dir: u64,
-        name: &[u8],
-        new: &NewFile,
-        target: &[u8],
-        root: &Cred,
-    ) -> Result<()> {
-        let d = self.get(dir)?;
+    fn replay_create(&self, rec: &Record, root: &Cred) -> Result<()> {
+        let Record::Create {
+            how,
+            dir,
+            name,
+            new,
+            target,
+        } = rec
+        else {
+            return Err(Kind::Invalid.into());
+        };
+        let d = self.get(*dir)?;
         let r = replayed(new);
-        if how == Made::XattrDir {
+        if *how == Made::XattrDir {
             let _x = d.xlock.write().unwrap();
             let tx = self.tx_meta()?;
             let spec = self.hidden_replay(&d, &r);
             let x = self.make_znode(&tx, &spec)?;
-            return self.set_xattr_dir(&tx, &d, x.object);
+            self.set_xattr_dir(&tx, &d, x.object)?;
+            self.record(&tx, rec.clone());
+            return Ok(());
         }
         if d.fixed().flags & crate::attr::flag::XATTR != 0 {
-            return self.replay_hidden_file(&d, name, &r, new.mode as u32);
+            return self.replay_hidden_file(&d, name, &r, new.mode as u32, rec);
         }
         let what = New {
             mode: new.mode as u32,
@@ -234,7 +232,14 @@ impl Zfs {
         z.update(&tx, |f| {
             f.size = size;
             Ok(())
-        })
+        })?;
+        let rec = Record::Truncate {
+            object: z.object,
+            offset: size,
+            len: 0,
+        };
+        self.record(&tx, rec);
+        Ok(())
     }
 }
 

@@ -337,7 +337,8 @@ impl Zfs {
                 }
             }
         }
-        let sa_possible = p.xattr != XattrMode::Dir
+        // A record of this kind was made for this form, whatever the property says by now.
+        let sa_possible = (p.xattr != XattrMode::Dir || self.is_replaying())
             && self.uses_sa()
             && (z.form() == Form::Sa || !mode::is_lnk(z.mode()));
         let before = in_sa.clone();
@@ -475,7 +476,8 @@ impl Zfs {
                 offset: 0,
                 len: value.len() as u64,
                 block: file.dnode.info().block_size as u32,
-                sync: false,
+                // Ordered: an fsync of the object must bring its attributes along.
+                sync: true,
             };
             self.record(tx, rec);
         }
@@ -535,10 +537,13 @@ impl Zfs {
         name: &[u8],
         r: &Replayed,
         m: u32,
+        rec: &Record,
     ) -> Result<()> {
         let tx = self.tx_meta()?;
         let file = self.make_znode(&tx, &self.hidden_of(m, dir, r))?;
-        self.entry_add(&tx, dir, name, &file)
+        self.entry_add(&tx, dir, name, &file)?;
+        self.record(&tx, rec.clone());
+        Ok(())
     }
 
     /// The hidden directory, made if there is none.

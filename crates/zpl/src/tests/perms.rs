@@ -12,7 +12,7 @@ fn user(uid: u32) -> Cred {
 fn set(fs: &Fs, path: &str, change: impl FnOnce(&mut SetAttr), c: &Cred) -> Result<Attr> {
     let mut s = SetAttr::default();
     change(&mut s);
-    fs.zfs.setattr(&*fs.at(path).unwrap(), &s, c)
+    fs.zfs.setattr(&fs.at(path).unwrap(), &s, c)
 }
 
 fn chmod(fs: &Fs, path: &str, bits: u32, c: &Cred) -> Result<u32> {

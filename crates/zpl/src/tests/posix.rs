@@ -604,7 +604,7 @@ fn read_only() {
 #[test]
 fn copying_inside() {
     let fs = Fs::new();
-    let data: Vec<u8> = (0..3_000_000u32).map(|i| (i * 7 >> 3) as u8).collect();
+    let data: Vec<u8> = (0..3_000_000u32).map(|i| ((i * 7) >> 3) as u8).collect();
     let a = fs.file("a", &data);
     let b = fs.file("b", b"0123456789");
     assert_eq!(

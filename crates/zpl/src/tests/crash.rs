@@ -1,0 +1,368 @@
+//! Crashes: what the log describes since the last group must come back exactly.
+
+use super::*;
+use crate::attr::{mode, SetTime};
+use crate::log::{DataSource, Record};
+use base::Txg;
+use dmu::Tx;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, Weak};
+
+/// Keeps all records with their data, in order.
+#[derive(Default)]
+struct Tape {
+    records: Mutex<Vec<(Record, Vec<u8>)>>,
+    zfs: Mutex<Weak<Zfs>>,
+    replaying: AtomicBool,
+    replayed: Mutex<u64>,
+}
+
+impl IntentLog for Tape {
+    fn log(&self, _tx: &Tx, rec: Record) {
+        if self.replaying.load(Ordering::Relaxed) {
+            *self.replayed.lock().unwrap() += 1;
+            return;
+        }
+        let mut data = Vec::new();
+        if let Record::Write {
+            object,
+            gen,
+            offset,
+            len,
+            ..
+        } = &rec
+        {
+            data = vec![0; *len as usize];
+            let zfs = self.zfs.lock().unwrap().upgrade().unwrap();
+            zfs.log_read(*object, *gen, *offset, &mut data).unwrap();
+        }
+        self.records.lock().unwrap().push((rec, data));
+    }
+    fn commit(&self, _object: Option<u64>) -> Result<()> {
+        Ok(())
+    }
+    fn wait(&self, _txg: Txg) -> Result<()> {
+        // What no record describes must be on disk: the tests sync after such operations.
+        Ok(())
+    }
+}
+
+struct World {
+    fs: Fs,
+    tape: Arc<Tape>,
+}
+
+impl World {
+    fn new(pool_version: u64) -> World {
+        let fs = Fs::with(pool_version, |_| ());
+        let tape = Arc::new(Tape::default());
+        fs.zfs.set_log(tape.clone());
+        *tape.zfs.lock().unwrap() = Arc::downgrade(&fs.zfs);
+        World { fs, tape }
+    }
+
+    fn sync(&self) {
+        self.fs.rig.sync();
+        self.tape.records.lock().unwrap().clear();
+    }
+
+    /// The power goes; the pool is opened again and the log replayed.
+    fn crash(self) -> World {
+        let props = (*self.fs.zfs.props()).clone();
+        let records = std::mem::take(&mut *self.tape.records.lock().unwrap());
+        let v = self.fs.pool_version;
+        drop(self.fs.zfs);
+        let rig = self.fs.rig.crash();
+        let tape = Arc::new(Tape::default());
+        let m = Mount {
+            clock: rig.dmu.env.clock.clone(),
+            props,
+            space: Arc::new(Plenty),
+            log: tape.clone(),
+            pool_version: v,
+        };
+        let zfs = Zfs::open(&rig.os, m).unwrap();
+        *tape.zfs.lock().unwrap() = Arc::downgrade(&zfs);
+        zfs.begin_replay();
+        tape.replaying.store(true, Ordering::Relaxed);
+        for (rec, data) in &records {
+            let before = *tape.replayed.lock().unwrap();
+            let d = matches!(rec, Record::Write { .. }).then_some(ReplayData::Copied(data));
+            zfs.replay(rec, d)
+                .unwrap_or_else(|e| panic!("{rec:?}: {e:?}"));
+            let gone = match rec {
+                Record::Write { object, .. }
+                | Record::Truncate { object, .. }
+                | Record::SetAttr { object, .. }
+                | Record::SetSaXattr { object, .. } => zfs.get(*object).is_err(),
+                _ => false,
+            };
+            assert!(
+                gone || *tape.replayed.lock().unwrap() > before,
+                "{rec:?} in no transaction"
+            );
+        }
+        zfs.end_replay();
+        tape.replaying.store(false, Ordering::Relaxed);
+        zfs.start().unwrap();
+        assert!(
+            tape.records.lock().unwrap().is_empty(),
+            "replay must not log"
+        );
+        rig.sync();
+        World {
+            fs: Fs {
+                rig,
+                zfs,
+                pool_version: v,
+            },
+            tape,
+        }
+    }
+}
+
+/// Everything a walk shows, times of change and access left out.
+fn describe(fs: &Fs) -> Vec<String> {
+    let mut out = Vec::new();
+    let mut todo = vec![String::new()];
+    let c = Cred::root();
+    while let Some(p) = todo.pop() {
+        for n in fs.list(&p) {
+            let path = format!("{p}/{n}");
+            let z = fs.at(&path).unwrap();
+            let a = fs.zfs.getattr(&z);
+            let mut line = format!(
+                "{path} {} gen {} {:o} {} {}:{} {} rdev {} btime {:?} flags {:x}",
+                a.ino,
+                a.generation,
+                a.mode,
+                a.nlink,
+                a.uid,
+                a.gid,
+                a.size,
+                a.rdev,
+                a.btime,
+                a.fs_flags
+            );
+            let mut names = fs.zfs.listxattr(&z, &c).unwrap();
+            names.sort();
+            for n in names {
+                let v = fs.zfs.getxattr(&z, &n, &c).unwrap();
+                line += &format!(" {}={}", String::from_utf8_lossy(&n), sum(&v));
+            }
+            match a.mode & mode::FMT {
+                mode::DIR => todo.push(path),
+                mode::REG => line += &format!(" content {}", sum(&fs.get(&z))),
+                mode::LNK => {
+                    line += &format!(" -> {}", sum(&fs.zfs.readlink(&z).unwrap()));
+                }
+                _ => {}
+            }
+            out.push(line);
+        }
+    }
+    out.sort();
+    out
+}
+
+fn sum(b: &[u8]) -> String {
+    let h = b.iter().fold(0xcbf29ce484222325u64, |h, b| {
+        (h ^ u64::from(*b)).wrapping_mul(0x100000001b3)
+    });
+    format!("{}:{h:x}", b.len())
+}
+
+#[test]
+fn one_of_everything() {
+    for pool in [5000, 23] {
+        let w = World::new(pool);
+        let fs = &w.fs;
+        let c = Cred::root();
+        fs.file("before", b"synced");
+        fs.dir("olddir");
+        w.sync();
+        let fs = &w.fs;
+        let f = fs.file("f", &[7; 200_000]);
+        fs.make("dev", New::device(mode::BLK | 0o640, 0, 0x803))
+            .unwrap();
+        fs.make("fifo", New::device(mode::FIFO | 0o640, 0, 0))
+            .unwrap();
+        fs.make("link", New::symlink(b"target")).unwrap();
+        fs.make("long", New::symlink(&[b'l'; 1000])).unwrap();
+        fs.dir("d");
+        fs.dir("d/e");
+        fs.file("d/x", b"x");
+        fs.link(&f, "d/f2").unwrap();
+        fs.rename("d/x", "d/e/y", 0).unwrap();
+        fs.rename("before", "link", rename_flags::EXCHANGE).unwrap();
+        fs.rename("d/f2", "d/f3", rename_flags::WHITEOUT).unwrap();
+        fs.rename("d/e", "olddir", 0).unwrap();
+        fs.zfs.truncate(&f, 150_001, &c).unwrap();
+        let how = falloc::PUNCH_HOLE | falloc::KEEP_SIZE;
+        fs.zfs.fallocate(&f, 1000, 5000, how).unwrap();
+        fs.put(&f, 300_000, b"end");
+        fs.file("gone", b"data");
+        fs.unlink("gone").unwrap();
+        fs.dir("gonedir");
+        fs.rmdir("gonedir").unwrap();
+        let set = SetAttr {
+            mode: Some(0o4711),
+            uid: Some(12),
+            gid: Some(13),
+            mtime: Some(SetTime::To(Time::new(77, 88))),
+            ..SetAttr::default()
+        };
+        fs.zfs.setattr(&f, &set, &c).unwrap();
+        fs.zfs
+            .setxattr(&f, b"user.a", b"value", 0, false, &c)
+            .unwrap();
+        fs.zfs
+            .setxattr(&f, b"user.big", &[5; 40_000], 0, false, &c)
+            .unwrap();
+        fs.zfs
+            .setxattr(&f, b"user.c", b"value", 0, false, &c)
+            .unwrap();
+        fs.zfs.removexattr(&f, b"user.c", &c).unwrap();
+        if pool == 5000 {
+            let d = fs.at("d").unwrap();
+            fs.zfs.set_fs_flags(&d, attr::fs_flag::NODUMP, &c).unwrap();
+        }
+        let mtime = fs.zfs.getattr(&f).mtime;
+        drop(f);
+        let want = describe(fs);
+        let w = w.crash();
+        assert_eq!(describe(&w.fs), want);
+        w.fs.check_tree();
+        assert_eq!(w.fs.zfs.getattr(&w.fs.at("f").unwrap()).mtime, mtime);
+        // Nothing left behind: everything goes when its names go.
+        let own = if pool == 5000 { 5 } else { 2 };
+        let count = w.fs.rig.os.object_count();
+        let hidden = if pool == 5000 { 2 } else { 3 };
+        assert_eq!(count, w.fs.check_tree().len() as u64 + own + hidden);
+    }
+}
+
+#[test]
+fn whole_blocks_by_pointer() {
+    let w = World::new(5000);
+    let f = w.fs.file("f", b"");
+    w.fs.rig.sync();
+    let zfs = &w.fs.zfs;
+    zfs.begin_replay();
+    // The block holds more than the record speaks of.
+    let rec = Record::Write {
+        object: f.object,
+        gen: f.gen,
+        offset: 131_072,
+        len: 10,
+        block: 131_072,
+        sync: false,
+    };
+    let data = vec![6; 131_072];
+    let block = ReplayData::Block {
+        offset: 131_072,
+        data: &data,
+    };
+    zfs.replay(&rec, Some(block)).unwrap();
+    assert_eq!(f.size(), 131_082);
+    zfs.replay_extend(f.object, 131_500).unwrap();
+    zfs.replay_extend(999_999, 5).unwrap();
+    zfs.end_replay();
+    let mut want = vec![0; 131_072];
+    want.resize(131_500, 6);
+    assert!(w.fs.get(&f) == want);
+    // Records about objects that are gone are passed over, others are not.
+    let gone = Record::Truncate {
+        object: 12_345,
+        offset: 0,
+        len: 0,
+    };
+    zfs.replay(&gone, None).unwrap();
+    let bad = Record::Remove {
+        dir: w.fs.root().object,
+        name: b"nothing".to_vec(),
+        is_dir: false,
+        object: 0,
+    };
+    assert_eq!(kind(zfs.replay(&bad, None)), Kind::NotFound);
+}
+
+/// Random operations, syncs and crashes: after each crash everything is as it was.
+#[test]
+fn random_crashes() {
+    for (seed, pool) in [(1, 5000), (2, 5000), (3, 5000), (4, 23)] {
+        let mut r = Rand(seed);
+        let mut w = World::new(pool);
+        let c = Cred::root();
+        for _ in 0..500 {
+            let fs = &w.fs;
+            let name = |r: &mut Rand| {
+                let d = r.below(3);
+                let f = r.below(8);
+                if d == 0 {
+                    format!("n{f}")
+                } else {
+                    format!("n{d}/n{f}")
+                }
+            };
+            let (p, q) = (name(&mut r), name(&mut r));
+            match r.below(24) {
+                0..=3 => drop(fs.make(&p, New::file(mode::REG | 0o644, 0))),
+                4 => drop(fs.make(&p, New::dir(0o755, 0))),
+                5 => drop(fs.make(&p, New::symlink(&vec![b's'; 1 + r.below(400) as usize]))),
+                6 => drop(fs.unlink(&p)),
+                7 => drop(fs.rmdir(&p)),
+                8 | 9 => drop(fs.rename(&p, &q, r.below(3) as u32)),
+                10 => drop(fs.rename(&p, &q, rename_flags::WHITEOUT)),
+                11 => drop(fs.at(&p).and_then(|z| fs.link(&z, &q))),
+                12..=16 => {
+                    if let Ok(z) = fs.at(&p) {
+                        let data = vec![r.next() as u8; 1 + r.below(90_000) as usize];
+                        drop(
+                            fs.zfs
+                                .write(&z, r.below(300_000), &data, WriteOpts::default()),
+                        );
+                    }
+                }
+                17 => {
+                    if let Ok(z) = fs.at(&p) {
+                        drop(fs.zfs.truncate(&z, r.below(300_000), &c));
+                    }
+                }
+                18 | 19 => {
+                    if let Ok(z) = fs.at(&p) {
+                        let n = format!("user.{}", r.below(3));
+                        let v = vec![r.next() as u8; r.below(50_000) as usize];
+                        fs.zfs.set_props(|p| {
+                            p.xattr = [XattrMode::Sa, XattrMode::Dir][(r.below(2)) as usize]
+                        });
+                        drop(fs.zfs.setxattr(&z, n.as_bytes(), &v, 0, false, &c));
+                    }
+                }
+                20 => {
+                    if let Ok(z) = fs.at(&p) {
+                        let n = format!("user.{}", r.below(3));
+                        drop(fs.zfs.removexattr(&z, n.as_bytes(), &c));
+                    }
+                }
+                21 => {
+                    if let Ok(z) = fs.at(&p) {
+                        let s = SetAttr {
+                            mode: Some(r.below(0o10000) as u32),
+                            uid: Some(r.below(5) as u32),
+                            ..SetAttr::default()
+                        };
+                        drop(fs.zfs.setattr(&z, &s, &c));
+                    }
+                }
+                22 => w.sync(),
+                _ => {
+                    let want = describe(fs);
+                    w = w.crash();
+                    assert_eq!(describe(&w.fs), want, "seed {seed}");
+                    w.fs.check_tree();
+                }
+            }
+        }
+    }
+}

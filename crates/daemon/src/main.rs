@@ -15,6 +15,10 @@ use std::sync::Arc;
 const VERSION: &str = env!("CARGO_PKG_VERSION");
 
 fn main() -> ExitCode {
+    let child = startup::is_background_child();
+    if child {
+        env_linux::close_inherited();
+    }
     let args: Vec<String> = std::env::args_os()
         .skip(1)
         .map(|a| a.to_string_lossy().into_owned())
@@ -35,7 +39,6 @@ fn main() -> ExitCode {
             return ExitCode::from(2);
         }
     };
-    let child = startup::is_background_child();
     if !child {
         for text in &options.warnings {
             eprintln!("zfs-fuse: {text}");

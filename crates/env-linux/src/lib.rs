@@ -17,6 +17,7 @@ mod uring;
 pub use cpu::{CpuPool, LinuxCpu};
 pub use disk::LinuxDisks;
 pub use host::{LinuxClock, LinuxHost, LinuxRng};
+pub use sys::close_inherited;
 
 use std::sync::Arc;
 

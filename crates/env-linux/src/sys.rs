@@ -21,6 +21,15 @@ fn check(r: libc::c_int) -> io::Result<()> {
     }
 }
 
+/// Closes every file beyond the three standard ones. A daemon calls it before it opens anything,
+/// so that it does not hold what the shell or command that started it had open.
+pub fn close_inherited() {
+    // SAFETY: nothing in this process owns any of them: the caller has opened no file yet.
+    unsafe {
+        libc::syscall(libc::SYS_close_range, 3, libc::c_uint::MAX, 0);
+    }
+}
+
 /// Fills `buf` from the kernel's generator.
 pub fn random(mut buf: &mut [u8]) {
     while !buf.is_empty() {

@@ -12,6 +12,9 @@ use std::time::{Duration, Instant};
 /// File name of the daemon.
 pub const DAEMON: &str = "zfs-fuse";
 
+/// Exit status of a daemon that found another one in its place.
+pub const ALREADY_RUNNING: u8 = 3;
+
 /// A connection to the daemon.
 #[derive(Debug)]
 pub struct Client {
@@ -216,7 +219,9 @@ fn start_and_connect(socket: &Path) -> Result<Client, ApiError> {
         if let Some(client) = Client::connect_at(socket)? {
             return Ok(client);
         }
-        if !output.status.success() || deadline.is_some_and(|d| Instant::now() >= d) {
+        // Another command may have started one at the same moment: that one will answer soon.
+        let raced = output.status.code() == Some(i32::from(ALREADY_RUNNING));
+        if !(output.status.success() || raced) || deadline.is_some_and(|d| Instant::now() >= d) {
             break;
         }
         std::thread::sleep(Duration::from_millis(20));

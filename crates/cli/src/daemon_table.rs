@@ -1,1 +1,98 @@
-//! to come
+//! Options of the daemon `zfs-fuse` and keys of its file `zfsrc` (command reference §23).
+
+use crate::table::{long, opt, sw, Complete, Flag, Sub};
+
+const fn long_arg(name: &'static str, arg: &'static str, help: &'static str) -> Flag {
+    Flag {
+        short: None,
+        ..opt(' ', arg, help)
+    }
+    .long(name)
+}
+
+/// The daemon's command line, as a table like a subcommand's.
+pub static DAEMON: Sub = Sub {
+    name: "zfs-fuse",
+    aliases: &[],
+    about: "The ZFS file system daemon.",
+    operands: "",
+    flags: &[
+        opt('p', "file", "Write the process id to this file.").long("pidfile"),
+        sw('n', "Stay in the foreground.").long("no-daemon"),
+        opt('m', "MB", "Ceiling of the cache (ARC) in megabytes, 16 or more. Default: an eighth of the memory, between 64 and 1024.").long("max-arc-size"),
+        opt('o', "options", "Options for all mounts, separated by commas.").long("fuse-mount-options").many(),
+        opt('a', "seconds", "How long the kernel may keep attributes.").long("fuse-attr-timeout"),
+        opt('e', "seconds", "How long the kernel may keep names.").long("fuse-entry-timeout"),
+        opt('v', "MB", "Obsolete: there is no cache for each device.").long("vdev-cache-size"),
+        long("zfs-prefetch-disable", "Do not read ahead."),
+        long("disable-block-cache", "Open devices with O_DIRECT, past the kernel's cache."),
+        long("disable-page-cache", "Do not let the kernel cache file data."),
+        sw('x', "Obsolete: extended attributes are governed by the property xattr.").long("enable-xattr"),
+        long("no-kstat-mount", "Obsolete: there is no statistics file system."),
+        long_arg("stack-size", "KB", "Obsolete: the threads' stacks have a fixed size."),
+        opt('u', "txg", "Obsolete: use zpool import -F -T.").long("min-uberblock-txg"),
+        long("log-uberblocks", "Obsolete: use zdb -u."),
+        sw('V', "Print the version.").long("version"),
+        sw('h', "Print this help.").long("help"),
+    ],
+    text: &[
+        "Serves ZFS pools as FUSE file systems and answers zpool(8) and zfs(8) on its control \
+         socket. It goes to the background once it serves; pools in the cache file are imported \
+         and mounted then. Root runs the daemon of the system, other users one of their own.",
+        "On SIGTERM or SIGINT it writes everything, unmounts and ends. Pools in the cache file \
+         are there again at the next start.",
+    ],
+    complete: Complete::Files,
+    built: true,
+};
+
+/// Keys of `zfsrc` that are switches; the others take a value. All are long options.
+pub const SWITCHES: [&str; 4] = [
+    "zfs-prefetch-disable",
+    "disable-block-cache",
+    "disable-page-cache",
+    "enable-xattr",
+];
+
+/// Keys of `zfsrc` that take a value.
+pub const VALUES: [&str; 6] = [
+    "max-arc-size",
+    "fuse-mount-options",
+    "fuse-attr-timeout",
+    "fuse-entry-timeout",
+    "vdev-cache-size",
+    "stack-size",
+];
+
+/// Files of the daemon: path, what it is.
+pub const FILES: &[(&str, &str)] = &[
+    ("/etc/zfs/zfsrc", "Settings: lines key = value, or a bare key for switches; # begins a comment. Keys are the long options; the command line wins."),
+    ("/run/zfs-fuse/control.sock", "Control socket of root's daemon."),
+    ("$XDG_RUNTIME_DIR/zfs-fuse/control.sock", "Control socket of a user's daemon; /tmp/zfs-fuse-UID/control.sock without that directory."),
+    ("/var/lib/zfs/zpool.cache", "Pools of root's daemon to import at start."),
+];
+
+/// Environment of the daemon and the commands: name, what it does.
+pub const ENVIRONMENT: &[(&str, &str)] = &[
+    (
+        "ZFS_FUSE_SOCKET",
+        "Path of the control socket instead of the usual one.",
+    ),
+    (
+        "ZFS_MODULE_TIMEOUT",
+        "Seconds a command waits for the daemon it started; 10 if unset, negative for ever.",
+    ),
+    (
+        "ZPOOL_IMPORT_PATH",
+        "Directories zpool import searches, separated by colons.",
+    ),
+    (
+        "ZPOOL_VDEV_NAME_GUID, ZPOOL_VDEV_NAME_PATH, ZPOOL_VDEV_NAME_FOLLOW_LINKS",
+        "Set to any text: as the options -g, -P and -L of zpool.",
+    ),
+    (
+        "ZPOOL_STATUS_NON_NATIVE_ASHIFT_IGNORE",
+        "Set to any text: zpool status does not mention sector sizes.",
+    ),
+    ("TZ", "Time zone of dates printed."),
+];

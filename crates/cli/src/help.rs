@@ -82,6 +82,13 @@ pub fn full(tool: &Tool, sub: &Sub) -> String {
             tool.name, sub.name
         ));
     }
+    out.push_str(&options(sub));
+    out
+}
+
+/// The options with what they do.
+fn options(sub: &Sub) -> String {
+    let mut out = String::new();
     if !sub.flags.is_empty() {
         out.push('\n');
     }
@@ -113,6 +120,18 @@ pub fn full(tool: &Tool, sub: &Sub) -> String {
         }
     }
     out
+}
+
+/// `--help` of a program without subcommands.
+pub fn program(sub: &Sub) -> String {
+    let first = format!("usage: {} ", sub.name);
+    let next = " ".repeat(first.len());
+    let about = sub.about;
+    format!(
+        "{}\n{about}\n{}",
+        wrap(&synopsis_words(sub), &first, &next, 78),
+        options(sub)
+    )
 }
 
 /// Usage of a whole command.

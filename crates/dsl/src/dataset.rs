@@ -311,6 +311,18 @@ impl Dataset {
         Ok((p.referenced_bytes as i64 - shared).max(0) as u64)
     }
 
+    /// Heads of pools from before version 9 may not know their unique space.
+    pub(crate) fn make_unique_accurate(&self, tx: &Tx) -> Result<()> {
+        if self.phys().flags & ds_flags::UNIQUE_ACCURATE != 0 || self.core.version() < 9 {
+            return Ok(());
+        }
+        let unique = self.recomputed_unique()?;
+        self.update(tx, |p| {
+            p.unique_bytes = unique;
+            p.flags |= ds_flags::UNIQUE_ACCURATE;
+        })
+    }
+
     // ---- writing -------------------------------------------------------------------------------
 
     /// What `dmu::Objset::sync` tells about blocks, for this group. One at a time.

@@ -52,34 +52,21 @@ struct State {
     label_changed: bool,
 }
 
-/// The features of a pool of version 5000.
+/// The features of a pool. One of an older version has none until it is upgraded
+/// ([`establish`](Self::establish)).
 pub struct FeatureStore {
     mos: Arc<Objset>,
-    for_read: u64,
-    for_write: u64,
-    descriptions: u64,
+    /// ZAPs: for reading, for writing, descriptions; 0 before version 5000.
+    objects: Mutex<[u64; 3]>,
     state: Mutex<State>,
 }
 
 impl FeatureStore {
-    /// Makes the three empty ZAPs of a new (or just upgraded) pool and their directory entries.
-    pub fn create(mos: &Arc<Objset>, tx: &Tx) -> Result<FeatureStore> {
-        let dir = mos.hold(1)?;
-        let mut obj = [0; 3];
-        for (o, key) in obj.iter_mut().zip(KEYS) {
-            let dn = zap::create_object(mos, tx, ObjType::ZAP_METADATA, 0)?;
-            Zap::new(&dir).add_u64(tx, key, dn.object())?;
-            *o = dn.object();
-        }
-        Ok(Self::build(mos, obj))
-    }
-
-    fn build(mos: &Arc<Objset>, obj: [u64; 3]) -> FeatureStore {
+    /// For a pool of version ≤ 28: nothing is enabled.
+    pub fn absent(mos: &Arc<Objset>) -> FeatureStore {
         FeatureStore {
             mos: mos.clone(),
-            for_read: obj[0],
-            for_write: obj[1],
-            descriptions: obj[2],
+            objects: Mutex::new([0; 3]),
             state: Mutex::new(State {
                 counts: BTreeMap::new(),
                 enabled_txg: 0,
@@ -88,8 +75,32 @@ impl FeatureStore {
         }
     }
 
-    /// Reads the features of an existing pool.
+    /// The store of a new pool of version 5000, nothing enabled.
+    pub fn create(mos: &Arc<Objset>, tx: &Tx) -> Result<FeatureStore> {
+        let s = Self::absent(mos);
+        s.establish(tx)?;
+        Ok(s)
+    }
+
+    /// Makes the three empty ZAPs of a new or just upgraded pool and their directory entries, if they
+    /// are not there.
+    pub fn establish(&self, tx: &Tx) -> Result<()> {
+        let mut objects = lock(&self.objects);
+        if objects[0] != 0 {
+            return Ok(());
+        }
+        let dir = self.mos.hold(1)?;
+        for (o, key) in objects.iter_mut().zip(KEYS) {
+            let dn = zap::create_object(&self.mos, tx, ObjType::ZAP_METADATA, 0)?;
+            Zap::new(&dir).add_u64(tx, key, dn.object())?;
+            *o = dn.object();
+        }
+        Ok(())
+    }
+
+    /// Reads the features of a pool of version 5000.
     pub fn open(mos: &Arc<Objset>) -> Result<FeatureStore> {
+        let s = Self::absent(mos);
         let dir = mos.hold(1)?;
         let zap = Zap::new(&dir);
         let mut obj = [0; 3];
@@ -98,11 +109,11 @@ impl FeatureStore {
                 .get(key)?
                 .ok_or_else(|| Error::damaged(format!("MOS directory has no {key}")))?;
         }
-        let s = Self::build(mos, obj);
+        *lock(&s.objects) = obj;
         {
             let mut st = lock(&s.state);
             st.enabled_txg = zap.get("feature_enabled_txg")?.unwrap_or(0);
-            for (object, for_read) in [(s.for_read, true), (s.for_write, false)] {
+            for (object, for_read) in [(obj[0], true), (obj[1], false)] {
                 for e in Zap::new(&mos.hold(object)?).iter() {
                     let e = e?;
                     st.counts.insert(
@@ -116,6 +127,13 @@ impl FeatureStore {
             }
         }
         Ok(s)
+    }
+
+    fn object(&self, n: usize) -> Result<Arc<dmu::Dnode>> {
+        match lock(&self.objects)[n] {
+            0 => bail!(Unsupported, "the pool's version has no feature flags"),
+            o => self.mos.hold(o),
+        }
     }
 
     /// Every enabled feature: GUID, count, whether it is kept with those needed for reading.
@@ -163,7 +181,7 @@ impl FeatureStore {
 
     /// Text stored with a feature.
     pub fn description(&self, guid: &str) -> Result<Option<String>> {
-        let v = Zap::new(&self.mos.hold(self.descriptions)?).get_value(guid)?;
+        let v = Zap::new(&self.object(2)?).get_value(guid)?;
         v.map(|v| v.to_text()).transpose()
     }
 
@@ -187,6 +205,7 @@ impl FeatureStore {
         if !tx.is_syncing() {
             bail!(Invalid, "features are enabled in syncing context");
         }
+        self.object(0)?;
         let n = u64::from(f.flags.activate_on_enable);
         {
             let mut st = lock(&self.state);
@@ -198,7 +217,7 @@ impl FeatureStore {
             st.label_changed |= f.flags.mos && n > 0;
         }
         let text = Value::string(f.description);
-        Zap::new(&self.mos.hold(self.descriptions)?).update(tx, f.guid, &text)?;
+        Zap::new(&self.object(2)?).update(tx, f.guid, &text)?;
         self.store(tx, f.guid)?;
         if f.guid == HAS_ENABLED_TXG || self.is_enabled(HAS_ENABLED_TXG) {
             let object = self.enabled_txg_object(tx)?;
@@ -224,12 +243,8 @@ impl FeatureStore {
         let Some(c) = c else {
             bail!(Unsupported, "feature {guid} is not enabled");
         };
-        let object = if c.for_read {
-            self.for_read
-        } else {
-            self.for_write
-        };
-        Zap::new(&self.mos.hold(object)?).update_u64(tx, guid, c.n)
+        let dn = self.object(usize::from(!c.for_read))?;
+        Zap::new(&dn).update_u64(tx, guid, c.n)
     }
 }
 

@@ -30,6 +30,7 @@ pub mod props;
 mod rename;
 mod snapshot;
 mod space;
+mod upgrade;
 
 #[cfg(test)]
 mod tests;

@@ -439,6 +439,7 @@ impl Dsl {
                 Ok(())
             }
             "refreservation" => {
+                ds.make_unique_accurate(tx)?;
                 let unique = ds.phys().unique_bytes;
                 let d = unique.max(new) as i64 - unique.max(old_refreservation) as i64;
                 ds.forget_limits();

@@ -161,9 +161,13 @@ impl Dataset {
 
 impl dmu::Admission for Dataset {
     fn admit(&self, need: Need, pending: u64) -> Result<()> {
-        // Other datasets take from the same pool; their dirty data is known only as a sum.
         let dmu = self.core.dmu().clone();
-        let pending = pending.max(dmu.dirty_bytes());
+        // Other datasets take from the same pool; their dirty data is known only as a sum. It has
+        // no part in a quota.
+        let pending = match self.available_for(need.net_free).by_quota {
+            true => pending,
+            false => pending.max(dmu.dirty_bytes()),
+        };
         match self.check_space(need, pending) {
             Err(e) if e.kind == Kind::Again => {}
             r => return r,

@@ -69,8 +69,10 @@ impl Pool {
         let tx = rig.dmu.syncing_tx(rig.dmu.open_txg());
         let dir = zap::create_object(&rig.os, &tx, ObjType::OBJECT_DIRECTORY, 0).unwrap();
         assert_eq!(dir.object(), 1);
-        let store =
-            (version >= 5000).then(|| Arc::new(FeatureStore::create(&rig.os, &tx).unwrap()));
+        let store = Some(Arc::new(FeatureStore::absent(&rig.os)));
+        if let (Some(s), true) = (&store, version >= 5000) {
+            s.establish(&tx).unwrap();
+        }
         let f: Arc<dyn Features> = match &store {
             Some(s) => s.clone(),
             None => Arc::new(NoFeatures),
@@ -216,7 +218,10 @@ impl Pool {
         } = self;
         drop((dsl, store, open));
         let rig = rig.reopen();
-        let store = (version >= 5000).then(|| Arc::new(FeatureStore::open(&rig.os).unwrap()));
+        let store = Some(Arc::new(match version {
+            5000 => FeatureStore::open(&rig.os).unwrap(),
+            _ => FeatureStore::absent(&rig.os),
+        }));
         let f: Arc<dyn Features> = match &store {
             Some(s) => s.clone(),
             None => Arc::new(NoFeatures),
@@ -232,6 +237,20 @@ impl Pool {
             budget,
             freed,
         }
+    }
+
+    fn upgrade(&mut self, version: u64) {
+        self.sync_with(|p, tx| {
+            p.dsl.upgrade(tx, version).unwrap();
+            p.version = version;
+            if version >= 5000 {
+                let s = p.store.clone().unwrap();
+                s.establish(tx).unwrap();
+                for n in MODERN {
+                    s.enable(tx, disk::feature::by_name(n).unwrap()).unwrap();
+                }
+            }
+        });
     }
 
     fn create(&mut self, parent: &str, name: &str) -> Arc<Dataset> {

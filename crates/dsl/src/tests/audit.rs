@@ -63,7 +63,7 @@ impl Refs {
             Ok(())
         })
         .unwrap();
-        if p.version < 3 {
+        if !b.phys.has_comp() {
             (total.comp, total.uncomp) = (0, 0);
         }
         assert_eq!(total, b.space(), "bpobj {o}");
@@ -207,9 +207,7 @@ pub(super) fn audit(p: &Pool) {
                 Ok(())
             })
             .unwrap();
-            if !(old && p.version < 3) {
-                assert_eq!(total, dl.space());
-            }
+            assert_eq!(total.used, dl.space().used);
             let mine: HashSet<Id> = trees[&ds.object()].iter().filter_map(id).collect();
             let want: HashSet<Id> = match dp.prev_snap_obj {
                 0 => HashSet::new(),
@@ -266,7 +264,7 @@ pub(super) fn audit(p: &Pool) {
             both + child + rsrv + refrsrv,
             "used of {name}"
         );
-        if p.version >= 13 {
+        if dp.flags & disk::dsl::DIR_USED_BREAKDOWN != 0 {
             assert_eq!(dp.used(Used::Head), own, "HEAD of {name}");
             assert_eq!(dp.used(Used::Snap), both - own, "SNAP of {name}");
             assert_eq!(dp.used(Used::Child), child, "CHILD of {name}");

@@ -116,6 +116,18 @@ fn local(n: u64) -> props::PropChange {
 }
 
 fn run(version: u64, features: &[&str], seed: u64, steps: u64, budget: u64) {
+    run_upgrading(version, features, seed, steps, budget, &[]);
+}
+
+fn run_upgrading(
+    version: u64,
+    features: &[&str],
+    seed: u64,
+    steps: u64,
+    budget: u64,
+    upgrades: &[u64],
+) {
+    let mut upgrades = upgrades.iter().copied();
     let mut r = Rand(seed);
     let mut p = Pool::new(version, features);
     p.budget = budget;
@@ -124,6 +136,10 @@ fn run(version: u64, features: &[&str], seed: u64, steps: u64, budget: u64) {
         step(&mut p, &mut r, n);
         audit(&p);
         if n % 17 == 16 {
+            if let Some(v) = upgrades.next() {
+                p.upgrade(v);
+                audit(&p);
+            }
             p = p.reopen();
             audit(&p);
         }
@@ -180,4 +196,11 @@ fn legacy() {
     {
         run(v, &[], 20 + i as u64, 60, 100);
     }
+}
+
+#[test]
+fn upgraded() {
+    run_upgrading(1, &[], 40, 100, 50, &[9, 15, 28, 5000]);
+    run_upgrading(9, &[], 41, 80, 50, &[26]);
+    run_upgrading(1, &[], 42, 80, 50, &[5000]);
 }

@@ -127,7 +127,7 @@ impl Pool {
     }
 
     /// A new object set for a dataset just made, in syncing context.
-    pub(crate) fn new_objset(&self, tx: &Tx, ds: &Arc<Dataset>, os_type: u64) -> Result<Arc<Objset>> {
+    pub fn new_objset(&self, tx: &Tx, ds: &Arc<Dataset>, os_type: u64) -> Result<Arc<Objset>> {
         if !tx.is_syncing() {
             bail!(Invalid, "object sets are made in syncing context");
         }
@@ -138,9 +138,11 @@ impl Pool {
             let mut f = os_phys::USERACCT_COMPLETE;
             if policy.accounting_flags & flags::USEROBJUSED_ACCOUNTED != 0 {
                 f |= os_phys::USEROBJACCT_COMPLETE;
+                ds.activate_feature(tx, "org.zfsonlinux:userobj_accounting")?;
             }
             if self.has_project_quota() {
                 f |= os_phys::PROJECTQUOTA_COMPLETE;
+                ds.activate_feature(tx, "org.zfsonlinux:project_quota")?;
             }
             os.set_os_flags(tx, f);
         }

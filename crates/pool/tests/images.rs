@@ -1,0 +1,99 @@
+//! Pools on image files, judged by OpenZFS's zdb.
+
+use disk::feature;
+use env::Env;
+use pool::{CreateSpec, OpenOptions, Pool, Tunables};
+use std::sync::Arc;
+use testkit::{or_skip, OpenZfs, TempDir};
+use vdev::{DevSpec, GroupKind, TopSpec};
+use zpl::{create_fs, FsOptions};
+
+fn env() -> Env {
+    env_linux::linux_env()
+}
+
+fn spec(dir: &TempDir, kind: GroupKind, n: usize, version: u64) -> CreateSpec {
+    let devices = (0..n)
+        .map(|i| {
+            let p = dir.image(&format!("d{i}.img"), 128 << 20).unwrap();
+            DevSpec::file(p.to_str().unwrap())
+        })
+        .collect();
+    CreateSpec {
+        name: "tank".into(),
+        tops: vec![TopSpec::new(kind, devices)],
+        version,
+        features: if version == 5000 {
+            feature::FEATURES.iter().filter(|f| f.supported && f.default_on).collect()
+        } else {
+            Vec::new()
+        },
+        extra: vec![],
+        command: "zpool create tank".into(),
+        tunables: Tunables::default(),
+    }
+}
+
+fn create(dir: &TempDir, kind: GroupKind, n: usize, version: u64) -> Arc<Pool> {
+    let now = zpl::Time { sec: 1_700_000_000, nsec: 5 };
+    Pool::create(env(), spec(dir, kind, n, version), &|_, os, tx| {
+        let mut o = FsOptions::new(version, now);
+        o.project_quota = version == 5000;
+        create_fs(os, tx, &o)
+    })
+    .unwrap()
+}
+
+fn check(dir: &TempDir) {
+    let Some(z) = or_skip(OpenZfs::get()) else { return };
+    if let Err(e) = z.check(dir.path(), "tank") {
+        panic!("{e}");
+    }
+}
+
+#[test]
+fn empty_pools_of_every_version() {
+    for version in [5000, 28, 26, 23, 22, 15, 11, 10, 5, 3, 2, 1] {
+        eprintln!("version {version}");
+        let dir = TempDir::new("empty").unwrap();
+        let pool = create(&dir, GroupKind::Single, 1, version);
+        pool.export().unwrap();
+        check(&dir);
+    }
+}
+
+#[test]
+fn layouts_and_reopening() {
+    for (kind, n) in [
+        (GroupKind::Single, 1),
+        (GroupKind::Mirror, 2),
+        (GroupKind::Raidz { nparity: 1 }, 3),
+        (GroupKind::Raidz { nparity: 2 }, 5),
+        (GroupKind::Raidz { nparity: 3 }, 6),
+    ] {
+        let dir = TempDir::new("layout").unwrap();
+        let pool = create(&dir, kind, n, 5000);
+        let config = pool.full_config(0, 0, false);
+        pool.close().unwrap();
+        drop(pool);
+        check(&dir);
+        for round in 0..3 {
+            let pool = Pool::open(env(), &config, OpenOptions::default()).unwrap();
+            let root = pool.dsl.root().unwrap();
+            pool.task(move |pool, tx| {
+                let ds =
+                    pool.dsl.create_fs(tx, &root, &format!("fs{round}"), Default::default())?;
+                let os = pool.new_objset(tx, &ds, disk::os_type::ZFS)?;
+                create_fs(&os, tx, &FsOptions::new(5000, zpl::Time { sec: 1, nsec: 0 }))
+            })
+            .unwrap();
+            if round == 2 {
+                pool.export().unwrap();
+            } else {
+                pool.close().unwrap();
+            }
+            drop(pool);
+            check(&dir);
+        }
+    }
+}

@@ -2,6 +2,7 @@
 #![forbid(unsafe_code)]
 
 mod licences;
+mod pages;
 mod tidy;
 
 use std::path::Path;
@@ -11,6 +12,8 @@ const USAGE: &str = "\
 usage: cargo run -p xtask -- COMMAND
   tidy        structure of the workspace: dependencies, unsafe, sizes of files, unfinished work
   licences    every dependency has a permissive licence
+  manual DIR        write the manual pages into DIR
+  completions DIR   write completions for bash, zsh and fish into DIR
 ";
 
 fn main() -> ExitCode {
@@ -19,6 +22,8 @@ fn main() -> ExitCode {
     let done = match words.as_slice() {
         ["tidy"] => run_tidy(),
         ["licences"] => run_licences(),
+        ["manual", dir] => wrote(pages::manual(Path::new(dir))),
+        ["completions", dir] => wrote(pages::completions(Path::new(dir))),
         _ => {
             eprint!("{USAGE}");
             return ExitCode::from(2);
@@ -53,6 +58,13 @@ fn run_licences() -> Result<ExitCode, String> {
         println!("licences: {count} packages, all permissive");
     }
     Ok(code(complaints.is_empty()))
+}
+
+fn wrote(done: Result<usize, String>) -> Result<ExitCode, String> {
+    done.map(|files| {
+        println!("{files} files written");
+        ExitCode::SUCCESS
+    })
 }
 
 fn code(ok: bool) -> ExitCode {

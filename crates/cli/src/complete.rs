@@ -1,1 +1,335 @@
 //! Completions for bash, zsh and fish, made from the tables.
+
+use crate::daemon_table::DAEMON;
+use crate::props::{Class, Info, DATASET, POOL};
+use crate::table::{Complete, Flag, Sub, Tool};
+use crate::zdb_table::ZDB;
+use crate::zfs_table::ZFS;
+use crate::zpool_table::ZPOOL;
+
+/// All files: path below the completion directory, contents.
+pub fn files() -> Vec<(&'static str, String)> {
+    vec![
+        ("bash/zpool", bash_tool(&ZPOOL)),
+        ("bash/zfs", bash_tool(&ZFS)),
+        ("bash/zfs-fuse", bash_plain(&DAEMON)),
+        ("bash/zdb", bash_plain(&ZDB)),
+        ("zsh/_zpool", zsh_tool(&ZPOOL)),
+        ("zsh/_zfs", zsh_tool(&ZFS)),
+        ("zsh/_zfs-fuse", zsh_plain(&DAEMON)),
+        ("zsh/_zdb", zsh_plain(&ZDB)),
+        ("fish/zpool.fish", fish_tool(&ZPOOL)),
+        ("fish/zfs.fish", fish_tool(&ZFS)),
+        ("fish/zfs-fuse.fish", fish_plain(&DAEMON)),
+        ("fish/zdb.fish", fish_plain(&ZDB)),
+    ]
+}
+
+fn built(flags: &'static [Flag]) -> impl Iterator<Item = &'static Flag> {
+    flags.iter().filter(|f| f.built)
+}
+
+fn option_words(flags: &'static [Flag]) -> String {
+    let mut words = Vec::new();
+    for flag in built(flags) {
+        words.extend(flag.short.map(|c| format!("-{c}")));
+        words.extend(flag.long.map(|l| format!("--{l}")));
+    }
+    words.join(" ")
+}
+
+fn subs(tool: &Tool) -> impl Iterator<Item = &Sub> {
+    tool.subs.iter().filter(|s| s.built)
+}
+
+fn table(tool: &Tool) -> &'static [Info] {
+    if tool.name == "zpool" {
+        POOL
+    } else {
+        DATASET
+    }
+}
+
+/// Names of properties that can be shown, and those that can be set.
+fn property_words(tool: &Tool, settable: bool) -> String {
+    let words: Vec<&str> = table(tool)
+        .iter()
+        .filter(|p| p.visible)
+        .filter(|p| !settable || matches!(p.class, Class::Local | Class::Inherit))
+        .map(|p| p.name)
+        .collect();
+    words.join(" ")
+}
+
+/// Shell command that lists what the operands may be; empty for files.
+fn lister(complete: Complete) -> &'static str {
+    match complete {
+        Complete::Pools | Complete::PoolThenFiles => "zpool list -H -o name 2>/dev/null",
+        Complete::Datasets => "zfs list -H -t all -o name 2>/dev/null",
+        Complete::Filesystems => "zfs list -H -t filesystem -o name 2>/dev/null",
+        Complete::Files | Complete::Nothing => "",
+    }
+}
+
+fn bash_operands(complete: Complete) -> String {
+    match lister(complete) {
+        "" if complete == Complete::Nothing => "        :\n".into(),
+        "" => "        COMPREPLY=($(compgen -f -- \"$cur\"))\n".into(),
+        list => format!("        COMPREPLY=($(compgen -W \"$({list})\" -- \"$cur\"))\n"),
+    }
+}
+
+fn bash_tool(tool: &Tool) -> String {
+    let name = tool.name;
+    let all: Vec<&str> = subs(tool).map(|s| s.name).collect();
+    let mut out = format!(
+        "# Completion of {name} for bash.\n_zfs_fuse_{name}() {{\n    \
+         local cur=${{COMP_WORDS[COMP_CWORD]}} sub=${{COMP_WORDS[1]}}\n    COMPREPLY=()\n    \
+         if [ \"$COMP_CWORD\" -eq 1 ]; then\n        \
+         COMPREPLY=($(compgen -W \"{} help\" -- \"$cur\"))\n        return\n    fi\n    \
+         case \"$sub\" in\n",
+        all.join(" ")
+    );
+    for sub in subs(tool) {
+        let mut names = vec![sub.name];
+        names.extend(sub.aliases);
+        out.push_str(&format!("    {})\n", names.join("|")));
+        out.push_str(&format!(
+            "        if [[ $cur == -* ]]; then\n            \
+             COMPREPLY=($(compgen -W \"{}\" -- \"$cur\"))\n            return\n        fi\n",
+            option_words(sub.flags)
+        ));
+        let first = match sub.name {
+            "get" | "inherit" => Some((property_words(tool, sub.name == "inherit"), "")),
+            "set" => Some((property_words(tool, true), "=")),
+            _ => None,
+        };
+        if let Some((words, extra)) = first {
+            let extra = if extra.is_empty() {
+                String::new()
+            } else {
+                "            compopt -o nospace\n            COMPREPLY=(\"${COMPREPLY[@]/%/=}\")\n"
+                    .to_string()
+            };
+            out.push_str(&format!(
+                "        if [ \"$COMP_CWORD\" -eq 2 ]; then\n            \
+                 COMPREPLY=($(compgen -W \"{words}\" -- \"$cur\"))\n{extra}            \
+                 return\n        fi\n"
+            ));
+        }
+        out.push_str(&bash_operands(sub.complete));
+        out.push_str("        ;;\n");
+    }
+    out.push_str(&format!(
+        "    esac\n}}\ncomplete -F _zfs_fuse_{name} {name}\n"
+    ));
+    out
+}
+
+fn bash_plain(sub: &Sub) -> String {
+    let function = sub.name.replace('-', "_");
+    format!(
+        "# Completion of {name} for bash.\n_zfs_fuse_{function}() {{\n    \
+         local cur=${{COMP_WORDS[COMP_CWORD]}}\n    COMPREPLY=()\n    \
+         if [[ $cur == -* ]]; then\n        COMPREPLY=($(compgen -W \"{options}\" -- \"$cur\"))\n    \
+         else\n{operands}    fi\n}}\ncomplete -F _zfs_fuse_{function} {name}\n",
+        name = sub.name,
+        options = option_words(sub.flags),
+        operands = bash_operands(sub.complete),
+    )
+}
+
+/// Text within single quotes, and without what zsh's specifications take for themselves.
+fn zsh_text(text: &str) -> String {
+    text.trim_end_matches('.')
+        .replace('\'', "'\\''")
+        .replace('[', "\\[")
+        .replace(']', "\\]")
+        .replace(':', "\\:")
+}
+
+fn zsh_arguments(sub: &Sub, indent: &str, first: Option<&str>) -> String {
+    let mut specs = Vec::new();
+    for flag in built(sub.flags) {
+        let star = if flag.repeat { "*" } else { "" };
+        let arg = match flag.arg {
+            Some(a) => format!(":{}: ", zsh_text(a)),
+            None => String::new(),
+        };
+        let text = zsh_text(flag.help);
+        if let Some(c) = flag.short {
+            specs.push(format!("'{star}-{c}[{text}]{arg}'"));
+        }
+        if let Some(l) = flag.long {
+            let eq = if flag.arg.is_some() { "=" } else { "" };
+            specs.push(format!("'{star}--{l}{eq}[{text}]{arg}'"));
+        }
+    }
+    if let Some(words) = first {
+        specs.push(format!("'1:property:({words})'"));
+    }
+    let rest = match (sub.complete, lister(sub.complete)) {
+        (Complete::Nothing, _) => None,
+        (_, "") => Some("'*:file:_files'".to_string()),
+        (_, list) => Some(format!("\"*:name:(${{(f)\\\"$({list})\\\"}})\"")),
+    };
+    specs.extend(rest);
+    let gap = format!(" \\\n{indent}    ");
+    format!("{indent}_arguments -s{gap}{}\n", specs.join(&gap))
+}
+
+fn zsh_tool(tool: &Tool) -> String {
+    let name = tool.name;
+    let mut out = format!(
+        "#compdef {name}\n# Completion of {name} for zsh.\n\
+         if (( CURRENT == 2 )); then\n    local -a commands\n    commands=(\n"
+    );
+    for sub in subs(tool) {
+        out.push_str(&format!("        '{}:{}'\n", sub.name, zsh_text(sub.about)));
+    }
+    out.push_str(
+        "    )\n    _describe command commands\n    return\nfi\n\
+         local sub=$words[2]\nshift words\n(( CURRENT-- ))\ncase $sub in\n",
+    );
+    for sub in subs(tool) {
+        let mut names = vec![sub.name];
+        names.extend(sub.aliases);
+        let first = match sub.name {
+            "get" => Some(property_words(tool, false)),
+            "set" | "inherit" => Some(property_words(tool, true)),
+            _ => None,
+        };
+        out.push_str(&format!(
+            "{})\n{}    ;;\n",
+            names.join("|"),
+            zsh_arguments(sub, "    ", first.as_deref())
+        ));
+    }
+    out.push_str("esac\n");
+    out
+}
+
+fn zsh_plain(sub: &Sub) -> String {
+    format!(
+        "#compdef {name}\n# Completion of {name} for zsh.\n{}",
+        zsh_arguments(sub, "", None),
+        name = sub.name
+    )
+}
+
+fn fish_text(text: &str) -> String {
+    text.trim_end_matches('.')
+        .replace('\\', "\\\\")
+        .replace('\'', "\\'")
+}
+
+fn fish_flags(name: &str, condition: &str, flags: &'static [Flag]) -> String {
+    let mut out = String::new();
+    for flag in built(flags) {
+        out.push_str(&format!("complete -c {name}{condition}"));
+        if let Some(c) = flag.short {
+            out.push_str(&format!(" -s {c}"));
+        }
+        if let Some(l) = flag.long {
+            out.push_str(&format!(" -l {l}"));
+        }
+        if flag.arg.is_some() {
+            out.push_str(" -r");
+        }
+        out.push_str(&format!(" -d '{}'\n", fish_text(flag.help)));
+    }
+    out
+}
+
+fn fish_tool(tool: &Tool) -> String {
+    let name = tool.name;
+    let mut out = format!("# Completion of {name} for fish.\ncomplete -c {name} -f\n");
+    for sub in subs(tool) {
+        out.push_str(&format!(
+            "complete -c {name} -n __fish_use_subcommand -a {} -d '{}'\n",
+            sub.name,
+            fish_text(sub.about)
+        ));
+    }
+    for sub in subs(tool) {
+        let mut names = vec![sub.name];
+        names.extend(sub.aliases);
+        let condition = format!(" -n '__fish_seen_subcommand_from {}'", names.join(" "));
+        out.push_str(&fish_flags(name, &condition, sub.flags));
+        match (sub.complete, lister(sub.complete)) {
+            (Complete::Nothing, _) => {}
+            (_, "") => out.push_str(&format!("complete -c {name}{condition} -F\n")),
+            (_, list) => {
+                out.push_str(&format!("complete -c {name}{condition} -a '({list})'\n"));
+            }
+        }
+        if matches!(sub.name, "get" | "set" | "inherit") {
+            let words = property_words(tool, sub.name != "get");
+            out.push_str(&format!("complete -c {name}{condition} -a '{words}'\n"));
+        }
+    }
+    out
+}
+
+fn fish_plain(sub: &'static Sub) -> String {
+    format!(
+        "# Completion of {name} for fish.\n{}",
+        fish_flags(sub.name, "", sub.flags),
+        name = sub.name
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn cover_the_tables() {
+        for (path, text) in files() {
+            assert!(text.ends_with('\n') && text.lines().count() >= 1, "{path}");
+            if path.ends_with("zpool") || path.ends_with("zpool.fish") {
+                for sub in ZPOOL.subs {
+                    // What is not built is not offered.
+                    let offered = text
+                        .split(|c: char| !c.is_ascii_alphanumeric())
+                        .any(|w| w == sub.name);
+                    if sub.built {
+                        assert!(offered, "{path}: {}", sub.name);
+                    }
+                }
+                assert!(!text.contains("labelcleared"));
+            }
+        }
+        let bash = bash_tool(&ZPOOL);
+        assert!(!bash.contains("    scrub)") && bash.contains("    labelclear)"));
+        assert_eq!(bash.matches("case ").count(), bash.matches("esac").count());
+    }
+
+    /// Where a shell is installed, it takes its file.
+    #[test]
+    fn shells_accept_them() {
+        use std::io::Write;
+        use std::process::{Command, Stdio};
+        for (path, text) in files() {
+            let shell = path.split('/').next().unwrap_or_default();
+            let child = Command::new(shell)
+                .arg("-n")
+                .stdin(Stdio::piped())
+                .stderr(Stdio::piped())
+                .spawn();
+            let Ok(mut child) = child else {
+                println!("{shell} is not installed: {path} not checked");
+                continue;
+            };
+            if let Some(mut input) = child.stdin.take() {
+                input.write_all(text.as_bytes()).unwrap();
+            }
+            let done = child.wait_with_output().unwrap();
+            let complaint = String::from_utf8_lossy(&done.stderr).into_owned();
+            assert!(
+                done.status.success() && complaint.is_empty(),
+                "{path}: {complaint}"
+            );
+        }
+    }
+}

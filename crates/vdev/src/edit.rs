@@ -116,13 +116,72 @@ impl VdevTree {
         fresh.dtl_add_range(base::TXG_INITIAL, dtl_max);
         fresh.spread_ashift(u64::from(top.ashift()));
         self.init_leaf(pool, &top, &fresh, txg)?;
+        self.place_beside(&top, &old, &fresh, how)?;
+        Ok(fresh)
+    }
+
+    /// Lets distributed spare `spare` of a dRAID stand in for its leaf `guid`. The spare gets the
+    /// guid it has in the pool's list of spares. Its DTL says that it lacks everything before
+    /// `dtl_max`.
+    pub fn attach_dspare(
+        &self,
+        guid: u64,
+        spare: u64,
+        spare_guid: u64,
+        txg: Txg,
+        dtl_max: Txg,
+    ) -> Result<Arc<Vdev>> {
+        let (top, old) = self.leaf_of(guid)?;
+        let VdevKind::Draid {
+            nparity, nspares, ..
+        } = top.kind()
+        else {
+            bail!(Invalid, "{}: not in a dRAID", old.name());
+        };
+        if spare >= nspares
+            || top
+                .dspares()
+                .iter()
+                .any(|d| d.get_u64(keys::SPARE_ID) == Some(spare))
+        {
+            bail!(
+                Busy,
+                "distributed spare {spare} is in use or does not exist"
+            );
+        }
+        if parent_of(&top, guid).is_some_and(|p| p.kind() != top.kind()) {
+            bail!(Busy, "{}: already being replaced", old.name());
+        }
+        let mut props = NvList::new();
+        props.set(keys::PATH, format!("draid{nparity}-{}-{spare}", top.id()));
+        props.set(keys::pool::TOP_GUID, top.guid());
+        props.set(keys::SPARE_ID, spare);
+        props.set(keys::IS_SPARE, 1u64);
+        props.set(keys::CREATE_TXG, txg);
+        props.set(keys::RESILVER_TXG, txg);
+        let fresh = Vdev::new(VdevKind::Dspare, 0, spare_guid, props, Vec::new());
+        fresh.dtl_add_range(base::TXG_INITIAL, dtl_max);
+        self.place_beside(&top, &old, &fresh, Attach::Spare(spare_guid))?;
+        Ok(fresh)
+    }
+
+    /// Puts `fresh` into the group of `old`, or makes one.
+    fn place_beside(
+        &self,
+        top: &Arc<Vdev>,
+        old: &Arc<Vdev>,
+        fresh: &Arc<Vdev>,
+        how: Attach,
+    ) -> Result<()> {
+        let guid = old.guid();
+        let parent = parent_of(top, guid);
         let new_top = match (&parent, how) {
             (Some(p), Attach::Mirror) => {
                 let mut kids = p.children().to_vec();
                 fresh.set_id(kids.len() as u64);
                 kids.push(fresh.clone());
                 let group = with_children(p, kids);
-                replace_below(&top, p.guid(), &group).unwrap_or(group)
+                replace_below(top, p.guid(), &group).unwrap_or(group)
             }
             _ => {
                 let kind = match how {
@@ -130,12 +189,11 @@ impl VdevTree {
                     Attach::Replace => VdevKind::Replacing,
                     Attach::Spare(_) => VdevKind::Spare,
                 };
-                let group = self.group(kind, &old, &fresh, parent.is_none());
-                replace_below(&top, guid, &group).unwrap_or(group)
+                let group = self.group(kind, old, fresh, parent.is_none());
+                replace_below(top, guid, &group).unwrap_or(group)
             }
         };
-        self.put_top(new_top)?;
-        Ok(fresh)
+        self.put_top(new_top)
     }
 
     /// A group of two in the place of `old`. If `old` was a top-level vdev its top-level
@@ -164,16 +222,25 @@ impl VdevTree {
         )
     }
 
-    /// Takes leaf `guid` out of its mirror, replacing or spare group and clears its labels. With
-    /// one member left the group dissolves. Refused if what is left lacks data. Returns the leaf.
+    /// Takes leaf (or distributed spare) `guid` out of its mirror, replacing or spare group and
+    /// clears its labels; a hot spare that goes back to the shelf needs a spare's label afterwards.
+    /// With one member left the group dissolves. Refused if what is left lacks data. Returns the
+    /// leaf.
     pub fn detach(&self, guid: u64) -> Result<Arc<Vdev>> {
-        let (top, leaf) = self.leaf_of(guid)?;
+        let tops = self.tops();
+        let Some((top, leaf)) = tops
+            .iter()
+            .find_map(|t| Some((t.clone(), member(t, guid)?)))
+        else {
+            bail!(NotFound, "no such device in pool");
+        };
         let group = match parent_of(&top, guid) {
             Some(p) if p.kind().is_mirrorish() && p.children().len() > 1 => p,
             _ => bail!(Unsupported, "only applicable to mirror and replacing vdevs"),
         };
         let others = |l: &Vdev| l.guid() != guid && l.dtl_is_empty();
-        if !crate::tree::survives(&group, &others) {
+        // Redundancy above the group counts: a spare may leave before its disk is back.
+        if !crate::tree::survives(&top, &others) {
             bail!(Busy, "{}: no valid replicas", leaf.name());
         }
         let mut kids: Vec<Arc<Vdev>> = group
@@ -292,6 +359,14 @@ fn needed_asize(top: &Arc<Vdev>) -> u64 {
             .unwrap_or(0),
         _ => asize,
     }
+}
+
+/// The leaf or distributed spare `guid` at or below `v`.
+fn member(v: &Arc<Vdev>, guid: u64) -> Option<Arc<Vdev>> {
+    if v.guid() == guid && (v.kind().is_leaf() || v.kind() == VdevKind::Dspare) {
+        return Some(v.clone());
+    }
+    v.children().iter().find_map(|c| member(c, guid))
 }
 
 /// The vdev below `top` (or `top`) that has `guid` as a direct child.

@@ -145,8 +145,9 @@ pub struct Vdev {
     device: RwLock<Option<Arc<dyn Disk>>>,
     /// Allocatable bytes of the open device.
     device_asize: AtomicU64,
-    /// Written since the last flush.
-    pub(crate) dirty: AtomicBool,
+    /// Written since the last flush, and the first and last txg of those writes if they had any.
+    dirty: AtomicBool,
+    dirty_txgs: Mutex<Option<(Txg, Txg)>>,
     dtl: Mutex<RangeSet>,
     /// Layout of a dRAID, if its numbers make sense.
     draid: Option<Draid>,
@@ -215,6 +216,7 @@ impl Vdev {
             device: RwLock::new(None),
             device_asize: AtomicU64::new(0),
             dirty: AtomicBool::new(false),
+            dirty_txgs: Mutex::new(None),
             dtl: Mutex::new(RangeSet::new()),
             draid,
             indirect: RwLock::new(None),
@@ -717,6 +719,20 @@ impl Vdev {
                 self.name()
             ),
         }
+    }
+
+    /// Notes that writes of `txg` are about to be sent.
+    pub(crate) fn soil(&self, txg: Txg) {
+        let mut d = lock(&self.dirty_txgs);
+        let (a, b) = d.unwrap_or((txg, txg));
+        *d = Some((a.min(txg), b.max(txg)));
+    }
+
+    /// Whether anything was written since the last call, and the txgs concerned.
+    pub(crate) fn take_dirty(&self) -> Option<Option<(Txg, Txg)>> {
+        self.dirty
+            .swap(false, Relaxed)
+            .then(|| lock(&self.dirty_txgs).take())
     }
 
     /// Runs transfers at *device* offsets, with counters.

@@ -347,20 +347,25 @@ impl VdevTree {
             .collect();
         self.env.cpu.par_io(work.len(), &|i| {
             let (top, leaf) = &work[i];
-            let Some(device) = leaf.usable_device() else {
-                return;
-            };
-            let labels = label::read_labels(&*device);
-            let aux = match labels.best(limit) {
-                None => Some(Aux::BadLabel),
-                Some(c) => self.mismatch(top, leaf, c, trusted),
-            };
-            if let Some(aux) = aux {
-                leaf.set_device(None);
-                leaf.set_state(State::CantOpen, aux);
-            }
+            self.check_label(top, leaf, limit, trusted);
         });
         self.propagate();
+    }
+
+    /// Closes an open leaf whose labels do not belong here.
+    fn check_label(&self, top: &Vdev, leaf: &Vdev, limit: Txg, trusted: bool) {
+        let Some(device) = leaf.usable_device() else {
+            return;
+        };
+        let labels = label::read_labels(&*device);
+        let aux = match labels.best(limit) {
+            None => Some(Aux::BadLabel),
+            Some(c) => self.mismatch(top, leaf, c, trusted),
+        };
+        if let Some(aux) = aux {
+            leaf.set_device(None);
+            leaf.set_state(State::CantOpen, aux);
+        }
     }
 
     /// Why a label does not belong to `leaf`; `None` if it does.
@@ -396,7 +401,10 @@ impl VdevTree {
             for leaf in top.leaves() {
                 match leaf.usable_device() {
                     Some(d) if d.geometry().size >= MIN_DEVICE => {}
-                    _ => self.open_leaf(top, &leaf, access),
+                    _ => {
+                        self.open_leaf(top, &leaf, access);
+                        self.check_label(top, &leaf, Txg::MAX, true);
+                    }
                 }
             }
         }
@@ -493,6 +501,8 @@ impl VdevTree {
         leaf.stats.clear_errors();
         if leaf.usable_device().is_none() {
             self.open_leaf(&top, &leaf, self.access());
+            // Another device may have come to that path meanwhile.
+            self.check_label(&top, &leaf, Txg::MAX, true);
         } else {
             leaf.set_state(State::Healthy, Aux::None);
         }

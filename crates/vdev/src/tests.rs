@@ -229,6 +229,71 @@ fn draid_survives_any_loss_within_parity() {
     }
 }
 
+#[test]
+fn distributed_spare_stands_in_and_leaves() {
+    let kind = GroupKind::Draid {
+        nparity: 1,
+        ndata: 2,
+        nspares: 1,
+    };
+    let (env, mem) = mem_env(3);
+    let disks: Vec<_> = (0..5)
+        .map(|i| mem.add(&format!("/d{i}"), 128 << 20))
+        .collect();
+    let tree = VdevTree::create(env.clone(), 77, &specs(kind, 5, 12), 4).unwrap();
+    let rng = SeededRng::new(9);
+    let r = Rig {
+        tree,
+        env,
+        mem,
+        disks,
+        rng,
+    };
+    r.tree.init_labels(&pool_keys(&r.tree), &[0], 4).unwrap();
+    let unit = r.tree.top(0).unwrap().alloc_unit();
+    let at = |i: u64| i * 7 * unit;
+    let blocks: Vec<Block> = (0..20).map(|i| r.block(4096 * (1 + i % 9))).collect();
+    for (i, b) in blocks.iter().enumerate() {
+        r.tree.write(0, at(i as u64), b, 5).unwrap();
+    }
+    let victim = r.tree.leaves()[2].guid();
+    r.tree.fault(victim, true).unwrap();
+    let spare = r.tree.attach_dspare(victim, 0, 4711, 6, 9).unwrap();
+    assert_eq!(spare.name(), "draid1-0-0");
+    assert_eq!(
+        r.tree
+            .attach_dspare(victim, 0, 4712, 6, 9)
+            .unwrap_err()
+            .kind,
+        Kind::Busy
+    );
+    let scrub = |lost: bool| {
+        let mut resilvered = 0;
+        for (i, b) in blocks.iter().enumerate() {
+            let o = r.scrub(at(i as u64), b, 5).unwrap();
+            assert!(o.data == **b && (lost || o.bad.is_empty()));
+            resilvered += o.resilvered;
+        }
+        resilvered
+    };
+    assert!(scrub(false) > 0);
+    spare.dtl_remove_range(0, 9);
+    assert_eq!(scrub(false), 0);
+    // The spare capacity makes another loss harmless: wherever the spare's place is, one column
+    // of a stripe is missing at most.
+    for d in [0, 1, 3, 4] {
+        r.disks[d].fail_reads.store(true, Relaxed);
+        let good = (0..20)
+            .filter(|i| r.read(at(*i), &blocks[*i as usize], 5).is_ok())
+            .count();
+        assert_eq!(good, 20);
+        r.disks[d].fail_reads.store(false, Relaxed);
+    }
+    r.tree.detach(4711).unwrap();
+    assert_eq!(r.tree.online(victim).unwrap(), State::Healthy);
+    assert_eq!(scrub(false), 0);
+}
+
 /// Blocks of removed vdevs: found through the mapping, split ones too, with a bad copy of one piece.
 #[test]
 fn removed_vdevs_are_read_through_their_mapping() {
@@ -325,6 +390,15 @@ fn a_child_that_missed_a_txg_is_not_believed_and_then_resilvered() {
         // Without the DTL the stale child would have been blamed.
         let o = r.scrub(0, &b, 10).unwrap();
         assert!(o.bad.is_empty() && o.resilvered > 0);
+        // A stranger at the same path is not let in.
+        r.tree.offline(leaf.guid(), false).unwrap();
+        label::clear(&*r.disks[2]).unwrap();
+        assert_eq!(r.tree.online(leaf.guid()).unwrap(), State::CantOpen);
+        assert_eq!(leaf.aux(), Aux::BadLabel);
+        let top = r.tree.top(0).unwrap();
+        let config = r.tree.label_config(&p, &top, &leaf, 9);
+        label::write_config(&*r.disks[2], &config, LabelSet::All).unwrap();
+        assert_eq!(r.tree.online(leaf.guid()).unwrap(), State::Healthy);
         leaf.dtl_remove_range(10, 11);
         assert!(leaf.dtl_is_empty());
         assert!(r.scrub(0, &b, 10).unwrap().bad.is_empty());

@@ -404,23 +404,32 @@ impl VdevTree {
     }
 
     /// Flushes the write caches of all leaves written since the last call. A leaf whose flush fails
-    /// has lost the writes of `txg`; that is an error only where redundancy does not cover it.
+    /// has lost those writes (its DTL gets their txgs and, unless it is 0, `txg`); that is an error
+    /// only where redundancy does not cover it.
     pub fn flush_dirty(&self, txg: Txg) -> Result<()> {
-        let leaves: Vec<(Arc<Vdev>, Arc<Vdev>)> = self
-            .tops()
-            .iter()
-            .flat_map(|t| t.leaves().into_iter().map(move |l| (t.clone(), l)))
-            .filter(|(_, l)| l.dirty.swap(false, Relaxed))
-            .collect();
+        let mut leaves: Vec<(Arc<Vdev>, Arc<Vdev>)> = Vec::new();
+        let mut txgs = Vec::new();
+        for top in self.tops().iter() {
+            for leaf in top.leaves() {
+                if let Some(range) = leaf.take_dirty() {
+                    leaves.push((top.clone(), leaf));
+                    txgs.push(range);
+                }
+            }
+        }
         let done = self.on_leaves(&leaves, |_, _, device| device.flush());
         let mut lost: HashMap<u64, Error> = HashMap::new();
-        for ((top, leaf), r) in leaves.iter().zip(done) {
-            if let Err(e) = r {
-                leaf.dtl_add(txg);
-                // What distributed spares had there is lost as well.
-                top.dspares().iter().for_each(|d| d.dtl_add(txg));
-                lost.insert(leaf.guid(), e);
+        for (((top, leaf), range), r) in leaves.iter().zip(txgs).zip(done) {
+            let Err(e) = r else { continue };
+            let named = (txg != 0).then_some((txg, txg));
+            // What distributed spares had there is lost as well.
+            let spares = top.dspares();
+            for v in spares.into_iter().chain([&**leaf]) {
+                for (first, last) in range.into_iter().chain(named) {
+                    v.dtl_add_range(first, last.saturating_add(1));
+                }
             }
+            lost.insert(leaf.guid(), e);
         }
         if lost.is_empty() {
             return Ok(());

@@ -216,6 +216,21 @@ impl WriteBatch<'_> {
         Ok(item)
     }
 
+    /// [`WriteBatch::write`] for many blocks `(vdev, offset, data)`, with parity computed on all
+    /// cores. The results of [`WriteBatch::submit`] are in no particular order then. On an error
+    /// some blocks are added and some are not.
+    pub fn write_many(&self, blocks: &[(u64, u64, &Block)]) -> Result<()> {
+        let error: Mutex<Option<Error>> = Mutex::new(None);
+        self.tree.env.cpu.par_for(blocks.len(), &|i| {
+            let (vdev, offset, data) = blocks[i];
+            if let Err(e) = self.write(vdev, offset, data) {
+                lock(&error).get_or_insert(e);
+            }
+        });
+        let error = lock(&error).take();
+        error.map_or(Ok(()), Err)
+    }
+
     /// Sends everything and waits. One result per added block, in order: an error means that too
     /// few leaves have it to read it back. A leaf that failed a write gets the txg into its DTL.
     pub fn submit(self) -> Vec<Result<()>> {
@@ -242,6 +257,7 @@ impl WriteBatch<'_> {
             .collect();
         self.tree.env.cpu.par_io(jobs.len(), &|i| {
             let (leaf, _, ops, results) = &jobs[i];
+            leaf.soil(self.txg);
             let ops = std::mem::take(&mut *lock(ops));
             *lock(results) = leaf.batch(ops).into_iter().map(|(_, r)| r).collect();
         });

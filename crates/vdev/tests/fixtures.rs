@@ -319,3 +319,50 @@ fn label_configs_come_back_as_they_were() {
         }
     }
 }
+
+/// What zdb says of labels we wrote.
+#[test]
+fn openzfs_reads_our_labels() {
+    use disk::{NvList, Uberblock, Value};
+    use vdev::{keys, DevSpec, GroupKind, TopSpec};
+    let Some(oz) = testkit::or_skip(testkit::OpenZfs::get()) else {
+        return;
+    };
+    let dir = testkit::TempDir::new("labels").unwrap();
+    let paths: Vec<_> = (0..3)
+        .map(|i| dir.image(&format!("l{i}.img"), 64 << 20).unwrap())
+        .collect();
+    let env = env_linux::linux_env();
+    let devices = paths
+        .iter()
+        .map(|p| DevSpec::file(p.to_str().unwrap()))
+        .collect();
+    let spec = TopSpec::new(GroupKind::Raidz { nparity: 1 }, devices);
+    let tree = VdevTree::create(env, 0x1234_5678_9abc, &[spec], 4).unwrap();
+    let mut pool = NvList::new();
+    pool.set("version", 5000u64)
+        .set("name", "lupool")
+        .set("state", 0u64);
+    pool.set("features_for_read", Value::NvList(NvList::new()));
+    tree.init_labels(&pool, &[0], 4).unwrap();
+    tree.top(0).unwrap().set_u64(keys::METASLAB_ARRAY, 33);
+    let ub = Uberblock {
+        version: 5000,
+        txg: 7,
+        guid_sum: tree.guid_sum(),
+        timestamp: 1_700_000_000,
+        ..Uberblock::default()
+    };
+    tree.commit(&pool, &ub, &[0], &[0], false).unwrap();
+    for p in &paths {
+        let text = oz.labels(p).unwrap();
+        assert!(
+            text.contains("labels = 0 1 2 3") && text.contains("name: 'lupool'"),
+            "{text}"
+        );
+        assert!(
+            text.contains("type: 'raidz'") && text.contains("txg: 7"),
+            "{text}"
+        );
+    }
+}

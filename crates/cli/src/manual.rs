@@ -234,6 +234,16 @@ fn properties(page: &mut Page, table: &[Info], class: &[Class]) {
         if !p.default.is_empty() && p.default != "-" {
             text.push_str(&format!(" Default: {}.", p.default));
         }
+        let only = match p.kinds {
+            "" => disk::props::pool(p.name).and_then(|s| s.only),
+            _ => disk::props::dataset(p.name).and_then(|s| s.only),
+        };
+        if let Some(only) = only {
+            text.push_str(&format!(
+                " This version lets only {} be set.",
+                only.join(", ")
+            ));
+        }
         page.item(&tag, &text);
     }
 }

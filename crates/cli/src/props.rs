@@ -87,7 +87,17 @@ impl Info {
         match self.form {
             Form::Date | Form::DateSeconds | Form::Text => (heading, false),
             Form::Word => {
-                let longest = self.values.split(" | ").map(str::len).max().unwrap_or(0);
+                let stored = match self.kinds {
+                    "" => disk::props::pool(self.name).map(|p| p.kind),
+                    _ => disk::props::dataset(self.name).map(|p| p.kind),
+                };
+                // Words that are understood but not offered count too.
+                let stored = match stored {
+                    Some(disk::props::Kind::Index(words)) => words,
+                    _ => &[],
+                };
+                let words = self.values.split(" | ").chain(stored.iter().map(|w| w.0));
+                let longest = words.map(str::len).max().unwrap_or(0);
                 (heading.max(longest), true)
             }
             _ => (heading.max(5), true),
@@ -238,5 +248,94 @@ mod tests {
         assert!(!is_written_property("written"));
         assert_eq!(dataset_form("userobjused@0"), Form::Size);
         assert_eq!(dataset_form("a:b"), Form::Text);
+    }
+
+    /// The tables here and those that decide what is stored say the same.
+    #[test]
+    fn agree_with_the_stored_ones() {
+        use disk::props::{Class as Stored, Kind, PoolSet};
+        let words = |kind: &Kind| match kind {
+            Kind::Index(list) => {
+                let mut w: Vec<&str> = list.iter().map(|w| w.0).collect();
+                w.sort_unstable();
+                Some(w)
+            }
+            _ => None,
+        };
+        let shown = |p: &Info| {
+            (p.form == Form::Word).then(|| {
+                let mut w: Vec<&str> = p.values.split(" | ").collect();
+                w.sort_unstable();
+                w
+            })
+        };
+        // Some words are understood without being offered.
+        let offered = |shown: Option<Vec<&str>>, stored: Option<Vec<&str>>| match (shown, stored) {
+            (Some(a), Some(b)) => {
+                const SILENT: [&str; 3] = ["noparity", "noacl", "posixacl"];
+                a.iter().all(|w| b.contains(w))
+                    && b.iter().all(|w| a.contains(w) || SILENT.contains(w))
+            }
+            (a, b) => a == b,
+        };
+        let mut wrong = Vec::new();
+        let visible: Vec<&str> = DATASET
+            .iter()
+            .filter(|p| p.visible)
+            .map(|p| p.name)
+            .collect();
+        let stored: Vec<&str> = disk::props::DATASET
+            .iter()
+            .filter(|p| !p.hidden)
+            .map(|p| p.name)
+            .collect();
+        if visible != stored {
+            wrong.push(format!("datasets: {visible:?}\nstored: {stored:?}"));
+        }
+        for p in DATASET.iter().filter(|p| p.visible) {
+            let Some(s) = disk::props::dataset(p.name) else {
+                continue;
+            };
+            let class = match s.class {
+                Stored::ReadOnly => Class::ReadOnly,
+                Stored::Local => Class::Local,
+                Stored::Inherit => Class::Inherit,
+                Stored::Once | Stored::OnceDefault => Class::Once,
+            };
+            let types: u8 = p
+                .kinds
+                .chars()
+                .map(|c| 1 << "FVSB".find(c).unwrap_or(7))
+                .sum();
+            if (p.column, p.class, types) != (s.column, class, s.types.0) {
+                wrong.push(format!("{}: {:?} {:?}", p.name, p, s));
+            }
+            if !offered(shown(p), words(&s.kind)) {
+                wrong.push(format!(
+                    "{}: {:?}, stored {:?}",
+                    p.name,
+                    shown(p),
+                    words(&s.kind)
+                ));
+            }
+        }
+        for p in POOL.iter().filter(|p| p.visible) {
+            let Some(s) = disk::props::pool(p.name) else {
+                wrong.push(format!("pool property {} is not stored", p.name));
+                continue;
+            };
+            if p.column != s.column || (p.class == Class::ReadOnly) != (s.set == PoolSet::Never) {
+                wrong.push(format!("{}: {:?} {:?}", p.name, p, s));
+            }
+            if !offered(shown(p), words(&s.kind)) {
+                wrong.push(format!(
+                    "{}: {:?}, stored {:?}",
+                    p.name,
+                    shown(p),
+                    words(&s.kind)
+                ));
+            }
+        }
+        assert!(wrong.is_empty(), "{}", wrong.join("\n"));
     }
 }

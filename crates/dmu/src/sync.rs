@@ -583,7 +583,10 @@ impl Objset {
         }
         debug_assert!(used >= 0, "object {} uses {used} bytes", job.dn.object());
         let used = used.max(0) as u64;
-        let mut flags = job.s.flags & !dnode::flags::SPILL_BLKPTR | p.policy.accounting_flags;
+        let mut flags = job.s.flags & !dnode::flags::SPILL_BLKPTR;
+        if job.dn.object() < crate::PROJECTUSED_OBJECT {
+            flags |= p.policy.accounting_flags;
+        }
         if p.policy.used_bytes {
             flags |= dnode::flags::USED_BYTES;
         }

@@ -239,6 +239,15 @@ impl Dmu {
         SyncGroup { txg, objsets }
     }
 
+    /// Object sets changed in syncing context of `txg` since the last call, in order of id.
+    pub fn take_dirty_objsets(&self, txg: Txg) -> Vec<Arc<Objset>> {
+        let mut l = std::mem::take(
+            &mut self.objsets.lock().unwrap_or_else(|e| e.into_inner())[txg as usize & 3],
+        );
+        l.sort_by_key(|o| o.id());
+        l
+    }
+
     /// Group `txg` is on disk.
     pub fn end_sync(&self, txg: Txg) {
         self.dirty[txg as usize & 3].store(0, Ordering::Relaxed);

@@ -10,7 +10,9 @@ fn main() {
     let kind = match args[1].as_str() {
         "single" => GroupKind::Single,
         "mirror" => GroupKind::Mirror,
-        k => GroupKind::Raidz { nparity: k.trim_start_matches("raidz").parse().unwrap() },
+        k => GroupKind::Raidz {
+            nparity: k.trim_start_matches("raidz").parse().unwrap(),
+        },
     };
     let devices = args[2..].iter().map(DevSpec::file).collect();
     let spec = CreateSpec {
@@ -18,7 +20,10 @@ fn main() {
         tops: vec![TopSpec::new(kind, devices)],
         version,
         features: if version == 5000 {
-            feature::FEATURES.iter().filter(|f| f.supported && f.default_on).collect()
+            feature::FEATURES
+                .iter()
+                .filter(|f| f.supported && f.default_on)
+                .collect()
         } else {
             Vec::new()
         },
@@ -27,7 +32,13 @@ fn main() {
         tunables: Tunables::default(),
     };
     let pool = Pool::create(env_linux::linux_env(), spec, &|_, os, tx| {
-        let mut o = FsOptions::new(version, zpl::Time { sec: 1_700_000_000, nsec: 5 });
+        let mut o = FsOptions::new(
+            version,
+            zpl::Time {
+                sec: 1_700_000_000,
+                nsec: 5,
+            },
+        );
         o.project_quota = version == 5000;
         create_fs(os, tx, &o)
     })

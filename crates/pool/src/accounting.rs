@@ -4,9 +4,7 @@
 use base::Result;
 use disk::dnode::flags;
 use disk::{DnodePhys, ObjType};
-use dmu::{
-    NewObject, Objset, Tx, GROUPUSED_OBJECT, PROJECTUSED_OBJECT, USERUSED_OBJECT,
-};
+use dmu::{NewObject, Objset, Tx, GROUPUSED_OBJECT, PROJECTUSED_OBJECT, USERUSED_OBJECT};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 use zap::Zap;
@@ -34,9 +32,11 @@ fn u64_at(b: &[u8], at: usize) -> Option<u64> {
 pub fn owner(p: &DnodePhys) -> Option<Owner> {
     let b = &p.bonus;
     match p.bonus_type {
-        ObjType::ZNODE => {
-            Some(Owner { uid: u64_at(b, 128)?, gid: u64_at(b, 136)?, project: 0 })
-        }
+        ObjType::ZNODE => Some(Owner {
+            uid: u64_at(b, 128)?,
+            gid: u64_at(b, 136)?,
+            project: 0,
+        }),
         ObjType::SA => {
             let magic = u32::from_le_bytes(b.get(..4)?.try_into().ok()?);
             let info = u16::from_le_bytes(b.get(4..6)?.try_into().ok()?);
@@ -46,8 +46,16 @@ pub fn owner(p: &DnodePhys) -> Option<Owner> {
             }
             let h = (info >> 10) as usize * 8;
             let pflags = u64_at(b, h + 48)?;
-            let project = if pflags & PFLAG_PROJID != 0 { u64_at(b, h + 128)? } else { 0 };
-            Some(Owner { uid: u64_at(b, h + 24)?, gid: u64_at(b, h + 32)?, project })
+            let project = if pflags & PFLAG_PROJID != 0 {
+                u64_at(b, h + 128)?
+            } else {
+                0
+            };
+            Some(Owner {
+                uid: u64_at(b, h + 24)?,
+                gid: u64_at(b, h + 32)?,
+                project,
+            })
         }
         _ => None,
     }
@@ -77,8 +85,11 @@ impl Accounting {
             } else {
                 0
             };
-            let objects =
-                if p.flags & flags::USEROBJUSED_ACCOUNTED != 0 { sign } else { 0 };
+            let objects = if p.flags & flags::USEROBJUSED_ACCOUNTED != 0 {
+                sign
+            } else {
+                0
+            };
             for (kind, id) in [(0, o.uid), (1, o.gid), (2, o.project)] {
                 let e = s.by_id.entry((kind, id)).or_default();
                 e.0 += bytes;
@@ -89,8 +100,7 @@ impl Accounting {
 
     /// Applies what was collected and forgets it. `projects`: project quota is enabled.
     pub fn apply(&self, os: &Arc<Objset>, tx: &Tx, projects: bool) -> Result<()> {
-        let sums =
-            std::mem::take(&mut *self.sums.lock().unwrap_or_else(|e| e.into_inner()));
+        let sums = std::mem::take(&mut *self.sums.lock().unwrap_or_else(|e| e.into_inner()));
         for ((kind, id), (bytes, objects)) in sums.by_id {
             if kind == 2 && !projects {
                 continue;
@@ -105,7 +115,10 @@ impl Accounting {
                     let dn = os.claim(
                         tx,
                         object,
-                        &NewObject { obj_type: ObjType::USERGROUP_USED, ..NewObject::default() },
+                        &NewObject {
+                            obj_type: ObjType::USERGROUP_USED,
+                            ..NewObject::default()
+                        },
                     )?;
                     Zap::new(&dn).create(tx, 0)?;
                     dn

@@ -36,7 +36,9 @@ pub(crate) fn read_nvlist(mos: &Arc<Objset>, object: u64) -> Result<NvList> {
         .ok_or_else(|| base::Error::damaged(format!("packed nvlist {object} without length")))?;
     let i = dn.info();
     if len > (i.max_blkid + 1) * i.block_size as u64 || len > 64 << 20 {
-        return Err(base::Error::damaged(format!("packed nvlist {object} of {len} bytes")));
+        return Err(base::Error::damaged(format!(
+            "packed nvlist {object} of {len} bytes"
+        )));
     }
     let mut b = vec![0; len as usize];
     dn.read(0, &mut b)?;

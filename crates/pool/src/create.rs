@@ -69,7 +69,11 @@ pub(crate) fn add_tops(tree: &VdevTree, space: &Space) -> Result<()> {
             asize: t.asize(),
             ashift: t.ashift(),
             ms_shift: t.metaslab_shift(),
-            class: if t.is_log() { Class::Log } else { Class::Normal },
+            class: if t.is_log() {
+                Class::Log
+            } else {
+                Class::Normal
+            },
             deflate_ratio: t.deflate_ratio(),
             children: t.children().len().max(1) as u64,
             align: 0,
@@ -91,18 +95,29 @@ impl Pool {
             bail!(Invalid, "pool version {} does not exist", spec.version);
         }
         let guid = env.rng.u64() | 1;
-        let tree = Arc::new(VdevTree::create(env.clone(), guid, &spec.tops, TXG_INITIAL)?);
+        let tree = Arc::new(VdevTree::create(
+            env.clone(),
+            guid,
+            &spec.tops,
+            TXG_INITIAL,
+        )?);
         let space = Arc::new(Space::new());
         add_tops(&tree, &space)?;
         let zio = Arc::new(Zio::new(
             Arc::new(TreeDevices::new(tree.clone())),
             Arc::new(SpaceAllocator(space.clone())),
-            ZioOptions { cache_bytes: spec.tunables.cache_bytes, writable: true },
+            ZioOptions {
+                cache_bytes: spec.tunables.cache_bytes,
+                writable: true,
+            },
         ));
         let dmu = Dmu::new(
             env.clone(),
             zio.clone(),
-            DmuOptions { dirty_max: spec.tunables.dirty_max, first_txg: TXG_INITIAL },
+            DmuOptions {
+                dirty_max: spec.tunables.dirty_max,
+                first_txg: TXG_INITIAL,
+            },
         );
         let group = dmu.begin_sync();
         let tx = dmu.syncing_tx(group.txg);
@@ -113,7 +128,10 @@ impl Pool {
         let dir = mos.claim(
             &tx,
             1,
-            &NewObject { obj_type: ObjType::OBJECT_DIRECTORY, ..NewObject::default() },
+            &NewObject {
+                obj_type: ObjType::OBJECT_DIRECTORY,
+                ..NewObject::default()
+            },
         )?;
         let z = Zap::new(&dir);
         z.create(&tx, 0)?;
@@ -156,7 +174,13 @@ impl Pool {
         if vdev_zaps {
             create_vdev_zaps(&mos, &tx, &tree, &*features)?;
         }
-        let dsl = Arc::new(Dsl::create(&mos, &tx, version, features.clone(), &spec.name)?);
+        let dsl = Arc::new(Dsl::create(
+            &mos,
+            &tx,
+            version,
+            features.clone(),
+            &spec.name,
+        )?);
         let deferred =
             Bpobj::create_with(&mos, &tx, version, false, 16 << 10, codec::compress::OFF)?;
         z.add_u64(&tx, "sync_bplist", deferred.object())?;
@@ -203,15 +227,9 @@ impl Pool {
             let zap = t.get_u64(keys::ZAP_TOP).unwrap_or(0);
             let count = pool.space.metaslab_count(t.id());
             let f: &dyn MapFeatures = &*pool;
-            let array = pool.maps.create_top(
-                &tx,
-                f,
-                t.id(),
-                zap,
-                t.ashift(),
-                t.metaslab_shift(),
-                count,
-            )?;
+            let array =
+                pool.maps
+                    .create_top(&tx, f, t.id(), zap, t.ashift(), t.metaslab_shift(), count)?;
             t.set_u64(keys::METASLAB_ARRAY, array);
         }
         let ds = pool.dsl.create_root_dataset(&tx, Default::default())?;
@@ -220,7 +238,8 @@ impl Pool {
         pool.log_in(&tx, &spec.command, 0)?;
         // From here on nothing can fail but the devices.
         let tops: Vec<u64> = pool.tree.tops().iter().map(|t| t.id()).collect();
-        pool.tree.init_labels(&pool.label_base(0, 0), &tops, TXG_INITIAL)?;
+        pool.tree
+            .init_labels(&pool.label_base(0, 0), &tops, TXG_INITIAL)?;
         pool.first_group(&tx)?;
         pool.sync()?;
         Ok(pool)
@@ -267,7 +286,10 @@ fn create_vdev_zaps(
 impl Pool {
     /// Checks a name of the new pool's devices for use by this very process.
     pub fn uses_path(&self, path: &str) -> bool {
-        self.tree.leaves().iter().any(|l| l.path().as_deref() == Some(path))
+        self.tree
+            .leaves()
+            .iter()
+            .any(|l| l.path().as_deref() == Some(path))
     }
 
     /// The directory entry `key` of the MOS.

@@ -29,7 +29,9 @@ impl OpenSet {
 
 /// A native property's number as it is in effect, default included.
 pub fn prop_number(ds: &Dataset, name: &str) -> Result<u64> {
-    let Some(p) = disk::props::dataset(name) else { bail!(Invalid, "no property {name}") };
+    let Some(p) = disk::props::dataset(name) else {
+        bail!(Invalid, "no property {name}")
+    };
     if let Some((v, _)) = ds.prop(name, p.inheritable())? {
         if let Some(n) = v.int() {
             return Ok(n);
@@ -40,11 +42,20 @@ pub fn prop_number(ds: &Dataset, name: &str) -> Result<u64> {
 
 impl Pool {
     pub(crate) fn open_set(&self, object: u64) -> Option<Arc<OpenSet>> {
-        self.sets.lock().unwrap_or_else(|e| e.into_inner()).get(&object).cloned()
+        self.sets
+            .lock()
+            .unwrap_or_else(|e| e.into_inner())
+            .get(&object)
+            .cloned()
     }
 
     pub(crate) fn open_sets(&self) -> Vec<Arc<OpenSet>> {
-        self.sets.lock().unwrap_or_else(|e| e.into_inner()).values().cloned().collect()
+        self.sets
+            .lock()
+            .unwrap_or_else(|e| e.into_inner())
+            .values()
+            .cloned()
+            .collect()
     }
 
     /// How blocks of a dataset are written, from its properties.
@@ -53,8 +64,8 @@ impl Pool {
         let f = self.features();
         let num = |name: &str| prop_number(ds, name);
         let lz4 = f.is_active("org.illumos:lz4_compress");
-        let (alg, level) = compress::from_property(num("compression")?)
-            .unwrap_or((compress::ON, 0));
+        let (alg, level) =
+            compress::from_property(num("compression")?).unwrap_or((compress::ON, 0));
         let checksum = match num("checksum")? {
             0 | 1 => codec::checksum::FLETCHER4,
             n => (n & 0xff) as u8,
@@ -100,7 +111,11 @@ impl Pool {
             policy.accounting_flags &= !flags::USEROBJUSED_ACCOUNTED;
         }
         os.set_policy(policy);
-        let set = Arc::new(OpenSet { ds: ds.clone(), os: os.clone(), zil: OnceLock::new() });
+        let set = Arc::new(OpenSet {
+            ds: ds.clone(),
+            os: os.clone(),
+            zil: OnceLock::new(),
+        });
         if !readonly && os.os_type() != os_type::META {
             let store = Arc::new(Store::new(self.me()?, os.clone()));
             let header = Header::decode(&os.zil_header())?;
@@ -113,7 +128,10 @@ impl Pool {
 
     /// Forgets an open dataset; the caller has synced it and uses it no more.
     pub fn close_dataset(&self, object: u64) {
-        self.sets.lock().unwrap_or_else(|e| e.into_inner()).remove(&object);
+        self.sets
+            .lock()
+            .unwrap_or_else(|e| e.into_inner())
+            .remove(&object);
     }
 
     /// Properties changed: blocks written from now on follow them.
@@ -131,7 +149,11 @@ impl Pool {
         if !tx.is_syncing() {
             bail!(Invalid, "object sets are made in syncing context");
         }
-        let size = if self.version() < 15 { os_phys::SIZE_V1 } else { os_phys::SIZE_V3 };
+        let size = if self.version() < 15 {
+            os_phys::SIZE_V1
+        } else {
+            os_phys::SIZE_V3
+        };
         let policy = self.write_policy(ds)?;
         let os = ds.create_objset(tx, os_type, size, policy.clone())?;
         if policy.accounting_flags != 0 {

@@ -6,7 +6,7 @@ use space::{AllocReq, Class, Space};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::Arc;
 use vdev::{ReadReq, VdevTree};
-use zio::{Allocator, Devices, PhysWrite, Purpose};
+use zio::{Allocator, Devices, PhysWrite, Purpose, ReadOne};
 
 /// [`Devices`] over a [`VdevTree`].
 pub struct TreeDevices {
@@ -16,7 +16,10 @@ pub struct TreeDevices {
 
 impl TreeDevices {
     pub fn new(tree: Arc<VdevTree>) -> TreeDevices {
-        let d = TreeDevices { tree, min_alloc: AtomicUsize::new(512) };
+        let d = TreeDevices {
+            tree,
+            min_alloc: AtomicUsize::new(512),
+        };
         d.refresh();
         d
     }
@@ -46,7 +49,9 @@ impl Devices for TreeDevices {
     }
 
     fn deflate(&self, vdev: u64, asize: u64) -> u64 {
-        self.tree.top(vdev).map_or(asize, |t| asize / base::SECTOR * t.deflate_ratio())
+        self.tree
+            .top(vdev)
+            .map_or(asize, |t| asize / base::SECTOR * t.deflate_ratio())
     }
 
     fn read(
@@ -57,8 +62,32 @@ impl Devices for TreeDevices {
         verify: &(dyn Fn(&[u8]) -> bool + Sync),
     ) -> Result<Vec<u8>> {
         self.tree
-            .read(ReadReq { vdev: dva.vdev(), offset: dva.offset(), psize, birth, verify })
+            .read(ReadReq {
+                vdev: dva.vdev(),
+                offset: dva.offset(),
+                psize,
+                birth,
+                verify,
+            })
             .map(|r| r.data)
+    }
+
+    fn read_many(&self, reqs: &[ReadOne]) -> Vec<Result<Vec<u8>>> {
+        let reqs: Vec<ReadReq> = reqs
+            .iter()
+            .map(|r| ReadReq {
+                vdev: r.dva.vdev(),
+                offset: r.dva.offset(),
+                psize: r.psize,
+                birth: r.birth,
+                verify: r.verify,
+            })
+            .collect();
+        self.tree
+            .read_many(&reqs)
+            .into_iter()
+            .map(|r| r.map(|o| o.data))
+            .collect()
     }
 
     fn write(&self, writes: &[PhysWrite], txg: Txg) -> Result<()> {
@@ -101,7 +130,13 @@ impl Allocator for SpaceAllocator {
         };
         let mut copies = copies;
         loop {
-            match self.0.alloc(&AllocReq { class, copies, txg, size_on, hint }) {
+            match self.0.alloc(&AllocReq {
+                class,
+                copies,
+                txg,
+                size_on,
+                hint,
+            }) {
                 Ok(v) => return Ok(v.iter().map(|e| e.dva()).collect()),
                 // Ditto copies are a bonus: fewer are better than a full pool that cannot commit.
                 Err(e) if e.kind == Kind::NoSpace && copies > 1 && purpose == Purpose::Metadata => {

@@ -50,7 +50,10 @@ pub struct Tunables {
 
 impl Default for Tunables {
     fn default() -> Self {
-        Tunables { cache_bytes: 256 << 20, dirty_max: 256 << 20 }
+        Tunables {
+            cache_bytes: 256 << 20,
+            dirty_max: 256 << 20,
+        }
     }
 }
 
@@ -175,7 +178,8 @@ impl MapFeatures for Pool {
         self.features.is_enabled("com.delphix:log_spacemap") && self.vdev_zaps
     }
     fn count_histogram(&self, tx: &Tx, delta: i64) -> Result<()> {
-        self.features.activate(tx, "com.delphix:spacemap_histogram", delta)
+        self.features
+            .activate(tx, "com.delphix:spacemap_histogram", delta)
     }
     fn activate_log(&self, tx: &Tx) -> Result<()> {
         if self.features.is_active("com.delphix:log_spacemap") {

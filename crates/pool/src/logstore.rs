@@ -16,7 +16,10 @@ pub(crate) struct Store {
 
 impl Store {
     pub fn new(pool: Arc<Pool>, os: Arc<Objset>) -> Store {
-        Store { pool: Arc::downgrade(&pool), os }
+        Store {
+            pool: Arc::downgrade(&pool),
+            os,
+        }
     }
 
     fn pool(&self) -> Result<Arc<Pool>> {
@@ -28,14 +31,12 @@ impl Store {
 }
 
 impl LogBlocks for Store {
-    fn read_block(
-        &self,
-        bp: &BlkPtr,
-        verify: &(dyn Fn(&[u8]) -> bool + Sync),
-    ) -> Result<Vec<u8>> {
+    fn read_block(&self, bp: &BlkPtr, verify: &(dyn Fn(&[u8]) -> bool + Sync)) -> Result<Vec<u8>> {
         let pool = self.pool()?;
         bp.sanity(pool.zio.devices.vdevs())?;
-        pool.zio.devices.read(&bp.dva(0), bp.psize(), bp.physical_birth(), verify)
+        pool.zio
+            .devices
+            .read(&bp.dva(0), bp.psize(), bp.physical_birth(), verify)
     }
 
     fn read_data(&self, bp: &BlkPtr) -> Result<Block> {
@@ -45,7 +46,9 @@ impl LogBlocks for Store {
     fn claim(&self, bp: &BlkPtr, txg: Txg) -> Result<()> {
         let pool = self.pool()?;
         for d in bp.dvas() {
-            pool.zio.allocator.claim(d.vdev(), d.offset(), d.asize(), txg)?;
+            pool.zio
+                .allocator
+                .claim(d.vdev(), d.offset(), d.asize(), txg)?;
         }
         Ok(())
     }
@@ -65,7 +68,9 @@ impl LogStore for Store {
     }
 
     fn write_block(&self, bp: &BlkPtr, data: Block) -> Result<()> {
-        self.pool()?.zio.write_now(&bp.dva(0), data, bp.logical_birth())
+        self.pool()?
+            .zio
+            .write_now(&bp.dva(0), data, bp.logical_birth())
     }
 
     fn flush(&self) -> Result<()> {

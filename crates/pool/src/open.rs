@@ -7,8 +7,8 @@ use crate::logstore::Store;
 use crate::sync::SyncState;
 use crate::{MapLoader, Pool, Shared, SpaceMaps, Tunables, VERSION_FEATURES};
 use base::{bail, Error, Kind, Result, Txg};
-use disk::uberblock::Uberblock;
 use disk::dsl::BpobjPhys;
+use disk::uberblock::Uberblock;
 use disk::{feature, NvList};
 use dmu::{Dmu, DmuOptions, Objset};
 use dsl::{Bpobj, Dsl, FeatureStore, Features, NoFeatures};
@@ -23,7 +23,7 @@ use zil::Header;
 use zio::{Zio, ZioOptions};
 
 /// How to open.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct OpenOptions {
     pub readonly: bool,
     /// New name, if it shall be renamed.
@@ -33,18 +33,6 @@ pub struct OpenOptions {
     /// Newest uberblock to use.
     pub txg: Option<Txg>,
     pub tunables: Tunables,
-}
-
-impl Default for OpenOptions {
-    fn default() -> Self {
-        OpenOptions {
-            readonly: false,
-            name: None,
-            missing_log: false,
-            txg: None,
-            tunables: Tunables::default(),
-        }
-    }
 }
 
 struct Engine {
@@ -64,31 +52,40 @@ fn copy_paths(from: &VdevTree, to: &VdevTree) {
     }
 }
 
-fn engine(
-    env: &Env,
-    tree: Arc<VdevTree>,
-    ub: &Uberblock,
-    opts: &OpenOptions,
-) -> Result<Engine> {
+fn engine(env: &Env, tree: Arc<VdevTree>, ub: &Uberblock, opts: &OpenOptions) -> Result<Engine> {
     let space = Arc::new(Space::new());
     let zio = Arc::new(Zio::new(
         Arc::new(TreeDevices::new(tree.clone())),
         Arc::new(SpaceAllocator(space.clone())),
-        ZioOptions { cache_bytes: opts.tunables.cache_bytes, writable: !opts.readonly },
+        ZioOptions {
+            cache_bytes: opts.tunables.cache_bytes,
+            writable: !opts.readonly,
+        },
     ));
     let dmu = Dmu::new(
         env.clone(),
         zio.clone(),
-        DmuOptions { dirty_max: opts.tunables.dirty_max, first_txg: ub.txg + 1 },
+        DmuOptions {
+            dirty_max: opts.tunables.dirty_max,
+            first_txg: ub.txg + 1,
+        },
     );
     let policy = mos_policy(ub.version, &NoFeatures);
     let mos = Objset::open(&dmu, 0, &ub.rootbp, policy, opts.readonly)
         .map_err(|e| e.context("the pool's meta object set"))?;
-    Ok(Engine { tree, space, zio, dmu, mos })
+    Ok(Engine {
+        tree,
+        space,
+        zio,
+        dmu,
+        mos,
+    })
 }
 
 fn directory(mos: &Arc<Objset>, key: &str) -> Result<Option<u64>> {
-    Zap::new(&mos.hold(1)?).get(key).map_err(|e| e.context(format!("MOS directory entry {key}")))
+    Zap::new(&mos.hold(1)?)
+        .get(key)
+        .map_err(|e| e.context(format!("MOS directory entry {key}")))
 }
 
 fn need(mos: &Arc<Objset>, key: &str) -> Result<u64> {
@@ -139,7 +136,15 @@ impl Pool {
             }
         }
         let tree1 = Arc::new(untrusted);
-        let first = engine(&env, tree1.clone(), &ub, &OpenOptions { readonly: true, ..opts.clone() })?;
+        let first = engine(
+            &env,
+            tree1.clone(),
+            &ub,
+            &OpenOptions {
+                readonly: true,
+                ..opts.clone()
+            },
+        )?;
         let object = need(&first.mos, "config")?;
         let trusted = read_nvlist(&first.mos, object)?;
         drop(first);
@@ -147,11 +152,18 @@ impl Pool {
 
         let tree = VdevTree::from_config(env.clone(), trusted.need_nvlist(keys::pool::VDEV_TREE)?)?;
         copy_paths(&tree1, &tree);
-        tree.open(if opts.readonly { Access::Read } else { Access::Exclusive });
+        tree.open(if opts.readonly {
+            Access::Read
+        } else {
+            Access::Exclusive
+        });
         tree.validate(ub.txg, true);
         tree.propagate();
         if tree.guid_sum() != ub.guid_sum {
-            bail!(NoDevice, "the devices found do not add up to the pool (bad guid sum)");
+            bail!(
+                NoDevice,
+                "the devices found do not add up to the pool (bad guid sum)"
+            );
         }
         for t in tree.tops().iter() {
             if t.is_concrete() && !t.state().usable() && !(t.is_log() && opts.missing_log) {
@@ -235,7 +247,8 @@ impl Pool {
             maps.open_logs(z)?;
         }
         maps.give_hints(&e.space)?;
-        e.space.set_loader(Some(Arc::new(MapLoader(Arc::downgrade(&maps)))));
+        e.space
+            .set_loader(Some(Arc::new(MapLoader(Arc::downgrade(&maps)))));
         let mut dtls = HashMap::new();
         for leaf in e.tree.leaves() {
             if let Some(o) = leaf.get_u64(keys::DTL).filter(|o| *o != 0) {
@@ -348,7 +361,9 @@ impl Pool {
 
     /// Old software leaves blocks to be freed by the next group on `sync_bplist`.
     fn empty_deferred(self: &Arc<Self>) -> Result<()> {
-        let Some(object) = self.directory("sync_bplist")? else { return Ok(()) };
+        let Some(object) = self.directory("sync_bplist")? else {
+            return Ok(());
+        };
         if Bpobj::open(&self.mos, object)?.is_empty() {
             return Ok(());
         }
@@ -405,12 +420,22 @@ impl Pool {
 
     /// Stops without exporting: everything is written, the pool is found active at the next start.
     pub fn close(&self) -> Result<()> {
-        let r = if self.readonly { Ok(()) } else { self.sync().map(|_| ()) };
+        let r = if self.readonly {
+            Ok(())
+        } else {
+            self.sync().map(|_| ())
+        };
         let mut st = self.sync_state();
         st.closed = true;
         drop(st);
         self.space.set_loader(None);
         self.tree.close();
-        r.map_err(|e| if e.kind == Kind::Suspended { e } else { e.context("closing the pool") })
+        r.map_err(|e| {
+            if e.kind == Kind::Suspended {
+                e
+            } else {
+                e.context("closing the pool")
+            }
+        })
     }
 }

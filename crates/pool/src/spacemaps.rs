@@ -90,7 +90,9 @@ fn map_bytes(mos: &Objset, object: u64, len: u64) -> Result<Vec<u8>> {
     let dn = mos.hold(object)?;
     let i = dn.info();
     if len > (i.max_blkid + 1).saturating_mul(i.block_size as u64) || len > 1 << 32 {
-        return Err(Error::damaged(format!("space map {object} claims {len} bytes")));
+        return Err(Error::damaged(format!(
+            "space map {object} claims {len} bytes"
+        )));
     }
     let mut b = vec![0; len as usize];
     dn.read(0, &mut b)?;
@@ -99,7 +101,10 @@ fn map_bytes(mos: &Objset, object: u64, len: u64) -> Result<Vec<u8>> {
 
 impl SpaceMaps {
     pub fn new(mos: Arc<Objset>) -> SpaceMaps {
-        SpaceMaps { mos, inner: Mutex::default() }
+        SpaceMaps {
+            mos,
+            inner: Mutex::default(),
+        }
     }
 
     fn lock(&self) -> MutexGuard<'_, Inner> {
@@ -144,10 +149,15 @@ impl SpaceMaps {
 
     fn ensure_unflushed(&self, tx: &Tx, id: u64) -> Result<()> {
         let mut inner = self.lock();
-        let Some(top) = inner.tops.get_mut(&id) else { bail!(Damaged, "no vdev {id}") };
+        let Some(top) = inner.tops.get_mut(&id) else {
+            bail!(Damaged, "no vdev {id}")
+        };
         if top.unflushed_object == 0 {
             if top.zap == 0 {
-                bail!(Damaged, "vdev {id} has no vdev ZAP, which log_spacemap needs");
+                bail!(
+                    Damaged,
+                    "vdev {id} has no vdev ZAP, which log_spacemap needs"
+                );
             }
             let dn = self.mos.alloc(
                 tx,
@@ -176,7 +186,14 @@ impl SpaceMaps {
         ms_shift: u32,
         count: u64,
     ) -> Result<()> {
-        let mut top = Top { array, ashift, ms_shift, unflushed_object: 0, zap, ms: Vec::new() };
+        let mut top = Top {
+            array,
+            ashift,
+            ms_shift,
+            unflushed_object: 0,
+            zap,
+            ms: Vec::new(),
+        };
         let mut bytes = vec![0; count as usize * 8];
         if array != 0 {
             self.mos.hold(array)?.read(0, &mut bytes)?;
@@ -203,7 +220,13 @@ impl SpaceMaps {
                 (p.length, p.alloc)
             };
             let unflushed = at(&unflushed);
-            top.ms.push(Ms { object, len, alloc, unflushed, pending: Unflushed::default() });
+            top.ms.push(Ms {
+                object,
+                len,
+                alloc,
+                unflushed,
+                pending: Unflushed::default(),
+            });
         }
         self.lock().tops.insert(id, top);
         Ok(())
@@ -223,13 +246,25 @@ impl SpaceMaps {
         for (txg, object) in logs {
             let (p, _) = read_map(&self.mos, object)?;
             let bytes = map_bytes(&self.mos, object, p.length)?;
-            inner.logs.insert(txg, Log { object, len: p.length, alloc: p.alloc });
+            inner.logs.insert(
+                txg,
+                Log {
+                    object,
+                    len: p.length,
+                    alloc: p.alloc,
+                },
+            );
             for op in replay::log_ops(&bytes) {
                 let (vdev, op) = op?;
-                let Some(top) = inner.tops.get_mut(&vdev) else { continue };
+                let Some(top) = inner.tops.get_mut(&vdev) else {
+                    continue;
+                };
                 let m = (op.offset >> top.ms_shift) as usize;
                 let Some(ms) = top.ms.get_mut(m) else {
-                    bail!(Damaged, "log space map of group {txg}: entry outside of vdev {vdev}");
+                    bail!(
+                        Damaged,
+                        "log space map of group {txg}: entry outside of vdev {vdev}"
+                    );
                 };
                 if ms.unflushed != 0 && txg >= ms.unflushed {
                     ms.pending.add(op)?;
@@ -277,7 +312,9 @@ impl SpaceMaps {
     pub fn load(&self, vdev: u64, ms: u64) -> Result<base::RangeSet> {
         let (object, len, pending, start, end, shift) = {
             let inner = self.lock();
-            let Some(top) = inner.tops.get(&vdev) else { bail!(Damaged, "no vdev {vdev}") };
+            let Some(top) = inner.tops.get(&vdev) else {
+                bail!(Damaged, "no vdev {vdev}")
+            };
             let Some(m) = top.ms.get(ms as usize) else {
                 bail!(Damaged, "no metaslab {ms} on vdev {vdev}")
             };
@@ -285,14 +322,22 @@ impl SpaceMaps {
             let end = (ms + 1) << top.ms_shift;
             (m.object, m.len, m.pending.clone(), start, end, top.ashift)
         };
-        let bytes = if object == 0 { Vec::new() } else { map_bytes(&self.mos, object, len)? };
+        let bytes = if object == 0 {
+            Vec::new()
+        } else {
+            map_bytes(&self.mos, object, len)?
+        };
         let mut free = replay(start, end, replay::map_ops(&bytes, shift, start))?;
         pending.apply_to(&mut free, start, end)?;
         Ok(free)
     }
 
     fn new_map(&self, tx: &Tx, f: &dyn MapFeatures) -> Result<u64> {
-        let bonus = if f.histogram() { FULL_BONUS } else { SMALL_BONUS };
+        let bonus = if f.histogram() {
+            FULL_BONUS
+        } else {
+            SMALL_BONUS
+        };
         let dn = self.mos.alloc(
             tx,
             &NewObject {
@@ -350,7 +395,9 @@ impl SpaceMaps {
         if top.ms[m as usize].object == 0 {
             let o = self.new_map(tx, f)?;
             top.ms[m as usize].object = o;
-            self.mos.hold(top.array)?.write(tx, m * 8, &o.to_le_bytes())?;
+            self.mos
+                .hold(top.array)?
+                .write(tx, m * 8, &o.to_le_bytes())?;
         }
         Ok(())
     }
@@ -397,7 +444,14 @@ impl SpaceMaps {
             let object = self.new_map(tx, f)?;
             let zdn = self.mos.hold(inner.log_zap)?;
             Zap::new(&zdn).add_int_key(tx, txg, object)?;
-            inner.logs.insert(txg, Log { object, len: 0, alloc: 0 });
+            inner.logs.insert(
+                txg,
+                Log {
+                    object,
+                    len: 0,
+                    alloc: 0,
+                },
+            );
         }
         for c in changes {
             let Some(top) = inner.tops.get_mut(&c.vdev) else {
@@ -414,11 +468,17 @@ impl SpaceMaps {
             }
             for (free, set) in [(false, &c.allocs), (true, &c.frees)] {
                 for (s, e) in set.iter() {
-                    ms.pending.add(space::SmOp { free, offset: s, len: e - s })?;
+                    ms.pending.add(space::SmOp {
+                        free,
+                        offset: s,
+                        len: e - s,
+                    })?;
                 }
             }
         }
-        let Some(log) = inner.logs.get_mut(&txg) else { bail!(Damaged, "log of {txg} lost") };
+        let Some(log) = inner.logs.get_mut(&txg) else {
+            bail!(Damaged, "log of {txg} lost")
+        };
         let mut w = Writer::new(BLOCK_LOG, log.len, true);
         replay::write_log(&mut w, changes, pass as u64, txg)?;
         let bytes = w.finish();
@@ -469,39 +529,35 @@ impl SpaceMaps {
         // A condensed map is written once per group, in the first pass, when everything recorded so
         // far is what the allocator calls recorded.
         let worth = pass == 1 && ms.len > 4 * block_size as u64;
-        let free = if worth { Some(space.free_ranges(vdev, m)?) } else { None };
+        let free = if worth {
+            Some(space.free_ranges(vdev, m)?)
+        } else {
+            None
+        };
         match free {
             Some(free) if replay::should_condense(ms.len, block_size as u64, &free) => {
                 self.mos.hold(ms.object)?.free_range(tx, 0, u64::MAX)?;
                 let mut w = Writer::new(block_size, 0, f.v2());
-                replay::write_condensed(
-                    &mut w,
-                    (start, end),
-                    &free,
-                    shift,
-                    pass as u64,
-                    tx.txg(),
-                )?;
+                replay::write_condensed(&mut w, (start, end), &free, shift, pass as u64, tx.txg())?;
                 let bytes = w.finish();
                 self.append(tx, ms.object, 0, &bytes)?;
                 ms.len = bytes.len() as u64;
             }
             _ => {
                 let mut w = Writer::new(block_size, ms.len, f.v2());
-                replay::write_map(
-                    &mut w,
-                    (allocs, frees),
-                    start,
-                    shift,
-                    pass as u64,
-                    tx.txg(),
-                )?;
+                replay::write_map(&mut w, (allocs, frees), start, shift, pass as u64, tx.txg())?;
                 let bytes = w.finish();
                 self.append(tx, ms.object, ms.len, &bytes)?;
                 ms.len += bytes.len() as u64;
             }
         }
-        self.put_header(tx, ms.object, ms.len, ms.alloc, Some(space.histogram(vdev, m)?))
+        self.put_header(
+            tx,
+            ms.object,
+            ms.len,
+            ms.alloc,
+            Some(space.histogram(vdev, m)?),
+        )
     }
 
     /// In the first pass, before any change of this group is recorded: brings the metaslabs that
@@ -534,7 +590,9 @@ impl SpaceMaps {
             n = waiting.len();
         }
         for (_, id, m) in waiting.into_iter().take(n) {
-            let Some(top) = inner.tops.get_mut(&id) else { continue };
+            let Some(top) = inner.tops.get_mut(&id) else {
+                continue;
+            };
             let pending = std::mem::take(&mut top.ms[m as usize].pending);
             self.append_own(
                 tx,
@@ -555,7 +613,14 @@ impl SpaceMaps {
             let object = self.new_map(tx, f)?;
             let zdn = self.mos.hold(inner.log_zap)?;
             Zap::new(&zdn).add_int_key(tx, txg, object)?;
-            inner.logs.insert(txg, Log { object, len: 0, alloc: 0 });
+            inner.logs.insert(
+                txg,
+                Log {
+                    object,
+                    len: 0,
+                    alloc: 0,
+                },
+            );
         }
         let oldest = inner
             .tops
@@ -585,7 +650,11 @@ impl SpaceMaps {
         ranges: &base::RangeSet,
     ) -> Result<u64> {
         let object = if object == 0 {
-            let bonus = if f.histogram() { FULL_BONUS } else { SMALL_BONUS };
+            let bonus = if f.histogram() {
+                FULL_BONUS
+            } else {
+                SMALL_BONUS
+            };
             let dn = self.mos.alloc(
                 tx,
                 &NewObject {
@@ -641,6 +710,12 @@ impl SpaceMaps {
 
 impl Ms {
     fn none() -> Ms {
-        Ms { object: 0, len: 0, alloc: 0, unflushed: 0, pending: Unflushed::default() }
+        Ms {
+            object: 0,
+            len: 0,
+            alloc: 0,
+            unflushed: 0,
+            pending: Unflushed::default(),
+        }
     }
 }

@@ -84,7 +84,10 @@ impl Pool {
             let r = f(pool, tx);
             *out.lock().unwrap_or_else(|e| e.into_inner()) = Some(r);
         });
-        self.tasks.lock().unwrap_or_else(|e| e.into_inner()).push(task);
+        self.tasks
+            .lock()
+            .unwrap_or_else(|e| e.into_inner())
+            .push(task);
         loop {
             let mut st = self.sync_state();
             if let Some(r) = slot.lock().unwrap_or_else(|e| e.into_inner()).take() {
@@ -103,7 +106,10 @@ impl Pool {
 
     /// Why the pool does no I/O any more, if so.
     pub fn suspended(&self) -> Option<Error> {
-        self.suspended.lock().unwrap_or_else(|e| e.into_inner()).clone()
+        self.suspended
+            .lock()
+            .unwrap_or_else(|e| e.into_inner())
+            .clone()
     }
 
     /// Closes the open group and writes it.
@@ -126,8 +132,7 @@ impl Pool {
     }
 
     fn write_group(&self, st: &mut SyncState) -> Result<Txg> {
-        let tasks =
-            std::mem::take(&mut *self.tasks.lock().unwrap_or_else(|e| e.into_inner()));
+        let tasks = std::mem::take(&mut *self.tasks.lock().unwrap_or_else(|e| e.into_inner()));
         let group = self.dmu.begin_sync();
         let txg = group.txg;
         let tx = self.dmu.syncing_tx(txg);
@@ -171,9 +176,11 @@ impl Pool {
                 break;
             }
         }
-        let freed =
-            self.dsl.free_some(tx, FREE_BUDGET, &mut |bp| self.zio.free(bp, txg))?;
-        self.more_to_free.store(freed >= FREE_BUDGET, Ordering::Relaxed);
+        let freed = self
+            .dsl
+            .free_some(tx, FREE_BUDGET, &mut |bp| self.zio.free(bp, txg))?;
+        self.more_to_free
+            .store(freed >= FREE_BUDGET, Ordering::Relaxed);
         st.config_dirty |= self.feature_store().is_some_and(|f| f.take_label_changed());
         st.config_dirty |= self.take_config_dirty();
         self.converge(tx, st)?;
@@ -212,7 +219,10 @@ impl Pool {
         let mut first = true;
         while os.is_dirty_in(tx.txg()) {
             let inner = ds.hooks(tx)?;
-            let hooks = Hooks { inner: &inner, acct: accounted.then_some(&acct) };
+            let hooks = Hooks {
+                inner: &inner,
+                acct: accounted.then_some(&acct),
+            };
             if let Some(bp) = os.sync(tx, 1, &hooks)? {
                 root = Some(bp);
             }
@@ -305,7 +315,13 @@ impl Pool {
         } else {
             (Vec::new(), self.tree.uberblock_targets(self.env.rng.u64()))
         };
-        self.tree.commit(&self.label_base(st.state, txg), &ub, &dirty, &targets, false)?;
+        self.tree.commit(
+            &self.label_base(st.state, txg),
+            &ub,
+            &dirty,
+            &targets,
+            false,
+        )?;
         st.uberblock = ub;
         Ok(())
     }

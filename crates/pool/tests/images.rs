@@ -24,7 +24,10 @@ fn spec(dir: &TempDir, kind: GroupKind, n: usize, version: u64) -> CreateSpec {
         tops: vec![TopSpec::new(kind, devices)],
         version,
         features: if version == 5000 {
-            feature::FEATURES.iter().filter(|f| f.supported && f.default_on).collect()
+            feature::FEATURES
+                .iter()
+                .filter(|f| f.supported && f.default_on)
+                .collect()
         } else {
             Vec::new()
         },
@@ -35,7 +38,10 @@ fn spec(dir: &TempDir, kind: GroupKind, n: usize, version: u64) -> CreateSpec {
 }
 
 fn create(dir: &TempDir, kind: GroupKind, n: usize, version: u64) -> Arc<Pool> {
-    let now = zpl::Time { sec: 1_700_000_000, nsec: 5 };
+    let now = zpl::Time {
+        sec: 1_700_000_000,
+        nsec: 5,
+    };
     Pool::create(env(), spec(dir, kind, n, version), &|_, os, tx| {
         let mut o = FsOptions::new(version, now);
         o.project_quota = version == 5000;
@@ -45,7 +51,9 @@ fn create(dir: &TempDir, kind: GroupKind, n: usize, version: u64) -> Arc<Pool> {
 }
 
 fn check(dir: &TempDir) {
-    let Some(z) = or_skip(OpenZfs::get()) else { return };
+    let Some(z) = or_skip(OpenZfs::get()) else {
+        return;
+    };
     if let Err(e) = z.check(dir.path(), "tank") {
         panic!("{e}");
     }
@@ -82,9 +90,14 @@ fn layouts_and_reopening() {
             let root = pool.dsl.root().unwrap();
             pool.task(move |pool, tx| {
                 let ds =
-                    pool.dsl.create_fs(tx, &root, &format!("fs{round}"), Default::default())?;
+                    pool.dsl
+                        .create_fs(tx, &root, &format!("fs{round}"), Default::default())?;
                 let os = pool.new_objset(tx, &ds, disk::os_type::ZFS)?;
-                create_fs(&os, tx, &FsOptions::new(5000, zpl::Time { sec: 1, nsec: 0 }))
+                create_fs(
+                    &os,
+                    tx,
+                    &FsOptions::new(5000, zpl::Time { sec: 1, nsec: 0 }),
+                )
             })
             .unwrap();
             if round == 2 {

@@ -13,14 +13,22 @@ use zpl::{create_fs, Cred, FsOptions, Mount, New, NoLog, Props, SpaceInfo, Write
 struct Rich;
 impl SpaceInfo for Rich {
     fn space(&self) -> zpl::Space {
-        zpl::Space { referenced: 0, available: 1 << 30, objects: 0, objects_free: 1 << 40 }
+        zpl::Space {
+            referenced: 0,
+            available: 1 << 30,
+            objects: 0,
+            objects_free: 1 << 40,
+        }
     }
 }
 
 struct Lcg(u64);
 impl Lcg {
     fn next(&mut self, n: u64) -> u64 {
-        self.0 = self.0.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+        self.0 = self
+            .0
+            .wrapping_mul(6364136223846793005)
+            .wrapping_add(1442695040888963407);
         (self.0 >> 33) % n.max(1)
     }
 }
@@ -28,7 +36,12 @@ impl Lcg {
 fn make(dir: &TempDir, kind: GroupKind, n: usize, version: u64, ashift: u32) -> Arc<Pool> {
     let devices = (0..n)
         .map(|i| {
-            DevSpec::file(dir.image(&format!("d{i}.img"), 200 << 20).unwrap().to_str().unwrap())
+            DevSpec::file(
+                dir.image(&format!("d{i}.img"), 200 << 20)
+                    .unwrap()
+                    .to_str()
+                    .unwrap(),
+            )
         })
         .collect();
     let mut top = TopSpec::new(kind, devices);
@@ -38,16 +51,28 @@ fn make(dir: &TempDir, kind: GroupKind, n: usize, version: u64, ashift: u32) -> 
         tops: vec![top],
         version,
         features: if version == 5000 {
-            feature::FEATURES.iter().filter(|f| f.supported && f.default_on).collect()
+            feature::FEATURES
+                .iter()
+                .filter(|f| f.supported && f.default_on)
+                .collect()
         } else {
             Vec::new()
         },
         extra: vec![],
         command: "zpool create tank".into(),
-        tunables: Tunables { cache_bytes: 32 << 20, dirty_max: 16 << 20 },
+        tunables: Tunables {
+            cache_bytes: 32 << 20,
+            dirty_max: 16 << 20,
+        },
     };
     Pool::create(env_linux::linux_env(), spec, &|_, os, tx| {
-        let mut o = FsOptions::new(version, zpl::Time { sec: 1_700_000_000, nsec: 5 });
+        let mut o = FsOptions::new(
+            version,
+            zpl::Time {
+                sec: 1_700_000_000,
+                nsec: 5,
+            },
+        );
         o.project_quota = version == 5000;
         create_fs(os, tx, &o)
     })
@@ -64,7 +89,10 @@ fn open_fs(pool: &Arc<Pool>) -> Arc<Zfs> {
         &set.os,
         Mount {
             clock: pool.env.clock.clone(),
-            props: Props { project_quota: pool.version() == 5000, ..Props::default() },
+            props: Props {
+                project_quota: pool.version() == 5000,
+                ..Props::default()
+            },
             space: Arc::new(Rich),
             log: Arc::new(NoLog),
             pool_version: pool.version(),
@@ -119,7 +147,8 @@ fn run(kind: GroupKind, n: usize, version: u64, ashift: u32, seed: u64) {
                 3 => {
                     let to = format!("file{}", r.next(150));
                     if let Some(d) = model.get(&name).cloned() {
-                        zfs.rename(&top, name.as_bytes(), &top, to.as_bytes(), 0, &root).unwrap();
+                        zfs.rename(&top, name.as_bytes(), &top, to.as_bytes(), 0, &root)
+                            .unwrap();
                         model.remove(&name);
                         model.insert(to, d);
                     }
@@ -142,7 +171,8 @@ fn run(kind: GroupKind, n: usize, version: u64, ashift: u32, seed: u64) {
                             _ => 0,
                         })
                         .collect();
-                    zfs.write(&z, off as u64, &data, WriteOpts::default()).unwrap();
+                    zfs.write(&z, off as u64, &data, WriteOpts::default())
+                        .unwrap();
                     if len > 0 {
                         if d.len() < off + len {
                             d.resize(off + len, 0);

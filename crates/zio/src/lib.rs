@@ -13,4 +13,4 @@ pub mod swap;
 
 pub use cache::Cache;
 pub use pipeline::{Prepared, WriteSpec, Zio, ZioOptions};
-pub use seam::{Allocator, Devices, PhysWrite, Purpose};
+pub use seam::{Allocator, Devices, PhysWrite, Purpose, ReadOne};

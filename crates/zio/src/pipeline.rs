@@ -1,7 +1,7 @@
 //! The read and write pipelines (pool format §7, §12–14; behaviour §8, §9).
 
 use crate::cache::Cache;
-use crate::seam::{Allocator, Devices, PhysWrite, Purpose};
+use crate::seam::{Allocator, Devices, PhysWrite, Purpose, ReadOne};
 use crate::swap;
 use base::{bail, roundup, Block, Error, Kind, Result, Txg};
 use codec::{checksum, compress};
@@ -172,25 +172,7 @@ impl Zio {
     /// The PSIZE bytes of the block, verified, from whichever copy is good.
     pub fn read_raw(&self, bp: &BlkPtr, depth: u32) -> Result<Vec<u8>> {
         let mut last = Error::damaged(format!("no address in {bp:?}"));
-        let salt = self.salt();
-        let alg = bp.checksum_alg();
-        let want = bp.checksum();
-        let swapped = !bp.is_little_endian();
-        let truncated = bp.uses_crypt() && bp.obj_type() != ObjType::OBJSET;
-        let verify = |b: &[u8]| {
-            alg == checksum::OFF
-                || alg == checksum::NOPARITY
-                || checksum::compute(alg, b, swapped, &salt).is_ok_and(|mut got| {
-                    if truncated {
-                        if !checksum::is_dedup(alg) {
-                            got = [got[0] ^ got[2], got[1] ^ got[3], 0, 0];
-                        }
-                        got[..2] == want[..2]
-                    } else {
-                        got == want
-                    }
-                })
-        };
+        let verify = self.verifier(bp);
         if let Some(b) = self.pending_block(&bp.dva(0)) {
             if !bp.is_gang() && b.len() == bp.psize() {
                 return Ok(b.to_vec());
@@ -218,6 +200,81 @@ impl Zio {
         Err(last.context(format!("block {bp:?}")))
     }
 
+    /// Says whether PSIZE bytes are the ones the pointer means.
+    fn verifier(&self, bp: &BlkPtr) -> impl Fn(&[u8]) -> bool + Sync {
+        let salt = self.salt();
+        let alg = bp.checksum_alg();
+        let want = bp.checksum();
+        let swapped = !bp.is_little_endian();
+        let truncated = bp.uses_crypt() && bp.obj_type() != ObjType::OBJSET;
+        move |b: &[u8]| {
+            alg == checksum::OFF
+                || alg == checksum::NOPARITY
+                || checksum::compute(alg, b, swapped, &salt).is_ok_and(|mut got| {
+                    if truncated {
+                        if !checksum::is_dedup(alg) {
+                            got = [got[0] ^ got[2], got[1] ^ got[3], 0, 0];
+                        }
+                        got[..2] == want[..2]
+                    } else {
+                        got == want
+                    }
+                })
+        }
+    }
+
+    /// Reads many blocks, those not cached in one batch; results in order.
+    pub fn read_many(&self, bps: &[BlkPtr]) -> Vec<Result<Block>> {
+        let mut out: Vec<Option<Result<Block>>> = Vec::with_capacity(bps.len());
+        let mut missing = Vec::new();
+        for (i, bp) in bps.iter().enumerate() {
+            let plain = !bp.is_hole()
+                && !bp.is_embedded()
+                && !bp.is_gang()
+                && !bp.uses_crypt()
+                && bp.sanity(self.devices.vdevs()).is_ok()
+                && self.pending_block(&bp.dva(0)).is_none();
+            if !plain {
+                out.push(Some(self.read(bp)));
+            } else if let Some(b) = self.cache.get(bp) {
+                out.push(Some(Ok(b)));
+            } else {
+                out.push(None);
+                missing.push(i);
+            }
+        }
+        let verifiers: Vec<_> = missing.iter().map(|i| self.verifier(&bps[*i])).collect();
+        let reqs: Vec<ReadOne> = missing
+            .iter()
+            .zip(&verifiers)
+            .map(|(i, v)| ReadOne {
+                dva: bps[*i].dva(0),
+                psize: bps[*i].psize(),
+                birth: bps[*i].physical_birth(),
+                verify: v,
+            })
+            .collect();
+        let got = if reqs.is_empty() {
+            Vec::new()
+        } else {
+            self.devices.read_many(&reqs)
+        };
+        for (i, r) in missing.into_iter().zip(got) {
+            let bp = &bps[i];
+            out[i] = Some(match r.and_then(|raw| self.decode(bp, raw)) {
+                Ok(b) => {
+                    self.cache.insert(bp, b.clone());
+                    Ok(b)
+                }
+                // Other copies, and the bookkeeping of failures.
+                Err(_) => self.read(bp),
+            });
+        }
+        out.into_iter()
+            .map(|r| r.unwrap_or_else(|| Err(Error::damaged("a read was lost"))))
+            .collect()
+    }
+
     fn pending_block(&self, d: &Dva) -> Option<Block> {
         let p = self.pending.read().unwrap_or_else(|e| e.into_inner());
         if p.is_empty() {
@@ -231,8 +288,8 @@ impl Zio {
         [d.vdev(), d.offset(), bp.physical_birth(), 0]
     }
 
-    /// Children of the gang header at DVA `i`.
-    fn gang_header(&self, bp: &BlkPtr, i: usize) -> Result<Vec<BlkPtr>> {
+    /// Children of the gang header at DVA `i`; holes are empty places.
+    pub fn gang_header(&self, bp: &BlkPtr, i: usize) -> Result<Vec<BlkPtr>> {
         let dva = bp.dva(i);
         let verifier = Self::gang_verifier(bp);
         let verify =

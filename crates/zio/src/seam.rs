@@ -21,6 +21,14 @@ pub struct PhysWrite {
     pub data: Block,
 }
 
+/// One block of a batch of reads.
+pub struct ReadOne<'a> {
+    pub dva: Dva,
+    pub psize: usize,
+    pub birth: Txg,
+    pub verify: &'a (dyn Fn(&[u8]) -> bool + Sync),
+}
+
 /// The devices below.
 pub trait Devices: Send + Sync {
     /// Number of top-level slots, holes included.
@@ -38,6 +46,12 @@ pub trait Devices: Send + Sync {
         birth: Txg,
         verify: &(dyn Fn(&[u8]) -> bool + Sync),
     ) -> Result<Vec<u8>>;
+    /// Reads many blocks as parallel as the devices allow; results in order.
+    fn read_many(&self, reqs: &[ReadOne]) -> Vec<Result<Vec<u8>>> {
+        reqs.iter()
+            .map(|r| self.read(&r.dva, r.psize, r.birth, r.verify))
+            .collect()
+    }
     /// Writes all; returns when every device has accepted its part (not flushed). An error means
     /// that some block could not be stored with enough redundancy.
     fn write(&self, writes: &[PhysWrite], txg: Txg) -> Result<()>;

@@ -39,9 +39,8 @@ pub fn mount(args: &Parsed, cx: &mut Cx<'_>) -> Outcome {
             cx.complain(error, "mount", name)?;
         }
         if args.has("v") {
-            for name in &batch.done {
-                writeln!(cx.out, "mounted {name}")?;
-            }
+            let (done, all) = (batch.done.len(), batch.done.len() + batch.failed.len());
+            writeln!(cx.out, "Mounting ZFS filesystems: ({done}/{all})")?;
         }
         return Ok(i32::from(!batch.failed.is_empty()));
     }
@@ -190,7 +189,10 @@ mod tests {
             )],
         }));
         let (status, out, err) = run("mount -av", &mut fake);
-        assert_eq!((status, out.as_str()), (1, "mounted tank\n"));
+        assert_eq!(
+            (status, out.as_str()),
+            (1, "Mounting ZFS filesystems: (1/2)\n")
+        );
         assert_eq!(err, "cannot mount '/tank/a': directory is not empty\n");
         assert_eq!(run("umount -a", &mut fake).0, 1);
         fake.answer = None;

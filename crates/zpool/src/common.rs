@@ -101,10 +101,14 @@ pub fn one(args: &Parsed, what: &str) -> Result<String, Fail> {
     }
 }
 
-/// Reads `-o property=value` lists; names come out once each.
+/// What a pool property is, in complaints.
+pub const POOL_PROPERTY: &str = "pool or vdev property";
+
+/// Reads `-o property=value` lists; names come out once each. `what` they are to be names of.
 pub fn assignments<'a>(
     texts: impl Iterator<Item = &'a str>,
     known: fn(&str) -> Option<String>,
+    what: &str,
 ) -> Result<Vec<(String, String)>, Fail> {
     let mut out: Vec<(String, String)> = Vec::new();
     for text in texts {
@@ -112,7 +116,7 @@ pub fn assignments<'a>(
             Fail::Usage(format!("missing '=' for property=value argument '{text}'"))
         })?;
         let name = known(&name)
-            .ok_or_else(|| Fail::Error(format!("property '{name}' is not a valid property")))?;
+            .ok_or_else(|| Fail::Error(format!("property '{name}' is not a valid {what}")))?;
         if out.iter().any(|(n, _)| *n == name) {
             return Err(Fail::Error(format!(
                 "property '{name}' specified multiple times"

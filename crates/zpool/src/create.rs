@@ -52,7 +52,8 @@ pub fn create(args: &Parsed, cx: &mut Cx<'_>) -> Outcome {
             .map_err(|why| Fail::Error(format!("cannot create '{temp}': {why}")))?;
     }
 
-    let mut props = common::assignments(args.all("o"), common::pool_property)?;
+    let mut props =
+        common::assignments(args.all("o"), common::pool_property, common::POOL_PROPERTY)?;
     if props.iter().any(|(n, _)| n == "version")
         && props.iter().any(|(n, _)| n.starts_with("feature@"))
     {
@@ -60,7 +61,11 @@ pub fn create(args: &Parsed, cx: &mut Cx<'_>) -> Outcome {
             "'feature@' and 'version' properties cannot be specified together".into(),
         ));
     }
-    let mut fs_props = common::assignments(args.all("O"), common::dataset_property)?;
+    let mut fs_props = common::assignments(
+        args.all("O"),
+        common::dataset_property,
+        "file system property",
+    )?;
     if let Some(mountpoint) = args.get("m") {
         if fs_props.iter().any(|(n, _)| n == "mountpoint") {
             return Err(Fail::Error(

@@ -109,7 +109,11 @@ fn template(args: &Parsed, cx: &Cx<'_>, search: ImportScan) -> Result<PoolImport
     let mut mount_options = Vec::new();
     for text in args.all("o") {
         if text.contains('=') {
-            let one = common::assignments(std::iter::once(text), common::pool_property)?;
+            let one = common::assignments(
+                std::iter::once(text),
+                common::pool_property,
+                common::POOL_PROPERTY,
+            )?;
             for (name, value) in one {
                 if props.iter().any(|(n, _)| *n == name) {
                     return Err(Fail::Error(format!(

@@ -17,7 +17,9 @@ use zio::{Prepared, WriteSpec, Zio};
 const PASS_DONT_COMPRESS: u32 = 8;
 /// Blocks and bytes prepared in parallel at a time.
 const BATCH_BLOCKS: usize = 512;
-const BATCH_BYTES: usize = 32 << 20;
+const BATCH_BYTES: usize = 16 << 20;
+/// Queued bytes that are worth sending while the next batch is being transformed.
+const OVERLAP_BYTES: usize = 4 << 20;
 
 /// What the rooms above want to know of every block.
 pub trait SyncHooks {
@@ -510,10 +512,25 @@ impl Objset {
         }
         let slots: Vec<Mutex<Option<Result<Prepared>>>> =
             outs.iter().map(|_| Mutex::new(None)).collect();
-        self.dmu.env.cpu.par_for(outs.len(), &|n| {
-            let r = p.zio.prepare(&outs[n].spec, &outs[n].data);
-            *slots[n].lock().unwrap_or_else(|e| e.into_inner()) = Some(r);
-        });
+        let cpu = &self.dmu.env.cpu;
+        let (zio, txg) = (p.zio, p.txg);
+        let transform = || {
+            cpu.par_for(outs.len(), &|n| {
+                let r = zio.prepare(&outs[n].spec, &outs[n].data);
+                *slots[n].lock().unwrap_or_else(|e| e.into_inner()) = Some(r);
+            });
+        };
+        if zio.queued_bytes() >= OVERLAP_BYTES {
+            // The previous batch goes to the devices meanwhile.
+            let sent = Mutex::new(Ok(()));
+            cpu.par_io(2, &|n| match n {
+                0 => *sent.lock().unwrap_or_else(|e| e.into_inner()) = zio.drain(txg),
+                _ => transform(),
+            });
+            sent.into_inner().unwrap_or_else(|e| e.into_inner())?;
+        } else {
+            transform();
+        }
         for (o, slot) in outs.drain(..).zip(slots) {
             let prepared = slot
                 .into_inner()

@@ -66,7 +66,7 @@ impl Pool {
         let mut c = NvList::new();
         let s = self.shared();
         c.set(key::VERSION, s.version);
-        c.set(key::NAME, s.name.as_str());
+        c.set(key::NAME, s.label_name.as_deref().unwrap_or(&s.name));
         c.set(key::STATE, state);
         c.set(key::TXG, txg);
         c.set(key::POOL_GUID, self.tree.guid());

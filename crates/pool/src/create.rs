@@ -197,6 +197,7 @@ impl Pool {
             store,
             shared: Mutex::new(Shared {
                 name: spec.name.clone(),
+                label_name: None,
                 version,
                 extra: spec.extra.clone(),
             }),

@@ -92,9 +92,8 @@ impl Devices for TreeDevices {
 
     fn write(&self, writes: &[PhysWrite], txg: Txg) -> Result<()> {
         let batch = self.tree.write_batch(txg);
-        for w in writes {
-            batch.write(w.vdev, w.offset, &w.data)?;
-        }
+        let blocks: Vec<_> = writes.iter().map(|w| (w.vdev, w.offset, &w.data)).collect();
+        batch.write_many(&blocks)?;
         for r in batch.submit() {
             r?;
         }

@@ -13,6 +13,7 @@ mod devices;
 mod history;
 mod logstore;
 mod open;
+mod props;
 mod spacemaps;
 mod sync;
 
@@ -61,6 +62,8 @@ impl Default for Tunables {
 #[derive(Clone, Debug, Default)]
 pub struct Shared {
     pub name: String,
+    /// Name in the labels, where `name` is for this import only.
+    pub label_name: Option<String>,
     pub version: u64,
     /// Keys of the configuration such as `comment` and `compatibility`.
     pub extra: Vec<(String, String)>,

@@ -28,6 +28,8 @@ pub struct OpenOptions {
     pub readonly: bool,
     /// New name, if it shall be renamed.
     pub name: Option<String>,
+    /// `name` is for this import only: the labels keep the old one.
+    pub temporary: bool,
     /// Go on without log devices that are missing (their last records are lost).
     pub missing_log: bool,
     /// Newest uberblock to use.
@@ -229,7 +231,8 @@ impl Pool {
             }
         }
         let old_name = trusted.need_str(keys::pool::NAME)?.to_string();
-        let name = opts.name.clone().unwrap_or(old_name);
+        let name = opts.name.clone().unwrap_or_else(|| old_name.clone());
+        let label_name = opts.temporary.then_some(old_name);
         let dsl = Arc::new(Dsl::open(&e.mos, version, features.clone(), &name)?);
         let maps = Arc::new(SpaceMaps::new(e.mos.clone()));
         add_tops(&e.tree, &e.space)?;
@@ -281,6 +284,7 @@ impl Pool {
             store,
             shared: Mutex::new(Shared {
                 name,
+                label_name,
                 version,
                 extra,
             }),

@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, RwLock};
 
 /// Bytes of queued writes that trigger a submission.
-const QUEUE_BYTES: usize = 32 << 20;
+const QUEUE_BYTES: usize = 64 << 20;
 /// Size of a gang header without feature `dynamic_gang_header`.
 const GANG_HEADER: usize = 512;
 /// Pointers in such a header.
@@ -615,6 +615,11 @@ impl Zio {
             self.drain(txg)?;
         }
         Ok(())
+    }
+
+    /// Bytes waiting to be submitted.
+    pub fn queued_bytes(&self) -> usize {
+        self.queue.lock().unwrap_or_else(|e| e.into_inner()).bytes
     }
 
     /// Submits everything queued and returns when the devices have taken it (not flushed). Only

@@ -1,0 +1,64 @@
+//! Properties of the pool itself that are kept in the MOS: the ZAP `pool_props` (pool format §16.8).
+
+use crate::Pool;
+use base::{bail, Result};
+use disk::ObjType;
+use dmu::Tx;
+use dsl::PropValue;
+use zap::{Value, Zap};
+
+const OBJECT: &str = "pool_props";
+/// Pool version that has them.
+const VERSION_PROPS: u64 = 6;
+
+impl Pool {
+    fn props_object(&self) -> Result<Option<u64>> {
+        Ok(self.directory(OBJECT)?.filter(|o| *o != 0))
+    }
+
+    /// Every property stored, by name.
+    pub fn stored_props(&self) -> Result<Vec<(String, PropValue)>> {
+        let Some(object) = self.props_object()? else {
+            return Ok(Vec::new());
+        };
+        let dn = self.mos.hold(object)?;
+        let mut out = Vec::new();
+        for e in Zap::new(&dn).iter() {
+            let e = e?;
+            let value = match e.value.as_u64() {
+                Some(n) => PropValue::Int(n),
+                None => PropValue::Str(e.value.to_text()?),
+            };
+            out.push((e.text(), value));
+        }
+        out.sort_by(|a, b| a.0.cmp(&b.0));
+        Ok(out)
+    }
+
+    /// Stores a property, or with `None` takes it back to its default; in syncing context. Name and
+    /// value have been checked.
+    pub fn store_prop(&self, tx: &Tx, name: &str, value: Option<&PropValue>) -> Result<()> {
+        if self.version() < VERSION_PROPS {
+            bail!(
+                Unsupported,
+                "pool must be upgraded to set this property or value"
+            );
+        }
+        let object = match (self.props_object()?, value) {
+            (Some(o), _) => o,
+            (None, None) => return Ok(()),
+            (None, Some(_)) => {
+                let dn = zap::create_object(&self.mos, tx, ObjType::POOL_PROPS, 0)?;
+                Zap::new(&self.mos.hold(1)?).add_u64(tx, OBJECT, dn.object())?;
+                dn.object()
+            }
+        };
+        let dn = self.mos.hold(object)?;
+        let z = Zap::new(&dn);
+        match value {
+            Some(PropValue::Int(n)) => z.update_u64(tx, name, *n),
+            Some(PropValue::Str(s)) => z.update(tx, name, &Value::string(s)),
+            None => z.remove_if(tx, name).map(|_| ()),
+        }
+    }
+}

@@ -21,6 +21,43 @@ pub fn socket_path() -> PathBuf {
     )
 }
 
+/// Environment variable that names another cache file.
+pub const CACHE_VARIABLE: &str = "ZFS_FUSE_CACHE";
+
+/// The file in which the daemon remembers its pools: `ZFS_FUSE_CACHE` if set; root:
+/// `/var/lib/zfs/zpool.cache`, as zfs-fuse 0.7 has it; other users:
+/// `$XDG_STATE_HOME/zfs-fuse/zpool.cache`, or below `~/.local/state` without that variable.
+pub fn cache_path() -> PathBuf {
+    let env = |name: &str| std::env::var_os(name).filter(|v| !v.is_empty());
+    pick_cache(
+        env(CACHE_VARIABLE).map(PathBuf::from),
+        rustix::process::geteuid().as_raw(),
+        env("XDG_STATE_HOME").map(PathBuf::from),
+        env("HOME").map(PathBuf::from),
+    )
+}
+
+fn pick_cache(
+    named: Option<PathBuf>,
+    uid: u32,
+    state: Option<PathBuf>,
+    home: Option<PathBuf>,
+) -> PathBuf {
+    if let Some(path) = named {
+        return path;
+    }
+    if uid == 0 {
+        return "/var/lib/zfs/zpool.cache".into();
+    }
+    let base = state
+        .filter(|d| d.is_absolute())
+        .or_else(|| home.map(|h| h.join(".local/state")));
+    match base {
+        Some(dir) => dir.join("zfs-fuse/zpool.cache"),
+        None => format!("/tmp/zfs-fuse-{uid}/zpool.cache").into(),
+    }
+}
+
 fn pick(named: Option<PathBuf>, uid: u32, runtime: Option<PathBuf>) -> PathBuf {
     if let Some(path) = named {
         return path;
@@ -108,6 +145,29 @@ mod tests {
         assert_eq!(p(None, 7, Some("/no/such")), "/tmp/zfs-fuse-7/control.sock");
         assert_eq!(p(None, 7, Some("tmp")), "/tmp/zfs-fuse-7/control.sock");
         assert_eq!(p(None, 7, None), "/tmp/zfs-fuse-7/control.sock");
+    }
+
+    #[test]
+    fn cache_places() {
+        let p = |n: Option<&str>, u, s: Option<&str>, h: Option<&str>| {
+            let path = |x: Option<&str>| x.map(PathBuf::from);
+            pick_cache(path(n), u, path(s), path(h))
+                .to_string_lossy()
+                .into_owned()
+        };
+        assert_eq!(p(Some("/x/c"), 7, None, None), "/x/c");
+        assert_eq!(
+            p(None, 0, Some("/s"), Some("/h")),
+            "/var/lib/zfs/zpool.cache"
+        );
+        assert_eq!(
+            p(None, 7, Some("/s"), Some("/h")),
+            "/s/zfs-fuse/zpool.cache"
+        );
+        let home = "/h/.local/state/zfs-fuse/zpool.cache";
+        assert_eq!(p(None, 7, None, Some("/h")), home);
+        assert_eq!(p(None, 7, Some("s"), Some("/h")), home);
+        assert_eq!(p(None, 7, None, None), "/tmp/zfs-fuse-7/zpool.cache");
     }
 
     #[test]

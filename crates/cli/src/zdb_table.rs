@@ -1,5 +1,4 @@
-//! Options of `zdb`, the examiner of pools; it needs no daemon. An option whose flag is not marked
-//! as built is refused with a sentence: whoever builds it takes the mark away here.
+//! Options of `zdb`.
 
 use crate::table::{opt, sw, Complete, Sub};
 
@@ -7,46 +6,29 @@ use crate::table::{opt, sw, Complete, Sub};
 pub static ZDB: Sub = Sub {
     name: "zdb",
     aliases: &[],
-    about: "Examine ZFS pools and devices without changing them.",
-    operands: "[pool[/dataset] [object...]|device]",
+    about: "Show what is on the disks of a pool, and verify it.",
+    operands: "[pool[/dataset] [object]... | device]",
     flags: &[
-        sw('b', "Walk all blocks, count them, and report leaks.").later(),
-        sw(
-            'c',
-            "With -b: verify the checksums of metadata; twice: of all blocks.",
-        )
-        .many()
-        .later(),
-        sw('C', "Print the configuration.").later(),
-        sw('d', "List datasets; more often: objects and their blocks.")
-            .many()
-            .later(),
-        sw(
-            'e',
-            "The pool is not in the cache file: search its devices.",
-        )
-        .later(),
-        sw(
-            'F',
-            "Go back some transaction groups if the pool cannot be opened otherwise.",
-        )
-        .later(),
-        sw('h', "Print the history.").later(),
-        sw('i', "Print the intent logs.").many().later(),
-        sw('l', "Print the labels of a device.").many().later(),
-        sw('L', "Do not look for leaks.").later(),
-        sw('m', "Print metaslabs and space maps.").many().later(),
-        opt('p', "path", "With -e: where to search.").many().later(),
-        opt('R', "vdev:offset:size[:flags]", "Print a block.").later(),
-        sw('s', "Print I/O statistics.").later(),
-        sw('u', "Print the uberblock in use; with -l: all of a device.")
-            .many()
-            .later(),
-        sw('v', "Print more.").many().later(),
+        sw('l', "Labels of a device. With -u its uberblocks too. Twice: each label copy by itself."),
+        sw('u', "The uberblock the pool would be opened with."),
+        sw('C', "The configuration of the pool."),
+        sw('d', "Datasets. Twice: their objects. Three times: what objects hold. Four times: their block pointers.").many(),
+        sw('b', "Walk all blocks, count them, and compare with the space maps. Twice: by type.").many(),
+        sw('c', "With the walk: read all data and verify checksums. Twice: every copy.").many(),
+        sw('e', "The pool is not imported: look for its devices by their labels."),
+        opt('p', "path", "Directory with devices or images, or one of them, to look in; implies -e.").many(),
+        opt('U', "cachefile", "Take the list of devices from this cache file."),
+        opt('t', "txg", "Open the state as of this transaction group, or the newest before it."),
+        sw('V', "Print the version.").long("version"),
+        sw('h', "Print this help.").long("help"),
     ],
     text: &[
-        "Reads the devices directly, read-only. What it prints is meant for people who know the \
-         format, and changes from version to version.",
+        "Never writes. A pool that is imported while zdb reads it changes under its eyes; blocks \
+         freed meanwhile may then be reported as damaged or leaked.",
+        "Without -e the pool is found in the cache file of the daemon of whoever calls.",
+        "The exit status is 1 if something could not be read, and 2 if something is wrong with \
+         the pool: a block that cannot be read or verified, space that belongs to two blocks, or \
+         to none. Not compared are removed devices and what only a checkpoint holds.",
     ],
     complete: Complete::Pools,
     built: true,

@@ -1,0 +1,109 @@
+//! `zdb` on pools that OpenZFS made.
+
+use std::process::{Command, Output};
+use testkit::{fixture, or_skip};
+
+fn zdb(args: &[&str]) -> (Output, String) {
+    let out = Command::new(env!("CARGO_BIN_EXE_zdb"))
+        .args(args)
+        .output()
+        .unwrap();
+    let text = [&out.stdout[..], &out.stderr[..]].concat();
+    (out, String::from_utf8_lossy(&text).into_owned())
+}
+
+fn pool_of(fixture: &str) -> String {
+    let text = std::fs::read_to_string(fixture::file(fixture, "manifest.json").unwrap()).unwrap();
+    let (_, rest) = text.split_once("\"pool\": \"").unwrap();
+    rest.split_once('"').unwrap().0.to_string()
+}
+
+/// Blocks of all kinds of pools are found by the walk, no more and no less than the space maps say.
+#[test]
+fn no_leaks() {
+    for name in [
+        "single",
+        "raidz1-3",
+        "raidz2-5",
+        "raidz3-8",
+        "stripe-mirrors",
+        "gang",
+        "snapshots",
+        "clone-destroy",
+        "async-destroy",
+        "legacy-v1",
+        "legacy-v15",
+        "legacy-v23",
+        "legacy-v28",
+        "nofeatures",
+        "blockclone",
+        "copies",
+        "checksums",
+        "compression",
+        "recordsize",
+    ] {
+        let Some(dir) = or_skip(fixture::unpack(name)) else {
+            return;
+        };
+        let at = dir.path().to_str().unwrap();
+        let (out, text) = zdb(&["-p", at, "-bbcc", &pool_of(name)]);
+        assert!(
+            out.status.success() && text.contains("No leaks"),
+            "{name}: {text}"
+        );
+    }
+}
+
+#[test]
+fn damage_is_found() {
+    let Some(dir) = or_skip(fixture::unpack("damage-one-block")) else {
+        return;
+    };
+    let at = dir.path().to_str().unwrap();
+    let pool = pool_of("damage-one-block");
+    let (out, text) = zdb(&["-p", at, "-c", &pool]);
+    assert_eq!(out.status.code(), Some(2), "{text}");
+    assert!(text.contains("error: dataset"), "{text}");
+    // Only data are damaged, and -b does not read them.
+    let (out, text) = zdb(&["-p", at, "-b", &pool]);
+    assert!(out.status.success(), "{text}");
+}
+
+#[test]
+fn shown() {
+    let Some(dir) = or_skip(fixture::unpack("single")) else {
+        return;
+    };
+    let at = dir.path().to_str().unwrap();
+    let pool = pool_of("single");
+    let disk = dir.path().join("d0.img");
+    let disk = disk.to_str().unwrap();
+    let say = |args: &[&str]| {
+        let (out, text) = zdb(args);
+        assert!(out.status.success(), "{args:?}: {text}");
+        text
+    };
+    let labels = say(&["-lu", disk]);
+    assert!(labels.contains(&format!("name: '{pool}'")) && labels.contains("labels = 0 1 2 3"));
+    assert!(labels.contains("Uberblock[0]") && labels.contains("\ttxg = "));
+    assert!(say(&["-ll", disk]).contains("LABEL 3"));
+    assert!(say(&["-p", at, "-C", &pool]).contains("vdev_tree:"));
+    assert!(say(&["-p", at, "-u", &pool]).contains("rootbp = "));
+    let list = say(&["-p", at, "-d", &pool]);
+    assert!(list.contains(&format!("Dataset {pool} [ZPL]")), "{list}");
+    let objects = say(&["-p", at, "-dddd", &pool, "1"]);
+    assert!(
+        objects.contains("root_dataset = ") && objects.contains("L0 0 <0:"),
+        "{objects}"
+    );
+    for (args, code) in [
+        (&["-Q"][..], 2),
+        (&[], 2),
+        (&["-p", at, "nobody"], 1),
+        (&["-l", "/nowhere"], 1),
+        (&["-p", at, "-d", &pool, "x"], 2),
+    ] {
+        let (out, text) = zdb(args);
+        assert_eq!(out.status.code(), Some(code), "{args:?}: {text}");
+    }
+}

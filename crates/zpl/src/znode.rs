@@ -461,13 +461,13 @@ impl Znode {
 }
 
 /// Device number as stored → the kernel's 32-bit form (12 bits major, 20 bits minor, low byte of the
-/// minor first). File systems of version 5 made on Linux store major << 20 | minor; older software
-/// stored the C library's number, which for small numbers is the 32-bit form itself; numbers above
-/// 32 bits have the major in the high word.
+/// minor first). Linux software stores its own major << 20 | minor; old zfs-fuse (on file systems
+/// without system attributes, `legacy`) stored the 32-bit form itself, which for minors up to 255
+/// cannot be mistaken because the major would be 0; other systems have the major in the high word.
 pub fn rdev_to_linux(stored: u64, legacy: bool) -> u64 {
     let (major, minor) = if stored >> 32 != 0 {
         (stored >> 32, stored & 0xffff_ffff)
-    } else if legacy {
+    } else if legacy && stored >> 20 == 0 {
         return stored;
     } else {
         (stored >> 20, stored & 0xf_ffff)
@@ -475,12 +475,13 @@ pub fn rdev_to_linux(stored: u64, legacy: bool) -> u64 {
     minor & 0xff | (major & 0xfff) << 8 | (minor & 0xfff00) << 12
 }
 
-/// The kernel's 32-bit form → device number as stored.
+/// The kernel's 32-bit form → device number as stored; the inverse of [`rdev_to_linux`].
 pub fn rdev_from_linux(dev: u64, legacy: bool) -> u64 {
-    if legacy {
-        return dev;
-    }
     let (major, minor) = (dev >> 8 & 0xfff, dev & 0xff | dev >> 12 & 0xfff00);
+    if legacy && dev >> 20 == 0 || major == 0 {
+        // With major 0 the first form could not be told from the second.
+        return if major == 0 { minor } else { dev };
+    }
     major << 20 | minor
 }
 

@@ -1,0 +1,551 @@
+//! Pools made by OpenZFS, read entry by entry and compared with what OpenZFS showed of them.
+
+use base::Kind;
+use pool::{OpenOptions, Pool};
+use serde_json::Value;
+use sha2::{Digest, Sha256};
+use std::collections::HashMap;
+use std::fmt::Write;
+use std::sync::Arc;
+use testkit::or_skip;
+use zpl::{AclType, Cred, Mount, NoLog, Props, Space, SpaceInfo, XattrMode, Zfs, Znode};
+
+struct Figures;
+
+impl SpaceInfo for Figures {
+    fn space(&self) -> Space {
+        Space::default()
+    }
+    fn read_only(&self) -> bool {
+        true
+    }
+}
+
+fn hex(b: &[u8]) -> String {
+    b.iter().fold(String::new(), |mut s, b| {
+        let _ = write!(s, "{b:02x}");
+        s
+    })
+}
+
+fn sha(b: &[u8]) -> String {
+    hex(&Sha256::digest(b))
+}
+
+fn base64(s: &str) -> Vec<u8> {
+    let value = |c: u8| match c {
+        b'A'..=b'Z' => c - b'A',
+        b'a'..=b'z' => c - b'a' + 26,
+        b'0'..=b'9' => c - b'0' + 52,
+        b'+' => 62,
+        _ => 63,
+    };
+    let (mut acc, mut bits, mut out) = (0u32, 0, Vec::new());
+    for c in s.bytes().filter(|c| *c != b'=') {
+        acc = acc << 6 | u32::from(value(c));
+        bits += 6;
+        if bits >= 8 {
+            bits -= 8;
+            out.push((acc >> bits) as u8);
+        }
+    }
+    out
+}
+
+/// A field that may be given as text or in base64.
+fn bytes(e: &Value, key: &str) -> Option<Vec<u8>> {
+    match e[key].as_str() {
+        Some(s) => Some(s.as_bytes().to_vec()),
+        None => e[format!("{key}_b64")].as_str().map(base64),
+    }
+}
+
+fn content(zfs: &Zfs, z: &Znode, sparse: bool) -> base::Result<String> {
+    let size = z.size();
+    let mut h = Sha256::new();
+    let mut at = 0;
+    let mut buf = vec![0; 1 << 20];
+    while at < size {
+        if sparse {
+            match zfs.seek(z, at, true) {
+                Ok(data) => at = data / 4096 * 4096,
+                Err(e) if e.kind == Kind::NoDevice => break,
+                Err(e) => return Err(e),
+            }
+        }
+        let n = zfs.read(z, at, &mut buf)?;
+        if !sparse {
+            h.update(&buf[..n]);
+            at += n as u64;
+            continue;
+        }
+        let mut first = true;
+        for (i, block) in buf[..n].chunks(4096).enumerate() {
+            first = false;
+            if block.iter().any(|b| *b != 0) {
+                let mut b = block.to_vec();
+                b.resize(4096, 0);
+                h.update((at + i as u64 * 4096).to_le_bytes());
+                h.update(&b);
+            }
+        }
+        at += (n as u64).next_multiple_of(4096);
+        assert!(!first);
+    }
+    Ok(hex(&h.finalize()))
+}
+
+fn type_name(mode: u32) -> &'static str {
+    match mode >> 12 {
+        1 => "fifo",
+        2 => "char",
+        4 => "dir",
+        6 => "block",
+        8 => "file",
+        10 => "symlink",
+        12 => "socket",
+        _ => "?",
+    }
+}
+
+/// Differences of one entry.
+fn compare(zfs: &Zfs, z: &Znode, e: &Value, out: &mut Vec<String>) {
+    let a = zfs.getattr(z);
+    let path = String::from_utf8_lossy(&bytes(e, "path").unwrap_or_default()).into_owned();
+    let mut differ = |what: &str, got: String, want: String| {
+        if got != want {
+            out.push(format!("{path}: {what} {got}, not {want}"));
+        }
+    };
+    let text = |v: &Value| v.as_str().unwrap_or_default().to_string();
+    let kind = type_name(a.mode);
+    differ("type", kind.into(), text(&e["type"]));
+    differ("mode", format!("{:04o}", a.mode & 0o7777), text(&e["mode"]));
+    for (what, got) in [("uid", u64::from(a.uid)), ("gid", u64::from(a.gid))] {
+        differ(what, got.to_string(), e[what].to_string());
+    }
+    if !e["mtime_ns"].is_null() {
+        let ns = i128::from(a.mtime.sec) * 1_000_000_000 + i128::from(a.mtime.nsec);
+        differ("mtime", ns.to_string(), e["mtime_ns"].to_string());
+    }
+    if kind != "dir" {
+        differ(
+            "nlink",
+            a.nlink.to_string(),
+            e["nlink"].as_u64().unwrap_or(1).to_string(),
+        );
+    }
+    if !e["size"].is_null() {
+        differ("size", a.size.to_string(), e["size"].to_string());
+    }
+    if !e["rdev"].is_null() {
+        let (major, minor) = (
+            (a.rdev >> 8) & 0xfff,
+            a.rdev & 0xff | (a.rdev >> 12) & 0xfff00,
+        );
+        differ("rdev", format!("{major}:{minor}"), text(&e["rdev"]));
+    }
+    differ(
+        "project",
+        a.projid.to_string(),
+        e["projid"].as_u64().unwrap_or(0).to_string(),
+    );
+    let mut flags: Vec<&str> = e["flags"]
+        .as_array()
+        .into_iter()
+        .flatten()
+        .filter_map(Value::as_str)
+        .collect();
+    flags.sort_unstable();
+    let got: Vec<&str> = [(0x20, "append"), (0x10, "immutable"), (0x40, "nodump")]
+        .iter()
+        .filter(|f| a.fs_flags & f.0 != 0)
+        .map(|f| f.1)
+        .collect();
+    differ("flags", got.join(","), flags.join(","));
+    if kind == "symlink" {
+        match zfs.readlink(z) {
+            Ok(t) => differ(
+                "target",
+                String::from_utf8_lossy(&t).into_owned(),
+                String::from_utf8_lossy(&bytes(e, "target").unwrap_or_default()).into_owned(),
+            ),
+            Err(x) => differ("target", x.to_string(), String::new()),
+        }
+    }
+    if kind == "file" && e["error"].is_null() {
+        let sparse = e["sha256"].is_null();
+        let want = text(if sparse {
+            &e["sha256_nonzero"]
+        } else {
+            &e["sha256"]
+        });
+        match content(zfs, z, sparse) {
+            Ok(got) => differ("content", got, want),
+            Err(x) => differ("content", format!("error {x:?}"), want),
+        }
+    }
+    let root = Cred::root();
+    let mut names = zfs.listxattr(z, &root).unwrap_or_else(|x| {
+        differ("xattrs", x.to_string(), String::new());
+        Vec::new()
+    });
+    names.sort();
+    let empty = serde_json::Map::new();
+    let want = e["xattrs"].as_object().unwrap_or(&empty);
+    let got: Vec<String> = names
+        .iter()
+        .map(|n| String::from_utf8_lossy(n).into_owned())
+        .collect();
+    let mut wanted: Vec<String> = want.keys().cloned().collect();
+    wanted.sort();
+    differ("xattrs", got.join(" "), wanted.join(" "));
+    for (n, v) in want {
+        match zfs.getxattr(z, n.as_bytes(), &root) {
+            Ok(b) => differ(n, sha(&b), text(&v["sha256"])),
+            Err(x) => differ(n, x.to_string(), String::new()),
+        }
+    }
+}
+
+/// Every path of the tree.
+fn walk(zfs: &Zfs) -> base::Result<HashMap<Vec<u8>, Arc<Znode>>> {
+    let mut out = HashMap::new();
+    let mut todo = vec![(Vec::new(), zfs.root()?)];
+    while let Some((path, z)) = todo.pop() {
+        if z.is_dir() {
+            let mut names = Vec::new();
+            zfs.readdir(&z, 2, |e| {
+                names.push((e.name.to_vec(), e.object, e.dtype));
+                Ok(true)
+            })?;
+            for (name, object, dtype) in names {
+                let child = zfs.lookup(&z, &name, &Cred::root())?;
+                assert_eq!(child.object, object);
+                if zfs.version >= 2 {
+                    assert_eq!(u32::from(dtype), child.mode() >> 12);
+                }
+                let full = match path.is_empty() {
+                    true => name,
+                    false => [&path[..], b"/", &name[..]].concat(),
+                };
+                todo.push((full, child));
+            }
+        }
+        out.insert(path, z);
+    }
+    Ok(out)
+}
+
+fn check_dataset(pool: &Arc<Pool>, d: &Value, entries: &Value) -> base::Result<Vec<String>> {
+    let name = d["name"].as_str().unwrap_or_default();
+    let ds = pool.dsl.dataset(name)?;
+    let set = pool.open_dataset(&ds)?;
+    let prop = |p: &str| d["properties"][p][0].as_str().unwrap_or_default();
+    let props = Props {
+        readonly: true,
+        acltype: match prop("acltype") {
+            "posix" => AclType::Posix,
+            "nfsv4" => AclType::Nfsv4,
+            _ => AclType::Off,
+        },
+        xattr: if prop("xattr") == "off" {
+            XattrMode::Off
+        } else {
+            XattrMode::Sa
+        },
+        longname: prop("longname") == "on",
+        ..Props::default()
+    };
+    let zfs = Zfs::open(
+        &set.os,
+        Mount {
+            clock: pool.env.clock.clone(),
+            props,
+            space: Arc::new(Figures),
+            log: Arc::new(NoLog),
+            pool_version: pool.version(),
+        },
+    )?;
+    let mut tree = walk(&zfs)?;
+    let mut out = Vec::new();
+    for e in entries.as_array().into_iter().flatten() {
+        let path = bytes(e, "path").unwrap_or_default();
+        // The control directory is no part of the file system.
+        if path.starts_with(b".zfs") {
+            continue;
+        }
+        match tree.remove(&path) {
+            Some(z) => compare(&zfs, &z, e, &mut out),
+            None => out.push(format!("{}: missing", String::from_utf8_lossy(&path))),
+        }
+    }
+    for p in tree.keys() {
+        out.push(format!("{}: not expected", String::from_utf8_lossy(p)));
+    }
+    Ok(out)
+}
+
+/// Fixtures whose files are not what a read-only look at the pool shows: their logs wait to be
+/// replayed, or the images hold damage and several states.
+const NOT_HERE: [&str; 6] = [
+    "zil",
+    "zil-crash",
+    "zil-slog",
+    "zil-raidz",
+    "zil-encrypted",
+    "damage-one-block",
+];
+
+#[test]
+fn every_entry_of_every_fixture() {
+    let only = std::env::var("FIXTURE").ok();
+    let mut bad = Vec::new();
+    let mut seen = 0;
+    for name in testkit::fixture::names() {
+        if only.as_ref().is_some_and(|o| *o != name) || NOT_HERE.contains(&name.as_str()) {
+            continue;
+        }
+        let text = std::fs::read(testkit::fixture::file(&name, "manifest.json").unwrap()).unwrap();
+        let m: Value = serde_json::from_slice(&text).unwrap();
+        if m["images"].is_null() || m["import"]["refuse"] == true || !m["partition"].is_null() {
+            continue;
+        }
+        let Some(dir) = or_skip(testkit::fixture::unpack(&name)) else {
+            return;
+        };
+        let env = env_linux::linux_env();
+        let mut paths: Vec<String> = std::fs::read_dir(dir.path())
+            .unwrap()
+            .map(|f| f.unwrap().path().to_str().unwrap().to_string())
+            .collect();
+        paths.sort();
+        let found = vdev::discover(&env, &paths);
+        let Some(p) = m["pools"].as_array().and_then(|p| p.first()) else {
+            continue;
+        };
+        let by_name = |f: &&vdev::PoolFound| f.name == p["pool"].as_str().unwrap_or_default();
+        let Some(f) = found.pools.iter().find(by_name) else {
+            bad.push(format!("{name}: pool not found"));
+            continue;
+        };
+        let options = OpenOptions {
+            readonly: true,
+            missing_log: true,
+            ..OpenOptions::default()
+        };
+        let pool = match Pool::open(env.clone(), &f.config, options) {
+            Ok(p) => p,
+            Err(e) if e.kind == Kind::Unsupported => {
+                eprintln!("{name}: {e}");
+                continue;
+            }
+            Err(e) => {
+                bad.push(format!("{name}: {e:?}"));
+                continue;
+            }
+        };
+        let list = p["datasets"].as_array().cloned().unwrap_or_default();
+        for d in &list {
+            let prop = |p: &str| {
+                d["properties"][p][0]
+                    .as_str()
+                    .unwrap_or_default()
+                    .to_string()
+            };
+            let skip = !d["key"].is_null()
+                || !matches!(d["type"].as_str(), Some("filesystem" | "snapshot"))
+                || !matches!(prop("encryption").as_str(), "" | "off" | "-");
+            if skip {
+                continue;
+            }
+            let source = match d["entries_as"].as_str() {
+                Some(other) => list.iter().find(|x| x["name"] == other).unwrap_or(d),
+                None => d,
+            };
+            if source["entries"].is_null() {
+                continue;
+            }
+            seen += 1;
+            match check_dataset(&pool, d, &source["entries"]) {
+                Ok(diff) => bad
+                    .extend(diff.iter().map(|x| {
+                        format!("{name} {}: {x}", d["name"].as_str().unwrap_or_default())
+                    })),
+                Err(e) => bad.push(format!("{name} {}: {e:?}", d["name"])),
+            }
+        }
+        drop(pool);
+    }
+    for b in bad.iter().take(60) {
+        eprintln!("{b}");
+    }
+    eprintln!("{seen} datasets compared");
+    assert!(bad.is_empty(), "{} differences", bad.len());
+}
+
+/// Writing into pools that OpenZFS made: zdb must find nothing wrong afterwards.
+#[test]
+fn changing_real_pools() {
+    let Some(oz) = or_skip(testkit::OpenZfs::get()) else {
+        return;
+    };
+    for name in [
+        "unlinked",
+        "legacy-v15",
+        "legacy-v28",
+        "xattrs",
+        "acl",
+        "nofeatures",
+        "flags",
+    ] {
+        let Some(dir) = or_skip(testkit::fixture::unpack(name)) else {
+            return;
+        };
+        let env = env_linux::linux_env();
+        let paths: Vec<String> = std::fs::read_dir(dir.path())
+            .unwrap()
+            .map(|f| f.unwrap().path().to_str().unwrap().to_string())
+            .collect();
+        let text = std::fs::read(testkit::fixture::file(name, "manifest.json").unwrap()).unwrap();
+        let m: Value = serde_json::from_slice(&text).unwrap();
+        let found = vdev::discover(&env, &paths);
+        let f = &found.pools[0];
+        let open = |f: &vdev::PoolFound| {
+            Pool::open(env.clone(), &f.config, OpenOptions::default())
+                .unwrap_or_else(|e| panic!("{name}: {e:?}"))
+        };
+        let pool = open(f);
+        let mut sums = Vec::new();
+        for d in m["pools"][0]["datasets"].as_array().unwrap() {
+            if d["type"] != "filesystem" || d["properties"]["readonly"][0] == "on" {
+                continue;
+            }
+            let zfs = writable(&pool, d["name"].as_str().unwrap());
+            disturb(&zfs).unwrap_or_else(|e| panic!("{name} {}: {e:?}", d["name"]));
+            sums.push((d["name"].as_str().unwrap().to_string(), digest(&zfs)));
+            zfs.stop().unwrap();
+        }
+        pool.export().unwrap();
+        drop(pool);
+        if let Err(e) = oz.check(dir.path(), &f.name) {
+            panic!("{name}: {e}");
+        }
+        let found = vdev::discover(&env, &paths);
+        let pool = open(&found.pools[0]);
+        for (ds, want) in sums {
+            assert_eq!(digest(&writable(&pool, &ds)), want, "{name} {ds}");
+        }
+        pool.export().unwrap();
+    }
+}
+
+struct Plenty;
+
+impl SpaceInfo for Plenty {
+    fn space(&self) -> Space {
+        Space {
+            available: 1 << 30,
+            ..Space::default()
+        }
+    }
+}
+
+fn writable(pool: &Arc<Pool>, name: &str) -> Arc<Zfs> {
+    let ds = pool.dsl.dataset(name).unwrap();
+    let set = pool.open_dataset(&ds).unwrap();
+    let m = Mount {
+        clock: pool.env.clock.clone(),
+        props: Props {
+            acltype: AclType::Posix,
+            atime: false,
+            ..Props::default()
+        },
+        space: Arc::new(Plenty),
+        log: Arc::new(NoLog),
+        pool_version: pool.version(),
+    };
+    let zfs = Zfs::open(&set.os, m).unwrap();
+    zfs.start().unwrap();
+    zfs
+}
+
+/// Changes a bit of everything there is.
+fn disturb(zfs: &Zfs) -> base::Result<()> {
+    let c = Cred::root();
+    let root = zfs.root()?;
+    let new = zfs.create(&root, b"made here", &zpl::New::dir(0o755, 0), &c)?;
+    let mut n = 0;
+    let mut tree: Vec<_> = walk(zfs)?.into_iter().collect();
+    tree.sort_by(|a, b| a.0.cmp(&b.0));
+    for (path, z) in tree {
+        let a = zfs.getattr(&z);
+        if a.fs_flags & 0x30 != 0 || path.is_empty() || path.starts_with(b"made here") {
+            continue;
+        }
+        n += 1;
+        let mode = zpl::SetAttr {
+            mode: Some(a.mode ^ 0o023),
+            uid: Some(a.uid ^ 1),
+            ..zpl::SetAttr::default()
+        };
+        if a.mode >> 12 != 10 {
+            zfs.setattr(&z, &mode, &c)?;
+        }
+        if a.mode >> 12 == 8 {
+            match n % 4 {
+                0 => drop(zfs.write(&z, a.size / 2, &[7; 3000], zpl::WriteOpts::default())?),
+                1 => zfs.truncate(&z, a.size / 3, &c)?,
+                2 => zfs.truncate(&z, a.size + 10_000, &c)?,
+                _ => {}
+            }
+            if n % 3 == 0 && a.nlink == 1 {
+                let len = [10, 200, 20_000, 60_000][n % 4];
+                zfs.setxattr(&z, b"user.new", &vec![n as u8; len], 0, false, &c)?;
+            }
+            if n % 5 == 0 {
+                zfs.link(&z, &new, format!("link {n}").as_bytes(), &c)?;
+            }
+        }
+        let (dir, name) = match path.iter().rposition(|b| *b == b'/') {
+            Some(i) => (zfs.get(z.fixed().parent)?, &path[i + 1..]),
+            None => (root.clone(), &path[..]),
+        };
+        if zfs.getattr(&dir).fs_flags & 0x30 != 0 || z.is_dir() {
+            continue;
+        }
+        let here = zfs
+            .lookup(&dir, name, &c)
+            .is_ok_and(|x| x.object == z.object);
+        match n % 6 {
+            0 if here => zfs.unlink(&dir, name, &c)?,
+            1 if here => zfs.rename(&dir, name, &new, format!("moved {n}").as_bytes(), 0, &c)?,
+            _ => {}
+        }
+    }
+    for i in 0..40 {
+        let f = zpl::New::file(0o100644, 0);
+        let z = zfs.create(&new, format!("new {i}").as_bytes(), &f, &c)?;
+        zfs.write(&z, 0, &vec![i as u8; i * i * 50], zpl::WriteOpts::default())?;
+    }
+    Ok(())
+}
+
+fn digest(zfs: &Zfs) -> String {
+    let mut lines = Vec::new();
+    for (path, z) in walk(zfs).unwrap() {
+        let a = zfs.getattr(&z);
+        let mut line = format!("{path:?} {:o} {} {} {}", a.mode, a.nlink, a.uid, a.size);
+        if a.mode >> 12 == 8 {
+            line += &content(zfs, &z, a.size > 64 << 20).unwrap();
+        }
+        let mut names = zfs.listxattr(&z, &Cred::root()).unwrap();
+        names.sort();
+        for n in names {
+            line += &sha(&zfs.getxattr(&z, &n, &Cred::root()).unwrap());
+        }
+        lines.push(line);
+    }
+    lines.sort();
+    sha(lines.join("\n").as_bytes())
+}

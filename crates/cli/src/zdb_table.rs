@@ -1,4 +1,5 @@
-//! Options of `zdb`.
+//! Options of `zdb`, the examiner of pools; it needs no daemon. An option whose flag is not marked
+//! as built is refused with a sentence: whoever builds it takes the mark away here.
 
 use crate::table::{opt, sw, Complete, Sub};
 
@@ -19,8 +20,15 @@ pub static ZDB: Sub = Sub {
         opt('p', "path", "Directory with devices or images, or one of them, to look in; implies -e.").many(),
         opt('U', "cachefile", "Take the list of devices from this cache file."),
         opt('t', "txg", "Open the state as of this transaction group, or the newest before it."),
+        sw('L', "With the walk: do not compare with the space maps."),
+        sw('F', "Go back some transaction groups if the pool cannot be opened otherwise.").later(),
+        sw('h', "The history.").later(),
+        sw('i', "The intent logs.").many().later(),
+        sw('m', "Metaslabs and space maps.").many().later(),
+        opt('R', "vdev:offset:size[:flags]", "A block.").later(),
+        sw('s', "I/O statistics.").later(),
+        sw('v', "More of everything.").many().later(),
         sw('V', "Print the version.").long("version"),
-        sw('h', "Print this help.").long("help"),
     ],
     text: &[
         "Never writes. A pool that is imported while zdb reads it changes under its eyes; blocks \

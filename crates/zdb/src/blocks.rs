@@ -46,7 +46,13 @@ struct Walker<'a> {
 }
 
 /// Walks; gives the exit status.
-pub fn walk(pool: &Pool, depth: usize, verify: usize, out: &mut dyn Write) -> Result<u8> {
+pub fn walk(
+    pool: &Pool,
+    depth: usize,
+    verify: usize,
+    compare: bool,
+    out: &mut dyn Write,
+) -> Result<u8> {
     writeln!(out, "\nTraversing all blocks...\n")?;
     out.flush()?;
     let features = pool.feature_store();
@@ -83,7 +89,7 @@ pub fn walk(pool: &Pool, depth: usize, verify: usize, out: &mut dyn Write) -> Re
     }
     if active("com.delphix:zpool_checkpoint") {
         writeln!(out, "\tA checkpoint exists: space is not compared.")?;
-    } else {
+    } else if compare {
         bad |= w.compare(out)?;
     }
     w.report(depth, out)?;

@@ -35,12 +35,8 @@ fn main() -> ExitCode {
             return ExitCode::FAILURE;
         }
     };
-    if parsed.has("h") {
-        print!("{}", cli::help::program(&ZDB));
-        return ExitCode::SUCCESS;
-    }
     if parsed.has("V") {
-        println!("zfs-fuse-{}", env!("CARGO_PKG_VERSION"));
+        println!("zfs-fuse-zdb-{}", env!("CARGO_PKG_VERSION"));
         return ExitCode::SUCCESS;
     }
     let Some(target) = parsed.operands.first() else {
@@ -91,7 +87,13 @@ fn run(args: &Parsed, target: &str, out: &mut dyn Write) -> Result<u8> {
         code = code.max(dump::datasets(&pool, target, rest, datasets.max(1), out)?);
     }
     if blocks > 0 {
-        code = code.max(blocks::walk(&pool, blocks, times(args, "c"), out)?);
+        code = code.max(blocks::walk(
+            &pool,
+            blocks,
+            times(args, "c"),
+            !args.has("L"),
+            out,
+        )?);
     }
     Ok(code)
 }

@@ -70,6 +70,8 @@ pub const FILES: &[(&str, &str)] = &[
     ("/run/zfs-fuse/control.sock", "Control socket of root's daemon."),
     ("$XDG_RUNTIME_DIR/zfs-fuse/control.sock", "Control socket of a user's daemon; /tmp/zfs-fuse-UID/control.sock without that directory."),
     ("/var/lib/zfs/zpool.cache", "Pools of root's daemon to import at start."),
+    ("~/.local/state/zfs-fuse/zpool.cache", "Pools of a user's daemon to import at start."),
+    ("~/zfs", "Below it a user's pools are mounted unless they have mount points of their own."),
 ];
 
 /// Environment of the daemon and the commands: name, what it does.

@@ -1,0 +1,174 @@
+//! Starting and ending the real daemon: background, one per socket, pid file, signals.
+
+use api::{Client, Reply, Request};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+struct Place(PathBuf);
+
+impl Place {
+    fn new(name: &str) -> Place {
+        let dir = std::env::temp_dir().join(format!("zfs-fuse-{name}-{}", std::process::id()));
+        let _ = std::fs::remove_dir_all(&dir);
+        std::fs::create_dir(&dir).unwrap();
+        Place(dir)
+    }
+
+    fn socket(&self) -> PathBuf {
+        self.0.join("control.sock")
+    }
+
+    fn command(&self) -> Command {
+        let mut c = Command::new(env!("CARGO_BIN_EXE_zfs-fuse"));
+        c.env("ZFS_FUSE_SOCKET", self.socket())
+            .env("ZFS_FUSE_CACHE", self.0.join("zpool.cache"))
+            .env("ZFS_FUSE_MOUNT_ROOT", self.0.join("mnt"))
+            .stdin(Stdio::null());
+        c
+    }
+
+    fn run(&self, args: &[&str]) -> (i32, String) {
+        let output: Output = self.command().args(args).output().unwrap();
+        (
+            output.status.code().unwrap_or(-1),
+            String::from_utf8_lossy(&output.stderr).into_owned(),
+        )
+    }
+
+    fn client(&self) -> Option<Client> {
+        Client::connect_at(&self.socket()).unwrap()
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        if let Ok(Some(mut c)) = Client::connect_at(&self.socket()) {
+            let _ = c.call(&Request::Stop {});
+            wait_until(|| !self.socket().exists());
+        }
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+fn wait_until(mut done: impl FnMut() -> bool) {
+    let start = Instant::now();
+    while !done() {
+        assert!(start.elapsed() < Duration::from_secs(60), "nothing happens");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+fn pid_in(path: &Path) -> i32 {
+    std::fs::read_to_string(path)
+        .unwrap()
+        .trim()
+        .parse()
+        .unwrap()
+}
+
+fn terminate(pid: i32) {
+    let status = Command::new("kill").arg(pid.to_string()).status().unwrap();
+    assert!(status.success());
+}
+
+#[test]
+fn background() {
+    let place = Place::new("background");
+    let pidfile = place.0.join("pid");
+    let (status, err) = place.run(&["-p", pidfile.to_str().unwrap()]);
+    assert_eq!((status, err.as_str()), (0, ""));
+    // It serves when the launcher returns.
+    let mut client = place.client().expect("no daemon");
+    assert_eq!(client.call(&Request::Ping {}), Ok(Reply::Done));
+    let pid = pid_in(&pidfile);
+    // In a session of its own, away from any directory, holding nothing of its starter.
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
+    let session = stat
+        .rsplit(") ")
+        .next()
+        .unwrap()
+        .split(' ')
+        .nth(3)
+        .unwrap()
+        .to_string();
+    assert_eq!(session, pid.to_string());
+    assert_eq!(
+        std::fs::read_link(format!("/proc/{pid}/cwd")).unwrap(),
+        Path::new("/")
+    );
+    for fd in 0..3 {
+        assert_eq!(
+            std::fs::read_link(format!("/proc/{pid}/fd/{fd}")).unwrap(),
+            Path::new("/dev/null")
+        );
+    }
+    // A second one is told so, and leaves the first alone.
+    let (status, err) = place.run(&[]);
+    assert_eq!(status, i32::from(api::client::ALREADY_RUNNING));
+    assert!(
+        err.starts_with(&format!(
+            "zfs-fuse: another zfs-fuse daemon (process {pid}) already serves"
+        )),
+        "{err}"
+    );
+    assert_eq!(client.call(&Request::Ping {}), Ok(Reply::Done));
+    terminate(pid);
+    wait_until(|| !place.socket().exists() && !pidfile.exists());
+    assert!(place.client().is_none());
+    // After a kill without warning the next one starts all the same.
+    assert_eq!(place.run(&["-p", pidfile.to_str().unwrap()]).0, 0);
+    let pid = pid_in(&pidfile);
+    let status = Command::new("kill")
+        .args(["-9", &pid.to_string()])
+        .status()
+        .unwrap();
+    assert!(status.success());
+    wait_until(|| place.client().is_none());
+    assert!(place.socket().exists());
+    assert_eq!(place.run(&[]).0, 0);
+    assert!(place.client().is_some());
+}
+
+#[test]
+fn foreground_and_request_to_stop() {
+    let place = Place::new("foreground");
+    let mut child = place.command().arg("-n").spawn().unwrap();
+    wait_until(|| place.client().is_some());
+    let mut client = place.client().unwrap();
+    assert!(
+        matches!(client.call(&Request::Version {}), Ok(Reply::Version(v)) if !v.daemon.is_empty())
+    );
+    assert_eq!(client.call(&Request::Stop {}), Ok(Reply::Done));
+    assert!(child.wait().unwrap().success());
+    assert!(!place.socket().exists());
+}
+
+#[test]
+fn what_keeps_it_from_starting_is_told() {
+    let place = Place::new("refused");
+    let (status, err) = place.run(&["--no-such-option"]);
+    assert_eq!(status, 2);
+    assert!(
+        err.starts_with("zfs-fuse: invalid option 'no-such-option'\nusage: zfs-fuse "),
+        "{err}"
+    );
+    // From the background too.
+    let (status, err) = place.run(&["-p", "/nonexistent/dir/pid"]);
+    assert_eq!(status, 1);
+    assert!(
+        err.starts_with("zfs-fuse: cannot write the pid file '/nonexistent/dir/pid': "),
+        "{err}"
+    );
+    let output = place
+        .command()
+        .env("ZFS_FUSE_SOCKET", "/nonexistent/dir/sock")
+        .output()
+        .unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    let err = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(
+        err.starts_with("zfs-fuse: cannot make the directory '/nonexistent/dir'"),
+        "{err}"
+    );
+}

@@ -4,7 +4,7 @@ use base::{bail, Result, Txg};
 use disk::zil::{setattr, Body, Create, CreateKind, Record as Raw, WriteData};
 use dmu::{Driver, Tx};
 use pool::Pool;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use zil::{Committed, Form, Itx, Replayer, Zil};
 use zpl::log::{Made, NewFile, RenameKind};
@@ -16,11 +16,26 @@ pub struct Log {
     pool: Weak<Pool>,
     /// Newest group with a change that no record describes: an fsync waits for it.
     unlogged: AtomicU64,
+    /// `logbias=throughput`
+    throughput: AtomicBool,
+    /// The pool has a dedicated log device.
+    slog: bool,
 }
 
 impl Log {
     pub fn new(zil: Arc<Zil>, pool: &Arc<Pool>) -> Log {
-        Log { zil, pool: Arc::downgrade(pool), unlogged: AtomicU64::new(0) }
+        Log {
+            zil,
+            pool: Arc::downgrade(pool),
+            unlogged: AtomicU64::new(0),
+            throughput: AtomicBool::new(false),
+            slog: pool.tree.tops().iter().any(|t| t.is_log() && t.is_concrete()),
+        }
+    }
+
+    /// Follows the property `logbias`.
+    pub fn set_throughput(&self, on: bool) {
+        self.throughput.store(on, Ordering::Relaxed);
     }
 
     fn through(&self, txg: Txg) -> Result<()> {
@@ -44,7 +59,7 @@ fn raw(body: Body) -> zil::Body {
 }
 
 /// The record as an itx; `None` if there is no record for it.
-fn itx(rec: Record) -> Option<Itx> {
+fn itx(rec: Record, throughput: bool, slog: bool) -> Option<Itx> {
     let named = |body| Some(Itx { object: 0, ordered: true, body: raw(body) });
     match rec {
         Record::Create { how, dir, name, new, target } => named(Body::Create(Box::new(Create {
@@ -99,14 +114,27 @@ fn itx(rec: Record) -> Option<Itx> {
             };
             Some(Itx { object, ordered: true, body: raw(body) })
         }
-        Record::Write { object, gen, offset, len, sync, .. } => Some(Itx {
+        Record::Write { object, gen, offset, len, sync, block } => Some(Itx {
             object,
             ordered: sync,
             body: zil::Body::Write {
                 generation: gen,
                 offset,
                 length: len,
-                form: Form::NeedCopy,
+                form: {
+                    let policy = zil::Policy {
+                        throughput,
+                        slog,
+                        commit_now: sync,
+                        block_size: block as u64,
+                    };
+                    // A copy made now would save a look at the file later; the data are in memory
+                    // either way, so small writes are fetched when they are needed.
+                    match zil::write_form(&policy, len) {
+                        Some(true) => Form::Indirect,
+                        _ => Form::NeedCopy,
+                    }
+                },
             },
         }),
         Record::Truncate { object, offset, len } => Some(Itx {
@@ -167,7 +195,7 @@ impl IntentLog for Log {
             self.zil.replayed(tx.txg());
             return;
         }
-        match itx(rec) {
+        match itx(rec, self.throughput.load(Ordering::Relaxed), self.slog) {
             Some(i) => self.zil.log(tx.txg(), i),
             None => {
                 self.unlogged.fetch_max(tx.txg(), Ordering::Relaxed);

@@ -22,6 +22,7 @@ pub struct Mounted {
     pub ds: Arc<Dataset>,
     /// Properties overridden for this mount only (`-o`).
     pub temporary: Vec<(String, String)>,
+    intent: Option<Arc<Log>>,
     mount: fuse::Mount,
     session: fuse::Handle,
     notifier: fuse::Notifier,
@@ -210,8 +211,12 @@ impl Service {
         }
         let set = pool.open_dataset(ds)?;
         let props = zpl_props(pool, ds, &temporary)?;
-        let log: Arc<dyn IntentLog> = match set.zil() {
-            Some(z) => Arc::new(Log::new(z.clone(), pool)),
+        let intent = set.zil().map(|z| Arc::new(Log::new(z.clone(), pool)));
+        let log: Arc<dyn IntentLog> = match &intent {
+            Some(l) => {
+                l.set_throughput(props.logbias == LogBias::Throughput);
+                l.clone()
+            }
             None => Arc::new(NoLog),
         };
         let figures = Figures {
@@ -250,6 +255,7 @@ impl Service {
             zfs: zfs.clone(),
             ds: ds.clone(),
             temporary,
+            intent,
             session: session.handle(),
             notifier: session.notifier(),
             mount,
@@ -344,6 +350,9 @@ impl Mounted {
     pub fn refresh(&self, pool: &Pool) -> Result<()> {
         let p = zpl_props(pool, &self.ds, &self.temporary)?;
         let options = mount_options(&self.ds.full_name(), &self.ds, &p, &self.temporary)?;
+        if let Some(l) = &self.intent {
+            l.set_throughput(p.logbias == LogBias::Throughput);
+        }
         self.zfs.set_props(|old| *old = p);
         match self.mount.remount(&options) {
             Err(e) if e.kind == Kind::Unsupported => Ok(()),

@@ -4,7 +4,7 @@ use crate::objset::Objset;
 use crate::tree::Synced;
 use crate::tx::{Dmu, Tx};
 use base::{bail, Block, Error, Kind, RangeSet, Result, Txg};
-use disk::{DnodePhys, ObjType};
+use disk::{BlkPtr, DnodePhys, ObjType};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, RwLock, RwLockReadGuard, RwLockWriteGuard, Weak};
 
@@ -47,6 +47,16 @@ pub(crate) struct Buf {
     pub valid: Option<RangeSet>,
     /// Newest group it is dirty in.
     pub txg: Txg,
+    /// Written to its final place in group `txg` already, as it is now.
+    pub placed: Option<BlkPtr>,
+}
+
+/// A dirty block taken over by a sync.
+pub(crate) struct TakenBlock {
+    pub blkid: u64,
+    pub data: Block,
+    pub valid: Option<RangeSet>,
+    pub placed: Option<BlkPtr>,
 }
 
 /// Changes of one group.
@@ -93,7 +103,7 @@ pub struct Dnode {
 pub(crate) struct Job {
     pub dn: Arc<Dnode>,
     pub f: Fields,
-    pub blocks: Vec<(u64, Block, Option<RangeSet>)>,
+    pub blocks: Vec<TakenBlock>,
     pub frees: RangeSet,
     pub spill: Option<Option<Block>>,
     pub s: Arc<Synced>,
@@ -463,6 +473,7 @@ impl Dnode {
             let (blkid, within) = (at / size as u64, (at % size as u64) as usize);
             let n = (size - within).min(data.len() - done);
             let src = &data[done..done + n];
+            self.unplace(&mut i, blkid)?;
             if n == size {
                 i.put(blkid, Arc::new(src.to_vec()), None, tx.txg());
             } else if let Some(b) = i.bufs.get_mut(&blkid) {
@@ -488,6 +499,16 @@ impl Dnode {
             }
             self.mark(&mut i, tx, blkid);
             done += n;
+        }
+        Ok(())
+    }
+
+    /// The block is about to change: a place it was given for the log is given back.
+    fn unplace(&self, i: &mut Inner, blkid: u64) -> Result<()> {
+        if let Some(b) = i.bufs.get_mut(&blkid) {
+            if let Some(bp) = b.placed.take() {
+                self.dmu.zio.free(&bp, bp.logical_birth())?;
+            }
         }
         Ok(())
     }
@@ -536,6 +557,7 @@ impl Dnode {
         blkid: u64,
         f: &mut Option<F>,
     ) -> Result<R> {
+        self.unplace(i, blkid)?;
         self.mark(i, tx, blkid);
         let size = i.f.block_size;
         match (i.bufs.get_mut(&blkid), f.take()) {
@@ -579,6 +601,7 @@ impl Dnode {
         if first < last {
             let gone: Vec<u64> = i.bufs.range(first..last).map(|(k, _)| *k).collect();
             for k in gone {
+                self.unplace(&mut i, k)?;
                 i.bufs.remove(&k);
             }
             let p = &mut i.pend[tx.txg() as usize & 3];
@@ -646,6 +669,7 @@ impl Dnode {
         self.touch(&mut i, tx)?;
         i.f.block_size = size;
         if let Some(old) = old {
+            self.unplace(&mut i, 0)?;
             let mut v = match i.bufs.remove(&0) {
                 Some(b) if b.valid.is_none() => b.data.to_vec(),
                 _ => old.to_vec(),
@@ -738,7 +762,14 @@ impl Dnode {
         let blocks = p
             .blocks
             .iter()
-            .filter_map(|k| i.bufs.get(k).map(|b| (*k, b.data.clone(), b.valid.clone())))
+            .filter_map(|k| {
+                i.bufs.get_mut(k).map(|b| TakenBlock {
+                    blkid: *k,
+                    data: b.data.clone(),
+                    valid: b.valid.clone(),
+                    placed: b.placed.take(),
+                })
+            })
             .collect();
         for (a, b) in p.frees.iter() {
             i.syncing_frees.insert(a, b);
@@ -791,6 +822,10 @@ impl Dnode {
         let mut i = self.write_lock();
         self.touch(&mut i, tx)?;
         i.f.allocated = false;
+        let all: Vec<u64> = i.bufs.keys().copied().collect();
+        for k in all {
+            self.unplace(&mut i, k)?;
+        }
         i.bufs.clear();
         let p = &mut i.pend[tx.txg() as usize & 3];
         p.blocks.clear();
@@ -825,6 +860,14 @@ impl Inner {
     }
 
     fn put(&mut self, blkid: u64, data: Block, valid: Option<RangeSet>, txg: Txg) {
-        self.bufs.insert(blkid, Buf { data, valid, txg });
+        self.bufs.insert(
+            blkid,
+            Buf {
+                data,
+                valid,
+                txg,
+                placed: None,
+            },
+        );
     }
 }

@@ -1,6 +1,6 @@
 //! Writing one group of one object set: data, indirect blocks, dnodes, meta-dnode, root.
 
-use crate::dnode::{Dnode, Job};
+use crate::dnode::{Dnode, Job, TakenBlock};
 use crate::objset::{Objset, WritePolicy};
 use crate::tree::{read_indirect, Synced};
 use crate::tx::Tx;
@@ -57,63 +57,74 @@ struct Shape {
     indblkshift: u8,
 }
 
-impl Pass<'_> {
-    fn spec(&self, s: &Shape, ty: ObjType, level: u8, spill: bool) -> WriteSpec {
-        let p = self.policy;
-        let meta = level > 0 || spill || ty.is_metadata();
-        let mut comp = if meta {
-            p.meta_compress
-        } else if s.compress > 1 {
-            s.compress
-        } else {
-            p.compress
-        };
-        if meta && !spill && s.compress == compress::OFF && level == 0 {
+/// How a block of an object is to be stored in a sync pass.
+fn spec_for(
+    p: &WritePolicy,
+    pass: u32,
+    s: &Shape,
+    ty: ObjType,
+    level: u8,
+    spill: bool,
+) -> WriteSpec {
+    let meta = level > 0 || spill || ty.is_metadata();
+    let mut comp = if meta {
+        p.meta_compress
+    } else if s.compress > 1 {
+        s.compress
+    } else {
+        p.compress
+    };
+    if meta && !spill && s.compress == compress::OFF && level == 0 {
+        comp = compress::OFF;
+    }
+    let mut sum = if s.checksum > 1 {
+        s.checksum
+    } else {
+        p.checksum
+    };
+    if meta && (!checksum::is_metadata_strong(sum) || p.is_mos) {
+        sum = checksum::FLETCHER4;
+    }
+    let mut copies = p.copies;
+    if p.is_mos {
+        copies = 3;
+        if pass >= PASS_DONT_COMPRESS {
             comp = compress::OFF;
         }
-        let mut sum = if s.checksum > 1 {
-            s.checksum
-        } else {
-            p.checksum
+    } else if meta {
+        let critical = ty.is_metadata()
+            && ty != ObjType::DIRECTORY_CONTENTS
+            && ty != ObjType::SA
+            && (ty != ObjType::DNODE || level > 0);
+        let more = match p.redundant_metadata {
+            0 => true,
+            1 => level >= 2 || ty.is_metadata() || spill,
+            2 => critical,
+            _ => false,
         };
-        if meta && (!checksum::is_metadata_strong(sum) || p.is_mos) {
-            sum = checksum::FLETCHER4;
-        }
-        let mut copies = p.copies;
-        if p.is_mos {
-            copies = 3;
-            if self.pass >= PASS_DONT_COMPRESS {
-                comp = compress::OFF;
-            }
-        } else if meta {
-            let critical = ty.is_metadata()
-                && ty != ObjType::DIRECTORY_CONTENTS
-                && ty != ObjType::SA
-                && (ty != ObjType::DNODE || level > 0);
-            let more = match p.redundant_metadata {
-                0 => true,
-                1 => level >= 2 || ty.is_metadata() || spill,
-                2 => critical,
-                _ => false,
-            };
-            copies = (copies + more as u8).min(3);
-        }
-        let gang_copies = if meta || p.redundant_metadata == 0 {
-            copies + 1
-        } else {
-            copies
-        };
-        WriteSpec {
-            obj_type: ty,
-            level,
-            compress: comp,
-            zstd_level: p.zstd_level,
-            checksum: sum,
-            copies: copies.min(p.max_copies),
-            gang_copies: gang_copies.min(3).min(p.max_copies),
-            embed: p.embedded_data,
-            hole_birth: p.hole_birth,
-        }
+        copies = (copies + more as u8).min(3);
+    }
+    let gang_copies = if meta || p.redundant_metadata == 0 {
+        copies + 1
+    } else {
+        copies
+    };
+    WriteSpec {
+        obj_type: ty,
+        level,
+        compress: comp,
+        zstd_level: p.zstd_level,
+        checksum: sum,
+        copies: copies.min(p.max_copies),
+        gang_copies: gang_copies.min(3).min(p.max_copies),
+        embed: p.embedded_data,
+        hole_birth: p.hole_birth,
+    }
+}
+
+impl Pass<'_> {
+    fn spec(&self, s: &Shape, ty: ObjType, level: u8, spill: bool) -> WriteSpec {
+        spec_for(self.policy, self.pass, s, ty, level, spill)
     }
 
     /// Writes a prepared block in place of `old` and accounts for both. Returns the new pointer
@@ -419,7 +430,10 @@ impl Objset {
         let zio = &self.dmu.zio;
         let mut todo: Vec<(Arc<Dnode>, Arc<Synced>, u64, &mut Block, RangeSet)> = Vec::new();
         for job in jobs.iter_mut() {
-            for (blkid, data, valid) in job.blocks.iter_mut() {
+            for TakenBlock {
+                blkid, data, valid, ..
+            } in job.blocks.iter_mut()
+            {
                 if let Some(v) = valid.take() {
                     todo.push((job.dn.clone(), job.s.clone(), *blkid, data, v));
                 }
@@ -475,12 +489,29 @@ impl Objset {
             }
             let shape = Self::shape(job);
             let spec = p.spec(&shape, job.f.obj_type, 0, false);
-            for (blkid, data, _) in &job.blocks {
+            for TakenBlock {
+                blkid,
+                data,
+                placed,
+                ..
+            } in &job.blocks
+            {
                 let old = if job.frees.contains(*blkid, blkid + 1) {
                     BlkPtr::HOLE
                 } else {
                     job.s.lookup(p.zio, *blkid)?
                 };
+                if let Some(bp) = placed {
+                    // Already where it belongs, for the intent log.
+                    let mut bp = *bp;
+                    bp.set_fill(1);
+                    deltas[n] += p.zio.dsize(&bp) as i64 - p.zio.dsize(&old) as i64;
+                    p.hooks.born(&bp)?;
+                    p.kill(&old)?;
+                    p.zio.cache.insert(&bp, data.clone());
+                    writes[n].insert(*blkid, bp);
+                    continue;
+                }
                 bytes += data.len();
                 outs.push(Out {
                     job: n,
@@ -796,6 +827,58 @@ impl Objset {
 }
 
 impl Dnode {
+    /// Writes a dirty block of the transaction's (open) group to its final place now, for an indirect
+    /// log record; the sync of the group then only links it. `None`: not dirty in this group, being
+    /// changed at the moment, or without a place of its own (holes).
+    pub fn write_now(&self, tx: &Tx, blkid: u64) -> Result<Option<BlkPtr>> {
+        let data = self.block(blkid)?;
+        let (shape, ty) = {
+            let i = self.read_lock();
+            match i.bufs.get(&blkid) {
+                Some(b)
+                    if b.txg == tx.txg()
+                        && b.valid.is_none()
+                        && i.pend[tx.txg() as usize & 3].blocks.contains(&blkid) =>
+                {
+                    if b.placed.is_some() {
+                        return Ok(b.placed);
+                    }
+                }
+                _ => return Ok(None),
+            }
+            let shape = Shape {
+                obj_type: i.f.obj_type,
+                compress: i.f.compress,
+                checksum: i.f.checksum,
+                indblkshift: i.f.indblkshift,
+            };
+            (shape, i.f.obj_type)
+        };
+        let policy = self.objset()?.policy();
+        let spec = WriteSpec {
+            embed: false,
+            ..spec_for(&policy, 1, &shape, ty, 0, false)
+        };
+        let zio = &self.dmu.zio;
+        let prepared = zio.prepare(&spec, &data)?;
+        let Some(bp) = zio.write_through(&spec, &prepared, tx.txg())? else {
+            return Ok(None);
+        };
+        let mut i = self.write_lock();
+        match i.bufs.get_mut(&blkid) {
+            // Whoever changed the block meanwhile got a copy of the bytes.
+            Some(b) if Arc::ptr_eq(&b.data, &data) && b.txg == tx.txg() && b.placed.is_none() => {
+                b.placed = Some(bp);
+                Ok(Some(bp))
+            }
+            _ => {
+                drop(i);
+                zio.free(&bp, tx.txg())?;
+                Ok(None)
+            }
+        }
+    }
+
     /// The dnode as last written (accounting objects live in the object set block).
     fn synced_phys(&self) -> Option<DnodePhys> {
         let i = self.read_lock();

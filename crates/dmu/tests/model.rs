@@ -176,6 +176,13 @@ fn run(seed: u64, policy: WritePolicy) {
             }
             96 => {
                 rig.dmu.zio.cache.clear();
+                for o in model.keys() {
+                    let dn = rig.os.hold(*o).unwrap();
+                    let tx = rig.tx();
+                    for blk in 0..6 {
+                        dn.write_now(&tx, blk).unwrap();
+                    }
+                }
             }
             97 => rig = rig.reopen(),
             _ => check(&rig, &model),

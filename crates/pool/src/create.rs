@@ -20,6 +20,9 @@ use vdev::{keys, TopSpec, VdevTree};
 use zap::{Value, Zap};
 use zio::{Zio, ZioOptions};
 
+/// Vdevs with more metaslabs than this set one aside for the intent log (pool format §16.6).
+pub(crate) const EMBEDDED_LOG_MIN_MS: u64 = 64;
+
 /// What the new pool shall be.
 pub struct CreateSpec {
     pub name: String,
@@ -103,6 +106,7 @@ impl Pool {
         )?);
         let space = Arc::new(Space::new());
         add_tops(&tree, &space)?;
+        space.choose_embedded_logs(EMBEDDED_LOG_MIN_MS);
         let zio = Arc::new(Zio::new(
             Arc::new(TreeDevices::new(tree.clone())),
             Arc::new(SpaceAllocator(space.clone())),

@@ -6,7 +6,7 @@ use base::{bail, Block, Result, Txg};
 use disk::{BlkPtr, Dva};
 use dmu::Objset;
 use std::sync::{Arc, Weak};
-use zil::{LogBlocks, LogStore};
+use zil::{Indirect, LogBlocks, LogStore};
 
 /// Log blocks of one dataset.
 pub(crate) struct Store {
@@ -101,6 +101,32 @@ impl LogStore for Store {
             }
         }
         dn.read(offset, buf)
+    }
+
+    fn write_indirect(
+        &self,
+        object: u64,
+        generation: u64,
+        offset: u64,
+        _length: u64,
+        txg: Txg,
+    ) -> Result<Indirect> {
+        let dn = self.os.hold(object)?;
+        let info = dn.info();
+        if let Some((gen, size)) = dn.with_bonus(|b| generation_and_size(info.bonus_type, b)) {
+            if (generation != 0 && gen != generation) || offset >= size {
+                bail!(NotFound, "object {object} is gone or shorter by now");
+            }
+        }
+        // The group is held open: what is placed now is placed in it.
+        let tx = self.os.tx(dmu::Need::freeing())?;
+        if tx.txg() != txg {
+            return Ok(Indirect::Copy);
+        }
+        Ok(match dn.write_now(&tx, offset / info.block_size as u64)? {
+            Some(bp) => Indirect::At(Box::new(bp)),
+            None => Indirect::Copy,
+        })
     }
 
     fn random(&self) -> u64 {

@@ -1,7 +1,7 @@
 //! Opening a pool (pool format §6.2), closing it, exporting and destroying it.
 
 use crate::config::read_nvlist;
-use crate::create::{add_tops, mos_policy};
+use crate::create::{add_tops, mos_policy, EMBEDDED_LOG_MIN_MS};
 use crate::devices::{SpaceAllocator, TreeDevices};
 use crate::logstore::Store;
 use crate::sync::SyncState;
@@ -250,6 +250,7 @@ impl Pool {
             maps.open_logs(z)?;
         }
         maps.give_hints(&e.space)?;
+        e.space.choose_embedded_logs(EMBEDDED_LOG_MIN_MS);
         e.space
             .set_loader(Some(Arc::new(MapLoader(Arc::downgrade(&maps)))));
         let mut dtls = HashMap::new();

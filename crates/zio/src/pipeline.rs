@@ -707,6 +707,55 @@ impl Zio {
             .ok_or_else(|| Error::new(Kind::NoSpace, "no space for the intent log"))
     }
 
+    /// Places a prepared block and writes it now, past the queue (data of indirect log records). `None`
+    /// for what takes no space or finds no contiguous place.
+    pub fn write_through(
+        &self,
+        spec: &WriteSpec,
+        p: &Prepared,
+        txg: Txg,
+    ) -> Result<Option<BlkPtr>> {
+        self.check_writable()?;
+        let PreparedKind::Stored { compress, checksum } = &p.kind else {
+            return Ok(None);
+        };
+        let psize = p.data.len();
+        let size_on = |v: u64| self.devices.asize(v, psize as u64);
+        let copies = spec.copies.clamp(1, 3) as usize;
+        let dvas = match self
+            .allocator
+            .alloc(Purpose::Data, psize as u64, copies, txg, &size_on)
+        {
+            Ok(d) => d,
+            Err(e) if e.kind == Kind::NoSpace => return Ok(None),
+            Err(e) => return Err(e),
+        };
+        let mut bp = BlkPtr::new(
+            spec.obj_type,
+            spec.level,
+            p.lsize,
+            psize,
+            *compress,
+            spec.checksum,
+            txg,
+        );
+        bp.set_checksum(*checksum);
+        let mut writes = Vec::new();
+        for (i, d) in dvas.iter().take(disk::blkptr::DVAS).enumerate() {
+            bp.set_dva(i, *d);
+            writes.push(PhysWrite {
+                vdev: d.vdev(),
+                offset: d.offset(),
+                data: p.data.clone(),
+            });
+        }
+        if let Err(e) = self.devices.write(&writes, txg) {
+            self.free(&bp, txg)?;
+            return Err(e);
+        }
+        Ok(Some(bp))
+    }
+
     /// Writes now, past the queue (intent-log blocks; durability needs a flush).
     pub fn write_now(&self, dva: &Dva, data: Block, txg: Txg) -> Result<()> {
         self.check_writable()?;

@@ -86,6 +86,8 @@ pub(crate) struct Core {
     pub empty_bpobj: Mutex<Option<u64>>,
     pub space: OnceLock<Weak<dyn PoolSpace>>,
     pub caches: crate::dsl::Caches,
+    /// A change failed half-way: what is in memory must not reach the disk.
+    pub broken: Mutex<Option<Error>>,
 }
 
 impl Core {
@@ -107,6 +109,15 @@ impl Core {
             comp: bp.acct_psize() as i64,
             uncomp: bp.ucsize() as i64,
         }
+    }
+
+    /// Passes on the result of a change whose conditions have all been checked: an error now means that
+    /// it stopped half-way.
+    pub fn must<R>(&self, r: Result<R>) -> Result<R> {
+        if let Err(e) = &r {
+            lock(&self.broken).get_or_insert_with(|| e.clone());
+        }
+        r
     }
 
     pub fn now(&self) -> u64 {

@@ -106,9 +106,22 @@ impl Dsl {
         name: &str,
         args: CreateArgs,
     ) -> Result<Arc<Dataset>> {
+        self.core.need_syncing(tx)?;
         self.check_create(parent, name, args.internal)?;
+        self.core
+            .must(self.create_child(tx, parent, name, None, args))
+    }
+
+    fn create_child(
+        &self,
+        tx: &Tx,
+        parent: &Arc<Dir>,
+        name: &str,
+        origin: Option<&Arc<Dataset>>,
+        args: CreateArgs,
+    ) -> Result<Arc<Dataset>> {
         let dir = self.new_child(tx, parent, name)?;
-        self.core.create_head(tx, &dir, None, args)
+        self.core.create_head(tx, &dir, origin, args)
     }
 
     /// Makes a clone of a snapshot. Its object set is the snapshot's; the caller must clear the
@@ -124,9 +137,10 @@ impl Dsl {
         if !origin.is_snapshot() {
             bail!(Invalid, "{} is not a snapshot", origin.full_name());
         }
+        self.core.need_syncing(tx)?;
         self.check_create(parent, name, args.internal)?;
-        let dir = self.new_child(tx, parent, name)?;
-        self.core.create_head(tx, &dir, Some(origin), args)
+        self.core
+            .must(self.create_child(tx, parent, name, Some(origin), args))
     }
 
     fn new_child(&self, tx: &Tx, parent: &Arc<Dir>, name: &str) -> Result<Arc<Dir>> {

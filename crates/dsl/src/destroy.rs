@@ -31,6 +31,13 @@ impl Dsl {
         if ds.snapshot_count()? > 0 {
             bail!(Exists, "{}: filesystem has snapshots", dir.full_name());
         }
+        if let Some(map) = ds.extra(BOOKMARKS)? {
+            for e in Zap::new(&self.core.hold(map)?).iter() {
+                if ds_extra_bookmarks(&e?.value.ints()) {
+                    bail!(Unsupported, "{}: has redaction bookmarks", dir.full_name());
+                }
+            }
+        }
         Ok(())
     }
 
@@ -38,9 +45,13 @@ impl Dsl {
     /// written, and its intent log freed. Its space is freed in the background if feature
     /// `async_destroy` is enabled, else now.
     pub fn destroy_head(&self, tx: &Tx, ds: &Arc<Dataset>) -> Result<()> {
+        self.core.need_syncing(tx)?;
         self.check_destroy(ds)?;
+        self.core.must(self.destroy_checked(tx, ds))
+    }
+
+    fn destroy_checked(&self, tx: &Tx, ds: &Arc<Dataset>) -> Result<()> {
         let core = &self.core;
-        core.need_syncing(tx)?;
         ds.flush(tx)?;
         let dir = ds.dir();
         let p = ds.phys();
@@ -68,9 +79,6 @@ impl Dsl {
             let dn = core.hold(map)?;
             for e in Zap::new(&dn).iter() {
                 let e = e?;
-                if ds_extra_bookmarks(&e.value.ints()) {
-                    bail!(Unsupported, "{}: redaction bookmarks", dir.full_name());
-                }
                 if e.value.len() > 3 {
                     core.features.activate(tx, BOOKMARK_V2, -1)?;
                 }

@@ -268,6 +268,7 @@ impl Dsl {
             empty_bpobj: Mutex::new(None),
             space: Default::default(),
             caches: Caches::default(),
+            broken: Mutex::new(None),
         });
         let mos_hooks = MosHooks {
             sum: Mutex::default(),
@@ -290,6 +291,12 @@ impl Dsl {
             .ok_or_else(|| Error::damaged("MOS directory has no root_dataset"))?;
         dsl.core.set_root(root, pool)?;
         Ok(dsl)
+    }
+
+    /// The error of a change that failed half-way (damage or lack of space in the MOS). The group must
+    /// not be committed then.
+    pub fn broken(&self) -> Option<Error> {
+        lock(&self.core.broken).clone()
     }
 
     /// Who knows the size of the pool. Without it there is no limit.

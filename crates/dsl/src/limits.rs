@@ -59,12 +59,16 @@ pub(crate) fn start(tx: &Tx, dir: &Dir, fs: u64, snaps: u64) -> Result<()> {
     Zap::new(&dir.dn).update_u64(tx, SNAP_COUNT, snaps)
 }
 
+pub(crate) fn check_enabled(dir: &Dir) -> Result<()> {
+    match dir.core.features.is_enabled(FS_LIMITS) {
+        true => Ok(()),
+        false => bail!(Unsupported, "feature filesystem_limits is not enabled"),
+    }
+}
+
 /// Begins to keep counts in `dir` and all below it: a limit was set. Nothing if that is so already.
 pub(crate) fn activate(tx: &Tx, dir: &Arc<Dir>) -> Result<()> {
     let core = &dir.core;
-    if !core.features.is_enabled(FS_LIMITS) {
-        bail!(Unsupported, "feature filesystem_limits is not enabled");
-    }
     if is_zapified(&dir.dn) && count(dir, FS_COUNT)?.is_some() {
         return Ok(());
     }

@@ -281,10 +281,7 @@ impl Core {
                 }
                 Ok(())
             }
-            PropChange::Received(v) if received => {
-                zap.update(tx, &format!("{name}{RECVD}"), &v.to_zap())
-            }
-            PropChange::Received(_) => bail!(Unsupported, "received values need version 22"),
+            PropChange::Received(v) => zap.update(tx, &format!("{name}{RECVD}"), &v.to_zap()),
             PropChange::RevertToReceived => {
                 drop_key("")?;
                 drop_key(IUV)?;
@@ -305,6 +302,9 @@ impl Dsl {
         change: &PropChange,
     ) -> Result<()> {
         self.core.need_syncing(tx)?;
+        if matches!(change, PropChange::Received(_)) && self.core.version() < 22 {
+            bail!(Unsupported, "received values need pool version 22");
+        }
         if ds.is_snapshot() {
             return self.set_snap_prop(tx, ds, name, change);
         }
@@ -334,15 +334,18 @@ impl Dsl {
         if matches!(name, "filesystem_limit" | "snapshot_limit")
             && effective.is_some_and(|n| n != u64::MAX)
         {
-            limits::activate(tx, &dir)?;
+            limits::check_enabled(&dir)?;
+            self.core.must(limits::activate(tx, &dir))?;
         }
         let field = matches!(name, "quota" | "reservation");
         if !(field && self.core.version() < 22) {
             let dn = self.core.hold(dir.phys().props_zapobj)?;
-            self.core.change(tx, &dn, &own, name, change)?;
+            self.core
+                .must(self.core.change(tx, &dn, &own, name, change))?;
             dir.cache_props(None);
         }
-        self.apply_limit(tx, ds, name, effective.unwrap_or(0), old)
+        self.core
+            .must(self.apply_limit(tx, ds, name, effective.unwrap_or(0), old))
     }
 
     fn set_snap_prop(

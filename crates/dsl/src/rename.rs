@@ -16,30 +16,7 @@ impl Dsl {
         let Some(from) = dir.parent() else {
             bail!(Invalid, "the root dataset cannot be renamed");
         };
-        let old = dir.name();
-        if from.object() != to.object() {
-            let p = dir.phys();
-            let held = p.reserved.saturating_sub(p.used_bytes) as i64;
-            let used = p.used_bytes as i64;
-            let t = Triple {
-                used: used + held,
-                comp: p.compressed_bytes as i64,
-                uncomp: p.uncompressed_bytes as i64,
-            };
-            from.diduse_split(tx, &[(Used::Child, -used), (Used::ChildRsrv, -held)], -t)?;
-            to.diduse_split(tx, &[(Used::Child, used), (Used::ChildRsrv, held)], t)?;
-            let fs = limits::count(dir, limits::FS_COUNT)?.unwrap_or(0) as i64 + 1;
-            let snaps = limits::count(dir, limits::SNAP_COUNT)?.unwrap_or(0) as i64;
-            for (key, n) in [(limits::FS_COUNT, fs), (limits::SNAP_COUNT, snaps)] {
-                limits::adjust(tx, &from, key, -n)?;
-                limits::adjust(tx, to, key, n)?;
-            }
-            dir.update(tx, |p| p.parent_obj = to.object())?;
-        }
-        Zap::new(&from.children_zap()?).remove(tx, &old)?;
-        Zap::new(&to.children_zap()?).add_u64(tx, name, dir.object())?;
-        dir.set_place(name, Some(to.clone()));
-        Ok(())
+        self.core.must(move_dir(tx, dir, &from, to, name))
     }
 
     /// Whether [`rename`](Self::rename) would work.
@@ -111,8 +88,9 @@ impl Dsl {
         }
         let stored = snap.snap_name()?.unwrap_or_else(|| old.to_string());
         let map = self.core.hold(head.phys().snapnames_zapobj)?;
-        Zap::new(&map).remove(tx, &stored)?;
-        Zap::new(&map).add_u64(tx, new, snap.object())?;
+        self.core.must(Zap::new(&map).remove(tx, &stored))?;
+        self.core
+            .must(Zap::new(&map).add_u64(tx, new, snap.object()))?;
         snap.set_snap_name(Some(new.to_string()));
         Ok(())
     }
@@ -188,4 +166,34 @@ impl Dir {
         }
         p.flags & DIR_USED_BREAKDOWN == 0 || sum == p.used_bytes
     }
+}
+
+fn move_dir(tx: &Tx, dir: &Arc<Dir>, from: &Arc<Dir>, to: &Arc<Dir>, name: &str) -> Result<()> {
+    let old = dir.name();
+    if from.object() != to.object() {
+        let p = dir.phys();
+        let held = p.reserved.saturating_sub(p.used_bytes) as i64;
+        let used = p.used_bytes as i64;
+        let t = Triple {
+            used: used + held,
+            comp: p.compressed_bytes as i64,
+            uncomp: p.uncompressed_bytes as i64,
+        };
+        from.diduse_split(tx, &[(Used::Child, -used), (Used::ChildRsrv, -held)], -t)?;
+        to.diduse_split(tx, &[(Used::Child, used), (Used::ChildRsrv, held)], t)?;
+        if limits::count(to, limits::FS_COUNT)?.is_some() {
+            limits::activate(tx, dir)?;
+        }
+        let fs = limits::count(dir, limits::FS_COUNT)?.unwrap_or(0) as i64 + 1;
+        let snaps = limits::count(dir, limits::SNAP_COUNT)?.unwrap_or(0) as i64;
+        for (key, n) in [(limits::FS_COUNT, fs), (limits::SNAP_COUNT, snaps)] {
+            limits::adjust(tx, from, key, -n)?;
+            limits::adjust(tx, to, key, n)?;
+        }
+        dir.update(tx, |p| p.parent_obj = to.object())?;
+    }
+    Zap::new(&from.children_zap()?).remove(tx, &old)?;
+    Zap::new(&to.children_zap()?).add_u64(tx, name, dir.object())?;
+    dir.set_place(name, Some(to.clone()));
+    Ok(())
 }

@@ -2,7 +2,7 @@
 
 use crate::core::{bump, check_component, is_hidden, Core, Triple, FULL_NAME_MAX};
 use crate::{limits, Dataset, Dsl};
-use base::{bail, Error, Result, Txg};
+use base::{bail, Error, Kind, Result, Txg};
 use disk::dsl::{ds_flags, DslDatasetPhys, Used};
 use dmu::{SyncHooks, Tx};
 use std::sync::Arc;
@@ -36,8 +36,8 @@ impl Dsl {
 
     /// Makes the snapshot `name` of `head`, whose blocks of this group must all have been written.
     pub fn snapshot(&self, tx: &Tx, head: &Arc<Dataset>, name: &str) -> Result<Arc<Dataset>> {
+        self.core.need_syncing(tx)?;
         self.check_snapshot(head, name)?;
-        head.flush(tx)?;
         if head.phys().prev_snap_txg >= tx.txg() {
             bail!(
                 Again,
@@ -45,7 +45,9 @@ impl Dsl {
                 head.full_name()
             );
         }
-        self.core.snapshot_head(tx, head, name, tx.txg())
+        self.core.must(head.flush(tx))?;
+        self.core
+            .must(self.core.snapshot_head(tx, head, name, tx.txg()))
     }
 
     /// Whether a snapshot can be destroyed now: no holds, no clones.
@@ -69,16 +71,19 @@ impl Dsl {
 
     /// Destroys a snapshot.
     pub fn destroy_snapshot(&self, tx: &Tx, snap: &Arc<Dataset>) -> Result<()> {
+        self.core.need_syncing(tx)?;
         self.check_destroy_snapshot(snap)?;
-        self.core.destroy_snap(tx, snap)
+        self.core.must(self.core.destroy_snap(tx, snap))
     }
 
     /// Destroys a snapshot as soon as it has neither holds nor clones.
     pub fn destroy_snapshot_deferred(&self, tx: &Tx, snap: &Arc<Dataset>) -> Result<()> {
         match self.check_destroy_snapshot(snap) {
-            Ok(()) => self.core.destroy_snap(tx, snap),
-            Err(e) if e.kind == base::Kind::Invalid => Err(e),
-            Err(_) => snap.update(tx, |p| p.flags |= ds_flags::DEFER_DESTROY),
+            Ok(()) => self.destroy_snapshot(tx, snap),
+            Err(e) if matches!(e.kind, Kind::Busy | Kind::Exists) => {
+                snap.update(tx, |p| p.flags |= ds_flags::DEFER_DESTROY)
+            }
+            Err(e) => Err(e),
         }
     }
 }
@@ -368,7 +373,6 @@ impl Dsl {
     pub fn rollback(&self, tx: &Tx, head: &Arc<Dataset>) -> Result<()> {
         let core = &self.core;
         core.need_syncing(tx)?;
-        head.flush(tx)?;
         let h = head.phys();
         if h.is_snapshot() {
             bail!(Invalid, "{} is a snapshot", head.full_name());
@@ -385,6 +389,13 @@ impl Dsl {
                 head.full_name()
             );
         }
+        core.must(self.roll_back(tx, head, &snap))
+    }
+
+    fn roll_back(&self, tx: &Tx, head: &Arc<Dataset>, snap: &Arc<Dataset>) -> Result<()> {
+        let core = &self.core;
+        head.flush(tx)?;
+        let (h, s) = (head.phys(), snap.phys());
         // Blocks written since go, blocks that died since live again: as if a clone of the snapshot
         // had changed places with the head and the head had been destroyed as that clone.
         let mut old = head.deadlist()?;

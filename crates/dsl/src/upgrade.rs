@@ -23,6 +23,11 @@ impl Dsl {
             );
         }
         core.version.store(version, Ordering::Relaxed);
+        core.must(self.upgrade_from(tx, old, version))
+    }
+
+    fn upgrade_from(&self, tx: &Tx, old: u64, version: u64) -> Result<()> {
+        let core = &self.core;
         let crossed = |v| old < v && version >= v;
         if crossed(11) {
             self.create_origin(tx)?;

@@ -217,6 +217,19 @@ impl Pool {
                 );
             }
         }
+        if !opts.readonly {
+            // Before fast_dedup no feature flag tells; freeing such blocks needs the tables.
+            for entry in Zap::new(&e.mos.hold(1)?).iter() {
+                let key = entry?.text();
+                if key.starts_with("DDT-") && key != "DDT-statistics" {
+                    bail!(
+                        Unsupported,
+                        "the pool holds deduplicated data, which this software cannot change; \
+                         import it with '-o readonly=on'"
+                    );
+                }
+            }
+        }
         let features: Arc<dyn Features> = match &store {
             Some(s) => s.clone(),
             None => Arc::new(NoFeatures),

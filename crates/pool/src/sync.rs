@@ -157,6 +157,9 @@ impl Pool {
         for t in tasks {
             t(self, &tx);
         }
+        if let Some(e) = self.dsl.broken() {
+            return Err(e.context("a change of datasets stopped half-way"));
+        }
         self.finish_group(&tx, st)?;
         Ok(txg)
     }

@@ -390,15 +390,21 @@ fn changing_real_pools() {
     let Some(oz) = or_skip(testkit::OpenZfs::get()) else {
         return;
     };
-    for name in [
+    let only = std::env::var("FIXTURE").ok();
+    let all = [
         "unlinked",
+        "legacy-v1",
         "legacy-v15",
-        "legacy-v28",
+        "legacy-v23",
         "xattrs",
         "acl",
         "nofeatures",
         "flags",
-    ] {
+    ];
+    for name in all
+        .into_iter()
+        .filter(|n| only.as_ref().is_none_or(|o| o == n))
+    {
         let Some(dir) = or_skip(testkit::fixture::unpack(name)) else {
             return;
         };

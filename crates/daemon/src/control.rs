@@ -1,24 +1,37 @@
-//! What the control socket's requests do.
+//! What the control socket's requests do: who may ask, and where each one goes.
 
 use crate::options::Options;
+use crate::service::{Paths, Service};
 use crate::startup::Stop;
+use crate::{datasets, errors, pools, values};
 use api::{ApiError, Handler, Peer, Reply, Request, Sink};
 use base::{Kind, Result};
+use pool::Tunables;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+/// Environment variable that names another cache file.
+const CACHE_VARIABLE: &str = "ZFS_FUSE_CACHE";
+/// Environment variable that names another place for default mount points.
+const MOUNT_ROOT_VARIABLE: &str = "ZFS_FUSE_MOUNT_ROOT";
+/// Cache file of root's daemon.
+const CACHE_FILE: &str = "/var/lib/zfs/zpool.cache";
 
 /// Answers requests.
 pub struct Control {
+    service: Arc<Service>,
     stop: Stop,
-    #[allow(dead_code)]
-    options: Options,
 }
 
-/// Whether a request changes anything; the others everybody may make.
+/// Whether a request changes anything or looks where only the owner may; the others everybody may
+/// make of root's daemon.
 fn modifies(request: &Request) -> bool {
     !matches!(
         request,
         Request::Ping {}
             | Request::Version {}
             | Request::PoolGet(_)
+            | Request::PoolHistory { .. }
             | Request::DatasetGet(_)
             | Request::MountList {}
             | Request::SupportedFeatures {}
@@ -26,33 +39,73 @@ fn modifies(request: &Request) -> bool {
     )
 }
 
-impl Control {
-    /// Brings the engine up: pools of the cache file are imported and mounted.
-    pub fn start(options: Options, stop: Stop) -> Result<Control> {
-        Ok(Control { stop, options })
-    }
+/// Whether a caller may make a request of the daemon of user `own`.
+fn allowed(own: u32, peer: u32, request: &Request) -> bool {
+    peer == 0 || peer == own || (own == 0 && !modifies(request))
+}
 
-    /// Writes everything, unmounts and closes the pools.
-    pub fn shutdown(&self) {}
-
-    /// Root and the user whose daemon it is may do everything.
-    fn check_permission(&self, peer: Peer, request: &Request) -> std::result::Result<(), ApiError> {
-        let own = rustix::process::geteuid().as_raw();
-        if !modifies(request) || peer.uid == 0 || peer.uid == own {
-            return Ok(());
-        }
-        Err(ApiError::reason(Kind::NotPermitted, "permission denied"))
+/// Where things are for this user.
+fn paths() -> Paths {
+    let variable = |name: &str| {
+        std::env::var_os(name)
+            .filter(|v| !v.is_empty())
+            .map(PathBuf::from)
+    };
+    let absolute = |name: &str| variable(name).filter(|p| p.is_absolute());
+    let root = rustix::process::geteuid().is_root();
+    let home = || absolute("HOME").unwrap_or_else(|| "/".into());
+    Paths {
+        cache_file: absolute(CACHE_VARIABLE).unwrap_or_else(|| {
+            if root {
+                CACHE_FILE.into()
+            } else {
+                absolute("XDG_STATE_HOME")
+                    .unwrap_or_else(|| home().join(".local/state"))
+                    .join("zfs-fuse/zpool.cache")
+            }
+        }),
+        mount_root: absolute(MOUNT_ROOT_VARIABLE).unwrap_or_else(|| {
+            if root {
+                "/".into()
+            } else {
+                home().join("zfs")
+            }
+        }),
     }
 }
 
-impl Handler for Control {
-    fn handle(
+impl Control {
+    /// Brings the engine up: pools of the cache file are imported and mounted.
+    pub fn start(options: Options, stop: Stop) -> Result<Control> {
+        values::options(&options.mount_options).map_err(|e| e.context("--fuse-mount-options"))?;
+        if !options.foreground {
+            crate::log::use_syslog();
+        }
+        let tunables = Tunables {
+            cache_bytes: options.arc_max,
+            dirty_max: (options.arc_max / 2).clamp(32 << 20, 256 << 20),
+        };
+        let service = Service::new(
+            env_linux::linux_env(),
+            paths(),
+            tunables,
+            options.mount_options,
+        );
+        service.import_cached();
+        Ok(Control { service, stop })
+    }
+
+    /// Writes everything, unmounts and closes the pools.
+    pub fn shutdown(&self) {
+        self.service.shutdown();
+    }
+
+    fn route(
         &self,
         peer: Peer,
         request: Request,
-        _out: &mut dyn Sink,
+        out: &mut dyn Sink,
     ) -> std::result::Result<Reply, ApiError> {
-        self.check_permission(peer, &request)?;
         match request {
             Request::Ping {} => Ok(Reply::Done),
             Request::Version {} => Ok(Reply::Version(api::Version {
@@ -62,11 +115,36 @@ impl Handler for Control {
                 self.stop.ask();
                 Ok(Reply::Done)
             }
-            _ => Err(ApiError::sentence(
-                Kind::Unsupported,
-                "the daemon cannot do this in this version yet",
-            )),
+            Request::PoolCreate(_)
+            | Request::PoolDestroy { .. }
+            | Request::PoolExport { .. }
+            | Request::PoolGet(_)
+            | Request::PoolSet { .. }
+            | Request::ImportScan(_)
+            | Request::PoolImport(_)
+            | Request::PoolHistory { .. }
+            | Request::PoolUpgrade { .. }
+            | Request::SupportedFeatures {}
+            | Request::LabelClear { .. }
+            | Request::PoolSync { .. }
+            | Request::PoolActivity { .. } => pools::handle(&self.service, peer, request, out),
+            _ => datasets::handle(&self.service, peer, request, out),
         }
+    }
+}
+
+impl Handler for Control {
+    fn handle(
+        &self,
+        peer: Peer,
+        request: Request,
+        out: &mut dyn Sink,
+    ) -> std::result::Result<Reply, ApiError> {
+        let own = rustix::process::geteuid().as_raw();
+        if !allowed(own, peer.uid, &request) {
+            return Err(ApiError::reason(Kind::NotPermitted, "permission denied"));
+        }
+        self.route(peer, request, out).map_err(errors::finish)
     }
 }
 
@@ -76,8 +154,16 @@ mod tests {
 
     #[test]
     fn who_may_what() {
-        assert!(!modifies(&Request::PoolGet(api::PoolGet::default())));
+        let look = Request::PoolGet(api::PoolGet::default());
+        let change = Request::PoolSync { pool: "x".into() };
+        let scan = Request::ImportScan(api::ImportScan::default());
+        for request in [&look, &change, &scan] {
+            assert!(allowed(0, 0, request));
+            assert!(allowed(7, 7, request) && allowed(7, 0, request));
+            assert!(!allowed(7, 8, request));
+        }
+        assert!(allowed(0, 7, &look));
+        assert!(!allowed(0, 7, &change) && !allowed(0, 7, &scan));
         assert!(modifies(&Request::Stop {}));
-        assert!(modifies(&Request::PoolSync { pool: "x".into() }));
     }
 }

@@ -1,9 +1,26 @@
 //! `zfs-fuse`: serves pools as FUSE file systems, and `zpool` and `zfs` on the control socket.
 #![forbid(unsafe_code)]
 
+mod bridge;
+mod compat;
 mod control;
+// Requests about datasets: `datasets.rs` takes its place when all of it is there.
+#[path = "datasets_stub.rs"]
+mod datasets;
+mod errors;
+mod intent;
+mod log;
+mod mounts;
 mod options;
+mod pool_create;
+mod pool_get;
+mod pool_import;
+mod pool_set;
+mod pool_tree;
+mod pools;
+mod service;
 mod startup;
+mod values;
 
 use base::{Kind, Result};
 use options::{Asked, Options};

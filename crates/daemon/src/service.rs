@@ -37,9 +37,12 @@ pub struct Entry {
     pub mount_options: Vec<String>,
     /// Monotonic nanoseconds of the import.
     pub import_ns: u64,
+    /// Differs with every import.
+    pub load_guid: u64,
     mounts: Mutex<BTreeMap<u64, Arc<Mounted>>>,
     /// Requests that change the shape of the pool (export, destroy) hold it for writing.
     pub gate: RwLock<()>,
+    pub names: crate::datasets::Names,
     stop: AtomicBool,
 }
 
@@ -54,6 +57,8 @@ pub struct Service {
     pub env: Env,
     pub paths: Paths,
     pub tunables: Tunables,
+    /// Mount options for every dataset of every pool.
+    pub mount_options: Vec<String>,
     pools: Mutex<BTreeMap<String, Arc<Entry>>>,
     /// Creation, import, export and destruction happen one at a time.
     pub changes: Mutex<()>,
@@ -62,6 +67,11 @@ pub struct Service {
 impl Entry {
     pub fn mounted(&self, object: u64) -> Option<Arc<Mounted>> {
         self.mounts.lock().unwrap_or_else(|e| e.into_inner()).get(&object).cloned()
+    }
+
+    /// Cache file the pool is recorded in.
+    pub fn cache_file(&self) -> Option<PathBuf> {
+        self.cache_file.lock().unwrap_or_else(|e| e.into_inner()).clone()
     }
 
     /// All mounts, by path.
@@ -87,11 +97,17 @@ impl Entry {
 }
 
 impl Service {
-    pub fn new(env: Env, paths: Paths, tunables: Tunables) -> Arc<Service> {
+    pub fn new(
+        env: Env,
+        paths: Paths,
+        tunables: Tunables,
+        mount_options: Vec<String>,
+    ) -> Arc<Service> {
         Arc::new(Service {
             env,
             paths,
             tunables,
+            mount_options,
             pools: Mutex::default(),
             changes: Mutex::new(()),
         })
@@ -137,12 +153,14 @@ impl Service {
     ) -> Result<Arc<Entry>> {
         let entry = Arc::new(Entry {
             import_ns: self.env.clock.monotonic_ns(),
+            load_guid: self.env.rng.u64() | 1,
             pool,
             altroot,
             cache_file: Mutex::new(cache_file),
-            mount_options,
+            mount_options: [self.mount_options.clone(), mount_options].concat(),
             mounts: Mutex::default(),
             gate: RwLock::new(()),
+            names: Default::default(),
             stop: AtomicBool::new(false),
         });
         let e2 = entry.clone();

@@ -36,6 +36,8 @@ pub fn mountpoint(service: &Service, entry: &Entry, ds: &Dataset) -> Result<(Str
     let name = ds.dir().full_name();
     let (value, source) = text(ds, "mountpoint")?;
     let (base, rest, local) = match source {
+        // Below an alternate root everything begins at its top.
+        None if entry.altroot.is_some() => (String::new(), name, false),
         None => (service.paths.mount_root.to_string_lossy().into_owned(), name, false),
         Some(PropSource::Inherited(from)) => {
             let rest = name.strip_prefix(&from).unwrap_or("").trim_start_matches('/');

@@ -1,0 +1,365 @@
+//! What pools are and have: properties, features, facts, device trees.
+
+use crate::compat::{self, Set};
+use crate::errors;
+use crate::pool_tree::{expandable, Look};
+use crate::service::{Entry, Service};
+use api::{Answer, ApiError, PoolFacts, PoolGet, Prop, Reply, Select, Source, Value};
+use base::Result;
+use disk::feature::{self, Feature};
+use disk::props::{self, PoolProp, POOL};
+use dsl::{Features, PropValue};
+use space::{ClassStats, Stats};
+use std::sync::Arc;
+
+/// Newest file system version.
+const ZPL_VERSION: u64 = 5;
+
+/// Answers `PoolGet`.
+pub fn get(service: &Arc<Service>, ask: &PoolGet) -> Reply {
+    let mut out = Answer::default();
+    if ask.pools.is_empty() {
+        for entry in service.pools() {
+            let name = entry.pool.name();
+            match describe(service, &entry, ask) {
+                Ok(p) => out.found.push(p),
+                Err(e) => out.failed.push((name, errors::answer(e))),
+            }
+        }
+        return Reply::Pools(out);
+    }
+    for name in &ask.pools {
+        let found = service
+            .find(name)
+            .ok_or_else(|| ApiError::no_such_pool(name))
+            .and_then(|e| describe(service, &e, ask).map_err(errors::answer));
+        match found {
+            Ok(p) => out.found.push(p),
+            Err(e) => out.failed.push((name.clone(), e)),
+        }
+    }
+    Reply::Pools(out)
+}
+
+/// ONLINE, DEGRADED … or SUSPENDED.
+pub fn health(entry: &Entry) -> String {
+    if entry.pool.suspended().is_some() {
+        return "SUSPENDED".into();
+    }
+    entry.pool.tree.state().0.name().into()
+}
+
+fn describe(service: &Arc<Service>, entry: &Arc<Entry>, ask: &PoolGet) -> Result<api::Pool> {
+    let pool = &entry.pool;
+    let wants_space = ask.tree || ask.props != Select::Nothing;
+    let space = wants_space.then(|| pool.space.stats());
+    let mut out = api::Pool {
+        name: pool.name(),
+        guid: pool.guid(),
+        txg: pool.synced_txg(),
+        version: pool.version(),
+        zpl_version: ZPL_VERSION,
+        health: health(entry),
+        now_ns: service.env.clock.monotonic_ns(),
+        import_ns: entry.import_ns,
+        error_count: Some(0),
+        ..api::Pool::default()
+    };
+    if let (Some(space), true) = (&space, ask.tree) {
+        let look = Look {
+            tree: &pool.tree,
+            space: Some(space),
+            imported: true,
+        };
+        out.tree = Some(look.root());
+        out.facts = facts(entry);
+    }
+    if let Some(space) = &space {
+        out.props = Getter::new(service, entry, space)?.select(&ask.props)?;
+    }
+    Ok(out)
+}
+
+/// A key of the configuration such as `comment`.
+pub fn extra(entry: &Entry, key: &str) -> Option<String> {
+    let shared = entry.pool.shared();
+    shared
+        .extra
+        .iter()
+        .find(|(k, _)| k == key)
+        .map(|(_, v)| v.clone())
+}
+
+/// Features that could be enabled and are not, within the pool's compatibility set.
+pub fn disabled_features(entry: &Entry, set: &Set) -> Vec<&'static Feature> {
+    let Some(store) = entry.pool.feature_store() else {
+        return Vec::new();
+    };
+    feature::FEATURES
+        .iter()
+        .filter(|f| f.supported && f.default_on && set.allows(f) && !store.is_enabled(f.guid))
+        .collect()
+}
+
+fn facts(entry: &Entry) -> PoolFacts {
+    let mut out = PoolFacts {
+        suspended: entry.pool.suspended().is_some(),
+        ..PoolFacts::default()
+    };
+    let set = match compat::load(&extra(entry, "compatibility").unwrap_or_default()) {
+        Ok(set) => set,
+        Err(e) => {
+            out.bad_compatibility = Some(e.to_string());
+            return out;
+        }
+    };
+    let name = |f: &&'static Feature| f.name.to_string();
+    out.disabled_features = disabled_features(entry, &set).iter().map(name).collect();
+    if let (Set::These(_), Some(store)) = (&set, entry.pool.feature_store()) {
+        out.incompatible_features = feature::FEATURES
+            .iter()
+            .filter(|f| store.is_enabled(f.guid) && !set.allows(f))
+            .map(|f| f.name.to_string())
+            .collect();
+    }
+    out
+}
+
+struct Getter<'a> {
+    service: &'a Arc<Service>,
+    entry: &'a Arc<Entry>,
+    space: &'a Stats,
+    stored: Vec<(String, PropValue)>,
+}
+
+impl<'a> Getter<'a> {
+    fn new(service: &'a Arc<Service>, entry: &'a Arc<Entry>, space: &'a Stats) -> Result<Self> {
+        Ok(Getter {
+            service,
+            entry,
+            space,
+            stored: entry.pool.stored_props()?,
+        })
+    }
+
+    fn select(&self, what: &Select) -> Result<Vec<Prop>> {
+        match what {
+            Select::Nothing => Ok(Vec::new()),
+            Select::These(names) => names.iter().map(|n| self.by_name(n)).collect(),
+            Select::All => {
+                let mut out = Vec::new();
+                for p in POOL.iter().filter(|p| !p.hidden) {
+                    out.push(self.native(p)?);
+                }
+                if self.entry.pool.feature_store().is_some() {
+                    out.extend(feature::FEATURES.iter().map(|f| self.feature(f)));
+                    out.extend(self.unknown_features());
+                }
+                for (name, value) in self.stored.iter().filter(|(n, _)| n.contains(':')) {
+                    out.push(Prop::new(name, raw(value), Source::Local));
+                }
+                Ok(out)
+            }
+        }
+    }
+
+    fn by_name(&self, name: &str) -> Result<Prop> {
+        if let Some(short) = name.strip_prefix("feature@") {
+            return Ok(match feature::by_name(short) {
+                Some(f) => self.feature(f),
+                None => Prop::new(name, Value::None, Source::None),
+            });
+        }
+        if let Some(guid) = name.strip_prefix("unsupported@") {
+            let all = self.unknown_features();
+            let found = all.into_iter().find(|p| p.name == name);
+            return Ok(found.unwrap_or_else(|| {
+                Prop::new(format!("unsupported@{guid}"), Value::None, Source::None)
+            }));
+        }
+        match props::pool(name) {
+            Some(p) => self.native(p),
+            None => Ok(match self.stored.iter().find(|(n, _)| n == name) {
+                Some((n, v)) => Prop::new(n, raw(v), Source::Local),
+                None => Prop::new(name, Value::None, Source::None),
+            }),
+        }
+    }
+
+    fn feature(&self, f: &Feature) -> Prop {
+        let count = self
+            .entry
+            .pool
+            .feature_store()
+            .and_then(|s| s.count(f.guid));
+        let word = match count {
+            None => "disabled",
+            Some(0) => "enabled",
+            Some(_) => "active",
+        };
+        Prop::new(format!("feature@{}", f.name), word, Source::Local)
+    }
+
+    /// Features of other software found in the pool.
+    fn unknown_features(&self) -> Vec<Prop> {
+        let list = self
+            .entry
+            .pool
+            .feature_store()
+            .map(|s| s.list())
+            .unwrap_or_default();
+        list.into_iter()
+            .filter(|(guid, ..)| feature::by_guid(guid).is_none())
+            .map(|(guid, count, _)| {
+                let word = if count == 0 { "inactive" } else { "readonly" };
+                Prop::new(format!("unsupported@{guid}"), word, Source::Local)
+            })
+            .collect()
+    }
+
+    fn native(&self, p: &PoolProp) -> Result<Prop> {
+        if p.in_zap {
+            return self.in_zap(p);
+        }
+        let (value, source) = self.computed(p.name)?;
+        Ok(Prop::new(p.name, value, source))
+    }
+
+    fn in_zap(&self, p: &PoolProp) -> Result<Prop> {
+        let stored = self
+            .stored
+            .iter()
+            .find(|(n, _)| n == p.name)
+            .map(|(_, v)| v);
+        let default = p.default.value();
+        let (value, source) = match (stored, &default) {
+            (Some(v), _) => (v.clone(), Source::Local),
+            (None, Some(d)) => {
+                let v = match d {
+                    props::PropValue::Number(n) => PropValue::Int(*n),
+                    props::PropValue::Text(t) => PropValue::Str(t.clone()),
+                };
+                (v, Source::Default)
+            }
+            (None, None) => return Ok(Prop::new(p.name, Value::None, Source::None)),
+        };
+        // Set, but to what is the default anyway.
+        let source = match (&value, default.as_ref()) {
+            (PropValue::Int(n), Some(props::PropValue::Number(d))) if n == d => Source::Default,
+            _ => source,
+        };
+        let value = match (p.name, &value) {
+            ("bootfs", PropValue::Int(object)) => {
+                match self.entry.pool.dsl.dataset_by_object(*object) {
+                    Ok(ds) if *object != 0 => Value::Text(ds.full_name()),
+                    _ => Value::None,
+                }
+            }
+            (_, PropValue::Int(n)) if matches!(p.kind, props::Kind::Index(_)) => {
+                Value::Text(p.kind.print(&props::PropValue::Number(*n)))
+            }
+            ("dedup_table_quota", PropValue::Int(n)) => {
+                Value::Text(p.print(&props::PropValue::Number(*n)))
+            }
+            (_, PropValue::Str(t)) if t.is_empty() => Value::None,
+            (_, v) => raw(v),
+        };
+        Ok(Prop::new(p.name, value, source))
+    }
+
+    fn computed(&self, name: &str) -> Result<(Value, Source)> {
+        let pool = &self.entry.pool;
+        let s = self.space;
+        let classes = [&s.normal, &s.special, &s.dedup, &s.embedded_log];
+        let sum = |f: fn(&ClassStats) -> u64| classes.iter().map(|c| f(c)).sum::<u64>();
+        let size = sum(|c| c.size);
+        let allocated = sum(|c| c.allocated + c.deferred);
+        let text = |t: Option<String>, source| match t.filter(|t| !t.is_empty()) {
+            Some(t) => (Value::Text(t), source),
+            None => (Value::None, Source::Default),
+        };
+        let number = |n: u64| (Value::Number(n), Source::None);
+        Ok(match name {
+            "name" => (pool.name().into(), Source::None),
+            "size" => number(size),
+            "allocated" => number(allocated),
+            "free" => number(size.saturating_sub(allocated)),
+            "capacity" => number(
+                (u128::from(allocated) * 100)
+                    .checked_div(size.into())
+                    .unwrap_or(0) as u64,
+            ),
+            "health" => (health(self.entry).into(), Source::None),
+            "guid" => number(pool.guid()),
+            "load_guid" => number(self.entry.load_guid),
+            "version" => match pool.version() {
+                5000 => (Value::Number(5000), Source::Default),
+                v => (Value::Number(v), Source::Local),
+            },
+            "altroot" => text(
+                self.entry.altroot.as_ref().map(|p| p.display().to_string()),
+                Source::Local,
+            ),
+            "cachefile" => {
+                let file = self
+                    .entry
+                    .cache_file
+                    .lock()
+                    .unwrap_or_else(|e| e.into_inner());
+                match &*file {
+                    None => (Value::Text("none".into()), Source::Local),
+                    Some(f) if *f == self.service.paths.cache_file => {
+                        (Value::None, Source::Default)
+                    }
+                    Some(f) => (Value::Text(f.display().to_string()), Source::Local),
+                }
+            }
+            "readonly" => {
+                let word = if pool.is_readonly() { "on" } else { "off" };
+                (word.into(), Source::None)
+            }
+            "comment" => text(extra(self.entry, "comment"), Source::Local),
+            "compatibility" => match extra(self.entry, "compatibility") {
+                Some(t) => (Value::Text(t), Source::Local),
+                None => ("off".into(), Source::Default),
+            },
+            "tname" => text(
+                pool.shared().label_name.is_some().then(|| pool.name()),
+                Source::Local,
+            ),
+            "expandsize" => number(
+                pool.tree
+                    .tops()
+                    .iter()
+                    .filter(|t| t.is_concrete() && !t.is_log())
+                    .map(|t| expandable(t))
+                    .sum(),
+            ),
+            "fragmentation" => match s.fragmentation {
+                Some(f) if pool::MapFeatures::histogram(&**pool) => number(f),
+                _ => (Value::None, Source::None),
+            },
+            "freeing" => number(pool.dsl.freeing()?),
+            "leaked" | "bcloneused" | "bclonesaved" | "dedup_table_size" | "last_scrubbed_txg"
+            | "dedupditto" | "dedupcached" => number(0),
+            "dedupratio" | "bcloneratio" => number(100),
+            "maxblocksize" => number(self.limit("org.open-zfs:large_blocks", 16 << 20, 128 << 10)),
+            "maxdnodesize" => number(self.limit("org.zfsonlinux:large_dnode", 16 << 10, 512)),
+            _ => (Value::None, Source::None),
+        })
+    }
+
+    fn limit(&self, guid: &str, with: u64, without: u64) -> u64 {
+        match self.entry.pool.feature_store() {
+            Some(s) if s.is_enabled(guid) => with,
+            _ => without,
+        }
+    }
+}
+
+fn raw(v: &PropValue) -> Value {
+    match v {
+        PropValue::Int(n) => Value::Number(*n),
+        PropValue::Str(t) => Value::Text(t.clone()),
+    }
+}

@@ -1,0 +1,527 @@
+//! Pools found on devices, and bringing them in (command reference §11).
+
+use crate::errors::answer;
+use crate::pool_tree::Look;
+use crate::service::Service;
+use crate::{pool_set, values};
+use api::{
+    ApiError, ImportScan, Importable, Imported, Peer, PoolFacts, PoolImport, Reply, VdevAux,
+    VdevState,
+};
+use base::{Error, Kind, Txg};
+use disk::props::{self, When};
+use disk::{feature, NvList};
+use dsl::PropValue;
+use env::Access;
+use env_linux::find;
+use pool::{OpenOptions, Pool};
+use std::path::PathBuf;
+use std::sync::Arc;
+use vdev::keys::{self, pool as key};
+use vdev::PoolFound;
+
+type Answer<T> = std::result::Result<T, ApiError>;
+
+/// Newest legacy version, and the one with feature flags.
+const VERSION_LEGACY: u64 = 28;
+const VERSION_FEATURES: u64 = 5000;
+
+fn sentence(kind: Kind, text: impl Into<String>) -> ApiError {
+    ApiError::sentence(kind, text)
+}
+
+/// Answers `ImportScan`.
+pub fn scan(service: &Arc<Service>, search: &ImportScan) -> Answer<Reply> {
+    let found = candidates(service, search)?;
+    let list = found.iter().map(|f| importable(service, f)).collect();
+    Ok(Reply::Importable(list))
+}
+
+/// Pools on the devices searched, those imported already left out.
+fn candidates(service: &Arc<Service>, search: &ImportScan) -> Answer<Vec<PoolFound>> {
+    let paths = match (&search.cache_file, search.places.is_empty()) {
+        (Some(file), _) => cached_paths(file)?,
+        (None, true) => find::default_candidates(),
+        (None, false) => {
+            let mut all = Vec::new();
+            for place in &search.places {
+                let list = find::candidates(place)
+                    .map_err(|e| sentence(e.kind, format!("cannot search {e}")))?;
+                for p in list {
+                    if !all.contains(&p) {
+                        all.push(p);
+                    }
+                }
+            }
+            all
+        }
+    };
+    let imported: Vec<u64> = service.pools().iter().map(|e| e.pool.guid()).collect();
+    let found = vdev::discover(&service.env, &paths);
+    Ok(found
+        .pools
+        .into_iter()
+        .filter(|p| !imported.contains(&p.guid))
+        .filter(|p| (p.state == key::STATE_DESTROYED) == search.destroyed)
+        .collect())
+}
+
+/// Devices a cache file names.
+fn cached_paths(file: &str) -> Answer<Vec<String>> {
+    let wrong = |e: Error| sentence(e.kind, format!("cannot read the cache file '{file}': {e}"));
+    let bytes = std::fs::read(file).map_err(|e| wrong(e.into()))?;
+    let list = NvList::unpack(&bytes).map_err(wrong)?;
+    let mut out = Vec::new();
+    for (name, _) in list.iter() {
+        if let Some(tree) = list
+            .get_nvlist(name)
+            .and_then(|c| c.get_nvlist(key::VDEV_TREE))
+        {
+            leaf_paths(tree, 0, &mut out);
+        }
+    }
+    Ok(out)
+}
+
+fn leaf_paths(vdev: &NvList, depth: usize, out: &mut Vec<String>) {
+    // Deeper nesting than any pool has.
+    if depth > 8 {
+        return;
+    }
+    if let Some(p) = vdev.get_str(keys::PATH) {
+        if !out.iter().any(|o| o == p) {
+            out.push(p.into());
+        }
+    }
+    for c in vdev.get_nvlist_array(keys::CHILDREN).unwrap_or(&[]) {
+        leaf_paths(c, depth + 1, out);
+    }
+}
+
+/// Whether the labels say that another system has it.
+fn is_foreign(service: &Service, f: &PoolFound) -> bool {
+    f.state != key::STATE_EXPORTED && f.hostid != service.env.host.hostid()
+}
+
+/// What would become of a pool if it were imported.
+fn importable(service: &Arc<Service>, f: &PoolFound) -> Importable {
+    let mut out = Importable {
+        name: f.name.clone(),
+        guid: f.guid,
+        version: f.version,
+        destroyed: f.state == key::STATE_DESTROYED,
+        exported: f.state == key::STATE_EXPORTED,
+        comment: f.config.get_str("comment").map(str::to_string),
+        hostname: (!f.hostname.is_empty()).then(|| f.hostname.clone()),
+        hostid: f.hostid,
+        health: "FAULTED".into(),
+        needs_force: is_foreign(service, f),
+        ..Importable::default()
+    };
+    let tree = match f.tree(&service.env) {
+        Ok(t) => t,
+        Err(_) => {
+            out.facts.corrupt_metadata = true;
+            return out;
+        }
+    };
+    tree.open(Access::Read);
+    tree.validate(Txg::MAX, false);
+    tree.propagate();
+    let best = tree.best_uberblock(Txg::MAX);
+    if let Some((ub, _)) = &best {
+        out.last_access = ub.timestamp;
+        if ub.version != 0 {
+            out.version = ub.version;
+        }
+    }
+    if out.needs_force {
+        out.facts.host_mismatch = Some((
+            out.hostname.clone().unwrap_or_else(|| "<unknown>".into()),
+            f.hostid,
+            out.last_access,
+        ));
+    }
+    let look = Look {
+        tree: &tree,
+        space: None,
+        imported: false,
+    };
+    let mut root = look.root();
+    // A log device that is missing can be done without.
+    let missing: Vec<bool> = tree
+        .tops()
+        .iter()
+        .filter(|t| t.is_concrete() && !t.state().usable())
+        .map(|t| t.is_log())
+        .collect();
+    out.needs_missing_log = !missing.is_empty() && missing.iter().all(|log| *log);
+    let known = out.version <= VERSION_LEGACY || out.version == VERSION_FEATURES;
+    if !known {
+        out.facts.version_newer = true;
+        root.state = VdevState::CantOpen;
+        root.aux = VdevAux::VersionNewer;
+    } else if best.is_none() {
+        root.state = VdevState::CantOpen;
+        if root.aux == VdevAux::None {
+            root.aux = VdevAux::CorruptData;
+        }
+    } else if best
+        .as_ref()
+        .is_some_and(|(ub, _)| ub.guid_sum != tree.guid_sum())
+    {
+        // Top-level devices of which nothing at all was found.
+        root.state = VdevState::CantOpen;
+        root.aux = VdevAux::BadGuidSum;
+    }
+    tree.close();
+    if root.state >= VdevState::Degraded {
+        try_load(service, f, &mut out.facts, &mut root);
+    }
+    out.health = match (root.state, root.aux) {
+        (VdevState::CantOpen, VdevAux::CorruptData) => "FAULTED".into(),
+        _ => cli::vdevs::state(root.state, root.aux).into(),
+    };
+    out.tree = Some(root);
+    out
+}
+
+/// Opens the pool for a look without writing anything: only then it is known which features it uses
+/// and whether its metadata can be read.
+fn try_load(service: &Arc<Service>, f: &PoolFound, facts: &mut PoolFacts, root: &mut api::Vdev) {
+    let mut cant = |aux| {
+        root.state = VdevState::CantOpen;
+        root.aux = aux;
+    };
+    let described = |guid: &String| {
+        let text = feature::by_guid(guid).map_or("", |f| f.description);
+        (guid.clone(), text.to_string())
+    };
+    let labelled: Vec<String> = f
+        .config
+        .get_nvlist(key::FEATURES_FOR_READ)
+        .map(|l| l.iter().map(|(n, _)| n.to_string()).collect())
+        .unwrap_or_default();
+    let unreadable: Vec<String> = labelled
+        .into_iter()
+        .filter(|g| !feature::by_guid(g).is_some_and(|f| f.supported || f.readable))
+        .collect();
+    if !unreadable.is_empty() {
+        facts.unsupported = unreadable.iter().map(described).collect();
+        return cant(VdevAux::UnsupportedFeatures);
+    }
+    let options = OpenOptions {
+        readonly: true,
+        tunables: service.tunables,
+        ..OpenOptions::default()
+    };
+    match Pool::open(service.env.clone(), &f.config, options) {
+        Ok(pool) => {
+            if let Some(store) = pool.feature_store() {
+                let (_, write) = store.unsupported();
+                facts.unsupported = write.iter().map(described).collect();
+                facts.unsupported_readable = !write.is_empty();
+            }
+            let _ = pool.close();
+            if facts.unsupported_readable {
+                cant(VdevAux::UnsupportedFeatures);
+            }
+        }
+        Err(e) if e.kind == Kind::Unsupported => {
+            // The sentence ends with the features.
+            let text = e.to_string();
+            let list = text.rsplit(": ").next().unwrap_or_default();
+            facts.unsupported = list
+                .split(", ")
+                .filter(|g| g.contains(':'))
+                .map(|g| described(&g.to_string()))
+                .collect();
+            cant(VdevAux::UnsupportedFeatures);
+        }
+        Err(e) if e.kind == Kind::NoDevice => {}
+        Err(_) => {
+            facts.corrupt_metadata = true;
+            cant(VdevAux::CorruptData);
+        }
+    }
+}
+
+/// What the properties of an import ask for.
+struct Wanted {
+    readonly: bool,
+    cache_file: Option<PathBuf>,
+    altroot: Option<PathBuf>,
+    comment: Option<String>,
+    stored: Vec<(String, PropValue)>,
+}
+
+fn wanted(service: &Service, ask: &PoolImport) -> Answer<Wanted> {
+    let mut out = Wanted {
+        readonly: false,
+        cache_file: Some(service.paths.cache_file.clone()),
+        altroot: ask.altroot.as_ref().map(PathBuf::from),
+        comment: None,
+        stored: Vec::new(),
+    };
+    let mut cache_given = false;
+    for (name, value) in &ask.props {
+        if name.starts_with("feature@") || name == "version" || name == "bootfs" {
+            return Err(ApiError::reason(
+                Kind::Invalid,
+                format!("property '{name}' cannot be set with import; set it afterwards"),
+            ));
+        }
+        if props::is_user(name) {
+            props::check_user(name, value).map_err(answer)?;
+            out.stored
+                .push((name.clone(), PropValue::Str(value.clone())));
+            continue;
+        }
+        let p = pool_set::known(name)?;
+        let v = p
+            .parse(value, When::Import)
+            .map_err(|e| ApiError::reason(e.kind, e.to_string()))?;
+        match p.name {
+            "readonly" => out.readonly = v.number() == Some(1),
+            "cachefile" => {
+                out.cache_file = pool_set::cache_file(service, value);
+                cache_given = true;
+            }
+            "altroot" => out.altroot = Some(value.into()),
+            "comment" => out.comment = Some(value.clone()),
+            "compatibility" | "tname" => {
+                return Err(ApiError::reason(
+                    Kind::Invalid,
+                    format!("property '{name}' cannot be set with import"),
+                ))
+            }
+            name => {
+                pool_set::honest(name, &v, service)?;
+                out.stored.push((name.into(), pool_set::to_stored(&v)));
+            }
+        }
+    }
+    if !cache_given && (out.altroot.is_some() || out.readonly || ask.temporary) {
+        out.cache_file = None;
+    }
+    if out.readonly && (!out.stored.is_empty() || out.comment.is_some()) {
+        return Err(ApiError::reason(
+            Kind::ReadOnly,
+            "a pool imported read-only cannot get properties",
+        ));
+    }
+    Ok(out)
+}
+
+/// Picks the pool meant.
+fn choose(found: Vec<PoolFound>, what: &str) -> Answer<PoolFound> {
+    let guid: Option<u64> = what.parse().ok();
+    let mut matching: Vec<PoolFound> = found
+        .into_iter()
+        .filter(|f| f.name == what || guid == Some(f.guid))
+        .collect();
+    if matching.len() > 1 {
+        return Err(sentence(
+            Kind::Invalid,
+            format!("cannot import '{what}': more than one matching pool"),
+        )
+        .hint("import by numeric ID instead"));
+    }
+    matching
+        .pop()
+        .ok_or_else(|| ApiError::reason(Kind::NotFound, "no such pool available"))
+}
+
+/// Answers `PoolImport`.
+pub fn import(service: &Arc<Service>, peer: Peer, ask: PoolImport) -> Answer<Reply> {
+    let _one_at_a_time = service.changes.lock().unwrap_or_else(|e| e.into_inner());
+    let wanted = wanted(service, &ask)?;
+    values::options(&ask.mount_options).map_err(|e| ApiError::reason(e.kind, e.to_string()))?;
+    let found = choose(candidates(service, &ask.search)?, &ask.pool)?;
+    let name = ask.new_name.clone().unwrap_or_else(|| found.name.clone());
+    cli::names::check_pool(&name, ask.new_name.is_some())
+        .map_err(|why| sentence(Kind::Invalid, format!("cannot import '{name}': {why}")))?;
+    if service.find(&name).is_some() {
+        return Err(sentence(
+            Kind::Exists,
+            format!("cannot import '{name}': a pool with that name already exists"),
+        )
+        .hint("use the form 'zpool import <pool | id> <newpool>' to give it a new name"));
+    }
+    if is_foreign(service, &found) && !ask.force {
+        return Err(last_used_elsewhere(service, &found));
+    }
+    if let Some(txg) = ask.txg {
+        if !wanted.readonly {
+            return Err(sentence(
+                Kind::Unsupported,
+                format!(
+                    "cannot import '{name}': going back to transaction group {txg} is available \
+                     read-only in this version"
+                ),
+            )
+            .hint("add '-o readonly=on' and copy what you need"));
+        }
+    }
+    let options = OpenOptions {
+        readonly: wanted.readonly,
+        name: ask.new_name.clone(),
+        temporary: ask.temporary,
+        missing_log: ask.missing_log,
+        txg: ask.txg,
+        tunables: service.tunables,
+    };
+    if ask.dry_run {
+        return rehearse(service, &found, options);
+    }
+    let pool = match Pool::open(service.env.clone(), &found.config, options) {
+        Ok(p) => p,
+        Err(e) if ask.rewind && ask.txg.is_none() && is_damage(&e) => {
+            return Err(answer(e).hint(
+                "Rewinding is not available in this version; 'zpool import -F -T TXG -o \
+                 readonly=on' opens an earlier state.",
+            ))
+        }
+        Err(e) => return Err(answer(e)),
+    };
+    let rewound = ask.txg.and_then(|_| went_back(service, &found, &pool));
+    let entry = service
+        .adopt(
+            pool,
+            wanted.altroot,
+            wanted.cache_file,
+            ask.mount_options.clone(),
+        )
+        .map_err(answer)?;
+    let mut settle = || -> base::Result<()> {
+        if entry.pool.is_readonly() {
+            return Ok(());
+        }
+        if let Some(c) = &wanted.comment {
+            entry
+                .pool
+                .set_extra("comment", Some(c.as_str()).filter(|c| !c.is_empty()));
+        }
+        let stored = std::mem::take(&mut *Box::new(wanted.stored.clone()));
+        entry.pool.task(move |pool, tx| {
+            for (name, value) in &stored {
+                pool.store_prop(tx, name, Some(value))?;
+            }
+            Ok(())
+        })?;
+        entry.pool.log_command(&ask.command, u64::from(peer.uid))
+    };
+    let settled = settle();
+    service.update_cache(&entry);
+    settled.map_err(answer)?;
+    let mut failed_mounts = Vec::new();
+    if !ask.no_mount {
+        for (name, e) in service.mount_pool(&entry) {
+            failed_mounts.push((name, answer(e)));
+        }
+    }
+    Ok(Reply::Imported(Imported {
+        name: entry.pool.name(),
+        failed_mounts,
+        rewound,
+    }))
+}
+
+fn is_damage(e: &Error) -> bool {
+    matches!(e.kind, Kind::Damaged | Kind::Checksum | Kind::Io)
+}
+
+fn last_used_elsewhere(service: &Service, f: &PoolFound) -> ApiError {
+    let host = if f.hostname.is_empty() {
+        "another system".to_string()
+    } else {
+        f.hostname.clone()
+    };
+    let when = f.tree(&service.env).ok().and_then(|t| {
+        t.open(Access::Read);
+        t.validate(Txg::MAX, false);
+        let ub = t.best_uberblock(Txg::MAX);
+        t.close();
+        ub.map(|(u, _)| u.timestamp)
+    });
+    let when = when.map_or(String::new(), |w| {
+        format!(" at {}", cli::time::ctime(w, &cli::time::zone()))
+    });
+    sentence(
+        Kind::Busy,
+        format!(
+            "cannot import '{}': pool was previously in use from another system.\n\
+             Last accessed by {host} (hostid={:x}){when}",
+            f.name, f.hostid
+        ),
+    )
+    .hint("The pool can be imported, use 'zpool import -f' to import the pool.")
+}
+
+/// `-n`: whether it would work.
+fn rehearse(service: &Arc<Service>, f: &PoolFound, options: OpenOptions) -> Answer<Reply> {
+    let options = OpenOptions {
+        readonly: true,
+        ..options
+    };
+    let going_back = options.txg.is_some();
+    let pool = Pool::open(service.env.clone(), &f.config, options).map_err(answer)?;
+    let rewound = if going_back {
+        went_back(service, f, &pool)
+    } else {
+        None
+    };
+    let name = pool.name();
+    let _ = pool.close();
+    Ok(Reply::Imported(Imported {
+        name,
+        failed_mounts: Vec::new(),
+        rewound,
+    }))
+}
+
+/// Time of the state in use, and how many seconds lie between it and the newest.
+fn went_back(service: &Service, f: &PoolFound, pool: &Pool) -> Option<(u64, u64)> {
+    let tree = f.tree(&service.env).ok()?;
+    tree.open(Access::Read);
+    tree.validate(Txg::MAX, false);
+    let newest = tree.best_uberblock(Txg::MAX);
+    let used = tree.best_uberblock(pool.synced_txg());
+    tree.close();
+    let (newest, used) = (newest?.0.timestamp, used?.0.timestamp);
+    Some((used, newest.saturating_sub(used)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn found(name: &str, guid: u64) -> PoolFound {
+        PoolFound {
+            name: name.into(),
+            guid,
+            state: 1,
+            version: 5000,
+            txg: 7,
+            hostid: 0,
+            hostname: String::new(),
+            config: NvList::new(),
+            problems: Vec::new(),
+        }
+    }
+
+    #[test]
+    fn by_name_or_guid() {
+        let all = || vec![found("a", 1), found("b", 2), found("b", 3)];
+        assert_eq!(choose(all(), "a").unwrap().guid, 1);
+        assert_eq!(choose(all(), "3").unwrap().guid, 3);
+        assert!(choose(all(), "b")
+            .unwrap_err()
+            .message
+            .ends_with("more than one matching pool"));
+        assert_eq!(
+            choose(all(), "c").unwrap_err().message,
+            "no such pool available"
+        );
+    }
+}

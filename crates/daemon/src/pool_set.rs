@@ -1,0 +1,336 @@
+//! Changing pools: properties, features, versions.
+
+use crate::compat::{self, Set};
+use crate::errors::answer;
+use crate::pool_get;
+use crate::pools::open;
+use crate::service::{Entry, Service};
+use api::{ApiError, Peer, Props, Reply, Upgraded};
+use base::{Error, Kind};
+use disk::feature::{self, Feature};
+use disk::props::{self, PoolProp, When};
+use dsl::{Features, PropValue};
+use std::path::PathBuf;
+use std::sync::Arc;
+
+type Answer<T> = std::result::Result<T, ApiError>;
+
+/// Pool version with feature flags.
+const VERSION_FEATURES: u64 = 5000;
+
+/// A native property by name.
+pub fn known(name: &str) -> Answer<&'static PoolProp> {
+    props::pool(name)
+        .ok_or_else(|| ApiError::reason(Kind::Invalid, format!("invalid property '{name}'")))
+}
+
+/// A feature by short name.
+pub fn known_feature(short: &str) -> Answer<&'static Feature> {
+    feature::by_name(short)
+        .ok_or_else(|| ApiError::reason(Kind::Invalid, format!("invalid feature '{short}'")))
+}
+
+/// Refuses features this software does not write.
+pub fn supported(f: &Feature) -> Answer<()> {
+    let lacking = f
+        .all_dependencies()
+        .into_iter()
+        .chain(feature::by_name(f.name))
+        .find(|f| !f.supported);
+    match lacking {
+        None => Ok(()),
+        Some(l) => Err(ApiError::sentence(
+            Kind::Unsupported,
+            format!(
+                "feature '{}' cannot be enabled: this version does not support '{}' yet",
+                f.name, l.name
+            ),
+        )),
+    }
+}
+
+/// The file a value of `cachefile` means.
+pub fn cache_file(service: &Service, value: &str) -> Option<PathBuf> {
+    match value {
+        "none" => None,
+        "" => Some(service.paths.cache_file.clone()),
+        path => Some(path.into()),
+    }
+}
+
+pub fn to_stored(v: &props::PropValue) -> PropValue {
+    match v {
+        props::PropValue::Number(n) => PropValue::Int(*n),
+        props::PropValue::Text(t) => PropValue::Str(t.clone()),
+    }
+}
+
+/// Refuses values that would promise what is not done yet.
+pub fn honest(name: &str, value: &props::PropValue, service: &Service) -> Answer<()> {
+    let refuse = |why: &str| {
+        Err(ApiError::sentence(
+            Kind::Unsupported,
+            format!("property '{name}' cannot be set to that value in this version yet: {why}"),
+        ))
+    };
+    match (name, value.number()) {
+        ("multihost", Some(1)) if service.env.host.hostid() == 0 => Err(ApiError::sentence(
+            Kind::Invalid,
+            "property 'multihost' needs a host id: this system has none in /etc/hostid",
+        )),
+        ("multihost", Some(1)) => refuse("nothing would be written while the pool is idle"),
+        ("autotrim", Some(1)) => refuse("freed space is not given back to the devices"),
+        ("failmode", Some(2)) => refuse("a daemon does not stop the system"),
+        ("failmode", Some(1)) => refuse("a pool without its devices is suspended"),
+        ("autoexpand" | "autoreplace", Some(1)) => refuse("devices are not watched"),
+        _ => Ok(()),
+    }
+}
+
+/// What a request to set properties comes down to.
+enum Change {
+    Zap(String, Option<PropValue>),
+    Extra(&'static str, Option<String>),
+    Cache(Option<PathBuf>),
+    Enable(&'static Feature),
+}
+
+/// Answers `PoolSet`.
+pub fn set(
+    service: &Arc<Service>,
+    peer: Peer,
+    name: &str,
+    list: &Props,
+    command: &str,
+) -> Answer<Reply> {
+    let entry = open(service, name)?;
+    let _gate = entry.gate.read().unwrap_or_else(|e| e.into_inner());
+    let mut changes = Vec::new();
+    for (prop, value) in list {
+        if prop == "version" {
+            let v = known(prop)?.parse(value, When::Set).map_err(answer)?;
+            drop(_gate);
+            upgrade(service, peer, name, v.number(), command)?;
+            return Ok(Reply::Done);
+        }
+        changes.push(change(service, &entry, prop, value)?);
+    }
+    for c in &changes {
+        if let Change::Cache(new) = c {
+            // Of this import only, so a pool that is read-only may have it too.
+            let old = std::mem::replace(
+                &mut *entry.cache_file.lock().unwrap_or_else(|e| e.into_inner()),
+                new.clone(),
+            );
+            if old != *new {
+                crate::pools::rewrite_cache(service, old);
+            }
+            service.update_cache(&entry);
+        }
+    }
+    changes.retain(|c| !matches!(c, Change::Cache(_)));
+    if !changes.is_empty() && entry.pool.is_readonly() {
+        return Err(ApiError::reason(Kind::ReadOnly, "pool is read-only"));
+    }
+    let mut stored = Vec::new();
+    for c in changes {
+        match c {
+            Change::Extra(key, value) => entry.pool.set_extra(key, value.as_deref()),
+            other => stored.push(other),
+        }
+    }
+    if !entry.pool.is_readonly() {
+        entry
+            .pool
+            .task(move |pool, tx| {
+                for c in &stored {
+                    match c {
+                        Change::Zap(name, value) => pool.store_prop(tx, name, value.as_ref())?,
+                        Change::Enable(f) => {
+                            if let Some(s) = pool.feature_store() {
+                                s.enable(tx, f)?;
+                            }
+                        }
+                        Change::Extra(..) | Change::Cache(_) => {}
+                    }
+                }
+                Ok(())
+            })
+            .map_err(answer)?;
+        entry
+            .pool
+            .log_command(command, u64::from(peer.uid))
+            .map_err(answer)?;
+    }
+    service.update_cache(&entry);
+    Ok(Reply::Done)
+}
+
+fn reason(e: Error) -> ApiError {
+    ApiError::reason(e.kind, e.to_string())
+}
+
+fn change(service: &Arc<Service>, entry: &Entry, name: &str, value: &str) -> Answer<Change> {
+    if let Some(short) = name.strip_prefix("feature@") {
+        let f = known_feature(short)?;
+        if value != "enabled" {
+            return Err(ApiError::reason(
+                Kind::Invalid,
+                format!("property '{name}' can only be set to 'enabled'"),
+            ));
+        }
+        supported(f)?;
+        if entry.pool.feature_store().is_none() {
+            return Err(ApiError::reason(
+                Kind::Unsupported,
+                "pool must be upgraded to set this property or value",
+            ));
+        }
+        return Ok(Change::Enable(f));
+    }
+    if props::is_user(name) {
+        props::check_user(name, value).map_err(reason)?;
+        // An empty value takes a user property away.
+        let value = (!value.is_empty()).then(|| PropValue::Str(value.into()));
+        return Ok(Change::Zap(name.into(), value));
+    }
+    let p = known(name)?;
+    let v = p.parse(value, When::Set).map_err(reason)?;
+    match p.name {
+        "cachefile" => Ok(Change::Cache(cache_file(service, value))),
+        "comment" => Ok(Change::Extra(
+            "comment",
+            (!value.is_empty()).then(|| value.into()),
+        )),
+        "compatibility" => {
+            compat::load(value).map_err(reason)?;
+            let kept = !matches!(value, "" | "off");
+            Ok(Change::Extra("compatibility", kept.then(|| value.into())))
+        }
+        "bootfs" => bootfs(entry, value),
+        name => {
+            honest(name, &v, service)?;
+            let needed = match name {
+                "delegation" => 8,
+                "listsnapshots" => 13,
+                _ => 6,
+            };
+            if entry.pool.version() < needed {
+                return Err(ApiError::reason(
+                    Kind::Unsupported,
+                    "pool must be upgraded to set this property or value",
+                ));
+            }
+            Ok(Change::Zap(name.into(), Some(to_stored(&v))))
+        }
+    }
+}
+
+/// The dataset to boot from is kept as its number.
+fn bootfs(entry: &Entry, value: &str) -> Answer<Change> {
+    if value.is_empty() {
+        return Ok(Change::Zap("bootfs".into(), None));
+    }
+    let wrong = |why: &str| {
+        Err(ApiError::reason(
+            Kind::Invalid,
+            format!("property 'bootfs' cannot be '{value}': {why}"),
+        ))
+    };
+    let pool = value.split(['/', '@']).next().unwrap_or(value);
+    if pool != entry.pool.name() {
+        return wrong("it is not a dataset of this pool");
+    }
+    match entry.pool.dsl.dataset(value) {
+        Ok(ds) => Ok(Change::Zap(
+            "bootfs".into(),
+            Some(PropValue::Int(ds.object())),
+        )),
+        Err(_) => wrong("there is no such dataset"),
+    }
+}
+
+/// Answers `PoolUpgrade`.
+pub fn upgrade(
+    service: &Arc<Service>,
+    peer: Peer,
+    name: &str,
+    version: Option<u64>,
+    command: &str,
+) -> Answer<Reply> {
+    let entry = open(service, name)?;
+    let _gate = entry.gate.read().unwrap_or_else(|e| e.into_inner());
+    if entry.pool.is_readonly() {
+        return Err(ApiError::reason(Kind::ReadOnly, "pool is read-only"));
+    }
+    let from = entry.pool.version();
+    let to = version.unwrap_or(VERSION_FEATURES);
+    if to < from {
+        return Err(ApiError::reason(
+            Kind::Invalid,
+            format!("the pool has version {from} already; versions only go up"),
+        ));
+    }
+    let value = pool_get::extra(&entry, "compatibility").unwrap_or_default();
+    let set = compat::load(&value).map_err(reason)?;
+    if from < VERSION_FEATURES {
+        if to == from {
+            return Ok(Reply::Upgraded(Upgraded {
+                from_version: from,
+                to_version: to,
+                features: Vec::new(),
+            }));
+        }
+        if set == Set::None {
+            return Err(ApiError::reason(
+                Kind::Invalid,
+                "the pool's property 'compatibility' is 'legacy'",
+            ));
+        }
+        return Err(ApiError::sentence(
+            Kind::Unsupported,
+            format!(
+                "cannot upgrade '{name}': raising the version of a pool ({from} to {to}) is not \
+                 available in this version yet"
+            ),
+        ));
+    }
+    let wanted = if version.is_some() {
+        Vec::new()
+    } else {
+        pool_get::disabled_features(&entry, &set)
+    };
+    let features: Vec<String> = wanted.iter().map(|f| f.name.to_string()).collect();
+    if !wanted.is_empty() {
+        entry
+            .pool
+            .task(move |pool, tx| {
+                if let Some(store) = pool.feature_store() {
+                    // What records when others are enabled comes first.
+                    for f in wanted.iter().filter(|f| f.name == "enabled_txg") {
+                        store.enable(tx, f)?;
+                    }
+                    for f in &wanted {
+                        store.enable(tx, f)?;
+                    }
+                }
+                Ok(())
+            })
+            .map_err(answer)?;
+        entry
+            .pool
+            .log_command(command, u64::from(peer.uid))
+            .map_err(answer)?;
+        service.update_cache(&entry);
+    }
+    // Dependencies may have come along.
+    debug_assert!(entry.pool.feature_store().is_none_or(|s| features
+        .iter()
+        .filter_map(|f| feature::by_name(f))
+        .all(|f| s.is_enabled(f.guid))));
+    Ok(Reply::Upgraded(Upgraded {
+        from_version: from,
+        to_version: from,
+        features,
+    }))
+}

@@ -1,0 +1,250 @@
+//! Requests about pools, and the small ones among their answers.
+
+use crate::errors::answer;
+use crate::service::{Entry, Service};
+use crate::{pool_create, pool_get, pool_import, pool_set};
+use api::{Activity, ApiError, Feature, HistoryRecord, Peer, Reply, Request, Sink};
+use base::{Error, Kind};
+use disk::history::keys as key;
+use disk::{feature, NvList};
+use std::path::PathBuf;
+use std::sync::Arc;
+
+type Answer<T> = std::result::Result<T, ApiError>;
+
+/// Records of the history in one message.
+const HISTORY_CHUNK: usize = 500;
+
+/// Answers a request about pools.
+pub fn handle(
+    service: &Arc<Service>,
+    peer: Peer,
+    request: Request,
+    out: &mut dyn Sink,
+) -> Answer<Reply> {
+    match request {
+        Request::PoolCreate(ask) => pool_create::create(service, peer, ask),
+        Request::PoolDestroy {
+            pool,
+            force,
+            command,
+        } => leave(service, peer, &pool, force, &command, true),
+        Request::PoolExport {
+            pool,
+            force,
+            command,
+        } => leave(service, peer, &pool, force, &command, false),
+        Request::PoolGet(ask) => Ok(pool_get::get(service, &ask)),
+        Request::PoolSet {
+            pool,
+            props,
+            command,
+        } => pool_set::set(service, peer, &pool, &props, &command),
+        Request::ImportScan(search) => pool_import::scan(service, &search),
+        Request::PoolImport(ask) => pool_import::import(service, peer, ask),
+        Request::PoolHistory { pool, internal } => history(service, &pool, internal, out),
+        Request::PoolUpgrade {
+            pool,
+            version,
+            command,
+        } => pool_set::upgrade(service, peer, &pool, version, &command),
+        Request::SupportedFeatures {} => Ok(Reply::Features(
+            feature::FEATURES
+                .iter()
+                .filter(|f| f.supported)
+                .map(|f| Feature {
+                    name: f.name.into(),
+                    guid: f.guid.into(),
+                    description: f.description.into(),
+                    read_only_compatible: f.flags.readonly_compat,
+                })
+                .collect(),
+        )),
+        Request::LabelClear { path, force } => pool_create::label_clear(service, &path, force),
+        Request::PoolSync { pool } => {
+            let entry = open(service, &pool)?;
+            if !entry.pool.is_readonly() {
+                entry.pool.sync().map_err(answer)?;
+            }
+            Ok(Reply::Done)
+        }
+        Request::PoolActivity { pool } => {
+            let entry = open(service, &pool)?;
+            let freeing = entry.pool.dsl.freeing().map_err(answer)?;
+            let activity = |name: &str, remaining| Activity {
+                name: name.into(),
+                running: remaining > 0,
+                remaining,
+            };
+            let idle = [
+                "discard",
+                "initialize",
+                "replace",
+                "remove",
+                "resilver",
+                "scrub",
+                "trim",
+                "raidz_expand",
+            ];
+            let mut list = vec![activity("free", freeing)];
+            list.extend(idle.map(|name| activity(name, 0)));
+            Ok(Reply::Activity(list))
+        }
+        _ => Err(ApiError::sentence(
+            Kind::Unsupported,
+            "the daemon cannot do this in this version yet",
+        )),
+    }
+}
+
+/// The imported pool of that name.
+pub fn open(service: &Service, name: &str) -> Answer<Arc<Entry>> {
+    service
+        .find(name)
+        .ok_or_else(|| ApiError::no_such_pool(name))
+}
+
+/// `zpool export` and `zpool destroy`: unmounts, records the command, marks the labels.
+fn leave(
+    service: &Arc<Service>,
+    peer: Peer,
+    name: &str,
+    force: bool,
+    command: &str,
+    destroy: bool,
+) -> Answer<Reply> {
+    let _one_at_a_time = service.changes.lock().unwrap_or_else(|e| e.into_inner());
+    let entry = open(service, name)?;
+    if destroy && entry.pool.is_readonly() {
+        return Err(ApiError::reason(Kind::ReadOnly, "pool is read-only"));
+    }
+    if let Some(why) = entry.pool.suspended() {
+        return Err(ApiError::reason(
+            Kind::Suspended,
+            format!("pool I/O is currently suspended: {why}"),
+        ));
+    }
+    let _gate = entry.gate.write().unwrap_or_else(|e| e.into_inner());
+    unmount_all(service, &entry, force)?;
+    entry
+        .pool
+        .log_command(command, u64::from(peer.uid))
+        .map_err(answer)?;
+    let file = entry.cache_file();
+    service.dismiss(&entry);
+    let done = if destroy {
+        entry.pool.destroy()
+    } else {
+        entry.pool.export()
+    };
+    rewrite_cache(service, file);
+    done.map_err(answer)?;
+    Ok(Reply::Done)
+}
+
+/// Writes a cache file anew after a pool went away; that it fails is no reason to fail the request.
+pub fn rewrite_cache(service: &Service, file: Option<PathBuf>) {
+    if let Some(file) = file {
+        if let Err(e) = service.write_cache(&file) {
+            crate::log::warn(&format!("cache file {}: {e}", file.display()));
+        }
+    }
+}
+
+/// Unmounts every file system of a pool, children first; what refuses is named.
+fn unmount_all(service: &Arc<Service>, entry: &Arc<Entry>, force: bool) -> Answer<()> {
+    let mut failed: Vec<Error> = Vec::new();
+    let mut again = Vec::new();
+    for m in entry.all_mounts().into_iter().rev() {
+        // A parent of what could not be unmounted is busy too, and not worth a line.
+        if again.iter().any(|p: &PathBuf| p.starts_with(&m.path)) {
+            continue;
+        }
+        match service.unmount(entry, &m, force) {
+            Ok(()) => {}
+            Err(e) => {
+                again.push(m.path.clone());
+                failed.push(e);
+            }
+        }
+    }
+    if failed.is_empty() {
+        return Ok(());
+    }
+    // Nothing half done: what was unmounted comes back.
+    for (name, e) in service.mount_pool(entry) {
+        crate::log::warn(&format!("{name}: {e}"));
+    }
+    let mut e = ApiError::reason(Kind::Busy, "pool is busy");
+    for f in failed {
+        e = e.detail(f.to_string());
+    }
+    Err(e)
+}
+
+fn history(
+    service: &Arc<Service>,
+    name: &str,
+    internal: bool,
+    out: &mut dyn Sink,
+) -> Answer<Reply> {
+    let entry = open(service, name)?;
+    let mut chunk = Vec::new();
+    for r in entry.pool.history_records().map_err(answer)? {
+        let record = history_record(&r);
+        if record.command.is_none() && !internal {
+            continue;
+        }
+        chunk.push(record);
+        if chunk.len() == HISTORY_CHUNK {
+            out.send(Reply::History(std::mem::take(&mut chunk)))?;
+        }
+    }
+    Ok(Reply::History(chunk))
+}
+
+/// One stored record (pool format §22).
+fn history_record(r: &NvList) -> HistoryRecord {
+    let text = |k: &str| r.get_str(k).map(str::to_string);
+    let list = |k: &str| {
+        r.get_nvlist(k)
+            .map(|l| {
+                l.iter()
+                    .map(|(name, value)| format!("{name}: {}", print(value)))
+                    .collect()
+            })
+            .unwrap_or_default()
+    };
+    HistoryRecord {
+        time: r.get_u64(key::TIME).unwrap_or(0),
+        command: text(key::COMMAND),
+        txg: r.get_u64(key::TXG),
+        event: text(key::INTERNAL_NAME)
+            .or_else(|| r.get_u64(key::OLD_EVENT).map(|n| n.to_string())),
+        dataset: text(key::DSNAME).map(|n| (n, r.get_u64(key::DSID).unwrap_or(0))),
+        text: text(key::INTERNAL_STR).or_else(|| text(key::OLD_STR)),
+        ioctl: text(key::IOCTL),
+        input: list(key::IN_NVL),
+        output: list(key::OUT_NVL),
+        uid: r.get_u64(key::WHO),
+        host: text(key::HOSTNAME),
+        zone: text(key::ZONE),
+    }
+}
+
+/// A value of a record in one line.
+fn print(v: &disk::Value) -> String {
+    use disk::Value;
+    match v {
+        Value::String(s) => s.to_string(),
+        Value::Uint64(n) => n.to_string(),
+        Value::NvList(l) => {
+            let inner: Vec<String> = l
+                .iter()
+                .map(|(n, v)| format!("{n}: {}", print(v)))
+                .collect();
+            format!("{{{}}}", inner.join(", "))
+        }
+        other => format!("{other:?}"),
+    }
+}

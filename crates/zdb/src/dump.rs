@@ -40,6 +40,44 @@ fn packed(dn: &Dnode) -> Result<NvList> {
     NvList::unpack(&b)
 }
 
+/// `-h`: all records of the history.
+pub fn history(pool: &Pool, out: &mut dyn Write) -> Result<()> {
+    writeln!(out, "\nHistory:")?;
+    for (n, record) in pool.history_records()?.iter().enumerate() {
+        writeln!(out, "record {n}")?;
+        write!(out, "{}", record.dump(4))?;
+    }
+    Ok(())
+}
+
+/// `-m`: free space, metaslab by metaslab.
+pub fn metaslabs(pool: &Pool, out: &mut dyn Write) -> Result<()> {
+    writeln!(out, "\nMetaslabs:")?;
+    for top in pool.tree.tops().iter().filter(|t| t.is_concrete()) {
+        let count = pool.space.metaslab_count(top.id());
+        writeln!(
+            out,
+            "\tvdev {:>6}   {} metaslabs   {}",
+            top.id(),
+            count,
+            top.name()
+        )?;
+        for ms in 0..count {
+            let (start, end) = pool.space.metaslab_bounds(top.id(), ms)?;
+            let free = pool.maps.load(top.id(), ms)?;
+            writeln!(
+                out,
+                "\tmetaslab {ms:>4}   offset {start:>12x}   size {:>6}   free {:>6}   segments {:>6}   largest {:>6}",
+                nice(end - start, false),
+                nice(free.total(), false),
+                free.len(),
+                nice(free.iter().map(|(s, e)| e - s).max().unwrap_or(0), false)
+            )?;
+        }
+    }
+    Ok(())
+}
+
 /// `-d`: the dataset named by `target`, or all of the pool; with `objects` only those. Gives the exit
 /// status.
 pub fn datasets(

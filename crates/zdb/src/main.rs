@@ -75,12 +75,19 @@ fn run(args: &Parsed, target: &str, out: &mut dyn Write) -> Result<u8> {
     let mut code = 0;
     let datasets = times(args, "d");
     let blocks = times(args, "b").max(args.has("c") as usize);
-    let nothing = datasets == 0 && blocks == 0 && !args.has("u") && !args.has("C");
+    let other = ["u", "C", "h", "m"].iter().any(|k| args.has(k));
+    let nothing = datasets == 0 && blocks == 0 && !other;
     if args.has("C") || nothing {
         dump::config(&pool, out)?;
     }
     if args.has("u") || nothing {
         labels::uberblock(&pool, out)?;
+    }
+    if args.has("h") {
+        dump::history(&pool, out)?;
+    }
+    if args.has("m") {
+        dump::metaslabs(&pool, out)?;
     }
     if datasets > 0 || target.contains('/') {
         let rest = args.operands.get(1..).unwrap_or_default();

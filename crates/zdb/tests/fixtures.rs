@@ -89,6 +89,8 @@ fn shown() {
     assert!(say(&["-ll", disk]).contains("LABEL 3"));
     assert!(say(&["-p", at, "-C", &pool]).contains("vdev_tree:"));
     assert!(say(&["-p", at, "-u", &pool]).contains("rootbp = "));
+    assert!(say(&["-p", at, "-h", &pool]).contains("zpool create"));
+    assert!(say(&["-p", at, "-m", &pool]).contains("metaslab    0   offset            0"));
     let list = say(&["-p", at, "-d", &pool]);
     assert!(list.contains(&format!("Dataset {pool} [ZPL]")), "{list}");
     let objects = say(&["-p", at, "-dddd", &pool, "1"]);

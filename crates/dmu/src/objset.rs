@@ -102,13 +102,46 @@ struct Numbers {
     reusable: u64,
 }
 
+/// Objects in memory, by number.
+#[derive(Default)]
+struct Shard {
+    map: HashMap<u64, Arc<Dnode>>,
+    /// Size at which clean objects nobody uses are looked for, so that looking stays cheap even
+    /// when most are in use.
+    sweep_at: usize,
+}
+
+impl std::ops::Deref for Shard {
+    type Target = HashMap<u64, Arc<Dnode>>;
+    fn deref(&self) -> &Self::Target {
+        &self.map
+    }
+}
+
+impl std::ops::DerefMut for Shard {
+    fn deref_mut(&mut self) -> &mut Self::Target {
+        &mut self.map
+    }
+}
+
+impl Shard {
+    fn sweep(&mut self) {
+        if self.map.len() < self.sweep_at.max(KEEP_CLEAN / SHARDS) {
+            return;
+        }
+        self.map
+            .retain(|_, dn| Arc::strong_count(dn) > 1 || dn.is_dirty());
+        self.sweep_at = self.map.len() * 2;
+    }
+}
+
 /// An open object set.
 pub struct Objset {
     id: u64,
     pub(crate) dmu: Arc<Dmu>,
     me: Weak<Objset>,
     policy: RwLock<Arc<WritePolicy>>,
-    shards: [Mutex<HashMap<u64, Arc<Dnode>>>; SHARDS],
+    shards: [Mutex<Shard>; SHARDS],
     pub(crate) meta: Arc<Dnode>,
     pub(crate) special: [Mutex<Option<Arc<Dnode>>>; 3],
     pub(crate) state: Mutex<State>,
@@ -356,7 +389,7 @@ impl Objset {
         self.objects.load(Ordering::Relaxed).max(0) as u64
     }
 
-    fn shard(&self, object: u64) -> MutexGuard<'_, HashMap<u64, Arc<Dnode>>> {
+    fn shard(&self, object: u64) -> MutexGuard<'_, Shard> {
         let n = (object ^ object >> 7) as usize % SHARDS;
         self.shards[n].lock().unwrap_or_else(|e| e.into_inner())
     }
@@ -405,6 +438,7 @@ impl Objset {
             }
             let dn = Dnode::from_phys(object, self.me.clone(), self.dmu.clone(), &p);
             m.insert(object, dn.clone());
+            m.sweep();
             return Ok(dn);
         }
     }
@@ -725,10 +759,7 @@ impl Objset {
             n.freed = 0;
         }
         for s in &self.shards {
-            let mut m = s.lock().unwrap_or_else(|e| e.into_inner());
-            if m.len() > KEEP_CLEAN / SHARDS {
-                m.retain(|_, dn| Arc::strong_count(dn) > 1 || dn.is_dirty());
-            }
+            s.lock().unwrap_or_else(|e| e.into_inner()).sweep();
         }
     }
 }

@@ -1,7 +1,7 @@
 //! Records of the POSIX layer into the intent log, and back at replay.
 
 use base::{bail, Result, Txg};
-use disk::zil::{setattr, Body, Create, CreateKind, Record as Raw, WriteData};
+use disk::zil::{setattr, Body, Create, CreateKind, LogAcl, Record as Raw, WriteData};
 use dmu::{Driver, Tx};
 use pool::Pool;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -186,6 +186,20 @@ fn itx(rec: Record, throughput: bool, slog: bool) -> Option<Itx> {
         }
         // chattr flags, project ids and extended attributes wait for their group instead.
         Record::SetAttr { extended: Some(_), .. } | Record::SetSaXattr { .. } => None,
+        Record::SetAcl { object, aces, count, flags } => Some(Itx {
+            object,
+            ordered: false,
+            body: raw(Body::Acl {
+                object,
+                acl: LogAcl {
+                    aces,
+                    ace_count: count,
+                    flags,
+                    fuids: Vec::new(),
+                    domains: Vec::new(),
+                },
+            }),
+        }),
     }
 }
 
@@ -320,6 +334,12 @@ impl Redo<'_> {
                     extended: None,
                 }
             }
+            Body::Acl { object, acl } => Record::SetAcl {
+                object,
+                aces: acl.aces,
+                count: acl.ace_count,
+                flags: acl.flags,
+            },
             Body::SetSaXattr { object, name, value } => Record::SetSaXattr {
                 object,
                 name,

@@ -1,0 +1,297 @@
+//! Pools made by OpenZFS: everything their datasets say about space, deadlists and names is recomputed;
+//! then they are changed and destroyed, and zdb judges what is left.
+
+use disk::dnode::objset::ObjsetPhys;
+use disk::{BlkPtr, DnodePhys};
+use dmu::Visit;
+use dsl::Dataset;
+use pool::{OpenOptions, Pool};
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+use testkit::{fixture, or_skip, OpenZfs, TempDir};
+use zap::{Match, Zap};
+
+type Id = (u64, u64, u64);
+
+fn id(bp: &BlkPtr) -> Option<Id> {
+    let d = bp.dvas();
+    d.first().map(|d| (d.vdev(), d.offset(), bp.birth()))
+}
+
+fn found(dir: &TempDir) -> Vec<vdev::PoolFound> {
+    let images: Vec<String> = std::fs::read_dir(dir.path())
+        .unwrap()
+        .map(|e| e.unwrap().path().to_str().unwrap().to_string())
+        .filter(|p| p.ends_with(".img"))
+        .collect();
+    vdev::discover(&env_linux::linux_env(), &images).pools
+}
+
+/// Every block of an object set.
+fn tree(p: &Pool, root: &BlkPtr) -> Vec<BlkPtr> {
+    let mut out = vec![];
+    if root.is_hole() {
+        return out;
+    }
+    out.push(*root);
+    let os = ObjsetPhys::decode(&p.zio.read(root).unwrap()).unwrap();
+    let mut dnodes: Vec<DnodePhys> = os.special.iter().flatten().cloned().collect();
+    dmu::walk(&p.zio, &os.meta, &mut |bp, _| {
+        out.push(*bp);
+        if bp.level() == 0 {
+            let b = p.zio.read(bp)?;
+            let mut i = 0;
+            while i < b.len() / 512 {
+                match DnodePhys::decode(&b[i * 512..])? {
+                    Some(d) => {
+                        i += d.slots as usize;
+                        dnodes.push(d);
+                    }
+                    None => i += 1,
+                }
+            }
+        }
+        Ok(Visit::Descend)
+    })
+    .unwrap();
+    for d in &dnodes {
+        dmu::walk(&p.zio, d, &mut |bp, _| {
+            out.push(*bp);
+            Ok(Visit::Descend)
+        })
+        .unwrap();
+    }
+    out
+}
+
+/// Every entry of every ZAP is found again by its name and by its cookie.
+fn check_zaps(os: &Arc<dmu::Objset>) {
+    let mut at = 0;
+    while let Some(o) = os.next_object(at).unwrap() {
+        at = o;
+        let dn = os.hold(o).unwrap();
+        if !dn.info().obj_type.is_zap() || dn.block(0).unwrap().iter().all(|b| *b == 0) {
+            continue;
+        }
+        let z = Zap::new(&dn).longname(true).large_micro(true);
+        let mut n = 0;
+        let mut last = None;
+        for e in z.iter() {
+            let e = e.unwrap();
+            assert!(last < Some((e.hash, e.cd)));
+            last = Some((e.hash, e.cd));
+            n += 1;
+            let again = z.cursor(e.cookie).next().unwrap().unwrap();
+            assert_eq!(again, e);
+            let head = dn.block(0).unwrap();
+            if head[0] == 1 && head[96] & 2 != 0 {
+                assert_eq!(z.get_value(&e.words()[..]).unwrap(), Some(e.value));
+                continue;
+            }
+            let f = z.find(&e.name, Match::Exact).unwrap().unwrap();
+            assert_eq!((f.value, f.cd), (e.value, e.cd));
+            assert!(z.find(&e.name, Match::Normalized).unwrap().is_some());
+        }
+        assert_eq!(n, z.count().unwrap());
+    }
+}
+
+fn recompute(p: &Pool) {
+    check_zaps(&p.mos);
+    let mut dirs = vec![];
+    p.dsl
+        .walk(&p.dsl.root().unwrap(), &mut |d| {
+            dirs.push(d.clone());
+            Ok(())
+        })
+        .unwrap();
+    for d in &dirs {
+        assert!(d.breakdown_is_right());
+        let head = d.head().unwrap();
+        let mut chain: Vec<Arc<Dataset>> = head
+            .snapshots()
+            .unwrap()
+            .into_iter()
+            .map(|(_, s)| s)
+            .collect();
+        chain.push(head);
+        let mut before: HashSet<Id> = match d.origin().unwrap() {
+            Some(o) => tree(p, &o.phys().bp).iter().filter_map(id).collect(),
+            None => HashSet::new(),
+        };
+        let mut ids: HashMap<u64, HashSet<Id>> = HashMap::new();
+        let mut trees = vec![];
+        for ds in &chain {
+            let name = ds.full_name();
+            let ph = ds.phys();
+            let t = tree(p, &ph.bp);
+            let sums = t.iter().fold([0; 3], |s, bp| {
+                [
+                    s[0] + p.zio.dsize(bp),
+                    s[1] + bp.acct_psize(),
+                    s[2] + bp.ucsize(),
+                ]
+            });
+            let want = [
+                ph.referenced_bytes,
+                ph.compressed_bytes,
+                ph.uncompressed_bytes,
+            ];
+            assert_eq!(sums, want, "{name}");
+            let here: HashSet<Id> = t.iter().filter_map(id).collect();
+            let mut dead = HashSet::new();
+            ds.deadlist()
+                .unwrap()
+                .for_each(&p.mos, &mut |bp| {
+                    dead.extend(id(bp));
+                    Ok(())
+                })
+                .unwrap();
+            assert_eq!(
+                dead,
+                before.difference(&here).copied().collect(),
+                "deadlist of {name}"
+            );
+            before = here.clone();
+            ids.insert(ds.object(), here);
+            trees.push(t);
+            let os = ds.open_objset(p.write_policy(ds).unwrap(), true).unwrap();
+            check_zaps(&os);
+        }
+        for (ds, t) in chain.iter().zip(&trees) {
+            let ph = ds.phys();
+            let next = ids.get(&ph.next_snap_obj);
+            let unique: u64 = t
+                .iter()
+                .filter(|bp| bp.birth() > ph.prev_snap_txg)
+                .filter(|bp| id(bp).is_some_and(|i| next.is_none_or(|n| !n.contains(&i))))
+                .map(|bp| p.zio.dsize(bp))
+                .sum();
+            assert_eq!(unique, ph.unique_bytes, "unique of {}", ds.full_name());
+        }
+    }
+}
+
+#[test]
+fn datasets_add_up() {
+    for name in [
+        "snapshots",
+        "nofeatures",
+        "legacy-v1",
+        "legacy-v28",
+        "names",
+        "dedup-fast",
+    ] {
+        let Some(dir) = or_skip(fixture::unpack(name)) else {
+            return;
+        };
+        for f in found(&dir) {
+            let opts = OpenOptions {
+                readonly: true,
+                ..Default::default()
+            };
+            let p = Pool::open(env_linux::linux_env(), &f.config, opts).unwrap();
+            recompute(&p);
+        }
+    }
+}
+
+fn heads(p: &Pool) -> Vec<Arc<Dataset>> {
+    let mut v = vec![];
+    p.dsl
+        .walk(&p.dsl.root().unwrap(), &mut |d| {
+            v.push(d.head()?);
+            Ok(())
+        })
+        .unwrap();
+    v
+}
+
+fn export_and_judge(dir: &TempDir, p: Arc<Pool>) {
+    let name = p.name();
+    p.export().unwrap();
+    drop(p);
+    let Some(z) = or_skip(OpenZfs::get()) else {
+        return;
+    };
+    z.check(dir.path(), &name).unwrap();
+    let out = z
+        .command("zdb")
+        .unwrap()
+        .args(["-e", "-p"])
+        .arg(dir.path())
+        .args(["-d", &name])
+        .output()
+        .unwrap();
+    let text = String::from_utf8_lossy(&out.stdout);
+    assert!(out.status.success() && !text.contains("leaked"), "{text}");
+}
+
+#[test]
+fn snapshots_and_destroying() {
+    for name in [
+        "async-destroy",
+        "quotas",
+        "upgraded",
+        "legacy-v15",
+        "checksums",
+    ] {
+        eprintln!("{name}");
+        let Some(dir) = or_skip(fixture::unpack(name)) else {
+            return;
+        };
+        let config = found(&dir).remove(0).config;
+        let open = || Pool::open(env_linux::linux_env(), &config, OpenOptions::default()).unwrap();
+        let idle = |p: &Pool| (0..4).for_each(|_| p.task(|_, _| Ok(())).unwrap());
+        let p = open();
+        p.task(|p, tx| {
+            for h in heads(p) {
+                p.dsl.snapshot(tx, &h, "new")?;
+            }
+            Ok(())
+        })
+        .unwrap();
+        export_and_judge(&dir, p);
+
+        let p = open();
+        p.task(|p, tx| {
+            for h in heads(p) {
+                for (_, s) in h.snapshots()?.into_iter().step_by(2) {
+                    p.dsl.destroy_snapshot_deferred(tx, &s)?;
+                }
+            }
+            Ok(())
+        })
+        .unwrap();
+        idle(&p);
+        recompute(&p);
+        export_and_judge(&dir, p);
+
+        let p = open();
+        for h in heads(&p) {
+            let set = p.open_dataset(&h).unwrap();
+            if let Some(z) = set.zil() {
+                z.destroy().unwrap();
+            }
+        }
+        idle(&p);
+        while heads(&p).len() > 1 {
+            p.task(|p, tx| {
+                for h in heads(p) {
+                    for (_, s) in h.snapshots()? {
+                        p.dsl.destroy_snapshot_deferred(tx, &s)?;
+                    }
+                    if p.dsl.check_destroy(&h).is_ok() {
+                        p.close_dataset(h.object());
+                        p.dsl.destroy_head(tx, &h)?;
+                    }
+                }
+                Ok(())
+            })
+            .unwrap();
+        }
+        idle(&p);
+        assert_eq!(p.dsl.freeing().unwrap(), 0);
+        export_and_judge(&dir, p);
+    }
+}

@@ -133,6 +133,71 @@ impl Zfs {
         }
     }
 
+    /// Replaces the NFSv4 list by one of v1 entries; the mode becomes what the list says.
+    pub(crate) fn set_nfs4_acl(
+        &self,
+        tx: &Tx,
+        z: &Znode,
+        aces: &[u8],
+        count: u64,
+        flags: u64,
+    ) -> Result<()> {
+        let list = acl::decode_v1(aces)?;
+        let old = z.fixed();
+        let bits = acl::mode_of(&list, old.uid, old.gid);
+        let mut acl_flags = flags
+            & (flag::INHERIT_ACE
+                | flag::ACL_OBJ_ACE
+                | flag::ACL_PROTECTED
+                | flag::ACL_DEFAULTED
+                | flag::ACL_AUTO_INHERIT);
+        if acl::is_trivial(&list, old.is_dir()) {
+            acl_flags |= flag::ACL_TRIVIAL;
+        }
+        if acl::no_execs_denied(&list, old.uid, old.gid) {
+            acl_flags |= flag::NO_EXECS_DENIED;
+        }
+        let all = flag::INHERIT_ACE
+            | flag::ACL_OBJ_ACE
+            | flag::ACL_PROTECTED
+            | flag::ACL_DEFAULTED
+            | flag::ACL_AUTO_INHERIT
+            | ACL_FLAGS;
+        let now = self.now();
+        let fuids = self.fuids();
+        let apply = |f: &mut Fixed| {
+            f.mode = u64::from(old.mode32() & !0o777 | bits);
+            f.flags = f.flags & !all | acl_flags;
+            f.touch_state(now, fuids);
+        };
+        match z.form() {
+            Form::Sa => {
+                let tables = self.tables()?;
+                z.rewrite(tx, tables, |f, attrs| {
+                    apply(f);
+                    let n = tables.numbers(tx)?;
+                    attrs.set_u64(n.dacl_count, count);
+                    attrs.set(n.dacl_aces, aces.to_vec());
+                    Ok(())
+                })
+            }
+            Form::Legacy => {
+                let (short, long) = ZnodeAcl::from_aces(&list, u16::from(self.fuids()));
+                if long.is_some() {
+                    bail!(
+                        Unsupported,
+                        "a long access list in an old file system version"
+                    );
+                }
+                let external = z.legacy_acl_object();
+                if external != 0 {
+                    self.os.free(tx, external)?;
+                }
+                z.set_legacy_acl(tx, short, apply)
+            }
+        }
+    }
+
     /// Sets an access or default ACL (`None` removes it), and for an access ACL the mode bits it
     /// stands for. One that says no more than the mode is not stored.
     pub(crate) fn set_posix_acl(

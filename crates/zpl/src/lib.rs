@@ -23,6 +23,7 @@ mod sa;
 mod setattr;
 mod statfs;
 mod unlinked;
+mod wire;
 mod xattr;
 mod zfs;
 mod znode;
@@ -43,6 +44,7 @@ pub use replay::ReplayData;
 pub use statfs::{Space, SpaceInfo, Statfs, Usage, Whose, MAGIC};
 pub use xattr::{XATTR_CREATE, XATTR_REPLACE};
 pub use zfs::{
-    max_zpl_version, AclType, LogBias, Mount, Props, SyncMode, XattrMode, Zfs, ZPL_VERSION,
+    max_zpl_version, AclType, LogBias, Mount, Props, SyncMode, XattrMode, Zfs, MASTER_NODE,
+    ZPL_VERSION,
 };
 pub use znode::{accounting_ids, Extra, Fixed, Form, Znode};

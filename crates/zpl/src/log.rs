@@ -44,6 +44,8 @@ pub enum RenameKind {
 pub struct Extended {
     /// Immutable, append-only, nodump, project inheritance to be set to these `chattr` flags.
     pub fs_flags: Option<u32>,
+    /// Which of them are meant; the others stay.
+    pub fs_mask: u32,
     pub projid: Option<u32>,
 }
 
@@ -103,6 +105,15 @@ pub enum Record {
         mtime: Option<Time>,
         ctime: Option<Time>,
         extended: Option<Extended>,
+    },
+    /// Replaces the NFSv4 list; the mode follows from it.
+    SetAcl {
+        object: u64,
+        /// v1 entries.
+        aces: Vec<u8>,
+        count: u64,
+        /// File flags that belong to the list.
+        flags: u64,
     },
     /// `value` is the plain value; `None` removes.
     SetSaXattr {

@@ -37,6 +37,7 @@ impl Zfs {
             Record::Write { .. }
                 | Record::Truncate { .. }
                 | Record::SetAttr { .. }
+                | Record::SetAcl { .. }
                 | Record::SetSaXattr { .. }
         );
         match r {
@@ -123,14 +124,32 @@ impl Zfs {
                 if set != SetAttr::default() {
                     self.setattr(&z, &set, &root)?;
                 }
-                if let Some(Extended { fs_flags, projid }) = extended {
+                if let Some(Extended {
+                    fs_flags,
+                    fs_mask,
+                    projid,
+                }) = extended
+                {
                     if let Some(f) = fs_flags {
-                        self.set_fs_flags(&z, *f & fs_flag::ALL, &root)?;
+                        let keep = fs_flag::from_znode(z.fixed().flags) & !fs_mask;
+                        self.set_fs_flags(&z, keep | f & fs_mask & fs_flag::ALL, &root)?;
                     }
                     if let Some(p) = projid {
                         self.set_project(&z, *p, &root)?;
                     }
                 }
+                Ok(())
+            }
+            Record::SetAcl {
+                object,
+                aces,
+                count,
+                flags,
+            } => {
+                let z = self.get(*object)?;
+                let tx = self.tx_meta()?;
+                self.set_nfs4_acl(&tx, &z, aces, *count, *flags)?;
+                self.record(&tx, rec.clone());
                 Ok(())
             }
             Record::SetSaXattr {

@@ -252,7 +252,11 @@ impl Record {
             atime: None,
             mtime: None,
             ctime: None,
-            extended: Some(Extended { fs_flags, projid }),
+            extended: Some(Extended {
+                fs_flags,
+                fs_mask: fs_flags.map_or(0, |_| fs_flag::ALL),
+                projid,
+            }),
         }
     }
 }

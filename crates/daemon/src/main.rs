@@ -4,9 +4,15 @@
 mod bridge;
 mod compat;
 mod control;
-// Requests about datasets: `datasets.rs` takes its place when all of it is there.
-#[path = "datasets_stub.rs"]
 mod datasets;
+mod ds_create;
+mod ds_destroy;
+mod ds_get;
+mod ds_mount;
+mod ds_props;
+mod ds_rename;
+mod ds_set;
+mod ds_values;
 mod errors;
 mod intent;
 mod log;

@@ -26,8 +26,6 @@ pub struct Mounted {
     mount: fuse::Mount,
     session: fuse::Handle,
     notifier: fuse::Notifier,
-    /// The directory was made by us and its place was not chosen by the user: remove it afterwards.
-    remove_dir: bool,
     ended: Arc<(Mutex<bool>, Condvar)>,
 }
 
@@ -84,7 +82,8 @@ impl SpaceInfo for Figures {
 pub fn zpl_props(pool: &Pool, ds: &Dataset, temporary: &[(String, String)]) -> Result<Props> {
     let num = |name: &str| values::number(ds, name, temporary);
     let enabled = |guid: &str| {
-        pool.feature_store().is_some_and(|f| dsl::Features::is_enabled(&**f, guid))
+        pool.feature_store()
+            .is_some_and(|f| dsl::Features::is_enabled(&**f, guid))
     };
     Ok(Props {
         readonly: num("readonly")? != 0 || pool.is_readonly() || ds.is_snapshot(),
@@ -121,7 +120,12 @@ pub fn zpl_props(pool: &Pool, ds: &Dataset, temporary: &[(String, String)]) -> R
     })
 }
 
-fn mount_options(name: &str, ds: &Dataset, p: &Props, temporary: &[(String, String)]) -> Result<MountOptions> {
+fn mount_options(
+    name: &str,
+    ds: &Dataset,
+    p: &Props,
+    temporary: &[(String, String)],
+) -> Result<MountOptions> {
     let on = |prop: &str| values::number(ds, prop, temporary).map(|v| v != 0);
     let mut o = MountOptions::new(name);
     o.read_only = p.readonly;
@@ -141,27 +145,31 @@ fn is_empty_dir(path: &Path) -> std::io::Result<bool> {
 }
 
 impl Service {
-    /// Mounts a file system. `path` must be the place it belongs to; `own_place` says that the
-    /// place was chosen by the user (its directory is then not removed afterwards).
+    /// Mounts a file system on `path`, whose directory is made if it is missing.
     pub fn mount(
         self: &Arc<Self>,
         entry: &Arc<Entry>,
         ds: &Arc<Dataset>,
         path: &Path,
-        own_place: bool,
         temporary: Vec<(String, String)>,
         overlay: bool,
     ) -> Result<()> {
         let name = ds.full_name();
         let fail = |e: Error| Error::new(e.kind, format!("cannot mount '{name}': {e}"));
-        if entry.mounted(ds.object()).is_some() {
+        if entry
+            .mounted(ds.object())
+            .is_some_and(|m| !m.wait_if_gone())
+        {
             bail!(Busy, "cannot mount '{name}': filesystem already mounted");
         }
-        let pool = &entry.pool;
         let mut made = false;
-        match std::fs::symlink_metadata(path) {
+        match std::fs::metadata(path) {
             Ok(m) if !m.is_dir() => {
-                bail!(NotDir, "cannot mount '{name}': {} is not a directory", path.display())
+                bail!(
+                    NotDir,
+                    "cannot mount '{name}': {} is not a directory",
+                    path.display()
+                )
             }
             Ok(_) => {
                 if !overlay && !is_empty_dir(path).map_err(Error::from).map_err(fail)? {
@@ -174,11 +182,13 @@ impl Service {
             }
             Err(e) if e.kind() == std::io::ErrorKind::NotFound => {
                 std::fs::create_dir_all(path).map_err(|e| {
+                    let e = Error::from(e);
                     Error::new(
-                        Error::from(e).kind,
+                        e.kind,
                         format!(
-                            "cannot mount '{name}': failed to create mountpoint {}",
-                            path.display()
+                            "cannot mount '{}': failed to create mountpoint: {}",
+                            path.display(),
+                            strerror(e.kind)
                         ),
                     )
                 })?;
@@ -186,13 +196,11 @@ impl Service {
             }
             Err(e) => return Err(fail(e.into())),
         }
-        let r = self.mount_on(entry, ds, path, own_place, made, temporary);
+        let r = self.mount_on(entry, ds, path, temporary);
         if r.is_err() && made {
             let _ = std::fs::remove_dir(path);
         }
-        r.map_err(fail)?;
-        let _ = pool;
-        Ok(())
+        r.map_err(fail)
     }
 
     fn mount_on(
@@ -200,14 +208,15 @@ impl Service {
         entry: &Arc<Entry>,
         ds: &Arc<Dataset>,
         path: &Path,
-        own_place: bool,
-        made: bool,
         temporary: Vec<(String, String)>,
     ) -> Result<()> {
         let pool = &entry.pool;
         let name = ds.full_name();
         if ds.is_inconsistent() {
-            bail!(Busy, "the dataset is incomplete: a receive or destroy was interrupted");
+            bail!(
+                Busy,
+                "the dataset is incomplete: a receive or destroy was interrupted"
+            );
         }
         let set = pool.open_dataset(ds)?;
         let props = zpl_props(pool, ds, &temporary)?;
@@ -259,7 +268,6 @@ impl Service {
             session: session.handle(),
             notifier: session.notifier(),
             mount,
-            remove_dir: made || !own_place,
             ended: ended.clone(),
         });
         entry.add_mount(mounted.clone());
@@ -294,41 +302,86 @@ impl Service {
         temporary: Vec<(String, String)>,
         overlay: bool,
     ) -> Result<bool> {
-        let Some(place) = self.mountpoint(entry, ds)? else { return Ok(false) };
+        let Some(place) = self.mountpoint(entry, ds)? else {
+            return Ok(false);
+        };
         let overlay = overlay || values::number(ds, "overlay", &temporary)? != 0;
-        self.mount(entry, ds, &place.path, place.local, temporary, overlay)?;
+        self.mount(entry, ds, &place.path, temporary, overlay)?;
         Ok(true)
     }
 
-    /// Unmounts; returns when everything of it is on disk and the dataset is closed.
+    /// Unmounts; returns when everything of it is on disk and the dataset is closed. Its directory
+    /// is removed if it is empty and its place is not one the user has set.
     pub fn unmount(&self, entry: &Arc<Entry>, m: &Arc<Mounted>, force: bool) -> Result<()> {
-        let name = m.ds.full_name();
-        let how = if force { Unmount::Force } else { Unmount::Normal };
+        let place = self.mountpoint(entry, &m.ds);
+        self.unmount_keep(entry, m, force)?;
+        if place.is_ok_and(|p| p.is_some_and(|p| !p.local && p.path == m.path)) {
+            let _ = std::fs::remove_dir(&m.path);
+        }
+        Ok(())
+    }
+
+    /// The same, but the directory stays.
+    pub fn unmount_keep(&self, _entry: &Arc<Entry>, m: &Arc<Mounted>, force: bool) -> Result<()> {
+        let how = if force {
+            Unmount::Force
+        } else {
+            Unmount::Normal
+        };
         m.mount.unmount(how).map_err(|e| {
             let why = match e.kind {
                 Kind::Busy => "pool or dataset is busy".to_string(),
                 _ => e.to_string(),
             };
-            Error::new(e.kind, format!("cannot unmount '{}': {why}", m.path.display()))
+            Error::new(
+                e.kind,
+                format!("cannot unmount '{}': {why}", m.path.display()),
+            )
         })?;
         if force {
             m.session.stop();
         }
-        let (lock, cv) = &*m.ended;
-        let mut g = lock.lock().unwrap_or_else(|e| e.into_inner());
-        while !*g {
-            g = cv.wait(g).unwrap_or_else(|e| e.into_inner());
-        }
-        drop(g);
-        let _ = (entry, name);
-        if m.remove_dir {
-            let _ = std::fs::remove_dir(&m.path);
-        }
+        m.wait();
         Ok(())
     }
 }
 
+/// The words of the C library for what can keep a directory from being made.
+fn strerror(kind: Kind) -> &'static str {
+    match kind {
+        Kind::Access | Kind::NotPermitted => "Permission denied",
+        Kind::NotDir => "Not a directory",
+        Kind::ReadOnly => "Read-only file system",
+        Kind::NoSpace => "No space left on device",
+        Kind::NameTooLong => "File name too long",
+        Kind::Loop => "Too many levels of symbolic links",
+        Kind::Exists => "File exists",
+        _ => "Input/output error",
+    }
+}
+
 impl Mounted {
+    /// Waits until the session has ended and everything is settled.
+    fn wait(&self) {
+        let (lock, cv) = &*self.ended;
+        let mut g = lock.lock().unwrap_or_else(|e| e.into_inner());
+        while !*g {
+            g = cv.wait(g).unwrap_or_else(|e| e.into_inner());
+        }
+    }
+
+    /// If somebody else unmounted it (`umount`, `fusermount3 -u`): waits for its end. True when
+    /// it is no longer mounted.
+    pub fn wait_if_gone(&self) -> bool {
+        match self.mount.is_mounted() {
+            Ok(false) => {
+                self.wait();
+                true
+            }
+            _ => false,
+        }
+    }
+
     /// After the session has ended: everything on disk, the log empty, the dataset closed.
     fn settle(&self, entry: &Entry, set: &OpenSet) -> Result<()> {
         let pool = &entry.pool;

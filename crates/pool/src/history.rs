@@ -22,7 +22,7 @@ impl Pool {
     }
 
     /// Records a command line in the group of `tx`; an empty one is not recorded.
-    pub(crate) fn log_in(&self, tx: &Tx, command: &str, uid: u64) -> Result<()> {
+    pub fn log_in(&self, tx: &Tx, command: &str, uid: u64) -> Result<()> {
         if command.is_empty() || self.version() < 4 {
             return Ok(());
         }

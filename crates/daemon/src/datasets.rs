@@ -1,0 +1,221 @@
+//! Requests about datasets: where each one goes, and what all of them need.
+
+use crate::service::{Entry, Service};
+use crate::{ds_create, ds_destroy, ds_get, ds_mount, ds_rename, ds_set, errors};
+use api::{ApiError, DatasetKind, Peer, Reply, Request, Sink};
+use base::{Error, Kind, Result};
+use disk::{os_type, BlkPtr};
+use dsl::{Dataset, Dir};
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard};
+
+/// Result of a request.
+pub type Answer<T> = std::result::Result<T, ApiError>;
+
+/// Answers a request about datasets.
+pub fn handle(
+    service: &Arc<Service>,
+    peer: Peer,
+    request: Request,
+    out: &mut dyn Sink,
+) -> Answer<Reply> {
+    let uid = u64::from(peer.uid);
+    match request {
+        Request::DatasetGet(r) => ds_get::get(service, &r, out).map(Reply::Datasets),
+        Request::DatasetCreate(r) => ds_create::create(service, peer, &r).map(Reply::Created),
+        Request::DatasetDestroy(r) => ds_destroy::destroy(service, uid, &r).map(Reply::Destroyed),
+        Request::DatasetSet {
+            dataset,
+            props,
+            no_remount,
+            command,
+        } => ds_set::set(service, uid, &dataset, &props, no_remount, command).map(done),
+        Request::DatasetInherit {
+            dataset,
+            property,
+            recursive,
+            received,
+            command,
+        } => ds_set::inherit(
+            service, uid, &dataset, &property, recursive, received, command,
+        )
+        .map(done),
+        Request::DatasetRename {
+            from,
+            to,
+            parents,
+            force,
+            no_remount,
+            command,
+        } => {
+            let how = ds_rename::How {
+                parents,
+                force,
+                no_remount,
+            };
+            ds_rename::rename(service, peer, &from, &to, how, command).map(done)
+        }
+        Request::MountList {} => Ok(Reply::Mounts(ds_mount::list(service))),
+        Request::Mount {
+            dataset,
+            options,
+            overlay,
+            force: _,
+        } => ds_mount::mount(service, &dataset, &options, overlay).map(done),
+        Request::MountAll {
+            root,
+            options,
+            overlay,
+            force: _,
+        } => {
+            ds_mount::mount_all(service, root.as_deref(), &options, overlay, out).map(Reply::Batch)
+        }
+        Request::Unmount { target, force } => ds_mount::unmount(service, &target, force).map(done),
+        Request::UnmountAll { force } => Ok(Reply::Batch(ds_mount::unmount_all(service, force))),
+        _ => Err(ApiError::sentence(
+            Kind::Unsupported,
+            "the daemon cannot do this in this version yet",
+        )),
+    }
+}
+
+fn done((): ()) -> Reply {
+    Reply::Done
+}
+
+/// Keeps requests about the datasets of one pool from getting in each other's way.
+#[derive(Default)]
+pub struct Names {
+    /// Reading: whoever makes datasets or changes values. Writing: whoever mounts, unmounts, renames
+    /// or destroys.
+    lock: RwLock<()>,
+    /// Object set types of datasets by GUID; they never change.
+    types: Mutex<HashMap<u64, u64>>,
+}
+
+impl Names {
+    pub fn read(&self) -> RwLockReadGuard<'_, ()> {
+        self.lock.read().unwrap_or_else(|e| e.into_inner())
+    }
+
+    pub fn write(&self) -> RwLockWriteGuard<'_, ()> {
+        self.lock.write().unwrap_or_else(|e| e.into_inner())
+    }
+}
+
+/// First component of a name.
+pub fn pool_of(name: &str) -> &str {
+    name.split(['/', '@', '#']).next().unwrap_or(name)
+}
+
+/// Whether `name` is `of` or a name below it.
+pub fn is_below(name: &str, of: &str) -> bool {
+    name.strip_prefix(of)
+        .is_some_and(|r| r.is_empty() || r.starts_with('/'))
+}
+
+/// Hidden and temporary datasets are nobody's business.
+fn is_hidden(name: &str) -> bool {
+    name.contains(['$', '%'])
+}
+
+/// A pool by name, still imported when the answer is used: the caller holds its `gate`.
+pub fn entry_of(service: &Service, name: &str) -> Answer<Arc<Entry>> {
+    service
+        .find(pool_of(name))
+        .ok_or_else(|| ApiError::no_such_dataset(name))
+}
+
+/// The pool may be changed.
+pub fn need_writable(entry: &Entry) -> Answer<()> {
+    if entry.pool.is_readonly() {
+        return Err(ApiError::reason(Kind::ReadOnly, "pool is read-only"));
+    }
+    if let Some(e) = entry.pool.suspended() {
+        return Err(errors::answer(Error::new(
+            Kind::Suspended,
+            format!("pool I/O is currently suspended: {e}"),
+        )));
+    }
+    Ok(())
+}
+
+/// A dataset or snapshot, or `cannot open 'NAME': dataset does not exist`.
+pub fn find(entry: &Entry, name: &str) -> Answer<Arc<Dataset>> {
+    if is_hidden(name) {
+        return Err(ApiError::no_such_dataset(name));
+    }
+    match entry.pool.dsl.dataset(name) {
+        Ok(ds) => Ok(ds),
+        Err(e) if e.kind == Kind::NotFound => Err(ApiError::no_such_dataset(name)),
+        Err(e) => Err(plain(e, name)),
+    }
+}
+
+/// An error of the engine as a reason: the name in front, if any, is left out, because the
+/// command puts it there.
+pub fn plain(e: Error, name: &str) -> ApiError {
+    let pool = pool_of(name);
+    let shorter = e.what().and_then(|w| {
+        let (head, tail) = w.split_once(": ")?;
+        let of_pool = head.strip_prefix(pool)?;
+        (of_pool.is_empty() || of_pool.starts_with(['/', '@'])).then(|| tail.to_string())
+    });
+    errors::answer(match shorter {
+        Some(text) => Error::new(e.kind, text),
+        None => e,
+    })
+}
+
+/// What kind of dataset it is.
+pub fn kind_of(entry: &Entry, ds: &Dataset) -> DatasetKind {
+    if ds.is_snapshot() {
+        return DatasetKind::Snapshot;
+    }
+    if entry.mounted(ds.object()).is_some() {
+        return DatasetKind::Filesystem;
+    }
+    match objset_type(entry, ds) {
+        Ok(os_type::ZVOL) => DatasetKind::Volume,
+        // What cannot be read can still be listed and destroyed.
+        _ => DatasetKind::Filesystem,
+    }
+}
+
+/// Type of a dataset's object set, without opening it.
+pub fn objset_type(entry: &Entry, ds: &Dataset) -> Result<u64> {
+    let phys = ds.phys();
+    let types = || entry.names.types.lock().unwrap_or_else(|e| e.into_inner());
+    if let Some(t) = types().get(&phys.guid) {
+        return Ok(*t);
+    }
+    if phys.bp.is_hole() {
+        return Ok(os_type::ZFS);
+    }
+    let t = read_objset(entry, ds, &phys.bp)?.os_type;
+    types().insert(phys.guid, t);
+    Ok(t)
+}
+
+/// The block a dataset begins with. The pool goes on meanwhile: the block may be replaced and, much
+/// later, overwritten, so a failure is tried again with the pointer of then.
+fn read_objset(entry: &Entry, ds: &Dataset, bp: &BlkPtr) -> Result<disk::objset::ObjsetPhys> {
+    let read = |bp: &BlkPtr| {
+        let block = entry.pool.zio.read(bp)?;
+        disk::objset::ObjsetPhys::decode(&block)
+    };
+    read(bp).or_else(|e| match ds.phys().bp {
+        now if now == *bp => Err(e),
+        now => read(&now),
+    })
+}
+
+/// A file system's or volume's directory and all below it, parents first.
+pub fn subtree(entry: &Entry, from: &Arc<Dir>) -> Result<Vec<Arc<Dataset>>> {
+    let mut out = Vec::new();
+    entry.pool.dsl.walk(from, &mut |d| {
+        out.push(d.head()?);
+        Ok(())
+    })?;
+    Ok(out)
+}

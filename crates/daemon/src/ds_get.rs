@@ -1,0 +1,281 @@
+//! Listing datasets with their properties.
+
+use crate::datasets::{self, Answer};
+use crate::ds_create::Rules;
+use crate::ds_props::View;
+use crate::errors;
+use crate::service::{Entry, Service};
+use api::{ApiError, Dataset as Row, DatasetGet, DatasetKind, Reply, Select, Sink};
+use base::{Kind, Result};
+use dmu::Objset;
+use dsl::{Dataset, Dir};
+use std::sync::Arc;
+use zap::Zap;
+
+/// Datasets sent at a time.
+const CHUNK: usize = 256;
+
+type Found = api::Answer<Row>;
+
+/// A walk through the datasets of one request.
+struct Walk<'a> {
+    service: &'a Service,
+    request: &'a DatasetGet,
+    out: &'a mut dyn Sink,
+    found: Found,
+    /// Snapshots of the pool at hand are wanted although not asked for.
+    with_snapshots: bool,
+}
+
+/// `DatasetGet`
+pub fn get(service: &Arc<Service>, request: &DatasetGet, out: &mut dyn Sink) -> Answer<Found> {
+    let roots = match request.roots.is_empty() {
+        true => service.pools().iter().map(|e| e.pool.name()).collect(),
+        false => request.roots.clone(),
+    };
+    let mut walk = Walk {
+        service,
+        request,
+        out,
+        found: Found::default(),
+        with_snapshots: false,
+    };
+    for name in &roots {
+        if let Err(e) = walk.root(name)? {
+            walk.found.failed.push((name.clone(), errors::finish(e)));
+        }
+    }
+    Ok(walk.found)
+}
+
+impl Walk<'_> {
+    /// One starting point. The outer error means that nobody listens any more.
+    fn root(&mut self, name: &str) -> Answer<Answer<()>> {
+        let entry = match datasets::entry_of(self.service, name) {
+            Ok(e) => e,
+            Err(e) => return Ok(Err(e)),
+        };
+        let _gate = entry.gate.read().unwrap_or_else(|e| e.into_inner());
+        self.with_snapshots = self.request.listsnapshots && listsnapshots(&entry);
+        if let Some((fs, mark)) = name.split_once('#') {
+            return self.bookmark(&entry, fs, mark);
+        }
+        let ds = match datasets::find(&entry, name) {
+            Ok(ds) => ds,
+            Err(e) => return Ok(Err(e)),
+        };
+        if ds.is_snapshot() {
+            if self.wants(DatasetKind::Snapshot) || self.with_snapshots {
+                self.put(&entry, &ds, name.to_string())?;
+            }
+            return Ok(Ok(()));
+        }
+        self.tree(&entry, &ds.dir(), name.to_string(), self.request.depth)?;
+        Ok(Ok(()))
+    }
+
+    fn wants(&self, kind: DatasetKind) -> bool {
+        self.request.kinds.contains(&kind)
+    }
+
+    /// A file system or volume and what is below it. Something that goes away meanwhile is left
+    /// out; what cannot be read is reported, and the rest goes on.
+    fn tree(
+        &mut self,
+        entry: &Arc<Entry>,
+        dir: &Arc<Dir>,
+        name: String,
+        depth: Option<u32>,
+    ) -> Answer<()> {
+        match dir.head() {
+            Ok(head) => {
+                if self.wants(datasets::kind_of(entry, &head)) {
+                    self.put(entry, &head, name.clone())?;
+                }
+                if depth != Some(0) {
+                    self.marks(entry, &head, &name)?;
+                }
+            }
+            Err(e) => self.failed(&name, e),
+        }
+        if depth == Some(0) {
+            return Ok(());
+        }
+        match dir.children() {
+            Ok(children) => {
+                for c in children {
+                    let below = format!("{name}/{}", c.name());
+                    self.tree(entry, &c, below, depth.map(|d| d - 1))?;
+                }
+            }
+            Err(e) => self.failed(&name, e),
+        }
+        Ok(())
+    }
+
+    /// Snapshots and bookmarks of a head.
+    fn marks(&mut self, entry: &Arc<Entry>, head: &Arc<Dataset>, name: &str) -> Answer<()> {
+        if self.wants(DatasetKind::Snapshot) || self.with_snapshots {
+            match head.snapshots() {
+                Ok(list) => {
+                    for (snap, ds) in list {
+                        self.put(entry, &ds, format!("{name}@{snap}"))?;
+                    }
+                }
+                Err(e) => self.failed(name, e),
+            }
+        }
+        if self.wants(DatasetKind::Bookmark) {
+            match bookmarks(entry, head) {
+                Ok(list) => {
+                    for (mark, words) in list {
+                        self.put_bookmark(format!("{name}#{mark}"), &words)?;
+                    }
+                }
+                Err(e) => self.failed(name, e),
+            }
+        }
+        Ok(())
+    }
+
+    fn bookmark(&mut self, entry: &Arc<Entry>, fs: &str, mark: &str) -> Answer<Answer<()>> {
+        let full = format!("{fs}#{mark}");
+        let missing = || Ok(Err(ApiError::no_such_dataset(&full)));
+        let Ok(head) = datasets::find(entry, fs) else {
+            return missing();
+        };
+        if head.is_snapshot() {
+            return missing();
+        }
+        match bookmarks(entry, &head) {
+            Ok(list) => match list.into_iter().find(|(n, _)| n == mark) {
+                Some((_, words)) => {
+                    if self.wants(DatasetKind::Bookmark) {
+                        self.put_bookmark(full, &words)?;
+                    }
+                    Ok(Ok(()))
+                }
+                None => missing(),
+            },
+            Err(e) => Ok(Err(datasets::plain(e, fs))),
+        }
+    }
+
+    fn failed(&mut self, name: &str, e: base::Error) {
+        if e.kind != Kind::NotFound {
+            self.found
+                .failed
+                .push((name.to_string(), datasets::plain(e, name)));
+        }
+    }
+
+    fn put(&mut self, entry: &Arc<Entry>, ds: &Arc<Dataset>, name: String) -> Answer<()> {
+        let view = View::new(self.service, entry, ds, &name);
+        let props = match &self.request.props {
+            Select::Nothing => Ok(Vec::new()),
+            Select::All => view.all(),
+            Select::These(names) => names.iter().map(|n| view.one(n)).collect(),
+        };
+        let kind = view.kind();
+        match props {
+            Ok(props) => {
+                let p = ds.phys();
+                let row = Row {
+                    name,
+                    kind,
+                    createtxg: p.creation_txg,
+                    guid: p.guid,
+                    props,
+                };
+                self.push(row)
+            }
+            Err(e) => {
+                self.failed(&name, e);
+                Ok(())
+            }
+        }
+    }
+
+    fn put_bookmark(&mut self, name: String, words: &[u64]) -> Answer<()> {
+        let props = match &self.request.props {
+            Select::Nothing => Vec::new(),
+            Select::All => crate::ds_props::bookmark_all(words),
+            Select::These(names) => names
+                .iter()
+                .map(|n| crate::ds_props::bookmark(&name, n, words))
+                .collect(),
+        };
+        let word = |i: usize| words.get(i).copied().unwrap_or(0);
+        let kind = DatasetKind::Bookmark;
+        self.push(Row {
+            name,
+            kind,
+            createtxg: word(1),
+            guid: word(0),
+            props,
+        })
+    }
+
+    fn push(&mut self, row: Row) -> Answer<()> {
+        self.found.found.push(row);
+        if self.found.found.len() >= CHUNK {
+            let part = std::mem::take(&mut self.found);
+            self.out.send(Reply::Datasets(part))?;
+        }
+        Ok(())
+    }
+}
+
+/// The pool's property of that name.
+fn listsnapshots(entry: &Entry) -> bool {
+    let props = entry.pool.stored_props().unwrap_or_default();
+    props
+        .iter()
+        .any(|(n, v)| n == "listsnapshots" && v.int() == Some(1))
+}
+
+/// Bookmarks of a head with their words, oldest first (data format §12).
+fn bookmarks(entry: &Entry, head: &Dataset) -> Result<Vec<(String, Vec<u64>)>> {
+    let mos = entry.pool.dsl.mos();
+    let dn = mos.hold(head.object())?;
+    if dn.info().obj_type != disk::ObjType::ZAP_METADATA {
+        return Ok(Vec::new());
+    }
+    let Some(map) = Zap::new(&dn).get("com.delphix:bookmarks")? else {
+        return Ok(Vec::new());
+    };
+    let map = mos.hold(map)?;
+    let mut out = Vec::new();
+    for e in Zap::new(&map).iter() {
+        let e = e?;
+        out.push((e.text(), e.value.ints()));
+    }
+    out.sort_by(|a, b| (a.1.get(1), &a.0).cmp(&(b.1.get(1), &b.0)));
+    Ok(out)
+}
+
+/// An object set to look into, whether or not it is mounted. What is not open is read as it is on
+/// disk, and not shared with others who may open it for writing.
+pub fn look_into(entry: &Entry, ds: &Dataset) -> Result<Arc<Objset>> {
+    if let Some(os) = ds.objset() {
+        return Ok(os);
+    }
+    let policy = entry.pool.write_policy(ds)?;
+    Objset::open(&entry.pool.dmu, ds.object(), &ds.phys().bp, policy, true)
+}
+
+/// What the master node of a file system says.
+pub fn master(entry: &Entry, ds: &Dataset) -> Result<Rules> {
+    let mut r = Rules::default();
+    let os = look_into(entry, ds)?;
+    if os.os_type() != disk::os_type::ZFS {
+        return Ok(r);
+    }
+    let node = os.hold(zpl::MASTER_NODE)?;
+    let z = Zap::new(&node);
+    r.version = z.get("VERSION")?.unwrap_or(0);
+    r.normalization = z.get("normalization")?.unwrap_or(0);
+    r.utf8only = z.get("utf8only")?.unwrap_or(0);
+    r.case = z.get("casesensitivity")?.unwrap_or(0);
+    Ok(r)
+}

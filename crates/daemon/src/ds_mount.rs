@@ -1,0 +1,349 @@
+//! Mounting and unmounting on request, and moving mounts out of the way of changes.
+
+use crate::datasets::{self, Answer};
+use crate::errors;
+use crate::mounts::Mounted;
+use crate::service::{Entry, Service};
+use crate::values;
+use api::{ApiError, Batch, DatasetKind, MountEntry, Progress, Reply, Sink};
+use base::{Error, Kind, Result};
+use dsl::Dataset;
+use std::path::Path;
+use std::sync::Arc;
+
+/// Every mounted file system, ordered by name.
+pub fn list(service: &Service) -> Vec<MountEntry> {
+    let mut all: Vec<(Vec<String>, MountEntry)> = Vec::new();
+    for entry in service.pools() {
+        for m in entry.all_mounts() {
+            let dataset = m.ds.full_name();
+            let key = dataset.split('/').map(str::to_string).collect();
+            let mountpoint = m.path.to_string_lossy().into_owned();
+            all.push((
+                key,
+                MountEntry {
+                    dataset,
+                    mountpoint,
+                },
+            ));
+        }
+    }
+    all.sort_by(|a, b| a.0.cmp(&b.0));
+    all.into_iter().map(|(_, m)| m).collect()
+}
+
+/// Overrides for a mount: what holds for all mounts of the pool, then the options given.
+fn temporary(entry: &Entry, options: &[String]) -> Answer<Vec<(String, String)>> {
+    let mut list = values::options(&entry.mount_options).map_err(errors::answer)?;
+    list.extend(values::options(options).map_err(errors::answer)?);
+    Ok(list)
+}
+
+/// `zfs mount NAME`
+pub fn mount(
+    service: &Arc<Service>,
+    dataset: &str,
+    options: &[String],
+    overlay: bool,
+) -> Answer<()> {
+    let entry = datasets::entry_of(service, dataset)?;
+    let _gate = entry.gate.read().unwrap_or_else(|e| e.into_inner());
+    let _names = entry.names.write();
+    let ds = datasets::find(&entry, dataset)?;
+    if datasets::kind_of(&entry, &ds) != DatasetKind::Filesystem {
+        return Err(ApiError::reason(
+            Kind::Invalid,
+            "operation not applicable to datasets of this type",
+        ));
+    }
+    let temporary = temporary(&entry, options)?;
+    if entry
+        .mounted(ds.object())
+        .is_some_and(|m| !m.wait_if_gone())
+    {
+        return Err(ApiError::reason(Kind::Busy, "filesystem already mounted"));
+    }
+    let (place, _) = values::mountpoint(service, &entry, &ds).map_err(errors::answer)?;
+    let hint = format!("use 'zfs set mountpoint=PATH {dataset}' to give it a mount point");
+    match place.as_str() {
+        "legacy" => {
+            return Err(ApiError::reason(Kind::Invalid, "legacy mountpoint").hint(hint));
+        }
+        "none" => {
+            return Err(ApiError::reason(Kind::Invalid, "no mountpoint set").hint(hint));
+        }
+        _ => {}
+    }
+    if values::number(&ds, "canmount", &[]).map_err(errors::answer)? == 0 {
+        return Err(ApiError::reason(
+            Kind::Invalid,
+            "'canmount' property is set to 'off'",
+        ));
+    }
+    service
+        .mount_default(&entry, &ds, temporary, overlay)
+        .map_err(errors::answer)?;
+    Ok(())
+}
+
+/// Mounts a file system just made, if it is to be mounted.
+pub fn mount_new(service: &Arc<Service>, entry: &Arc<Entry>, ds: &Arc<Dataset>) -> Answer<()> {
+    if !values::mountable(ds).map_err(errors::answer)? {
+        return Ok(());
+    }
+    let temporary = temporary(entry, &[])?;
+    service
+        .mount_default(entry, ds, temporary, false)
+        .map_err(errors::answer)?;
+    Ok(())
+}
+
+/// `zfs mount -a` and `-R`: everything that is to be mounted and is not, parents first.
+pub fn mount_all(
+    service: &Arc<Service>,
+    root: Option<&str>,
+    options: &[String],
+    overlay: bool,
+    out: &mut dyn Sink,
+) -> Answer<Batch> {
+    let entries = match root {
+        Some(name) => vec![datasets::entry_of(service, name)?],
+        None => service.pools(),
+    };
+    values::options(options).map_err(errors::answer)?;
+    let mut batch = Batch::default();
+    let mut todo = Vec::new();
+    for entry in &entries {
+        let gate = entry.gate.read().unwrap_or_else(|e| e.into_inner());
+        let top = match root {
+            Some(name) => datasets::find(entry, name)?.dir(),
+            None => entry.pool.dsl.root().map_err(errors::answer)?,
+        };
+        let eligible = |ds: &Arc<Dataset>| -> Result<Option<std::path::PathBuf>> {
+            if entry.mounted(ds.object()).is_some()
+                || !values::mountable(ds)?
+                || datasets::kind_of(entry, ds) != DatasetKind::Filesystem
+            {
+                return Ok(None);
+            }
+            Ok(service.mountpoint(entry, ds)?.map(|p| p.path))
+        };
+        match datasets::subtree(entry, &top) {
+            Ok(all) => {
+                for ds in all {
+                    match eligible(&ds) {
+                        Ok(Some(path)) => todo.push((path, entry.clone(), ds)),
+                        Ok(None) => {}
+                        Err(e) => batch.failed.push((ds.full_name(), errors::answer(e))),
+                    }
+                }
+            }
+            Err(e) => batch.failed.push((top.full_name(), errors::answer(e))),
+        }
+        drop(gate);
+    }
+    todo.sort_by(|a, b| a.0.cmp(&b.0));
+    let total = todo.len() as u64;
+    for (done, (_, entry, ds)) in todo.into_iter().enumerate() {
+        if out.cancelled() {
+            break;
+        }
+        let _gate = entry.gate.read().unwrap_or_else(|e| e.into_inner());
+        let _names = entry.names.write();
+        let name = ds.full_name();
+        // It may have been destroyed, or mounted by somebody else, in between.
+        let still = entry
+            .pool
+            .dsl
+            .dataset(&name)
+            .is_ok_and(|d| d.object() == ds.object());
+        if still && entry.mounted(ds.object()).is_none() {
+            let r = temporary(&entry, options).and_then(|t| {
+                service
+                    .mount_default(&entry, &ds, t, overlay)
+                    .map_err(errors::answer)
+            });
+            match r {
+                Ok(_) => batch.done.push(name),
+                Err(e) => batch.failed.push((name, errors::finish(e))),
+            }
+        }
+        let _ = out.send(Reply::Progress(Progress {
+            what: "Mounting ZFS filesystems".into(),
+            done: done as u64 + 1,
+            total,
+        }));
+    }
+    Ok(batch)
+}
+
+/// `zfs unmount`: a file system and those below it that inherit its mount point.
+pub fn unmount(service: &Arc<Service>, target: &str, force: bool) -> Answer<()> {
+    let (entry, ds) = match target.starts_with('/') {
+        true => at_path(service, Path::new(target))?,
+        false => {
+            let entry = datasets::entry_of(service, target)?;
+            let ds = datasets::find(&entry, target)?;
+            (entry, ds)
+        }
+    };
+    let _gate = entry.gate.read().unwrap_or_else(|e| e.into_inner());
+    let _names = entry.names.write();
+    let Some(top) = entry.mounted(ds.object()) else {
+        return Err(ApiError::reason(Kind::Invalid, "not currently mounted"));
+    };
+    let name = ds.full_name();
+    let all: Vec<Arc<Mounted>> = entry
+        .all_mounts()
+        .into_iter()
+        .filter(|m| {
+            let below = m.path.starts_with(&top.path)
+                && datasets::is_below(&m.ds.full_name(), &name)
+                && inherits_place(&m.ds, &name);
+            m.object == top.object || below
+        })
+        .collect();
+    take_down_kept(service, &entry, &all, force).map(|_| ())
+}
+
+/// Whether a file system's mount point follows from that of `from` or of one above it.
+fn inherits_place(ds: &Arc<Dataset>, from: &str) -> bool {
+    match ds.prop("mountpoint", true) {
+        Ok(Some((_, dsl::PropSource::Inherited(source)))) => datasets::is_below(from, &source),
+        Ok(None) => true,
+        _ => false,
+    }
+}
+
+fn at_path(service: &Service, path: &Path) -> Answer<(Arc<Entry>, Arc<Dataset>)> {
+    // Of several at one place the newest is the one that is seen.
+    for entry in service.pools() {
+        if let Some(m) = entry
+            .all_mounts()
+            .into_iter()
+            .rev()
+            .find(|m| m.path == path)
+        {
+            return Ok((entry, m.ds.clone()));
+        }
+    }
+    Err(ApiError::reason(Kind::Invalid, "not a mountpoint"))
+}
+
+/// `zfs unmount -a`
+pub fn unmount_all(service: &Arc<Service>, force: bool) -> Batch {
+    let mut batch = Batch::default();
+    let mut todo = Vec::new();
+    for entry in service.pools() {
+        todo.extend(entry.all_mounts().into_iter().map(|m| (entry.clone(), m)));
+    }
+    todo.sort_by(|a, b| b.1.path.cmp(&a.1.path));
+    for (entry, m) in todo {
+        let _gate = entry.gate.read().unwrap_or_else(|e| e.into_inner());
+        let _names = entry.names.write();
+        let name = m.ds.full_name();
+        match service.unmount_keep(&entry, &m, force) {
+            Ok(()) => batch.done.push(name),
+            Err(e) => batch.failed.push((name, errors::answer(e))),
+        }
+    }
+    batch
+}
+
+// ---- moving ------------------------------------------------------------------------------------
+
+/// Mounts that a change concerns.
+#[derive(Default)]
+pub struct Move {
+    /// To be taken away before, by path.
+    pub down: Vec<Arc<Mounted>>,
+    /// Not mounted; to be mounted afterwards if they are to be mounted then.
+    pub up: Vec<Arc<Dataset>>,
+}
+
+/// Unmounts, deepest first, for a change: directories nobody asked for are removed. If one cannot
+/// be unmounted, those that were are put back.
+pub fn take_down(
+    service: &Arc<Service>,
+    entry: &Arc<Entry>,
+    list: &[Arc<Mounted>],
+    force: bool,
+) -> Answer<Vec<Arc<Mounted>>> {
+    take(service, entry, list, |m| service.unmount(entry, m, force))
+}
+
+/// The same; directories stay.
+fn take_down_kept(
+    service: &Arc<Service>,
+    entry: &Arc<Entry>,
+    list: &[Arc<Mounted>],
+    force: bool,
+) -> Answer<Vec<Arc<Mounted>>> {
+    take(service, entry, list, |m| {
+        service.unmount_keep(entry, m, force)
+    })
+}
+
+fn take(
+    service: &Arc<Service>,
+    entry: &Arc<Entry>,
+    list: &[Arc<Mounted>],
+    unmount: impl Fn(&Arc<Mounted>) -> Result<()>,
+) -> Answer<Vec<Arc<Mounted>>> {
+    let mut down = Vec::new();
+    for m in list.iter().rev() {
+        if let Err(e) = unmount(m) {
+            down.reverse();
+            restore(service, entry, &down);
+            return Err(errors::answer(e));
+        }
+        down.push(m.clone());
+    }
+    down.reverse();
+    Ok(down)
+}
+
+/// Puts mounts back where they were, the change having failed.
+pub fn restore(service: &Arc<Service>, entry: &Arc<Entry>, down: &[Arc<Mounted>]) {
+    for m in down {
+        let r = service.mount(entry, &m.ds, &m.path, m.temporary.clone(), true);
+        if let Err(e) = r {
+            crate::log::error(&e.to_string());
+        }
+    }
+}
+
+/// Mounts after a change: what was mounted before, at its new place, and `up` if it is to be
+/// mounted. Parents first. Returns what failed.
+pub fn put_up(
+    service: &Arc<Service>,
+    entry: &Arc<Entry>,
+    down: Vec<Arc<Mounted>>,
+    up: Vec<Arc<Dataset>>,
+) -> Vec<(String, Error)> {
+    let mut failed = Vec::new();
+    let mut todo = Vec::new();
+    let old = down.iter().map(|m| (m.ds.clone(), true));
+    for (ds, was) in old.chain(up.into_iter().map(|ds| (ds, false))) {
+        let place = (|| {
+            let can = values::number(&ds, "canmount", &[])?;
+            if can == 0 || (can != 1 && !was) {
+                return Ok(None);
+            }
+            service.mountpoint(entry, &ds)
+        })();
+        match place {
+            Ok(Some(place)) => todo.push((place.path, ds)),
+            Ok(None) => {}
+            Err(e) => failed.push((ds.full_name(), e)),
+        }
+    }
+    todo.sort_by(|a, b| a.0.cmp(&b.0));
+    let options = values::options(&entry.mount_options).unwrap_or_default();
+    for (_, ds) in todo {
+        if let Err(e) = service.mount_default(entry, &ds, options.clone(), false) {
+            failed.push((ds.full_name(), e));
+        }
+    }
+    failed
+}

@@ -131,7 +131,8 @@ fn destroy_head(
         .map(|s| s.name.as_str())
         .filter(|n| *n != r.name)
         .collect();
-    if !recursive && !(others.is_empty() && plan.blocked.is_empty()) {
+    let alone = others.is_empty() && plan.blocked.is_empty();
+    if !recursive && !alone {
         let mut all = others;
         all.extend(plan.blocked.iter().map(String::as_str));
         all.sort_unstable();
@@ -305,7 +306,7 @@ fn carry_out(
         .iter()
         .filter_map(|s| entry.mounted(s.ds.object()))
         .collect();
-    mounts.sort_by(|a, b| a.path.cmp(&b.path));
+    mounts.sort_by_key(|m| m.sequence);
     let down = ds_mount::take_down(service, entry, &mounts, r.force).map_err(|e| {
         if e.code == Kind::Busy.errno() {
             ApiError::reason(Kind::Busy, "dataset is busy")

@@ -237,7 +237,7 @@ pub fn unmount_all(service: &Arc<Service>, force: bool) -> Batch {
     for entry in service.pools() {
         todo.extend(entry.all_mounts().into_iter().map(|m| (entry.clone(), m)));
     }
-    todo.sort_by(|a, b| b.1.path.cmp(&a.1.path));
+    todo.sort_by_key(|(_, m)| std::cmp::Reverse(m.sequence));
     for (entry, m) in todo {
         let _gate = entry.gate.read().unwrap_or_else(|e| e.into_inner());
         let _names = entry.names.write();
@@ -255,14 +255,14 @@ pub fn unmount_all(service: &Arc<Service>, force: bool) -> Batch {
 /// Mounts that a change concerns.
 #[derive(Default)]
 pub struct Move {
-    /// To be taken away before, by path.
+    /// To be taken away before, in the order in which they were mounted.
     pub down: Vec<Arc<Mounted>>,
     /// Not mounted; to be mounted afterwards if they are to be mounted then.
     pub up: Vec<Arc<Dataset>>,
 }
 
-/// Unmounts, deepest first, for a change: directories nobody asked for are removed. If one cannot
-/// be unmounted, those that were are put back.
+/// Unmounts, the youngest first, for a change: directories nobody asked for are removed. If one
+/// cannot be unmounted, those that were are put back.
 pub fn take_down(
     service: &Arc<Service>,
     entry: &Arc<Entry>,

@@ -283,8 +283,7 @@ fn plan(service: &Service, entry: &Entry, changes: &[Change]) -> Result<Move> {
             }
         }
     }
-    plan.down
-        .sort_by(|a, b| a.path.cmp(&b.path).then(a.object.cmp(&b.object)));
+    plan.down.sort_by_key(|m| m.sequence);
     plan.down.dedup_by_key(|m| m.object);
     let mut seen = std::collections::HashSet::new();
     plan.up.retain(|ds| seen.insert(ds.object()));

@@ -9,15 +9,20 @@ use dsl::Dataset;
 use fuse::{Atime, Config, MountOptions, Session, Unmount};
 use pool::{OpenSet, Pool};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
 use zap::Zap;
 use zpl::{AclType, IntentLog, LogBias, NoLog, Props, SpaceInfo, SyncMode, Whose, XattrMode, Zfs};
+
+static SEQUENCE: AtomicU64 = AtomicU64::new(0);
 
 /// One mounted file system.
 pub struct Mounted {
     /// Dataset object.
     pub object: u64,
     pub path: PathBuf,
+    /// Grows with every mount of this process.
+    pub sequence: u64,
     pub zfs: Arc<Zfs>,
     pub ds: Arc<Dataset>,
     /// Properties overridden for this mount only (`-o`).
@@ -128,6 +133,7 @@ fn mount_options(
 ) -> Result<MountOptions> {
     let on = |prop: &str| values::number(ds, prop, temporary).map(|v| v != 0);
     let mut o = MountOptions::new(name);
+    o.allow_other = crate::service::others_allowed();
     o.read_only = p.readonly;
     o.nosuid = !on("setuid")?;
     o.nodev = !on("devices")?;
@@ -155,7 +161,16 @@ impl Service {
         overlay: bool,
     ) -> Result<()> {
         let name = ds.full_name();
-        let fail = |e: Error| Error::new(e.kind, format!("cannot mount '{name}': {e}"));
+        let fail = |e: Error| {
+            let text = e.to_string();
+            let hint = if text.contains("failed to access mountpoint") {
+                " (a place inside another mount of an ordinary user needs 'user_allow_other' in \
+                 /etc/fuse.conf; or set another mountpoint)"
+            } else {
+                ""
+            };
+            Error::new(e.kind, format!("cannot mount '{name}': {text}{hint}"))
+        };
         if entry
             .mounted(ds.object())
             .is_some_and(|m| !m.wait_if_gone())
@@ -261,6 +276,7 @@ impl Service {
         let mounted = Arc::new(Mounted {
             object: ds.object(),
             path: mount.path().to_path_buf(),
+            sequence: SEQUENCE.fetch_add(1, Ordering::Relaxed),
             zfs: zfs.clone(),
             ds: ds.clone(),
             temporary,

@@ -372,8 +372,17 @@ impl Filesystem for Bridge {
             append: false,
             sync: !args.cached && args.open_flags & O_DSYNC != 0,
             kill_suidgid: args.kill_suidgid,
+            cached: args.cached,
         };
-        Ok(self.zfs.write(&z, offset, data, opts)? as u32)
+        match self.zfs.write(&z, offset, data, opts) {
+            Ok(n) => Ok(n as u32),
+            // The kernel remembers two kinds of failed write-back for the next fsync or close: no
+            // space, and everything else, which becomes EIO.
+            Err(e) if args.cached && e.kind == base::Kind::Quota => {
+                Err(base::Kind::NoSpace.into())
+            }
+            Err(e) => Err(e.into()),
+        }
     }
 
     fn release(&self, _: &Request, _: u64, _: u64, _: i32) {}

@@ -26,6 +26,27 @@ pub struct Paths {
     pub mount_root: PathBuf,
 }
 
+impl Paths {
+    /// Where a dataset goes whose mount point is the default. Inside a mount that only its owner may
+    /// enter, fusermount3 cannot mount another (it looks at the place as root); an ordinary user's
+    /// datasets then lie side by side, with `+`, which no name contains, between components.
+    pub fn default_mountpoint(&self, name: &str) -> PathBuf {
+        if others_allowed() {
+            self.mount_root.join(name)
+        } else {
+            self.mount_root.join(name.replace('/', "+"))
+        }
+    }
+}
+
+/// Whether mounts may be opened to users other than their owner: always for root, for the others if
+/// /etc/fuse.conf says `user_allow_other`.
+pub fn others_allowed() -> bool {
+    rustix::process::geteuid().is_root()
+        || std::fs::read_to_string("/etc/fuse.conf")
+            .is_ok_and(|t| t.lines().any(|l| l.trim() == "user_allow_other"))
+}
+
 /// One imported pool.
 pub struct Entry {
     pub pool: Arc<Pool>,
@@ -74,7 +95,8 @@ impl Entry {
         self.cache_file.lock().unwrap_or_else(|e| e.into_inner()).clone()
     }
 
-    /// All mounts, by path.
+    /// All mounts in the order in which they were made. The other way round they can be unmounted:
+    /// only a younger one can be on top of, or below, an older one.
     pub fn all_mounts(&self) -> Vec<Arc<Mounted>> {
         let mut v: Vec<_> = self
             .mounts
@@ -83,7 +105,7 @@ impl Entry {
             .values()
             .cloned()
             .collect();
-        v.sort_by(|a, b| a.path.cmp(&b.path));
+        v.sort_by_key(|m| m.sequence);
         v
     }
 

@@ -38,7 +38,10 @@ pub fn mountpoint(service: &Service, entry: &Entry, ds: &Dataset) -> Result<(Str
     let (base, rest, local) = match source {
         // Below an alternate root everything begins at its top.
         None if entry.altroot.is_some() => (String::new(), name, false),
-        None => (service.paths.mount_root.to_string_lossy().into_owned(), name, false),
+        None => {
+            let place = service.paths.default_mountpoint(&name);
+            (place.to_string_lossy().into_owned(), String::new(), false)
+        }
         Some(PropSource::Inherited(from)) => {
             let rest = name.strip_prefix(&from).unwrap_or("").trim_start_matches('/');
             (value, rest.to_string(), false)

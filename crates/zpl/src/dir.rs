@@ -169,6 +169,31 @@ impl Zfs {
         })
     }
 
+    /// Makes an entry lead to `z` instead of what it leads to (a directory, if `was_dir`).
+    pub(crate) fn entry_replace(
+        &self,
+        tx: &Tx,
+        dir: &Znode,
+        stored: &[u8],
+        name: &[u8],
+        z: &Znode,
+        was_dir: bool,
+    ) -> Result<()> {
+        if stored != name {
+            // Equal only after normalization: the new spelling is kept.
+            self.entry_remove(tx, dir, stored, was_dir)?;
+            return self.entry_add(tx, dir, name, z);
+        }
+        let m = z.mode();
+        names::update(&dir.dnode, tx, name, self.entry_value(z.object, m))?;
+        let now = self.now();
+        dir.update(tx, |f| {
+            f.links = f.links + u64::from(mode::is_dir(m)) - u64::from(was_dir && f.links > 2);
+            f.touch_content(now, self.fuids());
+            Ok(())
+        })
+    }
+
     /// Takes away one link of an object; without any left it goes on the delete queue.
     pub(crate) fn link_drop(&self, tx: &Tx, z: &Znode) -> Result<()> {
         let now = self.now();
@@ -324,6 +349,7 @@ impl Zfs {
                 return Err(Kind::NotFound.into());
             }
             let tx = self.tx_meta()?;
+            self.entry_add(&tx, dir, name, z)?;
             let now = self.now();
             {
                 let _g = self.last_links.lock().unwrap();
@@ -341,7 +367,6 @@ impl Zfs {
                     made_of_nothing = Some(tx.txg());
                 }
             }
-            self.entry_add(&tx, dir, name, z)?;
             let rec = Record::Link {
                 dir: dir.object,
                 object: z.object,
@@ -426,7 +451,7 @@ impl Zfs {
             };
             Self::may_change_dir(dir, true)?;
             self.may_remove(&p, dir, &z, cred)?;
-            if !names::is_empty(&z.dnode)? {
+            if z.size() != 2 {
                 return Err(Kind::NotEmpty.into());
             }
             let tx = self.tx_free()?;

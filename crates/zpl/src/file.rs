@@ -25,6 +25,9 @@ pub struct WriteOpts {
     pub sync: bool,
     /// The caller lacks the privilege to keep set-id bits.
     pub kill_suidgid: bool,
+    /// From a write-back page cache: whether it was allowed was decided when it was written, and who
+    /// wrote it sets the times itself.
+    pub cached: bool,
 }
 
 /// fallocate(2) modes.
@@ -150,10 +153,9 @@ impl Zfs {
         let p = self.writable()?;
         let f = z.fixed();
         Self::must_reg(&f)?;
-        if f.flags & (flag::IMMUTABLE | flag::READONLY) != 0 {
-            return Err(Kind::NotPermitted.into());
-        }
-        if f.flags & flag::APPENDONLY != 0 && !o.append && offset < f.size {
+        let fixed = f.flags & (flag::IMMUTABLE | flag::READONLY) != 0
+            || f.flags & flag::APPENDONLY != 0 && !o.append && offset < f.size;
+        if fixed && !o.cached {
             return Err(Kind::NotPermitted.into());
         }
         if data.is_empty() {
@@ -218,7 +220,11 @@ impl Zfs {
         let fuids = self.fuids();
         let gen = z.update(&tx, |f| {
             f.size = f.size.max(end);
-            f.touch_content(now, fuids);
+            if !o.cached {
+                f.touch_content(now, fuids);
+            } else if fuids {
+                f.flags |= flag::ARCHIVE | flag::AV_MODIFIED;
+            }
             if o.kill_suidgid {
                 f.mode = u64::from(perm::killed_suid(f.mode32()));
             }

@@ -47,4 +47,4 @@ pub use zfs::{
     max_zpl_version, AclType, LogBias, Mount, Props, SyncMode, XattrMode, Zfs, MASTER_NODE,
     ZPL_VERSION,
 };
-pub use znode::{accounting_ids, Extra, Fixed, Form, Znode};
+pub use znode::{Extra, Fixed, Form, Znode};

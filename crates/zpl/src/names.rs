@@ -80,14 +80,6 @@ pub fn walk(
     Ok(())
 }
 
-/// Whether there are no entries.
-pub fn is_empty(dn: &Dnode) -> Result<bool> {
-    match Zap::new(dn).iter().next() {
-        None => Ok(true),
-        Some(e) => e.map(|_| false),
-    }
-}
-
 /// The error a name gives that a directory does not have.
 pub fn missing<T>() -> Result<T> {
     Err(Kind::NotFound.into())

@@ -72,7 +72,7 @@ impl Zfs {
         check_name(to, self.name_max(), self.utf8only)?;
         let crosses = from_dir.object != to_dir.object;
         // Only one directory moves at a time, so that ancestors stay what they are.
-        let _moving = crosses.then(|| self.moving.lock().unwrap());
+        let moving = crosses.then(|| self.moving.lock().unwrap());
         let (source, replaced) = loop {
             let Some((so, _)) = self.find(from_dir, from)? else {
                 return names::missing();
@@ -111,6 +111,7 @@ impl Zfs {
             drop(locks);
             break (source, target);
         };
+        drop(moving);
         let object = source.object;
         drop((source, replaced));
         self.finish(Some(object))
@@ -175,7 +176,7 @@ impl Zfs {
         if let Some(t) = j.target.filter(|_| !same_entry) {
             may_replace(source_is_dir, t.is_dir())?;
             self.may_remove(&p, j.to_dir, t, j.cred)?;
-            if t.is_dir() && !names::is_empty(&t.dnode)? {
+            if t.is_dir() && t.size() != 2 {
                 return Err(Kind::NotEmpty.into());
             }
         } else if crosses && source_is_dir && j.to_dir.fixed().links >= LINK_MAX {
@@ -183,19 +184,20 @@ impl Zfs {
         }
         let tx = self.tx_meta()?;
         let now = self.now();
-        if let Some(stored) = j.stored_to.filter(|_| !same_entry) {
-            let is_dir = j.target.is_some_and(|t| t.is_dir());
-            self.entry_remove(&tx, j.to_dir, stored, is_dir)?;
-            if let Some(t) = j.target {
+        match (j.stored_to, j.target) {
+            (Some(stored), Some(t)) if !same_entry => {
+                self.entry_replace(&tx, j.to_dir, stored, j.to, j.source, t.is_dir())?;
+                self.entry_remove(&tx, j.from_dir, j.from, source_is_dir)?;
                 self.link_drop(&tx, t)?;
             }
-        }
-        if same_entry {
-            self.entry_remove(&tx, j.from_dir, j.from, source_is_dir)?;
-            self.entry_add(&tx, j.to_dir, j.to, j.source)?;
-        } else {
-            self.entry_add(&tx, j.to_dir, j.to, j.source)?;
-            self.entry_remove(&tx, j.from_dir, j.from, source_is_dir)?;
+            _ if same_entry => {
+                self.entry_remove(&tx, j.from_dir, j.from, source_is_dir)?;
+                self.entry_add(&tx, j.to_dir, j.to, j.source)?;
+            }
+            _ => {
+                self.entry_add(&tx, j.to_dir, j.to, j.source)?;
+                self.entry_remove(&tx, j.from_dir, j.from, source_is_dir)?;
+            }
         }
         j.source.update(&tx, |f| {
             f.parent = j.to_dir.object;
@@ -244,10 +246,9 @@ impl Zfs {
         let stored_to = j.stored_to.unwrap_or(j.to);
         let tx = self.tx_meta()?;
         let now = self.now();
-        self.entry_remove(&tx, j.from_dir, j.from, j.source.is_dir())?;
-        self.entry_remove(&tx, j.to_dir, stored_to, t.is_dir())?;
-        self.entry_add(&tx, j.to_dir, stored_to, j.source)?;
-        self.entry_add(&tx, j.from_dir, j.from, t)?;
+        let (s_dir, t_dir) = (j.source.is_dir(), t.is_dir());
+        self.entry_replace(&tx, j.to_dir, stored_to, stored_to, j.source, t_dir)?;
+        self.entry_replace(&tx, j.from_dir, j.from, j.from, t, s_dir)?;
         for (z, dir) in [(j.source, j.to_dir), (t, j.from_dir)] {
             z.update(&tx, |f| {
                 f.parent = dir.object;

@@ -4,7 +4,7 @@ use crate::attr::{flag, mode, Attr, Time};
 use crate::lock::RangeLock;
 use crate::sa::SaTables;
 use base::{bail, Error, Kind, Result};
-use disk::bytes::{u16_at, u32_at, u64_at};
+use disk::bytes::u64_at;
 use disk::sa::{Attrs, Packed, ZplAttrs};
 use disk::types::ObjType;
 use disk::znode::{ZnodeAcl, ZnodePhys};
@@ -333,7 +333,7 @@ impl Znode {
                 st.has_spill = false;
             }
         }
-        st.at = sa_offsets(tables, &bonus)?;
+        st.at = sa_offsets(tables, &tables.index(&bonus)?)?;
         st.f = decode_fixed(&bonus, &st.at)?;
         st.extra = Extra::from_list(tables.zpl(), &list);
         st.raw = bonus;
@@ -485,7 +485,24 @@ pub fn rdev_from_linux(dev: u64, legacy: bool) -> u64 {
     major << 20 | minor
 }
 
+/// Number of an attribute and where it is in its buffer.
+type Place = (u16, std::ops::Range<usize>);
+
 impl Extra {
+    fn from_places(n: &ZplAttrs, b: &[u8], places: &[Place]) -> Extra {
+        let find = |a: u16| {
+            let p = places.iter().find(|p| p.0 == a)?;
+            b.get(p.1.clone())
+        };
+        let word = |a: u16| find(a).and_then(|v| u64_at(v, 0).ok()).unwrap_or(0);
+        Extra {
+            projid: word(n.projid),
+            rdev: word(n.rdev),
+            xattr: word(n.xattr),
+            dxattr: find(n.dxattr).map(|v| Arc::new(v.to_vec())),
+        }
+    }
+
     fn from_list(n: &ZplAttrs, list: &Attrs) -> Extra {
         let word = |a: u16| list.get_u64(a).ok().flatten().unwrap_or(0);
         Extra {
@@ -497,8 +514,7 @@ impl Extra {
     }
 }
 
-fn sa_offsets(t: &SaTables, b: &[u8]) -> Result<Offsets> {
-    let places = t.index(b)?;
+fn sa_offsets(t: &SaTables, places: &[Place]) -> Result<Offsets> {
     let n = t.zpl();
     let front = [
         n.mode, n.size, n.gen, n.uid, n.gid, n.parent, n.flags, n.atime, n.mtime, n.ctime,
@@ -544,10 +560,15 @@ impl State {
                     Error::damaged("system attributes in a file system that has none")
                 })?;
                 t.to_native(&mut raw)?;
-                let at = sa_offsets(t, &raw)?;
+                let places = t.index(&raw)?;
+                let at = sa_offsets(t, &places)?;
                 let f = decode_fixed(&raw, &at)?;
                 let has_spill = dn.spill()?.is_some();
-                let extra = Extra::from_list(t.zpl(), &t.load(dn)?);
+                let extra = if has_spill {
+                    Extra::from_list(t.zpl(), &t.load(dn)?)
+                } else {
+                    Extra::from_places(t.zpl(), &raw, &places)
+                };
                 State {
                     f,
                     form: Form::Sa,
@@ -635,39 +656,6 @@ impl Cache {
                 m.values().filter_map(Weak::upgrade).collect::<Vec<_>>()
             })
             .collect()
-    }
-}
-
-/// Owner, group and project of an object from its dnode's bonus, for the space accounting at sync
-/// time (data format §2.9). `None`: the object is not accounted.
-pub fn accounting_ids(bonus_type: ObjType, bonus: &[u8]) -> Option<(u64, u64, u64)> {
-    match bonus_type {
-        ObjType::ZNODE => {
-            let w = |o| u64_at(bonus, o).ok();
-            Some((w(128)?, w(136)?, 0))
-        }
-        ObjType::SA => {
-            let swapped = match u32_at(bonus, 0).ok()? {
-                0x2F505A => false,
-                0x5A50_2F00 => true,
-                // Attributes not written yet: charged to root until they are.
-                0 => return Some((0, 0, 0)),
-                _ => return None,
-            };
-            let fix16 = |v: u16| if swapped { v.swap_bytes() } else { v };
-            let hdr = (fix16(u16_at(bonus, 4).ok()?) >> 10) as usize * 8;
-            let w = |o: usize| {
-                let v = u64_at(bonus, hdr + o).ok()?;
-                Some(if swapped { v.swap_bytes() } else { v })
-            };
-            let project = if w(48)? & flag::PROJID != 0 {
-                w(128)?
-            } else {
-                0
-            };
-            Some((w(24)?, w(32)?, project))
-        }
-        _ => None,
     }
 }
 

@@ -139,14 +139,6 @@ impl NewFs {
         (o.uid, o.gid) = owner;
         o
     }
-
-    /// Whether snapshots of the root file system made with these are looked up without case.
-    pub fn root_args(&self) -> CreateArgs {
-        CreateArgs {
-            case_insensitive: self.case.unwrap_or(0) != 0,
-            internal: false,
-        }
-    }
 }
 
 /// Who is to own the root directory of what a caller makes: an ordinary user's daemon makes

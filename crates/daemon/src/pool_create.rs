@@ -1,14 +1,15 @@
 //! Making pools: what is asked for, what speaks against it, and doing it (command reference §6).
 
 use crate::compat::{self, Set};
+use crate::ds_create::{self, NewFs};
+use crate::ds_values::Allowed;
 use crate::errors::answer;
 use crate::pool_set;
 use crate::service::{Entry, Service};
 use api::{ApiError, Peer, PoolCreate, Reply, VdevClass, VdevKind, VdevSpec};
 use base::{Error, Kind, Result};
 use disk::feature::{self, Feature};
-use disk::props::{self, Types, When};
-use dsl::props::PropChange;
+use disk::props::{self, When};
 use dsl::PropValue;
 use env::Access;
 use env_linux::inuse;
@@ -18,24 +19,11 @@ use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use vdev::{DevSpec, GroupKind, TopSpec};
-use zpl::{create_fs, FsOptions};
 
 type Answer<T> = std::result::Result<T, ApiError>;
 
 /// Pool version with feature flags.
 const VERSION_FEATURES: u64 = 5000;
-
-/// Properties of the root file system, checked.
-#[derive(Default)]
-struct RootProps {
-    /// For the property ZAP.
-    stored: Vec<(String, PropValue)>,
-    /// For the master node.
-    version: Option<u64>,
-    normalization: u64,
-    utf8only: bool,
-    casesensitivity: u64,
-}
 
 /// What the pool shall have beside its devices.
 struct Wanted {
@@ -68,7 +56,7 @@ pub fn create(service: &Arc<Service>, peer: Peer, ask: PoolCreate) -> Answer<Rep
         ));
     }
     let wanted = pool_props(service, &ask)?;
-    let root = root_props(&ask, wanted.version)?;
+    let root = root_props(&ask, wanted.version, &wanted.features)?;
     if let Some(altroot) = &ask.altroot {
         if !altroot.starts_with('/') {
             return Err(invalid(format!("bad alternate root '{altroot}'")));
@@ -80,7 +68,7 @@ pub fn create(service: &Arc<Service>, peer: Peer, ask: PoolCreate) -> Answer<Rep
     if ask.dry_run {
         return Ok(Reply::Done);
     }
-    let pool = make(service, &ask, wanted, root, tops)?;
+    let pool = make(service, peer, &ask, wanted, root, tops)?;
     let (pool, cache_file) = pool;
     if let Some(temp) = &ask.temp_name {
         let mut shared = pool.shared();
@@ -221,40 +209,23 @@ fn sentence(e: Error) -> ApiError {
 }
 
 /// Reads the properties of the root file system (`-O`).
-fn root_props(ask: &PoolCreate, pool_version: u64) -> Answer<RootProps> {
-    let mut out = RootProps::default();
-    for (name, value) in &ask.fs_props {
-        if props::is_user(name) && !name.contains('@') {
-            props::check_user(name, value).map_err(sentence)?;
-            out.stored
-                .push((name.clone(), PropValue::Str(value.clone())));
-            continue;
-        }
-        let Some(p) = props::dataset(name) else {
-            return Err(invalid(format!(
-                "property '{name}' is not a valid filesystem property"
-            )));
-        };
-        let v = p.parse(value, Types::FILESYSTEM, true).map_err(sentence)?;
-        let number = v.number();
-        match (p.name, number) {
-            ("version", Some(n)) => out.version = Some(n),
-            ("normalization", Some(n)) => out.normalization = n,
-            ("utf8only", Some(n)) => out.utf8only = n != 0,
-            ("casesensitivity", Some(n)) => out.casesensitivity = n,
-            ("quota" | "reservation" | "refquota" | "refreservation", Some(n)) if n != 0 => {
-                out.stored.push((p.name.into(), PropValue::Int(n)));
-            }
-            _ => out.stored.push((p.name.into(), pool_set::to_stored(&v))),
-        }
-    }
-    let max = zpl::max_zpl_version(pool_version);
-    if out.version.is_some_and(|v| v == 0 || v > max) {
+fn root_props(ask: &PoolCreate, version: u64, features: &[&Feature]) -> Answer<NewFs> {
+    let unknown = |name: &str| !props::is_user(name) && props::dataset(name).is_none();
+    if let Some((name, _)) = ask.fs_props.iter().find(|(n, _)| unknown(n)) {
         return Err(invalid(format!(
-            "file systems in a pool of version {pool_version} have version 1 to {max}"
+            "property '{name}' is not a valid filesystem property"
         )));
     }
-    Ok(out)
+    let enabled = |guid: &str| features.iter().any(|f| f.guid == guid);
+    let allowed = Allowed {
+        version,
+        enabled: &enabled,
+    };
+    NewFs::parse(&allowed, &ask.fs_props).map_err(|e| ApiError {
+        message: e.sentence_for("create", &ask.name),
+        whole: true,
+        ..e
+    })
 }
 
 /// The devices as the engine wants them.
@@ -480,7 +451,7 @@ fn check_mountpoint(
     service: &Service,
     ask: &PoolCreate,
     shown: &str,
-    root: &RootProps,
+    root: &NewFs,
 ) -> Answer<()> {
     let get = |name: &str| root.stored.iter().find(|(n, _)| n == name).map(|(_, v)| v);
     if get("canmount").is_some_and(|v| v.int() == Some(0)) {
@@ -522,9 +493,10 @@ fn check_mountpoint(
 /// Makes the pool.
 fn make(
     service: &Arc<Service>,
+    peer: Peer,
     ask: &PoolCreate,
     wanted: Wanted,
-    root: RootProps,
+    root: NewFs,
     tops: Vec<TopSpec>,
 ) -> Answer<(Arc<Pool>, Option<PathBuf>)> {
     let version = wanted.version;
@@ -538,36 +510,13 @@ fn make(
         command: String::new(),
         tunables: service.tunables,
     };
-    let (secs, nanos) = service.env.clock.now();
-    let mut options = FsOptions::new(
-        version,
-        zpl::Time {
-            sec: secs,
-            nsec: nanos,
-        },
-    );
-    options.version = root.version.unwrap_or(options.version);
-    options.normalization = root.normalization;
-    options.utf8only = root.utf8only;
-    options.casesensitivity = root.casesensitivity;
-    // The root directory belongs to whoever's daemon it is.
-    options.uid = rustix::process::geteuid().as_raw();
-    options.gid = rustix::process::getegid().as_raw();
+    let owner = ds_create::owner(peer);
     let stored = wanted.stored;
     let init = |pool: &Pool, os: &Arc<dmu::Objset>, tx: &dmu::Tx| -> Result<()> {
         for (name, value) in &stored {
             pool.store_prop(tx, name, Some(value))?;
         }
-        let ds = pool.dsl.root_dataset()?;
-        for (name, value) in &root.stored {
-            let change = PropChange::Local(value.clone());
-            pool.dsl.set_prop(tx, &ds, name, &change)?;
-        }
-        let mut options = options;
-        options.project_quota = pool
-            .feature_store()
-            .is_some_and(|s| dsl::Features::is_enabled(&**s, "org.zfsonlinux:project_quota"));
-        create_fs(os, tx, &options)
+        ds_create::init_root(pool, os, tx, &root, owner)
     };
     let pool = Pool::create(service.env.clone(), spec, &init).map_err(|e| {
         let text = e.to_string();
@@ -695,25 +644,23 @@ mod tests {
                 .collect(),
             ..PoolCreate::default()
         };
-        let r = root_props(
-            &ask(&[
-                ("compression", "lz4"),
-                ("normalization", "formD"),
-                ("a:b", "c"),
-            ]),
-            5000,
-        )
-        .unwrap();
-        assert_eq!(r.normalization, 0x10);
+        let lz4 = disk::feature::by_guid("org.illumos:lz4_compress").unwrap();
+        let list = [
+            ("compression", "lz4"),
+            ("normalization", "formD"),
+            ("a:b", "c"),
+        ];
+        let r = root_props(&ask(&list), 5000, &[lz4]).unwrap();
         assert_eq!(r.stored.len(), 2);
+        assert!(root_props(&ask(&list), 5000, &[]).is_err());
         for (n, v) in [
             ("compression", "best"),
             ("nonsense", "1"),
             ("used", "1"),
             ("mountpoint", "x"),
         ] {
-            assert!(root_props(&ask(&[(n, v)]), 5000).is_err(), "{n}");
+            assert!(root_props(&ask(&[(n, v)]), 5000, &[]).is_err(), "{n}");
         }
-        assert!(root_props(&ask(&[("version", "5")]), 23).is_err());
+        assert!(root_props(&ask(&[("version", "5")]), 23, &[]).is_err());
     }
 }

@@ -262,3 +262,37 @@ fn blocks_written_by_openzfs() {
         assert_eq!(decompress(alg, &again, *lsize).unwrap(), out);
     }
 }
+
+/// Encoders are reused: what came before, also a block that did not fit, must not show.
+#[test]
+fn one_after_another() {
+    let mut x = 1u64;
+    let mut rnd = || {
+        x ^= x << 13;
+        x ^= x >> 7;
+        x ^= x << 17;
+        x
+    };
+    for alg in [LZJB, GZIP_1, GZIP_1 + 5, GZIP_9, ZLE, LZ4, ZSTD] {
+        for round in 0..400 {
+            let len = [512, 4096, 20480, 131_072][rnd() as usize % 4];
+            let mut data = Vec::new();
+            let style = rnd() % 3;
+            while data.len() < len {
+                match style {
+                    0 => data.extend_from_slice(&rnd().to_le_bytes()),
+                    1 => data.extend_from_slice(format!("{}\n", data.len() / 7).as_bytes()),
+                    _ => data.extend_from_slice(&[rnd() as u8 & 3; 5]),
+                }
+            }
+            data.truncate(len);
+            if let Some(packed) = compress(alg, 0, &data, len - len / 8) {
+                let back = decompress(alg, &packed, len);
+                assert!(
+                    back.is_ok_and(|b| b == data),
+                    "{alg} round {round} of {len}, {style}"
+                );
+            }
+        }
+    }
+}

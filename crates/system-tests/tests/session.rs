@@ -81,7 +81,7 @@ fn as_root_on_a_loop_device() {
     rig.zdb_check(&pool);
     let found = rig.zpool(&["import", "-d", &device]);
     assert!(
-        found.contains(&format!("   pool: {pool}")) && found.contains("ONLINE"),
+        found.contains(&format!("  pool: {pool}\n")) && found.contains("ONLINE"),
         "{found}"
     );
     rig.zpool(&["import", "-d", &device, &pool]);
@@ -145,7 +145,7 @@ fn stopped_and_started_again() {
         "top\n50000\n"
     );
     // A second daemon is refused, and says why in one sentence.
-    let said = rig.try_run("zfs-fuse", &["--no-daemon"]).fails(1);
+    let said = rig.try_run("zfs-fuse", &["--no-daemon"]).fails(3);
     assert_eq!(said.trim_end().lines().count(), 1, "{said}");
     // One side lost while nobody looked.
     rig.stop();

@@ -5,6 +5,7 @@ mod format;
 mod model;
 mod perms;
 mod posix;
+mod races;
 mod xattrs;
 
 use crate::*;

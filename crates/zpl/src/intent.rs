@@ -1,0 +1,201 @@
+//! The intent log behind [`IntentLog`]: records of this layer into crate `zil`, and back at replay.
+
+use crate::log::{IntentLog, Record};
+use crate::replay::ReplayData;
+use crate::zfs::Zfs;
+use base::{Kind, Result, Txg};
+use disk::zil::{Body, Record as Raw, WriteData};
+use dmu::{Dmu, Objset, Tx};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::Arc;
+use zil::{Committed, Form, Itx, Policy, Replayer, Zil};
+
+/// The intent log of one mounted dataset.
+pub struct ZilLog {
+    zil: Arc<Zil>,
+    dmu: Arc<Dmu>,
+    /// Newest group with a change that no record describes: an fsync waits for it.
+    unlogged: AtomicU64,
+    /// `logbias=throughput`
+    throughput: AtomicBool,
+    /// The pool has a dedicated log device.
+    slog: bool,
+}
+
+impl ZilLog {
+    pub fn new(zil: Arc<Zil>, os: &Objset, slog: bool) -> ZilLog {
+        ZilLog {
+            zil,
+            dmu: os.dmu().clone(),
+            unlogged: AtomicU64::new(0),
+            throughput: AtomicBool::new(false),
+            slog,
+        }
+    }
+
+    /// Follows the property `logbias`.
+    pub fn set_throughput(&self, on: bool) {
+        self.throughput.store(on, Ordering::Relaxed);
+    }
+
+    fn through(&self, txg: Txg) -> Result<()> {
+        match self.dmu.driver() {
+            Some(d) => d.sync_through(txg),
+            None => Err(Kind::Stale.into()),
+        }
+    }
+
+    /// The record as an itx; `None` if there is no record for it.
+    fn itx(&self, rec: &Record) -> Option<Itx> {
+        if let Record::Write {
+            object,
+            gen,
+            offset,
+            len,
+            sync,
+            block,
+        } = *rec
+        {
+            let policy = Policy {
+                throughput: self.throughput.load(Ordering::Relaxed),
+                slog: self.slog,
+                commit_now: sync,
+                block_size: block as u64,
+            };
+            // A copy made now would save a look at the file later; the data are in memory either
+            // way, so small writes are fetched when they are needed.
+            let form = match zil::write_form(&policy, len) {
+                Some(true) => Form::Indirect,
+                _ => Form::NeedCopy,
+            };
+            let body = zil::Body::Write {
+                generation: gen,
+                offset,
+                length: len,
+                form,
+            };
+            return Some(Itx {
+                object,
+                ordered: sync,
+                body,
+            });
+        }
+        // Names are ordered among each other; changes of one object wait for a commit of it.
+        let (object, ordered) = match *rec {
+            Record::Truncate { object, .. }
+            | Record::SetAttr { object, .. }
+            | Record::SetAcl { object, .. }
+            | Record::SetSaXattr { object, .. } => (object, false),
+            Record::Rename { object, .. } => (object, true),
+            _ => (0, true),
+        };
+        // Extended attributes have a record only where the dataset's feature allows it; they wait
+        // for their group instead, which needs no feature.
+        if matches!(rec, Record::SetSaXattr { .. }) {
+            return None;
+        }
+        let body = rec.to_body()?;
+        let raw = Raw {
+            txg: 0,
+            seq: 0,
+            ignore_case: false,
+            body,
+        };
+        Some(Itx {
+            object,
+            ordered,
+            body: zil::Body::Record(raw.encode()),
+        })
+    }
+}
+
+impl IntentLog for ZilLog {
+    fn log(&self, tx: &Tx, rec: Record) {
+        if self.zil.is_replaying() {
+            self.zil.replayed(tx.txg());
+            return;
+        }
+        match self.itx(&rec) {
+            Some(i) => self.zil.log(tx.txg(), i),
+            None => {
+                self.unlogged.fetch_max(tx.txg(), Ordering::Relaxed);
+            }
+        }
+    }
+
+    fn commit(&self, object: Option<u64>) -> Result<()> {
+        let unlogged = self.unlogged.load(Ordering::Relaxed);
+        if unlogged > self.dmu.synced_txg() {
+            // Everything of that group and before is then on disk; later records go to the log.
+            self.through(unlogged)?;
+        }
+        match self.zil.commit(object) {
+            Committed::Durable => Ok(()),
+            Committed::NeedTxgSync => self.through(self.dmu.open_txg()),
+        }
+    }
+
+    fn wait(&self, txg: Txg) -> Result<()> {
+        self.through(txg)
+    }
+}
+
+struct Redo<'a>(&'a Zfs);
+
+impl Replayer for Redo<'_> {
+    fn object_exists(&mut self, object: u64) -> Result<bool> {
+        match self.0.objset().hold(object) {
+            Ok(_) => Ok(true),
+            Err(e) if e.kind == Kind::NotFound => Ok(false),
+            Err(e) => Err(e),
+        }
+    }
+
+    fn replay(&mut self, record: &zil::Record) -> Result<()> {
+        let (r, _) = Raw::decode(&record.raw.bytes)?;
+        if let Body::Extend { object, .. } = r.body {
+            return self.0.replay_extend(object, record.end);
+        }
+        let indirect = matches!(
+            &r.body,
+            Body::Write {
+                data: WriteData::Indirect(_),
+                ..
+            }
+        );
+        for rec in Record::from_body(r.body, self.0.pool_version)? {
+            let data = matches!(rec, Record::Write { .. }).then(|| match indirect {
+                true => ReplayData::Block {
+                    offset: record.data_offset,
+                    data: &record.data,
+                },
+                false => ReplayData::Copied(&record.data),
+            });
+            self.0.replay(&rec, data)?;
+        }
+        Ok(())
+    }
+}
+
+impl Zfs {
+    /// Replays what a crash left in the log, or disposes of an empty one. Everything replayed is on
+    /// disk when this returns. The file system must have been opened with a [`ZilLog`] over `zil`.
+    pub fn replay_log(&self, zil: &Zil) -> Result<()> {
+        if !zil.needs_replay() {
+            return zil.start();
+        }
+        self.begin_replay();
+        let r = zil.replay(&mut Redo(self));
+        self.end_replay();
+        if let Some((seq, ty, e)) = r?.failed {
+            return Err(e.context(format!(
+                "intent log record {seq} (type {ty}) cannot be replayed"
+            )));
+        }
+        let dmu = self.objset().dmu();
+        match dmu.driver() {
+            Some(d) => d.sync_through(dmu.open_txg()),
+            None => Ok(()),
+        }
+    }
+}

@@ -1,0 +1,264 @@
+//! Many hands at once: nothing may deadlock, leak or lose count.
+
+use super::*;
+use crate::attr::mode;
+use crate::rename_flags::{EXCHANGE, NOREPLACE, WHITEOUT};
+use std::sync::atomic::{AtomicBool, Ordering};
+
+fn path(r: &mut Rand) -> String {
+    let mut p = format!("d{}", r.below(3));
+    for _ in 0..r.below(3) {
+        p.push_str(&format!("/n{}", r.below(4)));
+    }
+    p
+}
+
+fn hand(fs: &Fs, seed: u64, steps: usize) {
+    let mut r = Rand(seed);
+    let c = Cred::root();
+    let mut open: Vec<Arc<Znode>> = Vec::new();
+    for _ in 0..steps {
+        let (p, q) = (path(&mut r), path(&mut r));
+        let allowed = [
+            Kind::NotFound,
+            Kind::Exists,
+            Kind::NotDir,
+            Kind::IsDir,
+            Kind::NotEmpty,
+            Kind::Invalid,
+            Kind::NotPermitted,
+            Kind::NoData,
+            Kind::Stale,
+        ];
+        let result = match r.below(16) {
+            0..=2 => fs
+                .make(&p, New::file(mode::REG | 0o644, 0))
+                .map(|z| open.push(z)),
+            3 | 4 => fs.make(&p, New::dir(0o755, 0)).map(drop),
+            5 => fs.unlink(&p),
+            6 => fs.rmdir(&p),
+            7..=9 => {
+                let how = [0, 0, NOREPLACE, EXCHANGE, WHITEOUT][r.below(5) as usize];
+                fs.rename(&p, &q, how)
+            }
+            10 => fs.at(&p).and_then(|z| fs.link(&z, &q)),
+            11 => fs.at(&p).and_then(|z| {
+                let n = format!("user.{}", r.below(3));
+                let v = vec![1; r.below(3000) as usize];
+                fs.zfs.setxattr(&z, n.as_bytes(), &v, 0, false, &c)
+            }),
+            12 => fs.at(&p).and_then(|z| fs.zfs.listxattr(&z, &c).map(drop)),
+            13 => fs.at(&p).and_then(|z| {
+                let set = SetAttr {
+                    mode: Some(r.below(0o1000) as u32),
+                    ..SetAttr::default()
+                };
+                fs.zfs.setattr(&z, &set, &c).map(drop)
+            }),
+            14 => match open.pop() {
+                Some(z) => {
+                    let data = vec![seed as u8; 1 + r.below(40_000) as usize];
+                    let w = fs
+                        .zfs
+                        .write(&z, r.below(200_000), &data, WriteOpts::default());
+                    if r.below(2) == 0 {
+                        open.push(z);
+                    }
+                    w.map(drop)
+                }
+                None => Ok(()),
+            },
+            _ => fs.at(&p).and_then(|z| fs.zfs.readdir(&z, 0, |_| Ok(true))),
+        };
+        if let Err(e) = result {
+            assert!(allowed.contains(&e.kind), "{p} {q}: {e:?}");
+        }
+    }
+}
+
+#[test]
+fn many_hands_on_one_tree() {
+    for round in 0..3u64 {
+        let fs = Fs::new();
+        let own = fs.rig.os.object_count() - 1;
+        for d in 0..3 {
+            fs.dir(&format!("d{d}"));
+        }
+        let done = AtomicBool::new(false);
+        std::thread::scope(|s| {
+            let fs = &fs;
+            let done = &done;
+            let hands: Vec<_> = (0..6)
+                .map(|t| s.spawn(move || hand(fs, round * 100 + t, 1200)))
+                .collect();
+            s.spawn(move || {
+                while !done.load(Ordering::Relaxed) {
+                    fs.rig.sync();
+                    std::thread::sleep(std::time::Duration::from_millis(5));
+                }
+            });
+            for h in hands {
+                let r = h.join();
+                if r.is_err() {
+                    done.store(true, Ordering::Relaxed);
+                }
+                r.unwrap();
+            }
+            done.store(true, Ordering::Relaxed);
+        });
+        fs.zfs.reap().unwrap();
+        fs.check_tree();
+        let fs = fs.remount();
+        let tree = fs.check_tree();
+        let hidden: usize = tree
+            .iter()
+            .filter(|o| fs.zfs.get(**o).unwrap().extra().xattr != 0)
+            .count();
+        assert_eq!(hidden, 0, "small attributes need no directory");
+        assert_eq!(
+            fs.rig.os.object_count(),
+            tree.len() as u64 + own,
+            "objects leaked"
+        );
+    }
+}
+
+/// One file: writers, truncation, readers. What is read is always made of whole writes.
+#[test]
+fn readers_see_whole_writes() {
+    let fs = Fs::new();
+    let f = fs.file("f", &[1; 100_000]);
+    std::thread::scope(|s| {
+        for t in 2..5u8 {
+            let (fs, f) = (&fs, &f);
+            s.spawn(move || {
+                for _ in 0..150 {
+                    fs.put(f, 0, &[t; 100_000]);
+                    if t == 2 {
+                        fs.zfs.truncate(f, 50_000, &Cred::root()).unwrap();
+                    }
+                }
+            });
+        }
+        let (fs, f) = (&fs, &f);
+        s.spawn(move || {
+            let mut b = vec![0; 100_000];
+            for _ in 0..300 {
+                let n = fs.zfs.read(f, 0, &mut b).unwrap();
+                assert!(n == 100_000 || n == 50_000);
+                assert!(b[..n].iter().all(|x| *x == b[0]));
+            }
+        });
+        s.spawn(move || {
+            for _ in 0..10 {
+                fs.rig.sync();
+            }
+        });
+    });
+}
+
+#[test]
+fn appends_do_not_overlap() {
+    let fs = Fs::new();
+    let f = fs.file("f", b"");
+    let append = WriteOpts {
+        append: true,
+        ..WriteOpts::default()
+    };
+    std::thread::scope(|s| {
+        for t in 0..4u8 {
+            let (fs, f) = (&fs, &f);
+            s.spawn(move || {
+                for _ in 0..100 {
+                    fs.zfs.write(f, 0, &[t; 777], append).unwrap();
+                }
+            });
+        }
+    });
+    let got = fs.get(&f);
+    assert_eq!(got.len(), 4 * 100 * 777);
+    assert!(got.chunks(777).all(|c| c.iter().all(|b| *b == c[0])));
+}
+
+/// User and group quotas, as the last group on disk says.
+#[test]
+fn quotas() {
+    struct Used;
+    impl SpaceInfo for Used {
+        fn space(&self) -> Space {
+            Space {
+                referenced: 7 << 20,
+                available: 1 << 30,
+                objects: 5,
+                objects_free: 1 << 40,
+            }
+        }
+        fn usage(&self, whose: Whose, id: u64) -> Result<Option<Usage>> {
+            Ok(match (whose, id) {
+                (Whose::User, 10) => Some(Usage {
+                    bytes: 1000,
+                    objects: 3,
+                }),
+                (Whose::Project, 42) => Some(Usage {
+                    bytes: 3 << 20,
+                    objects: 2,
+                }),
+                _ => Some(Usage::default()),
+            })
+        }
+    }
+    let fs = Fs::with(5000, |o| o.project_quota = true);
+    let c = Cred::root();
+    let d = fs.dir("d");
+    fs.zfs.set_project(&d, 42, &c).unwrap();
+    fs.zfs
+        .set_fs_flags(&d, attr::fs_flag::PROJINHERIT, &c)
+        .unwrap();
+    drop(d);
+    {
+        let tx = fs.rig.tx();
+        let master = fs.rig.os.hold(1).unwrap();
+        for (name, id, limit) in [
+            ("userquota@", "a", 1000u64),
+            ("userobjquota@", "b", 0),
+            ("projectquota@", "2a", 10 << 20),
+        ] {
+            let new = dmu::NewObject {
+                obj_type: disk::types::ObjType::USERGROUP_QUOTA,
+                ..Default::default()
+            };
+            let q = crate::names::create(&fs.rig.os, &tx, &new, 0).unwrap();
+            crate::names::add(&q, &tx, id.as_bytes(), limit).unwrap();
+            crate::names::add(&master, &tx, name.as_bytes(), q.object()).unwrap();
+        }
+    }
+    let m = Mount {
+        clock: fs.rig.dmu.env.clock.clone(),
+        props: Props {
+            project_quota: true,
+            ..Props::default()
+        },
+        space: Arc::new(Used),
+        log: Arc::new(NoLog),
+        pool_version: 5000,
+    };
+    let zfs = Zfs::open(&fs.rig.os, m).unwrap();
+    let root = zfs.root().unwrap();
+    let new = New::file(mode::REG | 0o644, 0);
+    let over = Cred::user(10, 1, &[]);
+    assert_eq!(kind(zfs.create(&root, b"x", &new, &over)), Kind::Quota);
+    zfs.create(&root, b"y", &new, &Cred::user(11, 1, &[]))
+        .unwrap();
+    let y = zfs.lookup(&root, b"y", &c).unwrap();
+    let give = SetAttr {
+        uid: Some(10),
+        ..SetAttr::default()
+    };
+    assert_eq!(kind(zfs.setattr(&y, &give, &c)), Kind::Quota);
+    let d = zfs.lookup(&root, b"d", &c).unwrap();
+    zfs.create(&d, b"in", &new, &c).unwrap();
+    let s = zfs.statfs(Some(&d)).unwrap();
+    assert_eq!(s.bavail * s.bsize, 7 << 20);
+    assert_eq!(s.blocks * s.bsize, 10 << 20);
+    assert_eq!(zfs.statfs(Some(&root)).unwrap().bavail, 8192);
+}

@@ -18,9 +18,9 @@ const RECENT: i64 = 15;
 
 /// `fsx_xflags` of struct fsxattr against the `FS_*_FL` flags.
 const XFLAGS: [(u32, u32); 4] = [
-    (0x8, 0x10),         // immutable
-    (0x10, 0x20),        // append
-    (0x80, 0x40),        // nodump
+    (0x8, 0x10),          // immutable
+    (0x10, 0x20),         // append
+    (0x80, 0x40),         // nodump
     (0x200, 0x2000_0000), // project inherit
 ];
 
@@ -48,11 +48,17 @@ pub struct Bridge {
 type Result<T> = std::result::Result<T, Errno>;
 
 fn time(t: zpl::Time) -> Time {
-    Time { sec: t.sec, nsec: t.nsec }
+    Time {
+        sec: t.sec,
+        nsec: t.nsec,
+    }
 }
 
 fn time_in(t: Time) -> zpl::Time {
-    zpl::Time { sec: t.sec, nsec: t.nsec }
+    zpl::Time {
+        sec: t.sec,
+        nsec: t.nsec,
+    }
 }
 
 fn attr_out(a: &zpl::Attr) -> fuse::Attr {
@@ -90,7 +96,9 @@ fn in_group(pid: u32, gid: u32) -> bool {
     if pid == 0 {
         return false;
     }
-    let Ok(text) = std::fs::read_to_string(format!("/proc/{pid}/status")) else { return false };
+    let Ok(text) = std::fs::read_to_string(format!("/proc/{pid}/status")) else {
+        return false;
+    };
     text.lines()
         .find_map(|l| l.strip_prefix("Groups:"))
         .is_some_and(|l| l.split_whitespace().any(|g| g.parse() == Ok(gid)))
@@ -101,9 +109,24 @@ impl Bridge {
         let root = zfs.root()?;
         let mut nodes = Nodes::default();
         nodes.by_object.insert(root.object, fuse::ROOT);
-        nodes.by_id.insert(fuse::ROOT, Node { z: root, lookups: 1 });
-        let negative = if zfs.case == 0 { FOREVER } else { Duration::ZERO };
-        Ok(Bridge { zfs, nodes: Mutex::new(nodes), next: AtomicU64::new(2), negative })
+        nodes.by_id.insert(
+            fuse::ROOT,
+            Node {
+                z: root,
+                lookups: 1,
+            },
+        );
+        let negative = if zfs.case == 0 {
+            FOREVER
+        } else {
+            Duration::ZERO
+        };
+        Ok(Bridge {
+            zfs,
+            nodes: Mutex::new(nodes),
+            next: AtomicU64::new(2),
+            negative,
+        })
     }
 
     fn node(&self, id: u64) -> Result<Arc<Znode>> {
@@ -125,7 +148,13 @@ impl Bridge {
         // Never an id twice: the object number may come back, the node id does not.
         let id = self.next.fetch_add(1, Ordering::Relaxed);
         n.by_object.insert(z.object, id);
-        n.by_id.insert(id, Node { z: z.clone(), lookups: 1 });
+        n.by_id.insert(
+            id,
+            Node {
+                z: z.clone(),
+                lookups: 1,
+            },
+        );
         id
     }
 
@@ -151,12 +180,19 @@ impl Bridge {
 
     fn attr(&self, z: &Znode) -> AttrReply {
         let a = self.zfs.getattr(z);
-        AttrReply { attr: attr_out(&a), ttl: self.ttl(&a) }
+        AttrReply {
+            attr: attr_out(&a),
+            ttl: self.ttl(&a),
+        }
     }
 
     /// Tells how many nodes the kernel knows.
     pub fn known_nodes(&self) -> usize {
-        self.nodes.lock().unwrap_or_else(|e| e.into_inner()).by_id.len()
+        self.nodes
+            .lock()
+            .unwrap_or_else(|e| e.into_inner())
+            .by_id
+            .len()
     }
 }
 
@@ -189,7 +225,9 @@ impl Filesystem for Bridge {
         }
         let gone = {
             let mut n = self.nodes.lock().unwrap_or_else(|e| e.into_inner());
-            let Some(e) = n.by_id.get_mut(&node) else { return };
+            let Some(e) = n.by_id.get_mut(&node) else {
+                return;
+            };
             e.lookups = e.lookups.saturating_sub(nlookup);
             if e.lookups > 0 {
                 return;
@@ -233,17 +271,13 @@ impl Filesystem for Bridge {
             through_handle: set.fh.is_some(),
         };
         let a = self.zfs.setattr(&z, &set, &cred(req))?;
-        Ok(AttrReply { attr: attr_out(&a), ttl: self.ttl(&a) })
+        Ok(AttrReply {
+            attr: attr_out(&a),
+            ttl: self.ttl(&a),
+        })
     }
 
-    fn statx(
-        &self,
-        _: &Request,
-        node: u64,
-        _: Option<u64>,
-        _: u32,
-        _: u32,
-    ) -> Result<StatxReply> {
+    fn statx(&self, _: &Request, node: u64, _: Option<u64>, _: u32, _: u32) -> Result<StatxReply> {
         let a = self.zfs.getattr(&*self.node(node)?);
         // STATX_ATTR_IMMUTABLE, _APPEND and _NODUMP have the numbers of the FS_*_FL flags.
         Ok(StatxReply {
@@ -260,7 +294,9 @@ impl Filesystem for Bridge {
 
     fn symlink(&self, req: &Request, parent: u64, name: &[u8], target: &[u8]) -> Result<Entry> {
         let dir = self.node(parent)?;
-        let z = self.zfs.create(&dir, name, &New::symlink(target), &cred(req))?;
+        let z = self
+            .zfs
+            .create(&dir, name, &New::symlink(target), &cred(req))?;
         Ok(self.entry(&z))
     }
 
@@ -280,7 +316,9 @@ impl Filesystem for Bridge {
 
     fn mkdir(&self, req: &Request, parent: u64, name: &[u8], mode: u32) -> Result<Entry> {
         let dir = self.node(parent)?;
-        let z = self.zfs.create(&dir, name, &New::dir(mode, req.umask), &cred(req))?;
+        let z = self
+            .zfs
+            .create(&dir, name, &New::dir(mode, req.umask), &cred(req))?;
         Ok(self.entry(&z))
     }
 
@@ -302,12 +340,15 @@ impl Filesystem for Bridge {
         flags: u32,
     ) -> Result<()> {
         let (from, to) = (self.node(parent)?, self.node(new_parent)?);
-        Ok(self.zfs.rename(&from, name, &to, new_name, flags, &cred(req))?)
+        Ok(self
+            .zfs
+            .rename(&from, name, &to, new_name, flags, &cred(req))?)
     }
 
     fn link(&self, req: &Request, node: u64, new_parent: u64, new_name: &[u8]) -> Result<Entry> {
         let z = self.node(node)?;
-        self.zfs.link(&z, &self.node(new_parent)?, new_name, &cred(req))?;
+        self.zfs
+            .link(&z, &self.node(new_parent)?, new_name, &cred(req))?;
         Ok(self.entry(&z))
     }
 
@@ -325,8 +366,16 @@ impl Filesystem for Bridge {
         _: OpenArgs,
     ) -> Result<(Entry, Opened)> {
         let dir = self.node(parent)?;
-        let z = self.zfs.create(&dir, name, &New::file(mode, req.umask), &cred(req))?;
-        Ok((self.entry(&z), Opened { fh: 0, flags: fuse::wire::fopen::KEEP_CACHE }))
+        let z = self
+            .zfs
+            .create(&dir, name, &New::file(mode, req.umask), &cred(req))?;
+        Ok((
+            self.entry(&z),
+            Opened {
+                fh: 0,
+                flags: fuse::wire::fopen::KEEP_CACHE,
+            },
+        ))
     }
 
     fn tmpfile(
@@ -337,8 +386,16 @@ impl Filesystem for Bridge {
         _: OpenArgs,
     ) -> Result<(Entry, Opened)> {
         let dir = self.node(parent)?;
-        let z = self.zfs.tmpfile(&dir, &New::file(mode, req.umask), &cred(req))?;
-        Ok((self.entry(&z), Opened { fh: 0, flags: fuse::wire::fopen::KEEP_CACHE }))
+        let z = self
+            .zfs
+            .tmpfile(&dir, &New::file(mode, req.umask), &cred(req))?;
+        Ok((
+            self.entry(&z),
+            Opened {
+                fh: 0,
+                flags: fuse::wire::fopen::KEEP_CACHE,
+            },
+        ))
     }
 
     fn read(
@@ -378,9 +435,7 @@ impl Filesystem for Bridge {
             Ok(n) => Ok(n as u32),
             // The kernel remembers two kinds of failed write-back for the next fsync or close: no
             // space, and everything else, which becomes EIO.
-            Err(e) if args.cached && e.kind == base::Kind::Quota => {
-                Err(base::Kind::NoSpace.into())
-            }
+            Err(e) if args.cached && e.kind == base::Kind::Quota => Err(base::Kind::NoSpace.into()),
             Err(e) => Err(e.into()),
         }
     }
@@ -396,14 +451,7 @@ impl Filesystem for Bridge {
         Ok(Opened::default())
     }
 
-    fn readdir(
-        &self,
-        _: &Request,
-        node: u64,
-        _: u64,
-        offset: u64,
-        out: &mut DirBuf,
-    ) -> Result<()> {
+    fn readdir(&self, _: &Request, node: u64, _: u64, offset: u64, out: &mut DirBuf) -> Result<()> {
         let dir = self.node(node)?;
         self.zfs.readdir(&dir, offset, |e| {
             Ok(!out.add(e.object, e.next, e.dtype as u32, e.name))
@@ -465,7 +513,9 @@ impl Filesystem for Bridge {
         kill_sgid: bool,
     ) -> Result<()> {
         let z = self.node(node)?;
-        Ok(self.zfs.setxattr(&z, name, value, flags, kill_sgid, &cred(req))?)
+        Ok(self
+            .zfs
+            .setxattr(&z, name, value, flags, kill_sgid, &cred(req))?)
     }
 
     fn getxattr(&self, req: &Request, node: u64, name: &[u8]) -> Result<Vec<u8>> {
@@ -556,7 +606,9 @@ impl Filesystem for Bridge {
         length: u64,
         mode: u32,
     ) -> Result<()> {
-        Ok(self.zfs.fallocate(&*self.node(node)?, offset, length, mode)?)
+        Ok(self
+            .zfs
+            .fallocate(&*self.node(node)?, offset, length, mode)?)
     }
 
     fn lseek(&self, _: &Request, node: u64, _: u64, offset: u64, whence: u32) -> Result<u64> {
@@ -586,7 +638,9 @@ impl Filesystem for Bridge {
             return Err(Errno::EINVAL);
         }
         let (from, to) = (self.node(node_in)?, self.node(node_out)?);
-        Ok(self.zfs.copy_range(&from, offset_in, &to, offset_out, length)?)
+        Ok(self
+            .zfs
+            .copy_range(&from, offset_in, &to, offset_out, length)?)
     }
 
     fn syncfs(&self, _: &Request, _: u64) -> Result<()> {
@@ -616,6 +670,9 @@ impl Bridge {
             };
             self.zfs.setattr(z, &set, &c)?;
         }
-        Ok(Opened { fh: 0, flags: fuse::wire::fopen::KEEP_CACHE })
+        Ok(Opened {
+            fh: 0,
+            flags: fuse::wire::fopen::KEEP_CACHE,
+        })
     }
 }

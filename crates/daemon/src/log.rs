@@ -14,7 +14,11 @@ pub fn use_syslog() {
 fn send(severity: u8, text: &str) {
     if SYSLOG.load(Ordering::Relaxed) {
         // Facility daemon (3).
-        let line = format!("<{}>zfs-fuse[{}]: {text}", 3 * 8 + severity, std::process::id());
+        let line = format!(
+            "<{}>zfs-fuse[{}]: {text}",
+            3 * 8 + severity,
+            std::process::id()
+        );
         if let Ok(s) = UnixDatagram::unbound() {
             if s.send_to(line.as_bytes(), "/dev/log").is_ok() {
                 return;

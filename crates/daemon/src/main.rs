@@ -14,7 +14,6 @@ mod ds_rename;
 mod ds_set;
 mod ds_values;
 mod errors;
-mod intent;
 mod log;
 mod mounts;
 mod options;

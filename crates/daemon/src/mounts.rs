@@ -1,7 +1,6 @@
 //! Mounted file systems: from a dataset to a directory and back.
 
 use crate::bridge::Bridge;
-use crate::intent::{self, Log};
 use crate::service::{Entry, Service};
 use crate::values;
 use base::{bail, Error, Kind, Result};
@@ -12,7 +11,9 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
 use zap::Zap;
-use zpl::{AclType, IntentLog, LogBias, NoLog, Props, SpaceInfo, SyncMode, Whose, XattrMode, Zfs};
+use zpl::{
+    AclType, IntentLog, LogBias, NoLog, Props, SpaceInfo, SyncMode, Whose, XattrMode, Zfs, ZilLog,
+};
 
 static SEQUENCE: AtomicU64 = AtomicU64::new(0);
 
@@ -27,7 +28,7 @@ pub struct Mounted {
     pub ds: Arc<Dataset>,
     /// Properties overridden for this mount only (`-o`).
     pub temporary: Vec<(String, String)>,
-    intent: Option<Arc<Log>>,
+    intent: Option<Arc<ZilLog>>,
     mount: fuse::Mount,
     session: fuse::Handle,
     notifier: fuse::Notifier,
@@ -235,7 +236,9 @@ impl Service {
         }
         let set = pool.open_dataset(ds)?;
         let props = zpl_props(pool, ds, &temporary)?;
-        let intent = set.zil().map(|z| Arc::new(Log::new(z.clone(), pool)));
+        let intent = set
+            .zil()
+            .map(|z| Arc::new(ZilLog::new(z.clone(), &set.os, pool.has_log_device())));
         let log: Arc<dyn IntentLog> = match &intent {
             Some(l) => {
                 l.set_throughput(props.logbias == LogBias::Throughput);
@@ -259,7 +262,7 @@ impl Service {
             },
         )?;
         if let Some(zil) = set.zil() {
-            intent::replay(pool, &zfs, zil, &name)?;
+            zfs.replay_log(zil).map_err(|e| e.context(&name))?;
             zfs.start()?;
         }
         let options = mount_options(&name, ds, &props, &temporary)?;

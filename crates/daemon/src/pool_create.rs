@@ -447,12 +447,7 @@ fn label_objection(service: &Service, path: &str) -> Objection {
 }
 
 /// The place the root file system will be mounted at must be free.
-fn check_mountpoint(
-    service: &Service,
-    ask: &PoolCreate,
-    shown: &str,
-    root: &NewFs,
-) -> Answer<()> {
+fn check_mountpoint(service: &Service, ask: &PoolCreate, shown: &str, root: &NewFs) -> Answer<()> {
     let get = |name: &str| root.stored.iter().find(|(n, _)| n == name).map(|(_, v)| v);
     if get("canmount").is_some_and(|v| v.int() == Some(0)) {
         return Ok(());

@@ -87,12 +87,19 @@ pub struct Service {
 
 impl Entry {
     pub fn mounted(&self, object: u64) -> Option<Arc<Mounted>> {
-        self.mounts.lock().unwrap_or_else(|e| e.into_inner()).get(&object).cloned()
+        self.mounts
+            .lock()
+            .unwrap_or_else(|e| e.into_inner())
+            .get(&object)
+            .cloned()
     }
 
     /// Cache file the pool is recorded in.
     pub fn cache_file(&self) -> Option<PathBuf> {
-        self.cache_file.lock().unwrap_or_else(|e| e.into_inner()).clone()
+        self.cache_file
+            .lock()
+            .unwrap_or_else(|e| e.into_inner())
+            .clone()
     }
 
     /// All mounts in the order in which they were made. The other way round they can be unmounted:
@@ -110,11 +117,17 @@ impl Entry {
     }
 
     pub(crate) fn add_mount(&self, m: Arc<Mounted>) {
-        self.mounts.lock().unwrap_or_else(|e| e.into_inner()).insert(m.object, m);
+        self.mounts
+            .lock()
+            .unwrap_or_else(|e| e.into_inner())
+            .insert(m.object, m);
     }
 
     pub(crate) fn remove_mount(&self, object: u64) {
-        self.mounts.lock().unwrap_or_else(|e| e.into_inner()).remove(&object);
+        self.mounts
+            .lock()
+            .unwrap_or_else(|e| e.into_inner())
+            .remove(&object);
     }
 }
 
@@ -137,11 +150,20 @@ impl Service {
 
     /// All pools, by name.
     pub fn pools(&self) -> Vec<Arc<Entry>> {
-        self.pools.lock().unwrap_or_else(|e| e.into_inner()).values().cloned().collect()
+        self.pools
+            .lock()
+            .unwrap_or_else(|e| e.into_inner())
+            .values()
+            .cloned()
+            .collect()
     }
 
     pub fn find(&self, name: &str) -> Option<Arc<Entry>> {
-        self.pools.lock().unwrap_or_else(|e| e.into_inner()).get(name).cloned()
+        self.pools
+            .lock()
+            .unwrap_or_else(|e| e.into_inner())
+            .get(name)
+            .cloned()
     }
 
     /// The pool of that name, or "no such pool".
@@ -155,8 +177,12 @@ impl Service {
     /// Pool and dataset of a full name.
     pub fn dataset(&self, name: &str) -> Result<(Arc<Entry>, Arc<Dataset>)> {
         let pool = name.split(['/', '@', '#']).next().unwrap_or(name);
-        let missing =
-            || Error::new(Kind::NotFound, format!("cannot open '{name}': dataset does not exist"));
+        let missing = || {
+            Error::new(
+                Kind::NotFound,
+                format!("cannot open '{name}': dataset does not exist"),
+            )
+        };
         let entry = self.find(pool).ok_or_else(missing)?;
         match entry.pool.dsl.dataset(name) {
             Ok(ds) => Ok((entry, ds)),
@@ -187,21 +213,23 @@ impl Service {
         });
         let e2 = entry.clone();
         let name = entry.pool.name();
-        std::thread::Builder::new().name(format!("txg {name}")).spawn(move || {
-            let pool = &e2.pool;
-            while !e2.stop.load(Ordering::Relaxed) {
-                if !pool.wait_for_work(TXG_TIMEOUT) || e2.stop.load(Ordering::Relaxed) {
-                    continue;
-                }
-                if let Err(e) = pool.sync() {
-                    if e2.stop.load(Ordering::Relaxed) {
-                        return;
+        std::thread::Builder::new()
+            .name(format!("txg {name}"))
+            .spawn(move || {
+                let pool = &e2.pool;
+                while !e2.stop.load(Ordering::Relaxed) {
+                    if !pool.wait_for_work(TXG_TIMEOUT) || e2.stop.load(Ordering::Relaxed) {
+                        continue;
                     }
-                    crate::log::error(&format!("pool {}: {e}", pool.name()));
-                    std::thread::sleep(TXG_TIMEOUT);
+                    if let Err(e) = pool.sync() {
+                        if e2.stop.load(Ordering::Relaxed) {
+                            return;
+                        }
+                        crate::log::error(&format!("pool {}: {e}", pool.name()));
+                        std::thread::sleep(TXG_TIMEOUT);
+                    }
                 }
-            }
-        })?;
+            })?;
         self.pools
             .lock()
             .unwrap_or_else(|e| e.into_inner())
@@ -213,7 +241,10 @@ impl Service {
     pub fn dismiss(&self, entry: &Entry) {
         entry.stop.store(true, Ordering::Relaxed);
         dmu::Driver::kick(&*entry.pool);
-        self.pools.lock().unwrap_or_else(|e| e.into_inner()).remove(&entry.pool.name());
+        self.pools
+            .lock()
+            .unwrap_or_else(|e| e.into_inner())
+            .remove(&entry.pool.name());
     }
 
     /// Unmounts everything of a pool, children first. With `force` users are cut off.
@@ -229,7 +260,10 @@ impl Service {
         let (value, local) = values::mountpoint(self, entry, ds)?;
         Ok(match value.as_str() {
             "none" | "legacy" => None,
-            path => Some(Place { path: PathBuf::from(path), local }),
+            path => Some(Place {
+                path: PathBuf::from(path),
+                local,
+            }),
         })
     }
 
@@ -239,7 +273,11 @@ impl Service {
     pub fn write_cache(&self, file: &Path) -> Result<()> {
         let mut list = NvList::new();
         for e in self.pools() {
-            let here = e.cache_file.lock().unwrap_or_else(|e| e.into_inner()).clone();
+            let here = e
+                .cache_file
+                .lock()
+                .unwrap_or_else(|e| e.into_inner())
+                .clone();
             if here.as_deref() == Some(file) {
                 let c = e.pool.full_config(0, e.pool.synced_txg(), false);
                 list.set(&e.pool.name(), disk::Value::NvList(c));
@@ -264,7 +302,11 @@ impl Service {
 
     /// Rewrites the cache file a pool is recorded in.
     pub fn update_cache(&self, entry: &Entry) {
-        let file = entry.cache_file.lock().unwrap_or_else(|e| e.into_inner()).clone();
+        let file = entry
+            .cache_file
+            .lock()
+            .unwrap_or_else(|e| e.into_inner())
+            .clone();
         if let Some(f) = file {
             if let Err(e) = self.write_cache(&f) {
                 crate::log::warn(&format!("cache file {}: {e}", f.display()));
@@ -291,8 +333,13 @@ impl Service {
             }
         };
         for (name, _) in list.iter() {
-            let Some(config) = list.get_nvlist(name) else { continue };
-            let opts = OpenOptions { tunables: self.tunables, ..OpenOptions::default() };
+            let Some(config) = list.get_nvlist(name) else {
+                continue;
+            };
+            let opts = OpenOptions {
+                tunables: self.tunables,
+                ..OpenOptions::default()
+            };
             let r = Pool::open(self.env.clone(), config, opts).and_then(|pool| {
                 let e = self.adopt(pool, None, Some(file.clone()), Vec::new())?;
                 for (ds, err) in self.mount_pool(&e) {

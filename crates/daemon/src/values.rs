@@ -20,7 +20,9 @@ pub fn number(ds: &Dataset, name: &str, temporary: &[(String, String)]) -> Resul
 
 /// A native text property in effect and whether it is set on the dataset itself.
 pub fn text(ds: &Dataset, name: &str) -> Result<(String, Option<PropSource>)> {
-    let Some(p) = props::dataset(name) else { bail!(Invalid, "no property {name}") };
+    let Some(p) = props::dataset(name) else {
+        bail!(Invalid, "no property {name}")
+    };
     if let Some((v, source)) = ds.prop(name, p.inheritable())? {
         if let Some(t) = v.text() {
             return Ok((t.to_string(), Some(source)));
@@ -43,7 +45,10 @@ pub fn mountpoint(service: &Service, entry: &Entry, ds: &Dataset) -> Result<(Str
             (place.to_string_lossy().into_owned(), String::new(), false)
         }
         Some(PropSource::Inherited(from)) => {
-            let rest = name.strip_prefix(&from).unwrap_or("").trim_start_matches('/');
+            let rest = name
+                .strip_prefix(&from)
+                .unwrap_or("")
+                .trim_start_matches('/');
             (value, rest.to_string(), false)
         }
         Some(_) => (value, String::new(), true),
@@ -79,7 +84,11 @@ pub fn options(list: &[String]) -> Result<Vec<(String, String)>> {
     let mut set = |name: &str, on: bool| {
         out.push((name.to_string(), if on { "on" } else { "off" }.to_string()));
     };
-    for o in list.iter().flat_map(|l| l.split(',')).filter(|o| !o.is_empty()) {
+    for o in list
+        .iter()
+        .flat_map(|l| l.split(','))
+        .filter(|o| !o.is_empty())
+    {
         match o {
             "ro" => set("readonly", true),
             "rw" => set("readonly", false),

@@ -158,6 +158,11 @@ impl Pool {
         self.dirty_config();
     }
 
+    /// Whether there is a dedicated log device.
+    pub fn has_log_device(&self) -> bool {
+        self.tree.tops().iter().any(|t| t.is_log() && t.is_concrete())
+    }
+
     /// Groups on disk so far.
     pub fn synced_txg(&self) -> base::Txg {
         self.dmu.synced_txg()

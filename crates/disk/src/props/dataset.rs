@@ -54,14 +54,14 @@ const COMPRESSION: Kind = Kind::Index(&[
     ("zstd-9", zstd(9)), ("zstd-10", zstd(10)), ("zstd-11", zstd(11)), ("zstd-12", zstd(12)),
     ("zstd-13", zstd(13)), ("zstd-14", zstd(14)), ("zstd-15", zstd(15)), ("zstd-16", zstd(16)),
     ("zstd-17", zstd(17)), ("zstd-18", zstd(18)), ("zstd-19", zstd(19)),
-    ("zstd-fast", zstd(102)), ("zstd-fast-1", zstd(102)), ("zstd-fast-2", zstd(103)),
-    ("zstd-fast-3", zstd(104)), ("zstd-fast-4", zstd(105)), ("zstd-fast-5", zstd(106)),
-    ("zstd-fast-6", zstd(107)), ("zstd-fast-7", zstd(108)), ("zstd-fast-8", zstd(109)),
-    ("zstd-fast-9", zstd(110)), ("zstd-fast-10", zstd(111)), ("zstd-fast-20", zstd(112)),
-    ("zstd-fast-30", zstd(113)), ("zstd-fast-40", zstd(114)), ("zstd-fast-50", zstd(115)),
-    ("zstd-fast-60", zstd(116)), ("zstd-fast-70", zstd(117)), ("zstd-fast-80", zstd(118)),
-    ("zstd-fast-90", zstd(119)), ("zstd-fast-100", zstd(120)), ("zstd-fast-500", zstd(121)),
-    ("zstd-fast-1000", zstd(122)),
+    ("zstd-fast", zstd(103)), ("zstd-fast-1", zstd(103)), ("zstd-fast-2", zstd(104)),
+    ("zstd-fast-3", zstd(105)), ("zstd-fast-4", zstd(106)), ("zstd-fast-5", zstd(107)),
+    ("zstd-fast-6", zstd(108)), ("zstd-fast-7", zstd(109)), ("zstd-fast-8", zstd(110)),
+    ("zstd-fast-9", zstd(111)), ("zstd-fast-10", zstd(112)), ("zstd-fast-20", zstd(113)),
+    ("zstd-fast-30", zstd(114)), ("zstd-fast-40", zstd(115)), ("zstd-fast-50", zstd(116)),
+    ("zstd-fast-60", zstd(117)), ("zstd-fast-70", zstd(118)), ("zstd-fast-80", zstd(119)),
+    ("zstd-fast-90", zstd(120)), ("zstd-fast-100", zstd(121)), ("zstd-fast-500", zstd(122)),
+    ("zstd-fast-1000", zstd(123)),
 ]);
 
 const ENCRYPTION: &[Word] = &[

@@ -146,7 +146,7 @@ fn good_values() {
     for (name, text, want) in [
         ("recordsize", "1M", 1 << 20),
         ("recordsize", "512", 512),
-        ("compression", "zstd-fast-1000", 16 + (122 << 7)),
+        ("compression", "zstd-fast-1000", 16 + (123 << 7)),
         ("compression", "zstd-19", 16 + (19 << 7)),
         ("compression", "gzip", 10),
         ("checksum", "skein", 12),

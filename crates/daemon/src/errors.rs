@@ -16,10 +16,29 @@ pub fn answer(e: Error) -> ApiError {
 /// Every failing request ends here: a message that names action and object itself is a sentence,
 /// anything else is the reason the command puts its own words in front of.
 pub fn finish(mut e: ApiError) -> ApiError {
+    e.message = without_numbers(&e.message);
+    e.details.iter_mut().for_each(|d| *d = without_numbers(d));
     if !e.whole && names_action(&e.message) {
         e.whole = true;
     }
     e
+}
+
+/// Leaves out the numbers of errors the system's texts end with: `(os error 2)`.
+fn without_numbers(text: &str) -> String {
+    let mut out = String::new();
+    let mut rest = text;
+    while let Some((head, tail)) = rest.split_once(" (os error ") {
+        out.push_str(head);
+        match tail.split_once(')') {
+            Some((number, tail)) if number.bytes().all(|b| b.is_ascii_digit()) => rest = tail,
+            _ => {
+                out.push_str(" (os error ");
+                rest = tail;
+            }
+        }
+    }
+    out + rest
 }
 
 /// `cannot ACTION 'OBJECT': REASON`
@@ -44,6 +63,12 @@ mod tests {
             e.sentence_for("set", "tank"),
             "cannot set 'tank': cannot open it"
         );
+        let e = answer(Error::new(
+            Kind::NotFound,
+            "/x: gone (os error 2), so there",
+        ));
+        assert_eq!(e.message, "/x: gone, so there");
+        assert_eq!(without_numbers("a (os error x"), "a (os error x");
         assert!(answer(Kind::Suspended.into()).hint.is_some());
     }
 }

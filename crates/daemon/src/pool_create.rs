@@ -49,7 +49,7 @@ pub fn create(service: &Arc<Service>, peer: Peer, ask: PoolCreate) -> Answer<Rep
         cli::names::check_pool(name, true)
             .map_err(|why| invalid(format!("cannot create '{name}': {why}")))?;
     }
-    if service.find(shown).is_some() {
+    if service.find(shown).is_some() || service.absent().iter().any(|a| a.name == shown) {
         return Err(ApiError::sentence(
             Kind::Exists,
             format!("cannot create '{shown}': pool already exists"),

@@ -1,16 +1,20 @@
 //! What pools are and have: properties, features, facts, device trees.
 
+use crate::cache::Absent;
 use crate::compat::{self, Set};
 use crate::errors;
 use crate::pool_tree::{expandable, Look};
 use crate::service::{Entry, Service};
-use api::{Answer, ApiError, PoolFacts, PoolGet, Prop, Reply, Select, Source, Value};
-use base::Result;
+use api::{Answer, ApiError, PoolFacts, PoolGet, Prop, Reply, Select, Source, Value, VdevState};
+use base::{Kind, Result, Txg};
 use disk::feature::{self, Feature};
 use disk::props::{self, PoolProp, POOL};
 use dsl::{Features, PropValue};
+use env::Access;
 use space::{ClassStats, Stats};
 use std::sync::Arc;
+use vdev::keys::pool as key;
+use vdev::VdevTree;
 
 /// Newest file system version.
 const ZPL_VERSION: u64 = 5;
@@ -18,6 +22,7 @@ const ZPL_VERSION: u64 = 5;
 /// Answers `PoolGet`.
 pub fn get(service: &Arc<Service>, ask: &PoolGet) -> Reply {
     let mut out = Answer::default();
+    let absent: Vec<Absent> = service.absent().clone();
     if ask.pools.is_empty() {
         for entry in service.pools() {
             let name = entry.pool.name();
@@ -26,9 +31,16 @@ pub fn get(service: &Arc<Service>, ask: &PoolGet) -> Reply {
                 Err(e) => out.failed.push((name, errors::answer(e))),
             }
         }
+        out.found
+            .extend(absent.iter().map(|a| unopened(service, a, ask)));
+        out.found.sort_by(|a, b| a.name.cmp(&b.name));
         return Reply::Pools(out);
     }
     for name in &ask.pools {
+        if let Some(a) = absent.iter().find(|a| a.name == *name) {
+            out.found.push(unopened(service, a, ask));
+            continue;
+        }
         let found = service
             .find(name)
             .ok_or_else(|| ApiError::no_such_pool(name))
@@ -78,6 +90,59 @@ fn describe(service: &Arc<Service>, entry: &Arc<Entry>, ask: &PoolGet) -> Result
         out.props = Getter::new(service, entry, space)?.select(&ask.props)?;
     }
     Ok(out)
+}
+
+/// A pool of the cache file that could not be opened: what its configuration and devices say.
+fn unopened(service: &Arc<Service>, a: &Absent, ask: &PoolGet) -> api::Pool {
+    let number = |key: &str| a.config.get_u64(key).unwrap_or(0);
+    let now_ns = service.env.clock.monotonic_ns();
+    let mut out = api::Pool {
+        name: a.name.clone(),
+        guid: a.guid,
+        txg: number(key::TXG),
+        version: number(key::VERSION),
+        zpl_version: ZPL_VERSION,
+        health: "UNAVAIL".into(),
+        now_ns,
+        import_ns: now_ns,
+        ..api::Pool::default()
+    };
+    let tree = a
+        .config
+        .need_nvlist(key::VDEV_TREE)
+        .and_then(|t| VdevTree::from_config(service.env.clone(), t));
+    if let (Ok(tree), true) = (tree, ask.tree) {
+        tree.open(Access::Read);
+        tree.validate(Txg::MAX, true);
+        let look = Look {
+            tree: &tree,
+            space: None,
+            imported: false,
+        };
+        let mut root = look.root();
+        tree.close();
+        if root.state >= VdevState::Degraded {
+            // The devices are there: it is the pool that is damaged, or in use elsewhere.
+            root.state = VdevState::CantOpen;
+            out.facts.corrupt_metadata = a.error.kind != Kind::Busy;
+        }
+        out.tree = Some(root);
+    }
+    let names: Vec<String> = match &ask.props {
+        Select::Nothing => Vec::new(),
+        Select::These(names) => names.clone(),
+        Select::All => POOL.iter().map(|p| p.name.to_string()).collect(),
+    };
+    for name in names {
+        let value = match name.as_str() {
+            "name" => a.name.clone().into(),
+            "guid" => Value::Number(a.guid),
+            "health" => out.health.clone().into(),
+            _ => Value::None,
+        };
+        out.props.push(Prop::new(name, value, Source::None));
+    }
+    out
 }
 
 /// A key of the configuration such as `comment`.
@@ -323,10 +388,11 @@ impl<'a> Getter<'a> {
                 Some(t) => (Value::Text(t), Source::Local),
                 None => ("off".into(), Source::Default),
             },
-            "tname" => text(
-                pool.shared().label_name.is_some().then(|| pool.name()),
-                Source::Local,
-            ),
+            "tname" => {
+                let shared = pool.shared();
+                let temporary = shared.label_name.is_some().then(|| shared.name.clone());
+                text(temporary, Source::Local)
+            }
             "expandsize" => number(
                 pool.tree
                     .tops()

@@ -3,21 +3,21 @@
 use crate::errors::answer;
 use crate::pool_tree::Look;
 use crate::service::Service;
-use crate::{pool_set, values};
+use crate::{cache, pool_set, values};
 use api::{
     ApiError, ImportScan, Importable, Imported, Peer, PoolFacts, PoolImport, Reply, VdevAux,
     VdevState,
 };
 use base::{Error, Kind, Txg};
+use disk::feature;
 use disk::props::{self, When};
-use disk::{feature, NvList};
 use dsl::PropValue;
 use env::Access;
 use env_linux::find;
 use pool::{OpenOptions, Pool};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use vdev::keys::{self, pool as key};
+use vdev::keys::pool as key;
 use vdev::PoolFound;
 
 type Answer<T> = std::result::Result<T, ApiError>;
@@ -68,38 +68,25 @@ fn candidates(service: &Arc<Service>, search: &ImportScan) -> Answer<Vec<PoolFou
 
 /// Devices a cache file names.
 fn cached_paths(file: &str) -> Answer<Vec<String>> {
-    let wrong = |e: Error| sentence(e.kind, format!("cannot read the cache file '{file}': {e}"));
-    let bytes = std::fs::read(file).map_err(|e| wrong(e.into()))?;
-    let list = NvList::unpack(&bytes).map_err(wrong)?;
+    let list = cache::read(Path::new(file))
+        .map_err(|e| sentence(e.kind, format!("cannot read the cache file '{file}': {e}")))?;
     let mut out = Vec::new();
     for (name, _) in list.iter() {
-        if let Some(tree) = list
+        for p in list
             .get_nvlist(name)
-            .and_then(|c| c.get_nvlist(key::VDEV_TREE))
+            .map(cache::device_paths)
+            .unwrap_or_default()
         {
-            leaf_paths(tree, 0, &mut out);
+            if !out.contains(&p) {
+                out.push(p);
+            }
         }
     }
     Ok(out)
 }
 
-fn leaf_paths(vdev: &NvList, depth: usize, out: &mut Vec<String>) {
-    // Deeper nesting than any pool has.
-    if depth > 8 {
-        return;
-    }
-    if let Some(p) = vdev.get_str(keys::PATH) {
-        if !out.iter().any(|o| o == p) {
-            out.push(p.into());
-        }
-    }
-    for c in vdev.get_nvlist_array(keys::CHILDREN).unwrap_or(&[]) {
-        leaf_paths(c, depth + 1, out);
-    }
-}
-
 /// Whether the labels say that another system has it.
-fn is_foreign(service: &Service, f: &PoolFound) -> bool {
+pub fn is_foreign(service: &Service, f: &PoolFound) -> bool {
     f.state != key::STATE_EXPORTED && f.hostid != service.env.host.hostid()
 }
 
@@ -341,7 +328,8 @@ pub fn import(service: &Arc<Service>, peer: Peer, ask: PoolImport) -> Answer<Rep
     let name = ask.new_name.clone().unwrap_or_else(|| found.name.clone());
     cli::names::check_pool(&name, ask.new_name.is_some())
         .map_err(|why| sentence(Kind::Invalid, format!("cannot import '{name}': {why}")))?;
-    if service.find(&name).is_some() {
+    let unopened = |a: &cache::Absent| a.name == name && a.guid != found.guid;
+    if service.find(&name).is_some() || service.absent().iter().any(unopened) {
         return Err(sentence(
             Kind::Exists,
             format!("cannot import '{name}': a pool with that name already exists"),
@@ -393,7 +381,7 @@ pub fn import(service: &Arc<Service>, peer: Peer, ask: PoolImport) -> Answer<Rep
             ask.mount_options.clone(),
         )
         .map_err(answer)?;
-    let mut settle = || -> base::Result<()> {
+    let settle = || -> base::Result<()> {
         if entry.pool.is_readonly() {
             return Ok(());
         }
@@ -402,7 +390,7 @@ pub fn import(service: &Arc<Service>, peer: Peer, ask: PoolImport) -> Answer<Rep
                 .pool
                 .set_extra("comment", Some(c.as_str()).filter(|c| !c.is_empty()));
         }
-        let stored = std::mem::take(&mut *Box::new(wanted.stored.clone()));
+        let stored = wanted.stored.clone();
         entry.pool.task(move |pool, tx| {
             for (name, value) in &stored {
                 pool.store_prop(tx, name, Some(value))?;
@@ -412,6 +400,8 @@ pub fn import(service: &Arc<Service>, peer: Peer, ask: PoolImport) -> Answer<Rep
         entry.pool.log_command(&ask.command, u64::from(peer.uid))
     };
     let settled = settle();
+    let listed = service.forget_absent(entry.pool.guid());
+    service.rewrite_cache(listed);
     service.update_cache(&entry);
     settled.map_err(answer)?;
     let mut failed_mounts = Vec::new();
@@ -495,6 +485,7 @@ fn went_back(service: &Service, f: &PoolFound, pool: &Pool) -> Option<(u64, u64)
 #[cfg(test)]
 mod tests {
     use super::*;
+    use disk::NvList;
 
     fn found(name: &str, guid: u64) -> PoolFound {
         PoolFound {

@@ -123,7 +123,7 @@ pub fn set(
                 new.clone(),
             );
             if old != *new {
-                crate::pools::rewrite_cache(service, old);
+                service.rewrite_cache(old);
             }
             service.update_cache(&entry);
         }

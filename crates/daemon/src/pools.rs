@@ -114,6 +114,18 @@ fn leave(
     destroy: bool,
 ) -> Answer<Reply> {
     let _one_at_a_time = service.changes.lock().unwrap_or_else(|e| e.into_inner());
+    let unopened = service.absent().iter().find(|a| a.name == name).cloned();
+    if let Some(a) = unopened {
+        if destroy {
+            return Err(ApiError::reason(
+                Kind::NoDevice,
+                format!("the pool could not be opened: {}", a.error),
+            ));
+        }
+        let file = service.forget_absent(a.guid);
+        service.rewrite_cache(file);
+        return Ok(Reply::Done);
+    }
     let entry = open(service, name)?;
     if destroy && entry.pool.is_readonly() {
         return Err(ApiError::reason(Kind::ReadOnly, "pool is read-only"));
@@ -137,18 +149,9 @@ fn leave(
     } else {
         entry.pool.export()
     };
-    rewrite_cache(service, file);
+    service.rewrite_cache(file);
     done.map_err(answer)?;
     Ok(Reply::Done)
-}
-
-/// Writes a cache file anew after a pool went away; that it fails is no reason to fail the request.
-pub fn rewrite_cache(service: &Service, file: Option<PathBuf>) {
-    if let Some(file) = file {
-        if let Err(e) = service.write_cache(&file) {
-            crate::log::warn(&format!("cache file {}: {e}", file.display()));
-        }
-    }
 }
 
 /// Unmounts every file system of a pool, children first; what refuses is named.

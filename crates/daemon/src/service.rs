@@ -1,15 +1,16 @@
 //! The state of the daemon: imported pools, their mounts, the cache file, the threads that ask for
 //! groups to be written.
 
+use crate::cache::Absent;
 use crate::mounts::Mounted;
 use crate::values;
 use base::{bail, Error, Kind, Result};
-use disk::NvList;
 use dsl::Dataset;
 use env::Env;
-use pool::{OpenOptions, Pool, Tunables};
+use fuse::Unmount;
+use pool::{Pool, Tunables};
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, RwLock};
 use std::time::Duration;
@@ -80,6 +81,8 @@ pub struct Service {
     pub tunables: Tunables,
     /// Mount options for every dataset of every pool.
     pub mount_options: Vec<String>,
+    /// Pools of the cache file that could not be opened.
+    pub absent: Mutex<Vec<Absent>>,
     pools: Mutex<BTreeMap<String, Arc<Entry>>>,
     /// Creation, import, export and destruction happen one at a time.
     pub changes: Mutex<()>,
@@ -143,6 +146,7 @@ impl Service {
             paths,
             tunables,
             mount_options,
+            absent: Mutex::default(),
             pools: Mutex::default(),
             changes: Mutex::new(()),
         })
@@ -267,96 +271,11 @@ impl Service {
         })
     }
 
-    // ---- cache file ----------------------------------------------------------------------------
-
-    /// Writes the list of pools that belong into `file`.
-    pub fn write_cache(&self, file: &Path) -> Result<()> {
-        let mut list = NvList::new();
-        for e in self.pools() {
-            let here = e
-                .cache_file
-                .lock()
-                .unwrap_or_else(|e| e.into_inner())
-                .clone();
-            if here.as_deref() == Some(file) {
-                let c = e.pool.full_config(0, e.pool.synced_txg(), false);
-                list.set(&e.pool.name(), disk::Value::NvList(c));
-            }
-        }
-        if let Some(dir) = file.parent() {
-            std::fs::create_dir_all(dir)?;
-        }
-        if list.is_empty() {
-            return match std::fs::remove_file(file) {
-                Err(e) if e.kind() != std::io::ErrorKind::NotFound => Err(e.into()),
-                _ => Ok(()),
-            };
-        }
-        // Never half a file: a new one takes the place of the old.
-        let tmp = file.with_extension("tmp");
-        std::fs::write(&tmp, list.pack_xdr())?;
-        std::fs::File::open(&tmp)?.sync_all()?;
-        std::fs::rename(&tmp, file)?;
-        Ok(())
-    }
-
-    /// Rewrites the cache file a pool is recorded in.
-    pub fn update_cache(&self, entry: &Entry) {
-        let file = entry
-            .cache_file
-            .lock()
-            .unwrap_or_else(|e| e.into_inner())
-            .clone();
-        if let Some(f) = file {
-            if let Err(e) = self.write_cache(&f) {
-                crate::log::warn(&format!("cache file {}: {e}", f.display()));
-            }
-        }
-    }
-
-    /// Imports and mounts what the cache file lists. Failures are logged, not fatal.
-    pub fn import_cached(self: &Arc<Self>) {
-        let file = self.paths.cache_file.clone();
-        let bytes = match std::fs::read(&file) {
-            Ok(b) => b,
-            Err(e) if e.kind() == std::io::ErrorKind::NotFound => return,
-            Err(e) => {
-                crate::log::warn(&format!("cache file {}: {e}", file.display()));
-                return;
-            }
-        };
-        let list = match NvList::unpack(&bytes) {
-            Ok(l) => l,
-            Err(e) => {
-                crate::log::warn(&format!("cache file {}: {e}", file.display()));
-                return;
-            }
-        };
-        for (name, _) in list.iter() {
-            let Some(config) = list.get_nvlist(name) else {
-                continue;
-            };
-            let opts = OpenOptions {
-                tunables: self.tunables,
-                ..OpenOptions::default()
-            };
-            let r = Pool::open(self.env.clone(), config, opts).and_then(|pool| {
-                let e = self.adopt(pool, None, Some(file.clone()), Vec::new())?;
-                for (ds, err) in self.mount_pool(&e) {
-                    crate::log::warn(&format!("{ds}: {err}"));
-                }
-                Ok(())
-            });
-            if let Err(e) = r {
-                crate::log::error(&e.to_string());
-            }
-        }
-    }
-
     /// Mounts everything of a pool that is to be mounted, parents first; returns what failed.
     pub fn mount_pool(self: &Arc<Self>, entry: &Arc<Entry>) -> Vec<(String, Error)> {
         let mut failed = Vec::new();
         let mut todo: Vec<(PathBuf, Arc<Dataset>)> = Vec::new();
+        clear_dead_mounts(&entry.pool.name());
         let dsl = &entry.pool.dsl;
         let walk = dsl.root().and_then(|root| {
             dsl.walk(&root, &mut |d| {
@@ -401,4 +320,33 @@ impl Service {
             }
         }
     }
+}
+
+/// Takes away what a daemon that died left mounted of a pool: nobody answers there any more.
+fn clear_dead_mounts(pool: &str) {
+    let all = fuse::mounted("zfs").unwrap_or_default();
+    let ours = |source: &str| {
+        source
+            .strip_prefix(pool)
+            .is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+    };
+    for info in all.iter().rev().filter(|m| ours(&m.source.to_string_lossy())) {
+        if !is_dead(info.path.clone()) {
+            continue;
+        }
+        if let Err(e) = fuse::Mount::found(info).unmount(Unmount::Lazy) {
+            crate::log::warn(&format!("{e}"));
+        }
+    }
+}
+
+/// Whether the kernel says that a mount has no daemon. One that merely does not answer in time is
+/// taken to be alive.
+fn is_dead(path: PathBuf) -> bool {
+    let (send, receive) = std::sync::mpsc::channel();
+    let asked = std::thread::Builder::new().spawn(move || {
+        let dead = matches!(rustix::fs::statfs(&path), Err(rustix::io::Errno::NOTCONN));
+        let _ = send.send(dead);
+    });
+    asked.is_ok() && receive.recv_timeout(Duration::from_secs(2)).unwrap_or(false)
 }

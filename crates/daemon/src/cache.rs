@@ -1,0 +1,203 @@
+//! The cache file: which pools to bring back at the next start, and what became of them.
+
+use crate::pool_import::is_foreign;
+use crate::service::{Entry, Service};
+use base::{bail, Error, Kind, Result};
+use disk::{NvList, Value};
+use env_linux::find;
+use pool::{OpenOptions, Pool};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, MutexGuard};
+use vdev::keys::{self, pool as key};
+
+/// A pool of the cache file that could not be opened. It stays listed there, and is shown with what
+/// its configuration says, until it is imported or exported.
+#[derive(Clone)]
+pub struct Absent {
+    pub name: String,
+    pub guid: u64,
+    pub config: NvList,
+    pub file: PathBuf,
+    /// Why.
+    pub error: Error,
+}
+
+/// Reads a cache file: configurations by name.
+pub fn read(file: &Path) -> Result<NvList> {
+    NvList::unpack(&std::fs::read(file)?)
+}
+
+/// Devices a configuration names.
+pub fn device_paths(config: &NvList) -> Vec<String> {
+    fn walk(vdev: &NvList, depth: usize, out: &mut Vec<String>) {
+        // Deeper nesting than any pool has.
+        if depth > 8 {
+            return;
+        }
+        if let Some(p) = vdev.get_str(keys::PATH) {
+            if !out.iter().any(|o| o == p) {
+                out.push(p.into());
+            }
+        }
+        for c in vdev.get_nvlist_array(keys::CHILDREN).unwrap_or(&[]) {
+            walk(c, depth + 1, out);
+        }
+    }
+    let mut out = Vec::new();
+    if let Some(tree) = config.get_nvlist(key::VDEV_TREE) {
+        walk(tree, 0, &mut out);
+    }
+    out
+}
+
+impl Service {
+    pub fn absent(&self) -> MutexGuard<'_, Vec<Absent>> {
+        self.absent.lock().unwrap_or_else(|e| e.into_inner())
+    }
+
+    /// Forgets a pool that could not be opened; returns the cache file it is listed in.
+    pub fn forget_absent(&self, guid: u64) -> Option<PathBuf> {
+        let mut list = self.absent();
+        let at = list.iter().position(|a| a.guid == guid)?;
+        Some(list.remove(at).file)
+    }
+
+    /// Writes the list of pools that belong into `file`.
+    pub fn write_cache(&self, file: &Path) -> Result<()> {
+        let mut list = NvList::new();
+        for a in self.absent().iter().filter(|a| a.file == file) {
+            list.set(&a.name, Value::NvList(a.config.clone()));
+        }
+        for e in self.pools() {
+            if e.cache_file().as_deref() == Some(file) {
+                let c = e.pool.full_config(0, e.pool.synced_txg(), false);
+                list.set(&e.pool.name(), Value::NvList(c));
+            }
+        }
+        if let Some(dir) = file.parent() {
+            std::fs::create_dir_all(dir)?;
+        }
+        if list.is_empty() {
+            return match std::fs::remove_file(file) {
+                Err(e) if e.kind() != std::io::ErrorKind::NotFound => Err(e.into()),
+                _ => Ok(()),
+            };
+        }
+        // Never half a file: a new one takes the place of the old.
+        let tmp = file.with_extension("tmp");
+        std::fs::write(&tmp, list.pack_xdr())?;
+        std::fs::File::open(&tmp)?.sync_all()?;
+        std::fs::rename(&tmp, file)?;
+        if let Some(dir) = file.parent() {
+            std::fs::File::open(dir)?.sync_all()?;
+        }
+        Ok(())
+    }
+
+    /// Rewrites a cache file; that it fails is logged and no reason to fail what was done.
+    pub fn rewrite_cache(&self, file: Option<PathBuf>) {
+        if let Some(file) = file {
+            if let Err(e) = self.write_cache(&file) {
+                crate::log::warn(&format!("cache file {}: {e}", file.display()));
+            }
+        }
+    }
+
+    /// Rewrites the cache file a pool is recorded in.
+    pub fn update_cache(&self, entry: &Entry) {
+        self.rewrite_cache(entry.cache_file());
+    }
+
+    /// Imports and mounts what the cache file lists. Failures are logged, not fatal.
+    pub fn import_cached(self: &Arc<Self>) {
+        let file = self.paths.cache_file.clone();
+        let list = match read(&file) {
+            Ok(l) => l,
+            Err(e) if e.kind == Kind::NotFound => return,
+            Err(e) => {
+                crate::log::warn(&format!("cache file {}: {e}", file.display()));
+                return;
+            }
+        };
+        let mut gone = false;
+        for (name, _) in list.iter() {
+            let Some(config) = list.get_nvlist(name) else {
+                continue;
+            };
+            let opened = self
+                .open_cached(name, config)
+                .and_then(|pool| self.adopt(pool, None, Some(file.clone()), Vec::new()));
+            match opened {
+                Ok(entry) => {
+                    for (ds, e) in self.mount_pool(&entry) {
+                        crate::log::warn(&format!("{ds}: {e}"));
+                    }
+                }
+                Err(e) if e.kind == Kind::NotFound => {
+                    crate::log::warn(&e.to_string());
+                    gone = true;
+                }
+                Err(error) => {
+                    crate::log::error(&error.to_string());
+                    self.absent().push(Absent {
+                        name: name.to_string(),
+                        guid: config.get_u64(key::POOL_GUID).unwrap_or(0),
+                        config: config.clone(),
+                        file: file.clone(),
+                        error,
+                    });
+                }
+            }
+        }
+        if gone {
+            self.rewrite_cache(Some(file));
+        }
+    }
+
+    /// Opens a pool of the cache file: with what the labels on its devices say now, wherever these
+    /// are.
+    fn open_cached(&self, name: &str, config: &NvList) -> Result<Arc<Pool>> {
+        let guid = config.get_u64(key::POOL_GUID).unwrap_or(0);
+        let mut paths = device_paths(config);
+        let search = |paths: &[String]| {
+            vdev::discover(&self.env, paths)
+                .pools
+                .into_iter()
+                .find(|p| p.guid == guid)
+        };
+        let mut found = search(&paths);
+        if found.as_ref().is_none_or(|f| !f.problems.is_empty()) {
+            // Names of devices change from one start to the next.
+            for p in find::default_candidates() {
+                if !paths.contains(&p) {
+                    paths.push(p);
+                }
+            }
+            found = search(&paths);
+        }
+        let Some(found) = found else {
+            bail!(
+                NoDevice,
+                "cannot import '{name}': none of its devices was found"
+            );
+        };
+        match found.state {
+            key::STATE_EXPORTED | key::STATE_DESTROYED => bail!(
+                NotFound,
+                "cannot import '{name}': it was exported or destroyed meanwhile"
+            ),
+            _ if is_foreign(self, &found) => bail!(
+                Busy,
+                "cannot import '{name}': it was last used by another system; \
+                 use 'zpool import -f' if that no longer uses it"
+            ),
+            _ => {}
+        }
+        let opts = OpenOptions {
+            tunables: self.tunables,
+            // A temporary name ends with the daemon; one in the cache file is the pool's own.
+            ..OpenOptions::default()
+        };
+        Pool::open(self.env.clone(), &found.config, opts)
+    }
+}

@@ -36,11 +36,11 @@ impl LogBlocks for Store {
         bp.sanity(pool.zio.devices.vdevs())?;
         pool.zio
             .devices
-            .read(&bp.dva(0), bp.psize(), bp.physical_birth(), verify)
+            .probe(&bp.dva(0), bp.psize(), bp.physical_birth(), verify)
     }
 
     fn read_data(&self, bp: &BlkPtr) -> Result<Block> {
-        self.pool()?.zio.read(bp)
+        self.pool()?.zio.probe(bp)
     }
 
     fn claim(&self, bp: &BlkPtr, txg: Txg) -> Result<()> {
@@ -108,7 +108,7 @@ impl LogStore for Store {
         object: u64,
         generation: u64,
         offset: u64,
-        _length: u64,
+        length: u64,
         txg: Txg,
     ) -> Result<Indirect> {
         let dn = self.os.hold(object)?;
@@ -118,12 +118,16 @@ impl LogStore for Store {
                 bail!(NotFound, "object {object} is gone or shorter by now");
             }
         }
+        let size = info.block_size as u64;
+        if length == 0 || offset / size != (offset + length - 1) / size {
+            return Ok(Indirect::Copy);
+        }
         // The group is held open: what is placed now is placed in it.
         let tx = self.os.tx(dmu::Need::freeing())?;
         if tx.txg() != txg {
             return Ok(Indirect::Copy);
         }
-        Ok(match dn.write_now(&tx, offset / info.block_size as u64)? {
+        Ok(match dn.write_now(&tx, offset / size)? {
             Some(bp) => Indirect::At(Box::new(bp)),
             None => Indirect::Copy,
         })

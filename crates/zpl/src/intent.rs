@@ -45,9 +45,9 @@ impl ZilLog {
         }
     }
 
-    /// The record as an itx; `None` if there is no record for it.
-    fn itx(&self, rec: &Record) -> Option<Itx> {
-        if let Record::Write {
+    /// The itxs of a write: one, or one for each block where the blocks are logged by pointer.
+    fn write_itxs(&self, rec: &Record) -> Vec<Itx> {
+        let Record::Write {
             object,
             gen,
             offset,
@@ -55,31 +55,48 @@ impl ZilLog {
             sync,
             block,
         } = *rec
-        {
-            let policy = Policy {
-                throughput: self.throughput.load(Ordering::Relaxed),
-                slog: self.slog,
-                commit_now: sync,
-                block_size: block as u64,
+        else {
+            return Vec::new();
+        };
+        let policy = Policy {
+            throughput: self.throughput.load(Ordering::Relaxed),
+            slog: self.slog,
+            commit_now: sync,
+            block_size: block as u64,
+        };
+        // A copy made now would save a look at the file later; the data are in memory either way,
+        // so small writes are fetched when they are needed.
+        let indirect = zil::write_form(&policy, len) == Some(true) && block > 0;
+        let mut out = Vec::new();
+        let (mut at, end) = (offset, offset.saturating_add(len));
+        while at < end {
+            let n = match indirect {
+                true => (end - at).min(block as u64 - at % block as u64),
+                false => end - at,
             };
-            // A copy made now would save a look at the file later; the data are in memory either
-            // way, so small writes are fetched when they are needed.
-            let form = match zil::write_form(&policy, len) {
-                Some(true) => Form::Indirect,
-                _ => Form::NeedCopy,
+            let form = if indirect {
+                Form::Indirect
+            } else {
+                Form::NeedCopy
             };
             let body = zil::Body::Write {
                 generation: gen,
-                offset,
-                length: len,
+                offset: at,
+                length: n,
                 form,
             };
-            return Some(Itx {
+            out.push(Itx {
                 object,
                 ordered: sync,
                 body,
             });
+            at += n;
         }
+        out
+    }
+
+    /// The record as an itx; `None` if there is no record for it.
+    fn itx(&self, rec: &Record) -> Option<Itx> {
         // Names are ordered among each other; changes of one object wait for a commit of it.
         let (object, ordered) = match *rec {
             Record::Truncate { object, .. }
@@ -113,6 +130,12 @@ impl IntentLog for ZilLog {
     fn log(&self, tx: &Tx, rec: Record) {
         if self.zil.is_replaying() {
             self.zil.replayed(tx.txg());
+            return;
+        }
+        if matches!(rec, Record::Write { .. }) {
+            for i in self.write_itxs(&rec) {
+                self.zil.log(tx.txg(), i);
+            }
             return;
         }
         match self.itx(&rec) {

@@ -8,6 +8,7 @@ use disk::{os_type, BlkPtr};
 use dsl::{Dataset, Dir};
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use zap::Zap;
 
 /// Result of a request.
 pub type Answer<T> = std::result::Result<T, ApiError>;
@@ -218,4 +219,18 @@ pub fn subtree(entry: &Entry, from: &Arc<Dir>) -> Result<Vec<Arc<Dataset>>> {
         Ok(())
     })?;
     Ok(out)
+}
+
+/// File systems and volumes that begin with a snapshot.
+pub fn clones(entry: &Entry, snap: &Dataset) -> Result<Vec<Arc<Dir>>> {
+    let object = snap.phys().next_clones_obj;
+    if object == 0 {
+        return Ok(Vec::new());
+    }
+    // What is recorded is the first dataset of the clone, which may be a snapshot of it.
+    let dn = entry.pool.dsl.mos().hold(object)?;
+    Zap::new(&dn)
+        .iter()
+        .map(|e| Ok(entry.pool.dsl.dataset_by_object(e?.value.to_u64()?)?.dir()))
+        .collect()
 }

@@ -10,7 +10,6 @@ use dsl::{Dataset, Dir};
 use pool::Pool;
 use std::collections::HashSet;
 use std::sync::Arc;
-use zap::Zap;
 
 /// One dataset to be destroyed.
 #[derive(Clone)]
@@ -56,10 +55,10 @@ impl Plan<'_> {
         if !self.seen.insert(ds.object()) {
             return Ok(());
         }
-        for clone in clones(self.entry, ds)? {
+        for clone in datasets::clones(self.entry, ds)? {
             let full = clone.full_name();
             if self.dependents || datasets::is_below(&full, self.top) {
-                self.tree(&clone.dir())?;
+                self.tree(&clone)?;
             } else {
                 self.blocked.push(full);
             }
@@ -70,19 +69,6 @@ impl Plan<'_> {
         });
         Ok(())
     }
-}
-
-/// Heads that begin with a snapshot.
-fn clones(entry: &Entry, snap: &Dataset) -> Result<Vec<Arc<Dataset>>> {
-    let object = snap.phys().next_clones_obj;
-    if object == 0 {
-        return Ok(Vec::new());
-    }
-    let dn = entry.pool.dsl.mos().hold(object)?;
-    Zap::new(&dn)
-        .iter()
-        .map(|e| entry.pool.dsl.dataset_by_object(e?.value.to_u64()?))
-        .collect()
 }
 
 /// `zfs destroy`

@@ -17,6 +17,11 @@ use zap::Zap;
 
 /// Properties that `all` leaves out where they have no value.
 const SKIPPED: &[&str] = &[
+    "usedbysnapshots",
+    "usedbydataset",
+    "usedbychildren",
+    "usedbyrefreservation",
+    "written",
     "origin",
     "clones",
     "receive_resume_token",
@@ -65,13 +70,24 @@ impl<'a> View<'a> {
         self.kind
     }
 
-    fn types(&self) -> Types {
-        match self.kind {
+    /// Whether a property is for this kind of dataset; one of snapshots of a volume has to be for
+    /// volumes too, unless it is for snapshots only.
+    fn applies(&self, row: &props::Prop) -> bool {
+        let one = match self.kind {
             DatasetKind::Filesystem => Types::FILESYSTEM,
             DatasetKind::Volume => Types::VOLUME,
-            DatasetKind::Snapshot => Types::SNAPSHOT,
             DatasetKind::Bookmark => Types::BOOKMARK,
-        }
+            DatasetKind::Snapshot => {
+                let of_heads = Types(Types::FILESYSTEM.0 | Types::VOLUME.0);
+                let head = match datasets::objset_type(self.entry, self.ds) {
+                    Ok(disk::os_type::ZVOL) => Types::VOLUME,
+                    _ => Types::FILESYSTEM,
+                };
+                return row.types.contains(Types::SNAPSHOT)
+                    && (row.types.0 & of_heads.0 == 0 || row.types.contains(head));
+            }
+        };
+        row.types.contains(one)
     }
 
     /// Everything visible, then user properties.
@@ -79,7 +95,7 @@ impl<'a> View<'a> {
         let mut out = Vec::new();
         for row in props::DATASET
             .iter()
-            .filter(|p| !p.hidden && p.types.contains(self.types()))
+            .filter(|p| !p.hidden && self.applies(p))
         {
             match self.native(row)? {
                 None if SKIPPED.contains(&row.name) => {}
@@ -110,7 +126,7 @@ impl<'a> View<'a> {
                 .map(|(v, s)| (raw(&v), source(&s)))
         } else {
             match props::dataset(name) {
-                Some(row) if row.types.contains(self.types()) => self.native(row)?,
+                Some(row) if self.applies(row) => self.native(row)?,
                 _ => None,
             }
         };
@@ -141,7 +157,6 @@ impl<'a> View<'a> {
     }
 
     fn native(&self, row: &'static props::Prop) -> Result<Shown> {
-        let number = |n: u64| Ok(Some((Value::Number(n), Source::None)));
         match row.store {
             Store::Computed => self.computed(row),
             Store::MasterNode => {
@@ -158,7 +173,7 @@ impl<'a> View<'a> {
                 Ok(Some((word(row, n), Source::None)))
             }
             Store::Volume => match self.volume()? {
-                Some((size, _)) => number(size),
+                Some((size, _)) => Ok(Some((Value::Number(size), Source::Local))),
                 None => Ok(None),
             },
             Store::BlockSize => Ok(self.volume()?.map(|(_, block)| {
@@ -346,10 +361,10 @@ impl<'a> View<'a> {
                 }
                 None
             }
-            "written" => Some(match self.ds.prev()? {
-                Some(prev) => self.ds.written_since(&prev)?,
-                None => p.referenced_bytes,
-            }),
+            "written" => match self.ds.prev()? {
+                Some(prev) => Some(self.ds.written_since(&prev)?),
+                None => None,
+            },
             "filesystem_count" => return self.count("com.joyent:filesystem_count"),
             "snapshot_count" => return self.count("com.joyent:snapshot_count"),
             "snapshots_changed" => self.extra("com.ixsystems:snapshots_changed")?,
@@ -364,14 +379,8 @@ impl<'a> View<'a> {
     }
 
     fn clones(&self) -> Result<Vec<String>> {
-        let mos = self.entry.pool.dsl.mos();
-        let mut names = Vec::new();
-        if self.phys.next_clones_obj != 0 {
-            for e in Zap::new(&mos.hold(self.phys.next_clones_obj)?).iter() {
-                let head = self.entry.pool.dsl.dataset_by_object(e?.value.to_u64()?)?;
-                names.push(head.full_name());
-            }
-        }
+        let list = datasets::clones(self.entry, self.ds)?;
+        let mut names: Vec<String> = list.iter().map(|dir| dir.full_name()).collect();
         names.sort();
         Ok(names)
     }
@@ -388,7 +397,7 @@ impl<'a> View<'a> {
 
     fn count(&self, key: &str) -> Result<Shown> {
         Ok(Some(match self.extra(key)? {
-            Some(n) => (Value::Number(n), Source::None),
+            Some(n) => (Value::Number(n), Source::Local),
             None => (Value::Number(props::UNLIMITED), Source::Default),
         }))
     }

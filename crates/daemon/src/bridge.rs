@@ -1,12 +1,11 @@
 //! FUSE requests to the POSIX layer: node ids to znodes, types to types, nothing else.
 
+use crate::nodes::Nodes;
 use fuse::{
     ioctl, AttrReply, DirBuf, DirPlusBuf, Entry, Errno, Filesystem, IoctlReply, OpenArgs, Opened,
     ReadBuf, Request, SetAttr, SetTime, Statfs, StatxReply, Time, WriteArgs, XattrNames, FOREVER,
 };
-use std::collections::HashMap;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
 use zpl::{Cred, New, WriteOpts, Zfs, Znode};
 
@@ -24,23 +23,10 @@ const XFLAGS: [(u32, u32); 4] = [
     (0x200, 0x2000_0000), // project inherit
 ];
 
-struct Node {
-    z: Arc<Znode>,
-    lookups: u64,
-}
-
-#[derive(Default)]
-struct Nodes {
-    by_id: HashMap<u64, Node>,
-    /// Object → node id of the znode in use for it.
-    by_object: HashMap<u64, u64>,
-}
-
 /// One mounted file system as FUSE sees it.
 pub struct Bridge {
     zfs: Arc<Zfs>,
-    nodes: Mutex<Nodes>,
-    next: AtomicU64,
+    nodes: Arc<Nodes>,
     /// Names that do not exist may be remembered: not where lookups ignore case.
     negative: Duration,
 }
@@ -107,15 +93,13 @@ fn in_group(pid: u32, gid: u32) -> bool {
 impl Bridge {
     pub fn new(zfs: Arc<Zfs>) -> Result<Bridge> {
         let root = zfs.root()?;
-        let mut nodes = Nodes::default();
-        nodes.by_object.insert(root.object, fuse::ROOT);
-        nodes.by_id.insert(
-            fuse::ROOT,
-            Node {
-                z: root,
-                lookups: 1,
-            },
-        );
+        let nodes = Arc::new(Nodes::new(&root));
+        let weak = Arc::downgrade(&nodes);
+        zfs.set_keeper(Box::new(move |z| {
+            if let Some(n) = weak.upgrade() {
+                n.pin(z);
+            }
+        }));
         let negative = if zfs.case == 0 {
             FOREVER
         } else {
@@ -123,39 +107,13 @@ impl Bridge {
         };
         Ok(Bridge {
             zfs,
-            nodes: Mutex::new(nodes),
-            next: AtomicU64::new(2),
+            nodes,
             negative,
         })
     }
 
     fn node(&self, id: u64) -> Result<Arc<Znode>> {
-        let n = self.nodes.lock().unwrap_or_else(|e| e.into_inner());
-        n.by_id.get(&id).map(|n| n.z.clone()).ok_or(Errno::ESTALE)
-    }
-
-    /// The node id of a znode, with one more lookup.
-    fn enter(&self, z: &Arc<Znode>) -> u64 {
-        let mut n = self.nodes.lock().unwrap_or_else(|e| e.into_inner());
-        if let Some(id) = n.by_object.get(&z.object).copied() {
-            if let Some(node) = n.by_id.get_mut(&id) {
-                if Arc::ptr_eq(&node.z, z) {
-                    node.lookups += 1;
-                    return id;
-                }
-            }
-        }
-        // Never an id twice: the object number may come back, the node id does not.
-        let id = self.next.fetch_add(1, Ordering::Relaxed);
-        n.by_object.insert(z.object, id);
-        n.by_id.insert(
-            id,
-            Node {
-                z: z.clone(),
-                lookups: 1,
-            },
-        );
-        id
+        Ok(self.nodes.get(&self.zfs, id)?)
     }
 
     fn ttl(&self, a: &zpl::Attr) -> Duration {
@@ -170,7 +128,7 @@ impl Bridge {
     fn entry(&self, z: &Arc<Znode>) -> Entry {
         let a = self.zfs.getattr(z);
         Entry {
-            node: self.enter(z),
+            node: self.nodes.enter(z),
             generation: a.generation as u64,
             attr: attr_out(&a),
             entry_ttl: if self.zfs.case == 0 { FOREVER } else { FRESH },
@@ -188,11 +146,7 @@ impl Bridge {
 
     /// Tells how many nodes the kernel knows.
     pub fn known_nodes(&self) -> usize {
-        self.nodes
-            .lock()
-            .unwrap_or_else(|e| e.into_inner())
-            .by_id
-            .len()
+        self.nodes.known()
     }
 }
 
@@ -204,8 +158,7 @@ const O_DSYNC: i32 = 0o10000;
 
 impl Filesystem for Bridge {
     fn destroy(&self) {
-        let all = std::mem::take(&mut *self.nodes.lock().unwrap_or_else(|e| e.into_inner()));
-        drop(all);
+        self.nodes.clear();
         // What was unlinked but open goes now; a failure leaves it on the queue for the next mount.
         let _ = self.zfs.stop();
     }
@@ -220,28 +173,7 @@ impl Filesystem for Bridge {
     }
 
     fn forget(&self, node: u64, nlookup: u64) {
-        if node == fuse::ROOT {
-            return;
-        }
-        let gone = {
-            let mut n = self.nodes.lock().unwrap_or_else(|e| e.into_inner());
-            let Some(e) = n.by_id.get_mut(&node) else {
-                return;
-            };
-            e.lookups = e.lookups.saturating_sub(nlookup);
-            if e.lookups > 0 {
-                return;
-            }
-            let gone = n.by_id.remove(&node);
-            if let Some(g) = &gone {
-                if n.by_object.get(&g.z.object) == Some(&node) {
-                    n.by_object.remove(&g.z.object);
-                }
-            }
-            gone
-        };
-        let unlinked = gone.as_ref().is_some_and(|n| n.z.fixed().links == 0);
-        drop(gone);
+        let unlinked = self.nodes.forget(node, nlookup);
         if unlinked {
             let _ = self.zfs.reap();
         }

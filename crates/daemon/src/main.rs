@@ -2,6 +2,7 @@
 #![forbid(unsafe_code)]
 
 mod bridge;
+mod cache;
 mod compat;
 mod control;
 mod datasets;
@@ -16,6 +17,7 @@ mod ds_values;
 mod errors;
 mod log;
 mod mounts;
+mod nodes;
 mod options;
 mod pool_create;
 mod pool_get;

@@ -221,6 +221,12 @@ impl Zfs {
             z.object,
         )?;
         z.doomed.store(true, Ordering::Release);
+        if let Some(k) = self.keeper.get() {
+            // The znode in use for the object; another one (of a drained queue) has no users.
+            if let Some(z) = self.cache.get(z.object).filter(|z| z.is_doomed()) {
+                k(&z);
+            }
+        }
         Ok(())
     }
 

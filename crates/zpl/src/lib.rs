@@ -46,7 +46,7 @@ pub use replay::ReplayData;
 pub use statfs::{Space, SpaceInfo, Statfs, Usage, Whose, MAGIC};
 pub use xattr::{XATTR_CREATE, XATTR_REPLACE};
 pub use zfs::{
-    max_zpl_version, AclType, LogBias, Mount, Props, SyncMode, XattrMode, Zfs, MASTER_NODE,
+    max_zpl_version, AclType, Keeper, LogBias, Mount, Props, SyncMode, XattrMode, Zfs, MASTER_NODE,
     ZPL_VERSION,
 };
 pub use znode::{Extra, Fixed, Form, Znode};

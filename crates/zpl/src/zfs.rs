@@ -12,7 +12,7 @@ use disk::types::os_type;
 use dmu::{Dnode, Need, Objset, Tx};
 use env::Clock;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, RwLock};
+use std::sync::{Arc, Mutex, OnceLock, RwLock};
 
 /// Object number of the master node.
 pub const MASTER_NODE: u64 = 1;
@@ -149,7 +149,12 @@ pub struct Zfs {
     /// Objects of the quota maps, 0 = none.
     pub(crate) quotas: [AtomicU64; 6],
     pub(crate) default_quotas: AtomicBool,
+    pub(crate) keeper: OnceLock<Keeper>,
 }
+
+/// Told of objects that lose their last link while somebody uses them. Called in a transaction: it
+/// must not wait.
+pub type Keeper = Box<dyn Fn(&Arc<Znode>) + Send + Sync>;
 
 impl Zfs {
     /// Opens the file system in `os`. Nothing is written; call [`Zfs::start`] once the intent log has
@@ -216,6 +221,7 @@ impl Zfs {
             replaying: false.into(),
             quotas: Default::default(),
             default_quotas: false.into(),
+            keeper: OnceLock::new(),
         });
         zfs.reload_quotas()?;
         let dir = zfs.root().map_err(|e| e.context("root directory"))?;
@@ -238,6 +244,13 @@ impl Zfs {
     /// delete queue for the next mount.
     pub fn stop(&self) -> Result<()> {
         self.reap()
+    }
+
+    /// Whom to tell when an object loses its last link. A door whose clients refer to objects by
+    /// more than the references it holds keeps the znode then until they are done with it. The
+    /// first one set stays.
+    pub fn set_keeper(&self, keeper: Keeper) {
+        let _ = self.keeper.set(keeper);
     }
 
     pub fn root(&self) -> Result<Arc<Znode>> {

@@ -272,6 +272,11 @@ impl Znode {
         self.state.read().unwrap().extra.clone()
     }
 
+    /// Without links: on the delete queue, to be freed when its last user is gone.
+    pub fn is_doomed(&self) -> bool {
+        self.doomed.load(Ordering::Acquire)
+    }
+
     /// Whether there can be extended attributes at all.
     pub fn may_have_xattrs(&self) -> bool {
         let e = &self.state.read().unwrap().extra;
@@ -462,12 +467,13 @@ impl Znode {
 
 /// Device number as stored → the kernel's 32-bit form (12 bits major, 20 bits minor, low byte of the
 /// minor first). Linux software stores its own major << 20 | minor; old zfs-fuse (on file systems
-/// without system attributes, `legacy`) stored the 32-bit form itself, which for minors up to 255
-/// cannot be mistaken because the major would be 0; other systems have the major in the high word.
+/// without system attributes, `legacy`) stored the 32-bit form itself; other systems have the major in
+/// the high word. For minors up to 255 the two forms of Linux cannot be mistaken, because read as the
+/// other the major would be 0; for larger ones on legacy file systems the old form is taken.
 pub fn rdev_to_linux(stored: u64, legacy: bool) -> u64 {
     let (major, minor) = if stored >> 32 != 0 {
         (stored >> 32, stored & 0xffff_ffff)
-    } else if legacy && stored >> 20 == 0 {
+    } else if legacy && stored >> 8 & 0xfff != 0 {
         return stored;
     } else {
         (stored >> 20, stored & 0xf_ffff)
@@ -478,9 +484,8 @@ pub fn rdev_to_linux(stored: u64, legacy: bool) -> u64 {
 /// The kernel's 32-bit form → device number as stored; the inverse of [`rdev_to_linux`].
 pub fn rdev_from_linux(dev: u64, legacy: bool) -> u64 {
     let (major, minor) = (dev >> 8 & 0xfff, dev & 0xff | dev >> 12 & 0xfff00);
-    if legacy && dev >> 20 == 0 || major == 0 {
-        // With major 0 the first form could not be told from the second.
-        return if major == 0 { minor } else { dev };
+    if legacy && major != 0 {
+        return dev & 0xffff_ffff;
     }
     major << 20 | minor
 }

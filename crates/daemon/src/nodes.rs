@@ -1,0 +1,305 @@
+//! The nodes the kernel knows.
+//!
+//! The kernel may know millions, so one costs a few words here and no more: its id says which
+//! object of which generation it is. Znodes are kept for those in use lately, up to a limit that
+//! all mounts share, and for objects without links, whose last user the kernel is; for the others
+//! they are loaded again when a request comes.
+
+use base::Kind;
+use std::collections::hash_map::RandomState;
+use std::collections::{HashMap, VecDeque};
+use std::hash::BuildHasher;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard};
+use zpl::{Zfs, Znode};
+
+const SHARDS: usize = 16;
+/// Znodes every shard may keep whatever the other mounts do.
+const LEAST: usize = 4;
+/// Object numbers have 48 bits; above them are bits of the generation.
+const OBJECT_BITS: u32 = 48;
+/// An id from a counter: object and generation did not make a unique one.
+const COUNTED: u64 = 1 << 63;
+
+/// How many znodes are kept for the kernel's nodes, and how many may be. Memory is one for the
+/// whole process, and so are these.
+static KEPT: AtomicUsize = AtomicUsize::new(0);
+static MOST: AtomicUsize = AtomicUsize::new(16 << 10);
+
+/// Sets how many znodes all mounts together keep beyond the pinned ones.
+pub fn set_limit(most: usize) {
+    MOST.store(most, Ordering::Relaxed);
+}
+
+struct Known {
+    generation: u32,
+    /// Saturates; a node that was looked up so often stays until the end of the mount.
+    lookups: u32,
+}
+
+struct Kept {
+    z: Arc<Znode>,
+    /// Used since the hand last came by.
+    used: bool,
+    /// Without links: stays until the kernel forgets it.
+    pinned: bool,
+}
+
+#[derive(Default)]
+struct Shard {
+    known: HashMap<u64, Known>,
+    kept: HashMap<u64, Kept>,
+    /// Kept nodes that are not pinned, in the order the hand visits them; may hold ids that are gone.
+    ring: VecDeque<u64>,
+}
+
+/// Counted ids, and back.
+#[derive(Default)]
+struct Counted {
+    ids: HashMap<(u64, u32), u64>,
+    objects: HashMap<u64, u64>,
+}
+
+/// The nodes of one mount.
+pub struct Nodes {
+    root: u64,
+    shards: [Mutex<Shard>; SHARDS],
+    counted: Mutex<Counted>,
+    next: AtomicU64,
+    hash: RandomState,
+}
+
+fn lock<T>(m: &Mutex<T>) -> MutexGuard<'_, T> {
+    m.lock().unwrap_or_else(|e| e.into_inner())
+}
+
+impl Nodes {
+    /// Knows the root only.
+    pub fn new(root: &Arc<Znode>) -> Nodes {
+        let n = Nodes {
+            root: root.object,
+            shards: Default::default(),
+            counted: Mutex::default(),
+            next: AtomicU64::new(COUNTED),
+            hash: RandomState::new(),
+        };
+        n.enter(root);
+        n
+    }
+
+    fn shard(&self, id: u64) -> &Mutex<Shard> {
+        &self.shards[self.hash.hash_one(id) as usize % SHARDS]
+    }
+
+    /// The id object and generation make. Never that of the root, because object 1 is no file.
+    fn id(&self, object: u64, generation: u32) -> u64 {
+        if object == self.root {
+            return fuse::ROOT;
+        }
+        object | u64::from(generation & 0x7fff) << OBJECT_BITS
+    }
+
+    fn object(&self, id: u64) -> Option<u64> {
+        match id {
+            fuse::ROOT => Some(self.root),
+            _ if id & COUNTED == 0 => Some(id & ((1 << OBJECT_BITS) - 1)),
+            _ => lock(&self.counted).objects.get(&id).copied(),
+        }
+    }
+
+    /// An id nobody has. Object numbers come back after their objects are gone, ids do not while the
+    /// kernel may still have them.
+    fn counted_id(&self, object: u64, generation: u32) -> u64 {
+        let mut c = lock(&self.counted);
+        if let Some(id) = c.ids.get(&(object, generation)) {
+            return *id;
+        }
+        let id = self.next.fetch_add(1, Ordering::Relaxed);
+        c.ids.insert((object, generation), id);
+        c.objects.insert(id, object);
+        id
+    }
+
+    /// The node id of a znode, with one more lookup.
+    pub fn enter(&self, z: &Arc<Znode>) -> u64 {
+        let generation = z.gen as u32;
+        let mut id = self.id(z.object, generation);
+        loop {
+            let mut s = lock(self.shard(id));
+            let k = s.known.entry(id).or_insert(Known {
+                generation,
+                lookups: 0,
+            });
+            if k.generation != generation {
+                drop(s);
+                id = self.counted_id(z.object, generation);
+                continue;
+            }
+            k.lookups = k.lookups.saturating_add(1);
+            let out = self.keep(&mut s, id, z);
+            drop(s);
+            drop(out);
+            return id;
+        }
+    }
+
+    /// Keeps the znode of a known node; returns those that have to go for it.
+    fn keep(&self, s: &mut Shard, id: u64, z: &Arc<Znode>) -> Vec<Arc<Znode>> {
+        let mut out = Vec::new();
+        let pinned = z.is_doomed();
+        match s.kept.get_mut(&id) {
+            Some(k) => {
+                k.used = true;
+                k.pinned |= pinned; // taken back when it is used the next time
+                if !Arc::ptr_eq(&k.z, z) {
+                    out.push(std::mem::replace(&mut k.z, z.clone()));
+                }
+            }
+            None => {
+                let kept = Kept {
+                    z: z.clone(),
+                    used: false,
+                    pinned,
+                };
+                s.kept.insert(id, kept);
+                s.ring.push_back(id);
+                KEPT.fetch_add(1, Ordering::Relaxed);
+            }
+        }
+        while s.ring.len() > LEAST && KEPT.load(Ordering::Relaxed) > MOST.load(Ordering::Relaxed) {
+            let Some(at) = s.ring.pop_front() else { break };
+            match s.kept.get_mut(&at) {
+                None => {}
+                // Not in the ring until it has a link again.
+                Some(k) if k.pinned => {}
+                Some(k) if k.used => {
+                    k.used = false;
+                    s.ring.push_back(at);
+                }
+                Some(_) => {
+                    out.extend(s.kept.remove(&at).map(|k| k.z));
+                    KEPT.fetch_sub(1, Ordering::Relaxed);
+                }
+            }
+        }
+        out
+    }
+
+    /// The znode of a node; `Stale` if the kernel's id does not lead anywhere any more.
+    pub fn get(&self, zfs: &Zfs, id: u64) -> base::Result<Arc<Znode>> {
+        let generation = {
+            let mut s = lock(self.shard(id));
+            let s = &mut *s;
+            if let Some(k) = s.kept.get_mut(&id) {
+                k.used = true;
+                if k.pinned && !k.z.is_doomed() {
+                    k.pinned = false;
+                    s.ring.push_back(id);
+                }
+                return Ok(k.z.clone());
+            }
+            match s.known.get(&id) {
+                Some(k) => k.generation,
+                None => return Err(Kind::Stale.into()),
+            }
+        };
+        let object = self.object(id).ok_or(Kind::Stale)?;
+        let z = zfs.get_generation(object, generation)?;
+        let mut s = lock(self.shard(id));
+        let out = match s.known.contains_key(&id) {
+            true => self.keep(&mut s, id, &z),
+            false => Vec::new(),
+        };
+        drop(s);
+        drop(out);
+        Ok(z)
+    }
+
+    /// An object has lost its last link: if the kernel knows it, it stays until forgotten.
+    pub fn pin(&self, z: &Arc<Znode>) {
+        let generation = z.gen as u32;
+        let mut id = self.id(z.object, generation);
+        loop {
+            let mut s = lock(self.shard(id));
+            match s.known.get(&id) {
+                Some(k) if k.generation == generation => {
+                    let out = self.keep(&mut s, id, z);
+                    drop(s);
+                    drop(out);
+                    return;
+                }
+                Some(_) if id & COUNTED == 0 => {
+                    drop(s);
+                    match lock(&self.counted).ids.get(&(z.object, generation)) {
+                        Some(other) => id = *other,
+                        None => return,
+                    }
+                }
+                _ => return,
+            }
+        }
+    }
+
+    /// The kernel drops lookups of a node. True if its object had no links: it may be freed now.
+    pub fn forget(&self, id: u64, nlookup: u64) -> bool {
+        if id == fuse::ROOT {
+            return false;
+        }
+        let mut s = lock(self.shard(id));
+        let Some(k) = s.known.get_mut(&id) else {
+            return false;
+        };
+        if k.lookups == u32::MAX {
+            return false;
+        }
+        k.lookups = k
+            .lookups
+            .saturating_sub(nlookup.min(u64::from(u32::MAX)) as u32);
+        if k.lookups > 0 {
+            return false;
+        }
+        let generation = k.generation;
+        s.known.remove(&id);
+        // Millions may have been known once.
+        if s.known.capacity() > 1024 && s.known.len() < s.known.capacity() / 8 {
+            let n = s.known.len() * 2;
+            s.known.shrink_to(n);
+        }
+        let gone = s.kept.remove(&id);
+        if gone.is_some() {
+            KEPT.fetch_sub(1, Ordering::Relaxed);
+        }
+        if s.ring.len() > s.kept.len() * 2 + 64 {
+            let Shard { ring, kept, .. } = &mut *s;
+            ring.retain(|id| kept.get(id).is_some_and(|k| !k.pinned));
+        }
+        drop(s);
+        if id & COUNTED != 0 {
+            let mut c = lock(&self.counted);
+            if let Some(object) = c.objects.remove(&id) {
+                c.ids.remove(&(object, generation));
+            }
+        }
+        gone.is_some_and(|k| k.z.is_doomed())
+    }
+
+    /// How many nodes the kernel knows.
+    pub fn known(&self) -> usize {
+        self.shards.iter().map(|s| lock(s).known.len()).sum()
+    }
+
+    /// The mount is gone: nothing is known any more.
+    pub fn clear(&self) {
+        for s in &self.shards {
+            let gone = std::mem::take(&mut *lock(s));
+            KEPT.fetch_sub(gone.kept.len(), Ordering::Relaxed);
+        }
+        *lock(&self.counted) = Counted::default();
+    }
+}
+
+impl Drop for Nodes {
+    fn drop(&mut self) {
+        self.clear();
+    }
+}

@@ -294,3 +294,46 @@ fn legacy_versions() {
     o.version = 5;
     assert_eq!(kind(create_fs(&rig.os, &tx, &o)), Kind::Unsupported);
 }
+
+/// Device numbers in the forms of both Linux implementations.
+#[test]
+fn device_numbers() {
+    use crate::znode::{rdev_from_linux, rdev_to_linux};
+    let form = |major: u64, minor: u64| minor & 0xff | major << 8 | (minor & 0xfff00) << 12;
+    for (major, minor) in [
+        (1, 3),
+        (8, 0),
+        (8, 300),
+        (259, 3),
+        (4000, 70_000),
+        (0, 0),
+        (0, 9),
+    ] {
+        let dev = form(major, minor);
+        for legacy in [false, true] {
+            let stored = rdev_from_linux(dev, legacy);
+            assert_eq!(
+                rdev_to_linux(stored, legacy),
+                dev,
+                "{major}:{minor} {legacy}"
+            );
+        }
+        assert_eq!(rdev_from_linux(dev, false), major << 20 | minor);
+        if major != 0 {
+            // What the old zfs-fuse stores.
+            assert_eq!(rdev_from_linux(dev, true), dev);
+        }
+        // Pools of OpenZFS with legacy file systems.
+        if minor < 256 {
+            assert_eq!(rdev_to_linux(major << 20 | minor, true), dev);
+        }
+        assert_eq!(
+            rdev_to_linux(major << 32 | minor, false),
+            if major == 0 {
+                rdev_to_linux(minor, false)
+            } else {
+                dev
+            }
+        );
+    }
+}

@@ -6,6 +6,7 @@ use std::ffi::OsStr;
 use std::fs::{self, File};
 use std::io::Write as _;
 use std::os::unix::fs::{chown, PermissionsExt};
+use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -313,9 +314,10 @@ impl Rig {
                     panic!("the daemon ended at once, {status}: {}", self.log());
                 }
             }
-            // Only once there is a socket: the command must not start a daemon of its own.
-            let there = self.dir.path().join("run/control.sock").exists();
-            if there && ready.status().is_ok_and(|s| s.success()) {
+            // Only once somebody listens: the command must not start a daemon of its own, and a
+            // daemon that was killed leaves its socket behind.
+            let there = UnixStream::connect(self.dir.path().join("run/control.sock"));
+            if there.is_ok() && ready.status().is_ok_and(|s| s.success()) {
                 return;
             }
             assert!(begin.elapsed() < PATIENCE, "no answer: {}", self.log());

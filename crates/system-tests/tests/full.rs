@@ -42,7 +42,7 @@ fn filled_and_emptied() {
     let Some(mut rig) = Rig::new("full") else {
         return;
     };
-    let image = rig.image("disk", 96 << 20);
+    let image = rig.image("disk", 112 << 20);
     let mnt = rig.mnt();
     rig.start();
     rig.zpool(&["create", "-m", mnt.to_str().unwrap(), "tank", &image]);

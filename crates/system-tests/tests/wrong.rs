@@ -60,7 +60,7 @@ fn complaints() {
             &["create", "-m", mnt, "-O", "nonsense=1", "tank", d],
             "nonsense",
         ),
-        (&["create", "-m", "relative", "tank", d], "relative"),
+        (&["create", "-m", "relative", "tank", d], "absolute"),
         (
             &[
                 "create", "-m", mnt, "tank", d, "mirror", &disks[1], &disks[2],

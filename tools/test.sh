@@ -70,7 +70,7 @@ step tests cargo test --workspace --no-fail-fast -- --show-output
 
 if [ -f "$logs/tests.log" ]; then
     awk '/^test result:/ { ok += $4; bad += $6; left += $8 }
-        END { printf "  tests: %d passed, %d failed, %d left out\n", ok, bad, left }' \
+        END { printf "  tests: %d passed, %d failed, %d skipped\n", ok, bad, left }' \
         "$logs/tests.log" >"$logs/count"
     note "$(cat "$logs/count")"
     skipped=$(grep -aoE '^skipped: .*' "$logs/tests.log" | sort | uniq -c | head -n 20)

@@ -72,6 +72,24 @@ impl Devices for TreeDevices {
             .map(|r| r.data)
     }
 
+    fn probe(
+        &self,
+        dva: &Dva,
+        psize: usize,
+        birth: Txg,
+        verify: &(dyn Fn(&[u8]) -> bool + Sync),
+    ) -> Result<Vec<u8>> {
+        self.tree
+            .probe_block(ReadReq {
+                vdev: dva.vdev(),
+                offset: dva.offset(),
+                psize,
+                birth,
+                verify,
+            })
+            .map(|r| r.data)
+    }
+
     fn read_many(&self, reqs: &[ReadOne]) -> Vec<Result<Vec<u8>>> {
         let reqs: Vec<ReadReq> = reqs
             .iter()

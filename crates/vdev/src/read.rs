@@ -69,6 +69,8 @@ pub struct ReadOutcome {
 enum Mode {
     /// As little as needed.
     Read,
+    /// The same, but nobody is blamed for what is wrong.
+    Probe,
     /// Every copy and all parity is read, compared, and put right where wrong or missing.
     Scrub,
 }
@@ -136,6 +138,14 @@ impl VdevTree {
     /// place does not exist.
     pub fn read(&self, req: ReadReq) -> Result<ReadOutcome> {
         self.run(&[req], Mode::Read)
+            .pop()
+            .unwrap_or(Err(Error::from(Kind::Io)))
+    }
+
+    /// Reads a block that need not be there: whatever is wrong with it is no fault of a device. Copies
+    /// are put right all the same.
+    pub fn probe_block(&self, req: ReadReq) -> Result<ReadOutcome> {
+        self.run(&[req], Mode::Probe)
             .pop()
             .unwrap_or(Err(Error::from(Kind::Io)))
     }
@@ -437,12 +447,12 @@ impl VdevTree {
             Some(_) => self.finish_raidz(req, &mut plan),
         };
         match found {
-            Some((data, false)) if mode == Mode::Read => Ok(ReadOutcome {
+            Some((data, false)) if mode != Mode::Scrub => Ok(ReadOutcome {
                 data: cut(data, req.psize),
                 ..ReadOutcome::default()
             }),
             Some((data, _)) => Ok(self.heal(req, &plan, data, mode)),
-            None => Err(self.blame(req, &plan)),
+            None => Err(self.blame(req, &plan, mode)),
         }
     }
 
@@ -563,7 +573,7 @@ impl VdevTree {
                     if !blame && !refresh {
                         continue;
                     }
-                    if blame && fault == Some(Fault::Checksum) {
+                    if blame && fault == Some(Fault::Checksum) && mode != Mode::Probe {
                         cand.owner.stats.checksum_errors.fetch_add(1, Relaxed);
                     }
                     let mut repaired = false;
@@ -596,14 +606,14 @@ impl VdevTree {
     }
 
     /// Nothing helped: counts and names the failure.
-    fn blame(&self, req: &ReadReq, plan: &Plan) -> Error {
+    fn blame(&self, req: &ReadReq, plan: &Plan, mode: Mode) -> Error {
         let cands = || plan.stripes.iter().flatten().flat_map(|c| &c.cands);
         let any_data = cands().any(|c| matches!(c.got, Got::Data(_)));
         let enough = match &plan.map {
             None => any_data,
             Some(m) => plan.stripes.iter().all(|cols| lacking(cols) <= m.nparity),
         };
-        if enough {
+        if enough && mode != Mode::Probe {
             if plan.map.is_some() {
                 plan.top.stats.checksum_errors.fetch_add(1, Relaxed);
             } else {
@@ -695,7 +705,7 @@ fn first_places(plan: &Plan, mode: Mode, want: &mut dyn FnMut(usize, usize, usiz
                         want(s, c, k);
                     }
                 }
-                Mode::Read => {
+                Mode::Read | Mode::Probe => {
                     // Parity only where a data column is missing. Whatever a plain vdev has is
                     // better than nothing.
                     let needed = if c >= nparity { !col.blank } else { !whole };

@@ -10,9 +10,45 @@ use std::sync::{Arc, Mutex};
 
 const CHUNK: u64 = 64 << 10;
 
+/// What reached one of several disks.
+#[derive(Clone, Debug)]
+pub enum Event {
+    Write {
+        disk: usize,
+        offset: u64,
+        data: base::Block,
+    },
+    Flush {
+        disk: usize,
+    },
+}
+
+/// Everything that reached a set of disks, in order; for pulling the plug afterwards.
+#[derive(Default)]
+pub struct Journal(Mutex<Vec<Event>>);
+
+impl Journal {
+    pub fn len(&self) -> usize {
+        lock(&self.0).len()
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// What happened so far; the journal begins anew.
+    pub fn take(&self) -> Vec<Event> {
+        std::mem::take(&mut lock(&self.0))
+    }
+}
+
 /// A sparse disk in memory.
 pub struct MemDisk {
-    chunks: Mutex<BTreeMap<u64, Vec<u8>>>,
+    chunks: Mutex<BTreeMap<u64, Arc<Vec<u8>>>>,
+    /// Where writes and flushes are noted, and under which number.
+    journal: Mutex<Option<(Arc<Journal>, usize)>>,
+    /// Writes and flushes that still work; all later ones fail. Negative: no limit.
+    pub left: AtomicI64,
     size: AtomicU64,
     /// Logical and physical sector size.
     pub logical_sector: AtomicU32,
@@ -37,6 +73,8 @@ impl MemDisk {
     pub fn new(size: u64) -> Arc<MemDisk> {
         Arc::new(MemDisk {
             chunks: Mutex::new(BTreeMap::new()),
+            journal: Mutex::new(None),
+            left: AtomicI64::new(-1),
             size: AtomicU64::new(size),
             logical_sector: AtomicU32::new(512),
             physical_sector: AtomicU32::new(512),
@@ -50,6 +88,44 @@ impl MemDisk {
             writes: AtomicU64::new(0),
             open_exclusive: AtomicU64::new(0),
         })
+    }
+
+    /// A disk of the same size and content, without faults; shares memory until one of them changes.
+    pub fn fork(&self) -> Arc<MemDisk> {
+        let new = MemDisk::new(self.size.load(Relaxed));
+        *lock(&new.chunks) = lock(&self.chunks).clone();
+        new.logical_sector
+            .store(self.logical_sector.load(Relaxed), Relaxed);
+        new.physical_sector
+            .store(self.physical_sector.load(Relaxed), Relaxed);
+        new
+    }
+
+    /// From now on every write and flush that works is noted as one of disk `number`.
+    pub fn record(&self, journal: &Arc<Journal>, number: usize) {
+        *lock(&self.journal) = Some((journal.clone(), number));
+    }
+
+    fn note(&self, event: impl FnOnce(usize) -> Event) {
+        if let Some((journal, number)) = &*lock(&self.journal) {
+            lock(&journal.0).push(event(*number));
+        }
+    }
+
+    /// Whether the disk is worn out ([`MemDisk::left`]).
+    fn worn_out(&self) -> bool {
+        let one_less = |n: i64| if n > 0 { Some(n - 1) } else { None };
+        match self.left.load(Relaxed) {
+            n if n < 0 => false,
+            _ => self.left.fetch_update(Relaxed, Relaxed, one_less).is_err(),
+        }
+    }
+
+    /// All that was written, without the holes: `(offset, bytes)`.
+    pub fn for_each_chunk(&self, f: &mut dyn FnMut(u64, &[u8])) {
+        for (i, c) in lock(&self.chunks).iter() {
+            f(i * CHUNK, c);
+        }
     }
 
     pub fn resize(&self, size: u64) {
@@ -93,8 +169,8 @@ impl MemDisk {
             let n = (buf.len() - done).min(CHUNK as usize - skip);
             let chunk = chunks
                 .entry(index)
-                .or_insert_with(|| vec![0; CHUNK as usize]);
-            chunk[skip..skip + n].copy_from_slice(&buf[done..done + n]);
+                .or_insert_with(|| Arc::new(vec![0; CHUNK as usize]));
+            Arc::make_mut(chunk)[skip..skip + n].copy_from_slice(&buf[done..done + n]);
             done += n;
         }
     }
@@ -102,7 +178,7 @@ impl MemDisk {
     /// Inverts every byte that was ever written from `offset` (rounded down to 64 KiB) on.
     pub fn corrupt_written(&self, offset: u64) {
         for c in lock(&self.chunks).range_mut(offset / CHUNK..) {
-            c.1.iter_mut().for_each(|x| *x = !*x);
+            Arc::make_mut(c.1).iter_mut().for_each(|x| *x = !*x);
         }
     }
 
@@ -144,19 +220,25 @@ impl Disk for MemDisk {
     fn write(&self, offset: u64, buf: &[u8]) -> Result<()> {
         self.writes.fetch_add(1, Relaxed);
         self.check(offset, buf.len())?;
-        if self.fail_writes.load(Relaxed) {
+        if self.fail_writes.load(Relaxed) || self.worn_out() {
             return Err(injected());
         }
         lock(&self.bad_ranges).remove(offset, offset + buf.len() as u64);
         self.poke(offset, buf);
+        self.note(|disk| Event::Write {
+            disk,
+            offset,
+            data: Arc::new(buf.to_vec()),
+        });
         Ok(())
     }
 
     fn flush(&self) -> Result<()> {
         self.flushes.fetch_add(1, Relaxed);
-        if self.fail_flush.load(Relaxed) {
+        if self.fail_flush.load(Relaxed) || self.worn_out() {
             return Err(injected());
         }
+        self.note(|disk| Event::Flush { disk });
         Ok(())
     }
 

@@ -518,7 +518,7 @@ impl LogBlocks for Log<'_> {
     fn read_block(&self, bp: &BlkPtr, verify: &(dyn Fn(&[u8]) -> bool + Sync)) -> Result<Vec<u8>> {
         let devices = &self.0.zio.devices;
         bp.sanity(devices.vdevs())?;
-        devices.read(&bp.dva(0), bp.psize(), bp.physical_birth(), verify)
+        devices.probe(&bp.dva(0), bp.psize(), bp.physical_birth(), verify)
     }
 
     fn read_data(&self, bp: &BlkPtr) -> Result<Block> {

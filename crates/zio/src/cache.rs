@@ -1,20 +1,21 @@
 //! Cache of verified, decompressed blocks by address and birth, inside one byte budget.
 //!
-//! A block on disk never changes under the same (address, birth), so entries need no invalidation;
-//! a rewrite in place within one txg replaces the entry.
+//! A block on disk never changes under the same (address, birth, checksum), so entries need no
+//! invalidation. The checksum tells apart what the passes of one group wrote to the same place: a
+//! reader that comes late must not leave the older content behind under the newer pointer.
 
 use base::{Block, Txg};
 use disk::BlkPtr;
 use quick_cache::{sync::Cache as Inner, Weighter};
 
-/// Identity of a block: vdev, offset, birth.
+/// Identity of a block: vdev, offset, birth, first word of the checksum.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
-pub struct Key(u64, u64, Txg);
+pub struct Key(u64, u64, Txg, u64);
 
 impl Key {
     pub fn of(bp: &BlkPtr) -> Key {
         let d = bp.dva(0);
-        Key(d.vdev(), d.offset(), bp.physical_birth())
+        Key(d.vdev(), d.offset(), bp.physical_birth(), bp.checksum()[0])
     }
 }
 

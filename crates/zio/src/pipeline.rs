@@ -119,6 +119,15 @@ impl Zio {
     /// The decompressed, verified, little-endian content of the block; zeros for a hole of known
     /// size.
     pub fn read(&self, bp: &BlkPtr) -> Result<Block> {
+        self.read_block(bp, false)
+    }
+
+    /// The same for a block that need not be there any more: no device is blamed.
+    pub fn probe(&self, bp: &BlkPtr) -> Result<Block> {
+        self.read_block(bp, true)
+    }
+
+    fn read_block(&self, bp: &BlkPtr, probe: bool) -> Result<Block> {
         if bp.is_hole() {
             return Ok(Arc::new(vec![0; bp.lsize()]));
         }
@@ -134,7 +143,7 @@ impl Zio {
         {
             bail!(Access, "encrypted block without a key: {bp:?}");
         }
-        let raw = self.read_raw(bp, 0)?;
+        let raw = self.read_copies(bp, 0, probe)?;
         let b = self.decode(bp, raw)?;
         self.cache.insert(bp, b.clone());
         Ok(b)
@@ -171,10 +180,15 @@ impl Zio {
 
     /// The PSIZE bytes of the block, verified, from whichever copy is good.
     pub fn read_raw(&self, bp: &BlkPtr, depth: u32) -> Result<Vec<u8>> {
+        self.read_copies(bp, depth, false)
+    }
+
+    fn read_copies(&self, bp: &BlkPtr, depth: u32, probe: bool) -> Result<Vec<u8>> {
         let mut last = Error::damaged(format!("no address in {bp:?}"));
         let verify = self.verifier(bp);
         if let Some(b) = self.pending_block(&bp.dva(0)) {
-            if !bp.is_gang() && b.len() == bp.psize() {
+            // A later pass of the same group may have put something else in this place.
+            if !bp.is_gang() && b.len() == bp.psize() && verify(&b) {
                 return Ok(b.to_vec());
             }
         }
@@ -187,6 +201,9 @@ impl Zio {
                         Err(Error::new(Kind::Checksum, format!("gang block {bp:?}")))
                     }
                 })
+            } else if probe {
+                self.devices
+                    .probe(dva, bp.psize(), bp.physical_birth(), &verify)
             } else {
                 self.devices
                     .read(dva, bp.psize(), bp.physical_birth(), &verify)
@@ -195,6 +212,9 @@ impl Zio {
                 Ok(b) => return Ok(b),
                 Err(e) => last = e,
             }
+        }
+        if probe {
+            return Err(last);
         }
         self.unrecoverable.fetch_add(1, Ordering::Relaxed);
         Err(last.context(format!("block {bp:?}")))

@@ -1,0 +1,325 @@
+//! Pools on recorded disks in memory, and the images that are left when the plug is pulled.
+
+use base::{Kind, Result};
+use disk::feature;
+use disk::NvList;
+use dsl::Dataset;
+use pool::{CreateSpec, OpenOptions, OpenSet, Pool, Tunables};
+use std::sync::Arc;
+use vdev::testing::{mem_env, Event, Journal, MemDisk, MemDisks, SeededRng};
+use vdev::{DevSpec, GroupKind, TopSpec};
+use zpl::{create_fs, FsOptions, Mount, Props, SpaceInfo, Zfs, ZilLog};
+
+pub const MIB: u64 = 1 << 20;
+
+/// What kind of pool.
+#[derive(Clone, Copy, Debug)]
+pub struct Layout {
+    pub kind: GroupKind,
+    pub disks: usize,
+    pub version: u64,
+    pub ashift: u32,
+    pub log_spacemap: bool,
+    /// A separate log device comes with it.
+    pub slog: bool,
+    /// Bytes of each disk.
+    pub size: u64,
+    /// Small records, so that one write is many blocks.
+    pub recordsize: usize,
+}
+
+impl Layout {
+    pub fn new(kind: GroupKind, disks: usize) -> Layout {
+        Layout {
+            kind,
+            disks,
+            version: 5000,
+            ashift: 9,
+            log_spacemap: true,
+            slog: false,
+            size: 96 * MIB,
+            recordsize: 128 << 10,
+        }
+    }
+
+    pub fn devices(&self) -> usize {
+        self.disks + usize::from(self.slog)
+    }
+}
+
+/// A machine with the disks `d0`, `d1`, ….
+pub fn machine(disks: &[Arc<MemDisk>], seed: u64) -> (env::Env, Arc<MemDisks>) {
+    let (env, all) = mem_env(seed);
+    for (i, d) in disks.iter().enumerate() {
+        all.put(&format!("d{i}"), d.clone());
+    }
+    (env, all)
+}
+
+pub fn tunables() -> Tunables {
+    Tunables {
+        // Small, so that things are read from the disks again.
+        cache_bytes: 3 << 20,
+        dirty_max: 16 << 20,
+    }
+}
+
+/// A new pool; the disks and the pool.
+pub fn create(l: &Layout, seed: u64) -> (Vec<Arc<MemDisk>>, Arc<Pool>) {
+    let disks: Vec<_> = (0..l.devices()).map(|_| MemDisk::new(l.size)).collect();
+    let (env, _) = machine(&disks, seed);
+    let dev = |i: usize| DevSpec::file(format!("d{i}"));
+    let mut top = TopSpec::new(l.kind, (0..l.disks).map(dev).collect());
+    top.ashift = Some(l.ashift);
+    let mut tops = vec![top];
+    if l.slog {
+        let mut log = TopSpec::new(GroupKind::Single, vec![dev(l.disks)]);
+        log.ashift = Some(l.ashift);
+        log.is_log = true;
+        tops.push(log);
+    }
+    let version = l.version;
+    let features = match version {
+        5000 => feature::FEATURES
+            .iter()
+            .filter(|f| f.supported && f.default_on)
+            .filter(|f| l.log_spacemap || f.name != "log_spacemap")
+            .collect(),
+        _ => Vec::new(),
+    };
+    let spec = CreateSpec {
+        name: "tank".into(),
+        tops,
+        version,
+        features,
+        extra: vec![],
+        command: "zpool create tank".into(),
+        tunables: tunables(),
+    };
+    let pool = Pool::create(env, spec, &|_, os, tx| {
+        let now = zpl::Time {
+            sec: 1_700_000_000,
+            nsec: 5,
+        };
+        create_fs(os, tx, &FsOptions::new(version, now))
+    })
+    .unwrap();
+    (disks, pool)
+}
+
+/// Opens the pool that is on the disks.
+pub fn open(disks: &[Arc<MemDisk>], config: &NvList, seed: u64) -> Result<Arc<Pool>> {
+    let (env, _) = machine(disks, seed);
+    let opts = OpenOptions {
+        tunables: tunables(),
+        ..OpenOptions::default()
+    };
+    Pool::open(env, config, opts)
+}
+
+struct Figures(Arc<Dataset>, Arc<OpenSet>);
+
+impl SpaceInfo for Figures {
+    fn space(&self) -> zpl::Space {
+        zpl::Space {
+            referenced: self.0.phys().referenced_bytes,
+            available: self.0.available().bytes,
+            objects: self.1.os.object_count(),
+            objects_free: 1 << 40,
+        }
+    }
+}
+
+/// The root file system in use.
+pub struct Fs {
+    pub pool: Arc<Pool>,
+    pub zfs: Arc<Zfs>,
+    pub set: Arc<OpenSet>,
+}
+
+/// Mounts, i.e. replays the intent log and cleans up.
+pub fn mount(pool: &Arc<Pool>, recordsize: usize) -> Result<Fs> {
+    let ds = pool.dsl.root_dataset()?;
+    let set = pool.open_dataset(&ds)?;
+    let zil = set.zil().expect("writable").clone();
+    let slog = pool.tree.tops().iter().any(|t| t.is_log());
+    let zfs = Zfs::open(
+        &set.os,
+        Mount {
+            clock: pool.env.clock.clone(),
+            props: Props {
+                recordsize,
+                ..Props::default()
+            },
+            space: Arc::new(Figures(ds, set.clone())),
+            log: Arc::new(ZilLog::new(zil.clone(), &set.os, slog)),
+            pool_version: pool.version(),
+        },
+    )?;
+    zfs.replay_log(&zil)?;
+    zfs.start()?;
+    Ok(Fs {
+        pool: pool.clone(),
+        zfs,
+        set,
+    })
+}
+
+impl Fs {
+    /// Unmounts as the daemon does.
+    pub fn unmount(self) -> Result<()> {
+        self.zfs.stop()?;
+        if let Some(zil) = self.set.zil() {
+            self.pool.sync()?;
+            zil.destroy()?;
+            self.pool.sync()?;
+        }
+        let object = self.set.ds.object();
+        drop(self.zfs);
+        drop(self.set);
+        self.pool.close_dataset(object);
+        Ok(())
+    }
+}
+
+/// Walks every block, all copies verified, and compares with the space maps.
+pub fn check(pool: &Pool) -> std::result::Result<(), String> {
+    let mut out = Vec::new();
+    let status = crate::blocks::walk(pool, 0, 2, true, &mut out).map_err(|e| e.to_string())?;
+    if status != 0 {
+        return Err(String::from_utf8_lossy(&out).into_owned());
+    }
+    let errors: u64 = pool
+        .tree
+        .leaves()
+        .iter()
+        .map(|l| {
+            use std::sync::atomic::Ordering::Relaxed;
+            l.stats.checksum_errors.load(Relaxed)
+                + l.stats.read_errors.load(Relaxed)
+                + l.stats.write_errors.load(Relaxed)
+        })
+        .sum();
+    if errors != 0 {
+        return Err(format!("{errors} device errors counted"));
+    }
+    match pool.space.load_errors().into_iter().next() {
+        None => Ok(()),
+        Some((v, m, e)) => Err(format!("metaslab {m} of vdev {v}: {e}")),
+    }
+}
+
+/// How unflushed writes fare when the power goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fate {
+    Lost,
+    Kept,
+    /// Each write is there or is not.
+    Some,
+    /// Each sector of each write is there or is not.
+    Torn,
+    /// Disks differ: all or nothing on each.
+    Apart,
+}
+
+pub const FATES: [Fate; 5] = [Fate::Lost, Fate::Kept, Fate::Some, Fate::Torn, Fate::Apart];
+
+/// Walks through a journal and makes images of any moment of it.
+pub struct Cutter {
+    durable: Vec<Arc<MemDisk>>,
+    unflushed: Vec<Vec<(u64, base::Block)>>,
+    events: std::vec::IntoIter<Event>,
+    pub at: usize,
+}
+
+impl Cutter {
+    /// `base`: the disks at the beginning of the journal.
+    pub fn new(base: &[Arc<MemDisk>], events: Vec<Event>) -> Cutter {
+        Cutter {
+            durable: base.iter().map(|d| d.fork()).collect(),
+            unflushed: vec![Vec::new(); base.len()],
+            events: events.into_iter(),
+            at: 0,
+        }
+    }
+
+    /// Goes to the moment after the first `to` events.
+    pub fn forward(&mut self, to: usize) {
+        while self.at < to {
+            match self.events.next() {
+                Some(Event::Write { disk, offset, data }) => {
+                    self.unflushed[disk].push((offset, data));
+                }
+                Some(Event::Flush { disk }) => {
+                    for (offset, data) in self.unflushed[disk].drain(..) {
+                        self.durable[disk].poke(offset, &data);
+                    }
+                }
+                None => panic!("past the end of the journal"),
+            }
+            self.at += 1;
+        }
+    }
+
+    /// The disks as the next start finds them.
+    pub fn image(&self, fate: Fate, rng: &SeededRng) -> Vec<Arc<MemDisk>> {
+        let mut out = Vec::new();
+        for (disk, unflushed) in self.durable.iter().zip(&self.unflushed) {
+            let disk = disk.fork();
+            let luck = 1 + rng.below(8);
+            let all = rng.below(2) == 0;
+            for (offset, data) in unflushed {
+                let whole = match fate {
+                    Fate::Lost => continue,
+                    Fate::Kept => true,
+                    Fate::Some => rng.below(9) < luck,
+                    Fate::Apart => all,
+                    Fate::Torn => rng.below(3) == 0,
+                };
+                if whole {
+                    disk.poke(*offset, data);
+                } else if fate == Fate::Torn {
+                    for (n, sector) in data.chunks(512).enumerate() {
+                        if rng.below(9) < luck {
+                            disk.poke(offset + n as u64 * 512, sector);
+                        }
+                    }
+                }
+            }
+            out.push(disk);
+        }
+        out
+    }
+}
+
+/// Writes images into files for other implementations to look at.
+pub fn dump(disks: &[Arc<MemDisk>], dir: &std::path::Path) -> std::io::Result<()> {
+    use env::Disk;
+    use std::os::unix::fs::FileExt;
+    for (i, d) in disks.iter().enumerate() {
+        let f = std::fs::File::create(dir.join(format!("d{i}.img")))?;
+        f.set_len(d.geometry().size)?;
+        let mut result = Ok(());
+        d.for_each_chunk(&mut |at, bytes| {
+            if result.is_ok() {
+                result = f.write_all_at(bytes, at);
+            }
+        });
+        result?;
+    }
+    Ok(())
+}
+
+/// Whether an operation failed for want of space, which changes nothing.
+pub fn is_full(e: &base::Error) -> bool {
+    matches!(e.kind, Kind::NoSpace | Kind::Quota)
+}
+
+pub fn start_journal(disks: &[Arc<MemDisk>]) -> (Arc<Journal>, Vec<Arc<MemDisk>>) {
+    let journal = Arc::new(Journal::default());
+    let base = disks.iter().map(|d| d.fork()).collect();
+    for (i, d) in disks.iter().enumerate() {
+        d.record(&journal, i);
+    }
+    (journal, base)
+}

@@ -1,5 +1,6 @@
 //! One object: its open view (fields, dirty blocks) over its synced view.
 
+use crate::content::Content;
 use crate::objset::Objset;
 use crate::tree::Synced;
 use crate::tx::{Dmu, Tx};
@@ -7,6 +8,12 @@ use base::{bail, Block, Error, Kind, RangeSet, Result, Txg};
 use disk::{BlkPtr, DnodePhys, ObjType};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, RwLock, RwLockReadGuard, RwLockWriteGuard, Weak};
+
+/// Memory that a dirty object takes from the change to the end of its group: open and synced view,
+/// what the sync takes over, the new dnode, its share of the blocks above; bytes.
+const OBJECT_COST: u64 = 4096;
+/// The same for a dirty block beside its content.
+const BLOCK_COST: usize = 512;
 
 /// What callers may know of an object.
 #[derive(Clone, Copy, Debug)]
@@ -41,22 +48,20 @@ pub(crate) struct Fields {
 
 /// A dirty block.
 pub(crate) struct Buf {
-    pub data: Block,
-    /// Byte ranges that hold real data; `None` = all. The rest is fetched when somebody reads the
-    /// block or the group is written.
-    pub valid: Option<RangeSet>,
+    /// Everything since the block was last on disk. What is missing is fetched when somebody reads
+    /// the block or the group is written.
+    pub data: Content,
     /// Newest group it is dirty in.
     pub txg: Txg,
-    /// Written to its final place in group `txg` already, as it is now.
-    pub placed: Option<BlkPtr>,
+    /// Written to its final place in group `txg` already, as it is now (whole).
+    pub placed: Option<Box<BlkPtr>>,
 }
 
 /// A dirty block taken over by a sync.
 pub(crate) struct TakenBlock {
     pub blkid: u64,
-    pub data: Block,
-    pub valid: Option<RangeSet>,
-    pub placed: Option<BlkPtr>,
+    pub data: Content,
+    pub placed: Option<Box<BlkPtr>>,
 }
 
 /// Changes of one group.
@@ -220,7 +225,7 @@ impl Dnode {
             let me = self.me.upgrade().ok_or_else(|| Error::from(Kind::Stale))?;
             self.objset()?.add_dirty(tx.txg(), me);
             // The dnode itself and its share of the trees above.
-            self.dmu.add_dirty(tx.txg(), 1024);
+            self.dmu.add_dirty(tx.txg(), OBJECT_COST);
         }
         Ok(())
     }
@@ -332,18 +337,18 @@ impl Dnode {
     /// One whole block; zeros if there is none.
     pub fn block(&self, blkid: u64) -> Result<Block> {
         loop {
-            let (s, gen, partial, size) = {
+            let (s, gen, parts, size) = {
                 let i = self.read_lock();
-                let mut partial = false;
-                match i.bufs.get(&blkid) {
-                    Some(b) if b.valid.is_none() => return Ok(b.data.clone()),
-                    Some(_) => partial = true,
+                let size = i.f.block_size;
+                let parts = match i.bufs.get(&blkid) {
+                    Some(b) if !b.data.needs_base() => return Ok(b.data.over(&[], size)),
+                    Some(b) => Some(b.data.clone()),
                     None if i.is_known_hole(blkid) => {
-                        return Ok(Arc::new(vec![0; i.f.block_size]));
+                        return Ok(Arc::new(vec![0; size]));
                     }
-                    None => {}
-                }
-                (i.s.clone(), i.gen, partial, i.f.block_size)
+                    None => None,
+                };
+                (i.s.clone(), i.gen, parts, size)
             };
             let base = match s.read(&self.dmu.zio, blkid) {
                 Ok(b) if b.len() == size => b,
@@ -356,20 +361,41 @@ impl Dnode {
                 Err(e) if self.read_lock().gen == gen => return Err(e),
                 Err(_) => continue,
             };
-            if !partial {
-                if self.read_lock().gen == gen {
-                    return Ok(base);
-                }
-                continue;
+            if self.read_lock().gen == gen {
+                return Ok(match parts {
+                    Some(p) => p.over(&base, size),
+                    None => base,
+                });
             }
+        }
+    }
+
+    /// Makes a dirty block of which only parts are in memory whole.
+    pub(crate) fn complete(&self, blkid: u64) -> Result<()> {
+        loop {
+            let (s, gen) = {
+                let i = self.read_lock();
+                match i.bufs.get(&blkid) {
+                    Some(b) if b.data.needs_base() => (i.s.clone(), i.gen),
+                    _ => return Ok(()),
+                }
+            };
+            let base = match s.read(&self.dmu.zio, blkid) {
+                Ok(b) => b,
+                Err(e) if self.read_lock().gen == gen => return Err(e),
+                Err(_) => continue,
+            };
             let mut i = self.write_lock();
             if i.gen != gen {
                 continue;
             }
+            let size = i.f.block_size;
             if let Some(b) = i.bufs.get_mut(&blkid) {
-                b.fill(&base);
-                return Ok(b.data.clone());
+                self.dmu
+                    .add_dirty(b.txg, (size - b.data.held().min(size)) as u64);
+                b.data = Content::Whole(b.data.over(&base, size));
             }
+            return Ok(());
         }
     }
 
@@ -385,7 +411,7 @@ impl Dnode {
             let mut out = Vec::with_capacity((last - first + 1) as usize);
             for blk in first..=last {
                 out.push(match i.bufs.get(&blk) {
-                    Some(b) if b.valid.is_none() => Some(b.data.clone()),
+                    Some(b) if !b.data.needs_base() => Some(b.data.over(&[], i.f.block_size)),
                     Some(_) => return Ok(None),
                     None if i.is_known_hole(blk) => Some(zero.clone()),
                     None => None,
@@ -473,31 +499,18 @@ impl Dnode {
             let (blkid, within) = (at / size as u64, (at % size as u64) as usize);
             let n = (size - within).min(data.len() - done);
             let src = &data[done..done + n];
+            let before = i.bufs.get(&blkid).map_or(0, |b| b.data.held());
             self.unplace(&mut i, blkid)?;
             if n == size {
-                i.put(blkid, Arc::new(src.to_vec()), None, tx.txg());
+                i.put(blkid, Content::Whole(Arc::new(src.to_vec())), tx.txg());
             } else if let Some(b) = i.bufs.get_mut(&blkid) {
-                Arc::make_mut(&mut b.data)[within..within + n].copy_from_slice(src);
-                if let Some(v) = &mut b.valid {
-                    v.insert(within as u64, (within + n) as u64);
-                    if v.total() == size as u64 {
-                        b.valid = None;
-                    }
-                }
+                b.data.write(size, within, src);
                 b.txg = tx.txg();
             } else {
-                let mut v = vec![0; size];
-                v[within..within + n].copy_from_slice(src);
-                let valid = if i.is_known_hole(blkid) {
-                    None
-                } else {
-                    let mut r = RangeSet::new();
-                    r.insert(within as u64, (within + n) as u64);
-                    Some(r)
-                };
-                i.put(blkid, Arc::new(v), valid, tx.txg());
+                let c = Content::partial(size, within, src, i.is_known_hole(blkid));
+                i.put(blkid, c, tx.txg());
             }
-            self.mark(&mut i, tx, blkid);
+            self.mark(&mut i, tx, blkid, before);
             done += n;
         }
         Ok(())
@@ -513,10 +526,15 @@ impl Dnode {
         Ok(())
     }
 
-    fn mark(&self, i: &mut Inner, tx: &Tx, blkid: u64) {
-        if i.pend[tx.txg() as usize & 3].blocks.insert(blkid) {
-            self.dmu.add_dirty(tx.txg(), i.f.block_size as u64);
-        }
+    /// The block was changed in the transaction's group; `before` bytes of it were in memory until
+    /// then.
+    fn mark(&self, i: &mut Inner, tx: &Tx, blkid: u64, before: usize) {
+        let held = i.bufs.get(&blkid).map_or(0, |b| b.data.held());
+        let more = match i.pend[tx.txg() as usize & 3].blocks.insert(blkid) {
+            true => held + BLOCK_COST,
+            false => held.saturating_sub(before),
+        };
+        self.dmu.add_dirty(tx.txg(), more as u64);
         i.f.maxblkid = i.f.maxblkid.max(blkid);
     }
 
@@ -529,22 +547,26 @@ impl Dnode {
                 self.touch(&mut i, tx)?;
                 if !i.bufs.contains_key(&blkid) && i.is_known_hole(blkid) {
                     let zero = Arc::new(vec![0; i.f.block_size]);
-                    i.put(blkid, zero, None, tx.txg());
+                    i.put(blkid, Content::Whole(zero), tx.txg());
                 }
-                if i.bufs.get(&blkid).is_some_and(|b| b.valid.is_none()) {
+                if i.bufs.get(&blkid).is_some_and(|b| !b.data.needs_base()) {
                     return self.change(&mut i, tx, blkid, &mut f);
                 }
                 i.gen
             };
             let base = self.block(blkid)?;
             let mut i = self.write_lock();
-            if !i.bufs.contains_key(&blkid) {
-                if i.gen != gen {
-                    continue;
+            match i.bufs.get(&blkid) {
+                Some(b) if b.data.needs_base() => {
+                    drop(i);
+                    self.complete(blkid)?;
+                    i = self.write_lock();
                 }
-                i.put(blkid, base, None, tx.txg());
+                Some(_) => {}
+                None if i.gen != gen => continue,
+                None => i.put(blkid, Content::Whole(base), tx.txg()),
             }
-            if i.bufs.get(&blkid).is_some_and(|b| b.valid.is_none()) {
+            if i.bufs.get(&blkid).is_some_and(|b| !b.data.needs_base()) {
                 return self.change(&mut i, tx, blkid, &mut f);
             }
         }
@@ -558,18 +580,25 @@ impl Dnode {
         f: &mut Option<F>,
     ) -> Result<R> {
         self.unplace(i, blkid)?;
-        self.mark(i, tx, blkid);
         let size = i.f.block_size;
-        match (i.bufs.get_mut(&blkid), f.take()) {
+        let (r, before) = match (i.bufs.get_mut(&blkid), f.take()) {
             (Some(b), Some(f)) => {
                 b.txg = tx.txg();
-                let v = Arc::make_mut(&mut b.data);
-                let r = f(v);
-                assert_eq!(v.len(), size, "a block must keep its size");
-                Ok(r)
+                let before = b.data.held();
+                let mut v = match std::mem::replace(&mut b.data, Content::Whole(Block::default())) {
+                    Content::Whole(v) => v,
+                    parts => parts.over(&[], size),
+                };
+                let bytes = Arc::make_mut(&mut v);
+                let r = f(bytes);
+                assert_eq!(bytes.len(), size, "a block must keep its size");
+                b.data = Content::Whole(v);
+                (r, before)
             }
-            _ => Err(Error::from(Kind::Stale)),
-        }
+            _ => return Err(Error::from(Kind::Stale)),
+        };
+        self.mark(i, tx, blkid, before);
+        Ok(r)
     }
 
     /// Punches `[offset, offset + len)`: whole blocks become holes, partial ones are zeroed. `len`
@@ -671,12 +700,12 @@ impl Dnode {
         if let Some(old) = old {
             self.unplace(&mut i, 0)?;
             let mut v = match i.bufs.remove(&0) {
-                Some(b) if b.valid.is_none() => b.data.to_vec(),
-                _ => old.to_vec(),
+                Some(b) => b.data.over(&old, old.len()).to_vec(),
+                None => old.to_vec(),
             };
             v.resize(size, 0);
-            i.put(0, Arc::new(v), None, tx.txg());
-            self.mark(&mut i, tx, 0);
+            i.put(0, Content::Whole(Arc::new(v)), tx.txg());
+            self.mark(&mut i, tx, 0, old.len());
         }
         i.gen += 1;
         Ok(())
@@ -766,7 +795,6 @@ impl Dnode {
                 i.bufs.get_mut(k).map(|b| TakenBlock {
                     blkid: *k,
                     data: b.data.clone(),
-                    valid: b.valid.clone(),
                     placed: b.placed.take(),
                 })
             })
@@ -809,15 +837,6 @@ impl Dnode {
         i.gen += 1;
     }
 
-    /// Fills the missing part of a live dirty block that the sync had to fetch anyway.
-    pub(crate) fn fill_live(&self, blkid: u64, base: &[u8]) {
-        if let Some(b) = self.write_lock().bufs.get_mut(&blkid) {
-            if b.data.len() == base.len() {
-                b.fill(base);
-            }
-        }
-    }
-
     pub(crate) fn mark_freed(&self, tx: &Tx) -> Result<()> {
         let mut i = self.write_lock();
         self.touch(&mut i, tx)?;
@@ -839,17 +858,6 @@ impl Dnode {
     }
 }
 
-impl Buf {
-    fn fill(&mut self, base: &[u8]) {
-        if let Some(v) = self.valid.take() {
-            let data = Arc::make_mut(&mut self.data);
-            for (a, b) in v.gaps(0, data.len() as u64) {
-                data[a as usize..b as usize].copy_from_slice(&base[a as usize..b as usize]);
-            }
-        }
-    }
-}
-
 impl Inner {
     /// True if the block has no data anywhere, known without I/O. Only meaningful without a buf.
     fn is_known_hole(&self, blkid: u64) -> bool {
@@ -859,12 +867,11 @@ impl Inner {
             || self.pend.iter().any(|p| p.frees.contains(blkid, blkid + 1))
     }
 
-    fn put(&mut self, blkid: u64, data: Block, valid: Option<RangeSet>, txg: Txg) {
+    fn put(&mut self, blkid: u64, data: Content, txg: Txg) {
         self.bufs.insert(
             blkid,
             Buf {
                 data,
-                valid,
                 txg,
                 placed: None,
             },

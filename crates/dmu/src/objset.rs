@@ -152,8 +152,9 @@ pub struct Objset {
     objects: AtomicI64,
     highest: AtomicU64,
     readonly: bool,
-    /// Bytes promised to transactions, by txg & 3.
-    promised: [AtomicU64; 4],
+    /// Bytes promised to transactions, by txg & 3, and the group they belong to: groups that end
+    /// without a change of this set are not told of.
+    promised: Mutex<[(Txg, u64); 4]>,
 }
 
 impl Objset {
@@ -313,6 +314,10 @@ impl Objset {
         self.state.lock().unwrap_or_else(|e| e.into_inner())
     }
 
+    fn lock_promised(&self) -> MutexGuard<'_, [(Txg, u64); 4]> {
+        self.promised.lock().unwrap_or_else(|e| e.into_inner())
+    }
+
     /// The root block pointer as of the last sync.
     pub fn root(&self) -> BlkPtr {
         self.lock_state().root
@@ -372,15 +377,17 @@ impl Objset {
             bail!(ReadOnly, "dataset {} is read-only", self.id);
         }
         if let Some(a) = self.admission.get().and_then(Weak::upgrade) {
-            let pending = self
-                .promised
-                .iter()
-                .map(|p| p.load(Ordering::Relaxed))
-                .sum();
-            a.admit(need, pending)?;
+            let synced = self.dmu.synced_txg();
+            let promised = *self.lock_promised();
+            let waiting = promised.iter().filter(|(txg, _)| *txg > synced);
+            a.admit(need, waiting.map(|(_, bytes)| bytes).sum())?;
         }
         let tx = self.dmu.begin()?;
-        self.promised[tx.txg() as usize & 3].fetch_add(need.bytes, Ordering::Relaxed);
+        let p = &mut self.lock_promised()[tx.txg() as usize & 3];
+        if p.0 != tx.txg() {
+            *p = (tx.txg(), 0);
+        }
+        p.1 = p.1.saturating_add(need.bytes);
         Ok(tx)
     }
 
@@ -746,7 +753,7 @@ impl Objset {
     /// The group is on disk: numbers freed by it may be given out again, clean objects nobody uses
     /// may leave memory.
     pub(crate) fn group_synced(&self, txg: Txg, gone: &[u64]) {
-        self.promised[txg as usize & 3].store(0, Ordering::Relaxed);
+        self.lock_promised()[txg as usize & 3] = (0, 0);
         for object in gone {
             let mut m = self.shard(*object);
             if m.get(object).is_some_and(|d| !d.read_lock().f.allocated) {

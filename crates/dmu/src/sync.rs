@@ -1,5 +1,6 @@
 //! Writing one group of one object set: data, indirect blocks, dnodes, meta-dnode, root.
 
+use crate::content::Content;
 use crate::dnode::{Dnode, Job, TakenBlock};
 use crate::objset::{Objset, WritePolicy};
 use crate::tree::{read_indirect, Synced};
@@ -352,7 +353,9 @@ impl Pass<'_> {
 struct Out {
     job: usize,
     blkid: u64,
-    data: Block,
+    data: Content,
+    /// Of the block, bytes.
+    size: usize,
     spec: WriteSpec,
     old: BlkPtr,
     fill: u64,
@@ -381,7 +384,6 @@ impl Objset {
             policy: &policy,
             hooks,
         };
-        self.fill_partial(&mut jobs)?;
         let mut deltas = vec![0i64; jobs.len()];
         let mut writes: Vec<BTreeMap<u64, BlkPtr>> = Vec::new();
         writes.resize_with(jobs.len(), BTreeMap::new);
@@ -425,46 +427,6 @@ impl Objset {
         Ok(Some(root))
     }
 
-    /// Fetches what partly written blocks lack.
-    fn fill_partial(&self, jobs: &mut [Job]) -> Result<()> {
-        let zio = &self.dmu.zio;
-        let mut todo: Vec<(Arc<Dnode>, Arc<Synced>, u64, &mut Block, RangeSet)> = Vec::new();
-        for job in jobs.iter_mut() {
-            for TakenBlock {
-                blkid, data, valid, ..
-            } in job.blocks.iter_mut()
-            {
-                if let Some(v) = valid.take() {
-                    todo.push((job.dn.clone(), job.s.clone(), *blkid, data, v));
-                }
-            }
-        }
-        if todo.is_empty() {
-            return Ok(());
-        }
-        let slots: Vec<Mutex<Option<Result<Block>>>> =
-            todo.iter().map(|_| Mutex::new(None)).collect();
-        self.dmu.env.cpu.par_for(todo.len(), &|n| {
-            let r = todo[n].1.read(zio, todo[n].2);
-            *slots[n].lock().unwrap_or_else(|e| e.into_inner()) = Some(r);
-        });
-        for ((dn, _, blkid, data, valid), slot) in todo.into_iter().zip(slots) {
-            let base = slot
-                .into_inner()
-                .unwrap_or_else(|e| e.into_inner())
-                .unwrap_or_else(|| Err(Error::damaged("a read was lost")))?;
-            let mut v = data.to_vec();
-            let mut base = base.to_vec();
-            base.resize(v.len(), 0);
-            for (a, b) in valid.gaps(0, v.len() as u64) {
-                v[a as usize..b as usize].copy_from_slice(&base[a as usize..b as usize]);
-            }
-            *data = Arc::new(v);
-            dn.fill_live(blkid, &base);
-        }
-        Ok(())
-    }
-
     fn shape(job: &Job) -> Shape {
         Shape {
             obj_type: job.f.obj_type,
@@ -503,20 +465,23 @@ impl Objset {
                 };
                 if let Some(bp) = placed {
                     // Already where it belongs, for the intent log.
-                    let mut bp = *bp;
+                    let mut bp = **bp;
                     bp.set_fill(1);
                     deltas[n] += p.zio.dsize(&bp) as i64 - p.zio.dsize(&old) as i64;
                     p.hooks.born(&bp)?;
                     p.kill(&old)?;
-                    p.zio.cache.insert(&bp, data.clone());
+                    if let Some(b) = data.whole() {
+                        p.zio.cache.insert(&bp, b.clone());
+                    }
                     writes[n].insert(*blkid, bp);
                     continue;
                 }
-                bytes += data.len();
+                bytes += job.f.block_size;
                 outs.push(Out {
                     job: n,
                     blkid: *blkid,
                     data: data.clone(),
+                    size: job.f.block_size,
                     spec,
                     old,
                     fill: 1,
@@ -541,13 +506,29 @@ impl Objset {
         if outs.is_empty() {
             return Ok(());
         }
+        // Fetch what partly written blocks lack.
+        let partial: Vec<usize> = (0..outs.len())
+            .filter(|n| outs[*n].data.needs_base())
+            .collect();
+        if !partial.is_empty() {
+            let bps: Vec<BlkPtr> = partial.iter().map(|n| outs[*n].old).collect();
+            for (n, base) in partial.into_iter().zip(p.zio.read_many(&bps)) {
+                let o = &mut outs[n];
+                let base = match o.old.is_hole() {
+                    true => Block::default(),
+                    false => base?,
+                };
+                o.data = Content::Whole(o.data.over(&base, o.size));
+            }
+        }
+        let blocks: Vec<Block> = outs.iter().map(|o| o.data.over(&[], o.size)).collect();
         let slots: Vec<Mutex<Option<Result<Prepared>>>> =
             outs.iter().map(|_| Mutex::new(None)).collect();
         let cpu = &self.dmu.env.cpu;
         let (zio, txg) = (p.zio, p.txg);
         let transform = || {
             cpu.par_for(outs.len(), &|n| {
-                let r = zio.prepare(&outs[n].spec, &outs[n].data);
+                let r = zio.prepare(&outs[n].spec, &blocks[n]);
                 *slots[n].lock().unwrap_or_else(|e| e.into_inner()) = Some(r);
             });
         };
@@ -562,14 +543,14 @@ impl Objset {
         } else {
             transform();
         }
-        for (o, slot) in outs.drain(..).zip(slots) {
+        for ((o, slot), block) in outs.drain(..).zip(slots).zip(blocks) {
             let prepared = slot
                 .into_inner()
                 .unwrap_or_else(|e| e.into_inner())
                 .unwrap_or_else(|| Err(Error::damaged("a transform was lost")))?;
             let (new, delta) = p.replace(&o.spec, &prepared, &o.old, o.fill)?;
             if !new.is_hole() && !new.is_embedded() {
-                p.zio.cache.insert(&new, o.data);
+                p.zio.cache.insert(&new, block);
             }
             writes[o.job].insert(o.blkid, new);
             deltas[o.job] += delta;
@@ -679,6 +660,8 @@ impl Objset {
         };
         let spec = p.spec(&shape, ObjType::DNODE, 0, false);
         let mut outs = Vec::new();
+        let mut writes = [BTreeMap::new()];
+        let mut deltas = [0];
         let mut maxblkid = f.maxblkid;
         let mut used = s.used as i64;
         for (blk, list) in by_block {
@@ -715,19 +698,17 @@ impl Objset {
             outs.push(Out {
                 job: 0,
                 blkid: *blk,
-                data: Arc::new(b),
+                data: Content::Whole(Arc::new(b)),
+                size: DNODE_BLOCK,
                 spec,
                 old,
                 fill,
             });
+            if outs.len() >= BATCH_BLOCKS {
+                self.flush_outs(p, &mut outs, &mut writes, &mut deltas)?;
+            }
         }
-        let mut writes = [BTreeMap::new()];
-        let mut deltas = [0];
-        while !outs.is_empty() {
-            let n = outs.len().min(BATCH_BLOCKS);
-            let mut batch: Vec<Out> = outs.drain(..n).collect();
-            self.flush_outs(p, &mut batch, &mut writes, &mut deltas)?;
-        }
+        self.flush_outs(p, &mut outs, &mut writes, &mut deltas)?;
         used += deltas[0];
         let (blkptr, nlevels, d) = p.tree(
             &shape,
@@ -831,17 +812,18 @@ impl Dnode {
     /// log record; the sync of the group then only links it. `None`: not dirty in this group, being
     /// changed at the moment, or without a place of its own (holes).
     pub fn write_now(&self, tx: &Tx, blkid: u64) -> Result<Option<BlkPtr>> {
+        self.complete(blkid)?;
         let data = self.block(blkid)?;
         let (shape, ty) = {
             let i = self.read_lock();
             match i.bufs.get(&blkid) {
                 Some(b)
                     if b.txg == tx.txg()
-                        && b.valid.is_none()
+                        && b.data.whole().is_some()
                         && i.pend[tx.txg() as usize & 3].blocks.contains(&blkid) =>
                 {
-                    if b.placed.is_some() {
-                        return Ok(b.placed);
+                    if let Some(bp) = &b.placed {
+                        return Ok(Some(**bp));
                     }
                 }
                 _ => return Ok(None),
@@ -867,8 +849,12 @@ impl Dnode {
         let mut i = self.write_lock();
         match i.bufs.get_mut(&blkid) {
             // Whoever changed the block meanwhile got a copy of the bytes.
-            Some(b) if Arc::ptr_eq(&b.data, &data) && b.txg == tx.txg() && b.placed.is_none() => {
-                b.placed = Some(bp);
+            Some(b)
+                if b.data.whole().is_some_and(|w| Arc::ptr_eq(w, &data))
+                    && b.txg == tx.txg()
+                    && b.placed.is_none() =>
+            {
+                b.placed = Some(Box::new(bp));
                 Ok(Some(bp))
             }
             _ => {

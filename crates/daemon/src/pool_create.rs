@@ -25,6 +25,9 @@ type Answer<T> = std::result::Result<T, ApiError>;
 /// Pool version with feature flags.
 const VERSION_FEATURES: u64 = 5000;
 
+/// Pool version with properties of its own.
+const VERSION_POOL_PROPS: u64 = 6;
+
 /// What the pool shall have beside its devices.
 struct Wanted {
     version: u64,
@@ -169,6 +172,10 @@ fn pool_props(service: &Service, ask: &PoolCreate) -> Answer<Wanted> {
                     .push((p.name.into(), pool_set::to_stored(&parsed)));
             }
         }
+    }
+    if out.version < VERSION_POOL_PROPS {
+        // The default for devices added later is a convenience old versions have no place for.
+        out.stored.retain(|(n, _)| n != "ashift");
     }
     if version_given && out.version < VERSION_FEATURES {
         if let Some((f, _)) = chosen.first() {

@@ -18,7 +18,7 @@ use pool::{OpenOptions, Pool};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use vdev::keys::pool as key;
-use vdev::PoolFound;
+use vdev::{PoolFound, Problem};
 
 type Answer<T> = std::result::Result<T, ApiError>;
 
@@ -33,7 +33,17 @@ fn sentence(kind: Kind, text: impl Into<String>) -> ApiError {
 /// Answers `ImportScan`.
 pub fn scan(service: &Arc<Service>, search: &ImportScan) -> Answer<Reply> {
     let found = candidates(service, search)?;
-    let list = found.iter().map(|f| importable(service, f)).collect();
+    let list = found
+        .iter()
+        .map(|f| {
+            let mut seen = examine(service, f);
+            let usable = |t: &api::Vdev| t.state >= VdevState::Degraded;
+            if seen.tree.as_ref().is_some_and(usable) {
+                try_load(service, f, &mut seen);
+            }
+            seen
+        })
+        .collect();
     Ok(Reply::Importable(list))
 }
 
@@ -90,8 +100,8 @@ pub fn is_foreign(service: &Service, f: &PoolFound) -> bool {
     f.state != key::STATE_EXPORTED && f.hostid != service.env.host.hostid()
 }
 
-/// What would become of a pool if it were imported.
-fn importable(service: &Arc<Service>, f: &PoolFound) -> Importable {
+/// What would become of a pool if it were imported, as far as its labels and devices tell.
+fn examine(service: &Arc<Service>, f: &PoolFound) -> Importable {
     let mut out = Importable {
         name: f.name.clone(),
         guid: f.guid,
@@ -105,7 +115,7 @@ fn importable(service: &Arc<Service>, f: &PoolFound) -> Importable {
         needs_force: is_foreign(service, f),
         ..Importable::default()
     };
-    let tree = match f.tree(&service.env) {
+    let mut tree = match f.tree(&service.env) {
         Ok(t) => t,
         Err(_) => {
             out.facts.corrupt_metadata = true;
@@ -128,6 +138,14 @@ fn importable(service: &Arc<Service>, f: &PoolFound) -> Importable {
             f.hostid,
             out.last_access,
         ));
+    }
+    let slot_unknown = |p: &Problem| matches!(p, Problem::MissingTop(_));
+    if best.is_some() && f.problems.iter().any(slot_unknown) {
+        // What the devices at hand do not tell, the pool itself may.
+        if let Ok(whole) = Pool::peek(&service.env, &f.config) {
+            tree.close();
+            tree = whole;
+        }
     }
     let look = Look {
         tree: &tree,
@@ -162,24 +180,24 @@ fn importable(service: &Arc<Service>, f: &PoolFound) -> Importable {
         root.aux = VdevAux::BadGuidSum;
     }
     tree.close();
-    if root.state >= VdevState::Degraded {
-        try_load(service, f, &mut out.facts, &mut root);
-    }
-    out.health = match (root.state, root.aux) {
-        (VdevState::CantOpen, VdevAux::CorruptData) => "FAULTED".into(),
-        _ => cli::vdevs::state(root.state, root.aux).into(),
-    };
+    out.health = health(&root);
     out.tree = Some(root);
     out
 }
 
+fn health(root: &api::Vdev) -> String {
+    match (root.state, root.aux) {
+        (VdevState::CantOpen, VdevAux::CorruptData) => "FAULTED".into(),
+        (state, aux) => cli::vdevs::state(state, aux).into(),
+    }
+}
+
 /// Opens the pool for a look without writing anything: only then it is known which features it uses
 /// and whether its metadata can be read.
-fn try_load(service: &Arc<Service>, f: &PoolFound, facts: &mut PoolFacts, root: &mut api::Vdev) {
-    let mut cant = |aux| {
-        root.state = VdevState::CantOpen;
-        root.aux = aux;
-    };
+fn try_load(service: &Arc<Service>, f: &PoolFound, seen: &mut Importable) {
+    let facts = &mut seen.facts;
+    let mut verdict = None;
+    let mut cant = |aux| verdict = Some(aux);
     let described = |guid: &String| {
         let text = feature::by_guid(guid).map_or("", |f| f.description);
         (guid.clone(), text.to_string())
@@ -193,17 +211,22 @@ fn try_load(service: &Arc<Service>, f: &PoolFound, facts: &mut PoolFacts, root: 
         .into_iter()
         .filter(|g| !feature::by_guid(g).is_some_and(|f| f.supported || f.readable))
         .collect();
-    if !unreadable.is_empty() {
-        facts.unsupported = unreadable.iter().map(described).collect();
-        return cant(VdevAux::UnsupportedFeatures);
-    }
     let options = OpenOptions {
         readonly: true,
         tunables: service.tunables,
         ..OpenOptions::default()
     };
-    match Pool::open(service.env.clone(), &f.config, options) {
-        Ok(pool) => {
+    let opened = if unreadable.is_empty() {
+        Some(Pool::open(service.env.clone(), &f.config, options))
+    } else {
+        None
+    };
+    match opened {
+        None => {
+            facts.unsupported = unreadable.iter().map(described).collect();
+            cant(VdevAux::UnsupportedFeatures);
+        }
+        Some(Ok(pool)) => {
             if let Some(store) = pool.feature_store() {
                 let (_, write) = store.unsupported();
                 facts.unsupported = write.iter().map(described).collect();
@@ -214,7 +237,7 @@ fn try_load(service: &Arc<Service>, f: &PoolFound, facts: &mut PoolFacts, root: 
                 cant(VdevAux::UnsupportedFeatures);
             }
         }
-        Err(e) if e.kind == Kind::Unsupported => {
+        Some(Err(e)) if e.kind == Kind::Unsupported => {
             // The sentence ends with the features.
             let text = e.to_string();
             let list = text.rsplit(": ").next().unwrap_or_default();
@@ -225,11 +248,77 @@ fn try_load(service: &Arc<Service>, f: &PoolFound, facts: &mut PoolFacts, root: 
                 .collect();
             cant(VdevAux::UnsupportedFeatures);
         }
-        Err(e) if e.kind == Kind::NoDevice => {}
-        Err(_) => {
+        Some(Err(e)) if e.kind == Kind::NoDevice => {}
+        Some(Err(_)) => {
             facts.corrupt_metadata = true;
             cant(VdevAux::CorruptData);
         }
+    }
+    if let (Some(aux), Some(root)) = (verdict, &mut seen.tree) {
+        root.state = VdevState::CantOpen;
+        root.aux = aux;
+        seen.health = health(root);
+    }
+}
+
+/// Refuses what cannot work, for reasons the devices show.
+fn check_devices(seen: &Importable, ask: &PoolImport) -> Answer<()> {
+    let name = &seen.name;
+    if seen.facts.version_newer {
+        return Err(sentence(
+            Kind::Unsupported,
+            format!(
+                "cannot import '{name}': the pool has version {}, which this software does not \
+                 know",
+                seen.version
+            ),
+        ));
+    }
+    let Some(root) = seen.tree.as_ref() else {
+        return Err(ApiError::reason(
+            Kind::Damaged,
+            "the labels of its devices contradict themselves",
+        ));
+    };
+    if root.state >= VdevState::Degraded || (seen.needs_missing_log && ask.missing_log) {
+        return Ok(());
+    }
+    let mut missing = Vec::new();
+    missing_devices(root, &mut missing);
+    let list: String = missing.iter().map(|m| format!("\n\t{m}")).collect();
+    if seen.needs_missing_log {
+        return Err(sentence(
+            Kind::NoDevice,
+            format!(
+                "The devices below are missing or corrupted, use '-m' to import the pool \
+                 anyway:{list}\ncannot import '{name}': one or more devices is currently \
+                 unavailable"
+            ),
+        ));
+    }
+    let mut e = ApiError::reason(
+        Kind::NoDevice,
+        "one or more devices is currently unavailable",
+    );
+    if !missing.is_empty() {
+        e = e.hint(format!("Missing or unusable:{list}"));
+    }
+    Err(e)
+}
+
+fn missing_devices(v: &api::Vdev, out: &mut Vec<String>) {
+    if v.children.is_empty() && v.state < VdevState::Degraded {
+        out.push(match (&v.path, v.guid) {
+            (Some(p), _) => p.clone(),
+            (None, 0) => format!(
+                "a top-level device of which nothing is known (number {})",
+                v.id
+            ),
+            (None, guid) => guid.to_string(),
+        });
+    }
+    for c in &v.children {
+        missing_devices(c, out);
     }
 }
 
@@ -336,9 +425,11 @@ pub fn import(service: &Arc<Service>, peer: Peer, ask: PoolImport) -> Answer<Rep
         )
         .hint("use the form 'zpool import <pool | id> <newpool>' to give it a new name"));
     }
-    if is_foreign(service, &found) && !ask.force {
-        return Err(last_used_elsewhere(service, &found));
+    let seen = examine(service, &found);
+    if seen.needs_force && !ask.force {
+        return Err(last_used_elsewhere(&seen));
     }
+    check_devices(&seen, &ask)?;
     if let Some(txg) = ask.txg {
         if !wanted.readonly {
             return Err(sentence(
@@ -421,28 +512,18 @@ fn is_damage(e: &Error) -> bool {
     matches!(e.kind, Kind::Damaged | Kind::Checksum | Kind::Io)
 }
 
-fn last_used_elsewhere(service: &Service, f: &PoolFound) -> ApiError {
-    let host = if f.hostname.is_empty() {
-        "another system".to_string()
-    } else {
-        f.hostname.clone()
+fn last_used_elsewhere(seen: &Importable) -> ApiError {
+    let host = seen.hostname.as_deref().unwrap_or("another system");
+    let when = match seen.last_access {
+        0 => String::new(),
+        t => format!(" at {}", cli::time::ctime(t, &cli::time::zone())),
     };
-    let when = f.tree(&service.env).ok().and_then(|t| {
-        t.open(Access::Read);
-        t.validate(Txg::MAX, false);
-        let ub = t.best_uberblock(Txg::MAX);
-        t.close();
-        ub.map(|(u, _)| u.timestamp)
-    });
-    let when = when.map_or(String::new(), |w| {
-        format!(" at {}", cli::time::ctime(w, &cli::time::zone()))
-    });
     sentence(
         Kind::Busy,
         format!(
             "cannot import '{}': pool was previously in use from another system.\n\
              Last accessed by {host} (hostid={:x}){when}",
-            f.name, f.hostid
+            seen.name, seen.hostid
         ),
     )
     .hint("The pool can be imported, use 'zpool import -f' to import the pool.")

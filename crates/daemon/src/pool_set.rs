@@ -1,22 +1,19 @@
 //! Changing pools: properties, features, versions.
 
-use crate::compat::{self, Set};
+use crate::compat;
 use crate::errors::answer;
-use crate::pool_get;
+use crate::pool_upgrade::upgrade;
 use crate::pools::open;
 use crate::service::{Entry, Service};
-use api::{ApiError, Peer, Props, Reply, Upgraded};
+use api::{ApiError, Peer, Props, Reply};
 use base::{Error, Kind};
 use disk::feature::{self, Feature};
 use disk::props::{self, PoolProp, When};
-use dsl::{Features, PropValue};
+use dsl::PropValue;
 use std::path::PathBuf;
 use std::sync::Arc;
 
 type Answer<T> = std::result::Result<T, ApiError>;
-
-/// Pool version with feature flags.
-const VERSION_FEATURES: u64 = 5000;
 
 /// A native property by name.
 pub fn known(name: &str) -> Answer<&'static PoolProp> {
@@ -248,89 +245,4 @@ fn bootfs(entry: &Entry, value: &str) -> Answer<Change> {
         )),
         Err(_) => wrong("there is no such dataset"),
     }
-}
-
-/// Answers `PoolUpgrade`.
-pub fn upgrade(
-    service: &Arc<Service>,
-    peer: Peer,
-    name: &str,
-    version: Option<u64>,
-    command: &str,
-) -> Answer<Reply> {
-    let entry = open(service, name)?;
-    let _gate = entry.gate.read().unwrap_or_else(|e| e.into_inner());
-    if entry.pool.is_readonly() {
-        return Err(ApiError::reason(Kind::ReadOnly, "pool is read-only"));
-    }
-    let from = entry.pool.version();
-    let to = version.unwrap_or(VERSION_FEATURES);
-    if to < from {
-        return Err(ApiError::reason(
-            Kind::Invalid,
-            format!("the pool has version {from} already; versions only go up"),
-        ));
-    }
-    let value = pool_get::extra(&entry, "compatibility").unwrap_or_default();
-    let set = compat::load(&value).map_err(reason)?;
-    if from < VERSION_FEATURES {
-        if to == from {
-            return Ok(Reply::Upgraded(Upgraded {
-                from_version: from,
-                to_version: to,
-                features: Vec::new(),
-            }));
-        }
-        if set == Set::None {
-            return Err(ApiError::reason(
-                Kind::Invalid,
-                "the pool's property 'compatibility' is 'legacy'",
-            ));
-        }
-        return Err(ApiError::sentence(
-            Kind::Unsupported,
-            format!(
-                "cannot upgrade '{name}': raising the version of a pool ({from} to {to}) is not \
-                 available in this version yet"
-            ),
-        ));
-    }
-    let wanted = if version.is_some() {
-        Vec::new()
-    } else {
-        pool_get::disabled_features(&entry, &set)
-    };
-    let features: Vec<String> = wanted.iter().map(|f| f.name.to_string()).collect();
-    if !wanted.is_empty() {
-        entry
-            .pool
-            .task(move |pool, tx| {
-                if let Some(store) = pool.feature_store() {
-                    // What records when others are enabled comes first.
-                    for f in wanted.iter().filter(|f| f.name == "enabled_txg") {
-                        store.enable(tx, f)?;
-                    }
-                    for f in &wanted {
-                        store.enable(tx, f)?;
-                    }
-                }
-                Ok(())
-            })
-            .map_err(answer)?;
-        entry
-            .pool
-            .log_command(command, u64::from(peer.uid))
-            .map_err(answer)?;
-        service.update_cache(&entry);
-    }
-    // Dependencies may have come along.
-    debug_assert!(entry.pool.feature_store().is_none_or(|s| features
-        .iter()
-        .filter_map(|f| feature::by_name(f))
-        .all(|f| s.is_enabled(f.guid))));
-    Ok(Reply::Upgraded(Upgraded {
-        from_version: from,
-        to_version: from,
-        features,
-    }))
 }

@@ -2,7 +2,7 @@
 
 use crate::errors::answer;
 use crate::service::{Entry, Service};
-use crate::{pool_create, pool_get, pool_import, pool_set};
+use crate::{pool_create, pool_get, pool_import, pool_set, pool_upgrade};
 use api::{Activity, ApiError, Feature, HistoryRecord, Peer, Reply, Request, Sink};
 use base::{Error, Kind};
 use disk::history::keys as key;
@@ -47,7 +47,7 @@ pub fn handle(
             pool,
             version,
             command,
-        } => pool_set::upgrade(service, peer, &pool, version, &command),
+        } => pool_upgrade::upgrade(service, peer, &pool, version, &command),
         Request::SupportedFeatures {} => Ok(Reply::Features(
             feature::FEATURES
                 .iter()
@@ -155,7 +155,7 @@ fn leave(
 }
 
 /// Unmounts every file system of a pool, children first; what refuses is named.
-fn unmount_all(service: &Arc<Service>, entry: &Arc<Entry>, force: bool) -> Answer<()> {
+pub fn unmount_all(service: &Arc<Service>, entry: &Arc<Entry>, force: bool) -> Answer<()> {
     let mut failed: Vec<Error> = Vec::new();
     let mut again = Vec::new();
     for m in entry.all_mounts().into_iter().rev() {

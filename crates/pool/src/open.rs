@@ -94,6 +94,74 @@ fn need(mos: &Arc<Objset>, key: &str) -> Result<u64> {
     directory(mos, key)?.ok_or_else(|| Error::damaged(format!("MOS directory has no '{key}'")))
 }
 
+/// The newest state of a pool and the configuration that belongs to it.
+struct Newest {
+    /// From the trusted configuration, with the paths of the devices found; not opened.
+    tree: VdevTree,
+    ub: Uberblock,
+    trusted: NvList,
+    /// Object of the configuration.
+    object: u64,
+}
+
+/// Finds the newest state on the devices `config` names, and reads what it says of itself.
+fn newest(env: &Env, config: &NvList, opts: &OpenOptions) -> Result<Newest> {
+    let limit = opts.txg.unwrap_or(Txg::MAX);
+    // What the labels say is only good enough to find the newest state.
+    let untrusted = VdevTree::from_config(env.clone(), config.need_nvlist(keys::pool::VDEV_TREE)?)?;
+    untrusted.open(Access::Read);
+    untrusted.validate(Txg::MAX, false);
+    let Some((ub, label)) = untrusted.best_uberblock(limit) else {
+        bail!(NoDevice, "no valid uberblock on any device");
+    };
+    if !(1..=28).contains(&ub.version) && ub.version != VERSION_FEATURES {
+        bail!(Unsupported, "pool version {} is not supported", ub.version);
+    }
+    if ub.version == VERSION_FEATURES {
+        let list = label
+            .as_ref()
+            .unwrap_or(config)
+            .get_nvlist(keys::pool::FEATURES_FOR_READ)
+            .cloned()
+            .unwrap_or_default();
+        let unknown: Vec<String> = list
+            .iter()
+            .map(|(n, _)| n.to_string())
+            .filter(|g| !feature::by_guid(g).is_some_and(|f| f.supported || f.readable))
+            .collect();
+        if !unknown.is_empty() {
+            bail!(
+                Unsupported,
+                "the pool uses features this software cannot read: {}",
+                unknown.join(", ")
+            );
+        }
+    }
+    let tree1 = Arc::new(untrusted);
+    let first = engine(
+        env,
+        tree1.clone(),
+        &ub,
+        &OpenOptions {
+            readonly: true,
+            ..opts.clone()
+        },
+    )?;
+    let object = need(&first.mos, "config")?;
+    let trusted = read_nvlist(&first.mos, object)?;
+    drop(first);
+    tree1.close();
+
+    let tree = VdevTree::from_config(env.clone(), trusted.need_nvlist(keys::pool::VDEV_TREE)?)?;
+    copy_paths(&tree1, &tree);
+    Ok(Newest {
+        tree,
+        ub,
+        trusted,
+        object,
+    })
+}
+
 impl Pool {
     /// Opens the pool that `config` (from discovery or a cache file) describes.
     pub fn open(env: Env, config: &NvList, opts: OpenOptions) -> Result<Arc<Pool>> {
@@ -104,56 +172,23 @@ impl Pool {
         })
     }
 
-    fn open_inner(env: Env, config: &NvList, opts: OpenOptions) -> Result<Arc<Pool>> {
-        let limit = opts.txg.unwrap_or(Txg::MAX);
-        // What the labels say is only good enough to find the newest state.
-        let untrusted =
-            VdevTree::from_config(env.clone(), config.need_nvlist(keys::pool::VDEV_TREE)?)?;
-        untrusted.open(Access::Read);
-        untrusted.validate(Txg::MAX, false);
-        let Some((ub, label)) = untrusted.best_uberblock(limit) else {
-            bail!(NoDevice, "no valid uberblock on any device");
-        };
-        if !(1..=28).contains(&ub.version) && ub.version != VERSION_FEATURES {
-            bail!(Unsupported, "pool version {} is not supported", ub.version);
-        }
-        if ub.version == VERSION_FEATURES {
-            let list = label
-                .as_ref()
-                .unwrap_or(config)
-                .get_nvlist(keys::pool::FEATURES_FOR_READ)
-                .cloned()
-                .unwrap_or_default();
-            let unknown: Vec<String> = list
-                .iter()
-                .map(|(n, _)| n.to_string())
-                .filter(|g| !feature::by_guid(g).is_some_and(|f| f.supported || f.readable))
-                .collect();
-            if !unknown.is_empty() {
-                bail!(
-                    Unsupported,
-                    "the pool uses features this software cannot read: {}",
-                    unknown.join(", ")
-                );
-            }
-        }
-        let tree1 = Arc::new(untrusted);
-        let first = engine(
-            &env,
-            tree1.clone(),
-            &ub,
-            &OpenOptions {
-                readonly: true,
-                ..opts.clone()
-            },
-        )?;
-        let object = need(&first.mos, "config")?;
-        let trusted = read_nvlist(&first.mos, object)?;
-        drop(first);
-        tree1.close();
+    /// The device tree as the pool itself describes it, devices that were not found included,
+    /// opened for reading: a look that writes nothing.
+    pub fn peek(env: &Env, config: &NvList) -> Result<VdevTree> {
+        let found = newest(env, config, &OpenOptions::default())?;
+        found.tree.open(Access::Read);
+        found.tree.validate(found.ub.txg, true);
+        found.tree.propagate();
+        Ok(found.tree)
+    }
 
-        let tree = VdevTree::from_config(env.clone(), trusted.need_nvlist(keys::pool::VDEV_TREE)?)?;
-        copy_paths(&tree1, &tree);
+    fn open_inner(env: Env, config: &NvList, opts: OpenOptions) -> Result<Arc<Pool>> {
+        let Newest {
+            tree,
+            ub,
+            trusted,
+            object,
+        } = newest(&env, config, &opts)?;
         tree.open(if opts.readonly {
             Access::Read
         } else {
@@ -271,6 +306,11 @@ impl Pool {
             if let Some(o) = leaf.get_u64(keys::DTL).filter(|o| *o != 0) {
                 let ranges = maps.read_dtl(o)?;
                 dtls.insert(leaf.guid(), ranges.clone());
+                // That it had nothing good to give before anybody knew what it misses is no fault
+                // of the device.
+                if !ranges.is_empty() {
+                    leaf.stats.clear_errors();
+                }
                 leaf.set_dtl(ranges);
             }
             // A leaf that is not there misses everything from now on.

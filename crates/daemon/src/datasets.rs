@@ -157,6 +157,10 @@ pub fn find(entry: &Entry, name: &str) -> Answer<Arc<Dataset>> {
 /// command puts it there.
 pub fn plain(e: Error, name: &str) -> ApiError {
     let pool = pool_of(name);
+    // A dataset that went away meanwhile shows as an object that is missing.
+    if e.kind == Kind::NotFound && !e.what().is_some_and(|w| w.starts_with("dataset '")) {
+        return Kind::NotFound.into();
+    }
     let shorter = e.what().and_then(|w| {
         let (head, tail) = w.split_once(": ")?;
         let of_pool = head.strip_prefix(pool)?;
@@ -211,13 +215,22 @@ fn read_objset(entry: &Entry, ds: &Dataset, bp: &BlkPtr) -> Result<disk::objset:
     })
 }
 
-/// A file system's or volume's directory and all below it, parents first.
-pub fn subtree(entry: &Entry, from: &Arc<Dir>) -> Result<Vec<Arc<Dataset>>> {
+/// A file system or volume and all below it, parents first. What goes away meanwhile is left out.
+pub fn subtree(from: &Arc<Dir>) -> Result<Vec<Arc<Dataset>>> {
     let mut out = Vec::new();
-    entry.pool.dsl.walk(from, &mut |d| {
-        out.push(d.head()?);
-        Ok(())
-    })?;
+    let mut stack = vec![from.clone()];
+    while let Some(dir) = stack.pop() {
+        let here = dir.head().and_then(|head| Ok((head, dir.children()?)));
+        match here {
+            Ok((head, mut children)) => {
+                out.push(head);
+                children.reverse();
+                stack.extend(children);
+            }
+            Err(e) if e.kind == Kind::NotFound && dir.object() != from.object() => {}
+            Err(e) => return Err(e),
+        }
+    }
     Ok(out)
 }
 

@@ -178,7 +178,7 @@ fn destroy_snapshots(
 ) -> Answer<Destroyed> {
     let top = datasets::find(entry, fs)?;
     let heads = match r.recursive || r.dependents {
-        true => datasets::subtree(entry, &top.dir()).map_err(|e| datasets::plain(e, fs))?,
+        true => datasets::subtree(&top.dir()).map_err(|e| datasets::plain(e, fs))?,
         false => vec![top.clone()],
     };
     let mut plan = new_plan(entry, fs, r);

@@ -128,7 +128,7 @@ pub fn mount_all(
             }
             Ok(service.mountpoint(entry, ds)?.map(|p| p.path))
         };
-        match datasets::subtree(entry, &top) {
+        match datasets::subtree(&top) {
             Ok(all) => {
                 for ds in all {
                     match eligible(&ds) {

@@ -14,6 +14,9 @@ use dsl::{Dataset, PropSource, PropValue};
 use pool::Pool;
 use std::sync::Arc;
 
+/// Properties that may move mounts.
+const MOVES: [&str; 5] = ["mountpoint", "canmount", "acltype", "readonly", "exec"];
+
 /// Changes of the properties of one dataset.
 pub struct Change {
     pub ds: Arc<Dataset>,
@@ -157,9 +160,7 @@ pub fn inherit(
     let ds = datasets::find(&entry, dataset)?;
     let all = match (recursive, ds.is_snapshot()) {
         (false, _) => vec![ds],
-        (true, false) => {
-            datasets::subtree(&entry, &ds.dir()).map_err(|e| datasets::plain(e, dataset))?
-        }
+        (true, false) => datasets::subtree(&ds.dir()).map_err(|e| datasets::plain(e, dataset))?,
         (true, true) => {
             return Err(ApiError::reason(
                 Kind::Invalid,
@@ -203,9 +204,7 @@ fn apply(
     no_remount: bool,
     command: String,
 ) -> Answer<()> {
-    let moves = changes
-        .iter()
-        .any(|c| c.has("mountpoint") || c.has("canmount") || c.has("acltype"));
+    let moves = changes.iter().any(|c| MOVES.iter().any(|p| c.has(p)));
     let (_read, _write) = match moves && !no_remount {
         true => (None, Some(entry.names.write())),
         false => (Some(entry.names.read()), None),
@@ -269,12 +268,16 @@ fn plan(service: &Service, entry: &Entry, changes: &[Change]) -> Result<Move> {
                         plan.down.push(m);
                     }
                 }
-                ("acltype", change) => {
-                    // The kernel asks once, when a file system is mounted, whether there are ACLs.
-                    let on = matches!(change, PropChange::Local(PropValue::Int(1)));
-                    for ds in heirs(entry, &c.ds, "acltype", &ids)? {
-                        let now = pool::prop_number(&ds, "acltype")? == 1;
-                        if let Some(m) = entry.mounted(ds.object()).filter(|_| on != now) {
+                ("acltype" | "readonly" | "exec", change) => {
+                    let new = number_then(&c.ds, name, change)?;
+                    for ds in heirs(entry, &c.ds, name, &ids)? {
+                        let Some(m) = entry.mounted(ds.object()) else {
+                            continue;
+                        };
+                        // The kernel asks once, when a file system is mounted, for ACLs.
+                        let acl =
+                            name == "acltype" && (new == 1) != (pool::prop_number(&ds, name)? == 1);
+                        if acl || m.must_remount(name, new) {
                             plan.down.push(m);
                         }
                     }
@@ -288,6 +291,20 @@ fn plan(service: &Service, entry: &Entry, changes: &[Change]) -> Result<Move> {
     let mut seen = std::collections::HashSet::new();
     plan.up.retain(|ds| seen.insert(ds.object()));
     Ok(plan)
+}
+
+/// A number as it will be in effect.
+fn number_then(ds: &Arc<Dataset>, name: &str, change: &PropChange) -> Result<u64> {
+    if let PropChange::Local(v) = change {
+        return Ok(v.int().unwrap_or(0));
+    }
+    match ds.dir().parent() {
+        Some(above) => pool::prop_number(&*above.head()?, name),
+        None => Ok(props::dataset(name)
+            .and_then(|p| p.default.value())
+            .and_then(|v| v.number())
+            .unwrap_or(0)),
+    }
 }
 
 /// Whether a new `mountpoint` names the place where the file system is mounted already.

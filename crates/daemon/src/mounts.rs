@@ -30,6 +30,8 @@ pub struct Mounted {
     pub temporary: Vec<(String, String)>,
     intent: Option<Arc<ZilLog>>,
     mount: fuse::Mount,
+    /// What the kernel was told last.
+    options: Mutex<MountOptions>,
     session: fuse::Handle,
     notifier: fuse::Notifier,
     ended: Arc<(Mutex<bool>, Condvar)>,
@@ -287,6 +289,7 @@ impl Service {
             session: session.handle(),
             notifier: session.notifier(),
             mount,
+            options: Mutex::new(options),
             ended: ended.clone(),
         });
         entry.add_mount(mounted.clone());
@@ -426,10 +429,32 @@ impl Mounted {
             l.set_throughput(p.logbias == LogBias::Throughput);
         }
         self.zfs.set_props(|old| *old = p);
-        match self.mount.remount(&options) {
-            Err(e) if e.kind == Kind::Unsupported => Ok(()),
-            r => r,
+        let mut told = self.options.lock().unwrap_or_else(|e| e.into_inner());
+        let same = |o: &MountOptions| (o.read_only, o.nosuid, o.nodev, o.noexec, o.atime);
+        if same(&told) == same(&options) {
+            return Ok(());
         }
+        match self.mount.remount(&options) {
+            Ok(()) => *told = options,
+            // An ordinary user's mount, or one with another one over it, follows when it is
+            // mounted the next time.
+            Err(e) if matches!(e.kind, Kind::Unsupported | Kind::Busy) => {}
+            Err(e) => return Err(e),
+        }
+        Ok(())
+    }
+
+    /// Whether only a new mount makes the kernel follow a changed property: it refuses what the
+    /// mount forbids, and the mount of an ordinary user cannot be changed.
+    pub fn must_remount(&self, property: &str, new: u64) -> bool {
+        let told = self.options.lock().unwrap_or_else(|e| e.into_inner());
+        self.mount.by_helper()
+            && match property {
+                // Read-only is our own business, too.
+                "readonly" => new == 0 && told.read_only,
+                "exec" => (new == 0) != told.noexec,
+                _ => false,
+            }
     }
 
     pub fn notifier(&self) -> &fuse::Notifier {

@@ -3,7 +3,7 @@
 use crate::cache::Absent;
 use crate::compat::{self, Set};
 use crate::errors;
-use crate::pool_tree::{expandable, Look};
+use crate::pool_tree::{expandable, imported_state, Look};
 use crate::service::{Entry, Service};
 use api::{Answer, ApiError, PoolFacts, PoolGet, Prop, Reply, Select, Source, Value, VdevState};
 use base::{Kind, Result, Txg};
@@ -58,7 +58,7 @@ pub fn health(entry: &Entry) -> String {
     if entry.pool.suspended().is_some() {
         return "SUSPENDED".into();
     }
-    entry.pool.tree.state().0.name().into()
+    imported_state(&entry.pool.tree).0.name().into()
 }
 
 fn describe(service: &Arc<Service>, entry: &Arc<Entry>, ask: &PoolGet) -> Result<api::Pool> {

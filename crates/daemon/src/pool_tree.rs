@@ -113,6 +113,18 @@ fn counters(v: &Vdev, children: &[api::Vdev]) -> VdevStats {
     out
 }
 
+/// Health of an imported pool. It can do without its log devices: lacking them it is degraded.
+pub fn imported_state(tree: &VdevTree) -> (State, Aux) {
+    let tops = tree.tops();
+    let dead = |t: &Vdev| !t.state().usable();
+    match tree.state() {
+        (s, _) if !s.usable() && !tops.iter().any(|t| dead(t) && !t.is_log()) => {
+            (State::Degraded, Aux::None)
+        }
+        known => known,
+    }
+}
+
 /// Looks at a tree: of an imported pool, or of one that could be imported.
 pub struct Look<'a> {
     pub tree: &'a VdevTree,
@@ -187,7 +199,11 @@ impl Look<'_> {
             .filter(|t| t.kind() != vdev::VdevKind::Hole)
             .map(|t| self.top(t))
             .collect();
-        let (s, a) = self.tree.state();
+        let (s, a) = if self.imported {
+            imported_state(self.tree)
+        } else {
+            self.tree.state()
+        };
         let mut stats = VdevStats {
             checksum_errors: self.tree.stats.checksum_errors.load(Relaxed),
             ..VdevStats::default()

@@ -15,8 +15,9 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, RwLock, Weak};
 const SHARDS: usize = 16;
 /// Highest object number (2^48 − 1).
 const MAX_OBJECT: u64 = (1 << 48) - 1;
-/// Clean objects kept in memory per object set beyond those in use.
-const KEEP_CLEAN: usize = 20_000;
+/// Clean objects kept in memory per object set beyond those in use: there may be hundreds of object
+/// sets, and reading an object again costs a look at a cached block.
+const KEEP_CLEAN: usize = 1024;
 
 /// How blocks of an object set are stored: the dataset's properties with "inherit" and "on" resolved
 /// to on-disk numbers, and what the pool's version and features allow.
@@ -152,9 +153,11 @@ pub struct Objset {
     objects: AtomicI64,
     highest: AtomicU64,
     readonly: bool,
-    /// Bytes promised to transactions, by txg & 3, and the group they belong to: groups that end
-    /// without a change of this set are not told of.
-    promised: Mutex<[(Txg, u64); 4]>,
+    /// Logical bytes to be written, by txg & 3, and the group they belong to: a group that ended
+    /// without this set does not count.
+    space: Mutex<[(Txg, u64); 4]>,
+    /// Needs of transactions alive.
+    pub(crate) promised: AtomicU64,
 }
 
 impl Objset {
@@ -276,7 +279,8 @@ impl Objset {
                 admission: OnceLock::new(),
                 objects: AtomicI64::new(objects as i64),
                 readonly,
-                promised: Default::default(),
+                space: Mutex::default(),
+                promised: AtomicU64::new(0),
             }
         })
     }
@@ -314,8 +318,23 @@ impl Objset {
         self.state.lock().unwrap_or_else(|e| e.into_inner())
     }
 
-    fn lock_promised(&self) -> MutexGuard<'_, [(Txg, u64); 4]> {
-        self.promised.lock().unwrap_or_else(|e| e.into_inner())
+    /// The group is going to write `bytes` more.
+    pub(crate) fn add_space(&self, txg: Txg, bytes: u64) {
+        let mut s = self.space.lock().unwrap_or_else(|e| e.into_inner());
+        let s = &mut s[txg as usize & 3];
+        if s.0 != txg {
+            *s = (txg, 0);
+        }
+        s.1 = s.1.saturating_add(bytes);
+        self.dmu.add_space(txg, bytes);
+    }
+
+    /// See [`Admission::admit`].
+    fn pending_space(&self) -> u64 {
+        let synced = self.dmu.synced_txg();
+        let s = *self.space.lock().unwrap_or_else(|e| e.into_inner());
+        let known: u64 = s.iter().filter(|s| s.0 > synced).map(|s| s.1).sum();
+        known + self.promised.load(Ordering::Relaxed)
     }
 
     /// The root block pointer as of the last sync.
@@ -377,17 +396,12 @@ impl Objset {
             bail!(ReadOnly, "dataset {} is read-only", self.id);
         }
         if let Some(a) = self.admission.get().and_then(Weak::upgrade) {
-            let synced = self.dmu.synced_txg();
-            let promised = *self.lock_promised();
-            let waiting = promised.iter().filter(|(txg, _)| *txg > synced);
-            a.admit(need, waiting.map(|(_, bytes)| bytes).sum())?;
+            a.admit(need, self.pending_space())?;
         }
-        let tx = self.dmu.begin()?;
-        let p = &mut self.lock_promised()[tx.txg() as usize & 3];
-        if p.0 != tx.txg() {
-            *p = (tx.txg(), 0);
+        let mut tx = self.dmu.begin()?;
+        if let Some(me) = self.me.upgrade() {
+            tx.promise(me, need.bytes);
         }
-        p.1 = p.1.saturating_add(need.bytes);
         Ok(tx)
     }
 
@@ -753,7 +767,7 @@ impl Objset {
     /// The group is on disk: numbers freed by it may be given out again, clean objects nobody uses
     /// may leave memory.
     pub(crate) fn group_synced(&self, txg: Txg, gone: &[u64]) {
-        self.lock_promised()[txg as usize & 3] = (0, 0);
+        self.space.lock().unwrap_or_else(|e| e.into_inner())[txg as usize & 3] = (0, 0);
         for object in gone {
             let mut m = self.shard(*object);
             if m.get(object).is_some_and(|d| !d.read_lock().f.allocated) {

@@ -499,14 +499,44 @@ impl SpaceMaps {
         pass: u32,
     ) -> Result<()> {
         for c in changes {
+            let free = self.to_condense(space, c.vdev, c.ms, pass)?;
             let mut inner = self.lock();
             let Some(top) = inner.tops.get_mut(&c.vdev) else {
                 bail!(Damaged, "no vdev {}", c.vdev)
             };
             self.ensure_map(tx, f, top, c.ms)?;
-            self.append_own(tx, f, space, top, c.vdev, c.ms, (&c.allocs, &c.frees), pass)?;
+            let change = (&c.allocs, &c.frees);
+            self.append_own(tx, f, space, top, c.vdev, c.ms, change, free, pass)?;
         }
         Ok(())
+    }
+
+    /// The free ranges of a metaslab whose map may be worth condensing. A condensed map is written
+    /// once per group, in the first pass, when everything recorded so far is what the allocator
+    /// calls recorded. The metaslab may have to be loaded for it, which takes the lock: it must not
+    /// be held.
+    fn to_condense(
+        &self,
+        space: &Space,
+        vdev: u64,
+        m: u64,
+        pass: u32,
+    ) -> Result<Option<base::RangeSet>> {
+        let (object, len) = {
+            let inner = self.lock();
+            match inner.tops.get(&vdev).and_then(|t| t.ms.get(m as usize)) {
+                Some(ms) => (ms.object, ms.len),
+                None => bail!(Damaged, "no metaslab {m} on vdev {vdev}"),
+            }
+        };
+        if pass != 1 || object == 0 {
+            return Ok(None);
+        }
+        let block_size = self.mos.hold(object)?.info().block_size as u64;
+        if len <= 4 * block_size {
+            return Ok(None);
+        }
+        space.free_ranges(vdev, m).map(Some)
     }
 
     /// Appends to (or condenses) a metaslab's own map.
@@ -519,6 +549,7 @@ impl SpaceMaps {
         vdev: u64,
         m: u64,
         (allocs, frees): (&base::RangeSet, &base::RangeSet),
+        free: Option<base::RangeSet>,
         pass: u32,
     ) -> Result<()> {
         let (shift, start) = (top.ashift, m << top.ms_shift);
@@ -526,14 +557,6 @@ impl SpaceMaps {
         let ms = &mut top.ms[m as usize];
         let block_size = self.mos.hold(ms.object)?.info().block_size;
         ms.alloc += allocs.total() as i64 - frees.total() as i64;
-        // A condensed map is written once per group, in the first pass, when everything recorded so
-        // far is what the allocator calls recorded.
-        let worth = pass == 1 && ms.len > 4 * block_size as u64;
-        let free = if worth {
-            Some(space.free_ranges(vdev, m)?)
-        } else {
-            None
-        };
         match free {
             Some(free) if replay::should_condense(ms.len, block_size as u64, &free) => {
                 self.mos.hold(ms.object)?.free_range(tx, 0, u64::MAX)?;
@@ -590,20 +613,15 @@ impl SpaceMaps {
             n = waiting.len();
         }
         for (_, id, m) in waiting.into_iter().take(n) {
+            drop(inner);
+            let free = self.to_condense(space, id, m, 1)?;
+            inner = self.lock();
             let Some(top) = inner.tops.get_mut(&id) else {
                 continue;
             };
             let pending = std::mem::take(&mut top.ms[m as usize].pending);
-            self.append_own(
-                tx,
-                f,
-                space,
-                top,
-                id,
-                m,
-                (&pending.allocs, &pending.frees),
-                1,
-            )?;
+            let change = (&pending.allocs, &pending.frees);
+            self.append_own(tx, f, space, top, id, m, change, free, 1)?;
             top.ms[m as usize].unflushed = txg;
             let o = top.unflushed_object;
             self.mos.hold(o)?.write(tx, m * 8, &txg.to_le_bytes())?;

@@ -78,11 +78,11 @@ impl Pool {
         if self.readonly {
             bail!(ReadOnly, "pool '{}' is imported read-only", self.name());
         }
-        let slot: Arc<Mutex<Option<Result<R>>>> = Arc::default();
+        let slot: Arc<Mutex<Option<(Txg, Result<R>)>>> = Arc::default();
         let out = slot.clone();
         let task: Task = Box::new(move |pool, tx| {
             let r = f(pool, tx);
-            *out.lock().unwrap_or_else(|e| e.into_inner()) = Some(r);
+            *out.lock().unwrap_or_else(|e| e.into_inner()) = Some((tx.txg(), r));
         });
         self.tasks
             .lock()
@@ -90,7 +90,11 @@ impl Pool {
             .push(task);
         loop {
             let mut st = self.sync_state();
-            if let Some(r) = slot.lock().unwrap_or_else(|e| e.into_inner()).take() {
+            if let Some((txg, r)) = slot.lock().unwrap_or_else(|e| e.into_inner()).take() {
+                // Somebody else's sync did it, and may have failed afterwards.
+                if r.is_ok() && self.dmu.synced_txg() < txg {
+                    return Err(self.suspended_error(&Error::from(Kind::Io)));
+                }
                 return r;
             }
             self.sync_group(&mut st)?;
@@ -112,13 +116,17 @@ impl Pool {
             .clone()
     }
 
+    fn suspended_error(&self, why: &Error) -> Error {
+        Error::new(
+            Kind::Suspended,
+            format!("pool '{}' I/O is currently suspended: {why}", self.name()),
+        )
+    }
+
     /// Closes the open group and writes it.
     pub(crate) fn sync_group(&self, st: &mut SyncState) -> Result<Txg> {
         if let Some(e) = self.suspended() {
-            return Err(Error::new(
-                Kind::Suspended,
-                format!("pool '{}' I/O is currently suspended: {e}", self.name()),
-            ));
+            return Err(self.suspended_error(&e));
         }
         if st.closed {
             bail!(Stale, "pool '{}' was exported", self.name());

@@ -25,6 +25,9 @@ pub struct VdevTree {
     /// Errors that no single device is to blame for.
     pub stats: Stats,
     pub(crate) read_only: AtomicBool,
+    /// Held while caches are flushed: whoever comes meanwhile must not believe that nothing is left
+    /// to flush. Holds the failure after which nothing can be promised any more.
+    flushing: Mutex<Option<Error>>,
 }
 
 impl std::fmt::Debug for VdevTree {
@@ -42,6 +45,7 @@ impl VdevTree {
             tops: RwLock::new(Arc::new(tops)),
             stats: Stats::default(),
             read_only: AtomicBool::new(false),
+            flushing: Mutex::new(None),
         }
     }
 
@@ -405,8 +409,20 @@ impl VdevTree {
 
     /// Flushes the write caches of all leaves written since the last call. A leaf whose flush fails
     /// has lost those writes (its DTL gets their txgs and, unless it is 0, `txg`); that is an error
-    /// only where redundancy does not cover it.
+    /// only where redundancy does not cover it, and then for ever: what was lost may belong to a
+    /// group whose other blocks are still to come, which must not be committed by a later flush that
+    /// works.
     pub fn flush_dirty(&self, txg: Txg) -> Result<()> {
+        let mut failed = lock(&self.flushing);
+        if let Some(e) = &*failed {
+            return Err(e.clone());
+        }
+        let r = self.flush_leaves(txg);
+        *failed = r.as_ref().err().cloned();
+        r
+    }
+
+    fn flush_leaves(&self, txg: Txg) -> Result<()> {
         let mut leaves: Vec<(Arc<Vdev>, Arc<Vdev>)> = Vec::new();
         let mut txgs = Vec::new();
         for top in self.tops().iter() {

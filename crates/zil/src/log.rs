@@ -88,8 +88,10 @@ pub(crate) struct State {
     itxs: Itxs,
     /// The chain; the last one is allocated but not written, and is what the next batch fills.
     pub lwbs: VecDeque<Lwb>,
-    /// Group whose header makes the chain reachable.
-    chain_txg: Txg,
+    /// Group whose header makes the chain reachable: the first whose [`Zil::sync`] saw the chain. It
+    /// may be a later one than that in which the first block was allocated, which can close before
+    /// the block is noted here.
+    chain_txg: Option<Txg>,
     synced: Txg,
     header: Header,
     /// `header` describes a chain from before this log was opened, which is not disposed of.
@@ -113,7 +115,12 @@ pub(crate) struct State {
 impl State {
     /// Whether records can be made durable by the chain as it is.
     fn blocked(&self) -> bool {
-        self.stalled.is_some() || self.lwbs.is_empty() || self.chain_txg > self.synced
+        self.stalled.is_some() || self.lwbs.is_empty() || self.unreachable()
+    }
+
+    /// Whether the header on disk does not lead to the chain yet.
+    fn unreachable(&self) -> bool {
+        self.chain_txg.is_none_or(|t| t > self.synced)
     }
 
     pub fn note_alloc(&mut self, bp: BlkPtr, txg: Txg) {
@@ -239,7 +246,7 @@ impl Zil {
             return Committed::Durable;
         }
         let undisposed = st.old_chain && st.reset.is_none();
-        let waiting = !st.lwbs.is_empty() && st.chain_txg > st.synced;
+        let waiting = !st.lwbs.is_empty() && st.unreachable();
         if !self.opts.enabled || undisposed || waiting {
             return self.fallback(st);
         }
@@ -276,7 +283,7 @@ impl Zil {
             let made = self.first_block();
             st = self.lock();
             if let Ok((bp, txg)) = made {
-                st.chain_txg = txg;
+                st.chain_txg = None;
                 st.note_alloc(bp, txg);
             }
         } else if !st.blocked() {
@@ -375,6 +382,9 @@ impl Zil {
             self.store.free(&bp, txg)?;
         }
         st.header.log = st.lwbs.front().map(|l| l.bp).unwrap_or_default();
+        if !st.lwbs.is_empty() {
+            st.chain_txg.get_or_insert(txg);
+        }
         Ok(st.header.encode())
     }
 
@@ -427,7 +437,7 @@ impl Zil {
             frees: Vec::new(),
             clones: Vec::new(),
         });
-        st.chain_txg = txg;
+        st.chain_txg = None;
         st.note_alloc(bp, 0);
         Ok(())
     }

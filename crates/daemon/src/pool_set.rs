@@ -146,6 +146,7 @@ pub fn set(
                         Change::Enable(f) => {
                             if let Some(s) = pool.feature_store() {
                                 s.enable(tx, f)?;
+                                pool.features_changed()?;
                             }
                         }
                         Change::Extra(..) | Change::Cache(_) => {}

@@ -66,7 +66,9 @@ pub fn upgrade(
             entry
                 .pool
                 .task(move |pool, tx| match pool.feature_store() {
-                    Some(store) => enable(store, tx, &wanted),
+                    Some(store) => {
+                        enable(store, tx, &wanted).and_then(|()| pool.features_changed())
+                    }
                     None => Ok(()),
                 })
                 .map_err(answer)?;

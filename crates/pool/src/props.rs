@@ -1,5 +1,6 @@
 //! Properties of the pool itself that are kept in the MOS: the ZAP `pool_props` (pool format §16.8).
 
+use crate::create::mos_policy;
 use crate::Pool;
 use base::{bail, Result};
 use disk::ObjType;
@@ -60,5 +61,16 @@ impl Pool {
             Some(PropValue::Str(s)) => z.update(tx, name, &Value::string(s)),
             None => z.remove_if(tx, name).map(|_| ()),
         }
+    }
+
+    /// Features were enabled: what is written from now on follows them. To be called in the group
+    /// in which they were enabled.
+    pub fn features_changed(&self) -> Result<()> {
+        let policy = mos_policy(self.version(), &*self.features);
+        self.mos.set_policy(policy);
+        for set in self.open_sets() {
+            self.refresh_policy(&set.ds)?;
+        }
+        Ok(())
     }
 }

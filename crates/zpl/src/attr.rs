@@ -155,6 +155,8 @@ pub struct SetAttr {
     pub kill_suidgid: bool,
     /// The size change comes from an open descriptor: write permission was checked at open.
     pub through_handle: bool,
+    /// Times of writes that a write-back cache had accepted long ago: no flag forbids them now.
+    pub written_back: bool,
 }
 
 /// Why a time changes; decides the flags that go with it (data format §24).

@@ -123,9 +123,15 @@ impl Zfs {
     /// Sets atime after a read, if the properties want it. Never fails the read: on a full or
     /// read-only pool the time stays.
     pub(crate) fn accessed(&self, z: &Znode) {
+        self.touch_atime(z);
+    }
+
+    /// The same, for a door whose client reads from memory of its own: to be called when that begins.
+    /// Returns whether atime changed.
+    pub fn touch_atime(&self, z: &Znode) -> bool {
         let p = self.props();
         if !p.atime || p.readonly || self.space.read_only() {
-            return;
+            return false;
         }
         let now = self.now();
         let f = z.fixed();
@@ -135,16 +141,15 @@ impl Zfs {
             f.atime != now
         };
         if !wanted || f.links == 0 {
-            return;
+            return false;
         }
-        if let Ok(tx) = self.tx_meta() {
-            let set = z.update(&tx, |f| {
-                f.atime = now;
-                Ok(())
-            });
-            // The object may be going away at this moment; its time does not matter then.
-            drop(set);
-        }
+        let Ok(tx) = self.tx_meta() else { return false };
+        // The object may be going away at this moment; its time does not matter then.
+        z.update(&tx, |f| {
+            f.atime = now;
+            Ok(())
+        })
+        .is_ok()
     }
 
     /// Writes `data`; returns how many bytes. If something fails after some were written, their

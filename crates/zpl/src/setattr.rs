@@ -25,10 +25,11 @@ impl Zfs {
         let sets_times = explicit(set.atime) || explicit(set.mtime);
         let touches = set.atime.is_some() || set.mtime.is_some();
         let of_owner = set.mode.is_some() || set.uid.is_some() || set.gid.is_some() || sets_times;
-        if f.flags & flag::IMMUTABLE != 0 && (of_owner || touches || set.size.is_some()) {
+        let free = set.written_back;
+        if f.flags & flag::IMMUTABLE != 0 && !free && (of_owner || touches || set.size.is_some()) {
             return Err(Kind::NotPermitted.into());
         }
-        if f.flags & flag::APPENDONLY != 0 && (of_owner || set.size.is_some()) {
+        if f.flags & flag::APPENDONLY != 0 && !free && (of_owner || set.size.is_some()) {
             return Err(Kind::NotPermitted.into());
         }
         if f.flags & flag::READONLY != 0 && set.size.is_some() {
@@ -51,7 +52,7 @@ impl Zfs {
                 bits = Some(perm::chmod(cred, uid, group, b)?);
             }
             perm::chown(cred, uid, gid, set.uid, set.gid)?;
-            if sets_times && !cred.owns(uid) {
+            if sets_times && !free && !cred.owns(uid) {
                 return Err(Kind::NotPermitted.into());
             }
             if touches && !sets_times && !cred.owns(uid) {
@@ -73,7 +74,13 @@ impl Zfs {
             let kill = set.kill_suidgid || (p.enforce && !cred.privileged);
             self.set_size(z, size, kill)?;
         }
-        let changes_owner = set.uid.is_some() || set.gid.is_some();
+        // A request that names nothing (but ctime) is what remains of chown(-1, -1), which clears
+        // set-id bits like any other chown.
+        let nothing = SetAttr {
+            ctime: None,
+            ..*set
+        } == SetAttr::default();
+        let changes_owner = set.uid.is_some() || set.gid.is_some() || nothing;
         if bits.is_none() && changes_owner {
             let killed = perm::mode_after_chown(cred, m, gid);
             if killed != m {

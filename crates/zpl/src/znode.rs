@@ -277,6 +277,11 @@ impl Znode {
         self.doomed.load(Ordering::Acquire)
     }
 
+    /// Whether something of it is not on disk yet, so that the space it takes is not known.
+    pub fn is_changing(&self) -> bool {
+        self.dnode.is_dirty()
+    }
+
     /// Whether there can be extended attributes at all.
     pub fn may_have_xattrs(&self) -> bool {
         let e = &self.state.read().unwrap().extra;

@@ -121,6 +121,11 @@ fn chmod_and_chown() {
         chown(&fs, "f", Some(1), None, &r).unwrap().mode & mode::PERM,
         0o755
     );
+    chmod(&fs, "f", 0o6755, &r).unwrap();
+    assert_eq!(
+        chown(&fs, "f", None, None, &r).unwrap().mode & mode::PERM,
+        0o755
+    );
     // Directories keep theirs.
     fs.dir("d");
     chmod(&fs, "d", 0o6755, &r).unwrap();

@@ -1,19 +1,21 @@
 //! FUSE requests to the POSIX layer: node ids to znodes, types to types, nothing else.
 
 use crate::nodes::Nodes;
+use crate::writers::Writers;
 use fuse::{
-    ioctl, AttrReply, DirBuf, DirPlusBuf, Entry, Errno, Filesystem, IoctlReply, OpenArgs, Opened,
-    ReadBuf, Request, SetAttr, SetTime, Statfs, StatxReply, Time, WriteArgs, XattrNames, FOREVER,
+    ioctl, AttrReply, DirBuf, DirPlusBuf, Entry, Errno, Filesystem, IoctlReply, Notifier, OpenArgs,
+    Opened, ReadBuf, Request, SetAttr, SetTime, Statfs, StatxReply, Time, WriteArgs, XattrNames,
+    FOREVER,
 };
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 use zpl::{Cred, New, WriteOpts, Zfs, Znode};
 
-/// Attributes of objects that changed a moment ago are kept this long only: the space they take is
-/// known when their group is on disk.
+/// Attributes of objects that are changing are kept this long only: the space they take is known
+/// when their group is on disk.
 const FRESH: Duration = Duration::from_secs(1);
-/// What counts as a moment ago, seconds.
-const RECENT: i64 = 15;
+/// Handle of an open description that may write; others have 0.
+const WRITER: u64 = 1;
 
 /// `fsx_xflags` of struct fsxattr against the `FS_*_FL` flags.
 const XFLAGS: [(u32, u32); 4] = [
@@ -27,6 +29,8 @@ const XFLAGS: [(u32, u32); 4] = [
 pub struct Bridge {
     zfs: Arc<Zfs>,
     nodes: Arc<Nodes>,
+    writers: Writers,
+    notifier: OnceLock<Notifier>,
     /// Names that do not exist may be remembered: not where lookups ignore case.
     negative: Duration,
 }
@@ -108,17 +112,32 @@ impl Bridge {
         Ok(Bridge {
             zfs,
             nodes,
+            writers: Writers::default(),
+            notifier: OnceLock::new(),
             negative,
         })
+    }
+
+    /// Whom to ask to have the kernel write out or forget what it caches.
+    pub fn set_notifier(&self, n: Notifier) {
+        let _ = self.notifier.set(n);
+    }
+
+    /// Has the kernel write out (and forget) the pages of a node that may have newer ones than we.
+    fn settle(&self, node: u64) {
+        if let Some(n) = self.notifier.get().filter(|_| self.writers.is_open(node)) {
+            let _waiting = fuse::about_to_wait_for_requests();
+            // Pages that cannot be written are remembered by the kernel for the next fsync.
+            let _ = n.inval_inode(node, 0, 0);
+        }
     }
 
     fn node(&self, id: u64) -> Result<Arc<Znode>> {
         Ok(self.nodes.get(&self.zfs, id)?)
     }
 
-    fn ttl(&self, a: &zpl::Attr) -> Duration {
-        let now = Time::now().sec;
-        if (now - a.ctime.sec).abs() <= RECENT || (now - a.atime.sec).abs() <= RECENT {
+    fn ttl(&self, node: u64, z: &Znode) -> Duration {
+        if z.is_changing() || self.writers.is_open(node) {
             FRESH
         } else {
             FOREVER
@@ -126,21 +145,31 @@ impl Bridge {
     }
 
     fn entry(&self, z: &Arc<Znode>) -> Entry {
+        self.entry_open(z, false)
+    }
+
+    fn entry_open(&self, z: &Arc<Znode>, writer: bool) -> Entry {
+        let node = self.nodes.enter(z);
+        if writer {
+            self.writers.opened(node);
+        }
+        let ttl = self.ttl(node, z);
         let a = self.zfs.getattr(z);
         Entry {
-            node: self.nodes.enter(z),
+            node,
             generation: a.generation as u64,
             attr: attr_out(&a),
             entry_ttl: if self.zfs.case == 0 { FOREVER } else { FRESH },
-            attr_ttl: self.ttl(&a),
+            attr_ttl: ttl,
         }
     }
 
-    fn attr(&self, z: &Znode) -> AttrReply {
-        let a = self.zfs.getattr(z);
+    fn attr(&self, node: u64, z: &Znode) -> AttrReply {
+        // Asked first: what is on disk by then is in the figures.
+        let ttl = self.ttl(node, z);
         AttrReply {
-            attr: attr_out(&a),
-            ttl: self.ttl(&a),
+            attr: attr_out(&self.zfs.getattr(z)),
+            ttl,
         }
     }
 
@@ -151,14 +180,17 @@ impl Bridge {
 }
 
 const O_ACCMODE: i32 = 3;
+const O_RDONLY: i32 = 0;
 const O_WRONLY: i32 = 1;
 const O_TRUNC: i32 = 0o1000;
 const O_APPEND: i32 = 0o2000;
 const O_DSYNC: i32 = 0o10000;
+const O_NOATIME: i32 = 0o1000000;
 
 impl Filesystem for Bridge {
     fn destroy(&self) {
         self.nodes.clear();
+        self.writers.clear();
         // What was unlinked but open goes now; a failure leaves it on the queue for the next mount.
         let _ = self.zfs.stop();
     }
@@ -179,8 +211,15 @@ impl Filesystem for Bridge {
         }
     }
 
-    fn getattr(&self, _: &Request, node: u64, _: Option<u64>) -> Result<AttrReply> {
-        Ok(self.attr(&*self.node(node)?))
+    fn getattr(&self, _: &Request, node: u64, fh: Option<u64>) -> Result<AttrReply> {
+        // With a handle the kernel asks before it lets a write into its cache (stat comes without):
+        // the moment to tell of earlier ones.
+        if fh == Some(WRITER) {
+            if let Some(e) = self.writers.take_failure(node) {
+                return Err(e);
+            }
+        }
+        Ok(self.attr(node, &*self.node(node)?))
     }
 
     fn setattr(&self, req: &Request, node: u64, set: &SetAttr) -> Result<AttrReply> {
@@ -191,6 +230,12 @@ impl Filesystem for Bridge {
                 SetTime::At(t) => zpl::SetTime::To(time_in(t)),
             })
         };
+        // What utimensat(2) sends has no handle.
+        let written_back = matches!(set.mtime, Some(SetTime::At(_)))
+            && set.ctime.is_some()
+            && set.fh == Some(WRITER)
+            && set.atime.is_none()
+            && (set.mode, set.uid, set.gid, set.size) == (None, None, None, None);
         let set = zpl::SetAttr {
             mode: set.mode,
             uid: set.uid,
@@ -201,20 +246,23 @@ impl Filesystem for Bridge {
             ctime: set.ctime.map(time_in),
             kill_suidgid: set.kill_suidgid,
             through_handle: set.fh.is_some(),
+            written_back,
         };
         let a = self.zfs.setattr(&z, &set, &cred(req))?;
         Ok(AttrReply {
             attr: attr_out(&a),
-            ttl: self.ttl(&a),
+            ttl: self.ttl(node, &z),
         })
     }
 
     fn statx(&self, _: &Request, node: u64, _: Option<u64>, _: u32, _: u32) -> Result<StatxReply> {
-        let a = self.zfs.getattr(&*self.node(node)?);
+        let z = self.node(node)?;
+        let ttl = self.ttl(node, &z);
+        let a = self.zfs.getattr(&z);
         // STATX_ATTR_IMMUTABLE, _APPEND and _NODUMP have the numbers of the FS_*_FL flags.
         Ok(StatxReply {
             attr: attr_out(&a),
-            ttl: self.ttl(&a),
+            ttl,
             attributes: (a.fs_flags & 0x70) as u64,
             attributes_mask: 0x70,
         })
@@ -286,7 +334,7 @@ impl Filesystem for Bridge {
 
     fn open(&self, req: &Request, node: u64, args: OpenArgs) -> Result<Opened> {
         let z = self.node(node)?;
-        self.open_checked(req, &z, args)
+        self.open_checked(req, node, &z, args)
     }
 
     fn create(
@@ -295,19 +343,14 @@ impl Filesystem for Bridge {
         parent: u64,
         name: &[u8],
         mode: u32,
-        _: OpenArgs,
+        args: OpenArgs,
     ) -> Result<(Entry, Opened)> {
         let dir = self.node(parent)?;
         let z = self
             .zfs
             .create(&dir, name, &New::file(mode, req.umask), &cred(req))?;
-        Ok((
-            self.entry(&z),
-            Opened {
-                fh: 0,
-                flags: fuse::wire::fopen::KEEP_CACHE,
-            },
-        ))
+        let writes = args.flags & O_ACCMODE != O_RDONLY;
+        Ok((self.entry_open(&z, writes), opened(writes)))
     }
 
     fn tmpfile(
@@ -315,19 +358,14 @@ impl Filesystem for Bridge {
         req: &Request,
         parent: u64,
         mode: u32,
-        _: OpenArgs,
+        args: OpenArgs,
     ) -> Result<(Entry, Opened)> {
         let dir = self.node(parent)?;
         let z = self
             .zfs
             .tmpfile(&dir, &New::file(mode, req.umask), &cred(req))?;
-        Ok((
-            self.entry(&z),
-            Opened {
-                fh: 0,
-                flags: fuse::wire::fopen::KEEP_CACHE,
-            },
-        ))
+        let writes = args.flags & O_ACCMODE != O_RDONLY;
+        Ok((self.entry_open(&z, writes), opened(writes)))
     }
 
     fn read(
@@ -367,12 +405,22 @@ impl Filesystem for Bridge {
             Ok(n) => Ok(n as u32),
             // The kernel remembers two kinds of failed write-back for the next fsync or close: no
             // space, and everything else, which becomes EIO.
-            Err(e) if args.cached && e.kind == base::Kind::Quota => Err(base::Kind::NoSpace.into()),
+            Err(e) if args.cached => {
+                if matches!(e.kind, base::Kind::Quota | base::Kind::NoSpace) {
+                    self.written_too_much(node, e.kind.into());
+                    return Err(Errno::ENOSPC);
+                }
+                Err(e.into())
+            }
             Err(e) => Err(e.into()),
         }
     }
 
-    fn release(&self, _: &Request, _: u64, _: u64, _: i32) {}
+    fn release(&self, _: &Request, node: u64, fh: u64, _: i32) {
+        if fh == WRITER {
+            self.writers.released(node);
+        }
+    }
 
     fn fsync(&self, _: &Request, node: u64, _: u64, _: bool) -> Result<()> {
         Ok(self.zfs.fsync(Some(&*self.node(node)?))?)
@@ -547,6 +595,7 @@ impl Filesystem for Bridge {
         const SEEK_DATA: u32 = 3;
         const SEEK_HOLE: u32 = 4;
         let z = self.node(node)?;
+        self.settle(node);
         match whence {
             SEEK_DATA => Ok(self.zfs.seek(&z, offset, true)?),
             SEEK_HOLE => Ok(self.zfs.seek(&z, offset, false)?),
@@ -581,7 +630,13 @@ impl Filesystem for Bridge {
 }
 
 impl Bridge {
-    fn open_checked(&self, req: &Request, z: &Arc<Znode>, args: OpenArgs) -> Result<Opened> {
+    fn open_checked(
+        &self,
+        req: &Request,
+        node: u64,
+        z: &Arc<Znode>,
+        args: OpenArgs,
+    ) -> Result<Opened> {
         let acc = args.flags & O_ACCMODE;
         let truncate = args.flags & O_TRUNC != 0;
         let c = cred(req);
@@ -602,9 +657,38 @@ impl Bridge {
             };
             self.zfs.setattr(z, &set, &c)?;
         }
-        Ok(Opened {
-            fh: 0,
-            flags: fuse::wire::fopen::KEEP_CACHE,
-        })
+        let writes = acc != O_RDONLY;
+        if writes {
+            self.writers.opened(node);
+        } else if args.flags & O_NOATIME == 0 && self.zfs.touch_atime(z) {
+            // What is read from the kernel's cache is never heard of, so opening counts as reading.
+            if let Some(n) = self.notifier.get() {
+                let _ = n.inval_inode(node, -1, 0);
+            }
+        }
+        Ok(opened(writes))
+    }
+
+    /// Pages the kernel had accepted found no space. It tells with the next fsync and at close; so
+    /// that who goes on writing without either does not do so for ever, the next write is refused:
+    /// without valid attributes the kernel asks for them first.
+    fn written_too_much(&self, node: u64, e: Errno) {
+        if !self.writers.fail(node, e) {
+            return;
+        }
+        let Some(n) = self.notifier.get().cloned() else {
+            return;
+        };
+        // Not from here: this request may be what keeps the node in use.
+        let _ = std::thread::Builder::new()
+            .name("fuse notify".into())
+            .spawn(move || n.inval_inode(node, -1, 0));
+    }
+}
+
+fn opened(writes: bool) -> Opened {
+    Opened {
+        fh: if writes { WRITER } else { 0 },
+        flags: fuse::wire::fopen::KEEP_CACHE,
     }
 }

@@ -28,6 +28,7 @@ mod pools;
 mod service;
 mod startup;
 mod values;
+mod writers;
 
 use base::{Kind, Result};
 use options::{Asked, Options};

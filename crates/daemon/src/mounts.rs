@@ -276,7 +276,9 @@ impl Service {
             posix_acl: props.acltype == AclType::Posix,
             ..Config::default()
         };
-        let session = Session::new(bridge, fd, config);
+        let session = Session::new(bridge.clone(), fd, config);
+        bridge.set_notifier(session.notifier());
+        drop(bridge);
         let ended = Arc::new((Mutex::new(false), Condvar::new()));
         let mounted = Arc::new(Mounted {
             object: ds.object(),

@@ -1,24 +1,16 @@
 //! Clock, randomness, identity.
 
 use std::sync::OnceLock;
-use std::time::{Instant, SystemTime, UNIX_EPOCH};
+use std::time::Instant;
 
 /// The system's clocks.
 pub struct LinuxClock;
 
 impl env::Clock for LinuxClock {
+    /// The clock the kernel stamps files with, which stands still between its ticks. With a finer one
+    /// a file the daemon makes would be younger than one the kernel writes (and stamps) after that.
     fn now(&self) -> (i64, u32) {
-        match SystemTime::now().duration_since(UNIX_EPOCH) {
-            Ok(d) => (d.as_secs() as i64, d.subsec_nanos()),
-            Err(e) => {
-                // Before 1970: seconds round towards the past, nanoseconds stay positive.
-                let d = e.duration();
-                match d.subsec_nanos() {
-                    0 => (-(d.as_secs() as i64), 0),
-                    n => (-(d.as_secs() as i64) - 1, 1_000_000_000 - n),
-                }
-            }
-        }
+        crate::sys::coarse_time()
     }
 
     fn monotonic_ns(&self) -> u64 {

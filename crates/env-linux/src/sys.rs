@@ -129,3 +129,14 @@ pub fn dio_align(f: &File) -> Option<(u32, u32)> {
 pub fn major_minor(dev: u64) -> (u32, u32) {
     (libc::major(dev), libc::minor(dev))
 }
+
+/// Seconds and nanoseconds since 1970 on CLOCK_REALTIME_COARSE.
+pub(crate) fn coarse_time() -> (i64, u32) {
+    let mut t = libc::timespec {
+        tv_sec: 0,
+        tv_nsec: 0,
+    };
+    // SAFETY: fills the structure it is given and nothing else.
+    unsafe { libc::clock_gettime(libc::CLOCK_REALTIME_COARSE, &mut t) };
+    (t.tv_sec, t.tv_nsec.clamp(0, 999_999_999) as u32)
+}

@@ -16,7 +16,7 @@
 //!   do, and wakes a thread where all are stuck. It sleeps when nothing is going on.
 
 use std::cell::RefCell;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::SeqCst};
 use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError, Weak};
 use std::thread::Thread;
 use std::time::{Duration, Instant};
@@ -48,8 +48,10 @@ struct Resting {
 }
 
 pub(crate) struct Crew {
-    /// Most threads.
-    pub most: usize,
+    /// Most threads, beside those that are lent.
+    most: usize,
+    /// Threads that wait for requests of this session to be served.
+    lent: AtomicUsize,
     /// Threads that are awake (high half) and busy (low half), together so that the decisions to
     /// rest and to wake see one state.
     counts: AtomicU64,
@@ -87,6 +89,7 @@ impl Crew {
     pub fn new(most: usize) -> Crew {
         Crew {
             most: most.max(1),
+            lent: AtomicUsize::new(0),
             counts: AtomicU64::new(0),
             resting: Mutex::default(),
             closed: AtomicBool::new(false),
@@ -94,6 +97,11 @@ impl Crew {
             begun: AtomicU64::new(0),
             watch: Watch::default(),
         }
+    }
+
+    /// How many threads there may be at this moment.
+    pub fn most(&self) -> usize {
+        self.most + self.lent.load(SeqCst)
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, Vec<Resting>> {
@@ -141,7 +149,7 @@ impl Crew {
         if pace.at_once >= BACKLOG || blocks {
             self.go_parallel(now);
         }
-        if !Crew::alone(c) || self.most == 1 {
+        if !Crew::alone(c) || self.most() == 1 {
             Begin::Go
         } else if now < self.parallel_until.load(SeqCst) {
             Begin::Wake
@@ -165,7 +173,7 @@ impl Crew {
     /// should be woken.
     fn blocking(&self) -> bool {
         self.go_parallel(now());
-        Crew::alone(self.counts.load(SeqCst)) && self.most > 1
+        Crew::alone(self.counts.load(SeqCst)) && self.most() > 1
     }
 
     /// Wakes a thread; returns whether there was one.
@@ -350,6 +358,33 @@ pub fn about_to_block() {
             }
         }
     });
+}
+
+/// The thread that made it does not count towards the most threads of its session while it lives.
+pub struct Lent(Option<Arc<dyn Watched>>);
+
+impl Drop for Lent {
+    fn drop(&mut self) {
+        if let Some(s) = &self.0 {
+            s.crew().lent.fetch_sub(1, SeqCst);
+        }
+    }
+}
+
+/// Says that the current thread, inside a method of the file system, is going to wait for other
+/// requests of the same session: a notification that has the kernel write out pages is answered
+/// only after their WRITE requests are. However many threads wait like this, another one serves.
+pub fn about_to_wait_for_requests() -> Lent {
+    SERVING.with(|s| {
+        let session = s.borrow().as_ref().and_then(Weak::upgrade);
+        if let Some(session) = &session {
+            session.crew().lent.fetch_add(1, SeqCst);
+            if session.crew().blocking() {
+                session.clone().reinforce();
+            }
+        }
+        Lent(session)
+    })
 }
 
 #[cfg(test)]

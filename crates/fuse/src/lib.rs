@@ -33,7 +33,7 @@ mod types;
 pub mod wire;
 
 pub use config::{Config, Negotiated, ReaddirPlus};
-pub use crew::about_to_block;
+pub use crew::{about_to_block, about_to_wait_for_requests, Lent};
 pub use fs::{Filesystem, FOREVER};
 pub use mount::{mount, mounted, Atime, Mount, MountInfo, MountOptions, Unmount};
 pub use notify::Notifier;

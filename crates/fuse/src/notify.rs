@@ -4,7 +4,8 @@
 //! which an operation being served on that directory holds, and dropping pages waits for writes
 //! that the session must serve. So a notification must not be sent from within a method of the
 //! file system nor while holding a lock that such a method waits for; send it from another thread,
-//! after the change is visible.
+//! after the change is visible. Two exceptions: forgetting attributes only, and forgetting pages
+//! under [`crate::about_to_wait_for_requests`], of a node the request being served keeps in use.
 
 use std::fs::File;
 use std::io::{self, IoSlice, Write};

@@ -342,7 +342,7 @@ impl<F: Filesystem + ?Sized> Pool<F> {
     fn spawn(self: &Arc<Self>) -> io::Result<()> {
         {
             let mut state = self.shared.lock();
-            if state.total >= self.crew.most {
+            if state.total >= self.crew.most() {
                 return Ok(());
             }
             state.total += 1;

@@ -1,0 +1,105 @@
+//! Files open for writing. The kernel keeps what is written to them in its page cache for a while,
+//! and three things follow: it alone knows where their newest data are, what they take on disk
+//! is not known yet, and who wrote too much hears of it late.
+
+use fuse::Errno;
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, MutexGuard};
+
+#[derive(Default)]
+struct Writer {
+    /// Open descriptions that may write.
+    handles: u32,
+    /// What befell pages written back since somebody was told.
+    failed: Option<Errno>,
+}
+
+/// The files of one mount that are open for writing, by node id.
+#[derive(Default)]
+pub struct Writers {
+    open: Mutex<HashMap<u64, Writer>>,
+    failures: AtomicUsize,
+}
+
+impl Writers {
+    fn lock(&self) -> MutexGuard<'_, HashMap<u64, Writer>> {
+        self.open.lock().unwrap_or_else(|e| e.into_inner())
+    }
+
+    /// One more open description of the node.
+    pub fn opened(&self, node: u64) {
+        self.lock().entry(node).or_default().handles += 1;
+    }
+
+    /// One less.
+    pub fn released(&self, node: u64) {
+        let mut open = self.lock();
+        let Some(w) = open.get_mut(&node) else { return };
+        w.handles = w.handles.saturating_sub(1);
+        if w.handles == 0 {
+            if w.failed.is_some() {
+                self.failures.fetch_sub(1, Ordering::Relaxed);
+            }
+            open.remove(&node);
+        }
+    }
+
+    /// Whether the kernel may have data of the node that are not here yet.
+    pub fn is_open(&self, node: u64) -> bool {
+        self.lock().contains_key(&node)
+    }
+
+    /// Pages of the node could not be written back. True if that was not known yet.
+    pub fn fail(&self, node: u64, e: Errno) -> bool {
+        match self.lock().get_mut(&node) {
+            Some(w) if w.failed.is_none() => {
+                w.failed = Some(e);
+                self.failures.fetch_add(1, Ordering::Relaxed);
+                true
+            }
+            _ => false,
+        }
+    }
+
+    /// What befell the node, told once.
+    pub fn take_failure(&self, node: u64) -> Option<Errno> {
+        if self.failures.load(Ordering::Relaxed) == 0 {
+            return None;
+        }
+        let e = self.lock().get_mut(&node)?.failed.take()?;
+        self.failures.fetch_sub(1, Ordering::Relaxed);
+        Some(e)
+    }
+
+    pub fn clear(&self) {
+        self.lock().clear();
+        self.failures.store(0, Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn failures_are_told_once_and_go_with_the_last_handle() {
+        let w = Writers::default();
+        assert!(!w.fail(7, Errno::ENOSPC), "nobody to tell");
+        w.opened(7);
+        w.opened(7);
+        assert!(w.is_open(7) && !w.is_open(8));
+        assert!(w.fail(7, Errno::ENOSPC));
+        assert!(!w.fail(7, Errno::EIO));
+        assert_eq!(w.take_failure(8), None);
+        assert_eq!(w.take_failure(7), Some(Errno::ENOSPC));
+        assert_eq!(w.take_failure(7), None);
+        assert!(w.fail(7, Errno::EIO));
+        w.released(7);
+        assert!(w.is_open(7));
+        w.released(7);
+        assert!(!w.is_open(7));
+        assert_eq!(w.failures.load(Ordering::Relaxed), 0);
+        w.released(7);
+    }
+}

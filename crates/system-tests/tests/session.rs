@@ -96,30 +96,50 @@ fn as_root_on_a_loop_device() {
 
 #[test]
 fn as_an_ordinary_user_on_an_image() {
-    let Some(rig) = Rig::as_user("user-session") else {
+    let Some(mut rig) = Rig::as_user("user-session") else {
         return;
     };
     let image = rig.image("disk.img", 512 << 20);
-    let mnt = rig.mnt();
-    let mnt = mnt.to_str().unwrap();
+    let root = rig.mnt();
+    rig.variable("ZFS_FUSE_MOUNT_ROOT", root.to_str().unwrap());
     // No daemon runs: the command starts it.
-    rig.zpool(&["create", "-m", mnt, "tank", &image]);
+    rig.zpool(&["create", "tank", &image]);
     rig.zfs(&["create", "-o", "compression=zstd", "tank/testfs"]);
-    let df = rig.sh(&format!("df -h {mnt}/testfs"));
+    // An ordinary user's mounts may have to lie side by side; the listing says where.
+    let place = |dataset: &str| {
+        let list = rig.zfs(&["mount"]);
+        let line = list
+            .lines()
+            .find_map(|l| l.strip_prefix(dataset)?.strip_prefix(' '));
+        line.unwrap_or_else(|| panic!("{dataset}: {list}"))
+            .trim()
+            .to_string()
+    };
+    let at = place("tank/testfs");
+    let df = rig.sh(&format!("df -h {at}"));
     assert!(df.contains("tank/testfs "), "{df}");
     rig.sh(&format!(
-        "cd {mnt}/testfs; cp -r --no-preserve=ownership /etc/alternatives . ; mkdir d; echo hello >d/f; ln -s d/f l; ln d/f h; \
+        "cd {at}; cp -r --no-preserve=ownership /etc/alternatives . ; mkdir d; echo hello >d/f; ln -s d/f l; ln d/f h; \
          chmod 600 h; mv d e; seq 100000 >n; sha256sum n >n.sum; sync n"
     ));
-    assert_eq!(rig.sh(&format!("cat {mnt}/testfs/e/f")), "hello\n");
-    bonnie(&rig, &format!("{mnt}/testfs"), "");
+    assert_eq!(rig.sh(&format!("cat {at}/e/f")), "hello\n");
+    bonnie(&rig, &at, "");
     rig.zpool(&["export", "tank"]);
     assert!(rig.mounts().is_empty());
     rig.zdb_check("tank");
+    // The other place, and back from a directory.
+    let mine = rig.mnt().join("mine");
     let disks = rig.disks();
     rig.zpool(&["import", "-d", disks.to_str().unwrap(), "tank"]);
+    rig.zfs(&[
+        "set",
+        &format!("mountpoint={}", mine.display()),
+        "tank/testfs",
+    ]);
+    assert_eq!(place("tank/testfs"), mine.to_str().unwrap());
+    let at = mine.to_str().unwrap();
     rig.sh(&format!(
-        "cd {mnt}/testfs; sha256sum -c --quiet n.sum; test \"$(stat -c %a,%h h)\" = 600,2"
+        "cd {at}; sha256sum -c --quiet n.sum; test \"$(stat -c %a,%h h)\" = 600,2"
     ));
     rig.zpool(&["destroy", "tank"]);
 }

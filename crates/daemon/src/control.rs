@@ -6,7 +6,6 @@ use crate::startup::Stop;
 use crate::{datasets, errors, pools, values};
 use api::{ApiError, Handler, Peer, Reply, Request, Sink};
 use base::{Kind, Result};
-use pool::Tunables;
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -81,14 +80,11 @@ impl Control {
         if !options.foreground {
             crate::log::use_syslog();
         }
-        let tunables = Tunables {
-            cache_bytes: options.arc_max,
-            dirty_max: (options.arc_max / 2).clamp(32 << 20, 256 << 20),
-        };
+        crate::nodes::set_limit(crate::budget::znodes(options.arc_max));
         let service = Service::new(
             env_linux::linux_env(),
             paths(),
-            tunables,
+            options.arc_max,
             options.mount_options,
         );
         service.import_cached();

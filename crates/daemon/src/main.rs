@@ -2,6 +2,7 @@
 #![forbid(unsafe_code)]
 
 mod bridge;
+mod budget;
 mod cache;
 mod compat;
 mod control;
@@ -11,6 +12,7 @@ mod ds_destroy;
 mod ds_get;
 mod ds_mount;
 mod ds_props;
+mod ds_quota;
 mod ds_rename;
 mod ds_set;
 mod ds_values;
@@ -24,6 +26,7 @@ mod pool_get;
 mod pool_import;
 mod pool_set;
 mod pool_tree;
+mod pool_upgrade;
 mod pools;
 mod service;
 mod startup;

@@ -78,6 +78,9 @@ pub struct Place {
 pub struct Service {
     pub env: Env,
     pub paths: Paths,
+    /// Memory of everything, bytes.
+    pub ceiling: u64,
+    /// For a pool about to be opened; [`crate::budget::share`] takes it back to its share.
     pub tunables: Tunables,
     /// Mount options for every dataset of every pool.
     pub mount_options: Vec<String>,
@@ -138,13 +141,14 @@ impl Service {
     pub fn new(
         env: Env,
         paths: Paths,
-        tunables: Tunables,
+        ceiling: u64,
         mount_options: Vec<String>,
     ) -> Arc<Service> {
         Arc::new(Service {
             env,
             paths,
-            tunables,
+            ceiling,
+            tunables: crate::budget::tunables(ceiling, 1),
             mount_options,
             absent: Mutex::default(),
             pools: Mutex::default(),
@@ -238,6 +242,7 @@ impl Service {
             .lock()
             .unwrap_or_else(|e| e.into_inner())
             .insert(entry.pool.name(), entry.clone());
+        crate::budget::share(self);
         Ok(entry)
     }
 
@@ -249,6 +254,7 @@ impl Service {
             .lock()
             .unwrap_or_else(|e| e.into_inner())
             .remove(&entry.pool.name());
+        crate::budget::share(self);
     }
 
     /// Unmounts everything of a pool, children first. With `force` users are cut off.
@@ -330,7 +336,11 @@ fn clear_dead_mounts(pool: &str) {
             .strip_prefix(pool)
             .is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
     };
-    for info in all.iter().rev().filter(|m| ours(&m.source.to_string_lossy())) {
+    for info in all
+        .iter()
+        .rev()
+        .filter(|m| ours(&m.source.to_string_lossy()))
+    {
         if !is_dead(info.path.clone()) {
             continue;
         }
@@ -348,5 +358,8 @@ fn is_dead(path: PathBuf) -> bool {
         let dead = matches!(rustix::fs::statfs(&path), Err(rustix::io::Errno::NOTCONN));
         let _ = send.send(dead);
     });
-    asked.is_ok() && receive.recv_timeout(Duration::from_secs(2)).unwrap_or(false)
+    asked.is_ok()
+        && receive
+            .recv_timeout(Duration::from_secs(2))
+            .unwrap_or(false)
 }

@@ -15,6 +15,11 @@ const OBJECT_COST: u64 = 4096;
 /// The same for a dirty block beside its content.
 const BLOCK_COST: usize = 512;
 
+/// Space that a dirty object takes on disk for itself and its share of the trees, logical bytes.
+const OBJECT_SPACE: u64 = 4096;
+/// No block takes less: that is the smallest unit of most devices.
+const LEAST_SPACE: usize = 4096;
+
 /// What callers may know of an object.
 #[derive(Clone, Copy, Debug)]
 pub struct Info {
@@ -223,7 +228,9 @@ impl Dnode {
         if !p.dirty {
             p.dirty = true;
             let me = self.me.upgrade().ok_or_else(|| Error::from(Kind::Stale))?;
-            self.objset()?.add_dirty(tx.txg(), me);
+            let os = self.objset()?;
+            os.add_dirty(tx.txg(), me);
+            os.add_space(tx.txg(), OBJECT_SPACE);
             // The dnode itself and its share of the trees above.
             self.dmu.add_dirty(tx.txg(), OBJECT_COST);
         }
@@ -327,6 +334,7 @@ impl Dnode {
         i.spill = match data {
             Some(d) => {
                 self.dmu.add_dirty(tx.txg(), d.len() as u64);
+                self.objset()?.add_space(tx.txg(), d.len().max(LEAST_SPACE) as u64);
                 Spill::Data(Arc::new(d), tx.txg())
             }
             None => Spill::Removed(tx.txg()),
@@ -531,7 +539,12 @@ impl Dnode {
     fn mark(&self, i: &mut Inner, tx: &Tx, blkid: u64, before: usize) {
         let held = i.bufs.get(&blkid).map_or(0, |b| b.data.held());
         let more = match i.pend[tx.txg() as usize & 3].blocks.insert(blkid) {
-            true => held + BLOCK_COST,
+            true => {
+                if let Some(os) = self.os.upgrade() {
+                    os.add_space(tx.txg(), i.f.block_size.max(LEAST_SPACE) as u64);
+                }
+                held + BLOCK_COST
+            }
             false => held.saturating_sub(before),
         };
         self.dmu.add_dirty(tx.txg(), more as u64);

@@ -33,7 +33,8 @@ impl Need {
 
 /// Decides whether a dataset may take more space; implemented by the rooms that know quotas.
 pub trait Admission: Send + Sync {
-    /// `pending` are bytes already promised to transactions of unsynced groups.
+    /// `pending` are logical bytes of the dataset that groups not yet on disk are going to write, and
+    /// what transactions under way may add ([`Dmu::pending_space`] is the same of the whole pool).
     fn admit(&self, need: Need, pending: u64) -> Result<()>;
 }
 
@@ -52,6 +53,9 @@ pub struct DmuOptions {
     pub first_txg: Txg,
 }
 
+/// Memory that goes with a transaction until its group is on disk: the record for the log, bytes.
+const TX_COST: u64 = 256;
+
 struct Gate {
     open: Txg,
     /// Transactions alive, by txg & 3.
@@ -67,8 +71,13 @@ pub struct Dmu {
     pub zio: Arc<Zio>,
     gate: Mutex<Gate>,
     gate_cv: Condvar,
+    /// Memory held by changes, by txg & 3.
     dirty: [AtomicU64; 4],
-    dirty_max: u64,
+    /// Logical bytes going to be written, by txg & 3.
+    space: [AtomicU64; 4],
+    /// Needs of transactions alive.
+    promised: AtomicU64,
+    dirty_max: AtomicU64,
     objsets: Mutex<[Vec<Arc<Objset>>; 4]>,
     driver: OnceLock<Weak<dyn Driver>>,
 }
@@ -85,11 +94,19 @@ pub struct Tx {
     dmu: Arc<Dmu>,
     txg: Txg,
     syncing: bool,
+    /// Where its need is noted until what it really changed is known.
+    promise: Option<(Arc<Objset>, u64)>,
 }
 
 impl Tx {
     pub fn txg(&self) -> Txg {
         self.txg
+    }
+    /// Notes what the transaction may change at most, until it ends.
+    pub(crate) fn promise(&mut self, os: Arc<Objset>, bytes: u64) {
+        os.promised.fetch_add(bytes, Ordering::Relaxed);
+        self.dmu.promised.fetch_add(bytes, Ordering::Relaxed);
+        self.promise = Some((os, bytes));
     }
     pub fn is_syncing(&self) -> bool {
         self.syncing
@@ -103,6 +120,10 @@ impl Drop for Tx {
     fn drop(&mut self) {
         if self.syncing {
             return;
+        }
+        if let Some((os, bytes)) = self.promise.take() {
+            os.promised.fetch_sub(bytes, Ordering::Relaxed);
+            self.dmu.promised.fetch_sub(bytes, Ordering::Relaxed);
         }
         let mut g = self.dmu.lock();
         let h = &mut g.holders[self.txg as usize & 3];
@@ -126,7 +147,9 @@ impl Dmu {
             }),
             gate_cv: Condvar::new(),
             dirty: Default::default(),
-            dirty_max: opts.dirty_max,
+            space: Default::default(),
+            promised: AtomicU64::new(0),
+            dirty_max: AtomicU64::new(opts.dirty_max),
             objsets: Mutex::default(),
             driver: OnceLock::new(),
         })
@@ -153,9 +176,25 @@ impl Dmu {
         self.lock().synced
     }
 
-    /// Dirty bytes of all groups not yet on disk.
+    /// Memory held by the changes of all groups not yet on disk, bytes.
     pub fn dirty_bytes(&self) -> u64 {
         self.dirty.iter().map(|d| d.load(Ordering::Relaxed)).sum()
+    }
+
+    /// Logical bytes that groups not yet on disk are going to write, and what transactions under way
+    /// may add.
+    pub fn pending_space(&self) -> u64 {
+        let known: u64 = self.space.iter().map(|d| d.load(Ordering::Relaxed)).sum();
+        known + self.promised.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn add_space(&self, txg: Txg, bytes: u64) {
+        self.space[txg as usize & 3].fetch_add(bytes, Ordering::Relaxed);
+    }
+
+    /// Changes the limit of [`DmuOptions::dirty_max`] from now on.
+    pub fn set_dirty_max(&self, bytes: u64) {
+        self.dirty_max.store(bytes, Ordering::Relaxed);
     }
 
     pub(crate) fn add_dirty(&self, txg: Txg, bytes: u64) {
@@ -166,14 +205,15 @@ impl Dmu {
     /// dirty data than allowed.
     pub(crate) fn begin(self: &Arc<Self>) -> Result<Tx> {
         let dirty = self.dirty_bytes();
-        if dirty >= self.dirty_max / 5 {
+        let max = self.dirty_max.load(Ordering::Relaxed);
+        if dirty >= max / 5 {
             if let Some(d) = self.driver() {
                 d.kick();
-                if dirty >= self.dirty_max {
+                if dirty >= max {
                     // Everything dirty belongs to the open group or the one before it.
                     let target = self.open_txg();
                     d.sync_through(target.saturating_sub(1))?;
-                    if self.dirty_bytes() >= self.dirty_max {
+                    if self.dirty_bytes() >= max {
                         d.sync_through(target)?;
                     }
                 }
@@ -185,10 +225,13 @@ impl Dmu {
         }
         let txg = g.open;
         g.holders[txg as usize & 3] += 1;
+        drop(g);
+        self.add_dirty(txg, TX_COST);
         Ok(Tx {
             dmu: self.clone(),
             txg,
             syncing: false,
+            promise: None,
         })
     }
 
@@ -198,6 +241,7 @@ impl Dmu {
             dmu: self.clone(),
             txg,
             syncing: true,
+            promise: None,
         }
     }
 
@@ -251,6 +295,7 @@ impl Dmu {
     /// Group `txg` is on disk.
     pub fn end_sync(&self, txg: Txg) {
         self.dirty[txg as usize & 3].store(0, Ordering::Relaxed);
+        self.space[txg as usize & 3].store(0, Ordering::Relaxed);
         // Objects dirtied in syncing context registered their object set once more.
         self.objsets.lock().unwrap_or_else(|e| e.into_inner())[txg as usize & 3].clear();
         let mut g = self.lock();

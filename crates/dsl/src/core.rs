@@ -65,6 +65,11 @@ pub trait PoolSpace: Send + Sync {
     /// Deflated bytes that datasets may use together: size less slop, or less half the slop for
     /// changes that free more than they take.
     fn usable(&self, net_free: bool) -> u64;
+    /// How many deflated bytes a logical byte may become at worst: copies, parity of small blocks,
+    /// indirect blocks.
+    fn inflation(&self) -> u64 {
+        24
+    }
 }
 
 /// Changes a counter on disk; damage must not wrap it.

@@ -7,9 +7,6 @@ use disk::dsl::{Used, DIR_USED_BREAKDOWN};
 use dmu::{Need, Tx};
 use std::sync::Weak;
 
-/// How pessimistic unsynced changes are counted: raid, copies and indirect blocks of the worst case.
-const WORST_CASE: u64 = 24;
-
 /// Space left, and what limits it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Available {
@@ -34,6 +31,13 @@ impl Core {
     pub(crate) fn usable(&self, net_free: bool) -> u64 {
         let s = self.space.get().and_then(Weak::upgrade);
         s.map_or(u64::MAX, |s| s.usable(net_free))
+    }
+}
+
+impl Core {
+    fn inflation(&self) -> u64 {
+        let s = self.space.get().and_then(Weak::upgrade);
+        s.map_or(24, |s| s.inflation())
     }
 }
 
@@ -149,7 +153,7 @@ impl Dataset {
             };
         }
         // As the reference does, what is asked for itself may overshoot: slop is for that.
-        if pending > 0 && pending.saturating_mul(WORST_CASE) >= a.bytes {
+        if pending > 0 && pending.saturating_mul(self.core.inflation()) >= a.bytes {
             return Err(Kind::Again.into());
         }
         if need.bytes > a.bytes && !need.net_free && pending == 0 {
@@ -166,7 +170,7 @@ impl dmu::Admission for Dataset {
         // no part in a quota.
         let pending = match self.available_for(need.net_free).by_quota {
             true => pending,
-            false => pending.max(dmu.dirty_bytes()),
+            false => pending.max(dmu.pending_space()),
         };
         match self.check_space(need, pending) {
             Err(e) if e.kind == Kind::Again => {}

@@ -205,6 +205,26 @@ impl dsl::PoolSpace for Pool {
         let reserve = if net_free { slop / 2 } else { slop };
         c.dsize.saturating_sub(reserve)
     }
+
+    /// As the reference counts, with the parity there is instead of the most there can be: three
+    /// copies, each with parity for single sectors, twice for the trees above.
+    fn inflation(&self) -> u64 {
+        let tops = self.tree.tops();
+        let parity = tops.iter().map(|t| match t.kind() {
+            vdev::VdevKind::Raidz { nparity, .. } => nparity as u64,
+            vdev::VdevKind::Draid { .. } => 3,
+            _ => 0,
+        });
+        6 * (1 + parity.max().unwrap_or(0))
+    }
+}
+
+impl Pool {
+    /// Changes how much memory the pool may take, from now on.
+    pub fn set_memory(&self, t: Tunables) {
+        self.zio.cache.set_budget(t.cache_bytes);
+        self.dmu.set_dirty_max(t.dirty_max);
+    }
 }
 
 /// Reads space maps when the allocator wants them.

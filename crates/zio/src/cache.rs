@@ -19,13 +19,22 @@ impl Key {
     }
 }
 
+/// What an entry takes beside the bytes of its block: keys, lists, counts, rounding of the allocator.
+const ENTRY: u64 = 192;
+
 #[derive(Clone)]
 struct Bytes;
 
 impl Weighter<Key, Block> for Bytes {
     fn weight(&self, _: &Key, v: &Block) -> u64 {
-        v.len() as u64 + 96
+        v.capacity() as u64 + ENTRY
     }
+}
+
+/// Shares of data and metadata.
+fn split(budget: u64) -> (u64, u64) {
+    let meta = budget * 2 / 5;
+    (budget - meta, meta)
 }
 
 /// The block cache.
@@ -38,12 +47,18 @@ impl Cache {
     /// `budget` bytes; two fifths are kept for metadata, so that streaming through large files
     /// cannot push out the trees that lead to everything.
     pub fn new(budget: u64) -> Cache {
-        let meta = budget * 2 / 5;
-        let data = budget - meta;
+        let (data, meta) = split(budget);
         Cache {
             data: Inner::with_weighter((data / 32768) as usize + 16, data, Bytes),
             meta: Inner::with_weighter((meta / 4096) as usize + 16, meta, Bytes),
         }
+    }
+
+    /// Changes the budget; what is too much goes at once.
+    pub fn set_budget(&self, budget: u64) {
+        let (data, meta) = split(budget);
+        self.data.set_capacity(data);
+        self.meta.set_capacity(meta);
     }
 
     fn side(&self, bp: &BlkPtr) -> &Inner<Key, Block, Bytes> {

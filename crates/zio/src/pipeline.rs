@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, RwLock};
 
 /// Bytes of queued writes that trigger a submission.
-const QUEUE_BYTES: usize = 64 << 20;
+const QUEUE_BYTES: usize = 32 << 20;
 /// Size of a gang header without feature `dynamic_gang_header`.
 const GANG_HEADER: usize = 512;
 /// Pointers in such a header.

@@ -2,6 +2,7 @@
 # Shows ZFS at work, as the current user, on a 1 GiB image file (sparse: it takes little room).
 #   tools/demo.sh             make it, or show it again if it is there
 #   tools/demo.sh --remove    stop it and delete everything it made
+# ZFS_FUSE_DEMO_BIN names a folder with programs to use instead of building them.
 set -eu
 cd "$(dirname "$0")/.."
 here=$(pwd)
@@ -19,8 +20,9 @@ run() {
 use() {
     ZFS_FUSE_SOCKET=$data/run/control.sock
     ZFS_FUSE_CACHE=$data/zpool.cache
+    ZFS_FUSE_MOUNT_ROOT=$mnt
     PATH=$bin:$PATH
-    export ZFS_FUSE_SOCKET ZFS_FUSE_CACHE PATH
+    export ZFS_FUSE_SOCKET ZFS_FUSE_CACHE ZFS_FUSE_MOUNT_ROOT PATH
 }
 
 daemon_pid() {
@@ -75,7 +77,7 @@ case "${1:-}" in
 esac
 
 sh tools/setup.sh
-command -v cargo >/dev/null 2>&1 || {
+[ -n "${ZFS_FUSE_DEMO_BIN:-}" ] || command -v cargo >/dev/null 2>&1 || {
     echo "demo: no cargo; install Rust from https://rustup.rs and try again" >&2
     exit 1
 }
@@ -83,13 +85,18 @@ command -v cargo >/dev/null 2>&1 || {
     echo "demo: no /dev/fuse here (a container needs --device /dev/fuse --cap-add SYS_ADMIN)" >&2
     exit 1
 }
-say "Building (some minutes the first time)"
-cargo build --release -q -p daemon -p zpool -p zfs
-
+built=${ZFS_FUSE_DEMO_BIN:-}
+if [ -z "$built" ]; then
+    say "Building (some minutes the first time)"
+    cargo build --release -q -p daemon -p zpool -p zfs
+    built=${CARGO_TARGET_DIR:-$here/target}/release
+fi
 mkdir -p "$data/run" "$bin" "$mnt"
 chmod 700 "$data/run"
-for p in zfs-fuse zpool zfs; do ln -sf "${CARGO_TARGET_DIR:-$here/target}/release/$p" "$bin/$p"; done
+for p in zfs-fuse zpool zfs; do ln -sf "$built/$p" "$bin/$p"; done
 use
+# Where a file system is mounted.
+place() { zfs mount | awk -v d="$1" '$1 == d { sub(/^[^ ]+ +/, ""); print }'; }
 
 if ! pid=$(daemon_pid); then
     say "Starting the daemon"
@@ -114,16 +121,17 @@ else
     else
         say "A pool on an image file"
         truncate -s 1G "$data/disk.img"
-        run zpool create -m "$mnt" demo "$data/disk.img"
+        run zpool create demo "$data/disk.img"
     fi
     zfs list demo/files >/dev/null 2>&1 || run zfs create -o compression=zstd demo/files
     source=/usr/share/doc
     [ -d "$source" ] && [ -n "$(ls -A "$source")" ] || source=$here/crates
     say "Copying $source into it"
     # Links out of the directory may lead nowhere; files only root may read are left out.
-    run cp -r --no-preserve=ownership "$source" "$mnt/files/" 2>"$data/cp.log" || true
+    files=$(place demo/files)
+    run cp -r --no-preserve=ownership "$source" "$files/" 2>"$data/cp.log" || true
     zpool sync demo
-    copied=$(find "$mnt/files" -type f | wc -l)
+    copied=$(find "$files" -type f | wc -l)
     [ "$copied" -gt 0 ] || {
         echo "demo: nothing was copied:" >&2
         head -n 5 "$data/cp.log" >&2
@@ -136,19 +144,20 @@ say "What there is"
 run zpool status demo
 run zfs list
 run zfs get -o name,property,value compressratio,used,logicalused demo/files
-run df -h "$mnt" "$mnt/files"
+files=$(place demo/files)
+run df -h "$(place demo)" "$files"
 
 say "Your turn"
 cat <<END
 The pool is mounted; put files in:
 
-    cd $mnt/files
+    cd $files
 
 Commands for this demo's daemon, in this shell:
 
     export PATH=$bin:\$PATH ZFS_FUSE_SOCKET=$ZFS_FUSE_SOCKET
-    zfs create demo/more
-    zfs set compression=gzip-9 demo/more
+    zfs create -o compression=gzip-9 demo/more
+    zfs mount
     zpool list -v
 
 It keeps running until you stop it; what is in it is in $data/disk.img.

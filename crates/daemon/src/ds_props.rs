@@ -475,7 +475,7 @@ impl<'a> View<'a> {
 }
 
 /// Numeric id of a user, group or project named by number or, for users and groups, by name.
-fn id_of(who: Who, id: &str) -> Option<u64> {
+pub fn id_of(who: Who, id: &str) -> Option<u64> {
     if let Ok(n) = id.parse::<u32>() {
         return Some(n.into());
     }

@@ -2,6 +2,7 @@
 
 use crate::datasets::{self, Answer};
 use crate::ds_mount::{self, Move};
+use crate::ds_quota;
 use crate::ds_values::{self, Allowed};
 use crate::errors;
 use crate::service::{Entry, Service};
@@ -42,8 +43,21 @@ pub fn set(
     let _gate = entry.gate.read().unwrap_or_else(|e| e.into_inner());
     datasets::need_writable(&entry)?;
     let ds = datasets::find(&entry, dataset)?;
-    let list = checked(&entry, &ds, props)?;
-    let change = Change { ds, list };
+    let kind = datasets::kind_of(&entry, &ds);
+    let mut quotas = Vec::new();
+    let mut plain = api::Props::new();
+    for (name, text) in props {
+        match ds_quota::parse(name, text, kind)? {
+            Some(q) => quotas.push(q),
+            None => plain.push((name.clone(), text.clone())),
+        }
+    }
+    let list = checked(&entry, &ds, &plain)?;
+    ds_quota::check(&entry, &ds, &quotas)?;
+    let change = Change {
+        ds: ds.clone(),
+        list,
+    };
     apply(
         service,
         uid,
@@ -52,7 +66,15 @@ pub fn set(
         vec![change],
         no_remount,
         command,
-    )
+    )?;
+    if quotas.is_empty() {
+        return Ok(());
+    }
+    let _names = entry.names.write();
+    datasets::find(&entry, dataset).and_then(|now| match now.object() == ds.object() {
+        true => ds_quota::store(&entry, &ds, &quotas).map_err(errors::answer),
+        false => Err(ApiError::no_such_dataset(dataset)),
+    })
 }
 
 /// Checks names and values for an existing dataset.

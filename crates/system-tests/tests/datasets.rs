@@ -143,6 +143,18 @@ fn properties() {
     refused(&rig, &["set", "recordsize=1000", "tank/q"], "power of 2");
     refused(&rig, &["set", "utf8only=on", "tank/q"], "readonly");
     refused(&rig, &["inherit", "quota", "tank/q"], "quota=none");
+    rig.zfs(&[
+        "set",
+        "userquota@12=3M",
+        "groupobjquota@7=5",
+        "defaultuserquota=9M",
+        "tank/q",
+    ]);
+    assert_eq!(shown(&rig, "userquota@12", "tank/q"), "3M local");
+    assert_eq!(shown(&rig, "groupobjquota@7", "tank/q"), "5 local");
+    assert_eq!(shown(&rig, "defaultuserquota", "tank/q"), "9M -");
+    rig.zfs(&["set", "userquota@12=none", "tank/q"]);
+    assert_eq!(shown(&rig, "userquota@12", "tank/q"), "none -");
     rig.zpool(&["export", "tank"]);
     rig.zdb_check("tank");
 }

@@ -269,7 +269,7 @@ impl Zfs {
             names::init(&dn, tx, self.norm)?;
         }
         self.cache.get_or_load(dn.object(), || {
-            Znode::load(dn.clone(), self.sa.as_ref(), &self.reaper)
+            Znode::load(dn.clone(), self.sa.as_ref(), &self.cache)
         })
     }
 

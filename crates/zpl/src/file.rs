@@ -199,7 +199,7 @@ impl Zfs {
                 }
             }
         }
-        if !self.reaper.is_empty() {
+        if !self.cache.reaper.is_empty() {
             self.reap()?;
         }
         if wait && !self.is_replaying() {

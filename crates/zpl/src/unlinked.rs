@@ -11,7 +11,7 @@ impl Zfs {
     /// Frees objects whose last link and last user have gone. Called at the end of operations; the
     /// door may call it after forgetting nodes.
     pub fn reap(&self) -> Result<()> {
-        while let Some(object) = self.reaper.pop() {
+        while let Some(object) = self.cache.reaper.pop() {
             // Somebody may have found it again through the kernel's memory of it.
             if self.cache.get(object).is_some() {
                 continue;
@@ -22,7 +22,7 @@ impl Zfs {
                 Err(e) if e.kind == Kind::NotFound => {}
                 Err(e) => {
                     if matches!(e.kind, Kind::NoSpace | Kind::Quota) {
-                        self.reaper.push(object);
+                        self.cache.reaper.push(object);
                         return Ok(());
                     }
                     return Err(e);
@@ -58,7 +58,7 @@ impl Zfs {
     /// Frees one object that is on the queue and that nobody uses.
     fn destroy(&self, object: u64) -> Result<()> {
         let dn = self.os.hold(object)?;
-        let z = Znode::load(dn, self.sa.as_ref(), &self.reaper)?;
+        let z = Znode::load(dn, self.sa.as_ref(), &self.cache)?;
         let f = z.fixed();
         let extra = z.extra();
         let external = z.legacy_acl_object();

@@ -6,7 +6,7 @@ use crate::names;
 use crate::perm::Cred;
 use crate::sa::SaTables;
 use crate::statfs::SpaceInfo;
-use crate::znode::{Cache, Reaper, Znode};
+use crate::znode::{Cache, Znode};
 use base::{bail, Error, Kind, Result};
 use disk::types::os_type;
 use dmu::{Dnode, Need, Objset, Tx};
@@ -136,8 +136,7 @@ pub struct Zfs {
     /// casesensitivity: 0 sensitive, 1 insensitive, 2 mixed.
     pub case: u64,
     pub utf8only: bool,
-    pub(crate) cache: Cache,
-    pub(crate) reaper: Arc<Reaper>,
+    pub(crate) cache: Arc<Cache>,
     /// Held while a directory moves to another one, so that the tree stands still for the check
     /// that it does not move below itself.
     pub(crate) moving: Mutex<()>,
@@ -214,8 +213,7 @@ impl Zfs {
             norm: norm | if case != 0 { 2 } else { 0 },
             case,
             utf8only,
-            cache: Cache::default(),
-            reaper: Arc::default(),
+            cache: Arc::default(),
             moving: Mutex::new(()),
             last_links: Mutex::new(()),
             replaying: false.into(),
@@ -294,7 +292,7 @@ impl Zfs {
 
     /// At the end of an operation: waits for the log under `sync=always`.
     pub(crate) fn finish(&self, object: Option<u64>) -> Result<()> {
-        if !self.reaper.is_empty() {
+        if !self.cache.reaper.is_empty() {
             self.reap()?;
         }
         if self.props().sync == SyncMode::Always && !self.replaying.load(Ordering::Relaxed) {
@@ -401,7 +399,7 @@ impl Zfs {
 
     pub(crate) fn get_any(&self, object: u64) -> Result<Arc<Znode>> {
         self.cache.get_or_load(object, || {
-            Znode::load(self.os.hold(object)?, self.sa.as_ref(), &self.reaper)
+            Znode::load(self.os.hold(object)?, self.sa.as_ref(), &self.cache)
         })
     }
 

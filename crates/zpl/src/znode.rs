@@ -173,7 +173,7 @@ pub(crate) struct State {
 
 /// Objects whose last user has gone and whose last link was gone before.
 #[derive(Default)]
-pub struct Reaper {
+pub(crate) struct Reaper {
     list: Mutex<Vec<u64>>,
     n: AtomicUsize,
 }
@@ -213,13 +213,14 @@ pub struct Znode {
     pub(crate) xlock: RwLock<()>,
     /// On the delete queue, to be freed when this goes.
     pub(crate) doomed: AtomicBool,
-    reaper: Arc<Reaper>,
+    cache: Arc<Cache>,
 }
 
 impl Drop for Znode {
     fn drop(&mut self) {
+        self.cache.forget(self.object);
         if *self.doomed.get_mut() {
-            self.reaper.push(self.object);
+            self.cache.reaper.push(self.object);
         }
     }
 }
@@ -229,7 +230,7 @@ impl Znode {
     pub(crate) fn load(
         dnode: Arc<Dnode>,
         tables: Option<&SaTables>,
-        reaper: &Arc<Reaper>,
+        cache: &Arc<Cache>,
     ) -> Result<Znode> {
         let state = State::load(&dnode, tables)
             .map_err(|e| e.context(format!("object {}", dnode.object())))?;
@@ -242,7 +243,7 @@ impl Znode {
             ns: RwLock::new(()),
             xlock: RwLock::new(()),
             doomed: AtomicBool::new(false),
-            reaper: reaper.clone(),
+            cache: cache.clone(),
         })
     }
 
@@ -606,7 +607,8 @@ impl State {
 const SHARDS: usize = 32;
 
 /// All znodes in use, by object number. Holds no reference of its own.
-pub struct Cache {
+pub(crate) struct Cache {
+    pub reaper: Reaper,
     shards: Vec<Mutex<HashMap<u64, Weak<Znode>>>>,
     /// Loading of one object happens once at a time.
     loading: Vec<Mutex<()>>,
@@ -615,6 +617,7 @@ pub struct Cache {
 impl Default for Cache {
     fn default() -> Cache {
         Cache {
+            reaper: Reaper::default(),
             shards: (0..SHARDS).map(|_| Mutex::default()).collect(),
             loading: (0..SHARDS).map(|_| Mutex::default()).collect(),
         }
@@ -650,11 +653,25 @@ impl Cache {
 
     fn put(&self, z: &Arc<Znode>) {
         let mut m = self.shards[z.object as usize % SHARDS].lock().unwrap();
-        // Entries of znodes long gone are swept when the map would grow.
-        if m.len() == m.capacity() {
-            m.retain(|_, w| w.strong_count() > 0);
-        }
         m.insert(z.object, Arc::downgrade(z));
+    }
+
+    /// The znode of an object goes; another one may have taken its place already.
+    fn forget(&self, object: u64) {
+        let mut m = self.shards[object as usize % SHARDS].lock().unwrap();
+        if m.get(&object).is_some_and(|w| w.strong_count() == 0) {
+            m.remove(&object);
+            let n = m.len();
+            if m.capacity() > 1024 && n * 4 < m.capacity() {
+                m.shrink_to(n * 2);
+            }
+        }
+    }
+
+    /// How many objects are in use.
+    #[cfg(test)]
+    pub fn len(&self) -> usize {
+        self.shards.iter().map(|s| s.lock().unwrap().len()).sum()
     }
 
     /// All znodes in use.

@@ -645,6 +645,19 @@ fn stale_handles() {
 }
 
 #[test]
+fn forgotten_znodes_leave_nothing() {
+    let fs = Fs::new();
+    for i in 0..500 {
+        fs.file(&format!("f{i}"), b"");
+    }
+    let open: Vec<_> = (0..10).map(|i| fs.at(&format!("f{i}")).unwrap()).collect();
+    assert_eq!(fs.zfs.cache.len(), 10);
+    assert_eq!(fs.zfs.in_use().len(), 10);
+    drop(open);
+    assert_eq!(fs.zfs.cache.len(), 0);
+}
+
+#[test]
 fn concurrent_work_in_one_directory() {
     let fs = Fs::new();
     fs.dir("d");

@@ -353,7 +353,9 @@ fn check_devices(service: &Arc<Service>, tops: &[TopSpec], force: bool) -> Answe
                  active md or lvm device",
             ));
         }
-        match look(service, path).map_err(sentence)? {
+        let found = look(service, path)
+            .map_err(|e| ApiError::sentence(e.kind, format!("cannot open {e}")))?;
+        match found {
             Objection::None => {}
             Objection::Fatal(text) => fatal.push(text),
             Objection::Overridable(text) => overridable.push(text),

@@ -139,6 +139,7 @@ fn examine(service: &Arc<Service>, f: &PoolFound) -> Importable {
             out.last_access,
         ));
     }
+    out.facts.unsupported = unreadable(f);
     let slot_unknown = |p: &Problem| matches!(p, Problem::MissingTop(_));
     if best.is_some() && f.problems.iter().any(slot_unknown) {
         // What the devices at hand do not tell, the pool itself may.
@@ -166,6 +167,10 @@ fn examine(service: &Arc<Service>, f: &PoolFound) -> Importable {
         out.facts.version_newer = true;
         root.state = VdevState::CantOpen;
         root.aux = VdevAux::VersionNewer;
+    } else if !out.facts.unsupported.is_empty() {
+        out.facts.host_mismatch = None;
+        root.state = VdevState::CantOpen;
+        root.aux = VdevAux::UnsupportedFeatures;
     } else if best.is_none() {
         root.state = VdevState::CantOpen;
         if root.aux == VdevAux::None {
@@ -192,44 +197,40 @@ fn health(root: &api::Vdev) -> String {
     }
 }
 
+/// A feature with what it is.
+fn described(guid: &str) -> (String, String) {
+    let text = feature::by_guid(guid).map_or("", |f| f.description);
+    (guid.to_string(), text.to_string())
+}
+
+/// Features the labels name without which nothing can be read.
+fn unreadable(f: &PoolFound) -> Vec<(String, String)> {
+    let Some(list) = f.config.get_nvlist(key::FEATURES_FOR_READ) else {
+        return Vec::new();
+    };
+    list.iter()
+        .map(|(guid, _)| guid)
+        .filter(|g| !feature::by_guid(g).is_some_and(|f| f.supported || f.readable))
+        .map(described)
+        .collect()
+}
+
 /// Opens the pool for a look without writing anything: only then it is known which features it uses
 /// and whether its metadata can be read.
 fn try_load(service: &Arc<Service>, f: &PoolFound, seen: &mut Importable) {
     let facts = &mut seen.facts;
     let mut verdict = None;
     let mut cant = |aux| verdict = Some(aux);
-    let described = |guid: &String| {
-        let text = feature::by_guid(guid).map_or("", |f| f.description);
-        (guid.clone(), text.to_string())
-    };
-    let labelled: Vec<String> = f
-        .config
-        .get_nvlist(key::FEATURES_FOR_READ)
-        .map(|l| l.iter().map(|(n, _)| n.to_string()).collect())
-        .unwrap_or_default();
-    let unreadable: Vec<String> = labelled
-        .into_iter()
-        .filter(|g| !feature::by_guid(g).is_some_and(|f| f.supported || f.readable))
-        .collect();
     let options = OpenOptions {
         readonly: true,
         tunables: service.tunables,
         ..OpenOptions::default()
     };
-    let opened = if unreadable.is_empty() {
-        Some(Pool::open(service.env.clone(), &f.config, options))
-    } else {
-        None
-    };
-    match opened {
-        None => {
-            facts.unsupported = unreadable.iter().map(described).collect();
-            cant(VdevAux::UnsupportedFeatures);
-        }
-        Some(Ok(pool)) => {
+    match Pool::open(service.env.clone(), &f.config, options) {
+        Ok(pool) => {
             if let Some(store) = pool.feature_store() {
                 let (_, write) = store.unsupported();
-                facts.unsupported = write.iter().map(described).collect();
+                facts.unsupported = write.iter().map(|g| described(g)).collect();
                 facts.unsupported_readable = !write.is_empty();
             }
             let _ = pool.close();
@@ -237,22 +238,26 @@ fn try_load(service: &Arc<Service>, f: &PoolFound, seen: &mut Importable) {
                 cant(VdevAux::UnsupportedFeatures);
             }
         }
-        Some(Err(e)) if e.kind == Kind::Unsupported => {
+        Err(e) if e.kind == Kind::Unsupported => {
             // The sentence ends with the features.
             let text = e.to_string();
             let list = text.rsplit(": ").next().unwrap_or_default();
             facts.unsupported = list
                 .split(", ")
                 .filter(|g| g.contains(':'))
-                .map(|g| described(&g.to_string()))
+                .map(described)
                 .collect();
             cant(VdevAux::UnsupportedFeatures);
         }
-        Some(Err(e)) if e.kind == Kind::NoDevice => {}
-        Some(Err(_)) => {
+        Err(e) if e.kind == Kind::NoDevice => {}
+        Err(_) => {
             facts.corrupt_metadata = true;
             cant(VdevAux::CorruptData);
         }
+    }
+    if verdict == Some(VdevAux::UnsupportedFeatures) {
+        // That another system used it last is the smaller trouble.
+        facts.host_mismatch = None;
     }
     if let (Some(aux), Some(root)) = (verdict, &mut seen.tree) {
         root.state = VdevState::CantOpen;
@@ -271,6 +276,22 @@ fn check_devices(seen: &Importable, ask: &PoolImport) -> Answer<()> {
                 "cannot import '{name}': the pool has version {}, which this software does not \
                  know",
                 seen.version
+            ),
+        ));
+    }
+    if !seen.facts.unsupported.is_empty() {
+        let list: Vec<String> = seen
+            .facts
+            .unsupported
+            .iter()
+            .map(|(guid, text)| format!("\t{guid} ({text})"))
+            .collect();
+        return Err(sentence(
+            Kind::Unsupported,
+            format!(
+                "This pool uses the following feature(s) not supported by this system:\n{}\n\
+                 cannot import '{name}': unsupported version or feature",
+                list.join("\n")
             ),
         ));
     }

@@ -231,41 +231,39 @@ impl Zfs {
                     None => Ok(()),
                 };
             }
-            return self.store_acl(z, name, list.as_ref());
         }
-        if let Some(a) = &list {
-            let mut bits = m & 0o7000 | a.mode();
-            if bits & mode::SGID != 0
-                && (kill_sgid || !cred.privileged && !cred.in_group(f.gid32()))
-            {
-                bits &= !mode::SGID;
+        let mut bits = None;
+        if let Some(a) = list.as_ref().filter(|_| name == XATTR_ACCESS) {
+            let mut b = m & 0o7000 | a.mode();
+            if b & mode::SGID != 0 && (kill_sgid || !cred.privileged && !cred.in_group(f.gid32())) {
+                b &= !mode::SGID;
             }
+            bits = (b != m & mode::PERM).then_some(b);
             if a.is_mode_only() {
                 list = None;
             }
-            if bits != m & mode::PERM {
-                let now = self.now();
-                let tx = self.tx_meta()?;
-                self.change_mode(&tx, z, bits, |f| f.touch_state(now, self.fuids()))?;
-                let set = SetAttr {
-                    mode: Some(bits),
-                    ..SetAttr::default()
-                };
-                self.record(&tx, Record::set_attr(z, &set));
-            }
         }
-        self.store_acl(z, name, list.as_ref())
-    }
-
-    pub(crate) fn store_acl(&self, z: &Znode, name: &[u8], acl: Option<&PosixAcl>) -> Result<()> {
-        match acl {
-            Some(a) => self.xattr_store(z, name, Some(&a.encode())),
-            None if z.may_have_xattrs() => match self.xattr_store(z, name, None) {
-                Err(e) if e.kind == Kind::NoData => Ok(()),
-                r => r,
-            },
-            None => Ok(()),
+        // List and mode change together: one without the other would grant too much.
+        let _x = z.xlock.write().unwrap();
+        let stored = z.may_have_xattrs() && self.xattr_raw(z, name)?.is_some();
+        if bits.is_none() && list.is_none() && !stored {
+            return Ok(());
         }
+        let tx = self.tx_write(64 << 10)?;
+        if let Some(b) = bits {
+            let now = self.now();
+            self.change_mode(&tx, z, b, |f| f.touch_state(now, self.fuids()))?;
+            let set = SetAttr {
+                mode: Some(b),
+                ..SetAttr::default()
+            };
+            self.record(&tx, Record::set_attr(z, &set));
+        }
+        if list.is_some() || stored {
+            let value = list.map(|a| a.encode());
+            self.xattr_put(&tx, z, name, value.as_deref())?;
+        }
+        Ok(())
     }
 
     /// The mode of something about to be made in `dir`, and the ACLs it gets: the umask counts only

@@ -131,7 +131,12 @@ impl Pool {
         if st.closed {
             bail!(Stale, "pool '{}' was exported", self.name());
         }
-        let r = self.write_group(st);
+        let mut r = self.write_group(st);
+        if r.is_ok() && self.dtls_changed() {
+            // A leaf failed so late in the group that the group does not tell. If it goes on
+            // failing, the next group will.
+            r = self.write_group(st);
+        }
         if let Err(e) = &r {
             // Nothing of the failed group may be built upon: the uberblock was not written.
             *self.suspended.lock().unwrap_or_else(|e| e.into_inner()) = Some(e.clone());
@@ -152,7 +157,8 @@ impl Pool {
             || st.force
             || st.flush_all
             || self.space.has_changes(txg)
-            || self.more_to_free.load(Ordering::Relaxed);
+            || self.more_to_free.load(Ordering::Relaxed)
+            || self.dtls_changed();
         if !dirty {
             self.space.sync_done(txg)?;
             self.dmu.end_sync(txg);
@@ -254,6 +260,8 @@ impl Pool {
         let mut pass = 1;
         loop {
             if pass == 1 {
+                // What leaves miss of the data of this group is then known.
+                self.zio.drain(txg)?;
                 self.write_dtls(tx, st)?;
                 if st.config_dirty {
                     let config = self.full_config(st.state, txg, true);
@@ -280,9 +288,25 @@ impl Pool {
         }
     }
 
+    /// Whether a leaf missed something that is not on disk yet.
+    fn dtls_changed(&self) -> bool {
+        let known = self.dtls.lock().unwrap_or_else(|e| e.into_inner());
+        self.tree.leaves().iter().any(|leaf| {
+            let now = leaf.dtl();
+            match known.get(&leaf.guid()) {
+                Some(before) => *before != now,
+                None => !now.is_empty(),
+            }
+        })
+    }
+
     /// Leaves that missed writes remember it on disk.
     fn write_dtls(&self, tx: &Tx, st: &mut SyncState) -> Result<()> {
         for leaf in self.tree.leaves() {
+            if !leaf.state().usable() {
+                // It is going to miss what is still to be written, too.
+                leaf.dtl_add(tx.txg());
+            }
             let now = leaf.dtl();
             let object = leaf.get_u64(keys::DTL).unwrap_or(0);
             let mut known = self.dtls.lock().unwrap_or_else(|e| e.into_inner());

@@ -7,6 +7,7 @@
 #[path = "../../../zdb/src/blocks.rs"]
 #[allow(dead_code)]
 mod blocks;
+mod faults;
 mod model;
 mod rig;
 

@@ -58,6 +58,9 @@ pub struct Model {
     pub xattrs: bool,
     /// Of a hundred operations, how many write a group.
     pub syncs: u64,
+    /// Errors are expected; this is the first. What failed may have been done.
+    pub tolerant: bool,
+    pub failed: Option<base::Error>,
 }
 
 fn split(path: &str) -> (&str, &str) {
@@ -118,6 +121,8 @@ impl Model {
             refused: 0,
             xattrs: true,
             syncs: 8,
+            tolerant: false,
+            failed: None,
         }
     }
 
@@ -176,7 +181,18 @@ impl Model {
                 self.refused += 1;
                 false
             }
+            Err(e) if self.tolerant => {
+                self.failed = Some(e);
+                true
+            }
             Err(e) => panic!("operation {}: {e}", self.op),
+        }
+    }
+
+    /// A promise, or a failure.
+    fn promised(&mut self, file: Option<usize>, r: base::Result<()>) {
+        if self.done(r) && self.failed.is_none() {
+            self.ack(file);
         }
     }
 
@@ -266,7 +282,8 @@ impl Model {
                     self.held.push(z);
                 } else {
                     drop(z);
-                    zfs.reap().unwrap();
+                    let reaped = zfs.reap();
+                    self.done(reaped);
                 }
                 if self.done(r) {
                     self.change_names(|m| {
@@ -344,7 +361,8 @@ impl Model {
             66..=73 => self.alter(fs),
             74..=76 => {
                 self.held.pop();
-                zfs.reap().unwrap();
+                let r = zfs.reap();
+                self.done(r);
             }
             77..=88 => {
                 let Some(path) = self.any(|n| matches!(n, Node::File(_))) else {
@@ -354,17 +372,17 @@ impl Model {
                     return;
                 };
                 let z = find(fs, &path).unwrap();
-                zfs.fsync(Some(&z)).unwrap();
-                self.ack(Some(id));
+                let r = zfs.fsync(Some(&z));
+                self.promised(Some(id), r);
             }
             89..=91 => {
-                zfs.fsync(None).unwrap();
-                self.ack(None);
+                let r = zfs.fsync(None);
+                self.promised(None, r);
             }
             n => {
                 if n - 92 < self.syncs {
-                    fs.pool.sync().unwrap();
-                    self.ack(None);
+                    let r = fs.pool.sync().map(|_| ());
+                    self.promised(None, r);
                 }
             }
         }
@@ -411,7 +429,7 @@ impl Model {
                 s.data[at..at + len].copy_from_slice(&data);
             });
             if sync {
-                self.ack(Some(id));
+                self.promised(Some(id), Ok(()));
             }
         }
     }
@@ -551,6 +569,51 @@ impl Model {
         self.ack(None);
     }
 
+    /// Everything so far is on disk if that worked.
+    pub fn settle_with(&mut self, r: base::Result<()>) {
+        self.promised(None, r);
+    }
+
+    /// The same file system after a restart, with a new journal.
+    pub fn go_on(&self, journal: Arc<Journal>) -> Model {
+        let copy = Model {
+            rng: self.rng.clone(),
+            journal,
+            op: self.op,
+            begun: Vec::new(),
+            names: self.names.clone(),
+            files: self
+                .files
+                .iter()
+                .map(|f| File {
+                    states: f.states.clone(),
+                    renames: Vec::new(),
+                })
+                .collect(),
+            acks: Vec::new(),
+            held: Vec::new(),
+            base_objects: self.base_objects,
+            max_file: self.max_file,
+            refused: 0,
+            xattrs: self.xattrs,
+            syncs: self.syncs,
+            tolerant: false,
+            failed: None,
+        };
+        copy.restarted()
+    }
+
+    /// [`Model::judge`] with everything that was begun, whenever that was; `late` may be there, too.
+    pub fn judge_last(&self, fs: &Fs, cut: usize, late: &[u8]) -> Result<(), String> {
+        let root = fs.zfs.root().map_err(|e| e.to_string())?;
+        match fs.zfs.unlink(&root, late, &Cred::root()) {
+            Ok(()) => {}
+            Err(e) if e.kind == Kind::NotFound => {}
+            Err(e) => return Err(e.to_string()),
+        }
+        self.judge(fs, cut + 1)
+    }
+
     // ---- judging -------------------------------------------------------------------------------
 
     /// Whether what is mounted may be what is left of the first `cut` events of the journal.
@@ -659,9 +722,15 @@ impl Model {
         first: usize,
     ) -> Result<(), String> {
         let file = &self.files[id];
-        let renamed = file.renames.iter().filter(|r| **r <= op).max();
-        let first = first.max(renamed.copied().unwrap_or(0));
         let states = &file.states;
+        // What was written before a rename is in the log before the rename, except what a
+        // truncation cut off by the time the log was written; that is at its end.
+        let cut = states.windows(2).any(|w| {
+            let (a, b) = (&w[0], &w[1]);
+            b.0 > first && b.0 <= last && b.1.data.len() < a.1.data.len()
+        });
+        let renamed = file.renames.iter().filter(|r| **r <= op && !cut).max();
+        let first = first.max(renamed.copied().unwrap_or(0));
         let from = states.partition_point(|s| s.0 <= first).max(1) - 1;
         let to = states.partition_point(|s| s.0 <= last);
         let window: Vec<&FileState> = states[from..to.max(from + 1)]
@@ -692,9 +761,12 @@ impl Model {
             {
                 return Err(format!(
                     "byte {at} of {} is {byte:#x}, which it never was since operation {first} \
-                     (of {:?})",
+                     (operation, size, byte: {:?})",
                     f.data.len(),
-                    states.iter().map(|s| s.0).collect::<Vec<_>>()
+                    states
+                        .iter()
+                        .map(|s| (s.0, s.1.data.len(), s.1.data.get(at)))
+                        .collect::<Vec<_>>()
                 ));
             }
         }

@@ -183,12 +183,18 @@ impl Fs {
 }
 
 /// Walks every block, all copies verified, and compares with the space maps.
-pub fn check(pool: &Pool) -> std::result::Result<(), String> {
+pub fn walk(pool: &Pool) -> std::result::Result<(), String> {
     let mut out = Vec::new();
     let status = crate::blocks::walk(pool, 0, 2, true, &mut out).map_err(|e| e.to_string())?;
-    if status != 0 {
-        return Err(String::from_utf8_lossy(&out).into_owned());
+    match status {
+        0 => Ok(()),
+        _ => Err(String::from_utf8_lossy(&out).into_owned()),
     }
+}
+
+/// The same, and no device may have been blamed for anything.
+pub fn check(pool: &Pool) -> std::result::Result<(), String> {
+    walk(pool)?;
     let errors: u64 = pool
         .tree
         .leaves()

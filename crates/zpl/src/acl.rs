@@ -224,13 +224,11 @@ impl Zfs {
             Some(v) => Some(PosixAcl::decode(v)?).filter(|a| !a.list.is_empty()),
             None => None,
         };
-        if name == XATTR_DEFAULT {
-            if !mode::is_dir(m) {
-                return match list {
-                    Some(_) => Err(Kind::Access.into()),
-                    None => Ok(()),
-                };
-            }
+        if name == XATTR_DEFAULT && !mode::is_dir(m) {
+            return match list {
+                Some(_) => Err(Kind::Access.into()),
+                None => Ok(()),
+            };
         }
         let mut bits = None;
         if let Some(a) = list.as_ref().filter(|_| name == XATTR_ACCESS) {

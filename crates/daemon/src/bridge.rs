@@ -17,6 +17,11 @@ const FRESH: Duration = Duration::from_secs(1);
 /// Handle of an open description that may write; others have 0.
 const WRITER: u64 = 1;
 
+/// With less room than this, bytes, the kernel asks before every write and gives its pages early.
+const SCARCE: u64 = 64 << 20;
+/// What a write is taken to bring, bytes.
+const USUAL_WRITE: u64 = 1 << 20;
+
 /// `fsx_xflags` of struct fsxattr against the `FS_*_FL` flags.
 const XFLAGS: [(u32, u32); 4] = [
     (0x8, 0x10),          // immutable
@@ -24,6 +29,27 @@ const XFLAGS: [(u32, u32); 4] = [
     (0x80, 0x40),         // nodump
     (0x200, 0x2000_0000), // project inherit
 ];
+
+/// What the kernel may keep of what it was told, where the administrator restricts it.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Caching {
+    /// Longest time for attributes and for names; none: as long as it likes, since it is told about
+    /// changes.
+    pub attributes: Option<Duration>,
+    pub names: Option<Duration>,
+    /// File data are not cached at all.
+    pub direct: bool,
+}
+
+impl Caching {
+    fn attributes(&self, ttl: Duration) -> Duration {
+        self.attributes.map_or(ttl, |most| ttl.min(most))
+    }
+
+    fn names(&self, ttl: Duration) -> Duration {
+        self.names.map_or(ttl, |most| ttl.min(most))
+    }
+}
 
 /// One mounted file system as FUSE sees it.
 pub struct Bridge {
@@ -33,6 +59,7 @@ pub struct Bridge {
     notifier: OnceLock<Notifier>,
     /// Names that do not exist may be remembered: not where lookups ignore case.
     negative: Duration,
+    caching: Caching,
 }
 
 type Result<T> = std::result::Result<T, Errno>;
@@ -95,7 +122,7 @@ fn in_group(pid: u32, gid: u32) -> bool {
 }
 
 impl Bridge {
-    pub fn new(zfs: Arc<Zfs>) -> Result<Bridge> {
+    pub fn new(zfs: Arc<Zfs>, caching: Caching) -> Result<Bridge> {
         let root = zfs.root()?;
         let nodes = Arc::new(Nodes::new(&root));
         let weak = Arc::downgrade(&nodes);
@@ -114,7 +141,8 @@ impl Bridge {
             nodes,
             writers: Writers::default(),
             notifier: OnceLock::new(),
-            negative,
+            negative: caching.names(negative),
+            caching,
         })
     }
 
@@ -137,11 +165,12 @@ impl Bridge {
     }
 
     fn ttl(&self, node: u64, z: &Znode) -> Duration {
-        if z.is_changing() || self.writers.is_open(node) {
-            FRESH
-        } else {
-            FOREVER
-        }
+        self.caching
+            .attributes(if z.is_changing() || self.writers.is_open(node) {
+                FRESH
+            } else {
+                FOREVER
+            })
     }
 
     fn entry(&self, z: &Arc<Znode>) -> Entry {
@@ -159,7 +188,9 @@ impl Bridge {
             node,
             generation: a.generation as u64,
             attr: attr_out(&a),
-            entry_ttl: if self.zfs.case == 0 { FOREVER } else { FRESH },
+            entry_ttl: self
+                .caching
+                .names(if self.zfs.case == 0 { FOREVER } else { FRESH }),
             attr_ttl: ttl,
         }
     }
@@ -212,14 +243,12 @@ impl Filesystem for Bridge {
     }
 
     fn getattr(&self, _: &Request, node: u64, fh: Option<u64>) -> Result<AttrReply> {
-        // With a handle the kernel asks before it lets a write into its cache (stat comes without):
-        // the moment to tell of earlier ones.
+        let z = self.node(node)?;
+        // With a handle the kernel asks before it lets a write into its cache (stat comes without).
         if fh == Some(WRITER) {
-            if let Some(e) = self.writers.take_failure(node) {
-                return Err(e);
-            }
+            self.before_write(node, &z)?;
         }
-        Ok(self.attr(node, &*self.node(node)?))
+        Ok(self.attr(node, &z))
     }
 
     fn setattr(&self, req: &Request, node: u64, set: &SetAttr) -> Result<AttrReply> {
@@ -350,7 +379,7 @@ impl Filesystem for Bridge {
             .zfs
             .create(&dir, name, &New::file(mode, req.umask), &cred(req))?;
         let writes = args.flags & O_ACCMODE != O_RDONLY;
-        Ok((self.entry_open(&z, writes), opened(writes)))
+        Ok((self.entry_open(&z, writes), self.opened(writes)))
     }
 
     fn tmpfile(
@@ -365,7 +394,7 @@ impl Filesystem for Bridge {
             .zfs
             .tmpfile(&dir, &New::file(mode, req.umask), &cred(req))?;
         let writes = args.flags & O_ACCMODE != O_RDONLY;
-        Ok((self.entry_open(&z, writes), opened(writes)))
+        Ok((self.entry_open(&z, writes), self.opened(writes)))
     }
 
     fn read(
@@ -666,7 +695,32 @@ impl Bridge {
                 let _ = n.inval_inode(node, -1, 0);
             }
         }
-        Ok(opened(writes))
+        Ok(self.opened(writes))
+    }
+
+    fn opened(&self, writes: bool) -> Opened {
+        Opened {
+            fh: if writes { WRITER } else { 0 },
+            flags: if self.caching.direct {
+                fuse::wire::fopen::DIRECT_IO
+            } else {
+                fuse::wire::fopen::KEEP_CACHE
+            },
+        }
+    }
+
+    /// The kernel is about to let a write into its cache: the moment to tell of earlier ones that
+    /// failed. When room is scarce they are asked for, so that this is known in time.
+    fn before_write(&self, node: u64, z: &Znode) -> Result<()> {
+        let room = self.zfs.room(z)?;
+        if room < SCARCE && self.writers.announced(node) * USUAL_WRITE >= room / 4 {
+            self.settle(node);
+            self.writers.asked(node);
+        }
+        match self.writers.take_failure(node) {
+            Some(e) => Err(e),
+            None => Ok(()),
+        }
     }
 
     /// Pages the kernel had accepted found no space. It tells with the next fsync and at close; so
@@ -683,12 +737,5 @@ impl Bridge {
         let _ = std::thread::Builder::new()
             .name("fuse notify".into())
             .spawn(move || n.inval_inode(node, -1, 0));
-    }
-}
-
-fn opened(writes: bool) -> Opened {
-    Opened {
-        fh: if writes { WRITER } else { 0 },
-        flags: fuse::wire::fopen::KEEP_CACHE,
     }
 }

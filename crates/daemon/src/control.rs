@@ -1,5 +1,6 @@
 //! What the control socket's requests do: who may ask, and where each one goes.
 
+use crate::bridge::Caching;
 use crate::options::Options;
 use crate::service::{Paths, Service};
 use crate::startup::Stop;
@@ -86,6 +87,11 @@ impl Control {
             paths(),
             options.arc_max,
             options.mount_options,
+            Caching {
+                attributes: options.attr_timeout,
+                names: options.entry_timeout,
+                direct: options.direct_files,
+            },
         );
         service.import_cached();
         Ok(Control { service, stop })

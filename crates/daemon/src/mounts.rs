@@ -269,7 +269,8 @@ impl Service {
         }
         let options = mount_options(&name, ds, &props, &temporary)?;
         let bridge = Arc::new(
-            Bridge::new(zfs.clone()).map_err(|e| Error::new(Kind::from_errno(e.0), "root node"))?,
+            Bridge::new(zfs.clone(), self.caching)
+                .map_err(|e| Error::new(Kind::from_errno(e.0), "root node"))?,
         );
         let (fd, mount) = fuse::mount(path, &options)?;
         let config = Config {
@@ -413,8 +414,10 @@ impl Mounted {
             self.zfs.stop()?;
             if let Some(zil) = set.zil() {
                 pool.sync()?;
-                zil.destroy()?;
-                pool.sync()?;
+                if !zil.has_no_blocks() {
+                    zil.destroy()?;
+                    pool.sync()?;
+                }
             }
             Ok(())
         })();

@@ -24,9 +24,12 @@ pub struct Options {
     /// daemon tells it about changes.
     pub attr_timeout: Option<Duration>,
     pub entry_timeout: Option<Duration>,
-    /// Read ahead.
+    /// Read ahead. The kernel does, by what it sees of a file's reads; the daemon never does by
+    /// itself, so there is nothing to be switched off.
+    #[cfg_attr(not(test), allow(dead_code))]
     pub prefetch: bool,
-    /// Devices are opened with O_DIRECT.
+    /// Devices are opened with O_DIRECT, as they are anyway wherever that works.
+    #[cfg_attr(not(test), allow(dead_code))]
     pub direct_devices: bool,
     /// The kernel does not cache file data.
     pub direct_files: bool,

@@ -5,8 +5,7 @@ use crate::pool_tree::Look;
 use crate::service::Service;
 use crate::{cache, pool_set, values};
 use api::{
-    ApiError, ImportScan, Importable, Imported, Peer, PoolFacts, PoolImport, Reply, VdevAux,
-    VdevState,
+    ApiError, ImportScan, Importable, Imported, Peer, PoolImport, Reply, VdevAux, VdevState,
 };
 use base::{Error, Kind, Txg};
 use disk::feature;

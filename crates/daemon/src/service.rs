@@ -1,10 +1,11 @@
 //! The state of the daemon: imported pools, their mounts, the cache file, the threads that ask for
 //! groups to be written.
 
+use crate::bridge::Caching;
 use crate::cache::Absent;
 use crate::mounts::Mounted;
 use crate::values;
-use base::{bail, Error, Kind, Result};
+use base::{Error, Result};
 use dsl::Dataset;
 use env::Env;
 use fuse::Unmount;
@@ -84,6 +85,8 @@ pub struct Service {
     pub tunables: Tunables,
     /// Mount options for every dataset of every pool.
     pub mount_options: Vec<String>,
+    /// What the kernel may cache.
+    pub caching: Caching,
     /// Pools of the cache file that could not be opened.
     pub absent: Mutex<Vec<Absent>>,
     pools: Mutex<BTreeMap<String, Arc<Entry>>>,
@@ -143,6 +146,7 @@ impl Service {
         paths: Paths,
         ceiling: u64,
         mount_options: Vec<String>,
+        caching: Caching,
     ) -> Arc<Service> {
         Arc::new(Service {
             env,
@@ -150,6 +154,7 @@ impl Service {
             ceiling,
             tunables: crate::budget::tunables(ceiling, 1),
             mount_options,
+            caching,
             absent: Mutex::default(),
             pools: Mutex::default(),
             changes: Mutex::new(()),
@@ -172,31 +177,6 @@ impl Service {
             .unwrap_or_else(|e| e.into_inner())
             .get(name)
             .cloned()
-    }
-
-    /// The pool of that name, or "no such pool".
-    pub fn pool(&self, name: &str) -> Result<Arc<Entry>> {
-        match self.find(name) {
-            Some(e) => Ok(e),
-            None => bail!(NotFound, "cannot open '{name}': no such pool"),
-        }
-    }
-
-    /// Pool and dataset of a full name.
-    pub fn dataset(&self, name: &str) -> Result<(Arc<Entry>, Arc<Dataset>)> {
-        let pool = name.split(['/', '@', '#']).next().unwrap_or(name);
-        let missing = || {
-            Error::new(
-                Kind::NotFound,
-                format!("cannot open '{name}': dataset does not exist"),
-            )
-        };
-        let entry = self.find(pool).ok_or_else(missing)?;
-        match entry.pool.dsl.dataset(name) {
-            Ok(ds) => Ok((entry, ds)),
-            Err(e) if e.kind == Kind::NotFound => Err(missing()),
-            Err(e) => Err(e.context(format!("cannot open '{name}'"))),
-        }
     }
 
     /// Takes a pool into service: from now on it is listed and its groups are written.
@@ -243,6 +223,7 @@ impl Service {
             .unwrap_or_else(|e| e.into_inner())
             .insert(entry.pool.name(), entry.clone());
         crate::budget::share(self);
+        crate::log::info(&format!("pool {name} is in service"));
         Ok(entry)
     }
 
@@ -255,14 +236,6 @@ impl Service {
             .unwrap_or_else(|e| e.into_inner())
             .remove(&entry.pool.name());
         crate::budget::share(self);
-    }
-
-    /// Unmounts everything of a pool, children first. With `force` users are cut off.
-    pub fn unmount_all(&self, entry: &Arc<Entry>, force: bool) -> Result<()> {
-        for m in entry.all_mounts().into_iter().rev() {
-            self.unmount(entry, &m, force)?;
-        }
-        Ok(())
     }
 
     /// Where a file system belongs by its properties: `None` for legacy and none.

@@ -17,9 +17,7 @@ undemo:
 	sh tools/demo.sh --remove
 
 check:
-	$(CARGO) fmt --all --check
-	$(CARGO) clippy --workspace --all-targets -- -D warnings
-	$(CARGO) run -q -p xtask -- tidy
+	sh tools/test.sh format lints tidy licences
 
 test:
 	sh tools/test.sh

@@ -27,7 +27,8 @@ fn check(name: &str, vdevs: &[&str], ashift: u32) {
         return;
     };
     let count = vdevs.iter().filter(|v| **v == "DISK").count();
-    let mut disks = rig.images(count, 192 << 20).into_iter();
+    let scale = number("ZFS_FUSE_TEST_SCALE", 1);
+    let mut disks = rig.images(count, (192 << 20) * scale).into_iter();
     let words: Vec<String> = vdevs
         .iter()
         .map(|v| {
@@ -53,7 +54,7 @@ fn check(name: &str, vdevs: &[&str], ashift: u32) {
     args.extend(["-m", mnt.to_str().unwrap(), "tank"]);
     args.extend(words.iter().map(String::as_str));
     rig.zpool(&args);
-    let files = 120 * number("ZFS_FUSE_TEST_SCALE", 1);
+    let files = 120 * scale;
     for (n, c) in COMPRESSIONS.iter().enumerate() {
         let set = format!("tank/{c}");
         let mut args = vec![

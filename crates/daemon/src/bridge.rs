@@ -407,10 +407,15 @@ impl Filesystem for Bridge {
         out: &mut ReadBuf,
     ) -> Result<()> {
         let z = self.node(node)?;
-        let want = (z.size().saturating_sub(offset)).min(size as u64) as usize;
-        let mut r = Ok(0);
-        out.fill(want, |buf| r = self.zfs.read(&z, offset, buf));
-        r?;
+        self.zfs
+            .read_blocks(&z, offset, size as usize, &mut |b, r| {
+                // Small pieces are better copied than listed.
+                if r.len() < 2048 {
+                    out.put(&b[r]);
+                } else {
+                    out.push(b.clone(), r);
+                }
+            })?;
         Ok(())
     }
 

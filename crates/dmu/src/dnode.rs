@@ -7,6 +7,7 @@ use crate::tx::{Dmu, Tx};
 use base::{bail, Block, Error, Kind, RangeSet, Result, Txg};
 use disk::{BlkPtr, DnodePhys, ObjType};
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
 use std::sync::{Arc, RwLock, RwLockReadGuard, RwLockWriteGuard, Weak};
 
 /// Memory that a dirty object takes from the change to the end of its group: open and synced view,
@@ -334,7 +335,8 @@ impl Dnode {
         i.spill = match data {
             Some(d) => {
                 self.dmu.add_dirty(tx.txg(), d.len() as u64);
-                self.objset()?.add_space(tx.txg(), d.len().max(LEAST_SPACE) as u64);
+                self.objset()?
+                    .add_space(tx.txg(), d.len().max(LEAST_SPACE) as u64);
                 Spill::Data(Arc::new(d), tx.txg())
             }
             None => Spill::Removed(tx.txg()),
@@ -457,36 +459,57 @@ impl Dnode {
 
     /// Copies `buf.len()` bytes from `offset`; zeros in holes and past the last block.
     pub fn read(&self, offset: u64, buf: &mut [u8]) -> Result<()> {
-        if buf.is_empty() {
+        let mut done = 0;
+        self.read_blocks(offset, buf.len(), &mut |b, r| {
+            let n = r.len();
+            buf[done..done + n].copy_from_slice(&b[r]);
+            done += n;
+        })
+    }
+
+    /// Like [`Dnode::read`] without copying: `put` gets the blocks and what of them is meant, in order.
+    pub fn read_blocks(
+        &self,
+        offset: u64,
+        len: usize,
+        put: &mut dyn FnMut(&Block, Range<usize>),
+    ) -> Result<()> {
+        if len == 0 {
             return Ok(());
         }
         let size = self.read_lock().f.block_size as u64;
-        let (first, last) = (offset / size, (offset + buf.len() as u64 - 1) / size);
+        let (first, last) = (offset / size, (offset + len as u64 - 1) / size);
         if last > first && last - first < 1024 {
             if let Some((size, blocks)) = self.blocks(first, last)? {
-                let (mut done, mut within) = (0, (offset % size as u64) as usize);
-                for b in blocks {
-                    let n = (size - within).min(buf.len() - done);
-                    buf[done..done + n].copy_from_slice(&b[within..within + n]);
-                    done += n;
-                    within = 0;
-                }
-                if done == buf.len() {
+                // Of another size than at the first look they may not be all.
+                if (blocks.len() * size) as u64 >= offset % size as u64 + len as u64
+                    && offset / size as u64 == first
+                {
+                    let (mut done, mut within) = (0, (offset % size as u64) as usize);
+                    for b in blocks {
+                        let n = (size - within).min(len - done);
+                        put(&b, within..within + n);
+                        done += n;
+                        within = 0;
+                        if done == len {
+                            break;
+                        }
+                    }
                     return Ok(());
                 }
             }
         }
         let mut done = 0;
-        while done < buf.len() {
+        while done < len {
             let size = self.read_lock().f.block_size as u64;
             let at = offset + done as u64;
             let (blkid, within) = (at / size, (at % size) as usize);
-            let n = (size as usize - within).min(buf.len() - done);
+            let n = (size as usize - within).min(len - done);
             let b = self.block(blkid)?;
-            match b.get(within..within + n) {
-                Some(src) => buf[done..done + n].copy_from_slice(src),
-                None => continue, // the block size changed between the two looks
+            if b.len() < within + n {
+                continue; // the block size changed between the two looks
             }
+            put(&b, within..within + n);
             done += n;
         }
         Ok(())

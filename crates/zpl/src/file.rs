@@ -5,8 +5,9 @@ use crate::log::{DataSource, Record};
 use crate::perm::{self, Cred, R, W};
 use crate::zfs::{Props, SyncMode, Zfs};
 use crate::znode::{Fixed, Znode};
-use base::{Kind, Result};
+use base::{Block, Kind, Result};
 use dmu::Tx;
+use std::ops::Range;
 use std::sync::Arc;
 
 /// Largest file.
@@ -103,16 +104,33 @@ impl Zfs {
 
     /// Fills `buf` from `offset`; returns how many bytes, fewer only at the end of the file.
     pub fn read(&self, z: &Znode, offset: u64, buf: &mut [u8]) -> Result<usize> {
+        let mut done = 0;
+        self.read_blocks(z, offset, buf.len(), &mut |b, r| {
+            let n = r.len();
+            buf[done..done + n].copy_from_slice(&b[r]);
+            done += n;
+        })
+    }
+
+    /// Like [`Zfs::read`] without copying: `put` gets the blocks and what of them is meant, in
+    /// order. After an error it may have got some.
+    pub fn read_blocks(
+        &self,
+        z: &Znode,
+        offset: u64,
+        len: usize,
+        put: &mut dyn FnMut(&Block, Range<usize>),
+    ) -> Result<usize> {
         Self::must_reg(&z.fixed())?;
-        let end = offset.saturating_add(buf.len() as u64);
+        let end = offset.saturating_add(len as u64);
         let n = {
             let _g = z.range.read(offset, end);
             let size = z.size();
             if offset >= size {
                 0
             } else {
-                let n = (size - offset).min(buf.len() as u64) as usize;
-                z.dnode.read(offset, &mut buf[..n])?;
+                let n = (size - offset).min(len as u64) as usize;
+                z.dnode.read_blocks(offset, n, put)?;
                 n
             }
         };

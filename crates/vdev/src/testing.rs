@@ -18,8 +18,10 @@ pub enum Event {
         offset: u64,
         data: base::Block,
     },
+    /// A flush that ended here; it covers what was written before event number `begun`.
     Flush {
         disk: usize,
+        begun: usize,
     },
 }
 
@@ -47,6 +49,8 @@ pub struct MemDisk {
     chunks: Mutex<BTreeMap<u64, Arc<Vec<u8>>>>,
     /// Where writes and flushes are noted, and under which number.
     journal: Mutex<Option<(Arc<Journal>, usize)>>,
+    /// How long a flush takes, microseconds of the real clock.
+    pub flush_time: AtomicU64,
     /// Writes and flushes that still work; all later ones fail. Negative: no limit.
     pub left: AtomicI64,
     size: AtomicU64,
@@ -74,6 +78,7 @@ impl MemDisk {
         Arc::new(MemDisk {
             chunks: Mutex::new(BTreeMap::new()),
             journal: Mutex::new(None),
+            flush_time: AtomicU64::new(0),
             left: AtomicI64::new(-1),
             size: AtomicU64::new(size),
             logical_sector: AtomicU32::new(512),
@@ -238,7 +243,12 @@ impl Disk for MemDisk {
         if self.fail_flush.load(Relaxed) || self.worn_out() {
             return Err(injected());
         }
-        self.note(|disk| Event::Flush { disk });
+        let begun = lock(&self.journal).as_ref().map_or(0, |(j, _)| j.len());
+        match self.flush_time.load(Relaxed) {
+            0 => {}
+            t => std::thread::sleep(std::time::Duration::from_micros(t)),
+        }
+        self.note(|disk| Event::Flush { disk, begun });
         Ok(())
     }
 

@@ -10,6 +10,7 @@ mod blocks;
 mod faults;
 mod model;
 mod rig;
+mod threads;
 
 use model::Model;
 use rig::{Cutter, Fate, Layout, FATES, MIB};

@@ -50,8 +50,10 @@ pub struct Model {
     acks: Vec<Ack>,
     /// Files kept open.
     held: Vec<Arc<Znode>>,
-    /// Object numbers of `.zfs`-less fixtures: files and directories there before.
-    pub base_objects: usize,
+    /// Directory in which all of it happens, the root if empty.
+    home: String,
+    /// Files and directories there before; not compared if somebody else makes some, too.
+    pub base_objects: Option<usize>,
     pub max_file: u64,
     /// Operations that found no space.
     pub refused: usize,
@@ -116,7 +118,8 @@ impl Model {
             files: Vec::new(),
             acks: Vec::new(),
             held: Vec::new(),
-            base_objects: count_objects(fs),
+            home: String::new(),
+            base_objects: Some(count_objects(fs)),
             max_file: 200_000,
             refused: 0,
             xattrs: true,
@@ -124,6 +127,24 @@ impl Model {
             tolerant: false,
             failed: None,
         }
+    }
+
+    /// A session of one of several, in a directory of its own.
+    pub fn at_home(rng: Arc<SeededRng>, journal: Arc<Journal>, fs: &Fs, home: &str) -> Model {
+        let root = fs.zfs.root().unwrap();
+        let new = New::dir(0o755, 0);
+        fs.zfs
+            .create(&root, home.as_bytes(), &new, &Cred::root())
+            .unwrap();
+        Model {
+            home: home.into(),
+            base_objects: None,
+            ..Model::new(rng, journal, fs)
+        }
+    }
+
+    fn find(&self, fs: &Fs, path: &str) -> base::Result<Arc<Znode>> {
+        find(fs, &format!("{}/{path}", self.home))
     }
 
     pub fn now(&self) -> &Arc<Names> {
@@ -252,7 +273,7 @@ impl Model {
                 if self.now().contains_key(&path) {
                     return;
                 }
-                let dir = find(fs, split(&path).0).unwrap();
+                let dir = self.find(fs, split(&path).0).unwrap();
                 let new = New::file(0o100600, 0);
                 let r = zfs.create(&dir, split(&path).1.as_bytes(), &new, &root);
                 if self.done(r.map(|_| ())) {
@@ -274,9 +295,9 @@ impl Model {
                 let Some(path) = self.any(|n| *n != Node::Dir) else {
                     return;
                 };
-                let dir = find(fs, split(&path).0).unwrap();
+                let dir = self.find(fs, split(&path).0).unwrap();
                 let hold = rng.below(4) == 0;
-                let z = find(fs, &path).unwrap();
+                let z = self.find(fs, &path).unwrap();
                 let r = zfs.unlink(&dir, split(&path).1.as_bytes(), &root);
                 if hold {
                     self.held.push(z);
@@ -297,7 +318,7 @@ impl Model {
                 if self.now().contains_key(&path) {
                     return;
                 }
-                let dir = find(fs, split(&path).0).unwrap();
+                let dir = self.find(fs, split(&path).0).unwrap();
                 let new = New::dir(0o755, 0);
                 let r = zfs.create(&dir, split(&path).1.as_bytes(), &new, &root);
                 if self.done(r.map(|_| ())) {
@@ -317,7 +338,7 @@ impl Model {
                 {
                     return;
                 }
-                let dir = find(fs, split(&path).0).unwrap();
+                let dir = self.find(fs, split(&path).0).unwrap();
                 let r = zfs.rmdir(&dir, split(&path).1.as_bytes(), &root);
                 if self.done(r) {
                     self.change_names(|m| {
@@ -331,7 +352,7 @@ impl Model {
                     return;
                 }
                 let target = "t".repeat(1 + rng.below(200) as usize);
-                let dir = find(fs, split(&path).0).unwrap();
+                let dir = self.find(fs, split(&path).0).unwrap();
                 let new = New::symlink(target.as_bytes());
                 let r = zfs.create(&dir, split(&path).1.as_bytes(), &new, &root);
                 if self.done(r.map(|_| ())) {
@@ -348,8 +369,8 @@ impl Model {
                 if self.now().contains_key(&to) {
                     return;
                 }
-                let z = find(fs, &from).unwrap();
-                let dir = find(fs, split(&to).0).unwrap();
+                let z = self.find(fs, &from).unwrap();
+                let dir = self.find(fs, split(&to).0).unwrap();
                 let r = zfs.link(&z, &dir, split(&to).1.as_bytes(), &root);
                 if self.done(r) {
                     let node = self.now()[&from].clone();
@@ -371,7 +392,7 @@ impl Model {
                 let Node::File(id) = self.now()[&path] else {
                     return;
                 };
-                let z = find(fs, &path).unwrap();
+                let z = self.find(fs, &path).unwrap();
                 let r = zfs.fsync(Some(&z));
                 self.promised(Some(id), r);
             }
@@ -395,7 +416,7 @@ impl Model {
         let Node::File(id) = self.now()[&path] else {
             return;
         };
-        let z = find(fs, &path).unwrap();
+        let z = self.find(fs, &path).unwrap();
         let old = self.state(id).data.len() as u64;
         let offset = match self.rng.below(3) {
             0 => old,
@@ -454,8 +475,8 @@ impl Model {
             return;
         }
         let (d1, d2) = (
-            find(fs, split(&from).0).unwrap(),
-            find(fs, split(&to).0).unwrap(),
+            self.find(fs, split(&from).0).unwrap(),
+            self.find(fs, split(&to).0).unwrap(),
         );
         let r = fs.zfs.rename(
             &d1,
@@ -493,7 +514,7 @@ impl Model {
         let Node::File(id) = self.now()[&path] else {
             return;
         };
-        let z = find(fs, &path).unwrap();
+        let z = self.find(fs, &path).unwrap();
         let root = Cred::root();
         let old = self.state(id).data.len() as u64;
         match self.rng.below(8) {
@@ -592,6 +613,7 @@ impl Model {
                 .collect(),
             acks: Vec::new(),
             held: Vec::new(),
+            home: self.home.clone(),
             base_objects: self.base_objects,
             max_file: self.max_file,
             refused: 0,
@@ -630,7 +652,7 @@ impl Model {
                 .max()
                 .unwrap_or(0)
         };
-        let found = walk(fs)?;
+        let found = walk_from(fs, &self.home)?;
         let first = promised(None);
         let mut why = String::new();
         let mut candidates: Vec<(usize, usize)> = Vec::new();
@@ -704,10 +726,12 @@ impl Model {
             }
         }
         let distinct: BTreeSet<u64> = found.values().map(|f| f.object).collect();
-        let expected = self.base_objects + distinct.len();
-        let there = count_objects(fs);
-        if there != expected && fs.zfs.version >= 5 {
-            return Err(format!("{there} objects, {expected} expected"));
+        if let Some(before) = self.base_objects.filter(|_| fs.zfs.version >= 5) {
+            let expected = before + distinct.len();
+            let there = count_objects(fs);
+            if there != expected {
+                return Err(format!("{there} objects, {expected} expected"));
+            }
         }
         Ok(())
     }
@@ -788,6 +812,12 @@ pub struct Found {
 
 /// Everything there is.
 pub fn walk(fs: &Fs) -> Result<BTreeMap<String, Found>, String> {
+    walk_from(fs, "")
+}
+
+/// Everything below a directory.
+pub fn walk_from(fs: &Fs, home: &str) -> Result<BTreeMap<String, Found>, String> {
+    let find = |fs: &Fs, path: &str| find(fs, &format!("{home}/{path}"));
     let mut out = BTreeMap::new();
     let mut todo = vec![String::new()];
     while let Some(path) = todo.pop() {

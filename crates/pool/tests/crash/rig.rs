@@ -233,7 +233,8 @@ pub const FATES: [Fate; 5] = [Fate::Lost, Fate::Kept, Fate::Some, Fate::Torn, Fa
 /// Walks through a journal and makes images of any moment of it.
 pub struct Cutter {
     durable: Vec<Arc<MemDisk>>,
-    unflushed: Vec<Vec<(u64, base::Block)>>,
+    /// By disk: number of the event, offset, bytes.
+    unflushed: Vec<Vec<(usize, u64, base::Block)>>,
     events: std::vec::IntoIter<Event>,
     pub at: usize,
 }
@@ -254,10 +255,11 @@ impl Cutter {
         while self.at < to {
             match self.events.next() {
                 Some(Event::Write { disk, offset, data }) => {
-                    self.unflushed[disk].push((offset, data));
+                    self.unflushed[disk].push((self.at, offset, data));
                 }
-                Some(Event::Flush { disk }) => {
-                    for (offset, data) in self.unflushed[disk].drain(..) {
+                Some(Event::Flush { disk, begun }) => {
+                    let done = self.unflushed[disk].partition_point(|w| w.0 < begun);
+                    for (_, offset, data) in self.unflushed[disk].drain(..done) {
                         self.durable[disk].poke(offset, &data);
                     }
                 }
@@ -274,7 +276,7 @@ impl Cutter {
             let disk = disk.fork();
             let luck = 1 + rng.below(8);
             let all = rng.below(2) == 0;
-            for (offset, data) in unflushed {
+            for (_, offset, data) in unflushed {
                 let whole = match fate {
                     Fate::Lost => continue,
                     Fate::Kept => true,

@@ -186,7 +186,8 @@ impl Service {
                 NotFound,
                 "cannot import '{name}': it was exported or destroyed meanwhile"
             ),
-            _ if is_foreign(self, &found) => bail!(
+            // Labels without host id are those of a system that had none: most likely this one.
+            _ if found.hostid != 0 && is_foreign(self, &found) => bail!(
                 Busy,
                 "cannot import '{name}': it was last used by another system; \
                  use 'zpool import -f' if that no longer uses it"

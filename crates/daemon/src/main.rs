@@ -1,6 +1,7 @@
 //! `zfs-fuse`: serves pools as FUSE file systems, and `zpool` and `zfs` on the control socket.
 #![forbid(unsafe_code)]
 
+mod alert;
 mod bridge;
 mod budget;
 mod cache;
@@ -25,6 +26,8 @@ mod pool_create;
 mod pool_get;
 mod pool_import;
 mod pool_set;
+#[cfg(test)]
+mod pool_tests;
 mod pool_tree;
 mod pool_upgrade;
 mod pools;
@@ -82,7 +85,7 @@ fn main() -> ExitCode {
         Err(e) => {
             eprintln!("zfs-fuse: {e}");
             ExitCode::from(match e.kind {
-                Kind::Busy => api::client::ALREADY_RUNNING,
+                Kind::Busy if api::client::started_by_command() => api::client::ALREADY_RUNNING,
                 _ => 1,
             })
         }

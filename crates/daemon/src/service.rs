@@ -111,6 +111,11 @@ impl Entry {
             .clone()
     }
 
+    /// It is being exported, destroyed or closed.
+    pub fn is_leaving(&self) -> bool {
+        self.stop.load(Ordering::Relaxed)
+    }
+
     /// All mounts in the order in which they were made. The other way round they can be unmounted:
     /// only a younger one can be on top of, or below, an older one.
     pub fn all_mounts(&self) -> Vec<Arc<Mounted>> {
@@ -205,8 +210,11 @@ impl Service {
             .name(format!("txg {name}"))
             .spawn(move || {
                 let pool = &e2.pool;
+                let mut alert = crate::alert::Alert::new(&e2);
                 while !e2.stop.load(Ordering::Relaxed) {
-                    if !pool.wait_for_work(TXG_TIMEOUT) || e2.stop.load(Ordering::Relaxed) {
+                    let work = pool.wait_for_work(TXG_TIMEOUT);
+                    alert.look(&e2);
+                    if !work || e2.stop.load(Ordering::Relaxed) {
                         continue;
                     }
                     if let Err(e) = pool.sync() {

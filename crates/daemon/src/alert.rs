@@ -1,0 +1,62 @@
+//! Tells the administrator when a pool changes between healthy and not: in the log, and by running
+//! `/etc/zfs/zfs_pool_alert POOL` as zfs-fuse 0.7 did.
+
+use crate::pool_get;
+use crate::service::Entry;
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+const HOOK: &str = "/etc/zfs/zfs_pool_alert";
+
+/// Watches the health of one pool.
+pub struct Alert {
+    last: String,
+}
+
+impl Alert {
+    pub fn new(entry: &Entry) -> Alert {
+        let alert = Alert {
+            last: pool_get::health(entry),
+        };
+        if alert.last != "ONLINE" {
+            tell(entry, "ONLINE", &alert.last);
+        }
+        alert
+    }
+
+    /// Compares the health with what it was.
+    pub fn look(&mut self, entry: &Entry) {
+        let now = pool_get::health(entry);
+        if now != self.last && !entry.is_leaving() {
+            tell(entry, &self.last, &now);
+            self.last = now;
+        }
+    }
+}
+
+fn tell(entry: &Entry, before: &str, now: &str) {
+    let name = entry.pool.name();
+    if now == "ONLINE" {
+        crate::log::info(&format!("pool {name} is ONLINE again"));
+    } else {
+        crate::log::warn(&format!("pool {name} is {now}; see 'zpool status {name}'"));
+    }
+    if (before == "ONLINE") == (now == "ONLINE") || !Path::new(HOOK).exists() {
+        return;
+    }
+    let started = Command::new(HOOK)
+        .arg(&name)
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn();
+    match started {
+        // It may take its time; somebody has to wait for it all the same.
+        Ok(mut child) => {
+            let _ = std::thread::Builder::new()
+                .name("alert".into())
+                .spawn(move || child.wait());
+        }
+        Err(e) => crate::log::warn(&format!("{HOOK}: {e}")),
+    }
+}

@@ -1,0 +1,476 @@
+//! Lives of pools on image files, without mounts.
+
+use crate::bridge::Caching;
+use crate::pools;
+use crate::service::{Paths, Service};
+use api::{
+    ApiError, ImportScan, Importable, Peer, PoolCreate, PoolGet, PoolImport, Reply, Request,
+    Select, Sink, Value, VdevClass, VdevKind, VdevSpec,
+};
+use std::fs;
+use std::os::fd::OwnedFd;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::Arc;
+
+struct Quiet;
+
+impl Sink for Quiet {
+    fn send(&mut self, _: Reply) -> Result<(), ApiError> {
+        Ok(())
+    }
+    fn cancelled(&self) -> bool {
+        false
+    }
+    fn take_fds(&mut self) -> Vec<OwnedFd> {
+        Vec::new()
+    }
+}
+
+/// A daemon's insides in a temporary folder.
+struct Home {
+    dir: PathBuf,
+    service: Arc<Service>,
+}
+
+impl Drop for Home {
+    fn drop(&mut self) {
+        self.service.shutdown();
+        let _ = fs::remove_dir_all(&self.dir);
+    }
+}
+
+fn service(dir: &std::path::Path) -> Arc<Service> {
+    Service::new(
+        env_linux::linux_env(),
+        Paths {
+            cache_file: dir.join("zpool.cache"),
+            mount_root: dir.join("mnt"),
+        },
+        64 << 20,
+        Vec::new(),
+        Caching::default(),
+    )
+}
+
+impl Home {
+    fn new(images: usize) -> Home {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let n = NEXT.fetch_add(1, Ordering::Relaxed);
+        let dir = std::env::temp_dir().join(format!("zfs-pools-{}-{n}", std::process::id()));
+        let _ = fs::remove_dir_all(&dir);
+        fs::create_dir_all(&dir).unwrap();
+        for i in 0..images {
+            let f = fs::File::create(dir.join(format!("d{i}"))).unwrap();
+            f.set_len(64 << 20).unwrap();
+        }
+        let service = service(&dir);
+        Home { dir, service }
+    }
+
+    fn image(&self, i: usize) -> String {
+        self.dir.join(format!("d{i}")).to_str().unwrap().to_string()
+    }
+
+    fn leaf(&self, i: usize) -> VdevSpec {
+        VdevSpec {
+            kind: VdevKind::File,
+            class: VdevClass::Normal,
+            path: Some(self.image(i)),
+            children: Vec::new(),
+        }
+    }
+
+    fn mirror(&self, a: usize, b: usize) -> VdevSpec {
+        VdevSpec {
+            kind: VdevKind::Mirror,
+            class: VdevClass::Normal,
+            path: None,
+            children: vec![self.leaf(a), self.leaf(b)],
+        }
+    }
+
+    fn ask(&self, request: Request) -> Result<Reply, ApiError> {
+        let peer = Peer {
+            uid: 42,
+            gid: 0,
+            pid: 1,
+        };
+        pools::handle(&self.service, peer, request, &mut Quiet)
+    }
+
+    fn spec(&self, name: &str, vdevs: Vec<VdevSpec>) -> PoolCreate {
+        PoolCreate {
+            name: name.into(),
+            vdevs,
+            fs_props: vec![("mountpoint".into(), "none".into())],
+            command: format!("zpool create {name}"),
+            ..PoolCreate::default()
+        }
+    }
+
+    fn create(&self, spec: PoolCreate) -> Result<Reply, ApiError> {
+        self.ask(Request::PoolCreate(spec))
+    }
+
+    fn get(&self, pool: &str, prop: &str) -> Value {
+        let ask = PoolGet {
+            pools: vec![pool.into()],
+            props: Select::These(vec![prop.into()]),
+            ..PoolGet::default()
+        };
+        match self.ask(Request::PoolGet(ask)) {
+            Ok(Reply::Pools(mut a)) if a.failed.is_empty() => {
+                a.found.remove(0).props.remove(0).value
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn describe(&self, pool: &str) -> api::Pool {
+        let ask = PoolGet {
+            pools: vec![pool.into()],
+            tree: true,
+            props: Select::All,
+            ..PoolGet::default()
+        };
+        match self.ask(Request::PoolGet(ask)) {
+            Ok(Reply::Pools(mut a)) if a.failed.is_empty() => a.found.remove(0),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn names(&self) -> Vec<String> {
+        match self.ask(Request::PoolGet(PoolGet::default())) {
+            Ok(Reply::Pools(a)) => a.found.into_iter().map(|p| p.name).collect(),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn search(&self, destroyed: bool) -> ImportScan {
+        ImportScan {
+            places: vec![self.dir.to_str().unwrap().into()],
+            cache_file: None,
+            destroyed,
+        }
+    }
+
+    fn scan(&self, destroyed: bool) -> Vec<Importable> {
+        match self.ask(Request::ImportScan(self.search(destroyed))) {
+            Ok(Reply::Importable(list)) => list,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn import(&self, pool: &str, f: impl FnOnce(&mut PoolImport)) -> Result<Reply, ApiError> {
+        let mut ask = PoolImport {
+            search: self.search(false),
+            pool: pool.into(),
+            command: format!("zpool import {pool}"),
+            ..PoolImport::default()
+        };
+        f(&mut ask);
+        self.ask(Request::PoolImport(ask))
+    }
+
+    fn export(&self, pool: &str) {
+        self.ask(Request::PoolExport {
+            pool: pool.into(),
+            force: false,
+            command: format!("zpool export {pool}"),
+        })
+        .unwrap();
+    }
+
+    fn set(&self, pool: &str, name: &str, value: &str) -> Result<Reply, ApiError> {
+        self.ask(Request::PoolSet {
+            pool: pool.into(),
+            props: vec![(name.into(), value.into())],
+            command: format!("zpool set {name}={value} {pool}"),
+        })
+    }
+
+    fn commands(&self, pool: &str) -> Vec<String> {
+        match self.ask(Request::PoolHistory {
+            pool: pool.into(),
+            internal: false,
+        }) {
+            Ok(Reply::History(list)) => {
+                assert!(list.iter().all(|r| r.uid == Some(42)));
+                list.into_iter().filter_map(|r| r.command).collect()
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+fn text(v: Value) -> String {
+    match v {
+        Value::Text(t) => t,
+        Value::Number(n) => n.to_string(),
+        Value::None => "-".into(),
+    }
+}
+
+#[test]
+fn a_life() {
+    let home = Home::new(3);
+    let mut spec = home.spec("tank", vec![home.mirror(0, 1)]);
+    spec.props = vec![
+        ("comment".into(), "mine".into()),
+        ("ashift".into(), "12".into()),
+        ("feature@log_spacemap".into(), "disabled".into()),
+    ];
+    spec.dry_run = true;
+    home.create(spec.clone()).unwrap();
+    assert!(home.names().is_empty());
+    spec.dry_run = false;
+    home.create(spec.clone()).unwrap();
+    assert_eq!(home.names(), ["tank"]);
+    for (prop, value) in [
+        ("comment", "mine"),
+        ("ashift", "12"),
+        ("health", "ONLINE"),
+        ("feature@log_spacemap", "disabled"),
+        ("feature@lz4_compress", "active"),
+        ("readonly", "off"),
+        ("altroot", "-"),
+        ("failmode", "wait"),
+    ] {
+        assert_eq!(text(home.get("tank", prop)), value, "{prop}");
+    }
+    let p = home.describe("tank");
+    assert_eq!(p.version, 5000);
+    assert_eq!(p.facts.disabled_features, ["log_spacemap"]);
+    let tree = p.tree.unwrap();
+    assert_eq!(tree.children[0].kind, VdevKind::Mirror);
+    assert_eq!(tree.children[0].children.len(), 2);
+    assert!(tree.stats.space > 0 && tree.children[0].children[0].stats.write_ops > 0);
+
+    // In use, and taken names.
+    let e = home.create(spec.clone()).unwrap_err();
+    assert!(e.message.contains("already exists"), "{e}");
+    let mut other = home.spec("other", vec![home.leaf(0)]);
+    other.force = true;
+    let e = home.create(other).unwrap_err();
+    assert!(e.message.contains("is part of active pool 'tank'"), "{e}");
+
+    home.set("tank", "comment", "").unwrap();
+    home.set("tank", "listsnapshots", "on").unwrap();
+    home.set("tank", "a:b", "c").unwrap();
+    home.set("tank", "feature@log_spacemap", "enabled").unwrap();
+    for (name, value) in [
+        ("size", "1"),
+        ("readonly", "on"),
+        ("nonsense", "1"),
+        ("feature@log_spacemap", "disabled"),
+        ("feature@draid", "enabled"),
+        ("version", "28"),
+        ("autotrim", "on"),
+        ("comment", "far too long for a comment of a pool"),
+        ("compatibility", "no-such-set"),
+        ("bootfs", "other"),
+    ] {
+        assert!(home.set("tank", name, value).is_err(), "{name}");
+    }
+
+    home.export("tank");
+    assert!(home.names().is_empty());
+    let e = home.create(home.spec("x", vec![home.leaf(1)])).unwrap_err();
+    assert!(e.message.contains("is part of exported pool 'tank'"), "{e}");
+    let seen = home.scan(false);
+    assert_eq!((seen.len(), seen[0].name.as_str()), (1, "tank"));
+    assert!(seen[0].exported && !seen[0].needs_force && seen[0].health == "ONLINE");
+
+    // Read-only: nothing is written, nothing may be changed.
+    let before = fs::read(home.dir.join("d0")).unwrap();
+    home.import("tank", |i| {
+        i.props = vec![("readonly".into(), "on".into())];
+    })
+    .unwrap();
+    assert_eq!(text(home.get("tank", "readonly")), "on");
+    assert!(home.set("tank", "comment", "x").is_err());
+    home.export("tank");
+    assert!(fs::read(home.dir.join("d0")).unwrap() == before);
+
+    // For this import only, then for good.
+    home.import("tank", |i| {
+        i.new_name = Some("guest".into());
+        i.temporary = true;
+    })
+    .unwrap();
+    assert_eq!(text(home.get("guest", "tname")), "guest");
+    home.export("guest");
+    assert_eq!(home.scan(false)[0].name, "tank");
+    home.import("tank", |i| i.new_name = Some("pond".into()))
+        .unwrap();
+    assert_eq!(text(home.get("pond", "listsnapshots")), "on");
+    assert_eq!(text(home.get("pond", "a:b")), "c");
+    assert_eq!(text(home.get("pond", "comment")), "-");
+    let said = home.commands("pond");
+    assert_eq!(said[0], "zpool create tank");
+    assert!(said.contains(&"zpool export guest".to_string()), "{said:?}");
+
+    home.ask(Request::PoolDestroy {
+        pool: "pond".into(),
+        force: false,
+        command: String::new(),
+    })
+    .unwrap();
+    assert!(home.scan(false).is_empty());
+    let seen = home.scan(true);
+    assert!(seen.len() == 1 && seen[0].destroyed);
+    assert!(home.import("pond", |_| ()).is_err());
+    home.import("pond", |i| i.search.destroyed = true).unwrap();
+    assert_eq!(home.names(), ["pond"]);
+}
+
+#[test]
+fn the_next_start() {
+    let home = Home::new(3);
+    home.create(home.spec("tank", vec![home.mirror(0, 1)]))
+        .unwrap();
+    home.create(home.spec("lone", vec![home.leaf(2)])).unwrap();
+    home.service.shutdown();
+    let away = home.dir.join("away");
+    fs::rename(home.image(2), &away).unwrap();
+    fs::rename(home.image(1), home.dir.join("moved")).unwrap();
+
+    let home = Home {
+        dir: home.dir.clone(),
+        service: {
+            std::mem::forget(home.service.clone());
+            let s = service(&home.dir);
+            std::mem::forget(home);
+            s
+        },
+    };
+    home.service.import_cached();
+    assert_eq!(home.names(), ["lone", "tank"]);
+    assert_eq!(home.describe("tank").health, "DEGRADED");
+    let lone = home.describe("lone");
+    assert_eq!(lone.health, "UNAVAIL");
+    assert!(lone.tree.unwrap().children[0].path.is_some());
+    assert!(home.create(home.spec("lone", vec![home.leaf(1)])).is_err());
+    // It is not forgotten, and comes back where its device is found.
+    home.export("tank");
+    assert!(home.dir.join("zpool.cache").exists());
+    fs::rename(away, home.dir.join("elsewhere")).unwrap();
+    home.import("lone", |_| ()).unwrap();
+    assert_eq!(home.describe("lone").health, "ONLINE");
+    home.export("lone");
+    assert!(!home.dir.join("zpool.cache").exists());
+}
+
+#[test]
+fn old_versions() {
+    let home = Home::new(1);
+    let mut spec = home.spec("old", vec![home.leaf(0)]);
+    spec.props = vec![("version".into(), "23".into())];
+    home.create(spec).unwrap();
+    assert_eq!(text(home.get("old", "version")), "23");
+    assert!(home.set("old", "feature@sha512", "enabled").is_err());
+    let upgrade = |version| match home.ask(Request::PoolUpgrade {
+        pool: "old".into(),
+        version,
+        command: "zpool upgrade".into(),
+    }) {
+        Ok(Reply::Upgraded(u)) => u,
+        other => panic!("{other:?}"),
+    };
+    let u = upgrade(Some(28));
+    assert_eq!((u.from_version, u.to_version), (23, 28));
+    assert_eq!(text(home.get("old", "version")), "28");
+    let u = upgrade(None);
+    assert_eq!((u.from_version, u.to_version), (28, 5000));
+    assert!(u.features.contains(&"lz4_compress".to_string()));
+    assert_eq!(text(home.get("old", "feature@lz4_compress")), "active");
+    assert!(upgrade(None).features.is_empty());
+    assert!(home.describe("old").facts.disabled_features.is_empty());
+}
+
+#[test]
+fn refusals() {
+    let home = Home::new(2);
+    let small = fs::File::create(home.dir.join("small")).unwrap();
+    small.set_len((64 << 20) - 1).unwrap();
+    let mut leaf = home.leaf(0);
+    leaf.path = Some(home.dir.join("small").to_str().unwrap().into());
+    let e = home.create(home.spec("t", vec![leaf.clone()])).unwrap_err();
+    assert!(e.message.contains("minimum size (64M)"), "{e}");
+    leaf.path = Some("/no/such/device".into());
+    assert!(home.create(home.spec("t", vec![leaf])).is_err());
+    for name in ["mirror", "1t", "a/b", "raidz1", ""] {
+        assert!(
+            home.create(home.spec(name, vec![home.leaf(0)])).is_err(),
+            "{name}"
+        );
+    }
+    for (prop, value) in [
+        ("ashift", "8"),
+        ("version", "29"),
+        ("size", "1"),
+        ("readonly", "on"),
+        ("feature@no_such", "enabled"),
+        ("feature@encryption", "enabled"),
+        ("feature@sha512", "on"),
+        ("cachefile", "relative"),
+        ("multihost", "on"),
+    ] {
+        let mut spec = home.spec("t", vec![home.leaf(0)]);
+        spec.props.push((prop.into(), value.into()));
+        assert!(home.create(spec).is_err(), "{prop}");
+    }
+    let mut spec = home.spec("t", vec![home.leaf(0), home.leaf(0)]);
+    spec.force = true;
+    let e = home.create(spec).unwrap_err();
+    assert!(e.message.contains("same device"), "{e}");
+    // A file system on the device, a directory in the way.
+    fs::write(home.dir.join("d1.new"), [0u8; 0]).unwrap();
+    let mut image = vec![0u8; 4096];
+    image[1080..1082].copy_from_slice(&[0x53, 0xef]);
+    use std::os::unix::fs::FileExt;
+    let d1 = fs::File::options().write(true).open(home.image(1)).unwrap();
+    d1.write_all_at(&image, 0).unwrap();
+    let e = home.create(home.spec("t", vec![home.leaf(1)])).unwrap_err();
+    assert!(e.message.contains("contains a ext2 filesystem"), "{e}");
+    let place = home.dir.join("place");
+    fs::create_dir_all(place.join("full")).unwrap();
+    let mut spec = home.spec("t", vec![home.leaf(0)]);
+    spec.fs_props = vec![("mountpoint".into(), place.to_str().unwrap().into())];
+    let e = home.create(spec).unwrap_err();
+    assert!(e.message.ends_with("exists and is not empty"), "{e}");
+    assert!(home.names().is_empty() && home.scan(false).is_empty());
+    for request in [
+        Request::PoolSync { pool: "t".into() },
+        Request::PoolActivity { pool: "t".into() },
+        Request::PoolExport {
+            pool: "t".into(),
+            force: true,
+            command: String::new(),
+        },
+    ] {
+        let e = home.ask(request).unwrap_err();
+        assert_eq!(e.message, "cannot open 't': no such pool");
+    }
+}
+
+#[test]
+fn labels_cleared() {
+    let home = Home::new(1);
+    home.create(home.spec("t", vec![home.leaf(0)])).unwrap();
+    let clear = |force| {
+        home.ask(Request::LabelClear {
+            path: home.image(0),
+            force,
+        })
+    };
+    let e = clear(true).unwrap_err();
+    assert!(e.message.contains("(ACTIVE) of pool \"t\""), "{e}");
+    home.export("t");
+    let e = clear(false).unwrap_err();
+    assert!(e.message.contains("exported pool \"t\""), "{e}");
+    clear(true).unwrap();
+    assert!(home.scan(false).is_empty());
+    assert!(clear(true).is_err());
+}

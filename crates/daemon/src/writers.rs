@@ -13,6 +13,8 @@ struct Writer {
     handles: u32,
     /// What befell pages written back since somebody was told.
     failed: Option<Errno>,
+    /// Writes the kernel announced since its pages were last asked for.
+    announced: u64,
 }
 
 /// The files of one mount that are open for writing, by node id.
@@ -62,6 +64,24 @@ impl Writers {
         }
     }
 
+    /// The kernel is about to take one more write. How many that makes since [`Writers::asked`].
+    pub fn announced(&self, node: u64) -> u64 {
+        match self.lock().get_mut(&node) {
+            Some(w) => {
+                w.announced += 1;
+                w.announced
+            }
+            None => 0,
+        }
+    }
+
+    /// The kernel's pages of the node are here.
+    pub fn asked(&self, node: u64) {
+        if let Some(w) = self.lock().get_mut(&node) {
+            w.announced = 0;
+        }
+    }
+
     /// What befell the node, told once.
     pub fn take_failure(&self, node: u64) -> Option<Errno> {
         if self.failures.load(Ordering::Relaxed) == 0 {
@@ -91,6 +111,9 @@ mod tests {
         assert!(w.is_open(7) && !w.is_open(8));
         assert!(w.fail(7, Errno::ENOSPC));
         assert!(!w.fail(7, Errno::EIO));
+        assert_eq!((w.announced(7), w.announced(7), w.announced(8)), (1, 2, 0));
+        w.asked(7);
+        assert_eq!(w.announced(7), 1);
         assert_eq!(w.take_failure(8), None);
         assert_eq!(w.take_failure(7), Some(Errno::ENOSPC));
         assert_eq!(w.take_failure(7), None);

@@ -115,6 +115,31 @@ impl Zfs {
         Ok(())
     }
 
+    /// Bytes that may about still be written to a file, by the dataset and by the quotas of its owner,
+    /// as of the last synced transaction group.
+    pub fn room(&self, z: &crate::znode::Znode) -> Result<u64> {
+        let mut room = self.space.space().available;
+        if !self.any_quota() {
+            return Ok(room);
+        }
+        let f = z.fixed();
+        let ids = [
+            (Whose::User, f.uid),
+            (Whose::Group, f.gid),
+            (Whose::Project, z.extra().projid),
+        ];
+        for (whose, id) in ids {
+            if whose == Whose::Project && id == DEFAULT_PROJECT {
+                continue;
+            }
+            if let Some(limit) = self.quota(whose, false, id)? {
+                let used = self.space.usage(whose, id)?.unwrap_or_default();
+                room = room.min(limit.saturating_sub(used.bytes));
+            }
+        }
+        Ok(room)
+    }
+
     /// Narrows the figures to what a project may use.
     pub(crate) fn project_space(&self, id: u64, s: &mut Space) -> Result<()> {
         let used = self.space.usage(Whose::Project, id)?.unwrap_or_default();

@@ -12,8 +12,17 @@ use std::time::{Duration, Instant};
 /// File name of the daemon.
 pub const DAEMON: &str = "zfs-fuse";
 
-/// Exit status of a daemon that found another one in its place.
+/// Exit status of a daemon that a command started and that found another one in its place: the
+/// command only has to wait for that one. People and scripts see 1, as of any failure.
 pub const ALREADY_RUNNING: u8 = 3;
+
+/// Environment variable that tells a daemon that a command started it.
+const STARTED_BY_COMMAND: &str = "ZFS_FUSE_STARTED_BY_COMMAND";
+
+/// Whether a command started this daemon.
+pub fn started_by_command() -> bool {
+    std::env::var_os(STARTED_BY_COMMAND).is_some()
+}
 
 /// A connection to the daemon.
 #[derive(Debug)]
@@ -203,6 +212,7 @@ fn start_and_connect(socket: &Path) -> Result<Client, ApiError> {
     // It goes to the background by itself once it serves; its parent's exit tells so. The
     // complaint, if any, is on its standard error.
     let output = Command::new(&daemon)
+        .env(STARTED_BY_COMMAND, "1")
         .stdin(Stdio::null())
         .stdout(Stdio::null())
         .stderr(Stdio::piped())

@@ -203,11 +203,6 @@ impl Bridge {
             ttl,
         }
     }
-
-    /// Tells how many nodes the kernel knows.
-    pub fn known_nodes(&self) -> usize {
-        self.nodes.known()
-    }
 }
 
 const O_ACCMODE: i32 = 3;

@@ -43,7 +43,7 @@ mod tests {
                 let t = tunables(ceiling, n);
                 let all = (t.cache_bytes + t.dirty_max) * n.max(1) as u64;
                 assert!(
-                    all + znodes(ceiling) as u64 * ZNODE <= ceiling * 13 / 16 + (n as u64) << 20
+                    all + znodes(ceiling) as u64 * ZNODE <= ceiling * 13 / 16 + ((n as u64) << 20)
                 );
             }
         }

@@ -11,6 +11,9 @@ use pool::Pool;
 use std::collections::HashSet;
 use std::sync::Arc;
 
+/// How many are destroyed in one group: others wait for it.
+const BATCH: usize = 100;
+
 /// One dataset to be destroyed.
 #[derive(Clone)]
 struct Step {
@@ -307,12 +310,27 @@ fn carry_out(
             return Err(datasets::plain(e, &s.name));
         }
     }
-    let (defer, command) = (r.defer, r.command.clone());
-    let todo = steps.clone();
-    let (done, error) = entry
-        .pool
-        .task(move |pool, tx| run(pool, tx, &todo, defer, &command, uid))
-        .map_err(|e| datasets::plain(e, &r.name))?;
+    let (mut done, mut error) = (0, None);
+    while done < steps.len() && error.is_none() {
+        let part: Vec<Step> = steps[done..].iter().take(BATCH).cloned().collect();
+        let last = done + part.len() == steps.len();
+        let command = if last {
+            r.command.clone()
+        } else {
+            String::new()
+        };
+        let defer = r.defer;
+        let ended = entry
+            .pool
+            .task(move |pool, tx| run(pool, tx, &part, defer, &command, uid));
+        match ended {
+            Ok((n, e)) => {
+                done += n;
+                error = e;
+            }
+            Err(e) => error = Some(e),
+        }
+    }
     if let Some(e) = error {
         let left: HashSet<u64> = steps[done..].iter().map(|s| s.ds.object()).collect();
         let down: Vec<_> = down

@@ -266,8 +266,12 @@ pub fn look_into(entry: &Entry, ds: &Dataset) -> Result<Arc<Objset>> {
 
 /// What the master node of a file system says.
 pub fn master(entry: &Entry, ds: &Dataset) -> Result<Rules> {
+    master_of(&*look_into(entry, ds)?)
+}
+
+/// The same, of an open object set. All zero for a volume.
+pub fn master_of(os: &Objset) -> Result<Rules> {
     let mut r = Rules::default();
-    let os = look_into(entry, ds)?;
     if os.os_type() != disk::os_type::ZFS {
         return Ok(r);
     }

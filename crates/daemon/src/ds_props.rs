@@ -41,6 +41,7 @@ pub struct View<'a> {
     phys: DslDatasetPhys,
     dir: DslDirPhys,
     mounted: Option<Arc<Mounted>>,
+    os: OnceCell<Option<Arc<dmu::Objset>>>,
     master: OnceCell<Option<Rules>>,
 }
 
@@ -62,6 +63,7 @@ impl<'a> View<'a> {
             phys: ds.phys(),
             dir: ds.dir().phys(),
             mounted: entry.mounted(ds.object()),
+            os: OnceCell::new(),
             master: OnceCell::new(),
         }
     }
@@ -262,18 +264,27 @@ impl<'a> View<'a> {
         Ok(Some((Value::Text(path), from)))
     }
 
+    /// The object set; none if it cannot be opened.
+    fn objset(&self) -> Option<&Arc<dmu::Objset>> {
+        self.os
+            .get_or_init(|| ds_get::look_into(self.entry, self.ds).ok())
+            .as_ref()
+    }
+
     fn master(&self) -> Option<Rules> {
         // What cannot be read (damage, a key that is not loaded) has no value.
         *self.master.get_or_init(|| match self.kind {
             DatasetKind::Volume => None,
-            _ => ds_get::master(self.entry, self.ds)
+            _ => ds_get::master_of(self.objset()?)
                 .ok()
                 .filter(|m| m.version != 0),
         })
     }
 
     fn default_quota(&self, name: &str) -> Result<u64> {
-        let os = ds_get::look_into(self.entry, self.ds)?;
+        let Some(os) = self.objset() else {
+            return Ok(0);
+        };
         let node = os.hold(zpl::MASTER_NODE)?;
         Ok(Zap::new(&node).get(name)?.unwrap_or(0))
     }
@@ -283,7 +294,7 @@ impl<'a> View<'a> {
         if !matches!(self.kind, DatasetKind::Volume | DatasetKind::Snapshot) {
             return Ok(None);
         }
-        let Ok(os) = ds_get::look_into(self.entry, self.ds) else {
+        let Some(os) = self.objset() else {
             return Ok(None);
         };
         if os.os_type() != disk::os_type::ZVOL {
@@ -435,7 +446,7 @@ impl<'a> View<'a> {
     }
 
     fn used_by(&self, who: Who, objects: bool, id: &str) -> Result<Shown> {
-        let (Some(id), Ok(os)) = (id_of(who, id), ds_get::look_into(self.entry, self.ds)) else {
+        let (Some(id), Some(os)) = (id_of(who, id), self.objset()) else {
             return Ok(None);
         };
         let object = match who {
@@ -453,10 +464,9 @@ impl<'a> View<'a> {
     }
 
     fn quota_of(&self, who: Who, objects: bool, id: &str) -> Result<Shown> {
-        let (Some(id), Some(_)) = (id_of(who, id), self.master()) else {
+        let (Some(id), Some(_), Some(os)) = (id_of(who, id), self.master(), self.objset()) else {
             return Ok(None);
         };
-        let os = ds_get::look_into(self.entry, self.ds)?;
         let i = match who {
             Who::User => 0,
             Who::Group => 1,

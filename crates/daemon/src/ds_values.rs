@@ -94,7 +94,6 @@ fn fits(a: &Allowed<'_>, name: &str, value: &PropValue) -> bool {
         "recordsize" => n <= base::OLD_MAX_BLOCK as u64 || on("org.open-zfs:large_blocks"),
         "dnodesize" => n == 0 || on("org.zfsonlinux:large_dnode"),
         "longname" => n == 0 || on("org.zfsonlinux:longname"),
-        "special_small_blocks" => n == 0 || on("org.zfsonlinux:allocation_classes"),
         "refquota" | "refreservation" => n == 0 || a.version >= 9,
         "filesystem_limit" | "snapshot_limit" => {
             n == props::UNLIMITED || on("com.joyent:filesystem_limits")
@@ -141,6 +140,8 @@ mod tests {
         }
         assert!(p(&old, "compression", "gzip").is_ok());
         assert!(p(&old, "filesystem_limit", "none").is_ok());
+        // Kept for the day when there is a special device: it means nothing without one.
+        assert!(p(&old, "special_small_blocks", "32K").is_ok());
         assert_eq!(
             p(&new, "mountpoint", "//a//b/").unwrap().1,
             PropValue::Str("/a/b".into())

@@ -33,7 +33,6 @@ pub struct Mounted {
     /// What the kernel was told last.
     options: Mutex<MountOptions>,
     session: fuse::Handle,
-    notifier: fuse::Notifier,
     ended: Arc<(Mutex<bool>, Condvar)>,
 }
 
@@ -290,7 +289,6 @@ impl Service {
             temporary,
             intent,
             session: session.handle(),
-            notifier: session.notifier(),
             mount,
             options: Mutex::new(options),
             ended: ended.clone(),
@@ -460,9 +458,5 @@ impl Mounted {
                 "exec" => (new == 0) != told.noexec,
                 _ => false,
             }
-    }
-
-    pub fn notifier(&self) -> &fuse::Notifier {
-        &self.notifier
     }
 }

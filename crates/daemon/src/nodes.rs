@@ -283,11 +283,6 @@ impl Nodes {
         gone.is_some_and(|k| k.z.is_doomed())
     }
 
-    /// How many nodes the kernel knows.
-    pub fn known(&self) -> usize {
-        self.shards.iter().map(|s| lock(s).known.len()).sum()
-    }
-
     /// The mount is gone: nothing is known any more.
     pub fn clear(&self) {
         for s in &self.shards {

@@ -451,7 +451,7 @@ pub fn import(service: &Arc<Service>, peer: Peer, ask: PoolImport) -> Answer<Rep
     }
     check_devices(&seen, &ask)?;
     if let Some(txg) = ask.txg {
-        if !wanted.readonly {
+        if !wanted.readonly && !ask.dry_run {
             return Err(sentence(
                 Kind::Unsupported,
                 format!(

@@ -98,6 +98,13 @@ impl LinuxDisk {
             ));
         }
         let is_block = kind.is_block_device();
+        // The kernel lets such a device be opened for writing, and refuses every write.
+        if is_block
+            && access != Access::Read
+            && device_is_read_only(std::fs::metadata(path)?.rdev())
+        {
+            return Err(Error::new(Kind::ReadOnly, "the device is read-only"));
+        }
         let open = |direct: bool| -> io::Result<File> {
             let mut flags = 0;
             if direct {
@@ -315,6 +322,10 @@ fn direct_works(file: &File, is_block: bool) -> bool {
 pub(crate) fn sysfs(rdev: u64) -> PathBuf {
     let (major, minor) = sys::major_minor(rdev);
     PathBuf::from(format!("/sys/dev/block/{major}:{minor}"))
+}
+
+fn device_is_read_only(rdev: u64) -> bool {
+    std::fs::read_to_string(sysfs(rdev).join("ro")).is_ok_and(|s| s.trim() == "1")
 }
 
 fn device_discards(rdev: u64) -> bool {

@@ -11,17 +11,27 @@ use zpl::{create_fs, Cred, FsOptions, Mount, New, NoLog, Props, SpaceInfo, Write
 struct Rich;
 impl SpaceInfo for Rich {
     fn space(&self) -> zpl::Space {
-        zpl::Space { referenced: 0, available: 1 << 40, objects: 0, objects_free: 1 << 40 }
+        zpl::Space {
+            referenced: 0,
+            available: 1 << 40,
+            objects: 0,
+            objects_free: 1 << 40,
+        }
     }
 }
 
 fn open_fs(pool: &Arc<Pool>) -> Arc<Zfs> {
-    let set = pool.open_dataset(&pool.dsl.root_dataset().unwrap()).unwrap();
+    let set = pool
+        .open_dataset(&pool.dsl.root_dataset().unwrap())
+        .unwrap();
     Zfs::open(
         &set.os,
         Mount {
             clock: pool.env.clock.clone(),
-            props: Props { project_quota: true, ..Props::default() },
+            props: Props {
+                project_quota: true,
+                ..Props::default()
+            },
             space: Arc::new(Rich),
             log: Arc::new(NoLog),
             pool_version: pool.version(),
@@ -33,12 +43,21 @@ fn open_fs(pool: &Arc<Pool>) -> Arc<Zfs> {
 fn main() {
     let args: Vec<String> = std::env::args().skip(1).collect();
     let mib: u64 = args[1].parse().unwrap();
-    let tunables = Tunables { cache_bytes: 256 << 20, dirty_max: 256 << 20 };
+    let tunables = Tunables {
+        cache_bytes: 256 << 20,
+        dirty_max: 256 << 20,
+    };
     let spec = CreateSpec {
         name: "tank".into(),
-        tops: vec![TopSpec::new(GroupKind::Single, vec![DevSpec::file(&args[0])])],
+        tops: vec![TopSpec::new(
+            GroupKind::Single,
+            vec![DevSpec::file(&args[0])],
+        )],
         version: 5000,
-        features: feature::FEATURES.iter().filter(|f| f.supported && f.default_on).collect(),
+        features: feature::FEATURES
+            .iter()
+            .filter(|f| f.supported && f.default_on)
+            .collect(),
         extra: vec![],
         command: String::new(),
         tunables,
@@ -75,7 +94,9 @@ fn main() {
                 }
             })
             .collect();
-        let z = zfs.create(&root, name.as_bytes(), &New::file(0o100644, 0), &cred).unwrap();
+        let z = zfs
+            .create(&root, name.as_bytes(), &New::file(0o100644, 0), &cred)
+            .unwrap();
         let t0 = Instant::now();
         for i in 0..mib {
             zfs.write(&z, i << 20, &data, WriteOpts::default()).unwrap();
@@ -98,14 +119,20 @@ fn main() {
             for i in 0..n {
                 zfs.read(&z, (mib - n + i) << 20, &mut buf).unwrap();
             }
-            println!("{name}: {how} read {:.0} MiB/s", n as f64 / t0.elapsed().as_secs_f64());
+            println!(
+                "{name}: {how} read {:.0} MiB/s",
+                n as f64 / t0.elapsed().as_secs_f64()
+            );
         }
         let t0 = Instant::now();
         let mut x = 1u64;
         for _ in 0..20000 {
-            x = x.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+            x = x
+                .wrapping_mul(6364136223846793005)
+                .wrapping_add(1442695040888963407);
             let off = (x >> 33) % (mib << 8) * 4096;
-            zfs.write(&z, off, &data[..4096], WriteOpts::default()).unwrap();
+            zfs.write(&z, off, &data[..4096], WriteOpts::default())
+                .unwrap();
         }
         let t1 = t0.elapsed();
         pool.sync().unwrap();
@@ -119,8 +146,11 @@ fn main() {
     let t0 = Instant::now();
     for i in 0..n {
         let name = format!("f{i}");
-        let z = zfs.create(&root, name.as_bytes(), &New::file(0o100644, 0), &cred).unwrap();
-        zfs.write(&z, 0, name.as_bytes(), WriteOpts::default()).unwrap();
+        let z = zfs
+            .create(&root, name.as_bytes(), &New::file(0o100644, 0), &cred)
+            .unwrap();
+        zfs.write(&z, 0, name.as_bytes(), WriteOpts::default())
+            .unwrap();
     }
     let t1 = t0.elapsed();
     pool.sync().unwrap();
@@ -131,12 +161,14 @@ fn main() {
     );
     let t0 = Instant::now();
     for i in 0..n {
-        zfs.lookup(&root, format!("f{i}").as_bytes(), &cred).unwrap();
+        zfs.lookup(&root, format!("f{i}").as_bytes(), &cred)
+            .unwrap();
     }
     println!("lookup {:.0}/s", n as f64 / t0.elapsed().as_secs_f64());
     let t0 = Instant::now();
     for i in 0..n {
-        zfs.unlink(&root, format!("f{i}").as_bytes(), &cred).unwrap();
+        zfs.unlink(&root, format!("f{i}").as_bytes(), &cred)
+            .unwrap();
     }
     let t1 = t0.elapsed();
     zfs.reap().unwrap();

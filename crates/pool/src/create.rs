@@ -104,6 +104,21 @@ impl Pool {
             &spec.tops,
             TXG_INITIAL,
         )?);
+        let made = Self::create_on(env, tree.clone(), spec, init);
+        if made.is_err() {
+            // Dirty objects may keep each other, and the tree with them, alive; the devices are
+            // free for the next attempt all the same.
+            tree.close();
+        }
+        made
+    }
+
+    fn create_on(
+        env: Env,
+        tree: Arc<VdevTree>,
+        spec: CreateSpec,
+        init: &dyn Fn(&Pool, &Arc<Objset>, &Tx) -> Result<()>,
+    ) -> Result<Arc<Pool>> {
         let space = Arc::new(Space::new());
         add_tops(&tree, &space)?;
         space.choose_embedded_logs(EMBEDDED_LOG_MIN_MS);

@@ -160,7 +160,10 @@ impl Pool {
 
     /// Whether there is a dedicated log device.
     pub fn has_log_device(&self) -> bool {
-        self.tree.tops().iter().any(|t| t.is_log() && t.is_concrete())
+        self.tree
+            .tops()
+            .iter()
+            .any(|t| t.is_log() && t.is_concrete())
     }
 
     /// Groups on disk so far.

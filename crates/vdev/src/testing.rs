@@ -19,10 +19,7 @@ pub enum Event {
         data: base::Block,
     },
     /// A flush that ended here; it covers what was written before event number `begun`.
-    Flush {
-        disk: usize,
-        begun: usize,
-    },
+    Flush { disk: usize, begun: usize },
 }
 
 /// Everything that reached a set of disks, in order; for pulling the plug afterwards.

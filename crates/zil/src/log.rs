@@ -183,6 +183,16 @@ impl Zil {
         st.old_chain && st.reset.is_none() && st.header.flags & FLAG_REPLAY != 0
     }
 
+    /// There are no blocks on disk, so that there is nothing to [`destroy`](Self::destroy).
+    pub fn has_no_blocks(&self) -> bool {
+        let st = self.lock();
+        !st.leader
+            && !st.old_chain
+            && st.reset.is_none()
+            && st.lwbs.is_empty()
+            && st.header.log.is_hole()
+    }
+
     /// Memory held by records, bytes.
     pub fn memory(&self) -> usize {
         self.lock().itxs.bytes()

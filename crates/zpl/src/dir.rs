@@ -560,7 +560,9 @@ impl Zfs {
             links,
             parent: Some(dir.object),
             flags,
-            projid: (!legacy && (props.project_quota || p.projid != 0)).then_some(p.projid),
+            // Only files and directories have one as a rule (as in pools of OpenZFS).
+            projid: (!legacy && (props.project_quota && plain || p.projid != 0))
+                .then_some(p.projid),
             rdev: new
                 .replay
                 .map_or_else(|| rdev_from_linux(new.rdev, legacy), |r| r.rdev),

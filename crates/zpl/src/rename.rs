@@ -216,7 +216,7 @@ impl Zfs {
                 links: 1,
                 parent: Some(j.from_dir.object),
                 flags: 0,
-                projid: (self.uses_sa() && p.project_quota).then_some(0),
+                projid: None,
                 rdev: 0,
                 target: &[],
                 slots: j.whiteout.map_or(p.dnode_slots, |r| r.slots),

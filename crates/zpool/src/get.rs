@@ -76,6 +76,9 @@ pub fn get(args: &Parsed, cx: &mut Cx<'_>) -> Outcome {
             });
         }
     }
+    if rows.is_empty() {
+        return Ok(status);
+    }
     let asked: Vec<&cli::props::Info> = match &props {
         Select::These(names) => names.iter().filter_map(|n| cli::props::pool(n)).collect(),
         _ => cli::props::POOL.iter().filter(|p| p.visible).collect(),

@@ -206,7 +206,7 @@ pub static DATASET: &[Prop] = &[
     only(row("pbkdf2iters", "PBKDF2ITERS", "FV", Kind::Number(N::Iterations), OnceDefault, CryptoKey, num(0)), &[]),
     ro("encryptionroot", "ENCROOT", "FVS", Kind::Text),
     ro("keystatus", "KEYSTATUS", "FVS", Kind::Index(&[("none", 0), ("unavailable", 1), ("available", 2)])),
-    only(row("special_small_blocks", "SPECIAL_SMALL_BLOCKS", "FV", Kind::Number(N::SmallBlock), Inherit, Props, num(0)), &["0"]),
+    row("special_small_blocks", "SPECIAL_SMALL_BLOCKS", "FV", Kind::Number(N::SmallBlock), Inherit, Props, num(0)),
     ro("redact_snaps", "RSNAPS", "FVSB", Kind::Text),
     ro("snapshots_changed", "SNAPSHOTS_CHANGED", "FV", ANY),
     row("prefetch", "PREFETCH", "FVS", CACHE, Inherit, Props, num(2)),

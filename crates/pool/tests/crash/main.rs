@@ -36,6 +36,8 @@ struct Plan {
     images: usize,
     /// Fill the pool first.
     fill: bool,
+    /// Then take every other small block out.
+    holes: bool,
 }
 
 struct Judge<'a> {
@@ -60,6 +62,7 @@ impl Judge<'_> {
             self.again(&base, events, cut)?;
         }
         self.model.judge(&fs, cut)?;
+        self.model.judge_snapshots(&pool, cut)?;
         let before = model::walk(&fs)?;
         fs.pool.sync().map_err(|e| e.to_string())?;
         rig::check(&pool)?;
@@ -135,12 +138,16 @@ fn run(name: &str, plan: &Plan, seed: u64) {
     let layout = &plan.layout;
     let (disks, pool) = rig::create(layout, seed);
     let config = pool.full_config(0, 0, false);
-    let fs = rig::mount(&pool, layout.recordsize).unwrap();
+    let mut fs = rig::mount(&pool, layout.recordsize).unwrap();
+    if plan.holes {
+        fs.zfs.set_props(|p| p.recordsize = 4096);
+    }
     let (journal, mut base) = rig::start_journal(&disks);
     let mut model = Model::new(rng.clone(), journal.clone(), &fs);
     // Long groups give the log much to do, short ones the space maps.
     model.syncs = [8, 2, 4, 1][seed as usize % 4];
     // An extended attribute makes the next fsync write a group.
+    model.snapshots = seed % 2 == 1;
     model.xattrs = layout.version >= 24 && seed % 3 != 0;
     if plan.fill {
         for i in 0.. {
@@ -148,14 +155,28 @@ fn run(name: &str, plan: &Plan, seed: u64) {
                 break;
             }
         }
+        if plan.holes {
+            model.perforate(&fs);
+            for _ in 0..4 {
+                pool.sync().unwrap();
+            }
+        }
         pool.sync().unwrap();
         journal.take();
         model = model.restarted();
-        assert!(model.now().len() > 10);
+        assert!(!model.now().is_empty());
         base = disks.iter().map(|d| d.fork()).collect();
     }
-    for _ in 0..plan.ops {
+    fs.zfs.set_props(|p| p.recordsize = layout.recordsize);
+    for n in 0..plan.ops {
         model.step(&fs);
+        if n == plan.ops / 2 {
+            // Mounted again: the maps are read from disk.
+            model.release();
+            fs.unmount().unwrap();
+            fs = rig::mount(&pool, layout.recordsize).unwrap();
+            model.settle();
+        }
     }
     fs.zfs.fsync(None).unwrap();
     model.settle();
@@ -242,6 +263,7 @@ fn plan(layout: Layout) -> Plan {
         ops: 300,
         images: 40,
         fill: false,
+        holes: false,
     }
 }
 
@@ -348,4 +370,36 @@ fn full_version_28() {
         ..plan(l)
     };
     rounds("full_version_28", p);
+}
+
+/// Hardly two free blocks side by side: large ones become gangs.
+#[test]
+fn fragmented() {
+    let l = Layout {
+        size: 64 * MIB,
+        ..Layout::new(GroupKind::Single, 1)
+    };
+    let p = Plan {
+        images: 15,
+        fill: true,
+        holes: true,
+        ..plan(l)
+    };
+    rounds("fragmented", p);
+}
+
+#[test]
+fn fragmented_raidz1_version_28() {
+    let l = Layout {
+        size: 64 * MIB,
+        version: 28,
+        ..Layout::new(GroupKind::Raidz { nparity: 1 }, 3)
+    };
+    let p = Plan {
+        images: 15,
+        fill: true,
+        holes: true,
+        ..plan(l)
+    };
+    rounds("fragmented_raidz1_version_28", p);
 }

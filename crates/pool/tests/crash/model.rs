@@ -1,7 +1,8 @@
 //! What the file system must be: every state it has been through, and what was acknowledged when.
 
-use crate::rig::{is_full, Fs};
+use crate::rig::{is_full, with_snapshot, Fs};
 use base::Kind;
+use pool::Pool;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use vdev::testing::{Journal, SeededRng};
@@ -39,6 +40,14 @@ struct File {
     renames: Vec<usize>,
 }
 
+/// A snapshot: made by an operation (done after so many events), perhaps destroyed by one.
+struct Snap {
+    made: usize,
+    made_pos: usize,
+    gone: Option<usize>,
+    gone_pos: Option<usize>,
+}
+
 /// One session: operations on a file system, and the memory of them.
 pub struct Model {
     rng: Arc<SeededRng>,
@@ -48,6 +57,7 @@ pub struct Model {
     names: Vec<(usize, Arc<Names>)>,
     files: Vec<File>,
     acks: Vec<Ack>,
+    snaps: Vec<Snap>,
     /// Files kept open.
     held: Vec<Arc<Znode>>,
     /// Directory in which all of it happens, the root if empty.
@@ -62,6 +72,8 @@ pub struct Model {
     pub syncs: u64,
     /// Errors are expected; this is the first. What failed may have been done.
     pub tolerant: bool,
+    /// Snapshots of the file system come and go.
+    pub snapshots: bool,
     pub failed: Option<base::Error>,
 }
 
@@ -117,6 +129,7 @@ impl Model {
             names: vec![(0, Arc::default())],
             files: Vec::new(),
             acks: Vec::new(),
+            snaps: Vec::new(),
             held: Vec::new(),
             home: String::new(),
             base_objects: Some(count_objects(fs)),
@@ -125,6 +138,7 @@ impl Model {
             xattrs: true,
             syncs: 8,
             tolerant: false,
+            snapshots: false,
             failed: None,
         }
     }
@@ -259,6 +273,31 @@ impl Model {
         n == size
     }
 
+    /// Punches every other block of 4 KiB out of all files.
+    pub fn perforate(&mut self, fs: &Fs) {
+        self.begin();
+        let paths: Vec<(String, Node)> = self
+            .now()
+            .clone()
+            .iter()
+            .map(|(p, n)| (p.clone(), n.clone()))
+            .collect();
+        for (path, node) in paths {
+            let Node::File(id) = node else { continue };
+            let z = self.find(fs, &path).unwrap();
+            let mut s = (*self.state(id)).clone();
+            for (n, block) in s.data.chunks_mut(4096).enumerate() {
+                if n % 2 == 0 {
+                    let how = falloc::PUNCH_HOLE | falloc::KEEP_SIZE;
+                    let (at, len) = (n as u64 * 4096, block.len() as u64);
+                    fs.zfs.fallocate(&z, at, len, how).unwrap();
+                    block.fill(0);
+                }
+            }
+            self.change(id, |old| *old = s);
+        }
+    }
+
     /// A random operation.
     pub fn step(&mut self, fs: &Fs) {
         self.begin();
@@ -380,6 +419,7 @@ impl Model {
                 }
             }
             66..=73 => self.alter(fs),
+            74 if self.snapshots => self.snapshot(fs),
             74..=76 => {
                 self.held.pop();
                 let r = zfs.reap();
@@ -407,6 +447,30 @@ impl Model {
                 }
             }
         }
+    }
+
+    fn snapshot(&mut self, fs: &Fs) {
+        let live: Vec<usize> = (0..self.snaps.len())
+            .filter(|n| self.snaps[*n].gone.is_none())
+            .collect();
+        if live.len() > 3 {
+            let n = live[self.rng.below(live.len() as u64) as usize];
+            self.snaps[n].gone = Some(self.op);
+            fs.destroy_snapshot(&format!("s{n}")).unwrap();
+            self.snaps[n].gone_pos = Some(self.journal.len());
+        } else {
+            let r = fs.snapshot(&format!("s{}", self.snaps.len()));
+            if self.done(r) {
+                self.snaps.push(Snap {
+                    made: self.op,
+                    made_pos: self.journal.len(),
+                    gone: None,
+                    gone_pos: None,
+                });
+            }
+        }
+        // Either way the group is on disk.
+        self.ack(None);
     }
 
     fn write(&mut self, fs: &Fs, sync: bool) {
@@ -612,6 +676,7 @@ impl Model {
                 })
                 .collect(),
             acks: Vec::new(),
+            snaps: Vec::new(),
             held: Vec::new(),
             home: self.home.clone(),
             base_objects: self.base_objects,
@@ -620,6 +685,7 @@ impl Model {
             xattrs: self.xattrs,
             syncs: self.syncs,
             tolerant: false,
+            snapshots: false,
             failed: None,
         };
         copy.restarted()
@@ -671,6 +737,29 @@ impl Model {
         Err(format!(
             "cut {cut}: no state between operations {first} and {last} fits:{why}"
         ))
+    }
+
+    /// Snapshots: those promised are there, those destroyed are not, and all are what the file
+    /// system was when they were made.
+    pub fn judge_snapshots(&self, pool: &Arc<Pool>, cut: usize) -> Result<(), String> {
+        for (n, s) in self.snaps.iter().enumerate() {
+            let must = s.made_pos <= cut && s.gone.is_none_or(|op| self.begun[op] >= cut);
+            let may = self.begun[s.made] < cut && s.gone_pos.is_none_or(|pos| pos > cut);
+            let r = with_snapshot(pool, &format!("s{n}"), |fs| {
+                let found = walk_from(fs, &self.home)?;
+                let i = self.names.partition_point(|(op, _)| *op <= s.made) - 1;
+                self.compare(fs, &found, &self.names[i].1, s.made, s.made, &|_| s.made)
+            });
+            match r {
+                Ok(None) if must => return Err(format!("snapshot s{n} is missing")),
+                Ok(None) => {}
+                Ok(Some(_)) if !may => return Err(format!("snapshot s{n} is there")),
+                Ok(Some(Ok(()))) => {}
+                Ok(Some(Err(e))) => return Err(format!("snapshot s{n}: {e}")),
+                Err(e) => return Err(format!("snapshot s{n}: {e}")),
+            }
+        }
+        Ok(())
     }
 
     fn compare(
@@ -726,7 +815,8 @@ impl Model {
             }
         }
         let distinct: BTreeSet<u64> = found.values().map(|f| f.object).collect();
-        if let Some(before) = self.base_objects.filter(|_| fs.zfs.version >= 5) {
+        let counted = fs.zfs.version >= 5 && !fs.set.ds.is_snapshot();
+        if let Some(before) = self.base_objects.filter(|_| counted) {
             let expected = before + distinct.len();
             let there = count_objects(fs);
             if there != expected {

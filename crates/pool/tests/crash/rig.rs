@@ -8,7 +8,7 @@ use pool::{CreateSpec, OpenOptions, OpenSet, Pool, Tunables};
 use std::sync::Arc;
 use vdev::testing::{mem_env, Event, Journal, MemDisk, MemDisks, SeededRng};
 use vdev::{DevSpec, GroupKind, TopSpec};
-use zpl::{create_fs, FsOptions, Mount, Props, SpaceInfo, Zfs, ZilLog};
+use zpl::{create_fs, FsOptions, Mount, NoLog, Props, SpaceInfo, Zfs, ZilLog};
 
 pub const MIB: u64 = 1 << 20;
 
@@ -165,7 +165,62 @@ pub fn mount(pool: &Arc<Pool>, recordsize: usize) -> Result<Fs> {
     })
 }
 
+/// Looks at a snapshot of the root file system.
+pub fn with_snapshot<R>(
+    pool: &Arc<Pool>,
+    name: &str,
+    f: impl FnOnce(&Fs) -> R,
+) -> Result<Option<R>> {
+    let head = pool.dsl.root_dataset()?;
+    let Some(ds) = head.snapshot_named(name)? else {
+        return Ok(None);
+    };
+    let set = pool.open_dataset(&ds)?;
+    let zfs = Zfs::open(
+        &set.os,
+        Mount {
+            clock: pool.env.clock.clone(),
+            props: Props {
+                readonly: true,
+                atime: false,
+                ..Props::default()
+            },
+            space: Arc::new(Figures(ds.clone(), set.clone())),
+            log: Arc::new(NoLog),
+            pool_version: pool.version(),
+        },
+    )?;
+    let pool = pool.clone();
+    let fs = Fs { pool, zfs, set };
+    let r = f(&fs);
+    let pool = fs.pool.clone();
+    drop(fs);
+    pool.close_dataset(ds.object());
+    Ok(Some(r))
+}
+
 impl Fs {
+    /// Makes a snapshot.
+    pub fn snapshot(&self, name: &str) -> Result<()> {
+        let name = name.to_string();
+        self.pool.task(move |pool, tx| {
+            let head = pool.dsl.root_dataset()?;
+            pool.dsl.snapshot(tx, &head, &name).map(|_| ())
+        })
+    }
+
+    /// Destroys one.
+    pub fn destroy_snapshot(&self, name: &str) -> Result<()> {
+        let name = name.to_string();
+        self.pool.task(move |pool, tx| {
+            let head = pool.dsl.root_dataset()?;
+            match head.snapshot_named(&name)? {
+                Some(s) => pool.dsl.destroy_snapshot(tx, &s),
+                None => Err(Kind::NotFound.into()),
+            }
+        })
+    }
+
     /// Unmounts as the daemon does.
     pub fn unmount(self) -> Result<()> {
         self.zfs.stop()?;

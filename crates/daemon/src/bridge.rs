@@ -165,12 +165,15 @@ impl Bridge {
     }
 
     fn ttl(&self, node: u64, z: &Znode) -> Duration {
-        self.caching
-            .attributes(if z.is_changing() || self.writers.is_open(node) {
-                FRESH
-            } else {
-                FOREVER
-            })
+        let writer = self.writers.is_open(node);
+        if writer && !self.zfs.room(z).is_ok_and(|room| room >= SCARCE) {
+            return Duration::ZERO;
+        }
+        self.caching.attributes(if writer || z.is_changing() {
+            FRESH
+        } else {
+            FOREVER
+        })
     }
 
     fn entry(&self, z: &Arc<Znode>) -> Entry {
@@ -687,13 +690,15 @@ impl Bridge {
             self.zfs.setattr(z, &set, &c)?;
         }
         let writes = acc != O_RDONLY;
-        if writes {
+        let changed = if writes {
             self.writers.opened(node);
-        } else if args.flags & O_NOATIME == 0 && self.zfs.touch_atime(z) {
+            self.ttl(node, z).is_zero()
+        } else {
             // What is read from the kernel's cache is never heard of, so opening counts as reading.
-            if let Some(n) = self.notifier.get() {
-                let _ = n.inval_inode(node, -1, 0);
-            }
+            args.flags & O_NOATIME == 0 && self.zfs.touch_atime(z)
+        };
+        if let Some(n) = self.notifier.get().filter(|_| changed) {
+            let _ = n.inval_inode(node, -1, 0);
         }
         Ok(self.opened(writes))
     }
@@ -712,7 +717,7 @@ impl Bridge {
     /// The kernel is about to let a write into its cache: the moment to tell of earlier ones that
     /// failed. When room is scarce they are asked for, so that this is known in time.
     fn before_write(&self, node: u64, z: &Znode) -> Result<()> {
-        let room = self.zfs.room(z)?;
+        let room = self.zfs.room(z).unwrap_or(0);
         if room < SCARCE && self.writers.announced(node) * USUAL_WRITE >= room / 4 {
             self.settle(node);
             self.writers.asked(node);

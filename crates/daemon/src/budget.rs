@@ -2,7 +2,7 @@
 //!
 //! `--max-arc-size` is that ceiling. Half of it is for cached blocks, a quarter for changes not yet on
 //! disk; both are shared evenly by the pools. A sixteenth is for znodes kept for the kernel. The
-//! rest is what allocation wastes. See docs/memory.md for what comes on top and what was measured.
+//! rest is what allocation wastes.
 
 use crate::service::Service;
 use pool::Tunables;

@@ -86,6 +86,7 @@ impl Inner {
 
     fn try_pot(&mut self, pot: Pot, req: &AllocReq<'_>) -> Result<Option<Tried>> {
         let embedded = pot == Pot::EmbeddedLog;
+        let largest = self.largest;
         let vdevs: Vec<u64> = self
             .tops
             .iter()
@@ -119,6 +120,9 @@ impl Inner {
                 if asize == 0 || asize % top.align != 0 {
                     self.undo(&got);
                     bail!(Invalid, "size {asize} does not suit vdev {vdev}");
+                }
+                if asize > largest {
+                    continue;
                 }
                 match top.place(embedded, asize, stream, copy, &others) {
                     Placed::At(ms, offset) => {

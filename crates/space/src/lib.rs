@@ -137,6 +137,8 @@ pub(crate) struct Inner {
     generation: u64,
     last_synced: Txg,
     rotors: [[alloc::Rotor; alloc::STREAMS]; 5],
+    /// Requests for more find nothing.
+    largest: u64,
 }
 
 impl Inner {
@@ -197,6 +199,7 @@ impl Space {
                 generation: 0,
                 last_synced: 0,
                 rotors: Default::default(),
+                largest: u64::MAX,
             }),
             loaded: Condvar::new(),
             loader: RwLock::new(None),
@@ -406,6 +409,12 @@ impl Space {
     }
 
     // ---- allocation ----
+
+    /// From now on no request for more than `bytes` finds space, as if all were in splinters: for
+    /// tests of what is done then.
+    pub fn set_largest(&self, bytes: u64) {
+        self.lock().largest = bytes;
+    }
 
     /// Finds and takes space. `Kind::NoSpace` when no vdev of the class (or of those it falls back
     /// to) has a contiguous region for every copy: the caller then gangs with smaller sizes.

@@ -35,6 +35,10 @@ pub trait Sink {
 /// Answers calls; called from many threads.
 pub trait Handler: Send + Sync {
     fn handle(&self, peer: Peer, request: Request, out: &mut dyn Sink) -> Result<Reply, ApiError>;
+
+    /// Called after an answer has been written, or could not be: what would end the process must
+    /// wait for this, or the caller loses its answer.
+    fn answered(&self) {}
 }
 
 /// Serves connections until the listener fails for good (it was shut down).
@@ -124,7 +128,9 @@ fn connection_loop(stream: UnixStream, handler: &dyn Handler, busy: bool) -> io:
             Ok(reply) => wire::encode_reply(reply, false)?,
             Err(error) => wire::encode_error(error)?,
         };
-        framed.write(&answer, &[])?;
+        let written = framed.write(&answer, &[]);
+        handler.answered();
+        written?;
     }
     Ok(())
 }

@@ -8,6 +8,7 @@ use crate::{datasets, errors, pools, values};
 use api::{ApiError, Handler, Peer, Reply, Request, Sink};
 use base::{Kind, Result};
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::Arc;
 
 /// Environment variable that names another cache file.
@@ -21,6 +22,8 @@ const CACHE_FILE: &str = "/var/lib/zfs/zpool.cache";
 pub struct Control {
     service: Arc<Service>,
     stop: Stop,
+    /// Somebody asked for the end; it begins when the answer is on its way.
+    stopping: AtomicBool,
 }
 
 /// Whether a request changes anything or looks where only the owner may; the others everybody may
@@ -94,7 +97,11 @@ impl Control {
             },
         );
         service.import_cached();
-        Ok(Control { service, stop })
+        Ok(Control {
+            service,
+            stop,
+            stopping: AtomicBool::new(false),
+        })
     }
 
     /// Writes everything, unmounts and closes the pools.
@@ -114,7 +121,7 @@ impl Control {
                 daemon: crate::VERSION.into(),
             })),
             Request::Stop {} => {
-                self.stop.ask();
+                self.stopping.store(true, Ordering::Release);
                 Ok(Reply::Done)
             }
             Request::PoolCreate(_)
@@ -147,6 +154,12 @@ impl Handler for Control {
             return Err(ApiError::reason(Kind::NotPermitted, "permission denied"));
         }
         self.route(peer, request, out).map_err(errors::finish)
+    }
+
+    fn answered(&self) {
+        if self.stopping.load(Ordering::Acquire) {
+            self.stop.ask();
+        }
     }
 }
 

@@ -167,6 +167,27 @@ impl BlkPtr {
     pub fn is_dedup(&self) -> bool {
         !self.is_embedded() && self.bits(62, 1) != 0
     }
+    /// Says that a dedup table counts the references.
+    pub fn set_dedup(&mut self, on: bool) {
+        debug_assert!(!self.is_embedded());
+        self.set_bits(62, 1, on as u64);
+    }
+    /// Group in which the data were written, where it is not that of the pointer.
+    pub fn set_physical_birth(&mut self, txg: Txg) {
+        debug_assert!(!self.is_embedded());
+        self.words[PHYS_BIRTH] = if txg == self.words[BIRTH] { 0 } else { txg };
+    }
+    /// The same pointer as one that is made in group `txg` and refers to the data of this one.
+    pub fn cloned_in(&self, txg: Txg) -> BlkPtr {
+        let mut bp = *self;
+        let born = self.physical_birth();
+        bp.words[BIRTH] = txg;
+        if !bp.is_embedded() && !bp.is_hole() {
+            bp.words[PROP2] &= !(1 << 63);
+            bp.set_physical_birth(born);
+        }
+        bp
+    }
     /// True if the pointed-to data was written by a little-endian machine.
     pub fn is_little_endian(&self) -> bool {
         self.bits(63, 1) != 0

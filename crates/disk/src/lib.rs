@@ -3,7 +3,9 @@
 
 pub mod acl;
 pub mod blkptr;
+pub mod brt;
 pub mod bytes;
+pub mod ddt;
 pub mod dnode;
 pub mod dsl;
 pub mod feature;

@@ -260,6 +260,7 @@ impl Service {
                 space: Arc::new(figures),
                 log,
                 pool_version: pool.version(),
+                software_version: pool.software_version(),
             },
         )?;
         if let Some(zil) = set.zil() {

@@ -223,6 +223,7 @@ impl Pool {
             readonly: false,
             config_object,
             vdev_zaps,
+            software_version: version,
             sync: Mutex::new(SyncState {
                 uberblock: Uberblock::default(),
                 config_dirty: true,

@@ -35,8 +35,6 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use vdev::VdevTree;
 use zio::Zio;
 
-/// What we write into uberblocks as the newest version we know.
-pub(crate) const SOFTWARE_VERSION: u64 = 5000;
 /// Pool version with feature flags.
 pub const VERSION_FEATURES: u64 = 5000;
 
@@ -85,6 +83,7 @@ pub struct Pool {
     readonly: bool,
     config_object: u64,
     vdev_zaps: bool,
+    software_version: u64,
     pub(crate) sync: Mutex<sync::SyncState>,
     pub(crate) tasks: Mutex<Vec<sync::Task>>,
     pub(crate) suspended: Mutex<Option<Error>>,
@@ -115,6 +114,12 @@ impl Pool {
 
     pub fn version(&self) -> u64 {
         self.shared().version
+    }
+
+    /// Version of the software that wrote the pool, as its uberblock named it when it was opened; 0 in
+    /// pools of old zfs-fuse. We leave it as it is: it tells how older file systems store device numbers.
+    pub fn software_version(&self) -> u64 {
+        self.software_version
     }
 
     pub fn is_readonly(&self) -> bool {

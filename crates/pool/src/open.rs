@@ -347,6 +347,7 @@ impl Pool {
             readonly: opts.readonly,
             config_object,
             vdev_zaps,
+            software_version: ub.software_version,
             first_txg: ub.txg + 1,
             sync: Mutex::new(SyncState {
                 uberblock: ub,

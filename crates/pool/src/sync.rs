@@ -333,7 +333,7 @@ impl Pool {
         // Never two uberblocks that rank the same, whatever the clock does.
         ub.timestamp = secs.max(0) as u64;
         ub.rootbp = self.mos.root();
-        ub.software_version = crate::SOFTWARE_VERSION;
+        ub.software_version = self.software_version;
         ub.checkpoint_txg = 0;
         ub.mmp_magic = disk::uberblock::MMP_MAGIC;
         ub.mmp_delay = 0;

@@ -96,6 +96,7 @@ fn open_fs(pool: &Arc<Pool>) -> Arc<Zfs> {
             space: Arc::new(Rich),
             log: Arc::new(NoLog),
             pool_version: pool.version(),
+            software_version: pool.software_version(),
         },
     )
     .unwrap();

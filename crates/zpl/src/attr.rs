@@ -119,7 +119,7 @@ pub struct Attr {
     /// Linux device number, as the kernel's `new_encode_dev` packs it.
     pub rdev: u64,
     pub size: u64,
-    /// Allocated, in 512-byte units, as of the last synced transaction group.
+    /// Allocated, in 512-byte units, as of the last synced transaction group; the dnode included.
     pub blocks: u64,
     /// Preferred I/O size: the block size of the file.
     pub blksize: u32,

@@ -565,7 +565,7 @@ impl Zfs {
                 .then_some(p.projid),
             rdev: new
                 .replay
-                .map_or_else(|| rdev_from_linux(new.rdev, legacy), |r| r.rdev),
+                .map_or_else(|| rdev_from_linux(new.rdev, self.devices), |r| r.rdev),
             target: new.target,
             slots: new.replay.map_or(props.dnode_slots, |r| r.slots),
             object: new.replay.map(|r| r.object),

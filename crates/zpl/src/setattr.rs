@@ -11,7 +11,7 @@ use base::{bail, Kind, Result};
 impl Zfs {
     /// What stat(2) shows.
     pub fn getattr(&self, z: &Znode) -> Attr {
-        z.attr(!self.uses_sa())
+        z.attr(self.devices)
     }
 
     /// Changes what `set` says, all of it or (if a rule forbids something) nothing; returns the

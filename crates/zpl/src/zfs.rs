@@ -6,7 +6,7 @@ use crate::names;
 use crate::perm::Cred;
 use crate::sa::SaTables;
 use crate::statfs::SpaceInfo;
-use crate::znode::{Cache, Znode};
+use crate::znode::{Cache, DeviceForm, Znode};
 use base::{bail, Error, Kind, Result};
 use disk::types::os_type;
 use dmu::{Dnode, Need, Objset, Tx};
@@ -115,6 +115,8 @@ pub struct Mount {
     pub log: Arc<dyn IntentLog>,
     /// Pool version (1–28, or 5000).
     pub pool_version: u64,
+    /// Version of the software that wrote the pool last, as its uberblock named it when it was opened.
+    pub software_version: u64,
 }
 
 /// One mounted file system.
@@ -127,6 +129,7 @@ pub struct Zfs {
     /// ZPL version.
     pub version: u64,
     pub pool_version: u64,
+    pub(crate) devices: DeviceForm,
     root: u64,
     /// Delete queue.
     pub(crate) unlinked: Arc<Dnode>,
@@ -207,6 +210,7 @@ impl Zfs {
             log: RwLock::new(m.log),
             version,
             pool_version: m.pool_version,
+            devices: DeviceForm::of(sa.is_some(), m.software_version),
             root,
             unlinked,
             sa,

@@ -446,7 +446,7 @@ impl Znode {
     }
 
     /// What `stat` shows.
-    pub fn attr(&self, legacy_rdev: bool) -> Attr {
+    pub fn attr(&self, devices: DeviceForm) -> Attr {
         let info = self.dnode.info();
         let st = self.state.read().unwrap();
         let f = &st.f;
@@ -457,9 +457,9 @@ impl Znode {
             nlink: f.links,
             uid: f.uid32(),
             gid: f.gid32(),
-            rdev: rdev_to_linux(st.extra.rdev, legacy_rdev),
+            rdev: rdev_to_linux(st.extra.rdev, devices),
             size: f.size,
-            blocks: info.used.div_ceil(512),
+            blocks: (info.used + 256) / 512 + u64::from(info.slots),
             blksize: info.block_size as u32,
             atime: f.atime,
             mtime: f.mtime,
@@ -471,26 +471,54 @@ impl Znode {
     }
 }
 
-/// Device number as stored → the kernel's 32-bit form (12 bits major, 20 bits minor, low byte of the
-/// minor first). Linux software stores its own major << 20 | minor; old zfs-fuse (on file systems
-/// without system attributes, `legacy`) stored the 32-bit form itself; other systems have the major in
-/// the high word. For minors up to 255 the two forms of Linux cannot be mistaken, because read as the
-/// other the major would be 0; for larger ones on legacy file systems the old form is taken.
-pub fn rdev_to_linux(stored: u64, legacy: bool) -> u64 {
+/// How a file system stores device numbers. Linux software stores its own major << 20 | minor; old
+/// zfs-fuse stored the kernel's 32-bit form (12 bits major, 20 bits minor, low byte of the minor first);
+/// other systems have the major in the high word, which tells itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DeviceForm {
+    /// File systems with system attributes: what OpenZFS stores.
+    Modern,
+    /// Older file systems in pools that OpenZFS wrote last. Minors up to 255 in the old form are known
+    /// all the same: read as the new one their major would be 0.
+    Mixed,
+    /// Older file systems in other pools: written, and in doubt read, as old zfs-fuse does.
+    Old,
+}
+
+impl DeviceForm {
+    /// Of a file system with or without system attributes in a pool whose last uberblock named
+    /// `software` as the version of the software (0 in pools of old zfs-fuse).
+    pub fn of(uses_sa: bool, software: u64) -> DeviceForm {
+        match (uses_sa, software >= 5000) {
+            (true, _) => DeviceForm::Modern,
+            (false, true) => DeviceForm::Mixed,
+            (false, false) => DeviceForm::Old,
+        }
+    }
+}
+
+/// Device number as stored → the kernel's 32-bit form.
+pub fn rdev_to_linux(stored: u64, form: DeviceForm) -> u64 {
     let (major, minor) = if stored >> 32 != 0 {
         (stored >> 32, stored & 0xffff_ffff)
-    } else if legacy && stored >> 8 & 0xfff != 0 {
-        return stored;
     } else {
+        let old = match form {
+            DeviceForm::Modern => false,
+            DeviceForm::Mixed => stored >> 20 == 0,
+            DeviceForm::Old => true,
+        };
+        if old && stored >> 8 & 0xfff != 0 {
+            return stored;
+        }
         (stored >> 20, stored & 0xf_ffff)
     };
     minor & 0xff | (major & 0xfff) << 8 | (minor & 0xfff00) << 12
 }
 
 /// The kernel's 32-bit form → device number as stored; the inverse of [`rdev_to_linux`].
-pub fn rdev_from_linux(dev: u64, legacy: bool) -> u64 {
+pub fn rdev_from_linux(dev: u64, form: DeviceForm) -> u64 {
     let (major, minor) = (dev >> 8 & 0xfff, dev & 0xff | dev >> 12 & 0xfff00);
-    if legacy && major != 0 {
+    if form == DeviceForm::Old && major != 0 {
         return dev & 0xffff_ffff;
     }
     major << 20 | minor

@@ -72,6 +72,7 @@ fn mount(pool: &Arc<Pool>) -> Arc<Zfs> {
             space: Arc::new(Plenty),
             log: Arc::new(NoLog),
             pool_version: pool.version(),
+            software_version: pool.software_version(),
         },
     )
     .unwrap();

@@ -265,6 +265,7 @@ fn check_dataset(pool: &Arc<Pool>, d: &Value, entries: &Value) -> base::Result<V
             space: Arc::new(Figures),
             log: Arc::new(NoLog),
             pool_version: pool.version(),
+            software_version: pool.software_version(),
         },
     )?;
     compare_all(&zfs, entries)
@@ -471,6 +472,7 @@ fn writable(pool: &Arc<Pool>, name: &str) -> Arc<Zfs> {
         space: Arc::new(Plenty),
         log: Arc::new(NoLog),
         pool_version: pool.version(),
+        software_version: pool.software_version(),
     };
     let zfs = Zfs::open(&set.os, m).unwrap();
     zfs.start().unwrap();
@@ -676,6 +678,7 @@ fn logs_of_a_crash() {
                 space: Arc::new(Plenty),
                 log: Arc::new(Noting(zil.clone())),
                 pool_version: pool.version(),
+                software_version: pool.software_version(),
             };
             let zfs = Zfs::open(&set.os, m).unwrap();
             zfs.begin_replay();

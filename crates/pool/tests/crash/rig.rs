@@ -154,6 +154,7 @@ pub fn mount(pool: &Arc<Pool>, recordsize: usize) -> Result<Fs> {
             space: Arc::new(Figures(ds, set.clone())),
             log: Arc::new(ZilLog::new(zil.clone(), &set.os, slog)),
             pool_version: pool.version(),
+            software_version: pool.software_version(),
         },
     )?;
     zfs.replay_log(&zil)?;
@@ -188,6 +189,7 @@ pub fn with_snapshot<R>(
             space: Arc::new(Figures(ds.clone(), set.clone())),
             log: Arc::new(NoLog),
             pool_version: pool.version(),
+            software_version: pool.software_version(),
         },
     )?;
     let pool = pool.clone();

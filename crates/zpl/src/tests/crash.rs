@@ -80,6 +80,7 @@ impl World {
             space: Arc::new(Plenty),
             log: tape.clone(),
             pool_version: v,
+            software_version: v,
         };
         let zfs = Zfs::open(&rig.os, m).unwrap();
         *tape.zfs.lock().unwrap() = Arc::downgrade(&zfs);

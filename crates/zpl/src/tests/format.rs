@@ -298,8 +298,12 @@ fn legacy_versions() {
 /// Device numbers in the forms of both Linux implementations.
 #[test]
 fn device_numbers() {
-    use crate::znode::{rdev_from_linux, rdev_to_linux};
+    use crate::znode::{rdev_from_linux, rdev_to_linux, DeviceForm};
+    use DeviceForm::*;
     let form = |major: u64, minor: u64| minor & 0xff | major << 8 | (minor & 0xfff00) << 12;
+    assert_eq!(DeviceForm::of(true, 0), Modern);
+    assert_eq!(DeviceForm::of(false, 5000), Mixed);
+    assert_eq!(DeviceForm::of(false, 28), Old);
     for (major, minor) in [
         (1, 3),
         (8, 0),
@@ -310,30 +314,22 @@ fn device_numbers() {
         (0, 9),
     ] {
         let dev = form(major, minor);
-        for legacy in [false, true] {
-            let stored = rdev_from_linux(dev, legacy);
-            assert_eq!(
-                rdev_to_linux(stored, legacy),
-                dev,
-                "{major}:{minor} {legacy}"
-            );
+        let (old, new) = (dev, major << 20 | minor);
+        for f in [Modern, Mixed, Old] {
+            let stored = rdev_from_linux(dev, f);
+            assert_eq!(rdev_to_linux(stored, f), dev, "{major}:{minor} {f:?}");
+            assert_eq!(stored, if f == Old && major != 0 { old } else { new });
         }
-        assert_eq!(rdev_from_linux(dev, false), major << 20 | minor);
+        // What the other one left in the pool.
+        if minor < 256 && major != 0 {
+            assert_eq!(rdev_to_linux(new, Old), dev);
+            assert_eq!(rdev_to_linux(old, Mixed), dev);
+        }
+        // Other systems.
         if major != 0 {
-            // What the old zfs-fuse stores.
-            assert_eq!(rdev_from_linux(dev, true), dev);
-        }
-        // Pools of OpenZFS with legacy file systems.
-        if minor < 256 {
-            assert_eq!(rdev_to_linux(major << 20 | minor, true), dev);
-        }
-        assert_eq!(
-            rdev_to_linux(major << 32 | minor, false),
-            if major == 0 {
-                rdev_to_linux(minor, false)
-            } else {
-                dev
+            for f in [Modern, Mixed, Old] {
+                assert_eq!(rdev_to_linux(major << 32 | minor, f), dev);
             }
-        );
+        }
     }
 }

@@ -41,6 +41,7 @@ pub fn mount(rig: &Rig, pool_version: u64, props: Props, log: Arc<dyn IntentLog>
         space: Arc::new(Plenty),
         log,
         pool_version,
+        software_version: pool_version,
     };
     let zfs = Zfs::open(&rig.os, m).unwrap();
     zfs.start().unwrap();

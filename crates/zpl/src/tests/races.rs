@@ -241,6 +241,7 @@ fn quotas() {
         space: Arc::new(Used),
         log: Arc::new(NoLog),
         pool_version: 5000,
+        software_version: 5000,
     };
     let zfs = Zfs::open(&fs.rig.os, m).unwrap();
     let root = zfs.root().unwrap();

@@ -11,6 +11,7 @@ mod create;
 mod datasets;
 mod devices;
 mod history;
+mod indirect;
 mod logstore;
 mod open;
 mod props;
@@ -21,6 +22,7 @@ pub use accounting::{owner, Owner};
 pub use create::CreateSpec;
 pub use datasets::{prop_number, OpenSet};
 pub use devices::{SpaceAllocator, TreeDevices};
+pub use indirect::RemovingPhys;
 pub use open::OpenOptions;
 pub use spacemaps::{MapFeatures, SpaceMaps};
 

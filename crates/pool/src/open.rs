@@ -54,7 +54,28 @@ fn copy_paths(from: &VdevTree, to: &VdevTree) {
     }
 }
 
+/// Changes of the device tree that only their own software can carry on forbid writing.
+fn refuse_half_done(tree: &VdevTree) -> Result<()> {
+    for t in tree.tops().iter() {
+        let what = if t.is_expanding() {
+            "expanded"
+        } else if t.get_u64(keys::REMOVING).is_some_and(|v| v != 0) {
+            "removed"
+        } else {
+            continue;
+        };
+        bail!(
+            Unsupported,
+            "{} is being {what}, and this software cannot go on with that; \
+             import the pool with '-o readonly=on'",
+            t.name()
+        );
+    }
+    Ok(())
+}
+
 fn engine(env: &Env, tree: Arc<VdevTree>, ub: &Uberblock, opts: &OpenOptions) -> Result<Engine> {
+    tree.set_reflow(ub);
     let space = Arc::new(Space::new());
     let zio = Arc::new(Zio::new(
         Arc::new(TreeDevices::new(tree.clone())),
@@ -218,7 +239,11 @@ impl Pool {
         if state < State::Degraded && !opts.missing_log {
             bail!(NoDevice, "one or more devices is currently unavailable");
         }
+        if !opts.readonly {
+            refuse_half_done(&tree)?;
+        }
         let e = engine(&env, Arc::new(tree), &ub, &opts)?;
+        crate::indirect::load(&e.mos, &e.tree)?;
         Self::load(env, e, ub, trusted, object, opts)
     }
 

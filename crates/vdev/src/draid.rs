@@ -149,6 +149,7 @@ impl Draid {
             skips: Vec::new(),
             sector,
             len: s * sector,
+            widened: None,
         })
     }
 

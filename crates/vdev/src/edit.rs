@@ -381,7 +381,7 @@ fn parent_of(top: &Arc<Vdev>, guid: u64) -> Option<Arc<Vdev>> {
 fn with_children(v: &Arc<Vdev>, children: Vec<Arc<Vdev>>) -> Arc<Vdev> {
     let new = Vdev::new(v.kind(), v.id(), v.guid(), v.props(), children);
     new.stats.copy_from(&v.stats);
-    new.set_reflowed(Some(v.reflowed()));
+    new.set_reflow(v.reflow());
     new
 }
 

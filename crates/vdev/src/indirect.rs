@@ -1,13 +1,18 @@
 //! Where the blocks of removed vdevs went (pool format §23).
+//!
+//! A removed vdev has a list of ranges, ascending by their place on it, and for each range its place
+//! on another vdev. That one may have been removed later, so a block is looked up until all its
+//! pieces are on vdevs that exist. Blocks that were copied together with others may have been cut:
+//! only all pieces together have the right checksum.
 
 use base::{bail, Result, Txg};
 use disk::bytes::u64_at;
 use disk::Dva;
 
 /// Bytes of a mapping entry.
-const ENTRY: usize = 24;
+pub const ENTRY: usize = 24;
 /// Bytes of a births entry.
-const BIRTH: usize = 16;
+pub const BIRTH: usize = 16;
 
 /// One copied range.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -44,53 +49,58 @@ pub struct Piece {
 impl IndirectMap {
     /// Takes ranges in ascending order without overlap, and births in ascending order.
     pub fn new(moved: Vec<Moved>, births: Vec<(u64, Txg)>) -> Result<IndirectMap> {
-        for w in moved.windows(2) {
-            if w[0]
-                .src
-                .checked_add(w[0].size)
-                .is_none_or(|end| end > w[1].src)
-            {
-                bail!(
-                    Damaged,
-                    "indirect mapping is not in order at {:#x}",
-                    w[1].src
-                );
-            }
-        }
-        if let Some(last) = moved.last() {
-            if last.src.checked_add(last.size).is_none() {
-                bail!(Damaged, "indirect mapping ends beyond everything");
-            }
-        }
-        if births.windows(2).any(|w| w[0].0 >= w[1].0) {
-            bail!(Damaged, "indirect births are not in order");
-        }
-        Ok(IndirectMap { moved, births })
+        let mut map = IndirectMap::default();
+        moved.into_iter().try_for_each(|m| map.push(m))?;
+        births.into_iter().try_for_each(|b| map.push_birth(b))?;
+        Ok(map)
     }
 
-    /// Reads the contents of the mapping and the births object: exactly the entries their bonus
-    /// buffers count, little endian.
-    pub fn decode(mapping: &[u8], births: &[u8]) -> Result<IndirectMap> {
-        let mut moved = Vec::with_capacity(mapping.len() / ENTRY);
-        for e in mapping.chunks_exact(ENTRY) {
+    /// Adds a range behind the others. `Damaged`: it is empty, before the end of the last one, or
+    /// ends beyond 2^64.
+    fn push(&mut self, m: Moved) -> Result<()> {
+        let end = self.moved.last().map_or(0, |l| l.src + l.size);
+        if m.size == 0 || m.src < end {
+            bail!(Damaged, "indirect mapping is not in order at {:#x}", m.src);
+        }
+        if m.src.checked_add(m.size).is_none() || m.dst.checked_add(m.size).is_none() {
+            bail!(Damaged, "indirect mapping ends beyond everything");
+        }
+        self.moved.push(m);
+        Ok(())
+    }
+
+    fn push_birth(&mut self, birth: (u64, Txg)) -> Result<()> {
+        if self.births.last().is_some_and(|l| l.0 > birth.0) || birth.0 == 0 {
+            bail!(Damaged, "indirect births are not in order");
+        }
+        self.births.push(birth);
+        Ok(())
+    }
+
+    /// Reads more of a mapping object: whole entries of 24 bytes, little endian. What follows the
+    /// entries its bonus counts must not be given.
+    pub fn add_ranges(&mut self, bytes: &[u8]) -> Result<()> {
+        for e in bytes.chunks_exact(ENTRY) {
             let dva = Dva {
                 word0: u64_at(e, 8)?,
                 word1: u64_at(e, 16)?,
             };
-            let src = (u64_at(e, 0)? & !(1 << 63)) << base::SECTOR_SHIFT;
-            let (size, vdev, dst) = (dva.asize(), dva.vdev(), dva.offset());
-            moved.push(Moved {
-                src,
-                size,
-                vdev,
-                dst,
-            });
+            self.push(Moved {
+                src: (u64_at(e, 0)? & !(1 << 63)) << base::SECTOR_SHIFT,
+                size: dva.asize(),
+                vdev: dva.vdev(),
+                dst: dva.offset(),
+            })?;
         }
-        let births = births
-            .chunks_exact(BIRTH)
-            .map(|e| Ok((u64_at(e, 0)?, u64_at(e, 8)?)))
-            .collect::<Result<_>>()?;
-        IndirectMap::new(moved, births)
+        Ok(())
+    }
+
+    /// Reads more of a births object: whole entries of 16 bytes, little endian.
+    pub fn add_births(&mut self, bytes: &[u8]) -> Result<()> {
+        for e in bytes.chunks_exact(BIRTH) {
+            self.push_birth((u64_at(e, 0)?, u64_at(e, 8)?))?;
+        }
+        Ok(())
     }
 
     pub fn ranges(&self) -> &[Moved] {
@@ -162,13 +172,28 @@ mod tests {
         assert!(map.resolve(1536, 1).is_err());
         assert!(map.resolve(9000, 1).is_err());
         assert!(IndirectMap::new(vec![m(0, 1024, 0), m(512, 1, 0)], vec![]).is_err());
-        assert!(IndirectMap::new(vec![m(u64::MAX, 2, 0)], vec![]).is_err());
+        for bad in [
+            vec![m(0, 1024, 0), m(1024, 0, 0)],
+            vec![m(u64::MAX, 2, 0)],
+            vec![m(0, 1024, u64::MAX - 100)],
+            vec![m(4096, 512, 0), m(0, 512, 0)],
+        ] {
+            assert!(IndirectMap::new(bad, vec![]).is_err());
+        }
+        assert!(IndirectMap::new(vec![], vec![(1024, 7), (512, 8)]).is_err());
+        assert!(IndirectMap::new(vec![], vec![(0, 7)]).is_err());
         let mut bytes = vec![0; 24];
         bytes[..8].copy_from_slice(&(1u64 << 63 | 4).to_le_bytes());
         let d = Dva::new(3, 4096, 1024, false);
         bytes[8..16].copy_from_slice(&d.word0.to_le_bytes());
         bytes[16..].copy_from_slice(&d.word1.to_le_bytes());
-        let map = IndirectMap::decode(&bytes, &[]).unwrap();
+        let mut map = IndirectMap::default();
+        map.add_ranges(&bytes).unwrap();
+        // The same range again overlaps itself; nothing but zeros is no range.
+        assert!(map.clone().add_ranges(&bytes).is_err());
+        assert!(map.clone().add_ranges(&[0; 24]).is_err());
+        map.add_births(&[[1; 8], [0; 8]].concat()).unwrap();
+        assert!(map.clone().add_births(&[0; 16]).is_err());
         assert_eq!(
             map.ranges(),
             [Moved {

@@ -28,6 +28,36 @@ pub struct Stripe {
     pub cols: Vec<Col>,
 }
 
+/// How far a RAID-Z that is being widened is rearranged (pool format §10).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Reflow {
+    /// Byte offset of the vdev up to which sectors are at their new places.
+    pub done: u64,
+    /// Those sectors are still in the children's boot areas: the scratch area is in use.
+    pub scratch: bool,
+}
+
+/// Where the rows of a block lie that was written when the vdev had fewer children than now.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Widened {
+    /// Children then and now.
+    pub logical: usize,
+    pub physical: usize,
+    /// One per stripe.
+    pub rows: Vec<Row>,
+    /// Parity and first data column have changed places.
+    pub swapped: bool,
+}
+
+/// One row of a [`Widened`] block.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Row {
+    /// Number of its first sector in the order of the vdev.
+    pub first: u64,
+    /// It is in the boot areas: offsets are to be taken from there, not from the data areas.
+    pub scratch: bool,
+}
+
 /// The whole layout of one block.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Map {
@@ -39,13 +69,41 @@ pub struct Map {
     pub sector: usize,
     /// Bytes of the block rounded up to whole sectors.
     pub len: usize,
+    /// What is special about it if the vdev had fewer children when it was written.
+    pub widened: Option<Widened>,
+}
+
+impl Map {
+    /// Whether stripe `s` is in the boot areas of the children.
+    pub(crate) fn in_scratch(&self, s: usize) -> bool {
+        let row = self.widened.as_ref().and_then(|w| w.rows.get(s));
+        row.is_some_and(|r| r.scratch)
+    }
+
+    /// Widths the vdev had since the block was written, the present one not included: a child that
+    /// was bad then has spread what it spoilt over the children there are now.
+    pub(crate) fn former_widths(&self) -> std::ops::Range<usize> {
+        self.widened
+            .as_ref()
+            .map_or(0..0, |w| w.logical..w.physical)
+    }
+
+    /// The child that column `c` of stripe `s` was on when the vdev had `width` children.
+    pub(crate) fn former_child(&self, s: usize, c: usize, width: usize) -> Option<usize> {
+        let w = self.widened.as_ref()?;
+        let c = match c {
+            0 | 1 if w.swapped => 1 - c,
+            c => c,
+        };
+        let k = w.rows.get(s)?.first + c as u64;
+        Some((k % width.max(1) as u64) as usize)
+    }
 }
 
 /// Layout of a block of `psize` bytes at byte offset `offset` of a RAID-Z vdev.
 ///
-/// `logical` is the number of children when the block was born, `physical` the number now. While
-/// the vdev is being widened `reflowed` says up to which byte offset sectors are at their new
-/// places. Errors (`Damaged`): impossible widths, an offset that is not in sectors, an empty block.
+/// `logical` is the number of children when the block was born, `physical` the number now;
+/// `reflow` is given while the vdev is being widened. Errors (`Damaged`): impossible widths, an offset that is not in sectors, an empty block.
 pub fn raidz(
     physical: usize,
     logical: usize,
@@ -53,9 +111,9 @@ pub fn raidz(
     ashift: u32,
     offset: u64,
     psize: usize,
-    reflowed: Option<u64>,
+    reflow: Option<Reflow>,
 ) -> Result<Map> {
-    let most = physical - usize::from(reflowed.is_some() && physical > 0);
+    let most = physical.saturating_sub(usize::from(reflow.is_some()));
     if nparity == 0 || logical <= nparity || most < logical || ashift > MAX_SHIFT {
         bail!(
             Damaged,
@@ -67,11 +125,11 @@ pub fn raidz(
     }
     let sector = 1usize << ashift;
     let s = psize.div_ceil(sector);
-    if physical == logical && reflowed.is_none() {
+    if physical == logical {
         Ok(even(logical, nparity, ashift, offset, s))
     } else {
-        let done = reflowed.map_or(u64::MAX, |r| r >> ashift);
-        Ok(widened(physical, logical, nparity, ashift, offset, s, done))
+        let widths = (physical, logical, nparity);
+        Ok(widened(widths, ashift, offset, s, reflow))
     }
 }
 
@@ -129,20 +187,22 @@ fn even(width: usize, nparity: usize, ashift: u32, offset: u64, s: usize) -> Map
         skips,
         sector,
         len: s * sector,
+        widened: None,
     }
 }
 
 /// A block born when the vdev had fewer children: its sectors keep their order, so each of its rows
 /// lies across the present rows.
 fn widened(
-    physical: usize,
-    logical: usize,
-    nparity: usize,
+    (physical, logical, nparity): (usize, usize, usize),
     ashift: u32,
     offset: u64,
     s: usize,
-    done: u64,
+    reflow: Option<Reflow>,
 ) -> Map {
+    let done = reflow.map_or(u64::MAX, |r| r.done >> ashift);
+    let scratch = reflow.is_some_and(|r| r.scratch);
+    let swapped = rotates(nparity, offset);
     let sector = 1usize << ashift;
     let b = offset >> ashift;
     let per_row = logical - nparity;
@@ -151,16 +211,22 @@ fn widened(
     let total = s + nparity * (q + usize::from(r != 0));
     let rows = total.div_ceil(logical);
     let columns = total.min(logical);
+    let moved = |first: u64| first + columns as u64 <= done;
+    let places = (0..rows)
+        .map(|i| {
+            let first = b + (i * logical) as u64;
+            Row {
+                first,
+                scratch: scratch && moved(first),
+            }
+        })
+        .collect();
     let stripes = (0..rows)
         .map(|i| {
             let first = b + (i * logical) as u64;
             let last = i + 1 == rows && big != 0;
             // A row moves as a whole.
-            let width = if first + columns as u64 > done {
-                physical - 1
-            } else {
-                physical
-            };
+            let width = physical - usize::from(!moved(first));
             let mut cols: Vec<Col> = (0..columns)
                 .filter(|c| !last || *c < big)
                 .map(|c| {
@@ -179,7 +245,7 @@ fn widened(
                     }
                 })
                 .collect();
-            if rotates(nparity, offset) {
+            if swapped {
                 swap_places(&mut cols);
             }
             Stripe { cols }
@@ -193,6 +259,12 @@ fn widened(
         skips,
         sector,
         len: s * sector,
+        widened: Some(Widened {
+            logical,
+            physical,
+            rows: places,
+            swapped,
+        }),
     }
 }
 

@@ -3,7 +3,7 @@
 use crate::draid::Draid;
 use crate::indirect::IndirectMap;
 use crate::keys;
-use crate::map::{self, Map, MAX_SHIFT};
+use crate::map::{self, Map, Reflow, MAX_SHIFT};
 use crate::state::{Aux, State};
 use crate::{lock, read_lock, write_lock};
 use base::{bail, Error, Kind, RangeSet, Result, Txg};
@@ -15,8 +15,6 @@ use std::sync::{Arc, Mutex, RwLock};
 
 /// Deepest nesting of a tree: a spare in a replacing in a mirror, and room.
 const MAX_DEPTH: usize = 8;
-/// Reflow position not known.
-const UNKNOWN: u64 = u64::MAX;
 /// Most children of one vdev.
 const MAX_CHILDREN: usize = 255;
 
@@ -156,9 +154,8 @@ pub struct Vdev {
     /// A RAID-Z is being widened; txgs from which earlier widenings count.
     expanding: bool,
     expand_txgs: Vec<Txg>,
-    /// Byte offset up to which a RAID-Z that is being widened is rearranged; `UNKNOWN` if nobody
-    /// said.
-    reflowed: AtomicU64,
+    /// How far a RAID-Z that is being widened is rearranged; `None` if nobody said.
+    reflow: Mutex<Option<Reflow>>,
     /// Size of the ring slots on this leaf: the ashift of its top-level vdev.
     pub(crate) top_ashift: AtomicU64,
 }
@@ -220,7 +217,7 @@ impl Vdev {
             dtl: Mutex::new(RangeSet::new()),
             draid,
             indirect: RwLock::new(None),
-            reflowed: AtomicU64::new(UNKNOWN),
+            reflow: Mutex::new(None),
             top_ashift: AtomicU64::new(0),
         };
         if ashift != 0 {
@@ -721,6 +718,20 @@ impl Vdev {
         }
     }
 
+    /// Byte offset on the device of `offset` in the boot area, if `len` bytes fit there: where the
+    /// beginning of a RAID-Z lies while its expansion uses the scratch area (pool format §10).
+    pub(crate) fn boot_offset(&self, offset: u64, len: usize) -> Result<u64> {
+        const SIZE: u64 = DATA_START - label::BOOT_AREA;
+        match offset.checked_add(len as u64) {
+            Some(end) if end <= SIZE => Ok(self.data_offset(offset, len)? - SIZE),
+            _ => bail!(
+                Damaged,
+                "{}: {len} bytes at {offset:#x} are outside of the scratch area",
+                self.name()
+            ),
+        }
+    }
+
     /// Notes that writes of `txg` are about to be sent.
     pub(crate) fn soil(&self, txg: Txg) {
         let mut d = lock(&self.dirty_txgs);
@@ -829,12 +840,13 @@ impl Vdev {
         read_lock(&self.indirect).clone()
     }
 
-    pub(crate) fn set_reflowed(&self, offset: Option<u64>) {
-        self.reflowed.store(offset.unwrap_or(UNKNOWN), Relaxed);
+    pub(crate) fn set_reflow(&self, reflow: Option<Reflow>) {
+        *lock(&self.reflow) = reflow;
     }
 
-    pub(crate) fn reflowed(&self) -> u64 {
-        self.reflowed.load(Relaxed)
+    /// How far the widening of a RAID-Z got, if one is under way and the uberblock said it.
+    pub fn reflow(&self) -> Option<Reflow> {
+        lock(&self.reflow).filter(|_| self.expanding)
     }
 
     /// Layout of a block on the children; `None` where every leaf holds all of it.
@@ -842,8 +854,8 @@ impl Vdev {
         let ashift = self.ashift();
         Ok(match (self.kind, &self.draid) {
             (VdevKind::Raidz { nparity }, _) => {
-                let reflowed = self.is_expanding().then(|| self.reflowed());
-                if reflowed == Some(UNKNOWN) {
+                let reflow = self.reflow();
+                if self.is_expanding() && reflow.is_none() {
                     bail!(
                         Unsupported,
                         "{}: state of its expansion is not known",
@@ -852,7 +864,7 @@ impl Vdev {
                 }
                 let (physical, logical) = (self.children.len(), self.raidz_width(birth));
                 Some(map::raidz(
-                    physical, logical, nparity, ashift, offset, psize, reflowed,
+                    physical, logical, nparity, ashift, offset, psize, reflow,
                 )?)
             }
             (_, Some(d)) => Some(d.map(ashift, offset, psize)?),
@@ -899,7 +911,7 @@ impl Vdev {
     }
 
     /// Whether a RAID-Z is being widened right now.
-    pub(crate) fn is_expanding(&self) -> bool {
+    pub fn is_expanding(&self) -> bool {
         self.expanding
     }
 }

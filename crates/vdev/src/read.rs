@@ -361,7 +361,7 @@ impl VdevTree {
         let Some(map) = top.layout(req.offset, req.psize, req.birth)? else {
             let size = crate::size::plain_asize(req.psize as u64, top.ashift()) as usize;
             let holders = top.leaves().into_iter().map(|l| (l.clone(), l)).collect();
-            let column = column(holders, 0, req.offset, size, req);
+            let column = column(holders, 0, req.offset, size, req, false);
             return Ok(Plan {
                 top,
                 map: None,
@@ -371,13 +371,16 @@ impl VdevTree {
         let stripes = map
             .stripes
             .iter()
-            .map(|s| {
+            .enumerate()
+            .map(|(n, s)| {
+                let scratch = map.in_scratch(n);
                 s.cols
                     .iter()
                     .enumerate()
                     .map(|(i, c)| {
                         let holders = top.holders(c.child, c.offset);
-                        let mut col = column(holders, c.child, c.offset, c.size, req);
+                        let (at, size) = (c.offset, c.size);
+                        let mut col = column(holders, c.child, at, size, req, scratch);
                         col.blank = i >= map.nparity && c.data == 0;
                         col
                     })
@@ -494,7 +497,7 @@ impl VdevTree {
                 .flatten()
                 .any(|c| c.cands.iter().any(|k| matches!(k.got, Got::Failed)))
         };
-        if let Some(block) = attempt(plan, &[]).filter(|b| fits(req, b)) {
+        if let Some(block) = attempt(plan, &|_, _| false).filter(|b| fits(req, b)) {
             return Some((block, failed(plan)));
         }
         // Everything that should be right; then also what may have missed the write.
@@ -655,19 +658,25 @@ pub(crate) fn readable(top: &Vdev) -> Result<()> {
     }
 }
 
-/// A column on the leaves that hold it, those that should be right first.
+/// A column on the leaves that hold it, those that should be right first. With `scratch` it is in
+/// their boot areas.
 fn column(
     holders: Vec<(Arc<Vdev>, Arc<Vdev>)>,
     child: usize,
     offset: u64,
     size: usize,
     req: &ReadReq,
+    scratch: bool,
 ) -> Column {
     let mut cands: Vec<Cand> = holders
         .into_iter()
         .filter(|(leaf, _)| leaf.state().usable())
         .filter_map(|(leaf, owner)| {
-            let at = leaf.data_offset(offset, size).ok()?;
+            let at = match scratch {
+                false => leaf.data_offset(offset, size),
+                true => leaf.boot_offset(offset, size),
+            };
+            let at = at.ok()?;
             let stale = owner.dtl_contains(req.birth);
             Some(Cand {
                 leaf,
@@ -727,18 +736,18 @@ fn cut(mut data: Vec<u8>, len: usize) -> Vec<u8> {
     data
 }
 
-/// Puts the block together, rebuilding the columns that have no data and those on the children
-/// `distrusted`. `None` if that is too many.
-fn attempt(plan: &Plan, distrusted: &[usize]) -> Option<Vec<u8>> {
+/// Puts the block together, rebuilding the columns (stripe, column) that have no data and those that
+/// are `distrusted`. `None` if that is too many.
+fn attempt(plan: &Plan, distrusted: &dyn Fn(usize, usize) -> bool) -> Option<Vec<u8>> {
     let map = plan.map.as_ref()?;
     let mut block = vec![0; map.len];
-    for (layout, cols) in map.stripes.iter().zip(&plan.stripes) {
-        let data = |c: &Column| {
+    for (s, (layout, cols)) in map.stripes.iter().zip(&plan.stripes).enumerate() {
+        let data = |i: usize, c: &Column| {
             // What is blank is known without reading.
-            let trusted = || c.data().filter(|_| !distrusted.contains(&c.child));
+            let trusted = || c.data().filter(|_| !distrusted(s, i));
             c.blank || trusted().is_some()
         };
-        let missing: Vec<usize> = (0..cols.len()).filter(|&i| !data(&cols[i])).collect();
+        let missing: Vec<usize> = (0..cols.len()).filter(|&i| !data(i, &cols[i])).collect();
         let place = |block: &mut [u8], i: usize, bytes: &[u8]| {
             let Col { at, data, .. } = layout.cols[i];
             block[at..at + data].copy_from_slice(&bytes[..data]);
@@ -780,15 +789,31 @@ fn lacking(cols: &[Column]) -> usize {
         .count()
 }
 
-/// Tries to believe everybody, then to distrust each child, each two, each three.
+/// Tries to believe everybody, then to distrust each child, each two, each three; for blocks older
+/// than a widening also the children as they were then.
 fn combinations(req: &ReadReq, plan: &Plan) -> Option<Vec<u8>> {
     let map = plan.map.as_ref()?;
+    let now = |s: usize, c: usize| plan.stripes.get(s)?.get(c).map(|c| c.child);
+    choices(req, plan, map, &now).or_else(|| {
+        map.former_widths()
+            .find_map(|w| choices(req, plan, map, &|s, c| map.former_child(s, c, w)))
+    })
+}
+
+/// The same with the children that `child` names for each stripe and column.
+fn choices(
+    req: &ReadReq,
+    plan: &Plan,
+    map: &Map,
+    child: &dyn Fn(usize, usize) -> Option<usize>,
+) -> Option<Vec<u8>> {
     let mut children: Vec<usize> = plan
         .stripes
         .iter()
-        .flatten()
-        .filter(|c| !c.blank && c.data().is_some())
-        .map(|c| c.child)
+        .enumerate()
+        .flat_map(|(s, cols)| cols.iter().enumerate().map(move |(c, col)| (s, c, col)))
+        .filter(|(_, _, col)| !col.blank && col.data().is_some())
+        .filter_map(|(s, c, _)| child(s, c))
         .collect();
     children.sort_unstable();
     children.dedup();
@@ -803,7 +828,8 @@ fn combinations(req: &ReadReq, plan: &Plan) -> Option<Vec<u8>> {
         let mut pick: Vec<usize> = (0..n).collect();
         loop {
             let distrusted: Vec<usize> = pick.iter().map(|&i| children[i]).collect();
-            if let Some(block) = attempt(plan, &distrusted).filter(|b| fits(req, b)) {
+            let bad = |s: usize, c: usize| child(s, c).is_some_and(|k| distrusted.contains(&k));
+            if let Some(block) = attempt(plan, &bad).filter(|b| fits(req, b)) {
                 return Some(block);
             }
             if !next_choice(&mut pick, children.len()) {

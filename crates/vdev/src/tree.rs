@@ -2,6 +2,7 @@
 
 use crate::keys;
 use crate::label::{self, LabelSet};
+use crate::map::Reflow;
 use crate::node::{Stats, Vdev, VdevKind};
 use crate::state::{Aux, State};
 use crate::{lock, read_lock, write_lock};
@@ -338,13 +339,15 @@ impl VdevTree {
         Ok(())
     }
 
-    /// Takes over from the uberblock in use how far the expansion of a RAID-Z got. Without it, or
-    /// with its scratch area in use, such a vdev cannot be read. The position stays where it is:
-    /// new blocks fit in, and OpenZFS goes on from there.
+    /// Takes over from the uberblock in use how far the expansion of a RAID-Z got; without it such
+    /// a vdev cannot be read.
     pub fn set_reflow(&self, ub: &Uberblock) {
-        let valid = ub.scratch_state() != disk::uberblock::scratch::VALID;
+        let reflow = Reflow {
+            done: ub.reflow_offset(),
+            scratch: ub.scratch_state() == disk::uberblock::scratch::VALID,
+        };
         for top in self.tops().iter().filter(|t| t.is_expanding()) {
-            top.set_reflowed(valid.then(|| ub.reflow_offset()));
+            top.set_reflow(Some(reflow));
         }
     }
 

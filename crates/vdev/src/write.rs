@@ -162,6 +162,9 @@ impl WriteBatch<'_> {
         let mut stripe_ends = Vec::new();
         let mut nparity = 0;
         if let Some(map) = top.layout(offset, data.len(), self.txg)? {
+            if (0..map.stripes.len()).any(|s| map.in_scratch(s)) {
+                bail!(Unsupported, "{}: write into the scratch area", top.name());
+            }
             nparity = map.nparity;
             let mut padded = Vec::new();
             let block: &[u8] = if data.len() == map.len {

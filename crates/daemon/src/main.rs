@@ -42,6 +42,11 @@ use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
 
+/// Blocks of many sizes come and go on many threads; see docs/memory.md for what the system's
+/// allocator makes of that. Settings are in `.cargo/config.toml`.
+#[global_allocator]
+static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
+
 /// Version told to the commands.
 const VERSION: &str = env!("CARGO_PKG_VERSION");
 

@@ -25,7 +25,7 @@ impl Session {
         let rng = Arc::new(SeededRng::new(seed));
         let (disks, pool) = rig::create(&layout, seed);
         let config = pool.full_config(0, 0, false);
-        let fs = rig::mount(&pool, layout.recordsize).unwrap();
+        let fs = rig::mount(&pool, &layout).unwrap();
         let (journal, base) = rig::start_journal(&disks);
         let mut model = Model::new(rng.clone(), journal.clone(), &fs);
         model.tolerant = true;
@@ -66,7 +66,7 @@ impl Session {
 
     fn mount(&self, disks: &[Arc<MemDisk>]) -> Fs {
         let pool = rig::open(disks, &self.config, self.rng.next()).unwrap();
-        rig::mount(&pool, self.layout.recordsize).unwrap()
+        rig::mount(&pool, &self.layout).unwrap()
     }
 
     /// Opens what is there, judges it as everything that happened so far.
@@ -162,7 +162,7 @@ fn garbage_is_healed() {
         let disks = s.image();
         let pool = rig::open(&disks, &s.config, 5).unwrap();
         disks[0].fail_reads.store(true, Relaxed);
-        let fs = rig::mount(&pool, s.layout.recordsize).unwrap();
+        let fs = rig::mount(&pool, &s.layout).unwrap();
         s.model.judge(&fs, s.journal.len() + 1).unwrap();
         rig::walk(&fs.pool).unwrap();
     }
@@ -302,7 +302,7 @@ fn log_device_missing() {
         ..OpenOptions::default()
     };
     let pool = Pool::open(env, &s.config, opts).unwrap();
-    let fs = rig::mount(&pool, s.layout.recordsize).unwrap();
+    let fs = rig::mount(&pool, &s.layout).unwrap();
     s.model.judge(&fs, at + 1).unwrap();
     fs.pool.sync().unwrap();
     rig::walk(&fs.pool).unwrap();

@@ -36,8 +36,6 @@ struct Plan {
     images: usize,
     /// Fill the pool first.
     fill: bool,
-    /// Then take every other small block out.
-    holes: bool,
 }
 
 struct Judge<'a> {
@@ -56,7 +54,7 @@ impl Judge<'_> {
         let seed = self.rng.next();
         let recorded = nest.then(|| rig::start_journal(disks));
         let pool = rig::open(disks, self.config, seed).map_err(|e| e.to_string())?;
-        let fs = rig::mount(&pool, self.plan.layout.recordsize).map_err(|e| e.to_string())?;
+        let fs = rig::mount(&pool, &self.plan.layout).map_err(|e| e.to_string())?;
         if let Some((journal, base)) = recorded {
             let events = journal.take();
             self.again(&base, events, cut)?;
@@ -97,8 +95,7 @@ impl Judge<'_> {
         pool.close().map_err(|e| e.to_string())?;
         drop(pool);
         let pool = rig::open(disks, self.config, seed + 1).map_err(|e| format!("again: {e}"))?;
-        let fs =
-            rig::mount(&pool, self.plan.layout.recordsize).map_err(|e| format!("again: {e}"))?;
+        let fs = rig::mount(&pool, &self.plan.layout).map_err(|e| format!("again: {e}"))?;
         if model::walk(&fs)? != before {
             return Err("not the same after another start".into());
         }
@@ -138,10 +135,7 @@ fn run(name: &str, plan: &Plan, seed: u64) {
     let layout = &plan.layout;
     let (disks, pool) = rig::create(layout, seed);
     let config = pool.full_config(0, 0, false);
-    let mut fs = rig::mount(&pool, layout.recordsize).unwrap();
-    if plan.holes {
-        fs.zfs.set_props(|p| p.recordsize = 4096);
-    }
+    let mut fs = rig::mount(&pool, layout).unwrap();
     let (journal, mut base) = rig::start_journal(&disks);
     let mut model = Model::new(rng.clone(), journal.clone(), &fs);
     // Long groups give the log much to do, short ones the space maps.
@@ -150,15 +144,11 @@ fn run(name: &str, plan: &Plan, seed: u64) {
     model.snapshots = seed % 2 == 1;
     model.xattrs = layout.version >= 24 && seed % 3 != 0;
     if plan.fill {
-        for i in 0.. {
-            if !model.fill(&fs, &format!("fill{i}"), 2 << 20) {
-                break;
-            }
-        }
-        if plan.holes {
-            model.perforate(&fs);
-            for _ in 0..4 {
-                pool.sync().unwrap();
+        for size in [2 << 20, 128 << 10, 8 << 10] {
+            for i in 0.. {
+                if !model.fill(&fs, &format!("fill{size}-{i}"), size) {
+                    break;
+                }
             }
         }
         pool.sync().unwrap();
@@ -167,14 +157,13 @@ fn run(name: &str, plan: &Plan, seed: u64) {
         assert!(!model.now().is_empty());
         base = disks.iter().map(|d| d.fork()).collect();
     }
-    fs.zfs.set_props(|p| p.recordsize = layout.recordsize);
     for n in 0..plan.ops {
         model.step(&fs);
         if n == plan.ops / 2 {
             // Mounted again: the maps are read from disk.
             model.release();
             fs.unmount().unwrap();
-            fs = rig::mount(&pool, layout.recordsize).unwrap();
+            fs = rig::mount(&pool, layout).unwrap();
             model.settle();
         }
     }
@@ -183,6 +172,8 @@ fn run(name: &str, plan: &Plan, seed: u64) {
     model.release();
     let log = fs.set.zil().unwrap().stats();
     fs.unmount().unwrap();
+    let gangs = rig::gangs(&pool);
+    assert!(layout.splinters.is_none() || gangs > 0, "no gangs");
     pool.close().unwrap();
     drop(pool);
     let events = journal.take();
@@ -204,6 +195,12 @@ fn run(name: &str, plan: &Plan, seed: u64) {
     for _ in 0..plan.images {
         let at = rng.below(total as u64 + 1) as usize;
         moments.push((at, FATES[rng.below(5) as usize]));
+    }
+    // The very moment of a promise.
+    let acks = model.ack_positions();
+    for _ in 0..if acks.is_empty() { 0 } else { plan.images / 2 } {
+        let at = acks[rng.below(acks.len() as u64) as usize];
+        moments.push((at, Fate::Lost));
     }
     moments.push((total, Fate::Lost));
     moments.sort_by_key(|m| m.0);
@@ -236,7 +233,7 @@ fn run(name: &str, plan: &Plan, seed: u64) {
     }
     eprintln!(
         "{name}, seed {seed}: {} operations ({} refused), {total} events, {} flushes, {} images, \
-         {} of them during a replay; {} commits, {} batches, {} blocks, {} records, {} fallbacks",
+         {} of them during a replay; {} commits, {} batches, {} blocks, {} records, {} fallbacks, {gangs} gangs",
         plan.ops,
         model.refused,
         flushes.len(),
@@ -263,7 +260,6 @@ fn plan(layout: Layout) -> Plan {
         ops: 300,
         images: 40,
         fill: false,
-        holes: false,
     }
 }
 
@@ -372,34 +368,75 @@ fn full_version_28() {
     rounds("full_version_28", p);
 }
 
-/// Hardly two free blocks side by side: large ones become gangs.
+/// Hardly two free blocks side by side: large ones become gangs, gangs of gangs, and log blocks find
+/// no place.
 #[test]
-fn fragmented() {
+fn splinters() {
     let l = Layout {
-        size: 64 * MIB,
+        splinters: Some(8192),
         ..Layout::new(GroupKind::Single, 1)
     };
-    let p = Plan {
-        images: 15,
-        fill: true,
-        holes: true,
-        ..plan(l)
-    };
-    rounds("fragmented", p);
+    rounds("splinters", plan(l));
 }
 
 #[test]
-fn fragmented_raidz1_version_28() {
+fn splinters_on_raidz1_version_28() {
     let l = Layout {
-        size: 64 * MIB,
         version: 28,
+        splinters: Some(24 << 10),
         ..Layout::new(GroupKind::Raidz { nparity: 1 }, 3)
     };
-    let p = Plan {
-        images: 15,
-        fill: true,
-        holes: true,
-        ..plan(l)
-    };
-    rounds("fragmented_raidz1_version_28", p);
+    rounds("splinters_on_raidz1_version_28", plan(l));
+}
+
+/// Space maps long enough to be condensed, of metaslabs that are not in memory: reading them takes
+/// the lock of the maps, which must not be held then.
+#[test]
+fn long_maps_are_condensed_after_a_restart() {
+    for log_spacemap in [false, true] {
+        let l = Layout {
+            log_spacemap,
+            recordsize: 4096,
+            ..Layout::new(GroupKind::Single, 1)
+        };
+        let (disks, pool) = rig::create(&l, 7);
+        let config = pool.full_config(0, 0, false);
+        let rng = SeededRng::new(7);
+        let scatter = |fs: &rig::Fs, groups: u64| {
+            let root = fs.zfs.root().unwrap();
+            let cred = zpl::Cred::root();
+            let z = match fs.zfs.lookup(&root, b"f", &cred) {
+                Ok(z) => z,
+                Err(_) => {
+                    let new = zpl::New::file(0o100644, 0);
+                    fs.zfs.create(&root, b"f", &new, &cred).unwrap()
+                }
+            };
+            for _ in 0..groups {
+                for _ in 0..400 {
+                    let mut data = vec![0; 4096];
+                    env::Rng::fill(&rng, &mut data);
+                    let at = rng.below(4000) * 4096;
+                    fs.zfs.write(&z, at, &data, Default::default()).unwrap();
+                }
+                fs.pool.sync().unwrap();
+            }
+        };
+        let fs = rig::mount(&pool, &l).unwrap();
+        scatter(&fs, 60);
+        drop(fs);
+        pool.close().unwrap();
+        drop(pool);
+        for round in 0..3 {
+            let pool = rig::open(&disks, &config, 8 + round).unwrap();
+            let fs = rig::mount(&pool, &l).unwrap();
+            scatter(&fs, 10);
+            rig::check(&pool).unwrap();
+            drop(fs);
+            match round {
+                1 => pool.export().unwrap(),
+                _ => pool.close().unwrap(),
+            }
+        }
+    }
 }

@@ -273,31 +273,6 @@ impl Model {
         n == size
     }
 
-    /// Punches every other block of 4 KiB out of all files.
-    pub fn perforate(&mut self, fs: &Fs) {
-        self.begin();
-        let paths: Vec<(String, Node)> = self
-            .now()
-            .clone()
-            .iter()
-            .map(|(p, n)| (p.clone(), n.clone()))
-            .collect();
-        for (path, node) in paths {
-            let Node::File(id) = node else { continue };
-            let z = self.find(fs, &path).unwrap();
-            let mut s = (*self.state(id)).clone();
-            for (n, block) in s.data.chunks_mut(4096).enumerate() {
-                if n % 2 == 0 {
-                    let how = falloc::PUNCH_HOLE | falloc::KEEP_SIZE;
-                    let (at, len) = (n as u64 * 4096, block.len() as u64);
-                    fs.zfs.fallocate(&z, at, len, how).unwrap();
-                    block.fill(0);
-                }
-            }
-            self.change(id, |old| *old = s);
-        }
-    }
-
     /// A random operation.
     pub fn step(&mut self, fs: &Fs) {
         self.begin();
@@ -700,6 +675,11 @@ impl Model {
             Err(e) => return Err(e.to_string()),
         }
         self.judge(fs, cut + 1)
+    }
+
+    /// Numbers of events after which something was promised.
+    pub fn ack_positions(&self) -> Vec<usize> {
+        self.acks.iter().map(|a| a.pos).collect()
     }
 
     // ---- judging -------------------------------------------------------------------------------

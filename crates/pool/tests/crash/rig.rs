@@ -26,6 +26,8 @@ pub struct Layout {
     pub size: u64,
     /// Small records, so that one write is many blocks.
     pub recordsize: usize,
+    /// No free space is larger than that once the file system is mounted.
+    pub splinters: Option<u64>,
 }
 
 impl Layout {
@@ -39,6 +41,7 @@ impl Layout {
             slog: false,
             size: 96 * MIB,
             recordsize: 128 << 10,
+            splinters: None,
         }
     }
 
@@ -138,7 +141,10 @@ pub struct Fs {
 }
 
 /// Mounts, i.e. replays the intent log and cleans up.
-pub fn mount(pool: &Arc<Pool>, recordsize: usize) -> Result<Fs> {
+pub fn mount(pool: &Arc<Pool>, l: &Layout) -> Result<Fs> {
+    if let Some(n) = l.splinters {
+        pool.space.set_largest(n);
+    }
     let ds = pool.dsl.root_dataset()?;
     let set = pool.open_dataset(&ds)?;
     let zil = set.zil().expect("writable").clone();
@@ -148,7 +154,7 @@ pub fn mount(pool: &Arc<Pool>, recordsize: usize) -> Result<Fs> {
         Mount {
             clock: pool.env.clock.clone(),
             props: Props {
-                recordsize,
+                recordsize: l.recordsize,
                 ..Props::default()
             },
             space: Arc::new(Figures(ds, set.clone())),
@@ -247,6 +253,15 @@ pub fn walk(pool: &Pool) -> std::result::Result<(), String> {
         0 => Ok(()),
         _ => Err(String::from_utf8_lossy(&out).into_owned()),
     }
+}
+
+/// Number of gangs.
+pub fn gangs(pool: &Pool) -> u64 {
+    let mut out = Vec::new();
+    crate::blocks::walk(pool, 0, 0, false, &mut out).unwrap();
+    let text = String::from_utf8_lossy(&out).into_owned();
+    let line = text.lines().find(|l| l.contains("ganged count")).unwrap();
+    line.rsplit(' ').next().unwrap().parse().unwrap()
 }
 
 /// The same, and no device may have been blamed for anything.

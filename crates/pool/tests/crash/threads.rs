@@ -2,7 +2,7 @@
 //! whenever the plug is pulled.
 
 use crate::model::Model;
-use crate::rig::{self, Cutter, Layout, FATES};
+use crate::rig::{self, Cutter, Fate, Layout, FATES};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,7 +15,7 @@ fn run(layout: Layout, ops: usize, images: usize, seed: u64) {
     let rng = Arc::new(SeededRng::new(seed));
     let (disks, pool) = rig::create(&layout, seed);
     let config = pool.full_config(0, 0, false);
-    let fs = rig::mount(&pool, layout.recordsize).unwrap();
+    let fs = rig::mount(&pool, &layout).unwrap();
     let (journal, _) = rig::start_journal(&disks);
     let mut models: Vec<Model> = (0..HANDS)
         .map(|i| {
@@ -76,21 +76,31 @@ fn run(layout: Layout, ops: usize, images: usize, seed: u64) {
     drop(fs);
     pool.close().unwrap();
     drop(pool);
-    let mut moments: Vec<usize> = (0..images)
-        .map(|_| rng.below(total as u64 + 1) as usize)
+    let mut moments: Vec<(usize, Fate)> = (0..images)
+        .map(|_| {
+            let at = rng.below(total as u64 + 1) as usize;
+            (at, FATES[rng.below(5) as usize])
+        })
         .collect();
-    moments.sort_unstable();
+    // The very moment of a promise.
+    for m in &models {
+        let acks = m.ack_positions();
+        for _ in 0..if acks.is_empty() { 0 } else { images / 3 } {
+            let at = acks[rng.below(acks.len() as u64) as usize];
+            moments.push((at, Fate::Lost));
+        }
+    }
+    moments.sort_by_key(|m| m.0);
     let mut cutter = Cutter::new(&base, events);
-    for at in moments {
+    for (at, fate) in moments {
         cutter.forward(at);
-        let fate = FATES[rng.below(5) as usize];
         let image = cutter.image(fate, &rng);
         let what = |e: &dyn std::fmt::Display| {
             format!("{layout:?}, seed {seed}, event {at} of {total} ({fate:?}): {e}")
         };
         let pool =
             rig::open(&image, &config, rng.next()).unwrap_or_else(|e| panic!("{}", what(&e)));
-        let fs = rig::mount(&pool, layout.recordsize).unwrap_or_else(|e| panic!("{}", what(&e)));
+        let fs = rig::mount(&pool, &layout).unwrap_or_else(|e| panic!("{}", what(&e)));
         for m in &models {
             m.judge(&fs, at).unwrap_or_else(|e| panic!("{}", what(&e)));
         }
@@ -135,4 +145,56 @@ fn raidz1_without_log_maps() {
         ashift: 12,
         ..Layout::new(GroupKind::Raidz { nparity: 1 }, 3)
     });
+}
+
+/// The pool is closed under the hands of those who use it: they get errors, nobody hangs, and what
+/// was promised is there.
+#[test]
+fn closed_under_load() {
+    for seed in 50..53 {
+        let layout = Layout::new(GroupKind::Mirror, 2);
+        let (disks, pool) = rig::create(&layout, seed);
+        let config = pool.full_config(0, 0, false);
+        let fs = rig::mount(&pool, &layout).unwrap();
+        let (journal, _) = rig::start_journal(&disks);
+        let mut models: Vec<Model> = (0..HANDS)
+            .map(|i| {
+                let rng = Arc::new(SeededRng::new(seed * 100 + i as u64));
+                Model::at_home(rng, journal.clone(), &fs, &format!("home{i}"))
+            })
+            .collect();
+        fs.pool.sync().unwrap();
+        std::thread::scope(|s| {
+            for m in &mut models {
+                m.tolerant = true;
+                m.xattrs = false;
+                let fs = &fs;
+                s.spawn(move || {
+                    for _ in 0..100_000 {
+                        if m.failed.is_some() {
+                            break;
+                        }
+                        m.step(fs);
+                    }
+                });
+            }
+            std::thread::sleep(Duration::from_millis(150));
+            pool.close().unwrap();
+        });
+        for m in &mut models {
+            assert!(m.failed.is_some(), "a closed pool goes on");
+            m.release();
+        }
+        drop(fs);
+        drop(pool);
+        let image: Vec<_> = disks.iter().map(|d| d.fork()).collect();
+        let pool = rig::open(&image, &config, seed).unwrap();
+        let fs = rig::mount(&pool, &layout).unwrap();
+        for m in &models {
+            m.judge(&fs, journal.len() + 1)
+                .unwrap_or_else(|e| panic!("seed {seed}: {e}"));
+        }
+        fs.pool.sync().unwrap();
+        rig::walk(&pool).unwrap_or_else(|e| panic!("seed {seed}: {e}"));
+    }
 }

@@ -13,7 +13,7 @@ use disk::props::{self, When};
 use dsl::PropValue;
 use env::Access;
 use env_linux::inuse;
-use pool::{CreateSpec, Pool};
+use pool::{CreateSpec, Pool, FEATURE_DRAID};
 use std::collections::HashSet;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
@@ -66,6 +66,12 @@ pub fn create(service: &Arc<Service>, peer: Peer, ask: PoolCreate) -> Answer<Rep
         }
     }
     let tops = layout(&ask.vdevs, wanted.ashift)?;
+    let draid = |t: &TopSpec| matches!(t.kind, GroupKind::Draid { .. });
+    if tops.iter().any(draid) && !wanted.features.iter().any(|f| f.guid == FEATURE_DRAID) {
+        return Err(invalid(format!(
+            "cannot create '{shown}': dRAID vdevs need the feature 'draid' enabled"
+        )));
+    }
     check_devices(service, &tops, ask.force)?;
     check_mountpoint(service, &ask, shown, &root)?;
     if ask.dry_run {
@@ -264,13 +270,25 @@ fn layout(specs: &[VdevSpec], ashift: Option<u32>) -> Answer<Vec<TopSpec>> {
             VdevKind::Raidz { parity } => GroupKind::Raidz {
                 nparity: usize::from(parity),
             },
-            VdevKind::Draid { .. } => {
-                return Err(ApiError::sentence(
-                    Kind::Unsupported,
-                    "dRAID vdevs are not available in this version yet",
-                ))
+            VdevKind::Draid {
+                parity,
+                data,
+                children,
+                spares,
+            } => {
+                if usize::from(children) != spec.children.len() {
+                    return Err(bad(&format!(
+                        "dRAID of {children} devices with {} devices",
+                        spec.children.len()
+                    )));
+                }
+                GroupKind::Draid {
+                    nparity: usize::from(parity),
+                    ndata: u64::from(data),
+                    nspares: u64::from(spares),
+                }
             }
-            _ => return Err(bad("a group must be a mirror or raidz")),
+            _ => return Err(bad("a group must be a mirror, raidz or draid")),
         };
         let members: Vec<&VdevSpec> = if kind == GroupKind::Single {
             vec![spec]
@@ -291,13 +309,13 @@ fn layout(specs: &[VdevSpec], ashift: Option<u32>) -> Answer<Vec<TopSpec>> {
         }
         let least = match kind {
             GroupKind::Mirror => 2,
-            GroupKind::Raidz { nparity } => nparity + 1,
+            GroupKind::Raidz { nparity } | GroupKind::Draid { nparity, .. } => nparity + 1,
             _ => 1,
         };
         if devices.len() < least {
             return Err(bad(&format!("at least {least} devices are needed")));
         }
-        if is_log && matches!(kind, GroupKind::Raidz { .. }) {
+        if is_log && !matches!(kind, GroupKind::Single | GroupKind::Mirror) {
             return Err(bad("log devices are single devices or mirrors"));
         }
         let mut top = TopSpec::new(kind, devices);
@@ -313,7 +331,8 @@ fn layout(specs: &[VdevSpec], ashift: Option<u32>) -> Answer<Vec<TopSpec>> {
 
 /// What makes two names the same device.
 fn identity(path: &str) -> Option<(bool, u64, u64)> {
-    let meta = std::fs::metadata(path).ok()?;
+    let whole = |_| std::fs::metadata(env_linux::part::split(path).map_or(path, |p| p.0));
+    let meta = std::fs::metadata(path).or_else(whole).ok()?;
     Some(if meta.file_type().is_block_device() {
         (true, meta.rdev(), 0)
     } else {

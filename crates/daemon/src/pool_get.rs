@@ -3,7 +3,7 @@
 use crate::cache::Absent;
 use crate::compat::{self, Set};
 use crate::errors;
-use crate::pool_tree::{expandable, imported_state, Look};
+use crate::pool_tree::{aux_rows, expandable, imported_state, Look};
 use crate::service::{Entry, Service};
 use api::{Answer, ApiError, PoolFacts, PoolGet, Prop, Reply, Select, Source, Value, VdevState};
 use base::{Kind, Result, Txg};
@@ -83,7 +83,9 @@ fn describe(service: &Arc<Service>, entry: &Arc<Entry>, ask: &PoolGet) -> Result
             space: Some(space),
             imported: true,
         };
-        out.tree = Some(look.root());
+        let mut root = look.root();
+        root.children.extend(aux_rows(pool));
+        out.tree = Some(root);
         out.facts = facts(entry);
     }
     if let Some(space) = &space {

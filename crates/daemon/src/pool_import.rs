@@ -1,7 +1,7 @@
 //! Pools found on devices, and bringing them in (command reference §11).
 
 use crate::errors::answer;
-use crate::pool_tree::Look;
+use crate::pool_tree::{aux_rows, Look};
 use crate::service::Service;
 use crate::{cache, pool_set, values};
 use api::{
@@ -231,6 +231,9 @@ fn try_load(service: &Arc<Service>, f: &PoolFound, seen: &mut Importable) {
                 let (_, write) = store.unsupported();
                 facts.unsupported = write.iter().map(|g| described(g)).collect();
                 facts.unsupported_readable = !write.is_empty();
+            }
+            if let Some(root) = &mut seen.tree {
+                root.children.extend(aux_rows(&pool));
             }
             let _ = pool.close();
             if facts.unsupported_readable {

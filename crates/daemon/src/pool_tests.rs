@@ -264,7 +264,7 @@ fn a_life() {
         ("readonly", "on"),
         ("nonsense", "1"),
         ("feature@log_spacemap", "disabled"),
-        ("feature@draid", "enabled"),
+        ("feature@physical_rewrite", "enabled"),
         ("version", "28"),
         ("autotrim", "on"),
         ("comment", "far too long for a comment of a pool"),

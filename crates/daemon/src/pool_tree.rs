@@ -1,6 +1,9 @@
 //! The device tree as the commands show it: states, counters, space.
 
 use api::{VdevAux, VdevClass, VdevKind, VdevState, VdevStats};
+use disk::NvList;
+use env::Access;
+use pool::Pool;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use vdev::{keys, Aux, State, Vdev, VdevTree};
 
@@ -58,14 +61,96 @@ fn kind(v: &Vdev) -> VdevKind {
             children: small(v.children().len() as u64),
             spares: small(nspares),
         },
-        vdev::VdevKind::Dspare => VdevKind::Dspare {
-            parity: 0,
-            vdev: 0,
-            spare: v.get_u64(keys::SPARE_ID).unwrap_or(0) as u32,
-        },
+        vdev::VdevKind::Dspare => dspare(&v.path().unwrap_or_default()),
         vdev::VdevKind::Hole => VdevKind::Hole,
         vdev::VdevKind::Missing => VdevKind::Missing,
         vdev::VdevKind::Indirect => VdevKind::Indirect,
+    }
+}
+
+/// A distributed spare by its name: `draid2-0-0`.
+fn dspare(name: &str) -> VdevKind {
+    let mut numbers = name
+        .strip_prefix("draid")
+        .unwrap_or_default()
+        .split('-')
+        .map(|n| n.parse::<u32>().unwrap_or(0));
+    let mut next = || numbers.next().unwrap_or(0);
+    VdevKind::Dspare {
+        parity: next().min(3) as u8,
+        vdev: next(),
+        spare: next(),
+    }
+}
+
+/// The hot spares and cache devices of a pool, as they are at this moment: they are outside the tree,
+/// and nobody reads from them until they are needed.
+pub fn aux_rows(pool: &Pool) -> Vec<api::Vdev> {
+    let aux = pool.aux_devices();
+    let spares = aux.spares.iter().map(|d| (d, VdevClass::Spare));
+    let caches = aux.l2cache.iter().map(|d| (d, VdevClass::Cache));
+    caches
+        .chain(spares)
+        .map(|(dev, class)| aux_row(pool, dev, class))
+        .collect()
+}
+
+fn aux_row(pool: &Pool, dev: &NvList, class: VdevClass) -> api::Vdev {
+    let guid = dev.get_u64(keys::GUID).unwrap_or(0);
+    let path = dev.get_str(keys::PATH).map(str::to_string);
+    let kind = match dev.get_str(keys::TYPE) {
+        Some("dspare") => dspare(path.as_deref().unwrap_or_default()),
+        Some("file") => VdevKind::File,
+        _ => VdevKind::Disk,
+    };
+    let mut stats = VdevStats::default();
+    let in_use = pool.tree.find(guid).is_some();
+    let (state, aux) = if in_use && class == VdevClass::Spare {
+        (VdevState::Online, VdevAux::Spared)
+    } else if matches!(kind, VdevKind::Dspare { .. }) {
+        let top = dev.get_u64(keys::pool::TOP_GUID).unwrap_or(0);
+        match pool.tree.find(top) {
+            Some(t) if t.state().usable() => (VdevState::Online, VdevAux::None),
+            _ => (VdevState::CantOpen, VdevAux::OpenFailed),
+        }
+    } else {
+        let found = path
+            .as_deref()
+            .and_then(|p| pool.env.disks.open(p, Access::Read).ok());
+        match found {
+            None => (VdevState::CantOpen, VdevAux::OpenFailed),
+            Some(d) => {
+                let wanted = match class {
+                    VdevClass::Cache => keys::pool::STATE_L2CACHE,
+                    _ => keys::pool::STATE_SPARE,
+                };
+                stats.physical = d.geometry().size;
+                let labels = vdev::label::read_labels(&*d);
+                let own = labels.copies.iter().flatten().any(|l| {
+                    l.get_u64(keys::GUID) == Some(guid)
+                        && l.get_u64(keys::pool::STATE) == Some(wanted)
+                });
+                if own {
+                    (VdevState::Online, VdevAux::None)
+                } else {
+                    (VdevState::CantOpen, VdevAux::CorruptData)
+                }
+            }
+        }
+    };
+    api::Vdev {
+        kind,
+        id: 0,
+        guid,
+        class,
+        path,
+        whole_disk: dev.get_u64(keys::WHOLE_DISK).is_some_and(|n| n != 0) && kind == VdevKind::Disk,
+        not_present: false,
+        state,
+        aux,
+        stats,
+        histograms: None,
+        children: Vec::new(),
     }
 }
 
@@ -77,6 +162,7 @@ pub fn expandable(top: &Vdev) -> u64 {
         k if k.is_leaf() => top.device_asize(),
         vdev::VdevKind::Raidz { .. } => least.unwrap_or(0).saturating_mul(devices.len() as u64),
         vdev::VdevKind::Mirror => least.unwrap_or(0),
+        vdev::VdevKind::Draid { .. } => top.natural_asize(),
         _ => 0,
     };
     let unit = 1u64.checked_shl(top.metaslab_shift()).unwrap_or(1);

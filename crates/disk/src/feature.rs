@@ -137,7 +137,7 @@ pub static FEATURES: &[Feature] = &[
     row("com.delphix:livelist", "livelist", "R", No, EXT, "Clones are destroyed faster."),
     row("org.openzfs:device_rebuild", "device_rebuild", "R", No, &[], "Sequential rebuild of mirrors and dRAID."),
     row("org.freebsd:zstd_compress", "zstd_compress", "D", Full, EXT, "Zstandard compression."),
-    row("org.openzfs:draid", "draid", "M", No, &[], "Distributed-spare RAID."),
+    row("org.openzfs:draid", "draid", "M", Full, &[], "Distributed-spare RAID."),
     row("org.openzfs:zilsaxattr", "zilsaxattr", "RD", Full, EXT, "Changes of xattr=sa attributes are logged."),
     row("com.delphix:head_errlog", "head_errlog", "A", Full, &[], "Error log per dataset, valid for its snapshots."),
     row("org.openzfs:blake3", "blake3", "D", Full, EXT, "BLAKE3 checksums."),

@@ -7,23 +7,26 @@
 use crate::aligned::Aligned;
 use crate::batch::{gather, plan, scatter, shape, Cells, Piece, PIECE};
 use crate::uring::past_end;
-use crate::{sys, uring, CpuPool};
+use crate::{part, sys, uring, CpuPool};
 use base::{Error, Kind, Result};
 use env::{Access, Cpu, Disk, Geometry, Op};
 use std::cell::RefCell;
+use std::collections::HashMap;
 use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 /// Opens devices and files by path.
 pub struct LinuxDisks {
     options: Options,
     /// Runs batches where io_uring is forbidden. Its threads start at the first such batch.
     threads: Arc<CpuPool>,
+    /// Open images of whole disks, by what makes two names the same file, and whether for writing.
+    images: Mutex<HashMap<(u64, u64, bool), Weak<dyn Disk>>>,
 }
 
 /// How devices are driven.
@@ -55,17 +58,47 @@ impl LinuxDisks {
         LinuxDisks {
             options,
             threads: Arc::new(CpuPool::new("zfs-io", 8)),
+            images: Mutex::default(),
         }
     }
 }
 
 impl env::Disks for LinuxDisks {
     /// Refusals: `Busy` when an exclusive open meets a mount, another holder or another daemon's
-    /// lock; `Invalid` for what is neither block device nor regular file.
+    /// lock; `Invalid` for what is neither block device nor regular file. A path of the form
+    /// [`part::split`] knows is a partition of an image, unless there is a file of that name.
     fn open(&self, path: &str, access: Access) -> Result<Arc<dyn Disk>> {
+        if let Some((image, number)) = part::split(path) {
+            if std::fs::symlink_metadata(path).is_err() {
+                return self
+                    .image(image, access)
+                    .and_then(|disk| part::open(disk, number))
+                    .map_err(|e| e.context(path));
+            }
+        }
         let disk = LinuxDisk::open(path, access, self.options, self.threads.clone())
             .map_err(|e| e.context(path))?;
         Ok(Arc::new(disk))
+    }
+}
+
+impl LinuxDisks {
+    /// A whole disk in a regular file, opened once for all of its partitions.
+    fn image(&self, path: &str, access: Access) -> Result<Arc<dyn Disk>> {
+        let meta = std::fs::metadata(path)?;
+        if !meta.is_file() {
+            return Err(Error::new(Kind::Invalid, "not a regular file"));
+        }
+        let key = (meta.dev(), meta.ino(), access != Access::Read);
+        let mut open = self.images.lock().unwrap_or_else(PoisonError::into_inner);
+        open.retain(|_, disk| disk.strong_count() > 0);
+        if let Some(disk) = open.get(&key).and_then(Weak::upgrade) {
+            return Ok(disk);
+        }
+        let disk = LinuxDisk::open(path, access, self.options, self.threads.clone())?;
+        let disk: Arc<dyn Disk> = Arc::new(disk);
+        open.insert(key, Arc::downgrade(&disk));
+        Ok(disk)
     }
 }
 

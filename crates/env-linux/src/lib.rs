@@ -11,6 +11,7 @@ pub mod disk;
 pub mod find;
 mod host;
 pub mod inuse;
+pub mod part;
 mod sys;
 mod uring;
 

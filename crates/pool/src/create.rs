@@ -3,6 +3,8 @@
 
 use crate::config::create_nvlist;
 use crate::devices::{SpaceAllocator, TreeDevices};
+use crate::spacemaps::TopShape;
+use crate::spares::create_dspares;
 use crate::sync::SyncState;
 use crate::{MapFeatures, MapLoader, Pool, Shared, SpaceMaps, Tunables, VERSION_FEATURES};
 use base::{bail, Error, Result, TXG_INITIAL};
@@ -79,7 +81,7 @@ pub(crate) fn add_tops(tree: &VdevTree, space: &Space) -> Result<()> {
             },
             deflate_ratio: t.deflate_ratio(),
             children: t.children().len().max(1) as u64,
-            align: 0,
+            align: t.alloc_unit(),
         })?;
         space.set_writable(t.id(), t.state().usable())?;
     }
@@ -193,6 +195,7 @@ impl Pool {
         if vdev_zaps {
             create_vdev_zaps(&mos, &tx, &tree, &*features)?;
         }
+        let aux = create_dspares(&env, &mos, &tx, &tree, &*features)?;
         let dsl = Arc::new(Dsl::create(
             &mos,
             &tx,
@@ -224,6 +227,7 @@ impl Pool {
             config_object,
             vdev_zaps,
             software_version: version,
+            aux,
             sync: Mutex::new(SyncState {
                 uberblock: Uberblock::default(),
                 config_dirty: true,
@@ -245,12 +249,9 @@ impl Pool {
         });
         pool.wire();
         for t in pool.tree.tops().iter() {
-            let zap = t.get_u64(keys::ZAP_TOP).unwrap_or(0);
-            let count = pool.space.metaslab_count(t.id());
             let f: &dyn MapFeatures = &*pool;
-            let array =
-                pool.maps
-                    .create_top(&tx, f, t.id(), zap, t.ashift(), t.metaslab_shift(), count)?;
+            let shape = TopShape::of(t, &pool.space);
+            let array = pool.maps.create_top(&tx, f, shape)?;
             t.set_u64(keys::METASLAB_ARRAY, array);
         }
         let ds = pool.dsl.create_root_dataset(&tx, Default::default())?;

@@ -8,6 +8,13 @@ use std::sync::Arc;
 use vdev::{ReadReq, VdevTree};
 use zio::{Allocator, Devices, PhysWrite, Purpose, ReadOne};
 
+fn gcd(mut a: usize, mut b: usize) -> usize {
+    while b != 0 {
+        (a, b) = (b, a % b);
+    }
+    a
+}
+
 /// [`Devices`] over a [`VdevTree`].
 pub struct TreeDevices {
     tree: Arc<VdevTree>,
@@ -25,15 +32,16 @@ impl TreeDevices {
     }
 
     /// Recomputes the allocation unit after the tree changed: the greatest common divisor of the
-    /// smallest allocations of the normal vdevs, which are powers of two.
+    /// smallest allocations of the normal vdevs.
     pub fn refresh(&self) {
         let unit = self
             .tree
             .tops()
             .iter()
             .filter(|t| t.is_concrete() && !t.is_log())
-            .map(|t| 1usize << t.ashift())
-            .min()
+            .map(|t| t.min_block() as usize)
+            .reduce(gcd)
+            .filter(|u| *u >= 512)
             .unwrap_or(512);
         self.min_alloc.store(unit, Ordering::Relaxed);
     }

@@ -16,6 +16,7 @@ mod logstore;
 mod open;
 mod props;
 mod spacemaps;
+mod spares;
 mod sync;
 
 pub use accounting::{owner, Owner};
@@ -24,7 +25,8 @@ pub use datasets::{prop_number, OpenSet};
 pub use devices::{SpaceAllocator, TreeDevices};
 pub use indirect::RemovingPhys;
 pub use open::OpenOptions;
-pub use spacemaps::{MapFeatures, SpaceMaps};
+pub use spacemaps::{MapFeatures, SpaceMaps, TopShape};
+pub use spares::{AuxDevices, FEATURE_DRAID};
 
 use base::{Error, Result};
 use dmu::{Dmu, Objset, Tx};
@@ -90,6 +92,7 @@ pub struct Pool {
     pub(crate) tasks: Mutex<Vec<sync::Task>>,
     pub(crate) suspended: Mutex<Option<Error>>,
     pub(crate) kicked: (Mutex<bool>, Condvar),
+    aux: AuxDevices,
     pub(crate) dtls: Mutex<HashMap<u64, base::RangeSet>>,
     config_dirty: AtomicBool,
     /// The last group did not free everything that waits to be freed.
@@ -222,7 +225,7 @@ impl dsl::PoolSpace for Pool {
         let tops = self.tree.tops();
         let parity = tops.iter().map(|t| match t.kind() {
             vdev::VdevKind::Raidz { nparity, .. } => nparity as u64,
-            vdev::VdevKind::Draid { .. } => 3,
+            vdev::VdevKind::Draid { nparity, .. } => nparity as u64,
             _ => 0,
         });
         6 * (1 + parity.max().unwrap_or(0))

@@ -4,6 +4,8 @@ use crate::config::read_nvlist;
 use crate::create::{add_tops, mos_policy, EMBEDDED_LOG_MIN_MS};
 use crate::devices::{SpaceAllocator, TreeDevices};
 use crate::logstore::Store;
+use crate::spacemaps::TopShape;
+use crate::spares::AuxDevices;
 use crate::sync::SyncState;
 use crate::{MapLoader, Pool, Shared, SpaceMaps, Tunables, VERSION_FEATURES};
 use base::{bail, Error, Kind, Result, Txg};
@@ -244,7 +246,8 @@ impl Pool {
         }
         let e = engine(&env, Arc::new(tree), &ub, &opts)?;
         crate::indirect::load(&e.mos, &e.tree)?;
-        Self::load(env, e, ub, trusted, object, opts)
+        let paths = config.get_nvlist(vdev::discover::AUX_PATHS);
+        Self::load(env, e, ub, trusted, (object, paths), opts)
     }
 
     fn load(
@@ -252,7 +255,7 @@ impl Pool {
         e: Engine,
         ub: Uberblock,
         trusted: NvList,
-        config_object: u64,
+        (config_object, aux_paths): (u64, Option<&NvList>),
         opts: OpenOptions,
     ) -> Result<Arc<Pool>> {
         let version = ub.version;
@@ -312,14 +315,7 @@ impl Pool {
         let maps = Arc::new(SpaceMaps::new(e.mos.clone()));
         add_tops(&e.tree, &e.space)?;
         for t in e.tree.tops().iter().filter(|t| t.is_concrete()) {
-            maps.open_top(
-                t.id(),
-                t.metaslab_array(),
-                t.get_u64(keys::ZAP_TOP).unwrap_or(0),
-                t.ashift(),
-                t.metaslab_shift(),
-                e.space.metaslab_count(t.id()),
-            )?;
+            maps.open_top(t.metaslab_array(), TopShape::of(t, &e.space))?;
         }
         if let Some(z) = directory(&e.mos, "com.delphix:log_spacemap_zap")? {
             maps.open_logs(z)?;
@@ -345,6 +341,11 @@ impl Pool {
                 leaf.dtl_add_range(ub.txg + 1, ub.txg + 2);
             }
         }
+        let aux = match AuxDevices::read(&e.mos, aux_paths) {
+            // For reading, who stands by does not matter.
+            Err(_) if opts.readonly => AuxDevices::default(),
+            list => list?,
+        };
         let vdev_zaps = directory(&e.mos, "com.delphix:vdev_zap_map")?.is_some();
         let mut extra = Vec::new();
         for k in ["comment", "compatibility"] {
@@ -373,6 +374,7 @@ impl Pool {
             config_object,
             vdev_zaps,
             software_version: ub.software_version,
+            aux,
             first_txg: ub.txg + 1,
             sync: Mutex::new(SyncState {
                 uberblock: ub,

@@ -47,16 +47,53 @@ struct Ms {
     pending: Unflushed,
 }
 
+/// What the space maps of a top-level vdev need to know of it.
+#[derive(Clone, Copy, Debug)]
+pub struct TopShape {
+    pub id: u64,
+    /// Vdev ZAP, 0 = none.
+    pub zap: u64,
+    pub ashift: u32,
+    /// Metaslab m covers `[m << ms_shift, (m + 1) << ms_shift)`, trimmed to multiples of `align`.
+    pub ms_shift: u32,
+    /// Bytes; see [`vdev::Vdev::alloc_unit`].
+    pub align: u64,
+    /// Number of metaslabs.
+    pub count: u64,
+}
+
+impl TopShape {
+    pub fn of(top: &vdev::Vdev, space: &Space) -> TopShape {
+        TopShape {
+            id: top.id(),
+            zap: top.get_u64(vdev::keys::ZAP_TOP).unwrap_or(0),
+            ashift: top.ashift(),
+            ms_shift: top.metaslab_shift(),
+            align: top.alloc_unit(),
+            count: space.metaslab_count(top.id()),
+        }
+    }
+}
+
 struct Top {
     /// Object of the metaslab array.
     array: u64,
     ashift: u32,
     ms_shift: u32,
+    align: u64,
     /// Object with the unflushed groups, 0 = none yet.
     unflushed_object: u64,
     /// Vdev ZAP of the top-level vdev, 0 = none.
     zap: u64,
     ms: Vec<Ms>,
+}
+
+impl Top {
+    /// Start and end of metaslab `m`, bytes; its own space map counts from the start.
+    fn bounds(&self, m: u64) -> (u64, u64) {
+        let start = base::roundup(m << self.ms_shift, self.align);
+        (start, ((m + 1) << self.ms_shift) / self.align * self.align)
+    }
 }
 
 struct Log {
@@ -113,16 +150,8 @@ impl SpaceMaps {
 
     /// A new top-level vdev: makes its metaslab array (and, with logs, the object of unflushed
     /// groups). Returns the array's object number.
-    pub fn create_top(
-        &self,
-        tx: &Tx,
-        f: &dyn MapFeatures,
-        id: u64,
-        zap: u64,
-        ashift: u32,
-        ms_shift: u32,
-        count: u64,
-    ) -> Result<u64> {
+    pub fn create_top(&self, tx: &Tx, f: &dyn MapFeatures, shape: TopShape) -> Result<u64> {
+        let TopShape { id, count, .. } = shape;
         let dn = self.mos.alloc(
             tx,
             &NewObject {
@@ -133,10 +162,11 @@ impl SpaceMaps {
         )?;
         let top = Top {
             array: dn.object(),
-            ashift,
-            ms_shift,
+            ashift: shape.ashift,
+            ms_shift: shape.ms_shift,
+            align: shape.align.max(1),
             unflushed_object: 0,
-            zap,
+            zap: shape.zap,
             ms: (0..count).map(|_| Ms::none()).collect(),
         };
         let array = top.array;
@@ -177,19 +207,13 @@ impl SpaceMaps {
     }
 
     /// Reads the state of a top-level vdev's metaslabs (not the maps themselves).
-    pub fn open_top(
-        &self,
-        id: u64,
-        array: u64,
-        zap: u64,
-        ashift: u32,
-        ms_shift: u32,
-        count: u64,
-    ) -> Result<()> {
+    pub fn open_top(&self, array: u64, shape: TopShape) -> Result<()> {
+        let TopShape { id, zap, count, .. } = shape;
         let mut top = Top {
             array,
-            ashift,
-            ms_shift,
+            ashift: shape.ashift,
+            ms_shift: shape.ms_shift,
+            align: shape.align.max(1),
             unflushed_object: 0,
             zap,
             ms: Vec::new(),
@@ -318,8 +342,7 @@ impl SpaceMaps {
             let Some(m) = top.ms.get(ms as usize) else {
                 bail!(Damaged, "no metaslab {ms} on vdev {vdev}")
             };
-            let start = ms << top.ms_shift;
-            let end = (ms + 1) << top.ms_shift;
+            let (start, end) = top.bounds(ms);
             (m.object, m.len, m.pending.clone(), start, end, top.ashift)
         };
         let bytes = if object == 0 {
@@ -552,8 +575,8 @@ impl SpaceMaps {
         free: Option<base::RangeSet>,
         pass: u32,
     ) -> Result<()> {
-        let (shift, start) = (top.ashift, m << top.ms_shift);
-        let end = (m + 1) << top.ms_shift;
+        let shift = top.ashift;
+        let (start, end) = top.bounds(m);
         let ms = &mut top.ms[m as usize];
         let block_size = self.mos.hold(ms.object)?.info().block_size;
         ms.alloc += allocs.total() as i64 - frees.total() as i64;

@@ -70,6 +70,61 @@ fn empty_pools_of_every_version() {
     }
 }
 
+fn draid(nparity: usize, ndata: u64, nspares: u64) -> GroupKind {
+    GroupKind::Draid {
+        nparity,
+        ndata,
+        nspares,
+    }
+}
+
+/// The pool's list of spares: read from a real pool, and written as that one has it.
+#[test]
+fn distributed_spares_are_listed() {
+    let Some(dir) = or_skip(testkit::fixture::unpack("draid")) else {
+        return;
+    };
+    let images: Vec<String> = std::fs::read_dir(dir.path())
+        .unwrap()
+        .map(|e| e.unwrap().path().to_str().unwrap().to_string())
+        .collect();
+    let found = vdev::discover(&env(), &images);
+    let options = OpenOptions {
+        readonly: true,
+        ..OpenOptions::default()
+    };
+    let real = Pool::open(env(), &found.pools[0].config, options).unwrap();
+    let keys = |p: &Pool| -> Vec<String> {
+        let list = &p.aux_devices().spares;
+        assert_eq!(list.len(), 1);
+        assert_eq!(list[0].get_str("path"), Some("draid2-0-0"));
+        let top = p.tree.top(0).unwrap().guid();
+        assert_eq!(list[0].get_u64("top_guid"), Some(top));
+        let mut keys: Vec<String> = list[0].iter().map(|(k, _)| k.to_string()).collect();
+        keys.sort();
+        keys
+    };
+    let want = keys(&real);
+    let dir = TempDir::new("spares").unwrap();
+    let ours = create(&dir, draid(2, 4, 1), 9, 5000);
+    assert_eq!(keys(&ours), want);
+    ours.export().unwrap();
+    drop(ours);
+    let images: Vec<String> = (0..9)
+        .map(|i| {
+            dir.path()
+                .join(format!("d{i}.img"))
+                .to_str()
+                .unwrap()
+                .into()
+        })
+        .collect();
+    let found = vdev::discover(&env(), &images);
+    let again = Pool::open(env(), &found.pools[0].config, OpenOptions::default()).unwrap();
+    assert_eq!(keys(&again), want);
+    again.export().unwrap();
+}
+
 #[test]
 fn layouts_and_reopening() {
     for (kind, n) in [
@@ -78,6 +133,8 @@ fn layouts_and_reopening() {
         (GroupKind::Raidz { nparity: 1 }, 3),
         (GroupKind::Raidz { nparity: 2 }, 5),
         (GroupKind::Raidz { nparity: 3 }, 6),
+        (draid(2, 4, 1), 9),
+        (draid(3, 1, 2), 6),
     ] {
         let dir = TempDir::new("layout").unwrap();
         let pool = create(&dir, kind, n, 5000);

@@ -4,10 +4,15 @@ use crate::keys::{self, pool};
 use crate::label::{self, Labels};
 use crate::{lock, VdevTree};
 use base::{Result, Txg};
-use disk::{NvList, Value};
+use disk::label::MIN_DEVICE;
+use disk::{partition, NvList, Value};
 use env::{Access, Env};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Mutex;
+
+/// Key of [`PoolFound::config`]: an nvlist with, by the guid in decimal, the paths of the hot spares
+/// and cache devices found, of which the pool itself says whether they are its own.
+pub const AUX_PATHS: &str = "aux_paths";
 
 /// Most top-level slots of an assembled configuration.
 const MAX_TOPS: u64 = 4096;
@@ -93,36 +98,55 @@ fn accept(labels: &Labels) -> Option<NvList> {
         .cloned()
 }
 
+/// The usable labels of a device, with its path. A regular file may hold a whole disk: its partitions
+/// are `path#N`, if the environment has such names.
+fn probe(env: &Env, path: &str) -> Vec<(String, NvList)> {
+    let mut out = Vec::new();
+    let Ok(d) = env.disks.open(path, Access::Read) else {
+        return out;
+    };
+    out.extend(accept(&label::read_labels(&*d)).map(|c| (path.to_string(), c)));
+    let g = d.geometry();
+    if g.is_block {
+        return out;
+    }
+    let table = partition::table(g.size, &|at, len| {
+        let mut buf = vec![0; len];
+        d.read(at, &mut buf)?;
+        Ok(buf)
+    });
+    for p in table.iter().filter(|p| p.len >= MIN_DEVICE) {
+        let name = format!("{path}#{}", p.number);
+        if let Ok(d) = env.disks.open(&name, Access::Read) {
+            out.extend(accept(&label::read_labels(&*d)).map(|c| (name, c)));
+        }
+    }
+    out
+}
+
 /// Probes `paths` (best names first) and assembles what belongs together. Devices that cannot be
 /// opened or have no label are passed over.
 pub fn discover(env: &Env, paths: &[String]) -> Found {
-    let slots: Vec<Mutex<Option<NvList>>> = paths.iter().map(|_| Mutex::new(None)).collect();
-    env.cpu.par_io(paths.len(), &|i| {
-        if let Ok(d) = env.disks.open(&paths[i], Access::Read) {
-            *lock(&slots[i]) = accept(&label::read_labels(&*d));
-        }
-    });
+    let slots: Vec<Mutex<Vec<(String, NvList)>>> = paths.iter().map(|_| Mutex::default()).collect();
+    env.cpu
+        .par_io(paths.len(), &|i| *lock(&slots[i]) = probe(env, &paths[i]));
     let mut found = Found::default();
     let mut pools: BTreeMap<u64, Vec<Member>> = BTreeMap::new();
-    for (path, slot) in paths.iter().zip(&slots) {
-        let Some(config) = lock(slot).take() else {
-            continue;
-        };
+    for (path, config) in slots.iter().flat_map(|s| std::mem::take(&mut *lock(s))) {
         let guid = config.get_u64(keys::GUID).unwrap_or(0);
         match config.get_u64(pool::STATE) {
             Some(pool::STATE_SPARE) => {
-                found.spares.entry(guid).or_insert_with(|| path.clone());
+                found.spares.entry(guid).or_insert(path);
             }
             Some(pool::STATE_L2CACHE) => {
-                found.l2cache.entry(guid).or_insert_with(|| path.clone());
+                found.l2cache.entry(guid).or_insert(path);
             }
             _ => {
                 if let Some(p) = config.get_u64(pool::POOL_GUID) {
-                    pools.entry(p).or_default().push(Member {
-                        path: path.clone(),
-                        guid,
-                        config,
-                    });
+                    pools
+                        .entry(p)
+                        .or_default()
+                        .push(Member { path, guid, config });
                 }
             }
         }
@@ -131,6 +155,15 @@ pub fn discover(env: &Env, paths: &[String]) -> Found {
         .into_iter()
         .filter_map(|(g, m)| assemble(g, m))
         .collect();
+    let mut aux = NvList::new();
+    for (guid, path) in found.spares.iter().chain(&found.l2cache) {
+        aux.set(&guid.to_string(), path.as_str());
+    }
+    if !found.spares.is_empty() || !found.l2cache.is_empty() {
+        for p in &mut found.pools {
+            p.config.set(AUX_PATHS, Value::NvList(aux.clone()));
+        }
+    }
     found
         .pools
         .sort_by(|a, b| (&a.name, a.guid).cmp(&(&b.name, b.guid)));

@@ -576,6 +576,13 @@ pub(crate) fn natural_asize(v: &Vdev) -> u64 {
     }
 }
 
+impl Vdev {
+    /// Allocatable bytes this vdev could have with its present devices; 0 if one is not open.
+    pub fn natural_asize(&self) -> u64 {
+        natural_asize(self)
+    }
+}
+
 /// Allocatable bytes leaf `leaf` of `top` must have: what the recorded size of the top-level vdev
 /// demands, less what no metaslab covers.
 fn least_asize(top: &Arc<Vdev>, leaf: &Vdev) -> u64 {

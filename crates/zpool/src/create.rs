@@ -1,6 +1,6 @@
 //! `zpool create`: the layout on the command line, and what speaks against it.
 
-use crate::common;
+use crate::{common, draid};
 use api::{ApiError, PoolCreate, Request, VdevClass, VdevKind, VdevSpec};
 use cli::{Cx, Fail, Outcome, Parsed};
 use std::collections::HashSet;
@@ -184,6 +184,8 @@ fn size_of(path: &str) -> Option<u64> {
 /// What a word that is no device opens.
 enum Keyword {
     Group(VdevKind),
+    /// With this parity.
+    Draid(u8),
     Class(VdevClass),
 }
 
@@ -198,7 +200,7 @@ fn keyword(word: &str) -> Option<Keyword> {
         "log" => Keyword::Class(VdevClass::Log),
         "cache" => Keyword::Class(VdevClass::Cache),
         "spare" => Keyword::Class(VdevClass::Spare),
-        _ => return None,
+        _ => Keyword::Draid(draid::parity(word)?),
     })
 }
 
@@ -218,16 +220,6 @@ fn parse_vdevs(words: &[String], resolve: &Resolve) -> Result<Vec<VdevSpec>, Str
     let mut devices_of_class = 0usize;
     let mut words = words.iter().peekable();
     while let Some(word) = words.next() {
-        if word.starts_with("draid")
-            && word[5..]
-                .chars()
-                .all(|c| c.is_ascii_alphanumeric() || c == ':')
-            && !Path::new("/dev").join(word).exists()
-        {
-            return Err(format!(
-                "cannot use '{word}': dRAID vdevs are not available in this version yet"
-            ));
-        }
         match keyword(word) {
             Some(Keyword::Class(c)) => {
                 if class != VdevClass::Normal && devices_of_class == 0 {
@@ -241,9 +233,13 @@ fn parse_vdevs(words: &[String], resolve: &Resolve) -> Result<Vec<VdevSpec>, Str
                 class = c;
                 devices_of_class = 0;
             }
-            Some(Keyword::Group(kind)) => {
+            Some(group @ (Keyword::Group(_) | Keyword::Draid(_))) => {
+                let kind = match group {
+                    Keyword::Group(kind) => Some(kind),
+                    _ => None,
+                };
                 let bare = matches!(class, VdevClass::Cache | VdevClass::Spare)
-                    || (class == VdevClass::Log && kind != VdevKind::Mirror);
+                    || (class == VdevClass::Log && kind != Some(VdevKind::Mirror));
                 if bare {
                     return bad(format!(
                         "unsupported '{}' device: {word}",
@@ -251,9 +247,7 @@ fn parse_vdevs(words: &[String], resolve: &Resolve) -> Result<Vec<VdevSpec>, Str
                     ));
                 }
                 let mut children = Vec::new();
-                while let Some(next) =
-                    words.next_if(|w| keyword(w).is_none() && !w.starts_with("draid"))
-                {
+                while let Some(next) = words.next_if(|w| keyword(w).is_none()) {
                     let (path, kind) = resolve(next)?;
                     children.push(VdevSpec {
                         kind,
@@ -262,8 +256,10 @@ fn parse_vdevs(words: &[String], resolve: &Resolve) -> Result<Vec<VdevSpec>, Str
                         children: Vec::new(),
                     });
                 }
-                let least = match kind {
-                    VdevKind::Raidz { parity } => usize::from(parity) + 1,
+                let least = match group {
+                    Keyword::Draid(parity) | Keyword::Group(VdevKind::Raidz { parity }) => {
+                        usize::from(parity) + 1
+                    }
                     _ => 2,
                 };
                 if children.len() < least {
@@ -275,6 +271,10 @@ fn parse_vdevs(words: &[String], resolve: &Resolve) -> Result<Vec<VdevSpec>, Str
                     ));
                 }
                 devices_of_class += 1;
+                let kind = match kind {
+                    Some(kind) => kind,
+                    None => draid::group(word, children.len())?,
+                };
                 out.push(VdevSpec {
                     kind,
                     class,
@@ -331,6 +331,7 @@ fn shape(vdev: &VdevSpec) -> (&'static str, usize, usize) {
     match vdev.kind {
         VdevKind::Mirror => ("mirror", vdev.children.len() - 1, vdev.children.len()),
         VdevKind::Raidz { parity } => ("raidz", usize::from(parity), vdev.children.len()),
+        VdevKind::Draid { parity, .. } => ("draid", usize::from(parity), vdev.children.len()),
         VdevKind::File => ("file", 0, 1),
         _ => ("disk", 0, 1),
     }
@@ -343,6 +344,7 @@ fn mismatches(vdevs: &[VdevSpec], size: &dyn Fn(&str) -> Option<u64>) -> Vec<Str
     for group in vdevs.iter().filter(|v| !v.children.is_empty()) {
         let word = match group.kind {
             VdevKind::Raidz { parity } => format!("raidz{parity}"),
+            VdevKind::Draid { .. } => "draid".to_string(),
             _ => "mirror".to_string(),
         };
         let files = group.children.iter().any(|c| c.kind == VdevKind::File);
@@ -370,6 +372,18 @@ fn mismatches(vdevs: &[VdevSpec], size: &dyn Fn(&str) -> Option<u64>) -> Vec<Str
     };
     for other in &normal[1..] {
         let plain = |kind: &str| kind == "disk" || kind == "file";
+        let rows = |kind: &str| kind == "raidz" || kind == "draid";
+        if first.0 != other.0 && rows(first.0) && rows(other.0) {
+            // They go together if they can do without the same number of devices.
+            if first.1 != other.1 {
+                errors.push(format!(
+                    "{level} {} and {} vdevs with different redundancy, {} vs. {} are present",
+                    first.0, other.0, first.1, other.1
+                ));
+                return errors;
+            }
+            continue;
+        }
         if first.0 != other.0 {
             errors.push(if plain(first.0) && plain(other.0) {
                 format!("{level} both files and devices are present")
@@ -378,7 +392,7 @@ fn mismatches(vdevs: &[VdevSpec], size: &dyn Fn(&str) -> Option<u64>) -> Vec<Str
             });
             return errors;
         }
-        if first.0 == "raidz" && first.1 != other.1 {
+        if rows(first.0) && first.1 != other.1 {
             errors.push(format!(
                 "{level} both {} and {} device parity {} vdevs are present",
                 first.1, other.1, first.0
@@ -412,6 +426,15 @@ fn layout(pool: &str, vdevs: &[VdevSpec]) -> String {
             (Some(path), VdevKind::Disk) => path.rsplit('/').next().unwrap_or(path).to_string(),
             (Some(path), _) => path.clone(),
             (None, VdevKind::Raidz { parity }) => format!("raidz{parity}"),
+            (
+                None,
+                VdevKind::Draid {
+                    parity,
+                    data,
+                    children,
+                    spares,
+                },
+            ) => format!("draid{parity}:{data}d:{children}c:{spares}s"),
             (None, _) => "mirror".to_string(),
         }
     }
@@ -512,6 +535,14 @@ mod tests {
             );
         }
         assert!(parse("draid1:4d:9c a b").unwrap_err().contains("dRAID"));
+        assert!(parse("a log draid b c")
+            .unwrap_err()
+            .contains("unsupported 'log' device: draid"));
+        let v = parse("draid2:2d:5c:1s a b c d e").unwrap();
+        assert_eq!(
+            layout("t", &v),
+            "\tt\n\t  draid2:2d:5c:1s\n\t    a\n\t    b\n\t    c\n\t    d\n\t    e\n"
+        );
         assert!(parse("mirror a gone").is_err());
     }
 
@@ -531,6 +562,7 @@ mod tests {
             "a b",
             "mirror a b mirror c d",
             "raidz a b c raidz d e f log g",
+            "raidz2 a b c d draid2:2d e f g h i",
             "mirror a b special mirror c d",
             "/f/1 /f/2",
         ] {
@@ -552,6 +584,14 @@ mod tests {
             ),
             ("mirror a /f/b", "mirror contains both files and devices"),
             ("a /f/b", "both files and devices are present"),
+            (
+                "raidz a b c draid2:1d d e f",
+                "raidz and draid vdevs with different redundancy, 1 vs. 2 are present",
+            ),
+            (
+                "draid a b c draid2:1d d e f",
+                "both 1 and 2 device parity draid vdevs are present",
+            ),
         ] {
             assert_eq!(
                 check(bad),

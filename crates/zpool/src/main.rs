@@ -3,6 +3,7 @@
 
 mod common;
 mod create;
+mod draid;
 mod get;
 mod import;
 mod iostat;

@@ -73,6 +73,7 @@ impl Dsl {
         }
         // What is on the deadlist still belongs to the origin.
         ds.deadlist()?.free(core, tx)?;
+        core.drop_remaps(tx, ds)?;
         self.free_blocks(tx, ds, &dir)?;
 
         if let Some(map) = ds.extra(BOOKMARKS)? {

@@ -27,6 +27,7 @@ mod free;
 pub mod history;
 mod limits;
 pub mod props;
+mod remap;
 mod rename;
 mod snapshot;
 mod space;

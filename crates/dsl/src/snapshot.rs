@@ -213,6 +213,7 @@ impl Core {
             .deadlist()?
             .clone_keys(self, tx, Txg::MAX, || snap.chain_keys())?;
         deadlist.add_key(self, tx, h.prev_snap_txg)?;
+        self.remaps_to_snapshot(tx, head, &snap)?;
         let accurate = if self.version() >= 9 {
             ds_flags::UNIQUE_ACCURATE
         } else {
@@ -305,6 +306,7 @@ impl Core {
             self.free_dir()?.diduse(tx, Used::Head, freed)?;
             nd.merge(self, tx, snap.deadlist()?)?;
         }
+        self.destroy_remaps(tx, snap, &next, s.prev_snap_txg)?;
         dir.diduse(tx, Used::Snap, -freed)?;
         if let Some(p) = &prev {
             p.update(tx, |p| bump(&mut p.unique_bytes, to_prev))?;
@@ -318,6 +320,9 @@ impl Core {
             next.update(tx, |p| bump(&mut p.unique_bytes, d.used))?;
             let head = self.dataset(dir.phys().head_dataset_obj)?;
             head.deadlist()?.remove_key(self, tx, s.creation_txg)?;
+            if let Some(mut d) = head.remap_deadlist()? {
+                d.remove_key(self, tx, s.creation_txg)?;
+            }
         } else {
             let old = next.phys().unique_bytes;
             let new = next.recomputed_unique()?;
@@ -360,6 +365,9 @@ impl Core {
             let d = head.dir();
             if d.origin_txg()? > key {
                 head.deadlist()?.remove_key(self, tx, key)?;
+                if let Some(mut d) = head.remap_deadlist()? {
+                    d.remove_key(self, tx, key)?;
+                }
                 self.remove_clone_keys(tx, &d, key, depth + 1)?;
             }
         }
@@ -413,6 +421,7 @@ impl Dsl {
         let shared = old.space_range(core, s.prev_snap_txg, Txg::MAX)?.used;
         let after_origin = old_space_after(core, &old, dir.origin_txg()?)?;
         std::mem::replace(&mut old, keys).free(core, tx)?;
+        core.drop_remaps(tx, head)?;
         dir.transfer(tx, after_origin, Used::Snap, Used::Head)?;
         snap.update(tx, |p| bump(&mut p.unique_bytes, -shared))?;
         let before = head.phys();

@@ -5,6 +5,7 @@ use crate::config::create_nvlist;
 use crate::devices::{SpaceAllocator, TreeDevices};
 use crate::spacemaps::TopShape;
 use crate::spares::create_dspares;
+use crate::indirect::Removed;
 use crate::sync::SyncState;
 use crate::{MapFeatures, MapLoader, Pool, Shared, SpaceMaps, Tunables, VERSION_FEATURES};
 use base::{bail, Error, Result, TXG_INITIAL};
@@ -124,9 +125,13 @@ impl Pool {
         let space = Arc::new(Space::new());
         add_tops(&tree, &space)?;
         space.choose_embedded_logs(EMBEDDED_LOG_MIN_MS);
+        let removed = Arc::new(Removed::new(tree.clone()));
         let zio = Arc::new(Zio::new(
             Arc::new(TreeDevices::new(tree.clone())),
-            Arc::new(SpaceAllocator(space.clone())),
+            Arc::new(SpaceAllocator {
+                space: space.clone(),
+                removed: removed.clone(),
+            }),
             ZioOptions {
                 cache_bytes: spec.tunables.cache_bytes,
                 writable: true,
@@ -210,6 +215,7 @@ impl Pool {
             env,
             tree,
             space,
+            removed,
             zio,
             dmu,
             mos,

@@ -1,5 +1,6 @@
 //! The device tree and the allocator as zio wants to see them.
 
+use crate::indirect::Removed;
 use base::{Kind, Result, Txg};
 use disk::Dva;
 use space::{AllocReq, Class, Space};
@@ -136,8 +137,11 @@ impl Devices for TreeDevices {
     }
 }
 
-/// [`Allocator`] over [`Space`].
-pub struct SpaceAllocator(pub Arc<Space>);
+/// [`Allocator`] over [`Space`], which knows what became of removed vdevs.
+pub struct SpaceAllocator {
+    pub space: Arc<Space>,
+    pub removed: Arc<Removed>,
+}
 
 impl Allocator for SpaceAllocator {
     fn alloc(
@@ -155,7 +159,7 @@ impl Allocator for SpaceAllocator {
         };
         let mut copies = copies;
         loop {
-            match self.0.alloc(&AllocReq {
+            match self.space.alloc(&AllocReq {
                 class,
                 copies,
                 txg,
@@ -173,10 +177,14 @@ impl Allocator for SpaceAllocator {
     }
 
     fn free(&self, vdev: u64, offset: u64, asize: u64, txg: Txg) -> Result<()> {
-        self.0.free(vdev, offset, asize, txg)
+        self.removed.free(vdev, offset, asize, txg, &mut |v, o, n| {
+            self.space.free(v, o, n, txg)
+        })
     }
 
     fn claim(&self, vdev: u64, offset: u64, asize: u64, txg: Txg) -> Result<()> {
-        self.0.claim(vdev, offset, asize, txg)
+        self.removed.places(vdev, offset, asize, &mut |v, o, n| {
+            self.space.claim(v, o, n, txg)
+        })
     }
 }

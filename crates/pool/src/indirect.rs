@@ -1,11 +1,20 @@
 //! Vdevs that were removed: where their blocks went (pool format §23).
 
-use base::{bail, Error, Result};
-use dmu::Objset;
-use std::collections::HashSet;
-use std::sync::Arc;
-use vdev::{indirect, keys, IndirectMap, Vdev, VdevKind, VdevTree};
+use crate::{MapFeatures, Pool};
+use base::{bail, Error, RangeSet, Result, Txg};
+use disk::BlkPtr;
+use dmu::{Objset, Tx};
+use std::collections::{BTreeMap, HashSet};
+use std::sync::{Arc, Mutex};
+use vdev::{indirect, keys, IndirectMap, Piece, Vdev, VdevKind, VdevTree};
 use zap::Zap;
+
+/// Feature that counts obsolete space maps among other things.
+const OBSOLETE_COUNTS: &str = "com.delphix:obsolete_counts";
+/// Entry of the ZAP of a removed vdev: its obsolete space map.
+const OBSOLETE_MAP: &str = "com.delphix:indirect_obsolete_sm";
+/// Most entries of the obsolete bpobj handled per group.
+const OBSOLETE_BUDGET: u64 = 100_000;
 
 /// State of the newest removal, directory entry `com.delphix:removing`: seven words.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -121,4 +130,232 @@ pub(crate) fn load(mos: &Arc<Objset>, tree: &VdevTree) -> Result<()> {
         next = top.get_u64(keys::PREV_INDIRECT).filter(|p| *p != u64::MAX);
     }
     Ok(())
+}
+
+/// What is freed on removed vdevs: the space where it is now, and a note that nothing refers to the
+/// old place any more.
+pub struct Removed {
+    tree: Arc<VdevTree>,
+    /// Places that became obsolete and are not in a map yet, by group and vdev.
+    obsolete: Mutex<BTreeMap<Txg, BTreeMap<u64, RangeSet>>>,
+}
+
+impl Removed {
+    pub fn new(tree: Arc<VdevTree>) -> Removed {
+        Removed {
+            tree,
+            obsolete: Mutex::default(),
+        }
+    }
+
+    fn pieces(
+        &self,
+        vdev: u64,
+        offset: u64,
+        asize: u64,
+        passed: &mut dyn FnMut(u64, u64, u64),
+    ) -> Result<Vec<Piece>> {
+        let whole = Piece {
+            vdev,
+            offset,
+            len: asize as usize,
+            birth: 0,
+        };
+        if asize == 0 || asize > 1 << 32 {
+            bail!(Damaged, "range of {asize} bytes on vdev {vdev}");
+        }
+        self.tree.locate(whole, passed)
+    }
+
+    /// Calls `f` with every place (vdev, offset, bytes) a range is at now.
+    pub fn places(
+        &self,
+        vdev: u64,
+        offset: u64,
+        asize: u64,
+        f: &mut dyn FnMut(u64, u64, u64) -> Result<()>,
+    ) -> Result<()> {
+        if !self.tree.is_removed(vdev) {
+            return f(vdev, offset, asize);
+        }
+        self.pieces(vdev, offset, asize, &mut |_, _, _| {})?
+            .iter()
+            .try_for_each(|p| f(p.vdev, p.offset, p.len as u64))
+    }
+
+    /// The same for a range that is freed in `txg`.
+    pub fn free(
+        &self,
+        vdev: u64,
+        offset: u64,
+        asize: u64,
+        txg: Txg,
+        f: &mut dyn FnMut(u64, u64, u64) -> Result<()>,
+    ) -> Result<()> {
+        if !self.tree.is_removed(vdev) {
+            return f(vdev, offset, asize);
+        }
+        let mut passed = Vec::new();
+        let pieces = self.pieces(vdev, offset, asize, &mut |v, o, n| passed.push((v, o, n)))?;
+        for (v, o, n) in passed {
+            self.mark(v, o, n, txg)?;
+        }
+        pieces
+            .iter()
+            .try_for_each(|p| f(p.vdev, p.offset, p.len as u64))
+    }
+
+    /// Notes that nothing refers to a range of a removed vdev any more. `Damaged` if that was so
+    /// already in this group.
+    fn mark(&self, vdev: u64, offset: u64, len: u64, txg: Txg) -> Result<()> {
+        let mut all = self.obsolete.lock().unwrap_or_else(|e| e.into_inner());
+        let set = all.entry(txg).or_default().entry(vdev).or_default();
+        let end = offset.saturating_add(len);
+        if set.overlaps(offset, end) {
+            bail!(Damaged, "freed twice: {offset:#x} of removed vdev {vdev}");
+        }
+        set.insert(offset, end);
+        Ok(())
+    }
+
+    /// Whether anything of the groups up to `txg` has to be recorded.
+    pub fn has_changes(&self, txg: Txg) -> bool {
+        let all = self.obsolete.lock().unwrap_or_else(|e| e.into_inner());
+        all.range(..=txg).next().is_some()
+    }
+
+    fn take(&self, txg: Txg) -> BTreeMap<u64, RangeSet> {
+        let mut all = self.obsolete.lock().unwrap_or_else(|e| e.into_inner());
+        let mut out: BTreeMap<u64, RangeSet> = BTreeMap::new();
+        while let Some(e) = all.first_entry().filter(|e| *e.key() <= txg) {
+            for (vdev, set) in e.remove() {
+                let to = out.entry(vdev).or_default();
+                for (s, e) in set.iter() {
+                    to.insert(s, e);
+                }
+            }
+        }
+        out
+    }
+}
+
+impl Pool {
+    /// Marks as obsolete what the last reference to removed vdevs has gone from with a snapshot.
+    /// Whether there is more of it.
+    pub(crate) fn drain_obsolete(&self, tx: &Tx) -> Result<bool> {
+        let mut one = |bp: &BlkPtr| {
+            for d in bp.dvas().iter().filter(|d| self.tree.is_removed(d.vdev())) {
+                self.removed
+                    .mark(d.vdev(), d.offset(), d.asize(), tx.txg())?;
+            }
+            Ok(())
+        };
+        let n = self.dsl.obsolete_some(tx, OBSOLETE_BUDGET, &mut one)?;
+        Ok(n >= OBSOLETE_BUDGET)
+    }
+
+    /// Records what became obsolete in this pass.
+    pub(crate) fn write_obsolete(&self, tx: &Tx) -> Result<()> {
+        for (vdev, ranges) in self.removed.take(tx.txg()) {
+            if !self.features.is_enabled(OBSOLETE_COUNTS) {
+                continue;
+            }
+            let top = self.tree.top(vdev)?;
+            let Some(zap) = top.get_u64(keys::ZAP_TOP).filter(|o| *o != 0) else {
+                bail!(Damaged, "removed vdev {vdev} has no vdev ZAP");
+            };
+            let dn = self.mos.hold(zap)?;
+            let f: &dyn MapFeatures = self;
+            let object = match Zap::new(&dn).get(OBSOLETE_MAP)? {
+                Some(o) => o,
+                None => {
+                    let o = self.maps.create_obsolete(tx, f)?;
+                    Zap::new(&dn).add_u64(tx, OBSOLETE_MAP, o)?;
+                    self.features.activate(tx, OBSOLETE_COUNTS, 1)?;
+                    o
+                }
+            };
+            self.maps.append_obsolete(tx, f, object, &ranges)?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use vdev::indirect::Moved;
+
+    /// A tree of one plain vdev and two removed ones: 1 lies on 2 and 0, 2 lies on 0.
+    fn tree(maps: [Vec<Moved>; 2]) -> Arc<VdevTree> {
+        let top = |id: u64, ty: &str| {
+            let mut n = disk::NvList::new();
+            n.set("type", ty).set("id", id).set("guid", id + 10);
+            n.set("ashift", 9u64).set("asize", 1u64 << 30);
+            n
+        };
+        let kids = vec![top(0, "file"), top(1, "indirect"), top(2, "indirect")];
+        let mut root = disk::NvList::new();
+        root.set("type", "root").set("guid", 7u64);
+        root.set("children", disk::Value::NvListArray(kids));
+        let tree = VdevTree::from_config(env_linux::linux_env(), &root).unwrap();
+        for (i, m) in maps.into_iter().enumerate() {
+            let map = IndirectMap::new(m, vec![]).unwrap();
+            tree.top(i as u64 + 1).unwrap().set_indirect(Arc::new(map));
+        }
+        Arc::new(tree)
+    }
+
+    fn moved(src: u64, size: u64, vdev: u64, dst: u64) -> Moved {
+        Moved {
+            src,
+            size,
+            vdev,
+            dst,
+        }
+    }
+
+    #[test]
+    fn freeing_goes_through_every_mapping() {
+        let tree = tree([
+            vec![moved(0, 1024, 2, 4096), moved(1024, 1024, 0, 65536)],
+            vec![moved(4096, 512, 0, 512), moved(4608, 1024, 0, 8192)],
+        ]);
+        let r = Removed::new(tree);
+        let mut freed = Vec::new();
+        let mut free = |vdev, offset, asize| {
+            r.free(vdev, offset, asize, 9, &mut |v, o, n| {
+                freed.push((v, o, n));
+                Ok(())
+            })
+        };
+        free(0, 77 << 9, 512).unwrap();
+        free(1, 512, 1024).unwrap();
+        // The first half of it is gone.
+        assert!(free(1, 512, 512).is_err());
+        // Never mapped.
+        assert!(free(1, 1 << 20, 512).is_err());
+        assert!(free(2, 4096, 1 << 40).is_err());
+        assert_eq!(freed, [(0, 77 << 9, 512), (0, 8192, 512), (0, 65536, 512)]);
+        assert!(r.has_changes(9) && !r.has_changes(8));
+        assert!(r.take(8).is_empty());
+        let list: Vec<(u64, Vec<(u64, u64)>)> = r
+            .take(10)
+            .iter()
+            .map(|(v, s)| (*v, s.iter().collect()))
+            .collect();
+        assert_eq!(list, [(1, vec![(512, 1536)]), (2, vec![(4608, 5120)])]);
+        assert!(!r.has_changes(u64::MAX));
+    }
+
+    #[test]
+    fn mappings_that_go_round_are_damage() {
+        let r = Removed::new(tree([
+            vec![moved(0, 1024, 2, 0)],
+            vec![moved(0, 1024, 1, 0)],
+        ]));
+        let e = r.places(1, 0, 512, &mut |_, _, _| Ok(())).unwrap_err();
+        assert_eq!(e.kind, base::Kind::Damaged);
+        assert!(r.free(2, 0, 512, 1, &mut |_, _, _| Ok(())).is_err());
+    }
 }

@@ -76,6 +76,7 @@ pub struct Pool {
     pub env: Env,
     pub tree: Arc<VdevTree>,
     pub space: Arc<Space>,
+    pub(crate) removed: Arc<indirect::Removed>,
     pub zio: Arc<Zio>,
     pub dmu: Arc<Dmu>,
     pub mos: Arc<Objset>,

@@ -3,6 +3,7 @@
 use crate::config::read_nvlist;
 use crate::create::{add_tops, mos_policy, EMBEDDED_LOG_MIN_MS};
 use crate::devices::{SpaceAllocator, TreeDevices};
+use crate::indirect::Removed;
 use crate::logstore::Store;
 use crate::spacemaps::TopShape;
 use crate::spares::AuxDevices;
@@ -42,6 +43,7 @@ pub struct OpenOptions {
 struct Engine {
     tree: Arc<VdevTree>,
     space: Arc<Space>,
+    removed: Arc<Removed>,
     zio: Arc<Zio>,
     dmu: Arc<Dmu>,
     mos: Arc<Objset>,
@@ -79,9 +81,13 @@ fn refuse_half_done(tree: &VdevTree) -> Result<()> {
 fn engine(env: &Env, tree: Arc<VdevTree>, ub: &Uberblock, opts: &OpenOptions) -> Result<Engine> {
     tree.set_reflow(ub);
     let space = Arc::new(Space::new());
+    let removed = Arc::new(Removed::new(tree.clone()));
     let zio = Arc::new(Zio::new(
         Arc::new(TreeDevices::new(tree.clone())),
-        Arc::new(SpaceAllocator(space.clone())),
+        Arc::new(SpaceAllocator {
+            space: space.clone(),
+            removed: removed.clone(),
+        }),
         ZioOptions {
             cache_bytes: opts.tunables.cache_bytes,
             writable: !opts.readonly,
@@ -101,6 +107,7 @@ fn engine(env: &Env, tree: Arc<VdevTree>, ub: &Uberblock, opts: &OpenOptions) ->
     Ok(Engine {
         tree,
         space,
+        removed,
         zio,
         dmu,
         mos,
@@ -357,6 +364,7 @@ impl Pool {
             env,
             tree: e.tree,
             space: e.space,
+            removed: e.removed,
             zio: e.zio,
             dmu: e.dmu,
             mos: e.mos,

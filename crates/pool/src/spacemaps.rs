@@ -356,6 +356,10 @@ impl SpaceMaps {
     }
 
     fn new_map(&self, tx: &Tx, f: &dyn MapFeatures) -> Result<u64> {
+        self.new_map_of(tx, f, if f.log() { BLOCK_LOG } else { BLOCK_PLAIN })
+    }
+
+    fn new_map_of(&self, tx: &Tx, f: &dyn MapFeatures, block_size: usize) -> Result<u64> {
         let bonus = if f.histogram() {
             FULL_BONUS
         } else {
@@ -365,7 +369,7 @@ impl SpaceMaps {
             tx,
             &NewObject {
                 obj_type: ObjType::SPACE_MAP,
-                block_size: if f.log() { BLOCK_LOG } else { BLOCK_PLAIN },
+                block_size,
                 indblkshift: INDIRECT_SHIFT,
                 bonus_type: ObjType::SPACE_MAP_HEADER,
                 bonus: vec![0; bonus],
@@ -724,6 +728,32 @@ impl SpaceMaps {
         dn.write(tx, 0, &bytes)?;
         self.put_header(tx, object, bytes.len() as u64, ranges.total() as i64, None)?;
         Ok(object)
+    }
+
+    /// Makes the map of what is obsolete on a removed vdev: always large blocks, unit one byte.
+    pub fn create_obsolete(&self, tx: &Tx, f: &dyn MapFeatures) -> Result<u64> {
+        self.new_map_of(tx, f, BLOCK_LOG)
+    }
+
+    /// Adds ranges to it.
+    pub fn append_obsolete(
+        &self,
+        tx: &Tx,
+        f: &dyn MapFeatures,
+        object: u64,
+        ranges: &base::RangeSet,
+    ) -> Result<()> {
+        let (p, _) = read_map(&self.mos, object)?;
+        let mut w = Writer::new(self.mos.hold(object)?.info().block_size, p.length, f.v2());
+        for (s, e) in ranges.iter() {
+            w.range(false, s, e - s, None)?;
+        }
+        let bytes = w.finish();
+        self.append(tx, object, p.length, &bytes)?;
+        let len = p.length + bytes.len() as u64;
+        let alloc = p.alloc + ranges.total() as i64;
+        let histogram = p.histogram.map(|h| *h);
+        self.put_header(tx, object, len, alloc, histogram)
     }
 
     /// Reads a leaf's set of missing groups.

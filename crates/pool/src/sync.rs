@@ -157,6 +157,7 @@ impl Pool {
             || st.force
             || st.flush_all
             || self.space.has_changes(txg)
+            || self.removed.has_changes(txg)
             || self.more_to_free.load(Ordering::Relaxed)
             || self.dtls_changed();
         if !dirty {
@@ -196,8 +197,8 @@ impl Pool {
         let freed = self
             .dsl
             .free_some(tx, FREE_BUDGET, &mut |bp| self.zio.free(bp, txg))?;
-        self.more_to_free
-            .store(freed >= FREE_BUDGET, Ordering::Relaxed);
+        let more = self.drain_obsolete(tx)? || freed >= FREE_BUDGET;
+        self.more_to_free.store(more, Ordering::Relaxed);
         st.config_dirty |= self.feature_store().is_some_and(|f| f.take_label_changed());
         st.config_dirty |= self.take_config_dirty();
         self.converge(tx, st)?;
@@ -276,9 +277,11 @@ impl Pool {
             if self.mos.is_dirty_in(txg) {
                 self.mos.sync(tx, pass, self.dsl.mos_hooks())?;
             }
+            self.write_obsolete(tx)?;
             let changes = self.space.take_changes(txg);
             self.maps.write(tx, self, &self.space, &changes, pass)?;
-            if !self.mos.is_dirty_in(txg) && !self.space.has_changes(txg) {
+            let more = self.space.has_changes(txg) || self.removed.has_changes(txg);
+            if !self.mos.is_dirty_in(txg) && !more {
                 return Ok(());
             }
             pass += 1;

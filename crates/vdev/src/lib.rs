@@ -32,7 +32,7 @@ mod tests;
 
 pub use discover::{discover, Found, PoolFound, Problem};
 pub use edit::Attach;
-pub use indirect::IndirectMap;
+pub use indirect::{IndirectMap, Piece};
 pub use node::{Stats, Vdev, VdevKind};
 pub use read::{BadLeaf, Fault, ReadOutcome, ReadReq};
 pub use spec::{DevSpec, GroupKind, TopSpec};

@@ -209,31 +209,51 @@ impl VdevTree {
         top.indirect().filter(|_| top.kind() == VdevKind::Indirect)
     }
 
+    /// Whether blocks of this top-level vdev are found through a mapping.
+    pub fn is_removed(&self, vdev: u64) -> bool {
+        self.removed(vdev).is_some()
+    }
+
+    /// Where a range of a vdev is now: itself, or what became of it through one removal or several.
+    /// Every range of a removed vdev that is passed on the way is told as (vdev, offset, bytes).
+    /// `Damaged`: a gap in a mapping, or mappings that go round.
+    pub fn locate(
+        &self,
+        whole: Piece,
+        passed: &mut dyn FnMut(u64, u64, u64),
+    ) -> Result<Vec<Piece>> {
+        let mut pieces = vec![whole];
+        // Pieces may be on vdevs that were removed later.
+        for _ in 0..MAX_REMOVALS {
+            let mut next = Vec::new();
+            let mut done = true;
+            for p in &pieces {
+                match self.removed(p.vdev) {
+                    None => next.push(*p),
+                    Some(map) => {
+                        passed(p.vdev, p.offset, p.len as u64);
+                        next.extend(map.resolve(p.offset, p.len)?);
+                        done = false;
+                    }
+                }
+            }
+            pieces = next;
+            if done {
+                return Ok(pieces);
+            }
+        }
+        bail!(Damaged, "removed vdevs refer to each other in a circle")
+    }
+
     /// Reads a block whose vdev was removed, where its pieces are now.
     fn read_removed(&self, req: &ReadReq, mode: Mode) -> Result<ReadOutcome> {
-        let mut pieces = vec![Piece {
+        let whole = Piece {
             vdev: req.vdev,
             offset: req.offset,
             len: req.psize,
             birth: req.birth,
-        }];
-        // Pieces may be on vdevs that were removed later.
-        for _ in 0..MAX_REMOVALS {
-            let mut next = Vec::new();
-            for p in &pieces {
-                match self.removed(p.vdev) {
-                    None => next.push(*p),
-                    Some(map) => next.extend(map.resolve(p.offset, p.len)?),
-                }
-            }
-            if next == pieces {
-                break;
-            }
-            pieces = next;
-        }
-        if pieces.iter().any(|p| self.removed(p.vdev).is_some()) {
-            bail!(Damaged, "removed vdevs refer to each other in a circle");
-        }
+        };
+        let pieces = self.locate(whole, &mut |_, _, _| {})?;
         let birth = |p: &Piece| if p.birth == 0 { req.birth } else { p.birth };
         if let [p] = &pieces[..] {
             let (vdev, offset, birth) = (p.vdev, p.offset, birth(p));

@@ -405,6 +405,8 @@ fn changing_real_pools() {
         "draid",
         "draid-spare",
         "damage-draid",
+        "raidz-expanded",
+        "removal",
     ];
     for name in all
         .into_iter()

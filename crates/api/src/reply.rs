@@ -273,6 +273,10 @@ pub struct Pool {
     pub import_ns: u64,
     pub facts: PoolFacts,
     pub scan: Option<Scan>,
+    /// Newest removal of a top-level vdev.
+    pub removal: Option<Removal>,
+    /// Newest expansion of a RAID-Z.
+    pub expansion: Option<Expansion>,
     /// Number of data errors on record; none: cannot be read.
     pub error_count: Option<u64>,
     /// Texts as `zpool status -v` prints them, when asked for.
@@ -303,6 +307,38 @@ pub struct PoolFacts {
     pub bad_compatibility: Option<String>,
     /// Last used by another system: host name, host id, seconds since 1970.
     pub host_mismatch: Option<(String, u64, u64)>,
+}
+
+/// Newest removal of a top-level vdev.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Removal {
+    pub state: ScanState,
+    /// Id of the vdev.
+    pub vdev: u64,
+    /// Seconds since 1970.
+    pub start: u64,
+    pub end: u64,
+    /// Bytes.
+    pub to_copy: u64,
+    pub copied: u64,
+    /// Bytes that the mappings of all removed vdevs take as OpenZFS counts them.
+    pub mapping_memory: u64,
+}
+
+/// Newest expansion of a RAID-Z.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Expansion {
+    pub state: ScanState,
+    /// Id of the vdev.
+    pub vdev: u64,
+    /// Seconds since 1970.
+    pub start: u64,
+    pub end: u64,
+    /// Bytes: what the vdev has allocated, and what of it was copied.
+    pub to_reflow: u64,
+    pub reflowed: u64,
 }
 
 /// Newest scrub or resilver.

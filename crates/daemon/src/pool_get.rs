@@ -5,12 +5,15 @@ use crate::compat::{self, Set};
 use crate::errors;
 use crate::pool_tree::{aux_rows, expandable, imported_state, Look};
 use crate::service::{Entry, Service};
-use api::{Answer, ApiError, PoolFacts, PoolGet, Prop, Reply, Select, Source, Value, VdevState};
+use api::{
+    Answer, ApiError, PoolFacts, PoolGet, Prop, Reply, ScanState, Select, Source, Value, VdevState,
+};
 use base::{Kind, Result, Txg};
 use disk::feature::{self, Feature};
 use disk::props::{self, PoolProp, POOL};
 use dsl::{Features, PropValue};
 use env::Access;
+use pool::Pool;
 use space::{ClassStats, Stats};
 use std::sync::Arc;
 use vdev::keys::pool as key;
@@ -87,11 +90,51 @@ fn describe(service: &Arc<Service>, entry: &Arc<Entry>, ask: &PoolGet) -> Result
         root.children.extend(aux_rows(pool));
         out.tree = Some(root);
         out.facts = facts(entry);
+        out.removal = removal(pool);
+        out.expansion = expansion(pool, space);
     }
     if let Some(space) = &space {
         out.props = Getter::new(service, entry, space)?.select(&ask.props)?;
     }
     Ok(out)
+}
+
+/// State of scans, removals and expansions by its number on disk.
+fn scan_state(n: u64) -> ScanState {
+    match n {
+        1 => ScanState::Scanning,
+        2 => ScanState::Finished,
+        3 => ScanState::Canceled,
+        _ => ScanState::None,
+    }
+}
+
+/// The newest removal; one whose record cannot be read is not shown.
+fn removal(pool: &Pool) -> Option<api::Removal> {
+    let r = pool.removal().ok()??;
+    Some(api::Removal {
+        state: scan_state(r.state),
+        vdev: r.vdev.unwrap_or(u64::MAX),
+        start: r.start,
+        end: r.end,
+        to_copy: r.to_copy,
+        copied: r.copied,
+        mapping_memory: pool.mapping_bytes(),
+    })
+}
+
+/// The newest expansion; likewise.
+fn expansion(pool: &Pool, space: &Stats) -> Option<api::Expansion> {
+    let e = pool.expansion().ok()??;
+    let used = space.vdevs.iter().find(|s| s.id == e.vdev);
+    Some(api::Expansion {
+        state: scan_state(e.state),
+        vdev: e.vdev,
+        start: e.start,
+        end: e.end,
+        to_reflow: used.map_or(0, |s| s.allocated),
+        reflowed: e.copied,
+    })
 }
 
 /// A pool of the cache file that could not be opened: what its configuration and devices say.

@@ -160,7 +160,11 @@ pub fn expandable(top: &Vdev) -> u64 {
     let least = devices.iter().map(|c| c.device_asize()).min();
     let possible = match top.kind() {
         k if k.is_leaf() => top.device_asize(),
-        vdev::VdevKind::Raidz { .. } => least.unwrap_or(0).saturating_mul(devices.len() as u64),
+        // The room of the new device is there when the expansion is finished.
+        vdev::VdevKind::Raidz { .. } => {
+            let n = devices.len() - usize::from(top.is_expanding());
+            least.unwrap_or(0).saturating_mul(n as u64)
+        }
         vdev::VdevKind::Mirror => least.unwrap_or(0),
         vdev::VdevKind::Draid { .. } => top.natural_asize(),
         _ => 0,
@@ -273,16 +277,17 @@ impl Look<'_> {
         }
         out.stats.esize = expandable(t);
         out.stats.configured_ashift = u64::from(t.ashift());
+        out.stats.removing = t.get_u64(keys::REMOVING).is_some_and(|n| n != 0);
         out.stats.noalloc = t.get_u64(keys::NON_ALLOCATING).is_some_and(|n| n != 0);
         out
     }
 
-    /// The whole tree, below its root. Places of removed log devices are left out.
+    /// The whole tree, below its root. Places of removed devices are left out.
     pub fn root(&self) -> api::Vdev {
         let tops = self.tree.tops();
         let children: Vec<api::Vdev> = tops
             .iter()
-            .filter(|t| t.kind() != vdev::VdevKind::Hole)
+            .filter(|t| !matches!(t.kind(), vdev::VdevKind::Hole | vdev::VdevKind::Indirect))
             .map(|t| self.top(t))
             .collect();
         let (s, a) = if self.imported {

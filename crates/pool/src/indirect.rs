@@ -281,6 +281,62 @@ impl Pool {
     }
 }
 
+/// What the ZAP of a RAID-Z says of its last expansion (pool format §10).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Expansion {
+    /// Top-level vdev.
+    pub vdev: u64,
+    /// 1 running, 2 finished.
+    pub state: u64,
+    /// Seconds since 1970.
+    pub start: u64,
+    pub end: u64,
+    /// Bytes.
+    pub copied: u64,
+}
+
+impl Pool {
+    /// The newest removal of a top-level vdev, if there ever was one.
+    pub fn removal(&self) -> Result<Option<RemovingPhys>> {
+        RemovingPhys::read(&self.mos)
+    }
+
+    /// Bytes of the mappings of all removed vdevs, as they are on disk.
+    pub fn mapping_bytes(&self) -> u64 {
+        let tops = self.tree.tops();
+        let maps = tops.iter().filter_map(|t| t.indirect());
+        maps.map(|m| (m.ranges().len() * indirect::ENTRY) as u64)
+            .sum()
+    }
+
+    /// The expansion that was begun last, if there ever was one.
+    pub fn expansion(&self) -> Result<Option<Expansion>> {
+        let mut last: Option<Expansion> = None;
+        for t in self.tree.tops().iter() {
+            let zap = t.get_u64(keys::ZAP_TOP).unwrap_or(0);
+            if !matches!(t.kind(), VdevKind::Raidz { .. }) || zap == 0 {
+                continue;
+            }
+            let dn = self.mos.hold(zap)?;
+            let get = |what: &str| -> Result<u64> {
+                let key = format!("org.openzfs:raidz_expand_{what}");
+                Ok(Zap::new(&dn).get(key.as_str())?.unwrap_or(0))
+            };
+            let e = Expansion {
+                vdev: t.id(),
+                state: get("state")?,
+                start: get("start_time")?,
+                end: get("end_time")?,
+                copied: get("bytes_copied")?,
+            };
+            if e.state != 0 && last.is_none_or(|l| l.start < e.start) {
+                last = Some(e);
+            }
+        }
+        Ok(last)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -23,7 +23,7 @@ pub use accounting::{owner, Owner};
 pub use create::CreateSpec;
 pub use datasets::{prop_number, OpenSet};
 pub use devices::{SpaceAllocator, TreeDevices};
-pub use indirect::RemovingPhys;
+pub use indirect::{Expansion, RemovingPhys};
 pub use open::OpenOptions;
 pub use spacemaps::{MapFeatures, SpaceMaps, TopShape};
 pub use spares::{AuxDevices, FEATURE_DRAID};

@@ -25,6 +25,8 @@ mod state;
 mod tree;
 mod write;
 
+#[cfg(test)]
+mod moved_tests;
 #[cfg(any(test, feature = "testing"))]
 pub mod testing;
 #[cfg(test)]

@@ -56,6 +56,9 @@ pub struct Row {
     pub first: u64,
     /// It is in the boot areas: offsets are to be taken from there, not from the data areas.
     pub scratch: bool,
+    /// Columns it lacks behind the ones it has (a last row may be shorter): nowhere, and zeros for
+    /// parity.
+    pub absent: usize,
 }
 
 /// The whole layout of one block.
@@ -78,6 +81,12 @@ impl Map {
     pub(crate) fn in_scratch(&self, s: usize) -> bool {
         let row = self.widened.as_ref().and_then(|w| w.rows.get(s));
         row.is_some_and(|r| r.scratch)
+    }
+
+    /// How many columns of zeros without a place stripe `s` has behind its columns.
+    pub(crate) fn absent(&self, s: usize) -> usize {
+        let row = self.widened.as_ref().and_then(|w| w.rows.get(s));
+        row.map_or(0, |r| r.absent)
     }
 
     /// Widths the vdev had since the block was written, the present one not included: a child that
@@ -218,6 +227,10 @@ fn widened(
             Row {
                 first,
                 scratch: scratch && moved(first),
+                absent: match i + 1 == rows && big != 0 {
+                    true => columns - big.min(columns),
+                    false => 0,
+                },
             }
         })
         .collect();

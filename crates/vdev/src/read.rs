@@ -132,6 +132,74 @@ struct Plan {
 /// A place to fetch: request, stripe, column, candidate.
 type Place = (usize, usize, usize, usize);
 
+/// One place on one leaf.
+struct Wanted {
+    place: Place,
+    at: u64,
+    size: usize,
+    /// A single sector of many: worth reading together with its neighbours.
+    small: bool,
+}
+
+/// Longest transfer that small places are put together to, and the longest gap between two of them
+/// that is read along (the parity of other rows).
+const RUN: u64 = 1 << 20;
+const GAP: u64 = 128 << 10;
+
+/// Puts small places that lie near each other together; the others stay single.
+fn runs(mut wanted: Vec<Wanted>) -> Vec<Vec<Wanted>> {
+    if !wanted.iter().any(|w| w.small) {
+        return wanted.into_iter().map(|w| vec![w]).collect();
+    }
+    wanted.sort_by_key(|w| w.at);
+    let mut out: Vec<Vec<Wanted>> = Vec::new();
+    for w in wanted {
+        let joins = out.last().is_some_and(|run| {
+            let (first, last) = (&run[0], &run[run.len() - 1]);
+            let gap = w.at.saturating_sub(last.at + last.size as u64);
+            let whole = w.at + w.size as u64 - first.at;
+            first.small && w.small && gap <= GAP.min(4 * w.size as u64) && whole <= RUN
+        });
+        match out.last_mut() {
+            Some(run) if joins => run.push(w),
+            _ => out.push(vec![w]),
+        }
+    }
+    out
+}
+
+/// What is at each place of each run, in order; `None` where it cannot be read.
+fn read_runs(leaf: &Vdev, runs: &[Vec<Wanted>]) -> Vec<Option<Vec<u8>>> {
+    let read = |at: u64, end: u64| Op::Read {
+        offset: at,
+        buf: vec![0; (end - at) as usize],
+    };
+    let end = |w: &Wanted| w.at + w.size as u64;
+    let ops = runs
+        .iter()
+        .map(|run| read(run[0].at, run.iter().map(end).max().unwrap_or(run[0].at)));
+    let mut out = Vec::new();
+    for (run, (op, result)) in runs.iter().zip(leaf.batch(ops.collect())) {
+        match (op, result) {
+            (Op::Read { buf, .. }, Ok(())) if run.len() == 1 => out.push(Some(buf)),
+            (Op::Read { buf, .. }, Ok(())) => out.extend(run.iter().map(|w| {
+                let from = (w.at - run[0].at) as usize;
+                buf.get(from..from + w.size).map(<[u8]>::to_vec)
+            })),
+            _ if run.len() == 1 => out.push(None),
+            // One bad sector must not take its neighbours along.
+            _ => {
+                let ops = run.iter().map(|w| read(w.at, end(w))).collect();
+                out.extend(leaf.batch(ops).into_iter().map(|r| match r {
+                    (Op::Read { buf, .. }, Ok(())) => Some(buf),
+                    _ => None,
+                }));
+            }
+        }
+    }
+    out
+}
+
 impl VdevTree {
     /// Reads one block. Errors: `Checksum` when data was there but none was right, `Io` when too
     /// much could not be read, `Unsupported` for kinds of vdevs not built yet, `Damaged` when the
@@ -416,7 +484,7 @@ impl VdevTree {
 
     /// Reads the places, one batch per leaf, all leaves at once.
     fn fetch(&self, plans: &mut [Option<&mut Plan>], places: &[Place]) {
-        let mut by_leaf: HashMap<usize, (Arc<Vdev>, Vec<Place>, Vec<Op>)> = HashMap::new();
+        let mut by_leaf: HashMap<usize, (Arc<Vdev>, Vec<Wanted>)> = HashMap::new();
         for &(r, s, c, k) in places {
             let Some(Some(plan)) = plans.get(r) else {
                 continue;
@@ -426,31 +494,32 @@ impl VdevTree {
             let key = Arc::as_ptr(&cand.leaf) as usize;
             let entry = by_leaf
                 .entry(key)
-                .or_insert_with(|| (cand.leaf.clone(), Vec::new(), Vec::new()));
-            entry.1.push((r, s, c, k));
-            entry.2.push(Op::Read {
-                offset: cand.at,
-                buf: vec![0; col.size],
+                .or_insert_with(|| (cand.leaf.clone(), Vec::new()));
+            entry.1.push(Wanted {
+                place: (r, s, c, k),
+                at: cand.at,
+                size: col.size,
+                small: plan.map.as_ref().is_some_and(|m| m.widened.is_some()),
             });
         }
         let jobs: Vec<_> = by_leaf
             .into_values()
-            .map(|(leaf, places, ops)| (leaf, places, Mutex::new(ops), Mutex::new(Vec::new())))
+            .map(|(leaf, wanted)| (leaf, runs(wanted), Mutex::new(Vec::new())))
             .collect();
         self.env.cpu.par_io(jobs.len(), &|i| {
-            let (leaf, _, ops, results) = &jobs[i];
-            let ops = std::mem::take(&mut *lock(ops));
-            *lock(results) = leaf.batch(ops);
+            let (leaf, runs, results) = &jobs[i];
+            *lock(results) = read_runs(leaf, runs);
         });
-        for (_, places, _, results) in jobs {
+        for (_, runs, results) in jobs {
             let results = std::mem::take(&mut *lock(&results));
-            for ((r, s, c, k), (op, result)) in places.into_iter().zip(results) {
+            for (w, data) in runs.into_iter().flatten().zip(results) {
+                let (r, s, c, k) = w.place;
                 let Some(Some(plan)) = plans.get_mut(r) else {
                     continue;
                 };
-                plan.stripes[s][c].cands[k].got = match (op, result) {
-                    (Op::Read { buf, .. }, Ok(())) => Got::Data(buf),
-                    _ => Got::Failed,
+                plan.stripes[s][c].cands[k].got = match data {
+                    Some(d) => Got::Data(d),
+                    None => Got::Failed,
                 };
             }
         }
@@ -794,8 +863,10 @@ fn attempt(plan: &Plan, distrusted: &dyn Fn(usize, usize) -> bool) -> Option<Vec
                 _ => vec![0; c.size],
             })
             .collect();
+        let size = full.first().map_or(0, Vec::len);
+        full.resize(cols.len() + map.absent(s), vec![0; size]);
         parity::reconstruct_data(map.nparity, &mut full, &missing).ok()?;
-        for (i, d) in full.iter().enumerate().skip(map.nparity) {
+        for (i, d) in full.iter().enumerate().take(cols.len()).skip(map.nparity) {
             place(&mut block, i, d);
         }
     }
@@ -885,7 +956,7 @@ fn right_columns(plan: &Plan, s: usize, block: &[u8]) -> Vec<Vec<u8>> {
 /// Parity and data columns of stripe `s` of a block of `map.len` bytes.
 pub(crate) fn columns(map: &Map, s: usize, block: &[u8]) -> Vec<Vec<u8>> {
     let cols = &map.stripes[s].cols;
-    let data: Vec<Vec<u8>> = cols
+    let mut data: Vec<Vec<u8>> = cols
         .iter()
         .skip(map.nparity)
         .map(|c| {
@@ -895,9 +966,11 @@ pub(crate) fn columns(map: &Map, s: usize, block: &[u8]) -> Vec<Vec<u8>> {
             d
         })
         .collect();
+    let (real, size) = (data.len(), data.first().map_or(0, Vec::len));
+    data.resize(real + map.absent(s), vec![0; size]);
     let mut out = vec![Vec::new(); map.nparity];
     parity::generate(&data, &mut out);
-    out.extend(data);
+    out.extend(data.into_iter().take(real));
     out
 }
 

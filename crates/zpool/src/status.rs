@@ -105,6 +105,14 @@ fn render(pool: &Pool, reason: &Reason, look: &Look, zone: &TimeZone) -> String 
             out.push('\n');
         }
     }
+    for (heading, lines) in [
+        ("remove", removal_lines(pool, look, zone)),
+        ("expand", expansion_lines(pool, look, zone)),
+    ] {
+        if !lines.is_empty() {
+            out.push_str(&format!("{heading}: {}\n", lines.join("\n\t")));
+        }
+    }
     if let Some(tree) = &pool.tree {
         out.push_str("config:\n\n");
         out.push_str(&config(pool, tree, look));
@@ -233,6 +241,98 @@ pub fn scan_lines(scan: &Scan, now: u64, zone: &TimeZone) -> Vec<String> {
     }
 }
 
+/// The name of the top-level vdev `id`, its number if it is not shown.
+fn top_name(pool: &Pool, id: u64, look: &Look) -> String {
+    let tops = pool.tree.iter().flat_map(|t| &t.children);
+    let top = tops
+        .filter(|v| !matches!(v.class, VdevClass::Cache | VdevClass::Spare))
+        .find(|v| v.id == id);
+    top.map_or_else(
+        || format!("vdev {id}"),
+        |v| vdevs::name(v, &pool.name, look.how),
+    )
+}
+
+/// How much of something that stands still is done: this software does not go on with it.
+fn percent(part: u64, whole: u64) -> f64 {
+    100.0 * part as f64 / whole.max(1) as f64
+}
+
+/// Lines of the newest removal of a device; none if there was none.
+fn removal_lines(pool: &Pool, look: &Look, zone: &TimeZone) -> Vec<String> {
+    let Some(r) = &pool.removal else {
+        return Vec::new();
+    };
+    let mut lines = match r.state {
+        ScanState::None => return Vec::new(),
+        ScanState::Finished => {
+            let minutes = r.end.saturating_sub(r.start) / 60;
+            vec![format!(
+                "Removal of vdev {} copied {} in {}h{}m, completed on {}",
+                r.vdev,
+                nice(r.copied, true),
+                minutes / 60,
+                minutes % 60,
+                time::ctime(r.end, zone)
+            )]
+        }
+        ScanState::Canceled => vec![format!(
+            "Removal of {} canceled on {}",
+            top_name(pool, r.vdev, look),
+            time::ctime(r.end, zone)
+        )],
+        ScanState::Scanning => vec![
+            format!(
+                "Evacuation of {} in progress since {}",
+                top_name(pool, r.vdev, look),
+                time::ctime(r.start, zone)
+            ),
+            format!(
+                "{} copied out of {}, {:.2}% done, not being continued",
+                nice(r.copied, true),
+                nice(r.to_copy, true),
+                percent(r.copied, r.to_copy)
+            ),
+        ],
+    };
+    if r.mapping_memory > 0 {
+        lines.push(format!(
+            "{} memory used for removed device mappings",
+            nice(r.mapping_memory, false)
+        ));
+    }
+    lines
+}
+
+/// Lines of the newest expansion of a RAID-Z; none if there was none.
+fn expansion_lines(pool: &Pool, look: &Look, zone: &TimeZone) -> Vec<String> {
+    let Some(e) = &pool.expansion else {
+        return Vec::new();
+    };
+    let name = top_name(pool, e.vdev, look);
+    match e.state {
+        ScanState::Finished => vec![format!(
+            "expanded {name} copied {} in {}, on {}",
+            nice(e.reflowed, true),
+            duration(e.end.saturating_sub(e.start)),
+            time::ctime(e.end, zone)
+        )],
+        ScanState::Scanning => vec![
+            format!(
+                "expansion of {name} in progress since {}",
+                time::ctime(e.start, zone)
+            ),
+            format!(
+                "{} / {} copied, {:.2}% done, not being continued",
+                nice(e.reflowed, true),
+                nice(e.to_reflow, true),
+                percent(e.reflowed, e.to_reflow)
+            ),
+        ],
+        ScanState::None | ScanState::Canceled => Vec::new(),
+    }
+}
+
 fn config(pool: &Pool, tree: &Vdev, look: &Look) -> String {
     let width = vdevs::name_width(tree, &pool.name, look.how).max(10);
     let mut out = format!(
@@ -355,8 +455,7 @@ fn row(
     }
     if s.removing {
         out.push_str("  (removing)");
-    }
-    if s.noalloc {
+    } else if s.noalloc {
         out.push_str("  (non-allocating)");
     }
     out.push('\n');
@@ -395,6 +494,61 @@ mod tests {
         assert!(out.contains("\tNAME        STATE     READ WRITE CKSUM  SLOW\n"));
         assert!(out.contains("\t  1000      ONLINE       0     0     0     -\n"));
         assert!(out.contains("\t    1000    ONLINE       0     0     0     0\n"));
+    }
+
+    /// As OpenZFS 2.3.2 says it of fixture pools, but for the speed of what stands still.
+    #[test]
+    fn removals_and_expansions() {
+        let utc = 1_795_182_531; // Fri Nov 20 13:48:51 2026
+        let mut p = sample("tank");
+        p.removal = Some(api::Removal {
+            state: ScanState::Finished,
+            vdev: 3,
+            start: utc - 17,
+            end: utc,
+            copied: 1_020_928,
+            mapping_memory: 312,
+            ..api::Removal::default()
+        });
+        p.expansion = Some(api::Expansion {
+            state: ScanState::Finished,
+            vdev: 0,
+            start: utc - 1,
+            end: utc,
+            reflowed: 403_456,
+            ..api::Expansion::default()
+        });
+        let (_, out, _) = run("status", &mut Fake::with(vec![p.clone()]));
+        let want = "remove: Removal of vdev 3 copied 997K in 0h0m, completed on Fri Nov 20 13:48:51 2026\n\
+             \t312 memory used for removed device mappings\n\
+             expand: expanded mirror-0 copied 394K in 00:00:01, on Fri Nov 20 13:48:51 2026\n\
+             config:\n";
+        assert!(out.contains(want), "{out}");
+        p.removal = Some(api::Removal {
+            state: ScanState::Scanning,
+            start: utc,
+            to_copy: 9_570_000,
+            copied: 890_000,
+            ..api::Removal::default()
+        });
+        p.expansion = Some(api::Expansion {
+            state: ScanState::Scanning,
+            start: utc,
+            to_reflow: 16 << 20,
+            reflowed: 4 << 20,
+            ..api::Expansion::default()
+        });
+        if let Some(t) = &mut p.tree {
+            t.children[0].stats.removing = true;
+            t.children[0].stats.noalloc = true;
+        }
+        let (_, out, _) = run("status", &mut Fake::with(vec![p]));
+        let want = "remove: Evacuation of mirror-0 in progress since Fri Nov 20 13:48:51 2026\n\
+             \t869K copied out of 9.13M, 9.30% done, not being continued\n\
+             expand: expansion of mirror-0 in progress since Fri Nov 20 13:48:51 2026\n\
+             \t4M / 16M copied, 25.00% done, not being continued\n";
+        assert!(out.contains(want), "{out}");
+        assert!(out.contains("  (removing)\n"));
     }
 
     /// The texts of fixture pools, as printed by OpenZFS 2.3.2.

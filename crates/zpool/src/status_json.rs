@@ -78,6 +78,33 @@ fn one(
             o.put("scan_stats", scan_stats(scan, style, zone));
         }
     }
+    if let Some(r) = pool.removal.as_ref().filter(|r| r.state != ScanState::None) {
+        let size = |n: u64| style.nice(n, || nice(n, true));
+        let mut x = Object::new()
+            .with("state", state_word(r.state))
+            .with("removing_vdev", style.plain(r.vdev))
+            .with("start_time", moment(style, zone, r.start))
+            .with("end_time", moment(style, zone, r.end));
+        x.put("to_copy", size(r.to_copy));
+        x.put("copied", size(r.copied));
+        x.put("mapping_memory", size(r.mapping_memory));
+        o.put("removal_stats", x);
+    }
+    if let Some(e) = pool
+        .expansion
+        .as_ref()
+        .filter(|e| e.state != ScanState::None)
+    {
+        let size = |n: u64| style.nice(n, || nice(n, true));
+        let mut x = Object::new()
+            .with("state", state_word(e.state))
+            .with("expanding_vdev", style.plain(e.vdev))
+            .with("start_time", moment(style, zone, e.start))
+            .with("end_time", moment(style, zone, e.end));
+        x.put("to_reflow", size(e.to_reflow));
+        x.put("reflowed", size(e.reflowed));
+        o.put("raidz_expand_stats", x);
+    }
     if let Some(tree) = &pool.tree {
         let mut into = Object::new();
         let context = Context { pool, style, look };
@@ -217,9 +244,21 @@ impl Context<'_> {
     }
 }
 
+fn state_word(state: ScanState) -> &'static str {
+    match state {
+        ScanState::None => "NONE",
+        ScanState::Scanning => "SCANNING",
+        ScanState::Finished => "FINISHED",
+        ScanState::Canceled => "CANCELED",
+    }
+}
+
+fn moment(style: Style, zone: &TimeZone, t: u64) -> Json {
+    style.nice(t, || time::ctime(t, zone))
+}
+
 fn scan_stats(scan: &Scan, style: Style, zone: &TimeZone) -> Object {
     let size = |n: u64| style.nice(n, || nice(n, true));
-    let moment = |t: u64| style.nice(t, || time::ctime(t, zone));
     let mut o = Object::new()
         .with(
             "function",
@@ -229,17 +268,9 @@ fn scan_stats(scan: &Scan, style: Style, zone: &TimeZone) -> Object {
                 ScanFunction::Resilver => "RESILVER",
             },
         )
-        .with(
-            "state",
-            match scan.state {
-                ScanState::None => "NONE",
-                ScanState::Scanning => "SCANNING",
-                ScanState::Finished => "FINISHED",
-                ScanState::Canceled => "CANCELED",
-            },
-        )
-        .with("start_time", moment(scan.start))
-        .with("end_time", moment(scan.end));
+        .with("state", state_word(scan.state))
+        .with("start_time", moment(style, zone, scan.start))
+        .with("end_time", moment(style, zone, scan.end));
     for (key, n) in [
         ("to_examine", scan.to_examine),
         ("examined", scan.examined),
@@ -253,7 +284,8 @@ fn scan_stats(scan: &Scan, style: Style, zone: &TimeZone) -> Object {
     o.put("pass_start", style.plain(scan.pass_start));
     o.put(
         "scrub_pause",
-        scan.paused_at.map_or(Json::from("-"), moment),
+        scan.paused_at
+            .map_or(Json::from("-"), |t| moment(style, zone, t)),
     );
     o.put("scrub_spent_paused", style.plain(scan.spent_paused));
     o.put("issued_bytes_per_scan", size(scan.pass_issued));

@@ -3,9 +3,9 @@
 
 use crate::config::create_nvlist;
 use crate::devices::{SpaceAllocator, TreeDevices};
+use crate::indirect::Removed;
 use crate::spacemaps::TopShape;
 use crate::spares::create_dspares;
-use crate::indirect::Removed;
 use crate::sync::SyncState;
 use crate::{MapFeatures, MapLoader, Pool, Shared, SpaceMaps, Tunables, VERSION_FEATURES};
 use base::{bail, Error, Result, TXG_INITIAL};

@@ -266,7 +266,7 @@ fn raidz_that_grew_twice() {
             assert!(read(&tree, 0, *at, b, *birth).unwrap().data == **b);
             fail(false);
             if n % 5 == 0 {
-                let row = DATA + ((at >> ashift) / (w as u64 + 2) << ashift);
+                let row = DATA + (((at >> ashift) / (w as u64 + 2)) << ashift);
                 for d in &lost {
                     rig.disks[*d].corrupt(row, b.len() / w + (3 << ashift));
                 }

@@ -2,12 +2,13 @@
 
 use crate::content::Content;
 use crate::objset::Objset;
-use crate::tree::Synced;
-use crate::tx::{Dmu, Tx};
+use crate::tree::{Reader, Spot, Synced};
+use crate::tx::{Damage, Dmu, Tx};
 use base::{bail, Block, Error, Kind, RangeSet, Result, Txg};
 use disk::{BlkPtr, DnodePhys, ObjType};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, RwLock, RwLockReadGuard, RwLockWriteGuard, Weak};
 
 /// Memory that a dirty object takes from the change to the end of its group: open and synced view,
@@ -108,7 +109,14 @@ pub struct Dnode {
     me: Weak<Dnode>,
     pub(crate) dmu: Arc<Dmu>,
     pub(crate) inner: RwLock<Inner>,
+    /// Some block of it could not be read: changes of parts of blocks look before they are accepted.
+    hurt: AtomicBool,
 }
+
+/// Most times a read is tried again because the group under way is writing the block anew.
+const MAX_TURNS: u32 = 1000;
+/// Block id of a spill block in reports of damage.
+const SPILL: u64 = u64::MAX;
 
 /// What a sync takes over from a dirty object.
 pub(crate) struct Job {
@@ -142,6 +150,7 @@ impl Dnode {
                 s: Arc::new(s),
                 gen: 0,
             }),
+            hurt: AtomicBool::new(false),
         })
     }
 
@@ -293,8 +302,43 @@ impl Dnode {
         Ok(())
     }
 
+    /// A read failed. An error, if nothing that happened meanwhile explains it; otherwise it is to be
+    /// tried again.
+    fn read_failed(&self, e: Error, gen: u64, at: Option<Spot>, turns: &mut u32) -> Result<()> {
+        if self.read_lock().gen != gen {
+            return Ok(());
+        }
+        if let Some(spot) = at {
+            if spot.physical_birth > self.dmu.synced_txg() && *turns < MAX_TURNS {
+                // The group under way writes it anew in the same place; the new pointer follows.
+                *turns += 1;
+                std::thread::yield_now();
+                return Ok(());
+            }
+            self.note_damage(&e, spot);
+        }
+        Err(e)
+    }
+
+    /// Tells of a block that cannot be read.
+    pub(crate) fn note_damage(&self, e: &Error, spot: Spot) {
+        if !matches!(e.kind, Kind::Io | Kind::Checksum | Kind::Damaged) {
+            return;
+        }
+        self.hurt.store(true, Ordering::Relaxed);
+        self.dmu.damaged(&Damage {
+            objset: self.os.upgrade().map_or(0, |os| os.id()),
+            object: self.object,
+            level: i64::from(spot.level),
+            blkid: spot.blkid,
+            birth: spot.birth,
+        });
+    }
+
     pub fn spill(&self) -> Result<Option<Block>> {
+        let mut turns = 0;
         loop {
+            let r = Reader::new(&self.dmu.zio);
             let (bp, gen) = {
                 let i = self.read_lock();
                 match &i.spill {
@@ -306,10 +350,9 @@ impl Dnode {
                     },
                 }
             };
-            match self.dmu.zio.read(&bp) {
+            match r.read(&bp, SPILL) {
                 Ok(b) => return Ok(Some(b)),
-                Err(e) if self.read_lock().gen == gen => return Err(e),
-                Err(_) => {}
+                Err(e) => self.read_failed(e, gen, r.failed.get(), &mut turns)?,
             }
         }
     }
@@ -346,7 +389,9 @@ impl Dnode {
 
     /// One whole block; zeros if there is none.
     pub fn block(&self, blkid: u64) -> Result<Block> {
+        let mut turns = 0;
         loop {
+            let r = Reader::new(&self.dmu.zio);
             let (s, gen, parts, size) = {
                 let i = self.read_lock();
                 let size = i.f.block_size;
@@ -360,7 +405,7 @@ impl Dnode {
                 };
                 (i.s.clone(), i.gen, parts, size)
             };
-            let base = match s.read(&self.dmu.zio, blkid) {
+            let base = match s.read(&r, blkid) {
                 Ok(b) if b.len() == size => b,
                 // The block size was changed in a group not yet written: only block 0 exists.
                 Ok(b) => {
@@ -368,8 +413,10 @@ impl Dnode {
                     v.resize(size, 0);
                     Arc::new(v)
                 }
-                Err(e) if self.read_lock().gen == gen => return Err(e),
-                Err(_) => continue,
+                Err(e) => {
+                    self.read_failed(e, gen, r.failed.get(), &mut turns)?;
+                    continue;
+                }
             };
             if self.read_lock().gen == gen {
                 return Ok(match parts {
@@ -382,7 +429,9 @@ impl Dnode {
 
     /// Makes a dirty block of which only parts are in memory whole.
     pub(crate) fn complete(&self, blkid: u64) -> Result<()> {
+        let mut turns = 0;
         loop {
+            let r = Reader::new(&self.dmu.zio);
             let (s, gen) = {
                 let i = self.read_lock();
                 match i.bufs.get(&blkid) {
@@ -390,10 +439,12 @@ impl Dnode {
                     _ => return Ok(()),
                 }
             };
-            let base = match s.read(&self.dmu.zio, blkid) {
+            let base = match s.read(&r, blkid) {
                 Ok(b) => b,
-                Err(e) if self.read_lock().gen == gen => return Err(e),
-                Err(_) => continue,
+                Err(e) => {
+                    self.read_failed(e, gen, r.failed.get(), &mut turns)?;
+                    continue;
+                }
             };
             let mut i = self.write_lock();
             if i.gen != gen {
@@ -412,6 +463,7 @@ impl Dnode {
     /// Blocks `first..=last` if all of them can be had without looking at changes in between: dirty
     /// ones from memory, the others in one batch. `None`: ask block by block.
     fn blocks(&self, first: u64, last: u64) -> Result<Option<(usize, Vec<Block>)>> {
+        let reader = Reader::new(&self.dmu.zio);
         let (s, gen, size, mut out) = {
             let i = self.read_lock();
             if i.s.block_size != i.f.block_size {
@@ -433,19 +485,28 @@ impl Dnode {
         let mut at = Vec::new();
         for (n, slot) in out.iter().enumerate() {
             if slot.is_none() {
-                match s.lookup(&self.dmu.zio, first + n as u64) {
+                match s.lookup(&reader, first + n as u64) {
                     Ok(bp) => bps.push(bp),
-                    Err(_) => return Ok(None),
+                    Err(e) => {
+                        self.read_failed(e, gen, reader.failed.get(), &mut 0)?;
+                        return Ok(None);
+                    }
                 }
                 at.push(n);
             }
         }
-        for ((n, bp), r) in at.into_iter().zip(&bps).zip(self.dmu.zio.read_many(&bps)) {
+        let got = self.dmu.zio.read_many(&bps, reader.lease);
+        for ((n, bp), r) in at.into_iter().zip(&bps).zip(got) {
             out[n] = Some(match r {
                 _ if bp.is_hole() => Arc::new(vec![0; size]),
                 Ok(b) if b.len() == size => b,
-                // Whatever is wrong is told by the way that goes block by block.
-                _ => return Ok(None),
+                // What else is wrong is told by the way that goes block by block.
+                Ok(_) => return Ok(None),
+                Err(e) => {
+                    reader.failed(bp, first + n as u64);
+                    self.read_failed(e, gen, reader.failed.get(), &mut 0)?;
+                    return Ok(None);
+                }
             });
         }
         if self.read_lock().gen != gen {
@@ -521,6 +582,7 @@ impl Dnode {
         if data.is_empty() {
             return Ok(());
         }
+        self.look_before(offset, data.len() as u64)?;
         let mut i = self.write_lock();
         self.touch(&mut i, tx)?;
         let size = i.f.block_size;
@@ -543,6 +605,21 @@ impl Dnode {
             }
             self.mark(&mut i, tx, blkid, before);
             done += n;
+        }
+        Ok(())
+    }
+
+    /// Of an object known to be damaged, blocks that are to be changed in parts must be readable.
+    fn look_before(&self, offset: u64, len: u64) -> Result<()> {
+        if !self.hurt.load(Ordering::Relaxed) {
+            return Ok(());
+        }
+        let size = self.read_lock().f.block_size as u64;
+        let end = offset.saturating_add(len);
+        for edge in [offset, end] {
+            if edge % size != 0 {
+                self.block(edge / size)?;
+            }
         }
         Ok(())
     }
@@ -693,7 +770,9 @@ impl Dnode {
     }
 
     fn is_hole(&self, blkid: u64) -> Result<bool> {
+        let mut turns = 0;
         loop {
+            let r = Reader::new(&self.dmu.zio);
             let (s, gen) = {
                 let i = self.read_lock();
                 if i.bufs.contains_key(&blkid) {
@@ -704,14 +783,13 @@ impl Dnode {
                 }
                 (i.s.clone(), i.gen)
             };
-            match s.lookup(&self.dmu.zio, blkid) {
+            match s.lookup(&r, blkid) {
                 Ok(bp) => {
                     if self.read_lock().gen == gen {
                         return Ok(bp.is_hole());
                     }
                 }
-                Err(e) if self.read_lock().gen == gen => return Err(e),
-                Err(_) => {}
+                Err(e) => self.read_failed(e, gen, r.failed.get(), &mut turns)?,
             }
         }
     }
@@ -750,6 +828,7 @@ impl Dnode {
     /// The first byte at or after `offset` that is data (`data`) or in a hole; `None` if there is
     /// none before the end of the last block. Block granularity; dirty blocks count as data.
     pub fn seek(&self, offset: u64, data: bool) -> Result<Option<u64>> {
+        let r = Reader::new(&self.dmu.zio);
         let (s, size, maxblkid, over) = {
             let i = self.read_lock();
             let mut dirty = RangeSet::new();
@@ -782,10 +861,10 @@ impl Dnode {
                 } else {
                     let limit = freed.next_from(blk).map_or(limit, |(a, _)| a.min(limit));
                     // Asking for the other kind gives the end of this run.
-                    let d = s.seek(&self.dmu.zio, blk, true)?;
+                    let d = s.seek(&r, blk, true)?;
                     match d {
                         Some(d) if d == blk => {
-                            let h = s.seek(&self.dmu.zio, blk, false)?;
+                            let h = s.seek(&r, blk, false)?;
                             (true, h.unwrap_or(maxblkid + 1).min(limit))
                         }
                         Some(d) => (false, d.min(limit)),

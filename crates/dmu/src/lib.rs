@@ -28,7 +28,7 @@ pub use dnode::{Dnode, Info};
 pub use objset::{NewObject, Objset, WritePolicy};
 pub use sync::SyncHooks;
 pub use tree::{walk, Visit};
-pub use tx::{Admission, Dmu, DmuOptions, Driver, Need, SyncGroup, Tx};
+pub use tx::{Admission, Damage, Dmu, DmuOptions, Driver, Need, OnDamage, SyncGroup, Tx};
 
 /// Object numbers of the accounting objects kept in the object set block itself.
 pub const USERUSED_OBJECT: u64 = u64::MAX;

@@ -2,7 +2,7 @@
 
 use crate::dnode::{Dnode, Fields, Job};
 use crate::tree::Synced;
-use crate::tx::{Admission, Dmu, Need, Tx};
+use crate::tx::{Admission, Damage, Dmu, Need, Tx};
 use crate::{GROUPUSED_OBJECT, PROJECTUSED_OBJECT, USERUSED_OBJECT};
 use base::{bail, Error, Kind, Result, Txg};
 use disk::dnode::{DNODES_PER_BLOCK, DNODE_BLOCK, DNODE_SIZE, MAX_SLOTS};
@@ -176,7 +176,17 @@ impl Objset {
         if root.obj_type() != ObjType::OBJSET {
             return Err(Error::damaged(format!("not an object set: {root:?}")));
         }
-        let b = dmu.zio.read(root)?;
+        let b = dmu.zio.read(root).inspect_err(|e| {
+            if matches!(e.kind, Kind::Io | Kind::Checksum | Kind::Damaged) {
+                dmu.damaged(&Damage {
+                    objset: id,
+                    object: 0,
+                    level: -1,
+                    blkid: 0,
+                    birth: root.logical_birth(),
+                });
+            }
+        })?;
         let p = ObjsetPhys::decode(&b).map_err(|e| e.context(format!("dataset {id}")))?;
         // fill counts every allocated object, but old software stored too small a number
         let objects = root

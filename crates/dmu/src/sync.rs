@@ -3,9 +3,9 @@
 use crate::content::Content;
 use crate::dnode::{Dnode, Job, TakenBlock};
 use crate::objset::{Objset, WritePolicy};
-use crate::tree::{read_indirect, Synced};
+use crate::tree::{read_indirect, Reader, Spot, Synced};
 use crate::tx::Tx;
-use base::{bail, Block, Error, RangeSet, Result, Txg};
+use base::{bail, Block, Error, Kind, RangeSet, Result, Txg};
 use codec::{checksum, compress};
 use disk::dnode::{self, objset::ObjsetPhys, DNODES_PER_BLOCK, DNODE_BLOCK, DNODE_SIZE};
 use disk::{BlkPtr, DnodePhys, ObjType, BP_SIZE};
@@ -461,7 +461,7 @@ impl Objset {
                 let old = if job.frees.contains(*blkid, blkid + 1) {
                     BlkPtr::HOLE
                 } else {
-                    job.s.lookup(p.zio, *blkid)?
+                    job.s.lookup(&Reader::new(p.zio), *blkid)?
                 };
                 if let Some(bp) = placed {
                     // Already where it belongs, for the intent log.
@@ -487,18 +487,19 @@ impl Objset {
                     fill: 1,
                 });
                 if outs.len() >= BATCH_BLOCKS || bytes >= BATCH_BYTES {
-                    self.flush_outs(p, &mut outs, writes, deltas)?;
+                    self.flush_outs(p, jobs, &mut outs, writes, deltas)?;
                     bytes = 0;
                 }
             }
         }
-        self.flush_outs(p, &mut outs, writes, deltas)
+        self.flush_outs(p, jobs, &mut outs, writes, deltas)
     }
 
     /// Transforms a batch on all cores, then places the blocks in order.
     fn flush_outs(
         &self,
         p: &Pass,
+        jobs: &[Job],
         outs: &mut Vec<Out>,
         writes: &mut [BTreeMap<u64, BlkPtr>],
         deltas: &mut [i64],
@@ -512,13 +513,34 @@ impl Objset {
             .collect();
         if !partial.is_empty() {
             let bps: Vec<BlkPtr> = partial.iter().map(|n| outs[*n].old).collect();
-            for (n, base) in partial.into_iter().zip(p.zio.read_many(&bps)) {
+            let got = p.zio.read_many(&bps, p.zio.lease());
+            let mut lost = Vec::new();
+            for (n, base) in partial.into_iter().zip(got) {
                 let o = &mut outs[n];
-                let base = match o.old.is_hole() {
-                    true => Block::default(),
-                    false => base?,
+                let base = match base {
+                    _ if o.old.is_hole() => Block::default(),
+                    Ok(b) => b,
+                    // The rest of the block is gone for good. It stays as it is, an error for who
+                    // reads it, rather than becoming something it never was.
+                    Err(e) if matches!(e.kind, Kind::Io | Kind::Checksum | Kind::Damaged) => {
+                        let spot = Spot {
+                            level: 0,
+                            blkid: o.blkid,
+                            birth: o.old.logical_birth(),
+                            physical_birth: o.old.physical_birth(),
+                        };
+                        if let Some(job) = jobs.get(o.job) {
+                            job.dn.note_damage(&e, spot);
+                        }
+                        lost.push(n);
+                        continue;
+                    }
+                    Err(e) => return Err(e),
                 };
                 o.data = Content::Whole(o.data.over(&base, o.size));
+            }
+            for n in lost.into_iter().rev() {
+                outs.remove(n);
             }
         }
         let blocks: Vec<Block> = outs.iter().map(|o| o.data.over(&[], o.size)).collect();
@@ -666,7 +688,7 @@ impl Objset {
         let mut used = s.used as i64;
         for (blk, list) in by_block {
             maxblkid = maxblkid.max(*blk);
-            let old = s.lookup(p.zio, *blk)?;
+            let old = s.lookup(&Reader::new(p.zio), *blk)?;
             let mut b = if old.is_hole() {
                 vec![0; DNODE_BLOCK]
             } else {
@@ -705,10 +727,10 @@ impl Objset {
                 fill,
             });
             if outs.len() >= BATCH_BLOCKS {
-                self.flush_outs(p, &mut outs, &mut writes, &mut deltas)?;
+                self.flush_outs(p, &[], &mut outs, &mut writes, &mut deltas)?;
             }
         }
-        self.flush_outs(p, &mut outs, &mut writes, &mut deltas)?;
+        self.flush_outs(p, &[], &mut outs, &mut writes, &mut deltas)?;
         used += deltas[0];
         let (blkptr, nlevels, d) = p.tree(
             &shape,

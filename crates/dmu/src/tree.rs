@@ -1,9 +1,62 @@
 //! Walking the synced tree of block pointers of an object (data format §2.5).
 
-use base::{Block, Error, Result};
+use base::{Block, Error, Result, Txg};
 use disk::{BlkPtr, DnodePhys, BP_SIZE};
+use std::cell::Cell;
 use std::sync::Arc;
-use zio::Zio;
+use zio::{Lease, Zio};
+
+/// Where in an object's tree a block is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Spot {
+    pub level: u8,
+    pub blkid: u64,
+    pub birth: Txg,
+    pub physical_birth: Txg,
+}
+
+/// Reads blocks of a tree that was in use when this was made, and remembers where it failed.
+pub(crate) struct Reader<'a> {
+    pub zio: &'a Zio,
+    pub lease: Lease,
+    pub failed: Cell<Option<Spot>>,
+}
+
+impl<'a> Reader<'a> {
+    pub fn new(zio: &'a Zio) -> Reader<'a> {
+        Reader {
+            zio,
+            lease: zio.lease(),
+            failed: Cell::new(None),
+        }
+    }
+
+    /// Notes that a block could not be had, or was not what it must be.
+    pub fn failed(&self, bp: &BlkPtr, blkid: u64) {
+        self.failed.set(Some(Spot {
+            level: bp.level(),
+            blkid,
+            birth: bp.logical_birth(),
+            physical_birth: bp.physical_birth(),
+        }));
+    }
+
+    pub fn read(&self, bp: &BlkPtr, blkid: u64) -> Result<Block> {
+        let r = self.zio.read_leased(bp, self.lease);
+        if r.is_err() {
+            self.failed(bp, blkid);
+        }
+        r
+    }
+
+    fn indirect(&self, bp: &BlkPtr, level: u32, shift: u8, blkid: u64) -> Result<Block> {
+        let r = indirect_fits(bp, level, shift).and_then(|()| self.zio.read_leased(bp, self.lease));
+        if r.is_err() {
+            self.failed(bp, blkid);
+        }
+        r
+    }
+}
 
 /// What of an object is on disk; replaced whole by each sync.
 #[derive(Clone, Debug)]
@@ -61,7 +114,7 @@ impl Synced {
     }
 
     /// The pointer of a data block; a hole if there is none.
-    pub fn lookup(&self, zio: &Zio, blkid: u64) -> Result<BlkPtr> {
+    pub fn lookup(&self, r: &Reader, blkid: u64) -> Result<BlkPtr> {
         let top = self.nlevels as u32 - 1;
         let Ok(i) = usize::try_from(self.ancestor(top, blkid)) else {
             return Ok(BlkPtr::HOLE);
@@ -73,7 +126,7 @@ impl Synced {
             if bp.is_hole() {
                 return Ok(bp);
             }
-            let b = read_indirect(zio, &bp, level, self.indblkshift)?;
+            let b = r.indirect(&bp, level, self.indblkshift, self.ancestor(level, blkid))?;
             let i = self.ancestor(level - 1, blkid) & ((1 << self.epbs()) - 1);
             bp = BlkPtr::at(&b, i as usize)?;
         }
@@ -81,13 +134,14 @@ impl Synced {
     }
 
     /// A data block, `block_size` long, zeros for a hole.
-    pub fn read(&self, zio: &Zio, blkid: u64) -> Result<Block> {
-        let bp = self.lookup(zio, blkid)?;
+    pub fn read(&self, r: &Reader, blkid: u64) -> Result<Block> {
+        let bp = self.lookup(r, blkid)?;
         if bp.is_hole() {
             return Ok(Arc::new(vec![0; self.block_size]));
         }
-        let b = zio.read(&bp)?;
+        let b = r.read(&bp, blkid)?;
         if b.len() != self.block_size {
+            r.failed(&bp, blkid);
             return Err(Error::damaged(format!(
                 "block {blkid} of {} bytes in an object of {}: {bp:?}",
                 b.len(),
@@ -98,10 +152,10 @@ impl Synced {
     }
 
     /// First block at or after `from` that is data (`data`) or hole, up to `maxblkid`.
-    pub fn seek(&self, zio: &Zio, from: u64, data: bool) -> Result<Option<u64>> {
+    pub fn seek(&self, r: &Reader, from: u64, data: bool) -> Result<Option<u64>> {
         let mut blk = from;
         while blk <= self.maxblkid {
-            let (is_data, next) = self.extent(zio, blk)?;
+            let (is_data, next) = self.extent(r, blk)?;
             if is_data == data {
                 return Ok(Some(blk));
             }
@@ -111,7 +165,7 @@ impl Synced {
     }
 
     /// Whether `blk` is data, and the first block after it that may differ.
-    fn extent(&self, zio: &Zio, blk: u64) -> Result<(bool, u64)> {
+    fn extent(&self, r: &Reader, blk: u64) -> Result<(bool, u64)> {
         let top = self.nlevels as u32 - 1;
         let mut bp = match self.blkptr.get(self.ancestor(top, blk) as usize) {
             Some(bp) => *bp,
@@ -128,7 +182,7 @@ impl Synced {
             if level == 0 {
                 break;
             }
-            let b = read_indirect(zio, &bp, level, self.indblkshift)?;
+            let b = r.indirect(&bp, level, self.indblkshift, self.ancestor(level, blk))?;
             let i = self.ancestor(level - 1, blk) & ((1 << self.epbs()) - 1);
             bp = BlkPtr::at(&b, i as usize)?;
         }
@@ -138,12 +192,17 @@ impl Synced {
 
 /// Reads an indirect block and checks that it is one of that level.
 pub(crate) fn read_indirect(zio: &Zio, bp: &BlkPtr, level: u32, shift: u8) -> Result<Block> {
+    indirect_fits(bp, level, shift)?;
+    zio.read(bp)
+}
+
+fn indirect_fits(bp: &BlkPtr, level: u32, shift: u8) -> Result<()> {
     if bp.level() as u32 != level || bp.lsize() != 1 << shift {
         return Err(Error::damaged(format!(
             "expected an indirect block of level {level}: {bp:?}"
         )));
     }
-    zio.read(bp)
+    Ok(())
 }
 
 /// What [`walk`] shall do after a pointer.

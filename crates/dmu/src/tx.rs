@@ -80,6 +80,24 @@ pub struct Dmu {
     dirty_max: AtomicU64,
     objsets: Mutex<[Vec<Arc<Objset>>; 4]>,
     driver: OnceLock<Weak<dyn Driver>>,
+    on_damage: OnceLock<OnDamage>,
+}
+
+/// Who is told about blocks that cannot be read.
+pub type OnDamage = Box<dyn Fn(&Damage) + Send + Sync>;
+
+/// A block of which no copy can be read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Damage {
+    /// Dataset object, 0 for the MOS.
+    pub objset: u64,
+    /// 0 for the meta-dnode and (level −1) the block of the object set itself.
+    pub object: u64,
+    pub level: i64,
+    /// `u64::MAX` for a spill block.
+    pub blkid: u64,
+    /// Group in which the block was born.
+    pub birth: Txg,
 }
 
 /// A closed group about to be written.
@@ -136,6 +154,7 @@ impl Drop for Tx {
 
 impl Dmu {
     pub fn new(env: Env, zio: Arc<Zio>, opts: DmuOptions) -> Arc<Dmu> {
+        zio.set_synced(opts.first_txg - 1);
         Arc::new(Dmu {
             env,
             zio,
@@ -152,7 +171,19 @@ impl Dmu {
             dirty_max: AtomicU64::new(opts.dirty_max),
             objsets: Mutex::default(),
             driver: OnceLock::new(),
+            on_damage: OnceLock::new(),
         })
+    }
+
+    /// Sets who is told about damage; once.
+    pub fn set_on_damage(&self, f: OnDamage) {
+        let _ = self.on_damage.set(f);
+    }
+
+    pub(crate) fn damaged(&self, d: &Damage) {
+        if let Some(f) = self.on_damage.get() {
+            f(d);
+        }
     }
 
     pub fn set_driver(&self, driver: Weak<dyn Driver>) {
@@ -300,6 +331,7 @@ impl Dmu {
         self.objsets.lock().unwrap_or_else(|e| e.into_inner())[txg as usize & 3].clear();
         let mut g = self.lock();
         g.synced = txg;
+        self.zio.set_synced(txg);
         self.gate_cv.notify_all();
     }
 }

@@ -6,8 +6,8 @@ use disk::Dva;
 use space::{AllocReq, Class, Space};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::Arc;
-use vdev::{ReadReq, VdevTree};
-use zio::{Allocator, Devices, PhysWrite, Purpose, ReadOne};
+use vdev::{BadLeaf, Fault, ReadReq, VdevTree};
+use zio::{Allocator, Devices, Looked, PhysWrite, Purpose, ReadOne, Wrong};
 
 fn gcd(mut a: usize, mut b: usize) -> usize {
     while b != 0 {
@@ -48,6 +48,13 @@ impl TreeDevices {
     }
 }
 
+fn wrong(b: &BadLeaf) -> Wrong {
+    Wrong {
+        guid: b.guid,
+        checksum: b.fault == Fault::Checksum,
+    }
+}
+
 impl Devices for TreeDevices {
     fn vdevs(&self) -> u64 {
         self.tree.tops().len() as u64
@@ -63,22 +70,66 @@ impl Devices for TreeDevices {
             .map_or(asize, |t| asize / base::SECTOR * t.deflate_ratio())
     }
 
-    fn read(
-        &self,
-        dva: &Dva,
-        psize: usize,
-        birth: Txg,
-        verify: &(dyn Fn(&[u8]) -> bool + Sync),
-    ) -> Result<Vec<u8>> {
-        self.tree
-            .read(ReadReq {
-                vdev: dva.vdev(),
-                offset: dva.offset(),
-                psize,
-                birth,
-                verify,
+    fn look(&self, reqs: &[ReadOne]) -> Vec<Looked> {
+        let reqs: Vec<ReadReq> = reqs
+            .iter()
+            .map(|r| ReadReq {
+                vdev: r.dva.vdev(),
+                offset: r.dva.offset(),
+                psize: r.psize,
+                birth: r.birth,
+                verify: r.verify,
             })
-            .map(|r| r.data)
+            .collect();
+        let found = self.tree.look_many(&reqs).into_iter();
+        found
+            .map(|r| match r {
+                Ok(o) => Looked {
+                    wrong: o.bad.iter().map(wrong).collect(),
+                    data: match o.lost {
+                        Some(e) => Err(e),
+                        None => Ok(o.data),
+                    },
+                },
+                Err(e) => Looked {
+                    data: Err(e),
+                    wrong: Vec::new(),
+                },
+            })
+            .collect()
+    }
+
+    fn count(&self, wrong: &[Wrong]) {
+        let bad: Vec<BadLeaf> = wrong
+            .iter()
+            .map(|w| BadLeaf {
+                guid: w.guid,
+                fault: match w.checksum {
+                    true => Fault::Checksum,
+                    false => Fault::Io,
+                },
+                repaired: false,
+            })
+            .collect();
+        self.tree.count(&bad);
+    }
+
+    fn count_lost(&self) {
+        self.tree
+            .stats
+            .checksum_errors
+            .fetch_add(1, Ordering::Relaxed);
+    }
+
+    fn mend(&self, dva: &Dva, birth: Txg, right: &[u8]) -> Result<()> {
+        let req = ReadReq {
+            vdev: dva.vdev(),
+            offset: dva.offset(),
+            psize: right.len(),
+            birth,
+            verify: &|_| false,
+        };
+        self.tree.mend(req, right).map(|_| ())
     }
 
     fn probe(
@@ -97,24 +148,6 @@ impl Devices for TreeDevices {
                 verify,
             })
             .map(|r| r.data)
-    }
-
-    fn read_many(&self, reqs: &[ReadOne]) -> Vec<Result<Vec<u8>>> {
-        let reqs: Vec<ReadReq> = reqs
-            .iter()
-            .map(|r| ReadReq {
-                vdev: r.dva.vdev(),
-                offset: r.dva.offset(),
-                psize: r.psize,
-                birth: r.birth,
-                verify: r.verify,
-            })
-            .collect();
-        self.tree
-            .read_many(&reqs)
-            .into_iter()
-            .map(|r| r.map(|o| o.data))
-            .collect()
     }
 
     fn write(&self, writes: &[PhysWrite], txg: Txg) -> Result<()> {

@@ -146,6 +146,7 @@ impl Pool {
 
     fn write_group(&self, st: &mut SyncState) -> Result<Txg> {
         let tasks = std::mem::take(&mut *self.tasks.lock().unwrap_or_else(|e| e.into_inner()));
+        self.zio.settle();
         let group = self.dmu.begin_sync();
         let txg = group.txg;
         let tx = self.dmu.syncing_tx(txg);

@@ -19,7 +19,7 @@ const MIRROR_STRIPE: u64 = 1 << 20;
 
 /// Longest chain of removed vdevs.
 const MAX_REMOVALS: usize = 64;
-/// Most combinations of differing copies tried for a split block.
+/// Most combinations of differing copies tried for a split block, and of columns to distrust.
 const MAX_COMBINATIONS: usize = 4096;
 
 /// One block to read.
@@ -63,6 +63,8 @@ pub struct ReadOutcome {
     pub bad: Vec<BadLeaf>,
     /// Bytes written to leaves that had missed the block (scrub and resilver only).
     pub resilvered: u64,
+    /// [`VdevTree::look_many`] only: nothing helped, and why; there are no data.
+    pub lost: Option<Error>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -71,6 +73,8 @@ enum Mode {
     Read,
     /// The same, but nobody is blamed for what is wrong.
     Probe,
+    /// The same, but nothing is counted or written, only told.
+    Look,
     /// Every copy and all parity is read, compared, and put right where wrong or missing.
     Scrub,
 }
@@ -223,6 +227,48 @@ impl VdevTree {
         self.run(reqs, Mode::Read)
     }
 
+    /// Like [`VdevTree::read_many`], but nothing is counted and nothing is repaired: a pointer that
+    /// was valid when it was taken may lead to a place that belongs to another block by now. Who
+    /// finds that it is still valid passes what was found to [`VdevTree::count`] and calls
+    /// [`VdevTree::mend`]. Of a block that cannot be had [`ReadOutcome::lost`] tells why.
+    pub fn look_many(&self, reqs: &[ReadReq]) -> Vec<Result<ReadOutcome>> {
+        self.run(reqs, Mode::Look)
+    }
+
+    /// Counts what [`VdevTree::look_many`] found. Failures of devices are counted already.
+    pub fn count(&self, bad: &[BadLeaf]) {
+        for b in bad.iter().filter(|b| b.fault == Fault::Checksum) {
+            if let Some(v) = self.find(b.guid) {
+                v.stats.checksum_errors.fetch_add(1, Relaxed);
+            }
+        }
+    }
+
+    /// Compares every copy and all parity of a block with its right content (`psize` bytes), and
+    /// rewrites what differs or could not be read. What is stale is left to the resilver. Nothing is
+    /// counted but the bytes repaired. Nobody else may write to the block meanwhile.
+    pub fn mend(&self, req: ReadReq, right: &[u8]) -> Result<ReadOutcome> {
+        if self.removed(req.vdev).is_some() {
+            let same = |b: &[u8]| b == right;
+            let req = ReadReq {
+                verify: &same,
+                ..req
+            };
+            return self.read_removed(&req, Mode::Scrub);
+        }
+        let mut plan = self.plan(&req)?;
+        let mut places = Vec::new();
+        first_places(&plan, Mode::Scrub, &mut |s, c, k| places.push((s, c, k)));
+        self.fetch_more(&mut plan, places);
+        let mut block = right.to_vec();
+        let whole = match &plan.map {
+            Some(map) => map.len,
+            None => plan.stripes[0][0].size,
+        };
+        block.resize(whole.max(right.len()), 0);
+        Ok(self.heal(&req, &plan, block, Mode::Probe))
+    }
+
     /// Like [`VdevTree::read_many`], but reads every copy and all parity, rewrites what is wrong,
     /// and brings leaves up to date whose DTL contains the birth: the step of scrub and resilver.
     pub fn scrub_many(&self, reqs: &[ReadReq]) -> Vec<Result<ReadOutcome>> {
@@ -350,7 +396,7 @@ impl VdevTree {
                 .flat_map(|(c, o)| o[*c].iter().copied())
                 .collect();
             if (req.verify)(&data) {
-                return self.mend_pieces(data, &pieces, &birth);
+                return self.mend_pieces(data, &pieces, &birth, mode);
             }
             // The next combination, counting like an odometer.
             let Some(i) = (0..choice.len()).find(|&i| choice[i] + 1 < offers[i].len()) else {
@@ -403,7 +449,12 @@ impl VdevTree {
         data: Vec<u8>,
         pieces: &[Piece],
         birth: &dyn Fn(&Piece) -> Txg,
+        mode: Mode,
     ) -> Result<ReadOutcome> {
+        let how = match mode {
+            Mode::Look => mode,
+            _ => Mode::Scrub,
+        };
         let mut out = ReadOutcome::default();
         let mut at = 0;
         for p in pieces {
@@ -418,7 +469,7 @@ impl VdevTree {
                 birth,
                 verify: &verify,
             };
-            if let Some(Ok(o)) = self.run(&[req], Mode::Scrub).pop() {
+            if let Some(Ok(o)) = self.run(&[req], how).pop() {
                 out.bad.extend(o.bad);
                 out.resilvered += o.resilvered;
             }
@@ -544,7 +595,20 @@ impl VdevTree {
                 ..ReadOutcome::default()
             }),
             Some((data, _)) => Ok(self.heal(req, &plan, data, mode)),
-            None => Err(self.blame(req, &plan, mode)),
+            None => {
+                let (why, bad) = blame(req, &plan);
+                if mode == Mode::Look {
+                    return Ok(ReadOutcome {
+                        bad,
+                        lost: Some(why),
+                        ..ReadOutcome::default()
+                    });
+                }
+                if mode != Mode::Probe {
+                    self.count(&bad);
+                }
+                Err(why)
+            }
         }
     }
 
@@ -641,7 +705,8 @@ impl VdevTree {
     /// read, counts it, and rewrites it; in a scrub also what missed the write.
     fn heal(&self, req: &ReadReq, plan: &Plan, block: Vec<u8>, mode: Mode) -> ReadOutcome {
         let mut out = ReadOutcome::default();
-        let writable = !self.read_only.load(Relaxed);
+        let writable = !self.read_only.load(Relaxed) && mode != Mode::Look;
+        let counted = matches!(mode, Mode::Read | Mode::Scrub);
         for (s, cols) in plan.stripes.iter().enumerate() {
             let right = right_columns(plan, s, &block);
             for (col, right) in cols.iter().zip(right) {
@@ -665,7 +730,7 @@ impl VdevTree {
                     if !blame && !refresh {
                         continue;
                     }
-                    if blame && fault == Some(Fault::Checksum) && mode != Mode::Probe {
+                    if blame && fault == Some(Fault::Checksum) && counted {
                         cand.owner.stats.checksum_errors.fetch_add(1, Relaxed);
                     }
                     let mut repaired = false;
@@ -696,37 +761,43 @@ impl VdevTree {
         out.data = cut(block, req.psize);
         out
     }
+}
 
-    /// Nothing helped: counts and names the failure.
-    fn blame(&self, req: &ReadReq, plan: &Plan, mode: Mode) -> Error {
-        let cands = || plan.stripes.iter().flatten().flat_map(|c| &c.cands);
-        let any_data = cands().any(|c| matches!(c.got, Got::Data(_)));
-        let enough = match &plan.map {
-            None => any_data,
-            Some(m) => plan.stripes.iter().all(|cols| lacking(cols) <= m.nparity),
-        };
-        if enough && mode != Mode::Probe {
-            if plan.map.is_some() {
-                plan.top.stats.checksum_errors.fetch_add(1, Relaxed);
-            } else {
-                cands()
-                    .filter(|c| matches!(c.got, Got::Data(_)) && !c.stale)
-                    .for_each(|c| {
-                        c.leaf.stats.checksum_errors.fetch_add(1, Relaxed);
-                    });
-            }
+/// Nothing helped: names the failure, and who had what was asked of it, but not the right thing.
+/// Where no single device can be told to be the guilty one, all are, and the group.
+fn blame(req: &ReadReq, plan: &Plan) -> (Error, Vec<BadLeaf>) {
+    let cands = || plan.stripes.iter().flatten().flat_map(|c| &c.cands);
+    let any_data = cands().any(|c| matches!(c.got, Got::Data(_)));
+    let enough = match &plan.map {
+        None => any_data,
+        Some(m) => plan.stripes.iter().all(|cols| lacking(cols) <= m.nparity),
+    };
+    let mut guilty: Vec<u64> = Vec::new();
+    if enough {
+        guilty = cands()
+            .filter(|c| matches!(c.got, Got::Data(_)) && !c.stale)
+            .map(|c| c.owner.guid())
+            .collect();
+        if !plan.top.kind().is_leaf() {
+            guilty.push(plan.top.guid());
         }
-        let kind = if enough { Kind::Checksum } else { Kind::Io };
-        let why = if enough {
-            "no copy has the right checksum"
-        } else {
-            "insufficient replicas"
-        };
-        Error::new(
-            kind,
-            format!("{}: block at {:#x}: {why}", plan.top.name(), req.offset),
-        )
+        guilty.sort_unstable();
+        guilty.dedup();
     }
+    let bad = guilty
+        .into_iter()
+        .map(|guid| BadLeaf {
+            guid,
+            fault: Fault::Checksum,
+            repaired: false,
+        })
+        .collect();
+    let (kind, why) = match enough {
+        true => (Kind::Checksum, "no copy has the right checksum"),
+        false => (Kind::Io, "insufficient replicas"),
+    };
+    let place = format!("{}: block at {:#x}: {why}", plan.top.name(), req.offset);
+    (Error::new(kind, place), bad)
 }
 
 /// Whether blocks of this vdev can be read and written here.
@@ -803,7 +874,7 @@ fn first_places(plan: &Plan, mode: Mode, want: &mut dyn FnMut(usize, usize, usiz
                         want(s, c, k);
                     }
                 }
-                Mode::Read | Mode::Probe => {
+                Mode::Read | Mode::Probe | Mode::Look => {
                     // Parity only where a data column is missing. Whatever a plain vdev has is
                     // better than nothing.
                     let needed = if c >= nparity { !col.blank } else { !whole };
@@ -917,7 +988,17 @@ fn choices(
         .unwrap_or(0);
     for n in 0..=map.nparity.saturating_sub(missing).min(children.len()) {
         let mut pick: Vec<usize> = (0..n).collect();
+        // Of very many only a sample is tried, evenly spread.
+        let step = ways(children.len(), n).div_ceil(MAX_COMBINATIONS as u64);
+        let mut turn = 0u64;
         loop {
+            turn += 1;
+            if turn % step.max(1) != 1 % step.max(1) {
+                if !next_choice(&mut pick, children.len()) {
+                    break;
+                }
+                continue;
+            }
             let distrusted: Vec<usize> = pick.iter().map(|&i| children[i]).collect();
             let bad = |s: usize, c: usize| child(s, c).is_some_and(|k| distrusted.contains(&k));
             if let Some(block) = attempt(plan, &bad).filter(|b| fits(req, b)) {
@@ -929,6 +1010,13 @@ fn choices(
         }
     }
     None
+}
+
+/// Number of ways to pick `k` out of `n`.
+fn ways(n: usize, k: usize) -> u64 {
+    (0..k as u64).fold(1, |a, i| {
+        a.saturating_mul((n as u64).saturating_sub(i)) / (i + 1)
+    })
 }
 
 /// Advances to the next ascending choice out of `n`; false after the last.
@@ -988,8 +1076,7 @@ mod tests {
                     assert!(pick.windows(2).all(|w| w[0] < w[1]) && pick.iter().all(|p| *p < n));
                     count += 1;
                 }
-                let want = (0..k).fold(1, |a, i| a * (n - i) / (i + 1));
-                assert_eq!(count, want);
+                assert_eq!(count, super::ways(n, k));
             }
         }
     }

@@ -12,5 +12,5 @@ pub mod seam;
 pub mod swap;
 
 pub use cache::Cache;
-pub use pipeline::{Prepared, WriteSpec, Zio, ZioOptions};
-pub use seam::{Allocator, Devices, PhysWrite, Purpose, ReadOne};
+pub use pipeline::{Lease, Prepared, WriteSpec, Zio, ZioOptions};
+pub use seam::{Allocator, Devices, Looked, PhysWrite, Purpose, ReadOne, Wrong};

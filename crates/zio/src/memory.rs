@@ -1,7 +1,7 @@
 //! Memory twins of the two seams, for tests of the rooms above: one vdev of bytes, a bump allocator
 //! with a free list.
 
-use crate::seam::{Allocator, Devices, PhysWrite, Purpose};
+use crate::seam::{Allocator, Devices, Looked, PhysWrite, Purpose, ReadOne, Wrong};
 use base::{bail, roundup, RangeSet, Result, Txg};
 use disk::Dva;
 use std::collections::HashMap;
@@ -14,6 +14,9 @@ pub struct MemoryDevices {
     ashift: u32,
     pub reads: AtomicU64,
     pub writes: AtomicU64,
+    /// Wrong copies counted, and blocks that could not be had.
+    pub errors: AtomicU64,
+    pub lost: AtomicU64,
 }
 
 impl MemoryDevices {
@@ -23,6 +26,16 @@ impl MemoryDevices {
             ashift,
             reads: AtomicU64::new(0),
             writes: AtomicU64::new(0),
+            errors: AtomicU64::new(0),
+            lost: AtomicU64::new(0),
+        }
+    }
+
+    /// Ruins what is at `offset`.
+    pub fn ruin(&self, offset: u64) {
+        let mut b = self.blocks.lock().unwrap_or_else(|e| e.into_inner());
+        if let Some(b) = b.get_mut(&offset) {
+            b.iter_mut().for_each(|x| *x ^= 0x55);
         }
     }
 }
@@ -37,7 +50,33 @@ impl Devices for MemoryDevices {
     fn deflate(&self, _: u64, asize: u64) -> u64 {
         asize
     }
-    fn read(
+    fn look(&self, reqs: &[ReadOne]) -> Vec<Looked> {
+        reqs.iter()
+            .map(|r| {
+                let data = self.probe(&r.dva, r.psize, r.birth, r.verify);
+                let wrong = match &data {
+                    Ok(_) => Vec::new(),
+                    Err(_) => vec![Wrong {
+                        guid: 1,
+                        checksum: true,
+                    }],
+                };
+                Looked { data, wrong }
+            })
+            .collect()
+    }
+    fn count(&self, wrong: &[Wrong]) {
+        self.errors.fetch_add(wrong.len() as u64, Ordering::Relaxed);
+    }
+    fn count_lost(&self) {
+        self.lost.fetch_add(1, Ordering::Relaxed);
+    }
+    fn mend(&self, dva: &Dva, _: Txg, right: &[u8]) -> Result<()> {
+        let mut b = self.blocks.lock().unwrap_or_else(|e| e.into_inner());
+        b.insert(dva.offset(), right.to_vec());
+        Ok(())
+    }
+    fn probe(
         &self,
         dva: &Dva,
         psize: usize,
@@ -131,6 +170,7 @@ impl Allocator for MemoryAllocator {
 mod tests {
     use super::*;
     use crate::{WriteSpec, Zio, ZioOptions};
+    use base::{Block, Kind};
     use disk::{BlkPtr, ObjType};
     use std::sync::Arc;
 
@@ -255,5 +295,104 @@ mod tests {
         assert_eq!(z.read(&b).unwrap(), two);
         let c = z.issue(&s, &z.prepare(&s, &one).unwrap(), 6, &b).unwrap();
         assert!(!Zio::same_place(&b, &c));
+    }
+
+    /// A block in two copies, on disk with group 5; the cache is empty.
+    fn doubled() -> (Zio, Arc<MemoryDevices>, Block, BlkPtr) {
+        let a = Arc::new(MemoryAllocator::new(8 << 20));
+        let d = Arc::new(MemoryDevices::new(9));
+        let o = ZioOptions {
+            cache_bytes: 1 << 20,
+            writable: true,
+        };
+        let z = Zio::new(d.clone(), a, o);
+        let s = WriteSpec {
+            copies: 2,
+            compress: 2,
+            ..spec()
+        };
+        let data = Arc::new(noise(4096, 1));
+        let bp = z.prepare(&s, &data).unwrap();
+        let bp = z.issue(&s, &bp, 5, &BlkPtr::HOLE).unwrap();
+        z.drain(5).unwrap();
+        z.set_synced(5);
+        z.cache.clear();
+        (z, d, data, bp)
+    }
+
+    fn counts(d: &MemoryDevices) -> (u64, u64) {
+        let n = |a: &AtomicU64| a.load(Ordering::Relaxed);
+        (n(&d.errors), n(&d.lost))
+    }
+
+    #[test]
+    fn a_bad_copy_is_counted_once_and_put_right() {
+        let (z, d, data, bp) = doubled();
+        d.ruin(bp.dva(0).offset());
+        assert_eq!(z.read(&bp).unwrap(), data);
+        assert_eq!(counts(&d), (1, 0));
+        z.cache.clear();
+        assert_eq!(z.read_many(&[bp], z.lease())[0].as_ref().unwrap(), &data);
+        assert_eq!(counts(&d), (1, 0), "repaired");
+        d.ruin(bp.dva(0).offset());
+        z.cache.clear();
+        assert_eq!(z.read_many(&[bp], z.lease())[0].as_ref().unwrap(), &data);
+        assert_eq!(counts(&d), (2, 0), "in a batch, too");
+        d.ruin(bp.dva(0).offset());
+        d.ruin(bp.dva(1).offset());
+        z.cache.clear();
+        assert_eq!(z.read(&bp).unwrap_err().kind, Kind::Checksum);
+        assert_eq!(counts(&d), (4, 1));
+    }
+
+    /// Whoever kept a pointer for too long finds the content of another block: that is nobody's
+    /// fault, and the old content must not be written over it.
+    #[test]
+    fn what_is_not_in_use_any_more_is_not_repaired() {
+        let (z, d, data, bp) = doubled();
+        let lease = z.lease();
+        // Freed with group 6, given away with group 9. One copy of the new block is on its way.
+        z.set_synced(8);
+        d.ruin(bp.dva(0).offset());
+        assert_eq!(z.read_leased(&bp, lease).unwrap(), data);
+        assert_eq!(counts(&d), (0, 0));
+        z.cache.clear();
+        d.ruin(bp.dva(1).offset());
+        assert!(z.read_leased(&bp, lease).is_err());
+        assert_eq!(counts(&d), (0, 0));
+        // Nothing was written: undoing the change brings the old content back.
+        d.ruin(bp.dva(0).offset());
+        assert_eq!(z.read(&bp).unwrap(), data);
+    }
+
+    /// A later pass of the same group writes a block anew in the same place.
+    #[test]
+    fn pointers_of_earlier_passes() {
+        let (z, d, _, _) = doubled();
+        let s = WriteSpec {
+            compress: 2,
+            ..spec()
+        };
+        let (one, two) = (Arc::new(noise(4096, 3)), Arc::new(noise(4096, 4)));
+        let a = z.prepare(&s, &one).unwrap();
+        let a = z.issue(&s, &a, 6, &BlkPtr::HOLE).unwrap();
+        let b = z.prepare(&s, &two).unwrap();
+        let b = z.issue(&s, &b, 6, &a).unwrap();
+        assert!(Zio::same_place(&a, &b));
+        assert_eq!(z.read(&a).unwrap(), one, "queued");
+        z.drain(6).unwrap();
+        z.cache.clear();
+        assert_eq!(z.read(&a).unwrap(), one, "written over");
+        assert_eq!(z.read(&b).unwrap(), two);
+        z.set_synced(6);
+        z.settle();
+        z.cache.clear();
+        assert!(z.read(&a).is_err());
+        assert_eq!(z.read(&b).unwrap(), two);
+        // The one who asked with the old pointer blamed a device: two groups later nobody does.
+        let before = counts(&d);
+        z.set_synced(9);
+        assert!(z.read_leased(&a, crate::Lease::of(6)).is_err());
+        assert_eq!(counts(&d), before);
     }
 }

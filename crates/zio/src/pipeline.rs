@@ -1,7 +1,7 @@
 //! The read and write pipelines (pool format §7, §12–14; behaviour §8, §9).
 
-use crate::cache::Cache;
-use crate::seam::{Allocator, Devices, PhysWrite, Purpose, ReadOne};
+use crate::cache::{Cache, Key};
+use crate::seam::{Allocator, Devices, Looked, PhysWrite, Purpose, ReadOne, Wrong};
 use crate::swap;
 use base::{bail, roundup, Block, Error, Kind, Result, Txg};
 use codec::{checksum, compress};
@@ -55,6 +55,26 @@ enum PreparedKind {
     },
 }
 
+/// Since when a pointer is known to be in use: the last group that was on disk when it was taken
+/// from its tree. See [`Zio::lease`].
+#[derive(Clone, Copy, Debug)]
+pub struct Lease(Txg);
+
+impl Lease {
+    /// For a pointer taken when group `txg` was the last on disk.
+    pub fn of(txg: Txg) -> Lease {
+        Lease(txg)
+    }
+}
+
+/// How a block is read.
+#[derive(Clone, Copy)]
+enum How {
+    /// It need not be there: nobody is blamed.
+    Probe,
+    Used(Lease),
+}
+
 pub struct ZioOptions {
     /// Bytes of the block cache.
     pub cache_bytes: u64,
@@ -72,8 +92,14 @@ pub struct Zio {
     queue: Mutex<Queue>,
     /// Blocks queued or being submitted, by address: reads look here first.
     pending: RwLock<HashMap<(u64, u64), Block>>,
+    /// What later passes of the group being written replaced in `pending`, by address.
+    superseded: Mutex<HashMap<(u64, u64), Vec<Block>>>,
     /// Blocks that failed verification on every copy, counted for status.
     pub unrecoverable: AtomicU64,
+    /// Last group known to be on disk.
+    synced: AtomicU64,
+    /// Held for reading while copies are put right; see [`Zio::settle`].
+    repairs: RwLock<()>,
 }
 
 #[derive(Default)]
@@ -93,8 +119,41 @@ impl Zio {
             salt: OnceLock::new(),
             queue: Mutex::new(Queue::default()),
             pending: RwLock::new(HashMap::new()),
+            superseded: Mutex::default(),
             unrecoverable: AtomicU64::new(0),
+            synced: AtomicU64::new(0),
+            repairs: RwLock::new(()),
         }
+    }
+
+    /// Group `txg` is on disk.
+    pub fn set_synced(&self, txg: Txg) {
+        self.synced.store(txg, Ordering::Release);
+    }
+
+    /// To be called when a group begins to be written: waits until no copy is being put right, so
+    /// that none is by somebody who began more than one group ago.
+    pub fn settle(&self) {
+        drop(self.repairs.write().unwrap_or_else(|e| e.into_inner()));
+        let mut old = self.superseded.lock().unwrap_or_else(|e| e.into_inner());
+        old.clear();
+    }
+
+    /// To be had before a pointer is taken from its tree and passed to [`Zio::read_leased`]: a pointer
+    /// that was in use then is not given to another block before two further groups are on disk.
+    /// Until then what is wrong with the block is the fault of a device, and may be repaired.
+    pub fn lease(&self) -> Lease {
+        Lease(self.synced.load(Ordering::Acquire))
+    }
+
+    /// Whether what is found at the block's address must be the block: it is still in use, and not
+    /// one that the group under way may write anew in the same place.
+    fn is_in_use(&self, bp: &BlkPtr, how: How) -> bool {
+        let How::Used(lease) = how else {
+            return false;
+        };
+        let synced = self.synced.load(Ordering::Acquire);
+        !self.writable || (bp.physical_birth() <= synced && synced <= lease.0.saturating_add(1))
     }
 
     /// The pool's salt for keyed checksums; set once, when the MOS has been read.
@@ -117,17 +176,22 @@ impl Zio {
     // ---- reading -------------------------------------------------------------------------------
 
     /// The decompressed, verified, little-endian content of the block; zeros for a hole of known
-    /// size.
+    /// size. The pointer must have been taken just now; otherwise see [`Zio::read_leased`].
     pub fn read(&self, bp: &BlkPtr) -> Result<Block> {
-        self.read_block(bp, false)
+        self.read_block(bp, How::Used(self.lease()))
+    }
+
+    /// The same with a pointer that was in use when the lease was had.
+    pub fn read_leased(&self, bp: &BlkPtr, lease: Lease) -> Result<Block> {
+        self.read_block(bp, How::Used(lease))
     }
 
     /// The same for a block that need not be there any more: no device is blamed.
     pub fn probe(&self, bp: &BlkPtr) -> Result<Block> {
-        self.read_block(bp, true)
+        self.read_block(bp, How::Probe)
     }
 
-    fn read_block(&self, bp: &BlkPtr, probe: bool) -> Result<Block> {
+    fn read_block(&self, bp: &BlkPtr, how: How) -> Result<Block> {
         if bp.is_hole() {
             return Ok(Arc::new(vec![0; bp.lsize()]));
         }
@@ -143,7 +207,7 @@ impl Zio {
         {
             bail!(Access, "encrypted block without a key: {bp:?}");
         }
-        let raw = self.read_copies(bp, 0, probe)?;
+        let raw = self.read_copies(bp, 0, how)?;
         let b = self.decode(bp, raw)?;
         self.cache.insert(bp, b.clone());
         Ok(b)
@@ -180,44 +244,111 @@ impl Zio {
 
     /// The PSIZE bytes of the block, verified, from whichever copy is good.
     pub fn read_raw(&self, bp: &BlkPtr, depth: u32) -> Result<Vec<u8>> {
-        self.read_copies(bp, depth, false)
+        self.read_copies(bp, depth, How::Used(self.lease()))
     }
 
-    fn read_copies(&self, bp: &BlkPtr, depth: u32, probe: bool) -> Result<Vec<u8>> {
-        let mut last = Error::damaged(format!("no address in {bp:?}"));
+    fn read_copies(&self, bp: &BlkPtr, depth: u32, how: How) -> Result<Vec<u8>> {
         let verify = self.verifier(bp);
-        if let Some(b) = self.pending_block(&bp.dva(0)) {
+        if !bp.is_gang() {
             // A later pass of the same group may have put something else in this place.
-            if !bp.is_gang() && b.len() == bp.psize() && verify(&b) {
-                return Ok(b.to_vec());
+            for b in self.unwritten(&bp.dva(0)) {
+                if b.len() == bp.psize() && verify(&b) {
+                    return Ok(b.to_vec());
+                }
             }
         }
-        for (i, dva) in bp.dvas().iter().enumerate() {
+        let none = Error::damaged(format!("no address in {bp:?}"));
+        self.read_from(bp, 0, depth, how, (Vec::new(), none))
+    }
+
+    /// Tries the copies from number `first` on; `before` is what was wrong with those before.
+    fn read_from(
+        &self,
+        bp: &BlkPtr,
+        first: usize,
+        depth: u32,
+        how: How,
+        before: (Vec<Wrong>, Error),
+    ) -> Result<Vec<u8>> {
+        let verify = self.verifier(bp);
+        let (mut wrong, mut last) = before;
+        for (i, dva) in bp.dvas().iter().enumerate().skip(first) {
             let r = if dva.is_gang() {
-                self.read_gang(bp, i, depth).and_then(|b| {
+                self.read_gang(bp, i, depth, how).and_then(|b| {
                     if verify(&b) {
                         Ok(b)
                     } else {
                         Err(Error::new(Kind::Checksum, format!("gang block {bp:?}")))
                     }
                 })
-            } else if probe {
+            } else if let How::Probe = how {
                 self.devices
                     .probe(dva, bp.psize(), bp.physical_birth(), &verify)
             } else {
-                self.devices
-                    .read(dva, bp.psize(), bp.physical_birth(), &verify)
+                let l = self.look(dva, bp.psize(), bp.physical_birth(), &verify);
+                wrong.extend(l.wrong);
+                l.data
             };
             match r {
-                Ok(b) => return Ok(b),
+                Ok(b) => {
+                    if !wrong.is_empty() {
+                        self.heal(bp, &wrong, &b, how, false);
+                    }
+                    return Ok(b);
+                }
                 Err(e) => last = e,
             }
         }
-        if probe {
+        if self.is_in_use(bp, how) {
+            self.devices.count(&wrong);
+            self.devices.count_lost();
+            self.unrecoverable.fetch_add(1, Ordering::Relaxed);
+        }
+        if let How::Probe = how {
             return Err(last);
         }
-        self.unrecoverable.fetch_add(1, Ordering::Relaxed);
         Err(last.context(format!("block {bp:?}")))
+    }
+
+    fn look(
+        &self,
+        dva: &Dva,
+        psize: usize,
+        birth: Txg,
+        verify: &(dyn Fn(&[u8]) -> bool + Sync),
+    ) -> Looked {
+        let one = ReadOne {
+            dva: *dva,
+            psize,
+            birth,
+            verify,
+        };
+        self.devices.look(&[one]).pop().unwrap_or(Looked {
+            data: Err(Error::from(Kind::Io)),
+            wrong: Vec::new(),
+        })
+    }
+
+    /// Some copies of a block are wrong, and this is its right content (of a gang: of its header):
+    /// counts them and puts them right, if the block is still what is to be found there.
+    fn heal(&self, bp: &BlkPtr, wrong: &[Wrong], right: &[u8], how: How, header: bool) {
+        let _no_new_group = self.repairs.read().unwrap_or_else(|e| e.into_inner());
+        if !self.is_in_use(bp, how) {
+            return;
+        }
+        self.devices.count(wrong);
+        if self.writable {
+            // A pointer that promises more than it owns must not reach its neighbours.
+            let owned =
+                |d: &Dva| header || self.devices.asize(d.vdev(), right.len() as u64) <= d.asize();
+            for dva in bp.dvas().iter().filter(|d| d.is_gang() == header) {
+                if !owned(dva) {
+                    continue;
+                }
+                // Who cannot be repaired stays counted.
+                let _ = self.devices.mend(dva, bp.physical_birth(), right);
+            }
+        }
     }
 
     /// Says whether PSIZE bytes are the ones the pointer means.
@@ -243,8 +374,9 @@ impl Zio {
         }
     }
 
-    /// Reads many blocks, those not cached in one batch; results in order.
-    pub fn read_many(&self, bps: &[BlkPtr]) -> Vec<Result<Block>> {
+    /// Reads many blocks, those not cached in one batch; results in order. The pointers must have
+    /// been taken since the lease was had.
+    pub fn read_many(&self, bps: &[BlkPtr], lease: Lease) -> Vec<Result<Block>> {
         let mut out: Vec<Option<Result<Block>>> = Vec::with_capacity(bps.len());
         let mut missing = Vec::new();
         for (i, bp) in bps.iter().enumerate() {
@@ -253,9 +385,9 @@ impl Zio {
                 && !bp.is_gang()
                 && !bp.uses_crypt()
                 && bp.sanity(self.devices.vdevs()).is_ok()
-                && self.pending_block(&bp.dva(0)).is_none();
+                && self.unwritten(&bp.dva(0)).is_empty();
             if !plain {
-                out.push(Some(self.read(bp)));
+                out.push(Some(self.read_leased(bp, lease)));
             } else if let Some(b) = self.cache.get(bp) {
                 out.push(Some(Ok(b)));
             } else {
@@ -277,30 +409,42 @@ impl Zio {
         let got = if reqs.is_empty() {
             Vec::new()
         } else {
-            self.devices.read_many(&reqs)
+            self.devices.look(&reqs)
         };
-        for (i, r) in missing.into_iter().zip(got) {
+        let how = How::Used(lease);
+        for (i, l) in missing.into_iter().zip(got) {
             let bp = &bps[i];
-            out[i] = Some(match r.and_then(|raw| self.decode(bp, raw)) {
-                Ok(b) => {
-                    self.cache.insert(bp, b.clone());
-                    Ok(b)
+            let raw = match l.data {
+                Ok(raw) => {
+                    if !l.wrong.is_empty() {
+                        self.heal(bp, &l.wrong, &raw, how, false);
+                    }
+                    Ok(raw)
                 }
                 // Other copies, and the bookkeeping of failures.
-                Err(_) => self.read(bp),
-            });
+                Err(e) => self.read_from(bp, 1, 0, how, (l.wrong, e)),
+            };
+            out[i] = Some(
+                raw.and_then(|raw| self.decode(bp, raw))
+                    .inspect(|b| self.cache.insert(bp, b.clone())),
+            );
         }
         out.into_iter()
             .map(|r| r.unwrap_or_else(|| Err(Error::damaged("a read was lost"))))
             .collect()
     }
 
-    fn pending_block(&self, d: &Dva) -> Option<Block> {
+    /// What is or was queued for this address in the group under way, newest first.
+    fn unwritten(&self, d: &Dva) -> Vec<Block> {
         let p = self.pending.read().unwrap_or_else(|e| e.into_inner());
-        if p.is_empty() {
-            return None;
+        let key = (d.vdev(), d.offset());
+        let mut out: Vec<Block> = p.get(&key).cloned().into_iter().collect();
+        drop(p);
+        let old = self.superseded.lock().unwrap_or_else(|e| e.into_inner());
+        if let Some(list) = old.get(&key) {
+            out.extend(list.iter().rev().cloned());
         }
-        p.get(&(d.vdev(), d.offset())).cloned()
+        out
     }
 
     fn gang_verifier(bp: &BlkPtr) -> checksum::Words {
@@ -310,6 +454,10 @@ impl Zio {
 
     /// Children of the gang header at DVA `i`; holes are empty places.
     pub fn gang_header(&self, bp: &BlkPtr, i: usize) -> Result<Vec<BlkPtr>> {
+        self.read_header(bp, i, How::Used(self.lease()))
+    }
+
+    fn read_header(&self, bp: &BlkPtr, i: usize, how: How) -> Result<Vec<BlkPtr>> {
         let dva = bp.dva(i);
         let verifier = Self::gang_verifier(bp);
         let verify =
@@ -322,13 +470,27 @@ impl Zio {
             sizes.push(big);
         }
         let mut last = Error::damaged("gang header");
+        let mut wrong = Vec::new();
         for size in sizes {
-            let r = match self.pending_block(&dva) {
-                Some(b) if b.len() == size => Ok(b.to_vec()),
-                _ => self.devices.read(&dva, size, bp.physical_birth(), &verify),
+            let queued = self.unwritten(&dva).into_iter();
+            let mut queued = queued.filter(|b| b.len() == size && verify(b));
+            let r = match (queued.next(), how) {
+                (Some(b), _) => Ok(b.to_vec()),
+                (None, How::Probe) => self.devices.probe(&dva, size, bp.physical_birth(), &verify),
+                (None, _) => {
+                    let l = self.look(&dva, size, bp.physical_birth(), &verify);
+                    // A header of the other size is no fault of anybody.
+                    if l.data.is_ok() || wrong.is_empty() {
+                        wrong = l.wrong;
+                    }
+                    l.data
+                }
             };
             match r {
                 Ok(b) => {
+                    if !wrong.is_empty() || i > 0 {
+                        self.heal(bp, &wrong, &b, how, true);
+                    }
                     let swap = b[size - 40..size - 32] != 0x0210da7ab10c7a11u64.to_le_bytes();
                     return (0..(size - 40) / BP_SIZE)
                         .map(|k| BlkPtr::read(&b[k * BP_SIZE..], swap))
@@ -337,15 +499,18 @@ impl Zio {
                 Err(e) => last = e,
             }
         }
+        if self.is_in_use(bp, how) {
+            self.devices.count(&wrong);
+        }
         Err(last.context("gang header"))
     }
 
-    fn read_gang(&self, bp: &BlkPtr, i: usize, depth: u32) -> Result<Vec<u8>> {
+    fn read_gang(&self, bp: &BlkPtr, i: usize, depth: u32, how: How) -> Result<Vec<u8>> {
         if depth > GANG_DEPTH {
             return Err(Error::damaged(format!("gang tree too deep at {bp:?}")));
         }
         let mut out = Vec::with_capacity(bp.psize());
-        for child in self.gang_header(bp, i)? {
+        for child in self.read_header(bp, i, how)? {
             if child.is_hole() {
                 continue;
             }
@@ -353,7 +518,7 @@ impl Zio {
             if out.len() + child.psize() > roundup(bp.psize() as u64, 512) as usize {
                 return Err(Error::damaged(format!("gang members exceed {bp:?}")));
             }
-            out.extend_from_slice(&self.read_raw(&child, depth + 1)?);
+            out.extend_from_slice(&self.read_copies(&child, depth + 1, how)?);
         }
         if out.len() < bp.psize() {
             return Err(Error::damaged(format!("gang members fall short of {bp:?}")));
@@ -463,8 +628,10 @@ impl Zio {
             for i in 0..disk::blkptr::DVAS {
                 bp.set_dva(i, old.dva(i));
             }
-            // Same address, same birth: the cached content is the one being replaced.
-            self.cache.remove(old);
+            // Same address, same birth. Without a checksum the cache could not tell them apart.
+            if Key::of(old) == Key::of(&bp) {
+                self.cache.remove(old);
+            }
             for d in bp.dvas() {
                 self.enqueue(&d, p.data.clone(), txg)?;
             }
@@ -616,7 +783,10 @@ impl Zio {
                 // A later sync pass rewrites in place: only the newest content must land.
                 Some(i) => {
                     q.bytes = q.bytes - q.writes[i].data.len() + data.len();
-                    q.writes[i].data = data;
+                    let before = std::mem::replace(&mut q.writes[i].data, data);
+                    // Who has the pointer of the earlier pass still wants what it led to.
+                    let mut old = self.superseded.lock().unwrap_or_else(|e| e.into_inner());
+                    old.entry(key).or_default().push(before);
                 }
                 None => {
                     let i = q.writes.len();

@@ -29,6 +29,22 @@ pub struct ReadOne<'a> {
     pub verify: &'a (dyn Fn(&[u8]) -> bool + Sync),
 }
 
+/// A vdev that returned something else than what was written there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Wrong {
+    pub guid: u64,
+    /// Told by the checksum; otherwise the device itself reported the failure and counted it.
+    pub checksum: bool,
+}
+
+/// What a look at one copy of a block gave.
+pub struct Looked {
+    /// Exactly PSIZE verified bytes.
+    pub data: Result<Vec<u8>>,
+    /// Who had it wrong, or is suspected to where nothing right was found.
+    pub wrong: Vec<Wrong>,
+}
+
 /// The devices below.
 pub trait Devices: Send + Sync {
     /// Number of top-level slots, holes included.
@@ -37,31 +53,24 @@ pub trait Devices: Send + Sync {
     fn asize(&self, vdev: u64, psize: u64) -> u64;
     /// Deflated size of `asize` bytes on `vdev`.
     fn deflate(&self, vdev: u64, asize: u64) -> u64;
-    /// Reads `psize` bytes; `verify` says whether a candidate is right, so that redundancy can be
-    /// tried and bad copies repaired.
-    fn read(
-        &self,
-        dva: &Dva,
-        psize: usize,
-        birth: Txg,
-        verify: &(dyn Fn(&[u8]) -> bool + Sync),
-    ) -> Result<Vec<u8>>;
-    /// Like `read` for a block that need not be there (the end of an intent log): nobody is blamed.
+    /// Reads blocks as parallel as the devices allow; results in order. Redundancy is tried until
+    /// `verify` is content. Nothing is counted and nothing repaired.
+    fn look(&self, reqs: &[ReadOne]) -> Vec<Looked>;
+    /// Counts what [`Devices::look`] found wrong.
+    fn count(&self, wrong: &[Wrong]);
+    /// Counts a block of which no copy was right.
+    fn count_lost(&self);
+    /// Rewrites what of the block at `dva` differs from its right content.
+    fn mend(&self, dva: &Dva, birth: Txg, right: &[u8]) -> Result<()>;
+    /// Reads a block that need not be there (the end of an intent log): nobody is blamed, and copies
+    /// are put right at once, since such blocks are never given to others meanwhile.
     fn probe(
         &self,
         dva: &Dva,
         psize: usize,
         birth: Txg,
         verify: &(dyn Fn(&[u8]) -> bool + Sync),
-    ) -> Result<Vec<u8>> {
-        self.read(dva, psize, birth, verify)
-    }
-    /// Reads many blocks as parallel as the devices allow; results in order.
-    fn read_many(&self, reqs: &[ReadOne]) -> Vec<Result<Vec<u8>>> {
-        reqs.iter()
-            .map(|r| self.read(&r.dva, r.psize, r.birth, r.verify))
-            .collect()
-    }
+    ) -> Result<Vec<u8>>;
     /// Writes all; returns when every device has accepted its part (not flushed). An error means
     /// that some block could not be stored with enough redundancy.
     fn write(&self, writes: &[PhysWrite], txg: Txg) -> Result<()>;

@@ -76,6 +76,8 @@ pub enum Request {
     },
     /// Answered by `Done` when a transaction group has reached the disks.
     PoolSync { pool: String },
+    /// Answered by `Done`.
+    PoolClear(PoolClear),
     /// Answered by `Activity`: what `zpool wait` waits for.
     PoolActivity { pool: String },
 
@@ -292,6 +294,17 @@ pub struct ImportScan {
     /// Destroyed pools instead of the others (`-D`).
     #[serde(default)]
     pub destroyed: bool,
+}
+
+/// `zpool clear`
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PoolClear {
+    pub pool: String,
+    /// Only the errors of this device, and those below it; none: all, and the list of damaged files.
+    #[serde(default)]
+    pub device: Option<String>,
+    #[serde(default)]
+    pub command: String,
 }
 
 /// `zpool import POOL`

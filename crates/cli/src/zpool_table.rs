@@ -262,16 +262,25 @@ static SUBS: &[Sub] = &[
             long("power", "Switch the slot off."),
         ],
     ),
-    later(
-        "clear",
-        "Clear device errors and go on.",
-        "pool [device]...",
-        &[
+    Sub {
+        name: "clear",
+        aliases: &[],
+        about: "Clear device errors and go on.",
+        operands: "pool [device]...",
+        flags: &[
             sw('n', "With -F: only tell."),
             sw('F', "Go back some transaction groups if need be."),
             long("power", "Switch slots on."),
         ],
-    ),
+        text: &[
+            "The counters of the devices (all, if none is named) go back to zero, and devices that \
+             could not be opened are tried again. Without a device the list of damaged files is \
+             emptied as well; what is still damaged comes back when it is read.",
+            "-F and --power are not available in this version.",
+        ],
+        complete: Complete::Pools,
+        built: true,
+    },
     later(
         "reopen",
         "Open all devices of pools again.",

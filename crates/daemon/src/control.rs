@@ -136,6 +136,7 @@ impl Control {
             | Request::SupportedFeatures {}
             | Request::LabelClear { .. }
             | Request::PoolSync { .. }
+            | Request::PoolClear(_)
             | Request::PoolActivity { .. } => pools::handle(&self.service, peer, request, out),
             _ => datasets::handle(&self.service, peer, request, out),
         }

@@ -7,6 +7,7 @@ mod budget;
 mod cache;
 mod compat;
 mod control;
+mod damage;
 mod datasets;
 mod ds_create;
 mod ds_destroy;

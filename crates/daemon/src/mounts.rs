@@ -85,6 +85,38 @@ impl SpaceInfo for Figures {
     }
 }
 
+/// Stands for the figures of a file system that is only looked at.
+struct NoFigures;
+
+impl SpaceInfo for NoFigures {
+    fn space(&self) -> zpl::Space {
+        zpl::Space::default()
+    }
+    fn read_only(&self) -> bool {
+        true
+    }
+}
+
+/// A file system that is not mounted, to look something up in it.
+pub fn read_only_view(pool: &Pool, ds: &Dataset) -> Result<Arc<Zfs>> {
+    let readonly = pool.is_readonly() || ds.is_snapshot();
+    let os = ds.open_objset(pool.write_policy(ds)?, readonly)?;
+    Zfs::open(
+        &os,
+        zpl::Mount {
+            clock: pool.env.clock.clone(),
+            props: Props {
+                readonly: true,
+                ..Props::default()
+            },
+            space: Arc::new(NoFigures),
+            log: Arc::new(NoLog),
+            pool_version: pool.version(),
+            software_version: pool.software_version(),
+        },
+    )
+}
+
 /// What the POSIX layer does, from properties (and the overrides of one mount).
 pub fn zpl_props(pool: &Pool, ds: &Dataset, temporary: &[(String, String)]) -> Result<Props> {
     let num = |name: &str| values::number(ds, name, temporary);

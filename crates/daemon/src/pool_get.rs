@@ -2,9 +2,9 @@
 
 use crate::cache::Absent;
 use crate::compat::{self, Set};
-use crate::errors;
 use crate::pool_tree::{aux_rows, expandable, imported_state, Look};
 use crate::service::{Entry, Service};
+use crate::{damage, errors};
 use api::{
     Answer, ApiError, PoolFacts, PoolGet, Prop, Reply, ScanState, Select, Source, Value, VdevState,
 };
@@ -77,7 +77,7 @@ fn describe(service: &Arc<Service>, entry: &Arc<Entry>, ask: &PoolGet) -> Result
         health: health(entry),
         now_ns: service.env.clock.monotonic_ns(),
         import_ns: entry.import_ns,
-        error_count: Some(0),
+        error_count: pool.error_count(),
         ..api::Pool::default()
     };
     if let (Some(space), true) = (&space, ask.tree) {
@@ -92,6 +92,10 @@ fn describe(service: &Arc<Service>, entry: &Arc<Entry>, ask: &PoolGet) -> Result
         out.facts = facts(entry);
         out.removal = removal(pool);
         out.expansion = expansion(pool, space);
+        out.scan = damage::scan(entry);
+    }
+    if ask.error_list {
+        out.error_list = damage::files(entry);
     }
     if let Some(space) = &space {
         out.props = Getter::new(service, entry, space)?.select(&ask.props)?;

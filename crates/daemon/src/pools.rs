@@ -2,7 +2,7 @@
 
 use crate::errors::answer;
 use crate::service::{Entry, Service};
-use crate::{pool_create, pool_get, pool_import, pool_set, pool_upgrade};
+use crate::{damage, pool_create, pool_get, pool_import, pool_set, pool_upgrade};
 use api::{Activity, ApiError, Feature, HistoryRecord, Peer, Reply, Request, Sink};
 use base::{Error, Kind};
 use disk::history::keys as key;
@@ -68,6 +68,7 @@ pub fn handle(
             }
             Ok(Reply::Done)
         }
+        Request::PoolClear(ask) => damage::clear(service, peer, &ask),
         Request::PoolActivity { pool } => {
             let entry = open(service, &pool)?;
             let freeing = entry.pool.dsl.freeing().map_err(answer)?;

@@ -794,6 +794,18 @@ impl Dnode {
         }
     }
 
+    /// Birth of a block as of the last sync; see [`Objset::birth_of`].
+    pub(crate) fn birth_of(&self, level: i64, blkid: u64) -> Result<Option<Txg>> {
+        let r = Reader::new(&self.dmu.zio);
+        let s = self.read_lock().s.clone();
+        let bp = match (blkid, u8::try_from(level)) {
+            (SPILL, _) => s.spill.unwrap_or(BlkPtr::HOLE),
+            (_, Ok(level)) if level < s.nlevels => s.pointer(&r, level, blkid)?,
+            _ => BlkPtr::HOLE,
+        };
+        Ok((!bp.is_hole()).then(|| bp.logical_birth()))
+    }
+
     /// Changes the block size of an object that has at most block 0; its content is kept.
     pub fn set_block_size(&self, tx: &Tx, size: usize) -> Result<()> {
         let size = base::roundup(size.max(512) as u64, 512) as usize;

@@ -415,6 +415,16 @@ impl Objset {
         Ok(tx)
     }
 
+    /// Birth of a block as of the last sync; `None` for a hole. `object` 0 is the meta-dnode, `blkid`
+    /// `u64::MAX` the spill block. `Kind::NotFound` if there is no such object.
+    pub fn birth_of(&self, object: u64, level: i64, blkid: u64) -> Result<Option<Txg>> {
+        let dn = match object {
+            0 => self.meta.clone(),
+            o => self.hold(o)?,
+        };
+        dn.birth_of(level, blkid)
+    }
+
     /// Allocated objects, those of unsynced groups included.
     pub fn object_count(&self) -> u64 {
         self.objects.load(Ordering::Relaxed).max(0) as u64

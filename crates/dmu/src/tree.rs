@@ -115,19 +115,25 @@ impl Synced {
 
     /// The pointer of a data block; a hole if there is none.
     pub fn lookup(&self, r: &Reader, blkid: u64) -> Result<BlkPtr> {
-        let top = self.nlevels as u32 - 1;
-        let Ok(i) = usize::try_from(self.ancestor(top, blkid)) else {
+        self.pointer(r, 0, blkid)
+    }
+
+    /// The pointer of block `id` of `level` (below `nlevels`); a hole if there is none.
+    pub fn pointer(&self, r: &Reader, level: u8, id: u64) -> Result<BlkPtr> {
+        let (top, bottom) = (u32::from(self.nlevels) - 1, u32::from(level));
+        let above = |level: u32| self.ancestor(level - bottom, id);
+        let Ok(i) = usize::try_from(above(top.max(bottom))) else {
             return Ok(BlkPtr::HOLE);
         };
         let Some(mut bp) = self.blkptr.get(i).copied() else {
             return Ok(BlkPtr::HOLE);
         };
-        for level in (1..=top).rev() {
+        for level in (bottom + 1..=top).rev() {
             if bp.is_hole() {
                 return Ok(bp);
             }
-            let b = r.indirect(&bp, level, self.indblkshift, self.ancestor(level, blkid))?;
-            let i = self.ancestor(level - 1, blkid) & ((1 << self.epbs()) - 1);
+            let b = r.indirect(&bp, level, self.indblkshift, above(level))?;
+            let i = above(level - 1) & ((1 << self.epbs()) - 1);
             bp = BlkPtr::at(&b, i as usize)?;
         }
         Ok(bp)

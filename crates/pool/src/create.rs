@@ -7,7 +7,7 @@ use crate::indirect::Removed;
 use crate::spacemaps::TopShape;
 use crate::spares::create_dspares;
 use crate::sync::SyncState;
-use crate::{MapFeatures, MapLoader, Pool, Shared, SpaceMaps, Tunables, VERSION_FEATURES};
+use crate::{ErrLog, MapFeatures, MapLoader, Pool, Shared, SpaceMaps, Tunables, VERSION_FEATURES};
 use base::{bail, Error, Result, TXG_INITIAL};
 use disk::feature::Feature;
 use disk::uberblock::Uberblock;
@@ -249,6 +249,7 @@ impl Pool {
             config_dirty: AtomicBool::new(true),
             more_to_free: AtomicBool::new(true),
             sets: Mutex::default(),
+            errlog: ErrLog::default(),
             me: me.clone(),
             first_txg: TXG_INITIAL,
             tunables: spec.tunables,
@@ -279,6 +280,12 @@ impl Pool {
         self.dmu.set_driver(driver);
         let space: std::sync::Weak<dyn dsl::PoolSpace> = self.me.clone();
         self.dsl.set_space(space);
+        let me = self.me.clone();
+        self.dmu.set_on_damage(Box::new(move |d| {
+            if let Some(pool) = me.upgrade() {
+                pool.errlog.note(d);
+            }
+        }));
     }
 }
 

@@ -10,11 +10,13 @@ mod config;
 mod create;
 mod datasets;
 mod devices;
+mod errlog;
 mod history;
 mod indirect;
 mod logstore;
 mod open;
 mod props;
+mod scan;
 mod spacemaps;
 mod spares;
 mod sync;
@@ -23,8 +25,10 @@ pub use accounting::{owner, Owner};
 pub use create::CreateSpec;
 pub use datasets::{prop_number, OpenSet};
 pub use devices::{SpaceAllocator, TreeDevices};
+pub use errlog::ErrLog;
 pub use indirect::{Expansion, RemovingPhys};
 pub use open::OpenOptions;
+pub use scan::ScanState;
 pub use spacemaps::{MapFeatures, SpaceMaps, TopShape};
 pub use spares::{AuxDevices, FEATURE_DRAID};
 
@@ -99,6 +103,7 @@ pub struct Pool {
     /// The last group did not free everything that waits to be freed.
     pub(crate) more_to_free: AtomicBool,
     sets: Mutex<HashMap<u64, Arc<OpenSet>>>,
+    pub(crate) errlog: ErrLog,
     me: std::sync::Weak<Pool>,
     /// First group of this opening: blocks of the intent log born in it or later are claims.
     pub first_txg: base::Txg,

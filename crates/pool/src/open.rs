@@ -8,7 +8,7 @@ use crate::logstore::Store;
 use crate::spacemaps::TopShape;
 use crate::spares::AuxDevices;
 use crate::sync::SyncState;
-use crate::{MapLoader, Pool, Shared, SpaceMaps, Tunables, VERSION_FEATURES};
+use crate::{ErrLog, MapLoader, Pool, Shared, SpaceMaps, Tunables, VERSION_FEATURES};
 use base::{bail, Error, Kind, Result, Txg};
 use disk::dsl::BpobjPhys;
 use disk::uberblock::Uberblock;
@@ -399,10 +399,12 @@ impl Pool {
             config_dirty: AtomicBool::new(true),
             more_to_free: AtomicBool::new(true),
             sets: Mutex::default(),
+            errlog: ErrLog::default(),
             me: me.clone(),
             tunables: opts.tunables,
         });
         pool.wire();
+        pool.load_errlog();
         if !pool.readonly {
             pool.claim_logs()?;
             pool.empty_deferred()?;

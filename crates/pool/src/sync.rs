@@ -160,7 +160,8 @@ impl Pool {
             || self.space.has_changes(txg)
             || self.removed.has_changes(txg)
             || self.more_to_free.load(Ordering::Relaxed)
-            || self.dtls_changed();
+            || self.dtls_changed()
+            || self.errlog.is_dirty();
         if !dirty {
             self.space.sync_done(txg)?;
             self.dmu.end_sync(txg);
@@ -202,6 +203,7 @@ impl Pool {
         self.more_to_free.store(more, Ordering::Relaxed);
         st.config_dirty |= self.feature_store().is_some_and(|f| f.take_label_changed());
         st.config_dirty |= self.take_config_dirty();
+        self.write_errlog(tx)?;
         self.converge(tx, st)?;
         self.zio.drain(txg)?;
         self.commit(txg, st)?;
@@ -397,7 +399,9 @@ impl Pool {
             .wait_timeout_while(g, timeout, |k| !*k)
             .unwrap_or_else(|e| e.into_inner());
         *g = false;
-        self.dmu.is_open_dirty() || self.more_to_free.load(Ordering::Relaxed)
+        self.dmu.is_open_dirty()
+            || self.more_to_free.load(Ordering::Relaxed)
+            || self.errlog.is_dirty()
     }
 }
 

@@ -427,6 +427,25 @@ impl Vdev {
         lock(&self.props).remove(key);
     }
 
+    /// `zpool clear`: takes back that the vdev was put out of use because of errors. True if it was;
+    /// the caller opens it again and has the configuration written.
+    pub fn forgive(&self) -> bool {
+        let mut props = lock(&self.props);
+        let mut was = false;
+        for key in [keys::FAULTED, keys::DEGRADED] {
+            was |= props.get_u64(key).is_some_and(|v| v != 0);
+            props.remove(key);
+        }
+        if was {
+            props.remove(keys::AUX_STATE);
+        }
+        drop(props);
+        if was && self.kind.is_leaf() && self.state() == State::Degraded {
+            self.set_state(State::Healthy, Aux::None);
+        }
+        was
+    }
+
     /// Takes the cached numbers over from the persistent ones.
     pub(crate) fn adopt_props(&self) {
         let (ashift, asize) = (self.get_u64(keys::ASHIFT), self.get_u64(keys::ASIZE));

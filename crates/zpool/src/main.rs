@@ -35,6 +35,7 @@ fn run(sub: &'static Sub, args: &Parsed, cx: &mut Cx<'_>) -> Outcome {
         "get" => get::get(args, cx),
         "set" => get::set(args, cx),
         "sync" => manage::sync(args, cx),
+        "clear" => manage::clear(args, cx),
         "wait" => manage::wait(args, cx),
         other => Err(cli::Fail::Error(format!(
             "zpool {other}: not available in this version yet"

@@ -103,6 +103,41 @@ pub fn sync(args: &Parsed, cx: &mut Cx<'_>) -> Outcome {
     Ok(status)
 }
 
+pub fn clear(args: &Parsed, cx: &mut Cx<'_>) -> Outcome {
+    let Some((pool, devices)) = args.operands.split_first() else {
+        return Err(Fail::Usage("missing pool name".into()));
+    };
+    if args.has("n") && !args.has("F") {
+        return Err(Fail::Usage("-n is only meaningful with -F".into()));
+    }
+    for (flag, shown) in [("F", "-F"), ("power", "--power")] {
+        if args.has(flag) {
+            return Err(Fail::Error(format!(
+                "cannot clear errors for {pool}: {shown} is not available in this version"
+            )));
+        }
+    }
+    let all = devices.iter().map(|d| Some(d.clone()));
+    let all: Vec<_> = match devices.is_empty() {
+        true => vec![None],
+        false => all.collect(),
+    };
+    let mut status = 0;
+    for device in all {
+        let request = Request::PoolClear(api::PoolClear {
+            pool: pool.clone(),
+            device,
+            command: cx.command(),
+        });
+        match common::done(cx, &request, "clear errors for", pool) {
+            Ok(()) => {}
+            Err(Fail::Error(_)) => status = 1,
+            Err(other) => return Err(other),
+        }
+    }
+    Ok(status)
+}
+
 pub fn history(args: &Parsed, cx: &mut Cx<'_>) -> Outcome {
     let (pools, failed) = common::pools(
         cx,

@@ -1,0 +1,136 @@
+//! What `zpool status` says of damage, and `zpool clear`.
+
+use crate::errors::answer;
+use crate::mounts::read_only_view;
+use crate::pools::open;
+use crate::service::{Entry, Service};
+use api::{ApiError, Peer, PoolClear, Reply, Scan, ScanFunction, ScanState};
+use base::Kind;
+use std::collections::HashMap;
+use std::sync::Arc;
+use zpl::Zfs;
+
+/// Most files listed; what is beyond is counted.
+const MOST_FILES: usize = 10_000;
+
+/// The files with errors, as `zpool status -v` prints them (command reference §8.3).
+pub fn files(entry: &Arc<Entry>) -> Vec<String> {
+    let pool = &entry.pool;
+    let mut open: HashMap<u64, Option<Arc<Zfs>>> = HashMap::new();
+    let mut out = Vec::new();
+    for (objset, object) in pool.damaged_objects().into_iter().take(MOST_FILES) {
+        if objset == 0 {
+            out.push(format!("<metadata>:<{object:#x}>"));
+            continue;
+        }
+        let Ok(ds) = pool.dsl.dataset_by_object(objset) else {
+            out.push(format!("<{objset:#x}>:<{object:#x}>"));
+            continue;
+        };
+        let mounted = entry.mounted(objset);
+        let zfs = open.entry(objset).or_insert_with(|| match &mounted {
+            Some(m) => Some(m.zfs.clone()),
+            None => read_only_view(pool, &ds).ok(),
+        });
+        let path = zfs.as_ref().and_then(|z| z.path_of(object).ok());
+        out.push(match (path, &mounted) {
+            (Some(p), Some(m)) => {
+                let at = m.path.to_string_lossy();
+                let at = at.trim_end_matches('/');
+                format!("{at}{}", String::from_utf8_lossy(&p))
+            }
+            (Some(p), None) => format!("{}:{}", ds.full_name(), String::from_utf8_lossy(&p)),
+            (None, _) => format!("{}:<{object:#x}>", ds.full_name()),
+        });
+    }
+    out
+}
+
+/// The newest scrub or resilver.
+pub fn scan(entry: &Entry) -> Option<Scan> {
+    let s = entry.pool.scan_state().ok()??;
+    Some(Scan {
+        function: match s.function {
+            1 => ScanFunction::Scrub,
+            2 => ScanFunction::Resilver,
+            _ => return None,
+        },
+        state: match s.state {
+            1 => ScanState::Scanning,
+            2 => ScanState::Finished,
+            3 => ScanState::Canceled,
+            _ => return None,
+        },
+        start: s.start,
+        end: s.end,
+        to_examine: s.to_examine,
+        examined: s.examined,
+        issued: s.examined,
+        skipped: s.skipped,
+        processed: s.processed,
+        errors: s.errors,
+        pass_start: s.start,
+        paused_at: s.paused.then_some(s.start),
+        ..Scan::default()
+    })
+}
+
+/// `zpool clear`: counters back to zero, devices that can be had again opened, and, unless a device
+/// is named, the list of damaged files emptied.
+pub fn clear(service: &Arc<Service>, peer: Peer, ask: &PoolClear) -> Result<Reply, ApiError> {
+    let _one_at_a_time = service.changes.lock().unwrap_or_else(|e| e.into_inner());
+    let entry = open(service, &ask.pool)?;
+    let pool = &entry.pool;
+    let vdevs = match &ask.device {
+        None => {
+            pool.tree.stats.clear_errors();
+            pool.tree.all()
+        }
+        Some(name) => {
+            let found = pool.tree.find_by_name(name).ok_or_else(|| {
+                ApiError::sentence(
+                    Kind::NotFound,
+                    format!(
+                        "cannot clear errors for {name} in {}: no such device in pool",
+                        ask.pool
+                    ),
+                )
+            })?;
+            let mut list = vec![found];
+            let mut at = 0;
+            while let Some(v) = list.get(at).cloned() {
+                list.extend(v.children().iter().cloned());
+                at += 1;
+            }
+            list
+        }
+    };
+    let mut changed = false;
+    for v in &vdevs {
+        v.stats.clear_errors();
+        changed |= v.forgive();
+    }
+    pool.tree.reopen();
+    if let Some(why) = pool.suspended() {
+        return Err(ApiError::reason(
+            Kind::Suspended,
+            format!(
+                "pool I/O is currently suspended ({why}); what was not written is lost. Stop the \
+                 daemon and start it again to go on from the last group on disk"
+            ),
+        ));
+    }
+    if ask.device.is_none() {
+        pool.clear_errors();
+    }
+    if pool.is_readonly() {
+        return Ok(Reply::Done);
+    }
+    if changed {
+        pool.dirty_config();
+    }
+    pool.log_command(&ask.command, u64::from(peer.uid))
+        .and_then(|()| pool.sync())
+        .map_err(answer)?;
+    Ok(Reply::Done)
+}

@@ -1,0 +1,343 @@
+//! The error log: which blocks cannot be read (behaviour §9, pool format §21).
+//!
+//! What is found goes into memory, and with the next group into the ZAP `errlog_last`; a pool that is
+//! open read-only keeps it in memory. With the feature `head_errlog` entries are kept by the head of
+//! a dataset and the birth of the block: who else shares the block is found out when somebody asks.
+
+use crate::Pool;
+use base::{Kind, Result, Txg};
+use disk::ObjType;
+use dmu::{Damage, Tx};
+use std::collections::BTreeSet;
+use std::sync::{Arc, Mutex, MutexGuard};
+use zap::{Value, Zap};
+
+/// Directory entry of the log in use.
+const LAST: &str = "errlog_last";
+/// Directory entry of what the scrub under way finds.
+const SCRUB: &str = "errlog_scrub";
+const HEAD_ERRLOG: &str = "com.delphix:head_errlog";
+/// More entries than this are not kept.
+const MOST: usize = 100_000;
+/// Datasets looked at for one entry.
+const MOST_SHARERS: usize = 10_000;
+
+/// Level of the block of an object set itself.
+const ROOT_LEVEL: i64 = -1;
+
+/// Errors on record, and those not on disk yet.
+#[derive(Default)]
+pub struct ErrLog {
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    /// Everything known. Of old logs the birth is not (0).
+    all: BTreeSet<Damage>,
+    /// To be written with the next group.
+    new: Vec<Damage>,
+    /// To be emptied with the next group.
+    clear: bool,
+    /// The log on disk could not be read.
+    unreadable: bool,
+}
+
+impl ErrLog {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(|e| e.into_inner())
+    }
+
+    /// Takes an error down; one that is known already is left as it is. True if it is new.
+    pub(crate) fn note(&self, d: &Damage) -> bool {
+        let mut s = self.lock();
+        let known = s.all.contains(d) || s.all.contains(&Damage { birth: 0, ..*d });
+        if known || s.all.len() >= MOST {
+            return false;
+        }
+        s.all.insert(*d);
+        s.new.push(*d);
+        true
+    }
+
+    /// Whether the next group has something to write.
+    pub(crate) fn is_dirty(&self) -> bool {
+        let s = self.lock();
+        s.clear || !s.new.is_empty()
+    }
+
+    /// Number of errors on record; `None` if they cannot be read.
+    pub fn count(&self) -> Option<u64> {
+        let s = self.lock();
+        (!s.unreadable).then_some(s.all.len() as u64)
+    }
+}
+
+/// The numbers of a key, all hexadecimal.
+fn numbers(key: &str) -> Option<Vec<u64>> {
+    key.split(':')
+        .map(|part| u64::from_str_radix(part, 16).ok())
+        .collect()
+}
+
+impl Pool {
+    fn by_head(&self) -> bool {
+        self.features.is_enabled(HEAD_ERRLOG)
+    }
+
+    /// Reads the logs on disk. A log that cannot be read is no reason not to open the pool.
+    pub(crate) fn load_errlog(&self) {
+        let mut found = BTreeSet::new();
+        let mut unreadable = false;
+        for name in [LAST, SCRUB] {
+            let read = self.directory(name).and_then(|o| match o {
+                Some(o) if o != 0 => self.read_errlog(o, &mut found),
+                _ => Ok(()),
+            });
+            unreadable |= read.is_err();
+        }
+        let mut s = self.errlog.lock();
+        s.all.extend(found);
+        s.unreadable = unreadable;
+    }
+
+    fn read_errlog(&self, object: u64, into: &mut BTreeSet<Damage>) -> Result<()> {
+        let dn = self.mos.hold(object)?;
+        for e in Zap::new(&dn).iter() {
+            let e = e?;
+            if into.len() >= MOST {
+                break;
+            }
+            if !self.by_head() {
+                // An entry that makes no sense is left out.
+                if let Some([objset, object, level, blkid]) = numbers(&e.text()).as_deref() {
+                    into.insert(Damage {
+                        objset: *objset,
+                        object: *object,
+                        level: *level as i64,
+                        blkid: *blkid,
+                        birth: 0,
+                    });
+                }
+                continue;
+            }
+            let (Ok(head), Some(below)) = (zap::parse_hex_key(&e.name), e.value.as_u64()) else {
+                continue;
+            };
+            let dn = self.mos.hold(below)?;
+            for e in Zap::new(&dn).iter() {
+                if let Some([object, level, blkid, birth]) = numbers(&e?.text()).as_deref() {
+                    into.insert(Damage {
+                        objset: head,
+                        object: *object,
+                        level: *level as i64,
+                        blkid: *blkid,
+                        birth: *birth,
+                    });
+                }
+                if into.len() >= MOST {
+                    break;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// The head of the dataset an error was found in; the dataset itself if that cannot be told.
+    fn head_of(&self, objset: u64) -> u64 {
+        if objset == 0 {
+            return 0;
+        }
+        let head = || -> Result<u64> {
+            let dir = self.dsl.dataset_by_object(objset)?.dir();
+            Ok(dir.phys().head_dataset_obj)
+        };
+        head().unwrap_or(objset)
+    }
+
+    /// Writes what is new; in syncing context.
+    pub(crate) fn write_errlog(&self, tx: &Tx) -> Result<()> {
+        let (clear, new) = {
+            let mut s = self.errlog.lock();
+            (std::mem::take(&mut s.clear), std::mem::take(&mut s.new))
+        };
+        if clear {
+            for name in [LAST, SCRUB] {
+                self.drop_errlog(tx, name)?;
+            }
+        }
+        if new.is_empty() {
+            return Ok(());
+        }
+        let dir = self.mos.hold(1)?;
+        let log = match self.directory(LAST)?.filter(|o| *o != 0) {
+            Some(o) => self.mos.hold(o)?,
+            None => {
+                let dn = zap::create_object(&self.mos, tx, ObjType::ERROR_LOG, 0)?;
+                Zap::new(&dir).update_u64(tx, LAST, dn.object())?;
+                dn
+            }
+        };
+        let none = Value::bytes(&[0]);
+        for d in &new {
+            if !self.by_head() {
+                let key = format!("{:x}:{:x}:{:x}:{:x}", d.objset, d.object, d.level, d.blkid);
+                Zap::new(&log).update(tx, key.as_str(), &none)?;
+                continue;
+            }
+            let head = zap::hex_key(self.head_of(d.objset));
+            let below = match Zap::new(&log).get(head.as_str())? {
+                Some(o) => self.mos.hold(o)?,
+                None => {
+                    let dn = zap::create_object(&self.mos, tx, ObjType::ERROR_LOG, 0)?;
+                    Zap::new(&log).add_u64(tx, head.as_str(), dn.object())?;
+                    dn
+                }
+            };
+            let key = format!("{:x}:{:x}:{:x}:{:x}", d.object, d.level, d.blkid, d.birth);
+            Zap::new(&below).update(tx, key.as_str(), &none)?;
+        }
+        Ok(())
+    }
+
+    fn drop_errlog(&self, tx: &Tx, name: &str) -> Result<()> {
+        let Some(object) = self.directory(name)?.filter(|o| *o != 0) else {
+            return Ok(());
+        };
+        if self.by_head() {
+            let dn = self.mos.hold(object)?;
+            let below: Vec<u64> = Zap::new(&dn)
+                .iter()
+                .filter_map(|e| e.ok()?.value.as_u64())
+                .collect();
+            for o in below {
+                self.mos.free(tx, o)?;
+            }
+        }
+        self.mos.free(tx, object)?;
+        Zap::new(&self.mos.hold(1)?).update_u64(tx, name, 0)
+    }
+
+    /// `zpool clear`: forgets all errors, on disk with the next group.
+    pub fn clear_errors(&self) {
+        let mut s = self.errlog.lock();
+        s.all.clear();
+        s.new.clear();
+        s.unreadable = false;
+        s.clear = !self.is_readonly();
+    }
+
+    /// Number of errors on record; `None` if the log cannot be read.
+    pub fn error_count(&self) -> Option<u64> {
+        self.errlog.count()
+    }
+
+    /// Files with errors: dataset (0: the pool itself) and object, each once, in order.
+    pub fn damaged_objects(&self) -> Vec<(u64, u64)> {
+        let all = self.errlog.lock().all.clone();
+        let mut out = BTreeSet::new();
+        for d in &all {
+            if d.objset == 0 || d.birth == 0 || !self.by_head() {
+                out.insert((d.objset, d.object));
+                continue;
+            }
+            for objset in self.sharers(d) {
+                out.insert((objset, d.object));
+            }
+        }
+        out.into_iter().collect()
+    }
+
+    /// Datasets that have the damaged block: the head, its snapshots, and clones of those.
+    fn sharers(&self, d: &Damage) -> Vec<u64> {
+        let mut todo = vec![self.head_of(d.objset)];
+        let mut seen = BTreeSet::new();
+        let mut out = Vec::new();
+        while let Some(object) = todo.pop() {
+            if object == 0 || !seen.insert(object) || seen.len() > MOST_SHARERS {
+                continue;
+            }
+            let Ok(ds) = self.dsl.dataset_by_object(object) else {
+                // Of a dataset that is gone the number is all there is to tell.
+                if object == d.objset {
+                    out.push(object);
+                }
+                continue;
+            };
+            let p = ds.phys();
+            let has = self.has_block(&ds, d);
+            if has {
+                out.push(object);
+            }
+            // Older snapshots may have it though newer ones do not, down to the block's birth.
+            if let Ok(Some(prev)) = ds.prev() {
+                if prev.phys().creation_txg >= d.birth {
+                    todo.push(prev.object());
+                }
+            }
+            if has && p.next_clones_obj != 0 {
+                if let Ok(dn) = self.mos.hold(p.next_clones_obj) {
+                    let clones = Zap::new(&dn).iter().filter_map(|e| e.ok()?.value.as_u64());
+                    for c in clones.take(MOST_SHARERS) {
+                        todo.push(self.head_of(c));
+                    }
+                }
+            }
+        }
+        out
+    }
+
+    /// Whether the block in its place in a dataset is still the one that is damaged. Where that
+    /// cannot be told because the way to it is damaged too, it is.
+    fn has_block(&self, ds: &Arc<dsl::Dataset>, d: &Damage) -> bool {
+        let birth = || -> Result<Option<Txg>> {
+            if d.level == ROOT_LEVEL {
+                return Ok(Some(ds.phys().bp.logical_birth()));
+            }
+            let readonly = self.is_readonly() || ds.is_snapshot();
+            let os = ds.open_objset(self.write_policy(ds)?, readonly)?;
+            os.birth_of(d.object, d.level, d.blkid)
+        };
+        match birth() {
+            Ok(b) => b == Some(d.birth),
+            Err(e) => e.kind != Kind::NotFound,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keys() {
+        assert_eq!(numbers("36:16c:0:2"), Some(vec![0x36, 0x16c, 0, 2]));
+        let level = numbers("0:0:ffffffffffffffff:0").unwrap()[2] as i64;
+        assert_eq!(level, ROOT_LEVEL);
+        assert_eq!(format!("{ROOT_LEVEL:x}"), "ffffffffffffffff");
+        assert_eq!(numbers("1:x"), None);
+    }
+
+    #[test]
+    fn each_is_noted_once() {
+        let log = ErrLog::default();
+        let d = Damage {
+            objset: 5,
+            object: 7,
+            level: 0,
+            blkid: 3,
+            birth: 9,
+        };
+        assert!(log.note(&d));
+        assert!(!log.note(&d));
+        assert_eq!(log.count(), Some(1));
+        let old = Damage {
+            birth: 0,
+            blkid: 4,
+            ..d
+        };
+        assert!(log.note(&old));
+        assert!(!log.note(&Damage { blkid: 4, ..d }));
+        assert!(log.is_dirty());
+    }
+}

@@ -283,7 +283,7 @@ impl Pool {
         let me = self.me.clone();
         self.dmu.set_on_damage(Box::new(move |d| {
             if let Some(pool) = me.upgrade() {
-                pool.errlog.note(d);
+                pool.errlog.note(d, !pool.readonly);
             }
         }));
     }

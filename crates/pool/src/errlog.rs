@@ -48,15 +48,18 @@ impl ErrLog {
         self.state.lock().unwrap_or_else(|e| e.into_inner())
     }
 
-    /// Takes an error down; one that is known already is left as it is. True if it is new.
-    pub(crate) fn note(&self, d: &Damage) -> bool {
+    /// Takes an error down, to be written with the next group if `store`; one that is known already is
+    /// left as it is. True if it is new.
+    pub(crate) fn note(&self, d: &Damage, store: bool) -> bool {
         let mut s = self.lock();
         let known = s.all.contains(d) || s.all.contains(&Damage { birth: 0, ..*d });
         if known || s.all.len() >= MOST {
             return false;
         }
         s.all.insert(*d);
-        s.new.push(*d);
+        if store {
+            s.new.push(*d);
+        }
         true
     }
 
@@ -328,16 +331,17 @@ mod tests {
             blkid: 3,
             birth: 9,
         };
-        assert!(log.note(&d));
-        assert!(!log.note(&d));
+        assert!(log.note(&d, false));
+        assert!(!log.is_dirty(), "only in memory");
+        assert!(!log.note(&d, true));
         assert_eq!(log.count(), Some(1));
         let old = Damage {
             birth: 0,
             blkid: 4,
             ..d
         };
-        assert!(log.note(&old));
-        assert!(!log.note(&Damage { blkid: 4, ..d }));
+        assert!(log.note(&old, true));
+        assert!(!log.note(&Damage { blkid: 4, ..d }, true));
         assert!(log.is_dirty());
     }
 }

@@ -399,9 +399,10 @@ impl Pool {
             .wait_timeout_while(g, timeout, |k| !*k)
             .unwrap_or_else(|e| e.into_inner());
         *g = false;
-        self.dmu.is_open_dirty()
+        let work = self.dmu.is_open_dirty()
             || self.more_to_free.load(Ordering::Relaxed)
-            || self.errlog.is_dirty()
+            || self.errlog.is_dirty();
+        work && !self.readonly
     }
 }
 

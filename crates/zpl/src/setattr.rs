@@ -22,7 +22,9 @@ impl Zfs {
         let m = f.mode32();
         let (uid, gid) = (f.uid32(), f.gid32());
         let explicit = |t: Option<SetTime>| matches!(t, Some(SetTime::To(_)));
-        let sets_times = explicit(set.atime) || explicit(set.mtime);
+        // A kernel that keeps the times itself says what "now" is: the new ctime, to the nanosecond.
+        let now = |t: Option<SetTime>| set.ctime.is_some_and(|c| t == Some(SetTime::To(c)));
+        let sets_times = explicit(set.atime) || explicit(set.mtime) && !now(set.mtime);
         let touches = set.atime.is_some() || set.mtime.is_some();
         let of_owner = set.mode.is_some() || set.uid.is_some() || set.gid.is_some() || sets_times;
         let free = set.written_back;

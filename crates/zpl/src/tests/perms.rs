@@ -231,6 +231,17 @@ fn flags_bind_root_too() {
     assert_eq!(kind(fs.zfs.write(&f, 0, b"x", WriteOpts::default())), no);
     fs.put(&f, 3, b"d");
     assert_eq!(kind(fs.zfs.truncate(&f, 0, &r)), no);
+    // utime(f, NULL) as a kernel sends it that keeps times itself, and utime(f, ...).
+    let (now, other) = (Time { sec: 77, nsec: 5 }, Time { sec: 76, nsec: 5 });
+    let mut set = SetAttr {
+        atime: Some(SetTime::Now),
+        mtime: Some(SetTime::To(now)),
+        ctime: Some(now),
+        ..SetAttr::default()
+    };
+    assert_eq!(fs.zfs.setattr(&f, &set, &r).unwrap().mtime, now);
+    set.mtime = Some(SetTime::To(other));
+    assert_eq!(kind(fs.zfs.setattr(&f, &set, &r)), no);
     assert_eq!(kind(fs.unlink("f")), no);
     assert_eq!(
         kind(fs.zfs.open_file(&f, false, true, false, false, &r)),

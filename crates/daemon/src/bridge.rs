@@ -225,6 +225,13 @@ impl Filesystem for Bridge {
     }
 
     fn lookup(&self, req: &Request, parent: u64, name: &[u8]) -> Result<Entry> {
+        if matches!(name, b"." | b"..") {
+            let z = self.nodes.revive(&self.zfs, parent)?;
+            return Ok(match name {
+                b"." => self.entry(&z),
+                _ => self.entry(&self.zfs.lookup(&z, name, &cred(req))?),
+            });
+        }
         let dir = self.node(parent)?;
         match self.zfs.lookup(&dir, name, &cred(req)) {
             Ok(z) => Ok(self.entry(&z)),

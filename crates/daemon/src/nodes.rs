@@ -215,6 +215,23 @@ impl Nodes {
         Ok(z)
     }
 
+    /// The same for an id that the kernel has from a file handle (name_to_handle_at(2), an NFS
+    /// server), perhaps of an earlier mount, and may have forgotten since. Which generation was meant
+    /// the kernel checks, as far as the id does not say it.
+    pub fn revive(&self, zfs: &Zfs, id: u64) -> base::Result<Arc<Znode>> {
+        match self.get(zfs, id) {
+            Err(e) if e.kind == Kind::Stale && id & COUNTED == 0 => {}
+            r => return r,
+        }
+        let object = self.object(id).ok_or(Kind::Stale)?;
+        match zfs.get(object) {
+            Ok(z) if self.id(object, z.gen as u32) == id => Ok(z),
+            Err(e) if e.kind == Kind::Io => Err(e),
+            // What is there now is another file, or none.
+            _ => Err(Kind::Stale.into()),
+        }
+    }
+
     /// An object has lost its last link: if the kernel knows it, it stays until forgotten.
     pub fn pin(&self, z: &Arc<Znode>) {
         let generation = z.gen as u32;

@@ -474,3 +474,160 @@ fn labels_cleared() {
     assert!(home.scan(false).is_empty());
     assert!(clear(true).is_err());
 }
+
+#[test]
+fn distributed_raid() {
+    let home = Home::new(5);
+    let group = |children: u8| VdevSpec {
+        kind: VdevKind::Draid {
+            parity: 1,
+            data: 2,
+            children,
+            spares: 1,
+        },
+        class: VdevClass::Normal,
+        path: None,
+        children: (0..5).map(|i| home.leaf(i)).collect(),
+    };
+    assert!(home.create(home.spec("t", vec![group(4)])).is_err());
+    let mut spec = home.spec("t", vec![group(5)]);
+    spec.props = vec![("feature@draid".into(), "disabled".into())];
+    let e = home.create(spec).unwrap_err();
+    assert!(e.message.contains("feature 'draid'"), "{e}");
+    home.create(home.spec("t", vec![group(5)])).unwrap();
+    let names = |root: &api::Vdev| -> Vec<String> {
+        let name = |v: &api::Vdev| {
+            let how = cli::vdevs::Naming::default();
+            format!("{} {:?}", cli::vdevs::name(v, "t", how), v.state)
+        };
+        root.children.iter().map(name).collect()
+    };
+    let tree = home.describe("t").tree.unwrap();
+    assert_eq!(
+        names(&tree),
+        ["draid1:2d:5c:1s Online", "draid1-0-0 Online"]
+    );
+    assert_eq!(
+        tree.children[1].kind,
+        VdevKind::Dspare {
+            parity: 1,
+            vdev: 0,
+            spare: 0
+        }
+    );
+    assert_eq!(text(home.get("t", "feature@draid")), "active");
+    home.export("t");
+    fs::remove_file(home.image(3)).unwrap();
+    home.import("t", |_| ()).unwrap();
+    let tree = home.describe("t").tree.unwrap();
+    assert_eq!(
+        names(&tree),
+        ["draid1:2d:5c:1s Degraded", "draid1-0-0 Online"]
+    );
+    home.export("t");
+}
+
+/// What a listing says of pools that OpenZFS made and that lack something.
+#[test]
+fn found_pools() {
+    let look = |fixture: &str| {
+        let home = Home::new(0);
+        match testkit::fixture::unpack_into(fixture, &home.dir) {
+            Ok(()) => Some(home),
+            Err(e) => {
+                eprintln!("skipped: {e}");
+                None
+            }
+        }
+    };
+    let spares = |p: &Importable| -> Vec<String> {
+        let root = p.tree.as_ref().unwrap();
+        cli::vdevs::of_class(root, VdevClass::Spare)
+            .map(|v| {
+                let path = v.path.as_deref().unwrap_or_default();
+                let last = path.rsplit('/').next().unwrap_or_default();
+                format!("{last} {:?} {:?}", v.state, v.aux)
+            })
+            .collect()
+    };
+    let mut told = Vec::new();
+    for (fixture, health, listed) in [
+        ("draid", "ONLINE", vec!["draid2-0-0 Online None"]),
+        ("draid-spare", "DEGRADED", vec!["draid1-0-0 Online Spared"]),
+        ("damage-draid", "DEGRADED", vec!["draid2-0-0 Online None"]),
+        (
+            "hot-spare",
+            "DEGRADED",
+            vec!["d3.img Online Spared", "d4.img Online None"],
+        ),
+        ("resilvering", "ONLINE", vec![]),
+        ("mirror-degraded", "DEGRADED", vec![]),
+        ("damage-labels", "ONLINE", vec![]),
+        ("gpt-disk", "ONLINE", vec![]),
+        ("missing-log", "UNAVAIL", vec![]),
+        ("missing-toplevel", "UNAVAIL", vec![]),
+    ] {
+        let Some(home) = look(fixture) else { return };
+        let seen = home.scan(false);
+        let [pool] = &seen[..] else {
+            panic!("{fixture}: {seen:?}")
+        };
+        assert_eq!(pool.health, health, "{fixture}");
+        assert_eq!(spares(pool), listed, "{fixture}");
+        assert_eq!(pool.needs_missing_log, fixture == "missing-log");
+        let read_only = |i: &mut PoolImport| {
+            i.props = vec![("readonly".into(), "on".into())];
+            i.no_mount = true;
+        };
+        match home.import(&pool.name, read_only) {
+            Ok(_) => {
+                let tree = home.describe(&pool.name).tree.unwrap();
+                told.push((fixture, format!("{:?}", tree.state)));
+                home.export(&pool.name);
+            }
+            Err(e) => told.push((fixture, format!("{e:?}"))),
+        }
+        if pool.needs_missing_log {
+            home.import(&pool.name, |i| {
+                read_only(i);
+                i.missing_log = true;
+            })
+            .unwrap();
+            home.export(&pool.name);
+        }
+    }
+    for (fixture, said) in &told {
+        match *fixture {
+            // A refusal names the device.
+            "missing-log" => assert!(said.contains("'-m'") && said.contains("/d1.img"), "{said}"),
+            "missing-toplevel" => assert!(said.contains("/d1.img"), "{said}"),
+            "draid" | "resilvering" | "damage-labels" | "gpt-disk" => assert_eq!(said, "Online"),
+            _ => assert_eq!(said, "Degraded", "{fixture}"),
+        }
+    }
+    let Some(home) = look("two-pools") else {
+        return;
+    };
+    let seen = home.scan(false);
+    let [a, b] = &seen[..] else {
+        panic!("{seen:?}")
+    };
+    assert!(a.name == b.name && a.guid < b.guid);
+    let e = home.import(&a.name, |_| ()).unwrap_err();
+    assert!(e.message.contains("more than one matching pool"), "{e}");
+    assert!(home.scan(true).iter().all(|p| p.destroyed));
+    for (i, p) in [a, b].into_iter().enumerate() {
+        let name = format!("pool{i}");
+        home.import(&p.guid.to_string(), |ask| {
+            ask.new_name = Some(name.clone());
+            ask.temporary = true;
+            ask.no_mount = true;
+        })
+        .unwrap();
+    }
+    assert_eq!(home.names(), ["pool0", "pool1"]);
+    home.export("pool0");
+    home.export("pool1");
+    // A temporary name is not kept.
+    assert!(home.scan(false).iter().all(|p| p.name == a.name));
+}

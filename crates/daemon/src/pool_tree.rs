@@ -97,15 +97,18 @@ pub fn aux_rows(pool: &Pool) -> Vec<api::Vdev> {
 
 fn aux_row(pool: &Pool, dev: &NvList, class: VdevClass) -> api::Vdev {
     let guid = dev.get_u64(keys::GUID).unwrap_or(0);
-    let path = dev.get_str(keys::PATH).map(str::to_string);
+    let mut path = dev.get_str(keys::PATH).map(str::to_string);
     let kind = match dev.get_str(keys::TYPE) {
         Some("dspare") => dspare(path.as_deref().unwrap_or_default()),
         Some("file") => VdevKind::File,
         _ => VdevKind::Disk,
     };
     let mut stats = VdevStats::default();
-    let in_use = pool.tree.find(guid).is_some();
-    let (state, aux) = if in_use && class == VdevClass::Spare {
+    let in_tree = pool.tree.find(guid);
+    if let Some(v) = in_tree.as_ref().filter(|v| v.device_asize() > 0) {
+        path = v.path();
+    }
+    let (state, aux) = if in_tree.is_some() && class == VdevClass::Spare {
         (VdevState::Online, VdevAux::Spared)
     } else if matches!(kind, VdevKind::Dspare { .. }) {
         let top = dev.get_u64(keys::pool::TOP_GUID).unwrap_or(0);

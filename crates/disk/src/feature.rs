@@ -151,7 +151,7 @@ pub static FEATURES: &[Feature] = &[
     row("com.klarasystems:large_microzap", "large_microzap", "RD", No, &["extensible_dataset", "large_blocks"], "Simple directories larger than 128 KiB."),
     row("com.klarasystems:dynamic_gang_header", "dynamic_gang_header", "MN", No, &[], "Gang headers larger than 512 bytes."),
     row("com.truenas:physical_rewrite", "physical_rewrite", "RD", No, EXT, "Rewritten blocks keep their logical birth."),
-    row("com.seagate:draid_failure_domains", "draid_failure_domains", "M", No, &["draid"], "dRAID groups aware of failure domains."),
+    row("com.seagate:draid_failure_domains", "draid_failure_domains", "M", Read, &["draid"], "dRAID groups aware of failure domains."),
 ];
 
 /// By short name.

@@ -13,7 +13,6 @@ pub mod fuid;
 pub mod history;
 pub mod label;
 pub mod nvlist;
-pub mod partition;
 pub mod props;
 pub mod sa;
 pub mod spacemap;

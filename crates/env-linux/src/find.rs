@@ -22,7 +22,7 @@ pub const DEFAULT_DIRS: [&str; 8] = [
 ];
 
 /// The block devices and sufficiently large regular files in `dir` (not below it), or `dir` itself
-/// if it is one; sorted by path, each device or file once under its first name. Names that cannot
+/// and its partitions if it is one; sorted by path, each device or file once under its first name. Names that cannot
 /// be examined are passed over; an unreadable directory is an error.
 pub fn candidates(dir: &str) -> Result<Vec<String>> {
     let mut seen = HashSet::new();
@@ -31,6 +31,9 @@ pub fn candidates(dir: &str) -> Result<Vec<String>> {
     if !meta.is_dir() {
         if usable(&meta) {
             out.push(dir.to_string());
+        }
+        if meta.file_type().is_block_device() {
+            out.extend(partitions(dir));
         }
         return Ok(out);
     }
@@ -54,6 +57,30 @@ pub fn candidates(dir: &str) -> Result<Vec<String>> {
         }
     }
     Ok(out)
+}
+
+/// The devices of the partitions of a whole disk, by number: who names a disk means what is on it.
+fn partitions(disk: &str) -> Vec<String> {
+    let Some(name) = std::fs::canonicalize(disk)
+        .ok()
+        .and_then(|p| Some(p.file_name()?.to_str()?.to_string()))
+    else {
+        return Vec::new();
+    };
+    let list = std::fs::read_dir(format!("/sys/class/block/{name}"));
+    let mut found: Vec<(u32, String)> = list
+        .into_iter()
+        .flatten()
+        .flatten()
+        .filter_map(|e| {
+            let number = std::fs::read_to_string(e.path().join("partition")).ok()?;
+            let device = format!("/dev/{}", e.file_name().to_str()?);
+            let usable = std::fs::metadata(&device).is_ok_and(|m| usable(&m));
+            usable.then_some((number.trim().parse().ok()?, device))
+        })
+        .collect();
+    found.sort();
+    found.into_iter().map(|(_, device)| device).collect()
 }
 
 /// The candidates of all directories searched by default, each device once under its best name.

@@ -2,7 +2,7 @@
 //! holds. The kernel makes devices of the partitions of disks, not of those of files.
 
 use base::{Error, Kind, Result};
-use disk::partition::{self, Partition};
+use env::partition::{self, Partition};
 use env::{Disk, Geometry, Op};
 use std::sync::Arc;
 

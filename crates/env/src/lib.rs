@@ -7,6 +7,8 @@
 //! owns the whole schedule by calling operations and syncs in the order its seed says.
 #![forbid(unsafe_code)]
 
+pub mod partition;
+
 use base::Result;
 use std::sync::Arc;
 

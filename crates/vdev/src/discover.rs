@@ -5,8 +5,8 @@ use crate::label::{self, Labels};
 use crate::{lock, VdevTree};
 use base::{Result, Txg};
 use disk::label::MIN_DEVICE;
-use disk::{partition, NvList, Value};
-use env::{Access, Env};
+use disk::{NvList, Value};
+use env::{partition, Access, Env};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Mutex;
 

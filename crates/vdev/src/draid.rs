@@ -14,17 +14,28 @@ const RESERVED: u64 = 32 << 20;
 /// Everything derived from the configuration of one dRAID.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Draid {
+    /// Width of a slice: all children, or with failure domains those of one failure group.
     children: usize,
+    /// Failure groups; 1 without failure domains.
+    fgroups: usize,
     ndata: usize,
     nparity: usize,
+    nspares: usize,
     /// Children without spares.
     disks: usize,
     /// Columns of a group.
     group: usize,
-    /// Groups of a slice.
+    /// Groups of a slice, over all failure groups.
     groups: u64,
     /// Row by row `children` entries.
     base: Arc<Vec<u8>>,
+}
+
+/// Where a group lies: its failure group, its number there, and how many disks share the rows.
+struct Place {
+    fgroup: u64,
+    gamma: u64,
+    disks: u64,
 }
 
 fn gcd(a: u64, b: u64) -> u64 {
@@ -73,13 +84,108 @@ impl Draid {
         let base = permutation_map(children)?;
         Ok(Draid {
             children,
+            fgroups: 1,
             ndata: ndata as usize,
             nparity,
+            nspares: nspares as usize,
             disks,
             group,
             groups,
             base,
         })
+    }
+
+    /// The same with failure domains (pool format §11.4): `width` children altogether, of which
+    /// slices are `children` wide; `groups` counts all failure groups.
+    pub fn with_domains(
+        width: usize,
+        children: usize,
+        ndata: u64,
+        nparity: usize,
+        nspares: u64,
+        groups: u64,
+    ) -> Result<Draid> {
+        if children == width {
+            return Draid::new(width, ndata, nparity, nspares, groups);
+        }
+        let wrong = || {
+            Err(base::Error::damaged(format!(
+                "dRAID of {width} in failure groups of {children}: {ndata} data, {nparity} parity, \
+                 {nspares} spares, {groups} groups"
+            )))
+        };
+        if !(2..=255).contains(&children)
+            || width > 255
+            || width % children != 0
+            || !(1..=3).contains(&nparity)
+            || !(1..=255).contains(&ndata)
+            || nspares > 100
+            || groups == 0
+            || groups > 65536
+        {
+            return wrong();
+        }
+        let fgroups = width / children;
+        let (nspares, group) = (nspares as usize, ndata as usize + nparity);
+        // Spares of the failure groups that have most.
+        let most = nspares.div_ceil(fgroups);
+        if group + most > children {
+            return wrong();
+        }
+        let d = Draid {
+            children,
+            fgroups,
+            ndata: ndata as usize,
+            nparity,
+            nspares,
+            disks: width - nspares,
+            group,
+            groups,
+            base: Arc::new(domain_map(children, fgroups)?),
+        };
+        // Every failure group must fill the same number of rows.
+        let (g, rows) = (group as u64, d.rows_per_slice());
+        let fits = |groups: u64, disks: u64| groups > 0 && groups * g == rows * disks;
+        let (few, many) = (d.least_groups(), d.least_disks());
+        let ok = if nspares % fgroups == 0 {
+            groups % fgroups as u64 == 0 && fits(few, many)
+        } else {
+            let short = (nspares % fgroups) as u64;
+            let all = few * short + (few + 1) * (fgroups as u64 - short);
+            all == groups && fits(few, many) && fits(few + 1, many + 1)
+        };
+        if !ok {
+            return wrong();
+        }
+        Ok(d)
+    }
+
+    /// Groups of a slice, and disks, of the first failure group, which has the most spares.
+    fn least_groups(&self) -> u64 {
+        self.groups / self.fgroups as u64
+    }
+
+    fn least_disks(&self) -> u64 {
+        (self.disks / self.fgroups) as u64
+    }
+
+    /// Where group `gamma` of a slice lies.
+    fn place(&self, gamma: u64) -> Place {
+        let (few, disks) = (self.least_groups(), self.least_disks());
+        let short = (self.nspares % self.fgroups) as u64;
+        if short == 0 || gamma < short * few {
+            return Place {
+                fgroup: gamma / few,
+                gamma: gamma % few,
+                disks,
+            };
+        }
+        let rest = gamma - short * few;
+        Place {
+            fgroup: short + rest / (few + 1),
+            gamma: rest % (few + 1),
+            disks: disks + 1,
+        }
     }
 
     /// Sectors an allocation is a multiple of.
@@ -90,13 +196,26 @@ impl Draid {
     /// Allocatable bytes with children of at least `child` allocatable bytes.
     pub fn asize(&self, child: u64) -> u64 {
         let usable = child.saturating_sub(RESERVED) / ROW * ROW;
-        let unit = self.group as u64 * ROW;
+        let mut unit = self.group as u64 * ROW;
+        if self.fgroups > 1 {
+            unit *= self.groups;
+        }
         usable.saturating_mul(self.disks as u64) / unit * unit
     }
 
-    /// Child at position `x` under permutation number `perm`.
+    /// Child at position `x` under permutation number `perm` (with failure domains: that of the slice
+    /// times their number, plus that of the failure group).
     fn child(&self, perm: u64, x: usize) -> usize {
         let c = self.children as u64;
+        if self.fgroups > 1 {
+            let f = self.fgroups as u64;
+            let rows = self.base.len() as u64 / c;
+            let p = perm % (rows * c);
+            let row = (p / (c * f) * f + perm % f) as usize;
+            let column = (x + (p % c) as usize) % self.children;
+            let entry = self.base.get(row * self.children + column);
+            return entry.copied().unwrap_or(0).into();
+        }
         let p = perm % (permutations(self.children) as u64 * c);
         let (row, shift) = ((p / c) as usize, (p % c) as usize);
         let entry = self.base.get(row * self.children + x).copied().unwrap_or(0);
@@ -105,11 +224,12 @@ impl Draid {
 
     /// Child that holds byte `offset` of distributed spare `spare`; the offset there is the same.
     pub fn spare_child(&self, spare: u64, offset: u64) -> Result<usize> {
-        if spare >= (self.children - self.disks) as u64 {
+        if spare >= self.nspares as u64 {
             bail!(Damaged, "distributed spare {spare} does not exist");
         }
-        let slice = ROW * self.rows_per_slice();
-        Ok(self.child(offset / slice, self.children - 1 - spare as usize))
+        let (slice, f) = (ROW * self.rows_per_slice(), self.fgroups as u64);
+        let perm = offset / slice * f + spare % f;
+        Ok(self.child(perm, self.children - 1 - (spare / f) as usize))
     }
 
     fn rows_per_slice(&self) -> u64 {
@@ -158,10 +278,15 @@ impl Draid {
         let sector = 1usize << ashift;
         let g = self.group as u64;
         let group = offset / (g * ROW);
-        let (perm, gamma) = (group / self.groups, group % self.groups);
-        let n = self.disks as u64;
+        let slice = group / self.groups;
+        let Place {
+            fgroup,
+            gamma,
+            disks: n,
+        } = self.place(group % self.groups);
+        let perm = slice * self.fgroups as u64 + fgroup;
         let start = gamma * g % n;
-        let row = perm * self.rows_per_slice() + gamma * g / n;
+        let row = slice * self.rows_per_slice() + gamma * g / n;
         let u = (offset % (g * ROW)) >> ashift;
         let place = row.saturating_mul(ROW).saturating_add((u / g) << ashift);
         let (q, r) = (s / self.ndata, s % self.ndata);
@@ -171,10 +296,10 @@ impl Draid {
         let mut at = from;
         let cols = (0..self.group)
             .map(|i| {
-                let x = start as usize + i;
-                let wrapped = x >= self.disks;
+                let (x, n) = (start as usize + i, n as usize);
+                let wrapped = x >= n;
                 let offset = place.saturating_add(if wrapped { ROW } else { 0 });
-                let child = self.child(perm, x % self.disks);
+                let child = self.child(perm, x % n);
                 let parity = i < self.nparity;
                 let data = if parity {
                     0
@@ -221,6 +346,43 @@ fn permutation_map(children: usize) -> Result<Arc<Vec<u8>>> {
         bail!(Damaged, "dRAID map for {children} children is wrong");
     }
     Ok(Arc::new(map))
+}
+
+/// The permutations for `fgroups` failure groups of `children` each (pool format §11.4): every block of
+/// that many rows of the plain map gives each failure group one row, and spreads over them the children
+/// that have the same place.
+fn domain_map(children: usize, fgroups: usize) -> Result<Vec<u8>> {
+    let plain = permutation_map(children)?;
+    let rows = permutations(children) / fgroups * fgroups;
+    let mut map = plain.get(..rows * children).unwrap_or(&[]).to_vec();
+    let seed = children.checked_sub(2).and_then(|i| SEEDS.get(i));
+    let mut rng = Generator {
+        s0: 0xd_7a1d_5eed,
+        s1: seed.map_or(0, |s| s.0),
+    };
+    for block in map.chunks_exact_mut(fgroups * children) {
+        for j in 0..children {
+            let value = block[j];
+            // Place of that value in each row; they are permutations of the same numbers.
+            let mut at = vec![j];
+            for k in 1..fgroups {
+                let row = &block[k * children..(k + 1) * children];
+                let Some(c) = row.iter().position(|v| *v == value) else {
+                    bail!(Damaged, "dRAID map for failure groups of {children}");
+                };
+                at.push(k * children + c);
+            }
+            for (k, &i) in at.iter().enumerate() {
+                // At most 255 children altogether.
+                block[i] = block[i].wrapping_add((k * children) as u8);
+            }
+            for k in (1..fgroups).rev() {
+                let l = (rng.next() % (k as u64 + 1)) as usize;
+                block.swap(at[k], at[l]);
+            }
+        }
+    }
+    Ok(map)
 }
 
 /// The generator of the permutations (pool format §11.1).
@@ -302,6 +464,63 @@ mod tests {
             }
             assert!(d.map(12, 4096, 4096).is_err());
         }
+    }
+
+    /// The same with failure domains: every place of some slices belongs to one column or one spare, and
+    /// the columns of a stripe are in different domains (children of the same number in each failure
+    /// group's range).
+    #[test]
+    fn places_with_failure_domains() {
+        for (fgroups, children, ndata, nparity, nspares) in [
+            (2usize, 9usize, 4u64, 2usize, 2u64),
+            (3, 8, 3, 2, 4),
+            (2, 7, 3, 1, 1),
+            (5, 6, 2, 2, 0),
+        ] {
+            let g = ndata + nparity as u64;
+            let f = fgroups as u64;
+            let width = fgroups * children;
+            let low = (width as u64 - nspares) / f;
+            let short = nspares % f;
+            let groups = if short == 0 {
+                f * groups_for(low, ndata, nparity as u64, 0)
+            } else {
+                let k = (1..)
+                    .find(|k| k * g % low == 0 && (k + 1) * g % (low + 1) == 0)
+                    .unwrap();
+                k * short + (k + 1) * (f - short)
+            };
+            let d = Draid::with_domains(width, children, ndata, nparity, nspares, groups).unwrap();
+            let mut places = HashSet::new();
+            let slice = ROW * d.rows_per_slice();
+            // One sector of each row: every place of some slices is used once.
+            for group in 0..3 * groups {
+                let m = d.map(12, group * g * ROW, 4096).unwrap();
+                let kids: HashSet<_> = m.stripes[0].cols.iter().map(|c| c.child).collect();
+                assert_eq!(kids.len() as u64, g);
+                let domains: HashSet<_> = kids.iter().map(|k| k % children).collect();
+                assert_eq!(domains.len(), kids.len());
+                for c in &m.stripes[0].cols {
+                    assert!(c.child < width);
+                    assert!(places.insert((c.child, c.offset)), "{c:?}");
+                }
+            }
+            for at in (0..3 * slice).step_by(ROW as usize) {
+                for spare in 0..nspares {
+                    assert!(places.insert((d.spare_child(spare, at).unwrap(), at)));
+                }
+            }
+            assert_eq!(places.len() as u64, width as u64 * 3 * slice / ROW);
+            assert!(
+                Draid::with_domains(width, children, ndata, nparity, nspares, groups + 1).is_err()
+            );
+            assert!(
+                Draid::with_domains(width + 1, children, ndata, nparity, nspares, groups).is_err()
+            );
+        }
+        assert!(Draid::with_domains(18, 9, 8, 2, 0, 2).is_err());
+        let plain = Draid::with_domains(9, 9, 4, 2, 1, 4).unwrap();
+        assert_eq!(plain, Draid::new(9, 4, 2, 1, 4).unwrap());
     }
 
     #[test]

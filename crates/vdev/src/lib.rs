@@ -27,6 +27,8 @@ mod write;
 
 #[cfg(test)]
 mod moved_tests;
+#[cfg(test)]
+mod parity_tests;
 #[cfg(any(test, feature = "testing"))]
 pub mod testing;
 #[cfg(test)]

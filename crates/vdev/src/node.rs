@@ -189,7 +189,10 @@ impl Vdev {
                 nspares,
             } => {
                 let groups = props.get_u64(keys::DRAID_NGROUPS).unwrap_or(0);
-                Draid::new(children.len(), ndata, nparity, nspares, groups).ok()
+                let width = children.len();
+                let slice = props.get_u64(keys::DRAID_NCHILDREN).unwrap_or(width as u64);
+                let slice = usize::try_from(slice).unwrap_or(0);
+                Draid::with_domains(width, slice, ndata, nparity, nspares, groups).ok()
             }
             _ => None,
         };
@@ -317,9 +320,6 @@ impl Vdev {
                 "{type_name} vdev {guid} with {} children",
                 children.len()
             );
-        }
-        if config.contains(keys::DRAID_NCHILDREN) {
-            bail!(Unsupported, "dRAID with failure domains");
         }
         let mut props = config.clone();
         for key in [keys::TYPE, keys::ID, keys::GUID, keys::CHILDREN] {
@@ -555,10 +555,13 @@ impl Vdev {
                 ndata,
                 nspares,
             } => {
-                format!(
-                    "draid{nparity}:{ndata}d:{}c:{nspares}s-{id}",
-                    self.children.len()
-                )
+                let width = self.children.len();
+                match self.get_u64(keys::DRAID_NCHILDREN) {
+                    Some(c) if c != width as u64 => {
+                        format!("draid{nparity}:{ndata}d:{c}c:{width}w:{nspares}s-{id}")
+                    }
+                    _ => format!("draid{nparity}:{ndata}d:{width}c:{nspares}s-{id}"),
+                }
             }
             k => format!("{}-{id}", k.type_name()),
         }

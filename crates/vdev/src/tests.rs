@@ -893,13 +893,19 @@ fn what_is_not_built_is_refused_clearly() {
         tree.read(ReadReq { vdev: 7, ..req }).unwrap_err().kind,
         Kind::Damaged
     );
+    // Failure domains: groups of three cannot hold five columns, but three.
     let mut other = draid.clone();
     other.set("draid_nchildren", 3u64);
-    root.set("children", Value::NvListArray(vec![other]));
+    root.set("children", Value::NvListArray(vec![other.clone()]));
     assert_eq!(
         VdevTree::from_config(env.clone(), &root).unwrap_err().kind,
-        Kind::Unsupported
+        Kind::Damaged
     );
+    other.set("draid_ndata", 1u64).set("draid_nspares", 0u64);
+    other.set("draid_ngroups", 2u64);
+    root.set("children", Value::NvListArray(vec![other]));
+    let tree = VdevTree::from_config(env.clone(), &root).unwrap();
+    assert_eq!(tree.top(0).unwrap().name(), "draid2:1d:3c:6w:0s-0");
     // Hostile trees.
     let bad = |f: &dyn Fn(&mut NvList)| {
         let mut d = draid.clone();

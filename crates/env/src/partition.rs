@@ -3,8 +3,25 @@
 //!
 //! The kernel knows the partitions of devices; this is for images of whole disks in regular files.
 
-use crate::bytes::{slice_at, u32_at, u64_at};
-use base::Result;
+use base::{Error, Result};
+
+fn slice_at(b: &[u8], at: usize, n: usize) -> Result<&[u8]> {
+    at.checked_add(n)
+        .and_then(|end| b.get(at..end))
+        .ok_or_else(|| Error::damaged(format!("partition table ends before {at}")))
+}
+
+fn u32_at(b: &[u8], at: usize) -> Result<u32> {
+    let mut a = [0; 4];
+    a.copy_from_slice(slice_at(b, at, 4)?);
+    Ok(u32::from_le_bytes(a))
+}
+
+fn u64_at(b: &[u8], at: usize) -> Result<u64> {
+    let mut a = [0; 8];
+    a.copy_from_slice(slice_at(b, at, 8)?);
+    Ok(u64::from_le_bytes(a))
+}
 
 /// Most entries of a table that are looked at.
 const MAX_ENTRIES: u32 = 1024;

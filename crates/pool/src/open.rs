@@ -144,6 +144,17 @@ fn newest(env: &Env, config: &NvList, opts: &OpenOptions) -> Result<Newest> {
     let Some((ub, label)) = untrusted.best_uberblock(limit) else {
         bail!(NoDevice, "no valid uberblock on any device");
     };
+    if limit != Txg::MAX {
+        // Going back does not move sectors back to where they were.
+        let newest = untrusted.best_uberblock(Txg::MAX);
+        if newest.is_some_and(|(n, _)| n.raidz_reflow_info != ub.raidz_reflow_info) {
+            bail!(
+                Unsupported,
+                "a RAID-Z was being expanded since group {}: the pool cannot go back to it",
+                ub.txg
+            );
+        }
+    }
     if !(1..=28).contains(&ub.version) && ub.version != VERSION_FEATURES {
         bail!(Unsupported, "pool version {} is not supported", ub.version);
     }

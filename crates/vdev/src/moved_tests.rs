@@ -441,6 +441,36 @@ fn removed_vdevs_upon_removed_vdevs() {
     );
     set(4, &[(512, 512, 1, 4096), (2048, 8192, 0, 1 << 20)]);
     assert!(read(&tree, 2, 1 << 20, &b, 5).unwrap().data == *b);
+    // Many at once, in pieces and whole, there and not there.
+    let all = |_: &[u8]| true;
+    let reqs: Vec<ReadReq> = (0..3000)
+        .map(|i| {
+            let (vdev, offset, psize) = [
+                (2, 1 << 20, 8192),
+                (3, 1536, 2560),
+                (0, 512, 1024),
+                (2, 0, 512),
+                // Two ranges that follow each other are one piece.
+                (3, 1024, 3072),
+            ][i % 5];
+            ReadReq {
+                vdev,
+                offset,
+                psize,
+                birth: 5,
+                verify: &all,
+            }
+        })
+        .collect();
+    for (i, r) in tree.read_many(&reqs).into_iter().enumerate() {
+        match i % 5 {
+            0 => assert!(r.unwrap().data == *b),
+            1 => assert!(r.unwrap().data == b[1536..4096]),
+            2 => assert!(r.unwrap().data == b[..1024]),
+            3 => assert_eq!(r.unwrap_err().kind, Kind::Damaged),
+            _ => assert!(r.unwrap().data == b[1024..4096]),
+        }
+    }
     // A bad copy of each of two pieces, on different sides.
     rig.disks[0].corrupt(DATA + 512, 512);
     rig.disks[3].corrupt(DATA + 4096, 1024);

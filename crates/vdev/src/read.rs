@@ -254,7 +254,8 @@ impl VdevTree {
                 verify: &same,
                 ..req
             };
-            return self.read_removed(&req, Mode::Scrub);
+            let done = self.run(&[req], Mode::Scrub).pop();
+            return done.unwrap_or(Err(Error::from(Kind::Io)));
         }
         let mut plan = self.plan(&req)?;
         let mut places = Vec::new();
@@ -276,16 +277,36 @@ impl VdevTree {
     }
 
     fn run(&self, reqs: &[ReadReq], mode: Mode) -> Vec<Result<ReadOutcome>> {
-        if let Some(i) = reqs.iter().position(|r| self.removed(r.vdev).is_some()) {
-            // Rare: these are read by themselves, the others around them together.
-            let (before, rest) = reqs.split_at(i);
-            let mut out = self.run(before, mode);
-            if let Some((one, after)) = rest.split_first() {
-                out.push(self.read_removed(one, mode));
-                out.extend(self.run(after, mode));
-            }
-            return out;
+        if !reqs.iter().any(|r| self.is_removed(r.vdev)) {
+            return self.run_here(reqs, mode);
         }
+        // What is in one piece is read with the others, where it is now.
+        let mut out: Vec<Result<ReadOutcome>> = Vec::new();
+        let (mut here, mut index) = (Vec::new(), Vec::new());
+        for (i, req) in reqs.iter().enumerate() {
+            let pieces = self.pieces(req);
+            if let Ok([p]) = pieces.as_deref() {
+                let (vdev, offset, birth) = (p.vdev, p.offset, p.birth);
+                here.push(ReadReq {
+                    vdev,
+                    offset,
+                    birth,
+                    ..*req
+                });
+                index.push(i);
+                out.push(Err(Error::from(Kind::Io)));
+            } else {
+                out.push(pieces.and_then(|p| self.read_pieces(req, &p, mode)));
+            }
+        }
+        for (i, r) in index.into_iter().zip(self.run_here(&here, mode)) {
+            out[i] = r;
+        }
+        out
+    }
+
+    /// Reads blocks of vdevs that exist.
+    fn run_here(&self, reqs: &[ReadReq], mode: Mode) -> Vec<Result<ReadOutcome>> {
         let mut plans: Vec<Result<Plan>> = reqs.iter().map(|r| self.plan(r)).collect();
         let mut places = Vec::new();
         for (r, plan) in plans.iter().enumerate() {
@@ -353,40 +374,41 @@ impl VdevTree {
             }
             pieces = next;
             if done {
+                // Ranges that were copied one after the other mostly lie so, too.
+                pieces.dedup_by(|b, a| {
+                    let joins = (a.vdev, a.birth) == (b.vdev, b.birth)
+                        && a.offset.checked_add(a.len as u64) == Some(b.offset);
+                    a.len += if joins { b.len } else { 0 };
+                    joins
+                });
                 return Ok(pieces);
             }
         }
         bail!(Damaged, "removed vdevs refer to each other in a circle")
     }
 
-    /// Reads a block whose vdev was removed, where its pieces are now.
-    fn read_removed(&self, req: &ReadReq, mode: Mode) -> Result<ReadOutcome> {
+    /// Where a block is now, with the groups in which it was written there.
+    fn pieces(&self, req: &ReadReq) -> Result<Vec<Piece>> {
         let whole = Piece {
             vdev: req.vdev,
             offset: req.offset,
             len: req.psize,
             birth: req.birth,
         };
-        let pieces = self.locate(whole, &mut |_, _, _| {})?;
-        let birth = |p: &Piece| if p.birth == 0 { req.birth } else { p.birth };
-        if let [p] = &pieces[..] {
-            let (vdev, offset, birth) = (p.vdev, p.offset, birth(p));
-            let one = ReadReq {
-                vdev,
-                offset,
-                birth,
-                ..*req
-            };
-            return self
-                .run(&[one], mode)
-                .pop()
-                .unwrap_or(Err(Error::from(Kind::Io)));
+        let mut pieces = self.locate(whole, &mut |_, _, _| {})?;
+        for p in pieces.iter_mut().filter(|p| p.birth == 0) {
+            p.birth = req.birth;
         }
+        Ok(pieces)
+    }
+
+    /// Reads a block of a removed vdev that is in several pieces now.
+    fn read_pieces(&self, req: &ReadReq, pieces: &[Piece], mode: Mode) -> Result<ReadOutcome> {
         // Only the whole can be verified: read what each piece's vdev offers, then try every
         // combination of differing copies.
         let mut offers: Vec<Vec<Vec<u8>>> = Vec::new();
-        for p in &pieces {
-            offers.push(self.offers(p, birth(p))?);
+        for p in pieces {
+            offers.push(self.offers(p)?);
         }
         let mut choice = vec![0usize; pieces.len()];
         for _ in 0..MAX_COMBINATIONS {
@@ -396,7 +418,7 @@ impl VdevTree {
                 .flat_map(|(c, o)| o[*c].iter().copied())
                 .collect();
             if (req.verify)(&data) {
-                return self.mend_pieces(data, &pieces, &birth, mode);
+                return self.mend_pieces(data, pieces, mode);
             }
             // The next combination, counting like an odometer.
             let Some(i) = (0..choice.len()).find(|&i| choice[i] + 1 < offers[i].len()) else {
@@ -414,7 +436,7 @@ impl VdevTree {
     }
 
     /// The different contents that the copies of a piece have.
-    fn offers(&self, p: &Piece, birth: Txg) -> Result<Vec<Vec<u8>>> {
+    fn offers(&self, p: &Piece) -> Result<Vec<Vec<u8>>> {
         let seen: Mutex<Vec<Vec<u8>>> = Mutex::new(Vec::new());
         // Believing nobody makes the reader show every copy there is.
         let verify = |b: &[u8]| {
@@ -428,7 +450,7 @@ impl VdevTree {
             vdev: p.vdev,
             offset: p.offset,
             psize: p.len,
-            birth,
+            birth: p.birth,
             verify: &verify,
         };
         let plan = self.plan(&req)?;
@@ -444,13 +466,7 @@ impl VdevTree {
     }
 
     /// With the right content known, lets every piece be compared and repaired.
-    fn mend_pieces(
-        &self,
-        data: Vec<u8>,
-        pieces: &[Piece],
-        birth: &dyn Fn(&Piece) -> Txg,
-        mode: Mode,
-    ) -> Result<ReadOutcome> {
+    fn mend_pieces(&self, data: Vec<u8>, pieces: &[Piece], mode: Mode) -> Result<ReadOutcome> {
         let how = match mode {
             Mode::Look => mode,
             _ => Mode::Scrub,
@@ -461,7 +477,7 @@ impl VdevTree {
             let right = &data[at..at + p.len];
             at += p.len;
             let verify = |b: &[u8]| b == right;
-            let (vdev, offset, birth) = (p.vdev, p.offset, birth(p));
+            let (vdev, offset, birth) = (p.vdev, p.offset, p.birth);
             let req = ReadReq {
                 vdev,
                 offset,

@@ -455,9 +455,23 @@ impl<'a> Getter<'a> {
                 _ => (Value::None, Source::None),
             },
             "freeing" => number(pool.dsl.freeing()?),
-            "leaked" | "bcloneused" | "bclonesaved" | "dedup_table_size" | "last_scrubbed_txg"
-            | "dedupditto" | "dedupcached" => number(0),
-            "dedupratio" | "bcloneratio" => number(100),
+            "leaked" => number(pool.dsl.leaked()?),
+            "checkpoint" if pool.shares.checkpoint.txg().is_some() => {
+                let of = |t: &Arc<vdev::Vdev>| pool.shares.checkpoint.kept(t.id());
+                number(pool.tree.tops().iter().map(of).sum())
+            }
+            "bcloneused" => number(pool.shares.brt.used_and_saved().0),
+            "bclonesaved" => number(pool.shares.brt.used_and_saved().1),
+            "bcloneratio" => {
+                let (used, saved) = pool.shares.brt.used_and_saved();
+                number(ratio(used.saturating_add(saved), used))
+            }
+            "dedup_table_size" => number(pool.shares.ddt.size()?),
+            "dedupratio" => {
+                let t = pool.shares.ddt.total();
+                number(ratio(t[7], t[3]))
+            }
+            "last_scrubbed_txg" | "dedupditto" | "dedupcached" => number(0),
             "maxblocksize" => number(self.limit("org.open-zfs:large_blocks", 16 << 20, 128 << 10)),
             "maxdnodesize" => number(self.limit("org.zfsonlinux:large_dnode", 16 << 10, 512)),
             _ => (Value::None, Source::None),
@@ -476,5 +490,13 @@ fn raw(v: &PropValue) -> Value {
     match v {
         PropValue::Int(n) => Value::Number(*n),
         PropValue::Str(t) => Value::Text(t.clone()),
+    }
+}
+
+/// Hundredths; 100 where there is nothing.
+fn ratio(all: u64, once: u64) -> u64 {
+    match once {
+        0 => 100,
+        n => ((u128::from(all) * 100) / u128::from(n)).min(u64::MAX.into()) as u64,
     }
 }

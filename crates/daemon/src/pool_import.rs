@@ -229,7 +229,15 @@ fn try_load(service: &Arc<Service>, f: &PoolFound, seen: &mut Importable) {
         Ok(pool) => {
             if let Some(store) = pool.feature_store() {
                 let (_, write) = store.unsupported();
-                facts.unsupported = write.iter().map(|g| described(g)).collect();
+                // Of features unknown here, the pool itself knows what they are.
+                let told = |g: &String| match feature::by_guid(g) {
+                    Some(_) => described(g),
+                    None => {
+                        let text = store.description(g).ok().flatten();
+                        (g.clone(), text.unwrap_or_default())
+                    }
+                };
+                facts.unsupported = write.iter().map(told).collect();
                 facts.unsupported_readable = !write.is_empty();
             }
             if let Some(root) = &mut seen.tree {
@@ -511,7 +519,7 @@ pub fn import(service: &Arc<Service>, peer: Peer, ask: PoolImport) -> Answer<Rep
             }
             Ok(())
         })?;
-        entry.pool.log_command(&ask.command, u64::from(peer.uid))
+        entry.pool.log_import(&ask.command, u64::from(peer.uid))
     };
     let settled = settle();
     let listed = service.forget_absent(entry.pool.guid());

@@ -77,10 +77,8 @@ impl DdtKey {
     /// The key of a block.
     pub fn of(bp: &BlkPtr) -> DdtKey {
         let c = bp.checksum();
-        let prop = ((bp.lsize() as u64 >> 9).wrapping_sub(1) & 0xffff)
-            | ((bp.psize() as u64 >> 9).wrapping_sub(1) & 0xffff) << 16
-            | (bp.compress() as u64) << 32
-            | (bp.uses_crypt() as u64) << 39;
+        // Sizes and compression lie as in the pointer, which need not have an address yet.
+        let prop = bp.words[6] & ((1 << 39) - 1) | (bp.uses_crypt() as u64) << 39;
         DdtKey([c[0], c[1], c[2], c[3], prop])
     }
 

@@ -62,10 +62,12 @@ const fn flags(text: &str) -> Flags {
     f
 }
 
-/// What this software does: `Full` reads, writes and enables on new pools; `Read` opens read-only;
-/// `No` refuses.
+/// What this software does: `Full` reads, writes and enables on new pools; `Quiet` the same without
+/// enabling it on new pools, which software of the present could then only read; `Read` opens
+/// read-only; `No` refuses.
 enum Does {
     Full,
+    Quiet,
     Read,
     No,
 }
@@ -80,7 +82,7 @@ const fn row(
 ) -> Feature {
     let flags = flags(flag_letters);
     let (supported, readable) = match does {
-        Does::Full => (true, true),
+        Does::Full | Does::Quiet => (true, true),
         Does::Read => (false, true),
         Does::No => (false, flags.readonly_compat),
     };
@@ -90,13 +92,13 @@ const fn row(
         depends,
         supported,
         readable,
-        default_on: supported && !flags.no_upgrade,
+        default_on: matches!(does, Does::Full) && !flags.no_upgrade,
         description,
         flags,
     }
 }
 
-use Does::{Full, No, Read};
+use Does::{Full, No, Quiet, Read};
 
 const EXT: &[&str] = &["extensible_dataset"];
 const MARKS: &[&str] = &["bookmark_v2", "extensible_dataset", "bookmarks"];
@@ -107,7 +109,7 @@ pub static FEATURES: &[Feature] = &[
     row("com.delphix:async_destroy", "async_destroy", "R", Full, &[], "Destroy file systems in the background."),
     row("com.delphix:empty_bpobj", "empty_bpobj", "R", Full, &[], "Snapshots that freed nothing take less space."),
     row("org.illumos:lz4_compress", "lz4_compress", "A", Full, &[], "LZ4 compression."),
-    row("com.joyent:multi_vdev_crash_dump", "multi_vdev_crash_dump", "", Read, &[], "Crash dumps to pools of several devices."),
+    row("com.joyent:multi_vdev_crash_dump", "multi_vdev_crash_dump", "", Full, &[], "Crash dumps to pools of several devices."),
     row("com.delphix:spacemap_histogram", "spacemap_histogram", "R", Full, &[], "Space maps keep histograms of free space."),
     row("com.delphix:enabled_txg", "enabled_txg", "R", Full, &[], "Record when each feature was enabled."),
     row("com.delphix:hole_birth", "hole_birth", "MA", Full, &["enabled_txg"], "Holes keep their birth, for better incremental streams."),
@@ -125,32 +127,32 @@ pub static FEATURES: &[Feature] = &[
     row("org.zfsonlinux:project_quota", "project_quota", "RD", Full, EXT, "Space and objects accounted per project."),
     row("com.delphix:device_removal", "device_removal", "M", Full, &[], "Top-level devices can be removed."),
     row("com.delphix:obsolete_counts", "obsolete_counts", "R", Full, &["extensible_dataset", "device_removal"], "Less memory for removed devices as their blocks are freed."),
-    row("com.delphix:zpool_checkpoint", "zpool_checkpoint", "R", No, &[], "Checkpoint of the whole pool to rewind to."),
+    row("com.delphix:zpool_checkpoint", "zpool_checkpoint", "R", Full, &[], "Checkpoint of the whole pool to rewind to."),
     row("com.delphix:spacemap_v2", "spacemap_v2", "RA", Full, &[], "Space maps describe large segments in less space."),
-    row("org.zfsonlinux:allocation_classes", "allocation_classes", "R", No, &[], "Separate devices for metadata, small blocks and dedup tables."),
-    row("com.datto:resilver_defer", "resilver_defer", "R", No, &[], "New resilvers wait for the running one."),
-    row("com.datto:bookmark_v2", "bookmark_v2", "", Read, &["extensible_dataset", "bookmarks"], "Bookmarks with more fields."),
-    row("com.delphix:redaction_bookmarks", "redaction_bookmarks", "", Read, MARKS, "Bookmarks with lists of redacted blocks."),
-    row("com.delphix:redacted_datasets", "redacted_datasets", "D", No, EXT, "Datasets received from redacted streams."),
-    row("com.delphix:bookmark_written", "bookmark_written", "", Read, MARKS, "Bookmarks count what was written since."),
+    row("org.zfsonlinux:allocation_classes", "allocation_classes", "R", Full, &[], "Separate devices for metadata, small blocks and dedup tables."),
+    row("com.datto:resilver_defer", "resilver_defer", "R", Full, &[], "New resilvers wait for the running one."),
+    row("com.datto:bookmark_v2", "bookmark_v2", "", Full, &["extensible_dataset", "bookmarks"], "Bookmarks with more fields."),
+    row("com.delphix:redaction_bookmarks", "redaction_bookmarks", "", Full, MARKS, "Bookmarks with lists of redacted blocks."),
+    row("com.delphix:redacted_datasets", "redacted_datasets", "D", Full, EXT, "Datasets received from redacted streams."),
+    row("com.delphix:bookmark_written", "bookmark_written", "", Full, MARKS, "Bookmarks count what was written since."),
     row("com.delphix:log_spacemap", "log_spacemap", "R", Full, &["spacemap_v2"], "Changes of all metaslabs logged together."),
-    row("com.delphix:livelist", "livelist", "R", No, EXT, "Clones are destroyed faster."),
-    row("org.openzfs:device_rebuild", "device_rebuild", "R", No, &[], "Sequential rebuild of mirrors and dRAID."),
+    row("com.delphix:livelist", "livelist", "R", Full, EXT, "Clones are destroyed faster."),
+    row("org.openzfs:device_rebuild", "device_rebuild", "R", Full, &[], "Sequential rebuild of mirrors and dRAID."),
     row("org.freebsd:zstd_compress", "zstd_compress", "D", Full, EXT, "Zstandard compression."),
     row("org.openzfs:draid", "draid", "M", Full, &[], "Distributed-spare RAID."),
     row("org.openzfs:zilsaxattr", "zilsaxattr", "RD", Full, EXT, "Changes of xattr=sa attributes are logged."),
     row("com.delphix:head_errlog", "head_errlog", "A", Full, &[], "Error log per dataset, valid for its snapshots."),
     row("org.openzfs:blake3", "blake3", "D", Full, EXT, "BLAKE3 checksums."),
-    row("com.fudosecurity:block_cloning", "block_cloning", "R", No, &[], "Files share blocks (reflinks)."),
-    row("com.truenas:block_cloning_endian", "block_cloning_endian", "R", No, &[], "Byte order of the block cloning table."),
+    row("com.fudosecurity:block_cloning", "block_cloning", "R", Full, &[], "Files share blocks (reflinks)."),
+    row("com.truenas:block_cloning_endian", "block_cloning_endian", "R", Quiet, &[], "Byte order of the block cloning table."),
     row("com.klarasystems:vdev_zaps_v2", "vdev_zaps_v2", "M", Full, &[], "Properties for the root device."),
-    row("com.delphix:redaction_list_spill", "redaction_list_spill", "", Read, &["redaction_bookmarks"], "Redaction lists of many snapshots."),
+    row("com.delphix:redaction_list_spill", "redaction_list_spill", "", Full, &["redaction_bookmarks"], "Redaction lists of many snapshots."),
     row("org.openzfs:raidz_expansion", "raidz_expansion", "M", Full, &[], "RAID-Z groups can grow by a device."),
-    row("com.klarasystems:fast_dedup", "fast_dedup", "R", No, &[], "Dedup tables with a log, quota and pruning."),
-    row("org.zfsonlinux:longname", "longname", "D", No, EXT, "File names of up to 1023 bytes."),
-    row("com.klarasystems:large_microzap", "large_microzap", "RD", No, &["extensible_dataset", "large_blocks"], "Simple directories larger than 128 KiB."),
-    row("com.klarasystems:dynamic_gang_header", "dynamic_gang_header", "MN", No, &[], "Gang headers larger than 512 bytes."),
-    row("com.truenas:physical_rewrite", "physical_rewrite", "RD", No, EXT, "Rewritten blocks keep their logical birth."),
+    row("com.klarasystems:fast_dedup", "fast_dedup", "R", Full, &[], "Dedup tables with a log, quota and pruning."),
+    row("org.zfsonlinux:longname", "longname", "D", Full, EXT, "File names of up to 1023 bytes."),
+    row("com.klarasystems:large_microzap", "large_microzap", "RD", Full, &["extensible_dataset", "large_blocks"], "Simple directories larger than 128 KiB."),
+    row("com.klarasystems:dynamic_gang_header", "dynamic_gang_header", "MN", Read, &[], "Gang headers larger than 512 bytes."),
+    row("com.truenas:physical_rewrite", "physical_rewrite", "RD", Quiet, EXT, "Rewritten blocks keep their logical birth."),
     row("com.seagate:draid_failure_domains", "draid_failure_domains", "M", Read, &["draid"], "dRAID groups aware of failure domains."),
 ];
 

@@ -43,6 +43,12 @@ pub struct WritePolicy {
     pub accounting_flags: u8,
     /// Indirect block shift of new objects: 17, or 14 for old pools.
     pub indblkshift: u8,
+    /// Checksum with which data blocks are deduplicated; 0 = they are not.
+    pub dedup: u8,
+    /// The bytes of deduplicated blocks are compared.
+    pub dedup_verify: bool,
+    /// Data blocks stored in at most so many bytes go to the special devices; 0 = none.
+    pub special_small: u64,
 }
 
 impl Default for WritePolicy {
@@ -61,6 +67,9 @@ impl Default for WritePolicy {
             used_bytes: true,
             accounting_flags: 0,
             indblkshift: 17,
+            dedup: 0,
+            dedup_verify: false,
+            special_small: 0,
         }
     }
 }
@@ -682,8 +691,14 @@ impl Objset {
         let mut object = after + 1;
         loop {
             let blk = object / DNODES_PER_BLOCK;
+            // Memory first, the disk then: what leaves memory in between is on disk by then.
+            let mem: Vec<Option<Arc<Dnode>>> = (0..DNODES_PER_BLOCK)
+                .map(|slot| blk * DNODES_PER_BLOCK + slot)
+                .map(|this| self.shard(this).get(&this).cloned())
+                .collect();
+            let highest = self.highest.load(Ordering::Relaxed);
             let on_disk = blk <= self.meta.info().max_blkid;
-            if !on_disk && object >= self.highest.load(Ordering::Relaxed) {
+            if !on_disk && object >= highest {
                 return Ok(None);
             }
             let b = if on_disk {
@@ -695,8 +710,7 @@ impl Objset {
             let mut slot = 0;
             while slot < DNODES_PER_BLOCK {
                 let this = blk * DNODES_PER_BLOCK + slot;
-                let mem = self.shard(this).get(&this).cloned();
-                let (allocated, n) = match (&mem, &b) {
+                let (allocated, n) = match (&mem[slot as usize], &b) {
                     (Some(dn), _) => (dn.read_lock().f.allocated, dn.info().slots as u64),
                     (None, Some(b)) => {
                         let at = slot as usize * DNODE_SIZE;
@@ -711,7 +725,7 @@ impl Objset {
                 if allocated && this >= object && this != 0 {
                     return Ok(Some(this));
                 }
-                slot += n;
+                slot += n.max(1);
             }
             object = (blk + 1) * DNODES_PER_BLOCK;
             if on_disk && self.skip_holes(&mut object)? {
@@ -728,27 +742,28 @@ impl Objset {
             return Ok(false);
         }
         let size = DNODE_BLOCK as u64;
+        let highest = self.highest.load(Ordering::Relaxed);
+        // As above: memory first.
+        let in_memory = self.first_in_memory(*object);
         match self.meta.seek(*object / DNODES_PER_BLOCK * size, true)? {
             Some(at) => {
                 let o = at / size * DNODES_PER_BLOCK;
-                if o > *object && self.in_memory_between(*object, o) {
-                    return Ok(false);
+                if in_memory.is_none_or(|m| m >= o) {
+                    *object = o.max(*object);
                 }
-                *object = o.max(*object);
                 Ok(false)
             }
-            None => Ok(*object >= self.highest.load(Ordering::Relaxed)
-                || !self.in_memory_between(*object, u64::MAX)),
+            None => Ok(*object >= highest || in_memory.is_none()),
         }
     }
 
-    fn in_memory_between(&self, from: u64, to: u64) -> bool {
-        self.shards.iter().any(|s| {
-            s.lock()
-                .unwrap_or_else(|e| e.into_inner())
-                .keys()
-                .any(|k| (from..to).contains(k))
-        })
+    /// The lowest object number in memory from `from` on.
+    fn first_in_memory(&self, from: u64) -> Option<u64> {
+        let lowest = |s: &Mutex<Shard>| {
+            let s = s.lock().unwrap_or_else(|e| e.into_inner());
+            s.keys().copied().filter(|k| *k >= from).min()
+        };
+        self.shards.iter().filter_map(lowest).min()
     }
 
     // ---- dirty lists and sync ------------------------------------------------------------------

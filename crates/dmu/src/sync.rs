@@ -86,6 +86,11 @@ fn spec_for(
     if meta && (!checksum::is_metadata_strong(sum) || p.is_mos) {
         sum = checksum::FLETCHER4;
     }
+    let dedup = !meta && p.dedup != 0;
+    if dedup {
+        sum = p.dedup;
+    }
+    let file = matches!(ty, ObjType::PLAIN_FILE_CONTENTS | ObjType::UINT64_OTHER);
     let mut copies = p.copies;
     if p.is_mos {
         copies = 3;
@@ -120,6 +125,10 @@ fn spec_for(
         gang_copies: gang_copies.min(3).min(p.max_copies),
         embed: p.embedded_data,
         hole_birth: p.hole_birth,
+        dedup,
+        // A checksum that is no proof of sameness is none in a table either.
+        verify: p.dedup_verify || !checksum::is_dedup(sum),
+        small: if file { p.special_small } else { 0 },
     }
 }
 
@@ -327,6 +336,13 @@ impl Pass<'_> {
                 used += delta;
                 bps.fill(BlkPtr::HOLE);
                 bps[0] = new;
+            } else if let Some(birth) = bps.iter().map(BlkPtr::logical_birth).max() {
+                // Where data were freed must go on saying when.
+                bps.fill(BlkPtr::HOLE);
+                if self.policy.hole_birth && birth != 0 {
+                    bps[0] =
+                        BlkPtr::hole_born(s.obj_type, nlevels as u8, 1 << s.indblkshift, birth);
+                }
             }
             nlevels += 1;
             if nlevels > 15 {
@@ -859,6 +875,10 @@ impl Dnode {
             (shape, i.f.obj_type)
         };
         let policy = self.objset()?.policy();
+        if policy.dedup != 0 {
+            // The tables are asked by the sync only.
+            return Ok(None);
+        }
         let spec = WriteSpec {
             embed: false,
             ..spec_for(&policy, 1, &shape, ty, 0, false)
@@ -881,7 +901,7 @@ impl Dnode {
             }
             _ => {
                 drop(i);
-                zio.free(&bp, tx.txg())?;
+                zio.free_space(&bp, tx.txg())?;
                 Ok(None)
             }
         }

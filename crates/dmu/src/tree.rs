@@ -272,3 +272,43 @@ fn walk_bp(
     }
     Ok(true)
 }
+
+#[cfg(test)]
+mod tests {
+    use crate::testing::Rig;
+    use crate::{NewObject, WritePolicy};
+    use disk::{os_type, ObjType};
+
+    #[test]
+    fn holes_keep_their_birth_when_the_tree_grows() {
+        let rig = Rig::new(os_type::OTHER, 1 << 26, WritePolicy::default());
+        let tx = rig.tx();
+        let new = NewObject {
+            obj_type: ObjType::PLAIN_OTHER,
+            block_size: 512,
+            indblkshift: 10,
+            ..NewObject::default()
+        };
+        let dn = rig.os.alloc(&tx, &new).unwrap();
+        dn.write(&tx, 0, &[7; 1000]).unwrap();
+        drop(tx);
+        rig.sync();
+        let tx = rig.tx();
+        dn.free_range(&tx, 0, 1024).unwrap();
+        drop(tx);
+        let freed = rig.sync();
+        assert_eq!(dn.info().nlevels, 1);
+        // Two levels more at once.
+        let tx = rig.tx();
+        dn.write(&tx, 512 * 100, &[7; 10]).unwrap();
+        drop(tx);
+        rig.sync();
+        assert!(dn.info().nlevels > 2);
+        let s = dn.read_lock().s.clone();
+        for blkid in [0, 1] {
+            let bp = s.lookup(&super::Reader::new(&rig.dmu.zio), blkid).unwrap();
+            assert!(bp.is_hole());
+            assert_eq!(bp.logical_birth(), freed, "block {blkid}");
+        }
+    }
+}

@@ -99,16 +99,31 @@ impl Bpobj {
         if bps.is_empty() {
             return Ok(());
         }
-        let mut bytes = Vec::with_capacity(bps.len() * BP_SIZE);
-        for bp in bps {
-            bytes.extend_from_slice(&bpobj_entry(bp, false).to_bytes());
+        let list: Vec<(BlkPtr, bool)> = bps.iter().map(|bp| (*bp, false)).collect();
+        self.enqueue_changes(tx, &list, total)
+    }
+
+    /// Appends entries of a livelist: pointers and whether they were freed; `total` counts those
+    /// negatively.
+    pub(crate) fn enqueue_changes(
+        &mut self,
+        tx: &Tx,
+        list: &[(BlkPtr, bool)],
+        total: Triple,
+    ) -> Result<()> {
+        let mut bytes = Vec::with_capacity(list.len() * BP_SIZE);
+        for (bp, free) in list {
+            bytes.extend_from_slice(&bpobj_entry(bp, *free).to_bytes());
         }
         self.dn.write(
             tx,
             self.phys.num_blkptrs.saturating_mul(BP_SIZE as u64),
             &bytes,
         )?;
-        self.phys.num_blkptrs += bps.len() as u64;
+        self.phys.num_blkptrs += list.len() as u64;
+        if self.phys.has_freed() {
+            self.phys.num_freed += list.iter().filter(|(_, free)| *free).count() as u64;
+        }
         self.add_space(total);
         self.store(tx)
     }

@@ -93,6 +93,8 @@ pub(crate) struct Core {
     pub caches: crate::dsl::Caches,
     /// A change failed half-way: what is in memory must not reach the disk.
     pub broken: Mutex<Option<Error>>,
+    /// For the history, until the pool writes it.
+    pub events: Mutex<Vec<crate::history::Event>>,
 }
 
 impl Core {
@@ -238,6 +240,11 @@ pub(crate) const EMPTY_BPOBJ: &str = "com.delphix:empty_bpobj";
 pub(crate) const ASYNC_DESTROY: &str = "com.delphix:async_destroy";
 pub(crate) const BOOKMARKS: &str = "com.delphix:bookmarks";
 pub(crate) const BOOKMARK_V2: &str = "com.datto:bookmark_v2";
+pub(crate) const BOOKMARK_WRITTEN: &str = "com.delphix:bookmark_written";
+pub(crate) const REDACTION_BOOKMARKS: &str = "com.delphix:redaction_bookmarks";
+pub(crate) const REDACTION_SPILL: &str = "com.delphix:redaction_list_spill";
+/// Feature, and key of a directory.
+pub(crate) const LIVELIST: &str = "com.delphix:livelist";
 pub(crate) const FS_LIMITS: &str = "com.joyent:filesystem_limits";
 
 /// Whether a DSL object's data is a ZAP.
@@ -275,9 +282,4 @@ pub(crate) fn is_hidden(name: &str) -> bool {
 
 pub(crate) fn not_found(name: impl std::fmt::Display) -> Error {
     Error::new(Kind::NotFound, format!("dataset '{name}' does not exist"))
-}
-
-/// Whether a bookmark has parts this software does not keep up (redaction list, freed-before-next).
-pub(crate) fn ds_extra_bookmarks(words: &[u64]) -> bool {
-    words.get(3).is_some_and(|o| *o != 0) || words.get(4).is_some_and(|f| f & 1 != 0)
 }

@@ -2,6 +2,7 @@
 //! pool format §19).
 
 use crate::core::{check_component, Core, FS_LIMITS, FULL_NAME_MAX};
+use crate::history::NOTHING;
 use crate::{limits, Bpobj, Dataset, Deadlist, Dir, Dsl, Features};
 use base::{bail, Result, TXG_INITIAL};
 use disk::dsl::{ds_flags, DslDatasetPhys, DslDirPhys, DIR_USED_BREAKDOWN};
@@ -108,8 +109,11 @@ impl Dsl {
     ) -> Result<Arc<Dataset>> {
         self.core.need_syncing(tx)?;
         self.check_create(parent, name, args.internal)?;
-        self.core
-            .must(self.create_child(tx, parent, name, None, args))
+        let ds = self
+            .core
+            .must(self.create_child(tx, parent, name, None, args))?;
+        self.core.note("create", &ds, NOTHING);
+        Ok(ds)
     }
 
     fn create_child(
@@ -139,8 +143,12 @@ impl Dsl {
         }
         self.core.need_syncing(tx)?;
         self.check_create(parent, name, args.internal)?;
-        self.core
-            .must(self.create_child(tx, parent, name, Some(origin), args))
+        let ds = self
+            .core
+            .must(self.create_child(tx, parent, name, Some(origin), args))?;
+        let text = format!("origin={} ({})", origin.full_name(), origin.object());
+        self.core.note("clone", &ds, text);
+        Ok(ds)
     }
 
     fn new_child(&self, tx: &Tx, parent: &Arc<Dir>, name: &str) -> Result<Arc<Dir>> {
@@ -288,7 +296,7 @@ impl Core {
         let ds = self.dataset_object(tx, &phys)?;
         if let Some(o) = origin {
             for guid in o.features() {
-                ds.activate_feature(tx, &guid)?;
+                ds.inherit_feature(tx, o, &guid)?;
             }
             o.update(tx, |p| p.num_children += 1)?;
             if version >= 11 {
@@ -300,6 +308,9 @@ impl Core {
             }
         }
         dir.update(tx, |p| p.head_dataset_obj = ds.object())?;
+        if dir.origin()?.is_some() {
+            dir.start_livelist(tx)?;
+        }
         Ok(ds)
     }
 

@@ -6,7 +6,7 @@ use base::{bail, Error, Result, Txg};
 use disk::dsl::{ds_flags, DslDatasetPhys, Used};
 use disk::{BlkPtr, DnodePhys, ObjType};
 use dmu::{Dnode, Objset, SyncHooks, Tx, WritePolicy};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, Weak};
 use zap::Zap;
 
@@ -49,6 +49,12 @@ struct Pending {
     later: Vec<BlkPtr>,
     later_space: Triple,
     features: BTreeSet<&'static str>,
+    /// For the livelist, in order of time.
+    changes: Vec<crate::livelist::Change>,
+    /// What bookmarks count as freed, by their creation.
+    freed: BTreeMap<Txg, Triple>,
+    /// There is a livelist; blocks born after that txg are in it.
+    listing: Option<Txg>,
 }
 
 impl Dataset {
@@ -221,6 +227,19 @@ impl Dataset {
         Ok(())
     }
 
+    /// Takes over a feature another dataset has, with what it says of it.
+    pub(crate) fn inherit_feature(&self, tx: &Tx, from: &Dataset, guid: &str) -> Result<()> {
+        if self.has_feature(guid) {
+            return Ok(());
+        }
+        let value = Zap::new(&from.dn).get_value(guid)?;
+        self.activate_feature(tx, guid)?;
+        match value {
+            Some(v) if v.as_u64() != Some(0) => Zap::new(&self.dn).update(tx, guid, &v),
+            _ => Ok(()),
+        }
+    }
+
     /// Takes all features away, counts included; with their keys unless the object goes anyway.
     pub(crate) fn deactivate_features(&self, tx: &Tx, keep_keys: bool) -> Result<()> {
         let all = std::mem::take(&mut lock(&self.st).features);
@@ -332,13 +351,19 @@ impl Dataset {
         let prev = prev
             .map(|s| s.phys())
             .filter(|s| s.next_snap_obj == self.object());
+        let dir = self.dir();
+        let origin_txg = dir.origin_txg()?;
+        lock(&self.pend).listing = dir.livelist()?.map(|_| origin_txg);
+        let mut marks = self.counting_marks()?;
+        marks.retain(|t| *t >= p.prev_snap_txg);
         Ok(DatasetSync {
             ds: self,
             tx,
+            marks,
             prev_txg: p.prev_snap_txg,
             // Blocks older than that were unique to no snapshot of ours.
             prev_prev_txg: prev.map_or(Txg::MAX, |s| s.prev_snap_txg),
-            origin_txg: self.dir().origin_txg()?,
+            origin_txg,
             on_dnode: None,
         })
     }
@@ -382,6 +407,8 @@ impl Dataset {
                 s.update(tx, |p| bump(&mut p.unique_bytes, pend.prev_unique))?;
             }
         }
+        self.flush_livelist(tx, &pend.changes)?;
+        self.count_freed(tx, &pend.freed)?;
         if !pend.later.is_empty() {
             let mut b = self.core.free_bpobj()?;
             b.enqueue(tx, &pend.later, pend.later_space)?;
@@ -405,6 +432,9 @@ impl Dataset {
         p.refd += t;
         p.unique += t.used;
         p.head += t;
+        if p.listing.is_some_and(|o| crate::livelist::listed(bp, o)) {
+            p.changes.push((*bp, t, false));
+        }
         if !bp.is_embedded() && bp.lsize() > base::OLD_MAX_BLOCK {
             p.features.insert("org.open-zfs:large_blocks");
         }
@@ -430,6 +460,8 @@ impl Dataset {
 pub struct DatasetSync<'a> {
     ds: &'a Dataset,
     tx: &'a Tx,
+    /// Creation of bookmarks after the previous snapshot that count what is freed, ascending.
+    marks: Vec<Txg>,
     prev_txg: Txg,
     prev_prev_txg: Txg,
     origin_txg: Txg,
@@ -440,18 +472,25 @@ pub struct DatasetSync<'a> {
 impl DatasetSync<'_> {
     /// `true` = free it at once.
     pub(crate) fn killed(&self, bp: &BlkPtr) -> Result<bool> {
-        if bp.is_hole() {
+        if bp.is_hole() || bp.is_redacted() {
             return Ok(false);
         }
         let core = &self.ds.core;
         let t = core.triple(bp);
         let mut p = lock(&self.ds.pend);
         p.refd -= t;
+        if p.listing.is_some_and(|o| crate::livelist::listed(bp, o)) {
+            p.changes.push((*bp, t, true));
+        }
+        for mark in self.marks.iter().rev().take_while(|m| **m >= bp.birth()) {
+            *p.freed.entry(*mark).or_default() += t;
+        }
         if bp.birth() > self.prev_txg {
             p.unique -= t.used;
             p.head -= t;
-            if bp.is_dedup() && core.version() >= 26 {
-                // Freeing takes reads and writes of a table; that is done in the background.
+            if core.version() >= 26 && (bp.is_gang() || core.dmu().zio.may_share(bp)) {
+                // Freeing takes reads of a header, reads and writes of a table; that is done in the
+                // background.
                 p.later.push(*bp);
                 p.later_space += t;
                 return Ok(false);

@@ -172,6 +172,55 @@ impl Deadlist {
         Ok(())
     }
 
+    /// Appends to a livelist, each change to the sub-list of its birth.
+    pub(crate) fn insert_changes(
+        &mut self,
+        core: &Core,
+        tx: &Tx,
+        changes: &[crate::livelist::Change],
+    ) -> Result<()> {
+        let object = self.object;
+        let Form::New { tree, .. } = &self.form else {
+            bail!(Damaged, "livelist {object} in an old form");
+        };
+        let mut groups: BTreeMap<Txg, (Vec<(BlkPtr, bool)>, Triple)> = BTreeMap::new();
+        for (bp, t, freed) in changes {
+            let Some((&k, _)) = tree.range(..bp.birth()).next_back() else {
+                return Err(Error::damaged(format!(
+                    "livelist {object} has no key below birth {}",
+                    bp.birth()
+                )));
+            };
+            let g = groups.entry(k).or_default();
+            g.0.push((*bp, *freed));
+            g.1 += if *freed { -*t } else { *t };
+        }
+        for (k, (list, total)) in groups {
+            let mut b = self.own_bpobj(core, tx, k)?;
+            b.enqueue_changes(tx, &list, total)?;
+            self.add_total(tx, total)?;
+        }
+        Ok(())
+    }
+
+    /// Takes key `k` with its list away; the blocks are the caller's matter.
+    pub(crate) fn remove_list(&mut self, core: &Core, tx: &Tx, k: Txg) -> Result<()> {
+        let Form::New { dn, tree, .. } = &mut self.form else {
+            bail!(Invalid, "old deadlist");
+        };
+        let Some(o) = tree.remove(&k) else {
+            bail!(Invalid, "no such key");
+        };
+        Zap::new(dn).remove(tx, &hex_key(k))?;
+        if o == core.empty_bpobj()? && o != 0 {
+            return core.unuse_empty_bpobj(tx);
+        }
+        let b = Bpobj::open(&core.mos, o)?;
+        let gone = b.space();
+        b.free_now(&core.mos, tx)?;
+        self.add_total(tx, -gone)
+    }
+
     /// The bpobj of key `k`, a private one instead of the shared empty one.
     fn own_bpobj(&mut self, core: &Core, tx: &Tx, k: Txg) -> Result<Bpobj> {
         let Form::New { dn, tree, .. } = &mut self.form else {

@@ -1,9 +1,8 @@
 //! Destroying heads (data format §10.5).
 
 use crate::bptree::Bptree;
-use crate::core::{
-    ds_extra_bookmarks, Core, Triple, ASYNC_DESTROY, BOOKMARKS, BOOKMARK_V2, FS_LIMITS,
-};
+use crate::core::{Core, Triple, ASYNC_DESTROY, FS_LIMITS};
+use crate::history::NOTHING;
 use crate::{limits, Dataset, Dir, Dsl};
 use base::{bail, Result};
 use disk::dsl::{ds_flags, Used};
@@ -31,13 +30,6 @@ impl Dsl {
         if ds.snapshot_count()? > 0 {
             bail!(Exists, "{}: filesystem has snapshots", dir.full_name());
         }
-        if let Some(map) = ds.extra(BOOKMARKS)? {
-            for e in Zap::new(&self.core.hold(map)?).iter() {
-                if ds_extra_bookmarks(&e?.value.ints()) {
-                    bail!(Unsupported, "{}: has redaction bookmarks", dir.full_name());
-                }
-            }
-        }
         Ok(())
     }
 
@@ -55,6 +47,14 @@ impl Dsl {
         ds.flush(tx)?;
         let dir = ds.dir();
         let p = ds.phys();
+        let how = match dir.livelist()? {
+            Some(_) => format!("(livelist, mintxg={})", p.prev_snap_txg),
+            None if core.features.is_enabled(ASYNC_DESTROY) => {
+                format!("(bptree, mintxg={})", p.prev_snap_txg)
+            }
+            None => NOTHING.to_string(),
+        };
+        core.note("destroy", ds, how);
         let (_, r) = ds.ref_limits();
         let unused = r.saturating_sub(p.unique_bytes) as i64;
         let t = Triple {
@@ -76,17 +76,7 @@ impl Dsl {
         core.drop_remaps(tx, ds)?;
         self.free_blocks(tx, ds, &dir)?;
 
-        if let Some(map) = ds.extra(BOOKMARKS)? {
-            let dn = core.hold(map)?;
-            for e in Zap::new(&dn).iter() {
-                let e = e?;
-                if e.value.len() > 3 {
-                    core.features.activate(tx, BOOKMARK_V2, -1)?;
-                }
-            }
-            core.free_object(tx, map)?;
-            core.features.activate(tx, BOOKMARKS, -1)?;
-        }
+        core.forget_bookmarks(tx, ds)?;
         core.free_object(tx, p.snapnames_zapobj)?;
         core.forget_dataset(ds.object());
         core.free_zapified(tx, &ds.dn)?;
@@ -105,6 +95,9 @@ impl Dsl {
         let core = &self.core;
         let p = ds.phys();
         if p.bp.is_hole() {
+            return dir.drop_livelist(tx);
+        }
+        if self.leave_livelist(tx, dir)? {
             return Ok(());
         }
         if core.features.is_enabled(ASYNC_DESTROY) && core.special_dir("$FREE")?.is_some() {

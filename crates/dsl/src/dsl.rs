@@ -269,6 +269,7 @@ impl Dsl {
             space: Default::default(),
             caches: Caches::default(),
             broken: Mutex::new(None),
+            events: Mutex::default(),
         });
         let mos_hooks = MosHooks {
             sum: Mutex::default(),
@@ -394,6 +395,14 @@ impl Dsl {
         match self.core.special_dir("$MOS")? {
             Some(d) => d.diduse(tx, Used::Head, t),
             None => Ok(()),
+        }
+    }
+
+    /// Bytes given up because damage hid what they belong to.
+    pub fn leaked(&self) -> Result<u64> {
+        match self.core.special_dir("$LEAK")? {
+            Some(d) => Ok(d.phys().used_bytes),
+            None => Ok(0),
         }
     }
 

@@ -50,6 +50,8 @@ struct State {
     enabled_txg: u64,
     /// Something the label lists has changed since [`FeatureStore::take_label_changed`].
     label_changed: bool,
+    /// Short names of those enabled since [`FeatureStore::take_enabled`].
+    enabled: Vec<&'static str>,
 }
 
 /// The features of a pool. One of an older version has none until it is upgraded
@@ -71,6 +73,7 @@ impl FeatureStore {
                 counts: BTreeMap::new(),
                 enabled_txg: 0,
                 label_changed: false,
+                enabled: Vec::new(),
             }),
         }
     }
@@ -193,6 +196,11 @@ impl FeatureStore {
         }
     }
 
+    /// Short names of the features enabled since the last call, for the history.
+    pub fn take_enabled(&self) -> Vec<&'static str> {
+        std::mem::take(&mut lock(&self.state).enabled)
+    }
+
     /// Enables a feature and, before it, those it depends on. Nothing happens if it is enabled.
     pub fn enable(&self, tx: &Tx, f: &Feature) -> Result<()> {
         for d in f.all_dependencies() {
@@ -215,6 +223,7 @@ impl FeatureStore {
             let for_read = !f.flags.readonly_compat;
             st.counts.insert(f.guid.to_string(), Count { n, for_read });
             st.label_changed |= f.flags.mos && n > 0;
+            st.enabled.push(f.name);
         }
         let text = Value::string(f.description);
         Zap::new(&self.object(2)?).update(tx, f.guid, &text)?;

@@ -339,6 +339,9 @@ impl Dsl {
             }
             tree.destroy(core, tx)?;
         }
+        if !self.free_livelists(tx, &mut done, budget, free)? {
+            return Ok(done.max(budget));
+        }
         self.leak_rest(tx, &free_dir)?;
         Ok(done)
     }

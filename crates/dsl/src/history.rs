@@ -7,6 +7,42 @@ use dmu::{Dnode, NewObject, Objset, Tx};
 use std::sync::{Arc, Mutex};
 use zap::Zap;
 
+/// Something a group has done, for the history.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Event {
+    /// `create`, `set`, `destroy` …
+    pub name: &'static str,
+    /// Full name and object of the dataset; `None` for what concerns the pool.
+    pub dataset: Option<(String, u64)>,
+    pub text: String,
+}
+
+/// The text of an event that has none.
+pub(crate) const NOTHING: &str = " ";
+
+impl crate::core::Core {
+    /// Notes an event of the group that is being written.
+    pub(crate) fn note(&self, name: &'static str, ds: &crate::Dataset, text: impl Into<String>) {
+        let dataset = ds.full_name();
+        // Hidden ones are nobody's business.
+        if dataset.contains('$') {
+            return;
+        }
+        crate::core::lock(&self.events).push(Event {
+            name,
+            dataset: Some((dataset, ds.object())),
+            text: text.into(),
+        });
+    }
+}
+
+impl crate::Dsl {
+    /// What was done since the last call, in order; for the pool's history.
+    pub fn take_events(&self) -> Vec<Event> {
+        std::mem::take(&mut *crate::core::lock(&self.core.events))
+    }
+}
+
 /// The history object of a pool.
 pub struct History {
     dn: Arc<Dnode>,

@@ -13,6 +13,7 @@
 //! 4. [`Dsl::flush_mos`], then the MOS itself with [`Dsl::mos_hooks`], until nothing is dirty.
 #![forbid(unsafe_code)]
 
+mod bookmark;
 pub mod bpobj;
 mod bptree;
 mod core;
@@ -26,6 +27,7 @@ pub mod features;
 mod free;
 pub mod history;
 mod limits;
+mod livelist;
 pub mod props;
 mod remap;
 mod rename;
@@ -44,5 +46,5 @@ pub use deadlist::Deadlist;
 pub use dir::Dir;
 pub use dsl::{Dsl, MosHooks};
 pub use features::{FeatureStore, Features, NoFeatures};
-pub use history::History;
+pub use history::{Event, History};
 pub use props::{PropSource, PropValue};

@@ -19,6 +19,16 @@ pub enum PropValue {
     Str(String),
 }
 
+impl std::fmt::Display for PropValue {
+    /// As in the history: numbers as they are stored.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            PropValue::Int(n) => write!(f, "{}", *n as i64),
+            PropValue::Str(s) => f.write_str(s),
+        }
+    }
+}
+
 impl PropValue {
     pub fn int(&self) -> Option<u64> {
         match self {
@@ -305,8 +315,18 @@ impl Dsl {
         if matches!(change, PropChange::Received(_)) && self.core.version() < 22 {
             bail!(Unsupported, "received values need pool version 22");
         }
+        let value = match change {
+            PropChange::Local(v) | PropChange::Received(v) => v.to_string(),
+            PropChange::Inherit | PropChange::RevertToReceived => String::new(),
+        };
+        let event = match change {
+            PropChange::Local(_) | PropChange::Received(_) => "set",
+            PropChange::Inherit | PropChange::RevertToReceived => "inherit",
+        };
         if ds.is_snapshot() {
-            return self.set_snap_prop(tx, ds, name, change);
+            self.set_snap_prop(tx, ds, name, change)?;
+            self.core.note(event, ds, format!("{name}={value}"));
+            return Ok(());
         }
         let dir = ds.dir();
         let own = dir.own_props()?;
@@ -345,7 +365,9 @@ impl Dsl {
             dir.cache_props(None);
         }
         self.core
-            .must(self.apply_limit(tx, ds, name, effective.unwrap_or(0), old))
+            .must(self.apply_limit(tx, ds, name, effective.unwrap_or(0), old))?;
+        self.core.note(event, ds, format!("{name}={value}"));
+        Ok(())
     }
 
     fn set_snap_prop(

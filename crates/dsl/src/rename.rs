@@ -16,6 +16,10 @@ impl Dsl {
         let Some(from) = dir.parent() else {
             bail!(Invalid, "the root dataset cannot be renamed");
         };
+        if let Ok(head) = dir.head() {
+            let text = format!("-> {}/{name}", to.full_name());
+            self.core.note("rename", &head, text);
+        }
         self.core.must(move_dir(tx, dir, &from, to, name))
     }
 
@@ -86,6 +90,7 @@ impl Dsl {
         if head.snapshot_named(new)?.is_some() {
             bail!(Exists, "{full}: snapshot already exists");
         }
+        self.core.note("rename", &snap, format!("-> @{new}"));
         let stored = snap.snap_name()?.unwrap_or_else(|| old.to_string());
         let map = self.core.hold(head.phys().snapnames_zapobj)?;
         self.core.must(Zap::new(&map).remove(tx, &stored))?;

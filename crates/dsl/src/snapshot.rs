@@ -1,6 +1,7 @@
 //! Snapshots: making, destroying, going back (data format §10.2, §10.4, §10.7).
 
 use crate::core::{bump, check_component, is_hidden, Core, Triple, FULL_NAME_MAX};
+use crate::history::NOTHING;
 use crate::{limits, Dataset, Dsl};
 use base::{bail, Error, Kind, Result, Txg};
 use disk::dsl::{ds_flags, DslDatasetPhys, Used};
@@ -46,8 +47,11 @@ impl Dsl {
             );
         }
         self.core.must(head.flush(tx))?;
-        self.core
-            .must(self.core.snapshot_head(tx, head, name, tx.txg()))
+        let snap = self
+            .core
+            .must(self.core.snapshot_head(tx, head, name, tx.txg()))?;
+        self.core.note("snapshot", &snap, NOTHING);
+        Ok(snap)
     }
 
     /// Whether a snapshot can be destroyed now: no holds, no clones.
@@ -73,6 +77,7 @@ impl Dsl {
     pub fn destroy_snapshot(&self, tx: &Tx, snap: &Arc<Dataset>) -> Result<()> {
         self.core.need_syncing(tx)?;
         self.check_destroy_snapshot(snap)?;
+        self.core.note("destroy", snap, NOTHING);
         self.core.must(self.core.destroy_snap(tx, snap))
     }
 
@@ -81,6 +86,7 @@ impl Dsl {
         match self.check_destroy_snapshot(snap) {
             Ok(()) => self.destroy_snapshot(tx, snap),
             Err(e) if matches!(e.kind, Kind::Busy | Kind::Exists) => {
+                self.core.note("defer_destroy", snap, NOTHING);
                 snap.update(tx, |p| p.flags |= ds_flags::DEFER_DESTROY)
             }
             Err(e) => Err(e),
@@ -190,7 +196,7 @@ impl Core {
         )?;
         snap.set_snap_name(Some(name.to_string()));
         for guid in head.features() {
-            snap.activate_feature(tx, &guid)?;
+            snap.inherit_feature(tx, head, &guid)?;
         }
         if let Some(prev) = head.prev()? {
             if prev.phys().next_snap_obj == head.object() {
@@ -214,6 +220,12 @@ impl Core {
             .clone_keys(self, tx, Txg::MAX, || snap.chain_keys())?;
         deadlist.add_key(self, tx, h.prev_snap_txg)?;
         self.remaps_to_snapshot(tx, head, &snap)?;
+        // Bookmarks count what of their time is freed later: the lists have to tell it apart.
+        for mark in head.counting_marks()? {
+            if mark > h.prev_snap_txg {
+                deadlist.add_key(self, tx, mark)?;
+            }
+        }
         let accurate = if self.version() >= 9 {
             ds_flags::UNIQUE_ACCURATE
         } else {
@@ -258,6 +270,8 @@ impl Core {
             .as_ref()
             .is_some_and(|p| p.phys().next_snap_obj != snap.object());
         snap.deactivate_features(tx, true)?;
+        let head = self.dataset(dir.phys().head_dataset_obj)?;
+        let marked = head.bookmarks_lose(tx, snap, &next)?;
         if let Some(p) = &prev {
             if branch {
                 self.remove_next_clone(tx, p, snap.object())?;
@@ -311,17 +325,20 @@ impl Core {
         if let Some(p) = &prev {
             p.update(tx, |p| bump(&mut p.unique_bytes, to_prev))?;
         }
-        self.remove_clone_keys(tx, &dir, s.creation_txg, 0)?;
+        if !marked {
+            self.remove_clone_keys(tx, &dir, s.creation_txg, 0)?;
+        }
         if next.is_snapshot() {
             let nn = next.next()?;
             let d = nn
                 .deadlist()?
                 .space_range(self, s.prev_snap_txg, s.creation_txg)?;
             next.update(tx, |p| bump(&mut p.unique_bytes, d.used))?;
-            let head = self.dataset(dir.phys().head_dataset_obj)?;
-            head.deadlist()?.remove_key(self, tx, s.creation_txg)?;
-            if let Some(mut d) = head.remap_deadlist()? {
-                d.remove_key(self, tx, s.creation_txg)?;
+            if !marked {
+                head.deadlist()?.remove_key(self, tx, s.creation_txg)?;
+                if let Some(mut d) = head.remap_deadlist()? {
+                    d.remove_key(self, tx, s.creation_txg)?;
+                }
             }
         } else {
             let old = next.phys().unique_bytes;
@@ -337,7 +354,6 @@ impl Core {
                 dir.diduse(tx, Used::RefRsrv, t)?;
             }
         }
-        let head = self.dataset(dir.phys().head_dataset_obj)?;
         Zap::new(&self.hold(head.phys().snapnames_zapobj)?).remove(tx, &name)?;
         if !is_hidden(&name) {
             limits::adjust(tx, &dir, limits::SNAP_COUNT, -1)?;
@@ -351,7 +367,7 @@ impl Core {
     }
 
     /// Takes the key of a destroyed snapshot out of the deadlists of heads that were cloned after it.
-    fn remove_clone_keys(
+    pub(crate) fn remove_clone_keys(
         self: &Arc<Self>,
         tx: &Tx,
         dir: &crate::Dir,
@@ -397,12 +413,14 @@ impl Dsl {
                 head.full_name()
             );
         }
+        core.note("clone swap", head, format!("parent={}", head.dir().name()));
         core.must(self.roll_back(tx, head, &snap))
     }
 
     fn roll_back(&self, tx: &Tx, head: &Arc<Dataset>, snap: &Arc<Dataset>) -> Result<()> {
         let core = &self.core;
         head.flush(tx)?;
+        head.dir().drop_livelist(tx)?;
         let (h, s) = (head.phys(), snap.phys());
         // Blocks written since go, blocks that died since live again: as if a clone of the snapshot
         // had changed places with the head and the head had been destroyed as that clone.
@@ -435,8 +453,9 @@ impl Dsl {
             p.unique_bytes = 0;
         })?;
         for guid in snap.features() {
-            head.activate_feature(tx, &guid)?;
+            head.inherit_feature(tx, snap, &guid)?;
         }
+        head.bookmarks_rolled_back(tx)?;
         let a = head.with_refreservation(before.unique_bytes, -(before.unique_bytes as i64));
         let d = -(before.unique_bytes as i64);
         if a != 0 || d != 0 {

@@ -4,6 +4,7 @@
 use crate::config::create_nvlist;
 use crate::devices::{SpaceAllocator, TreeDevices};
 use crate::indirect::Removed;
+use crate::shared::Shares;
 use crate::spacemaps::TopShape;
 use crate::spares::create_dspares;
 use crate::sync::SyncState;
@@ -67,19 +68,42 @@ pub(crate) fn meta_compress(f: &dyn Features) -> u8 {
     }
 }
 
+/// Key of a top-level vdev's ZAP: what the vdev is for.
+const BIAS: &str = "org.zfsonlinux:allocation_bias";
+
+/// What a top-level vdev is for.
+pub(crate) fn class_of(mos: &Arc<Objset>, t: &vdev::Vdev) -> Result<Class> {
+    if t.is_log() {
+        return Ok(Class::Log);
+    }
+    let Some(o) = t.get_u64(keys::ZAP_TOP).filter(|o| *o != 0) else {
+        return Ok(Class::Normal);
+    };
+    let bias = match Zap::new(&mos.hold(o)?).get_value(BIAS)? {
+        Some(v) => v.to_text()?,
+        None => return Ok(Class::Normal),
+    };
+    match bias.as_str() {
+        "special" => Ok(Class::Special),
+        "dedup" => Ok(Class::Dedup),
+        "log" => Ok(Class::Log),
+        _ => bail!(Unsupported, "{} is a device for '{bias}'", t.name()),
+    }
+}
+
 /// Tells the allocator about the top-level vdevs that hold blocks.
-pub(crate) fn add_tops(tree: &VdevTree, space: &Space) -> Result<()> {
+pub(crate) fn add_tops(
+    tree: &VdevTree,
+    space: &Space,
+    class: &dyn Fn(&vdev::Vdev) -> Result<Class>,
+) -> Result<()> {
     for t in tree.tops().iter().filter(|t| t.is_concrete()) {
         space.add_top(space::TopSpec {
             id: t.id(),
             asize: t.asize(),
             ashift: t.ashift(),
             ms_shift: t.metaslab_shift(),
-            class: if t.is_log() {
-                Class::Log
-            } else {
-                Class::Normal
-            },
+            class: class(t)?,
             deflate_ratio: t.deflate_ratio(),
             children: t.children().len().max(1) as u64,
             align: t.alloc_unit(),
@@ -123,7 +147,10 @@ impl Pool {
         init: &dyn Fn(&Pool, &Arc<Objset>, &Tx) -> Result<()>,
     ) -> Result<Arc<Pool>> {
         let space = Arc::new(Space::new());
-        add_tops(&tree, &space)?;
+        add_tops(&tree, &space, &|t| match t.is_log() {
+            true => Ok(Class::Log),
+            false => Ok(Class::Normal),
+        })?;
         space.choose_embedded_logs(EMBEDDED_LOG_MIN_MS);
         let removed = Arc::new(Removed::new(tree.clone()));
         let zio = Arc::new(Zio::new(
@@ -208,6 +235,7 @@ impl Pool {
             features.clone(),
             &spec.name,
         )?);
+        let shares = Arc::new(Shares::open(&mos, &zio, &features, &tree)?);
         let deferred =
             Bpobj::create_with(&mos, &tx, version, false, 16 << 10, codec::compress::OFF)?;
         z.add_u64(&tx, "sync_bplist", deferred.object())?;
@@ -223,6 +251,7 @@ impl Pool {
             maps,
             features,
             store,
+            shares,
             shared: Mutex::new(Shared {
                 name: spec.name.clone(),
                 label_name: None,
@@ -264,6 +293,7 @@ impl Pool {
         let ds = pool.dsl.create_root_dataset(&tx, Default::default())?;
         let os = pool.new_objset(&tx, &ds, os_type::ZFS)?;
         init(&pool, &os, &tx)?;
+        pool.log_versions(&tx, "create")?;
         pool.log_in(&tx, &spec.command, 0)?;
         // From here on nothing can fail but the devices.
         let tops: Vec<u64> = pool.tree.tops().iter().map(|t| t.id()).collect();
@@ -286,6 +316,8 @@ impl Pool {
                 pool.errlog.note(d, !pool.readonly);
             }
         }));
+        let shares: std::sync::Weak<Shares> = Arc::downgrade(&self.shares);
+        self.zio.set_sharing(shares);
     }
 }
 

@@ -77,7 +77,15 @@ impl Pool {
         } else {
             flags::USERUSED_ACCOUNTED
         };
+        let dedup = if version < 21 { 2 } else { num("dedup")? };
         Ok(WritePolicy {
+            dedup: match (dedup & 0xff) as u8 {
+                codec::checksum::ON => codec::checksum::SHA256,
+                alg if codec::checksum::is_dedup(alg) => alg,
+                _ => 0,
+            },
+            dedup_verify: dedup & codec::checksum::DEDUP_VERIFY != 0,
+            special_small: num("special_small_blocks")?,
             compress: compress::resolve_on(alg, lz4),
             zstd_level: level,
             checksum,
@@ -101,7 +109,9 @@ impl Pool {
         if let Some(s) = sets.get(&ds.object()) {
             return Ok(s.clone());
         }
-        let readonly = self.is_readonly() || ds.is_snapshot();
+        // What was left out of a redacted dataset cannot be changed in part.
+        let redacted = ds.has_feature("com.delphix:redacted_datasets");
+        let readonly = self.is_readonly() || ds.is_snapshot() || redacted;
         let mut policy = self.write_policy(ds)?;
         let os = ds.open_objset(policy.clone(), readonly)?;
         if os.os_flags() & os_phys::USERACCT_COMPLETE == 0 {

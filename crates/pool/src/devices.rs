@@ -176,6 +176,14 @@ pub struct SpaceAllocator {
     pub removed: Arc<Removed>,
 }
 
+impl SpaceAllocator {
+    /// A quarter of the special devices is kept for metadata.
+    fn special_has_room(&self) -> bool {
+        let s = self.space.class_stats(Class::Special);
+        s.size > 0 && s.allocated < s.size / 4 * 3
+    }
+}
+
 impl Allocator for SpaceAllocator {
     fn alloc(
         &self,
@@ -186,10 +194,13 @@ impl Allocator for SpaceAllocator {
         size_on: &dyn Fn(u64) -> u64,
     ) -> Result<Vec<Dva>> {
         let (class, hint) = match purpose {
-            Purpose::Data => (Class::Normal, 0),
-            Purpose::Metadata => (Class::Normal, 1),
+            Purpose::SmallData if self.special_has_room() => (Class::Special, 3),
+            Purpose::Data | Purpose::SmallData => (Class::Normal, 0),
+            Purpose::Metadata => (Class::Special, 1),
+            Purpose::Dedup => (Class::Dedup, 1),
             Purpose::Log => (Class::Log, 2),
         };
+        let spare = matches!(purpose, Purpose::Metadata | Purpose::Dedup);
         let mut copies = copies;
         loop {
             match self.space.alloc(&AllocReq {
@@ -201,7 +212,7 @@ impl Allocator for SpaceAllocator {
             }) {
                 Ok(v) => return Ok(v.iter().map(|e| e.dva()).collect()),
                 // Ditto copies are a bonus: fewer are better than a full pool that cannot commit.
-                Err(e) if e.kind == Kind::NoSpace && copies > 1 && purpose == Purpose::Metadata => {
+                Err(e) if e.kind == Kind::NoSpace && copies > 1 && spare => {
                     copies -= 1;
                 }
                 Err(e) => return Err(e),

@@ -30,6 +30,7 @@ impl Pool {
         while !command.is_char_boundary(end) {
             end -= 1;
         }
+        self.log_events(tx)?;
         let mut r = NvList::new();
         r.set(key::COMMAND, &command[..end]);
         self.append(tx, r, uid)
@@ -37,21 +38,73 @@ impl Pool {
 
     /// Records something the pool did by itself or in the course of a command.
     pub fn log_internal(&self, tx: &Tx, name: &str, text: &str) -> Result<()> {
+        self.log_events(tx)?;
+        self.log_event(tx, name, None, text)
+    }
+
+    fn log_event(
+        &self,
+        tx: &Tx,
+        name: &str,
+        dataset: Option<&(String, u64)>,
+        text: &str,
+    ) -> Result<()> {
         if self.version() < 4 {
             return Ok(());
         }
         let mut r = NvList::new();
-        r.set(key::TXG, tx.txg());
-        r.set(key::INTERNAL_NAME, name);
+        if let Some((name, object)) = dataset {
+            r.set(key::DSNAME, name.as_str());
+            r.set(key::DSID, *object);
+        }
         r.set(key::INTERNAL_STR, text);
+        r.set(key::INTERNAL_NAME, name);
+        r.set(key::TXG, tx.txg());
         self.append(tx, r, 0)
+    }
+
+    /// Records what has happened so far in the group.
+    pub(crate) fn log_events(&self, tx: &Tx) -> Result<()> {
+        if let Some(store) = self.feature_store() {
+            for name in store.take_enabled() {
+                self.log_event(tx, "set", None, &format!("feature@{name}=enabled"))?;
+            }
+        }
+        for e in self.dsl.take_events() {
+            self.log_event(tx, e.name, e.dataset.as_ref(), &e.text)?;
+        }
+        Ok(())
+    }
+
+    /// The versions of pool, software and system, as OpenZFS records them when it makes or imports a
+    /// pool.
+    pub(crate) fn log_versions(&self, tx: &Tx, event: &str) -> Result<()> {
+        let text = format!(
+            "pool version {}; software version zfs-fuse {}; uts {}",
+            self.version(),
+            env!("CARGO_PKG_VERSION"),
+            self.env.host.hostname()
+        );
+        self.log_event(tx, event, None, &text)
+    }
+
+    /// Records an import and the command line that asked for it.
+    pub fn log_import(&self, command: &str, uid: u64) -> Result<()> {
+        if self.is_readonly() {
+            return Ok(());
+        }
+        let command = command.to_string();
+        self.task(move |pool, tx| {
+            pool.log_versions(tx, "import")?;
+            pool.log_in(tx, &command, uid)
+        })
     }
 
     fn append(&self, tx: &Tx, mut r: NvList, uid: u64) -> Result<()> {
         r.set(key::TIME, self.env.clock.now().0.max(0) as u64);
         r.set(key::HOSTNAME, self.env.host.hostname().as_str());
-        r.set(key::ZONE, "linux");
         if r.contains(key::COMMAND) {
+            r.set(key::ZONE, "linux");
             r.set(key::WHO, uid);
         }
         self.history(tx)?.append(tx, &r)

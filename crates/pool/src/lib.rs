@@ -6,9 +6,12 @@
 #![forbid(unsafe_code)]
 
 mod accounting;
+mod brt;
+mod checkpoint;
 mod config;
 mod create;
 mod datasets;
+mod ddt;
 mod devices;
 mod errlog;
 mod history;
@@ -17,18 +20,23 @@ mod logstore;
 mod open;
 mod props;
 mod scan;
+mod shared;
 mod spacemaps;
 mod spares;
 mod sync;
 
 pub use accounting::{owner, Owner};
+pub use brt::Brts;
+pub use checkpoint::Checkpoint;
 pub use create::CreateSpec;
 pub use datasets::{prop_number, OpenSet};
+pub use ddt::{pack_entry, unpack_entry, Ddts};
 pub use devices::{SpaceAllocator, TreeDevices};
 pub use errlog::ErrLog;
 pub use indirect::{Expansion, RemovingPhys};
 pub use open::OpenOptions;
 pub use scan::ScanState;
+pub use shared::Shares;
 pub use spacemaps::{MapFeatures, SpaceMaps, TopShape};
 pub use spares::{AuxDevices, FEATURE_DRAID};
 
@@ -88,6 +96,8 @@ pub struct Pool {
     pub maps: Arc<SpaceMaps>,
     pub(crate) features: Arc<dyn Features>,
     store: Option<Arc<FeatureStore>>,
+    /// Deduplicated and cloned blocks.
+    pub shares: Arc<Shares>,
     shared: Mutex<Shared>,
     readonly: bool,
     config_object: u64,
@@ -163,6 +173,20 @@ impl Pool {
         self.config_dirty.swap(false, Ordering::Relaxed)
     }
 
+    /// Reads anew how large the dedup tables may get: the property `dedup_table_quota`, by default
+    /// the dedup devices' size.
+    pub fn refresh_dedup_quota(&self) -> Result<()> {
+        let stored = self.stored_props()?;
+        let set = stored.iter().find(|(n, _)| n == "dedup_table_quota");
+        let quota = match set.map(|(_, v)| v) {
+            Some(dsl::PropValue::Int(0)) => None,
+            Some(dsl::PropValue::Int(n)) if *n != u64::MAX => Some(*n),
+            _ => Some(self.space.class_stats(space::Class::Dedup).size).filter(|n| *n != 0),
+        };
+        self.shares.ddt.set_quota(quota);
+        Ok(())
+    }
+
     /// Changes a key of the configuration such as `comment`; `None` removes it.
     pub fn set_extra(&self, key: &str, value: Option<&str>) {
         let mut s = self.shared();
@@ -222,7 +246,14 @@ impl dsl::PoolSpace for Pool {
         let c = self.space.class_stats(space::Class::Normal);
         let slop = self.space.slop_space();
         let reserve = if net_free { slop / 2 } else { slop };
-        c.dsize.saturating_sub(reserve)
+        let kept: u64 = self
+            .tree
+            .tops()
+            .iter()
+            .map(|t| self.shares.checkpoint.kept(t.id()) / base::SECTOR * t.deflate_ratio())
+            .sum();
+        // What is shared is charged to everybody who refers to it.
+        (c.dsize + self.shares.saved()).saturating_sub(reserve + kept)
     }
 
     /// As the reference counts, with the parity there is instead of the most there can be: three

@@ -56,6 +56,14 @@ impl LogBlocks for Store {
     fn free(&self, bp: &BlkPtr, txg: Txg) -> Result<()> {
         self.pool()?.zio.free(bp, txg)
     }
+
+    fn clone_ref(&self, bp: &BlkPtr, txg: Txg, add: bool) -> Result<()> {
+        let pool = self.pool()?;
+        match add {
+            true => pool.shares.add_reference(bp),
+            false => pool.zio.free(bp, txg),
+        }
+    }
 }
 
 impl LogStore for Store {

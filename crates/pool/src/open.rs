@@ -1,10 +1,11 @@
 //! Opening a pool (pool format §6.2), closing it, exporting and destroying it.
 
 use crate::config::read_nvlist;
-use crate::create::{add_tops, mos_policy, EMBEDDED_LOG_MIN_MS};
+use crate::create::{add_tops, class_of, mos_policy, EMBEDDED_LOG_MIN_MS};
 use crate::devices::{SpaceAllocator, TreeDevices};
 use crate::indirect::Removed;
 use crate::logstore::Store;
+use crate::shared::Shares;
 use crate::spacemaps::TopShape;
 use crate::spares::AuxDevices;
 use crate::sync::SyncState;
@@ -300,19 +301,6 @@ impl Pool {
                 );
             }
         }
-        if !opts.readonly {
-            // Before fast_dedup no feature flag tells; freeing such blocks needs the tables.
-            for entry in Zap::new(&e.mos.hold(1)?).iter() {
-                let key = entry?.text();
-                if key.starts_with("DDT-") && key != "DDT-statistics" {
-                    bail!(
-                        Unsupported,
-                        "the pool holds deduplicated data, which this software cannot change; \
-                         import it with '-o readonly=on'"
-                    );
-                }
-            }
-        }
         let features: Arc<dyn Features> = match &store {
             Some(s) => s.clone(),
             None => Arc::new(NoFeatures),
@@ -331,7 +319,7 @@ impl Pool {
         let label_name = opts.temporary.then_some(old_name);
         let dsl = Arc::new(Dsl::open(&e.mos, version, features.clone(), &name)?);
         let maps = Arc::new(SpaceMaps::new(e.mos.clone()));
-        add_tops(&e.tree, &e.space)?;
+        add_tops(&e.tree, &e.space, &|t| class_of(&e.mos, t))?;
         for t in e.tree.tops().iter().filter(|t| t.is_concrete()) {
             maps.open_top(t.metaslab_array(), TopShape::of(t, &e.space))?;
         }
@@ -364,6 +352,7 @@ impl Pool {
             Err(_) if opts.readonly => AuxDevices::default(),
             list => list?,
         };
+        let shares = Arc::new(Shares::open(&e.mos, &e.zio, &features, &e.tree)?);
         let vdev_zaps = directory(&e.mos, "com.delphix:vdev_zap_map")?.is_some();
         let mut extra = Vec::new();
         for k in ["comment", "compatibility"] {
@@ -383,6 +372,7 @@ impl Pool {
             maps,
             features,
             store,
+            shares,
             shared: Mutex::new(Shared {
                 name,
                 label_name,
@@ -416,6 +406,7 @@ impl Pool {
         });
         pool.wire();
         pool.load_errlog();
+        pool.refresh_dedup_quota()?;
         if !pool.readonly {
             pool.claim_logs()?;
             pool.empty_deferred()?;

@@ -45,6 +45,9 @@ impl Pool {
                 "pool must be upgraded to set this property or value"
             );
         }
+        if let Some(v) = value {
+            self.log_internal(tx, "set", &format!("{name}={v}"))?;
+        }
         let object = match (self.props_object()?, value) {
             (Some(o), _) => o,
             (None, None) => return Ok(()),
@@ -60,6 +63,10 @@ impl Pool {
             Some(PropValue::Int(n)) => z.update_u64(tx, name, *n),
             Some(PropValue::Str(s)) => z.update(tx, name, &Value::string(s)),
             None => z.remove_if(tx, name).map(|_| ()),
+        }?;
+        match name {
+            "dedup_table_quota" => self.refresh_dedup_quota(),
+            _ => Ok(()),
         }
     }
 

@@ -6,6 +6,7 @@
 
 use crate::accounting::Accounting;
 use crate::config::write_nvlist;
+use crate::datasets::prop_number;
 use crate::{OpenSet, Pool};
 use base::{bail, Error, Kind, Result, Txg};
 use disk::uberblock::Uberblock;
@@ -19,6 +20,8 @@ use vdev::keys;
 const MAX_PASSES: u32 = 100;
 /// Blocks freed in the background per group.
 const FREE_BUDGET: u64 = 100_000;
+
+const LONGNAME: &str = "org.zfsonlinux:longname";
 
 /// A change of the pool that runs in syncing context.
 pub(crate) type Task = Box<dyn FnOnce(&Pool, &Tx) + Send>;
@@ -196,11 +199,17 @@ impl Pool {
                 break;
             }
         }
+        self.log_events(tx)?;
         let freed = self
             .dsl
             .free_some(tx, FREE_BUDGET, &mut |bp| self.zio.free(bp, txg))?;
         let more = self.drain_obsolete(tx)? || freed >= FREE_BUDGET;
         self.more_to_free.store(more, Ordering::Relaxed);
+        if self.shares.is_dirty() {
+            // Everything that takes or gives back references has been done.
+            let now = self.env.clock.now().0.max(0) as u64;
+            self.shares.sync(tx, now)?;
+        }
         st.config_dirty |= self.feature_store().is_some_and(|f| f.take_label_changed());
         st.config_dirty |= self.take_config_dirty();
         self.write_errlog(tx)?;
@@ -232,6 +241,12 @@ impl Pool {
         let ds = self.dsl.dataset_by_object(os.id())?;
         if let Some(set) = self.open_set(os.id()) {
             set.pre_sync(tx)?;
+        }
+        if !ds.has_feature(LONGNAME) && self.features.is_enabled(LONGNAME) {
+            // Names may be long from now on, so whoever opens the pool has to know.
+            if prop_number(&ds, "longname")? != 0 {
+                ds.activate_feature(tx, LONGNAME)?;
+            }
         }
         let policy = os.policy();
         let accounted = policy.accounting_flags != 0 && os.os_type() == disk::os_type::ZFS;
@@ -283,7 +298,10 @@ impl Pool {
             self.write_obsolete(tx)?;
             let changes = self.space.take_changes(txg);
             self.maps.write(tx, self, &self.space, &changes, pass)?;
-            let more = self.space.has_changes(txg) || self.removed.has_changes(txg);
+            self.shares.checkpoint.write(tx, self, pass)?;
+            let more = self.space.has_changes(txg)
+                || self.removed.has_changes(txg)
+                || self.shares.checkpoint.is_dirty();
             if !self.mos.is_dirty_in(txg) && !more {
                 return Ok(());
             }

@@ -13,4 +13,4 @@ pub mod swap;
 
 pub use cache::Cache;
 pub use pipeline::{Lease, Prepared, WriteSpec, Zio, ZioOptions};
-pub use seam::{Allocator, Devices, Looked, PhysWrite, Purpose, ReadOne, Wrong};
+pub use seam::{Allocator, Dedup, Devices, Looked, PhysWrite, Purpose, ReadOne, Sharing, Wrong};

@@ -185,6 +185,9 @@ mod tests {
             gang_copies: 2,
             embed: true,
             hole_birth: true,
+            dedup: false,
+            verify: false,
+            small: 0,
         }
     }
 

@@ -1,14 +1,14 @@
 //! The read and write pipelines (pool format §7, §12–14; behaviour §8, §9).
 
 use crate::cache::{Cache, Key};
-use crate::seam::{Allocator, Devices, Looked, PhysWrite, Purpose, ReadOne, Wrong};
+use crate::seam::{Allocator, Dedup, Devices, Looked, PhysWrite, Purpose, ReadOne, Sharing, Wrong};
 use crate::swap;
 use base::{bail, roundup, Block, Error, Kind, Result, Txg};
 use codec::{checksum, compress};
 use disk::{BlkPtr, Dva, ObjType, BP_SIZE};
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, RwLock};
+use std::sync::{Arc, Mutex, OnceLock, RwLock, Weak};
 
 /// Bytes of queued writes that trigger a submission.
 const QUEUE_BYTES: usize = 32 << 20;
@@ -36,6 +36,27 @@ pub struct WriteSpec {
     pub embed: bool,
     /// The feature `hole_birth` is active.
     pub hole_birth: bool,
+    /// The dedup table of the checksum is asked first, and told.
+    pub dedup: bool,
+    /// Equal checksums are not enough for it: the bytes are compared.
+    pub verify: bool,
+    /// Stored blocks of files up to this many bytes belong on the special devices; 0 = none do.
+    pub small: u64,
+}
+
+impl WriteSpec {
+    /// What a block of that stored size is for.
+    fn purpose(&self, psize: usize) -> Purpose {
+        if matches!(self.obj_type, ObjType::DDT_ZAP | ObjType::DDT_STATS) {
+            Purpose::Dedup
+        } else if self.level > 0 || self.obj_type.is_metadata() {
+            Purpose::Metadata
+        } else if psize as u64 <= self.small {
+            Purpose::SmallData
+        } else {
+            Purpose::Data
+        }
+    }
 }
 
 /// A block after the transforms that need no address.
@@ -100,6 +121,7 @@ pub struct Zio {
     synced: AtomicU64,
     /// Held for reading while copies are put right; see [`Zio::settle`].
     repairs: RwLock<()>,
+    sharing: OnceLock<Weak<dyn Sharing>>,
 }
 
 #[derive(Default)]
@@ -123,6 +145,7 @@ impl Zio {
             unrecoverable: AtomicU64::new(0),
             synced: AtomicU64::new(0),
             repairs: RwLock::new(()),
+            sharing: OnceLock::new(),
         }
     }
 
@@ -154,6 +177,25 @@ impl Zio {
         };
         let synced = self.synced.load(Ordering::Acquire);
         !self.writable || (bp.physical_birth() <= synced && synced <= lease.0.saturating_add(1))
+    }
+
+    /// Who counts the references of shared blocks; set once. Without it none are shared.
+    pub fn set_sharing(&self, sharing: Weak<dyn Sharing>) {
+        let _ = self.sharing.set(sharing);
+    }
+
+    fn sharing(&self) -> Option<Arc<dyn Sharing>> {
+        self.sharing.get().and_then(Weak::upgrade)
+    }
+
+    /// Whether freeing the block may need a table of shared blocks.
+    pub fn may_share(&self, bp: &BlkPtr) -> bool {
+        bp.is_dedup() || Self::is_data(bp) && self.sharing().is_some_and(|s| s.may_share(bp))
+    }
+
+    /// Only whole blocks of files and volumes are ever shared.
+    fn is_data(bp: &BlkPtr) -> bool {
+        bp.level() == 0 && !bp.obj_type().is_metadata()
     }
 
     /// The pool's salt for keyed checksums; set once, when the MOS has been read.
@@ -624,7 +666,12 @@ impl Zio {
             txg,
         );
         bp.set_checksum(sum);
-        if Self::reusable(old, txg, psize) {
+        if spec.dedup {
+            if let Some(bp) = self.dedup(&mut bp, spec, &p.data, txg)? {
+                return Ok(bp);
+            }
+        }
+        if !bp.is_dedup() && Self::reusable(old, txg, psize) {
             for i in 0..disk::blkptr::DVAS {
                 bp.set_dva(i, old.dva(i));
             }
@@ -637,13 +684,54 @@ impl Zio {
             }
             return Ok(bp);
         }
-        let purpose = if spec.level > 0 || spec.obj_type.is_metadata() {
-            Purpose::Metadata
-        } else {
-            Purpose::Data
-        };
-        self.place(&mut bp, purpose, &p.data, spec, txg, 0)?;
+        self.place(&mut bp, spec.purpose(psize), &p.data, spec, txg, 0)?;
+        if bp.is_dedup() {
+            if let Some(s) = self.sharing() {
+                s.insert(&bp, spec.copies)?;
+            }
+        }
         Ok(bp)
+    }
+
+    /// Marks the block as one of the dedup table, if it is to be. `Some`: it is there already.
+    fn dedup(
+        &self,
+        bp: &mut BlkPtr,
+        spec: &WriteSpec,
+        data: &Block,
+        txg: Txg,
+    ) -> Result<Option<BlkPtr>> {
+        let Some(s) = self.sharing() else {
+            return Ok(None);
+        };
+        bp.set_dedup(true);
+        let same = |there: &BlkPtr| -> Result<bool> {
+            match self.read_raw(there, 0) {
+                Ok(b) => Ok(b == **data),
+                // What cannot be read is not the same.
+                Err(e) if matches!(e.kind, Kind::Io | Kind::Checksum | Kind::Damaged) => Ok(false),
+                Err(e) => Err(e),
+            }
+        };
+        let verify: Option<&dyn Fn(&BlkPtr) -> Result<bool>> = match spec.verify {
+            true => Some(&same),
+            false => None,
+        };
+        match s.find(bp, spec.copies, verify)? {
+            Dedup::Same(dvas, born) => {
+                for (i, d) in dvas.into_iter().enumerate() {
+                    bp.set_dva(i, d);
+                }
+                debug_assert!(born <= txg);
+                bp.set_physical_birth(born);
+                Ok(Some(*bp))
+            }
+            Dedup::New => Ok(None),
+            Dedup::Apart => {
+                bp.set_dedup(false);
+                Ok(None)
+            }
+        }
     }
 
     /// Whether `issue` will write over `old` in place, i.e. nothing is born and nothing dies.
@@ -654,13 +742,16 @@ impl Zio {
             && old.physical_birth() == txg
             && old.psize() == psize
             && !old.is_gang()
+            && !old.is_dedup()
     }
 
-    /// True if `new` took over the place of `old`.
+    /// True if `new` took over the place of `old`. One of a dedup table never does: that it is at the
+    /// same place means one reference more.
     pub fn same_place(old: &BlkPtr, new: &BlkPtr) -> bool {
         !old.is_hole()
             && !old.is_embedded()
             && !new.is_embedded()
+            && !new.is_dedup()
             && old.dva(0) == new.dva(0)
             && old.physical_birth() == new.physical_birth()
     }
@@ -748,7 +839,7 @@ impl Zio {
         })();
         if let Err(e) = result {
             for c in &children {
-                self.free(c, txg)?;
+                self.free_space(c, txg)?;
             }
             for d in &headers {
                 self.allocator.free(d.vdev(), d.offset(), d.asize(), txg)?;
@@ -837,8 +928,25 @@ impl Zio {
         Ok(())
     }
 
-    /// Frees the space of a block in `txg` (not its subtree).
+    /// A pointer to a block (not its subtree) is gone in `txg`: frees the space, unless others share
+    /// it.
     pub fn free(&self, bp: &BlkPtr, txg: Txg) -> Result<()> {
+        self.check_writable()?;
+        if bp.is_hole() || bp.is_embedded() {
+            return Ok(());
+        }
+        if bp.is_dedup() || Self::is_data(bp) {
+            if let Some(s) = self.sharing() {
+                if !s.release(bp, txg)? {
+                    return Ok(());
+                }
+            }
+        }
+        self.free_space(bp, txg)
+    }
+
+    /// Frees the space of a block in `txg`, whoever else refers to it.
+    pub fn free_space(&self, bp: &BlkPtr, txg: Txg) -> Result<()> {
         self.check_writable()?;
         if bp.is_hole() || bp.is_embedded() {
             return Ok(());
@@ -847,9 +955,20 @@ impl Zio {
             return self.free_gang(bp, txg, 0);
         }
         for d in bp.dvas() {
-            self.allocator.free(d.vdev(), d.offset(), d.asize(), txg)?;
+            self.free_range(d.vdev(), d.offset(), d.asize(), bp.physical_birth(), txg)?;
         }
         Ok(())
+    }
+
+    fn free_range(&self, vdev: u64, offset: u64, asize: u64, birth: Txg, txg: Txg) -> Result<()> {
+        if birth < txg
+            && self
+                .sharing()
+                .is_some_and(|s| s.keeps(vdev, offset, asize, birth))
+        {
+            return Ok(());
+        }
+        self.allocator.free(vdev, offset, asize, txg)
     }
 
     fn free_gang(&self, bp: &BlkPtr, txg: Txg, depth: u32) -> Result<()> {
@@ -872,13 +991,14 @@ impl Zio {
                 self.free_gang(&c, txg, depth + 1)?;
             } else {
                 for d in c.dvas() {
-                    self.allocator.free(d.vdev(), d.offset(), d.asize(), txg)?;
+                    let birth = c.physical_birth();
+                    self.free_range(d.vdev(), d.offset(), d.asize(), birth, txg)?;
                 }
             }
         }
         for d in bp.dvas() {
             let own = self.devices.asize(d.vdev(), GANG_HEADER as u64);
-            self.allocator.free(d.vdev(), d.offset(), own, txg)?;
+            self.free_range(d.vdev(), d.offset(), own, bp.physical_birth(), txg)?;
         }
         Ok(())
     }
@@ -912,14 +1032,15 @@ impl Zio {
         let psize = p.data.len();
         let size_on = |v: u64| self.devices.asize(v, psize as u64);
         let copies = spec.copies.clamp(1, 3) as usize;
-        let dvas = match self
-            .allocator
-            .alloc(Purpose::Data, psize as u64, copies, txg, &size_on)
-        {
-            Ok(d) => d,
-            Err(e) if e.kind == Kind::NoSpace => return Ok(None),
-            Err(e) => return Err(e),
-        };
+        let dvas =
+            match self
+                .allocator
+                .alloc(spec.purpose(psize), psize as u64, copies, txg, &size_on)
+            {
+                Ok(d) => d,
+                Err(e) if e.kind == Kind::NoSpace => return Ok(None),
+                Err(e) => return Err(e),
+            };
         let mut bp = BlkPtr::new(
             spec.obj_type,
             spec.level,
@@ -940,7 +1061,7 @@ impl Zio {
             });
         }
         if let Err(e) = self.devices.write(&writes, txg) {
-            self.free(&bp, txg)?;
+            self.free_space(&bp, txg)?;
             return Err(e);
         }
         Ok(Some(bp))

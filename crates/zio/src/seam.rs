@@ -2,13 +2,18 @@
 //! `pool` implements them over `vdev` and `space`, tests over plain memory.
 
 use base::{Block, Result, Txg};
-use disk::Dva;
+use disk::blkptr::DVAS;
+use disk::{BlkPtr, Dva};
 
 /// What a block is for; decides the allocation class and the place in the line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Purpose {
     Data,
+    /// Data of a file in a block so small that it shall lie on the special devices.
+    SmallData,
     Metadata,
+    /// Dedup tables.
+    Dedup,
     /// Intent-log blocks.
     Log,
 }
@@ -95,4 +100,37 @@ pub trait Allocator: Send + Sync {
     fn free(&self, vdev: u64, offset: u64, asize: u64, txg: Txg) -> Result<()>;
     /// Marks a range allocated that was not (intent-log claim).
     fn claim(&self, vdev: u64, offset: u64, asize: u64, txg: Txg) -> Result<()>;
+}
+
+/// What a dedup table says of a block that is to be written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Dedup {
+    /// The same bytes are here, written in that group. The reference has been counted.
+    Same([Dva; DVAS], Txg),
+    /// Nothing like it: to be written, then told with [`Sharing::insert`].
+    New,
+    /// To be written without the table.
+    Apart,
+}
+
+/// Blocks that more than one pointer may refer to: the dedup tables and the table of clones. Asked by
+/// the thread that syncs.
+pub trait Sharing: Send + Sync {
+    /// Whether freeing the block may need a table. Better done in the background then.
+    fn may_share(&self, bp: &BlkPtr) -> bool;
+    /// One reference less in group `txg`. True: there is no other, its space is to be freed.
+    fn release(&self, bp: &BlkPtr, txg: Txg) -> Result<bool>;
+    /// Looks for a block of the same checksum, sizes and compression in at least `copies` copies;
+    /// `same` (if the checksum alone shall not be trusted) compares the bytes.
+    fn find(
+        &self,
+        bp: &BlkPtr,
+        copies: u8,
+        same: Option<&dyn Fn(&BlkPtr) -> Result<bool>>,
+    ) -> Result<Dedup>;
+    /// Takes a block written after [`Dedup::New`] into the table.
+    fn insert(&self, bp: &BlkPtr, copies: u8) -> Result<()>;
+    /// Whether a range that no pointer refers to any more, written in group `birth`, must stay allocated
+    /// all the same: the pool's checkpoint has it. It has been noted then.
+    fn keeps(&self, vdev: u64, offset: u64, asize: u64, birth: Txg) -> bool;
 }

@@ -20,6 +20,7 @@ pub fn init(dn: &Dnode, tx: &Tx, norm: u64) -> Result<()> {
 /// First integer of an entry.
 pub fn lookup(dn: &Dnode, name: &[u8]) -> Result<Option<u64>> {
     Ok(Zap::new(dn)
+        .longname(true)
         .get_value(name)?
         .map(|v| v.as_u64().or(v.ints().first().copied()).unwrap_or(0)))
 }
@@ -31,7 +32,7 @@ pub fn find(dn: &Dnode, name: &[u8], norm: u64, mixed: bool) -> Result<Option<(u
         (_, true) => Match::NormalizedCase,
         (_, false) => Match::Normalized,
     };
-    Ok(Zap::new(dn).find(name, how)?.map(|f| {
+    Ok(Zap::new(dn).longname(true).find(name, how)?.map(|f| {
         let v = f.value.as_u64().or(f.value.ints().first().copied());
         (v.unwrap_or(0), f.name)
     }))

@@ -10,6 +10,9 @@ use std::sync::Arc;
 use testkit::or_skip;
 use zpl::{AclType, Cred, Mount, NoLog, Props, Space, SpaceInfo, XattrMode, Zfs, Znode};
 
+#[path = "fixtures/lives.rs"]
+mod lives;
+
 struct Figures;
 
 impl SpaceInfo for Figures {
@@ -472,6 +475,7 @@ fn writable(pool: &Arc<Pool>, name: &str) -> Arc<Zfs> {
         props: Props {
             acltype: AclType::Posix,
             atime: false,
+            longname: pool::prop_number(&ds, "longname").unwrap() != 0,
             ..Props::default()
         },
         space: Arc::new(Plenty),

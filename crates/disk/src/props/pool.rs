@@ -68,11 +68,6 @@ const fn hidden(mut p: PoolProp) -> PoolProp {
     p
 }
 
-const fn only(mut p: PoolProp, values: &'static [&'static str]) -> PoolProp {
-    p.only = Some(values);
-    p
-}
-
 const fn num(n: u64) -> Default {
     Default::Number(n)
 }
@@ -117,7 +112,7 @@ pub static POOL: &[PoolProp] = &[
     ro("bclonesaved", "BCLONE_SAVED", ANY),
     ro("bcloneratio", "BCLONE_RATIO", ANY),
     ro("dedup_table_size", "DDTSIZE", ANY),
-    only(row("dedup_table_quota", "DDTQUOTA", Kind::Number(N::SizeNoneAuto), Always, num(UNLIMITED), true), &["auto"]),
+    row("dedup_table_quota", "DDTQUOTA", Kind::Number(N::SizeNoneAuto), Always, num(UNLIMITED), true),
     ro("last_scrubbed_txg", "LAST_SCRUBBED_TXG", ANY),
     hidden(ro("name", "NAME", Kind::Text)),
     hidden(ro("maxblocksize", "MAXBLOCKSIZE", ANY)),

@@ -1,0 +1,182 @@
+//! The checkpoint of a pool (pool format §24): while there is one, nothing it refers to may be used
+//! again. What is freed of it stays allocated and is noted in a map of its own, per vdev.
+
+use crate::MapFeatures;
+use base::{bail, RangeSet, Result, Txg};
+use disk::spacemap::{SpaceMapPhys, Writer, FULL_BONUS, SMALL_BONUS};
+use disk::ObjType;
+use dmu::{NewObject, Objset, Tx};
+use space::replay;
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use vdev::{keys, VdevTree};
+use zap::Zap;
+
+/// Object-directory key: the uberblock to return to, as words.
+const ENTRY: &str = "com.delphix:zpool_checkpoint";
+/// Key of a top-level vdev's ZAP: the map of what only the checkpoint refers to.
+const MAP: &str = "com.delphix:pool_checkpoint_sm";
+const BLOCK: usize = 128 << 10;
+const INDIRECT_SHIFT: u8 = 14;
+/// Words of an uberblock: its txg, and the txg it was taken as a checkpoint in.
+const UB_TXG: usize = 2;
+const UB_CHECKPOINT_TXG: usize = 25;
+
+struct Map {
+    /// ZAP of the vdev.
+    zap: u64,
+    ashift: u32,
+    /// 0 = none yet.
+    object: u64,
+    len: u64,
+    /// Minus the bytes kept.
+    alloc: i64,
+    /// Freed in this group, not written yet.
+    pending: RangeSet,
+}
+
+/// The checkpoint of one pool, if it has one.
+pub struct Checkpoint {
+    mos: Arc<Objset>,
+    /// Blocks written up to that group are part of it; 0 = there is none.
+    txg: AtomicU64,
+    maps: Mutex<BTreeMap<u64, Map>>,
+}
+
+impl Checkpoint {
+    pub fn open(mos: &Arc<Objset>, tree: &VdevTree) -> Result<Checkpoint> {
+        let mut txg = 0;
+        if let Some(v) = Zap::new(&mos.hold(1)?).get_value(ENTRY)? {
+            let w = v.ints();
+            txg = match (w.get(UB_CHECKPOINT_TXG), w.get(UB_TXG)) {
+                (Some(0) | None, Some(t)) => *t,
+                (Some(t), _) => *t,
+                (None, None) => bail!(Damaged, "checkpoint of {} words", w.len()),
+            };
+        }
+        let mut maps = BTreeMap::new();
+        for t in tree.tops().iter().filter(|t| t.is_concrete()) {
+            let mut m = Map {
+                zap: t.get_u64(keys::ZAP_TOP).unwrap_or(0),
+                ashift: t.ashift(),
+                object: 0,
+                len: 0,
+                alloc: 0,
+                pending: RangeSet::new(),
+            };
+            if m.zap != 0 {
+                m.object = Zap::new(&mos.hold(m.zap)?).get(MAP)?.unwrap_or(0);
+            }
+            if m.object != 0 {
+                let p = SpaceMapPhys::decode(&mos.hold(m.object)?.bonus())?;
+                (m.len, m.alloc) = (p.length, p.alloc);
+            }
+            maps.insert(t.id(), m);
+        }
+        Ok(Checkpoint {
+            mos: mos.clone(),
+            txg: AtomicU64::new(txg),
+            maps: Mutex::new(maps),
+        })
+    }
+
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<u64, Map>> {
+        self.maps.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The group the checkpoint shows; `None`: there is none.
+    pub fn txg(&self) -> Option<Txg> {
+        Some(self.txg.load(Ordering::Relaxed)).filter(|t| *t != 0)
+    }
+
+    /// Bytes that only the checkpoint keeps, not deflated.
+    pub fn kept(&self, vdev: u64) -> u64 {
+        let maps = self.lock();
+        let m = maps.get(&vdev);
+        m.map_or(0, |m| m.alloc.min(0).unsigned_abs() + m.pending.total())
+    }
+
+    /// Whether a range freed now, of a block written in group `birth`, is part of the checkpoint: it is
+    /// noted then and must not be freed.
+    pub fn keeps(&self, vdev: u64, offset: u64, asize: u64, birth: Txg) -> bool {
+        if self.txg().is_none_or(|t| birth > t) {
+            return false;
+        }
+        match self.lock().get_mut(&vdev) {
+            Some(m) => {
+                m.pending.insert(offset, offset + asize);
+                true
+            }
+            None => false,
+        }
+    }
+
+    /// Something is to be written.
+    pub fn is_dirty(&self) -> bool {
+        self.lock().values().any(|m| !m.pending.is_empty())
+    }
+
+    /// Writes what was freed of the checkpoint since the last call.
+    pub fn write(&self, tx: &Tx, f: &dyn MapFeatures, pass: u32) -> Result<()> {
+        for (id, m) in self.lock().iter_mut() {
+            if m.pending.is_empty() {
+                continue;
+            }
+            let freed = std::mem::take(&mut m.pending);
+            if m.object == 0 {
+                if m.zap == 0 {
+                    bail!(Damaged, "device {id} has no ZAP for its checkpoint map");
+                }
+                m.object = self.create(tx, f)?;
+                Zap::new(&self.mos.hold(m.zap)?).add_u64(tx, MAP, m.object)?;
+            }
+            let dn = self.mos.hold(m.object)?;
+            let mut w = Writer::new(dn.info().block_size, m.len, f.v2());
+            let none = RangeSet::new();
+            replay::write_map(
+                &mut w,
+                (&none, &freed),
+                0,
+                m.ashift,
+                u64::from(pass),
+                tx.txg(),
+            )?;
+            let bytes = w.finish();
+            dn.write(tx, m.len, &bytes)?;
+            m.len += bytes.len() as u64;
+            m.alloc -= freed.total() as i64;
+            let p = SpaceMapPhys {
+                object: m.object,
+                length: m.len,
+                alloc: m.alloc,
+                histogram: (dn.bonus().len() >= FULL_BONUS).then(|| Box::new([0; 32])),
+            };
+            dn.set_bonus(tx, &p.encode())?;
+        }
+        Ok(())
+    }
+
+    fn create(&self, tx: &Tx, f: &dyn MapFeatures) -> Result<u64> {
+        let size = if f.histogram() {
+            FULL_BONUS
+        } else {
+            SMALL_BONUS
+        };
+        let dn = self.mos.alloc(
+            tx,
+            &NewObject {
+                obj_type: ObjType::SPACE_MAP,
+                block_size: BLOCK,
+                indblkshift: INDIRECT_SHIFT,
+                bonus_type: ObjType::SPACE_MAP_HEADER,
+                bonus: vec![0; size],
+                ..NewObject::default()
+            },
+        )?;
+        if f.histogram() {
+            f.count_histogram(tx, 1)?;
+        }
+        Ok(dn.object())
+    }
+}

@@ -1,0 +1,102 @@
+//! Who else than the pointer at hand refers to a block, as `zio` asks: dedup tables, clones, the
+//! checkpoint.
+
+use crate::brt::Brts;
+use crate::checkpoint::Checkpoint;
+use crate::ddt::Ddts;
+use base::{Result, Txg};
+use disk::BlkPtr;
+use dmu::{Objset, Tx};
+use dsl::Features;
+use std::sync::Arc;
+use vdev::VdevTree;
+use zio::{Dedup, Sharing, Zio};
+
+/// The tables of one pool.
+pub struct Shares {
+    pub ddt: Ddts,
+    pub brt: Brts,
+    pub checkpoint: Checkpoint,
+    features: Arc<dyn Features>,
+    zio: Arc<Zio>,
+}
+
+impl Shares {
+    /// Opens what there is.
+    pub fn open(
+        mos: &Arc<Objset>,
+        zio: &Arc<Zio>,
+        features: &Arc<dyn Features>,
+        tree: &VdevTree,
+    ) -> Result<Shares> {
+        let tops = tree.tops();
+        let vdevs = tops.iter().map(|t| (t.id(), t.asize()));
+        Ok(Shares {
+            ddt: Ddts::open(mos, zio)?,
+            brt: Brts::open(mos, zio, &**features, vdevs)?,
+            checkpoint: Checkpoint::open(mos, tree)?,
+            features: features.clone(),
+            zio: zio.clone(),
+        })
+    }
+
+    /// Bytes that would be needed more if nothing were shared.
+    pub fn saved(&self) -> u64 {
+        let t = self.ddt.total();
+        t[7].saturating_sub(t[3]) + self.brt.used_and_saved().1
+    }
+
+    /// One pointer more refers to the block of `bp`, which is on disk.
+    pub fn add_reference(&self, bp: &BlkPtr) -> Result<()> {
+        if bp.is_dedup() && self.ddt.add(bp)?.is_some() {
+            return Ok(());
+        }
+        self.brt.add(bp)
+    }
+
+    /// Whether the group has changed a table.
+    pub fn is_dirty(&self) -> bool {
+        self.ddt.is_dirty() || self.brt.is_dirty()
+    }
+
+    /// Writes what the group has changed, when nothing changes references any more.
+    pub fn sync(&self, tx: &Tx, now: u64) -> Result<()> {
+        for bp in self.ddt.sync(tx, &*self.features, now)? {
+            // A clone of a block the table did not know may still hold it.
+            if !self.brt.release(&bp)? {
+                self.zio.free_space(&bp, tx.txg())?;
+            }
+        }
+        self.brt.sync(tx, &*self.features)
+    }
+}
+
+impl Sharing for Shares {
+    fn may_share(&self, bp: &BlkPtr) -> bool {
+        bp.is_dedup() || self.brt.may_have(bp)
+    }
+
+    fn release(&self, bp: &BlkPtr, _txg: Txg) -> Result<bool> {
+        if bp.is_dedup() && self.ddt.release(bp)?.is_some() {
+            return Ok(false);
+        }
+        Ok(!self.brt.release(bp)?)
+    }
+
+    fn find(
+        &self,
+        bp: &BlkPtr,
+        copies: u8,
+        same: Option<&dyn Fn(&BlkPtr) -> Result<bool>>,
+    ) -> Result<Dedup> {
+        self.ddt.find(bp, copies, same)
+    }
+
+    fn insert(&self, bp: &BlkPtr, copies: u8) -> Result<()> {
+        self.ddt.insert(bp, copies, &*self.features)
+    }
+
+    fn keeps(&self, vdev: u64, offset: u64, asize: u64, birth: Txg) -> bool {
+        self.checkpoint.keeps(vdev, offset, asize, birth)
+    }
+}

@@ -1,9 +1,9 @@
-# zfs-fuse: `make demo` shows it, `make test` proves it, `make install` installs it.
+# zfs-fuse: `make demo` shows it, `make test` proves it, `make bench` measures it, `make install` installs it.
 PREFIX ?= /usr/local
 DESTDIR ?=
 CARGO ?= cargo
 
-.PHONY: all build demo undemo test check install uninstall clean
+.PHONY: all build demo undemo test check bench install uninstall clean
 
 all: build
 
@@ -21,6 +21,11 @@ check:
 
 test:
 	sh tools/test.sh
+
+# BENCH takes options: make bench BENCH="--full --rows fsync"
+bench:
+	sh tools/setup.sh bench
+	$(CARGO) xtask bench $(BENCH)
 
 install: build
 	install -d $(DESTDIR)$(PREFIX)/sbin $(DESTDIR)$(PREFIX)/share/man/man7 $(DESTDIR)$(PREFIX)/share/man/man8

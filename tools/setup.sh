@@ -1,10 +1,15 @@
 #!/bin/sh
-# Installs what is missing: a C compiler (zstd, blake3), fuse3, and with "tests" what the tests use.
+# Installs what is missing: a C compiler (zstd, blake3), fuse3, and with "tests" what the tests use, with "bench" what
+# the yardstick compares with and drives.
 # Needs root (or sudo) only if something is missing.
 set -eu
 want="fuse3 gcc libc6-dev make"
 if [ "${1:-}" = tests ]; then
     want="$want attr acl bonnie++ e2fsprogs git mount procps tar util-linux zstd"
+fi
+if [ "${1:-}" = bench ]; then
+    want="$want apache2-bin apache2-utils bonnie++ btrfs-progs dbench e2fsprogs fio git libfuse3-dev mount pkg-config postgresql
+        sqlite3 tar util-linux xfsprogs"
 fi
 missing=""
 for p in $want; do

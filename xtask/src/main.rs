@@ -5,8 +5,9 @@ mod licences;
 mod pages;
 mod tidy;
 
-use std::path::Path;
-use std::process::ExitCode;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode};
 
 const USAGE: &str = "\
 usage: cargo run -p xtask -- COMMAND
@@ -14,6 +15,7 @@ usage: cargo run -p xtask -- COMMAND
   licences    every dependency has a permissive licence
   manual DIR        write the manual pages into DIR
   completions DIR   write completions for bash, zsh and fish into DIR
+  bench [OPTION]... build in release mode and run the yardstick (docs/performance.md)
 ";
 
 fn main() -> ExitCode {
@@ -23,6 +25,7 @@ fn main() -> ExitCode {
         ["tidy"] => run_tidy(),
         ["licences"] => run_licences(),
         ["manual", dir] => wrote(pages::manual(Path::new(dir))),
+        ["bench", rest @ ..] => bench(rest),
         ["completions", dir] => wrote(pages::completions(Path::new(dir))),
         _ => {
             eprint!("{USAGE}");
@@ -58,6 +61,41 @@ fn run_licences() -> Result<ExitCode, String> {
         println!("licences: {count} packages, all permissive");
     }
     Ok(code(complaints.is_empty()))
+}
+
+/// The yardstick's release build, as root unless it only counts on the processor.
+fn bench(args: &[&str]) -> Result<ExitCode, String> {
+    let mut build = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    build
+        .current_dir(root())
+        .args(["build", "--release", "-q", "-p", "bench"]);
+    let alone = matches!(args.first(), Some(&("micro" | "list" | "-h" | "--help")));
+    if !alone && !args.iter().any(|a| a.starts_with("--programs")) {
+        build.args(["-p", "daemon", "-p", "zpool", "-p", "zfs"]);
+    }
+    let status = |c: &mut Command| {
+        c.status()
+            .map_err(|e| format!("cannot run {}: {e}", c.get_program().to_string_lossy()))
+    };
+    if !status(&mut build)?.success() {
+        return Ok(ExitCode::FAILURE);
+    }
+    let target = match std::env::var_os("CARGO_TARGET_DIR") {
+        Some(t) => PathBuf::from(t),
+        None => root().join("target"),
+    };
+    let program = target.join("release/bench");
+    // Every process sees its own effective user in the owner of this folder.
+    let owner = std::fs::metadata("/proc/self").map(|m| m.uid());
+    let mut run = match alone || owner.is_ok_and(|o| o == 0) {
+        true => Command::new(program),
+        false => {
+            let mut c = Command::new("sudo");
+            c.arg("-E").arg(program);
+            c
+        }
+    };
+    Ok(code(status(run.args(args))?.success()))
 }
 
 fn wrote(done: Result<usize, String>) -> Result<ExitCode, String> {

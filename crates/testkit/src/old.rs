@@ -113,6 +113,11 @@ impl OldZfsFuse {
         Ok(())
     }
 
+    /// Process id of the daemon.
+    pub fn pid(&self) -> u32 {
+        self.daemon.id()
+    }
+
     /// What the daemon has printed so far.
     pub fn log(&self) -> String {
         std::fs::read_to_string(&self.log).unwrap_or_default()

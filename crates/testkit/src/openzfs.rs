@@ -21,11 +21,11 @@ impl OpenZfs {
         })
     }
 
-    /// A command for one of the programs (`zdb`, `zstream`, `zhack`, `ztest`), with its libraries
-    /// found. `ztest` is fetched when first asked for.
+    /// A command for one of the programs (`zdb`, `zstream`, `zhack`, `ztest`, `raidz_test`), with its
+    /// libraries found. The last two are fetched when first asked for.
     pub fn command(&self, program: &str) -> Result<Command> {
         let path = match program {
-            "ztest" => get(Set::Ztest)?.find(program),
+            "ztest" | "raidz_test" => get(Set::Ztest)?.find(program),
             _ => self.tools.find(program),
         };
         let Some(path) = path else {

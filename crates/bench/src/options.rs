@@ -1,0 +1,201 @@
+//! The command line.
+
+use crate::rows;
+use crate::systems::NAMES;
+use base::{bail, Result};
+use std::path::PathBuf;
+
+pub const USAGE: &str = "\
+usage: cargo xtask bench [OPTION]...
+       cargo xtask bench list       the rows
+       cargo xtask bench micro      parts of the engine by themselves (--help)
+  --quick            small sizes, done within ten minutes (the default)
+  --full             sizes that mean something, three rounds; hours
+  --systems A,B      of ext4 xfs btrfs zfs-fuse-0.7 passthrough ours ours-off; default: all
+  --rows A,B         only rows whose name begins so; default: all
+  --rounds N         how often everything is repeated, interleaved
+  --size BYTES       of the data in most rows (64M)
+  --large BYTES      of the file that is larger than the cache; default: four times the size
+  --seconds N        length of the rows that last a given time
+  --limit SECONDS    no round starts that would end after so many seconds
+  --folder DIR       where the image of the disk and the archives lie; default: target/bench
+  --device DEV       use this block device instead of an image; all that is on it is lost
+  --programs DIR     our programs; default: target/release
+  --out DIR          where the results go; default: target/bench/results
+";
+
+/// What to run.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Options {
+    pub full: bool,
+    pub systems: Vec<String>,
+    /// Beginnings of names; all rows if empty.
+    pub rows: Vec<String>,
+    pub rounds: u32,
+    pub size: u64,
+    pub large: u64,
+    pub seconds: u64,
+    /// Seconds after which no further round begins.
+    pub limit: Option<u64>,
+    pub folder: PathBuf,
+    pub device: Option<PathBuf>,
+    pub programs: Option<PathBuf>,
+    pub out: PathBuf,
+}
+
+impl Options {
+    /// Errors: invalid with a sentence for the user.
+    pub fn parse(args: &[String]) -> Result<Options> {
+        let full = args.iter().any(|a| a == "--full");
+        let base = testkit::packages::workspace().join("target/bench");
+        let mut o = Options {
+            full,
+            systems: NAMES.iter().map(|n| n.to_string()).collect(),
+            rows: Vec::new(),
+            rounds: 3,
+            size: if full { 1 << 30 } else { 64 << 20 },
+            large: 0,
+            seconds: if full { 10 } else { 1 },
+            limit: (!full).then_some(540),
+            folder: base.clone(),
+            device: None,
+            programs: None,
+            out: base.join("results"),
+        };
+        let mut rest = args.iter();
+        while let Some(arg) = rest.next() {
+            let (name, inline) = match arg.split_once('=') {
+                Some((n, v)) => (n, Some(v.to_string())),
+                None => (arg.as_str(), None),
+            };
+            if matches!(name, "--quick" | "--full") && inline.is_none() {
+                if full && name == "--quick" {
+                    bail!(Invalid, "--quick and --full exclude each other");
+                }
+                continue;
+            }
+            let mut value = || match inline.clone().or_else(|| rest.next().cloned()) {
+                Some(v) => Ok(v),
+                None => bail!(Invalid, "{name} needs a value"),
+            };
+            match name {
+                "--systems" => o.systems = list(&value()?),
+                "--rows" => o.rows = list(&value()?),
+                "--rounds" => o.rounds = number(name, &value()?)? as u32,
+                "--size" => o.size = number(name, &value()?)?,
+                "--large" => o.large = number(name, &value()?)?,
+                "--seconds" => o.seconds = number(name, &value()?)?,
+                "--limit" => o.limit = Some(number(name, &value()?)?),
+                "--folder" => o.folder = value()?.into(),
+                "--device" => o.device = Some(value()?.into()),
+                "--programs" => o.programs = Some(value()?.into()),
+                "--out" => o.out = value()?.into(),
+                _ => bail!(Invalid, "unknown option {arg}"),
+            }
+        }
+        o.check()?;
+        Ok(o)
+    }
+
+    fn check(&mut self) -> Result<()> {
+        if let Some(s) = self.systems.iter().find(|s| !NAMES.contains(&s.as_str())) {
+            bail!(Invalid, "no system {s}; there are {}", NAMES.join(" "));
+        }
+        for r in &self.rows {
+            if !rows::ROWS
+                .iter()
+                .any(|row| row.name.starts_with(r.as_str()))
+            {
+                bail!(Invalid, "no row begins with {r}; see: bench list");
+            }
+        }
+        if self.rounds == 0 || self.seconds == 0 || self.systems.is_empty() {
+            bail!(Invalid, "nothing to do");
+        }
+        if self.size < 1 << 20 {
+            bail!(Invalid, "--size must be at least 1M");
+        }
+        if self.large == 0 {
+            self.large = self.size * 4;
+        }
+        Ok(())
+    }
+
+    pub fn wants(&self, row: &str) -> bool {
+        self.rows.is_empty() || self.rows.iter().any(|r| row.starts_with(r.as_str()))
+    }
+
+    /// Size of the image: three times what the largest row writes, and room for what the rows that
+    /// do not depend on the sizes need.
+    pub fn image_bytes(&self) -> u64 {
+        (3 * self.large.max(2 * self.size)).max(1 << 30)
+    }
+}
+
+fn list(text: &str) -> Vec<String> {
+    text.split(',')
+        .filter(|s| !s.is_empty())
+        .map(str::to_string)
+        .collect()
+}
+
+/// A count, with K, M, G for powers of 1024.
+fn number(name: &str, text: &str) -> Result<u64> {
+    let (digits, shift) = match text.chars().last() {
+        Some('k' | 'K') => (&text[..text.len() - 1], 10),
+        Some('m' | 'M') => (&text[..text.len() - 1], 20),
+        Some('g' | 'G') => (&text[..text.len() - 1], 30),
+        _ => (text, 0),
+    };
+    match digits.parse::<u64>() {
+        Ok(n) if n > 0 && n < 1 << 24 || shift == 0 => Ok(n << shift),
+        _ => bail!(Invalid, "{name}: {text} is no number"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(line: &str) -> Result<Options> {
+        let args: Vec<String> = line.split_whitespace().map(str::to_string).collect();
+        Options::parse(&args)
+    }
+
+    #[test]
+    fn defaults() {
+        let quick = parse("").unwrap();
+        assert_eq!(quick, parse("--quick").unwrap());
+        assert_eq!((quick.rounds, quick.limit), (3, Some(540)));
+        let full = parse("--full").unwrap();
+        assert_eq!((full.size, full.large), (1 << 30, 4 << 30));
+        assert_eq!(full.limit, None);
+        assert_eq!(full.systems.len(), NAMES.len());
+    }
+
+    #[test]
+    fn values() {
+        let o = parse("--size 4M --systems=ext4,ours --rows fsync --rounds 1").unwrap();
+        assert_eq!((o.size, o.large, o.rounds), (4 << 20, 16 << 20, 1));
+        assert_eq!(o.systems, ["ext4", "ours"]);
+        assert!(o.wants("fsync-1") && !o.wants("postmark"));
+        assert_eq!(o.image_bytes(), 1 << 30);
+        assert_eq!(parse("--large 2G").unwrap().image_bytes(), 6 << 30);
+    }
+
+    #[test]
+    fn refused() {
+        for bad in [
+            "--nonsense",
+            "--size",
+            "--size 0",
+            "--size xM",
+            "--systems ntfs",
+            "--rows nothing",
+            "--rounds 0",
+            "--quick --full",
+        ] {
+            assert!(parse(bad).is_err(), "{bad}");
+        }
+    }
+}

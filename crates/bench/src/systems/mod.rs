@@ -1,0 +1,146 @@
+//! The file systems that are compared, each made afresh on the same device.
+
+mod kernel;
+mod old;
+mod ours;
+mod passthrough;
+
+use crate::device::Device;
+use crate::options::Options;
+use base::{bail, Result};
+use std::ffi::OsStr;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::Arc;
+
+/// All systems, in the order of the table.
+pub const NAMES: [&str; 7] = [
+    "ext4",
+    "xfs",
+    "btrfs",
+    "zfs-fuse-0.7",
+    "passthrough",
+    "ours",
+    "ours-off",
+];
+
+/// A way to have a file system on the device. What it made goes away with its value.
+pub trait System {
+    /// Makes an empty file system and mounts it.
+    fn make(&mut self) -> Result<()>;
+
+    /// The mounted folder, as a command of [`System::command`] sees it.
+    fn dir(&self) -> &Path;
+
+    /// A command that sees the folder.
+    fn command(&self, program: &OsStr) -> Command {
+        Command::new(program)
+    }
+
+    /// Forgets everything that is cached: unmounts (exports), drops the kernel's caches, mounts
+    /// (imports) again.
+    fn cold(&mut self) -> Result<()>;
+
+    /// Brings everything written so far to the device.
+    fn settle(&mut self) -> Result<()>;
+
+    /// Process id of the daemon, if there is one.
+    fn daemon(&self) -> Option<u32> {
+        None
+    }
+
+    /// Turns deduplication on for what is written from now on.
+    ///
+    /// Errors: unsupported where there is none.
+    fn deduplicate(&mut self) -> Result<()> {
+        bail!(Unsupported, "has no deduplication")
+    }
+
+    /// Unmounts and ends the daemon. Also done, without regard to errors, when the value goes.
+    fn end(&mut self) -> Result<()>;
+}
+
+/// What systems need.
+pub struct World {
+    pub device: Device,
+    /// Folder of the image, the archives and what is compiled.
+    pub folder: PathBuf,
+    /// Folder of our programs.
+    pub programs: PathBuf,
+}
+
+/// The system of this name, nothing made yet.
+///
+/// Errors: unsupported with the reason why it cannot be had here.
+pub fn open(name: &str, world: &Arc<World>) -> Result<Box<dyn System>> {
+    let w = world.clone();
+    Ok(match name {
+        "ext4" => Box::new(kernel::Kernel::new(w, &kernel::EXT4)?),
+        "xfs" => Box::new(kernel::Kernel::new(w, &kernel::XFS)?),
+        "btrfs" => Box::new(kernel::Kernel::new(w, &kernel::BTRFS)?),
+        "zfs-fuse-0.7" => Box::new(old::Old::new(w)?),
+        "passthrough" => Box::new(passthrough::Passthrough::new(w)?),
+        "ours" => Box::new(ours::Ours::new(w, "lz4")?),
+        "ours-off" => Box::new(ours::Ours::new(w, "off")?),
+        _ => bail!(Invalid, "no system {name}"),
+    })
+}
+
+/// Our programs: those of the option, or the release build.
+///
+/// Errors: unsupported if there is none.
+pub fn programs(o: &Options) -> Result<PathBuf> {
+    let dir = match (&o.programs, std::env::var_os("CARGO_TARGET_DIR")) {
+        (Some(d), _) => d.clone(),
+        (None, Some(t)) => PathBuf::from(t).join("release"),
+        (None, None) => testkit::packages::workspace().join("target/release"),
+    };
+    for p in ours::PROGRAMS {
+        if !dir.join(p).is_file() {
+            bail!(
+                Unsupported,
+                "{} has no {p}: build with cargo build --release, or give --programs",
+                dir.display()
+            );
+        }
+    }
+    Ok(dir.canonicalize()?)
+}
+
+/// Unmounts, also if somebody still looks at it for a moment.
+fn unmount(dir: &Path) -> Result<()> {
+    let at = dir.to_string_lossy();
+    let mut last = None;
+    for _ in 0..20 {
+        if !is_mounted(dir) {
+            return Ok(());
+        }
+        match crate::child::run(
+            Command::new("umount").arg(&*at),
+            crate::child::PATIENCE,
+            false,
+        ) {
+            Ok(_) => return Ok(()),
+            Err(e) => last = Some(e),
+        }
+        std::thread::sleep(std::time::Duration::from_millis(100));
+    }
+    crate::child::tidy("umount", &["-l", &at]);
+    match last {
+        Some(e) => Err(e),
+        None => Ok(()),
+    }
+}
+
+/// As in /proc/self/mounts, where blanks are written as octal numbers.
+fn is_mounted(dir: &Path) -> bool {
+    let want = dir.to_string_lossy().replace(' ', "\\040");
+    let text = std::fs::read_to_string("/proc/self/mounts").unwrap_or_default();
+    text.lines().any(|l| l.split(' ').nth(1) == Some(&*want))
+}
+
+/// Writes what the kernel holds of the file system at a folder.
+fn syncfs(dir: &Path) -> Result<()> {
+    let f = std::fs::File::open(dir)?;
+    rustix::fs::syncfs(&f).map_err(|e| base::Error::from(std::io::Error::from(e)))
+}

@@ -406,6 +406,9 @@ pub struct Importable {
     pub needs_force: bool,
     /// Log devices are missing: `-m` is needed.
     pub needs_missing_log: bool,
+    /// The newest scrub or resilver, of pools that can be read.
+    #[serde(default)]
+    pub scan: Option<Scan>,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]

@@ -6,6 +6,7 @@ use crate::pools::open;
 use crate::service::{Entry, Service};
 use api::{ApiError, Peer, PoolClear, Reply, Scan, ScanFunction, ScanState};
 use base::Kind;
+use pool::Pool;
 use std::collections::HashMap;
 use std::sync::Arc;
 use zpl::Zfs;
@@ -47,8 +48,8 @@ pub fn files(entry: &Arc<Entry>) -> Vec<String> {
 }
 
 /// The newest scrub or resilver.
-pub fn scan(entry: &Entry) -> Option<Scan> {
-    let s = entry.pool.scan_state().ok()??;
+pub fn scan(pool: &Pool) -> Option<Scan> {
+    let s = pool.scan_state().ok()??;
     Some(Scan {
         function: match s.function {
             1 => ScanFunction::Scrub,

@@ -92,7 +92,7 @@ fn describe(service: &Arc<Service>, entry: &Arc<Entry>, ask: &PoolGet) -> Result
         out.facts = facts(entry);
         out.removal = removal(pool);
         out.expansion = expansion(pool, space);
-        out.scan = damage::scan(entry);
+        out.scan = damage::scan(pool);
     }
     if ask.error_list {
         out.error_list = damage::files(entry);

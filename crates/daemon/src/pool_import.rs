@@ -3,7 +3,7 @@
 use crate::errors::answer;
 use crate::pool_tree::{aux_rows, Look};
 use crate::service::Service;
-use crate::{cache, pool_set, values};
+use crate::{cache, damage, pool_set, values};
 use api::{
     ApiError, ImportScan, Importable, Imported, Peer, PoolImport, Reply, VdevAux, VdevState,
 };
@@ -243,6 +243,7 @@ fn try_load(service: &Arc<Service>, f: &PoolFound, seen: &mut Importable) {
             if let Some(root) = &mut seen.tree {
                 root.children.extend(aux_rows(&pool));
             }
+            seen.scan = damage::scan(&pool);
             let _ = pool.close();
             if facts.unsupported_readable {
                 cant(VdevAux::UnsupportedFeatures);

@@ -575,6 +575,10 @@ fn found_pools() {
         assert_eq!(pool.health, health, "{fixture}");
         assert_eq!(spares(pool), listed, "{fixture}");
         assert_eq!(pool.needs_missing_log, fixture == "missing-log");
+        let resilvers = pool.scan.as_ref().is_some_and(|s| {
+            s.function == api::ScanFunction::Resilver && s.state == api::ScanState::Scanning
+        });
+        assert_eq!(resilvers, fixture == "resilvering", "{fixture}");
         let read_only = |i: &mut PoolImport| {
             i.props = vec![("readonly".into(), "on".into())];
             i.no_mount = true;

@@ -219,7 +219,13 @@ fn one(cx: &mut Cx<'_>, request: PoolImport, shown: &str) -> Outcome {
 
 /// Text of one pool that could be imported (command reference §11.1).
 fn listing(pool: &Importable, how: &Naming, cx: &Cx<'_>) -> String {
-    let reason = reason_of(pool.tree.as_ref(), &pool.facts, None, 0, pool.version);
+    let reason = reason_of(
+        pool.tree.as_ref(),
+        &pool.facts,
+        pool.scan.as_ref(),
+        0,
+        pool.version,
+    );
     let mut out = format!("  pool: {}\n    id: {}\n", pool.name, pool.guid);
     let destroyed = if pool.destroyed { " (DESTROYED)" } else { "" };
     out.push_str(&format!(" state: {}{destroyed}\n", pool.health));

@@ -11,14 +11,15 @@ use std::time::Instant;
 const FILE: &str = "ratio";
 const BEFORE: &str = "before";
 
-/// Space used in the whole file system.
-fn used(w: &Work) -> Result<u64> {
+/// Free space. What is used would not do: ZFS counts shared blocks there once for each owner, and
+/// gives back what they save as free space.
+fn free(w: &Work) -> Result<u64> {
     let s = rustix::fs::statvfs(&w.dir).map_err(std::io::Error::from)?;
-    Ok(s.f_blocks.saturating_sub(s.f_bfree) * s.f_frsize)
+    Ok(s.f_bfree.saturating_mul(s.f_frsize))
 }
 
 fn write(w: &Work, record: &mut dyn FnMut(u64, u64, &mut Vec<u8>)) -> Result<Vec<Measure>> {
-    let before = used(w)?;
+    let before = free(w)?;
     std::fs::write(w.dir.join(BEFORE), before.to_string())?;
     let total = (w.size / HALF_RECORD as u64).next_multiple_of(COPIES);
     let mut f = File::create(w.dir.join(FILE))?;
@@ -47,14 +48,14 @@ pub fn duplicates(w: &Work) -> Result<Vec<Measure>> {
     write(w, &mut dedup_record)
 }
 
-/// Length of the file over the space by which the file system has become fuller.
+/// Length of the file over the free space it has cost.
 pub fn figure(w: &Work) -> Result<Vec<Measure>> {
     let before = std::fs::read_to_string(w.dir.join(BEFORE))?;
     let Ok(before) = before.trim().parse::<u64>() else {
         bail!(Damaged, "{BEFORE} does not hold what was written");
     };
-    let more = used(w)?.saturating_sub(before).max(1);
+    let taken = before.saturating_sub(free(w)?).max(1);
     let length = std::fs::metadata(w.dir.join(FILE))?.len();
-    let ratio = length as f64 / more as f64;
+    let ratio = length as f64 / taken as f64;
     Ok(vec![Measure::given("ratio", Unit::Times, ratio)])
 }

@@ -335,6 +335,12 @@ pub struct PoolImport {
     /// With `rewind`: only tell.
     #[serde(default)]
     pub dry_run: bool,
+    /// With `rewind`: as far as need be (`-X`).
+    #[serde(default)]
+    pub extreme: bool,
+    /// Go back to the checkpoint (`--rewind-to-checkpoint`).
+    #[serde(default)]
+    pub checkpoint: bool,
     /// Rewind to exactly this transaction group (`-T`).
     #[serde(default)]
     pub txg: Option<u64>,

@@ -387,13 +387,16 @@ static SUBS: &[Sub] = &[
             sw('t', "newpool is for this import only."),
             opt('T', "txg", "With -F: go back to exactly this transaction group."),
             sw('V', "Import even a faulted pool.").later(),
-            sw('X', "With -F: go back further.").later(),
-            long("rewind-to-checkpoint", "Go back to the checkpoint.").later(),
+            sw('X', "With -F: go back as far as need be, reading all metadata of each state."),
+            long("rewind-to-checkpoint", "Go back to the checkpoint; for good, unless read-only."),
         ],
         text: &[
             "Without operands lists the pools found on the devices with their state and what \
              keeps them from being imported. A pool is named by name or by guid; newpool renames \
              it.",
+            "-F goes back by up to two transaction groups if the newest state cannot be opened, to the \
+             newest that is whole; what was written since is lost for good unless the pool is \
+             imported with readonly=on. With -n only says what would be lost.",
         ],
         complete: Complete::Pools,
         built: true,

@@ -13,7 +13,7 @@ use disk::props::{self, When};
 use dsl::PropValue;
 use env::Access;
 use env_linux::find;
-use pool::{OpenOptions, Pool};
+use pool::{OpenOptions, Pool, Rewind};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use vdev::keys::pool as key;
@@ -462,40 +462,28 @@ pub fn import(service: &Arc<Service>, peer: Peer, ask: PoolImport) -> Answer<Rep
         return Err(last_used_elsewhere(&seen));
     }
     check_devices(&seen, &ask)?;
-    if let Some(txg) = ask.txg {
-        if !wanted.readonly && !ask.dry_run {
-            return Err(sentence(
-                Kind::Unsupported,
-                format!(
-                    "cannot import '{name}': going back to transaction group {txg} is available \
-                     read-only in this version"
-                ),
-            )
-            .hint("add '-o readonly=on' and copy what you need"));
-        }
-    }
     let options = OpenOptions {
         readonly: wanted.readonly,
         name: ask.new_name.clone(),
         temporary: ask.temporary,
         missing_log: ask.missing_log,
         txg: ask.txg,
+        rewind: match (ask.rewind, ask.extreme) {
+            (false, _) => Rewind::No,
+            (true, false) => Rewind::Safe,
+            (true, true) => Rewind::Extreme,
+        },
+        checkpoint: ask.checkpoint,
         tunables: service.tunables,
     };
     if ask.dry_run {
         return rehearse(service, &found, options);
     }
-    let pool = match Pool::open(service.env.clone(), &found.config, options) {
+    let pool = match Pool::open(service.env.clone(), &found.config, options.clone()) {
         Ok(p) => p,
-        Err(e) if ask.rewind && ask.txg.is_none() && is_damage(&e) => {
-            return Err(answer(e).hint(
-                "Rewinding is not available in this version; 'zpool import -F -T TXG -o \
-                 readonly=on' opens an earlier state.",
-            ))
-        }
-        Err(e) => return Err(answer(e)),
+        Err(e) => return Err(with_advice(service, &found, &ask, &options, e)),
     };
-    let rewound = ask.txg.and_then(|_| went_back(service, &found, &pool));
+    let rewound = pool.rewound().filter(|_| !ask.checkpoint);
     let entry = service
         .adopt(
             pool,
@@ -567,13 +555,8 @@ fn rehearse(service: &Arc<Service>, f: &PoolFound, options: OpenOptions) -> Answ
         readonly: true,
         ..options
     };
-    let going_back = options.txg.is_some();
     let pool = Pool::open(service.env.clone(), &f.config, options).map_err(answer)?;
-    let rewound = if going_back {
-        went_back(service, f, &pool)
-    } else {
-        None
-    };
+    let rewound = pool.rewound();
     let name = pool.name();
     let _ = pool.close();
     Ok(Reply::Imported(Imported {
@@ -583,16 +566,42 @@ fn rehearse(service: &Arc<Service>, f: &PoolFound, options: OpenOptions) -> Answ
     }))
 }
 
-/// Time of the state in use, and how many seconds lie between it and the newest.
-fn went_back(service: &Service, f: &PoolFound, pool: &Pool) -> Option<(u64, u64)> {
-    let tree = f.tree(&service.env).ok()?;
-    tree.open(Access::Read);
-    tree.validate(Txg::MAX, false);
-    let newest = tree.best_uberblock(Txg::MAX);
-    let used = tree.best_uberblock(pool.synced_txg());
-    tree.close();
-    let (newest, used) = (newest?.0.timestamp, used?.0.timestamp);
-    Some((used, newest.saturating_sub(used)))
+/// Why a pool cannot be imported, and what can be done about it.
+fn with_advice(
+    service: &Arc<Service>,
+    f: &PoolFound,
+    ask: &PoolImport,
+    options: &OpenOptions,
+    e: Error,
+) -> ApiError {
+    let damaged = is_damage(&e);
+    let e = answer(e);
+    if !damaged || ask.checkpoint {
+        return e;
+    }
+    if options.rewind == Rewind::No && ask.txg.is_none() {
+        let dry = OpenOptions {
+            readonly: true,
+            rewind: Rewind::Safe,
+            ..options.clone()
+        };
+        if let Ok(pool) = Pool::open(service.env.clone(), &f.config, dry) {
+            let rewound = pool.rewound();
+            let _ = pool.close();
+            if let Some((to, lost)) = rewound {
+                return e.hint(format!(
+                    "Recovery is possible, but will result in some data loss.\n\
+                     Returning the pool to its state as of {}\n\
+                     should correct the problem.  Approximately {lost} seconds of data\n\
+                     must be discarded, irreversibly.  Recovery can be attempted\n\
+                     by executing 'zpool import -F {}'.",
+                    cli::time::ctime(to, &cli::time::zone()),
+                    ask.pool
+                ));
+            }
+        }
+    }
+    e.hint("Destroy and re-create the pool from\na backup source.")
 }
 
 #[cfg(test)]

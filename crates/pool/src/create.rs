@@ -281,6 +281,9 @@ impl Pool {
             errlog: ErrLog::default(),
             me: me.clone(),
             first_txg: TXG_INITIAL,
+            first_group: TXG_INITIAL,
+            rewound: None,
+            checkpoint_txg: 0,
             tunables: spec.tunables,
         });
         pool.wire();

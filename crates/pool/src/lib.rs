@@ -24,6 +24,7 @@ mod shared;
 mod spacemaps;
 mod spares;
 mod sync;
+mod verify;
 
 pub use accounting::{owner, Owner};
 pub use brt::Brts;
@@ -34,7 +35,7 @@ pub use ddt::{pack_entry, unpack_entry, Ddts};
 pub use devices::{SpaceAllocator, TreeDevices};
 pub use errlog::ErrLog;
 pub use indirect::{Expansion, RemovingPhys};
-pub use open::OpenOptions;
+pub use open::{OpenOptions, Rewind};
 pub use scan::ScanState;
 pub use shared::Shares;
 pub use spacemaps::{MapFeatures, SpaceMaps, TopShape};
@@ -117,6 +118,11 @@ pub struct Pool {
     me: std::sync::Weak<Pool>,
     /// First group of this opening: blocks of the intent log born in it or later are claims.
     pub first_txg: base::Txg,
+    /// First group that is written: later than `first_txg` after going back to an older state.
+    pub(crate) first_group: base::Txg,
+    rewound: Option<(u64, u64)>,
+    /// Group of the checkpoint that was gone back to, or 0.
+    pub(crate) checkpoint_txg: base::Txg,
     pub tunables: Tunables,
 }
 
@@ -150,6 +156,12 @@ impl Pool {
     /// The features of a pool of version 5000.
     pub fn feature_store(&self) -> Option<&Arc<FeatureStore>> {
         self.store.as_ref()
+    }
+
+    /// Of a pool opened at an older state than the newest: the time of that state (seconds since
+    /// 1970), and by how many seconds the newest is younger.
+    pub fn rewound(&self) -> Option<(u64, u64)> {
+        self.rewound
     }
 
     pub(crate) fn config_object(&self) -> u64 {

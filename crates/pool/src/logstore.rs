@@ -45,6 +45,7 @@ impl LogBlocks for Store {
 
     fn claim(&self, bp: &BlkPtr, txg: Txg) -> Result<()> {
         let pool = self.pool()?;
+        let txg = txg.max(pool.first_group);
         for d in bp.dvas() {
             pool.zio
                 .allocator

@@ -38,8 +38,31 @@ pub struct OpenOptions {
     pub missing_log: bool,
     /// Newest uberblock to use.
     pub txg: Option<Txg>,
+    /// If the newest state cannot be opened, go back to an older one.
+    pub rewind: Rewind,
+    /// Go back to the checkpoint.
+    pub checkpoint: bool,
     pub tunables: Tunables,
 }
+
+/// How far to go back if the newest state cannot be opened (behaviour §14.2).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Rewind {
+    #[default]
+    No,
+    /// As far as nothing freed meanwhile can have been overwritten (`-F`).
+    Safe,
+    /// As far as there are uberblocks; all metadata are read to see whether a state is whole (`-X`).
+    Extreme,
+}
+
+/// Groups a state stays whole for after it has been left: what they free is not used again yet.
+const SAFE_GROUPS: Txg = 2;
+/// Groups whose metadata are read to see whether a state is whole.
+const CHECKED_GROUPS: Txg = 3;
+/// Directory entry of the checkpoint's uberblock.
+const CHECKPOINT: &str = "com.delphix:zpool_checkpoint";
+const CHECKPOINT_FEATURE: &str = "com.delphix:zpool_checkpoint";
 
 struct Engine {
     tree: Arc<VdevTree>,
@@ -79,7 +102,14 @@ fn refuse_half_done(tree: &VdevTree) -> Result<()> {
     Ok(())
 }
 
-fn engine(env: &Env, tree: Arc<VdevTree>, ub: &Uberblock, opts: &OpenOptions) -> Result<Engine> {
+/// `newest`: last group anywhere on the devices; groups to come are numbered after it.
+fn engine(
+    env: &Env,
+    tree: Arc<VdevTree>,
+    ub: &Uberblock,
+    newest: Txg,
+    opts: &OpenOptions,
+) -> Result<Engine> {
     tree.set_reflow(ub);
     let space = Arc::new(Space::new());
     let removed = Arc::new(Removed::new(tree.clone()));
@@ -99,7 +129,7 @@ fn engine(env: &Env, tree: Arc<VdevTree>, ub: &Uberblock, opts: &OpenOptions) ->
         zio.clone(),
         DmuOptions {
             dirty_max: opts.tunables.dirty_max,
-            first_txg: ub.txg + 1,
+            first_txg: newest.max(ub.txg).saturating_add(1),
         },
     );
     let policy = mos_policy(ub.version, &NoFeatures);
@@ -113,6 +143,11 @@ fn engine(env: &Env, tree: Arc<VdevTree>, ub: &Uberblock, opts: &OpenOptions) ->
         dmu,
         mos,
     })
+}
+
+/// Whether an older state may help.
+fn is_damage(e: &Error) -> bool {
+    matches!(e.kind, Kind::Damaged | Kind::Checksum | Kind::Io)
 }
 
 fn directory(mos: &Arc<Objset>, key: &str) -> Result<Option<u64>> {
@@ -130,6 +165,8 @@ struct Newest {
     /// From the trusted configuration, with the paths of the devices found; not opened.
     tree: VdevTree,
     ub: Uberblock,
+    /// The newest uberblock there is, which may not be the one wanted: group and time.
+    latest: (Txg, u64),
     trusted: NvList,
     /// Object of the configuration.
     object: u64,
@@ -145,16 +182,22 @@ fn newest(env: &Env, config: &NvList, opts: &OpenOptions) -> Result<Newest> {
     let Some((ub, label)) = untrusted.best_uberblock(limit) else {
         bail!(NoDevice, "no valid uberblock on any device");
     };
-    if limit != Txg::MAX {
-        // Going back does not move sectors back to where they were.
-        let newest = untrusted.best_uberblock(Txg::MAX);
-        if newest.is_some_and(|(n, _)| n.raidz_reflow_info != ub.raidz_reflow_info) {
-            bail!(
-                Unsupported,
-                "a RAID-Z was being expanded since group {}: the pool cannot go back to it",
-                ub.txg
-            );
+    let latest = match untrusted.best_uberblock(Txg::MAX) {
+        Some((l, _)) => {
+            // Going back does not move sectors back to where they were.
+            if l.raidz_reflow_info != ub.raidz_reflow_info {
+                bail!(
+                    Unsupported,
+                    "a RAID-Z was being expanded since group {}: the pool cannot go back to it",
+                    ub.txg
+                );
+            }
+            (l.txg, l.timestamp)
         }
+        None => (ub.txg, ub.timestamp),
+    };
+    if ub.txg == Txg::MAX || latest.0 >= Txg::MAX - 8 {
+        bail!(Damaged, "uberblock of group {}", latest.0);
     }
     if !(1..=28).contains(&ub.version) && ub.version != VERSION_FEATURES {
         bail!(Unsupported, "pool version {} is not supported", ub.version);
@@ -180,15 +223,28 @@ fn newest(env: &Env, config: &NvList, opts: &OpenOptions) -> Result<Newest> {
         }
     }
     let tree1 = Arc::new(untrusted);
-    let first = engine(
-        env,
-        tree1.clone(),
-        &ub,
-        &OpenOptions {
-            readonly: true,
-            ..opts.clone()
-        },
-    )?;
+    let look = OpenOptions {
+        readonly: true,
+        ..opts.clone()
+    };
+    let mut ub = ub;
+    let mut first = engine(env, tree1.clone(), &ub, ub.txg, &look)?;
+    if opts.checkpoint {
+        let words = Zap::new(&first.mos.hold(1)?).get_value(CHECKPOINT)?;
+        let Some(words) = words else {
+            bail!(NotFound, "the pool has no checkpoint");
+        };
+        let bytes: Vec<u8> = words.ints().iter().flat_map(|w| w.to_le_bytes()).collect();
+        let kept = Uberblock::decode(&bytes).map_err(|e| e.context("checkpoint"))?;
+        if kept.txg == 0 || kept.txg > ub.txg {
+            bail!(Damaged, "checkpoint of group {}", kept.txg);
+        }
+        ub = Uberblock {
+            checkpoint_txg: kept.txg,
+            ..kept
+        };
+        first = engine(env, tree1.clone(), &ub, ub.txg, &look)?;
+    }
     let object = need(&first.mos, "config")?;
     let trusted = read_nvlist(&first.mos, object)?;
     drop(first);
@@ -199,6 +255,7 @@ fn newest(env: &Env, config: &NvList, opts: &OpenOptions) -> Result<Newest> {
     Ok(Newest {
         tree,
         ub,
+        latest,
         trusted,
         object,
     })
@@ -208,10 +265,59 @@ impl Pool {
     /// Opens the pool that `config` (from discovery or a cache file) describes.
     pub fn open(env: Env, config: &NvList, opts: OpenOptions) -> Result<Arc<Pool>> {
         let name = config.get_str(keys::pool::NAME).unwrap_or("?").to_string();
-        Self::open_inner(env, config, opts).map_err(|e| {
+        let r = match Self::open_inner(&env, config, &opts) {
+            Err(e) if opts.rewind != Rewind::No && is_damage(&e) => {
+                Self::rewind(&env, config, &opts, e)
+            }
+            r => r,
+        };
+        r.map_err(|e| {
             let kind = e.kind;
             Error::new(kind, format!("cannot import '{name}': {e}"))
         })
+    }
+
+    /// Tries older and older states until one is whole; `why` the newest is not.
+    fn rewind(env: &Env, config: &NvList, opts: &OpenOptions, why: Error) -> Result<Arc<Pool>> {
+        let tree = VdevTree::from_config(env.clone(), config.need_nvlist(keys::pool::VDEV_TREE)?)?;
+        tree.open(Access::Read);
+        tree.validate(Txg::MAX, false);
+        let mut txgs = tree.uberblock_txgs();
+        tree.close();
+        let newest = txgs.first().copied().unwrap_or(0);
+        let limit = opts.txg.unwrap_or(Txg::MAX);
+        txgs.retain(|t| *t < newest && *t <= limit);
+        if opts.rewind == Rewind::Safe {
+            txgs.retain(|t| *t >= newest.saturating_sub(SAFE_GROUPS));
+        }
+        for txg in txgs {
+            // Looked at without writing first: only what is whole is worth losing the rest for.
+            let look = OpenOptions {
+                readonly: true,
+                txg: Some(txg),
+                ..opts.clone()
+            };
+            let after = match opts.rewind {
+                Rewind::Extreme => 0,
+                _ => txg.saturating_sub(CHECKED_GROUPS),
+            };
+            let Ok(pool) = Self::open_inner(env, config, &look) else {
+                continue;
+            };
+            let whole = pool.check_metadata(after);
+            if whole.is_ok() && opts.readonly {
+                return Ok(pool);
+            }
+            let _ = pool.close();
+            if whole.is_ok() {
+                let real = OpenOptions {
+                    txg: Some(txg),
+                    ..opts.clone()
+                };
+                return Self::open_inner(env, config, &real);
+            }
+        }
+        Err(why)
     }
 
     /// The device tree as the pool itself describes it, devices that were not found included,
@@ -224,20 +330,22 @@ impl Pool {
         Ok(found.tree)
     }
 
-    fn open_inner(env: Env, config: &NvList, opts: OpenOptions) -> Result<Arc<Pool>> {
+    fn open_inner(env: &Env, config: &NvList, opts: &OpenOptions) -> Result<Arc<Pool>> {
         let Newest {
             tree,
             ub,
+            latest,
             trusted,
             object,
-        } = newest(&env, config, &opts)?;
+        } = newest(env, config, opts)?;
         tree.open(if opts.readonly {
             Access::Read
         } else {
             Access::Exclusive
         });
         // Who goes back on purpose finds labels that are newer than the state wanted.
-        let limit = if opts.txg.is_some() { Txg::MAX } else { ub.txg };
+        let back = opts.txg.is_some() || opts.checkpoint;
+        let limit = if back { Txg::MAX } else { ub.txg };
         tree.validate(limit, true);
         tree.propagate();
         if tree.guid_sum() != ub.guid_sum {
@@ -263,16 +371,21 @@ impl Pool {
         if !opts.readonly {
             refuse_half_done(&tree)?;
         }
-        let e = engine(&env, Arc::new(tree), &ub, &opts)?;
+        let e = engine(env, Arc::new(tree), &ub, latest.0, opts)?;
         crate::indirect::load(&e.mos, &e.tree)?;
         let paths = config.get_nvlist(vdev::discover::AUX_PATHS);
-        Self::load(env, e, ub, trusted, (object, paths), opts)
+        let now = (ub, latest);
+        let r = Self::load(env.clone(), e, now, trusted, (object, paths), opts.clone());
+        if opts.checkpoint {
+            return r.map_err(|e| e.context("the checkpoint"));
+        }
+        r
     }
 
     fn load(
         env: Env,
         e: Engine,
-        ub: Uberblock,
+        (ub, latest): (Uberblock, (Txg, u64)),
         trusted: NvList,
         (config_object, aux_paths): (u64, Option<&NvList>),
         opts: OpenOptions,
@@ -290,6 +403,14 @@ impl Pool {
                     Unsupported,
                     "the pool uses features this software cannot read: {}",
                     read.join(", ")
+                );
+            }
+            if write.iter().any(|g| g == CHECKPOINT_FEATURE) && !opts.readonly {
+                bail!(
+                    Unsupported,
+                    "the pool has a checkpoint, and this software cannot write to it without \
+                     destroying that; import it with '-o readonly=on', or go back to the \
+                     checkpoint with '--rewind-to-checkpoint'"
                 );
             }
             if !write.is_empty() && !opts.readonly {
@@ -385,6 +506,10 @@ impl Pool {
             software_version: ub.software_version,
             aux,
             first_txg: ub.txg + 1,
+            first_group: latest.0.max(ub.txg) + 1,
+            rewound: (ub.txg < latest.0)
+                .then(|| (ub.timestamp, latest.1.saturating_sub(ub.timestamp))),
+            checkpoint_txg: ub.checkpoint_txg,
             sync: Mutex::new(SyncState {
                 uberblock: ub,
                 config_dirty: true,
@@ -435,6 +560,12 @@ impl Pool {
                 let os = ds.open_objset(pool.write_policy(&ds)?, false)?;
                 let mut header = Header::decode(&os.zil_header())?;
                 let store = Store::new(pool.me()?, os.clone());
+                if pool.checkpoint_txg != 0 && header.claim_txg == 0 && !header.log.is_hole() {
+                    // What was logged after the checkpoint is not part of it.
+                    pool.drop_log(&store, &header, tx.txg())?;
+                    os.set_zil_header(tx, Header::default().encode());
+                    continue;
+                }
                 let c = zil::claim(&store, &mut header, first)
                     .map_err(|e| e.context(format!("intent log of {}", ds.full_name())))?;
                 if c.changed {
@@ -448,6 +579,28 @@ impl Pool {
         // be ahead of the pool.
         while self.dmu.synced_txg() < highest {
             self.force_group()?;
+        }
+        Ok(())
+    }
+
+    /// Frees the log blocks that belong to the checkpoint gone back to.
+    fn drop_log(&self, store: &Store, header: &Header, txg: Txg) -> Result<()> {
+        let mut own = Vec::new();
+        zil::walk(
+            store,
+            &header.log,
+            (u64::MAX, u64::MAX),
+            &mut |bp| {
+                let old = bp.birth() <= self.checkpoint_txg;
+                if old {
+                    own.push(*bp);
+                }
+                Ok(old)
+            },
+            &mut |_| Ok(true),
+        )?;
+        for bp in &own {
+            self.zio.free(bp, txg)?;
         }
         Ok(())
     }

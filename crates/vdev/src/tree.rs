@@ -371,6 +371,25 @@ impl VdevTree {
         Some((ub, config))
     }
 
+    /// Groups of all valid uberblocks on the readable leaves, newest first.
+    pub fn uberblock_txgs(&self) -> Vec<Txg> {
+        let tops = self.tops();
+        let leaves = self.usable_leaves(&tops);
+        let found = self.on_leaves(&leaves, |top, _, device| {
+            Ok(label::read_uberblocks(device, top.ashift()))
+        });
+        let mut out: Vec<Txg> = found
+            .into_iter()
+            .flatten()
+            .flatten()
+            .map(|(_, _, ub)| ub.txg)
+            .filter(|t| *t != 0)
+            .collect();
+        out.sort_unstable_by(|a, b| b.cmp(a));
+        out.dedup();
+        out
+    }
+
     fn chosen(&self, ids: &[u64]) -> Vec<Arc<Vdev>> {
         let tops = self.tops();
         ids.iter()

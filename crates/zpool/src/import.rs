@@ -16,6 +16,9 @@ pub fn import(args: &Parsed, cx: &mut Cx<'_>) -> Outcome {
     if args.has("n") && !args.has("F") {
         return Err(Fail::Usage("-n is only meaningful with -F".into()));
     }
+    if args.has("X") && !args.has("F") {
+        return Err(Fail::Usage("-X is only meaningful with -F".into()));
+    }
     if args.has("T") && !args.has("F") {
         return Err(Fail::Usage("-T is only meaningful with -F".into()));
     }
@@ -157,6 +160,8 @@ fn template(args: &Parsed, cx: &Cx<'_>, search: ImportScan) -> Result<PoolImport
         force: args.has("f"),
         rewind: args.has("F"),
         dry_run: args.has("n"),
+        extreme: args.has("X"),
+        checkpoint: args.has("rewind-to-checkpoint"),
         txg,
         missing_log: args.has("m"),
         no_mount: args.has("N"),

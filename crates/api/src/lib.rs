@@ -19,6 +19,7 @@ pub mod error;
 pub mod path;
 pub mod reply;
 pub mod request;
+pub mod secret;
 pub mod server;
 pub mod wire;
 
@@ -26,6 +27,7 @@ pub use client::Client;
 pub use error::ApiError;
 pub use reply::*;
 pub use request::*;
+pub use secret::Secret;
 pub use server::{serve, Handler, Peer, Sink};
 
 /// Interface name in front of every method; ends with the protocol's version.

@@ -4,6 +4,7 @@
 //! (`export` and `destroy` record before doing); empty means nothing to record, which the commands
 //! use when one command line takes several requests.
 
+use crate::Secret;
 use serde::{Deserialize, Serialize};
 
 /// Property assignments in the order given, not validated: `("atime", "off")`.
@@ -126,6 +127,30 @@ pub enum Request {
         #[serde(default)]
         command: String,
     },
+    /// Answered by `Done`. Loads the key of an encryption root: what the user gave (the passphrase, the
+    /// hexadecimal digits, the raw bytes).
+    KeyLoad {
+        dataset: String,
+        key: Secret,
+        /// Only see whether it is the right one.
+        #[serde(default)]
+        check_only: bool,
+    },
+    /// Answered by `Done`. Forgets the key of an encryption root nothing of which is in use.
+    KeyUnload { dataset: String },
+    /// Answered by `Done`. The dataset gets a key of its own, or (`inherit`) that of its parent.
+    KeyChange {
+        dataset: String,
+        #[serde(default)]
+        inherit: bool,
+        #[serde(default)]
+        key: Secret,
+        /// `keyformat`, `keylocation`, `pbkdf2iters`.
+        #[serde(default)]
+        props: Props,
+        #[serde(default)]
+        command: String,
+    },
     /// Answered by `Mounts`: every mounted file system, ordered by name.
     MountList {},
     /// Answered by `Done`.
@@ -176,6 +201,9 @@ pub struct PoolCreate {
     /// Properties of the root file system (`-O`); `-m` has been put in as `mountpoint`.
     #[serde(default)]
     pub fs_props: Props,
+    /// Key of the root file system, in the format that `fs_props` name.
+    #[serde(default)]
+    pub key: Option<Secret>,
     #[serde(default)]
     pub altroot: Option<String>,
     /// Name in memory, for this import only (`-t`).
@@ -394,6 +422,9 @@ pub struct DatasetCreate {
     /// Leave it unmounted (`-u`).
     #[serde(default)]
     pub no_mount: bool,
+    /// Key of a new encryption root, in the format that `props` name.
+    #[serde(default)]
+    pub key: Option<Secret>,
     /// Volume of this size, bytes (`-V`).
     #[serde(default)]
     pub volume_size: Option<u64>,

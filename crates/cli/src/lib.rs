@@ -13,6 +13,7 @@ pub mod daemon_table;
 pub mod get;
 pub mod help;
 pub mod json;
+pub mod keys;
 pub mod manual;
 pub mod names;
 pub mod props;

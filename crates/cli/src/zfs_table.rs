@@ -305,7 +305,7 @@ static SUBS: &[Sub] = &[
             sw('a', "Mount all that are to be mounted."),
             sw('R', "The file system and all below it."),
             sw('f', "Even if it is redacted."),
-            sw('l', "Load keys.").later(),
+            sw('l', "Load the keys it takes first."),
             sw('v', "Show progress."),
             sw('O', "Over a directory that is not empty."),
             opt(
@@ -447,36 +447,58 @@ static SUBS: &[Sub] = &[
         "tag snapshot...",
         &[sw('r', "In all descendants.")],
     ),
-    later(
-        "load-key",
-        &[],
-        "Load the key of encrypted file systems.",
-        "filesystem",
-        &[
-            sw('n', "Only check."),
-            sw('r', "All descendants too."),
-            sw('a', "All."),
-            opt('L', "location", "Where the key is."),
+    Sub {
+        name: "load-key",
+        aliases: &[],
+        about: "Load the key of encrypted file systems.",
+        operands: "filesystem",
+        flags: &[
+            sw('n', "Only see whether it is the right one."),
+            sw('r', "Of all descendants too."),
+            sw('a', "Of all in all pools."),
+            opt('L', "keylocation", "Where the key is, instead of the property."),
         ],
-    ),
-    later(
-        "unload-key",
-        &[],
-        "Forget the key of encrypted file systems.",
-        "filesystem",
-        &[sw('r', "All descendants too."), sw('a', "All.")],
-    ),
-    later(
-        "change-key",
-        &[],
-        "Change the key of encrypted file systems.",
-        "filesystem",
-        &[
-            sw('l', "Load it first."),
-            sw('i', "Inherit the parent's."),
+        text: &[
+            "The key comes from where the property keylocation says: prompt asks at the terminal, \
+             without showing what is typed, or reads standard input if that is no terminal; \
+             file:///path reads a file. Keys are not fetched over the network. With -r or -a only \
+             keys that are missing are loaded. What is encrypted can be mounted as soon as its key \
+             is loaded; see also zfs mount -l.",
+        ],
+        complete: Complete::Filesystems,
+        built: true,
+    },
+    Sub {
+        name: "unload-key",
+        aliases: &[],
+        about: "Forget the key of encrypted file systems.",
+        operands: "filesystem",
+        flags: &[
+            sw('r', "Of all descendants too."),
+            sw('a', "Of all in all pools."),
+        ],
+        text: &["File systems that use the key must be unmounted before."],
+        complete: Complete::Filesystems,
+        built: true,
+    },
+    Sub {
+        name: "change-key",
+        aliases: &[],
+        about: "Change the key of encrypted file systems.",
+        operands: "filesystem",
+        flags: &[
+            sw('l', "Load the present key first."),
+            sw('i', "Use the key of the parent from now on."),
             PROPERTY,
         ],
-    ),
+        text: &[
+            "The properties keyformat, keylocation and pbkdf2iters may be given. A file system that \
+             used another's key gets one of its own. Data are not encrypted anew: who has an old \
+             copy of the disks and the old key can still read what was on them.",
+        ],
+        complete: Complete::Filesystems,
+        built: true,
+    },
     later(
         "diff",
         &[],

@@ -378,7 +378,7 @@ static SUBS: &[Sub] = &[
             sw('D', "Destroyed pools: list them, with -f import them."),
             sw('f', "Import although another system may use the pool."),
             sw('F', "Go back some transaction groups if the pool cannot be opened otherwise."),
-            sw('l', "Load keys.").later(),
+            sw('l', "Load the keys of encrypted file systems before they are mounted."),
             sw('m', "Import without its log device."),
             sw('n', "With -F: only tell whether it would help."),
             sw('N', "Do not mount its file systems."),

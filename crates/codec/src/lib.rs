@@ -1,4 +1,4 @@
-//! What turns bytes into other bytes, by on-disk number: [`checksum`], [`compress`] and [`parity`].
+//! What turns bytes into other bytes, by on-disk number: [`checksum`], [`compress`], [`crypt`] and [`parity`].
 //!
 //! Everything here is a pure function of its arguments; nothing does I/O and nothing panics on
 //! bytes from a disk.
@@ -15,6 +15,7 @@
 
 pub mod checksum;
 pub mod compress;
+pub mod crypt;
 pub mod parity;
 
 #[cfg(test)]

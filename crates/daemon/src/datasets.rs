@@ -1,7 +1,7 @@
 //! Requests about datasets: where each one goes, and what all of them need.
 
 use crate::service::{Entry, Service};
-use crate::{ds_create, ds_destroy, ds_get, ds_mount, ds_rename, ds_set, errors};
+use crate::{ds_create, ds_destroy, ds_get, ds_keys, ds_mount, ds_rename, ds_set, errors};
 use api::{ApiError, DatasetKind, Peer, Reply, Request, Sink};
 use base::{Error, Kind, Result};
 use disk::{os_type, BlkPtr};
@@ -56,6 +56,19 @@ pub fn handle(
             };
             ds_rename::rename(service, peer, &from, &to, how, command).map(done)
         }
+        Request::KeyLoad {
+            dataset,
+            key,
+            check_only,
+        } => ds_keys::load(service, &dataset, &key, check_only).map(done),
+        Request::KeyUnload { dataset } => ds_keys::unload(service, &dataset).map(done),
+        Request::KeyChange {
+            dataset,
+            inherit,
+            key,
+            props,
+            command,
+        } => ds_keys::change(service, peer, &dataset, inherit, &key, &props, command).map(done),
         Request::MountList {} => Ok(Reply::Mounts(ds_mount::list(service))),
         Request::Mount {
             dataset,

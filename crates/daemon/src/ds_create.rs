@@ -1,6 +1,7 @@
 //! Making file systems.
 
 use crate::datasets::{self, Answer};
+use crate::ds_keys::{self, CryptProps};
 use crate::ds_values::{self, Allowed};
 use crate::service::{Entry, Service};
 use crate::{ds_get, ds_mount, ds_set, errors};
@@ -10,7 +11,7 @@ use cli::names::{self, Want};
 use disk::os_type;
 use disk::props::{self, Store, Types};
 use dmu::{Objset, Tx};
-use dsl::{CreateArgs, Dataset, PropValue};
+use dsl::{CreateArgs, Dataset, NewKey, PropValue};
 use pool::Pool;
 use std::sync::Arc;
 use zpl::{FsOptions, Time};
@@ -27,6 +28,7 @@ pub struct NewFs {
     normalization: Option<u64>,
     utf8only: Option<u64>,
     case: Option<u64>,
+    pub crypt: CryptProps,
 }
 
 /// Rules for names of a file system, which new ones below it take over.
@@ -44,6 +46,9 @@ impl NewFs {
         let mut new = NewFs::default();
         for (name, text) in list {
             let (name, value) = ds_values::parse(allowed, name, text, Types::FILESYSTEM, true)?;
+            if new.crypt.take(&name, &value) {
+                continue;
+            }
             let slot = match name.as_str() {
                 "version" => &mut new.version,
                 "normalization" => &mut new.normalization,
@@ -55,8 +60,6 @@ impl NewFs {
                             new.stored.retain(|(n, _)| *n != name);
                             new.stored.push((name, value));
                         }
-                        // Fixed to the only value there is.
-                        Some(Store::CryptoKey) => {}
                         Some(_) => {
                             return Err(ApiError::reason(
                                 Kind::Unsupported,
@@ -96,6 +99,17 @@ impl NewFs {
             .find(|(n, _)| n == name)
             .and_then(|(_, v)| v.int())
             .unwrap_or(0)
+    }
+
+    /// Salt and nonce of encrypted blocks take the place of the third copy.
+    fn check_copies(&self, key: &Option<NewKey>) -> Answer<()> {
+        if key.is_some() && self.limit("copies") > 2 {
+            return Err(ApiError::reason(
+                Kind::Invalid,
+                "encrypted datasets cannot have three copies",
+            ));
+        }
+        Ok(())
     }
 
     /// Whether the limits of space fit together and into what the parent has.
@@ -173,6 +187,7 @@ struct Made {
     name: String,
     new: NewFs,
     options: FsOptions,
+    key: Option<NewKey>,
 }
 
 /// Makes file systems, parents first, in syncing context. The caller has checked the rest.
@@ -193,7 +208,10 @@ fn make(pool: &Pool, tx: &Tx, list: &[Made]) -> Result<()> {
             case_insensitive: m.options.casesensitivity != 0,
             internal: false,
         };
-        let ds = pool.dsl.create_fs(tx, &parent, last, args)?;
+        let ds = match &m.key {
+            Some(key) => pool.dsl.create_encrypted(tx, &parent, last, args, key)?,
+            None => pool.dsl.create_fs(tx, &parent, last, args)?,
+        };
         ds_set::store_props(pool, tx, &ds, &m.new.stored)?;
         let os = pool.new_objset(tx, &ds, os_type::ZFS)?;
         zpl::create_fs(&os, tx, &m.options)?;
@@ -239,6 +257,19 @@ pub fn above(entry: &Entry, name: &str, parents: bool) -> Answer<Above> {
     ))
 }
 
+/// How what is made below `above` is to be encrypted.
+fn new_key(
+    entry: &Entry,
+    above: &Above,
+    want: &CryptProps,
+    key: Option<&api::Secret>,
+) -> Answer<Option<NewKey>> {
+    let pool = &entry.pool;
+    let enabled = pool.dsl.features().is_enabled(dsl::crypto::ENCRYPTION);
+    let parent = above.parent.dir();
+    ds_keys::for_new(Some(&parent), enabled, want, key, pool.env.rng.u64())
+}
+
 /// A closure for a task that makes the missing parents of a name.
 pub fn make_parents(
     entry: &Entry,
@@ -247,15 +278,15 @@ pub fn make_parents(
 ) -> Answer<impl FnOnce(&Pool, &Tx) -> Result<()> + Send + 'static> {
     let rules = ds_get::master(entry, &above.parent).map_err(errors::answer)?;
     let options = NewFs::default().options(&entry.pool, Some(rules), owner(peer));
-    let list: Vec<Made> = above
-        .missing
-        .iter()
-        .map(|name| Made {
+    let mut list: Vec<Made> = Vec::new();
+    for name in &above.missing {
+        list.push(Made {
             name: name.clone(),
             new: NewFs::default(),
             options,
-        })
-        .collect();
+            key: new_key(entry, above, &CryptProps::default(), None)?,
+        });
+    }
     Ok(move |pool: &Pool, tx: &Tx| make(pool, tx, &list))
 }
 
@@ -311,13 +342,20 @@ pub fn create(service: &Arc<Service>, peer: Peer, r: &DatasetCreate) -> Answer<C
             name: n.clone(),
             new: plain,
             options,
+            key: new_key(&entry, &above, &CryptProps::default(), None)?,
         });
     }
     let options = new.options(&entry.pool, Some(rules), who);
+    let key = match r.dry_run {
+        true => None,
+        false => new_key(&entry, &above, &new.crypt, r.key.as_ref())?,
+    };
+    new.check_copies(&key)?;
     list.push(Made {
         name: name.to_string(),
         new,
         options,
+        key,
     });
     let created = Created {
         ancestors: above.missing.clone(),

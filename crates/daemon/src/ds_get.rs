@@ -261,7 +261,8 @@ pub fn look_into(entry: &Entry, ds: &Dataset) -> Result<Arc<Objset>> {
         return Ok(os);
     }
     let policy = entry.pool.write_policy(ds)?;
-    Objset::open(&entry.pool.dmu, ds.object(), &ds.phys().bp, policy, true)
+    let dmu = &entry.pool.dmu;
+    Objset::open_with(dmu, ds.object(), &ds.phys().bp, policy, true, ds.crypt()?)
 }
 
 /// What the master node of a file system says.

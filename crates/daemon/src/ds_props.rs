@@ -188,8 +188,18 @@ impl<'a> View<'a> {
                 (Value::Number(block), source)
             })),
             Store::CryptoKey => {
-                let n = row.default.value().and_then(|v| v.number()).unwrap_or(0);
-                Ok(Some((word(row, n), Source::Default)))
+                let default = row.default.value().and_then(|v| v.number()).unwrap_or(0);
+                let k = self.ds.dir().key_object()?;
+                let n = k.map_or(default, |k| match row.name {
+                    "encryption" => k.wrapped.suite.number(),
+                    "keyformat" => k.params.format,
+                    _ => k.params.iterations,
+                });
+                let source = match n == default {
+                    true => Source::Default,
+                    false => Source::None,
+                };
+                Ok(Some((word(row, n), source)))
             }
             Store::PropsAndDir => {
                 let n = match row.name {
@@ -357,6 +367,15 @@ impl<'a> View<'a> {
             }
             "userrefs" => Some(self.ds.holds()?),
             "numclones" => Some(p.num_children.saturating_sub(1)),
+            "encryptionroot" => match self.ds.dir().encryption_root()? {
+                Some(root) => return text(&root.full_name()),
+                None => None,
+            },
+            "keystatus" => match self.ds.dir().key_loaded()? {
+                Some(true) => return text("available"),
+                Some(false) => return text("unavailable"),
+                None => None,
+            },
             "origin" => match self.ds.dir().origin()? {
                 Some(o) => return text(&o.full_name()),
                 None => None,

@@ -100,10 +100,35 @@ fn checked(
             list.push((name, PropChange::Local(value)));
             continue;
         };
+        if name == "keylocation" {
+            let root = ds.dir().encryption_root().map_err(errors::answer)?;
+            let text = value.text().unwrap_or_default();
+            if root.is_some_and(|r| r.object() == ds.dir().object()) {
+                crate::ds_keys::check_location(text)?;
+            } else if text != "none" {
+                return Err(ApiError::reason(
+                    Kind::Invalid,
+                    "keylocation may only be set on encryption roots",
+                ));
+            }
+        }
+        if name == "copies"
+            && value.int() == Some(3)
+            && ds.dir().is_encrypted().map_err(errors::answer)?
+        {
+            return Err(ApiError::reason(
+                Kind::Invalid,
+                "encrypted datasets cannot have three copies",
+            ));
+        }
         match row.store {
             Store::Props | Store::PropsAndDir => {}
-            // Fixed to the only value there is.
-            Store::CryptoKey => continue,
+            Store::CryptoKey => {
+                return Err(ApiError::reason(
+                    Kind::Invalid,
+                    format!("'{name}' is changed with 'zfs change-key'"),
+                ))
+            }
             Store::MasterNode if name == "version" => {
                 same_version(entry, ds, &value)?;
                 continue;

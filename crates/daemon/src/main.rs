@@ -12,6 +12,7 @@ mod datasets;
 mod ds_create;
 mod ds_destroy;
 mod ds_get;
+mod ds_keys;
 mod ds_mount;
 mod ds_props;
 mod ds_quota;

@@ -267,6 +267,9 @@ impl Service {
                 "the dataset is incomplete: a receive or destroy was interrupted"
             );
         }
+        if matches!(ds.crypt()?, zio::Crypt::Locked) {
+            bail!(Access, "encryption key not loaded");
+        }
         let set = pool.open_dataset(ds)?;
         let props = zpl_props(pool, ds, &temporary)?;
         let intent = set

@@ -523,6 +523,8 @@ fn make(
     tops: Vec<TopSpec>,
 ) -> Answer<(Arc<Pool>, Option<PathBuf>)> {
     let version = wanted.version;
+    let guid = dsl::crypto::ENCRYPTION;
+    let encrypts = wanted.features.iter().any(|f| f.guid == guid);
     let spec = CreateSpec {
         name: ask.name.clone(),
         tops,
@@ -533,6 +535,8 @@ fn make(
         command: String::new(),
         tunables: service.tunables,
     };
+    let random = service.env.rng.u64();
+    let key = crate::ds_keys::for_new(None, encrypts, &root.crypt, ask.key.as_ref(), random)?;
     let owner = ds_create::owner(peer);
     let stored = wanted.stored;
     let init = |pool: &Pool, os: &Arc<dmu::Objset>, tx: &dmu::Tx| -> Result<()> {
@@ -541,7 +545,7 @@ fn make(
         }
         ds_create::init_root(pool, os, tx, &root, owner)
     };
-    let pool = Pool::create(service.env.clone(), spec, &init).map_err(|e| {
+    let pool = Pool::create_with(service.env.clone(), spec, key.as_ref(), &init).map_err(|e| {
         let text = e.to_string();
         match text.strip_prefix("invalid vdev specification") {
             Some(_) => sentence(e),

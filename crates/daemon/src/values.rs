@@ -74,7 +74,8 @@ pub fn mountable(ds: &Arc<Dataset>) -> Result<bool> {
     Ok(!ds.is_snapshot()
         && number(ds, "canmount", &[])? == 1
         && !ds.is_inconsistent()
-        && !ds.phys().bp.is_hole())
+        && !ds.phys().bp.is_hole()
+        && !crate::ds_keys::is_locked(&ds.dir())?)
 }
 
 /// Mount options (`ro`, `noatime`, …) as overrides of properties. Options that only matter to other

@@ -113,13 +113,18 @@ impl BlkPtr {
         BlkPtr::read(block.get(i * BP_SIZE..).unwrap_or(&[]), false)
     }
 
-    fn bits(&self, low: u32, len: u32) -> u64 {
+    pub(crate) fn bits(&self, low: u32, len: u32) -> u64 {
         self.words[PROP] >> low & ((1 << len) - 1)
     }
 
-    fn set_bits(&mut self, low: u32, len: u32, v: u64) {
+    pub(crate) fn set_bits(&mut self, low: u32, len: u32, v: u64) {
         let mask = ((1u64 << len) - 1) << low;
         self.words[PROP] = self.words[PROP] & !mask | v << low & mask;
+    }
+
+    /// The property word.
+    pub(crate) fn prop(&self) -> u64 {
+        self.words[PROP]
     }
 
     pub fn dva(&self, i: usize) -> Dva {
@@ -260,7 +265,12 @@ impl BlkPtr {
     }
     pub fn set_fill(&mut self, fill: u64) {
         debug_assert!(!self.is_embedded());
-        self.words[FILL] = fill;
+        self.words[FILL] = if self.is_encrypted() {
+            // The upper half belongs to the nonce.
+            self.words[FILL] & !0xffff_ffff | fill & 0xffff_ffff
+        } else {
+            fill
+        };
     }
     pub fn checksum(&self) -> [u64; 4] {
         let w = &self.words;

@@ -64,12 +64,11 @@ const fn flags(text: &str) -> Flags {
 
 /// What this software does: `Full` reads, writes and enables on new pools; `Quiet` the same without
 /// enabling it on new pools, which software of the present could then only read; `Read` opens
-/// read-only; `No` refuses.
+/// read-only.
 enum Does {
     Full,
     Quiet,
     Read,
-    No,
 }
 
 const fn row(
@@ -84,7 +83,6 @@ const fn row(
     let (supported, readable) = match does {
         Does::Full | Does::Quiet => (true, true),
         Does::Read => (false, true),
-        Does::No => (false, flags.readonly_compat),
     };
     Feature {
         name,
@@ -98,7 +96,7 @@ const fn row(
     }
 }
 
-use Does::{Full, No, Quiet, Read};
+use Does::{Full, Quiet, Read};
 
 const EXT: &[&str] = &["extensible_dataset"];
 const MARKS: &[&str] = &["bookmark_v2", "extensible_dataset", "bookmarks"];
@@ -123,7 +121,7 @@ pub static FEATURES: &[Feature] = &[
     row("org.illumos:skein", "skein", "D", Full, EXT, "Skein checksums."),
     row("org.illumos:edonr", "edonr", "D", Full, EXT, "Edon-R checksums."),
     row("org.zfsonlinux:userobj_accounting", "userobj_accounting", "RD", Full, EXT, "Count objects per user and group."),
-    row("com.datto:encryption", "encryption", "D", No, &["extensible_dataset", "bookmark_v2"], "Encryption per dataset."),
+    row("com.datto:encryption", "encryption", "D", Full, &["extensible_dataset", "bookmark_v2"], "Encryption per dataset."),
     row("org.zfsonlinux:project_quota", "project_quota", "RD", Full, EXT, "Space and objects accounted per project."),
     row("com.delphix:device_removal", "device_removal", "M", Full, &[], "Top-level devices can be removed."),
     row("com.delphix:obsolete_counts", "obsolete_counts", "R", Full, &["extensible_dataset", "device_removal"], "Less memory for removed devices as their blocks are freed."),

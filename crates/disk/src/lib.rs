@@ -5,6 +5,7 @@ pub mod acl;
 pub mod blkptr;
 pub mod brt;
 pub mod bytes;
+pub mod crypt;
 pub mod ddt;
 pub mod dnode;
 pub mod dsl;

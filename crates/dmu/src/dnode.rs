@@ -10,6 +10,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, RwLock, RwLockReadGuard, RwLockWriteGuard, Weak};
+use zio::Crypt;
 
 /// Memory that a dirty object takes from the change to the end of its group: open and synced view,
 /// what the sync takes over, the new dnode, its share of the blocks above; bytes.
@@ -108,6 +109,7 @@ pub struct Dnode {
     os: Weak<Objset>,
     me: Weak<Dnode>,
     pub(crate) dmu: Arc<Dmu>,
+    pub(crate) crypt: Crypt,
     pub(crate) inner: RwLock<Inner>,
     /// Some block of it could not be read: changes of parts of blocks look before they are accepted.
     hurt: AtomicBool,
@@ -133,6 +135,7 @@ impl Dnode {
         object: u64,
         os: Weak<Objset>,
         dmu: Arc<Dmu>,
+        crypt: &Crypt,
         f: Fields,
         s: Synced,
     ) -> Arc<Dnode> {
@@ -141,6 +144,7 @@ impl Dnode {
             os,
             me: me.clone(),
             dmu,
+            crypt: crypt.clone(),
             inner: RwLock::new(Inner {
                 f,
                 bufs: BTreeMap::new(),
@@ -158,6 +162,7 @@ impl Dnode {
         object: u64,
         os: Weak<Objset>,
         dmu: Arc<Dmu>,
+        crypt: &Crypt,
         p: &DnodePhys,
     ) -> Arc<Dnode> {
         let f = Fields {
@@ -173,7 +178,7 @@ impl Dnode {
             slots: p.slots,
             bonus: p.bonus.clone(),
         };
-        Dnode::new(object, os, dmu, f, Synced::of(p))
+        Dnode::new(object, os, dmu, crypt, f, Synced::of(p))
     }
 
     pub(crate) fn read_lock(&self) -> RwLockReadGuard<'_, Inner> {
@@ -338,7 +343,7 @@ impl Dnode {
     pub fn spill(&self) -> Result<Option<Block>> {
         let mut turns = 0;
         loop {
-            let r = Reader::new(&self.dmu.zio);
+            let r = Reader::new(&self.dmu.zio, &self.crypt);
             let (bp, gen) = {
                 let i = self.read_lock();
                 match &i.spill {
@@ -391,7 +396,7 @@ impl Dnode {
     pub fn block(&self, blkid: u64) -> Result<Block> {
         let mut turns = 0;
         loop {
-            let r = Reader::new(&self.dmu.zio);
+            let r = Reader::new(&self.dmu.zio, &self.crypt);
             let (s, gen, parts, size) = {
                 let i = self.read_lock();
                 let size = i.f.block_size;
@@ -431,7 +436,7 @@ impl Dnode {
     pub(crate) fn complete(&self, blkid: u64) -> Result<()> {
         let mut turns = 0;
         loop {
-            let r = Reader::new(&self.dmu.zio);
+            let r = Reader::new(&self.dmu.zio, &self.crypt);
             let (s, gen) = {
                 let i = self.read_lock();
                 match i.bufs.get(&blkid) {
@@ -463,7 +468,7 @@ impl Dnode {
     /// Blocks `first..=last` if all of them can be had without looking at changes in between: dirty
     /// ones from memory, the others in one batch. `None`: ask block by block.
     fn blocks(&self, first: u64, last: u64) -> Result<Option<(usize, Vec<Block>)>> {
-        let reader = Reader::new(&self.dmu.zio);
+        let reader = Reader::new(&self.dmu.zio, &self.crypt);
         let (s, gen, size, mut out) = {
             let i = self.read_lock();
             if i.s.block_size != i.f.block_size {
@@ -495,7 +500,7 @@ impl Dnode {
                 at.push(n);
             }
         }
-        let got = self.dmu.zio.read_many(&bps, reader.lease);
+        let got = self.dmu.zio.read_many_with(&bps, reader.lease, &self.crypt);
         for ((n, bp), r) in at.into_iter().zip(&bps).zip(got) {
             out[n] = Some(match r {
                 _ if bp.is_hole() => Arc::new(vec![0; size]),
@@ -772,7 +777,7 @@ impl Dnode {
     fn is_hole(&self, blkid: u64) -> Result<bool> {
         let mut turns = 0;
         loop {
-            let r = Reader::new(&self.dmu.zio);
+            let r = Reader::new(&self.dmu.zio, &self.crypt);
             let (s, gen) = {
                 let i = self.read_lock();
                 if i.bufs.contains_key(&blkid) {
@@ -796,7 +801,7 @@ impl Dnode {
 
     /// Birth of a block as of the last sync; see [`Objset::birth_of`].
     pub(crate) fn birth_of(&self, level: i64, blkid: u64) -> Result<Option<Txg>> {
-        let r = Reader::new(&self.dmu.zio);
+        let r = Reader::new(&self.dmu.zio, &self.crypt);
         let s = self.read_lock().s.clone();
         let bp = match (blkid, u8::try_from(level)) {
             (SPILL, _) => s.spill.unwrap_or(BlkPtr::HOLE),
@@ -840,7 +845,7 @@ impl Dnode {
     /// The first byte at or after `offset` that is data (`data`) or in a hole; `None` if there is
     /// none before the end of the last block. Block granularity; dirty blocks count as data.
     pub fn seek(&self, offset: u64, data: bool) -> Result<Option<u64>> {
-        let r = Reader::new(&self.dmu.zio);
+        let r = Reader::new(&self.dmu.zio, &self.crypt);
         let (s, size, maxblkid, over) = {
             let i = self.read_lock();
             let mut dirty = RangeSet::new();

@@ -5,12 +5,26 @@ use crate::tree::Synced;
 use crate::tx::{Admission, Damage, Dmu, Need, Tx};
 use crate::{GROUPUSED_OBJECT, PROJECTUSED_OBJECT, USERUSED_OBJECT};
 use base::{bail, Error, Kind, Result, Txg};
+use codec::crypt::DatasetKey;
+use disk::crypt::{objset_records, OBJSET_MACS, OBJSET_MAC_SIZE};
 use disk::dnode::{DNODES_PER_BLOCK, DNODE_BLOCK, DNODE_SIZE, MAX_SLOTS};
 use disk::objset::{ObjsetPhys, ZIL_HEADER_SIZE};
 use disk::{BlkPtr, DnodePhys, ObjType};
 use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, RwLock, Weak};
+use zio::Crypt;
+
+/// Both MACs of an object set block (pool format §15.3).
+pub(crate) fn objset_macs(key: &DatasetKey, block: &[u8]) -> Result<[u8; 2 * OBJSET_MAC_SIZE]> {
+    let (portable, local) = objset_records(block, key.version())?;
+    let mut macs = [0; 2 * OBJSET_MAC_SIZE];
+    macs[..OBJSET_MAC_SIZE].copy_from_slice(&key.hmac(&portable)[..OBJSET_MAC_SIZE]);
+    if let Some(l) = local {
+        macs[OBJSET_MAC_SIZE..].copy_from_slice(&key.hmac(&l)[..OBJSET_MAC_SIZE]);
+    }
+    Ok(macs)
+}
 
 const SHARDS: usize = 16;
 /// Highest object number (2^48 − 1).
@@ -162,6 +176,7 @@ pub struct Objset {
     objects: AtomicI64,
     highest: AtomicU64,
     readonly: bool,
+    pub(crate) crypt: Crypt,
     /// Logical bytes to be written, by txg & 3, and the group they belong to: a group that ended
     /// without this set does not count.
     space: Mutex<[(Txg, u64); 4]>,
@@ -179,29 +194,58 @@ impl Objset {
         policy: WritePolicy,
         readonly: bool,
     ) -> Result<Arc<Objset>> {
+        Self::open_with(dmu, id, root, policy, readonly, Crypt::Plain)
+    }
+
+    /// The same for the object set of an encrypted dataset. `Kind::Checksum`: the MACs in it are not
+    /// the ones its key gives.
+    pub fn open_with(
+        dmu: &Arc<Dmu>,
+        id: u64,
+        root: &BlkPtr,
+        policy: WritePolicy,
+        readonly: bool,
+        crypt: Crypt,
+    ) -> Result<Arc<Objset>> {
         if root.is_hole() {
             return Err(Error::damaged(format!("dataset {id} has no object set")));
         }
         if root.obj_type() != ObjType::OBJSET {
             return Err(Error::damaged(format!("not an object set: {root:?}")));
         }
+        let damaged = || {
+            dmu.damaged(&Damage {
+                objset: id,
+                object: 0,
+                level: -1,
+                blkid: 0,
+                birth: root.logical_birth(),
+            });
+        };
         let b = dmu.zio.read(root).inspect_err(|e| {
             if matches!(e.kind, Kind::Io | Kind::Checksum | Kind::Damaged) {
-                dmu.damaged(&Damage {
-                    objset: id,
-                    object: 0,
-                    level: -1,
-                    blkid: 0,
-                    birth: root.logical_birth(),
-                });
+                damaged();
             }
         })?;
+        if let Some(key) = crypt.key() {
+            let macs = objset_macs(key, &b)?;
+            if b.get(OBJSET_MACS..OBJSET_MACS + macs.len()) != Some(&macs[..]) {
+                dmu.zio.unrecoverable.fetch_add(1, Ordering::Relaxed);
+                damaged();
+                bail!(
+                    Checksum,
+                    "authentication of the object set of dataset {id} failed"
+                );
+            }
+        }
         let p = ObjsetPhys::decode(&b).map_err(|e| e.context(format!("dataset {id}")))?;
         // fill counts every allocated object, but old software stored too small a number
         let objects = root
             .fill()
             .max(p.meta.blkptr.iter().map(BlkPtr::fill).sum());
-        Ok(Self::build(dmu, id, *root, p, policy, readonly, objects))
+        Ok(Self::build(
+            dmu, id, *root, p, policy, readonly, objects, crypt,
+        ))
     }
 
     /// A new, empty object set; its first block is born with the next sync of `tx`'s group. `size` is
@@ -213,6 +257,19 @@ impl Objset {
         os_type: u64,
         size: usize,
         policy: WritePolicy,
+    ) -> Result<Arc<Objset>> {
+        Self::create_with(dmu, id, tx, os_type, size, policy, Crypt::Plain)
+    }
+
+    /// The same in an encrypted dataset, whose key is needed.
+    pub fn create_with(
+        dmu: &Arc<Dmu>,
+        id: u64,
+        tx: &Tx,
+        os_type: u64,
+        size: usize,
+        policy: WritePolicy,
+        crypt: Crypt,
     ) -> Result<Arc<Objset>> {
         let shift = policy.indblkshift;
         let mut nlevels = 1u32;
@@ -241,7 +298,7 @@ impl Objset {
             special: [None, None, None],
             size,
         };
-        let os = Self::build(dmu, id, BlkPtr::HOLE, p, policy, false, 0);
+        let os = Self::build(dmu, id, BlkPtr::HOLE, p, policy, false, 0, crypt);
         os.touch_header(tx);
         Ok(os)
     }
@@ -254,13 +311,14 @@ impl Objset {
         policy: WritePolicy,
         readonly: bool,
         objects: u64,
+        crypt: Crypt,
     ) -> Arc<Objset> {
         Arc::new_cyclic(|me: &Weak<Objset>| {
             let special = |n: usize, object: u64| {
                 Mutex::new(
                     p.special[n]
                         .as_ref()
-                        .map(|p| Dnode::from_phys(object, me.clone(), dmu.clone(), p)),
+                        .map(|p| Dnode::from_phys(object, me.clone(), dmu.clone(), &crypt, p)),
                 )
             };
             Objset {
@@ -269,7 +327,7 @@ impl Objset {
                 me: me.clone(),
                 policy: RwLock::new(Arc::new(policy)),
                 shards: Default::default(),
-                meta: Dnode::from_phys(0, me.clone(), dmu.clone(), &p.meta),
+                meta: Dnode::from_phys(0, me.clone(), dmu.clone(), &crypt, &p.meta),
                 special: [
                     special(0, USERUSED_OBJECT),
                     special(1, GROUPUSED_OBJECT),
@@ -298,6 +356,7 @@ impl Objset {
                 admission: OnceLock::new(),
                 objects: AtomicI64::new(objects as i64),
                 readonly,
+                crypt,
                 space: Mutex::default(),
                 promised: AtomicU64::new(0),
             }
@@ -331,6 +390,11 @@ impl Objset {
 
     pub fn is_readonly(&self) -> bool {
         self.readonly
+    }
+
+    /// Whether it is encrypted, and with which key.
+    pub fn crypt(&self) -> &Crypt {
+        &self.crypt
     }
 
     pub(crate) fn lock_state(&self) -> MutexGuard<'_, State> {
@@ -414,6 +478,10 @@ impl Objset {
         if self.readonly {
             bail!(ReadOnly, "dataset {} is read-only", self.id);
         }
+        // Headers may change without a key: logs are given up that way.
+        if matches!(self.crypt, Crypt::Locked) && !need.net_free {
+            bail!(Access, "the key of dataset {} is not loaded", self.id);
+        }
         if let Some(a) = self.admission.get().and_then(Weak::upgrade) {
             a.admit(need, self.pending_space())?;
         }
@@ -486,7 +554,7 @@ impl Objset {
             if m.contains_key(&object) || self.meta.read_lock().gen != gen {
                 continue;
             }
-            let dn = Dnode::from_phys(object, self.me.clone(), self.dmu.clone(), &p);
+            let dn = Dnode::from_phys(object, self.me.clone(), self.dmu.clone(), &self.crypt, &p);
             m.insert(object, dn.clone());
             m.sweep();
             return Ok(dn);
@@ -660,7 +728,7 @@ impl Objset {
 
     fn fresh(&self, object: u64, f: Fields) -> Arc<Dnode> {
         let s = Synced::none(f.nblkptr as usize, f.block_size, f.indblkshift);
-        Dnode::new(object, self.me.clone(), self.dmu.clone(), f, s)
+        Dnode::new(object, self.me.clone(), self.dmu.clone(), &self.crypt, f, s)
     }
 
     fn insert_new(&self, tx: &Tx, object: u64, f: Fields) -> Result<Arc<Dnode>> {

@@ -2,16 +2,17 @@
 
 use crate::content::Content;
 use crate::dnode::{Dnode, Job, TakenBlock};
-use crate::objset::{Objset, WritePolicy};
+use crate::objset::{objset_macs, Objset, WritePolicy};
 use crate::tree::{read_indirect, Reader, Spot, Synced};
 use crate::tx::Tx;
 use base::{bail, Block, Error, Kind, RangeSet, Result, Txg};
 use codec::{checksum, compress};
+use disk::crypt::OBJSET_MACS;
 use disk::dnode::{self, objset::ObjsetPhys, DNODES_PER_BLOCK, DNODE_BLOCK, DNODE_SIZE};
 use disk::{BlkPtr, DnodePhys, ObjType, BP_SIZE};
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex};
-use zio::{Prepared, WriteSpec, Zio};
+use zio::{Crypt, Prepared, Seal, WriteSpec, Zio};
 
 /// From this pass on metadata is no longer compressed, so that sizes stop changing and the passes
 /// converge (pool format §3).
@@ -47,6 +48,26 @@ struct Pass<'a> {
     pass: u32,
     policy: &'a WritePolicy,
     hooks: &'a dyn SyncHooks,
+    crypt: &'a Crypt,
+    out: Transform<'a>,
+}
+
+/// What turns a block into what is stored; may be shared between threads.
+#[derive(Clone, Copy)]
+struct Transform<'a> {
+    zio: &'a Zio,
+    crypt: &'a Crypt,
+    random: &'a (dyn Fn(&mut [u8]) + Sync),
+}
+
+impl Transform<'_> {
+    fn prepare(&self, spec: &WriteSpec, data: &Block) -> Result<Prepared> {
+        let seal = self.crypt.is_encrypted().then(|| Seal {
+            key: self.crypt.key().map(|k| &**k),
+            random: self.random,
+        });
+        self.zio.prepare_with(spec, data, seal.as_ref())
+    }
 }
 
 /// Fields that decide how an object's blocks are written.
@@ -132,9 +153,23 @@ fn spec_for(
     }
 }
 
+/// Blocks of encrypted types have no place for a third copy.
+fn with_nonce(mut spec: WriteSpec, crypt: &Crypt) -> WriteSpec {
+    if crypt.is_encrypted() && spec.obj_type.is_encrypted() {
+        spec.copies = spec.copies.min(2);
+        spec.gang_copies = spec.gang_copies.min(2);
+    }
+    spec
+}
+
 impl Pass<'_> {
     fn spec(&self, s: &Shape, ty: ObjType, level: u8, spill: bool) -> WriteSpec {
-        spec_for(self.policy, self.pass, s, ty, level, spill)
+        let spec = spec_for(self.policy, self.pass, s, ty, level, spill);
+        with_nonce(spec, self.crypt)
+    }
+
+    fn prepare(&self, spec: &WriteSpec, data: &Block) -> Result<Prepared> {
+        self.out.prepare(spec, data)
     }
 
     /// Writes a prepared block in place of `old` and accounts for both. Returns the new pointer
@@ -294,7 +329,7 @@ impl Pass<'_> {
             });
         }
         let spec = self.spec(s, s.obj_type, level as u8, false);
-        let prepared = self.zio.prepare(&spec, &Arc::new(block.clone()))?;
+        let prepared = self.prepare(&spec, &Arc::new(block.clone()))?;
         let (new, delta) = self.replace(&spec, &prepared, &old, fill)?;
         if !new.is_embedded() && !new.is_hole() {
             self.zio.cache.insert(&new, Arc::new(block));
@@ -330,7 +365,7 @@ impl Pass<'_> {
                 }
                 let spec = self.spec(s, s.obj_type, nlevels as u8, false);
                 let block = Arc::new(block);
-                let prepared = self.zio.prepare(&spec, &block)?;
+                let prepared = self.prepare(&spec, &block)?;
                 let (new, delta) = self.replace(&spec, &prepared, &BlkPtr::HOLE, fill)?;
                 self.zio.cache.insert(&new, block);
                 used += delta;
@@ -392,13 +427,24 @@ impl Objset {
         if jobs.is_empty() && !header {
             return Ok(None);
         }
+        if matches!(self.crypt, Crypt::Locked) && !jobs.is_empty() {
+            bail!(Access, "the key of dataset {} is not loaded", self.id());
+        }
         let policy = self.policy();
+        let rng = self.dmu.env.rng.clone();
+        let random = move |b: &mut [u8]| rng.fill(b);
         let p = Pass {
             zio: &self.dmu.zio,
             txg,
             pass,
             policy: &policy,
             hooks,
+            crypt: &self.crypt,
+            out: Transform {
+                zio: &self.dmu.zio,
+                crypt: &self.crypt,
+                random: &random,
+            },
         };
         let mut deltas = vec![0i64; jobs.len()];
         let mut writes: Vec<BTreeMap<u64, BlkPtr>> = Vec::new();
@@ -477,7 +523,7 @@ impl Objset {
                 let old = if job.frees.contains(*blkid, blkid + 1) {
                     BlkPtr::HOLE
                 } else {
-                    job.s.lookup(&Reader::new(p.zio), *blkid)?
+                    job.s.lookup(&Reader::new(p.zio, p.crypt), *blkid)?
                 };
                 if let Some(bp) = placed {
                     // Already where it belongs, for the intent log.
@@ -529,7 +575,7 @@ impl Objset {
             .collect();
         if !partial.is_empty() {
             let bps: Vec<BlkPtr> = partial.iter().map(|n| outs[*n].old).collect();
-            let got = p.zio.read_many(&bps, p.zio.lease());
+            let got = p.zio.read_many_with(&bps, p.zio.lease(), p.crypt);
             let mut lost = Vec::new();
             for (n, base) in partial.into_iter().zip(got) {
                 let o = &mut outs[n];
@@ -563,10 +609,10 @@ impl Objset {
         let slots: Vec<Mutex<Option<Result<Prepared>>>> =
             outs.iter().map(|_| Mutex::new(None)).collect();
         let cpu = &self.dmu.env.cpu;
-        let (zio, txg) = (p.zio, p.txg);
+        let (zio, txg, out) = (p.zio, p.txg, p.out);
         let transform = || {
             cpu.par_for(outs.len(), &|n| {
-                let r = zio.prepare(&outs[n].spec, &blocks[n]);
+                let r = out.prepare(&outs[n].spec, &blocks[n]);
                 *slots[n].lock().unwrap_or_else(|e| e.into_inner()) = Some(r);
             });
         };
@@ -636,7 +682,7 @@ impl Objset {
                         embed: false,
                         ..spec
                     };
-                    let prepared = p.zio.prepare(&spec, data)?;
+                    let prepared = p.prepare(&spec, data)?;
                     let (bp, d) = p.replace(&spec, &prepared, &old, 1)?;
                     used += d;
                     (!bp.is_hole()).then_some(bp)
@@ -704,11 +750,11 @@ impl Objset {
         let mut used = s.used as i64;
         for (blk, list) in by_block {
             maxblkid = maxblkid.max(*blk);
-            let old = s.lookup(&Reader::new(p.zio), *blk)?;
+            let old = s.lookup(&Reader::new(p.zio, p.crypt), *blk)?;
             let mut b = if old.is_hole() {
                 vec![0; DNODE_BLOCK]
             } else {
-                p.zio.read(&old)?.to_vec()
+                p.zio.read_with(&old, p.crypt)?.to_vec()
             };
             for &n in list {
                 let (dn, phys) = &done[n];
@@ -836,8 +882,16 @@ impl Objset {
             indblkshift: 17,
         };
         let spec = p.spec(&shape, ObjType::OBJSET, 0, false);
-        let data = Arc::new(phys.encode());
-        let prepared = p.zio.prepare(&spec, &data)?;
+        let mut data = phys.encode();
+        if let Some(key) = p.crypt.key() {
+            let macs = objset_macs(key, &data)?;
+            if let Some(to) = data.get_mut(OBJSET_MACS..OBJSET_MACS + macs.len()) {
+                to.copy_from_slice(&macs);
+            }
+            self.lock_state().macs = macs;
+        }
+        let data = Arc::new(data);
+        let prepared = p.prepare(&spec, &data)?;
         let fill = meta.blkptr.iter().map(BlkPtr::fill).sum();
         let (root, _) = p.replace(&spec, &prepared, &old, fill)?;
         p.zio.cache.insert(&root, data);
@@ -883,8 +937,16 @@ impl Dnode {
             embed: false,
             ..spec_for(&policy, 1, &shape, ty, 0, false)
         };
+        let spec = with_nonce(spec, &self.crypt);
         let zio = &self.dmu.zio;
-        let prepared = zio.prepare(&spec, &data)?;
+        let rng = self.dmu.env.rng.clone();
+        let random = move |b: &mut [u8]| rng.fill(b);
+        let out = Transform {
+            zio,
+            crypt: &self.crypt,
+            random: &random,
+        };
+        let prepared = out.prepare(&spec, &data)?;
         let Some(bp) = zio.write_through(&spec, &prepared, tx.txg())? else {
             return Ok(None);
         };

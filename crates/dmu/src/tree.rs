@@ -4,7 +4,7 @@ use base::{Block, Error, Result, Txg};
 use disk::{BlkPtr, DnodePhys, BP_SIZE};
 use std::cell::Cell;
 use std::sync::Arc;
-use zio::{Lease, Zio};
+use zio::{Crypt, Lease, Zio};
 
 /// Where in an object's tree a block is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -18,14 +18,16 @@ pub(crate) struct Spot {
 /// Reads blocks of a tree that was in use when this was made, and remembers where it failed.
 pub(crate) struct Reader<'a> {
     pub zio: &'a Zio,
+    pub crypt: &'a Crypt,
     pub lease: Lease,
     pub failed: Cell<Option<Spot>>,
 }
 
 impl<'a> Reader<'a> {
-    pub fn new(zio: &'a Zio) -> Reader<'a> {
+    pub fn new(zio: &'a Zio, crypt: &'a Crypt) -> Reader<'a> {
         Reader {
             zio,
+            crypt,
             lease: zio.lease(),
             failed: Cell::new(None),
         }
@@ -42,7 +44,7 @@ impl<'a> Reader<'a> {
     }
 
     pub fn read(&self, bp: &BlkPtr, blkid: u64) -> Result<Block> {
-        let r = self.zio.read_leased(bp, self.lease);
+        let r = self.zio.read_with_leased(bp, self.lease, self.crypt);
         if r.is_err() {
             self.failed(bp, blkid);
         }
@@ -306,7 +308,12 @@ mod tests {
         assert!(dn.info().nlevels > 2);
         let s = dn.read_lock().s.clone();
         for blkid in [0, 1] {
-            let bp = s.lookup(&super::Reader::new(&rig.dmu.zio), blkid).unwrap();
+            let bp = s
+                .lookup(
+                    &super::Reader::new(&rig.dmu.zio, &super::Crypt::Plain),
+                    blkid,
+                )
+                .unwrap();
             assert!(bp.is_hole());
             assert_eq!(bp.logical_birth(), freed, "block {blkid}");
         }

@@ -91,6 +91,7 @@ pub(crate) struct Core {
     pub empty_bpobj: Mutex<Option<u64>>,
     pub space: OnceLock<Weak<dyn PoolSpace>>,
     pub caches: crate::dsl::Caches,
+    pub keys: crate::crypto::KeyStore,
     /// A change failed half-way: what is in memory must not reach the disk.
     pub broken: Mutex<Option<Error>>,
     /// For the history, until the pool writes it.

@@ -3,7 +3,7 @@
 
 use crate::core::{check_component, Core, FS_LIMITS, FULL_NAME_MAX};
 use crate::history::NOTHING;
-use crate::{limits, Bpobj, Dataset, Deadlist, Dir, Dsl, Features};
+use crate::{limits, Bpobj, Dataset, Deadlist, Dir, Dsl, Features, NewKey};
 use base::{bail, Result, TXG_INITIAL};
 use disk::dsl::{ds_flags, DslDatasetPhys, DslDirPhys, DIR_USED_BREAKDOWN};
 use disk::{BlkPtr, ObjType};
@@ -76,6 +76,11 @@ impl Dsl {
         self.core.create_head(tx, &root, None, args)
     }
 
+    /// Encrypts the root dataset just made; before it gets an object set.
+    pub fn encrypt_root(&self, tx: &Tx, ds: &Arc<Dataset>, key: &NewKey) -> Result<()> {
+        self.core.must(self.core.encrypt_new(tx, ds, Some(key)))
+    }
+
     /// Whether a dataset `name` may be made in `parent`: name, depth of the full name, conflicts, limits.
     pub fn check_create(&self, parent: &Arc<Dir>, name: &str, internal: bool) -> Result<()> {
         if !internal {
@@ -111,7 +116,25 @@ impl Dsl {
         self.check_create(parent, name, args.internal)?;
         let ds = self
             .core
-            .must(self.create_child(tx, parent, name, None, args))?;
+            .must(self.create_child(tx, parent, name, None, args, None))?;
+        self.core.note("create", &ds, NOTHING);
+        Ok(ds)
+    }
+
+    /// The same, encrypted.
+    pub fn create_encrypted(
+        &self,
+        tx: &Tx,
+        parent: &Arc<Dir>,
+        name: &str,
+        args: CreateArgs,
+        key: &NewKey,
+    ) -> Result<Arc<Dataset>> {
+        self.core.need_syncing(tx)?;
+        self.check_create(parent, name, args.internal)?;
+        let ds = self
+            .core
+            .must(self.create_child(tx, parent, name, None, args, Some(key)))?;
         self.core.note("create", &ds, NOTHING);
         Ok(ds)
     }
@@ -123,9 +146,12 @@ impl Dsl {
         name: &str,
         origin: Option<&Arc<Dataset>>,
         args: CreateArgs,
+        key: Option<&NewKey>,
     ) -> Result<Arc<Dataset>> {
         let dir = self.new_child(tx, parent, name)?;
-        self.core.create_head(tx, &dir, origin, args)
+        let ds = self.core.create_head(tx, &dir, origin, args)?;
+        self.core.encrypt_new(tx, &ds, key)?;
+        Ok(ds)
     }
 
     /// Makes a clone of a snapshot. Its object set is the snapshot's; the caller must clear the
@@ -145,7 +171,7 @@ impl Dsl {
         self.check_create(parent, name, args.internal)?;
         let ds = self
             .core
-            .must(self.create_child(tx, parent, name, Some(origin), args))?;
+            .must(self.create_child(tx, parent, name, Some(origin), args, None))?;
         let text = format!("origin={} ({})", origin.full_name(), origin.object());
         self.core.note("clone", &ds, text);
         Ok(ds)

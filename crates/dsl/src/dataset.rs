@@ -155,12 +155,19 @@ impl Dataset {
     /// Snapshots are read-only.
     pub fn open_objset(&self, policy: WritePolicy, readonly: bool) -> Result<Arc<Objset>> {
         let mut slot = lock(&self.objset);
+        let crypt = self.crypt()?;
         if let Some(os) = slot.upgrade() {
-            return Ok(os);
+            // The key may have been loaded since somebody opened it for what takes none.
+            if os.crypt().key().is_some() == crypt.key().is_some() {
+                return Ok(os);
+            }
         }
         let p = self.phys();
-        let readonly = readonly || p.is_snapshot();
-        let os = Objset::open(self.core.dmu(), self.object(), &p.bp, policy, readonly)
+        // Keys from before the first release of encryption are only good for saving what is there.
+        let old = crypt.key().is_some_and(|k| k.version() == 0);
+        let readonly = readonly || p.is_snapshot() || old;
+        let dmu = self.core.dmu();
+        let os = Objset::open_with(dmu, self.object(), &p.bp, policy, readonly, crypt)
             .map_err(|e| e.context(self.full_name()))?;
         self.attach(&mut slot, &os);
         Ok(os)
@@ -179,7 +186,12 @@ impl Dataset {
         if slot.upgrade().is_some() || !self.phys().bp.is_hole() {
             bail!(Exists, "{} has an object set", self.full_name());
         }
-        let os = Objset::create(self.core.dmu(), self.object(), tx, os_type, size, policy)?;
+        let crypt = self.crypt()?;
+        if crypt.is_encrypted() && crypt.key().is_none() {
+            bail!(Access, "{}: its key is not loaded", self.full_name());
+        }
+        let dmu = self.core.dmu();
+        let os = Objset::create_with(dmu, self.object(), tx, os_type, size, policy, crypt)?;
         self.attach(&mut slot, &os);
         Ok(os)
     }

@@ -154,6 +154,7 @@ impl Core {
         for o in [p.child_dir_zapobj, p.props_zapobj, p.clones, p.deleg_zapobj] {
             self.free_object(tx, o)?;
         }
+        self.drop_key(tx, dir)?;
         Zap::new(&parent.children_zap()?).remove(tx, &dir.name())?;
         self.forget_dir(dir.object());
         self.free_zapified(tx, &dir.dn)

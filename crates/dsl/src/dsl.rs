@@ -268,6 +268,7 @@ impl Dsl {
             empty_bpobj: Mutex::new(None),
             space: Default::default(),
             caches: Caches::default(),
+            keys: Default::default(),
             broken: Mutex::new(None),
             events: Mutex::default(),
         });

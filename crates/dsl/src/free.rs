@@ -124,7 +124,8 @@ impl Walk<'_> {
 
     /// Reads metadata; what cannot be read is skipped, its block freed, its children lost.
     fn read(&mut self, bp: &BlkPtr) -> Result<Option<base::Block>> {
-        match self.zio.read(bp) {
+        // Destroying takes no key: pointers are in clear.
+        match self.zio.read_with(bp, &zio::Crypt::Locked) {
             Ok(b) => Ok(Some(b)),
             Err(e) if matches!(e.kind, Kind::Io | Kind::Checksum | Kind::Damaged) => {
                 self.lost += 1;

@@ -38,6 +38,21 @@ impl Dsl {
         if to.child(name)?.is_some() {
             bail!(Exists, "{new}: dataset already exists");
         }
+        if let Some(k) = dir.key_object()? {
+            // What inherits a key must stay below its encryption root.
+            let other = to.key_object()?.is_none_or(|t| t.root != k.root);
+            if k.root != dir.object() && other {
+                bail!(
+                    CrossDevice,
+                    "{old}: cannot move encrypted child outside of its encryption root"
+                );
+            }
+        } else if to.is_encrypted()? {
+            bail!(
+                CrossDevice,
+                "{old}: cannot move an unencrypted dataset below an encrypted one"
+            );
+        }
         let grow = new.len() as i64 - old.len() as i64;
         let mut longest = new.len() as i64;
         self.walk(dir, &mut |d| {

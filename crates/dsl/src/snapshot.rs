@@ -1,6 +1,7 @@
 //! Snapshots: making, destroying, going back (data format §10.2, §10.4, §10.7).
 
 use crate::core::{bump, check_component, is_hidden, Core, Triple, FULL_NAME_MAX};
+use crate::crypto::ENCRYPTION;
 use crate::history::NOTHING;
 use crate::{limits, Dataset, Dsl};
 use base::{bail, Error, Kind, Result, Txg};
@@ -197,6 +198,11 @@ impl Core {
         snap.set_snap_name(Some(name.to_string()));
         for guid in head.features() {
             snap.inherit_feature(tx, head, &guid)?;
+        }
+        if head.has_feature(ENCRYPTION) && self.features.is_enabled(crate::core::BOOKMARK_V2) {
+            self.zapify(tx, &snap.dn)?;
+            let guid = self.new_guid();
+            Zap::new(&snap.dn).add_u64(tx, disk::crypt::keys::IVSET_GUID, guid)?;
         }
         if let Some(prev) = head.prev()? {
             if prev.phys().next_snap_obj == head.object() {

@@ -14,7 +14,7 @@ use disk::feature::Feature;
 use disk::uberblock::Uberblock;
 use disk::{os_type, ObjType};
 use dmu::{Dmu, DmuOptions, NewObject, Objset, Tx, WritePolicy};
-use dsl::{Bpobj, Dsl, FeatureStore, Features, NoFeatures};
+use dsl::{Bpobj, Dsl, FeatureStore, Features, NewKey, NoFeatures};
 use env::Env;
 use space::{Class, Space};
 use std::collections::HashMap;
@@ -121,6 +121,16 @@ impl Pool {
         spec: CreateSpec,
         init: &dyn Fn(&Pool, &Arc<Objset>, &Tx) -> Result<()>,
     ) -> Result<Arc<Pool>> {
+        Self::create_with(env, spec, None, init)
+    }
+
+    /// The same; with `key` the root file system is encrypted.
+    pub fn create_with(
+        env: Env,
+        spec: CreateSpec,
+        key: Option<&NewKey>,
+        init: &dyn Fn(&Pool, &Arc<Objset>, &Tx) -> Result<()>,
+    ) -> Result<Arc<Pool>> {
         if !(1..=28).contains(&spec.version) && spec.version != VERSION_FEATURES {
             bail!(Invalid, "pool version {} does not exist", spec.version);
         }
@@ -131,7 +141,7 @@ impl Pool {
             &spec.tops,
             TXG_INITIAL,
         )?);
-        let made = Self::create_on(env, tree.clone(), spec, init);
+        let made = Self::create_on(env, tree.clone(), spec, key, init);
         if made.is_err() {
             // Dirty objects may keep each other, and the tree with them, alive; the devices are
             // free for the next attempt all the same.
@@ -144,6 +154,7 @@ impl Pool {
         env: Env,
         tree: Arc<VdevTree>,
         spec: CreateSpec,
+        key: Option<&NewKey>,
         init: &dyn Fn(&Pool, &Arc<Objset>, &Tx) -> Result<()>,
     ) -> Result<Arc<Pool>> {
         let space = Arc::new(Space::new());
@@ -294,6 +305,9 @@ impl Pool {
             t.set_u64(keys::METASLAB_ARRAY, array);
         }
         let ds = pool.dsl.create_root_dataset(&tx, Default::default())?;
+        if let Some(key) = key {
+            pool.dsl.encrypt_root(&tx, &ds, key)?;
+        }
         let os = pool.new_objset(&tx, &ds, os_type::ZFS)?;
         init(&pool, &os, &tx)?;
         pool.log_versions(&tx, "create")?;

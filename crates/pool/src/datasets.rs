@@ -103,11 +103,16 @@ impl Pool {
     }
 
     /// Opens the object set of a dataset (once; later callers share it) for reading and, unless the
-    /// pool or the dataset forbids it, writing.
+    /// pool or the dataset forbids it, writing. That of an encrypted dataset whose key is not loaded
+    /// is good for little more than giving up its log.
     pub fn open_dataset(&self, ds: &Arc<Dataset>) -> Result<Arc<OpenSet>> {
         let mut sets = self.sets.lock().unwrap_or_else(|e| e.into_inner());
         if let Some(s) = sets.get(&ds.object()) {
-            return Ok(s.clone());
+            // Its key may have been loaded since.
+            let locked = matches!(s.os.crypt(), zio::Crypt::Locked);
+            if !locked || matches!(ds.crypt()?, zio::Crypt::Locked) {
+                return Ok(s.clone());
+            }
         }
         // What was left out of a redacted dataset cannot be changed in part.
         let redacted = ds.has_feature("com.delphix:redacted_datasets");

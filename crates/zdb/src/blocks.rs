@@ -248,7 +248,8 @@ impl Walker<'_> {
                 Err(e) => self.errors.push(format!("{what}: {e}")),
             }
         } else if dn.obj_type == ObjType::DNODE {
-            match self.pool.zio.read(bp) {
+            // What leads on is in clear in encrypted datasets as well.
+            match self.pool.zio.read_with(bp, &zio::Crypt::Locked) {
                 Ok(b) => self.dnodes(&b, id, after, what),
                 Err(e) => self.errors.push(format!("{what}: {e}")),
             }

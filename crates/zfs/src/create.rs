@@ -21,12 +21,18 @@ pub fn create(args: &Parsed, cx: &mut Cx<'_>) -> Outcome {
         )));
     }
     let props = common::assignments(args.all("o"))?;
+    let key = match args.has("n") {
+        true => None,
+        false => cli::keys::for_new(&props, &name)
+            .map_err(|why| Fail::Error(format!("cannot create '{name}': {why}")))?,
+    };
     let (dry_run, parsable) = (args.has("n"), args.has("P"));
     let request = Request::DatasetCreate(DatasetCreate {
         name: name.clone(),
         props: props.clone(),
         parents: args.has("p"),
         no_mount: args.has("u"),
+        key,
         dry_run,
         command: cx.command(),
         ..DatasetCreate::default()

@@ -6,6 +6,7 @@ mod common;
 mod create;
 mod destroy;
 mod get;
+mod keys;
 mod list;
 mod mount;
 #[cfg(test)]
@@ -24,6 +25,9 @@ fn run(sub: &'static Sub, args: &Parsed, cx: &mut Cx<'_>) -> Outcome {
         "set" => change::set(args, cx),
         "get" => get::get(args, cx),
         "inherit" => change::inherit(args, cx),
+        "load-key" => keys::load(args, cx),
+        "unload-key" => keys::unload(args, cx),
+        "change-key" => keys::change(args, cx),
         "mount" => mount::mount(args, cx),
         "unmount" => mount::unmount(args, cx),
         other => Err(cli::Fail::Error(format!(

@@ -28,6 +28,11 @@ pub fn mount(args: &Parsed, cx: &mut Cx<'_>) -> Outcome {
             (false, []) => return Err(Fail::Usage("missing dataset argument".into())),
             (false, _) => return Err(Fail::Usage("too many arguments".into())),
         };
+        let mut good = true;
+        if args.has("l") {
+            let roots: Vec<String> = root.iter().cloned().collect();
+            good = cli::keys::load_missing(cx, &roots, true, false)?;
+        }
         let request = Request::MountAll {
             root,
             options: options(args),
@@ -42,7 +47,7 @@ pub fn mount(args: &Parsed, cx: &mut Cx<'_>) -> Outcome {
             let (done, all) = (batch.done.len(), batch.done.len() + batch.failed.len());
             writeln!(cx.out, "Mounting ZFS filesystems: ({done}/{all})")?;
         }
-        return Ok(i32::from(!batch.failed.is_empty()));
+        return Ok(i32::from(!good || !batch.failed.is_empty()));
     }
     match args.operands.as_slice() {
         [] => list(args, cx),
@@ -50,6 +55,9 @@ pub fn mount(args: &Parsed, cx: &mut Cx<'_>) -> Outcome {
             let fs = fs.clone();
             names::check_dataset(&fs, Want::Filesystem)
                 .map_err(|why| Fail::Error(format!("cannot open '{fs}': {why}")))?;
+            if args.has("l") {
+                cli::keys::load_missing(cx, std::slice::from_ref(&fs), false, true)?;
+            }
             let request = Request::Mount {
                 dataset: fs.clone(),
                 options: options(args),

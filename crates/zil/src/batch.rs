@@ -1,6 +1,6 @@
 //! One round of a commit: records into blocks, blocks onto the chain, one flush.
 
-use crate::chain::{block_pointer, is_slim, successor, Builder, UNIT};
+use crate::chain::{is_slim, log_pointer, successor, Builder, UNIT};
 use crate::itx::{Body, Form, Itx};
 use crate::{tx, Indirect, Zil, CHAIN_SIZE, RECORD_HEADER, WRITE_HEADER};
 use base::{bail, Kind, Result, Txg};
@@ -214,7 +214,7 @@ impl<'a> Batch<'a> {
         };
         let old = self.block.bp;
         let id = successor(&old.checksum());
-        let next = block_pointer(dva, size, is_slim(&old), txg, &id);
+        let next = log_pointer(&**store, dva, size, is_slim(&old), txg, &id);
         let block = std::mem::replace(&mut self.block, Builder::new(next));
         {
             let mut st = self.zil.lock();
@@ -223,7 +223,7 @@ impl<'a> Batch<'a> {
                 l.max_txg = block.max_txg;
             }
         }
-        let data = block.finish(&next)?;
+        let data = block.finish(&next, &store.crypt())?;
         self.bytes += data.len();
         store.write_block(&old, Arc::new(data))?;
         self.written.push(old);

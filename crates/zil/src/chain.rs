@@ -1,9 +1,11 @@
 //! Log blocks on disk: identity, chain structure, walking (pool format §26.2).
 
-use crate::{tx, LogBlocks};
-use base::{Result, Txg};
+use crate::{tx, LogBlocks, LogStore};
+use base::{bail, Result, Txg};
 use codec::checksum::{self, ZILOG, ZILOG2};
+use codec::crypt::Crypt;
 use disk::bytes::{swap_u64s, u64_at};
+use disk::crypt::{zil_block, IV_SIZE, MAC_SIZE};
 use disk::zil::{chain_offset, record_to_little_endian, slim_written, ZilChain};
 use disk::{BlkPtr, Dva, ObjType};
 use std::collections::HashSet;
@@ -16,6 +18,8 @@ pub const WRITE_HEADER: usize = 192;
 pub(crate) const UNIT: usize = 4096;
 /// Compression "off" in a block pointer.
 const COMPRESS_OFF: u8 = 2;
+/// Place of the MAC in the chain structure: the last two words of the embedded checksum.
+const MAC_AT: usize = CHAIN_SIZE - MAC_SIZE;
 /// A chain longer than this is hostile: at 4 KiB each it would be 16 GiB.
 const MAX_BLOCKS: u64 = 4 << 20;
 
@@ -33,6 +37,31 @@ pub(crate) fn block_pointer(dva: Dva, size: usize, slim: bool, txg: Txg, id: &Id
     let mut bp = BlkPtr::new(ObjType::INTENT_LOG, 0, size, size, COMPRESS_OFF, alg, txg);
     bp.set_dva(0, dva);
     bp.set_checksum(*id);
+    bp
+}
+
+/// [`block_pointer`] for the log of an object set that may be encrypted: salt and nonce of a block are
+/// chosen when it is allocated, and no block is written twice.
+pub(crate) fn log_pointer(
+    store: &dyn LogStore,
+    dva: Dva,
+    size: usize,
+    slim: bool,
+    txg: Txg,
+    id: &Ident,
+) -> BlkPtr {
+    let mut bp = block_pointer(dva, size, slim, txg, id);
+    if let Some(key) = store.crypt().key() {
+        let random = |b: &mut [u8]| {
+            for c in b.chunks_mut(8) {
+                c.copy_from_slice(&store.random().to_le_bytes()[..c.len()]);
+            }
+        };
+        let mut iv = [0; IV_SIZE];
+        random(&mut iv);
+        bp.set_crypt();
+        bp.set_salt_iv(&key.next_salt(&random), &iv);
+    }
     bp
 }
 
@@ -78,7 +107,7 @@ impl Builder {
 
     /// Adds the chain structure with the pointer to the next block and the checksum. Gives what to
     /// write: only the used part unless the block lies on raidz, whose layout depends on the length.
-    pub fn finish(mut self, next: &BlkPtr) -> Result<Vec<u8>> {
+    pub fn finish(mut self, next: &BlkPtr, crypt: &Crypt) -> Result<Vec<u8>> {
         let slim = is_slim(&self.bp);
         let chain = ZilChain {
             next: *next,
@@ -86,7 +115,20 @@ impl Builder {
         };
         chain.encode_into(&mut self.buf, slim)?;
         let alg = if slim { ZILOG2 } else { ZILOG };
-        checksum::embed(alg, &mut self.buf, &self.bp.checksum())?;
+        if self.bp.uses_crypt() {
+            let Some(key) = crypt.key() else {
+                bail!(Access, "an encrypted log cannot be written without its key");
+            };
+            let parts = zil_block(&self.buf, false)?;
+            let mut secret = parts.gather(&self.buf);
+            let mac = key.encrypt(&self.bp.salt(), &self.bp.iv(), &parts.aad, &mut secret)?;
+            parts.scatter(&mut self.buf, &secret);
+            let at = chain_offset(self.buf.len(), slim).unwrap_or(0) + MAC_AT;
+            self.buf[at..at + MAC_SIZE].copy_from_slice(&mac);
+            checksum::embed_keep_mac(alg, &mut self.buf, &self.bp.checksum())?;
+        } else {
+            checksum::embed(alg, &mut self.buf, &self.bp.checksum())?;
+        }
         let striped = self.bp.dva(0).asize() > self.bp.psize() as u64;
         if slim && !striped {
             let written = slim_written(self.used as u64, self.buf.len());
@@ -142,9 +184,10 @@ impl RawRecord {
     }
 }
 
-/// Whether a write or clone record's parts are inside it.
-fn plausible(r: &RawRecord) -> bool {
+/// Whether a write or clone record's parts are inside it. `locked`: most of it cannot be read.
+fn plausible(r: &RawRecord, locked: bool) -> bool {
     match r.ty {
+        tx::WRITE if locked => r.bytes.len() >= WRITE_HEADER,
         tx::WRITE => {
             let len = u64_at(&r.bytes, 48).unwrap_or(u64::MAX);
             let room = match r.bytes.len().checked_sub(WRITE_HEADER) {
@@ -178,12 +221,43 @@ fn check(bp: &BlkPtr, b: &[u8]) -> Option<bool> {
     if b.len() != bp.psize() || b.len() < CHAIN_SIZE {
         return None;
     }
+    if bp.uses_crypt() {
+        let r = checksum::verify_embedded_mac(alg, b, &bp.checksum());
+        return r.ok().map(|(swapped, _)| swapped);
+    }
     checksum::verify_embedded(alg, b, &bp.checksum()).ok()
 }
 
+/// A log block with its records decrypted; `None` if this is not what was encrypted. Without a key it
+/// stays as it is.
+fn open(bp: &BlkPtr, b: &[u8], swapped: bool, crypt: &Crypt) -> Option<Vec<u8>> {
+    let mut block = b.to_vec();
+    let Some(key) = crypt.key() else {
+        return Some(block);
+    };
+    if !is_slim(bp) {
+        return None;
+    }
+    let parts = zil_block(b, swapped).ok()?;
+    let mac = <[u8; MAC_SIZE]>::try_from(b.get(MAC_AT..CHAIN_SIZE)?).ok()?;
+    let mut secret = parts.gather(b);
+    key.decrypt(&bp.salt(), &bp.iv(), &parts.aad, &mut secret, &mac)
+        .ok()?;
+    parts.scatter(&mut block, &secret);
+    Some(block)
+}
+
 /// Takes a block apart; `None` if it is not valid, which is how a chain ends.
-pub(crate) fn parse(bp: &BlkPtr, b: &[u8]) -> Option<Parsed> {
+pub(crate) fn parse(bp: &BlkPtr, b: &[u8], crypt: &Crypt) -> Option<Parsed> {
     let swapped = check(bp, b)?;
+    let opened;
+    let b = if bp.uses_crypt() {
+        opened = open(bp, b, swapped, crypt)?;
+        &opened[..]
+    } else {
+        b
+    };
+    let locked = bp.uses_crypt() && crypt.key().is_none();
     let slim = is_slim(bp);
     let at = chain_offset(b.len(), slim)?;
     let mut block;
@@ -203,7 +277,7 @@ pub(crate) fn parse(bp: &BlkPtr, b: &[u8]) -> Option<Parsed> {
     let mut rest = b.get(chain.records(slim))?;
     let mut last = 0;
     while !rest.is_empty() {
-        let Some(r) = record(rest, swapped).filter(|r| r.seq > last && plausible(r)) else {
+        let Some(r) = record(rest, swapped).filter(|r| r.seq > last && plausible(r, locked)) else {
             break;
         };
         last = r.seq;
@@ -267,6 +341,7 @@ pub fn walk(
     let mut end = WalkEnd::default();
     let mut seen: HashSet<Dva> = HashSet::new();
     let mut bp = *first;
+    let crypt = blocks.crypt();
     while sane(&bp) {
         let seq = bp.checksum()[3];
         let place = Dva {
@@ -286,7 +361,7 @@ pub fn walk(
         let Some(parsed) = blocks
             .read_block(&bp, &verify)
             .ok()
-            .and_then(|b| parse(&bp, &b))
+            .and_then(|b| parse(&bp, &b, &crypt))
         else {
             break;
         };

@@ -35,6 +35,7 @@ pub use log::{Committed, Options, Stats, Zil};
 pub use replay::{Record, Replayed, Replayer};
 
 use base::{bail, Block, Result, Txg};
+use codec::crypt::Crypt;
 use disk::{BlkPtr, Dva};
 
 /// Record types (pool format §26.4).
@@ -93,7 +94,13 @@ pub trait LogBlocks: Send + Sync {
     /// Reads PSIZE bytes of a log block. `verify` says whether a candidate is right, so that other
     /// copies and reconstruction can be tried.
     fn read_block(&self, bp: &BlkPtr, verify: &(dyn Fn(&[u8]) -> bool + Sync)) -> Result<Vec<u8>>;
-    /// Reads the block an indirect write record points to, decoded.
+    /// Whether the object set is encrypted, and with which key. Without it a chain can be walked and
+    /// claimed, but the records are not decrypted.
+    fn crypt(&self) -> Crypt {
+        Crypt::Plain
+    }
+    /// Reads the block an indirect write record points to, decoded; without the key of an encrypted one
+    /// it only finds out whether it is there.
     fn read_data(&self, bp: &BlkPtr) -> Result<Block>;
     /// Marks the block allocated in `txg`; an error if its space is in use.
     fn claim(&self, bp: &BlkPtr, txg: Txg) -> Result<()>;

@@ -1,7 +1,7 @@
 //! The live log of one dataset: commits and syncs.
 
 use crate::batch::Batch;
-use crate::chain::{block_pointer, UNIT};
+use crate::chain::{log_pointer, UNIT};
 use crate::header::{limits, Header, FLAG_REPLAY, HEADER_SIZE};
 use crate::itx::{Itx, Itxs};
 use crate::{walk, LogStore};
@@ -24,7 +24,7 @@ pub struct Options {
     pub max_block: usize,
     /// Last group known to be on disk.
     pub synced: Txg,
-    /// False where no log can be written (encrypted datasets): every commit then needs a sync.
+    /// False where no log can be written: every commit then needs a sync.
     pub enabled: bool,
 }
 
@@ -338,7 +338,7 @@ impl Zil {
     fn first_block(&self) -> Result<(BlkPtr, Txg)> {
         let (dva, txg) = self.store.alloc_block(UNIT)?;
         let id = self.identity();
-        let bp = block_pointer(dva, UNIT, self.opts.slim, txg, &id);
+        let bp = log_pointer(&*self.store, dva, UNIT, self.opts.slim, txg, &id);
         Ok((bp, txg))
     }
 

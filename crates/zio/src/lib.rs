@@ -6,11 +6,13 @@
 #![forbid(unsafe_code)]
 
 mod cache;
+pub mod crypt;
 pub mod memory;
 mod pipeline;
 pub mod seam;
 pub mod swap;
 
 pub use cache::Cache;
+pub use crypt::{Crypt, Seal};
 pub use pipeline::{Lease, Prepared, WriteSpec, Zio, ZioOptions};
 pub use seam::{Allocator, Dedup, Devices, Looked, PhysWrite, Purpose, ReadOne, Sharing, Wrong};

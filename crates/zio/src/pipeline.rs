@@ -1,6 +1,7 @@
 //! The read and write pipelines (pool format §7, §12–14; behaviour §8, §9).
 
 use crate::cache::{Cache, Key};
+use crate::crypt::{self, Crypt, Seal, Sealed};
 use crate::seam::{Allocator, Dedup, Devices, Looked, PhysWrite, Purpose, ReadOne, Sharing, Wrong};
 use crate::swap;
 use base::{bail, roundup, Block, Error, Kind, Result, Txg};
@@ -73,6 +74,7 @@ enum PreparedKind {
     Stored {
         compress: u8,
         checksum: checksum::Words,
+        sealed: Option<Sealed>,
     },
 }
 
@@ -219,40 +221,91 @@ impl Zio {
 
     /// The decompressed, verified, little-endian content of the block; zeros for a hole of known
     /// size. The pointer must have been taken just now; otherwise see [`Zio::read_leased`].
+    /// `Kind::Access` for an encrypted block.
     pub fn read(&self, bp: &BlkPtr) -> Result<Block> {
-        self.read_block(bp, How::Used(self.lease()))
+        self.read_with(bp, &Crypt::Plain)
     }
 
-    /// The same with a pointer that was in use when the lease was had.
+    /// The same for a block of an object set that may be encrypted. With [`Crypt::Locked`] blocks of
+    /// dnodes come as they are stored: cores and pointers in clear, boni not.
+    pub fn read_with(&self, bp: &BlkPtr, crypt: &Crypt) -> Result<Block> {
+        self.read_block(bp, crypt, How::Used(self.lease()))
+    }
+
+    /// [`read`](Self::read) with a pointer that was in use when the lease was had.
     pub fn read_leased(&self, bp: &BlkPtr, lease: Lease) -> Result<Block> {
-        self.read_block(bp, How::Used(lease))
+        self.read_with_leased(bp, lease, &Crypt::Plain)
     }
 
-    /// The same for a block that need not be there any more: no device is blamed.
-    pub fn probe(&self, bp: &BlkPtr) -> Result<Block> {
-        self.read_block(bp, How::Probe)
+    /// [`read_with`](Self::read_with) with a pointer that was in use when the lease was had.
+    pub fn read_with_leased(&self, bp: &BlkPtr, lease: Lease, crypt: &Crypt) -> Result<Block> {
+        self.read_block(bp, crypt, How::Used(lease))
     }
 
-    fn read_block(&self, bp: &BlkPtr, how: How) -> Result<Block> {
+    /// [`read_with`](Self::read_with) for a block that need not be there any more: no device is
+    /// blamed.
+    pub fn probe(&self, bp: &BlkPtr, crypt: &Crypt) -> Result<Block> {
+        self.read_block(bp, crypt, How::Probe)
+    }
+
+    /// Whether such a block is there, as it is stored: takes no key.
+    pub fn probe_raw(&self, bp: &BlkPtr) -> Result<()> {
+        bp.sanity(self.devices.vdevs())?;
+        self.read_copies(bp, 0, How::Probe).map(|_| ())
+    }
+
+    fn read_block(&self, bp: &BlkPtr, crypt: &Crypt, how: How) -> Result<Block> {
         if bp.is_hole() {
             return Ok(Arc::new(vec![0; bp.lsize()]));
         }
         if bp.is_embedded() {
             return self.read_embedded(bp);
         }
+        if crypt.key().is_none() && bp.is_encrypted() {
+            let clear = matches!(crypt, Crypt::Locked) && bp.obj_type() == ObjType::DNODE;
+            if !clear {
+                bail!(Access, "encrypted block without a key: {bp:?}");
+            }
+            bp.sanity(self.devices.vdevs())?;
+            // Never into the cache: it is not what readers with the key want.
+            return self.decode(bp, self.read_copies(bp, 0, how)?);
+        }
         if let Some(b) = self.cache.get(bp) {
             return Ok(b);
         }
         bp.sanity(self.devices.vdevs())?;
-        if bp.is_encrypted()
-            || (bp.uses_crypt() && bp.level() == 0 && bp.obj_type() == ObjType::DNODE)
-        {
-            bail!(Access, "encrypted block without a key: {bp:?}");
-        }
         let raw = self.read_copies(bp, 0, how)?;
-        let b = self.decode(bp, raw)?;
-        self.cache.insert(bp, b.clone());
-        Ok(b)
+        let r = self.finish(bp, crypt, raw);
+        if r.as_ref().is_err_and(|e| e.kind == Kind::Checksum) && !matches!(how, How::Probe) {
+            self.unrecoverable.fetch_add(1, Ordering::Relaxed);
+        }
+        r
+    }
+
+    /// From the stored bytes to the content: decrypted or authenticated, decompressed, in order, kept.
+    fn finish(&self, bp: &BlkPtr, crypt: &Crypt, mut raw: Vec<u8>) -> Result<Block> {
+        if !bp.uses_crypt() || bp.obj_type() == ObjType::OBJSET {
+            let b = self.decode(bp, raw)?;
+            self.cache.insert(bp, b.clone());
+            return Ok(b);
+        }
+        let wrong = |e: Error| e.context(format!("block {bp:?}"));
+        if bp.level() > 0 {
+            let b = self.decode(bp, raw)?;
+            crypt::check_indirect(bp, &b).map_err(wrong)?;
+            self.cache.insert(bp, b.clone());
+            return Ok(b);
+        }
+        match crypt.key() {
+            Some(key) => {
+                crypt::open(bp, key, &mut raw).map_err(wrong)?;
+                let b = self.decode(bp, raw)?;
+                self.cache.insert(bp, b.clone());
+                Ok(b)
+            }
+            // In clear, but nobody can say whether it is right: not for those who have the key.
+            None => self.decode(bp, raw),
+        }
     }
 
     fn read_embedded(&self, bp: &BlkPtr) -> Result<Block> {
@@ -405,9 +458,7 @@ impl Zio {
                 || alg == checksum::NOPARITY
                 || checksum::compute(alg, b, swapped, &salt).is_ok_and(|mut got| {
                     if truncated {
-                        if !checksum::is_dedup(alg) {
-                            got = [got[0] ^ got[2], got[1] ^ got[3], 0, 0];
-                        }
+                        got = checksum::with_mac(alg, got, [0, 0]);
                         got[..2] == want[..2]
                     } else {
                         got == want
@@ -419,17 +470,27 @@ impl Zio {
     /// Reads many blocks, those not cached in one batch; results in order. The pointers must have
     /// been taken since the lease was had.
     pub fn read_many(&self, bps: &[BlkPtr], lease: Lease) -> Vec<Result<Block>> {
+        self.read_many_with(bps, lease, &Crypt::Plain)
+    }
+
+    /// The same for blocks of an object set that may be encrypted.
+    pub fn read_many_with(
+        &self,
+        bps: &[BlkPtr],
+        lease: Lease,
+        crypt: &Crypt,
+    ) -> Vec<Result<Block>> {
         let mut out: Vec<Option<Result<Block>>> = Vec::with_capacity(bps.len());
         let mut missing = Vec::new();
         for (i, bp) in bps.iter().enumerate() {
             let plain = !bp.is_hole()
                 && !bp.is_embedded()
                 && !bp.is_gang()
-                && !bp.uses_crypt()
+                && (!bp.uses_crypt() || crypt.key().is_some())
                 && bp.sanity(self.devices.vdevs()).is_ok()
                 && self.unwritten(&bp.dva(0)).is_empty();
             if !plain {
-                out.push(Some(self.read_leased(bp, lease)));
+                out.push(Some(self.read_with_leased(bp, lease, crypt)));
             } else if let Some(b) = self.cache.get(bp) {
                 out.push(Some(Ok(b)));
             } else {
@@ -466,10 +527,7 @@ impl Zio {
                 // Other copies, and the bookkeeping of failures.
                 Err(e) => self.read_from(bp, 1, 0, how, (l.wrong, e)),
             };
-            out[i] = Some(
-                raw.and_then(|raw| self.decode(bp, raw))
-                    .inspect(|b| self.cache.insert(bp, b.clone())),
-            );
+            out[i] = Some(raw.and_then(|raw| self.finish(bp, crypt, raw)));
         }
         out.into_iter()
             .map(|r| r.unwrap_or_else(|| Err(Error::damaged("a read was lost"))))
@@ -573,6 +631,25 @@ impl Zio {
 
     /// Compresses and checksums; needs no address, so many blocks may be prepared in parallel.
     pub fn prepare(&self, spec: &WriteSpec, data: &Block) -> Result<Prepared> {
+        self.prepare_with(spec, data, None)
+    }
+
+    /// The same for a block of an encrypted dataset, which is encrypted or authenticated as its type
+    /// asks for. An object set's MACs have to be in it already.
+    pub fn prepare_with(
+        &self,
+        spec: &WriteSpec,
+        data: &Block,
+        seal: Option<&Seal>,
+    ) -> Result<Prepared> {
+        let mut spec = *spec;
+        if seal.is_some() {
+            spec.embed = false;
+            let bare = spec.obj_type == ObjType::DNODE || spec.obj_type == ObjType::OBJSET;
+            if spec.level == 0 && bare {
+                spec.compress = compress::EMPTY;
+            }
+        }
         let lsize = data.len();
         let hole = |kind| Prepared {
             data: Arc::new(Vec::new()),
@@ -614,14 +691,29 @@ impl Zio {
                 }
             }
         }
+        let whole = data;
         let (data, compress) = match body {
             Some((c, alg)) => (Arc::new(c), alg),
             None => (data.clone(), compress::OFF),
         };
-        let checksum = checksum::compute(spec.checksum, &data, false, &self.salt())?;
+        let (data, sealed) = match seal {
+            Some(s) => {
+                let (d, x) = crypt::seal(s, spec.obj_type, spec.level, whole, data)?;
+                (d, Some(x))
+            }
+            None => (data, None),
+        };
+        let mut checksum = checksum::compute(spec.checksum, &data, false, &self.salt())?;
+        if let Some(x) = &sealed {
+            checksum = x.words(spec.checksum, checksum);
+        }
         Ok(Prepared {
             data,
-            kind: PreparedKind::Stored { compress, checksum },
+            kind: PreparedKind::Stored {
+                compress,
+                checksum,
+                sealed,
+            },
             lsize,
         })
     }
@@ -631,7 +723,7 @@ impl Zio {
     /// the sync passes converge). Fill is 0 or, for embedded blocks, implied; the caller sets it.
     pub fn issue(&self, spec: &WriteSpec, p: &Prepared, txg: Txg, old: &BlkPtr) -> Result<BlkPtr> {
         self.check_writable()?;
-        let (compress, sum) = match &p.kind {
+        let (compress, sum, sealed) = match &p.kind {
             PreparedKind::Hole => {
                 // A hole over a hole stays what it was: its birth says when data ended here.
                 if old.is_hole() {
@@ -653,7 +745,11 @@ impl Zio {
                     txg,
                 ));
             }
-            PreparedKind::Stored { compress, checksum } => (*compress, *checksum),
+            PreparedKind::Stored {
+                compress,
+                checksum,
+                sealed,
+            } => (*compress, *checksum, sealed),
         };
         let psize = p.data.len();
         let mut bp = BlkPtr::new(
@@ -666,14 +762,19 @@ impl Zio {
             txg,
         );
         bp.set_checksum(sum);
-        if spec.dedup {
+        if let Some(x) = sealed {
+            x.mark(&mut bp);
+        }
+        // Equal data are different blocks once encrypted.
+        if spec.dedup && sealed.is_none() {
             if let Some(bp) = self.dedup(&mut bp, spec, &p.data, txg)? {
                 return Ok(bp);
             }
         }
         if !bp.is_dedup() && Self::reusable(old, txg, psize) {
-            for i in 0..disk::blkptr::DVAS {
-                bp.set_dva(i, old.dva(i));
+            // Not what else may stand in the place of the third.
+            for (i, d) in old.dvas().into_iter().enumerate() {
+                bp.set_dva(i, d);
             }
             // Same address, same birth. Without a checksum the cache could not tell them apart.
             if Key::of(old) == Key::of(&bp) {
@@ -756,6 +857,15 @@ impl Zio {
             && old.physical_birth() == new.physical_birth()
     }
 
+    /// Salt and nonce take the third place.
+    fn most_copies(bp: &BlkPtr) -> u8 {
+        if bp.is_encrypted() {
+            2
+        } else {
+            disk::blkptr::DVAS as u8
+        }
+    }
+
     fn place(
         &self,
         bp: &mut BlkPtr,
@@ -766,7 +876,7 @@ impl Zio {
         depth: u32,
     ) -> Result<()> {
         let psize = data.len() as u64;
-        let copies = spec.copies.clamp(1, 3) as usize;
+        let copies = spec.copies.clamp(1, Self::most_copies(bp)) as usize;
         let size_on = |v: u64| self.devices.asize(v, psize);
         match self.allocator.alloc(purpose, psize, copies, txg, &size_on) {
             Ok(dvas) => {
@@ -800,7 +910,10 @@ impl Zio {
         if data.len() <= unit {
             bail!(NoSpace, "no space left for a block of {} bytes", data.len());
         }
-        let copies = spec.gang_copies.max(spec.copies).clamp(1, 3) as usize;
+        let copies = spec
+            .gang_copies
+            .max(spec.copies)
+            .clamp(1, Self::most_copies(bp)) as usize;
         let header_on = |v: u64| self.devices.asize(v, GANG_HEADER as u64);
         let headers = self.allocator.alloc(
             Purpose::Metadata,
@@ -1026,12 +1139,22 @@ impl Zio {
         txg: Txg,
     ) -> Result<Option<BlkPtr>> {
         self.check_writable()?;
-        let PreparedKind::Stored { compress, checksum } = &p.kind else {
+        let PreparedKind::Stored {
+            compress,
+            checksum,
+            sealed,
+        } = &p.kind
+        else {
             return Ok(None);
         };
         let psize = p.data.len();
         let size_on = |v: u64| self.devices.asize(v, psize as u64);
-        let copies = spec.copies.clamp(1, 3) as usize;
+        let most = if matches!(sealed, Some(Sealed::Encrypted(..))) {
+            2
+        } else {
+            disk::blkptr::DVAS as u8
+        };
+        let copies = spec.copies.clamp(1, most) as usize;
         let dvas =
             match self
                 .allocator
@@ -1051,6 +1174,9 @@ impl Zio {
             txg,
         );
         bp.set_checksum(*checksum);
+        if let Some(x) = sealed {
+            x.mark(&mut bp);
+        }
         let mut writes = Vec::new();
         for (i, d) in dvas.iter().take(disk::blkptr::DVAS).enumerate() {
             bp.set_dva(i, *d);

@@ -1,6 +1,7 @@
 //! Pools made by OpenZFS, read entry by entry and compared with what OpenZFS showed of them.
 
 use base::Kind;
+use codec::crypt::WrappingKey;
 use pool::{OpenOptions, Pool};
 use serde_json::Value;
 use sha2::{Digest, Sha256};
@@ -294,6 +295,56 @@ fn compare_all(zfs: &Zfs, entries: &Value) -> base::Result<Vec<String>> {
     Ok(out)
 }
 
+/// The key a manifest gives for an encryption root.
+fn wrapping_key(dir: &dsl::Dir, k: &Value) -> base::Result<WrappingKey> {
+    let key = bytes(k, "key").unwrap_or_default();
+    match k["keyformat"].as_str() {
+        Some("passphrase") => {
+            let p = dir.key_object()?.map(|k| k.params).unwrap_or_default();
+            WrappingKey::from_passphrase(&key, p.salt, p.iterations)
+        }
+        Some("hex") => {
+            let text = String::from_utf8_lossy(&key);
+            let raw: Vec<u8> = (0..text.len() / 2)
+                .filter_map(|i| u8::from_str_radix(&text[2 * i..2 * i + 2], 16).ok())
+                .collect();
+            WrappingKey::from_bytes(&raw)
+        }
+        _ => WrappingKey::from_bytes(&key),
+    }
+}
+
+/// Loads all keys of a manifest, after trying wrong ones.
+fn load_keys(pool: &Arc<Pool>, list: &Value) -> Vec<String> {
+    let mut bad = Vec::new();
+    for k in list.as_array().into_iter().flatten() {
+        let name = k["dataset"].as_str().unwrap_or_default();
+        let load = || -> base::Result<()> {
+            let dir = pool.dsl.dir(name)?;
+            let wrong = WrappingKey::from_bytes(&[0x5a; 32])?;
+            match pool.dsl.load_key(&dir, wrong, false) {
+                Err(e) if e.kind == Kind::Access => {}
+                other => base::bail!(Invalid, "a wrong key: {other:?}"),
+            }
+            pool.dsl.load_key(&dir, wrapping_key(&dir, k)?, true)?;
+            pool.dsl.load_key(&dir, wrapping_key(&dir, k)?, false)
+        };
+        if let Err(e) = load() {
+            bad.push(format!("key of {name}: {e:?}"));
+        }
+    }
+    bad
+}
+
+/// Without its key a file system gives nothing away, and says so.
+fn check_locked(pool: &Arc<Pool>, d: &Value) -> Option<String> {
+    let name = d["name"].as_str().unwrap_or_default();
+    match check_dataset(pool, d, &Value::Null) {
+        Err(e) if e.kind == Kind::Access => None,
+        other => Some(format!("{name} without a key: {other:?}")),
+    }
+}
+
 /// Fixtures whose files are not what a read-only look at the pool shows: their logs wait to be
 /// replayed, or the images hold damage and several states.
 const NOT_HERE: [&str; 6] = [
@@ -309,7 +360,7 @@ const NOT_HERE: [&str; 6] = [
 fn every_entry_of_every_fixture() {
     let only = std::env::var("FIXTURE").ok();
     let mut bad = Vec::new();
-    let mut seen = 0;
+    let (mut seen, mut encrypted, mut locked) = (0, 0, 0);
     for name in testkit::fixture::names() {
         if only.as_ref().is_some_and(|o| *o != name) || NOT_HERE.contains(&name.as_str()) {
             continue;
@@ -353,6 +404,7 @@ fn every_entry_of_every_fixture() {
                 continue;
             }
         };
+        bad.extend(load_keys(&pool, &m["keys"]));
         let list = p["datasets"].as_array().cloned().unwrap_or_default();
         for d in &list {
             let prop = |p: &str| {
@@ -361,11 +413,16 @@ fn every_entry_of_every_fixture() {
                     .unwrap_or_default()
                     .to_string()
             };
-            let skip = !d["key"].is_null()
-                || !matches!(d["type"].as_str(), Some("filesystem" | "snapshot"))
-                || !matches!(prop("encryption").as_str(), "" | "off" | "-");
-            if skip {
+            if !matches!(d["type"].as_str(), Some("filesystem" | "snapshot")) {
                 continue;
+            }
+            if !d["key"].is_null() {
+                locked += 1;
+                bad.extend(check_locked(&pool, d));
+                continue;
+            }
+            if !matches!(prop("encryption").as_str(), "" | "off" | "-") {
+                encrypted += 1;
             }
             let source = match d["entries_as"].as_str() {
                 Some(other) => list.iter().find(|x| x["name"] == other).unwrap_or(d),
@@ -388,7 +445,7 @@ fn every_entry_of_every_fixture() {
     for b in bad.iter().take(60) {
         eprintln!("{b}");
     }
-    eprintln!("{seen} datasets compared");
+    eprintln!("{seen} datasets compared, {encrypted} of them encrypted; {locked} without a key");
     assert!(bad.is_empty(), "{} differences", bad.len());
 }
 
@@ -410,6 +467,7 @@ fn changing_real_pools() {
         "damage-draid",
         "raidz-expanded",
         "removal",
+        "encrypted-root",
     ];
     for name in all
         .into_iter()
@@ -428,8 +486,10 @@ fn changing_real_pools() {
         let found = vdev::discover(&env, &paths);
         let f = &found.pools[0];
         let open = |f: &vdev::PoolFound| {
-            Pool::open(env.clone(), &f.config, OpenOptions::default())
-                .unwrap_or_else(|e| panic!("{name}: {e:?}"))
+            let pool = Pool::open(env.clone(), &f.config, OpenOptions::default())
+                .unwrap_or_else(|e| panic!("{name}: {e:?}"));
+            assert_eq!(load_keys(&pool, &m["keys"]), [""; 0], "{name}");
+            pool
         };
         let pool = open(f);
         let mut sums = Vec::new();
@@ -446,6 +506,14 @@ fn changing_real_pools() {
         drop(pool);
         if let Err(e) = oz.check(dir.path(), &f.name) {
             panic!("{name}: {e}");
+        }
+        // With the key zdb decrypts what was written.
+        for k in m["keys"].as_array().into_iter().flatten() {
+            let (dir, key) = (dir.path().to_str().unwrap(), k["key"].as_str().unwrap());
+            for (ds, _) in &sums {
+                let text = oz.zdb(&["-e", "-p", dir, "-K", key, "-dddd", ds]).unwrap();
+                assert!(text.contains("made here"), "{ds}: {text}");
+            }
         }
         let found = vdev::discover(&env, &paths);
         let pool = open(&found.pools[0]);
@@ -650,7 +718,7 @@ fn cut_partition(dir: &std::path::Path, m: &Value) {
 fn logs_of_a_crash() {
     let only = std::env::var("FIXTURE").ok();
     let mut bad = Vec::new();
-    for name in ["zil", "zil-crash", "zil-slog", "zil-raidz"] {
+    for name in ["zil", "zil-crash", "zil-slog", "zil-raidz", "zil-encrypted"] {
         if only.as_ref().is_some_and(|o| o != name) {
             continue;
         }
@@ -674,6 +742,8 @@ fn logs_of_a_crash() {
             }
             Err(e) => panic!("{name}: {e:?}"),
         };
+        // Claimed without the keys, replayed with them.
+        bad.extend(load_keys(&pool, &m["keys"]));
         for d in m["pools"][0]["datasets"].as_array().unwrap() {
             if d["type"] != "filesystem" {
                 continue;

@@ -98,11 +98,17 @@ pub fn create(args: &Parsed, cx: &mut Cx<'_>) -> Outcome {
     }
 
     let dry_run = args.has("n");
+    let key = match dry_run {
+        true => None,
+        false => cli::keys::for_new(&fs_props, &name)
+            .map_err(|why| Fail::Error(format!("cannot create '{name}': {why}")))?,
+    };
     let request = Request::PoolCreate(PoolCreate {
         name: name.clone(),
         vdevs: vdevs.clone(),
         props,
         fs_props,
+        key,
         altroot,
         temp_name: args.get("t").map(str::to_string),
         force,

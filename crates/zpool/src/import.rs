@@ -51,6 +51,7 @@ pub fn import(args: &Parsed, cx: &mut Cx<'_>) -> Outcome {
                     ..template
                 },
                 &pool,
+                args.has("l"),
             )
         }
         None => {
@@ -76,7 +77,7 @@ pub fn import(args: &Parsed, cx: &mut Cx<'_>) -> Outcome {
                     pool: pool.guid.to_string(),
                     ..template.clone()
                 };
-                match one(cx, request, &pool.name) {
+                match one(cx, request, &pool.name, args.has("l")) {
                     Ok(s) => status = status.max(s),
                     Err(Fail::Error(text)) => {
                         if !text.is_empty() {
@@ -184,7 +185,44 @@ fn scan(cx: &mut Cx<'_>, search: ImportScan) -> Result<Vec<Importable>, Fail> {
     }
 }
 
-fn one(cx: &mut Cx<'_>, request: PoolImport, shown: &str) -> Outcome {
+/// Imports one pool; with `keys` those it takes are loaded before anything is mounted.
+fn one(cx: &mut Cx<'_>, request: PoolImport, shown: &str, keys: bool) -> Outcome {
+    if !keys || request.dry_run {
+        return bring_in(cx, request, shown).map(|(status, _)| status);
+    }
+    let mount = !request.no_mount;
+    let request = PoolImport {
+        no_mount: true,
+        ..request
+    };
+    let (mut status, name) = bring_in(cx, request, shown)?;
+    if !cli::keys::load_missing(cx, std::slice::from_ref(&name), true, false)? {
+        status = 1;
+    }
+    if !mount {
+        return Ok(status);
+    }
+    let request = Request::MountAll {
+        root: Some(name),
+        options: Vec::new(),
+        overlay: false,
+        force: false,
+    };
+    match cx.ask(&request) {
+        Ok(Reply::Batch(batch)) => {
+            for (name, error) in &batch.failed {
+                cx.complain(error, "mount", name)?;
+                status = 1;
+            }
+            Ok(status)
+        }
+        Ok(other) => Err(cx.fail_plain(&unexpected(&other))),
+        Err(e) => Err(cx.fail_plain(&e)),
+    }
+}
+
+/// Status, and the name the pool has now.
+fn bring_in(cx: &mut Cx<'_>, request: PoolImport, shown: &str) -> Result<(i32, String), Fail> {
     let dry_run = request.dry_run;
     match cx.ask(&Request::PoolImport(request)) {
         Ok(Reply::Imported(done)) => {
@@ -215,7 +253,7 @@ fn one(cx: &mut Cx<'_>, request: PoolImport, shown: &str) -> Outcome {
             for (name, error) in &done.failed_mounts {
                 cx.complain(error, "mount", name)?;
             }
-            Ok(i32::from(!done.failed_mounts.is_empty()))
+            Ok((i32::from(!done.failed_mounts.is_empty()), done.name))
         }
         Ok(other) => Err(cx.fail_plain(&unexpected(&other))),
         Err(e) => Err(cx.fail(&e, "import", shown)),

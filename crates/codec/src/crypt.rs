@@ -1,0 +1,537 @@
+//! Encryption of datasets (pool format §15): suites, wrapping keys, master keys, block keys, MACs.
+//!
+//! A dataset's [`DatasetKey`] encrypts blocks under keys derived from its master key and a salt. It is
+//! stored wrapped by a [`WrappingKey`], which comes from the user. All keys are wiped when dropped, and
+//! none can be printed.
+
+use aes::cipher::KeyInit;
+use aes::{Aes128, Aes192, Aes256};
+use aes_gcm::aead::consts::{U12, U16};
+use aes_gcm::aead::{AeadInOut, Error as AeadError};
+use aes_gcm::AesGcm;
+use base::{bail, Error, Kind, Result};
+use ccm::Ccm;
+use hmac::{Hmac, Mac};
+use sha2::{Digest, Sha512};
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
+use zeroize::Zeroizing;
+
+/// Bytes of a wrapping key whatever the suite.
+pub const WRAPPING_KEY_SIZE: usize = 32;
+/// Bytes of the place for a master key; suites use the first 16, 24 or 32.
+pub const MASTER_KEY_SIZE: usize = 32;
+/// Bytes of the key for MACs of what is not encrypted.
+pub const HMAC_KEY_SIZE: usize = 64;
+/// Bytes of a nonce.
+pub const IV_SIZE: usize = 12;
+/// Bytes of the salt a block key is derived with.
+pub const SALT_SIZE: usize = 8;
+/// Bytes of the MAC of a block.
+pub const MAC_SIZE: usize = 16;
+/// Blocks encrypted under one salt before a new one is drawn: far from where random nonces of 96 bits
+/// would be likely to repeat.
+pub const SALT_USES: u64 = 400_000_000;
+/// Block keys kept ready.
+const CIPHERS: usize = 64;
+
+/// Nonce of a block.
+pub type Iv = [u8; IV_SIZE];
+/// Salt of a block.
+pub type Salt = [u8; SALT_SIZE];
+/// MAC of a block.
+pub type MacBytes = [u8; MAC_SIZE];
+
+/// Cipher and mode by on-disk number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Suite(u64);
+
+impl Suite {
+    /// What "on" means: aes-256-gcm.
+    pub const DEFAULT: Suite = Suite(8);
+
+    /// 3…5: AES-128/192/256-CCM; 6…8: the same in GCM.
+    pub fn new(n: u64) -> Result<Suite> {
+        match n {
+            3..=8 => Ok(Suite(n)),
+            _ => bail!(Damaged, "unknown encryption suite {n}"),
+        }
+    }
+
+    pub fn number(self) -> u64 {
+        self.0
+    }
+
+    /// Bytes of master and block keys.
+    pub fn key_size(self) -> usize {
+        [16, 24, 32][(self.0 as usize - 3) % 3]
+    }
+
+    pub fn is_gcm(self) -> bool {
+        self.0 >= 6
+    }
+
+    pub fn name(self) -> &'static str {
+        [
+            "aes-128-ccm",
+            "aes-192-ccm",
+            "aes-256-ccm",
+            "aes-128-gcm",
+            "aes-192-gcm",
+            "aes-256-gcm",
+        ][self.0 as usize - 3]
+    }
+}
+
+enum Cipher {
+    Gcm128(Box<AesGcm<Aes128, U12>>),
+    Gcm192(Box<AesGcm<Aes192, U12>>),
+    Gcm256(Box<AesGcm<Aes256, U12>>),
+    Ccm128(Box<Ccm<Aes128, U16, U12>>),
+    Ccm192(Box<Ccm<Aes192, U16, U12>>),
+    Ccm256(Box<Ccm<Aes256, U16, U12>>),
+}
+
+impl Cipher {
+    fn new(suite: Suite, key: &[u8]) -> Result<Cipher> {
+        let bad = |_| Error::new(Kind::Invalid, "key of a wrong length");
+        Ok(match suite.0 {
+            3 => Cipher::Ccm128(Box::new(Ccm::new_from_slice(key).map_err(bad)?)),
+            4 => Cipher::Ccm192(Box::new(Ccm::new_from_slice(key).map_err(bad)?)),
+            5 => Cipher::Ccm256(Box::new(Ccm::new_from_slice(key).map_err(bad)?)),
+            6 => Cipher::Gcm128(Box::new(AesGcm::new_from_slice(key).map_err(bad)?)),
+            7 => Cipher::Gcm192(Box::new(AesGcm::new_from_slice(key).map_err(bad)?)),
+            _ => Cipher::Gcm256(Box::new(AesGcm::new_from_slice(key).map_err(bad)?)),
+        })
+    }
+
+    /// The cipher for wrapping: the suite's mode, but always 256 bits.
+    fn wrapping(suite: Suite, key: &WrappingKey) -> Result<Cipher> {
+        Cipher::new(Suite(if suite.is_gcm() { 8 } else { 5 }), &key.0[..])
+    }
+
+    fn seal(&self, iv: &Iv, aad: &[u8], data: &mut [u8]) -> Result<MacBytes> {
+        fn go<C: AeadInOut<NonceSize = U12, TagSize = U16>>(
+            c: &C,
+            iv: &Iv,
+            aad: &[u8],
+            data: &mut [u8],
+        ) -> std::result::Result<MacBytes, AeadError> {
+            c.encrypt_inout_detached(iv.into(), aad, data.into())
+                .map(Into::into)
+        }
+        match self {
+            Cipher::Gcm128(c) => go(&**c, iv, aad, data),
+            Cipher::Gcm192(c) => go(&**c, iv, aad, data),
+            Cipher::Gcm256(c) => go(&**c, iv, aad, data),
+            Cipher::Ccm128(c) => go(&**c, iv, aad, data),
+            Cipher::Ccm192(c) => go(&**c, iv, aad, data),
+            Cipher::Ccm256(c) => go(&**c, iv, aad, data),
+        }
+        .map_err(|_| Error::new(Kind::Invalid, "block too long for its cipher"))
+    }
+
+    /// `data` is garbage after an error.
+    fn open(&self, iv: &Iv, aad: &[u8], data: &mut [u8], mac: &MacBytes) -> Result<()> {
+        fn go<C: AeadInOut<NonceSize = U12, TagSize = U16>>(
+            c: &C,
+            iv: &Iv,
+            aad: &[u8],
+            data: &mut [u8],
+            mac: &MacBytes,
+        ) -> std::result::Result<(), AeadError> {
+            c.decrypt_inout_detached(iv.into(), aad, data.into(), mac.into())
+        }
+        match self {
+            Cipher::Gcm128(c) => go(&**c, iv, aad, data, mac),
+            Cipher::Gcm192(c) => go(&**c, iv, aad, data, mac),
+            Cipher::Gcm256(c) => go(&**c, iv, aad, data, mac),
+            Cipher::Ccm128(c) => go(&**c, iv, aad, data, mac),
+            Cipher::Ccm192(c) => go(&**c, iv, aad, data, mac),
+            Cipher::Ccm256(c) => go(&**c, iv, aad, data, mac),
+        }
+        .map_err(|_| Error::new(Kind::Checksum, "authentication failed"))
+    }
+}
+
+/// The user's key, under which keys of datasets are stored.
+pub struct WrappingKey(Zeroizing<[u8; WRAPPING_KEY_SIZE]>);
+
+impl WrappingKey {
+    /// From 32 bytes (keyformats raw and hex).
+    pub fn from_bytes(key: &[u8]) -> Result<WrappingKey> {
+        let mut k = Zeroizing::new([0; WRAPPING_KEY_SIZE]);
+        if key.len() != k.len() {
+            bail!(Invalid, "a raw key has {WRAPPING_KEY_SIZE} bytes");
+        }
+        k.copy_from_slice(key);
+        Ok(WrappingKey(k))
+    }
+
+    /// From a passphrase: PBKDF2-HMAC-SHA1. `salt` and `iterations` are the properties `pbkdf2salt` and
+    /// `pbkdf2iters`.
+    pub fn from_passphrase(passphrase: &[u8], salt: u64, iterations: u64) -> Result<WrappingKey> {
+        // More would be hours, whoever wrote such a number.
+        let Some(rounds) = u32::try_from(iterations).ok().filter(|n| *n > 0) else {
+            bail!(Damaged, "{iterations} iterations of PBKDF2");
+        };
+        let mut k = Zeroizing::new([0; WRAPPING_KEY_SIZE]);
+        pbkdf2::pbkdf2_hmac::<sha1::Sha1>(passphrase, &salt.to_le_bytes(), rounds, &mut k[..]);
+        Ok(WrappingKey(k))
+    }
+
+    /// The 32 bytes.
+    pub fn bytes(&self) -> &[u8; WRAPPING_KEY_SIZE] {
+        &self.0
+    }
+}
+
+impl std::fmt::Debug for WrappingKey {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("WrappingKey")
+    }
+}
+
+/// A dataset's keys as they are stored (pool format §15.2).
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Wrapped {
+    pub suite: Suite,
+    pub guid: u64,
+    pub version: u64,
+    pub iv: Iv,
+    pub mac: MacBytes,
+    /// Encrypted; only the suite's key length is used.
+    pub master: [u8; MASTER_KEY_SIZE],
+    /// Encrypted.
+    pub hmac: [u8; HMAC_KEY_SIZE],
+}
+
+impl Wrapped {
+    fn aad(&self) -> Vec<u8> {
+        let mut aad = self.guid.to_le_bytes().to_vec();
+        if self.version != 0 {
+            aad.extend_from_slice(&self.suite.0.to_le_bytes());
+            aad.extend_from_slice(&self.version.to_le_bytes());
+        }
+        aad
+    }
+
+    /// The keys themselves. `Kind::Checksum`: the wrapping key is not the one they were wrapped with.
+    pub fn unwrap(&self, key: &WrappingKey) -> Result<DatasetKey> {
+        let n = self.suite.key_size();
+        let mut data = Zeroizing::new(Vec::with_capacity(n + HMAC_KEY_SIZE));
+        data.extend_from_slice(&self.master[..n]);
+        data.extend_from_slice(&self.hmac);
+        let cipher = Cipher::wrapping(self.suite, key)?;
+        cipher.open(&self.iv, &self.aad(), &mut data, &self.mac)?;
+        let mut master = Zeroizing::new([0; MASTER_KEY_SIZE]);
+        master[..n].copy_from_slice(&data[..n]);
+        let mut hmac = Zeroizing::new([0; HMAC_KEY_SIZE]);
+        hmac.copy_from_slice(&data[n..]);
+        Ok(DatasetKey::build(
+            self.suite,
+            self.guid,
+            self.version,
+            master,
+            hmac,
+        ))
+    }
+}
+
+/// The salt new blocks use, and for how many more.
+struct Current {
+    salt: Salt,
+    left: u64,
+}
+
+/// The keys of a dataset and its clones.
+pub struct DatasetKey {
+    suite: Suite,
+    guid: u64,
+    version: u64,
+    master: Zeroizing<[u8; MASTER_KEY_SIZE]>,
+    hmac: Zeroizing<[u8; HMAC_KEY_SIZE]>,
+    ciphers: Mutex<HashMap<Salt, Arc<Cipher>>>,
+    current: Mutex<Option<Current>>,
+}
+
+impl std::fmt::Debug for DatasetKey {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "DatasetKey({}, {:x})", self.suite.name(), self.guid)
+    }
+}
+
+impl DatasetKey {
+    fn build(
+        suite: Suite,
+        guid: u64,
+        version: u64,
+        master: Zeroizing<[u8; MASTER_KEY_SIZE]>,
+        hmac: Zeroizing<[u8; HMAC_KEY_SIZE]>,
+    ) -> DatasetKey {
+        DatasetKey {
+            suite,
+            guid,
+            version,
+            master,
+            hmac,
+            ciphers: Mutex::default(),
+            current: Mutex::default(),
+        }
+    }
+
+    /// New random keys; `random` fills a buffer.
+    pub fn generate(suite: Suite, random: &dyn Fn(&mut [u8])) -> DatasetKey {
+        let mut master = Zeroizing::new([0; MASTER_KEY_SIZE]);
+        random(&mut master[..suite.key_size()]);
+        let mut hmac = Zeroizing::new([0; HMAC_KEY_SIZE]);
+        random(&mut hmac[..]);
+        let mut guid = [0; 8];
+        while guid == [0; 8] {
+            random(&mut guid);
+        }
+        DatasetKey::build(suite, u64::from_le_bytes(guid), 1, master, hmac)
+    }
+
+    pub fn suite(&self) -> Suite {
+        self.suite
+    }
+
+    pub fn guid(&self) -> u64 {
+        self.guid
+    }
+
+    /// Format version: 1, or 0 for pools from before the first release.
+    pub fn version(&self) -> u64 {
+        self.version
+    }
+
+    /// The keys under a wrapping key, for storing.
+    pub fn wrap(&self, key: &WrappingKey, random: &dyn Fn(&mut [u8])) -> Result<Wrapped> {
+        let n = self.suite.key_size();
+        let mut w = Wrapped {
+            suite: self.suite,
+            guid: self.guid,
+            version: self.version,
+            iv: [0; IV_SIZE],
+            mac: [0; MAC_SIZE],
+            master: [0; MASTER_KEY_SIZE],
+            hmac: [0; HMAC_KEY_SIZE],
+        };
+        random(&mut w.iv);
+        let mut data = Zeroizing::new(Vec::with_capacity(n + HMAC_KEY_SIZE));
+        data.extend_from_slice(&self.master[..n]);
+        data.extend_from_slice(&self.hmac[..]);
+        let cipher = Cipher::wrapping(self.suite, key)?;
+        w.mac = cipher.seal(&w.iv, &w.aad(), &mut data)?;
+        w.master[..n].copy_from_slice(&data[..n]);
+        w.hmac.copy_from_slice(&data[n..]);
+        Ok(w)
+    }
+
+    fn cipher(&self, salt: &Salt) -> Result<Arc<Cipher>> {
+        let mut map = self.ciphers.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(c) = map.get(salt) {
+            return Ok(c.clone());
+        }
+        let n = self.suite.key_size();
+        let mut key = Zeroizing::new([0; MASTER_KEY_SIZE]);
+        hkdf::Hkdf::<Sha512>::new(None, &self.master[..n])
+            .expand(salt, &mut key[..n])
+            .map_err(|_| Error::new(Kind::Invalid, "block key"))?;
+        let c = Arc::new(Cipher::new(self.suite, &key[..n])?);
+        if map.len() >= CIPHERS {
+            map.clear();
+        }
+        map.insert(*salt, c.clone());
+        Ok(c)
+    }
+
+    /// Salt for the next block to be written.
+    pub fn next_salt(&self, random: &dyn Fn(&mut [u8])) -> Salt {
+        let mut c = self.current.lock().unwrap_or_else(PoisonError::into_inner);
+        match &mut *c {
+            Some(c) if c.left > 0 => {
+                c.left -= 1;
+                c.salt
+            }
+            _ => {
+                let mut salt = [0; SALT_SIZE];
+                random(&mut salt);
+                *c = Some(Current {
+                    salt,
+                    left: SALT_USES - 1,
+                });
+                salt
+            }
+        }
+    }
+
+    /// Encrypts in place; `aad` is authenticated as well.
+    pub fn encrypt(&self, salt: &Salt, iv: &Iv, aad: &[u8], data: &mut [u8]) -> Result<MacBytes> {
+        self.cipher(salt)?.seal(iv, aad, data)
+    }
+
+    /// Decrypts in place. `Kind::Checksum`: this is not what was encrypted; `data` is garbage then.
+    pub fn decrypt(
+        &self,
+        salt: &Salt,
+        iv: &Iv,
+        aad: &[u8],
+        data: &mut [u8],
+        mac: &MacBytes,
+    ) -> Result<()> {
+        self.cipher(salt)?.open(iv, aad, data, mac)
+    }
+
+    /// HMAC-SHA512 under the dataset's key for MACs.
+    pub fn hmac(&self, data: &[u8]) -> [u8; 64] {
+        // Any length of key will do for HMAC.
+        match Hmac::<Sha512>::new_from_slice(&self.hmac[..]) {
+            Ok(mut m) => {
+                m.update(data);
+                m.finalize().into_bytes().into()
+            }
+            Err(_) => [0; 64],
+        }
+    }
+
+    /// MAC of a level-0 block that is authenticated and in clear.
+    pub fn block_mac(&self, data: &[u8]) -> MacBytes {
+        first(&self.hmac(data))
+    }
+}
+
+/// How the blocks of an object set are to be treated.
+#[derive(Clone, Debug, Default)]
+pub enum Crypt {
+    /// Not encrypted.
+    #[default]
+    Plain,
+    /// Encrypted, without a key: what is in clear can be read, nothing but headers can be written.
+    Locked,
+    Key(Arc<DatasetKey>),
+}
+
+impl Crypt {
+    pub fn key(&self) -> Option<&Arc<DatasetKey>> {
+        match self {
+            Crypt::Key(k) => Some(k),
+            _ => None,
+        }
+    }
+
+    /// The dataset is encrypted, with a key at hand or without.
+    pub fn is_encrypted(&self) -> bool {
+        !matches!(self, Crypt::Plain)
+    }
+}
+
+fn first(long: &[u8; 64]) -> MacBytes {
+    let mut mac = [0; MAC_SIZE];
+    mac.copy_from_slice(&long[..MAC_SIZE]);
+    mac
+}
+
+/// MAC of an indirect block: plain SHA-512 over the records of its pointers, cut to 16 bytes.
+pub fn indirect_mac(records: &[u8]) -> MacBytes {
+    let mut long = [0; 64];
+    long.copy_from_slice(&Sha512::digest(records));
+    first(&long)
+}
+
+/// Whether two MACs are equal, in a time that does not depend on where they differ.
+pub fn same(a: &[u8], b: &[u8]) -> bool {
+    a.len() == b.len() && a.iter().zip(b).fold(0, |d, (a, b)| d | (a ^ b)) == 0
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn hex(s: &str) -> Vec<u8> {
+        (0..s.len() / 2)
+            .map(|i| u8::from_str_radix(&s[2 * i..2 * i + 2], 16).unwrap())
+            .collect()
+    }
+
+    fn counter() -> impl Fn(&mut [u8]) {
+        let n = std::cell::Cell::new(1u8);
+        move |b: &mut [u8]| {
+            for x in b {
+                *x = n.get();
+                n.set(n.get().wrapping_mul(37).wrapping_add(11));
+            }
+        }
+    }
+
+    #[test]
+    fn passphrases_are_stretched_as_rfc_6070_says() {
+        // RFC 6070 has no salt of eight bytes; this one is from Python's hashlib.
+        let k = WrappingKey::from_passphrase(b"correct horse", 0x0123456789abcdef, 1000).unwrap();
+        assert_eq!(
+            k.bytes()[..],
+            hex("0e04113a4aa3b52efccf3068ae04bdd55b253e1ccb28ce98bb427e6cd045055d")[..]
+        );
+        assert!(WrappingKey::from_passphrase(b"x", 1, 0).is_err());
+        assert!(WrappingKey::from_passphrase(b"x", 1, u64::MAX).is_err());
+    }
+
+    #[test]
+    fn gcm_as_in_nist_test_case_16() {
+        let c = Cipher::new(
+            Suite(8),
+            &hex("feffe9928665731c6d6a8f9467308308feffe9928665731c6d6a8f9467308308"),
+        )
+        .unwrap();
+        let iv: Iv = hex("cafebabefacedbaddecaf888").try_into().unwrap();
+        let aad = hex("feedfacedeadbeeffeedfacedeadbeefabaddad2");
+        let mut p = hex(
+            "d9313225f88406e5a55909c5aff5269a86a7a9531534f7da2e4c303d8a318a72\
+             1c3c0c95956809532fcf0e2449a6b525b16aedf5aa0de657ba637b39",
+        );
+        let mac = c.seal(&iv, &aad, &mut p).unwrap();
+        assert_eq!(mac[..], hex("76fc6ece0f4e1768cddf8853bb2d551b")[..]);
+        assert_eq!(p[..8], hex("522dc1f099567d07")[..]);
+    }
+
+    #[test]
+    fn every_suite_wraps_and_encrypts() {
+        let random = counter();
+        for n in 3..=8 {
+            let suite = Suite::new(n).unwrap();
+            let user = WrappingKey::from_bytes(&[n as u8; 32]).unwrap();
+            let key = DatasetKey::generate(suite, &random);
+            let w = key.wrap(&user, &random).unwrap();
+            let again = w.unwrap(&user).unwrap();
+            assert_eq!(again.master, key.master);
+            assert_eq!(again.hmac, key.hmac);
+            let other = WrappingKey::from_bytes(&[99; 32]).unwrap();
+            assert_eq!(w.unwrap(&other).unwrap_err().kind, Kind::Checksum);
+            let mut bent = w.clone();
+            bent.guid ^= 1;
+            assert!(bent.unwrap(&user).is_err());
+
+            let (salt, iv) = ([7; 8], [9; 12]);
+            let mut data = vec![5u8; 1000];
+            let mac = key.encrypt(&salt, &iv, b"aad", &mut data).unwrap();
+            assert_ne!(data, vec![5u8; 1000]);
+            let cipher = data.clone();
+            again.decrypt(&salt, &iv, b"aad", &mut data, &mac).unwrap();
+            assert_eq!(data, vec![5u8; 1000]);
+            for (aad, iv) in [(&b"aae"[..], iv), (b"aad", [8; 12])] {
+                let mut d = cipher.clone();
+                assert!(key.decrypt(&salt, &iv, aad, &mut d, &mac).is_err());
+            }
+        }
+        assert!(Suite::new(2).is_err() && Suite::new(9).is_err());
+    }
+
+    #[test]
+    fn nobody_prints_a_key() {
+        let k = WrappingKey::from_bytes(&[0x41; 32]).unwrap();
+        let d = DatasetKey::generate(Suite::DEFAULT, &|b| b.fill(0x41));
+        let text = format!("{k:?} {d:?}");
+        assert!(!text.contains("65") && !text.contains("AAAA"), "{text}");
+    }
+}

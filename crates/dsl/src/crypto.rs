@@ -1,0 +1,426 @@
+//! Keys of encrypted datasets: key objects in the MOS (pool format §15.2), encryption roots, and the
+//! keys that are loaded.
+//!
+//! A dataset's keys lie in the MOS wrapped under the key of its *encryption root*, itself or a directory
+//! above it. Loading a key puts the root's wrapping key here; the keys of datasets are unwrapped as
+//! they are opened, shared by all who use them, and wiped when the last has gone.
+
+use crate::core::{lock, Core};
+use crate::{Dataset, Dir, Dsl};
+use base::{bail, Error, Kind, Result};
+use codec::crypt::{DatasetKey, Suite, Wrapped, WrappingKey};
+use disk::crypt::keys;
+use disk::ObjType;
+use dmu::Tx;
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, Weak};
+use zap::{Value, Zap};
+use zio::Crypt;
+
+/// The per-dataset feature.
+pub const ENCRYPTION: &str = "com.datto:encryption";
+
+/// `keyformat` by on-disk number.
+pub mod keyformat {
+    pub const RAW: u64 = 1;
+    pub const HEX: u64 = 2;
+    pub const PASSPHRASE: u64 = 3;
+}
+
+/// How a wrapping key is made from what the user knows; the properties of that name.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct KeyParams {
+    /// See [`keyformat`].
+    pub format: u64,
+    /// `pbkdf2salt` and `pbkdf2iters`, 0 unless it is a passphrase.
+    pub salt: u64,
+    pub iterations: u64,
+}
+
+/// A DSL crypto key object.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct KeyObject {
+    pub object: u64,
+    /// DSL directory of the encryption root.
+    pub root: u64,
+    /// Datasets (clones) sharing it.
+    pub refcount: u64,
+    pub wrapped: Wrapped,
+    pub params: KeyParams,
+}
+
+/// How a new dataset is to be encrypted.
+pub enum NewKey {
+    /// Under the key of the parent's encryption root, which must be loaded.
+    Inherit(Suite),
+    /// As a new encryption root.
+    Root {
+        suite: Suite,
+        key: Arc<WrappingKey>,
+        params: KeyParams,
+        /// Property `keylocation`.
+        location: String,
+    },
+}
+
+/// Keys that are loaded.
+#[derive(Default)]
+pub(crate) struct KeyStore {
+    /// By directory of the encryption root.
+    wrapping: Mutex<HashMap<u64, (Arc<WrappingKey>, KeyParams)>>,
+    /// Unwrapped and in use, by key object, with the root.
+    open: Mutex<HashMap<u64, (u64, Weak<DatasetKey>)>>,
+}
+
+fn read_key(core: &Core, object: u64) -> Result<KeyObject> {
+    let dn = core.hold(object)?;
+    let zap = Zap::new(&dn);
+    let need = |name: &str| -> Result<Value> {
+        zap.get_value(name)?
+            .ok_or_else(|| Error::damaged(format!("key object {object} has no {name}")))
+    };
+    let number = |name: &str| need(name)?.to_u64();
+    fn bytes<const N: usize>(v: &Value, what: &str) -> Result<[u8; N]> {
+        let all = v.ints();
+        let b: Vec<u8> = all.iter().filter_map(|x| u8::try_from(*x).ok()).collect();
+        <[u8; N]>::try_from(b)
+            .map_err(|_| Error::damaged(format!("{what} of {} bytes in a key object", all.len())))
+    }
+    let version = number(keys::VERSION)?;
+    if version > disk::crypt::KEY_VERSION {
+        bail!(Unsupported, "unknown version {version} of encryption keys");
+    }
+    let optional = |name: &str| zap.get(name).map(|v| v.unwrap_or(0));
+    Ok(KeyObject {
+        object,
+        root: number(keys::ROOT_DIR)?,
+        refcount: number(keys::REFCOUNT)?,
+        wrapped: Wrapped {
+            suite: Suite::new(number(keys::SUITE)?)?,
+            guid: number(keys::GUID)?,
+            version,
+            iv: bytes(&need(keys::IV)?, keys::IV)?,
+            mac: bytes(&need(keys::MAC)?, keys::MAC)?,
+            master: bytes(&need(keys::MASTER_KEY)?, keys::MASTER_KEY)?,
+            hmac: bytes(&need(keys::HMAC_KEY)?, keys::HMAC_KEY)?,
+        },
+        params: KeyParams {
+            format: optional(keys::KEYFORMAT)?,
+            salt: optional(keys::PBKDF2_SALT)?,
+            iterations: optional(keys::PBKDF2_ITERS)?,
+        },
+    })
+}
+
+impl Core {
+    /// Stores (again) what depends on the wrapping key.
+    fn put_key(
+        &self,
+        tx: &Tx,
+        object: u64,
+        root: u64,
+        wrapped: &Wrapped,
+        params: &KeyParams,
+    ) -> Result<()> {
+        let dn = self.hold(object)?;
+        let zap = Zap::new(&dn);
+        for (name, v) in [
+            (keys::SUITE, wrapped.suite.number()),
+            (keys::ROOT_DIR, root),
+            (keys::GUID, wrapped.guid),
+            (keys::VERSION, wrapped.version),
+            (keys::KEYFORMAT, params.format),
+            (keys::PBKDF2_ITERS, params.iterations),
+            (keys::PBKDF2_SALT, params.salt),
+        ] {
+            zap.update_u64(tx, name, v)?;
+        }
+        for (name, b) in [
+            (keys::IV, &wrapped.iv[..]),
+            (keys::MAC, &wrapped.mac),
+            (keys::MASTER_KEY, &wrapped.master),
+            (keys::HMAC_KEY, &wrapped.hmac),
+        ] {
+            zap.update(tx, name, &Value::bytes(b))?;
+        }
+        Ok(())
+    }
+
+    /// Makes `ds`, just made and still without an object set, an encrypted one. `new`: as wanted;
+    /// for a clone nothing, it shares the key of its origin.
+    pub(crate) fn encrypt_new(
+        self: &Arc<Self>,
+        tx: &Tx,
+        ds: &Arc<Dataset>,
+        new: Option<&NewKey>,
+    ) -> Result<()> {
+        let dir = ds.dir();
+        let Some(new) = new else {
+            let Some(origin) = dir.origin()? else {
+                return Ok(());
+            };
+            let Some(object) = origin.dir().key_object_number()? else {
+                return Ok(());
+            };
+            Zap::new(&self.hold(object)?).increment(tx, keys::REFCOUNT, 1)?;
+            self.zapify(tx, &dir.dn)?;
+            return Zap::new(&dir.dn).add_u64(tx, keys::DIR_ENTRY, object);
+        };
+        let rng = self.dmu().env.rng.clone();
+        let random = |b: &mut [u8]| rng.fill(b);
+        let (suite, root, wkey, params) = match new {
+            NewKey::Inherit(suite) => {
+                let parent = match dir.parent() {
+                    Some(p) => p.key_object()?,
+                    None => None,
+                };
+                let Some(k) = parent else {
+                    bail!(Invalid, "{}: the parent is not encrypted", dir.full_name());
+                };
+                let Some((w, p)) = lock(&self.keys.wrapping).get(&k.root).cloned() else {
+                    bail!(
+                        Access,
+                        "{}: the parent's key is not loaded",
+                        dir.full_name()
+                    );
+                };
+                (*suite, k.root, w, p)
+            }
+            NewKey::Root {
+                suite, key, params, ..
+            } => (*suite, dir.object(), key.clone(), *params),
+        };
+        let key = DatasetKey::generate(suite, &random);
+        let wrapped = key.wrap(&wkey, &random)?;
+        let dn = self.new_zap(tx, ObjType::ZAP_METADATA, 0)?;
+        Zap::new(&dn).add_u64(tx, keys::REFCOUNT, 1)?;
+        self.put_key(tx, dn.object(), root, &wrapped, &params)?;
+        self.zapify(tx, &dir.dn)?;
+        Zap::new(&dir.dn).add_u64(tx, keys::DIR_ENTRY, dn.object())?;
+        if let NewKey::Root { location, .. } = new {
+            let props = self.hold(dir.phys().props_zapobj)?;
+            Zap::new(&props).update(tx, "keylocation", &Value::string(location))?;
+            dir.cache_props(None);
+            lock(&self.keys.wrapping).insert(dir.object(), (wkey, params));
+        }
+        ds.activate_feature(tx, ENCRYPTION)
+    }
+
+    /// A directory goes, and with it its share of a key.
+    pub(crate) fn drop_key(&self, tx: &Tx, dir: &Dir) -> Result<()> {
+        let Some(object) = dir.key_object_number()? else {
+            return Ok(());
+        };
+        lock(&self.keys.wrapping).remove(&dir.object());
+        let dn = self.hold(object)?;
+        let zap = Zap::new(&dn);
+        match zap.get(keys::REFCOUNT)?.unwrap_or(1) {
+            0 | 1 => self.free_object(tx, object),
+            n => zap.update_u64(tx, keys::REFCOUNT, n - 1),
+        }
+    }
+
+    /// The keys of a dataset, unwrapped. `None`: they are not loaded.
+    fn dataset_key(&self, k: &KeyObject) -> Result<Option<Arc<DatasetKey>>> {
+        let Some((w, _)) = lock(&self.keys.wrapping).get(&k.root).cloned() else {
+            return Ok(None);
+        };
+        let mut open = lock(&self.keys.open);
+        if let Some(key) = open.get(&k.object).and_then(|(_, w)| w.upgrade()) {
+            return Ok(Some(key));
+        }
+        let key = Arc::new(k.wrapped.unwrap(&w).map_err(|e| {
+            let o = k.object;
+            e.context(format!("key object {o} does not fit its encryption root"))
+        })?);
+        open.retain(|_, (_, w)| w.strong_count() > 0);
+        open.insert(k.object, (k.root, Arc::downgrade(&key)));
+        Ok(Some(key))
+    }
+}
+
+impl Dir {
+    fn key_object_number(&self) -> Result<Option<u64>> {
+        Ok(self.extra(keys::DIR_ENTRY)?.filter(|o| *o != 0))
+    }
+
+    /// Where its keys are; `None` if it is not encrypted.
+    pub fn key_object(&self) -> Result<Option<KeyObject>> {
+        self.key_object_number()?
+            .map(|o| read_key(&self.core, o))
+            .transpose()
+    }
+
+    /// Whether its data are encrypted.
+    pub fn is_encrypted(&self) -> Result<bool> {
+        Ok(self.key_object_number()?.is_some())
+    }
+
+    /// The directory whose key it uses; `None` if it is not encrypted.
+    pub fn encryption_root(&self) -> Result<Option<Arc<Dir>>> {
+        match self.key_object()? {
+            Some(k) => self.core.dir(k.root).map(Some),
+            None => Ok(None),
+        }
+    }
+
+    /// Whether the key it uses is loaded; `None` if it is not encrypted.
+    pub fn key_loaded(&self) -> Result<Option<bool>> {
+        Ok(self
+            .key_object()?
+            .map(|k| lock(&self.core.keys.wrapping).contains_key(&k.root)))
+    }
+}
+
+impl Dataset {
+    /// How its blocks are to be read and written now.
+    pub fn crypt(&self) -> Result<Crypt> {
+        match self.dir().key_object()? {
+            None => Ok(Crypt::Plain),
+            Some(k) => Ok(match self.core.dataset_key(&k)? {
+                Some(key) => Crypt::Key(key),
+                None => Crypt::Locked,
+            }),
+        }
+    }
+}
+
+impl Dsl {
+    /// Loads the key of an encryption root, or only tries it. `Kind::Access`: it is not the right one;
+    /// `Kind::Exists`: one is loaded already; `Kind::Invalid`: this is no encryption root.
+    pub fn load_key(&self, dir: &Arc<Dir>, key: WrappingKey, check_only: bool) -> Result<()> {
+        let name = dir.full_name();
+        let Some(k) = dir.key_object()? else {
+            bail!(Invalid, "'{name}' is not encrypted");
+        };
+        if k.root != dir.object() {
+            bail!(Invalid, "'{name}' is not an encryption root");
+        }
+        let mut loaded = lock(&self.core.keys.wrapping);
+        if loaded.contains_key(&k.root) && !check_only {
+            bail!(Exists, "Key already loaded for '{name}'");
+        }
+        match k.wrapped.unwrap(&key) {
+            Ok(_) => {}
+            Err(e) if e.kind == Kind::Checksum => {
+                bail!(Access, "Incorrect key provided for '{name}'")
+            }
+            Err(e) => return Err(e),
+        }
+        if !check_only {
+            loaded.insert(k.root, (Arc::new(key), k.params));
+        }
+        Ok(())
+    }
+
+    /// Forgets the key of an encryption root. `Kind::Busy`: datasets use it; `Kind::Access`: none is
+    /// loaded.
+    pub fn unload_key(&self, dir: &Arc<Dir>) -> Result<()> {
+        let name = dir.full_name();
+        if !dir.is_encrypted()? {
+            bail!(Invalid, "'{name}' is not encrypted");
+        }
+        let mut loaded = lock(&self.core.keys.wrapping);
+        if !loaded.contains_key(&dir.object()) {
+            bail!(Access, "Key already unloaded for '{name}'");
+        }
+        let mut open = lock(&self.core.keys.open);
+        open.retain(|_, (_, w)| w.strong_count() > 0);
+        if open.values().any(|(root, _)| *root == dir.object()) {
+            bail!(Busy, "'{name}' is busy");
+        }
+        loaded.remove(&dir.object());
+        drop((open, loaded));
+        // Decrypted blocks are not to outlive the key.
+        self.core.dmu().zio.cache.clear();
+        Ok(())
+    }
+
+    /// Wraps the keys of `root` and of all below that use its key under a new one. `dir` becomes an
+    /// encryption root if it is none. The key in use must be loaded.
+    pub fn change_key(
+        &self,
+        tx: &Tx,
+        dir: &Arc<Dir>,
+        key: WrappingKey,
+        params: KeyParams,
+        location: Option<&str>,
+    ) -> Result<()> {
+        self.core.need_syncing(tx)?;
+        let key = Arc::new(key);
+        self.rewrap(tx, dir, dir.object(), &key, &params)?;
+        if let Some(l) = location {
+            let props = self.core.hold(dir.phys().props_zapobj)?;
+            Zap::new(&props).update(tx, "keylocation", &Value::string(l))?;
+            dir.cache_props(None);
+        }
+        lock(&self.core.keys.wrapping).insert(dir.object(), (key, params));
+        Ok(())
+    }
+
+    /// Makes an encryption root use the key of its parent's root. Both must be loaded.
+    pub fn inherit_key(&self, tx: &Tx, dir: &Arc<Dir>) -> Result<()> {
+        self.core.need_syncing(tx)?;
+        let name = dir.full_name();
+        let above = match dir.parent() {
+            Some(p) => p.key_object()?,
+            None => None,
+        };
+        let Some(above) = above else {
+            bail!(Invalid, "'{name}': the parent is not encrypted");
+        };
+        let Some((key, params)) = lock(&self.core.keys.wrapping).get(&above.root).cloned() else {
+            bail!(Access, "'{name}': the parent's key is not loaded");
+        };
+        self.rewrap(tx, dir, above.root, &key, &params)?;
+        let props = self.core.hold(dir.phys().props_zapobj)?;
+        Zap::new(&props).remove_if(tx, "keylocation")?;
+        dir.cache_props(None);
+        lock(&self.core.keys.wrapping).remove(&dir.object());
+        Ok(())
+    }
+
+    /// Puts the keys of `dir`, and of those below (and clones) that use the same root and would keep
+    /// using it through `dir`, under `key` of `root`.
+    fn rewrap(
+        &self,
+        tx: &Tx,
+        dir: &Arc<Dir>,
+        root: u64,
+        key: &WrappingKey,
+        params: &KeyParams,
+    ) -> Result<()> {
+        let name = dir.full_name();
+        let Some(top) = dir.key_object()? else {
+            bail!(Invalid, "'{name}' is not encrypted");
+        };
+        let rng = self.core.dmu().env.rng.clone();
+        let random = |b: &mut [u8]| rng.fill(b);
+        let mut found: HashMap<u64, KeyObject> = HashMap::new();
+        self.walk(dir, &mut |d| {
+            if let Some(k) = d.key_object()? {
+                // A clone shares its origin's key, and goes where that goes.
+                let own = d.object() == dir.object() || d.origin()?.is_none();
+                if k.root == top.root && own {
+                    found.entry(k.object).or_insert(k);
+                }
+            }
+            Ok(())
+        })?;
+        let mut new = Vec::new();
+        for k in found.into_values() {
+            let Some(open) = self.core.dataset_key(&k)? else {
+                bail!(Access, "'{name}': its key is not loaded");
+            };
+            new.push((k.object, open.wrap(key, &random)?));
+        }
+        let core = &self.core;
+        for (object, wrapped) in new {
+            core.must(core.put_key(tx, object, root, &wrapped, params))?;
+            if let Some(o) = lock(&core.keys.open).get_mut(&object) {
+                o.0 = root;
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,168 @@
+//! Encrypted file systems through the real programs: keys, crashes, what OpenZFS made and what it
+//! says of ours.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use system_tests::Rig;
+use testkit::{or_skip, OpenZfs};
+
+fn key_file(rig: &Rig, name: &str, text: &str) -> String {
+    let path = rig.path().join("home").join(name);
+    fs::write(&path, text).unwrap();
+    fs::set_permissions(&path, PermissionsExt::from_mode(0o644)).unwrap();
+    format!("file://{}", path.display())
+}
+
+/// A pool of our own: a crash with an encrypted log, another key, a destroyed file system without its
+/// key; zdb finds all of it right and can read it.
+#[test]
+fn made_here() {
+    let Some(mut rig) = Rig::new("encryption") else {
+        return;
+    };
+    let disk = rig.image("disk", 192 << 20);
+    let (mnt, disks) = (rig.mnt(), rig.disks());
+    let (at, dir) = (mnt.to_str().unwrap(), disks.to_str().unwrap());
+    let pass = key_file(&rig, "pass", "correct horse\n");
+    let hex = key_file(&rig, "hex", &"5a".repeat(32));
+    rig.start();
+    rig.zpool(&["create", "-m", at, "tank", &disk]);
+    let location = format!("keylocation={pass}");
+    let secret = [
+        "create",
+        "-o",
+        "encryption=aes-192-ccm",
+        "-o",
+        "keyformat=passphrase",
+    ];
+    let quick = ["-o", "pbkdf2iters=100000", "-o", &location, "tank/s"];
+    rig.zfs(&[&secret[..], &quick].concat());
+    rig.zfs(&["create", "tank/s/child"]);
+    rig.zfs(&[
+        "create",
+        "-o",
+        "encryption=on",
+        "-o",
+        "keyformat=hex",
+        "-o",
+        &format!("keylocation={hex}"),
+        "tank/gone",
+    ]);
+    assert_eq!(rig.get("encryption", "tank/s/child"), "aes-192-ccm");
+    assert_eq!(rig.get("encryptionroot", "tank/s/child"), "tank/s");
+    assert_eq!(rig.get("keystatus", "tank/gone"), "available");
+    let place = |ds: &str| rig.get("mountpoint", ds);
+    let (s, child, gone) = (place("tank/s"), place("tank/s/child"), place("tank/gone"));
+    // Small and large, compressible and not, and names that only the key tells.
+    rig.sh(&format!(
+        "head -c 300000 /dev/urandom > {s}/noise; seq 100000 > {s}/numbers; \
+         mkdir {child}/hidden-name; cp {s}/noise {child}/hidden-name; cp {s}/numbers {gone}"
+    ));
+    let sums = rig.sh(&format!(
+        "cd {s}; md5sum noise numbers; cd {child}; md5sum hidden-name/noise"
+    ));
+    rig.zpool(&["sync", "tank"]);
+    rig.sh(&format!(
+        "for i in 1 2 3; do head -c 9000 {s}/noise | dd of={child}/log$i conv=fsync 2>/dev/null; done"
+    ));
+    rig.kill();
+
+    rig.start();
+    // The cache file's pool is there again, its keys are not.
+    assert_eq!(rig.get("keystatus", "tank/s"), "unavailable");
+    let locked = rig.try_run("zfs", &["mount", "tank/s"]).fails(1);
+    assert_eq!(locked, "cannot mount 'tank/s': encryption key not loaded\n");
+    let wrong = key_file(&rig, "wrong", "battery staple\n");
+    let said = rig
+        .try_run("zfs", &["load-key", "-L", &wrong, "tank/s"])
+        .fails(255);
+    assert_eq!(
+        said,
+        "Key load error: Incorrect key provided for 'tank/s'.\n"
+    );
+    rig.try_run("zfs", &["load-key", "tank/s/child"]).fails(255);
+    rig.zfs(&["destroy", "tank/gone"]);
+    rig.zfs(&["mount", "-al"]);
+    let again = rig.sh(&format!(
+        "cd {s}; md5sum noise numbers; cd {child}; md5sum hidden-name/noise"
+    ));
+    assert_eq!(sums, again);
+    rig.sh(&format!(
+        "head -c 9000 {s}/noise > {s}/want; for i in 1 2 3; do cmp {s}/want {child}/log$i; done"
+    ));
+    let busy = rig.try_run("zfs", &["unload-key", "tank/s"]).fails(255);
+    assert_eq!(busy, "Key unload error: 'tank/s' is busy.\n");
+
+    // A key of its own for the child, then the parent's again.
+    let own = format!("keylocation={hex}");
+    rig.zfs(&[
+        "change-key",
+        "-o",
+        "keyformat=hex",
+        "-o",
+        &own,
+        "tank/s/child",
+    ]);
+    assert_eq!(rig.get("encryptionroot", "tank/s/child"), "tank/s/child");
+    rig.zfs(&["unmount", "-a"]);
+    assert_eq!(
+        rig.zfs(&["unload-key", "-a"]),
+        "2 / 2 key(s) successfully unloaded\n"
+    );
+    assert_eq!(
+        rig.zfs(&["load-key", "-a"]),
+        "2 / 2 key(s) successfully loaded\n"
+    );
+    rig.zfs(&["change-key", "-i", "tank/s/child"]);
+    assert_eq!(rig.get("keylocation", "tank/s/child"), "none");
+    assert!(!rig.zpool(&["history", "tank"]).contains("correct horse"));
+    assert!(!rig.log().contains("correct horse"));
+    rig.zpool(&["export", "tank"]);
+    rig.zdb_check("tank");
+    if let Some(oz) = or_skip(OpenZfs::get()) {
+        let args = [
+            "-e",
+            "-p",
+            dir,
+            "-K",
+            "correct horse",
+            "-dddd",
+            "tank/s/child",
+        ];
+        assert!(oz.zdb(&args).unwrap().contains("hidden-name"));
+    }
+    // Nothing of it lies open on the disk.
+    let image = fs::read(&disk).unwrap();
+    for word in [&b"hidden-name"[..], b"99999\n100000\n"] {
+        assert!(!image.windows(word.len()).any(|w| w == word), "{word:?}");
+    }
+}
+
+/// A pool that OpenZFS encrypted from its root down.
+#[test]
+fn made_by_openzfs() {
+    let Some(mut rig) = Rig::as_root("encrypted-root") else {
+        return;
+    };
+    if or_skip(testkit::fixture::unpack_into(
+        "encrypted-root",
+        &rig.disks(),
+    ))
+    .is_none()
+    {
+        return;
+    }
+    let (mnt, disks) = (rig.mnt(), rig.disks());
+    let (at, dir) = (mnt.to_str().unwrap(), disks.to_str().unwrap());
+    let pass = key_file(&rig, "pass", "passwordA-root-1");
+    rig.start();
+    rig.zpool(&["import", "-d", dir, "-o", "readonly=on", "-R", at, "grove"]);
+    assert_eq!(rig.zfs(&["mount"]), "");
+    rig.zfs(&["load-key", "-L", &pass, "grove"]);
+    rig.zfs(&["mount", "-a"]);
+    assert_eq!(rig.zfs(&["mount"]).lines().count(), 3);
+    rig.sh(&format!(
+        "find {at}/grove -type f -exec cat {{}} + > /dev/null"
+    ));
+    rig.zpool(&["export", "grove"]);
+}

@@ -753,7 +753,13 @@ fn logs_of_a_crash() {
             let zil = set.zil().unwrap().clone();
             let m = Mount {
                 clock: pool.env.clock.clone(),
-                props: Props::default(),
+                props: Props {
+                    acltype: match d["properties"]["acltype"][0].as_str() {
+                        Some("posix") => AclType::Posix,
+                        _ => AclType::Off,
+                    },
+                    ..Props::default()
+                },
                 space: Arc::new(Plenty),
                 log: Arc::new(Noting(zil.clone())),
                 pool_version: pool.version(),

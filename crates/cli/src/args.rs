@@ -5,7 +5,7 @@
 use crate::table::{Flag, Sub};
 
 /// A command line taken apart.
-#[derive(Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Parsed {
     /// Options in the order given: key (letter, or long name without a letter) and argument.
     options: Vec<(String, Option<String>)>,

@@ -228,6 +228,28 @@ fn array_is(b: &[u8], g: Geo, mut chunk: u16, want: &[u8]) -> Result<bool> {
     Ok(true)
 }
 
+/// Calls `f` for every hash bucket with the number of chunks of each entry in it.
+pub(crate) fn shape(b: &[u8], f: &mut dyn FnMut(&[usize])) -> Result<()> {
+    let (g, _) = open(b)?;
+    for i in 0..g.buckets {
+        let mut sizes = Vec::new();
+        let walk = Chain {
+            b,
+            g,
+            next: u16_at(b, HEADER + 2 * i)?,
+            left: g.chunks,
+        };
+        for e in walk {
+            let e = e?;
+            // What lies in the name, whichever the size of its integers, is counted in bytes.
+            let name = (e.name_ints as usize).div_ceil(ARRAY_BYTES);
+            sizes.push(1 + name + e.value_chunks());
+        }
+        f(&sizes);
+    }
+    Ok(())
+}
+
 /// Stored name of an entry; `int` is the size of its integers (1, or 8 for word keys).
 pub(crate) fn name(b: &[u8], g: Geo, e: &LeafEntry, int: usize) -> Result<Vec<u8>> {
     read_array(b, g, e.name_chunk, e.name_ints as usize * int)

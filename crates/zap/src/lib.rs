@@ -25,6 +25,7 @@ mod leaf;
 pub mod mem;
 mod micro;
 mod names;
+mod stats;
 mod store;
 mod table;
 mod value;
@@ -35,6 +36,7 @@ mod tests;
 
 pub use cursor::{Cursor, Entry};
 pub use names::{norm, normalize};
+pub use stats::{FatStats, Stats, STATS_BUCKETS};
 pub use store::Store;
 pub use value::{hex_key, parse_hex_key, Key, Value};
 pub use view::{create_object, create_with, Found, Match, Zap};

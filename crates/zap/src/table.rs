@@ -6,7 +6,7 @@ use crate::{Store, Zap, BLOCK_HEADER};
 use base::{bail, Error, Kind, Result};
 use disk::bytes::{put_u64, u64_at};
 
-const MAGIC: u64 = 0x2_F52A_B2AB;
+pub(crate) const MAGIC: u64 = 0x2_F52A_B2AB;
 /// Largest pointer table that is believed, in blocks: 16 GiB of pointers at 16 KiB per block.
 const MAX_TABLE_BLOCKS: u64 = 1 << 20;
 

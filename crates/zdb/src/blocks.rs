@@ -1,15 +1,16 @@
 //! `-b`, `-c`: walks every block of the pool; counts, verifies, compares with the space maps.
 
-use base::sizes::nice;
-use base::{Block, RangeSet, Result, Txg};
+use crate::fmt::{self, DEFERRED, OTHER, ROWS, TOTAL};
+use crate::raw::{self, Set};
+use crate::{spaces, Log, Session};
+use base::{Block, Error, Kind, RangeSet, Result, Txg};
 use disk::dsl::DslDatasetPhys;
 use disk::objset::ObjsetPhys;
 use disk::{BlkPtr, DnodePhys, Dva, ObjType};
 use pool::Pool;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::io::Write;
 use std::sync::Mutex;
-use zil::LogBlocks;
 
 /// Pointers verified together.
 const BATCH: usize = 256;
@@ -19,41 +20,131 @@ const MOST: usize = 20;
 const GANG_DEPTH: u32 = 3;
 const GANG_HEADER: u64 = 512;
 
-#[derive(Clone, Copy, Default)]
+/// What is counted of blocks: of one type and level.
+#[derive(Clone, Default)]
 struct Sum {
     blocks: u64,
     lsize: u64,
     psize: u64,
     asize: u64,
+    /// Addresses that are gangs.
+    gangs: u64,
+    /// Blocks with several copies on one vdev, and in one metaslab.
+    same_vdev: u64,
+    same_metaslab: u64,
+    /// Blocks by sectors.
+    sectors: BTreeMap<usize, u64>,
+}
+
+impl Sum {
+    fn merge(&mut self, o: Sum) {
+        self.blocks += o.blocks;
+        self.lsize += o.lsize;
+        self.psize += o.psize;
+        self.asize += o.asize;
+        self.gangs += o.gangs;
+        self.same_vdev += o.same_vdev;
+        self.same_metaslab += o.same_metaslab;
+        for (sectors, n) in o.sectors {
+            *self.sectors.entry(sectors).or_default() += n;
+        }
+    }
+}
+
+/// Which block of which object.
+#[derive(Clone, Copy, Debug)]
+struct At {
+    objset: u64,
+    object: u64,
+    level: i64,
+    block: u64,
+}
+
+impl std::fmt::Display for At {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(
+            f,
+            "<{}, {}, {}, {:x}>",
+            self.objset, self.object as i64, self.level, self.block
+        )
+    }
+}
+
+/// Blocks by the power of two of a size.
+struct Sizes([(u64, u64); 64]);
+
+impl Default for Sizes {
+    fn default() -> Sizes {
+        Sizes([(0, 0); 64])
+    }
+}
+
+impl Sizes {
+    fn add(&mut self, n: u64) {
+        let bin = &mut self.0[(63 - n.max(1).leading_zeros()) as usize];
+        bin.0 += 1;
+        bin.1 += n;
+    }
 }
 
 struct Walker<'a> {
+    s: &'a Session,
     pool: &'a Pool,
-    /// Verify data: 0 no, 1 any copy, 2 every copy.
+    /// Verify data: 0 no, 1 metadata, 2 all, 3 every copy.
     verify: usize,
-    sums: BTreeMap<(u8, u8), Sum>,
+    /// By level and row of the table; the last level is the sum of all.
+    sums: BTreeMap<(u8, usize), Sum>,
+    metadata: Sum,
+    sizes: [Sizes; 3],
+    /// Embedded pointers by type and bytes.
+    embedded: BTreeMap<u8, BTreeMap<usize, u64>>,
+    /// Blocks several pointers may lead to, seen already.
+    known: HashSet<(u64, u64)>,
+    /// Further pointers to them: bytes and number, by dedup and by cloning.
+    deduped: (u64, u64),
+    cloned: (u64, u64),
     /// Space of blocks, by vdev.
     seen: BTreeMap<u64, RangeSet>,
     /// Space that may or may not be marked in the maps: logs, trees being destroyed.
     maybe: BTreeMap<u64, RangeSet>,
     /// Blocks that may belong to several files.
     shared_allowed: bool,
-    waiting: Vec<(BlkPtr, String)>,
-    errors: Vec<String>,
+    waiting: Vec<(BlkPtr, At)>,
+    errors: Vec<(At, i32, String)>,
     shared: Vec<String>,
-    gangs: u64,
-    embedded: u64,
+    /// What is wrong with the structure itself.
+    broken: Vec<String>,
+    /// In a tree that is being destroyed: what is free already is not counted.
+    freed: bool,
+    /// Free space of metaslabs looked at.
+    free: HashMap<(u64, u64), RangeSet>,
 }
 
-/// Walks; gives the exit status.
-pub fn walk(
-    pool: &Pool,
-    depth: usize,
-    verify: usize,
-    compare: bool,
-    out: &mut dyn Write,
-) -> Result<u8> {
-    writeln!(out, "\nTraversing all blocks...\n")?;
+/// The row of `all levels`.
+const ALL: u8 = u8::MAX;
+
+fn errno(e: &Error) -> i32 {
+    match e.kind {
+        // EBADE, which OpenZFS uses for wrong checksums.
+        Kind::Checksum => 52,
+        Kind::Damaged => 52,
+        _ => 5,
+    }
+}
+
+/// Walks and reports.
+pub fn walk(s: &Session, out: &mut dyn Write) -> Result<()> {
+    let pool = &*s.pool;
+    let (depth, verify, compare) = (s.depth('b'), s.times('c'), !s.has('L'));
+    let what = match (verify, compare) {
+        (0, true) => "to verify nothing leaked ",
+        (0, false) => "",
+        (1, true) => "to verify metadata checksums and verify nothing leaked ",
+        (1, false) => "to verify metadata checksums ",
+        (_, true) => "to verify checksums and verify nothing leaked ",
+        (_, false) => "to verify checksums ",
+    };
+    writeln!(out, "\nTraversing all blocks {what}...\n")?;
     out.flush()?;
     let features = pool.feature_store();
     let active = |guid: &str| {
@@ -61,72 +152,101 @@ pub fn walk(
         list.iter().any(|(g, count, _)| g == guid && *count > 0)
     };
     let mut w = Walker {
+        s,
         pool,
         verify,
         sums: BTreeMap::new(),
+        metadata: Sum::default(),
+        sizes: Default::default(),
+        embedded: BTreeMap::new(),
+        known: HashSet::new(),
+        deduped: (0, 0),
+        cloned: (0, 0),
         seen: BTreeMap::new(),
         maybe: BTreeMap::new(),
         shared_allowed: active("com.fudosecurity:block_cloning"),
         waiting: Vec::new(),
         errors: Vec::new(),
         shared: Vec::new(),
-        gangs: 0,
-        embedded: 0,
+        broken: Vec::new(),
+        freed: false,
+        free: HashMap::new(),
     };
-    w.objset(&pool.mos.root(), 0, "mos");
+    w.objset(&pool.mos.root(), 0, 0, false);
     w.datasets();
     w.pending();
     w.flush();
-    let mut bad = false;
-    for (what, list) in [("error", &w.errors), ("space in use twice", &w.shared)] {
+    let mut counts = BTreeMap::new();
+    for (i, (at, errno, why)) in w.errors.iter().enumerate() {
+        *counts.entry(*errno).or_insert(0u64) += 1;
+        if i < MOST || s.has('v') {
+            writeln!(
+                out,
+                "zdb_blkptr_cb: Got error {errno} reading {at} {why} -- skipping"
+            )?;
+        }
+    }
+    if w.errors.len() > MOST && !s.has('v') {
+        writeln!(out, "... and {} more", w.errors.len() - MOST)?;
+    }
+    if !counts.is_empty() {
+        writeln!(out, "\nError counts:\n\n\terrno  count")?;
+        for (errno, n) in counts {
+            writeln!(out, "\t{errno:5}  {n}")?;
+        }
+    }
+    for (what, list) in [("error", &w.broken), ("space in use twice", &w.shared)] {
         for line in list.iter().take(MOST) {
             writeln!(out, "{what}: {line}")?;
         }
         if list.len() > MOST {
-            writeln!(out, "… and {} more", list.len() - MOST)?;
+            writeln!(out, "... and {} more", list.len() - MOST)?;
         }
-        bad |= !list.is_empty();
     }
-    if active("com.delphix:zpool_checkpoint") {
-        writeln!(out, "\tA checkpoint exists: space is not compared.")?;
-    } else if compare {
-        bad |= w.compare(out)?;
-    }
+    let leaked = compare && w.compare(out)?;
     w.report(depth, out)?;
-    Ok(if bad { crate::DAMAGED } else { 0 })
+    if leaked || !w.shared.is_empty() || !w.broken.is_empty() {
+        s.fail(2);
+    } else if !w.errors.is_empty() {
+        s.fail(3);
+    }
+    Ok(())
 }
 
 impl Walker<'_> {
+    fn unreadable(&mut self, at: At, e: &Error) {
+        self.errors.push((at, errno(e), String::new()));
+    }
+
     /// Every dataset and snapshot, wherever it hangs; only what was born in it.
     fn datasets(&mut self) {
-        let mos = &self.pool.mos;
-        let mut at = 0;
-        loop {
-            let found = match mos.next_object(at) {
-                Ok(Some(o)) => mos.hold(o),
-                Ok(None) => return,
-                Err(e) => {
-                    self.errors.push(format!("list of objects: {e}"));
-                    return;
+        let mut found = Vec::new();
+        let mut bad = Vec::new();
+        match Set::open(&self.pool.zio, &self.pool.mos.root()) {
+            Ok(set) => {
+                let each = set.each(
+                    &mut |object, dn| {
+                        if dn.bonus_type == ObjType::DSL_DATASET {
+                            found.push((object, DslDatasetPhys::decode(&dn.bonus)));
+                        }
+                        Ok(())
+                    },
+                    // Counted when the tree of the object set itself was walked.
+                    &mut |_, _| {},
+                );
+                if let Err(e) = each {
+                    bad.push(e.to_string());
                 }
-            };
-            let dn = match found {
-                Ok(dn) => dn,
-                Err(e) => {
-                    self.errors.push(format!("object behind {at}: {e}"));
-                    at += 1;
-                    continue;
-                }
-            };
-            at = dn.object();
-            if dn.info().bonus_type != ObjType::DSL_DATASET {
-                continue;
             }
-            match DslDatasetPhys::decode(&dn.bonus()) {
-                Ok(p) => self.objset(&p.bp, p.prev_snap_txg, &format!("dataset {at}")),
-                Err(e) => self.errors.push(format!("dataset {at}: {e}")),
+            Err(e) => bad.push(e.to_string()),
+        }
+        for (object, p) in found {
+            match p {
+                Ok(p) => self.objset(&p.bp, p.prev_snap_txg, object, !p.is_snapshot()),
+                Err(e) => bad.push(format!("dataset {object}: {e}")),
             }
         }
+        self.broken.append(&mut bad);
     }
 
     /// Blocks that nothing refers to any more but that are not free yet.
@@ -134,7 +254,11 @@ impl Walker<'_> {
         let mos = &self.pool.mos;
         let directory =
             |key: &str| -> Result<Option<u64>> { zap::Zap::new(&mos.hold(1)?).get(key) };
-        for key in ["free_bpobj", "sync_bplist"] {
+        for (key, counted) in [
+            ("free_bpobj", true),
+            ("sync_bplist", true),
+            ("com.delphix:obsolete_bpobj", false),
+        ] {
             let mut list = Vec::new();
             let read = directory(key).and_then(|o| match o {
                 Some(o) => dsl::Bpobj::open(mos, o)?.for_each(mos, &mut |bp, _| {
@@ -144,15 +268,21 @@ impl Walker<'_> {
                 None => Ok(()),
             });
             if let Err(e) = read {
-                self.errors.push(format!("{key}: {e}"));
+                self.broken.push(format!("{key}: {e}"));
             }
-            for bp in list {
-                self.space(&bp, false, key);
+            for bp in list.iter().filter(|_| counted) {
+                self.count(bp, DEFERRED);
+                self.space(bp, false, key);
             }
         }
-        if let Ok(Some(_)) = directory("bptree_obj") {
-            if let Err(e) = self.destroyed() {
-                self.errors.push(format!("bptree_obj: {e}"));
+        for (what, r) in [
+            ("bptree_obj", self.destroyed()),
+            ("com.delphix:deleted_clones", self.deleted_clones()),
+            ("checkpoint", self.checkpoint()),
+            ("removed devices", self.removed()),
+        ] {
+            if let Err(e) = r {
+                self.broken.push(format!("{what}: {e}"));
             }
         }
     }
@@ -166,23 +296,45 @@ impl Walker<'_> {
         };
         let dn = mos.hold(object)?;
         let phys = BptreePhys::decode(&dn.bonus())?;
-        for i in phys.begin..phys.end {
+        for i in phys.begin..phys.end.min(phys.begin.saturating_add(1 << 20)) {
             let mut b = [0; BPTREE_ENTRY_SIZE];
-            dn.read(i * BPTREE_ENTRY_SIZE as u64, &mut b)?;
+            dn.read(i.saturating_mul(BPTREE_ENTRY_SIZE as u64), &mut b)?;
             let e = BptreeEntry::decode(&b)?;
             // What is freed may have been written over: errors mean nothing here.
             let mut below = Walker {
                 sums: BTreeMap::new(),
+                metadata: Sum::default(),
+                sizes: Default::default(),
+                embedded: BTreeMap::new(),
+                known: HashSet::new(),
                 seen: BTreeMap::new(),
                 maybe: BTreeMap::new(),
                 waiting: Vec::new(),
                 errors: Vec::new(),
                 shared: Vec::new(),
+                broken: Vec::new(),
+                free: HashMap::new(),
                 verify: 0,
                 shared_allowed: true,
                 ..*self
             };
-            below.objset(&e.bp, e.birth_txg, "destroyed");
+            below.freed = true;
+            below.objset(&e.bp, e.birth_txg, 0, false);
+            for (key, s) in below.sums {
+                self.sums.entry(key).or_default().merge(s);
+            }
+            self.metadata.merge(below.metadata);
+            for (to, from) in self.sizes.iter_mut().zip(&below.sizes) {
+                for (a, b) in to.0.iter_mut().zip(from.0) {
+                    *a = (a.0 + b.0, a.1 + b.1);
+                }
+            }
+            for (kind, sizes) in below.embedded {
+                let own = self.embedded.entry(kind).or_default();
+                for (bytes, n) in sizes {
+                    *own.entry(bytes).or_default() += n;
+                }
+            }
             for (vdev, ranges) in below.seen {
                 let maybe = self.maybe.entry(vdev).or_default();
                 for (start, end) in ranges.iter() {
@@ -193,94 +345,214 @@ impl Walker<'_> {
         Ok(())
     }
 
-    fn objset(&mut self, bp: &BlkPtr, after: Txg, what: &str) {
-        if bp.is_hole() || bp.birth() <= after {
+    /// Livelists of clones that were destroyed: what they list and did not free is in use.
+    fn deleted_clones(&mut self) -> Result<()> {
+        let mos = &self.pool.mos;
+        let Some(object) = zap::Zap::new(&mos.hold(1)?).get("com.delphix:deleted_clones")? else {
+            return Ok(());
+        };
+        let mut lists = Vec::new();
+        for e in zap::Zap::new(&mos.hold(object)?).iter() {
+            lists.push(zap::parse_hex_key(&e?.name)?);
+        }
+        let mut live = Vec::new();
+        for list in lists {
+            let mut freed = HashSet::new();
+            let mut all = Vec::new();
+            dsl::Deadlist::open(mos, list)?.for_each(mos, &mut |bp| {
+                all.push(*bp);
+                Ok(())
+            })?;
+            let place = |bp: &BlkPtr| (bp.dva(0).vdev(), bp.dva(0).offset(), bp.birth());
+            for bp in &all {
+                if disk::dsl::bpobj_entry_is_free(bp) {
+                    freed.insert(place(bp));
+                }
+            }
+            live.extend(
+                all.into_iter().filter(|bp| {
+                    !disk::dsl::bpobj_entry_is_free(bp) && !freed.contains(&place(bp))
+                }),
+            );
+        }
+        for bp in live {
+            self.count(&bp, DEFERRED);
+            self.space(&bp, false, "deleted clone");
+        }
+        Ok(())
+    }
+
+    /// What was freed since the checkpoint is kept for it.
+    fn checkpoint(&mut self) -> Result<()> {
+        use disk::spacemap::{entries, Entry, SpaceMapPhys};
+        let mos = &self.pool.mos;
+        for top in self.pool.tree.tops().iter().filter(|t| t.is_concrete()) {
+            let Some(z) = top.get_u64("com.delphix:vdev_zap_top").filter(|z| *z != 0) else {
+                continue;
+            };
+            let key = "com.delphix:pool_checkpoint_sm";
+            let Some(object) = zap::Zap::new(&mos.hold(z)?).get(key)? else {
+                continue;
+            };
+            let dn = mos.hold(object)?;
+            let p = SpaceMapPhys::decode(&dn.bonus())?;
+            let i = dn.info();
+            let room = i
+                .max_blkid
+                .saturating_add(1)
+                .saturating_mul(i.block_size as u64);
+            if p.length > room.min(1 << 32) {
+                return Err(Error::damaged("a space map longer than its object"));
+            }
+            let mut b = vec![0; p.length as usize];
+            dn.read(0, &mut b)?;
+            let maybe = self.maybe.entry(top.id()).or_default();
+            for e in entries(&b) {
+                if let Entry::Range(r) = e? {
+                    let (from, to) = r.bytes(top.ashift())?;
+                    maybe.insert(from, to);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Where removed devices went: parts of it may be free by now.
+    fn removed(&mut self) -> Result<()> {
+        for top in self.pool.tree.tops().iter() {
+            for d in spaces::moved(self.s, top)? {
+                let (start, end) = (d.offset(), d.offset().saturating_add(d.asize()));
+                self.maybe.entry(d.vdev()).or_default().insert(start, end);
+            }
+        }
+        Ok(())
+    }
+
+    fn objset(&mut self, bp: &BlkPtr, after: Txg, objset: u64, log: bool) {
+        let at = At {
+            objset,
+            object: 0,
+            level: -1,
+            block: 0,
+        };
+        // What a snapshot has is counted there; but the log is that of the head.
+        let old = bp.birth() <= after;
+        if bp.is_hole() || (old && !log) {
             return;
         }
-        self.count(bp, what);
+        if !old {
+            self.visit(bp, at);
+        }
         let phys = self.pool.zio.read(bp).and_then(|b| ObjsetPhys::decode(&b));
         let phys = match phys {
             Ok(p) => p,
-            Err(e) => return self.errors.push(format!("{what}: {e}")),
+            Err(e) => return self.unreadable(at, &e),
         };
-        self.log(&phys);
-        self.dnode(&phys.meta, after, what);
+        if log {
+            self.log(&phys);
+        }
+        if old {
+            return;
+        }
+        self.dnode(&phys.meta, after, at);
         for (n, special) in phys.special.iter().enumerate() {
             if let Some(dn) = special {
-                self.dnode(dn, after, &format!("{what} object -{}", n + 1));
+                let object = (n as u64 + 1).wrapping_neg();
+                self.dnode(dn, after, At { object, ..at });
             }
         }
     }
 
-    fn dnode(&mut self, dn: &DnodePhys, after: Txg, what: &str) {
+    fn dnode(&mut self, dn: &DnodePhys, after: Txg, at: At) {
+        let level = i64::from(dn.nlevels) - 1;
         for (i, bp) in dn.blkptr.iter().enumerate() {
-            self.block(bp, dn, i as u64, after, what);
+            let at = At {
+                level,
+                block: i as u64,
+                ..at
+            };
+            self.block(bp, dn, after, at);
         }
         if let Some(bp) = &dn.spill {
             if !bp.is_hole() && bp.birth() > after {
-                self.count(bp, what);
-                self.check(bp, what);
+                let at = At {
+                    level: 0,
+                    block: u64::MAX,
+                    ..at
+                };
+                self.visit(bp, at);
             }
         }
     }
 
-    fn block(&mut self, bp: &BlkPtr, dn: &DnodePhys, id: u64, after: Txg, what: &str) {
+    fn block(&mut self, bp: &BlkPtr, dn: &DnodePhys, after: Txg, at: At) {
         if bp.is_hole() || bp.is_redacted() || bp.birth() <= after {
             return;
         }
-        self.count(bp, what);
-        if bp.level() > 0 {
+        self.visit(bp, at);
+        if at.level > 0 {
             match self.pool.zio.read(bp) {
                 Ok(b) => {
                     let per = b.len() / disk::BP_SIZE;
                     for i in 0..per {
-                        if let Ok(child) = BlkPtr::at(&b, i) {
-                            self.block(
-                                &child,
-                                dn,
-                                id.wrapping_mul(per as u64) + i as u64,
-                                after,
-                                what,
-                            );
-                        }
+                        let Ok(child) = BlkPtr::at(&b, i) else {
+                            continue;
+                        };
+                        let at = At {
+                            level: at.level - 1,
+                            block: at.block.wrapping_mul(per as u64).wrapping_add(i as u64),
+                            ..at
+                        };
+                        self.block(&child, dn, after, at);
                     }
                 }
-                Err(e) => self.errors.push(format!("{what}: {e}")),
+                Err(e) => self.unreadable(at, &e),
             }
         } else if dn.obj_type == ObjType::DNODE {
-            // What leads on is in clear in encrypted datasets as well.
-            match self.pool.zio.read_with(bp, &zio::Crypt::Locked) {
-                Ok(b) => self.dnodes(&b, id, after, what),
-                Err(e) => self.errors.push(format!("{what}: {e}")),
+            match raw::read(&self.pool.zio, bp) {
+                Ok(b) => self.dnodes(&b, after, at),
+                Err(e) => self.unreadable(at, &e),
             }
-        } else {
-            self.check(bp, &format!("{what} block {id}"));
         }
     }
 
-    fn dnodes(&mut self, b: &Block, id: u64, after: Txg, what: &str) {
-        let per = (b.len() / 512) as u64;
+    fn dnodes(&mut self, b: &Block, after: Txg, at: At) {
+        let per = b.len() / 512;
         let mut slot = 0;
         while slot < per {
-            let object = id.wrapping_mul(per).wrapping_add(slot);
-            match DnodePhys::decode(&b[slot as usize * 512..]) {
+            let object = at.block.wrapping_mul(per as u64).wrapping_add(slot as u64);
+            match DnodePhys::decode(&b[slot * 512..]) {
                 Ok(Some(dn)) => {
-                    self.dnode(&dn, after, &format!("{what} object {object}"));
-                    slot += (dn.slots as u64).max(1);
+                    self.dnode(&dn, after, At { object, ..at });
+                    slot += usize::from(dn.slots).max(1);
                 }
                 Ok(None) => slot += 1,
                 Err(e) => {
-                    self.errors.push(format!("{what} object {object}: {e}"));
+                    self.broken
+                        .push(format!("object {object} of {}: {e}", at.objset));
                     slot += 1;
                 }
             }
         }
     }
 
-    /// Reads data later, many blocks at a time.
-    fn check(&mut self, bp: &BlkPtr, what: &str) {
-        if self.verify > 0 && !bp.is_embedded() {
-            self.waiting.push((*bp, what.to_string()));
+    /// Counts a block, notes its space, and has it verified.
+    fn visit(&mut self, bp: &BlkPtr, at: At) {
+        let row = match bp.obj_type().0 {
+            _ if self.freed && !self.is_allocated(bp) => return,
+            _ if self.freed => DEFERRED,
+            t if t & 0x80 != 0 => OTHER,
+            t => usize::from(t).min(OTHER),
+        };
+        self.count(bp, row);
+        if bp.is_embedded() {
+            return;
+        }
+        self.space(bp, false, &at.to_string());
+        // Trees are read anyway.
+        let metadata = bp.level() > 0 || bp.obj_type().is_metadata();
+        if self.verify > 1 || (self.verify > 0 && metadata) {
+            self.waiting.push((*bp, at));
             if self.waiting.len() >= BATCH {
                 self.flush();
             }
@@ -292,38 +564,122 @@ impl Walker<'_> {
         let errors = Mutex::new(Vec::new());
         let zio = &self.pool.zio;
         self.pool.env.cpu.par_io(list.len(), &|i| {
-            let Some((bp, what)) = list.get(i) else {
+            let Some((bp, at)) = list.get(i) else {
                 return;
             };
-            let copies = if self.verify > 1 { bp.dvas().len() } else { 1 };
-            for copy in 0..copies {
+            let note = |e: &Error, why: String| {
+                let mut errors = errors.lock().unwrap_or_else(|e| e.into_inner());
+                errors.push((i, *at, errno(e), why));
+            };
+            if let Err(e) = zio.read_raw(bp, 0) {
+                return note(&e, String::new());
+            }
+            for copy in 0..bp.dvas().len() {
+                if self.verify < 3 || bp.is_gang() {
+                    break;
+                }
                 let mut one = *bp;
-                if self.verify > 1 && !bp.is_gang() {
-                    one.set_dva(0, bp.dva(copy));
-                    one.set_dva(1, Dva::default());
+                one.set_dva(0, bp.dva(copy));
+                one.set_dva(1, Dva::default());
+                if !bp.is_encrypted() {
                     one.set_dva(2, Dva::default());
                 }
                 if let Err(e) = zio.read_raw(&one, 0) {
-                    let line = format!("{what}: {e}");
-                    errors.lock().unwrap_or_else(|e| e.into_inner()).push(line);
+                    note(&e, format!("copy {copy}"));
                 }
             }
         });
-        self.errors
-            .append(&mut errors.into_inner().unwrap_or_else(|e| e.into_inner()));
+        let mut errors = errors.into_inner().unwrap_or_else(|e| e.into_inner());
+        errors.sort_by_key(|e| e.0);
+        for (_, at, errno, why) in errors {
+            // What was met on the way down already is not counted again.
+            let same = |e: &(At, i32, String)| {
+                let o = e.0;
+                let place = |a: At| (a.objset, a.object, a.level, a.block);
+                place(o) == place(at) && e.2 == why
+            };
+            if !self.errors.iter().rev().take(4 * BATCH).any(same) {
+                self.errors.push((at, errno, why));
+            }
+        }
     }
 
-    fn count(&mut self, bp: &BlkPtr, what: &str) {
-        let s = self.sums.entry((bp.obj_type().0, bp.level())).or_default();
-        s.blocks += 1;
-        s.lsize += bp.lsize() as u64;
-        if bp.is_embedded() {
-            self.embedded += 1;
+    fn count(&mut self, bp: &BlkPtr, row: usize) {
+        let embedded = bp.is_embedded();
+        let (lsize, psize, asize) = match embedded {
+            true => (bp.lsize() as u64, 0, 0),
+            false => (bp.lsize() as u64, bp.psize() as u64, bp.asize()),
+        };
+        let dvas = bp.dvas();
+        let vdev = |i: usize| dvas.get(i).map(Dva::vdev);
+        let same_vdev = (0..dvas.len()).any(|i| (0..i).any(|j| vdev(i) == vdev(j)));
+        let same_metaslab = same_vdev && self.same_metaslab(&dvas);
+        let add = |s: &mut Sum| {
+            s.blocks += 1;
+            s.lsize += lsize;
+            s.psize += psize;
+            s.asize += asize;
+            s.gangs += dvas.iter().filter(|d| d.is_gang()).count() as u64;
+            s.same_vdev += u64::from(same_vdev);
+            s.same_metaslab += u64::from(same_metaslab);
+            *s.sectors.entry((psize >> 9) as usize).or_default() += 1;
+        };
+        for key in [
+            (bp.level(), row),
+            (ALL, row),
+            (bp.level(), TOTAL),
+            (ALL, TOTAL),
+        ] {
+            add(self.sums.entry(key).or_default());
+        }
+        if row < OTHER && !embedded && (bp.level() > 0 || bp.obj_type().is_metadata()) {
+            add(&mut self.metadata);
+        }
+        if embedded {
+            let kind = self.embedded.entry(bp.embedded_type()).or_default();
+            *kind.entry(bp.psize()).or_default() += 1;
             return;
         }
-        s.psize += bp.psize() as u64;
-        s.asize += bp.asize();
-        self.space(bp, false, what);
+        for (s, n) in self.sizes.iter_mut().zip([psize, lsize, asize]) {
+            s.add(n);
+        }
+        // Several pointers may lead to blocks of dedup tables and to cloned ones.
+        if bp.level() == 0 && (bp.is_dedup() || self.shared_allowed) {
+            let d = bp.dva(0);
+            if !self.known.insert((d.vdev(), d.offset())) {
+                let sum = match bp.is_dedup() {
+                    true => &mut self.deduped,
+                    false => &mut self.cloned,
+                };
+                *sum = (sum.0 + asize, sum.1 + 1);
+            }
+        }
+    }
+
+    /// Whether the space maps say so.
+    fn is_allocated(&mut self, bp: &BlkPtr) -> bool {
+        let d = bp.dva(0);
+        if bp.is_embedded() {
+            return true;
+        }
+        let Ok(top) = self.pool.tree.top(d.vdev()) else {
+            return false;
+        };
+        let ms = d.offset().checked_shr(top.metaslab_shift()).unwrap_or(0);
+        let pool = self.pool;
+        let free = self
+            .free
+            .entry((d.vdev(), ms))
+            .or_insert_with(|| pool.maps.load(d.vdev(), ms).unwrap_or_default());
+        !free.overlaps(d.offset(), d.offset() + 512)
+    }
+
+    fn same_metaslab(&self, dvas: &[Dva]) -> bool {
+        let place = |d: &Dva| {
+            let top = self.pool.tree.top(d.vdev()).ok()?;
+            Some((d.vdev(), d.offset().checked_shr(top.metaslab_shift())?))
+        };
+        (0..dvas.len()).any(|i| (0..i).any(|j| place(&dvas[i]) == place(&dvas[j])))
     }
 
     /// Notes the space of a block; of a gang, of its headers and members.
@@ -332,7 +688,7 @@ impl Walker<'_> {
             return;
         }
         if let Err(e) = bp.sanity(self.pool.tree.tops().len() as u64) {
-            return self.errors.push(format!("{what}: {e}"));
+            return self.broken.push(format!("{what}: {e}"));
         }
         self.gang(bp, maybe, what, 0);
     }
@@ -344,12 +700,11 @@ impl Walker<'_> {
                 (true, Ok(top)) => top.asize_for(GANG_HEADER),
                 _ => d.asize(),
             };
-            self.mark(&d, size, maybe, bp, what);
+            self.mark(&d, size, maybe, bp, what, 0);
         }
         if !gang {
             return;
         }
-        self.gangs += 1;
         let header = (0..bp.dvas().len()).find_map(|i| self.pool.zio.gang_header(bp, i).ok());
         match header {
             Some(children) => {
@@ -357,12 +712,23 @@ impl Walker<'_> {
                     self.gang(c, maybe, what, depth + 1);
                 }
             }
-            None => self.errors.push(format!("{what}: gang header of {bp:?}")),
+            None => self.broken.push(format!("{what}: gang header of {bp:?}")),
         }
     }
 
-    fn mark(&mut self, d: &Dva, size: u64, maybe: bool, bp: &BlkPtr, what: &str) {
-        let (start, end) = (d.offset(), d.offset() + size);
+    /// Marks a range; of a removed device, where it went.
+    fn mark(&mut self, d: &Dva, size: u64, maybe: bool, bp: &BlkPtr, what: &str, depth: u32) {
+        if let (Ok(top), true) = (self.pool.tree.top(d.vdev()), depth < 16) {
+            if let Some(map) = top.indirect().filter(|_| !top.is_concrete()) {
+                let pieces = map.resolve(d.offset(), size as usize).unwrap_or_default();
+                for p in pieces {
+                    let to = Dva::new(p.vdev, p.offset, p.len as u64, false);
+                    self.mark(&to, p.len as u64, true, bp, what, depth + 1);
+                }
+                return;
+            }
+        }
+        let (start, end) = (d.offset(), d.offset().saturating_add(size));
         let map = if maybe {
             &mut self.maybe
         } else {
@@ -370,11 +736,11 @@ impl Walker<'_> {
         };
         let new = map.entry(d.vdev()).or_default().insert(start, end);
         if new < size && !maybe && !self.shared_allowed && !bp.is_dedup() {
-            self.shared.push(format!("{what}: {bp:?}"));
+            self.shared.push(format!("{what}: {}", fmt::bp(bp)));
         }
     }
 
-    /// The chain of log blocks. Unclaimed ones are not in the maps.
+    /// The chain of log blocks. Those of the last groups are not in the maps.
     fn log(&mut self, phys: &ObjsetPhys) {
         let Ok(h) = disk::zil::ZilHeader::decode(&phys.zil_header) else {
             return;
@@ -396,9 +762,16 @@ impl Walker<'_> {
                 Ok(true)
             },
         );
-        found.append(&mut walked.into_inner().unwrap_or_else(|e| e.into_inner()));
         let vdevs = self.pool.tree.tops().len() as u64;
-        for bp in found
+        for bp in found.iter().filter(|b| b.sanity(vdevs).is_ok()) {
+            // What an import would claim is not part of the pool yet.
+            if bp.logical_birth() < self.pool.first_txg {
+                self.count(bp, usize::from(ObjType::INTENT_LOG.0));
+            }
+            self.gang(bp, true, "log", 0);
+        }
+        let written = walked.into_inner().unwrap_or_else(|e| e.into_inner());
+        for bp in written
             .iter()
             .filter(|b| !b.is_hole() && b.sanity(vdevs).is_ok())
         {
@@ -457,39 +830,175 @@ impl Walker<'_> {
     }
 
     fn report(&self, depth: usize, out: &mut dyn Write) -> Result<()> {
-        let mut all = Sum::default();
-        for s in self.sums.values() {
-            all.blocks += s.blocks;
-            all.lsize += s.lsize;
-            all.psize += s.psize;
-            all.asize += s.asize;
-        }
+        let none = Sum::default();
+        let all = self.sums.get(&(ALL, TOTAL)).unwrap_or(&none);
         let per = |n: u64| n / all.blocks.max(1);
+        let part = |a: u64, b: u64| a as f64 / b.max(1) as f64;
         writeln!(out)?;
-        writeln!(out, "\tbp count:       {:>15}", all.blocks)?;
-        writeln!(out, "\tganged count:   {:>15}", self.gangs)?;
-        writeln!(out, "\tembedded count: {:>15}", self.embedded)?;
-        for (name, n) in [
-            ("logical", all.lsize),
-            ("physical", all.psize),
-            ("allocated", all.asize),
-        ] {
-            writeln!(out, "\tbp {name:<10}   {n:>15}      avg: {:>6}", per(n))?;
+        writeln!(out, "\t{:<16} {:14}", "bp count:", all.blocks)?;
+        writeln!(out, "\t{:<16} {:14}", "ganged count:", all.gangs)?;
+        writeln!(
+            out,
+            "\t{:<16} {:14}      avg: {:6}",
+            "bp logical:",
+            all.lsize,
+            per(all.lsize)
+        )?;
+        for (name, n) in [("bp physical:", all.psize), ("bp allocated:", all.asize)] {
+            writeln!(
+                out,
+                "\t{name:<16} {n:14}      avg: {:6}     compression: {:6.2}",
+                per(n),
+                part(all.lsize, n)
+            )?;
         }
-        if depth > 1 {
-            writeln!(out, "\nBlocks\tLSIZE\tPSIZE\tASIZE\tLevel\tType")?;
-            for ((ty, level), s) in &self.sums {
-                let n = |v| nice(v, false);
+        writeln!(
+            out,
+            "\t{:<16} {:14}    ref>1: {:6}   deduplication: {:6.2}",
+            "bp deduped:",
+            self.deduped.0,
+            self.deduped.1,
+            part(self.deduped.0, all.asize) + 1.0
+        )?;
+        writeln!(
+            out,
+            "\t{:<16} {:14}    count: {:6}",
+            "bp cloned:", self.cloned.0, self.cloned.1
+        )?;
+        let classes = spaces::classes(self.s)?;
+        for (bias, name) in [
+            ("", "Normal class:"),
+            ("special", "Special class"),
+            ("dedup", "Dedup class"),
+        ] {
+            if let Some((n, size)) = classes.get(bias) {
+                let used = 100.0 * part(*n, *size);
+                writeln!(out, "\t{name:<20} {n:10}     used: {used:5.2}%")?;
+            }
+        }
+        let log = self.pool.space.embedded_stats();
+        let (n, used) = (log.allocated, 100.0 * part(log.allocated, log.size));
+        writeln!(
+            out,
+            "\t{:<20} {n:10}     used: {used:5.2}%",
+            "Embedded log class"
+        )?;
+        writeln!(out)?;
+        for (kind, sizes) in &self.embedded {
+            let n: u64 = sizes.values().sum();
+            writeln!(out, "\tadditional, non-pointer bps of type {kind}: {n:10}")?;
+            if depth >= 3 {
+                writeln!(out, "\t number of (compressed) bytes:  number of bps")?;
+                let mut h = [0; disk::blkptr::EMBEDDED_MAX + 1];
+                for (bytes, n) in sizes {
+                    if let Some(c) = h.get_mut(*bytes) {
+                        *c = *n;
+                    }
+                }
+                fmt::histogram(out, &h, 0)?;
+            }
+        }
+        if all.same_vdev > 0 {
+            writeln!(out, "\tDittoed blocks on same vdev: {}", all.same_vdev)?;
+        }
+        if all.same_metaslab > 0 {
+            let n = all.same_metaslab;
+            writeln!(out, "\tDittoed blocks in same metaslab: {n}")?;
+        }
+        for top in self.pool.tree.tops().iter() {
+            let n = spaces::moved(self.s, top)?.len();
+            if n > 0 {
+                let id = top.id();
                 writeln!(
                     out,
-                    "{:>6}\t{:>5}\t{:>5}\t{:>5}\tL{level}\t{}",
-                    n(s.blocks),
-                    n(s.lsize),
-                    n(s.psize),
-                    n(s.asize),
-                    ObjType(*ty).name()
+                    "\tindirect vdev id {id} has {n} segments ({n} in memory)"
                 )?;
             }
+        }
+        if depth > 1 {
+            self.table(all, depth, out)?;
+            self.size_table(out)?;
+        }
+        Ok(writeln!(out)?)
+    }
+
+    fn table(&self, all: &Sum, depth: usize, out: &mut dyn Write) -> Result<()> {
+        let n = |v| self.s.num.nice(v);
+        let part = |a: u64, b: u64| a as f64 / b.max(1) as f64;
+        let head = ["Blocks", "LSIZE", "PSIZE", "ASIZE", "  avg", " comp"];
+        writeln!(out, "\n{}\t%Total\tType", head.join("\t"))?;
+        let row = |s: &Sum, name: String, out: &mut dyn Write| -> Result<()> {
+            writeln!(
+                out,
+                "{:>6}\t{:>5}\t{:>5}\t{:>5}\t{:>5}\t{:5.2}\t{:6.2}\t{name}",
+                n(s.blocks),
+                n(s.lsize),
+                n(s.psize),
+                n(s.asize),
+                n(s.asize / s.blocks.max(1)),
+                part(s.lsize, s.psize),
+                100.0 * part(s.asize, all.asize)
+            )?;
+            if depth >= 3 && s.gangs > 0 {
+                writeln!(out, "\t number of ganged blocks: {}", n(s.gangs))?;
+            }
+            if depth >= 4 {
+                writeln!(out, "psize (in 512-byte sectors): number of blocks")?;
+                let last = s.sectors.keys().last().copied().unwrap_or(0);
+                let mut h = vec![0; last + 1];
+                for (sectors, n) in &s.sectors {
+                    h[*sectors] = *n;
+                }
+                h[0] = 0;
+                fmt::histogram(out, &h, 0)?;
+            }
+            Ok(())
+        };
+        for t in 0..ROWS {
+            let name = fmt::row_name(t);
+            let Some(total) = self.sums.get(&(ALL, t)) else {
+                if t != TOTAL {
+                    let blank = "     -\t    -\t    -\t    -\t    -\t    -\t     -";
+                    writeln!(out, "{blank}\t{name}")?;
+                }
+                continue;
+            };
+            if depth >= 3 {
+                for level in (0..32u8).rev() {
+                    let Some(s) = self.sums.get(&(level, t)) else {
+                        continue;
+                    };
+                    if s.asize == 0 || (level == 0 && s.asize == total.asize) {
+                        continue;
+                    }
+                    row(s, format!("    L{level} {name}"), out)?;
+                }
+            }
+            if total.asize > 0 {
+                row(total, name.into(), out)?;
+            }
+        }
+        row(&self.metadata, "Metadata Total".into(), out)
+    }
+
+    fn size_table(&self, out: &mut dyn Write) -> Result<()> {
+        let n = |v| self.s.num.nice(v);
+        writeln!(out, "\nBlock Size Histogram\n")?;
+        writeln!(
+            out,
+            "  block   psize                lsize                asize"
+        )?;
+        let head = "Count   Size   Cum.";
+        writeln!(out, "   size   {head}  {head}  {head}")?;
+        let mut sums = [0u64; 3];
+        for bin in 9..=24 {
+            write!(out, "{:>7}:", n(1u64 << bin))?;
+            for (s, sum) in self.sizes.iter().zip(&mut sums) {
+                let (count, bytes) = s.0[bin];
+                *sum += bytes;
+                write!(out, "{:>7} {:>6} {:>6}", n(count), n(bytes), n(*sum))?;
+            }
+            writeln!(out)?;
         }
         Ok(())
     }
@@ -510,27 +1019,4 @@ fn parts(set: &RangeSet, start: u64, end: u64) -> Vec<(u64, u64)> {
         }
     }
     out
-}
-
-/// Log blocks, to be read only.
-struct Log<'a>(&'a Pool);
-
-impl LogBlocks for Log<'_> {
-    fn read_block(&self, bp: &BlkPtr, verify: &(dyn Fn(&[u8]) -> bool + Sync)) -> Result<Vec<u8>> {
-        let devices = &self.0.zio.devices;
-        bp.sanity(devices.vdevs())?;
-        devices.probe(&bp.dva(0), bp.psize(), bp.physical_birth(), verify)
-    }
-
-    fn read_data(&self, bp: &BlkPtr) -> Result<Block> {
-        self.0.zio.read(bp)
-    }
-
-    fn claim(&self, _: &BlkPtr, _: Txg) -> Result<()> {
-        base::bail!(ReadOnly, "zdb does not write")
-    }
-
-    fn free(&self, _: &BlkPtr, _: Txg) -> Result<()> {
-        base::bail!(ReadOnly, "zdb does not write")
-    }
 }

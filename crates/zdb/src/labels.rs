@@ -1,17 +1,22 @@
-//! Labels and uberblocks.
+//! `-l`: labels and uberblocks of a device. `-u`: the uberblock of a pool.
 
+use crate::{fmt, Session};
 use base::{Error, Result};
 use cli::Parsed;
+use disk::label::{label_offset, psize, LABELS, NVLIST_MAX};
 use disk::uberblock::Uberblock;
-use disk::NvList;
-use env::Access;
-use pool::Pool;
+use disk::{NvList, Value};
+use env::{Access, Disk};
 use std::io::Write;
 use vdev::label::{read_labels, read_uberblocks};
 
 const RULE: &str = "------------------------------------";
+/// First word of the header of a cache device, at the start of its space.
+const L2ARC_MAGIC: u64 = 0x0000_5a46_5343_4143;
+/// Bytes of that header that are looked at.
+const L2ARC_HEADER: usize = 4096;
 
-/// `-l`: what the labels of a device say; equal ones once, unless asked for each.
+/// `-l`: gives the exit status: 2 if there is no label, 1 if one is not whole.
 pub fn show(args: &Parsed, path: &str, out: &mut dyn Write) -> Result<u8> {
     let path = match std::path::absolute(path) {
         Ok(p) if p.exists() => p.to_string_lossy().into_owned(),
@@ -20,69 +25,239 @@ pub fn show(args: &Parsed, path: &str, out: &mut dyn Write) -> Result<u8> {
     };
     let disk = env_linux::linux_env().disks.open(&path, Access::Read)?;
     let labels = read_labels(&*disk);
-    let each = crate::times(args, "l") > 1;
-    let mut shown: Vec<(&NvList, Vec<usize>)> = Vec::new();
-    for (i, copy) in labels.copies.iter().enumerate() {
-        match copy {
-            None if labels.damaged[i] => writeln!(out, "label {i}: wrong checksum")?,
-            None => writeln!(out, "failed to unpack label {i}")?,
-            Some(c) => match shown.iter_mut().find(|(s, _)| !each && *s == c) {
-                Some((_, at)) => at.push(i),
-                None => shown.push((c, vec![i])),
-            },
-        }
-    }
-    for (config, at) in &shown {
-        writeln!(out, "{RULE}\nLABEL {}\n{RULE}", at[0])?;
-        write!(out, "{}", config.dump(4))?;
-        let at: Vec<String> = at.iter().map(usize::to_string).collect();
-        writeln!(out, "    labels = {}", at.join(" "))?;
-    }
-    if args.has("u") {
-        let ashift = labels
-            .best(u64::MAX)
-            .and_then(|c| c.get_nvlist("vdev_tree")?.get_u64("ashift"))
-            .unwrap_or(9);
-        let mut list: Vec<(Uberblock, Vec<String>)> = Vec::new();
+    let depth = crate::times(args, "l");
+    let uberblocks = crate::times(args, "u");
+    let quiet = args.has("q");
+    let mut blocks: Vec<(Uberblock, usize, Vec<usize>)> = Vec::new();
+    let ashift = labels
+        .best(u64::MAX)
+        .and_then(|c| c.get_nvlist("vdev_tree")?.get_u64("ashift"))
+        .unwrap_or(9);
+    if uberblocks > 0 {
         for (label, slot, ub) in read_uberblocks(&*disk, ashift as u32) {
-            let place = format!("{label}/{slot}");
-            match list.iter_mut().find(|(u, _)| *u == ub) {
-                Some((_, at)) => at.push(place),
-                None => list.push((ub, vec![place])),
+            let same = |b: &&mut (Uberblock, usize, Vec<usize>)| b.1 == slot && b.0 == ub;
+            match blocks.iter_mut().find(same) {
+                Some((_, _, at)) => at.push(label),
+                None => blocks.push((ub, slot, vec![label])),
             }
         }
-        list.sort_by_key(|(u, _)| u.rank());
-        for (n, (ub, at)) in list.iter().enumerate() {
-            writeln!(out, "Uberblock[{n}]")?;
-            print(ub, out)?;
-            writeln!(out, "\tlabel/slot = {}", at.join(" "))?;
+        blocks.sort_by_key(|b| (b.2[0], b.1));
+    }
+    let mut good = 0;
+    let mut shown: Vec<&NvList> = Vec::new();
+    for (i, copy) in labels.copies.iter().enumerate() {
+        let Some(config) = copy else {
+            if !quiet {
+                writeln!(out, "{RULE}\nLABEL {i}{}\n{RULE}", bad(labels.damaged[i]))?;
+                writeln!(out, "failed to unpack label {i}")?;
+            }
+            continue;
+        };
+        good += 1;
+        let seen = shown.contains(&config);
+        if !quiet && (!seen || depth > 2) {
+            shown.push(config);
+            writeln!(out, "{RULE}\nLABEL {i}{}\n{RULE}", bad(labels.damaged[i]))?;
+            write!(out, "{}", config.dump(4))?;
+            let same: Vec<String> = (0..LABELS)
+                .filter(|j| labels.copies[*j].as_ref() == Some(config))
+                .map(|j| j.to_string())
+                .collect();
+            writeln!(out, "    labels = {} ", same.join(" "))?;
+            if depth > 1 {
+                space(config, out)?;
+            }
+        }
+        for (ub, slot, at) in blocks.iter().filter(|b| b.2[0] == i) {
+            writeln!(out, "    Uberblock[{slot}]")?;
+            print(ub, uberblocks, out)?;
+            let at: Vec<String> = at.iter().map(usize::to_string).collect();
+            writeln!(out, "        labels = {} ", at.join(" "))?;
         }
     }
-    Ok(shown.is_empty() as u8)
+    l2arc(&*disk, depth, quiet, out)?;
+    Ok(match good {
+        0 => 2,
+        LABELS if labels.damaged.iter().all(|d| !d) => 0,
+        _ => 1,
+    })
+}
+
+fn bad(damaged: bool) -> &'static str {
+    match damaged {
+        true => " (Bad label cksum)",
+        false => " ",
+    }
+}
+
+/// How much of the room of a label its configuration takes, and what for.
+fn space(config: &NvList, out: &mut dyn Write) -> Result<()> {
+    #[derive(Default)]
+    struct Part(usize, usize);
+    let mut parts: [Part; 4] = Default::default();
+    // Size of a pair: 12 bytes of head and 4 of padding, the name, the value, all by fours.
+    fn add(list: &NvList, parts: &mut [Part; 4]) {
+        parts[3].0 += 1;
+        parts[3].1 += 12;
+        for (name, value) in &list.pairs {
+            let head = 20 + name.len().div_ceil(4) * 4;
+            let (i, len) = match value {
+                Value::String(s) => (1, 4 + s.len().div_ceil(4) * 4),
+                Value::RawString(s) => (1, 4 + s.len().div_ceil(4) * 4),
+                Value::Boolean => (2, 0),
+                Value::NvList(l) => {
+                    add(l, parts);
+                    parts[3].1 += head;
+                    continue;
+                }
+                Value::NvListArray(a) => {
+                    for l in a {
+                        add(l, parts);
+                    }
+                    parts[3].1 += head;
+                    continue;
+                }
+                Value::Uint64Array(a) => (0, 4 + 8 * a.len()),
+                _ => (0, 8),
+            };
+            parts[i].0 += 1;
+            parts[i].1 += head + len;
+        }
+    }
+    let used = config.pack_xdr().len();
+    add(config, &mut parts);
+    let percent = |n: usize, of: usize| 100.0 * n as f64 / of.max(1) as f64;
+    writeln!(out, "\n\nZFS Label NVList Config Stats:")?;
+    writeln!(
+        out,
+        "  {used} bytes used, {} bytes free (using {:4.1}%)\n",
+        NVLIST_MAX.saturating_sub(used),
+        percent(used, NVLIST_MAX)
+    )?;
+    for (name, p) in ["integers", "strings", "booleans", "nvlists"]
+        .iter()
+        .zip(&parts)
+    {
+        if p.0 > 0 {
+            writeln!(
+                out,
+                "{:>12} {:4} {:6} bytes ({:5.2}%)",
+                format!("{name}:"),
+                p.0,
+                p.1,
+                percent(p.1, used)
+            )?;
+        }
+    }
+    Ok(writeln!(out, "\n")?)
+}
+
+/// The header of a cache device, if there is one.
+fn l2arc(disk: &dyn Disk, depth: usize, quiet: bool, out: &mut dyn Write) -> Result<()> {
+    let size = psize(disk.geometry().size);
+    if label_offset(0, size).is_none() || size < disk::label::DATA_START + 4096 {
+        return Ok(());
+    }
+    let mut buf = vec![0; L2ARC_HEADER];
+    let read = disk.read(disk::label::DATA_START, &mut buf);
+    let word = |i: usize| disk::bytes::u64_at(&buf, 8 * i).unwrap_or(0);
+    if read.is_err() || word(0) != L2ARC_MAGIC {
+        return Ok(());
+    }
+    if quiet {
+        return Ok(());
+    }
+    writeln!(out, "{RULE}\nL2ARC device header\n{RULE}")?;
+    // Words of the header: magic, version, pool, device, entries per block, evicted up to, flags,
+    // pointers to the two newest blocks of the log (7 words each), bytes and number of blocks.
+    for (name, i) in [
+        ("version", 1),
+        ("spa_guid", 2),
+        ("vdev_guid", 3),
+        ("log_entries", 4),
+        ("evict", 5),
+        ("flags", 6),
+    ] {
+        writeln!(out, "    {name}: {}", word(i))?;
+    }
+    for (n, at) in [(0, 7), (1, 14)] {
+        writeln!(
+            out,
+            "    log_blk_ptr[{n}]: daddr {}, payload_asize {}, payload_start {}",
+            word(at),
+            word(at + 1),
+            word(at + 2)
+        )?;
+    }
+    if depth > 1 {
+        writeln!(
+            out,
+            "    (not supported: the entries of a cache device's log are not listed)"
+        )?;
+    }
+    Ok(())
 }
 
 /// The uberblock in use.
-pub fn uberblock(pool: &Pool, out: &mut dyn Write) -> Result<()> {
+pub fn uberblock(s: &Session, out: &mut dyn Write) -> Result<()> {
     writeln!(out, "\nUberblock:")?;
-    match pool.tree.best_uberblock(pool.synced_txg()) {
-        Some((ub, _)) => print(&ub, out),
+    match s.pool.tree.best_uberblock(s.pool.synced_txg()) {
+        Some((ub, _)) => {
+            print(&ub, s.depth('u').max(1), out)?;
+            Ok(writeln!(out)?)
+        }
         None => Err(Error::damaged("no valid uberblock")),
     }
 }
 
-fn print(ub: &Uberblock, out: &mut dyn Write) -> Result<()> {
-    writeln!(out, "\tmagic = 0000000000bab10c")?;
+/// The uberblock of the checkpoint, if there is one.
+pub fn checkpoint(s: &Session, out: &mut dyn Write) -> Result<()> {
+    let Some(ub) = s.checkpoint()? else {
+        return Ok(());
+    };
+    writeln!(out, "\n\nCheckpointed uberblock found:")?;
+    print(&ub, 1, out)?;
+    Ok(writeln!(out)?)
+}
+
+pub fn print(ub: &Uberblock, depth: usize, out: &mut dyn Write) -> Result<()> {
+    writeln!(out, "\tmagic = {:016x}", disk::uberblock::MAGIC)?;
     writeln!(out, "\tversion = {}", ub.version)?;
     writeln!(out, "\ttxg = {}", ub.txg)?;
     writeln!(out, "\tguid_sum = {}", ub.guid_sum)?;
-    writeln!(out, "\ttimestamp = {} UTC", ub.timestamp)?;
-    writeln!(out, "\trootbp = {:?}", ub.rootbp)?;
-    writeln!(out, "\tsoftware_version = {}", ub.software_version)?;
-    if ub.mmp_valid() {
+    let t = ub.timestamp;
+    writeln!(out, "\ttimestamp = {t} UTC = {}", fmt::time(t))?;
+    writeln!(out, "\tbp = {}", fmt::bp(&ub.rootbp))?;
+    writeln!(out, "\tmmp_magic = {:016x}", ub.mmp_magic)?;
+    let mmp = ub.mmp_valid();
+    if mmp {
         writeln!(out, "\tmmp_delay = {}", ub.mmp_delay)?;
+        if let Some(n) = ub.mmp_seq() {
+            writeln!(out, "\tmmp_seq = {n}")?;
+        }
+        if let Some(n) = ub.mmp_fail_intervals() {
+            writeln!(out, "\tmmp_fail = {n}")?;
+        }
+        if let Some(n) = ub.mmp_interval_ms() {
+            writeln!(out, "\tmmp_write = {n}")?;
+        }
+        let bits = [
+            ub.mmp_interval_ms().is_some(),
+            ub.mmp_seq().is_some(),
+            ub.mmp_fail_intervals().is_some(),
+        ];
+        let bits = bits.iter().rev().fold(0, |v, b| v << 1 | u8::from(*b));
+        writeln!(out, "\tmmp_valid = {bits:x}")?;
     }
-    if ub.checkpoint_txg != 0 {
-        writeln!(out, "\tcheckpoint_txg = {}", ub.checkpoint_txg)?;
+    if depth >= 4 {
+        writeln!(out, "\trootbp = {}", fmt::bp(&ub.rootbp))?;
     }
+    writeln!(out, "\tcheckpoint_txg = {}", ub.checkpoint_txg)?;
+    writeln!(
+        out,
+        "\traidz_reflow state={} off={}",
+        ub.scratch_state(),
+        ub.reflow_offset()
+    )?;
     Ok(())
 }

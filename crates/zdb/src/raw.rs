@@ -1,0 +1,191 @@
+//! Object sets as they are on disk, without the engine's view of them: what can be read is read,
+//! also of encrypted datasets whose key is not there.
+
+use base::{Block, Error, Result};
+use codec::compress;
+use disk::objset::ObjsetPhys;
+use disk::{BlkPtr, DnodePhys, ObjType};
+use std::sync::Arc;
+use zio::Zio;
+
+/// Slots of one block of dnodes.
+const PER_BLOCK: u64 = 32;
+
+/// Reads any block; parts of blocks of dnodes may be encrypted.
+pub fn read(zio: &Zio, bp: &BlkPtr) -> Result<Block> {
+    let dnodes = bp.uses_crypt() && bp.level() == 0 && bp.obj_type() == ObjType::DNODE;
+    if !dnodes {
+        return zio.read(bp);
+    }
+    bp.sanity(zio.devices.vdevs())?;
+    let raw = zio.read_raw(bp, 0)?;
+    let mut data = match bp.compress() {
+        compress::OFF if raw.len() >= bp.lsize() => {
+            let mut raw = raw;
+            raw.truncate(bp.lsize());
+            raw
+        }
+        c => compress::decompress(c, &raw, bp.lsize())?,
+    };
+    if !bp.is_little_endian() {
+        zio::swap::block(bp.obj_type(), bp.level(), &mut data)?;
+    }
+    Ok(Arc::new(data))
+}
+
+/// Calls `f` with every pointer of an object's tree, parents first: level, first block below, pointer.
+/// What cannot be read is given to `bad`.
+pub fn tree(
+    zio: &Zio,
+    dn: &DnodePhys,
+    f: &mut dyn FnMut(&BlkPtr, u32, u64) -> Result<bool>,
+    bad: &mut dyn FnMut(&BlkPtr, Error),
+) -> Result<()> {
+    let shift = dn.epb_shift();
+    let top = u32::from(dn.nlevels).saturating_sub(1);
+    for (i, bp) in dn.blkptr.iter().enumerate() {
+        let first = (i as u64).checked_shl(shift * top).unwrap_or(0);
+        below(zio, shift, bp, top, first, f, bad)?;
+    }
+    Ok(())
+}
+
+fn below(
+    zio: &Zio,
+    shift: u32,
+    bp: &BlkPtr,
+    level: u32,
+    first: u64,
+    f: &mut dyn FnMut(&BlkPtr, u32, u64) -> Result<bool>,
+    bad: &mut dyn FnMut(&BlkPtr, Error),
+) -> Result<()> {
+    if !f(bp, level, first)? || level == 0 || bp.is_hole() || bp.is_redacted() {
+        return Ok(());
+    }
+    let block = match zio.read(bp) {
+        Ok(b) => b,
+        Err(e) => {
+            bad(bp, e);
+            return Ok(());
+        }
+    };
+    let per = (block.len() / disk::BP_SIZE).min(1 << shift);
+    for i in 0..per {
+        let child = BlkPtr::at(&block, i)?;
+        let step = (i as u64).checked_shl(shift * (level - 1)).unwrap_or(0);
+        let at = first.wrapping_add(step);
+        below(zio, shift, &child, level - 1, at, f, bad)?;
+    }
+    Ok(())
+}
+
+/// An object set.
+pub struct Set<'a> {
+    pub zio: &'a Zio,
+    pub phys: ObjsetPhys,
+    pub root: BlkPtr,
+}
+
+impl<'a> Set<'a> {
+    pub fn open(zio: &'a Zio, root: &BlkPtr) -> Result<Set<'a>> {
+        if root.is_hole() {
+            return Err(Error::damaged("no object set"));
+        }
+        Ok(Set {
+            zio,
+            phys: ObjsetPhys::decode(&zio.read(root)?)?,
+            root: *root,
+        })
+    }
+
+    /// The dnode of an object; −1, −2 and −3 (as `u64`) are the accounting objects, 0 the meta dnode.
+    pub fn dnode(&self, object: u64) -> Result<Option<DnodePhys>> {
+        match object {
+            0 => return Ok(Some(self.phys.meta.clone())),
+            u64::MAX => return Ok(self.phys.special[0].clone()),
+            n if n == u64::MAX - 1 => return Ok(self.phys.special[1].clone()),
+            n if n == u64::MAX - 2 => return Ok(self.phys.special[2].clone()),
+            _ => {}
+        }
+        let block = self.block(&self.phys.meta, object / PER_BLOCK)?;
+        let at = (object % PER_BLOCK) as usize * 512;
+        match block.get(at..) {
+            Some(b) if b.len() >= 512 => DnodePhys::decode(b),
+            _ => Ok(None),
+        }
+    }
+
+    /// One block of an object; empty if there is none.
+    pub fn block(&self, dn: &DnodePhys, id: u64) -> Result<Block> {
+        let shift = dn.epb_shift();
+        let mut level = u32::from(dn.nlevels).saturating_sub(1);
+        let place = |level: u32| id.checked_shr(level * shift).unwrap_or(0);
+        let none = || Arc::new(Vec::new());
+        let Some(bp) = dn.blkptr.get(place(level) as usize) else {
+            return Ok(none());
+        };
+        let mut bp = *bp;
+        while level > 0 && !bp.is_hole() {
+            level -= 1;
+            let b = self.zio.read(&bp)?;
+            bp = BlkPtr::at(&b, (place(level) & ((1 << shift) - 1)) as usize)?;
+        }
+        match bp.is_hole() || bp.is_redacted() {
+            true => Ok(none()),
+            false => read(self.zio, &bp),
+        }
+    }
+
+    /// Every object in order of number; what cannot be read is given to `bad` with the first number of
+    /// its block.
+    pub fn each(
+        &self,
+        f: &mut dyn FnMut(u64, &DnodePhys) -> Result<()>,
+        bad: &mut dyn FnMut(u64, Error),
+    ) -> Result<()> {
+        let mut lost = Vec::new();
+        let mut blocks = Vec::new();
+        tree(
+            self.zio,
+            &self.phys.meta,
+            &mut |bp, level, first| {
+                if level == 0 && !bp.is_hole() {
+                    blocks.push((first, *bp));
+                }
+                Ok(true)
+            },
+            &mut |bp, e| lost.push((bp.fill(), e)),
+        )?;
+        for (_, e) in lost {
+            bad(0, e);
+        }
+        for (first, bp) in blocks {
+            let number = first.wrapping_mul(PER_BLOCK);
+            let b = match read(self.zio, &bp) {
+                Ok(b) => b,
+                Err(e) => {
+                    bad(number, e);
+                    continue;
+                }
+            };
+            let mut slot = 0;
+            while (slot + 1) * 512 <= b.len() {
+                let object = number.wrapping_add(slot as u64);
+                match DnodePhys::decode(&b[slot * 512..]) {
+                    Ok(Some(dn)) => {
+                        if object != 0 {
+                            f(object, &dn)?;
+                        }
+                        slot += usize::from(dn.slots).max(1);
+                    }
+                    Ok(None) => slot += 1,
+                    Err(e) => {
+                        bad(object, e);
+                        slot += 1;
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+}

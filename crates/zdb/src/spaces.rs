@@ -291,8 +291,13 @@ fn metaslab(
         o => Some(Map::open(set, o)),
     };
     let map = map.transpose()?;
-    let size = 1u64 << t.ms_shift.min(63);
-    let start = (i as u64) << t.ms_shift.min(63);
+    // Those of dRAID begin and end with a row.
+    let even = 1u64 << t.ms_shift.min(40);
+    let (start, end) = match s.pool.space.metaslab_bounds(t.id, i as u64) {
+        Ok(bounds) => bounds,
+        Err(_) => (even * i as u64, even * (i as u64 + 1)),
+    };
+    let size = end.saturating_sub(start);
     let allocated = map.as_ref().map_or(0, |m| m.phys.alloc.max(0) as u64);
     writeln!(
         out,

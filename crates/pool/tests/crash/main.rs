@@ -4,9 +4,6 @@
 //! `ZFS_FUSE_CRASH_ROUNDS=n` repeats everything with n seeds; `ZFS_FUSE_CRASH_SEED=s` begins with
 //! seed s.
 
-#[path = "../../../zdb/src/blocks.rs"]
-#[allow(dead_code)]
-mod blocks;
 mod faults;
 mod model;
 mod rig;

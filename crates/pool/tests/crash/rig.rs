@@ -246,9 +246,9 @@ impl Fs {
 }
 
 /// Walks every block, all copies verified, and compares with the space maps.
-pub fn walk(pool: &Pool) -> std::result::Result<(), String> {
+pub fn walk(pool: &Arc<Pool>) -> std::result::Result<(), String> {
     let mut out = Vec::new();
-    let status = crate::blocks::walk(pool, 0, 2, true, &mut out).map_err(|e| e.to_string())?;
+    let status = zdb::walk(pool, 3, true, &mut out).map_err(|e| e.to_string())?;
     match status {
         0 => Ok(()),
         _ => Err(String::from_utf8_lossy(&out).into_owned()),
@@ -256,16 +256,16 @@ pub fn walk(pool: &Pool) -> std::result::Result<(), String> {
 }
 
 /// Number of gangs.
-pub fn gangs(pool: &Pool) -> u64 {
+pub fn gangs(pool: &Arc<Pool>) -> u64 {
     let mut out = Vec::new();
-    crate::blocks::walk(pool, 0, 0, false, &mut out).unwrap();
+    zdb::walk(pool, 0, false, &mut out).unwrap();
     let text = String::from_utf8_lossy(&out).into_owned();
     let line = text.lines().find(|l| l.contains("ganged count")).unwrap();
     line.rsplit(' ').next().unwrap().parse().unwrap()
 }
 
 /// The same, and no device may have been blamed for anything.
-pub fn check(pool: &Pool) -> std::result::Result<(), String> {
+pub fn check(pool: &Arc<Pool>) -> std::result::Result<(), String> {
     walk(pool)?;
     let errors: u64 = pool
         .tree

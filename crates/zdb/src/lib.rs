@@ -1,0 +1,469 @@
+//! `zdb`: shows what is on the disks of a pool, and verifies it. Never writes.
+//!
+//! The program is [`program`]; tests of pools that are open use [`walk`].
+#![forbid(unsafe_code)]
+
+mod attrs;
+mod block;
+mod blocks;
+mod config;
+mod dedup;
+mod fmt;
+mod iostats;
+mod labels;
+mod object;
+mod path;
+mod raw;
+mod refcounts;
+mod sets;
+mod spaces;
+mod zil_dump;
+
+use base::{bail, Block, Error, Kind, Result, Txg};
+use cli::args::{Bad, Parsed};
+use cli::zdb_table::ZDB;
+use disk::{BlkPtr, NvList, Uberblock};
+use fmt::Numbers;
+use pool::{OpenOptions, Pool};
+use std::cell::Cell;
+use std::io::{BufWriter, Write};
+use std::process::ExitCode;
+use std::sync::Arc;
+use vdev::{discover, keys};
+use zap::Zap;
+use zil::LogBlocks;
+
+/// Uberblocks this much older than the newest are still tried by `-F`.
+const REWIND: Txg = 3;
+
+/// Runs a command line (without the name of the program); gives the exit status.
+pub fn program(args: &[String]) -> ExitCode {
+    let parsed = match Parsed::read("", &ZDB, args) {
+        Ok(p) => p,
+        Err(Bad::Help) => {
+            print!("{}", cli::help::program(&ZDB));
+            return ExitCode::SUCCESS;
+        }
+        Err(Bad::Usage(complaint)) => return usage(&complaint),
+        Err(Bad::NotBuilt(sentence)) => {
+            eprintln!("{sentence}");
+            return ExitCode::FAILURE;
+        }
+    };
+    if parsed.has("version") {
+        println!("zfs-fuse-zdb-{}", env!("CARGO_PKG_VERSION"));
+        return ExitCode::SUCCESS;
+    }
+    let mut out = BufWriter::new(std::io::stdout().lock());
+    let done = run(&parsed, &mut out);
+    let flushed = out.flush();
+    match done {
+        Ok(code) if flushed.is_ok() => ExitCode::from(code),
+        Ok(_) => ExitCode::FAILURE,
+        Err(e) if e.kind == Kind::Invalid => usage(&format!("zdb: {e}")),
+        Err(e) => {
+            eprintln!("zdb: {e}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn usage(complaint: &str) -> ExitCode {
+    eprintln!("{complaint}");
+    eprint!("{}", cli::help::usage(&ZDB));
+    ExitCode::from(2)
+}
+
+/// `-b` on a pool that is open: `verify` is how often `-c` is given, `compare` whether space maps are
+/// looked at. Gives the exit status.
+pub fn walk(pool: &Arc<Pool>, verify: usize, compare: bool, out: &mut dyn Write) -> Result<u8> {
+    let mut args = vec!["-b".to_string()];
+    args.extend((0..verify).map(|_| "-c".to_string()));
+    if !compare {
+        args.push("-L".into());
+    }
+    let args = Parsed::read("", &ZDB, &args)
+        .map_err(|_| Error::new(Kind::Invalid, "switches of a walk"))?;
+    let s = Session {
+        pool: pool.clone(),
+        num: Numbers::default(),
+        exported: true,
+        config: NvList::default(),
+        args,
+        everything: false,
+        code: Cell::new(0),
+    };
+    blocks::walk(&s, out)?;
+    Ok(s.code.get())
+}
+
+/// How often a switch was given.
+fn times(args: &Parsed, key: &str) -> usize {
+    args.in_order().filter(|(k, _)| *k == key).count()
+}
+
+/// A run on one pool.
+pub(crate) struct Session {
+    pub pool: Arc<Pool>,
+    pub num: Numbers,
+    /// Found by its devices, not through a cache file.
+    pub exported: bool,
+    /// What it was found with.
+    pub config: NvList,
+    args: Parsed,
+    /// Nothing was asked for: everything is shown at the lowest degree.
+    everything: bool,
+    code: Cell<u8>,
+}
+
+impl Session {
+    /// How often a switch was given.
+    pub fn times(&self, letter: char) -> usize {
+        times(&self.args, letter.encode_utf8(&mut [0; 4]))
+    }
+
+    pub fn has(&self, letter: char) -> bool {
+        self.times(letter) > 0
+    }
+
+    /// The degree of detail of what a switch shows: how often it was given, and `-v` for all of them.
+    pub fn depth(&self, letter: char) -> usize {
+        match (self.times(letter), self.everything) {
+            (0, true) if "uCdhisDbm".contains(letter) => 1 + self.times('v'),
+            (0, _) => 0,
+            (n, _) => n + self.times('v'),
+        }
+    }
+
+    /// The exit status will be at least this.
+    pub fn fail(&self, code: u8) {
+        // Trouble with space (2) outranks blocks that cannot be read (3).
+        let rank = |c: u8| [0, 1, 3, 2].get(c as usize).copied().unwrap_or(c);
+        if rank(code) > rank(self.code.get()) {
+            self.code.set(code);
+        }
+    }
+
+    /// Says what is wrong and remembers it.
+    pub fn complain(&self, out: &mut dyn Write, text: &str, code: u8) -> Result<()> {
+        self.fail(code);
+        Ok(writeln!(out, "{text}")?)
+    }
+
+    pub fn number(&self, text: &str) -> Result<u64> {
+        let bad = |_| Error::new(Kind::Invalid, format!("'{text}' is not a number"));
+        text.parse().map_err(bad)
+    }
+
+    fn directory(&self, key: &str) -> Result<Option<zap::Value>> {
+        Zap::new(&*self.pool.mos.hold(1)?).get_value(key)
+    }
+
+    /// The salt of checksums that have one.
+    pub fn salt(&self) -> Option<[u8; 32]> {
+        let v = self.directory("org.illumos:checksum_salt").ok()??;
+        let bytes: Vec<u8> = v.ints().iter().map(|b| *b as u8).collect();
+        bytes.try_into().ok()
+    }
+
+    /// The uberblock kept by a checkpoint.
+    pub fn checkpoint(&self) -> Result<Option<Uberblock>> {
+        let Some(v) = self.directory("com.delphix:zpool_checkpoint")? else {
+            return Ok(None);
+        };
+        let mut b: Vec<u8> = v.ints().iter().flat_map(|w| w.to_le_bytes()).collect();
+        b.resize(b.len().max(disk::uberblock::UBERBLOCK_SIZE), 0);
+        Uberblock::decode(&b).map(Some)
+    }
+}
+
+fn run(args: &Parsed, out: &mut dyn Write) -> Result<u8> {
+    let operand = |i: usize| args.operands.get(i).map(String::as_str);
+    for (letter, why) in [
+        ("B", "streams are made by 'zfs send'"),
+        ("k", "the state of a checkpoint is read by importing with --rewind-to-checkpoint and readonly=on"),
+        ("x", "blocks are not copied while they are read"),
+        ("K", "keys are loaded by 'zfs load-key'"),
+    ] {
+        if args.has(letter) {
+            bail!(Unsupported, "-{letter} is not supported: {why}");
+        }
+    }
+    if let Some(o) = args.all("o").next() {
+        let name = o.split('=').next().unwrap_or(o);
+        bail!(
+            Unsupported,
+            "-o {name} is not supported: there are no variables of libzpool here"
+        );
+    }
+    for n in args.all("I") {
+        if n.parse::<u64>().is_err() {
+            bail!(Invalid, "'{n}' is not a number of operations");
+        }
+    }
+    if let Some(words) = args.get("E") {
+        block::embedded(words, out)?;
+        return Ok(0);
+    }
+    if args.has("l") {
+        let Some(device) = operand(0) else {
+            bail!(Invalid, "-l needs a device");
+        };
+        return labels::show(args, device, out);
+    }
+    let lone_config = args.in_order().all(|(k, _)| matches!(k, "C" | "U" | "A"));
+    if operand(0).is_none() && args.has("C") && lone_config {
+        let (list, _) = cache_file(args)?;
+        config::cache(&list, out)?;
+        return Ok(0);
+    }
+    let Some(target) = operand(0) else {
+        bail!(Invalid, "name a pool or a device");
+    };
+    let s = open(args, target)?;
+    let rest = args.operands.get(1..).unwrap_or_default();
+    let done = show(&s, target, rest, out);
+    if s.depth('s') > 0 && done.is_ok() {
+        iostats::show(&s, out)?;
+    }
+    if s.has('G') {
+        out.flush()?;
+        eprintln!("\nZFS_DBGMSG: nothing is kept");
+    }
+    // Nobody replays or claims what a pool that is only looked at holds.
+    let _ = s.pool.close();
+    done.map(|()| s.code.get())
+}
+
+fn show(s: &Session, target: &str, rest: &[String], out: &mut dyn Write) -> Result<()> {
+    match (s.has('O'), s.has('r'), rest) {
+        (true, _, [path]) => return path::show(s, target, path, out),
+        (_, true, [path, to]) => return path::copy(s, target, path, to, out),
+        (true, ..) => bail!(Invalid, "-O needs a dataset and a path"),
+        (_, true, _) => bail!(Invalid, "-r needs a dataset, a path and a destination"),
+        _ => {}
+    }
+    if s.has('R') {
+        return block::show(s, rest, out);
+    }
+    if s.has('S') {
+        return dedup::simulate(s, out);
+    }
+    // Each part is tried, also if one before could not be read.
+    let mut part = |shown: bool, f: &mut dyn FnMut(&mut dyn Write) -> Result<()>| match shown {
+        true => match f(out) {
+            Err(e) if e.kind == Kind::Invalid => Err(e),
+            Err(e) => {
+                out.flush()?;
+                eprintln!("zdb: {e}");
+                s.fail(1);
+                Ok(())
+            }
+            Ok(()) => Ok(()),
+        },
+        false => Ok(()),
+    };
+    let on = |letter: char| s.depth(letter) > 0;
+    part(s.depth('C') > 1 || (on('C') && !s.exported), &mut |out| {
+        config::found(s, out)
+    })?;
+    part(on('C'), &mut |out| config::trusted(s, out))?;
+    part(on('u'), &mut |out| labels::uberblock(s, out))?;
+    part(on('D'), &mut |out| dedup::show(s, out))?;
+    part(on('T'), &mut |out| dedup::references(s, out))?;
+    let sets = on('d') || on('i') || s.has('N');
+    part(on('m'), &mut |out| {
+        spaces::show(s, if sets { &[] } else { rest }, out)
+    })?;
+    part(on('M'), &mut |out| spaces::groups(s, out))?;
+    let other = "CuDTmMbcshy".chars().any(on);
+    let named = target.contains(['/', '@']) && !other;
+    part(sets || named, &mut |out| sets::show(s, target, rest, out))?;
+    part(s.has('y'), &mut |out| livelists(s, out))?;
+    part(on('b') || on('c'), &mut |out| blocks::walk(s, out))?;
+    part(on('h'), &mut |out| config::history(s, out))?;
+    part(rest.is_empty(), &mut |out| labels::checkpoint(s, out))
+}
+
+/// `-y`: livelists of clones that are being destroyed: nothing allocated or freed twice.
+fn livelists(s: &Session, out: &mut dyn Write) -> Result<()> {
+    let mos = &s.pool.mos;
+    let Some(object) = Zap::new(&*mos.hold(1)?).get("com.delphix:deleted_clones")? else {
+        return Ok(writeln!(out, "Verifying deleted livelist entries: none")?);
+    };
+    writeln!(out, "Verifying deleted livelist entries")?;
+    for e in Zap::new(&*mos.hold(object)?).iter() {
+        let list = zap::parse_hex_key(&e?.name)?;
+        let mut open = std::collections::HashMap::new();
+        let mut wrong = Vec::new();
+        dsl::Deadlist::open(mos, list)?.for_each(mos, &mut |bp| {
+            let key = (bp.dva(0).vdev(), bp.dva(0).offset(), bp.birth());
+            let n: &mut i64 = open.entry(key).or_default();
+            *n += if disk::dsl::bpobj_entry_is_free(bp) {
+                -1
+            } else {
+                1
+            };
+            if *n > 1 {
+                wrong.push(format!("double ALLOC: {}", fmt::bp(bp)));
+            }
+            Ok(())
+        })?;
+        for (key, n) in open.iter().filter(|(_, n)| **n < 0) {
+            wrong.push(format!("FREE without ALLOC ({n}): {}:{:x}", key.0, key.1));
+        }
+        for line in wrong {
+            s.complain(out, &format!("livelist {list}: {line}"), 2)?;
+        }
+    }
+    Ok(())
+}
+
+/// The pool that `target` (a pool, or a dataset in it) names, opened for reading.
+fn open(args: &Parsed, target: &str) -> Result<Session> {
+    let name = target.split(['/', '@']).next().unwrap_or(target);
+    let env = env_linux::linux_env();
+    let exported = args.has("e") || args.has("p");
+    if args.has("V") && !exported {
+        bail!(Invalid, "-V is only for pools that are not imported (-e)");
+    }
+    let config = match exported {
+        true => found(args, name, &env)?,
+        false => cached(args, name)?,
+    };
+    let txg =
+        match args.get("t") {
+            Some(t) => Some(t.parse().map_err(|_| {
+                Error::new(Kind::Invalid, format!("'{t}' is not a transaction group"))
+            })?),
+            None => None,
+        };
+    let options = |txg| OpenOptions {
+        readonly: true,
+        missing_log: true,
+        txg,
+        ..OpenOptions::default()
+    };
+    let pool = match Pool::open(env.clone(), &config, options(txg)) {
+        Err(e) if args.has("F") || args.has("X") => older(
+            &env,
+            &config,
+            txg.unwrap_or(Txg::MAX),
+            args.has("X"),
+            &options,
+        )
+        .ok_or(e)?,
+        r => r?,
+    };
+    let display = "lCudDTimMhbcsOrRSyN";
+    let asked = args.in_order().any(|(k, _)| display.contains(k));
+    Ok(Session {
+        pool,
+        num: Numbers {
+            plain: args.has("P"),
+        },
+        exported,
+        config,
+        everything: !asked && !target.contains(['/', '@']),
+        args: args.clone(),
+        code: Cell::new(0),
+    })
+}
+
+/// The newest older state that can be opened.
+fn older(
+    env: &env::Env,
+    config: &NvList,
+    limit: Txg,
+    far: bool,
+    options: &dyn Fn(Option<Txg>) -> OpenOptions,
+) -> Option<Arc<Pool>> {
+    let tree = Pool::peek(env, config).ok()?;
+    let mut at = tree.best_uberblock(limit)?.0.txg;
+    let newest = at;
+    while let Some(next) = at.checked_sub(1) {
+        at = tree.best_uberblock(next)?.0.txg;
+        if !far && newest - at > REWIND {
+            return None;
+        }
+        if let Ok(p) = Pool::open(env.clone(), config, options(Some(at))) {
+            eprintln!("zdb: showing the state of transaction group {at}");
+            return Some(p);
+        }
+    }
+    None
+}
+
+fn found(args: &Parsed, name: &str, env: &env::Env) -> Result<NvList> {
+    let mut paths = Vec::new();
+    for p in args.all("p") {
+        paths.extend(env_linux::find::candidates(p)?);
+    }
+    if !args.has("p") {
+        paths = env_linux::find::default_candidates();
+    }
+    let guid = name.parse::<u64>().ok();
+    let mut pools: Vec<_> = discover(env, &paths)
+        .pools
+        .into_iter()
+        .filter(|p| p.name == name || guid == Some(p.guid))
+        .collect();
+    match (pools.pop(), pools.len()) {
+        (Some(p), 0) => Ok(p.config),
+        (Some(_), n) => bail!(
+            Exists,
+            "{} pools are called '{name}'; use the guid of one",
+            n + 1
+        ),
+        (None, _) => bail!(NotFound, "no device of a pool '{name}' was found"),
+    }
+}
+
+fn cache_file(args: &Parsed) -> Result<(NvList, String)> {
+    let file = match args.get("U") {
+        Some(f) => f.into(),
+        None => api::path::cache_path(),
+    };
+    let shown = file.display().to_string();
+    let bytes = std::fs::read(&file).map_err(|e| {
+        Error::from(e).context(format!(
+            "cache file {shown} (for a pool that is not imported use -e)"
+        ))
+    })?;
+    let list = NvList::unpack(&bytes).map_err(|e| e.context(shown.clone()))?;
+    Ok((list, shown))
+}
+
+fn cached(args: &Parsed, name: &str) -> Result<NvList> {
+    let (list, shown) = cache_file(args)?;
+    match list.get_nvlist(name) {
+        Some(config) if config.contains(keys::pool::VDEV_TREE) => Ok(config.clone()),
+        _ => bail!(
+            NotFound,
+            "no pool '{name}' in the cache file {shown}; for a pool that is not imported use -e"
+        ),
+    }
+}
+
+/// Log blocks, to be read only.
+pub(crate) struct Log<'a>(pub &'a Pool);
+
+impl LogBlocks for Log<'_> {
+    fn read_block(&self, bp: &BlkPtr, verify: &(dyn Fn(&[u8]) -> bool + Sync)) -> Result<Vec<u8>> {
+        let devices = &self.0.zio.devices;
+        bp.sanity(devices.vdevs())?;
+        devices.probe(&bp.dva(0), bp.psize(), bp.physical_birth(), verify)
+    }
+
+    fn read_data(&self, bp: &BlkPtr) -> Result<Block> {
+        self.0.zio.read(bp)
+    }
+
+    fn claim(&self, _: &BlkPtr, _: Txg) -> Result<()> {
+        bail!(ReadOnly, "zdb does not write")
+    }
+
+    fn free(&self, _: &BlkPtr, _: Txg) -> Result<()> {
+        bail!(ReadOnly, "zdb does not write")
+    }
+}

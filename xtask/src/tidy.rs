@@ -27,7 +27,7 @@ const NARROW: [(&str, &[&str]); 6] = [
 /// Worlds and tools: outside the order. Programs may use a world; tests may use all of them.
 const WORLDS: [&str; 1] = ["env-linux"];
 const PROGRAMS: [&str; 2] = ["daemon", "zdb"];
-const TOOLS: [&str; 4] = ["testkit", "xtask", "system-tests", "bench"];
+const TOOLS: [&str; 5] = ["testkit", "xtask", "system-tests", "bench", "fuzz"];
 
 /// Findings: what fails the check, and what is only worth saying.
 #[derive(Default)]

@@ -17,6 +17,7 @@ pub mod nvlist;
 pub mod props;
 pub mod sa;
 pub mod spacemap;
+pub mod stream;
 pub mod types;
 pub mod uberblock;
 pub mod xattr;

@@ -29,6 +29,8 @@ mod notify;
 mod reply;
 mod session;
 mod sys;
+#[doc(hidden)]
+pub mod testing;
 mod types;
 pub mod wire;
 

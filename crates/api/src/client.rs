@@ -4,6 +4,7 @@ use crate::wire::{self, Framed};
 use crate::{path, server, ApiError, Reply, Request, Version};
 use base::Kind;
 use std::io;
+use std::os::fd::BorrowedFd;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -101,12 +102,22 @@ impl Client {
         request: &Request,
         progress: &mut dyn FnMut(crate::Progress),
     ) -> Result<Reply, ApiError> {
+        self.call_passing(request, &[], progress)
+    }
+
+    /// As [`Client::call_with`]; file descriptors travel with the request.
+    pub fn call_passing(
+        &mut self,
+        request: &Request,
+        files: &[BorrowedFd<'_>],
+        progress: &mut dyn FnMut(crate::Progress),
+    ) -> Result<Reply, ApiError> {
         let lost = |e: io::Error| {
             ApiError::sentence(Kind::Io, format!("lost the connection to the daemon: {e}"))
                 .hint("The request may have been carried out: check before repeating it.")
         };
         self.framed
-            .write(&wire::encode_call(request, true)?, &[])
+            .write(&wire::encode_call(request, true)?, files)
             .map_err(lost)?;
         let mut so_far: Option<Reply> = None;
         loop {

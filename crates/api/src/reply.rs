@@ -21,6 +21,9 @@ pub enum Reply {
     Destroyed(Destroyed),
     Mounts(Vec<MountEntry>),
     Batch(Batch),
+    Holds(Answer<Hold>),
+    Permissions(Vec<Permissions>),
+    Space(Vec<SpaceRow>),
     /// Only on the way to another answer.
     Progress(Progress),
 }
@@ -48,6 +51,61 @@ impl<T> Default for Answer<T> {
             failed: Vec::new(),
         }
     }
+}
+
+/// A user hold of a snapshot.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Hold {
+    pub snapshot: String,
+    pub tag: String,
+    /// Seconds since 1970.
+    pub time: u64,
+}
+
+/// What is delegated at one dataset.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Permissions {
+    pub dataset: String,
+    /// Name with its `@`, and what is in it.
+    pub sets: Vec<(String, Vec<String>)>,
+    /// What who makes a dataset gets.
+    pub create: Vec<String>,
+    pub local: Vec<Grant>,
+    pub descendent: Vec<Grant>,
+    /// Both.
+    pub everywhere: Vec<Grant>,
+}
+
+/// Permissions of one user, one group, or everyone.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Grant {
+    pub to: Grantee,
+    pub permissions: Vec<String>,
+}
+
+/// Whom permissions are given.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Grantee {
+    User(u64),
+    Group(u64),
+    Everyone,
+}
+
+/// What one user, group or project occupies and may.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SpaceRow {
+    pub who: crate::Whose,
+    pub id: u64,
+    /// Bytes; quotas: 0 = none.
+    pub used: u64,
+    pub quota: u64,
+    /// None: objects are not counted.
+    #[serde(default)]
+    pub objects: Option<u64>,
+    #[serde(default)]
+    pub object_quota: u64,
 }
 
 /// A property's value, raw: what `-p` prints.

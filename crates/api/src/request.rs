@@ -164,6 +164,9 @@ pub enum Request {
         overlay: bool,
         #[serde(default)]
         force: bool,
+        /// Where, absolute; none: where its properties say. Snapshots need one.
+        #[serde(default)]
+        directory: Option<String>,
     },
     /// Answered by `Batch`, with `Progress` on the way. Mounts everything eligible, or `root` and
     /// what is below it.
@@ -183,6 +186,27 @@ pub enum Request {
         #[serde(default)]
         force: bool,
     },
+    /// Answered by `Done` when all bytes of a volume, or of a snapshot of one, are in the file
+    /// descriptor that came with the call. Holes are left out where it is a regular file.
+    VolumeRead {
+        volume: String,
+        /// Only this part, bytes.
+        #[serde(default)]
+        offset: u64,
+        #[serde(default)]
+        length: Option<u64>,
+    },
+    /// Answered by `Holds`.
+    Holds {
+        snapshots: Vec<String>,
+        /// The snapshots of that name of everything below too.
+        #[serde(default)]
+        recursive: bool,
+    },
+    /// Answered by `Permissions`: what is delegated at a dataset and above it.
+    Permissions { dataset: String },
+    /// Answered by `Space`: what users, groups or projects occupy and may.
+    SpaceOf { dataset: String, who: Vec<Whose> },
     /// Answered by `Batch`. All mounts with a ZFS mount point, children first.
     UnmountAll {
         #[serde(default)]
@@ -380,6 +404,15 @@ pub struct PoolImport {
     pub no_mount: bool,
     #[serde(default)]
     pub command: String,
+}
+
+/// Who occupies space.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Whose {
+    User,
+    Group,
+    Project,
 }
 
 /// Kinds of datasets.

@@ -5,6 +5,7 @@ use crate::help;
 use crate::table::{Sub, Tool};
 use api::{ApiError, Client, Progress, Reply, Request};
 use std::io::{self, BufWriter, IsTerminal, Write};
+use std::os::fd::BorrowedFd;
 use std::path::Path;
 use tz::TimeZone;
 
@@ -15,6 +16,14 @@ pub trait Backend {
         request: &Request,
         progress: &mut dyn FnMut(Progress),
     ) -> Result<Reply, ApiError>;
+    /// As [`Backend::ask`]; an open file goes with the request.
+    fn ask_with_file(
+        &mut self,
+        request: &Request,
+        _file: BorrowedFd<'_>,
+    ) -> Result<Reply, ApiError> {
+        self.ask(request, &mut |_| {})
+    }
     /// Whether a daemon runs; starts none.
     fn running(&mut self) -> bool;
 }
@@ -38,6 +47,20 @@ impl Backend for Daemon {
             Some(client) => client.call_with(request, progress),
             None => Err(base::Kind::NoDevice.into()),
         }
+    }
+
+    fn ask_with_file(
+        &mut self,
+        request: &Request,
+        file: BorrowedFd<'_>,
+    ) -> Result<Reply, ApiError> {
+        let mut client = match self.client.take() {
+            Some(client) => client,
+            None => Client::connect()?,
+        };
+        let r = client.call_passing(request, &[file], &mut |_| {});
+        self.client = Some(client);
+        r
     }
 
     fn running(&mut self) -> bool {

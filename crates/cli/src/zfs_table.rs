@@ -253,33 +253,60 @@ static SUBS: &[Sub] = &[
             sw('a', "All file systems."),
         ],
     ),
-    later(
-        "userspace",
-        &[],
-        "Print space and quotas by user.",
-        "filesystem|snapshot|path",
-        SPACE,
-    ),
-    later(
-        "groupspace",
-        &[],
-        "Print space and quotas by group.",
-        "filesystem|snapshot|path",
-        SPACE,
-    ),
-    later(
-        "projectspace",
-        &[],
-        "Print space and quotas by project.",
-        "filesystem|snapshot|path",
-        &[
+    Sub {
+        name: "read",
+        aliases: &[],
+        about: "Write the bytes of a volume to a file.",
+        operands: "volume|snapshot [file]",
+        flags: &[
+            opt('s', "offset", "Begin there."),
+            opt('l', "length", "So many bytes."),
+        ],
+        text: &[
+            "Without a file (or with -) to the standard output. In a regular file what the volume does not \
+             store becomes holes. Volumes are not block devices here; those below a mounted file \
+             system are files in its .zfs/volumes as well, for losetup(8), qemu-img(1) and whatever reads \
+             image files: losetup -r -f /tank/.zfs/volumes/vol.",
+        ],
+        complete: Complete::Datasets,
+        built: true,
+    },
+    Sub {
+        name: "userspace",
+        aliases: &[],
+        about: "Print space and quotas by user.",
+        operands: "filesystem|snapshot|path",
+        flags: SPACE,
+        text: &["Columns: type, name, used, quota, objused, objquota."],
+        complete: Complete::Datasets,
+        built: true,
+    },
+    Sub {
+        name: "groupspace",
+        aliases: &[],
+        about: "Print space and quotas by group.",
+        operands: "filesystem|snapshot|path",
+        flags: SPACE,
+        text: &["Columns: type, name, used, quota, objused, objquota."],
+        complete: Complete::Datasets,
+        built: true,
+    },
+    Sub {
+        name: "projectspace",
+        aliases: &[],
+        about: "Print space and quotas by project.",
+        operands: "filesystem|snapshot|path",
+        flags: &[
             SCRIPTED,
             EXACT,
             opt('o', "field,...", "Columns."),
             opt('s', "field", "Sort by it, ascending.").many(),
             opt('S', "field", "Sort by it, descending.").many(),
         ],
-    ),
+        text: &["Columns: type, name, used, quota, objused, objquota."],
+        complete: Complete::Datasets,
+        built: true,
+    },
     later(
         "project",
         &[],
@@ -300,7 +327,7 @@ static SUBS: &[Sub] = &[
         name: "mount",
         aliases: &[],
         about: "List mounted file systems, or mount.",
-        operands: "[filesystem]",
+        operands: "[filesystem|snapshot [directory]]",
         flags: &[
             sw('a', "Mount all that are to be mounted."),
             sw('R', "The file system and all below it."),
@@ -320,6 +347,14 @@ static SUBS: &[Sub] = &[
             "Without operands lists what is mounted where. Options hold until unmounted and are \
              those of zfsprops(7): ro, noatime, noexec, nosuid, nodev, noxattr and their \
              opposites.",
+            "With a directory the mountpoint and canmount properties do not matter: so file systems \
+             are mounted whose mountpoint is legacy or none, and snapshots, which are read-only.",
+            "Snapshots need no mounting to be looked at: they are in .zfs/snapshot in the root of \
+             their file system (see snapdir in zfsprops(7)), opened when somebody looks into them. They are part of the mount \
+             of their file system: st_dev is the same, inode numbers are different ones, and \
+             find(1), du(1) and cp(1) see different files, no links and no loops. .zfs/volumes has \
+             the volumes that lie directly below the file system, and their snapshots, as \
+             read-only files.",
         ],
         complete: Complete::Filesystems,
         built: true,
@@ -412,13 +447,16 @@ static SUBS: &[Sub] = &[
         "snapshot bookmark redaction_snapshot...",
         &[],
     ),
-    later(
-        "allow",
-        &[],
-        "Show or give permissions.",
-        "filesystem",
-        PERMISSIONS,
-    ),
+    Sub {
+        name: "allow",
+        aliases: &[],
+        about: "Show or give permissions.",
+        operands: "filesystem",
+        flags: PERMISSIONS,
+        text: &["Shows what is delegated at the file system and above it. Giving permissions is not part of this version yet."],
+        complete: Complete::Datasets,
+        built: true,
+    },
     later(
         "unallow",
         &[],
@@ -433,13 +471,16 @@ static SUBS: &[Sub] = &[
         "tag snapshot...",
         &[sw('r', "In all descendants.")],
     ),
-    later(
-        "holds",
-        &[],
-        "List holds.",
-        "snapshot...",
-        &[sw('r', "In all descendants."), SCRIPTED, EXACT],
-    ),
+    Sub {
+        name: "holds",
+        aliases: &[],
+        about: "List holds.",
+        operands: "snapshot...",
+        flags: &[sw('r', "In all descendants."), SCRIPTED, EXACT],
+        text: &["With -p the time is in seconds since 1970."],
+        complete: Complete::Datasets,
+        built: true,
+    },
     later(
         "release",
         &[],

@@ -1,5 +1,6 @@
 //! FUSE requests to the POSIX layer: node ids to znodes, types to types, nothing else.
 
+use crate::ctldir::{self, Ctldir, Dir, Snapdir};
 use crate::nodes::Nodes;
 use crate::writers::Writers;
 use fuse::{
@@ -16,6 +17,9 @@ use zpl::{Cred, New, WriteOpts, Zfs, Znode};
 const FRESH: Duration = Duration::from_secs(1);
 /// Handle of an open description that may write; others have 0.
 const WRITER: u64 = 1;
+
+/// Position behind `.` and `..`; those up to 3 are not used by entries.
+const AFTER_DOTS: u64 = 2;
 
 /// With less room than this, bytes, the kernel asks before every write and gives its pages early.
 const SCARCE: u64 = 64 << 20;
@@ -42,11 +46,11 @@ pub struct Caching {
 }
 
 impl Caching {
-    fn attributes(&self, ttl: Duration) -> Duration {
+    pub fn attributes(&self, ttl: Duration) -> Duration {
         self.attributes.map_or(ttl, |most| ttl.min(most))
     }
 
-    fn names(&self, ttl: Duration) -> Duration {
+    pub fn names(&self, ttl: Duration) -> Duration {
         self.names.map_or(ttl, |most| ttl.min(most))
     }
 }
@@ -60,6 +64,7 @@ pub struct Bridge {
     /// Names that do not exist may be remembered: not where lookups ignore case.
     negative: Duration,
     caching: Caching,
+    ctl: Arc<Ctldir>,
 }
 
 type Result<T> = std::result::Result<T, Errno>;
@@ -78,7 +83,8 @@ fn time_in(t: Time) -> zpl::Time {
     }
 }
 
-fn attr_out(a: &zpl::Attr) -> fuse::Attr {
+/// Attributes as FUSE has them.
+pub fn attr_out(a: &zpl::Attr) -> fuse::Attr {
     fuse::Attr {
         ino: a.ino,
         size: a.size,
@@ -97,7 +103,8 @@ fn attr_out(a: &zpl::Attr) -> fuse::Attr {
     }
 }
 
-fn cred(req: &Request) -> Cred {
+/// Who asks.
+pub fn cred(req: &Request) -> Cred {
     let pid = req.pid;
     let supp = req.supp_group;
     Cred {
@@ -105,6 +112,46 @@ fn cred(req: &Request) -> Cred {
         gid: req.gid,
         groups: Some(Arc::new(move |gid| supp == Some(gid) || in_group(pid, gid))),
         privileged: req.uid == 0,
+    }
+}
+
+/// `FS_*_FL` flags, generation and project.
+pub fn fs_flags_out(a: &zpl::Attr) -> (u32, u32, u32) {
+    (a.fs_flags, a.generation, a.projid)
+}
+
+/// Data of an ioctl that gets flags, generation or `struct fsxattr`; none for others.
+pub fn ioctl_get(cmd: u32, flags: u32, generation: u32, project: u32) -> Option<Vec<u8>> {
+    Some(match cmd {
+        ioctl::FS_IOC_GETFLAGS => flags.to_le_bytes().to_vec(),
+        ioctl::FS_IOC_GETVERSION => u64::from(generation).to_le_bytes().to_vec(),
+        ioctl::FS_IOC_FSGETXATTR => {
+            let mut x = 0u32;
+            for (xflag, flag) in XFLAGS {
+                if flags & flag != 0 {
+                    x |= xflag;
+                }
+            }
+            let mut b = vec![0; 28];
+            b[..4].copy_from_slice(&x.to_le_bytes());
+            b[12..16].copy_from_slice(&project.to_le_bytes());
+            b
+        }
+        _ => return None,
+    })
+}
+
+/// Figures as FUSE has them.
+pub fn statfs_out(s: &zpl::Statfs) -> Statfs {
+    Statfs {
+        blocks: s.blocks,
+        bfree: s.bfree,
+        bavail: s.bavail,
+        files: s.files,
+        ffree: s.ffree,
+        bsize: s.bsize as u32,
+        namelen: s.namelen,
+        frsize: s.bsize as u32,
     }
 }
 
@@ -122,7 +169,7 @@ fn in_group(pid: u32, gid: u32) -> bool {
 }
 
 impl Bridge {
-    pub fn new(zfs: Arc<Zfs>, caching: Caching) -> Result<Bridge> {
+    pub fn new(zfs: Arc<Zfs>, ctl: Arc<Ctldir>, caching: Caching) -> Result<Bridge> {
         let root = zfs.root()?;
         let nodes = Arc::new(Nodes::new(&root));
         let weak = Arc::downgrade(&nodes);
@@ -143,6 +190,7 @@ impl Bridge {
             notifier: OnceLock::new(),
             negative: caching.names(negative),
             caching,
+            ctl,
         })
     }
 
@@ -471,11 +519,9 @@ impl Filesystem for Bridge {
     }
 
     fn readdir(&self, _: &Request, node: u64, _: u64, offset: u64, out: &mut DirBuf) -> Result<()> {
-        let dir = self.node(node)?;
-        self.zfs.readdir(&dir, offset, |e| {
-            Ok(!out.add(e.object, e.next, e.dtype as u32, e.name))
-        })?;
-        Ok(())
+        self.each(node, offset, |e| {
+            !out.add(e.object, e.next, e.dtype as u32, e.name)
+        })
     }
 
     fn readdirplus(
@@ -486,21 +532,20 @@ impl Filesystem for Bridge {
         offset: u64,
         out: &mut DirPlusBuf,
     ) -> Result<()> {
-        let dir = self.node(node)?;
-        self.zfs.readdir(&dir, offset, |e| {
+        self.each(node, offset, |e| {
             if !out.fits(e.name.len()) {
-                return Ok(false);
+                return false;
             }
-            if e.name == b"." || e.name == b".." {
-                return Ok(!out.add_plain(e.object, e.next, e.dtype as u32, e.name));
+            let plain = e.name == b"." || e.name == b".." || ctldir::is_dir_ino(e.object);
+            if plain {
+                return !out.add_plain(e.object, e.next, e.dtype as u32, e.name);
             }
             match self.zfs.get(e.object) {
-                Ok(z) => Ok(!out.add(&self.entry(&z), e.next, e.name)),
+                Ok(z) => !out.add(&self.entry(&z), e.next, e.name),
                 // Removed meanwhile, or damaged: the name is listed, looking it up tells.
-                Err(_) => Ok(!out.add_plain(e.object, e.next, e.dtype as u32, e.name)),
+                Err(_) => !out.add_plain(e.object, e.next, e.dtype as u32, e.name),
             }
-        })?;
-        Ok(())
+        })
     }
 
     fn fsyncdir(&self, _: &Request, node: u64, _: u64, _: bool) -> Result<()> {
@@ -509,17 +554,7 @@ impl Filesystem for Bridge {
 
     fn statfs(&self, _: &Request, node: u64) -> Result<Statfs> {
         let z = self.node(node)?;
-        let s = self.zfs.statfs(Some(&z))?;
-        Ok(Statfs {
-            blocks: s.blocks,
-            bfree: s.bfree,
-            bavail: s.bavail,
-            files: s.files,
-            ffree: s.ffree,
-            bsize: s.bsize as u32,
-            namelen: s.namelen,
-            frsize: s.bsize as u32,
-        })
+        Ok(statfs_out(&self.zfs.statfs(Some(&z))?))
     }
 
     fn setxattr(
@@ -572,24 +607,13 @@ impl Filesystem for Bridge {
             let b = input.get(at..at + 4).ok_or(Errno::EINVAL)?;
             Ok(u32::from_le_bytes(b.try_into().map_err(|_| Errno::EINVAL)?))
         };
+        if let Some(data) = ioctl_get(cmd, a.fs_flags, a.generation, a.projid) {
+            return Ok(IoctlReply { result: 0, data });
+        }
         let data = match cmd {
-            ioctl::FS_IOC_GETFLAGS => a.fs_flags.to_le_bytes().to_vec(),
             ioctl::FS_IOC_SETFLAGS => {
                 self.zfs.set_fs_flags(&z, word(0)?, &cred(req))?;
                 Vec::new()
-            }
-            ioctl::FS_IOC_GETVERSION => (a.generation as u64).to_le_bytes().to_vec(),
-            ioctl::FS_IOC_FSGETXATTR => {
-                let mut x = 0u32;
-                for (xflag, flag) in XFLAGS {
-                    if a.fs_flags & flag != 0 {
-                        x |= xflag;
-                    }
-                }
-                let mut b = vec![0; 28];
-                b[..4].copy_from_slice(&x.to_le_bytes());
-                b[12..16].copy_from_slice(&a.projid.to_le_bytes());
-                b
             }
             ioctl::FS_IOC_FSSETXATTR => {
                 let x = word(0)?;
@@ -669,6 +693,48 @@ impl Filesystem for Bridge {
 }
 
 impl Bridge {
+    /// Hands on the entries of a directory from position `offset` until `put` says that it is full;
+    /// `.zfs` is among those of the root if it is visible.
+    fn each(
+        &self,
+        node: u64,
+        offset: u64,
+        mut put: impl FnMut(&zpl::DirEntry<'_>) -> bool,
+    ) -> Result<()> {
+        let dir = self.node(node)?;
+        let visible = node == fuse::ROOT && self.ctl.mode() == Snapdir::Visible;
+        if !visible || offset > AFTER_DOTS {
+            return Ok(self.zfs.readdir(&dir, offset, |e| Ok(put(&e)))?);
+        }
+        let mut full = false;
+        if offset < AFTER_DOTS {
+            self.zfs.readdir(&dir, offset, |e| {
+                let next = match e.name {
+                    b"." => e.next,
+                    b".." => AFTER_DOTS,
+                    _ => return Ok(false),
+                };
+                full = !put(&zpl::DirEntry { next, ..e });
+                Ok(!full)
+            })?;
+        }
+        let zfs = zpl::DirEntry {
+            name: crate::front::NAME,
+            object: self.ctl.dir_attr(Dir::Root).ino,
+            dtype: 4,
+            next: AFTER_DOTS + 1,
+        };
+        if !full && put(&zfs) {
+            self.zfs.readdir(&dir, AFTER_DOTS + 1, |e| Ok(put(&e)))?;
+        }
+        Ok(())
+    }
+
+    /// Inode number of the root.
+    pub fn root_ino(&self) -> u64 {
+        self.zfs.root_object()
+    }
+
     fn open_checked(
         &self,
         req: &Request,

@@ -36,6 +36,9 @@ fn modifies(request: &Request) -> bool {
             | Request::PoolGet(_)
             | Request::PoolHistory { .. }
             | Request::DatasetGet(_)
+            | Request::Holds { .. }
+            | Request::Permissions { .. }
+            | Request::SpaceOf { .. }
             | Request::MountList {}
             | Request::SupportedFeatures {}
             | Request::PoolActivity { .. }

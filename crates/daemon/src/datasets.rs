@@ -1,11 +1,12 @@
 //! Requests about datasets: where each one goes, and what all of them need.
 
 use crate::service::{Entry, Service};
-use crate::{ds_create, ds_destroy, ds_get, ds_keys, ds_mount, ds_rename, ds_set, errors};
+use crate::{ds_create, ds_destroy, ds_get, ds_keys, ds_look, ds_mount, ds_rename, ds_set, errors};
 use api::{ApiError, DatasetKind, Peer, Reply, Request, Sink};
 use base::{Error, Kind, Result};
 use disk::{os_type, BlkPtr};
 use dsl::{Dataset, Dir};
+use pool::Pool;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use zap::Zap;
@@ -75,7 +76,8 @@ pub fn handle(
             options,
             overlay,
             force: _,
-        } => ds_mount::mount(service, &dataset, &options, overlay).map(done),
+            directory,
+        } => ds_mount::mount(service, &dataset, &options, overlay, directory.as_deref()).map(done),
         Request::MountAll {
             root,
             options,
@@ -85,6 +87,21 @@ pub fn handle(
             ds_mount::mount_all(service, root.as_deref(), &options, overlay, out).map(Reply::Batch)
         }
         Request::Unmount { target, force } => ds_mount::unmount(service, &target, force).map(done),
+        Request::VolumeRead {
+            volume,
+            offset,
+            length,
+        } => ds_look::read_volume(service, &volume, offset, length, out).map(done),
+        Request::Holds {
+            snapshots,
+            recursive,
+        } => ds_look::holds(service, &snapshots, recursive).map(Reply::Holds),
+        Request::Permissions { dataset } => {
+            ds_look::permissions(service, &dataset).map(Reply::Permissions)
+        }
+        Request::SpaceOf { dataset, who } => {
+            ds_look::space(service, &dataset, &who).map(Reply::Space)
+        }
         Request::UnmountAll { force } => Ok(Reply::Batch(ds_mount::unmount_all(service, force))),
         _ => Err(ApiError::sentence(
             Kind::Unsupported,
@@ -210,16 +227,24 @@ pub fn objset_type(entry: &Entry, ds: &Dataset) -> Result<u64> {
     if phys.bp.is_hole() {
         return Ok(os_type::ZFS);
     }
-    let t = read_objset(entry, ds, &phys.bp)?.os_type;
+    let t = objset_type_in(&entry.pool, ds)?;
     types().insert(phys.guid, t);
     Ok(t)
 }
 
+/// The same, of a pool, asking its cache of blocks each time.
+pub fn objset_type_in(pool: &Pool, ds: &Dataset) -> Result<u64> {
+    match ds.phys().bp {
+        bp if bp.is_hole() => Ok(os_type::ZFS),
+        bp => Ok(read_objset(pool, ds, &bp)?.os_type),
+    }
+}
+
 /// The block a dataset begins with. The pool goes on meanwhile: the block may be replaced and, much
 /// later, overwritten, so a failure is tried again with the pointer of then.
-fn read_objset(entry: &Entry, ds: &Dataset, bp: &BlkPtr) -> Result<disk::objset::ObjsetPhys> {
+fn read_objset(pool: &Pool, ds: &Dataset, bp: &BlkPtr) -> Result<disk::objset::ObjsetPhys> {
     let read = |bp: &BlkPtr| {
-        let block = entry.pool.zio.read(bp)?;
+        let block = pool.zio.read(bp)?;
         disk::objset::ObjsetPhys::decode(&block)
     };
     read(bp).or_else(|e| match ds.phys().bp {

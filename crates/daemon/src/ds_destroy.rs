@@ -320,9 +320,14 @@ fn carry_out(
             String::new()
         };
         let defer = r.defer;
+        let objects: Vec<u64> = part.iter().map(|s| s.ds.object()).collect();
+        // Who looks in between opens it again; what is read then fails, or is right.
+        let close = || objects.iter().for_each(|o| entry.close_in_ctldirs(*o));
+        close();
         let ended = entry
             .pool
             .task(move |pool, tx| run(pool, tx, &part, defer, &command, uid));
+        close();
         match ended {
             Ok((n, e)) => {
                 done += n;

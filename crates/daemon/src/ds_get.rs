@@ -9,6 +9,7 @@ use api::{ApiError, Dataset as Row, DatasetGet, DatasetKind, Reply, Select, Sink
 use base::{Kind, Result};
 use dmu::Objset;
 use dsl::{Dataset, Dir};
+use pool::Pool;
 use std::sync::Arc;
 use zap::Zap;
 
@@ -257,12 +258,23 @@ fn bookmarks(entry: &Entry, head: &Dataset) -> Result<Vec<(String, Vec<u64>)>> {
 /// An object set to look into, whether or not it is mounted. What is not open is read as it is on
 /// disk, and not shared with others who may open it for writing.
 pub fn look_into(entry: &Entry, ds: &Dataset) -> Result<Arc<Objset>> {
+    look_into_pool(&entry.pool, ds)
+}
+
+/// The same, of a pool.
+pub fn look_into_pool(pool: &Pool, ds: &Dataset) -> Result<Arc<Objset>> {
     if let Some(os) = ds.objset() {
         return Ok(os);
     }
-    let policy = entry.pool.write_policy(ds)?;
-    let dmu = &entry.pool.dmu;
-    Objset::open_with(dmu, ds.object(), &ds.phys().bp, policy, true, ds.crypt()?)
+    let policy = pool.write_policy(ds)?;
+    Objset::open_with(
+        &pool.dmu,
+        ds.object(),
+        &ds.phys().bp,
+        policy,
+        true,
+        ds.crypt()?,
+    )
 }
 
 /// What the master node of a file system says.

@@ -39,18 +39,27 @@ fn temporary(entry: &Entry, options: &[String]) -> Answer<Vec<(String, String)>>
     Ok(list)
 }
 
-/// `zfs mount NAME`
+/// `zfs mount NAME [DIRECTORY]`
 pub fn mount(
     service: &Arc<Service>,
     dataset: &str,
     options: &[String],
     overlay: bool,
+    directory: Option<&str>,
 ) -> Answer<()> {
     let entry = datasets::entry_of(service, dataset)?;
     let _gate = entry.gate.read().unwrap_or_else(|e| e.into_inner());
     let _names = entry.names.write();
     let ds = datasets::find(&entry, dataset)?;
-    if datasets::kind_of(&entry, &ds) != DatasetKind::Filesystem {
+    let files = match datasets::kind_of(&entry, &ds) {
+        DatasetKind::Filesystem => true,
+        // A snapshot of a volume has no files.
+        DatasetKind::Snapshot => {
+            datasets::objset_type(&entry, &ds).is_ok_and(|t| t != disk::os_type::ZVOL)
+        }
+        _ => false,
+    };
+    if !files {
         return Err(ApiError::reason(
             Kind::Invalid,
             "operation not applicable to datasets of this type",
@@ -62,6 +71,29 @@ pub fn mount(
         .is_some_and(|m| !m.wait_if_gone())
     {
         return Err(ApiError::reason(Kind::Busy, "filesystem already mounted"));
+    }
+    if let Some(directory) = directory {
+        let place = Path::new(directory);
+        return service
+            .mount(&entry, &ds, place, temporary, overlay)
+            .map_err(errors::answer);
+    }
+    if ds.is_snapshot() {
+        let place = ds.dir().head().ok().and_then(|h| entry.mounted(h.object()));
+        let hint = match (place, dataset.split_once('@')) {
+            (Some(m), Some((_, snap))) => {
+                format!(
+                    "it can be seen at {}/.zfs/snapshot/{snap}",
+                    m.path.display()
+                )
+            }
+            _ => "its file system is not mounted".to_string(),
+        };
+        return Err(
+            ApiError::reason(Kind::Invalid, "a snapshot has no mount point of its own").hint(
+                format!("{hint}; use 'zfs mount {dataset} DIRECTORY' to mount it elsewhere"),
+            ),
+        );
     }
     let (place, _) = values::mountpoint(service, &entry, &ds).map_err(errors::answer)?;
     let hint = format!("use 'zfs set mountpoint=PATH {dataset}' to give it a mount point");

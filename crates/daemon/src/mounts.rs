@@ -1,6 +1,8 @@
 //! Mounted file systems: from a dataset to a directory and back.
 
 use crate::bridge::Bridge;
+use crate::ctldir::Ctldir;
+use crate::front::Front;
 use crate::service::{Entry, Service};
 use crate::values;
 use base::{bail, Error, Kind, Result};
@@ -15,6 +17,8 @@ use zpl::{
     AclType, IntentLog, LogBias, NoLog, Props, SpaceInfo, SyncMode, Whose, XattrMode, Zfs, ZilLog,
 };
 
+const LONGNAME: &str = "org.zfsonlinux:longname";
+
 static SEQUENCE: AtomicU64 = AtomicU64::new(0);
 
 /// One mounted file system.
@@ -26,6 +30,8 @@ pub struct Mounted {
     pub sequence: u64,
     pub zfs: Arc<Zfs>,
     pub ds: Arc<Dataset>,
+    /// Its `.zfs`.
+    pub ctl: Arc<Ctldir>,
     /// Properties overridden for this mount only (`-o`).
     pub temporary: Vec<(String, String)>,
     intent: Option<Arc<ZilLog>>,
@@ -78,6 +84,14 @@ impl SpaceInfo for Figures {
 
     fn read_only(&self) -> bool {
         self.readonly
+    }
+
+    fn has_long_names(&self) -> bool {
+        self.ds.has_feature(LONGNAME)
+    }
+
+    fn long_name_made(&self) {
+        self.ds.note_feature(LONGNAME);
     }
 
     fn fsid(&self) -> u64 {
@@ -152,11 +166,38 @@ pub fn zpl_props(pool: &Pool, ds: &Dataset, temporary: &[(String, String)]) -> R
             1 => LogBias::Throughput,
             _ => LogBias::Latency,
         },
-        longname: enabled("org.zfsonlinux:longname") && num("longname")? != 0,
+        longname: enabled(LONGNAME) && num("longname")? != 0,
         project_quota: enabled("org.zfsonlinux:project_quota"),
         enforce: false,
         xattr_compat: false,
     })
+}
+
+/// The file system in a snapshot, for reading. The pool has it open until
+/// [`Pool::close_dataset`].
+pub fn open_snapshot(
+    pool: &Pool,
+    ds: &Arc<Dataset>,
+    temporary: &[(String, String)],
+) -> Result<Arc<Zfs>> {
+    let set = pool.open_dataset(ds)?;
+    let props = zpl_props(pool, ds, temporary)?;
+    let figures = Figures {
+        ds: ds.clone(),
+        set: set.clone(),
+        readonly: true,
+    };
+    Zfs::open(
+        &set.os,
+        zpl::Mount {
+            clock: pool.env.clock.clone(),
+            props,
+            space: Arc::new(figures),
+            log: Arc::new(NoLog),
+            pool_version: pool.version(),
+            software_version: pool.software_version(),
+        },
+    )
 }
 
 fn mount_options(
@@ -303,17 +344,28 @@ impl Service {
             zfs.start()?;
         }
         let options = mount_options(&name, ds, &props, &temporary)?;
-        let bridge = Arc::new(
-            Bridge::new(zfs.clone(), self.caching)
-                .map_err(|e| Error::new(Kind::from_errno(e.0), "root node"))?,
-        );
+        let entry3 = Arc::downgrade(entry);
+        let ctl = Arc::new(Ctldir::new(
+            pool,
+            ds,
+            &zfs,
+            temporary.clone(),
+            Box::new(move |object| {
+                entry3
+                    .upgrade()
+                    .is_some_and(|e| e.mounted(object).is_some())
+            }),
+        ));
+        let bridge = Bridge::new(zfs.clone(), ctl.clone(), self.caching)
+            .map_err(|e| Error::new(Kind::from_errno(e.0), "root node"))?;
+        let bridge = Arc::new(Front::new(bridge, ctl.clone(), self.caching));
         let (fd, mount) = fuse::mount(path, &options)?;
         let config = Config {
             posix_acl: props.acltype == AclType::Posix,
             ..Config::default()
         };
         let session = Session::new(bridge.clone(), fd, config);
-        bridge.set_notifier(session.notifier());
+        bridge.head().set_notifier(session.notifier());
         drop(bridge);
         let ended = Arc::new((Mutex::new(false), Condvar::new()));
         let mounted = Arc::new(Mounted {
@@ -322,6 +374,7 @@ impl Service {
             sequence: SEQUENCE.fetch_add(1, Ordering::Relaxed),
             zfs: zfs.clone(),
             ds: ds.clone(),
+            ctl,
             temporary,
             intent,
             session: session.handle(),

@@ -265,8 +265,8 @@ impl<'a> Getter<'a> {
                 for p in POOL.iter().filter(|p| !p.hidden) {
                     out.push(self.native(p)?);
                 }
+                out.extend(feature::FEATURES.iter().map(|f| self.feature(f)));
                 if self.entry.pool.feature_store().is_some() {
-                    out.extend(feature::FEATURES.iter().map(|f| self.feature(f)));
                     out.extend(self.unknown_features());
                 }
                 for (name, value) in self.stored.iter().filter(|(n, _)| n.contains(':')) {
@@ -471,7 +471,12 @@ impl<'a> Getter<'a> {
                 let t = pool.shares.ddt.total();
                 number(ratio(t[7], t[3]))
             }
-            "last_scrubbed_txg" | "dedupditto" | "dedupcached" => number(0),
+            "dedupditto" | "dedupcached" => number(0),
+            "last_scrubbed_txg" => {
+                let directory = pool.dsl.mos().hold(1)?;
+                let txg = zap::Zap::new(&directory).get("last_scrubbed_txg")?;
+                number(txg.unwrap_or(0))
+            }
             "maxblocksize" => number(self.limit("org.open-zfs:large_blocks", 16 << 20, 128 << 10)),
             "maxdnodesize" => number(self.limit("org.zfsonlinux:large_dnode", 16 << 10, 512)),
             _ => (Value::None, Source::None),

@@ -103,6 +103,14 @@ impl Entry {
             .cloned()
     }
 
+    /// A snapshot or volume is about to be destroyed, rolled back or to lose its key: nobody reads
+    /// it through a `.zfs` any more.
+    pub fn close_in_ctldirs(&self, object: u64) {
+        for m in self.all_mounts() {
+            m.ctl.close(object);
+        }
+    }
+
     /// Cache file the pool is recorded in.
     pub fn cache_file(&self) -> Option<PathBuf> {
         self.cache_file
@@ -214,6 +222,9 @@ impl Service {
                 while !e2.stop.load(Ordering::Relaxed) {
                     let work = pool.wait_for_work(TXG_TIMEOUT);
                     alert.look(&e2);
+                    for m in e2.all_mounts() {
+                        m.ctl.expire();
+                    }
                     if !work || e2.stop.load(Ordering::Relaxed) {
                         continue;
                     }
@@ -270,7 +281,11 @@ impl Service {
                     return Ok(());
                 }
                 let ds = d.head()?;
-                if values::mountable(&ds)? && entry.mounted(ds.object()).is_none() {
+                let files = || {
+                    crate::datasets::objset_type(entry, &ds)
+                        .map_or(true, |t| t != disk::os_type::ZVOL)
+                };
+                if values::mountable(&ds)? && entry.mounted(ds.object()).is_none() && files() {
                     if let Some(place) = self.mountpoint(entry, &ds)? {
                         todo.push((place.path, ds));
                     }

@@ -222,6 +222,14 @@ impl Dataset {
         lock(&self.st).features.clone()
     }
 
+    /// Notes that what is being written uses a per-dataset feature: it becomes active when the
+    /// group is on disk, if it is enabled.
+    pub fn note_feature(&self, guid: &'static str) {
+        if !self.has_feature(guid) {
+            lock(&self.pend).features.insert(guid);
+        }
+    }
+
     /// Notes that the dataset uses a per-dataset feature from now on (nothing if it does already).
     /// The feature must be enabled.
     pub fn activate_feature(&self, tx: &Tx, guid: &str) -> Result<()> {

@@ -193,6 +193,24 @@ impl Dataset {
         Ok(out)
     }
 
+    /// Names and objects of the snapshots of this head, in the order of their map. Nothing of them
+    /// is read.
+    pub fn snapshot_names(&self) -> Result<Vec<(String, u64)>> {
+        let map = self.phys().snapnames_zapobj;
+        let mut out = Vec::new();
+        if map == 0 {
+            return Ok(out);
+        }
+        for e in Zap::new(&self.core.hold(map)?).iter() {
+            let e = e?;
+            let name = e.text();
+            if !is_hidden(&name) {
+                out.push((name, e.value.to_u64()?));
+            }
+        }
+        Ok(out)
+    }
+
     /// The snapshot of that name of this head.
     pub fn snapshot_named(&self, name: &str) -> Result<Option<Arc<Dataset>>> {
         let p = self.phys();

@@ -104,6 +104,19 @@ impl Dataset {
         }
     }
 
+    /// User holds of a snapshot with their times in seconds since 1970, by tag.
+    pub fn hold_list(&self) -> Result<Vec<(String, u64)>> {
+        let mut out = Vec::new();
+        if self.phys().userrefs_obj != 0 {
+            for e in Zap::new(&self.core.hold(self.phys().userrefs_obj)?).iter() {
+                let e = e?;
+                out.push((e.text(), e.value.to_u64()?));
+            }
+        }
+        out.sort();
+        Ok(out)
+    }
+
     /// Bytes that destroying this snapshot would free together with all up to `last` (a later
     /// snapshot of the same chain, or itself).
     pub fn would_free(&self, last: &Dataset) -> Result<u64> {

@@ -18,7 +18,7 @@ mod uring;
 pub use cpu::{CpuPool, LinuxCpu};
 pub use disk::LinuxDisks;
 pub use host::{LinuxClock, LinuxHost, LinuxRng};
-pub use sys::close_inherited;
+pub use sys::{close_inherited, project_id};
 
 use std::sync::Arc;
 

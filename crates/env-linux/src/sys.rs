@@ -140,3 +140,13 @@ pub(crate) fn coarse_time() -> (i64, u32) {
     unsafe { libc::clock_gettime(libc::CLOCK_REALTIME_COARSE, &mut t) };
     (t.tv_sec, t.tv_nsec.clamp(0, 999_999_999) as u32)
 }
+
+/// Project id of an open file (`struct fsxattr` of `FS_IOC_FSGETXATTR`), where its file system has
+/// such.
+pub fn project_id(f: &File) -> io::Result<u32> {
+    const FS_IOC_FSGETXATTR: libc::Ioctl = 0x801c_581fu32 as libc::Ioctl;
+    let mut words = [0u32; 7];
+    // SAFETY: the call writes 28 bytes.
+    check(unsafe { libc::ioctl(f.as_raw_fd(), FS_IOC_FSGETXATTR, &mut words) })?;
+    Ok(words[3])
+}

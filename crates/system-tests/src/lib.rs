@@ -8,11 +8,12 @@
 #![forbid(unsafe_code)]
 
 pub mod load;
+pub mod manifest;
 mod programs;
 mod rig;
 pub mod tree;
 
-pub use rig::{Rig, Said};
+pub use rig::{is_root, Rig, Said};
 
 /// A number from the environment, or the default.
 pub fn number(variable: &str, default: u64) -> u64 {

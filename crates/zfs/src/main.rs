@@ -8,6 +8,7 @@ mod destroy;
 mod get;
 mod keys;
 mod list;
+mod look;
 mod mount;
 #[cfg(test)]
 mod testing;
@@ -30,6 +31,12 @@ fn run(sub: &'static Sub, args: &Parsed, cx: &mut Cx<'_>) -> Outcome {
         "change-key" => keys::change(args, cx),
         "mount" => mount::mount(args, cx),
         "unmount" => mount::unmount(args, cx),
+        "holds" => look::holds(args, cx),
+        "allow" => look::allow(args, cx),
+        "userspace" => look::space(api::Whose::User, args, cx),
+        "groupspace" => look::space(api::Whose::Group, args, cx),
+        "projectspace" => look::space(api::Whose::Project, args, cx),
+        "read" => look::read(args, cx),
         other => Err(cli::Fail::Error(format!(
             "zfs {other}: not available in this version yet"
         ))),

@@ -51,9 +51,13 @@ pub fn mount(args: &Parsed, cx: &mut Cx<'_>) -> Outcome {
     }
     match args.operands.as_slice() {
         [] => list(args, cx),
-        [fs] => {
+        [fs, place @ ..] if place.len() < 2 => {
             let fs = fs.clone();
-            names::check_dataset(&fs, Want::Filesystem)
+            names::check_dataset(&fs, Want::Any)
+                .and_then(|()| match fs.contains('#') {
+                    true => Err("bookmark delimiter '#' is not expected here".into()),
+                    false => Ok(()),
+                })
                 .map_err(|why| Fail::Error(format!("cannot open '{fs}': {why}")))?;
             if args.has("l") {
                 cli::keys::load_missing(cx, std::slice::from_ref(&fs), false, true)?;
@@ -63,6 +67,7 @@ pub fn mount(args: &Parsed, cx: &mut Cx<'_>) -> Outcome {
                 options: options(args),
                 overlay: args.has("O"),
                 force: args.has("f"),
+                directory: place.first().map(|d| cli::run::absolute(d)),
             };
             common::done(cx, &request, "mount", &fs)?;
             Ok(0)
@@ -137,7 +142,7 @@ pub fn unmount(args: &Parsed, cx: &mut Cx<'_>) -> Outcome {
             Err(_) => absolute,
         }
     } else {
-        names::check_dataset(&word, Want::Filesystem)
+        names::check_dataset(&word, Want::Any)
             .map_err(|why| Fail::Error(format!("cannot open '{word}': {why}")))?;
         word.clone()
     };
@@ -183,7 +188,8 @@ mod tests {
                 dataset: "tank/a".into(),
                 options: vec!["ro".into(), "noatime".into(), "noexec".into()],
                 overlay: true,
-                force: false
+                force: false,
+                directory: None,
             }]
         );
         fake.answer = Some(Reply::Batch(Batch {
@@ -215,7 +221,7 @@ mod tests {
             }
         );
         for line in [
-            "mount a b",
+            "mount a b c",
             "mount -a x",
             "mount -R",
             "unmount",

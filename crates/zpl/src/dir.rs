@@ -105,7 +105,7 @@ impl Zfs {
         match name {
             b"." => return Ok(dir.clone()),
             b".." => return self.get_any(dir.fixed().parent),
-            _ => check_name(name, self.name_max().max(255), self.utf8only)?,
+            _ => check_name(name, self.name_max_found(), self.utf8only)?,
         }
         let _g = dir.ns.read().unwrap();
         match self.find(dir, name)? {
@@ -138,6 +138,9 @@ impl Zfs {
     pub(crate) fn entry_add(&self, tx: &Tx, dir: &Znode, name: &[u8], z: &Znode) -> Result<()> {
         let m = z.mode();
         names::add(&dir.dnode, tx, name, self.entry_value(z.object, m))?;
+        if name.len() > 255 {
+            self.space.long_name_made();
+        }
         let now = self.now();
         dir.update(tx, |f| {
             f.size += 1;
@@ -399,7 +402,7 @@ impl Zfs {
         if matches!(name, b"." | b"..") {
             return Err(Kind::IsDir.into());
         }
-        check_name(name, self.name_max().max(255), self.utf8only)?;
+        check_name(name, self.name_max_found(), self.utf8only)?;
         let z = {
             let _g = dir.ns.write().unwrap();
             let Some((object, stored)) = self.find(dir, name)? else {
@@ -436,7 +439,7 @@ impl Zfs {
         match name {
             b"." => return Err(Kind::Invalid.into()),
             b".." => return Err(Kind::NotEmpty.into()),
-            _ => check_name(name, self.name_max().max(255), self.utf8only)?,
+            _ => check_name(name, self.name_max_found(), self.utf8only)?,
         }
         let z = loop {
             let Some((object, _)) = self.find(dir, name)? else {

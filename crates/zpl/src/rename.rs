@@ -68,7 +68,7 @@ impl Zfs {
                 return Err(Kind::Invalid.into());
             }
         }
-        check_name(from, self.name_max().max(255), self.utf8only)?;
+        check_name(from, self.name_max_found(), self.utf8only)?;
         check_name(to, self.name_max(), self.utf8only)?;
         let crosses = from_dir.object != to_dir.object;
         // Only one directory moves at a time, so that ancestors stay what they are.

@@ -44,6 +44,12 @@ pub trait SpaceInfo: Send + Sync {
     fn read_only(&self) -> bool {
         false
     }
+    /// The dataset has, or may have, names longer than 255 bytes (feature `longname` is active).
+    fn has_long_names(&self) -> bool {
+        false
+    }
+    /// An entry with such a name is being made. Called in a transaction.
+    fn long_name_made(&self) {}
     /// Two halves of the dataset's fsid guid.
     fn fsid(&self) -> u64 {
         0

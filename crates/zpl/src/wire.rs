@@ -415,7 +415,9 @@ impl Record {
                     gid: on(setattr::GID).then_some(gid as u32),
                     size: on(setattr::SIZE).then_some(size),
                     atime: on(setattr::ATIME).then(|| unpair(atime)),
-                    mtime: on(setattr::MTIME).then(|| unpair(mtime)),
+                    // A new size comes with the time it was set, whether or not the mask says so.
+                    mtime: (on(setattr::MTIME) || on(setattr::SIZE) && mtime != [0; 2])
+                        .then(|| unpair(mtime)),
                     ctime: None,
                     extended: xvattr.as_ref().map(from_xvattr),
                 });

@@ -347,7 +347,15 @@ impl Zfs {
         Ok(p)
     }
 
-    /// Longest name.
+    /// Longest name that can be there: those made while the property was on stay.
+    pub(crate) fn name_max_found(&self) -> usize {
+        match self.props().longname || self.space.has_long_names() {
+            true => 1023,
+            false => 255,
+        }
+    }
+
+    /// Longest name that can be made.
     pub fn name_max(&self) -> usize {
         if self.props().longname {
             1023

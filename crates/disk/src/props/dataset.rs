@@ -154,7 +154,7 @@ pub static DATASET: &[Prop] = &[
     row("aclinherit", "ACLINHERIT", "F", Kind::Index(&[("discard", 0), ("noallow", 1), ("restricted", 4), ("passthrough", 3), ("passthrough-x", 5)]), Inherit, Props, num(4)),
     ro("createtxg", "CREATETXG", "FVSB", ANY),
     row("canmount", "CANMOUNT", "F", Kind::Index(&[("on", 1), ("off", 0), ("noauto", 2)]), Local, Props, num(1)),
-    row("xattr", "XATTR", "FS", Kind::Index(&[("sa", 2), ("on", 2), ("off", 0), ("dir", 1)]), Inherit, Props, num(2)),
+    row("xattr", "XATTR", "FS", Kind::Index(&[("on", 2), ("sa", 2), ("off", 0), ("dir", 1)]), Inherit, Props, num(2)),
     row("copies", "COPIES", "FV", Kind::Index(&[("1", 1), ("2", 2), ("3", 3)]), Inherit, Props, num(1)),
     row("version", "VERSION", "FS", Kind::Index(&[("1", 1), ("2", 2), ("3", 3), ("4", 4), ("5", 5), ("current", 5)]), Local, MasterNode, num(5)),
     row("utf8only", "UTF8ONLY", "FS", ON_OFF, Once, MasterNode, num(0)),

@@ -45,12 +45,6 @@ fn agrees_with_what_openzfs_prints() {
         if value == "*" || types.0 == 0 && value == "-" {
             continue;
         }
-        // 2.3 prints the default form of xattr as "on", later versions as "sa".
-        let value = if name == "xattr" && value == "on" {
-            "sa"
-        } else {
-            value
-        };
         if printed.is_none() {
             let v = match kind {
                 Kind::Number(_) => match value {

@@ -1,0 +1,620 @@
+//! `.zfs`, the control directory in the root of every mounted file system (data format §25): the
+//! snapshots, and the volumes that lie beside the file systems below it.
+//!
+//! Snapshots are not mounts of their own here, but part of the session of their file system: an
+//! ordinary user could not mount them inside his own mount, and it spares the kernel thousands of
+//! mounts. A snapshot is opened when somebody looks into it and given back when nobody has for a
+//! while. Node ids say everything needed to open it again, so nothing is kept for what the kernel
+//! merely remembers.
+//!
+//! Since `st_dev` is that of the file system, `st_ino` is not the object number: the snapshot is
+//! mixed in, so that programs never take a file for its snapshot, nor the root of a snapshot for a
+//! loop in the tree.
+
+use crate::bridge::{attr_out, fs_flags_out};
+use crate::datasets;
+use crate::ds_get;
+use crate::mounts;
+use base::{Kind, Result};
+use dmu::{Dnode, Objset};
+use dsl::Dataset;
+use fuse::{Attr, Time};
+use pool::Pool;
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, RwLock};
+use zap::Zap;
+use zpl::{Zfs, Znode};
+
+/// Ids of nodes of the control directory and below have both of these bits; others do not.
+const OURS: u64 = 3 << 62;
+/// Bits of the object number in a node id; above them is the number of the snapshot or volume.
+const OBJECT_BITS: u32 = 40;
+const OBJECT_MASK: u64 = (1 << OBJECT_BITS) - 1;
+const MOST_TREES: usize = 1 << 22;
+/// Snapshots and volumes of one mount that are open at a time.
+const MOST_OPEN: usize = 64;
+/// Znodes kept of one snapshot.
+const MOST_ZNODES: usize = 1024;
+/// What nobody has used so long is closed, nanoseconds.
+const IDLE: u64 = 60_000_000_000;
+
+/// Inode numbers of the directories (data format §25); they are above all object numbers.
+const INO_ROOT: u64 = 0xffff_ffff_ffff;
+const INO_SHARES: u64 = INO_ROOT - 1;
+const INO_SNAPSHOTS: u64 = INO_ROOT - 2;
+/// Ours alone.
+const INO_VOLUMES: u64 = INO_ROOT << 1;
+
+/// Directories of the control directory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Dir {
+    Root = 1,
+    Shares = 2,
+    Snapshots = 3,
+    Volumes = 4,
+}
+
+/// What a node id below `.zfs` means.
+pub enum Node {
+    Dir(Dir),
+    /// Object of a snapshot.
+    File(Arc<Tree>, Arc<Znode>),
+    Volume(Arc<Tree>, Arc<Volume>),
+}
+
+/// An open snapshot or volume.
+pub enum Open {
+    Snapshot(Snapshot),
+    Volume(Arc<Volume>),
+}
+
+pub struct Snapshot {
+    pub zfs: Arc<Zfs>,
+    znodes: Mutex<HashMap<u64, Arc<Znode>>>,
+}
+
+/// The bytes of a volume, or of a snapshot of one.
+pub struct Volume {
+    pub dnode: Arc<Dnode>,
+    /// Dnodes do not keep their object set.
+    _os: Arc<Objset>,
+    /// Bytes.
+    pub size: u64,
+    /// It never changes.
+    pub snapshot: bool,
+}
+
+/// A snapshot or volume somebody has looked into, open or not.
+pub struct Tree {
+    number: u64,
+    object: u64,
+    guid: u64,
+    pub open: Open,
+    /// Monotonic nanoseconds.
+    used: AtomicU64,
+}
+
+#[derive(Default)]
+struct Numbers {
+    /// Dataset object and GUID, by number (from 1).
+    list: Vec<(u64, u64)>,
+    known: HashMap<(u64, u64), u64>,
+}
+
+/// The control directory of one mount.
+pub struct Ctldir {
+    pool: Arc<Pool>,
+    ds: Arc<Dataset>,
+    head: Arc<Zfs>,
+    temporary: Vec<(String, String)>,
+    mounted_at: Time,
+    numbers: RwLock<Numbers>,
+    open: Mutex<HashMap<u64, Arc<Tree>>>,
+    /// Whether a dataset is used by a mount of its own as well.
+    busy: Box<dyn Fn(u64) -> bool + Send + Sync>,
+}
+
+/// Property `snapdir`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Snapdir {
+    Hidden,
+    Visible,
+    Disabled,
+}
+
+/// One line of a directory.
+pub struct Line {
+    pub ino: u64,
+    /// `DT_*`
+    pub kind: u32,
+    pub name: Vec<u8>,
+}
+
+fn lock<T>(m: &Mutex<T>) -> MutexGuard<'_, T> {
+    m.lock().unwrap_or_else(|e| e.into_inner())
+}
+
+/// Whether a node id belongs to the control directory.
+pub fn is_ours(node: u64) -> bool {
+    node & OURS == OURS
+}
+
+/// Whether an inode number is that of the control directory itself.
+pub fn is_dir_ino(ino: u64) -> bool {
+    ino == INO_ROOT
+}
+
+/// Node id of a directory.
+pub const fn dir_id(dir: Dir) -> u64 {
+    OURS | dir as u64
+}
+
+/// Inode number of an object of a snapshot.
+fn inode(dataset: u64, object: u64) -> u64 {
+    object ^ dataset.rotate_left(OBJECT_BITS)
+}
+
+impl Volume {
+    /// Opens the object set of a volume, or of a snapshot of one; `NotFound` for others.
+    pub fn open(pool: &Pool, ds: &Arc<Dataset>) -> Result<Volume> {
+        let os = ds_get::look_into_pool(pool, ds)?;
+        if os.os_type() != disk::os_type::ZVOL {
+            return Err(Kind::NotFound.into());
+        }
+        let size = Zap::new(&os.hold(2)?).get("size")?.unwrap_or(0);
+        Ok(Volume {
+            dnode: os.hold(1)?,
+            _os: os,
+            size,
+            snapshot: ds.is_snapshot(),
+        })
+    }
+
+    /// Hands the blocks of a range on; nothing behind the end. Returns the number of bytes.
+    pub fn read(
+        &self,
+        offset: u64,
+        len: usize,
+        put: &mut dyn FnMut(&base::Block, std::ops::Range<usize>),
+    ) -> Result<usize> {
+        let n = (len as u64).min(self.size.saturating_sub(offset)) as usize;
+        if n > 0 {
+            self.dnode.read_blocks(offset, n, put)?;
+        }
+        Ok(n)
+    }
+
+    /// Where data (or a hole) begins at or after `offset`; none: nowhere before the end.
+    pub fn seek(&self, offset: u64, data: bool) -> Result<Option<u64>> {
+        if offset >= self.size {
+            return Ok(None);
+        }
+        match self.dnode.seek(offset, data)? {
+            Some(at) if at < self.size => Ok(Some(at.max(offset))),
+            _ if data => Ok(None),
+            _ => Ok(Some(self.size)),
+        }
+    }
+}
+
+impl Snapshot {
+    fn get(&self, object: u64) -> Result<Arc<Znode>> {
+        if let Some(z) = lock(&self.znodes).get(&object) {
+            return Ok(z.clone());
+        }
+        let z = self.zfs.get(object)?;
+        self.keep(&z);
+        Ok(z)
+    }
+
+    fn keep(&self, z: &Arc<Znode>) {
+        let mut kept = lock(&self.znodes);
+        let old = match kept.len() >= MOST_ZNODES {
+            true => std::mem::take(&mut *kept),
+            false => HashMap::new(),
+        };
+        kept.insert(z.object, z.clone());
+        drop(kept);
+        drop(old);
+    }
+}
+
+impl Tree {
+    /// The object set of the snapshot's files, if it is of a file system.
+    pub fn zfs(&self) -> Option<&Arc<Zfs>> {
+        match &self.open {
+            Open::Snapshot(s) => Some(&s.zfs),
+            Open::Volume(_) => None,
+        }
+    }
+
+    /// Node id of one of its objects, 0 if there cannot be one.
+    pub fn id(&self, object: u64) -> u64 {
+        match object <= OBJECT_MASK {
+            true => OURS | self.number << OBJECT_BITS | object,
+            false => 0,
+        }
+    }
+
+    /// Inode number of one of its objects.
+    pub fn ino(&self, object: u64) -> u64 {
+        inode(self.object, object)
+    }
+
+    /// Takes note of a znode just looked up and gives its id.
+    pub fn enter(&self, z: &Arc<Znode>) -> u64 {
+        if let Open::Snapshot(s) = &self.open {
+            s.keep(z);
+        }
+        self.id(z.object)
+    }
+
+    /// Attributes of an object.
+    pub fn attr(&self, z: &Znode) -> Attr {
+        let mut a = match self.zfs() {
+            Some(zfs) => attr_out(&zfs.getattr(z)),
+            None => Attr::default(),
+        };
+        a.ino = self.ino(z.object);
+        a
+    }
+
+    /// `FS_*_FL` flags, generation and project of an object.
+    pub fn flags(&self, z: &Znode) -> Option<(u32, u32, u32)> {
+        self.zfs().map(|zfs| fs_flags_out(&zfs.getattr(z)))
+    }
+
+    /// Whether the object is the root of the snapshot.
+    pub fn is_root(&self, z: &Znode) -> bool {
+        self.zfs().is_some_and(|zfs| zfs.root_object() == z.object)
+    }
+}
+
+impl Ctldir {
+    /// For a mount of `ds`. `busy` tells whether a dataset is mounted on its own.
+    pub fn new(
+        pool: &Arc<Pool>,
+        ds: &Arc<Dataset>,
+        head: &Arc<Zfs>,
+        temporary: Vec<(String, String)>,
+        busy: Box<dyn Fn(u64) -> bool + Send + Sync>,
+    ) -> Ctldir {
+        let (sec, nsec) = pool.env.clock.now();
+        Ctldir {
+            pool: pool.clone(),
+            ds: ds.clone(),
+            head: head.clone(),
+            temporary,
+            mounted_at: Time { sec, nsec },
+            numbers: RwLock::default(),
+            open: Mutex::default(),
+            busy,
+        }
+    }
+
+    /// How far the directory is to be seen. A snapshot mounted on its own has none.
+    pub fn mode(&self) -> Snapdir {
+        if self.ds.is_snapshot() {
+            return Snapdir::Disabled;
+        }
+        match pool::prop_number(&self.ds, "snapdir") {
+            Ok(1) => Snapdir::Visible,
+            Ok(2) => Snapdir::Disabled,
+            _ => Snapdir::Hidden,
+        }
+    }
+
+    fn now(&self) -> u64 {
+        self.pool.env.clock.monotonic_ns()
+    }
+
+    /// Finds what a node id means, opening it if need be. `Stale` if it is not there any more.
+    pub fn node(&self, id: u64) -> Result<Node> {
+        let number = (id & !OURS) >> OBJECT_BITS;
+        let object = id & OBJECT_MASK;
+        if number == 0 {
+            return Ok(Node::Dir(match object {
+                1 => Dir::Root,
+                2 => Dir::Shares,
+                3 => Dir::Snapshots,
+                4 => Dir::Volumes,
+                _ => return Err(Kind::Stale.into()),
+            }));
+        }
+        let stale = |e: base::Error| match e.kind {
+            Kind::NotFound => Kind::Stale.into(),
+            _ => e,
+        };
+        let tree = self.tree(number).map_err(stale)?;
+        match &tree.open {
+            Open::Snapshot(s) => {
+                let z = s.get(object).map_err(stale)?;
+                Ok(Node::File(tree, z))
+            }
+            Open::Volume(v) => {
+                let v = v.clone();
+                Ok(Node::Volume(tree, v))
+            }
+        }
+    }
+
+    fn number(&self, ds: &Dataset) -> Result<u64> {
+        let key = (ds.object(), ds.phys().guid);
+        let known = |n: &Numbers| n.known.get(&key).copied();
+        if let Some(n) = known(&self.numbers.read().unwrap_or_else(|e| e.into_inner())) {
+            return Ok(n);
+        }
+        let mut numbers = self.numbers.write().unwrap_or_else(|e| e.into_inner());
+        if let Some(n) = known(&numbers) {
+            return Ok(n);
+        }
+        if numbers.list.len() + 1 >= MOST_TREES {
+            return Err(Kind::NoMemory.into());
+        }
+        numbers.list.push(key);
+        let n = numbers.list.len() as u64;
+        numbers.known.insert(key, n);
+        Ok(n)
+    }
+
+    fn tree(&self, number: u64) -> Result<Arc<Tree>> {
+        let now = self.now();
+        if let Some(t) = lock(&self.open).get(&number) {
+            t.used.store(now, Ordering::Relaxed);
+            return Ok(t.clone());
+        }
+        let at = (number - 1) as usize;
+        let numbers = self.numbers.read().unwrap_or_else(|e| e.into_inner());
+        let (object, guid) = *numbers.list.get(at).ok_or(Kind::Stale)?;
+        drop(numbers);
+        let ds = self.pool.dsl.dataset_by_object(object)?;
+        if ds.phys().guid != guid {
+            return Err(Kind::Stale.into());
+        }
+        self.open(&ds, number)
+    }
+
+    /// Opens a snapshot or volume, or finds it open.
+    fn open(&self, ds: &Arc<Dataset>, number: u64) -> Result<Arc<Tree>> {
+        let now = self.now();
+        if let Some(t) = lock(&self.open).get(&number) {
+            t.used.store(now, Ordering::Relaxed);
+            return Ok(t.clone());
+        }
+        // Only what has been made for long can be asked for: nothing else is being closed now.
+        let of_volume = ds.dir().object() != self.ds.dir().object();
+        let open = if of_volume {
+            Open::Volume(Arc::new(Volume::open(&self.pool, ds)?))
+        } else {
+            let zfs = mounts::open_snapshot(&self.pool, ds, &self.temporary)?;
+            Open::Snapshot(Snapshot {
+                zfs,
+                znodes: Mutex::default(),
+            })
+        };
+        let tree = Arc::new(Tree {
+            number,
+            object: ds.object(),
+            guid: ds.phys().guid,
+            open,
+            used: now.into(),
+        });
+        let mut table = lock(&self.open);
+        let mut gone = None;
+        if table.len() >= MOST_OPEN {
+            let oldest = table
+                .iter()
+                .min_by_key(|(_, t)| t.used.load(Ordering::Relaxed));
+            let oldest = oldest.map(|(n, _)| *n);
+            gone = oldest.and_then(|n| table.remove(&n));
+        }
+        table.insert(number, tree.clone());
+        drop(table);
+        if let Some(t) = gone {
+            self.closed(&t);
+        }
+        Ok(tree)
+    }
+
+    fn closed(&self, t: &Tree) {
+        if t.zfs().is_some() && !(self.busy)(t.object) {
+            self.pool.close_dataset(t.object);
+        }
+    }
+
+    /// Gives back what nobody has used for a while.
+    pub fn expire(&self) {
+        let before = self.now().saturating_sub(IDLE);
+        self.close_where(|t| t.used.load(Ordering::Relaxed) < before);
+    }
+
+    /// A snapshot or volume is about to be destroyed, rolled back or to lose its key: nobody reads
+    /// it from here any more.
+    pub fn close(&self, object: u64) {
+        self.close_where(|t| t.object == object);
+    }
+
+    /// Everything.
+    pub fn close_all(&self) {
+        self.close_where(|_| true);
+    }
+
+    fn close_where(&self, which: impl Fn(&Tree) -> bool) {
+        let mut gone = Vec::new();
+        lock(&self.open).retain(|_, t| {
+            let go = which(t);
+            if go {
+                gone.push(t.clone());
+            }
+            !go
+        });
+        for t in gone {
+            self.closed(&t);
+        }
+    }
+
+    /// The snapshot of that name, opened.
+    pub fn snapshot(&self, name: &[u8]) -> Result<Arc<Tree>> {
+        let name = std::str::from_utf8(name).map_err(|_| Kind::NotFound)?;
+        if name.starts_with(['%', '$']) {
+            return Err(Kind::NotFound.into());
+        }
+        let ds = self.ds.snapshot_named(name)?.ok_or(Kind::NotFound)?;
+        self.open(&ds, self.number(&ds)?)
+    }
+
+    /// Volume beside the file systems below this one, or a snapshot of it, by the last part of its
+    /// name.
+    pub fn volume(&self, name: &[u8]) -> Result<Arc<Tree>> {
+        let name = std::str::from_utf8(name).map_err(|_| Kind::NotFound)?;
+        if name.contains(['%', '$', '/', '#']) {
+            return Err(Kind::NotFound.into());
+        }
+        let full = format!("{}/{name}", self.ds.full_name());
+        let ds = self.pool.dsl.dataset(&full)?;
+        self.open(&ds, self.number(&ds)?)
+    }
+
+    /// Heads of the volumes directly below.
+    fn volumes(&self) -> Result<Vec<(String, Arc<Dataset>)>> {
+        let mut out = Vec::new();
+        for dir in self.ds.dir().children()? {
+            let Ok(head) = dir.head() else { continue };
+            if datasets::objset_type_in(&self.pool, &head).is_ok_and(|t| t == disk::os_type::ZVOL) {
+                out.push((dir.name(), head));
+            }
+        }
+        Ok(out)
+    }
+
+    /// The lines of a directory without `.` and `..`.
+    pub fn list(&self, dir: Dir) -> Result<Vec<Line>> {
+        let line = |ino: u64, kind: u32, name: &str| Line {
+            ino,
+            kind,
+            name: name.as_bytes().to_vec(),
+        };
+        let mut out = Vec::new();
+        match dir {
+            Dir::Root => {
+                out.push(line(INO_SNAPSHOTS, 4, "snapshot"));
+                out.push(line(INO_SHARES, 4, "shares"));
+                if !self.volumes()?.is_empty() {
+                    out.push(line(INO_VOLUMES, 4, "volumes"));
+                }
+            }
+            Dir::Shares => {}
+            Dir::Snapshots => {
+                let root = self.head.root_object();
+                for (name, object) in self.ds.snapshot_names()? {
+                    out.push(line(inode(object, root), 4, &name));
+                }
+            }
+            Dir::Volumes => {
+                for (name, head) in self.volumes()? {
+                    out.push(line(inode(head.object(), 1), 8, &name));
+                    for (snap, object) in head.snapshot_names()? {
+                        out.push(line(inode(object, 1), 8, &format!("{name}@{snap}")));
+                    }
+                }
+            }
+        }
+        Ok(out)
+    }
+
+    /// A directory of the control directory by its name in it.
+    pub fn subdir(&self, name: &[u8]) -> Option<Dir> {
+        match name {
+            b"snapshot" => Some(Dir::Snapshots),
+            b"shares" => Some(Dir::Shares),
+            b"volumes" => self
+                .volumes()
+                .is_ok_and(|v| !v.is_empty())
+                .then_some(Dir::Volumes),
+            _ => None,
+        }
+    }
+
+    /// Attributes of a directory.
+    pub fn dir_attr(&self, dir: Dir) -> Attr {
+        let ino = match dir {
+            Dir::Root => INO_ROOT,
+            Dir::Shares => INO_SHARES,
+            Dir::Snapshots => INO_SNAPSHOTS,
+            Dir::Volumes => INO_VOLUMES,
+        };
+        let (time, subdirs) = match dir {
+            Dir::Root => (self.mounted_at, 2),
+            Dir::Snapshots => (
+                self.changed().unwrap_or(self.mounted_at),
+                self.ds.snapshot_count().unwrap_or(0),
+            ),
+            _ => (self.mounted_at, 0),
+        };
+        Attr {
+            ino,
+            size: 2 + subdirs,
+            atime: time,
+            mtime: time,
+            ctime: time,
+            btime: Some(self.mounted_at),
+            mode: 0o040_777,
+            nlink: (2 + subdirs).min(u64::from(u32::MAX)) as u32,
+            blksize: 512,
+            ..Attr::default()
+        }
+    }
+
+    /// When snapshots were last made, renamed or destroyed, if the pool records it.
+    fn changed(&self) -> Option<Time> {
+        let dn = self.pool.dsl.mos().hold(self.ds.dir().object()).ok()?;
+        if dn.info().obj_type != disk::ObjType::ZAP_METADATA {
+            return None;
+        }
+        let v = Zap::new(&dn).get_value("com.ixsystems:snapshots_changed");
+        let v = v.ok()??.ints();
+        Some(Time {
+            sec: i64::try_from(*v.first()?).ok()?,
+            nsec: v.get(1).copied().unwrap_or(0).min(999_999_999) as u32,
+        })
+    }
+
+    /// Attributes of a volume's file: for its owner, the daemon's user, only.
+    pub fn volume_attr(&self, tree: &Tree, v: &Volume) -> Attr {
+        let ds = self.pool.dsl.dataset_by_object(tree.object).ok();
+        let p = ds.map(|d| d.phys());
+        let time = Time {
+            sec: p
+                .as_ref()
+                .and_then(|p| i64::try_from(p.creation_time).ok())
+                .unwrap_or(0),
+            nsec: 0,
+        };
+        Attr {
+            ino: tree.ino(1),
+            size: v.size,
+            blocks: p.map_or(0, |p| p.referenced_bytes / 512),
+            atime: time,
+            mtime: time,
+            ctime: time,
+            btime: Some(time),
+            mode: 0o100_400,
+            nlink: 1,
+            uid: rustix::process::geteuid().as_raw(),
+            gid: rustix::process::getegid().as_raw(),
+            rdev: 0,
+            blksize: v
+                .dnode
+                .info()
+                .block_size
+                .next_power_of_two()
+                .clamp(512, 1 << 20) as u32,
+        }
+    }
+
+    /// Generation for file handles: with the node id it is unique beyond this mount.
+    pub fn generation(&self, tree: &Tree) -> u64 {
+        tree.guid
+    }
+}

@@ -1,0 +1,336 @@
+//! Requests that look at datasets: the bytes of volumes, holds, delegated permissions, space by
+//! owner.
+
+use crate::ctldir::Volume;
+use crate::datasets::{self, Answer};
+use crate::ds_get;
+use crate::errors;
+use crate::service::{Entry, Service};
+use api::{
+    Answer as Found, ApiError, DatasetKind, Grant, Grantee, Hold, Permissions, Sink, SpaceRow,
+    Whose,
+};
+use base::{Error, Kind, Result};
+use dsl::{Dataset, Dir};
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs::File;
+use std::io::{Seek, SeekFrom, Write};
+use std::os::unix::fs::FileTypeExt;
+use std::sync::Arc;
+use zap::Zap;
+
+/// Bytes of a volume read at a time.
+const PIECE: u64 = 1 << 20;
+
+/// `zfs read`: the bytes of a volume, or of a snapshot of one, into the file that came along. In a
+/// regular file holes stay holes.
+pub fn read_volume(
+    service: &Arc<Service>,
+    name: &str,
+    offset: u64,
+    length: Option<u64>,
+    out: &mut dyn Sink,
+) -> Answer<()> {
+    let entry = datasets::entry_of(service, name)?;
+    let _gate = entry.gate.read().unwrap_or_else(|e| e.into_inner());
+    let ds = datasets::find(&entry, name)?;
+    if !datasets::objset_type(&entry, &ds).is_ok_and(|t| t == disk::os_type::ZVOL) {
+        return Err(ApiError::reason(
+            Kind::Invalid,
+            "operation not applicable to datasets of this type",
+        ));
+    }
+    let Some(fd) = out.take_fds().pop() else {
+        return Err(ApiError::reason(Kind::BadHandle, "no file to write to"));
+    };
+    let volume = Volume::open(&entry.pool, &ds).map_err(|e| datasets::plain(e, name))?;
+    let mut file = File::from(fd);
+    let from = offset.min(volume.size);
+    let end = length.map_or(volume.size, |l| from.saturating_add(l).min(volume.size));
+    let r = copy(&volume, from, end, &mut file, &|| out.cancelled());
+    r.map_err(|e| datasets::plain(e, name))
+}
+
+fn copy(
+    volume: &Volume,
+    from: u64,
+    end: u64,
+    file: &mut File,
+    cancelled: &dyn Fn() -> bool,
+) -> Result<()> {
+    let meta = file.metadata()?;
+    let kind = meta.file_type();
+    // Zeros may be left out where there is nothing yet. Standard output may be a file in which
+    // something is already.
+    let start = match kind.is_file() {
+        true => file.stream_position()?,
+        false => 0,
+    };
+    let sparse = kind.is_file() && start >= meta.len();
+    let zeros = vec![0; PIECE as usize];
+    let mut at = from;
+    while at < end {
+        if cancelled() {
+            return Err(Kind::Interrupted.into());
+        }
+        let data = volume.seek(at, true)?.unwrap_or(end).min(end);
+        if data > at {
+            if sparse {
+                file.seek(SeekFrom::Start(start + (data - from)))?;
+            } else {
+                let mut hole = data - at;
+                while hole > 0 {
+                    let n = hole.min(PIECE);
+                    file.write_all(&zeros[..n as usize])?;
+                    hole -= n;
+                }
+            }
+            at = data;
+            continue;
+        }
+        let hole = volume.seek(at, false)?.unwrap_or(end).min(end);
+        let n = hole.saturating_sub(at).clamp(1, PIECE);
+        let mut failed = None;
+        volume.read(at, n as usize, &mut |b, r| {
+            if failed.is_none() {
+                failed = file.write_all(&b[r]).err();
+            }
+        })?;
+        if let Some(e) = failed {
+            return Err(e.into());
+        }
+        at += n;
+    }
+    if sparse && !kind.is_block_device() {
+        file.set_len(start + (end - from))?;
+    }
+    Ok(())
+}
+
+/// `zfs holds`
+pub fn holds(service: &Arc<Service>, names: &[String], recursive: bool) -> Answer<Found<Hold>> {
+    let mut out = Found::default();
+    for name in names {
+        if let Err(e) = holds_of(service, name, recursive, &mut out.found) {
+            out.failed.push((name.clone(), errors::finish(e)));
+        }
+    }
+    Ok(out)
+}
+
+fn holds_of(
+    service: &Arc<Service>,
+    name: &str,
+    recursive: bool,
+    out: &mut Vec<Hold>,
+) -> Answer<()> {
+    let (fs, snap) = name
+        .split_once('@')
+        .ok_or_else(|| ApiError::reason(Kind::Invalid, "missing '@' delimiter in snapshot name"))?;
+    let entry = datasets::entry_of(service, name)?;
+    let _gate = entry.gate.read().unwrap_or_else(|e| e.into_inner());
+    let head = datasets::find(&entry, fs)?;
+    let heads = match recursive {
+        true => datasets::subtree(&head.dir()).map_err(|e| datasets::plain(e, name))?,
+        false => vec![head],
+    };
+    let mut any = false;
+    for head in heads {
+        let list = (|| -> Result<Vec<Hold>> {
+            let Some(ds) = head.snapshot_named(snap)? else {
+                return Ok(Vec::new());
+            };
+            any = true;
+            let full = ds.full_name();
+            Ok(ds
+                .hold_list()?
+                .into_iter()
+                .map(|(tag, time)| Hold {
+                    snapshot: full.clone(),
+                    tag,
+                    time,
+                })
+                .collect())
+        })();
+        out.extend(list.map_err(|e| datasets::plain(e, name))?);
+    }
+    match any {
+        true => Ok(()),
+        false => Err(ApiError::no_such_dataset(name)),
+    }
+}
+
+/// What is delegated at a dataset and above it, the dataset first (data format §15).
+pub fn permissions(service: &Arc<Service>, name: &str) -> Answer<Vec<Permissions>> {
+    let entry = datasets::entry_of(service, name)?;
+    let _gate = entry.gate.read().unwrap_or_else(|e| e.into_inner());
+    let ds = datasets::find(&entry, name)?;
+    let mut out = Vec::new();
+    let mut at = Some(ds.dir());
+    while let Some(dir) = at {
+        let p = permissions_at(&entry, &dir).map_err(|e| datasets::plain(e, name))?;
+        out.extend(p);
+        at = dir.parent();
+    }
+    Ok(out)
+}
+
+fn permissions_at(entry: &Entry, dir: &Arc<Dir>) -> Result<Option<Permissions>> {
+    let object = dir.phys().deleg_zapobj;
+    if object == 0 {
+        return Ok(None);
+    }
+    let mos = entry.pool.dsl.mos();
+    let mut sets: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
+    let mut create = BTreeSet::new();
+    let mut grants: BTreeMap<(Grantee, char), BTreeSet<String>> = BTreeMap::new();
+    for e in Zap::new(&mos.hold(object)?).iter() {
+        let e = e?;
+        let key = e.text();
+        let mut chars = key.chars();
+        let (Some(who), Some(scope), Some('$')) = (chars.next(), chars.next(), chars.next()) else {
+            return Err(Error::damaged(format!("permission entry '{key}'")));
+        };
+        let id = chars.as_str();
+        let mut names = BTreeSet::new();
+        for p in Zap::new(&mos.hold(e.value.to_u64()?)?).iter() {
+            names.insert(p?.text());
+        }
+        let number = || {
+            id.parse::<u64>()
+                .map_err(|_| Error::damaged(format!("permission entry '{key}'")))
+        };
+        let to = match who.to_ascii_lowercase() {
+            's' => {
+                sets.entry(id.to_string()).or_default().extend(names);
+                continue;
+            }
+            'c' => {
+                create.extend(names);
+                continue;
+            }
+            'u' => Grantee::User(number()?),
+            'g' => Grantee::Group(number()?),
+            'e' => Grantee::Everyone,
+            _ => return Err(Error::damaged(format!("permission entry '{key}'"))),
+        };
+        grants.entry((to, scope)).or_default().extend(names);
+    }
+    let mut p = Permissions {
+        dataset: dir.full_name(),
+        sets: sets
+            .into_iter()
+            .map(|(n, s)| (n, s.into_iter().collect()))
+            .collect(),
+        create: create.into_iter().collect(),
+        ..Permissions::default()
+    };
+    let tos: BTreeSet<Grantee> = grants.keys().map(|(to, _)| to.clone()).collect();
+    for to in tos {
+        let mut take = |scope| grants.remove(&(to.clone(), scope)).unwrap_or_default();
+        let (l, d) = (take('l'), take('d'));
+        let put = |list: &mut Vec<Grant>, names: Vec<String>| {
+            if !names.is_empty() {
+                list.push(Grant {
+                    to: to.clone(),
+                    permissions: names,
+                });
+            }
+        };
+        put(&mut p.everywhere, l.intersection(&d).cloned().collect());
+        put(&mut p.local, l.difference(&d).cloned().collect());
+        put(&mut p.descendent, d.difference(&l).cloned().collect());
+    }
+    let empty = p.sets.is_empty()
+        && p.create.is_empty()
+        && p.local.is_empty()
+        && p.descendent.is_empty()
+        && p.everywhere.is_empty();
+    Ok((!empty).then_some(p))
+}
+
+/// `zfs userspace` and its relatives.
+pub fn space(service: &Arc<Service>, name: &str, who: &[Whose]) -> Answer<Vec<SpaceRow>> {
+    let entry = datasets::entry_of(service, name)?;
+    let _gate = entry.gate.read().unwrap_or_else(|e| e.into_inner());
+    let ds = datasets::find(&entry, name)?;
+    let of_files = match datasets::kind_of(&entry, &ds) {
+        DatasetKind::Filesystem => true,
+        _ => {
+            ds.is_snapshot()
+                && datasets::objset_type(&entry, &ds).is_ok_and(|t| t != disk::os_type::ZVOL)
+        }
+    };
+    if !of_files {
+        return Err(ApiError::reason(
+            Kind::Invalid,
+            "operation not applicable to datasets of this type",
+        ));
+    }
+    let mut out = Vec::new();
+    for w in who {
+        out.extend(space_of(&entry, &ds, *w).map_err(|e| datasets::plain(e, name))?);
+    }
+    Ok(out)
+}
+
+fn space_of(entry: &Entry, ds: &Arc<Dataset>, who: Whose) -> Result<Vec<SpaceRow>> {
+    let os = ds_get::look_into(entry, ds)?;
+    let (object, i) = match who {
+        Whose::User => (dmu::USERUSED_OBJECT, 0),
+        Whose::Group => (dmu::GROUPUSED_OBJECT, 1),
+        Whose::Project => (dmu::PROJECTUSED_OBJECT, 2),
+    };
+    let counted = os.os_flags() & disk::objset::USEROBJACCT_COMPLETE != 0;
+    let mut rows: BTreeMap<u64, SpaceRow> = BTreeMap::new();
+    let mut row = |id: u64, f: &dyn Fn(&mut SpaceRow)| {
+        f(rows.entry(id).or_insert_with(|| SpaceRow {
+            who,
+            id,
+            used: 0,
+            quota: 0,
+            objects: counted.then_some(0),
+            object_quota: 0,
+        }));
+    };
+    let each = |object: u64, f: &mut dyn FnMut(&str, u64)| -> Result<()> {
+        let dn = match os.hold(object) {
+            Ok(dn) => dn,
+            Err(e) if e.kind == Kind::NotFound => return Ok(()),
+            Err(e) => return Err(e),
+        };
+        for e in Zap::new(&dn).iter() {
+            let e = e?;
+            f(&e.text(), e.value.to_u64()?);
+        }
+        Ok(())
+    };
+    let hex = |key: &str| u64::from_str_radix(key, 16).ok();
+    each(object, &mut |key, n| match key.strip_prefix("obj-") {
+        Some(id) => {
+            if let Some(id) = hex(id) {
+                row(id, &|r| r.objects = Some(n));
+            }
+        }
+        None => {
+            if let Some(id) = hex(key) {
+                row(id, &|r| r.used = n);
+            }
+        }
+    })?;
+    let master = os.hold(zpl::MASTER_NODE)?;
+    for (index, objects) in [(i, false), (i + 3, true)] {
+        let Some(map) = Zap::new(&master).get(zpl::QUOTA_NAMES[index])? else {
+            continue;
+        };
+        each(map, &mut |key, n| {
+            if let Some(id) = hex(key) {
+                row(id, &|r| match objects {
+                    true => r.object_quota = n,
+                    false => r.quota = n,
+                });
+            }
+        })?;
+    }
+    Ok(rows.into_values().collect())
+}

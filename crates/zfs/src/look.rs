@@ -1,0 +1,425 @@
+//! `zfs holds`, `zfs allow FILESYSTEM`, `zfs userspace` and its relatives, `zfs read`.
+
+use crate::common;
+use api::client::unexpected;
+use api::{Grant, Grantee, Reply, Request, SpaceRow, Whose};
+use base::sizes::nice;
+use cli::columns::{self, Column};
+use cli::names::{self, Want};
+use cli::{Cx, Fail, Outcome, Parsed};
+use std::cmp::Ordering;
+use std::fs::File;
+use std::os::fd::AsFd;
+
+/// `zfs holds`
+pub fn holds(args: &Parsed, cx: &mut Cx<'_>) -> Outcome {
+    if args.operands.is_empty() {
+        return Err(Fail::Usage("missing snapshot argument".into()));
+    }
+    for name in &args.operands {
+        names::check_dataset(name, Want::Snapshot)
+            .map_err(|why| Fail::Error(format!("cannot open '{name}': {why}")))?;
+    }
+    let request = Request::Holds {
+        snapshots: args.operands.clone(),
+        recursive: args.has("r"),
+    };
+    let answer = match cx.ask(&request) {
+        Ok(Reply::Holds(h)) => h,
+        Ok(other) => return Err(cx.fail_plain(&unexpected(&other))),
+        Err(e) => return Err(cx.fail_plain(&e)),
+    };
+    for (name, error) in &answer.failed {
+        cx.complain(error, "open", name)?;
+    }
+    let exact = args.has("p");
+    let rows: Vec<Vec<String>> = answer
+        .found
+        .iter()
+        .map(|h| {
+            let time = match exact {
+                true => h.time.to_string(),
+                false => cli::time::creation(h.time, &cx.zone),
+            };
+            vec![h.snapshot.clone(), h.tag.clone(), time]
+        })
+        .collect();
+    let columns = [
+        Column::left("NAME"),
+        Column::left("TAG"),
+        Column::left("TIMESTAMP"),
+    ];
+    table(columns.to_vec(), &rows, args.has("H"), cx)?;
+    Ok(i32::from(!answer.failed.is_empty()))
+}
+
+fn table(
+    mut columns: Vec<Column>,
+    rows: &[Vec<String>],
+    scripted: bool,
+    cx: &mut Cx<'_>,
+) -> Result<(), Fail> {
+    for row in rows {
+        for (c, cell) in columns.iter_mut().zip(row) {
+            c.widen(cell.chars().count());
+        }
+    }
+    if !scripted && !rows.is_empty() {
+        write!(cx.out, "{}", columns::header(&columns))?;
+    }
+    for row in rows {
+        write!(cx.out, "{}", columns::line(&columns, row, scripted))?;
+    }
+    Ok(())
+}
+
+/// A name of `/etc/passwd` or `/etc/group`.
+fn name_of(file: &str, id: u64) -> Option<String> {
+    let text = std::fs::read_to_string(file).ok()?;
+    text.lines().find_map(|line| {
+        let mut f = line.split(':');
+        let name = f.next()?;
+        (f.nth(1)?.parse::<u64>().ok()? == id).then(|| name.to_string())
+    })
+}
+
+/// `zfs allow FILESYSTEM`: what is delegated there and above.
+pub fn allow(args: &Parsed, cx: &mut Cx<'_>) -> Outcome {
+    let given = args.in_order().next().is_some();
+    let [fs] = args.operands.as_slice() else {
+        if args.operands.is_empty() {
+            return Err(Fail::Usage("missing filesystem argument".into()));
+        }
+        return Err(Fail::Error(
+            "zfs allow: permissions can only be shown in this version, not given".into(),
+        ));
+    };
+    if given {
+        return Err(Fail::Error(
+            "zfs allow: permissions can only be shown in this version, not given".into(),
+        ));
+    }
+    let name = common::dataset_of(fs, cx).map_err(Fail::Error)?;
+    let request = Request::Permissions {
+        dataset: name.clone(),
+    };
+    let all = match cx.ask(&request) {
+        Ok(Reply::Permissions(p)) => p,
+        Ok(other) => return Err(cx.fail_plain(&unexpected(&other))),
+        Err(e) => return Err(cx.fail(&e, "open", &name)),
+    };
+    for p in &all {
+        let head = format!("---- Permissions on {} ", p.dataset);
+        writeln!(cx.out, "{head:-<70}")?;
+        if !p.sets.is_empty() {
+            writeln!(cx.out, "Permission sets:")?;
+            for (name, what) in &p.sets {
+                writeln!(cx.out, "\t{name} {}", what.join(","))?;
+            }
+        }
+        if !p.create.is_empty() {
+            writeln!(cx.out, "Create time permissions:\n\t{}", p.create.join(","))?;
+        }
+        grants("Local permissions", &p.local, cx)?;
+        grants("Descendent permissions", &p.descendent, cx)?;
+        grants("Local+Descendent permissions", &p.everywhere, cx)?;
+    }
+    Ok(0)
+}
+
+fn grants(heading: &str, list: &[Grant], cx: &mut Cx<'_>) -> Result<(), Fail> {
+    if list.is_empty() {
+        return Ok(());
+    }
+    writeln!(cx.out, "{heading}:")?;
+    for g in list {
+        let id = |file: &str, id: u64| name_of(file, id).unwrap_or_else(|| id.to_string());
+        let to = match g.to {
+            Grantee::User(n) => format!("user {}", id("/etc/passwd", n)),
+            Grantee::Group(n) => format!("group {}", id("/etc/group", n)),
+            Grantee::Everyone => "everyone".to_string(),
+        };
+        writeln!(cx.out, "\t{to} {}", g.permissions.join(","))?;
+    }
+    Ok(())
+}
+
+const FIELDS: [&str; 6] = ["type", "name", "used", "quota", "objused", "objquota"];
+
+struct Line {
+    row: SpaceRow,
+    name: String,
+}
+
+impl Line {
+    fn kind(&self) -> &'static str {
+        match self.row.who {
+            Whose::User => "POSIX User",
+            Whose::Group => "POSIX Group",
+            Whose::Project => "Project",
+        }
+    }
+
+    fn cell(&self, field: &str, exact: bool) -> String {
+        let size = |n: u64, bytes: bool| match exact {
+            true => n.to_string(),
+            false => nice(n, bytes),
+        };
+        // Exact figures are for programs: no limit is 0 there.
+        let limit = |n: u64, bytes: bool| match n {
+            0 if !exact => "none".to_string(),
+            n => size(n, bytes),
+        };
+        let r = &self.row;
+        match field {
+            "type" => self.kind().to_string(),
+            "name" => self.name.clone(),
+            "used" => size(r.used, true),
+            "quota" => limit(r.quota, true),
+            "objused" => r.objects.map_or("-".to_string(), |n| size(n, false)),
+            _ => match r.objects {
+                None => "-".to_string(),
+                Some(_) => limit(r.object_quota, false),
+            },
+        }
+    }
+
+    fn by(&self, other: &Line, field: &str, numbers: bool) -> Ordering {
+        let (a, b) = (&self.row, &other.row);
+        match field {
+            "type" => self.kind().cmp(other.kind()),
+            "name" if numbers => a.id.cmp(&b.id),
+            "name" => self.name.cmp(&other.name),
+            "used" => a.used.cmp(&b.used),
+            "quota" => a.quota.cmp(&b.quota),
+            "objused" => a.objects.cmp(&b.objects),
+            _ => a.object_quota.cmp(&b.object_quota),
+        }
+    }
+}
+
+/// `zfs userspace`, `groupspace`, `projectspace`
+pub fn space(who: Whose, args: &Parsed, cx: &mut Cx<'_>) -> Outcome {
+    let project = who == Whose::Project;
+    let [fs] = args.operands.as_slice() else {
+        return Err(Fail::Usage(match args.operands.is_empty() {
+            true => "missing dataset name".into(),
+            false => "too many arguments".into(),
+        }));
+    };
+    let mut kinds = vec![who];
+    if let Some(types) = args.get("t") {
+        kinds.clear();
+        for t in types.split(',') {
+            match t {
+                "posixuser" => kinds.push(Whose::User),
+                "posixgroup" => kinds.push(Whose::Group),
+                "project" => kinds.push(Whose::Project),
+                "all" => kinds.extend([Whose::User, Whose::Group]),
+                // There are none here.
+                "smbuser" | "smbgroup" => {}
+                _ => return Err(Fail::Usage(format!("invalid type '{t}'"))),
+            }
+        }
+        kinds.sort();
+        kinds.dedup();
+    }
+    let field = |f: &str| {
+        FIELDS
+            .iter()
+            .find(|k| **k == f)
+            .copied()
+            .ok_or_else(|| Fail::Usage(format!("invalid field '{f}'")))
+    };
+    let fields: Vec<&str> = match args.get("o") {
+        Some(list) => list.split(',').map(field).collect::<Result<_, _>>()?,
+        None => FIELDS.to_vec(),
+    };
+    let mut keys = Vec::new();
+    for (option, word) in args.in_order() {
+        if option == "s" || option == "S" {
+            keys.push((field(word.unwrap_or_default())?, option == "S"));
+        }
+    }
+    let name = common::dataset_of(fs, cx).map_err(Fail::Error)?;
+    let request = Request::SpaceOf {
+        dataset: name.clone(),
+        who: kinds,
+    };
+    let rows = match cx.ask(&request) {
+        Ok(Reply::Space(rows)) => rows,
+        Ok(other) => return Err(cx.fail_plain(&unexpected(&other))),
+        Err(e) => return Err(cx.fail(&e, "open", &name)),
+    };
+    let numbers = project || args.has("n");
+    let mut lines: Vec<Line> = rows
+        .into_iter()
+        .map(|row| {
+            let known = match row.who {
+                _ if numbers => None,
+                Whose::User => name_of("/etc/passwd", row.id),
+                Whose::Group => name_of("/etc/group", row.id),
+                Whose::Project => None,
+            };
+            let name = known.unwrap_or_else(|| row.id.to_string());
+            Line { row, name }
+        })
+        .collect();
+    keys.extend([("type", false), ("name", false)]);
+    lines.sort_by(|a, b| {
+        keys.iter()
+            .map(|(f, down)| {
+                let o = a.by(b, f, numbers);
+                if *down {
+                    o.reverse()
+                } else {
+                    o
+                }
+            })
+            .find(|o| *o != Ordering::Equal)
+            .unwrap_or(Ordering::Equal)
+    });
+    let exact = args.has("p");
+    let cells: Vec<Vec<String>> = lines
+        .iter()
+        .map(|l| fields.iter().map(|f| l.cell(f, exact)).collect())
+        .collect();
+    let columns = fields
+        .iter()
+        .map(|f| match *f {
+            "type" | "name" => Column::left(&f.to_uppercase()),
+            _ => Column::right(&f.to_uppercase()),
+        })
+        .collect();
+    table(columns, &cells, args.has("H"), cx)?;
+    Ok(0)
+}
+
+/// `zfs read`: the bytes of a volume.
+pub fn read(args: &Parsed, cx: &mut Cx<'_>) -> Outcome {
+    let (volume, place) = match args.operands.as_slice() {
+        [v] => (v.clone(), None),
+        [v, p] => (v.clone(), Some(p.clone())),
+        [] => return Err(Fail::Usage("missing volume argument".into())),
+        _ => return Err(Fail::Usage("too many arguments".into())),
+    };
+    names::check_dataset(&volume, Want::Any)
+        .map_err(|why| Fail::Error(format!("cannot open '{volume}': {why}")))?;
+    let number = |key: &str| match args.get(key) {
+        None => Ok(None),
+        Some(t) => base::sizes::parse(t)
+            .map(Some)
+            .map_err(|_| Fail::Usage(format!("bad numeric value '{t}'"))),
+    };
+    let request = Request::VolumeRead {
+        volume: volume.clone(),
+        offset: number("s")?.unwrap_or(0),
+        length: number("l")?,
+    };
+    cx.out.flush()?;
+    let answer = match place.filter(|p| p != "-") {
+        Some(p) => {
+            let file =
+                File::create(&p).map_err(|e| Fail::Error(format!("cannot create '{p}': {e}")))?;
+            cx.backend.ask_with_file(&request, file.as_fd())
+        }
+        None if cx.tty => {
+            return Err(Fail::Error(
+                "volumes are not written to a terminal; name a file or redirect the output".into(),
+            ))
+        }
+        None => cx
+            .backend
+            .ask_with_file(&request, std::io::stdout().as_fd()),
+    };
+    match answer {
+        Ok(Reply::Done) => Ok(0),
+        Ok(other) => Err(cx.fail_plain(&unexpected(&other))),
+        Err(e) => Err(cx.fail(&e, "read", &volume)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::testing::{run, tree, Fake};
+    use api::{Answer, Grant, Grantee, Hold, Permissions, Reply, SpaceRow, Whose};
+
+    #[test]
+    fn holds() {
+        let mut fake = Fake::with(tree());
+        fake.answer = Some(Reply::Holds(Answer {
+            found: vec![Hold {
+                snapshot: "tank/a@1".into(),
+                tag: "keep me".into(),
+                time: 1_795_180_045,
+            }],
+            failed: Vec::new(),
+        }));
+        let (_, out, _) = run("holds tank/a@1", &mut fake);
+        assert_eq!(
+            out,
+            "NAME      TAG      TIMESTAMP\ntank/a@1  keep me  Fri Nov 20 13:07 2026\n"
+        );
+        let (_, out, _) = run("holds -Hp tank/a@1", &mut fake);
+        assert_eq!(out, "tank/a@1\tkeep me\t1795180045\n");
+        assert_eq!(run("holds tank/a", &mut fake).0, 1);
+        assert_eq!(run("holds", &mut fake).0, 2);
+    }
+
+    #[test]
+    fn permissions() {
+        let mut fake = Fake::with(tree());
+        let grant = |to, p: &str| Grant {
+            to,
+            permissions: p.split(',').map(str::to_string).collect(),
+        };
+        fake.answer = Some(Reply::Permissions(vec![Permissions {
+            dataset: "tank".into(),
+            sets: vec![("@set".into(), vec!["promote".into(), "rename".into()])],
+            create: vec!["destroy".into()],
+            local: vec![grant(Grantee::User(4_000_000_001), "@set")],
+            descendent: vec![grant(Grantee::Everyone, "mount")],
+            everywhere: vec![grant(Grantee::Group(4_000_000_002), "hold,send")],
+        }]));
+        let (_, out, _) = run("allow tank", &mut fake);
+        assert_eq!(
+            out,
+            format!(
+                "---- Permissions on tank {}\nPermission sets:\n\t@set promote,rename\n\
+                 Create time permissions:\n\tdestroy\nLocal permissions:\n\
+                 \tuser 4000000001 @set\nDescendent permissions:\n\teveryone mount\n\
+                 Local+Descendent permissions:\n\tgroup 4000000002 hold,send\n",
+                "-".repeat(45)
+            )
+        );
+        assert_eq!(run("allow joe mount tank", &mut fake).0, 1);
+        assert_eq!(run("allow -e mount tank", &mut fake).0, 1);
+    }
+
+    #[test]
+    fn space_by_owner() {
+        let mut fake = Fake::with(tree());
+        let row = |id, used, quota| SpaceRow {
+            who: Whose::User,
+            id,
+            used,
+            quota,
+            objects: Some(3),
+            object_quota: 0,
+        };
+        fake.answer = Some(Reply::Space(vec![
+            row(100_000, 2048, 0),
+            row(4_000_000_000, 512, 1 << 20),
+        ]));
+        let (_, out, _) = run("userspace -n tank", &mut fake);
+        assert_eq!(
+            out,
+            "TYPE        NAME        USED  QUOTA  OBJUSED  OBJQUOTA\n\
+             POSIX User  100000        2K   none        3      none\n\
+             POSIX User  4000000000  512B     1M        3      none\n"
+        );
+        let (_, out, _) = run("userspace -Hnp -o name,quota -S used tank", &mut fake);
+        assert_eq!(out, "100000\t0\n4000000000\t1048576\n");
+        assert_eq!(run("userspace -o nope tank", &mut fake).0, 2);
+    }
+}

@@ -282,8 +282,8 @@ impl Service {
                 }
                 let ds = d.head()?;
                 let files = || {
-                    crate::datasets::objset_type(entry, &ds)
-                        .map_or(true, |t| t != disk::os_type::ZVOL)
+                    !crate::datasets::objset_type(entry, &ds)
+                        .is_ok_and(|t| t == disk::os_type::ZVOL)
                 };
                 if values::mountable(&ds)? && entry.mounted(ds.object()).is_none() && files() {
                     if let Some(place) = self.mountpoint(entry, &ds)? {

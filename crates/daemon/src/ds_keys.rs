@@ -143,6 +143,10 @@ pub fn unload(service: &crate::service::Service, dataset: &str) -> Answer<()> {
             )));
         }
     }
+    // Volumes open in some .zfs/volumes are opened again by who has the key.
+    for m in entry.all_mounts() {
+        m.ctl.close_all();
+    }
     entry.pool.dsl.unload_key(&dir).map_err(told)
 }
 

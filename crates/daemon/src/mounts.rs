@@ -425,12 +425,23 @@ impl Service {
     /// Unmounts; returns when everything of it is on disk and the dataset is closed. Its directory
     /// is removed if it is empty and its place is not one the user has set.
     pub fn unmount(&self, entry: &Arc<Entry>, m: &Arc<Mounted>, force: bool) -> Result<()> {
+        remove_dirs(self.unmount_first(entry, m, force)?);
+        Ok(())
+    }
+
+    /// The same, but returns the directory, if it is one to be removed. When a whole pool is
+    /// unmounted that comes last: directories inside its own file systems stay where they are, and
+    /// the pool can be mounted read-only the next time.
+    pub fn unmount_first(
+        &self,
+        entry: &Arc<Entry>,
+        m: &Arc<Mounted>,
+        force: bool,
+    ) -> Result<Option<PathBuf>> {
         let place = self.mountpoint(entry, &m.ds);
         self.unmount_keep(entry, m, force)?;
-        if place.is_ok_and(|p| p.is_some_and(|p| !p.local && p.path == m.path)) {
-            let _ = std::fs::remove_dir(&m.path);
-        }
-        Ok(())
+        let ours = place.is_ok_and(|p| p.is_some_and(|p| !p.local && p.path == m.path));
+        Ok(ours.then(|| m.path.clone()))
     }
 
     /// The same, but the directory stays.
@@ -455,6 +466,13 @@ impl Service {
         }
         m.wait();
         Ok(())
+    }
+}
+
+/// Removes directories of former mounts as far as they are empty.
+pub fn remove_dirs(dirs: impl IntoIterator<Item = PathBuf>) {
+    for d in dirs {
+        let _ = std::fs::remove_dir(d);
     }
 }
 

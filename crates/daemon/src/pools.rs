@@ -159,13 +159,14 @@ fn leave(
 pub fn unmount_all(service: &Arc<Service>, entry: &Arc<Entry>, force: bool) -> Answer<()> {
     let mut failed: Vec<Error> = Vec::new();
     let mut again = Vec::new();
+    let mut dirs = Vec::new();
     for m in entry.all_mounts().into_iter().rev() {
         // A parent of what could not be unmounted is busy too, and not worth a line.
         if again.iter().any(|p: &PathBuf| p.starts_with(&m.path)) {
             continue;
         }
-        match service.unmount(entry, &m, force) {
-            Ok(()) => {}
+        match service.unmount_first(entry, &m, force) {
+            Ok(dir) => dirs.extend(dir),
             Err(e) => {
                 again.push(m.path.clone());
                 failed.push(e);
@@ -173,6 +174,7 @@ pub fn unmount_all(service: &Arc<Service>, entry: &Arc<Entry>, force: bool) -> A
         }
     }
     if failed.is_empty() {
+        crate::mounts::remove_dirs(dirs);
         return Ok(());
     }
     // Nothing half done: what was unmounted comes back.

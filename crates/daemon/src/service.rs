@@ -309,13 +309,15 @@ impl Service {
     /// Orderly end: everything unmounted and written; pools stay recorded in their cache files.
     pub fn shutdown(&self) {
         for e in self.pools() {
+            let mut dirs = Vec::new();
             for m in e.all_mounts().into_iter().rev() {
-                if self.unmount(&e, &m, false).is_err() {
-                    if let Err(err) = self.unmount(&e, &m, true) {
-                        crate::log::error(&err.to_string());
-                    }
+                let done = self.unmount_first(&e, &m, false);
+                match done.or_else(|_| self.unmount_first(&e, &m, true)) {
+                    Ok(dir) => dirs.extend(dir),
+                    Err(err) => crate::log::error(&err.to_string()),
                 }
             }
+            crate::mounts::remove_dirs(dirs);
             self.dismiss(&e);
             if let Err(err) = e.pool.close() {
                 crate::log::error(&format!("pool {}: {err}", e.pool.name()));

@@ -278,7 +278,16 @@ fn checkpoint() {
         return;
     };
     let disks = c.rig.disks();
-    let now = ["import", "-d", disks.to_str().unwrap(), "-f", &c.pool];
+    let (dir, mnt) = (disks.to_str().unwrap(), c.rig.mnt());
+    let now = [
+        "import",
+        "-d",
+        dir,
+        "-f",
+        "-R",
+        mnt.to_str().unwrap(),
+        &c.pool,
+    ];
     let said = c.rig.try_run("zpool", &now);
     if !said.status.success() {
         // Not written to, and it says what can be done.

@@ -224,6 +224,18 @@ impl Model {
         }
     }
 
+    /// A znode that is there; `None` if the pool has failed, where it may.
+    fn found(&mut self, fs: &Fs, path: &str) -> Option<Arc<Znode>> {
+        match self.find(fs, path) {
+            Ok(z) => Some(z),
+            Err(e) if self.tolerant => {
+                self.failed = Some(e);
+                None
+            }
+            Err(e) => panic!("operation {}: {path}: {e}", self.op),
+        }
+    }
+
     /// A promise, or a failure.
     fn promised(&mut self, file: Option<usize>, r: base::Result<()>) {
         if self.done(r) && self.failed.is_none() {
@@ -287,7 +299,9 @@ impl Model {
                 if self.now().contains_key(&path) {
                     return;
                 }
-                let dir = self.find(fs, split(&path).0).unwrap();
+                let Some(dir) = self.found(fs, split(&path).0) else {
+                    return;
+                };
                 let new = New::file(0o100600, 0);
                 let r = zfs.create(&dir, split(&path).1.as_bytes(), &new, &root);
                 if self.done(r.map(|_| ())) {
@@ -309,9 +323,13 @@ impl Model {
                 let Some(path) = self.any(|n| *n != Node::Dir) else {
                     return;
                 };
-                let dir = self.find(fs, split(&path).0).unwrap();
+                let Some(dir) = self.found(fs, split(&path).0) else {
+                    return;
+                };
                 let hold = rng.below(4) == 0;
-                let z = self.find(fs, &path).unwrap();
+                let Some(z) = self.found(fs, &path) else {
+                    return;
+                };
                 let r = zfs.unlink(&dir, split(&path).1.as_bytes(), &root);
                 if hold {
                     self.held.push(z);
@@ -332,7 +350,9 @@ impl Model {
                 if self.now().contains_key(&path) {
                     return;
                 }
-                let dir = self.find(fs, split(&path).0).unwrap();
+                let Some(dir) = self.found(fs, split(&path).0) else {
+                    return;
+                };
                 let new = New::dir(0o755, 0);
                 let r = zfs.create(&dir, split(&path).1.as_bytes(), &new, &root);
                 if self.done(r.map(|_| ())) {
@@ -352,7 +372,9 @@ impl Model {
                 {
                     return;
                 }
-                let dir = self.find(fs, split(&path).0).unwrap();
+                let Some(dir) = self.found(fs, split(&path).0) else {
+                    return;
+                };
                 let r = zfs.rmdir(&dir, split(&path).1.as_bytes(), &root);
                 if self.done(r) {
                     self.change_names(|m| {
@@ -366,7 +388,9 @@ impl Model {
                     return;
                 }
                 let target = "t".repeat(1 + rng.below(200) as usize);
-                let dir = self.find(fs, split(&path).0).unwrap();
+                let Some(dir) = self.found(fs, split(&path).0) else {
+                    return;
+                };
                 let new = New::symlink(target.as_bytes());
                 let r = zfs.create(&dir, split(&path).1.as_bytes(), &new, &root);
                 if self.done(r.map(|_| ())) {
@@ -383,8 +407,12 @@ impl Model {
                 if self.now().contains_key(&to) {
                     return;
                 }
-                let z = self.find(fs, &from).unwrap();
-                let dir = self.find(fs, split(&to).0).unwrap();
+                let Some(z) = self.found(fs, &from) else {
+                    return;
+                };
+                let Some(dir) = self.found(fs, split(&to).0) else {
+                    return;
+                };
                 let r = zfs.link(&z, &dir, split(&to).1.as_bytes(), &root);
                 if self.done(r) {
                     let node = self.now()[&from].clone();
@@ -407,7 +435,9 @@ impl Model {
                 let Node::File(id) = self.now()[&path] else {
                     return;
                 };
-                let z = self.find(fs, &path).unwrap();
+                let Some(z) = self.found(fs, &path) else {
+                    return;
+                };
                 let r = zfs.fsync(Some(&z));
                 self.promised(Some(id), r);
             }
@@ -455,7 +485,9 @@ impl Model {
         let Node::File(id) = self.now()[&path] else {
             return;
         };
-        let z = self.find(fs, &path).unwrap();
+        let Some(z) = self.found(fs, &path) else {
+            return;
+        };
         let old = self.state(id).data.len() as u64;
         let offset = match self.rng.below(3) {
             0 => old,
@@ -513,10 +545,12 @@ impl Model {
         if b == Some(Node::Dir) && self.now().keys().any(|p| p.starts_with(&up)) {
             return;
         }
-        let (d1, d2) = (
-            self.find(fs, split(&from).0).unwrap(),
-            self.find(fs, split(&to).0).unwrap(),
-        );
+        let Some(d1) = self.found(fs, split(&from).0) else {
+            return;
+        };
+        let Some(d2) = self.found(fs, split(&to).0) else {
+            return;
+        };
         let r = fs.zfs.rename(
             &d1,
             split(&from).1.as_bytes(),
@@ -553,7 +587,9 @@ impl Model {
         let Node::File(id) = self.now()[&path] else {
             return;
         };
-        let z = self.find(fs, &path).unwrap();
+        let Some(z) = self.found(fs, &path) else {
+            return;
+        };
         let root = Cred::root();
         let old = self.state(id).data.len() as u64;
         match self.rng.below(8) {

@@ -347,6 +347,10 @@ fn as_openzfs_shows_them() {
         if m["import"]["refuse"] == true || m["import"]["by_guid"] == true {
             continue;
         }
+        // Those with keys are compared with their keys loaded, in `every_pool`.
+        if !m["keys"].is_null() {
+            continue;
+        }
         let Ok(dir) = fixture::unpack(&name) else {
             eprintln!("skipped: {name} cannot be unpacked");
             continue;

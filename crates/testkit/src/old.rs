@@ -98,9 +98,10 @@ impl OldZfsFuse {
 
     fn wait_ready(&mut self) -> Result<()> {
         // exec keeps the process id from unshare to the daemon
-        let socket = format!("/proc/{}/root/run/zfs/zfs_socket", self.daemon.id());
+        let process = Path::new("/proc").join(self.daemon.id().to_string());
+        let socket = process.join("root").join("run/zfs/zfs_socket");
         let start = Instant::now();
-        while !Path::new(&socket).exists() {
+        while !socket.exists() {
             if self.daemon.try_wait()?.is_some() || start.elapsed() > PATIENCE {
                 bail!(
                     Unsupported,

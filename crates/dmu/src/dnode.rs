@@ -6,10 +6,11 @@ use crate::tree::{Reader, Spot, Synced};
 use crate::tx::{Damage, Dmu, Tx};
 use base::{bail, Block, Error, Kind, RangeSet, Result, Txg};
 use disk::{BlkPtr, DnodePhys, ObjType};
+use std::any::Any;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, RwLock, RwLockReadGuard, RwLockWriteGuard, Weak};
+use std::sync::{Arc, OnceLock, RwLock, RwLockReadGuard, RwLockWriteGuard, Weak};
 use zio::Crypt;
 
 /// Memory that a dirty object takes from the change to the end of its group: open and synced view,
@@ -113,6 +114,7 @@ pub struct Dnode {
     pub(crate) inner: RwLock<Inner>,
     /// Some block of it could not be read: changes of parts of blocks look before they are accepted.
     hurt: AtomicBool,
+    kept: OnceLock<Box<dyn Any + Send + Sync>>,
 }
 
 /// Most times a read is tried again because the group under way is writing the block anew.
@@ -155,6 +157,7 @@ impl Dnode {
                 gen: 0,
             }),
             hurt: AtomicBool::new(false),
+            kept: OnceLock::new(),
         })
     }
 
@@ -192,6 +195,13 @@ impl Dnode {
     /// Object number.
     pub fn object(&self) -> u64 {
         self.object
+    }
+
+    /// What the room that knows the object's content keeps with it in memory. There is one such room
+    /// for each object: asking for a second type is an error of the program.
+    pub fn kept<T: Any + Default + Send + Sync>(&self) -> &T {
+        let kept = self.kept.get_or_init(|| Box::<T>::default());
+        kept.downcast_ref().expect("one type for each object")
     }
 
     /// The object set it belongs to.
@@ -816,6 +826,32 @@ impl Dnode {
         let size = base::roundup(size.max(512) as u64, 512) as usize;
         if size > base::MAX_BLOCK {
             bail!(Invalid, "block size {size}");
+        }
+        {
+            // Growing what is whole in memory needs no copy.
+            let mut i = self.write_lock();
+            if i.f.block_size == size {
+                return Ok(());
+            }
+            if i.f.maxblkid > 0 {
+                bail!(Invalid, "object {} has more than one block", self.object);
+            }
+            let whole = i.bufs.get(&0).is_some_and(|b| b.data.whole().is_some());
+            if whole && size > i.f.block_size {
+                self.touch(&mut i, tx)?;
+                self.unplace(&mut i, 0)?;
+                let before = i.f.block_size;
+                i.f.block_size = size;
+                if let Some(b) = i.bufs.get_mut(&0) {
+                    if let Content::Whole(v) = &mut b.data {
+                        Arc::make_mut(v).resize(size, 0);
+                    }
+                    b.txg = tx.txg();
+                }
+                self.mark(&mut i, tx, 0, before);
+                i.gen += 1;
+                return Ok(());
+            }
         }
         let hole = self.is_hole(0)?;
         let old = if hole { None } else { Some(self.block(0)?) };

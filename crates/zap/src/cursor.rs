@@ -1,7 +1,7 @@
 //! Iteration in (hash, cd) order with cookies that survive conversion and splits (data format §3.7).
 
 use crate::hash::{hash_bits, max_cd};
-use crate::micro::Micro;
+use crate::micro::{Micro, MicroEntry};
 use crate::table::Hdr;
 use crate::{leaf, Store, Value, Zap};
 use base::Result;
@@ -35,6 +35,9 @@ impl Entry {
         .ints()
     }
 }
+
+/// Entries taken from a large microzap at a time.
+const AT_ONCE: usize = 256;
 
 /// Cookie of the end of every ZAP.
 pub(crate) const END: u64 = u64::MAX;
@@ -134,27 +137,43 @@ impl<S: Store> Cursor<'_, S> {
     }
 
     fn fill_micro(&mut self, head: &[u8]) -> Result<()> {
-        if std::mem::replace(&mut self.started, true) || self.at == END {
-            return Ok(());
+        if !std::mem::replace(&mut self.started, true) && self.at != END {
+            let cd = self.at >> 28;
+            let cd = if cd > u32::MAX as u64 { 0 } else { cd };
+            self.from = Some((self.at << 36, cd));
         }
-        let (hash, cd) = (self.at << 36, self.at >> 28);
-        let cd = if cd > u32::MAX as u64 { 0 } else { cd };
+        let Some((hash, cd)) = self.from.take() else {
+            return Ok(());
+        };
         let m = Micro::open(head)?;
-        for e in m.entries() {
+        let entry = |e: MicroEntry<'_>| {
             let h = m.hash(e.name);
-            if (h, e.cd as u64) >= (hash, cd) {
-                self.batch.push(Entry {
-                    name: e.name.to_vec(),
-                    value: Value::u64(e.value),
-                    hash: h,
-                    cd: e.cd,
-                    cookie: cookie(h, e.cd as u64, 0),
-                    next: cookie(h, e.cd as u64 + 1, 0),
-                });
+            Entry {
+                name: e.name.to_vec(),
+                value: Value::u64(e.value),
+                hash: h,
+                cd: e.cd,
+                cookie: cookie(h, e.cd as u64, 0),
+                next: cookie(h, e.cd as u64 + 1, 0),
+            }
+        };
+        match self.zap.store.index().of(m) {
+            Some(held) => {
+                let cd = u32::try_from(cd).unwrap_or(u32::MAX);
+                let slots = held.from(hash, cd).filter_map(|slot| m.entry(slot));
+                self.batch.extend(slots.take(AT_ONCE).map(entry));
+                if let Some(last) = self.batch.last().filter(|_| self.batch.len() == AT_ONCE) {
+                    self.from = Some((last.hash, last.cd as u64 + 1));
+                }
+            }
+            None => {
+                let all = m.entries().map(entry);
+                self.batch
+                    .extend(all.filter(|e| (e.hash, e.cd as u64) >= (hash, cd)));
+                self.batch.sort_unstable_by_key(|e| (e.hash, e.cd));
             }
         }
-        self.batch
-            .sort_unstable_by_key(|e| std::cmp::Reverse((e.hash, e.cd)));
+        self.batch.reverse();
         Ok(())
     }
 }

@@ -35,6 +35,7 @@ mod view;
 mod tests;
 
 pub use cursor::{Cursor, Entry};
+pub use micro::Indexed;
 pub use names::{norm, normalize};
 pub use stats::{FatStats, Stats, STATS_BUCKETS};
 pub use store::Store;

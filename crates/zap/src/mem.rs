@@ -1,6 +1,6 @@
 //! An object in memory, for tests and for callers that want a ZAP without a pool.
 
-use crate::Store;
+use crate::{Indexed, Store};
 use base::{bail, Block, Result};
 use disk::ObjType;
 use std::collections::BTreeMap;
@@ -11,6 +11,7 @@ use std::sync::{Arc, Mutex, PoisonError, RwLock};
 pub struct MemStore {
     state: Mutex<State>,
     lock: RwLock<()>,
+    index: Indexed,
     /// Blocks read or changed so far: tests bound the cost of operations with it.
     pub touched: AtomicU64,
 }
@@ -28,6 +29,7 @@ impl MemStore {
                 blocks: BTreeMap::new(),
             }),
             lock: RwLock::new(()),
+            index: Indexed::default(),
             touched: AtomicU64::new(0),
         }
     }
@@ -106,5 +108,9 @@ impl Store for MemStore {
 
     fn lock(&self) -> &RwLock<()> {
         &self.lock
+    }
+
+    fn index(&self) -> &Indexed {
+        &self.index
     }
 }

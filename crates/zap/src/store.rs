@@ -1,5 +1,6 @@
 //! What a ZAP needs of the object it lives in.
 
+use crate::Indexed;
 use base::{Block, Result};
 use disk::ObjType;
 use dmu::{Dnode, Tx};
@@ -25,6 +26,8 @@ pub trait Store {
     /// are read, because an operation sees header, table and leaf as one thing; nothing that is
     /// called under it takes another lock of this kind.
     fn lock(&self) -> &RwLock<()>;
+    /// The index of the object while it is a large microzap. Looked at and changed under the lock.
+    fn index(&self) -> &Indexed;
 }
 
 impl<T: Store> Store for Arc<T> {
@@ -52,6 +55,9 @@ impl<T: Store> Store for Arc<T> {
     }
     fn lock(&self) -> &RwLock<()> {
         (**self).lock()
+    }
+    fn index(&self) -> &Indexed {
+        (**self).index()
     }
 }
 
@@ -87,5 +93,8 @@ impl Store for Dnode {
         let os = self.objset().map_or(0, |os| os.id());
         let n = (self.object() ^ os.wrapping_mul(0x9e37_79b9_7f4a_7c15)) % 251;
         &LOCKS[n as usize]
+    }
+    fn index(&self) -> &Indexed {
+        self.kept()
     }
 }

@@ -114,6 +114,7 @@ impl<'a, S: Store> Zap<'a, S> {
     pub fn create(&self, tx: &S::Tx, normflags: u64) -> Result<()> {
         let _lock = self.write_lock();
         let salt = self.salt(tx);
+        self.store.index().forget();
         self.store
             .modify(tx, 0, |b| micro::init(b, salt, normflags))
     }
@@ -146,15 +147,23 @@ impl<'a, S: Store> Zap<'a, S> {
         let e = match how.form(m.normflags) {
             Some(form) if m.normflags != 0 => {
                 let want = normalize(name, form);
-                m.find_by(|n| normalize(n, form) == want)
+                m.find(self.store.index(), name, |n| normalize(n, form) == want)
             }
-            _ => m.find(name),
+            _ => self.exact(m, name),
         };
         Ok(e.map(|e| Found {
             value: Value::u64(e.value),
             name: e.name.to_vec(),
             cd: e.cd,
         }))
+    }
+
+    /// The entry of exactly this name.
+    fn exact<'b>(&self, m: Micro<'b>, name: &[u8]) -> Option<micro::MicroEntry<'b>> {
+        if name.is_empty() || name.len() > MAX_MICRO_NAME {
+            return None;
+        }
+        m.find(self.store.index(), name, |n| n == name)
     }
 
     /// The value of an exact key.
@@ -212,7 +221,7 @@ impl<'a, S: Store> Zap<'a, S> {
             bail!(NameTooLong, "name of {} bytes in a ZAP", name.len());
         }
         let m = Micro::open(&b)?;
-        let old = m.find(name).map(|e| e.at);
+        let old = self.exact(m, name).map(|e| e.at);
         if old.is_some() && mode == Mode::Add {
             bail!(Exists, "ZAP entry exists");
         }
@@ -221,27 +230,27 @@ impl<'a, S: Store> Zap<'a, S> {
                 drop(b);
                 return self.store.modify(tx, 0, |b| put_u64(b, at, value));
             }
-            match m.room(name) {
+            let h = m.hash(name);
+            let put = |at, cd| {
+                self.store
+                    .modify(tx, 0, |b| micro::put(b, at, name, value, cd))?;
+                self.store.index().follow(|i| i.put(at, h, cd));
+                Ok(())
+            };
+            match m.room(self.store.index(), name) {
                 Room::At { at, cd } => {
                     drop(b);
-                    return self
-                        .store
-                        .modify(tx, 0, |b| micro::put(b, at, name, value, cd));
+                    return put(at, cd);
                 }
-                Room::Full if b.len() + 512 <= self.max_micro => {
-                    let (size, mut used) = (b.len(), Vec::new());
-                    let h = m.hash(name);
-                    used.extend(m.entries().filter(|e| m.hash(e.name) == h).map(|e| e.cd));
-                    let cd = crate::leaf::lowest_unused(&mut used);
+                Room::Full { cd } if b.len() + 512 <= self.max_micro => {
+                    let size = b.len();
                     drop(b);
                     self.store.set_block_size(tx, size + 512)?;
+                    self.store.index().follow(|i| i.grow(size + 512));
                     // The first slot past the old entries.
-                    let at = size / micro::ENTRY * micro::ENTRY;
-                    return self
-                        .store
-                        .modify(tx, 0, |b| micro::put(b, at, name, value, cd));
+                    return put(size / micro::ENTRY * micro::ENTRY, cd);
                 }
-                Room::Full | Room::TooManyCollisions => {}
+                Room::Full { .. } | Room::TooManyCollisions => {}
             }
         }
         drop(b);
@@ -260,6 +269,7 @@ impl<'a, S: Store> Zap<'a, S> {
 
     fn upgrade_locked(&self, tx: &S::Tx) -> Result<()> {
         let b = self.store.block(0)?;
+        self.store.index().forget();
         let m = Micro::open(&b)?;
         let size = 1 << crate::FAT_SHIFT;
         if b.len() != size {
@@ -305,12 +315,15 @@ impl<'a, S: Store> Zap<'a, S> {
         let Key::Name(name) = key else {
             bail!(Invalid, "wrong kind of key for this ZAP");
         };
-        let Some(at) = Micro::open(&b)?.find(name).map(|e| e.at) else {
+        let m = Micro::open(&b)?;
+        let Some((at, cd)) = self.exact(m, name).map(|e| (e.at, e.cd)) else {
             return Ok(false);
         };
+        let h = m.hash(name);
         drop(b);
         self.store
             .modify(tx, 0, |b| b[at..at + micro::ENTRY].fill(0))?;
+        self.store.index().follow(|i| i.remove(at, h, cd));
         Ok(true)
     }
 

@@ -8,6 +8,7 @@ use base::{Result, Txg};
 use disk::BlkPtr;
 use dmu::{Objset, Tx};
 use dsl::Features;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::Arc;
 use vdev::VdevTree;
 use zio::{Dedup, Sharing, Zio};
@@ -19,6 +20,7 @@ pub struct Shares {
     pub checkpoint: Checkpoint,
     features: Arc<dyn Features>,
     zio: Arc<Zio>,
+    saved: AtomicU64,
 }
 
 impl Shares {
@@ -31,19 +33,30 @@ impl Shares {
     ) -> Result<Shares> {
         let tops = tree.tops();
         let vdevs = tops.iter().map(|t| (t.id(), t.asize()));
-        Ok(Shares {
+        let shares = Shares {
             ddt: Ddts::open(mos, zio)?,
             brt: Brts::open(mos, zio, &**features, vdevs)?,
             checkpoint: Checkpoint::open(mos, tree)?,
             features: features.clone(),
             zio: zio.clone(),
-        })
+            saved: AtomicU64::new(0),
+        };
+        shares.count_saved();
+        Ok(shares)
     }
 
-    /// Bytes that would be needed more if nothing were shared.
+    /// Bytes that would be needed more if nothing were shared, as of the last group.
     pub fn saved(&self) -> u64 {
+        self.saved.load(Ordering::Relaxed)
+    }
+
+    /// Takes the sum: a walk over the logged entries, too much for every change that asks for space.
+    fn count_saved(&self) {
         let t = self.ddt.total();
-        t[7].saturating_sub(t[3]) + self.brt.used_and_saved().1
+        let saved = t[7]
+            .saturating_sub(t[3])
+            .saturating_add(self.brt.used_and_saved().1);
+        self.saved.store(saved, Ordering::Relaxed);
     }
 
     /// One pointer more refers to the block of `bp`, which is on disk.
@@ -67,7 +80,9 @@ impl Shares {
                 self.zio.free_space(&bp, tx.txg())?;
             }
         }
-        self.brt.sync(tx, &*self.features)
+        self.brt.sync(tx, &*self.features)?;
+        self.count_saved();
+        Ok(())
     }
 }
 

@@ -72,7 +72,7 @@ impl ErrLog {
     /// Number of errors on record; `None` if they cannot be read.
     pub fn count(&self) -> Option<u64> {
         let s = self.lock();
-        (!s.unreadable).then_some(s.all.len() as u64)
+        (!s.unreadable || s.clear).then_some(s.all.len() as u64)
     }
 }
 
@@ -158,16 +158,22 @@ impl Pool {
         head().unwrap_or(objset)
     }
 
-    /// Writes what is new; in syncing context.
+    /// Writes what is new; in syncing context. A log that cannot be read is left as it is, and what
+    /// is new stays in memory: errors that cannot be written down are no reason to stop the pool.
     pub(crate) fn write_errlog(&self, tx: &Tx) -> Result<()> {
-        let (clear, new) = {
+        let (clear, new, unreadable) = {
             let mut s = self.errlog.lock();
-            (std::mem::take(&mut s.clear), std::mem::take(&mut s.new))
+            let clear = std::mem::take(&mut s.clear);
+            let unreadable = s.unreadable;
+            s.unreadable &= !clear;
+            (clear, std::mem::take(&mut s.new), unreadable)
         };
         if clear {
             for name in [LAST, SCRUB] {
-                self.drop_errlog(tx, name)?;
+                self.drop_errlog(tx, name, !unreadable)?;
             }
+        } else if unreadable {
+            return Ok(());
         }
         if new.is_empty() {
             return Ok(());
@@ -203,21 +209,22 @@ impl Pool {
         Ok(())
     }
 
-    fn drop_errlog(&self, tx: &Tx, name: &str) -> Result<()> {
+    /// Forgets a log; its objects are freed only if all of it can be read, and else left behind.
+    fn drop_errlog(&self, tx: &Tx, name: &str, readable: bool) -> Result<()> {
         let Some(object) = self.directory(name)?.filter(|o| *o != 0) else {
             return Ok(());
         };
-        if self.by_head() {
-            let dn = self.mos.hold(object)?;
-            let below: Vec<u64> = Zap::new(&dn)
-                .iter()
-                .filter_map(|e| e.ok()?.value.as_u64())
-                .collect();
-            for o in below {
-                self.mos.free(tx, o)?;
+        if readable {
+            if self.by_head() {
+                let dn = self.mos.hold(object)?;
+                for e in Zap::new(&dn).iter() {
+                    if let Some(o) = e?.value.as_u64() {
+                        self.mos.free(tx, o)?;
+                    }
+                }
             }
+            self.mos.free(tx, object)?;
         }
-        self.mos.free(tx, object)?;
         Zap::new(&self.mos.hold(1)?).update_u64(tx, name, 0)
     }
 
@@ -226,7 +233,6 @@ impl Pool {
         let mut s = self.errlog.lock();
         s.all.clear();
         s.new.clear();
-        s.unreadable = false;
         s.clear = !self.is_readonly();
     }
 

@@ -62,7 +62,6 @@ const SAFE_GROUPS: Txg = 2;
 const CHECKED_GROUPS: Txg = 3;
 /// Directory entry of the checkpoint's uberblock.
 const CHECKPOINT: &str = "com.delphix:zpool_checkpoint";
-const CHECKPOINT_FEATURE: &str = "com.delphix:zpool_checkpoint";
 
 struct Engine {
     tree: Arc<VdevTree>,
@@ -403,14 +402,6 @@ impl Pool {
                     Unsupported,
                     "the pool uses features this software cannot read: {}",
                     read.join(", ")
-                );
-            }
-            if write.iter().any(|g| g == CHECKPOINT_FEATURE) && !opts.readonly {
-                bail!(
-                    Unsupported,
-                    "the pool has a checkpoint, and this software cannot write to it without \
-                     destroying that; import it with '-o readonly=on', or go back to the \
-                     checkpoint with '--rewind-to-checkpoint'"
                 );
             }
             if !write.is_empty() && !opts.readonly {

@@ -38,7 +38,7 @@ pub static TARGETS: [Target; 29] = [
     t("uberblock", "uberblock", 8 << 10, uberblock),
     t("blkptr", "blkptr", 1024, blkptr),
     t("gang", "gang", 4096, gang),
-    t("dnode", "dnode", 16 << 10, dnode),
+    t("dnode", "dnode", 4096, dnode),
     t("objset", "objset", 4096, objset),
     t("zap", "zap", 64 << 10, zap_any),
     t("sa", "sa", 8 << 10, system_attributes),
@@ -47,7 +47,7 @@ pub static TARGETS: [Target; 29] = [
     t("acl", "znode", 2048, acl),
     t("fuid", "fuid", 4096, fuid),
     t("dsl", "bonus", 1024, dsl_bonus),
-    t("spacemap", "spacemap", 16 << 10, spacemap),
+    t("spacemap", "spacemap", 2048, spacemap),
     t("zil", "zil-block", 32 << 10, zil_block),
     t("zil-record", "zil-record", 4096, zil_record),
     t("ddt", "words", 4096, ddt),
@@ -572,10 +572,10 @@ fn unpack(alg: u8, b: &[u8]) {
     };
     let lsize = u32::from_le_bytes(*size) as usize % (base::MAX_BLOCK + 1);
     // Large ones seldom: they say nothing new and take long.
-    let lsize = if lsize > 256 << 10 && lsize % 64 != 0 {
-        lsize % (256 << 10)
-    } else {
-        lsize
+    let lsize = match lsize % 64 {
+        0 => lsize,
+        1..8 => lsize % (256 << 10),
+        _ => lsize % (16 << 10),
     };
     if let Ok(out) = compress::decompress(alg, data, lsize) {
         assert_eq!(out.len(), lsize, "decompressed to another size");

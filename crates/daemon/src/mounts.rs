@@ -14,7 +14,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
 use zap::Zap;
 use zpl::{
-    AclType, IntentLog, LogBias, NoLog, Props, SpaceInfo, SyncMode, Whose, XattrMode, Zfs, ZilLog,
+    AclInherit, AclMode, AclType, IntentLog, LogBias, NoLog, Props, SpaceInfo, SyncMode, Whose,
+    XattrMode, Zfs, ZilLog,
 };
 
 const LONGNAME: &str = "org.zfsonlinux:longname";
@@ -151,6 +152,19 @@ pub fn zpl_props(pool: &Pool, ds: &Dataset, temporary: &[(String, String)]) -> R
         acltype: match num("acltype")? {
             1 => AclType::Posix,
             _ => AclType::Off,
+        },
+        aclmode: match num("aclmode")? {
+            2 => AclMode::Groupmask,
+            3 => AclMode::Passthrough,
+            4 => AclMode::Restricted,
+            _ => AclMode::Discard,
+        },
+        aclinherit: match num("aclinherit")? {
+            0 => AclInherit::Discard,
+            1 => AclInherit::NoAllow,
+            3 => AclInherit::Passthrough,
+            5 => AclInherit::PassthroughX,
+            _ => AclInherit::Restricted,
         },
         dnode_slots: match num("dnodesize")? {
             0 => 1,

@@ -300,10 +300,28 @@ pub fn mode_of(aces: &[Ace], uid: u64, gid: u64) -> u32 {
     mode
 }
 
-/// Whether an ACL says nothing that its mode does not say (flag ACL_TRIVIAL).
-pub fn is_trivial(aces: &[Ace], is_dir: bool) -> bool {
-    // Named users and groups are never in a trivial ACL, so the ids do not matter.
-    aces == trivial(mode_of(aces, u64::MAX, u64::MAX), is_dir)
+/// Whether an ACL counts as saying nothing that its mode does not say (flag ACL_TRIVIAL): only
+/// owner@, group@ and everyone@, nothing to be inherited, and none of the rights that no mode gives
+/// or takes.
+pub fn is_trivial(aces: &[Ace]) -> bool {
+    use ace_mask::*;
+    const INHERITANCE: u16 = ace_flag::FILE_INHERIT
+        | ace_flag::DIR_INHERIT
+        | ace_flag::NO_PROPAGATE
+        | ace_flag::INHERIT_ONLY;
+    const OF_OWNER: u32 = WRITE_OWNER | WRITE_ACL | WRITE_ATTRIBUTES | WRITE_NAMED_ATTRS;
+    aces.iter().all(|a| {
+        let has = |mask| a.mask & mask != 0;
+        let who = a.flags & ace_flag::WHO_MASK;
+        let of_mode = matches!(
+            who,
+            ace_flag::OWNER | ace_flag::OWNING_GROUP | ace_flag::EVERYONE
+        );
+        let hides = a.ty == ace_type::DENY && has(READ_ACL | READ_ATTRIBUTES);
+        let like_owner = a.ty == ace_type::ALLOW && who != ace_flag::OWNER && has(OF_OWNER);
+        let deletes = has(DELETE) || has(DELETE_CHILD) && !has(WRITE_DATA);
+        of_mode && a.flags & INHERITANCE == 0 && !hides && !like_owner && !deletes
+    })
 }
 
 /// Whether execute (search) is granted to everyone (flag NO_EXECS_DENIED).
@@ -340,7 +358,7 @@ mod tests {
             for mode in 0..0o1000 {
                 let aces = trivial(mode, is_dir);
                 assert_eq!(mode_of(&aces, 5, 6), mode, "{mode:o}");
-                assert!(is_trivial(&aces, is_dir));
+                assert!(is_trivial(&aces));
                 assert_eq!(decode_v1(&encode_v1(&aces)).unwrap(), aces);
                 assert_eq!(decode_v0(&encode_v0(&aces)).unwrap(), aces);
                 let exec = no_execs_denied(&aces, 5, 6);
@@ -384,7 +402,7 @@ mod tests {
         assert_eq!(b.len(), 16 + 16 + 48 + 16);
         assert_eq!(decode_v1(&b).unwrap(), aces);
         assert!(decode_v1(&b[..b.len() - 1]).is_err());
-        assert!(!is_trivial(&aces, false));
+        assert!(!is_trivial(&aces));
         // Named entries count for the owner and the owning group.
         assert_eq!(mode_of(&aces, 1 << 32 | 7, 6), 0o420);
         assert_eq!(mode_of(&aces, 1, 1), 0);
@@ -399,12 +417,38 @@ mod tests {
     }
 
     #[test]
+    fn what_is_trivial() {
+        let with = |change: fn(&mut Ace)| {
+            let mut aces = trivial(0o640, true);
+            change(&mut aces[1]);
+            is_trivial(&aces)
+        };
+        assert!(is_trivial(&[]));
+        assert!(with(|_| ()));
+        // Old software says the same with more or fewer bits.
+        assert!(
+            !with(|a| a.ty = ace_type::DENY),
+            "nobody is denied to read the list"
+        );
+        assert!(with(|a| a.mask = ace_mask::EXECUTE));
+        assert!(with(
+            |a| a.mask |= ace_mask::WRITE_DATA | ace_mask::DELETE_CHILD
+        ));
+        assert!(with(|a| a.flags |= ace_flag::INHERITED));
+        assert!(!with(|a| a.flags |= ace_flag::FILE_INHERIT));
+        assert!(!with(|a| a.flags = 0));
+        assert!(!with(|a| a.mask |= ace_mask::DELETE));
+        assert!(!with(|a| a.mask |= ace_mask::DELETE_CHILD));
+        assert!(!with(|a| a.mask |= ace_mask::WRITE_ACL));
+    }
+
+    #[test]
     fn hostile() {
         let good = encode_v1(&trivial(0o421, true));
         Junk(8).torment(&good, 2000, |b| {
             if let Ok(aces) = decode_v1(b) {
                 assert_eq!(encode_v1(&aces), b);
-                let _ = (mode_of(&aces, 0, 0), is_trivial(&aces, true));
+                let _ = (mode_of(&aces, 0, 0), is_trivial(&aces));
             }
             let _ = decode_v0(b);
             let mut c = b.to_vec();

@@ -343,7 +343,7 @@ fn acl(b: &[u8]) {
     {
         black_box((
             disk::acl::mode_of(&aces, 1, 2),
-            disk::acl::is_trivial(&aces, true),
+            disk::acl::is_trivial(&aces),
         ));
         black_box(disk::acl::encode_v1(&aces));
     }

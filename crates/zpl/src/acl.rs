@@ -3,14 +3,18 @@
 
 use crate::attr::{flag, mode, SetAttr};
 use crate::log::Record;
+use crate::nfs4::{self, List, Verdict, ALL_FLAGS, WIDE_FLAGS};
 use crate::perm::{self, Cred};
-use crate::zfs::{AclType, Zfs};
+use crate::zfs::{AclInherit, AclMode, AclType, Props, Zfs};
 use crate::znode::{Fixed, Form, Znode};
 use base::{bail, Kind, Result};
+use disk::acl::{self, ace_mask, Ace};
+use disk::types::ObjType;
 use disk::xattr::tag;
 pub use disk::xattr::PosixAcl;
-use disk::{acl, znode::ZnodeAcl};
-use dmu::Tx;
+use disk::znode::ZnodeAcl;
+use dmu::{NewObject, Objset, Tx};
+use std::sync::Arc;
 
 /// Names of the extended attributes that hold POSIX ACLs.
 pub const XATTR_ACCESS: &[u8] = b"system.posix_acl_access";
@@ -42,34 +46,30 @@ pub fn permits(list: &PosixAcl, cred: &Cred, gid: u32, want: u32) -> bool {
     !member && has(perm_of(tag::OTHER).unwrap_or(0))
 }
 
-/// The NFSv4 list that goes with a mode: count, entries in v1 form, and the flags it sets.
-pub(crate) struct Trivial {
-    pub count: u64,
-    pub v1: Vec<u8>,
-    pub flags: u64,
-}
-
-/// Flags that describe the list.
-const ACL_FLAGS: u64 = flag::ACL_TRIVIAL | flag::NO_EXECS_DENIED;
-
-pub(crate) fn trivial(m: u32) -> Trivial {
-    let aces = acl::trivial(m, mode::is_dir(m));
-    let mut flags = flag::ACL_TRIVIAL;
-    if m & 0o111 == 0o111 {
-        flags |= flag::NO_EXECS_DENIED;
+/// A list as a legacy znode has it; one that does not fit gets an object of its own.
+pub(crate) fn legacy(os: &Arc<Objset>, tx: &Tx, aces: &[Ace], fuids: bool) -> Result<ZnodeAcl> {
+    let (mut stored, long) = ZnodeAcl::from_aces(aces, u16::from(fuids));
+    if let Some(b) = long {
+        let block_size = b.len().next_multiple_of(512).min(128 << 10);
+        let new = match fuids {
+            true => NewObject {
+                obj_type: ObjType::ACL,
+                block_size,
+                bonus_type: ObjType::SYSACL,
+                bonus: vec![0; 320],
+                ..NewObject::default()
+            },
+            false => NewObject {
+                obj_type: ObjType::OLDACL,
+                block_size,
+                ..NewObject::default()
+            },
+        };
+        let dn = os.alloc(tx, &new)?;
+        dn.write(tx, 0, &b)?;
+        stored.object = dn.object();
     }
-    Trivial {
-        count: aces.len() as u64,
-        v1: acl::encode_v1(&aces),
-        flags,
-    }
-}
-
-/// The same for a legacy znode: the 88 bytes of its ACL, of the version the file system uses.
-pub(crate) fn trivial_legacy(m: u32, fuids: bool) -> ZnodeAcl {
-    let aces = acl::trivial(m, mode::is_dir(m));
-    // A trivial list has at most six entries, which is what fits.
-    ZnodeAcl::from_aces(&aces, u16::from(fuids)).0
+    Ok(stored)
 }
 
 impl Zfs {
@@ -86,89 +86,82 @@ impl Zfs {
         }
     }
 
-    /// Sets mode bits, the NFSv4 list that goes with them and, if the object has one, the access
-    /// ACL. `more` changes further fixed attributes in the same step.
+    /// The NFSv4 list of an object.
+    pub fn nfs4_acl(&self, z: &Znode) -> Result<Vec<Ace>> {
+        match z.form() {
+            Form::Sa => {
+                let tables = self.tables()?;
+                let list = tables.load(&z.dnode)?;
+                // Some software stores none.
+                acl::decode_v1(list.get(tables.zpl().dacl_aces).unwrap_or_default())
+            }
+            Form::Legacy => z.legacy_aces(),
+        }
+    }
+
+    /// What a chmod to `bits` of an object that then belongs to `uid` and `gid` makes of its list;
+    /// `None` if the list stays. Read before the transaction begins.
+    pub(crate) fn list_after_chmod(
+        &self,
+        p: &Props,
+        z: &Znode,
+        bits: u32,
+        uid: u64,
+        gid: u64,
+    ) -> Result<Option<List>> {
+        let f = z.fixed();
+        let m = f.mode32() & mode::FMT | bits & mode::PERM;
+        let changed = f.mode32() ^ m;
+        let permissions = changed & 0o777 != 0;
+        // Set-id bits that go, be it by a write or a chown, are no reason to discard a list.
+        let only_kills = changed != 0 && changed & (!(mode::SUID | mode::SGID) | m) == 0;
+        if !permissions && (only_kills || f.flags & flag::ACL_TRIVIAL != 0) {
+            return Ok(None);
+        }
+        if f.flags & flag::ACL_TRIVIAL != 0 {
+            let mut list = List::trivial(m);
+            list.flags |= f.flags & WIDE_FLAGS;
+            return Ok(Some(list));
+        }
+        let old = match p.aclmode {
+            AclMode::Discard => Vec::new(),
+            _ => self.nfs4_acl(z)?,
+        };
+        Ok(Some(nfs4::chmod(&old, m, uid, gid, f.flags, p.aclmode)))
+    }
+
+    /// Sets mode bits and the list that goes with them, if it changes. `more` changes further
+    /// fixed attributes in the same step.
     pub(crate) fn change_mode(
         &self,
         tx: &Tx,
         z: &Znode,
         bits: u32,
+        list: Option<List>,
         more: impl FnOnce(&mut Fixed),
     ) -> Result<()> {
-        let old = z.fixed();
-        let m = old.mode32() & mode::FMT | bits & mode::PERM;
-        let apply = |f: &mut Fixed, flags: u64| {
-            f.mode = u64::from(m);
-            f.flags = f.flags & !ACL_FLAGS | flags;
-        };
-        match z.form() {
-            _ if (old.mode32() ^ m) & 0o777 == 0 => z.update(tx, |f| {
-                f.mode = u64::from(m);
+        match list {
+            Some(list) => self.put_list(tx, z, list, more),
+            None => z.update(tx, |f| {
+                f.mode = f.mode & u64::from(mode::FMT) | u64::from(bits & mode::PERM);
                 more(f);
                 Ok(())
             }),
-            Form::Sa => {
-                let t = trivial(m);
-                let tables = self.tables()?;
-                z.rewrite(tx, tables, |f, list| {
-                    apply(f, t.flags);
-                    more(f);
-                    let n = tables.numbers(tx)?;
-                    list.set_u64(n.dacl_count, t.count);
-                    list.set(n.dacl_aces, t.v1);
-                    Ok(())
-                })
-            }
-            Form::Legacy => {
-                let external = z.legacy_acl_object();
-                if external != 0 {
-                    self.os.free(tx, external)?;
-                }
-                let flags = trivial(m).flags;
-                z.set_legacy_acl(tx, trivial_legacy(m, self.fuids()), |f| {
-                    apply(f, flags);
-                    more(f);
-                })
-            }
         }
     }
 
-    /// Replaces the NFSv4 list by one of v1 entries; the mode becomes what the list says.
-    pub(crate) fn set_nfs4_acl(
+    /// Replaces the NFSv4 list; mode and flags become what goes with it.
+    fn put_list(
         &self,
         tx: &Tx,
         z: &Znode,
-        aces: &[u8],
-        count: u64,
-        flags: u64,
+        list: List,
+        more: impl FnOnce(&mut Fixed),
     ) -> Result<()> {
-        let list = acl::decode_v1(aces)?;
-        let old = z.fixed();
-        let bits = acl::mode_of(&list, old.uid, old.gid);
-        let mut acl_flags = flags
-            & (flag::INHERIT_ACE
-                | flag::ACL_OBJ_ACE
-                | flag::ACL_PROTECTED
-                | flag::ACL_DEFAULTED
-                | flag::ACL_AUTO_INHERIT);
-        if acl::is_trivial(&list, old.is_dir()) {
-            acl_flags |= flag::ACL_TRIVIAL;
-        }
-        if acl::no_execs_denied(&list, old.uid, old.gid) {
-            acl_flags |= flag::NO_EXECS_DENIED;
-        }
-        let all = flag::INHERIT_ACE
-            | flag::ACL_OBJ_ACE
-            | flag::ACL_PROTECTED
-            | flag::ACL_DEFAULTED
-            | flag::ACL_AUTO_INHERIT
-            | ACL_FLAGS;
-        let now = self.now();
-        let fuids = self.fuids();
         let apply = |f: &mut Fixed| {
-            f.mode = u64::from(old.mode32() & !0o777 | bits);
-            f.flags = f.flags & !all | acl_flags;
-            f.touch_state(now, fuids);
+            f.mode = u64::from(list.mode);
+            f.flags = f.flags & !ALL_FLAGS | list.flags;
+            more(f);
         };
         match z.form() {
             Form::Sa => {
@@ -176,25 +169,109 @@ impl Zfs {
                 z.rewrite(tx, tables, |f, attrs| {
                     apply(f);
                     let n = tables.numbers(tx)?;
-                    attrs.set_u64(n.dacl_count, count);
-                    attrs.set(n.dacl_aces, aces.to_vec());
+                    attrs.set_u64(n.dacl_count, list.aces.len() as u64);
+                    attrs.set(n.dacl_aces, acl::encode_v1(&list.aces));
                     Ok(())
                 })
             }
             Form::Legacy => {
-                let (short, long) = ZnodeAcl::from_aces(&list, u16::from(self.fuids()));
-                if long.is_some() {
-                    bail!(
-                        Unsupported,
-                        "a long access list in an old file system version"
-                    );
+                let old = z.legacy_acl_object();
+                let stored = legacy(&self.os, tx, &list.aces, self.fuids())?;
+                z.set_legacy_acl(tx, stored, apply)?;
+                if old != 0 {
+                    self.os.free(tx, old)?;
                 }
-                let external = z.legacy_acl_object();
-                if external != 0 {
-                    self.os.free(tx, external)?;
-                }
-                z.set_legacy_acl(tx, short, apply)
+                Ok(())
             }
+        }
+    }
+
+    /// Replaces the NFSv4 list by one of v1 entries; the mode becomes what the list says.
+    pub(crate) fn set_nfs4_acl(&self, tx: &Tx, z: &Znode, aces: &[u8], flags: u64) -> Result<()> {
+        let aces = acl::decode_v1(aces)?;
+        let f = z.fixed();
+        let list = List::of(aces, f.mode32(), f.uid, f.gid, flags);
+        let now = self.now();
+        self.put_list(tx, z, list, |f| f.touch_state(now, self.fuids()))
+    }
+
+    /// After a chown: the permission bits that the list amounts to for the new owner, and whether
+    /// [`flag::NO_EXECS_DENIED`] is set. `None`: both stay.
+    pub(crate) fn mode_after_chown(
+        &self,
+        p: &Props,
+        z: &Znode,
+        uid: u64,
+        gid: u64,
+    ) -> Result<Option<(u32, u64)>> {
+        let f = z.fixed();
+        if p.acltype == AclType::Posix
+            || f.flags & flag::ACL_TRIVIAL != 0
+            || (uid, gid) == (f.uid, f.gid)
+        {
+            return Ok(None);
+        }
+        let aces = self.nfs4_acl(z)?;
+        if aces.is_empty() {
+            return Ok(None);
+        }
+        let list = List::of(aces, f.mode32(), uid, gid, f.flags);
+        Ok(Some((
+            list.mode & 0o777,
+            list.flags & flag::NO_EXECS_DENIED,
+        )))
+    }
+
+    /// The list of something about to be made with mode `m` in `dir`, if it is not what the mode
+    /// says.
+    pub(crate) fn inherited_list(
+        &self,
+        p: &Props,
+        dir: &Znode,
+        m: u32,
+        uid: u64,
+        gid: u64,
+    ) -> Result<Option<List>> {
+        let d = dir.fixed();
+        let gives = d.flags & (flag::INHERIT_ACE | flag::XATTR) == flag::INHERIT_ACE;
+        if !gives || mode::is_lnk(m) || p.aclinherit == AclInherit::Discard {
+            return Ok(None);
+        }
+        let parent = self
+            .nfs4_acl(dir)
+            .map_err(|e| e.context(format!("access list of directory {}", dir.object)))?;
+        let mut list = nfs4::inherit(&parent, m, uid, gid, p.aclinherit, p.aclmode);
+        if p.acltype == AclType::Posix {
+            // The POSIX rules have said what the mode is.
+            list.mode = m;
+            if m & 0o111 != 0o111 {
+                list.flags &= !flag::NO_EXECS_DENIED;
+            }
+        }
+        Ok(Some(list))
+    }
+
+    /// Whether lists forbid the caller to take the entry of `z` out of `dir`. Mode bits, which
+    /// somebody else checks, are the only thing that grants it.
+    pub(crate) fn lists_permit_removal(&self, dir: &Znode, z: &Znode, cred: &Cred) -> Result<()> {
+        if cred.privileged {
+            return Ok(());
+        }
+        let says = |z: &Znode, want: u32| -> Result<Verdict> {
+            let f = z.fixed();
+            if f.flags & flag::ACL_TRIVIAL != 0 {
+                return Ok(Verdict::Silent);
+            }
+            Ok(nfs4::verdict(&self.nfs4_acl(z)?, &f, cred, want))
+        };
+        match says(z, ace_mask::DELETE)? {
+            Verdict::Granted => return Ok(()),
+            Verdict::Denied => return Err(Kind::NotPermitted.into()),
+            Verdict::Silent => {}
+        }
+        match says(dir, ace_mask::DELETE_CHILD | ace_mask::WRITE_DATA)? {
+            Verdict::Denied => Err(Kind::NotPermitted.into()),
+            _ => Ok(()),
         }
     }
 
@@ -247,10 +324,14 @@ impl Zfs {
         if bits.is_none() && list.is_none() && !stored {
             return Ok(());
         }
+        let list_after = match bits {
+            Some(b) => self.list_after_chmod(&p, z, b, f.uid, f.gid)?,
+            None => None,
+        };
         let tx = self.tx_write(64 << 10)?;
         if let Some(b) = bits {
             let now = self.now();
-            self.change_mode(&tx, z, b, |f| f.touch_state(now, self.fuids()))?;
+            self.change_mode(&tx, z, b, list_after, |f| f.touch_state(now, self.fuids()))?;
             let set = SetAttr {
                 mode: Some(b),
                 ..SetAttr::default()

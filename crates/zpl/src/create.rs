@@ -4,6 +4,7 @@ use crate::acl;
 use crate::attr::{flag, mode, Time};
 use crate::log::NewFile;
 use crate::names;
+use crate::nfs4::List;
 use crate::sa::SaTables;
 use crate::zfs::{max_zpl_version, Zfs, MASTER_NODE, VERSION_FUID, VERSION_SA};
 use crate::znode::{Fixed, Znode};
@@ -111,6 +112,7 @@ pub fn create_fs(os: &Arc<Objset>, tx: &Tx, o: &FsOptions) -> Result<()> {
         slots: 1,
         object: None,
         fuids: o.version >= VERSION_FUID,
+        list: None,
     };
     let dn = make(os, tx, tables.as_ref(), &spec)?;
     names::init(&dn, tx, norm)?;
@@ -140,6 +142,8 @@ pub(crate) struct Spec<'a> {
     /// The number it must have (replay), or any.
     pub object: Option<u64>,
     pub fuids: bool,
+    /// What the mode says, if `None`. Its flags come besides `flags`; its mode is `mode`.
+    pub list: Option<List>,
 }
 
 /// Allocates an object and gives it its attributes. Directories still have to be made a ZAP.
@@ -149,8 +153,15 @@ pub(crate) fn make(
     tables: Option<&SaTables>,
     s: &Spec<'_>,
 ) -> Result<Arc<dmu::Dnode>> {
-    let trivial = acl::trivial(s.mode);
-    let mut flags = s.flags | trivial.flags;
+    let trivial;
+    let acl = match &s.list {
+        Some(list) => list,
+        None => {
+            trivial = List::trivial(s.mode);
+            &trivial
+        }
+    };
+    let mut flags = s.flags | acl.flags;
     if s.fuids {
         flags |= flag::ARCHIVE | flag::AV_MODIFIED;
     }
@@ -185,6 +196,7 @@ pub(crate) fn make(
         None => os.alloc(tx, new),
     };
     let Some(t) = tables else {
+        let stored = acl::legacy(os, tx, &acl.aces, s.fuids)?;
         let raw = |f: &Fixed| {
             let w = |t: Time| [t.sec as u64, u64::from(t.nsec)];
             let mut b = ZnodePhys {
@@ -202,7 +214,7 @@ pub(crate) fn make(
                 flags: f.flags,
                 uid: f.uid,
                 gid: f.gid,
-                acl: acl::trivial_legacy(s.mode, s.fuids),
+                acl: stored.clone(),
             }
             .encode();
             // A short target follows the znode, a long one is the content of the object.
@@ -237,8 +249,8 @@ pub(crate) fn make(
         if mode::is_dev(s.mode) {
             list.set_u64(n.rdev, s.rdev);
         }
-        list.set_u64(n.dacl_count, trivial.count);
-        list.set(n.dacl_aces, trivial.v1.clone());
+        list.set_u64(n.dacl_count, acl.aces.len() as u64);
+        list.set(n.dacl_aces, disk::acl::encode_v1(&acl.aces));
         if mode::is_lnk(s.mode) {
             list.set(n.symlink, s.target.to_vec());
         }

@@ -255,7 +255,11 @@ impl Zfs {
         if f.flags & STAYS != 0 {
             return Err(Kind::NotPermitted.into());
         }
-        Ok(())
+        // In a directory marked so nothing can be removed either.
+        if d.flags & flag::NOUNLINK != 0 && !self.is_replaying() {
+            return Err(Kind::Access.into());
+        }
+        self.lists_permit_removal(dir, z, cred)
     }
 
     /// Makes an object of any type under a name.
@@ -286,10 +290,13 @@ impl Zfs {
             if mode::is_dir(new.mode) && dir.fixed().links >= LINK_MAX {
                 return Err(Kind::TooManyLinks.into());
             }
-            let tx = self.tx_meta()?;
+            let tx = self.tx_create(&prepared)?;
             let links = if mode::is_dir(new.mode) { 2 } else { 1 };
             let z = self.make_prepared(&tx, dir, new, &prepared, links)?;
             if let Err(e) = self.entry_add(&tx, dir, name, &z) {
+                if z.legacy_acl_object() != 0 {
+                    self.os.free(&tx, z.legacy_acl_object())?;
+                }
                 self.os.free(&tx, z.object)?;
                 return Err(e);
             }
@@ -323,7 +330,7 @@ impl Zfs {
         }
         let prepared = self.prepare(dir, new, cred)?;
         Self::may_change_dir(dir, false)?;
-        let tx = self.tx_meta()?;
+        let tx = self.tx_create(&prepared)?;
         let z = self.make_prepared(&tx, dir, new, &prepared, 0)?;
         self.queue_add(&tx, &z)?;
         self.put_acls(&tx, &z, &prepared)?;
@@ -505,9 +512,12 @@ impl Zfs {
         let d = dir.fixed();
         let inherits = d.flags & flag::PROJINHERIT != 0;
         let projid = if inherits { dir.extra().projid } else { 0 };
+        let p = self.props();
         if let Some(r) = new.replay {
+            let list = self.inherited_list(&p, dir, new.mode, r.uid, r.gid)?;
             return Ok(Prepared {
-                mode: new.mode,
+                mode: list.as_ref().map_or(new.mode, |l| l.mode),
+                list,
                 uid: r.uid,
                 gid: r.gid,
                 projid,
@@ -520,8 +530,10 @@ impl Zfs {
         let (m, gid) = perm::inherit_group(cred, d.mode32(), d.gid32(), m);
         let (uid, gid) = (u64::from(cred.uid), u64::from(gid));
         self.check_quota(uid, gid, projid, true)?;
+        let list = self.inherited_list(&p, dir, m, uid, gid)?;
         Ok(Prepared {
-            mode: m,
+            mode: list.as_ref().map_or(m, |l| l.mode),
+            list,
             uid,
             gid,
             projid,
@@ -529,6 +541,14 @@ impl Zfs {
             access,
             default,
         })
+    }
+
+    fn tx_create(&self, p: &Prepared) -> Result<Tx> {
+        match p.list {
+            // It may need a block of its own.
+            Some(_) => self.tx_write(96 << 10),
+            None => self.tx_meta(),
+        }
     }
 
     fn make_prepared(
@@ -545,7 +565,7 @@ impl Zfs {
         if p.inherits && plain {
             flags |= flag::PROJINHERIT;
         }
-        if mode::is_dir(p.mode) {
+        if mode::is_dir(p.mode) && p.list.is_none() {
             flags |= flag::ACL_AUTO_INHERIT;
         }
         let legacy = !self.uses_sa();
@@ -573,6 +593,7 @@ impl Zfs {
             slots: new.replay.map_or(props.dnode_slots, |r| r.slots),
             object: new.replay.map(|r| r.object),
             fuids: self.fuids(),
+            list: p.list.clone(),
         };
         self.make_znode(tx, &spec)
     }
@@ -625,6 +646,8 @@ impl Zfs {
 /// Ids, mode and ACLs of something about to be made.
 struct Prepared {
     mode: u32,
+    /// The NFSv4 list, if it is not what the mode says.
+    list: Option<crate::nfs4::List>,
     uid: u64,
     gid: u64,
     projid: u64,

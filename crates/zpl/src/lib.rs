@@ -15,6 +15,7 @@ mod intent;
 mod lock;
 pub mod log;
 mod names;
+mod nfs4;
 pub mod path;
 mod perm;
 mod quota;
@@ -47,7 +48,7 @@ pub use replay::ReplayData;
 pub use statfs::{Space, SpaceInfo, Statfs, Usage, Whose, MAGIC};
 pub use xattr::{XATTR_CREATE, XATTR_REPLACE};
 pub use zfs::{
-    max_zpl_version, AclType, Keeper, LogBias, Mount, Props, SyncMode, XattrMode, Zfs, MASTER_NODE,
-    ZPL_VERSION,
+    max_zpl_version, AclInherit, AclMode, AclType, Keeper, LogBias, Mount, Props, SyncMode,
+    XattrMode, Zfs, MASTER_NODE, ZPL_VERSION,
 };
 pub use znode::{Extra, Fixed, Form, Znode};

@@ -222,6 +222,7 @@ impl Zfs {
                 slots: j.whiteout.map_or(p.dnode_slots, |r| r.slots),
                 object: j.whiteout.map(|r| r.object),
                 fuids: self.fuids(),
+                list: None,
             };
             let w = self.make_znode(&tx, &spec)?;
             self.entry_add(&tx, j.from_dir, j.from, &w)?;

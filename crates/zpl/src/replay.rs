@@ -143,12 +143,12 @@ impl Zfs {
             Record::SetAcl {
                 object,
                 aces,
-                count,
                 flags,
+                ..
             } => {
                 let z = self.get(*object)?;
-                let tx = self.tx_meta()?;
-                self.set_nfs4_acl(&tx, &z, aces, *count, *flags)?;
+                let tx = self.tx_write(aces.len() as u64 + (32 << 10))?;
+                self.set_nfs4_acl(&tx, &z, aces, *flags)?;
                 self.record(&tx, rec.clone());
                 Ok(())
             }

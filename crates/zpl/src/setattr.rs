@@ -4,9 +4,9 @@ use crate::acl::XATTR_ACCESS;
 use crate::attr::{flag, fs_flag, mode, Attr, SetAttr, SetTime};
 use crate::log::{Extended, Record};
 use crate::perm::{self, Cred, W};
-use crate::zfs::Zfs;
+use crate::zfs::{AclMode, Zfs};
 use crate::znode::Znode;
-use base::{bail, Kind, Result};
+use base::{bail, Error, Kind, Result};
 
 impl Zfs {
     /// What stat(2) shows.
@@ -47,6 +47,13 @@ impl Zfs {
         let mut bits = set.mode.map(|b| b & mode::PERM);
         if bits.is_some() && mode::is_lnk(m) {
             bail!(Unsupported, "symbolic links have no mode of their own");
+        }
+        let plain = f.flags & flag::ACL_TRIVIAL != 0;
+        if bits.is_some() && p.aclmode == AclMode::Restricted && !plain && !self.is_replaying() {
+            return Err(Error::new(
+                Kind::NotPermitted,
+                "aclmode=restricted, and the list says more than the mode",
+            ));
         }
         if p.enforce {
             if let Some(b) = bits {
@@ -117,7 +124,22 @@ impl Zfs {
             Some(_) => self.posix_acl(z, false)?,
             None => None,
         };
-        let tx = self.tx_meta()?;
+        let p = self.props();
+        let f = z.fixed();
+        let new_uid = uid.map_or(f.uid, u64::from);
+        let new_gid = gid.map_or(f.gid, u64::from);
+        let list = match bits {
+            Some(b) => self.list_after_chmod(&p, z, b, new_uid, new_gid)?,
+            None => None,
+        };
+        let by_owner = match list {
+            Some(_) => None,
+            None => self.mode_after_chown(&p, z, new_uid, new_gid)?,
+        };
+        let tx = match &list {
+            Some(l) if l.flags & flag::ACL_TRIVIAL == 0 => self.tx_write(64 << 10)?,
+            _ => self.tx_meta()?,
+        };
         let time = |t: SetTime| match t {
             SetTime::Now => now,
             SetTime::To(t) => t,
@@ -138,11 +160,15 @@ impl Zfs {
                     f.flags |= flag::ARCHIVE | flag::AV_MODIFIED;
                 }
             }
+            if let Some((perm, execs)) = by_owner {
+                f.mode = f.mode & !0o777 | u64::from(perm);
+                f.flags = f.flags & !flag::NO_EXECS_DENIED | execs;
+            }
             f.touch_state(set.ctime.unwrap_or(now), fuids);
         };
         match bits {
             Some(b) => {
-                self.change_mode(&tx, z, b, more)?;
+                self.change_mode(&tx, z, b, list, more)?;
                 if let Some(mut a) = acl {
                     a.chmod(b);
                     self.xattr_put(&tx, z, XATTR_ACCESS, Some(&a.encode()))?;

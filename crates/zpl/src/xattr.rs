@@ -509,6 +509,7 @@ impl Zfs {
             slots: 1,
             object: None,
             fuids: self.fuids(),
+            list: None,
         }
     }
 

@@ -48,6 +48,33 @@ pub enum AclType {
     Nfsv4,
 }
 
+/// Property `aclmode`: what chmod does to a list that says more than the mode.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AclMode {
+    /// Only what the mode says remains.
+    Discard,
+    /// Others get no more than the group.
+    Groupmask,
+    /// Other entries stay as they are.
+    Passthrough,
+    /// chmod is refused.
+    Restricted,
+}
+
+/// Property `aclinherit`: what a new object gets of the inheritable entries of its directory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AclInherit {
+    Discard,
+    /// Only what denies.
+    NoAllow,
+    /// Without the rights to change list and owner.
+    Restricted,
+    /// As they are; entries about owner@, group@ and everyone@ stand for the mode.
+    Passthrough,
+    /// The same, but files are only executable if the creating mode says so.
+    PassthroughX,
+}
+
 /// Property `sync`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SyncMode {
@@ -73,6 +100,8 @@ pub struct Props {
     pub recordsize: usize,
     pub xattr: XattrMode,
     pub acltype: AclType,
+    pub aclmode: AclMode,
+    pub aclinherit: AclInherit,
     /// 512-byte dnode slots of new files (dnodesize: legacy 1, auto 2).
     pub dnode_slots: u8,
     pub sync: SyncMode,
@@ -96,6 +125,8 @@ impl Default for Props {
             recordsize: 128 << 10,
             xattr: XattrMode::Sa,
             acltype: AclType::Off,
+            aclmode: AclMode::Discard,
+            aclinherit: AclInherit::Restricted,
             dnode_slots: 1,
             sync: SyncMode::Standard,
             logbias: LogBias::Latency,

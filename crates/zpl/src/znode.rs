@@ -4,6 +4,7 @@ use crate::attr::{flag, mode, Attr, Time};
 use crate::lock::RangeLock;
 use crate::sa::SaTables;
 use base::{bail, Error, Kind, Result};
+use disk::acl::Ace;
 use disk::bytes::u64_at;
 use disk::sa::{Attrs, Packed, ZplAttrs};
 use disk::types::ObjType;
@@ -17,6 +18,8 @@ use std::sync::{Arc, Mutex, RwLock, Weak};
 pub const LEGACY_LEN: usize = 264;
 /// Where the ACL is in a legacy znode.
 pub const LEGACY_ACL: usize = 176;
+/// Most bytes of an NFSv4 list in an object of its own.
+const MAX_LIST: u32 = 64 << 10;
 /// User and group shown for ids of foreign domains.
 pub const NOBODY: u32 = 65534;
 
@@ -362,18 +365,8 @@ impl Znode {
             );
         }
         let phys = ZnodePhys::decode(&st.raw)?;
-        let external = match phys.acl.object {
-            0 => None,
-            object => {
-                let os = self.dnode.objset()?;
-                let dn = os.hold(object)?;
-                let mut b = vec![0; phys.acl.size.min(64 << 10) as usize];
-                dn.read(0, &mut b)?;
-                Some(b)
-            }
-        };
-        let aces = phys.acl.aces(external.as_deref())?;
-        if external.is_some() {
+        let aces = self.read_legacy_aces(&phys)?;
+        if phys.acl.object != 0 {
             self.dnode.objset()?.free(tx, phys.acl.object)?;
         }
         let stamp = (f.flags & flag::BONUS_SCANSTAMP != 0)
@@ -397,6 +390,25 @@ impl Znode {
         }
         self.dnode.set_bonus_type(tx, ObjType::SA)?;
         self.store(tx, tables, st, list)
+    }
+
+    fn read_legacy_aces(&self, phys: &ZnodePhys) -> Result<Vec<Ace>> {
+        let external = match phys.acl.object {
+            0 => None,
+            object => {
+                let dn = self.dnode.objset()?.hold(object)?;
+                let mut b = vec![0; phys.acl.size.min(MAX_LIST) as usize];
+                dn.read(0, &mut b)?;
+                Some(b)
+            }
+        };
+        phys.acl.aces(external.as_deref())
+    }
+
+    /// The NFSv4 list of a legacy znode.
+    pub(crate) fn legacy_aces(&self) -> Result<Vec<Ace>> {
+        let phys = ZnodePhys::decode(&self.raw())?;
+        self.read_legacy_aces(&phys)
     }
 
     /// Sets the xattr directory of a legacy znode.

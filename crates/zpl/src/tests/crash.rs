@@ -145,6 +145,9 @@ fn describe(fs: &Fs) -> Vec<String> {
                 a.btime,
                 a.fs_flags
             );
+            let aces = disk::acl::encode_v1(&fs.zfs.nfs4_acl(&z).unwrap());
+            let kept = crate::nfs4::ALL_FLAGS;
+            line += &format!(" list {} {:x}", sum(&aces), z.fixed().flags & kept);
             let mut names = fs.zfs.listxattr(&z, &c).unwrap();
             names.sort();
             for n in names {
@@ -240,6 +243,67 @@ fn one_of_everything() {
         let count = w.fs.rig.os.object_count();
         let hidden = if pool == 5000 { 2 } else { 3 };
         assert_eq!(count, w.fs.check_tree().len() as u64 + own + hidden);
+    }
+}
+
+/// Lists that say more than the mode: handed on, changed by chmod, replaced.
+#[test]
+fn access_lists() {
+    use disk::acl::{ace_flag, ace_mask, Ace};
+    for pool in [5000, 23, 8] {
+        let w = World::new(pool);
+        let fs = &w.fs;
+        fs.zfs.set_props(|p| {
+            p.acltype = AclType::Off;
+            p.aclmode = AclMode::Groupmask;
+        });
+        let d = fs.dir("d");
+        let many: Vec<Ace> = (0..30)
+            .map(|i| Ace {
+                flags: ace_flag::FILE_INHERIT | ace_flag::DIR_INHERIT,
+                mask: ace_mask::READ_DATA | ace_mask::EXECUTE,
+                who: 100 + i,
+                ..Ace::default()
+            })
+            .collect();
+        super::acls::put(fs, &d, &many);
+        drop(d);
+        w.sync();
+        let fs = &w.fs;
+        let c = Cred::root();
+        for n in ["d/a", "d/b"] {
+            fs.file(n, b"x");
+        }
+        fs.dir("d/s");
+        fs.dir("d/s/t");
+        let set = SetAttr {
+            mode: Some(0o2750),
+            uid: Some(101),
+            ..SetAttr::default()
+        };
+        for n in ["d/a", "d/s"] {
+            fs.zfs.setattr(&fs.at(n).unwrap(), &set, &c).unwrap();
+        }
+        let set = SetAttr {
+            uid: Some(102),
+            ..SetAttr::default()
+        };
+        fs.zfs.setattr(&fs.at("d/b").unwrap(), &set, &c).unwrap();
+        let f = fs.file("f", b"");
+        let rec = Record::SetAcl {
+            object: f.object,
+            aces: disk::acl::encode_v1(&many),
+            count: 30,
+            flags: 0,
+        };
+        fs.zfs.replay(&rec, None).unwrap();
+        drop(f);
+        let want = describe(fs);
+        let objects = fs.rig.os.object_count();
+        let w = w.crash();
+        assert_eq!(describe(&w.fs), want, "pool version {pool}");
+        assert_eq!(w.fs.rig.os.object_count(), objects);
+        w.fs.check_tree();
     }
 }
 

@@ -1,5 +1,6 @@
 //! Tests of the whole layer on a pool in memory.
 
+mod acls;
 mod crash;
 mod format;
 mod model;

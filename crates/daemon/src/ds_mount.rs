@@ -39,6 +39,26 @@ fn temporary(entry: &Entry, options: &[String]) -> Answer<Vec<(String, String)>>
     Ok(list)
 }
 
+/// Whether the options ask for a change of a mount that is there; and the others.
+fn remounts(options: &[String]) -> (bool, Vec<String>) {
+    let all = || options.iter().flat_map(|l| l.split(','));
+    let others = all().filter(|o| *o != "remount");
+    (
+        all().any(|o| o == "remount"),
+        others.map(str::to_string).collect(),
+    )
+}
+
+/// `zfs mount -o remount,…`: the options given take the place of those of the mount.
+fn remount(entry: &Entry, m: &Mounted, options: &[String]) -> Answer<()> {
+    let temporary = temporary(entry, options)?;
+    m.change(&entry.pool, temporary).map_err(|e| match e.kind {
+        Kind::Busy => ApiError::reason(Kind::Busy, "mountpoint or dataset is busy")
+            .hint("files on it are open for writing, or another mount covers it"),
+        _ => errors::answer(e),
+    })
+}
+
 /// `zfs mount NAME [DIRECTORY]`
 pub fn mount(
     service: &Arc<Service>,
@@ -65,11 +85,21 @@ pub fn mount(
             "operation not applicable to datasets of this type",
         ));
     }
+    let there = entry.mounted(ds.object()).filter(|m| !m.wait_if_gone());
+    if let (true, options) = remounts(options) {
+        return match there {
+            Some(m) if directory.is_none_or(|d| Path::new(d) == m.path) => {
+                remount(&entry, &m, &options)
+            }
+            Some(m) => Err(ApiError::reason(
+                Kind::Invalid,
+                format!("it is mounted at {}", m.path.display()),
+            )),
+            None => Err(ApiError::reason(Kind::Invalid, "not currently mounted")),
+        };
+    }
     let temporary = temporary(&entry, options)?;
-    if entry
-        .mounted(ds.object())
-        .is_some_and(|m| !m.wait_if_gone())
-    {
+    if there.is_some() {
         return Err(ApiError::reason(Kind::Busy, "filesystem already mounted"));
     }
     if let Some(directory) = directory {
@@ -142,6 +172,9 @@ pub fn mount_all(
         Some(name) => vec![datasets::entry_of(service, name)?],
         None => service.pools(),
     };
+    if let (true, options) = remounts(options) {
+        return remount_all(&entries, root, &options);
+    }
     values::options(options).map_err(errors::answer)?;
     let mut batch = Batch::default();
     let mut todo = Vec::new();
@@ -205,6 +238,27 @@ pub fn mount_all(
             done: done as u64 + 1,
             total,
         }));
+    }
+    Ok(batch)
+}
+
+/// `zfs mount -a -o remount,…`: everything that is mounted.
+fn remount_all(entries: &[Arc<Entry>], root: Option<&str>, options: &[String]) -> Answer<Batch> {
+    values::options(options).map_err(errors::answer)?;
+    let mut batch = Batch::default();
+    for entry in entries {
+        let _gate = entry.gate.read().unwrap_or_else(|e| e.into_inner());
+        let _names = entry.names.write();
+        for m in entry.all_mounts() {
+            let name = m.ds.full_name();
+            if root.is_some_and(|r| !datasets::is_below(&name, r)) {
+                continue;
+            }
+            match remount(entry, &m, options) {
+                Ok(()) => batch.done.push(name),
+                Err(e) => batch.failed.push((name, errors::finish(e))),
+            }
+        }
     }
     Ok(batch)
 }
@@ -338,7 +392,7 @@ fn take(
 /// Puts mounts back where they were, the change having failed.
 pub fn restore(service: &Arc<Service>, entry: &Arc<Entry>, down: &[Arc<Mounted>]) {
     for m in down {
-        let r = service.mount(entry, &m.ds, &m.path, m.temporary.clone(), true);
+        let r = service.mount(entry, &m.ds, &m.path, m.temporary(), true);
         if let Err(e) = r {
             crate::log::error(&e.to_string());
         }

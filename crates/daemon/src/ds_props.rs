@@ -251,7 +251,8 @@ impl<'a> View<'a> {
         let Some(m) = &self.mounted else {
             return (value, from);
         };
-        let over = m.temporary.iter().rev().find(|(n, _)| n == row.name);
+        let temporary = m.temporary();
+        let over = temporary.iter().rev().find(|(n, _)| n == row.name);
         let over = match over {
             Some((_, v)) => Some(v.as_str()),
             None if row.name == "readonly" && self.entry.pool.is_readonly() => Some("on"),

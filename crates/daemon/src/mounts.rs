@@ -34,7 +34,7 @@ pub struct Mounted {
     /// Its `.zfs`.
     pub ctl: Arc<Ctldir>,
     /// Properties overridden for this mount only (`-o`).
-    pub temporary: Vec<(String, String)>,
+    temporary: Mutex<Vec<(String, String)>>,
     intent: Option<Arc<ZilLog>>,
     mount: fuse::Mount,
     /// What the kernel was told last.
@@ -389,7 +389,7 @@ impl Service {
             zfs: zfs.clone(),
             ds: ds.clone(),
             ctl,
-            temporary,
+            temporary: Mutex::new(temporary),
             intent,
             session: session.handle(),
             mount,
@@ -504,6 +504,11 @@ fn strerror(kind: Kind) -> &'static str {
     }
 }
 
+/// The options that the kernel goes by itself.
+fn for_kernel(o: &MountOptions) -> (bool, bool, bool, bool, Atime) {
+    (o.read_only, o.nosuid, o.nodev, o.noexec, o.atime)
+}
+
 impl Mounted {
     /// Waits until the session has ended and everything is settled.
     fn wait(&self) {
@@ -544,18 +549,33 @@ impl Mounted {
         r
     }
 
-    /// Properties changed: what can follow at once does. Mount options of the kernel follow where
-    /// remounting is allowed.
-    pub fn refresh(&self, pool: &Pool) -> Result<()> {
-        let p = zpl_props(pool, &self.ds, &self.temporary)?;
-        let options = mount_options(&self.ds.full_name(), &self.ds, &p, &self.temporary)?;
+    /// Properties overridden for this mount only.
+    pub fn temporary(&self) -> Vec<(String, String)> {
+        let list = self.temporary.lock().unwrap_or_else(|e| e.into_inner());
+        list.clone()
+    }
+
+    /// What the layers above the pool and the kernel are to do by properties and overrides.
+    fn wanted(&self, pool: &Pool, temporary: &[(String, String)]) -> Result<(Props, MountOptions)> {
+        let p = zpl_props(pool, &self.ds, temporary)?;
+        let options = mount_options(&self.ds.full_name(), &self.ds, &p, temporary)?;
+        Ok((p, options))
+    }
+
+    fn apply(&self, p: Props) {
         if let Some(l) = &self.intent {
             l.set_throughput(p.logbias == LogBias::Throughput);
         }
         self.zfs.set_props(|old| *old = p);
+    }
+
+    /// Properties changed: what can follow at once does. Mount options of the kernel follow where
+    /// remounting is allowed.
+    pub fn refresh(&self, pool: &Pool) -> Result<()> {
+        let (p, options) = self.wanted(pool, &self.temporary())?;
+        self.apply(p);
         let mut told = self.options.lock().unwrap_or_else(|e| e.into_inner());
-        let same = |o: &MountOptions| (o.read_only, o.nosuid, o.nodev, o.noexec, o.atime);
-        if same(&told) == same(&options) {
+        if for_kernel(&told) == for_kernel(&options) {
             return Ok(());
         }
         match self.mount.remount(&options) {
@@ -564,6 +584,52 @@ impl Mounted {
             // mounted the next time.
             Err(e) if matches!(e.kind, Kind::Unsupported | Kind::Busy) => {}
             Err(e) => return Err(e),
+        }
+        Ok(())
+    }
+
+    /// `zfs mount -o remount,…`: other overrides instead of those there are. `Kind::Busy` if the
+    /// mount is to become read-only while files are open for writing; nothing has changed then.
+    pub fn change(&self, pool: &Pool, temporary: Vec<(String, String)>) -> Result<()> {
+        let (p, options) = self.wanted(pool, &temporary)?;
+        let mut told = self.options.lock().unwrap_or_else(|e| e.into_inner());
+        let writable = !p.readonly;
+        let asked = temporary.iter().rev().find(|(n, _)| n == "readonly");
+        if !writable && asked.is_some_and(|(_, v)| v == "off") {
+            bail!(ReadOnly, "the pool or dataset is read-only");
+        }
+        if for_kernel(&told) != for_kernel(&options) {
+            if self.mount.by_helper() {
+                // Being read-only is our own business, and so are access times.
+                let same = |o: &MountOptions| (o.nosuid, o.nodev, o.noexec);
+                if same(&told) != same(&options) || told.read_only && writable {
+                    bail!(
+                        Unsupported,
+                        "the kernel's options of an ordinary user's mount cannot change; \
+                         unmount it and mount it again"
+                    );
+                }
+            } else {
+                // The kernel writes back what it holds before it makes a mount read-only; and
+                // before it lets writes through they must be welcome.
+                if writable {
+                    self.zfs.set_props(|old| old.readonly = false);
+                }
+                if let Err(e) = self.mount.remount(&options) {
+                    if told.read_only {
+                        self.zfs.set_props(|old| old.readonly = true);
+                    }
+                    return Err(e);
+                }
+                *told = options;
+            }
+        }
+        let was_writable = !self.zfs.props().readonly;
+        self.apply(p);
+        *self.temporary.lock().unwrap_or_else(|e| e.into_inner()) = temporary;
+        drop(told);
+        if was_writable && !writable {
+            pool.sync()?;
         }
         Ok(())
     }

@@ -259,6 +259,75 @@ fn mounting() {
     rig.zdb_check("tank");
 }
 
+/// Options of a mount that is there: others instead of those it has.
+#[test]
+fn remounting() {
+    let Some((mut rig, mnt)) = tank("ds-remount") else {
+        return;
+    };
+    if !rustix::process::geteuid().is_root() {
+        rig.stop();
+        return;
+    }
+    rig.zfs(&["create", "tank/a"]);
+    let dir = format!("{mnt}/a");
+    let file = format!("{dir}/file");
+    let told = || -> String {
+        let text = fs::read_to_string("/proc/self/mounts").unwrap();
+        let line = text.lines().find(|l| l.split(' ').nth(1) == Some(&dir));
+        let options = line.and_then(|l| l.split(' ').nth(3));
+        options.expect("mounted").to_string()
+    };
+    let has = |o: &str| told().split(',').any(|t| t == o);
+    let remount = |options: &str| {
+        rig.zfs(&["mount", "-o", &format!("remount,{options}"), "tank/a"]);
+    };
+    fs::write(&file, "before").unwrap();
+    remount("noatime,noexec");
+    assert!(has("rw") && has("noatime") && has("noexec"), "{}", told());
+    assert_eq!(shown(&rig, "atime", "tank/a"), "off temporary");
+    assert_eq!(shown(&rig, "exec", "tank/a"), "off temporary");
+
+    // Not read-only while somebody writes; then what was written is there, and nothing more.
+    let mut writer = fs::OpenOptions::new().append(true).open(&file).unwrap();
+    let ro = ["mount", "-o", "remount,ro", "tank/a"];
+    refused(&rig, &ro, "busy");
+    assert!(has("rw"));
+    assert_eq!(shown(&rig, "readonly", "tank/a"), "off default");
+    std::io::Write::write_all(&mut writer, b" and after").unwrap();
+    drop(writer);
+    rig.zfs(&ro);
+    assert!(has("ro") && !has("noexec") && !has("noatime"), "{}", told());
+    assert_eq!(shown(&rig, "readonly", "tank/a"), "on temporary");
+    assert_eq!(shown(&rig, "atime", "tank/a"), "on default");
+    let e = fs::write(&file, "lost").unwrap_err();
+    assert_eq!(e.kind(), std::io::ErrorKind::ReadOnlyFilesystem);
+    assert_eq!(fs::read_to_string(&file).unwrap(), "before and after");
+    // A property below stays below.
+    rig.zfs(&["set", "readonly=on", "tank/a"]);
+    remount("rw");
+    fs::write(&file, "again").unwrap();
+    assert_eq!(shown(&rig, "readonly", "tank/a"), "off temporary");
+    rig.zfs(&["mount", "-o", "remount", "tank/a"]);
+    assert!(has("ro"));
+    assert!(fs::write(&file, "lost").is_err());
+
+    rig.zfs(&["mount", "-a", "-o", "remount,rw"]);
+    fs::write(&file, "and again").unwrap();
+    refused(&rig, &["mount", "-o", "remount,what", "tank/a"], "what");
+    rig.zfs(&["unmount", "tank/a"]);
+    refused(&rig, &ro, "not currently mounted");
+    // Of a pool that cannot be written nothing becomes writable.
+    rig.zpool(&["export", "tank"]);
+    let disks = rig.disks().to_str().unwrap().to_string();
+    rig.zpool(&["import", "-d", &disks, "-o", "readonly=on", "tank"]);
+    let rw = ["mount", "-o", "remount,rw", "tank/a"];
+    refused(&rig, &rw, "read-only");
+    assert_eq!(fs::read_to_string(&file).unwrap(), "and again");
+    rig.zpool(&["export", "tank"]);
+    rig.zdb_check("tank");
+}
+
 /// Many at once, from many sides, with everything in each other's way.
 #[test]
 fn crowd() {

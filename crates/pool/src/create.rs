@@ -109,6 +109,8 @@ pub(crate) fn add_tops(
             align: t.alloc_unit(),
         })?;
         space.set_writable(t.id(), t.state().usable())?;
+        let passive = t.get_u64(keys::NON_ALLOCATING).unwrap_or(0) != 0;
+        space.set_allocating(t.id(), !passive)?;
     }
     Ok(())
 }
@@ -295,6 +297,7 @@ impl Pool {
             first_group: TXG_INITIAL,
             rewound: None,
             checkpoint_txg: 0,
+            deferred_frees: 0,
             tunables: spec.tunables,
         });
         pool.wire();

@@ -123,6 +123,9 @@ pub struct Pool {
     rewound: Option<(u64, u64)>,
     /// Group of the checkpoint that was gone back to, or 0.
     pub(crate) checkpoint_txg: base::Txg,
+    /// Deflated bytes that the software before left to be freed; they stay in a pool that is only
+    /// read, and are freed when one that is written is opened.
+    pub(crate) deferred_frees: u64,
     pub tunables: Tunables,
 }
 
@@ -255,7 +258,6 @@ impl MapFeatures for Pool {
 /// Space as datasets see it (pool format §16.7).
 impl dsl::PoolSpace for Pool {
     fn usable(&self, net_free: bool) -> u64 {
-        let c = self.space.class_stats(space::Class::Normal);
         let slop = self.space.slop_space();
         let reserve = if net_free { slop / 2 } else { slop };
         let kept: u64 = self
@@ -265,7 +267,10 @@ impl dsl::PoolSpace for Pool {
             .map(|t| self.shares.checkpoint.kept(t.id()) / base::SECTOR * t.deflate_ratio())
             .sum();
         // What is shared is charged to everybody who refers to it.
-        (c.dsize + self.shares.saved()).saturating_sub(reserve + kept)
+        (self.space.dataset_space() + self.shares.saved())
+            .saturating_sub(reserve)
+            .saturating_sub(kept)
+            .saturating_sub(self.deferred_frees)
     }
 
     /// As the reference counts, with the parity there is instead of the most there can be: three

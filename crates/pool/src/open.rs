@@ -466,6 +466,13 @@ impl Pool {
         };
         let shares = Arc::new(Shares::open(&e.mos, &e.zio, &features, &e.tree)?);
         let vdev_zaps = directory(&e.mos, "com.delphix:vdev_zap_map")?.is_some();
+        let deferred_frees = match directory(&e.mos, "sync_bplist")? {
+            // Figures are no reason to refuse reading.
+            Some(object) if opts.readonly => {
+                Bpobj::open(&e.mos, object).map_or(0, |b| b.space().used.max(0) as u64)
+            }
+            _ => 0,
+        };
         let mut extra = Vec::new();
         for k in ["comment", "compatibility"] {
             if let Some(v) = trusted.get_str(k) {
@@ -501,6 +508,7 @@ impl Pool {
             rewound: (ub.txg < latest.0)
                 .then(|| (ub.timestamp, latest.1.saturating_sub(ub.timestamp))),
             checkpoint_txg: ub.checkpoint_txg,
+            deferred_frees,
             sync: Mutex::new(SyncState {
                 uberblock: ub,
                 config_dirty: true,

@@ -2,7 +2,7 @@
 
 use crate::metaslab::{Hist, State};
 use crate::top::Top;
-use crate::{Class, Space};
+use crate::{Class, Inner, Space};
 use base::Result;
 
 /// How fragmented free space in segments of 2^(9+i) bytes counts, percent; larger segments count 0
@@ -115,6 +115,17 @@ impl ClassStats {
     }
 }
 
+impl Inner {
+    fn dataset_space(&self) -> u64 {
+        let mut out = ClassStats::default();
+        let counts = |t: &&Top| t.spec.class == Class::Normal && t.allocating;
+        for t in self.tops.values().filter(counts) {
+            out.add(t, false);
+        }
+        out.dsize
+    }
+}
+
 impl Space {
     /// Sums of one class: cheap, no histograms.
     pub fn class_stats(&self, class: Class) -> ClassStats {
@@ -136,12 +147,16 @@ impl Space {
         out
     }
 
+    /// Deflated bytes that datasets can be given: the normal class without vdevs that are not
+    /// allocated from (what is on them may have to find room elsewhere). Special and dedup vdevs do
+    /// not count: what is on them is charged all the same. Cheap.
+    pub fn dataset_space(&self) -> u64 {
+        self.lock().dataset_space()
+    }
+
     /// Slop space now, deflated bytes: cheap.
     pub fn slop_space(&self) -> u64 {
-        slop(
-            self.class_stats(Class::Normal).dsize,
-            self.embedded_stats().dsize,
-        )
+        slop(self.dataset_space(), self.embedded_stats().dsize)
     }
 
     /// Everything, histograms included.
@@ -202,7 +217,7 @@ impl Space {
         if known && weight > 0 {
             s.fragmentation = Some((weighted / weight) as u64);
         }
-        s.slop = slop(s.normal.dsize, s.embedded_log.dsize);
+        s.slop = slop(inner.dataset_space(), s.embedded_log.dsize);
         s
     }
 
@@ -240,6 +255,35 @@ mod tests {
         assert_eq!(slop(32 << 30, 512 << 20), 512 << 20);
         assert_eq!(slop(32 << 30, 16 << 30), 512 << 20);
         assert_eq!(slop(1 << 50, 0), 128 << 30);
+    }
+
+    #[test]
+    fn what_datasets_can_be_given() {
+        let space = Space::new();
+        for (id, class) in [Class::Normal, Class::Normal, Class::Special, Class::Dedup]
+            .into_iter()
+            .enumerate()
+        {
+            let spec = crate::TopSpec {
+                id: id as u64,
+                asize: 1 << 30,
+                ashift: 12,
+                ms_shift: 24,
+                class,
+                deflate_ratio: 512,
+                children: 1,
+                align: 0,
+            };
+            space.add_top(spec).unwrap();
+        }
+        assert_eq!(space.dataset_space(), 2 << 30);
+        assert_eq!(space.slop_space(), slop(2 << 30, 0));
+        space.set_allocating(1, false).unwrap();
+        assert_eq!(space.dataset_space(), 1 << 30);
+        assert_eq!(space.stats().slop, slop(1 << 30, 0));
+        assert_eq!(space.class_stats(Class::Normal).size, 2 << 30);
+        space.set_allocating(1, true).unwrap();
+        assert_eq!(space.dataset_space(), 2 << 30);
     }
 
     #[test]

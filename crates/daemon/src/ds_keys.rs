@@ -126,7 +126,15 @@ pub fn load(
     no_dumps();
     let key = wrapping(&k.params, key).map_err(told)?;
     let _names = entry.names.write();
-    entry.pool.dsl.load_key(&dir, key, check_only).map_err(told)
+    entry
+        .pool
+        .dsl
+        .load_key(&dir, key, check_only)
+        .map_err(told)?;
+    if !check_only {
+        entry.replay_volumes();
+    }
+    Ok(())
 }
 
 /// `zfs unload-key`

@@ -95,6 +95,13 @@ pub struct Service {
 }
 
 impl Entry {
+    /// Replays the logs of volumes whose keys are loaded.
+    pub fn replay_volumes(&self) {
+        for (name, e) in self.pool.replay_volumes() {
+            crate::log::error(&format!("{name}: {e}"));
+        }
+    }
+
     pub fn mounted(&self, object: u64) -> Option<Arc<Mounted>> {
         self.mounts
             .lock()
@@ -212,6 +219,7 @@ impl Service {
             names: Default::default(),
             stop: AtomicBool::new(false),
         });
+        entry.replay_volumes();
         let e2 = entry.clone();
         let name = entry.pool.name();
         std::thread::Builder::new()

@@ -298,6 +298,7 @@ impl Pool {
             rewound: None,
             checkpoint_txg: 0,
             deferred_frees: 0,
+            logged: Mutex::default(),
             tunables: spec.tunables,
         });
         pool.wire();

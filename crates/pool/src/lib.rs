@@ -25,6 +25,7 @@ mod spacemaps;
 mod spares;
 mod sync;
 mod verify;
+mod volumes;
 
 pub use accounting::{owner, Owner};
 pub use brt::Brts;
@@ -126,6 +127,8 @@ pub struct Pool {
     /// Deflated bytes that the software before left to be freed; they stay in a pool that is only
     /// read, and are freed when one that is written is opened.
     pub(crate) deferred_frees: u64,
+    /// Volumes whose logs wait to be replayed.
+    pub(crate) logged: Mutex<Vec<Arc<dsl::Dataset>>>,
     pub tunables: Tunables,
 }
 

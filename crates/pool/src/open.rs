@@ -509,6 +509,7 @@ impl Pool {
                 .then(|| (ub.timestamp, latest.1.saturating_sub(ub.timestamp))),
             checkpoint_txg: ub.checkpoint_txg,
             deferred_frees,
+            logged: Mutex::default(),
             sync: Mutex::new(SyncState {
                 uberblock: ub,
                 config_dirty: true,
@@ -543,7 +544,7 @@ impl Pool {
     /// be allocated.
     fn claim_logs(self: &Arc<Self>) -> Result<()> {
         let first = self.first_txg;
-        let highest = self.task(move |pool, tx| {
+        let (highest, logged) = self.task(move |pool, tx| {
             let mut heads = Vec::new();
             pool.dsl.walk(&pool.dsl.root()?, &mut |d| {
                 if d.phys().head_dataset_obj != 0 {
@@ -552,6 +553,7 @@ impl Pool {
                 Ok(())
             })?;
             let mut highest = 0;
+            let mut logged = Vec::new();
             for ds in heads {
                 if ds.phys().bp.is_hole() {
                     continue;
@@ -571,9 +573,13 @@ impl Pool {
                     os.set_zil_header(tx, header.encode());
                 }
                 highest = highest.max(c.max_birth);
+                if os.os_type() == disk::os_type::ZVOL && header.flags & zil::FLAG_REPLAY != 0 {
+                    logged.push(ds);
+                }
             }
-            Ok(highest)
+            Ok((highest, logged))
         })?;
+        *self.logged.lock().unwrap_or_else(|e| e.into_inner()) = logged;
         // Claimed blocks may have been born in groups that never reached the disk: births must not
         // be ahead of the pool.
         while self.dmu.synced_txg() < highest {

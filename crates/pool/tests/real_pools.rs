@@ -346,3 +346,129 @@ fn snapshots_and_destroying() {
         export_and_judge(&dir, p);
     }
 }
+
+/// What a crash left in the log of a volume is in the volume afterwards.
+#[test]
+fn logs_of_volumes() {
+    use disk::zil::{Body, Record};
+    use zil::{Form, Itx};
+    let Some(dir) = or_skip(fixture::unpack("zvol")) else {
+        return;
+    };
+    let env = env_linux::linux_env;
+    let open = |dir: &TempDir, readonly| {
+        let opts = OpenOptions {
+            readonly,
+            ..Default::default()
+        };
+        Pool::open(env(), &found(dir)[0].config, opts).unwrap()
+    };
+    let content = |p: &Pool, name: &str| {
+        let ds = p.dsl.dataset(name).unwrap();
+        let set = p.open_dataset(&ds).unwrap();
+        let size = Zap::new(&set.os.hold(2).unwrap()).get("size").unwrap();
+        let mut b = vec![0; size.unwrap() as usize];
+        set.os.hold(1).unwrap().read(0, &mut b).unwrap();
+        p.close_dataset(ds.object());
+        b
+    };
+    let names = ["amber0/v8K", "amber0/v128K"];
+    let p = open(&dir, false);
+    assert!(p.replay_volumes().is_empty());
+    let before: Vec<Vec<u8>> = names.iter().map(|n| content(&p, n)).collect();
+    let mut after = before.clone();
+    let write = |set: &pool::OpenSet, offset: u64, bytes: &[u8], form| {
+        let tx = set.os.tx(dmu::Need::freeing()).unwrap();
+        let dn = set.os.hold(1).unwrap();
+        dn.write(&tx, offset, bytes).unwrap();
+        let body = zil::Body::Write {
+            generation: 0,
+            offset,
+            length: bytes.len() as u64,
+            form,
+        };
+        let itx = Itx {
+            object: 1,
+            ordered: true,
+            body,
+        };
+        set.zil().unwrap().log(tx.txg(), itx);
+    };
+    // The first record makes a log begin with the next group.
+    for (name, was) in names.iter().zip(&before) {
+        let set = p.open_dataset(&p.dsl.dataset(name).unwrap()).unwrap();
+        set.zil().unwrap().start().unwrap();
+        write(&set, 0, &was[..512], Form::NeedCopy);
+        let _ = set.zil().unwrap().commit(None);
+    }
+    p.sync().unwrap();
+    for (name, want) in names.iter().zip(&mut after) {
+        let set = p.open_dataset(&p.dsl.dataset(name).unwrap()).unwrap();
+        let log = set.zil().unwrap();
+        let dn = set.os.hold(1).unwrap();
+        let block = dn.info().block_size as u64;
+        // As data in the record, as a block of its own, and a range given back.
+        let forms = [(5000, 300, Form::NeedCopy), (block, block, Form::Indirect)];
+        for (i, (offset, length, form)) in forms.into_iter().enumerate() {
+            let bytes = vec![0x51 + i as u8; length as usize];
+            write(&set, offset, &bytes, form);
+            want[offset as usize..][..bytes.len()].copy_from_slice(&bytes);
+        }
+        let (offset, length) = (3 * block, block);
+        let tx = set.os.tx(dmu::Need::freeing()).unwrap();
+        dn.free_range(&tx, offset, length).unwrap();
+        want[offset as usize..][..length as usize].fill(0);
+        let record = Record {
+            txg: 0,
+            seq: 0,
+            ignore_case: false,
+            body: Body::Truncate {
+                object: 1,
+                offset,
+                length,
+            },
+        };
+        log.log(
+            tx.txg(),
+            Itx {
+                object: 1,
+                ordered: true,
+                body: zil::Body::Record(record.encode()),
+            },
+        );
+        drop(tx);
+        assert!(matches!(log.commit(None), zil::Committed::Durable));
+    }
+    // The power goes before the group is written.
+    let later = TempDir::new("zvol-crash").unwrap();
+    for e in std::fs::read_dir(dir.path()).unwrap() {
+        let e = e.unwrap();
+        if e.path().extension().is_some_and(|x| x == "img") {
+            std::fs::copy(e.path(), later.path().join(e.file_name())).unwrap();
+        }
+    }
+    for name in names {
+        p.close_dataset(p.dsl.dataset(name).unwrap().object());
+    }
+    p.close().unwrap();
+    drop(p);
+
+    let p = open(&later, true);
+    assert!(p.replay_volumes().is_empty());
+    for (name, want) in names.iter().zip(&before) {
+        assert!(content(&p, name) == *want, "{name}, only read");
+    }
+    p.close().unwrap();
+    drop(p);
+    let p = open(&later, false);
+    let failed = p.replay_volumes();
+    assert!(failed.is_empty(), "{failed:?}");
+    for (name, want) in names.iter().zip(&after) {
+        assert!(content(&p, name) == *want, "{name}");
+        let ds = p.dsl.dataset(name).unwrap();
+        let set = p.open_dataset(&ds).unwrap();
+        assert!(!set.zil().unwrap().needs_replay());
+        p.close_dataset(ds.object());
+    }
+    export_and_judge(&later, p);
+}

@@ -453,6 +453,50 @@ fn refusals() {
     }
 }
 
+/// Copies of disks, older and of the same age, and other names of disks lie beside them: the right
+/// ones are used, and nothing is written to the others.
+#[test]
+fn copies_of_disks() {
+    let mut h = Home::new(2);
+    let spec = h.spec("tank", vec![h.mirror(0, 1)]);
+    h.create(spec).unwrap();
+    let go_on = |h: &Home, text: &'static str| {
+        let entry = h.service.pools().remove(0);
+        let task = entry.pool.task(move |pool, tx| pool.log_in(tx, text, 42));
+        task.unwrap();
+    };
+    go_on(&h, "before");
+    let old = h.dir.join("a-old");
+    fs::copy(h.image(0), &old).unwrap();
+    for _ in 0..5 {
+        go_on(&h, "after");
+    }
+    h.service.shutdown();
+    let same = h.dir.join("b-same");
+    fs::copy(h.image(1), &same).unwrap();
+    std::os::unix::fs::symlink("d0", h.dir.join("c-link")).unwrap();
+    let content = |p: &PathBuf| fs::read(p).unwrap();
+    let (old_was, same_was) = (content(&old), content(&same));
+    fs::remove_file(h.dir.join("zpool.cache")).unwrap();
+    h.service = service(&h.dir);
+    assert_eq!(h.scan(false).len(), 1);
+    h.import("tank", |i| i.force = true).unwrap();
+    let tree = h.describe("tank").tree.unwrap();
+    let paths: Vec<&str> = tree.children[0]
+        .children
+        .iter()
+        .filter_map(|l| l.path.as_deref())
+        .collect();
+    // One disk has two names in the folder; the first is as good as the other.
+    let link = h.dir.join("c-link").to_str().unwrap().to_string();
+    assert_eq!(paths, [link, h.image(1)]);
+    let after = h.commands("tank").iter().filter(|c| *c == "after").count();
+    assert_eq!(after, 5);
+    go_on(&h, "more");
+    h.export("tank");
+    assert!(content(&old) == old_was && content(&same) == same_was);
+}
+
 #[test]
 fn labels_cleared() {
     let home = Home::new(1);

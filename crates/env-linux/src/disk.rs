@@ -83,11 +83,15 @@ impl env::Disks for LinuxDisks {
 }
 
 impl LinuxDisks {
-    /// A whole disk in a regular file, opened once for all of its partitions.
+    /// A whole disk, opened once for all of its partitions.
     fn image(&self, path: &str, access: Access) -> Result<Arc<dyn Disk>> {
         let meta = std::fs::metadata(path)?;
-        if !meta.is_file() {
-            return Err(Error::new(Kind::Invalid, "not a regular file"));
+        use std::os::unix::fs::FileTypeExt;
+        if !meta.is_file() && !meta.file_type().is_block_device() {
+            return Err(Error::new(
+                Kind::Invalid,
+                "neither a regular file nor a block device",
+            ));
         }
         let key = (meta.dev(), meta.ino(), access != Access::Read);
         let mut open = self.images.lock().unwrap_or_else(PoisonError::into_inner);

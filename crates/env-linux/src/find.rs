@@ -1,6 +1,9 @@
 //! Candidates for `zpool import`: block devices and files that may hold a label.
 
+use crate::{part, LinuxDisks};
 use base::{Error, Result};
+use env::partition::Partition;
+use env::{Access, Disks};
 use std::collections::HashSet;
 use std::fs::Metadata;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
@@ -33,7 +36,11 @@ pub fn candidates(dir: &str) -> Result<Vec<String>> {
             out.push(dir.to_string());
         }
         if meta.file_type().is_block_device() {
-            out.extend(partitions(dir));
+            let known = partitions(dir);
+            if known.is_empty() {
+                out.extend(by_table(dir));
+            }
+            out.extend(known);
         }
         return Ok(out);
     }
@@ -81,6 +88,16 @@ fn partitions(disk: &str) -> Vec<String> {
         .collect();
     found.sort();
     found.into_iter().map(|(_, device)| device).collect()
+}
+
+/// The partitions that a disk's own table names; of a disk of which the kernel has not been told to
+/// look for any.
+fn by_table(disk: &str) -> Vec<String> {
+    let Ok(d) = LinuxDisks::new().open(disk, Access::Read) else {
+        return Vec::new();
+    };
+    let name = |p: &Partition| format!("{disk}#{}", p.number);
+    part::partitions(&*d).iter().map(name).collect()
 }
 
 /// The candidates of all directories searched by default, each device once under its best name.

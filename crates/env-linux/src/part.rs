@@ -1,5 +1,6 @@
 //! Partitions of disk images: `IMAGE#N` is partition N of the whole disk that the regular file IMAGE
-//! holds. The kernel makes devices of the partitions of disks, not of those of files.
+//! holds, or of a block device. The kernel makes devices of the partitions of disks, not of those of
+//! files, and of those of loop devices only if it is told to.
 
 use base::{Error, Kind, Result};
 use env::partition::{self, Partition};

@@ -181,8 +181,13 @@ impl Rig {
     /// A loop device on a new image; `None` after saying why.
     pub fn loop_device(&mut self, name: &str, size: u64) -> Option<String> {
         let image = self.image(name, size);
+        self.loop_on(&image)
+    }
+
+    /// A loop device on an image there is; `None` after saying why.
+    pub fn loop_on(&mut self, image: &str) -> Option<String> {
         let out = Command::new("losetup")
-            .args(["--find", "--show", &image])
+            .args(["--find", "--show", image])
             .output();
         let device = match out {
             Ok(o) if o.status.success() => String::from_utf8_lossy(&o.stdout).trim().to_string(),

@@ -94,6 +94,40 @@ fn as_root_on_a_loop_device() {
     assert!(rig.mounts().is_empty());
 }
 
+/// A disk with a partition table, twice in the system, of whose partitions the kernel says nothing.
+#[test]
+fn a_partitioned_disk_on_loop_devices() {
+    let Some(mut rig) = Rig::as_root("gpt") else {
+        return;
+    };
+    if let Err(e) = testkit::fixture::unpack_into("gpt-disk", &rig.disks()) {
+        eprintln!("skipped: {e}");
+        return;
+    }
+    let image = rig.disks().join("disk.img").to_str().unwrap().to_string();
+    let (Some(one), Some(two)) = (rig.loop_on(&image), rig.loop_on(&image)) else {
+        return;
+    };
+    rig.start();
+    let found = rig.zpool(&["import", "-d", &one, "-d", &two]);
+    assert_eq!(found.matches("pool: fjord_x\n").count(), 1, "{found}");
+    assert!(found.contains("state: ONLINE"), "{found}");
+    let mnt = rig.mnt().to_str().unwrap().to_string();
+    rig.zpool(&[
+        "import", "-f", "-d", &one, "-d", &two, "-R", &mnt, "fjord_x",
+    ]);
+    let status = rig.zpool(&["status", "-P", "fjord_x"]);
+    let leaves = status.lines().filter(|l| l.contains("/dev/loop")).count();
+    assert_eq!(leaves, 1, "{status}");
+    rig.zfs(&["create", "fjord_x/new"]);
+    rig.zpool(&["export", "fjord_x"]);
+    // By the file itself, too.
+    rig.zpool(&["import", "-d", &image, "-R", &mnt, "fjord_x"]);
+    assert_eq!(rig.get("type", "fjord_x/new"), "filesystem");
+    rig.zpool(&["export", "fjord_x"]);
+    rig.stop();
+}
+
 #[test]
 fn as_an_ordinary_user_on_an_image() {
     let Some(mut rig) = Rig::as_user("user-session") else {

@@ -153,7 +153,7 @@ pub fn discover(env: &Env, paths: &[String]) -> Found {
     }
     found.pools = pools
         .into_iter()
-        .filter_map(|(g, m)| assemble(g, m))
+        .filter_map(|(g, m)| assemble(g, without_copies(env, m)))
         .collect();
     let mut aux = NvList::new();
     for (guid, path) in found.spares.iter().chain(&found.l2cache) {
@@ -168,6 +168,60 @@ pub fn discover(env: &Env, paths: &[String]) -> Found {
         .pools
         .sort_by(|a, b| (&a.name, a.guid).cmp(&(&b.name, b.guid)));
     found
+}
+
+/// Of several devices with one guid — one device under several names, a copy of a disk, an image of
+/// some time ago — the one with the newest uberblock. (Labels are no help, they change less often
+/// than the pool.) Of equals the one that is where it was, or the one found first.
+fn without_copies(env: &Env, mut members: Vec<Member>) -> Vec<Member> {
+    let mut count: HashMap<u64, usize> = HashMap::new();
+    for m in &members {
+        *count.entry(m.guid).or_default() += 1;
+    }
+    let newest = |m: &Member| {
+        let ashift = m
+            .config
+            .get_nvlist(pool::VDEV_TREE)?
+            .get_u64(keys::ASHIFT)?;
+        let disk = env.disks.open(&m.path, Access::Read).ok()?;
+        let ub = label::best_uberblock(&*disk, ashift.try_into().ok()?, Txg::MAX)?;
+        Some(ub.rank())
+    };
+    let in_place = |m: &Member| {
+        let tree = m.config.get_nvlist(pool::VDEV_TREE);
+        tree.and_then(|t| path_of(t, m.guid, 0)) == Some(&m.path)
+    };
+    let rank = |m: &Member| (newest(m), in_place(m));
+    let mut best = HashMap::new();
+    for (i, m) in members
+        .iter()
+        .enumerate()
+        .filter(|(_, m)| count[&m.guid] > 1)
+    {
+        let r = rank(m);
+        let first = best.entry(m.guid).or_insert((r, i));
+        if r > first.0 {
+            *first = (r, i);
+        }
+    }
+    let mut i = 0;
+    members.retain(|m| {
+        i += 1;
+        best.get(&m.guid).is_none_or(|(_, b)| *b == i - 1)
+    });
+    members
+}
+
+/// Where the leaf with that guid was when the label was written.
+fn path_of(vdev: &NvList, guid: u64, depth: usize) -> Option<&str> {
+    if vdev.get_u64(keys::GUID) == Some(guid) {
+        return vdev.get_str(keys::PATH);
+    }
+    if depth > 8 {
+        return None;
+    }
+    let children = vdev.get_nvlist_array(keys::CHILDREN)?;
+    children.iter().find_map(|c| path_of(c, guid, depth + 1))
 }
 
 fn assemble(guid: u64, mut members: Vec<Member>) -> Option<PoolFound> {

@@ -87,6 +87,11 @@ impl Rig {
 
     /// A full round of labels and an uberblock.
     fn commit(&self, txg: Txg) {
+        self.commit_with(txg, true);
+    }
+
+    /// The same, or an uberblock alone.
+    fn commit_with(&self, txg: Txg, labels: bool) {
         for t in self.tree.tops().iter().filter(|t| t.metaslab_array() == 0) {
             t.set_u64(keys::METASLAB_ARRAY, 32);
         }
@@ -99,7 +104,8 @@ impl Rig {
         };
         let ids: Vec<u64> = self.tree.tops().iter().map(|t| t.id()).collect();
         let p = pool_keys(&self.tree);
-        self.tree.commit(&p, &ub, &ids, &ids, false).unwrap();
+        let changed = if labels { &ids[..] } else { &[] };
+        self.tree.commit(&p, &ub, changed, &ids, false).unwrap();
     }
 }
 
@@ -591,6 +597,39 @@ fn labels_uberblocks_discovery_and_reopening() {
     let second = VdevTree::from_config(r.env.clone(), &full).unwrap();
     second.open(Access::Exclusive);
     assert_eq!(second.state(), (State::CantOpen, Aux::NoReplicas));
+}
+
+/// Devices with one guid: the same under another name, a copy, an image of some time ago.
+#[test]
+fn of_copies_the_newest_is_taken() {
+    let r = rig(GroupKind::Mirror, 2, 12);
+    r.tree.init_labels(&pool_keys(&r.tree), &[0], 4).unwrap();
+    r.commit(5);
+    r.mem.put("/a-old", r.disks[0].fork());
+    // The labels stay as they are; the pool goes on.
+    r.commit_with(6, false);
+    r.mem.put("/b-same", r.disks[0].clone());
+    r.mem.put("/c-copy", r.disks[1].fork());
+    r.tree.close();
+    let paths = ["/a-old", "/b-same", "/c-copy", "/d0", "/d1"].map(String::from);
+    let chosen = |paths: &[String]| -> Vec<String> {
+        let found = discover(&r.env, paths);
+        let [one] = &found.pools[..] else {
+            panic!("one pool")
+        };
+        assert!(one.problems.is_empty());
+        let tree = one.tree(&r.env).unwrap();
+        tree.leaves().iter().filter_map(|l| l.path()).collect()
+    };
+    let mut order = paths.to_vec();
+    assert_eq!(chosen(&order), ["/d0", "/d1"]);
+    order.reverse();
+    assert_eq!(chosen(&order), ["/d0", "/d1"]);
+    // Where none is in its old place, the first of the newest.
+    assert_eq!(chosen(&paths[..3]), ["/b-same", "/c-copy"]);
+    // An old one is better than none.
+    let only = [paths[0].clone(), paths[4].clone()];
+    assert_eq!(chosen(&only), ["/a-old", "/d1"]);
 }
 
 #[test]

@@ -333,6 +333,8 @@ pub struct Pool {
     pub scan: Option<Scan>,
     /// Newest removal of a top-level vdev.
     pub removal: Option<Removal>,
+    /// The checkpoint, if there is one or one is being discarded.
+    pub checkpoint: Option<Checkpoint>,
     /// Newest expansion of a RAID-Z.
     pub expansion: Option<Expansion>,
     /// Number of data errors on record; none: cannot be read.
@@ -365,6 +367,18 @@ pub struct PoolFacts {
     pub bad_compatibility: Option<String>,
     /// Last used by another system: host name, host id, seconds since 1970.
     pub host_mismatch: Option<(String, u64, u64)>,
+}
+
+/// The checkpoint of a pool.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Checkpoint {
+    /// It goes; `space` is what is left.
+    pub discarding: bool,
+    /// Seconds since 1970.
+    pub created: u64,
+    /// Bytes that only it keeps.
+    pub space: u64,
 }
 
 /// Newest removal of a top-level vdev.

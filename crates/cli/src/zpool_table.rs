@@ -389,6 +389,9 @@ static SUBS: &[Sub] = &[
             sw('V', "Import even a faulted pool.").later(),
             sw('X', "With -F: go back as far as need be, reading all metadata of each state."),
             long("rewind-to-checkpoint", "Go back to the checkpoint; for good, unless read-only."),
+            sw('j', "Print JSON instead of text: what could be imported.").long("json"),
+            JSON_INT,
+            JSON_GUID,
         ],
         text: &[
             "Without operands lists the pools found on the devices with their state and what \

@@ -15,6 +15,8 @@ use dsl::{Dataset, PropSource, PropValue};
 use pool::Pool;
 use std::sync::Arc;
 
+/// Properties without a received value that could be the right one.
+const KEPT: [&str; 3] = ["keylocation", "volsize", "version"];
 /// Properties that may move mounts.
 const MOVES: [&str; 5] = ["mountpoint", "canmount", "acltype", "readonly", "exec"];
 
@@ -193,6 +195,16 @@ pub fn inherit(
                     ))
                 }
                 Class::Inherit => {}
+                // A key's location goes with the key.
+                _ if received && KEPT.contains(&row.name) => {
+                    return Err(ApiError::reason(
+                        Kind::Invalid,
+                        format!(
+                            "'{}' property cannot be reverted to a received value",
+                            row.name
+                        ),
+                    ))
+                }
                 Class::Local if received && stored => {}
                 _ => {
                     return Err(ApiError::reason(

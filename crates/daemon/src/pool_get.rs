@@ -93,6 +93,7 @@ fn describe(service: &Arc<Service>, entry: &Arc<Entry>, ask: &PoolGet) -> Result
         out.removal = removal(pool);
         out.expansion = expansion(pool, space);
         out.scan = damage::scan(pool);
+        out.checkpoint = checkpoint(pool);
     }
     if ask.error_list {
         out.error_list = damage::files(entry);
@@ -124,6 +125,18 @@ fn removal(pool: &Pool) -> Option<api::Removal> {
         to_copy: r.to_copy,
         copied: r.copied,
         mapping_memory: pool.mapping_bytes(),
+    })
+}
+
+/// The checkpoint, or what is left of one.
+fn checkpoint(pool: &Pool) -> Option<api::Checkpoint> {
+    let c = &pool.shares.checkpoint;
+    let discarding = c.txg().is_none();
+    let space = c.kept_sum();
+    (!discarding || space > 0).then(|| api::Checkpoint {
+        discarding,
+        created: c.created(),
+        space,
     })
 }
 
@@ -457,8 +470,7 @@ impl<'a> Getter<'a> {
             "freeing" => number(pool.dsl.freeing()?),
             "leaked" => number(pool.dsl.leaked()?),
             "checkpoint" if pool.shares.checkpoint.txg().is_some() => {
-                let of = |t: &Arc<vdev::Vdev>| pool.shares.checkpoint.kept(t.id());
-                number(pool.tree.tops().iter().map(of).sum())
+                number(pool.shares.checkpoint.kept_sum())
             }
             "bcloneused" => number(pool.shares.brt.used_and_saved().0),
             "bclonesaved" => number(pool.shares.brt.used_and_saved().1),

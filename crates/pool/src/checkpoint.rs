@@ -21,6 +21,7 @@ const BLOCK: usize = 128 << 10;
 const INDIRECT_SHIFT: u8 = 14;
 /// Words of an uberblock: its txg, and the txg it was taken as a checkpoint in.
 const UB_TXG: usize = 2;
+const UB_TIMESTAMP: usize = 4;
 const UB_CHECKPOINT_TXG: usize = 25;
 
 struct Map {
@@ -41,14 +42,17 @@ pub struct Checkpoint {
     mos: Arc<Objset>,
     /// Blocks written up to that group are part of it; 0 = there is none.
     txg: AtomicU64,
+    /// When it was made, seconds since 1970.
+    created: u64,
     maps: Mutex<BTreeMap<u64, Map>>,
 }
 
 impl Checkpoint {
     pub fn open(mos: &Arc<Objset>, tree: &VdevTree) -> Result<Checkpoint> {
-        let mut txg = 0;
+        let (mut txg, mut created) = (0, 0);
         if let Some(v) = Zap::new(&mos.hold(1)?).get_value(ENTRY)? {
             let w = v.ints();
+            created = w.get(UB_TIMESTAMP).copied().unwrap_or(0);
             txg = match (w.get(UB_CHECKPOINT_TXG), w.get(UB_TXG)) {
                 (Some(0) | None, Some(t)) => *t,
                 (Some(t), _) => *t,
@@ -77,6 +81,7 @@ impl Checkpoint {
         Ok(Checkpoint {
             mos: mos.clone(),
             txg: AtomicU64::new(txg),
+            created,
             maps: Mutex::new(maps),
         })
     }
@@ -88,6 +93,18 @@ impl Checkpoint {
     /// The group the checkpoint shows; `None`: there is none.
     pub fn txg(&self) -> Option<Txg> {
         Some(self.txg.load(Ordering::Relaxed)).filter(|t| *t != 0)
+    }
+
+    /// When it was made, seconds since 1970; 0: there is none.
+    pub fn created(&self) -> u64 {
+        self.txg().map_or(0, |_| self.created)
+    }
+
+    /// Bytes that only the checkpoint keeps, on all vdevs, not deflated. Without a checkpoint: what
+    /// is left of one that is being discarded.
+    pub fn kept_sum(&self) -> u64 {
+        let kept = |m: &Map| m.alloc.min(0).unsigned_abs() + m.pending.total();
+        self.lock().values().map(kept).sum()
     }
 
     /// Bytes that only the checkpoint keeps, not deflated.

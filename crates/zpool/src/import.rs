@@ -1,10 +1,12 @@
 //! `zpool import`: what is there, and bringing it in.
 
 use crate::common;
-use crate::status::tabbed;
+use crate::status::{tabbed, Look};
+use crate::status_json::{devices, moment};
 use crate::status_text::{feature_lines, reason_of, see, Reason};
 use api::client::unexpected;
 use api::{ImportScan, Importable, PoolImport, Reply, Request, Vdev, VdevClass};
+use cli::json::{envelope, Object, Style};
 use cli::vdevs::{self, Naming};
 use cli::{time, Cx, Fail, Outcome, Parsed};
 
@@ -27,6 +29,10 @@ pub fn import(args: &Parsed, cx: &mut Cx<'_>) -> Outcome {
     }
     if args.operands.len() > 2 {
         return Err(Fail::Usage("too many arguments".into()));
+    }
+    let json = common::json_style(args)?;
+    if json.is_some() && (all || !args.operands.is_empty()) {
+        return Err(Fail::Usage("-j only lists".into()));
     }
     let search = ImportScan {
         places: places(args, cx),
@@ -57,6 +63,11 @@ pub fn import(args: &Parsed, cx: &mut Cx<'_>) -> Outcome {
         None => {
             let mut found = scan(cx, search)?;
             found.sort_by(|a, b| (&a.name, a.guid).cmp(&(&b.name, b.guid)));
+            if let Some(style) = json {
+                let report = report(&found, args, style, cx);
+                common::print_json(cx, report)?;
+                return Ok(0);
+            }
             if found.is_empty() {
                 cx.say("no pools available to import")?;
                 return Ok(0);
@@ -258,6 +269,85 @@ fn bring_in(cx: &mut Cx<'_>, request: PoolImport, shown: &str) -> Result<(i32, S
         Ok(other) => Err(cx.fail_plain(&unexpected(&other))),
         Err(e) => Err(cx.fail(&e, "import", shown)),
     }
+}
+
+/// What could be imported, as JSON: like `zpool status -j`. Of pools with one name, each is keyed by
+/// its guid.
+fn report(found: &[Importable], args: &Parsed, style: Style, cx: &Cx<'_>) -> Object {
+    let mut all = Object::new();
+    for pool in found {
+        let twins = found.iter().filter(|p| p.name == pool.name).count() > 1;
+        let key = match twins || args.has("json-pool-key-guid") {
+            true => pool.guid.to_string(),
+            false => pool.name.clone(),
+        };
+        all.put(key, described(pool, style, &common::naming(args, cx), cx));
+    }
+    let mut out = envelope("zpool import");
+    out.put("pools", all);
+    out
+}
+
+fn described(pool: &Importable, style: Style, how: &Naming, cx: &Cx<'_>) -> Object {
+    let reason = reason_of(
+        pool.tree.as_ref(),
+        &pool.facts,
+        pool.scan.as_ref(),
+        0,
+        pool.version,
+    );
+    let line = |t: String| t.replace('\n', " ");
+    let mut o = Object::new()
+        .with("name", pool.name.as_str())
+        .with("state", pool.health.as_str())
+        .with("pool_guid", style.plain(pool.guid))
+        .with("spa_version", style.plain(pool.version));
+    for (key, is) in [
+        ("exported", pool.exported),
+        ("destroyed", pool.destroyed),
+        ("needs_force", pool.needs_force),
+        ("needs_missing_log", pool.needs_missing_log),
+    ] {
+        if is {
+            o.put(key, "true");
+        }
+    }
+    if pool.hostid != 0 {
+        o.put("hostid", style.plain(pool.hostid));
+    }
+    if let Some(name) = &pool.hostname {
+        o.put("hostname", name.as_str());
+    }
+    if pool.last_access != 0 {
+        o.put("last_access", moment(style, &cx.zone, pool.last_access));
+    }
+    if let Some(text) = status_line(reason, pool) {
+        o.put("status", line(text));
+    }
+    o.put("action", line(action_line(reason, pool, cx)));
+    if let Some(comment) = &pool.comment {
+        o.put("comment", comment.as_str());
+    }
+    if let Some(id) = reason.text(&pool.facts).id {
+        o.put("msgid", format!("ZFS-8000-{id}"));
+        o.put("moreinfo", see(id));
+    }
+    let like = api::Pool {
+        name: pool.name.clone(),
+        tree: pool.tree.clone(),
+        ..api::Pool::default()
+    };
+    let look = Look {
+        exact: false,
+        slow: false,
+        sick_only: false,
+        verbose: false,
+        how: *how,
+        ignore_ashift: true,
+        now: 0,
+    };
+    devices(&mut o, &like, style, &look, false);
+    o
 }
 
 /// Text of one pool that could be imported (command reference §11.1).
@@ -464,6 +554,40 @@ mod tests {
             tree: sample(name).tree,
             ..Importable::default()
         }
+    }
+
+    #[test]
+    fn lists_as_json() {
+        let mut foreign = found("tank");
+        foreign.needs_force = true;
+        foreign.hostid = 0xabc;
+        let twin = Importable {
+            guid: 8,
+            ..found("good")
+        };
+        let mut fake = Fake {
+            importable: vec![foreign, twin, found("good")],
+            ..Fake::default()
+        };
+        let (status, out, err) = run("import -j --json-int", &mut fake);
+        assert_eq!((status, err.as_str()), (0, ""));
+        let pools = out.find("\"pools\":{\"7\":{\"name\":\"good\"");
+        assert!(pools.is_some(), "{out}");
+        for part in [
+            "\"command\":\"zpool import\"",
+            "\"8\":{\"name\":\"good\",\"state\":\"ONLINE\",\"pool_guid\":8",
+            "\"tank\":{\"name\":\"tank\"",
+            "\"needs_force\":\"true\",\"hostid\":2748",
+            "\"action\":",
+            "\"vdev_type\":\"mirror\"",
+        ] {
+            assert!(out.contains(part), "{part} is not in {out}");
+        }
+        let (status, _, err) = run("import -j tank", &mut fake);
+        assert_eq!(status, 2, "{err}");
+        let (status, out, _) = run("import -j", &mut Fake::default());
+        assert_eq!(status, 0);
+        assert!(out.contains("\"pools\":{}"), "{out}");
     }
 
     #[test]

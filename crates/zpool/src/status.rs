@@ -105,8 +105,14 @@ fn render(pool: &Pool, reason: &Reason, look: &Look, zone: &TimeZone) -> String 
             out.push('\n');
         }
     }
+    if let Some(skips) = skips_checkpoint(pool) {
+        out.push_str(&format!(
+            "    scan warning: {skips} blocks that are only referenced by the checkpoint.\n"
+        ));
+    }
     for (heading, lines) in [
         ("remove", removal_lines(pool, look, zone)),
+        ("checkpoint", checkpoint_line(pool, zone)),
         ("expand", expansion_lines(pool, look, zone)),
     ] {
         if !lines.is_empty() {
@@ -259,6 +265,28 @@ fn percent(part: u64, whole: u64) -> f64 {
 }
 
 /// Lines of the newest removal of a device; none if there was none.
+/// What a scrub or resilver does about blocks of a checkpoint, which it does not look at.
+fn skips_checkpoint(pool: &Pool) -> Option<&'static str> {
+    let scan = pool.scan.as_ref()?;
+    let checkpoint = pool.checkpoint.as_ref().filter(|c| !c.discarding)?;
+    match scan.state {
+        ScanState::None => None,
+        ScanState::Scanning => Some("skipping"),
+        _ => (scan.end >= checkpoint.created).then_some("skipped"),
+    }
+}
+
+fn checkpoint_line(pool: &Pool, zone: &TimeZone) -> Vec<String> {
+    let line = |c: &api::Checkpoint| {
+        let space = nice(c.space, false);
+        match c.discarding {
+            true => format!("discarding, {space} remaining."),
+            false => format!("created {}, consumes {space}", time::ctime(c.created, zone)),
+        }
+    };
+    pool.checkpoint.iter().map(line).collect()
+}
+
 fn removal_lines(pool: &Pool, look: &Look, zone: &TimeZone) -> Vec<String> {
     let Some(r) = &pool.removal else {
         return Vec::new();
@@ -549,6 +577,42 @@ mod tests {
              \t4M / 16M copied, 25.00% done, not being continued\n";
         assert!(out.contains(want), "{out}");
         assert!(out.contains("  (removing)\n"));
+    }
+
+    #[test]
+    fn checkpoints() {
+        let utc = 1_795_183_087; // Fri Nov 20 13:58:07 2026
+        let mut p = sample("tank");
+        p.scan = Some(Scan {
+            function: ScanFunction::Scrub,
+            state: ScanState::Finished,
+            start: utc,
+            end: utc + 1,
+            ..Scan::default()
+        });
+        p.checkpoint = Some(api::Checkpoint {
+            discarding: false,
+            created: utc,
+            space: 287_744,
+        });
+        let show = |p: &Pool| run("status", &mut Fake::with(vec![p.clone()])).1;
+        let out = show(&p);
+        let want = "    scan warning: skipped blocks that are only referenced by the checkpoint.\n\
+             checkpoint: created Fri Nov 20 13:58:07 2026, consumes 281K\n\
+             config:\n";
+        assert!(out.contains(want), "{out}");
+        if let Some(s) = &mut p.scan {
+            s.end = utc - 1;
+        }
+        assert!(!show(&p).contains("warning"));
+        if let Some(c) = &mut p.checkpoint {
+            c.discarding = true;
+        }
+        let out = show(&p);
+        assert!(
+            out.contains("\ncheckpoint: discarding, 281K remaining.\n"),
+            "{out}"
+        );
     }
 
     /// The texts of fixture pools, as printed by OpenZFS 2.3.2.

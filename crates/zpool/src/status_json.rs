@@ -90,6 +90,14 @@ fn one(
         x.put("mapping_memory", size(r.mapping_memory));
         o.put("removal_stats", x);
     }
+    if let Some(c) = &pool.checkpoint {
+        let state = if c.discarding { "DISCARDING" } else { "EXISTS" };
+        let mut x = Object::new()
+            .with("state", state)
+            .with("start_time", moment(style, zone, c.created));
+        x.put("space", style.nice(c.space, || nice(c.space, true)));
+        o.put("checkpoint_stats", x);
+    }
     if let Some(e) = pool
         .expansion
         .as_ref()
@@ -105,6 +113,17 @@ fn one(
         x.put("reflowed", size(e.reflowed));
         o.put("raidz_expand_stats", x);
     }
+    devices(&mut o, pool, style, look, flat);
+    o.put("error_count", style.plain(pool.error_count.unwrap_or(0)));
+    if look.verbose && !pool.error_list.is_empty() {
+        let list = pool.error_list.iter().map(|e| Json::Text(e.clone()));
+        o.put("errlist", Json::Array(list.collect()));
+    }
+    o
+}
+
+/// The tree of devices, and those of other classes.
+pub fn devices(o: &mut Object, pool: &Pool, style: Style, look: &Look, flat: bool) {
     if let Some(tree) = &pool.tree {
         let mut into = Object::new();
         let context = Context { pool, style, look };
@@ -135,12 +154,6 @@ fn one(
             }
         }
     }
-    o.put("error_count", style.plain(pool.error_count.unwrap_or(0)));
-    if look.verbose && !pool.error_list.is_empty() {
-        let list = pool.error_list.iter().map(|e| Json::Text(e.clone()));
-        o.put("errlist", Json::Array(list.collect()));
-    }
-    o
 }
 
 struct Context<'a> {
@@ -253,7 +266,7 @@ fn state_word(state: ScanState) -> &'static str {
     }
 }
 
-fn moment(style: Style, zone: &TimeZone, t: u64) -> Json {
+pub fn moment(style: Style, zone: &TimeZone, t: u64) -> Json {
     style.nice(t, || time::ctime(t, zone))
 }
 

@@ -173,7 +173,7 @@ impl Zfs {
     /// Writes `data`; returns how many bytes. If something fails after some were written, their
     /// number is returned and the failure shows with the next call.
     pub fn write(&self, z: &Znode, offset: u64, data: &[u8], o: WriteOpts) -> Result<usize> {
-        let p = self.writable()?;
+        let p = self.writable_since(o.cached)?;
         let f = z.fixed();
         Self::must_reg(&f)?;
         let fixed = f.flags & (flag::IMMUTABLE | flag::READONLY) != 0

@@ -17,7 +17,7 @@ impl Zfs {
     /// Changes what `set` says, all of it or (if a rule forbids something) nothing; returns the
     /// attributes afterwards.
     pub fn setattr(&self, z: &Znode, set: &SetAttr, cred: &Cred) -> Result<Attr> {
-        let p = self.writable()?;
+        let p = self.writable_since(set.written_back)?;
         let f = z.fixed();
         let m = f.mode32();
         let (uid, gid) = (f.uid32(), f.gid32());

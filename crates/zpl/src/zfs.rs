@@ -378,6 +378,15 @@ impl Zfs {
         Ok(p)
     }
 
+    /// The same; but what a kernel with a write-back cache took in before the file system became
+    /// read-only (`before`) is not lost by that.
+    pub(crate) fn writable_since(&self, before: bool) -> Result<Arc<Props>> {
+        match before {
+            true => Ok(self.props()),
+            false => self.writable(),
+        }
+    }
+
     /// Longest name that can be there: those made while the property was on stay.
     pub(crate) fn name_max_found(&self) -> usize {
         match self.props().longname || self.space.has_long_names() {

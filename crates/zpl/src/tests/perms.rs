@@ -265,6 +265,34 @@ fn flags_bind_root_too() {
     );
 }
 
+/// What the kernel took in before a file system became read-only is written all the same.
+#[test]
+fn read_only_from_now_on() {
+    let fs = Fs::new();
+    let f = fs.file("f", b"before");
+    fs.zfs.set_props(|p| p.readonly = true);
+    let write = |cached| {
+        let how = WriteOpts {
+            cached,
+            ..WriteOpts::default()
+        };
+        fs.zfs.write(&f, 0, b"BEFORE", how)
+    };
+    assert_eq!(kind(write(false)), Kind::ReadOnly);
+    assert_eq!(write(true).unwrap(), 6);
+    let times = |written_back| {
+        let set = SetAttr {
+            mtime: Some(SetTime::To(Time::new(5, 6))),
+            written_back,
+            ..SetAttr::default()
+        };
+        fs.zfs.setattr(&f, &set, &Cred::root())
+    };
+    assert_eq!(kind(times(false)), Kind::ReadOnly);
+    assert_eq!(times(true).unwrap().mtime, Time::new(5, 6));
+    assert_eq!(fs.get(&f), b"BEFORE");
+}
+
 #[test]
 fn umask() {
     let fs = Fs::new();

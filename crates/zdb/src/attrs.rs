@@ -104,7 +104,7 @@ pub fn load(c: &Ctx, dn: &DnodePhys) -> Result<File> {
     sa::to_little_endian(&mut bonus, registry, layouts)?;
     let spill = match dn.spill.filter(|b| !b.is_hole()) {
         Some(bp) => {
-            let mut b = c.set.zio.read(&bp)?.to_vec();
+            let mut b = c.set.read(&bp)?.to_vec();
             sa::to_little_endian(&mut b, registry, layouts)?;
             Some(b)
         }

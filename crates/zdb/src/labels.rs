@@ -201,8 +201,9 @@ fn l2arc(disk: &dyn Disk, depth: usize, quiet: bool, out: &mut dyn Write) -> Res
 /// The uberblock in use.
 pub fn uberblock(s: &Session, out: &mut dyn Write) -> Result<()> {
     writeln!(out, "\nUberblock:")?;
-    match s.pool.tree.best_uberblock(s.pool.synced_txg()) {
-        Some((ub, _)) => {
+    let newest = || Some(s.pool.tree.best_uberblock(s.pool.synced_txg())?.0);
+    match s.kept.clone().or_else(newest) {
+        Some(ub) => {
             print(&ub, s.depth('u').max(1), out)?;
             Ok(writeln!(out)?)
         }

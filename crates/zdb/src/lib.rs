@@ -10,6 +10,7 @@ mod config;
 mod dedup;
 mod fmt;
 mod iostats;
+mod key;
 mod labels;
 mod object;
 mod path;
@@ -91,6 +92,7 @@ pub fn walk(pool: &Arc<Pool>, verify: usize, compare: bool, out: &mut dyn Write)
         config: NvList::default(),
         args,
         everything: false,
+        kept: None,
         code: Cell::new(0),
     };
     blocks::walk(&s, out)?;
@@ -113,6 +115,8 @@ pub(crate) struct Session {
     args: Parsed,
     /// Nothing was asked for: everything is shown at the lowest degree.
     everything: bool,
+    /// With `-k`: the uberblock of the state shown.
+    kept: Option<Uberblock>,
     code: Cell<u8>,
 }
 
@@ -168,22 +172,26 @@ impl Session {
 
     /// The uberblock kept by a checkpoint.
     pub fn checkpoint(&self) -> Result<Option<Uberblock>> {
-        let Some(v) = self.directory("com.delphix:zpool_checkpoint")? else {
-            return Ok(None);
-        };
-        let mut b: Vec<u8> = v.ints().iter().flat_map(|w| w.to_le_bytes()).collect();
-        b.resize(b.len().max(disk::uberblock::UBERBLOCK_SIZE), 0);
-        Uberblock::decode(&b).map(Some)
+        checkpoint(&self.pool)
     }
+}
+
+/// The uberblock kept by the checkpoint of a pool.
+fn checkpoint(pool: &Pool) -> Result<Option<Uberblock>> {
+    let directory = pool.mos.hold(1)?;
+    let Some(v) = Zap::new(&*directory).get_value("com.delphix:zpool_checkpoint")? else {
+        return Ok(None);
+    };
+    let mut b: Vec<u8> = v.ints().iter().flat_map(|w| w.to_le_bytes()).collect();
+    b.resize(b.len().max(disk::uberblock::UBERBLOCK_SIZE), 0);
+    Uberblock::decode(&b).map(Some)
 }
 
 fn run(args: &Parsed, out: &mut dyn Write) -> Result<u8> {
     let operand = |i: usize| args.operands.get(i).map(String::as_str);
     for (letter, why) in [
         ("B", "streams are made by 'zfs send'"),
-        ("k", "the state of a checkpoint is read by importing with --rewind-to-checkpoint and readonly=on"),
         ("x", "blocks are not copied while they are read"),
-        ("K", "keys are loaded by 'zfs load-key'"),
     ] {
         if args.has(letter) {
             bail!(Unsupported, "-{letter} is not supported: {why}");
@@ -222,6 +230,12 @@ fn run(args: &Parsed, out: &mut dyn Write) -> Result<u8> {
     };
     let s = open(args, target)?;
     let rest = args.operands.get(1..).unwrap_or_default();
+    if let Some(text) = args.get("K") {
+        if args.has("N") {
+            bail!(Unsupported, "-K needs the name of a dataset, not its number");
+        }
+        key::unlock(&s.pool, target, text, out)?;
+    }
     let done = show(&s, target, rest, out);
     if s.depth('s') > 0 && done.is_ok() {
         iostats::show(&s, out)?;
@@ -338,9 +352,22 @@ fn open(args: &Parsed, target: &str) -> Result<Session> {
             })?),
             None => None,
         };
+    let mut kept = None;
+    if args.has("k") {
+        // The state shown does not know that it is one to go back to.
+        let now = OpenOptions {
+            readonly: true,
+            missing_log: true,
+            ..OpenOptions::default()
+        };
+        let pool = Pool::open(env.clone(), &config, now)?;
+        kept = checkpoint(&pool)?;
+        let _ = pool.close();
+    }
     let options = |txg| OpenOptions {
         readonly: true,
         missing_log: true,
+        checkpoint: args.has("k"),
         txg,
         ..OpenOptions::default()
     };
@@ -359,6 +386,7 @@ fn open(args: &Parsed, target: &str) -> Result<Session> {
     let asked = args.in_order().any(|(k, _)| display.contains(k));
     Ok(Session {
         pool,
+        kept,
         num: Numbers {
             plain: args.has("P"),
         },

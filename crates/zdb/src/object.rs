@@ -61,7 +61,7 @@ impl<'a> Ctx<'a> {
 
     /// Blocks are encrypted, and there is no key.
     fn is_locked(&self) -> bool {
-        self.set.root.uses_crypt()
+        self.set.is_locked()
     }
 }
 

@@ -6,7 +6,7 @@ use codec::compress;
 use disk::objset::ObjsetPhys;
 use disk::{BlkPtr, DnodePhys, ObjType};
 use std::sync::Arc;
-use zio::Zio;
+use zio::{Crypt, Zio};
 
 /// Slots of one block of dnodes.
 const PER_BLOCK: u64 = 32;
@@ -84,6 +84,8 @@ pub struct Set<'a> {
     pub zio: &'a Zio,
     pub phys: ObjsetPhys,
     pub root: BlkPtr,
+    /// Its key, if it has one that is loaded.
+    crypt: Crypt,
 }
 
 impl<'a> Set<'a> {
@@ -95,7 +97,30 @@ impl<'a> Set<'a> {
             zio,
             phys: ObjsetPhys::decode(&zio.read(root)?)?,
             root: *root,
+            crypt: Crypt::Plain,
         })
+    }
+
+    /// That of a dataset, read with its key if that is loaded.
+    pub fn of(zio: &'a Zio, ds: &dsl::Dataset) -> Result<Set<'a>> {
+        let mut set = Set::open(zio, &ds.phys().bp)?;
+        if set.root.uses_crypt() {
+            set.crypt = ds.crypt().unwrap_or(Crypt::Locked);
+        }
+        Ok(set)
+    }
+
+    /// Blocks are encrypted, and there is no key.
+    pub fn is_locked(&self) -> bool {
+        self.root.uses_crypt() && matches!(self.crypt, Crypt::Plain | Crypt::Locked)
+    }
+
+    /// Reads a block of it, decrypted if the key is there.
+    pub fn read(&self, bp: &BlkPtr) -> Result<Block> {
+        match self.crypt {
+            Crypt::Plain | Crypt::Locked => read(self.zio, bp),
+            _ => self.zio.read_with(bp, &self.crypt),
+        }
     }
 
     /// The dnode of an object; −1, −2 and −3 (as `u64`) are the accounting objects, 0 the meta dnode.
@@ -132,7 +157,7 @@ impl<'a> Set<'a> {
         }
         match bp.is_hole() || bp.is_redacted() {
             true => Ok(none()),
-            false => read(self.zio, &bp),
+            false => self.read(&bp),
         }
     }
 
@@ -161,7 +186,7 @@ impl<'a> Set<'a> {
         }
         for (first, bp) in blocks {
             let number = first.wrapping_mul(PER_BLOCK);
-            let b = match read(self.zio, &bp) {
+            let b = match self.read(&bp) {
                 Ok(b) => b,
                 Err(e) => {
                     bad(number, e);

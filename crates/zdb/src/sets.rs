@@ -284,7 +284,7 @@ pub fn dataset(
 ) -> Result<()> {
     let p = ds.phys();
     let name = ds.full_name();
-    let set = match Set::open(&s.pool.zio, &p.bp) {
+    let set = match Set::of(&s.pool.zio, ds) {
         Ok(set) => set,
         Err(e) => return s.complain(out, &format!("Dataset {name}: {e}"), 2),
     };

@@ -72,6 +72,65 @@ fn damage_is_found() {
 }
 
 #[test]
+fn the_state_of_a_checkpoint() {
+    let Some(dir) = or_skip(fixture::unpack("checkpoint")) else {
+        return;
+    };
+    let at = dir.path().to_str().unwrap();
+    let pool = pool_of("checkpoint");
+    let say = |args: &[&str]| {
+        let (out, text) = zdb(&[&["-p", at], args, &[&pool]].concat());
+        assert!(out.status.success(), "{args:?}: {text}");
+        text
+    };
+    let txg = |text: &str| -> u64 {
+        let line = text.lines().find_map(|l| l.strip_prefix("\ttxg = "));
+        line.unwrap().parse().unwrap()
+    };
+    let (now, then) = (txg(&say(&["-u"])), txg(&say(&["-k", "-u"])));
+    assert!(then < now, "{then}, {now}");
+    let found = say(&["-u", "-d"]);
+    let (_, kept) = found.split_once("Checkpointed uberblock found:").unwrap();
+    assert_eq!(txg(kept), then);
+    assert!(say(&["-k", "-bcc"]).contains("No leaks"));
+    let one = fixture::unpack("single").unwrap();
+    let at = one.path().to_str().unwrap();
+    let (out, text) = zdb(&["-p", at, "-k", "-u", &pool_of("single")]);
+    assert!(!out.status.success() && text.contains("no checkpoint"), "{text}");
+}
+
+#[test]
+fn with_keys() {
+    let Some(dir) = or_skip(fixture::unpack("encryption")) else {
+        return;
+    };
+    let at = dir.path().to_str().unwrap();
+    let hex = "2de0948f925f0fd3f676ceba32dba8931ad4f8618ea5818ebd468ba2b84aacdf";
+    let raw = "a2679d3d5010d78c71e0dce5b59264b4c6b70f738d572e287c83afec4631cde0";
+    for (set, path, root, key) in [
+        ("zenith/pass", "data", "zenith/pass", "correct horse battery"),
+        ("zenith/pass/child", "acl/defdir", "zenith/pass", "correct horse battery"),
+        ("zenith/hex", "dirs/l0", "zenith/hex", hex),
+    ] {
+        let (out, text) = zdb(&["-p", at, "-O", set, path]);
+        assert!(!out.status.success(), "without a key: {text}");
+        let (out, text) = zdb(&["-p", at, "-K", "another one", "-O", set, path]);
+        assert!(!out.status.success(), "with another key: {text}");
+        let (out, text) = zdb(&["-p", at, "-K", key, "-O", set, path]);
+        assert!(out.status.success(), "{text}");
+        let begin = format!("Unlocked encryption root: {root}\n");
+        assert!(text.starts_with(&begin), "{text}");
+        assert!(text.contains(&format!("\tpath\t/{path}\n")), "{text}");
+    }
+    // Digits too many.
+    let long = format!("{raw}00");
+    let (out, text) = zdb(&["-p", at, "-K", &long, "-O", "zenith/ccm", "holes"]);
+    assert!(!out.status.success(), "{text}");
+    let (out, text) = zdb(&["-p", at, "-K", raw, "-O", "zenith/ccm", "holes"]);
+    assert!(out.status.success(), "{text}");
+}
+
+#[test]
 fn shown() {
     let Some(dir) = or_skip(fixture::unpack("single")) else {
         return;

@@ -48,7 +48,7 @@ pub static ZDB: Sub = Sub {
         opt('U', "cachefile", "Take the list of devices from this cache file.").long("cachefile"),
         sw('v', "More of everything asked for.").long("verbose").many(),
         sw('V', "Accepted with -e: devices are always taken by what their labels say.").long("verbatim"),
-        opt('x', "dumpdir", "Copy all blocks read. Not supported.").long("dump-blocks"),
+        opt('x', "dumpdir", "Copy all blocks read into sparse files in this directory, called like the devices; they must not be there yet.").long("dump-blocks"),
         sw('X', "As -F, but any older state.").long("extreme-rewind"),
         sw('Y', "Accepted: all ways of putting a damaged block together are always tried.").long("all-reconstruction"),
         long("version", "Print the version."),

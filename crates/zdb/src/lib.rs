@@ -7,6 +7,7 @@ mod attrs;
 mod block;
 mod blocks;
 mod config;
+mod copies;
 mod dedup;
 mod fmt;
 mod iostats;
@@ -189,13 +190,14 @@ fn checkpoint(pool: &Pool) -> Result<Option<Uberblock>> {
 
 fn run(args: &Parsed, out: &mut dyn Write) -> Result<u8> {
     let operand = |i: usize| args.operands.get(i).map(String::as_str);
-    for (letter, why) in [
-        ("B", "streams are made by 'zfs send'"),
-        ("x", "blocks are not copied while they are read"),
-    ] {
-        if args.has(letter) {
-            bail!(Unsupported, "-{letter} is not supported: {why}");
-        }
+    if args.has("B") {
+        bail!(
+            Unsupported,
+            "-B is not supported: streams are made by 'zfs send'"
+        );
+    }
+    if args.has("x") && args.has("l") {
+        bail!(Invalid, "-x copies what is read of a pool, not of a device");
     }
     if let Some(o) = args.all("o").next() {
         let name = o.split('=').next().unwrap_or(o);
@@ -232,7 +234,10 @@ fn run(args: &Parsed, out: &mut dyn Write) -> Result<u8> {
     let rest = args.operands.get(1..).unwrap_or_default();
     if let Some(text) = args.get("K") {
         if args.has("N") {
-            bail!(Unsupported, "-K needs the name of a dataset, not its number");
+            bail!(
+                Unsupported,
+                "-K needs the name of a dataset, not its number"
+            );
         }
         key::unlock(&s.pool, target, text, out)?;
     }
@@ -336,7 +341,10 @@ fn livelists(s: &Session, out: &mut dyn Write) -> Result<()> {
 /// The pool that `target` (a pool, or a dataset in it) names, opened for reading.
 fn open(args: &Parsed, target: &str) -> Result<Session> {
     let name = target.split(['/', '@']).next().unwrap_or(target);
-    let env = env_linux::linux_env();
+    let mut env = env_linux::linux_env();
+    if let Some(folder) = args.get("x") {
+        env.disks = Arc::new(copies::Copying::new(env.disks, folder));
+    }
     let exported = args.has("e") || args.has("p");
     if args.has("V") && !exported {
         bail!(Invalid, "-V is only for pools that are not imported (-e)");

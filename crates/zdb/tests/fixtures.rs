@@ -96,7 +96,36 @@ fn the_state_of_a_checkpoint() {
     let one = fixture::unpack("single").unwrap();
     let at = one.path().to_str().unwrap();
     let (out, text) = zdb(&["-p", at, "-k", "-u", &pool_of("single")]);
-    assert!(!out.status.success() && text.contains("no checkpoint"), "{text}");
+    assert!(
+        !out.status.success() && text.contains("no checkpoint"),
+        "{text}"
+    );
+}
+
+/// What one look reads is enough for the same look at the copies, and less than everything.
+#[test]
+fn copies_of_what_is_read() {
+    let Some(dir) = or_skip(fixture::unpack("single")) else {
+        return;
+    };
+    let to = testkit::TempDir::new("zdb-copies").unwrap();
+    let (at, to) = (dir.path().to_str().unwrap(), to.path().to_str().unwrap());
+    let pool = pool_of("single");
+    let (out, text) = zdb(&["-p", at, "-x", to, "-dd", &pool]);
+    assert!(out.status.success(), "{text}");
+    let (out, again) = zdb(&["-p", to, "-dd", &pool]);
+    assert!(out.status.success(), "{again}");
+    assert_eq!(again, text);
+    // File data were not read.
+    let (out, _) = zdb(&["-p", to, "-bcc", &pool]);
+    assert!(!out.status.success());
+    // Neither a copy nor a device is overwritten.
+    for folder in [to, at] {
+        let before = std::fs::read(format!("{folder}/d0.img")).unwrap();
+        let (out, text) = zdb(&["-p", at, "-x", folder, "-u", &pool]);
+        assert!(!out.status.success(), "{text}");
+        assert!(std::fs::read(format!("{folder}/d0.img")).unwrap() == before);
+    }
 }
 
 #[test]
@@ -108,8 +137,18 @@ fn with_keys() {
     let hex = "2de0948f925f0fd3f676ceba32dba8931ad4f8618ea5818ebd468ba2b84aacdf";
     let raw = "a2679d3d5010d78c71e0dce5b59264b4c6b70f738d572e287c83afec4631cde0";
     for (set, path, root, key) in [
-        ("zenith/pass", "data", "zenith/pass", "correct horse battery"),
-        ("zenith/pass/child", "acl/defdir", "zenith/pass", "correct horse battery"),
+        (
+            "zenith/pass",
+            "data",
+            "zenith/pass",
+            "correct horse battery",
+        ),
+        (
+            "zenith/pass/child",
+            "acl/defdir",
+            "zenith/pass",
+            "correct horse battery",
+        ),
         ("zenith/hex", "dirs/l0", "zenith/hex", hex),
     ] {
         let (out, text) = zdb(&["-p", at, "-O", set, path]);

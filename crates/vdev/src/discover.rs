@@ -124,7 +124,8 @@ fn probe(env: &Env, path: &str) -> Vec<(String, NvList)> {
     out
 }
 
-/// Probes `paths` (best names first) and assembles what belongs together. Devices that cannot be
+/// Probes `paths` (best names first) and assembles what belongs together; of several devices with one
+/// guid the newest counts, then the one at its old place, then the first. Devices that cannot be
 /// opened or have no label are passed over.
 pub fn discover(env: &Env, paths: &[String]) -> Found {
     let slots: Vec<Mutex<Vec<(String, NvList)>>> = paths.iter().map(|_| Mutex::default()).collect();

@@ -168,6 +168,18 @@ fn in_group(pid: u32, gid: u32) -> bool {
         .is_some_and(|l| l.split_whitespace().any(|g| g.parse() == Ok(gid)))
 }
 
+/// With every unlink the kernel sends the times of the file that goes; writing them would cost a
+/// transaction. Should it get a name after all (O_TMPFILE), the kernel sends them again then.
+fn times_of_doomed(z: &Znode, set: &SetAttr) -> Option<(Time, Time)> {
+    let others = set.atime.is_some()
+        || set.kill_suidgid
+        || (set.mode, set.uid, set.gid, set.size) != (None, None, None, None);
+    match (set.mtime, set.ctime) {
+        (Some(SetTime::At(m)), Some(c)) if !others && z.is_doomed() => Some((m, c)),
+        _ => None,
+    }
+}
+
 impl Bridge {
     pub fn new(zfs: Arc<Zfs>, ctl: Arc<Ctldir>, caching: Caching) -> Result<Bridge> {
         let root = zfs.root()?;
@@ -306,6 +318,16 @@ impl Filesystem for Bridge {
 
     fn setattr(&self, req: &Request, node: u64, set: &SetAttr) -> Result<AttrReply> {
         let z = self.node(node)?;
+        if let Some(a) = times_of_doomed(&z, set).map(|t| (t, self.zfs.getattr(&z))) {
+            let ((mtime, ctime), a) = a;
+            let attr = fuse::Attr {
+                mtime,
+                ctime,
+                ..attr_out(&a)
+            };
+            let ttl = Duration::ZERO;
+            return Ok(AttrReply { attr, ttl });
+        }
         let at = |t: Option<SetTime>| {
             t.map(|t| match t {
                 SetTime::Now => zpl::SetTime::Now,

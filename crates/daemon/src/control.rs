@@ -88,6 +88,13 @@ impl Control {
             crate::log::use_syslog();
         }
         crate::nodes::set_limit(crate::budget::znodes(options.arc_max));
+        if fuse::wants_uring(options.transport) {
+            match fuse::enable_uring() {
+                Ok(true) => crate::log::info("the kernel's fuse.enable_uring has been turned on"),
+                Ok(false) => {}
+                Err(why) => crate::log::info(&format!("no requests over io_uring: {why}")),
+            }
+        }
         let service = Service::new(
             env_linux::linux_env(),
             paths(),
@@ -98,6 +105,7 @@ impl Control {
                 names: options.entry_timeout,
                 direct: options.direct_files,
             },
+            options.transport,
         );
         service.import_cached();
         Ok(Control {

@@ -376,9 +376,14 @@ impl Service {
         let (fd, mount) = fuse::mount(path, &options)?;
         let config = Config {
             posix_acl: props.acltype == AclType::Posix,
+            transport: self.transport,
             ..Config::default()
         };
         let session = Session::new(bridge.clone(), fd, config);
+        let title = name.clone();
+        session.tell_carried(move |how| {
+            crate::log::info(&format!("{title}: requests come over {how}"))
+        });
         bridge.head().set_notifier(session.notifier());
         drop(bridge);
         let ended = Arc::new((Mutex::new(false), Condvar::new()));

@@ -2,6 +2,7 @@
 
 use cli::args::{Bad, Parsed};
 use cli::daemon_table::{DAEMON, SWITCHES, VALUES};
+use fuse::Transport;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -33,6 +34,8 @@ pub struct Options {
     pub direct_devices: bool,
     /// The kernel does not cache file data.
     pub direct_files: bool,
+    /// How the kernel's requests come.
+    pub transport: Transport,
     /// Things to tell: obsolete settings, values out of range.
     pub warnings: Vec<String>,
 }
@@ -211,6 +214,12 @@ fn settle(
             warnings.push(what.to_string());
         }
     }
+    let transport = match get("transport") {
+        None | Some("auto") => Transport::Auto,
+        Some("dev") => Transport::Device,
+        Some("uring") => Transport::Uring,
+        Some(text) => return Err(format!("--transport: '{text}' is not auto, dev or uring")),
+    };
     let mut mount_options: Vec<String> = Vec::new();
     for text in file.all("o").chain(line.all("o")) {
         mount_options.extend(
@@ -239,6 +248,7 @@ fn settle(
         prefetch: !has("zfs-prefetch-disable"),
         direct_devices: has("disable-block-cache"),
         direct_files: has("disable-page-cache"),
+        transport,
         warnings,
     })
 }
@@ -289,6 +299,11 @@ mod tests {
         assert_eq!(o.attr_timeout, Some(Duration::from_millis(1500)));
         assert_eq!(o.entry_timeout, Some(Duration::from_secs(3600)));
         assert!(o.warnings.is_empty());
+        assert_eq!(o.transport, Transport::Auto);
+        let o = options("--transport=dev", Some("transport = uring"));
+        assert_eq!(o.transport, Transport::Device);
+        let o = options("", Some("transport = uring"));
+        assert_eq!(o.transport, Transport::Uring);
         let o = options("-v 10 -x --stack-size 32 -u 7 --log-uberblocks", None);
         assert_eq!(o.warnings.len(), 5);
     }
@@ -308,6 +323,10 @@ mod tests {
             (
                 "-e -1",
                 "--fuse-entry-timeout: '-1' is not a number of seconds",
+            ),
+            (
+                "--transport=ring",
+                "--transport: 'ring' is not auto, dev or uring",
             ),
             ("-q", "invalid option 'q'"),
             ("-p", "missing argument for 'p' option"),

@@ -50,6 +50,7 @@ fn service(dir: &std::path::Path) -> Arc<Service> {
         64 << 20,
         Vec::new(),
         Caching::default(),
+        fuse::Transport::Auto,
     )
 }
 

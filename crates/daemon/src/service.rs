@@ -8,7 +8,7 @@ use crate::values;
 use base::{Error, Result};
 use dsl::Dataset;
 use env::Env;
-use fuse::Unmount;
+use fuse::{Transport, Unmount};
 use pool::{Pool, Tunables};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -87,6 +87,8 @@ pub struct Service {
     pub mount_options: Vec<String>,
     /// What the kernel may cache.
     pub caching: Caching,
+    /// How the kernel's requests come.
+    pub transport: Transport,
     /// Pools of the cache file that could not be opened.
     pub absent: Mutex<Vec<Absent>>,
     pools: Mutex<BTreeMap<String, Arc<Entry>>>,
@@ -167,6 +169,7 @@ impl Service {
         ceiling: u64,
         mount_options: Vec<String>,
         caching: Caching,
+        transport: Transport,
     ) -> Arc<Service> {
         Arc::new(Service {
             env,
@@ -175,6 +178,7 @@ impl Service {
             tunables: crate::budget::tunables(ceiling, 1),
             mount_options,
             caching,
+            transport,
             absent: Mutex::default(),
             pools: Mutex::default(),
             changes: Mutex::new(()),

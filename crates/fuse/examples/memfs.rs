@@ -1,6 +1,7 @@
 //! A file system in memory, to try and to measure the transport by itself.
 //!
-//! `memfs serve DIR [threads=N] [writeback=0|1] [noopen] [nocache]` serves until unmounted;
+//! `memfs serve DIR [threads=N] [writeback=0|1] [noopen] [nocache] [transport=uring]` serves until
+//! unmounted;
 //! `memfs bench DIR [threads]` measures some operations in a directory, on whatever it lies.
 
 #[path = "../tests/common/memfs.rs"]
@@ -30,6 +31,10 @@ fn serve(dir: &Path, options: &[&str]) {
         match o.split_once('=').unwrap_or((o, "")) {
             ("threads", n) => config.threads = n.parse().expect("threads=N"),
             ("writeback", n) => config.writeback_cache = n == "1",
+            ("transport", "uring") => {
+                config.transport = fuse::Transport::Uring;
+                fuse::enable_uring().expect("io_uring");
+            }
             ("max_write", n) => config.max_write = n.parse().expect("max_write=N"),
             ("noopen", _) => {
                 config.zero_message_open = true;
@@ -42,6 +47,7 @@ fn serve(dir: &Path, options: &[&str]) {
     }
     let (fd, mount) = fuse::mount(dir, &fuse::MountOptions::new("memory")).expect("mount");
     let session = fuse::Session::new(Arc::new(fs), fd, config);
+    session.tell_carried(|how| println!("{how}"));
     println!("{} ends with {:?}", mount.path().display(), session.run());
 }
 

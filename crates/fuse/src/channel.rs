@@ -1,4 +1,4 @@
-//! One descriptor of the device: sending answers.
+//! Where answers go: back through a descriptor of the device, or into a buffer of io_uring.
 
 use std::fs::File;
 use std::io::{self, IoSlice, Write};
@@ -12,14 +12,32 @@ use crate::wire::OutHeader;
 /// The kernel takes at most this many pieces in one writev (UIO_MAXIOV).
 const MAX_IOV: usize = 1024;
 
-/// Where answers go.
+/// Takes the answer to one request.
+pub(crate) trait Answer {
+    /// Answers with data in up to three pieces.
+    fn ok(&self, unique: u64, parts: &[&[u8]]) -> io::Result<()>;
+    /// Answers with an error.
+    fn err(&self, unique: u64, e: Errno) -> io::Result<()>;
+    /// Answers a read.
+    fn data(&self, unique: u64, data: &ReadBuf) -> io::Result<()>;
+}
+
+/// The error as the kernel takes it; anything but 1..=511 would leave the request unanswered.
+pub(crate) fn negative(e: Errno) -> i32 {
+    if (1..512).contains(&e.0) {
+        -e.0
+    } else {
+        -libc::EIO
+    }
+}
+
+/// A descriptor of the device.
 pub(crate) struct Channel<'a> {
     pub file: &'a File,
 }
 
-impl Channel<'_> {
-    /// Answers with data in up to three pieces.
-    pub fn ok(&self, unique: u64, parts: &[&[u8]]) -> io::Result<()> {
+impl Answer for Channel<'_> {
+    fn ok(&self, unique: u64, parts: &[&[u8]]) -> io::Result<()> {
         let mut iov = [IoSlice::new(&[]); 4];
         let mut len = 16;
         let mut n = 1;
@@ -37,24 +55,16 @@ impl Channel<'_> {
         self.send(&iov[..n], len)
     }
 
-    /// Answers with an error.
-    pub fn err(&self, unique: u64, e: Errno) -> io::Result<()> {
-        // The kernel takes 1..=511; anything else would leave the request unanswered.
-        let e = if (1..512).contains(&e.0) {
-            e.0
-        } else {
-            libc::EIO
-        };
+    fn err(&self, unique: u64, e: Errno) -> io::Result<()> {
         let head = OutHeader {
             len: 16,
-            error: -e,
+            error: negative(e),
             unique,
         };
         self.send(&[IoSlice::new(head.as_bytes())], 16)
     }
 
-    /// Answers a read.
-    pub fn data(&self, unique: u64, data: &ReadBuf) -> io::Result<()> {
+    fn data(&self, unique: u64, data: &ReadBuf) -> io::Result<()> {
         let n = data.slice_count();
         if n <= 3 {
             let mut parts: [&[u8]; 3] = [&[]; 3];
@@ -81,7 +91,9 @@ impl Channel<'_> {
         data.each(|s| iov.push(IoSlice::new(s)));
         self.send(&iov, len)
     }
+}
 
+impl Channel<'_> {
     fn send(&self, iov: &[IoSlice<'_>], len: usize) -> io::Result<()> {
         let mut file = self.file;
         loop {

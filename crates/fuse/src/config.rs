@@ -11,6 +11,18 @@ pub enum ReaddirPlus {
     Always,
 }
 
+/// How requests and answers travel between kernel and daemon.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Transport {
+    /// What has proved to be better on the whole (docs/performance.md): the device.
+    #[default]
+    Auto,
+    /// Read from and written to `/dev/fuse`.
+    Device,
+    /// Over io_uring (Linux 6.14), where the kernel lets it; the device otherwise.
+    Uring,
+}
+
 /// Options of a session. [`Config::default`] is what the daemon uses; a kernel that lacks
 /// something simply does without, see [`Negotiated`].
 #[derive(Clone, Debug)]
@@ -19,6 +31,7 @@ pub struct Config {
     /// not: an idle mount has one. Since operations are synchronous this is also how many may wait
     /// for the disk at once. See also [`crate::about_to_block`].
     pub threads: usize,
+    pub transport: Transport,
     /// Largest write (and read) in bytes; cut to what `/proc/sys/fs/fuse/max_pages_limit` allows.
     pub max_write: u32,
     /// Most read-ahead in bytes.
@@ -55,6 +68,7 @@ impl Default for Config {
     fn default() -> Config {
         Config {
             threads: 16,
+            transport: Transport::Auto,
             max_write: 1 << 20,
             max_readahead: 1 << 20,
             max_background: 64,

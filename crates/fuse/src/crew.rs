@@ -50,8 +50,8 @@ struct Resting {
 pub(crate) struct Crew {
     /// Most threads, beside those that are lent.
     most: usize,
-    /// Threads that wait for requests of this session to be served.
-    lent: AtomicUsize,
+    /// Threads that wait for requests of this session to be served, in all its crews.
+    lent: Arc<AtomicUsize>,
     /// Threads that are awake (high half) and busy (low half), together so that the decisions to
     /// rest and to wake see one state.
     counts: AtomicU64,
@@ -87,9 +87,14 @@ pub(crate) struct Pace {
 
 impl Crew {
     pub fn new(most: usize) -> Crew {
+        Crew::sharing(most, Arc::default())
+    }
+
+    /// One of several crews of a session.
+    pub fn sharing(most: usize, lent: Arc<AtomicUsize>) -> Crew {
         Crew {
             most: most.max(1),
-            lent: AtomicUsize::new(0),
+            lent,
             counts: AtomicU64::new(0),
             resting: Mutex::default(),
             closed: AtomicBool::new(false),
@@ -102,6 +107,21 @@ impl Crew {
     /// How many threads there may be at this moment.
     pub fn most(&self) -> usize {
         self.most + self.lent.load(SeqCst)
+    }
+
+    /// Threads that are awake.
+    pub fn awake(&self) -> usize {
+        split(self.counts.load(SeqCst)).0 as usize
+    }
+
+    /// Threads that wait for requests of this session to be served.
+    pub fn lent(&self) -> usize {
+        self.lent.load(SeqCst)
+    }
+
+    /// Whether there may be one more thread.
+    pub fn may_grow(&self) -> bool {
+        self.awake() < self.most()
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, Vec<Resting>> {
@@ -286,6 +306,17 @@ pub(crate) trait Watched: Send + Sync {
     fn crew(&self) -> &Crew;
     /// Wakes or starts one more thread.
     fn reinforce(self: Arc<Self>);
+    /// Makes sure, before it returns, that requests are served even if all threads wait that have
+    /// said they wait for some.
+    fn keep_one(self: Arc<Self>) {
+        if self.crew().blocking() {
+            self.reinforce();
+        }
+    }
+    /// The session's other crews, if it has several.
+    fn others(&self) -> Vec<Arc<dyn Watched>> {
+        Vec::new()
+    }
 }
 
 /// Sessions the sentinel looks at.
@@ -296,16 +327,20 @@ fn watched() -> std::sync::MutexGuard<'static, Vec<Weak<dyn Watched>>> {
     WATCHED.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Has the sentinel look at a session, which it does until nothing is going on there.
-pub(crate) fn watch(session: Weak<dyn Watched>) {
+/// Starts the sentinel if that was not done yet; whether there is one.
+pub(crate) fn ready_sentinel() -> bool {
     static SENTINEL: OnceLock<bool> = OnceLock::new();
-    let there = SENTINEL.get_or_init(|| {
+    *SENTINEL.get_or_init(|| {
         std::thread::Builder::new()
             .name("fuse-sentinel".into())
             .spawn(sentinel)
             .is_ok()
-    });
-    if *there {
+    })
+}
+
+/// Has the sentinel look at a session, which it does until nothing is going on there.
+pub(crate) fn watch(session: Weak<dyn Watched>) {
+    if ready_sentinel() {
         watched().push(session);
         CALL.notify_one();
     } else if let Some(s) = session.upgrade() {
@@ -379,8 +414,9 @@ pub fn about_to_wait_for_requests() -> Lent {
         let session = s.borrow().as_ref().and_then(Weak::upgrade);
         if let Some(session) = &session {
             session.crew().lent.fetch_add(1, SeqCst);
-            if session.crew().blocking() {
-                session.clone().reinforce();
+            // Whichever of the crews those requests come to.
+            for s in session.others().into_iter().chain([session.clone()]) {
+                s.keep_one();
             }
         }
         Lent(session)

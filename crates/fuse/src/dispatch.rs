@@ -4,7 +4,7 @@ use std::io;
 
 use zerocopy::{FromBytes, IntoBytes};
 
-use crate::channel::Channel;
+use crate::channel::Answer;
 use crate::config::Negotiated;
 use crate::fs::Filesystem;
 use crate::reply::{DirBuf, DirPlusBuf, ReadBuf, XattrNames};
@@ -26,12 +26,16 @@ impl Scratch {
     }
 }
 
-/// Reads arguments off the front of a request. Bytes come from the kernel, but a short message is
-/// an error here and not a panic.
-struct Args<'a>(&'a [u8]);
+/// Reads arguments off the front of a request, the first of fixed size from a place of its own if
+/// there is one. Bytes come from the kernel, but a short message is an error here and not a panic.
+struct Args<'a>(&'a [u8], Option<&'a [u8]>);
 
 impl<'a> Args<'a> {
     fn get<T: FromBytes>(&mut self) -> Result<T> {
+        if let Some(op) = self.1.take() {
+            let (v, _) = T::read_from_prefix(op).map_err(|_| Errno::EIO)?;
+            return Ok(v);
+        }
         let (v, rest) = T::read_from_prefix(self.0).map_err(|_| Errno::EIO)?;
         self.0 = rest;
         Ok(v)
@@ -73,25 +77,43 @@ fn supp_group(mut ext: &[u8]) -> Option<u32> {
     None
 }
 
+/// A request: its head and what follows.
+pub(crate) struct Message<'a> {
+    pub head: wire::InHeader,
+    /// The operation's own arguments of fixed size, where they do not begin `body`.
+    pub op: Option<&'a [u8]>,
+    pub body: &'a [u8],
+}
+
+impl<'a> Message<'a> {
+    /// From one piece, as the device gives it.
+    pub fn read(bytes: &'a [u8]) -> Option<Message<'a>> {
+        let (head, body) = wire::InHeader::read_from_prefix(bytes).ok()?;
+        Some(Message {
+            head,
+            op: None,
+            body,
+        })
+    }
+}
+
 /// What became of a request whose answer could not be delivered does not matter to the loop, except
 /// when the connection is gone; the next read says so.
 pub(crate) fn serve<F: Filesystem + ?Sized>(
     fs: &F,
     agreed: &Negotiated,
-    chan: &Channel<'_>,
-    msg: &[u8],
+    chan: &dyn Answer,
+    msg: &Message<'_>,
     scratch: &mut Scratch,
 ) -> io::Result<()> {
-    let Ok((h, body)) = wire::InHeader::read_from_prefix(msg) else {
-        return Err(io::ErrorKind::InvalidData.into());
-    };
-    let ext = (h.total_extlen as usize * 8).min(body.len());
-    let (body, ext) = body.split_at(body.len() - ext);
+    let h = &msg.head;
+    let ext = (h.total_extlen as usize * 8).min(msg.body.len());
+    let (body, ext) = msg.body.split_at(msg.body.len() - ext);
     let mut d = Dispatch {
         fs,
         agreed,
         chan,
-        h: &h,
+        h,
         req: Request {
             unique: h.unique,
             uid: h.uid,
@@ -108,7 +130,7 @@ pub(crate) fn serve<F: Filesystem + ?Sized>(
         sent: Ok(()),
     };
     // A method that panics must not leave the caller of the system call hanging.
-    let done = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| d.run(Args(body))))
+    let done = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| d.run(Args(body, msg.op))))
         .unwrap_or(Err(Errno::EIO));
     match done {
         Ok(()) => d.sent,
@@ -119,7 +141,7 @@ pub(crate) fn serve<F: Filesystem + ?Sized>(
 struct Dispatch<'a, F: ?Sized> {
     fs: &'a F,
     agreed: &'a Negotiated,
-    chan: &'a Channel<'a>,
+    chan: &'a dyn Answer,
     h: &'a wire::InHeader,
     req: Request,
     scratch: &'a mut Scratch,

@@ -27,6 +27,7 @@ mod fs;
 mod mount;
 mod notify;
 mod reply;
+mod ring;
 mod session;
 mod sys;
 #[doc(hidden)]
@@ -34,12 +35,13 @@ pub mod testing;
 mod types;
 pub mod wire;
 
-pub use config::{Config, Negotiated, ReaddirPlus};
+pub use config::{Config, Negotiated, ReaddirPlus, Transport};
 pub use crew::{about_to_block, about_to_wait_for_requests, Lent};
 pub use fs::{Filesystem, FOREVER};
 pub use mount::{mount, mounted, Atime, Mount, MountInfo, MountOptions, Unmount};
 pub use notify::Notifier;
 pub use reply::{kind_of_mode, DirBuf, DirPlusBuf, ReadBuf, XattrNames};
-pub use session::{End, Handle, Session};
+pub use ring::{enable_uring, wants_uring};
+pub use session::{Carried, End, Handle, Session};
 pub use types::*;
 pub use wire::ROOT;

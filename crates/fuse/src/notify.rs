@@ -20,32 +20,37 @@ use crate::wire::{self, notify, OutHeader};
 #[derive(Clone)]
 pub struct Notifier(Weak<File>);
 
+/// Sends a notification; whether it concerned anything.
+pub(crate) fn send(mut device: &File, code: i32, parts: &[&[u8]]) -> io::Result<bool> {
+    let len = 16 + parts.iter().map(|p| p.len()).sum::<usize>();
+    let head = OutHeader {
+        len: len as u32,
+        error: code,
+        unique: 0,
+    };
+    let mut iov = vec![IoSlice::new(head.as_bytes())];
+    iov.extend(parts.iter().map(|p| IoSlice::new(p)));
+    loop {
+        return match device.write_vectored(&iov) {
+            Ok(_) => Ok(true),
+            Err(e) => match e.raw_os_error() {
+                Some(libc::EINTR) => continue,
+                Some(libc::ENOENT) | Some(libc::ENODEV) | Some(libc::ENOTCONN) => Ok(false),
+                _ => Err(e),
+            },
+        };
+    }
+}
+
 impl Notifier {
     pub(crate) fn new(device: Weak<File>) -> Notifier {
         Notifier(device)
     }
 
     fn send(&self, code: i32, parts: &[&[u8]]) -> io::Result<bool> {
-        let Some(device) = self.0.upgrade() else {
-            return Ok(false);
-        };
-        let len = 16 + parts.iter().map(|p| p.len()).sum::<usize>();
-        let head = OutHeader {
-            len: len as u32,
-            error: code,
-            unique: 0,
-        };
-        let mut iov = vec![IoSlice::new(head.as_bytes())];
-        iov.extend(parts.iter().map(|p| IoSlice::new(p)));
-        loop {
-            return match (&*device).write_vectored(&iov) {
-                Ok(_) => Ok(true),
-                Err(e) => match e.raw_os_error() {
-                    Some(libc::EINTR) => continue,
-                    Some(libc::ENOENT) | Some(libc::ENODEV) | Some(libc::ENOTCONN) => Ok(false),
-                    _ => Err(e),
-                },
-            };
+        match self.0.upgrade() {
+            Some(device) => send(&device, code, parts),
+            None => Ok(false),
         }
     }
 

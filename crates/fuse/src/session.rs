@@ -1,5 +1,6 @@
 //! The request loop: negotiation, threads, the end.
 
+use std::fmt;
 use std::fs::File;
 use std::io::{self, Read};
 use std::os::fd::OwnedFd;
@@ -10,17 +11,21 @@ use std::time::Duration;
 use base::{Error, Kind};
 use zerocopy::{FromBytes, IntoBytes};
 
-use crate::channel::Channel;
-use crate::config::{Config, Negotiated, ReaddirPlus};
+use crate::channel::{Answer, Channel};
+use crate::config::{Config, Negotiated, ReaddirPlus, Transport};
 use crate::crew::{self, Begin, Crew, Pace, Watched};
-use crate::dispatch::{serve, Scratch};
+use crate::dispatch::{serve, Message, Scratch};
 use crate::fs::Filesystem;
 use crate::notify::Notifier;
+use crate::ring::{wants_uring, Ring, Starting};
 use crate::sys;
 use crate::types::Errno;
 use crate::wire::{self, init, op};
 
-const PAGE: usize = 4096;
+pub(crate) const PAGE: usize = 4096;
+
+/// How long FORGETs are left to gather where all else goes over the ring.
+const FORGETS: Duration = Duration::from_millis(5);
 
 /// Why a session ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,34 +38,90 @@ pub enum End {
     Stopped,
 }
 
-struct Worker {
+pub(crate) struct Worker {
     tid: i32,
-    /// Waiting in (or about to enter, or just back from) a read of the device.
+    /// Waiting in (or about to enter, or just back from) a system call for requests.
     reading: Arc<AtomicBool>,
 }
 
+impl Worker {
+    /// Puts the calling thread on the list of those that serve; returns its id.
+    pub fn enlist(shared: &Shared, reading: &Arc<AtomicBool>) -> i32 {
+        let tid = rustix::thread::gettid().as_raw_nonzero().get();
+        shared.lock().workers.push(Worker {
+            tid,
+            reading: reading.clone(),
+        });
+        tid
+    }
+}
+
 #[derive(Default)]
-struct State {
+pub(crate) struct State {
     /// Threads that serve or wait.
     workers: Vec<Worker>,
     /// How many there are, counting those about to start.
-    total: usize,
+    pub total: usize,
+    /// Those of them that read from the device.
+    on_device: usize,
     running: bool,
     end: Option<End>,
     error: Option<io::ErrorKind>,
 }
 
 #[derive(Default)]
-struct Shared {
-    stop: AtomicBool,
+pub(crate) struct Shared {
+    pub stop: AtomicBool,
     state: Mutex<State>,
     changed: Condvar,
-    agreed: OnceLock<Negotiated>,
+    pub agreed: OnceLock<Negotiated>,
+    carried: OnceLock<Carried>,
 }
 
 impl Shared {
-    fn lock(&self) -> std::sync::MutexGuard<'_, State> {
+    pub fn lock(&self) -> std::sync::MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A thread has served for the last time: because it is not needed, at the end of the session,
+    /// or for a failure, which is the end for all.
+    pub fn dismiss(&self, tid: i32, outcome: Result<Option<End>, io::ErrorKind>) {
+        let mut state = self.lock();
+        state.workers.retain(|w| w.tid != tid);
+        match outcome {
+            Ok(None) => {}
+            Ok(Some(End::Stopped)) => state.end = state.end.or(Some(End::Stopped)),
+            Ok(e) => state.end = e,
+            Err(e) => {
+                state.error.get_or_insert(e);
+                // The others could serve on, but run() must report; nothing is lost by ending all.
+                self.stop.store(true, SeqCst);
+                for w in &state.workers {
+                    sys::wake_thread(w.tid);
+                }
+            }
+        }
+    }
+
+    /// A thread is gone and holds nothing any more.
+    pub fn left(&self) {
+        self.lock().total -= 1;
+        self.changed.notify_all();
+    }
+}
+
+/// How requests travel, and why.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Carried {
+    /// Over io_uring.
+    pub uring: bool,
+    pub why: String,
+}
+
+impl fmt::Display for Carried {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let how = if self.uring { "io_uring" } else { "/dev/fuse" };
+        write!(f, "{how}: {}", self.why)
     }
 }
 
@@ -72,7 +133,8 @@ impl Handle {
     /// Makes [`Session::run`] return once the requests being served are answered; waits for that
     /// unless no session is running. Must not be called from a method of the file system. When the
     /// session is dropped too, the kernel fails whatever is still asked with ENOTCONN, until the
-    /// file system is unmounted.
+    /// file system is unmounted. Over io_uring that takes a moment longer; what is asked meanwhile
+    /// fails with ECANCELED or ECONNABORTED.
     pub fn stop(&self) {
         self.0.stop.store(true, SeqCst);
         let mut state = self.0.lock();
@@ -102,6 +164,11 @@ impl Handle {
         self.0.agreed.get().copied()
     }
 
+    /// How requests travel, once that is settled.
+    pub fn carried(&self) -> Option<Carried> {
+        self.0.carried.get().cloned()
+    }
+
     /// Threads serving at the moment.
     pub fn threads(&self) -> usize {
         self.0.lock().total
@@ -114,7 +181,10 @@ pub struct Session<F: ?Sized> {
     device: Arc<File>,
     config: Config,
     shared: Arc<Shared>,
+    told: Mutex<Option<Told>>,
 }
+
+type Told = Box<dyn FnOnce(&Carried) + Send>;
 
 impl<F: Filesystem + ?Sized> Session<F> {
     /// A session on the connection that [`crate::mount`] made.
@@ -124,7 +194,13 @@ impl<F: Filesystem + ?Sized> Session<F> {
             device: Arc::new(File::from(device)),
             config,
             shared: Arc::default(),
+            told: Mutex::default(),
         }
+    }
+
+    /// Has `tell` called when it is settled how requests travel.
+    pub fn tell_carried(&self, tell: impl FnOnce(&Carried) + Send + 'static) {
+        *self.told.lock().unwrap_or_else(PoisonError::into_inner) = Some(Box::new(tell));
     }
 
     /// To stop it from elsewhere.
@@ -160,22 +236,22 @@ impl<F: Filesystem + ?Sized> Session<F> {
     fn run_inner(&self) -> base::Result<End> {
         let mut buf = Buffer::new(self.max_write() as usize);
         let reading = Arc::new(AtomicBool::new(false));
-        self.shared.lock().workers.push(Worker {
-            tid: rustix::thread::gettid().as_raw_nonzero().get(),
-            reading: reading.clone(),
-        });
+        let tid = Worker::enlist(&self.shared, &reading);
         sys::unblock_wake();
-        match self.negotiate(&mut buf, &reading)? {
-            Some(end) => return Ok(end),
-            None => self.shared.lock().workers.clear(),
-        }
+        let starting = match self.negotiate(&mut buf, &reading)? {
+            Opening::End(end) => return Ok(end),
+            Opening::Agreed(starting) => starting,
+        };
+        self.shared.dismiss(tid, Ok(None));
         drop(buf);
+        let ring = starting.map(Starting::go);
         let pool = Arc::new(Pool {
             fs: self.fs.clone(),
             device: Arc::downgrade(&self.device),
             shared: self.shared.clone(),
             agreed: self.shared.agreed.get().copied().unwrap_or_default(),
             crew: Crew::new(self.config.threads),
+            ring,
         });
         pool.spawn()
             .map_err(|e| Error::new(Kind::Again, format!("no thread for requests: {e}")))?;
@@ -207,11 +283,11 @@ impl<F: Filesystem + ?Sized> Session<F> {
         pages * PAGE as u32
     }
 
-    fn negotiate(&self, buf: &mut Buffer, reading: &AtomicBool) -> base::Result<Option<End>> {
+    fn negotiate(&self, buf: &mut Buffer, reading: &AtomicBool) -> base::Result<Opening<F>> {
         loop {
             let msg = match next(&self.device, buf, &self.shared, reading) {
                 Next::Request(n) => buf.message(n),
-                Next::End(e) => return Ok(Some(e)),
+                Next::End(e) => return Ok(Opening::End(e)),
                 Next::Failed(e) => return Err(Error::new(Kind::Io, format!("FUSE device: {e}"))),
             };
             let chan = Channel { file: &self.device };
@@ -258,21 +334,63 @@ impl<F: Filesystem + ?Sized> Session<F> {
                     offered |= (f2 as u64) << 32;
                 }
             }
-            let (agreed, out) = self.agree(&i, offered);
+            let (starting, carried) = match self.carry(offered) {
+                Ok(s) => {
+                    let why = format!("{} queues", s.queues());
+                    (Some(s), Carried { uring: true, why })
+                }
+                Err(why) => (None, Carried { uring: false, why }),
+            };
+            let (agreed, out) = self.agree(&i, offered, carried.uring);
+            let tell = self
+                .told
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner)
+                .take();
+            if let Some(tell) = tell {
+                tell(&carried);
+            }
+            let _ = self.shared.carried.set(carried);
             self.fs.init(&agreed);
             let _ = self.shared.agreed.set(agreed);
             return match chan.ok(h.unique, &[out.as_bytes()]) {
-                Ok(()) => Ok(None),
-                Err(e) if e.raw_os_error() == Some(libc::ENOENT) => Ok(Some(End::Aborted)),
+                Ok(()) => Ok(Opening::Agreed(starting)),
+                Err(e) if e.raw_os_error() == Some(libc::ENOENT) => Ok(Opening::End(End::Aborted)),
                 Err(e) => Err(Error::new(Kind::Io, format!("FUSE device: {e}"))),
             };
         }
     }
 
-    fn agree(&self, i: &wire::InitIn, offered: u64) -> (Negotiated, wire::InitOut) {
+    /// Readies the ring, if that is to be used. The kernel holds back all requests from the moment
+    /// it is agreed on until it has an entry for each queue, so nothing may fail after that.
+    ///
+    /// Errors: the reason for the device.
+    fn carry(&self, offered: u64) -> Result<Starting<F>, String> {
+        if !wants_uring(self.config.transport) {
+            return Err(match self.config.transport {
+                Transport::Auto => "the default".into(),
+                _ => "as configured".into(),
+            });
+        }
+        if offered & init::OVER_IO_URING == 0 {
+            return Err("the kernel did not offer io_uring for this mount".into());
+        }
+        // As the kernel computes it from what it is told.
+        let payload = self.max_write().max(wire::MIN_READ_BUFFER as u32) as usize;
+        Starting::prepare(
+            &self.fs,
+            &self.device,
+            &self.shared,
+            self.config.threads,
+            payload,
+        )
+    }
+
+    fn agree(&self, i: &wire::InitIn, offered: u64, ring: bool) -> (Negotiated, wire::InitOut) {
         let c = &self.config;
         let on = |cond: bool, flag: u64| if cond { flag } else { 0 };
-        let want = init::ASYNC_READ
+        let want = on(ring, init::OVER_IO_URING)
+            | init::ASYNC_READ
             | init::BIG_WRITES
             | init::DONT_MASK
             | init::HAS_IOCTL_DIR
@@ -335,6 +453,8 @@ struct Pool<F: ?Sized> {
     shared: Arc<Shared>,
     agreed: Negotiated,
     crew: Crew,
+    /// Carries most requests, if there.
+    ring: Option<Arc<Ring<F>>>,
 }
 
 impl<F: Filesystem + ?Sized> Pool<F> {
@@ -342,10 +462,11 @@ impl<F: Filesystem + ?Sized> Pool<F> {
     fn spawn(self: &Arc<Self>) -> io::Result<()> {
         {
             let mut state = self.shared.lock();
-            if state.total >= self.crew.most() {
+            if state.on_device >= self.crew.most() {
                 return Ok(());
             }
             state.total += 1;
+            state.on_device += 1;
         }
         self.crew.joined();
         let pool = self.clone();
@@ -354,46 +475,30 @@ impl<F: Filesystem + ?Sized> Pool<F> {
             .spawn(move || pool.work());
         if started.is_err() {
             self.crew.left();
-            self.shared.lock().total -= 1;
+            let mut state = self.shared.lock();
+            state.total -= 1;
+            state.on_device -= 1;
         }
         started.map(|_| ())
     }
 
     fn work(self: Arc<Self>) {
-        let tid = rustix::thread::gettid().as_raw_nonzero().get();
         let reading = Arc::new(AtomicBool::new(true));
-        self.shared.lock().workers.push(Worker {
-            tid,
-            reading: reading.clone(),
-        });
+        let tid = Worker::enlist(&self.shared, &reading);
         sys::unblock_wake();
         crew::set_serving(Some(self.as_watched()));
         let outcome = self.serve_all(&reading);
         crew::set_serving(None);
         reading.store(false, SeqCst);
-        let mut state = self.shared.lock();
-        state.workers.retain(|w| w.tid != tid);
-        match outcome {
-            Ok(None) => {}
-            Ok(Some(End::Stopped)) => state.end = state.end.or(Some(End::Stopped)),
-            Ok(e) => state.end = e,
-            Err(ref e) => {
-                state.error.get_or_insert(e.kind());
-                // The others could serve on, but run() must report; nothing is lost by ending all.
-                self.shared.stop.store(true, SeqCst);
-                for w in &state.workers {
-                    sys::wake_thread(w.tid);
-                }
-            }
-        }
-        drop(state);
-        if !matches!(outcome, Ok(None)) {
+        let over = !matches!(outcome, Ok(None));
+        self.shared.dismiss(tid, outcome.map_err(|e| e.kind()));
+        self.shared.lock().on_device -= 1;
+        if over {
             self.crew.wake_all();
         }
         let shared = self.shared.clone();
         drop(self); // so that with the last thread the file system is let go
-        shared.lock().total -= 1;
-        shared.changed.notify_all();
+        shared.left();
     }
 
     /// Serves until the end, or until this thread was not needed for a while (`None`).
@@ -420,9 +525,11 @@ impl<F: Filesystem + ?Sized> Pool<F> {
                 Next::End(e) => return Ok(Some(e)),
                 Next::Failed(e) => return Err(e),
             };
-            let msg = buf.message(n);
+            let Some(msg) = Message::read(buf.message(n)) else {
+                return Err(io::ErrorKind::InvalidData.into());
+            };
             let began = crew::now();
-            let class = classify(msg);
+            let class = classify(msg.head.opcode);
             if class != Class::Brief {
                 let blocks = class == Class::Blocks;
                 match self
@@ -436,13 +543,18 @@ impl<F: Filesystem + ?Sized> Pool<F> {
             }
             // An answer that cannot be delivered: the connection is being torn down, and the next
             // read says how.
-            let _ = serve(&*self.fs, &self.agreed, &chan, msg, &mut scratch);
+            let _ = serve(&*self.fs, &self.agreed, &chan, &msg, &mut scratch);
             idle_since = crew::now();
             if class != Class::Brief
                 && self.crew.end(idle_since, idle_since - began)
                 && !self.crew.rest()
             {
                 return Ok(None);
+            }
+            let forget = matches!(msg.head.opcode, op::FORGET | op::BATCH_FORGET);
+            if forget && self.ring.as_ref().is_some_and(|r| r.carries()) {
+                // Nothing else comes this way, and nobody waits for it: many at once then.
+                std::thread::sleep(FORGETS);
             }
         }
     }
@@ -466,7 +578,7 @@ impl<F: Filesystem + ?Sized> Watched for Pool<F> {
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Class {
+pub(crate) enum Class {
     /// Never waits, so it is no reason for another thread.
     Brief,
     Usual,
@@ -474,11 +586,8 @@ enum Class {
     Blocks,
 }
 
-fn classify(msg: &[u8]) -> Class {
-    let Ok((h, _)) = wire::InHeader::read_from_prefix(msg) else {
-        return Class::Brief;
-    };
-    match h.opcode {
+pub(crate) fn classify(opcode: u32) -> Class {
+    match opcode {
         op::FORGET | op::BATCH_FORGET | op::INTERRUPT | op::RELEASE | op::RELEASEDIR => {
             Class::Brief
         }
@@ -519,6 +628,12 @@ impl Buffer {
         let end = (self.start + n).min(self.bytes.len());
         &self.bytes[self.start..end]
     }
+}
+
+enum Opening<F: ?Sized> {
+    End(End),
+    /// With a ring that waits for the word to go.
+    Agreed(Option<Starting<F>>),
 }
 
 enum Next {

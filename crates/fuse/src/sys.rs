@@ -4,6 +4,8 @@ use std::fs::File;
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
 
+pub(crate) use rustix::thread::CpuSet;
+
 /// `_IOR(229, 0, u32)`: make this descriptor one more channel of the connection of another.
 const FUSE_DEV_IOC_CLONE: u64 = 0x8004_e500;
 
@@ -75,5 +77,114 @@ pub(crate) fn wake_thread(tid: i32) {
     // SAFETY: tgkill takes integers only.
     unsafe {
         libc::syscall(libc::SYS_tgkill, libc::getpid(), tid, WAKE);
+    }
+}
+
+/// Keeps the calling thread on one core.
+pub(crate) fn bind_to_core(core: usize) -> io::Result<()> {
+    if core >= CpuSet::MAX_CPU {
+        return Err(io::ErrorKind::InvalidInput.into());
+    }
+    let mut set = CpuSet::new();
+    set.set(core);
+    bind_to(&set)
+}
+
+/// Keeps the calling thread on some cores.
+pub(crate) fn bind_to(cores: &CpuSet) -> io::Result<()> {
+    Ok(rustix::thread::sched_setaffinity(None, cores)?)
+}
+
+/// Cores the calling thread may use.
+pub(crate) fn cores_allowed() -> io::Result<CpuSet> {
+    Ok(rustix::thread::sched_getaffinity(None)?)
+}
+
+/// Memory that the kernel reads and writes by itself between system calls of ours. Until it is
+/// known to have let go ([`Pages::done`]) the addresses are never used for anything else: on
+/// dropping the memory is given back, but the addresses stay taken, and what comes late fails.
+pub(crate) struct Pages {
+    start: *mut u8,
+    len: usize,
+    done: bool,
+}
+
+impl Pages {
+    /// Zeros; memory is taken as it is touched.
+    pub fn new(len: usize) -> io::Result<Pages> {
+        // SAFETY: a new anonymous mapping at an address of the kernel's choice.
+        let p = unsafe {
+            libc::mmap(
+                std::ptr::null_mut(),
+                len,
+                libc::PROT_READ | libc::PROT_WRITE,
+                libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE,
+                -1,
+                0,
+            )
+        };
+        if p == libc::MAP_FAILED {
+            return Err(io::Error::last_os_error());
+        }
+        Ok(Pages {
+            start: p.cast(),
+            len,
+            done: false,
+        })
+    }
+
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// The kernel does not use it any more.
+    pub fn done(&mut self) {
+        self.done = true;
+    }
+
+    /// Address of a byte.
+    pub fn at(&self, offset: usize) -> *mut u8 {
+        assert!(offset <= self.len);
+        // SAFETY: within the mapping, or just behind it.
+        unsafe { self.start.add(offset) }
+    }
+
+    /// Some bytes, as many of them as there are.
+    pub fn bytes(&self, offset: usize, len: usize) -> &[u8] {
+        let len = len.min(self.len.saturating_sub(offset));
+        // SAFETY: within the mapping, whose every byte is initialised. The kernel writes there only
+        // while a command is under way, and callers look only while none is; what they write
+        // meanwhile (see [`Pages::write`]) does not overlap.
+        unsafe { std::slice::from_raw_parts(self.at(offset), len) }
+    }
+
+    /// Writes where no slice of [`Pages::bytes`] is held: heads after the request was served,
+    /// payload if the request has none or was served.
+    pub fn write(&self, offset: usize, data: &[u8]) {
+        assert!(offset <= self.len && data.len() <= self.len - offset);
+        // SAFETY: within the mapping as was just checked; `data` is not in it, since callers hold
+        // no slice of this place.
+        unsafe { std::ptr::copy_nonoverlapping(data.as_ptr(), self.at(offset), data.len()) }
+    }
+}
+
+impl Drop for Pages {
+    fn drop(&mut self) {
+        // SAFETY: the mapping made in `new`, of which no slices are left. Replacing it by one
+        // without access keeps its addresses from being used again.
+        unsafe {
+            if self.done {
+                libc::munmap(self.start.cast(), self.len);
+            } else {
+                libc::mmap(
+                    self.start.cast(),
+                    self.len,
+                    libc::PROT_NONE,
+                    libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | libc::MAP_FIXED,
+                    -1,
+                    0,
+                );
+            }
+        }
     }
 }

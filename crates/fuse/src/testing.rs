@@ -1,7 +1,7 @@
 //! Requests without a mount, for tests of what reads them.
 
 use crate::channel::Channel;
-use crate::dispatch::{serve, Scratch};
+use crate::dispatch::{serve, Message, Scratch};
 use crate::{Filesystem, Negotiated};
 use std::fs::File;
 use std::io;
@@ -19,5 +19,8 @@ pub fn request(fs: &dyn Filesystem, answers: &File, message: &[u8]) -> io::Resul
         max_pages: 256,
     };
     let chan = Channel { file: answers };
-    serve(fs, &agreed, &chan, message, &mut Scratch::new())
+    let Some(message) = Message::read(message) else {
+        return Err(io::ErrorKind::InvalidData.into());
+    };
+    serve(fs, &agreed, &chan, &message, &mut Scratch::new())
 }

@@ -362,7 +362,22 @@ wire! {
     NotifyRetrieveIn, 40 { dummy1: u64, offset: u64, size: u32, dummy2: u32, dummy3: u64,
         dummy4: u64 }
     NotifyPruneOut, 16 { count: u32, padding: u32, spare: u64 }
+    /// What travels beside a request and its answer over io_uring: `commit_id` names the request
+    /// when it is answered, `payload_sz` counts what is in the payload buffer, in either direction.
+    UringEntInOut, 32 { flags: u64, commit_id: u64, payload_sz: u32, padding: u32, reserved: u64 }
+    /// In the 80 bytes of an io_uring command.
+    UringCmdReq, 24 { flags: u64, commit_id: u64, qid: u16, padding: [u8; 6] }
 }
+
+/// The buffer of heads of an io_uring entry: [`InHeader`] and later [`OutHeader`] at 0, the
+/// operation's own arguments at [`URING_OP_IN`], [`UringEntInOut`] at [`URING_ENT`].
+pub const URING_HEADERS: usize = 288;
+pub const URING_OP_IN: usize = 128;
+pub const URING_ENT: usize = 256;
+/// io_uring command: hands over the buffers of an entry, and fetches its first request.
+pub const URING_CMD_REGISTER: u32 = 1;
+/// io_uring command: answers the request of an entry and fetches the next.
+pub const URING_CMD_COMMIT_AND_FETCH: u32 = 2;
 
 /// `n` rounded up to the 8 bytes directory entries are aligned to.
 pub const fn align8(n: usize) -> usize {

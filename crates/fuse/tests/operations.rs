@@ -11,7 +11,7 @@ use std::path::Path;
 use std::sync::atomic::Ordering::SeqCst;
 
 use common::memfs::MemFs;
-use common::{can_mount, TestMount};
+use common::{can_mount, config, TestMount};
 use fuse::*;
 use rustix::fs::{AtFlags, FallocateFlags, Mode, OFlags, RenameFlags, StatxFlags, XattrFlags, CWD};
 
@@ -120,7 +120,7 @@ fn large_requests_and_content() {
     for writeback_cache in [true, false] {
         let config = Config {
             writeback_cache,
-            ..Config::default()
+            ..config()
         };
         let t = TestMount::with("large", MemFs::new(), config);
         let p = t.path("big");
@@ -788,7 +788,7 @@ fn without_open_messages() {
     fs.no_open = true;
     let config = Config {
         zero_message_open: true,
-        ..Config::default()
+        ..config()
     };
     let t = TestMount::with("noopen", fs, config);
     std::fs::write(t.path("a"), b"first").unwrap();
@@ -812,7 +812,7 @@ fn directories_cached_by_the_kernel() {
         fs.opendir_flags = wire::fopen::CACHE_DIR | wire::fopen::KEEP_CACHE;
         let config = Config {
             zero_message_opendir: no_opendir,
-            ..Config::default()
+            ..config()
         };
         let t = TestMount::with("dircache", fs, config);
         let list = || {

@@ -94,7 +94,7 @@ impl Kernel {
 
 #[test]
 fn negotiation() {
-    let mut k = Kernel::new(Config::default());
+    let mut k = Kernel::new(common::config());
     let (e, b) = k.init(7, 45, u64::MAX);
     assert_eq!((e, b.len()), (0, 64));
     let (o, _) = InitOut::read_from_prefix(&b).unwrap();
@@ -125,7 +125,7 @@ fn negotiation() {
 
 #[test]
 fn an_older_kernel() {
-    let mut k = Kernel::new(Config::default());
+    let mut k = Kernel::new(common::config());
     let old = init::ASYNC_READ | init::BIG_WRITES | init::MAX_PAGES;
     let (e, b) = k.init(7, 31, old);
     assert_eq!(e, 0);
@@ -142,12 +142,12 @@ fn an_older_kernel() {
 #[test]
 fn refused_versions() {
     for (major, minor) in [(6, 45), (7, 27), (7, 8)] {
-        let mut k = Kernel::new(Config::default());
+        let mut k = Kernel::new(common::config());
         assert_eq!(k.init(major, minor, 0).0, -libc::EPROTO);
         assert_eq!(k.end().unwrap_err().kind, base::Kind::Unsupported);
     }
     // A newer major version asks again.
-    let mut k = Kernel::new(Config::default());
+    let mut k = Kernel::new(common::config());
     let (e, b) = k.init(8, 0, 0);
     assert_eq!((e, &b[..4]), (0, &7u32.to_ne_bytes()[..]));
     assert_eq!(k.init(7, 45, 0).0, 0);
@@ -156,7 +156,7 @@ fn refused_versions() {
 
 #[test]
 fn anything_before_init_is_refused() {
-    let mut k = Kernel::new(Config::default());
+    let mut k = Kernel::new(common::config());
     assert_eq!(k.ask(op::LOOKUP, ROOT, b"a\0").0, -libc::EIO);
     assert_eq!(k.init(7, 45, 0).0, 0);
     let (e, b) = k.ask(op::LOOKUP, ROOT, b"a\0");
@@ -166,7 +166,7 @@ fn anything_before_init_is_refused() {
 
 #[test]
 fn short_and_strange_messages() {
-    let mut k = Kernel::new(Config::default());
+    let mut k = Kernel::new(common::config());
     k.init(7, 45, u64::MAX);
     let mut seed = 7u64;
     for round in 0..2000u64 {
@@ -200,7 +200,7 @@ fn short_and_strange_messages() {
 
 #[test]
 fn copies_with_the_narrow_and_the_wide_answer() {
-    let mut k = Kernel::new(Config::default());
+    let mut k = Kernel::new(common::config());
     k.init(7, 45, u64::MAX);
     let create = [
         &(libc::O_RDWR as u32).to_ne_bytes()[..],

@@ -31,6 +31,7 @@ pub struct Rig {
     loops: Vec<String>,
     outside: Vec<PathBuf>,
     variables: Vec<(String, String)>,
+    options: Vec<String>,
     commands: AtomicU64,
     watch: Arc<AtomicBool>,
 }
@@ -130,6 +131,7 @@ impl Rig {
             loops: Vec::new(),
             outside: Vec::new(),
             variables: Vec::new(),
+            options: Vec::new(),
             commands: AtomicU64::new(0),
             watch: Arc::new(AtomicBool::new(true)),
         };
@@ -154,6 +156,11 @@ impl Rig {
     /// An environment variable for the daemon and commands started from now on.
     pub fn variable(&mut self, name: &str, value: &str) {
         self.variables.push((name.into(), value.into()));
+    }
+
+    /// Options of the daemon when it is started the next time.
+    pub fn daemon_options(&mut self, options: &[&str]) {
+        self.options = options.iter().map(|o| o.to_string()).collect();
     }
 
     /// A path outside the rig that has to be removed (an empty folder), such as the default mount
@@ -303,6 +310,7 @@ impl Rig {
             .open(self.dir.path().join("log"))
             .expect("log");
         let mut c = self.command("zfs-fuse", &["--no-daemon"]);
+        c.args(&self.options);
         c.env("RUST_BACKTRACE", "1");
         c.stdout(log.try_clone().expect("log")).stderr(log);
         let child = c.spawn().expect("the daemon");

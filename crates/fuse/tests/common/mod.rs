@@ -11,6 +11,22 @@ use std::thread::JoinHandle;
 use fuse::*;
 use memfs::MemFs;
 
+/// Whether this is the run over io_uring: all test modules are in `uring.rs`, too.
+pub fn over_uring() -> bool {
+    module_path!().starts_with("uring::")
+}
+
+/// The usual options, over the transport to be tested.
+pub fn config() -> Config {
+    Config {
+        transport: match over_uring() {
+            true => Transport::Uring,
+            false => Transport::Device,
+        },
+        ..Config::default()
+    }
+}
+
 /// Whether tests that mount can run here; says so if not.
 pub fn can_mount() -> bool {
     if !Path::new("/dev/fuse").exists() {
@@ -20,6 +36,12 @@ pub fn can_mount() -> bool {
     if !rustix::process::geteuid().is_root() {
         eprintln!("skipped: needs root");
         return false;
+    }
+    if over_uring() {
+        if let Err(why) = enable_uring() {
+            eprintln!("skipped: {why}");
+            return false;
+        }
     }
     true
 }
@@ -44,7 +66,7 @@ pub struct TestMount {
 
 impl TestMount {
     pub fn new(tag: &str) -> TestMount {
-        TestMount::with(tag, MemFs::new(), Config::default())
+        TestMount::with(tag, MemFs::new(), config())
     }
 
     pub fn with(tag: &str, fs: MemFs, config: Config) -> TestMount {
@@ -87,6 +109,9 @@ impl TestMount {
 
     /// Unmounts and waits.
     pub fn finish(mut self) -> Arc<MemFs> {
+        if let Some(c) = self.handle.carried() {
+            assert_eq!(c.uring, over_uring(), "{c}");
+        }
         self.mount.unmount(Unmount::Normal).unwrap();
         assert_eq!(self.join().unwrap(), End::Unmounted);
         assert!(!self.mount.is_mounted().unwrap());

@@ -1,0 +1,700 @@
+//! Requests over io_uring (Linux 6.14): a request comes with the completion of a command, and the
+//! command that answers it fetches the next one, so one system call serves one request.
+//!
+//! The kernel has a queue per core, and a request goes to the queue of the core its caller runs on.
+//! A queue holds entries, each with a buffer, and belongs to the thread that has put the entry
+//! there: no other can take its requests. So here an entry is a thread. The kernel gives a request
+//! to the entry that was answered last, so the thread that is warm goes on, and one that waits for
+//! a disk holds up nobody as long as its queue has another free one. A queue begins with a few;
+//! [`Crew`] adds more as it does for the device, but none ends before the session, since an entry
+//! cannot be taken back.
+//!
+//! Requests that came when a queue had no free entry wait for one to be answered: the kernel does
+//! not look at them when it gets a new entry. So a new thread has it send a request of its own
+//! making there: the answer to NOTIFY_RETRIEVE is one, and when that was served the kernel goes on
+//! with those that wait. This works where files are what threads are busy with. Whatever they are
+//! busy with, every queue always has more entries than there are threads that wait for requests
+//! (see [`crate::about_to_wait_for_requests`]), so one will be answered.
+//!
+//! What the ring does not carry (INIT, FORGET, INTERRUPT, notifications) goes through the device.
+
+use std::cell::{Cell, RefCell};
+use std::fs::File;
+use std::io;
+use std::os::fd::AsRawFd;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::SeqCst};
+use std::sync::mpsc::{channel, Receiver, Sender};
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use io_uring::{cqueue, opcode, squeue, types, IoUring};
+use zerocopy::{FromBytes, IntoBytes};
+
+use crate::channel::{negative, Answer};
+use crate::config::Transport;
+use crate::crew::{self, Begin, Crew, Pace, Watched};
+use crate::dispatch::{serve, Message, Scratch};
+use crate::fs::Filesystem;
+use crate::reply::ReadBuf;
+use crate::session::{classify, Class, Shared, Worker, PAGE};
+use crate::sys::{self, CpuSet, Pages};
+use crate::types::Errno;
+use crate::wire::{self, op};
+
+const PARAMETER: &str = "/sys/module/fuse/parameters/enable_uring";
+/// First threads of all queues of all mounts of this process; mounts beyond use the device.
+const MOST_FIRST: usize = 256;
+/// Threads a queue begins with, if the configuration allows as many.
+const FIRST_OF_QUEUE: usize = 4;
+
+/// Whether [`Transport::Auto`] means io_uring (docs/performance.md has the figures).
+const AUTO: bool = false;
+
+/// How often, and how many times, it is looked whether the kernel has a new entry.
+const LOOK: Duration = Duration::from_micros(200);
+const KEEP_ONE: u32 = 50_000;
+
+static FIRST: AtomicUsize = AtomicUsize::new(0);
+
+/// Sees to it that the kernel offers io_uring to mounts made from now on; it is a switch of the
+/// whole system that only root can turn on. Whether it was off until now.
+///
+/// Errors: a reason why it does not.
+pub fn enable_uring() -> Result<bool, String> {
+    let now = std::fs::read_to_string(PARAMETER)
+        .map_err(|_| "this kernel has no FUSE over io_uring (Linux 6.14 has)".to_string())?;
+    if now.trim() == "Y" {
+        return Ok(false);
+    }
+    std::fs::write(PARAMETER, "Y")
+        .map(|()| true)
+        .map_err(|e| format!("it is off in {PARAMETER} and cannot be turned on: {e}"))
+}
+
+/// Whether mounts with this setting use io_uring where they may.
+pub fn wants_uring(t: Transport) -> bool {
+    t == Transport::Uring || t == Transport::Auto && AUTO
+}
+
+/// Cores in a list of the kernel's, such as `0-3,8`.
+fn cores(list: &str) -> Vec<usize> {
+    let mut out = Vec::new();
+    for part in list.trim().split(',') {
+        let (from, to) = part.split_once('-').unwrap_or((part, part));
+        if let (Ok(from), Ok(to)) = (from.parse::<usize>(), to.parse::<usize>()) {
+            out.extend(from..=to.min(from.saturating_add(1 << 16)));
+        }
+    }
+    out
+}
+
+/// Queues the kernel has, each with the core it belongs to; several where cores are absent, which
+/// share the thread of the first.
+fn lanes(possible: &[usize], online: &[usize]) -> Vec<Vec<u16>> {
+    let count = possible.len().min(1 << 16);
+    let mut lanes: Vec<Vec<u16>> = Vec::new();
+    let mut absent = Vec::new();
+    for qid in 0..count {
+        match online.contains(&qid) {
+            true => lanes.push(vec![qid as u16]),
+            false => absent.push(qid as u16),
+        }
+    }
+    match lanes.first_mut() {
+        Some(first) => first.extend(absent),
+        None => lanes.push(absent),
+    }
+    lanes
+}
+
+/// Part of [`MOST_FIRST`].
+struct Share(usize);
+
+impl Share {
+    fn take(n: usize) -> Option<Share> {
+        let more = |used: usize| Some(used + n).filter(|all| *all <= MOST_FIRST);
+        FIRST.fetch_update(SeqCst, SeqCst, more).ok()?;
+        Some(Share(n))
+    }
+}
+
+impl Drop for Share {
+    fn drop(&mut self) {
+        FIRST.fetch_sub(self.0, SeqCst);
+    }
+}
+
+/// What the threads of a session's ring share.
+pub(crate) struct Ring<F: ?Sized> {
+    fs: Arc<F>,
+    device: Weak<File>,
+    shared: Arc<Shared>,
+    /// Queue numbers of each lane.
+    queues: Vec<Vec<u16>>,
+    crews: Vec<Crew>,
+    /// How many entries of each lane the kernel has.
+    ready: Vec<AtomicUsize>,
+    /// Threads each lane begins with.
+    first: usize,
+    /// Most threads beside those.
+    threads: usize,
+    /// A file somebody reads or writes.
+    file: AtomicU64,
+    /// Cores that threads may use.
+    home: CpuSet,
+    /// Bytes of a payload buffer.
+    payload: usize,
+    /// The kernel did not take all first entries and keeps to the device.
+    failed: AtomicBool,
+    _share: Share,
+}
+
+/// The first threads, ready and waiting for the word.
+pub(crate) struct Starting<F: ?Sized> {
+    ring: Arc<Ring<F>>,
+    go: Vec<Sender<()>>,
+}
+
+impl<F: Filesystem + ?Sized> Starting<F> {
+    /// Makes threads and rings, so that nothing but the kernel can fail afterwards.
+    ///
+    /// Errors: a reason why the device must do.
+    pub fn prepare(
+        fs: &Arc<F>,
+        device: &Arc<File>,
+        shared: &Arc<Shared>,
+        threads: usize,
+        payload: usize,
+    ) -> Result<Starting<F>, String> {
+        let list = |what: &str| {
+            std::fs::read_to_string(format!("/sys/devices/system/cpu/{what}"))
+                .map(|t| cores(&t))
+                .map_err(|e| format!("/sys/devices/system/cpu/{what}: {e}"))
+        };
+        let queues = lanes(&list("possible")?, &list("online")?);
+        let first = threads.clamp(1, FIRST_OF_QUEUE);
+        let share = Share::take(queues.len() * first)
+            .ok_or_else(|| format!("{MOST_FIRST} threads serve other mounts' rings already"))?;
+        let lent = Arc::<AtomicUsize>::default();
+        let crews = queues
+            .iter()
+            .map(|_| Crew::sharing(threads, lent.clone()))
+            .collect();
+        crew::ready_sentinel();
+        let ring = Arc::new(Ring {
+            ready: queues.iter().map(|_| AtomicUsize::new(0)).collect(),
+            first,
+            file: AtomicU64::new(0),
+            fs: fs.clone(),
+            device: Arc::downgrade(device),
+            shared: shared.clone(),
+            queues,
+            crews,
+            threads,
+            home: sys::cores_allowed().map_err(|e| format!("cores: {e}"))?,
+            payload,
+            failed: AtomicBool::new(false),
+            _share: share,
+        });
+        let mut starting = Starting {
+            ring,
+            go: Vec::new(),
+        };
+        let (tell, told) = channel();
+        for n in 0..starting.ring.queues.len() * first {
+            let index = n / first;
+            let (go, word) = channel();
+            let lane = Lane {
+                ring: starting.ring.clone(),
+                index,
+            };
+            Arc::new(lane)
+                .spawn(Some(First {
+                    lead: n % first == 0,
+                    tell: tell.clone(),
+                    word,
+                }))
+                .map_err(|e| format!("no thread: {e}"))?;
+            starting.go.push(go);
+        }
+        drop(tell);
+        // Each tells once; those that ended without a word are seen by the end of the channel.
+        for _ in 0..starting.go.len() {
+            match told.recv() {
+                Ok(Ok(())) => {}
+                Ok(Err(e)) => return Err(format!("io_uring cannot be used: {e}")),
+                Err(_) => return Err("its threads ended".into()),
+            }
+        }
+        Ok(starting)
+    }
+
+    /// How many queues there are.
+    pub fn queues(&self) -> usize {
+        self.ring.queues.len()
+    }
+
+    /// The kernel has agreed: entries are handed to it, and it begins to use them when it has one
+    /// for each queue.
+    pub fn go(self) -> Arc<Ring<F>> {
+        for g in &self.go {
+            let _ = g.send(());
+        }
+        self.ring
+    }
+}
+
+impl<F: ?Sized> Ring<F> {
+    /// Whether requests come this way.
+    pub fn carries(&self) -> bool {
+        !self.failed.load(SeqCst)
+    }
+}
+
+struct First {
+    /// The one on whom all queues of the lane depend.
+    lead: bool,
+    tell: Sender<io::Result<()>>,
+    word: Receiver<()>,
+}
+
+/// Queues that have their threads in common; as a rule one.
+struct Lane<F: ?Sized> {
+    ring: Arc<Ring<F>>,
+    index: usize,
+}
+
+impl<F: Filesystem + ?Sized> Watched for Lane<F> {
+    fn crew(&self) -> &Crew {
+        &self.ring.crews[self.index]
+    }
+
+    fn reinforce(self: Arc<Self>) {
+        let all: usize = self.ring.crews.iter().map(Crew::awake).sum();
+        let most = self.ring.queues.len() * self.ring.first + self.ring.threads;
+        if self.crew().may_grow() && all < most + self.crew().lent() {
+            // Failing to start a thread only means less parallelism.
+            let _ = self.spawn(None);
+        }
+    }
+
+    fn keep_one(self: Arc<Self>) {
+        for _ in 0..KEEP_ONE {
+            let lent = self.crew().lent();
+            if self.ring.ready[self.index].load(SeqCst) > lent {
+                return;
+            }
+            if self.crew().awake() <= lent && self.clone().spawn(None).is_err() {
+                return;
+            }
+            std::thread::sleep(LOOK);
+        }
+    }
+
+    fn others(&self) -> Vec<Arc<dyn Watched>> {
+        let all = 0..self.ring.queues.len();
+        all.filter(|i| *i != self.index)
+            .map(|index| {
+                let ring = self.ring.clone();
+                Arc::new(Lane { ring, index }) as Arc<dyn Watched>
+            })
+            .collect()
+    }
+}
+
+impl<F: Filesystem + ?Sized> Lane<F> {
+    fn spawn(self: Arc<Self>, first: Option<First>) -> io::Result<()> {
+        let shared = self.ring.shared.clone();
+        shared.lock().total += 1;
+        self.crew().joined();
+        let lane = self.clone();
+        let started = std::thread::Builder::new()
+            .name("fuse-ring".into())
+            .spawn(move || lane.work(first));
+        if started.is_err() {
+            self.crew().left();
+            shared.lock().total -= 1;
+        }
+        started.map(|_| ())
+    }
+
+    fn work(self: Arc<Self>, first: Option<First>) {
+        let shared = self.ring.shared.clone();
+        let reading = Arc::new(AtomicBool::new(false));
+        let tid = Worker::enlist(&shared, &reading);
+        sys::unblock_wake();
+        crew::set_serving(Some(Arc::downgrade(&self) as Weak<dyn Watched>));
+        let outcome = self.serve_all(first, &reading);
+        crew::set_serving(None);
+        self.crew().left();
+        shared.dismiss(tid, outcome.map(|()| None).map_err(|e| e.kind()));
+        drop(self); // so that with the last thread the file system is let go
+        shared.left();
+    }
+
+    /// Has the kernel send a request to this lane's queue, from its core, which the thread then
+    /// leaves.
+    fn call_those_that_wait(&self, device: &File) {
+        static CALLS: AtomicU64 = AtomicU64::new(1);
+        let node = self.ring.file.load(SeqCst);
+        if node == 0 {
+            return;
+        }
+        let head = wire::NotifyRetrieveOut {
+            // The kernel's own count from 2, so they never meet; the lowest bit has a meaning.
+            notify_unique: 1 << 62 | CALLS.fetch_add(1, SeqCst) << 1,
+            nodeid: node,
+            ..Default::default()
+        };
+        let _ = sys::bind_to_core(self.ring.queues[self.index][0] as usize);
+        // The file may be gone and the session about to end.
+        let _ = crate::notify::send(device, wire::notify::RETRIEVE, &[head.as_bytes()]);
+        let _ = sys::bind_to(&self.ring.home);
+    }
+
+    fn serve_all(self: &Arc<Self>, first: Option<First>, reading: &AtomicBool) -> io::Result<()> {
+        let ring = &*self.ring;
+        let Some(device) = ring.device.upgrade() else {
+            return Ok(());
+        };
+        let queues = &ring.queues[self.index];
+        // Others have an entry in the queue of the core, which is the first.
+        let lead = first.as_ref().is_some_and(|f| f.lead);
+        let mine = if lead { &queues[..] } else { &queues[..1] };
+        let made = Engine::new(&device, mine, ring.payload);
+        let mut engine = match (made, first) {
+            (Ok(mut engine), None) => {
+                engine.register(0);
+                // A failure comes as a completion, too.
+                let _ = engine.uring.submit();
+                ring.ready[self.index].fetch_add(1, SeqCst);
+                self.call_those_that_wait(&device);
+                engine
+            }
+            // Less parallelism, and no reason to end the session.
+            (Err(_), None) => return Ok(()),
+            (Err(e), Some(first)) => {
+                let _ = first.tell.send(Err(e));
+                return Ok(());
+            }
+            (Ok(mut engine), Some(first)) => {
+                let _ = first.tell.send(Ok(()));
+                if first.word.recv().is_err() {
+                    return Ok(());
+                }
+                (0..engine.slots.len()).for_each(|i| engine.register(i));
+                ring.ready[self.index].fetch_add(1, SeqCst);
+                engine
+            }
+        };
+        let agreed = ring.shared.agreed.get().copied().unwrap_or_default();
+        let mut scratch = Scratch::new();
+        let staged = RefCell::new(Vec::new());
+        let mut pace = Pace::default();
+        let mut idle_since = crew::now();
+        let mut refused = 0;
+        loop {
+            let Some(done) = engine.wait(&ring.shared, reading)? else {
+                return Ok(());
+            };
+            for (i, result) in done {
+                match -result {
+                    0 => {}
+                    // The kernel had not finished INIT.
+                    libc::EAGAIN if !engine.slots[i].taken && refused < 1000 => {
+                        refused += 1;
+                        std::thread::sleep(Duration::from_millis(1));
+                        engine.register(i);
+                        continue;
+                    }
+                    libc::ENOTCONN | libc::ECONNABORTED | libc::ECANCELED => {
+                        engine.slots[i].pages.done();
+                        engine.alive -= 1;
+                        continue;
+                    }
+                    // The first of a queue: everything goes through the device as before. A
+                    // further one: its thread is not there.
+                    _ if !engine.slots[i].taken => {
+                        ring.failed.fetch_or(lead, SeqCst);
+                        ring.ready[self.index].fetch_sub(1, SeqCst);
+                        engine.slots[i].pages.done();
+                        engine.alive -= 1;
+                        continue;
+                    }
+                    e => return Err(io::Error::from_raw_os_error(e)),
+                }
+                engine.slots[i].taken = true;
+                let began = crew::now();
+                let request = engine.slots[i].request();
+                let class = classify(request.head.opcode);
+                if matches!(request.head.opcode, op::READ | op::WRITE | op::FSYNC) {
+                    ring.file.store(request.head.nodeid, SeqCst);
+                }
+                if class != Class::Brief {
+                    let blocks = class == Class::Blocks;
+                    let waited = began - idle_since;
+                    match self.crew().begin(&mut pace, began, waited, blocks) {
+                        Begin::Go => {}
+                        Begin::Wake => self.clone().reinforce(),
+                        Begin::Watch => {
+                            crew::watch(Arc::downgrade(self) as Weak<dyn Watched>);
+                        }
+                    }
+                }
+                let reply = Reply {
+                    slot: &engine.slots[i],
+                    direct: request.body.is_empty(),
+                    staged: &staged,
+                    state: Cell::new((negative(Errno::EIO), 0)),
+                };
+                let unique = request.head.unique;
+                let _ = serve(&*ring.fs, &agreed, &reply, &request, &mut scratch);
+                let (error, len) = reply.finish();
+                engine.answer(i, unique, error, len);
+                idle_since = crew::now();
+                if class != Class::Brief {
+                    self.crew().end(idle_since, idle_since - began);
+                }
+            }
+            if engine.alive == 0 {
+                return Ok(());
+            }
+        }
+    }
+}
+
+/// One entry and its buffers: a page with the heads, then the payload.
+struct Slot {
+    pages: Pages,
+    /// Read by the kernel while it registers the entry.
+    vectors: Box<[libc::iovec; 2]>,
+    qid: u16,
+    /// The kernel has accepted it.
+    taken: bool,
+    commit_id: Cell<u64>,
+}
+
+impl Slot {
+    fn new(qid: u16, payload: usize) -> io::Result<Slot> {
+        let pages = Pages::new(PAGE + payload)?;
+        let vector = |at: usize, iov_len: usize| libc::iovec {
+            iov_base: pages.at(at).cast(),
+            iov_len,
+        };
+        let vectors = Box::new([vector(0, wire::URING_HEADERS), vector(PAGE, payload)]);
+        Ok(Slot {
+            pages,
+            vectors,
+            qid,
+            taken: false,
+            commit_id: Cell::new(0),
+        })
+    }
+
+    /// The request in the buffers. Only between its completion and [`Engine::answer`].
+    fn request(&self) -> Message<'_> {
+        let heads = self.pages.bytes(0, wire::URING_HEADERS);
+        let ent = wire::UringEntInOut::read_from_prefix(&heads[wire::URING_ENT..]);
+        let ent = ent.map(|(e, _)| e).unwrap_or_default();
+        let head = wire::InHeader::read_from_prefix(heads);
+        self.commit_id.set(ent.commit_id);
+        Message {
+            head: head.map(|(h, _)| h).unwrap_or_default(),
+            op: Some(&heads[wire::URING_OP_IN..wire::URING_ENT]),
+            body: self.pages.bytes(PAGE, ent.payload_sz as usize),
+        }
+    }
+}
+
+/// Takes the answer to the request in a slot.
+struct Reply<'a> {
+    slot: &'a Slot,
+    /// The request has nothing in the payload buffer, so the answer can be written there at once.
+    direct: bool,
+    staged: &'a RefCell<Vec<u8>>,
+    /// Error, and bytes of payload.
+    state: Cell<(i32, usize)>,
+}
+
+impl Reply<'_> {
+    fn put<'p>(&self, len: usize, each: impl FnOnce(&mut dyn FnMut(&'p [u8]))) -> io::Result<()> {
+        if len > self.slot.pages.len() - PAGE {
+            return Err(io::ErrorKind::InvalidData.into());
+        }
+        if self.direct {
+            let mut at = PAGE;
+            each(&mut |p| {
+                self.slot.pages.write(at, p);
+                at += p.len();
+            });
+        } else {
+            let mut staged = self.staged.borrow_mut();
+            staged.clear();
+            each(&mut |p| staged.extend_from_slice(p));
+        }
+        self.state.set((0, len));
+        Ok(())
+    }
+
+    /// The request is not looked at any more.
+    fn finish(self) -> (i32, usize) {
+        let (error, len) = self.state.get();
+        if !self.direct && error == 0 && len > 0 {
+            self.slot.pages.write(PAGE, &self.staged.borrow()[..len]);
+        }
+        (error, len)
+    }
+}
+
+impl Answer for Reply<'_> {
+    fn ok(&self, _: u64, parts: &[&[u8]]) -> io::Result<()> {
+        let len = parts.iter().map(|p| p.len()).sum();
+        self.put(len, |put| parts.iter().for_each(|p| put(p)))
+    }
+
+    fn err(&self, _: u64, e: Errno) -> io::Result<()> {
+        self.state.set((negative(e), 0));
+        Ok(())
+    }
+
+    fn data(&self, _: u64, data: &ReadBuf) -> io::Result<()> {
+        self.put(data.len(), |put| data.each(put))
+    }
+}
+
+/// The ring of a thread.
+struct Engine {
+    // Before the slots: the kernel lets go of them first.
+    uring: IoUring<squeue::Entry128, cqueue::Entry>,
+    slots: Vec<Slot>,
+    /// Entries the kernel has not given back.
+    alive: usize,
+}
+
+impl Engine {
+    fn new(device: &File, queues: &[u16], payload: usize) -> io::Result<Engine> {
+        let uring = IoUring::<squeue::Entry128, cqueue::Entry>::builder()
+            .setup_single_issuer()
+            .setup_defer_taskrun()
+            .build(queues.len().next_power_of_two() as u32)?;
+        uring.submitter().register_files(&[device.as_raw_fd()])?;
+        let slots = queues
+            .iter()
+            .map(|q| Slot::new(*q, payload))
+            .collect::<io::Result<Vec<_>>>()?;
+        Ok(Engine {
+            uring,
+            alive: slots.len(),
+            slots,
+        })
+    }
+
+    fn push(&mut self, i: usize, cmd_op: u32) {
+        let slot = &self.slots[i];
+        let mut cmd = [0; 80];
+        let req = wire::UringCmdReq {
+            flags: 0,
+            commit_id: slot.commit_id.get(),
+            qid: slot.qid,
+            padding: [0; 6],
+        };
+        cmd[..24].copy_from_slice(req.as_bytes());
+        let mut entry = opcode::UringCmd80::new(types::Fixed(0), cmd_op)
+            .cmd(cmd)
+            .addr(Some(slot.vectors.as_ptr() as u64))
+            .build()
+            .user_data(i as u64);
+        const _: () = assert!(size_of::<squeue::Entry128>() == 128);
+        // SAFETY: an Entry128 is the kernel's structure (repr(C)), all of it integers; its `len`
+        // are the four bytes at 24, which the library has no method for.
+        unsafe {
+            let len = std::ptr::from_mut(&mut entry).cast::<u8>().add(24);
+            len.cast::<u32>().write(2);
+        }
+        // SAFETY: the buffers and vectors belong to the slot, which lives as long as the kernel may
+        // use them (see Pages), and there is room: a slot has at most one command under way.
+        unsafe {
+            let _ = self.uring.submission().push(&entry);
+        }
+    }
+
+    fn register(&mut self, i: usize) {
+        self.slots[i].commit_id.set(0);
+        self.push(i, wire::URING_CMD_REGISTER);
+    }
+
+    /// Answers what is in a slot, which then waits for its next request.
+    fn answer(&mut self, i: usize, unique: u64, error: i32, len: usize) {
+        let slot = &self.slots[i];
+        let head = wire::OutHeader {
+            len: (16 + len) as u32,
+            error,
+            unique,
+        };
+        let ent = wire::UringEntInOut {
+            commit_id: slot.commit_id.get(),
+            payload_sz: len as u32,
+            ..Default::default()
+        };
+        slot.pages.write(0, head.as_bytes());
+        slot.pages.write(wire::URING_ENT, ent.as_bytes());
+        self.push(i, wire::URING_CMD_COMMIT_AND_FETCH);
+    }
+
+    /// Sends what is to be sent and waits for requests: slots and results. None: the session is to
+    /// stop.
+    fn wait(
+        &mut self,
+        shared: &Shared,
+        reading: &AtomicBool,
+    ) -> io::Result<Option<Vec<(usize, i32)>>> {
+        loop {
+            reading.store(true, SeqCst);
+            let stop = shared.stop.load(SeqCst);
+            let entered = match stop {
+                true => self.uring.submit(),
+                false => self.uring.submit_and_wait(1),
+            };
+            reading.store(false, SeqCst);
+            if stop {
+                return Ok(None);
+            }
+            if let Err(e) = entered {
+                match e.raw_os_error() {
+                    Some(libc::EINTR | libc::EAGAIN | libc::EBUSY) => {}
+                    _ => return Err(e),
+                }
+            }
+            let done: Vec<_> = self
+                .uring
+                .completion()
+                .map(|c| (c.user_data() as usize, c.result()))
+                .collect();
+            if !done.is_empty() {
+                return Ok(Some(done));
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_lane_for_each_core_that_is_there() {
+        assert_eq!(cores("0-1\n"), [0, 1]);
+        assert_eq!(cores("0,2-4"), [0, 2, 3, 4]);
+        assert_eq!(cores(""), [0usize; 0]);
+        assert_eq!(lanes(&[0, 1], &[0, 1]), [vec![0], vec![1]]);
+        assert_eq!(lanes(&[0, 1, 2, 3], &[1, 2]), [vec![1, 0, 3], vec![2]]);
+        assert_eq!(lanes(&[0, 1], &[]), [vec![0, 1]]);
+    }
+
+    #[test]
+    fn threads_of_all_mounts_are_limited() {
+        let a = Share::take(MOST_FIRST / 2).unwrap();
+        assert!(Share::take(MOST_FIRST).is_none());
+        drop(a);
+    }
+}

@@ -3,7 +3,7 @@ PREFIX ?= /usr/local
 DESTDIR ?=
 CARGO ?= cargo
 
-.PHONY: all build demo undemo test check bench install uninstall clean
+.PHONY: all build demo undemo test check soak bench install uninstall clean
 
 all: build
 
@@ -21,6 +21,11 @@ check:
 
 test:
 	sh tools/test.sh
+
+# Simulated worlds and crash points with fresh seeds: make soak MINUTES=480
+MINUTES ?= 10
+soak:
+	nice -n 19 $(CARGO) xtask sim --soak $(MINUTES) --shrink
 
 # BENCH takes options: make bench BENCH="--full --rows fsync"
 bench:

@@ -16,6 +16,7 @@ usage: cargo run -p xtask -- COMMAND
   manual DIR        write the manual pages into DIR
   completions DIR   write completions for bash, zsh and fish into DIR
   bench [OPTION]... build in release mode and run the yardstick (docs/performance.md)
+  sim [OPTION]...   build in release mode and run the simulator (docs/testing.md)
 ";
 
 fn main() -> ExitCode {
@@ -26,6 +27,7 @@ fn main() -> ExitCode {
         ["licences"] => run_licences(),
         ["manual", dir] => wrote(pages::manual(Path::new(dir))),
         ["bench", rest @ ..] => bench(rest),
+        ["sim", rest @ ..] => sim(rest),
         ["completions", dir] => wrote(pages::completions(Path::new(dir))),
         _ => {
             eprint!("{USAGE}");
@@ -96,6 +98,17 @@ fn bench(args: &[&str]) -> Result<ExitCode, String> {
         }
     };
     Ok(code(status(run.args(args))?.success()))
+}
+
+/// The simulator's release build.
+fn sim(args: &[&str]) -> Result<ExitCode, String> {
+    let mut run = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    run.current_dir(root())
+        .args(["run", "--release", "-q", "-p", "sim", "--"])
+        .args(args);
+    let status = run.status().map_err(|e| format!("cannot run cargo: {e}"))?;
+    let left = status.code().and_then(|c| u8::try_from(c).ok());
+    Ok(left.map_or(ExitCode::FAILURE, ExitCode::from))
 }
 
 fn wrote(done: Result<usize, String>) -> Result<ExitCode, String> {

@@ -25,9 +25,9 @@ const NARROW: [(&str, &[&str]); 6] = [
 ];
 
 /// Worlds and tools: outside the order. Programs may use a world; tests may use all of them.
-const WORLDS: [&str; 1] = ["env-linux"];
+const WORLDS: [&str; 2] = ["env-linux", "env-sim"];
 const PROGRAMS: [&str; 2] = ["daemon", "zdb"];
-const TOOLS: [&str; 5] = ["testkit", "xtask", "system-tests", "bench", "fuzz"];
+const TOOLS: [&str; 6] = ["testkit", "xtask", "system-tests", "bench", "fuzz", "sim"];
 
 /// Findings: what fails the check, and what is only worth saying.
 #[derive(Default)]
@@ -118,6 +118,11 @@ fn members_used(manifest: &str) -> Vec<(String, Use)> {
             };
             continue;
         }
+        // What only a feature brings is there for tests.
+        let section = match line.contains("optional = true") {
+            true => section.map(|_| Use::Test),
+            false => section,
+        };
         let (Some(kind), Some((_, rest))) = (section, line.split_once("path")) else {
             continue;
         };

@@ -2,6 +2,7 @@
 #![forbid(unsafe_code)]
 
 pub mod error;
+pub mod mutation;
 pub mod ranges;
 pub mod sizes;
 

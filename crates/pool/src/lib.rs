@@ -47,7 +47,7 @@ use dmu::{Dmu, Objset, Tx};
 use dsl::{Dsl, FeatureStore, Features};
 use env::Env;
 use space::Space;
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use vdev::VdevTree;
@@ -114,7 +114,7 @@ pub struct Pool {
     config_dirty: AtomicBool,
     /// The last group did not free everything that waits to be freed.
     pub(crate) more_to_free: AtomicBool,
-    sets: Mutex<HashMap<u64, Arc<OpenSet>>>,
+    sets: Mutex<BTreeMap<u64, Arc<OpenSet>>>,
     pub(crate) errlog: ErrLog,
     me: std::sync::Weak<Pool>,
     /// First group of this opening: blocks of the intent log born in it or later are claims.

@@ -127,14 +127,15 @@ impl FreeMap {
 
     /// Takes `size` bytes: first fit from the cursor of the size's alignment class, so that a
     /// stream stays sequential; best fit when that finds nothing near or space is short. `capacity`
-    /// is the size of the metaslab.
-    pub fn alloc(&mut self, size: u64, capacity: u64) -> Option<u64> {
+    /// is the size of the metaslab. `eager`: best fit always.
+    pub fn alloc(&mut self, size: u64, capacity: u64, eager: bool) -> Option<u64> {
         let largest = self.largest();
         if size == 0 || largest < size {
             return None;
         }
         let class = size.trailing_zeros() as usize % 64;
-        let short = largest < BEST_FIT_SEGMENT.max(size.saturating_mul(2))
+        let short = eager
+            || largest < BEST_FIT_SEGMENT.max(size.saturating_mul(2))
             || self.total / BEST_FIT_PERCENT < capacity / 100;
         let mut found = None;
         if !short {
@@ -196,13 +197,13 @@ mod tests {
         let size = 128 << 10;
         let mut last = 0;
         for i in 0..cap / size {
-            let at = m.alloc(size, cap).unwrap();
+            let at = m.alloc(size, cap, false).unwrap();
             if i < 400 {
                 assert_eq!(at, last);
             }
             last = at + size;
         }
-        assert_eq!(m.alloc(512, cap), None);
+        assert_eq!(m.alloc(512, cap, false), None);
         assert_eq!(m.total, 0);
     }
 
@@ -214,10 +215,10 @@ mod tests {
         m.add(0, 4096);
         m.add(8192, 8192 + 16384);
         m.add(65536, 65536 + 8192);
-        assert_eq!(m.alloc(8192, cap), Some(65536));
-        assert_eq!(m.alloc(4096, cap), Some(0));
-        assert_eq!(m.alloc(32768, cap), None);
-        assert_eq!(m.alloc(16384, cap), Some(8192));
+        assert_eq!(m.alloc(8192, cap, false), Some(65536));
+        assert_eq!(m.alloc(4096, cap, false), Some(0));
+        assert_eq!(m.alloc(32768, cap, false), None);
+        assert_eq!(m.alloc(16384, cap, false), Some(8192));
         assert_eq!(m.largest(), 0);
     }
 }

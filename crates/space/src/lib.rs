@@ -32,6 +32,7 @@ mod top;
 pub use replay::{replay, SmOp, Unflushed};
 pub use stats::{slop, ClassStats, MsStats, Stats, VdevStats};
 
+use base::mutation::{mutated, Mutation};
 use base::{bail, RangeSet, Result, Txg};
 use metaslab::{Ms, State};
 use std::collections::{BTreeMap, BTreeSet};
@@ -139,6 +140,8 @@ pub(crate) struct Inner {
     rotors: [[alloc::Rotor; alloc::STREAMS]; 5],
     /// Requests for more find nothing.
     largest: u64,
+    /// Freed places are reused as soon as possible.
+    eager: bool,
 }
 
 impl Inner {
@@ -200,6 +203,7 @@ impl Space {
                 last_synced: 0,
                 rotors: Default::default(),
                 largest: u64::MAX,
+                eager: false,
             }),
             loaded: Condvar::new(),
             loader: RwLock::new(None),
@@ -416,6 +420,12 @@ impl Space {
         self.lock().largest = bytes;
     }
 
+    /// From now on the smallest free place that fits is taken, which reuses what was freed as soon as
+    /// that is allowed: for tests that find what was reused too early.
+    pub fn set_eager(&self, on: bool) {
+        self.lock().eager = on;
+    }
+
     /// Finds and takes space. `Kind::NoSpace` when no vdev of the class (or of those it falls back
     /// to) has a contiguous region for every copy: the caller then gangs with smaller sizes.
     pub fn alloc(&self, req: &AllocReq<'_>) -> Result<Vec<Extent>> {
@@ -615,9 +625,13 @@ impl Space {
         inner.last_synced = inner.last_synced.max(txg);
         let generation = inner.generation;
         // Deferred with generation g have seen g+1 and now g+2.
+        let groups_kept = match mutated(Mutation::FreeReusedEarly) {
+            true => 1,
+            false => 2,
+        };
         let due: Vec<u64> = inner
             .deferred
-            .range(..=generation.saturating_sub(2))
+            .range(..=generation.saturating_sub(groups_kept))
             .map(|(&g, _)| g)
             .collect();
         for g in due {

@@ -181,6 +181,7 @@ impl Top {
         stream: usize,
         copy: usize,
         others: &[u64],
+        eager: bool,
     ) -> alloc::Placed {
         let apart = (self.ms.len() as u64 / 8).max(1);
         let home: Vec<u64> = others.iter().map(|o| o >> self.spec.ms_shift).collect();
@@ -199,7 +200,7 @@ impl Top {
                     let good = m.weight(size, false).is_some_and(|(w, _)| w + 2 > was);
                     let capacity = m.size();
                     if let (true, State::Loaded(t)) = (good, &mut m.state) {
-                        if let Some(at) = t.alloc(size, capacity) {
+                        if let Some(at) = t.alloc(size, capacity, eager) {
                             return alloc::Placed::At(n, at);
                         }
                     }
@@ -230,7 +231,7 @@ impl Top {
             match &mut m.state {
                 State::Loaded(t) => {
                     let weight = t.hist().iter().rposition(|&c| c > 0).unwrap_or(0) as u32;
-                    if let Some(at) = t.alloc(size, capacity) {
+                    if let Some(at) = t.alloc(size, capacity, eager) {
                         self.active[stream][copy] = Some((n, weight));
                         return alloc::Placed::At(n, at);
                     }

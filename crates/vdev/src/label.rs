@@ -2,6 +2,7 @@
 //!
 //! Everything here works on a bare [`Disk`], so that discovery and tools can use it without a tree.
 
+use base::mutation::{mutated, Mutation};
 use base::{bail, Result, Txg};
 use codec::checksum::{self, embed, verify_embedded};
 use disk::label::{
@@ -85,7 +86,7 @@ fn read_all(disk: &dyn Disk, ops: Vec<Op>) -> Vec<Option<Vec<u8>>> {
 
 /// The checksum of a region that lies at byte `at` of the device.
 fn region_ok(region: &[u8], at: u64) -> bool {
-    verify_embedded(checksum::LABEL, region, &[at, 0, 0, 0]).is_ok()
+    mutated(Mutation::TornLabel) || verify_embedded(checksum::LABEL, region, &[at, 0, 0, 0]).is_ok()
 }
 
 fn seal(region: &mut [u8], at: u64) -> Result<()> {

@@ -6,6 +6,7 @@ use crate::lock;
 use crate::map::{Col, Map};
 use crate::node::{Vdev, VdevKind};
 use crate::VdevTree;
+use base::mutation::{mutated, Mutation};
 use base::{bail, Error, Kind, Result, Txg, MAX_BLOCK};
 use codec::parity;
 use env::Op;
@@ -1074,6 +1075,11 @@ pub(crate) fn columns(map: &Map, s: usize, block: &[u8]) -> Vec<Vec<u8>> {
     data.resize(real + map.absent(s), vec![0; size]);
     let mut out = vec![Vec::new(); map.nparity];
     parity::generate(&data, &mut out);
+    if mutated(Mutation::ParityWrong) {
+        if let Some(b) = out.last_mut().and_then(|c| c.first_mut()) {
+            *b ^= 1;
+        }
+    }
     out.extend(data.into_iter().take(real));
     out
 }

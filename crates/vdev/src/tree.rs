@@ -6,6 +6,7 @@ use crate::map::Reflow;
 use crate::node::{Stats, Vdev, VdevKind};
 use crate::state::{Aux, State};
 use crate::{lock, read_lock, write_lock};
+use base::mutation::{mutated, Mutation};
 use base::{bail, Error, Kind, Result, Txg};
 use disk::{NvList, Uberblock, Value};
 use env::Env;
@@ -328,7 +329,9 @@ impl VdevTree {
         targets: &[u64],
         multihost: bool,
     ) -> Result<()> {
-        self.flush_dirty(ub.txg)?;
+        if !mutated(Mutation::FlushOmitted) {
+            self.flush_dirty(ub.txg)?;
+        }
         if !dirty.is_empty() {
             self.write_labels(pool, ub.txg, dirty, LabelSet::Even)?;
         }

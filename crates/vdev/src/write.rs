@@ -250,8 +250,11 @@ impl WriteBatch<'_> {
                 .or_default()
                 .push(w);
         }
+        let mut by_leaf: Vec<Vec<LeafWrite>> = by_leaf.into_values().collect();
+        // In an order that does not depend on addresses, so that a simulation repeats itself.
+        by_leaf.sort_by_cached_key(|list| list[0].leaf.guid());
         let jobs: Vec<_> = by_leaf
-            .into_values()
+            .into_iter()
             .map(|list| {
                 let leaf = list[0].leaf.clone();
                 let (ops, owners) = merge(list);

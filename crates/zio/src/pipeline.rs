@@ -454,7 +454,8 @@ impl Zio {
         let swapped = !bp.is_little_endian();
         let truncated = bp.uses_crypt() && bp.obj_type() != ObjType::OBJSET;
         move |b: &[u8]| {
-            alg == checksum::OFF
+            base::mutation::mutated(base::mutation::Mutation::ChecksumOff)
+                || alg == checksum::OFF
                 || alg == checksum::NOPARITY
                 || checksum::compute(alg, b, swapped, &salt).is_ok_and(|mut got| {
                     if truncated {

@@ -6,11 +6,10 @@
 
 mod faults;
 mod model;
-mod rig;
 mod threads;
 
 use model::Model;
-use rig::{Cutter, Fate, Layout, FATES, MIB};
+use sim::rig::{self, Cutter, Fate, Layout, FATES, MIB};
 use std::sync::Arc;
 use testkit::{or_skip, OpenZfs, TempDir};
 use vdev::testing::{Event, MemDisk, SeededRng};

@@ -1,19 +1,20 @@
 //! Pools on recorded disks in memory, and the images that are left when the plug is pulled.
 
+pub use crate::cut::{Cutter, Fate, FATES};
 use base::{Kind, Result};
 use disk::feature;
 use disk::NvList;
 use dsl::Dataset;
+use env_sim::{mem_env, Journal, MemDisk, MemDisks};
 use pool::{CreateSpec, OpenOptions, OpenSet, Pool, Tunables};
 use std::sync::Arc;
-use vdev::testing::{mem_env, Event, Journal, MemDisk, MemDisks, SeededRng};
 use vdev::{DevSpec, GroupKind, TopSpec};
 use zpl::{create_fs, FsOptions, Mount, NoLog, Props, SpaceInfo, Zfs, ZilLog};
 
 pub const MIB: u64 = 1 << 20;
 
 /// What kind of pool.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Layout {
     pub kind: GroupKind,
     pub disks: usize,
@@ -28,6 +29,8 @@ pub struct Layout {
     pub recordsize: usize,
     /// No free space is larger than that once the file system is mounted.
     pub splinters: Option<u64>,
+    /// What is freed is used again as soon as that is allowed, once the file system is mounted.
+    pub eager: bool,
 }
 
 impl Layout {
@@ -42,6 +45,17 @@ impl Layout {
             size: 96 * MIB,
             recordsize: 128 << 10,
             splinters: None,
+            eager: false,
+        }
+    }
+
+    /// Devices that may be missing.
+    pub fn redundancy(&self) -> usize {
+        match self.kind {
+            GroupKind::Single => 0,
+            GroupKind::Mirror => self.disks - 1,
+            GroupKind::Raidz { nparity } => nparity,
+            _ => 0,
         }
     }
 
@@ -71,6 +85,12 @@ pub fn tunables() -> Tunables {
 pub fn create(l: &Layout, seed: u64) -> (Vec<Arc<MemDisk>>, Arc<Pool>) {
     let disks: Vec<_> = (0..l.devices()).map(|_| MemDisk::new(l.size)).collect();
     let (env, _) = machine(&disks, seed);
+    let pool = create_in(l, env).unwrap();
+    (disks, pool)
+}
+
+/// A new pool on the disks `d0`, `d1`, … of a machine.
+pub fn create_in(l: &Layout, env: env::Env) -> Result<Arc<Pool>> {
     let dev = |i: usize| DevSpec::file(format!("d{i}"));
     let mut top = TopSpec::new(l.kind, (0..l.disks).map(dev).collect());
     top.ashift = Some(l.ashift);
@@ -99,15 +119,13 @@ pub fn create(l: &Layout, seed: u64) -> (Vec<Arc<MemDisk>>, Arc<Pool>) {
         command: "zpool create tank".into(),
         tunables: tunables(),
     };
-    let pool = Pool::create(env, spec, &|_, os, tx| {
+    Pool::create(env, spec, &|_, os, tx| {
         let now = zpl::Time {
             sec: 1_700_000_000,
             nsec: 5,
         };
         create_fs(os, tx, &FsOptions::new(version, now))
     })
-    .unwrap();
-    (disks, pool)
 }
 
 /// Opens the pool that is on the disks.
@@ -140,21 +158,33 @@ pub struct Fs {
     pub set: Arc<OpenSet>,
 }
 
-/// Mounts, i.e. replays the intent log and cleans up.
+/// Mounts the root file system, i.e. replays the intent log and cleans up.
 pub fn mount(pool: &Arc<Pool>, l: &Layout) -> Result<Fs> {
+    mount_named(pool, &pool.name(), l)
+}
+
+/// The same with any file system.
+pub fn mount_named(pool: &Arc<Pool>, name: &str, l: &Layout) -> Result<Fs> {
     if let Some(n) = l.splinters {
         pool.space.set_largest(n);
     }
-    let ds = pool.dsl.root_dataset()?;
+    pool.space.set_eager(l.eager);
+    let ds = pool.dsl.dataset(name)?;
     let set = pool.open_dataset(&ds)?;
-    let zil = set.zil().expect("writable").clone();
+    let Some(zil) = set.zil().cloned() else {
+        return Err(base::Error::new(Kind::ReadOnly, name));
+    };
+    let recordsize = match ds.prop("recordsize", true)? {
+        Some((v, _)) => v.int().map_or(l.recordsize, |n| n as usize),
+        None => l.recordsize,
+    };
     let slog = pool.tree.tops().iter().any(|t| t.is_log());
     let zfs = Zfs::open(
         &set.os,
         Mount {
             clock: pool.env.clock.clone(),
             props: Props {
-                recordsize: l.recordsize,
+                recordsize,
                 ..Props::default()
             },
             space: Arc::new(Figures(ds, set.clone())),
@@ -179,9 +209,14 @@ pub fn with_snapshot<R>(
     f: impl FnOnce(&Fs) -> R,
 ) -> Result<Option<R>> {
     let head = pool.dsl.root_dataset()?;
-    let Some(ds) = head.snapshot_named(name)? else {
-        return Ok(None);
-    };
+    match head.snapshot_named(name)? {
+        Some(ds) => with_set(pool, ds, f).map(Some),
+        None => Ok(None),
+    }
+}
+
+/// Looks at a dataset without changing it.
+pub fn with_set<R>(pool: &Arc<Pool>, ds: Arc<Dataset>, f: impl FnOnce(&Fs) -> R) -> Result<R> {
     let set = pool.open_dataset(&ds)?;
     let zfs = Zfs::open(
         &set.os,
@@ -204,7 +239,7 @@ pub fn with_snapshot<R>(
     let pool = fs.pool.clone();
     drop(fs);
     pool.close_dataset(ds.object());
-    Ok(Some(r))
+    Ok(r)
 }
 
 impl Fs {
@@ -255,6 +290,16 @@ pub fn walk(pool: &Arc<Pool>) -> std::result::Result<(), String> {
     }
 }
 
+/// Reads every block, all copies.
+pub fn read_all(pool: &Arc<Pool>) -> std::result::Result<(), String> {
+    let mut out = Vec::new();
+    let status = zdb::walk(pool, 3, false, &mut out).map_err(|e| e.to_string())?;
+    match status {
+        0 => Ok(()),
+        _ => Err(String::from_utf8_lossy(&out).into_owned()),
+    }
+}
+
 /// Number of gangs.
 pub fn gangs(pool: &Arc<Pool>) -> u64 {
     let mut out = Vec::new();
@@ -284,91 +329,6 @@ pub fn check(pool: &Arc<Pool>) -> std::result::Result<(), String> {
     match pool.space.load_errors().into_iter().next() {
         None => Ok(()),
         Some((v, m, e)) => Err(format!("metaslab {m} of vdev {v}: {e}")),
-    }
-}
-
-/// How unflushed writes fare when the power goes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Fate {
-    Lost,
-    Kept,
-    /// Each write is there or is not.
-    Some,
-    /// Each sector of each write is there or is not.
-    Torn,
-    /// Disks differ: all or nothing on each.
-    Apart,
-}
-
-pub const FATES: [Fate; 5] = [Fate::Lost, Fate::Kept, Fate::Some, Fate::Torn, Fate::Apart];
-
-/// Walks through a journal and makes images of any moment of it.
-pub struct Cutter {
-    durable: Vec<Arc<MemDisk>>,
-    /// By disk: number of the event, offset, bytes.
-    unflushed: Vec<Vec<(usize, u64, base::Block)>>,
-    events: std::vec::IntoIter<Event>,
-    pub at: usize,
-}
-
-impl Cutter {
-    /// `base`: the disks at the beginning of the journal.
-    pub fn new(base: &[Arc<MemDisk>], events: Vec<Event>) -> Cutter {
-        Cutter {
-            durable: base.iter().map(|d| d.fork()).collect(),
-            unflushed: vec![Vec::new(); base.len()],
-            events: events.into_iter(),
-            at: 0,
-        }
-    }
-
-    /// Goes to the moment after the first `to` events.
-    pub fn forward(&mut self, to: usize) {
-        while self.at < to {
-            match self.events.next() {
-                Some(Event::Write { disk, offset, data }) => {
-                    self.unflushed[disk].push((self.at, offset, data));
-                }
-                Some(Event::Flush { disk, begun }) => {
-                    let done = self.unflushed[disk].partition_point(|w| w.0 < begun);
-                    for (_, offset, data) in self.unflushed[disk].drain(..done) {
-                        self.durable[disk].poke(offset, &data);
-                    }
-                }
-                None => panic!("past the end of the journal"),
-            }
-            self.at += 1;
-        }
-    }
-
-    /// The disks as the next start finds them.
-    pub fn image(&self, fate: Fate, rng: &SeededRng) -> Vec<Arc<MemDisk>> {
-        let mut out = Vec::new();
-        for (disk, unflushed) in self.durable.iter().zip(&self.unflushed) {
-            let disk = disk.fork();
-            let luck = 1 + rng.below(8);
-            let all = rng.below(2) == 0;
-            for (_, offset, data) in unflushed {
-                let whole = match fate {
-                    Fate::Lost => continue,
-                    Fate::Kept => true,
-                    Fate::Some => rng.below(9) < luck,
-                    Fate::Apart => all,
-                    Fate::Torn => rng.below(3) == 0,
-                };
-                if whole {
-                    disk.poke(*offset, data);
-                } else if fate == Fate::Torn {
-                    for (n, sector) in data.chunks(512).enumerate() {
-                        if rng.below(9) < luck {
-                            disk.poke(offset + n as u64 * 512, sector);
-                        }
-                    }
-                }
-            }
-            out.push(disk);
-        }
-        out
     }
 }
 

@@ -1,0 +1,441 @@
+//! Judges of what is left: an image is opened, replayed, compared with the oracle, walked, and
+//! opened once more.
+
+use crate::cut::{Cutter, Image, FATES};
+use crate::found::{self, Tree};
+use crate::oracle::{Admin, Frozen, FsModel, Oracle, Seen};
+use crate::rig::{self, Fs, Layout};
+use crate::world::full;
+use disk::label::{label_offset, LABELS, NVLIST_OFFSET, NVLIST_SIZE};
+use env::Disk;
+use env_sim::{Event, Inline, ManualClock, MemDisk, MemDisks, SeededRng, TestHost};
+use pool::{OpenOptions, Pool};
+use std::collections::{BTreeMap, HashSet};
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::Arc;
+
+fn text(e: base::Error) -> String {
+    e.to_string()
+}
+
+/// The seam over these disks, named `d0`, `d1`, ….
+pub fn env(disks: &[Arc<MemDisk>], seed: u64, clock: &Arc<ManualClock>) -> env::Env {
+    let all = MemDisks::default();
+    for (i, d) in disks.iter().enumerate() {
+        all.put(&format!("d{i}"), d.clone());
+    }
+    env::Env {
+        disks: Arc::new(all),
+        clock: clock.clone(),
+        rng: Arc::new(SeededRng::new(seed)),
+        host: Arc::new(TestHost),
+        cpu: Arc::new(Inline),
+    }
+}
+
+/// Imports the pool by what its labels say.
+pub fn import(
+    disks: &[Arc<MemDisk>],
+    seed: u64,
+    clock: &Arc<ManualClock>,
+    opts: OpenOptions,
+) -> base::Result<Arc<Pool>> {
+    let env = env(disks, seed, clock);
+    let paths: Vec<String> = (0..disks.len()).map(|i| format!("d{i}")).collect();
+    let found = vdev::discover(&env, &paths);
+    match found.pools.first() {
+        Some(p) => Pool::open(env, &p.config, opts),
+        None => Err(base::Error::new(base::Kind::NotFound, "no pool is found")),
+    }
+}
+
+/// A pool with all its file systems in use.
+pub struct Opened {
+    pub pool: Arc<Pool>,
+    /// By name without the pool's.
+    pub mounts: BTreeMap<String, Fs>,
+}
+
+/// Names of all file systems without the pool's, and of snapshots as `fs@snapshot`.
+fn listed(pool: &Arc<Pool>) -> base::Result<(Vec<String>, Vec<String>)> {
+    let (mut sets, mut snaps) = (Vec::new(), Vec::new());
+    pool.dsl.walk(&pool.dsl.root()?, &mut |d| {
+        if d.phys().head_dataset_obj == 0 || d.name().starts_with('$') {
+            return Ok(());
+        }
+        let name = d.full_name();
+        let name = name.split_once('/').map_or("", |(_, n)| n).to_string();
+        let head = d.head()?;
+        snaps.extend(
+            head.snapshots()?
+                .into_iter()
+                .map(|(s, _)| format!("{name}@{s}")),
+        );
+        sets.push(name);
+        Ok(())
+    })?;
+    sets.sort();
+    Ok((sets, snaps))
+}
+
+impl Opened {
+    pub fn open(
+        disks: &[Arc<MemDisk>],
+        layout: &Layout,
+        seed: u64,
+        clock: &Arc<ManualClock>,
+    ) -> Result<Opened, String> {
+        let opts = OpenOptions {
+            tunables: rig::tunables(),
+            ..OpenOptions::default()
+        };
+        let pool = import(disks, seed, clock, opts).map_err(text)?;
+        Opened::mount(pool, layout)
+    }
+
+    pub fn mount(pool: Arc<Pool>, layout: &Layout) -> Result<Opened, String> {
+        let mut mounts = BTreeMap::new();
+        for name in listed(&pool).map_err(text)?.0 {
+            let fs = rig::mount_named(&pool, &full(&name), layout)
+                .map_err(|e| format!("mounting '{name}': {e}"))?;
+            mounts.insert(name, fs);
+        }
+        Ok(Opened { pool, mounts })
+    }
+
+    /// Everything in all file systems.
+    pub fn trees(&self) -> Result<BTreeMap<String, Tree>, String> {
+        let one = |(name, fs): (&String, &Fs)| match found::walk(fs) {
+            Ok(t) => Ok((name.clone(), t)),
+            Err(e) => Err(format!("file system '{name}': {e}")),
+        };
+        self.mounts.iter().map(one).collect()
+    }
+
+    /// What it is, if that is what it may be.
+    pub fn judge(
+        &self,
+        oracle: &Oracle,
+        trees: &BTreeMap<String, Tree>,
+        cut: usize,
+    ) -> Result<Admin, String> {
+        let pool = &self.pool;
+        let (_, snaps) = listed(pool).map_err(text)?;
+        let named = |name: &str| pool.dsl.dataset(&full_snap(name)).map_err(text);
+        let seen = Seen {
+            mounts: &self.mounts,
+            trees,
+            snaps: &snaps,
+            look: &|name, frozen: &Frozen| {
+                rig::with_set(pool, named(name)?, |fs| frozen.judge(fs, &found::walk(fs)?))
+                    .map_err(text)?
+            },
+            prop: &|fs, prop| {
+                let ds = pool.dsl.dataset(&full(fs)).map_err(text)?;
+                pool::prop_number(&ds, prop).map_err(text)
+            },
+        };
+        oracle.judge(&seen, cut)
+    }
+
+    /// An oracle for what is there.
+    pub fn adopt(&self, found: &Admin) -> Result<Oracle, String> {
+        let mut models = Vec::new();
+        for (name, fs) in &self.mounts {
+            let tree = found::walk(fs)?;
+            let ids: HashSet<u64> = tree.values().map(|f| f.object).collect();
+            let hidden = found::count_objects(fs).map_err(text)? - ids.len();
+            models.push((name.clone(), FsModel::new(&Frozen::of(&tree, hidden), 0)));
+        }
+        Ok(Oracle::adopt(found, models))
+    }
+
+    /// Everything is written, whether or not each file system is told first.
+    pub fn close(self, unmount: bool) -> Result<(), String> {
+        for (name, fs) in self.mounts {
+            if unmount {
+                fs.unmount()
+                    .map_err(|e| format!("unmounting '{name}': {e}"))?;
+            }
+        }
+        self.pool.close().map_err(text)
+    }
+
+    /// The process is gone. What it would still write does not matter.
+    pub fn forget(self) {
+        drop(self.mounts);
+        // What was not written keeps itself alive.
+        let _ = self.pool.close();
+    }
+}
+
+fn full_snap(name: &str) -> String {
+    match name.split_once('@') {
+        Some((fs, snap)) => format!("{}@{snap}", full(fs)),
+        None => full(name),
+    }
+}
+
+/// Every label that was ever written whole.
+pub struct Labels(HashSet<u64>);
+
+fn digest(b: &[u8]) -> u64 {
+    let mut h = crate::world::TraceHash(b.len() as u64);
+    h.bytes(b);
+    h.0
+}
+
+fn areas(d: &MemDisk) -> Vec<(usize, u64)> {
+    let size = d.geometry().size;
+    (0..LABELS)
+        .filter_map(|i| label_offset(i, size).map(|o| (i, o + NVLIST_OFFSET)))
+        .collect()
+}
+
+impl Labels {
+    /// Those on the disks and those in the journal.
+    pub fn of(base: &[Arc<MemDisk>], events: &[Event]) -> Labels {
+        let mut out = HashSet::new();
+        for d in base {
+            for (_, at) in areas(d) {
+                let mut b = vec![0; NVLIST_SIZE];
+                d.peek(at, &mut b);
+                out.insert(digest(&b));
+            }
+        }
+        for e in events {
+            if let Event::Write { data, .. } = e {
+                if data.len() == NVLIST_SIZE {
+                    out.insert(digest(data));
+                }
+            }
+        }
+        Labels(out)
+    }
+
+    /// Nothing is taken for a label that was not written as one.
+    fn check(&self, image: &[Arc<MemDisk>]) -> Result<(), String> {
+        for (n, d) in image.iter().enumerate() {
+            let read = vdev::label::read_labels(&**d);
+            for (i, at) in areas(d) {
+                if read.copies[i].is_none() {
+                    continue;
+                }
+                let mut b = vec![0; NVLIST_SIZE];
+                d.peek(at, &mut b);
+                if !self.0.contains(&digest(&b)) {
+                    return Err(format!(
+                        "label {i} of disk {n} is believed, but was never written like that"
+                    ));
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// For images, which are read more than once: a cache that holds what they have.
+fn quick() -> OpenOptions {
+    OpenOptions {
+        tunables: pool::Tunables {
+            cache_bytes: 64 << 20,
+            ..rig::tunables()
+        },
+        ..OpenOptions::default()
+    }
+}
+
+/// How closely to look.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Care {
+    /// Open, replay, compare, walk.
+    Quick,
+    /// And, chosen by the seed: cut again, go back, do without devices, open once more.
+    Full,
+}
+
+/// Judges images of one journal.
+pub struct Judge<'a> {
+    pub layout: &'a Layout,
+    pub clock: &'a Arc<ManualClock>,
+    pub oracle: &'a Oracle,
+    pub labels: &'a Labels,
+    pub cut: usize,
+    /// No device ever failed: as many may be missing as the layout allows.
+    pub healthy: bool,
+    /// The group before the first one of the present import.
+    pub first: u64,
+    pub care: Care,
+}
+
+impl Judge<'_> {
+    /// Opens an image and judges it; gives what is in it. The image is used up.
+    pub fn image(&self, disks: &[Arc<MemDisk>], seed: u64) -> Result<Admin, String> {
+        let rng = SeededRng::new(seed);
+        let full = self.care == Care::Full;
+        if full || seed % 16 == 0 {
+            self.labels.check(disks)?;
+        }
+        let turn = rng.below(8);
+        if full && turn == 0 {
+            self.go_back(disks)?;
+        }
+        if full && turn == 1 && self.healthy {
+            self.without(disks, &rng)?;
+        }
+        if full && turn == 2 {
+            self.cut_again(disks, &rng)?;
+        }
+        let opened = match self.open(disks, rng.next()) {
+            Err(_) if self.oracle.nothing_promised(self.cut) => return Ok(Admin::default()),
+            r => r?,
+        };
+        let trees = opened.trees()?;
+        let found = opened.judge(self.oracle, &trees, self.cut)?;
+        opened.pool.sync().map_err(text)?;
+        self.walk(&opened)?;
+        if !full || turn > 5 {
+            opened.close(turn == 6)?;
+            return Ok(found);
+        }
+        let mut opened = opened;
+        self.use_it(&mut opened)?;
+        opened.close(turn == 5)?;
+        let again = self
+            .open(disks, rng.next())
+            .map_err(|e| format!("once more: {e}"))?;
+        if again.trees()? != trees {
+            return Err("not the same when opened once more".into());
+        }
+        again.pool.sync().map_err(text)?;
+        self.walk(&again).map_err(|e| format!("once more: {e}"))?;
+        again.close(false)?;
+        Ok(found)
+    }
+
+    fn open(&self, disks: &[Arc<MemDisk>], seed: u64) -> Result<Opened, String> {
+        let pool = import(disks, seed, self.clock, quick()).map_err(text)?;
+        Opened::mount(pool, self.layout)
+    }
+
+    /// Space accounting, every block; no device is to be blamed where none failed.
+    fn walk(&self, o: &Opened) -> Result<(), String> {
+        match self.healthy {
+            true => rig::check(&o.pool),
+            false => rig::walk(&o.pool),
+        }
+    }
+
+    /// It must be of use.
+    fn use_it(&self, o: &mut Opened) -> Result<(), String> {
+        let root = zpl::Cred::root();
+        for fs in o.mounts.values() {
+            let top = fs.zfs.root().map_err(text)?;
+            let new = zpl::New::file(0o100644, 0);
+            let full = |e: base::Error| match rig::is_full(&e) {
+                true => Ok(()),
+                false => Err(format!("in use: {e}")),
+            };
+            match fs.zfs.create(&top, b"after the cut", &new, &root) {
+                Ok(z) => {
+                    if let Err(e) = fs.zfs.write(&z, 0, &[7; 40_000], Default::default()) {
+                        full(e)?;
+                    }
+                    fs.zfs.fsync(Some(&z)).map_err(text)?;
+                    drop(z);
+                    fs.zfs.unlink(&top, b"after the cut", &root).map_err(text)?;
+                }
+                Err(e) => full(e)?,
+            }
+        }
+        Ok(())
+    }
+
+    /// The last two groups are whole.
+    fn go_back(&self, disks: &[Arc<MemDisk>]) -> Result<(), String> {
+        let look = |txg| OpenOptions {
+            readonly: true,
+            txg,
+            ..quick()
+        };
+        let image: Image = disks.iter().map(|d| d.fork()).collect();
+        let Ok(newest) = import(&image, 1, self.clock, look(None)) else {
+            // Whether that is right is decided when it is opened for good.
+            return Ok(());
+        };
+        let groups = newest.tree.uberblock_txgs();
+        newest.close().map_err(text)?;
+        let Some(newest) = groups.first() else {
+            return Ok(());
+        };
+        let reach = groups
+            .iter()
+            .filter(|t| **t + 2 >= *newest && **t >= self.first);
+        for txg in reach {
+            let back = import(&image, 1, self.clock, look(Some(*txg)))
+                .map_err(|e| format!("going back from group {newest} to {txg}: {e}"))?;
+            rig::read_all(&back)
+                .map_err(|e| format!("going back from group {newest} to {txg}: {e}"))?;
+            back.close().map_err(text)?;
+        }
+        Ok(())
+    }
+
+    /// Without as many devices as the layout may miss.
+    fn without(&self, disks: &[Arc<MemDisk>], rng: &SeededRng) -> Result<(), String> {
+        let spare = self.layout.redundancy();
+        let image: Image = disks.iter().map(|d| d.fork()).collect();
+        let mut gone = Vec::new();
+        while gone.len() < spare {
+            let n = rng.below(self.layout.disks as u64) as usize;
+            if !gone.contains(&n) {
+                image[n].gone.store(true, Relaxed);
+                gone.push(n);
+            }
+        }
+        if gone.is_empty() {
+            return Ok(());
+        }
+        let what = |e: String| format!("without devices {gone:?}: {e}");
+        let o = match self.open(&image, rng.next()) {
+            Err(_) if self.oracle.nothing_promised(self.cut) => return Ok(()),
+            r => r.map_err(what)?,
+        };
+        let trees = o.trees().map_err(what)?;
+        o.judge(self.oracle, &trees, self.cut).map_err(what)?;
+        o.pool.sync().map_err(text).map_err(what)?;
+        rig::walk(&o.pool).map_err(what)?;
+        o.close(false).map_err(what)
+    }
+
+    /// The plug is pulled while the log is replayed.
+    fn cut_again(&self, disks: &[Arc<MemDisk>], rng: &SeededRng) -> Result<(), String> {
+        let live: Image = disks.iter().map(|d| d.fork()).collect();
+        let (journal, base) = rig::start_journal(&live);
+        let Ok(o) = self.open(&live, rng.next()) else {
+            return Ok(());
+        };
+        let events = journal.take();
+        o.forget();
+        let len = events.len() as u64;
+        let mut cutter = Cutter::new(&base, events);
+        let mut moments: Vec<u64> = (0..2).map(|_| rng.below(len + 1)).collect();
+        moments.sort_unstable();
+        for at in moments {
+            cutter.forward(at as usize);
+            let fate = FATES[rng.below(5) as usize];
+            let image = cutter.image(fate, rng);
+            let what = |e: String| format!("cut again at event {at} of {len} ({fate:?}): {e}");
+            let again = match self.open(&image, rng.next()) {
+                Err(_) if self.oracle.nothing_promised(self.cut) => return Ok(()),
+                r => r.map_err(what)?,
+            };
+            let trees = again.trees().map_err(what)?;
+            again.judge(self.oracle, &trees, self.cut).map_err(what)?;
+            again.pool.sync().map_err(text).map_err(what)?;
+            self.walk(&again).map_err(what)?;
+            again.close(false).map_err(what)?;
+        }
+        Ok(())
+    }
+}

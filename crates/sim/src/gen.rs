@@ -1,0 +1,350 @@
+//! Draws a world and operations for it from a seed. Each seed leaves out some kinds of operations
+//! and prefers others, so that seeds differ in what they dwell on.
+
+use crate::cut::FATES;
+use crate::found::What;
+use crate::op::{Fault, Fill, Op};
+use crate::rig::{Layout, MIB};
+use crate::world::World;
+use env_sim::SeededRng;
+use vdev::GroupKind;
+
+/// Kinds of operations and how often they come where a seed prefers nothing.
+const KINDS: [(&str, u64); 29] = [
+    ("write", 24),
+    ("osync", 3),
+    ("create", 10),
+    ("mkdir", 3),
+    ("symlink", 2),
+    ("link", 2),
+    ("rename", 8),
+    ("unlink", 5),
+    ("unlinkopen", 2),
+    ("rmdir", 1),
+    ("truncate", 4),
+    ("punch", 3),
+    ("chmod", 2),
+    ("setxattr", 3),
+    ("rmxattr", 1),
+    ("fsync", 12),
+    ("fsyncall", 3),
+    ("read", 4),
+    ("release", 2),
+    ("sync", 6),
+    ("snapshot", 2),
+    ("destroysnap", 1),
+    ("clone", 1),
+    ("rollback", 1),
+    ("createfs", 1),
+    ("destroyfs", 1),
+    ("set", 1),
+    ("remount", 1),
+    ("reimport", 1),
+];
+
+/// Values of properties that change how things are written, or limit them.
+const PROPS: [(&str, &[u64]); 6] = [
+    ("recordsize", &[4096, 16 << 10, 128 << 10]),
+    // off, lz4, gzip-6, zstd (levels come apart).
+    ("compression", &[2, 15, 10, 16]),
+    ("copies", &[1, 2, 3]),
+    // fletcher4, sha256, skein.
+    ("checksum", &[7, 8, 12]),
+    ("quota", &[0, 8 << 20, 64 << 20]),
+    ("refquota", &[0, 4 << 20, 64 << 20]),
+];
+
+/// A seed's taste.
+pub struct Generator {
+    rng: SeededRng,
+    weights: Vec<(&'static str, u64)>,
+    /// Operations between two power cuts, about.
+    epoch: u64,
+    since: u64,
+    /// Devices that may fail, and how often in a thousand operations they do.
+    sick: usize,
+    faults: u64,
+    max_file: u64,
+    names: u64,
+    snaps: u64,
+}
+
+/// The pool a seed begins with.
+pub fn layout(seed: u64) -> Layout {
+    let rng = SeededRng::new(seed ^ 0x1a40);
+    let raidz = |nparity| GroupKind::Raidz { nparity };
+    let (kind, disks) = match rng.below(12) {
+        0..=3 => (GroupKind::Single, 1),
+        4..=5 => (GroupKind::Mirror, 2),
+        6 => (GroupKind::Mirror, 3),
+        7..=8 => (raidz(1), 3),
+        9 => (raidz(2), 4),
+        10 => (raidz(3), 5),
+        _ => (raidz(1), 4),
+    };
+    Layout {
+        ashift: [9, 12][rng.below(2) as usize],
+        log_spacemap: rng.below(4) != 0,
+        slog: rng.below(6) == 0,
+        size: [64, 96][rng.below(2) as usize] * MIB,
+        recordsize: [4096, 16 << 10, 128 << 10, 128 << 10][rng.below(4) as usize],
+        eager: rng.below(3) == 0,
+        splinters: (rng.below(10) == 0).then_some(24 << 10),
+        ..Layout::new(kind, disks)
+    }
+}
+
+impl Generator {
+    pub fn new(seed: u64, layout: &Layout) -> Generator {
+        let rng = SeededRng::new(seed ^ 0x57a9);
+        let weights = KINDS
+            .iter()
+            .map(|(k, w)| (*k, w * [0, 1, 1, 1, 4][rng.below(5) as usize]))
+            .collect();
+        let spare = layout.redundancy() as u64;
+        let epoch = [8, 20, 40, 80][rng.below(4) as usize];
+        Generator {
+            weights,
+            epoch,
+            since: 0,
+            sick: rng.below(spare + 1) as usize,
+            faults: [0, 10, 30][rng.below(3) as usize],
+            max_file: [20_000, 200_000, 700_000][rng.below(3) as usize],
+            names: [4, 12, 40][rng.below(3) as usize],
+            snaps: 0,
+            rng,
+        }
+    }
+
+    fn pick<'a, T>(&self, list: &'a [T]) -> Option<&'a T> {
+        list.get(self.rng.below(list.len() as u64) as usize)
+    }
+
+    /// The next line for the world as it is.
+    pub fn next(&mut self, w: &World) -> Op {
+        self.since += 1;
+        if self.rng.below(self.epoch) == 0 && self.since > 3 {
+            return self.cut();
+        }
+        if self.sick > 0 && self.rng.below(1000) < self.faults {
+            return self.fault();
+        }
+        loop {
+            if let Some(op) = self.try_next(w) {
+                return op;
+            }
+        }
+    }
+
+    /// A power cut; mostly near the end.
+    pub fn cut(&mut self) -> Op {
+        self.since = 0;
+        let back = match self.rng.below(3) {
+            0 => 0,
+            1 => self.rng.below(100),
+            _ => self.rng.below(1001),
+        };
+        Op::Cut {
+            back,
+            fate: FATES[self.rng.below(5) as usize],
+            seed: self.rng.next() >> 32,
+        }
+    }
+
+    fn fault(&self) -> Op {
+        let n = self.rng.below(20);
+        let fault = match self.rng.below(10) {
+            0 => Fault::Garbage,
+            1..=2 => Fault::Rot(1 + n * 10, self.rng.next() >> 32),
+            3 => Fault::ReadErrors(1 + n),
+            4 => Fault::WriteErrors(1 + n),
+            5 => Fault::Phantom(1 + n),
+            6 => Fault::Misdirect((self.rng.below(1 << 24) as i64 - (1 << 23)) / 512 * 512),
+            7 => Fault::Dead,
+            8 => Fault::Slow(n),
+            _ => Fault::Over,
+        };
+        Op::Fault {
+            disk: self.rng.below(self.sick as u64) as usize,
+            fault,
+        }
+    }
+
+    fn fill(&self, most: u64) -> Fill {
+        let len = match self.rng.below(4) {
+            0 => self.rng.below(600),
+            1 => self.rng.below(9000),
+            2 => self.rng.below(50_000),
+            _ => self.rng.below(150_000),
+        };
+        Fill {
+            len: 1 + len.min(most.saturating_sub(1)),
+            seed: self.rng.next() >> 40,
+        }
+    }
+
+    fn try_next(&mut self, w: &World) -> Option<Op> {
+        let total: u64 = self.weights.iter().map(|(_, n)| n).sum();
+        if total == 0 {
+            return Some(self.cut());
+        }
+        let mut n = self.rng.below(total);
+        let kind = self.weights.iter().find_map(|(k, w)| match n < *w {
+            true => Some(*k),
+            false => {
+                n -= w;
+                None
+            }
+        })?;
+        let names = w.names();
+        let sets: Vec<&String> = names.keys().collect();
+        let fs = (*self.pick(&sets)?).clone();
+        let here = &names[&fs];
+        let some = |want: &dyn Fn(What) -> bool| {
+            let list: Vec<_> = here.iter().filter(|(_, what, _)| want(*what)).collect();
+            self.pick(&list).map(|(p, _, size)| (p.clone(), *size))
+        };
+        let file = || some(&|k| k == What::File);
+        let fresh = || {
+            let dir = match some(&|k| k == What::Dir) {
+                Some((d, _)) if self.rng.below(2) == 0 && d.matches('/').count() < 3 => d + "/",
+                _ => String::new(),
+            };
+            format!("{dir}n{}", self.rng.below(self.names))
+        };
+        let now = w.oracle.now();
+        let snaps: Vec<(String, String)> = now
+            .snaps
+            .keys()
+            .filter_map(|s| s.split_once('@'))
+            .map(|(a, b)| (a.to_string(), b.to_string()))
+            .collect();
+        Some(match kind {
+            "write" | "osync" => {
+                let (path, size) = file()?;
+                let at = match self.rng.below(3) {
+                    0 => size,
+                    1 => self.rng.below(size + 1),
+                    _ => self.rng.below(self.max_file),
+                };
+                let room = self.max_file.checked_sub(at).filter(|n| *n > 0)?;
+                Op::Write {
+                    fs,
+                    path,
+                    at,
+                    fill: self.fill(room),
+                    sync: kind == "osync",
+                }
+            }
+            "create" => Op::Create {
+                fs,
+                path: fresh(),
+                mode: 0o600,
+            },
+            "mkdir" => Op::Mkdir { fs, path: fresh() },
+            "symlink" => Op::Symlink {
+                fs,
+                path: fresh(),
+                len: 1 + self.rng.below(200),
+            },
+            "link" => Op::Link {
+                fs,
+                from: file()?.0,
+                to: fresh(),
+            },
+            "rename" => Op::Rename {
+                fs,
+                from: some(&|_| true)?.0,
+                to: fresh(),
+            },
+            "unlink" | "unlinkopen" => Op::Unlink {
+                fs,
+                path: some(&|k| k != What::Dir)?.0,
+                hold: kind == "unlinkopen",
+            },
+            "rmdir" => Op::Rmdir {
+                fs,
+                path: some(&|k| k == What::Dir)?.0,
+            },
+            "truncate" => {
+                let (path, size) = file()?;
+                let size = match self.rng.below(3) {
+                    0 => 0,
+                    1 => self.rng.below(size + 1),
+                    _ => self.rng.below(self.max_file),
+                };
+                Op::Truncate { fs, path, size }
+            }
+            "punch" => {
+                let (path, size) = file()?;
+                Op::Punch {
+                    fs,
+                    path,
+                    at: self.rng.below(size + 1),
+                    len: 1 + self.rng.below(100_000),
+                }
+            }
+            "chmod" => Op::Chmod {
+                fs,
+                path: some(&|k| k != What::Link)?.0,
+                mode: self.rng.below(0o1000) as u32,
+            },
+            "setxattr" => Op::SetXattr {
+                fs,
+                path: some(&|k| k != What::Link)?.0,
+                name: format!("user.x{}", self.rng.below(2)),
+                fill: self.fill(4000),
+            },
+            "rmxattr" => Op::RemoveXattr {
+                fs,
+                path: some(&|k| k != What::Link)?.0,
+                name: format!("user.x{}", self.rng.below(2)),
+            },
+            "fsync" => Op::Fsync {
+                fs,
+                path: some(&|k| k != What::Link)?.0,
+            },
+            "fsyncall" => Op::FsyncAll { fs },
+            "read" => Op::Read {
+                fs,
+                path: file()?.0,
+            },
+            "release" => Op::Release,
+            "sync" => Op::Sync,
+            "snapshot" => {
+                if snaps.len() > 5 {
+                    return None;
+                }
+                self.snaps += 1;
+                Op::Snapshot {
+                    fs,
+                    name: format!("s{}", self.snaps),
+                }
+            }
+            "destroysnap" => {
+                let (fs, name) = self.pick(&snaps)?.clone();
+                Op::DestroySnapshot { fs, name }
+            }
+            "clone" => {
+                let (fs, snap) = self.pick(&snaps)?.clone();
+                let to = format!("f{}", self.rng.below(3));
+                Op::Clone { fs, snap, to }
+            }
+            "rollback" => Op::Rollback { fs },
+            "createfs" => Op::CreateFs {
+                fs: format!("f{}", self.rng.below(3)),
+            },
+            "destroyfs" => Op::DestroyFs { fs },
+            "set" => {
+                let (prop, values) = self.pick(&PROPS)?;
+                Op::Set {
+                    fs,
+                    prop: prop.to_string(),
+                    value: *self.pick(values)?,
+                }
+            }
+            "remount" => Op::Remount { fs },
+            _ => Op::Reimport,
+        })
+    }
+}

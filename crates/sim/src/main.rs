@@ -1,0 +1,239 @@
+//! The simulator's command line; see `USAGE`.
+#![forbid(unsafe_code)]
+
+use sim::check::Care;
+use sim::points::{self, Count, Effort};
+use sim::trace::{self, Trace};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+const USAGE: &str = "\
+usage: cargo xtask sim [OPTION]...
+  --seed N        run this seed (again): its trace is the same each time
+  --seeds A..B    run seeds A to B-1
+  --minutes M     fresh seeds for M minutes
+  --steps N       operations per seed (300)
+  --shrink        cut a failing trace down to a small one and write it to sim-SEED.txt
+  --replay FILE   run a trace
+  --points        crash points of all scripts on all layouts, once; with --minutes: again and again
+  --soak M        seeds and crash points in turn for M minutes; a line for docs/testing.md
+  --print         print the trace of each seed
+Exit status: 0 if nothing was found, 1 if something was, 2 for usage.
+";
+
+#[derive(Default)]
+struct Options {
+    seeds: Option<(u64, u64)>,
+    minutes: Option<f64>,
+    soak: bool,
+    points: bool,
+    shrink: bool,
+    print: bool,
+    replay: Option<PathBuf>,
+    steps: usize,
+}
+
+fn options(args: &[String]) -> Result<Options, String> {
+    let mut o = Options {
+        steps: 300,
+        ..Options::default()
+    };
+    let mut args = args.iter();
+    while let Some(a) = args.next() {
+        let mut value = || args.next().ok_or_else(|| format!("{a} needs a value"));
+        let bad = |v: &str| format!("'{v}' is no value for {a}");
+        match a.as_str() {
+            "--seed" => {
+                let v = value()?;
+                let n: u64 = v.parse().map_err(|_| bad(v))?;
+                o.seeds = Some((n, n.checked_add(1).ok_or_else(|| bad(v))?));
+            }
+            "--seeds" => {
+                let v = value()?;
+                let range = v.split_once("..");
+                let range = range.and_then(|(a, b)| Some((a.parse().ok()?, b.parse().ok()?)));
+                o.seeds = Some(range.ok_or_else(|| bad(v))?);
+            }
+            "--minutes" | "--soak" => {
+                let v = value()?;
+                let m: f64 = v.parse().map_err(|_| bad(v))?;
+                if !m.is_finite() || m < 0.0 || m > 1e6 {
+                    return Err(bad(v));
+                }
+                o.minutes = Some(m);
+                o.soak |= a == "--soak";
+            }
+            "--steps" => {
+                let v = value()?;
+                o.steps = v.parse().map_err(|_| bad(v))?;
+            }
+            "--replay" => o.replay = Some(PathBuf::from(value()?)),
+            "--shrink" => o.shrink = true,
+            "--points" => o.points = true,
+            "--print" => o.print = true,
+            _ => return Err(format!("unknown option '{a}'")),
+        }
+    }
+    Ok(o)
+}
+
+fn main() -> ExitCode {
+    let args: Vec<String> = std::env::args().skip(1).collect();
+    if args.iter().any(|a| a == "-h" || a == "--help") {
+        print!("{USAGE}");
+        return ExitCode::SUCCESS;
+    }
+    match options(&args).and_then(|o| run(&o)) {
+        Ok(0) => ExitCode::SUCCESS,
+        Ok(_) => ExitCode::FAILURE,
+        Err(e) => {
+            eprint!("sim: {e}\n{USAGE}");
+            ExitCode::from(2)
+        }
+    }
+}
+
+/// Sums of a run.
+#[derive(Default)]
+struct Total {
+    seeds: u64,
+    operations: u64,
+    refused: u64,
+    images: u64,
+    events: u64,
+    faults: u64,
+    findings: u64,
+}
+
+fn run(o: &Options) -> Result<u64, String> {
+    let mut t = Total::default();
+    if let Some(file) = &o.replay {
+        let text = std::fs::read_to_string(file).map_err(|e| format!("{}: {e}", file.display()))?;
+        let ran = trace::replay(&text.parse::<Trace>()?);
+        report(o, &mut t, &ran);
+        return Ok(t.findings);
+    }
+    let started = Instant::now();
+    let end = o.minutes.map(|m| Duration::from_secs_f64(m * 60.0));
+    let go_on = || end.is_none_or(|e| started.elapsed() < e);
+    // Fresh seeds: nothing else depends on the time.
+    let fresh = SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .map_or(0, |d| d.as_secs());
+    let (mut seed, last) = match (o.seeds, end) {
+        (Some((a, b)), _) => (a, b),
+        (None, Some(_)) => (fresh << 20, u64::MAX),
+        (None, None) => (1, if o.points { 2 } else { 21 }),
+    };
+    while seed < last && go_on() {
+        if !o.points {
+            let ran = trace::run_seed(seed, o.steps);
+            report(o, &mut t, &ran);
+        }
+        if o.points || o.soak {
+            points(seed, o, &mut t, &go_on);
+        }
+        seed += 1;
+    }
+    let minutes = started.elapsed().as_secs_f64() / 60.0;
+    let Total {
+        seeds,
+        operations,
+        refused,
+        images,
+        events,
+        faults,
+        findings,
+    } = t;
+    println!(
+        "{minutes:.1} minutes: {seeds} seeds, {operations} operations ({refused} refused for \
+         space), {events} writes and flushes, {faults} faults, {images} images, {findings} findings"
+    );
+    if o.soak {
+        println!(
+            "| {minutes:.0} | {seeds} | {operations} | {events} | {faults} | {images} | \
+             {findings} |"
+        );
+    }
+    Ok(t.findings)
+}
+
+fn report(o: &Options, t: &mut Total, ran: &trace::Ran) {
+    let seed = ran.trace.seed;
+    t.seeds += 1;
+    t.operations += ran.counts.operations;
+    t.refused += ran.counts.refused;
+    t.images += ran.counts.images;
+    t.events += ran.counts.events;
+    t.faults += ran.counts.faults;
+    if o.print {
+        print!("{}", ran.trace);
+    }
+    if !o.soak || ran.finding.is_some() {
+        println!(
+            "seed {seed}: {}, {} operations, {} images, {} faults, trace {:016x}",
+            ran.trace.layout, ran.counts.operations, ran.counts.images, ran.counts.faults, ran.hash
+        );
+    }
+    let Some(finding) = &ran.finding else {
+        return;
+    };
+    t.findings += 1;
+    println!("FOUND with seed {seed}: {finding}");
+    println!(
+        "  again: cargo xtask sim --seed {seed} --steps {} --shrink",
+        o.steps
+    );
+    if o.shrink {
+        let small = trace::shrink(&ran.trace, finding, 400, &|s| println!("  {s}"));
+        let finding = trace::replay(&small).finding.unwrap_or_default();
+        let first = finding.lines().next().unwrap_or_default();
+        let file = format!("sim-{seed}.txt");
+        match std::fs::write(&file, format!("# {first}\n{small}")) {
+            Ok(()) => println!(
+                "  {} lines in {}",
+                small.ops.len(),
+                Path::new(&file).display()
+            ),
+            Err(e) => println!("  {file}: {e}\n{small}"),
+        }
+    }
+}
+
+/// Crash points of one seed: all scripts on all layouts, or one of each when soaking.
+fn points(seed: u64, o: &Options, t: &mut Total, go_on: &dyn Fn() -> bool) {
+    let effort = Effort {
+        subsets: 6,
+        every: 1,
+        care: Care::Full,
+    };
+    let layouts = points::layouts();
+    let n = points::SCRIPTS.len() * layouts.len();
+    let all = if o.soak { 1 } else { n };
+    for i in 0..all {
+        let i = (seed as usize).wrapping_add(i) % n;
+        let script = &points::SCRIPTS[i % points::SCRIPTS.len()];
+        let layout = layouts[i / points::SCRIPTS.len()];
+        let mut count = Count::default();
+        let begun = Instant::now();
+        let r = points::run(script, layout, seed, effort, &mut count, go_on);
+        t.images += count.images;
+        t.events += count.events;
+        t.operations += count.operations;
+        if !o.soak {
+            let per = count.images as f64 / begun.elapsed().as_secs_f64().max(1e-9);
+            println!(
+                "{} on {layout}: {} events, {} images, {per:.0} each second",
+                script.name, count.events, count.images
+            );
+        }
+        if let Err(e) = r {
+            t.findings += 1;
+            println!("FOUND {e}");
+        }
+        if !go_on() {
+            return;
+        }
+    }
+}

@@ -1,0 +1,441 @@
+//! What can be done to a simulated world, one line of text each, so that a trace can be kept, cut
+//! down and replayed. Nothing in a line depends on what was done before: a line that does not apply
+//! to the world as it is does nothing.
+
+use crate::cut::Fate;
+use std::fmt;
+use std::str::FromStr;
+
+/// Bytes of a file or value: how many, and from which seed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Fill {
+    pub len: u64,
+    pub seed: u64,
+}
+
+/// A fault of one device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fault {
+    /// What was ever written behind the front labels is garbage.
+    Garbage,
+    /// So many sectors, chosen by a seed, are garbage.
+    Rot(u64, u64),
+    /// So many next reads, writes, fail.
+    ReadErrors(u64),
+    WriteErrors(u64),
+    /// So many next writes never happen.
+    Phantom(u64),
+    /// The next write lands so many bytes further on.
+    Misdirect(i64),
+    /// It answers nothing any more.
+    Dead,
+    /// Transfers take so many milliseconds.
+    Slow(u64),
+    /// All of that is over.
+    Over,
+}
+
+/// One line of a trace. `fs` names a file system without the pool's name (nothing for the root),
+/// paths are from its root.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Op {
+    Create {
+        fs: String,
+        path: String,
+        mode: u32,
+    },
+    Mkdir {
+        fs: String,
+        path: String,
+    },
+    Symlink {
+        fs: String,
+        path: String,
+        len: u64,
+    },
+    Link {
+        fs: String,
+        from: String,
+        to: String,
+    },
+    Rename {
+        fs: String,
+        from: String,
+        to: String,
+    },
+    /// `hold`: somebody has it open, and goes on having it open.
+    Unlink {
+        fs: String,
+        path: String,
+        hold: bool,
+    },
+    Rmdir {
+        fs: String,
+        path: String,
+    },
+    Write {
+        fs: String,
+        path: String,
+        at: u64,
+        fill: Fill,
+        sync: bool,
+    },
+    Truncate {
+        fs: String,
+        path: String,
+        size: u64,
+    },
+    Punch {
+        fs: String,
+        path: String,
+        at: u64,
+        len: u64,
+    },
+    Chmod {
+        fs: String,
+        path: String,
+        mode: u32,
+    },
+    SetXattr {
+        fs: String,
+        path: String,
+        name: String,
+        fill: Fill,
+    },
+    RemoveXattr {
+        fs: String,
+        path: String,
+        name: String,
+    },
+    Fsync {
+        fs: String,
+        path: String,
+    },
+    /// The whole file system.
+    FsyncAll {
+        fs: String,
+    },
+    /// Reads a file and compares; forgets nothing.
+    Read {
+        fs: String,
+        path: String,
+    },
+    /// Lets go of everything held open.
+    Release,
+    /// A group.
+    Sync,
+    Snapshot {
+        fs: String,
+        name: String,
+    },
+    DestroySnapshot {
+        fs: String,
+        name: String,
+    },
+    Clone {
+        fs: String,
+        snap: String,
+        to: String,
+    },
+    Rollback {
+        fs: String,
+    },
+    CreateFs {
+        fs: String,
+    },
+    DestroyFs {
+        fs: String,
+    },
+    /// A number for a property.
+    Set {
+        fs: String,
+        prop: String,
+        value: u64,
+    },
+    /// Unmounts and mounts.
+    Remount {
+        fs: String,
+    },
+    /// Exports the pool and imports it.
+    Reimport,
+    Fault {
+        disk: usize,
+        fault: Fault,
+    },
+    /// The power goes: of the events since the last cut the last `back` per mille did not happen,
+    /// what was not flushed by then fares by `fate`, drawn from `seed`. What is left is opened.
+    Cut {
+        back: u64,
+        fate: Fate,
+        seed: u64,
+    },
+}
+
+/// The root file system, as written in a line.
+const ROOT: &str = ".";
+
+fn fs_word(fs: &str) -> &str {
+    match fs {
+        "" => ROOT,
+        n => n,
+    }
+}
+
+impl fmt::Display for Fault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Fault::Garbage => write!(f, "garbage"),
+            Fault::Rot(n, seed) => write!(f, "rot {n} {seed}"),
+            Fault::ReadErrors(n) => write!(f, "readerrors {n}"),
+            Fault::WriteErrors(n) => write!(f, "writeerrors {n}"),
+            Fault::Phantom(n) => write!(f, "phantom {n}"),
+            Fault::Misdirect(n) => write!(f, "misdirect {n}"),
+            Fault::Dead => write!(f, "dead"),
+            Fault::Slow(n) => write!(f, "slow {n}"),
+            Fault::Over => write!(f, "over"),
+        }
+    }
+}
+
+impl fmt::Display for Op {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        use Op::*;
+        let w = fs_word;
+        match self {
+            Create { fs, path, mode } => write!(f, "create {} {path} {mode:o}", w(fs)),
+            Mkdir { fs, path } => write!(f, "mkdir {} {path}", w(fs)),
+            Symlink { fs, path, len } => write!(f, "symlink {} {path} {len}", w(fs)),
+            Link { fs, from, to } => write!(f, "link {} {from} {to}", w(fs)),
+            Rename { fs, from, to } => write!(f, "rename {} {from} {to}", w(fs)),
+            Unlink { fs, path, hold } => {
+                write!(
+                    f,
+                    "{} {} {path}",
+                    if *hold { "unlinkopen" } else { "unlink" },
+                    w(fs)
+                )
+            }
+            Rmdir { fs, path } => write!(f, "rmdir {} {path}", w(fs)),
+            Write {
+                fs,
+                path,
+                at,
+                fill,
+                sync,
+            } => write!(
+                f,
+                "{} {} {path} {at} {} {}",
+                if *sync { "osync" } else { "write" },
+                w(fs),
+                fill.len,
+                fill.seed
+            ),
+            Truncate { fs, path, size } => write!(f, "truncate {} {path} {size}", w(fs)),
+            Punch { fs, path, at, len } => write!(f, "punch {} {path} {at} {len}", w(fs)),
+            Chmod { fs, path, mode } => write!(f, "chmod {} {path} {mode:o}", w(fs)),
+            SetXattr {
+                fs,
+                path,
+                name,
+                fill,
+            } => {
+                write!(
+                    f,
+                    "setxattr {} {path} {name} {} {}",
+                    w(fs),
+                    fill.len,
+                    fill.seed
+                )
+            }
+            RemoveXattr { fs, path, name } => write!(f, "rmxattr {} {path} {name}", w(fs)),
+            Fsync { fs, path } => write!(f, "fsync {} {path}", w(fs)),
+            FsyncAll { fs } => write!(f, "fsyncall {}", w(fs)),
+            Read { fs, path } => write!(f, "read {} {path}", w(fs)),
+            Release => write!(f, "release"),
+            Sync => write!(f, "sync"),
+            Snapshot { fs, name } => write!(f, "snapshot {} {name}", w(fs)),
+            DestroySnapshot { fs, name } => write!(f, "destroysnap {} {name}", w(fs)),
+            Clone { fs, snap, to } => write!(f, "clone {} {snap} {to}", w(fs)),
+            Rollback { fs } => write!(f, "rollback {}", w(fs)),
+            CreateFs { fs } => write!(f, "createfs {}", w(fs)),
+            DestroyFs { fs } => write!(f, "destroyfs {}", w(fs)),
+            Set { fs, prop, value } => write!(f, "set {} {prop} {value}", w(fs)),
+            Remount { fs } => write!(f, "remount {}", w(fs)),
+            Reimport => write!(f, "reimport"),
+            Fault { disk, fault } => write!(f, "fault {disk} {fault}"),
+            Cut { back, fate, seed } => write!(f, "cut {back} {fate:?} {seed}"),
+        }
+    }
+}
+
+/// Words of a line.
+struct Words<'a>(std::str::SplitAsciiWhitespace<'a>, &'a str);
+
+impl Words<'_> {
+    fn word(&mut self) -> Result<String, String> {
+        let w = self.0.next();
+        w.map(str::to_string)
+            .ok_or_else(|| format!("'{}' ends too early", self.1))
+    }
+    fn fs(&mut self) -> Result<String, String> {
+        Ok(match self.word()? {
+            w if w == ROOT => String::new(),
+            w => w,
+        })
+    }
+    fn num<T: FromStr>(&mut self) -> Result<T, String> {
+        let w = self.word()?;
+        w.parse()
+            .map_err(|_| format!("'{w}' in '{}' is no such number", self.1))
+    }
+    fn octal(&mut self) -> Result<u32, String> {
+        let w = self.word()?;
+        u32::from_str_radix(&w, 8).map_err(|_| format!("'{w}' in '{}' is no mode", self.1))
+    }
+    fn fill(&mut self) -> Result<Fill, String> {
+        Ok(Fill {
+            len: self.num()?,
+            seed: self.num()?,
+        })
+    }
+    fn fault(&mut self) -> Result<Fault, String> {
+        Ok(match self.word()?.as_str() {
+            "garbage" => Fault::Garbage,
+            "rot" => Fault::Rot(self.num()?, self.num()?),
+            "readerrors" => Fault::ReadErrors(self.num()?),
+            "writeerrors" => Fault::WriteErrors(self.num()?),
+            "phantom" => Fault::Phantom(self.num()?),
+            "misdirect" => Fault::Misdirect(self.num()?),
+            "dead" => Fault::Dead,
+            "slow" => Fault::Slow(self.num()?),
+            "over" => Fault::Over,
+            w => return Err(format!("no fault '{w}' in '{}'", self.1)),
+        })
+    }
+}
+
+impl FromStr for Op {
+    type Err = String;
+
+    fn from_str(line: &str) -> Result<Op, String> {
+        let mut w = Words(line.split_ascii_whitespace(), line);
+        let verb = w.word()?;
+        let op = match verb.as_str() {
+            "create" => Op::Create {
+                fs: w.fs()?,
+                path: w.word()?,
+                mode: w.octal()?,
+            },
+            "mkdir" => Op::Mkdir {
+                fs: w.fs()?,
+                path: w.word()?,
+            },
+            "symlink" => Op::Symlink {
+                fs: w.fs()?,
+                path: w.word()?,
+                len: w.num()?,
+            },
+            "link" => Op::Link {
+                fs: w.fs()?,
+                from: w.word()?,
+                to: w.word()?,
+            },
+            "rename" => Op::Rename {
+                fs: w.fs()?,
+                from: w.word()?,
+                to: w.word()?,
+            },
+            "unlink" | "unlinkopen" => Op::Unlink {
+                fs: w.fs()?,
+                path: w.word()?,
+                hold: verb == "unlinkopen",
+            },
+            "rmdir" => Op::Rmdir {
+                fs: w.fs()?,
+                path: w.word()?,
+            },
+            "write" | "osync" => Op::Write {
+                fs: w.fs()?,
+                path: w.word()?,
+                at: w.num()?,
+                fill: w.fill()?,
+                sync: verb == "osync",
+            },
+            "truncate" => Op::Truncate {
+                fs: w.fs()?,
+                path: w.word()?,
+                size: w.num()?,
+            },
+            "punch" => Op::Punch {
+                fs: w.fs()?,
+                path: w.word()?,
+                at: w.num()?,
+                len: w.num()?,
+            },
+            "chmod" => Op::Chmod {
+                fs: w.fs()?,
+                path: w.word()?,
+                mode: w.octal()?,
+            },
+            "setxattr" => Op::SetXattr {
+                fs: w.fs()?,
+                path: w.word()?,
+                name: w.word()?,
+                fill: w.fill()?,
+            },
+            "rmxattr" => Op::RemoveXattr {
+                fs: w.fs()?,
+                path: w.word()?,
+                name: w.word()?,
+            },
+            "fsync" => Op::Fsync {
+                fs: w.fs()?,
+                path: w.word()?,
+            },
+            "fsyncall" => Op::FsyncAll { fs: w.fs()? },
+            "read" => Op::Read {
+                fs: w.fs()?,
+                path: w.word()?,
+            },
+            "release" => Op::Release,
+            "sync" => Op::Sync,
+            "snapshot" => Op::Snapshot {
+                fs: w.fs()?,
+                name: w.word()?,
+            },
+            "destroysnap" => Op::DestroySnapshot {
+                fs: w.fs()?,
+                name: w.word()?,
+            },
+            "clone" => Op::Clone {
+                fs: w.fs()?,
+                snap: w.word()?,
+                to: w.word()?,
+            },
+            "rollback" => Op::Rollback { fs: w.fs()? },
+            "createfs" => Op::CreateFs { fs: w.fs()? },
+            "destroyfs" => Op::DestroyFs { fs: w.fs()? },
+            "set" => Op::Set {
+                fs: w.fs()?,
+                prop: w.word()?,
+                value: w.num()?,
+            },
+            "remount" => Op::Remount { fs: w.fs()? },
+            "reimport" => Op::Reimport,
+            "fault" => Op::Fault {
+                disk: w.num()?,
+                fault: w.fault()?,
+            },
+            "cut" => Op::Cut {
+                back: w.num()?,
+                fate: w.word()?.parse()?,
+                seed: w.num()?,
+            },
+            v => return Err(format!("no operation '{v}' in '{line}'")),
+        };
+        match w.0.next() {
+            None => Ok(op),
+            Some(more) => Err(format!("'{more}' too much in '{line}'")),
+        }
+    }
+}

@@ -1,0 +1,249 @@
+//! Crash points, exhaustively: the writes and flushes of a short script are cut at every point, and
+//! at random subsets of what was not flushed by then; every image that differs from those before is
+//! judged.
+
+use crate::check::{Care, Judge, Labels};
+use crate::cut::{Cutter, Fate, FATES};
+use crate::op::Op;
+use crate::rig::{Layout, MIB};
+use crate::trace::said;
+use crate::world::World;
+use env_sim::SeededRng;
+use std::panic::{catch_unwind, AssertUnwindSafe};
+use std::str::FromStr;
+use vdev::GroupKind;
+
+/// A short script: `;` between lines. What comes before `---` is not cut, as is the making of the
+/// pool unless `create` says that it is.
+pub struct Script {
+    pub name: &'static str,
+    /// The making of the pool is part of what is cut.
+    pub create: bool,
+    pub text: &'static str,
+}
+
+pub const SCRIPTS: [Script; 14] = [
+    Script {
+        name: "pool create",
+        create: true,
+        text: "create . a 644; fsync . a",
+    },
+    Script {
+        name: "create",
+        create: false,
+        text: "create . a 644; write . a 0 3000 2; mkdir . d; create . d/b 600; symlink . l 30; \
+               fsyncall .; link . a d/c; fsync . a; sync",
+    },
+    Script {
+        name: "rename chain",
+        create: false,
+        text: "create . a 644; write . a 0 9000 3; mkdir . d; create . b 644; write . b 0 700 4; \
+               sync; --- rename . a d/a; rename . b a; rename . d e; fsyncall .; rename . e/a a; \
+               rename . e d; create . d/x 600; rename . d/x a; fsyncall .; rmdir . d; sync",
+    },
+    Script {
+        name: "replace by rename",
+        create: false,
+        text: "create . a 644; write . a 0 20000 2; sync; --- create . t 600; write . t 0 30000 3; \
+               fsync . t; rename . t a; fsyncall .; create . t 600; write . t 0 100 4; \
+               rename . t a; sync",
+    },
+    Script {
+        name: "overwrite",
+        create: false,
+        text: "create . a 644; write . a 0 150000 2; sync; --- write . a 4096 8192 3; fsync . a; \
+               write . a 100 50 4; osync . a 140000 30000 5; write . a 0 170000 8; fsync . a; sync",
+    },
+    Script {
+        name: "truncate",
+        create: false,
+        text: "create . a 644; write . a 0 200000 2; sync; --- truncate . a 5000; fsync . a; \
+               truncate . a 100000; write . a 90000 100 3; fsync . a; punch . a 1000 3000; \
+               truncate . a 0; fsync . a; write . a 10 10 4; sync",
+    },
+    Script {
+        name: "large files",
+        create: false,
+        text: "set . recordsize 4096; --- create . a 644; write . a 0 700000 2; sync; \
+               punch . a 100000 400000; fsync . a; unlink . a; sync; create . b 644; \
+               write . b 0 600000 3; fsync . b",
+    },
+    Script {
+        name: "unlink",
+        create: false,
+        text: "create . a 644; create . b 644; write . a 0 50000 2; sync; --- unlinkopen . a; \
+               fsyncall .; unlink . b; release; sync; create . a 600; fsyncall .",
+    },
+    Script {
+        name: "attributes",
+        create: false,
+        text: "create . a 644; mkdir . d; sync; --- setxattr . a user.x0 100 2; fsync . a; \
+               setxattr . d user.x1 3000 3; chmod . d 711; fsyncall .; rmxattr . a user.x0; \
+               chmod . a 600; fsync . a; sync",
+    },
+    Script {
+        name: "quota",
+        create: false,
+        text: "createfs f0; --- set f0 quota 4194304; create f0 a 644; write f0 a 0 3000000 2; \
+               fsync f0 a; write f0 a 3000000 3000000 3; sync; write f0 a 6000000 3000000 4; \
+               set f0 quota 0; write f0 a 3000000 100000 5; fsync f0 a",
+    },
+    Script {
+        name: "snapshot and rollback",
+        create: false,
+        text: "create . a 644; write . a 0 60000 2; --- snapshot . s1; write . a 0 60000 3; \
+               fsync . a; snapshot . s2; unlink . a; sync; rollback .; write . a 100 100 4; fsync . a; \
+               destroysnap . s1; destroysnap . s2",
+    },
+    Script {
+        name: "clone and destroy",
+        create: false,
+        text: "create . a 644; write . a 0 60000 2; snapshot . s1; --- clone . s1 f0; \
+               write f0 a 0 1000 3; fsync f0 a; createfs f1; create f1 b 644; \
+               write f1 b 0 90000 4; fsync f1 b; destroyfs f1; destroyfs f0; destroysnap . s1",
+    },
+    Script {
+        name: "export and import",
+        create: false,
+        text: "create . a 644; write . a 0 60000 2; fsync . a; --- reimport; write . a 0 100 3; \
+               fsync . a; remount .; create . b 644; fsync . b; reimport",
+    },
+    Script {
+        name: "many groups",
+        create: false,
+        text: "create . a 644; --- write . a 0 20000 2; sync; write . a 0 20000 3; sync; \
+               write . a 0 20000 4; sync; write . a 0 20000 8; sync; set . compression 2; \
+               write . a 0 20000 9; sync; write . a 0 20000 10; sync",
+    },
+];
+
+/// Layouts scripts are run on.
+pub fn layouts() -> Vec<Layout> {
+    let small = |kind, disks, ashift| Layout {
+        size: 64 * MIB,
+        ashift,
+        eager: true,
+        ..Layout::new(kind, disks)
+    };
+    vec![
+        small(GroupKind::Single, 1, 9),
+        small(GroupKind::Mirror, 2, 12),
+        small(GroupKind::Raidz { nparity: 1 }, 3, 9),
+        Layout {
+            slog: true,
+            eager: false,
+            ..small(GroupKind::Single, 1, 12)
+        },
+        Layout {
+            log_spacemap: false,
+            recordsize: 4096,
+            ..small(GroupKind::Raidz { nparity: 2 }, 4, 9)
+        },
+    ]
+}
+
+/// How many images, and how closely they are looked at.
+#[derive(Clone, Copy, Debug)]
+pub struct Effort {
+    /// Random subsets at each point where something is not flushed.
+    pub subsets: usize,
+    /// Only every so many-th point, beginning anywhere.
+    pub every: usize,
+    pub care: Care,
+}
+
+/// What came of a script.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Count {
+    pub images: u64,
+    pub events: u64,
+    pub operations: u64,
+}
+
+impl Script {
+    /// Lines that are not cut, and lines that are.
+    pub fn lines(&self) -> Result<(Vec<Op>, Vec<Op>), String> {
+        let (before, cut) = match self.text.split_once("---") {
+            Some((a, b)) => (a, b),
+            None => ("", self.text),
+        };
+        let parse = |text: &str| {
+            let lines = text.split(';').map(str::trim).filter(|l| !l.is_empty());
+            lines.map(Op::from_str).collect::<Result<Vec<_>, _>>()
+        };
+        Ok((parse(before)?, parse(cut)?))
+    }
+}
+
+/// Runs a script on a layout and judges its images. `go_on` is asked before each; `Ok` also if that
+/// ends it.
+pub fn run(
+    script: &Script,
+    layout: Layout,
+    seed: u64,
+    effort: Effort,
+    count: &mut Count,
+    go_on: &dyn Fn() -> bool,
+) -> Result<(), String> {
+    let what = format!("script '{}' on {layout}, seed {seed}", script.name);
+    let (before, lines) = script.lines()?;
+    let mut world = World::blank(layout, seed);
+    let drive = |world: &mut World, ops: &[Op]| -> Result<(), String> {
+        for op in ops {
+            world.apply(op).map_err(|e| format!("{what}: {e}"))?;
+        }
+        Ok(())
+    };
+    if !script.create {
+        world.create()?;
+        drive(&mut world, &before)?;
+        world.settle()?;
+        drive(&mut world, &lines)?;
+    } else {
+        world.create()?;
+        drive(&mut world, &lines)?;
+    }
+    let (base, events) = world.take_events();
+    let oracle = world.oracle.clone();
+    let first = world.first;
+    count.operations += world.counts.operations;
+    count.events += events.len() as u64;
+    world.forget();
+    let labels = Labels::of(&base, &events);
+    let total = events.len();
+    let mut cutter = Cutter::new(&base, events);
+    let rng = SeededRng::new(seed);
+    let mut at = rng.below(effort.every as u64) as usize;
+    while at <= total {
+        cutter.forward(at);
+        let mut fates = vec![Fate::Lost, Fate::Kept];
+        if cutter.unflushed() > 0 {
+            fates.extend((0..effort.subsets).map(|_| FATES[2 + rng.below(3) as usize]));
+        }
+        for fate in fates {
+            let Some(image) = cutter.new_image(fate, &rng) else {
+                continue;
+            };
+            if !go_on() {
+                return Ok(());
+            }
+            count.images += 1;
+            let judge = Judge {
+                layout: &layout,
+                clock: world.clock(),
+                oracle: &oracle,
+                labels: &labels,
+                cut: at,
+                healthy: true,
+                first,
+                care: effort.care,
+            };
+            let turn = rng.next();
+            let r = catch_unwind(AssertUnwindSafe(|| judge.image(&image, turn)));
+            r.unwrap_or_else(|p| Err(said(p)))
+                .map_err(|e| format!("{what}: event {at} of {total} ({fate:?}): {e}"))?;
+        }
+        at += effort.every;
+    }
+    Ok(())
+}

@@ -1,0 +1,95 @@
+//! Short runs of the simulator: a few seeds, each repeating itself; traces that once failed; crash
+//! points.
+
+use sim::check::Care;
+use sim::points::{self, Count, Effort};
+use sim::trace::{self, Ran, Trace};
+
+fn fine(r: &Ran) {
+    if let Some(f) = &r.finding {
+        panic!("seed {}: {f}\n{}", r.trace.seed, r.trace);
+    }
+}
+
+/// The same seed is the same trace with the same writes, byte for byte, and its text says it all.
+#[test]
+fn a_seed_repeats_itself() {
+    for seed in [3, 4, 7] {
+        let a = trace::run_seed(seed, 60);
+        fine(&a);
+        let b = trace::run_seed(seed, 60);
+        assert_eq!((a.hash, &a.trace), (b.hash, &b.trace), "seed {seed}");
+        let text = a.trace.to_string();
+        let parsed: Trace = text.parse().unwrap();
+        assert_eq!(parsed, a.trace);
+        assert_eq!(trace::replay(&parsed).hash, a.hash, "seed {seed} from text");
+    }
+    assert_ne!(trace::run_seed(3, 20).hash, trace::run_seed(4, 20).hash);
+}
+
+fn seeds(range: std::ops::Range<u64>) {
+    for seed in range {
+        let r = trace::run_seed(seed, 120);
+        fine(&r);
+        assert!(r.counts.images > 0);
+    }
+}
+
+#[test]
+fn seeds_from_100() {
+    seeds(100..106);
+}
+
+#[test]
+fn seeds_from_200() {
+    seeds(200..206);
+}
+
+/// Traces that once failed, or nearly.
+#[test]
+fn kept_traces() {
+    let dir = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/traces");
+    let mut files: Vec<_> = std::fs::read_dir(dir)
+        .unwrap()
+        .map(|e| e.unwrap().path())
+        .collect();
+    files.sort();
+    assert!(!files.is_empty());
+    for f in files {
+        let text = std::fs::read_to_string(&f).unwrap();
+        let t: Trace = text
+            .parse()
+            .unwrap_or_else(|e| panic!("{}: {e}", f.display()));
+        if let Some(e) = trace::replay(&t).finding {
+            panic!("{}: {e}", f.display());
+        }
+    }
+}
+
+/// Every script is cut at every few points, on one layout each.
+fn crash_points(from: usize, to: usize) {
+    let layouts = points::layouts();
+    let effort = Effort {
+        subsets: 2,
+        every: 1,
+        care: Care::Quick,
+    };
+    let mut count = Count::default();
+    for (i, script) in points::SCRIPTS.iter().enumerate().take(to).skip(from) {
+        let layout = layouts[i % layouts.len()];
+        points::run(script, layout, 1, effort, &mut count, &|| true)
+            .unwrap_or_else(|e| panic!("{e}"));
+    }
+    eprintln!("{count:?}");
+    assert!(count.images > 100);
+}
+
+#[test]
+fn crash_points_of_the_first_scripts() {
+    crash_points(0, points::SCRIPTS.len() / 2);
+}
+
+#[test]
+fn crash_points_of_the_last_scripts() {
+    crash_points(points::SCRIPTS.len() / 2, points::SCRIPTS.len());
+}

@@ -116,7 +116,7 @@ impl MemDisk {
         })
     }
 
-    /// A disk of the same size and content, without faults; shares memory until one of them changes.
+    /// A disk of the same size and content, without faults; shares memory until one changes.
     pub fn fork(&self) -> Arc<MemDisk> {
         let new = MemDisk::new(self.size.load(Relaxed));
         *lock(&new.chunks) = lock(&self.chunks).clone();

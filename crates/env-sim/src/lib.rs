@@ -2,8 +2,8 @@
 //! clock that only steps by hand; repeatable "random" numbers; one thread. What happens depends on
 //! nothing but the seed and the order of the calls.
 //!
-//! The core is passive (see `env`), so whoever calls its operations and syncs in an order drawn from
-//! a seed owns the whole schedule.
+//! The core is passive (see `env`), so whoever calls its operations and syncs in an order drawn
+//! from a seed owns the whole schedule.
 #![forbid(unsafe_code)]
 
 mod disk;

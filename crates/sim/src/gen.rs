@@ -82,14 +82,17 @@ pub fn layout(seed: u64) -> Layout {
         10 => (raidz(3), 5),
         _ => (raidz(1), 4),
     };
+    let reuse = rng.below(3);
     Layout {
         ashift: [9, 12][rng.below(2) as usize],
         log_spacemap: rng.below(4) != 0,
         slog: rng.below(6) == 0,
         size: [64, 96][rng.below(2) as usize] * MIB,
         recordsize: [4096, 16 << 10, 128 << 10, 128 << 10][rng.below(4) as usize],
-        eager: rng.below(3) == 0,
-        splinters: (rng.below(10) == 0).then_some(24 << 10),
+        eager: reuse == 0,
+        // Not both: blocks of the meta object set that are gangs get a new place in each pass of a
+        // group, and where those fill gaps the group may not end (docs/testing.md, findings).
+        splinters: (reuse == 1 && rng.below(3) == 0).then_some(24 << 10),
         ..Layout::new(kind, disks)
     }
 }

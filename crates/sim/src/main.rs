@@ -58,7 +58,7 @@ fn options(args: &[String]) -> Result<Options, String> {
             "--minutes" | "--soak" => {
                 let v = value()?;
                 let m: f64 = v.parse().map_err(|_| bad(v))?;
-                if !m.is_finite() || m < 0.0 || m > 1e6 {
+                if !(0.0..=1e6).contains(&m) {
                     return Err(bad(v));
                 }
                 o.minutes = Some(m);

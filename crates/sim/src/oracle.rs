@@ -47,12 +47,6 @@ impl std::fmt::Debug for FsModel {
     }
 }
 
-impl Default for What {
-    fn default() -> What {
-        What::File
-    }
-}
-
 /// One file system through time.
 #[derive(Clone)]
 pub struct FsModel {
@@ -215,7 +209,7 @@ impl FsModel {
             .map(|s| &*s.1)
             .collect();
         let f = &f.state;
-        if window.iter().any(|s| *s == f) {
+        if window.contains(&f) {
             return Ok(());
         }
         if !window.iter().any(|s| s.mode == f.mode) {

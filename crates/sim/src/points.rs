@@ -44,7 +44,8 @@ pub const SCRIPTS: [Script; 14] = [
     Script {
         name: "replace by rename",
         create: false,
-        text: "create . a 644; write . a 0 20000 2; sync; --- create . t 600; write . t 0 30000 3; \
+        text:
+            "create . a 644; write . a 0 20000 2; sync; --- create . t 600; write . t 0 30000 3; \
                fsync . t; rename . t a; fsyncall .; create . t 600; write . t 0 100 4; \
                rename . t a; sync",
     },
@@ -92,8 +93,8 @@ pub const SCRIPTS: [Script; 14] = [
         name: "snapshot and rollback",
         create: false,
         text: "create . a 644; write . a 0 60000 2; --- snapshot . s1; write . a 0 60000 3; \
-               fsync . a; snapshot . s2; unlink . a; sync; rollback .; write . a 100 100 4; fsync . a; \
-               destroysnap . s1; destroysnap . s2",
+               fsync . a; snapshot . s2; unlink . a; sync; rollback .; write . a 100 100 4; \
+               fsync . a; destroysnap . s1; destroysnap . s2",
     },
     Script {
         name: "clone and destroy",

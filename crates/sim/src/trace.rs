@@ -200,7 +200,7 @@ pub fn replay(t: &Trace) -> Ran {
 
 /// What a finding is about, without what differs from run to run.
 fn class(finding: &str) -> String {
-    let words = finding.split([':', ',', '(']).map(str::trim);
+    let mut words = finding.split([':', ',', '(']).map(str::trim);
     let known = [
         "panic",
         "no state between",
@@ -220,7 +220,7 @@ fn class(finding: &str) -> String {
             return k.into();
         }
     }
-    words.last().unwrap_or_default().to_string()
+    words.next_back().unwrap_or_default().to_string()
 }
 
 /// The smallest trace found that fails in the same way, within so many runs.

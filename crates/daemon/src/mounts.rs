@@ -379,6 +379,7 @@ impl Service {
             transport: self.transport,
             ..Config::default()
         };
+        mount.set_read_ahead(config.max_readahead);
         let session = Session::new(bridge.clone(), fd, config);
         let title = name.clone();
         session.tell_carried(move |how| {

@@ -371,6 +371,14 @@ impl Mount {
         device_of(&self.path).is_ok_and(|d| d == self.dev)
     }
 
+    /// Has the kernel read ahead by so many bytes, however little it does for others; to be called
+    /// before the session runs. Where this may not be set (not root), it stays as it is.
+    pub fn set_read_ahead(&self, bytes: u32) {
+        let (major, minor) = self.dev;
+        let file = format!("/sys/class/bdi/{major}:{minor}/read_ahead_kb");
+        let _ = std::fs::write(file, (bytes >> 10).to_string());
+    }
+
     /// Takes the mount away. The session must be running (or its descriptor closed) for
     /// [`Unmount::Normal`]: the kernel first writes out what it has cached. Not being mounted any
     /// more is no error.

@@ -426,7 +426,8 @@ impl<F: Filesystem + ?Sized> Session<F> {
             flags,
             offered,
             max_write,
-            max_readahead: i.max_readahead.min(c.max_readahead),
+            // It takes what the mount is set to by then, if that is less.
+            max_readahead: c.max_readahead,
             max_pages: (max_write / PAGE as u32) as u16,
         };
         let out = wire::InitOut {

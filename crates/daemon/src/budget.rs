@@ -29,6 +29,8 @@ pub fn share(service: &Service) {
     let pools = service.pools();
     for e in &pools {
         e.pool.set_memory(tunables(service.ceiling, pools.len()));
+        // File data are in the kernel's cache, if it may have one.
+        e.pool.keep_streams(service.caching.direct);
     }
 }
 

@@ -90,6 +90,18 @@ impl Content {
         matches!(self, Content::Parts(p) if !p.zero)
     }
 
+    /// Bytes `[at, at + n)` if all of them are here.
+    pub fn get(&self, at: usize, n: usize) -> Option<&[u8]> {
+        match self {
+            Content::Whole(b) => b.get(at..at.checked_add(n)?),
+            Content::Parts(p) => {
+                let i = p.list.partition_point(|(o, _)| *o <= at).checked_sub(1)?;
+                let (o, b) = &p.list[i];
+                b.get(at - o..(at - o).checked_add(n)?)
+            }
+        }
+    }
+
     /// Bytes held.
     pub fn held(&self) -> usize {
         match self {
@@ -175,6 +187,12 @@ mod tests {
                 }
                 let c = c.as_ref().unwrap();
                 assert_eq!(**c.over(&base, size), plain[..], "round {round} write {k}");
+                assert_eq!(c.get(at, n), Some(&plain[at..at + n]));
+                assert_eq!(c.get(size, 1), None);
+                let (from, len) = (rnd(size), 1 + rnd(size));
+                if let Some(got) = c.get(from, len) {
+                    assert_eq!(got, &plain[from..from + len]);
+                }
                 assert!(c.held() <= size);
                 if let Content::Parts(p) = c {
                     assert!(p.list.windows(2).all(|w| w[0].0 + w[0].1.len() < w[1].0));

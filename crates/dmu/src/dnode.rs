@@ -184,6 +184,10 @@ impl Dnode {
         Dnode::new(object, os, dmu, crypt, f, Synced::of(p))
     }
 
+    pub(crate) fn me(&self) -> Option<Arc<Dnode>> {
+        self.me.upgrade()
+    }
+
     pub(crate) fn read_lock(&self) -> RwLockReadGuard<'_, Inner> {
         self.inner.read().unwrap_or_else(|e| e.into_inner())
     }
@@ -476,8 +480,14 @@ impl Dnode {
     }
 
     /// Blocks `first..=last` if all of them can be had without looking at changes in between: dirty
-    /// ones from memory, the others in one batch. `None`: ask block by block.
-    fn blocks(&self, first: u64, last: u64) -> Result<Option<(usize, Vec<Block>)>> {
+    /// ones from memory, the others in one batch. Of those in `whole` all is wanted. `None`: ask
+    /// block by block.
+    fn blocks(
+        &self,
+        first: u64,
+        last: u64,
+        whole: Range<u64>,
+    ) -> Result<Option<(usize, Vec<Block>)>> {
         let reader = Reader::new(&self.dmu.zio, &self.crypt);
         let (s, gen, size, mut out) = {
             let i = self.read_lock();
@@ -510,7 +520,11 @@ impl Dnode {
                 at.push(n);
             }
         }
-        let got = self.dmu.zio.read_many_with(&bps, reader.lease, &self.crypt);
+        let zio = &self.dmu.zio;
+        let got = zio.read_many_whole(&bps, reader.lease, &self.crypt, &|n| {
+            at.get(n)
+                .is_some_and(|n| whole.contains(&(first + *n as u64)))
+        });
         for ((n, bp), r) in at.into_iter().zip(&bps).zip(got) {
             out[n] = Some(match r {
                 _ if bp.is_hole() => Arc::new(vec![0; size]),
@@ -535,6 +549,16 @@ impl Dnode {
 
     /// Copies `buf.len()` bytes from `offset`; zeros in holes and past the last block.
     pub fn read(&self, offset: u64, buf: &mut [u8]) -> Result<()> {
+        {
+            // What was just written in part needs nothing from disk.
+            let i = self.read_lock();
+            let size = i.f.block_size as u64;
+            let here = i.bufs.get(&(offset / size));
+            if let Some(b) = here.and_then(|b| b.data.get((offset % size) as usize, buf.len())) {
+                buf.copy_from_slice(b);
+                return Ok(());
+            }
+        }
         let mut done = 0;
         self.read_blocks(offset, buf.len(), &mut |b, r| {
             let n = r.len();
@@ -556,7 +580,8 @@ impl Dnode {
         let size = self.read_lock().f.block_size as u64;
         let (first, last) = (offset / size, (offset + len as u64 - 1) / size);
         if last > first && last - first < 1024 {
-            if let Some((size, blocks)) = self.blocks(first, last)? {
+            let whole = offset.div_ceil(size)..(offset + len as u64) / size;
+            if let Some((size, blocks)) = self.blocks(first, last, whole)? {
                 // Of another size than at the first look they may not be all.
                 if (blocks.len() * size) as u64 >= offset % size as u64 + len as u64
                     && offset / size as u64 == first
@@ -602,6 +627,7 @@ impl Dnode {
         self.touch(&mut i, tx)?;
         let size = i.f.block_size;
         let mut done = 0;
+        let mut whole = 0;
         while done < data.len() {
             let at = offset + done as u64;
             let (blkid, within) = (at / size as u64, (at % size as u64) as usize);
@@ -610,6 +636,7 @@ impl Dnode {
             let before = i.bufs.get(&blkid).map_or(0, |b| b.data.held());
             self.unplace(&mut i, blkid)?;
             if n == size {
+                whole += n;
                 i.put(blkid, Content::Whole(Arc::new(src.to_vec())), tx.txg());
             } else if let Some(b) = i.bufs.get_mut(&blkid) {
                 b.data.write(size, within, src);
@@ -620,6 +647,10 @@ impl Dnode {
             }
             self.mark(&mut i, tx, blkid, before);
             done += n;
+        }
+        drop(i);
+        if whole > 0 {
+            self.dmu.add_streamed(tx.txg(), whole as u64);
         }
         Ok(())
     }

@@ -19,6 +19,7 @@
 mod content;
 mod dnode;
 mod objset;
+mod place;
 mod sync;
 pub mod testing;
 mod tree;
@@ -26,6 +27,7 @@ mod tx;
 
 pub use dnode::{Dnode, Info};
 pub use objset::{NewObject, Objset, WritePolicy};
+pub use place::write_now;
 pub use sync::SyncHooks;
 pub use tree::{walk, Visit};
 pub use tx::{Admission, Damage, Dmu, DmuOptions, Driver, Need, OnDamage, SyncGroup, Tx};

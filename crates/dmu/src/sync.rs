@@ -54,14 +54,14 @@ struct Pass<'a> {
 
 /// What turns a block into what is stored; may be shared between threads.
 #[derive(Clone, Copy)]
-struct Transform<'a> {
-    zio: &'a Zio,
-    crypt: &'a Crypt,
-    random: &'a (dyn Fn(&mut [u8]) + Sync),
+pub(crate) struct Transform<'a> {
+    pub zio: &'a Zio,
+    pub crypt: &'a Crypt,
+    pub random: &'a (dyn Fn(&mut [u8]) + Sync),
 }
 
 impl Transform<'_> {
-    fn prepare(&self, spec: &WriteSpec, data: &Block) -> Result<Prepared> {
+    pub fn prepare(&self, spec: &WriteSpec, data: &Block) -> Result<Prepared> {
         let seal = self.crypt.is_encrypted().then(|| Seal {
             key: self.crypt.key().map(|k| &**k),
             random: self.random,
@@ -72,15 +72,15 @@ impl Transform<'_> {
 
 /// Fields that decide how an object's blocks are written.
 #[derive(Clone, Copy)]
-struct Shape {
-    obj_type: ObjType,
-    compress: u8,
-    checksum: u8,
-    indblkshift: u8,
+pub(crate) struct Shape {
+    pub obj_type: ObjType,
+    pub compress: u8,
+    pub checksum: u8,
+    pub indblkshift: u8,
 }
 
 /// How a block of an object is to be stored in a sync pass.
-fn spec_for(
+pub(crate) fn spec_for(
     p: &WritePolicy,
     pass: u32,
     s: &Shape,
@@ -154,7 +154,7 @@ fn spec_for(
 }
 
 /// Blocks of encrypted types have no place for a third copy.
-fn with_nonce(mut spec: WriteSpec, crypt: &Crypt) -> WriteSpec {
+pub(crate) fn with_nonce(mut spec: WriteSpec, crypt: &Crypt) -> WriteSpec {
     if crypt.is_encrypted() && spec.obj_type.is_encrypted() {
         spec.copies = spec.copies.min(2);
         spec.gang_copies = spec.gang_copies.min(2);
@@ -199,6 +199,9 @@ impl Pass<'_> {
 
     fn kill(&self, bp: &BlkPtr) -> Result<()> {
         if !bp.is_hole() && self.hooks.kill(bp)? {
+            if !bp.is_embedded() {
+                self.zio.cache.remove(bp);
+            }
             self.zio.free(bp, self.txg)?;
         }
         Ok(())
@@ -410,6 +413,8 @@ struct Out {
     spec: WriteSpec,
     old: BlkPtr,
     fill: u64,
+    /// Only parts of it were written.
+    partial: bool,
 }
 
 impl Objset {
@@ -533,7 +538,7 @@ impl Objset {
                     p.hooks.born(&bp)?;
                     p.kill(&old)?;
                     if let Some(b) = data.whole() {
-                        p.zio.cache.insert(&bp, b.clone());
+                        p.zio.cache.insert_whole(&bp, b.clone());
                     }
                     writes[n].insert(*blkid, bp);
                     continue;
@@ -547,6 +552,7 @@ impl Objset {
                     spec,
                     old,
                     fill: 1,
+                    partial: false,
                 });
                 if outs.len() >= BATCH_BLOCKS || bytes >= BATCH_BYTES {
                     self.flush_outs(p, jobs, &mut outs, writes, deltas)?;
@@ -575,7 +581,9 @@ impl Objset {
             .collect();
         if !partial.is_empty() {
             let bps: Vec<BlkPtr> = partial.iter().map(|n| outs[*n].old).collect();
-            let got = p.zio.read_many_with(&bps, p.zio.lease(), p.crypt);
+            let got = p
+                .zio
+                .read_many_whole(&bps, p.zio.lease(), p.crypt, &|_| true);
             let mut lost = Vec::new();
             for (n, base) in partial.into_iter().zip(got) {
                 let o = &mut outs[n];
@@ -600,6 +608,7 @@ impl Objset {
                     Err(e) => return Err(e),
                 };
                 o.data = Content::Whole(o.data.over(&base, o.size));
+                o.partial = true;
             }
             for n in lost.into_iter().rev() {
                 outs.remove(n);
@@ -627,6 +636,7 @@ impl Objset {
         } else {
             transform();
         }
+        let streamed = self.dmu.is_streaming(txg);
         for ((o, slot), block) in outs.drain(..).zip(slots).zip(blocks) {
             let prepared = slot
                 .into_inner()
@@ -634,7 +644,11 @@ impl Objset {
                 .unwrap_or_else(|| Err(Error::damaged("a transform was lost")))?;
             let (new, delta) = p.replace(&o.spec, &prepared, &o.old, o.fill)?;
             if !new.is_hole() && !new.is_embedded() {
-                p.zio.cache.insert(&new, block);
+                // Small changes come again to where they were; long streams do not.
+                match o.partial || !streamed {
+                    true => p.zio.cache.insert(&new, block),
+                    false => p.zio.cache.insert_whole(&new, block),
+                }
             }
             writes[o.job].insert(o.blkid, new);
             deltas[o.job] += delta;
@@ -787,6 +801,7 @@ impl Objset {
                 spec,
                 old,
                 fill,
+                partial: false,
             });
             if outs.len() >= BATCH_BLOCKS {
                 self.flush_outs(p, &[], &mut outs, &mut writes, &mut deltas)?;
@@ -900,75 +915,6 @@ impl Objset {
 }
 
 impl Dnode {
-    /// Writes a dirty block of the transaction's (open) group to its final place now, for an indirect
-    /// log record; the sync of the group then only links it. `None`: not dirty in this group, being
-    /// changed at the moment, or without a place of its own (holes).
-    pub fn write_now(&self, tx: &Tx, blkid: u64) -> Result<Option<BlkPtr>> {
-        self.complete(blkid)?;
-        let data = self.block(blkid)?;
-        let (shape, ty) = {
-            let i = self.read_lock();
-            match i.bufs.get(&blkid) {
-                Some(b)
-                    if b.txg == tx.txg()
-                        && b.data.whole().is_some()
-                        && i.pend[tx.txg() as usize & 3].blocks.contains(&blkid) =>
-                {
-                    if let Some(bp) = &b.placed {
-                        return Ok(Some(**bp));
-                    }
-                }
-                _ => return Ok(None),
-            }
-            let shape = Shape {
-                obj_type: i.f.obj_type,
-                compress: i.f.compress,
-                checksum: i.f.checksum,
-                indblkshift: i.f.indblkshift,
-            };
-            (shape, i.f.obj_type)
-        };
-        let policy = self.objset()?.policy();
-        if policy.dedup != 0 {
-            // The tables are asked by the sync only.
-            return Ok(None);
-        }
-        let spec = WriteSpec {
-            embed: false,
-            ..spec_for(&policy, 1, &shape, ty, 0, false)
-        };
-        let spec = with_nonce(spec, &self.crypt);
-        let zio = &self.dmu.zio;
-        let rng = self.dmu.env.rng.clone();
-        let random = move |b: &mut [u8]| rng.fill(b);
-        let out = Transform {
-            zio,
-            crypt: &self.crypt,
-            random: &random,
-        };
-        let prepared = out.prepare(&spec, &data)?;
-        let Some(bp) = zio.write_through(&spec, &prepared, tx.txg())? else {
-            return Ok(None);
-        };
-        let mut i = self.write_lock();
-        match i.bufs.get_mut(&blkid) {
-            // Whoever changed the block meanwhile got a copy of the bytes.
-            Some(b)
-                if b.data.whole().is_some_and(|w| Arc::ptr_eq(w, &data))
-                    && b.txg == tx.txg()
-                    && b.placed.is_none() =>
-            {
-                b.placed = Some(Box::new(bp));
-                Ok(Some(bp))
-            }
-            _ => {
-                drop(i);
-                zio.free_space(&bp, tx.txg())?;
-                Ok(None)
-            }
-        }
-    }
-
     /// The dnode as last written (accounting objects live in the object set block).
     fn synced_phys(&self) -> Option<DnodePhys> {
         let i = self.read_lock();

@@ -53,6 +53,10 @@ pub struct DmuOptions {
     pub first_txg: Txg,
 }
 
+/// Bytes of whole blocks in a group that are reason to begin writing it: they will not get fewer by
+/// waiting, and the devices should not be idle while more come. Parts of blocks do gain from waiting.
+const STREAM: u64 = 64 << 20;
+
 /// Memory that goes with a transaction until its group is on disk: the record for the log, bytes.
 const TX_COST: u64 = 256;
 
@@ -73,6 +77,8 @@ pub struct Dmu {
     gate_cv: Condvar,
     /// Memory held by changes, by txg & 3.
     dirty: [AtomicU64; 4],
+    /// Bytes of blocks that were written whole, by txg & 3.
+    streamed: [AtomicU64; 4],
     /// Logical bytes going to be written, by txg & 3.
     space: [AtomicU64; 4],
     /// Needs of transactions alive.
@@ -166,6 +172,7 @@ impl Dmu {
             }),
             gate_cv: Condvar::new(),
             dirty: Default::default(),
+            streamed: Default::default(),
             space: Default::default(),
             promised: AtomicU64::new(0),
             dirty_max: AtomicU64::new(opts.dirty_max),
@@ -212,6 +219,11 @@ impl Dmu {
         self.dirty.iter().map(|d| d.load(Ordering::Relaxed)).sum()
     }
 
+    /// The same of one group not yet on disk.
+    pub fn dirty_in(&self, txg: Txg) -> u64 {
+        self.dirty[txg as usize & 3].load(Ordering::Relaxed)
+    }
+
     /// Logical bytes that groups not yet on disk are going to write, and what transactions under way
     /// may add.
     pub fn pending_space(&self) -> u64 {
@@ -230,6 +242,21 @@ impl Dmu {
 
     pub(crate) fn add_dirty(&self, txg: Txg, bytes: u64) {
         self.dirty[txg as usize & 3].fetch_add(bytes, Ordering::Relaxed);
+    }
+
+    /// Blocks of `bytes` were written whole in the group.
+    pub(crate) fn add_streamed(&self, txg: Txg, bytes: u64) {
+        let before = self.streamed[txg as usize & 3].fetch_add(bytes, Ordering::Relaxed);
+        if before < STREAM && before + bytes >= STREAM {
+            if let Some(d) = self.driver() {
+                d.kick();
+            }
+        }
+    }
+
+    /// Whether the group has many blocks that were written whole.
+    pub(crate) fn is_streaming(&self, txg: Txg) -> bool {
+        self.streamed[txg as usize & 3].load(Ordering::Relaxed) >= STREAM
     }
 
     /// Opens a transaction in the open group; waits while a group closes, and while there is more
@@ -326,6 +353,7 @@ impl Dmu {
     /// Group `txg` is on disk.
     pub fn end_sync(&self, txg: Txg) {
         self.dirty[txg as usize & 3].store(0, Ordering::Relaxed);
+        self.streamed[txg as usize & 3].store(0, Ordering::Relaxed);
         self.space[txg as usize & 3].store(0, Ordering::Relaxed);
         // Objects dirtied in syncing context registered their object set once more.
         self.objsets.lock().unwrap_or_else(|e| e.into_inner())[txg as usize & 3].clear();

@@ -295,6 +295,12 @@ impl Pool {
         self.zio.cache.set_budget(t.cache_bytes);
         self.dmu.set_dirty_max(t.dirty_max);
     }
+
+    /// Whether data of files that are read or written whole are kept in memory; not needed for
+    /// clients that have a cache of their own.
+    pub fn keep_streams(&self, keep: bool) {
+        self.zio.cache.set_streams(keep);
+    }
 }
 
 /// Reads space maps when the allocator wants them.

@@ -4,9 +4,12 @@ use crate::accounting::generation_and_size;
 use crate::Pool;
 use base::{bail, Block, Result, Txg};
 use disk::{BlkPtr, Dva};
-use dmu::Objset;
+use dmu::{Dnode, Objset};
 use std::sync::{Arc, Weak};
-use zil::{Indirect, LogBlocks, LogStore};
+use zil::{Indirect, LogBlocks, LogStore, Wanted};
+
+/// Bytes of file blocks that are written in place together.
+const TOGETHER: usize = 16 << 20;
 
 /// Log blocks of one dataset.
 pub(crate) struct Store {
@@ -27,6 +30,54 @@ impl Store {
             Some(p) => Ok(p),
             None => bail!(Stale, "the pool was exported"),
         }
+    }
+}
+
+impl Store {
+    /// The object, if the range lies in one block of it.
+    fn one_block(&self, w: &Wanted) -> Result<Option<(Arc<Dnode>, u64)>> {
+        let dn = self.os.hold(w.object)?;
+        let info = dn.info();
+        if let Some((gen, size)) = dn.with_bonus(|b| generation_and_size(info.bonus_type, b)) {
+            if (w.generation != 0 && gen != w.generation) || w.offset >= size {
+                bail!(NotFound, "object {} is gone or shorter by now", w.object);
+            }
+        }
+        let size = info.block_size as u64;
+        let last = w.offset.saturating_add(w.length.saturating_sub(1));
+        let one = w.length > 0 && w.offset / size == last / size;
+        Ok(one.then_some((dn, w.offset / size)))
+    }
+
+    /// Writes the blocks of the first of the ranges.
+    fn place_some(&self, wanted: &[Wanted]) -> Result<Vec<Result<Indirect>>> {
+        // The group is held open: what is placed now is placed in it.
+        let tx = self.os.tx(dmu::Need::freeing())?;
+        let mut out = Vec::new();
+        let (mut blocks, mut at, mut bytes) = (Vec::new(), Vec::new(), 0);
+        for w in wanted {
+            if bytes >= TOGETHER {
+                break;
+            }
+            out.push(match self.one_block(w) {
+                Ok(Some((dn, blkid))) if tx.txg() == w.txg => {
+                    bytes += dn.info().block_size;
+                    blocks.push((dn, blkid));
+                    at.push(out.len());
+                    Ok(Indirect::Copy)
+                }
+                Ok(_) => Ok(Indirect::Copy),
+                Err(e) => Err(e),
+            });
+        }
+        for (n, r) in at.into_iter().zip(dmu::write_now(&tx, &blocks)) {
+            match r {
+                Ok(Some(bp)) => out[n] = Ok(Indirect::At(Box::new(bp))),
+                Ok(None) => {}
+                Err(e) => out[n] = Err(e),
+            }
+        }
+        Ok(out)
     }
 }
 
@@ -86,10 +137,17 @@ impl LogStore for Store {
         Ok((dva, tx.txg()))
     }
 
-    fn write_block(&self, bp: &BlkPtr, data: Block) -> Result<()> {
-        self.pool()?
-            .zio
-            .write_now(&bp.dva(0), data, bp.logical_birth())
+    fn write_blocks(&self, blocks: &[(BlkPtr, Block)]) -> Result<()> {
+        let pool = self.pool()?;
+        // A device that misses one has missed the group of that one.
+        for same in blocks.chunk_by(|(a, _), (b, _)| a.logical_birth() == b.logical_birth()) {
+            let list: Vec<(Dva, Block)> = same
+                .iter()
+                .map(|(bp, data)| (bp.dva(0), data.clone()))
+                .collect();
+            pool.zio.write_now(&list, same[0].0.logical_birth())?;
+        }
+        Ok(())
     }
 
     fn flush(&self) -> Result<()> {
@@ -122,34 +180,17 @@ impl LogStore for Store {
         dn.read(offset, buf)
     }
 
-    fn write_indirect(
-        &self,
-        object: u64,
-        generation: u64,
-        offset: u64,
-        length: u64,
-        txg: Txg,
-    ) -> Result<Indirect> {
-        let dn = self.os.hold(object)?;
-        let info = dn.info();
-        if let Some((gen, size)) = dn.with_bonus(|b| generation_and_size(info.bonus_type, b)) {
-            if (generation != 0 && gen != generation) || offset >= size {
-                bail!(NotFound, "object {object} is gone or shorter by now");
+    fn write_indirect(&self, wanted: &[Wanted]) -> Vec<Result<Indirect>> {
+        let mut out = Vec::with_capacity(wanted.len());
+        while out.len() < wanted.len() {
+            let rest = &wanted[out.len()..];
+            match self.place_some(rest) {
+                Ok(some) if !some.is_empty() => out.extend(some),
+                Ok(_) => out.push(Ok(Indirect::Copy)),
+                Err(e) => out.extend(rest.iter().map(|_| Err(e.clone()))),
             }
         }
-        let size = info.block_size as u64;
-        if length == 0 || offset / size != (offset + length - 1) / size {
-            return Ok(Indirect::Copy);
-        }
-        // The group is held open: what is placed now is placed in it.
-        let tx = self.os.tx(dmu::Need::freeing())?;
-        if tx.txg() != txg {
-            return Ok(Indirect::Copy);
-        }
-        Ok(match dn.write_now(&tx, offset / size)? {
-            Some(bp) => Indirect::At(Box::new(bp)),
-            None => Indirect::Copy,
-        })
+        out
     }
 
     fn random(&self) -> u64 {

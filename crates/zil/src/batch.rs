@@ -2,22 +2,33 @@
 
 use crate::chain::{is_slim, log_pointer, successor, Builder, UNIT};
 use crate::itx::{Body, Form, Itx};
-use crate::{tx, Indirect, Zil, CHAIN_SIZE, RECORD_HEADER, WRITE_HEADER};
-use base::{bail, Kind, Result, Txg};
+use crate::{tx, Indirect, Wanted, Zil, CHAIN_SIZE, RECORD_HEADER, WRITE_HEADER};
+use base::{bail, Block, Error, Kind, Result, Txg};
 use disk::bytes::put_u64;
 use disk::BlkPtr;
+use std::collections::VecDeque;
 use std::sync::Arc;
 
 /// A piece of data smaller than this is not worth a record of its own.
 const PIECE_MIN: usize = 1024;
+/// Blocks of files written in place together.
+const TOGETHER: usize = 128;
+/// Bytes of log blocks that are written together.
+const HOLD: usize = 8 << 20;
 
 pub(crate) struct Batch<'a> {
     zil: &'a Zil,
     block: Builder,
     pub lr_seq: u64,
     pub records: u64,
-    /// Blocks written, in order.
+    /// Blocks written, in order; of the last ones the data are in `held`.
     pub written: Vec<BlkPtr>,
+    held: Vec<(BlkPtr, Block)>,
+    /// Bytes in `held`.
+    holding: usize,
+    /// Ranges whose blocks are still to be written in place, and what became of those before them.
+    wanted: VecDeque<Wanted>,
+    placed: VecDeque<Result<Indirect>>,
     /// Bytes written.
     pub bytes: usize,
     /// Bytes of records.
@@ -55,6 +66,10 @@ impl<'a> Batch<'a> {
             lr_seq,
             records: 0,
             written: Vec::new(),
+            held: Vec::new(),
+            holding: 0,
+            wanted: VecDeque::new(),
+            placed: VecDeque::new(),
             bytes: 0,
             total: 0,
             ahead: 0,
@@ -67,6 +82,7 @@ impl<'a> Batch<'a> {
         self.ahead = itxs
             .iter()
             .fold(0, |n, (_, i)| n.saturating_add(estimate(i)));
+        self.wanted = itxs.iter().filter_map(|(t, i)| wanted(*t, i)).collect();
         for (txg, itx) in itxs {
             let size = estimate(&itx);
             match self.one(txg, itx) {
@@ -82,7 +98,29 @@ impl<'a> Batch<'a> {
         if self.block.max_txg > 0 {
             self.close(self.guess, 0)?;
         }
+        self.send()?;
         self.zil.store.flush()
+    }
+
+    /// What became of the block of the next indirect write.
+    fn place(&mut self) -> Result<Indirect> {
+        if self.placed.is_empty() {
+            let n = self.wanted.len().min(TOGETHER);
+            let list: Vec<Wanted> = self.wanted.drain(..n).collect();
+            self.placed.extend(self.zil.store.write_indirect(&list));
+        }
+        let none = || Err(Error::damaged("a block of a write was not placed"));
+        self.placed.pop_front().unwrap_or_else(none)
+    }
+
+    /// Writes the blocks that are held back.
+    fn send(&mut self) -> Result<()> {
+        self.holding = 0;
+        let held = std::mem::take(&mut self.held);
+        match held.is_empty() {
+            true => Ok(()),
+            false => self.zil.store.write_blocks(&held),
+        }
     }
 
     fn one(&mut self, txg: Txg, itx: Itx) -> Result<()> {
@@ -94,7 +132,6 @@ impl<'a> Batch<'a> {
                 length,
                 form,
             } => {
-                let store = &self.zil.store;
                 if length == 0 {
                     return Ok(());
                 }
@@ -108,22 +145,18 @@ impl<'a> Batch<'a> {
                         Ok(())
                     }),
                     Form::NeedCopy => self.copy(itx.object, generation, offset, length, txg),
-                    Form::Indirect => {
-                        match store.write_indirect(itx.object, generation, offset, length, txg)? {
-                            Indirect::At(bp) => {
-                                let mut b = write_record(tx::WRITE, itx.object, offset, length, 0);
-                                b[64..WRITE_HEADER].copy_from_slice(&bp.to_bytes());
-                                self.record(b, txg)
-                            }
-                            Indirect::OnDisk => {
-                                let b = write_record(tx::WRITE2, itx.object, offset, length, 0);
-                                self.record(b, txg)
-                            }
-                            Indirect::Copy => {
-                                self.copy(itx.object, generation, offset, length, txg)
-                            }
+                    Form::Indirect => match self.place()? {
+                        Indirect::At(bp) => {
+                            let mut b = write_record(tx::WRITE, itx.object, offset, length, 0);
+                            b[64..WRITE_HEADER].copy_from_slice(&bp.to_bytes());
+                            self.record(b, txg)
                         }
-                    }
+                        Indirect::OnDisk => {
+                            let b = write_record(tx::WRITE2, itx.object, offset, length, 0);
+                            self.record(b, txg)
+                        }
+                        Indirect::Copy => self.copy(itx.object, generation, offset, length, txg),
+                    },
                 }
             }
         }
@@ -225,9 +258,32 @@ impl<'a> Batch<'a> {
         }
         let data = block.finish(&next, &store.crypt())?;
         self.bytes += data.len();
-        store.write_block(&old, Arc::new(data))?;
+        self.holding += data.len();
+        self.held.push((old, Arc::new(data)));
         self.written.push(old);
-        Ok(())
+        match self.holding >= HOLD {
+            true => self.send(),
+            false => Ok(()),
+        }
+    }
+}
+
+/// The block to be written in place for an indirect write.
+fn wanted(txg: Txg, itx: &Itx) -> Option<Wanted> {
+    match itx.body {
+        Body::Write {
+            generation,
+            offset,
+            length,
+            form: Form::Indirect,
+        } if length > 0 => Some(Wanted {
+            object: itx.object,
+            generation,
+            offset,
+            length,
+            txg,
+        }),
+        _ => None,
     }
 }
 

@@ -138,6 +138,24 @@ impl Itxs {
         }
     }
 
+    /// Bytes of data that a commit of the object (`None`: of all) would have to write, by group.
+    pub fn data(&self, object: Option<u64>) -> Vec<(Txg, u64)> {
+        let bytes = |list: &[(u64, Itx)]| {
+            list.iter().fold(0u64, |n, (_, i)| match i.body {
+                Body::Write { length, .. } => n.saturating_add(length),
+                Body::Record(_) => n,
+            })
+        };
+        let of = |g: &Group| {
+            let pending = match object {
+                Some(o) => g.pending.get(&o).map_or(0, |l| bytes(l)),
+                None => g.pending.values().map(|l| bytes(l)).sum(),
+            };
+            bytes(&g.ordered).saturating_add(pending)
+        };
+        self.groups.iter().map(|(txg, g)| (*txg, of(g))).collect()
+    }
+
     /// Drops the pending changes of an object that is gone.
     pub fn forget(&mut self, object: u64) {
         for g in self.groups.values_mut() {

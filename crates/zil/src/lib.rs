@@ -89,6 +89,17 @@ pub enum Indirect {
     Copy,
 }
 
+/// A range of a file that an indirect record of group `txg` is to tell of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Wanted {
+    pub object: u64,
+    /// Generation of the object, 0 = do not check.
+    pub generation: u64,
+    pub offset: u64,
+    pub length: u64,
+    pub txg: Txg,
+}
+
 /// Reading and accounting of log blocks; enough for claiming and walking.
 pub trait LogBlocks: Send + Sync {
     /// Reads PSIZE bytes of a log block. `verify` says whether a candidate is right, so that other
@@ -120,9 +131,10 @@ pub trait LogStore: LogBlocks {
     /// group open meanwhile, and marks the dataset dirty in it, so that [`Zil::sync`] runs there.
     /// `Kind::NoSpace` makes the commit fall back to a group sync.
     fn alloc_block(&self, size: usize) -> Result<(Dva, Txg)>;
-    /// Writes a log block at its one address, past any queue. `data` may be shorter than PSIZE (a
-    /// multiple of 4096), never on raidz; it is stable after the next [`LogStore::flush`].
-    fn write_block(&self, bp: &BlkPtr, data: Block) -> Result<()>;
+    /// Writes log blocks, each at its one address, past any queue, in any order. Data may be shorter
+    /// than PSIZE (a multiple of 4096), never on raidz; they are stable after the next
+    /// [`LogStore::flush`].
+    fn write_blocks(&self, blocks: &[(BlkPtr, Block)]) -> Result<()>;
     /// Everything written before, indirect data included, is stable when this returns.
     fn flush(&self) -> Result<()>;
     /// Marks the dataset dirty in the open group and returns that group.
@@ -131,17 +143,10 @@ pub trait LogStore: LogBlocks {
     /// 0) is gone or ends before: the record is then left out.
     fn current_data(&self, object: u64, generation: u64, offset: u64, buf: &mut [u8])
         -> Result<()>;
-    /// Writes the file block that contains the range to its final place, for an indirect record of
-    /// group `txg`. `Kind::NotFound` as above.
-    fn write_indirect(
-        &self,
-        _object: u64,
-        _generation: u64,
-        _offset: u64,
-        _length: u64,
-        _txg: Txg,
-    ) -> Result<Indirect> {
-        Ok(Indirect::Copy)
+    /// Writes the file blocks that contain the ranges to their final places, for indirect records; one
+    /// result for each. `Kind::NotFound` as above.
+    fn write_indirect(&self, wanted: &[Wanted]) -> Vec<Result<Indirect>> {
+        wanted.iter().map(|_| Ok(Indirect::Copy)).collect()
     }
     /// An unpredictable number, for the identity of a chain.
     fn random(&self) -> u64;

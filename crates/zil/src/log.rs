@@ -193,6 +193,12 @@ impl Zil {
             && st.header.log.is_hole()
     }
 
+    /// Bytes of data that a commit of the object (`None`: of all) would have to write at this moment,
+    /// by group: where they are many, waiting for the group is cheaper than logging them.
+    pub fn data(&self, object: Option<u64>) -> Vec<(Txg, u64)> {
+        self.lock().itxs.data(object)
+    }
+
     /// Memory held by records, bytes.
     pub fn memory(&self) -> usize {
         self.lock().itxs.bytes()

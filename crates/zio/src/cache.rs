@@ -7,6 +7,7 @@
 use base::{Block, Txg};
 use disk::BlkPtr;
 use quick_cache::{sync::Cache as Inner, Weighter};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Identity of a block: vdev, offset, birth, first word of the checksum.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
@@ -41,6 +42,8 @@ fn split(budget: u64) -> (u64, u64) {
 pub struct Cache {
     data: Inner<Key, Block, Bytes>,
     meta: Inner<Key, Block, Bytes>,
+    /// Whether data of files that went by whole are kept.
+    streams: AtomicBool,
 }
 
 impl Cache {
@@ -51,6 +54,7 @@ impl Cache {
         Cache {
             data: Inner::with_weighter((data / 32768) as usize + 16, data, Bytes),
             meta: Inner::with_weighter((meta / 4096) as usize + 16, meta, Bytes),
+            streams: AtomicBool::new(true),
         }
     }
 
@@ -75,6 +79,20 @@ impl Cache {
 
     pub fn insert(&self, bp: &BlkPtr, data: Block) {
         self.side(bp).insert(Key::of(bp), data);
+    }
+
+    /// Whether data of files are kept that were read or written whole. Where the reader has a cache of
+    /// its own (the kernel's), keeping them twice only takes memory from others.
+    pub fn set_streams(&self, keep: bool) {
+        self.streams.store(keep, Ordering::Relaxed);
+    }
+
+    /// [`insert`](Self::insert) of a block that was read or written whole.
+    pub fn insert_whole(&self, bp: &BlkPtr, data: Block) {
+        let meta = bp.level() > 0 || bp.obj_type().is_metadata();
+        if meta || self.streams.load(Ordering::Relaxed) {
+            self.insert(bp, data);
+        }
     }
 
     pub fn remove(&self, bp: &BlkPtr) {

@@ -275,32 +275,37 @@ impl Zio {
         }
         bp.sanity(self.devices.vdevs())?;
         let raw = self.read_copies(bp, 0, how)?;
-        let r = self.finish(bp, crypt, raw);
+        let r = self.finish(bp, crypt, raw, false);
         if r.as_ref().is_err_and(|e| e.kind == Kind::Checksum) && !matches!(how, How::Probe) {
             self.unrecoverable.fetch_add(1, Ordering::Relaxed);
         }
         r
     }
 
-    /// From the stored bytes to the content: decrypted or authenticated, decompressed, in order, kept.
-    fn finish(&self, bp: &BlkPtr, crypt: &Crypt, mut raw: Vec<u8>) -> Result<Block> {
+    /// From the stored bytes to the content: decrypted or authenticated, decompressed, in order, kept. `whole`: all of
+    /// it goes to the reader.
+    fn finish(&self, bp: &BlkPtr, crypt: &Crypt, mut raw: Vec<u8>, whole: bool) -> Result<Block> {
+        let keep = |b: &Block| match whole {
+            true => self.cache.insert_whole(bp, b.clone()),
+            false => self.cache.insert(bp, b.clone()),
+        };
         if !bp.uses_crypt() || bp.obj_type() == ObjType::OBJSET {
             let b = self.decode(bp, raw)?;
-            self.cache.insert(bp, b.clone());
+            keep(&b);
             return Ok(b);
         }
         let wrong = |e: Error| e.context(format!("block {bp:?}"));
         if bp.level() > 0 {
             let b = self.decode(bp, raw)?;
             crypt::check_indirect(bp, &b).map_err(wrong)?;
-            self.cache.insert(bp, b.clone());
+            keep(&b);
             return Ok(b);
         }
         match crypt.key() {
             Some(key) => {
                 crypt::open(bp, key, &mut raw).map_err(wrong)?;
                 let b = self.decode(bp, raw)?;
-                self.cache.insert(bp, b.clone());
+                keep(&b);
                 Ok(b)
             }
             // In clear, but nobody can say whether it is right: not for those who have the key.
@@ -481,6 +486,18 @@ impl Zio {
         lease: Lease,
         crypt: &Crypt,
     ) -> Vec<Result<Block>> {
+        self.read_many_whole(bps, lease, crypt, &|_| false)
+    }
+
+    /// The same; `whole` says of which (by index) all is wanted, so that nobody is likely to ask for
+    /// them again.
+    pub fn read_many_whole(
+        &self,
+        bps: &[BlkPtr],
+        lease: Lease,
+        crypt: &Crypt,
+        whole: &dyn Fn(usize) -> bool,
+    ) -> Vec<Result<Block>> {
         let mut out: Vec<Option<Result<Block>>> = Vec::with_capacity(bps.len());
         let mut missing = Vec::new();
         for (i, bp) in bps.iter().enumerate() {
@@ -528,7 +545,7 @@ impl Zio {
                 // Other copies, and the bookkeeping of failures.
                 Err(e) => self.read_from(bp, 1, 0, how, (l.wrong, e)),
             };
-            out[i] = Some(raw.and_then(|raw| self.finish(bp, crypt, raw)));
+            out[i] = Some(raw.and_then(|raw| self.finish(bp, crypt, raw, whole(i))));
         }
         out.into_iter()
             .map(|r| r.unwrap_or_else(|| Err(Error::damaged("a read was lost"))))
@@ -1131,15 +1148,42 @@ impl Zio {
             .ok_or_else(|| Error::new(Kind::NoSpace, "no space for the intent log"))
     }
 
-    /// Places a prepared block and writes it now, past the queue (data of indirect log records). `None`
-    /// for what takes no space or finds no contiguous place.
+    /// Places prepared blocks and writes them now in one batch, past the queue (data of indirect log
+    /// records). `None` for what takes no space or finds no contiguous place.
     pub fn write_through(
+        &self,
+        blocks: &[(&WriteSpec, &Prepared)],
+        txg: Txg,
+    ) -> Vec<Result<Option<BlkPtr>>> {
+        let mut writes = Vec::new();
+        let mut out: Vec<Result<Option<BlkPtr>>> = blocks
+            .iter()
+            .map(|(spec, p)| {
+                self.check_writable()?;
+                self.place_through(spec, p, txg, &mut writes)
+            })
+            .collect();
+        if writes.is_empty() {
+            return out;
+        }
+        if let Err(e) = self.devices.write(&writes, txg) {
+            for r in &mut out {
+                if let Ok(Some(bp)) = r {
+                    let freed = self.free_space(bp, txg);
+                    *r = Err(freed.err().unwrap_or_else(|| e.clone()));
+                }
+            }
+        }
+        out
+    }
+
+    fn place_through(
         &self,
         spec: &WriteSpec,
         p: &Prepared,
         txg: Txg,
+        writes: &mut Vec<PhysWrite>,
     ) -> Result<Option<BlkPtr>> {
-        self.check_writable()?;
         let PreparedKind::Stored {
             compress,
             checksum,
@@ -1178,7 +1222,6 @@ impl Zio {
         if let Some(x) = sealed {
             x.mark(&mut bp);
         }
-        let mut writes = Vec::new();
         for (i, d) in dvas.iter().take(disk::blkptr::DVAS).enumerate() {
             bp.set_dva(i, *d);
             writes.push(PhysWrite {
@@ -1187,21 +1230,20 @@ impl Zio {
                 data: p.data.clone(),
             });
         }
-        if let Err(e) = self.devices.write(&writes, txg) {
-            self.free_space(&bp, txg)?;
-            return Err(e);
-        }
         Ok(Some(bp))
     }
 
-    /// Writes now, past the queue (intent-log blocks; durability needs a flush).
-    pub fn write_now(&self, dva: &Dva, data: Block, txg: Txg) -> Result<()> {
+    /// Writes now in one batch, past the queue (intent-log blocks; durability needs a flush).
+    pub fn write_now(&self, blocks: &[(Dva, Block)], txg: Txg) -> Result<()> {
         self.check_writable()?;
-        let w = [PhysWrite {
-            vdev: dva.vdev(),
-            offset: dva.offset(),
-            data,
-        }];
-        self.devices.write(&w, txg)
+        let writes: Vec<PhysWrite> = blocks
+            .iter()
+            .map(|(dva, data)| PhysWrite {
+                vdev: dva.vdev(),
+                offset: dva.offset(),
+                data: data.clone(),
+            })
+            .collect();
+        self.devices.write(&writes, txg)
     }
 }

@@ -10,6 +10,15 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::Arc;
 use zil::{Committed, Form, Itx, Policy, Replayer, Zil};
 
+/// With so many bytes of data in a group that is being written anyway, a commit waits for it instead
+/// of writing them once more into the log.
+const LATE: u64 = 256 << 10;
+/// With so many bytes in the open group a commit has the group written: the blocks go to their places
+/// in large batches, once, on all cores.
+const BULK: u64 = 8 << 20;
+/// Both only if they are no smaller part of the group: nobody waits for what is not his.
+const SHARE: u64 = 4;
+
 /// The intent log of one mounted dataset.
 pub struct ZilLog {
     zil: Arc<Zil>,
@@ -151,6 +160,23 @@ impl IntentLog for ZilLog {
         if unlogged > self.dmu.synced_txg() {
             // Everything of that group and before is then on disk; later records go to the log.
             self.through(unlogged)?;
+        }
+        if !self.slog {
+            let open = self.dmu.open_txg();
+            let (mut late, mut bulk) = ((0, 0), 0u64);
+            for (txg, bytes) in self.zil.data(object) {
+                match txg < open {
+                    true => late = (txg, late.1 + bytes),
+                    false => bulk += bytes,
+                }
+            }
+            let most = |txg, bytes: u64| bytes.saturating_mul(SHARE) >= self.dmu.dirty_in(txg);
+            if bulk >= BULK && most(open, bulk) {
+                return self.through(open);
+            }
+            if late.1 >= LATE && most(late.0, late.1) {
+                self.through(late.0)?;
+            }
         }
         match self.zil.commit(object) {
             Committed::Durable => Ok(()),

@@ -5,6 +5,7 @@
 //! seed s.
 
 mod faults;
+mod large;
 mod model;
 mod threads;
 

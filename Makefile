@@ -34,7 +34,7 @@ bench:
 
 install: build
 	install -d $(DESTDIR)$(PREFIX)/sbin $(DESTDIR)$(PREFIX)/share/man/man7 $(DESTDIR)$(PREFIX)/share/man/man8
-	install -m 755 target/release/zfs-fuse target/release/zpool target/release/zfs target/release/zdb $(DESTDIR)$(PREFIX)/sbin/
+	install -m 755 target/release/zfs-fuse target/release/zpool target/release/zfs target/release/zdb target/release/ztest $(DESTDIR)$(PREFIX)/sbin/
 	rm -rf target/man target/completions
 	$(CARGO) run -q --release -p xtask -- manual target/man
 	$(CARGO) run -q --release -p xtask -- completions target/completions
@@ -46,7 +46,7 @@ install: build
 	sed 's|@PREFIX@|$(PREFIX)|g' tools/zfs-fuse.service.in > $(DESTDIR)$(PREFIX)/lib/systemd/system/zfs-fuse.service
 
 uninstall:
-	rm -f $(DESTDIR)$(PREFIX)/sbin/zfs-fuse $(DESTDIR)$(PREFIX)/sbin/zpool $(DESTDIR)$(PREFIX)/sbin/zfs $(DESTDIR)$(PREFIX)/sbin/zdb
+	rm -f $(DESTDIR)$(PREFIX)/sbin/zfs-fuse $(DESTDIR)$(PREFIX)/sbin/zpool $(DESTDIR)$(PREFIX)/sbin/zfs $(DESTDIR)$(PREFIX)/sbin/zdb $(DESTDIR)$(PREFIX)/sbin/ztest
 	rm -f $(DESTDIR)$(PREFIX)/share/man/man8/zfs-fuse.8 $(DESTDIR)$(PREFIX)/share/man/man8/zpool.8 $(DESTDIR)$(PREFIX)/share/man/man8/zfs.8 $(DESTDIR)$(PREFIX)/share/man/man8/zdb.8
 	rm -f $(DESTDIR)$(PREFIX)/share/man/man7/zfsprops.7 $(DESTDIR)$(PREFIX)/share/man/man7/zpoolprops.7
 	rm -rf $(DESTDIR)$(PREFIX)/share/zfs-fuse

@@ -26,7 +26,7 @@ const NARROW: [(&str, &[&str]); 6] = [
 
 /// Worlds and tools: outside the order. Programs may use a world; tests may use all of them.
 const WORLDS: [&str; 2] = ["env-linux", "env-sim"];
-const PROGRAMS: [&str; 2] = ["daemon", "zdb"];
+const PROGRAMS: [&str; 3] = ["daemon", "zdb", "ztest"];
 const TOOLS: [&str; 6] = ["testkit", "xtask", "system-tests", "bench", "fuzz", "sim"];
 
 /// Findings: what fails the check, and what is only worth saying.

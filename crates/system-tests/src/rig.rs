@@ -346,8 +346,9 @@ impl Rig {
         let watch = self.watch.clone();
         std::thread::spawn(move || {
             let begin = Instant::now();
+            let limit = LIFETIME * crate::number("ZFS_FUSE_TEST_SCALE", 1) as u32;
             while watch.load(Ordering::Relaxed) {
-                if begin.elapsed() > LIFETIME {
+                if begin.elapsed() > limit {
                     eprintln!("the daemon {pid} took too long and is killed");
                     signal(pid, Signal::KILL);
                     return;

@@ -90,7 +90,7 @@ pub fn layout(seed: u64) -> Layout {
         size: [64, 96][rng.below(2) as usize] * MIB,
         recordsize: [4096, 16 << 10, 128 << 10, 128 << 10][rng.below(4) as usize],
         eager: reuse == 0,
-        // No splinters until the open finding of docs/testing.md is mended: traces can have them.
+        splinters: (rng.below(6) == 0).then(|| [24_576, 65_536][rng.below(2) as usize]),
         ..Layout::new(kind, disks)
     }
 }

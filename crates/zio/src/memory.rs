@@ -271,6 +271,18 @@ mod tests {
         assert_eq!(z.read(&bp).unwrap(), data);
         let dsize = z.dsize(&bp);
         assert!(before - a.free_bytes() >= 131072 && dsize >= 131072);
+        // A later pass of the same group writes it anew where it is.
+        let left = a.free_bytes();
+        let other = Arc::new(noise(131072, 10));
+        let p = z.prepare(&spec(), &other).unwrap();
+        let again = z.issue(&spec(), &p, 5, &bp).unwrap();
+        assert!(Zio::same_place(&bp, &again));
+        assert_eq!(a.free_bytes(), left);
+        assert_eq!(z.read(&again).unwrap(), other, "not written yet");
+        z.drain(5).unwrap();
+        z.cache.clear();
+        assert_eq!(z.read(&again).unwrap(), other);
+        let bp = again;
         z.free(&bp, 6).unwrap();
         assert_eq!(a.free_bytes(), before);
         for d in hold.iter().skip(1).step_by(2) {

@@ -798,6 +798,10 @@ impl Zio {
             if Key::of(old) == Key::of(&bp) {
                 self.cache.remove(old);
             }
+            if old.is_gang() {
+                self.rewrite_gang(&bp, &p.data, txg, 0)?;
+                return Ok(bp);
+            }
             for d in bp.dvas() {
                 self.enqueue(&d, p.data.clone(), txg)?;
             }
@@ -860,7 +864,6 @@ impl Zio {
             && old.logical_birth() == txg
             && old.physical_birth() == txg
             && old.psize() == psize
-            && !old.is_gang()
             && !old.is_dedup()
     }
 
@@ -989,6 +992,48 @@ impl Zio {
         let header = Arc::new(header);
         for h in &headers {
             self.enqueue(h, header.clone(), txg)?;
+        }
+        Ok(())
+    }
+
+    /// Writes other data of the same length over a gang of this group: its members, at all depths,
+    /// keep their places. Otherwise a fragmented pool would allocate anew in every pass, and the
+    /// passes would not converge.
+    fn rewrite_gang(&self, bp: &BlkPtr, data: &[u8], txg: Txg, depth: u32) -> Result<()> {
+        if depth > GANG_DEPTH {
+            return Err(Error::damaged(format!("gang tree too deep at {bp:?}")));
+        }
+        let mut header = vec![0u8; GANG_HEADER];
+        let mut rest = data;
+        for (k, old) in self.gang_header(bp, 0)?.iter().enumerate() {
+            if old.is_hole() {
+                continue;
+            }
+            let Some((piece, more)) = rest.split_at_checked(old.psize()) else {
+                return Err(Error::damaged(format!("gang members exceed {bp:?}")));
+            };
+            rest = more;
+            let mut child = *old;
+            let salt = self.salt();
+            let alg = child.checksum_alg();
+            child.set_checksum(checksum::compute(alg, piece, false, &salt)?);
+            if child.is_gang() {
+                self.rewrite_gang(&child, piece, txg, depth + 1)?;
+            } else {
+                let piece: Block = Arc::new(piece.to_vec());
+                for d in child.dvas() {
+                    self.enqueue(&d, piece.clone(), txg)?;
+                }
+            }
+            header[k * BP_SIZE..(k + 1) * BP_SIZE].copy_from_slice(&child.to_bytes());
+        }
+        if !rest.is_empty() {
+            return Err(Error::damaged(format!("gang members fall short of {bp:?}")));
+        }
+        checksum::embed(checksum::GANG_HEADER, &mut header, &Self::gang_verifier(bp))?;
+        let header = Arc::new(header);
+        for d in bp.dvas().iter().filter(|d| d.is_gang()) {
+            self.enqueue(d, header.clone(), txg)?;
         }
         Ok(())
     }

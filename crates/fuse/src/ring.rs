@@ -53,6 +53,7 @@ const AUTO: bool = false;
 /// How often, and how many times, it is looked whether the kernel has a new entry.
 const LOOK: Duration = Duration::from_micros(200);
 const KEEP_ONE: u32 = 50_000;
+const COMPLETE: u32 = 5_000;
 
 static FIRST: AtomicUsize = AtomicUsize::new(0);
 
@@ -235,11 +236,23 @@ impl<F: Filesystem + ?Sized> Starting<F> {
     }
 
     /// The kernel has agreed: entries are handed to it, and it begins to use them when it has one
-    /// for each queue.
+    /// for each queue. What comes to a queue before its other entries are there waits for an
+    /// answer; so all queues are complete before the first one gets any.
     pub fn go(self) -> Arc<Ring<F>> {
-        for g in &self.go {
-            let _ = g.send(());
+        let (last, others) = self.go.split_at(self.ring.first.min(self.go.len()));
+        let say = |go: &Sender<()>| {
+            // Whose thread has ended needs no word.
+            let _ = go.send(());
+        };
+        others.iter().for_each(say);
+        let ready = &self.ring.ready[1..];
+        for _ in 0..COMPLETE {
+            if ready.iter().map(|r| r.load(SeqCst)).sum::<usize>() >= others.len() {
+                break;
+            }
+            std::thread::sleep(LOOK);
         }
+        last.iter().for_each(say);
         self.ring
     }
 }
@@ -383,6 +396,8 @@ impl<F: Filesystem + ?Sized> Lane<F> {
                     return Ok(());
                 }
                 (0..engine.slots.len()).for_each(|i| engine.register(i));
+                // A failure comes as a completion.
+                let _ = engine.uring.submit();
                 ring.ready[self.index].fetch_add(1, SeqCst);
                 engine
             }

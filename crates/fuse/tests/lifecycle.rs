@@ -410,6 +410,101 @@ fn a_waiting_request_does_not_stop_the_others() {
     }
 }
 
+/// A file whose read at page N < 8 comes back when N + 4 reads of later pages have.
+#[derive(Default)]
+struct StuckFile(Stuck);
+
+impl Filesystem for StuckFile {
+    fn getattr(&self, r: &Request, node: u64, fh: Option<u64>) -> Result<AttrReply> {
+        match node {
+            ROOT => Bad.getattr(r, node, fh),
+            _ => Ok(AttrReply {
+                attr: self.lookup(r, ROOT, b"f")?.attr,
+                ttl: FOREVER,
+            }),
+        }
+    }
+
+    fn lookup(&self, _: &Request, _: u64, _: &[u8]) -> Result<Entry> {
+        Ok(Entry {
+            node: 2,
+            attr: Attr {
+                ino: 2,
+                mode: libc::S_IFREG | 0o644,
+                nlink: 1,
+                size: 1 << 20,
+                ..Attr::default()
+            },
+            entry_ttl: FOREVER,
+            attr_ttl: FOREVER,
+            ..Entry::default()
+        })
+    }
+
+    fn open(&self, _: &Request, _: u64, _: OpenArgs) -> Result<Opened> {
+        Ok(Opened {
+            fh: 0,
+            flags: wire::fopen::DIRECT_IO,
+        })
+    }
+
+    fn read(
+        &self,
+        r: &Request,
+        _: u64,
+        _: u64,
+        offset: u64,
+        size: u32,
+        out: &mut ReadBuf,
+    ) -> Result<()> {
+        let name = match offset / 4096 {
+            n @ 0..8 => format!("wait{}", "x".repeat(n as usize)),
+            _ => "go".into(),
+        };
+        match self.0.lookup(r, ROOT, name.as_bytes()) {
+            Err(Errno(libc::ENOENT)) => {
+                out.zeros(size as usize);
+                Ok(())
+            }
+            r => r.map(|_| ()),
+        }
+    }
+}
+
+/// More than a queue begins with, all from one core.
+#[test]
+fn waiting_reads_do_not_stop_the_others() {
+    use std::os::unix::fs::FileExt;
+    if !can_mount() {
+        return;
+    }
+    let dir = mount_point("stuckfile");
+    let (fd, m) = mount(&dir, &MountOptions::new("testpool/stuckfile")).unwrap();
+    let s = Session::new(Arc::new(StuckFile::default()), fd, config());
+    let j = std::thread::spawn(move || s.run());
+    let f = File::open(dir.join("f")).unwrap();
+    std::thread::sleep(Duration::from_millis(100)); // until the session is complete
+    let here = rustix::thread::sched_getcpu();
+    let read = &|page: u64| {
+        let mut set = rustix::thread::CpuSet::new();
+        set.set(here);
+        rustix::thread::sched_setaffinity(None, &set).unwrap();
+        f.read_at(&mut [1; 4096], page * 4096).ok()
+    };
+    let got: Vec<_> = std::thread::scope(|s| {
+        let waiting: Vec<_> = (0..8).map(|i| s.spawn(move || read(i))).collect();
+        for i in 0..12 {
+            s.spawn(move || read(8 + i)).join().unwrap();
+        }
+        waiting.into_iter().map(|w| w.join().unwrap()).collect()
+    });
+    drop(f);
+    m.unmount(Unmount::Normal).unwrap();
+    j.join().unwrap().unwrap();
+    fs::remove_dir(&dir).unwrap();
+    assert_eq!(got, [Some(4096); 8]);
+}
+
 /// Not a test by itself: a daemon in a process of its own, for the tests below. It mounts where
 /// FUSE_TEST_CHILD says, announces it and serves until the end or until its input is closed.
 #[test]

@@ -29,7 +29,7 @@ pub static DAEMON: Sub = Sub {
         long("disable-page-cache", "Do not let the kernel cache file data."),
         sw('x', "Obsolete: extended attributes are governed by the property xattr.").long("enable-xattr"),
         long("no-kstat-mount", "Obsolete: there is no statistics file system."),
-        long_arg("transport", "way", "How the kernel's requests come: dev, over /dev/fuse; uring, over io_uring where the kernel (Linux 6.14) lets it; auto, the better one, at present dev. Default: auto."),
+        long_arg("transport", "way", "How the kernel's requests come: dev, over /dev/fuse; uring, over io_uring where the kernel (Linux 6.14) lets it (an experiment: on a busy machine a request may be held up); auto, the better one, at present dev. Default: auto."),
         long_arg("stack-size", "KB", "Obsolete: the threads' stacks have a fixed size."),
         opt('u', "txg", "Obsolete: use zpool import -F -T.").long("min-uberblock-txg"),
         long("log-uberblocks", "Obsolete: use zdb -u."),

@@ -282,7 +282,16 @@ mod tests {
         z.drain(5).unwrap();
         z.cache.clear();
         assert_eq!(z.read(&again).unwrap(), other);
-        let bp = again;
+        // Twice before the devices have taken it: who has the older pointer gets the older content.
+        let p = z.prepare(&spec(), &data).unwrap();
+        let third = z.issue(&spec(), &p, 5, &again).unwrap();
+        let p = z.prepare(&spec(), &other).unwrap();
+        let bp = z.issue(&spec(), &p, 5, &third).unwrap();
+        z.drain(5).unwrap();
+        for (bp, want) in [(&bp, &other), (&third, &data)] {
+            z.cache.clear();
+            assert_eq!(z.read(bp).unwrap(), *want);
+        }
         z.free(&bp, 6).unwrap();
         assert_eq!(a.free_bytes(), before);
         for d in hold.iter().skip(1).step_by(2) {

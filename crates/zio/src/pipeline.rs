@@ -575,27 +575,57 @@ impl Zio {
         self.read_header(bp, i, How::Used(self.lease()))
     }
 
-    fn read_header(&self, bp: &BlkPtr, i: usize, how: How) -> Result<Vec<BlkPtr>> {
-        let dva = bp.dva(i);
-        let verifier = Self::gang_verifier(bp);
-        let verify =
-            |b: &[u8]| checksum::verify_embedded(checksum::GANG_HEADER, b, &verifier).is_ok();
-        // With dynamic_gang_header the header may be as large as the smallest allocation; an old
-        // one is 512 bytes on any pool.
-        let big = (self.devices.min_alloc()).max(GANG_HEADER);
+    /// Sizes a header may have: with dynamic_gang_header up to the smallest allocation; an old one is
+    /// 512 bytes on any pool.
+    fn header_sizes(&self) -> Vec<usize> {
+        let big = self.devices.min_alloc().max(GANG_HEADER);
         let mut sizes = vec![GANG_HEADER];
         if big > GANG_HEADER {
             sizes.push(big);
         }
+        sizes
+    }
+
+    /// The children a verified header has.
+    fn children(b: &[u8]) -> Result<Vec<BlkPtr>> {
+        let size = b.len();
+        let swap = b[size - 40..size - 32] != 0x0210da7ab10c7a11u64.to_le_bytes();
+        (0..(size - 40) / BP_SIZE)
+            .map(|k| BlkPtr::read(&b[k * BP_SIZE..], swap))
+            .collect()
+    }
+
+    /// Headers of the group under way for DVA `i`, newest first.
+    fn queued_headers(&self, bp: &BlkPtr, i: usize) -> Vec<Block> {
+        let verifier = Self::gang_verifier(bp);
+        let sizes = self.header_sizes();
+        let mut out = self.unwritten(&bp.dva(i));
+        out.retain(|b| {
+            sizes.contains(&b.len())
+                && checksum::verify_embedded(checksum::GANG_HEADER, b, &verifier).is_ok()
+        });
+        out
+    }
+
+    fn read_header(&self, bp: &BlkPtr, i: usize, how: How) -> Result<Vec<BlkPtr>> {
+        match self.queued_headers(bp, i).first() {
+            Some(b) => Self::children(b),
+            None => self.stored_header(bp, i, how),
+        }
+    }
+
+    /// The header as the devices have it.
+    fn stored_header(&self, bp: &BlkPtr, i: usize, how: How) -> Result<Vec<BlkPtr>> {
+        let dva = bp.dva(i);
+        let verifier = Self::gang_verifier(bp);
+        let verify =
+            |b: &[u8]| checksum::verify_embedded(checksum::GANG_HEADER, b, &verifier).is_ok();
         let mut last = Error::damaged("gang header");
         let mut wrong = Vec::new();
-        for size in sizes {
-            let queued = self.unwritten(&dva).into_iter();
-            let mut queued = queued.filter(|b| b.len() == size && verify(b));
-            let r = match (queued.next(), how) {
-                (Some(b), _) => Ok(b.to_vec()),
-                (None, How::Probe) => self.devices.probe(&dva, size, bp.physical_birth(), &verify),
-                (None, _) => {
+        for size in self.header_sizes() {
+            let r = match how {
+                How::Probe => self.devices.probe(&dva, size, bp.physical_birth(), &verify),
+                How::Used(_) => {
                     let l = self.look(&dva, size, bp.physical_birth(), &verify);
                     // A header of the other size is no fault of anybody.
                     if l.data.is_ok() || wrong.is_empty() {
@@ -609,10 +639,7 @@ impl Zio {
                     if !wrong.is_empty() || i > 0 {
                         self.heal(bp, &wrong, &b, how, true);
                     }
-                    let swap = b[size - 40..size - 32] != 0x0210da7ab10c7a11u64.to_le_bytes();
-                    return (0..(size - 40) / BP_SIZE)
-                        .map(|k| BlkPtr::read(&b[k * BP_SIZE..], swap))
-                        .collect();
+                    return Self::children(&b);
                 }
                 Err(e) => last = e,
             }
@@ -623,12 +650,34 @@ impl Zio {
         Err(last.context("gang header"))
     }
 
+    /// The bytes of a gang. Its header does not say which content of its group it belongs to, so
+    /// each one that is or was queued is tried before what is stored; members it does not fit are no
+    /// fault of a device.
     fn read_gang(&self, bp: &BlkPtr, i: usize, depth: u32, how: How) -> Result<Vec<u8>> {
+        let verify = self.verifier(bp);
+        for b in self.queued_headers(bp, i) {
+            let children = Self::children(&b)?;
+            match self.read_members(bp, &children, depth, How::Probe) {
+                Ok(out) if verify(&out) => return Ok(out),
+                _ => {}
+            }
+        }
+        let children = self.stored_header(bp, i, how)?;
+        self.read_members(bp, &children, depth, how)
+    }
+
+    fn read_members(
+        &self,
+        bp: &BlkPtr,
+        children: &[BlkPtr],
+        depth: u32,
+        how: How,
+    ) -> Result<Vec<u8>> {
         if depth > GANG_DEPTH {
             return Err(Error::damaged(format!("gang tree too deep at {bp:?}")));
         }
         let mut out = Vec::with_capacity(bp.psize());
-        for child in self.read_header(bp, i, how)? {
+        for child in children {
             if child.is_hole() {
                 continue;
             }
@@ -636,7 +685,7 @@ impl Zio {
             if out.len() + child.psize() > roundup(bp.psize() as u64, 512) as usize {
                 return Err(Error::damaged(format!("gang members exceed {bp:?}")));
             }
-            out.extend_from_slice(&self.read_copies(&child, depth + 1, how)?);
+            out.extend_from_slice(&self.read_copies(child, depth + 1, how)?);
         }
         if out.len() < bp.psize() {
             return Err(Error::damaged(format!("gang members fall short of {bp:?}")));

@@ -30,6 +30,7 @@ pub static DAEMON: Sub = Sub {
         sw('x', "Obsolete: extended attributes are governed by the property xattr.").long("enable-xattr"),
         long("no-kstat-mount", "Obsolete: there is no statistics file system."),
         long_arg("transport", "way", "How the kernel's requests come: dev, over /dev/fuse; uring, over io_uring where the kernel (Linux 6.14) lets it (an experiment: on a busy machine a request may be held up); auto, the better one, at present dev. Default: auto."),
+        long_arg("wakeup-latency", "us", "While mounts are busy, have idle processors sleep only so lightly that they wake up within so many microseconds (/dev/cpu_dma_latency); 0: not at all. off: leave it to the kernel. auto: 0 on a virtual machine, where waking up costs most, else 2; off if it is not permitted. Default: auto."),
         long_arg("stack-size", "KB", "Obsolete: the threads' stacks have a fixed size."),
         opt('u', "txg", "Obsolete: use zpool import -F -T.").long("min-uberblock-txg"),
         long("log-uberblocks", "Obsolete: use zdb -u."),
@@ -56,12 +57,13 @@ pub const SWITCHES: [&str; 4] = [
 ];
 
 /// Keys of `zfsrc` that take a value.
-pub const VALUES: [&str; 7] = [
+pub const VALUES: [&str; 8] = [
     "max-arc-size",
     "fuse-mount-options",
     "fuse-attr-timeout",
     "fuse-entry-timeout",
     "transport",
+    "wakeup-latency",
     "vdev-cache-size",
     "stack-size",
 ];

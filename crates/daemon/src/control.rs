@@ -1,7 +1,7 @@
 //! What the control socket's requests do: who may ask, and where each one goes.
 
 use crate::bridge::Caching;
-use crate::options::Options;
+use crate::options::{Latency, Options};
 use crate::service::{Paths, Service};
 use crate::startup::Stop;
 use crate::{datasets, errors, pools, values};
@@ -80,6 +80,35 @@ fn paths() -> Paths {
     }
 }
 
+/// Whether this is a virtual machine, as x86 processors tell.
+fn is_virtual() -> bool {
+    std::fs::read_to_string("/proc/cpuinfo").is_ok_and(|t| {
+        let mut flags = t.lines().filter(|l| l.starts_with("flags"));
+        flags.any(|l| l.split_whitespace().any(|f| f == "hypervisor"))
+    })
+}
+
+/// Has the kernel wake processors up fast while mounts are busy, as far as that is permitted.
+fn keep_processors_awake(asked: Latency) {
+    // Two microseconds leave real processors their lightest sleep; on a virtual one even that is an
+    // exit to the host.
+    let best = if is_virtual() { 0 } else { 2 };
+    let (latency, insist) = match asked {
+        Latency::Off => return,
+        Latency::Auto => (best, false),
+        Latency::Within(us) => (us, true),
+    };
+    match fuse::stay_alert(latency) {
+        Ok(()) => crate::log::info(&format!(
+            "while mounts are busy, processors wake up within {latency} microseconds"
+        )),
+        Err(e) if insist => crate::log::warn(&format!(
+            "--wakeup-latency has no effect: /dev/cpu_dma_latency: {e}"
+        )),
+        Err(_) => {}
+    }
+}
+
 impl Control {
     /// Brings the engine up: pools of the cache file are imported and mounted.
     pub fn start(options: Options, stop: Stop) -> Result<Control> {
@@ -95,6 +124,7 @@ impl Control {
                 Err(why) => crate::log::info(&format!("no requests over io_uring: {why}")),
             }
         }
+        keep_processors_awake(options.wakeup_latency);
         let service = Service::new(
             env_linux::linux_env(),
             paths(),

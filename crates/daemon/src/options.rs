@@ -36,8 +36,21 @@ pub struct Options {
     pub direct_files: bool,
     /// How the kernel's requests come.
     pub transport: Transport,
+    /// Microseconds processors may take to wake up while mounts are busy.
+    pub wakeup_latency: Latency,
     /// Things to tell: obsolete settings, values out of range.
     pub warnings: Vec<String>,
+}
+
+/// How fast idle processors shall wake up.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Latency {
+    /// As is best on this machine, if it is permitted.
+    Auto,
+    /// The kernel's affair.
+    Off,
+    /// Within so many microseconds.
+    Within(u32),
 }
 
 /// What the command line asks for.
@@ -220,6 +233,13 @@ fn settle(
         Some("uring") => Transport::Uring,
         Some(text) => return Err(format!("--transport: '{text}' is not auto, dev or uring")),
     };
+    let wakeup_latency = match get("wakeup-latency") {
+        None | Some("auto") => Latency::Auto,
+        Some("off") => Latency::Off,
+        Some(text) => Latency::Within(text.parse().map_err(|_| {
+            format!("--wakeup-latency: '{text}' is not auto, off or a number of microseconds")
+        })?),
+    };
     let mut mount_options: Vec<String> = Vec::new();
     for text in file.all("o").chain(line.all("o")) {
         mount_options.extend(
@@ -249,6 +269,7 @@ fn settle(
         direct_devices: has("disable-block-cache"),
         direct_files: has("disable-page-cache"),
         transport,
+        wakeup_latency,
         warnings,
     })
 }
@@ -300,6 +321,11 @@ mod tests {
         assert_eq!(o.entry_timeout, Some(Duration::from_secs(3600)));
         assert!(o.warnings.is_empty());
         assert_eq!(o.transport, Transport::Auto);
+        assert_eq!(o.wakeup_latency, Latency::Auto);
+        let o = options("--wakeup-latency=off", Some("wakeup-latency = 3"));
+        assert_eq!(o.wakeup_latency, Latency::Off);
+        let o = options("", Some("wakeup-latency = 3"));
+        assert_eq!(o.wakeup_latency, Latency::Within(3));
         let o = options("--transport=dev", Some("transport = uring"));
         assert_eq!(o.transport, Transport::Device);
         let o = options("", Some("transport = uring"));
@@ -323,6 +349,10 @@ mod tests {
             (
                 "-e -1",
                 "--fuse-entry-timeout: '-1' is not a number of seconds",
+            ),
+            (
+                "--wakeup-latency=-1",
+                "--wakeup-latency: '-1' is not auto, off or a number of microseconds",
             ),
             (
                 "--transport=ring",

@@ -21,6 +21,8 @@ use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError, Weak};
 use std::thread::Thread;
 use std::time::{Duration, Instant};
 
+use crate::alert;
+
 /// How long a thread rests before it ends.
 const PATIENCE: Duration = Duration::from_secs(10);
 /// How long threads work in parallel after there was reason to.
@@ -257,6 +259,12 @@ impl Crew {
         true
     }
 
+    /// Whether requests have come since the last look of the sentinel. (One that waits for a disk
+    /// all the while is no reason to keep processors awake.)
+    fn is_busy(&self) -> bool {
+        self.begun.load(SeqCst) != self.watch.begun.load(SeqCst)
+    }
+
     /// A look of the sentinel: is everybody stuck, and is there a reason to look again?
     pub fn look(&self) -> Look {
         let begun = self.begun.load(SeqCst);
@@ -353,14 +361,19 @@ pub(crate) fn watch(session: Weak<dyn Watched>) {
 fn sentinel() {
     loop {
         let mut list = watched();
+        if list.is_empty() {
+            alert::rest();
+        }
         while list.is_empty() {
             list = CALL.wait(list).unwrap_or_else(PoisonError::into_inner);
         }
         let sessions = std::mem::take(&mut *list);
         drop(list);
         std::thread::sleep(TICK);
+        let mut busy = false;
         for weak in sessions {
             let Some(s) = weak.upgrade() else { continue };
+            busy |= s.crew().is_busy();
             match s.crew().look() {
                 Look::Fine => watched().push(weak),
                 Look::Stuck => {
@@ -370,6 +383,7 @@ fn sentinel() {
                 Look::Away => {}
             }
         }
+        alert::look(busy);
     }
 }
 

@@ -19,6 +19,7 @@
 //! RELEASE and FORGET of what was still known to the kernel are dropped. [`Filesystem::destroy`] is
 //! where to settle that.
 
+mod alert;
 mod channel;
 mod config;
 mod crew;
@@ -35,6 +36,7 @@ pub mod testing;
 mod types;
 pub mod wire;
 
+pub use alert::stay_alert;
 pub use config::{Config, Negotiated, ReaddirPlus, Transport};
 pub use crew::{about_to_block, about_to_wait_for_requests, Lent};
 pub use fs::{Filesystem, FOREVER};

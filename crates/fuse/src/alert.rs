@@ -9,10 +9,18 @@
 //!
 //! The number is in force while requests come: the sentinel ([`crate::crew`]) looks every
 //! millisecond. An idle file system asks for nothing.
+//!
+//! Whoever may not open that file helps himself to half of it: while requests come, one thread of
+//! the process looks for the next request for up to [`SPIN`] before it sleeps, as long as that is
+//! not in vain too often. (With processors that do not sleep it is no gain.)
 
 use std::fs::File;
 use std::io::{self, Write};
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use rustix::event::{poll, PollFd, PollFlags, Timespec};
 
 const FILE: &str = "/dev/cpu_dma_latency";
 /// The kernel's value for "no matter" (µs).
@@ -24,9 +32,17 @@ const ENOUGH: u32 = 3;
 /// … and after so many in a row without, they may sleep.
 const QUIET: u32 = 16;
 
+/// How long a thread looks for the next request before it sleeps.
+const SPIN: Duration = Duration::from_micros(50);
+/// So many times in vain in a row, and …
+const IN_VAIN: u32 = 4;
+/// … the thread does without as often.
+const PAUSE: u32 = 64;
+
 /// What is written where.
 struct Alert<W> {
-    out: W,
+    /// None: it may not be written, and threads spin.
+    out: Option<W>,
     /// µs while requests come.
     latency: i32,
     /// One bit for each look, the latest lowest: whether there were requests.
@@ -35,20 +51,23 @@ struct Alert<W> {
 }
 
 impl<W: Write> Alert<W> {
-    fn new(out: W, latency: i32) -> io::Result<Alert<W>> {
-        let mut alert = Alert {
-            out,
-            latency,
+    const fn spinning() -> Alert<W> {
+        Alert {
+            out: None,
+            latency: NO_MATTER,
             looks: 0,
             held: false,
-        };
-        // Opening alone asks for nothing; that it can be written is worth knowing now.
-        alert.say(NO_MATTER)?;
-        Ok(alert)
+        }
     }
 
-    fn say(&mut self, latency: i32) -> io::Result<()> {
-        self.out.write_all(&latency.to_ne_bytes())
+    fn new(mut out: W, latency: i32) -> io::Result<Alert<W>> {
+        // Opening alone asks for nothing; that it can be written is worth knowing now.
+        out.write_all(&NO_MATTER.to_ne_bytes())?;
+        Ok(Alert {
+            out: Some(out),
+            latency,
+            ..Alert::spinning()
+        })
     }
 
     fn look(&mut self, busy: bool) {
@@ -64,8 +83,11 @@ impl<W: Write> Alert<W> {
     fn hold(&mut self, hold: bool) {
         if hold != self.held {
             let latency = if hold { self.latency } else { NO_MATTER };
-            // A failure costs speed only.
-            let _ = self.say(latency);
+            match &mut self.out {
+                // A failure costs speed only.
+                Some(out) => drop(out.write_all(&latency.to_ne_bytes())),
+                None => SPINNING.store(hold, SeqCst),
+            }
             self.held = hold;
         }
     }
@@ -76,9 +98,13 @@ impl<W: Write> Alert<W> {
     }
 }
 
-static ALERT: Mutex<Option<Alert<File>>> = Mutex::new(None);
+static ALERT: Mutex<Alert<File>> = Mutex::new(Alert::spinning());
+/// Whether a thread shall spin.
+static SPINNING: AtomicBool = AtomicBool::new(false);
+/// Whether one does.
+static SPINNER: AtomicBool = AtomicBool::new(false);
 
-fn alert() -> std::sync::MutexGuard<'static, Option<Alert<File>>> {
+fn alert() -> std::sync::MutexGuard<'static, Alert<File>> {
     ALERT.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -89,21 +115,67 @@ fn alert() -> std::sync::MutexGuard<'static, Option<Alert<File>>> {
 pub fn stay_alert(latency: u32) -> io::Result<()> {
     let latency = i32::try_from(latency).map_or(NO_MATTER, |l| l.min(NO_MATTER));
     let file = File::options().write(true).open(FILE)?;
-    *alert() = Some(Alert::new(file, latency)?);
+    *alert() = Alert::new(file, latency)?;
+    SPINNING.store(false, SeqCst);
     Ok(())
 }
 
 /// A look at all sessions: whether any was busy since the last one.
 pub(crate) fn look(busy: bool) {
-    if let Some(a) = alert().as_mut() {
-        a.look(busy);
-    }
+    alert().look(busy);
 }
 
 /// No session has anything to do; the next look comes after the next request.
 pub(crate) fn rest() {
-    if let Some(a) = alert().as_mut() {
-        a.rest();
+    alert().rest();
+}
+
+/// A thread's experience with spinning.
+#[derive(Default)]
+pub(crate) struct Spin {
+    in_vain: u32,
+    pause: u32,
+}
+
+impl Spin {
+    /// Looks for a request for a while, if that is the thing to do now.
+    pub fn spin(&mut self, device: &File) {
+        if !SPINNING.load(SeqCst) || !self.wanted() || SPINNER.swap(true, SeqCst) {
+            return;
+        }
+        let began = Instant::now();
+        let now = Timespec {
+            tv_sec: 0,
+            tv_nsec: 0,
+        };
+        let found = loop {
+            let mut fds = [PollFd::new(device, PollFlags::IN)];
+            // An error is for the read that follows to tell.
+            if poll(&mut fds, Some(&now)).map_or(true, |n| n > 0) {
+                break true;
+            }
+            if began.elapsed() > SPIN {
+                break false;
+            }
+        };
+        SPINNER.store(false, SeqCst);
+        self.learn(found);
+    }
+
+    fn wanted(&mut self) -> bool {
+        if self.pause == 0 {
+            return true;
+        }
+        self.pause -= 1;
+        false
+    }
+
+    fn learn(&mut self, found: bool) {
+        self.in_vain = if found { 0 } else { self.in_vain + 1 };
+        if self.in_vain == IN_VAIN {
+            self.in_vain = 0;
+            self.pause = PAUSE;
+        }
     }
 }
 
@@ -112,7 +184,7 @@ mod tests {
     use super::*;
 
     fn said(a: &Alert<Vec<u8>>) -> Vec<i32> {
-        let words = a.out.chunks(4);
+        let words = a.out.as_ref().unwrap().chunks(4);
         words
             .map(|w| i32::from_ne_bytes(w.try_into().unwrap()))
             .collect()
@@ -144,6 +216,22 @@ mod tests {
         }
         a.rest();
         assert_eq!(said(&a), [NO_MATTER, 2, NO_MATTER]);
+    }
+
+    #[test]
+    fn spinning_in_vain_is_left_alone_for_a_while() {
+        let mut s = Spin::default();
+        for _ in 0..IN_VAIN - 1 {
+            assert!(s.wanted());
+            s.learn(false);
+        }
+        s.learn(true);
+        for _ in 0..IN_VAIN {
+            assert!(s.wanted());
+            s.learn(false);
+        }
+        assert_eq!((0..PAUSE).filter(|_| s.wanted()).count(), 0);
+        assert!(s.wanted());
     }
 
     #[test]

@@ -11,6 +11,7 @@ use std::time::Duration;
 use base::{Error, Kind};
 use zerocopy::{FromBytes, IntoBytes};
 
+use crate::alert::Spin;
 use crate::channel::{Answer, Channel};
 use crate::config::{Config, Negotiated, ReaddirPlus, Transport};
 use crate::crew::{self, Begin, Crew, Pace, Watched};
@@ -519,8 +520,10 @@ impl<F: Filesystem + ?Sized> Pool<F> {
         let mut scratch = Scratch::new();
         let shared = &*self.shared;
         let mut pace = Pace::default();
+        let mut spin = Spin::default();
         let mut idle_since = crew::now();
         loop {
+            spin.spin(device);
             let n = match next(device, &mut buf, shared, reading) {
                 Next::Request(n) => n,
                 Next::End(e) => return Ok(Some(e)),

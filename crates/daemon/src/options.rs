@@ -73,29 +73,36 @@ pub fn memory() -> u64 {
             Some(kib << 10)
         })
         .unwrap_or(1 << 30);
-    // The limit may stand at any level of the hierarchy; the own group's is the usual place.
-    let group = std::fs::read_to_string("/proc/self/cgroup")
-        .ok()
-        .and_then(|t| {
-            t.lines()
-                .find_map(|l| l.strip_prefix("0::").map(str::to_string))
-        });
-    let mut limit = total;
-    if let Some(mut path) = group {
-        loop {
-            let file = format!("/sys/fs/cgroup{path}/memory.max");
-            if let Ok(text) = std::fs::read_to_string(file) {
-                if let Ok(n) = text.trim().parse::<u64>() {
-                    limit = limit.min(n);
-                }
-            }
-            match path.rfind('/') {
-                Some(at) if !path.is_empty() => path.truncate(at),
-                _ => break,
-            }
-        }
-    }
-    limit
+    let groups = std::fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
+    group_limit(&groups, Path::new("/sys/fs/cgroup")).map_or(total, |limit| limit.min(total))
+}
+
+/// The least memory limit of the control groups of a process (`/proc/PID/cgroup`) and of those above
+/// them, below `root`, bytes.
+fn group_limit(groups: &str, root: &Path) -> Option<u64> {
+    groups
+        .lines()
+        .filter_map(|line| {
+            let mut fields = line.splitn(3, ':').skip(1);
+            let (controllers, path) = (fields.next()?, fields.next()?);
+            let path = path.trim_start_matches('/');
+            // The second version of control groups has one hierarchy, without a name; the first has one
+            // for each controller.
+            let (top, file) = if controllers.is_empty() {
+                (root.to_path_buf(), "memory.max")
+            } else if controllers.split(',').any(|c| c == "memory") {
+                (root.join("memory"), "memory.limit_in_bytes")
+            } else {
+                return None;
+            };
+            top.join(path)
+                .ancestors()
+                .take_while(|dir| dir.starts_with(&top))
+                .filter_map(|dir| std::fs::read_to_string(dir.join(file)).ok())
+                .filter_map(|text| text.trim().parse().ok())
+                .min()
+        })
+        .min()
 }
 
 /// Settings of `zfsrc` as long options, and complaints.
@@ -332,6 +339,29 @@ mod tests {
         assert_eq!(o.transport, Transport::Uring);
         let o = options("-v 10 -x --stack-size 32 -u 7 --log-uberblocks", None);
         assert_eq!(o.warnings.len(), 5);
+    }
+
+    #[test]
+    fn limits_of_control_groups() {
+        let root = std::env::temp_dir().join(format!("zfs-cgroup-{}", std::process::id()));
+        let _ = std::fs::remove_dir_all(&root);
+        let put = |file: &str, text: &str| {
+            let file = root.join(file);
+            std::fs::create_dir_all(file.parent().unwrap()).unwrap();
+            std::fs::write(file, text).unwrap();
+        };
+        put("a/memory.max", "3000\n");
+        put("a/b/memory.max", "max\n");
+        put("memory/memory.limit_in_bytes", "9223372036854771712\n");
+        put("memory/x/memory.limit_in_bytes", "2000\n");
+        put("memory/x/y/memory.limit_in_bytes", "2500\n");
+        let limit = |groups: &str| group_limit(groups, &root);
+        assert_eq!(limit("0::/a/b\n"), Some(3000));
+        assert_eq!(limit("0::/\n"), None);
+        assert_eq!(limit("9:name=x:/x\n5:cpu,memory:/x/y\n0::/a\n"), Some(2000));
+        assert_eq!(limit("5:memory:/\n"), Some(9223372036854771712));
+        assert_eq!(limit("5:cpu:/x\nnonsense\n"), None);
+        std::fs::remove_dir_all(&root).unwrap();
     }
 
     #[test]

@@ -7,13 +7,15 @@
 //! `ZFS_FUSE_TEST_KILLS` (default 5) says how often the plug is pulled.
 #![forbid(unsafe_code)]
 
+mod group;
 pub mod load;
 pub mod manifest;
 mod programs;
 mod rig;
 pub mod tree;
 
-pub use rig::{is_root, Rig, Said};
+pub use group::Group;
+pub use rig::{is_root, signal, wait, Rig, Said};
 
 /// A number from the environment, or the default.
 pub fn number(variable: &str, default: u64) -> u64 {

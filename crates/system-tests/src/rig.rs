@@ -1,6 +1,6 @@
 //! A daemon with everything of its own, and what is needed to treat it badly.
 
-use crate::programs;
+use crate::{programs, Group};
 use rustix::process::{kill_process, Pid, Signal};
 use std::ffi::OsStr;
 use std::fs::{self, File};
@@ -32,8 +32,10 @@ pub struct Rig {
     outside: Vec<PathBuf>,
     variables: Vec<(String, String)>,
     options: Vec<String>,
+    group: Option<PathBuf>,
     commands: AtomicU64,
     watch: Arc<AtomicBool>,
+    socket: PathBuf,
 }
 
 /// What a command said.
@@ -124,6 +126,7 @@ impl Rig {
             chown(&d, user, user).expect("owner");
         }
         let rig = Rig {
+            socket: dir.path().join("run/control.sock"),
             dir,
             bin,
             user,
@@ -132,6 +135,7 @@ impl Rig {
             outside: Vec::new(),
             variables: Vec::new(),
             options: Vec::new(),
+            group: None,
             commands: AtomicU64::new(0),
             watch: Arc::new(AtomicBool::new(true)),
         };
@@ -161,6 +165,16 @@ impl Rig {
     /// Options of the daemon when it is started the next time.
     pub fn daemon_options(&mut self, options: &[&str]) {
         self.options = options.iter().map(|o| o.to_string()).collect();
+    }
+
+    /// Another place for the control socket; its folder is the daemon's to make.
+    pub fn serve_at(&mut self, socket: &Path) {
+        self.socket = socket.to_path_buf();
+    }
+
+    /// The control group of the daemon when it is started the next time.
+    pub fn daemon_group(&mut self, group: &Group) {
+        self.group = Some(group.path().to_path_buf());
     }
 
     /// A path outside the rig that has to be removed (an empty folder), such as the default mount
@@ -209,10 +223,20 @@ impl Rig {
 
     /// A command in the rig's environment, as the rig's user, in its folder.
     pub fn command<S: AsRef<OsStr>>(&self, program: &str, args: &[S]) -> Command {
+        self.command_as(self.user, program, args)
+    }
+
+    /// The same as another user; only root can become one.
+    pub fn command_as<S: AsRef<OsStr>>(
+        &self,
+        user: Option<u32>,
+        program: &str,
+        args: &[S],
+    ) -> Command {
         let own = self.bin.join(program);
         let program = if own.is_file() { own } else { program.into() };
         let mut c;
-        match self.user {
+        match user {
             Some(id) => {
                 c = Command::new("setpriv");
                 let id = id.to_string();
@@ -228,7 +252,7 @@ impl Rig {
             .env("PATH", path)
             .env("HOME", self.dir.path().join("home"))
             .env("XDG_RUNTIME_DIR", self.dir.path().join("run"))
-            .env("ZFS_FUSE_SOCKET", self.dir.path().join("run/control.sock"))
+            .env("ZFS_FUSE_SOCKET", &self.socket)
             .env("ZFS_FUSE_CACHE", self.dir.path().join("run/zpool.cache"))
             .env("LC_ALL", "C.UTF-8")
             .env("TZ", "UTC")
@@ -244,17 +268,43 @@ impl Rig {
     /// # Panics
     /// If it cannot be started or does not end.
     pub fn try_run<S: AsRef<OsStr>>(&self, program: &str, args: &[S]) -> Said {
+        self.try_run_as(self.user, program, args)
+    }
+
+    /// The same as another user.
+    pub fn try_run_as<S: AsRef<OsStr>>(
+        &self,
+        user: Option<u32>,
+        program: &str,
+        args: &[S],
+    ) -> Said {
+        self.run_within(PATIENCE, user, program, args)
+    }
+
+    /// A command of the rig's user that must not take longer than `patience`: what others do, or
+    /// leave undone, may not keep it waiting.
+    pub fn soon<S: AsRef<OsStr>>(&self, patience: Duration, program: &str, args: &[S]) -> Said {
+        self.run_within(patience, self.user, program, args)
+    }
+
+    fn run_within<S: AsRef<OsStr>>(
+        &self,
+        patience: Duration,
+        user: Option<u32>,
+        program: &str,
+        args: &[S],
+    ) -> Said {
         let n = self.commands.fetch_add(1, Ordering::Relaxed);
         let base = self.dir.path().join(format!("said/{n}"));
         let (out, err) = (base.with_extension("out"), base.with_extension("err"));
-        let mut c = self.command(program, args);
+        let mut c = self.command_as(user, program, args);
         c.stdout(File::create(&out).expect("file for output"));
         c.stderr(File::create(&err).expect("file for errors"));
         let line = args.iter().fold(program.to_string(), |l, a| {
             format!("{l} {}", a.as_ref().to_string_lossy())
         });
         let mut child = c.spawn().unwrap_or_else(|e| panic!("{line}: {e}"));
-        let Some(status) = wait(&mut child, PATIENCE) else {
+        let Some(status) = wait(&mut child, patience) else {
             let _ = child.kill();
             let read = |p: &Path| fs::read_to_string(p).unwrap_or_default();
             panic!(
@@ -309,7 +359,18 @@ impl Rig {
             .append(true)
             .open(self.dir.path().join("log"))
             .expect("log");
-        let mut c = self.command("zfs-fuse", &["--no-daemon"]);
+        let mut c = match &self.group {
+            None => self.command("zfs-fuse", &["--no-daemon"]),
+            Some(group) => {
+                // In the group before it looks how much memory there is.
+                let enter = "echo $$ >\"$0/cgroup.procs\" && exec \"$@\"";
+                let mut c = self.command("sh", &["-c", enter]);
+                c.arg(group)
+                    .arg(self.bin.join("zfs-fuse"))
+                    .arg("--no-daemon");
+                c
+            }
+        };
         c.args(&self.options);
         c.env("RUST_BACKTRACE", "1");
         c.stdout(log.try_clone().expect("log")).stderr(log);
@@ -329,7 +390,7 @@ impl Rig {
             }
             // Only once somebody listens: the command must not start a daemon of its own, and a
             // daemon that was killed leaves its socket behind.
-            let there = UnixStream::connect(self.dir.path().join("run/control.sock"));
+            let there = UnixStream::connect(&self.socket);
             if there.is_ok() && ready.status().is_ok_and(|s| s.success()) {
                 return;
             }
@@ -361,6 +422,22 @@ impl Rig {
     /// Process id of the daemon.
     pub fn pid(&self) -> u32 {
         self.daemon.as_ref().expect("a daemon").id()
+    }
+
+    /// Memory of the daemon, bytes: a line of its `/proc/PID/status` (`VmRSS`, `VmHWM`).
+    pub fn memory(&self, line: &str) -> u64 {
+        let text = fs::read_to_string(format!("/proc/{}/status", self.pid())).expect("status");
+        let kib = text
+            .lines()
+            .find_map(|l| l.strip_prefix(line)?.strip_prefix(':'))
+            .and_then(|l| l.split_whitespace().next()?.parse::<u64>().ok());
+        kib.unwrap_or_else(|| panic!("no {line} in {text}")) << 10
+    }
+
+    /// How many files the daemon has open.
+    pub fn open_files(&self) -> usize {
+        let dir = fs::read_dir(format!("/proc/{}/fd", self.pid()));
+        dir.expect("descriptors").count()
     }
 
     /// What the daemon has printed.
@@ -512,15 +589,16 @@ impl Rig {
     }
 }
 
-fn signal(pid: u32, signal: Signal) {
+/// Sends a signal.
+pub fn signal(pid: u32, signal: Signal) {
     if let Some(pid) = Pid::from_raw(pid as i32) {
         // It may have ended by itself.
         let _ = kill_process(pid, signal);
     }
 }
 
-/// `None` if it is still running.
-fn wait(child: &mut Child, patience: Duration) -> Option<ExitStatus> {
+/// Waits for a process; `None` if it is still running after so long.
+pub fn wait(child: &mut Child, patience: Duration) -> Option<ExitStatus> {
     let begin = Instant::now();
     loop {
         if let Ok(Some(status)) = child.try_wait() {

@@ -3,15 +3,27 @@
 use crate::wire::{self, Framed};
 use crate::{ApiError, Reply, Request};
 use base::Kind;
+use std::cmp::Reverse;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::panic::{catch_unwind, AssertUnwindSafe};
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
 
-/// Most connections served at a time; more are told to come again.
+/// Most connections served at a time. One more takes the place of one that is not asking anything.
 pub const MAX_CONNECTIONS: usize = 256;
+/// Most connections of users who are neither root nor the daemon's own: the owner always gets in.
+const MAX_OF_STRANGERS: usize = 128;
+/// Most connections of one of them.
+const MAX_OF_STRANGER: usize = 32;
+/// Most calls longer than [`wire::MAX_QUESTION`] at a time.
+const MAX_LONG: usize = 8;
+/// A call has to come within this time from its first byte on.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// A caller has to take an answer, or something of it, within this time.
+const STALLED: Duration = Duration::from_secs(60);
 
 /// Who is at the other end, as the kernel says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -43,7 +55,8 @@ pub trait Handler: Send + Sync {
 
 /// Serves connections until the listener fails for good (it was shut down).
 pub fn serve(listener: UnixListener, handler: Arc<dyn Handler>) {
-    let live = Arc::new(AtomicUsize::new(0));
+    let room = Arc::new(Room::new(rustix::process::geteuid().as_raw()));
+    let long = Arc::new(AtomicUsize::new(MAX_LONG));
     for connection in listener.incoming() {
         let stream = match connection {
             Ok(stream) => stream,
@@ -51,36 +64,167 @@ pub fn serve(listener: UnixListener, handler: Arc<dyn Handler>) {
             // down says EINVAL.
             Err(e) if e.raw_os_error() == Some(22) => return,
             Err(_) => {
-                std::thread::sleep(std::time::Duration::from_millis(50));
+                std::thread::sleep(Duration::from_millis(50));
                 continue;
             }
         };
-        let handler = handler.clone();
-        let guard = Count::up(&live);
-        let busy = live.load(Ordering::Relaxed) > MAX_CONNECTIONS;
+        // What goes wrong with a connection concerns nobody but its caller, who sees it himself.
+        let Ok(peer) = peer_of(&stream) else { continue };
+        let Ok(place) = room.enter(peer.uid, &stream) else {
+            let _ = refuse(stream);
+            continue;
+        };
+        let (handler, long) = (handler.clone(), long.clone());
         let spawned = std::thread::Builder::new()
             .name("control".into())
             .spawn(move || {
-                let _guard = guard;
-                // A broken connection concerns nobody but its caller, who sees it himself.
-                let _ = connection_loop(stream, &*handler, busy);
+                let _ = connection_loop(stream, peer, &place, long, &*handler);
             });
         drop(spawned);
     }
 }
 
-struct Count(Arc<AtomicUsize>);
+/// Tells a caller that there is no place for him. The message fits into the empty socket.
+fn refuse(stream: UnixStream) -> io::Result<()> {
+    stream.set_nonblocking(true)?;
+    let error = ApiError::sentence(Kind::Again, "the daemon serves too many connections");
+    Framed::new(stream, 0).write(&wire::encode_error(&error)?, &[])
+}
 
-impl Count {
-    fn up(count: &Arc<AtomicUsize>) -> Count {
-        count.fetch_add(1, Ordering::Relaxed);
-        Count(count.clone())
+/// The connections there are.
+struct Room {
+    /// User of the daemon.
+    own: u32,
+    /// Counts the moments in which a connection began to wait for a call.
+    clock: AtomicU64,
+    list: Mutex<Vec<Arc<Seat>>>,
+}
+
+struct Seat {
+    uid: u32,
+    /// To hang up.
+    stream: UnixStream,
+    state: Mutex<SeatState>,
+}
+
+#[derive(Clone, Copy, PartialEq)]
+enum SeatState {
+    /// For a call, since then.
+    Waiting(u64),
+    Serving,
+    /// Somebody else has got the place: what comes now is not carried out.
+    Gone,
+}
+
+/// A connection's place, free again when dropped.
+struct Place {
+    room: Arc<Room>,
+    seat: Arc<Seat>,
+}
+
+fn lock<T>(m: &Mutex<T>) -> MutexGuard<'_, T> {
+    m.lock().unwrap_or_else(|e| e.into_inner())
+}
+
+impl Room {
+    fn new(own: u32) -> Room {
+        Room {
+            own,
+            clock: AtomicU64::new(0),
+            list: Mutex::default(),
+        }
+    }
+
+    fn now(&self) -> u64 {
+        self.clock.fetch_add(1, Ordering::Relaxed)
+    }
+
+    fn is_stranger(&self, uid: u32) -> bool {
+        uid != 0 && uid != self.own
+    }
+
+    /// A place for a connection, be it that of another one which asks nothing: of the user who has
+    /// the most, the one that has been silent for longest.
+    ///
+    /// Errors: all are busy.
+    fn enter(self: &Arc<Room>, uid: u32, stream: &UnixStream) -> io::Result<Place> {
+        let seat = Arc::new(Seat {
+            uid,
+            stream: stream.try_clone()?,
+            state: Mutex::new(SeatState::Waiting(self.now())),
+        });
+        let mut list = lock(&self.list);
+        let count = |of: &dyn Fn(u32) -> bool| list.iter().filter(|s| of(s.uid)).count();
+        let stranger = |u: u32| self.is_stranger(u);
+        let whose: Option<Box<dyn Fn(u32) -> bool>> =
+            if stranger(uid) && count(&|u| u == uid) >= MAX_OF_STRANGER {
+                Some(Box::new(move |u| u == uid))
+            } else if stranger(uid) && count(&stranger) >= MAX_OF_STRANGERS {
+                Some(Box::new(stranger))
+            } else if list.len() >= MAX_CONNECTIONS {
+                Some(Box::new(|_| true))
+            } else {
+                None
+            };
+        if let Some(whose) = whose {
+            let silent = |s: &&Arc<Seat>| match *lock(&s.state) {
+                SeatState::Waiting(since) if whose(s.uid) => {
+                    Some((count(&|u| u == s.uid), Reverse(since)))
+                }
+                _ => None,
+            };
+            let mut silents: Vec<_> = list.iter().filter_map(|s| Some((silent(&s)?, s))).collect();
+            silents.sort_by_key(|(rank, _)| Reverse(*rank));
+            // One that was silent may have got its call meanwhile.
+            let gone = silents.into_iter().find(|(_, s)| s.hang_up());
+            let gone = gone.ok_or(io::ErrorKind::QuotaExceeded)?.1.clone();
+            list.retain(|s| !Arc::ptr_eq(s, &gone));
+        }
+        list.push(seat.clone());
+        let room = self.clone();
+        Ok(Place { room, seat })
     }
 }
 
-impl Drop for Count {
+impl Seat {
+    /// Ends a connection that waits for a call; whether it did.
+    fn hang_up(&self) -> bool {
+        let mut state = lock(&self.state);
+        if !matches!(*state, SeatState::Waiting(_)) {
+            return false;
+        }
+        *state = SeatState::Gone;
+        // Its thread finds out by itself; one that was closed already does not mind.
+        let _ = self.stream.shutdown(std::net::Shutdown::Both);
+        true
+    }
+}
+
+impl Place {
+    fn change(&self, to: SeatState) -> bool {
+        let mut state = lock(&self.seat.state);
+        if *state == SeatState::Gone {
+            return false;
+        }
+        *state = to;
+        true
+    }
+
+    /// A call is here; `false` if the place has been given to somebody else.
+    fn serving(&self) -> bool {
+        self.change(SeatState::Serving)
+    }
+
+    /// The call is answered.
+    fn waiting(&self) -> bool {
+        self.change(SeatState::Waiting(self.room.now()))
+    }
+}
+
+impl Drop for Place {
     fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::Relaxed);
+        let mut list = lock(&self.room.list);
+        list.retain(|s| !Arc::ptr_eq(s, &self.seat));
     }
 }
 
@@ -94,19 +238,48 @@ pub fn peer_of(stream: &UnixStream) -> io::Result<Peer> {
     })
 }
 
-fn connection_loop(stream: UnixStream, handler: &dyn Handler, busy: bool) -> io::Result<()> {
-    let peer = peer_of(&stream)?;
+fn connection_loop(
+    stream: UnixStream,
+    peer: Peer,
+    place: &Place,
+    long: Arc<AtomicUsize>,
+    handler: &dyn Handler,
+) -> io::Result<()> {
     // A caller that stops reading must not hold a thread (and what its request holds) for ever.
-    stream.set_write_timeout(Some(std::time::Duration::from_secs(60)))?;
-    let mut framed = Framed::new(stream, wire::MAX_CALL);
-    if busy {
-        let error = ApiError::sentence(Kind::Again, "the daemon serves too many connections");
-        return framed.write(&wire::encode_error(&error)?, &[]);
-    }
-    while let Some(frame) = framed.read()? {
+    stream.set_write_timeout(Some(STALLED))?;
+    let limit = match place.room.is_stranger(peer.uid) {
+        true => wire::MAX_QUESTION,
+        false => wire::MAX_CALL,
+    };
+    let mut framed = Framed::new(stream, limit);
+    framed.distrust(PATIENCE, wire::MAX_QUESTION, long);
+    loop {
+        let frame = match framed.read() {
+            Ok(Some(frame)) => frame,
+            Ok(None) => return Ok(()),
+            Err(e) => {
+                let why = match e.kind() {
+                    io::ErrorKind::FileTooLarge => (Kind::ArgTooBig, "the request is too long"),
+                    io::ErrorKind::QuotaExceeded => {
+                        (Kind::Again, "the daemon reads too many long requests")
+                    }
+                    io::ErrorKind::TimedOut => (Kind::Again, "the request did not come in full"),
+                    _ => return Err(e),
+                };
+                // What was not read is in the way of nothing but this.
+                return framed.write(&wire::encode_error(&ApiError::sentence(why.0, why.1))?, &[]);
+            }
+        };
+        if !place.serving() {
+            return Ok(());
+        }
         let result = match wire::decode_call(&frame) {
-            Err(e) => Err(e),
+            Err(e) => {
+                drop(framed.take_fds());
+                Err(e)
+            }
             Ok(call) => {
+                drop(frame);
                 let fds = framed.take_fds();
                 let mut out = Out {
                     framed: &mut framed,
@@ -131,8 +304,10 @@ fn connection_loop(stream: UnixStream, handler: &dyn Handler, busy: bool) -> io:
         let written = framed.write(&answer, &[]);
         handler.answered();
         written?;
+        if !place.waiting() {
+            return Ok(());
+        }
     }
-    Ok(())
 }
 
 struct Out<'a> {
@@ -172,5 +347,73 @@ impl Sink for Out<'_> {
 
     fn take_fds(&mut self) -> Vec<OwnedFd> {
         std::mem::take(&mut self.fds)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A connection of that user, with its place.
+    fn come(room: &Arc<Room>, uid: u32) -> io::Result<(Place, UnixStream)> {
+        let (here, there) = UnixStream::pair()?;
+        Ok((room.enter(uid, &here)?, there))
+    }
+
+    fn is_gone(place: &Place) -> bool {
+        *lock(&place.seat.state) == SeatState::Gone
+    }
+
+    #[test]
+    fn the_silent_make_room() {
+        let room = Arc::new(Room::new(7));
+        let mut own: Vec<_> = (0..200).map(|_| come(&room, 7).unwrap()).collect();
+        let roots: Vec<_> = (0..56).map(|_| come(&room, 0).unwrap()).collect();
+        // Of the user with most of them; the one that asks something stays.
+        assert!(own[0].0.serving());
+        let next = come(&room, 0).unwrap();
+        assert!(is_gone(&own[1].0) && !is_gone(&own[0].0) && !is_gone(&own[2].0));
+        assert!(!own[1].0.serving(), "carried out for nobody");
+        assert_eq!(lock(&room.list).len(), MAX_CONNECTIONS);
+        // The one that has been silent for longest.
+        assert!(own[2].0.serving() && own[2].0.waiting());
+        let _one = come(&room, 7).unwrap();
+        assert!(is_gone(&own[3].0) && !is_gone(&own[2].0));
+        // When all are busy there is no place, until one is given back.
+        let all = own.iter().chain(&roots).chain([&next, &_one]);
+        let busy = all.filter(|(place, _)| place.serving()).count();
+        assert_eq!(busy, MAX_CONNECTIONS);
+        assert!(come(&room, 0).is_err());
+        own.pop();
+        come(&room, 0).unwrap();
+    }
+
+    #[test]
+    fn strangers_leave_room() {
+        let room = Arc::new(Room::new(0));
+        let mut places = Vec::new();
+        for _ in 0..40 {
+            let place = come(&room, 1000);
+            // They ask, and never take the answer.
+            if let Ok(p) = place {
+                assert!(p.0.serving());
+                places.push(p);
+            }
+        }
+        assert_eq!(places.len(), MAX_OF_STRANGER);
+        for uid in 1001..1100 {
+            for _ in 0..3 {
+                places.extend(come(&room, uid));
+            }
+        }
+        assert_eq!(lock(&room.list).len(), MAX_OF_STRANGERS);
+        // The others pushed each other out, not the owner, and not who is served.
+        let owners: Vec<_> = (0..MAX_CONNECTIONS - MAX_OF_STRANGERS)
+            .map(|_| come(&room, 0).unwrap())
+            .collect();
+        assert!(!owners.iter().any(|(place, _)| is_gone(place)));
+        assert!(!places[..MAX_OF_STRANGER].iter().any(|(p, _)| is_gone(p)));
+        drop((owners, places));
+        assert_eq!(lock(&room.list).len(), 0);
     }
 }

@@ -6,26 +6,45 @@ use rustix::net::{
     SendAncillaryMessage, SendFlags,
 };
 use serde::{Deserialize, Serialize};
+use serde_json::value::RawValue;
 use serde_json::Value as Json;
+use std::borrow::Cow;
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use zeroize::Zeroizing;
 
 /// Longest call a server reads, bytes: a pool layout of many thousand devices fits.
 pub const MAX_CALL: usize = 4 << 20;
 /// Longest answer a client reads, bytes; long lists come in chunks.
 pub const MAX_REPLY: usize = 256 << 20;
+/// Longest call of somebody whose daemon it is not, bytes: questions are short.
+pub const MAX_QUESTION: usize = 64 << 10;
 /// Most file descriptors that may wait for one call.
 pub const MAX_FDS: usize = 8;
 
-/// A call as it travels.
-#[derive(Debug, Serialize, Deserialize)]
+/// A call as it is sent.
+#[derive(Debug, Serialize)]
 struct CallMessage {
     method: String,
-    #[serde(default)]
     parameters: Json,
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    more: bool,
+}
+
+/// A call as it comes. The parameters stay text until it is known what they should be: made into
+/// values of any kind they take twenty times the room.
+#[derive(Debug, Deserialize)]
+struct CallHead<'a> {
+    #[serde(borrow)]
+    method: Cow<'a, str>,
+    #[serde(borrow, default)]
+    parameters: Option<&'a RawValue>,
+    #[serde(default)]
     more: bool,
 }
 
@@ -66,7 +85,7 @@ pub fn encode_call(request: &Request, more: bool) -> io::Result<Vec<u8>> {
 /// Decodes a call; the error says what is wrong with it, for the caller to read.
 pub fn decode_call(frame: &[u8]) -> Result<Call, ApiError> {
     let bad = |what: String| ApiError::sentence(base::Kind::Invalid, what);
-    let message: CallMessage =
+    let message: CallHead =
         serde_json::from_slice(frame).map_err(|e| bad(format!("malformed request: {e}")))?;
     let method = message
         .method
@@ -77,22 +96,31 @@ pub fn decode_call(frame: &[u8]) -> Result<Call, ApiError> {
                 base::Kind::Unsupported,
                 format!(
                     "the daemon speaks {INTERFACE}, the request is for '{}'",
-                    message.method
+                    shortened(&message.method)
                 ),
             )
             .hint("Command and daemon are of different versions: restart the daemon.")
         })?;
-    let parameters = match message.parameters {
-        Json::Null => Json::Object(serde_json::Map::new()),
-        p => p,
+    let what = |e| {
+        bad(format!(
+            "request '{}' is not understood: {e}",
+            shortened(method)
+        ))
     };
-    let request: Request =
-        serde_json::from_value(serde_json::json!({"method": method, "parameters": parameters}))
-            .map_err(|e| bad(format!("request '{method}' is not understood: {e}")))?;
+    // The method first, so that the parameters are read as what they are.
+    let parameters = message.parameters.map_or("{}", RawValue::get);
+    let name = serde_json::to_string(method).map_err(what)?;
+    let body = Zeroizing::new(format!("{{\"method\":{name},\"parameters\":{parameters}}}"));
+    let request: Request = serde_json::from_str(&body).map_err(what)?;
     Ok(Call {
         request,
         more: message.more,
     })
+}
+
+/// The beginning of a text that somebody sent, to be quoted.
+fn shortened(text: &str) -> String {
+    text.chars().take(80).collect()
 }
 
 pub fn encode_reply(reply: &Reply, continues: bool) -> io::Result<Vec<u8>> {
@@ -135,6 +163,46 @@ pub struct Framed {
     scanned: usize,
     fds: Vec<OwnedFd>,
     limit: usize,
+    /// From the first byte to the last of a frame.
+    patience: Option<Duration>,
+    ration: Option<Ration>,
+}
+
+/// What long frames of many connections may take together.
+#[derive(Debug)]
+struct Ration {
+    /// Frames up to this length are free, bytes.
+    free: usize,
+    /// How many longer ones there may be at a time.
+    left: Arc<AtomicUsize>,
+    /// One of them is here.
+    taken: bool,
+}
+
+impl Ration {
+    /// A frame has grown to `len` bytes (0: there is none any more).
+    fn grown(&mut self, len: usize) -> io::Result<()> {
+        let long = len > self.free;
+        if long && !self.taken {
+            let less = |n: usize| n.checked_sub(1);
+            let taken = self
+                .left
+                .fetch_update(Ordering::Relaxed, Ordering::Relaxed, less);
+            taken.map_err(|_| io::Error::from(io::ErrorKind::QuotaExceeded))?;
+            self.taken = true;
+        } else if !long && self.taken {
+            self.left.fetch_add(1, Ordering::Relaxed);
+            self.taken = false;
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Ration {
+    fn drop(&mut self) {
+        // Nothing is given back that was not taken.
+        let _ = self.grown(0);
+    }
 }
 
 impl Framed {
@@ -146,7 +214,22 @@ impl Framed {
             scanned: 0,
             fds: Vec::new(),
             limit,
+            patience: None,
+            ration: None,
         }
+    }
+
+    /// For one who may mean no good: a frame has to be complete so long after its first byte
+    /// (otherwise reading fails with a time-out), and one longer than `free` bytes must find one of
+    /// `left` places (otherwise reading fails with [`io::ErrorKind::QuotaExceeded`]). The place is
+    /// given back when the next frame is asked for.
+    pub fn distrust(&mut self, patience: Duration, free: usize, left: Arc<AtomicUsize>) {
+        self.patience = Some(patience);
+        self.ration = Some(Ration {
+            free,
+            left,
+            taken: false,
+        });
     }
 
     pub fn stream(&self) -> &UnixStream {
@@ -160,7 +243,11 @@ impl Framed {
 
     /// Next frame without its NUL; none at an orderly end.
     pub fn read(&mut self) -> io::Result<Option<Vec<u8>>> {
+        let mut deadline = None;
         loop {
+            if let Some(ration) = &mut self.ration {
+                ration.grown(self.buf.len())?;
+            }
             if let Some(at) = self.buf[self.scanned..].iter().position(|b| *b == 0) {
                 let end = self.scanned + at;
                 let rest = self.buf.split_off(end + 1);
@@ -171,10 +258,26 @@ impl Framed {
             }
             self.scanned = self.buf.len();
             if self.buf.len() > self.limit {
-                return Err(invalid("message too long"));
+                return Err(io::ErrorKind::FileTooLarge.into());
+            }
+            if let Some(patience) = self.patience {
+                let left = if self.buf.is_empty() {
+                    None
+                } else {
+                    let now = Instant::now();
+                    let end = *deadline.get_or_insert(now + patience);
+                    match end.checked_duration_since(now) {
+                        Some(left) if !left.is_zero() => Some(left),
+                        _ => return Err(io::ErrorKind::TimedOut.into()),
+                    }
+                };
+                self.stream.set_read_timeout(left)?;
             }
             let mut chunk = [0u8; 16384];
-            let n = self.receive(&mut chunk)?;
+            let n = self.receive(&mut chunk).map_err(|e| match e.kind() {
+                io::ErrorKind::WouldBlock => io::ErrorKind::TimedOut.into(),
+                _ => e,
+            })?;
             if n == 0 {
                 return if self.buf.is_empty() {
                     Ok(None)
@@ -307,6 +410,49 @@ mod tests {
         let deep = vec![b'['; 100_000];
         assert!(decode_call(&deep).is_err());
         assert!(decode_reply(b"{\"parameters\":{\"kind\":\"nope\"}}").is_err());
+    }
+
+    #[test]
+    fn parameters_come_in_any_shape() {
+        let mut frame = br#"{"method":"org.zfsfuse.control1.Ping","parameters":{"x":["#.to_vec();
+        frame.extend(b"0,".repeat(1000));
+        frame.extend(b"0]},\"more\":true}");
+        let call = decode_call(&frame).unwrap();
+        assert!(call.more && matches!(call.request, Request::Ping {}));
+        // Escapes in the method's name, parameters first.
+        let frame =
+            br#"{"parameters":{"pool":"a\u0062"},"method":"org.zfsfuse.control1.Pool\u0053ync"}"#;
+        let call = decode_call(frame).unwrap();
+        assert_eq!(call.request, Request::PoolSync { pool: "ab".into() });
+        let long = format!("{{\"method\":\"{}\"}}", "x".repeat(5000));
+        assert!(decode_call(long.as_bytes()).unwrap_err().message.len() < 200);
+    }
+
+    #[test]
+    fn who_is_not_trusted_has_little_time_and_room() {
+        let places = Arc::new(AtomicUsize::new(1));
+        let pair = || {
+            let (a, b) = UnixStream::pair().unwrap();
+            let mut b = Framed::new(b, 100_000);
+            b.distrust(Duration::from_millis(200), 1000, places.clone());
+            (a, b)
+        };
+        let (mut a, mut b) = pair();
+        let (mut c, mut d) = pair();
+        a.write_all(&[b'x'; 5000]).unwrap();
+        a.write_all(&[0]).unwrap();
+        assert_eq!(b.read().unwrap().unwrap().len(), 5000);
+        // One long frame at a time; short ones are free.
+        c.write_all(&[b'y'; 500]).unwrap();
+        c.write_all(&[0]).unwrap();
+        assert_eq!(d.read().unwrap().unwrap().len(), 500);
+        c.write_all(&[b'z'; 5000]).unwrap();
+        assert_eq!(d.read().unwrap_err().kind(), io::ErrorKind::QuotaExceeded);
+        drop((a, b, c, d));
+        assert_eq!(places.load(Ordering::Relaxed), 1);
+        let (mut a, mut b) = pair();
+        a.write_all(b"a part").unwrap();
+        assert_eq!(b.read().unwrap_err().kind(), io::ErrorKind::TimedOut);
     }
 
     #[test]

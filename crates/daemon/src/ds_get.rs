@@ -10,7 +10,7 @@ use base::{Kind, Result};
 use dmu::Objset;
 use dsl::{Dataset, Dir};
 use pool::Pool;
-use std::sync::Arc;
+use std::sync::{Arc, RwLockReadGuard};
 use zap::Zap;
 
 /// Datasets sent at a time.
@@ -24,6 +24,9 @@ struct Walk<'a> {
     request: &'a DatasetGet,
     out: &'a mut dyn Sink,
     found: Found,
+    /// The pool at hand, and the hold on it; none while a part of the answer is sent.
+    pool: Option<&'a Entry>,
+    gate: Option<RwLockReadGuard<'a, ()>>,
     /// Snapshots of the pool at hand are wanted although not asked for.
     with_snapshots: bool,
 }
@@ -34,44 +37,57 @@ pub fn get(service: &Arc<Service>, request: &DatasetGet, out: &mut dyn Sink) -> 
         true => service.pools().iter().map(|e| e.pool.name()).collect(),
         false => request.roots.clone(),
     };
+    let entries: Vec<_> = roots
+        .iter()
+        .map(|name| datasets::entry_of(service, name))
+        .collect();
     let mut walk = Walk {
         service,
         request,
         out,
         found: Found::default(),
+        pool: None,
+        gate: None,
         with_snapshots: false,
     };
-    for name in &roots {
-        if let Err(e) = walk.root(name)? {
+    for (name, entry) in roots.iter().zip(&entries) {
+        let done = match entry {
+            Ok(entry) => walk.root(name, entry)?,
+            Err(e) => Err(e.clone()),
+        };
+        walk.gate = None;
+        if let Err(e) = done {
             walk.found.failed.push((name.clone(), errors::finish(e)));
         }
     }
     Ok(walk.found)
 }
 
-impl Walk<'_> {
-    /// One starting point. The outer error means that nobody listens any more.
-    fn root(&mut self, name: &str) -> Answer<Answer<()>> {
-        let entry = match datasets::entry_of(self.service, name) {
-            Ok(e) => e,
-            Err(e) => return Ok(Err(e)),
+impl<'a> Walk<'a> {
+    /// One starting point. The outer error means that nobody listens any more, or that the pool went
+    /// away meanwhile.
+    fn root(&mut self, name: &str, entry: &'a Arc<Entry>) -> Answer<Answer<()>> {
+        self.pool = Some(entry);
+        self.gate = match entry.pass() {
+            Ok(gate) => Some(gate),
+            // As if it had been asked for a moment later.
+            Err(_) => return Ok(Err(ApiError::no_such_dataset(name))),
         };
-        let _gate = entry.gate.read().unwrap_or_else(|e| e.into_inner());
-        self.with_snapshots = self.request.listsnapshots && listsnapshots(&entry);
+        self.with_snapshots = self.request.listsnapshots && listsnapshots(entry);
         if let Some((fs, mark)) = name.split_once('#') {
-            return self.bookmark(&entry, fs, mark);
+            return self.bookmark(entry, fs, mark);
         }
-        let ds = match datasets::find(&entry, name) {
+        let ds = match datasets::find(entry, name) {
             Ok(ds) => ds,
             Err(e) => return Ok(Err(e)),
         };
         if ds.is_snapshot() {
             if self.wants(DatasetKind::Snapshot) || self.with_snapshots {
-                self.put(&entry, &ds, name.to_string())?;
+                self.put(entry, &ds, name.to_string())?;
             }
             return Ok(Ok(()));
         }
-        self.tree(&entry, &ds.dir(), name.to_string(), self.request.depth)?;
+        self.tree(entry, &ds.dir(), name.to_string(), self.request.depth)?;
         Ok(Ok(()))
     }
 
@@ -221,7 +237,12 @@ impl Walk<'_> {
         self.found.found.push(row);
         if self.found.found.len() >= CHUNK {
             let part = std::mem::take(&mut self.found);
+            // The caller takes it when he likes.
+            self.gate = None;
             self.out.send(Reply::Datasets(part))?;
+            if let Some(entry) = self.pool {
+                self.gate = Some(entry.pass().map_err(errors::answer)?);
+            }
         }
         Ok(())
     }

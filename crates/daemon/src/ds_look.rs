@@ -32,7 +32,7 @@ pub fn read_volume(
     out: &mut dyn Sink,
 ) -> Answer<()> {
     let entry = datasets::entry_of(service, name)?;
-    let _gate = entry.gate.read().unwrap_or_else(|e| e.into_inner());
+    let gate = entry.pass().map_err(errors::answer)?;
     let ds = datasets::find(&entry, name)?;
     if !datasets::objset_type(&entry, &ds).is_ok_and(|t| t == disk::os_type::ZVOL) {
         return Err(ApiError::reason(
@@ -47,11 +47,14 @@ pub fn read_volume(
     let mut file = File::from(fd);
     let from = offset.min(volume.size);
     let end = length.map_or(volume.size, |l| from.saturating_add(l).min(volume.size));
-    let r = copy(&volume, from, end, &mut file, &|| out.cancelled());
+    drop(gate);
+    let r = copy(&entry, &volume, from, end, &mut file, &|| out.cancelled());
     r.map_err(|e| datasets::plain(e, name))
 }
 
+/// Whoever is to take the bytes may take his time: the pool is held for reading only.
 fn copy(
+    entry: &Entry,
     volume: &Volume,
     from: u64,
     end: u64,
@@ -68,13 +71,16 @@ fn copy(
     };
     let sparse = kind.is_file() && start >= meta.len();
     let zeros = vec![0; PIECE as usize];
+    let mut piece = Vec::new();
     let mut at = from;
     while at < end {
         if cancelled() {
             return Err(Kind::Interrupted.into());
         }
+        let gate = entry.pass()?;
         let data = volume.seek(at, true)?.unwrap_or(end).min(end);
         if data > at {
+            drop(gate);
             if sparse {
                 file.seek(SeekFrom::Start(start + (data - from)))?;
             } else {
@@ -90,15 +96,10 @@ fn copy(
         }
         let hole = volume.seek(at, false)?.unwrap_or(end).min(end);
         let n = hole.saturating_sub(at).clamp(1, PIECE);
-        let mut failed = None;
-        volume.read(at, n as usize, &mut |b, r| {
-            if failed.is_none() {
-                failed = file.write_all(&b[r]).err();
-            }
-        })?;
-        if let Some(e) = failed {
-            return Err(e.into());
-        }
+        piece.clear();
+        volume.read(at, n as usize, &mut |b, r| piece.extend_from_slice(&b[r]))?;
+        drop(gate);
+        file.write_all(&piece)?;
         at += n;
     }
     if sparse && !kind.is_block_device() {

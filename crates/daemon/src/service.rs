@@ -5,7 +5,7 @@ use crate::bridge::Caching;
 use crate::cache::Absent;
 use crate::mounts::Mounted;
 use crate::values;
-use base::{Error, Result};
+use base::{Error, Kind, Result};
 use dsl::Dataset;
 use env::Env;
 use fuse::{Transport, Unmount};
@@ -13,7 +13,7 @@ use pool::{Pool, Tunables};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, RwLock};
+use std::sync::{Arc, Mutex, RwLock, RwLockReadGuard};
 use std::time::Duration;
 
 /// How often a group is written when there is something to write.
@@ -126,6 +126,21 @@ impl Entry {
             .lock()
             .unwrap_or_else(|e| e.into_inner())
             .clone()
+    }
+
+    /// Holds the gate open for a request that looks or changes something inside the pool. It must not
+    /// be held while anything waits for the caller: the pool could not be exported until he moves.
+    ///
+    /// Errors: stale if the pool has been taken out of service meanwhile.
+    pub fn pass(&self) -> Result<RwLockReadGuard<'_, ()>> {
+        let gate = self.gate.read().unwrap_or_else(|e| e.into_inner());
+        if self.is_leaving() {
+            return Err(Error::new(
+                Kind::Stale,
+                format!("pool '{}' was exported meanwhile", self.pool.name()),
+            ));
+        }
+        Ok(gate)
     }
 
     /// It is being exported, destroyed or closed.

@@ -2,9 +2,9 @@
 
 use crate::cache::Absent;
 use crate::compat::{self, Set};
+use crate::damage;
 use crate::pool_tree::{aux_rows, expandable, imported_state, Look};
 use crate::service::{Entry, Service};
-use crate::{damage, errors};
 use api::{
     Answer, ApiError, PoolFacts, PoolGet, Prop, Reply, ScanState, Select, Source, Value, VdevState,
 };
@@ -28,11 +28,7 @@ pub fn get(service: &Arc<Service>, ask: &PoolGet) -> Reply {
     let absent: Vec<Absent> = service.absent().clone();
     if ask.pools.is_empty() {
         for entry in service.pools() {
-            let name = entry.pool.name();
-            match describe(service, &entry, ask) {
-                Ok(p) => out.found.push(p),
-                Err(e) => out.failed.push((name, errors::answer(e))),
-            }
+            out.found.push(describe(service, &entry, ask));
         }
         out.found
             .extend(absent.iter().map(|a| unopened(service, a, ask)));
@@ -44,13 +40,12 @@ pub fn get(service: &Arc<Service>, ask: &PoolGet) -> Reply {
             out.found.push(unopened(service, a, ask));
             continue;
         }
-        let found = service
-            .find(name)
-            .ok_or_else(|| ApiError::no_such_pool(name))
-            .and_then(|e| describe(service, &e, ask).map_err(errors::answer));
-        match found {
-            Ok(p) => out.found.push(p),
-            Err(e) => out.failed.push((name.clone(), e)),
+        match service.find(name) {
+            Some(entry) => out.found.push(describe(service, &entry, ask)),
+            None => {
+                let missing = ApiError::no_such_pool(name);
+                out.failed.push((name.clone(), missing));
+            }
         }
     }
     Reply::Pools(out)
@@ -64,7 +59,7 @@ pub fn health(entry: &Entry) -> String {
     imported_state(&entry.pool.tree).0.name().into()
 }
 
-fn describe(service: &Arc<Service>, entry: &Arc<Entry>, ask: &PoolGet) -> Result<api::Pool> {
+fn describe(service: &Arc<Service>, entry: &Arc<Entry>, ask: &PoolGet) -> api::Pool {
     let pool = &entry.pool;
     let wants_space = ask.tree || ask.props != Select::Nothing;
     let space = wants_space.then(|| pool.space.stats());
@@ -99,9 +94,9 @@ fn describe(service: &Arc<Service>, entry: &Arc<Entry>, ask: &PoolGet) -> Result
         out.error_list = damage::files(entry);
     }
     if let Some(space) = &space {
-        out.props = Getter::new(service, entry, space)?.select(&ask.props)?;
+        out.props = Getter::new(service, entry, space).select(&ask.props);
     }
-    Ok(out)
+    out
 }
 
 /// State of scans, removals and expansions by its number on disk.
@@ -256,60 +251,68 @@ struct Getter<'a> {
     service: &'a Arc<Service>,
     entry: &'a Arc<Entry>,
     space: &'a Stats,
-    stored: Vec<(String, PropValue)>,
+    /// None if they cannot be read: a pool without its devices is shown all the same.
+    stored: Option<Vec<(String, PropValue)>>,
 }
 
 impl<'a> Getter<'a> {
-    fn new(service: &'a Arc<Service>, entry: &'a Arc<Entry>, space: &'a Stats) -> Result<Self> {
-        Ok(Getter {
+    fn new(service: &'a Arc<Service>, entry: &'a Arc<Entry>, space: &'a Stats) -> Self {
+        Getter {
             service,
             entry,
             space,
-            stored: entry.pool.stored_props()?,
-        })
+            stored: entry.pool.stored_props().ok(),
+        }
     }
 
-    fn select(&self, what: &Select) -> Result<Vec<Prop>> {
+    /// A property of the pool's that is stored.
+    fn stored(&self, name: &str) -> Option<&PropValue> {
+        let all = self.stored.as_ref()?;
+        all.iter().find(|(n, _)| n == name).map(|(_, v)| v)
+    }
+
+    fn select(&self, what: &Select) -> Vec<Prop> {
         match what {
-            Select::Nothing => Ok(Vec::new()),
+            Select::Nothing => Vec::new(),
             Select::These(names) => names.iter().map(|n| self.by_name(n)).collect(),
             Select::All => {
                 let mut out = Vec::new();
                 for p in POOL.iter().filter(|p| !p.hidden) {
-                    out.push(self.native(p)?);
+                    out.push(self.native(p));
                 }
                 out.extend(feature::FEATURES.iter().map(|f| self.feature(f)));
                 if self.entry.pool.feature_store().is_some() {
                     out.extend(self.unknown_features());
                 }
-                for (name, value) in self.stored.iter().filter(|(n, _)| n.contains(':')) {
+                let stored = self.stored.iter().flatten();
+                for (name, value) in stored.filter(|(n, _)| n.contains(':')) {
                     out.push(Prop::new(name, raw(value), Source::Local));
                 }
-                Ok(out)
+                out
             }
         }
     }
 
-    fn by_name(&self, name: &str) -> Result<Prop> {
+    fn by_name(&self, name: &str) -> Prop {
         if let Some(short) = name.strip_prefix("feature@") {
-            return Ok(match feature::by_name(short) {
+            return match feature::by_name(short) {
                 Some(f) => self.feature(f),
                 None => Prop::new(name, Value::None, Source::None),
-            });
+            };
         }
         if let Some(guid) = name.strip_prefix("unsupported@") {
             let all = self.unknown_features();
             let found = all.into_iter().find(|p| p.name == name);
-            return Ok(found.unwrap_or_else(|| {
+            return found.unwrap_or_else(|| {
                 Prop::new(format!("unsupported@{guid}"), Value::None, Source::None)
-            }));
+            });
         }
         match props::pool(name) {
             Some(p) => self.native(p),
-            None => Ok(match self.stored.iter().find(|(n, _)| n == name) {
-                Some((n, v)) => Prop::new(n, raw(v), Source::Local),
+            None => match self.stored(name) {
+                Some(v) => Prop::new(name, raw(v), Source::Local),
                 None => Prop::new(name, Value::None, Source::None),
-            }),
+            },
         }
     }
 
@@ -344,20 +347,21 @@ impl<'a> Getter<'a> {
             .collect()
     }
 
-    fn native(&self, p: &PoolProp) -> Result<Prop> {
-        if p.in_zap {
+    /// One that cannot be read has no value.
+    fn native(&self, p: &PoolProp) -> Prop {
+        if p.in_zap && self.stored.is_some() {
             return self.in_zap(p);
         }
-        let (value, source) = self.computed(p.name)?;
-        Ok(Prop::new(p.name, value, source))
+        let found = match p.in_zap {
+            true => None,
+            false => self.computed(p.name).ok(),
+        };
+        let (value, source) = found.unwrap_or((Value::None, Source::None));
+        Prop::new(p.name, value, source)
     }
 
-    fn in_zap(&self, p: &PoolProp) -> Result<Prop> {
-        let stored = self
-            .stored
-            .iter()
-            .find(|(n, _)| n == p.name)
-            .map(|(_, v)| v);
+    fn in_zap(&self, p: &PoolProp) -> Prop {
+        let stored = self.stored(p.name);
         let default = p.default.value();
         let (value, source) = match (stored, &default) {
             (Some(v), _) => (v.clone(), Source::Local),
@@ -368,7 +372,7 @@ impl<'a> Getter<'a> {
                 };
                 (v, Source::Default)
             }
-            (None, None) => return Ok(Prop::new(p.name, Value::None, Source::None)),
+            (None, None) => return Prop::new(p.name, Value::None, Source::None),
         };
         // Set, but to what is the default anyway.
         let source = match (&value, default.as_ref()) {
@@ -391,7 +395,7 @@ impl<'a> Getter<'a> {
             (_, PropValue::Str(t)) if t.is_empty() => Value::None,
             (_, v) => raw(v),
         };
-        Ok(Prop::new(p.name, value, source))
+        Prop::new(p.name, value, source)
     }
 
     fn computed(&self, name: &str) -> Result<(Value, Source)> {

@@ -78,7 +78,6 @@ pub fn honest(name: &str, value: &props::PropValue, service: &Service) -> Answer
         ("multihost", Some(1)) => refuse("nothing would be written while the pool is idle"),
         ("autotrim", Some(1)) => refuse("freed space is not given back to the devices"),
         ("failmode", Some(2)) => refuse("a daemon does not stop the system"),
-        ("failmode", Some(1)) => refuse("a pool without its devices is suspended"),
         ("autoexpand" | "autoreplace", Some(1)) => refuse("devices are not watched"),
         _ => Ok(()),
     }

@@ -131,28 +131,58 @@ fn leave(
     if destroy && entry.pool.is_readonly() {
         return Err(ApiError::reason(Kind::ReadOnly, "pool is read-only"));
     }
-    if let Some(why) = entry.pool.suspended() {
-        return Err(ApiError::reason(
-            Kind::Suspended,
-            format!("pool I/O is currently suspended: {why}"),
-        ));
+    // Without its devices a pool can only be let go, by force, as the last group left it.
+    let let_go = force && !destroy;
+    if !let_go {
+        not_suspended(&entry)?;
     }
     let _gate = entry.gate.write().unwrap_or_else(|e| e.into_inner());
+    if !force && !entry.pool.is_readonly() {
+        // Devices that fail do so now, while nothing is unmounted yet.
+        entry.pool.sync().map_err(answer)?;
+    }
     unmount_all(service, &entry, force)?;
+    let lost = |e: Error| match let_go && entry.pool.suspended().is_some() {
+        true => {
+            let pool = entry.pool.name();
+            crate::log::error(&format!(
+                "pool {pool} is exported without what was not on its devices: {e}"
+            ));
+            Ok(())
+        }
+        false => Err(answer(e)),
+    };
     entry
         .pool
         .log_command(command, u64::from(peer.uid))
-        .map_err(answer)?;
+        .map(drop)
+        .or_else(lost)?;
     let file = entry.cache_file();
     service.dismiss(&entry);
-    let done = if destroy {
-        entry.pool.destroy()
-    } else {
-        entry.pool.export()
+    let done = match (entry.pool.suspended(), destroy) {
+        (Some(why), _) => Err(why),
+        (None, true) => entry.pool.destroy(),
+        (None, false) => entry.pool.export(),
     };
+    if entry.pool.suspended().is_some() {
+        // Lets the devices go; that nothing can be written any more is known.
+        let _ = entry.pool.close();
+    }
     service.rewrite_cache(file);
-    done.map_err(answer)?;
+    done.or_else(lost)?;
     Ok(Reply::Done)
+}
+
+/// Refuses what a suspended pool cannot do.
+fn not_suspended(entry: &Entry) -> Answer<()> {
+    match entry.pool.suspended() {
+        None => Ok(()),
+        Some(why) => Err(ApiError::reason(
+            Kind::Suspended,
+            format!("pool I/O is currently suspended: {why}"),
+        )
+        .hint("'zpool export -f' lets it go, without what is not on its devices.")),
+    }
 }
 
 /// Unmounts every file system of a pool, children first; what refuses is named.

@@ -1,0 +1,191 @@
+//! A device is taken away while processes write to and read from the pool on it.
+
+use rustix::process::Signal;
+use std::fs::{self, File};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+use system_tests::{signal, wait, Rig};
+
+/// What takes moments may take this long on a busy machine.
+const SOON: Duration = Duration::from_secs(60);
+const MIB: u64 = 1 << 20;
+
+/// A shell's loop in the background.
+fn work(rig: &Rig, dir: &Path, what: &str) -> Child {
+    let script = format!("cd {}; while :; do {what}; done", dir.display());
+    let mut c = rig.command("sh", &["-c", &script]);
+    quiet(&mut c).spawn().expect("a shell")
+}
+
+fn quiet(c: &mut Command) -> &mut Command {
+    c.stdout(Stdio::null()).stderr(Stdio::null())
+}
+
+/// What a process waits for, for the message of a failure.
+fn state(pid: u32) -> String {
+    let read = |file: &str| fs::read_to_string(format!("/proc/{pid}/{file}")).unwrap_or_default();
+    format!("{} {}", read("stat"), read("stack"))
+}
+
+/// Waits for something that `done` says.
+fn until(what: &str, mut done: impl FnMut() -> bool) {
+    let begin = Instant::now();
+    while !done() {
+        assert!(
+            begin.elapsed() < Duration::from_secs(120),
+            "not yet: {what}"
+        );
+        std::thread::sleep(Duration::from_millis(50));
+    }
+}
+
+/// How a device goes away.
+enum Way {
+    /// The loop device has no sectors left: every transfer fails.
+    NoSectors,
+    /// The image file is empty: reads fail, writes do not.
+    Emptied,
+}
+
+fn removed(name: &str, way: Way, failmode: &str) {
+    let mut rig = match way {
+        Way::NoSectors => Rig::as_root(name),
+        Way::Emptied => Rig::new(name),
+    };
+    let Some(rig) = &mut rig else { return };
+    let image = rig.image("bad", 512 * MIB);
+    let device = match way {
+        Way::NoSectors => match rig.loop_on(&image) {
+            Some(device) => device,
+            None => return,
+        },
+        Way::Emptied => image.clone(),
+    };
+    let good = rig.image("good", 192 * MIB);
+    let mnt = rig.mnt();
+    let (at, other) = (mnt.join("tank"), mnt.join("other"));
+    // Whatever is read comes from the device.
+    rig.daemon_options(&["--max-arc-size=16", "--disable-page-cache"]);
+    rig.start();
+    let failmode = format!("failmode={failmode}");
+    let to = at.to_str().unwrap();
+    rig.zpool(&["create", "-o", &failmode, "-m", to, "tank", &device]);
+    rig.zfs(&["create", "tank/a"]);
+    rig.zpool(&["create", "-m", other.to_str().unwrap(), "other", &good]);
+    rig.sh(&format!(
+        "cd {to}; for i in $(seq 40); do dd if=/dev/urandom of=f$i bs=1M count=1; done 2>/dev/null; sync f1"
+    ));
+    rig.sh(&format!("seq 100000 >{}/n", other.display()));
+    let loads = [
+        work(rig, &at, "dd if=/dev/zero of=w bs=1M count=16 conv=fsync"),
+        work(rig, &at.join("a"), "dd if=/dev/urandom of=w bs=1M count=16"),
+        work(rig, &at, "cat f* >/dev/null"),
+        work(
+            rig,
+            &at,
+            "mkdir -p d/e; touch d/e/f; sync d; rm -r d; ls -lR",
+        ),
+    ];
+    until("something is written", || {
+        fs::metadata(at.join("a/w")).is_ok()
+    });
+
+    File::options()
+        .write(true)
+        .open(&image)
+        .unwrap()
+        .set_len(0)
+        .unwrap();
+    if let Way::NoSectors = way {
+        let said = rig.try_run("losetup", &["--set-capacity", &device]);
+        assert!(said.status.success(), "{said}");
+    }
+    // What cannot be read is an error, and what cannot be written too.
+    let fails = |script: &str| {
+        let script = format!("cd {to}; {script}");
+        !rig.soon(SOON, "sh", &["-c", &script]).status.success()
+    };
+    until("reading fails", || {
+        fails("for f in f*; do cat $f >/dev/null || exit 1; done")
+    });
+    if let Way::NoSectors = way {
+        until("writing fails", || fails("echo x >new && sync new"));
+        let health = || {
+            rig.soon(SOON, "zpool", &["list", "-H", "-o", "health", "tank"])
+                .ok()
+        };
+        until("it is suspended", || health() == "SUSPENDED\n");
+        let said = rig.soon(SOON, "zpool", &["status", "tank"]).ok();
+        assert!(said.contains("SUSPENDED"), "{said}");
+    }
+    for mut child in loads {
+        signal(child.id(), Signal::KILL);
+        assert!(
+            wait(&mut child, SOON).is_some(),
+            "cannot be killed: {}\n{}",
+            state(child.id()),
+            rig.log()
+        );
+    }
+    // Processes that begin now, and hold files and the directory.
+    let holder = work(
+        rig,
+        &at.join("a"),
+        "sleep 1; cat ../f* >/dev/null; echo x >>w",
+    );
+    if let Way::NoSectors = way {
+        let said = rig.soon(SOON, "zpool", &["export", "tank"]).fails(1);
+        assert!(
+            said.contains("suspended") || said.contains("busy"),
+            "{said}"
+        );
+    }
+    rig.soon(SOON, "zpool", &["export", "-f", "tank"]).ok();
+    let list = rig.soon(SOON, "zpool", &["list", "-H", "-o", "name"]).ok();
+    assert_eq!(list, "other\n");
+    let left = rig.mounts();
+    assert!(
+        left.iter().all(|m| Path::new(m).starts_with(&other)),
+        "{left:?}"
+    );
+    let mut holder = holder;
+    signal(holder.id(), Signal::KILL);
+    assert!(wait(&mut holder, SOON).is_some(), "{}", state(holder.id()));
+
+    // The other pool is as it was, and the daemon takes a new one.
+    let soon = |program: &str, args: &[&str]| rig.soon(SOON, program, args).ok();
+    let said = soon(
+        "sh",
+        &[
+            "-ec",
+            &format!("cd {}; tail -n 1 n; cp n m; sync m; rm n", other.display()),
+        ],
+    );
+    assert_eq!(said, "100000\n");
+    let more = rig.image("more", 128 * MIB);
+    soon("zpool", &["create", "-m", to, "tank", &more]);
+    soon("sh", &["-ec", &format!("cd {to}; seq 1000 >f; sync f")]);
+    soon("zpool", &["export", "tank"]);
+    soon("zpool", &["export", "other"]);
+    if failmode == "failmode=wait" {
+        rig.zdb_check("other");
+    }
+    rig.stop();
+}
+
+#[test]
+fn failmode_wait() {
+    removed("gone-wait", Way::NoSectors, "wait");
+}
+
+#[test]
+fn failmode_continue() {
+    removed("gone-continue", Way::NoSectors, "continue");
+}
+
+/// For everybody: a file in place of the device.
+#[test]
+fn an_image_is_emptied() {
+    removed("gone-emptied", Way::Emptied, "wait");
+}

@@ -1,6 +1,8 @@
 //! What a batch does, apart from how: transfers sorted, neighbours merged, large ones cut.
 
+use base::Block;
 use env::Op;
+use std::ops::Range;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// Largest single transfer handed to the kernel. Larger operations are cut; adjacent smaller ones
@@ -23,10 +25,21 @@ pub struct Piece {
     pub parts: Vec<Part>,
 }
 
+/// Most pieces of memory for one transfer; the kernel takes 1024.
+pub const MOST: usize = 256;
+
+/// Bytes in memory, as the kernel's `iovec` has it: address, then length.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct Vector {
+    pub start: usize,
+    pub len: usize,
+}
+
 /// Operations shared with whoever runs the pieces; a lock is held only while bytes are copied.
 pub type Cells = [Mutex<Op>];
 
-fn lock(cell: &Mutex<Op>) -> MutexGuard<'_, Op> {
+pub fn lock(cell: &Mutex<Op>) -> MutexGuard<'_, Op> {
     cell.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -81,6 +94,72 @@ pub fn plan(ops: &[Op]) -> Vec<Piece> {
     pieces
 }
 
+/// Cuts the bytes from `skip` on, `left` of them, out of buffers that follow each other.
+pub fn cut(
+    bufs: &[Block],
+    mut skip: usize,
+    mut left: usize,
+    mut each: impl FnMut(&Block, Range<usize>),
+) {
+    for b in bufs {
+        if left == 0 {
+            break;
+        }
+        if skip >= b.len() {
+            skip -= b.len();
+            continue;
+        }
+        let n = (b.len() - skip).min(left);
+        each(b, skip..skip + n);
+        skip = 0;
+        left -= n;
+    }
+}
+
+/// Whether memory can be transferred from or to as it is.
+pub fn fits(start: usize, len: usize, align: usize) -> bool {
+    start % align == 0 && len % align == 0
+}
+
+/// Where the bytes of a piece lie, if all of it is aligned to `align` and in few enough parts. The
+/// addresses hold as long as the operations are left alone.
+pub fn in_place(cells: &Cells, piece: &Piece, align: usize) -> Option<Vec<Vector>> {
+    let mut list = Vec::with_capacity(piece.parts.len());
+    for part in &piece.parts {
+        match &mut *lock(&cells[part.op]) {
+            Op::Read { buf, .. } => list.push(Vector {
+                start: buf[part.at..part.at + part.len].as_mut_ptr() as usize,
+                len: part.len,
+            }),
+            Op::Write { bufs, .. } => cut(bufs, part.at, part.len, |b, range| {
+                list.push(Vector {
+                    start: b[range.clone()].as_ptr() as usize,
+                    len: range.len(),
+                });
+            }),
+        }
+        if list.len() > MOST {
+            return None;
+        }
+    }
+    list.iter()
+        .all(|v| fits(v.start, v.len, align))
+        .then_some(list)
+}
+
+/// Gives up the memory of a piece that the kernel may still use.
+pub fn give_up(cells: &Cells, piece: &Piece) {
+    for part in &piece.parts {
+        match &mut *lock(&cells[part.op]) {
+            Op::Read { buf, .. } => {
+                let other = vec![0; buf.len()];
+                std::mem::forget(std::mem::replace(buf, other));
+            }
+            Op::Write { bufs, .. } => bufs.iter().for_each(|b| std::mem::forget(b.clone())),
+        }
+    }
+}
+
 /// Copies what a write piece carries into `to`, which holds exactly the piece.
 pub fn gather(cells: &Cells, piece: &Piece, to: &mut [u8]) {
     let mut to = to;
@@ -88,22 +167,13 @@ pub fn gather(cells: &Cells, piece: &Piece, to: &mut [u8]) {
         let Op::Write { bufs, .. } = &*lock(&cells[part.op]) else {
             return;
         };
-        let (mut skip, mut left) = (part.at, part.len);
-        for b in bufs {
-            if skip >= b.len() {
-                skip -= b.len();
-                continue;
-            }
-            let n = (b.len() - skip).min(left);
-            let (head, tail) = to.split_at_mut(n);
-            head.copy_from_slice(&b[skip..skip + n]);
-            to = tail;
-            skip = 0;
-            left -= n;
-            if left == 0 {
-                break;
-            }
-        }
+        let mut rest = std::mem::take(&mut to);
+        cut(bufs, part.at, part.len, |b, range| {
+            let (head, tail) = std::mem::take(&mut rest).split_at_mut(range.len());
+            head.copy_from_slice(&b[range]);
+            rest = tail;
+        });
+        to = rest;
     }
 }
 
@@ -160,6 +230,11 @@ mod tests {
         }
         assert_eq!(&image[..12], b"abcdefghijkl");
         assert_eq!(&image[20..], &big[..]);
+        // In place: every byte where it is, or not at all.
+        let total = |p: &Piece| in_place(&cells, p, 1).unwrap().iter().map(|v| v.len).sum();
+        assert!(pieces.iter().all(|p| p.len == total(p)));
+        assert_eq!(in_place(&cells, &pieces[1], 1).unwrap().len(), 4);
+        assert!(in_place(&cells, &pieces[1], 512).is_none());
         scatter(&cells, &pieces[0], b"xyz");
         assert!(matches!(&*lock(&cells[3]), Op::Read { buf, .. } if buf == b"xyz"));
     }

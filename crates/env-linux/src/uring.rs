@@ -1,22 +1,52 @@
 //! Batches on io_uring. One ring serves one batch at a time; rings are kept for the next batch.
 
 use crate::aligned::Aligned;
-use crate::batch::{gather, scatter, Cells, Piece};
+use crate::batch::{gather, give_up, in_place, scatter, Cells, Piece, Vector};
 use io_uring::{opcode, types, IoUring, Probe};
 use std::io;
 use std::os::fd::RawFd;
 use std::sync::{Mutex, OnceLock, PoisonError};
 
-/// Transfers in flight per ring, each with a bounce buffer of at most one piece.
+/// Transfers in flight per ring, each with a bounce buffer of at most one piece if it needs one.
 const SLOTS: usize = 32;
 /// Idle rings kept; more than this many concurrent batches make and drop their own.
 const KEEP: usize = 4;
 
 struct Slot {
-    buf: Aligned,
+    /// Where the bytes lie; none: in `buf`.
+    vectors: Vec<Vector>,
+    buf: Option<Aligned>,
+    /// What was submitted of `vectors`.
+    rest: Vec<Vector>,
     piece: usize,
     done: usize,
     retries: u32,
+}
+
+impl Slot {
+    /// Room for `len` bytes that direct I/O accepts; what was there stays if it is large enough.
+    fn bounce(&mut self, len: usize) -> &mut [u8] {
+        if self.buf.as_ref().is_none_or(|b| b.capacity() < len) {
+            self.buf = None;
+        }
+        &mut self.buf.get_or_insert_with(|| Aligned::new(len))[..len]
+    }
+}
+
+/// What follows the first `done` bytes.
+fn behind(vectors: &[Vector], mut done: usize) -> Vec<Vector> {
+    let mut rest = Vec::with_capacity(vectors.len());
+    for v in vectors {
+        let skip = done.min(v.len);
+        done -= skip;
+        if skip < v.len {
+            rest.push(Vector {
+                start: v.start + skip,
+                len: v.len - skip,
+            });
+        }
+    }
+    rest
 }
 
 struct Ring {
@@ -49,12 +79,14 @@ impl Drop for NoUnwind {
     }
 }
 
-/// Runs all pieces, copying through bounce buffers; `failed(piece, error)` is called for each that
-/// did not succeed. Returns false, having done nothing, when io_uring cannot be used.
+/// Runs all pieces, from and to where their bytes are if that is aligned to `align`, otherwise
+/// copying through bounce buffers; `failed(piece, error)` is called for each that did not succeed.
+/// Returns false, having done nothing, when io_uring cannot be used.
 pub fn run(
     fd: RawFd,
     pieces: &[Piece],
     cells: &Cells,
+    align: usize,
     failed: &mut dyn FnMut(usize, io::Error),
 ) -> bool {
     if !available() {
@@ -73,7 +105,7 @@ pub fn run(
         },
     };
     let guard = NoUnwind;
-    let healthy = ring.run(fd, pieces, cells, failed);
+    let healthy = ring.run(fd, pieces, cells, align, failed);
     std::mem::forget(guard);
     if healthy {
         let mut idle = IDLE.lock().unwrap_or_else(PoisonError::into_inner);
@@ -94,6 +126,7 @@ impl Ring {
         fd: RawFd,
         pieces: &[Piece],
         cells: &Cells,
+        align: usize,
         failed: &mut dyn FnMut(usize, io::Error),
     ) -> bool {
         let mut free: Vec<usize> = (0..self.slots.len()).rev().collect();
@@ -105,9 +138,10 @@ impl Ring {
                 let s = match free.pop() {
                     Some(s) => s,
                     None => {
-                        let buf = Aligned::new(piece.len);
                         self.slots.push(Slot {
-                            buf,
+                            vectors: Vec::new(),
+                            buf: None,
+                            rest: Vec::new(),
                             piece: 0,
                             done: 0,
                             retries: 0,
@@ -116,15 +150,16 @@ impl Ring {
                     }
                 };
                 let slot = &mut self.slots[s];
-                if slot.buf.capacity() < piece.len {
-                    slot.buf = Aligned::new(piece.len);
-                }
                 (slot.piece, slot.done, slot.retries) = (next, 0, 0);
-                if piece.write {
-                    gather(cells, piece, &mut slot.buf[..piece.len]);
+                slot.vectors = in_place(cells, piece, align).unwrap_or_default();
+                if slot.vectors.is_empty() {
+                    let buf = slot.bounce(piece.len);
+                    if piece.write {
+                        gather(cells, piece, buf);
+                    }
                 }
                 if !self.push(fd, s, pieces) {
-                    return self.broken(&free, pieces, next + 1, failed);
+                    return self.broken(&free, pieces, cells, next + 1, failed);
                 }
                 next += 1;
                 busy += 1;
@@ -136,7 +171,7 @@ impl Ring {
                 Ok(_) => {}
                 Err(e) => match e.raw_os_error() {
                     Some(libc::EINTR | libc::EAGAIN | libc::EBUSY) => {}
-                    _ => return self.broken(&free, pieces, next, failed),
+                    _ => return self.broken(&free, pieces, cells, next, failed),
                 },
             }
             let done: Vec<(usize, i32)> = self
@@ -161,8 +196,8 @@ impl Ring {
                         if slot.done >= piece.len {
                             Some(Ok(()))
                         } else {
-                            // Direct I/O must go on at a sector.
-                            slot.done &= !511;
+                            // Direct I/O must go on at a sector, and where memory is aligned.
+                            slot.done -= slot.done % align.max(512);
                             slot.retries += 1;
                             (slot.retries >= 100).then(|| Err(past_end(piece.write)))
                         }
@@ -171,13 +206,13 @@ impl Ring {
                 match outcome {
                     None => {
                         if !self.push(fd, s, pieces) {
-                            return self.broken(&free, pieces, next, failed);
+                            return self.broken(&free, pieces, cells, next, failed);
                         }
                     }
                     Some(r) => {
                         match r {
-                            Ok(()) if !piece.write => {
-                                scatter(cells, piece, &slot.buf[..piece.len]);
+                            Ok(()) if !piece.write && slot.vectors.is_empty() => {
+                                scatter(cells, piece, slot.bounce(piece.len));
                             }
                             Ok(()) => {}
                             Err(e) => failed(slot.piece, e),
@@ -198,19 +233,29 @@ impl Ring {
             piece.offset + slot.done as u64,
             (piece.len - slot.done) as u32,
         );
-        let at = slot.buf[slot.done..].as_mut_ptr();
-        let entry = if piece.write {
-            opcode::Write::new(types::Fd(fd), at, len)
-                .offset(offset)
-                .build()
+        let fd = types::Fd(fd);
+        let entry = if slot.vectors.is_empty() {
+            let done = slot.done;
+            let at = slot.bounce(piece.len)[done..].as_mut_ptr();
+            match piece.write {
+                true => opcode::Write::new(fd, at, len).offset(offset).build(),
+                false => opcode::Read::new(fd, at, len).offset(offset).build(),
+            }
         } else {
-            opcode::Read::new(types::Fd(fd), at, len)
-                .offset(offset)
-                .build()
+            // A vector is what the kernel calls an iovec; it is read when the entry is submitted.
+            let rest = behind(&slot.vectors, slot.done);
+            slot.rest = rest;
+            let (at, n) = (slot.rest.as_ptr().cast(), slot.rest.len() as u32);
+            match piece.write {
+                true => opcode::Writev::new(fd, at, n).offset(offset).build(),
+                false => opcode::Readv::new(fd, at, n).offset(offset).build(),
+            }
         };
         let entry = entry.user_data(s as u64);
-        // SAFETY: the buffer belongs to the slot, which is neither freed nor touched until its
-        // completion was seen (or is leaked together with the ring); `fd` is open for the call.
+        // SAFETY: a bounce buffer belongs to the slot, which is neither freed nor touched until its
+        // completion was seen (or is leaked together with the ring). Vectors point into operations
+        // that the caller of `run` lent it: nobody looks at them before `run` is over, and the
+        // memory of those that are still under way then has been given up. `fd` is open for the call.
         unsafe { self.uring.submission().push(&entry).is_ok() }
     }
 
@@ -219,12 +264,16 @@ impl Ring {
         &mut self,
         free: &[usize],
         pieces: &[Piece],
+        cells: &Cells,
         next: usize,
         failed: &mut dyn FnMut(usize, io::Error),
     ) -> bool {
         let error = || io::Error::from_raw_os_error(libc::EIO);
         for (s, slot) in self.slots.iter().enumerate() {
             if !free.contains(&s) {
+                if !slot.vectors.is_empty() {
+                    give_up(cells, &pieces[slot.piece]);
+                }
                 failed(slot.piece, error());
             }
         }

@@ -54,8 +54,10 @@ pub struct DmuOptions {
 }
 
 /// Bytes of whole blocks in a group that are reason to begin writing it: they will not get fewer by
-/// waiting, and the devices should not be idle while more come. Parts of blocks do gain from waiting.
-const STREAM: u64 = 64 << 20;
+/// waiting, and neither should devices be idle nor memory be taken while more come: what is written is
+/// given back, and used again while it is warm. On devices that are slow groups grow by themselves
+/// during the one before. Parts of blocks do gain from waiting.
+const STREAM: u64 = 16 << 20;
 
 /// Memory that goes with a transaction until its group is on disk: the record for the log, bytes.
 const TX_COST: u64 = 256;

@@ -12,6 +12,7 @@ use pool::{OpenSet, Pool};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
+use std::time::{Duration, Instant};
 use zap::Zap;
 use zpl::{
     AclInherit, AclMode, AclType, IntentLog, LogBias, NoLog, Props, SpaceInfo, SyncMode, Whose,
@@ -19,6 +20,9 @@ use zpl::{
 };
 
 const LONGNAME: &str = "org.zfsonlinux:longname";
+
+/// How long the kernel may take to let go of a file system that is gone from its place.
+const RELEASE: Duration = Duration::from_secs(3);
 
 static SEQUENCE: AtomicU64 = AtomicU64::new(0);
 
@@ -484,8 +488,15 @@ impl Service {
         if force {
             m.session.stop();
         }
-        m.wait();
-        Ok(())
+        if m.wait() {
+            return Ok(());
+        }
+        bail!(
+            Busy,
+            "cannot unmount '{}': it is gone from there, but still in use: by open files, or in another \
+             mount namespace",
+            m.path.display()
+        );
     }
 }
 
@@ -516,23 +527,30 @@ fn for_kernel(o: &MountOptions) -> (bool, bool, bool, bool, Atime) {
 }
 
 impl Mounted {
-    /// Waits until the session has ended and everything is settled.
-    fn wait(&self) {
+    /// Once it is gone from its place: waits until the session has ended and everything is settled.
+    /// `false` if the kernel does not let it go, because somebody holds files of it open, or has it
+    /// in a mount namespace of his own. That may last for ever.
+    fn wait(&self) -> bool {
         let (lock, cv) = &*self.ended;
-        let mut g = lock.lock().unwrap_or_else(|e| e.into_inner());
-        while !*g {
-            g = cv.wait(g).unwrap_or_else(|e| e.into_inner());
+        let begin = Instant::now();
+        let mut ended = lock.lock().unwrap_or_else(|e| e.into_inner());
+        while !*ended {
+            if begin.elapsed() > RELEASE && self.session.is_running() {
+                return false;
+            }
+            ended = match cv.wait_timeout(ended, RELEASE / 10) {
+                Ok((ended, _)) => ended,
+                Err(e) => e.into_inner().0,
+            };
         }
+        true
     }
 
     /// If somebody else unmounted it (`umount`, `fusermount3 -u`): waits for its end. True when
-    /// it is no longer mounted.
+    /// nothing is left of it.
     pub fn wait_if_gone(&self) -> bool {
         match self.mount.is_mounted() {
-            Ok(false) => {
-                self.wait();
-                true
-            }
+            Ok(false) => self.wait(),
             _ => false,
         }
     }

@@ -1,0 +1,133 @@
+//! Mounts that somebody holds on to after they are gone from their place.
+
+use rustix::process::Signal;
+use std::process::Child;
+use std::time::Duration;
+use system_tests::{signal, wait, Rig};
+
+/// What takes moments may take this long on a busy machine.
+const SOON: Duration = Duration::from_secs(60);
+
+/// A process that is killed with the value.
+struct Holder(Child);
+
+impl Drop for Holder {
+    fn drop(&mut self) {
+        signal(self.0.id(), Signal::KILL);
+        let ended = wait(&mut self.0, SOON).is_some();
+        assert!(ended || std::thread::panicking(), "cannot be killed");
+    }
+}
+
+struct Bench {
+    rig: Rig,
+    at: String,
+    dir: String,
+}
+
+impl Bench {
+    /// A pool with a file system, and another pool.
+    fn new(name: &str) -> Option<Bench> {
+        let mut rig = Rig::as_root(name)?;
+        let disk = rig.image("disk", 128 << 20);
+        let other = rig.image("other", 128 << 20);
+        let (at, beside) = (rig.mnt().join("tank"), rig.mnt().join("other"));
+        let at = at.to_str().unwrap().to_string();
+        rig.start();
+        rig.zpool(&["create", "-m", &at, "tank", &disk]);
+        rig.zfs(&["create", "tank/a"]);
+        rig.zpool(&["create", "-m", beside.to_str().unwrap(), "other", &other]);
+        let dir = rig.disks().to_str().unwrap().to_string();
+        Some(Bench { rig, at, dir })
+    }
+
+    /// A process that has done something, says so, and stays.
+    fn holder(&self, program: &str, args: &[&str]) -> Holder {
+        let ready = self.rig.path().join("home/ready");
+        let _ = std::fs::remove_file(&ready);
+        let child = Holder(self.rig.command(program, args).spawn().unwrap());
+        for _ in 0..6000 {
+            if ready.exists() {
+                return child;
+            }
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        panic!("{program} {args:?} does nothing");
+    }
+
+    fn soon(&self, program: &str, args: &[&str]) -> String {
+        self.rig.soon(SOON, program, args).ok()
+    }
+
+    /// While an export waits or is refused, others are served.
+    fn refuses(&self, args: &[&str]) {
+        std::thread::scope(|s| {
+            let export = s.spawn(|| self.rig.soon(SOON, args[0], &args[1..]).fails(1));
+            self.soon("zfs", &["list"]);
+            self.soon("zfs", &["set", "compression=off", "other"]);
+            let said = export.join().unwrap();
+            assert!(said.contains("busy") || said.contains("in use"), "{said}");
+        });
+    }
+
+    fn import(&self) {
+        self.soon("zpool", &["import", "-d", &self.dir, "tank"]);
+        self.soon("sh", &["-ec", &format!("cat {}/a/f", self.at)]);
+    }
+}
+
+#[test]
+fn unmounted_lazily_under_a_stopped_process() {
+    let Some(mut b) = Bench::new("lazy") else {
+        return;
+    };
+    let script = format!(
+        "exec 3>{}/a/f; echo content >&3; touch ready; kill -STOP $$",
+        b.at
+    );
+    let hold = |b: &Bench| {
+        let child = b.holder("sh", &["-c", &script]);
+        b.soon("umount", &["-l", &format!("{}/a", b.at)]);
+        child
+    };
+    let child = hold(&b);
+    b.refuses(&["zpool", "export", "tank"]);
+    drop(child);
+    b.soon("zpool", &["export", "tank"]);
+    b.import();
+    // By force it goes although somebody holds it.
+    let child = hold(&b);
+    b.soon("zpool", &["export", "-f", "tank"]);
+    b.import();
+    drop(child);
+    // The daemon ends all the same.
+    let child = hold(&b);
+    b.rig.stop();
+    drop(child);
+}
+
+#[test]
+fn copied_into_another_namespace() {
+    let Some(mut b) = Bench::new("copied") else {
+        return;
+    };
+    let args = [
+        "--mount",
+        "--propagation=private",
+        "sh",
+        "-c",
+        "touch ready; exec sleep 3600",
+    ];
+    b.soon("sh", &["-ec", &format!("echo content >{}/a/f", b.at)]);
+    let child = b.holder("unshare", &args);
+    b.refuses(&["zfs", "unmount", "tank/a"]);
+    b.soon("zpool", &["export", "-f", "tank"]);
+    b.import();
+    drop(child);
+    let child = b.holder("unshare", &args);
+    b.refuses(&["zpool", "export", "tank"]);
+    drop(child);
+    b.soon("zpool", &["export", "tank"]);
+    b.import();
+    b.rig.stop();
+}

@@ -10,6 +10,8 @@ use std::time::Duration;
 pub const ZFSRC: &str = "/etc/zfs/zfsrc";
 /// Smallest ceiling of the cache, MiB.
 const LEAST_ARC: u64 = 16;
+/// What the daemon needs beside it, bytes.
+const BESIDES: u64 = 128 << 20;
 
 /// How the daemon is to run.
 #[derive(Clone, Debug, PartialEq)]
@@ -103,6 +105,14 @@ fn group_limit(groups: &str, root: &Path) -> Option<u64> {
                 .min()
         })
         .min()
+}
+
+/// The largest ceiling in so much memory: what the ceiling does not cover (see docs/memory.md) needs
+/// some, and so do others.
+fn most_arc(memory: u64) -> u64 {
+    memory
+        .saturating_sub((memory / 8).max(BESIDES))
+        .max(LEAST_ARC << 20)
 }
 
 /// Settings of `zfsrc` as long options, and complaints.
@@ -199,13 +209,14 @@ fn settle(
                 ));
             }
             let bytes = mb.saturating_mul(1 << 20);
-            if bytes > memory {
-                let have = memory >> 20;
+            let most = most_arc(memory);
+            if bytes > most {
                 warnings.push(format!(
-                    "--max-arc-size: {mb} MB is more than the memory; {have} MB are used"
+                    "--max-arc-size: {mb} MB is more than the memory has room for; {} MB are used",
+                    most >> 20
                 ));
             }
-            bytes.min(memory)
+            bytes.min(most)
         }
     };
     for (key, what) in [
@@ -398,11 +409,13 @@ mod tests {
         assert_eq!(run("--help", None), Asked::Help);
         assert_eq!(run("--version", None), Asked::Version);
         let o = options("-m 999999", None);
-        assert_eq!(o.arc_max, 4 * GIB);
+        assert_eq!(o.arc_max, 4 * GIB / 8 * 7);
         assert_eq!(
             o.warnings,
-            ["--max-arc-size: 999999 MB is more than the memory; 4096 MB are used"]
+            ["--max-arc-size: 999999 MB is more than the memory has room for; 3584 MB are used"]
         );
+        assert_eq!(most_arc(256 << 20), 128 << 20);
+        assert_eq!(most_arc(100 << 20), LEAST_ARC << 20);
     }
 
     /// The file shipped with zfs-fuse 0.7.

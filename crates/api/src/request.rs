@@ -212,6 +212,43 @@ pub enum Request {
         #[serde(default)]
         force: bool,
     },
+
+    /// Answered by `Done`. Devices have these faults from now on, and no others. Only daemons built
+    /// for tests can do this.
+    SetFaults { faults: Vec<Fault> },
+}
+
+/// A fault that a device is made to have.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Fault {
+    /// Path of the device as the pool has it.
+    pub device: String,
+    pub on: Transfer,
+    pub does: Trouble,
+    /// Only one of so many transfers, counted by the fault; 0 and 1: all.
+    #[serde(default)]
+    pub one_of: u64,
+}
+
+/// What a fault concerns.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Transfer {
+    Read,
+    Write,
+    Flush,
+}
+
+/// What a fault does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Trouble {
+    /// The transfer fails, and does not happen.
+    Error,
+    /// It takes longer, milliseconds.
+    Delay(u64),
+    /// Other bytes are read, or written, than should be. A flush does not happen.
+    Garbage,
 }
 
 /// `zpool create`

@@ -126,7 +126,7 @@ impl Control {
         }
         keep_processors_awake(options.wakeup_latency);
         let service = Service::new(
-            env_linux::linux_env(),
+            crate::faults::wrap(env_linux::linux_env()),
             paths(),
             options.arc_max,
             options.mount_options,
@@ -163,6 +163,10 @@ impl Control {
             })),
             Request::Stop {} => {
                 self.stopping.store(true, Ordering::Release);
+                Ok(Reply::Done)
+            }
+            Request::SetFaults { faults } => {
+                crate::faults::set(faults)?;
                 Ok(Reply::Done)
             }
             Request::PoolCreate(_)

@@ -22,6 +22,7 @@ mod ds_rename;
 mod ds_set;
 mod ds_values;
 mod errors;
+mod faults;
 mod front;
 mod log;
 mod mounts;

@@ -25,6 +25,9 @@ fn find() -> PathBuf {
     build.args(["build", "-q", "-p", "daemon", "-p", "zpool", "-p", "zfs"]);
     if dir.file_name().is_some_and(|n| n == "release") {
         build.arg("--release");
+    } else {
+        // Devices can be told to fail.
+        build.args(["--features", "daemon/faults"]);
     }
     let built = build.status().is_ok_and(|s| s.success());
     for name in NAMES {

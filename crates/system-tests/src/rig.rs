@@ -152,6 +152,11 @@ impl Rig {
         self.dir.path().join("disks")
     }
 
+    /// The control socket.
+    pub fn socket(&self) -> &Path {
+        &self.socket
+    }
+
     /// A place for mounts.
     pub fn mnt(&self) -> PathBuf {
         self.dir.path().join("mnt")

@@ -1,0 +1,193 @@
+//! Faults of devices, set in the running daemon by a request. In builds for tests only (feature
+//! `faults`); in others [`wrap`] changes nothing and [`set`] refuses.
+
+#[cfg(feature = "faults")]
+pub use built::{set, wrap};
+
+#[cfg(not(feature = "faults"))]
+pub fn wrap(env: env::Env) -> env::Env {
+    env
+}
+
+/// Errors: not built for tests.
+#[cfg(not(feature = "faults"))]
+pub fn set(_faults: Vec<api::Fault>) -> Result<(), api::ApiError> {
+    Err(api::ApiError::sentence(
+        base::Kind::Unsupported,
+        "this daemon is not built for tests: devices cannot be told to fail",
+    ))
+}
+
+#[cfg(feature = "faults")]
+mod built {
+    use api::{ApiError, Fault, Transfer, Trouble};
+    use base::{Error, Kind, Result};
+    use env::{Access, Disk, Disks, Env, Geometry, Op};
+    use std::sync::atomic::{AtomicU64, Ordering};
+    use std::sync::{Arc, PoisonError, RwLock};
+    use std::time::Duration;
+
+    /// A fault, and how many transfers it has seen.
+    type Counted = (Fault, AtomicU64);
+
+    static FAULTS: RwLock<Vec<Counted>> = RwLock::new(Vec::new());
+
+    /// Devices have these faults from now on.
+    pub fn set(faults: Vec<Fault>) -> std::result::Result<(), ApiError> {
+        let counted = |f| (f, AtomicU64::new(0));
+        let mut all = FAULTS.write().unwrap_or_else(PoisonError::into_inner);
+        *all = faults.into_iter().map(counted).collect();
+        Ok(())
+    }
+
+    /// An environment whose devices can be told to fail.
+    pub fn wrap(env: Env) -> Env {
+        Env {
+            disks: Arc::new(Faulty(env.disks)),
+            ..env
+        }
+    }
+
+    struct Faulty(Arc<dyn Disks>);
+
+    impl Disks for Faulty {
+        fn open(&self, path: &str, access: Access) -> Result<Arc<dyn Disk>> {
+            let disk = self.0.open(path, access)?;
+            let path = path.to_string();
+            Ok(Arc::new(FaultyDisk { disk, path }))
+        }
+    }
+
+    struct FaultyDisk {
+        disk: Arc<dyn Disk>,
+        path: String,
+    }
+
+    /// What is to happen to a transfer.
+    #[derive(Default)]
+    struct Fate {
+        delay: Duration,
+        fails: bool,
+        garbage: bool,
+    }
+
+    impl FaultyDisk {
+        fn fate(&self, on: Transfer) -> Fate {
+            let mut fate = Fate::default();
+            let all = FAULTS.read().unwrap_or_else(PoisonError::into_inner);
+            for (fault, seen) in all.iter() {
+                if fault.device != self.path || fault.on != on {
+                    continue;
+                }
+                let n = seen.fetch_add(1, Ordering::Relaxed);
+                if n % fault.one_of.max(1) != 0 {
+                    continue;
+                }
+                match fault.does {
+                    Trouble::Error => fate.fails = true,
+                    Trouble::Delay(ms) => fate.delay += Duration::from_millis(ms),
+                    Trouble::Garbage => fate.garbage = true,
+                }
+            }
+            fate
+        }
+
+        /// Lets the time go by that a transfer takes longer.
+        fn meet(&self, fate: &Fate) -> Result<()> {
+            std::thread::sleep(fate.delay);
+            match fate.fails {
+                true => Err(Error::new(Kind::Io, format!("{}: told to fail", self.path))),
+                false => Ok(()),
+            }
+        }
+    }
+
+    /// Other bytes, the same each time.
+    fn spoil(bytes: &mut [u8]) {
+        for (n, b) in bytes.iter_mut().enumerate() {
+            *b ^= (n as u8).wrapping_mul(29) | 1;
+        }
+    }
+
+    impl Disk for FaultyDisk {
+        fn geometry(&self) -> Geometry {
+            self.disk.geometry()
+        }
+
+        fn read(&self, offset: u64, buf: &mut [u8]) -> Result<()> {
+            let fate = self.fate(Transfer::Read);
+            self.meet(&fate)?;
+            self.disk.read(offset, buf)?;
+            if fate.garbage {
+                spoil(buf);
+            }
+            Ok(())
+        }
+
+        fn write(&self, offset: u64, buf: &[u8]) -> Result<()> {
+            let fate = self.fate(Transfer::Write);
+            self.meet(&fate)?;
+            if !fate.garbage {
+                return self.disk.write(offset, buf);
+            }
+            let mut other = buf.to_vec();
+            spoil(&mut other);
+            self.disk.write(offset, &other)
+        }
+
+        fn flush(&self) -> Result<()> {
+            let fate = self.fate(Transfer::Flush);
+            self.meet(&fate)?;
+            match fate.garbage {
+                true => Ok(()),
+                false => self.disk.flush(),
+            }
+        }
+
+        fn batch(&self, ops: Vec<Op>) -> Vec<(Op, Result<()>)> {
+            let on = |op: &Op| match op {
+                Op::Read { .. } => Transfer::Read,
+                Op::Write { .. } => Transfer::Write,
+            };
+            let fates: Vec<Fate> = ops.iter().map(|op| self.fate(on(op))).collect();
+            let same = |f: &Fate| !f.fails && !f.garbage && f.delay.is_zero();
+            if fates.iter().all(same) {
+                return self.disk.batch(ops);
+            }
+            // One by one, but they take their time together.
+            let longest = fates.iter().map(|f| f.delay).max().unwrap_or_default();
+            std::thread::sleep(longest);
+            let one = |(op, fate): (Op, Fate)| {
+                let fate = Fate {
+                    delay: Duration::ZERO,
+                    ..fate
+                };
+                if let Err(e) = self.meet(&fate) {
+                    return (op, Err(e));
+                }
+                match (op, fate.garbage) {
+                    (Op::Write { offset, bufs }, true) => {
+                        let mut other: Vec<u8> =
+                            bufs.iter().flat_map(|b| b.iter().copied()).collect();
+                        spoil(&mut other);
+                        let r = self.disk.write(offset, &other);
+                        (Op::Write { offset, bufs }, r)
+                    }
+                    (op, garbage) => {
+                        let mut done = self.disk.batch(vec![op]);
+                        if let (Some((Op::Read { buf, .. }, _)), true) = (done.first_mut(), garbage)
+                        {
+                            spoil(buf);
+                        }
+                        done.remove(0)
+                    }
+                }
+            };
+            ops.into_iter().zip(fates).map(one).collect()
+        }
+
+        fn discard(&self, offset: u64, len: u64) -> Result<()> {
+            self.disk.discard(offset, len)
+        }
+    }
+}

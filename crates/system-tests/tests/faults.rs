@@ -1,0 +1,227 @@
+//! Devices that are told to fail while a pool is in use: the daemon of test builds takes faults through
+//! its control socket.
+
+use api::{Client, Fault, Request, Transfer, Trouble};
+use std::fs;
+use std::path::Path;
+use std::time::Duration;
+use system_tests::tree::{self, Kinds};
+use system_tests::{hash, Dice, Rig};
+
+const KINDS: Kinds = Kinds {
+    xattrs: true,
+    acls: false,
+    huge: false,
+};
+const MIB: u64 = 1 << 20;
+/// What takes moments may take this long on a busy machine.
+const SOON: Duration = Duration::from_secs(60);
+
+/// Gives devices these faults and no others; `false` after saying why if the daemon cannot.
+fn set(rig: &Rig, faults: &[(&str, Transfer, Trouble, u64)]) -> bool {
+    let faults = faults
+        .iter()
+        .map(|&(device, on, does, one_of)| Fault {
+            device: device.into(),
+            on,
+            does,
+            one_of,
+        })
+        .collect();
+    let mut client = Client::connect_at(rig.socket()).unwrap().unwrap();
+    match client.call(&Request::SetFaults { faults }) {
+        Ok(_) => true,
+        Err(e) => {
+            assert!(e.message.contains("not built for tests"), "{}", e.message);
+            eprintln!("skipped: {}", e.message);
+            false
+        }
+    }
+}
+
+/// A row of `zpool status -p`: state and errors of reading, writing, checksums.
+fn row(rig: &Rig, pool: &str, device: &str) -> (String, [u64; 3]) {
+    let status = rig.zpool(&["status", "-p", pool]);
+    let line = status
+        .lines()
+        .find(|l| l.split_whitespace().next() == Some(device))
+        .unwrap_or_else(|| panic!("no {device} in {status}"));
+    let words: Vec<&str> = line.split_whitespace().collect();
+    let number = |i: usize| words[i].parse().unwrap_or_else(|_| panic!("{line}"));
+    (words[1].to_string(), [number(2), number(3), number(4)])
+}
+
+/// Nothing is left in a cache.
+fn cold(rig: &Rig) {
+    rig.zpool(&["export", "tank"]);
+    rig.zpool(&["import", "-d", rig.disks().to_str().unwrap(), "tank"]);
+}
+
+#[test]
+fn one_side_of_a_mirror() {
+    let Some(mut rig) = Rig::new("fault-mirror") else {
+        return;
+    };
+    let (a, b) = (rig.image("a", 256 * MIB), rig.image("b", 256 * MIB));
+    let (a, b) = (a.as_str(), b.as_str());
+    let mnt = rig.mnt();
+    rig.start();
+    if !set(&rig, &[]) {
+        return;
+    }
+    rig.zpool(&[
+        "create",
+        "-m",
+        mnt.to_str().unwrap(),
+        "tank",
+        "mirror",
+        a,
+        b,
+    ]);
+    tree::write(&mnt, 100, 51, KINDS).unwrap();
+    let before = tree::describe(&mnt).unwrap();
+
+    // It reads other bytes than were written: nobody sees them, and they are counted.
+    cold(&rig);
+    set(&rig, &[(a, Transfer::Read, Trouble::Garbage, 1)]);
+    tree::assert_same(
+        &before,
+        &tree::describe(&mnt).unwrap(),
+        "one side reads garbage",
+    );
+    let (_, [_, _, cksum]) = row(&rig, "tank", a);
+    assert!(cksum > 0, "nobody noticed");
+    assert_eq!(row(&rig, "tank", b).1, [0; 3], "the other one is blamed");
+
+    // Now and then it does not read or write at all.
+    set(&rig, &[]);
+    rig.zpool(&["clear", "tank"]);
+    cold(&rig);
+    set(
+        &rig,
+        &[
+            (a, Transfer::Read, Trouble::Error, 3),
+            (a, Transfer::Write, Trouble::Error, 5),
+        ],
+    );
+    tree::assert_same(
+        &before,
+        &tree::describe(&mnt).unwrap(),
+        "one side fails to read",
+    );
+    let sub = mnt.join("sub");
+    fs::create_dir(&sub).unwrap();
+    tree::write(&sub, 60, 52, KINDS).unwrap();
+    rig.zpool(&["sync", "tank"]);
+    let (_, errors) = row(&rig, "tank", a);
+    assert!(errors[0] + errors[1] > 0, "nobody noticed");
+    let both = tree::describe(&mnt).unwrap();
+
+    // What it missed, or has wrong, is not believed when it is well again.
+    set(&rig, &[]);
+    rig.zpool(&["clear", "tank"]);
+    cold(&rig);
+    tree::assert_same(&both, &tree::describe(&mnt).unwrap(), "both are well again");
+    let status = rig.zpool(&["status", "tank"]);
+    assert!(status.contains("errors: No known data errors"), "{status}");
+
+    // Slow, it does not hold up another pool.
+    let other = rig.image("other", 128 * MIB);
+    let beside = rig.path().join("beside");
+    rig.zpool(&["create", "-m", beside.to_str().unwrap(), "other", &other]);
+    set(&rig, &[(b, Transfer::Flush, Trouble::Delay(300), 1)]);
+    std::thread::scope(|s| {
+        let slow = s.spawn(|| rig.sh(&format!("cd {}; seq 1000 >slow; sync slow", mnt.display())));
+        for n in 0..10 {
+            let file = beside.join(format!("{n}"));
+            rig.soon(
+                SOON,
+                "sh",
+                &["-ec", &format!("echo {n} >{0}; sync {0}", file.display())],
+            )
+            .ok();
+        }
+        slow.join().unwrap();
+    });
+    set(&rig, &[]);
+    for pool in ["tank", "other"] {
+        rig.zpool(&["export", pool]);
+    }
+    rig.stop();
+}
+
+fn write(path: &Path, seed: u64) -> std::io::Result<u64> {
+    let bytes = Dice::new(seed).bytes(400_000);
+    fs::write(path, &bytes)?;
+    fs::File::open(path)?.sync_all()?;
+    Ok(hash(&bytes))
+}
+
+/// Of what was acknowledged, everything is there or an error; nothing is anything else.
+#[test]
+fn the_only_device() {
+    let Some(mut rig) = Rig::new("fault-single") else {
+        return;
+    };
+    let a = rig.image("a", 256 * MIB);
+    let a = a.as_str();
+    let mnt = rig.mnt();
+    rig.start();
+    if !set(&rig, &[]) {
+        return;
+    }
+    rig.zpool(&["create", "-m", mnt.to_str().unwrap(), "tank", a]);
+    rig.zfs(&["set", "compression=off", "tank"]);
+    let mut files: Vec<_> = (0..10)
+        .map(|n| {
+            (
+                format!("f{n}"),
+                write(&mnt.join(format!("f{n}")), n).unwrap(),
+            )
+        })
+        .collect();
+    rig.zpool(&["sync", "tank"]);
+
+    // Some of the writes are of other bytes: data have one copy and are errors then.
+    set(&rig, &[(a, Transfer::Write, Trouble::Garbage, 7)]);
+    for n in 10..30 {
+        let name = format!("f{n}");
+        if let Ok(hash) = write(&mnt.join(&name), n) {
+            files.push((name, hash));
+        }
+    }
+    rig.zpool(&["sync", "tank"]);
+    set(&rig, &[]);
+    cold(&rig);
+    let mut wrong = 0;
+    for (name, want) in &files {
+        match fs::read(mnt.join(name)) {
+            Ok(bytes) => assert_eq!(hash(&bytes), *want, "{name} has other bytes"),
+            Err(e) => {
+                assert_eq!(e.raw_os_error(), Some(5), "{name}: {e}");
+                wrong += 1;
+            }
+        }
+    }
+    assert!(wrong > 0, "garbage was written for nothing");
+    let (old, _) = files.split_at(10);
+    for (name, want) in old {
+        assert_eq!(hash(&fs::read(mnt.join(name)).unwrap()), *want, "{name}");
+    }
+    let status = rig.zpool(&["status", "-v", "tank"]);
+    assert!(status.contains("Permanent errors"), "{status}");
+
+    // A flush fails: what was not acknowledged may be lost, nothing else.
+    set(&rig, &[(a, Transfer::Flush, Trouble::Error, 1)]);
+    write(&mnt.join("late"), 99).unwrap_err();
+    rig.soon(SOON, "zpool", &["sync", "tank"]).fails(1);
+    rig.soon(SOON, "zpool", &["export", "tank"]).fails(1);
+    rig.soon(SOON, "zpool", &["export", "-f", "tank"]).ok();
+    set(&rig, &[]);
+    rig.zpool(&["import", "-d", rig.disks().to_str().unwrap(), "tank"]);
+    for (name, want) in old {
+        assert_eq!(hash(&fs::read(mnt.join(name)).unwrap()), *want, "{name}");
+    }
+    rig.zpool(&["export", "tank"]);
+    rig.stop();
+}

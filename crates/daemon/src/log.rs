@@ -4,6 +4,9 @@ use std::io::Write;
 use std::os::unix::net::UnixDatagram;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+/// Severity of what is nothing to worry about.
+const INFO: u8 = 6;
+
 static SYSLOG: AtomicBool = AtomicBool::new(false);
 
 /// From now on messages go to the system log (`/dev/log`).
@@ -24,6 +27,10 @@ fn send(severity: u8, text: &str) {
                 return;
             }
         }
+        // Nobody keeps a log here. Whoever starts the daemon is told what goes wrong, no more.
+        if severity == INFO {
+            return;
+        }
     }
     let _ = writeln!(std::io::stderr(), "zfs-fuse: {text}");
 }
@@ -37,5 +44,5 @@ pub fn warn(text: &str) {
 }
 
 pub fn info(text: &str) {
-    send(6, text);
+    send(INFO, text);
 }

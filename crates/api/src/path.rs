@@ -3,7 +3,7 @@
 use crate::ApiError;
 use base::Kind;
 use std::fs;
-use std::os::unix::fs::{DirBuilderExt, MetadataExt};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 /// Environment variable that names another socket.
@@ -80,7 +80,10 @@ pub fn prepare_dir(socket: &Path) -> Result<(), ApiError> {
     };
     let uid = rustix::process::geteuid().as_raw();
     let mode = if uid == 0 { 0o755 } else { 0o700 };
-    match fs::DirBuilder::new().mode(mode).create(dir) {
+    let made = fs::DirBuilder::new().mode(mode).create(dir);
+    // Whatever umask takes away of it: root's must let others in.
+    let made = made.and_then(|()| fs::set_permissions(dir, PermissionsExt::from_mode(mode)));
+    match made {
         Ok(()) => {}
         Err(e) if e.kind() == std::io::ErrorKind::AlreadyExists => {}
         Err(e) => {
@@ -178,7 +181,6 @@ mod tests {
         let socket = base.join("d/control.sock");
         prepare_dir(&socket).unwrap();
         prepare_dir(&socket).unwrap();
-        use std::os::unix::fs::PermissionsExt;
         fs::set_permissions(base.join("d"), fs::Permissions::from_mode(0o777)).unwrap();
         assert!(prepare_dir(&socket).is_err());
         fs::write(base.join("f"), b"").unwrap();

@@ -32,7 +32,7 @@ pub struct Rig {
     outside: Vec<PathBuf>,
     variables: Vec<(String, String)>,
     options: Vec<String>,
-    group: Option<PathBuf>,
+    prelude: String,
     commands: AtomicU64,
     watch: Arc<AtomicBool>,
     socket: PathBuf,
@@ -135,7 +135,7 @@ impl Rig {
             outside: Vec::new(),
             variables: Vec::new(),
             options: Vec::new(),
-            group: None,
+            prelude: String::new(),
             commands: AtomicU64::new(0),
             watch: Arc::new(AtomicBool::new(true)),
         };
@@ -179,7 +179,14 @@ impl Rig {
 
     /// The control group of the daemon when it is started the next time.
     pub fn daemon_group(&mut self, group: &Group) {
-        self.group = Some(group.path().to_path_buf());
+        // In the group before it looks how much memory there is.
+        let enter = format!("echo $$ >'{}/cgroup.procs'", group.path().display());
+        self.daemon_prelude(&enter);
+    }
+
+    /// A line of shell before the daemon when it is started the next time.
+    pub fn daemon_prelude(&mut self, line: &str) {
+        self.prelude = format!("{line} && ");
     }
 
     /// A path outside the rig that has to be removed (an empty folder), such as the default mount
@@ -364,18 +371,9 @@ impl Rig {
             .append(true)
             .open(self.dir.path().join("log"))
             .expect("log");
-        let mut c = match &self.group {
-            None => self.command("zfs-fuse", &["--no-daemon"]),
-            Some(group) => {
-                // In the group before it looks how much memory there is.
-                let enter = "echo $$ >\"$0/cgroup.procs\" && exec \"$@\"";
-                let mut c = self.command("sh", &["-c", enter]);
-                c.arg(group)
-                    .arg(self.bin.join("zfs-fuse"))
-                    .arg("--no-daemon");
-                c
-            }
-        };
+        let script = format!("{}exec \"$0\" \"$@\"", self.prelude);
+        let mut c = self.command("sh", &["-c", &script]);
+        c.arg(self.bin.join("zfs-fuse")).arg("--no-daemon");
         c.args(&self.options);
         c.env("RUST_BACKTRACE", "1");
         c.stdout(log.try_clone().expect("log")).stderr(log);

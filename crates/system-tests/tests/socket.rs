@@ -101,6 +101,7 @@ fn a_stranger_may_look_at_roots_pools_and_no_more() {
     rig.serve_at(&at);
     let image = rig.image("disk", 128 * MIB);
     let mnt = rig.mnt();
+    rig.daemon_prelude("umask 077");
     rig.start();
     assert_eq!((mode(&dir), mode(&at)), (0o755, 0o666));
     assert_eq!(mode(&dir.join("control.sock.lock")), 0o600);
@@ -165,6 +166,7 @@ fn a_users_daemon_is_the_users_alone() {
     let dir = rig.path().join("run/zfs-fuse");
     let at = dir.join("control.sock");
     rig.serve_at(&at);
+    rig.daemon_prelude("umask 0");
     rig.start();
     assert_eq!((mode(&dir), mode(&at)), (0o700, 0o600));
     assert_eq!(mode(&dir.join("control.sock.lock")), 0o600);

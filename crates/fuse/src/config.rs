@@ -70,7 +70,7 @@ impl Default for Config {
             threads: 16,
             transport: Transport::Auto,
             max_write: 1 << 20,
-            max_readahead: 1 << 20,
+            max_readahead: 2 << 20,
             max_background: 64,
             congestion_threshold: 48,
             writeback_cache: true,

@@ -401,6 +401,8 @@ fn nonsense_is_answered_and_forgotten() {
     };
     let image = rig.image("disk", 256 * MIB);
     let more = rig.image("more", 128 * MIB);
+    // What is in the cache is not what is looked for.
+    rig.daemon_options(&["--max-arc-size=32"]);
     rig.start();
     rig.zpool(&["create", "-m", "none", "tank", &image]);
     rig.zfs(&["create", "tank/b"]);

@@ -471,7 +471,8 @@ impl Znode {
             gid: f.gid32(),
             rdev: rdev_to_linux(st.extra.rdev, devices),
             size: f.size,
-            blocks: (info.used + 256) / 512 + u64::from(info.slots),
+            // A damaged dnode may claim any number of bytes.
+            blocks: info.used.saturating_add(256) / 512 + u64::from(info.slots),
             blksize: info.block_size as u32,
             atime: f.atime,
             mtime: f.mtime,

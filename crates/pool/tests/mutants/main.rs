@@ -33,6 +33,12 @@ const SUBJECTS: [(&str, &[Way]); 6] = [
     ("mirror-degraded", &[Way::Sectors]),
 ];
 
+/// Mutants that once did harm: `fixture:way:number`.
+const FOUND: [&str; 1] = [
+    // A dnode that claims to take almost 2^64 bytes: stat overflowed.
+    "single:Blocks:409",
+];
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Way {
     /// Any sectors, labels among them; sometimes the image ends early.
@@ -163,6 +169,7 @@ fn mutants() {
     match std::env::var("ZFS_FUSE_MUTANT") {
         Ok(one) => orders.push(format!("{one}:1")),
         Err(_) => {
+            orders.extend(FOUND.iter().map(|m| format!("{m}:1")));
             for (fixture, ways) in SUBJECTS {
                 orders.extend(ways.iter().map(|w| format!("{fixture}:{w:?}:0:{count}")));
             }

@@ -99,7 +99,7 @@ fn negotiation() {
     assert_eq!((e, b.len()), (0, 64));
     let (o, _) = InitOut::read_from_prefix(&b).unwrap();
     // The kernel takes the least of this and what the mount is set to.
-    assert_eq!((o.major, o.minor, o.max_readahead), (7, 45, 1 << 20));
+    assert_eq!((o.major, o.minor, o.max_readahead), (7, 45, 2 << 20));
     let flags = o.flags as u64 | (o.flags2 as u64) << 32;
     let n = loop {
         if let Some(n) = k.handle.negotiated() {

@@ -533,6 +533,7 @@ impl Pool {
         pool.load_errlog();
         pool.refresh_dedup_quota()?;
         if !pool.readonly {
+            pool.tree.spread_uberblock(&pool.sync_state().uberblock);
             pool.claim_logs()?;
             pool.empty_deferred()?;
             pool.sync()?;

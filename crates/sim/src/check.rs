@@ -261,7 +261,7 @@ pub struct Judge<'a> {
     pub oracle: &'a Oracle,
     pub labels: &'a Labels,
     pub cut: usize,
-    /// No device ever failed: as many may be missing as the layout allows.
+    /// No device ever failed, and the pool was imported: as many may be missing as the layout allows.
     pub healthy: bool,
     /// The group before the first one of the present import.
     pub first: u64,

@@ -89,6 +89,9 @@ pub struct World {
     pub more_images: usize,
     /// The group before the first one of the present import.
     pub first: u64,
+    /// Events of the journal at which the import after the last cut was over. Before that nobody was
+    /// told anything, and the newest group may be on some devices only.
+    imported: usize,
 }
 
 /// The bytes of a fill.
@@ -142,6 +145,7 @@ impl World {
             counts: Counts::default(),
             more_images: 2,
             first: 0,
+            imported: 0,
         }
     }
 
@@ -807,7 +811,7 @@ impl World {
                 oracle: &self.oracle,
                 labels: &labels,
                 cut: m,
-                healthy: self.counts.faults == 0,
+                healthy: self.counts.faults == 0 && m >= self.imported,
                 first: self.first,
                 care: check::Care::Full,
             };
@@ -829,6 +833,7 @@ impl World {
         (self.journal, self.base) = (journal, base);
         let seed = self.next_seed();
         let o = Opened::open(&self.disks, &self.layout, seed, &self.clock)?;
+        self.imported = self.journal.len();
         self.first = o.pool.first_txg;
         self.oracle = o.adopt(&found)?;
         self.opened = Some(o);

@@ -293,6 +293,33 @@ impl VdevTree {
             .context("uberblock"))
     }
 
+    /// Before anything is built upon `ub`: puts it on the leaves that lack it of every top-level vdev
+    /// that has it on some, into the same slot, and flushes all leaves. The power may have gone when
+    /// only some had it, or it may still be in a device's cache; if those were lost later, what was
+    /// freed by its group would be missing in the state before, which would be all that is left.
+    /// A leaf that cannot be written is as it was.
+    pub fn spread_uberblock(&self, ub: &Uberblock) {
+        let leaves = self.usable_leaves(&self.tops());
+        let slots = self.on_leaves(&leaves, |top, _, device| {
+            let all = label::read_uberblocks(device, top.ashift());
+            let mut same = all.iter().filter(|(_, _, u)| u.rank() == ub.rank());
+            Ok(same.next().map(|(_, slot, _)| *slot))
+        });
+        let slots: Vec<Option<usize>> = slots.into_iter().map(|r| r.ok().flatten()).collect();
+        let of_top = |id| {
+            let mut all = leaves.iter().zip(&slots);
+            all.find_map(|((top, _), slot)| slot.filter(|_| top.id() == id))
+        };
+        self.on_leaves(&leaves, |top, leaf, device| {
+            let at = leaves.iter().position(|(_, l)| l.guid() == leaf.guid());
+            let lacks = at.is_some_and(|i| slots[i].is_none());
+            if let Some(slot) = of_top(top.id()).filter(|_| lacks) {
+                label::write_uberblock(device, ub, top.ashift(), slot)?;
+            }
+            device.flush()
+        });
+    }
+
     /// Writes an MMP heartbeat: `ub` to the last slot of all labels of one leaf.
     pub fn write_heartbeat(&self, ub: &Uberblock, leaf: &Vdev) -> Result<()> {
         let ashift = leaf.top_ashift.load(Relaxed) as u32;

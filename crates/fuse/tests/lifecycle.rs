@@ -63,21 +63,11 @@ fn force_ends_it() {
     assert!(!t.mount.is_mounted().unwrap());
 }
 
-#[test]
-fn written_data_survives_unmount() {
+/// Makes pages of a file dirty after its last close.
+fn make_dirty(file: &std::path::Path) {
     use rustix::mm::{mmap, munmap, MapFlags, ProtFlags};
-    if !can_mount() {
-        return;
-    }
-    let t = TestMount::new("dirty");
-    fs::write(t.path("a"), vec![5u8; 3_000_000]).unwrap();
-    let node = fs::metadata(t.path("a")).unwrap().ino();
     // Pages made dirty after the last close are written out by nobody but the unmount.
-    let f = File::options()
-        .read(true)
-        .write(true)
-        .open(t.path("a"))
-        .unwrap();
+    let f = File::options().read(true).write(true).open(file).unwrap();
     // SAFETY: a fresh shared mapping of part of the file, used within its bounds, unmapped once.
     unsafe {
         let both = ProtFlags::READ | ProtFlags::WRITE;
@@ -94,6 +84,29 @@ fn written_data_survives_unmount() {
         std::slice::from_raw_parts_mut(p as *mut u8, 2_000_000).fill(6);
         munmap(p, 2_000_000).unwrap();
     }
+}
+
+#[test]
+fn written_data_survives_unmount() {
+    if let Some(file) = std::env::var_os("FUSE_TEST_DIRTY") {
+        return make_dirty(std::path::Path::new(&file));
+    }
+    if !can_mount() {
+        return;
+    }
+    let t = TestMount::new("dirty");
+    fs::write(t.path("a"), vec![5u8; 3_000_000]).unwrap();
+    let node = fs::metadata(t.path("a")).unwrap().ino();
+    // Another process: unmapping writes pages out with the memory of the process locked, and the
+    // threads that serve the mount may need that lock to take them.
+    let me = std::env::current_exe().unwrap();
+    let status = std::process::Command::new(me)
+        .args(["--exact", std::thread::current().name().unwrap()])
+        .env("FUSE_TEST_DIRTY", t.path("a"))
+        .stdout(std::process::Stdio::null())
+        .status()
+        .unwrap();
+    assert!(status.success());
     let fs = t.finish();
     let mut out = ReadBuf::new(4 << 20);
     fs.read(&Request::default(), node, node, 0, 4 << 20, &mut out)

@@ -25,7 +25,7 @@ test:
 # Simulated worlds and crash points with fresh seeds: make soak MINUTES=480
 MINUTES ?= 10
 soak:
-	nice -n 19 $(CARGO) xtask sim --soak $(MINUTES) --shrink
+	nice -n 19 $(CARGO) xtask sim --soak $(MINUTES) --subsets 300 --images 100 --shrink
 
 # BENCH takes options: make bench BENCH="--full --rows fsync"
 bench:

@@ -8,6 +8,8 @@ use serde::{Deserialize, Serialize};
 #[serde(tag = "kind", content = "value", rename_all = "lowercase")]
 pub enum Reply {
     Done,
+    /// Done, and what the user should know about it: a sentence.
+    DoneBut(String),
     Version(Version),
     Pools(Answer<Pool>),
     Datasets(Answer<Dataset>),

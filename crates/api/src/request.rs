@@ -30,7 +30,7 @@ pub enum Request {
         #[serde(default)]
         command: String,
     },
-    /// Answered by `Done`.
+    /// Answered by `Done`, or by `DoneBut` if it was let go while its devices did not answer.
     PoolExport {
         pool: String,
         #[serde(default)]

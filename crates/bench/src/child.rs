@@ -2,7 +2,8 @@
 //! only this program, which then takes everything down in the right order.
 
 use base::{bail, Error, Kind, Result};
-use rustix::process::{kill_process, kill_process_group, Pid, Signal};
+use rustix::event::{poll, PollFd, PollFlags, Timespec};
+use rustix::process::{kill_process, kill_process_group, pidfd_open, Pid, PidfdFlags, Signal};
 
 use std::os::unix::process::CommandExt as _;
 use std::process::{Child, Command, ExitStatus, Stdio};
@@ -126,7 +127,9 @@ fn collect(mut from: impl std::io::Read + Send + 'static) -> std::thread::JoinHa
 /// `None` if it had to be killed because it took too long.
 fn wait(child: &mut Child, patience: Duration, heed: bool) -> Result<Option<ExitStatus>> {
     let begin = Instant::now();
-    let mut pause = Duration::from_micros(500);
+    // Whoever measures how long it takes must not wait longer than it does.
+    let watch =
+        Pid::from_raw(child.id() as i32).and_then(|p| pidfd_open(p, PidfdFlags::empty()).ok());
     loop {
         if let Some(status) = child.try_wait()? {
             return Ok(Some(status));
@@ -139,8 +142,17 @@ fn wait(child: &mut Child, patience: Duration, heed: bool) -> Result<Option<Exit
             }
             bail!(Interrupted, "interrupted");
         }
-        std::thread::sleep(pause);
-        pause = (pause * 2).min(Duration::from_millis(20));
+        match &watch {
+            Some(fd) => {
+                let pause = Timespec {
+                    tv_sec: 0,
+                    tv_nsec: 20_000_000,
+                };
+                // The next round of the loop sees what came of it.
+                let _ = poll(&mut [PollFd::new(fd, PollFlags::IN)], Some(&pause));
+            }
+            None => std::thread::sleep(Duration::from_millis(2)),
+        }
     }
 }
 

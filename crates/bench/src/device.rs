@@ -19,6 +19,17 @@ impl Device {
     /// Writes an image of `size` bytes in full (a hole would have to be filled by whoever comes
     /// first) and makes a loop device of it.
     pub fn on_image(folder: &Path, size: u64) -> Result<Device> {
+        Device::of(folder, size, Device::fill)
+    }
+
+    /// The same, but the image is one hole: for sizes that no disk here has.
+    pub fn on_hole(folder: &Path, size: u64) -> Result<Device> {
+        Device::of(folder, size, |d, image| {
+            Ok(File::create(image)?.set_len(d.size)?)
+        })
+    }
+
+    fn of(folder: &Path, size: u64, fill: impl Fn(&Device, &Path) -> Result<()>) -> Result<Device> {
         let image = folder.join(format!("bench.{}.img", std::process::id()));
         let mut d = Device {
             path: String::new(),
@@ -26,19 +37,24 @@ impl Device {
             image: Some(image.clone()),
             direct: true,
         };
-        d.fill(&image)?;
+        fill(&d, &image)?;
+        d.attach(&image)?;
+        Ok(d)
+    }
+
+    fn attach(&mut self, image: &Path) -> Result<()> {
         let Some(name) = image.to_str() else {
             bail!(Invalid, "{}: not a plain path", image.display());
         };
         let looped = sh("losetup", &["--find", "--show", "--direct-io=on", name]).or_else(|_| {
-            d.direct = false;
+            self.direct = false;
             sh("losetup", &["--find", "--show", name])
         });
         match looped {
-            Ok(text) => d.path = text.trim().to_string(),
+            Ok(text) => self.path = text.trim().to_string(),
             Err(e) => bail!(Unsupported, "no loop device: {e}"),
         }
-        Ok(d)
+        Ok(())
     }
 
     /// A device that is there already.

@@ -5,6 +5,7 @@
 mod child;
 mod data;
 mod device;
+mod growth;
 mod machine;
 mod markdown;
 mod measure;
@@ -29,6 +30,7 @@ fn main() -> ExitCode {
     let done = match args.first().map(String::as_str) {
         Some("work") => rows::work(&args[1..]),
         Some("micro") => micro::run(&args[1..]),
+        Some("growth") => growth::run(&args[1..]),
         Some("list") => {
             print!("{}", rows::list());
             Ok(true)

@@ -9,6 +9,7 @@ pub const USAGE: &str = "\
 usage: cargo xtask bench [OPTION]...
        cargo xtask bench list       the rows
        cargo xtask bench micro      parts of the engine by themselves (--help)
+       cargo xtask bench growth     how costs grow with numbers and sizes (--help)
   --quick            small sizes, done within ten minutes (the default)
   --full             sizes that mean something, three rounds; hours
   --systems A,B      of ext4 xfs btrfs zfs-fuse-0.7 passthrough ours ours-off; default: all
@@ -46,6 +47,12 @@ pub struct Options {
 impl Options {
     /// Errors: invalid with a sentence for the user.
     pub fn parse(args: &[String]) -> Result<Options> {
+        let names: Vec<&str> = rows::ROWS.iter().map(|r| r.name).collect();
+        Options::parse_for(args, &names)
+    }
+
+    /// The same for a command with other rows.
+    pub fn parse_for(args: &[String], rows: &[&str]) -> Result<Options> {
         let full = args.iter().any(|a| a == "--full");
         let base = testkit::packages::workspace().join("target/bench");
         let mut o = Options {
@@ -93,19 +100,16 @@ impl Options {
                 _ => bail!(Invalid, "unknown option {arg}"),
             }
         }
-        o.check()?;
+        o.check(rows)?;
         Ok(o)
     }
 
-    fn check(&mut self) -> Result<()> {
+    fn check(&mut self, rows: &[&str]) -> Result<()> {
         if let Some(s) = self.systems.iter().find(|s| !NAMES.contains(&s.as_str())) {
             bail!(Invalid, "no system {s}; there are {}", NAMES.join(" "));
         }
         for r in &self.rows {
-            if !rows::ROWS
-                .iter()
-                .any(|row| row.name.starts_with(r.as_str()))
-            {
+            if !rows.iter().any(|row| row.starts_with(r.as_str())) {
                 bail!(Invalid, "no row begins with {r}; see: bench list");
             }
         }

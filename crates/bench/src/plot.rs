@@ -1,4 +1,4 @@
-//! Plots as SVG, drawn plainly: bars on a logarithmic scale around 1, "as fast as".
+//! Plots as SVG, drawn plainly: bars on a logarithmic scale around 1, "as fast as"; lines on two such scales.
 
 use crate::markdown::short;
 use crate::results::Results;
@@ -79,13 +79,7 @@ pub fn draw(title: &str, series: &[String], bars: &[Bars]) -> Option<String> {
     let top = 58.0;
     let bottom = top + group * bars.len() as f64;
     let (w, h) = (LABEL + WIDTH + 50.0, bottom + 24.0);
-    let mut out = format!(
-        "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{w}\" height=\"{h}\" \
-         viewBox=\"0 0 {w} {h}\" font-family=\"sans-serif\" font-size=\"11\">\n\
-         <rect width=\"{w}\" height=\"{h}\" fill=\"#fff\"/>\n\
-         <text x=\"10\" y=\"20\" font-size=\"14\">{}</text>\n",
-        escape(title)
-    );
+    let mut out = begin(title, w, h);
     let mut at = 10.0;
     for (n, name) in series.iter().enumerate() {
         let _ = writeln!(
@@ -135,6 +129,124 @@ pub fn draw(title: &str, series: &[String], bars: &[Bars]) -> Option<String> {
                 escape(series.get(m).map_or("", |s| s)),
                 short(*v)
             );
+        }
+    }
+    out.push_str("</svg>\n");
+    Some(out)
+}
+
+/// The beginning of a drawing: white, with its title.
+fn begin(title: &str, w: f64, h: f64) -> String {
+    format!(
+        "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{w}\" height=\"{h}\" \
+         viewBox=\"0 0 {w} {h}\" font-family=\"sans-serif\" font-size=\"11\">\n\
+         <rect width=\"{w}\" height=\"{h}\" fill=\"#fff\"/>\n\
+         <text x=\"10\" y=\"20\" font-size=\"14\">{}</text>\n",
+        escape(title)
+    )
+}
+
+/// A curve.
+pub struct Line {
+    pub label: String,
+    /// x, y, and whether the point is marked.
+    pub points: Vec<(f64, f64, bool)>,
+}
+
+/// Curves that share their axes.
+pub struct Panel {
+    pub title: String,
+    pub lines: Vec<Line>,
+}
+
+/// Panels side by side, both scales logarithmic, labels below. None if there is nothing to draw.
+pub fn growth(title: &str, panels: &[Panel]) -> Option<String> {
+    const PANEL: f64 = 300.0;
+    const HIGH: f64 = 260.0;
+    const TOP: f64 = 60.0;
+    let lines = || panels.iter().flat_map(|p| &p.lines);
+    let points = || lines().flat_map(|l| &l.points);
+    points().next()?;
+    let log = |v: f64| v.clamp(1e-6, 1e9).log10();
+    let right = points().map(|p| log(p.0)).fold(1.0, f64::max).ceil();
+    let low = points().map(|p| log(p.1)).fold(-1.0, f64::min).floor();
+    let high = points().map(|p| log(p.1)).fold(1.0, f64::max).ceil();
+    let y = |v: f64| TOP + (high - log(v)) / (high - low) * HIGH;
+    let most = panels.iter().map(|p| p.lines.len()).max().unwrap_or(0);
+    let w = 40.0 + panels.len() as f64 * (PANEL + 40.0);
+    let h = TOP + HIGH + 34.0 + 14.0 * most as f64;
+    let mut out = begin(title, w, h);
+    for (k, panel) in panels.iter().enumerate() {
+        let left = 40.0 + k as f64 * (PANEL + 40.0);
+        let x = |v: f64| left + log(v) / right * PANEL;
+        let _ = writeln!(
+            out,
+            "<text x=\"{left}\" y=\"{}\">{}</text>",
+            TOP - 10.0,
+            escape(&panel.title)
+        );
+        for n in low as i32..=high as i32 {
+            let v = 10f64.powi(n);
+            let stroke = if n == 0 { "#333" } else { "#ddd" };
+            let _ = writeln!(
+                out,
+                "<line x1=\"{left}\" x2=\"{}\" y1=\"{1:.1}\" y2=\"{1:.1}\" stroke=\"{stroke}\"/>\
+                 <text x=\"{2}\" y=\"{1:.1}\" text-anchor=\"end\">{v}</text>",
+                left + PANEL,
+                y(v),
+                left - 4.0
+            );
+        }
+        for n in 0..=right as i32 {
+            let v = 10f64.powi(n);
+            let _ = writeln!(
+                out,
+                "<line x1=\"{0:.1}\" x2=\"{0:.1}\" y1=\"{TOP}\" y2=\"{1}\" stroke=\"#ddd\"/>\
+                 <text x=\"{0:.1}\" y=\"{2}\" text-anchor=\"middle\">{v}</text>",
+                x(v),
+                TOP + HIGH,
+                TOP + HIGH + 14.0
+            );
+        }
+        for (n, line) in panel.lines.iter().enumerate() {
+            let path: Vec<String> = line
+                .points
+                .iter()
+                .map(|p| format!("{:.1},{:.1}", x(p.0), y(p.1)))
+                .collect();
+            // Colours come again; then lines are dashed.
+            let dash = if n < COLOURS.len() {
+                ""
+            } else {
+                " stroke-dasharray=\"4 3\""
+            };
+            let label = TOP + HIGH + 34.0 + 14.0 * n as f64;
+            let _ = writeln!(
+                out,
+                "<polyline points=\"{}\" fill=\"none\" stroke=\"{2}\" stroke-width=\"1.5\"{dash}/>\
+                 <line x1=\"{3}\" x2=\"{4}\" y1=\"{5}\" y2=\"{5}\" stroke=\"{2}\" stroke-width=\"2\"{dash}/>\
+                 <text x=\"{6}\" y=\"{7}\">{1}</text>",
+                path.join(" "),
+                escape(&line.label),
+                colour(n),
+                left,
+                left + 18.0,
+                label - 4.0,
+                left + 24.0,
+                label
+            );
+            for p in line.points.iter().filter(|p| p.2) {
+                let _ = writeln!(
+                    out,
+                    "<circle cx=\"{:.1}\" cy=\"{:.1}\" r=\"5\" fill=\"none\" stroke=\"{}\" stroke-width=\"2\">\
+                     <title>{}: {}</title></circle>",
+                    x(p.0),
+                    y(p.1),
+                    colour(n),
+                    escape(&line.label),
+                    short(p.1)
+                );
+            }
         }
     }
     out.push_str("</svg>\n");

@@ -30,7 +30,7 @@ pub static DAEMON: Sub = Sub {
         sw('x', "Obsolete: extended attributes are governed by the property xattr.").long("enable-xattr"),
         long("no-kstat-mount", "Obsolete: there is no statistics file system."),
         long_arg("transport", "way", "How the kernel's requests come: dev, over /dev/fuse; uring, over io_uring where the kernel (Linux 6.14) lets it (an experiment: on a busy machine a request may be held up); auto, the better one, at present dev. Default: auto."),
-        long_arg("wakeup-latency", "us", "While mounts are busy, have idle processors sleep only so lightly that they wake up within so many microseconds (/dev/cpu_dma_latency); 0: not at all. off: leave it to the kernel. auto: 0 on a virtual machine, where waking up costs most, else 2; off if it is not permitted. Default: auto."),
+        long_arg("wakeup-latency", "us", "While mounts are busy, have idle processors sleep only so lightly that they wake up within so many microseconds (/dev/cpu_dma_latency); 0: not at all, except while devices are used. off: leave it to the kernel. auto: 0 on a virtual machine, where waking up costs most, else 2. Where asking is not permitted (as a rule it takes root), a thread looks for the next request for up to 50 microseconds before it sleeps, unless off. Default: auto."),
         long_arg("stack-size", "KB", "Obsolete: the threads' stacks have a fixed size."),
         opt('u', "txg", "Obsolete: use zpool import -F -T.").long("min-uberblock-txg"),
         long("log-uberblocks", "Obsolete: use zdb -u."),

@@ -413,7 +413,11 @@ static SUBS: &[Sub] = &[
             sw('a', "All pools."),
             sw('f', "Unmount by force."),
         ],
-        text: &["Unmounts all file systems, writes everything and closes the pool."],
+        text: &[
+            "Unmounts all file systems, writes everything and closes the pool.",
+            "With -f a pool whose devices are gone, or complete nothing for 20 seconds, is let go without \
+             what is not on them. While transfers begun before are still under way it cannot be imported.",
+        ],
         complete: Complete::Pools,
         built: true,
     },

@@ -541,6 +541,9 @@ impl Filesystem for Bridge {
     }
 
     fn readdir(&self, _: &Request, node: u64, _: u64, offset: u64, out: &mut DirBuf) -> Result<()> {
+        if offset == 0 {
+            self.zfs.list_ahead(&*self.node(node)?, false);
+        }
         self.each(node, offset, |e| {
             !out.add(e.object, e.next, e.dtype as u32, e.name)
         })
@@ -554,6 +557,9 @@ impl Filesystem for Bridge {
         offset: u64,
         out: &mut DirPlusBuf,
     ) -> Result<()> {
+        if offset == 0 {
+            self.zfs.list_ahead(&*self.node(node)?, true);
+        }
         self.each(node, offset, |e| {
             if !out.fits(e.name.len()) {
                 return false;

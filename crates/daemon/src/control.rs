@@ -94,16 +94,16 @@ fn keep_processors_awake(asked: Latency) {
     // exit to the host.
     let best = if is_virtual() { 0 } else { 2 };
     let (latency, insist) = match asked {
-        Latency::Off => return,
+        Latency::Off => return fuse::stay_calm(),
         Latency::Auto => (best, false),
         Latency::Within(us) => (us, true),
     };
-    match fuse::stay_alert(latency) {
+    match fuse::stay_alert(latency, env_linux::devices_used) {
         Ok(()) => crate::log::info(&format!(
             "while mounts are busy, processors wake up within {latency} microseconds"
         )),
         Err(e) if insist => crate::log::warn(&format!(
-            "--wakeup-latency has no effect: /dev/cpu_dma_latency: {e}"
+            "--wakeup-latency={latency} is not possible, threads spin instead: /dev/cpu_dma_latency: {e}"
         )),
         Err(_) => {}
     }

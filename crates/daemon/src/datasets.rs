@@ -227,7 +227,17 @@ pub fn objset_type(entry: &Entry, ds: &Dataset) -> Result<u64> {
     if phys.bp.is_hole() {
         return Ok(os_type::ZFS);
     }
-    let t = objset_type_in(&entry.pool, ds)?;
+    // A snapshot is of the kind its head is of. Looking into each of ten thousand would be as many
+    // reads. If the head does not tell, the snapshot does.
+    let head = match ds.is_snapshot() {
+        true => ds.dir().head().ok().filter(|h| !h.phys().bp.is_hole()),
+        false => None,
+    };
+    let of_head = head.and_then(|h| objset_type(entry, &h).ok());
+    let t = match of_head {
+        Some(t) => t,
+        None => objset_type_in(&entry.pool, ds)?,
+    };
     types().insert(phys.guid, t);
     Ok(t)
 }

@@ -24,20 +24,32 @@ mod built {
     use base::{Error, Kind, Result};
     use env::{Access, Disk, Disks, Env, Geometry, Op};
     use std::sync::atomic::{AtomicU64, Ordering};
-    use std::sync::{Arc, PoisonError, RwLock};
+    use std::sync::{Arc, Condvar, Mutex, PoisonError, RwLock};
     use std::time::Duration;
 
     /// A fault, and how many transfers it has seen.
     type Counted = (Fault, AtomicU64);
 
     static FAULTS: RwLock<Vec<Counted>> = RwLock::new(Vec::new());
+    /// How often faults were set, and who waits for that.
+    static CHANGES: (Mutex<u64>, Condvar) = (Mutex::new(0), Condvar::new());
 
-    /// Devices have these faults from now on.
+    /// Devices have these faults from now on. Transfers that are delayed go on at once.
     pub fn set(faults: Vec<Fault>) -> std::result::Result<(), ApiError> {
         let counted = |f| (f, AtomicU64::new(0));
         let mut all = FAULTS.write().unwrap_or_else(PoisonError::into_inner);
         *all = faults.into_iter().map(counted).collect();
+        *CHANGES.0.lock().unwrap_or_else(PoisonError::into_inner) += 1;
+        CHANGES.1.notify_all();
         Ok(())
+    }
+
+    /// Lets time go by, as long as the faults stay as they are.
+    fn delay(time: Duration) {
+        let changes = CHANGES.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let before = *changes;
+        let same = |now: &mut u64| *now == before;
+        drop(CHANGES.1.wait_timeout_while(changes, time, same));
     }
 
     /// An environment whose devices can be told to fail.
@@ -94,7 +106,7 @@ mod built {
 
         /// Lets the time go by that a transfer takes longer.
         fn meet(&self, fate: &Fate) -> Result<()> {
-            std::thread::sleep(fate.delay);
+            delay(fate.delay);
             match fate.fails {
                 true => Err(Error::new(Kind::Io, format!("{}: told to fail", self.path))),
                 false => Ok(()),
@@ -156,7 +168,7 @@ mod built {
             }
             // One by one, but they take their time together.
             let longest = fates.iter().map(|f| f.delay).max().unwrap_or_default();
-            std::thread::sleep(longest);
+            delay(longest);
             let one = |(op, fate): (Op, Fate)| {
                 let fate = Fate {
                     delay: Duration::ZERO,

@@ -24,6 +24,7 @@ mod ds_values;
 mod errors;
 mod faults;
 mod front;
+mod letgo;
 mod log;
 mod mounts;
 mod nodes;
@@ -40,6 +41,7 @@ mod pools;
 mod service;
 mod startup;
 mod values;
+mod waves;
 mod writers;
 
 use base::{Kind, Result};

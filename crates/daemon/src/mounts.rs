@@ -546,6 +546,16 @@ impl Mounted {
         true
     }
 
+    /// Fails what waits for it and takes it from its place; what its threads do goes on.
+    pub fn tear_down(&self) -> Result<()> {
+        self.mount.unmount(Unmount::Force)
+    }
+
+    /// Fails what waits for it.
+    pub fn abort(&self) {
+        self.mount.abort();
+    }
+
     /// If somebody else unmounted it (`umount`, `fusermount3 -u`): waits for its end. True when
     /// nothing is left of it.
     pub fn wait_if_gone(&self) -> bool {

@@ -330,7 +330,7 @@ fn layout(specs: &[VdevSpec], ashift: Option<u32>) -> Answer<Vec<TopSpec>> {
 }
 
 /// What makes two names the same device.
-fn identity(path: &str) -> Option<(bool, u64, u64)> {
+pub(crate) fn identity(path: &str) -> Option<(bool, u64, u64)> {
     let whole = |_| std::fs::metadata(env_linux::part::split(path).map_or(path, |p| p.0));
     let meta = std::fs::metadata(path).or_else(whole).ok()?;
     Some(if meta.file_type().is_block_device() {
@@ -416,6 +416,9 @@ pub fn look(service: &Service, path: &str) -> Result<Objection> {
             "{path} is part of active pool '{}'",
             e.pool.name()
         )));
+    }
+    if let Some(why) = service.unanswered(path) {
+        return Ok(Objection::Fatal(format!("{path} is in use: {why}")));
     }
     let found = inuse::check(path)?;
     if let Some(at) = &found.mounted {

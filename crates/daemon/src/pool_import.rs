@@ -1,6 +1,7 @@
 //! Pools found on devices, and bringing them in (command reference §11).
 
 use crate::errors::answer;
+use crate::letgo::Abandoned;
 use crate::pool_tree::{aux_rows, Look};
 use crate::service::Service;
 use crate::{cache, damage, pool_set, values};
@@ -65,6 +66,11 @@ fn candidates(service: &Arc<Service>, search: &ImportScan) -> Answer<Vec<PoolFou
             all
         }
     };
+    // Reading what does not answer would wait, too.
+    let paths: Vec<String> = paths
+        .into_iter()
+        .filter(|p| service.unanswered(p).is_none())
+        .collect();
     let imported: Vec<u64> = service.pools().iter().map(|e| e.pool.guid()).collect();
     let found = vdev::discover(&service.env, &paths);
     Ok(found
@@ -445,6 +451,10 @@ pub fn import(service: &Arc<Service>, peer: Peer, ask: PoolImport) -> Answer<Rep
     let _one_at_a_time = service.changes.lock().unwrap_or_else(|e| e.into_inner());
     let wanted = wanted(service, &ask)?;
     values::options(&ask.mount_options).map_err(|e| ApiError::reason(e.kind, e.to_string()))?;
+    let same = |a: &&Abandoned| a.name == ask.pool || ask.pool.parse() == Ok(a.guid);
+    if let Some(a) = service.abandoned().iter().find(same) {
+        return Err(ApiError::reason(Kind::Busy, a.refusal()));
+    }
     let found = choose(candidates(service, &ask.search)?, &ask.pool)?;
     let name = ask.new_name.clone().unwrap_or_else(|| found.name.clone());
     cli::names::check_pool(&name, ask.new_name.is_some())

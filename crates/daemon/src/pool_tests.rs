@@ -678,3 +678,60 @@ fn found_pools() {
     // A temporary name is not kept.
     assert!(home.scan(false).iter().all(|p| p.name == a.name));
 }
+
+/// What `zfs list` shows of a snapshot is in the pool's own objects: none of the snapshots is
+/// looked into, however many there are.
+#[test]
+fn snapshots_are_listed_with_few_reads() {
+    const SNAPSHOTS: u64 = 64;
+    let home = Home::new(1);
+    home.create(home.spec("tank", vec![home.leaf(0)])).unwrap();
+    {
+        let pool = home.service.find("tank").unwrap().pool.clone();
+        let root = pool.dsl.root_dataset().unwrap();
+        let set = pool.open_dataset(&root).unwrap();
+        for n in 0..SNAPSHOTS {
+            // Otherwise all would begin with the same block.
+            let tx = set.os.tx(dmu::Need::bytes(512)).unwrap();
+            let object = dmu::NewObject {
+                obj_type: disk::ObjType::PLAIN_FILE_CONTENTS,
+                ..dmu::NewObject::default()
+            };
+            set.os.alloc(&tx, &object).unwrap();
+            drop(tx);
+            pool.task(move |pool, tx| {
+                let head = pool.dsl.root_dataset()?;
+                pool.dsl.snapshot(tx, &head, &format!("s{n}")).map(drop)
+            })
+            .unwrap();
+        }
+        drop(set);
+        pool.close_dataset(root.object());
+    }
+    home.export("tank");
+    home.import("tank", |_| ()).unwrap();
+    let reads = || home.describe("tank").tree.unwrap().stats.read_ops;
+    let before = reads();
+    let ask = api::DatasetGet {
+        kinds: vec![api::DatasetKind::Snapshot],
+        roots: Vec::new(),
+        depth: None,
+        listsnapshots: false,
+        props: Select::These(
+            ["used", "available", "referenced", "mountpoint"]
+                .map(String::from)
+                .into(),
+        ),
+    };
+    let got = crate::ds_get::get(&home.service, &ask, &mut Quiet).unwrap();
+    assert_eq!(got.found.len() as u64, SNAPSHOTS);
+    assert!(got
+        .found
+        .iter()
+        .all(|d| d.kind == api::DatasetKind::Snapshot));
+    let read = reads() - before;
+    assert!(
+        read < SNAPSHOTS / 2,
+        "{read} reads for {SNAPSHOTS} snapshots"
+    );
+}

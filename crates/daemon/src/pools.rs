@@ -2,13 +2,13 @@
 
 use crate::errors::answer;
 use crate::service::{Entry, Service};
-use crate::{damage, pool_create, pool_get, pool_import, pool_set, pool_upgrade};
+use crate::{damage, letgo, pool_create, pool_get, pool_import, pool_set, pool_upgrade, waves};
 use api::{Activity, ApiError, Feature, HistoryRecord, Peer, Reply, Request, Sink};
 use base::{Error, Kind};
 use disk::history::keys as key;
 use disk::{feature, NvList};
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 type Answer<T> = std::result::Result<T, ApiError>;
 
@@ -105,7 +105,7 @@ pub fn open(service: &Service, name: &str) -> Answer<Arc<Entry>> {
         .ok_or_else(|| ApiError::no_such_pool(name))
 }
 
-/// `zpool export` and `zpool destroy`: unmounts, records the command, marks the labels.
+/// `zpool export` and `zpool destroy`.
 fn leave(
     service: &Arc<Service>,
     peer: Peer,
@@ -114,9 +114,9 @@ fn leave(
     command: &str,
     destroy: bool,
 ) -> Answer<Reply> {
-    let _one_at_a_time = service.changes.lock().unwrap_or_else(|e| e.into_inner());
     let unopened = service.absent().iter().find(|a| a.name == name).cloned();
     if let Some(a) = unopened {
+        let _one_at_a_time = service.changes.lock().unwrap_or_else(|e| e.into_inner());
         if destroy {
             return Err(ApiError::reason(
                 Kind::NoDevice,
@@ -128,20 +128,56 @@ fn leave(
         return Ok(Reply::Done);
     }
     let entry = open(service, name)?;
-    if destroy && entry.pool.is_readonly() {
+    let (service2, entry2, command) = (service.clone(), entry.clone(), command.to_string());
+    let way = Way { force, destroy };
+    letgo::export(service, &entry, force && !destroy, move || {
+        take_out(&service2, peer, &entry2, way, &command)
+    })
+}
+
+#[derive(Clone, Copy)]
+struct Way {
+    force: bool,
+    destroy: bool,
+}
+
+/// Takes a pool out of service: unmounts, records the command, marks the labels.
+fn take_out(
+    service: &Arc<Service>,
+    peer: Peer,
+    entry: &Arc<Entry>,
+    way: Way,
+    command: &str,
+) -> Answer<Reply> {
+    // Whatever waits for devices may end when the pool is no longer ours.
+    let ours = || match entry.is_abandoned() {
+        true => Err(answer(Kind::Stale.into())),
+        false => Ok(()),
+    };
+    // Somebody else's export may have been before this one.
+    if service
+        .find(&entry.pool.name())
+        .is_none_or(|e| !Arc::ptr_eq(&e, entry))
+    {
+        return Err(ApiError::no_such_pool(&entry.pool.name()));
+    }
+    if way.destroy && entry.pool.is_readonly() {
         return Err(ApiError::reason(Kind::ReadOnly, "pool is read-only"));
     }
     // Without its devices a pool can only be let go, by force, as the last group left it.
-    let let_go = force && !destroy;
+    let let_go = way.force && !way.destroy;
     if !let_go {
-        not_suspended(&entry)?;
+        not_suspended(entry)?;
     }
     let _gate = entry.gate.write().unwrap_or_else(|e| e.into_inner());
-    if !force && !entry.pool.is_readonly() {
+    ours()?;
+    if !way.force && !entry.pool.is_readonly() {
         // Devices that fail do so now, while nothing is unmounted yet.
         entry.pool.sync().map_err(answer)?;
+        ours()?;
     }
-    unmount_all(service, &entry, force)?;
+    unmount_all(service, entry, way.force)?;
+    ours()?;
     let lost = |e: Error| match let_go && entry.pool.suspended().is_some() {
         true => {
             let pool = entry.pool.name();
@@ -157,13 +193,16 @@ fn leave(
         .log_command(command, u64::from(peer.uid))
         .map(drop)
         .or_else(lost)?;
+    ours()?;
     let file = entry.cache_file();
-    service.dismiss(&entry);
-    let done = match (entry.pool.suspended(), destroy) {
+    service.retire(entry);
+    let done = match (entry.pool.suspended(), way.destroy) {
         (Some(why), _) => Err(why),
         (None, true) => entry.pool.destroy(),
         (None, false) => entry.pool.export(),
     };
+    ours()?;
+    service.dismiss(entry);
     if entry.pool.suspended().is_some() {
         // Lets the devices go; that nothing can be written any more is known.
         let _ = entry.pool.close();
@@ -187,25 +226,39 @@ fn not_suspended(entry: &Entry) -> Answer<()> {
 
 /// Unmounts every file system of a pool, children first; what refuses is named.
 pub fn unmount_all(service: &Arc<Service>, entry: &Arc<Entry>, force: bool) -> Answer<()> {
-    let mut failed: Vec<Error> = Vec::new();
-    let mut again = Vec::new();
-    let mut dirs = Vec::new();
-    for m in entry.all_mounts().into_iter().rev() {
-        // A parent of what could not be unmounted is busy too, and not worth a line.
-        if again.iter().any(|p: &PathBuf| p.starts_with(&m.path)) {
-            continue;
-        }
-        match service.unmount_first(entry, &m, force) {
-            Ok(dir) => dirs.extend(dir),
-            Err(e) => {
-                again.push(m.path.clone());
-                failed.push(e);
+    let mut list = entry.all_mounts();
+    list.reverse();
+    let busy: Mutex<Vec<PathBuf>> = Mutex::default();
+    let done = waves::run(
+        &list,
+        |m| &m.path,
+        |m| {
+            let busy = || busy.lock().unwrap_or_else(|e| e.into_inner());
+            // A parent of what could not be unmounted is busy too, and not worth a line.
+            if busy().iter().any(|p| p.starts_with(&m.path)) {
+                return Ok(None);
             }
+            let done = service.unmount_first(entry, m, force);
+            if done.is_err() {
+                busy().push(m.path.clone());
+            }
+            done
+        },
+    );
+    let mut failed: Vec<Error> = Vec::new();
+    let mut dirs = Vec::new();
+    for d in done {
+        match d {
+            Ok(dir) => dirs.extend(dir),
+            Err(e) => failed.push(e),
         }
     }
     if failed.is_empty() {
         crate::mounts::remove_dirs(dirs);
         return Ok(());
+    }
+    if entry.is_abandoned() {
+        return Err(answer(Kind::Stale.into()));
     }
     // Nothing half done: what was unmounted comes back.
     for (name, e) in service.mount_pool(entry) {

@@ -4,7 +4,7 @@
 use crate::bridge::Caching;
 use crate::cache::Absent;
 use crate::mounts::Mounted;
-use crate::values;
+use crate::{values, waves};
 use base::{Error, Kind, Result};
 use dsl::Dataset;
 use env::Env;
@@ -13,7 +13,7 @@ use pool::{Pool, Tunables};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, RwLock, RwLockReadGuard};
+use std::sync::{Arc, Mutex, RwLock, RwLockReadGuard, TryLockError};
 use std::time::Duration;
 
 /// How often a group is written when there is something to write.
@@ -67,6 +67,7 @@ pub struct Entry {
     pub gate: RwLock<()>,
     pub names: crate::datasets::Names,
     stop: AtomicBool,
+    abandoned: AtomicBool,
 }
 
 /// Where a dataset belongs.
@@ -92,6 +93,8 @@ pub struct Service {
     /// Pools of the cache file that could not be opened.
     pub absent: Mutex<Vec<Absent>>,
     pools: Mutex<BTreeMap<String, Arc<Entry>>>,
+    /// Pools let go while transfers were under way.
+    pub(crate) abandoned: Mutex<Vec<crate::letgo::Abandoned>>,
     /// Creation, import, export and destruction happen one at a time.
     pub changes: Mutex<()>,
 }
@@ -133,14 +136,34 @@ impl Entry {
     ///
     /// Errors: stale if the pool has been taken out of service meanwhile.
     pub fn pass(&self) -> Result<RwLockReadGuard<'_, ()>> {
-        let gate = self.gate.read().unwrap_or_else(|e| e.into_inner());
-        if self.is_leaving() {
-            return Err(Error::new(
-                Kind::Stale,
-                format!("pool '{}' was exported meanwhile", self.pool.name()),
-            ));
+        loop {
+            let gate = match self.gate.try_read() {
+                Ok(gate) => Some(gate),
+                Err(TryLockError::Poisoned(p)) => Some(p.into_inner()),
+                // An export, which does not end where devices do not answer.
+                Err(TryLockError::WouldBlock) => None,
+            };
+            if self.is_leaving() {
+                return Err(Error::new(
+                    Kind::Stale,
+                    format!("pool '{}' was exported meanwhile", self.pool.name()),
+                ));
+            }
+            match gate {
+                Some(gate) => return Ok(gate),
+                None => std::thread::sleep(Duration::from_millis(10)),
+            }
         }
-        Ok(gate)
+    }
+
+    /// It was let go while transfers were under way ([`crate::letgo`]): nothing of it may be
+    /// touched any more.
+    pub fn is_abandoned(&self) -> bool {
+        self.abandoned.load(Ordering::SeqCst)
+    }
+
+    pub(crate) fn abandon(&self) {
+        self.abandoned.store(true, Ordering::SeqCst);
     }
 
     /// It is being exported, destroyed or closed.
@@ -195,6 +218,7 @@ impl Service {
             caching,
             transport,
             absent: Mutex::default(),
+            abandoned: Mutex::default(),
             pools: Mutex::default(),
             changes: Mutex::new(()),
         })
@@ -237,6 +261,7 @@ impl Service {
             gate: RwLock::new(()),
             names: Default::default(),
             stop: AtomicBool::new(false),
+            abandoned: AtomicBool::new(false),
         });
         entry.replay_volumes();
         let e2 = entry.clone();
@@ -273,14 +298,20 @@ impl Service {
         Ok(entry)
     }
 
+    /// A pool is about to be taken out of service: its groups are no longer written by themselves,
+    /// and who comes for something inside it is refused.
+    pub fn retire(&self, entry: &Entry) {
+        entry.stop.store(true, Ordering::SeqCst);
+        dmu::Driver::kick(&*entry.pool);
+    }
+
     /// Takes a pool out of service; its mounts must be gone.
     pub fn dismiss(&self, entry: &Entry) {
-        entry.stop.store(true, Ordering::Relaxed);
-        dmu::Driver::kick(&*entry.pool);
-        self.pools
-            .lock()
-            .unwrap_or_else(|e| e.into_inner())
-            .remove(&entry.pool.name());
+        self.retire(entry);
+        let mut pools = self.pools.lock().unwrap_or_else(|e| e.into_inner());
+        // Not another one that has the name by now.
+        pools.retain(|_, e| !std::ptr::eq(&**e, entry));
+        drop(pools);
         crate::budget::share(self);
     }
 
@@ -325,21 +356,34 @@ impl Service {
         }
         todo.sort_by(|a, b| a.0.cmp(&b.0));
         let temporary = values::options(&entry.mount_options).unwrap_or_default();
-        for (_, ds) in todo {
-            if let Err(e) = self.mount_default(entry, &ds, temporary.clone(), false) {
-                failed.push((ds.full_name(), e));
-            }
-        }
+        let done = waves::run(
+            &todo,
+            |(path, _)| path,
+            |(_, ds)| {
+                let done = self.mount_default(entry, ds, temporary.clone(), false);
+                done.map_err(|e| (ds.full_name(), e))
+            },
+        );
+        failed.extend(done.into_iter().filter_map(|r| r.err()));
         failed
     }
 
     /// Orderly end: everything unmounted and written; pools stay recorded in their cache files.
     pub fn shutdown(&self) {
         for e in self.pools() {
+            let mut list = e.all_mounts();
+            list.reverse();
+            let done = waves::run(
+                &list,
+                |m| &m.path,
+                |m| {
+                    let done = self.unmount_first(&e, m, false);
+                    done.or_else(|_| self.unmount_first(&e, m, true))
+                },
+            );
             let mut dirs = Vec::new();
-            for m in e.all_mounts().into_iter().rev() {
-                let done = self.unmount_first(&e, &m, false);
-                match done.or_else(|_| self.unmount_first(&e, &m, true)) {
+            for d in done {
+                match d {
                     Ok(dir) => dirs.extend(dir),
                     Err(err) => crate::log::error(&err.to_string()),
                 }

@@ -1,5 +1,6 @@
 //! One object: its open view (fields, dirty blocks) over its synced view.
 
+use crate::ahead::Streams;
 use crate::content::Content;
 use crate::objset::Objset;
 use crate::tree::{Reader, Spot, Synced};
@@ -10,7 +11,7 @@ use std::any::Any;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, OnceLock, RwLock, RwLockReadGuard, RwLockWriteGuard, Weak};
+use std::sync::{Arc, Mutex, OnceLock, RwLock, RwLockReadGuard, RwLockWriteGuard, Weak};
 use zio::Crypt;
 
 /// Memory that a dirty object takes from the change to the end of its group: open and synced view,
@@ -115,6 +116,7 @@ pub struct Dnode {
     /// Some block of it could not be read: changes of parts of blocks look before they are accepted.
     hurt: AtomicBool,
     kept: OnceLock<Box<dyn Any + Send + Sync>>,
+    pub(crate) streams: Mutex<Streams>,
 }
 
 /// Most times a read is tried again because the group under way is writing the block anew.
@@ -158,6 +160,7 @@ impl Dnode {
             }),
             hurt: AtomicBool::new(false),
             kept: OnceLock::new(),
+            streams: Mutex::default(),
         })
     }
 
@@ -184,6 +187,10 @@ impl Dnode {
         Dnode::new(object, os, dmu, crypt, f, Synced::of(p))
     }
 
+    pub(crate) fn weak(&self) -> Weak<Dnode> {
+        self.me.clone()
+    }
+
     pub(crate) fn me(&self) -> Option<Arc<Dnode>> {
         self.me.upgrade()
     }
@@ -199,6 +206,15 @@ impl Dnode {
     /// Object number.
     pub fn object(&self) -> u64 {
         self.object
+    }
+
+    /// A lock for the room that knows the object's content. Objects whose numbers collide share it:
+    /// whoever holds one must not ask for a second.
+    pub fn lock(&self) -> &RwLock<()> {
+        let os = self.os.upgrade().map_or(0, |os| os.id());
+        let n =
+            (self.object ^ os.wrapping_mul(0x9e37_79b9_7f4a_7c15)) % self.dmu.locks.len() as u64;
+        &self.dmu.locks[n as usize]
     }
 
     /// What the room that knows the object's content keeps with it in memory. There is one such room
@@ -577,8 +593,12 @@ impl Dnode {
         if len == 0 {
             return Ok(());
         }
-        let size = self.read_lock().f.block_size as u64;
+        let (size, blocks) = {
+            let i = self.read_lock();
+            (i.f.block_size as u64, i.f.maxblkid.saturating_add(1))
+        };
         let (first, last) = (offset / size, (offset + len as u64 - 1) / size);
+        self.stream(first, last, size, blocks);
         if last > first && last - first < 1024 {
             let whole = offset.div_ceil(size)..(offset + len as u64) / size;
             if let Some((size, blocks)) = self.blocks(first, last, whole)? {
@@ -970,15 +990,9 @@ impl Dnode {
         !i.bufs.is_empty() || i.pend.iter().any(|p| p.dirty) || !i.syncing_frees.is_empty()
     }
 
-    /// Reads ahead: brings the blocks that hold `[offset, offset + len)` into the cache.
-    pub fn prefetch(&self, offset: u64, len: u64) {
-        let size = self.read_lock().f.block_size as u64;
-        let last = offset.saturating_add(len).saturating_sub(1) / size;
-        for blk in offset / size..=last.min(self.read_lock().f.maxblkid) {
-            if self.block(blk).is_err() {
-                return;
-            }
-        }
+    /// True if it was freed, on disk or not yet.
+    pub(crate) fn is_freed(&self) -> bool {
+        !self.read_lock().f.allocated
     }
 
     // ---- for the sync --------------------------------------------------------------------------

@@ -16,6 +16,7 @@
 //! transaction or for a log commit while holding one.
 #![forbid(unsafe_code)]
 
+mod ahead;
 mod content;
 mod dnode;
 mod objset;

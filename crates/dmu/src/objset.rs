@@ -154,7 +154,7 @@ impl Shard {
             return;
         }
         self.map
-            .retain(|_, dn| Arc::strong_count(dn) > 1 || dn.is_dirty());
+            .retain(|_, dn| Arc::strong_count(dn) > 1 || dn.is_dirty() || dn.is_freed());
         self.sweep_at = self.map.len() * 2;
     }
 }
@@ -170,6 +170,8 @@ pub struct Objset {
     pub(crate) special: [Mutex<Option<Arc<Dnode>>>; 3],
     pub(crate) state: Mutex<State>,
     numbers: Mutex<Numbers>,
+    /// Objects whose freeing was written by the group under way.
+    gone: Mutex<Vec<u64>>,
     dirty: Mutex<[BTreeMap<u64, Arc<Dnode>>; 4]>,
     pub(crate) jobs: Mutex<Vec<Job>>,
     admission: OnceLock<Weak<dyn Admission>>,
@@ -347,6 +349,7 @@ impl Objset {
                     root,
                     dirty: [false; 4],
                 }),
+                gone: Mutex::default(),
                 numbers: Mutex::new(Numbers {
                     cursor: 1,
                     ..Numbers::default()
@@ -867,11 +870,23 @@ impl Objset {
             || self.lock_state().dirty[txg as usize & 3]
     }
 
+    pub(crate) fn myself(&self) -> Option<Arc<Objset>> {
+        self.me.upgrade()
+    }
+
+    /// What the group changed is written, but not on disk yet: the numbers it freed are kept back, since
+    /// what is made under them may be on disk before it, in the log.
+    pub(crate) fn group_written(&self, txg: Txg, gone: impl Iterator<Item = u64>) {
+        self.space.lock().unwrap_or_else(|e| e.into_inner())[txg as usize & 3] = (0, 0);
+        let mut all = self.gone.lock().unwrap_or_else(|e| e.into_inner());
+        all.extend(gone);
+    }
+
     /// The group is on disk: numbers freed by it may be given out again, clean objects nobody uses
     /// may leave memory.
-    pub(crate) fn group_synced(&self, txg: Txg, gone: &[u64]) {
-        self.space.lock().unwrap_or_else(|e| e.into_inner())[txg as usize & 3] = (0, 0);
-        for object in gone {
+    pub(crate) fn group_synced(&self) {
+        let gone = std::mem::take(&mut *self.gone.lock().unwrap_or_else(|e| e.into_inner()));
+        for object in &gone {
             let mut m = self.shard(*object);
             if m.get(object).is_some_and(|d| !d.read_lock().f.allocated) {
                 m.remove(object);

@@ -485,12 +485,9 @@ impl Objset {
             m.f.maxblkid = meta_phys.maxblkid;
         }
         self.lock_state().root = root;
-        let gone: Vec<u64> = done
-            .iter()
-            .filter(|(_, p)| p.is_none())
-            .map(|(dn, _)| dn.object())
-            .collect();
-        self.group_synced(txg, &gone);
+        let gone = done.iter().filter(|(_, p)| p.is_none());
+        self.group_written(txg, gone.map(|(dn, _)| dn.object()));
+        self.dmu.written(self);
         Ok(Some(root))
     }
 

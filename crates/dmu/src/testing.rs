@@ -50,6 +50,10 @@ impl Cpu for World {
     fn par_for(&self, n: usize, job: &(dyn Fn(usize) + Sync)) {
         (0..n).for_each(job);
     }
+    fn later(&self, job: Box<dyn FnOnce() + Send>) -> bool {
+        job();
+        true
+    }
 }
 
 /// A world without disks, with a clock that ticks a microsecond a look.
@@ -95,6 +99,7 @@ impl Rig {
             space.clone(),
             ZioOptions {
                 cache_bytes: 64 << 20,
+                seed: 1,
                 writable: true,
             },
         ));
@@ -152,6 +157,7 @@ impl Rig {
             self.space.clone(),
             ZioOptions {
                 cache_bytes: 64 << 20,
+                seed: 1,
                 writable: true,
             },
         ));

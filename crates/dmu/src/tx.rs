@@ -1,10 +1,11 @@
 //! Transactions, transaction groups and the limit on dirty data (behaviour §1, §2).
 
+use crate::ahead::Door;
 use crate::objset::Objset;
 use base::{Result, Txg};
 use env::Env;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, Weak};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, RwLock, Weak};
 use zio::Zio;
 
 /// What a transaction may change at most; decides throttling and ENOSPC.
@@ -87,8 +88,14 @@ pub struct Dmu {
     promised: AtomicU64,
     dirty_max: AtomicU64,
     objsets: Mutex<[Vec<Arc<Objset>>; 4]>,
+    /// Object sets that were written by the group under way.
+    written: Mutex<Vec<Arc<Objset>>>,
     driver: OnceLock<Weak<dyn Driver>>,
     on_damage: OnceLock<OnDamage>,
+    pub(crate) ahead: Arc<Door>,
+    /// Locks of objects ([`crate::Dnode::lock`]). Each pool has its own: one is held while a device
+    /// is read, and a device that does not answer must not hold up other pools.
+    pub(crate) locks: Box<[RwLock<()>; 251]>,
 }
 
 /// Who is told about blocks that cannot be read.
@@ -179,8 +186,11 @@ impl Dmu {
             promised: AtomicU64::new(0),
             dirty_max: AtomicU64::new(opts.dirty_max),
             objsets: Mutex::default(),
+            written: Mutex::default(),
             driver: OnceLock::new(),
             on_damage: OnceLock::new(),
+            ahead: Arc::default(),
+            locks: Box::new([const { RwLock::new(()) }; 251]),
         })
     }
 
@@ -313,6 +323,15 @@ impl Dmu {
         }
     }
 
+    /// An object set was written, and waits for its group to be on disk.
+    pub(crate) fn written(&self, os: &Objset) {
+        let Some(os) = os.myself() else { return };
+        let mut all = self.written.lock().unwrap_or_else(|e| e.into_inner());
+        if !all.iter().any(|o| Arc::ptr_eq(o, &os)) {
+            all.push(os);
+        }
+    }
+
     /// True if the open group has anything to write.
     pub fn is_open_dirty(&self) -> bool {
         let txg = self.open_txg();
@@ -359,6 +378,9 @@ impl Dmu {
         self.space[txg as usize & 3].store(0, Ordering::Relaxed);
         // Objects dirtied in syncing context registered their object set once more.
         self.objsets.lock().unwrap_or_else(|e| e.into_inner())[txg as usize & 3].clear();
+        for os in std::mem::take(&mut *self.written.lock().unwrap_or_else(|e| e.into_inner())) {
+            os.group_synced();
+        }
         let mut g = self.lock();
         g.synced = txg;
         self.zio.set_synced(txg);

@@ -2,7 +2,7 @@
 //! no byte of space is lost.
 
 use disk::{os_type, ObjType};
-use dmu::testing::Rig;
+use dmu::testing::{FreeAll, Rig};
 use dmu::{NewObject, WritePolicy};
 use std::collections::BTreeMap;
 
@@ -226,5 +226,48 @@ fn random_without_compression_or_features() {
                 ..WritePolicy::default()
             },
         );
+    }
+}
+
+/// What is made under a number may be on disk, in the log, before the group that freed the number is.
+#[test]
+fn freed_numbers_are_kept_back_until_their_group_is_on_disk() {
+    let rig = Rig::new(os_type::OTHER, 64 << 20, WritePolicy::default());
+    let new = NewObject {
+        obj_type: ObjType::PLAIN_FILE_CONTENTS,
+        ..NewObject::default()
+    };
+    let tx = rig.tx();
+    let all: Vec<u64> = (0..200)
+        .map(|_| rig.os.alloc(&tx, &new).unwrap().object())
+        .collect();
+    drop(tx);
+    rig.sync();
+    let tx = rig.tx();
+    for o in &all {
+        rig.os.free(&tx, *o).unwrap();
+    }
+    drop(tx);
+    let group = rig.dmu.begin_sync();
+    let syncing = rig.dmu.syncing_tx(group.txg);
+    while rig.os.is_dirty_in(group.txg) {
+        rig.os.sync(&syncing, 1, &FreeAll).unwrap();
+    }
+    rig.dmu.zio.drain(group.txg).unwrap();
+    // All of it is written, but it is not the pool yet.
+    let tx = rig.tx();
+    for _ in 0..300 {
+        let o = rig.os.alloc(&tx, &new).unwrap().object();
+        assert!(!all.contains(&o), "object {o} is not free on disk");
+    }
+    for o in &all {
+        let e = rig.os.claim(&tx, *o, &new).err().expect("not free on disk");
+        assert_eq!(e.kind, base::Kind::Again);
+    }
+    drop(tx);
+    rig.dmu.end_sync(group.txg);
+    let tx = rig.tx();
+    for o in &all {
+        rig.os.claim(&tx, *o, &new).unwrap();
     }
 }

@@ -1,6 +1,7 @@
 //! A small persistent pool of threads. The core starts no threads; they all live here.
 
 use std::any::Any;
+use std::collections::VecDeque;
 use std::panic::{catch_unwind, resume_unwind, AssertUnwindSafe};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -172,10 +173,91 @@ impl env::Cpu for CpuPool {
     }
 }
 
-/// The pool for computing and one for waiting.
+/// Jobs of which nobody waits for the end, and the threads for them.
+struct Errands {
+    shared: Arc<ErrandShared>,
+    /// Whether the threads have been started.
+    started: AtomicBool,
+}
+
+#[derive(Default)]
+struct ErrandShared {
+    queue: Mutex<VecDeque<Box<dyn FnOnce() + Send>>>,
+    wake: Condvar,
+    stop: AtomicBool,
+}
+
+/// Most errands that wait; more are refused, since they would come too late.
+const MOST_ERRANDS: usize = 128;
+/// Threads for errands, which mostly wait for devices.
+const ERRAND_THREADS: usize = 4;
+
+impl Errands {
+    fn new() -> Errands {
+        Errands {
+            shared: Arc::default(),
+            started: AtomicBool::new(false),
+        }
+    }
+
+    fn add(&self, job: Box<dyn FnOnce() + Send>) -> bool {
+        if !self.started.swap(true, Ordering::Relaxed) {
+            for _ in 0..ERRAND_THREADS {
+                let shared = self.shared.clone();
+                // Without threads errands wait until the queue is full, and are then refused.
+                let _ = std::thread::Builder::new()
+                    .name("zfs-ahead".to_string())
+                    .spawn(move || errands(&shared));
+            }
+        }
+        let mut queue = lock(&self.shared.queue);
+        if queue.len() >= MOST_ERRANDS {
+            return false;
+        }
+        queue.push_back(job);
+        drop(queue);
+        self.shared.wake.notify_one();
+        true
+    }
+}
+
+fn errands(shared: &ErrandShared) {
+    let mut queue = lock(&shared.queue);
+    while !shared.stop.load(Ordering::Relaxed) {
+        match queue.pop_front() {
+            Some(job) => {
+                drop(queue);
+                // Nobody waits for it, and the next one has nothing to do with it.
+                let _ = catch_unwind(AssertUnwindSafe(job));
+                queue = lock(&shared.queue);
+            }
+            None => {
+                queue = shared
+                    .wake
+                    .wait(queue)
+                    .unwrap_or_else(PoisonError::into_inner);
+            }
+        }
+    }
+}
+
+impl Drop for Errands {
+    /// The threads are not waited for: one of them may be who drops this.
+    fn drop(&mut self) {
+        let mut queue = lock(&self.shared.queue);
+        self.shared.stop.store(true, Ordering::Relaxed);
+        let left = std::mem::take(&mut *queue);
+        self.shared.wake.notify_all();
+        drop(queue);
+        drop(left);
+    }
+}
+
+/// The pool for computing, one for waiting, and threads for errands.
 pub struct LinuxCpu {
     cores: CpuPool,
     waiting: CpuPool,
+    errands: Errands,
 }
 
 impl LinuxCpu {
@@ -184,6 +266,7 @@ impl LinuxCpu {
             cores: CpuPool::with_cores(),
             // One thread for each leaf of a wide vdev; they cost nothing while they sleep.
             waiting: CpuPool::new("zfs-leaf", 16),
+            errands: Errands::new(),
         }
     }
 }
@@ -201,6 +284,10 @@ impl env::Cpu for LinuxCpu {
 
     fn par_io(&self, n: usize, job: &(dyn Fn(usize) + Sync)) {
         self.waiting.par_for(n, job);
+    }
+
+    fn later(&self, job: Box<dyn FnOnce() + Send>) -> bool {
+        self.errands.add(job)
     }
 }
 

@@ -7,9 +7,10 @@
 use crate::aligned::Aligned;
 use crate::batch::{cut, fits, gather, lock, plan, scatter, shape, Cells, Piece, MOST, PIECE};
 use crate::uring::past_end;
-use crate::{part, sys, uring, CpuPool};
+use crate::{part, sys, uring, usage, CpuPool};
 use base::{Error, Kind, Result};
 use env::{Access, Cpu, Disk, Geometry, Op};
+use rustix::io::{preadv, pwritev, Errno};
 use std::cell::RefCell;
 use std::collections::HashMap;
 use std::fs::{File, OpenOptions};
@@ -309,9 +310,14 @@ impl LinuxDisk {
         Ok(())
     }
 
+    /// Whether the kernel transfers from or to this memory as it is.
+    fn takes(&self, memory: &[u8]) -> bool {
+        !self.direct || fits(memory.as_ptr() as usize, memory.len(), self.align)
+    }
+
     /// One piece of a batch on the calling thread.
     fn run_piece(&self, cells: &Cells, piece: &Piece) -> io::Result<()> {
-        if self.run_in_place(cells, piece) {
+        if self.run_in_place(cells, piece)? {
             return Ok(());
         }
         with_bounce(piece.len, |buf| {
@@ -325,17 +331,14 @@ impl LinuxDisk {
             }
         })
     }
-}
 
-impl LinuxDisk {
-    /// One piece of a batch without a copy, if its memory allows that. Returns whether all of it
-    /// was transferred.
-    fn run_in_place(&self, cells: &Cells, piece: &Piece) -> bool {
-        let fits = |b: &[u8]| !self.direct || fits(b.as_ptr() as usize, b.len(), self.align);
+    /// One piece of a batch in one call and without a copy, if its memory allows that. Returns
+    /// whether all of it was transferred; what ended short says why when it is tried with a copy.
+    fn run_in_place(&self, cells: &Cells, piece: &Piece) -> io::Result<bool> {
         if piece.parts.len() > MOST {
-            return false;
+            return Ok(false);
         }
-        if piece.write {
+        let moved = if piece.write {
             let mut bufs = Vec::new();
             for part in &piece.parts {
                 if let Op::Write { bufs: from, .. } = &*lock(&cells[part.op]) {
@@ -348,22 +351,29 @@ impl LinuxDisk {
                 .iter()
                 .map(|(b, range)| IoSlice::new(&b[range.clone()]))
                 .collect();
-            return slices.len() <= MOST
-                && slices.iter().all(|s| fits(s))
-                && sys::write_at_once(&self.file, &slices, piece.offset);
-        }
-        let mut cells: Vec<_> = piece.parts.iter().map(|p| lock(&cells[p.op])).collect();
-        let mut slices = Vec::with_capacity(cells.len());
-        for (part, cell) in piece.parts.iter().zip(&mut cells) {
-            match &mut **cell {
-                // Of a longer operation other pieces may be under way, on other threads.
-                Op::Read { buf, .. } if buf.len() == part.len && fits(buf) => {
-                    slices.push(IoSliceMut::new(buf));
-                }
-                _ => return false,
+            if slices.len() > MOST || !slices.iter().all(|s| self.takes(s)) {
+                return Ok(false);
             }
+            pwritev(&self.file, &slices, piece.offset)
+        } else {
+            let mut cells: Vec<_> = piece.parts.iter().map(|p| lock(&cells[p.op])).collect();
+            let mut slices = Vec::with_capacity(cells.len());
+            for (part, cell) in piece.parts.iter().zip(&mut cells) {
+                match &mut **cell {
+                    // Of a longer operation other pieces may be under way, on other threads.
+                    Op::Read { buf, .. } if buf.len() == part.len && self.takes(buf) => {
+                        slices.push(IoSliceMut::new(buf));
+                    }
+                    _ => return Ok(false),
+                }
+            }
+            preadv(&self.file, &mut slices, piece.offset)
+        };
+        match moved {
+            Ok(n) => Ok(n == piece.len),
+            Err(Errno::INTR | Errno::INVAL) => Ok(false),
+            Err(e) => Err(e.into()),
         }
-        sys::read_at_once(&self.file, &mut slices, piece.offset)
     }
 }
 
@@ -440,13 +450,11 @@ impl Disk for LinuxDisk {
     }
 
     fn read(&self, offset: u64, buf: &mut [u8]) -> Result<()> {
+        let _use = usage::begin();
         self.check(false, offset, buf.len())?;
         let total = buf.len();
         let fail = |e| self.error(e, false, offset, total);
-        if !self.direct {
-            return self.read_raw(offset, buf).map_err(fail);
-        }
-        if fits(buf.as_ptr() as usize, total, self.align) {
+        if self.takes(buf) {
             return self.read_raw(offset, buf).map_err(fail);
         }
         let mut at = offset;
@@ -463,12 +471,10 @@ impl Disk for LinuxDisk {
     }
 
     fn write(&self, offset: u64, buf: &[u8]) -> Result<()> {
+        let _use = usage::begin();
         self.check(true, offset, buf.len())?;
         let fail = |e| self.error(e, true, offset, buf.len());
-        if !self.direct {
-            return self.write_raw(offset, buf).map_err(fail);
-        }
-        if fits(buf.as_ptr() as usize, buf.len(), self.align) {
+        if self.takes(buf) {
             return self.write_raw(offset, buf).map_err(fail);
         }
         let mut at = offset;
@@ -487,6 +493,7 @@ impl Disk for LinuxDisk {
         if !self.writable {
             return Ok(());
         }
+        let _use = usage::begin();
         let r = if self.is_block {
             self.file.sync_all()
         } else {
@@ -496,6 +503,7 @@ impl Disk for LinuxDisk {
     }
 
     fn batch(&self, ops: Vec<Op>) -> Vec<(Op, Result<()>)> {
+        let _use = usage::begin();
         let mut results: Vec<Result<()>> = ops
             .iter()
             .map(|op| {
@@ -740,6 +748,99 @@ mod tests {
                 kind_of(disk.read(u64::MAX - 511, &mut [0; 512])),
                 Kind::Invalid
             );
+        }
+    }
+
+    /// Every way to drive a disk of this size, as if the kernel took memory and lengths that are
+    /// multiples of `align`.
+    fn aligned_ways(name: &str, size: u64, align: usize) -> Vec<(Image, LinuxDisk)> {
+        let ways = every_way().into_iter().enumerate();
+        ways.map(|(way, disks)| {
+            let image = Image::new(&format!("{name}{way}"), size);
+            let threads = disks.threads.clone();
+            let mut disk =
+                LinuxDisk::open(&image.0, Access::Write, disks.options, threads).unwrap();
+            disk.align = align;
+            (image, disk)
+        })
+        .collect()
+    }
+
+    /// The process may not write files beyond this size, which ends within a page. (Other tests
+    /// have smaller files.)
+    fn limit_files(size: u64) {
+        let limit = libc::rlimit {
+            rlim_cur: size,
+            rlim_max: libc::RLIM_INFINITY,
+        };
+        // SAFETY: reads one `rlimit`; a signal is ignored that nobody waits for.
+        unsafe {
+            libc::signal(libc::SIGXFSZ, libc::SIG_IGN);
+            assert_eq!(libc::setrlimit(libc::RLIMIT_FSIZE, &limit), 0);
+        }
+    }
+
+    /// What ends short goes on behind the last sector, and then is told why it ended there.
+    #[test]
+    fn a_short_transfer_tells_the_error_it_ended_at() {
+        const PAGE: u64 = 4096;
+        const END: u64 = (1 << 30) + 512;
+        limit_files(END);
+        for (way, (_image, disk)) in aligned_ways("short", PAGE, 4096).into_iter().enumerate() {
+            let write = |offset, len| Op::Write {
+                offset,
+                bufs: vec![Arc::new(vec![7; len])],
+            };
+            let at = END - 512 - PAGE;
+            let done = disk.batch(vec![write(0, 4096), write(at, 8192)]);
+            assert!(done[0].1.is_ok(), "way {way}");
+            let e = done[1].1.as_ref().unwrap_err();
+            assert_eq!(e.kind, Kind::FileTooBig, "way {way}: {e}");
+            // All that could be written is there, up to the last sector.
+            assert_eq!(disk.geometry().size, END, "way {way}");
+            let read = |offset, len| Op::Read {
+                offset,
+                buf: vec![1; len],
+            };
+            let done = disk.batch(vec![read(0, 4096), read(at, 4608), read(at, 8192)]);
+            let (Op::Read { buf, .. }, Ok(())) = &done[1] else {
+                panic!("way {way}: {:?}", done[1].1)
+            };
+            assert!(buf.iter().all(|b| *b == 7), "way {way}");
+            let e = done[2].1.as_ref().unwrap_err();
+            assert!(e.to_string().contains("past the end"), "way {way}: {e}");
+        }
+    }
+
+    /// Memory that the kernel refuses, whatever it said before, is copied.
+    #[test]
+    fn memory_that_is_refused_is_copied() {
+        for (way, (_image, disk)) in aligned_ways("odd", 1 << 20, 1).into_iter().enumerate() {
+            let data: Vec<u8> = (0..8192).map(|i| (i / 7) as u8).collect();
+            let write = |offset, cut| Op::Write {
+                offset,
+                bufs: vec![
+                    Arc::new(data[..cut].to_vec()),
+                    Arc::new(data[cut..].to_vec()),
+                ],
+            };
+            let done = disk.batch(vec![write(0, 4096), write(16384, 1001)]);
+            assert!(
+                done.iter().all(|(_, r)| r.is_ok()),
+                "way {way}: {:?}",
+                done[1].1
+            );
+            let read = |offset| Op::Read {
+                offset,
+                buf: vec![0; 8192],
+            };
+            for (op, r) in disk.batch(vec![read(0), read(16384)]) {
+                assert!(r.is_ok(), "way {way}: {r:?}");
+                assert!(
+                    matches!(op, Op::Read { buf, .. } if buf == data),
+                    "way {way}"
+                );
+            }
         }
     }
 

@@ -14,11 +14,13 @@ pub mod inuse;
 pub mod part;
 mod sys;
 mod uring;
+mod usage;
 
 pub use cpu::{CpuPool, LinuxCpu};
 pub use disk::LinuxDisks;
 pub use host::{LinuxClock, LinuxHost, LinuxRng};
 pub use sys::{close_inherited, project_id};
+pub use usage::devices_used;
 
 use std::sync::Arc;
 

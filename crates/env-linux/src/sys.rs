@@ -1,7 +1,7 @@
 //! The few system calls the standard library does not have, as safe functions.
 
 use std::fs::File;
-use std::io::{self, IoSlice, IoSliceMut};
+use std::io;
 use std::os::fd::AsRawFd;
 
 /// Size of a block device, bytes.
@@ -149,34 +149,4 @@ pub fn project_id(f: &File) -> io::Result<u32> {
     // SAFETY: the call writes 28 bytes.
     check(unsafe { libc::ioctl(f.as_raw_fd(), FS_IOC_FSGETXATTR, &mut words) })?;
     Ok(words[3])
-}
-
-/// Writes `bufs`, one after the other, at `offset`, in one system call. Returns whether all of it
-/// was written; why not is for another attempt to find out.
-pub fn write_at_once(f: &File, bufs: &[IoSlice<'_>], offset: u64) -> bool {
-    // SAFETY: an IoSlice has the layout of an iovec, and its memory is borrowed for the call.
-    let n = unsafe {
-        libc::pwritev(
-            f.as_raw_fd(),
-            bufs.as_ptr().cast(),
-            bufs.len() as i32,
-            offset as i64,
-        )
-    };
-    usize::try_from(n) == Ok(bufs.iter().map(|b| b.len()).sum())
-}
-
-/// Fills `bufs`, one after the other, from `offset`, in one system call. Returns whether all of
-/// them were filled; why not is for another attempt to find out.
-pub fn read_at_once(f: &File, bufs: &mut [IoSliceMut<'_>], offset: u64) -> bool {
-    // SAFETY: an IoSliceMut has the layout of an iovec, and its memory is borrowed for the call.
-    let n = unsafe {
-        libc::preadv(
-            f.as_raw_fd(),
-            bufs.as_ptr().cast(),
-            bufs.len() as i32,
-            offset as i64,
-        )
-    };
-    usize::try_from(n) == Ok(bufs.iter().map(|b| b.len()).sum())
 }

@@ -16,9 +16,8 @@ struct Slot {
     /// Where the bytes lie; none: in `buf`.
     vectors: Vec<Vector>,
     buf: Option<Aligned>,
-    /// What was submitted of `vectors`.
-    rest: Vec<Vector>,
     piece: usize,
+    /// Bytes of `buf` that are transferred.
     done: usize,
     retries: u32,
 }
@@ -31,22 +30,16 @@ impl Slot {
         }
         &mut self.buf.get_or_insert_with(|| Aligned::new(len))[..len]
     }
-}
 
-/// What follows the first `done` bytes.
-fn behind(vectors: &[Vector], mut done: usize) -> Vec<Vector> {
-    let mut rest = Vec::with_capacity(vectors.len());
-    for v in vectors {
-        let skip = done.min(v.len);
-        done -= skip;
-        if skip < v.len {
-            rest.push(Vector {
-                start: v.start + skip,
-                len: v.len - skip,
-            });
+    /// From here on the piece is transferred through the buffer, all of it.
+    fn copying(&mut self, cells: &Cells, piece: &Piece) {
+        self.vectors.clear();
+        self.done = 0;
+        let buf = self.bounce(piece.len);
+        if piece.write {
+            gather(cells, piece, buf);
         }
     }
-    rest
 }
 
 struct Ring {
@@ -141,7 +134,6 @@ impl Ring {
                         self.slots.push(Slot {
                             vectors: Vec::new(),
                             buf: None,
-                            rest: Vec::new(),
                             piece: 0,
                             done: 0,
                             retries: 0,
@@ -153,10 +145,7 @@ impl Ring {
                 (slot.piece, slot.done, slot.retries) = (next, 0, 0);
                 slot.vectors = in_place(cells, piece, align).unwrap_or_default();
                 if slot.vectors.is_empty() {
-                    let buf = slot.bounce(piece.len);
-                    if piece.write {
-                        gather(cells, piece, buf);
-                    }
+                    slot.copying(cells, piece);
                 }
                 if !self.push(fd, s, pieces) {
                     return self.broken(&free, pieces, cells, next + 1, failed);
@@ -182,26 +171,28 @@ impl Ring {
             for (s, result) in done {
                 let slot = &mut self.slots[s];
                 let piece = &pieces[slot.piece];
-                let outcome = match result {
-                    e if e < 0 => {
+                let moved = usize::try_from(result).unwrap_or(0);
+                let outcome = match -result {
+                    libc::EINTR | libc::EAGAIN if slot.retries < 100 => {
                         slot.retries += 1;
-                        match -e {
-                            libc::EINTR | libc::EAGAIN if slot.retries < 100 => None,
-                            errno => Some(Err(io::Error::from_raw_os_error(errno))),
-                        }
+                        None
                     }
-                    0 => Some(Err(past_end(piece.write))),
-                    n => {
-                        slot.done += n as usize;
-                        if slot.done >= piece.len {
-                            Some(Ok(()))
-                        } else {
-                            // Direct I/O must go on at a sector, and where memory is aligned.
-                            slot.done -= slot.done % align.max(512);
-                            slot.retries += 1;
-                            (slot.retries >= 100).then(|| Err(past_end(piece.write)))
-                        }
+                    _ if slot.done + moved >= piece.len => Some(Ok(())),
+                    // In place it is all or nothing: where it can go on depends on sectors and on
+                    // how the memory is aligned, and what the kernel says of that may be wrong. A
+                    // buffer can be transferred from any sector on.
+                    ..=0 | libc::EINVAL if !slot.vectors.is_empty() => {
+                        slot.copying(cells, piece);
+                        None
                     }
+                    errno @ 1.. => Some(Err(io::Error::from_raw_os_error(errno))),
+                    _ => match (slot.done + moved) & !511 {
+                        on if on > slot.done => {
+                            slot.done = on;
+                            None
+                        }
+                        _ => Some(Err(past_end(piece.write))),
+                    },
                 };
                 match outcome {
                     None => {
@@ -243,9 +234,7 @@ impl Ring {
             }
         } else {
             // A vector is what the kernel calls an iovec; it is read when the entry is submitted.
-            let rest = behind(&slot.vectors, slot.done);
-            slot.rest = rest;
-            let (at, n) = (slot.rest.as_ptr().cast(), slot.rest.len() as u32);
+            let (at, n) = (slot.vectors.as_ptr().cast(), slot.vectors.len() as u32);
             match piece.write {
                 true => opcode::Writev::new(fd, at, n).offset(offset).build(),
                 false => opcode::Readv::new(fd, at, n).offset(offset).build(),

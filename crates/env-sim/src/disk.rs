@@ -1,6 +1,7 @@
 //! A disk in memory that fails in every way a disk can, and notes what reached it.
 
 use crate::lock;
+use crate::origin::{Origins, Watcher};
 use base::{Error, Kind, Result};
 use env::{Disk, Geometry, Op};
 use std::collections::BTreeMap;
@@ -49,6 +50,8 @@ impl Journal {
 /// A sparse disk in memory.
 pub struct MemDisk {
     chunks: Mutex<BTreeMap<u64, Arc<Vec<u8>>>>,
+    /// Where what is on it came from, and who wants to know what of that is read.
+    watch: Mutex<Option<(Origins, Arc<Watcher>)>>,
     /// Where writes and flushes are noted, and under which number.
     journal: Mutex<Option<(Arc<Journal>, usize)>>,
     /// How long a flush takes, microseconds of the real clock.
@@ -91,6 +94,7 @@ impl MemDisk {
     pub fn new(size: u64) -> Arc<MemDisk> {
         Arc::new(MemDisk {
             chunks: Mutex::new(BTreeMap::new()),
+            watch: Mutex::new(None),
             journal: Mutex::new(None),
             flush_time: AtomicU64::new(0),
             left: AtomicI64::new(-1),
@@ -120,11 +124,18 @@ impl MemDisk {
     pub fn fork(&self) -> Arc<MemDisk> {
         let new = MemDisk::new(self.size.load(Relaxed));
         *lock(&new.chunks) = lock(&self.chunks).clone();
+        *lock(&new.watch) = lock(&self.watch).clone();
         new.logical_sector
             .store(self.logical_sector.load(Relaxed), Relaxed);
         new.physical_sector
             .store(self.physical_sector.load(Relaxed), Relaxed);
         new
+    }
+
+    /// From now on what is read of what `origins` names is told to `watcher`: each sector once, and
+    /// not after it was written. That holds for forks, too, which tell the same watcher.
+    pub fn watch(&self, origins: Origins, watcher: &Arc<Watcher>) {
+        *lock(&self.watch) = Some((origins, watcher.clone()));
     }
 
     /// From now on every write and flush that works is noted as one of disk `number`.
@@ -208,6 +219,9 @@ impl MemDisk {
 
     /// All that was written, without the holes: `(offset, bytes)`.
     pub fn for_each_chunk(&self, f: &mut dyn FnMut(u64, &[u8])) {
+        if let Some((origins, watcher)) = &mut *lock(&self.watch) {
+            origins.taken(0, self.size.load(Relaxed), watcher);
+        }
         for (i, c) in lock(&self.chunks).iter() {
             f(i * CHUNK, c);
         }
@@ -230,6 +244,9 @@ impl MemDisk {
 
     /// Reads without faults and rules.
     pub fn peek(&self, offset: u64, buf: &mut [u8]) {
+        if let Some((origins, watcher)) = &mut *lock(&self.watch) {
+            origins.taken(offset, offset + buf.len() as u64, watcher);
+        }
         let chunks = lock(&self.chunks);
         let mut done = 0;
         while done < buf.len() {
@@ -246,6 +263,9 @@ impl MemDisk {
 
     /// Writes without faults and rules.
     pub fn poke(&self, offset: u64, buf: &[u8]) {
+        if let Some((origins, watcher)) = &mut *lock(&self.watch) {
+            origins.written(offset, offset + buf.len() as u64, watcher);
+        }
         let mut chunks = lock(&self.chunks);
         let mut done = 0;
         while done < buf.len() {
@@ -356,10 +376,13 @@ impl Disk for MemDisk {
             .map(|mut op| {
                 let r = match &mut op {
                     Op::Read { offset, buf } => self.read(*offset, buf),
-                    Op::Write { offset, bufs } => {
-                        let all: Vec<u8> = bufs.iter().flat_map(|b| b.iter().copied()).collect();
-                        self.write(*offset, &all)
-                    }
+                    Op::Write { offset, bufs } => match &bufs[..] {
+                        [one] => self.write(*offset, one),
+                        _ => {
+                            let all: Vec<&[u8]> = bufs.iter().map(|b| &b[..]).collect();
+                            self.write(*offset, &all.concat())
+                        }
+                    },
                 };
                 (op, r)
             })

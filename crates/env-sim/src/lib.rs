@@ -7,8 +7,10 @@
 #![forbid(unsafe_code)]
 
 mod disk;
+mod origin;
 
 pub use disk::{Event, Journal, MemDisk};
+pub use origin::{Look, Origins, Watcher, SECTOR};
 
 use base::{Error, Kind, Result};
 use env::{Access, Clock, Cpu, Disk, Disks, Env, Geometry, Host, Op, Rng};
@@ -160,6 +162,11 @@ pub struct Inline;
 impl Cpu for Inline {
     fn par_for(&self, n: usize, job: &(dyn Fn(usize) + Sync)) {
         (0..n).for_each(job);
+    }
+
+    fn later(&self, job: Box<dyn FnOnce() + Send>) -> bool {
+        job();
+        true
     }
 }
 

@@ -106,6 +106,12 @@ pub trait Cpu: Send + Sync {
     fn par_io(&self, n: usize, job: &(dyn Fn(usize) + Sync)) {
         self.par_for(n, job);
     }
+
+    /// Has `job` done some time by another thread; false if it was dropped, because none is to spare.
+    fn later(&self, job: Box<dyn FnOnce() + Send>) -> bool {
+        drop(job);
+        false
+    }
 }
 
 /// The world, as handed to the core.

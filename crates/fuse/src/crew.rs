@@ -116,9 +116,20 @@ impl Crew {
         split(self.counts.load(SeqCst)).0 as usize
     }
 
-    /// Threads that wait for requests of this session to be served.
+    /// Threads beside the most there may be: that wait for requests of this session to be served,
+    /// or whose request was given up.
     pub fn lent(&self) -> usize {
         self.lent.load(SeqCst)
+    }
+
+    /// To lend from elsewhere.
+    pub fn lender(&self) -> Arc<AtomicUsize> {
+        self.lent.clone()
+    }
+
+    /// There may be one thread less again.
+    pub fn take_back(&self) {
+        self.lent.fetch_sub(1, SeqCst);
     }
 
     /// Whether there may be one more thread.
@@ -415,7 +426,7 @@ pub struct Lent(Option<Arc<dyn Watched>>);
 impl Drop for Lent {
     fn drop(&mut self) {
         if let Some(s) = &self.0 {
-            s.crew().lent.fetch_sub(1, SeqCst);
+            s.crew().take_back();
         }
     }
 }

@@ -455,6 +455,9 @@ impl<F: Filesystem + ?Sized> Dispatch<'_, F> {
                 // even if a later one failed; the caller comes back for that one.
                 if done.is_ok() || !out.buf.is_empty() {
                     self.ok(&[&out.buf])?;
+                    if self.sent.is_err() {
+                        out.nodes().for_each(|node| fs.forget(node, 1));
+                    }
                     self.scratch.dir = out.buf;
                     return Ok(());
                 }
@@ -520,8 +523,8 @@ impl<F: Filesystem + ?Sized> Dispatch<'_, F> {
                 fs.syncfs(req, node)?;
                 self.ok(&[])
             }
-            // Operations are short or wait for the disk, which cannot be interrupted either: the
-            // caller gets the answer when it comes, and a kill takes effect then.
+            // Operations are short or wait for the disk, which cannot be interrupted: the caller gets
+            // the answer when it comes. A killed one is let go by others (`killed`).
             op::INTERRUPT => Ok(()),
             op::NOTIFY_REPLY => Ok(()),
             op::DESTROY => self.ok(&[]),

@@ -25,6 +25,7 @@ mod config;
 mod crew;
 mod dispatch;
 mod fs;
+mod killed;
 mod mount;
 mod notify;
 mod reply;
@@ -36,7 +37,7 @@ pub mod testing;
 mod types;
 pub mod wire;
 
-pub use alert::stay_alert;
+pub use alert::{stay_alert, stay_calm};
 pub use config::{Config, Negotiated, ReaddirPlus, Transport};
 pub use crew::{about_to_block, about_to_wait_for_requests, Lent};
 pub use fs::{Filesystem, FOREVER};

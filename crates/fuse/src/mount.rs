@@ -383,10 +383,11 @@ impl Mount {
     /// [`Unmount::Normal`]: the kernel first writes out what it has cached. Not being mounted any
     /// more is no error.
     pub fn unmount(&self, how: Unmount) -> Result<()> {
-        if !self.is_mounted()? {
-            return Ok(());
-        }
+        // The table of all mounts is long where there are many, and there each of them is unmounted.
         if !self.is_on_top() {
+            if !self.is_mounted()? {
+                return Ok(());
+            }
             bail!(
                 Busy,
                 "{}: something else is mounted over it",
@@ -438,9 +439,9 @@ impl Mount {
         ))
     }
 
-    /// Fails everything that waits for the daemon. Works for root, and for the owner of the mount
-    /// where the FUSE control file system is mounted.
-    fn abort(&self) -> bool {
+    /// Fails everything that waits for the daemon; whether that could be done: by root, and by the
+    /// owner of the mount where the FUSE control file system is mounted.
+    pub fn abort(&self) -> bool {
         let dev = ((self.dev.0 as u64) << 20) | self.dev.1 as u64;
         std::fs::write(format!("/sys/fs/fuse/connections/{dev}/abort"), "1").is_ok()
     }

@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use base::Block;
-use zerocopy::IntoBytes;
+use zerocopy::{FromBytes, IntoBytes};
 
 use crate::types::{Attr, Entry};
 use crate::wire;
@@ -240,6 +240,18 @@ impl DirPlusBuf {
     pub fn is_empty(&self) -> bool {
         self.buf.is_empty()
     }
+
+    /// Nodes of the entries that count as lookups.
+    pub(crate) fn nodes(&self) -> impl Iterator<Item = u64> + '_ {
+        let mut rest = &self.buf[..];
+        std::iter::from_fn(move || {
+            let (entry, tail) = wire::EntryOut::read_from_prefix(rest).ok()?;
+            let (name, _) = wire::Dirent::read_from_prefix(tail).ok()?;
+            rest = rest.get(wire::align8(128 + 24 + name.namelen as usize)..)?;
+            Some(entry.nodeid)
+        })
+        .filter(|node| *node != 0)
+    }
 }
 
 fn push_dirent(
@@ -340,6 +352,16 @@ mod tests {
         assert!(p.add(&e, 1, b"123456789"));
         assert!(!p.add(&e, 1, b"12345678"));
         assert_eq!(p.buf.len(), 160);
+        let mut p = DirPlusBuf::new(4096);
+        assert!(!p.add_plain(1, 1, 4, b"."));
+        for (node, name) in [(7, &b"a"[..]), (0, b"gone"), (9, b"12345678")] {
+            let e = Entry {
+                node,
+                ..Entry::default()
+            };
+            assert!(!p.add(&e, 1, name));
+        }
+        assert!(p.nodes().eq([7, 9]));
     }
 
     #[test]

@@ -17,9 +17,10 @@ use crate::config::{Config, Negotiated, ReaddirPlus, Transport};
 use crate::crew::{self, Begin, Crew, Pace, Watched};
 use crate::dispatch::{serve, Message, Scratch};
 use crate::fs::Filesystem;
+use crate::killed::{self, Found, Lookout, Serving};
 use crate::notify::Notifier;
 use crate::ring::{wants_uring, Ring, Starting};
-use crate::sys;
+use crate::sys::{self, Pages};
 use crate::types::Errno;
 use crate::wire::{self, init, op};
 
@@ -61,6 +62,8 @@ impl Worker {
 pub(crate) struct State {
     /// Threads that serve or wait.
     workers: Vec<Worker>,
+    /// What those that read from the device serve.
+    serving: Vec<Arc<Serving>>,
     /// How many there are, counting those about to start.
     pub total: usize,
     /// Those of them that read from the device.
@@ -235,7 +238,7 @@ impl<F: Filesystem + ?Sized> Session<F> {
     }
 
     fn run_inner(&self) -> base::Result<End> {
-        let mut buf = Buffer::new(self.max_write() as usize);
+        let mut buf = Buffer::new(self.max_write() as usize)?;
         let reading = Arc::new(AtomicBool::new(false));
         let tid = Worker::enlist(&self.shared, &reading);
         sys::unblock_wake();
@@ -252,6 +255,7 @@ impl<F: Filesystem + ?Sized> Session<F> {
             shared: self.shared.clone(),
             agreed: self.shared.agreed.get().copied().unwrap_or_default(),
             crew: Crew::new(self.config.threads),
+            lookout: Arc::default(),
             ring,
         });
         pool.spawn()
@@ -455,6 +459,7 @@ struct Pool<F: ?Sized> {
     shared: Arc<Shared>,
     agreed: Negotiated,
     crew: Crew,
+    lookout: Arc<Lookout>,
     /// Carries most requests, if there.
     ring: Option<Arc<Ring<F>>>,
 }
@@ -465,6 +470,8 @@ impl<F: Filesystem + ?Sized> Pool<F> {
         {
             let mut state = self.shared.lock();
             if state.on_device >= self.crew.most() {
+                drop(state);
+                self.look_for_killed();
                 return Ok(());
             }
             state.total += 1;
@@ -503,6 +510,32 @@ impl<F: Filesystem + ?Sized> Pool<F> {
         shared.left();
     }
 
+    /// From now on, for a while, requests of killed processes are given up when they take long.
+    fn look_for_killed(self: &Arc<Self>) {
+        let start = || {
+            let (lookout, lent) = (self.lookout.clone(), self.crew.lender());
+            let (shared, pool) = (self.shared.clone(), Arc::downgrade(self));
+            let look = move || {
+                let state = shared.lock();
+                if state.serving.is_empty() {
+                    return None;
+                }
+                let found = killed::look(&state.serving, &lent);
+                drop(state);
+                if found == Found::GivenUp {
+                    pool.upgrade()?.keep_one();
+                }
+                Some(found != Found::Nothing)
+            };
+            std::thread::Builder::new()
+                .name("fuse-killed".into())
+                .spawn(move || lookout.run(look))
+                .is_ok()
+        };
+        // Without that thread they wait until their requests end.
+        self.lookout.ask(start);
+    }
+
     /// Serves until the end, or until this thread was not needed for a while (`None`).
     fn serve_all(self: &Arc<Self>, reading: &AtomicBool) -> io::Result<Option<End>> {
         let Some(device) = self.device.upgrade() else {
@@ -510,13 +543,29 @@ impl<F: Filesystem + ?Sized> Pool<F> {
         };
         // Without access to the device node (an ordinary user whose mount fusermount3 made) the
         // threads share one channel.
-        let channel = sys::clone_channel(&device).ok();
-        let device = match &channel {
-            Some(c) => c,
-            None => &*device,
+        let channel = match sys::clone_channel(&device) {
+            Ok(own) => Arc::new(own),
+            Err(_) => device,
         };
+        let serving = Arc::new(Serving::on(channel));
+        self.shared.lock().serving.push(serving.clone());
+        let outcome = self.serve_on(&serving, reading);
+        let mut state = self.shared.lock();
+        state.serving.retain(|s| !Arc::ptr_eq(s, &serving));
+        // So that the channel is closed here: nobody else has it any more.
+        drop(serving);
+        drop(state);
+        outcome
+    }
+
+    fn serve_on(
+        self: &Arc<Self>,
+        serving: &Serving,
+        reading: &AtomicBool,
+    ) -> io::Result<Option<End>> {
+        let device = serving.channel();
         let chan = Channel { file: device };
-        let mut buf = Buffer::new(self.agreed.max_write as usize);
+        let mut buf = Buffer::new(self.agreed.max_write as usize)?;
         let mut scratch = Scratch::new();
         let shared = &*self.shared;
         let mut pace = Pace::default();
@@ -547,7 +596,14 @@ impl<F: Filesystem + ?Sized> Pool<F> {
             }
             // An answer that cannot be delivered: the connection is being torn down, and the next
             // read says how.
+            serving.begin(&msg, began);
             let _ = serve(&*self.fs, &self.agreed, &chan, &msg, &mut scratch);
+            if serving.end() {
+                self.crew.take_back();
+            }
+            if msg.head.opcode == op::INTERRUPT {
+                self.look_for_killed();
+            }
             idle_since = crew::now();
             if class != Class::Brief
                 && self.crew.end(idle_since, idle_since - began)
@@ -608,29 +664,31 @@ pub(crate) fn classify(opcode: u32) -> Class {
 
 /// A buffer for one request, placed so that the data of a WRITE begins on a page.
 struct Buffer {
-    bytes: Vec<u8>,
+    pages: Pages,
     start: usize,
 }
 
 impl Buffer {
-    fn new(max_write: usize) -> Buffer {
+    /// Memory of its own, which is taken as it is touched: there are many mounts, and most requests are
+    /// short.
+    fn new(max_write: usize) -> io::Result<Buffer> {
         // Room for the largest write, and for the largest xattr whatever the write size.
         let room = max_write.max(128 << 10) + PAGE;
-        let bytes = vec![0u8; room + 2 * PAGE];
+        let mut pages = Pages::new((room + PAGE).next_multiple_of(PAGE))?;
+        pages.done();
         let head = size_of::<wire::InHeader>() + size_of::<wire::WriteIn>();
-        let page = bytes.as_ptr().align_offset(PAGE);
-        // align_offset may decline to answer (usize::MAX); alignment is only for speed.
-        let start = if page < PAGE { page + PAGE - head } else { 0 };
-        Buffer { bytes, start }
+        Ok(Buffer {
+            pages,
+            start: PAGE - head,
+        })
     }
 
     fn space(&mut self) -> &mut [u8] {
-        &mut self.bytes[self.start..]
+        &mut self.pages.all()[self.start..]
     }
 
     fn message(&self, n: usize) -> &[u8] {
-        let end = (self.start + n).min(self.bytes.len());
-        &self.bytes[self.start..end]
+        self.pages.bytes(self.start, n)
     }
 }
 

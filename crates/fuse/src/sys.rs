@@ -126,6 +126,9 @@ impl Pages {
         if p == libc::MAP_FAILED {
             return Err(io::Error::last_os_error());
         }
+        // Most requests are short: no huge page for what they touch. A failure costs memory only.
+        // SAFETY: the mapping just made; what is in it stays.
+        unsafe { libc::madvise(p, len, libc::MADV_NOHUGEPAGE) };
         Ok(Pages {
             start: p.cast(),
             len,
@@ -156,6 +159,13 @@ impl Pages {
         // while a command is under way, and callers look only while none is; what they write
         // meanwhile (see [`Pages::write`]) does not overlap.
         unsafe { std::slice::from_raw_parts(self.at(offset), len) }
+    }
+
+    /// All bytes of memory that the kernel uses in system calls only ([`Pages::done`]).
+    pub fn all(&mut self) -> &mut [u8] {
+        assert!(self.done);
+        // SAFETY: the whole mapping, whose every byte is initialised; the borrow is the only one.
+        unsafe { std::slice::from_raw_parts_mut(self.start, self.len) }
     }
 
     /// Writes where no slice of [`Pages::bytes`] is held: heads after the request was served,

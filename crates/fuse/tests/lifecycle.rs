@@ -7,8 +7,8 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::sync::atomic::Ordering::SeqCst;
-use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
+use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, Instant};
 
 use common::memfs::MemFs;
@@ -520,6 +520,119 @@ fn waiting_reads_do_not_stop_the_others() {
     j.join().unwrap().unwrap();
     fs::remove_dir(&dir).unwrap();
     assert_eq!(got, [Some(4096); 8]);
+}
+
+/// Names beginning with `wait` are found when they may be; all others are missing.
+#[derive(Default)]
+struct Stalled {
+    found: Mutex<bool>,
+    released: Condvar,
+    /// Lookups that wait, and that the kernel has.
+    waiting: AtomicUsize,
+    held: AtomicUsize,
+}
+
+impl Stalled {
+    fn attr() -> Attr {
+        Attr {
+            ino: 2,
+            mode: libc::S_IFREG | 0o644,
+            nlink: 1,
+            ..Attr::default()
+        }
+    }
+
+    fn release(&self) {
+        *self.found.lock().unwrap() = true;
+        self.released.notify_all();
+    }
+}
+
+impl Filesystem for Stalled {
+    fn getattr(&self, r: &Request, node: u64, fh: Option<u64>) -> Result<AttrReply> {
+        match node {
+            ROOT => Bad.getattr(r, node, fh),
+            _ => Ok(AttrReply {
+                attr: Stalled::attr(),
+                ttl: FOREVER,
+            }),
+        }
+    }
+
+    fn lookup(&self, _: &Request, _: u64, name: &[u8]) -> Result<Entry> {
+        if !name.starts_with(b"wait") {
+            return Err(Errno::ENOENT);
+        }
+        self.waiting.fetch_add(1, SeqCst);
+        let found = self.found.lock().unwrap();
+        drop(self.released.wait_while(found, |f| !*f).unwrap());
+        self.waiting.fetch_sub(1, SeqCst);
+        self.held.fetch_add(1, SeqCst);
+        Ok(Entry {
+            node: 2,
+            attr: Stalled::attr(),
+            entry_ttl: FOREVER,
+            attr_ttl: FOREVER,
+            ..Entry::default()
+        })
+    }
+
+    fn forget(&self, _: u64, nlookup: u64) {
+        self.held.fetch_sub(nlookup as usize, SeqCst);
+    }
+}
+
+/// More processes than threads wait for something that takes for ever: all of them can be killed,
+/// others are served, and what comes too late is undone. Signals that do not kill are no reason.
+#[test]
+fn whoever_waits_can_be_killed() {
+    if !can_mount() || common::over_uring() {
+        return;
+    }
+    let dir = mount_point("stalled");
+    let (fd, m) = mount(&dir, &MountOptions::new("testpool/stalled")).unwrap();
+    let fs = Arc::new(Stalled::default());
+    let config = Config {
+        threads: 4,
+        ..config()
+    };
+    let s = Session::new(fs.clone(), fd, config);
+    let j = std::thread::spawn(move || s.run());
+    let mut children: Vec<Child> = (0..12)
+        .map(|i| {
+            let file = dir.join(format!("wait{i}"));
+            Command::new("stat")
+                .arg(file)
+                .stdout(Stdio::null())
+                .spawn()
+                .unwrap()
+        })
+        .collect();
+    eventually("all threads wait", || fs.waiting.load(SeqCst) >= 4);
+    let (patient, killed) = children.split_at_mut(2);
+    for c in killed.iter_mut() {
+        c.kill().unwrap();
+    }
+    for c in killed {
+        eventually("a killed process ends", || c.try_wait().unwrap().is_some());
+    }
+    // Another request than those is served.
+    let other = dir.join("other");
+    let e = std::thread::spawn(move || fs::metadata(other).unwrap_err());
+    eventually("others are served", || e.is_finished());
+    assert_eq!(e.join().unwrap().raw_os_error(), Some(libc::ENOENT));
+    for c in patient.iter_mut() {
+        assert!(c.try_wait().unwrap().is_none());
+    }
+    fs.release();
+    for c in patient {
+        assert!(c.wait().unwrap().success());
+    }
+    m.unmount(Unmount::Normal).unwrap();
+    j.join().unwrap().unwrap();
+    fs::remove_dir(&dir).unwrap();
+    assert_eq!(fs.waiting.load(SeqCst), 0);
+    assert!(fs.held.load(SeqCst) <= 2, "late lookups are not undone");
 }
 
 /// Not a test by itself: a daemon in a process of its own, for the tests below. It mounts where

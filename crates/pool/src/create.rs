@@ -174,6 +174,7 @@ impl Pool {
             }),
             ZioOptions {
                 cache_bytes: spec.tunables.cache_bytes,
+                seed: env.rng.u64(),
                 writable: true,
             },
         ));

@@ -15,6 +15,8 @@ const TOGETHER: usize = 16 << 20;
 pub(crate) struct Store {
     pool: Weak<Pool>,
     os: Arc<Objset>,
+    /// What is read is made whole.
+    claims: bool,
 }
 
 impl Store {
@@ -22,6 +24,17 @@ impl Store {
         Store {
             pool: Arc::downgrade(&pool),
             os,
+            claims: false,
+        }
+    }
+
+    /// For claiming: what is read is made whole on all devices. Of what was not flushed before a crash
+    /// some devices may have what others lack; the group that claims it must not depend on the former
+    /// alone. Nobody else may use the log.
+    pub fn for_claim(pool: Arc<Pool>, os: Arc<Objset>) -> Store {
+        Store {
+            claims: true,
+            ..Store::new(pool, os)
         }
     }
 
@@ -85,9 +98,13 @@ impl LogBlocks for Store {
     fn read_block(&self, bp: &BlkPtr, verify: &(dyn Fn(&[u8]) -> bool + Sync)) -> Result<Vec<u8>> {
         let pool = self.pool()?;
         bp.sanity(pool.zio.devices.vdevs())?;
-        pool.zio
-            .devices
-            .probe(&bp.dva(0), bp.psize(), bp.physical_birth(), verify)
+        let (dva, birth) = (bp.dva(0), bp.physical_birth());
+        let data = pool.zio.devices.probe(&dva, bp.psize(), birth, verify)?;
+        if self.claims {
+            // Where that fails the device is told by what fails next.
+            let _ = pool.zio.devices.mend(&dva, birth, &data);
+        }
+        Ok(data)
     }
 
     fn crypt(&self) -> zio::Crypt {
@@ -96,6 +113,9 @@ impl LogBlocks for Store {
 
     fn read_data(&self, bp: &BlkPtr) -> Result<Block> {
         let pool = self.pool()?;
+        if self.claims {
+            pool.zio.make_whole(bp)?;
+        }
         if bp.is_encrypted() && self.os.crypt().key().is_none() {
             // Claiming only wants to know whether it is there.
             pool.zio.probe_raw(bp)?;

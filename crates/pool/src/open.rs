@@ -120,6 +120,7 @@ fn engine(
         }),
         ZioOptions {
             cache_bytes: opts.tunables.cache_bytes,
+            seed: env.rng.u64(),
             writable: !opts.readonly,
         },
     ));
@@ -533,7 +534,8 @@ impl Pool {
         pool.load_errlog();
         pool.refresh_dedup_quota()?;
         if !pool.readonly {
-            pool.tree.spread_uberblock(&pool.sync_state().uberblock);
+            let ub = pool.sync_state().uberblock.clone();
+            pool.tree.spread_uberblock(&ub)?;
             pool.claim_logs()?;
             pool.empty_deferred()?;
             pool.sync()?;
@@ -561,7 +563,7 @@ impl Pool {
                 }
                 let os = ds.open_objset(pool.write_policy(&ds)?, false)?;
                 let mut header = Header::decode(&os.zil_header())?;
-                let store = Store::new(pool.me()?, os.clone());
+                let store = Store::for_claim(pool.me()?, os.clone());
                 if pool.checkpoint_txg != 0 && header.claim_txg == 0 && !header.log.is_hole() {
                     // What was logged after the checkpoint is not part of it.
                     pool.drop_log(&store, &header, tx.txg())?;
@@ -641,6 +643,7 @@ impl Pool {
     fn finish(&self, state: u64) -> Result<()> {
         if self.readonly {
             self.sync_state().closed = true;
+            self.dmu.stop_ahead();
             self.tree.close();
             return Ok(());
         }
@@ -660,6 +663,7 @@ impl Pool {
         st.closed = true;
         drop(st);
         self.space.set_loader(None);
+        self.dmu.stop_ahead();
         self.tree.close();
         Ok(())
     }
@@ -677,6 +681,16 @@ impl Pool {
         self.finish(keys::pool::STATE_DESTROYED)
     }
 
+    /// Lets go of the devices at once, in the middle of whatever goes on, as after a power cut. From
+    /// now on the pool is suspended because of `why`. The devices should be kept, so that nobody else
+    /// gets them, until transfers under way have landed.
+    pub fn abandon(&self, why: Error) -> Vec<vdev::Left> {
+        let mut suspended = self.suspended.lock().unwrap_or_else(|e| e.into_inner());
+        suspended.get_or_insert(why);
+        drop(suspended);
+        self.tree.abandon()
+    }
+
     /// Stops without exporting: everything is written, the pool is found active at the next start.
     pub fn close(&self) -> Result<()> {
         let r = if self.readonly {
@@ -688,6 +702,7 @@ impl Pool {
         st.closed = true;
         drop(st);
         self.space.set_loader(None);
+        self.dmu.stop_ahead();
         self.tree.close();
         r.map_err(|e| {
             if e.kind == Kind::Suspended {

@@ -18,6 +18,8 @@ use vdev::keys;
 
 /// More passes than this mean that the group does not converge, which is a bug, not a disk.
 const MAX_PASSES: u32 = 100;
+/// Groups after which freed space can be given out again.
+const DEFERRED_GROUPS: u32 = 2;
 /// Blocks freed in the background per group.
 const FREE_BUDGET: u64 = 100_000;
 
@@ -134,12 +136,7 @@ impl Pool {
         if st.closed {
             bail!(Stale, "pool '{}' was exported", self.name());
         }
-        let mut r = self.write_group(st);
-        if r.is_ok() && self.dtls_changed() {
-            // A leaf failed so late in the group that the group does not tell. If it goes on
-            // failing, the next group will.
-            r = self.write_group(st);
-        }
+        let r = self.write_groups(st);
         if let Err(e) = &r {
             // Nothing of the failed group may be built upon: the uberblock was not written.
             *self.suspended.lock().unwrap_or_else(|e| e.into_inner()) = Some(e.clone());
@@ -147,7 +144,28 @@ impl Pool {
         r
     }
 
-    fn write_group(&self, st: &mut SyncState) -> Result<Txg> {
+    /// The open group, and the ones it makes necessary.
+    fn write_groups(&self, st: &mut SyncState) -> Result<Txg> {
+        let (mut txg, written) = self.write_group(st)?;
+        if self.dtls_changed() {
+            // A leaf failed so late in the group that the group does not tell. If it goes on
+            // failing, the next group will.
+            (txg, _) = self.write_group(st)?;
+        }
+        // What was freed may be needed by the next group already, and only groups that are on disk
+        // give it back. They free little themselves, so this ends; it does not begin while idle.
+        for _ in 0..DEFERRED_GROUPS {
+            if !written || !self.space.is_tight() {
+                break;
+            }
+            st.force = true;
+            (txg, _) = self.write_group(st)?;
+        }
+        Ok(txg)
+    }
+
+    /// Closes the open group; true if it was written because there was something to write.
+    fn write_group(&self, st: &mut SyncState) -> Result<(Txg, bool)> {
         let tasks = std::mem::take(&mut *self.tasks.lock().unwrap_or_else(|e| e.into_inner()));
         self.zio.settle();
         let group = self.dmu.begin_sync();
@@ -166,9 +184,9 @@ impl Pool {
             || self.dtls_changed()
             || self.errlog.is_dirty();
         if !dirty {
-            self.space.sync_done(txg)?;
+            self.space.sync_skipped(txg)?;
             self.dmu.end_sync(txg);
-            return Ok(txg);
+            return Ok((txg, false));
         }
         self.maps.flush(&tx, self, &self.space, st.flush_all)?;
         for os in &group.objsets {
@@ -183,7 +201,7 @@ impl Pool {
         }
         let done: Vec<u64> = group.objsets.iter().map(|os| os.id()).collect();
         self.finish_group(&tx, st, &done)?;
-        Ok(txg)
+        Ok((txg, true))
     }
 
     /// The rest of a group, when everything that changes datasets has been done; object sets `done`

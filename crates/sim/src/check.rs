@@ -254,6 +254,9 @@ pub enum Care {
     Full,
 }
 
+/// Ways of looking closely: the seed chooses one of so many.
+pub const WAYS: u64 = 8;
+
 /// Judges images of one journal.
 pub struct Judge<'a> {
     pub layout: &'a Layout,
@@ -261,14 +264,22 @@ pub struct Judge<'a> {
     pub oracle: &'a Oracle,
     pub labels: &'a Labels,
     pub cut: usize,
-    /// No device ever failed, and the pool was imported: as many may be missing as the layout allows.
+    /// No device ever failed: as many may be missing as the layout allows.
     pub healthy: bool,
+    /// The import after the last cut was over. Before that nobody was told anything, and the newest
+    /// group may be on some devices only.
+    pub imported: bool,
     /// The group before the first one of the present import.
     pub first: u64,
     pub care: Care,
 }
 
 impl Judge<'_> {
+    /// Images are judged by the same rules where this is the same (of judges of one journal).
+    pub fn era(&self) -> usize {
+        self.oracle.era(self.cut) * 2 + usize::from(self.imported)
+    }
+
     /// Opens an image and judges it; gives what is in it. The image is used up.
     pub fn image(&self, disks: &[Arc<MemDisk>], seed: u64) -> Result<Admin, String> {
         let rng = SeededRng::new(seed);
@@ -276,7 +287,7 @@ impl Judge<'_> {
         if full || seed % 16 == 0 {
             self.labels.check(disks)?;
         }
-        let turn = rng.below(8);
+        let turn = rng.below(WAYS);
         if full && turn == 0 {
             self.go_back(disks)?;
         }
@@ -402,7 +413,9 @@ impl Judge<'_> {
             r => r.map_err(what)?,
         };
         let trees = o.trees().map_err(what)?;
-        o.judge(self.oracle, &trees, self.cut).map_err(what)?;
+        if self.imported {
+            o.judge(self.oracle, &trees, self.cut).map_err(what)?;
+        }
         o.pool.sync().map_err(text).map_err(what)?;
         rig::walk(&o.pool).map_err(what)?;
         o.close(false).map_err(what)

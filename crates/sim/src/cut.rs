@@ -1,8 +1,9 @@
 //! The plug is pulled: from what reached the disks and when it was flushed, every image that may be
 //! left at any moment.
 
-use env_sim::{Event, MemDisk, SeededRng};
-use std::collections::HashSet;
+use env_sim::{Event, MemDisk, Origins, SeededRng};
+use std::collections::{BTreeMap, HashMap};
+use std::ops::Range;
 use std::str::FromStr;
 use std::sync::Arc;
 
@@ -10,7 +11,7 @@ use std::sync::Arc;
 pub type Image = Vec<Arc<MemDisk>>;
 
 /// Smallest unit a device writes whole, bytes.
-const SECTOR: usize = 512;
+const SECTOR: usize = env_sim::SECTOR as usize;
 
 /// How unflushed writes fare when the power goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -44,6 +45,16 @@ struct Waiting {
     data: base::Block,
 }
 
+/// What is on the disks at a moment, and what of the rest is there.
+pub struct Choice {
+    /// By disk: number of the unflushed write, and bytes of it.
+    parts: Vec<Vec<(usize, Range<usize>)>>,
+    /// Where everything on the disks comes from; empty if the cutter was not asked to number it.
+    pub origins: Vec<Origins>,
+    /// Sums up what is on the disks, if it was.
+    pub content: u64,
+}
+
 /// Walks through a journal and makes images of any moment of it.
 pub struct Cutter {
     durable: Vec<Arc<MemDisk>>,
@@ -51,9 +62,7 @@ pub struct Cutter {
     unflushed: Vec<Vec<Waiting>>,
     events: std::vec::IntoIter<Event>,
     pub at: usize,
-    /// Changes of what is durable so far: with the choice of unflushed sectors it names an image.
-    version: u64,
-    seen: HashSet<u64>,
+    numbers: Option<Numbers>,
 }
 
 impl Cutter {
@@ -64,8 +73,15 @@ impl Cutter {
             unflushed: vec![Vec::new(); base.len()],
             events: events.into_iter(),
             at: 0,
-            version: 0,
-            seen: HashSet::new(),
+            numbers: None,
+        }
+    }
+
+    /// The same; images can be told apart by what is on them.
+    pub fn numbered(base: &[Arc<MemDisk>], events: Vec<Event>) -> Cutter {
+        Cutter {
+            numbers: Some(Numbers::of(base, &events)),
+            ..Cutter::new(base, events)
         }
     }
 
@@ -84,12 +100,24 @@ impl Cutter {
                     let done = self.unflushed[disk].partition_point(|w| w.event < begun);
                     for w in self.unflushed[disk].drain(..done) {
                         self.durable[disk].poke(w.offset, &w.data);
-                        self.version = self.at as u64 + 1;
+                        if let Some(n) = &mut self.numbers {
+                            let all = 0..w.data.len();
+                            put(&n.events, &mut n.durable, &mut n.content, disk, &w, &all);
+                        }
                     }
                 }
                 Some(Event::Rot { disk, offset, data }) => {
                     self.durable[disk].poke(offset, &data);
-                    self.version = self.at as u64 + 1;
+                    if let Some(n) = &mut self.numbers {
+                        let all = 0..data.len();
+                        let (event, data) = (self.at, Arc::new(data));
+                        let w = Waiting {
+                            event,
+                            offset,
+                            data,
+                        };
+                        put(&n.events, &mut n.durable, &mut n.content, disk, &w, &all);
+                    }
                 }
                 None => panic!("past the end of the journal"),
             }
@@ -104,23 +132,40 @@ impl Cutter {
 
     /// The disks as the next start finds them.
     pub fn image(&self, fate: Fate, rng: &SeededRng) -> Image {
-        self.make(fate, rng).0
+        self.make(&self.choose(fate, rng))
     }
 
-    /// The same; `None` if this image was made before.
-    pub fn new_image(&mut self, fate: Fate, rng: &SeededRng) -> Option<Image> {
-        let (image, name) = self.make(fate, rng);
-        self.seen.insert(name).then_some(image)
+    /// The disks with what was chosen.
+    pub fn make(&self, choice: &Choice) -> Image {
+        let disks = self.durable.iter().zip(&self.unflushed);
+        disks
+            .zip(&choice.parts)
+            .map(|((disk, unflushed), parts)| {
+                let disk = disk.fork();
+                for (n, range) in parts {
+                    let w = &unflushed[*n];
+                    disk.poke(w.offset + range.start as u64, &w.data[range.clone()]);
+                }
+                disk
+            })
+            .collect()
     }
 
-    fn make(&self, fate: Fate, rng: &SeededRng) -> (Image, u64) {
-        let mut out = Vec::new();
-        let mut name = Name(self.version);
-        for (n, (disk, unflushed)) in self.durable.iter().zip(&self.unflushed).enumerate() {
-            let disk = disk.fork();
+    /// Chooses what is there of what was not flushed.
+    pub fn choose(&self, fate: Fate, rng: &SeededRng) -> Choice {
+        let mut out = Choice {
+            parts: Vec::new(),
+            origins: Vec::new(),
+            content: 0,
+        };
+        if let Some(n) = &self.numbers {
+            (out.origins, out.content) = (n.durable.clone(), n.content);
+        }
+        for (disk, unflushed) in self.unflushed.iter().enumerate() {
+            let mut parts = Vec::new();
             let luck = 1 + rng.below(8);
             let all = rng.below(2) == 0;
-            for w in unflushed {
+            for (n, w) in unflushed.iter().enumerate() {
                 let whole = match fate {
                     Fate::Lost => continue,
                     Fate::Kept => true,
@@ -129,31 +174,118 @@ impl Cutter {
                     Fate::Torn => rng.below(3) == 0,
                 };
                 if whole {
-                    disk.poke(w.offset, &w.data);
-                    name.add(n, w.event, usize::MAX);
+                    parts.push((n, 0..w.data.len()));
                 } else if fate == Fate::Torn {
-                    for (i, sector) in w.data.chunks(SECTOR).enumerate() {
+                    for at in (0..w.data.len()).step_by(SECTOR) {
                         if rng.below(9) < luck {
-                            disk.poke(w.offset + (i * SECTOR) as u64, sector);
-                            name.add(n, w.event, i);
+                            parts.push((n, at..(at + SECTOR).min(w.data.len())));
                         }
                     }
                 }
             }
-            out.push(disk);
+            if let Some(n) = &self.numbers {
+                for (i, range) in &parts {
+                    let (origins, content) = (&mut out.origins, &mut out.content);
+                    put(&n.events, origins, content, disk, &unflushed[*i], range);
+                }
+            }
+            out.parts.push(parts);
         }
-        (out, name.0)
+        out
     }
 }
 
-/// A hash that names an image of one journal.
-struct Name(u64);
+/// Numbers of contents of sectors: equal bytes, equal numbers. Sectors whose content is the same all
+/// the time have none.
+struct Numbers {
+    /// By event: those of the sectors it writes.
+    events: Vec<Vec<u32>>,
+    durable: Vec<Origins>,
+    content: u64,
+}
 
-impl Name {
-    fn add(&mut self, disk: usize, event: usize, sector: usize) {
-        for n in [disk, event, sector] {
-            self.0 = (self.0 ^ n as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-            self.0 ^= self.0 >> 29;
+impl Numbers {
+    fn of(base: &[Arc<MemDisk>], events: &[Event]) -> Numbers {
+        let mut known: HashMap<Vec<u8>, u32> = HashMap::new();
+        let mut number = |bytes: &[u8]| match known.get(bytes) {
+            Some(n) => *n,
+            None => {
+                let n = known.len() as u32 + 1;
+                known.insert(bytes.to_vec(), n);
+                n
+            }
+        };
+        let mut out = Numbers {
+            events: Vec::new(),
+            durable: (0..base.len()).map(Origins::new).collect(),
+            content: 0,
+        };
+        // What was there first, and whether anything else ever is.
+        let mut sectors: BTreeMap<(usize, u64), (u32, bool)> = BTreeMap::new();
+        for e in events {
+            let (disk, offset, data) = match e {
+                Event::Write { disk, offset, data } => (*disk, *offset, &data[..]),
+                Event::Rot { disk, offset, data } => (*disk, *offset, &data[..]),
+                Event::Flush { .. } => {
+                    out.events.push(Vec::new());
+                    continue;
+                }
+            };
+            let whole = offset % SECTOR as u64 == 0 && data.len() % SECTOR == 0;
+            assert!(whole, "a write that is not in sectors");
+            let mut list = Vec::new();
+            for (i, bytes) in data.chunks(SECTOR).enumerate() {
+                let n = number(bytes);
+                list.push(n);
+                let sector = offset / SECTOR as u64 + i as u64;
+                let there = sectors.entry((disk, sector)).or_insert_with(|| {
+                    let mut b = [0; SECTOR];
+                    base[disk].peek(sector * SECTOR as u64, &mut b);
+                    (number(&b), false)
+                });
+                there.1 |= there.0 != n;
+            }
+            out.events.push(list);
+        }
+        for ((disk, sector), (first, changes)) in sectors {
+            if changes {
+                out.durable[disk].set(sector, first);
+            }
+        }
+        out
+    }
+}
+
+/// A part of a write is on a disk.
+fn put(
+    events: &[Vec<u32>],
+    origins: &mut [Origins],
+    content: &mut u64,
+    disk: usize,
+    w: &Waiting,
+    range: &Range<usize>,
+) {
+    let numbers = &events[w.event][range.start / SECTOR..range.end / SECTOR];
+    let first = (w.offset + range.start as u64) / SECTOR as u64;
+    for (sector, n) in (first..).zip(numbers) {
+        let old = origins[disk].get(sector);
+        if old != 0 && old != *n {
+            *content = content
+                .wrapping_sub(mix(disk, sector, old))
+                .wrapping_add(mix(disk, sector, *n));
+            origins[disk].set(sector, *n);
         }
     }
+}
+
+/// A summand for the content of a sector: sums of them tell images apart.
+fn mix(disk: usize, sector: u64, number: u32) -> u64 {
+    let mut h = 0u64;
+    for n in [disk as u64, sector, u64::from(number)] {
+        h = (h ^ n).wrapping_add(0x9e37_79b9_7f4a_7c15);
+        h = (h ^ (h >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        h = (h ^ (h >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        h ^= h >> 31;
+    }
+    h
 }

@@ -6,6 +6,7 @@
 //! and `docs/fault-model.md`.
 #![forbid(unsafe_code)]
 
+pub mod alike;
 pub mod check;
 pub mod cut;
 pub mod found;

@@ -1,12 +1,18 @@
 //! The simulator's command line; see `USAGE`.
 #![forbid(unsafe_code)]
 
+use sim::alike::AUDIT;
 use sim::check::Care;
 use sim::points::{self, Count, Effort};
 use sim::trace::{self, Trace};
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+/// Blocks of many sizes come and go.
+#[global_allocator]
+static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 
 const USAGE: &str = "\
 usage: cargo xtask sim [OPTION]...
@@ -14,9 +20,11 @@ usage: cargo xtask sim [OPTION]...
   --seeds A..B    run seeds A to B-1
   --minutes M     fresh seeds for M minutes
   --steps N       operations per seed (300)
+  --images N      further images judged at each power cut of a seed or a trace (30)
   --shrink        cut a failing trace down to a small one and write it to sim-SEED.txt
   --replay FILE   run a trace
   --points        crash points of all scripts on all layouts, once; with --minutes: again and again
+  --subsets N     with --points or --soak: random images of what is not flushed, at each point (6)
   --soak M        seeds and crash points in turn for M minutes; a line for docs/testing.md
   --print         print the trace of each seed
 Exit status: 0 if nothing was found, 1 if something was, 2 for usage.
@@ -32,11 +40,15 @@ struct Options {
     print: bool,
     replay: Option<PathBuf>,
     steps: usize,
+    subsets: usize,
+    images: usize,
 }
 
 fn options(args: &[String]) -> Result<Options, String> {
     let mut o = Options {
         steps: 300,
+        subsets: 6,
+        images: 30,
         ..Options::default()
     };
     let mut args = args.iter();
@@ -68,6 +80,14 @@ fn options(args: &[String]) -> Result<Options, String> {
                 let v = value()?;
                 o.steps = v.parse().map_err(|_| bad(v))?;
             }
+            "--subsets" => {
+                let v = value()?;
+                o.subsets = v.parse().map_err(|_| bad(v))?;
+            }
+            "--images" => {
+                let v = value()?;
+                o.images = v.parse().map_err(|_| bad(v))?;
+            }
             "--replay" => o.replay = Some(PathBuf::from(value()?)),
             "--shrink" => o.shrink = true,
             "--points" => o.points = true,
@@ -84,6 +104,8 @@ fn main() -> ExitCode {
         print!("{USAGE}");
         return ExitCode::SUCCESS;
     }
+    // Labels hardly change from image to image.
+    codec::checksum::remember_bodies(64 << 20);
     match options(&args).and_then(|o| run(&o)) {
         Ok(0) => ExitCode::SUCCESS,
         Ok(_) => ExitCode::FAILURE,
@@ -101,6 +123,7 @@ struct Total {
     operations: u64,
     refused: u64,
     images: u64,
+    apart: u64,
     events: u64,
     faults: u64,
     findings: u64,
@@ -110,7 +133,7 @@ fn run(o: &Options) -> Result<u64, String> {
     let mut t = Total::default();
     if let Some(file) = &o.replay {
         let text = std::fs::read_to_string(file).map_err(|e| format!("{}: {e}", file.display()))?;
-        let ran = trace::replay(&text.parse::<Trace>()?);
+        let ran = trace::replay(&text.parse::<Trace>()?, o.images);
         report(o, &mut t, &ran);
         return Ok(t.findings);
     }
@@ -128,7 +151,7 @@ fn run(o: &Options) -> Result<u64, String> {
     };
     while seed < last && go_on() {
         if !o.points {
-            let ran = trace::run_seed(seed, o.steps);
+            let ran = trace::run_seed(seed, o.steps, o.images);
             report(o, &mut t, &ran);
         }
         if o.points || o.soak {
@@ -142,18 +165,20 @@ fn run(o: &Options) -> Result<u64, String> {
         operations,
         refused,
         images,
+        apart,
         events,
         faults,
         findings,
     } = t;
     println!(
         "{minutes:.1} minutes: {seeds} seeds, {operations} operations ({refused} refused for \
-         space), {events} writes and flushes, {faults} faults, {images} images, {findings} findings"
+         space), {events} writes and flushes, {faults} faults, {images} images \
+         ({apart} of them differ in what is read of them), {findings} findings"
     );
     if o.soak {
         println!(
             "| {minutes:.0} | {seeds} | {operations} | {events} | {faults} | {images} | \
-             {findings} |"
+             {apart} | {findings} |"
         );
     }
     Ok(t.findings)
@@ -165,6 +190,7 @@ fn report(o: &Options, t: &mut Total, ran: &trace::Ran) {
     t.operations += ran.counts.operations;
     t.refused += ran.counts.refused;
     t.images += ran.counts.images;
+    t.apart += ran.counts.apart;
     t.events += ran.counts.events;
     t.faults += ran.counts.faults;
     if o.print {
@@ -182,12 +208,12 @@ fn report(o: &Options, t: &mut Total, ran: &trace::Ran) {
     t.findings += 1;
     println!("FOUND with seed {seed}: {finding}");
     println!(
-        "  again: cargo xtask sim --seed {seed} --steps {} --shrink",
-        o.steps
+        "  again: cargo xtask sim --seed {seed} --steps {} --images {} --shrink",
+        o.steps, o.images
     );
     if o.shrink {
-        let small = trace::shrink(&ran.trace, finding, 400, &|s| println!("  {s}"));
-        let finding = trace::replay(&small).finding.unwrap_or_default();
+        let small = trace::shrink(&ran.trace, finding, o.images, 400, &|s| println!("  {s}"));
+        let finding = trace::replay(&small, o.images).finding.unwrap_or_default();
         let first = finding.lines().next().unwrap_or_default();
         let file = format!("sim-{seed}.txt");
         match std::fs::write(&file, format!("# {first}\n{small}")) {
@@ -204,9 +230,10 @@ fn report(o: &Options, t: &mut Total, ran: &trace::Ran) {
 /// Crash points of one seed: all scripts on all layouts, or one of each when soaking.
 fn points(seed: u64, o: &Options, t: &mut Total, go_on: &dyn Fn() -> bool) {
     let effort = Effort {
-        subsets: 6,
+        subsets: o.subsets,
         every: 1,
         care: Care::Full,
+        audit: AUDIT,
     };
     let layouts = points::layouts();
     let n = points::SCRIPTS.len() * layouts.len();
@@ -217,20 +244,31 @@ fn points(seed: u64, o: &Options, t: &mut Total, go_on: &dyn Fn() -> bool) {
         let layout = layouts[i / points::SCRIPTS.len()];
         let mut count = Count::default();
         let begun = Instant::now();
-        let r = points::run(script, layout, seed, effort, &mut count, go_on);
+        // Findings of one kind are counted, and the first of them is shown.
+        let mut kinds: BTreeMap<String, u64> = BTreeMap::new();
+        let mut found = |e: String| {
+            let n = kinds.entry(trace::class(&e)).or_default();
+            *n += 1;
+            if *n == 1 {
+                println!("FOUND {e}");
+            }
+            true
+        };
+        points::run_all(script, layout, seed, effort, &mut count, go_on, &mut found);
         t.images += count.images;
+        t.apart += count.apart;
         t.events += count.events;
         t.operations += count.operations;
+        t.findings += kinds.len() as u64;
         if !o.soak {
             let per = count.images as f64 / begun.elapsed().as_secs_f64().max(1e-9);
             println!(
-                "{} on {layout}: {} events, {} images, {per:.0} each second",
-                script.name, count.events, count.images
+                "{} on {layout}: {} events, {} images ({} apart), {per:.0} each second",
+                script.name, count.events, count.images, count.apart
             );
         }
-        if let Err(e) = r {
-            t.findings += 1;
-            println!("FOUND {e}");
+        for (kind, n) in kinds.iter().filter(|(_, n)| **n > 1) {
+            println!("  {n} images with findings like '{kind}'");
         }
         if !go_on() {
             return;

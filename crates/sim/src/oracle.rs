@@ -434,6 +434,15 @@ impl Oracle {
         self.ack_all(pos);
     }
 
+    /// How much had happened at `cut`, as far as it matters to what may be there and what must be:
+    /// images cut where this is the same are judged by the same rules.
+    pub fn era(&self, cut: usize) -> usize {
+        let begun = self.begun.iter().filter(|b| **b < cut).count();
+        let done = self.admin.iter().filter(|a| a.done <= cut).count();
+        let acks = self.models.iter().flat_map(|m| &m.acks);
+        begun + done + acks.filter(|a| a.pos <= cut).count()
+    }
+
     /// Number of the last operation that may have reached an image cut at `cut`.
     fn last(&self, cut: usize) -> usize {
         self.begun.partition_point(|b| *b < cut).saturating_sub(1)

@@ -1,15 +1,14 @@
 //! Crash points, exhaustively: the writes and flushes of a short script are cut at every point, and
 //! at random subsets of what was not flushed by then; every image that differs from those before is
-//! judged.
+//! judged, unless it has what one before had in all places where that was looked at ([`Crowd`]).
 
+use crate::alike::Crowd;
 use crate::check::{Care, Judge, Labels};
 use crate::cut::{Cutter, Fate, FATES};
 use crate::op::Op;
 use crate::rig::{Layout, MIB};
-use crate::trace::said;
 use crate::world::World;
 use env_sim::SeededRng;
-use std::panic::{catch_unwind, AssertUnwindSafe};
 use std::str::FromStr;
 use vdev::GroupKind;
 
@@ -151,12 +150,17 @@ pub struct Effort {
     /// Only every so many-th point, beginning anywhere.
     pub every: usize,
     pub care: Care,
+    /// See [`Crowd::new`].
+    pub audit: u64,
 }
 
 /// What came of a script.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Count {
+    /// Images, no two the same, all judged.
     pub images: u64,
+    /// Of these: what was read to judge them differs from all before.
+    pub apart: u64,
     pub events: u64,
     pub operations: u64,
 }
@@ -176,8 +180,8 @@ impl Script {
     }
 }
 
-/// Runs a script on a layout and judges its images. `go_on` is asked before each; `Ok` also if that
-/// ends it.
+/// Runs a script on a layout and judges its images, up to the first finding. `go_on` is asked before
+/// each; `Ok` also if that ends it.
 pub fn run(
     script: &Script,
     layout: Layout,
@@ -186,23 +190,29 @@ pub fn run(
     count: &mut Count,
     go_on: &dyn Fn() -> bool,
 ) -> Result<(), String> {
+    let mut first = Ok(());
+    run_all(script, layout, seed, effort, count, go_on, &mut |e| {
+        first = Err(e);
+        false
+    });
+    first
+}
+
+/// The same, and goes on after a finding for which `found` is true.
+pub fn run_all(
+    script: &Script,
+    layout: Layout,
+    seed: u64,
+    effort: Effort,
+    count: &mut Count,
+    go_on: &dyn Fn() -> bool,
+    found: &mut dyn FnMut(String) -> bool,
+) {
     let what = format!("script '{}' on {layout}, seed {seed}", script.name);
-    let (before, lines) = script.lines()?;
     let mut world = World::blank(layout, seed);
-    let drive = |world: &mut World, ops: &[Op]| -> Result<(), String> {
-        for op in ops {
-            world.apply(op).map_err(|e| format!("{what}: {e}"))?;
-        }
-        Ok(())
-    };
-    if !script.create {
-        world.create()?;
-        drive(&mut world, &before)?;
-        world.settle()?;
-        drive(&mut world, &lines)?;
-    } else {
-        world.create()?;
-        drive(&mut world, &lines)?;
+    if let Err(e) = drive(script, &mut world) {
+        found(format!("{what}: {e}"));
+        return;
     }
     let (base, events) = world.take_events();
     let oracle = world.oracle.clone();
@@ -212,8 +222,10 @@ pub fn run(
     world.forget();
     let labels = Labels::of(&base, &events);
     let total = events.len();
-    let mut cutter = Cutter::new(&base, events);
+    let mut cutter = Cutter::numbered(&base, events);
     let rng = SeededRng::new(seed);
+    let mut crowd = Crowd::new(seed, 2, effort.audit);
+    let before = *count;
     let mut at = rng.below(effort.every as u64) as usize;
     while at <= total {
         cutter.forward(at);
@@ -221,30 +233,44 @@ pub fn run(
         if cutter.unflushed() > 0 {
             fates.extend((0..effort.subsets).map(|_| FATES[2 + rng.below(3) as usize]));
         }
+        let judge = Judge {
+            layout: &layout,
+            clock: world.clock(),
+            oracle: &oracle,
+            labels: &labels,
+            cut: at,
+            healthy: true,
+            imported: true,
+            first,
+            care: effort.care,
+        };
         for fate in fates {
-            let Some(image) = cutter.new_image(fate, &rng) else {
-                continue;
-            };
             if !go_on() {
-                return Ok(());
+                return;
             }
-            count.images += 1;
-            let judge = Judge {
-                layout: &layout,
-                clock: world.clock(),
-                oracle: &oracle,
-                labels: &labels,
-                cut: at,
-                healthy: true,
-                first,
-                care: effort.care,
-            };
-            let turn = rng.next();
-            let r = catch_unwind(AssertUnwindSafe(|| judge.image(&image, turn)));
-            r.unwrap_or_else(|p| Err(said(p)))
-                .map_err(|e| format!("{what}: event {at} of {total} ({fate:?}): {e}"))?;
+            let r = crowd.image(&cutter, fate, &rng, &judge);
+            (count.images, count.apart) =
+                (before.images + crowd.images, before.apart + crowd.apart);
+            if let Some(Err(e)) = r {
+                let e = format!("{what}: event {at} of {total} ({fate:?}): {e}");
+                if !found(e) {
+                    return;
+                }
+            }
         }
         at += effort.every;
     }
-    Ok(())
+}
+
+/// The script up to the end, in a world of which the journal begins where cutting does.
+fn drive(script: &Script, world: &mut World) -> Result<(), String> {
+    let (before, lines) = script.lines()?;
+    world.create()?;
+    if !script.create {
+        before
+            .iter()
+            .try_for_each(|op| world.apply(op).map(|_| ()))?;
+        world.settle()?;
+    }
+    lines.iter().try_for_each(|op| world.apply(op).map(|_| ()))
 }

@@ -144,7 +144,12 @@ pub fn said(p: Box<dyn std::any::Any + Send>) -> String {
 }
 
 /// Begins a world and does to it what `next` says, until that says nothing.
-fn drive(seed: u64, layout: Layout, next: &mut dyn FnMut(&World) -> Option<Op>) -> Ran {
+fn drive(
+    seed: u64,
+    layout: Layout,
+    extra: usize,
+    next: &mut dyn FnMut(&World) -> Option<Op>,
+) -> Ran {
     let mut ran = Ran {
         trace: Trace {
             seed,
@@ -162,6 +167,7 @@ fn drive(seed: u64, layout: Layout, next: &mut dyn FnMut(&World) -> Option<Op>) 
             return ran;
         }
     };
+    world.extra_images = extra;
     while let Some(op) = next(&world) {
         ran.trace.ops.push(op.clone());
         let r = catch_unwind(AssertUnwindSafe(|| world.apply(&op)));
@@ -177,12 +183,13 @@ fn drive(seed: u64, layout: Layout, next: &mut dyn FnMut(&World) -> Option<Op>) 
     ran
 }
 
-/// `steps` operations drawn from a seed, and a power cut at the end.
-pub fn run_seed(seed: u64, steps: usize) -> Ran {
+/// `steps` operations drawn from a seed, and a power cut at the end. At each cut so many `extra`
+/// images are judged, too.
+pub fn run_seed(seed: u64, steps: usize, extra: usize) -> Ran {
     let layout = gen::layout(seed);
     let mut g = Generator::new(seed, &layout);
     let mut n = 0;
-    drive(seed, layout, &mut |w| {
+    drive(seed, layout, extra, &mut |w| {
         n += 1;
         match n {
             n if n <= steps => Some(g.next(w)),
@@ -192,14 +199,14 @@ pub fn run_seed(seed: u64, steps: usize) -> Ran {
     })
 }
 
-/// Runs a trace.
-pub fn replay(t: &Trace) -> Ran {
+/// Runs a trace, with as many `extra` images at each cut.
+pub fn replay(t: &Trace, extra: usize) -> Ran {
     let mut ops = t.ops.iter();
-    drive(t.seed, t.layout, &mut |_| ops.next().cloned())
+    drive(t.seed, t.layout, extra, &mut |_| ops.next().cloned())
 }
 
 /// What a finding is about, without what differs from run to run.
-fn class(finding: &str) -> String {
+pub fn class(finding: &str) -> String {
     let mut words = finding.split([':', ',', '(']).map(str::trim);
     let known = [
         "panic",
@@ -224,10 +231,20 @@ fn class(finding: &str) -> String {
 }
 
 /// The smallest trace found that fails in the same way, within so many runs.
-pub fn shrink(t: &Trace, finding: &str, mut runs: usize, say: &dyn Fn(&str)) -> Trace {
+pub fn shrink(
+    t: &Trace,
+    finding: &str,
+    extra: usize,
+    mut runs: usize,
+    say: &dyn Fn(&str),
+) -> Trace {
     let class = class(finding);
     let mut best = t.clone();
-    let fails = |t: &Trace| replay(t).finding.is_some_and(|f| self::class(&f) == class);
+    let fails = |t: &Trace| {
+        replay(t, extra)
+            .finding
+            .is_some_and(|f| self::class(&f) == class)
+    };
     let mut size = best.ops.len().div_ceil(2).max(1);
     loop {
         let mut at = 0;

@@ -1,8 +1,9 @@
 //! A simulated world: disks, a pool on them with its file systems in use, and the oracle. Carries
 //! out lines of a trace.
 
+use crate::alike::{Crowd, AUDIT};
 use crate::check::{self, Opened};
-use crate::cut::{Cutter, Fate, Image};
+use crate::cut::{Cutter, Fate, Image, FATES};
 use crate::found::{self, find, split, What};
 use crate::op::{Fault, Fill, Op};
 use crate::oracle::{Frozen, FsModel, Oracle};
@@ -15,6 +16,9 @@ use std::collections::BTreeMap;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::Arc;
 use zpl::{falloc, Cred, New, SetAttr, WriteOpts, Znode};
+
+/// Extra images of one moment.
+const BURST: usize = 25;
 
 /// Name of the simulated pool.
 pub const POOL: &str = "tank";
@@ -67,7 +71,10 @@ impl TraceHash {
 pub struct Counts {
     pub operations: u64,
     pub refused: u64,
+    /// Images judged.
     pub images: u64,
+    /// Of these: what was read to judge them differs from all before.
+    pub apart: u64,
     pub events: u64,
     pub faults: u64,
 }
@@ -85,12 +92,13 @@ pub struct World {
     pub oracle: Oracle,
     pub hash: TraceHash,
     pub counts: Counts,
-    /// Further images judged at each cut.
+    /// Images judged at each cut besides the one life goes on with.
     pub more_images: usize,
+    /// Further ones, of which those that are alike are judged once. They leave no trace.
+    pub extra_images: usize,
     /// The group before the first one of the present import.
     pub first: u64,
-    /// Events of the journal at which the import after the last cut was over. Before that nobody was
-    /// told anything, and the newest group may be on some devices only.
+    /// Events of the journal at which the import after the last cut was over.
     imported: usize,
 }
 
@@ -144,6 +152,7 @@ impl World {
             hash: TraceHash(seed),
             counts: Counts::default(),
             more_images: 2,
+            extra_images: 0,
             first: 0,
             imported: 0,
         }
@@ -792,32 +801,59 @@ impl World {
         let mut moments: Vec<(usize, Fate)> = (0..self.more_images)
             .map(|_| {
                 let at = rng.below(len + 1) as usize;
-                (at, crate::cut::FATES[rng.below(5) as usize])
+                (at, FATES[rng.below(5) as usize])
             })
             .collect();
         moments.push((at, fate));
         moments.sort_by_key(|m| m.0);
         let labels = check::Labels::of(&self.base, &events);
+        let judge = |m: usize| check::Judge {
+            layout: &self.layout,
+            clock: &self.clock,
+            oracle: &self.oracle,
+            labels: &labels,
+            cut: m,
+            healthy: self.counts.faults == 0,
+            imported: m >= self.imported,
+            first: self.first,
+            care: check::Care::Full,
+        };
+        if self.extra_images > 0 {
+            let mut crowd = Crowd::new(seed, 1, AUDIT);
+            let mut cutter = Cutter::numbered(&self.base, events.clone());
+            let rng = SeededRng::new(seed ^ 0xe87a);
+            // Many of few moments: those are alike.
+            let bursts = self.extra_images.div_ceil(BURST);
+            let mut extra: Vec<usize> = (0..bursts).map(|_| rng.below(len + 1) as usize).collect();
+            extra.sort_unstable();
+            for m in extra {
+                cutter.forward(m);
+                for n in 0..self.extra_images / bursts {
+                    // All lost and all kept once, then nothing but mixtures.
+                    let fate = match n {
+                        0 => Fate::Lost,
+                        1 => Fate::Kept,
+                        _ if cutter.unflushed() == 0 => break,
+                        _ => FATES[2 + rng.below(3) as usize],
+                    };
+                    if let Some(Err(e)) = crowd.image(&cutter, fate, &rng, &judge(m)) {
+                        return Err(format!("image at event {m} of {len} ({fate:?}): {e}"));
+                    }
+                }
+            }
+            self.counts.images += crowd.images;
+            self.counts.apart += crowd.apart;
+        }
         let mut cutter = Cutter::new(&self.base, events);
         let mut next = None;
         for (m, f) in moments {
             cutter.forward(m);
             let image = cutter.image(f, &SeededRng::new(seed ^ m as u64));
-            let (clock, layout) = (&self.clock, &self.layout);
             let chosen = (m, f) == (at, fate) && next.is_none();
-            let judge = check::Judge {
-                layout,
-                clock,
-                oracle: &self.oracle,
-                labels: &labels,
-                cut: m,
-                healthy: self.counts.faults == 0 && m >= self.imported,
-                first: self.first,
-                care: check::Care::Full,
-            };
             self.counts.images += 1;
+            self.counts.apart += 1;
             let kept: Image = image.iter().map(|d| d.fork()).collect();
-            let found = judge
+            let found = judge(m)
                 .image(&image, seed ^ m as u64)
                 .map_err(|e| format!("image at event {m} of {len} ({f:?}): {e}"))?;
             if chosen {

@@ -2,6 +2,7 @@
 //! be found within a few seconds; without them nothing may be.
 
 use base::mutation::{mutate, Mutation};
+use sim::alike::AUDIT;
 use sim::check::Care;
 use sim::op::Op;
 use sim::points::{self, Count, Effort, Script};
@@ -44,6 +45,7 @@ fn crash_points(name: &str, layout: Layout, mistake: bool) -> Result<(), String>
         // Everything is looked at elsewhere; here it only must not be accused at once.
         every: if mistake { 1 } else { 8 },
         care: Care::Full,
+        audit: AUDIT,
     };
     let mut count = Count::default();
     points::run(script(name), layout, 1, effort, &mut count, &|| true)
@@ -120,7 +122,7 @@ fn checksum_off() {
     };
     found(
         Mutation::ChecksumOff,
-        &|_| match trace::replay(&t).finding {
+        &|_| match trace::replay(&t, 0).finding {
             Some(f) => Err(f),
             None => Ok(()),
         },

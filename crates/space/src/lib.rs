@@ -176,6 +176,29 @@ impl Inner {
         }
         Ok(n)
     }
+
+    /// The groups up to `txg` that changed something. `Kind::Invalid` if some of that was never
+    /// taken.
+    fn all_taken(&mut self, txg: Txg) -> Result<Vec<Txg>> {
+        let groups: Vec<Txg> = self.dirty.range(..=txg).map(|(&t, _)| t).collect();
+        for &t in &groups {
+            let keys: Vec<_> = self.dirty[&t].iter().copied().collect();
+            for (vdev, ms) in keys {
+                let left = self
+                    .ms(vdev, ms)?
+                    .pend
+                    .get(&t)
+                    .is_some_and(|p| !p.allocs.is_empty() || !p.frees.is_empty());
+                if left {
+                    bail!(
+                        Invalid,
+                        "changes of group {t} in metaslab {ms} of vdev {vdev} were not written"
+                    );
+                }
+            }
+        }
+        Ok(groups)
+    }
 }
 
 /// All the space of a pool; see the module.
@@ -599,28 +622,29 @@ impl Space {
         })
     }
 
-    /// The uberblock of `txg` is on disk (or the group was empty): its frees become deferred, those
-    /// deferred two groups ago become allocatable. `Kind::Invalid` if changes of this or an older
-    /// group were never taken; nothing moves then.
+    /// Group `txg` was empty and is not on disk: what is deferred stays so, since the states it
+    /// belongs to are still the newest. `Kind::Invalid` if something did change.
+    pub fn sync_skipped(&self, txg: Txg) -> Result<()> {
+        let mut inner = self.lock();
+        inner.all_taken(txg)?;
+        inner.last_synced = inner.last_synced.max(txg);
+        Ok(())
+    }
+
+    /// Whether so much of the free space is deferred that the next groups may not find room: more
+    /// than a quarter of what can be given out now, in the normal class.
+    pub fn is_tight(&self) -> bool {
+        let s = self.class_stats(Class::Normal);
+        let free = s.size.saturating_sub(s.allocated);
+        s.deferred > free.saturating_sub(s.deferred) / 4
+    }
+
+    /// The uberblock of `txg` is on disk: its frees become deferred, those deferred two groups ago
+    /// become allocatable. `Kind::Invalid` if changes of this or an older group were never taken;
+    /// nothing moves then.
     pub fn sync_done(&self, txg: Txg) -> Result<()> {
         let mut inner = self.lock();
-        let groups: Vec<Txg> = inner.dirty.range(..=txg).map(|(&t, _)| t).collect();
-        for &t in &groups {
-            let keys: Vec<_> = inner.dirty[&t].iter().copied().collect();
-            for (vdev, ms) in keys {
-                let left = inner
-                    .ms(vdev, ms)?
-                    .pend
-                    .get(&t)
-                    .is_some_and(|p| !p.allocs.is_empty() || !p.frees.is_empty());
-                if left {
-                    bail!(
-                        Invalid,
-                        "changes of group {t} in metaslab {ms} of vdev {vdev} were not written"
-                    );
-                }
-            }
-        }
+        let groups = inner.all_taken(txg)?;
         inner.generation += 1;
         inner.last_synced = inner.last_synced.max(txg);
         let generation = inner.generation;

@@ -353,6 +353,36 @@ fn reuse_waits_for_two_more_groups() {
 }
 
 #[test]
+fn groups_that_are_not_on_disk_give_nothing_back() {
+    let space = Space::new();
+    space.add_top(spec(0, 1 << 20, 20)).unwrap();
+    let all: Vec<Extent> = (0..256).map(|_| one(&space, 10, 4096).unwrap()).collect();
+    sync(&space, 10);
+    assert!(!space.is_tight(), "nothing is deferred");
+    let e = all[77];
+    space.free(e.vdev, e.offset, e.asize, 11).unwrap();
+    assert_eq!(space.sync_skipped(11).unwrap_err().kind, Kind::Invalid);
+    sync(&space, 11);
+    for txg in 12..20 {
+        space.sync_skipped(txg).unwrap();
+        assert_eq!(one(&space, txg + 1, 4096).unwrap_err().kind, Kind::NoSpace);
+    }
+    assert!(space.is_tight(), "all that is free is deferred");
+    sync(&space, 20);
+    assert_eq!(one(&space, 21, 4096).unwrap_err().kind, Kind::NoSpace);
+    sync(&space, 21);
+    assert!(!space.is_tight());
+    assert_eq!(one(&space, 22, 4096).unwrap(), e);
+    // A skipped group is over like any other.
+    sync(&space, 22);
+    space.sync_skipped(23).unwrap();
+    assert_eq!(
+        space.free(e.vdev, e.offset, e.asize, 23).unwrap_err().kind,
+        Kind::Invalid
+    );
+}
+
+#[test]
 fn changes_come_once_and_must_be_taken() {
     let space = Space::new();
     space.add_top(spec(3, 2 << 20, 20)).unwrap();

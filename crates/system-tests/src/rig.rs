@@ -600,6 +600,18 @@ pub fn signal(pid: u32, signal: Signal) {
     }
 }
 
+/// Waits for something that `done` says; a panic with `what` after two minutes.
+pub fn until(what: &str, mut done: impl FnMut() -> bool) {
+    let begin = Instant::now();
+    while !done() {
+        assert!(
+            begin.elapsed() < Duration::from_secs(120),
+            "not yet: {what}"
+        );
+        std::thread::sleep(Duration::from_millis(50));
+    }
+}
+
 /// Waits for a process; `None` if it is still running after so long.
 pub fn wait(child: &mut Child, patience: Duration) -> Option<ExitStatus> {
     let begin = Instant::now();

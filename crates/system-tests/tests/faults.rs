@@ -2,11 +2,14 @@
 //! its control socket.
 
 use api::{Client, Fault, Request, Transfer, Trouble};
-use std::fs;
+use rustix::process::Signal;
+use std::fs::{self, File};
+use std::io::Write;
 use std::path::Path;
+use std::process::{Child, Stdio};
 use std::time::Duration;
 use system_tests::tree::{self, Kinds};
-use system_tests::{hash, Dice, Rig};
+use system_tests::{hash, signal, until, wait, Dice, Rig};
 
 const KINDS: Kinds = Kinds {
     xattrs: true,
@@ -223,5 +226,120 @@ fn the_only_device() {
         assert_eq!(hash(&fs::read(mnt.join(name)).unwrap()), *want, "{name}");
     }
     rig.zpool(&["export", "tank"]);
+    rig.stop();
+}
+
+/// The only device answers no more, for as long as anybody cares to wait.
+#[test]
+fn the_only_device_stalls() {
+    let Some(mut rig) = Rig::new("fault-stall") else {
+        return;
+    };
+    let (a, b) = (rig.image("a", 256 * MIB), rig.image("b", 128 * MIB));
+    let a = a.as_str();
+    let (mnt, beside) = (rig.mnt(), rig.path().join("beside"));
+    // Whatever is read comes from the device.
+    rig.daemon_options(&["--max-arc-size=16", "--disable-page-cache"]);
+    rig.start();
+    if !set(&rig, &[]) {
+        return;
+    }
+    rig.zpool(&["create", "-m", mnt.to_str().unwrap(), "tank", a]);
+    rig.zpool(&["create", "-m", beside.to_str().unwrap(), "other", &b]);
+    rig.zfs(&["create", "tank/sub"]);
+    let name = |n: u64| mnt.join(format!("f{n}"));
+    let files: Vec<u64> = (0..40).map(|n| write(&name(n), n).unwrap()).collect();
+    cold(&rig);
+    let begin = |script: &str| {
+        let script = format!("cd {}; exec {script}", mnt.display());
+        let mut c = rig.command("sh", &["-c", &script]);
+        c.stdout(Stdio::null()).stderr(Stdio::null());
+        c.spawn().unwrap()
+    };
+    let pipe = rig.path().join("pipe");
+    rig.sh(&format!("mkfifo {}", pipe.display()));
+    let writer = begin(&format!("dd if={} of=w conv=fsync", pipe.display()));
+    let mut input = File::options().write(true).open(&pipe).unwrap();
+    input.write_all(&[7; 300_000]).unwrap();
+    until("something is written", || {
+        fs::metadata(mnt.join("w")).is_ok_and(|m| m.len() > 200_000)
+    });
+
+    const FOR_EVER: Trouble = Trouble::Delay(3_600_000);
+    set(
+        &rig,
+        &[
+            (a, Transfer::Read, FOR_EVER, 1),
+            (a, Transfer::Flush, FOR_EVER, 1),
+        ],
+    );
+    // It waits for a flush now.
+    drop(input);
+    // More than there are threads. All can be killed.
+    let mut stuck: Vec<Child> = (0..20).map(|n| begin(&format!("cat f{n}"))).collect();
+    stuck.push(writer);
+    std::thread::sleep(Duration::from_secs(2));
+    for child in &mut stuck {
+        assert!(child.try_wait().unwrap().is_none(), "nothing stalls");
+    }
+    for child in &mut stuck {
+        signal(child.id(), Signal::KILL);
+    }
+    for child in &mut stuck {
+        let ended = wait(child, SOON).is_some();
+        let read = |f: &str| fs::read_to_string(format!("/proc/{}/{f}", child.id()));
+        let seen = ["cmdline", "status", "stack"].map(|f| read(f).unwrap_or_default());
+        assert!(ended, "cannot be killed: {}", seen.join("\n"));
+    }
+    let others_go_on = || {
+        let script = "echo x >n; sync n; ls -l; rm n";
+        let script = format!("cd {}; {script}", beside.display());
+        rig.soon(SOON, "sh", &["-ec", &script]).ok();
+        let list = rig.soon(SOON, "zpool", &["list", "-H", "-o", "name", "other"]);
+        assert_eq!(list.ok(), "other\n");
+    };
+    others_go_on();
+
+    // Neither these nor an export that waits keep the pool from being let go.
+    let mut left = [begin("cat f30"), begin("mkdir d"), begin("sync f0")];
+    let mut waits = rig.command("zpool", &["export", "tank"]);
+    let mut waits = waits.stderr(Stdio::null()).spawn().unwrap();
+    std::thread::sleep(Duration::from_secs(1));
+    let said = rig.soon(SOON, "zpool", &["export", "-f", "tank"]);
+    assert!(said.status.success() && said.err.contains(a), "{said}");
+    assert!(said.err.contains("still under way"), "{said}");
+    assert!(wait(&mut waits, SOON).is_some_and(|s| !s.success()));
+    for child in &mut left {
+        assert!(wait(child, SOON).is_some(), "still waits");
+    }
+    let list = rig.soon(SOON, "zpool", &["list", "-H", "-o", "name"]);
+    assert_eq!(list.ok(), "other\n");
+    let mounts = rig.mounts();
+    assert_eq!(mounts, [beside.to_str().unwrap()]);
+    others_go_on();
+
+    // What was begun may still land: nobody gets the device before.
+    let disks = rig.disks();
+    let import = |pool: &[&str]| {
+        let args = [&["import", "-d", disks.to_str().unwrap()], pool].concat();
+        rig.soon(SOON, "zpool", &args)
+    };
+    let said = import(&["tank"]).fails(1);
+    assert!(said.contains("still under way"), "{said}");
+    assert!(!import(&[]).out.contains("tank"));
+    let said = rig
+        .soon(SOON, "zpool", &["create", "-f", "new", a])
+        .fails(1);
+    assert!(said.contains("still under way"), "{said}");
+
+    set(&rig, &[]);
+    until("the device is free", || import(&["tank"]).status.success());
+    for (n, want) in files.iter().enumerate() {
+        assert_eq!(hash(&fs::read(name(n as u64)).unwrap()), *want, "f{n}");
+    }
+    for pool in ["tank", "other"] {
+        rig.soon(SOON, "zpool", &["export", pool]).ok();
+    }
+    rig.zdb_check("tank");
     rig.stop();
 }

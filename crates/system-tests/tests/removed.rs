@@ -4,8 +4,8 @@ use rustix::process::Signal;
 use std::fs::{self, File};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant};
-use system_tests::{signal, wait, Rig};
+use std::time::Duration;
+use system_tests::{signal, until, wait, Rig};
 
 /// What takes moments may take this long on a busy machine.
 const SOON: Duration = Duration::from_secs(60);
@@ -26,18 +26,6 @@ fn quiet(c: &mut Command) -> &mut Command {
 fn state(pid: u32) -> String {
     let read = |file: &str| fs::read_to_string(format!("/proc/{pid}/{file}")).unwrap_or_default();
     format!("{} {}", read("stat"), read("stack"))
-}
-
-/// Waits for something that `done` says.
-fn until(what: &str, mut done: impl FnMut() -> bool) {
-    let begin = Instant::now();
-    while !done() {
-        assert!(
-            begin.elapsed() < Duration::from_secs(120),
-            "not yet: {what}"
-        );
-        std::thread::sleep(Duration::from_millis(50));
-    }
 }
 
 /// How a device goes away.

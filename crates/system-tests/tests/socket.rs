@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Stdio};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
-use system_tests::{Dice, Rig};
+use system_tests::{until, Dice, Rig};
 
 /// What answers at once may take this long on a busy machine.
 const SOON: Duration = Duration::from_secs(45);
@@ -650,16 +650,4 @@ fn who_does_not_listen_does_not_stop_others() {
     drop(deaf);
     soon("zpool", &["export", "tank"]);
     rig.stop();
-}
-
-/// Waits for something, for long.
-fn until(what: &str, mut done: impl FnMut() -> bool) {
-    let begin = std::time::Instant::now();
-    while !done() {
-        assert!(
-            begin.elapsed() < Duration::from_secs(120),
-            "not yet: {what}"
-        );
-        std::thread::sleep(Duration::from_millis(20));
-    }
 }

@@ -8,6 +8,7 @@
 //! Everything is synchronous and may be called from many threads. No lock is held during I/O.
 #![forbid(unsafe_code)]
 
+mod abandon;
 pub mod discover;
 pub mod draid;
 mod draid_maps;
@@ -34,6 +35,7 @@ pub mod testing;
 #[cfg(test)]
 mod tests;
 
+pub use abandon::{Left, Pulse};
 pub use discover::{discover, Found, PoolFound, Problem};
 pub use edit::Attach;
 pub use indirect::{IndirectMap, Piece};

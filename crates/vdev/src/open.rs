@@ -358,7 +358,9 @@ impl VdevTree {
             return;
         };
         let labels = label::read_labels(&*device);
-        let aux = match labels.best(limit) {
+        // A crash may have torn two labels, and another one, before the next group, have left the other
+        // two with that group's configuration: they still say whose the device is.
+        let aux = match labels.best(limit).or_else(|| labels.best(Txg::MAX)) {
             None => Some(Aux::BadLabel),
             Some(c) => self.mismatch(top, leaf, c, trusted),
         };

@@ -552,7 +552,9 @@ impl VdevTree {
 
     /// Reads the places, one batch per leaf, all leaves at once.
     fn fetch(&self, plans: &mut [Option<&mut Plan>], places: &[Place]) {
-        let mut by_leaf: HashMap<usize, (Arc<Vdev>, Vec<Wanted>)> = HashMap::new();
+        // In the order of the places, not of addresses, so that a simulation repeats itself.
+        let mut known: HashMap<usize, usize> = HashMap::new();
+        let mut by_leaf: Vec<(Arc<Vdev>, Vec<Wanted>)> = Vec::new();
         for &(r, s, c, k) in places {
             let Some(Some(plan)) = plans.get(r) else {
                 continue;
@@ -560,10 +562,11 @@ impl VdevTree {
             let col = &plan.stripes[s][c];
             let cand = &col.cands[k];
             let key = Arc::as_ptr(&cand.leaf) as usize;
-            let entry = by_leaf
-                .entry(key)
-                .or_insert_with(|| (cand.leaf.clone(), Vec::new()));
-            entry.1.push(Wanted {
+            let n = *known.entry(key).or_insert(by_leaf.len());
+            if n == by_leaf.len() {
+                by_leaf.push((cand.leaf.clone(), Vec::new()));
+            }
+            by_leaf[n].1.push(Wanted {
                 place: (r, s, c, k),
                 at: cand.at,
                 size: col.size,
@@ -571,7 +574,7 @@ impl VdevTree {
             });
         }
         let jobs: Vec<_> = by_leaf
-            .into_values()
+            .into_iter()
             .map(|(leaf, wanted)| (leaf, runs(wanted), Mutex::new(Vec::new())))
             .collect();
         self.env.cpu.par_io(jobs.len(), &|i| {

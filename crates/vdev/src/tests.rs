@@ -651,6 +651,34 @@ fn clearing_and_boot_environment() {
     assert!(label::best_uberblock(d, 9, Txg::MAX).is_none());
 }
 
+/// Power was cut while two labels were written, and again when the other two had the configuration of a
+/// group whose uberblock was not there yet: the device is still the pool's.
+#[test]
+fn labels_of_the_next_group_will_do() {
+    let r = rig(GroupKind::Single, 1, 9);
+    r.tree.init_labels(&pool_keys(&r.tree), &[0], 4).unwrap();
+    r.commit(5);
+    let d = &*r.disks[0];
+    let mut c = label::read_labels(d).best(Txg::MAX).unwrap().clone();
+    c.set("txg", 6u64);
+    label::write_config(d, &c, LabelSet::Even).unwrap();
+    for i in [1, 3] {
+        let at = disk::label::label_offset(i, SIZE).unwrap();
+        d.corrupt(at + disk::label::NVLIST_OFFSET, 100);
+    }
+    let labels = label::read_labels(d);
+    assert!(labels.good() == 2 && labels.best(5).is_none());
+    r.tree.close();
+    r.tree.open(Access::Exclusive);
+    r.tree.validate(5, true);
+    assert_eq!(r.tree.state().0, State::Healthy);
+    // One of another pool is not.
+    c.set("pool_guid", 1u64);
+    label::write_config(d, &c, LabelSet::Even).unwrap();
+    r.tree.validate(5, true);
+    assert_eq!(r.tree.leaves()[0].aux(), Aux::CorruptData);
+}
+
 #[test]
 fn growing_moves_the_last_labels() {
     let r = rig(GroupKind::Single, 1, 9);

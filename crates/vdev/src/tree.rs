@@ -10,7 +10,7 @@ use base::mutation::{mutated, Mutation};
 use base::{bail, Error, Kind, Result, Txg};
 use disk::{NvList, Uberblock, Value};
 use env::Env;
-use std::collections::HashMap;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, RwLock};
 
@@ -298,26 +298,40 @@ impl VdevTree {
     /// only some had it, or it may still be in a device's cache; if those were lost later, what was
     /// freed by its group would be missing in the state before, which would be all that is left.
     /// A leaf that cannot be written is as it was.
-    pub fn spread_uberblock(&self, ub: &Uberblock) {
+    ///
+    /// Errors: no leaf can be flushed.
+    pub fn spread_uberblock(&self, ub: &Uberblock) -> Result<()> {
         let leaves = self.usable_leaves(&self.tops());
         let slots = self.on_leaves(&leaves, |top, _, device| {
             let all = label::read_uberblocks(device, top.ashift());
             let mut same = all.iter().filter(|(_, _, u)| u.rank() == ub.rank());
             Ok(same.next().map(|(_, slot, _)| *slot))
         });
-        let slots: Vec<Option<usize>> = slots.into_iter().map(|r| r.ok().flatten()).collect();
-        let of_top = |id| {
-            let mut all = leaves.iter().zip(&slots);
-            all.find_map(|((top, _), slot)| slot.filter(|_| top.id() == id))
-        };
-        self.on_leaves(&leaves, |top, leaf, device| {
-            let at = leaves.iter().position(|(_, l)| l.guid() == leaf.guid());
-            let lacks = at.is_some_and(|i| slots[i].is_none());
-            if let Some(slot) = of_top(top.id()).filter(|_| lacks) {
-                label::write_uberblock(device, ub, top.ashift(), slot)?;
+        // By top-level vdev the slot, and the leaves that have it there.
+        let mut places: BTreeMap<u64, usize> = BTreeMap::new();
+        let mut have: BTreeSet<u64> = BTreeSet::new();
+        for ((top, leaf), slot) in leaves.iter().zip(slots) {
+            if let Ok(Some(slot)) = slot {
+                places.insert(top.id(), slot);
+                have.insert(leaf.guid());
+            }
+        }
+        let done = self.on_leaves(&leaves, |top, leaf, device| {
+            match places.get(&top.id()) {
+                Some(slot) if !have.contains(&leaf.guid()) => {
+                    label::write_uberblock(device, ub, top.ashift(), *slot)?;
+                }
+                _ => {}
             }
             device.flush()
         });
+        if done.iter().any(Result::is_ok) {
+            return Ok(());
+        }
+        let why = done.into_iter().find_map(Result::err);
+        Err(why
+            .unwrap_or(Error::new(Kind::NoDevice, "no leaf is available"))
+            .context("uberblock of the import"))
     }
 
     /// Writes an MMP heartbeat: `ub` to the last slot of all labels of one leaf.

@@ -61,10 +61,6 @@ impl<T: Store> Store for Arc<T> {
     }
 }
 
-/// Locks of objects, shared by objects whose numbers collide: an operation holds one of them at a
-/// time and never asks for a second, so sharing costs waiting but cannot deadlock.
-static LOCKS: [RwLock<()>; 251] = [const { RwLock::new(()) }; 251];
-
 impl Store for Dnode {
     type Tx = Tx;
     fn block_size(&self) -> usize {
@@ -90,9 +86,9 @@ impl Store for Dnode {
         self.object() ^ (tx.txg() << 32)
     }
     fn lock(&self) -> &RwLock<()> {
-        let os = self.objset().map_or(0, |os| os.id());
-        let n = (self.object() ^ os.wrapping_mul(0x9e37_79b9_7f4a_7c15)) % 251;
-        &LOCKS[n as usize]
+        // An operation holds one lock at a time and never asks for a second, so that sharing costs
+        // waiting but cannot deadlock.
+        Dnode::lock(self)
     }
     fn index(&self) -> &Indexed {
         self.kept()

@@ -6,7 +6,9 @@
 
 use base::{Block, Txg};
 use disk::BlkPtr;
-use quick_cache::{sync::Cache as Inner, Weighter};
+use foldhash::fast::FixedState;
+use quick_cache::sync::{Cache as Quick, DefaultLifecycle};
+use quick_cache::Weighter;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Identity of a block: vdev, offset, birth, first word of the checksum.
@@ -14,6 +16,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 pub struct Key(u64, u64, Txg, u64);
 
 impl Key {
+    #[cfg(test)]
+    pub fn new(vdev: u64, offset: u64, birth: Txg, word: u64) -> Key {
+        Key(vdev, offset, birth, word)
+    }
+
     pub fn of(bp: &BlkPtr) -> Key {
         let d = bp.dva(0);
         Key(d.vdev(), d.offset(), bp.physical_birth(), bp.checksum()[0])
@@ -38,10 +45,17 @@ fn split(budget: u64) -> (u64, u64) {
     (budget - meta, meta)
 }
 
+type Inner = Quick<Key, Block, Bytes, FixedState>;
+
+fn inner(items: usize, bytes: u64, seed: u64) -> Inner {
+    let hash = FixedState::with_seed(seed);
+    Quick::with(items, bytes, Bytes, hash, DefaultLifecycle::default())
+}
+
 /// The block cache.
 pub struct Cache {
-    data: Inner<Key, Block, Bytes>,
-    meta: Inner<Key, Block, Bytes>,
+    data: Inner,
+    meta: Inner,
     /// Whether data of files that went by whole are kept.
     streams: AtomicBool,
 }
@@ -49,11 +63,13 @@ pub struct Cache {
 impl Cache {
     /// `budget` bytes; two fifths are kept for metadata, so that streaming through large files
     /// cannot push out the trees that lead to everything.
-    pub fn new(budget: u64) -> Cache {
+    /// What is dropped first depends on `seed`, too: a random one, so that no pool is made to know it, or
+    /// the same to have the same dropped.
+    pub fn new(budget: u64, seed: u64) -> Cache {
         let (data, meta) = split(budget);
         Cache {
-            data: Inner::with_weighter((data / 32768) as usize + 16, data, Bytes),
-            meta: Inner::with_weighter((meta / 4096) as usize + 16, meta, Bytes),
+            data: inner((data / 32768) as usize + 16, data, seed),
+            meta: inner((meta / 4096) as usize + 16, meta, seed),
             streams: AtomicBool::new(true),
         }
     }
@@ -65,7 +81,7 @@ impl Cache {
         self.meta.set_capacity(meta);
     }
 
-    fn side(&self, bp: &BlkPtr) -> &Inner<Key, Block, Bytes> {
+    fn side(&self, bp: &BlkPtr) -> &Inner {
         if bp.level() > 0 || bp.obj_type().is_metadata() {
             &self.meta
         } else {
@@ -85,6 +101,26 @@ impl Cache {
     /// its own (the kernel's), keeping them twice only takes memory from others.
     pub fn set_streams(&self, keep: bool) {
         self.streams.store(keep, Ordering::Relaxed);
+    }
+
+    /// [`get`](Self::get) by somebody who wants all of it: read ahead for him, it need not stay.
+    pub fn get_whole(&self, bp: &BlkPtr) -> Option<Block> {
+        let b = self.get(bp)?;
+        let meta = bp.level() > 0 || bp.obj_type().is_metadata();
+        if !meta && !self.streams.load(Ordering::Relaxed) {
+            self.remove(bp);
+        }
+        Some(b)
+    }
+
+    /// Whether it is there, which does not make it any more likely to stay.
+    pub fn has(&self, bp: &BlkPtr) -> bool {
+        self.side(bp).peek(&Key::of(bp)).is_some()
+    }
+
+    /// Bytes of data that fit.
+    pub fn data_budget(&self) -> u64 {
+        self.data.capacity()
     }
 
     /// [`insert`](Self::insert) of a block that was read or written whole.

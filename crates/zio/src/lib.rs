@@ -7,6 +7,7 @@
 
 mod cache;
 pub mod crypt;
+mod flight;
 pub mod memory;
 mod pipeline;
 pub mod seam;

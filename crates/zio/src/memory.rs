@@ -207,6 +207,7 @@ mod tests {
         let d = Arc::new(MemoryDevices::new(ashift));
         let o = ZioOptions {
             cache_bytes: 1 << 20,
+            seed: 1,
             writable: true,
         };
         (Zio::new(d, a.clone(), o), a)
@@ -327,6 +328,7 @@ mod tests {
         let d = Arc::new(MemoryDevices::new(9));
         let o = ZioOptions {
             cache_bytes: 1 << 20,
+            seed: 1,
             writable: true,
         };
         let z = Zio::new(d.clone(), a, o);

@@ -2,6 +2,7 @@
 
 use crate::cache::{Cache, Key};
 use crate::crypt::{self, Crypt, Seal, Sealed};
+use crate::flight::{Boarding, Flight, Flights, Lead};
 use crate::seam::{Allocator, Dedup, Devices, Looked, PhysWrite, Purpose, ReadOne, Sharing, Wrong};
 use crate::swap;
 use base::{bail, roundup, Block, Error, Kind, Result, Txg};
@@ -101,6 +102,8 @@ enum How {
 pub struct ZioOptions {
     /// Bytes of the block cache.
     pub cache_bytes: u64,
+    /// A random number for the block cache.
+    pub seed: u64,
     /// False for pools of version < 2: one copy of everything.
     pub writable: bool,
 }
@@ -121,6 +124,7 @@ pub struct Zio {
     pub unrecoverable: AtomicU64,
     /// Last group known to be on disk.
     synced: AtomicU64,
+    flights: Flights,
     /// Held for reading while copies are put right; see [`Zio::settle`].
     repairs: RwLock<()>,
     sharing: OnceLock<Weak<dyn Sharing>>,
@@ -138,7 +142,7 @@ impl Zio {
         Zio {
             devices,
             allocator,
-            cache: Cache::new(opts.cache_bytes),
+            cache: Cache::new(opts.cache_bytes, opts.seed),
             writable: opts.writable,
             salt: OnceLock::new(),
             queue: Mutex::new(Queue::default()),
@@ -146,6 +150,7 @@ impl Zio {
             superseded: Mutex::default(),
             unrecoverable: AtomicU64::new(0),
             synced: AtomicU64::new(0),
+            flights: Flights::default(),
             repairs: RwLock::new(()),
             sharing: OnceLock::new(),
         }
@@ -248,6 +253,20 @@ impl Zio {
         self.read_block(bp, crypt, How::Probe)
     }
 
+    /// Has all copies of such a block as the right one is, if there is one. Nobody else may use it.
+    pub fn make_whole(&self, bp: &BlkPtr) -> Result<()> {
+        if bp.is_hole() || bp.is_embedded() {
+            return Ok(());
+        }
+        bp.sanity(self.devices.vdevs())?;
+        let raw = self.read_copies(bp, 0, How::Probe)?;
+        for dva in bp.dvas().iter().filter(|d| !d.is_gang()) {
+            // Where that fails the device is told by what fails next.
+            let _ = self.devices.mend(dva, bp.physical_birth(), &raw);
+        }
+        Ok(())
+    }
+
     /// Whether such a block is there, as it is stored: takes no key.
     pub fn probe_raw(&self, bp: &BlkPtr) -> Result<()> {
         bp.sanity(self.devices.vdevs())?;
@@ -274,8 +293,24 @@ impl Zio {
             return Ok(b);
         }
         bp.sanity(self.devices.vdevs())?;
+        let mut lead = None;
+        // What nobody can vouch for without a key is for those who have none.
+        let vouched = !bp.uses_crypt() || crypt.key().is_some();
+        if vouched && matches!(how, How::Used(_)) {
+            match self.flights.board(Key::of(bp)) {
+                Boarding::Lead(l) => lead = Some(l),
+                Boarding::Follow(f) => {
+                    if let Some(b) = f.wait() {
+                        return Ok(b);
+                    }
+                }
+            }
+        }
         let raw = self.read_copies(bp, 0, how)?;
         let r = self.finish(bp, crypt, raw, false);
+        if let (Some(l), Ok(b)) = (lead, &r) {
+            l.landed(b);
+        }
         if r.as_ref().is_err_and(|e| e.kind == Kind::Checksum) && !matches!(how, How::Probe) {
             self.unrecoverable.fetch_add(1, Ordering::Relaxed);
         }
@@ -499,42 +534,91 @@ impl Zio {
         whole: &dyn Fn(usize) -> bool,
     ) -> Vec<Result<Block>> {
         let mut out: Vec<Option<Result<Block>>> = Vec::with_capacity(bps.len());
-        let mut missing = Vec::new();
+        let mut missing: Vec<(usize, Option<Lead>)> = Vec::new();
+        let mut followed: Vec<(usize, Arc<Flight>)> = Vec::new();
         for (i, bp) in bps.iter().enumerate() {
-            let plain = !bp.is_hole()
-                && !bp.is_embedded()
-                && !bp.is_gang()
-                && (!bp.uses_crypt() || crypt.key().is_some())
-                && bp.sanity(self.devices.vdevs()).is_ok()
-                && self.unwritten(&bp.dva(0)).is_empty();
-            if !plain {
-                out.push(Some(self.read_with_leased(bp, lease, crypt)));
-            } else if let Some(b) = self.cache.get(bp) {
-                out.push(Some(Ok(b)));
-            } else {
-                out.push(None);
-                missing.push(i);
+            if !self.is_plain(bp, crypt) {
+                // May wait for what somebody else reads, who may wait for what is led here.
+                if missing.is_empty() {
+                    out.push(Some(self.read_with_leased(bp, lease, crypt)));
+                } else {
+                    out.push(None);
+                }
+                continue;
+            }
+            let cached = match whole(i) {
+                true => self.cache.get_whole(bp),
+                false => self.cache.get(bp),
+            };
+            out.push(cached.map(Ok));
+            if out[i].is_none() {
+                match self.flights.board(Key::of(bp)) {
+                    Boarding::Lead(l) => missing.push((i, Some(l))),
+                    Boarding::Follow(f) => followed.push((i, f)),
+                }
             }
         }
-        let verifiers: Vec<_> = missing.iter().map(|i| self.verifier(&bps[*i])).collect();
-        let reqs: Vec<ReadOne> = missing
+        self.read_missing(bps, lease, crypt, whole, &mut missing, &mut out);
+        drop(missing);
+        // Nothing is led any more.
+        for (i, f) in followed {
+            out[i] = f.wait().map(Ok);
+        }
+        for (i, bp) in bps.iter().enumerate() {
+            if out[i].is_none() {
+                out[i] = Some(self.read_with_leased(bp, lease, crypt));
+            }
+        }
+        out.into_iter()
+            .map(|r| r.unwrap_or_else(|| Err(Error::damaged("a read was lost"))))
+            .collect()
+    }
+
+    /// Whether the block can be read in a batch with others.
+    fn is_plain(&self, bp: &BlkPtr, crypt: &Crypt) -> bool {
+        !bp.is_hole()
+            && !bp.is_embedded()
+            && !bp.is_gang()
+            && (!bp.uses_crypt() || crypt.key().is_some())
+            && bp.sanity(self.devices.vdevs()).is_ok()
+            && self.unwritten(&bp.dva(0)).is_empty()
+    }
+
+    /// What the devices have of these blocks, by index, in one batch.
+    fn look_at(&self, bps: &[BlkPtr], wanted: &[(usize, Option<Lead>)]) -> Vec<Looked> {
+        if wanted.is_empty() {
+            return Vec::new();
+        }
+        let verifiers: Vec<_> = wanted
+            .iter()
+            .map(|(i, _)| self.verifier(&bps[*i]))
+            .collect();
+        let reqs: Vec<ReadOne> = wanted
             .iter()
             .zip(&verifiers)
-            .map(|(i, v)| ReadOne {
+            .map(|((i, _), v)| ReadOne {
                 dva: bps[*i].dva(0),
                 psize: bps[*i].psize(),
                 birth: bps[*i].physical_birth(),
                 verify: v,
             })
             .collect();
-        let got = if reqs.is_empty() {
-            Vec::new()
-        } else {
-            self.devices.look(&reqs)
-        };
+        self.devices.look(&reqs)
+    }
+
+    fn read_missing(
+        &self,
+        bps: &[BlkPtr],
+        lease: Lease,
+        crypt: &Crypt,
+        whole: &dyn Fn(usize) -> bool,
+        missing: &mut [(usize, Option<Lead>)],
+        out: &mut [Option<Result<Block>>],
+    ) {
         let how = How::Used(lease);
-        for (i, l) in missing.into_iter().zip(got) {
-            let bp = &bps[i];
+        let got = self.look_at(bps, missing);
+        for ((i, lead), l) in missing.iter_mut().zip(got) {
+            let (i, bp) = (*i, &bps[*i]);
             let raw = match l.data {
                 Ok(raw) => {
                     if !l.wrong.is_empty() {
@@ -545,11 +629,36 @@ impl Zio {
                 // Other copies, and the bookkeeping of failures.
                 Err(e) => self.read_from(bp, 1, 0, how, (l.wrong, e)),
             };
-            out[i] = Some(raw.and_then(|raw| self.finish(bp, crypt, raw, whole(i))));
+            let r = raw.and_then(|raw| self.finish(bp, crypt, raw, whole(i)));
+            if let (Some(lead), Ok(b)) = (lead.take(), &r) {
+                lead.landed(b);
+            }
+            out[i] = Some(r);
         }
-        out.into_iter()
-            .map(|r| r.unwrap_or_else(|| Err(Error::damaged("a read was lost"))))
-            .collect()
+    }
+
+    /// Brings blocks that somebody is likely to ask for into the cache. What is wrong with them is left
+    /// to those who do ask: nothing is repaired or told. How many were neither there nor on their way.
+    pub fn read_ahead(&self, bps: &[BlkPtr], crypt: &Crypt) -> usize {
+        let mut wanted: Vec<(usize, Option<Lead>)> = Vec::new();
+        for (i, bp) in bps.iter().enumerate() {
+            if self.is_plain(bp, crypt) && !self.cache.has(bp) {
+                if let Boarding::Lead(l) = self.flights.board(Key::of(bp)) {
+                    wanted.push((i, Some(l)));
+                }
+            }
+        }
+        let (got, count) = (self.look_at(bps, &wanted), wanted.len());
+        for ((i, lead), l) in wanted.into_iter().zip(got) {
+            let Ok(raw) = l.data else { continue };
+            if !l.wrong.is_empty() {
+                continue;
+            }
+            if let (Some(lead), Ok(b)) = (lead, self.finish(&bps[i], crypt, raw, false)) {
+                lead.landed(&b);
+            }
+        }
+        count
     }
 
     /// What is or was queued for this address in the group under way, newest first.

@@ -6,6 +6,8 @@ use crate::perm::{Cred, R};
 use crate::zfs::Zfs;
 use crate::znode::Znode;
 use base::Result;
+use dmu::Dnode;
+use std::sync::Arc;
 
 /// Positions of `.`, `..` and (in the root) `.zfs`; anything up to 3 means the first real entry.
 pub const DOT: u64 = 0;
@@ -23,7 +25,51 @@ pub struct DirEntry<'a> {
     pub next: u64,
 }
 
+/// Entries of a directory whose objects are brought into memory in one batch.
+const BATCH: usize = 512;
+/// Directories with no more entries are not worth the trouble.
+const FEW: u64 = 16;
+/// Most entries that are looked at ahead of who lists a directory.
+const MOST_AHEAD: usize = 200_000;
+
+/// Brings the objects of a directory into memory, in the order in which they are listed. Ends where
+/// they are there already.
+fn objects_ahead(dir: &Dnode) {
+    let Ok(os) = dir.objset() else { return };
+    let (mut batch, mut seen, mut known) = (Vec::with_capacity(BATCH), 0, 0);
+    let _ = names::walk(dir, 0, |_, value, _| {
+        batch.push(value & OBJECT_MASK);
+        if batch.len() == BATCH {
+            seen += BATCH;
+            match os.read_ahead(batch.drain(..)) {
+                0 => known += 1,
+                _ => known = 0,
+            }
+        }
+        Ok(known < 2 && seen < MOST_AHEAD && !os.dmu().ahead_stopped())
+    });
+    os.read_ahead(batch.into_iter());
+}
+
 impl Zfs {
+    /// Somebody is going to list the directory from its beginning, with the attributes of all that is
+    /// in it if `plus`: has it read ahead.
+    pub fn list_ahead(&self, dir: &Znode, plus: bool) {
+        let blocks = dir.dnode.info().max_blkid + 1;
+        if blocks > 1 {
+            dir.dnode.prefetch(0, u64::MAX);
+        }
+        // A few are had as fast without.
+        if plus && dir.fixed().size > FEW {
+            let dn = Arc::downgrade(&dir.dnode);
+            dir.dnode.later(move || {
+                if let Some(dn) = dn.upgrade() {
+                    objects_ahead(&dn);
+                }
+            });
+        }
+    }
+
     /// Hands entries from position `at` on to `f` until it returns false or there are no more.
     /// Positions survive changes of the directory, remounts and reboots. Checks nothing: opening the
     /// directory does ([`Zfs::opendir`]).

@@ -24,6 +24,7 @@ pub fn pools(cx: &mut Cx<'_>, get: PoolGet) -> Result<(Vec<Pool>, bool), Fail> {
 pub fn done(cx: &mut Cx<'_>, request: &Request, action: &str, object: &str) -> Result<(), Fail> {
     match cx.ask(request) {
         Ok(Reply::Done) => Ok(()),
+        Ok(Reply::DoneBut(what)) => cx.say(&what).map_err(Fail::Io),
         Ok(other) => Err(cx.fail_plain(&unexpected(&other))),
         Err(e) => Err(cx.fail(&e, action, object)),
     }

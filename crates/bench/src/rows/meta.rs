@@ -101,7 +101,7 @@ pub fn succeed(c: &mut Command) -> Result<String> {
 }
 
 /// Every file below a folder, each looked at; folders after what is in them.
-fn visit(dir: &Path, to: &mut dyn FnMut(&Path, &fs::Metadata) -> Result<()>) -> Result<u64> {
+pub fn visit(dir: &Path, to: &mut dyn FnMut(&Path, &fs::Metadata) -> Result<()>) -> Result<u64> {
     let mut seen = 0;
     for entry in fs::read_dir(dir)? {
         let entry = entry?;

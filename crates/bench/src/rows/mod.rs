@@ -5,7 +5,7 @@ mod apps;
 mod bonnie;
 mod data;
 mod fio;
-mod meta;
+pub mod meta;
 mod ratio;
 mod sync;
 

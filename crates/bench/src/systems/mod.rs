@@ -2,7 +2,7 @@
 
 mod kernel;
 mod old;
-mod ours;
+pub mod ours;
 mod passthrough;
 
 use crate::device::Device;

@@ -13,7 +13,11 @@ use std::time::{Duration, Instant};
 use testkit::TempDir;
 
 pub const PROGRAMS: [&str; 3] = ["zfs-fuse", "zpool", "zfs"];
-const POOL: &str = "benchpool";
+/// Name of the pool.
+pub const POOL: &str = "benchpool";
+
+/// A command may have ten thousand snapshots to look after.
+const PATIENCE: Duration = Duration::from_secs(600);
 
 pub struct Ours {
     world: Arc<World>,
@@ -53,9 +57,10 @@ impl Ours {
         c
     }
 
-    fn admin(&self, program: &str, args: &[&str]) -> Result<()> {
+    /// Runs one of our commands.
+    pub fn admin(&self, program: &str, args: &[&str]) -> Result<()> {
         let mut c = self.own(program);
-        child::run(c.args(args), child::PATIENCE, false).map(drop)
+        child::run(c.args(args), PATIENCE, false).map(drop)
     }
 
     fn start(&mut self) -> Result<()> {
@@ -84,13 +89,16 @@ impl Ours {
         }
         Ok(())
     }
-}
 
-impl System for Ours {
-    fn make(&mut self) -> Result<()> {
+    /// The daemon runs, and the device is blank.
+    pub fn begin(&mut self) -> Result<()> {
         self.end()?;
         self.world.device.wipe()?;
-        self.start()?;
+        self.start()
+    }
+
+    /// Makes the pool.
+    pub fn create(&self) -> Result<()> {
         let at = self.mnt.to_string_lossy().into_owned();
         let compression = format!("compression={}", self.compression);
         let device = self.world.device.path();
@@ -111,14 +119,29 @@ impl System for Ours {
         )
     }
 
+    pub fn export(&self) -> Result<()> {
+        self.admin("zpool", &["export", POOL])
+    }
+
+    pub fn import(&self) -> Result<()> {
+        self.admin("zpool", &["import", "-d", self.world.device.path(), POOL])
+    }
+}
+
+impl System for Ours {
+    fn make(&mut self) -> Result<()> {
+        self.begin()?;
+        self.create()
+    }
+
     fn dir(&self) -> &Path {
         &self.mnt
     }
 
     fn cold(&mut self) -> Result<()> {
-        self.admin("zpool", &["export", POOL])?;
+        self.export()?;
         drop_caches()?;
-        self.admin("zpool", &["import", "-d", self.world.device.path(), POOL])
+        self.import()
     }
 
     fn settle(&mut self) -> Result<()> {

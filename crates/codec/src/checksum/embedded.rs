@@ -117,8 +117,7 @@ fn sum(alg: u8, region: &[u8], p: &EmbeddedAt, verifier: &Words) -> Words {
             f.words()
         }
         _ => {
-            let mut h = sha2::Sha256::new();
-            h.update(head);
+            let mut h = super::bodies::begun(head);
             h.update(v);
             h.update(tail);
             be_words(&h.finalize())

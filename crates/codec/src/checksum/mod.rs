@@ -1,11 +1,13 @@
 //! Block checksums (pool format §13): the table of algorithms, the plain functions over a block, and
 //! (in [`embedded`]) the checksums that live inside the region they cover.
 
+mod bodies;
 mod edonr;
 mod embedded;
 mod fletcher;
 mod skein;
 
+pub use bodies::remember_bodies;
 pub use embedded::{
     compute_embedded, embed, embed_keep_mac, embedded_at, verify_embedded, verify_embedded_mac,
     EmbeddedAt, EMBEDDED_MAGIC, EMBEDDED_SIZE, ZILOG_CHAIN_SIZE,

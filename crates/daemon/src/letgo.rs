@@ -1,0 +1,180 @@
+//! Exports while devices do not answer: a transfer cannot be taken back, but a pool can be let go.
+//!
+//! An export runs on a thread of its own. If it is by force and the devices complete nothing for a
+//! while though transfers are under way, the pool is abandoned: its devices are taken away, so that
+//! nothing more is written, its mounts end, and it is no longer listed. Threads with a transfer under
+//! way stay until the kernel gives them back, and the devices stay open, locked, until then; so
+//! nobody, this daemon or another, imports the pool before the last write has landed.
+
+use crate::service::{Entry, Service};
+use api::{ApiError, Reply};
+use base::{Error, Kind};
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::sync::{Arc, MutexGuard, PoisonError, TryLockError};
+use std::time::{Duration, Instant};
+use vdev::Left;
+
+type Answer<T> = std::result::Result<T, ApiError>;
+
+/// How long devices may complete nothing, transfers being under way, before a pool that is exported
+/// by force is abandoned. Writes count when all of a batch (32 MiB at most) has been written, and a
+/// slow disk may take many seconds for a flush.
+const PATIENCE: Duration = Duration::from_secs(20);
+const TICK: Duration = Duration::from_millis(100);
+/// How long the mounts of an abandoned pool may take to go from their places.
+const UNMOUNT: Duration = Duration::from_secs(5);
+
+/// A pool that was abandoned.
+pub struct Abandoned {
+    pub name: String,
+    pub guid: u64,
+    devices: Vec<Left>,
+}
+
+impl Abandoned {
+    fn busy(&self) -> impl Iterator<Item = &str> {
+        let busy = self.devices.iter().filter(|d| d.is_busy());
+        busy.map(|d| d.path.as_str())
+    }
+
+    /// Why its devices cannot be used.
+    pub fn refusal(&self) -> String {
+        let devices: Vec<&str> = self.busy().collect();
+        format!(
+            "pool '{}' was exported by force while its devices did not answer, and transfers begun \
+             before are still under way on {}",
+            self.name,
+            devices.join(", ")
+        )
+    }
+}
+
+impl Service {
+    /// Pools that were abandoned and whose transfers are still under way.
+    pub fn abandoned(&self) -> MutexGuard<'_, Vec<Abandoned>> {
+        let mut all = self
+            .abandoned
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        all.retain(|a| a.busy().next().is_some());
+        all
+    }
+
+    /// Why a device must not be touched, if a transfer of an abandoned pool is under way on it.
+    /// Reading from it would wait as well.
+    pub fn unanswered(&self, path: &str) -> Option<String> {
+        let id = crate::pool_create::identity(path);
+        let same = |p: &str| p == path || id.is_some() && crate::pool_create::identity(p) == id;
+        let all = self.abandoned();
+        let found = all.iter().find(|a| a.busy().any(same));
+        found.map(Abandoned::refusal)
+    }
+}
+
+/// Runs `export` of a pool, one change of pools at a time, and returns what it does; by force, not
+/// without end. `export` must look at [`Entry::is_abandoned`] after whatever may wait for devices.
+pub fn export(
+    service: &Arc<Service>,
+    entry: &Arc<Entry>,
+    force: bool,
+    export: impl FnOnce() -> Answer<Reply> + Send + 'static,
+) -> Answer<Reply> {
+    let (send, ended) = mpsc::channel();
+    let mut job = Some(move || {
+        // Nobody listens any more if the pool was abandoned.
+        let _ = send.send(export());
+    });
+    let mut one_at_a_time = None;
+    let mut pulse = None;
+    let mut since = Instant::now();
+    loop {
+        if one_at_a_time.is_none() {
+            // Another one may hold it that waits for the same devices.
+            one_at_a_time = match service.changes.try_lock() {
+                Ok(guard) => Some(guard),
+                Err(TryLockError::Poisoned(p)) => Some(p.into_inner()),
+                Err(TryLockError::WouldBlock) => None,
+            };
+            if let Some(job) = one_at_a_time.as_ref().and_then(|_| job.take()) {
+                std::thread::Builder::new()
+                    .name("export".into())
+                    .spawn(job)
+                    .map_err(|e| crate::errors::answer(e.into()))?;
+            }
+        }
+        match ended.recv_timeout(TICK) {
+            Ok(answer) => return answer,
+            Err(RecvTimeoutError::Timeout) => {}
+            Err(RecvTimeoutError::Disconnected) => {
+                return Err(ApiError::reason(Kind::Io, "the export stopped"))
+            }
+        }
+        if entry.is_abandoned() {
+            return Err(ApiError::reason(Kind::Stale, "it was exported by force"));
+        }
+        let now = entry.pool.tree.pulse();
+        if now.busy == 0 || pulse != Some(now.done) {
+            (pulse, since) = (Some(now.done), Instant::now());
+        }
+        if force && since.elapsed() >= PATIENCE {
+            return Ok(abandon(service, entry));
+        }
+    }
+}
+
+/// Lets go of a pool whatever is under way.
+fn abandon(service: &Arc<Service>, entry: &Arc<Entry>) -> Reply {
+    let name = entry.pool.name();
+    entry.abandon();
+    let why = Error::new(Kind::Io, "its devices did not answer when it was exported");
+    let left = Abandoned {
+        name: name.clone(),
+        guid: entry.pool.guid(),
+        devices: entry.pool.abandon(why),
+    };
+    let what = format!(
+        "{}. What they have not got is lost; the pool can be imported when these have ended.",
+        left.refusal()
+    );
+    service.abandoned().push(left);
+    close_later(service);
+    service.retire(entry);
+    end_mounts(entry);
+    let file = entry.cache_file();
+    service.dismiss(entry);
+    service.rewrite_cache(file);
+    crate::log::error(&what);
+    Reply::DoneBut(what)
+}
+
+/// Closes the devices of abandoned pools when they are free.
+fn close_later(service: &Arc<Service>) {
+    let service = service.clone();
+    let watch = move || {
+        while !service.abandoned().is_empty() {
+            std::thread::sleep(TICK);
+        }
+    };
+    // Without the thread they are closed when somebody asks for them.
+    let _ = std::thread::Builder::new().spawn(watch);
+}
+
+/// Fails everything that waits for the mounts of a pool, and takes them from their places.
+fn end_mounts(entry: &Arc<Entry>) {
+    let mounts = entry.all_mounts();
+    let all = mounts.clone();
+    let (send, ended) = mpsc::channel();
+    let work = move || {
+        for m in all.iter().rev() {
+            if let Err(e) = m.tear_down() {
+                crate::log::warn(&e.to_string());
+            }
+        }
+        let _ = send.send(());
+    };
+    let begun = std::thread::Builder::new().spawn(work);
+    if begun.is_err() || ended.recv_timeout(UNMOUNT).is_err() {
+        // On the way to a mount the kernel may have asked the one above it.
+        mounts.iter().for_each(|m| m.abort());
+    }
+}

@@ -1,0 +1,160 @@
+//! Reads under way: who wants a block that somebody is reading already waits for it.
+
+use crate::cache::Key;
+use base::Block;
+use std::collections::hash_map::Entry;
+use std::collections::HashMap;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::{self, ThreadId};
+
+fn lock<T>(m: &Mutex<T>) -> MutexGuard<'_, T> {
+    m.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// One block on its way.
+pub struct Flight {
+    /// Who reads it.
+    pilot: ThreadId,
+    /// The block, or `None` inside if it could not be had, once that is known.
+    landed: Mutex<Option<Option<Block>>>,
+    arrival: Condvar,
+}
+
+impl Flight {
+    /// The block; `None` if whoever was reading it could not have it, or is the caller: then the
+    /// caller has to read it.
+    pub fn wait(&self) -> Option<Block> {
+        if self.pilot == thread::current().id() {
+            return None;
+        }
+        let mut landed = lock(&self.landed);
+        loop {
+            if let Some(b) = landed.as_ref() {
+                return b.clone();
+            }
+            landed = self
+                .arrival
+                .wait(landed)
+                .unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+}
+
+/// What to do about a block that is not in the cache.
+pub enum Boarding<'a> {
+    /// Read it, and say so when it is there.
+    Lead(Lead<'a>),
+    /// Somebody else reads it. To be waited for only when nothing is led any more.
+    Follow(Arc<Flight>),
+}
+
+/// Reads under way of one pool.
+#[derive(Default)]
+pub struct Flights {
+    table: Mutex<HashMap<Key, Arc<Flight>>>,
+}
+
+impl Flights {
+    pub fn board(&self, key: Key) -> Boarding<'_> {
+        match lock(&self.table).entry(key) {
+            Entry::Occupied(e) => Boarding::Follow(e.get().clone()),
+            Entry::Vacant(e) => {
+                let flight = Arc::new(Flight {
+                    pilot: thread::current().id(),
+                    landed: Mutex::new(None),
+                    arrival: Condvar::new(),
+                });
+                e.insert(flight.clone());
+                Boarding::Lead(Lead {
+                    flights: self,
+                    key,
+                    flight,
+                    block: None,
+                })
+            }
+        }
+    }
+
+    /// Reads under way.
+    #[cfg(test)]
+    fn count(&self) -> usize {
+        lock(&self.table).len()
+    }
+}
+
+/// The duty to read a block. Dropped, those who wait are told, whatever happened.
+pub struct Lead<'a> {
+    flights: &'a Flights,
+    key: Key,
+    flight: Arc<Flight>,
+    block: Option<Block>,
+}
+
+impl Lead<'_> {
+    /// The block is there.
+    pub fn landed(mut self, block: &Block) {
+        self.block = Some(block.clone());
+    }
+}
+
+impl Drop for Lead<'_> {
+    fn drop(&mut self) {
+        lock(&self.flights.table).remove(&self.key);
+        *lock(&self.flight.landed) = Some(self.block.take());
+        self.flight.arrival.notify_all();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    fn key(n: u64) -> Key {
+        Key::new(0, n, 1, 2)
+    }
+
+    #[test]
+    fn one_reads_and_all_have_it() {
+        let flights = Flights::default();
+        let Boarding::Lead(lead) = flights.board(key(1)) else {
+            panic!("nobody else reads it");
+        };
+        let got = AtomicUsize::new(0);
+        thread::scope(|s| {
+            for _ in 0..4 {
+                let Boarding::Follow(f) = flights.board(key(1)) else {
+                    panic!("it is being read");
+                };
+                let got = &got;
+                s.spawn(move || {
+                    assert_eq!(f.wait().unwrap()[..], [7; 3]);
+                    got.fetch_add(1, Ordering::Relaxed);
+                });
+            }
+            assert!(matches!(flights.board(key(2)), Boarding::Lead(_)));
+            lead.landed(&Arc::new(vec![7; 3]));
+        });
+        assert_eq!(got.into_inner(), 4);
+        assert_eq!(flights.count(), 0);
+        assert!(matches!(flights.board(key(1)), Boarding::Lead(_)));
+    }
+
+    #[test]
+    fn failing_frees_those_who_wait() {
+        let flights = Flights::default();
+        let Boarding::Lead(lead) = flights.board(key(1)) else {
+            panic!("nobody else reads it");
+        };
+        let Boarding::Follow(f) = flights.board(key(1)) else {
+            panic!("it is being read");
+        };
+        assert!(f.wait().is_none(), "nobody waits for himself");
+        thread::scope(|s| {
+            let waiting = s.spawn(move || f.wait());
+            drop(lead);
+            assert!(waiting.join().unwrap().is_none());
+        });
+        assert_eq!(flights.count(), 0);
+    }
+}

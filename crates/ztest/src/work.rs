@@ -59,6 +59,15 @@ fn wrong(text: String) -> base::Error {
     base::Error::new(Kind::Damaged, text)
 }
 
+/// Which file it is of those that had its name, if there is one without any block, which does not
+/// say so itself: the acknowledged one if nothing was begun since, else one after the `last` known.
+fn silent(fact: Option<&Fact>, last: Option<u64>) -> u64 {
+    match fact {
+        Some(f) if !f.gone && !f.loose => f.gen,
+        _ => last.unwrap_or(0) + 1,
+    }
+}
+
 impl Worker {
     /// Looks at what is there after a start, and holds it against what was acknowledged.
     pub fn new(fs: &Fs, thread: u64, facts: &HashMap<Name, Fact>) -> Result<Worker> {
@@ -155,8 +164,7 @@ impl Worker {
                 }
             }
         }
-        // An empty file does not say which one it is.
-        let gen = gen.unwrap_or_else(|| self.gens.get(&file).copied().unwrap_or(0) + 1);
+        let gen = gen.unwrap_or_else(|| silent(fact, self.gens.get(&file).copied()));
         let last = self.gens.entry(file).or_insert(gen);
         *last = gen.max(*last);
         // Those that came in part are written again, so that each is one version.
@@ -388,5 +396,26 @@ impl Worker {
             }
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A file cut to nothing and kept is the same one after a start; what is written to it before
+    /// a kill, and not waited for, was held against the acknowledgement as another file's.
+    #[test]
+    fn an_empty_file_that_was_kept_is_the_same() {
+        let fact = |gone, loose| Fact {
+            gen: 2,
+            gone,
+            loose,
+            ..Fact::default()
+        };
+        assert_eq!(silent(Some(&fact(false, false)), Some(2)), 2);
+        assert_eq!(silent(Some(&fact(false, true)), Some(2)), 3);
+        assert_eq!(silent(Some(&fact(true, false)), Some(2)), 3);
+        assert_eq!(silent(None, None), 1);
     }
 }

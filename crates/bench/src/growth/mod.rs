@@ -17,7 +17,8 @@ use std::time::Instant;
 
 pub const USAGE: &str = "\
 usage: cargo xtask bench growth [OPTION]...
-  --rows A,B         of directory (files in it), snapshots, filesystems, pool (its size); default: all
+  --rows A,B         of directory (files in it), snapshots, filesystems, both (file systems with
+                     ten snapshots each), pool (its size); default: all
   --systems A,B      of those of 'bench'; default: ext4 ours. Those of others run only 'directory'
   --full             10,000 snapshots too
   --rounds N         how often everything is repeated; the best counts (2)
@@ -68,6 +69,15 @@ const PARTS: &[Part] = &[
         image: Some(16 << 30),
         anywhere: false,
         run: parts::filesystems,
+    },
+    Part {
+        name: "both",
+        about: "file systems with ten snapshots each",
+        sizes: &[10, 100, 1_000],
+        more: &[],
+        image: Some(16 << 30),
+        anywhere: false,
+        run: parts::both,
     },
     Part {
         name: "pool",

@@ -160,6 +160,76 @@ pub fn filesystems(at: &mut At<'_>, world: &Arc<World>) -> Result<()> {
     ours.end()
 }
 
+/// Snapshots of each file system.
+const EACH: u64 = 10;
+
+/// What a pool with years behind it looks like: many file systems with snapshots of each, a block of a
+/// file changed before each of them. The snapshots of one round are made in one group, in this process.
+pub fn both(at: &mut At<'_>, world: &Arc<World>) -> Result<()> {
+    let mut ours = Ours::new(world.clone(), "lz4")?;
+    ours.make()?;
+    let top = format!("{POOL}/many");
+    ours.admin("zfs", &["create", "-o", "recordsize=4k", &top])?;
+    let daemon = ours.daemon();
+    let mut supply = Supply::new(7, 1 << 20);
+    let mut sets = Vec::new();
+    for n in 0..at.size {
+        let fs = format!("{top}/fs{n:05}");
+        ours.admin("zfs", &["create", &fs])?;
+        let f = File::create(ours.dir().join(format!("many/fs{n:05}/changing")))?;
+        f.write_all_at(supply.block((BLOCK * BLOCKS) as usize), 0)?;
+        sets.push((fs, f.metadata()?.ino()));
+    }
+    ours.export()?;
+    let made = (|| {
+        let engine = open(world)?;
+        let r = (0..EACH).try_for_each(|round| all_at_once(&engine, &sets, round, &mut supply));
+        for (fs, _) in &sets {
+            engine.close_dataset(engine.dsl.dataset(fs)?.object());
+        }
+        r.and(engine.export())
+    })();
+    drop_caches()?;
+    at.step("import, all mounted", Cost::All, daemon, || ours.import())?;
+    made?;
+    for step in ["list -t all", "list -t all again"] {
+        at.step(step, Cost::All, daemon, || {
+            ours.admin("zfs", &["list", "-t", "all"])
+        })?;
+    }
+    at.step("export", Cost::All, daemon, || ours.export())?;
+    drop_caches()?;
+    let args = ["import", "-N", "-d", world.device.path(), POOL];
+    at.step("import -N", Cost::All, daemon, || {
+        ours.admin("zpool", &args)
+    })?;
+    ours.end()
+}
+
+fn all_at_once(
+    pool: &Arc<Pool>,
+    sets: &[(String, u64)],
+    round: u64,
+    supply: &mut Supply,
+) -> Result<()> {
+    let mut heads = Vec::new();
+    for (fs, object) in sets {
+        let ds = pool.dsl.dataset(fs)?;
+        let set = pool.open_dataset(&ds)?;
+        let tx = set.os.tx(Need::bytes(BLOCK))?;
+        let block = supply.block(BLOCK as usize);
+        set.os
+            .hold(*object)?
+            .write(&tx, round % BLOCKS * BLOCK, block)?;
+        heads.push(ds);
+    }
+    pool.task(move |pool, tx| {
+        heads
+            .iter()
+            .try_for_each(|ds| pool.dsl.snapshot(tx, ds, &name(round)).map(drop))
+    })
+}
+
 /// What the first write into a new pool writes.
 const FIRST: usize = 64 << 20;
 

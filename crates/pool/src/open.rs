@@ -11,9 +11,10 @@ use crate::spares::AuxDevices;
 use crate::sync::SyncState;
 use crate::{ErrLog, MapLoader, Pool, Shared, SpaceMaps, Tunables, VERSION_FEATURES};
 use base::{bail, Error, Kind, Result, Txg};
+use codec::crypt::Crypt;
 use disk::dsl::BpobjPhys;
 use disk::uberblock::Uberblock;
-use disk::{feature, NvList};
+use disk::{feature, BlkPtr, NvList};
 use dmu::{Dmu, DmuOptions, Objset};
 use dsl::{Bpobj, Dsl, FeatureStore, Features, NoFeatures};
 use env::{Access, Env};
@@ -144,6 +145,9 @@ fn engine(
         mos,
     })
 }
+
+/// Root blocks of datasets that an import reads at once.
+const ROOTS_AHEAD: usize = 64;
 
 /// Whether an older state may help.
 fn is_damage(e: &Error) -> bool {
@@ -557,10 +561,10 @@ impl Pool {
             })?;
             let mut highest = 0;
             let mut logged = Vec::new();
-            for ds in heads {
-                if ds.phys().bp.is_hole() {
-                    continue;
-                }
+            heads.retain(|ds| !ds.phys().bp.is_hole());
+            let roots: Vec<_> = heads.iter().map(|ds| ds.phys().bp).collect();
+            for (i, ds) in heads.into_iter().enumerate() {
+                pool.read_roots_ahead(&roots, i);
                 let os = ds.open_objset(pool.write_policy(&ds)?, false)?;
                 let mut header = Header::decode(&os.zil_header())?;
                 let store = Store::for_claim(pool.me()?, os.clone());
@@ -589,6 +593,15 @@ impl Pool {
             self.force_group()?;
         }
         Ok(())
+    }
+
+    /// Before dataset `i` is opened: every so often the next root blocks are read at once. One by one, a
+    /// pool of many datasets would wait for a device as many times.
+    fn read_roots_ahead(&self, roots: &[BlkPtr], i: usize) {
+        if i % ROOTS_AHEAD == 0 {
+            let next = &roots[i..roots.len().min(i + ROOTS_AHEAD)];
+            self.zio.read_ahead(next, &Crypt::Plain);
+        }
     }
 
     /// Frees the log blocks that belong to the checkpoint gone back to.

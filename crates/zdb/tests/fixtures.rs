@@ -6,6 +6,7 @@ use testkit::{fixture, or_skip};
 fn zdb(args: &[&str]) -> (Output, String) {
     let out = Command::new(env!("CARGO_BIN_EXE_zdb"))
         .args(args)
+        .env("TZ", "UTC")
         .output()
         .unwrap();
     let text = [&out.stdout[..], &out.stderr[..]].concat();

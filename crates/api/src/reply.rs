@@ -496,7 +496,14 @@ pub struct Imported {
     /// seconds are lost.
     #[serde(default)]
     pub rewound: Option<(u64, u64)>,
+    /// Imported for reading only: datasets whose intent logs hold changes that are not seen.
+    #[serde(default)]
+    pub unplayed: Vec<String>,
 }
+
+/// Before [`HistoryRecord::event`] in records as pools before version 5000 have them, which are printed
+/// in another form.
+pub const OLD_EVENT: &str = "internal ";
 
 /// One record of the pool history (pool format: history log).
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]

@@ -21,9 +21,9 @@ const MONTHS: [&str; 12] = [
 struct Moment(DateTime);
 
 impl Moment {
+    /// Times of files are words that mean negative numbers before 1970.
     fn at(seconds: u64, zone: &TimeZone) -> Option<Moment> {
-        let seconds = i64::try_from(seconds).ok()?;
-        DateTime::from_timespec(seconds, 0, zone.as_ref())
+        DateTime::from_timespec(seconds.cast_signed(), 0, zone.as_ref())
             .ok()
             .map(Moment)
     }

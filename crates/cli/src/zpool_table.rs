@@ -385,7 +385,7 @@ static SUBS: &[Sub] = &[
             opt('o', "mntopts|property=value", "Mount options, or a pool property.").many(),
             opt('R', "root", "Alternate root: cachefile=none, mount points below root."),
             sw('t', "newpool is for this import only."),
-            opt('T', "txg", "With -F: go back to exactly this transaction group."),
+            opt('T', "txg", "Go back to this transaction group, or the newest before it, however old; implies -F and -X."),
             sw('V', "Import even a faulted pool.").later(),
             sw('X', "With -F: go back as far as need be, reading all metadata of each state."),
             long("rewind-to-checkpoint", "Go back to the checkpoint; for good, unless read-only."),

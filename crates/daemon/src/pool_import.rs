@@ -531,10 +531,16 @@ pub fn import(service: &Arc<Service>, peer: Peer, ask: PoolImport) -> Answer<Rep
             failed_mounts.push((name, answer(e)));
         }
     }
+    // Of the state gone back to, the logs are not what was wanted.
+    let unplayed = match entry.pool.is_readonly() && rewound.is_none() && !ask.checkpoint {
+        true => entry.pool.unplayed_logs().unwrap_or_default(),
+        false => Vec::new(),
+    };
     Ok(Reply::Imported(Imported {
         name: entry.pool.name(),
         failed_mounts,
         rewound,
+        unplayed,
     }))
 }
 
@@ -573,6 +579,7 @@ fn rehearse(service: &Arc<Service>, f: &PoolFound, options: OpenOptions) -> Answ
         name,
         failed_mounts: Vec::new(),
         rewound,
+        unplayed: Vec::new(),
     }))
 }
 

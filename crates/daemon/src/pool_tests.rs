@@ -570,6 +570,52 @@ fn distributed_raid() {
     home.export("t");
 }
 
+/// Read-only, what waits in intent logs stays there: that is said, and only where something waits.
+#[test]
+fn logs_not_replayed_are_told_of() {
+    for (fixture, expected) in [("zil-slog", &["delta2/other"][..]), ("single", &[])] {
+        let home = Home::new(0);
+        if let Err(e) = testkit::fixture::unpack_into(fixture, &home.dir) {
+            return eprintln!("skipped: {e}");
+        }
+        let name = home.scan(false)[0].name.clone();
+        let reply = home.import(&name, |i| {
+            i.props = vec![("readonly".into(), "on".into())];
+            i.no_mount = true;
+            i.force = true;
+        });
+        let Ok(Reply::Imported(mut done)) = reply else {
+            panic!("{reply:?}")
+        };
+        done.unplayed.sort();
+        assert_eq!(done.unplayed, expected, "{fixture}");
+        home.export(&name);
+    }
+}
+
+/// Devices for metadata and for dedup tables are shown as what they are.
+#[test]
+fn special_devices_are_told_apart() {
+    let home = Home::new(0);
+    if let Err(e) = testkit::fixture::unpack_into("special", &home.dir) {
+        return eprintln!("skipped: {e}");
+    }
+    let name = home.scan(false)[0].name.clone();
+    home.import(&name, |i| {
+        i.props = vec![("readonly".into(), "on".into())];
+        i.no_mount = true;
+    })
+    .unwrap();
+    let tree = home.describe(&name).tree.unwrap();
+    let of = |class| cli::vdevs::of_class(&tree, class).count();
+    let count = [VdevClass::Normal, VdevClass::Special, VdevClass::Dedup].map(of);
+    assert_eq!(count, [1, 1, 1]);
+    // The pool's space is that of all of them.
+    let sum: u64 = tree.children.iter().map(|c| c.stats.space).sum();
+    assert_eq!(tree.stats.space, sum);
+    home.export(&name);
+}
+
 /// What a listing says of pools that OpenZFS made and that lack something.
 #[test]
 fn found_pools() {

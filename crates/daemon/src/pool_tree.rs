@@ -263,16 +263,19 @@ impl Look<'_> {
     }
 
     fn top(&self, t: &Vdev) -> api::Vdev {
-        let class = if t.is_log() {
-            VdevClass::Log
-        } else {
-            VdevClass::Normal
+        let space = self
+            .space
+            .and_then(|s| s.vdevs.iter().find(|s| s.id == t.id()));
+        // Of those that special and dedup devices are, only the pool knows: no label says it.
+        let class = match space.map(|s| s.class) {
+            _ if t.is_log() => VdevClass::Log,
+            Some(space::Class::Special) => VdevClass::Special,
+            Some(space::Class::Dedup) => VdevClass::Dedup,
+            Some(space::Class::Log) => VdevClass::Log,
+            _ => VdevClass::Normal,
         };
         let mut out = self.vdev(t, class, t.ashift());
-        if let Some(s) = self
-            .space
-            .and_then(|s| s.vdevs.iter().find(|s| s.id == t.id()))
-        {
+        if let Some(s) = space {
             out.stats.space = s.size;
             out.stats.alloc = s.allocated + s.deferred;
             out.stats.dspace = (s.size / 512).saturating_mul(s.deflate_ratio);
@@ -307,7 +310,7 @@ impl Look<'_> {
             stats.write_ops += c.stats.write_ops;
             stats.read_bytes += c.stats.read_bytes;
             stats.write_bytes += c.stats.write_bytes;
-            if c.class == VdevClass::Normal {
+            if c.class != VdevClass::Log {
                 stats.alloc += c.stats.alloc;
                 stats.space += c.stats.space;
                 stats.dspace += c.stats.dspace;

@@ -308,10 +308,12 @@ fn history_record(r: &NvList) -> HistoryRecord {
         time: r.get_u64(key::TIME).unwrap_or(0),
         command: text(key::COMMAND),
         txg: r.get_u64(key::TXG),
-        event: text(key::INTERNAL_NAME)
-            .or_else(|| r.get_u64(key::OLD_EVENT).map(|n| n.to_string())),
+        event: text(key::INTERNAL_NAME).or_else(|| {
+            let old = disk::history::old_event(r.get_u64(key::OLD_EVENT)?);
+            Some(format!("{}{old}", api::OLD_EVENT))
+        }),
         dataset: text(key::DSNAME).map(|n| (n, r.get_u64(key::DSID).unwrap_or(0))),
-        text: text(key::INTERNAL_STR).or_else(|| text(key::OLD_STR)),
+        text: text(key::INTERNAL_STR),
         ioctl: text(key::IOCTL),
         input: list(key::IN_NVL),
         output: list(key::OUT_NVL),

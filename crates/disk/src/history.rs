@@ -21,17 +21,68 @@ pub mod keys {
     pub const COMMAND: &str = "history command";
     pub const TXG: &str = "history txg";
     pub const INTERNAL_NAME: &str = "internal_name";
-    pub const INTERNAL_STR: &str = "internal_str";
+    /// What an internal record says: since the first pools with records of their own doing.
+    pub const INTERNAL_STR: &str = "history internal str";
     pub const DSNAME: &str = "dsname";
     pub const DSID: &str = "dsid";
     pub const OLD_EVENT: &str = "history internal event";
-    pub const OLD_STR: &str = "history internal str";
     pub const IOCTL: &str = "ioctl";
     pub const IN_NVL: &str = "in_nvl";
     pub const OUT_NVL: &str = "out_nvl";
     pub const OUT_SIZE: &str = "out_size";
     pub const ERRNO: &str = "errno";
     pub const ELAPSED_NS: &str = "elapsed_ns";
+}
+
+/// What pools of versions before 5000 call what they did by themselves, by its number.
+const OLD_EVENTS: [&str; 41] = [
+    "invalid event",
+    "pool create",
+    "vdev add",
+    "pool remove",
+    "pool destroy",
+    "pool export",
+    "pool import",
+    "vdev attach",
+    "vdev replace",
+    "vdev detach",
+    "vdev online",
+    "vdev offline",
+    "vdev upgrade",
+    "pool clear",
+    "pool scrub",
+    "pool property set",
+    "create",
+    "clone",
+    "destroy",
+    "destroy_begin_sync",
+    "inherit",
+    "property set",
+    "quota set",
+    "permission update",
+    "permission remove",
+    "permission who remove",
+    "promote",
+    "receive",
+    "rename",
+    "reservation set",
+    "replay_inc_sync",
+    "replay_full_sync",
+    "rollback",
+    "snapshot",
+    "filesystem version upgrade",
+    "refquota set",
+    "refreservation set",
+    "pool scrub done",
+    "user hold",
+    "user release",
+    "pool split",
+];
+
+/// Name of an [`keys::OLD_EVENT`].
+pub fn old_event(number: u64) -> &'static str {
+    let at = usize::try_from(number).unwrap_or(usize::MAX);
+    OLD_EVENTS.get(at).unwrap_or(&OLD_EVENTS[0])
 }
 
 /// Bonus of the history object (type 30). Positions `bof` and `eof` are logical and ever growing.

@@ -72,6 +72,12 @@ fn history_records() {
     assert!(!records.is_empty());
     assert!(records[0].get_u64(history::keys::TIME).is_some());
     assert!(records[0].get_str(history::keys::HOSTNAME).is_some());
+    // OpenZFS's zdb and zpool end with an assertion at an internal record that says nothing.
+    let internal = |r: &&disk::NvList| r.contains(history::keys::INTERNAL_NAME);
+    assert!(records.iter().filter(internal).count() > 0);
+    for r in records.iter().filter(internal) {
+        assert!(r.get_str(history::keys::INTERNAL_STR).is_some(), "{r:?}");
+    }
 }
 
 #[test]

@@ -141,6 +141,34 @@ impl Pool {
         Ok(set)
     }
 
+    /// Datasets whose intent logs hold what is not in them yet: on a pool that is only read it stays there,
+    /// and is not seen. Logs that cannot be read are left out.
+    ///
+    /// Errors: the tree of datasets cannot be read.
+    pub fn unplayed_logs(&self) -> Result<Vec<String>> {
+        let mut out = Vec::new();
+        self.dsl.walk(&self.dsl.root()?, &mut |d| {
+            if d.phys().head_dataset_obj != 0 {
+                let ds = d.head()?;
+                if !ds.phys().bp.is_hole() && self.is_unplayed(&ds).unwrap_or(false) {
+                    out.push(ds.full_name());
+                }
+            }
+            Ok(())
+        })?;
+        Ok(out)
+    }
+
+    fn is_unplayed(&self, ds: &Arc<Dataset>) -> Result<bool> {
+        let os = ds.open_objset(self.write_policy(ds)?, true)?;
+        let header = Header::decode(&os.zil_header())?;
+        if header.log.is_hole() {
+            return Ok(false);
+        }
+        let store = Store::new(self.me()?, os);
+        zil::pending(&store, &header, self.synced_txg())
+    }
+
     /// Forgets an open dataset; the caller has synced it and uses it no more.
     pub fn close_dataset(&self, object: u64) {
         self.sets

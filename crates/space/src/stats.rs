@@ -221,6 +221,11 @@ impl Space {
         s
     }
 
+    /// Whether a metaslab is kept for the intent log. Cheap.
+    pub fn is_embedded_log(&self, vdev: u64, ms: u64) -> bool {
+        self.lock().ms(vdev, ms).is_ok_and(|m| m.embedded)
+    }
+
     /// One metaslab.
     pub fn metaslab_stats(&self, vdev: u64, ms: u64) -> Result<MsStats> {
         let histogram = self.histogram(vdev, ms)?;

@@ -9,7 +9,7 @@ use std::collections::BTreeSet;
 /// Pointers of a table that are looked at: as many as any table has.
 const MAX_POINTERS: u64 = 1 << 24;
 /// Buckets of the histograms here.
-pub const STATS_BUCKETS: usize = 64;
+pub const STATS_BUCKETS: usize = 10;
 
 /// Figures of a ZAP.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -41,7 +41,7 @@ pub struct FatStats {
     pub leaf_pointers: Vec<u64>,
     /// Leaves by fifths of their entries.
     pub leaf_entries: Vec<u64>,
-    /// Leaves by tenths of their chunks in use.
+    /// Leaves by tenths of the block in use.
     pub leaf_fullness: Vec<u64>,
     /// Entries by chunks.
     pub entry_chunks: Vec<u64>,
@@ -95,12 +95,13 @@ impl<S: Store> Zap<'_, S> {
                 continue;
             }
             let b = self.store.block(blk)?;
-            let (g, lh) = leaf::open(&b)?;
+            let (_, lh) = leaf::open(&b)?;
             let pointers = h.zt_shift.saturating_sub(lh.prefix_len);
             count(&mut f.leaf_pointers, pointers as usize, 1);
             count(&mut f.leaf_entries, lh.nentries / 5, 1);
-            let used = g.chunks.saturating_sub(lh.nfree);
-            count(&mut f.leaf_fullness, used * 10 / g.chunks.max(1), 1);
+            // OpenZFS takes a free chunk to be of 22 bytes, and all else of the block to be in use.
+            let used = b.len().saturating_sub(lh.nfree * 22);
+            count(&mut f.leaf_fullness, used * 10 / b.len().max(1), 1);
             leaf::shape(&b, &mut |in_bucket| {
                 count(&mut f.bucket_entries, in_bucket.len(), 1);
                 for chunks in in_bucket {

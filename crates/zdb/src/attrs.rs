@@ -186,6 +186,7 @@ fn path(c: &Ctx, object: u64, file: &File) -> Result<String> {
 pub fn show(c: &Ctx, object: u64, dn: &DnodePhys, depth: usize, out: &mut dyn Write) -> Result<()> {
     let f = load(c, dn)?;
     match path(c, object, &f) {
+        _ if depth < 5 => {}
         Ok(p) => writeln!(out, "\tpath\t{p}")?,
         // What was unlinked while it was open has no path.
         Err(_) if f.links == 0 => writeln!(out, "\tpath\ton delete queue")?,
@@ -198,7 +199,7 @@ pub fn show(c: &Ctx, object: u64, dn: &DnodePhys, depth: usize, out: &mut dyn Wr
         }
     }
     for (name, t) in ["atime", "mtime", "ctime", "crtime"].iter().zip(f.times) {
-        writeln!(out, "\t{name}\t{}", seconds(t[0]))?;
+        writeln!(out, "\t{name}\t{}", fmt::time(t[0]))?;
     }
     writeln!(out, "\tgen\t{}", f.gen)?;
     writeln!(out, "\tmode\t{:o}", f.mode)?;
@@ -233,7 +234,7 @@ pub fn show(c: &Ctx, object: u64, dn: &DnodePhys, depth: usize, out: &mut dyn Wr
             let text: String = value
                 .iter()
                 .map(|b| match b {
-                    0x20..=0x7e if *b != b'\\' => (*b as char).to_string(),
+                    0x21..=0x7e if *b != b'\\' => (*b as char).to_string(),
                     b'\\' => "\\\\".into(),
                     b => format!("\\{b:03o}"),
                 })
@@ -242,12 +243,4 @@ pub fn show(c: &Ctx, object: u64, dn: &DnodePhys, depth: usize, out: &mut dyn Wr
         }
     }
     Ok(())
-}
-
-/// A time of a file, which may be before 1970.
-fn seconds(t: u64) -> String {
-    match i64::try_from(t) {
-        Ok(_) => fmt::time(t),
-        Err(_) => format!("{} s", t as i64),
-    }
 }

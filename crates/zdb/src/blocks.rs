@@ -94,7 +94,6 @@ struct Walker<'a> {
     verify: usize,
     /// By level and row of the table; the last level is the sum of all.
     sums: BTreeMap<(u8, usize), Sum>,
-    metadata: Sum,
     sizes: [Sizes; 3],
     /// Embedded pointers by type and bytes.
     embedded: BTreeMap<u8, BTreeMap<usize, u64>>,
@@ -156,7 +155,6 @@ pub fn walk(s: &Session, out: &mut dyn Write) -> Result<()> {
         pool,
         verify,
         sums: BTreeMap::new(),
-        metadata: Sum::default(),
         sizes: Default::default(),
         embedded: BTreeMap::new(),
         known: HashSet::new(),
@@ -303,7 +301,6 @@ impl Walker<'_> {
             // What is freed may have been written over: errors mean nothing here.
             let mut below = Walker {
                 sums: BTreeMap::new(),
-                metadata: Sum::default(),
                 sizes: Default::default(),
                 embedded: BTreeMap::new(),
                 known: HashSet::new(),
@@ -323,7 +320,6 @@ impl Walker<'_> {
             for (key, s) in below.sums {
                 self.sums.entry(key).or_default().merge(s);
             }
-            self.metadata.merge(below.metadata);
             for (to, from) in self.sizes.iter_mut().zip(&below.sizes) {
                 for (a, b) in to.0.iter_mut().zip(from.0) {
                     *a = (a.0 + b.0, a.1 + b.1);
@@ -632,9 +628,6 @@ impl Walker<'_> {
         ] {
             add(self.sums.entry(key).or_default());
         }
-        if row < OTHER && !embedded && (bp.level() > 0 || bp.obj_type().is_metadata()) {
-            add(&mut self.metadata);
-        }
         if embedded {
             let kind = self.embedded.entry(bp.embedded_type()).or_default();
             *kind.entry(bp.psize()).or_default() += 1;
@@ -876,8 +869,8 @@ impl Walker<'_> {
                 writeln!(out, "\t{name:<20} {n:10}     used: {used:5.2}%")?;
             }
         }
-        let log = self.pool.space.embedded_stats();
-        let (n, used) = (log.allocated, 100.0 * part(log.allocated, log.size));
+        let (n, size) = classes.get(spaces::EMBEDDED_LOG).copied().unwrap_or((0, 0));
+        let used = 100.0 * part(n, size);
         writeln!(
             out,
             "\t{:<20} {n:10}     used: {used:5.2}%",
@@ -922,6 +915,19 @@ impl Walker<'_> {
         Ok(writeln!(out)?)
     }
 
+    /// All of metadata: levels of types that take space, their embedded blocks included.
+    fn metadata(&self) -> Sum {
+        let mut out = Sum::default();
+        for ((level, row), sum) in &self.sums {
+            let kind = u8::try_from(*row).map_or(ObjType::NONE, ObjType);
+            let meta = *level != ALL && *row < DEFERRED && (*level > 0 || kind.is_metadata());
+            if meta && sum.asize > 0 {
+                out.merge(sum.clone());
+            }
+        }
+        out
+    }
+
     fn table(&self, all: &Sum, depth: usize, out: &mut dyn Write) -> Result<()> {
         let n = |v| self.s.num.nice(v);
         let part = |a: u64, b: u64| a as f64 / b.max(1) as f64;
@@ -956,11 +962,10 @@ impl Walker<'_> {
         };
         for t in 0..ROWS {
             let name = fmt::row_name(t);
-            let Some(total) = self.sums.get(&(ALL, t)) else {
-                if t != TOTAL {
-                    let blank = "     -\t    -\t    -\t    -\t    -\t    -\t     -";
-                    writeln!(out, "{blank}\t{name}")?;
-                }
+            // Nor are blocks a row that are all embedded.
+            let Some(total) = self.sums.get(&(ALL, t)).filter(|s| s.asize > 0) else {
+                let blank = "     -\t    -\t    -\t    -\t    -\t    -\t     -";
+                writeln!(out, "{blank}\t{name}")?;
                 continue;
             };
             if depth >= 3 {
@@ -974,11 +979,9 @@ impl Walker<'_> {
                     row(s, format!("    L{level} {name}"), out)?;
                 }
             }
-            if total.asize > 0 {
-                row(total, name.into(), out)?;
-            }
+            row(total, name.into(), out)?;
         }
-        row(&self.metadata, "Metadata Total".into(), out)
+        row(&self.metadata(), "Metadata Total".into(), out)
     }
 
     fn size_table(&self, out: &mut dyn Write) -> Result<()> {

@@ -56,10 +56,10 @@ pub fn history(s: &Session, out: &mut dyn Write) -> Result<()> {
                 line += &format!(" {} ({id})", text(keys::DSNAME));
             }
             writeln!(out, "{line} {}", text(keys::INTERNAL_STR))?;
-        } else if r.contains(keys::OLD_STR) {
+        } else if r.contains(keys::OLD_EVENT) {
             let txg = r.get_u64(keys::TXG).unwrap_or(0);
-            let event = r.get_u64(keys::OLD_EVENT).unwrap_or(0);
-            let what = text(keys::OLD_STR);
+            let event = disk::history::old_event(r.get_u64(keys::OLD_EVENT).unwrap_or(0));
+            let what = text(keys::INTERNAL_STR);
             writeln!(out, "{when} [internal {event} txg:{txg}] {what}")?;
         } else if r.contains(keys::IOCTL) {
             writeln!(out, "{when} ioctl {}", text(keys::IOCTL))?;

@@ -316,7 +316,7 @@ fn buckets(s: &Session, h: &DdtHistogram, total: bool, out: &mut dyn Write) -> R
         for part in w.chunks(4) {
             write!(out, "   {:>6}", n(part[0]))?;
             for v in &part[1..] {
-                write!(out, "   {:>5}", n(*v))?;
+                write!(out, "   {:>5}", s.num.nice_bytes(*v))?;
             }
         }
         Ok(writeln!(out)?)
@@ -381,6 +381,10 @@ pub fn simulate(s: &Session, out: &mut dyn Write) -> Result<()> {
                             return Ok(false);
                         }
                         if level > 0 || bp.is_embedded() || bp.obj_type().is_metadata() {
+                            return Ok(true);
+                        }
+                        // Nothing tells blocks without a checksum apart.
+                        if bp.checksum_alg() == checksum::OFF {
                             return Ok(true);
                         }
                         if all.len() >= MAX_SIMULATED {

@@ -112,6 +112,14 @@ impl Numbers {
             false => sizes::nice(n, false),
         }
     }
+
+    /// With the unit also where nothing is scaled: `512B`.
+    pub fn nice_bytes(&self, n: u64) -> String {
+        match self.plain {
+            true => n.to_string(),
+            false => sizes::nice(n, true),
+        }
+    }
 }
 
 /// Bytes as hexadecimal digits.

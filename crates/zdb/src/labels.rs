@@ -16,6 +16,22 @@ const L2ARC_MAGIC: u64 = 0x0000_5a46_5343_4143;
 /// Bytes of that header that are looked at.
 const L2ARC_HEADER: usize = 4096;
 
+/// Those that are in this label first, and in which others.
+fn show_uberblocks(
+    blocks: &[(Uberblock, usize, Vec<usize>)],
+    label: usize,
+    depth: usize,
+    out: &mut dyn Write,
+) -> Result<()> {
+    for (ub, slot, at) in blocks.iter().filter(|b| b.2[0] == label) {
+        writeln!(out, "    Uberblock[{slot}]")?;
+        print(ub, depth, out)?;
+        let at: Vec<String> = at.iter().map(usize::to_string).collect();
+        writeln!(out, "        labels = {} ", at.join(" "))?;
+    }
+    Ok(())
+}
+
 /// `-l`: gives the exit status: 2 if there is no label, 1 if one is not whole.
 pub fn show(args: &Parsed, path: &str, out: &mut dyn Write) -> Result<u8> {
     let path = match std::path::absolute(path) {
@@ -48,9 +64,13 @@ pub fn show(args: &Parsed, path: &str, out: &mut dyn Write) -> Result<u8> {
     for (i, copy) in labels.copies.iter().enumerate() {
         let Some(config) = copy else {
             if !quiet {
-                writeln!(out, "{RULE}\nLABEL {i}{}\n{RULE}", bad(labels.damaged[i]))?;
                 writeln!(out, "failed to unpack label {i}")?;
             }
+            // Its uberblocks may be whole all the same.
+            if !quiet && blocks.iter().any(|b| b.2[0] == i) {
+                writeln!(out, "{RULE}\nLABEL {i}{}\n{RULE}", bad(true))?;
+            }
+            show_uberblocks(&blocks, i, uberblocks, out)?;
             continue;
         };
         good += 1;
@@ -68,12 +88,7 @@ pub fn show(args: &Parsed, path: &str, out: &mut dyn Write) -> Result<u8> {
                 space(config, out)?;
             }
         }
-        for (ub, slot, at) in blocks.iter().filter(|b| b.2[0] == i) {
-            writeln!(out, "    Uberblock[{slot}]")?;
-            print(ub, uberblocks, out)?;
-            let at: Vec<String> = at.iter().map(usize::to_string).collect();
-            writeln!(out, "        labels = {} ", at.join(" "))?;
-        }
+        show_uberblocks(&blocks, i, uberblocks, out)?;
     }
     l2arc(&*disk, depth, quiet, out)?;
     Ok(match good {

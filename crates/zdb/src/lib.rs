@@ -291,7 +291,7 @@ fn show(s: &Session, target: &str, rest: &[String], out: &mut dyn Write) -> Resu
     part(on('D'), &mut |out| dedup::show(s, out))?;
     part(on('T'), &mut |out| dedup::references(s, out))?;
     let sets = on('d') || on('i') || s.has('N');
-    part(on('m'), &mut |out| {
+    part(on('m') || s.depth('d') > 2 && rest.is_empty(), &mut |out| {
         spaces::show(s, if sets { &[] } else { rest }, out)
     })?;
     part(on('M'), &mut |out| spaces::groups(s, out))?;

@@ -201,17 +201,12 @@ fn bonus(c: &Ctx, object: u64, dn: &DnodePhys, depth: usize, out: &mut dyn Write
             let p = BpobjPhys::decode(b)?;
             writeln!(out, "\t\tnum_blkptrs = {}", p.num_blkptrs)?;
             writeln!(out, "\t\tbytes = {}", n(p.bytes))?;
-            if p.has_comp() {
-                writeln!(out, "\t\tcomp = {}", n(p.comp))?;
-                writeln!(out, "\t\tuncomp = {}", n(p.uncomp))?;
-            }
-            if p.has_subobjs() {
-                writeln!(out, "\t\tsubobjs = {}", p.subobjs)?;
-                writeln!(out, "\t\tnum_subobjs = {}", p.num_subobjs)?;
-            }
-            if p.has_freed() {
-                writeln!(out, "\t\tnum_freed = {}", p.num_freed)?;
-            }
+            // OpenZFS shows what a short bonus lacks as zero, too.
+            writeln!(out, "\t\tcomp = {}", n(p.comp))?;
+            writeln!(out, "\t\tuncomp = {}", n(p.uncomp))?;
+            writeln!(out, "\t\tsubobjs = {}", p.subobjs)?;
+            writeln!(out, "\t\tnum_subobjs = {}", p.num_subobjs)?;
+            writeln!(out, "\t\tnum_freed = {}", p.num_freed)?;
             if depth >= 5 {
                 pointers(c, object, dn, &p, out)?;
             }
@@ -279,8 +274,14 @@ fn content(c: &Ctx, object: u64, dn: &DnodePhys, depth: usize, out: &mut dyn Wri
             let dn = c.hold(object)?;
             Ok(write!(out, "{}", packed(&dn)?.dump(8))?)
         }
-        ObjType::OBJECT_ARRAY => words(c, dn, out),
-        t if t.0 & 0x80 != 0 && t.swap_class() == disk::SwapClass::U64 => words(c, dn, out),
+        t if t == ObjType::OBJECT_ARRAY
+            || t.0 & 0x80 != 0 && t.swap_class() == disk::SwapClass::U64 =>
+        {
+            match depth >= 6 {
+                true => words(c, dn, out),
+                false => Ok(()),
+            }
+        }
         ObjType::BPOBJ if dn.bonus_type == ObjType::NONE && dn.bonus.len() >= 40 => {
             let p = BptreePhys::decode(&dn.bonus)?;
             writeln!(out, "\t\tbptree: begin {}, end {}", p.begin, p.end)?;

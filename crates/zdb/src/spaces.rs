@@ -333,13 +333,13 @@ fn metaslab(
             fmt::histogram(out, &h[..], t.ashift as usize)?;
         }
     }
-    if let (true, Some(m)) = (depth > 1, &map) {
+    if let Some(m) = &map {
         m.header(out)?;
         if depth > 3 {
             m.list(set, t.ashift, start, out)?;
         }
     }
-    if t.unflushed_object != 0 && depth > 1 {
+    if t.unflushed_object != 0 {
         let txg = t.unflushed.get(i).copied().unwrap_or(0);
         writeln!(out, "\tFlush data:\n\tunflushed txg={txg}\n")?;
     }
@@ -439,9 +439,7 @@ fn logs(
     for (txg, object) in list {
         writeln!(out, "Log Spacemap object {object} txg {txg}")?;
         let map = Map::open(set, object)?;
-        if depth > 1 {
-            map.header(out)?;
-        }
+        map.header(out)?;
         let (mut valid, mut all) = (0u64, 0u64);
         for e in entries(&map.bytes(set)?) {
             let Entry::Range(r) = e? else { continue };
@@ -471,14 +469,19 @@ fn logs(
     Ok(())
 }
 
+/// The row of metaslabs that are kept for the intent log, in [`classes`].
+pub const EMBEDDED_LOG: &str = "embedded log";
+
 /// Bytes in use according to the space maps, without their logs, and in all: by class.
 pub fn classes(s: &Session) -> Result<BTreeMap<&'static str, (u64, u64)>> {
     let set = Set::open(&s.pool.zio, &s.pool.mos.root())?;
     let mut out: BTreeMap<&'static str, (u64, u64)> = BTreeMap::new();
     for v in s.pool.tree.tops().iter().filter(|v| v.is_concrete()) {
         let t = Top::open(s, &set, v)?;
-        let sum = out.entry(t.bias).or_default();
-        for object in &t.maps {
+        for (i, object) in t.maps.iter().enumerate() {
+            let kept = s.pool.space.is_embedded_log(t.id, i as u64);
+            let class = if kept { EMBEDDED_LOG } else { t.bias };
+            let sum = out.entry(class).or_default();
             sum.1 += 1u64 << t.ms_shift.min(40);
             if *object != 0 {
                 sum.0 += Map::open(&set, *object)?.phys.alloc.max(0) as u64;

@@ -6,6 +6,7 @@ use testkit::{fixture, or_skip};
 fn zdb(args: &[&str]) -> (Output, String) {
     let out = Command::new(env!("CARGO_BIN_EXE_zdb"))
         .args(args)
+        .env("TZ", "UTC")
         .output()
         .unwrap();
     let text = [&out.stdout[..], &out.stderr[..]].concat();
@@ -249,4 +250,79 @@ fn shown() {
         let (out, text) = zdb(args);
         assert_eq!(out.status.code(), Some(code), "{args:?}: {text}");
     }
+}
+
+/// Figures and lines that OpenZFS's zdb 2.3.2 shows.
+#[test]
+fn as_openzfs_shows_it() {
+    let squeezed = |args: &[&str], name: &str| -> Option<String> {
+        let dir = or_skip(fixture::unpack(name))?;
+        let at = dir.path().to_str().unwrap();
+        let (out, text) = zdb(&[&["-p", at], args, &[&pool_of(name)]].concat());
+        assert!(out.status.success(), "{text}");
+        let lines = text.lines();
+        let lines = lines.map(|l| l.split_whitespace().collect::<Vec<_>>().join(" "));
+        Some(format!("\n{}\n", lines.collect::<Vec<_>>().join("\n")))
+    };
+    for (name, args, parts) in [
+        ("acl", "-h", &["[txg:4] set feature@async_destroy=enabled\n"][..]),
+        (
+            "acl",
+            "-m",
+            &["\nsmp_length = 0x960\nsmp_alloc = 0x85a00\nFlush data:\nunflushed txg=66\n"],
+        ),
+        (
+            "acl",
+            "-bbP",
+            &[
+                "\n416 11631616 294912 619520 1489 39.44 69.50 Metadata Total\n",
+                "\n- - - - - - - DSL props\n",
+            ],
+        ),
+        (
+            "acl",
+            "-dddd",
+            &[
+                "\nLog Space Maps in Pool:\n",
+                "\nLeafs with 2^n pointers:\n9: 1 *\nBlocks with n*5 entries:\n3: 1 *\nBlocks n/10 full:\n2: 1 *\n",
+                "\nnum_freed = 0\n",
+                "\natime Thu Apr 11 00:23:57 1963\n",
+                "\\020\\000\\007\\000\\377\\377\\377\\377\\040\\000\\004",
+            ],
+        ),
+        (
+            "checksums",
+            "-S",
+            &["\n8 1 512B 512B 512B 10 5K 5K 5K\nTotal 280 7.92M 2.69M 2.69M 291 7.92M 2.70M 2.70M\n"],
+        ),
+    ] {
+        let Some(text) = squeezed(&[args], name) else {
+            return;
+        };
+        for part in parts {
+            assert!(text.contains(part), "{name} {args}: no {part:?}");
+        }
+    }
+}
+
+/// Uberblocks are whole in labels whose configuration is not.
+#[test]
+fn uberblocks_of_damaged_labels() {
+    let Some(dir) = or_skip(fixture::unpack("single")) else {
+        return;
+    };
+    let image = dir.path().join("d0.img");
+    let at = image.to_str().unwrap();
+    let count = |text: &str| text.matches("Uberblock[").count();
+    let all = count(&zdb(&["-lu", at]).1);
+    let mut f = std::fs::OpenOptions::new()
+        .write(true)
+        .open(&image)
+        .unwrap();
+    std::io::Seek::seek(&mut f, std::io::SeekFrom::Start(16 << 10)).unwrap();
+    std::io::Write::write_all(&mut f, &[0; 112 << 10]).unwrap();
+    let (out, text) = zdb(&["-lu", at]);
+    assert_eq!(out.status.code(), Some(1), "{text}");
+    assert!(all > 0 && count(&text) == all, "{all}: {text}");
+    assert!(text.starts_with("failed to unpack label 0\n"), "{text}");
 }

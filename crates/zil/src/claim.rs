@@ -1,6 +1,6 @@
 //! Claiming at the first writable open after a crash (pool format §26.3).
 
-use crate::header::{Header, FLAG_LR_SEQ_VALID, FLAG_REPLAY};
+use crate::header::{limits, Header, FLAG_LR_SEQ_VALID, FLAG_REPLAY};
 use crate::{walk, LogBlocks, RawRecord};
 use base::{Kind, Result, Txg};
 use disk::{BlkPtr, Dva};
@@ -90,4 +90,26 @@ pub fn claim(blocks: &dyn LogBlocks, header: &mut Header, first_txg: Txg) -> Res
         records: end.records,
         max_birth: max_birth.max(max_data),
     })
+}
+
+/// Whether the log holds anything that is not in the pool, of which group `synced` is the newest on disk.
+///
+/// Errors: those of devices.
+pub fn pending(blocks: &dyn LogBlocks, header: &Header, synced: Txg) -> Result<bool> {
+    let since = match header.claim_txg {
+        0 => synced.saturating_add(1),
+        n => n,
+    };
+    let mut found = false;
+    walk(
+        blocks,
+        &header.log,
+        limits(header),
+        &mut |_| Ok(true),
+        &mut |r| {
+            found |= r.seq > header.replay_seq && r.txg >= since;
+            Ok(!found)
+        },
+    )?;
+    Ok(found)
 }

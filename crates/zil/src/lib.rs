@@ -28,7 +28,7 @@ mod log;
 mod replay;
 
 pub use chain::{walk, RawRecord, WalkEnd, CHAIN_SIZE, RECORD_HEADER, WRITE_HEADER};
-pub use claim::{claim, Claimed};
+pub use claim::{claim, pending, Claimed};
 pub use header::{Header, FLAG_LR_SEQ_VALID, FLAG_REPLAY, HEADER_SIZE};
 pub use itx::{write_form, Body, Form, Itx, Policy, COPIED_MAX, INDIRECT_MIN};
 pub use log::{Committed, Options, Stats, Zil};

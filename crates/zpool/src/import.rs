@@ -21,9 +21,6 @@ pub fn import(args: &Parsed, cx: &mut Cx<'_>) -> Outcome {
     if args.has("X") && !args.has("F") {
         return Err(Fail::Usage("-X is only meaningful with -F".into()));
     }
-    if args.has("T") && !args.has("F") {
-        return Err(Fail::Usage("-T is only meaningful with -F".into()));
-    }
     if all && !args.operands.is_empty() {
         return Err(Fail::Usage("too many arguments".into()));
     }
@@ -170,9 +167,10 @@ fn template(args: &Parsed, cx: &Cx<'_>, search: ImportScan) -> Result<PoolImport
         altroot,
         temporary: args.has("t"),
         force: args.has("f"),
-        rewind: args.has("F"),
+        // A group that is named may be as old as one likes: -T says -F and -X too.
+        rewind: args.has("F") || txg.is_some(),
         dry_run: args.has("n"),
-        extreme: args.has("X"),
+        extreme: args.has("X") || txg.is_some(),
         checkpoint: args.has("rewind-to-checkpoint"),
         txg,
         missing_log: args.has("m"),
@@ -259,6 +257,17 @@ fn bring_in(cx: &mut Cx<'_>, request: PoolImport, shown: &str) -> Result<(i32, S
                         "Discarded"
                     };
                     writeln!(cx.out, "{verb} approximately {amount} of transactions.")?;
+                }
+            }
+            if !done.unplayed.is_empty() {
+                writeln!(
+                    cx.err,
+                    "The intent log of the pool holds changes, made just before it was last used, of the datasets\n\
+                     below. Imported read-only they are not seen, and stay in the log: they take effect as soon as\n\
+                     the pool is imported for writing."
+                )?;
+                for name in &done.unplayed {
+                    writeln!(cx.err, "\t{name}")?;
                 }
             }
             for (name, error) in &done.failed_mounts {
@@ -699,6 +708,25 @@ config:\n\n\
             i.command,
             "zpool import -fN -o ro,noatime -o readonly=on -R /mnt -t 77 new"
         );
+
+        // Read-only, what waits in the intent log is told of; it is no failure.
+        let mut fake = Fake {
+            unplayed: vec!["tank/data".into()],
+            ..Fake::default()
+        };
+        let (status, _, err) = run("import -o readonly=on tank", &mut fake);
+        assert!(
+            status == 0 && err.ends_with("for writing.\n\ttank/data\n"),
+            "{err}"
+        );
+
+        // A group that is named is gone back to, however old.
+        let mut fake = Fake::default();
+        assert_eq!(run("import -T 40 tank", &mut fake).0, 0);
+        let Some(Request::PoolImport(i)) = fake.seen.first() else {
+            panic!()
+        };
+        assert!(i.rewind && i.extreme && i.txg == Some(40));
 
         // All of them; what fails does not stop the others.
         let mut fake = Fake {

@@ -207,6 +207,9 @@ fn history_record(
         let text = r.text.as_deref().unwrap_or_default();
         let event = r.event.as_deref().unwrap_or("unknown");
         match (r.txg, &r.dataset) {
+            (Some(txg), _) if event.starts_with(api::OLD_EVENT) => {
+                line.push_str(&format!(" [{event} txg:{txg}] {text}"));
+            }
             (Some(txg), Some((name, id))) => {
                 line.push_str(&format!(" [txg:{txg}] {event} {name} ({id}) {text}"));
             }
@@ -380,6 +383,13 @@ mod tests {
                     input: vec!["type: 2".into()],
                     ..HistoryRecord::default()
                 },
+                HistoryRecord {
+                    time: 1_795_180_046,
+                    txg: Some(9),
+                    event: Some("internal property set".into()),
+                    text: Some("compression=1 dataset = 8".into()),
+                    ..HistoryRecord::default()
+                },
             ],
             ..Fake::default()
         };
@@ -395,7 +405,8 @@ mod tests {
             "History for 'grove1':\n\
              2026-11-20.13:07:25 zpool create -f grove1 /d0.img [user 0 (root) on box:linux]\n\
              2026-11-20.13:07:26 [txg:8] create grove1/d (142) \n\
-             2026-11-20.13:07:26 ioctl create\n    input:\n        type: 2\n\n"
+             2026-11-20.13:07:26 ioctl create\n    input:\n        type: 2\n\
+             2026-11-20.13:07:26 [internal property set txg:9] compression=1 dataset = 8\n\n"
         );
     }
 

@@ -11,6 +11,7 @@ pub struct Fake {
     pub history: Vec<HistoryRecord>,
     pub upgraded: Option<Upgraded>,
     pub refuse: Option<ApiError>,
+    pub unplayed: Vec<String>,
     pub seen: Vec<Request>,
 }
 
@@ -75,6 +76,7 @@ impl Backend for Fake {
             Request::ImportScan(_) => Reply::Importable(self.importable.clone()),
             Request::PoolImport(i) => Reply::Imported(Imported {
                 name: i.new_name.clone().unwrap_or_else(|| i.pool.clone()),
+                unplayed: self.unplayed.clone(),
                 ..Imported::default()
             }),
             Request::PoolHistory { .. } => Reply::History(self.history.clone()),

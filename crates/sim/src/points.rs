@@ -5,6 +5,7 @@
 use crate::alike::Crowd;
 use crate::check::{Care, Judge, Labels};
 use crate::cut::{Cutter, Fate, FATES};
+use crate::foreign::Foreign;
 use crate::op::Op;
 use crate::rig::{Layout, MIB};
 use crate::world::World;
@@ -144,7 +145,7 @@ pub fn layouts() -> Vec<Layout> {
 
 /// How many images, and how closely they are looked at.
 #[derive(Clone, Copy, Debug)]
-pub struct Effort {
+pub struct Effort<'a> {
     /// Random subsets at each point where something is not flushed.
     pub subsets: usize,
     /// Only every so many-th point, beginning anywhere.
@@ -152,6 +153,8 @@ pub struct Effort {
     pub care: Care,
     /// See [`Crowd::new`].
     pub audit: u64,
+    /// Judges one image each of some points, before its log is replayed and afterwards.
+    pub foreign: Option<&'a Foreign>,
 }
 
 /// What came of a script.
@@ -186,7 +189,7 @@ pub fn run(
     script: &Script,
     layout: Layout,
     seed: u64,
-    effort: Effort,
+    effort: Effort<'_>,
     count: &mut Count,
     go_on: &dyn Fn() -> bool,
 ) -> Result<(), String> {
@@ -203,7 +206,7 @@ pub fn run_all(
     script: &Script,
     layout: Layout,
     seed: u64,
-    effort: Effort,
+    effort: Effort<'_>,
     count: &mut Count,
     go_on: &dyn Fn() -> bool,
     found: &mut dyn FnMut(String) -> bool,
@@ -244,6 +247,21 @@ pub fn run_all(
             first,
             care: effort.care,
         };
+        let chosen = effort.foreign.filter(|z| z.wants(seed ^ at as u64));
+        if let Some(z) = chosen.filter(|_| !oracle.nothing_promised(at)) {
+            // What is not flushed is chosen apart from the others, which stay the same.
+            let rng = SeededRng::new(seed ^ at as u64);
+            let fate = FATES[rng.below(5) as usize];
+            let image = cutter.image(fate, &rng);
+            let r = z.judge(&image, "log not replayed");
+            let r = r.and_then(|()| judge.image(&image, rng.next()).map(|_| ()));
+            if let Err(e) = r.and_then(|()| z.judge(&image, "after the judges")) {
+                let e = format!("{what}: event {at} of {total} ({fate:?}): {e}");
+                if !found(e) {
+                    return;
+                }
+            }
+        }
         for fate in fates {
             if !go_on() {
                 return;

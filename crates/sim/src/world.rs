@@ -4,6 +4,7 @@
 use crate::alike::{Crowd, AUDIT};
 use crate::check::{self, Opened};
 use crate::cut::{Cutter, Fate, Image, FATES};
+use crate::foreign::Foreign;
 use crate::found::{self, find, split, What};
 use crate::op::{Fault, Fill, Op};
 use crate::oracle::{Frozen, FsModel, Oracle};
@@ -96,6 +97,9 @@ pub struct World {
     pub more_images: usize,
     /// Further ones, of which those that are alike are judged once. They leave no trace.
     pub extra_images: usize,
+    /// Judges some images at each cut, before their logs are replayed and afterwards, and the end.
+    /// Leaves no trace either.
+    pub foreign: Option<Arc<Foreign>>,
     /// The group before the first one of the present import.
     pub first: u64,
     /// Events of the journal at which the import after the last cut was over.
@@ -153,6 +157,7 @@ impl World {
             counts: Counts::default(),
             more_images: 2,
             extra_images: 0,
+            foreign: None,
             first: 0,
             imported: 0,
         }
@@ -853,9 +858,13 @@ impl World {
             self.counts.images += 1;
             self.counts.apart += 1;
             let kept: Image = image.iter().map(|d| d.fork()).collect();
-            let found = judge(m)
-                .image(&image, seed ^ m as u64)
-                .map_err(|e| format!("image at event {m} of {len} ({f:?}): {e}"))?;
+            let what = |e: String| format!("image at event {m} of {len} ({f:?}): {e}");
+            let key = seed ^ m as u64;
+            let found = judge(m).image(&image, key).map_err(what)?;
+            if let Some(z) = self.foreign.as_ref().filter(|z| z.wants(key)) {
+                z.judge(&kept, "logs not replayed").map_err(what)?;
+                z.judge(&image, "after the judges").map_err(what)?;
+            }
             if chosen {
                 next = Some((kept, found));
             }
@@ -876,6 +885,23 @@ impl World {
         let pos = self.pos();
         self.oracle.ack_all(pos);
         Ok(())
+    }
+
+    /// The pool is exported, and judged.
+    pub fn export(&mut self) -> std::result::Result<(), String> {
+        let sets: Vec<String> = self.oracle.now().sets.keys().cloned().collect();
+        for fs in sets {
+            self.unmount(&fs)
+                .map_err(|e| format!("unmounting '{fs}' at the end: {e}"))?;
+        }
+        if let Some(o) = self.opened.take() {
+            let r = o.pool.export();
+            r.map_err(|e| format!("exporting at the end: {e}"))?;
+        }
+        match &self.foreign {
+            Some(z) => z.judge(&self.disks, "exported"),
+            None => Ok(()),
+        }
     }
 
     /// The process is gone, with all it had in memory.

@@ -14,6 +14,7 @@ pub mod found;
 pub mod gen;
 pub mod op;
 pub mod oracle;
+pub mod owners;
 pub mod points;
 pub mod rig;
 pub mod trace;

@@ -22,7 +22,7 @@ pub struct Script {
     pub text: &'static str,
 }
 
-pub const SCRIPTS: [Script; 14] = [
+pub const SCRIPTS: [Script; 15] = [
     Script {
         name: "pool create",
         create: true,
@@ -115,6 +115,15 @@ pub const SCRIPTS: [Script; 14] = [
         text: "create . a 644; --- write . a 0 20000 2; sync; write . a 0 20000 3; sync; \
                write . a 0 20000 4; sync; write . a 0 20000 8; sync; set . compression 2; \
                write . a 0 20000 9; sync; write . a 0 20000 10; sync",
+    },
+    Script {
+        name: "owners",
+        create: false,
+        text: "createas . a 1 1; write . a 0 9000 2; sync; --- limit . userobjquota 1 1; \
+               createas . b 1 1; createas . b 2 1; chown . a 2 2; fsync . a; \
+               limit . userquota 2 9000; sync; write . a 9000 100 3; snapshot . s1; \
+               createas . c 1 2; fsyncall .; chown . b 3 1; limit . userobjquota 1 0; \
+               createas . d 1 3; fsyncall .; unlink . a; rollback .; sync",
     },
 ];
 

@@ -82,6 +82,9 @@ impl fmt::Display for Layout {
         if self.eager {
             write!(f, " eager 1")?;
         }
+        if self.projects {
+            write!(f, " projects 1")?;
+        }
         if let Some(n) = self.splinters {
             write!(f, " splinters {n}")?;
         }
@@ -119,6 +122,7 @@ impl FromStr for Layout {
                 "nologmaps" => l.log_spacemap = n == 0,
                 "slog" => l.slog = n != 0,
                 "eager" => l.eager = n != 0,
+                "projects" => l.projects = n != 0,
                 "splinters" => l.splinters = Some(n),
                 w => return Err(bad(w)),
             }
@@ -241,6 +245,8 @@ pub fn class(finding: &str) -> String {
         "space in use twice",
         "leak",
         "not the same",
+        "is accounted",
+        "limit of",
         "going back",
         "is believed",
         "without devices",

@@ -8,7 +8,6 @@ use crate::service::Entry;
 use api::{ApiError, DatasetKind};
 use base::{Kind, Result};
 use disk::props::{self, Pseudo, Who};
-use disk::ObjType;
 use dmu::Need;
 use dsl::Dataset;
 use std::sync::Arc;
@@ -131,21 +130,7 @@ pub fn store(entry: &Entry, ds: &Arc<Dataset>, list: &[Quota]) -> Result<()> {
             match (&q.place, q.limit) {
                 (Place::Default(name), 0) => drop(node.remove_if(&tx, *name)?),
                 (Place::Default(name), n) => node.update_u64(&tx, *name, n)?,
-                (Place::Map(name, key), n) => {
-                    let map = match (node.get(*name)?, n) {
-                        (Some(o), _) => set.os.hold(o)?,
-                        (None, 0) => continue,
-                        (None, _) => {
-                            let dn = zap::create_object(&set.os, &tx, ObjType::USERGROUP_QUOTA, 0)?;
-                            node.add_u64(&tx, *name, dn.object())?;
-                            dn
-                        }
-                    };
-                    match n {
-                        0 => drop(Zap::new(&map).remove_if(&tx, key)?),
-                        n => Zap::new(&map).update_u64(&tx, key, n)?,
-                    }
-                }
+                (Place::Map(name, key), n) => zpl::set_quota(&set.os, &tx, name, key, n)?,
             }
         }
         Ok(())

@@ -4,6 +4,7 @@
 use crate::cut::{Cutter, Image, FATES};
 use crate::found::{self, Tree};
 use crate::oracle::{Admin, Frozen, FsModel, Oracle, Seen};
+use crate::owners;
 use crate::rig::{self, Fs, Layout};
 use crate::world::full;
 use disk::label::{label_offset, LABELS, NVLIST_OFFSET, NVLIST_SIZE};
@@ -169,6 +170,13 @@ impl Opened {
     }
 }
 
+/// What is accounted to owners is what they have. Everything must be on disk.
+fn used(o: &Opened) -> Result<(), String> {
+    o.mounts.iter().try_for_each(|(name, fs)| {
+        owners::check_used(fs).map_err(|e| format!("file system '{name}': {e}"))
+    })
+}
+
 fn full_snap(name: &str) -> String {
     match name.split_once('@') {
         Some((fs, snap)) => format!("{}@{snap}", full(fs)),
@@ -310,7 +318,7 @@ impl Judge<'_> {
             return Ok(found);
         }
         let mut opened = opened;
-        self.use_it(&mut opened)?;
+        self.use_it(&mut opened, &found)?;
         opened.close(turn == 5)?;
         let again = self
             .open(disks, rng.next())
@@ -332,13 +340,20 @@ impl Judge<'_> {
     /// Space accounting, every block; no device is to be blamed where none failed.
     fn walk(&self, o: &Opened) -> Result<(), String> {
         match self.healthy {
-            true => rig::check(&o.pool),
-            false => rig::walk(&o.pool),
+            true => rig::check(&o.pool)?,
+            false => rig::walk(&o.pool)?,
         }
+        used(o)
     }
 
     /// It must be of use.
-    fn use_it(&self, o: &mut Opened) -> Result<(), String> {
+    fn use_it(&self, o: &mut Opened, found: &Admin) -> Result<(), String> {
+        for (name, limits) in &found.limits {
+            if let Some(fs) = o.mounts.get(name) {
+                owners::check_force(fs, limits)
+                    .map_err(|e| format!("file system '{name}': {e}"))?;
+            }
+        }
         let root = zpl::Cred::root();
         for fs in o.mounts.values() {
             let top = fs.zfs.root().map_err(text)?;
@@ -418,6 +433,7 @@ impl Judge<'_> {
         }
         o.pool.sync().map_err(text).map_err(what)?;
         rig::walk(&o.pool).map_err(what)?;
+        used(&o).map_err(what)?;
         o.close(false).map_err(what)
     }
 

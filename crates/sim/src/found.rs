@@ -21,6 +21,8 @@ pub struct State {
     pub data: Arc<Vec<u8>>,
     /// Permissions.
     pub mode: u32,
+    /// User, group, project.
+    pub owner: [u32; 3],
     pub xattrs: BTreeMap<String, Vec<u8>>,
 }
 
@@ -68,6 +70,7 @@ fn look(fs: &Fs, z: &Arc<Znode>, dtype: u8) -> base::Result<Found> {
     let attr = fs.zfs.getattr(z);
     let mut state = State {
         mode: attr.mode & 0o7777,
+        owner: [attr.uid, attr.gid, attr.projid],
         ..State::default()
     };
     let what = match dtype {

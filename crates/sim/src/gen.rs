@@ -4,10 +4,12 @@
 use crate::cut::FATES;
 use crate::found::What;
 use crate::op::{Fault, Fill, Op};
+use crate::owners;
 use crate::rig::{Layout, MIB};
 use crate::world::World;
 use env_sim::SeededRng;
 use vdev::GroupKind;
+use zpl::QUOTA_NAMES;
 
 /// Kinds of operations and how often they come where a seed prefers nothing.
 const KINDS: [(&str, u64); 29] = [
@@ -41,6 +43,9 @@ const KINDS: [(&str, u64); 29] = [
     ("remount", 1),
     ("reimport", 1),
 ];
+
+/// Kinds that only worlds with projects have, so that all others are the ones they were before.
+const OWNERS: [(&str, u64); 4] = [("createas", 8), ("chown", 6), ("project", 3), ("limit", 4)];
 
 /// Values of properties that change how things are written, or limit them.
 const PROPS: [(&str, &[u64]); 6] = [
@@ -90,6 +95,7 @@ pub fn layout(seed: u64) -> Layout {
         size: [64, 96][rng.below(2) as usize] * MIB,
         recordsize: [4096, 16 << 10, 128 << 10, 128 << 10][rng.below(4) as usize],
         eager: reuse == 0,
+        projects: SeededRng::new(seed ^ 0x0b5e).below(2) == 0,
         splinters: (rng.below(6) == 0).then(|| [24_576, 65_536][rng.below(2) as usize]),
         ..Layout::new(kind, disks)
     }
@@ -98,10 +104,14 @@ pub fn layout(seed: u64) -> Layout {
 impl Generator {
     pub fn new(seed: u64, layout: &Layout) -> Generator {
         let rng = SeededRng::new(seed ^ 0x57a9);
-        let weights = KINDS
-            .iter()
-            .map(|(k, w)| (*k, w * [0, 1, 1, 1, 4][rng.below(5) as usize]))
-            .collect();
+        let taste = |rng: &SeededRng, (k, w): &(&'static str, u64)| {
+            (*k, w * [0, 1, 1, 1, 4][rng.below(5) as usize])
+        };
+        let mut weights: Vec<_> = KINDS.iter().map(|k| taste(&rng, k)).collect();
+        if layout.projects {
+            let rng = SeededRng::new(seed ^ 0x0b5f);
+            weights.extend(OWNERS.iter().map(|k| taste(&rng, k)));
+        }
         let spare = layout.redundancy() as u64;
         let epoch = [8, 20, 40, 80][rng.below(4) as usize];
         Generator {
@@ -115,6 +125,10 @@ impl Generator {
             snaps: 0,
             rng,
         }
+    }
+
+    fn id(&self) -> u64 {
+        self.rng.below(owners::IDS + 1)
     }
 
     fn pick<'a, T>(&self, list: &'a [T]) -> Option<&'a T> {
@@ -342,6 +356,37 @@ impl Generator {
                     fs,
                     prop: prop.to_string(),
                     value: *self.pick(values)?,
+                }
+            }
+            "createas" => Op::CreateAs {
+                fs,
+                path: fresh(),
+                uid: self.id() as u32,
+                gid: self.id() as u32,
+            },
+            "chown" => Op::Chown {
+                fs,
+                path: some(&|k| k != What::Link)?.0,
+                uid: self.id() as u32,
+                gid: self.id() as u32,
+            },
+            "project" => Op::Project {
+                fs,
+                path: some(&|k| k != What::Link)?.0,
+                id: self.id() as u32,
+            },
+            "limit" => {
+                let limit = self.rng.below(QUOTA_NAMES.len() as u64) as usize;
+                let value = match limit < 3 {
+                    true => [0, 20_000, 300_000, 4 << 20],
+                    false => [0, 1, 4, 12],
+                };
+                Op::Limit {
+                    fs,
+                    name: QUOTA_NAMES[limit].trim_end_matches('@').into(),
+                    // What belongs to nobody in particular is seldom limited.
+                    id: self.id().max(self.rng.below(2)),
+                    value: *self.pick(&value)?,
                 }
             }
             "remount" => Op::Remount { fs },

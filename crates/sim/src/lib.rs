@@ -9,10 +9,12 @@
 pub mod alike;
 pub mod check;
 pub mod cut;
+pub mod foreign;
 pub mod found;
 pub mod gen;
 pub mod op;
 pub mod oracle;
+pub mod owners;
 pub mod points;
 pub mod rig;
 pub mod trace;

@@ -3,12 +3,15 @@
 
 use sim::alike::AUDIT;
 use sim::check::Care;
+use sim::foreign::Foreign;
 use sim::points::{self, Count, Effort};
-use sim::trace::{self, Trace};
+use sim::trace::{self, Extra, Trace};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use testkit::OpenZfs;
 
 /// Blocks of many sizes come and go.
 #[global_allocator]
@@ -26,6 +29,11 @@ usage: cargo xtask sim [OPTION]...
   --points        crash points of all scripts on all layouts, once; with --minutes: again and again
   --subsets N     with --points or --soak: random images of what is not flushed, at each point (6)
   --soak M        seeds and crash points in turn for M minutes; a line for docs/testing.md
+  --zdb PROGRAM   OpenZFS's zdb judges, too: of each seed the end and one in so many of the images
+                  at power cuts, of scripts one image at one in so many points; '-' for the zdb
+                  that the tests fetch
+  --zdb-every N   how many those are (8)
+  --keep DIR      images in which zdb finds something are left there
   --print         print the trace of each seed
 Exit status: 0 if nothing was found, 1 if something was, 2 for usage.
 ";
@@ -42,6 +50,9 @@ struct Options {
     steps: usize,
     subsets: usize,
     images: usize,
+    zdb: Option<PathBuf>,
+    zdb_every: u64,
+    keep: Option<PathBuf>,
 }
 
 fn options(args: &[String]) -> Result<Options, String> {
@@ -49,6 +60,7 @@ fn options(args: &[String]) -> Result<Options, String> {
         steps: 300,
         subsets: 6,
         images: 30,
+        zdb_every: 8,
         ..Options::default()
     };
     let mut args = args.iter();
@@ -88,6 +100,12 @@ fn options(args: &[String]) -> Result<Options, String> {
                 let v = value()?;
                 o.images = v.parse().map_err(|_| bad(v))?;
             }
+            "--zdb" => o.zdb = Some(PathBuf::from(value()?)),
+            "--zdb-every" => {
+                let v = value()?;
+                o.zdb_every = v.parse().map_err(|_| bad(v))?;
+            }
+            "--keep" => o.keep = Some(PathBuf::from(value()?)),
             "--replay" => o.replay = Some(PathBuf::from(value()?)),
             "--shrink" => o.shrink = true,
             "--points" => o.points = true,
@@ -131,10 +149,24 @@ struct Total {
 
 fn run(o: &Options) -> Result<u64, String> {
     let mut t = Total::default();
+    let foreign = match &o.zdb {
+        Some(program) => {
+            let zdb = match program.as_os_str() == "-" {
+                true => OpenZfs::get().map_err(|e| e.to_string())?,
+                false => OpenZfs::installed(program),
+            };
+            Some(Arc::new(Foreign::new(zdb, o.zdb_every, o.keep.clone())))
+        }
+        None => None,
+    };
+    let extra = Extra {
+        images: o.images,
+        foreign: foreign.clone(),
+    };
     if let Some(file) = &o.replay {
         let text = std::fs::read_to_string(file).map_err(|e| format!("{}: {e}", file.display()))?;
-        let ran = trace::replay(&text.parse::<Trace>()?, o.images);
-        report(o, &mut t, &ran);
+        let ran = trace::replay(&text.parse::<Trace>()?, &extra);
+        report(o, &extra, &mut t, &ran);
         return Ok(t.findings);
     }
     let started = Instant::now();
@@ -151,11 +183,11 @@ fn run(o: &Options) -> Result<u64, String> {
     };
     while seed < last && go_on() {
         if !o.points {
-            let ran = trace::run_seed(seed, o.steps, o.images);
-            report(o, &mut t, &ran);
+            let ran = trace::run_seed(seed, o.steps, &extra);
+            report(o, &extra, &mut t, &ran);
         }
         if o.points || o.soak {
-            points(seed, o, &mut t, &go_on);
+            points(seed, o, foreign.as_deref(), &mut t, &go_on);
         }
         seed += 1;
     }
@@ -170,10 +202,14 @@ fn run(o: &Options) -> Result<u64, String> {
         faults,
         findings,
     } = t;
+    let asked = match &foreign {
+        Some(z) => format!(", {} images judged by OpenZFS's zdb", z.judged()),
+        None => String::new(),
+    };
     println!(
         "{minutes:.1} minutes: {seeds} seeds, {operations} operations ({refused} refused for \
          space), {events} writes and flushes, {faults} faults, {images} images \
-         ({apart} of them differ in what is read of them), {findings} findings"
+         ({apart} of them differ in what is read of them){asked}, {findings} findings"
     );
     if o.soak {
         println!(
@@ -184,7 +220,7 @@ fn run(o: &Options) -> Result<u64, String> {
     Ok(t.findings)
 }
 
-fn report(o: &Options, t: &mut Total, ran: &trace::Ran) {
+fn report(o: &Options, extra: &Extra, t: &mut Total, ran: &trace::Ran) {
     let seed = ran.trace.seed;
     t.seeds += 1;
     t.operations += ran.counts.operations;
@@ -207,13 +243,17 @@ fn report(o: &Options, t: &mut Total, ran: &trace::Ran) {
     };
     t.findings += 1;
     println!("FOUND with seed {seed}: {finding}");
+    let zdb = match &o.zdb {
+        Some(p) => format!(" --zdb {} --zdb-every {}", p.display(), o.zdb_every),
+        None => String::new(),
+    };
     println!(
-        "  again: cargo xtask sim --seed {seed} --steps {} --images {} --shrink",
+        "  again: cargo xtask sim --seed {seed} --steps {} --images {}{zdb} --shrink",
         o.steps, o.images
     );
     if o.shrink {
-        let small = trace::shrink(&ran.trace, finding, o.images, 400, &|s| println!("  {s}"));
-        let finding = trace::replay(&small, o.images).finding.unwrap_or_default();
+        let small = trace::shrink(&ran.trace, finding, extra, 400, &|s| println!("  {s}"));
+        let finding = trace::replay(&small, extra).finding.unwrap_or_default();
         let first = finding.lines().next().unwrap_or_default();
         let file = format!("sim-{seed}.txt");
         match std::fs::write(&file, format!("# {first}\n{small}")) {
@@ -228,12 +268,19 @@ fn report(o: &Options, t: &mut Total, ran: &trace::Ran) {
 }
 
 /// Crash points of one seed: all scripts on all layouts, or one of each when soaking.
-fn points(seed: u64, o: &Options, t: &mut Total, go_on: &dyn Fn() -> bool) {
+fn points(
+    seed: u64,
+    o: &Options,
+    foreign: Option<&Foreign>,
+    t: &mut Total,
+    go_on: &dyn Fn() -> bool,
+) {
     let effort = Effort {
         subsets: o.subsets,
         every: 1,
         care: Care::Full,
         audit: AUDIT,
+        foreign,
     };
     let layouts = points::layouts();
     let n = points::SCRIPTS.len() * layouts.len();

@@ -44,6 +44,13 @@ pub enum Op {
         path: String,
         mode: u32,
     },
+    /// By a user who is in one group.
+    CreateAs {
+        fs: String,
+        path: String,
+        uid: u32,
+        gid: u32,
+    },
     Mkdir {
         fs: String,
         path: String,
@@ -95,6 +102,17 @@ pub enum Op {
         fs: String,
         path: String,
         mode: u32,
+    },
+    Chown {
+        fs: String,
+        path: String,
+        uid: u32,
+        gid: u32,
+    },
+    Project {
+        fs: String,
+        path: String,
+        id: u32,
     },
     SetXattr {
         fs: String,
@@ -152,6 +170,13 @@ pub enum Op {
         prop: String,
         value: u64,
     },
+    /// What a user, group or project may have; 0: without limit. `name` is such as `userquota`.
+    Limit {
+        fs: String,
+        name: String,
+        id: u64,
+        value: u64,
+    },
     /// Unmounts and mounts.
     Remount {
         fs: String,
@@ -203,6 +228,17 @@ impl fmt::Display for Op {
         let w = fs_word;
         match self {
             Create { fs, path, mode } => write!(f, "create {} {path} {mode:o}", w(fs)),
+            CreateAs { fs, path, uid, gid } => {
+                write!(f, "createas {} {path} {uid} {gid}", w(fs))
+            }
+            Chown { fs, path, uid, gid } => write!(f, "chown {} {path} {uid} {gid}", w(fs)),
+            Project { fs, path, id } => write!(f, "project {} {path} {id}", w(fs)),
+            Limit {
+                fs,
+                name,
+                id,
+                value,
+            } => write!(f, "limit {} {name} {id} {value}", w(fs)),
             Mkdir { fs, path } => write!(f, "mkdir {} {path}", w(fs)),
             Symlink { fs, path, len } => write!(f, "symlink {} {path} {len}", w(fs)),
             Link { fs, from, to } => write!(f, "link {} {from} {to}", w(fs)),
@@ -325,6 +361,29 @@ impl FromStr for Op {
                 fs: w.fs()?,
                 path: w.word()?,
                 mode: w.octal()?,
+            },
+            "createas" => Op::CreateAs {
+                fs: w.fs()?,
+                path: w.word()?,
+                uid: w.num()?,
+                gid: w.num()?,
+            },
+            "chown" => Op::Chown {
+                fs: w.fs()?,
+                path: w.word()?,
+                uid: w.num()?,
+                gid: w.num()?,
+            },
+            "project" => Op::Project {
+                fs: w.fs()?,
+                path: w.word()?,
+                id: w.num()?,
+            },
+            "limit" => Op::Limit {
+                fs: w.fs()?,
+                name: w.word()?,
+                id: w.num()?,
+                value: w.num()?,
             },
             "mkdir" => Op::Mkdir {
                 fs: w.fs()?,

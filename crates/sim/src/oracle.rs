@@ -6,6 +6,7 @@
 //! acknowledged by it.
 
 use crate::found::{count_objects, split, Found, State, Tree, What};
+use crate::owners::{self, Limits};
 use crate::rig::Fs;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -39,6 +40,7 @@ pub struct Frozen {
     pub objects: BTreeMap<usize, (What, Arc<State>)>,
     /// Objects besides those with names.
     pub hidden: usize,
+    pub limits: Limits,
 }
 
 impl std::fmt::Debug for FsModel {
@@ -101,6 +103,7 @@ impl FsModel {
                 .map(|id| (*id, (self.what(*id), self.state(*id).clone())))
                 .collect(),
             hidden: self.hidden,
+            limits: Limits::new(),
         }
     }
 
@@ -215,6 +218,9 @@ impl FsModel {
         if !window.iter().any(|s| s.mode == f.mode) {
             return Err(format!("mode {:o} since operation {first}", f.mode));
         }
+        if !window.iter().any(|s| s.owner == f.owner) {
+            return Err(format!("owner {:?} since operation {first}", f.owner));
+        }
         let keys = window
             .iter()
             .flat_map(|s| s.xattrs.keys())
@@ -317,17 +323,21 @@ impl Frozen {
             let (a, b) = (&found[path].state, &*self.objects[id].1);
             if a != b {
                 return Err(format!(
-                    "/{path}: {} bytes, mode {:o}, attributes {:?}; it was {} bytes, mode {:o}, \
-                     {:?}",
+                    "/{path}: {} bytes, mode {:o}, owner {:?}, attributes {:?}; it was {} bytes, \
+                     mode {:o}, owner {:?}, {:?}",
                     a.data.len(),
                     a.mode,
+                    a.owner,
                     a.xattrs.keys(),
                     b.data.len(),
                     b.mode,
+                    b.owner,
                     b.xattrs.keys(),
                 ));
             }
         }
+        owners::check_limits(fs, &self.limits)?;
+        owners::check_used(fs)?;
         counted(fs, found, self.hidden)
     }
 
@@ -364,6 +374,8 @@ pub struct Admin {
     pub snaps: BTreeMap<String, Arc<Frozen>>,
     /// Values set, by file system and property.
     pub props: BTreeMap<(String, String), u64>,
+    /// By file system.
+    pub limits: BTreeMap<String, Limits>,
     /// Origins of clones, `fs@snapshot`.
     pub origins: BTreeMap<String, String>,
 }
@@ -485,6 +497,10 @@ impl Oracle {
         for (name, id) in &a.sets {
             self.models[*id]
                 .judge(&seen.mounts[name], &seen.trees[name], cut, last)
+                .map_err(|e| format!("file system '{name}': {e}"))?;
+            let none = Limits::new();
+            let limits = a.limits.get(name).unwrap_or(&none);
+            owners::check_limits(&seen.mounts[name], limits)
                 .map_err(|e| format!("file system '{name}': {e}"))?;
         }
         for (name, frozen) in &a.snaps {

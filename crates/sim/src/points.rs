@@ -5,6 +5,7 @@
 use crate::alike::Crowd;
 use crate::check::{Care, Judge, Labels};
 use crate::cut::{Cutter, Fate, FATES};
+use crate::foreign::Foreign;
 use crate::op::Op;
 use crate::rig::{Layout, MIB};
 use crate::world::World;
@@ -21,7 +22,7 @@ pub struct Script {
     pub text: &'static str,
 }
 
-pub const SCRIPTS: [Script; 14] = [
+pub const SCRIPTS: [Script; 15] = [
     Script {
         name: "pool create",
         create: true,
@@ -115,6 +116,15 @@ pub const SCRIPTS: [Script; 14] = [
                write . a 0 20000 4; sync; write . a 0 20000 8; sync; set . compression 2; \
                write . a 0 20000 9; sync; write . a 0 20000 10; sync",
     },
+    Script {
+        name: "owners",
+        create: false,
+        text: "createas . a 1 1; write . a 0 9000 2; sync; --- limit . userobjquota 1 1; \
+               createas . b 1 1; createas . b 2 1; chown . a 2 2; fsync . a; \
+               limit . userquota 2 9000; sync; write . a 9000 100 3; snapshot . s1; \
+               createas . c 1 2; fsyncall .; chown . b 3 1; limit . userobjquota 1 0; \
+               createas . d 1 3; fsyncall .; unlink . a; rollback .; sync",
+    },
 ];
 
 /// Layouts scripts are run on.
@@ -144,7 +154,7 @@ pub fn layouts() -> Vec<Layout> {
 
 /// How many images, and how closely they are looked at.
 #[derive(Clone, Copy, Debug)]
-pub struct Effort {
+pub struct Effort<'a> {
     /// Random subsets at each point where something is not flushed.
     pub subsets: usize,
     /// Only every so many-th point, beginning anywhere.
@@ -152,6 +162,8 @@ pub struct Effort {
     pub care: Care,
     /// See [`Crowd::new`].
     pub audit: u64,
+    /// Judges one image each of some points, before its log is replayed and afterwards.
+    pub foreign: Option<&'a Foreign>,
 }
 
 /// What came of a script.
@@ -186,7 +198,7 @@ pub fn run(
     script: &Script,
     layout: Layout,
     seed: u64,
-    effort: Effort,
+    effort: Effort<'_>,
     count: &mut Count,
     go_on: &dyn Fn() -> bool,
 ) -> Result<(), String> {
@@ -203,7 +215,7 @@ pub fn run_all(
     script: &Script,
     layout: Layout,
     seed: u64,
-    effort: Effort,
+    effort: Effort<'_>,
     count: &mut Count,
     go_on: &dyn Fn() -> bool,
     found: &mut dyn FnMut(String) -> bool,
@@ -244,6 +256,21 @@ pub fn run_all(
             first,
             care: effort.care,
         };
+        let chosen = effort.foreign.filter(|z| z.wants(seed ^ at as u64));
+        if let Some(z) = chosen.filter(|_| !oracle.nothing_promised(at)) {
+            // What is not flushed is chosen apart from the others, which stay the same.
+            let rng = SeededRng::new(seed ^ at as u64);
+            let fate = FATES[rng.below(5) as usize];
+            let image = cutter.image(fate, &rng);
+            let r = z.judge(&image, "log not replayed");
+            let r = r.and_then(|()| judge.image(&image, rng.next()).map(|_| ()));
+            if let Err(e) = r.and_then(|()| z.judge(&image, "after the judges")) {
+                let e = format!("{what}: event {at} of {total} ({fate:?}): {e}");
+                if !found(e) {
+                    return;
+                }
+            }
+        }
         for fate in fates {
             if !go_on() {
                 return;

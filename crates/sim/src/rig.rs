@@ -1,6 +1,7 @@
 //! Pools on recorded disks in memory, and the images that are left when the plug is pulled.
 
 pub use crate::cut::{Cutter, Fate, FATES};
+use crate::owners;
 use base::{Kind, Result};
 use disk::feature;
 use disk::NvList;
@@ -31,6 +32,8 @@ pub struct Layout {
     pub splinters: Option<u64>,
     /// What is freed is used again as soon as that is allowed, once the file system is mounted.
     pub eager: bool,
+    /// Files belong to projects, too.
+    pub projects: bool,
 }
 
 impl Layout {
@@ -46,6 +49,7 @@ impl Layout {
             recordsize: 128 << 10,
             splinters: None,
             eager: false,
+            projects: false,
         }
     }
 
@@ -124,7 +128,11 @@ pub fn create_in(l: &Layout, env: env::Env) -> Result<Arc<Pool>> {
             sec: 1_700_000_000,
             nsec: 5,
         };
-        create_fs(os, tx, &FsOptions::new(version, now))
+        let options = FsOptions {
+            project_quota: l.projects,
+            ..FsOptions::new(version, now)
+        };
+        create_fs(os, tx, &options)
     })
 }
 
@@ -148,6 +156,10 @@ impl SpaceInfo for Figures {
             objects: self.1.os.object_count(),
             objects_free: 1 << 40,
         }
+    }
+
+    fn usage(&self, whose: zpl::Whose, id: u64) -> Result<Option<zpl::Usage>> {
+        owners::usage(&self.1.os, whose, id)
     }
 }
 
@@ -185,6 +197,7 @@ pub fn mount_named(pool: &Arc<Pool>, name: &str, l: &Layout) -> Result<Fs> {
             clock: pool.env.clock.clone(),
             props: Props {
                 recordsize,
+                project_quota: l.projects,
                 ..Props::default()
             },
             space: Arc::new(Figures(ds, set.clone())),

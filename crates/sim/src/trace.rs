@@ -9,6 +9,7 @@
 //! cut 0 Torn 7
 //! ```
 
+use crate::foreign::Foreign;
 use crate::gen::{self, Generator};
 use crate::op::Op;
 use crate::rig::Layout;
@@ -16,6 +17,7 @@ use crate::world::{Counts, World};
 use std::fmt;
 use std::panic::{catch_unwind, AssertUnwindSafe};
 use std::str::FromStr;
+use std::sync::Arc;
 use vdev::GroupKind;
 
 /// A world and what is done to it.
@@ -24,6 +26,25 @@ pub struct Trace {
     pub seed: u64,
     pub layout: Layout,
     pub ops: Vec<Op>,
+}
+
+/// What is looked at besides what the trace asks for. It leaves no trace.
+#[derive(Clone, Debug, Default)]
+pub struct Extra {
+    /// Further images at each cut.
+    pub images: usize,
+    /// Judges some of the images and the end.
+    pub foreign: Option<Arc<Foreign>>,
+}
+
+impl Extra {
+    /// So many images at each cut.
+    pub fn images(images: usize) -> Extra {
+        Extra {
+            images,
+            foreign: None,
+        }
+    }
 }
 
 /// What came of a run.
@@ -60,6 +81,9 @@ impl fmt::Display for Layout {
         }
         if self.eager {
             write!(f, " eager 1")?;
+        }
+        if self.projects {
+            write!(f, " projects 1")?;
         }
         if let Some(n) = self.splinters {
             write!(f, " splinters {n}")?;
@@ -98,6 +122,7 @@ impl FromStr for Layout {
                 "nologmaps" => l.log_spacemap = n == 0,
                 "slog" => l.slog = n != 0,
                 "eager" => l.eager = n != 0,
+                "projects" => l.projects = n != 0,
                 "splinters" => l.splinters = Some(n),
                 w => return Err(bad(w)),
             }
@@ -147,7 +172,7 @@ pub fn said(p: Box<dyn std::any::Any + Send>) -> String {
 fn drive(
     seed: u64,
     layout: Layout,
-    extra: usize,
+    extra: &Extra,
     next: &mut dyn FnMut(&World) -> Option<Op>,
 ) -> Ran {
     let mut ran = Ran {
@@ -167,7 +192,8 @@ fn drive(
             return ran;
         }
     };
-    world.extra_images = extra;
+    world.extra_images = extra.images;
+    world.foreign = extra.foreign.clone();
     while let Some(op) = next(&world) {
         ran.trace.ops.push(op.clone());
         let r = catch_unwind(AssertUnwindSafe(|| world.apply(&op)));
@@ -179,13 +205,16 @@ fn drive(
     drop(world.take_events());
     ran.hash = world.hash.0;
     ran.counts = world.counts;
+    if extra.foreign.is_some() && ran.finding.is_none() {
+        let r = catch_unwind(AssertUnwindSafe(|| world.export()));
+        ran.finding = r.unwrap_or_else(|p| Err(said(p))).err();
+    }
     let _ = catch_unwind(AssertUnwindSafe(|| world.forget()));
     ran
 }
 
-/// `steps` operations drawn from a seed, and a power cut at the end. At each cut so many `extra`
-/// images are judged, too.
-pub fn run_seed(seed: u64, steps: usize, extra: usize) -> Ran {
+/// `steps` operations drawn from a seed, and a power cut at the end.
+pub fn run_seed(seed: u64, steps: usize, extra: &Extra) -> Ran {
     let layout = gen::layout(seed);
     let mut g = Generator::new(seed, &layout);
     let mut n = 0;
@@ -199,8 +228,8 @@ pub fn run_seed(seed: u64, steps: usize, extra: usize) -> Ran {
     })
 }
 
-/// Runs a trace, with as many `extra` images at each cut.
-pub fn replay(t: &Trace, extra: usize) -> Ran {
+/// Runs a trace.
+pub fn replay(t: &Trace, extra: &Extra) -> Ran {
     let mut ops = t.ops.iter();
     drive(t.seed, t.layout, extra, &mut |_| ops.next().cloned())
 }
@@ -209,12 +238,15 @@ pub fn replay(t: &Trace, extra: usize) -> Ran {
 pub fn class(finding: &str) -> String {
     let mut words = finding.split([':', ',', '(']).map(str::trim);
     let known = [
+        "zdb of OpenZFS",
         "panic",
         "no state between",
         "instead of",
         "space in use twice",
         "leak",
         "not the same",
+        "is accounted",
+        "limit of",
         "going back",
         "is believed",
         "without devices",
@@ -234,7 +266,7 @@ pub fn class(finding: &str) -> String {
 pub fn shrink(
     t: &Trace,
     finding: &str,
-    extra: usize,
+    extra: &Extra,
     mut runs: usize,
     say: &dyn Fn(&str),
 ) -> Trace {

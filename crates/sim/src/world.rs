@@ -4,11 +4,14 @@
 use crate::alike::{Crowd, AUDIT};
 use crate::check::{self, Opened};
 use crate::cut::{Cutter, Fate, Image, FATES};
+use crate::foreign::Foreign;
 use crate::found::{self, find, split, What};
 use crate::op::{Fault, Fill, Op};
 use crate::oracle::{Frozen, FsModel, Oracle};
+use crate::owners;
 use crate::rig::{self, is_full, Fs, Layout};
 use base::Result;
+use dmu::Need;
 use dsl::props::PropChange;
 use dsl::{CreateArgs, PropValue};
 use env_sim::{Event, Journal, ManualClock, MemDisk, SeededRng};
@@ -96,6 +99,9 @@ pub struct World {
     pub more_images: usize,
     /// Further ones, of which those that are alike are judged once. They leave no trace.
     pub extra_images: usize,
+    /// Judges some images at each cut, before their logs are replayed and afterwards, and the end.
+    /// Leaves no trace either.
+    pub foreign: Option<Arc<Foreign>>,
     /// The group before the first one of the present import.
     pub first: u64,
     /// Events of the journal at which the import after the last cut was over.
@@ -153,6 +159,7 @@ impl World {
             counts: Counts::default(),
             more_images: 2,
             extra_images: 0,
+            foreign: None,
             first: 0,
             imported: 0,
         }
@@ -235,6 +242,7 @@ impl World {
             | Op::Rollback { .. }
             | Op::CreateFs { .. }
             | Op::DestroyFs { .. }
+            | Op::Limit { .. }
             | Op::Set { .. } => self.administer(op),
             Op::Remount { .. } | Op::Reimport => self.again(op),
             Op::Fault { disk, fault } => Ok(self.fault(*disk, *fault)),
@@ -293,22 +301,32 @@ impl World {
             Rename { fs, .. } | Unlink { fs, .. } | Rmdir { fs, .. } | Write { fs, .. } => fs,
             Truncate { fs, .. } | Punch { fs, .. } | Chmod { fs, .. } | SetXattr { fs, .. } => fs,
             RemoveXattr { fs, .. } | Fsync { fs, .. } | FsyncAll { fs } => fs,
+            CreateAs { fs, .. } | Chown { fs, .. } | Project { fs, .. } => fs,
             _ => return Ok(Outcome::Nothing),
         };
         let Some(fs) = self.mounted(fs_name) else {
             return Ok(Outcome::Nothing);
         };
         let zfs = fs.zfs.clone();
-        let made = |me: &mut World, path: &str, new: New<'_>, what, state| -> Result<Outcome> {
+        let made_by = |me: &mut World,
+                       cred: &Cred,
+                       path: &str,
+                       new: New<'_>,
+                       what,
+                       state|
+         -> Result<Outcome> {
             let Some(fs) = me.mounted(fs_name).filter(|_| me.free_path(fs_name, path)) else {
                 return Ok(Outcome::Nothing);
             };
             let dir = find(fs, split(path).0)?;
-            zfs.create(&dir, split(path).1.as_bytes(), &new, &root)?;
+            zfs.create(&dir, split(path).1.as_bytes(), &new, cred)?;
             if let Some(m) = me.oracle.fs_mut(fs_name) {
                 m.add(n, path, what, state);
             }
             Ok(Outcome::Done)
+        };
+        let made = |me: &mut World, path: &str, new: New<'_>, what, state| {
+            made_by(me, &root, path, new, what, state)
         };
         let state = |mode, data| found::State {
             mode,
@@ -319,6 +337,19 @@ impl World {
             Create { path, mode, .. } => {
                 let new = New::file(0o100000 | mode, 0);
                 return made(self, path, new, What::File, state(*mode, Vec::new()));
+            }
+            CreateAs { path, uid, gid, .. } => {
+                let cred = Cred {
+                    uid: *uid,
+                    gid: *gid,
+                    ..Cred::root()
+                };
+                let new = New::file(0o100644, 0);
+                let state = found::State {
+                    owner: [*uid, *gid, 0],
+                    ..state(0o644, Vec::new())
+                };
+                return made_by(self, &cred, path, new, What::File, state);
             }
             Mkdir { path, .. } => {
                 let new = New::dir(0o755, 0);
@@ -403,7 +434,7 @@ impl World {
         let path = match op {
             Write { path, .. } | Truncate { path, .. } | Punch { path, .. } => path,
             Chmod { path, .. } | SetXattr { path, .. } | RemoveXattr { path, .. } => path,
-            Fsync { path, .. } => path,
+            Fsync { path, .. } | Chown { path, .. } | Project { path, .. } => path,
             _ => return Ok(Outcome::Nothing),
         };
         let (Some(fs), Some((id, what))) = (self.mounted(fs_name), self.object(fs_name, path))
@@ -464,6 +495,22 @@ impl World {
                 };
                 zfs.setattr(&z, &set, &root)?;
                 change(self, &mut |s| s.mode = *mode);
+            }
+            Chown { uid, gid, .. } => {
+                let set = SetAttr {
+                    uid: Some(*uid),
+                    gid: Some(*gid),
+                    ..SetAttr::default()
+                };
+                zfs.setattr(&z, &set, &root)?;
+                change(self, &mut |s| (s.owner[0], s.owner[1]) = (*uid, *gid));
+            }
+            Project { id, .. } => {
+                if !self.layout.projects {
+                    return Ok(Outcome::Nothing);
+                }
+                zfs.set_project(&z, *id, &root)?;
+                change(self, &mut |s| s.owner[2] = *id);
             }
             SetXattr { name, fill, .. } => {
                 let value = bytes(*fill);
@@ -563,6 +610,7 @@ impl World {
         let key = |fs: &str, snap: &str| format!("{fs}@{snap}");
         let n = self.oracle.op;
         let clock = self.clock.clone();
+        let projects = self.layout.projects;
         match op {
             Snapshot { fs, name } => {
                 let key = key(fs, name);
@@ -570,7 +618,10 @@ impl World {
                 else {
                     return Ok(Outcome::Nothing);
                 };
-                let frozen = Arc::new(model.freeze());
+                let frozen = Arc::new(Frozen {
+                    limits: now.limits.get(fs).cloned().unwrap_or_default(),
+                    ..model.freeze()
+                });
                 let (full, name) = (full(fs), name.clone());
                 pool.task(move |pool, tx| {
                     let ds = pool.dsl.dataset(&full)?;
@@ -621,7 +672,10 @@ impl World {
                     let ds = pool.dsl.create_fs(tx, &root, &name, args)?;
                     let os = pool.new_objset(tx, &ds, disk::os_type::ZFS)?;
                     let (sec, nsec) = env::Clock::now(&*clock);
-                    let o = zpl::FsOptions::new(pool.version(), zpl::Time { sec, nsec });
+                    let o = zpl::FsOptions {
+                        project_quota: projects,
+                        ..zpl::FsOptions::new(pool.version(), zpl::Time { sec, nsec })
+                    };
                     zpl::create_fs(&os, tx, &o)
                 })?;
                 let pos = self.pos();
@@ -642,6 +696,7 @@ impl World {
                         }),
                     };
                     a.sets.insert(fs.clone(), models.len());
+                    a.limits.insert(fs.clone(), frozen.limits.clone());
                     models.push(FsModel::new(&frozen, n));
                 });
             }
@@ -661,6 +716,7 @@ impl World {
                 self.oracle.administered(pos, |a, _| {
                     a.sets.remove(fs);
                     a.origins.remove(fs);
+                    a.limits.remove(fs);
                     a.props.retain(|(f, _), _| f != fs);
                 });
             }
@@ -682,6 +738,34 @@ impl World {
                 }
                 self.oracle.administered(pos, |a, _| {
                     a.props.insert((fs.clone(), prop.clone()), value);
+                });
+            }
+            Limit {
+                fs,
+                name,
+                id,
+                value,
+            } => {
+                let limit = owners::limit_named(name).filter(|l| projects || l % 3 != 2);
+                let (Some(limit), Some(m)) = (limit, self.mounted(fs)) else {
+                    return Ok(Outcome::Nothing);
+                };
+                if *id > owners::IDS {
+                    return Ok(Outcome::Nothing);
+                }
+                let (os, name) = (&m.set.os, zpl::QUOTA_NAMES[limit]);
+                let tx = os.tx(Need::bytes(64 << 10))?;
+                zpl::set_quota(os, &tx, name, &zap::hex_key(*id), *value)?;
+                drop(tx);
+                pool.sync()?;
+                m.zfs.reload_quotas()?;
+                let pos = self.pos();
+                self.oracle.administered(pos, |a, _| {
+                    let limits = a.limits.entry(fs.clone()).or_default();
+                    match value {
+                        0 => limits.remove(&(limit, *id)),
+                        n => limits.insert((limit, *id), *n),
+                    };
                 });
             }
             _ => return Ok(Outcome::Nothing),
@@ -716,6 +800,7 @@ impl World {
         let n = self.oracle.op;
         self.oracle.administered(pos, |a, models| {
             a.sets.insert(fs.into(), models.len());
+            a.limits.insert(fs.into(), frozen.limits.clone());
             models.push(FsModel::new(&frozen, n));
         });
         Ok(Outcome::Done)
@@ -853,9 +938,13 @@ impl World {
             self.counts.images += 1;
             self.counts.apart += 1;
             let kept: Image = image.iter().map(|d| d.fork()).collect();
-            let found = judge(m)
-                .image(&image, seed ^ m as u64)
-                .map_err(|e| format!("image at event {m} of {len} ({f:?}): {e}"))?;
+            let what = |e: String| format!("image at event {m} of {len} ({f:?}): {e}");
+            let key = seed ^ m as u64;
+            let found = judge(m).image(&image, key).map_err(what)?;
+            if let Some(z) = self.foreign.as_ref().filter(|z| z.wants(key)) {
+                z.judge(&kept, "logs not replayed").map_err(what)?;
+                z.judge(&image, "after the judges").map_err(what)?;
+            }
             if chosen {
                 next = Some((kept, found));
             }
@@ -876,6 +965,23 @@ impl World {
         let pos = self.pos();
         self.oracle.ack_all(pos);
         Ok(())
+    }
+
+    /// The pool is exported, and judged.
+    pub fn export(&mut self) -> std::result::Result<(), String> {
+        let sets: Vec<String> = self.oracle.now().sets.keys().cloned().collect();
+        for fs in sets {
+            self.unmount(&fs)
+                .map_err(|e| format!("unmounting '{fs}' at the end: {e}"))?;
+        }
+        if let Some(o) = self.opened.take() {
+            let r = o.pool.export();
+            r.map_err(|e| format!("exporting at the end: {e}"))?;
+        }
+        match &self.foreign {
+            Some(z) => z.judge(&self.disks, "exported"),
+            None => Ok(()),
+        }
     }
 
     /// The process is gone, with all it had in memory.

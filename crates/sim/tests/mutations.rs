@@ -7,7 +7,7 @@ use sim::check::Care;
 use sim::op::Op;
 use sim::points::{self, Count, Effort, Script};
 use sim::rig::{Layout, MIB};
-use sim::trace::{self, Trace};
+use sim::trace::{self, Extra, Trace};
 use vdev::GroupKind;
 
 /// Makes the mistake on this thread until dropped.
@@ -46,6 +46,7 @@ fn crash_points(name: &str, layout: Layout, mistake: bool) -> Result<(), String>
         every: if mistake { 1 } else { 8 },
         care: Care::Full,
         audit: AUDIT,
+        foreign: None,
     };
     let mut count = Count::default();
     points::run(script(name), layout, 1, effort, &mut count, &|| true)
@@ -122,7 +123,7 @@ fn checksum_off() {
     };
     found(
         Mutation::ChecksumOff,
-        &|_| match trace::replay(&t, 0).finding {
+        &|_| match trace::replay(&t, &Extra::default()).finding {
             Some(f) => Err(f),
             None => Ok(()),
         },

@@ -3,8 +3,12 @@
 
 use sim::alike::AUDIT;
 use sim::check::Care;
+use sim::foreign::Foreign;
 use sim::points::{self, Count, Effort};
-use sim::trace::{self, Ran, Trace};
+use sim::trace::{self, Extra, Ran, Trace};
+use sim::world::World;
+use std::sync::Arc;
+use testkit::{or_skip, OpenZfs};
 
 fn fine(r: &Ran) {
     if let Some(f) = &r.finding {
@@ -16,12 +20,12 @@ fn fine(r: &Ran) {
 #[test]
 fn a_seed_repeats_itself() {
     for seed in [3, 4] {
-        let a = trace::run_seed(seed, 40, 0);
+        let a = trace::run_seed(seed, 40, &Extra::default());
         fine(&a);
-        let b = trace::run_seed(seed, 40, 0);
+        let b = trace::run_seed(seed, 40, &Extra::default());
         assert_eq!((a.hash, &a.trace), (b.hash, &b.trace), "seed {seed}");
         // Images judged besides leave no trace.
-        let c = trace::run_seed(seed, 40, 30);
+        let c = trace::run_seed(seed, 40, &Extra::images(30));
         fine(&c);
         assert_eq!((a.hash, &a.trace), (c.hash, &c.trace), "seed {seed}");
         assert!(c.counts.images > a.counts.images);
@@ -29,29 +33,29 @@ fn a_seed_repeats_itself() {
         let parsed: Trace = text.parse().unwrap();
         assert_eq!(parsed, a.trace);
         assert_eq!(
-            trace::replay(&parsed, 0).hash,
+            trace::replay(&parsed, &Extra::default()).hash,
             a.hash,
             "seed {seed} from text"
         );
     }
     assert_ne!(
-        trace::run_seed(3, 20, 0).hash,
-        trace::run_seed(4, 20, 0).hash
+        trace::run_seed(3, 20, &Extra::default()).hash,
+        trace::run_seed(4, 20, &Extra::default()).hash
     );
 }
 
 /// With faults, too, of which it depends on the cache when they are met.
 #[test]
 fn a_seed_with_faults_repeats_itself() {
-    let a = trace::run_seed(66, 120, 0);
+    let a = trace::run_seed(66, 120, &Extra::default());
     fine(&a);
     assert!(a.counts.faults > 0);
-    assert_eq!(trace::run_seed(66, 120, 0).hash, a.hash);
+    assert_eq!(trace::run_seed(66, 120, &Extra::default()).hash, a.hash);
 }
 
 fn seeds(range: std::ops::Range<u64>) {
     for seed in range {
-        let r = trace::run_seed(seed, 80, 0);
+        let r = trace::run_seed(seed, 80, &Extra::default());
         fine(&r);
         assert!(r.counts.images > 0);
     }
@@ -65,6 +69,21 @@ fn seeds_from_100() {
 #[test]
 fn seeds_from_200() {
     seeds(200..204);
+}
+
+/// Who has reached a limit gets nothing more, before a cut and after it (which the judges see to).
+#[test]
+fn limits_are_in_force() {
+    let text = "seed 1\nlayout single 1 ashift 12 size 67108864 recordsize 16384 projects 1\n\
+                createas . a 1 2\nwrite . a 0 20000 2\nsync\n\
+                limit . userobjquota 1 1\ncreateas . b 1 1\n\
+                limit . groupquota 2 20000\nwrite . a 0 9 2\ncreateas . b 2 2\n\
+                create . p 644\nlimit . projectobjquota 3 1\nproject . p 3\nsync\n\
+                create . q 644\nproject . q 3\ncut 0 Kept 1\n\
+                limit . groupquota 2 0\ncreateas . b 2 2\nchown . b 1 1\ncut 0 Lost 2\n";
+    let r = trace::replay(&text.parse().unwrap(), &Extra::default());
+    fine(&r);
+    assert_eq!(r.counts.refused, 5);
 }
 
 /// Traces that once failed, or nearly.
@@ -85,7 +104,7 @@ fn kept_traces() {
         // Some need images besides those that the trace itself asks for.
         let images = text.lines().find_map(|l| l.strip_prefix("# images "));
         let images = images.map_or(0, |n| n.parse().unwrap());
-        if let Some(e) = trace::replay(&t, images).finding {
+        if let Some(e) = trace::replay(&t, &Extra::images(images)).finding {
             panic!("{}: {e}", f.display());
         }
     }
@@ -102,6 +121,7 @@ fn crash_points(from: usize, to: usize) {
         every: EVERY,
         care: Care::Quick,
         audit: AUDIT,
+        foreign: None,
     };
     let mut count = Count::default();
     for (i, script) in points::SCRIPTS.iter().enumerate().take(to).skip(from) {
@@ -121,6 +141,7 @@ fn images_that_are_alike_are_judged_alike() {
         every: 4,
         care: Care::Full,
         audit: 1,
+        foreign: None,
     };
     for (script, layout) in [(1, 2), (5, 4)] {
         let (script, layout) = (&points::SCRIPTS[script], points::layouts()[layout]);
@@ -140,4 +161,51 @@ fn crash_points_of_the_first_scripts() {
 #[test]
 fn crash_points_of_the_last_scripts() {
     crash_points(points::SCRIPTS.len() / 2, points::SCRIPTS.len());
+}
+
+/// OpenZFS's zdb judges some images and the end of a few seeds, on raidz1, raidz2 and a single disk
+/// with a log device, and images of a script.
+#[test]
+fn openzfs_judges() {
+    let Some(zdb) = or_skip(OpenZfs::get()) else {
+        return;
+    };
+    let foreign = Arc::new(Foreign::new(zdb.clone(), 6, None));
+    let extra = Extra {
+        images: 0,
+        foreign: Some(foreign.clone()),
+    };
+    for seed in [1, 2, 7] {
+        fine(&trace::run_seed(seed, 30, &extra));
+    }
+    assert!(foreign.judged() > 3, "images at cuts, too");
+    let foreign = Foreign::new(zdb, 1, None);
+    let effort = Effort {
+        subsets: 0,
+        every: 60,
+        care: Care::Quick,
+        audit: AUDIT,
+        foreign: Some(&foreign),
+    };
+    let (script, layout) = (&points::SCRIPTS[4], points::layouts()[2]);
+    points::run(script, layout, 1, effort, &mut Count::default(), &|| true)
+        .unwrap_or_else(|e| panic!("{e}"));
+    assert!(foreign.judged() > 0);
+}
+
+/// And would say so if something were wrong.
+#[test]
+fn openzfs_accuses() {
+    let Some(zdb) = or_skip(OpenZfs::get()) else {
+        return;
+    };
+    let layout = points::layouts()[0];
+    let mut w = World::new(layout, 1).unwrap();
+    w.foreign = Some(Arc::new(Foreign::new(zdb, 1, None)));
+    w.apply(&"create . a 644".parse().unwrap()).unwrap();
+    w.apply(&"write . a 0 3000 2".parse().unwrap()).unwrap();
+    w.export().unwrap();
+    w.disks[0].corrupt_written(disk::label::DATA_START);
+    let e = w.export().unwrap_err();
+    assert!(e.starts_with("zdb of OpenZFS, exported: "), "{e}");
 }

@@ -4,39 +4,57 @@
 use crate::packages::{get, Programs, Set};
 use crate::run::{all_text, output};
 use base::{bail, Result};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// OpenZFS's programs, ready to run.
 #[derive(Clone, Debug)]
 pub struct OpenZfs {
-    tools: Programs,
+    from: From,
+}
+
+#[derive(Clone, Debug)]
+enum From {
+    Packages(Programs),
+    /// Just a `zdb`.
+    Machine(PathBuf),
 }
 
 impl OpenZfs {
     /// The programs, fetched at the first use on this machine.
     pub fn get() -> Result<OpenZfs> {
         Ok(OpenZfs {
-            tools: get(Set::OpenZfs)?,
+            from: From::Packages(get(Set::OpenZfs)?),
         })
+    }
+
+    /// A `zdb` that is on the machine and finds its libraries; the other programs are missing.
+    pub fn installed(zdb: &Path) -> OpenZfs {
+        OpenZfs {
+            from: From::Machine(zdb.into()),
+        }
     }
 
     /// A command for one of the programs (`zdb`, `zstream`, `zhack`, `ztest`, `raidz_test`), with its
     /// libraries found. The last two are fetched when first asked for.
     pub fn command(&self, program: &str) -> Result<Command> {
+        let tools = match &self.from {
+            From::Packages(tools) => tools,
+            From::Machine(zdb) if program == "zdb" => return Ok(Command::new(zdb)),
+            From::Machine(_) => bail!(NotFound, "there is only zdb, not {program}"),
+        };
         let path = match program {
             "ztest" | "raidz_test" => get(Set::Ztest)?.find(program),
-            _ => self.tools.find(program),
+            _ => tools.find(program),
         };
         let Some(path) = path else {
             bail!(NotFound, "OpenZFS's packages have no {program}");
         };
         let mut c = Command::new(path);
-        let libraries = std::env::join_paths(self.tools.libraries());
+        let libraries = std::env::join_paths(tools.libraries());
         c.env("LD_LIBRARY_PATH", libraries.unwrap_or_default());
         // ztest runs zdb after every pass.
-        let own = self
-            .tools
+        let own = tools
             .find("zdb")
             .and_then(|z| Some(z.parent()?.to_path_buf()));
         let system = std::env::var_os("PATH").unwrap_or_default();

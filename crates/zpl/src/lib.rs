@@ -41,7 +41,7 @@ pub use file::{falloc, WriteOpts, MAX_SIZE};
 pub use intent::ZilLog;
 pub use log::{DataSource, IntentLog, NoLog, Record};
 pub use perm::Cred;
-pub use quota::NAMES as QUOTA_NAMES;
+pub use quota::{set_quota, NAMES as QUOTA_NAMES};
 pub use readdir::DirEntry;
 pub use rename::flags as rename_flags;
 pub use replay::ReplayData;

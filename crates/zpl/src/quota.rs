@@ -5,6 +5,8 @@ use crate::names;
 use crate::statfs::{Space, Usage, Whose};
 use crate::zfs::Zfs;
 use base::{Kind, Result};
+use disk::types::ObjType;
+use dmu::{NewObject, Objset, Tx};
 use std::sync::atomic::Ordering;
 
 /// Names of the quota maps in the master node.
@@ -26,6 +28,32 @@ const DEFAULTS: [&str; 6] = [
     "defaultgroupobjquota",
     "defaultprojectobjquota",
 ];
+
+/// Sets the limit of an id (in hexadecimal digits) in the map of that name (one of [`NAMES`]); 0 takes
+/// it away. File systems in use are told by [`Zfs::reload_quotas`].
+pub fn set_quota(os: &Objset, tx: &Tx, name: &str, id: &str, limit: u64) -> Result<()> {
+    let master = os.hold(crate::zfs::MASTER_NODE)?;
+    let map = match (names::lookup(&master, name.as_bytes())?, limit) {
+        (Some(o), _) => os.hold(o)?,
+        (None, 0) => return Ok(()),
+        (None, _) => {
+            let new = NewObject {
+                obj_type: ObjType::USERGROUP_QUOTA,
+                ..NewObject::default()
+            };
+            let dn = names::create(os, tx, &new, 0)?;
+            names::add(&master, tx, name.as_bytes(), dn.object())?;
+            dn
+        }
+    };
+    match limit {
+        0 => match names::remove(&map, tx, id.as_bytes()) {
+            Err(e) if e.kind == Kind::NotFound => Ok(()),
+            r => r,
+        },
+        n => names::update(&map, tx, id.as_bytes(), n),
+    }
+}
 
 /// Project of objects that have none.
 pub const DEFAULT_PROJECT: u64 = 0;
@@ -77,7 +105,7 @@ impl Zfs {
         project: u64,
         objects: bool,
     ) -> Result<()> {
-        if !self.any_quota() || self.is_replaying() {
+        if !self.any_quota() {
             return Ok(());
         }
         let ids = [
@@ -95,7 +123,8 @@ impl Zfs {
     }
 
     pub(crate) fn check_one_quota(&self, whose: Whose, id: u64, objects: bool) -> Result<()> {
-        if !self.any_quota() {
+        // What was logged was allowed when it was done; more may be used by now.
+        if !self.any_quota() || self.is_replaying() {
             return Ok(());
         }
         let space = self.quota(whose, false, id)?;

@@ -4,6 +4,7 @@ use crate::acl::XATTR_ACCESS;
 use crate::attr::{flag, fs_flag, mode, Attr, SetAttr, SetTime};
 use crate::log::{Extended, Record};
 use crate::perm::{self, Cred, W};
+use crate::statfs::Whose;
 use crate::zfs::{AclMode, Zfs};
 use crate::znode::Znode;
 use base::{bail, Error, Kind, Result};
@@ -236,6 +237,11 @@ impl Zfs {
         if !p.project_quota {
             bail!(Unsupported, "feature project_quota is not enabled");
         }
+        let id = u64::from(project);
+        let had = f.flags & flag::PROJID != 0 && z.extra().projid == id;
+        if !had && id != crate::quota::DEFAULT_PROJECT {
+            self.check_one_quota(Whose::Project, id, true)?;
+        }
         let tables = self.tables()?;
         let _x = z.xlock.write().unwrap();
         let now = self.now();
@@ -266,7 +272,6 @@ impl Zfs {
     }
 
     fn check_owner_quota(&self, uid: Option<u64>, gid: Option<u64>) -> Result<()> {
-        use crate::statfs::Whose;
         for (whose, id) in [(Whose::User, uid), (Whose::Group, gid)] {
             if let Some(id) = id {
                 self.check_one_quota(whose, id, true)?;

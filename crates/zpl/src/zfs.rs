@@ -449,6 +449,13 @@ impl Zfs {
         Ok(z)
     }
 
+    /// User, group and project of an object, whether or not it has links.
+    pub fn owners(&self, object: u64) -> Result<[u64; 3]> {
+        let z = self.get_any(object)?;
+        let f = z.fixed();
+        Ok([f.uid, f.gid, z.extra().projid])
+    }
+
     pub(crate) fn get_any(&self, object: u64) -> Result<Arc<Znode>> {
         self.cache.get_or_load(object, || {
             Znode::load(self.os.hold(object)?, self.sa.as_ref(), &self.cache)

@@ -203,6 +203,10 @@ fn quotas() {
                     bytes: 3 << 20,
                     objects: 2,
                 }),
+                (Whose::Project, 43) => Some(Usage {
+                    bytes: 5,
+                    objects: 1,
+                }),
                 _ => Some(Usage::default()),
             })
         }
@@ -217,19 +221,15 @@ fn quotas() {
     drop(d);
     {
         let tx = fs.rig.tx();
-        let master = fs.rig.os.hold(1).unwrap();
         for (name, id, limit) in [
             ("userquota@", "a", 1000u64),
             ("userobjquota@", "b", 0),
             ("projectquota@", "2a", 10 << 20),
+            ("projectquota@", "2b", 5),
+            ("userquota@", "c", 1),
+            ("userquota@", "c", 0),
         ] {
-            let new = dmu::NewObject {
-                obj_type: disk::types::ObjType::USERGROUP_QUOTA,
-                ..Default::default()
-            };
-            let q = crate::names::create(&fs.rig.os, &tx, &new, 0).unwrap();
-            crate::names::add(&q, &tx, id.as_bytes(), limit).unwrap();
-            crate::names::add(&master, &tx, name.as_bytes(), q.object()).unwrap();
+            set_quota(&fs.rig.os, &tx, name, id, limit).unwrap();
         }
     }
     let m = Mount {
@@ -256,6 +256,24 @@ fn quotas() {
         ..SetAttr::default()
     };
     assert_eq!(kind(zfs.setattr(&y, &give, &c)), Kind::Quota);
+    assert_eq!(kind(zfs.set_project(&y, 43, &c)), Kind::Quota);
+    zfs.set_project(&y, 42, &c).unwrap();
+    // What the log says was allowed when it was done.
+    let given = Record::SetAttr {
+        object: y.object,
+        mode: None,
+        uid: Some(10),
+        gid: None,
+        size: None,
+        atime: None,
+        mtime: None,
+        ctime: None,
+        extended: None,
+    };
+    zfs.begin_replay();
+    zfs.replay(&given, None).unwrap();
+    zfs.end_replay();
+    assert_eq!(y.fixed().uid, 10);
     let d = zfs.lookup(&root, b"d", &c).unwrap();
     zfs.create(&d, b"in", &new, &c).unwrap();
     let s = zfs.statfs(Some(&d)).unwrap();

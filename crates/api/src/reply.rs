@@ -339,6 +339,8 @@ pub struct Pool {
     pub checkpoint: Option<Checkpoint>,
     /// Newest expansion of a RAID-Z.
     pub expansion: Option<Expansion>,
+    /// The last sequential rebuild of each top-level vdev that had one.
+    pub rebuilds: Vec<Rebuild>,
     /// Number of data errors on record; none: cannot be read.
     pub error_count: Option<u64>,
     /// Texts as `zpool status -v` prints them, when asked for.
@@ -413,6 +415,24 @@ pub struct Expansion {
     /// Bytes: what the vdev has allocated, and what of it was copied.
     pub to_reflow: u64,
     pub reflowed: u64,
+}
+
+/// Last sequential rebuild of a mirror or dRAID.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Rebuild {
+    pub state: ScanState,
+    /// Id of the vdev.
+    pub vdev: u64,
+    /// Seconds since 1970.
+    pub start: u64,
+    pub end: u64,
+    /// Bytes: what there is to look at, what was looked at, asked for and written.
+    pub to_scan: u64,
+    pub scanned: u64,
+    pub issued: u64,
+    pub rebuilt: u64,
+    pub errors: u64,
 }
 
 /// Newest scrub or resilver.

@@ -141,6 +141,8 @@ mod tests {
         assert_eq!(ctime(0, &z), "Thu Jan  1 00:00:00 1970");
         assert_eq!(creation(3600 * 24 * 8 + 60, &z), "Fri Jan  9  0:01 1970");
         assert_eq!(date(0, &z), "Thu Jan  1 00:00:00 UTC 1970");
-        assert_eq!(ctime(u64::MAX, &z), u64::MAX.to_string());
+        assert_eq!(ctime(u64::MAX, &z), "Wed Dec 31 23:59:59 1969");
+        let far = i64::MAX as u64;
+        assert_eq!(ctime(far, &z), far.to_string());
     }
 }

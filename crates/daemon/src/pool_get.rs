@@ -87,6 +87,7 @@ fn describe(service: &Arc<Service>, entry: &Arc<Entry>, ask: &PoolGet) -> api::P
         out.facts = facts(entry);
         out.removal = removal(pool);
         out.expansion = expansion(pool, space);
+        out.rebuilds = pool.rebuilds().iter().map(rebuild).collect();
         out.scan = damage::scan(pool);
         out.checkpoint = checkpoint(pool);
     }
@@ -147,6 +148,26 @@ fn expansion(pool: &Pool, space: &Stats) -> Option<api::Expansion> {
         to_reflow: used.map_or(0, |s| s.allocated),
         reflowed: e.copied,
     })
+}
+
+/// A sequential rebuild, whose states have numbers of their own.
+fn rebuild(r: &pool::Rebuild) -> api::Rebuild {
+    api::Rebuild {
+        state: match r.state {
+            1 => ScanState::Scanning,
+            2 => ScanState::Canceled,
+            3 => ScanState::Finished,
+            _ => ScanState::None,
+        },
+        vdev: r.vdev,
+        start: r.start,
+        end: r.end,
+        to_scan: r.estimate,
+        scanned: r.scanned,
+        issued: r.issued,
+        rebuilt: r.rebuilt,
+        errors: r.errors,
+    }
 }
 
 /// A pool of the cache file that could not be opened: what its configuration and devices say.

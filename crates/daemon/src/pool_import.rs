@@ -122,6 +122,10 @@ fn examine(service: &Arc<Service>, f: &PoolFound) -> Importable {
     };
     let mut tree = match f.tree(&service.env) {
         Ok(t) => t,
+        Err(e) if e.kind == Kind::Unsupported => {
+            out.facts.unsupported = vec![(e.to_string(), "vdev_tree of the labels".into())];
+            return out;
+        }
         Err(_) => {
             out.facts.corrupt_metadata = true;
             return out;

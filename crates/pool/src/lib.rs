@@ -37,7 +37,7 @@ pub use devices::{SpaceAllocator, TreeDevices};
 pub use errlog::ErrLog;
 pub use indirect::{Expansion, RemovingPhys};
 pub use open::{OpenOptions, Rewind};
-pub use scan::ScanState;
+pub use scan::{Rebuild, ScanState};
 pub use shared::Shares;
 pub use spacemaps::{MapFeatures, SpaceMaps, TopShape};
 pub use spares::{AuxDevices, FEATURE_DRAID};

@@ -1,7 +1,9 @@
-//! What the pool remembers of its newest scrub or resilver (pool format §20.2).
+//! What the pool remembers of its newest scrub or resilver (pool format §20.2), and of sequential
+//! rebuilds (§20.4).
 
 use crate::Pool;
 use base::Result;
+use vdev::keys;
 use zap::Zap;
 
 /// Flag of a scan: paused.
@@ -45,7 +47,56 @@ impl ScanState {
     }
 }
 
+/// What the ZAP of a top-level vdev says of its last sequential rebuild.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Rebuild {
+    /// Top-level vdev.
+    pub vdev: u64,
+    /// 1 running, 2 canceled, 3 finished.
+    pub state: u64,
+    /// Seconds since 1970.
+    pub start: u64,
+    pub end: u64,
+    /// Bytes.
+    pub scanned: u64,
+    pub issued: u64,
+    pub rebuilt: u64,
+    /// Bytes there are to look at.
+    pub estimate: u64,
+    pub errors: u64,
+}
+
+impl Rebuild {
+    fn of(vdev: u64, words: &[u64]) -> Rebuild {
+        let w = |i: usize| words.get(i).copied().unwrap_or(0);
+        Rebuild {
+            vdev,
+            state: w(0),
+            start: w(4),
+            end: w(5),
+            scanned: w(7),
+            issued: w(8),
+            rebuilt: w(9),
+            estimate: w(10),
+            errors: w(11),
+        }
+    }
+}
+
 impl Pool {
+    /// The last sequential rebuild of each top-level vdev that had one. A record that cannot be read is
+    /// left out.
+    pub fn rebuilds(&self) -> Vec<Rebuild> {
+        let tops = self.tree.tops();
+        let read = |t: &std::sync::Arc<vdev::Vdev>| -> Option<Rebuild> {
+            let zap = t.get_u64(keys::ZAP_TOP).filter(|z| *z != 0)?;
+            let dn = self.mos.hold(zap).ok()?;
+            let words = Zap::new(&dn).get_value("org.openzfs:vdev_rebuild").ok()??;
+            Some(Rebuild::of(t.id(), &words.ints())).filter(|r| r.state != 0)
+        };
+        tops.iter().filter_map(read).collect()
+    }
+
     /// The newest scrub or resilver, if there ever was one.
     pub fn scan_state(&self) -> Result<Option<ScanState>> {
         let dir = self.mos.hold(1)?;

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
 
-pub const NAMES: [&str; 3] = ["zfs-fuse", "zpool", "zfs"];
+pub const NAMES: [&str; 4] = ["zfs-fuse", "zpool", "zfs", "zdb"];
 
 /// The folder with the programs, built if need be.
 pub fn folder() -> &'static Path {
@@ -23,6 +23,7 @@ fn find() -> PathBuf {
     let mut build = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     build.current_dir(testkit::packages::workspace());
     build.args(["build", "-q", "-p", "daemon", "-p", "zpool", "-p", "zfs"]);
+    build.args(["-p", "zdb"]);
     if dir.file_name().is_some_and(|n| n == "release") {
         build.arg("--release");
     } else {

@@ -308,6 +308,19 @@ impl Vdev {
             .enumerate()
             .map(|(i, c)| Vdev::from_config(c, i as u64, depth + 1))
             .collect::<Result<_>>()?;
+        let is_group = |k| {
+            matches!(
+                k,
+                VdevKind::Mirror | VdevKind::Raidz { .. } | VdevKind::Draid { .. }
+            )
+        };
+        if depth > 0 && is_group(kind) {
+            // Such pools are made by tests of OpenZFS only, which knows no command for it.
+            bail!(
+                Unsupported,
+                "a {type_name} vdev ({guid}) below another vdev"
+            );
+        }
         let wrong = match kind {
             VdevKind::Raidz { nparity } => children.len() <= nparity,
             VdevKind::Draid { nparity, .. } => children.len() <= nparity,

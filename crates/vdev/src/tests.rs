@@ -1014,10 +1014,14 @@ fn what_is_not_built_is_refused_clearly() {
             Kind::Damaged
         );
     }
-    let mut deep = kids_of_depth(30);
-    deep.set("ashift", 9u64);
-    root.set("children", Value::NvListArray(vec![deep]));
-    assert!(VdevTree::from_config(env, &root).is_err());
+    // Groups in groups are refused as what they are, or as nonsense.
+    for (depth, kind) in [(2, Kind::Unsupported), (30, Kind::Damaged)] {
+        let mut deep = kids_of_depth(depth);
+        deep.set("ashift", 9u64);
+        root.set("children", Value::NvListArray(vec![deep]));
+        let refused = VdevTree::from_config(env.clone(), &root).unwrap_err();
+        assert_eq!(refused.kind, kind, "{refused}");
+    }
 }
 
 fn kids_of_depth(n: usize) -> NvList {

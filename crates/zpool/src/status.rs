@@ -98,12 +98,17 @@ fn render(pool: &Pool, reason: &Reason, look: &Look, zone: &TimeZone) -> String 
     if let Some(id) = text.id {
         out.push_str(&format!("   see: {}\n", status_text::see(id)));
     }
+    let mut scans = Vec::new();
+    let rebuilds = newest_rebuilds(pool);
+    // Of resilvers and rebuilds the newer ones are told of; a scrub always is.
     if let Some(scan) = &pool.scan {
-        for (i, line) in scan_lines(scan, look.now, zone).iter().enumerate() {
-            out.push_str(if i == 0 { "  scan: " } else { "\t" });
-            out.push_str(line);
-            out.push('\n');
+        if rebuilds.is_empty() || scan.function == ScanFunction::Scrub {
+            scans.push(scan_lines(scan, look.now, zone));
         }
+    }
+    scans.extend(rebuilds.iter().map(|r| rebuild_lines(pool, r, look, zone)));
+    for lines in scans.iter().filter(|l| !l.is_empty()) {
+        out.push_str(&format!("  scan: {}\n", lines.join("\n\t")));
     }
     if let Some(skips) = skips_checkpoint(pool) {
         out.push_str(&format!(
@@ -330,6 +335,61 @@ fn removal_lines(pool: &Pool, look: &Look, zone: &TimeZone) -> Vec<String> {
         ));
     }
     lines
+}
+
+/// The sequential rebuilds to tell of: those that run, else those that ended after the last resilver.
+fn newest_rebuilds(pool: &Pool) -> Vec<&api::Rebuild> {
+    let resilver = pool
+        .scan
+        .as_ref()
+        .filter(|s| s.function == ScanFunction::Resilver);
+    if resilver.is_some_and(|s| s.state == ScanState::Scanning) {
+        return Vec::new();
+    }
+    let ended = resilver.map_or(0, |s| s.end);
+    let running = |r: &&api::Rebuild| r.state == ScanState::Scanning;
+    let all = || pool.rebuilds.iter();
+    match all().any(|r| running(&r)) {
+        true => all().filter(running).collect(),
+        false => all().filter(|r| r.end > ended).collect(),
+    }
+}
+
+fn rebuild_lines(pool: &Pool, r: &api::Rebuild, look: &Look, zone: &TimeZone) -> Vec<String> {
+    let name = top_name(pool, r.vdev, look);
+    let size = |n: u64| nice(n, true);
+    match r.state {
+        ScanState::None => Vec::new(),
+        ScanState::Finished => vec![format!(
+            "resilvered ({name}) {} in {} with {} errors on {}",
+            size(r.rebuilt),
+            duration(r.end.saturating_sub(r.start)),
+            r.errors,
+            time::ctime(r.end, zone)
+        )],
+        ScanState::Canceled => vec![format!(
+            "resilver ({name}) canceled on {}",
+            time::ctime(r.end, zone)
+        )],
+        ScanState::Scanning => vec![
+            format!(
+                "resilver ({name}) in progress since {}",
+                time::ctime(r.start, zone)
+            ),
+            format!(
+                "{} / {} scanned, {} / {} issued",
+                size(r.scanned),
+                size(r.to_scan),
+                size(r.issued),
+                size(r.to_scan)
+            ),
+            format!(
+                "{} resilvered, {:.2}% done, not being continued",
+                size(r.rebuilt),
+                percent(r.issued, r.to_scan)
+            ),
+        ],
+    }
 }
 
 /// Lines of the newest expansion of a RAID-Z; none if there was none.
@@ -577,6 +637,46 @@ mod tests {
              \t4M / 16M copied, 25.00% done, not being continued\n";
         assert!(out.contains(want), "{out}");
         assert!(out.contains("  (removing)\n"));
+    }
+
+    /// As OpenZFS 2.3.2 says it of the fixture `draid-spare`, and what follows from its order.
+    #[test]
+    fn rebuilds() {
+        let utc = 1_795_182_607; // Fri Nov 20 13:50:07 2026
+        let mut p = sample("tank");
+        let scan = |function| Scan {
+            function,
+            state: ScanState::Finished,
+            start: utc,
+            end: utc,
+            ..Scan::default()
+        };
+        p.rebuilds = vec![api::Rebuild {
+            state: ScanState::Finished,
+            start: utc,
+            end: utc,
+            ..api::Rebuild::default()
+        }];
+        let shown = |p: &Pool| run("status", &mut Fake::with(vec![p.clone()])).1;
+        p.scan = Some(scan(ScanFunction::Scrub));
+        let both = "  scan: scrub repaired 0B in 00:00:00 with 0 errors on Fri Nov 20 13:50:07 2026\n  \
+                    scan: resilvered (mirror-0) 0B in 00:00:00 with 0 errors on Fri Nov 20 13:50:07 2026\n\
+                    config:";
+        assert!(shown(&p).contains(both), "{}", shown(&p));
+        // A resilver that is as new hides it; a rebuild that runs is shown in any case.
+        p.scan = Some(scan(ScanFunction::Resilver));
+        assert!(!shown(&p).contains("(mirror-0)"), "{}", shown(&p));
+        p.rebuilds[0].state = ScanState::Scanning;
+        p.rebuilds[0].to_scan = 4 << 20;
+        p.rebuilds[0].issued = 1 << 20;
+        let out = shown(&p);
+        let want = "scan: resilver (mirror-0) in progress since Fri Nov 20 13:50:07 2026\n\
+                    \t0B / 4M scanned, 1M / 4M issued\n\
+                    \t0B resilvered, 25.00% done, not being continued\n";
+        assert!(
+            out.contains(want) && !out.contains("resilvered 0B"),
+            "{out}"
+        );
     }
 
     #[test]

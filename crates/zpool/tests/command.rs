@@ -76,6 +76,13 @@ fn command(dir: &std::path::Path) -> Command {
     c
 }
 
+/// Copies a file that is to be run, in a process of its own: a descriptor open for writing here would be
+/// inherited by what other threads start, and "text file busy" would keep the copy from being run.
+fn copy(from: &std::path::Path, to: &std::path::Path) {
+    let made = Command::new("cp").args([from, to]).status().unwrap();
+    assert!(made.success(), "{}", to.display());
+}
+
 fn texts(output: &Output) -> (i32, String, String) {
     let text = |b: &[u8]| String::from_utf8_lossy(b).into_owned();
     (
@@ -223,7 +230,7 @@ fn nobody_to_ask() {
     assert!(err.contains("not running"), "{err}");
     // A copy away from the daemon's own directory, and nothing in PATH: it says what to do.
     let copy = dir.join("zpool");
-    std::fs::copy(env!("CARGO_BIN_EXE_zpool"), &copy).unwrap();
+    self::copy(env!("CARGO_BIN_EXE_zpool").as_ref(), &copy);
     let output = Command::new(&copy)
         .arg("list")
         .env("ZFS_FUSE_SOCKET", dir.join("control.sock"))
@@ -254,14 +261,15 @@ fn daemon_that_fails() {
     let _ = std::fs::remove_dir_all(&dir);
     std::fs::create_dir(&dir).unwrap();
     let copy = dir.join("zpool");
-    std::fs::copy(env!("CARGO_BIN_EXE_zpool"), &copy).unwrap();
-    let fake = dir.join("zfs-fuse");
+    self::copy(env!("CARGO_BIN_EXE_zpool").as_ref(), &copy);
+    let text = dir.join("text");
     std::fs::write(
-        &fake,
+        &text,
         "#!/bin/sh\necho 'zfs-fuse: no /dev/fuse' >&2\nexit 1\n",
     )
     .unwrap();
-    std::fs::set_permissions(&fake, std::fs::Permissions::from_mode(0o755)).unwrap();
+    std::fs::set_permissions(&text, std::fs::Permissions::from_mode(0o755)).unwrap();
+    self::copy(&text, &dir.join("zfs-fuse"));
     let output = Command::new(&copy)
         .arg("list")
         .env("ZFS_FUSE_SOCKET", dir.join("control.sock"))

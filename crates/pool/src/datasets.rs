@@ -147,12 +147,9 @@ impl Pool {
     /// Errors: the tree of datasets cannot be read.
     pub fn unplayed_logs(&self) -> Result<Vec<String>> {
         let mut out = Vec::new();
-        self.dsl.walk(&self.dsl.root()?, &mut |d| {
-            if d.phys().head_dataset_obj != 0 {
-                let ds = d.head()?;
-                if !ds.phys().bp.is_hole() && self.is_unplayed(&ds).unwrap_or(false) {
-                    out.push(ds.full_name());
-                }
+        self.each_head(&mut |ds| {
+            if self.is_unplayed(&ds).unwrap_or(false) {
+                out.push(ds.full_name());
             }
             Ok(())
         })?;

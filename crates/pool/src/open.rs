@@ -14,9 +14,9 @@ use base::{bail, Error, Kind, Result, Txg};
 use codec::crypt::Crypt;
 use disk::dsl::BpobjPhys;
 use disk::uberblock::Uberblock;
-use disk::{feature, BlkPtr, NvList};
+use disk::{feature, NvList};
 use dmu::{Dmu, DmuOptions, Objset};
-use dsl::{Bpobj, Dsl, FeatureStore, Features, NoFeatures};
+use dsl::{Bpobj, Dataset, Dsl, FeatureStore, Features, NoFeatures};
 use env::{Access, Env};
 use space::Space;
 use std::collections::HashMap;
@@ -552,19 +552,9 @@ impl Pool {
     fn claim_logs(self: &Arc<Self>) -> Result<()> {
         let first = self.first_txg;
         let (highest, logged) = self.task(move |pool, tx| {
-            let mut heads = Vec::new();
-            pool.dsl.walk(&pool.dsl.root()?, &mut |d| {
-                if d.phys().head_dataset_obj != 0 {
-                    heads.push(d.head()?);
-                }
-                Ok(())
-            })?;
             let mut highest = 0;
             let mut logged = Vec::new();
-            heads.retain(|ds| !ds.phys().bp.is_hole());
-            let roots: Vec<_> = heads.iter().map(|ds| ds.phys().bp).collect();
-            for (i, ds) in heads.into_iter().enumerate() {
-                pool.read_roots_ahead(&roots, i);
+            pool.each_head(&mut |ds| {
                 let os = ds.open_objset(pool.write_policy(&ds)?, false)?;
                 let mut header = Header::decode(&os.zil_header())?;
                 let store = Store::for_claim(pool.me()?, os.clone());
@@ -572,7 +562,7 @@ impl Pool {
                     // What was logged after the checkpoint is not part of it.
                     pool.drop_log(&store, &header, tx.txg())?;
                     os.set_zil_header(tx, Header::default().encode());
-                    continue;
+                    return Ok(());
                 }
                 let c = zil::claim(&store, &mut header, first)
                     .map_err(|e| e.context(format!("intent log of {}", ds.full_name())))?;
@@ -583,7 +573,8 @@ impl Pool {
                 if os.os_type() == disk::os_type::ZVOL && header.flags & zil::FLAG_REPLAY != 0 {
                     logged.push(ds);
                 }
-            }
+                Ok(())
+            })?;
             Ok((highest, logged))
         })?;
         *self.logged.lock().unwrap_or_else(|e| e.into_inner()) = logged;
@@ -595,13 +586,23 @@ impl Pool {
         Ok(())
     }
 
-    /// Before dataset `i` is opened: every so often the next root blocks are read at once. One by one, a
-    /// pool of many datasets would wait for a device as many times.
-    fn read_roots_ahead(&self, roots: &[BlkPtr], i: usize) {
-        if i % ROOTS_AHEAD == 0 {
-            let next = &roots[i..roots.len().min(i + ROOTS_AHEAD)];
-            self.zio.read_ahead(next, &Crypt::Plain);
+    /// Hands every file system and volume that has an object set on to `f`. Their root blocks are read
+    /// many at a time: one by one, a pool of many datasets would wait for a device as many times.
+    pub(crate) fn each_head(&self, f: &mut dyn FnMut(Arc<Dataset>) -> Result<()>) -> Result<()> {
+        let mut heads = Vec::new();
+        self.dsl.walk(&self.dsl.root()?, &mut |d| {
+            if d.phys().head_dataset_obj != 0 {
+                heads.push(d.head()?);
+            }
+            Ok(())
+        })?;
+        heads.retain(|ds| !ds.phys().bp.is_hole());
+        for some in heads.chunks(ROOTS_AHEAD) {
+            let roots: Vec<_> = some.iter().map(|ds| ds.phys().bp).collect();
+            self.zio.read_ahead(&roots, &Crypt::Plain);
+            some.iter().try_for_each(|ds| f(ds.clone()))?;
         }
+        Ok(())
     }
 
     /// Frees the log blocks that belong to the checkpoint gone back to.

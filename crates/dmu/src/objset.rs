@@ -485,14 +485,27 @@ impl Objset {
         if matches!(self.crypt, Crypt::Locked) && !need.net_free {
             bail!(Access, "the key of dataset {} is not loaded", self.id);
         }
-        if let Some(a) = self.admission.get().and_then(Weak::upgrade) {
+        if let (false, Some(a)) = (need.at_once, self.admission()) {
             a.admit(need, self.pending_space())?;
         }
-        let mut tx = self.dmu.begin()?;
+        let mut tx = self.dmu.begin(need.at_once)?;
         if let Some(me) = self.me.upgrade() {
             tx.promise(me, need.bytes);
         }
         Ok(tx)
+    }
+
+    fn admission(&self) -> Option<Arc<dyn Admission>> {
+        self.admission.get().and_then(Weak::upgrade)
+    }
+
+    /// Whether the dataset may take what is needed, as far as is known without waiting for groups.
+    /// `Kind::NoSpace`, `Kind::Quota`, or `Kind::Again` where that may be different after one.
+    pub fn has_room(&self, need: Need) -> Result<()> {
+        match self.admission() {
+            Some(a) => a.has_room(need, self.pending_space()),
+            None => Ok(()),
+        }
     }
 
     /// Birth of a block as of the last sync; `None` for a hole. `object` 0 is the meta-dnode, `blkid`

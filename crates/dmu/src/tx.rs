@@ -15,19 +15,30 @@ pub struct Need {
     pub bytes: u64,
     /// Frees at least as much as it takes: allowed into the reserve.
     pub net_free: bool,
+    /// Waits for no group, neither for space nor for memory, and is always let in.
+    pub at_once: bool,
 }
 
 impl Need {
     pub fn bytes(bytes: u64) -> Need {
         Need {
             bytes,
-            net_free: false,
+            ..Need::default()
         }
     }
     pub fn freeing() -> Need {
         Need {
-            bytes: 0,
             net_free: true,
+            ..Need::default()
+        }
+    }
+    /// For the intent log, for which a group may be waiting. Whoever takes space with it asks
+    /// [`crate::Objset::has_room`] first.
+    pub fn log() -> Need {
+        Need {
+            net_free: true,
+            at_once: true,
+            ..Need::default()
         }
     }
 }
@@ -37,6 +48,8 @@ pub trait Admission: Send + Sync {
     /// `pending` are logical bytes of the dataset that groups not yet on disk are going to write, and
     /// what transactions under way may add ([`Dmu::pending_space`] is the same of the whole pool).
     fn admit(&self, need: Need, pending: u64) -> Result<()>;
+    /// The same, without waiting for what is pending: `Kind::Again` where that may help.
+    fn has_room(&self, need: Need, pending: u64) -> Result<()>;
 }
 
 /// Gets groups written. The core starts no thread: whoever must wait runs the sync itself.
@@ -271,10 +284,13 @@ impl Dmu {
         self.streamed[txg as usize & 3].load(Ordering::Relaxed) >= STREAM
     }
 
-    /// Opens a transaction in the open group; waits while a group closes, and while there is more
-    /// dirty data than allowed.
-    pub(crate) fn begin(self: &Arc<Self>) -> Result<Tx> {
-        let dirty = self.dirty_bytes();
+    /// Opens a transaction in the open group; waits while a group closes, and (unless `at_once`) while
+    /// there is more dirty data than allowed.
+    pub(crate) fn begin(self: &Arc<Self>, at_once: bool) -> Result<Tx> {
+        let dirty = match at_once {
+            true => 0,
+            false => self.dirty_bytes(),
+        };
         let max = self.dirty_max.load(Ordering::Relaxed);
         if dirty >= max / 5 {
             if let Some(d) = self.driver() {

@@ -164,18 +164,22 @@ impl Dataset {
 }
 
 impl dmu::Admission for Dataset {
-    fn admit(&self, need: Need, pending: u64) -> Result<()> {
-        let dmu = self.core.dmu().clone();
+    fn has_room(&self, need: Need, pending: u64) -> Result<()> {
         // Other datasets take from the same pool; their dirty data is known only as a sum. It has
         // no part in a quota.
         let pending = match self.available_for(need.net_free).by_quota {
             true => pending,
-            false => pending.max(dmu.pending_space()),
+            false => pending.max(self.core.dmu().pending_space()),
         };
-        match self.check_space(need, pending) {
+        self.check_space(need, pending)
+    }
+
+    fn admit(&self, need: Need, pending: u64) -> Result<()> {
+        match self.has_room(need, pending) {
             Err(e) if e.kind == Kind::Again => {}
             r => return r,
         }
+        let dmu = self.core.dmu().clone();
         // Let what is on its way be counted exactly, twice because frees of one group may only
         // show in the next.
         let Some(driver) = dmu.driver() else {

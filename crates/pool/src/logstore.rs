@@ -2,7 +2,7 @@
 
 use crate::accounting::generation_and_size;
 use crate::Pool;
-use base::{bail, Block, Result, Txg};
+use base::{bail, Block, Kind, Result, Txg};
 use disk::{BlkPtr, Dva};
 use dmu::{Dnode, Objset};
 use std::sync::{Arc, Weak};
@@ -65,7 +65,7 @@ impl Store {
     /// Writes the blocks of the first of the ranges.
     fn place_some(&self, wanted: &[Wanted]) -> Result<Vec<Result<Indirect>>> {
         // The group is held open: what is placed now is placed in it.
-        let tx = self.os.tx(dmu::Need::freeing())?;
+        let tx = self.os.tx(dmu::Need::log())?;
         let mut out = Vec::new();
         let (mut blocks, mut at, mut bytes) = (Vec::new(), Vec::new(), 0);
         for w in wanted {
@@ -149,12 +149,18 @@ impl LogBlocks for Store {
 }
 
 impl LogStore for Store {
-    fn alloc_block(&self, size: usize) -> Result<(Dva, Txg)> {
+    fn alloc_block(&self, size: usize, note: &mut dyn FnMut(Dva, Txg)) -> Result<()> {
         let pool = self.pool()?;
-        let tx = self.os.tx(dmu::Need::freeing())?;
+        match self.os.has_room(dmu::Need::log()) {
+            // What is on its way may use up the rest; the group tells.
+            Err(e) if e.kind == Kind::Again => bail!(NoSpace, "no room for the intent log for now"),
+            r => r?,
+        }
+        let tx = self.os.tx(dmu::Need::log())?;
         let dva = pool.zio.alloc_log(size, tx.txg())?;
         self.os.touch_header(&tx);
-        Ok((dva, tx.txg()))
+        note(dva, tx.txg());
+        Ok(())
     }
 
     fn write_blocks(&self, blocks: &[(BlkPtr, Block)]) -> Result<()> {
@@ -175,7 +181,7 @@ impl LogStore for Store {
     }
 
     fn dirty(&self) -> Result<Txg> {
-        let tx = self.os.tx(dmu::Need::freeing())?;
+        let tx = self.os.tx(dmu::Need::log())?;
         self.os.touch_header(&tx);
         Ok(tx.txg())
     }

@@ -34,10 +34,7 @@ impl Replayer for Redo<'_> {
                 // The volume may be smaller than it was.
                 let room = self.size.saturating_sub(record.data_offset);
                 let len = (record.data.len() as u64).min(room) as usize;
-                let tx = os.tx(Need {
-                    bytes: len as u64 + (16 << 10),
-                    net_free: false,
-                })?;
+                let tx = os.tx(Need::bytes(len as u64 + (16 << 10)))?;
                 data.write(&tx, record.data_offset, &record.data[..len])?;
                 self.zil.replayed(tx.txg());
             }

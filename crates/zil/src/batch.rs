@@ -236,25 +236,26 @@ impl<'a> Batch<'a> {
             n.div_ceil(UNIT) * UNIT
         };
         let store = &self.zil.store;
-        let (wanted, least) = (size(want), size(min));
-        let (dva, txg, size) = match store.alloc_block(wanted) {
-            Ok((dva, txg)) => (dva, txg, wanted),
-            Err(e) if e.kind == Kind::NoSpace && least < wanted => {
-                let (dva, txg) = store.alloc_block(least)?;
-                (dva, txg, least)
-            }
-            Err(e) => return Err(e),
-        };
         let old = self.block.bp;
         let id = successor(&old.checksum());
-        let next = log_pointer(&**store, dva, size, is_slim(&old), txg, &id);
+        let alloc = |size: usize| -> Result<BlkPtr> {
+            let mut next = None;
+            store.alloc_block(size, &mut |dva, txg| {
+                let bp = log_pointer(&**store, dva, size, is_slim(&old), txg, &id);
+                // The group is still open: its sync will see the block, and wait for what names it.
+                self.zil.lock().note_next(bp, txg);
+                next = Some(bp);
+            })?;
+            next.ok_or_else(|| Error::damaged("a log block was not noted"))
+        };
+        let (wanted, least) = (size(want), size(min));
+        let next = match alloc(wanted) {
+            Err(e) if e.kind == Kind::NoSpace && least < wanted => alloc(least)?,
+            r => r?,
+        };
         let block = std::mem::replace(&mut self.block, Builder::new(next));
-        {
-            let mut st = self.zil.lock();
-            st.note_alloc(next, txg);
-            if let Some(l) = st.lwb(&old) {
-                l.max_txg = block.max_txg;
-            }
+        if let Some(l) = self.zil.lock().lwb(&old) {
+            l.max_txg = block.max_txg;
         }
         let data = block.finish(&next, &store.crypt())?;
         self.bytes += data.len();

@@ -16,7 +16,8 @@
 //! promise by other means.
 //!
 //! Lock order: the one lock of a [`Zil`] is never held while the store is called, except
-//! [`LogBlocks::free`] in syncing context, which is memory only.
+//! [`LogBlocks::free`] in syncing context, which is memory only. [`Zil::sync`] waits for a round of
+//! writing that took a block in its group; such a round therefore waits for no group.
 #![forbid(unsafe_code)]
 
 mod batch;
@@ -127,24 +128,26 @@ pub trait LogBlocks: Send + Sync {
 
 /// All a live log needs.
 pub trait LogStore: LogBlocks {
-    /// Allocates one copy of `size` bytes (a multiple of 4096) in the open group, holding that
-    /// group open meanwhile, and marks the dataset dirty in it, so that [`Zil::sync`] runs there.
+    /// Allocates one copy of `size` bytes (a multiple of 4096) in the open group, marks the dataset
+    /// dirty in it, so that [`Zil::sync`] runs there, and calls `note` while the group is still held
+    /// open. Must not wait for a group to be written: [`Zil::sync`] may be waiting for the caller.
     /// `Kind::NoSpace` makes the commit fall back to a group sync.
-    fn alloc_block(&self, size: usize) -> Result<(Dva, Txg)>;
+    fn alloc_block(&self, size: usize, note: &mut dyn FnMut(Dva, Txg)) -> Result<()>;
     /// Writes log blocks, each at its one address, past any queue, in any order. Data may be shorter
     /// than PSIZE (a multiple of 4096), never on raidz; they are stable after the next
     /// [`LogStore::flush`].
     fn write_blocks(&self, blocks: &[(BlkPtr, Block)]) -> Result<()>;
     /// Everything written before, indirect data included, is stable when this returns.
     fn flush(&self) -> Result<()>;
-    /// Marks the dataset dirty in the open group and returns that group.
+    /// Marks the dataset dirty in the open group and returns that group; does not wait for one to be
+    /// written.
     fn dirty(&self) -> Result<Txg>;
     /// Newest content of a file range. `Kind::NotFound` if the object (of that generation, if not
     /// 0) is gone or ends before: the record is then left out.
     fn current_data(&self, object: u64, generation: u64, offset: u64, buf: &mut [u8])
         -> Result<()>;
     /// Writes the file blocks that contain the ranges to their final places, for indirect records; one
-    /// result for each. `Kind::NotFound` as above.
+    /// result for each. `Kind::NotFound` as above. Does not wait for a group to be written.
     fn write_indirect(&self, wanted: &[Wanted]) -> Vec<Result<Indirect>> {
         wanted.iter().map(|_| Ok(Indirect::Copy)).collect()
     }

@@ -88,9 +88,7 @@ pub(crate) struct State {
     itxs: Itxs,
     /// The chain; the last one is allocated but not written, and is what the next batch fills.
     pub lwbs: VecDeque<Lwb>,
-    /// Group whose header makes the chain reachable: the first whose [`Zil::sync`] saw the chain. It
-    /// may be a later one than that in which the first block was allocated, which can close before
-    /// the block is noted here.
+    /// Group whose header makes the chain reachable: the first whose [`Zil::sync`] saw the chain.
     chain_txg: Option<Txg>,
     synced: Txg,
     header: Header,
@@ -103,6 +101,8 @@ pub(crate) struct State {
     /// A batch failed: no commits until this group is on disk.
     stalled: Option<Txg>,
     leader: bool,
+    /// First group in which the round under way took a block that nothing on disk names yet.
+    taken: Option<Txg>,
     next_ticket: u64,
     done_ticket: u64,
     history: VecDeque<usize>,
@@ -131,6 +131,23 @@ impl State {
             max_txg: 0,
             stable: false,
         });
+    }
+
+    /// A block that the round under way is going to name in the one before it.
+    pub fn note_next(&mut self, bp: BlkPtr, txg: Txg) {
+        self.note_alloc(bp, txg);
+        self.taken.get_or_insert(txg);
+    }
+
+    /// Whether the chain, in which nothing can be written any more, is not needed once group `txg` is
+    /// on disk.
+    fn is_dead(&self, txg: Txg) -> bool {
+        let kept = self
+            .lwbs
+            .iter()
+            .filter(|l| l.stable)
+            .all(|l| l.max_txg <= txg);
+        !self.leader && self.stalled.is_some_and(|t| t <= txg || kept)
     }
 
     pub fn lwb(&mut self, bp: &BlkPtr) -> Option<&mut Lwb> {
@@ -295,13 +312,10 @@ impl Zil {
         let covers = st.next_ticket;
         if st.lwbs.is_empty() && st.stalled.is_none() {
             drop(st);
-            // The header has to reach the disk first: this round ends with "wait for the group".
-            let made = self.first_block();
+            // The header has to reach the disk first: this round ends with "wait for the group", and
+            // so it does where there is no block to be had.
+            let _ = self.first_block();
             st = self.lock();
-            if let Ok((bp, txg)) = made {
-                st.chain_txg = None;
-                st.note_alloc(bp, txg);
-            }
         } else if !st.blocked() {
             let itxs = st.itxs.take_ordered();
             let first = st.lwbs.back().map(|l| l.bp).unwrap_or_default();
@@ -335,17 +349,22 @@ impl Zil {
             }
         }
         st.leader = false;
+        st.taken = None;
         st.done_ticket = covers;
         self.cv.notify_all();
         st
     }
 
-    /// First block of a new chain.
-    fn first_block(&self) -> Result<(BlkPtr, Txg)> {
-        let (dva, txg) = self.store.alloc_block(UNIT)?;
+    /// First block of a new chain. It is noted while its group is open, so that the header written with
+    /// that group leads to it.
+    fn first_block(&self) -> Result<()> {
         let id = self.identity();
-        let bp = log_pointer(&*self.store, dva, UNIT, self.opts.slim, txg, &id);
-        Ok((bp, txg))
+        self.store.alloc_block(UNIT, &mut |dva, txg| {
+            let bp = log_pointer(&*self.store, dva, UNIT, self.opts.slim, txg, &id);
+            let mut st = self.lock();
+            st.chain_txg = None;
+            st.note_alloc(bp, txg);
+        })
     }
 
     fn identity(&self) -> [u64; 4] {
@@ -361,8 +380,15 @@ impl Zil {
 
     /// The dataset is being written in group `txg` (syncing context): frees what is not needed any
     /// more and returns the header to store with this group.
+    ///
+    /// A round that took its next block in this group and has not written the block that names it is
+    /// waited for: otherwise a crash behind this group would find the one allocated and the other
+    /// empty, and nobody would ever free it.
     pub fn sync(&self, txg: Txg) -> Result<[u8; HEADER_SIZE]> {
         let mut st = self.lock();
+        while st.taken.is_some_and(|t| t <= txg) {
+            st = self.cv.wait(st).unwrap_or_else(PoisonError::into_inner);
+        }
         if st.reset.as_ref().is_some_and(|r| r.txg <= txg) {
             if let Some(r) = st.reset.take() {
                 for bp in &r.frees {
@@ -387,7 +413,7 @@ impl Zil {
             }
             return Ok(st.header.encode());
         }
-        let clear = st.stalled.is_some_and(|t| t <= txg) && !st.leader;
+        let clear = st.is_dead(txg);
         while let Some(l) = st.lwbs.front() {
             let done = l.stable && l.max_txg <= txg && st.lwbs.len() > 1;
             if l.alloc_txg > txg || !(done || clear) {
@@ -397,8 +423,10 @@ impl Zil {
             st.lwbs.pop_front();
             self.store.free(&bp, txg)?;
         }
-        st.header.log = st.lwbs.front().map(|l| l.bp).unwrap_or_default();
-        if !st.lwbs.is_empty() {
+        // What is left of a dead chain goes with the next group; its records would lack those before.
+        let first = st.lwbs.front().filter(|_| !clear).map(|l| l.bp);
+        st.header.log = first.unwrap_or_default();
+        if first.is_some() {
             st.chain_txg.get_or_insert(txg);
         }
         Ok(st.header.encode())

@@ -3,11 +3,14 @@
 mod common;
 
 use base::Result;
-use common::{Dice, Mem};
+use common::{Dice, Event, Mem};
 use disk::bytes::put_u64;
 use disk::BlkPtr;
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc::channel;
 use std::sync::Arc;
+use std::time::Duration;
 use zil::{
     claim, tx, walk, Body, Committed, Form, Header, Itx, LogBlocks, LogStore, Options, Record,
     Replayer, Zil,
@@ -430,9 +433,13 @@ fn loops_end() {
         }
     }
     let mem = Mem::new();
-    let (dva, txg) = mem.alloc_block(4096).unwrap();
-    let mut bp = BlkPtr::new(disk::ObjType::INTENT_LOG, 0, 4096, 4096, 2, 9, txg);
-    bp.set_dva(0, dva);
+    let mut bp = BlkPtr::HOLE;
+    mem.alloc_block(4096, &mut |dva, txg| {
+        bp = BlkPtr::new(disk::ObjType::INTENT_LOG, 0, 4096, 4096, 2, 9, txg);
+        bp.set_dva(0, dva);
+    })
+    .unwrap();
+    let txg = bp.birth();
     bp.set_checksum([1, 2, 3, 4]);
     let end = walk(
         &Ouroboros,
@@ -546,4 +553,113 @@ fn clone_ranges_are_copied() {
             (24576, 100, 24676)
         ]
     );
+}
+
+/// What is allocated as of the last group and no log block that can be found after a crash behind it.
+fn lost(mem: &Mem) -> Vec<u64> {
+    let m = mem.lock();
+    let mut platter = BTreeMap::new();
+    let mut volatile = Vec::new();
+    let mut found = None;
+    for e in &m.journal {
+        match e {
+            Event::Write(at, data) => volatile.push((*at, data.to_vec())),
+            Event::Flush => platter.extend(volatile.drain(..)),
+            Event::Group(txg, header, space) => {
+                found = Some((*txg, *header, space.clone(), platter.clone()));
+            }
+            Event::Promise(_) => {}
+        }
+    }
+    drop(m);
+    let (txg, header, mut space, platter) = found.unwrap();
+    let after = Mem::from_crash(platter, txg, space.clone(), 1);
+    let see = &mut |bp: &BlkPtr| {
+        space.remove(&bp.dva(0).offset());
+        Ok(true)
+    };
+    let all = (u64::MAX, u64::MAX);
+    walk(&*after, &header.log, all, see, &mut |_| Ok(true)).unwrap();
+    space.into_keys().collect()
+}
+
+/// A group closes between the moment a log block is taken and that in which the block before it, which
+/// names it, is written.
+#[test]
+fn a_group_waits_for_what_names_its_log_blocks() {
+    for first in [true, false] {
+        let mem = Mem::new();
+        let z = match first {
+            true => open(&mem),
+            false => ready(&mem),
+        };
+        if first {
+            // The first block of a chain: the header of its own group leads to it.
+            log(&mem, &z, 100);
+            assert_eq!(z.commit(None), Committed::NeedTxgSync);
+            mem.sync(&z);
+            assert_eq!(lost(&mem), []);
+        }
+        log(&mem, &z, 100);
+        let (here, there) = channel();
+        let (go, wait) = channel();
+        mem.lock().hold_write = Some((here, wait));
+        std::thread::scope(|s| {
+            let writer = s.spawn(|| z.commit(None));
+            there.recv().unwrap();
+            let (done, is_done) = channel();
+            let (mem, z) = (&mem, &z);
+            s.spawn(move || {
+                mem.sync(z);
+                done.send(()).unwrap();
+            });
+            // A group that does not wait is on disk by then.
+            let early = is_done.recv_timeout(Duration::from_millis(200)).is_ok();
+            let lost_then = early.then(|| lost(mem));
+            go.send(()).unwrap();
+            assert_eq!(writer.join().unwrap(), Committed::Durable);
+            assert_eq!(lost_then, None);
+            is_done.recv_timeout(Duration::from_secs(60)).unwrap();
+        });
+        assert_eq!(lost(&mem), []);
+        // Nothing of it is left behind.
+        z.destroy().unwrap();
+        mem.sync(&z);
+        assert!(mem.lock().allocated.is_empty());
+    }
+}
+
+/// The same where the write fails: the chain is given up with the group that waited.
+#[test]
+fn a_group_gives_up_the_chain_whose_write_failed() {
+    let mem = Mem::new();
+    let z = ready(&mem);
+    log(&mem, &z, 100);
+    let (here, there) = channel();
+    let (go, wait) = channel();
+    mem.lock().hold_write = Some((here, wait));
+    std::thread::scope(|s| {
+        let writer = s.spawn(|| z.commit(None));
+        there.recv().unwrap();
+        let group = s.spawn(|| mem.sync(&z));
+        // The group is closed: what fails from here on fails in a later one.
+        while mem.open() < 12 {
+            std::thread::yield_now();
+        }
+        mem.lock().fail_write = true;
+        go.send(()).unwrap();
+        assert_eq!(writer.join().unwrap(), Committed::NeedTxgSync);
+        group.join().unwrap();
+    });
+    assert_eq!(lost(&mem), []);
+    assert!(z.header().log.is_hole());
+    mem.lock().fail_write = false;
+    mem.sync(&z);
+    assert!(mem.lock().allocated.is_empty());
+    // And a new one begins.
+    log(&mem, &z, 100);
+    assert_eq!(z.commit(None), Committed::NeedTxgSync);
+    mem.sync(&z);
+    log(&mem, &z, 100);
+    assert_eq!(z.commit(None), Committed::Durable);
 }

@@ -406,25 +406,19 @@ impl Zfs {
 
     /// A transaction for an operation on names and attributes.
     pub(crate) fn tx_meta(&self) -> Result<Tx> {
-        self.os.tx(Need {
-            bytes: 48 << 10,
-            net_free: false,
-        })
+        self.os.tx(Need::bytes(48 << 10))
     }
 
     /// A transaction that frees more than it takes.
     pub(crate) fn tx_free(&self) -> Result<Tx> {
         self.os.tx(Need {
             bytes: 32 << 10,
-            net_free: true,
+            ..Need::freeing()
         })
     }
 
     pub(crate) fn tx_write(&self, bytes: u64) -> Result<Tx> {
-        self.os.tx(Need {
-            bytes: bytes + (16 << 10),
-            net_free: false,
-        })
+        self.os.tx(Need::bytes(bytes + (16 << 10)))
     }
 
     /// The znode of an object that has links (or is in use without any). `Kind::NotFound` if there

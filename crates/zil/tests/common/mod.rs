@@ -5,6 +5,7 @@
 use base::{bail, Block, Kind, Result, Txg};
 use disk::{BlkPtr, Dva, ObjType};
 use std::collections::BTreeMap;
+use std::sync::mpsc::{Receiver, Sender};
 use std::sync::{Arc, Mutex, MutexGuard};
 use zil::{Header, Indirect, LogBlocks, LogStore, Wanted};
 
@@ -61,6 +62,8 @@ pub struct Inner {
     pub fail_alloc: bool,
     pub fail_write: bool,
     pub fail_large: bool,
+    /// The next write of log blocks says that it is there, and waits until it may go on.
+    pub hold_write: Option<(Sender<()>, Receiver<()>)>,
     pub flushes: u64,
     pub indirect: bool,
     pub random: u64,
@@ -68,14 +71,16 @@ pub struct Inner {
     pub raidz: bool,
 }
 
-pub struct Mem(pub Mutex<Inner>);
+/// The second lock holds the group open.
+pub struct Mem(pub Mutex<Inner>, Mutex<()>);
 
 impl Mem {
     pub fn new() -> Arc<Mem> {
-        Arc::new(Mem(Mutex::new(Inner {
+        let inner = Inner {
             open: 10,
             ..Inner::default()
-        })))
+        };
+        Arc::new(Mem(Mutex::new(inner), Mutex::default()))
     }
 
     /// What is there after a crash.
@@ -85,7 +90,7 @@ impl Mem {
         allocated: BTreeMap<u64, u64>,
         seed: u64,
     ) -> Arc<Mem> {
-        Arc::new(Mem(Mutex::new(Inner {
+        let inner = Inner {
             platter,
             on_disk: allocated.clone(),
             frontier: 1 << 40,
@@ -93,7 +98,8 @@ impl Mem {
             open: group + 1,
             random: seed,
             ..Inner::default()
-        })))
+        };
+        Arc::new(Mem(Mutex::new(inner), Mutex::default()))
     }
 
     pub fn lock(&self) -> MutexGuard<'_, Inner> {
@@ -107,6 +113,7 @@ impl Mem {
     /// Closes the open group; what `sync` returns is the header stored with it.
     pub fn sync(&self, zil: &zil::Zil) -> Txg {
         let txg = {
+            let _gate = self.1.lock().unwrap();
             let mut m = self.lock();
             m.open += 1;
             m.open - 1
@@ -232,17 +239,25 @@ impl LogBlocks for Mem {
 }
 
 impl LogStore for Mem {
-    fn alloc_block(&self, size: usize) -> Result<(Dva, Txg)> {
+    fn alloc_block(&self, size: usize, note: &mut dyn FnMut(Dva, Txg)) -> Result<()> {
         assert!(size % 4096 == 0 && size > 0);
         let m = self.lock();
         if m.fail_alloc || m.fail_large && size > 4096 {
             bail!(NoSpace, "full");
         }
         drop(m);
-        Ok(self.alloc(size as u64, true))
+        let _open = self.1.lock().unwrap();
+        let (dva, txg) = self.alloc(size as u64, true);
+        note(dva, txg);
+        Ok(())
     }
 
     fn write_blocks(&self, blocks: &[(BlkPtr, Block)]) -> Result<()> {
+        let held = self.lock().hold_write.take();
+        if let Some((here, go)) = held {
+            here.send(()).unwrap();
+            go.recv().unwrap();
+        }
         let mut m = self.lock();
         if m.fail_write {
             bail!(Io, "broken");

@@ -5,7 +5,7 @@
 //! a dataset and the birth of the block: who else shares the block is found out when somebody asks.
 
 use crate::Pool;
-use base::{Kind, Result, Txg};
+use base::{Error, Kind, Result, Txg};
 use disk::ObjType;
 use dmu::{Damage, Tx};
 use std::collections::BTreeSet;
@@ -74,6 +74,14 @@ impl ErrLog {
         let s = self.lock();
         (!s.unreadable || s.clear).then_some(s.all.len() as u64)
     }
+}
+
+/// Whether an error says that the log itself is damaged.
+fn is_illegible(e: &Error) -> bool {
+    matches!(
+        e.kind,
+        Kind::Damaged | Kind::Checksum | Kind::Io | Kind::NotFound | Kind::Unsupported
+    )
 }
 
 /// The numbers of a key, all hexadecimal.
@@ -175,6 +183,17 @@ impl Pool {
         } else if unreadable {
             return Ok(());
         }
+        match self.add_errors(tx, &new) {
+            Err(e) if is_illegible(&e) => {
+                // It was whole when it was loaded, and is not any more.
+                self.errlog.lock().unreadable = true;
+                Ok(())
+            }
+            r => r,
+        }
+    }
+
+    fn add_errors(&self, tx: &Tx, new: &[Damage]) -> Result<()> {
         if new.is_empty() {
             return Ok(());
         }
@@ -188,7 +207,7 @@ impl Pool {
             }
         };
         let none = Value::bytes(&[0]);
-        for d in &new {
+        for d in new {
             if !self.by_head() {
                 let key = format!("{:x}:{:x}:{:x}:{:x}", d.objset, d.object, d.level, d.blkid);
                 Zap::new(&log).update(tx, key.as_str(), &none)?;
@@ -214,18 +233,36 @@ impl Pool {
         let Some(object) = self.directory(name)?.filter(|o| *o != 0) else {
             return Ok(());
         };
-        if readable {
-            if self.by_head() {
-                let dn = self.mos.hold(object)?;
-                for e in Zap::new(&dn).iter() {
-                    if let Some(o) = e?.value.as_u64() {
-                        self.mos.free(tx, o)?;
-                    }
+        let all = match readable {
+            true => self.objects_of(object),
+            false => Ok(BTreeSet::new()),
+        };
+        match all {
+            Ok(all) => {
+                for o in all {
+                    self.mos.free(tx, o)?;
                 }
             }
-            self.mos.free(tx, object)?;
+            Err(e) if is_illegible(&e) => {}
+            Err(e) => return Err(e),
         }
         Zap::new(&self.mos.hold(1)?).update_u64(tx, name, 0)
+    }
+
+    /// The objects a log consists of; what it names and is something else is left out.
+    fn objects_of(&self, log: u64) -> Result<BTreeSet<u64>> {
+        let mut out = BTreeSet::from([log]);
+        if self.by_head() {
+            for e in Zap::new(&self.mos.hold(log)?).iter() {
+                let Some(below) = e?.value.as_u64() else {
+                    continue;
+                };
+                if self.mos.hold(below)?.info().obj_type == ObjType::ERROR_LOG {
+                    out.insert(below);
+                }
+            }
+        }
+        Ok(out)
     }
 
     /// `zpool clear`: forgets all errors, on disk with the next group.
@@ -325,6 +362,82 @@ mod tests {
         assert_eq!(level, ROOT_LEVEL);
         assert_eq!(format!("{ROOT_LEVEL:x}"), "ffffffffffffffff");
         assert_eq!(numbers("1:x"), None);
+    }
+
+    fn pool(dir: &testkit::TempDir) -> Arc<Pool> {
+        let image = dir.image("d0.img", 128 << 20).unwrap();
+        let disk = vdev::DevSpec::file(image.to_str().unwrap());
+        let spec = crate::CreateSpec {
+            name: "tank".into(),
+            tops: vec![vdev::TopSpec::new(vdev::GroupKind::Single, vec![disk])],
+            version: 5000,
+            features: disk::feature::FEATURES
+                .iter()
+                .filter(|f| f.supported && f.default_on)
+                .collect(),
+            extra: vec![],
+            command: "zpool create tank".into(),
+            tunables: crate::Tunables::default(),
+        };
+        let now = zpl::Time { sec: 1, nsec: 0 };
+        Pool::create(env_linux::linux_env(), spec, &|_, os, tx| {
+            zpl::create_fs(os, tx, &zpl::FsOptions::new(5000, now))
+        })
+        .unwrap()
+    }
+
+    /// The log on disk is damaged after it was loaded: groups go on, errors stay in memory, and
+    /// clearing them begins a new log.
+    #[test]
+    fn a_log_that_goes_bad() {
+        let dir = testkit::TempDir::new("errlog").unwrap();
+        let p = pool(&dir);
+        let error = |objset, object| Damage {
+            objset,
+            object,
+            level: 0,
+            blkid: 3,
+            birth: 4,
+        };
+        assert!(p.by_head());
+        p.errlog.note(&error(0, 70), true);
+        p.sync().unwrap();
+        for outer in [true, false] {
+            let log = p.directory(LAST).unwrap().unwrap();
+            let all = p.objects_of(log).unwrap();
+            assert_eq!(all.len(), 2);
+            let bad = *all.iter().find(|o| (**o == log) == outer).unwrap();
+            let spoil = move |p: &Pool, tx: &Tx| {
+                let dn = p.mos.hold(bad)?;
+                let garbage = vec![0x5a; dn.info().block_size];
+                dn.write(tx, 0, &garbage)
+            };
+            p.task(spoil).unwrap();
+            p.errlog.note(&error(0, 71), true);
+            p.sync().unwrap();
+            assert!(p.suspended().is_none());
+            assert_eq!(p.error_count(), None, "outer: {outer}");
+            p.errlog.note(&error(0, 72), true);
+            p.sync().unwrap();
+            p.clear_errors();
+            p.sync().unwrap();
+            assert_eq!(p.error_count(), Some(0));
+            assert_eq!(p.directory(LAST).unwrap(), Some(0));
+            p.errlog.note(&error(0, 73), true);
+            p.sync().unwrap();
+            assert_eq!(p.error_count(), Some(1));
+        }
+        // A log that names what is none of its own, to have it freed.
+        let log = p.directory(LAST).unwrap().unwrap();
+        p.task(move |p, tx| {
+            let dn = p.mos.hold(log)?;
+            Zap::new(&dn).add_u64(tx, "1234", 1)
+        })
+        .unwrap();
+        p.clear_errors();
+        p.sync().unwrap();
+        p.export().unwrap();
+        assert!(p.mos.hold(1).is_ok());
     }
 
     #[test]

@@ -18,7 +18,7 @@ use dsl::{Bpobj, Dsl, FeatureStore, Features, NewKey, NoFeatures};
 use env::Env;
 use space::{Class, Space};
 use std::collections::HashMap;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, AtomicU32};
 use std::sync::{Arc, Condvar, Mutex};
 use vdev::{keys, TopSpec, VdevTree};
 use zap::{Value, Zap};
@@ -291,6 +291,7 @@ impl Pool {
             dtls: Mutex::new(HashMap::new()),
             config_dirty: AtomicBool::new(true),
             more_to_free: AtomicBool::new(true),
+            owed: AtomicU32::new(0),
             sets: Mutex::default(),
             errlog: ErrLog::default(),
             me: me.clone(),

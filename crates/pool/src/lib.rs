@@ -48,7 +48,7 @@ use dsl::{Dsl, FeatureStore, Features};
 use env::Env;
 use space::Space;
 use std::collections::{BTreeMap, HashMap};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use vdev::VdevTree;
 use zio::Zio;
@@ -114,6 +114,8 @@ pub struct Pool {
     config_dirty: AtomicBool,
     /// The last group did not free everything that waits to be freed.
     pub(crate) more_to_free: AtomicBool,
+    /// Groups that an idle pool may still write to have back what was freed.
+    pub(crate) owed: AtomicU32,
     sets: Mutex<BTreeMap<u64, Arc<OpenSet>>>,
     pub(crate) errlog: ErrLog,
     me: std::sync::Weak<Pool>,

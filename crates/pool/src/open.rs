@@ -20,7 +20,7 @@ use dsl::{Bpobj, Dataset, Dsl, FeatureStore, Features, NoFeatures};
 use env::{Access, Env};
 use space::Space;
 use std::collections::HashMap;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, AtomicU32};
 use std::sync::{Arc, Condvar, Mutex};
 use vdev::{keys, State, VdevTree};
 use zap::Zap;
@@ -529,6 +529,7 @@ impl Pool {
             dtls: Mutex::new(dtls),
             config_dirty: AtomicBool::new(true),
             more_to_free: AtomicBool::new(true),
+            owed: AtomicU32::new(0),
             sets: Mutex::default(),
             errlog: ErrLog::default(),
             me: me.clone(),

@@ -20,6 +20,8 @@ use vdev::keys;
 const MAX_PASSES: u32 = 100;
 /// Groups after which freed space can be given out again.
 const DEFERRED_GROUPS: u32 = 2;
+/// Bytes freed for which an idle pool writes groups, to have them back.
+const WORTH_A_GROUP: u64 = 1 << 20;
 /// Blocks freed in the background per group.
 const FREE_BUDGET: u64 = 100_000;
 
@@ -113,6 +115,23 @@ impl Pool {
         Ok(txg)
     }
 
+    /// Like [`Pool::sync`], and what was freed can be used again afterwards (`zpool sync`).
+    pub fn sync_and_release(&self) -> Result<Txg> {
+        loop {
+            let txg = self.sync()?;
+            if !self.gives_back() {
+                return Ok(txg);
+            }
+        }
+    }
+
+    /// Whether a group in which nothing changes is worth writing, because it brings back what was freed
+    /// before: only groups that are on disk do. Each of them frees a little itself, so their number
+    /// behind one with changes is limited.
+    fn gives_back(&self) -> bool {
+        self.owed.load(Ordering::Relaxed) > 0 && self.space.deferred() >= WORTH_A_GROUP
+    }
+
     /// Why the pool does no I/O any more, if so.
     pub fn suspended(&self) -> Option<Error> {
         self.suspended
@@ -183,7 +202,11 @@ impl Pool {
             || self.more_to_free.load(Ordering::Relaxed)
             || self.dtls_changed()
             || self.errlog.is_dirty();
-        if !dirty {
+        if dirty && !st.force {
+            self.owed.store(DEFERRED_GROUPS, Ordering::Relaxed);
+        } else if !dirty && self.gives_back() {
+            self.owed.fetch_sub(1, Ordering::Relaxed);
+        } else if !dirty {
             self.space.sync_skipped(txg)?;
             self.dmu.end_sync(txg);
             return Ok((txg, false));
@@ -470,6 +493,7 @@ impl Pool {
             .unwrap_or_else(|e| e.into_inner());
         *g = false;
         let work = self.dmu.is_open_dirty()
+            || self.gives_back()
             || self.more_to_free.load(Ordering::Relaxed)
             || self.errlog.is_dirty();
         work && !self.readonly

@@ -137,6 +137,13 @@ impl Space {
         out
     }
 
+    /// Bytes freed that are not allocatable yet, in all classes.
+    pub fn deferred(&self) -> u64 {
+        let inner = self.lock();
+        let tops = inner.tops.values();
+        tops.map(|t| t.acct[0].deferred + t.acct[1].deferred).sum()
+    }
+
     /// Sums of the embedded log metaslabs.
     pub fn embedded_stats(&self) -> ClassStats {
         let inner = self.lock();

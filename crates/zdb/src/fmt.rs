@@ -167,6 +167,15 @@ pub fn bp(bp: &BlkPtr) -> String {
             if d.is_gang() && i > 0 { ":G" } else { "" }
         );
     }
+    if bp.is_encrypted() {
+        let _ = write!(
+            out,
+            "salt={:x} iv={:x}:{:x} ",
+            bp.words[4],
+            bp.words[5],
+            bp.words[11] >> 32
+        );
+    }
     let crypt = match (bp.uses_crypt(), bp.level() > 0, bp.is_encrypted()) {
         (false, ..) => "unencrypted",
         (_, true, _) => "indirect-MAC",
@@ -196,15 +205,6 @@ pub fn bp(bp: &BlkPtr) -> String {
         bp.physical_birth(),
         bp.fill(),
     );
-    if bp.is_encrypted() {
-        let _ = write!(
-            out,
-            " salt={:x} iv={:x}:{:x}",
-            bp.words[4],
-            bp.words[5],
-            bp.words[11] >> 32
-        );
-    }
     let _ = write!(out, " cksum={}", checksum_words(bp));
     out
 }

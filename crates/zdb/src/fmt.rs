@@ -224,6 +224,10 @@ pub fn bp_short(bp: &BlkPtr, copies: usize) -> String {
     for d in bp.dvas().iter().take(copies) {
         let _ = write!(out, "{}:{:x}:{:x} ", d.vdev(), d.offset(), d.asize());
     }
+    // Where one address is shown, a hole has it, too.
+    if bp.is_hole() && copies == 1 {
+        out.push_str("0:0:0 ");
+    }
     if bp.is_hole() || bp.is_redacted() {
         let mut s = format!("{out}{:x}L B={}", bp.lsize().max(512), bp.logical_birth());
         if bp.is_redacted() {
@@ -242,6 +246,15 @@ pub fn bp_short(bp: &BlkPtr, copies: usize) -> String {
         checksum_words(bp)
     );
     out
+}
+
+/// As [`bp_short`], in lists that also have blocks that were freed.
+pub fn bp_listed(bp: &BlkPtr, copies: usize, freed: bool) -> String {
+    let mut text = bp_short(bp, copies);
+    if let (true, Some(at)) = (freed, text.find(" cksum=")) {
+        text.insert_str(at, " FREE");
+    }
+    text
 }
 
 /// A histogram from its first to its last bucket in use; buckets are numbered from `shift`.

@@ -38,7 +38,8 @@ pub fn show(s: &Session, depth: usize, out: &mut dyn Write) -> Result<()> {
     Ok(())
 }
 
-fn list(
+/// One list with the lists in it and, with enough detail, its blocks, the newest first.
+pub fn list(
     s: &Session,
     object: u64,
     name: &str,
@@ -82,12 +83,13 @@ fn list(
     }
     if depth >= 5 && indent == 0 {
         let mut all = Vec::new();
-        dsl::Bpobj::open(mos, object)?.for_each(mos, &mut |bp, _| {
-            all.push(*bp);
+        dsl::Bpobj::open(mos, object)?.for_each(mos, &mut |bp, free| {
+            all.push((*bp, free));
             Ok(())
         })?;
-        for bp in all {
-            writeln!(out, "\t{}", fmt::bp(&bp))?;
+        for (bp, free) in all.iter().rev() {
+            let copies = if depth > 5 { 3 } else { 1 };
+            writeln!(out, "\t{}", fmt::bp_listed(bp, copies, *free))?;
         }
         writeln!(out)?;
     }

@@ -369,6 +369,9 @@ pub fn deadlist(
         return Ok(());
     }
     let mos = &s.pool.mos;
+    if mos.hold(object)?.info().obj_type == ObjType::BPOBJ {
+        return pending::list(s, object, "old-format deadlist", 0, depth, out);
+    }
     let list = dsl::Deadlist::open(mos, object)?;
     let t = list.space();
     let keys = list.keys();
@@ -386,26 +389,10 @@ pub fn deadlist(
     }
     writeln!(out)?;
     for (txg, object) in &keys {
-        writeln!(out, "mintxg {txg} -> obj {object}")?;
-        if depth >= 5 {
-            let mut all = Vec::new();
-            dsl::Bpobj::open(mos, *object)?.for_each(mos, &mut |bp, free| {
-                all.push((*bp, free));
-                Ok(())
-            })?;
-            for (bp, _) in all {
-                writeln!(out, "\t\t{}", fmt::bp(&bp))?;
-            }
-        }
-    }
-    if keys.is_empty() && depth >= 5 {
-        let mut all = Vec::new();
-        list.for_each(mos, &mut |bp| {
-            all.push(*bp);
-            Ok(())
-        })?;
-        for bp in all {
-            writeln!(out, "\t\t{}", fmt::bp(&bp))?;
+        let name = format!("mintxg {txg} -> obj {object}");
+        match depth >= 5 {
+            true => pending::list(s, *object, &name, 0, depth, out)?,
+            false => writeln!(out, "{name}")?,
         }
     }
     Ok(())

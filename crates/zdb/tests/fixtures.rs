@@ -324,6 +324,15 @@ fn as_openzfs_shows_it() {
                 "\nds_remap_deadlist:\n\nDeadlist: 95K (17.5K/17.5K comp), 2 entries\n",
             ],
         ),
+        (
+            "clone-destroy",
+            "-ddddd",
+            &[
+                "\nmintxg 27 -> obj 293: object 293, 114 blkptrs, 32 freed, 172K\n1:145e00:200 1000L/200P F=1 B=37/37 FREE cksum=0",
+                "\nnum_freed = 32\n",
+            ],
+        ),
+        ("legacy-v15", "-ddd", &["\nold-format deadlist: object 81, 0 blkptrs, 0\n"]),
         ("async-destroy", "-ddd", &["\nPool dataset frees: 1 datasets, 14.6M\n"]),
         (
             "encryption",

@@ -449,6 +449,10 @@ fn zap_content(c: &Ctx, object: u64, dn: &DnodePhys, out: &mut dyn Write) -> Res
 
 /// `Indirect blocks:`, every pointer by the offset it is for.
 fn indirect(c: &Ctx, dn: &DnodePhys, depth: usize, out: &mut dyn Write) -> Result<()> {
+    let copies = if depth > 5 { 3 } else { 1 };
+    if let Some(bp) = dn.spill.filter(|b| !b.is_hole()) {
+        writeln!(out, "\nSpill block: {}", fmt::bp_short(&bp, copies))?;
+    }
     writeln!(out, "Indirect blocks:")?;
     let top = i64::from(dn.nlevels) - 1;
     let block = dn.block_size() as u64;
@@ -468,7 +472,7 @@ fn indirect(c: &Ctx, dn: &DnodePhys, depth: usize, out: &mut dyn Write) -> Resul
                     false => write!(out, " ")?,
                 }
             }
-            write!(out, "{}", fmt::bp_short(bp, if depth > 5 { 3 } else { 1 }))?;
+            write!(out, "{}", fmt::bp_short(bp, copies))?;
             if zstd {
                 write!(out, "{}", zstd_note(c, bp))?;
             }
@@ -477,9 +481,6 @@ fn indirect(c: &Ctx, dn: &DnodePhys, depth: usize, out: &mut dyn Write) -> Resul
         },
         &mut |bp, e| bad.push(format!("{}: {e}", fmt::bp_short(bp, 3))),
     )?;
-    if let Some(bp) = dn.spill.filter(|b| !b.is_hole()) {
-        writeln!(out, "\tSpill block: {}", fmt::bp(&bp))?;
-    }
     for line in bad {
         c.s.complain(out, &line, 2)?;
     }
@@ -539,6 +540,10 @@ fn segments(c: &Ctx, dn: &DnodePhys, out: &mut dyn Write) -> Result<()> {
         return Ok(());
     }
     let mut set = RangeSet::new();
+    // The only block of a small file has any size; whether it is a hole is not looked at.
+    if !block.is_power_of_two() {
+        set.insert(0, block);
+    }
     raw::tree(
         c.set.zio,
         dn,

@@ -332,6 +332,12 @@ fn as_openzfs_shows_it() {
                 "\nnum_freed = 32\n",
             ],
         ),
+        (
+            "encryption",
+            "-ddddd",
+            &["\nSpill block: 0:286000:200 200L/200P F=1 B=30/30 cksum=0002d613d86b26bf:005db7876c69e1fb:"],
+        ),
+        ("special", "-ddddd", &["\nsegment [0000000000000000, 000000000000c600) size 49.5K\n"]),
         ("legacy-v15", "-ddd", &["\nold-format deadlist: object 81, 0 blkptrs, 0\n"]),
         ("async-destroy", "-ddd", &["\nPool dataset frees: 1 datasets, 14.6M\n"]),
         (

@@ -234,8 +234,8 @@ pub fn extra(entry: &Entry, key: &str) -> Option<String> {
 }
 
 /// Features that could be enabled and are not, within the pool's compatibility set.
-pub fn disabled_features(entry: &Entry, set: &Set) -> Vec<&'static Feature> {
-    let Some(store) = entry.pool.feature_store() else {
+pub fn disabled_features(pool: &Pool, set: &Set) -> Vec<&'static Feature> {
+    let Some(store) = pool.feature_store() else {
         return Vec::new();
     };
     feature::FEATURES
@@ -257,7 +257,10 @@ fn facts(entry: &Entry) -> PoolFacts {
         }
     };
     let name = |f: &&'static Feature| f.name.to_string();
-    out.disabled_features = disabled_features(entry, &set).iter().map(name).collect();
+    out.disabled_features = disabled_features(&entry.pool, &set)
+        .iter()
+        .map(name)
+        .collect();
     if let (Set::These(_), Some(store)) = (&set, entry.pool.feature_store()) {
         out.incompatible_features = feature::FEATURES
             .iter()

@@ -1,12 +1,15 @@
 //! Pools found on devices, and bringing them in (command reference §11).
 
+use crate::compat::Set;
 use crate::errors::answer;
 use crate::letgo::Abandoned;
-use crate::pool_tree::{aux_rows, Look};
+use crate::pool_get::disabled_features;
+use crate::pool_tree::{aux_rows, class, Look};
 use crate::service::Service;
 use crate::{cache, damage, pool_set, values};
 use api::{
-    ApiError, ImportScan, Importable, Imported, Peer, PoolImport, Reply, VdevAux, VdevState,
+    ApiError, ImportScan, Importable, Imported, Peer, PoolImport, Reply, VdevAux, VdevClass,
+    VdevState,
 };
 use base::{Error, Kind, Txg};
 use disk::feature;
@@ -250,7 +253,13 @@ fn try_load(service: &Arc<Service>, f: &PoolFound, seen: &mut Importable) {
                 facts.unsupported = write.iter().map(told).collect();
                 facts.unsupported_readable = !write.is_empty();
             }
+            // Whatever the pool's 'compatibility' asks for: who is to import it may want them all.
+            facts.disabled_features = disabled_features(&pool, &Set::All)
+                .iter()
+                .map(|f| f.name.to_string())
+                .collect();
             if let Some(root) = &mut seen.tree {
+                classes(root, &pool.space.stats());
                 root.children.extend(aux_rows(&pool));
             }
             seen.scan = damage::scan(&pool);
@@ -260,14 +269,10 @@ fn try_load(service: &Arc<Service>, f: &PoolFound, seen: &mut Importable) {
             }
         }
         Err(e) if e.kind == Kind::Unsupported => {
-            // The sentence ends with the features.
-            let text = e.to_string();
-            let list = text.rsplit(": ").next().unwrap_or_default();
-            facts.unsupported = list
-                .split(", ")
-                .filter(|g| g.contains(':'))
-                .map(described)
-                .collect();
+            facts.unsupported = match Pool::peek_features(&service.env, &f.config) {
+                Ok([read, write]) if !read.is_empty() => [read, write].concat(),
+                _ => vec![(e.to_string(), String::new())],
+            };
             cant(VdevAux::UnsupportedFeatures);
         }
         Err(e) if e.kind == Kind::NoDevice => {}
@@ -287,6 +292,47 @@ fn try_load(service: &Arc<Service>, f: &PoolFound, seen: &mut Importable) {
     }
 }
 
+/// Which class each top-level device has: no label says it of special and dedup devices.
+fn classes(root: &mut api::Vdev, space: &space::Stats) {
+    fn set(v: &mut api::Vdev, to: VdevClass) {
+        v.class = to;
+        v.children.iter_mut().for_each(|c| set(c, to));
+    }
+    for top in &mut root.children {
+        let known = space.vdevs.iter().find(|s| s.id == top.id);
+        if let Some(s) = known {
+            set(top, class(s.class));
+        }
+    }
+}
+
+/// The refusal of a pool for its features, as far as they are known.
+fn unsupported(seen: &Importable) -> Option<ApiError> {
+    let facts = &seen.facts;
+    if facts.unsupported.is_empty() {
+        return None;
+    }
+    let mut text =
+        String::from("This pool uses the following feature(s) not supported by this system:\n");
+    for (guid, what) in &facts.unsupported {
+        text.push_str(&match what.is_empty() {
+            true => format!("\t{guid}\n"),
+            false => format!("\t{guid} ({what})\n"),
+        });
+    }
+    if facts.unsupported_readable {
+        text.push_str(
+            "All unsupported features are only required for writing to the pool.\n\
+             The pool can be imported using '-o readonly=on'.\n",
+        );
+    }
+    text.push_str(&format!(
+        "cannot import '{}': unsupported version or feature",
+        seen.name
+    ));
+    Some(sentence(Kind::Unsupported, text))
+}
+
 /// Refuses what cannot work, for reasons the devices show.
 fn check_devices(seen: &Importable, ask: &PoolImport) -> Answer<()> {
     let name = &seen.name;
@@ -300,21 +346,8 @@ fn check_devices(seen: &Importable, ask: &PoolImport) -> Answer<()> {
             ),
         ));
     }
-    if !seen.facts.unsupported.is_empty() {
-        let list: Vec<String> = seen
-            .facts
-            .unsupported
-            .iter()
-            .map(|(guid, text)| format!("\t{guid} ({text})"))
-            .collect();
-        return Err(sentence(
-            Kind::Unsupported,
-            format!(
-                "This pool uses the following feature(s) not supported by this system:\n{}\n\
-                 cannot import '{name}': unsupported version or feature",
-                list.join("\n")
-            ),
-        ));
+    if let Some(refusal) = unsupported(seen) {
+        return Err(refusal);
     }
     let Some(root) = seen.tree.as_ref() else {
         return Err(ApiError::reason(
@@ -595,6 +628,13 @@ fn with_advice(
     options: &OpenOptions,
     e: Error,
 ) -> ApiError {
+    if e.kind == Kind::Unsupported {
+        let mut seen = examine(service, f);
+        try_load(service, f, &mut seen);
+        if let Some(refusal) = unsupported(&seen) {
+            return refusal;
+        }
+    }
     let damaged = is_damage(&e);
     let e = answer(e);
     if !damaged || ask.checkpoint {

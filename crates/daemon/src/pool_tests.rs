@@ -600,7 +600,12 @@ fn special_devices_are_told_apart() {
     if let Err(e) = testkit::fixture::unpack_into("special", &home.dir) {
         return eprintln!("skipped: {e}");
     }
-    let name = home.scan(false)[0].name.clone();
+    // Before the import already.
+    let seen = home.scan(false).remove(0);
+    let (name, tree) = (seen.name, seen.tree.unwrap());
+    let of = |class| cli::vdevs::of_class(&tree, class).count();
+    let count = [VdevClass::Normal, VdevClass::Special, VdevClass::Dedup].map(of);
+    assert_eq!(count, [1, 1, 1]);
     home.import(&name, |i| {
         i.props = vec![("readonly".into(), "on".into())];
         i.no_mount = true;
@@ -614,6 +619,78 @@ fn special_devices_are_told_apart() {
     let sum: u64 = tree.children.iter().map(|c| c.stats.space).sum();
     assert_eq!(tree.stats.space, sum);
     home.export(&name);
+}
+
+/// Features this software does not know: those that may be read over, and the others.
+#[test]
+fn unknown_features() {
+    const OVER: [&str; 3] = ["features_for_write", "com.test:over", "read over me, do"];
+    const CLOSED: [&str; 3] = [
+        "features_for_read",
+        "com.test:closed",
+        "not for you: no, no",
+    ];
+    let told = |f: [&str; 3]| (f[1].to_string(), f[2].to_string());
+    for (list, refusal) in [
+        (vec![], None),
+        (
+            vec![OVER],
+            Some(
+                "\tcom.test:over (read over me, do)\n\
+                 All unsupported features are only required for writing to the pool.\n\
+                 The pool can be imported using '-o readonly=on'.\n",
+            ),
+        ),
+        (
+            vec![CLOSED, OVER],
+            Some("\tcom.test:closed (not for you: no, no)\n\tcom.test:over (read over me, do)\n"),
+        ),
+    ] {
+        let home = Home::new(1);
+        home.create(home.spec("tank", vec![home.leaf(0)])).unwrap();
+        let pool = home.service.find("tank").unwrap().pool.clone();
+        let enable = list.clone();
+        pool.task(move |pool, tx| {
+            let dir = pool.mos.hold(1)?;
+            for [list, guid, text] in &enable {
+                for (name, value) in [
+                    (*list, zap::Value::u64(1)),
+                    ("feature_descriptions", zap::Value::string(text)),
+                ] {
+                    let object = zap::Zap::new(&dir).get(name)?.unwrap();
+                    zap::Zap::new(&pool.mos.hold(object)?).update(tx, *guid, &value)?;
+                }
+            }
+            Ok(())
+        })
+        .unwrap();
+        drop(pool);
+        home.export("tank");
+        let seen = home.scan(false).remove(0);
+        let unsupported: Vec<_> = list.iter().map(|f| told(*f)).collect();
+        assert_eq!(seen.facts.unsupported, unsupported);
+        assert_eq!(seen.facts.unsupported_readable, list == [OVER]);
+        assert!(seen.facts.disabled_features.is_empty());
+        let readonly = |i: &mut PoolImport| i.props = vec![("readonly".into(), "on".into())];
+        let Some(refusal) = refusal else {
+            assert_eq!(seen.health, "ONLINE");
+            continue;
+        };
+        assert_eq!(seen.health, "UNAVAIL");
+        let e = home.import("tank", |_| ()).unwrap_err();
+        assert!(e.whole, "{e:?}");
+        assert_eq!(
+            e.message,
+            format!(
+                "This pool uses the following feature(s) not supported by this system:\n{refusal}\
+                 cannot import 'tank': unsupported version or feature"
+            )
+        );
+        assert_eq!(home.import("tank", readonly).is_ok(), list == [OVER]);
+        if list == [OVER] {
+            home.export("tank");
+        }
+    }
 }
 
 /// What a listing says of pools that OpenZFS made and that lack something.
@@ -698,6 +775,12 @@ fn found_pools() {
             _ => assert_eq!(said, "Degraded", "{fixture}"),
         }
     }
+    // What a pool could have, and has not.
+    let Some(home) = look("nofeatures") else {
+        return;
+    };
+    let facts = home.scan(false).remove(0).facts;
+    assert!(facts.disabled_features.contains(&"draid".to_string()));
     let Some(home) = look("two-pools") else {
         return;
     };

@@ -68,6 +68,15 @@ fn kind(v: &Vdev) -> VdevKind {
     }
 }
 
+pub fn class(c: space::Class) -> VdevClass {
+    match c {
+        space::Class::Normal => VdevClass::Normal,
+        space::Class::Special => VdevClass::Special,
+        space::Class::Dedup => VdevClass::Dedup,
+        space::Class::Log => VdevClass::Log,
+    }
+}
+
 /// A distributed spare by its name: `draid2-0-0`.
 fn dspare(name: &str) -> VdevKind {
     let mut numbers = name
@@ -267,12 +276,10 @@ impl Look<'_> {
             .space
             .and_then(|s| s.vdevs.iter().find(|s| s.id == t.id()));
         // Of those that special and dedup devices are, only the pool knows: no label says it.
-        let class = match space.map(|s| s.class) {
+        let class = match space {
             _ if t.is_log() => VdevClass::Log,
-            Some(space::Class::Special) => VdevClass::Special,
-            Some(space::Class::Dedup) => VdevClass::Dedup,
-            Some(space::Class::Log) => VdevClass::Log,
-            _ => VdevClass::Normal,
+            Some(s) => class(s.class),
+            None => VdevClass::Normal,
         };
         let mut out = self.vdev(t, class, t.ashift());
         if let Some(s) = space {

@@ -57,7 +57,7 @@ pub fn upgrade(
             .filter(|f| f.supported && f.default_on && set.allows(f))
             .collect()
     } else {
-        pool_get::disabled_features(&entry, &set)
+        pool_get::disabled_features(&entry.pool, &set)
     };
     done.features = wanted.iter().map(|f| f.name.to_string()).collect();
     if from == to {

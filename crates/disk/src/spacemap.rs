@@ -135,6 +135,13 @@ pub fn entries(b: &[u8]) -> Entries<'_> {
     Entries { b, at: 0 }
 }
 
+impl Entries<'_> {
+    /// Byte at which the next entry begins.
+    pub fn position(&self) -> usize {
+        self.at
+    }
+}
+
 impl Iterator for Entries<'_> {
     type Item = Result<Entry>;
 

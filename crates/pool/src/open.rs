@@ -334,6 +334,30 @@ impl Pool {
         Ok(found.tree)
     }
 
+    /// The features because of which this software can neither read the pool (first) nor write it
+    /// (second), each with what the pool says it is: a look, likewise.
+    pub fn peek_features(env: &Env, config: &NvList) -> Result<[Vec<(String, String)>; 2]> {
+        let look = OpenOptions {
+            readonly: true,
+            ..OpenOptions::default()
+        };
+        let found = newest(env, config, &look)?;
+        found.tree.open(Access::Read);
+        found.tree.validate(found.ub.txg, true);
+        let tree = Arc::new(found.tree);
+        let e = engine(env, tree.clone(), &found.ub, found.latest.0, &look)?;
+        let store = FeatureStore::open(&e.mos)?;
+        let told = |g: String| {
+            let text = store.description(&g).ok().flatten().unwrap_or_default();
+            (g, text)
+        };
+        let (read, write) = store.unsupported();
+        let lists = [read, write].map(|l| l.into_iter().map(told).collect());
+        drop(e);
+        tree.close();
+        Ok(lists)
+    }
+
     fn open_inner(env: &Env, config: &NvList, opts: &OpenOptions) -> Result<Arc<Pool>> {
         let Newest {
             tree,

@@ -66,8 +66,9 @@ pub struct File {
     pub links: u64,
     pub pflags: u64,
     pub projid: Option<u64>,
-    pub xattr: u64,
-    pub rdev: u64,
+    /// Those of old file systems have a place in every object.
+    pub xattr: Option<u64>,
+    pub rdev: Option<u64>,
     /// Packed extended attributes.
     pub dxattr: Option<Vec<u8>>,
     pub symlink: Option<Vec<u8>>,
@@ -88,8 +89,8 @@ pub fn load(c: &Ctx, dn: &DnodePhys) -> Result<File> {
             parent: z.parent,
             links: z.links,
             pflags: z.flags,
-            xattr: z.xattr,
-            rdev: z.rdev,
+            xattr: Some(z.xattr),
+            rdev: Some(z.rdev),
             ..File::default()
         });
     }
@@ -130,8 +131,8 @@ pub fn load(c: &Ctx, dn: &DnodePhys) -> Result<File> {
         links: word(n.links)?,
         pflags: word(n.flags)?,
         projid: a.get_u64(n.projid)?,
-        xattr: word(n.xattr)?,
-        rdev: word(n.rdev)?,
+        xattr: Some(word(n.xattr)?).filter(|x| *x != 0),
+        rdev: Some(word(n.rdev)?).filter(|r| *r != 0),
         dxattr: a.get(n.dxattr).map(<[u8]>::to_vec),
         symlink: a.get(n.symlink).map(<[u8]>::to_vec),
         aces: a.get_u64(n.dacl_count)?,
@@ -156,7 +157,7 @@ fn path(c: &Ctx, object: u64, file: &File) -> Result<String> {
             .dnode(parent)?
             .ok_or_else(|| Error::damaged(format!("no object {parent}")))?;
         let above = load(c, &dn)?;
-        let hidden = attribute && above.xattr == at;
+        let hidden = attribute && above.xattr == Some(at);
         let name = match hidden {
             true => "<xattrdir>".into(),
             false => {
@@ -192,6 +193,9 @@ pub fn show(c: &Ctx, object: u64, dn: &DnodePhys, depth: usize, out: &mut dyn Wr
         Err(_) if f.links == 0 => writeln!(out, "\tpath\ton delete queue")?,
         Err(e) => writeln!(out, "\tpath\t???<object#{object}>\t({e})")?,
     }
+    if let Some(t) = &f.symlink {
+        writeln!(out, "\ttarget\t{}", fmt::text(t))?;
+    }
     for (name, id) in [("uid", f.uid), ("gid", f.gid)] {
         match id >> 32 {
             0 => writeln!(out, "\t{name}     {id}")?,
@@ -210,14 +214,11 @@ pub fn show(c: &Ctx, object: u64, dn: &DnodePhys, depth: usize, out: &mut dyn Wr
     if let Some(p) = f.projid {
         writeln!(out, "\tprojid\t{p}")?;
     }
-    if f.xattr != 0 {
-        writeln!(out, "\txattr\t{}", f.xattr)?;
+    if let Some(x) = f.xattr {
+        writeln!(out, "\txattr\t{x}")?;
     }
-    if f.rdev != 0 {
-        writeln!(out, "\trdev\t0x{:016x}", f.rdev)?;
-    }
-    if let Some(t) = &f.symlink {
-        writeln!(out, "\ttarget\t{}", fmt::text(t))?;
+    if let Some(r) = f.rdev {
+        writeln!(out, "\trdev\t0x{r:016x}")?;
     }
     if let (Some(n), true) = (f.aces, depth >= 6) {
         writeln!(out, "\tacl\t{n} entries")?;

@@ -992,14 +992,26 @@ impl Walker<'_> {
             "  block   psize                lsize                asize"
         )?;
         let head = "Count   Size   Cum.";
-        writeln!(out, "   size   {head}  {head}  {head}")?;
+        let plain = self.s.num.plain;
+        if !plain {
+            writeln!(out, "   size   {head}  {head}  {head}")?;
+        } else {
+            let head = "Count\tSize\tCum.";
+            writeln!(out, "size\t{head}\t{head}\t{head}")?;
+        }
         let mut sums = [0u64; 3];
         for bin in 9..=24 {
-            write!(out, "{:>7}:", n(1u64 << bin))?;
+            match plain {
+                true => write!(out, "{}", 1u64 << bin)?,
+                false => write!(out, "{:>7}:", n(1u64 << bin))?,
+            }
             for (s, sum) in self.sizes.iter().zip(&mut sums) {
                 let (count, bytes) = s.0[bin];
                 *sum += bytes;
-                write!(out, "{:>7} {:>6} {:>6}", n(count), n(bytes), n(*sum))?;
+                match plain {
+                    true => write!(out, "\t{count}\t{bytes}\t{sum}")?,
+                    false => write!(out, "{:>7} {:>6} {:>6}", n(count), n(bytes), n(*sum))?,
+                }
             }
             writeln!(out)?;
         }

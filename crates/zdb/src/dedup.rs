@@ -204,7 +204,7 @@ fn class_of(
         let e = e?;
         let key = DdtKey::from_words(&e.words())?;
         let (flat, swap, body) = unpack(&e.value.data, t.flags & FLAG_FLAT != 0)?;
-        entry(t, &key, &DdtEntry::decode(&body, flat, swap)?, out)?;
+        entry(t, e.next, &key, &DdtEntry::decode(&body, flat, swap)?, out)?;
     }
     Ok(writeln!(out)?)
 }
@@ -222,15 +222,15 @@ fn unpack(value: &[u8], flat: bool) -> Result<(bool, bool, Vec<u8>)> {
     Ok((flat, version & 0x80 == 0, bytes))
 }
 
-fn entry(t: &Table, key: &DdtKey, e: &DdtEntry, out: &mut dyn Write) -> Result<()> {
+/// `index`: where one would go on behind it.
+fn entry(t: &Table, index: u64, key: &DdtKey, e: &DdtEntry, out: &mut dyn Write) -> Result<()> {
     for (p, slot) in e.slots().iter().enumerate() {
         if slot.birth == 0 {
             continue;
         }
         writeln!(
             out,
-            "index {:x} refcnt {} phys {p} {}",
-            key.0[0] >> 16 | 1 << 48,
+            "index {index:x} refcnt {} phys {p} {}",
             slot.refcount,
             fmt::bp(&key.pointer(t.checksum, slot))
         )?;
@@ -283,7 +283,8 @@ fn log(
     if depth >= 4 && !own.is_empty() {
         writeln!(out, "{name} contents:\n")?;
         for (key, r) in &own {
-            entry(t, key, &r.entry, out)?;
+            // Logs are in the order of their keys.
+            entry(t, key.0[0] >> 16 | 1 << 48, key, &r.entry, out)?;
         }
         writeln!(out)?;
     }

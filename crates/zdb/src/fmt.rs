@@ -167,6 +167,15 @@ pub fn bp(bp: &BlkPtr) -> String {
             if d.is_gang() && i > 0 { ":G" } else { "" }
         );
     }
+    if bp.is_encrypted() {
+        let _ = write!(
+            out,
+            "salt={:x} iv={:x}:{:x} ",
+            bp.words[4],
+            bp.words[5],
+            bp.words[11] >> 32
+        );
+    }
     let crypt = match (bp.uses_crypt(), bp.level() > 0, bp.is_encrypted()) {
         (false, ..) => "unencrypted",
         (_, true, _) => "indirect-MAC",
@@ -196,15 +205,6 @@ pub fn bp(bp: &BlkPtr) -> String {
         bp.physical_birth(),
         bp.fill(),
     );
-    if bp.is_encrypted() {
-        let _ = write!(
-            out,
-            " salt={:x} iv={:x}:{:x}",
-            bp.words[4],
-            bp.words[5],
-            bp.words[11] >> 32
-        );
-    }
     let _ = write!(out, " cksum={}", checksum_words(bp));
     out
 }
@@ -224,6 +224,10 @@ pub fn bp_short(bp: &BlkPtr, copies: usize) -> String {
     for d in bp.dvas().iter().take(copies) {
         let _ = write!(out, "{}:{:x}:{:x} ", d.vdev(), d.offset(), d.asize());
     }
+    // Where one address is shown, a hole has it, too.
+    if bp.is_hole() && copies == 1 {
+        out.push_str("0:0:0 ");
+    }
     if bp.is_hole() || bp.is_redacted() {
         let mut s = format!("{out}{:x}L B={}", bp.lsize().max(512), bp.logical_birth());
         if bp.is_redacted() {
@@ -242,6 +246,15 @@ pub fn bp_short(bp: &BlkPtr, copies: usize) -> String {
         checksum_words(bp)
     );
     out
+}
+
+/// As [`bp_short`], in lists that also have blocks that were freed.
+pub fn bp_listed(bp: &BlkPtr, copies: usize, freed: bool) -> String {
+    let mut text = bp_short(bp, copies);
+    if let (true, Some(at)) = (freed, text.find(" cksum=")) {
+        text.insert_str(at, " FREE");
+    }
+    text
 }
 
 /// A histogram from its first to its last bucket in use; buckets are numbered from `shift`.

@@ -12,18 +12,33 @@ use vdev::label::{read_labels, read_uberblocks};
 
 const RULE: &str = "------------------------------------";
 /// First word of the header of a cache device, at the start of its space.
-const L2ARC_MAGIC: u64 = 0x0000_5a46_5343_4143;
+const L2ARC_MAGIC: u64 = 0x5a46_5343_4143_4845;
 /// Bytes of that header that are looked at.
 const L2ARC_HEADER: usize = 4096;
 
-/// Those that are in this label first, and in which others.
+/// Those that are in this label first, and in which others; with more detail the slots that hold none,
+/// and with more still all of them. `head` is what the label begins with, if it is not written yet.
 fn show_uberblocks(
     blocks: &[(Uberblock, usize, Vec<usize>)],
     label: usize,
-    depth: usize,
+    (slots, depth): (usize, usize),
+    mut head: Option<String>,
     out: &mut dyn Write,
 ) -> Result<()> {
-    for (ub, slot, at) in blocks.iter().filter(|b| b.2[0] == label) {
+    for slot in 0..slots {
+        let here = (blocks.iter()).find(|b| b.1 == slot && b.2.contains(&label));
+        match here {
+            Some(b) if depth < 3 && b.2[0] != label => continue,
+            None if depth < 2 => continue,
+            _ => {}
+        }
+        if let Some(head) = head.take() {
+            writeln!(out, "{head}")?;
+        }
+        let Some((ub, _, at)) = here else {
+            writeln!(out, "    Uberblock[{slot}] invalid")?;
+            continue;
+        };
         writeln!(out, "    Uberblock[{slot}]")?;
         print(ub, depth, out)?;
         let at: Vec<String> = at.iter().map(usize::to_string).collect();
@@ -49,7 +64,9 @@ pub fn show(args: &Parsed, path: &str, out: &mut dyn Write) -> Result<u8> {
         .best(u64::MAX)
         .and_then(|c| c.get_nvlist("vdev_tree")?.get_u64("ashift"))
         .unwrap_or(9);
+    let mut slots = 0;
     if uberblocks > 0 {
+        slots = disk::uberblock::slot_count(ashift as u32);
         for (label, slot, ub) in read_uberblocks(&*disk, ashift as u32) {
             let same = |b: &&mut (Uberblock, usize, Vec<usize>)| b.1 == slot && b.0 == ub;
             match blocks.iter_mut().find(same) {
@@ -67,17 +84,17 @@ pub fn show(args: &Parsed, path: &str, out: &mut dyn Write) -> Result<u8> {
                 writeln!(out, "failed to unpack label {i}")?;
             }
             // Its uberblocks may be whole all the same.
-            if !quiet && blocks.iter().any(|b| b.2[0] == i) {
-                writeln!(out, "{RULE}\nLABEL {i}{}\n{RULE}", bad(true))?;
-            }
-            show_uberblocks(&blocks, i, uberblocks, out)?;
+            let head = (!quiet).then(|| head(i, true));
+            show_uberblocks(&blocks, i, (slots, uberblocks), head, out)?;
             continue;
         };
         good += 1;
         let seen = shown.contains(&config);
-        if !quiet && (!seen || depth > 2) {
+        let mut head = (!quiet).then(|| head(i, labels.damaged[i]));
+        if let (Some(text), true) = (&head, !seen || depth > 2) {
             shown.push(config);
-            writeln!(out, "{RULE}\nLABEL {i}{}\n{RULE}", bad(labels.damaged[i]))?;
+            writeln!(out, "{text}")?;
+            head = None;
             write!(out, "{}", config.dump(4))?;
             let same: Vec<String> = (0..LABELS)
                 .filter(|j| labels.copies[*j].as_ref() == Some(config))
@@ -88,9 +105,9 @@ pub fn show(args: &Parsed, path: &str, out: &mut dyn Write) -> Result<u8> {
                 space(config, out)?;
             }
         }
-        show_uberblocks(&blocks, i, uberblocks, out)?;
+        show_uberblocks(&blocks, i, (slots, uberblocks), head, out)?;
     }
-    l2arc(&*disk, depth, quiet, out)?;
+    l2arc(&*disk, quiet, out)?;
     Ok(match good {
         0 => 2,
         LABELS if labels.damaged.iter().all(|d| !d) => 0,
@@ -98,11 +115,12 @@ pub fn show(args: &Parsed, path: &str, out: &mut dyn Write) -> Result<u8> {
     })
 }
 
-fn bad(damaged: bool) -> &'static str {
-    match damaged {
+fn head(label: usize, damaged: bool) -> String {
+    let bad = match damaged {
         true => " (Bad label cksum)",
         false => " ",
-    }
+    };
+    format!("{RULE}\nLABEL {label}{bad}\n{RULE}")
 }
 
 /// How much of the room of a label its configuration takes, and what for.
@@ -168,7 +186,7 @@ fn space(config: &NvList, out: &mut dyn Write) -> Result<()> {
 }
 
 /// The header of a cache device, if there is one.
-fn l2arc(disk: &dyn Disk, depth: usize, quiet: bool, out: &mut dyn Write) -> Result<()> {
+fn l2arc(disk: &dyn Disk, quiet: bool, out: &mut dyn Write) -> Result<()> {
     let size = psize(disk.geometry().size);
     if label_offset(0, size).is_none() || size < disk::label::DATA_START + 4096 {
         return Ok(());
@@ -183,32 +201,29 @@ fn l2arc(disk: &dyn Disk, depth: usize, quiet: bool, out: &mut dyn Write) -> Res
         return Ok(());
     }
     writeln!(out, "{RULE}\nL2ARC device header\n{RULE}")?;
-    // Words of the header: magic, version, pool, device, entries per block, evicted up to, flags,
-    // pointers to the two newest blocks of the log (7 words each), bytes and number of blocks.
     for (name, i) in [
+        ("magic", 0),
         ("version", 1),
-        ("spa_guid", 2),
-        ("vdev_guid", 3),
-        ("log_entries", 4),
-        ("evict", 5),
+        ("pool_guid", 2),
         ("flags", 6),
+        // Where the two newest blocks of its log are.
+        ("start_lbps[0]", 9),
+        ("start_lbps[1]", 17),
+        ("log_blk_ent", 4),
+        ("start", 7),
+        ("end", 8),
+        ("evict", 5),
+        ("lb_asize_refcount", 25),
+        ("lb_count_refcount", 26),
+        ("trim_action_time", 27),
+        ("trim_state", 28),
     ] {
         writeln!(out, "    {name}: {}", word(i))?;
     }
-    for (n, at) in [(0, 7), (1, 14)] {
-        writeln!(
-            out,
-            "    log_blk_ptr[{n}]: daddr {}, payload_asize {}, payload_start {}",
-            word(at),
-            word(at + 1),
-            word(at + 2)
-        )?;
-    }
-    if depth > 1 {
-        writeln!(
-            out,
-            "    (not supported: the entries of a cache device's log are not listed)"
-        )?;
+    writeln!(out, "\n{RULE}\nL2ARC device log blocks\n{RULE}")?;
+    match word(26) {
+        0 => writeln!(out, "No log blocks to read\n")?,
+        n => writeln!(out, "(not supported: {n} blocks that are not listed)\n")?,
     }
     Ok(())
 }

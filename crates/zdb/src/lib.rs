@@ -15,6 +15,7 @@ mod key;
 mod labels;
 mod object;
 mod path;
+mod pending;
 mod raw;
 mod refcounts;
 mod sets;

@@ -4,7 +4,9 @@ use crate::fmt;
 use crate::raw::{self, Set};
 use crate::{attrs, Session};
 use base::{Error, RangeSet, Result};
-use disk::dsl::{BpobjPhys, BptreePhys, DeadlistPhys, DslDatasetPhys, DslDirPhys};
+use disk::dsl::{
+    bpobj_entry_is_free, BpobjPhys, BptreePhys, DeadlistPhys, DslDatasetPhys, DslDirPhys,
+};
 use disk::history::HistoryPhys;
 use disk::spacemap::SpaceMapPhys;
 use disk::{dnode::flags, BlkPtr, DnodePhys, NvList, ObjType};
@@ -208,7 +210,7 @@ fn bonus(c: &Ctx, object: u64, dn: &DnodePhys, depth: usize, out: &mut dyn Write
             writeln!(out, "\t\tnum_subobjs = {}", p.num_subobjs)?;
             writeln!(out, "\t\tnum_freed = {}", p.num_freed)?;
             if depth >= 5 {
-                pointers(c, object, dn, &p, out)?;
+                pointers(c, dn, &p, depth, out)?;
             }
         }
         ObjType::DEADLIST_HDR if depth >= 6 => {
@@ -248,20 +250,22 @@ fn bonus(c: &Ctx, object: u64, dn: &DnodePhys, depth: usize, out: &mut dyn Write
 
 fn pointers(
     c: &Ctx,
-    object: u64,
     dn: &DnodePhys,
     p: &BpobjPhys,
+    depth: usize,
     out: &mut dyn Write,
 ) -> Result<()> {
     let per = (dn.block_size() / disk::BP_SIZE).max(1) as u64;
-    writeln!(out)?;
+    let copies = if depth > 5 { 3 } else { 1 };
     for i in 0..p
         .num_blkptrs
         .min(dn.maxblkid.saturating_add(1).saturating_mul(per))
     {
         let b = c.set.block(dn, i / per)?;
         let bp = BlkPtr::at(&b, (i % per) as usize)?;
-        writeln!(out, "\t\t{object}[{i}]: {}", fmt::bp(&bp))?;
+        // Only lists of blocks of both kinds count those that were freed.
+        let freed = p.num_freed > 0 && bpobj_entry_is_free(&bp);
+        writeln!(out, "\t{}", fmt::bp_listed(&bp, copies, freed))?;
     }
     Ok(())
 }
@@ -445,6 +449,10 @@ fn zap_content(c: &Ctx, object: u64, dn: &DnodePhys, out: &mut dyn Write) -> Res
 
 /// `Indirect blocks:`, every pointer by the offset it is for.
 fn indirect(c: &Ctx, dn: &DnodePhys, depth: usize, out: &mut dyn Write) -> Result<()> {
+    let copies = if depth > 5 { 3 } else { 1 };
+    if let Some(bp) = dn.spill.filter(|b| !b.is_hole()) {
+        writeln!(out, "\nSpill block: {}", fmt::bp_short(&bp, copies))?;
+    }
     writeln!(out, "Indirect blocks:")?;
     let top = i64::from(dn.nlevels) - 1;
     let block = dn.block_size() as u64;
@@ -464,7 +472,7 @@ fn indirect(c: &Ctx, dn: &DnodePhys, depth: usize, out: &mut dyn Write) -> Resul
                     false => write!(out, " ")?,
                 }
             }
-            write!(out, "{}", fmt::bp_short(bp, if depth > 5 { 3 } else { 1 }))?;
+            write!(out, "{}", fmt::bp_short(bp, copies))?;
             if zstd {
                 write!(out, "{}", zstd_note(c, bp))?;
             }
@@ -473,9 +481,6 @@ fn indirect(c: &Ctx, dn: &DnodePhys, depth: usize, out: &mut dyn Write) -> Resul
         },
         &mut |bp, e| bad.push(format!("{}: {e}", fmt::bp_short(bp, 3))),
     )?;
-    if let Some(bp) = dn.spill.filter(|b| !b.is_hole()) {
-        writeln!(out, "\tSpill block: {}", fmt::bp(&bp))?;
-    }
     for line in bad {
         c.s.complain(out, &line, 2)?;
     }
@@ -535,6 +540,10 @@ fn segments(c: &Ctx, dn: &DnodePhys, out: &mut dyn Write) -> Result<()> {
         return Ok(());
     }
     let mut set = RangeSet::new();
+    // The only block of a small file has any size; whether it is a hole is not looked at.
+    if !block.is_power_of_two() {
+        set.insert(0, block);
+    }
     raw::tree(
         c.set.zio,
         dn,

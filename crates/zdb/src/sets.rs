@@ -3,9 +3,8 @@
 use crate::fmt;
 use crate::object::{self, Ctx};
 use crate::raw::Set;
-use crate::{refcounts, zil_dump, Session};
+use crate::{pending, refcounts, zil_dump, Session};
 use base::{bail, Error, Kind, Result};
-use disk::dsl::DslDatasetPhys;
 use disk::{os_type, DnodePhys, ObjType};
 use dsl::{Dataset, Dir};
 use std::io::Write;
@@ -229,6 +228,11 @@ pub fn show(s: &Session, target: &str, objects: &[String], out: &mut dyn Write) 
     if !wanted.is_empty() {
         return Ok(());
     }
+    if depth >= 3 {
+        if let Err(e) = pending::show(s, depth, out) {
+            s.complain(out, &format!("    frees and dirty time logs: {e}"), 2)?;
+        }
+    }
     let mut failed = Vec::new();
     let mut counts = refcounts::Counts::default();
     each(
@@ -241,6 +245,11 @@ pub fn show(s: &Session, target: &str, objects: &[String], out: &mut dyn Write) 
     )?;
     for (name, e) in failed {
         s.complain(out, &format!("Dataset {name}: {e}"), 2)?;
+    }
+    if depth >= 3 {
+        if let Err(e) = pending::origin(s, depth, out) {
+            s.complain(out, &format!("    Deadlist: {e}"), 2)?;
+        }
     }
     counts.compare(s, out)
 }
@@ -311,7 +320,7 @@ pub fn dataset(
             zil_dump::show(s, &set, ds.is_snapshot(), logs, out)?;
         }
         if depth >= 3 {
-            if let Err(e) = deadlist(s, &p, depth, out) {
+            if let Err(e) = freed(s, ds, depth, out) {
                 s.complain(out, &format!("    Deadlist: {e}"), 2)?;
             }
         }
@@ -323,18 +332,53 @@ pub fn dataset(
     r
 }
 
-fn deadlist(s: &Session, p: &DslDatasetPhys, depth: usize, out: &mut dyn Write) -> Result<()> {
-    if p.deadlist_obj == 0 {
+/// What a dataset keeps of blocks that are no longer its own, or may come not to be.
+fn freed(s: &Session, ds: &Dataset, depth: usize, out: &mut dyn Write) -> Result<()> {
+    let mos = &s.pool.mos;
+    let p = ds.phys();
+    deadlist(s, "Deadlist", p.deadlist_obj, depth, out)?;
+    // An attribute of an object that is a ZAP, too.
+    let more = |object: u64, key: &str| -> Result<Option<u64>> {
+        let dn = mos.hold(object)?;
+        match dn.info().obj_type.is_zap() {
+            true => Zap::new(&dn).get(key),
+            false => Ok(None),
+        }
+    };
+    if !ds.is_snapshot() {
+        if let Some(o) = more(p.dir_obj, "com.delphix:livelist")? {
+            deadlist(s, "Livelist", o, depth, out)?;
+        }
+    }
+    if let Some(o) = more(ds.object(), "com.delphix:remap_deadlist")? {
+        writeln!(out, "ds_remap_deadlist:")?;
+        deadlist(s, "Deadlist", o, depth, out)?;
+    }
+    Ok(())
+}
+
+/// A list of lists of blocks.
+pub fn deadlist(
+    s: &Session,
+    name: &str,
+    object: u64,
+    depth: usize,
+    out: &mut dyn Write,
+) -> Result<()> {
+    if object == 0 {
         return Ok(());
     }
     let mos = &s.pool.mos;
-    let list = dsl::Deadlist::open(mos, p.deadlist_obj)?;
+    if mos.hold(object)?.info().obj_type == ObjType::BPOBJ {
+        return pending::list(s, object, "old-format deadlist", 0, depth, out);
+    }
+    let list = dsl::Deadlist::open(mos, object)?;
     let t = list.space();
     let keys = list.keys();
     let n = |v: i64| s.num.nice(v.max(0) as u64);
     writeln!(
         out,
-        "\n    Deadlist: {} ({}/{} comp), {} entries",
+        "\n    {name}: {} ({}/{} comp), {} entries",
         n(t.used),
         n(t.comp),
         n(t.uncomp),
@@ -345,26 +389,10 @@ fn deadlist(s: &Session, p: &DslDatasetPhys, depth: usize, out: &mut dyn Write) 
     }
     writeln!(out)?;
     for (txg, object) in &keys {
-        writeln!(out, "mintxg {txg} -> obj {object}")?;
-        if depth >= 5 {
-            let mut all = Vec::new();
-            dsl::Bpobj::open(mos, *object)?.for_each(mos, &mut |bp, free| {
-                all.push((*bp, free));
-                Ok(())
-            })?;
-            for (bp, _) in all {
-                writeln!(out, "\t\t{}", fmt::bp(&bp))?;
-            }
-        }
-    }
-    if keys.is_empty() && depth >= 5 {
-        let mut all = Vec::new();
-        list.for_each(mos, &mut |bp| {
-            all.push(*bp);
-            Ok(())
-        })?;
-        for bp in all {
-            writeln!(out, "\t\t{}", fmt::bp(&bp))?;
+        let name = format!("mintxg {txg} -> obj {object}");
+        match depth >= 5 {
+            true => pending::list(s, *object, &name, 0, depth, out)?,
+            false => writeln!(out, "{name}")?,
         }
     }
     Ok(())

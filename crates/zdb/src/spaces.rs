@@ -3,7 +3,7 @@
 use crate::fmt;
 use crate::raw::Set;
 use crate::Session;
-use base::{Error, Result};
+use base::{Error, RangeSet, Result};
 use disk::bytes::u64_at;
 use disk::spacemap::{entries, Entry, SpaceMapPhys, HISTOGRAM_SIZE};
 use disk::{DnodePhys, Dva};
@@ -19,6 +19,11 @@ const MAX_MAP: u64 = 1 << 32;
 const WEIGHTS: [u64; 20] = [
     100, 99, 97, 93, 88, 83, 77, 71, 64, 57, 50, 43, 36, 29, 23, 17, 12, 8, 5, 2,
 ];
+
+/// What OpenZFS shows as the vdev of entries that name none.
+const NO_VDEV: u32 = 1 << 24;
+/// OpenZFS keeps free segments by their size from this size on, and counts those it keeps.
+const KEPT_BY_SIZE: u64 = 16 << 10;
 
 const RULE: &str = "\t---------------   -------------------   ---------------   ------------";
 
@@ -70,7 +75,12 @@ impl Map {
 
     /// Every entry, numbered. `start` is where the region of the map begins.
     fn list(&self, set: &Set, shift: u32, start: u64, out: &mut dyn Write) -> Result<()> {
-        for (i, e) in entries(&self.bytes(set)?).enumerate() {
+        let bytes = self.bytes(set)?;
+        let mut all = entries(&bytes);
+        for i in 0.. {
+            let at = all.position();
+            let Some(e) = all.next() else { break };
+            let words = (all.position() - at) / 8;
             match e? {
                 Entry::Debug {
                     txg: 0, pass: 0, ..
@@ -90,8 +100,8 @@ impl Map {
                         start.wrapping_add(from),
                         start.wrapping_add(to),
                         to - from,
-                        r.vdev,
-                        if r.run > disk::spacemap::MAX_RUN_V1 || r.vdev != 0 { 2 } else { 1 }
+                        if words == 1 { NO_VDEV } else { r.vdev },
+                        words
                     )?;
                 }
             }
@@ -262,7 +272,7 @@ fn one(
         base::bail!(Invalid, "vdev {} has no metaslab {bad}", t.id);
     }
     if v.kind() == VdevKind::Indirect || v.get_u64("com.delphix:indirect_object").is_some() {
-        if let Err(e) = indirect(set, v, depth, out) {
+        if let Err(e) = indirect(s, set, v, depth, out) {
             s.complain(out, &format!("indirect mapping: {e}"), 2)?;
         }
     }
@@ -305,23 +315,37 @@ fn metaslab(
         s.num.nice(size.saturating_sub(allocated))
     )?;
     if depth > 2 {
-        let free = s.pool.maps.load(t.id, i as u64)?;
+        // As the map has it, without the logs of what came after: so is the room in the line above.
+        let mut free = RangeSet::new();
+        free.insert(0, size);
+        if let Some(m) = &map {
+            for e in entries(&m.bytes(set)?) {
+                let Entry::Range(r) = e? else { continue };
+                match (r.bytes(t.ashift)?, r.free) {
+                    ((a, b), true) => free.insert(a, b),
+                    ((a, b), false) => free.remove(a, b),
+                };
+            }
+        }
         let mut h = [0; HISTOGRAM_SIZE];
-        let (mut largest, mut total) = (0, 0);
+        let (mut largest, mut kept) = (0, 0);
         for (a, b) in free.iter() {
             SpaceMapPhys::histogram_add(&mut h, t.ashift, b - a);
             largest = (b - a).max(largest);
-            total += b - a;
+            kept += usize::from(b - a >= KEPT_BY_SIZE);
+        }
+        if kept == 0 {
+            kept = free.len();
         }
         writeln!(
             out,
             "\t {:>25} {:10}   {:<7} {:>6}   {:<7} {:>4}%",
             "segments",
-            free.len(),
+            kept,
             "maxsize",
             s.num.nice(largest),
             "freepct",
-            total * 100 / size.max(1)
+            free.total() * 100 / size.max(1)
         )?;
         writeln!(out, "\tIn-memory histogram:")?;
         fmt::histogram(out, &h, t.ashift as usize)?;
@@ -346,7 +370,7 @@ fn metaslab(
     Ok(())
 }
 
-fn indirect(set: &Set, v: &Vdev, depth: usize, out: &mut dyn Write) -> Result<()> {
+fn indirect(s: &Session, set: &Set, v: &Vdev, depth: usize, out: &mut dyn Write) -> Result<()> {
     let open = |key: &str| -> Result<Option<(u64, DnodePhys)>> {
         match v.get_u64(key).filter(|o| *o != 0) {
             Some(o) => Ok(set.dnode(o)?.map(|d| (o, d))),
@@ -368,16 +392,18 @@ fn indirect(set: &Set, v: &Vdev, depth: usize, out: &mut dyn Write) -> Result<()
         writeln!(out, "    vim_max_offset = {:#x}", word(0)?)?;
         writeln!(out, "    vim_bytes_mapped = {:#x}", word(1)?)?;
         writeln!(out, "    vim_count = {}", word(2)?)?;
-        if depth > 2 {
+        if depth > 3 {
             let count = word(2)?.min(1 << 24) as usize;
-            for e in numbers(set, o, count * 3)?.chunks_exact(3) {
+            let words = numbers(set, o, count * 3)?;
+            let counts = obsolete(set, &dn, count)?;
+            for (e, gone) in words.chunks_exact(3).zip(counts) {
                 let d = Dva {
                     word0: e[1],
                     word1: e[2],
                 };
                 writeln!(
                     out,
-                    "\t<{:x}:{:x}:{:x}> -> <{:x}:{:x}:{:x}>",
+                    "\t<{:x}:{:x}:{:x}> -> <{:x}:{:x}:{:x}> ({gone:x} obsolete)",
                     v.id(),
                     (e[0] & !(1 << 63)) << 9,
                     d.asize(),
@@ -386,10 +412,33 @@ fn indirect(set: &Set, v: &Vdev, depth: usize, out: &mut dyn Write) -> Result<()
                     d.asize()
                 )?;
             }
+            if let Some(m) = obsolete_map(s, set, v)? {
+                writeln!(out, "\nobsolete space map object {}:", m.object)?;
+                m.header(out)?;
+                m.list(set, 0, 0, out)?;
+            }
         }
         writeln!(out)?;
     }
     Ok(())
+}
+
+/// The map of what is no longer referred to on a removed vdev; its units are bytes.
+fn obsolete_map(s: &Session, set: &Set, v: &Vdev) -> Result<Option<Map>> {
+    let Some(z) = v.get_u64("com.delphix:vdev_zap_top").filter(|z| *z != 0) else {
+        return Ok(None);
+    };
+    let map = Zap::new(&*s.pool.mos.hold(z)?).get("com.delphix:indirect_obsolete_sm")?;
+    map.map(|o| Map::open(set, o)).transpose()
+}
+
+/// Bytes of each of the `n` entries of a mapping that are counted as no longer referred to; what is in
+/// the map is not counted yet.
+fn obsolete(set: &Set, dn: &DnodePhys, n: usize) -> Result<Vec<u64>> {
+    let object = u64_at(&dn.bonus, 24).unwrap_or(0);
+    let words = numbers(set, object, n.div_ceil(2))?;
+    let two = |w: u64| [w & 0xffff_ffff, w >> 32];
+    Ok(words.into_iter().flat_map(two).collect())
 }
 
 /// Where the blocks of a vdev that is or was removed are now: addresses; none of other vdevs.
@@ -499,7 +548,8 @@ pub fn groups(s: &Session, out: &mut dyn Write) -> Result<()> {
     let (mut weighted, mut weight) = (0u64, 0u64);
     for v in s.pool.tree.tops().iter().filter(|v| v.is_concrete()) {
         let t = Top::open(s, &set, v)?;
-        if !t.bias.is_empty() && depth < 2 {
+        // OpenZFS has special devices in it, too, without saying so, and no others.
+        if !(t.bias.is_empty() || t.bias == "special" && depth > 1) {
             continue;
         }
         let mut h = [0u64; 64];
@@ -523,7 +573,7 @@ pub fn groups(s: &Session, out: &mut dyn Write) -> Result<()> {
             }
         }
         let f = (sum / all.max(1)) as u64;
-        write!(out, "\tvdev {:10}\t{:10}", t.id, t.bias)?;
+        write!(out, "\tvdev {:10}\t", t.id)?;
         writeln!(out, "\tmetaslabs{:5}\t\tfragmentation{f:3}%", t.maps.len())?;
         fmt::histogram(out, &h, 0)?;
         if t.bias.is_empty() {

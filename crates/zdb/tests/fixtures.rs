@@ -295,6 +295,63 @@ fn as_openzfs_shows_it() {
             "-S",
             &["\n8 1 512B 512B 512B 10 5K 5K 5K\nTotal 280 7.92M 2.69M 2.69M 291 7.92M 2.70M 2.70M\n"],
         ),
+        // Segments from 16 KiB on; free ranges as the map has them, without the logs.
+        (
+            "special",
+            "-mmm",
+            &[
+                "\nsegments 25 maxsize 14.4M freepct 96%\nIn-memory histogram:\n9: 4 ****\n10: 11 ***********\n",
+                "\nOn-disk histogram: fragmentation 28\n9: 4 ****\n10: 17 *****************\n",
+            ],
+        ),
+        ("special", "-MM", &["\nvdev 1 metaslabs 5 fragmentation 15%\n9: 8 ***"]),
+        ("special", "-bbP", &["\n512 134 68608 68608 82 41984 41984 68 34816 34816\n1024 83 "]),
+        (
+            "removal",
+            "-mmmm",
+            &[
+                "\n<0:1000:84c00> -> <1:bc00:84c00> (2ac00 obsolete)\n",
+                "\nobsolete space map object 152:\nspace map object 152:\nsmp_length = 0x108\n",
+                "\n[ 1] A range: 0000012e00-0000014000 size: 001200 vdev: 16777216 words: 1\n",
+            ],
+        ),
+        (
+            "removal",
+            "-ddd",
+            &[
+                "\nDeferred frees: object 62, 0 blkptrs, 0\nPool snapshot frees: object 41, 0 blkptrs, 0\n",
+                "\nharbor1 [DTL-required]\nindirect [DTL-required]\n",
+                "\nds_remap_deadlist:\n\nDeadlist: 95K (17.5K/17.5K comp), 2 entries\n",
+            ],
+        ),
+        (
+            "clone-destroy",
+            "-ddddd",
+            &[
+                "\nmintxg 27 -> obj 293: object 293, 114 blkptrs, 32 freed, 172K\n1:145e00:200 1000L/200P F=1 B=37/37 FREE cksum=0",
+                "\nnum_freed = 32\n",
+            ],
+        ),
+        (
+            "encryption",
+            "-ddddd",
+            &["\nSpill block: 0:286000:200 200L/200P F=1 B=30/30 cksum=0002d613d86b26bf:005db7876c69e1fb:"],
+        ),
+        ("special", "-ddddd", &["\nsegment [0000000000000000, 000000000000c600) size 49.5K\n"]),
+        ("legacy-v15", "-ddd", &["\nold-format deadlist: object 81, 0 blkptrs, 0\n"]),
+        ("async-destroy", "-ddd", &["\nPool dataset frees: 1 datasets, 14.6M\n"]),
+        (
+            "encryption",
+            "-dddd",
+            &["\nLivelist: 87.5K (44K/44K comp), 1 entries\n\nmintxg 39 -> obj 96\n"],
+        ),
+        (
+            "encryption",
+            "-DDDD",
+            &["\nindex 130fcae5a5a00 refcnt 2 phys 0 DVA[0]=<0:697e00:600> salt=1843ecc0814c0d98 \
+               iv=5e31c3c3eef7f605:0 [L0 deduplicated block] sha256 "],
+        ),
+        ("dedup-fast", "-DDDD", &["\nindex 1143d2840539f refcnt 3 phys 0 DVA[0]=<0:59200:4000> "]),
     ] {
         let Some(text) = squeezed(&[args], name) else {
             return;
@@ -303,6 +360,56 @@ fn as_openzfs_shows_it() {
             assert!(text.contains(part), "{name} {args}: no {part:?}");
         }
     }
+}
+
+/// Groups that devices lack, and what can be done without.
+#[test]
+fn dirty_time_logs() {
+    let Some(dir) = or_skip(fixture::unpack("resilvering")) else {
+        return;
+    };
+    let at = dir.path().to_str().unwrap();
+    let (_, text) = zdb(&["-p", at, "-ddd", &pool_of("resilvering")]);
+    let want = format!(
+        "\nDirty time logs:\n\n\
+         \tvalley_x [DTL-required]\n\
+         \t    mirror [DTL-required]\n\
+         \t      partial [4,31) length 27\n\
+         \t        replacing [DTL-expendable]\n\
+         \t          partial [4,31) length 27\n\
+         \t            {at}/d0.img [DTL-expendable]\n\
+         \t            {at}/d3.img [DTL-expendable]\n\
+         \t              missing [4,31) length 27\n\
+         \t              partial [4,31) length 27\n\
+         \t              outage [4,31) length 27\n\
+         \t        {at}/d1.img [DTL-expendable]\n"
+    );
+    assert!(text.contains(&want), "{text}");
+}
+
+/// Slots of labels that hold no uberblock, and what is known of a cache device.
+#[test]
+fn slots_and_caches() {
+    let Some(dir) = or_skip(fixture::unpack("cache-device")) else {
+        return;
+    };
+    let of = |flags: &str, image: &str| {
+        let path = dir.path().join(image);
+        let (_, text) = zdb(&[flags, path.to_str().unwrap()]);
+        let count = |part: &str| text.matches(part).count();
+        let found = (count("\tmagic = "), count("] invalid\n"), count("LABEL "));
+        (found, text)
+    };
+    let ((whole, none, _), _) = of("-lu", "d0.img");
+    assert_eq!(none, 0);
+    let ((again, none, heads), _) = of("-luu", "d0.img");
+    assert_eq!((whole, again, none, heads), (25, 25, 4 * (128 - 25), 4));
+    let ((all, none, _), _) = of("-luuu", "d0.img");
+    assert_eq!((all, none), (4 * 25, 4 * (128 - 25)));
+    let (_, text) = of("-l", "d2.img");
+    let want = "    pool_guid: 2798490253302949386\n    flags: 1\n    start_lbps[0]: 0\n    start_lbps[1]: 0\n    \
+                log_blk_ent: 0\n    start: 4194816\n    end: 100139008\n    evict: 4194816\n";
+    assert!(text.contains(want), "{text}");
 }
 
 /// Uberblocks are whole in labels whose configuration is not.

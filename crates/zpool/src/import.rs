@@ -1,8 +1,8 @@
 //! `zpool import`: what is there, and bringing it in.
 
 use crate::common;
-use crate::status::{tabbed, Look};
-use crate::status_json::{devices, moment};
+use crate::status::Look;
+use crate::status_json::{as_printed, devices, moment};
 use crate::status_text::{feature_lines, reason_of, see, Reason};
 use api::client::unexpected;
 use api::{ImportScan, Importable, PoolImport, Reply, Request, Vdev, VdevClass};
@@ -305,7 +305,6 @@ fn described(pool: &Importable, style: Style, how: &Naming, cx: &Cx<'_>) -> Obje
         0,
         pool.version,
     );
-    let line = |t: String| t.replace('\n', " ");
     let mut o = Object::new()
         .with("name", pool.name.as_str())
         .with("state", pool.health.as_str())
@@ -331,9 +330,9 @@ fn described(pool: &Importable, style: Style, how: &Naming, cx: &Cx<'_>) -> Obje
         o.put("last_access", moment(style, &cx.zone, pool.last_access));
     }
     if let Some(text) = status_line(reason, pool) {
-        o.put("status", line(text));
+        o.put("status", as_printed(&text));
     }
-    o.put("action", line(action_line(reason, pool, cx)));
+    o.put("action", as_printed(&action_line(reason, pool, cx)));
     if let Some(comment) = &pool.comment {
         o.put("comment", comment.as_str());
     }
@@ -368,21 +367,24 @@ fn listing(pool: &Importable, how: &Naming, cx: &Cx<'_>) -> String {
         0,
         pool.version,
     );
-    let mut out = format!("  pool: {}\n    id: {}\n", pool.name, pool.guid);
     let destroyed = if pool.destroyed { " (DESTROYED)" } else { "" };
-    out.push_str(&format!(" state: {}{destroyed}\n", pool.health));
-    if let Some(text) = status_line(reason, pool) {
-        out.push_str(&format!("status: {}\n", tabbed(&text)));
+    let mut lines = vec![
+        ("pool", pool.name.clone()),
+        ("id", pool.guid.to_string()),
+        ("state", format!("{}{destroyed}", pool.health)),
+    ];
+    lines.extend(status_line(reason, pool).map(|text| ("status", text)));
+    lines.push(("action", action_line(reason, pool, cx)));
+    lines.extend(pool.comment.iter().map(|c| ("comment", c.clone())));
+    lines.extend(reason.text(&pool.facts).id.map(|id| ("see", see(id))));
+    // The longest label there is makes room for itself.
+    let width = lines.iter().map(|(l, _)| l.len()).max().unwrap_or(0);
+    let mut out = String::new();
+    for (label, text) in &lines {
+        let text = text.replace('\n', &format!("\n\t{:1$}", "", width - 6));
+        out.push_str(&format!("{label:>width$}: {text}\n"));
     }
-    let action = action_line(reason, pool, cx);
-    out.push_str(&format!("action: {}\n", tabbed(&action)));
-    if let Some(comment) = &pool.comment {
-        out.push_str(&format!("comment: {comment}\n"));
-    }
-    if let Some(id) = reason.text(&pool.facts).id {
-        out.push_str(&format!("   see: {}\n", see(id)));
-    }
-    out.push_str("config:\n\n");
+    out.push_str(&format!("{:>width$}:\n\n", "config"));
     if let Some(tree) = &pool.tree {
         out.push_str(&config(pool, tree, *how));
     }
@@ -527,12 +529,16 @@ fn config(pool: &Importable, tree: &Vdev, how: Naming) -> String {
     for v in vdevs::of_class(tree, VdevClass::Normal) {
         walk(&mut out, v, 2, &line);
     }
-    for (class, heading) in vdevs::CLASSES {
+    // Unlike in `zpool status`, what is outside the tree comes before the other classes.
+    let bare = |class| matches!(class, VdevClass::Cache | VdevClass::Spare);
+    let outside = vdevs::CLASSES.into_iter().filter(|(c, _)| bare(*c));
+    let inside = vdevs::CLASSES.into_iter().filter(|(c, _)| !bare(*c));
+    for (class, heading) in outside.chain(inside) {
         let mut members = vdevs::of_class(tree, class).peekable();
         if members.peek().is_none() {
             continue;
         }
-        let bare = matches!(class, VdevClass::Cache | VdevClass::Spare);
+        let bare = bare(class);
         out.push_str(&format!("\t{heading}{}\n", if bare { "" } else { "\t" }));
         for v in members {
             if bare {
@@ -639,10 +645,10 @@ config:\n\n\
 \t  mirror-0  UNAVAIL  insufficient replicas\n\
 \t    sda     UNAVAIL  cannot open\n\
 \t    /img/b  UNAVAIL  cannot open\n\
-\tlogs\t\n\
-\t  sdc       ONLINE\n\
 \tspares\n\
 \t  sdd\n\
+\tlogs\t\n\
+\t  sdc       ONLINE\n\
 \n\
 \x20 pool: good\n    id: 7\n state: ONLINE\n\
 action: The pool can be imported using its name or numeric identifier.\n\
@@ -651,33 +657,115 @@ config:\n\n\
 \t  mirror-0  ONLINE\n\
 \t    sda     ONLINE\n\
 \t    /img/b  ONLINE\n\
-\tlogs\t\n\
-\t  sdc       ONLINE\n\
 \tspares\n\
 \t  sdd\n\
+\tlogs\t\n\
+\t  sdc       ONLINE\n\
 \n\
-\x20 pool: tank\n    id: 7\n state: ONLINE\n\
-status: The pool was last accessed by another system.\n\
-action: The pool can be imported using its name or numeric identifier and\n\
-\tthe '-f' flag.\n\
-\tLast accessed by other (hostid=abc) at Thu Jan  1 00:00:00 1970.\n\
+\x20  pool: tank\n     id: 7\n  state: ONLINE\n\
+\x20status: The pool was last accessed by another system.\n\
+\x20action: The pool can be imported using its name or numeric identifier and\n\
+\t the '-f' flag.\n\
+\t Last accessed by other (hostid=abc) at Thu Jan  1 00:00:00 1970.\n\
 comment: mine\n\
-\x20  see: https://openzfs.github.io/openzfs-docs/msg/ZFS-8000-EY\n\
-config:\n\n\
+\x20   see: https://openzfs.github.io/openzfs-docs/msg/ZFS-8000-EY\n\
+\x20config:\n\n\
 \ttank        ONLINE\n\
 \t  mirror-0  ONLINE\n\
 \t    sda     ONLINE\n\
 \t    /img/b  ONLINE\n\
-\tlogs\t\n\
-\t  sdc       ONLINE\n\
 \tspares\n\
-\t  sdd\n"
+\t  sdd\n\
+\tlogs\t\n\
+\t  sdc       ONLINE\n"
         );
         let Some(Request::ImportScan(scan)) = fake.seen.first() else {
             panic!("{:?}", fake.seen)
         };
         assert_eq!(scan.places[0], "/img");
         assert!(scan.places[1].starts_with('/') && scan.places[1].ends_with("/rel"));
+    }
+
+    /// Classes have headings of their own, what is outside the tree comes first.
+    #[test]
+    fn lists_classes_and_features() {
+        let mut pool = found("tank");
+        pool.facts.disabled_features = vec!["draid".into()];
+        let tree = pool.tree.as_mut().unwrap();
+        tree.children.retain(|v| v.class == VdevClass::Normal);
+        for (name, class) in [
+            ("sdl", VdevClass::Log),
+            ("sdp", VdevClass::Special),
+            ("sdd", VdevClass::Dedup),
+            ("sds", VdevClass::Spare),
+            ("sdc", VdevClass::Cache),
+        ] {
+            tree.children
+                .push(crate::testing::leaf(&format!("/dev/{name}"), class));
+        }
+        let mut readable = found("a");
+        readable.health = "UNAVAIL".into();
+        readable.facts.unsupported = vec![("com.test:a".into(), "what it is".into())];
+        readable.facts.unsupported_readable = true;
+        let mut closed = readable.clone();
+        closed.name = "b".into();
+        closed.facts.unsupported_readable = false;
+        closed.facts.unsupported[0].1 = String::new();
+        for p in [&mut readable, &mut closed] {
+            let tree = p.tree.as_mut().unwrap();
+            tree.state = VdevState::CantOpen;
+            tree.aux = VdevAux::UnsupportedFeatures;
+            tree.children.truncate(1);
+        }
+        let mut fake = Fake {
+            importable: vec![pool, closed, readable],
+            ..Fake::default()
+        };
+        let (_, out, _) = run("import", &mut fake);
+        let config = |name: &str| {
+            format!(
+                "config:\n\n\t{name:<10}  UNAVAIL  unsupported feature(s)\n\
+                 \t  mirror-0  ONLINE\n\t    sda     ONLINE\n\t    /img/b  ONLINE\n\n"
+            )
+        };
+        assert_eq!(
+            out,
+            format!(
+                "  pool: a\n    id: 7\n state: UNAVAIL\n\
+status: The pool can only be accessed in read-only mode on this system. It\n\
+\tcannot be accessed in read-write mode because it uses the following\n\
+\tfeature(s) not supported on this system:\n\
+\tcom.test:a (what it is)\n\
+action: The pool cannot be imported in read-write mode. Import the pool with\n\
+\t\"-o readonly=on\", access the pool on a system that supports the\n\
+\trequired feature(s), or recreate the pool from backup.\n\
+{}\
+\x20 pool: b\n    id: 7\n state: UNAVAIL\n\
+status: The pool uses the following feature(s) not supported on this system:\n\
+\tcom.test:a\n\
+action: The pool cannot be imported. Access the pool on a system that supports\n\
+\tthe required feature(s), or recreate the pool from backup.\n\
+{}\
+\x20 pool: tank\n    id: 7\n state: ONLINE\n\
+status: Some supported features are not enabled on the pool.\n\
+\t(Note that they may be intentionally disabled if the\n\
+\t'compatibility' property is set.)\n\
+action: The pool can be imported using its name or numeric identifier, though\n\
+\tsome features will not be available without an explicit 'zpool upgrade'.\n\
+config:\n\n\
+\ttank        ONLINE\n\
+\t  mirror-0  ONLINE\n\
+\t    sda     ONLINE\n\
+\t    /img/b  ONLINE\n\
+\tcache\n\t  sdc\n\
+\tspares\n\t  sds\n\
+\tdedup\t\n\t  sdd       ONLINE\n\
+\tspecial\t\n\t  sdp       ONLINE\n\
+\tlogs\t\n\t  sdl       ONLINE\n",
+                config("a"),
+                config("b")
+            )
+        );
     }
 
     #[test]

@@ -252,13 +252,16 @@ pub fn scan_lines(scan: &Scan, now: u64, zone: &TimeZone) -> Vec<String> {
     }
 }
 
-/// The name of the top-level vdev `id`, its number if it is not shown.
-fn top_name(pool: &Pool, id: u64, look: &Look) -> String {
+/// The top-level vdev `id`, if it is shown.
+pub fn top(pool: &Pool, id: u64) -> Option<&Vdev> {
     let tops = pool.tree.iter().flat_map(|t| &t.children);
-    let top = tops
-        .filter(|v| !matches!(v.class, VdevClass::Cache | VdevClass::Spare))
-        .find(|v| v.id == id);
-    top.map_or_else(
+    tops.filter(|v| !matches!(v.class, VdevClass::Cache | VdevClass::Spare))
+        .find(|v| v.id == id)
+}
+
+/// Its name, or its number.
+fn top_name(pool: &Pool, id: u64, look: &Look) -> String {
+    top(pool, id).map_or_else(
         || format!("vdev {id}"),
         |v| vdevs::name(v, &pool.name, look.how),
     )
@@ -269,7 +272,6 @@ fn percent(part: u64, whole: u64) -> f64 {
     100.0 * part as f64 / whole.max(1) as f64
 }
 
-/// Lines of the newest removal of a device; none if there was none.
 /// What a scrub or resilver does about blocks of a checkpoint, which it does not look at.
 fn skips_checkpoint(pool: &Pool) -> Option<&'static str> {
     let scan = pool.scan.as_ref()?;
@@ -292,6 +294,7 @@ fn checkpoint_line(pool: &Pool, zone: &TimeZone) -> Vec<String> {
     pool.checkpoint.iter().map(line).collect()
 }
 
+/// Lines of the newest removal of a device; none if there was none.
 fn removal_lines(pool: &Pool, look: &Look, zone: &TimeZone) -> Vec<String> {
     let Some(r) = &pool.removal else {
         return Vec::new();

@@ -1,7 +1,7 @@
 //! `zpool status -j` (command reference §4).
 
 use crate::common;
-use crate::status::Look;
+use crate::status::{tabbed, top, Look};
 use crate::status_text;
 use api::{Pool, Scan, ScanFunction, ScanState, Vdev, VdevClass};
 use base::sizes::nice;
@@ -62,29 +62,41 @@ fn one(
 ) -> Object {
     let mut o = common::json_pool(pool, style, false);
     let text = reason.text(&pool.facts);
-    let line = |s: &String| s.replace('\n', " ");
     if let Some(s) = &text.status {
-        o.put("status", line(s));
+        o.put("status", as_printed(s));
     }
     if let Some(s) = &text.action {
-        o.put("action", line(s));
+        o.put("action", as_printed(s));
     }
     if let Some(id) = text.id {
         o.put("msgid", format!("ZFS-8000-{id}"));
         o.put("moreinfo", status_text::see(id));
     }
+    let mut scans = Object::new();
     if let Some(scan) = &pool.scan {
         if scan.function != ScanFunction::None {
-            o.put("scan_stats", scan_stats(scan, style, zone));
+            scans = scan_stats(scan, style, zone);
         }
+    }
+    let mut rebuilds = Object::new();
+    let done = |r: &&api::Rebuild| r.state != ScanState::None;
+    for r in pool.rebuilds.iter().filter(done) {
+        let (name, x) = rebuild_stats(pool, r, style, look, zone);
+        rebuilds.put(name, x);
+    }
+    if !rebuilds.is_empty() {
+        scans.put("rebuild_stats", rebuilds);
+    }
+    if !scans.is_empty() {
+        o.put("scan_stats", scans);
     }
     if let Some(r) = pool.removal.as_ref().filter(|r| r.state != ScanState::None) {
         let size = |n: u64| style.nice(n, || nice(n, true));
-        let mut x = Object::new()
-            .with("state", state_word(r.state))
-            .with("removing_vdev", style.plain(r.vdev))
-            .with("start_time", moment(style, zone, r.start))
-            .with("end_time", moment(style, zone, r.end));
+        let (_, mut x) = top_info(pool, r.vdev, style, look);
+        x.put("state", state_word(r.state));
+        x.put("removing_vdev", style.plain(r.vdev));
+        x.put("start_time", moment(style, zone, r.start));
+        x.put("end_time", moment(style, zone, r.end));
         x.put("to_copy", size(r.to_copy));
         x.put("copied", size(r.copied));
         x.put("mapping_memory", size(r.mapping_memory));
@@ -104,13 +116,14 @@ fn one(
         .filter(|e| e.state != ScanState::None)
     {
         let size = |n: u64| style.nice(n, || nice(n, true));
-        let mut x = Object::new()
-            .with("state", state_word(e.state))
-            .with("expanding_vdev", style.plain(e.vdev))
-            .with("start_time", moment(style, zone, e.start))
-            .with("end_time", moment(style, zone, e.end));
+        let (_, mut x) = top_info(pool, e.vdev, style, look);
+        x.put("state", state_word(e.state));
+        x.put("expanding_vdev", style.plain(e.vdev));
+        x.put("start_time", moment(style, zone, e.start));
+        x.put("end_time", moment(style, zone, e.end));
         x.put("to_reflow", size(e.to_reflow));
         x.put("reflowed", size(e.reflowed));
+        x.put("waiting_for_resilver", style.plain(0));
         o.put("raidz_expand_stats", x);
     }
     devices(&mut o, pool, style, look, flat);
@@ -266,8 +279,73 @@ fn state_word(state: ScanState) -> &'static str {
     }
 }
 
+/// A time, as date(1) prints it; of what has not been, a dash.
 pub fn moment(style: Style, zone: &TimeZone, t: u64) -> Json {
-    style.nice(t, || time::ctime(t, zone))
+    style.nice(t, || match t {
+        0 => "-".into(),
+        t => time::date(t, zone),
+    })
+}
+
+/// The texts are those printed without `-j`, to the end of the last line.
+pub fn as_printed(text: &str) -> String {
+    format!("{}\n", tabbed(text))
+}
+
+/// Name of a top-level vdev by its id, and what vdevs in JSON begin with. One that is not in the tree
+/// was removed.
+fn top_info(pool: &Pool, id: u64, style: Style, look: &Look) -> (String, Object) {
+    let how = Naming {
+        numbered: true,
+        ..look.how
+    };
+    match top(pool, id) {
+        Some(v) => {
+            let name = vdevs::name(v, &pool.name, how);
+            let info = vdev_info(v, &name, style);
+            (name, info)
+        }
+        None => {
+            let name = format!("indirect-{id}");
+            let info = Object::new()
+                .with("name", name.as_str())
+                .with("vdev_type", "indirect")
+                .with("class", "normal");
+            (name, info)
+        }
+    }
+}
+
+fn rebuild_stats(
+    pool: &Pool,
+    r: &api::Rebuild,
+    style: Style,
+    look: &Look,
+    zone: &TimeZone,
+) -> (String, Object) {
+    let (name, mut x) = top_info(pool, r.vdev, style, look);
+    let size = |n: u64| style.nice(n, || nice(n, true));
+    x.put(
+        "state",
+        match r.state {
+            ScanState::None => "NONE",
+            ScanState::Scanning => "ACTIVE",
+            ScanState::Finished => "COMPLETE",
+            ScanState::Canceled => "CANCELED",
+        },
+    );
+    x.put("start_time", moment(style, zone, r.start));
+    x.put("end_time", moment(style, zone, r.end));
+    for (key, n) in [
+        ("scanned", r.scanned),
+        ("issued", r.issued),
+        ("rebuilt", r.rebuilt),
+        ("to_scan", r.to_scan),
+    ] {
+        x.put(key, size(n));
+    }
+    x.put("errors", style.plain(r.errors));
+    (name, x)
 }
 
 fn scan_stats(scan: &Scan, style: Style, zone: &TimeZone) -> Object {
@@ -294,11 +372,10 @@ fn scan_stats(scan: &Scan, style: Style, zone: &TimeZone) -> Object {
     }
     o.put("errors", style.plain(scan.errors));
     o.put("bytes_per_scan", size(scan.pass_examined));
-    o.put("pass_start", style.plain(scan.pass_start));
+    o.put("pass_start", moment(style, zone, scan.pass_start));
     o.put(
         "scrub_pause",
-        scan.paused_at
-            .map_or(Json::from("-"), |t| moment(style, zone, t)),
+        moment(style, zone, scan.paused_at.unwrap_or(0)),
     );
     o.put("scrub_spent_paused", style.plain(scan.spent_paused));
     o.put("issued_bytes_per_scan", size(scan.pass_issued));
@@ -332,5 +409,62 @@ mod tests {
         assert!(out.contains("\"pools\":{\"42\":"));
         assert!(out.contains("\"error_count\":0"));
         assert!(out.contains("\"parent\":\"mirror-0\""));
+    }
+
+    /// What goes on, or went on, in a pool.
+    #[test]
+    fn activities() {
+        let mut p = sample("tank");
+        let at = 1_795_182_531; // Fri Nov 20 13:48:51 2026
+        p.scan = Some(api::Scan {
+            function: api::ScanFunction::Scrub,
+            state: api::ScanState::Scanning,
+            start: at,
+            pass_start: at,
+            to_examine: 4 << 20,
+            ..api::Scan::default()
+        });
+        p.rebuilds = vec![api::Rebuild {
+            state: api::ScanState::Finished,
+            start: at,
+            end: at + 1,
+            rebuilt: 1 << 20,
+            ..api::Rebuild::default()
+        }];
+        p.removal = Some(api::Removal {
+            state: api::ScanState::Finished,
+            vdev: 3,
+            start: at,
+            end: at + 17,
+            copied: 4096,
+            ..api::Removal::default()
+        });
+        p.expansion = Some(api::Expansion {
+            state: api::ScanState::Scanning,
+            start: at,
+            ..api::Expansion::default()
+        });
+        p.facts.disabled_features = vec!["draid".into()];
+        let mut fake = Fake::with(vec![p]);
+        let (_, out, _) = run("status -j", &mut fake);
+        let started = "\"start_time\":\"Fri Nov 20 13:48:51 UTC 2026\"";
+        let mirror = "\"name\":\"mirror-0\",\"vdev_type\":\"mirror\",";
+        for part in [
+            "\"status\":\"Some supported and requested features are not enabled on the pool.\\n\\tThe \
+             pool can still be used, but some features are unavailable.\\n\",",
+            &format!("\"state\":\"SCANNING\",{started},\"end_time\":\"-\",\"to_examine\":\"4M\""),
+            "\"pass_start\":\"Fri Nov 20 13:48:51 UTC 2026\",\"scrub_pause\":\"-\"",
+            &format!("\"issued\":\"0B\",\"rebuild_stats\":{{\"mirror-0\":{{{mirror}"),
+            &format!("\"state\":\"COMPLETE\",{started},"),
+            "\"rebuilt\":\"1M\",\"to_scan\":\"0B\",\"errors\":\"0\"}}},\"removal_stats\":{\"name\":\"indirect-3\",\
+             \"vdev_type\":\"indirect\",\"class\":\"normal\",\"state\":\"FINISHED\",\"removing_vdev\":\"3\",",
+            &format!("\"raidz_expand_stats\":{{{mirror}"),
+            "\"reflowed\":\"0B\",\"waiting_for_resilver\":\"0\"},\"vdevs\":",
+        ] {
+            assert!(out.contains(part), "{part} is not in {out}");
+        }
+        let (_, out, _) = run("status -j --json-int", &mut fake);
+        let want = "\"pass_start\":1795182531,\"scrub_pause\":0,\"scrub_spent_paused\":0";
+        assert!(out.contains(want), "{out}");
     }
 }

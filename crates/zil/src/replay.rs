@@ -31,6 +31,12 @@ pub trait Replayer {
     /// Applies the record in one transaction and, while that holds its group, calls [`Zil::log`]
     /// (as the operation does anyway) or [`Zil::replayed`].
     fn replay(&mut self, record: &Record) -> Result<()>;
+    /// Sees a record that an earlier replay, which did not come to its end, has applied.
+    fn seen_before(&mut self, _raw: &RawRecord) {}
+    /// All is applied that can be; the log is given up next, with the same group or a later one.
+    fn finish(&mut self) -> Result<()> {
+        Ok(())
+    }
 }
 
 /// What a replay did.
@@ -63,6 +69,7 @@ impl Zil {
             &mut |_| Ok(true),
             &mut |raw| {
                 if raw.seq <= h.replay_seq || raw.txg < h.claim_txg {
+                    replayer.seen_before(raw);
                     return Ok(true);
                 }
                 if mutated(Mutation::ReplaySkips) && raw.seq % 3 == 1 {
@@ -82,6 +89,7 @@ impl Zil {
         );
         self.lock().replaying = None;
         r?;
+        replayer.finish()?;
         self.destroy()?;
         Ok(out)
     }

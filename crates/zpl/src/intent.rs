@@ -4,11 +4,13 @@ use crate::log::{IntentLog, Record};
 use crate::replay::ReplayData;
 use crate::zfs::Zfs;
 use base::{Kind, Result, Txg};
+use disk::bytes::u64_at;
 use disk::zil::{Body, Record as Raw, WriteData};
 use dmu::{Dmu, Objset, Tx};
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::Arc;
-use zil::{Committed, Form, Itx, Policy, Replayer, Zil};
+use zil::{Committed, Form, Itx, Policy, RawRecord, Replayer, Zil};
 
 /// With so many bytes of data in a group that is being written anyway, a commit waits for it instead
 /// of writing them once more into the log.
@@ -189,11 +191,37 @@ impl IntentLog for ZilLog {
     }
 }
 
-struct Redo<'a>(&'a Zfs);
+pub(crate) struct Redo<'a> {
+    zfs: &'a Zfs,
+    /// Where the last block ends that was replayed whole, by object. A block that was written in place
+    /// may hold more than its record speaks of: of writes that came while it was on its way, whose
+    /// own records may be in the log further on, or nowhere. Behind the end of the file nothing of
+    /// that may stay.
+    blocks: BTreeMap<u64, u64>,
+}
+
+impl<'a> Redo<'a> {
+    pub fn new(zfs: &'a Zfs) -> Redo<'a> {
+        Redo {
+            zfs,
+            blocks: BTreeMap::new(),
+        }
+    }
+
+    fn note(&mut self, raw: &RawRecord) {
+        let Some(bp) = raw.write_bp() else { return };
+        let (size, offset) = (bp.lsize() as u64, u64_at(&raw.bytes, 40).unwrap_or(0));
+        let end = (offset / size.max(1))
+            .saturating_add(1)
+            .saturating_mul(size);
+        let known = self.blocks.entry(raw.object()).or_default();
+        *known = end.max(*known);
+    }
+}
 
 impl Replayer for Redo<'_> {
     fn object_exists(&mut self, object: u64) -> Result<bool> {
-        match self.0.objset().hold(object) {
+        match self.zfs.objset().hold(object) {
             Ok(_) => Ok(true),
             Err(e) if e.kind == Kind::NotFound => Ok(false),
             Err(e) => Err(e),
@@ -203,7 +231,7 @@ impl Replayer for Redo<'_> {
     fn replay(&mut self, record: &zil::Record) -> Result<()> {
         let (r, _) = Raw::decode(&record.raw.bytes)?;
         if let Body::Extend { object, .. } = r.body {
-            return self.0.replay_extend(object, record.end);
+            return self.zfs.replay_extend(object, record.end);
         }
         let indirect = matches!(
             &r.body,
@@ -212,7 +240,7 @@ impl Replayer for Redo<'_> {
                 ..
             }
         );
-        for rec in Record::from_body(r.body, self.0.pool_version)? {
+        for rec in Record::from_body(r.body, self.zfs.pool_version)? {
             let data = matches!(rec, Record::Write { .. }).then(|| match indirect {
                 true => ReplayData::Block {
                     offset: record.data_offset,
@@ -220,7 +248,22 @@ impl Replayer for Redo<'_> {
                 },
                 false => ReplayData::Copied(&record.data),
             });
-            self.0.replay(&rec, data)?;
+            self.zfs.replay(&rec, data)?;
+        }
+        self.note(&record.raw);
+        Ok(())
+    }
+
+    fn seen_before(&mut self, raw: &RawRecord) {
+        self.note(raw);
+    }
+
+    fn finish(&mut self) -> Result<()> {
+        for (object, end) in &self.blocks {
+            match self.zfs.clean_behind(*object, *end) {
+                Err(e) if matches!(e.kind, Kind::NotFound | Kind::Stale) => {}
+                r => r?,
+            }
         }
         Ok(())
     }
@@ -234,7 +277,7 @@ impl Zfs {
             return zil.start();
         }
         self.begin_replay();
-        let r = zil.replay(&mut Redo(self));
+        let r = zil.replay(&mut Redo::new(self));
         self.end_replay();
         if let Some((seq, ty, e)) = r?.failed {
             return Err(e.context(format!(

@@ -246,6 +246,18 @@ impl Zfs {
         Ok(())
     }
 
+    /// Zeroes what a file has in memory and on disk between its end and `end`.
+    pub(crate) fn clean_behind(&self, object: u64, end: u64) -> Result<()> {
+        let z = self.get(object)?;
+        let _g = z.range.whole();
+        let size = z.size();
+        if mode::is_reg(z.mode()) && size < end {
+            let tx = self.tx_free()?;
+            z.dnode.free_range(&tx, size, u64::MAX)?;
+        }
+        Ok(())
+    }
+
     fn set_size_only(&self, z: &crate::Znode, size: u64) -> Result<()> {
         let tx = self.tx_meta()?;
         z.update(&tx, |f| {

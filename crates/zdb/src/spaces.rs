@@ -20,6 +20,9 @@ const WEIGHTS: [u64; 20] = [
     100, 99, 97, 93, 88, 83, 77, 71, 64, 57, 50, 43, 36, 29, 23, 17, 12, 8, 5, 2,
 ];
 
+/// Smallest piece of free space that counts as a segment: OpenZFS sorts no smaller ones.
+const SEGMENT: u64 = 16 << 10;
+
 const RULE: &str = "\t---------------   -------------------   ---------------   ------------";
 
 /// One space map: its header, and its valid bytes when asked for.
@@ -307,8 +310,9 @@ fn metaslab(
     if depth > 2 {
         let free = s.pool.maps.load(t.id, i as u64)?;
         let mut h = [0; HISTOGRAM_SIZE];
-        let (mut largest, mut total) = (0, 0);
+        let (mut largest, mut total, mut segments) = (0, 0, 0);
         for (a, b) in free.iter() {
+            segments += usize::from(b - a >= SEGMENT);
             SpaceMapPhys::histogram_add(&mut h, t.ashift, b - a);
             largest = (b - a).max(largest);
             total += b - a;
@@ -317,7 +321,7 @@ fn metaslab(
             out,
             "\t {:>25} {:10}   {:<7} {:>6}   {:<7} {:>4}%",
             "segments",
-            free.len(),
+            segments,
             "maxsize",
             s.num.nice(largest),
             "freepct",

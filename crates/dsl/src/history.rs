@@ -117,7 +117,9 @@ impl History {
             at += n as usize;
         }
         h.eof += len;
-        if h.pool_create_len == 0 && record.get(keys::COMMAND).is_some() {
+        // Late commands are no creation: with them the rest of the ring would be too small, or none.
+        let early = h.bof == 0 && h.eof <= h.phys_max_off / 2;
+        if h.pool_create_len == 0 && early && record.get(keys::COMMAND).is_some() {
             // The pool's creation is kept for ever; the ring begins behind it.
             h.pool_create_len = h.eof;
             h.bof = h.eof;

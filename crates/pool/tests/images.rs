@@ -1,6 +1,6 @@
 //! Pools on image files, judged by OpenZFS's zdb.
 
-use disk::feature;
+use disk::{feature, ObjType};
 use env::Env;
 use pool::{CreateSpec, OpenOptions, Pool, Tunables};
 use std::sync::Arc;
@@ -166,4 +166,91 @@ fn layouts_and_reopening() {
             check(&dir);
         }
     }
+}
+
+/// Large blocks of an encrypted file system where no large piece is free: OpenZFS finds their members
+/// by headers as it writes them.
+#[test]
+fn gangs_of_an_encrypted_file_system() {
+    const PIECE: u64 = 16 << 10;
+    const BLOCK: usize = 128 << 10;
+    let dir = TempDir::new("gangs").unwrap();
+    let pool = create(&dir, GroupKind::Raidz { nparity: 1 }, 3, 5000);
+    let root = pool.dsl.root().unwrap();
+    let key = dsl::NewKey::Root {
+        suite: codec::crypt::Suite::DEFAULT,
+        key: Arc::new(codec::crypt::WrappingKey::from_bytes(&[7; 32]).unwrap()),
+        params: dsl::KeyParams {
+            format: 1,
+            ..Default::default()
+        },
+        location: "prompt".into(),
+    };
+    pool.task(move |pool, tx| {
+        let args = Default::default();
+        let ds = pool.dsl.create_encrypted(tx, &root, "secret", args, &key)?;
+        let os = pool.new_objset(tx, &ds, disk::os_type::ZFS)?;
+        let now = zpl::Time { sec: 1, nsec: 0 };
+        create_fs(&os, tx, &FsOptions::new(5000, now))
+    })
+    .unwrap();
+    pool.space.set_largest(PIECE);
+    let ds = pool.dsl.dataset("tank/secret").unwrap();
+    let set = pool.open_dataset(&ds).unwrap();
+    let block = |n: u64| -> Vec<u8> {
+        let mut x = n;
+        let mut next = || {
+            x = x
+                .wrapping_mul(6364136223846793005)
+                .wrapping_add(1442695040888963407);
+            (x >> 33) as u8
+        };
+        (0..BLOCK).map(|_| next()).collect()
+    };
+    // Encrypted ones, and those that have a MAC only.
+    let kinds = [ObjType::PLAIN_FILE_CONTENTS, ObjType(26)];
+    let objects = kinds.map(|obj_type| {
+        let tx = set.os.tx(dmu::Need::bytes(4 * BLOCK as u64)).unwrap();
+        let new = dmu::NewObject {
+            obj_type,
+            block_size: BLOCK,
+            ..Default::default()
+        };
+        let dn = set.os.alloc(&tx, &new).unwrap();
+        for n in 0..4 {
+            dn.write(&tx, n * BLOCK as u64, &block(n)).unwrap();
+        }
+        dn.object()
+    });
+    drop((set, ds));
+    pool.sync().unwrap();
+    assert!(sim::rig::gangs(&pool) >= 8);
+    let config = pool.full_config(0, 0, false);
+    pool.close().unwrap();
+    drop(pool);
+    check(&dir);
+
+    // What was written is there, and can be freed.
+    let pool = Pool::open(env(), &config, OpenOptions::default()).unwrap();
+    let key = codec::crypt::WrappingKey::from_bytes(&[7; 32]).unwrap();
+    let secret = pool.dsl.dir("tank/secret").unwrap();
+    pool.dsl.load_key(&secret, key, false).unwrap();
+    let ds = pool.dsl.dataset("tank/secret").unwrap();
+    let set = pool.open_dataset(&ds).unwrap();
+    for object in objects {
+        let dn = set.os.hold(object).unwrap();
+        for n in 0..4 {
+            let mut b = vec![0; BLOCK];
+            dn.read(n * BLOCK as u64, &mut b).unwrap();
+            assert!(b == block(n), "object {object}, block {n}");
+        }
+    }
+    let tx = set.os.tx(dmu::Need::freeing()).unwrap();
+    set.os.free(&tx, objects[0]).unwrap();
+    set.os.free(&tx, objects[1]).unwrap();
+    drop(tx);
+    drop((set, ds, secret));
+    pool.export().unwrap();
+    drop(pool);
+    check(&dir);
 }

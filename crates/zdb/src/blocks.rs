@@ -19,6 +19,8 @@ const MOST: usize = 20;
 /// Gangs within gangs.
 const GANG_DEPTH: u32 = 3;
 const GANG_HEADER: u64 = 512;
+/// Blocks of more than 128 KiB are counted together.
+const MOST_SECTORS: usize = 257;
 
 /// What is counted of blocks: of one type and level.
 #[derive(Clone, Default)]
@@ -618,7 +620,8 @@ impl Walker<'_> {
             s.gangs += dvas.iter().filter(|d| d.is_gang()).count() as u64;
             s.same_vdev += u64::from(same_vdev);
             s.same_metaslab += u64::from(same_metaslab);
-            *s.sectors.entry((psize >> 9) as usize).or_default() += 1;
+            let sectors = (psize >> 9) as usize;
+            *s.sectors.entry(sectors.min(MOST_SECTORS)).or_default() += 1;
         };
         for key in [
             (bp.level(), row),
@@ -776,8 +779,9 @@ impl Walker<'_> {
     fn compare(&self, out: &mut dyn Write) -> Result<bool> {
         let none = RangeSet::new();
         let (mut leaked, mut lost) = (RangeSet::new(), RangeSet::new());
-        let mut bad = false;
         let mut lines = 0;
+        // What the maps say is in use, and how much of it was not found.
+        let (mut alloc, mut missing) = (0, 0);
         for top in self.pool.tree.tops().iter().filter(|t| t.is_concrete()) {
             let vdev = top.id();
             let seen = self.seen.get(&vdev).unwrap_or(&none);
@@ -789,6 +793,7 @@ impl Walker<'_> {
                 for (s, e) in free.gaps(start, end) {
                     leaked.insert(s, e);
                 }
+                alloc += leaked.total();
                 for set in [seen, maybe] {
                     for (s, e) in parts(set, start, end) {
                         leaked.remove(s, e);
@@ -800,26 +805,30 @@ impl Walker<'_> {
                         lost.insert(fs, fe);
                     }
                 }
+                missing += leaked.total() as i64 - lost.total() as i64;
                 for (what, set) in [("leaked space", &leaked), ("in use but free", &lost)] {
                     for (s, e) in set.iter() {
-                        bad = true;
                         lines += 1;
                         if lines <= MOST {
-                            writeln!(out, "{what}: vdev {vdev}, offset {s:#x}, size {:#x}", e - s)?;
+                            writeln!(out, "{what}: vdev {vdev}, offset {s:#x}, size {}", e - s)?;
                         }
                     }
                 }
             }
         }
-        if bad {
+        if lines > MOST {
+            writeln!(out, "... and {} more", lines - MOST)?;
+        }
+        if lines > 0 {
             writeln!(
                 out,
-                "\n\tblock traversal and space maps differ in {lines} places"
+                "block traversal size {} != alloc {alloc} (leaked {missing})",
+                alloc.saturating_add_signed(-missing)
             )?;
         } else {
             writeln!(out, "\n\tNo leaks (block sum matches space maps exactly)")?;
         }
-        Ok(bad)
+        Ok(lines > 0)
     }
 
     fn report(&self, depth: usize, out: &mut dyn Write) -> Result<()> {
@@ -866,14 +875,14 @@ impl Walker<'_> {
         ] {
             if let Some((n, size)) = classes.get(bias) {
                 let used = 100.0 * part(*n, *size);
-                writeln!(out, "\t{name:<20} {n:10}     used: {used:5.2}%")?;
+                writeln!(out, "\t{name:<16} {n:14}     used: {used:5.2}%")?;
             }
         }
         let (n, size) = classes.get(spaces::EMBEDDED_LOG).copied().unwrap_or((0, 0));
         let used = 100.0 * part(n, size);
         writeln!(
             out,
-            "\t{:<20} {n:10}     used: {used:5.2}%",
+            "\t{:<16} {n:14}     used: {used:5.2}%",
             "Embedded log class"
         )?;
         writeln!(out)?;
@@ -948,14 +957,14 @@ impl Walker<'_> {
             if depth >= 3 && s.gangs > 0 {
                 writeln!(out, "\t number of ganged blocks: {}", n(s.gangs))?;
             }
-            if depth >= 4 {
+            // Of all metadata there is none.
+            if depth >= 4 && !s.sectors.is_empty() {
                 writeln!(out, "psize (in 512-byte sectors): number of blocks")?;
                 let last = s.sectors.keys().last().copied().unwrap_or(0);
                 let mut h = vec![0; last + 1];
                 for (sectors, n) in &s.sectors {
                     h[*sectors] = *n;
                 }
-                h[0] = 0;
                 fmt::histogram(out, &h, 0)?;
             }
             Ok(())
@@ -981,7 +990,9 @@ impl Walker<'_> {
             }
             row(total, name.into(), out)?;
         }
-        row(&self.metadata(), "Metadata Total".into(), out)
+        let mut metadata = self.metadata();
+        metadata.sectors.clear();
+        row(&metadata, "Metadata Total".into(), out)
     }
 
     fn size_table(&self, out: &mut dyn Write) -> Result<()> {

@@ -185,10 +185,11 @@ fn class_of(
         return Ok(());
     }
     let fill: u64 = dn.blkptr.iter().map(BlkPtr::fill).sum();
+    // OpenZFS counts it in blocks of 512 bytes.
+    let dspace = dn.used_bytes().saturating_add(256) >> 9 << 9;
     writeln!(
         out,
-        "{name}: dspace={}; mspace={}; entries={entries}",
-        dn.used_bytes(),
+        "{name}: dspace={dspace}; mspace={}; entries={entries}",
         fill.saturating_mul(dn.block_size() as u64)
     )?;
     if depth < 3 {

@@ -110,6 +110,15 @@ impl Map {
     }
 }
 
+/// Start and end of a metaslab: those of dRAID begin and end with a row.
+fn bounds(s: &Session, t: &Top, i: usize) -> (u64, u64) {
+    let even = 1u64 << t.ms_shift.min(40);
+    match s.pool.space.metaslab_bounds(t.id, i as u64) {
+        Ok(bounds) => bounds,
+        Err(_) => (even * i as u64, even * (i as u64 + 1)),
+    }
+}
+
 /// Percent; 0 if nothing is free.
 fn fragmentation(histogram: &[u64; HISTOGRAM_SIZE], shift: u32) -> u64 {
     let (mut total, mut weighted) = (0u128, 0u128);
@@ -301,12 +310,7 @@ fn metaslab(
         o => Some(Map::open(set, o)),
     };
     let map = map.transpose()?;
-    // Those of dRAID begin and end with a row.
-    let even = 1u64 << t.ms_shift.min(40);
-    let (start, end) = match s.pool.space.metaslab_bounds(t.id, i as u64) {
-        Ok(bounds) => bounds,
-        Err(_) => (even * i as u64, even * (i as u64 + 1)),
-    };
+    let (start, end) = bounds(s, t, i);
     let size = end.saturating_sub(start);
     let allocated = map.as_ref().map_or(0, |m| m.phys.alloc.max(0) as u64);
     writeln!(
@@ -531,7 +535,8 @@ pub fn classes(s: &Session) -> Result<BTreeMap<&'static str, (u64, u64)>> {
             let kept = s.pool.space.is_embedded_log(t.id, i as u64);
             let class = if kept { EMBEDDED_LOG } else { t.bias };
             let sum = out.entry(class).or_default();
-            sum.1 += 1u64 << t.ms_shift.min(40);
+            let (start, end) = bounds(s, &t, i);
+            sum.1 += end.saturating_sub(start);
             if *object != 0 {
                 sum.0 += Map::open(&set, *object)?.phys.alloc.max(0) as u64;
             }

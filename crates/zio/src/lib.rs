@@ -8,6 +8,8 @@
 mod cache;
 pub mod crypt;
 mod flight;
+#[cfg(test)]
+mod gang_tests;
 pub mod memory;
 mod pipeline;
 pub mod seam;

@@ -144,7 +144,8 @@ pub fn verify_embedded(alg: u8, region: &[u8], verifier: &Words) -> Result<bool>
 }
 
 /// [`verify_embedded`] for intent log blocks of encrypted datasets, whose words 2 and 3 are the
-/// MAC (§13.3). Gives the byte order and the MAC words; the caller has to check these.
+/// MAC (§13.3), and for headers of encrypted gangs, where they are 0. Gives the byte order and the
+/// MAC words; the caller has to check these.
 pub fn verify_embedded_mac(alg: u8, region: &[u8], verifier: &Words) -> Result<(bool, [u64; 2])> {
     let (sum, p) = compute_embedded(alg, region, verifier)?;
     let mac = [p.found[2], p.found[3]];
@@ -182,8 +183,8 @@ pub fn embed(alg: u8, region: &mut [u8], verifier: &Words) -> Result<Words> {
     write(alg, region, verifier, false)
 }
 
-/// [`embed`] for intent log blocks of encrypted datasets: words 2 and 3 of the embedded checksum
-/// hold the MAC already and keep it.
+/// [`embed`] for intent log blocks of encrypted datasets and headers of encrypted gangs: words 2 and 3
+/// of the embedded checksum hold the MAC (or 0) already and keep it.
 pub fn embed_keep_mac(alg: u8, region: &mut [u8], verifier: &Words) -> Result<Words> {
     write(alg, region, verifier, true)
 }

@@ -372,6 +372,31 @@ fn history_ring() {
     assert_eq!(again.records().unwrap(), h.records().unwrap());
 }
 
+/// A pool that no command made, as OpenZFS's `ztest` makes them: its ring goes round before the first
+/// command comes, which then is no creation to be kept.
+#[test]
+fn history_without_a_creation() {
+    let p = Pool::new(5000, MODERN);
+    let g = p.rig.dmu.begin_sync();
+    let tx = p.rig.dmu.syncing_tx(g.txg);
+    let h = History::create(&p.rig.os, &tx, 0).unwrap();
+    let rec = |key: &str, n: u64| {
+        let mut l = NvList::new();
+        l.set(key, format!("{n} {}", "x".repeat(900)));
+        l
+    };
+    for n in 0..400 {
+        h.append(&tx, &rec("history internal str", n)).unwrap();
+    }
+    for n in 400..600 {
+        h.append(&tx, &rec("history command", n)).unwrap();
+        let again = History::open(&p.rig.os).unwrap().unwrap();
+        let all = again.records().unwrap();
+        assert_eq!(*all.last().unwrap(), rec("history command", n));
+        assert!(all.len() > 100);
+    }
+}
+
 /// Hundreds of file systems in one group cost what they should.
 #[test]
 fn many_datasets() {

@@ -325,7 +325,7 @@ fn nothing_of_a_block_stays_behind_the_end() {
             object: f.object,
             offset: 0,
             length: 50_000,
-            data: disk::zil::WriteData::Indirect(Box::new(bp)),
+            data: disk::zil::WriteData::Indirect(bp),
         };
         let raw = disk::zil::Record {
             txg: 5,

@@ -64,7 +64,7 @@ pub fn handle(
         Request::PoolSync { pool } => {
             let entry = open(service, &pool)?;
             if !entry.pool.is_readonly() {
-                entry.pool.sync_and_release().map_err(answer)?;
+                entry.pool.sync().map_err(answer)?;
             }
             Ok(Reply::Done)
         }

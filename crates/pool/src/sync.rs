@@ -115,16 +115,6 @@ impl Pool {
         Ok(txg)
     }
 
-    /// Like [`Pool::sync`], and what was freed can be used again afterwards (`zpool sync`).
-    pub fn sync_and_release(&self) -> Result<Txg> {
-        loop {
-            let txg = self.sync()?;
-            if !self.gives_back() {
-                return Ok(txg);
-            }
-        }
-    }
-
     /// Whether a group in which nothing changes is worth writing, because it brings back what was freed
     /// before: only groups that are on disk do. Each of them frees a little itself, so their number
     /// behind one with changes is limited.

@@ -7,6 +7,7 @@ use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
 
 use base::{bail, Error, Kind, Result};
 use rustix::fs::{AtFlags, StatxFlags};
@@ -96,6 +97,9 @@ pub struct Mount {
     dev: (u32, u32),
     by_helper: bool,
 }
+
+/// How long something may count as in use that is not.
+const IN_USE: Duration = Duration::from_millis(500);
 
 fn is_root() -> bool {
     rustix::process::geteuid().is_root()
@@ -381,8 +385,21 @@ impl Mount {
 
     /// Takes the mount away. The session must be running (or its descriptor closed) for
     /// [`Unmount::Normal`]: the kernel first writes out what it has cached. Not being mounted any
-    /// more is no error.
+    /// more is no error. What is in use is asked for again for half a second: a file of a process that
+    /// has just ended, or a path that another program just walks, counts for a moment.
     pub fn unmount(&self, how: Unmount) -> Result<()> {
+        let start = Instant::now();
+        loop {
+            match self.unmount_once(how) {
+                Err(e) if e.kind == Kind::Busy && start.elapsed() < IN_USE => {
+                    std::thread::sleep(IN_USE / 20);
+                }
+                r => return r,
+            }
+        }
+    }
+
+    fn unmount_once(&self, how: Unmount) -> Result<()> {
         // The table of all mounts is long where there are many, and there each of them is unmounted.
         if !self.is_on_top() {
             if !self.is_mounted()? {

@@ -18,8 +18,9 @@ use std::io::{self, IoSlice, IoSliceMut};
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::time::Duration;
 
 /// Opens devices and files by path.
 pub struct LinuxDisks {
@@ -28,7 +29,15 @@ pub struct LinuxDisks {
     threads: Arc<CpuPool>,
     /// Open images of whole disks, by what makes two names the same file, and whether for writing.
     images: Mutex<HashMap<(u64, u64, bool), Weak<dyn Disk>>>,
+    /// How often an exclusive open may still wait for a device in use, until one succeeds.
+    patience: AtomicU32,
 }
+
+/// Waits for devices in use, and how long each is: a second in all, however many devices there are.
+/// A process that was killed holds its devices until the kernel has ended its transfers, which may be
+/// behind the moment at which others see it gone.
+const WAITS: u32 = 40;
+const WAIT: Duration = Duration::from_millis(25);
 
 /// How devices are driven.
 #[derive(Clone, Copy, Debug)]
@@ -60,13 +69,35 @@ impl LinuxDisks {
             options,
             threads: Arc::new(CpuPool::new("zfs-io", 8)),
             images: Mutex::default(),
+            patience: AtomicU32::new(WAITS),
+        }
+    }
+
+    fn open_disk(&self, path: &str, access: Access) -> Result<LinuxDisk> {
+        loop {
+            let r = LinuxDisk::open(path, access, self.options, self.threads.clone());
+            match &r {
+                Err(e) if e.kind == Kind::Busy && access == Access::Exclusive => {
+                    let left = self.patience.load(Ordering::Relaxed);
+                    if left == 0 {
+                        return r;
+                    }
+                    self.patience.store(left - 1, Ordering::Relaxed);
+                    std::thread::sleep(WAIT);
+                }
+                Ok(_) if access == Access::Exclusive => {
+                    self.patience.store(WAITS, Ordering::Relaxed);
+                    return r;
+                }
+                _ => return r,
+            }
         }
     }
 }
 
 impl env::Disks for LinuxDisks {
     /// Refusals: `Busy` when an exclusive open meets a mount, another holder or another daemon's
-    /// lock; `Invalid` for what is neither block device nor regular file. A path of the form
+    /// lock, which are waited for a second at most; `Invalid` for what is neither block device nor regular file. A path of the form
     /// [`part::split`] knows is a partition of an image, unless there is a file of that name.
     fn open(&self, path: &str, access: Access) -> Result<Arc<dyn Disk>> {
         if let Some((image, number)) = part::split(path) {
@@ -77,8 +108,7 @@ impl env::Disks for LinuxDisks {
                     .map_err(|e| e.context(path));
             }
         }
-        let disk = LinuxDisk::open(path, access, self.options, self.threads.clone())
-            .map_err(|e| e.context(path))?;
+        let disk = self.open_disk(path, access).map_err(|e| e.context(path))?;
         Ok(Arc::new(disk))
     }
 }
@@ -100,7 +130,7 @@ impl LinuxDisks {
         if let Some(disk) = open.get(&key).and_then(Weak::upgrade) {
             return Ok(disk);
         }
-        let disk = LinuxDisk::open(path, access, self.options, self.threads.clone())?;
+        let disk = self.open_disk(path, access)?;
         let disk: Arc<dyn Disk> = Arc::new(disk);
         open.insert(key, Arc::downgrade(&disk));
         Ok(disk)
@@ -842,6 +872,24 @@ mod tests {
                 );
             }
         }
+    }
+
+    /// As a process holds it that was killed and whose transfers are still under way.
+    #[test]
+    fn who_lets_go_soon_is_waited_for() {
+        let image = Image::new("soon", 1 << 20);
+        let disks = LinuxDisks::new();
+        let first = disks.open(&image.0, Access::Exclusive).unwrap();
+        std::thread::scope(|s| {
+            let second = s.spawn(|| disks.open(&image.0, Access::Exclusive).map(|_| ()));
+            // It is refused at least once.
+            while disks.patience.load(Ordering::Relaxed) == WAITS {
+                std::thread::yield_now();
+            }
+            drop(first);
+            second.join().unwrap().unwrap();
+        });
+        assert_eq!(disks.patience.load(Ordering::Relaxed), WAITS);
     }
 
     #[test]

@@ -128,6 +128,11 @@ impl Bpobj {
         self.store(tx)
     }
 
+    /// The lists in this one. `Kind::Damaged` if their object cannot hold as many.
+    pub fn subobjs(&self, mos: &Objset) -> Result<Vec<u64>> {
+        Ok(self.read_subobjs(mos)?.1)
+    }
+
     fn read_subobjs(&self, mos: &Objset) -> Result<(Option<Arc<Dnode>>, Vec<u64>)> {
         if self.phys.subobjs == 0 {
             return Ok((None, Vec::new()));

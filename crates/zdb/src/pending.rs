@@ -1,15 +1,12 @@
 //! `-ddd`: what waits to be freed, and which groups the devices lack.
 
 use crate::{fmt, sets, Session};
-use base::{RangeSet, Result};
-use disk::bytes::u64_at;
+use base::{bail, RangeSet, Result};
 use disk::dsl::{BpobjPhys, BptreePhys};
+use std::collections::BTreeSet;
 use std::io::Write;
 use vdev::{Vdev, VdevKind};
 use zap::Zap;
-
-/// Levels of lists in lists; deeper ones are loops.
-const MAX_DEPTH: usize = 64;
 
 /// Lists of the pool itself, then the devices.
 pub fn show(s: &Session, depth: usize, out: &mut dyn Write) -> Result<()> {
@@ -21,7 +18,7 @@ pub fn show(s: &Session, depth: usize, out: &mut dyn Write) -> Result<()> {
         ("com.delphix:obsolete_bpobj", "Pool obsolete blocks"),
     ] {
         if let Some(object) = named(key)? {
-            list(s, object, name, 0, depth, out)?;
+            list(s, object, name, depth, out)?;
         }
     }
     if let Some(object) = named("bptree_obj")? {
@@ -39,14 +36,35 @@ pub fn show(s: &Session, depth: usize, out: &mut dyn Write) -> Result<()> {
 }
 
 /// One list with the lists in it and, with enough detail, its blocks, the newest first.
-pub fn list(
+pub fn list(s: &Session, object: u64, name: &str, depth: usize, out: &mut dyn Write) -> Result<()> {
+    heads(s, object, (name, 0), &mut BTreeSet::new(), out)?;
+    if depth >= 5 {
+        let mos = &s.pool.mos;
+        let mut all = Vec::new();
+        dsl::Bpobj::open(mos, object)?.for_each(mos, &mut |bp, free| {
+            all.push((*bp, free));
+            Ok(())
+        })?;
+        for (bp, free) in all.iter().rev() {
+            let copies = if depth > 5 { 3 } else { 1 };
+            writeln!(out, "\t{}", fmt::bp_listed(bp, copies, *free))?;
+        }
+        writeln!(out)?;
+    }
+    Ok(())
+}
+
+/// A line for a list and each list in it. `seen`: each has one place, so that this ends, whatever they say.
+fn heads(
     s: &Session,
     object: u64,
-    name: &str,
-    indent: usize,
-    depth: usize,
+    (name, indent): (&str, usize),
+    seen: &mut BTreeSet<u64>,
     out: &mut dyn Write,
 ) -> Result<()> {
+    if !seen.insert(object) {
+        bail!(Damaged, "bpobj {object} is in two lists, or in itself");
+    }
     let mos = &s.pool.mos;
     let p = BpobjPhys::decode(&mos.hold(object)?.bonus())?;
     let n = |v| s.num.nice(v);
@@ -72,26 +90,9 @@ pub fn list(
             n(p.comp),
             n(p.uncomp)
         )?;
-        let dn = mos.hold(p.subobjs)?;
-        for i in 0..p.num_subobjs {
-            let mut word = [0; 8];
-            dn.read(i.saturating_mul(8), &mut word)?;
-            if indent < MAX_DEPTH {
-                list(s, u64_at(&word, 0)?, "subobj", indent + 1, depth, out)?;
-            }
+        for sub in dsl::Bpobj::open(mos, object)?.subobjs(mos)? {
+            heads(s, sub, ("subobj", indent + 1), seen, out)?;
         }
-    }
-    if depth >= 5 && indent == 0 {
-        let mut all = Vec::new();
-        dsl::Bpobj::open(mos, object)?.for_each(mos, &mut |bp, free| {
-            all.push((*bp, free));
-            Ok(())
-        })?;
-        for (bp, free) in all.iter().rev() {
-            let copies = if depth > 5 { 3 } else { 1 };
-            writeln!(out, "\t{}", fmt::bp_listed(bp, copies, *free))?;
-        }
-        writeln!(out)?;
     }
     Ok(())
 }

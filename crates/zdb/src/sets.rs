@@ -370,7 +370,7 @@ pub fn deadlist(
     }
     let mos = &s.pool.mos;
     if mos.hold(object)?.info().obj_type == ObjType::BPOBJ {
-        return pending::list(s, object, "old-format deadlist", 0, depth, out);
+        return pending::list(s, object, "old-format deadlist", depth, out);
     }
     let list = dsl::Deadlist::open(mos, object)?;
     let t = list.space();
@@ -391,7 +391,7 @@ pub fn deadlist(
     for (txg, object) in &keys {
         let name = format!("mintxg {txg} -> obj {object}");
         match depth >= 5 {
-            true => pending::list(s, *object, &name, 0, depth, out)?,
+            true => pending::list(s, *object, &name, depth, out)?,
             false => writeln!(out, "{name}")?,
         }
     }

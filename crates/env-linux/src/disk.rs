@@ -97,8 +97,9 @@ impl LinuxDisks {
 
 impl env::Disks for LinuxDisks {
     /// Refusals: `Busy` when an exclusive open meets a mount, another holder or another daemon's
-    /// lock, which are waited for a second at most; `Invalid` for what is neither block device nor regular file. A path of the form
-    /// [`part::split`] knows is a partition of an image, unless there is a file of that name.
+    /// lock, which are waited for a second at most; `Invalid` for what is neither block device nor
+    /// regular file. A path of the form [`part::split`] knows is a partition of an image, unless there
+    /// is a file of that name.
     fn open(&self, path: &str, access: Access) -> Result<Arc<dyn Disk>> {
         if let Some((image, number)) = part::split(path) {
             if std::fs::symlink_metadata(path).is_err() {

@@ -8,7 +8,7 @@ use disk::bytes::put_u64;
 use disk::BlkPtr;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::mpsc::channel;
+use std::sync::mpsc::{channel, Receiver, Sender};
 use std::sync::Arc;
 use std::time::Duration;
 use zil::{
@@ -583,6 +583,14 @@ fn lost(mem: &Mem) -> Vec<u64> {
     space.into_keys().collect()
 }
 
+/// The next write of log blocks says that it is there, and waits until it is told to go on.
+fn hold_write(mem: &Mem) -> (Receiver<()>, Sender<()>) {
+    let (here, there) = channel();
+    let (go, wait) = channel();
+    mem.lock().hold_write = Some((here, wait));
+    (there, go)
+}
+
 /// A group closes between the moment a log block is taken and that in which the block before it, which
 /// names it, is written.
 #[test]
@@ -601,9 +609,7 @@ fn a_group_waits_for_what_names_its_log_blocks() {
             assert_eq!(lost(&mem), []);
         }
         log(&mem, &z, 100);
-        let (here, there) = channel();
-        let (go, wait) = channel();
-        mem.lock().hold_write = Some((here, wait));
+        let (there, go) = hold_write(&mem);
         std::thread::scope(|s| {
             let writer = s.spawn(|| z.commit(None));
             there.recv().unwrap();
@@ -635,9 +641,7 @@ fn a_group_gives_up_the_chain_whose_write_failed() {
     let mem = Mem::new();
     let z = ready(&mem);
     log(&mem, &z, 100);
-    let (here, there) = channel();
-    let (go, wait) = channel();
-    mem.lock().hold_write = Some((here, wait));
+    let (there, go) = hold_write(&mem);
     std::thread::scope(|s| {
         let writer = s.spawn(|| z.commit(None));
         there.recv().unwrap();

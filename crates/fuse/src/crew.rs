@@ -170,7 +170,9 @@ impl Crew {
         }
     }
 
-    /// The calling thread begins to serve a request, at `now`, after waiting for it for `waited`.
+    /// The calling thread begins to serve a request, at `now`, after waiting for it for `waited`. The
+    /// sentinel is to look at every session that has something to do, also at one that has threads to
+    /// spare: processors are kept awake while it does.
     pub fn begin(&self, pace: &mut Pace, now: u64, waited: u64, blocks: bool) -> Begin {
         self.begun.fetch_add(1, SeqCst);
         let c = self.counts.fetch_add(BUSY, SeqCst) + BUSY;
@@ -182,14 +184,9 @@ impl Crew {
         if pace.at_once >= BACKLOG || blocks {
             self.go_parallel(now);
         }
-        if !Crew::alone(c) || self.most() == 1 {
-            Begin::Go
-        } else if now < self.parallel_until.load(SeqCst) {
-            Begin::Wake
-        } else if !self.watch.on.load(SeqCst) && !self.watch.on.swap(true, SeqCst) {
-            Begin::Watch
-        } else {
-            Begin::Go
+        Begin {
+            wake: Crew::alone(c) && self.most() > 1 && now < self.parallel_until.load(SeqCst),
+            watch: !self.watch.on.load(SeqCst) && !self.watch.on.swap(true, SeqCst),
         }
     }
 
@@ -305,12 +302,23 @@ impl Crew {
 
 /// What is to be done when a thread begins to serve.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Begin {
-    Go,
+pub(crate) struct Begin {
     /// Wake or start a thread.
-    Wake,
+    wake: bool,
     /// Tell the sentinel to look.
-    Watch,
+    watch: bool,
+}
+
+impl Begin {
+    /// Does it.
+    pub fn act<W: Watched + 'static>(&self, session: &Arc<W>) {
+        if self.wake {
+            session.clone().reinforce();
+        }
+        if self.watch {
+            watch(Arc::downgrade(session) as Weak<dyn Watched>);
+        }
+    }
 }
 
 #[derive(Debug, PartialEq, Eq)]
@@ -452,24 +460,31 @@ pub fn about_to_wait_for_requests() -> Lent {
 mod tests {
     use super::*;
 
+    const GO: Begin = Begin {
+        wake: false,
+        watch: false,
+    };
+    const WAKE: Begin = Begin { wake: true, ..GO };
+    const WATCH: Begin = Begin { watch: true, ..GO };
+
     #[test]
     fn one_waits_unless_there_is_reason_for_more() {
         let c = Crew::new(4);
         let mut p = Pace::default();
         c.joined();
         // Alone with short requests: the sentinel is called once.
-        assert_eq!(c.begin(&mut p, 1000, 50_000, false), Begin::Watch);
+        assert_eq!(c.begin(&mut p, 1000, 50_000, false), WATCH);
         assert!(!c.end(2000, 1000));
-        assert_eq!(c.begin(&mut p, 3000, 50_000, false), Begin::Go);
+        assert_eq!(c.begin(&mut p, 3000, 50_000, false), GO);
         assert!(!c.end(4000, 1000));
         // A long one is a reason to work in parallel …
         let t = 10_000;
-        assert_eq!(c.begin(&mut p, t, 50_000, true), Begin::Wake);
+        assert_eq!(c.begin(&mut p, t, 50_000, true), WAKE);
         assert!(!c.wake_one());
         c.joined();
         assert!(!c.end(t, 0)); // two may wait
         c.joined();
-        assert_eq!(c.begin(&mut p, t, 0, false), Begin::Go);
+        assert_eq!(c.begin(&mut p, t, 0, false), GO);
         assert!(c.end(t, LONG + 1)); // three would wait
                                      // … for a while.
         assert_eq!(c.spare(t + PARALLEL / 2), 2);
@@ -483,6 +498,17 @@ mod tests {
             c.end(later, 10);
         }
         assert_eq!(c.spare(later), 2);
+    }
+
+    #[test]
+    fn who_has_threads_to_spare_is_looked_at_too() {
+        let c = Crew::new(4);
+        let mut p = Pace::default();
+        c.joined();
+        c.joined();
+        assert_eq!(c.begin(&mut p, 1000, 50_000, false), WATCH);
+        assert!(c.is_busy());
+        assert_eq!(c.begin(&mut p, 1000, 50_000, false), GO);
     }
 
     #[test]
@@ -516,7 +542,7 @@ mod tests {
         let c = Crew::new(4);
         let mut p = Pace::default();
         c.joined();
-        assert_eq!(c.begin(&mut p, 0, 50_000, false), Begin::Watch);
+        assert_eq!(c.begin(&mut p, 0, 50_000, false), WATCH);
         assert_eq!(c.look(), Look::Fine); // began since the last look
         assert_eq!(c.look(), Look::Stuck);
         c.joined();
@@ -528,6 +554,6 @@ mod tests {
         assert_eq!(c.look(), Look::Away);
         c.left();
         c.parallel_until.store(0, SeqCst);
-        assert_eq!(c.begin(&mut p, 0, 50_000, false), Begin::Watch);
+        assert_eq!(c.begin(&mut p, 0, 50_000, false), WATCH);
     }
 }

@@ -32,7 +32,7 @@ use zerocopy::{FromBytes, IntoBytes};
 
 use crate::channel::{negative, Answer};
 use crate::config::Transport;
-use crate::crew::{self, Begin, Crew, Pace, Watched};
+use crate::crew::{self, Crew, Pace, Watched};
 use crate::dispatch::{serve, Message, Scratch};
 use crate::fs::Filesystem;
 use crate::reply::ReadBuf;
@@ -448,13 +448,8 @@ impl<F: Filesystem + ?Sized> Lane<F> {
                 if class != Class::Brief {
                     let blocks = class == Class::Blocks;
                     let waited = began - idle_since;
-                    match self.crew().begin(&mut pace, began, waited, blocks) {
-                        Begin::Go => {}
-                        Begin::Wake => self.clone().reinforce(),
-                        Begin::Watch => {
-                            crew::watch(Arc::downgrade(self) as Weak<dyn Watched>);
-                        }
-                    }
+                    let crew = self.crew();
+                    crew.begin(&mut pace, began, waited, blocks).act(self);
                 }
                 let reply = Reply {
                     slot: &engine.slots[i],

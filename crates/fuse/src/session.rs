@@ -14,7 +14,7 @@ use zerocopy::{FromBytes, IntoBytes};
 use crate::alert::Spin;
 use crate::channel::{Answer, Channel};
 use crate::config::{Config, Negotiated, ReaddirPlus, Transport};
-use crate::crew::{self, Begin, Crew, Pace, Watched};
+use crate::crew::{self, Crew, Pace, Watched};
 use crate::dispatch::{serve, Message, Scratch};
 use crate::fs::Filesystem;
 use crate::killed::{self, Found, Lookout, Serving};
@@ -585,14 +585,8 @@ impl<F: Filesystem + ?Sized> Pool<F> {
             let class = classify(msg.head.opcode);
             if class != Class::Brief {
                 let blocks = class == Class::Blocks;
-                match self
-                    .crew
-                    .begin(&mut pace, began, began - idle_since, blocks)
-                {
-                    Begin::Go => {}
-                    Begin::Wake => self.clone().reinforce(),
-                    Begin::Watch => crew::watch(self.as_watched()),
-                }
+                let waited = began - idle_since;
+                self.crew.begin(&mut pace, began, waited, blocks).act(&self);
             }
             // An answer that cannot be delivered: the connection is being torn down, and the next
             // read says how.

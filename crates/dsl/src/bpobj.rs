@@ -5,6 +5,7 @@ use base::{bail, Error, Result};
 use disk::dsl::{bpobj_entry, bpobj_entry_is_free, BpobjPhys};
 use disk::{BlkPtr, ObjType, BP_SIZE};
 use dmu::{Dnode, NewObject, Objset, Tx};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 /// Block size of bpobjs and of their sub-object lists.
@@ -128,11 +129,6 @@ impl Bpobj {
         self.store(tx)
     }
 
-    /// The lists in this one. `Kind::Damaged` if their object cannot hold as many.
-    pub fn subobjs(&self, mos: &Objset) -> Result<Vec<u64>> {
-        Ok(self.read_subobjs(mos)?.1)
-    }
-
     fn read_subobjs(&self, mos: &Objset) -> Result<(Option<Arc<Dnode>>, Vec<u64>)> {
         if self.phys.subobjs == 0 {
             return Ok((None, Vec::new()));
@@ -249,18 +245,45 @@ impl Bpobj {
         mos: &Objset,
         f: &mut dyn FnMut(&BlkPtr, bool) -> Result<()>,
     ) -> Result<()> {
-        self.each_depth(mos, f, 0)
+        self.lists(mos, &mut |list, _| list.each_own(f))
     }
 
-    fn each_depth(
+    /// Calls `f` with this list and each list in it, before those in that one, and how deep it lies.
+    /// Errors: those of `f`; `Kind::Damaged` if a list is in two lists or in itself, so that the walk ends
+    /// whatever a pool says, or they are nested too deep.
+    pub fn lists(
         &self,
         mos: &Objset,
-        f: &mut dyn FnMut(&BlkPtr, bool) -> Result<()>,
+        f: &mut dyn FnMut(&Bpobj, usize) -> Result<()>,
+    ) -> Result<()> {
+        self.lists_below(mos, f, 0, &mut BTreeSet::new())
+    }
+
+    fn lists_below(
+        &self,
+        mos: &Objset,
+        f: &mut dyn FnMut(&Bpobj, usize) -> Result<()>,
         depth: usize,
+        seen: &mut BTreeSet<u64>,
     ) -> Result<()> {
         if depth > MAX_DEPTH {
-            return Err(Error::damaged("bpobjs nested too deep"));
+            bail!(Damaged, "bpobjs nested too deep");
         }
+        if !seen.insert(self.object()) {
+            bail!(
+                Damaged,
+                "bpobj {} is in two lists, or in itself",
+                self.object()
+            );
+        }
+        f(self, depth)?;
+        for o in self.read_subobjs(mos)?.1 {
+            Bpobj::open(mos, o)?.lists_below(mos, f, depth + 1, seen)?;
+        }
+        Ok(())
+    }
+
+    fn each_own(&self, f: &mut dyn FnMut(&BlkPtr, bool) -> Result<()>) -> Result<()> {
         let per = (self.dn.info().block_size / BP_SIZE).max(1) as u64;
         for blk in 0..self.checked_count()?.div_ceil(per) {
             let b = self.dn.block(blk)?;
@@ -269,9 +292,6 @@ impl Bpobj {
                 let bp = BlkPtr::at(&b, i)?;
                 f(&bp, bpobj_entry_is_free(&bp))?;
             }
-        }
-        for o in self.read_subobjs(mos)?.1 {
-            Bpobj::open(mos, o)?.each_depth(mos, f, depth + 1)?;
         }
         Ok(())
     }

@@ -1,9 +1,9 @@
 //! `-ddd`: what waits to be freed, and which groups the devices lack.
 
 use crate::{fmt, sets, Session};
-use base::{bail, RangeSet, Result};
-use disk::dsl::{BpobjPhys, BptreePhys};
-use std::collections::BTreeSet;
+use base::{RangeSet, Result};
+use disk::dsl::BptreePhys;
+use dsl::Bpobj;
 use std::io::Write;
 use vdev::{Vdev, VdevKind};
 use zap::Zap;
@@ -37,11 +37,15 @@ pub fn show(s: &Session, depth: usize, out: &mut dyn Write) -> Result<()> {
 
 /// One list with the lists in it and, with enough detail, its blocks, the newest first.
 pub fn list(s: &Session, object: u64, name: &str, depth: usize, out: &mut dyn Write) -> Result<()> {
-    heads(s, object, (name, 0), &mut BTreeSet::new(), out)?;
+    let mos = &s.pool.mos;
+    let top = Bpobj::open(mos, object)?;
+    top.lists(mos, &mut |l, nested| match nested {
+        0 => head(s, l, name, 0, out),
+        _ => head(s, l, "subobj", nested, out),
+    })?;
     if depth >= 5 {
-        let mos = &s.pool.mos;
         let mut all = Vec::new();
-        dsl::Bpobj::open(mos, object)?.for_each(mos, &mut |bp, free| {
+        top.for_each(mos, &mut |bp, free| {
             all.push((*bp, free));
             Ok(())
         })?;
@@ -54,23 +58,13 @@ pub fn list(s: &Session, object: u64, name: &str, depth: usize, out: &mut dyn Wr
     Ok(())
 }
 
-/// A line for a list and each list in it. `seen`: each has one place, so that this ends, whatever they say.
-fn heads(
-    s: &Session,
-    object: u64,
-    (name, indent): (&str, usize),
-    seen: &mut BTreeSet<u64>,
-    out: &mut dyn Write,
-) -> Result<()> {
-    if !seen.insert(object) {
-        bail!(Damaged, "bpobj {object} is in two lists, or in itself");
-    }
-    let mos = &s.pool.mos;
-    let p = BpobjPhys::decode(&mos.hold(object)?.bonus())?;
+fn head(s: &Session, l: &Bpobj, name: &str, nested: usize, out: &mut dyn Write) -> Result<()> {
+    let p = &l.phys;
     let n = |v| s.num.nice(v);
     let head = format!(
-        "    {name:>0$}: object {object}, {1}",
-        indent * 8,
+        "    {name:>0$}: object {1}, {2}",
+        nested * 8,
+        l.object(),
         p.num_blkptrs
     );
     // The form of the list says whether it can hold entries of blocks that were freed.
@@ -90,9 +84,6 @@ fn heads(
             n(p.comp),
             n(p.uncomp)
         )?;
-        for sub in dsl::Bpobj::open(mos, object)?.subobjs(mos)? {
-            heads(s, sub, ("subobj", indent + 1), seen, out)?;
-        }
     }
     Ok(())
 }

@@ -586,7 +586,7 @@ impl<F: Filesystem + ?Sized> Pool<F> {
             if class != Class::Brief {
                 let blocks = class == Class::Blocks;
                 let waited = began - idle_since;
-                self.crew.begin(&mut pace, began, waited, blocks).act(&self);
+                self.crew.begin(&mut pace, began, waited, blocks).act(self);
             }
             // An answer that cannot be delivered: the connection is being torn down, and the next
             // read says how.

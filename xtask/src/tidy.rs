@@ -10,8 +10,9 @@ use std::process::Command;
 const LONG: usize = 1500;
 const LONGISH: usize = 1000;
 
-/// Crates whose root need not forbid `unsafe`: they speak to the kernel.
-const MAY_BE_UNSAFE: [&str; 2] = ["env-linux", "fuse"];
+/// Crates whose root need not forbid `unsafe`: they speak to the kernel, or ask the processor for its
+/// vectors.
+const MAY_BE_UNSAFE: [&str; 3] = ["env-linux", "fuse", "simd"];
 
 /// Crates below the engine's doors that the table's order alone would let see too much: all they
 /// may use of this workspace.

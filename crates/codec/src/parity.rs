@@ -5,6 +5,7 @@
 //! data.
 
 use base::{bail, Result};
+use simd::Factor;
 
 /// Largest number of parity columns.
 pub const MAX_PARITY: usize = 3;
@@ -55,95 +56,21 @@ fn coefficient(row: usize, i: usize, n: usize) -> u8 {
     pow2(row * (n - 1 - i))
 }
 
-const HIGH: u64 = 0x8080_8080_8080_8080;
-
-/// Eight bytes times 2.
-#[inline(always)]
-fn mul2(x: u64) -> u64 {
-    let high = (x & HIGH) >> 7;
-    // 0xff in every byte that overflows
-    let over = (high << 8).wrapping_sub(high);
-    ((x & !HIGH) << 1) ^ (over & (u64::from(POLY) * 0x0101_0101_0101_0101))
-}
-
-#[inline(always)]
-fn mul4(x: u64) -> u64 {
-    mul2(mul2(x))
-}
-
-#[inline(always)]
-fn load(b: &[u8; 8]) -> u64 {
-    u64::from_le_bytes(*b)
-}
-
-/// Horner's step: `parity = parity · c + data`, `data` extended by zeros; `step` multiplies eight
-/// bytes by the row's generator.
-#[inline(always)]
-fn horner(parity: &mut [u8], data: &[u8], step: impl Fn(u64) -> u64) {
-    let n = data.len().min(parity.len());
-    let (head, tail) = parity.split_at_mut(n);
-    let (pw, pr) = head.as_chunks_mut::<8>();
-    let (dw, dr) = data[..n].as_chunks::<8>();
-    for (p, d) in pw.iter_mut().zip(dw) {
-        *p = (step(load(p)) ^ load(d)).to_le_bytes();
-    }
-    for (p, d) in pr.iter_mut().zip(dr) {
-        *p = step(u64::from(*p)) as u8 ^ d;
-    }
-    let (pw, pr) = tail.as_chunks_mut::<8>();
-    for p in pw {
-        *p = step(load(p)).to_le_bytes();
-    }
-    for p in pr {
-        *p = step(u64::from(*p)) as u8;
-    }
-}
-
-fn horner_row(row: usize, parity: &mut [u8], data: &[u8]) {
-    match row {
-        0 => xor(parity, data),
-        1 => horner(parity, data, mul2),
-        _ => horner(parity, data, mul4),
-    }
-}
-
-/// `to += from`, over the shorter length.
-fn xor(to: &mut [u8], from: &[u8]) {
-    let n = from.len().min(to.len());
-    horner(&mut to[..n], &from[..n], |x| x);
-}
-
-/// `to += c · from`, over the shorter length.
-fn mul_add(to: &mut [u8], from: &[u8], c: u8) {
-    match c {
-        0 => {}
-        1 => xor(to, from),
-        _ => {
-            let mut by = [0; 256];
-            for (x, y) in (0..=255).zip(by.iter_mut()) {
-                *y = mul(c, x);
-            }
-            for (t, f) in to.iter_mut().zip(from) {
-                *t ^= by[usize::from(*f)];
-            }
-        }
-    }
-}
-
 /// Computes parity: one column for each element of `parity` (1 to 3; P, then Q, then R), each as
 /// long as the longest data column. What was in `parity` is lost.
 ///
 /// The number of data columns must be at most [`MAX_DATA`] for the parity to be of use; nothing
 /// checks that here.
 pub fn generate<D: AsRef<[u8]>>(data: &[D], parity: &mut [Vec<u8>]) {
-    let len = data.iter().map(|d| d.as_ref().len()).max().unwrap_or(0);
-    for (row, p) in parity.iter_mut().enumerate().take(MAX_PARITY) {
-        p.clear();
+    let data: Vec<&[u8]> = data.iter().map(|d| d.as_ref()).collect();
+    let len = data.iter().map(|d| d.len()).max().unwrap_or(0);
+    let mut out = Vec::with_capacity(MAX_PARITY);
+    for p in parity.iter_mut().take(MAX_PARITY) {
         p.resize(len, 0);
-        for d in data {
-            horner_row(row, p, d.as_ref());
-        }
+        out.push(&mut p[..]);
     }
+    let rows = [0, 1, 2];
+    simd::rows(&rows[..out.len()], &data, &mut out);
 }
 
 /// Rebuilds in place the columns named in `missing`: `cols` holds `nparity` parity columns, then
@@ -155,13 +82,16 @@ pub fn generate<D: AsRef<[u8]>>(data: &[D], parity: &mut [Vec<u8>]) {
 pub fn reconstruct(nparity: usize, cols: &mut [Vec<u8>], missing: &[usize]) -> Result<()> {
     reconstruct_data(nparity, cols, missing)?;
     let (parity, data) = cols.split_at_mut(nparity);
-    for &row in missing.iter().filter(|&&m| m < nparity) {
-        let p = &mut parity[row];
-        p.fill(0);
-        for d in data.iter() {
-            horner_row(row, p, d);
+    let data: Vec<&[u8]> = data.iter().map(|d| &d[..]).collect();
+    let mut rows = Vec::new();
+    let mut out = Vec::new();
+    for (row, p) in parity.iter_mut().enumerate() {
+        if missing.contains(&row) {
+            rows.push(row);
+            out.push(&mut p[..]);
         }
     }
+    simd::rows(&rows, &data, &mut out);
     Ok(())
 }
 
@@ -189,25 +119,23 @@ pub fn reconstruct_data(nparity: usize, cols: &mut [Vec<u8>], missing: &[usize])
     let Some(inverse) = solve(&rows, &lost, n) else {
         bail!(Invalid, "{n} data columns are too many for parity");
     };
+    let factors: Vec<Vec<Factor>> = inverse
+        .iter()
+        .map(|line| line.iter().map(|&c| Factor::new(|x| mul(c, x))).collect())
+        .collect();
     let (parity, data) = cols.split_at_mut(nparity);
-    // What the lost columns contribute to each parity row: the row minus the known columns.
-    let mut sums = Vec::with_capacity(k);
-    for &row in &rows {
-        let mut sum = vec![0; parity[row].len()];
-        for (i, d) in data.iter().enumerate() {
-            let known: &[u8] = if lost.contains(&i) { &[] } else { d };
-            horner_row(row, &mut sum, known);
-        }
-        xor(&mut sum, &parity[row]);
-        sums.push(sum);
-    }
-    for (&i, factors) in lost.iter().zip(&inverse) {
-        let d = &mut data[i];
-        d.fill(0);
-        for (sum, &c) in sums.iter().zip(factors) {
-            mul_add(d, sum, c);
+    let stored: Vec<&[u8]> = rows.iter().map(|&r| &parity[r][..]).collect();
+    let mut known: Vec<&[u8]> = Vec::with_capacity(n);
+    let mut out = Vec::with_capacity(k);
+    for (i, d) in data.iter_mut().enumerate() {
+        if lost.contains(&i) {
+            out.push(&mut d[..]);
+            known.push(&[]);
+        } else {
+            known.push(d);
         }
     }
+    simd::rebuild(&rows, &known, &stored, &factors, &mut out);
     Ok(())
 }
 

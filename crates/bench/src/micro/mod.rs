@@ -18,7 +18,7 @@ usage: cargo xtask bench micro [OPTION]...
   --only A,B         of checksum compress parity cache allocator zap
   --seconds X        how long each number is measured, three times (0.3)
   --rival SECONDS    how long OpenZFS's raidz_test may take for its numbers of parity (0: not run; it
-                     needs half an hour on a quiet machine)
+                     takes some minutes on a quiet machine)
   --out DIR          where the results go; default: target/bench/micro
 ";
 
@@ -159,6 +159,8 @@ pub fn run(args: &[String]) -> Result<bool> {
     if cfg!(debug_assertions) {
         b.note("a build for debugging: these numbers say nothing".into());
     }
+    let chosen = simd::implementation();
+    b.note(format!("parity and fletcher4: {chosen}"));
     for part in only {
         match part.as_str() {
             "checksum" => codecs::checksums(&mut b)?,

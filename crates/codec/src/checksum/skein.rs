@@ -31,37 +31,49 @@ const FINAL: u64 = 1 << 63;
 /// "SHA3", version 1.
 const SCHEMA: u64 = 0x0000_0001_3341_4853;
 
-fn threefish(key: &State, tweak: [u64; 2], plain: &State) -> State {
-    let mut ks = [0u64; 9];
-    ks[8] = C240;
-    for (k, w) in ks.iter_mut().zip(key) {
-        *k = *w;
+/// Words of the state that the MIX functions of four rounds in a row take: the permutation after each
+/// round is that of §3.3, and the fourth one brings all back to their places.
+const ORDER: [[usize; 8]; 4] = [
+    [0, 1, 2, 3, 4, 5, 6, 7],
+    [2, 1, 4, 7, 6, 5, 0, 3],
+    [4, 1, 6, 3, 0, 5, 2, 7],
+    [6, 1, 0, 7, 2, 5, 4, 3],
+];
+
+/// Four rounds, those from `first` on of eight. With constants for all numbers, so that the words stay in
+/// registers.
+#[inline(always)]
+fn four(v: &mut State, first: usize) {
+    for (order, rotate) in ORDER.iter().zip(&ROTATE[first..]) {
+        for (pair, r) in order.as_chunks::<2>().0.iter().zip(rotate) {
+            let [x, y] = *pair;
+            v[x] = v[x].wrapping_add(v[y]);
+            v[y] = v[y].rotate_left(*r) ^ v[x];
+        }
     }
-    ks[8] = key.iter().fold(C240, |acc, w| acc ^ w);
+}
+
+fn threefish(key: &State, tweak: [u64; 2], plain: &State) -> State {
+    let parity = key.iter().fold(C240, |acc, w| acc ^ w);
+    // The words go round; here they are laid out as far as they are used.
+    let ks: [u64; ROUNDS / 4 + 8] =
+        std::array::from_fn(|i| key.get(i % 9).copied().unwrap_or(parity));
     let ts = [tweak[0], tweak[1], tweak[0] ^ tweak[1]];
+    let ts: [u64; ROUNDS / 4 + 2] = std::array::from_fn(|i| ts[i % 3]);
     let mut v = *plain;
     let inject = |v: &mut State, s: usize| {
-        for (i, w) in v.iter_mut().enumerate() {
-            *w = w.wrapping_add(ks[(s + i) % 9]);
+        for (w, k) in v.iter_mut().zip(&ks[s..s + 8]) {
+            *w = w.wrapping_add(*k);
         }
-        v[5] = v[5].wrapping_add(ts[s % 3]);
-        v[6] = v[6].wrapping_add(ts[(s + 1) % 3]);
+        v[5] = v[5].wrapping_add(ts[s]);
+        v[6] = v[6].wrapping_add(ts[s + 1]);
         v[7] = v[7].wrapping_add(s as u64);
     };
-    for s in 0..ROUNDS / 4 {
+    for s in (0..ROUNDS / 4).step_by(2) {
         inject(&mut v, s);
-        let half = if s % 2 == 0 {
-            &ROTATE[..4]
-        } else {
-            &ROTATE[4..]
-        };
-        for rotate in half {
-            for (j, &r) in rotate.iter().enumerate() {
-                v[2 * j] = v[2 * j].wrapping_add(v[2 * j + 1]);
-                v[2 * j + 1] = v[2 * j + 1].rotate_left(r) ^ v[2 * j];
-            }
-            v = [v[2], v[1], v[4], v[7], v[6], v[5], v[0], v[3]];
-        }
+        four(&mut v, 0);
+        inject(&mut v, s + 1);
+        four(&mut v, 4);
     }
     inject(&mut v, ROUNDS / 4);
     v

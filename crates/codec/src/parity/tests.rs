@@ -40,9 +40,6 @@ fn the_field() {
         if a != 0 {
             assert_eq!(mul(a, invert(a)), 1);
         }
-        let wide = u64::from_le_bytes([a, 0x80, 0, 0xff, a, 0x7f, 1, a]);
-        let want = [a, 0x80, 0, 0xff, a, 0x7f, 1, a].map(|x| mul(x, 2));
-        assert_eq!(mul2(wide).to_le_bytes(), want);
     }
 }
 

@@ -5,14 +5,12 @@
 //! data.
 
 use base::{bail, Result};
-use simd::Factor;
+use simd::{Factor, POLY};
 
 /// Largest number of parity columns.
 pub const MAX_PARITY: usize = 3;
 /// Largest number of data columns for which every loss of up to `nparity` columns can be solved.
 pub const MAX_DATA: usize = 255;
-
-const POLY: u8 = 0x1d;
 
 const fn tables() -> ([u8; 512], [u8; 256]) {
     let mut pow = [0; 512];

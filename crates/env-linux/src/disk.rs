@@ -78,11 +78,11 @@ impl LinuxDisks {
             let r = LinuxDisk::open(path, access, self.options, self.threads.clone());
             match &r {
                 Err(e) if e.kind == Kind::Busy && access == Access::Exclusive => {
-                    let left = self.patience.load(Ordering::Relaxed);
-                    if left == 0 {
+                    let less = |left: u32| left.checked_sub(1);
+                    let (order, left) = (Ordering::Relaxed, &self.patience);
+                    if left.fetch_update(order, order, less).is_err() {
                         return r;
                     }
-                    self.patience.store(left - 1, Ordering::Relaxed);
                     std::thread::sleep(WAIT);
                 }
                 Ok(_) if access == Access::Exclusive => {

@@ -12,7 +12,7 @@ mod fletcher;
 mod parity;
 
 pub use fletcher::fletcher4;
-pub use parity::{rebuild, rows, Factor};
+pub use parity::{rebuild, rows, Factor, POLY};
 
 /// What the loops are compiled for on this machine: `avx2`, or `portable`.
 pub fn implementation() -> &'static str {

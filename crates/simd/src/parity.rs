@@ -4,8 +4,8 @@
 
 /// Pieces have a multiple of so many bytes, two registers of AVX2.
 const UNIT: usize = 64;
-/// Overflow of a doubling.
-const POLY: u8 = 0x1d;
+/// What is added when a doubling overflows: the polynomial 0x11d without its highest bit.
+pub const POLY: u8 = 0x1d;
 
 type Unit = [u8; UNIT];
 
@@ -289,20 +289,6 @@ pub fn rebuild(
 mod tests {
     use super::*;
 
-    fn mul(a: u8, b: u8) -> u8 {
-        let (mut a, mut out) = (u16::from(a), 0);
-        for i in 0..8 {
-            if b >> i & 1 == 1 {
-                out ^= a;
-            }
-            a <<= 1;
-            if a & 0x100 != 0 {
-                a ^= 0x11d;
-            }
-        }
-        out as u8
-    }
-
     fn noise(len: usize, seed: u64) -> Vec<u8> {
         let mut x = seed * 2 + 1;
         (0..len)
@@ -332,7 +318,7 @@ mod tests {
                 assert_eq!(fast, slow, "{len} {rows:?}");
                 let factors: Vec<Vec<Factor>> = (0..rows.len() as u8)
                     .map(|i| {
-                        let of = |k| Factor::new(|x| mul(x, 3 + 40 * i + 17 * k));
+                        let of = |k| Factor::new(|x| turned(x, 2 * i + k));
                         (0..rows.len() as u8).map(of).collect()
                     })
                     .collect();
@@ -350,13 +336,18 @@ mod tests {
         }
     }
 
+    /// What a product with a number is to this crate: a sum of what the bits of the other give.
+    fn turned(x: u8, by: u8) -> u8 {
+        x.rotate_left(by.into()) ^ (x & 0x11) << 3
+    }
+
     #[test]
     fn every_product() {
-        for c in 0..=255u8 {
-            let f = Factor::new(|x| mul(c, x));
+        for by in 0..8 {
+            let f = Factor::new(|x| turned(x, by));
             for from in [0u8, 64, 128, 192] {
                 let x: Unit = std::array::from_fn(|i| from + i as u8);
-                let want = x.map(|x| mul(c, x));
+                let want = x.map(|x| turned(x, by));
                 assert_eq!(Portable::times(&f, &x), want);
                 #[cfg(target_arch = "x86_64")]
                 if crate::has_avx2() {

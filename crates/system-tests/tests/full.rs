@@ -31,14 +31,15 @@ fn fill(dir: &Path, dice: &mut Dice) -> Vec<(String, u64)> {
     }
 }
 
-/// Bytes in use according to dataset and pool, once freeing has come to rest.
+/// Bytes in use according to dataset and pool, once freeing has come to rest. The pool's own
+/// metadata (space maps grow and shrink) are in the second only.
 fn used(rig: &Rig) -> (u64, u64) {
     for _ in 0..4 {
         rig.zpool(&["sync", "tank"]);
     }
     let alloc = rig.zpool(&["list", "-Hp", "-o", "alloc", "tank"]);
     (
-        rig.get("used", "tank").parse().unwrap(),
+        rig.get("used", "tank/f").parse().unwrap(),
         alloc.trim().parse().unwrap(),
     )
 }
@@ -81,7 +82,7 @@ fn filled_and_emptied() {
         // The kernel tells later than it removes that it has forgotten a file, which is when it is freed.
         std::thread::sleep(Duration::from_millis(200));
         let (mut empty, mut alloc) = used(&rig);
-        let limit = *first.get_or_insert((empty + (256 << 10), alloc + (1 << 20)));
+        let limit = *first.get_or_insert((empty + (128 << 10), alloc + (1 << 20)));
         let until = Instant::now() + PATIENCE;
         while (empty > limit.0 || alloc > limit.1) && Instant::now() < until {
             std::thread::sleep(Duration::from_millis(200));
@@ -92,7 +93,7 @@ fn filled_and_emptied() {
             empty <= limit.0 && alloc <= limit.1,
             "round {round}: {empty} used, {alloc} allocated when empty; at first {limit:?}"
         );
-        assert!(empty < 4 << 20, "{empty} bytes used by nothing");
+        assert!(empty < 1 << 20, "{empty} bytes used by nothing");
     }
     rig.zpool(&["export", "tank"]);
     rig.zdb_check("tank");

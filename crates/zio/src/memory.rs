@@ -322,6 +322,35 @@ mod tests {
         assert!(!Zio::same_place(&b, &c));
     }
 
+    #[test]
+    fn a_smaller_rewrite_in_the_same_txg_keeps_the_place_too() {
+        let (z, _) = zio(9, 8 << 20);
+        let s = WriteSpec {
+            compress: codec::compress::LZ4,
+            ..spec()
+        };
+        let half_noise = |n: usize| {
+            let mut b = noise(n, 3);
+            b.resize(16384, 0);
+            Arc::new(b)
+        };
+        let put = |b: &Block, txg, old: &BlkPtr| z.issue(&s, &z.prepare(&s, b).unwrap(), txg, old);
+        let (long, short) = (half_noise(8000), half_noise(4000));
+        let a = put(&long, 5, &BlkPtr::HOLE).unwrap();
+        let b = put(&short, 5, &a).unwrap();
+        assert!(Zio::same_place(&a, &b));
+        assert_eq!(a.psize(), b.psize());
+        z.drain(5).unwrap();
+        z.cache.clear();
+        assert_eq!(z.read(&b).unwrap(), short);
+        // What is longer needs a place of its own, and so does what belongs to another group.
+        let c = put(&half_noise(12_000), 5, &b).unwrap();
+        assert!(!Zio::same_place(&b, &c));
+        let d = put(&short, 6, &b).unwrap();
+        assert!(!Zio::same_place(&b, &d));
+        assert!(d.psize() < b.psize());
+    }
+
     /// A block in two copies, on disk with group 5; the cache is empty.
     fn doubled() -> (Zio, Arc<MemoryDevices>, Block, BlkPtr) {
         let a = Arc::new(MemoryAllocator::new(8 << 20));

@@ -761,8 +761,8 @@ impl Zio {
     }
 
     /// Gives the prepared block an address and queues it. `old` is the pointer it replaces: if that
-    /// was born in this very txg with the same physical size, its place is used again (so that
-    /// the sync passes converge). Fill is 0 or, for embedded blocks, implied; the caller sets it.
+    /// was born in this very txg with the same physical size, or is compressed to more than this
+    /// one needs, its place is used again (so that the sync passes converge). Fill is 0 or, for embedded blocks, implied; the caller sets it.
     pub fn issue(&self, spec: &WriteSpec, p: &Prepared, txg: Txg, old: &BlkPtr) -> Result<BlkPtr> {
         self.check_writable()?;
         let (compress, sum, sealed) = match &p.kind {
@@ -793,7 +793,15 @@ impl Zio {
                 sealed,
             } => (*compress, *checksum, sealed),
         };
-        let psize = p.data.len();
+        let (mut data, mut sum) = (p.data.clone(), sum);
+        if let Some(psize) = Self::roomier(old, txg, p) {
+            let mut longer = Vec::with_capacity(psize);
+            longer.extend_from_slice(&data);
+            longer.resize(psize, 0);
+            data = Arc::new(longer);
+            sum = checksum::compute(spec.checksum, &data, false, &self.salt())?;
+        }
+        let psize = data.len();
         let mut bp = BlkPtr::new(
             spec.obj_type,
             spec.level,
@@ -809,7 +817,7 @@ impl Zio {
         }
         // Equal data are different blocks once encrypted.
         if spec.dedup && sealed.is_none() {
-            if let Some(bp) = self.dedup(&mut bp, spec, &p.data, txg)? {
+            if let Some(bp) = self.dedup(&mut bp, spec, &data, txg)? {
                 return Ok(bp);
             }
         }
@@ -823,15 +831,15 @@ impl Zio {
                 self.cache.remove(old);
             }
             if old.is_gang() {
-                self.rewrite_gang(&bp, &p.data, txg, 0)?;
+                self.rewrite_gang(&bp, &data, txg, 0)?;
                 return Ok(bp);
             }
             for d in bp.dvas() {
-                self.enqueue(&d, p.data.clone(), txg)?;
+                self.enqueue(&d, data.clone(), txg)?;
             }
             return Ok(bp);
         }
-        self.place(&mut bp, spec.purpose(psize), &p.data, spec, txg, 0)?;
+        self.place(&mut bp, spec.purpose(psize), &data, spec, txg, 0)?;
         if bp.is_dedup() {
             if let Some(s) = self.sharing() {
                 s.insert(&bp, spec.copies)?;
@@ -889,6 +897,24 @@ impl Zio {
             && old.physical_birth() == txg
             && old.psize() == psize
             && !old.is_dedup()
+    }
+
+    /// PSIZE to which a compressed block grows, with zeros, to take the place `old` got in an earlier
+    /// pass. Without it a space map that shrinks by a sector because it has to tell of its own
+    /// new place, and grows again by telling of the next, keeps the passes from converging.
+    fn roomier(old: &BlkPtr, txg: Txg, p: &Prepared) -> Option<usize> {
+        let PreparedKind::Stored {
+            compress,
+            sealed: None,
+            ..
+        } = &p.kind
+        else {
+            return None;
+        };
+        let psize = old.psize();
+        let fits = *compress != compress::OFF && (p.data.len() + 1..p.lsize).contains(&psize);
+        (fits && old.compress() != compress::OFF && Self::reusable(old, txg, psize))
+            .then_some(psize)
     }
 
     /// True if `new` took over the place of `old`. One of a dedup table never does: that it is at the

@@ -10,6 +10,7 @@ mod control;
 mod ctldir;
 mod damage;
 mod datasets;
+mod dirty;
 mod ds_create;
 mod ds_destroy;
 mod ds_get;

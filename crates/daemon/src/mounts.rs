@@ -10,7 +10,7 @@ use dsl::Dataset;
 use fuse::{Atime, Config, MountOptions, Session, Unmount};
 use pool::{OpenSet, Pool};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, Instant};
 use zap::Zap;
@@ -41,6 +41,8 @@ pub struct Mounted {
     temporary: Mutex<Vec<(String, String)>>,
     intent: Option<Arc<ZilLog>>,
     mount: fuse::Mount,
+    /// Percent, see [`fuse::Mount::set_most_dirty`]; 0: never set.
+    most_dirty: AtomicU32,
     /// What the kernel was told last.
     options: Mutex<MountOptions>,
     session: fuse::Handle,
@@ -403,6 +405,7 @@ impl Service {
             intent,
             session: session.handle(),
             mount,
+            most_dirty: AtomicU32::new(0),
             options: Mutex::new(options),
             ended: ended.clone(),
         });
@@ -549,6 +552,13 @@ impl Mounted {
     /// Fails what waits for it and takes it from its place; what its threads do goes on.
     pub fn tear_down(&self) -> Result<()> {
         self.mount.unmount(Unmount::Force)
+    }
+
+    /// Percent of the machine's limit that the kernel may hold of what was written here.
+    pub fn set_most_dirty(&self, percent: u32) {
+        if self.most_dirty.swap(percent, Ordering::Relaxed) != percent {
+            self.mount.set_most_dirty(percent);
+        }
     }
 
     /// Fails what waits for it.

@@ -266,14 +266,17 @@ impl Service {
         entry.replay_volumes();
         let e2 = entry.clone();
         let name = entry.pool.name();
+        let ceiling = self.ceiling;
         std::thread::Builder::new()
             .name(format!("txg {name}"))
             .spawn(move || {
                 let pool = &e2.pool;
                 let mut alert = crate::alert::Alert::new(&e2);
+                let mut dirty = crate::dirty::Dirty::default();
                 while !e2.stop.load(Ordering::Relaxed) {
                     let work = pool.wait_for_work(TXG_TIMEOUT);
                     alert.look(&e2);
+                    dirty.look(&e2, ceiling);
                     for m in e2.all_mounts() {
                         m.ctl.expire();
                     }

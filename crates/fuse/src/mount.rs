@@ -378,9 +378,20 @@ impl Mount {
     /// Has the kernel read ahead by so many bytes, however little it does for others; to be called
     /// before the session runs. Where this may not be set (not root), it stays as it is.
     pub fn set_read_ahead(&self, bytes: u32) {
+        self.set_backing("read_ahead_kb", bytes >> 10);
+    }
+
+    /// Percent of the machine's limit of data that are not written yet which the kernel may hold of
+    /// this mount; 1 to begin with. Where this may not be set (not root), it stays as it is.
+    pub fn set_most_dirty(&self, percent: u32) {
+        self.set_backing("max_ratio", percent);
+    }
+
+    /// A setting of what the kernel takes for the device below the mount.
+    fn set_backing(&self, what: &str, value: u32) {
         let (major, minor) = self.dev;
-        let file = format!("/sys/class/bdi/{major}:{minor}/read_ahead_kb");
-        let _ = std::fs::write(file, (bytes >> 10).to_string());
+        let file = format!("/sys/class/bdi/{major}:{minor}/{what}");
+        let _ = std::fs::write(file, value.to_string());
     }
 
     /// Takes the mount away. The session must be running (or its descriptor closed) for

@@ -3,7 +3,7 @@
 use rustix::fs::OFlags;
 use std::fs::{self, File};
 use std::io::{self, Write};
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::Path;
 use std::time::{Duration, Instant};
 use system_tests::{hash, Dice, Rig};
@@ -148,6 +148,50 @@ fn quota_is_a_limit_of_its_own() {
     fs::remove_file(mnt.join("q/0")).unwrap();
     // The pool itself has room.
     fs::write(mnt.join("room"), vec![7; 1 << 20]).unwrap();
+    rig.zpool(&["destroy", "tank"]);
+    rig.stop();
+}
+
+/// Where there is room the kernel may hold more of what was written; it is told when that ends.
+#[test]
+fn the_kernel_holds_as_much_as_there_is_room_for() {
+    let Some(mut rig) = Rig::new("dirty") else {
+        return;
+    };
+    let image = rig.image("disk", 64 << 30);
+    let mnt = rig.mnt();
+    rig.start();
+    rig.zpool(&["create", "-m", mnt.to_str().unwrap(), "tank", &image]);
+    let dev = fs::metadata(&mnt).unwrap().dev();
+    let (major, minor) = (rustix::fs::major(dev), rustix::fs::minor(dev));
+    let file = format!("/sys/class/bdi/{major}:{minor}/max_ratio");
+    if File::options().write(true).open(&file).is_err() {
+        println!("skipped: {file} cannot be written");
+        return;
+    }
+    let comes = |what: &str, right: fn(u64) -> bool| {
+        let until = Instant::now() + PATIENCE;
+        loop {
+            // A group wakes who looks.
+            fs::write(mnt.join("f"), what).unwrap();
+            rig.zpool(&["sync", "tank"]);
+            let now = fs::read_to_string(&file).unwrap().trim().parse().unwrap();
+            if right(now) {
+                return;
+            }
+            assert!(Instant::now() < until, "{what}: {now} percent");
+            std::thread::sleep(Duration::from_millis(200));
+        }
+    };
+    comes("an empty pool", |n| n > 1);
+    rig.zfs(&["set", "quota=16M", "tank"]);
+    comes("a quota", |n| n == 1);
+    rig.zfs(&["set", "quota=none", "tank"]);
+    comes("no quota", |n| n > 1);
+    rig.zfs(&["set", "userquota@1234=1G", "tank"]);
+    comes("a user's quota", |n| n == 1);
+    rig.zfs(&["set", "userquota@1234=none", "tank"]);
+    comes("no user's quota", |n| n > 1);
     rig.zpool(&["destroy", "tank"]);
     rig.stop();
 }

@@ -8,6 +8,7 @@ use base::{Kind, Result};
 use disk::types::ObjType;
 use dmu::{NewObject, Objset, Tx};
 use std::sync::atomic::Ordering;
+use zap::Zap;
 
 /// Names of the quota maps in the master node.
 pub const NAMES: [&str; 6] = [
@@ -79,10 +80,11 @@ impl Zfs {
     pub fn reload_quotas(&self) -> Result<()> {
         let master = self.os.hold(crate::zfs::MASTER_NODE)?;
         for (q, name) in self.quotas.iter().zip(NAMES) {
-            q.store(
-                names::lookup(&master, name.as_bytes())?.unwrap_or(0),
-                Ordering::Relaxed,
-            );
+            let map = names::lookup(&master, name.as_bytes())?.unwrap_or(0);
+            // A map stays when the last quota in it is taken away.
+            let count = || Zap::new(&self.os.hold(map)?).count();
+            let empty = map == 0 || matches!(count(), Ok(0));
+            q.store(if empty { 0 } else { map }, Ordering::Relaxed);
         }
         let mut any = false;
         for name in DEFAULTS {
@@ -92,7 +94,8 @@ impl Zfs {
         Ok(())
     }
 
-    fn any_quota(&self) -> bool {
+    /// Whether users, groups or projects have limits here.
+    pub fn has_quotas(&self) -> bool {
         self.default_quotas.load(Ordering::Relaxed)
             || self.quotas.iter().any(|q| q.load(Ordering::Relaxed) != 0)
     }
@@ -105,7 +108,7 @@ impl Zfs {
         project: u64,
         objects: bool,
     ) -> Result<()> {
-        if !self.any_quota() {
+        if !self.has_quotas() {
             return Ok(());
         }
         let ids = [
@@ -124,7 +127,7 @@ impl Zfs {
 
     pub(crate) fn check_one_quota(&self, whose: Whose, id: u64, objects: bool) -> Result<()> {
         // What was logged was allowed when it was done; more may be used by now.
-        if !self.any_quota() || self.is_replaying() {
+        if !self.has_quotas() || self.is_replaying() {
             return Ok(());
         }
         let space = self.quota(whose, false, id)?;
@@ -148,7 +151,7 @@ impl Zfs {
     /// as of the last synced transaction group.
     pub fn room(&self, z: &crate::znode::Znode) -> Result<u64> {
         let mut room = self.space.space().available;
-        if !self.any_quota() {
+        if !self.has_quotas() {
             return Ok(room);
         }
         let f = z.fixed();

@@ -15,6 +15,8 @@ const PIECE_MIN: usize = 1024;
 const TOGETHER: usize = 128;
 /// Bytes of log blocks that are written together.
 const HOLD: usize = 8 << 20;
+/// How often a round takes along what came since it began.
+const CATCH_UP: u32 = 8;
 
 pub(crate) struct Batch<'a> {
     zil: &'a Zil,
@@ -78,19 +80,21 @@ impl<'a> Batch<'a> {
     }
 
     /// Writes all. An error means that some of it may not be on disk.
+    ///
+    /// Where an object is gone whose data were to be logged, its name may be in the log already, and
+    /// what took it away came after this round began: a file renamed over by the next one, say. A crash
+    /// would leave the name without the data. So what came since goes along, and none of it counts
+    /// before all of it is there.
     pub fn run(&mut self, itxs: Vec<(Txg, Itx)>) -> Result<()> {
-        self.ahead = itxs
-            .iter()
-            .fold(0, |n, (_, i)| n.saturating_add(estimate(i)));
-        self.wanted = itxs.iter().filter_map(|(t, i)| wanted(*t, i)).collect();
-        for (txg, itx) in itxs {
-            let size = estimate(&itx);
-            match self.one(txg, itx) {
-                // The object is gone since; so is the need for its records.
-                Err(e) if e.kind == Kind::NotFound => {}
-                r => r?,
+        let mut gone = self.append(itxs)?;
+        let mut whole = false;
+        for _ in 0..CATCH_UP {
+            if !gone {
+                break;
             }
-            self.ahead = self.ahead.saturating_sub(size);
+            whole = true;
+            let later = self.zil.lock().take_ordered();
+            gone = self.append(later)?;
         }
         if self.block.max_txg == 0 && self.written.is_empty() {
             return Ok(());
@@ -98,8 +102,33 @@ impl<'a> Batch<'a> {
         if self.block.max_txg > 0 {
             self.close(self.guess, 0)?;
         }
+        if whole && self.held.len() > 1 {
+            // Nothing leads to the others before the first is there.
+            let others = self.held.split_off(1);
+            self.zil.store.write_blocks(&others)?;
+            self.zil.store.flush()?;
+        }
         self.send()?;
         self.zil.store.flush()
+    }
+
+    /// Records into blocks. Returns whether an object was gone whose data were wanted.
+    fn append(&mut self, itxs: Vec<(Txg, Itx)>) -> Result<bool> {
+        self.ahead = itxs
+            .iter()
+            .fold(0, |n, (_, i)| n.saturating_add(estimate(i)));
+        self.wanted = itxs.iter().filter_map(|(t, i)| wanted(*t, i)).collect();
+        let mut gone = false;
+        for (txg, itx) in itxs {
+            let size = estimate(&itx);
+            match self.one(txg, itx) {
+                // So is the need for its records.
+                Err(e) if e.kind == Kind::NotFound => gone = true,
+                r => r?,
+            }
+            self.ahead = self.ahead.saturating_sub(size);
+        }
+        Ok(gone)
     }
 
     /// What became of the block of the next indirect write.

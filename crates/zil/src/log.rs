@@ -123,6 +123,11 @@ impl State {
         self.chain_txg.is_none_or(|t| t > self.synced)
     }
 
+    /// Takes all ordered changes.
+    pub fn take_ordered(&mut self) -> Vec<(Txg, Itx)> {
+        self.itxs.take_ordered()
+    }
+
     pub fn note_alloc(&mut self, bp: BlkPtr, txg: Txg) {
         self.max_txg = self.max_txg.max(txg);
         self.lwbs.push_back(Lwb {
@@ -317,7 +322,7 @@ impl Zil {
             let _ = self.first_block();
             st = self.lock();
         } else if !st.blocked() {
-            let itxs = st.itxs.take_ordered();
+            let itxs = st.take_ordered();
             let first = st.lwbs.back().map(|l| l.bp).unwrap_or_default();
             let guess = st.history.iter().copied().max().unwrap_or(0);
             let mut batch = Batch::new(self, first, st.lr_seq, guess);

@@ -189,6 +189,57 @@ fn objects_that_are_gone_leave_no_records() {
     assert_eq!((z.stats().records, z.stats().blocks), (1, 1));
 }
 
+/// A file is made, written, given its name, and renamed over while a commit looks for its data: the
+/// commit takes along what renamed it over, and a crash leaves all of it or nothing.
+#[test]
+fn what_took_an_object_away_goes_along() {
+    let mem = Mem::new();
+    let z = Arc::new(ready(&mem));
+    log(&mem, &z, 20_000);
+    let write = Body::Write {
+        generation: 0,
+        offset: 0,
+        length: 100,
+        form: Form::NeedCopy,
+    };
+    for (ordered, body) in [(false, write), (true, record(50))] {
+        z.log(
+            mem.open(),
+            Itx {
+                object: 1,
+                ordered,
+                body,
+            },
+        );
+    }
+    let (mem2, z2) = (mem.clone(), z.clone());
+    {
+        let mut m = mem.lock();
+        m.gone.push(1);
+        m.on_gone = Some(Box::new(move || {
+            (0..20).for_each(|_| log(&mem2, &z2, 20_000))
+        }));
+        m.journal.clear();
+    }
+    assert_eq!(z.commit(Some(99)), Committed::Durable);
+    assert_eq!(z.stats().records, 22);
+    let m = mem.lock();
+    let writes: Vec<_> = m
+        .journal
+        .iter()
+        .map(|e| match e {
+            Event::Write(at, _) => Some(*at),
+            _ => None,
+        })
+        .collect();
+    let blocks = writes.iter().flatten().count();
+    assert!(blocks > 2, "{writes:?}");
+    // The block that was in the header, alone between two flushes.
+    assert_eq!(writes[blocks - 1..].len(), 3, "{writes:?}");
+    assert!(writes[blocks - 1].is_none() && writes[blocks + 1].is_none());
+    assert_eq!(writes[blocks], Some(0), "{writes:?}");
+}
+
 #[test]
 fn keep_first_under_a_new_identity() {
     let mem = Mem::new();

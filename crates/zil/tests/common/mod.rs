@@ -59,6 +59,8 @@ pub struct Inner {
     /// Blocks of files written in place: theirs, not the log's.
     pub data: BTreeMap<u64, u64>,
     pub gone: Vec<u64>,
+    /// Called when data of an object that is gone are asked for the first time.
+    pub on_gone: Option<Box<dyn FnOnce() + Send>>,
     pub fail_alloc: bool,
     pub fail_write: bool,
     pub fail_large: bool,
@@ -285,7 +287,10 @@ impl LogStore for Mem {
     }
 
     fn current_data(&self, object: u64, _: u64, offset: u64, buf: &mut [u8]) -> Result<()> {
-        if self.lock().gone.contains(&object) {
+        let gone = self.lock().gone.contains(&object);
+        if gone {
+            let then = self.lock().on_gone.take();
+            then.into_iter().for_each(|f| f());
             bail!(NotFound, "gone");
         }
         for (i, b) in buf.iter_mut().enumerate() {

@@ -80,7 +80,7 @@ mod tests {
         let g = 1u64 << 30;
         assert_eq!(share(100 * g, 1, g, 5 * g), 20);
         assert_eq!(share(100 * g, 100, g, 5 * g), 5);
-        assert_eq!(share(4 * g, 5, g, 5 * g), 4);
+        assert_eq!(share(5 * g, 5, g, 5 * g), 5);
         assert_eq!(share(g / 4, 1, g, 5 * g), 1);
         assert_eq!(share(0, 0, g, 0), 1);
         assert_eq!(share(u64::MAX, 1, u64::MAX, 1), 20);

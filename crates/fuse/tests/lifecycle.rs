@@ -45,7 +45,8 @@ fn busy_then_lazy() {
     f.sync_all().unwrap();
     assert!(t.handle.is_running());
     drop(f);
-    assert_eq!(t.join().unwrap(), End::Unmounted);
+    let end = t.join().unwrap();
+    assert!(common::by_kernel(end), "{end:?}");
     t.mount.unmount(Unmount::Normal).unwrap(); // not mounted: nothing to do
 }
 
@@ -58,7 +59,7 @@ fn force_ends_it() {
     let f = File::create(t.path("a")).unwrap();
     t.mount.unmount(Unmount::Force).unwrap();
     let end = t.join().unwrap();
-    assert!(matches!(end, End::Aborted | End::Unmounted), "{end:?}");
+    assert!(common::by_kernel(end), "{end:?}");
     assert!(f.metadata().is_err());
     assert!(!t.mount.is_mounted().unwrap());
 }
@@ -343,7 +344,8 @@ fn errors_and_panics_are_answered() {
     ];
     let listed = fs::read_dir(&dir).map_or(0, |d| d.filter(|e| e.is_ok()).count());
     m.unmount(Unmount::Normal).unwrap();
-    assert_eq!(j.join().unwrap().unwrap(), End::Unmounted);
+    let end = j.join().unwrap().unwrap();
+    assert!(common::by_kernel(end), "{end:?}");
     fs::remove_dir(&dir).unwrap();
     let eio = Some(libc::EIO);
     assert_eq!(got, [eio, eio, eio, Some(libc::EDQUOT), eio]);
@@ -789,7 +791,11 @@ fn unmounted_by_somebody_else() {
     let st = Command::new("umount").arg(&d.dir).status().unwrap();
     assert!(st.success());
     assert_eq!(d.ask("mounted"), "Ok(false)");
-    assert_eq!(d.ask("join"), "Ok(Unmounted)");
+    let end = d.ask("join");
+    assert!(
+        ["Ok(Unmounted)", "Ok(Aborted)"].contains(&end.as_str()),
+        "{end}"
+    );
     eventually("the daemon ends", || d.child.try_wait().unwrap().is_some());
 }
 

@@ -117,6 +117,19 @@ impl Drop for Device {
     }
 }
 
+/// Takes `bytes` of memory, or a quarter of what is available, and gives them back. A virtual machine
+/// hands free memory to its host after some seconds, and whoever takes it next waits for the host,
+/// milliseconds for each MiB: that would be the system that comes after a slow one.
+pub fn warm_memory(bytes: u64) {
+    let available = std::fs::read_to_string("/proc/meminfo").ok().and_then(|s| {
+        let line = s.lines().find_map(|l| l.strip_prefix("MemAvailable:"))?;
+        let kib = line.split_ascii_whitespace().next()?;
+        kib.parse::<u64>().ok()
+    });
+    let bytes = available.map_or(0, |kib| bytes.min(kib * 1024 / 4));
+    std::hint::black_box(vec![1u8; bytes as usize]);
+}
+
 /// Empties the kernel's caches of clean pages, names and inodes.
 pub fn drop_caches() -> Result<()> {
     rustix::fs::sync();

@@ -1,7 +1,7 @@
 //! The run: rounds, rows, systems, each row on one system after the other before the next row.
 
 use crate::child::{self, interrupted};
-use crate::device::Device;
+use crate::device::{warm_memory, Device};
 use crate::options::Options;
 use crate::results::Results;
 use crate::rows::{Phase, Row, Work, ROWS};
@@ -154,6 +154,7 @@ impl Run<'_> {
         if row.dedup {
             system.deduplicate()?;
         }
+        warm_memory((self.o.size + 2 * self.o.large).min(1 << 30));
         for phase in row.phases {
             if let Err(e) = self.phase(row, phase, name, system) {
                 return Err(base::Error::new(e.kind, format!("{}: {e}", phase.name)));

@@ -7,7 +7,9 @@
 
 use crate::tree::Reader;
 use crate::{Dmu, Dnode, Objset};
+
 use disk::dnode::DNODES_PER_BLOCK;
+use disk::BlkPtr;
 use std::collections::BTreeSet;
 use std::ops::Range;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -248,23 +250,28 @@ impl Dnode {
 
     /// The same for blocks here and there; how many were not there.
     fn fetch_these(&self, blocks: impl Iterator<Item = u64>) -> usize {
+        let mut bps = Vec::new();
+        self.pointers(blocks, &mut bps);
+        self.dmu.zio.read_ahead(&bps, &self.crypt)
+    }
+
+    /// Adds where these blocks are on disk to `bps`, up to the first that cannot be told.
+    fn pointers(&self, blocks: impl Iterator<Item = u64>, bps: &mut Vec<BlkPtr>) {
         let r = Reader::new(&self.dmu.zio, &self.crypt);
         let s = {
             let i = self.read_lock();
             if i.s.block_size != i.f.block_size {
-                return 0;
+                return;
             }
             i.s.clone()
         };
-        let mut bps = Vec::new();
         for blk in blocks {
             match s.lookup(&r, blk) {
                 Ok(bp) if !bp.is_hole() => bps.push(bp),
                 Ok(_) => {}
-                Err(_) => return 0,
+                Err(_) => return,
             }
         }
-        self.dmu.zio.read_ahead(&bps, &self.crypt)
     }
 }
 
@@ -276,6 +283,20 @@ impl Objset {
         let meta = &self.meta;
         let last = meta.info().max_blkid;
         meta.fetch_these(blocks.into_iter().filter(|b| *b <= last))
+    }
+
+    /// Brings all that these small objects hold into the cache, in one batch; how many blocks were
+    /// not there.
+    pub fn contents_ahead(&self, objects: &[Arc<Dnode>]) -> usize {
+        let mut bps = Vec::new();
+        for dn in objects {
+            let last = dn.info().max_blkid;
+            dn.pointers(0..=last, &mut bps);
+        }
+        match objects.first() {
+            Some(dn) => dn.dmu.zio.read_ahead(&bps, &dn.crypt),
+            None => 0,
+        }
     }
 }
 

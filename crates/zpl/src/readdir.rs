@@ -6,7 +6,9 @@ use crate::perm::{Cred, R};
 use crate::zfs::Zfs;
 use crate::znode::Znode;
 use base::Result;
-use dmu::Dnode;
+use disk::ObjType;
+use dmu::{Dnode, Objset};
+use std::sync::atomic::Ordering;
 use std::sync::Arc;
 
 /// Positions of `.`, `..` and (in the root) `.zfs`; anything up to 3 means the first real entry.
@@ -32,13 +34,25 @@ const FEW: u64 = 16;
 /// Most entries that are looked at ahead of who lists a directory.
 const MOST_AHEAD: usize = 200_000;
 
-/// Brings the objects of a directory into memory, in the order in which they are listed. Ends where
-/// they are there already.
-fn objects_ahead(dir: &Dnode) {
+/// Directories in a directory that are looked at ahead of who walks down a tree, and how many at a time.
+const MOST_DIRS: usize = 512;
+const DIRS: usize = 32;
+/// Directories of more bytes are read ahead when somebody lists them.
+const SMALL: u64 = 128 << 10;
+/// `DT_DIR`.
+const IS_DIR: u64 = 4;
+
+/// Brings the objects of a directory into memory, in the order in which they are listed, and if `deep`
+/// what is in the directories among them. Ends where all is there already.
+fn objects_ahead(dir: &Dnode, deep: bool) {
     let Ok(os) = dir.objset() else { return };
     let (mut batch, mut seen, mut known) = (Vec::with_capacity(BATCH), 0, 0);
+    let mut dirs = Vec::new();
     let _ = names::walk(dir, 0, |_, value, _| {
         batch.push(value & OBJECT_MASK);
+        if deep && value >> 60 == IS_DIR && dirs.len() < MOST_DIRS {
+            dirs.push(value & OBJECT_MASK);
+        }
         if batch.len() == BATCH {
             seen += BATCH;
             match os.read_ahead(batch.drain(..)) {
@@ -49,22 +63,63 @@ fn objects_ahead(dir: &Dnode) {
         Ok(known < 2 && seen < MOST_AHEAD && !os.dmu().ahead_stopped())
     });
     os.read_ahead(batch.into_iter());
+    for some in dirs.chunks(DIRS) {
+        if os.dmu().ahead_stopped() || !entries_ahead(&os, some) {
+            break;
+        }
+    }
+}
+
+/// Brings the entries of these directories into memory, then the objects; whether anything was not
+/// there.
+fn entries_ahead(os: &Objset, dirs: &[u64]) -> bool {
+    let dirs: Vec<_> = dirs
+        .iter()
+        .filter_map(|o| os.hold(*o).ok())
+        .filter(|d| {
+            let i = d.info();
+            let bytes = i
+                .max_blkid
+                .saturating_add(1)
+                .saturating_mul(i.block_size as u64);
+            i.obj_type == ObjType::DIRECTORY_CONTENTS && bytes <= SMALL
+        })
+        .collect();
+    let missing = os.contents_ahead(&dirs);
+    let mut objects = Vec::new();
+    for d in &dirs {
+        let _ = names::walk(d, 0, |_, value, _| {
+            objects.push(value & OBJECT_MASK);
+            Ok(true)
+        });
+    }
+    missing + os.read_ahead(objects.into_iter()) > 0
 }
 
 impl Zfs {
     /// Somebody is going to list the directory from its beginning, with the attributes of all that is
-    /// in it if `plus`: has it read ahead.
+    /// in it if `plus`: has it read ahead. Who lists a directory after the one it is in walks down a
+    /// tree, as a rule, so that the directories in it come next.
     pub fn list_ahead(&self, dir: &Znode, plus: bool) {
         let blocks = dir.dnode.info().max_blkid + 1;
         if blocks > 1 {
             dir.dnode.prefetch(0, u64::MAX);
         }
+        if !plus {
+            return;
+        }
+        let fixed = dir.fixed();
+        let above = self.cache.get(fixed.parent);
+        let walked = above.is_some_and(|z| z.listed.load(Ordering::Relaxed));
+        dir.listed.store(true, Ordering::Relaxed);
+        // Each directory in it is a link to it.
+        let deep = walked && fixed.links > 2;
         // A few are had as fast without.
-        if plus && dir.fixed().size > FEW {
+        if deep || fixed.size > FEW {
             let dn = Arc::downgrade(&dir.dnode);
             dir.dnode.later(move || {
                 if let Some(dn) = dn.upgrade() {
-                    objects_ahead(&dn);
+                    objects_ahead(&dn, deep);
                 }
             });
         }

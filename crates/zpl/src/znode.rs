@@ -216,6 +216,8 @@ pub struct Znode {
     pub(crate) xlock: RwLock<()>,
     /// On the delete queue, to be freed when this goes.
     pub(crate) doomed: AtomicBool,
+    /// Was listed with the attributes of what is in it.
+    pub(crate) listed: AtomicBool,
     cache: Arc<Cache>,
 }
 
@@ -246,6 +248,7 @@ impl Znode {
             ns: RwLock::new(()),
             xlock: RwLock::new(()),
             doomed: AtomicBool::new(false),
+            listed: AtomicBool::new(false),
             cache: cache.clone(),
         })
     }

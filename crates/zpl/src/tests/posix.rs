@@ -697,3 +697,61 @@ fn concurrent_work_in_one_directory() {
     assert_eq!(fs.check_tree().len(), 403);
     assert_eq!(fs.get(&fs.at("e/3-0").unwrap()), b"30");
 }
+
+/// Who walks down a tree finds in memory what is below the directory he lists; who lists but one
+/// directory has nothing of what is below it read.
+#[test]
+fn trees_are_read_ahead_of_who_walks_through_them() {
+    use std::sync::atomic::Ordering::Relaxed;
+    const DIRS: usize = 40;
+    const FILES: usize = 20;
+    let fs = Fs::new();
+    fs.dir("tree");
+    for d in 0..DIRS {
+        fs.dir(&format!("tree/d{d}"));
+        for f in 0..FILES {
+            fs.file(&format!("tree/d{d}/file{f}"), b"");
+        }
+        // One behind the other they would all be in few blocks.
+        for f in 0..64 {
+            fs.file(&format!("between{d}-{f}"), b"");
+        }
+    }
+    let fs = fs.remount();
+    let reads = || fs.rig.devices.reads.load(Relaxed);
+    let list = |path: &str| {
+        let z = fs.at(path).unwrap();
+        fs.zfs.list_ahead(&z, true);
+        let before = reads();
+        let mut seen = 0;
+        fs.zfs
+            .readdir(&z, crate::readdir::FIRST, |e| {
+                fs.zfs.get(e.object)?;
+                seen += 1;
+                Ok(true)
+            })
+            .unwrap();
+        (seen, reads() - before)
+    };
+    assert_eq!(list("tree"), (DIRS, 0));
+    let (seen, read) = list("tree/d0");
+    assert_eq!(seen, FILES);
+    assert!(read < 2, "its own block is read when it is listed: {read}");
+
+    let fs = fs.remount();
+    let reads = || fs.rig.devices.reads.load(Relaxed);
+    let list = |path: &str| {
+        let z = fs.at(path).unwrap();
+        fs.zfs.list_ahead(&z, true);
+        z
+    };
+    let above = [list(""), list("tree")];
+    let before = reads();
+    for d in 0..DIRS {
+        for f in 0..FILES {
+            fs.at(&format!("tree/d{d}/file{f}")).unwrap();
+        }
+    }
+    assert_eq!(reads() - before, 0, "all of it is there");
+    drop(above);
+}

@@ -1,11 +1,13 @@
 //! Words everybody uses: errors, object kinds, ranges, sizes. No I/O, no policy.
 #![forbid(unsafe_code)]
 
+pub mod data;
 pub mod error;
 pub mod mutation;
 pub mod ranges;
 pub mod sizes;
 
+pub use data::Data;
 pub use error::{Error, Kind, Result};
 pub use ranges::RangeSet;
 

@@ -3,6 +3,7 @@
 use crate::ctldir::{self, Ctldir, Dir, Snapdir};
 use crate::nodes::Nodes;
 use crate::writers::Writers;
+use base::Data;
 use fuse::{
     ioctl, AttrReply, DirBuf, DirPlusBuf, Entry, Errno, Filesystem, IoctlReply, Notifier, OpenArgs,
     Opened, ReadBuf, Request, SetAttr, SetTime, Statfs, StatxReply, Time, WriteArgs, XattrNames,
@@ -500,7 +501,7 @@ impl Filesystem for Bridge {
         node: u64,
         _: u64,
         offset: u64,
-        data: &[u8],
+        data: Data<'_>,
         args: WriteArgs,
     ) -> Result<u32> {
         let z = self.node(node)?;

@@ -4,7 +4,7 @@
 
 use crate::bridge::{cred, ioctl_get, statfs_out, Bridge, Caching};
 use crate::ctldir::{self, Ctldir, Dir, Line, Node, Snapdir, Tree};
-use base::Kind;
+use base::{Data, Kind};
 use fuse::{
     AttrReply, DirBuf, DirPlusBuf, Entry, Errno, Filesystem, IoctlReply, OpenArgs, Opened, ReadBuf,
     Request, SetAttr, Statfs, StatxReply, WriteArgs, XattrNames, FOREVER,
@@ -478,7 +478,7 @@ impl Filesystem for Front {
         node: u64,
         fh: u64,
         offset: u64,
-        data: &[u8],
+        data: Data<'_>,
         args: WriteArgs,
     ) -> Result<u32> {
         match ctldir::is_ours(node) {

@@ -5,7 +5,7 @@ use crate::content::Content;
 use crate::objset::Objset;
 use crate::tree::{Reader, Spot, Synced};
 use crate::tx::{Damage, Dmu, Tx};
-use base::{bail, Block, Error, Kind, RangeSet, Result, Txg};
+use base::{bail, Block, Data, Error, Kind, RangeSet, Result, Txg};
 use disk::{BlkPtr, DnodePhys, ObjType};
 use std::any::Any;
 use std::collections::{BTreeMap, BTreeSet};
@@ -638,31 +638,42 @@ impl Dnode {
 
     /// Writes `data` at `offset`. Whole blocks and known holes are never read; the missing part of
     /// other partial blocks is fetched when the group is written.
-    pub fn write(&self, tx: &Tx, offset: u64, data: &[u8]) -> Result<()> {
+    pub fn write<'a>(&self, tx: &Tx, offset: u64, data: impl Into<Data<'a>>) -> Result<()> {
+        let data: Data<'a> = data.into();
         if data.is_empty() {
             return Ok(());
         }
         self.look_before(offset, data.len() as u64)?;
+        // Copies are made before anybody is kept from the object.
+        let size = self.read_lock().f.block_size;
+        let ready = Self::whole_blocks(size, offset, data);
         let mut i = self.write_lock();
         self.touch(&mut i, tx)?;
+        // Of another size by now: made again.
         let size = i.f.block_size;
+        let mut ready = match ready {
+            (made_for, list) if made_for == size => list,
+            _ => Self::whole_blocks(size, offset, data).1,
+        }
+        .into_iter();
         let mut done = 0;
         let mut whole = 0;
         while done < data.len() {
             let at = offset + done as u64;
             let (blkid, within) = (at / size as u64, (at % size as u64) as usize);
             let n = (size - within).min(data.len() - done);
-            let src = &data[done..done + n];
+            let part = || data.slice(done..done + n);
             let before = i.bufs.get(&blkid).map_or(0, |b| b.data.held());
             self.unplace(&mut i, blkid)?;
             if n == size {
                 whole += n;
-                i.put(blkid, Content::Whole(Arc::new(src.to_vec())), tx.txg());
+                let block = ready.next().unwrap_or_else(|| part().block());
+                i.put(blkid, Content::Whole(block), tx.txg());
             } else if let Some(b) = i.bufs.get_mut(&blkid) {
-                b.data.write(size, within, src);
+                b.data.write(size, within, &part().bytes());
                 b.txg = tx.txg();
             } else {
-                let c = Content::partial(size, within, src, i.is_known_hole(blkid));
+                let c = Content::partial(size, within, &part().bytes(), i.is_known_hole(blkid));
                 i.put(blkid, c, tx.txg());
             }
             self.mark(&mut i, tx, blkid, before);
@@ -672,7 +683,23 @@ impl Dnode {
         if whole > 0 {
             self.dmu.add_streamed(tx.txg(), whole as u64);
         }
+        if self.dmu.early.is_run(whole) && !tx.is_syncing() {
+            let first = offset.div_ceil(size as u64);
+            let blocks = first..first + (whole / size) as u64;
+            self.objset()?.write_early(tx, self.weak(), blocks, size);
+        }
         Ok(())
+    }
+
+    /// The blocks of `size` bytes that data at `offset` fill, in order.
+    fn whole_blocks(size: usize, offset: u64, data: Data) -> (usize, Vec<Block>) {
+        let mut at = (offset.next_multiple_of(size as u64) - offset) as usize;
+        let mut list = Vec::new();
+        while at + size <= data.len() {
+            list.push(data.slice(at..at + size).block());
+            at += size;
+        }
+        (size, list)
     }
 
     /// Of an object known to be damaged, blocks that are to be changed in parts must be readable.

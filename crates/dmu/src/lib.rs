@@ -19,6 +19,7 @@
 mod ahead;
 mod content;
 mod dnode;
+mod early;
 mod objset;
 mod place;
 mod sync;

@@ -1,6 +1,7 @@
 //! An object set: its meta-dnode, its objects in memory, allocation of object numbers.
 
 use crate::dnode::{Dnode, Fields, Job};
+use crate::early::Waiting;
 use crate::tree::Synced;
 use crate::tx::{Admission, Damage, Dmu, Need, Tx};
 use crate::{GROUPUSED_OBJECT, PROJECTUSED_OBJECT, USERUSED_OBJECT};
@@ -184,6 +185,8 @@ pub struct Objset {
     space: Mutex<[(Txg, u64); 4]>,
     /// Needs of transactions alive.
     pub(crate) promised: AtomicU64,
+    /// Blocks that are to be written early.
+    pub(crate) waiting: Mutex<Waiting>,
 }
 
 impl Objset {
@@ -362,6 +365,7 @@ impl Objset {
                 crypt,
                 space: Mutex::default(),
                 promised: AtomicU64::new(0),
+                waiting: Mutex::default(),
             }
         })
     }
@@ -881,6 +885,10 @@ impl Objset {
                 .unwrap_or_else(|e| e.into_inner())
                 .is_empty()
             || self.lock_state().dirty[txg as usize & 3]
+    }
+
+    pub(crate) fn weak(&self) -> Weak<Objset> {
+        self.me.clone()
     }
 
     pub(crate) fn myself(&self) -> Option<Arc<Objset>> {

@@ -1,7 +1,7 @@
 //! Dirty blocks written to their final places before their group is, for the intent log.
 
 use crate::content::Content;
-use crate::dnode::Dnode;
+use crate::dnode::{Buf, Dnode};
 use crate::sync::{spec_for, with_nonce, Shape, Transform};
 use crate::tree::Reader;
 use crate::tx::Tx;
@@ -30,6 +30,15 @@ enum Begun {
 /// set. For each block its pointer, or `None`: not dirty in this group, being changed at the
 /// moment, or without a place of its own (holes). Nothing is flushed.
 pub fn write_now(tx: &Tx, blocks: &[(Arc<Dnode>, u64)]) -> Vec<Result<Option<BlkPtr>>> {
+    place(tx, blocks, false)
+}
+
+/// The same for those that are whole, before anybody needs them there.
+pub(crate) fn write_early(tx: &Tx, blocks: &[(Arc<Dnode>, u64)]) {
+    place(tx, blocks, true);
+}
+
+fn place(tx: &Tx, blocks: &[(Arc<Dnode>, u64)], early: bool) -> Vec<Result<Option<BlkPtr>>> {
     let mut out: Vec<Option<Result<Option<BlkPtr>>>> = blocks.iter().map(|_| None).collect();
     // A block that is asked for twice is written once.
     let mut first: HashMap<(u64, u64), usize> = HashMap::new();
@@ -39,11 +48,13 @@ pub fn write_now(tx: &Tx, blocks: &[(Arc<Dnode>, u64)]) -> Vec<Result<Option<Blk
         .map(|(n, (dn, blkid))| *first.entry((dn.object(), *blkid)).or_insert(n))
         .collect();
     let wanted: Vec<usize> = (0..blocks.len()).filter(|n| same[*n] == *n).collect();
-    complete(blocks, &wanted);
+    if !early {
+        complete(blocks, &wanted);
+    }
     let mut placing = Vec::new();
     for n in wanted {
         let (dn, blkid) = &blocks[n];
-        match dn.begin_placing(tx, *blkid) {
+        match dn.begin_placing(tx, *blkid, early) {
             Ok(Begun::Done(r)) => out[n] = Some(Ok(r)),
             Ok(Begun::Place(data, spec)) => placing.push(Placing { at: n, data, spec }),
             Err(e) => out[n] = Some(Err(e)),
@@ -144,8 +155,10 @@ impl Dnode {
         write_now(tx, &[(me, blkid)]).pop().unwrap_or(Ok(None))
     }
 
-    fn begin_placing(&self, tx: &Tx, blkid: u64) -> Result<Begun> {
-        self.complete(blkid)?;
+    fn begin_placing(&self, tx: &Tx, blkid: u64, early: bool) -> Result<Begun> {
+        if !early {
+            self.complete(blkid)?;
+        }
         let (shape, ty, data) = {
             let i = self.read_lock();
             let data = match i.bufs.get(&blkid) {
@@ -176,31 +189,32 @@ impl Dnode {
             // The tables are asked by the sync only.
             return Ok(Begun::Done(None));
         }
-        let spec = WriteSpec {
-            embed: false,
-            ..spec_for(&policy, 1, &shape, ty, 0, false)
-        };
+        let mut spec = spec_for(&policy, 1, &shape, ty, 0, false);
+        // The log needs a place; else a block that fits into its pointer is left to the sync.
+        spec.embed &= early;
         Ok(Begun::Place(data, with_nonce(spec, &self.crypt)))
     }
 
     fn end_placing(&self, tx: &Tx, blkid: u64, data: &Block, bp: BlkPtr) -> Result<Option<BlkPtr>> {
         let mut i = self.write_lock();
-        match i.bufs.get_mut(&blkid) {
-            // Whoever changed the block meanwhile got a copy of the bytes.
-            Some(b)
-                if b.data.whole().is_some_and(|w| Arc::ptr_eq(w, data))
-                    && b.txg == tx.txg()
-                    && b.placed.is_none() =>
-            {
-                b.placed = Some(Box::new(bp));
-                Ok(Some(bp))
-            }
-            _ => {
-                drop(i);
-                self.dmu.zio.free_space(&bp, tx.txg())?;
-                Ok(None)
-            }
-        }
+        // Whoever changed the block meanwhile got a copy of the bytes.
+        let same = |b: &&mut Buf| {
+            b.txg == tx.txg() && b.data.whole().is_some_and(|w| Arc::ptr_eq(w, data))
+        };
+        let other = match i.bufs.get_mut(&blkid).filter(same) {
+            Some(b) => match &b.placed {
+                None => {
+                    b.placed = Some(Box::new(bp));
+                    return Ok(Some(bp));
+                }
+                // Somebody else was faster.
+                Some(other) => Some(**other),
+            },
+            None => None,
+        };
+        drop(i);
+        self.dmu.zio.free_space(&bp, tx.txg())?;
+        Ok(other)
     }
 
     /// Makes a partly written block whole, if what is on disk is still `base`.

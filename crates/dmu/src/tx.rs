@@ -1,6 +1,7 @@
 //! Transactions, transaction groups and the limit on dirty data (behaviour §1, §2).
 
 use crate::ahead::Door;
+use crate::early::Early;
 use crate::objset::Objset;
 use base::{Result, Txg};
 use env::Env;
@@ -82,6 +83,10 @@ struct Gate {
     holders: [u64; 4],
     /// A group is closing; new transactions wait.
     closing: bool,
+    /// A group is about to close: nobody else begins to write blocks of it early.
+    last_call: bool,
+    /// Batches of blocks of the open group on their way.
+    early: u32,
     synced: Txg,
 }
 
@@ -106,6 +111,7 @@ pub struct Dmu {
     driver: OnceLock<Weak<dyn Driver>>,
     on_damage: OnceLock<OnDamage>,
     pub(crate) ahead: Arc<Door>,
+    pub(crate) early: Arc<Early>,
     /// Locks of objects ([`crate::Dnode::lock`]). Each pool has its own: one is held while a device
     /// is read, and a device that does not answer must not hold up other pools.
     pub(crate) locks: Box<[RwLock<()>; 251]>,
@@ -142,6 +148,8 @@ pub struct Tx {
     syncing: bool,
     /// Where its need is noted until what it really changed is known.
     promise: Option<(Arc<Objset>, u64)>,
+    /// One of those that write blocks early.
+    early: bool,
 }
 
 impl Tx {
@@ -172,9 +180,10 @@ impl Drop for Tx {
             self.dmu.promised.fetch_sub(bytes, Ordering::Relaxed);
         }
         let mut g = self.dmu.lock();
+        g.early -= u32::from(self.early);
         let h = &mut g.holders[self.txg as usize & 3];
         *h -= 1;
-        if *h == 0 && g.closing {
+        if *h == 0 && g.closing || self.early && g.early == 0 && g.last_call {
             self.dmu.gate_cv.notify_all();
         }
     }
@@ -190,6 +199,8 @@ impl Dmu {
                 open: opts.first_txg,
                 holders: [0; 4],
                 closing: false,
+                last_call: false,
+                early: 0,
                 synced: opts.first_txg - 1,
             }),
             gate_cv: Condvar::new(),
@@ -203,6 +214,7 @@ impl Dmu {
             driver: OnceLock::new(),
             on_damage: OnceLock::new(),
             ahead: Arc::default(),
+            early: Arc::default(),
             locks: Box::new([const { RwLock::new(()) }; 251]),
         })
     }
@@ -318,7 +330,32 @@ impl Dmu {
             txg,
             syncing: false,
             promise: None,
+            early: false,
         })
+    }
+
+    /// A transaction in group `txg` for writing blocks of it early; `None` if that group is no longer open
+    /// or about to be closed. Nothing waits for it but the end of the group.
+    pub(crate) fn begin_early(self: &Arc<Self>, txg: Txg) -> Option<Tx> {
+        let mut g = self.lock();
+        if g.open != txg || g.closing || g.last_call {
+            return None;
+        }
+        g.holders[txg as usize & 3] += 1;
+        g.early += 1;
+        Some(Tx {
+            dmu: self.clone(),
+            txg,
+            syncing: false,
+            promise: None,
+            early: true,
+        })
+    }
+
+    /// For tests, in which little is written: a write of `run` bytes of whole blocks is taken for part
+    /// of a stream, and `batch` bytes are written early together.
+    pub fn set_early(&self, run: u64, batch: u64) {
+        self.early.set(run, batch);
     }
 
     /// The transaction of syncing context for a group obtained from [`Dmu::begin_sync`].
@@ -328,6 +365,7 @@ impl Dmu {
             txg,
             syncing: true,
             promise: None,
+            early: false,
         }
     }
 
@@ -359,6 +397,11 @@ impl Dmu {
     pub fn begin_sync(&self) -> SyncGroup {
         let mut g = self.lock();
         let txg = g.open;
+        // Batches under way take some milliseconds, in which writers need not wait.
+        g.last_call = true;
+        while g.early > 0 {
+            g = self.gate_cv.wait(g).unwrap_or_else(|e| e.into_inner());
+        }
         g.closing = true;
         while g.holders[txg as usize & 3] > 0 {
             g = self.gate_cv.wait(g).unwrap_or_else(|e| e.into_inner());
@@ -374,6 +417,7 @@ impl Dmu {
         let mut g = self.lock();
         g.open = txg + 1;
         g.closing = false;
+        g.last_call = false;
         self.gate_cv.notify_all();
         SyncGroup { txg, objsets }
     }

@@ -2,6 +2,7 @@
 
 use std::io;
 
+use base::{Block, Data};
 use zerocopy::{FromBytes, IntoBytes};
 
 use crate::channel::Answer;
@@ -83,6 +84,8 @@ pub(crate) struct Message<'a> {
     /// The operation's own arguments of fixed size, where they do not begin `body`.
     pub op: Option<&'a [u8]>,
     pub body: &'a [u8],
+    /// The data of a WRITE, where they do not end `body`.
+    pub blocks: &'a [Block],
 }
 
 impl<'a> Message<'a> {
@@ -93,6 +96,7 @@ impl<'a> Message<'a> {
             head,
             op: None,
             body,
+            blocks: &[],
         })
     }
 }
@@ -126,6 +130,7 @@ pub(crate) fn serve<F: Filesystem + ?Sized>(
                 supp_group(ext)
             },
         },
+        blocks: msg.blocks,
         scratch,
         sent: Ok(()),
     };
@@ -144,6 +149,7 @@ struct Dispatch<'a, F: ?Sized> {
     chan: &'a dyn Answer,
     h: &'a wire::InHeader,
     req: Request,
+    blocks: &'a [Block],
     scratch: &'a mut Scratch,
     sent: io::Result<()>,
 }
@@ -341,7 +347,14 @@ impl<F: Filesystem + ?Sized> Dispatch<'_, F> {
             }
             op::WRITE => {
                 let w: wire::WriteIn = a.get()?;
-                let data = a.bytes(w.size as usize)?;
+                let size = w.size as usize;
+                let data = match self.blocks {
+                    [] => Data::from(a.bytes(size)?),
+                    blocks => Data::of_blocks(blocks)
+                        .filter(|d| d.len() >= size)
+                        .ok_or(Errno::EIO)?
+                        .slice(0..size),
+                };
                 let args = WriteArgs {
                     cached: w.write_flags & wire::WRITE_CACHE != 0,
                     kill_suidgid: w.write_flags & wire::WRITE_KILL_SUIDGID != 0,

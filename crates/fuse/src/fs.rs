@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use base::Data;
+
 use crate::config::Negotiated;
 use crate::reply::{DirBuf, DirPlusBuf, ReadBuf, XattrNames};
 use crate::types::*;
@@ -162,7 +164,7 @@ pub trait Filesystem: Send + Sync + 'static {
         node: u64,
         fh: u64,
         offset: u64,
-        data: &[u8],
+        data: Data<'_>,
         args: WriteArgs,
     ) -> Result<u32> {
         Err(Errno::ENOSYS)

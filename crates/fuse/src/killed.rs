@@ -227,6 +227,7 @@ mod tests {
             head,
             op: None,
             body,
+            blocks: &[],
         }
     }
 

@@ -25,6 +25,7 @@ mod config;
 mod crew;
 mod dispatch;
 mod fs;
+mod intake;
 mod killed;
 mod mount;
 mod notify;

@@ -512,6 +512,7 @@ impl Slot {
             head: head.map(|(h, _)| h).unwrap_or_default(),
             op: Some(&heads[wire::URING_OP_IN..wire::URING_ENT]),
             body: self.pages.bytes(PAGE, ent.payload_sz as usize),
+            blocks: &[],
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::fs::File;
-use std::io::{self, Read};
+use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError, Weak};
@@ -15,12 +15,13 @@ use crate::alert::Spin;
 use crate::channel::{Answer, Channel};
 use crate::config::{Config, Negotiated, ReaddirPlus, Transport};
 use crate::crew::{self, Crew, Pace, Watched};
-use crate::dispatch::{serve, Message, Scratch};
+use crate::dispatch::{serve, Scratch};
 use crate::fs::Filesystem;
+use crate::intake::Intake;
 use crate::killed::{self, Found, Lookout, Serving};
 use crate::notify::Notifier;
 use crate::ring::{wants_uring, Ring, Starting};
-use crate::sys::{self, Pages};
+use crate::sys;
 use crate::types::Errno;
 use crate::wire::{self, init, op};
 
@@ -238,7 +239,7 @@ impl<F: Filesystem + ?Sized> Session<F> {
     }
 
     fn run_inner(&self) -> base::Result<End> {
-        let mut buf = Buffer::new(self.max_write() as usize)?;
+        let mut buf = Intake::new(self.max_write() as usize)?;
         let reading = Arc::new(AtomicBool::new(false));
         let tid = Worker::enlist(&self.shared, &reading);
         sys::unblock_wake();
@@ -288,10 +289,10 @@ impl<F: Filesystem + ?Sized> Session<F> {
         pages * PAGE as u32
     }
 
-    fn negotiate(&self, buf: &mut Buffer, reading: &AtomicBool) -> base::Result<Opening<F>> {
+    fn negotiate(&self, buf: &mut Intake, reading: &AtomicBool) -> base::Result<Opening<F>> {
         loop {
             let msg = match next(&self.device, buf, &self.shared, reading) {
-                Next::Request(n) => buf.message(n),
+                Next::Request => buf.bytes(),
                 Next::End(e) => return Ok(Opening::End(e)),
                 Next::Failed(e) => return Err(Error::new(Kind::Io, format!("FUSE device: {e}"))),
             };
@@ -565,7 +566,7 @@ impl<F: Filesystem + ?Sized> Pool<F> {
     ) -> io::Result<Option<End>> {
         let device = serving.channel();
         let chan = Channel { file: device };
-        let mut buf = Buffer::new(self.agreed.max_write as usize)?;
+        let mut buf = Intake::new(self.agreed.max_write as usize)?;
         let mut scratch = Scratch::new();
         let shared = &*self.shared;
         let mut pace = Pace::default();
@@ -573,12 +574,12 @@ impl<F: Filesystem + ?Sized> Pool<F> {
         let mut idle_since = crew::now();
         loop {
             spin.spin(device);
-            let n = match next(device, &mut buf, shared, reading) {
-                Next::Request(n) => n,
+            match next(device, &mut buf, shared, reading) {
+                Next::Request => {}
                 Next::End(e) => return Ok(Some(e)),
                 Next::Failed(e) => return Err(e),
-            };
-            let Some(msg) = Message::read(buf.message(n)) else {
+            }
+            let Some(msg) = buf.message() else {
                 return Err(io::ErrorKind::InvalidData.into());
             };
             let began = crew::now();
@@ -656,36 +657,6 @@ pub(crate) fn classify(opcode: u32) -> Class {
     }
 }
 
-/// A buffer for one request, placed so that the data of a WRITE begins on a page.
-struct Buffer {
-    pages: Pages,
-    start: usize,
-}
-
-impl Buffer {
-    /// Memory of its own, which is taken as it is touched: there are many mounts, and most requests are
-    /// short.
-    fn new(max_write: usize) -> io::Result<Buffer> {
-        // Room for the largest write, and for the largest xattr whatever the write size.
-        let room = max_write.max(128 << 10) + PAGE;
-        let mut pages = Pages::new((room + PAGE).next_multiple_of(PAGE))?;
-        pages.done();
-        let head = size_of::<wire::InHeader>() + size_of::<wire::WriteIn>();
-        Ok(Buffer {
-            pages,
-            start: PAGE - head,
-        })
-    }
-
-    fn space(&mut self) -> &mut [u8] {
-        &mut self.pages.all()[self.start..]
-    }
-
-    fn message(&self, n: usize) -> &[u8] {
-        self.pages.bytes(self.start, n)
-    }
-}
-
 enum Opening<F: ?Sized> {
     End(End),
     /// With a ring that waits for the word to go.
@@ -693,24 +664,23 @@ enum Opening<F: ?Sized> {
 }
 
 enum Next {
-    /// A request of so many bytes is in the buffer.
-    Request(usize),
+    Request,
     End(End),
     Failed(io::Error),
 }
 
 /// Waits for a request.
-fn next(mut device: &File, buf: &mut Buffer, shared: &Shared, reading: &AtomicBool) -> Next {
+fn next(device: &File, buf: &mut Intake, shared: &Shared, reading: &AtomicBool) -> Next {
     loop {
         reading.store(true, SeqCst);
         if shared.stop.load(SeqCst) {
             return Next::End(End::Stopped);
         }
-        let r = device.read(buf.space());
+        let r = buf.read(device);
         reading.store(false, SeqCst);
         let e = match r {
             Ok(0) => return Next::End(End::Unmounted),
-            Ok(n) => return Next::Request(n),
+            Ok(_) => return Next::Request,
             Err(e) => e,
         };
         match e.raw_os_error() {

@@ -80,6 +80,41 @@ pub(crate) fn wake_thread(tid: i32) {
     }
 }
 
+/// Reads into `head` and, what is left, into `blocks` in turn, which are empty and have room for `each`
+/// bytes; they are as long afterwards as they have bytes. Returns how many bytes there are in all.
+pub(crate) fn read_scattered(
+    file: &File,
+    head: &mut [u8],
+    blocks: &mut [Vec<u8>],
+    each: usize,
+) -> io::Result<usize> {
+    let mut iov = Vec::with_capacity(blocks.len() + 1);
+    iov.push(libc::iovec {
+        iov_base: head.as_mut_ptr().cast(),
+        iov_len: head.len(),
+    });
+    for b in blocks.iter_mut() {
+        b.clear();
+        b.reserve_exact(each);
+        iov.push(libc::iovec {
+            iov_base: b.as_mut_ptr().cast(),
+            iov_len: each,
+        });
+    }
+    // SAFETY: every piece is memory borrowed here for writing: all of `head`, and `each` bytes of each
+    // block, which has room for them as was just seen to.
+    let n = unsafe { libc::readv(file.as_raw_fd(), iov.as_ptr(), iov.len() as i32) };
+    let n = usize::try_from(n).map_err(|_| io::Error::last_os_error())?;
+    let mut left = n.saturating_sub(head.len());
+    for b in blocks.iter_mut() {
+        let len = left.min(each);
+        // SAFETY: the kernel fills the pieces in turn, so it wrote as many bytes to this one.
+        unsafe { b.set_len(len) };
+        left -= len;
+    }
+    Ok(n)
+}
+
 /// Keeps the calling thread on one core.
 pub(crate) fn bind_to_core(core: usize) -> io::Result<()> {
     if core >= CpuSet::MAX_CPU {

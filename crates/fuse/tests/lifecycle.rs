@@ -259,7 +259,7 @@ fn notifications() {
     let node = fs::metadata(t.path("a")).unwrap().ino();
     // Changed beside the mount: the kernel goes on showing what it knows …
     let args = WriteArgs::default();
-    t.fs.write(&req, node, 0, 0, b"TWO", args).unwrap();
+    t.fs.write(&req, node, 0, 0, b"TWO".into(), args).unwrap();
     assert_eq!(fs::read(t.path("a")).unwrap(), b"one");
     // … until it is told.
     assert!(t.notifier.inval_inode(node, 0, 0).unwrap());

@@ -96,6 +96,7 @@ pub fn layout(seed: u64) -> Layout {
         recordsize: [4096, 16 << 10, 128 << 10, 128 << 10][rng.below(4) as usize],
         eager: reuse == 0,
         projects: SeededRng::new(seed ^ 0x0b5e).below(2) == 0,
+        early: SeededRng::new(seed ^ 0xea41).below(2) == 0,
         splinters: (rng.below(6) == 0).then(|| [24_576, 65_536][rng.below(2) as usize]),
         ..Layout::new(kind, disks)
     }

@@ -147,6 +147,7 @@ pub fn layouts() -> Vec<Layout> {
         Layout {
             log_spacemap: false,
             recordsize: 4096,
+            early: true,
             ..small(GroupKind::Raidz { nparity: 2 }, 4, 9)
         },
     ]

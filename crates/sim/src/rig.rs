@@ -34,6 +34,8 @@ pub struct Layout {
     pub eager: bool,
     /// Files belong to projects, too.
     pub projects: bool,
+    /// Whole blocks are written before their group closes, once the file system is mounted.
+    pub early: bool,
 }
 
 impl Layout {
@@ -50,6 +52,7 @@ impl Layout {
             splinters: None,
             eager: false,
             projects: false,
+            early: false,
         }
     }
 
@@ -181,6 +184,9 @@ pub fn mount_named(pool: &Arc<Pool>, name: &str, l: &Layout) -> Result<Fs> {
         pool.space.set_largest(n);
     }
     pool.space.set_eager(l.eager);
+    if l.early {
+        pool.dmu.set_early(4096, 16 << 10);
+    }
     let ds = pool.dsl.dataset(name)?;
     let set = pool.open_dataset(&ds)?;
     let Some(zil) = set.zil().cloned() else {

@@ -85,6 +85,9 @@ impl fmt::Display for Layout {
         if self.projects {
             write!(f, " projects 1")?;
         }
+        if self.early {
+            write!(f, " early 1")?;
+        }
         if let Some(n) = self.splinters {
             write!(f, " splinters {n}")?;
         }
@@ -123,6 +126,7 @@ impl FromStr for Layout {
                 "slog" => l.slog = n != 0,
                 "eager" => l.eager = n != 0,
                 "projects" => l.projects = n != 0,
+                "early" => l.early = n != 0,
                 "splinters" => l.splinters = Some(n),
                 w => return Err(bad(w)),
             }

@@ -5,7 +5,7 @@ use crate::log::{DataSource, Record};
 use crate::perm::{self, Cred, R, W};
 use crate::zfs::{Props, SyncMode, Zfs};
 use crate::znode::{Fixed, Znode};
-use base::{Block, Kind, Result};
+use base::{Block, Data, Kind, Result};
 use dmu::Tx;
 use std::ops::Range;
 use std::sync::Arc;
@@ -172,7 +172,14 @@ impl Zfs {
 
     /// Writes `data`; returns how many bytes. If something fails after some were written, their
     /// number is returned and the failure shows with the next call.
-    pub fn write(&self, z: &Znode, offset: u64, data: &[u8], o: WriteOpts) -> Result<usize> {
+    pub fn write<'a>(
+        &self,
+        z: &Znode,
+        offset: u64,
+        data: impl Into<Data<'a>>,
+        o: WriteOpts,
+    ) -> Result<usize> {
+        let data: Data<'a> = data.into();
         let p = self.writable_since(o.cached)?;
         let f = z.fixed();
         Self::must_reg(&f)?;
@@ -203,13 +210,12 @@ impl Zfs {
             if start >= MAX_SIZE {
                 return Err(Kind::FileTooBig.into());
             }
-            let data = &data[..data
-                .len()
-                .min((MAX_SIZE - start).min(usize::MAX as u64) as usize)];
+            let room = (MAX_SIZE - start).min(usize::MAX as u64) as usize;
+            let data = data.slice(0..data.len().min(room));
             while done < data.len() {
                 let n = (data.len() - done).min(WRITE_CHUNK);
-                let r =
-                    self.write_chunk(z, &p, start + done as u64, &data[done..done + n], &o, wait);
+                let part = data.slice(done..done + n);
+                let r = self.write_chunk(z, &p, start + done as u64, part, &o, wait);
                 match r {
                     Ok(()) => done += n,
                     Err(_) if done > 0 => break,
@@ -231,7 +237,7 @@ impl Zfs {
         z: &Znode,
         p: &Props,
         offset: u64,
-        data: &[u8],
+        data: Data,
         o: &WriteOpts,
         wait: bool,
     ) -> Result<()> {

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::SeqCst};
 use std::sync::{Arc, Mutex, MutexGuard, RwLock};
 use std::time::Duration;
 
-use base::Block;
+use base::{Block, Data};
 use fuse::*;
 
 /// Size of the pieces file data is kept in.
@@ -773,14 +773,14 @@ impl Filesystem for MemFs {
         node: u64,
         _fh: u64,
         offset: u64,
-        data: &[u8],
+        data: Data<'_>,
         args: WriteArgs,
     ) -> Result<u32> {
         self.counts.writes.fetch_add(1, SeqCst);
         self.counts.largest_write.fetch_max(data.len(), SeqCst);
         let n = self.node(node)?;
         let mut i = n.lock();
-        i.file()?.write(offset, data);
+        i.file()?.write(offset, &data.bytes());
         if args.kill_suidgid {
             i.kill_suidgid();
         }

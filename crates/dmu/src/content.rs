@@ -1,6 +1,7 @@
-//! Bytes of a dirty block: all of them, or only those that were written.
+//! Bytes of a dirty block: all of them, only those that were written, or where they are.
 
-use base::Block;
+use base::{Block, Error, Result};
+use disk::BlkPtr;
 use std::sync::Arc;
 
 /// Blocks up to this size are always kept whole when they begin as holes.
@@ -21,6 +22,8 @@ pub(crate) struct Pieces {
 pub(crate) enum Content {
     Whole(Block),
     Parts(Arc<Pieces>),
+    /// Nothing: all of it was written early, and is read from there.
+    Stored(Box<BlkPtr>),
 }
 
 impl Pieces {
@@ -81,12 +84,25 @@ impl Content {
     pub fn whole(&self) -> Option<&Block> {
         match self {
             Content::Whole(b) => Some(b),
-            Content::Parts(_) => None,
+            Content::Parts(_) | Content::Stored(_) => None,
+        }
+    }
+
+    /// Where all of it is, if it is not in memory.
+    pub fn stored(&self) -> Option<&BlkPtr> {
+        match self {
+            Content::Stored(bp) => Some(bp),
+            _ => None,
         }
     }
 
     /// True if what is on disk is needed to know all of it.
     pub fn needs_base(&self) -> bool {
+        self.lacks_old() || self.stored().is_some()
+    }
+
+    /// True if what was on disk before it was changed is needed.
+    pub fn lacks_old(&self) -> bool {
         matches!(self, Content::Parts(p) if !p.zero)
     }
 
@@ -99,6 +115,7 @@ impl Content {
                 let (o, b) = &p.list[i];
                 b.get(at - o..(at - o).checked_add(n)?)
             }
+            Content::Stored(_) => None,
         }
     }
 
@@ -107,11 +124,12 @@ impl Content {
         match self {
             Content::Whole(b) => b.len(),
             Content::Parts(p) => p.total,
+            Content::Stored(_) => 0,
         }
     }
 
-    /// Writes `data` at `at` into the block of `size` bytes.
-    pub fn write(&mut self, size: usize, at: usize, data: &[u8]) {
+    /// Writes `data` at `at` into the block of `size` bytes, which is fetched before if it is stored.
+    pub fn write(&mut self, size: usize, at: usize, data: &[u8]) -> Result<()> {
         match self {
             Content::Whole(b) => {
                 Arc::make_mut(b)[at..at + data.len()].copy_from_slice(data);
@@ -129,7 +147,11 @@ impl Content {
                     _ => {}
                 }
             }
+            Content::Stored(_) => {
+                return Err(Error::damaged("a block to be changed was let go of"))
+            }
         }
+        Ok(())
     }
 
     /// All of it, given what is below; a short `base` goes on with zeros.
@@ -145,6 +167,11 @@ impl Content {
                 for (o, b) in &p.list {
                     v[*o..*o + b.len()].copy_from_slice(b);
                 }
+                Arc::new(v)
+            }
+            Content::Stored(_) => {
+                let mut v = base[..base.len().min(size)].to_vec();
+                v.resize(size, 0);
                 Arc::new(v)
             }
         }
@@ -181,7 +208,7 @@ mod tests {
                     Some(c) => {
                         let shared = c.clone();
                         let before = shared.over(&base, size);
-                        c.write(size, at, &data);
+                        c.write(size, at, &data).unwrap();
                         assert_eq!(shared.over(&base, size), before, "copied on write");
                     }
                 }
@@ -209,7 +236,7 @@ mod tests {
         let mut at = 1000;
         while at < 1 << 17 {
             let n = 1000.min((1 << 17) - at);
-            c.write(1 << 17, at, &vec![1; n]);
+            c.write(1 << 17, at, &vec![1; n]).unwrap();
             at += n;
             assert_eq!(c.held(), at);
         }

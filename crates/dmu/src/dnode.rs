@@ -431,6 +431,17 @@ impl Dnode {
                 let i = self.read_lock();
                 let size = i.f.block_size;
                 let parts = match i.bufs.get(&blkid) {
+                    Some(Buf {
+                        data: Content::Stored(bp),
+                        ..
+                    }) => {
+                        let bp = **bp;
+                        drop(i);
+                        match self.fetch_stored(blkid, &bp)? {
+                            Some(b) => return Ok(b),
+                            None => continue,
+                        }
+                    }
                     Some(b) if !b.data.needs_base() => return Ok(b.data.over(&[], size)),
                     Some(b) => Some(b.data.clone()),
                     None if i.is_known_hole(blkid) => {
@@ -462,15 +473,66 @@ impl Dnode {
         }
     }
 
-    /// Makes a dirty block of which only parts are in memory whole.
+    /// Reads a block that was let go of; `None`: it was changed meanwhile, or its group is on disk.
+    fn fetch_stored(&self, blkid: u64, bp: &BlkPtr) -> Result<Option<Block>> {
+        let zio = &self.dmu.zio;
+        let bps = std::slice::from_ref(bp);
+        let got = zio.read_many_whole(bps, zio.lease(), &self.crypt, &|_| true);
+        match got.into_iter().next() {
+            Some(Ok(b)) => Ok(Some(b)),
+            // Its place may have been given back.
+            _ if !self.is_stored_at(blkid, bp) => Ok(None),
+            Some(Err(e)) => {
+                let spot = Spot {
+                    level: 0,
+                    blkid,
+                    birth: bp.logical_birth(),
+                    physical_birth: bp.physical_birth(),
+                };
+                self.note_damage(&e, spot);
+                Err(e)
+            }
+            None => Err(Error::damaged("a block was not read")),
+        }
+    }
+
+    fn is_stored_at(&self, blkid: u64, bp: &BlkPtr) -> bool {
+        let i = self.read_lock();
+        let b = i.bufs.get(&blkid);
+        b.is_some_and(|b| b.data.stored() == Some(bp))
+    }
+
+    /// Takes a block that was let go of into memory again, as it must be before parts of it change.
+    fn bring_back(&self, blkid: u64) -> Result<()> {
+        loop {
+            let stored = |i: &Inner| i.bufs.get(&blkid).and_then(|b| b.data.stored().copied());
+            let Some(bp) = stored(&self.read_lock()) else {
+                return Ok(());
+            };
+            let Some(data) = self.fetch_stored(blkid, &bp)? else {
+                continue;
+            };
+            let mut i = self.write_lock();
+            let b = i.bufs.get_mut(&blkid);
+            if let Some(b) = b.filter(|b| b.data.stored() == Some(&bp)) {
+                self.dmu.add_dirty(b.txg, data.len() as u64);
+                b.data = Content::Whole(data);
+                return Ok(());
+            }
+        }
+    }
+
+    /// Makes a dirty block of which only parts are in memory, or nothing, whole.
     pub(crate) fn complete(&self, blkid: u64) -> Result<()> {
         let mut turns = 0;
         loop {
+            self.bring_back(blkid)?;
             let r = Reader::new(&self.dmu.zio, &self.crypt);
             let (s, gen) = {
                 let i = self.read_lock();
                 match i.bufs.get(&blkid) {
-                    Some(b) if b.data.needs_base() => (i.s.clone(), i.gen),
+                    Some(b) if b.data.lacks_old() => (i.s.clone(), i.gen),
+                    Some(b) if b.data.stored().is_some() => continue,
                     _ => return Ok(()),
                 }
             };
@@ -486,7 +548,8 @@ impl Dnode {
                 continue;
             }
             let size = i.f.block_size;
-            if let Some(b) = i.bufs.get_mut(&blkid) {
+            let b = i.bufs.get_mut(&blkid);
+            if let Some(b) = b.filter(|b| b.data.lacks_old()) {
                 self.dmu
                     .add_dirty(b.txg, (size - b.data.held().min(size)) as u64);
                 b.data = Content::Whole(b.data.over(&base, size));
@@ -505,6 +568,7 @@ impl Dnode {
         whole: Range<u64>,
     ) -> Result<Option<(usize, Vec<Block>)>> {
         let reader = Reader::new(&self.dmu.zio, &self.crypt);
+        let mut known = Vec::new();
         let (s, gen, size, mut out) = {
             let i = self.read_lock();
             if i.s.block_size != i.f.block_size {
@@ -515,7 +579,13 @@ impl Dnode {
             for blk in first..=last {
                 out.push(match i.bufs.get(&blk) {
                     Some(b) if !b.data.needs_base() => Some(b.data.over(&[], i.f.block_size)),
-                    Some(_) => return Ok(None),
+                    Some(b) => match b.data.stored() {
+                        Some(bp) => {
+                            known.push((out.len(), *bp));
+                            None
+                        }
+                        None => return Ok(None),
+                    },
                     None if i.is_known_hole(blk) => Some(zero.clone()),
                     None => None,
                 });
@@ -524,8 +594,12 @@ impl Dnode {
         };
         let mut bps = Vec::new();
         let mut at = Vec::new();
+        let mut stored = known.iter().peekable();
         for (n, slot) in out.iter().enumerate() {
-            if slot.is_none() {
+            if let Some((_, bp)) = stored.next_if(|(k, _)| *k == n) {
+                bps.push(*bp);
+                at.push(n);
+            } else if slot.is_none() {
                 match s.lookup(&reader, first + n as u64) {
                     Ok(bp) => bps.push(bp),
                     Err(e) => {
@@ -547,6 +621,7 @@ impl Dnode {
                 Ok(b) if b.len() == size => b,
                 // What else is wrong is told by the way that goes block by block.
                 Ok(_) => return Ok(None),
+                Err(_) if known.iter().any(|(k, _)| *k == n) => return Ok(None),
                 Err(e) => {
                     reader.failed(bp, first + n as u64);
                     self.read_failed(e, gen, reader.failed.get(), &mut 0)?;
@@ -647,7 +722,7 @@ impl Dnode {
         // Copies are made before anybody is kept from the object.
         let size = self.read_lock().f.block_size;
         let ready = Self::whole_blocks(size, offset, data);
-        let mut i = self.write_lock();
+        let mut i = self.lock_with_edges(offset, offset + data.len() as u64)?;
         self.touch(&mut i, tx)?;
         // Of another size by now: made again.
         let size = i.f.block_size;
@@ -670,7 +745,7 @@ impl Dnode {
                 let block = ready.next().unwrap_or_else(|| part().block());
                 i.put(blkid, Content::Whole(block), tx.txg());
             } else if let Some(b) = i.bufs.get_mut(&blkid) {
-                b.data.write(size, within, &part().bytes());
+                b.data.write(size, within, &part().bytes())?;
                 b.txg = tx.txg();
             } else {
                 let c = Content::partial(size, within, &part().bytes(), i.is_known_hole(blkid));
@@ -689,6 +764,25 @@ impl Dnode {
             self.objset()?.write_early(tx, self.weak(), blocks, size);
         }
         Ok(())
+    }
+
+    /// The lock, with the blocks that `start..end` begins and ends within in memory if they had been let
+    /// go of.
+    fn lock_with_edges(&self, start: u64, end: u64) -> Result<RwLockWriteGuard<'_, Inner>> {
+        loop {
+            let i = self.write_lock();
+            let size = i.f.block_size as u64;
+            let away = [start, end].into_iter().filter(|at| at % size != 0);
+            let away = away.map(|at| at / size).find(|blk| {
+                let b = i.bufs.get(blk);
+                b.is_some_and(|b| b.data.stored().is_some())
+            });
+            let Some(blk) = away else {
+                return Ok(i);
+            };
+            drop(i);
+            self.bring_back(blk)?;
+        }
     }
 
     /// The blocks of `size` bytes that data at `offset` fill, in order.
@@ -721,6 +815,7 @@ impl Dnode {
     fn unplace(&self, i: &mut Inner, blkid: u64) -> Result<()> {
         if let Some(b) = i.bufs.get_mut(&blkid) {
             if let Some(bp) = b.placed.take() {
+                self.dmu.zio.cache.remove(&bp);
                 self.dmu.zio.free(&bp, bp.logical_birth())?;
             }
         }

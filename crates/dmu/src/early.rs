@@ -206,6 +206,7 @@ mod tests {
 
     fn rig(policy: WritePolicy) -> Rig {
         let rig = Rig::new(disk::os_type::OTHER, 64 << 20, policy);
+        rig.dmu.zio.cache.set_streams(false);
         rig.dmu.set_early(2 * SIZE as u64, 4 * SIZE as u64);
         rig
     }
@@ -215,6 +216,13 @@ mod tests {
         let i = dn.read_lock();
         let has = |b: &crate::dnode::Buf| b.placed.is_some();
         let all = i.bufs.iter().filter(|(_, b)| has(b));
+        all.map(|(k, _)| *k).collect()
+    }
+
+    /// Blocks that are in memory, of those that are dirty.
+    fn held(dn: &Dnode) -> Vec<u64> {
+        let i = dn.read_lock();
+        let all = i.bufs.iter().filter(|(_, b)| b.data.stored().is_none());
         all.map(|(k, _)| *k).collect()
     }
 
@@ -242,7 +250,17 @@ mod tests {
         assert_eq!(placed(&dn), [1, 2, 3, 4, 5, 6, 7]);
         assert_eq!(free - rig.space.free_bytes(), 7 * SIZE as u64);
         drop(tx);
+        // What is at its place is in memory no more.
+        assert_eq!(held(&dn), [0, 8]);
+        let dirty = rig.dmu.dirty_bytes();
+        assert!(dirty < 4 * SIZE as u64, "{dirty}");
         let want = [&data[..8 * SIZE + 5], &[0; SIZE - 5]].concat();
+        for blk in 0..9 {
+            assert_eq!(
+                **dn.block(blk).unwrap(),
+                want[blk as usize * SIZE..][..SIZE]
+            );
+        }
         assert_eq!(read(&dn, 9 * SIZE), want);
         let object = dn.object();
         drop(dn);
@@ -268,6 +286,9 @@ mod tests {
         dn.free_range(&tx, 8 * SIZE as u64, u64::MAX).unwrap();
         data.truncate(8 * SIZE);
         assert_eq!(placed(&dn), [1, 2, 3, 5, 6, 7]);
+        // The first had to be fetched, the fifth is new.
+        assert_eq!(held(&dn), [0, 4]);
+        assert_eq!(read(&dn, 8 * SIZE), data);
         drop(tx);
         let object = dn.object();
         drop(dn);
@@ -280,6 +301,62 @@ mod tests {
         rig.sync();
         let left = (64u64 << 20) - rig.space.free_bytes();
         assert_eq!(left, rig.dmu.zio.dsize(&rig.os.root()));
+    }
+
+    /// Those that see a group being written and those that come after it find everything.
+    #[test]
+    fn what_was_let_go_of_is_read_and_changed_while_its_group_is_written() {
+        let rig = rig(WritePolicy::default());
+        let dn = file(&rig);
+        let mut data = noise(4, 8 * SIZE);
+        dn.write(&rig.tx(), 0, &data).unwrap();
+        assert_eq!(held(&dn), []);
+        let g = rig.dmu.begin_sync();
+        assert_eq!(read(&dn, 8 * SIZE), data);
+        // In the next group: a part, a whole block, the end.
+        let tx = rig.tx();
+        data[SIZE - 3..SIZE + 3].copy_from_slice(b"across");
+        dn.write(&tx, SIZE as u64 - 3, b"across").unwrap();
+        data[3 * SIZE..4 * SIZE].fill(9);
+        dn.modify(&tx, 3, |b| b.fill(9)).unwrap();
+        dn.free_range(&tx, 7 * SIZE as u64 + 5, u64::MAX).unwrap();
+        data[7 * SIZE + 5..].fill(0);
+        drop(tx);
+        assert_eq!(held(&dn), [0, 1, 3, 7]);
+        assert_eq!(read(&dn, 8 * SIZE), data);
+        let syncing = rig.dmu.syncing_tx(g.txg);
+        while rig.os.is_dirty_in(g.txg) {
+            rig.os.sync(&syncing, 1, &crate::testing::FreeAll).unwrap();
+        }
+        assert_eq!(read(&dn, 8 * SIZE), data);
+        rig.dmu.zio.drain(g.txg).unwrap();
+        rig.dmu.end_sync(g.txg);
+        assert_eq!(read(&dn, 8 * SIZE), data);
+        let object = dn.object();
+        drop(dn);
+        let rig = rig.reopen();
+        assert_eq!(read(&rig.os.hold(object).unwrap(), 8 * SIZE), data);
+    }
+
+    /// A device that lost a block is no reason for wrong bytes, nor for writing them again.
+    #[test]
+    fn what_cannot_be_fetched_is_an_error_for_who_needs_it() {
+        let rig = rig(WritePolicy::default());
+        let dn = file(&rig);
+        let data = noise(5, 8 * SIZE);
+        dn.write(&rig.tx(), 0, &data).unwrap();
+        let bp = dn.read_lock().bufs[&2].placed.as_deref().copied().unwrap();
+        rig.devices.ruin(bp.dva(0).offset());
+        assert!(dn.block(2).is_err());
+        let tx = rig.tx();
+        assert!(dn.write(&tx, 2 * SIZE as u64 + 1, b"x").is_err());
+        assert!(dn.modify(&tx, 2, |b| b[0] = 1).is_err());
+        // All of it is no part of it.
+        dn.write(&tx, 2 * SIZE as u64, &data[2 * SIZE..3 * SIZE])
+            .unwrap();
+        drop(tx);
+        rig.sync();
+        assert_eq!(read(&dn, 8 * SIZE), data);
     }
 
     #[test]

@@ -51,6 +51,9 @@ fn place(tx: &Tx, blocks: &[(Arc<Dnode>, u64)], early: bool) -> Vec<Result<Optio
     if !early {
         complete(blocks, &wanted);
     }
+    // Where the reader has a cache of its own nobody is likely to ask for them.
+    let keep = |dn: &Dnode| dn.dmu.zio.cache.keeps_streams();
+    let let_go = early && !blocks.first().is_some_and(|(dn, _)| keep(dn));
     let mut placing = Vec::new();
     for n in wanted {
         let (dn, blkid) = &blocks[n];
@@ -64,7 +67,7 @@ fn place(tx: &Tx, blocks: &[(Arc<Dnode>, u64)], early: bool) -> Vec<Result<Optio
         for (p, r) in placing.iter().zip(store(tx, dn, &placing)) {
             let (dn, blkid) = &blocks[p.at];
             out[p.at] = Some(r.and_then(|bp| match bp {
-                Some(bp) => dn.end_placing(tx, *blkid, &p.data, bp),
+                Some(bp) => dn.end_placing(tx, *blkid, &p.data, bp, let_go),
                 None => Ok(None),
             }));
         }
@@ -87,7 +90,7 @@ fn complete(blocks: &[(Arc<Dnode>, u64)], wanted: &[usize]) {
         let (s, gen) = {
             let i = dn.read_lock();
             match i.bufs.get(blkid) {
-                Some(b) if b.data.needs_base() => (i.s.clone(), i.gen),
+                Some(b) if b.data.lacks_old() => (i.s.clone(), i.gen),
                 _ => continue,
             }
         };
@@ -156,7 +159,7 @@ impl Dnode {
     }
 
     fn begin_placing(&self, tx: &Tx, blkid: u64, early: bool) -> Result<Begun> {
-        if !early {
+        if !early && self.placed(tx, blkid).is_none() {
             self.complete(blkid)?;
         }
         let (shape, ty, data) = {
@@ -195,7 +198,23 @@ impl Dnode {
         Ok(Begun::Place(data, with_nonce(spec, &self.crypt)))
     }
 
-    fn end_placing(&self, tx: &Tx, blkid: u64, data: &Block, bp: BlkPtr) -> Result<Option<BlkPtr>> {
+    /// Where the block was placed in this group, as it is now.
+    fn placed(&self, tx: &Tx, blkid: u64) -> Option<BlkPtr> {
+        let i = self.read_lock();
+        let b = i.bufs.get(&blkid).filter(|b| b.txg == tx.txg())?;
+        b.placed.as_deref().copied()
+    }
+
+    /// The block is where `bp` says, if nobody changed it meanwhile; its bytes need not stay in memory
+    /// if `let_go`.
+    fn end_placing(
+        &self,
+        tx: &Tx,
+        blkid: u64,
+        data: &Block,
+        bp: BlkPtr,
+        let_go: bool,
+    ) -> Result<Option<BlkPtr>> {
         let mut i = self.write_lock();
         // Whoever changed the block meanwhile got a copy of the bytes.
         let same = |b: &&mut Buf| {
@@ -205,6 +224,10 @@ impl Dnode {
             Some(b) => match &b.placed {
                 None => {
                     b.placed = Some(Box::new(bp));
+                    if let_go {
+                        b.data = Content::Stored(Box::new(bp));
+                        self.dmu.let_go(tx.txg(), data.len() as u64);
+                    }
                     return Ok(Some(bp));
                 }
                 // Somebody else was faster.
@@ -224,7 +247,7 @@ impl Dnode {
             return;
         }
         let size = i.f.block_size;
-        if let Some(b) = i.bufs.get_mut(&blkid).filter(|b| b.data.needs_base()) {
+        if let Some(b) = i.bufs.get_mut(&blkid).filter(|b| b.data.lacks_old()) {
             let more = size - b.data.held().min(size);
             self.dmu.add_dirty(b.txg, more as u64);
             b.data = Content::Whole(b.data.over(base, size));

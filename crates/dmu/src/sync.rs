@@ -528,7 +528,7 @@ impl Objset {
                     job.s.lookup(&Reader::new(p.zio, p.crypt), *blkid)?
                 };
                 if let Some(bp) = placed {
-                    // Already where it belongs, for the intent log.
+                    // Already where it belongs: early, or for the intent log.
                     let mut bp = **bp;
                     bp.set_fill(1);
                     deltas[n] += p.zio.dsize(&bp) as i64 - p.zio.dsize(&old) as i64;
@@ -539,6 +539,9 @@ impl Objset {
                     }
                     writes[n].insert(*blkid, bp);
                     continue;
+                }
+                if data.stored().is_some() {
+                    bail!(Damaged, "a block written early has no place");
                 }
                 bytes += job.f.block_size;
                 outs.push(Out {

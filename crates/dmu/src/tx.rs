@@ -73,6 +73,8 @@ pub struct DmuOptions {
 /// given back, and used again while it is warm. On devices that are slow groups grow by themselves
 /// during the one before. Parts of blocks do gain from waiting.
 const STREAM: u64 = 16 << 20;
+/// The same for all of them, also those that were written early and take no memory any more.
+const STREAM_MOST: u64 = 128 << 20;
 
 /// Memory that goes with a transaction until its group is on disk: the record for the log, bytes.
 const TX_COST: u64 = 256;
@@ -100,6 +102,8 @@ pub struct Dmu {
     dirty: [AtomicU64; 4],
     /// Bytes of blocks that were written whole, by txg & 3.
     streamed: [AtomicU64; 4],
+    /// Those of them that are at their places and in memory no more.
+    stored: [AtomicU64; 4],
     /// Logical bytes going to be written, by txg & 3.
     space: [AtomicU64; 4],
     /// Needs of transactions alive.
@@ -206,6 +210,7 @@ impl Dmu {
             gate_cv: Condvar::new(),
             dirty: Default::default(),
             streamed: Default::default(),
+            stored: Default::default(),
             space: Default::default(),
             promised: AtomicU64::new(0),
             dirty_max: AtomicU64::new(opts.dirty_max),
@@ -284,11 +289,21 @@ impl Dmu {
     /// Blocks of `bytes` were written whole in the group.
     pub(crate) fn add_streamed(&self, txg: Txg, bytes: u64) {
         let before = self.streamed[txg as usize & 3].fetch_add(bytes, Ordering::Relaxed);
-        if before < STREAM && before + bytes >= STREAM {
+        let stored = self.stored[txg as usize & 3].load(Ordering::Relaxed);
+        let passes = |limit, n: u64| n < limit && n + bytes >= limit;
+        if passes(STREAM_MOST, before) || passes(STREAM, before.saturating_sub(stored)) {
             if let Some(d) = self.driver() {
                 d.kick();
             }
         }
+    }
+
+    /// Blocks of `bytes` of the group are at their places, and in memory no more.
+    pub(crate) fn let_go(&self, txg: Txg, bytes: u64) {
+        let n = txg as usize & 3;
+        self.stored[n].fetch_add(bytes, Ordering::Relaxed);
+        let less = |d: u64| Some(d.saturating_sub(bytes));
+        let _ = self.dirty[n].fetch_update(Ordering::Relaxed, Ordering::Relaxed, less);
     }
 
     /// Whether the group has many blocks that were written whole.
@@ -435,6 +450,7 @@ impl Dmu {
     pub fn end_sync(&self, txg: Txg) {
         self.dirty[txg as usize & 3].store(0, Ordering::Relaxed);
         self.streamed[txg as usize & 3].store(0, Ordering::Relaxed);
+        self.stored[txg as usize & 3].store(0, Ordering::Relaxed);
         self.space[txg as usize & 3].store(0, Ordering::Relaxed);
         // Objects dirtied in syncing context registered their object set once more.
         self.objsets.lock().unwrap_or_else(|e| e.into_inner())[txg as usize & 3].clear();

@@ -186,6 +186,7 @@ pub fn mount_named(pool: &Arc<Pool>, name: &str, l: &Layout) -> Result<Fs> {
     pool.space.set_eager(l.eager);
     if l.early {
         pool.dmu.set_early(4096, 16 << 10);
+        pool.keep_streams(false);
     }
     let ds = pool.dsl.dataset(name)?;
     let set = pool.open_dataset(&ds)?;

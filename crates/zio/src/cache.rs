@@ -103,6 +103,11 @@ impl Cache {
         self.streams.store(keep, Ordering::Relaxed);
     }
 
+    /// See [`set_streams`](Self::set_streams).
+    pub fn keeps_streams(&self) -> bool {
+        self.streams.load(Ordering::Relaxed)
+    }
+
     /// [`get`](Self::get) by somebody who wants all of it: read ahead for him, it need not stay.
     pub fn get_whole(&self, bp: &BlkPtr) -> Option<Block> {
         let b = self.get(bp)?;

@@ -154,6 +154,22 @@ impl Content {
         Ok(())
     }
 
+    /// The same as [`Content::over`], in the memory of `base` if nobody else has it.
+    pub fn onto(&self, base: Block, size: usize) -> Block {
+        match self {
+            Content::Parts(p) if !p.zero && base.len() == size => {
+                let mut base = base;
+                let v = Arc::make_mut(&mut base);
+                for (o, b) in &p.list {
+                    v[*o..*o + b.len()].copy_from_slice(b);
+                }
+                base
+            }
+            Content::Stored(_) if base.len() == size => base,
+            c => c.over(&base, size),
+        }
+    }
+
     /// All of it, given what is below; a short `base` goes on with zeros.
     pub fn over(&self, base: &[u8], size: usize) -> Block {
         match self {
@@ -214,6 +230,12 @@ mod tests {
                 }
                 let c = c.as_ref().unwrap();
                 assert_eq!(**c.over(&base, size), plain[..], "round {round} write {k}");
+                let shared = Arc::new(base.clone());
+                assert_eq!(c.onto(shared.clone(), size), c.over(&base, size));
+                assert_eq!(*shared, base, "it belongs to somebody else as well");
+                assert_eq!(c.onto(shared, size), c.over(&base, size));
+                let half = base[..size / 2].to_vec();
+                assert_eq!(c.onto(Arc::new(half.clone()), size), c.over(&half, size));
                 assert_eq!(c.get(at, n), Some(&plain[at..at + n]));
                 assert_eq!(c.get(size, 1), None);
                 let (from, len) = (rnd(size), 1 + rnd(size));

@@ -466,7 +466,7 @@ impl Dnode {
             };
             if self.read_lock().gen == gen {
                 return Ok(match parts {
-                    Some(p) => p.over(&base, size),
+                    Some(p) => p.onto(base, size),
                     None => base,
                 });
             }
@@ -552,7 +552,7 @@ impl Dnode {
             if let Some(b) = b.filter(|b| b.data.lacks_old()) {
                 self.dmu
                     .add_dirty(b.txg, (size - b.data.held().min(size)) as u64);
-                b.data = Content::Whole(b.data.over(&base, size));
+                b.data = Content::Whole(b.data.onto(base, size));
             }
             return Ok(());
         }

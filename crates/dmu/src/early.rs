@@ -93,6 +93,13 @@ impl Waiting {
         self.runs.push(run);
     }
 
+    /// The group closes: its sync has them.
+    pub(crate) fn forget(&mut self, txg: Txg) {
+        if self.txg == txg {
+            *self = Waiting::default();
+        }
+    }
+
     /// The oldest, `most` bytes or a little more.
     fn take(&mut self, most: u64) -> (Txg, Vec<Run>) {
         let mut bytes = 0;

@@ -872,6 +872,10 @@ impl Objset {
     }
 
     pub(crate) fn quiesce(&self, txg: Txg) {
+        self.waiting
+            .lock()
+            .unwrap_or_else(|e| e.into_inner())
+            .forget(txg);
         let jobs = self.take_dirty(txg);
         *self.jobs.lock().unwrap_or_else(|e| e.into_inner()) = jobs;
     }

@@ -110,7 +110,7 @@ fn complete(blocks: &[(Arc<Dnode>, u64)], wanted: &[usize]) {
     for ((n, gen), base) in who.into_iter().zip(got) {
         let (dn, blkid) = &blocks[n];
         if let Ok(base) = base {
-            dn.complete_with(*blkid, gen, &base);
+            dn.complete_with(*blkid, gen, base);
         }
     }
 }
@@ -241,7 +241,7 @@ impl Dnode {
     }
 
     /// Makes a partly written block whole, if what is on disk is still `base`.
-    fn complete_with(&self, blkid: u64, gen: u64, base: &[u8]) {
+    fn complete_with(&self, blkid: u64, gen: u64, base: Block) {
         let mut i = self.write_lock();
         if i.gen != gen {
             return;
@@ -250,7 +250,7 @@ impl Dnode {
         if let Some(b) = i.bufs.get_mut(&blkid).filter(|b| b.data.lacks_old()) {
             let more = size - b.data.held().min(size);
             self.dmu.add_dirty(b.txg, more as u64);
-            b.data = Content::Whole(b.data.over(base, size));
+            b.data = Content::Whole(b.data.onto(base, size));
         }
     }
 }

@@ -607,7 +607,7 @@ impl Objset {
                     }
                     Err(e) => return Err(e),
                 };
-                o.data = Content::Whole(o.data.over(&base, o.size));
+                o.data = Content::Whole(o.data.onto(base, o.size));
                 o.partial = true;
             }
             for n in lost.into_iter().rev() {

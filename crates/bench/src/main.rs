@@ -29,6 +29,7 @@ fn main() -> ExitCode {
     let args: Vec<String> = std::env::args().skip(1).collect();
     let done = match args.first().map(String::as_str) {
         Some("work") => rows::work(&args[1..]),
+        Some("warm") => device::warm(&args[1..]),
         Some("micro") => micro::run(&args[1..]),
         Some("growth") => growth::run(&args[1..]),
         Some("list") => {

@@ -10,6 +10,7 @@ use crate::usage::Meter;
 use crate::{machine, markdown, measure::Measure, plot};
 use base::{bail, Kind, Result};
 use std::collections::HashSet;
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -114,7 +115,9 @@ impl Run<'_> {
     }
 
     fn row(&mut self, row: &Row, round: u32, open: &mut Opened) -> Result<()> {
-        for (name, system) in open.iter_mut() {
+        let names: Vec<String> = open.iter().map(|(n, _)| n.clone()).collect();
+        for at in order(row.name, round, &names) {
+            let (name, system) = &mut open[at];
             if interrupted() {
                 bail!(Interrupted, "interrupted");
             }
@@ -154,7 +157,6 @@ impl Run<'_> {
         if row.dedup {
             system.deduplicate()?;
         }
-        warm_memory((self.o.size + 2 * self.o.large).min(1 << 30));
         for phase in row.phases {
             if let Err(e) = self.phase(row, phase, name, system) {
                 return Err(base::Error::new(e.kind, format!("{}: {e}", phase.name)));
@@ -182,6 +184,7 @@ impl Run<'_> {
             large: self.o.large,
             seconds: self.o.seconds,
         };
+        warm_memory((self.o.size + 2 * self.o.large).min(1 << 30))?;
         let own = std::env::current_exe()?;
         let mut c = system.command(own.as_os_str());
         c.args(w.arguments(row, phase));
@@ -216,6 +219,18 @@ impl Run<'_> {
         }
         Ok(())
     }
+}
+
+/// In which order the systems take a row of a round: mixed, so that none always comes after the same
+/// other one, and the same in every run.
+fn order(row: &str, round: u32, names: &[String]) -> Vec<usize> {
+    let mut all: Vec<usize> = (0..names.len()).collect();
+    all.sort_by_cached_key(|&i| {
+        let mut h = DefaultHasher::new();
+        (row, round, &names[i]).hash(&mut h);
+        h.finish()
+    });
+    all
 }
 
 fn facts(o: &Options, device: &Device) -> Vec<(String, String)> {
@@ -256,4 +271,22 @@ fn write(r: &Results, out: &Path) -> Result<()> {
     println!("{text}");
     eprintln!("bench: written to {}", out.display());
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn orders_are_mixed() {
+        let names: Vec<String> = ["a", "b", "c", "d"].map(String::from).to_vec();
+        let mut firsts = HashSet::new();
+        for round in 0..20 {
+            let all = order("row", round, &names);
+            assert_eq!(all, order("row", round, &names));
+            firsts.insert(all[0]);
+            assert_eq!(all.iter().collect::<HashSet<_>>().len(), names.len());
+        }
+        assert_eq!(firsts.len(), names.len());
+    }
 }

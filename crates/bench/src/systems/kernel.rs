@@ -74,6 +74,7 @@ impl System for Kernel {
         let mut args = args.to_vec();
         args.push(self.world.device.path());
         sh(program, &args)?;
+        self.world.device.mend()?;
         self.mount()
     }
 

@@ -2,9 +2,11 @@
 //! brought into the block cache by other threads.
 //!
 //! Each object remembers a few places where reads went on from where others had ended. The further
-//! such a stream goes the further ahead of it is read, up to [`FARTHEST`]. Jobs hold nothing that would
-//! keep a pool from being closed: see [`Door`].
+//! such a stream goes the further ahead of it is read, up to [`FARTHEST`]. Reads that belong to none
+//! may be at equal distances ([`crate::stride`]). Jobs hold nothing that would keep a pool from being
+//! closed: see [`Door`].
 
+use crate::stride::Strides;
 use crate::tree::Reader;
 use crate::{Dmu, Dnode, Objset};
 
@@ -71,11 +73,14 @@ impl Sizes {
 pub(crate) struct Streams {
     streams: [Stream; STREAMS],
     clock: u32,
+    /// Not there before it is needed: most objects are small.
+    strides: Option<Box<Strides>>,
 }
 
 impl Streams {
-    /// Blocks `first..=last` are read now; the blocks to be read ahead, possibly none.
-    fn read(&mut self, first: u64, last: u64, z: Sizes) -> Range<u64> {
+    /// Blocks `first..=last` are read now; the blocks to be read ahead, possibly none. Nothing at all:
+    /// the read belongs to no stream.
+    fn read(&mut self, first: u64, last: u64, z: Sizes) -> Option<Range<u64>> {
         self.clock = self.clock.wrapping_add(1);
         let clock = self.clock;
         let slack = (last + 1 - first) * SLACK;
@@ -102,11 +107,11 @@ impl Streams {
                     seen: clock.max(1),
                 };
             }
-            return 0..0;
+            return None;
         };
         s.seen = clock.max(1);
         if last < s.next {
-            return 0..0;
+            return Some(0..0);
         }
         s.window = (s.window * 2)
             .max((last + 1 - first) * 2)
@@ -117,11 +122,11 @@ impl Streams {
         let target = (s.next + s.window).min(z.end);
         let step = z.chunk.min(s.window / 2).max(1);
         if target < s.asked + step && (target < z.end || target <= s.asked) {
-            return 0..0;
+            return Some(0..0);
         }
         let r = s.asked..target;
         s.asked = target;
-        r
+        Some(r)
     }
 }
 
@@ -193,19 +198,45 @@ impl Dmu {
 }
 
 impl Dnode {
-    /// Blocks `first..=last` of `size` bytes each are read; `blocks` there are.
-    pub(crate) fn stream(&self, first: u64, last: u64, size: u64, blocks: u64) {
-        if last + 1 >= blocks {
+    /// `len` bytes at `offset` are read; there are `blocks` blocks of `size` bytes.
+    pub(crate) fn stream(&self, offset: u64, len: u64, size: u64, blocks: u64) {
+        if blocks < 2 || len == 0 {
             return;
         }
+        let (first, last) = (offset / size, (offset + len - 1) / size);
         // Somebody else reads at the same moment: the next read will tell.
         let Ok(mut streams) = self.streams.try_lock() else {
             return;
         };
         let sizes = Sizes::of(size, blocks, self.dmu.zio.cache.data_budget());
-        let range = streams.read(first, last, sizes);
-        drop(streams);
-        self.ask(range, sizes.chunk);
+        match streams.read(first, last, sizes) {
+            Some(range) => {
+                drop(streams);
+                self.ask(range, sizes.chunk);
+            }
+            None => {
+                let (mut places, farthest) = (Vec::new(), sizes.farthest * size);
+                let strides = streams.strides.get_or_insert_default();
+                strides.read(offset, len.max(size), farthest, &mut places);
+                drop(streams);
+                self.ask_here_and_there(&places, len, size, blocks);
+            }
+        }
+    }
+
+    /// Has the blocks of reads of `len` bytes at these places brought into the cache, in one batch.
+    fn ask_here_and_there(&self, places: &[u64], len: u64, size: u64, blocks: u64) {
+        let of = |at: &u64| at / size..=at.saturating_add(len - 1) / size;
+        let wanted: BTreeSet<u64> = places.iter().flat_map(of).filter(|b| *b < blocks).collect();
+        if wanted.is_empty() {
+            return;
+        }
+        let me = self.weak();
+        self.dmu.later(move || {
+            if let Some(dn) = me.upgrade() {
+                dn.fetch_these(wanted.into_iter());
+            }
+        });
     }
 
     /// Has `job` done by another thread, see [`Dmu::later`].
@@ -320,11 +351,11 @@ mod tests {
         let mut asked = 0;
         for n in 0..200 {
             let (first, last) = (n * 8, n * 8 + 7);
-            let r = s.read(first, last, Z);
-            if n == 0 {
-                assert!(r.is_empty(), "one read is no stream");
+            let Some(r) = s.read(first, last, Z) else {
+                assert_eq!(n, 0, "one read is no stream");
                 continue;
-            }
+            };
+            assert_ne!(n, 0);
             if !r.is_empty() {
                 assert_eq!(r.start, if n == 1 { 16 } else { asked });
                 asked = r.end;
@@ -342,7 +373,7 @@ mod tests {
         let z = Sizes { end: 100, ..Z };
         let mut asked = 0;
         for n in 0..12 {
-            let r = s.read(n * 8, n * 8 + 7, z);
+            let r = s.read(n * 8, n * 8 + 7, z).unwrap_or(0..0);
             if !r.is_empty() {
                 asked = r.end;
             }
@@ -354,10 +385,10 @@ mod tests {
     fn requests_may_overtake_each_other() {
         let mut s = Streams::default();
         s.read(0, 7, Z);
-        let mut asked = s.read(8, 15, Z).end;
+        let mut asked = s.read(8, 15, Z).unwrap().end;
         for n in (2..100).step_by(2) {
             for m in [n + 1, n] {
-                let r = s.read(m * 8, m * 8 + 7, Z);
+                let r = s.read(m * 8, m * 8 + 7, Z).unwrap();
                 if !r.is_empty() {
                     assert!(r.start >= asked);
                     asked = r.end;
@@ -373,7 +404,7 @@ mod tests {
         let mut ahead = [0; 3];
         for n in 0..50 {
             for (k, base) in [0, 3000, 6000].into_iter().enumerate() {
-                let r = s.read(base + n * 8, base + n * 8 + 7, Z);
+                let r = s.read(base + n * 8, base + n * 8 + 7, Z).unwrap_or(0..0);
                 ahead[k] += r.end - r.start;
             }
         }
@@ -392,7 +423,7 @@ mod tests {
                     .wrapping_mul(6364136223846793005)
                     .wrapping_add(1442695040888963407);
                 let at = (x >> 20) % blocks;
-                let r = s.read(at, at, z);
+                let r = s.read(at, at, z).unwrap_or(0..0);
                 sum += r.end - r.start;
             }
             assert!(sum < 500, "{blocks}: {sum}");
@@ -448,6 +479,54 @@ mod tests {
         dn.prefetch(0, u64::MAX);
         assert_eq!(zio.cache.used(), left);
         assert!(rig.dmu.ahead_stopped());
+    }
+
+    /// Reads at equal distances, forwards and backwards: from the fourth on the next are there before
+    /// they are asked for, and nothing else.
+    #[test]
+    fn strides_are_there_before_they_are_asked_for() {
+        let (blocks, step) = (1000u64, 10);
+        let rig = Rig::new(2, 64 << 20, WritePolicy::default());
+        let tx = rig.tx();
+        let new = NewObject {
+            obj_type: ObjType::PLAIN_FILE_CONTENTS,
+            block_size: 4096,
+            ..NewObject::default()
+        };
+        let dn = rig.os.alloc(&tx, &new).unwrap();
+        let object = dn.object();
+        let noise = |blk: u64| -> Vec<u8> {
+            let mix = |i: u64| (i.wrapping_mul(blk * 2 + 1) >> 3) as u8 ^ blk as u8;
+            (0..4096).map(mix).collect()
+        };
+        for blk in 0..blocks {
+            dn.write(&tx, blk * 4096, &noise(blk)).unwrap();
+        }
+        drop((tx, dn));
+        let rig = rig.reopen();
+        for backwards in [false, true] {
+            let dn = rig.os.hold(object).unwrap();
+            let has = |blk: u64| {
+                let mut bps = Vec::new();
+                dn.pointers([blk].into_iter(), &mut bps);
+                rig.dmu.zio.cache.has(&bps[0])
+            };
+            let count = || (0..blocks).filter(|b| has(*b)).count() as u64;
+            let base = if backwards { 5 } else { 0 };
+            let before = count();
+            let places: Vec<u64> = (0..blocks / step).map(|n| n * step + base).collect();
+            let places: Vec<u64> = match backwards {
+                true => places.into_iter().rev().collect(),
+                false => places,
+            };
+            let mut buf = vec![0; 4096];
+            for (n, blk) in places.iter().enumerate() {
+                assert_eq!(has(*blk), n > 3, "read {n}");
+                dn.read(blk * 4096, &mut buf).unwrap();
+                assert!(buf == noise(*blk));
+            }
+            assert_eq!(count() - before, places.len() as u64);
+        }
     }
 
     #[test]

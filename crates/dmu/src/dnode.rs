@@ -673,7 +673,7 @@ impl Dnode {
             (i.f.block_size as u64, i.f.maxblkid.saturating_add(1))
         };
         let (first, last) = (offset / size, (offset + len as u64 - 1) / size);
-        self.stream(first, last, size, blocks);
+        self.stream(offset, len as u64, size, blocks);
         if last > first && last - first < 1024 {
             let whole = offset.div_ceil(size)..(offset + len as u64) / size;
             if let Some((size, blocks)) = self.blocks(first, last, whole)? {

@@ -9,6 +9,7 @@ use fuse::{
     Opened, ReadBuf, Request, SetAttr, SetTime, Statfs, StatxReply, Time, WriteArgs, XattrNames,
     FOREVER,
 };
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 use zpl::{Cred, New, WriteOpts, Zfs, Znode};
@@ -54,6 +55,17 @@ impl Caching {
     pub fn names(&self, ttl: Duration) -> Duration {
         self.names.map_or(ttl, |most| ttl.min(most))
     }
+
+    /// What the kernel is told when it opens a directory: that it may remember the listing, and if
+    /// `keep` use the one it has. It forgets it by itself when the directory changes.
+    pub fn listings(&self, keep: bool) -> u32 {
+        use fuse::wire::fopen::{CACHE_DIR, KEEP_CACHE};
+        match (self.names, keep) {
+            (Some(_), _) => 0,
+            (None, true) => CACHE_DIR | KEEP_CACHE,
+            (None, false) => CACHE_DIR,
+        }
+    }
 }
 
 /// One mounted file system as FUSE sees it.
@@ -65,6 +77,8 @@ pub struct Bridge {
     /// Names that do not exist may be remembered: not where lookups ignore case.
     negative: Duration,
     caching: Caching,
+    /// Whether the control directory was visible when the root was last listed.
+    listed_visible: AtomicBool,
     ctl: Arc<Ctldir>,
 }
 
@@ -203,6 +217,7 @@ impl Bridge {
             notifier: OnceLock::new(),
             negative: caching.names(negative),
             caching,
+            listed_visible: AtomicBool::new(false),
             ctl,
         })
     }
@@ -536,9 +551,20 @@ impl Filesystem for Bridge {
         Ok(self.zfs.fsync(Some(&*self.node(node)?))?)
     }
 
-    fn opendir(&self, req: &Request, node: u64, _: i32) -> Result<Opened> {
-        self.zfs.opendir(&*self.node(node)?, &cred(req))?;
-        Ok(Opened::default())
+    fn opendir(&self, req: &Request, node: u64, flags: i32) -> Result<Opened> {
+        let z = self.node(node)?;
+        self.zfs.opendir(&z, &cred(req))?;
+        // Listing from the kernel's cache is never heard of: what it has is dropped where listing
+        // changes the access time.
+        let mut keep = flags & O_NOATIME != 0 || !self.zfs.atime_due(&z);
+        if node == fuse::ROOT {
+            let visible = self.ctl.mode() == Snapdir::Visible;
+            keep &= self.listed_visible.swap(visible, Ordering::Relaxed) == visible;
+        }
+        Ok(Opened {
+            fh: 0,
+            flags: self.caching.listings(keep),
+        })
     }
 
     fn readdir(&self, _: &Request, node: u64, _: u64, offset: u64, out: &mut DirBuf) -> Result<()> {

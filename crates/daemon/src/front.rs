@@ -521,7 +521,10 @@ impl Filesystem for Front {
             n => {
                 let (_, zfs, z) = file(n, Errno::ENOTDIR)?;
                 zfs.opendir(&z, &cred(req))?;
-                Ok(Opened::default())
+                Ok(Opened {
+                    fh: 0,
+                    flags: self.caching.listings(true),
+                })
             }
         }
     }

@@ -5,6 +5,7 @@ use crate::log::{DataSource, Record};
 use crate::perm::{self, Cred, R, W};
 use crate::zfs::{Props, SyncMode, Zfs};
 use crate::znode::{Fixed, Znode};
+use crate::Time;
 use base::{Block, Data, Kind, Result};
 use dmu::Tx;
 use std::ops::Range;
@@ -144,12 +145,15 @@ impl Zfs {
         self.touch_atime(z);
     }
 
-    /// The same, for a door whose client reads from memory of its own: to be called when that begins.
-    /// Returns whether atime changed.
-    pub fn touch_atime(&self, z: &Znode) -> bool {
+    /// Whether reading would change atime now.
+    pub fn atime_due(&self, z: &Znode) -> bool {
+        self.next_atime(z).is_some()
+    }
+
+    fn next_atime(&self, z: &Znode) -> Option<Time> {
         let p = self.props();
         if !p.atime || p.readonly || self.space.read_only() {
-            return false;
+            return None;
         }
         let now = self.now();
         let f = z.fixed();
@@ -158,9 +162,15 @@ impl Zfs {
         } else {
             f.atime != now
         };
-        if !wanted || f.links == 0 {
+        (wanted && f.links > 0).then_some(now)
+    }
+
+    /// The same, for a door whose client reads from memory of its own: to be called when that begins.
+    /// Returns whether atime changed.
+    pub fn touch_atime(&self, z: &Znode) -> bool {
+        let Some(now) = self.next_atime(z) else {
             return false;
-        }
+        };
         let Ok(tx) = self.tx_meta() else { return false };
         // The object may be going away at this moment; its time does not matter then.
         z.update(&tx, |f| {

@@ -110,10 +110,10 @@ fn changes_show_at_once() {
         std::os::fd::AsRawFd::as_raw_fd(&unnamed)
     );
     let follow = rustix::fs::AtFlags::SYMLINK_FOLLOW;
-    rustix::fs::linkat(CWD, &*proc, CWD, &dir.join("t"), follow).unwrap();
+    rustix::fs::linkat(CWD, &*proc, CWD, dir.join("t"), follow).unwrap();
     check("its name", &[], &["t"]);
     let exchange = rustix::fs::RenameFlags::EXCHANGE;
-    rustix::fs::renameat_with(CWD, &dir.join("t"), CWD, &other.join("out"), exchange).unwrap();
+    rustix::fs::renameat_with(CWD, dir.join("t"), CWD, other.join("out"), exchange).unwrap();
     check("exchange", &[], &[]);
     assert_eq!(names(&mut open(&other)), Names::from(["out".to_string()]));
 

@@ -12,7 +12,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, RwLock, RwLockReadGuard, RwLockWriteGuard, Weak};
-use zio::Crypt;
+use zio::{Crypt, Lease};
 
 /// Memory that a dirty object takes from the change to the end of its group: open and synced view,
 /// what the sync takes over, the new dnode, its share of the blocks above; bytes.
@@ -437,7 +437,7 @@ impl Dnode {
                     }) => {
                         let bp = **bp;
                         drop(i);
-                        match self.fetch_stored(blkid, &bp)? {
+                        match self.fetch_stored(blkid, &bp, r.lease)? {
                             Some(b) => return Ok(b),
                             None => continue,
                         }
@@ -474,14 +474,15 @@ impl Dnode {
     }
 
     /// Reads a block that was let go of; `None`: it was changed meanwhile, or its group is on disk.
-    fn fetch_stored(&self, blkid: u64, bp: &BlkPtr) -> Result<Option<Block>> {
+    /// `lease` is older than the look that showed where it is.
+    fn fetch_stored(&self, blkid: u64, bp: &BlkPtr, lease: Lease) -> Result<Option<Block>> {
         let zio = &self.dmu.zio;
         let bps = std::slice::from_ref(bp);
-        let got = zio.read_many_whole(bps, zio.lease(), &self.crypt, &|_| true);
+        let got = zio.read_many_whole(bps, lease, &self.crypt, &|_| true);
         match got.into_iter().next() {
-            Some(Ok(b)) => Ok(Some(b)),
-            // Its place may have been given back.
+            // Its place may have been given back, and be another block's by now.
             _ if !self.is_stored_at(blkid, bp) => Ok(None),
+            Some(Ok(b)) => Ok(Some(b)),
             Some(Err(e)) => {
                 let spot = Spot {
                     level: 0,
@@ -505,11 +506,12 @@ impl Dnode {
     /// Takes a block that was let go of into memory again, as it must be before parts of it change.
     fn bring_back(&self, blkid: u64) -> Result<()> {
         loop {
+            let lease = self.dmu.zio.lease();
             let stored = |i: &Inner| i.bufs.get(&blkid).and_then(|b| b.data.stored().copied());
             let Some(bp) = stored(&self.read_lock()) else {
                 return Ok(());
             };
-            let Some(data) = self.fetch_stored(blkid, &bp)? else {
+            let Some(data) = self.fetch_stored(blkid, &bp, lease)? else {
                 continue;
             };
             let mut i = self.write_lock();
@@ -629,9 +631,15 @@ impl Dnode {
                 }
             });
         }
-        if self.read_lock().gen != gen {
+        let i = self.read_lock();
+        let still = |(n, bp): &(usize, BlkPtr)| {
+            let b = i.bufs.get(&(first + *n as u64));
+            b.is_some_and(|b| b.data.stored() == Some(bp))
+        };
+        if i.gen != gen || !known.iter().all(still) {
             return Ok(None);
         }
+        drop(i);
         Ok(out
             .into_iter()
             .collect::<Option<Vec<_>>>()
@@ -811,12 +819,16 @@ impl Dnode {
         Ok(())
     }
 
-    /// The block is about to change: a place it was given for the log is given back.
+    /// The block is about to change: a place it was given in this group is given back.
     fn unplace(&self, i: &mut Inner, blkid: u64) -> Result<()> {
         if let Some(b) = i.bufs.get_mut(&blkid) {
-            if let Some(bp) = b.placed.take() {
-                self.dmu.zio.cache.remove(&bp);
-                self.dmu.zio.free(&bp, bp.logical_birth())?;
+            if let Some(bp) = b.placed.as_deref() {
+                let txg = bp.logical_birth();
+                self.dmu.zio.cache.remove(bp);
+                // Nobody else can refer to what was written in the open group: no table is asked.
+                self.dmu.zio.free_space(bp, txg)?;
+                self.dmu.gave_back(txg, bp.lsize() as u64);
+                b.placed = None;
             }
         }
         Ok(())

@@ -239,6 +239,56 @@ mod tests {
         got
     }
 
+    /// What is left is left to the group itself.
+    #[test]
+    fn nothing_is_written_early_where_space_is_scarce() {
+        let rig = rig(WritePolicy::default());
+        let dn = file(&rig);
+        rig.sync();
+        let data = noise(9, 4 * SIZE);
+        // Others have taken nearly everything.
+        let most = rig.space.free_bytes() - 6 * SIZE as u64;
+        let taken = zio::Allocator::alloc(&*rig.space, zio::Purpose::Data, most, 1, 1, &|_| most);
+        let taken = taken.unwrap()[0];
+        let tx = rig.tx();
+        dn.write(&tx, 0, &data).unwrap();
+        assert_eq!(placed(&dn), []);
+        zio::Allocator::free(&*rig.space, 0, taken.offset(), most, tx.txg()).unwrap();
+        dn.write(&tx, 4 * SIZE as u64, &data).unwrap();
+        assert_eq!(placed(&dn), [4, 5, 6, 7]);
+        drop(tx);
+        rig.sync();
+        assert!(read(&dn, 8 * SIZE) == [&data[..], &data].concat());
+    }
+
+    /// A place that is given back is not to be had before two further groups are on disk: who rewrites
+    /// the same blocks again and again must not take all there is.
+    #[test]
+    fn a_group_gives_places_back_for_so_long_only() {
+        let rig = rig(WritePolicy::default());
+        let dn = file(&rig);
+        rig.sync();
+        let tx = rig.tx();
+        let mut last = Vec::new();
+        for n in 0..crate::tx::GIVEN_BACK / (4 * SIZE as u64) + 2 {
+            let data = noise(n, 4 * SIZE);
+            dn.write(&tx, 0, &data).unwrap();
+            last = data;
+        }
+        assert_eq!(placed(&dn), []);
+        drop(tx);
+        rig.sync();
+        assert!(read(&dn, 4 * SIZE) == last);
+        let tx = rig.tx();
+        dn.write(&tx, 0, &last).unwrap();
+        assert_eq!(placed(&dn), [0, 1, 2, 3], "the next group begins anew");
+        drop(tx);
+        rig.dmu.stop_early();
+        let tx = rig.tx();
+        dn.write(&tx, 4 * SIZE as u64, &last).unwrap();
+        assert_eq!(placed(&dn), [0, 1, 2, 3]);
+    }
+
     #[test]
     fn a_stream_has_its_places_before_its_group_closes() {
         let rig = rig(WritePolicy::default());

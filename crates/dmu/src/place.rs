@@ -63,6 +63,13 @@ fn place(tx: &Tx, blocks: &[(Arc<Dnode>, u64)], early: bool) -> Vec<Result<Optio
             Err(e) => out[n] = Some(Err(e)),
         }
     }
+    if placing
+        .first()
+        .is_some_and(|p| blocks[p.at].0.dmu.is_scarce())
+    {
+        // The sync needs what there is.
+        placing.clear();
+    }
     if let Some((dn, _)) = placing.first().map(|p| &blocks[p.at]) {
         for (p, r) in placing.iter().zip(store(tx, dn, &placing)) {
             let (dn, blkid) = &blocks[p.at];

@@ -75,6 +75,11 @@ pub struct DmuOptions {
 const STREAM: u64 = 16 << 20;
 /// The same for all of them, also those that were written early and take no memory any more.
 const STREAM_MOST: u64 = 128 << 20;
+/// A group in which blocks of so many bytes got a place and gave it back ends, and no more of its blocks
+/// are written early.
+pub(crate) const GIVEN_BACK: u64 = 64 << 20;
+/// Writers wait when blocks of so many bytes are at their places, but their groups not on disk.
+const STORED_MOST: u64 = 1 << 30;
 
 /// Memory that goes with a transaction until its group is on disk: the record for the log, bytes.
 const TX_COST: u64 = 256;
@@ -87,6 +92,8 @@ struct Gate {
     closing: bool,
     /// A group is about to close: nobody else begins to write blocks of it early.
     last_call: bool,
+    /// No block is written before its group is any more.
+    stopped: bool,
     /// Batches of blocks of the open group on their way.
     early: u32,
     synced: Txg,
@@ -104,6 +111,8 @@ pub struct Dmu {
     streamed: [AtomicU64; 4],
     /// Those of them that are at their places and in memory no more.
     stored: [AtomicU64; 4],
+    /// Bytes of blocks whose places were given back in the group in which they got them.
+    given_back: [AtomicU64; 4],
     /// Logical bytes going to be written, by txg & 3.
     space: [AtomicU64; 4],
     /// Needs of transactions alive.
@@ -204,6 +213,7 @@ impl Dmu {
                 holders: [0; 4],
                 closing: false,
                 last_call: false,
+                stopped: false,
                 early: 0,
                 synced: opts.first_txg - 1,
             }),
@@ -211,6 +221,7 @@ impl Dmu {
             dirty: Default::default(),
             streamed: Default::default(),
             stored: Default::default(),
+            given_back: Default::default(),
             space: Default::default(),
             promised: AtomicU64::new(0),
             dirty_max: AtomicU64::new(opts.dirty_max),
@@ -261,7 +272,12 @@ impl Dmu {
         self.dirty.iter().map(|d| d.load(Ordering::Relaxed)).sum()
     }
 
-    /// The same of one group not yet on disk.
+    /// Bytes of all groups not yet on disk that are at their places, and in memory no more.
+    fn stored_bytes(&self) -> u64 {
+        self.stored.iter().map(|d| d.load(Ordering::Relaxed)).sum()
+    }
+
+    /// The same as [`Dmu::dirty_bytes`] of one group not yet on disk.
     pub fn dirty_in(&self, txg: Txg) -> u64 {
         self.dirty[txg as usize & 3].load(Ordering::Relaxed)
     }
@@ -306,6 +322,27 @@ impl Dmu {
         let _ = self.dirty[n].fetch_update(Ordering::Relaxed, Ordering::Relaxed, less);
     }
 
+    /// A block of `bytes` that had its place in the open group was given back: that place is not to be
+    /// had before two further groups are on disk, so a group in which much is rewritten ends early.
+    pub(crate) fn gave_back(&self, txg: Txg, bytes: u64) {
+        let before = self.given_back[txg as usize & 3].fetch_add(bytes, Ordering::Relaxed);
+        if before < GIVEN_BACK && before + bytes >= GIVEN_BACK {
+            if let Some(d) = self.driver() {
+                d.kick();
+            }
+        }
+    }
+
+    /// Whether the free space should be left to the groups not yet on disk.
+    pub(crate) fn is_scarce(&self) -> bool {
+        self.zio.room() < self.pending_space().saturating_mul(2)
+    }
+
+    /// No block is written before its group is any more: a group could not be written.
+    pub fn stop_early(&self) {
+        self.lock().stopped = true;
+    }
+
     /// Whether the group has many blocks that were written whole.
     pub(crate) fn is_streaming(&self, txg: Txg) -> bool {
         self.streamed[txg as usize & 3].load(Ordering::Relaxed) >= STREAM
@@ -319,14 +356,16 @@ impl Dmu {
             false => self.dirty_bytes(),
         };
         let max = self.dirty_max.load(Ordering::Relaxed);
-        if dirty >= max / 5 {
+        let too_much = |dirty: u64| dirty >= max || self.stored_bytes() >= STORED_MOST;
+        let too_much_now = !at_once && too_much(dirty);
+        if dirty >= max / 5 || too_much_now {
             if let Some(d) = self.driver() {
                 d.kick();
-                if dirty >= max {
+                if too_much_now {
                     // Everything dirty belongs to the open group or the one before it.
                     let target = self.open_txg();
                     d.sync_through(target.saturating_sub(1))?;
-                    if self.dirty_bytes() >= max {
+                    if too_much(self.dirty_bytes()) {
                         d.sync_through(target)?;
                     }
                 }
@@ -353,7 +392,10 @@ impl Dmu {
     /// or about to be closed. Nothing waits for it but the end of the group.
     pub(crate) fn begin_early(self: &Arc<Self>, txg: Txg) -> Option<Tx> {
         let mut g = self.lock();
-        if g.open != txg || g.closing || g.last_call {
+        if g.open != txg || g.closing || g.last_call || g.stopped {
+            return None;
+        }
+        if self.given_back[txg as usize & 3].load(Ordering::Relaxed) >= GIVEN_BACK {
             return None;
         }
         g.holders[txg as usize & 3] += 1;
@@ -451,6 +493,7 @@ impl Dmu {
         self.dirty[txg as usize & 3].store(0, Ordering::Relaxed);
         self.streamed[txg as usize & 3].store(0, Ordering::Relaxed);
         self.stored[txg as usize & 3].store(0, Ordering::Relaxed);
+        self.given_back[txg as usize & 3].store(0, Ordering::Relaxed);
         self.space[txg as usize & 3].store(0, Ordering::Relaxed);
         // Objects dirtied in syncing context registered their object set once more.
         self.objsets.lock().unwrap_or_else(|e| e.into_inner())[txg as usize & 3].clear();

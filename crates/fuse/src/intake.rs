@@ -45,10 +45,11 @@ impl Intake {
     /// short.
     pub fn new(max_write: usize) -> io::Result<Intake> {
         // Room for the largest write, and for the largest xattr whatever the write size.
-        let room = max_write.max(BLOCK);
+        // As much as may be read into blocks: other requests are put together here again.
+        let room = max_write.max(BLOCK).next_multiple_of(BLOCK);
         let mut pages = Pages::new((room + 2 * PAGE).next_multiple_of(PAGE))?;
         pages.done();
-        let most = room.div_ceil(BLOCK);
+        let most = room / BLOCK;
         Ok(Intake {
             pages,
             start: PAGE - HEAD,
@@ -193,6 +194,23 @@ mod tests {
             assert!(all == sent, "request {n}");
             assert_eq!(in_blocks, blocks, "request {n}");
             assert_eq!(i.message().unwrap().head.opcode, opcode);
+        }
+    }
+
+    /// The kernel fills what it is offered, whatever the largest write is.
+    #[test]
+    fn many_forgets_after_a_large_write() {
+        let (mut kernel, dev) = device();
+        let mut i = Intake::new(400 << 10).unwrap();
+        let forgets = 512 << 10;
+        for (n, (opcode, len)) in [(op::WRITE, 400 << 10), (op::BATCH_FORGET, forgets)]
+            .into_iter()
+            .enumerate()
+        {
+            let sent = request(opcode, len, n as u8);
+            kernel.write_all(&sent).unwrap();
+            assert_eq!(i.read(&dev).unwrap(), sent.len());
+            assert!(got(&i) == (sent, 0));
         }
     }
 

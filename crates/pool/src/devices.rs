@@ -231,4 +231,8 @@ impl Allocator for SpaceAllocator {
             self.space.claim(v, o, n, txg)
         })
     }
+
+    fn room(&self) -> u64 {
+        self.space.room()
+    }
 }

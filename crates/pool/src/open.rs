@@ -726,6 +726,7 @@ impl Pool {
     pub fn abandon(&self, why: Error) -> Vec<vdev::Left> {
         let mut suspended = self.suspended.lock().unwrap_or_else(|e| e.into_inner());
         suspended.get_or_insert(why);
+        self.dmu.stop_early();
         drop(suspended);
         self.tree.abandon()
     }

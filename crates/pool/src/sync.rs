@@ -148,6 +148,7 @@ impl Pool {
         let r = self.write_groups(st);
         if let Err(e) = &r {
             // Nothing of the failed group may be built upon: the uberblock was not written.
+            self.dmu.stop_early();
             *self.suspended.lock().unwrap_or_else(|e| e.into_inner()) = Some(e.clone());
         }
         r

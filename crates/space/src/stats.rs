@@ -166,6 +166,21 @@ impl Space {
         slop(self.dataset_space(), self.embedded_stats().dsize)
     }
 
+    /// Deflated bytes of the normal class that can be given out at once, beyond slop space: cheap.
+    pub fn room(&self) -> u64 {
+        let slop = self.slop_space();
+        let inner = self.lock();
+        let mut out = ClassStats::default();
+        let counts = |t: &&Top| t.spec.class == Class::Normal && t.allocating;
+        for t in inner.tops.values().filter(counts) {
+            out.add(t, false);
+        }
+        out.dsize
+            .saturating_sub(out.dallocated)
+            .saturating_sub(out.ddeferred)
+            .saturating_sub(slop)
+    }
+
     /// Everything, histograms included.
     pub fn stats(&self) -> Stats {
         let inner = self.lock();

@@ -3,7 +3,7 @@
 use rustix::fs::OFlags;
 use std::fs::{self, File};
 use std::io::{self, Write};
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::Path;
 use std::time::{Duration, Instant};
 use system_tests::{hash, Dice, Rig};
@@ -193,5 +193,64 @@ fn the_kernel_holds_as_much_as_there_is_room_for() {
     rig.zfs(&["set", "userquota@1234=none", "tank"]);
     comes("no user's quota", |n| n > 1);
     rig.zpool(&["destroy", "tank"]);
+    rig.stop();
+}
+
+/// Blocks that are rewritten in one group again and again take space with each turn, which comes back
+/// two groups later: a group must find room for what it has to write itself.
+#[test]
+fn rewritten_when_nearly_full() {
+    let Some(mut rig) = Rig::new("rewritten") else {
+        return;
+    };
+    let image = rig.image("disk", 320 << 20);
+    let mnt = rig.mnt();
+    rig.start();
+    rig.zpool(&["create", "-m", mnt.to_str().unwrap(), "tank", &image]);
+    rig.zfs(&[
+        "create",
+        "-o",
+        "compression=off",
+        "-o",
+        "recordsize=4K",
+        "tank/f",
+    ]);
+    let dir = mnt.join("f");
+    let mut dice = Dice::new(7);
+    let piece = dice.bytes(1 << 20);
+    let available = |rig: &Rig| rig.get("available", "tank/f").parse::<u64>().unwrap();
+    let mut ballast = File::create(dir.join("ballast")).unwrap();
+    for _ in 0..(available(&rig) >> 20) - 72 {
+        ballast.write_all(&piece).unwrap();
+    }
+    ballast.sync_all().unwrap();
+    drop(ballast);
+    rig.zpool(&["sync", "tank"]);
+    let left = available(&rig);
+    assert!((40 << 20..80 << 20).contains(&left), "{left}");
+    let again = File::options()
+        .write(true)
+        .create(true)
+        .truncate(true)
+        .custom_flags(OFlags::DIRECT.bits() as i32)
+        .open(dir.join("again"))
+        .unwrap();
+    for round in 0..100 {
+        for n in 0..6 {
+            let r = again.write_all_at(&piece, n << 20);
+            r.unwrap_or_else(|e| panic!("round {round}: {e}\n{}", rig.log()));
+        }
+    }
+    again.sync_all().unwrap();
+    drop(again);
+    let status = rig.zpool(&["status", "tank"]);
+    assert!(status.contains("state: ONLINE"), "{status}");
+    rig.zpool(&["sync", "tank"]);
+    rig.zpool(&["export", "tank"]);
+    rig.zdb_check("tank");
+    rig.zpool(&["import", "-d", rig.disks().to_str().unwrap(), "tank"]);
+    let got = fs::read(dir.join("again")).unwrap();
+    assert!(got.len() == 6 << 20 && got.chunks(1 << 20).all(|c| c == piece));
+    rig.zpool(&["export", "tank"]);
     rig.stop();
 }

@@ -783,11 +783,20 @@ impl Vdev {
 
     /// Runs transfers at *device* offsets, with counters.
     pub(crate) fn batch(&self, ops: Vec<Op>) -> Vec<(Op, Result<()>)> {
+        self.batch_in(ops, None)
+    }
+
+    /// The same, with writes of group `txg`. That group is noted again before the leaf counts as dirty:
+    /// a flush under way meanwhile has taken the note along, and is not the one that covers them.
+    pub(crate) fn batch_in(&self, ops: Vec<Op>, txg: Option<Txg>) -> Vec<(Op, Result<()>)> {
         let Some(device) = self.usable_device() else {
             let gone = || Error::new(Kind::NoDevice, format!("{}: not available", self.name()));
             return ops.into_iter().map(|op| (op, Err(gone()))).collect();
         };
         let done = device.batch(ops);
+        if let Some(txg) = txg {
+            self.soil(txg);
+        }
         let s = &self.stats;
         for (op, result) in &done {
             let (ops, bytes, errors, n) = match op {

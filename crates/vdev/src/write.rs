@@ -265,7 +265,11 @@ impl WriteBatch<'_> {
             let (leaf, _, ops, results) = &jobs[i];
             leaf.soil(self.txg);
             let ops = std::mem::take(&mut *lock(ops));
-            *lock(results) = leaf.batch(ops).into_iter().map(|(_, r)| r).collect();
+            *lock(results) = leaf
+                .batch_in(ops, Some(self.txg))
+                .into_iter()
+                .map(|(_, r)| r)
+                .collect();
         });
         for (leaf, owners, _, results) in &jobs {
             let mut sick = false;

@@ -164,6 +164,10 @@ impl Allocator for MemoryAllocator {
         f.remove(offset, offset + asize);
         Ok(())
     }
+
+    fn room(&self) -> u64 {
+        self.free_bytes()
+    }
 }
 
 #[cfg(test)]

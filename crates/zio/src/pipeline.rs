@@ -1062,6 +1062,11 @@ impl Zio {
         Ok(())
     }
 
+    /// See [`crate::Allocator::room`].
+    pub fn room(&self) -> u64 {
+        self.allocator.room()
+    }
+
     fn free_range(&self, vdev: u64, offset: u64, asize: u64, birth: Txg, txg: Txg) -> Result<()> {
         if birth < txg
             && self

@@ -100,6 +100,8 @@ pub trait Allocator: Send + Sync {
     fn free(&self, vdev: u64, offset: u64, asize: u64, txg: Txg) -> Result<()>;
     /// Marks a range allocated that was not (intent-log claim).
     fn claim(&self, vdev: u64, offset: u64, asize: u64, txg: Txg) -> Result<()>;
+    /// Bytes for data that can be given out at once, beyond what is kept for the pool itself.
+    fn room(&self) -> u64;
 }
 
 /// What a dedup table says of a block that is to be written.

@@ -8,7 +8,7 @@ use base::{Block, Txg};
 use disk::BlkPtr;
 use foldhash::fast::FixedState;
 use quick_cache::sync::{Cache as Quick, DefaultLifecycle};
-use quick_cache::Weighter;
+use quick_cache::{OptionsBuilder, Weighter};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Identity of a block: vdev, offset, birth, first word of the checksum.
@@ -30,6 +30,11 @@ impl Key {
 /// What an entry takes beside the bytes of its block: keys, lists, counts, rounding of the allocator.
 const ENTRY: u64 = 192;
 
+/// Part of the room for what was asked for more than once while it was there. The rest is for what is
+/// new: the more of it, the sooner the cache follows when something else is wanted, and the less a scan
+/// leaves (docs/performance.md has hit rates).
+const HOT: f64 = 0.8;
+
 #[derive(Clone)]
 struct Bytes;
 
@@ -49,7 +54,16 @@ type Inner = Quick<Key, Block, Bytes, FixedState>;
 
 fn inner(items: usize, bytes: u64, seed: u64) -> Inner {
     let hash = FixedState::with_seed(seed);
-    Quick::with(items, bytes, Bytes, hash, DefaultLifecycle::default())
+    let mut options = OptionsBuilder::new();
+    options
+        .estimated_items_capacity(items)
+        .weight_capacity(bytes)
+        .hot_allocation(HOT);
+    let life = DefaultLifecycle::default();
+    match options.build() {
+        Ok(o) => Quick::with_options(o, Bytes, hash, life),
+        Err(_) => Quick::with(items, bytes, Bytes, hash, life),
+    }
 }
 
 /// The block cache.

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use zap::{mem::MemStore, Value, Zap};
 use zio::Cache;
 
-fn pointer(n: u64) -> BlkPtr {
+pub fn pointer(n: u64) -> BlkPtr {
     let mut bp = BlkPtr::new(ObjType::PLAIN_FILE_CONTENTS, 0, 4096, 4096, 2, 7, 5);
     bp.set_dva(0, Dva::new(0, n << 12, 4096, false));
     bp.set_checksum([n, 0, 0, 0]);

@@ -3,6 +3,7 @@
 
 mod codecs;
 mod engine;
+mod hits;
 mod parity;
 
 use crate::markdown::{self, short};
@@ -15,18 +16,21 @@ use std::time::Instant;
 
 pub const USAGE: &str = "\
 usage: cargo xtask bench micro [OPTION]...
-  --only A,B         of checksum compress parity cache allocator zap
+  --only A,B         of checksum compress parity cache hits allocator zap
+  --trace FILE       a recorded trace for `hits`: in each line a block, or the first and how many; more than
+                     one may be given
   --seconds X        how long each number is measured, three times (0.3)
   --rival SECONDS    how long OpenZFS's raidz_test may take for its numbers of parity (0: not run; it
                      takes some minutes on a quiet machine)
   --out DIR          where the results go; default: target/bench/micro
 ";
 
-const PARTS: [&str; 6] = [
+const PARTS: [&str; 7] = [
     "checksum",
     "compress",
     "parity",
     "cache",
+    "hits",
     "allocator",
     "zap",
 ];
@@ -87,6 +91,26 @@ impl Bench {
         Ok(value)
     }
 
+    /// A number that does not depend on time.
+    pub fn figure(
+        &mut self,
+        part: &'static str,
+        name: String,
+        unit: &'static str,
+        value: f64,
+        beside: String,
+    ) {
+        eprintln!("{part} {name}: {} {unit}, {beside}", short(value));
+        self.numbers.push(Number {
+            part,
+            name,
+            unit,
+            value,
+            spread: 0.0,
+            beside,
+        });
+    }
+
     /// A remark on the number measured last.
     pub fn beside(&mut self, text: String) {
         if let Some(n) = self.numbers.last_mut() {
@@ -124,6 +148,7 @@ impl Bench {
 pub fn run(args: &[String]) -> Result<bool> {
     let mut only: Vec<String> = PARTS.map(String::from).into();
     let mut rival = 0;
+    let mut recorded: Vec<PathBuf> = Vec::new();
     let mut out: PathBuf = testkit::packages::workspace().join("target/bench/micro");
     let mut b = Bench {
         seconds: 0.3,
@@ -144,6 +169,7 @@ pub fn run(args: &[String]) -> Result<bool> {
             ("--only", _) => only = value.split(',').map(str::to_string).collect(),
             ("--seconds", Some(n)) => b.seconds = n,
             ("--rival", Some(n)) => rival = n as u64,
+            ("--trace", _) => recorded.push(value.into()),
             ("--out", _) => out = value.into(),
             _ => bail!(Invalid, "{arg} {value} is not understood\n{USAGE}"),
         }
@@ -167,6 +193,7 @@ pub fn run(args: &[String]) -> Result<bool> {
             "compress" => codecs::compressions(&mut b)?,
             "parity" => parity::all(&mut b, rival)?,
             "cache" => engine::cache(&mut b)?,
+            "hits" => hits::all(&mut b, &recorded)?,
             "allocator" => engine::allocator(&mut b)?,
             _ => engine::zap(&mut b)?,
         }
@@ -208,6 +235,7 @@ mod tests {
         };
         codecs::checksums(&mut b).unwrap();
         engine::cache(&mut b).unwrap();
+        hits::all(&mut b, &[]).unwrap();
         engine::allocator(&mut b).unwrap();
         engine::zap(&mut b).unwrap();
         parity::all(&mut b, 0).unwrap();
@@ -219,7 +247,7 @@ mod tests {
                 n.name
             );
         }
-        for part in ["checksum", "parity", "cache", "allocator", "zap"] {
+        for part in ["checksum", "parity", "cache", "hits", "allocator", "zap"] {
             assert!(b.numbers.iter().any(|n| n.part == part), "{part}");
         }
         assert!(b.report(&[("a", "b".into())]).contains("fletcher4"));

@@ -11,7 +11,9 @@
 //!   to wait (fsync and the like), or says so by [`about_to_block`].
 //! * For [`PARALLEL`] after there was reason to, threads work in parallel: two may wait for requests
 //!   and a further one is woken as soon as all are busy. Reasons are a request that took longer than
-//!   [`LONG`], or [`BACKLOG`] requests in a row that were there already when asked for.
+//!   [`LONG`], or [`BACKLOG`] requests in a row that were there already when asked for. As many as
+//!   there are processors are enough, unless some are known to wait: one more would only take turns
+//!   with the others.
 //! * A sentinel for all sessions of the process looks every [`TICK`] at those that have something to
 //!   do, and wakes a thread where all are stuck. It sleeps when nothing is going on.
 
@@ -44,6 +46,15 @@ pub(crate) fn now() -> u64 {
     BASE.get_or_init(Instant::now).elapsed().as_nanos() as u64
 }
 
+/// How many threads can run at the same time.
+fn processors() -> u32 {
+    static N: OnceLock<u32> = OnceLock::new();
+    *N.get_or_init(|| {
+        let n = std::thread::available_parallelism().map_or(1, usize::from);
+        u32::try_from(n).unwrap_or(u32::MAX)
+    })
+}
+
 struct Resting {
     thread: Thread,
     woken: Arc<AtomicBool>,
@@ -61,6 +72,10 @@ pub(crate) struct Crew {
     closed: AtomicBool,
     /// Until when (see [`now`]) threads work in parallel.
     parallel_until: AtomicU64,
+    /// Until when it is taken for granted that some of those that are busy wait.
+    waiting_until: AtomicU64,
+    /// How many can work at the same time.
+    processors: u32,
     /// Requests begun.
     begun: AtomicU64,
     watch: Watch,
@@ -101,6 +116,8 @@ impl Crew {
             resting: Mutex::default(),
             closed: AtomicBool::new(false),
             parallel_until: AtomicU64::new(0),
+            waiting_until: AtomicU64::new(0),
+            processors: processors(),
             begun: AtomicU64::new(0),
             watch: Watch::default(),
         }
@@ -161,6 +178,19 @@ impl Crew {
             .fetch_max(now.saturating_add(PARALLEL), SeqCst);
     }
 
+    /// The same, since a thread is known to wait.
+    fn someone_waits(&self, now: u64) {
+        self.go_parallel(now);
+        self.waiting_until
+            .fetch_max(now.saturating_add(PARALLEL), SeqCst);
+    }
+
+    /// Whether one more thread would get to do something, if all that are awake are busy.
+    fn more_could_work(&self, awake: u32, now: u64) -> bool {
+        now < self.parallel_until.load(SeqCst)
+            && (awake < self.processors || now < self.waiting_until.load(SeqCst))
+    }
+
     /// How many threads may wait for requests.
     fn spare(&self, now: u64) -> u32 {
         if now < self.parallel_until.load(SeqCst) {
@@ -181,11 +211,13 @@ impl Crew {
         } else {
             0
         };
-        if pace.at_once >= BACKLOG || blocks {
+        if blocks {
+            self.someone_waits(now);
+        } else if pace.at_once >= BACKLOG {
             self.go_parallel(now);
         }
         Begin {
-            wake: Crew::alone(c) && self.most() > 1 && now < self.parallel_until.load(SeqCst),
+            wake: Crew::alone(c) && self.most() > 1 && self.more_could_work(split(c).0, now),
             watch: !self.watch.on.load(SeqCst) && !self.watch.on.swap(true, SeqCst),
         }
     }
@@ -202,7 +234,7 @@ impl Crew {
     /// The calling thread serves and is going to wait for something. Returns whether another thread
     /// should be woken.
     fn blocking(&self) -> bool {
-        self.go_parallel(now());
+        self.someone_waits(now());
         Crew::alone(self.counts.load(SeqCst)) && self.most() > 1
     }
 
@@ -280,7 +312,7 @@ impl Crew {
         let c = self.counts.load(SeqCst);
         if Crew::alone(c) && same {
             self.watch.quiet.store(0, SeqCst);
-            self.go_parallel(now());
+            self.someone_waits(now());
             return Look::Stuck;
         }
         if !same || split(c).1 > 0 {
@@ -373,6 +405,7 @@ pub(crate) fn watch(session: Weak<dyn Watched>) {
     } else if let Some(s) = session.upgrade() {
         // Without it, one more thread from the beginning must do.
         s.crew().parallel_until.store(u64::MAX, SeqCst);
+        s.crew().waiting_until.store(u64::MAX, SeqCst);
         s.reinforce();
     }
 }
@@ -498,6 +531,31 @@ mod tests {
             c.end(later, 10);
         }
         assert_eq!(c.spare(later), 2);
+    }
+
+    #[test]
+    fn no_more_than_can_run_unless_some_wait() {
+        let c = Crew {
+            processors: 2,
+            ..Crew::new(8)
+        };
+        let mut p = Pace::default();
+        let t = 10_000;
+        c.go_parallel(t);
+        c.joined();
+        let wakes = |p: &mut Pace, blocks| c.begin(p, t, 50_000, blocks).wake;
+        assert!(wakes(&mut p, false)); // the other processor has nobody
+        c.joined();
+        assert!(!wakes(&mut p, false)); // both have somebody
+        c.end(t, 0);
+        assert!(wakes(&mut p, true)); // who is busy waits
+        c.joined();
+        assert!(wakes(&mut p, false)); // and may do so for a while
+        c.joined();
+        c.waiting_until.store(0, SeqCst);
+        assert!(!wakes(&mut p, false));
+        // One that says that it waits has another one woken anyway.
+        assert!(c.blocking());
     }
 
     #[test]

@@ -468,8 +468,11 @@ impl Driver for Pool {
 
     fn kick(&self) {
         let (m, cv) = &self.kicked;
-        *m.lock().unwrap_or_else(|e| e.into_inner()) = true;
-        cv.notify_all();
+        let mut kicked = m.lock().unwrap_or_else(|e| e.into_inner());
+        // Often said before it is heard: a call of the system each time would be for nothing.
+        if !std::mem::replace(&mut *kicked, true) {
+            cv.notify_all();
+        }
     }
 }
 

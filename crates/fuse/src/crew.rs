@@ -12,8 +12,9 @@
 //! * For [`PARALLEL`] after there was reason to, threads work in parallel: two may wait for requests
 //!   and a further one is woken as soon as all are busy. Reasons are a request that took longer than
 //!   [`LONG`], or [`BACKLOG`] requests in a row that were there already when asked for. As many as
-//!   there are processors are enough, unless some are known to wait: one more would only take turns
-//!   with the others.
+//!   there are processors are enough, unless some are known to wait (fsync and the like; two long requests
+//!   in a row in the second of which the thread gave its processor away): one more would only take
+//!   turns with the others.
 //! * A sentinel for all sessions of the process looks every [`TICK`] at those that have something to
 //!   do, and wakes a thread where all are stuck. It sleeps when nothing is going on.
 
@@ -23,7 +24,7 @@ use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError, Weak};
 use std::thread::Thread;
 use std::time::{Duration, Instant};
 
-use crate::alert;
+use crate::{alert, sys};
 
 /// How long a thread rests before it ends.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -96,10 +97,15 @@ fn split(c: u64) -> (u32, u32) {
     ((c >> 32) as u32, c as u32)
 }
 
-/// How a thread got its request.
+/// How a thread gets its requests, and how it fares with them.
 #[derive(Default)]
 pub(crate) struct Pace {
     at_once: u32,
+    /// The request before took long.
+    long: bool,
+    /// How often the thread had waited when the request began; looked up after a long one only, since
+    /// it takes a system call.
+    waits: Option<u64>,
 }
 
 impl Crew {
@@ -211,6 +217,7 @@ impl Crew {
         } else {
             0
         };
+        pace.waits = pace.long.then(sys::waits);
         if blocks {
             self.someone_waits(now);
         } else if pace.at_once >= BACKLOG {
@@ -223,9 +230,15 @@ impl Crew {
     }
 
     /// The calling thread has served a request, which took so long. Returns whether it may rest.
-    pub fn end(&self, now: u64, took: u64) -> bool {
-        if took > LONG {
+    pub fn end(&self, pace: &mut Pace, now: u64, took: u64) -> bool {
+        pace.long = took > LONG;
+        if pace.long {
             self.go_parallel(now);
+            // It may have been others' turn on the processor, or this thread may have waited for
+            // something: a device, a lock. One long request is not looked at, a second one is.
+            if pace.waits.is_some_and(|before| sys::waits() > before) {
+                self.someone_waits(now);
+            }
         }
         let (awake, busy) = split(self.counts.fetch_sub(BUSY, SeqCst) - BUSY);
         awake > busy.saturating_add(self.spare(now))
@@ -507,19 +520,19 @@ mod tests {
         c.joined();
         // Alone with short requests: the sentinel is called once.
         assert_eq!(c.begin(&mut p, 1000, 50_000, false), WATCH);
-        assert!(!c.end(2000, 1000));
+        assert!(!c.end(&mut p, 2000, 1000));
         assert_eq!(c.begin(&mut p, 3000, 50_000, false), GO);
-        assert!(!c.end(4000, 1000));
+        assert!(!c.end(&mut p, 4000, 1000));
         // A long one is a reason to work in parallel …
         let t = 10_000;
         assert_eq!(c.begin(&mut p, t, 50_000, true), WAKE);
         assert!(!c.wake_one());
         c.joined();
-        assert!(!c.end(t, 0)); // two may wait
+        assert!(!c.end(&mut p, t, 0)); // two may wait
         c.joined();
         assert_eq!(c.begin(&mut p, t, 0, false), GO);
-        assert!(c.end(t, LONG + 1)); // three would wait
-                                     // … for a while.
+        assert!(c.end(&mut p, t, LONG + 1)); // three would wait
+                                             // … for a while.
         assert_eq!(c.spare(t + PARALLEL / 2), 2);
         assert_eq!(c.spare(t + PARALLEL), 1);
         let later = t + 10 * PARALLEL;
@@ -528,7 +541,7 @@ mod tests {
         for i in 0..BACKLOG {
             assert_eq!(c.spare(later), 1, "{i}");
             c.begin(&mut p, later, 100, false);
-            c.end(later, 10);
+            c.end(&mut p, later, 10);
         }
         assert_eq!(c.spare(later), 2);
     }
@@ -547,7 +560,7 @@ mod tests {
         assert!(wakes(&mut p, false)); // the other processor has nobody
         c.joined();
         assert!(!wakes(&mut p, false)); // both have somebody
-        c.end(t, 0);
+        c.end(&mut p, t, 0);
         assert!(wakes(&mut p, true)); // who is busy waits
         c.joined();
         assert!(wakes(&mut p, false)); // and may do so for a while
@@ -590,7 +603,7 @@ mod tests {
         c.begin(&mut p, 0, 0, false);
         c.begin(&mut p, 0, 0, false);
         assert!(c.rest()); // only one is left waiting: does not rest
-        c.end(0, 0);
+        c.end(&mut p, 0, 0);
         c.wake_all();
         assert!(c.rest());
     }
@@ -605,7 +618,7 @@ mod tests {
         assert_eq!(c.look(), Look::Stuck);
         c.joined();
         assert_eq!(c.look(), Look::Fine);
-        c.end(0, 0);
+        c.end(&mut p, 0, 0);
         for _ in 0..QUIET {
             assert_eq!(c.look(), Look::Fine);
         }

@@ -463,7 +463,7 @@ impl<F: Filesystem + ?Sized> Lane<F> {
                 engine.answer(i, unique, error, len);
                 idle_since = crew::now();
                 if class != Class::Brief {
-                    self.crew().end(idle_since, idle_since - began);
+                    self.crew().end(&mut pace, idle_since, idle_since - began);
                 }
             }
             if engine.alive == 0 {

@@ -601,7 +601,7 @@ impl<F: Filesystem + ?Sized> Pool<F> {
             }
             idle_since = crew::now();
             if class != Class::Brief
-                && self.crew.end(idle_since, idle_since - began)
+                && self.crew.end(&mut pace, idle_since, idle_since - began)
                 && !self.crew.rest()
             {
                 return Ok(None);

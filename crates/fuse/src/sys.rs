@@ -80,6 +80,21 @@ pub(crate) fn wake_thread(tid: i32) {
     }
 }
 
+/// How often the calling thread gave its processor away because it had to wait (`ru_nvcsw` of
+/// getrusage(2); what others took from it is not in it). 0 if that cannot be told.
+pub(crate) fn waits() -> u64 {
+    // SAFETY: all-zero bytes are a valid rusage, and it outlives the call, which fills it.
+    let (usage, r) = unsafe {
+        let mut usage: libc::rusage = std::mem::zeroed();
+        let r = libc::getrusage(libc::RUSAGE_THREAD, &mut usage);
+        (usage, r)
+    };
+    match r {
+        0 => usage.ru_nvcsw.unsigned_abs(),
+        _ => 0,
+    }
+}
+
 /// Reads into `head` and, what is left, into `blocks` in turn, which are empty and have room for `each`
 /// bytes; they are as long afterwards as they have bytes. Returns how many bytes there are in all.
 pub(crate) fn read_scattered(

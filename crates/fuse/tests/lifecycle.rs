@@ -352,6 +352,61 @@ fn errors_and_panics_are_answered() {
     assert_eq!(listed, 0);
 }
 
+/// A lookup takes some hundreds of microseconds in which there is nothing to do, as from a device.
+#[derive(Default)]
+struct Slow {
+    inside: AtomicUsize,
+    most: AtomicUsize,
+}
+
+impl Filesystem for Slow {
+    fn getattr(&self, r: &Request, node: u64, fh: Option<u64>) -> Result<AttrReply> {
+        Bad.getattr(r, node, fh)
+    }
+
+    fn lookup(&self, _: &Request, _: u64, _: &[u8]) -> Result<Entry> {
+        let n = self.inside.fetch_add(1, SeqCst) + 1;
+        self.most.fetch_max(n, SeqCst);
+        std::thread::sleep(Duration::from_micros(300));
+        self.inside.fetch_sub(1, SeqCst);
+        Err(Errno::ENOENT)
+    }
+}
+
+#[test]
+fn more_wait_for_a_device_than_there_are_processors() {
+    if !can_mount() || common::over_uring() {
+        return; // over io_uring entries wait, and there are as many as there are
+    }
+    let dir = mount_point("slow");
+    let (fd, m) = mount(&dir, &MountOptions::new("testpool/slow")).unwrap();
+    let fs = Arc::new(Slow::default());
+    let config = Config {
+        threads: 64,
+        ..config()
+    };
+    let s = Session::new(fs.clone(), fd, config);
+    let j = std::thread::spawn(move || s.run());
+    let processors = std::thread::available_parallelism().map_or(1, usize::from);
+    let callers = 3 * processors + 4;
+    std::thread::scope(|s| {
+        for t in 0..callers {
+            let dir = &dir;
+            s.spawn(move || {
+                for i in 0..400 {
+                    fs::metadata(dir.join(format!("{t}-{i}"))).unwrap_err();
+                }
+            });
+        }
+    });
+    m.unmount(Unmount::Normal).unwrap();
+    let end = j.join().unwrap().unwrap();
+    assert!(common::by_kernel(end), "{end:?}");
+    fs::remove_dir(&dir).unwrap();
+    let most = fs.most.load(SeqCst);
+    assert!(most > processors + 2, "{most} at once for {callers}");
+}
+
 /// A lookup of "wait N" comes back when N others of "go" have.
 #[derive(Default)]
 struct Stuck {

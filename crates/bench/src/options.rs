@@ -1,7 +1,7 @@
 //! The command line.
 
 use crate::rows;
-use crate::systems::NAMES;
+use crate::systems::{MORE, NAMES};
 use base::{bail, Result};
 use std::path::PathBuf;
 
@@ -12,7 +12,8 @@ usage: cargo xtask bench [OPTION]...
        cargo xtask bench growth     how costs grow with numbers and sizes (--help)
   --quick            small sizes, done within ten minutes (the default)
   --full             sizes that mean something, three rounds; hours
-  --systems A,B      of ext4 xfs btrfs zfs-fuse-0.7 passthrough ours ours-off; default: all
+  --systems A,B      of ext4 xfs btrfs zfs-fuse-0.7 passthrough ours ours-off, which is the default; also
+                     passthrough-checked (with permissions and write-back cache)
   --rows A,B         only rows whose name begins so; default: all
   --rounds N         how often everything is repeated, interleaved
   --size BYTES       of the data in most rows (64M)
@@ -105,8 +106,10 @@ impl Options {
     }
 
     fn check(&mut self, rows: &[&str]) -> Result<()> {
-        if let Some(s) = self.systems.iter().find(|s| !NAMES.contains(&s.as_str())) {
-            bail!(Invalid, "no system {s}; there are {}", NAMES.join(" "));
+        let known = |s: &str| NAMES.contains(&s) || MORE.contains(&s);
+        if let Some(s) = self.systems.iter().find(|s| !known(s)) {
+            let (all, more) = (NAMES.join(" "), MORE.join(" "));
+            bail!(Invalid, "no system {s}; there are {all} {more}");
         }
         for r in &self.rows {
             if !rows.iter().any(|row| row.starts_with(r.as_str())) {
@@ -185,6 +188,8 @@ mod tests {
         assert!(o.wants("fsync-1") && !o.wants("postmark"));
         assert_eq!(o.image_bytes(), 1 << 30);
         assert_eq!(parse("--large 2G").unwrap().image_bytes(), 6 << 30);
+        let more = parse("--systems passthrough-checked").unwrap();
+        assert!(!NAMES.contains(&more.systems[0].as_str()));
     }
 
     #[test]

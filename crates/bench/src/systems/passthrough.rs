@@ -16,13 +16,15 @@ const SOURCE: &str = "/usr/share/doc/libfuse3-dev/examples/passthrough_ll.c";
 pub struct Passthrough {
     below: Kernel,
     program: PathBuf,
+    /// Further options, each behind a comma.
+    options: &'static str,
     _dir: TempDir,
     mnt: PathBuf,
     daemon: Option<Child>,
 }
 
 impl Passthrough {
-    pub fn new(world: Arc<World>) -> Result<Passthrough> {
+    pub fn new(world: Arc<World>, options: &'static str) -> Result<Passthrough> {
         let program = compile(&world.folder)?;
         let dir = TempDir::new("bench-pass")?;
         let mnt = dir.path().join("mnt");
@@ -30,6 +32,7 @@ impl Passthrough {
         Ok(Passthrough {
             below: Kernel::new(world, &EXT4)?,
             program,
+            options,
             _dir: dir,
             mnt,
             daemon: None,
@@ -37,7 +40,8 @@ impl Passthrough {
     }
 
     fn start(&mut self) -> Result<()> {
-        let source = format!("source={},allow_other", self.below.dir().display());
+        let below = self.below.dir().display();
+        let source = format!("source={below},allow_other{}", self.options);
         let mut c = Command::new(&self.program);
         c.args(["-f", "-o", &source])
             .arg(&self.mnt)

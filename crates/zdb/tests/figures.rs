@@ -56,6 +56,9 @@ const KNOWN: [(&str, &str, &str, &str); 13] = [
     ("", "blocks", "verifying ", "progress"),
 ];
 
+/// Exit status of timeout(1).
+const TIMED_OUT: &str = "124";
+
 /// Fixtures whose exit status differs, and why.
 const STATUS: [(&str, &str, &str); 3] = [
     (
@@ -93,6 +96,7 @@ fn lines(text: &str, fixture: &str, dump: &str) -> BTreeMap<String, i64> {
             || line.starts_with('#')
             || line.contains("Traversing all blocks")
             || line.contains("loading ")
+            || line.contains("completed (")
             || line.chars().all(|c| "-_ ".contains(c));
         let known = KNOWN.iter().any(|(f, d, begin, _)| {
             (f.is_empty() || *f == fixture)
@@ -176,6 +180,10 @@ fn agree_with_openzfs() {
             else {
                 continue;
             };
+            // What was cut off by a time limit when the fixture was made has no end to compare with.
+            if status == TIMED_OUT {
+                continue;
+            }
             let dir = dir.get_or_insert_with(|| {
                 let d = fixture::unpack(name).unwrap();
                 images(name, d.path());

@@ -1,239 +1,29 @@
-//! Freeing in the background: `free_bpobj`, then the bptree (data format §11.2, §11.3); and the walk
-//! over all blocks of a dataset that both kinds of destroying use.
+//! Freeing in the background: `free_bpobj`, then the bptree (data format §11.2, §11.3); and all blocks
+//! of a dataset, which both kinds of destroying need.
 
 use crate::bptree::Bptree;
 use crate::core::{Core, Triple};
 use crate::{Bpobj, Dsl};
-use base::{Error, Kind, Result, Txg};
-use disk::dnode::objset::ObjsetPhys;
-use disk::dnode::{DNODES_PER_BLOCK, DNODE_SIZE};
+use base::{Result, Txg};
 use disk::dsl::Used;
-use disk::{BlkPtr, DnodePhys, ObjType, BP_SIZE};
+use disk::{BlkPtr, DnodePhys};
 use dmu::Tx;
 use std::sync::Arc;
-use zio::Zio;
+use walk::{Finding, Next, Order, Place, Spec, Visitor};
 
-/// Object set number in the bookmarks of destroyed datasets.
-const DESTROYED_OBJSET: u64 = u64::MAX;
-/// Level and object of the object set block itself.
-const ROOT_LEVEL: i64 = -1;
-/// Block id of spill blocks.
-const SPILL_BLKID: u64 = u64::MAX - 1;
-const META_DNODE: u64 = 0;
+/// Passes blocks on; damage costs only what is below it, whose space `$LEAK` takes over at the end.
+struct EachBlock<'a>(&'a mut dyn FnMut(&BlkPtr) -> Result<bool>);
 
-/// A place in the order of the walk.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Pos {
-    object: u64,
-    level: i64,
-    blkid: u64,
-}
-
-/// How blocks of an object are numbered.
-#[derive(Clone, Copy)]
-struct Shape {
-    /// log2 of the pointers of an indirect block.
-    epbs: u32,
-    ind_size: usize,
-}
-
-impl Pos {
-    fn words(self) -> [u64; 4] {
-        [DESTROYED_OBJSET, self.object, self.level as u64, self.blkid]
+impl Visitor for EachBlock<'_> {
+    fn block(&mut self, _: Place, bp: &BlkPtr, _: Option<&DnodePhys>) -> Result<Next> {
+        Ok(match (self.0)(bp)? {
+            true => Next::Descend,
+            false => Next::Stop,
+        })
     }
 
-    fn of(w: [u64; 4]) -> Option<Pos> {
-        match w {
-            [0, 0, 0, 0] => None,
-            [_, object, level, blkid] => Some(Pos {
-                object,
-                level: level as i64,
-                blkid,
-            }),
-        }
-    }
-
-    /// Half-open range of level-0 blocks below.
-    fn range(self, s: Shape) -> (u128, u128) {
-        let shift = (self.level.clamp(0, 16) as u32 * s.epbs).min(100);
-        let first = (self.blkid as u128) << shift.min(63);
-        (first, first + (1u128 << shift.min(63)))
-    }
-
-    /// Whether everything here and below comes before `r`.
-    fn before(self, r: Pos, s: Shape) -> bool {
-        if r.level == ROOT_LEVEL {
-            return self.level != ROOT_LEVEL;
-        }
-        if self.level == ROOT_LEVEL {
-            return false;
-        }
-        if self.object == r.object {
-            return self != r && self.range(s).1 <= r.range(s).0;
-        }
-        if self.object == META_DNODE {
-            // A block of dnodes comes after all those objects.
-            return self.range(s).1 * DNODES_PER_BLOCK as u128 <= r.object as u128;
-        }
-        if r.object == META_DNODE {
-            // The children of the block at `r` are done, as well as all before it.
-            return (self.object as u128) < r.range(s).1 * DNODES_PER_BLOCK as u128
-                && self.object < u64::MAX - 2;
-        }
-        self.object < r.object
-    }
-}
-
-/// Visits every block of a tree born after a txg, children before parents.
-struct Walk<'a> {
-    zio: &'a Zio,
-    after: Txg,
-    resume: Option<Pos>,
-    /// Where the callback said stop.
-    paused: Option<Pos>,
-    /// Metadata that could not be read: what was below it is lost.
-    lost: u64,
-    f: &'a mut dyn FnMut(&BlkPtr) -> Result<bool>,
-}
-
-impl Walk<'_> {
-    /// False: stopped.
-    fn visit(&mut self, bp: &BlkPtr, at: Pos, s: Shape, depth: u32) -> Result<bool> {
-        if bp.is_hole() || bp.birth() <= self.after {
-            return Ok(true);
-        }
-        let mut children = true;
-        if let Some(r) = self.resume {
-            if at.before(r, s) {
-                return Ok(true);
-            }
-            if at == r {
-                self.resume = None;
-                children = false;
-            }
-        }
-        if children && !bp.is_redacted() && !self.below(bp, at, s, depth)? {
-            return Ok(false);
-        }
-        if (self.f)(bp)? {
-            return Ok(true);
-        }
-        self.paused = Some(at);
-        Ok(false)
-    }
-
-    /// Reads metadata; what cannot be read is skipped, its block freed, its children lost.
-    fn read(&mut self, bp: &BlkPtr) -> Result<Option<base::Block>> {
-        // Destroying takes no key: pointers are in clear.
-        match self.zio.read_with(bp, &zio::Crypt::Locked) {
-            Ok(b) => Ok(Some(b)),
-            Err(e) if matches!(e.kind, Kind::Io | Kind::Checksum | Kind::Damaged) => {
-                self.lost += 1;
-                Ok(None)
-            }
-            Err(e) => Err(e),
-        }
-    }
-
-    fn below(&mut self, bp: &BlkPtr, at: Pos, s: Shape, depth: u32) -> Result<bool> {
-        if depth > 64 {
-            return Err(Error::damaged("block tree too deep"));
-        }
-        if at.level == ROOT_LEVEL {
-            let Some(b) = self.read(bp)? else {
-                return Ok(true);
-            };
-            let p = match ObjsetPhys::decode(&b) {
-                Ok(p) => p,
-                Err(_) => {
-                    self.lost += 1;
-                    return Ok(true);
-                }
-            };
-            if !self.dnode(META_DNODE, &p.meta, depth)? {
-                return Ok(false);
-            }
-            for (n, d) in p.special.iter().enumerate().rev() {
-                if let Some(d) = d {
-                    if !self.dnode(u64::MAX - n as u64, d, depth)? {
-                        return Ok(false);
-                    }
-                }
-            }
-            return Ok(true);
-        }
-        if at.level > 0 {
-            if bp.lsize() != s.ind_size || bp.level() as i64 != at.level {
-                self.lost += 1;
-                return Ok(true);
-            }
-            let Some(b) = self.read(bp)? else {
-                return Ok(true);
-            };
-            for i in 0..b.len() / BP_SIZE {
-                let blkid = (at.blkid << s.epbs).wrapping_add(i as u64);
-                let child = Pos {
-                    object: at.object,
-                    level: at.level - 1,
-                    blkid,
-                };
-                if !self.visit(&BlkPtr::at(&b, i)?, child, s, depth + 1)? {
-                    return Ok(false);
-                }
-            }
-            return Ok(true);
-        }
-        if at.object == META_DNODE && bp.obj_type() == ObjType::DNODE {
-            let Some(b) = self.read(bp)? else {
-                return Ok(true);
-            };
-            let mut i = 0;
-            while (i + 1) * DNODE_SIZE <= b.len() {
-                let slots = match DnodePhys::decode(&b[i * DNODE_SIZE..]) {
-                    Ok(Some(d)) => {
-                        let object = at.blkid.wrapping_mul(DNODES_PER_BLOCK) + i as u64;
-                        if !self.dnode(object, &d, depth + 1)? {
-                            return Ok(false);
-                        }
-                        d.slots.max(1) as usize
-                    }
-                    Ok(None) => 1,
-                    Err(_) => {
-                        self.lost += 1;
-                        1
-                    }
-                };
-                i += slots;
-            }
-        }
-        Ok(true)
-    }
-
-    fn dnode(&mut self, object: u64, d: &DnodePhys, depth: u32) -> Result<bool> {
-        let s = Shape {
-            epbs: (d.indblkshift as u32).saturating_sub(7),
-            ind_size: 1usize << d.indblkshift.min(30),
-        };
-        let level = d.nlevels as i64 - 1;
-        for (i, bp) in d.blkptr.iter().enumerate() {
-            let at = Pos {
-                object,
-                level,
-                blkid: i as u64,
-            };
-            if !self.visit(bp, at, s, depth + 1)? {
-                return Ok(false);
-            }
-        }
-        if let Some(bp) = &d.spill {
-            let at = Pos {
-                object,
-                level: 0,
-                blkid: SPILL_BLKID,
-            };
-            return self.visit(bp, at, s, depth + 1);
-        }
-        Ok(true)
+    fn finding(&mut self, _: Finding) -> Result<()> {
+        Ok(())
     }
 }
 
@@ -245,41 +35,24 @@ pub(crate) fn each_block(
     after: Txg,
     f: &mut dyn FnMut(&BlkPtr) -> Result<()>,
 ) -> Result<()> {
-    walk(core, root, after, None, &mut |bp| f(bp).map(|_| true)).map(|_| ())
+    some_blocks(core, root, after, None, &mut |bp| f(bp).map(|_| true)).map(|_| ())
 }
 
 /// The same from a place on; `f` says false to stop before a block. Returns that place.
-fn walk(
+fn some_blocks(
     core: &Core,
     root: &BlkPtr,
     after: Txg,
-    resume: Option<Pos>,
+    resume: Option<Place>,
     f: &mut dyn FnMut(&BlkPtr) -> Result<bool>,
-) -> Result<Option<Pos>> {
-    let zio = core.dmu().zio.clone();
-    let mut w = Walk {
-        zio: &zio,
+) -> Result<Option<Place>> {
+    // Destroying takes no key: pointers are in clear.
+    let spec = Spec {
         after,
         resume,
-        paused: None,
-        lost: 0,
-        f,
+        ..Spec::all(Order::ChildrenFirst)
     };
-    let at = Pos {
-        object: META_DNODE,
-        level: ROOT_LEVEL,
-        blkid: 0,
-    };
-    w.visit(
-        root,
-        at,
-        Shape {
-            epbs: 0,
-            ind_size: 0,
-        },
-        0,
-    )?;
-    Ok(w.paused)
+    walk::walk(&core.dmu().zio, root, &spec, &mut EachBlock(f))
 }
 
 impl Dsl {
@@ -320,7 +93,8 @@ impl Dsl {
         if let Some(mut tree) = Bptree::open(core)? {
             while let Some(mut e) = tree.first()? {
                 let mut gone = Triple::default();
-                let at = walk(core, &e.bp, e.birth_txg, Pos::of(e.bookmark), &mut |bp| {
+                let from = Place::from_words(e.bookmark);
+                let at = some_blocks(core, &e.bp, e.birth_txg, from, &mut |bp| {
                     let go_on = one(bp)?;
                     if go_on {
                         gone += core.triple(bp);
@@ -331,7 +105,7 @@ impl Dsl {
                 tree.count(tx, -gone)?;
                 match at {
                     Some(pos) => {
-                        e.bookmark = pos.words();
+                        e.bookmark = pos.destroyed_words();
                         tree.put_first(tx, &e)?;
                         return Ok(done);
                     }
@@ -372,11 +146,11 @@ impl Dsl {
     /// Blocks of a bptree entry that are not freed yet.
     pub(crate) fn blocks_left(&self, e: &disk::dsl::BptreeEntry) -> Result<Vec<BlkPtr>> {
         let mut out = Vec::new();
-        walk(
+        some_blocks(
             &self.core,
             &e.bp,
             e.birth_txg,
-            Pos::of(e.bookmark),
+            Place::from_words(e.bookmark),
             &mut |bp| {
                 out.push(*bp);
                 Ok(true)

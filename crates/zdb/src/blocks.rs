@@ -1,9 +1,9 @@
 //! `-b`, `-c`: walks every block of the pool; counts, verifies, compares with the space maps.
 
 use crate::fmt::{self, DEFERRED, OTHER, ROWS, TOTAL};
-use crate::raw::{self, Set};
+use crate::raw::Set;
 use crate::{spaces, Log, Session};
-use base::{Block, Error, Kind, RangeSet, Result, Txg};
+use base::{Error, Kind, RangeSet, Result, Txg};
 use disk::dsl::DslDatasetPhys;
 use disk::objset::ObjsetPhys;
 use disk::{BlkPtr, DnodePhys, Dva, ObjType};
@@ -11,6 +11,7 @@ use pool::Pool;
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::io::Write;
 use std::sync::Mutex;
+use walk::{Finding, Next, Place, Problem, Visitor};
 
 /// Pointers verified together.
 const BATCH: usize = 256;
@@ -211,6 +212,52 @@ pub fn walk(s: &Session, out: &mut dyn Write) -> Result<()> {
         s.fail(3);
     }
     Ok(())
+}
+
+/// The blocks of one object set on their way to the sums.
+struct Tree<'a, 'b> {
+    walker: &'a mut Walker<'b>,
+    objset: u64,
+    /// Follow the intent log, too.
+    log: bool,
+}
+
+impl Tree<'_, '_> {
+    fn at(&self, p: Place) -> At {
+        At {
+            objset: self.objset,
+            object: p.object,
+            level: p.level,
+            block: p.blkid,
+        }
+    }
+}
+
+impl Visitor for Tree<'_, '_> {
+    fn block(&mut self, at: Place, bp: &BlkPtr, _: Option<&DnodePhys>) -> Result<Next> {
+        if !bp.is_redacted() {
+            self.walker.visit(bp, self.at(at));
+        }
+        Ok(Next::Descend)
+    }
+
+    fn objset(&mut self, phys: &ObjsetPhys) -> Result<()> {
+        if self.log {
+            self.walker.log(phys);
+        }
+        Ok(())
+    }
+
+    fn finding(&mut self, f: Finding) -> Result<()> {
+        match f.problem {
+            Problem::Unreadable(e) => self.walker.unreadable(self.at(f.place), &e),
+            Problem::Malformed(e) => {
+                let line = format!("object {} of {}: {e}", f.place.object, self.objset);
+                self.walker.broken.push(line);
+            }
+        }
+        Ok(())
+    }
 }
 
 impl Walker<'_> {
@@ -433,104 +480,31 @@ impl Walker<'_> {
             level: -1,
             block: 0,
         };
+        if bp.is_hole() {
+            return;
+        }
         // What a snapshot has is counted there; but the log is that of the head.
-        let old = bp.birth() <= after;
-        if bp.is_hole() || (old && !log) {
+        if bp.birth() <= after {
+            if log {
+                match self.pool.zio.read(bp).and_then(|b| ObjsetPhys::decode(&b)) {
+                    Ok(phys) => self.log(&phys),
+                    Err(e) => self.unreadable(at, &e),
+                }
+            }
             return;
         }
-        if !old {
-            self.visit(bp, at);
-        }
-        let phys = self.pool.zio.read(bp).and_then(|b| ObjsetPhys::decode(&b));
-        let phys = match phys {
-            Ok(p) => p,
-            Err(e) => return self.unreadable(at, &e),
+        let spec = walk::Spec {
+            after,
+            ..walk::Spec::all(walk::Order::ParentsFirst)
         };
-        if log {
-            self.log(&phys);
-        }
-        if old {
-            return;
-        }
-        self.dnode(&phys.meta, after, at);
-        for (n, special) in phys.special.iter().enumerate() {
-            if let Some(dn) = special {
-                let object = (n as u64 + 1).wrapping_neg();
-                self.dnode(dn, after, At { object, ..at });
-            }
-        }
-    }
-
-    fn dnode(&mut self, dn: &DnodePhys, after: Txg, at: At) {
-        let level = i64::from(dn.nlevels) - 1;
-        for (i, bp) in dn.blkptr.iter().enumerate() {
-            let at = At {
-                level,
-                block: i as u64,
-                ..at
-            };
-            self.block(bp, dn, after, at);
-        }
-        if let Some(bp) = &dn.spill {
-            if !bp.is_hole() && bp.birth() > after {
-                let at = At {
-                    level: 0,
-                    block: u64::MAX,
-                    ..at
-                };
-                self.visit(bp, at);
-            }
-        }
-    }
-
-    fn block(&mut self, bp: &BlkPtr, dn: &DnodePhys, after: Txg, at: At) {
-        if bp.is_hole() || bp.is_redacted() || bp.birth() <= after {
-            return;
-        }
-        self.visit(bp, at);
-        if at.level > 0 {
-            match self.pool.zio.read(bp) {
-                Ok(b) => {
-                    let per = b.len() / disk::BP_SIZE;
-                    for i in 0..per {
-                        let Ok(child) = BlkPtr::at(&b, i) else {
-                            continue;
-                        };
-                        let at = At {
-                            level: at.level - 1,
-                            block: at.block.wrapping_mul(per as u64).wrapping_add(i as u64),
-                            ..at
-                        };
-                        self.block(&child, dn, after, at);
-                    }
-                }
-                Err(e) => self.unreadable(at, &e),
-            }
-        } else if dn.obj_type == ObjType::DNODE {
-            match raw::read(&self.pool.zio, bp) {
-                Ok(b) => self.dnodes(&b, after, at),
-                Err(e) => self.unreadable(at, &e),
-            }
-        }
-    }
-
-    fn dnodes(&mut self, b: &Block, after: Txg, at: At) {
-        let per = b.len() / 512;
-        let mut slot = 0;
-        while slot < per {
-            let object = at.block.wrapping_mul(per as u64).wrapping_add(slot as u64);
-            match DnodePhys::decode(&b[slot * 512..]) {
-                Ok(Some(dn)) => {
-                    self.dnode(&dn, after, At { object, ..at });
-                    slot += usize::from(dn.slots).max(1);
-                }
-                Ok(None) => slot += 1,
-                Err(e) => {
-                    self.broken
-                        .push(format!("object {object} of {}: {e}", at.objset));
-                    slot += 1;
-                }
-            }
+        let pool = self.pool;
+        let mut tree = Tree {
+            walker: self,
+            objset,
+            log,
+        };
+        if let Err(e) = walk::walk(&pool.zio, bp, &spec, &mut tree) {
+            self.broken.push(format!("object set {objset}: {e}"));
         }
     }
 

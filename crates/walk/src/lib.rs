@@ -1,0 +1,457 @@
+//! One traversal of the block trees of a pool.
+//!
+//! [`walk`] visits the blocks of one object set: the object set block, the meta-dnode's tree, every object
+//! in order of number, then the accounting objects. [`object`] visits the tree of one object. Freeing of
+//! destroyed datasets, the check of metadata after a rewind and `zdb -b` are visitors of it.
+//!
+//! Invariants:
+//!
+//! 1. A subtree whose root was born at or before [`Spec::after`] is neither read nor visited. (A block is
+//!    never older than what it points to, so nothing newer is below.)
+//! 2. The order is that of OpenZFS's traversal, so a [`Place`] stored on disk by either implementation resumes
+//!    the other's: children-first visits a parent after everything below it, parents-first before.
+//! 3. A visit that was stopped at a place and resumed there visits each block exactly once, provided the tree
+//!    is the same.
+//! 4. A block that cannot be read, or is not what its place demands, is a [`Finding`]. Nothing below it is
+//!    visited, and the traversal goes on. Only errors that are not about one block end it.
+//! 5. Memory is bounded: one block per level of two trees (the meta-dnode's and the object's), and
+//!    [`AHEAD`] blocks of metadata that are read ahead into the block cache.
+//!
+//! Start reading at [`walk`].
+#![forbid(unsafe_code)]
+
+mod place;
+#[cfg(test)]
+mod tests;
+
+pub use place::{Place, Shape, DESTROYED_OBJSET, META_DNODE, ROOT_LEVEL, SPILL_BLKID};
+
+use base::{Block, Error, Kind, Result, Txg};
+use disk::dnode::{DNODES_PER_BLOCK, DNODE_SIZE};
+use disk::objset::ObjsetPhys;
+use disk::{BlkPtr, DnodePhys, ObjType, BP_SIZE};
+use zio::{Crypt, Zio};
+
+/// Blocks of metadata that are read ahead together, before the first of them is needed.
+pub const AHEAD: usize = 32;
+/// Deeper trees are damage: the format has at most 32 levels, in the meta-dnode's tree and in an object's.
+const MAX_DEPTH: u32 = 80;
+
+/// Whether a block is visited before or after what is below it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Order {
+    ParentsFirst,
+    ChildrenFirst,
+}
+
+/// What to do after a visit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Next {
+    /// Go on, into what is below first.
+    Descend,
+    /// Go on, but leave out what is below. Children-first this is the same as [`Next::Descend`].
+    Skip,
+    /// End the traversal. The place of this visit is where to resume: it is visited again then.
+    Stop,
+}
+
+/// What is wrong with a block.
+#[derive(Clone, Debug)]
+pub enum Problem {
+    /// No copy of it could be read and verified.
+    Unreadable(Error),
+    /// It could be read, but is not what its place demands: wrong level or size, or not decodable.
+    Malformed(Error),
+}
+
+impl Problem {
+    pub fn error(&self) -> &Error {
+        match self {
+            Problem::Unreadable(e) | Problem::Malformed(e) => e,
+        }
+    }
+}
+
+/// A block whose subtree could not be visited.
+#[derive(Clone, Debug)]
+pub struct Finding {
+    /// The block; for a dnode that cannot be decoded, [`Place::object`] is its number, the level 0 and the block
+    /// id 0.
+    pub place: Place,
+    pub bp: BlkPtr,
+    pub problem: Problem,
+}
+
+/// Who is told of blocks.
+pub trait Visitor {
+    /// A block, or a hole if [`Spec::holes`] asks for them. `dn` is the dnode of the object it belongs to,
+    /// `None` for the object set block.
+    fn block(&mut self, at: Place, bp: &BlkPtr, dn: Option<&DnodePhys>) -> Result<Next>;
+
+    /// The object set block has been read. Called before anything below it is visited.
+    fn objset(&mut self, _phys: &ObjsetPhys) -> Result<()> {
+        Ok(())
+    }
+
+    /// A dnode in use. Called before its tree is visited, in either order, and again for the object in
+    /// whose tree a traversal is resumed. [`Next::Skip`] leaves its tree out.
+    fn dnode(&mut self, _object: u64, _dn: &DnodePhys) -> Result<Next> {
+        Ok(Next::Descend)
+    }
+
+    /// A subtree that is left out because of damage. An error ends the traversal with it.
+    fn finding(&mut self, finding: Finding) -> Result<()>;
+}
+
+/// What to visit.
+pub struct Spec<'a> {
+    /// Blocks born at or before this txg are left out, with everything below.
+    pub after: Txg,
+    pub order: Order,
+    /// Visit holes born after `after`, too. Holes without a birth (born before the feature `hole_birth`) are
+    /// never visited.
+    pub holes: bool,
+    /// How dnode blocks are read. [`Crypt::Locked`] needs no key, but bonus buffers stay encrypted then.
+    pub crypt: &'a Crypt,
+    /// Where a traversal with the same order was stopped.
+    pub resume: Option<Place>,
+}
+
+impl Spec<'_> {
+    /// Everything, in the given order, without a key.
+    pub fn all(order: Order) -> Spec<'static> {
+        Spec {
+            after: 0,
+            order,
+            holes: false,
+            crypt: &Crypt::Locked,
+            resume: None,
+        }
+    }
+}
+
+/// Visits the object set whose block `root` points to. Returns the place where the visitor stopped, `None` at the
+/// end.
+///
+/// # Errors
+/// Those of the visitor, and those of reading that are not about one block (a suspended pool).
+pub fn walk(
+    zio: &Zio,
+    root: &BlkPtr,
+    spec: &Spec,
+    visitor: &mut dyn Visitor,
+) -> Result<Option<Place>> {
+    let mut w = Walker::new(zio, spec, visitor);
+    let none = Shape {
+        epbs: 0,
+        indirect_size: 0,
+    };
+    w.visit(root, Place::ROOT, none, None, 0)?;
+    Ok(w.stopped)
+}
+
+/// Visits the tree of one object, its spill block last. The rest is as for [`walk`].
+pub fn object(
+    zio: &Zio,
+    object: u64,
+    dn: &DnodePhys,
+    spec: &Spec,
+    visitor: &mut dyn Visitor,
+) -> Result<Option<Place>> {
+    let mut w = Walker::new(zio, spec, visitor);
+    w.tree(object, dn, 0)?;
+    Ok(w.stopped)
+}
+
+/// Going on, or stopped by the visitor.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Flow {
+    On,
+    Stopped,
+}
+
+struct Walker<'a> {
+    zio: &'a Zio,
+    spec: &'a Spec<'a>,
+    /// Taken when it has been reached.
+    resume: Option<Place>,
+    stopped: Option<Place>,
+    visitor: &'a mut dyn Visitor,
+}
+
+impl<'a> Walker<'a> {
+    fn new(zio: &'a Zio, spec: &'a Spec<'a>, visitor: &'a mut dyn Visitor) -> Walker<'a> {
+        Walker {
+            zio,
+            spec,
+            resume: spec.resume,
+            stopped: None,
+            visitor,
+        }
+    }
+
+    fn is_left_out(&self, bp: &BlkPtr) -> bool {
+        match bp.is_hole() {
+            true => !self.spec.holes || bp.logical_birth() <= self.spec.after,
+            false => bp.birth() <= self.spec.after,
+        }
+    }
+
+    fn visit(
+        &mut self,
+        bp: &BlkPtr,
+        at: Place,
+        s: Shape,
+        dn: Option<&DnodePhys>,
+        depth: u32,
+    ) -> Result<Flow> {
+        if self.is_left_out(bp) {
+            return Ok(Flow::On);
+        }
+        // What was done before the traversal was stopped: the block itself, and everything below it.
+        let (mut seen, mut below) = (false, true);
+        if let Some(r) = self.resume {
+            if at.before(r, s) {
+                return Ok(Flow::On);
+            }
+            match self.spec.order {
+                Order::ChildrenFirst if at == r => {
+                    self.resume = None;
+                    below = false;
+                }
+                Order::ParentsFirst if at != r && at.contains(r, s) => seen = true,
+                // A place that is a hole by now is passed without being met.
+                _ if at == r || !at.contains(r, s) => self.resume = None,
+                _ => {}
+            }
+        }
+        below &= !bp.is_hole() && !bp.is_redacted();
+        if self.spec.order == Order::ParentsFirst && !seen {
+            match self.visitor.block(at, bp, dn)? {
+                Next::Descend => {}
+                Next::Skip => below = false,
+                Next::Stop => return Ok(self.stop(at)),
+            }
+        }
+        if below && self.below(bp, at, s, dn, depth)? == Flow::Stopped {
+            return Ok(Flow::Stopped);
+        }
+        if self.spec.order == Order::ChildrenFirst && self.visitor.block(at, bp, dn)? == Next::Stop
+        {
+            return Ok(self.stop(at));
+        }
+        Ok(Flow::On)
+    }
+
+    fn stop(&mut self, at: Place) -> Flow {
+        self.stopped = Some(at);
+        Flow::Stopped
+    }
+
+    fn below(
+        &mut self,
+        bp: &BlkPtr,
+        at: Place,
+        s: Shape,
+        dn: Option<&DnodePhys>,
+        depth: u32,
+    ) -> Result<Flow> {
+        if depth > MAX_DEPTH {
+            return self.malformed(at, bp, Error::damaged("block tree too deep"));
+        }
+        if at.level == ROOT_LEVEL {
+            return self.objset(bp, at, depth);
+        }
+        if at.blkid == SPILL_BLKID {
+            return Ok(Flow::On);
+        }
+        if at.level > 0 {
+            return self.indirect(bp, at, s, dn, depth);
+        }
+        // A tree of dnodes is the meta-dnode's: files of this type do not exist.
+        if at.object == META_DNODE && bp.obj_type() == ObjType::DNODE {
+            return self.dnodes(bp, at, depth);
+        }
+        Ok(Flow::On)
+    }
+
+    /// A block of metadata; `None` if there is a finding instead.
+    fn read(&mut self, bp: &BlkPtr, at: Place) -> Result<Option<Block>> {
+        match self.zio.read_with(bp, self.spec.crypt) {
+            Ok(b) => Ok(Some(b)),
+            Err(e) if matches!(e.kind, Kind::Io | Kind::Checksum | Kind::Damaged) => {
+                self.visitor.finding(Finding {
+                    place: at,
+                    bp: *bp,
+                    problem: Problem::Unreadable(e),
+                })?;
+                Ok(None)
+            }
+            Err(e) => Err(e),
+        }
+    }
+
+    fn malformed(&mut self, place: Place, bp: &BlkPtr, e: Error) -> Result<Flow> {
+        self.visitor.finding(Finding {
+            place,
+            bp: *bp,
+            problem: Problem::Malformed(e),
+        })?;
+        Ok(Flow::On)
+    }
+
+    fn objset(&mut self, bp: &BlkPtr, at: Place, depth: u32) -> Result<Flow> {
+        if bp.obj_type() != ObjType::OBJSET {
+            let e = Error::damaged(format!("not an object set: {bp:?}"));
+            return self.malformed(at, bp, e);
+        }
+        let Some(b) = self.read(bp, at)? else {
+            return Ok(Flow::On);
+        };
+        let p = match ObjsetPhys::decode(&b) {
+            Ok(p) => p,
+            Err(e) => return self.malformed(at, bp, e),
+        };
+        self.visitor.objset(&p)?;
+        if self.tree(META_DNODE, &p.meta, depth)? == Flow::Stopped {
+            return Ok(Flow::Stopped);
+        }
+        // The last of the three has the smallest number.
+        for (n, d) in p.special.iter().enumerate().rev() {
+            let Some(d) = d else { continue };
+            let object = u64::MAX - n as u64;
+            if self.dnode(object, d, depth)? == Flow::Stopped {
+                return Ok(Flow::Stopped);
+            }
+        }
+        Ok(Flow::On)
+    }
+
+    fn indirect(
+        &mut self,
+        bp: &BlkPtr,
+        at: Place,
+        s: Shape,
+        dn: Option<&DnodePhys>,
+        depth: u32,
+    ) -> Result<Flow> {
+        if bp.lsize() != s.indirect_size || i64::from(bp.level()) != at.level {
+            let e = Error::damaged(format!(
+                "expected an indirect block of level {}: {bp:?}",
+                at.level
+            ));
+            return self.malformed(at, bp, e);
+        }
+        let Some(b) = self.read(bp, at)? else {
+            return Ok(Flow::On);
+        };
+        // Children that are metadata are read by the traversal itself, so they are asked for together.
+        let metadata = at.level > 1 || at.object == META_DNODE;
+        let count = b.len() / BP_SIZE;
+        for i in 0..count {
+            if metadata && i % AHEAD == 0 {
+                self.read_ahead(&b, i..count.min(i + AHEAD));
+            }
+            let child = Place {
+                object: at.object,
+                level: at.level - 1,
+                blkid: (at.blkid << s.epbs).wrapping_add(i as u64),
+            };
+            let flow = self.visit(&BlkPtr::at(&b, i)?, child, s, dn, depth + 1)?;
+            if flow == Flow::Stopped {
+                return Ok(flow);
+            }
+        }
+        Ok(Flow::On)
+    }
+
+    fn read_ahead(&self, b: &Block, which: std::ops::Range<usize>) {
+        // A resumed traversal passes over most of what is in front of its place.
+        if self.resume.is_some() {
+            return;
+        }
+        let wanted: Vec<BlkPtr> = which
+            .filter_map(|i| BlkPtr::at(b, i).ok())
+            .filter(|bp| !bp.is_hole() && !bp.is_embedded() && !self.is_left_out(bp))
+            .collect();
+        if wanted.len() > 1 {
+            self.zio.read_ahead(&wanted, self.spec.crypt);
+        }
+    }
+
+    fn dnodes(&mut self, bp: &BlkPtr, at: Place, depth: u32) -> Result<Flow> {
+        let Some(b) = self.read(bp, at)? else {
+            return Ok(Flow::On);
+        };
+        let mut i = 0;
+        while (i + 1) * DNODE_SIZE <= b.len() {
+            let object = at
+                .blkid
+                .wrapping_mul(DNODES_PER_BLOCK)
+                .wrapping_add(i as u64);
+            i += match DnodePhys::decode(&b[i * DNODE_SIZE..]) {
+                Ok(Some(d)) => {
+                    if self.dnode(object, &d, depth + 1)? == Flow::Stopped {
+                        return Ok(Flow::Stopped);
+                    }
+                    usize::from(d.slots).max(1)
+                }
+                Ok(None) => 1,
+                Err(e) => {
+                    let place = Place {
+                        object,
+                        level: 0,
+                        blkid: 0,
+                    };
+                    self.malformed(place, bp, e)?;
+                    1
+                }
+            };
+        }
+        Ok(Flow::On)
+    }
+
+    fn dnode(&mut self, object: u64, d: &DnodePhys, depth: u32) -> Result<Flow> {
+        if let Some(r) = self.resume {
+            if r.level == ROOT_LEVEL || (r.object != META_DNODE && object < r.object) {
+                return Ok(Flow::On);
+            }
+        }
+        match self.visitor.dnode(object, d)? {
+            Next::Descend => self.tree(object, d, depth),
+            Next::Skip => Ok(Flow::On),
+            Next::Stop => Ok(self.stop(Place {
+                object,
+                level: i64::from(d.nlevels) - 1,
+                blkid: 0,
+            })),
+        }
+    }
+
+    fn tree(&mut self, object: u64, d: &DnodePhys, depth: u32) -> Result<Flow> {
+        let s = Shape {
+            epbs: u32::from(d.indblkshift).saturating_sub(7),
+            indirect_size: 1usize << d.indblkshift.min(30),
+        };
+        let level = i64::from(d.nlevels) - 1;
+        for (i, bp) in d.blkptr.iter().enumerate() {
+            let at = Place {
+                object,
+                level,
+                blkid: i as u64,
+            };
+            if self.visit(bp, at, s, Some(d), depth + 1)? == Flow::Stopped {
+                return Ok(Flow::Stopped);
+            }
+        }
+        if let Some(bp) = &d.spill {
+            let at = Place {
+                object,
+                level: 0,
+                blkid: SPILL_BLKID,
+            };
+            return self.visit(bp, at, s, Some(d), depth + 1);
+        }
+        Ok(Flow::On)
+    }
+}

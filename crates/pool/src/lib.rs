@@ -20,9 +20,11 @@ mod logstore;
 mod open;
 mod props;
 mod scan;
+mod served;
 mod shared;
 mod spacemaps;
 mod spares;
+mod suspend;
 mod sync;
 mod verify;
 mod volumes;
@@ -38,9 +40,11 @@ pub use errlog::ErrLog;
 pub use indirect::{Expansion, RemovingPhys};
 pub use open::{OpenOptions, Rewind};
 pub use scan::{Rebuild, ScanState};
+pub use served::Serving;
 pub use shared::Shares;
 pub use spacemaps::{MapFeatures, SpaceMaps, TopShape};
 pub use spares::{AuxDevices, FEATURE_DRAID};
+pub use suspend::{Failmode, Patience, Tell, Turn};
 
 use base::{Error, Result};
 use dmu::{Dmu, Objset, Tx};
@@ -107,7 +111,8 @@ pub struct Pool {
     software_version: u64,
     pub(crate) sync: Mutex<sync::SyncState>,
     pub(crate) tasks: Mutex<Vec<sync::Task>>,
-    pub(crate) suspended: Mutex<Option<Error>>,
+    pub(crate) io: suspend::Suspension,
+    pub(crate) service: served::Service,
     pub(crate) kicked: (Mutex<bool>, Condvar),
     aux: AuxDevices,
     pub(crate) dtls: Mutex<HashMap<u64, base::RangeSet>>,

@@ -95,12 +95,21 @@ impl Pool {
             .lock()
             .unwrap_or_else(|e| e.into_inner())
             .push(task);
+        let take = || slot.lock().unwrap_or_else(|e| e.into_inner()).take();
         loop {
+            // The txg that takes the task is the one open now, or the one before it.
+            if self.await_served(self.dmu.open_txg(), false)? {
+                match take() {
+                    Some((_, r)) => return r,
+                    None => continue,
+                }
+            }
             let mut st = self.sync_state();
-            if let Some((txg, r)) = slot.lock().unwrap_or_else(|e| e.into_inner()).take() {
+            if let Some((txg, r)) = take() {
                 // Somebody else's sync did it, and may have failed afterwards.
                 if r.is_ok() && self.dmu.synced_txg() < txg {
-                    return Err(self.suspended_error(&Error::from(Kind::Io)));
+                    let why = self.stopped().unwrap_or(Error::from(Kind::Io));
+                    return Err(self.suspended_error(&why));
                 }
                 return r;
             }
@@ -122,34 +131,20 @@ impl Pool {
         self.owed.load(Ordering::Relaxed) > 0 && self.space.deferred() >= WORTH_A_GROUP
     }
 
-    /// Why the pool does no I/O any more, if so.
-    pub fn suspended(&self) -> Option<Error> {
-        self.suspended
-            .lock()
-            .unwrap_or_else(|e| e.into_inner())
-            .clone()
-    }
-
-    fn suspended_error(&self, why: &Error) -> Error {
-        Error::new(
-            Kind::Suspended,
-            format!("pool '{}' I/O is currently suspended: {why}", self.name()),
-        )
-    }
-
     /// Closes the open group and writes it.
     pub(crate) fn sync_group(&self, st: &mut SyncState) -> Result<Txg> {
-        if let Some(e) = self.suspended() {
+        if let Some(e) = self.stopped() {
             return Err(self.suspended_error(&e));
         }
         if st.closed {
             bail!(Stale, "pool '{}' was exported", self.name());
         }
+        let syncing = zio::Syncing::begin();
         let r = self.write_groups(st);
+        drop(syncing);
         if let Err(e) = &r {
             // Nothing of the failed group may be built upon: the uberblock was not written.
-            self.dmu.stop_early();
-            *self.suspended.lock().unwrap_or_else(|e| e.into_inner()) = Some(e.clone());
+            self.stop_for_good(e.clone());
         }
         r
     }
@@ -200,6 +195,7 @@ impl Pool {
         } else if !dirty {
             self.space.sync_skipped(txg)?;
             self.dmu.end_sync(txg);
+            self.tell_waiting();
             return Ok((txg, false));
         }
         self.maps.flush(&tx, self, &self.space, st.flush_all)?;
@@ -256,13 +252,14 @@ impl Pool {
         st.config_dirty |= self.take_config_dirty();
         self.write_errlog(tx)?;
         self.converge(tx, st)?;
-        self.zio.drain(txg)?;
+        self.persist(&mut || self.zio.drain(txg))?;
         self.commit(txg, st)?;
         self.space.sync_done(txg)?;
         for set in self.open_sets() {
             set.synced(txg);
         }
         self.dmu.end_sync(txg);
+        self.tell_waiting();
         st.config_dirty = false;
         st.force = false;
         st.flush_all = false;
@@ -342,7 +339,7 @@ impl Pool {
         loop {
             if pass == 1 {
                 // What leaves miss of the data of this group is then known.
-                self.zio.drain(txg)?;
+                self.persist(&mut || self.zio.drain(txg))?;
                 self.write_dtls(tx, st)?;
                 if st.config_dirty {
                     let config = self.full_config(st.state, txg, true);
@@ -424,25 +421,21 @@ impl Pool {
         ub.mmp_magic = disk::uberblock::MMP_MAGIC;
         ub.mmp_delay = 0;
         ub.mmp_config = 0;
-        let (dirty, targets): (Vec<u64>, Vec<u64>) = if st.config_dirty {
-            let all: Vec<u64> = self
-                .tree
-                .tops()
-                .iter()
-                .filter(|t| t.is_concrete())
-                .map(|t| t.id())
-                .collect();
-            (all.clone(), all)
-        } else {
-            (Vec::new(), self.tree.uberblock_targets(self.env.rng.u64()))
-        };
-        self.tree.commit(
-            &self.label_base(st.state, txg),
-            &ub,
-            &dirty,
-            &targets,
-            false,
-        )?;
+        let start = self.env.rng.u64();
+        let base = self.label_base(st.state, txg);
+        let config_dirty = st.config_dirty;
+        self.persist(&mut || {
+            // Chosen each time: devices may have come or gone since.
+            let (dirty, targets): (Vec<u64>, Vec<u64>) = if config_dirty {
+                let tops = self.tree.tops();
+                let concrete = tops.iter().filter(|t| t.is_concrete());
+                let all: Vec<u64> = concrete.map(|t| t.id()).collect();
+                (all.clone(), all)
+            } else {
+                (Vec::new(), self.tree.uberblock_targets(start))
+            };
+            self.tree.commit(&base, &ub, &dirty, &targets, false)
+        })?;
         st.uberblock = ub;
         Ok(())
     }
@@ -456,6 +449,9 @@ impl Driver for Pool {
         }
         loop {
             if self.dmu.synced_txg() >= txg {
+                return Ok(());
+            }
+            if self.await_served(txg, true)? {
                 return Ok(());
             }
             let mut st = self.sync_state();
@@ -486,7 +482,9 @@ impl Pool {
             .wait_timeout_while(g, timeout, |k| !*k)
             .unwrap_or_else(|e| e.into_inner());
         *g = false;
-        let work = self.dmu.is_open_dirty()
+        drop(g);
+        let work = self.is_wanted()
+            || self.dmu.is_open_dirty()
             || self.gives_back()
             || self.more_to_free.load(Ordering::Relaxed)
             || self.errlog.is_dirty();

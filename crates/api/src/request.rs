@@ -180,7 +180,8 @@ pub enum Request {
         #[serde(default)]
         force: bool,
     },
-    /// Answered by `Done`. `target` is a dataset or the path of a mount point.
+    /// Answered by `Done`, or by `DoneBut` if written data of open files were lost by force. `target`
+    /// is a dataset or the path of a mount point.
     Unmount {
         target: String,
         #[serde(default)]

@@ -1,6 +1,7 @@
 //! FUSE requests to the POSIX layer: node ids to znodes, types to types, nothing else.
 
 use crate::ctldir::{self, Ctldir, Dir, Snapdir};
+use crate::fresh::Fresh;
 use crate::nodes::Nodes;
 use crate::writers::Writers;
 use base::Data;
@@ -72,11 +73,16 @@ impl Caching {
 pub struct Bridge {
     zfs: Arc<Zfs>,
     nodes: Arc<Nodes>,
-    writers: Writers,
+    writers: Arc<Writers>,
+    fresh: Arc<Fresh>,
     notifier: OnceLock<Notifier>,
-    /// Names that do not exist may be remembered: not where lookups ignore case.
-    negative: Duration,
+    /// How long a name may be remembered, also as one that does not exist. Not at all where several
+    /// spellings mean one name (case is ignored, or names are normalized): a change made under one
+    /// of them would leave the others behind in the kernel.
+    names: Duration,
     caching: Caching,
+    /// The kernel keeps the times of regular files and says when it changed one.
+    kernel_keeps_times: AtomicBool,
     /// Whether the control directory was visible when the root was last listed.
     listed_visible: AtomicBool,
     ctl: Arc<Ctldir>,
@@ -215,18 +221,19 @@ impl Bridge {
                 n.pin(z);
             }
         }));
-        let negative = if zfs.case == 0 {
-            FOREVER
-        } else {
-            Duration::ZERO
+        let names = match zfs.has_exact_names() {
+            true => FOREVER,
+            false => Duration::ZERO,
         };
         Ok(Bridge {
             zfs,
             nodes,
-            writers: Writers::default(),
+            writers: Arc::default(),
+            fresh: Arc::default(),
             notifier: OnceLock::new(),
-            negative: caching.names(negative),
+            names: caching.names(names),
             caching,
+            kernel_keeps_times: AtomicBool::new(false),
             listed_visible: AtomicBool::new(false),
             ctl,
         })
@@ -235,6 +242,16 @@ impl Bridge {
     /// Whom to ask to have the kernel write out or forget what it caches.
     pub fn set_notifier(&self, n: Notifier) {
         let _ = self.notifier.set(n);
+    }
+
+    /// The files that are open for writing.
+    pub fn writers(&self) -> Arc<Writers> {
+        self.writers.clone()
+    }
+
+    /// The nodes whose attributes the kernel keeps for a moment only.
+    pub fn fresh(&self) -> Arc<Fresh> {
+        self.fresh.clone()
     }
 
     /// Has the kernel write out (and forget) the pages of a node that may have newer ones than we.
@@ -252,14 +269,16 @@ impl Bridge {
 
     fn ttl(&self, node: u64, z: &Znode) -> Duration {
         let writer = self.writers.is_open(node);
-        if writer && !self.zfs.room(z).is_ok_and(|room| room >= SCARCE) {
+        if writer
+            && (self.writers.is_closing() || !self.zfs.room(z).is_ok_and(|room| room >= SCARCE))
+        {
             return Duration::ZERO;
         }
-        self.caching.attributes(if writer || z.is_changing() {
-            FRESH
-        } else {
-            FOREVER
-        })
+        if writer || z.is_changing() {
+            self.fresh.note(node);
+            return self.caching.attributes(FRESH);
+        }
+        self.caching.attributes(FOREVER)
     }
 
     fn entry(&self, z: &Arc<Znode>) -> Entry {
@@ -269,7 +288,7 @@ impl Bridge {
     fn entry_open(&self, z: &Arc<Znode>, writer: bool) -> Entry {
         let node = self.nodes.enter(z);
         if writer {
-            self.writers.opened(node);
+            self.writers.opened(node, z.gen as u32);
         }
         let ttl = self.ttl(node, z);
         let a = self.zfs.getattr(z);
@@ -277,9 +296,7 @@ impl Bridge {
             node,
             generation: a.generation as u64,
             attr: attr_out(&a),
-            entry_ttl: self
-                .caching
-                .names(if self.zfs.case == 0 { FOREVER } else { FRESH }),
+            entry_ttl: self.names,
             attr_ttl: ttl,
         }
     }
@@ -303,6 +320,11 @@ const O_DSYNC: i32 = 0o10000;
 const O_NOATIME: i32 = 0o1000000;
 
 impl Filesystem for Bridge {
+    fn init(&self, agreed: &fuse::Negotiated) {
+        let keeps = agreed.has(fuse::wire::init::WRITEBACK_CACHE);
+        self.kernel_keeps_times.store(keeps, Ordering::Relaxed);
+    }
+
     fn destroy(&self) {
         self.nodes.clear();
         self.writers.clear();
@@ -321,7 +343,7 @@ impl Filesystem for Bridge {
         let dir = self.node(parent)?;
         match self.zfs.lookup(&dir, name, &cred(req)) {
             Ok(z) => Ok(self.entry(&z)),
-            Err(e) if e.kind == base::Kind::NotFound => Ok(Entry::negative(self.negative)),
+            Err(e) if e.kind == base::Kind::NotFound => Ok(Entry::negative(self.names)),
             Err(e) => Err(e.into()),
         }
     }
@@ -361,7 +383,7 @@ impl Filesystem for Bridge {
             })
         };
         let written_back = is_written_back(set);
-        let set = zpl::SetAttr {
+        let mut set = zpl::SetAttr {
             mode: set.mode,
             uid: set.uid,
             gid: set.gid,
@@ -373,6 +395,19 @@ impl Filesystem for Bridge {
             through_handle: set.fh.is_some(),
             written_back,
         };
+        // truncate(2) to the size there is. The kernel sends times with every other new size and
+        // shows its own until it forgets the file, so here they have to stay as they are.
+        if set.size.is_some_and(|size| size == self.zfs.getattr(&z).size)
+            && (set.mtime, set.ctime) == (None, None)
+            && !set.kill_suidgid
+            && self.kernel_keeps_times.load(Ordering::Relaxed)
+        {
+            self.zfs.open_file(&z, false, true, false, true, &cred(req))?;
+            set.size = None;
+            if set == (zpl::SetAttr { through_handle: set.through_handle, ..Default::default() }) {
+                return Ok(self.attr(node, &z));
+            }
+        }
         let a = self.zfs.setattr(&z, &set, &cred(req))?;
         Ok(AttrReply {
             attr: attr_out(&a),
@@ -531,7 +566,9 @@ impl Filesystem for Bridge {
             kill_suidgid: args.kill_suidgid,
             cached: args.cached,
         };
-        match self.zfs.write(&z, offset, data, opts) {
+        let done = self.zfs.write(&z, offset, data, opts);
+        self.writers.arrived();
+        match done {
             Ok(n) => Ok(n as u32),
             // The kernel remembers two kinds of failed write-back for the next fsync or close: no
             // space, and everything else, which becomes EIO.
@@ -824,7 +861,7 @@ impl Bridge {
         }
         let writes = acc != O_RDONLY;
         let changed = if writes {
-            self.writers.opened(node);
+            self.writers.opened(node, z.gen as u32);
             self.ttl(node, z).is_zero()
         } else {
             // What is read from the kernel's cache is never heard of, so opening counts as reading.
@@ -850,6 +887,9 @@ impl Bridge {
     /// The kernel is about to let a write into its cache: the moment to tell of earlier ones that
     /// failed. When room is scarce they are asked for, so that this is known in time.
     fn before_write(&self, node: u64, z: &Znode) -> Result<()> {
+        if self.writers.is_closing() {
+            return Err(Errno::EIO);
+        }
         let room = self.zfs.room(z).unwrap_or(0);
         if room < SCARCE && self.writers.announced(node) * USUAL_WRITE >= room / 4 {
             self.settle(node);

@@ -86,7 +86,7 @@ pub fn handle(
         } => {
             ds_mount::mount_all(service, root.as_deref(), &options, overlay, out).map(Reply::Batch)
         }
-        Request::Unmount { target, force } => ds_mount::unmount(service, &target, force).map(done),
+        Request::Unmount { target, force } => ds_mount::unmount(service, &target, force),
         Request::VolumeRead {
             volume,
             offset,

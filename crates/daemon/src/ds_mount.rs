@@ -264,7 +264,7 @@ fn remount_all(entries: &[Arc<Entry>], root: Option<&str>, options: &[String]) -
 }
 
 /// `zfs unmount`: a file system and those below it that inherit its mount point.
-pub fn unmount(service: &Arc<Service>, target: &str, force: bool) -> Answer<()> {
+pub fn unmount(service: &Arc<Service>, target: &str, force: bool) -> Answer<Reply> {
     let (entry, ds) = match target.starts_with('/') {
         true => at_path(service, Path::new(target))?,
         false => {
@@ -289,7 +289,11 @@ pub fn unmount(service: &Arc<Service>, target: &str, force: bool) -> Answer<()> 
             m.object == top.object || below
         })
         .collect();
-    take_down_kept(service, &entry, &all, force).map(|_| ())
+    let down = take_down_kept(service, &entry, &all, force)?;
+    Ok(match crate::pools::unwritten(&down) {
+        Some(text) => Reply::DoneBut(text),
+        None => Reply::Done,
+    })
 }
 
 /// Whether a file system's mount point follows from that of `from` or of one above it.

@@ -95,7 +95,8 @@ impl Front {
             0 => return Err(EOVERFLOW),
             n => n,
         };
-        let fixed = t.zfs().is_some_and(|zfs| zfs.case == 0) && !t.is_root(z);
+        // Nothing changes in a snapshot, so every spelling of a name stays right.
+        let fixed = !t.is_root(z);
         Ok(Entry {
             node,
             generation: self.ctl.generation(t),
@@ -166,12 +167,7 @@ impl Front {
                 match zfs.lookup(&z, name, &cred(req)) {
                     Ok(z) => self.file_entry(&t, &z),
                     Err(e) if e.kind == Kind::NotFound => {
-                        let ttl = if zfs.case == 0 {
-                            FOREVER
-                        } else {
-                            Duration::ZERO
-                        };
-                        Ok(Entry::negative(self.caching.names(ttl)))
+                        Ok(Entry::negative(self.caching.names(FOREVER)))
                     }
                     Err(e) => Err(e.into()),
                 }

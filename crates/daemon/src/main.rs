@@ -25,6 +25,7 @@ mod ds_set;
 mod ds_values;
 mod errors;
 mod faults;
+mod fresh;
 mod front;
 mod letgo;
 mod log;
@@ -44,6 +45,7 @@ mod service;
 mod startup;
 mod values;
 mod waves;
+mod write_out;
 mod writers;
 
 use base::{Kind, Result};

@@ -5,7 +5,9 @@ use crate::bridge::Bridge;
 use crate::ctldir::Ctldir;
 use crate::front::Front;
 use crate::service::{Entry, Service};
+use crate::fresh::Fresh;
 use crate::values;
+use crate::write_out::{Ending, Left, Written};
 use base::{bail, Error, Kind, Result};
 use dsl::Dataset;
 use fuse::{Atime, Config, MountOptions, Session, Unmount};
@@ -47,6 +49,12 @@ pub struct Mounted {
     /// What the kernel was told last.
     options: Mutex<MountOptions>,
     session: fuse::Handle,
+    /// What the kernel keeps of what was written.
+    written: Written,
+    fresh: Arc<Fresh>,
+    notifier: fuse::Notifier,
+    /// What got lost at the end, in words.
+    lost: Mutex<Option<String>>,
     ended: Arc<(Mutex<bool>, Condvar)>,
 }
 
@@ -397,7 +405,10 @@ impl Service {
         session.tell_carried(move |how| {
             crate::log::info(&format!("{title}: requests come over {how}"))
         });
-        bridge.head().set_notifier(session.notifier());
+        let notifier = session.notifier();
+        bridge.head().set_notifier(notifier.clone());
+        let written = Written::new(mount.clone(), notifier.clone(), bridge.head().writers());
+        let fresh = bridge.head().fresh();
         drop(bridge);
         let ended = Arc::new((Mutex::new(false), Condvar::new()));
         let mounted = Arc::new(Mounted {
@@ -413,6 +424,10 @@ impl Service {
             mount,
             most_dirty: AtomicU32::new(0),
             options: Mutex::new(options),
+            written,
+            fresh,
+            notifier,
+            lost: Mutex::default(),
             ended: ended.clone(),
         });
         entry.add_mount(mounted.clone());
@@ -478,12 +493,14 @@ impl Service {
     }
 
     /// The same, but the directory stays.
-    pub fn unmount_keep(&self, _entry: &Arc<Entry>, m: &Arc<Mounted>, force: bool) -> Result<()> {
+    pub fn unmount_keep(&self, entry: &Arc<Entry>, m: &Arc<Mounted>, force: bool) -> Result<()> {
         let how = if force {
             Unmount::Force
         } else {
             Unmount::Normal
         };
+        // Aborting the connection drops what the kernel has not sent yet.
+        let _refusing_writes = force.then(|| m.write_out_for_the_end(&entry.pool));
         m.mount.unmount(how).map_err(|e| {
             let why = match e.kind {
                 Kind::Busy => "pool or dataset is busy".to_string(),
@@ -553,6 +570,48 @@ impl Mounted {
             };
         }
         true
+    }
+
+    /// Takes what the kernel keeps of written data, before the connection is aborted. What could not
+    /// be taken is logged, and told by [`Mounted::lost`].
+    fn write_out_for_the_end(&self, pool: &Pool) -> Option<Ending<'_>> {
+        let files = self.written.files();
+        if files == 0 {
+            return None;
+        }
+        let (ending, done) = match pool.suspended() {
+            None => {
+                let (ending, done) = self.written.end();
+                (Some(ending), done)
+            }
+            // It would get no further than memory.
+            Some(_) => {
+                let why = "I/O of the pool is suspended".to_string();
+                (None, Err(Left { files, why }))
+            }
+        };
+        if let Err(left) = done {
+            let text = format!("{}: {left}", self.ds.full_name());
+            crate::log::error(&text);
+            *self.lost.lock().unwrap_or_else(|e| e.into_inner()) = Some(text);
+        }
+        ending
+    }
+
+    /// What got lost when it was unmounted by force, in words.
+    pub fn lost(&self) -> Option<String> {
+        self.lost.lock().unwrap_or_else(|e| e.into_inner()).clone()
+    }
+
+    /// Takes what the kernel keeps of written data; the mount goes on.
+    pub fn write_out(&self) -> std::result::Result<(), Left> {
+        self.written.take()
+    }
+
+    /// Has the kernel ask again for attributes that it keeps for a moment: a txg is on disk, and the
+    /// space files take is known.
+    pub fn forget_fresh(&self) {
+        self.fresh.forget(&self.notifier);
     }
 
     /// Fails what waits for it and takes it from its place; what its threads do goes on.

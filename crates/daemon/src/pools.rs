@@ -1,6 +1,7 @@
 //! Requests about pools, and the small ones among their answers.
 
 use crate::errors::answer;
+use crate::mounts::Mounted;
 use crate::service::{Entry, Service};
 use crate::{damage, letgo, pool_create, pool_get, pool_import, pool_set, pool_upgrade, waves};
 use api::{Activity, ApiError, Feature, HistoryRecord, Peer, Reply, Request, Sink};
@@ -63,11 +64,24 @@ pub fn handle(
         Request::LabelClear { path, force } => pool_create::label_clear(service, &path, force),
         Request::PoolSync { pool } => {
             let entry = open(service, &pool)?;
-            if !entry.pool.is_readonly() {
-                not_suspended(&entry)?;
-                entry.pool.sync().map_err(answer)?;
+            if entry.pool.is_readonly() {
+                return Ok(Reply::Done);
             }
-            Ok(Reply::Done)
+            not_suspended(&entry)?;
+            let mounts = entry.all_mounts();
+            let mut left = Vec::new();
+            if entry.pool.suspended().is_none() {
+                for m in &mounts {
+                    let done = m.write_out();
+                    left.extend(done.err().map(|l| format!("{}: {l}", m.ds.full_name())));
+                }
+            }
+            entry.pool.sync().map_err(answer)?;
+            mounts.iter().for_each(|m| m.forget_fresh());
+            Ok(match left.is_empty() {
+                true => Reply::Done,
+                false => Reply::DoneBut(left.join("\n")),
+            })
         }
         Request::PoolClear(ask) => damage::clear(service, peer, &ask),
         Request::PoolActivity { pool } => {
@@ -177,8 +191,10 @@ fn take_out(
         entry.pool.sync().map_err(answer)?;
         ours()?;
     }
+    let mounts = entry.all_mounts();
     unmount_all(service, entry, way.force)?;
     ours()?;
+    let unwritten = unwritten(&mounts);
     let mut told = None;
     let mut lost = |e: Error| match let_go && entry.pool.stopped().is_some() {
         true => {
@@ -209,7 +225,11 @@ fn take_out(
     }
     service.rewrite_cache(file);
     done.or_else(&mut lost)?;
-    Ok(told.map_or(Reply::Done, Reply::DoneBut))
+    let texts: Vec<String> = told.into_iter().chain(unwritten).collect();
+    Ok(match texts.is_empty() || way.destroy {
+        true => Reply::Done,
+        false => Reply::DoneBut(texts.join("\n")),
+    })
 }
 
 /// What a pool that is exported by force leaves behind.
@@ -244,6 +264,12 @@ pub fn suspended(pool: &pool::Pool, why: &Error) -> ApiError {
         ),
     };
     ApiError::reason(Kind::Suspended, format!("{state}: {why}")).hint(hint)
+}
+
+/// What was lost of files that were open when their file systems were unmounted by force.
+pub fn unwritten(mounts: &[Arc<Mounted>]) -> Option<String> {
+    let lines: Vec<String> = mounts.iter().filter_map(|m| m.lost()).collect();
+    (!lines.is_empty()).then(|| lines.join("\n"))
 }
 
 /// Refuses what a suspended pool cannot do.

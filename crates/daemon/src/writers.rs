@@ -4,13 +4,15 @@
 
 use fuse::Errno;
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard};
 
 #[derive(Default)]
 struct Writer {
     /// Open descriptions that may write.
     handles: u32,
+    /// Of the node, as the kernel was told.
+    generation: u32,
     /// What befell pages written back since somebody was told.
     failed: Option<Errno>,
     /// Writes the kernel announced since its pages were last asked for.
@@ -22,6 +24,10 @@ struct Writer {
 pub struct Writers {
     open: Mutex<HashMap<u64, Writer>>,
     failures: AtomicUsize,
+    /// Writes that arrived, to tell a slow write-out from a stuck one.
+    arrived: AtomicU64,
+    /// The mount is about to end: what is written now would be lost.
+    closing: AtomicBool,
 }
 
 impl Writers {
@@ -30,8 +36,38 @@ impl Writers {
     }
 
     /// One more open description of the node.
-    pub fn opened(&self, node: u64) {
-        self.lock().entry(node).or_default().handles += 1;
+    pub fn opened(&self, node: u64, generation: u32) {
+        let mut open = self.lock();
+        let w = open.entry(node).or_default();
+        w.handles += 1;
+        w.generation = generation;
+    }
+
+    /// Every node that is open for writing, with its generation.
+    pub fn nodes(&self) -> Vec<(u64, u32)> {
+        let open = self.lock();
+        open.iter().map(|(n, w)| (*n, w.generation)).collect()
+    }
+
+    /// A write has arrived and was answered.
+    pub fn arrived(&self) {
+        self.arrived.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// How many writes have arrived.
+    pub fn arrivals(&self) -> u64 {
+        self.arrived.load(Ordering::Relaxed)
+    }
+
+    /// From now on writes are refused before the kernel takes them into its cache, or let through
+    /// again.
+    pub fn set_closing(&self, closing: bool) {
+        self.closing.store(closing, Ordering::SeqCst);
+    }
+
+    /// Whether writes are refused because the mount is about to end.
+    pub fn is_closing(&self) -> bool {
+        self.closing.load(Ordering::SeqCst)
     }
 
     /// One less.
@@ -106,8 +142,9 @@ mod tests {
     fn failures_are_told_once_and_go_with_the_last_handle() {
         let w = Writers::default();
         assert!(!w.fail(7, Errno::ENOSPC), "nobody to tell");
-        w.opened(7);
-        w.opened(7);
+        w.opened(7, 1);
+        w.opened(7, 1);
+        assert_eq!(w.nodes(), [(7, 1)]);
         assert!(w.is_open(7) && !w.is_open(8));
         assert!(w.fail(7, Errno::ENOSPC));
         assert!(!w.fail(7, Errno::EIO));

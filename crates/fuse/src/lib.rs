@@ -37,6 +37,7 @@ mod sys;
 pub mod testing;
 mod types;
 pub mod wire;
+mod write_out;
 
 pub use alert::{stay_alert, stay_calm};
 pub use config::{Config, Negotiated, ReaddirPlus, Transport};
@@ -50,3 +51,4 @@ pub use ring::{enable_uring, wants_uring};
 pub use session::{Carried, End, Handle, Session};
 pub use types::*;
 pub use wire::ROOT;
+pub use write_out::{Pages, WriteOut};

@@ -467,11 +467,38 @@ impl Mount {
         ))
     }
 
+    /// Its root directory. Fails if something else is mounted over it or it is gone from its place.
+    pub(crate) fn open_root(&self) -> io::Result<std::fs::File> {
+        use rustix::fs::{Mode, OFlags};
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        if !self.is_on_top() {
+            return Err(io::ErrorKind::NotFound.into());
+        }
+        let root = rustix::fs::open(&self.path, flags, Mode::empty())?;
+        let at = AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC;
+        let s = rustix::fs::statx(&root, c"", at, StatxFlags::empty())?;
+        match (s.stx_dev_major, s.stx_dev_minor) == self.dev {
+            true => Ok(root.into()),
+            false => Err(io::ErrorKind::NotFound.into()),
+        }
+    }
+
+    /// How many requests wait for the daemon or are being served, as far as that may be known.
+    pub(crate) fn requests_waiting(&self) -> Option<u64> {
+        let file = format!("/sys/fs/fuse/connections/{}/waiting", self.number());
+        std::fs::read_to_string(file).ok()?.trim().parse().ok()
+    }
+
+    /// The number of the connection in the FUSE control file system.
+    fn number(&self) -> u64 {
+        (u64::from(self.dev.0) << 20) | u64::from(self.dev.1)
+    }
+
     /// Fails everything that waits for the daemon; whether that could be done: by root, and by the
     /// owner of the mount where the FUSE control file system is mounted.
     pub fn abort(&self) -> bool {
-        let dev = ((self.dev.0 as u64) << 20) | self.dev.1 as u64;
-        std::fs::write(format!("/sys/fs/fuse/connections/{dev}/abort"), "1").is_ok()
+        let file = format!("/sys/fs/fuse/connections/{}/abort", self.number());
+        std::fs::write(file, "1").is_ok()
     }
 
     /// Changes `ro`, `nosuid`, `nodev`, `noexec` and the atime option of the mount to what

@@ -34,6 +34,58 @@ pub(crate) fn clone_channel(fd: &File) -> io::Result<File> {
     Ok(File::from(new))
 }
 
+/// Type of the file handles that the FUSE file system gives out: node id and generation.
+const FILEID_INO64_GEN: i32 = 0x81;
+
+/// `struct file_handle` with the three words of a FUSE handle.
+#[repr(C)]
+struct FuseHandle {
+    handle_bytes: u32,
+    handle_type: i32,
+    node_high: u32,
+    node_low: u32,
+    generation: u32,
+}
+
+/// Opens a file of the mount that `root` belongs to for reading, by its node id. Needs
+/// CAP_DAC_READ_SEARCH.
+pub(crate) fn open_by_node(root: &File, node: u64, generation: u32) -> io::Result<OwnedFd> {
+    use std::os::fd::FromRawFd;
+    let mut handle = FuseHandle {
+        handle_bytes: 12,
+        handle_type: FILEID_INO64_GEN,
+        node_high: (node >> 32) as u32,
+        node_low: node as u32,
+        generation,
+    };
+    let flags = libc::O_RDONLY | libc::O_CLOEXEC | libc::O_NOATIME | libc::O_NONBLOCK;
+    // SAFETY: the handle has the layout of `struct file_handle` with as many bytes behind it as it
+    // says, and outlives the call, which only reads it.
+    let fd = unsafe {
+        libc::syscall(
+            libc::SYS_open_by_handle_at,
+            root.as_raw_fd(),
+            std::ptr::from_mut(&mut handle),
+            flags,
+        )
+    };
+    match i32::try_from(fd) {
+        // SAFETY: the call returned a new descriptor, which nobody else owns.
+        Ok(fd) if fd >= 0 => Ok(unsafe { OwnedFd::from_raw_fd(fd) }),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
+/// Closes a descriptor and says what closing it failed with.
+pub(crate) fn close(fd: OwnedFd) -> io::Result<()> {
+    use std::os::fd::IntoRawFd;
+    // SAFETY: the descriptor was owned by `fd`, which has given it up.
+    match unsafe { libc::close(fd.into_raw_fd()) } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
 /// The signal that makes a thread leave a blocking read. Its default action is to be ignored, so
 /// one that comes too late, or from elsewhere, does no harm.
 const WAKE: i32 = libc::SIGURG;

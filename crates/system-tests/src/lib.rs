@@ -15,7 +15,7 @@ mod rig;
 pub mod tree;
 
 pub use group::Group;
-pub use rig::{is_root, signal, until, wait, Rig, Said};
+pub use rig::{is_root, signal, until, users_can_mount, wait, Rig, Said};
 
 /// A number from the environment, or the default.
 pub fn number(variable: &str, default: u64) -> u64 {

@@ -626,6 +626,16 @@ pub fn wait(child: &mut Child, patience: Duration) -> Option<ExitStatus> {
     }
 }
 
+/// Whether an ordinary user can mount here; says why not.
+pub fn users_can_mount(name: &str) -> bool {
+    let mode = fs::metadata("/dev/fuse").map_or(0, |m| m.permissions().mode());
+    let can = !is_root() || mode & 0o666 == 0o666;
+    if !can {
+        eprintln!("skipped: {name} needs /dev/fuse open to all users");
+    }
+    can
+}
+
 /// Whether the tests run as root.
 pub fn is_root() -> bool {
     rustix::process::geteuid().is_root()

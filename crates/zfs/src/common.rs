@@ -7,10 +7,11 @@ use cli::names::{self, Want};
 use cli::{Cx, Fail, Parsed};
 use std::collections::HashSet;
 
-/// A request that is answered by `Done`.
+/// A request that is answered by `Done`, or by `DoneBut` with what has to be said.
 pub fn done(cx: &mut Cx<'_>, request: &Request, action: &str, object: &str) -> Result<(), Fail> {
     match cx.ask(request) {
         Ok(Reply::Done) => Ok(()),
+        Ok(Reply::DoneBut(what)) => cx.say(&what).map_err(Fail::Io),
         Ok(other) => Err(cx.fail_plain(&unexpected(&other))),
         Err(e) => Err(cx.fail(&e, action, object)),
     }

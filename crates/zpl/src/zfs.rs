@@ -190,6 +190,12 @@ pub struct Zfs {
 pub type Keeper = Box<dyn Fn(&Arc<Znode>) + Send + Sync>;
 
 impl Zfs {
+    /// Whether a name of a directory has one spelling only: case is not ignored and names are not
+    /// normalized.
+    pub fn has_exact_names(&self) -> bool {
+        self.norm == 0
+    }
+
     /// Opens the file system in `os`. Nothing is written; call [`Zfs::start`] once the intent log has
     /// been replayed.
     pub fn open(os: &Arc<Objset>, m: Mount) -> Result<Arc<Zfs>> {

@@ -1,0 +1,199 @@
+//! Taking written data of open files from the kernel, within a limit of time.
+//!
+//! [`Written::take`] is for whoever needs everything whose `write(2)` returned before: the end of a
+//! mount that is in use (the connection is aborted, which drops what the kernel keeps), or a
+//! snapshot. The mechanism is [`fuse::WriteOut`].
+//!
+//! 1. It ends in bounded time though the kernel may never answer: the work is done by threads of its
+//!    own, which are left behind when nothing has moved for [`STALL`].
+//! 2. The caller holds no lock that serving a WRITE needs. The locks of requests about datasets
+//!    (`gate`, `names`) are none of these.
+//! 3. With [`Ending`], no write is acknowledged and then dropped: before the data are taken, further
+//!    writes are refused with EIO. Stores into shared mappings are not announced and cannot be.
+
+use crate::writers::Writers;
+use fuse::{Notifier, Pages, WriteOut};
+use std::fmt;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+/// How long nothing may arrive before the rest is given up: a write of one request is answered by
+/// memory, or waits for one txg.
+const STALL: Duration = Duration::from_secs(15);
+/// How long it may take in all, for who writes faster than data are taken.
+const MOST: Duration = Duration::from_secs(600);
+const TICK: Duration = Duration::from_millis(20);
+/// Files written out at a time.
+const THREADS: usize = 4;
+
+/// What was not written out.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Left {
+    /// Files with data that were not taken, or may not have been.
+    pub files: usize,
+    pub why: String,
+}
+
+impl fmt::Display for Left {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let files = if self.files == 1 { "file" } else { "files" };
+        write!(
+            f,
+            "what was written to {} open {files} was not taken from the kernel's cache: {}",
+            self.files, self.why
+        )
+    }
+}
+
+/// What the kernel may keep of one mount.
+pub struct Written {
+    mount: fuse::Mount,
+    notifier: Notifier,
+    writers: Arc<Writers>,
+}
+
+/// The work its threads share.
+struct Work {
+    out: WriteOut,
+    files: Vec<(u64, u32)>,
+    pages: Pages,
+    next: AtomicUsize,
+    done: AtomicUsize,
+    failed: Mutex<Vec<std::io::Error>>,
+}
+
+impl Work {
+    fn run(&self) {
+        while let Some((node, generation)) = self.files.get(self.next.fetch_add(1, Ordering::Relaxed)) {
+            if let Err(e) = self.out.file(*node, *generation, self.pages) {
+                let mut failed = self.failed.lock().unwrap_or_else(PoisonError::into_inner);
+                failed.push(e);
+            }
+            self.done.fetch_add(1, Ordering::SeqCst);
+        }
+    }
+}
+
+impl Written {
+    pub fn new(mount: fuse::Mount, notifier: Notifier, writers: Arc<Writers>) -> Written {
+        Written {
+            mount,
+            notifier,
+            writers,
+        }
+    }
+
+    /// Takes everything that was written before the call. The kernel's cache stays as far as it
+    /// can; for the mounts of ordinary users the cached pages of files open for writing go.
+    pub fn take(&self) -> Result<(), Left> {
+        self.take_within(Pages::Keep, STALL)
+    }
+
+    /// The same before the connection is aborted. Until the returned value is dropped, or the mount
+    /// has ended, writes are refused.
+    pub fn end(&self) -> (Ending<'_>, Result<(), Left>) {
+        self.writers.set_closing(true);
+        // Without attributes the kernel asks before it takes a write, and is refused.
+        for (node, _) in self.writers.nodes() {
+            let _ = self.notifier.inval_inode(node, -1, 0);
+        }
+        let done = self.take_within(Pages::Drop, STALL);
+        (Ending(&self.writers), done)
+    }
+
+    /// How many files may have data that were not taken.
+    pub fn files(&self) -> usize {
+        self.writers.nodes().len()
+    }
+
+    fn take_within(&self, pages: Pages, stall: Duration) -> Result<(), Left> {
+        let files = self.writers.nodes();
+        let count = files.len();
+        if count == 0 {
+            return Ok(());
+        }
+        let work: Arc<Mutex<Option<Arc<Work>>>> = Arc::default();
+        let finished = Arc::new(AtomicUsize::new(0));
+        let (mount, notifier) = (self.mount.clone(), self.notifier.clone());
+        let (shared, ended) = (work.clone(), finished.clone());
+        let first = move || {
+            let work = Arc::new(Work {
+                out: WriteOut::begin(&mount, &notifier),
+                files,
+                pages,
+                next: AtomicUsize::new(0),
+                done: AtomicUsize::new(0),
+                failed: Mutex::default(),
+            });
+            *shared.lock().unwrap_or_else(PoisonError::into_inner) = Some(work.clone());
+            std::thread::scope(|s| {
+                for _ in 1..THREADS.min(count) {
+                    // Without another thread this one does it all.
+                    let _ = std::thread::Builder::new().spawn_scoped(s, || work.run());
+                }
+                work.run();
+            });
+            if pages == Pages::Drop {
+                work.out.settle_queue();
+            }
+            ended.store(1, Ordering::SeqCst);
+        };
+        let started = std::thread::Builder::new()
+            .name("write-out".into())
+            .spawn(first);
+        if let Err(e) = started {
+            return Err(Left {
+                files: count,
+                why: format!("no thread to write it out: {e}"),
+            });
+        }
+        let begin = Instant::now();
+        let mut since = begin;
+        let mut moved = (0, self.writers.arrivals());
+        loop {
+            let over = finished.load(Ordering::SeqCst) != 0;
+            let work = work.lock().unwrap_or_else(PoisonError::into_inner).clone();
+            let done = work.as_ref().map_or(0, |w| w.done.load(Ordering::SeqCst));
+            if over {
+                let failed = work.map(|w| {
+                    let mut failed = w.failed.lock().unwrap_or_else(PoisonError::into_inner);
+                    std::mem::take(&mut *failed)
+                });
+                return match failed.unwrap_or_default().as_slice() {
+                    [] => Ok(()),
+                    all @ [e, ..] => Err(Left {
+                        files: all.len(),
+                        why: e.to_string(),
+                    }),
+                };
+            }
+            let now = (done, self.writers.arrivals());
+            if now != moved {
+                (moved, since) = (now, Instant::now());
+            }
+            let left = |why: String| Left {
+                files: count.saturating_sub(done).max(1),
+                why,
+            };
+            if since.elapsed() >= stall {
+                let seconds = stall.as_secs();
+                return Err(left(format!("the kernel sent nothing for {seconds} seconds")));
+            }
+            if begin.elapsed() >= MOST {
+                let seconds = MOST.as_secs();
+                return Err(left(format!("it was not written out within {seconds} seconds")));
+            }
+            std::thread::sleep(TICK.min(begin.elapsed() / 4 + Duration::from_millis(1)));
+        }
+    }
+}
+
+/// While it is there, writes to the mount are refused.
+pub struct Ending<'a>(&'a Writers);
+
+impl Drop for Ending<'_> {
+    fn drop(&mut self) {
+        self.0.set_closing(false);
+    }
+}

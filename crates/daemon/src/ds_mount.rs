@@ -105,7 +105,7 @@ pub fn mount(
     if let Some(directory) = directory {
         let place = Path::new(directory);
         return service
-            .mount(&entry, &ds, place, temporary, overlay)
+            .mount(&entry, &ds, place, None, temporary, overlay)
             .map_err(errors::answer);
     }
     if ds.is_snapshot() {
@@ -396,7 +396,8 @@ fn take(
 /// Puts mounts back where they were, the change having failed.
 pub fn restore(service: &Arc<Service>, entry: &Arc<Entry>, down: &[Arc<Mounted>]) {
     for m in down {
-        let r = service.mount(entry, &m.ds, &m.path, m.temporary(), true);
+        let root = m.root.as_deref();
+        let r = service.mount(entry, &m.ds, &m.path, root, m.temporary(), true);
         if let Err(e) = r {
             crate::log::error(&e.to_string());
         }

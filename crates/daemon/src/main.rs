@@ -41,6 +41,8 @@ mod pool_tests;
 mod pool_tree;
 mod pool_upgrade;
 mod pools;
+#[cfg(test)]
+mod privilege_tests;
 mod service;
 mod startup;
 mod values;

@@ -10,9 +10,9 @@ use crate::values;
 use crate::write_out::{Ending, Left, Written};
 use base::{bail, Error, Kind, Result};
 use dsl::Dataset;
-use fuse::{Atime, Config, MountOptions, Session, Unmount};
+use fuse::{Atime, Config, MountOptions, MountPoint, Session, Trouble, Unmount};
 use pool::{OpenSet, Pool};
-use std::path::{Path, PathBuf};
+use std::path::{Component, Path, PathBuf};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, Instant};
@@ -34,6 +34,8 @@ pub struct Mounted {
     /// Dataset object.
     pub object: u64,
     pub path: PathBuf,
+    /// The alternate root it does not leave, without links.
+    pub root: Option<PathBuf>,
     /// Grows with every mount of this process.
     pub sequence: u64,
     pub zfs: Arc<Zfs>,
@@ -250,17 +252,15 @@ fn mount_options(
     Ok(o)
 }
 
-fn is_empty_dir(path: &Path) -> std::io::Result<bool> {
-    Ok(std::fs::read_dir(path)?.next().is_none())
-}
-
 impl Service {
-    /// Mounts a file system on `path`, whose directory is made if it is missing.
+    /// Mounts a file system on `path`, whose directory is made if it is missing. With a `root`, which
+    /// begins the path, nothing leads out of that root.
     pub fn mount(
         self: &Arc<Self>,
         entry: &Arc<Entry>,
         ds: &Arc<Dataset>,
         path: &Path,
+        root: Option<&Path>,
         temporary: Vec<(String, String)>,
         overlay: bool,
     ) -> Result<()> {
@@ -281,43 +281,33 @@ impl Service {
         {
             bail!(Busy, "cannot mount '{name}': filesystem already mounted");
         }
-        let mut made = false;
-        match std::fs::metadata(path) {
-            Ok(m) if !m.is_dir() => {
-                bail!(
-                    NotDir,
-                    "cannot mount '{name}': {} is not a directory",
-                    path.display()
-                )
+        let place = MountPoint::find(path, root, true).map_err(|e| match e.trouble {
+            Trouble::Create => Error::new(
+                e.error.kind,
+                format!(
+                    "cannot mount '{}': failed to create mountpoint: {}",
+                    path.display(),
+                    strerror(e.error.kind)
+                ),
+            ),
+            Trouble::Link => {
+                let text = e.error.to_string();
+                let advice = "remove it, or set another mountpoint";
+                let text = format!("cannot mount '{name}': {text}; {advice}");
+                Error::new(e.error.kind, text)
             }
-            Ok(_) => {
-                if !overlay && !is_empty_dir(path).map_err(Error::from).map_err(fail)? {
-                    bail!(
-                        NotEmpty,
-                        "cannot mount '{}': directory is not empty",
-                        path.display()
-                    );
-                }
-            }
-            Err(e) if e.kind() == std::io::ErrorKind::NotFound => {
-                std::fs::create_dir_all(path).map_err(|e| {
-                    let e = Error::from(e);
-                    Error::new(
-                        e.kind,
-                        format!(
-                            "cannot mount '{}': failed to create mountpoint: {}",
-                            path.display(),
-                            strerror(e.kind)
-                        ),
-                    )
-                })?;
-                made = true;
-            }
-            Err(e) => return Err(fail(e.into())),
+            Trouble::Look | Trouble::NotDirectory => fail(e.error),
+        })?;
+        if !overlay && !place.is_new() && !place.is_empty().map_err(Error::from).map_err(fail)? {
+            bail!(
+                NotEmpty,
+                "cannot mount '{}': directory is not empty",
+                path.display()
+            );
         }
-        let r = self.mount_on(entry, ds, path, temporary);
-        if r.is_err() && made {
-            let _ = std::fs::remove_dir(path);
+        let r = self.mount_on(entry, ds, &place, temporary);
+        if r.is_err() {
+            place.undo();
         }
         r.map_err(fail)
     }
@@ -326,7 +316,7 @@ impl Service {
         self: &Arc<Self>,
         entry: &Arc<Entry>,
         ds: &Arc<Dataset>,
-        path: &Path,
+        place: &MountPoint,
         temporary: Vec<(String, String)>,
     ) -> Result<()> {
         let pool = &entry.pool;
@@ -393,7 +383,7 @@ impl Service {
             ctl.clone(),
             self.caching,
         ));
-        let (fd, mount) = fuse::mount(path, &options)?;
+        let (fd, mount) = fuse::mount_at(place, &options)?;
         let config = Config {
             posix_acl: props.acltype == AclType::Posix,
             transport: self.transport,
@@ -414,6 +404,7 @@ impl Service {
         let mounted = Arc::new(Mounted {
             object: ds.object(),
             path: mount.path().to_path_buf(),
+            root: place.root().map(Path::to_path_buf),
             sequence: SEQUENCE.fetch_add(1, Ordering::Relaxed),
             zfs: zfs.clone(),
             ds: ds.clone(),
@@ -466,7 +457,18 @@ impl Service {
             return Ok(false);
         };
         let overlay = overlay || values::number(ds, "overlay", &temporary)? != 0;
-        self.mount(entry, ds, &place.path, temporary, overlay)?;
+        let root = entry.altroot.as_deref();
+        let own = root.and_then(|r| place.path.strip_prefix(r).ok());
+        let own = own.unwrap_or(&place.path);
+        if own.components().any(|c| c == Component::ParentDir) {
+            bail!(
+                Invalid,
+                "cannot mount '{}': its mountpoint '{}' contains '..'; set another mountpoint",
+                ds.full_name(),
+                place.path.display()
+            );
+        }
+        self.mount(entry, ds, &place.path, root, temporary, overlay)?;
         Ok(true)
     }
 
@@ -529,7 +531,7 @@ impl Service {
 /// Removes directories of former mounts as far as they are empty.
 pub fn remove_dirs(dirs: impl IntoIterator<Item = PathBuf>) {
     for d in dirs {
-        let _ = std::fs::remove_dir(d);
+        fuse::remove_mount_point(&d);
     }
 }
 

@@ -28,9 +28,9 @@ impl Sink for Quiet {
 }
 
 /// A daemon's insides in a temporary folder.
-struct Home {
-    dir: PathBuf,
-    service: Arc<Service>,
+pub(crate) struct Home {
+    pub(crate) dir: PathBuf,
+    pub(crate) service: Arc<Service>,
 }
 
 impl Drop for Home {
@@ -55,7 +55,7 @@ fn service(dir: &std::path::Path) -> Arc<Service> {
 }
 
 impl Home {
-    fn new(images: usize) -> Home {
+    pub(crate) fn new(images: usize) -> Home {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let n = NEXT.fetch_add(1, Ordering::Relaxed);
         let dir = std::env::temp_dir().join(format!("zfs-pools-{}-{n}", std::process::id()));
@@ -69,11 +69,11 @@ impl Home {
         Home { dir, service }
     }
 
-    fn image(&self, i: usize) -> String {
+    pub(crate) fn image(&self, i: usize) -> String {
         self.dir.join(format!("d{i}")).to_str().unwrap().to_string()
     }
 
-    fn leaf(&self, i: usize) -> VdevSpec {
+    pub(crate) fn leaf(&self, i: usize) -> VdevSpec {
         VdevSpec {
             kind: VdevKind::File,
             class: VdevClass::Normal,
@@ -82,7 +82,7 @@ impl Home {
         }
     }
 
-    fn mirror(&self, a: usize, b: usize) -> VdevSpec {
+    pub(crate) fn mirror(&self, a: usize, b: usize) -> VdevSpec {
         VdevSpec {
             kind: VdevKind::Mirror,
             class: VdevClass::Normal,
@@ -91,7 +91,7 @@ impl Home {
         }
     }
 
-    fn ask(&self, request: Request) -> Result<Reply, ApiError> {
+    pub(crate) fn ask(&self, request: Request) -> Result<Reply, ApiError> {
         let peer = Peer {
             uid: 42,
             gid: 0,
@@ -100,7 +100,7 @@ impl Home {
         pools::handle(&self.service, peer, request, &mut Quiet)
     }
 
-    fn spec(&self, name: &str, vdevs: Vec<VdevSpec>) -> PoolCreate {
+    pub(crate) fn spec(&self, name: &str, vdevs: Vec<VdevSpec>) -> PoolCreate {
         PoolCreate {
             name: name.into(),
             vdevs,
@@ -110,11 +110,11 @@ impl Home {
         }
     }
 
-    fn create(&self, spec: PoolCreate) -> Result<Reply, ApiError> {
+    pub(crate) fn create(&self, spec: PoolCreate) -> Result<Reply, ApiError> {
         self.ask(Request::PoolCreate(spec))
     }
 
-    fn get(&self, pool: &str, prop: &str) -> Value {
+    pub(crate) fn get(&self, pool: &str, prop: &str) -> Value {
         let ask = PoolGet {
             pools: vec![pool.into()],
             props: Select::These(vec![prop.into()]),
@@ -128,7 +128,7 @@ impl Home {
         }
     }
 
-    fn describe(&self, pool: &str) -> api::Pool {
+    pub(crate) fn describe(&self, pool: &str) -> api::Pool {
         let ask = PoolGet {
             pools: vec![pool.into()],
             tree: true,

@@ -10,10 +10,10 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use base::{bail, Error, Kind, Result};
-use rustix::fs::{AtFlags, StatxFlags};
 use rustix::mount::{MountFlags, UnmountFlags};
 use rustix::net::{self, AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, SocketType};
 
+use crate::mount_point::{MountPoint, NoMountPoint};
 use crate::sys;
 
 const HELPER: &str = "fusermount3";
@@ -95,6 +95,8 @@ pub enum Unmount {
 pub struct Mount {
     path: PathBuf,
     dev: (u32, u32),
+    /// Id of the mount, 0 where the kernel does not tell it.
+    id: u64,
     by_helper: bool,
 }
 
@@ -108,6 +110,13 @@ fn is_root() -> bool {
 /// Mounts on a directory and returns the connection for [`crate::Session::new`]. The mount answers
 /// to nobody until the session runs.
 pub fn mount(target: &Path, options: &MountOptions) -> Result<(OwnedFd, Mount)> {
+    let target = std::path::absolute(target).map_err(|e| fail(&e, target, "mount point"))?;
+    let place = MountPoint::find(&target, None, false).map_err(|e| e.error)?;
+    mount_at(&place, options)
+}
+
+/// The same on a directory that was found before.
+pub fn mount_at(place: &MountPoint, options: &MountOptions) -> Result<(OwnedFd, Mount)> {
     if options.fsname.is_empty() || options.fsname.contains('\0') {
         bail!(Invalid, "mount: bad source name {:?}", options.fsname);
     }
@@ -115,44 +124,53 @@ pub fn mount(target: &Path, options: &MountOptions) -> Result<(OwnedFd, Mount)> 
     if options.subtype.is_empty() || !options.subtype.chars().all(subtype_ok) {
         bail!(Invalid, "mount: bad subtype {:?}", options.subtype);
     }
-    // Before the mount: afterwards resolving the path would ask the daemon.
-    let path = std::fs::canonicalize(target).map_err(|e| fail(&e, target, "mount point"))?;
-    let meta = std::fs::metadata(&path).map_err(|e| fail(&e, &path, "mount point"))?;
-    if !meta.is_dir() {
-        bail!(NotDir, "mount point {} is no directory", path.display());
-    }
+    let path = place.path();
+    let looking = |e: io::Error| fail(&e, path, "looking at the new mount");
+    let below = place.identity().map_err(looking)?;
     let (fd, by_helper) = if is_root() {
-        match mount_direct(&path, options) {
+        match mount_direct(place, options) {
             // Root without the capability (a container): the helper may still be allowed to.
             Err(e) if e.kind == Kind::NotPermitted && find_helper().is_some() => {
-                (mount_by_helper(&path, options)?, true)
+                (mount_by_helper(path, options)?, true)
             }
             r => (r?, false),
         }
     } else {
-        (mount_by_helper(&path, options)?, true)
+        (mount_by_helper(path, options)?, true)
     };
-    let dev = device_of(&path).map_err(|e| fail(&e, &path, "looking at the new mount"))?;
-    Ok((
-        fd,
-        Mount {
-            path,
-            dev,
-            by_helper,
-        },
-    ))
+    // The directory may have been moved since it was found, and the mount with it.
+    let top = place.identity_on_top();
+    let (dev, id) = match top {
+        Ok((dev, id)) if dev != below.0 => (dev, id),
+        moved => {
+            // Without its connection it is a dead mount, which is taken away where it is found.
+            drop(fd);
+            drop_stray(options);
+            moved.map_err(looking)?;
+            bail!(Busy, "{} was moved while it was mounted on", path.display());
+        }
+    };
+    let mount = Mount {
+        path: path.to_path_buf(),
+        dev,
+        id,
+        by_helper,
+    };
+    Ok((fd, mount))
+}
+
+/// Takes away the newest mount of a source.
+fn drop_stray(options: &MountOptions) {
+    let all = mounted(&options.subtype).unwrap_or_default();
+    let newest = all.iter().rev().find(|m| m.source == *options.fsname);
+    if let Some(info) = newest {
+        let _ = Mount::found(info).unmount(Unmount::Lazy);
+    }
 }
 
 fn fail(e: &io::Error, path: &Path, what: &str) -> Error {
     let kind = Kind::from_errno(e.raw_os_error().unwrap_or(libc::EIO));
     Error::new(kind, format!("{what} {}: {e}", path.display()))
-}
-
-/// Device number of what is mounted at a path, without a request to its daemon.
-fn device_of(path: &Path) -> io::Result<(u32, u32)> {
-    let flags = AtFlags::STATX_DONT_SYNC | AtFlags::NO_AUTOMOUNT | AtFlags::SYMLINK_NOFOLLOW;
-    let s = rustix::fs::statx(rustix::fs::CWD, path, flags, StatxFlags::empty())?;
-    Ok((s.stx_dev_major, s.stx_dev_minor))
 }
 
 fn open_device() -> Result<OwnedFd> {
@@ -169,7 +187,7 @@ fn open_device() -> Result<OwnedFd> {
     })
 }
 
-fn mount_direct(path: &Path, o: &MountOptions) -> Result<OwnedFd> {
+fn mount_direct(place: &MountPoint, o: &MountOptions) -> Result<OwnedFd> {
     use std::os::fd::AsRawFd;
     let fd = open_device()?;
     // The source travels beside the options, so commas and blanks in it need no escaping; the
@@ -193,12 +211,18 @@ fn mount_direct(path: &Path, o: &MountOptions) -> Result<OwnedFd> {
     let fstype = format!("fuse.{}", o.subtype);
     rustix::mount::mount(
         o.fsname.as_str(),
-        path,
+        place.by_descriptor(),
         fstype.as_str(),
         o.flags(),
         data.as_c_str(),
     )
-    .map_err(|e| fail(&e.into(), path, &format!("mounting {} on", o.fsname)))?;
+    .map_err(|e| {
+        fail(
+            &e.into(),
+            place.path(),
+            &format!("mounting {} on", o.fsname),
+        )
+    })?;
     Ok(fd)
 }
 
@@ -347,6 +371,7 @@ impl Mount {
         Mount {
             path: info.path.clone(),
             dev: info.dev,
+            id: info.id,
             by_helper: !is_root(),
         }
     }
@@ -361,18 +386,51 @@ impl Mount {
         self.by_helper
     }
 
-    /// Whether it is still to be seen at its place in the tree.
+    /// Whether it is still to be seen in the tree.
     pub fn is_mounted(&self) -> Result<bool> {
-        let table = std::fs::read("/proc/self/mountinfo")?;
-        Ok(table
-            .split(|&b| b == b'\n')
-            .filter_map(parse_mountinfo)
-            .any(|m| m.dev == self.dev && m.path == self.path))
+        Ok(self.in_table()?.is_some())
     }
 
-    /// Whether it is what one reaches at its place (and not something mounted over it).
-    fn is_on_top(&self) -> bool {
-        device_of(&self.path).is_ok_and(|d| d == self.dev)
+    /// Its line in the table of mounts.
+    fn in_table(&self) -> Result<Option<MountInfo>> {
+        let table = std::fs::read("/proc/self/mountinfo")?;
+        let same = |m: &MountInfo| match self.id {
+            0 => m.dev == self.dev && m.path == self.path,
+            id => m.dev == self.dev && m.id == id,
+        };
+        let mut all = table.split(|&b| b == b'\n').filter_map(parse_mountinfo);
+        Ok(all.find(same))
+    }
+
+    fn place_at(&self, path: &Path) -> std::result::Result<Option<MountPoint>, NoMountPoint> {
+        let place = MountPoint::without_links(path)?;
+        let same = |(dev, id): ((u32, u32), u64)| {
+            dev == self.dev && (id == self.id || id == 0 || self.id == 0)
+        };
+        Ok(place.identity().is_ok_and(same).then_some(place))
+    }
+
+    /// The mount as it is reached now; `None` if it is gone. The way to it may have been renamed, but
+    /// no link is followed to it.
+    ///
+    /// Errors: busy, if something is mounted over it; why it cannot be reached.
+    fn place(&self) -> Result<Option<MountPoint>> {
+        // The table of all mounts is long where there are many, and there each of them is unmounted.
+        if let Ok(Some(place)) = self.place_at(&self.path) {
+            return Ok(Some(place));
+        }
+        let Some(info) = self.in_table()? else {
+            return Ok(None);
+        };
+        match self.place_at(&info.path) {
+            Ok(Some(place)) => Ok(Some(place)),
+            Ok(None) => bail!(
+                Busy,
+                "{}: something else is mounted over it",
+                info.path.display()
+            ),
+            Err(e) => Err(e.error),
+        }
     }
 
     /// Has the kernel read ahead by so many bytes, however little it does for others; to be called
@@ -411,21 +469,14 @@ impl Mount {
     }
 
     fn unmount_once(&self, how: Unmount) -> Result<()> {
-        // The table of all mounts is long where there are many, and there each of them is unmounted.
-        if !self.is_on_top() {
-            if !self.is_mounted()? {
-                return Ok(());
-            }
-            bail!(
-                Busy,
-                "{}: something else is mounted over it",
-                self.path.display()
-            );
-        }
+        let Some(place) = self.place()? else {
+            return Ok(());
+        };
         if how == Unmount::Force {
             self.abort();
         }
         if self.by_helper {
+            drop(place);
             return self.unmount_by_helper(how);
         }
         let flags = match how {
@@ -433,7 +484,10 @@ impl Mount {
             Unmount::Lazy => UnmountFlags::NOFOLLOW | UnmountFlags::DETACH,
             Unmount::Force => UnmountFlags::NOFOLLOW | UnmountFlags::DETACH | UnmountFlags::FORCE,
         };
-        match rustix::mount::unmount(&self.path, flags) {
+        // By its name in the parent directory, which nobody can rename while it is mounted on; a
+        // descriptor of the mount itself would make it busy.
+        let target = place.leave();
+        match rustix::mount::unmount(target.by_parent(), flags) {
             Ok(()) => Ok(()),
             Err(rustix::io::Errno::INVAL) if !self.is_mounted()? => Ok(()),
             Err(e) => Err(fail(&e.into(), &self.path, "unmounting")),
@@ -469,9 +523,9 @@ impl Mount {
 
     /// Its root directory. Fails if something else is mounted over it or it is gone from its place.
     pub(crate) fn open_root(&self) -> io::Result<std::fs::File> {
-        use rustix::fs::{Mode, OFlags};
+        use rustix::fs::{AtFlags, Mode, OFlags, StatxFlags};
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        if !self.is_on_top() {
+        if !matches!(self.place_at(&self.path), Ok(Some(_))) {
             return Err(io::ErrorKind::NotFound.into());
         }
         let root = rustix::fs::open(&self.path, flags, Mode::empty())?;
@@ -511,10 +565,10 @@ impl Mount {
                 self.path.display()
             );
         }
-        if !self.is_on_top() {
+        let Some(place) = self.place()? else {
             bail!(Busy, "{} is not mounted", self.path.display());
-        }
-        rustix::mount::mount_remount(&self.path, options.flags(), c"")
+        };
+        rustix::mount::mount_remount(place.by_descriptor(), options.flags(), c"")
             .map_err(|e| fail(&e.into(), &self.path, "changing mount options of"))
     }
 }
@@ -522,6 +576,8 @@ impl Mount {
 /// A line of the table of mounts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MountInfo {
+    /// Id of the mount in this namespace.
+    pub id: u64,
     /// Major and minor device number.
     pub dev: (u32, u32),
     pub path: PathBuf,
@@ -549,7 +605,8 @@ pub fn mounted(subtype: &str) -> Result<Vec<MountInfo>> {
 /// number of optional fields, "-", type, source, options of the file system.
 fn parse_mountinfo(line: &[u8]) -> Option<MountInfo> {
     let mut fields = line.split(|&b| b == b' ');
-    let dev = std::str::from_utf8(fields.nth(2)?).ok()?;
+    let id = std::str::from_utf8(fields.next()?).ok()?;
+    let dev = std::str::from_utf8(fields.nth(1)?).ok()?;
     let (major, minor) = dev.split_once(':')?;
     let path = unescape(fields.nth(1)?);
     let options = String::from_utf8_lossy(fields.next()?).into_owned();
@@ -558,6 +615,7 @@ fn parse_mountinfo(line: &[u8]) -> Option<MountInfo> {
     let source = unescape(fields.next()?);
     let more = String::from_utf8_lossy(fields.next()?).into_owned();
     Some(MountInfo {
+        id: id.parse().ok()?,
         dev: (major.parse().ok()?, minor.parse().ok()?),
         path: PathBuf::from(path),
         fstype,
@@ -595,7 +653,7 @@ mod tests {
         let l =
             b"36 35 0:42 / /mnt/a\\040b\\134c rw,noatime shared:1 - fuse.zfs tank/x rw,user_id=0";
         let m = parse_mountinfo(l).unwrap();
-        assert_eq!(m.dev, (0, 42));
+        assert_eq!((m.id, m.dev), (36, (0, 42)));
         assert_eq!(m.path.as_os_str().as_bytes(), b"/mnt/a b\\c");
         assert_eq!(
             (m.fstype.as_str(), m.source.to_str()),

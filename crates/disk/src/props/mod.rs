@@ -390,6 +390,9 @@ fn check_mountpoint(t: &str) -> Result<()> {
             "'mountpoint' must be an absolute path, 'none', or 'legacy'".into(),
         ));
     }
+    if t.split('/').any(|c| c == "..") {
+        return Err(invalid("'mountpoint' must not contain '..'".into()));
+    }
     if t.split('/').any(|c| c.len() >= 256) || t.len() >= 4096 {
         return Err(invalid("component of 'mountpoint' is too long".into()));
     }

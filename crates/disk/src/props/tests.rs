@@ -208,6 +208,11 @@ fn refusals() {
             "'mountpoint' must be an absolute path, 'none', or 'legacy'",
         ),
         (
+            "mountpoint",
+            "/a/../b",
+            "'mountpoint' must not contain '..'",
+        ),
+        (
             "special_small_blocks",
             "17M",
             "'special_small_blocks' must be between zero and 16M",

@@ -1,0 +1,572 @@
+//! Mount points: directories reached without following a link that somebody else planted.
+//!
+//! Root mounts on paths whose components may belong to ordinary users, or to the files of a pool
+//! that came from elsewhere. Whoever owns a directory can replace what is in it at any moment.
+//!
+//! # Invariants
+//! 1. The kernel follows no link: each component is opened with `O_NOFOLLOW` relative to the
+//!    descriptor of the one before.
+//! 2. A symbolic link is followed only if root or the user of this process owns it and nobody else
+//!    can have moved it to where it is.
+//! 3. Below an alternate root, absolute links begin at that root and `..` ends there.
+//! 4. What is done with a mount point is done with its descriptor, or with its name in the
+//!    descriptor of its parent. The path is for messages.
+//!
+//! Start at [`MountPoint::find`].
+
+use std::collections::VecDeque;
+use std::ffi::{OsStr, OsString};
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::unix::ffi::OsStringExt;
+use std::path::{Component, Path, PathBuf};
+
+use base::{Error, Kind};
+use rustix::fs::{self, AtFlags, FileType, Mode, OFlags, RawMode, Stat, StatxFlags};
+use rustix::io::Errno;
+
+/// Links followed on one path; the kernel's own limit.
+const MAX_LINKS: usize = 40;
+
+/// What kept a mount point from being found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Trouble {
+    /// A component could not be looked at.
+    Look,
+    /// A missing directory could not be made.
+    Create,
+    /// A link was refused.
+    Link,
+    /// The mount point, or a component before it, is no directory.
+    NotDirectory,
+}
+
+/// Why a mount point could not be had.
+#[derive(Clone, Debug)]
+pub struct NoMountPoint {
+    pub trouble: Trouble,
+    /// With the path concerned.
+    pub error: Error,
+}
+
+/// A directory to mount on.
+#[derive(Debug)]
+pub struct MountPoint {
+    dir: OwnedFd,
+    /// The directory it is in, and its name there; none for the root directory.
+    parent: Option<(OwnedFd, OsString)>,
+    path: PathBuf,
+    /// The alternate root without links, if there is one.
+    root: Option<PathBuf>,
+    /// Directories made on the way, outermost first: where, and their names.
+    made: Vec<(OwnedFd, OsString)>,
+}
+
+/// Which links a walk follows.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Links {
+    Trusted,
+    None,
+}
+
+/// An open directory of a walk and its name in the one before.
+struct Level {
+    dir: OwnedFd,
+    name: OsString,
+}
+
+/// What a component is.
+enum Found {
+    Dir(OwnedFd),
+    Link(OwnedFd, Stat),
+    Other,
+}
+
+fn refuse(trouble: Trouble, kind: Kind, text: String) -> NoMountPoint {
+    NoMountPoint {
+        trouble,
+        error: Error::new(kind, text),
+    }
+}
+
+fn failed(trouble: Trouble, path: &Path, e: Errno) -> NoMountPoint {
+    let kind = Kind::from_errno(e.raw_os_error());
+    let text = format!("{}: {}", path.display(), io::Error::from(e));
+    refuse(trouble, kind, text)
+}
+
+const LOOK: OFlags = OFlags::PATH.union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
+
+fn open_dir(dir: BorrowedFd, name: &OsStr) -> Result<OwnedFd, Errno> {
+    // As a directory, which has the kernel mount what an automounter offers there.
+    fs::openat(dir, name, LOOK | OFlags::DIRECTORY, Mode::empty())
+}
+
+fn look(dir: BorrowedFd, name: &OsStr) -> Result<Found, Errno> {
+    match open_dir(dir, name) {
+        Ok(fd) => return Ok(Found::Dir(fd)),
+        Err(Errno::NOTDIR | Errno::LOOP) => {}
+        Err(e) => return Err(e),
+    }
+    let fd = fs::openat(dir, name, LOOK, Mode::empty())?;
+    let stat = fs::fstat(&fd)?;
+    Ok(match FileType::from_raw_mode(stat.st_mode as RawMode) {
+        FileType::Directory => Found::Dir(fd),
+        FileType::Symlink => Found::Link(fd, stat),
+        _ => Found::Other,
+    })
+}
+
+/// Whose links are followed: those of root, of this process's user, and of whoever owns the root
+/// directory (which is what root is called in a user namespace that does not map it).
+fn is_trusted(uid: u32, root: &Stat) -> bool {
+    uid == 0 || uid == rustix::process::geteuid().as_raw() || uid == root.st_uid
+}
+
+/// Whether only trusted users can put something into a directory, or take another's out of it.
+fn is_guarded(dir: &Stat, root: &Stat) -> bool {
+    let own_group = dir.st_gid == rustix::process::getegid().as_raw() || dir.st_gid == 0;
+    let others_write = dir.st_mode & 0o002 != 0 || (dir.st_mode & 0o020 != 0 && !own_group);
+    let sticky = dir.st_mode & 0o1000 != 0;
+    is_trusted(dir.st_uid, root) && (!others_write || sticky)
+}
+
+/// Device number of a directory and id of its mount (0: the kernel does not tell it), without a
+/// request to its daemon.
+fn identity(dir: BorrowedFd) -> io::Result<((u32, u32), u64)> {
+    let flags = AtFlags::STATX_DONT_SYNC | AtFlags::NO_AUTOMOUNT | AtFlags::EMPTY_PATH;
+    let s = fs::statx(dir, "", flags, StatxFlags::MNT_ID)?;
+    let id = match s.stx_mask & StatxFlags::MNT_ID.bits() {
+        0 => 0,
+        _ => s.stx_mnt_id,
+    };
+    Ok(((s.stx_dev_major, s.stx_dev_minor), id))
+}
+
+/// The parts of a path that lead somewhere, in order.
+fn parts(path: &Path) -> impl DoubleEndedIterator<Item = OsString> + '_ {
+    path.components().filter_map(|c| match c {
+        Component::Normal(n) => Some(n.to_os_string()),
+        Component::ParentDir => Some("..".into()),
+        _ => None,
+    })
+}
+
+struct Walk {
+    /// The first is where absolute links begin; its name is not used.
+    levels: Vec<Level>,
+    /// Path of the first.
+    base: PathBuf,
+    links: Links,
+    create: bool,
+    made: Vec<(OwnedFd, OsString)>,
+}
+
+impl Walk {
+    fn path(&self) -> PathBuf {
+        let mut path = self.base.clone();
+        path.extend(self.levels.iter().skip(1).map(|l| l.name.as_os_str()));
+        path
+    }
+
+    fn here(&self) -> BorrowedFd<'_> {
+        match self.levels.last() {
+            Some(l) => l.dir.as_fd(),
+            None => fs::CWD,
+        }
+    }
+
+    fn run(&mut self, path: &Path) -> Result<(), NoMountPoint> {
+        let mut todo: VecDeque<OsString> = parts(path).collect();
+        let mut followed = 0;
+        while let Some(name) = todo.pop_front() {
+            if name == ".." {
+                if self.levels.len() > 1 {
+                    self.levels.pop();
+                }
+                continue;
+            }
+            let place = self.path().join(&name);
+            let found = match look(self.here(), &name) {
+                Err(Errno::NOENT) if self.create => self.make(&name, &place)?,
+                r => r.map_err(|e| failed(Trouble::Look, &place, e))?,
+            };
+            match found {
+                Found::Dir(dir) => self.levels.push(Level { dir, name }),
+                Found::Link(link, stat) => {
+                    followed += 1;
+                    if followed > MAX_LINKS {
+                        return Err(failed(Trouble::Look, &place, Errno::LOOP));
+                    }
+                    let target = self.follow(&link, &stat, &place)?;
+                    if target.is_absolute() {
+                        self.levels.truncate(1);
+                    }
+                    for part in parts(&target).rev() {
+                        todo.push_front(part);
+                    }
+                }
+                Found::Other => {
+                    let text = format!("{} is not a directory", place.display());
+                    return Err(refuse(Trouble::NotDirectory, Kind::NotDir, text));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Makes a directory; what is there afterwards need not be it.
+    fn make(&mut self, name: &OsStr, place: &Path) -> Result<Found, NoMountPoint> {
+        let create = |e| failed(Trouble::Create, place, e);
+        match fs::mkdirat(self.here(), name, Mode::from_raw_mode(0o755)) {
+            Ok(()) => {
+                let parent = self.here().try_clone_to_owned();
+                self.made
+                    .extend(parent.ok().map(|p| (p, name.to_os_string())));
+            }
+            Err(Errno::EXIST) => {}
+            Err(e) => return Err(create(e)),
+        }
+        look(self.here(), name).map_err(create)
+    }
+
+    /// Where a link leads, if it is one to be followed.
+    fn follow(&self, link: &OwnedFd, stat: &Stat, place: &Path) -> Result<PathBuf, NoMountPoint> {
+        let trouble = |e| failed(Trouble::Look, place, e);
+        let text = |why: String| {
+            let text = format!(
+                "the symbolic link '{}' is not followed: {why}",
+                place.display()
+            );
+            refuse(Trouble::Link, Kind::NotPermitted, text)
+        };
+        if self.links == Links::None {
+            return Err(text("there was a directory before".into()));
+        }
+        let root = fs::stat("/").map_err(trouble)?;
+        if !is_trusted(stat.st_uid, &root) {
+            return Err(text(format!("it belongs to user {}", stat.st_uid)));
+        }
+        let holder = fs::fstat(self.here()).map_err(trouble)?;
+        if !is_guarded(&holder, &root) {
+            let dir = place.parent().unwrap_or(place);
+            return Err(text(format!(
+                "users other than its owner can change the directory '{}'",
+                dir.display()
+            )));
+        }
+        let target = fs::readlinkat(link, "", Vec::new()).map_err(trouble)?;
+        Ok(OsString::from_vec(target.into_bytes()).into())
+    }
+}
+
+fn walk(
+    levels: Vec<Level>,
+    base: PathBuf,
+    path: &Path,
+    links: Links,
+    create: bool,
+) -> Result<Walk, NoMountPoint> {
+    let mut walk = Walk {
+        levels,
+        base,
+        links,
+        create,
+        made: Vec::new(),
+    };
+    match walk.run(path) {
+        Ok(()) => Ok(walk),
+        Err(e) => {
+            remove_made(&mut walk.made);
+            Err(e)
+        }
+    }
+}
+
+fn remove_made(made: &mut Vec<(OwnedFd, OsString)>) {
+    while let Some((dir, name)) = made.pop() {
+        let _ = fs::unlinkat(dir, name, AtFlags::REMOVEDIR);
+    }
+}
+
+fn from_root(path: &Path, links: Links, create: bool) -> Result<Walk, NoMountPoint> {
+    let top = Path::new("/");
+    let dir = fs::open(top, LOOK | OFlags::DIRECTORY, Mode::empty())
+        .map_err(|e| failed(Trouble::Look, top, e))?;
+    let first = Level {
+        dir,
+        name: OsString::new(),
+    };
+    walk(vec![first], top.into(), path, links, create)
+}
+
+impl MountPoint {
+    /// Finds the directory at an absolute path and, with `create`, makes what is missing of it.
+    /// With a `root`, which must be a prefix of `path`, no link leads out of that root. Directories
+    /// made here are removed again by [`MountPoint::undo`], and when the search fails.
+    pub fn find(
+        path: &Path,
+        root: Option<&Path>,
+        create: bool,
+    ) -> Result<MountPoint, NoMountPoint> {
+        let Some(root) = root else {
+            return Ok(MountPoint::of(
+                from_root(path, Links::Trusted, create)?,
+                None,
+            ));
+        };
+        let below = path.strip_prefix(root).map_err(|_| {
+            let text = format!("{} is not below {}", path.display(), root.display());
+            refuse(Trouble::Look, Kind::Invalid, text)
+        })?;
+        let mut outer = from_root(root, Links::Trusted, create)?;
+        let base = outer.path();
+        // What is above the alternate root is not to be seen from below.
+        let levels = outer.levels.split_off(outer.levels.len() - 1);
+        let inner = walk(levels, base.clone(), below, Links::Trusted, create);
+        let mut inner = inner.inspect_err(|_| remove_made(&mut outer.made))?;
+        inner.made.splice(0..0, outer.made);
+        if inner.levels.len() == 1 {
+            // The root itself: its parent is wanted, too.
+            let mut at = from_root(&base, Links::None, false)?;
+            at.made = inner.made;
+            return Ok(MountPoint::of(at, Some(base)));
+        }
+        Ok(MountPoint::of(inner, Some(base)))
+    }
+
+    /// The directory at a path in which nothing is a link.
+    pub(crate) fn without_links(path: &Path) -> Result<MountPoint, NoMountPoint> {
+        Ok(MountPoint::of(from_root(path, Links::None, false)?, None))
+    }
+
+    fn of(mut walk: Walk, root: Option<PathBuf>) -> MountPoint {
+        let path = walk.path();
+        let last = walk.levels.pop().expect("a walk has its first level");
+        let parent = walk.levels.pop().map(|p| (p.dir, last.name));
+        MountPoint {
+            dir: last.dir,
+            parent,
+            path,
+            root,
+            made: walk.made,
+        }
+    }
+
+    /// Where it is, without links.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// The alternate root it was looked for in, without links.
+    pub fn root(&self) -> Option<&Path> {
+        self.root.as_deref()
+    }
+
+    /// Whether it had to be made.
+    pub fn is_new(&self) -> bool {
+        !self.made.is_empty()
+    }
+
+    /// Whether there is nothing in it.
+    pub fn is_empty(&self) -> io::Result<bool> {
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let dir = fs::openat(&self.dir, ".", flags, Mode::empty())?;
+        for entry in fs::Dir::new(dir)? {
+            if !matches!(entry?.file_name().to_bytes(), b"." | b"..") {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    /// Removes the directories that were made for it, as far as they are empty.
+    pub fn undo(mut self) {
+        remove_made(&mut self.made);
+    }
+
+    /// A path of this process that leads to the directory itself, and to nothing else.
+    pub(crate) fn by_descriptor(&self) -> PathBuf {
+        format!("/proc/self/fd/{}", self.dir.as_raw_fd()).into()
+    }
+
+    /// Lets go of the directory itself and keeps its name in its parent.
+    pub(crate) fn leave(self) -> NameInParent {
+        NameInParent(self.parent)
+    }
+
+    /// Device number and mount id of the directory itself.
+    pub(crate) fn identity(&self) -> io::Result<((u32, u32), u64)> {
+        identity(self.dir.as_fd())
+    }
+
+    /// Device number and mount id of what is on top of it now.
+    pub(crate) fn identity_on_top(&self) -> io::Result<((u32, u32), u64)> {
+        match &self.parent {
+            Some((dir, name)) => identity(open_dir(dir.as_fd(), name)?.as_fd()),
+            None => self.identity(),
+        }
+    }
+}
+
+/// A directory by its name in the one it is in; none: the root directory.
+pub(crate) struct NameInParent(Option<(OwnedFd, OsString)>);
+
+impl NameInParent {
+    /// A path of this process whose last component must not be followed.
+    pub(crate) fn by_parent(&self) -> PathBuf {
+        match &self.0 {
+            Some((dir, name)) => {
+                PathBuf::from(format!("/proc/self/fd/{}", dir.as_raw_fd())).join(name)
+            }
+            None => "/".into(),
+        }
+    }
+}
+
+/// Removes the directory of a former mount if it is empty, and if what is at the path is no link.
+pub fn remove_mount_point(path: &Path) {
+    let (Some(parent), Some(name)) = (path.parent(), path.file_name()) else {
+        return;
+    };
+    if let Ok(parent) = MountPoint::without_links(parent) {
+        let _ = fs::unlinkat(&parent.dir, name, AtFlags::REMOVEDIR);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::{lchown, symlink, PermissionsExt};
+    use std::sync::atomic::{AtomicU32, Ordering};
+
+    /// A folder that goes away again.
+    struct Folder(PathBuf);
+
+    impl Folder {
+        fn new() -> Folder {
+            static NEXT: AtomicU32 = AtomicU32::new(0);
+            let n = NEXT.fetch_add(1, Ordering::Relaxed);
+            let name = format!("zfs-mount-point-{}-{n}", std::process::id());
+            let path = std::env::temp_dir().join(name);
+            let _ = std::fs::remove_dir_all(&path);
+            std::fs::create_dir(&path).unwrap();
+            Folder(path.canonicalize().unwrap())
+        }
+
+        fn dir(&self, name: &str) -> PathBuf {
+            let path = self.0.join(name);
+            std::fs::create_dir_all(&path).unwrap();
+            path
+        }
+
+        fn link(&self, name: &str, target: impl AsRef<Path>) -> PathBuf {
+            let path = self.0.join(name);
+            symlink(target, &path).unwrap();
+            path
+        }
+    }
+
+    impl Drop for Folder {
+        fn drop(&mut self) {
+            let _ = std::fs::remove_dir_all(&self.0);
+        }
+    }
+
+    fn found(path: &Path, root: Option<&Path>) -> Result<PathBuf, (Trouble, String)> {
+        MountPoint::find(path, root, false)
+            .map(|p| p.path().to_path_buf())
+            .map_err(|e| (e.trouble, e.error.to_string()))
+    }
+
+    #[test]
+    fn own_links_are_followed() {
+        let f = Folder::new();
+        let (a, b) = (f.dir("a/x"), f.dir("b"));
+        f.link("b/abs", &a);
+        f.link("b/rel", "../a/./x/../x");
+        for name in ["abs", "rel"] {
+            assert_eq!(found(&b.join(name), None), Ok(a.clone()));
+        }
+        f.link("loop", "loop");
+        assert_eq!(found(&f.0.join("loop"), None).unwrap_err().0, Trouble::Look);
+        std::fs::write(f.0.join("file"), "").unwrap();
+        let e = found(&f.0.join("file"), None).unwrap_err();
+        assert_eq!(e.0, Trouble::NotDirectory);
+        assert_eq!(found(Path::new("/"), None), Ok("/".into()));
+    }
+
+    #[test]
+    fn links_others_own_or_could_have_put_there_are_refused() {
+        if !rustix::process::geteuid().is_root() {
+            eprintln!("skipped: needs root");
+            return;
+        }
+        let f = Folder::new();
+        let target = f.dir("target");
+        let link = f.link("theirs", &target);
+        lchown(&link, Some(65534), Some(65534)).unwrap();
+        let (trouble, text) = found(&link, None).unwrap_err();
+        assert_eq!(trouble, Trouble::Link);
+        assert!(text.contains("belongs to user 65534"), "{text}");
+        // A link of root's that lies in a directory of somebody else can have been moved there.
+        let dir = f.dir("home");
+        let moved = f.link("home/roots", &target);
+        assert_eq!(found(&moved, None), Ok(target.clone()));
+        lchown(&dir, Some(65534), None).unwrap();
+        assert_eq!(found(&moved, None).unwrap_err().0, Trouble::Link);
+        lchown(&dir, Some(0), None).unwrap();
+        std::fs::set_permissions(&dir, PermissionsExt::from_mode(0o777)).unwrap();
+        assert_eq!(found(&moved, None).unwrap_err().0, Trouble::Link);
+        std::fs::set_permissions(&dir, PermissionsExt::from_mode(0o1777)).unwrap();
+        assert_eq!(found(&moved, None), Ok(target));
+    }
+
+    #[test]
+    fn nothing_leads_out_of_an_alternate_root() {
+        let f = Folder::new();
+        let root = f.dir("root");
+        f.dir("root/etc/x");
+        f.dir("etc/x");
+        f.link("root/abs", "/etc");
+        f.link("root/up", "../../../../etc");
+        let below = root.join("etc/x");
+        for name in ["abs/x", "up/x", "../etc/../../etc/x", "abs/../../../etc/x"] {
+            let got = found(&root.join(name), Some(&root));
+            assert_eq!(got, Ok(below.clone()), "{name}");
+        }
+        assert_eq!(found(&root, Some(&root)), Ok(root.clone()));
+        assert_eq!(found(&root.join("up/.."), Some(&root)), Ok(root.clone()));
+        // The alternate root itself may be reached by a link.
+        let link = f.link("link", &root);
+        assert_eq!(found(&link.join("abs/x"), Some(&link)), Ok(below));
+    }
+
+    #[test]
+    fn directories_made_for_nothing_are_removed() {
+        let f = Folder::new();
+        let path = f.0.join("a/b/c");
+        let place = MountPoint::find(&path, None, true).unwrap();
+        assert!(place.is_new() && place.is_empty().unwrap());
+        assert_eq!(place.path(), path);
+        place.undo();
+        assert!(!f.0.join("a").exists());
+        // Also when a later component cannot be had.
+        std::fs::write(f.0.join("file"), "").unwrap();
+        f.link("root-link", f.0.join("file"));
+        let e = MountPoint::find(&f.0.join("d/../root-link/x"), None, true).unwrap_err();
+        assert_eq!(e.trouble, Trouble::NotDirectory);
+        assert!(!f.0.join("d").exists());
+    }
+
+    #[test]
+    fn no_directory_is_removed_through_a_link() {
+        let f = Folder::new();
+        let victim = f.dir("victim/empty");
+        f.link("link", f.0.join("victim"));
+        remove_mount_point(&f.0.join("link/empty"));
+        assert!(victim.exists());
+        remove_mount_point(&victim);
+        assert!(!victim.exists());
+    }
+}

@@ -28,6 +28,7 @@ mod fs;
 mod intake;
 mod killed;
 mod mount;
+mod mount_table;
 mod notify;
 mod reply;
 mod ring;
@@ -43,7 +44,9 @@ pub use alert::{stay_alert, stay_calm};
 pub use config::{Config, Negotiated, ReaddirPlus, Transport};
 pub use crew::{about_to_block, about_to_wait_for_requests, Lent};
 pub use fs::{Filesystem, FOREVER};
-pub use mount::{mount, mounted, Atime, Mount, MountInfo, MountOptions, Unmount};
+pub use mount::{
+    mount, mount_again, mounted, unescape, Atime, Mount, MountInfo, MountOptions, Unmount,
+};
 pub use notify::Notifier;
 pub use reply::{kind_of_mode, DirBuf, DirPlusBuf, ReadBuf, XattrNames};
 pub use ring::{enable_uring, wants_uring};

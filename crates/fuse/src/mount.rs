@@ -169,9 +169,37 @@ fn open_device() -> Result<OwnedFd> {
     })
 }
 
+/// Mounts a file system that is being served once more: it was unmounted lazily, and files of it are
+/// still open. The kernel takes the connection for the same file system, with all it caches. Root
+/// only, from Linux 5.15 on.
+pub fn mount_again(
+    target: &Path,
+    options: &MountOptions,
+    connection: &crate::Notifier,
+) -> Result<Mount> {
+    let Some(device) = connection.device() else {
+        bail!(NoSuchDevice, "the session has ended");
+    };
+    if !is_root() {
+        bail!(Unsupported, "only root can mount a connection again");
+    }
+    let path = std::fs::canonicalize(target).map_err(|e| fail(&e, target, "mount point"))?;
+    mount_connection(&device, &path, options)?;
+    let dev = device_of(&path).map_err(|e| fail(&e, &path, "looking at the new mount"))?;
+    Ok(Mount {
+        path,
+        dev,
+        by_helper: false,
+    })
+}
+
 fn mount_direct(path: &Path, o: &MountOptions) -> Result<OwnedFd> {
-    use std::os::fd::AsRawFd;
     let fd = open_device()?;
+    mount_connection(&fd, path, o)?;
+    Ok(fd)
+}
+
+fn mount_connection(fd: &impl std::os::fd::AsRawFd, path: &Path, o: &MountOptions) -> Result<()> {
     // The source travels beside the options, so commas and blanks in it need no escaping; the
     // kernel escapes blanks in /proc/mounts.
     let mut data = format!(
@@ -198,8 +226,7 @@ fn mount_direct(path: &Path, o: &MountOptions) -> Result<OwnedFd> {
         o.flags(),
         data.as_c_str(),
     )
-    .map_err(|e| fail(&e.into(), path, &format!("mounting {} on", o.fsname)))?;
-    Ok(fd)
+    .map_err(|e| fail(&e.into(), path, &format!("mounting {} on", o.fsname)))
 }
 
 /// Where the helper is, looking also where a daemon with a bare PATH would miss it.
@@ -363,11 +390,12 @@ impl Mount {
 
     /// Whether it is still to be seen at its place in the tree.
     pub fn is_mounted(&self) -> Result<bool> {
-        let table = std::fs::read("/proc/self/mountinfo")?;
-        Ok(table
-            .split(|&b| b == b'\n')
-            .filter_map(parse_mountinfo)
-            .any(|m| m.dev == self.dev && m.path == self.path))
+        Ok(crate::mount_table::contains(self.dev, &self.path)?)
+    }
+
+    /// Major and minor number of what its files are on.
+    pub fn device(&self) -> (u32, u32) {
+        self.dev
     }
 
     /// Whether it is what one reaches at its place (and not something mounted over it).
@@ -547,7 +575,7 @@ pub fn mounted(subtype: &str) -> Result<Vec<MountInfo>> {
 
 /// One line of /proc/self/mountinfo: id, parent, major:minor, root, mount point, options, any
 /// number of optional fields, "-", type, source, options of the file system.
-fn parse_mountinfo(line: &[u8]) -> Option<MountInfo> {
+pub(crate) fn parse_mountinfo(line: &[u8]) -> Option<MountInfo> {
     let mut fields = line.split(|&b| b == b' ');
     let dev = std::str::from_utf8(fields.nth(2)?).ok()?;
     let (major, minor) = dev.split_once(':')?;
@@ -567,7 +595,7 @@ fn parse_mountinfo(line: &[u8]) -> Option<MountInfo> {
 }
 
 /// Undoes the kernel's escaping: blank, tab, newline and backslash as three octal digits.
-fn unescape(s: &[u8]) -> OsString {
+pub fn unescape(s: &[u8]) -> OsString {
     let mut out = Vec::with_capacity(s.len());
     let mut i = 0;
     while i < s.len() {

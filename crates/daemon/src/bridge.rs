@@ -397,14 +397,22 @@ impl Filesystem for Bridge {
         };
         // truncate(2) to the size there is. The kernel sends times with every other new size and
         // shows its own until it forgets the file, so here they have to stay as they are.
-        if set.size.is_some_and(|size| size == self.zfs.getattr(&z).size)
+        if set
+            .size
+            .is_some_and(|size| size == self.zfs.getattr(&z).size)
             && (set.mtime, set.ctime) == (None, None)
             && !set.kill_suidgid
             && self.kernel_keeps_times.load(Ordering::Relaxed)
         {
-            self.zfs.open_file(&z, false, true, false, true, &cred(req))?;
+            self.zfs
+                .open_file(&z, false, true, false, true, &cred(req))?;
             set.size = None;
-            if set == (zpl::SetAttr { through_handle: set.through_handle, ..Default::default() }) {
+            if set
+                == (zpl::SetAttr {
+                    through_handle: set.through_handle,
+                    ..Default::default()
+                })
+            {
                 return Ok(self.attr(node, &z));
             }
         }

@@ -298,7 +298,11 @@ fn carry_out(
     mounts.sort_by_key(|m| m.sequence);
     let down = ds_mount::take_down(service, entry, &mounts, r.force).map_err(|e| {
         if e.code == Kind::Busy.errno() {
-            ApiError::reason(Kind::Busy, "dataset is busy")
+            let busy = ApiError::reason(Kind::Busy, "dataset is busy");
+            match e.message.split_once('\n') {
+                Some((_, by)) => busy.hint(by),
+                None => busy,
+            }
         } else {
             e
         }

@@ -16,6 +16,9 @@ pub fn list(service: &Service) -> Vec<MountEntry> {
     let mut all: Vec<(Vec<String>, MountEntry)> = Vec::new();
     for entry in service.pools() {
         for m in entry.all_mounts() {
+            if !m.is_in_place() {
+                continue;
+            }
             let dataset = m.ds.full_name();
             let key = dataset.split('/').map(str::to_string).collect();
             let mountpoint = m.path.to_string_lossy().into_owned();
@@ -30,6 +33,10 @@ pub fn list(service: &Service) -> Vec<MountEntry> {
     }
     all.sort_by(|a, b| a.0.cmp(&b.0));
     all.into_iter().map(|(_, m)| m).collect()
+}
+
+fn is_in_place(entry: &Entry, ds: &Dataset) -> bool {
+    entry.mounted(ds.object()).is_some_and(|m| m.is_in_place())
 }
 
 /// Overrides for a mount: what holds for all mounts of the pool, then the options given.
@@ -85,7 +92,7 @@ pub fn mount(
             "operation not applicable to datasets of this type",
         ));
     }
-    let there = entry.mounted(ds.object()).filter(|m| !m.wait_if_gone());
+    let there = entry.mounted(ds.object()).filter(|m| m.is_in_place());
     if let (true, options) = remounts(options) {
         return match there {
             Some(m) if directory.is_none_or(|d| Path::new(d) == m.path) => {
@@ -185,7 +192,7 @@ pub fn mount_all(
             None => entry.pool.dsl.root().map_err(errors::answer)?,
         };
         let eligible = |ds: &Arc<Dataset>| -> Result<Option<std::path::PathBuf>> {
-            if entry.mounted(ds.object()).is_some()
+            if is_in_place(entry, ds)
                 || !values::mountable(ds)?
                 || datasets::kind_of(entry, ds) != DatasetKind::Filesystem
             {
@@ -222,7 +229,7 @@ pub fn mount_all(
             .dsl
             .dataset(&name)
             .is_ok_and(|d| d.object() == ds.object());
-        if still && entry.mounted(ds.object()).is_none() {
+        if still && !is_in_place(&entry, &ds) {
             let r = temporary(&entry, options).and_then(|t| {
                 service
                     .mount_default(&entry, &ds, t, overlay)

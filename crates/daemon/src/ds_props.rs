@@ -357,7 +357,10 @@ impl<'a> View<'a> {
                 _ => None,
             },
             "unique" => Some(p.unique_bytes),
-            "mounted" => return text(if self.mounted.is_some() { "yes" } else { "no" }),
+            "mounted" => {
+                let there = self.mounted.as_ref().is_some_and(|m| m.is_in_place());
+                return text(if there { "yes" } else { "no" });
+            }
             "inconsistent" => {
                 let on = p.flags & ds_flags::INCONSISTENT != 0;
                 return text(if on { "yes" } else { "no" });

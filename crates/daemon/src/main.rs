@@ -27,6 +27,7 @@ mod errors;
 mod faults;
 mod fresh;
 mod front;
+mod holders;
 mod letgo;
 mod log;
 mod mounts;

@@ -3,9 +3,10 @@
 use crate::admit::Admission;
 use crate::bridge::Bridge;
 use crate::ctldir::Ctldir;
-use crate::front::Front;
-use crate::service::{Entry, Service};
 use crate::fresh::Fresh;
+use crate::front::Front;
+use crate::holders;
+use crate::service::{Entry, Service};
 use crate::values;
 use crate::write_out::{Ending, Left, Written};
 use base::{bail, Error, Kind, Result};
@@ -275,12 +276,12 @@ impl Service {
             };
             Error::new(e.kind, format!("cannot mount '{name}': {text}{hint}"))
         };
-        if entry
-            .mounted(ds.object())
-            .is_some_and(|m| !m.wait_if_gone())
-        {
+        let there = entry.mounted(ds.object());
+        if there.as_ref().is_some_and(|m| m.is_in_place()) {
             bail!(Busy, "cannot mount '{name}': filesystem already mounted");
         }
+        // Unmounted by somebody else, or lazily; files of it may be open.
+        let still = there.filter(|m| !m.wait_if_gone());
         let place = MountPoint::find(path, root, true).map_err(|e| match e.trouble {
             Trouble::Create => Error::new(
                 e.error.kind,
@@ -305,11 +306,59 @@ impl Service {
                 path.display()
             );
         }
-        let r = self.mount_on(entry, ds, &place, temporary);
+        let r = match still {
+            Some(m) => self.mount_again(entry, &m, &place, temporary),
+            None => self.mount_on(entry, ds, &place, temporary),
+        };
         if r.is_err() {
             place.undo();
         }
         r.map_err(fail)
+    }
+
+    /// Puts a file system that is gone from its place, but in use, into the tree again.
+    fn mount_again(
+        &self,
+        entry: &Arc<Entry>,
+        m: &Arc<Mounted>,
+        place: &MountPoint,
+        temporary: Vec<(String, String)>,
+    ) -> Result<()> {
+        let (props, options) = m.wanted(&entry.pool, &temporary)?;
+        let mount = fuse::mount_again(place, &options, &m.notifier).map_err(|_| {
+            let busy = holders::of(&[m.mount.device()]);
+            Error::new(
+                Kind::Busy,
+                format!("it was unmounted, but is still in use{busy}"),
+            )
+        })?;
+        m.apply(props);
+        let again = Arc::new(Mounted {
+            object: m.object,
+            path: mount.path().to_path_buf(),
+            root: place.root().map(Path::to_path_buf),
+            sequence: SEQUENCE.fetch_add(1, Ordering::Relaxed),
+            zfs: m.zfs.clone(),
+            ds: m.ds.clone(),
+            ctl: m.ctl.clone(),
+            temporary: Mutex::new(temporary),
+            intent: m.intent.clone(),
+            written: m.written.at(&mount),
+            fresh: m.fresh.clone(),
+            notifier: m.notifier.clone(),
+            lost: Mutex::default(),
+            mount,
+            most_dirty: AtomicU32::new(m.most_dirty.load(Ordering::Relaxed)),
+            options: Mutex::new(options),
+            session: m.session.clone(),
+            ended: m.ended.clone(),
+        });
+        entry.add_mount(again);
+        // The session cannot end while it is mounted; it may have, had somebody unmounted it since.
+        if *m.ended.0.lock().unwrap_or_else(|e| e.into_inner()) {
+            entry.remove_mount(m.object);
+        }
+        Ok(())
     }
 
     fn mount_on(
@@ -505,7 +554,10 @@ impl Service {
         let _refusing_writes = force.then(|| m.write_out_for_the_end(&entry.pool));
         m.mount.unmount(how).map_err(|e| {
             let why = match e.kind {
-                Kind::Busy => "pool or dataset is busy".to_string(),
+                Kind::Busy => format!(
+                    "pool or dataset is busy{}",
+                    holders::of(&[m.mount.device()])
+                ),
                 _ => e.to_string(),
             };
             Error::new(
@@ -522,8 +574,9 @@ impl Service {
         bail!(
             Busy,
             "cannot unmount '{}': it is gone from there, but still in use: by open files, or in another \
-             mount namespace",
-            m.path.display()
+             mount namespace{}",
+            m.path.display(),
+            holders::of(&[m.mount.device()])
         );
     }
 }
@@ -631,6 +684,12 @@ impl Mounted {
     /// Fails what waits for it.
     pub fn abort(&self) {
         self.mount.abort();
+    }
+
+    /// Whether it is at its place in the tree of mounts: not after `umount -l`, say, though files of it
+    /// may be open.
+    pub fn is_in_place(&self) -> bool {
+        self.mount.is_mounted().unwrap_or(true)
     }
 
     /// If somebody else unmounted it (`umount`, `fusermount3 -u`): waits for its end. True when

@@ -376,7 +376,8 @@ impl Service {
                     !crate::datasets::objset_type(entry, &ds)
                         .is_ok_and(|t| t == disk::os_type::ZVOL)
                 };
-                if values::mountable(&ds)? && entry.mounted(ds.object()).is_none() && files() {
+                let mounted = entry.mounted(ds.object()).is_some_and(|m| m.is_in_place());
+                if values::mountable(&ds)? && !mounted && files() {
                     if let Some(place) = self.mountpoint(entry, &ds)? {
                         todo.push((place.path, ds));
                     }

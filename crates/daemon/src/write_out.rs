@@ -65,7 +65,9 @@ struct Work {
 
 impl Work {
     fn run(&self) {
-        while let Some((node, generation)) = self.files.get(self.next.fetch_add(1, Ordering::Relaxed)) {
+        while let Some((node, generation)) =
+            self.files.get(self.next.fetch_add(1, Ordering::Relaxed))
+        {
             if let Err(e) = self.out.file(*node, *generation, self.pages) {
                 let mut failed = self.failed.lock().unwrap_or_else(PoisonError::into_inner);
                 failed.push(e);
@@ -82,6 +84,11 @@ impl Written {
             notifier,
             writers,
         }
+    }
+
+    /// The same file system, mounted elsewhere.
+    pub fn at(&self, mount: &fuse::Mount) -> Written {
+        Written::new(mount.clone(), self.notifier.clone(), self.writers.clone())
     }
 
     /// Takes everything that was written before the call. The kernel's cache stays as far as it
@@ -178,11 +185,15 @@ impl Written {
             };
             if since.elapsed() >= stall {
                 let seconds = stall.as_secs();
-                return Err(left(format!("the kernel sent nothing for {seconds} seconds")));
+                return Err(left(format!(
+                    "the kernel sent nothing for {seconds} seconds"
+                )));
             }
             if begin.elapsed() >= MOST {
                 let seconds = MOST.as_secs();
-                return Err(left(format!("it was not written out within {seconds} seconds")));
+                return Err(left(format!(
+                    "it was not written out within {seconds} seconds"
+                )));
             }
             std::thread::sleep(TICK.min(begin.elapsed() / 4 + Duration::from_millis(1)));
         }

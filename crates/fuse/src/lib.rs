@@ -29,6 +29,7 @@ mod intake;
 mod killed;
 mod mount;
 mod mount_point;
+mod mount_table;
 mod notify;
 mod reply;
 mod ring;
@@ -45,7 +46,9 @@ pub use config::{Config, Negotiated, ReaddirPlus, Transport};
 pub use crew::{about_to_block, about_to_wait_for_requests, Lent};
 pub use fs::{Filesystem, FOREVER};
 pub use killed::is_killed;
-pub use mount::{mount, mount_at, mounted, Atime, Mount, MountInfo, MountOptions, Unmount};
+pub use mount::{
+    mount, mount_again, mount_at, mounted, unescape, Atime, Mount, MountInfo, MountOptions, Unmount,
+};
 pub use mount_point::{remove_mount_point, MountPoint, NoMountPoint, Trouble};
 pub use notify::Notifier;
 pub use reply::{kind_of_mode, DirBuf, DirPlusBuf, ReadBuf, XattrNames};

@@ -187,9 +187,43 @@ fn open_device() -> Result<OwnedFd> {
     })
 }
 
+/// Mounts a file system that is being served once more: it was unmounted lazily, and files of it are
+/// still open. The kernel takes the connection for the same file system, with all it caches. Root
+/// only, from Linux 5.15 on.
+pub fn mount_again(
+    place: &MountPoint,
+    options: &MountOptions,
+    connection: &crate::Notifier,
+) -> Result<Mount> {
+    let Some(device) = connection.device() else {
+        bail!(NoSuchDevice, "the session has ended");
+    };
+    if !is_root() {
+        bail!(Unsupported, "only root can mount a connection again");
+    }
+    mount_connection(&device, place, options)?;
+    let (dev, id) = place
+        .identity_on_top()
+        .map_err(|e| fail(&e, place.path(), "looking at the new mount"))?;
+    Ok(Mount {
+        path: place.path().to_path_buf(),
+        dev,
+        id,
+        by_helper: false,
+    })
+}
+
 fn mount_direct(place: &MountPoint, o: &MountOptions) -> Result<OwnedFd> {
-    use std::os::fd::AsRawFd;
     let fd = open_device()?;
+    mount_connection(&fd, place, o)?;
+    Ok(fd)
+}
+
+fn mount_connection(
+    fd: &impl std::os::fd::AsRawFd,
+    place: &MountPoint,
+    o: &MountOptions,
+) -> Result<()> {
     // The source travels beside the options, so commas and blanks in it need no escaping; the
     // kernel escapes blanks in /proc/mounts.
     let mut data = format!(
@@ -222,8 +256,7 @@ fn mount_direct(place: &MountPoint, o: &MountOptions) -> Result<OwnedFd> {
             place.path(),
             &format!("mounting {} on", o.fsname),
         )
-    })?;
-    Ok(fd)
+    })
 }
 
 /// Where the helper is, looking also where a daemon with a bare PATH would miss it.
@@ -388,7 +421,12 @@ impl Mount {
 
     /// Whether it is still to be seen in the tree.
     pub fn is_mounted(&self) -> Result<bool> {
-        Ok(self.in_table()?.is_some())
+        Ok(crate::mount_table::contains(self.dev, self.id, &self.path)?)
+    }
+
+    /// Major and minor number of what its files are on.
+    pub fn device(&self) -> (u32, u32) {
+        self.dev
     }
 
     /// Its line in the table of mounts.
@@ -603,7 +641,7 @@ pub fn mounted(subtype: &str) -> Result<Vec<MountInfo>> {
 
 /// One line of /proc/self/mountinfo: id, parent, major:minor, root, mount point, options, any
 /// number of optional fields, "-", type, source, options of the file system.
-fn parse_mountinfo(line: &[u8]) -> Option<MountInfo> {
+pub(crate) fn parse_mountinfo(line: &[u8]) -> Option<MountInfo> {
     let mut fields = line.split(|&b| b == b' ');
     let id = std::str::from_utf8(fields.next()?).ok()?;
     let dev = std::str::from_utf8(fields.nth(1)?).ok()?;
@@ -625,7 +663,7 @@ fn parse_mountinfo(line: &[u8]) -> Option<MountInfo> {
 }
 
 /// Undoes the kernel's escaping: blank, tab, newline and backslash as three octal digits.
-fn unescape(s: &[u8]) -> OsString {
+pub fn unescape(s: &[u8]) -> OsString {
     let mut out = Vec::with_capacity(s.len());
     let mut i = 0;
     while i < s.len() {

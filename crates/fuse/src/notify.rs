@@ -47,6 +47,11 @@ impl Notifier {
         Notifier(device)
     }
 
+    /// The connection, while it is served.
+    pub(crate) fn device(&self) -> Option<std::sync::Arc<File>> {
+        self.0.upgrade()
+    }
+
     fn send(&self, code: i32, parts: &[&[u8]]) -> io::Result<bool> {
         match self.0.upgrade() {
             Some(device) => send(&device, code, parts),

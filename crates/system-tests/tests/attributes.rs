@@ -17,7 +17,13 @@ fn truncation_to_the_same_size_shows_the_time_that_is_stored() {
     std::fs::write(&file, vec![7; 5000]).unwrap();
     let times = || {
         let m = std::fs::metadata(&file).unwrap();
-        (m.mtime(), m.mtime_nsec(), m.ctime(), m.ctime_nsec(), m.len())
+        (
+            m.mtime(),
+            m.mtime_nsec(),
+            m.ctime(),
+            m.ctime_nsec(),
+            m.len(),
+        )
     };
     rig.sh(&format!("touch -d '2001-02-03' {}", file.display()));
     truncate(&rig, &file, 5000);
@@ -31,7 +37,12 @@ fn truncation_to_the_same_size_shows_the_time_that_is_stored() {
     assert_eq!(times(), shown);
     // ftruncate(2) changes them in any case.
     let before = times();
-    File::options().write(true).open(&file).unwrap().set_len(5000).unwrap();
+    File::options()
+        .write(true)
+        .open(&file)
+        .unwrap()
+        .set_len(5000)
+        .unwrap();
     let shown = times();
     assert_ne!(shown, before);
     export(&rig);
@@ -62,7 +73,14 @@ fn sync_of_a_pool_shows_the_space_files_take_at_once() {
     let disk = rig.image("disk", 128 << 20);
     let at = rig.mnt().join("tank");
     rig.start();
-    let create = ["create", "-O", "compression=off", "-m", at.to_str().unwrap(), "tank"];
+    let create = [
+        "create",
+        "-O",
+        "compression=off",
+        "-m",
+        at.to_str().unwrap(),
+        "tank",
+    ];
     rig.zpool(&[&create[..], &[&disk]].concat());
     for n in 0..8u64 {
         let file = at.join(format!("f{n}"));

@@ -2,6 +2,7 @@
 
 use rustix::process::Signal;
 use std::process::Child;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use system_tests::{signal, wait, Rig};
 
@@ -19,15 +20,20 @@ impl Drop for Holder {
     }
 }
 
+/// A namespace made by one test has the mounts of the others, too.
+static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
+
 struct Bench {
     rig: Rig,
     at: String,
     dir: String,
+    _alone: MutexGuard<'static, ()>,
 }
 
 impl Bench {
     /// A pool with a file system, and another pool.
     fn new(name: &str) -> Option<Bench> {
+        let alone = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
         let mut rig = Rig::as_root(name)?;
         let disk = rig.image("disk", 128 << 20);
         let other = rig.image("other", 128 << 20);
@@ -38,7 +44,12 @@ impl Bench {
         rig.zfs(&["create", "tank/a"]);
         rig.zpool(&["create", "-m", beside.to_str().unwrap(), "other", &other]);
         let dir = rig.disks().to_str().unwrap().to_string();
-        Some(Bench { rig, at, dir })
+        Some(Bench {
+            rig,
+            at,
+            dir,
+            _alone: alone,
+        })
     }
 
     /// A process that has done something, says so, and stays.
@@ -129,5 +140,70 @@ fn copied_into_another_namespace() {
     drop(child);
     b.soon("zpool", &["export", "tank"]);
     b.import();
+    b.rig.stop();
+}
+
+#[test]
+fn a_file_system_unmounted_lazily_is_not_mounted_and_can_be_mounted_again() {
+    let Some(mut b) = Bench::new("again") else {
+        return;
+    };
+    let a = format!("{}/a", b.at);
+    // Appends a line whenever it is told to.
+    let script = format!(
+        "exec 3>{a}/f; echo one >&3; touch ready; while [ ! -e go ]; do sleep 0.05; done; \
+         echo two >&3; touch went; exec sleep 3600"
+    );
+    let child = b.holder("sh", &["-c", &script]);
+    b.soon("umount", &["-l", &a]);
+    assert_eq!(b.rig.get("mounted", "tank/a"), "no");
+    assert!(!b.rig.zfs(&["mount"]).contains("tank/a"));
+    let said = b.rig.try_run("zfs", &["unmount", "tank/a"]).fails(1);
+    assert!(
+        said.contains("still in use") && said.contains("(sh)"),
+        "{said}"
+    );
+    // The file that is open and the one that is opened now are the same.
+    b.soon("zfs", &["mount", "tank/a"]);
+    assert_eq!(b.rig.get("mounted", "tank/a"), "yes");
+    b.soon(
+        "sh",
+        &["-ec", &format!("[ \"$(cat {a}/f)\" = one ]; touch go")],
+    );
+    let went = b.rig.path().join("home/went");
+    system_tests::until("the second line is written", || went.exists());
+    let text = b.soon("cat", &[&format!("{a}/f")]);
+    assert_eq!(text, "one\ntwo\n");
+    let said = b.rig.try_run("zfs", &["mount", "tank/a"]).fails(1);
+    assert!(said.contains("already mounted"), "{said}");
+    drop(child);
+    b.soon("zfs", &["unmount", "tank/a"]);
+    b.soon("zfs", &["mount", "tank/a"]);
+    assert_eq!(b.soon("cat", &[&format!("{a}/f")]), "one\ntwo\n");
+    b.rig.stop();
+}
+
+#[test]
+fn an_export_that_fails_leaves_mounted_what_says_so() {
+    let Some(mut b) = Bench::new("failed-export") else {
+        return;
+    };
+    let args = [
+        "--mount",
+        "--propagation=private",
+        "sh",
+        "-c",
+        "touch ready; exec sleep 3600",
+    ];
+    b.soon("sh", &["-ec", &format!("echo content >{}/a/f", b.at)]);
+    let child = b.holder("unshare", &args);
+    b.refuses(&["zpool", "export", "tank"]);
+    for (name, file) in [("tank", "a"), ("tank/a", "a/f")] {
+        assert_eq!(b.rig.get("mounted", name), "yes");
+        b.soon("ls", &["-d", &format!("{}/{file}", b.at)]);
+    }
+    assert_eq!(b.soon("cat", &[&format!("{}/a/f", b.at)]), "content\n");
+    drop(child);
+    b.soon("zpool", &["export", "tank"]);
     b.rig.stop();
 }

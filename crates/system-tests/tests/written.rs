@@ -44,7 +44,9 @@ impl Bench {
             self.at
         );
         let child = Writer(self.rig.command("sh", &["-ec", &script]).spawn().unwrap());
-        until("the file is written", || std::path::Path::new(&ready).exists());
+        until("the file is written", || {
+            std::path::Path::new(&ready).exists()
+        });
         std::fs::remove_file(&ready).unwrap();
         child
     }
@@ -86,7 +88,10 @@ fn every_end(rig: Option<Rig>) {
     b.holds("exported", 'c');
 
     let fourth = b.writer("lazy", 'd');
-    b.rig.sh(&format!("umount -l {0} 2>/dev/null || fusermount3 -uz {0}", b.at));
+    b.rig.sh(&format!(
+        "umount -l {0} 2>/dev/null || fusermount3 -uz {0}",
+        b.at
+    ));
     b.rig.stop();
     drop(fourth);
     b.rig.start();

@@ -1,0 +1,85 @@
+//! Whoever is told that something is busy is told who keeps it so.
+
+use rustix::process::Signal;
+use std::process::{Child, Stdio};
+use std::time::Duration;
+use system_tests::{signal, until, wait, Rig};
+
+/// A process that is killed with the value.
+struct Holder(Child);
+
+impl Drop for Holder {
+    fn drop(&mut self) {
+        signal(self.0.id(), Signal::KILL);
+        let ended = wait(&mut self.0, Duration::from_secs(60)).is_some();
+        assert!(ended || std::thread::panicking(), "cannot be killed");
+    }
+}
+
+/// Runs a script that ends with `ready` and then stays.
+fn holder(rig: &Rig, script: &str) -> Holder {
+    let ready = rig.path().join("home/ready");
+    let line = format!("{script}; : >{}; exec sleep 3600", ready.display());
+    let mut command = rig.command("sh", &["-ec", &line]);
+    let child = Holder(command.stdin(Stdio::null()).spawn().unwrap());
+    until("the holder is ready", || ready.exists());
+    std::fs::remove_file(ready).unwrap();
+    child
+}
+
+#[test]
+fn busy_names_processes_and_mounts_below() {
+    let Some(mut rig) = Rig::as_root("busy") else {
+        return;
+    };
+    let disk = rig.image("disk", 128 << 20);
+    let at = rig.mnt().join("tank").to_str().unwrap().to_string();
+    rig.start();
+    rig.zpool(&["create", "-m", &at, "tank", &disk]);
+    rig.zfs(&["create", "tank/a"]);
+    rig.sh(&format!("echo x >{at}/a/f"));
+    let reader = holder(&rig, &format!("exec 3<{at}/a/f"));
+    let open = format!(
+        "\n  in use by {} (sleep): {at}/a/f: open file\n",
+        reader.0.id()
+    );
+    let cases: [(&[&str], String); 5] = [
+        (
+            &["zpool", "export", "tank"],
+            format!("cannot unmount '{at}/a': pool or dataset is busy"),
+        ),
+        (
+            &["zpool", "destroy", "tank"],
+            format!("cannot unmount '{at}/a': pool or dataset is busy"),
+        ),
+        (
+            &["zfs", "unmount", "tank/a"],
+            format!("cannot unmount '{at}/a': pool or dataset is busy"),
+        ),
+        (
+            &["zfs", "rename", "tank/a", "tank/b"],
+            format!("cannot unmount '{at}/a': pool or dataset is busy"),
+        ),
+        (
+            &["zfs", "destroy", "tank/a"],
+            "cannot destroy 'tank/a': dataset is busy".to_string(),
+        ),
+    ];
+    for (args, first) in &cases {
+        let said = rig.try_run(args[0], &args[1..]).fails(1);
+        assert_eq!(said.lines().next(), Some(first.as_str()), "{said}");
+        assert!(said.contains(&open), "{args:?}: {said}");
+    }
+    drop(reader);
+    let inside = holder(&rig, &format!("cd {at}/a"));
+    let said = rig.try_run("zfs", &["unmount", "tank/a"]).fails(1);
+    let line = format!("{} (sleep): {at}/a: working directory", inside.0.id());
+    assert!(said.contains(&line), "{said}");
+    drop(inside);
+    rig.sh(&format!("mkdir {at}/a/t; mount -t tmpfs none {at}/a/t"));
+    let said = rig.try_run("zfs", &["unmount", "tank/a"]).fails(1);
+    assert!(said.contains(&format!("{at}/a/t: mounted below")), "{said}");
+    rig.sh(&format!("umount {at}/a/t"));
+    rig.zpool(&["export", "tank"]);
+    rig.stop();
+}

@@ -116,6 +116,7 @@ impl Control {
         if !options.foreground {
             crate::log::use_syslog();
         }
+        env_linux::warn_to(crate::log::warn);
         crate::nodes::set_limit(crate::budget::znodes(options.arc_max));
         if fuse::wants_uring(options.transport) {
             match fuse::enable_uring() {

@@ -1,10 +1,11 @@
-//! A small persistent pool of threads. The core starts no threads; they all live here.
+//! Pools of threads. The core starts no threads; they all live here.
 
 use std::any::Any;
 use std::collections::VecDeque;
 use std::panic::{catch_unwind, resume_unwind, AssertUnwindSafe};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
 fn lock<T>(m: &Mutex<T>) -> MutexGuard<'_, T> {
     m.lock().unwrap_or_else(PoisonError::into_inner)
@@ -56,29 +57,61 @@ impl Task {
 
 #[derive(Default)]
 struct Shared {
-    queue: Mutex<Vec<Arc<Task>>>,
+    queue: Mutex<Queue>,
     wake: Condvar,
-    stop: AtomicBool,
 }
 
-/// A pool whose callers take part in their own work; calls may nest. Threads start at the first
-/// call that can use them.
+#[derive(Default)]
+struct Queue {
+    tasks: Vec<Arc<Task>>,
+    /// Workers there are.
+    workers: usize,
+    /// Workers that wait and are not called yet.
+    idle: usize,
+    /// Calls that no waiting worker has answered yet.
+    calls: usize,
+    stop: bool,
+}
+
+/// A pool whose callers take part in their own work; calls may nest. Threads start when a call can
+/// use them.
 pub struct CpuPool {
     shared: Arc<Shared>,
-    workers: usize,
+    /// Workers for one call.
+    each: usize,
+    /// Workers at most.
+    most: usize,
+    /// How long a worker waits for work before it ends.
+    linger: Option<Duration>,
     started: Mutex<Vec<std::thread::JoinHandle<()>>>,
     name: &'static str,
 }
+
+/// Most workers of an elastic pool.
+const MOST_WORKERS: usize = 256;
+/// How long a worker of an elastic pool waits for work.
+const LINGER: Duration = Duration::from_secs(20);
 
 impl CpuPool {
     /// `workers` threads beside the caller's.
     pub fn new(name: &'static str, workers: usize) -> CpuPool {
         CpuPool {
             shared: Arc::new(Shared::default()),
-            workers,
+            each: workers,
+            most: workers,
+            linger: None,
             started: Mutex::new(Vec::new()),
             name,
         }
+    }
+
+    /// For jobs that wait for devices: `each` threads for a call, beside the caller's, however many
+    /// others hang at a device that does not answer (up to [`MOST_WORKERS`]).
+    pub fn elastic(name: &'static str, each: usize) -> CpuPool {
+        let mut pool = CpuPool::new(name, each);
+        pool.most = MOST_WORKERS.max(each);
+        pool.linger = Some(LINGER);
+        pool
     }
 
     /// One thread per core, the caller being one of them (but at least one worker, so that a
@@ -88,56 +121,84 @@ impl CpuPool {
         CpuPool::new("zfs-cpu", cores.saturating_sub(1).max(1))
     }
 
-    /// Starts the threads if they are not running. A thread that cannot be started is done without.
-    fn start(&self) {
-        let mut started = lock(&self.started);
-        if !started.is_empty() {
+    /// Puts a task in the queue and calls `helpers` workers; starts those that are missing. A thread
+    /// that cannot be started is done without.
+    fn call(&self, task: Arc<Task>, helpers: usize) {
+        let mut queue = lock(&self.shared.queue);
+        queue.tasks.push(task);
+        let called = helpers.min(queue.idle);
+        queue.idle -= called;
+        queue.calls += called;
+        let missing = (helpers - called).min(self.most.saturating_sub(queue.workers));
+        queue.workers += missing;
+        drop(queue);
+        (0..called).for_each(|_| self.shared.wake.notify_one());
+        if missing == 0 {
             return;
         }
-        for _ in 0..self.workers {
-            let shared = self.shared.clone();
+        let mut started = lock(&self.started);
+        started.retain(|h| !h.is_finished());
+        for n in 0..missing {
+            let (shared, linger) = (self.shared.clone(), self.linger);
             let spawned = std::thread::Builder::new()
                 .name(self.name.to_string())
-                .spawn(move || worker(&shared));
+                .spawn(move || worker(&shared, linger));
             match spawned {
                 Ok(h) => started.push(h),
-                Err(_) => break,
+                Err(_) => {
+                    lock(&self.shared.queue).workers -= missing - n;
+                    break;
+                }
             }
         }
     }
 }
 
-fn worker(shared: &Shared) {
+fn worker(shared: &Shared, linger: Option<Duration>) {
     let mut queue = lock(&shared.queue);
     loop {
-        if shared.stop.load(Ordering::Relaxed) {
-            return;
-        }
-        queue.retain(|t| !t.exhausted());
+        queue.tasks.retain(|t| !t.exhausted());
         // Newest first: nested calls finish what their callers wait for.
-        match queue.last().cloned() {
-            Some(task) => {
-                drop(queue);
-                task.work();
-                queue = lock(&shared.queue);
-            }
-            None => {
-                queue = shared
+        if let (false, Some(task)) = (queue.stop, queue.tasks.last().cloned()) {
+            drop(queue);
+            task.work();
+            queue = lock(&shared.queue);
+            continue;
+        }
+        queue.idle += 1;
+        let begin = Instant::now();
+        while queue.calls == 0 && !queue.stop {
+            queue = match linger.map(|l| l.saturating_sub(begin.elapsed())) {
+                Some(Duration::ZERO) => break,
+                Some(left) => match shared.wake.wait_timeout(queue, left) {
+                    Ok((q, _)) => q,
+                    Err(e) => e.into_inner().0,
+                },
+                None => shared
                     .wake
                     .wait(queue)
-                    .unwrap_or_else(PoisonError::into_inner);
-            }
+                    .unwrap_or_else(PoisonError::into_inner),
+            };
         }
+        if queue.stop {
+            return;
+        }
+        if queue.calls == 0 {
+            queue.idle -= 1;
+            queue.workers -= 1;
+            return;
+        }
+        queue.calls -= 1;
     }
 }
 
 impl env::Cpu for CpuPool {
     fn par_for(&self, n: usize, job: &(dyn Fn(usize) + Sync)) {
-        if n <= 1 || self.workers == 0 {
+        let helpers = self.each.min(n.saturating_sub(1));
+        if helpers == 0 {
             (0..n).for_each(job);
             return;
         }
-        self.start();
         // SAFETY: only the lifetime is erased. `work` dereferences the pointer only for a claimed
         // index that is not yet counted in `done`, and this function returns only when all are.
         let job: *const (dyn Fn(usize) + Sync) = unsafe {
@@ -150,12 +211,7 @@ impl env::Cpu for CpuPool {
             done: Mutex::new((0, None)),
             finished: Condvar::new(),
         });
-        lock(&self.shared.queue).push(task.clone());
-        if n > self.workers {
-            self.shared.wake.notify_all();
-        } else {
-            (1..n).for_each(|_| self.shared.wake.notify_one());
-        }
+        self.call(task.clone(), helpers);
         task.work();
         let mut done = lock(&task.done);
         while done.0 < n {
@@ -166,7 +222,9 @@ impl env::Cpu for CpuPool {
         }
         let panic = done.1.take();
         drop(done);
-        lock(&self.shared.queue).retain(|t| !Arc::ptr_eq(t, &task));
+        let mut queue = lock(&self.shared.queue);
+        queue.tasks.retain(|t| !Arc::ptr_eq(t, &task));
+        drop(queue);
         if let Some(p) = panic {
             resume_unwind(p);
         }
@@ -265,7 +323,7 @@ impl LinuxCpu {
         LinuxCpu {
             cores: CpuPool::with_cores(),
             // One thread for each leaf of a wide vdev; they cost nothing while they sleep.
-            waiting: CpuPool::new("zfs-leaf", 16),
+            waiting: CpuPool::elastic("zfs-leaf", 16),
             errands: Errands::new(),
         }
     }
@@ -294,8 +352,7 @@ impl env::Cpu for LinuxCpu {
 impl Drop for CpuPool {
     fn drop(&mut self) {
         {
-            let _queue = lock(&self.shared.queue);
-            self.shared.stop.store(true, Ordering::Relaxed);
+            lock(&self.shared.queue).stop = true;
             self.shared.wake.notify_all();
         }
         for h in lock(&self.started).drain(..) {
@@ -344,6 +401,34 @@ mod tests {
             }
         });
         assert_eq!(sum.load(Ordering::Relaxed), 4 * 200 * 21);
+    }
+
+    /// Workers that hang at a device that does not answer leave others their depth.
+    #[test]
+    fn stuck_jobs_take_no_workers_from_other_callers() {
+        let pool = Arc::new(CpuPool::elastic("t", 3));
+        let gate = Arc::new((Mutex::new(false), Condvar::new()));
+        let stuck: Vec<_> = (0..4)
+            .map(|_| {
+                let (pool, gate) = (pool.clone(), gate.clone());
+                std::thread::spawn(move || {
+                    pool.par_for(8, &|_| {
+                        let mut open = lock(&gate.0);
+                        while !*open {
+                            open = gate.1.wait(open).unwrap();
+                        }
+                    });
+                })
+            })
+            .collect();
+        // Ends only when all four run at once.
+        let meet = std::sync::Barrier::new(4);
+        pool.par_for(4, &|_| {
+            meet.wait();
+        });
+        *lock(&gate.0) = true;
+        gate.1.notify_all();
+        stuck.into_iter().for_each(|t| t.join().unwrap());
     }
 
     #[test]

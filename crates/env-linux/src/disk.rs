@@ -6,7 +6,7 @@
 
 use crate::aligned::Aligned;
 use crate::batch::{cut, fits, gather, lock, plan, scatter, shape, Cells, Piece, MOST, PIECE};
-use crate::uring::past_end;
+use crate::uring::{past_end, Left, Target};
 use crate::{part, sys, uring, usage, CpuPool};
 use base::{Error, Kind, Result};
 use env::{Access, Cpu, Disk, Geometry, Op};
@@ -39,6 +39,8 @@ pub struct LinuxDisks {
 const WAITS: u32 = 40;
 const WAIT: Duration = Duration::from_millis(25);
 
+/// Threads for one batch, beside the caller's.
+const DEPTH: usize = 8;
 /// How devices are driven.
 #[derive(Clone, Copy, Debug)]
 pub struct Options {
@@ -67,7 +69,7 @@ impl LinuxDisks {
     pub fn with_options(options: Options) -> LinuxDisks {
         LinuxDisks {
             options,
-            threads: Arc::new(CpuPool::new("zfs-io", 8)),
+            threads: Arc::new(CpuPool::elastic("zfs-io", DEPTH)),
             images: Mutex::default(),
             patience: AtomicU32::new(WAITS),
         }
@@ -144,7 +146,8 @@ struct LinuxDisk {
     is_block: bool,
     direct: bool,
     writable: bool,
-    io_uring: bool,
+    /// Whether batches go over io_uring; for good no more once a ring hung.
+    io_uring: AtomicBool,
     logical: u32,
     physical: u32,
     can_discard: AtomicBool,
@@ -241,7 +244,8 @@ impl LinuxDisk {
             is_block,
             direct,
             writable: access != Access::Read,
-            io_uring: options.io_uring,
+            // Buffered transfers copy on the submitting thread, where threads do better.
+            io_uring: AtomicBool::new(options.io_uring && direct),
             logical,
             physical,
             can_discard: AtomicBool::new(can_discard),
@@ -555,26 +559,32 @@ impl Disk for LinuxDisk {
         }
         let cells: Vec<Mutex<Op>> = ops.into_iter().map(Mutex::new).collect();
         let mut failures: Vec<(usize, io::Error)> = Vec::new();
-        // Buffered transfers copy on the submitting thread, where threads do better.
-        let ran = pieces.len() > 1
-            && self.direct
-            && self.io_uring
-            && uring::run(
-                self.file.as_raw_fd(),
-                &pieces,
-                &cells,
-                self.align,
-                &mut |i, e| {
-                    failures.push((i, e));
-                },
-            );
-        if !ran {
-            let list = Mutex::new(Vec::new());
-            self.threads.par_for(pieces.len(), &|i| {
-                if let Err(e) = self.run_piece(&cells, &pieces[i]) {
+        let mut left = Left::Unused;
+        if pieces.len() > 1 && self.io_uring.load(Ordering::Relaxed) {
+            let target = Target {
+                fd: self.file.as_raw_fd(),
+                name: &self.path,
+                align: self.align,
+                limit: uring::LIMIT,
+            };
+            let mut failed = |i, e| failures.push((i, e));
+            left = uring::run(&target, &pieces, &cells, &mut failed);
+        }
+        let left = match left {
+            Left::Nothing => Vec::new(),
+            Left::Unused => (0..pieces.len()).collect(),
+            Left::Stuck(left) => {
+                self.io_uring.store(false, Ordering::Relaxed);
+                left
+            }
+        };
+        if !left.is_empty() {
+            let list = Mutex::new(failures);
+            self.threads.par_for(left.len(), &|i| {
+                if let Err(e) = self.run_piece(&cells, &pieces[left[i]]) {
                     list.lock()
                         .unwrap_or_else(PoisonError::into_inner)
-                        .push((i, e));
+                        .push((left[i], e));
                 }
             });
             failures = list.into_inner().unwrap_or_else(PoisonError::into_inner);

@@ -7,13 +7,16 @@
 //! `ZFS_FUSE_TEST_KILLS` (default 5) says how often the plug is pulled.
 #![forbid(unsafe_code)]
 
+pub mod faulty_disks;
 mod group;
 pub mod load;
 pub mod manifest;
+pub mod power_cuts;
 mod programs;
 mod rig;
 pub mod tree;
 
+pub use faulty_disks::FaultyDisks;
 pub use group::Group;
 pub use rig::{is_root, signal, until, users_can_mount, wait, Rig, Said};
 

@@ -16,9 +16,12 @@ fn find() -> PathBuf {
     if let Some(dir) = std::env::var_os("ZFS_FUSE_TEST_BIN") {
         return dir.into();
     }
-    // target/PROFILE/deps/this-test
+    // target/PROFILE/deps/this-test, or target/PROFILE/this-program
     let me = std::env::current_exe().expect("path of the test");
-    let dir = me.ancestors().nth(2).expect("target folder").to_path_buf();
+    let mut dir = me.parent().expect("target folder").to_path_buf();
+    if dir.ends_with("deps") {
+        dir.pop();
+    }
     // `cargo test` does not build programs of other packages.
     let mut build = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     build.current_dir(testkit::packages::workspace());

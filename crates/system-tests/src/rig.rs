@@ -464,6 +464,13 @@ impl Rig {
         self.unmount_all();
     }
 
+    /// [`Rig::kill`], and daemons that commands started meanwhile.
+    pub fn kill_all(&mut self) {
+        self.kill();
+        self.background_daemon();
+        self.unmount_all();
+    }
+
     /// Ends the daemon as an init system would.
     ///
     /// # Panics
@@ -527,11 +534,17 @@ impl Rig {
 
     /// With `ZFS_FUSE_TEST_KEEP=FOLDER`, copies the images and the log there before they go away.
     pub fn keep_evidence(&self) {
+        self.keep_evidence_of(&self.disks(), "");
+    }
+
+    /// The same with images that are elsewhere, in a folder of that name.
+    pub fn keep_evidence_of(&self, images: &Path, name: &str) {
         if let Some(to) = std::env::var_os("ZFS_FUSE_TEST_KEEP") {
+            let to = Path::new(&to).join(name);
             let _ = fs::create_dir_all(&to);
             let _ = Command::new("cp")
                 .args(["-r", "--sparse=always"])
-                .arg(self.disks())
+                .arg(images)
                 .arg(self.dir.path().join("log"))
                 .arg(&to)
                 .status();

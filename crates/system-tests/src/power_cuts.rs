@@ -1,0 +1,493 @@
+//! Lives of a pool on [`FaultyDisks`]: work, a power cut, judgement, and again.
+//!
+//! 1. While writers, a load and administrative commands are at work, the power is cut and the daemon
+//!    killed. What `fsync` or a command acknowledged is recorded outside the pool.
+//! 2. The stable images are walked by OpenZFS's `zdb -e -p -bcc` and by ours, with logs as the cut
+//!    left them.
+//! 3. A new daemon imports the pool. Everything acknowledged must be there; what was under way may be
+//!    there or not.
+//!
+//! In some rounds disks fail before the cut: one disk of a layout with redundancy now and then, or
+//! all of them. Errors are no excuse for losing what was acknowledged.
+//!
+//! The seed determines what is written, which faults there are and what a cut leaves of the writes it
+//! meets. When it happens is up to the machine: a finding's images are kept with
+//! `ZFS_FUSE_TEST_KEEP`, and those repeat it.
+
+use crate::faulty_disks::{Cut, Fate, Fault, FaultyDisks, On, Trouble, EIO, ENOSPC};
+use crate::load::{disturb, Writer};
+use crate::{Dice, Rig};
+use std::collections::BTreeMap;
+use std::panic::{catch_unwind, AssertUnwindSafe};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::Mutex;
+use std::time::Duration;
+use testkit::{or_skip, OpenZfs};
+
+/// How the disks are put together.
+#[derive(Clone, Copy, Debug)]
+pub struct Layout {
+    pub name: &'static str,
+    /// Words of `zpool create`; `DISK` stands for one of the disks.
+    vdevs: &'static str,
+    ashift: &'static str,
+    /// Whether the pool lives on without one disk.
+    redundant: bool,
+}
+
+const fn layout(
+    name: &'static str,
+    vdevs: &'static str,
+    ashift: &'static str,
+    redundant: bool,
+) -> Layout {
+    Layout {
+        name,
+        vdevs,
+        ashift,
+        redundant,
+    }
+}
+
+pub const LAYOUTS: [Layout; 7] = [
+    layout("single", "DISK", "ashift=9", false),
+    layout("log", "DISK DISK log DISK", "ashift=12", false),
+    layout("mirror", "mirror DISK DISK", "ashift=12", true),
+    layout("raidz1", "raidz1 DISK DISK DISK", "ashift=12", true),
+    layout(
+        "raidz2",
+        "raidz2 DISK DISK DISK DISK DISK",
+        "ashift=9",
+        true,
+    ),
+    layout(
+        "raidz3",
+        "raidz3 DISK DISK DISK DISK DISK",
+        "ashift=9",
+        true,
+    ),
+    layout(
+        "draid1",
+        "draid1:2d:4c:0s DISK DISK DISK DISK",
+        "ashift=12",
+        true,
+    ),
+];
+
+/// What a life is made of.
+#[derive(Clone, Copy, Debug)]
+pub struct Plan {
+    pub layout: Layout,
+    pub seed: u64,
+    /// Power cuts.
+    pub cuts: u64,
+    /// Longest time of work before a cut, in milliseconds.
+    pub work: u64,
+    /// Whether disks fail in some of the rounds.
+    pub faults: bool,
+    /// The disks acknowledge flushes without doing them: something must be found.
+    pub lies: bool,
+    /// Says what happens.
+    pub verbose: bool,
+}
+
+/// What came out.
+#[derive(Clone, Debug, Default)]
+pub struct Outcome {
+    pub cuts: u64,
+    /// Operations and commands that were acknowledged.
+    pub acknowledged: u64,
+    /// Cuts at which something was not flushed.
+    pub dirty: u64,
+    /// Rounds in which disks failed.
+    pub faults: u64,
+    pub findings: Vec<String>,
+}
+
+impl Outcome {
+    pub fn add(&mut self, other: Outcome) {
+        self.cuts += other.cuts;
+        self.acknowledged += other.acknowledged;
+        self.dirty += other.dirty;
+        self.faults += other.faults;
+        self.findings.extend(other.findings);
+    }
+}
+
+/// Lives a life up to its end or its first finding. `None` after saying why if nothing can be
+/// mounted here.
+pub fn live(plan: &Plan) -> Option<Outcome> {
+    let name = format!("cut-{}", plan.layout.name);
+    let disks = FaultyDisks::new(&name)?;
+    let mut rig = Rig::new(&name)?;
+    let outcome = Mutex::new(Outcome::default());
+    let life = AssertUnwindSafe(|| {
+        Life::begin(plan, &disks, &mut rig, &outcome).go_on();
+    });
+    if let Err(panic) = catch_unwind(life) {
+        let text = panic.downcast_ref::<String>().cloned();
+        let text = text.or(panic.downcast_ref::<&str>().map(|s| s.to_string()));
+        let mut o = lock(&outcome);
+        let finding = format!(
+            "{} seed {} cut {}: {}",
+            plan.layout.name,
+            plan.seed,
+            o.cuts,
+            text.unwrap_or_else(|| "panic".into())
+        );
+        o.findings.push(finding);
+        if !plan.lies {
+            rig.keep_evidence_of(&disks.stable(), &format!("{name}-{}", plan.seed));
+        }
+        disks.heal();
+        disks.power_on();
+        rig.kill();
+    }
+    let outcome = lock(&outcome).clone();
+    Some(outcome)
+}
+
+fn lock<T>(m: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    m.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+}
+
+struct Life<'a> {
+    plan: &'a Plan,
+    disks: &'a FaultyDisks,
+    rig: &'a mut Rig,
+    outcome: &'a Mutex<Outcome>,
+    writers: Vec<Writer>,
+    admin: Admin,
+    dice: Dice,
+}
+
+/// The disk that fails where there is redundancy: always the same, since what it misses stays
+/// missing.
+const VICTIM: &str = "d0";
+
+/// Has the victim fail, or all disks where none may; tells how.
+fn make_trouble(disks: &FaultyDisks, layout: Layout, dice: &mut Dice) -> String {
+    let n = 1 + dice.below(6);
+    let error = |on, errno| Fault::every(on, Trouble::Error(errno)).one_of(n);
+    let fault = match dice.below(7) {
+        0 => error(On::Write, EIO),
+        1 => error(On::Read, EIO),
+        2 => error(On::Flush, EIO),
+        3 => error(On::Write, ENOSPC).within(100 << 20..u64::MAX),
+        4 => Fault::every(On::Flush, Trouble::Lose).one_of(n),
+        5 => error(On::Write, EIO).within(0..4 << 20),
+        _ if layout.redundant => {
+            disks.pull_out(VICTIM);
+            return format!("{VICTIM} pulled out");
+        }
+        _ => {
+            disks.fail_all_writes();
+            return "all writes fail".into();
+        }
+    };
+    let text = format!("{fault:?}");
+    if layout.redundant {
+        disks.fail(VICTIM, fault);
+        return format!("{VICTIM}: {text}");
+    }
+    disks.fail_all(fault);
+    format!("all: {text}")
+}
+
+impl<'a> Life<'a> {
+    fn begin(
+        plan: &'a Plan,
+        disks: &'a FaultyDisks,
+        rig: &'a mut Rig,
+        outcome: &'a Mutex<Outcome>,
+    ) -> Life<'a> {
+        let words: Vec<&str> = plan.layout.vdevs.split(' ').collect();
+        let count = words.iter().filter(|w| **w == "DISK").count();
+        let mut paths = disks.disks(count, 256 << 20).into_iter();
+        let mnt = rig.mnt();
+        let mut args: Vec<String> = ["create", "-o", plan.layout.ashift, "-m"]
+            .map(String::from)
+            .into();
+        args.push(mnt.to_str().expect("plain path").into());
+        args.push("tank".into());
+        for w in words {
+            args.push(match w {
+                "DISK" => paths.next().expect("as many as counted"),
+                _ => w.into(),
+            });
+        }
+        rig.start();
+        rig.zpool(&args.iter().map(String::as_str).collect::<Vec<_>>());
+        rig.zfs(&["create", "-o", "recordsize=16K", "tank/small"]);
+        let places = [mnt.join("w0"), mnt.join("w1"), mnt.join("small/w2")];
+        let writers = places.into_iter().zip(plan.seed * 10..);
+        let writers = writers.map(|(dir, seed)| Writer::new(dir, seed).expect("writer"));
+        let mut dice = Dice::new(plan.seed);
+        let life = Life {
+            writers: writers.collect(),
+            admin: Admin::new(dice.draw()),
+            dice,
+            plan,
+            disks,
+            rig,
+            outcome,
+        };
+        life.disks.lie_about_flushes(plan.lies);
+        life
+    }
+
+    fn go_on(mut self) {
+        for n in 1..=self.plan.cuts {
+            self.round(n);
+        }
+        self.disks.lie_about_flushes(false);
+        self.rig.zpool(&["export", "tank"]);
+        self.judge_images();
+        let folder = self.disks.folder();
+        let folder = folder.to_str().expect("plain path");
+        self.rig.zpool(&["import", "-d", folder, "tank"]);
+        self.judge_content();
+        self.rig.zpool(&["export", "tank"]);
+        self.rig.stop();
+    }
+
+    fn round(&mut self, n: u64) {
+        let work = Duration::from_millis(100 + self.dice.below(self.plan.work));
+        let fails_after = work.mul_f64(self.dice.below(10) as f64 / 10.0);
+        let fate = Fate::draw(&mut self.dice);
+        let cut_first = self.dice.below(2) == 0;
+        let mut cut_dice = Dice::new(self.dice.draw());
+        let stop = AtomicBool::new(false);
+        let before = self.acknowledged();
+        let plug = self.rig.plug();
+        let mnt = self.rig.mnt();
+        let mut admin = std::mem::take(&mut self.admin);
+        let mut writers = std::mem::take(&mut self.writers);
+        let mut cut: Option<Cut> = None;
+        let mut trouble = None;
+        std::thread::scope(|s| {
+            let (stop, mnt) = (&stop, &mnt);
+            for w in &mut writers {
+                s.spawn(|| w.work(stop));
+            }
+            s.spawn(move || disturb(mnt, n, stop));
+            let rig = &*self.rig;
+            let admin = &mut admin;
+            let at_work = s.spawn(move || admin.work(rig, stop));
+            std::thread::sleep(fails_after);
+            if self.plan.faults && self.dice.below(3) == 0 {
+                lock(self.outcome).faults += 1;
+                trouble = Some(make_trouble(self.disks, self.plan.layout, &mut self.dice));
+            }
+            std::thread::sleep(work - fails_after);
+            stop.store(true, Ordering::Relaxed);
+            if cut_first {
+                cut = Some(self.disks.cut(fate, &mut cut_dice));
+                plug();
+            } else {
+                plug();
+                cut = Some(self.disks.cut(fate, &mut cut_dice));
+            }
+            // A command that finds no daemon starts one: it must have done so before the daemons
+            // are killed.
+            let _ = at_work.join();
+        });
+        (self.admin, self.writers) = (admin, writers);
+        self.rig.kill_all();
+        let cut = cut.expect("a cut");
+        let done = self.acknowledged() - before;
+        {
+            let mut o = lock(self.outcome);
+            o.cuts += 1;
+            o.acknowledged += done;
+            o.dirty += u64::from(cut.writes > 0);
+        }
+        if self.plan.verbose {
+            let trouble = trouble.unwrap_or_else(|| "no faults".into());
+            eprintln!(
+                "{} seed {} cut {n}: {cut}; {done} acknowledged; {trouble}",
+                self.plan.layout.name, self.plan.seed
+            );
+        }
+        self.disks.heal();
+        self.judge_images();
+        self.disks.power_on();
+        self.rig.start();
+        self.judge_content();
+        self.rig.sh(&format!("rm -rf {}/load-*", mnt.display()));
+    }
+
+    fn acknowledged(&self) -> u64 {
+        self.writers.iter().map(|w| w.done).sum::<u64>() + self.admin.done
+    }
+
+    /// Both `zdb` walk what is stable.
+    fn judge_images(&self) {
+        let stable = self.disks.stable();
+        if let Some(oz) = or_skip(OpenZfs::get()) {
+            if let Err(e) = oz.check(&stable, "tank") {
+                panic!("OpenZFS's zdb: {e}");
+            }
+        }
+        let folder = stable.to_str().expect("plain path");
+        let said = self
+            .rig
+            .try_run("zdb", &["-e", "-p", folder, "-bcc", "tank"]);
+        assert!(said.status.success(), "our zdb: {said}");
+        assert!(said.out.contains("No leaks"), "our zdb: {said}");
+    }
+
+    /// What was acknowledged is there.
+    fn judge_content(&mut self) {
+        let mut wrong = Vec::new();
+        for w in &mut self.writers {
+            wrong.extend(w.verify().err());
+        }
+        wrong.extend(self.admin.verify(self.rig).err());
+        let log = self.rig.log();
+        let tail: Vec<&str> = log.lines().rev().take(20).collect();
+        assert!(
+            wrong.is_empty(),
+            "{}\nlog, newest line first:\n{}",
+            wrong.join("\n"),
+            tail.join("\n")
+        );
+    }
+}
+
+/// An administrator who remembers which commands were done.
+#[derive(Default)]
+struct Admin {
+    dice: Option<Dice>,
+    /// File systems and the value of their user property.
+    sets: BTreeMap<String, String>,
+    /// Of the pool.
+    comment: String,
+    /// File systems that the command under way touches.
+    doubtful: Vec<String>,
+    comment_doubtful: bool,
+    next: u64,
+    done: u64,
+}
+
+impl Admin {
+    fn new(seed: u64) -> Admin {
+        Admin {
+            dice: Some(Dice::new(seed)),
+            comment: "-".into(),
+            ..Admin::default()
+        }
+    }
+
+    fn draw(&mut self, n: u64) -> u64 {
+        self.dice.as_mut().map_or(0, |d| d.below(n))
+    }
+
+    fn work(&mut self, rig: &Rig, stop: &AtomicBool) {
+        while !stop.load(Ordering::Relaxed) && self.step(rig) {
+            self.doubtful.clear();
+            self.comment_doubtful = false;
+            self.done += 1;
+        }
+    }
+
+    /// One command; whether it was done.
+    fn step(&mut self, rig: &Rig) -> bool {
+        let zfs = |args: &[&str]| rig.try_run("zfs", args).status.success();
+        self.next += 1;
+        let value = format!("v{}", self.next);
+        let setting = format!("test:n={value}");
+        let n = self.draw(self.sets.len() as u64) as usize;
+        let some = self.sets.keys().nth(n).cloned();
+        match (some, self.draw(8)) {
+            (Some(set), 0 | 1) => {
+                self.doubtful = vec![set.clone()];
+                let done = zfs(&["set", &setting, &set]);
+                if done {
+                    self.sets.insert(set, value);
+                }
+                done
+            }
+            (Some(set), 2) => {
+                let to = format!("tank/r{}", self.next);
+                self.doubtful = vec![set.clone(), to.clone()];
+                let done = zfs(&["rename", &set, &to]);
+                if done {
+                    let value = self.sets.remove(&set);
+                    self.sets.insert(to, value.unwrap_or_default());
+                }
+                done
+            }
+            (Some(set), 3 | 4) => {
+                self.doubtful = vec![set.clone()];
+                let done = zfs(&["destroy", &set]);
+                if done {
+                    self.sets.remove(&set);
+                }
+                done
+            }
+            (_, 5) => {
+                self.comment_doubtful = true;
+                let comment = format!("comment={value}");
+                let said = rig.try_run("zpool", &["set", &comment, "tank"]);
+                if said.status.success() {
+                    self.comment = value;
+                }
+                said.status.success()
+            }
+            _ => {
+                let set = format!("tank/a{}", self.next);
+                self.doubtful = vec![set.clone()];
+                let done = zfs(&["create", "-o", &setting, &set]);
+                if done {
+                    self.sets.insert(set, value);
+                }
+                done
+            }
+        }
+    }
+
+    /// What was done is there and nothing else is, except what was under way, which is then removed.
+    fn verify(&mut self, rig: &Rig) -> Result<(), String> {
+        let text = rig.zfs(&[
+            "get",
+            "-Hr",
+            "-o",
+            "name,value",
+            "-t",
+            "filesystem",
+            "test:n",
+            "tank",
+        ]);
+        let there: BTreeMap<&str, &str> = text.lines().filter_map(|l| l.split_once('\t')).collect();
+        let mut wrong = Vec::new();
+        let doubtful = std::mem::take(&mut self.doubtful);
+        for (set, value) in &self.sets {
+            let have = there.get(set.as_str());
+            if !doubtful.contains(set) && have != Some(&value.as_str()) {
+                wrong.push(format!("{set}: test:n is {have:?} instead of {value}"));
+            }
+        }
+        for set in there.keys().map(|s| s.to_string()) {
+            let known =
+                ["tank", "tank/small"].contains(&set.as_str()) || self.sets.contains_key(&set);
+            if doubtful.contains(&set) {
+                rig.zfs(&["destroy", &set]);
+            } else if !known {
+                wrong.push(format!("{set}: was destroyed or never made"));
+            }
+        }
+        doubtful.iter().for_each(|d| drop(self.sets.remove(d)));
+        let comment = rig.zpool(&["get", "-H", "-o", "value", "comment", "tank"]);
+        let comment = comment.trim();
+        if std::mem::take(&mut self.comment_doubtful) {
+            self.comment = comment.into();
+        } else if comment != self.comment {
+            wrong.push(format!("comment is {comment} instead of {}", self.comment));
+        }
+        match wrong.is_empty() {
+            true => Ok(()),
+            false => Err(wrong.join("\n")),
+        }
+    }
+}

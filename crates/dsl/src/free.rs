@@ -4,7 +4,7 @@
 use crate::bptree::Bptree;
 use crate::core::{Core, Triple};
 use crate::{Bpobj, Dsl};
-use base::{Error, Kind, Result, Txg};
+use base::{Error, Result, Txg};
 use disk::dnode::objset::ObjsetPhys;
 use disk::dnode::{DNODES_PER_BLOCK, DNODE_SIZE};
 use disk::dsl::Used;
@@ -127,7 +127,7 @@ impl Walk<'_> {
         // Destroying takes no key: pointers are in clear.
         match self.zio.read_with(bp, &zio::Crypt::Locked) {
             Ok(b) => Ok(Some(b)),
-            Err(e) if matches!(e.kind, Kind::Io | Kind::Checksum | Kind::Damaged) => {
+            Err(e) if e.is_damage() => {
                 self.lost += 1;
                 Ok(None)
             }
@@ -318,7 +318,12 @@ impl Dsl {
             }
         }
         if let Some(mut tree) = Bptree::open(core)? {
-            while let Some(mut e) = tree.first()? {
+            while let Some(e) = tree.first()? {
+                let Some(mut e) = e else {
+                    // An entry that cannot be read: what it led to is given up.
+                    tree.pop(tx)?;
+                    continue;
+                };
                 let mut gone = Triple::default();
                 let at = walk(core, &e.bp, e.birth_txg, Pos::of(e.bookmark), &mut |bp| {
                     let go_on = one(bp)?;
@@ -347,6 +352,26 @@ impl Dsl {
         Ok(done)
     }
 
+    /// Space that was to be freed in this group and could not be found because of damage: `bytes`
+    /// (deflated) of blocks that are no longer counted anywhere else.
+    pub fn add_leaked(&self, tx: &Tx, bytes: u64) -> Result<()> {
+        if bytes == 0 || self.core.special_dir("$FREE")?.is_none() {
+            return Ok(());
+        }
+        let t = Triple {
+            used: bytes as i64,
+            ..Triple::default()
+        };
+        self.leak_dir(tx)?.diduse(tx, Used::Head, t)
+    }
+
+    fn leak_dir(&self, tx: &Tx) -> Result<Arc<crate::Dir>> {
+        match self.core.special_dir("$LEAK")? {
+            Some(d) => Ok(d),
+            None => self.core.add_dir(tx, &self.root()?, "$LEAK"),
+        }
+    }
+
     /// What could not be found because of damage is space given up.
     fn leak_rest(&self, tx: &Tx, free_dir: &Arc<crate::Dir>) -> Result<()> {
         let p = free_dir.phys();
@@ -358,10 +383,7 @@ impl Dsl {
         if rest == Triple::default() {
             return Ok(());
         }
-        let leak = match self.core.special_dir("$LEAK")? {
-            Some(d) => d,
-            None => self.core.add_dir(tx, &self.root()?, "$LEAK")?,
-        };
+        let leak = self.leak_dir(tx)?;
         free_dir.diduse(tx, Used::Head, -rest)?;
         leak.diduse(tx, Used::Head, rest)
     }

@@ -193,6 +193,12 @@ impl Error {
         self.kind.errno()
     }
 
+    /// Whether it says that a block cannot be read, or makes no sense: a property of the block, not of
+    /// the caller or of the moment.
+    pub fn is_damage(&self) -> bool {
+        matches!(self.kind, Kind::Io | Kind::Checksum | Kind::Damaged)
+    }
+
     pub fn what(&self) -> Option<&str> {
         self.what.as_deref()
     }

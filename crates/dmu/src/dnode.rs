@@ -2,6 +2,7 @@
 
 use crate::ahead::Streams;
 use crate::content::Content;
+use crate::damage::Checked;
 use crate::objset::Objset;
 use crate::tree::{Reader, Spot, Synced};
 use crate::tx::{Damage, Dmu, Tx};
@@ -115,6 +116,8 @@ pub struct Dnode {
     pub(crate) inner: RwLock<Inner>,
     /// Some block of it could not be read: changes of parts of blocks look before they are accepted.
     hurt: AtomicBool,
+    /// The way to the blocks of the last write was found readable.
+    pub(crate) checked: Mutex<Checked>,
     kept: OnceLock<Box<dyn Any + Send + Sync>>,
     pub(crate) streams: Mutex<Streams>,
 }
@@ -159,6 +162,7 @@ impl Dnode {
                 gen: 0,
             }),
             hurt: AtomicBool::new(false),
+            checked: Mutex::default(),
             kept: OnceLock::new(),
             streams: Mutex::default(),
         })
@@ -339,7 +343,13 @@ impl Dnode {
 
     /// A read failed. An error, if nothing that happened meanwhile explains it; otherwise it is to be
     /// tried again.
-    fn read_failed(&self, e: Error, gen: u64, at: Option<Spot>, turns: &mut u32) -> Result<()> {
+    pub(crate) fn read_failed(
+        &self,
+        e: Error,
+        gen: u64,
+        at: Option<Spot>,
+        turns: &mut u32,
+    ) -> Result<()> {
         if self.read_lock().gen != gen {
             return Ok(());
         }
@@ -357,7 +367,7 @@ impl Dnode {
 
     /// Tells of a block that cannot be read.
     pub(crate) fn note_damage(&self, e: &Error, spot: Spot) {
-        if !matches!(e.kind, Kind::Io | Kind::Checksum | Kind::Damaged) {
+        if !e.is_damage() {
             return;
         }
         self.hurt.store(true, Ordering::Relaxed);
@@ -727,6 +737,9 @@ impl Dnode {
             return Ok(());
         }
         self.look_before(offset, data.len() as u64)?;
+        if !tx.is_syncing() {
+            self.check_write(offset, data.len() as u64)?;
+        }
         // Copies are made before anybody is kept from the object.
         let size = self.read_lock().f.block_size;
         let ready = Self::whole_blocks(size, offset, data);
@@ -854,6 +867,10 @@ impl Dnode {
     /// Read-modify-write of one block.
     pub fn modify<R>(&self, tx: &Tx, blkid: u64, f: impl FnOnce(&mut Vec<u8>) -> R) -> Result<R> {
         let mut f = Some(f);
+        if !tx.is_syncing() {
+            let size = self.read_lock().f.block_size as u64;
+            self.check_write(blkid.saturating_mul(size), 1)?;
+        }
         loop {
             let gen = {
                 let mut i = self.write_lock();
@@ -927,6 +944,9 @@ impl Dnode {
         let end = end.min(object_end);
         if offset >= end {
             return Ok(());
+        }
+        if !tx.is_syncing() {
+            self.check_free(offset, end - offset)?;
         }
         let first = offset.div_ceil(size);
         let last = if to_end { maxblkid + 1 } else { end / size };
@@ -1170,18 +1190,19 @@ impl Dnode {
             Some(p) => Synced::of(p),
             None => Synced::none(i.f.nblkptr as usize, i.f.block_size, i.f.indblkshift),
         });
-        let again = i.pend[txg as usize & 3].blocks.clone();
-        i.bufs.retain(|k, b| b.txg > txg || again.contains(k));
-        match &i.spill {
-            Spill::Removed(t) | Spill::Data(_, t)
-                if *t <= txg && !i.pend[txg as usize & 3].spill =>
-            {
-                i.spill = Spill::Synced
-            }
-            _ => {}
-        }
-        i.syncing_frees.clear();
-        i.gen += 1;
+        i.group_over(txg);
+    }
+
+    /// The group could not write the object: what it changed is lost, the synced view stays.
+    pub(crate) fn give_up(&self, txg: Txg) {
+        let mut i = self.write_lock();
+        i.group_over(txg);
+    }
+
+    /// Blocks up to `maxblkid` are still there though they were freed.
+    pub(crate) fn keep_blocks(&self, maxblkid: u64) {
+        let mut i = self.write_lock();
+        i.f.maxblkid = i.f.maxblkid.max(maxblkid);
     }
 
     pub(crate) fn mark_freed(&self, tx: &Tx) -> Result<()> {
@@ -1206,6 +1227,22 @@ impl Dnode {
 }
 
 impl Inner {
+    /// What group `txg` changed is no longer in memory only.
+    fn group_over(&mut self, txg: Txg) {
+        let again = self.pend[txg as usize & 3].blocks.clone();
+        self.bufs.retain(|k, b| b.txg > txg || again.contains(k));
+        match &self.spill {
+            Spill::Removed(t) | Spill::Data(_, t)
+                if *t <= txg && !self.pend[txg as usize & 3].spill =>
+            {
+                self.spill = Spill::Synced
+            }
+            _ => {}
+        }
+        self.syncing_frees.clear();
+        self.gen += 1;
+    }
+
     /// True if the block has no data anywhere, known without I/O. Only meaningful without a buf.
     fn is_known_hole(&self, blkid: u64) -> bool {
         !self.s.exists

@@ -18,6 +18,7 @@
 
 mod ahead;
 mod content;
+mod damage;
 mod dnode;
 mod early;
 mod objset;

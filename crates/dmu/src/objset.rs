@@ -228,7 +228,7 @@ impl Objset {
             });
         };
         let b = dmu.zio.read(root).inspect_err(|e| {
-            if matches!(e.kind, Kind::Io | Kind::Checksum | Kind::Damaged) {
+            if e.is_damage() {
                 damaged();
             }
         })?;
@@ -527,6 +527,10 @@ impl Objset {
         self.objects.load(Ordering::Relaxed).max(0) as u64
     }
 
+    pub(crate) fn count_objects(&self, d: i64) {
+        self.objects.fetch_add(d, Ordering::Relaxed);
+    }
+
     fn shard(&self, object: u64) -> MutexGuard<'_, Shard> {
         let n = (object ^ object >> 7) as usize % SHARDS;
         self.shards[n].lock().unwrap_or_else(|e| e.into_inner())
@@ -658,8 +662,19 @@ impl Objset {
                 bail!(NoSpace, "dataset {} has no object number left", self.id);
             }
             let blk = n.cursor / DNODES_PER_BLOCK;
-            let used = self.used_slots(blk)?;
             let first = n.cursor % DNODES_PER_BLOCK;
+            // A block of dnodes that cannot be read, or written, has no room for new ones.
+            let way = match first {
+                0 if !tx.is_syncing() => self.meta.check_write(blk * DNODE_BLOCK as u64, 1),
+                _ => Ok(()),
+            };
+            let used = match way.and_then(|()| self.used_slots(blk)) {
+                Err(e) if e.is_damage() && !tx.is_syncing() => {
+                    n.cursor = (blk + 1) * DNODES_PER_BLOCK;
+                    continue;
+                }
+                used => used?,
+            };
             let mask = |at: u64| ((1u64 << slots) - 1) << at;
             let fit = (first..=DNODES_PER_BLOCK.saturating_sub(slots))
                 .find(|at| used & mask(*at) == 0 && at + slots <= DNODES_PER_BLOCK);
@@ -761,9 +776,13 @@ impl Objset {
         Ok(dn)
     }
 
-    /// Frees an object with all its data.
+    /// Frees an object with all its data. Damage ([`Error::is_damage`]): a block that leads to others
+    /// cannot be read, so their space could not be freed; nothing was changed.
     pub fn free(&self, tx: &Tx, object: u64) -> Result<()> {
         let dn = self.hold(object)?;
+        if !tx.is_syncing() {
+            dn.check_free(0, u64::MAX)?;
+        }
         dn.mark_freed(tx)?;
         self.objects.fetch_sub(1, Ordering::Relaxed);
         let mut n = self.numbers.lock().unwrap_or_else(|e| e.into_inner());

@@ -1,15 +1,32 @@
 //! Writing one group of one object set: data, indirect blocks, dnodes, meta-dnode, root.
+//!
+//! # Damage
+//!
+//! A block that cannot be read must not fail the txg of a pool that many use. Callers look at the
+//! indirect blocks before they change anything ([`crate::Dnode::check_write`]), so the sync meets
+//! only damage that came later, or that nobody looked for:
+//!
+//! 1. A pointer is killed when its parent is rewritten, never before. So the tree on disk refers to
+//!    no freed block, whichever block of it turns out to be unreadable.
+//! 2. What cannot be freed because an indirect block cannot be read stays where it is: the block keeps
+//!    its pointer, and an object that is freed keeps its dnode with such pointers.
+//! 3. A write below an unreadable indirect block is given up; the file stays unreadable there.
+//! 4. Objects whose block of dnodes cannot be read are not written at all.
+//!
+//! Each case is reported by [`Dmu::set_on_damage`](crate::Dmu::set_on_damage). In the MOS only rule 2
+//! holds: a write that it loses fails the txg.
 
 use crate::content::Content;
 use crate::dnode::{Dnode, Job, TakenBlock};
 use crate::objset::{objset_macs, Objset, WritePolicy};
 use crate::tree::{read_indirect, Reader, Spot, Synced};
 use crate::tx::Tx;
-use base::{bail, Block, Error, Kind, RangeSet, Result, Txg};
+use base::{bail, Block, Error, RangeSet, Result, Txg};
 use codec::{checksum, compress};
 use disk::crypt::OBJSET_MACS;
 use disk::dnode::{self, objset::ObjsetPhys, DNODES_PER_BLOCK, DNODE_BLOCK, DNODE_SIZE};
 use disk::{BlkPtr, DnodePhys, ObjType, BP_SIZE};
+use std::cell::RefCell;
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex};
 use zio::{Crypt, Prepared, Seal, WriteSpec, Zio};
@@ -50,6 +67,8 @@ struct Pass<'a> {
     hooks: &'a dyn SyncHooks,
     crypt: &'a Crypt,
     out: Transform<'a>,
+    /// Unreadable blocks met since this was last emptied.
+    unreadable: RefCell<Vec<(Error, Spot)>>,
 }
 
 /// What turns a block into what is stored; may be shared between threads.
@@ -172,9 +191,9 @@ impl Pass<'_> {
         self.out.prepare(spec, data)
     }
 
-    /// Writes a prepared block in place of `old` and accounts for both. Returns the new pointer
-    /// and the change of allocated (deflated) bytes.
-    fn replace(
+    /// Writes a prepared block in place of `old` and accounts for the new one: `old` is killed when
+    /// its parent is rewritten. Returns the new pointer and the (deflated) bytes allocated.
+    fn put(
         &self,
         spec: &WriteSpec,
         p: &Prepared,
@@ -185,16 +204,61 @@ impl Pass<'_> {
         if !new.is_hole() && !new.is_embedded() {
             new.set_fill(fill);
         }
-        let mut delta = 0;
-        let unchanged = Zio::same_place(old, &new) || old.is_hole() && new.is_hole();
-        if !unchanged {
-            delta = self.zio.dsize(&new) as i64 - self.zio.dsize(old) as i64;
-            if !new.is_hole() {
-                self.hooks.born(&new)?;
-            }
-            self.kill(old)?;
+        if Zio::same_place(old, &new) || new.is_hole() {
+            return Ok((new, 0));
         }
-        Ok((new, delta))
+        self.hooks.born(&new)?;
+        let size = self.zio.dsize(&new) as i64;
+        Ok((new, size))
+    }
+
+    /// The same, and kills `old`. Returns the change of allocated bytes.
+    fn replace(
+        &self,
+        spec: &WriteSpec,
+        p: &Prepared,
+        old: &BlkPtr,
+        fill: u64,
+    ) -> Result<(BlkPtr, i64)> {
+        let (new, size) = self.put(spec, p, old, fill)?;
+        let gone = self.retire(old, &new)?;
+        Ok((new, size - gone))
+    }
+
+    /// `new` stands where `old` stood: kills that one unless it is the same block, rewritten. Returns
+    /// the bytes that are no longer allocated.
+    fn retire(&self, old: &BlkPtr, new: &BlkPtr) -> Result<i64> {
+        if old.is_hole() || Zio::same_place(old, new) {
+            return Ok(0);
+        }
+        let gone = self.zio.dsize(old) as i64;
+        self.kill(old)?;
+        Ok(gone)
+    }
+
+    /// An indirect block could not be read: notes it, unless it was written in this very txg. Devices
+    /// that lose what was just written fail the txg.
+    fn note(&self, e: Error, bp: &BlkPtr, blkid: u64) -> Result<()> {
+        if !e.is_damage() || bp.physical_birth() >= self.txg {
+            return Err(e);
+        }
+        let spot = Spot {
+            level: bp.level(),
+            blkid,
+            birth: bp.logical_birth(),
+            physical_birth: bp.physical_birth(),
+        };
+        self.unreadable.borrow_mut().push((e, spot));
+        Ok(())
+    }
+
+    /// Reports the unreadable blocks of an object; true if there are any.
+    fn report_unreadable(&self, dn: &Dnode) -> bool {
+        let all = self.unreadable.take();
+        for (e, spot) in &all {
+            dn.note_damage(e, *spot);
+        }
+        !all.is_empty()
     }
 
     fn kill(&self, bp: &BlkPtr) -> Result<()> {
@@ -215,19 +279,91 @@ impl Pass<'_> {
         }
     }
 
-    /// Kills a whole subtree. Returns the deflated bytes it held.
-    fn kill_tree(&self, bp: &BlkPtr, level: u32, shift: u8) -> Result<i64> {
+    /// Kills a whole subtree; `used` is reduced by what it held. Returns the pointer that is left: a
+    /// hole, or one to what cannot be read.
+    fn kill_tree(
+        &self,
+        s: &Shape,
+        bp: &BlkPtr,
+        level: u32,
+        id: u64,
+        lsize0: usize,
+        used: &mut i64,
+    ) -> Result<BlkPtr> {
         if bp.is_hole() {
-            return Ok(0);
+            return Ok(*bp);
         }
-        let mut gone = self.zio.dsize(bp) as i64;
+        let ind_size = 1usize << s.indblkshift;
         if level > 0 {
-            let b = read_indirect(self.zio, bp, level, shift)?;
+            let b = match read_indirect(self.zio, bp, level, s.indblkshift) {
+                Ok(b) => b,
+                Err(e) => {
+                    self.note(e, bp, id)?;
+                    return Ok(*bp);
+                }
+            };
+            let epbs = u32::from(s.indblkshift) - 7;
+            let size = if level == 1 { lsize0 } else { ind_size };
+            let mut left: Option<Vec<u8>> = None;
             for i in 0..b.len() / BP_SIZE {
-                gone += self.kill_tree(&BlkPtr::at(&b, i)?, level - 1, shift)?;
+                let child = BlkPtr::at(&b, i)?;
+                if child.is_hole() {
+                    continue;
+                }
+                let cid = (id << epbs) + i as u64;
+                let rest = self.kill_tree(s, &child, level - 1, cid, lsize0, used)?;
+                if rest.is_hole() {
+                    continue;
+                }
+                let left = left.get_or_insert_with(|| {
+                    let hole = self.hole(s, level as u8 - 1, size).to_bytes();
+                    hole.repeat(b.len() / BP_SIZE)
+                });
+                left[i * BP_SIZE..(i + 1) * BP_SIZE].copy_from_slice(&rest.to_bytes());
+            }
+            if let Some(block) = left {
+                return self.put_indirect(s, bp, level, block, used);
             }
         }
+        *used -= self.zio.dsize(bp) as i64;
         self.kill(bp)?;
+        Ok(match level {
+            0 => self.hole(s, 0, lsize0),
+            _ => self.hole(s, level as u8, ind_size),
+        })
+    }
+
+    /// Writes an indirect block that is not all holes in place of `old`.
+    fn put_indirect(
+        &self,
+        s: &Shape,
+        old: &BlkPtr,
+        level: u32,
+        block: Vec<u8>,
+        used: &mut i64,
+    ) -> Result<BlkPtr> {
+        let mut fill = 0;
+        for i in 0..block.len() / BP_SIZE {
+            fill += BlkPtr::at(&block, i)?.fill();
+        }
+        let spec = self.spec(s, s.obj_type, level as u8, false);
+        let block = Arc::new(block);
+        let prepared = self.prepare(&spec, &block)?;
+        let (new, delta) = self.replace(&spec, &prepared, old, fill)?;
+        if !new.is_embedded() && !new.is_hole() {
+            self.zio.cache.insert(&new, block);
+        }
+        *used += delta;
+        Ok(new)
+    }
+
+    /// Writes below an indirect block that cannot be read lead nowhere: takes them back.
+    fn give_up(&self, writes: &BTreeMap<u64, BlkPtr>, first: u64, end: u64) -> Result<i64> {
+        let mut gone = 0;
+        for (_, new) in writes.range(first..end) {
+            gone += self.zio.dsize(new) as i64;
+            self.kill(new)?;
+        }
         Ok(gone)
     }
 
@@ -250,11 +386,7 @@ impl Pass<'_> {
         let end = first.saturating_add(span);
         if level == 0 {
             if let Some(new) = writes.get(&id) {
-                if frees.contains(id, id + 1) {
-                    // The write began from nothing, so what was there dies by the free.
-                    *used -= self.zio.dsize(&old) as i64;
-                    self.kill(&old)?;
-                }
+                *used -= self.retire(&old, new)?;
                 return Ok(*new);
             }
             if frees.contains(id, id + 1) && !old.is_hole() {
@@ -271,8 +403,7 @@ impl Pass<'_> {
         }
         let ind_size = 1usize << s.indblkshift;
         if !any_write && frees.contains(first, end) {
-            *used -= self.kill_tree(&old, level, s.indblkshift)?;
-            return Ok(self.hole(s, level as u8, ind_size));
+            return self.kill_tree(s, &old, level, id, lsize0, used);
         }
         let mut block: Vec<u8> = if old.is_hole() {
             // Children of a hole are holes of the same birth (data format §2.5).
@@ -287,7 +418,19 @@ impl Pass<'_> {
             }
             b
         } else {
-            read_indirect(self.zio, &old, level, s.indblkshift)?.to_vec()
+            match read_indirect(self.zio, &old, level, s.indblkshift) {
+                Ok(b) => b.to_vec(),
+                // The pool's own metadata, and dnodes whose trees have been written by now, must not
+                // go missing.
+                Err(e) if any_write && (self.policy.is_mos || s.obj_type == ObjType::DNODE) => {
+                    return Err(e)
+                }
+                Err(e) => {
+                    self.note(e, &old, id)?;
+                    *used -= self.give_up(writes, first, end)?;
+                    return Ok(old);
+                }
+            }
         };
         let child_span = span >> epbs;
         // Children touched by a write or by a free.
@@ -315,12 +458,9 @@ impl Pass<'_> {
             let new = self.subtree(s, child, level - 1, c, frees, writes, lsize0, used)?;
             block[i * BP_SIZE..(i + 1) * BP_SIZE].copy_from_slice(&new.to_bytes());
         }
-        let mut fill = 0;
         let mut holes = true;
         for i in 0..block.len() / BP_SIZE {
-            let c = BlkPtr::at(&block, i)?;
-            fill += c.fill();
-            holes &= c.is_hole();
+            holes &= BlkPtr::at(&block, i)?.is_hole();
         }
         if holes {
             *used -= self.zio.dsize(&old) as i64;
@@ -331,14 +471,7 @@ impl Pass<'_> {
                 self.hole(s, level as u8, ind_size)
             });
         }
-        let spec = self.spec(s, s.obj_type, level as u8, false);
-        let prepared = self.prepare(&spec, &Arc::new(block.clone()))?;
-        let (new, delta) = self.replace(&spec, &prepared, &old, fill)?;
-        if !new.is_embedded() && !new.is_hole() {
-            self.zio.cache.insert(&new, Arc::new(block));
-        }
-        *used += delta;
-        Ok(new)
+        self.put_indirect(s, &old, level, block, used)
     }
 
     /// The tree of an object with frees and writes applied. Returns pointers, levels, change of used.
@@ -403,6 +536,24 @@ impl Pass<'_> {
     }
 }
 
+/// Blocks of dnodes that were found readable before anything of their objects was written.
+#[derive(Default)]
+struct DnodeBlocks {
+    /// `None`: not readable.
+    known: BTreeMap<u64, Option<Block>>,
+    held: usize,
+}
+
+/// Blocks of dnodes held in memory over the writing of their objects; further ones are read again.
+const HELD_DNODE_BLOCKS: usize = 2048;
+
+impl DnodeBlocks {
+    fn take(&mut self, blk: u64) -> Option<Block> {
+        let b = self.known.remove(&blk).flatten()?;
+        (b.len() == DNODE_BLOCK).then_some(b)
+    }
+}
+
 /// One block on its way out.
 struct Out {
     job: usize,
@@ -450,7 +601,10 @@ impl Objset {
                 crypt: &self.crypt,
                 random: &random,
             },
+            unreadable: RefCell::default(),
         };
+        let mut blocks = DnodeBlocks::default();
+        let (jobs, unwritten) = self.reachable(&p, jobs, &mut blocks)?;
         let mut deltas = vec![0i64; jobs.len()];
         let mut writes: Vec<BTreeMap<u64, BlkPtr>> = Vec::new();
         writes.resize_with(jobs.len(), BTreeMap::new);
@@ -459,7 +613,12 @@ impl Objset {
         // Trees, spills, new dnodes.
         let mut done: Vec<(Arc<Dnode>, Option<DnodePhys>)> = Vec::with_capacity(jobs.len());
         for (n, job) in jobs.iter().enumerate() {
-            let phys = self.sync_dnode(&p, job, &writes[n], deltas[n])?;
+            let mut phys = self.sync_dnode(&p, job, &writes[n], deltas[n])?;
+            if let (true, Some(phys)) = (p.report_unreadable(&job.dn), &mut phys) {
+                // What could not be freed is still below it.
+                phys.maxblkid = phys.maxblkid.max(job.s.maxblkid);
+                job.dn.keep_blocks(phys.maxblkid);
+            }
             done.push((job.dn.clone(), phys));
         }
 
@@ -473,11 +632,14 @@ impl Objset {
                     .push(n);
             }
         }
-        let meta_phys = self.sync_meta(&p, &by_block, &done)?;
+        let meta_phys = self.sync_meta(&p, &by_block, &mut blocks, &done)?;
 
         let root = self.sync_root(&p, &meta_phys, &done)?;
         for (dn, phys) in &done {
             dn.apply(txg, phys.as_ref());
+        }
+        for job in &unwritten {
+            job.dn.give_up(txg);
         }
         self.meta.apply(txg, Some(&meta_phys));
         {
@@ -485,10 +647,92 @@ impl Objset {
             m.f.maxblkid = meta_phys.maxblkid;
         }
         self.lock_state().root = root;
-        let gone = done.iter().filter(|(_, p)| p.is_none());
-        self.group_written(txg, gone.map(|(dn, _)| dn.object()));
+        let gone = jobs.iter().chain(&unwritten).filter(|j| !j.f.allocated);
+        self.group_written(txg, gone.map(|j| j.dn.object()));
+        let stay = jobs.iter().zip(&done);
+        let stay = stay.filter(|(j, (_, phys))| !j.f.allocated && phys.is_some());
+        self.count_objects(stay.count() as i64);
         self.dmu.written(self);
         Ok(Some(root))
+    }
+
+    /// Splits off the objects whose dnodes cannot be written, since the block they share with others
+    /// cannot be read. What they had placed is given back.
+    fn reachable(
+        &self,
+        p: &Pass,
+        jobs: Vec<Job>,
+        blocks: &mut DnodeBlocks,
+    ) -> Result<(Vec<Job>, Vec<Job>)> {
+        let s = self.meta.read_lock().s.clone();
+        let mut reached = Vec::with_capacity(jobs.len());
+        let mut unwritten = Vec::new();
+        for job in jobs {
+            let object = job.dn.object();
+            if object >= crate::PROJECTUSED_OBJECT {
+                reached.push(job);
+                continue;
+            }
+            let (blk, slot) = (object / DNODES_PER_BLOCK, object % DNODES_PER_BLOCK);
+            let known = match blocks.known.get(&blk) {
+                Some(known) => known.is_some(),
+                None => {
+                    let found = self.dnode_block(p, &s, blk)?;
+                    let is_there = found.is_some();
+                    // An empty one stands for those that are read again.
+                    let keep = match found {
+                        Some(_) if blocks.held >= HELD_DNODE_BLOCKS => Some(Block::default()),
+                        found => {
+                            blocks.held += 1;
+                            found
+                        }
+                    };
+                    blocks.known.insert(blk, keep);
+                    is_there
+                }
+            };
+            let legible = || match blocks.known.get(&blk) {
+                Some(Some(b)) if b.len() == DNODE_BLOCK => {
+                    DnodePhys::decode(&b[slot as usize * DNODE_SIZE..]).map(|_| ())
+                }
+                _ => Ok(()),
+            };
+            let ok = known
+                && match legible() {
+                    Err(e) if p.policy.is_mos => return Err(e),
+                    r => r.is_ok(),
+                };
+            if ok {
+                reached.push(job);
+                continue;
+            }
+            for b in &job.blocks {
+                if let Some(bp) = &b.placed {
+                    p.zio.free_space(bp, p.txg)?;
+                }
+            }
+            unwritten.push(job);
+        }
+        Ok((reached, unwritten))
+    }
+
+    /// A block of dnodes as it is on disk, empty where there is none yet; `None` if it cannot be read.
+    fn dnode_block(&self, p: &Pass, s: &Synced, blk: u64) -> Result<Option<Block>> {
+        let r = Reader::new(p.zio, p.crypt);
+        let read = || match s.lookup(&r, blk)? {
+            bp if bp.is_hole() => Ok(Block::default()),
+            bp => r.read(&bp, blk),
+        };
+        match (read(), r.failed.get()) {
+            (Ok(b), _) => Ok(Some(b)),
+            (Err(e), Some(spot))
+                if e.is_damage() && !p.policy.is_mos && spot.physical_birth < p.txg =>
+            {
+                self.meta.note_damage(&e, spot);
+                Ok(None)
+            }
+            (Err(e), _) => Err(e),
+        }
     }
 
     fn shape(job: &Job) -> Shape {
@@ -522,18 +766,32 @@ impl Objset {
                 ..
             } in &job.blocks
             {
-                let old = if job.frees.contains(*blkid, blkid + 1) {
-                    BlkPtr::HOLE
-                } else {
-                    job.s.lookup(&Reader::new(p.zio, p.crypt), *blkid)?
+                let reader = Reader::new(p.zio, p.crypt);
+                let freed = job.frees.contains(*blkid, blkid + 1);
+                let found = || match freed {
+                    true => Ok(BlkPtr::HOLE),
+                    false => job.s.lookup(&reader, *blkid),
+                };
+                let old = match found() {
+                    Ok(bp) => bp,
+                    Err(e) if e.is_damage() && !p.policy.is_mos => {
+                        // It leads nowhere.
+                        if let Some(spot) = reader.failed.get() {
+                            job.dn.note_damage(&e, spot);
+                        }
+                        if let Some(bp) = placed {
+                            p.zio.free_space(bp, p.txg)?;
+                        }
+                        continue;
+                    }
+                    Err(e) => return Err(e),
                 };
                 if let Some(bp) = placed {
                     // Already where it belongs: early, or for the intent log.
                     let mut bp = **bp;
                     bp.set_fill(1);
-                    deltas[n] += p.zio.dsize(&bp) as i64 - p.zio.dsize(&old) as i64;
+                    deltas[n] += p.zio.dsize(&bp) as i64;
                     p.hooks.born(&bp)?;
-                    p.kill(&old)?;
                     if let Some(b) = data.whole() {
                         p.zio.cache.insert_whole(&bp, b.clone());
                     }
@@ -592,7 +850,7 @@ impl Objset {
                     Ok(b) => b,
                     // The rest of the block is gone for good. It stays as it is, an error for who
                     // reads it, rather than becoming something it never was.
-                    Err(e) if matches!(e.kind, Kind::Io | Kind::Checksum | Kind::Damaged) => {
+                    Err(e) if e.is_damage() => {
                         let spot = Spot {
                             level: 0,
                             blkid: o.blkid,
@@ -640,7 +898,7 @@ impl Objset {
                 .into_inner()
                 .unwrap_or_else(|e| e.into_inner())
                 .unwrap_or_else(|| Err(Error::damaged("a transform was lost")))?;
-            let (new, delta) = p.replace(&o.spec, &prepared, &o.old, o.fill)?;
+            let (new, delta) = p.put(&o.spec, &prepared, &o.old, o.fill)?;
             if !new.is_hole() && !new.is_embedded() {
                 // Small changes come again to where they were; long streams do not.
                 match o.partial || !streamed {
@@ -665,13 +923,7 @@ impl Objset {
         let shape = Self::shape(job);
         let mut used = job.s.used as i64 + delta;
         if !f.allocated {
-            for bp in &job.s.blkptr {
-                p.kill_tree(bp, job.s.nlevels as u32 - 1, job.s.indblkshift)?;
-            }
-            if let Some(bp) = &job.s.spill {
-                p.kill(bp)?;
-            }
-            return Ok(None);
+            return Self::free_dnode(p, job);
         }
         let (blkptr, nlevels, d) = p.tree(
             &shape,
@@ -707,6 +959,48 @@ impl Objset {
             };
         }
         debug_assert!(used >= 0, "object {} uses {used} bytes", job.dn.object());
+        Ok(Some(Self::dnode_phys(
+            p, job, blkptr, nlevels, f.maxblkid, spill, used,
+        )))
+    }
+
+    /// Frees all blocks of an object. Returns the dnode that stays if some could not be found.
+    fn free_dnode(p: &Pass, job: &Job) -> Result<Option<DnodePhys>> {
+        let s = &job.s;
+        let shape = Shape {
+            indblkshift: s.indblkshift,
+            ..Self::shape(job)
+        };
+        let mut used = s.used as i64;
+        let top = u32::from(s.nlevels) - 1;
+        let mut left = Vec::with_capacity(s.blkptr.len());
+        for (i, bp) in s.blkptr.iter().enumerate() {
+            left.push(p.kill_tree(&shape, bp, top, i as u64, s.block_size, &mut used)?);
+        }
+        if let Some(bp) = &s.spill {
+            used -= p.zio.dsize(bp) as i64;
+            p.kill(bp)?;
+        }
+        if left.iter().all(BlkPtr::is_hole) {
+            return Ok(None);
+        }
+        Ok(Some(DnodePhys {
+            indblkshift: s.indblkshift,
+            datablkszsec: (s.block_size / 512) as u16,
+            ..Self::dnode_phys(p, job, left, s.nlevels, s.maxblkid, None, used)
+        }))
+    }
+
+    fn dnode_phys(
+        p: &Pass,
+        job: &Job,
+        blkptr: Vec<BlkPtr>,
+        nlevels: u8,
+        maxblkid: u64,
+        spill: Option<BlkPtr>,
+        used: i64,
+    ) -> DnodePhys {
+        let f = &job.f;
         let used = used.max(0) as u64;
         let mut flags = job.s.flags & !dnode::flags::SPILL_BLKPTR;
         if job.dn.object() < crate::PROJECTUSED_OBJECT {
@@ -715,7 +1009,7 @@ impl Objset {
         if p.policy.used_bytes {
             flags |= dnode::flags::USED_BYTES;
         }
-        Ok(Some(DnodePhys {
+        DnodePhys {
             obj_type: f.obj_type,
             indblkshift: f.indblkshift,
             nlevels,
@@ -725,7 +1019,7 @@ impl Objset {
             flags,
             datablkszsec: (f.block_size / 512) as u16,
             slots: f.slots,
-            maxblkid: f.maxblkid,
+            maxblkid,
             used: if flags & dnode::flags::USED_BYTES != 0 {
                 used
             } else {
@@ -734,7 +1028,7 @@ impl Objset {
             blkptr,
             bonus: f.bonus.clone(),
             spill,
-        }))
+        }
     }
 
     /// Writes the changed dnodes into the meta-dnode and returns its new form.
@@ -742,6 +1036,7 @@ impl Objset {
         &self,
         p: &Pass,
         by_block: &BTreeMap<u64, Vec<usize>>,
+        blocks: &mut DnodeBlocks,
         done: &[(Arc<Dnode>, Option<DnodePhys>)],
     ) -> Result<DnodePhys> {
         let (s, f) = {
@@ -763,10 +1058,10 @@ impl Objset {
         for (blk, list) in by_block {
             maxblkid = maxblkid.max(*blk);
             let old = s.lookup(&Reader::new(p.zio, p.crypt), *blk)?;
-            let mut b = if old.is_hole() {
-                vec![0; DNODE_BLOCK]
-            } else {
-                p.zio.read_with(&old, p.crypt)?.to_vec()
+            let mut b = match blocks.take(*blk) {
+                Some(b) => b.to_vec(),
+                None if old.is_hole() => vec![0; DNODE_BLOCK],
+                None => p.zio.read_with(&old, p.crypt)?.to_vec(),
             };
             for &n in list {
                 let (dn, phys) = &done[n];

@@ -204,7 +204,7 @@ pub(crate) fn read_indirect(zio: &Zio, bp: &BlkPtr, level: u32, shift: u8) -> Re
     zio.read(bp)
 }
 
-fn indirect_fits(bp: &BlkPtr, level: u32, shift: u8) -> Result<()> {
+pub(crate) fn indirect_fits(bp: &BlkPtr, level: u32, shift: u8) -> Result<()> {
     if bp.level() as u32 != level || bp.lsize() != 1 << shift {
         return Err(Error::damaged(format!(
             "expected an indirect block of level {level}: {bp:?}"

@@ -1,7 +1,7 @@
 //! Lists of block pointers (data format §8.1).
 
 use crate::core::{Core, Triple};
-use base::{bail, Error, Result};
+use base::{bail, Error, Kind, Result};
 use disk::dsl::{bpobj_entry, bpobj_entry_is_free, BpobjPhys};
 use disk::{BlkPtr, ObjType, BP_SIZE};
 use dmu::{Dnode, NewObject, Objset, Tx};
@@ -17,6 +17,11 @@ const MAX_DEPTH: usize = 64;
 pub struct Bpobj {
     dn: Arc<Dnode>,
     pub phys: BpobjPhys,
+}
+
+/// Whether a list, or its dnode, is damaged or gone.
+pub(crate) fn is_unreadable(e: &Error) -> bool {
+    e.is_damage() || e.kind == Kind::NotFound
 }
 
 impl Bpobj {
@@ -187,9 +192,11 @@ impl Bpobj {
         let total = s.space();
         let mut moved = true;
         if s.phys.num_subobjs > 0 {
-            let (list_dn, list) = s.read_subobjs(mos)?;
-            match list_dn {
-                Some(dn) if list.len() * 8 <= dn.info().block_size => {
+            match s.read_subobjs(mos) {
+                // What cannot be read is taken over as it is.
+                Err(e) if e.is_damage() => moved = false,
+                Err(e) => return Err(e),
+                Ok((Some(dn), list)) if list.len() * 8 <= dn.info().block_size => {
                     self.append_subobjs(mos, tx, &list)?;
                     mos.free(tx, dn.object())?;
                     (s.phys.subobjs, s.phys.num_subobjs) = (0, 0);
@@ -199,9 +206,16 @@ impl Bpobj {
             }
         }
         let room = (s.dn.info().block_size / BP_SIZE) as u64;
-        if moved && s.phys.num_blkptrs <= room && s.phys.num_freed == 0 {
-            let mut bytes = vec![0; s.phys.num_blkptrs as usize * BP_SIZE];
-            s.dn.read(0, &mut bytes)?;
+        moved &= s.phys.num_blkptrs <= room && s.phys.num_freed == 0;
+        let mut bytes = Vec::new();
+        if moved {
+            bytes.resize(s.phys.num_blkptrs as usize * BP_SIZE, 0);
+            match s.dn.read(0, &mut bytes) {
+                Err(e) if e.is_damage() => moved = false,
+                r => r?,
+            }
+        }
+        if moved {
             self.dn.write(
                 tx,
                 self.phys.num_blkptrs.saturating_mul(BP_SIZE as u64),
@@ -315,6 +329,7 @@ impl Bpobj {
 
     /// Hands out pointers from the end and removes them, until `f` returns false (that pointer
     /// stays). Emptied sub-objects are freed. Returns the space removed and whether it is empty now.
+    /// Pointers in blocks that cannot be read are dropped; their space is not in what is returned.
     pub(crate) fn drain(
         &mut self,
         core: &Core,
@@ -337,11 +352,20 @@ impl Bpobj {
         let mut gone = Triple::default();
         let block_size = self.dn.info().block_size as u64;
         let per = (block_size / BP_SIZE as u64).max(1);
-        let before = self.checked_count()?;
+        let before = self.phys.num_blkptrs;
+        if self.checked_count().is_err() {
+            self.phys.num_blkptrs = 0;
+        }
         let mut go_on = true;
         'blocks: while self.phys.num_blkptrs > 0 {
             let blk = (self.phys.num_blkptrs - 1) / per;
-            let b = self.dn.block(blk)?;
+            let b = match self.dn.block(blk) {
+                Err(e) if e.is_damage() => {
+                    self.phys.num_blkptrs = blk * per;
+                    continue;
+                }
+                b => b?,
+            };
             while self.phys.num_blkptrs > blk * per {
                 let i = (self.phys.num_blkptrs - 1 - blk * per) as usize;
                 let bp = BlkPtr::at(&b, i)?;
@@ -358,20 +382,33 @@ impl Bpobj {
                 .free_range(tx, self.phys.num_blkptrs * BP_SIZE as u64, u64::MAX)?;
         }
         if go_on && self.phys.num_subobjs > 0 {
-            let (list_dn, mut list) = self.read_subobjs(&core.mos)?;
-            while let Some(o) = list.pop() {
-                let mut sub = Bpobj::open(&core.mos, o)?;
-                let (t, empty) = sub.drain_depth(core, tx, f, depth + 1)?;
-                gone += t;
-                if !empty {
-                    go_on = false;
-                    break;
+            let mut list = match self.read_subobjs(&core.mos) {
+                Err(e) if is_unreadable(&e) => {
+                    self.phys.num_subobjs = 0;
+                    Vec::new()
                 }
-                core.mos.free(tx, o)?;
+                r => r?.1,
+            };
+            while let Some(o) = list.pop() {
+                match Bpobj::open(&core.mos, o) {
+                    Err(e) if is_unreadable(&e) => {}
+                    sub => {
+                        let (t, empty) = sub?.drain_depth(core, tx, f, depth + 1)?;
+                        gone += t;
+                        if !empty {
+                            go_on = false;
+                            break;
+                        }
+                        core.mos.free(tx, o)?;
+                    }
+                }
                 self.phys.num_subobjs -= 1;
             }
-            if let (Some(dn), 0) = (list_dn, self.phys.num_subobjs) {
-                core.mos.free(tx, dn.object())?;
+            if self.phys.num_subobjs == 0 {
+                match core.mos.free(tx, self.phys.subobjs) {
+                    Err(e) if is_unreadable(&e) => {}
+                    r => r?,
+                }
                 self.phys.subobjs = 0;
             }
         }

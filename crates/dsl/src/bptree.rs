@@ -75,15 +75,18 @@ impl Bptree {
         self.dn.set_bonus(tx, &self.phys.encode())
     }
 
-    /// The first entry.
-    pub fn first(&self) -> Result<Option<BptreeEntry>> {
+    /// The first entry, if there is one; `Some(None)` if it cannot be read.
+    pub fn first(&self) -> Result<Option<Option<BptreeEntry>>> {
         if self.phys.begin >= self.phys.end {
             return Ok(None);
         }
         let mut b = [0; BPTREE_ENTRY_SIZE];
-        self.dn
-            .read(self.phys.begin * BPTREE_ENTRY_SIZE as u64, &mut b)?;
-        BptreeEntry::decode(&b).map(Some)
+        let at = self.phys.begin * BPTREE_ENTRY_SIZE as u64;
+        let e = self.dn.read(at, &mut b);
+        match e.and_then(|()| BptreeEntry::decode(&b)) {
+            Err(e) if e.is_damage() => Ok(Some(None)),
+            e => Ok(Some(Some(e?))),
+        }
     }
 
     /// Stores how far the first entry has come.
@@ -95,7 +98,11 @@ impl Bptree {
     /// The first entry is finished.
     pub fn pop(&mut self, tx: &Tx) -> Result<()> {
         let at = self.phys.begin * BPTREE_ENTRY_SIZE as u64;
-        self.dn.free_range(tx, at, BPTREE_ENTRY_SIZE as u64)?;
+        match self.dn.free_range(tx, at, BPTREE_ENTRY_SIZE as u64) {
+            // It goes with the whole list.
+            Err(e) if e.is_damage() => {}
+            r => r?,
+        }
         self.phys.begin += 1;
         self.dn.set_bonus(tx, &self.phys.encode())
     }

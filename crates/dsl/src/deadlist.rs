@@ -1,6 +1,7 @@
 //! Deadlists: the blocks a dataset's previous snapshot refers to and the dataset no longer does
 //! (data format §8.2, §8.3).
 
+use crate::bpobj::is_unreadable;
 use crate::core::{born_in, bump, Core, Triple};
 use crate::Bpobj;
 use base::{bail, Error, Result, Txg};
@@ -215,9 +216,15 @@ impl Deadlist {
         if o == core.empty_bpobj()? && o != 0 {
             return core.unuse_empty_bpobj(tx);
         }
-        let b = Bpobj::open(&core.mos, o)?;
+        let b = match Bpobj::open(&core.mos, o) {
+            Err(e) if is_unreadable(&e) => return Ok(()),
+            b => b?,
+        };
         let gone = b.space();
-        b.free_now(&core.mos, tx)?;
+        match b.free_now(&core.mos, tx) {
+            Err(e) if is_unreadable(&e) => {}
+            r => r?,
+        }
         self.add_total(tx, -gone)
     }
 

@@ -91,7 +91,12 @@ impl Dsl {
             }
         }
         if let Some(mut tree) = Bptree::open(core)? {
-            while let Some(mut e) = tree.first()? {
+            while let Some(e) = tree.first()? {
+                let Some(mut e) = e else {
+                    // An entry that cannot be read: what it led to is given up.
+                    tree.pop(tx)?;
+                    continue;
+                };
                 let mut gone = Triple::default();
                 let from = Place::from_words(e.bookmark);
                 let at = some_blocks(core, &e.bp, e.birth_txg, from, &mut |bp| {
@@ -121,6 +126,26 @@ impl Dsl {
         Ok(done)
     }
 
+    /// Space that was to be freed in this group and could not be found because of damage: `bytes`
+    /// (deflated) of blocks that are no longer counted anywhere else.
+    pub fn add_leaked(&self, tx: &Tx, bytes: u64) -> Result<()> {
+        if bytes == 0 || self.core.special_dir("$FREE")?.is_none() {
+            return Ok(());
+        }
+        let t = Triple {
+            used: bytes as i64,
+            ..Triple::default()
+        };
+        self.leak_dir(tx)?.diduse(tx, Used::Head, t)
+    }
+
+    fn leak_dir(&self, tx: &Tx) -> Result<Arc<crate::Dir>> {
+        match self.core.special_dir("$LEAK")? {
+            Some(d) => Ok(d),
+            None => self.core.add_dir(tx, &self.root()?, "$LEAK"),
+        }
+    }
+
     /// What could not be found because of damage is space given up.
     fn leak_rest(&self, tx: &Tx, free_dir: &Arc<crate::Dir>) -> Result<()> {
         let p = free_dir.phys();
@@ -132,10 +157,7 @@ impl Dsl {
         if rest == Triple::default() {
             return Ok(());
         }
-        let leak = match self.core.special_dir("$LEAK")? {
-            Some(d) => d,
-            None => self.core.add_dir(tx, &self.root()?, "$LEAK")?,
-        };
+        let leak = self.leak_dir(tx)?;
         free_dir.diduse(tx, Used::Head, -rest)?;
         leak.diduse(tx, Used::Head, rest)
     }

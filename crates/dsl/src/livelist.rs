@@ -1,6 +1,7 @@
 //! Livelists (data format §11.1): what a clone has allocated and freed since it was made, so that it can
 //! be destroyed without looking at what it shares with its origin.
 
+use crate::bpobj::is_unreadable;
 use crate::core::{Triple, LIVELIST};
 use crate::{Bpobj, Dataset, Deadlist, Dir, Dsl};
 use base::{Error, Result, Txg};
@@ -162,9 +163,14 @@ impl Dsl {
         if sub == core.empty_bpobj()? {
             return Ok(());
         }
-        let b = Bpobj::open(&core.mos, sub)?;
+        // Of a list that cannot be read whole nobody can say which blocks are still there: none is
+        // freed, and their space is given up.
+        let left = match Bpobj::open(&core.mos, sub).and_then(|b| b.uncancelled(&core.mos)) {
+            Err(e) if is_unreadable(&e) => Vec::new(),
+            left => left?,
+        };
         let mut sum = Triple::default();
-        for bp in b.uncancelled(&core.mos)? {
+        for bp in left {
             sum += core.triple(&bp);
             free(&bp)?;
             *done += 1;

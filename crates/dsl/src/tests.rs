@@ -2,6 +2,7 @@
 //! every number recomputed from the block trees, every MOS object referenced once.
 
 mod audit;
+mod damage;
 mod random;
 mod units;
 

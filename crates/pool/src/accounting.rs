@@ -98,7 +98,9 @@ impl Accounting {
         }
     }
 
-    /// Applies what was collected and forgets it. `projects`: project quota is enabled.
+    /// Applies what was collected and forgets it. `projects`: project quota is enabled. Where an
+    /// accounting object cannot be read its numbers stay as they are: the damage is on record, and no
+    /// reason to stop the pool.
     pub fn apply(&self, os: &Arc<Objset>, tx: &Tx, projects: bool) -> Result<()> {
         let sums = std::mem::take(&mut *self.sums.lock().unwrap_or_else(|e| e.into_inner()));
         for ((kind, id), (bytes, objects)) in sums.by_id {
@@ -108,30 +110,39 @@ impl Accounting {
             if bytes == 0 && objects == 0 {
                 continue;
             }
-            let object = [USERUSED_OBJECT, GROUPUSED_OBJECT, PROJECTUSED_OBJECT][kind as usize];
-            let dn = match os.hold(object) {
-                Ok(dn) => dn,
-                Err(e) if e.kind == base::Kind::NotFound => {
-                    let dn = os.claim(
-                        tx,
-                        object,
-                        &NewObject {
-                            obj_type: ObjType::USERGROUP_USED,
-                            ..NewObject::default()
-                        },
-                    )?;
-                    Zap::new(&dn).create(tx, 0)?;
-                    dn
-                }
-                Err(e) => return Err(e),
-            };
-            let z = Zap::new(&dn);
-            if bytes != 0 {
-                z.increment(tx, zap::hex_key(id).as_str(), bytes)?;
+            match Self::add(os, tx, kind, id, (bytes, objects)) {
+                Err(e) if e.is_damage() => {}
+                r => r?,
             }
-            if objects != 0 {
-                z.increment(tx, format!("obj-{}", zap::hex_key(id)).as_str(), objects)?;
+        }
+        Ok(())
+    }
+
+    fn add(os: &Arc<Objset>, tx: &Tx, kind: u8, id: u64, more: (i64, i64)) -> Result<()> {
+        let (bytes, objects) = more;
+        let object = [USERUSED_OBJECT, GROUPUSED_OBJECT, PROJECTUSED_OBJECT][kind as usize];
+        let dn = match os.hold(object) {
+            Ok(dn) => dn,
+            Err(e) if e.kind == base::Kind::NotFound => {
+                let dn = os.claim(
+                    tx,
+                    object,
+                    &NewObject {
+                        obj_type: ObjType::USERGROUP_USED,
+                        ..NewObject::default()
+                    },
+                )?;
+                Zap::new(&dn).create(tx, 0)?;
+                dn
             }
+            Err(e) => return Err(e),
+        };
+        let z = Zap::new(&dn);
+        if bytes != 0 {
+            z.increment(tx, zap::hex_key(id).as_str(), bytes)?;
+        }
+        if objects != 0 {
+            z.increment(tx, format!("obj-{}", zap::hex_key(id)).as_str(), objects)?;
         }
         Ok(())
     }

@@ -241,6 +241,7 @@ impl Pool {
         let freed = self
             .dsl
             .free_some(tx, FREE_BUDGET, &mut |bp| self.zio.free(bp, txg))?;
+        self.dsl.add_leaked(tx, self.zio.take_leaked())?;
         let more = self.drain_obsolete(tx)? || freed >= FREE_BUDGET;
         self.more_to_free.store(more, Ordering::Relaxed);
         if self.shares.is_dirty() {

@@ -26,7 +26,7 @@ mod tests;
 
 pub use place::{Place, Shape, DESTROYED_OBJSET, META_DNODE, ROOT_LEVEL, SPILL_BLKID};
 
-use base::{Block, Error, Kind, Result, Txg};
+use base::{Block, Error, Result, Txg};
 use disk::dnode::{DNODES_PER_BLOCK, DNODE_SIZE};
 use disk::objset::ObjsetPhys;
 use disk::{BlkPtr, DnodePhys, ObjType, BP_SIZE};
@@ -279,7 +279,7 @@ impl<'a> Walker<'a> {
     fn read(&mut self, bp: &BlkPtr, at: Place) -> Result<Option<Block>> {
         match self.zio.read_with(bp, self.spec.crypt) {
             Ok(b) => Ok(Some(b)),
-            Err(e) if matches!(e.kind, Kind::Io | Kind::Checksum | Kind::Damaged) => {
+            Err(e) if e.is_damage() => {
                 self.visitor.finding(Finding {
                     place: at,
                     bp: *bp,

@@ -117,6 +117,8 @@ pub struct Zio {
     superseded: Mutex<HashMap<(u64, u64), Vec<Block>>>,
     /// Blocks that failed verification on every copy, counted for status.
     pub unrecoverable: AtomicU64,
+    /// Deflated bytes that were to be freed and could not be found, since this was last taken.
+    leaked: AtomicU64,
     /// Last group known to be on disk.
     synced: AtomicU64,
     flights: Flights,
@@ -167,6 +169,7 @@ impl Zio {
             queue: Mutex::new(Queue::default()),
             pending: RwLock::new(HashMap::new()),
             superseded: Mutex::default(),
+            leaked: AtomicU64::new(0),
             unrecoverable: AtomicU64::new(0),
             synced: AtomicU64::new(0),
             flights: Flights::default(),
@@ -912,7 +915,7 @@ impl Zio {
             match self.read_raw(there, 0) {
                 Ok(b) => Ok(b == **data),
                 // What cannot be read is not the same.
-                Err(e) if matches!(e.kind, Kind::Io | Kind::Checksum | Kind::Damaged) => Ok(false),
+                Err(e) if e.is_damage() => Ok(false),
                 Err(e) => Err(e),
             }
         };
@@ -1123,6 +1126,12 @@ impl Zio {
             self.free_range(d.vdev(), d.offset(), d.asize(), bp.physical_birth(), txg)?;
         }
         Ok(())
+    }
+
+    /// Deflated bytes of gang members that could not be freed since the last call, because no copy of
+    /// their header can be read.
+    pub fn take_leaked(&self) -> u64 {
+        self.leaked.swap(0, Ordering::Relaxed)
     }
 
     /// See [`crate::Allocator::room`].

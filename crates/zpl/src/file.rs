@@ -252,6 +252,7 @@ impl Zfs {
         wait: bool,
     ) -> Result<()> {
         let end = offset + data.len() as u64;
+        z.dnode.check_write(offset, data.len() as u64)?;
         let tx = self.tx_write(data.len() as u64)?;
         self.grow_block(&tx, z, p, end)?;
         z.dnode.write(&tx, offset, data)?;
@@ -305,6 +306,7 @@ impl Zfs {
         let _g = z.range.whole();
         let old = z.size();
         if size < old {
+            z.dnode.check_free(size, u64::MAX)?;
             self.free_long(z, size, u64::MAX)?;
         }
         let tx = if size < old {
@@ -434,6 +436,7 @@ impl Zfs {
         let end = end.min(z.size());
         let now = self.now();
         if start < end {
+            z.dnode.check_free(start, end - start)?;
             self.free_long(z, start, end)?;
         }
         let tx = self.tx_free()?;

@@ -261,7 +261,7 @@ impl Replayer for Redo<'_> {
     fn finish(&mut self) -> Result<()> {
         for (object, end) in &self.blocks {
             match self.zfs.clean_behind(*object, *end) {
-                Err(e) if matches!(e.kind, Kind::NotFound | Kind::Stale) => {}
+                Err(e) if matches!(e.kind, Kind::NotFound | Kind::Stale) || e.is_damage() => {}
                 r => r?,
             }
         }

@@ -42,6 +42,9 @@ impl Zfs {
         );
         match r {
             Err(e) if may_be_gone && matches!(e.kind, Kind::NotFound | Kind::Stale) => Ok(()),
+            // It was refused, or cannot be done any more, because of damage in that file, which is on
+            // record. The others must not wait for it.
+            Err(e) if may_be_gone && e.is_damage() => Ok(()),
             r => r,
         }
     }
@@ -252,6 +255,7 @@ impl Zfs {
         let _g = z.range.whole();
         let size = z.size();
         if mode::is_reg(z.mode()) && size < end {
+            z.dnode.check_free(size, u64::MAX)?;
             let tx = self.tx_free()?;
             z.dnode.free_range(&tx, size, u64::MAX)?;
         }

@@ -19,7 +19,8 @@ impl Zfs {
             match self.destroy(object) {
                 Ok(()) => {}
                 // It stays on the queue for the next mount; the caller's own operation succeeded.
-                Err(e) if e.kind == Kind::NotFound => {}
+                // So does what is damaged: its blocks cannot be found, and nobody needs them.
+                Err(e) if e.kind == Kind::NotFound || e.is_damage() => {}
                 Err(e) => {
                     if matches!(e.kind, Kind::NoSpace | Kind::Quota) {
                         self.cache.reaper.push(object);
@@ -48,7 +49,7 @@ impl Zfs {
                     names::remove(&self.unlinked, &tx, format!("{o:x}").as_bytes())?;
                 }
                 // Damage in one file must not keep the file system from being used.
-                Err(e) if matches!(e.kind, Kind::Damaged | Kind::Checksum | Kind::Io) => {}
+                Err(e) if e.is_damage() => {}
                 Err(e) => return Err(e),
             }
         }
@@ -62,6 +63,8 @@ impl Zfs {
         let f = z.fixed();
         let extra = z.extra();
         let external = z.legacy_acl_object();
+        // Before anything is changed: an object of which a part cannot be found stays whole.
+        z.dnode.check_free(0, u64::MAX)?;
         if f.is_dir() && f.flags & flag::XATTR != 0 {
             self.empty_xattr_dir(&z)?;
         }

@@ -6,6 +6,7 @@ use crate::seam::Purpose;
 use base::{bail, roundup, Block, Error, Result, Txg};
 use codec::{checksum, compress};
 use disk::{BlkPtr, Dva, ObjType, BP_SIZE};
+use std::sync::atomic::Ordering;
 use std::sync::Arc;
 
 /// Size of a gang header without feature `dynamic_gang_header`.
@@ -293,6 +294,8 @@ impl Zio {
         Ok(())
     }
 
+    /// Frees a gang. Of one whose header cannot be read the header alone is freed; its members are
+    /// counted by [`Zio::take_leaked`].
     pub(super) fn free_gang(&self, bp: &BlkPtr, txg: Txg, depth: u32) -> Result<()> {
         if depth > GANG_DEPTH {
             return Err(Error::damaged(format!("gang tree too deep at {bp:?}")));
@@ -304,7 +307,22 @@ impl Zio {
                 break;
             }
         }
-        for c in header? {
+        let children = match header {
+            Ok(children) => children,
+            // Nobody else knows where the members are: their space is lost, and counted as that.
+            Err(e) if e.is_damage() && bp.physical_birth() < txg => {
+                let lost = |d: &Dva| {
+                    let own = self.devices.asize(d.vdev(), GANG_HEADER as u64);
+                    let members = d.asize().saturating_sub(own);
+                    self.devices.deflate(d.vdev(), members)
+                };
+                let lost = bp.dvas().iter().map(lost).sum();
+                self.leaked.fetch_add(lost, Ordering::Relaxed);
+                Vec::new()
+            }
+            Err(e) => return Err(e),
+        };
+        for c in children {
             if c.is_hole() {
                 continue;
             }

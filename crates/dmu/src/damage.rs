@@ -1,0 +1,113 @@
+//! Looks at the blocks that lead to others before a change needs them, so that the caller gets the
+//! error and not the txg ([`crate::sync`] says what happens to damage found later).
+
+use crate::dnode::Dnode;
+use crate::tree::{indirect_fits, Reader, Synced};
+use base::Result;
+use disk::{BlkPtr, BP_SIZE};
+use std::sync::Arc;
+
+/// Indirect blocks that are read side by side.
+const BATCH: usize = 16;
+
+/// The last indirect block of level 1 that was found readable, in which synced view.
+#[derive(Default)]
+pub(crate) struct Checked(Option<(usize, u64)>);
+
+impl Dnode {
+    /// Whether blocks that lead to `[offset, offset + len)` can be read, so that a write there can be
+    /// linked. Damage is an error ([`base::Error::is_damage`]) and reported. To be called before a
+    /// transaction is opened, since it may read; [`Dnode::write`] asks again.
+    pub fn check_write(&self, offset: u64, len: u64) -> Result<()> {
+        let mut turns = 0;
+        loop {
+            let (s, gen, size) = {
+                let i = self.read_lock();
+                if !i.s.exists || i.s.nlevels < 2 || len == 0 {
+                    return Ok(());
+                }
+                (i.s.clone(), i.gen, i.f.block_size as u64)
+            };
+            let first = s.ancestor(1, offset / size);
+            let last = s.ancestor(1, (offset.saturating_add(len - 1)) / size);
+            let view = Arc::as_ptr(&s) as usize;
+            let known = |id| self.checked().0 == Some((view, id));
+            if first == last && known(first) {
+                return Ok(());
+            }
+            let r = Reader::new(&self.dmu.zio, &self.crypt);
+            let found = (first..=last).try_for_each(|id| {
+                let blkid = id.checked_shl(s.epbs()).unwrap_or(u64::MAX);
+                s.lookup(&r, blkid).map(|_| ())
+            });
+            match found {
+                Ok(()) => {
+                    self.checked().0 = Some((view, last));
+                    return Ok(());
+                }
+                Err(e) => self.read_failed(e, gen, r.failed.get(), &mut turns)?,
+            }
+        }
+    }
+
+    /// Whether all blocks that lead to data in `[offset, offset + len)` can be read, so that the data
+    /// can be found and freed. Damage is an error and reported. To be called before a transaction
+    /// is opened; [`Dnode::free_range`] and [`crate::Objset::free`] ask again.
+    pub fn check_free(&self, offset: u64, len: u64) -> Result<()> {
+        let mut turns = 0;
+        loop {
+            let (s, gen, size) = {
+                let i = self.read_lock();
+                if !i.s.exists || i.s.nlevels < 2 || len == 0 {
+                    return Ok(());
+                }
+                (i.s.clone(), i.gen, i.f.block_size as u64)
+            };
+            let first = offset / size;
+            let last = (offset.saturating_add(len - 1) / size).min(s.maxblkid);
+            let r = Reader::new(&self.dmu.zio, &self.crypt);
+            let top = u32::from(s.nlevels) - 1;
+            match below(&s, &r, &s.blkptr, top, 0, (first, last)) {
+                Ok(()) => return Ok(()),
+                Err(e) => self.read_failed(e, gen, r.failed.get(), &mut turns)?,
+            }
+        }
+    }
+
+    fn checked(&self) -> std::sync::MutexGuard<'_, Checked> {
+        self.checked.lock().unwrap_or_else(|e| e.into_inner())
+    }
+}
+
+/// Reads all indirect blocks of `level` and below that lead to data blocks of the range (inclusive);
+/// `bps` are the pointers of that level from block id `id` on.
+fn below(
+    s: &Synced,
+    r: &Reader,
+    bps: &[BlkPtr],
+    level: u32,
+    id: u64,
+    range: (u64, u64),
+) -> Result<()> {
+    let (first, last) = (s.ancestor(level, range.0), s.ancestor(level, range.1));
+    let wanted: Vec<(u64, BlkPtr)> = (id..)
+        .zip(bps)
+        .filter(|(id, bp)| (first..=last).contains(id) && !bp.is_hole())
+        .map(|(id, bp)| (id, *bp))
+        .collect();
+    for some in wanted.chunks(BATCH) {
+        for (id, bp) in some {
+            indirect_fits(bp, level, s.indblkshift).inspect_err(|_| r.failed(bp, *id))?;
+        }
+        let list: Vec<BlkPtr> = some.iter().map(|(_, bp)| *bp).collect();
+        for ((id, bp), b) in some.iter().zip(r.zio.read_many(&list, r.lease)) {
+            let b = b.inspect_err(|_| r.failed(bp, *id))?;
+            if level > 1 {
+                let children: Result<Vec<BlkPtr>> =
+                    (0..b.len() / BP_SIZE).map(|i| BlkPtr::at(&b, i)).collect();
+                below(s, r, &children?, level - 1, id << s.epbs(), range)?;
+            }
+        }
+    }
+    Ok(())
+}

@@ -27,6 +27,16 @@ pub(crate) fn objset_macs(key: &DatasetKey, block: &[u8]) -> Result<[u8; 2 * OBJ
     Ok(macs)
 }
 
+/// Whether the MACs stored in an object set are right. The second one protects the accounting by
+/// owner; where that is not complete (`right` is zero then) it protects nothing and is made anew with
+/// the next write. Software of before 2022 left any value there.
+fn macs_fit(stored: &[u8], right: &[u8; 2 * OBJSET_MAC_SIZE]) -> bool {
+    let (portable, local) = right.split_at(OBJSET_MAC_SIZE);
+    stored.strip_prefix(portable).is_some_and(|stored| {
+        stored == local || local.iter().all(|b| *b == 0) && stored.len() == local.len()
+    })
+}
+
 const SHARDS: usize = 16;
 /// Highest object number (2^48 − 1).
 const MAX_OBJECT: u64 = (1 << 48) - 1;
@@ -234,7 +244,8 @@ impl Objset {
         })?;
         if let Some(key) = crypt.key() {
             let macs = objset_macs(key, &b)?;
-            if b.get(OBJSET_MACS..OBJSET_MACS + macs.len()) != Some(&macs[..]) {
+            let stored = b.get(OBJSET_MACS..OBJSET_MACS + macs.len());
+            if !stored.is_some_and(|s| macs_fit(s, &macs)) {
                 dmu.zio.unrecoverable.fetch_add(1, Ordering::Relaxed);
                 damaged();
                 bail!(

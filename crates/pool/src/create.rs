@@ -166,8 +166,10 @@ impl Pool {
         })?;
         space.choose_embedded_logs(EMBEDDED_LOG_MIN_MS);
         let removed = Arc::new(Removed::new(tree.clone()));
+        let devices = Arc::new(TreeDevices::new(tree.clone()));
+        devices.set_deflates(spec.version >= 3);
         let zio = Arc::new(Zio::new(
-            Arc::new(TreeDevices::new(tree.clone())),
+            devices,
             Arc::new(SpaceAllocator {
                 space: space.clone(),
                 removed: removed.clone(),

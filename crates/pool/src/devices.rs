@@ -4,7 +4,7 @@ use crate::indirect::Removed;
 use base::{Kind, Result, Txg};
 use disk::Dva;
 use space::{AllocReq, Class, Space};
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::Arc;
 use vdev::{BadLeaf, Fault, ReadReq, VdevTree};
 use zio::{Allocator, Devices, Looked, PhysWrite, Purpose, ReadOne, Wrong};
@@ -20,6 +20,8 @@ fn gcd(mut a: usize, mut b: usize) -> usize {
 pub struct TreeDevices {
     tree: Arc<VdevTree>,
     min_alloc: AtomicUsize,
+    /// Whether the pool counts space without parity and padding (directory entry `deflate`).
+    deflates: AtomicBool,
 }
 
 impl TreeDevices {
@@ -27,9 +29,16 @@ impl TreeDevices {
         let d = TreeDevices {
             tree,
             min_alloc: AtomicUsize::new(512),
+            deflates: AtomicBool::new(true),
         };
         d.refresh();
         d
+    }
+
+    /// Pools of versions 1 and 2 count allocated bytes as they are, also after an upgrade if they
+    /// have a RAID-Z.
+    pub fn set_deflates(&self, deflates: bool) {
+        self.deflates.store(deflates, Ordering::Relaxed);
     }
 
     /// Recomputes the allocation unit after the tree changed: the greatest common divisor of the
@@ -65,6 +74,9 @@ impl Devices for TreeDevices {
     }
 
     fn deflate(&self, vdev: u64, asize: u64) -> u64 {
+        if !self.deflates.load(Ordering::Relaxed) {
+            return asize;
+        }
         self.tree
             .top(vdev)
             .map_or(asize, |t| asize / base::SECTOR * t.deflate_ratio())

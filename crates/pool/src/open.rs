@@ -63,6 +63,8 @@ const SAFE_GROUPS: Txg = 2;
 const CHECKED_GROUPS: Txg = 3;
 /// Directory entry of the checkpoint's uberblock.
 const CHECKPOINT: &str = "com.delphix:zpool_checkpoint";
+/// Directory entry of pools that count space without parity and padding.
+const DEFLATE: &str = "deflate";
 
 struct Engine {
     tree: Arc<VdevTree>,
@@ -113,8 +115,9 @@ fn engine(
     tree.set_reflow(ub);
     let space = Arc::new(Space::new());
     let removed = Arc::new(Removed::new(tree.clone()));
+    let devices = Arc::new(TreeDevices::new(tree.clone()));
     let zio = Arc::new(Zio::new(
-        Arc::new(TreeDevices::new(tree.clone())),
+        devices.clone(),
         Arc::new(SpaceAllocator {
             space: space.clone(),
             removed: removed.clone(),
@@ -136,6 +139,7 @@ fn engine(
     let policy = mos_policy(ub.version, &NoFeatures);
     let mos = Objset::open(&dmu, 0, &ub.rootbp, policy, opts.readonly)
         .map_err(|e| e.context("the pool's meta object set"))?;
+    devices.set_deflates(directory(&mos, DEFLATE)?.is_some_and(|v| v != 0));
     Ok(Engine {
         tree,
         space,

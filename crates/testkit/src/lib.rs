@@ -5,6 +5,7 @@
 //! * [`OpenZfs`] runs `zdb`, `zstream`, `ztest`; none of them needs a kernel module.
 //! * [`OldZfsFuse`] runs the old daemon in a mount namespace of its own.
 //! * [`fixture`] unpacks pools made by OpenZFS.
+//! * [`suite`] unpacks pools that OpenZFS's test suite ships: all old pool versions.
 //!
 //! What cannot be had on a machine (no archive, not root, no `/dev/fuse`) is an error of kind
 //! `Unsupported`; tests turn it into a printed notice with [`or_skip`].
@@ -20,6 +21,7 @@ pub mod old;
 pub mod openzfs;
 pub mod packages;
 mod run;
+pub mod suite;
 
 pub use old::OldZfsFuse;
 pub use openzfs::OpenZfs;

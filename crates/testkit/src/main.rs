@@ -4,7 +4,7 @@
 use std::path::Path;
 use std::process::{Command, ExitCode};
 use testkit::packages::{self, Set};
-use testkit::{fixture, OldZfsFuse, OpenZfs};
+use testkit::{fixture, suite, OldZfsFuse, OpenZfs};
 
 const USAGE: &str = "\
 usage: testkit COMMAND
@@ -16,6 +16,7 @@ usage: testkit COMMAND
                                    zpool and zfs; what it mounts is seen in the script only
   fixtures                         names of the fixture pools
   unpack FIXTURE DIR               images of a fixture pool
+  suite DIR                        images of the old pools of OpenZFS's test suite
 ";
 
 fn main() -> ExitCode {
@@ -59,6 +60,12 @@ fn run(args: &[&str]) -> base::Result<ExitCode> {
             return Ok(code);
         }
         ["fixtures"] => fixture::names().iter().for_each(|n| println!("{n}")),
+        ["suite", dir] => {
+            for pool in suite::OLD_POOLS {
+                pool.unpack_into(Path::new(dir))?;
+            }
+            suite::encrypted_13709(&Path::new(dir).join("13709.dat"))?;
+        }
         ["unpack", name, dir] => fixture::unpack_into(name, Path::new(dir))?,
         _ => return usage(),
     }

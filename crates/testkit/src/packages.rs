@@ -15,7 +15,7 @@ use std::process::Command;
 pub enum Set {
     /// OpenZFS's `zdb`, `zstream`, `zhack` and their libraries.
     OpenZfs,
-    /// OpenZFS's `ztest`; needs the libraries of [`Set::OpenZfs`].
+    /// OpenZFS's `ztest` and test suite; needs the libraries of [`Set::OpenZfs`].
     Ztest,
     /// zfs-fuse 0.7 with its own `zfs`, `zpool`, `zdb`.
     ZfsFuse,
@@ -81,6 +81,17 @@ impl Programs {
             .iter()
             .map(|d| self.root.join(d).join(name))
             .find(|p| p.is_file())
+    }
+
+    /// Path of a file of the set, given from the root.
+    ///
+    /// Errors: not found.
+    pub fn file(&self, path: &str) -> Result<PathBuf> {
+        let file = self.root.join(path);
+        if !file.is_file() {
+            bail!(NotFound, "the packages have no {path}");
+        }
+        Ok(file)
     }
 
     /// Folders with the set's own shared libraries.

@@ -256,9 +256,11 @@ fn assemble(guid: u64, mut members: Vec<Member>) -> Option<PoolFound> {
         // A slot taken by a newer label keeps it: the older one was replaced or removed.
         tops.entry(id).or_insert_with(|| tree.clone());
     }
+    // Labels of old software have no count: all slots up to the last one found.
+    let last = tops.keys().next_back().copied();
     let count = newest
         .get_u64(pool::VDEV_CHILDREN)
-        .unwrap_or(0)
+        .unwrap_or_else(|| last.map_or(0, |id| id.saturating_add(1)))
         .min(MAX_TOPS);
     let holes = newest
         .get_u64_array(pool::HOLE_ARRAY)

@@ -30,9 +30,19 @@ struct Rig {
 }
 
 fn rig(kind: GroupKind, n: usize, ashift: u32) -> Rig {
+    rig_of(n, &specs(kind, n, ashift), ashift)
+}
+
+/// Each of `n` disks a top-level vdev.
+fn stripe(n: usize) -> Rig {
+    let one = |i| TopSpec::new(GroupKind::Single, vec![DevSpec::file(format!("/d{i}"))]);
+    rig_of(n, &(0..n).map(one).collect::<Vec<_>>(), 9)
+}
+
+fn rig_of(n: usize, specs: &[TopSpec], ashift: u32) -> Rig {
     let (env, mem) = mem_env(n as u64 * 100 + u64::from(ashift));
     let disks = (0..n).map(|i| mem.add(&format!("/d{i}"), SIZE)).collect();
-    let tree = VdevTree::create(env.clone(), 77, &specs(kind, n, ashift), 4).unwrap();
+    let tree = VdevTree::create(env.clone(), 77, specs, 4).unwrap();
     Rig {
         tree,
         env,
@@ -629,6 +639,41 @@ fn of_copies_the_newest_is_taken() {
     // An old one is better than none.
     let only = [paths[0].clone(), paths[4].clone()];
     assert_eq!(chosen(&only), ["/a-old", "/d1"]);
+}
+
+/// Labels of old software (pool versions below 19 or so) do not say how many top-level vdevs there
+/// are.
+#[test]
+fn labels_without_vdev_children_are_counted_by_the_highest_id() {
+    let r = stripe(3);
+    let p = pool_keys(&r.tree);
+    r.tree.init_labels(&p, &[0, 1, 2], 4).unwrap();
+    for txg in 4..7 {
+        r.commit(txg);
+    }
+    for (id, disk) in r.disks.iter().enumerate() {
+        let top = r.tree.top(id as u64).unwrap();
+        let mut config = r.tree.label_config(&p, &top, &top.leaves()[0], 6);
+        config.remove(keys::pool::VDEV_CHILDREN).unwrap();
+        label::write_config(&**disk, &config, LabelSet::All).unwrap();
+    }
+    r.tree.close();
+    let tops = |paths: &[&str]| {
+        let paths: Vec<String> = paths.iter().map(|p| p.to_string()).collect();
+        let found = discover(&r.env, &paths);
+        let [one] = &found.pools[..] else {
+            panic!("one pool")
+        };
+        let tree = one.tree(&r.env).unwrap();
+        let found: Vec<Option<String>> = tree.tops().iter().map(|t| t.path()).collect();
+        (found, one.problems.clone())
+    };
+    let disk = |n: u64| Some(format!("/d{n}"));
+    let (found, problems) = tops(&["/d0", "/d1", "/d2"]);
+    assert_eq!((found, problems), (vec![disk(0), disk(1), disk(2)], vec![]));
+    let (found, problems) = tops(&["/d2", "/d0"]);
+    assert_eq!(found, [disk(0), None, disk(2)]);
+    assert_eq!(problems, [Problem::MissingTop(1)]);
 }
 
 #[test]

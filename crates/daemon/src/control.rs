@@ -134,6 +134,7 @@ impl Control {
                 attributes: options.attr_timeout,
                 names: options.entry_timeout,
                 direct: options.direct_files,
+                no_ahead: !options.prefetch,
             },
             options.transport,
         );

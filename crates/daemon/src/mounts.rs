@@ -186,6 +186,7 @@ pub fn zpl_props(pool: &Pool, ds: &Dataset, temporary: &[(String, String)]) -> R
             1 => LogBias::Throughput,
             _ => LogBias::Latency,
         },
+        direct: num("direct")? == 2,
         longname: enabled(LONGNAME) && num("longname")? != 0,
         project_quota: enabled("org.zfsonlinux:project_quota"),
         enforce: false,
@@ -380,11 +381,14 @@ impl Service {
             .map_err(|e| Error::new(Kind::from_errno(e.0), "root node"))?;
         let bridge = Arc::new(Front::new(bridge, ctl.clone(), self.caching));
         let (fd, mount) = fuse::mount(path, &options)?;
-        let config = Config {
+        let mut config = Config {
             posix_acl: props.acltype == AclType::Posix,
             transport: self.transport,
             ..Config::default()
         };
+        if self.caching.no_ahead {
+            config.max_readahead = 0;
+        }
         mount.set_read_ahead(config.max_readahead);
         let session = Session::new(bridge.clone(), fd, config);
         let title = name.clone();

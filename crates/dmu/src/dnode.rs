@@ -3,6 +3,7 @@
 use crate::ahead::Streams;
 use crate::content::Content;
 use crate::objset::Objset;
+use crate::reading::Reading;
 use crate::tree::{Reader, Spot, Synced};
 use crate::tx::{Damage, Dmu, Tx};
 use base::{bail, Block, Data, Error, Kind, RangeSet, Result, Txg};
@@ -112,6 +113,7 @@ pub struct Dnode {
     me: Weak<Dnode>,
     pub(crate) dmu: Arc<Dmu>,
     pub(crate) crypt: Crypt,
+    pub(crate) reading: Arc<Reading>,
     pub(crate) inner: RwLock<Inner>,
     /// Some block of it could not be read: changes of parts of blocks look before they are accepted.
     hurt: AtomicBool,
@@ -140,6 +142,7 @@ impl Dnode {
         os: Weak<Objset>,
         dmu: Arc<Dmu>,
         crypt: &Crypt,
+        reading: &Arc<Reading>,
         f: Fields,
         s: Synced,
     ) -> Arc<Dnode> {
@@ -149,6 +152,7 @@ impl Dnode {
             me: me.clone(),
             dmu,
             crypt: crypt.clone(),
+            reading: reading.clone(),
             inner: RwLock::new(Inner {
                 f,
                 bufs: BTreeMap::new(),
@@ -169,6 +173,7 @@ impl Dnode {
         os: Weak<Objset>,
         dmu: Arc<Dmu>,
         crypt: &Crypt,
+        reading: &Arc<Reading>,
         p: &DnodePhys,
     ) -> Arc<Dnode> {
         let f = Fields {
@@ -184,7 +189,12 @@ impl Dnode {
             slots: p.slots,
             bonus: p.bonus.clone(),
         };
-        Dnode::new(object, os, dmu, crypt, f, Synced::of(p))
+        Dnode::new(object, os, dmu, crypt, reading, f, Synced::of(p))
+    }
+
+    /// Reads its blocks as its dataset's properties say.
+    pub(crate) fn reader(&self) -> Reader<'_> {
+        Reader::new(&self.dmu.zio, &self.crypt, self.reading.keep())
     }
 
     pub(crate) fn weak(&self) -> Weak<Dnode> {
@@ -373,7 +383,7 @@ impl Dnode {
     pub fn spill(&self) -> Result<Option<Block>> {
         let mut turns = 0;
         loop {
-            let r = Reader::new(&self.dmu.zio, &self.crypt);
+            let r = self.reader();
             let (bp, gen) = {
                 let i = self.read_lock();
                 match &i.spill {
@@ -426,7 +436,7 @@ impl Dnode {
     pub fn block(&self, blkid: u64) -> Result<Block> {
         let mut turns = 0;
         loop {
-            let r = Reader::new(&self.dmu.zio, &self.crypt);
+            let r = self.reader();
             let (s, gen, parts, size) = {
                 let i = self.read_lock();
                 let size = i.f.block_size;
@@ -506,7 +516,7 @@ impl Dnode {
     /// Takes a block that was let go of into memory again, as it must be before parts of it change.
     fn bring_back(&self, blkid: u64) -> Result<()> {
         loop {
-            let lease = self.dmu.zio.lease();
+            let lease = self.reader().lease;
             let stored = |i: &Inner| i.bufs.get(&blkid).and_then(|b| b.data.stored().copied());
             let Some(bp) = stored(&self.read_lock()) else {
                 return Ok(());
@@ -529,7 +539,7 @@ impl Dnode {
         let mut turns = 0;
         loop {
             self.bring_back(blkid)?;
-            let r = Reader::new(&self.dmu.zio, &self.crypt);
+            let r = self.reader();
             let (s, gen) = {
                 let i = self.read_lock();
                 match i.bufs.get(&blkid) {
@@ -569,7 +579,7 @@ impl Dnode {
         last: u64,
         whole: Range<u64>,
     ) -> Result<Option<(usize, Vec<Block>)>> {
-        let reader = Reader::new(&self.dmu.zio, &self.crypt);
+        let reader = self.reader();
         let mut known = Vec::new();
         let (s, gen, size, mut out) = {
             let i = self.read_lock();
@@ -972,7 +982,7 @@ impl Dnode {
     fn is_hole(&self, blkid: u64) -> Result<bool> {
         let mut turns = 0;
         loop {
-            let r = Reader::new(&self.dmu.zio, &self.crypt);
+            let r = self.reader();
             let (s, gen) = {
                 let i = self.read_lock();
                 if i.bufs.contains_key(&blkid) {
@@ -996,7 +1006,7 @@ impl Dnode {
 
     /// Birth of a block as of the last sync; see [`Objset::birth_of`].
     pub(crate) fn birth_of(&self, level: i64, blkid: u64) -> Result<Option<Txg>> {
-        let r = Reader::new(&self.dmu.zio, &self.crypt);
+        let r = self.reader();
         let s = self.read_lock().s.clone();
         let bp = match (blkid, u8::try_from(level)) {
             (SPILL, _) => s.spill.unwrap_or(BlkPtr::HOLE),
@@ -1066,7 +1076,7 @@ impl Dnode {
     /// The first byte at or after `offset` that is data (`data`) or in a hole; `None` if there is
     /// none before the end of the last block. Block granularity; dirty blocks count as data.
     pub fn seek(&self, offset: u64, data: bool) -> Result<Option<u64>> {
-        let r = Reader::new(&self.dmu.zio, &self.crypt);
+        let r = self.reader();
         let (s, size, maxblkid, over) = {
             let i = self.read_lock();
             let mut dirty = RangeSet::new();

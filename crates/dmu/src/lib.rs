@@ -22,6 +22,7 @@ mod dnode;
 mod early;
 mod objset;
 mod place;
+mod reading;
 mod stride;
 mod sync;
 pub mod testing;

@@ -525,7 +525,8 @@ impl Objset {
                 let old = if job.frees.contains(*blkid, blkid + 1) {
                     BlkPtr::HOLE
                 } else {
-                    job.s.lookup(&Reader::new(p.zio, p.crypt), *blkid)?
+                    job.s
+                        .lookup(&Reader::new(p.zio, p.crypt, p.policy.keep), *blkid)?
                 };
                 if let Some(bp) = placed {
                     // Already where it belongs: early, or for the intent log.
@@ -581,9 +582,11 @@ impl Objset {
             .collect();
         if !partial.is_empty() {
             let bps: Vec<BlkPtr> = partial.iter().map(|n| outs[*n].old).collect();
-            let got = p
-                .zio
-                .read_many_whole(&bps, p.zio.lease(), p.crypt, &|_| true);
+            let got =
+                p.zio
+                    .read_many_whole(&bps, p.zio.lease().keeping(p.policy.keep), p.crypt, &|_| {
+                        true
+                    });
             let mut lost = Vec::new();
             for (n, base) in partial.into_iter().zip(got) {
                 let o = &mut outs[n];
@@ -764,7 +767,7 @@ impl Objset {
         let mut used = s.used as i64;
         for (blk, list) in by_block {
             maxblkid = maxblkid.max(*blk);
-            let old = s.lookup(&Reader::new(p.zio, p.crypt), *blk)?;
+            let old = s.lookup(&Reader::new(p.zio, p.crypt, p.policy.keep), *blk)?;
             let mut b = if old.is_hole() {
                 vec![0; DNODE_BLOCK]
             } else {

@@ -6,10 +6,11 @@
 
 use crate::aligned::Aligned;
 use crate::batch::{cut, fits, gather, lock, plan, scatter, shape, Cells, Piece, MOST, PIECE};
+use crate::timing::Timing;
 use crate::uring::past_end;
 use crate::{part, sys, uring, usage, CpuPool};
 use base::{Error, Kind, Result};
-use env::{Access, Cpu, Disk, Geometry, Op};
+use env::{Access, Cpu, Disk, Geometry, Op, Watch};
 use rustix::io::{preadv, pwritev, Errno};
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -20,7 +21,7 @@ use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Opens devices and files by path.
 pub struct LinuxDisks {
@@ -468,6 +469,90 @@ fn device_discards(rdev: u64) -> bool {
         .is_some_and(|n| n > 0)
 }
 
+impl LinuxDisk {
+    fn run_batch(&self, ops: Vec<Op>, watch: Option<&dyn Watch>) -> Vec<(Op, Result<()>)> {
+        let begin = Instant::now();
+        let _use = usage::begin();
+        let mut results: Vec<Result<()>> = ops
+            .iter()
+            .map(|op| {
+                let (write, offset, len) = shape(op);
+                self.check(write, offset, len)
+            })
+            .collect();
+        let mut pieces = plan(&ops);
+        if results.iter().any(Result::is_err) {
+            // Rare: nothing is merged, so that a refused operation takes no other with it.
+            pieces.clear();
+            for i in (0..ops.len()).filter(|&i| results[i].is_ok()) {
+                for mut p in plan(std::slice::from_ref(&ops[i])) {
+                    p.parts.iter_mut().for_each(|part| part.op = i);
+                    pieces.push(p);
+                }
+            }
+        }
+        let cells: Vec<Mutex<Op>> = ops.into_iter().map(Mutex::new).collect();
+        let timing = Timing::new(watch, &pieces, begin);
+        let mut failures: Vec<(usize, io::Error)> = Vec::new();
+        // Buffered transfers copy on the submitting thread, where threads do better.
+        let ran = pieces.len() > 1
+            && self.direct
+            && self.io_uring
+            && uring::run(
+                self.file.as_raw_fd(),
+                &pieces,
+                &cells,
+                self.align,
+                &timing,
+                &mut |i, e| {
+                    failures.push((i, e));
+                },
+            );
+        if !ran {
+            let list = Mutex::new(Vec::new());
+            self.threads.par_for(pieces.len(), &|i| {
+                timing.started(i);
+                let r = self.run_piece(&cells, &pieces[i]);
+                timing.ended(i);
+                if let Err(e) = r {
+                    list.lock()
+                        .unwrap_or_else(PoisonError::into_inner)
+                        .push((i, e));
+                }
+            });
+            failures = list.into_inner().unwrap_or_else(PoisonError::into_inner);
+        }
+        for (i, e) in failures {
+            let piece = &pieces[i];
+            if let [part] = &piece.parts[..] {
+                results[part.op] = Err(self.error(e, piece.write, piece.offset, piece.len));
+                continue;
+            }
+            // Merged operations are tried one by one, so that a bad sector costs only its owner.
+            let mut offset = piece.offset;
+            for part in &piece.parts {
+                let (op, at, len) = (part.op, part.at, part.len);
+                let parts = vec![crate::batch::Part { op, at, len }];
+                let single = Piece {
+                    write: piece.write,
+                    offset,
+                    len,
+                    parts,
+                };
+                if let Err(e) = self.run_piece(&cells, &single) {
+                    results[op] = Err(self.error(e, piece.write, offset, len));
+                }
+                offset += len as u64;
+            }
+        }
+        cells
+            .into_iter()
+            .map(|c| c.into_inner().unwrap_or_else(PoisonError::into_inner))
+            .zip(results)
+            .collect()
+    }
+}
+
 impl Disk for LinuxDisk {
     fn geometry(&self) -> Geometry {
         Geometry {
@@ -534,79 +619,11 @@ impl Disk for LinuxDisk {
     }
 
     fn batch(&self, ops: Vec<Op>) -> Vec<(Op, Result<()>)> {
-        let _use = usage::begin();
-        let mut results: Vec<Result<()>> = ops
-            .iter()
-            .map(|op| {
-                let (write, offset, len) = shape(op);
-                self.check(write, offset, len)
-            })
-            .collect();
-        let mut pieces = plan(&ops);
-        if results.iter().any(Result::is_err) {
-            // Rare: nothing is merged, so that a refused operation takes no other with it.
-            pieces.clear();
-            for i in (0..ops.len()).filter(|&i| results[i].is_ok()) {
-                for mut p in plan(std::slice::from_ref(&ops[i])) {
-                    p.parts.iter_mut().for_each(|part| part.op = i);
-                    pieces.push(p);
-                }
-            }
-        }
-        let cells: Vec<Mutex<Op>> = ops.into_iter().map(Mutex::new).collect();
-        let mut failures: Vec<(usize, io::Error)> = Vec::new();
-        // Buffered transfers copy on the submitting thread, where threads do better.
-        let ran = pieces.len() > 1
-            && self.direct
-            && self.io_uring
-            && uring::run(
-                self.file.as_raw_fd(),
-                &pieces,
-                &cells,
-                self.align,
-                &mut |i, e| {
-                    failures.push((i, e));
-                },
-            );
-        if !ran {
-            let list = Mutex::new(Vec::new());
-            self.threads.par_for(pieces.len(), &|i| {
-                if let Err(e) = self.run_piece(&cells, &pieces[i]) {
-                    list.lock()
-                        .unwrap_or_else(PoisonError::into_inner)
-                        .push((i, e));
-                }
-            });
-            failures = list.into_inner().unwrap_or_else(PoisonError::into_inner);
-        }
-        for (i, e) in failures {
-            let piece = &pieces[i];
-            if let [part] = &piece.parts[..] {
-                results[part.op] = Err(self.error(e, piece.write, piece.offset, piece.len));
-                continue;
-            }
-            // Merged operations are tried one by one, so that a bad sector costs only its owner.
-            let mut offset = piece.offset;
-            for part in &piece.parts {
-                let (op, at, len) = (part.op, part.at, part.len);
-                let parts = vec![crate::batch::Part { op, at, len }];
-                let single = Piece {
-                    write: piece.write,
-                    offset,
-                    len,
-                    parts,
-                };
-                if let Err(e) = self.run_piece(&cells, &single) {
-                    results[op] = Err(self.error(e, piece.write, offset, len));
-                }
-                offset += len as u64;
-            }
-        }
-        cells
-            .into_iter()
-            .map(|c| c.into_inner().unwrap_or_else(PoisonError::into_inner))
-            .zip(results)
-            .collect()
+        self.run_batch(ops, None)
+    }
+
+    fn batch_watched(&self, ops: Vec<Op>, watch: &dyn Watch) -> Vec<(Op, Result<()>)> {
+        self.run_batch(ops, Some(watch))
     }
 
     fn discard(&self, offset: u64, len: u64) -> Result<()> {

@@ -2,6 +2,7 @@
 
 use crate::aligned::Aligned;
 use crate::batch::{gather, give_up, in_place, scatter, Cells, Piece, Vector};
+use crate::timing::Timing;
 use io_uring::{opcode, types, IoUring, Probe};
 use std::io;
 use std::os::fd::RawFd;
@@ -80,6 +81,7 @@ pub fn run(
     pieces: &[Piece],
     cells: &Cells,
     align: usize,
+    timing: &Timing,
     failed: &mut dyn FnMut(usize, io::Error),
 ) -> bool {
     if !available() {
@@ -98,7 +100,7 @@ pub fn run(
         },
     };
     let guard = NoUnwind;
-    let healthy = ring.run(fd, pieces, cells, align, failed);
+    let healthy = ring.run(fd, pieces, cells, align, timing, failed);
     std::mem::forget(guard);
     if healthy {
         let mut idle = IDLE.lock().unwrap_or_else(PoisonError::into_inner);
@@ -120,6 +122,7 @@ impl Ring {
         pieces: &[Piece],
         cells: &Cells,
         align: usize,
+        timing: &Timing,
         failed: &mut dyn FnMut(usize, io::Error),
     ) -> bool {
         let mut free: Vec<usize> = (0..self.slots.len()).rev().collect();
@@ -147,6 +150,7 @@ impl Ring {
                 if slot.vectors.is_empty() {
                     slot.copying(cells, piece);
                 }
+                timing.started(next);
                 if !self.push(fd, s, pieces) {
                     return self.broken(&free, pieces, cells, next + 1, failed);
                 }
@@ -201,6 +205,7 @@ impl Ring {
                         }
                     }
                     Some(r) => {
+                        timing.ended(slot.piece);
                         match r {
                             Ok(()) if !piece.write && slot.vectors.is_empty() => {
                                 scatter(cells, piece, slot.bounce(piece.len));

@@ -2,13 +2,33 @@
 PREFIX ?= /usr/local
 DESTDIR ?=
 CARGO ?= cargo
+# Where cargo builds.
+TARGET ?= $(or $(CARGO_TARGET_DIR),target)
+
+PROGRAMS = zfs-fuse zpool zfs zdb ztest
+MAN7 = zfsprops zpoolprops
+MAN8 = zfs-fuse zpool zfs zdb
+# Programs that shells complete.
+COMPLETED = zfs-fuse zpool zfs zdb
+
+BIN = $(DESTDIR)$(PREFIX)/bin
+SBIN = $(DESTDIR)$(PREFIX)/sbin
+SHARE = $(DESTDIR)$(PREFIX)/share
+BASH_DIR = $(SHARE)/bash-completion/completions
+ZSH_DIR = $(SHARE)/zsh/site-functions
+FISH_DIR = $(SHARE)/fish/vendor_completions.d
+UNITS = $(DESTDIR)$(PREFIX)/lib/systemd/system
 
 .PHONY: all build demo undemo test check soak bench install uninstall clean
 
 all: build
 
+# The programs, their manual and their completions: all that `make install` copies, which needs no cargo.
 build:
-	$(CARGO) build --release
+	$(CARGO) build --release -p daemon -p zpool -p zfs -p zdb -p ztest -p xtask
+	rm -rf $(TARGET)/man $(TARGET)/completions
+	$(TARGET)/release/xtask manual $(TARGET)/man
+	$(TARGET)/release/xtask completions $(TARGET)/completions
 
 demo:
 	sh tools/demo.sh
@@ -32,25 +52,29 @@ bench:
 	sh tools/setup.sh bench
 	$(CARGO) xtask bench $(BENCH)
 
-install: build
-	install -d $(DESTDIR)$(PREFIX)/sbin $(DESTDIR)$(PREFIX)/share/man/man7 $(DESTDIR)$(PREFIX)/share/man/man8
-	install -m 755 target/release/zfs-fuse target/release/zpool target/release/zfs target/release/zdb target/release/ztest $(DESTDIR)$(PREFIX)/sbin/
-	rm -rf target/man target/completions
-	$(CARGO) run -q --release -p xtask -- manual target/man
-	$(CARGO) run -q --release -p xtask -- completions target/completions
-	for f in target/man/*.8; do install -m 644 $$f $(DESTDIR)$(PREFIX)/share/man/man8/; done
-	for f in target/man/*.7; do install -m 644 $$f $(DESTDIR)$(PREFIX)/share/man/man7/; done
-	install -d $(DESTDIR)$(PREFIX)/share/zfs-fuse/completions
-	cp -r target/completions/. $(DESTDIR)$(PREFIX)/share/zfs-fuse/completions/
-	install -d $(DESTDIR)$(PREFIX)/lib/systemd/system
-	sed 's|@PREFIX@|$(PREFIX)|g' tools/zfs-fuse.service.in > $(DESTDIR)$(PREFIX)/lib/systemd/system/zfs-fuse.service
+# In bin, where ordinary users look; links in sbin for scripts that look there (unless the two are one).
+install:
+	@for f in $(PROGRAMS:%=release/%) man/zpool.8 completions/bash/zpool; do \
+		test -e $(TARGET)/$$f || { echo "install: $(TARGET)/$$f is missing: run 'make' first, as the user who has cargo" >&2; exit 1; }; \
+	done
+	install -d $(BIN) $(SBIN) $(SHARE)/man/man7 $(SHARE)/man/man8 $(BASH_DIR) $(ZSH_DIR) $(FISH_DIR) $(UNITS)
+	install -m 755 $(PROGRAMS:%=$(TARGET)/release/%) $(BIN)/
+	if ! [ $(BIN) -ef $(SBIN) ]; then for p in $(PROGRAMS); do ln -sf ../bin/$$p $(SBIN)/$$p; done; fi
+	install -m 644 $(MAN7:%=$(TARGET)/man/%.7) $(SHARE)/man/man7/
+	install -m 644 $(MAN8:%=$(TARGET)/man/%.8) $(SHARE)/man/man8/
+	install -m 644 $(COMPLETED:%=$(TARGET)/completions/bash/%) $(BASH_DIR)/
+	install -m 644 $(COMPLETED:%=$(TARGET)/completions/zsh/_%) $(ZSH_DIR)/
+	install -m 644 $(COMPLETED:%=$(TARGET)/completions/fish/%.fish) $(FISH_DIR)/
+	sed 's|@PREFIX@|$(PREFIX)|g' tools/zfs-fuse.service.in > $(UNITS)/zfs-fuse.service
+	chmod 644 $(UNITS)/zfs-fuse.service
+	rm -rf $(SHARE)/zfs-fuse
 
 uninstall:
-	rm -f $(DESTDIR)$(PREFIX)/sbin/zfs-fuse $(DESTDIR)$(PREFIX)/sbin/zpool $(DESTDIR)$(PREFIX)/sbin/zfs $(DESTDIR)$(PREFIX)/sbin/zdb $(DESTDIR)$(PREFIX)/sbin/ztest
-	rm -f $(DESTDIR)$(PREFIX)/share/man/man8/zfs-fuse.8 $(DESTDIR)$(PREFIX)/share/man/man8/zpool.8 $(DESTDIR)$(PREFIX)/share/man/man8/zfs.8 $(DESTDIR)$(PREFIX)/share/man/man8/zdb.8
-	rm -f $(DESTDIR)$(PREFIX)/share/man/man7/zfsprops.7 $(DESTDIR)$(PREFIX)/share/man/man7/zpoolprops.7
-	rm -rf $(DESTDIR)$(PREFIX)/share/zfs-fuse
-	rm -f $(DESTDIR)$(PREFIX)/lib/systemd/system/zfs-fuse.service
+	rm -f $(PROGRAMS:%=$(SBIN)/%) $(PROGRAMS:%=$(BIN)/%)
+	rm -f $(MAN7:%=$(SHARE)/man/man7/%.7) $(MAN8:%=$(SHARE)/man/man8/%.8)
+	rm -f $(COMPLETED:%=$(BASH_DIR)/%) $(COMPLETED:%=$(ZSH_DIR)/_%) $(COMPLETED:%=$(FISH_DIR)/%.fish)
+	rm -f $(UNITS)/zfs-fuse.service
+	rm -rf $(SHARE)/zfs-fuse
 
 clean:
 	$(CARGO) clean

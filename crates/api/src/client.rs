@@ -194,7 +194,14 @@ pub fn find_daemon() -> Option<PathBuf> {
     if let Some(path) = std::env::var_os("PATH") {
         places.extend(std::env::split_paths(&path).filter(|p| p.is_absolute()));
     }
-    places.extend(["/usr/local/sbin", "/usr/sbin", "/sbin"].map(PathBuf::from));
+    let usual = [
+        "/usr/local/bin",
+        "/usr/local/sbin",
+        "/usr/bin",
+        "/usr/sbin",
+        "/sbin",
+    ];
+    places.extend(usual.map(PathBuf::from));
     places.into_iter().map(|p| p.join(DAEMON)).find(|p| {
         use std::os::unix::fs::PermissionsExt;
         p.metadata()

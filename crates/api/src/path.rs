@@ -9,13 +9,18 @@ use std::path::{Path, PathBuf};
 /// Environment variable that names another socket.
 pub const SOCKET_VARIABLE: &str = "ZFS_FUSE_SOCKET";
 
+/// A path as it is meant now: the daemon leaves the directory it was started in.
+pub fn from_here(path: PathBuf) -> PathBuf {
+    std::path::absolute(&path).unwrap_or(path)
+}
+
 /// Path of the control socket: `ZFS_FUSE_SOCKET` if set; root: `/run/zfs-fuse/control.sock`; other
 /// users: `$XDG_RUNTIME_DIR/zfs-fuse/control.sock`, or `/tmp/zfs-fuse-UID/control.sock` without
 /// such a directory.
 pub fn socket_path() -> PathBuf {
     let env = |name: &str| std::env::var_os(name).filter(|v| !v.is_empty());
     pick(
-        env(SOCKET_VARIABLE).map(PathBuf::from),
+        env(SOCKET_VARIABLE).map(|p| from_here(p.into())),
         rustix::process::geteuid().as_raw(),
         env("XDG_RUNTIME_DIR").map(PathBuf::from),
     )
@@ -30,7 +35,7 @@ pub const CACHE_VARIABLE: &str = "ZFS_FUSE_CACHE";
 pub fn cache_path() -> PathBuf {
     let env = |name: &str| std::env::var_os(name).filter(|v| !v.is_empty());
     pick_cache(
-        env(CACHE_VARIABLE).map(PathBuf::from),
+        env(CACHE_VARIABLE).map(|p| from_here(p.into())),
         rustix::process::geteuid().as_raw(),
         env("XDG_STATE_HOME").map(PathBuf::from),
         env("HOME").map(PathBuf::from),

@@ -378,6 +378,9 @@ pub struct ImportScan {
     /// Directories or devices (`-d`), absolute; empty: the default places.
     #[serde(default)]
     pub places: Vec<String>,
+    /// The default places in addition to those (`-s`).
+    #[serde(default)]
+    pub default_places: bool,
     /// Take the list from this cache file instead (`-c`).
     #[serde(default)]
     pub cache_file: Option<String>,

@@ -61,12 +61,16 @@ fn property_words(tool: &Tool, settable: bool) -> String {
     words.join(" ")
 }
 
-/// Shell command that lists what the operands may be; empty for files.
+/// Shell command that lists what the operands may be, if a daemon runs; empty for files.
 fn lister(complete: Complete) -> &'static str {
     match complete {
-        Complete::Pools | Complete::PoolThenFiles => "zpool list -H -o name 2>/dev/null",
-        Complete::Datasets => "zfs list -H -t all -o name 2>/dev/null",
-        Complete::Filesystems => "zfs list -H -t filesystem -o name 2>/dev/null",
+        Complete::Pools | Complete::PoolThenFiles => {
+            "env ZFS_FUSE_NO_START=1 zpool list -H -o name 2>/dev/null"
+        }
+        Complete::Datasets => "env ZFS_FUSE_NO_START=1 zfs list -H -t all -o name 2>/dev/null",
+        Complete::Filesystems => {
+            "env ZFS_FUSE_NO_START=1 zfs list -H -t filesystem -o name 2>/dev/null"
+        }
         Complete::Files | Complete::Nothing => "",
     }
 }
@@ -171,18 +175,44 @@ fn zsh_arguments(sub: &Sub, indent: &str, first: Option<&str>) -> String {
     let rest = match (sub.complete, lister(sub.complete)) {
         (Complete::Nothing, _) => None,
         (_, "") => Some("'*:file:_files'".to_string()),
-        (_, list) => Some(format!("\"*:name:(${{(f)\\\"$({list})\\\"}})\"")),
+        // A blank before it: it takes no arguments.
+        (kind, _) => Some(format!("'*:name: {}'", zsh_lister(kind))),
     };
     specs.extend(rest);
     let gap = format!(" \\\n{indent}    ");
     format!("{indent}_arguments -s{gap}{}\n", specs.join(&gap))
 }
 
+/// Name of the function that offers such names.
+fn zsh_lister(complete: Complete) -> &'static str {
+    match complete {
+        Complete::Pools | Complete::PoolThenFiles => "_zfs_fuse_pools",
+        Complete::Datasets => "_zfs_fuse_datasets",
+        Complete::Filesystems => "_zfs_fuse_filesystems",
+        Complete::Files | Complete::Nothing => "_files",
+    }
+}
+
+/// The functions that offer names of what there is: names may have colons and blanks in them.
+fn zsh_listers() -> String {
+    [Complete::Pools, Complete::Datasets, Complete::Filesystems]
+        .into_iter()
+        .map(|kind| {
+            format!(
+                "{}() {{\n    local -a names\n    names=(${{(f)\"$({})\"}})\n    compadd -a names\n}}\n",
+                zsh_lister(kind),
+                lister(kind)
+            )
+        })
+        .collect()
+}
+
 fn zsh_tool(tool: &Tool) -> String {
     let name = tool.name;
     let mut out = format!(
-        "#compdef {name}\n# Completion of {name} for zsh.\n\
-         if (( CURRENT == 2 )); then\n    local -a commands\n    commands=(\n"
+        "#compdef {name}\n# Completion of {name} for zsh.\n{}\
+         if (( CURRENT == 2 )); then\n    local -a commands\n    commands=(\n",
+        zsh_listers()
     );
     for sub in subs(tool) {
         out.push_str(&format!("        '{}:{}'\n", sub.name, zsh_text(sub.about)));
@@ -211,7 +241,8 @@ fn zsh_tool(tool: &Tool) -> String {
 
 fn zsh_plain(sub: &Sub) -> String {
     format!(
-        "#compdef {name}\n# Completion of {name} for zsh.\n{}",
+        "#compdef {name}\n# Completion of {name} for zsh.\n{}{}",
+        zsh_listers(),
         zsh_arguments(sub, "", None),
         name = sub.name
     )
@@ -303,6 +334,72 @@ mod tests {
         let bash = bash_tool(&ZPOOL);
         assert!(!bash.contains("    scrub)") && bash.contains("    labelclear)"));
         assert_eq!(bash.matches("case ").count(), bash.matches("esac").count());
+    }
+
+    /// Pressing TAB lists what a running daemon has, and starts none.
+    #[test]
+    fn completion_never_starts_a_daemon() {
+        for (path, text) in files() {
+            for line in text.lines() {
+                for command in ["zpool list", "zfs list"] {
+                    let calls = line.matches(command).count();
+                    let quiet = format!("env ZFS_FUSE_NO_START=1 {command}");
+                    assert_eq!(line.matches(&quiet).count(), calls, "{path}: {line}");
+                }
+            }
+        }
+    }
+
+    /// zsh finds the functions through compinit, and each subcommand's branch runs: parsing alone does
+    /// not look into them.
+    #[test]
+    fn zsh_runs_every_branch() {
+        use std::process::Command;
+        let dir = std::env::temp_dir().join(format!("zfs-zsh-{}", std::process::id()));
+        std::fs::create_dir_all(&dir).unwrap();
+        for (path, text) in files() {
+            if let Some(name) = path.strip_prefix("zsh/") {
+                std::fs::write(dir.join(name), text).unwrap();
+            }
+        }
+        let mut script = String::from(
+            "fpath=($DIR $fpath); autoload -Uz compinit && compinit -u -D || exit 1\n\
+             for c in zpool zfs zdb zfs-fuse; do [[ $_comps[$c] == _$c ]] || exit 2; done\n\
+             PATH=$DIR; _arguments() { (( $# > 1 )) || exit 3; local a; for a in \"$@\"; do\n\
+             [[ $a == *:' '_zfs_fuse_* ]] && ${a##*: }; done; return 0 }\n\
+             _describe() { (( ${(P)#2} > 3 )) || exit 4 }\ncompadd() { [[ $1 == -a ]] || exit 5 }\n",
+        );
+        for (tool, list) in [("zpool", ZPOOL.subs), ("zfs", ZFS.subs)] {
+            script.push_str(&format!(
+                "words=({tool} ''); CURRENT=2; _{tool} || exit 6\n"
+            ));
+            for sub in list.iter().filter(|s| s.built) {
+                let name = sub.name;
+                script.push_str(&format!(
+                    "words=({tool} {name} ''); CURRENT=3; _{tool} || {{ print -u2 {tool} {name}; exit 7 }}\n"
+                ));
+            }
+        }
+        for plain in ["zdb", "zfs-fuse"] {
+            script.push_str(&format!(
+                "words=({plain} ''); CURRENT=2; _{plain} || exit 8\n"
+            ));
+        }
+        let done = Command::new("zsh")
+            .args(["-f", "-c", &script])
+            .env("DIR", &dir)
+            .output();
+        let _ = std::fs::remove_dir_all(&dir);
+        let Ok(done) = done else {
+            println!("zsh is not installed: its completion is not run");
+            return;
+        };
+        let complaint = String::from_utf8_lossy(&done.stderr);
+        assert!(
+            done.status.success() && complaint.is_empty(),
+            "{}: {complaint}",
+            done.status
+        );
     }
 
     /// Where a shell is installed, it takes its file.

@@ -603,7 +603,7 @@ static SUBS: &[Sub] = &[
 
 const SPACE: &[Flag] = &[
     SCRIPTED,
-    sw('i', "Translate SIDs."),
+    sw('i', "Translate SIDs into POSIX ids: refused where there are any, since nothing here knows the mapping."),
     sw('n', "Numbers, not names."),
     EXACT,
     opt('o', "field,...", "Columns."),
@@ -613,12 +613,12 @@ const SPACE: &[Flag] = &[
 ];
 
 const PERMISSIONS: &[Flag] = &[
-    sw('l', "Here only."),
-    sw('d', "Descendants only."),
-    sw('r', "All descendants too."),
-    sw('u', "Users."),
-    sw('g', "Groups."),
-    sw('e', "Everyone."),
-    sw('c', "At creation."),
-    sw('s', "Permission set."),
+    sw('l', "Here only.").later(),
+    sw('d', "Descendants only.").later(),
+    sw('r', "All descendants too.").later(),
+    sw('u', "Users.").later(),
+    sw('g', "Groups.").later(),
+    sw('e', "Everyone.").later(),
+    sw('c', "At creation.").later(),
+    sw('s', "Permission set.").later(),
 ];

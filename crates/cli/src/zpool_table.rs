@@ -205,6 +205,12 @@ static SUBS: &[Sub] = &[
         text: &[
             "The first report is the average since the pool was imported, the following ones of \
              the interval. Rates are per second.",
+            "-l, -q, -r and -w tell of requests as the devices see them, groups of the sum of their \
+             devices. total_wait is from when a request is given to its device's queue until it ends, \
+             disk_wait the part with the device, the other columns the part in the queue. sync: \
+             somebody waits for it (reads of what is not in memory, the intent log); async: reading \
+             ahead and the writes of a transaction group. ind are single requests, agg those merged \
+             of several. The columns of scrub, trim and rebuild are zero: there is none of them here.",
         ],
         complete: Complete::Pools,
         built: true,
@@ -223,7 +229,7 @@ static SUBS: &[Sub] = &[
             LINKS,
             PATHS,
             EXACT,
-            sw('s', "Slow I/Os too."),
+            sw('s', "Slow I/Os too: requests that were with the device for more than 30 seconds."),
             sw('t', "Trim state too.").later(),
             sw('v', "List damaged files."),
             sw('x', "Only pools that are not healthy."),
@@ -270,7 +276,7 @@ static SUBS: &[Sub] = &[
         flags: &[
             sw('n', "With -F: only tell."),
             sw('F', "Go back some transaction groups if need be."),
-            long("power", "Switch slots on."),
+            long("power", "Switch slots on.").later(),
         ],
         text: &[
             "The counters of the devices (all, if none is named) go back to zero, and devices that \
@@ -374,7 +380,7 @@ static SUBS: &[Sub] = &[
             sw('a', "Import all pools found."),
             opt('c', "cachefile", "Take the list of devices from this cache file."),
             opt('d', "dir|device", "Search here instead of the default places.").many(),
-            sw('s', "Search the default places in addition."),
+            sw('s', "Search the default places (or ZPOOL_IMPORT_PATH) in addition to those of -d."),
             sw('D', "Destroyed pools: list them, with -f import them."),
             sw('f', "Import although another system may use the pool."),
             sw('F', "Go back some transaction groups if the pool cannot be opened otherwise."),

@@ -46,6 +46,8 @@ pub struct Caching {
     pub names: Option<Duration>,
     /// File data are not cached at all.
     pub direct: bool,
+    /// Nothing is read ahead, by the kernel or by the pools.
+    pub no_ahead: bool,
 }
 
 impl Caching {
@@ -884,7 +886,7 @@ impl Bridge {
     fn opened(&self, writes: bool) -> Opened {
         Opened {
             fh: if writes { WRITER } else { 0 },
-            flags: if self.caching.direct {
+            flags: if self.caching.direct || self.zfs.props().direct {
                 fuse::wire::fopen::DIRECT_IO
             } else {
                 fuse::wire::fopen::KEEP_CACHE

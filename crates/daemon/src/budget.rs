@@ -31,6 +31,7 @@ pub fn share(service: &Service) {
         e.pool.set_memory(tunables(service.ceiling, pools.len()));
         // File data are in the kernel's cache, if it may have one.
         e.pool.keep_streams(service.caching.direct);
+        e.pool.read_ahead(!service.caching.no_ahead);
     }
 }
 

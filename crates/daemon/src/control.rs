@@ -61,15 +61,17 @@ fn paths() -> Paths {
     let root = rustix::process::geteuid().is_root();
     let home = || absolute("HOME").unwrap_or_else(|| "/".into());
     Paths {
-        cache_file: absolute(CACHE_VARIABLE).unwrap_or_else(|| {
-            if root {
-                CACHE_FILE.into()
-            } else {
-                absolute("XDG_STATE_HOME")
-                    .unwrap_or_else(|| home().join(".local/state"))
-                    .join("zfs-fuse/zpool.cache")
-            }
-        }),
+        cache_file: variable(CACHE_VARIABLE)
+            .map(api::path::from_here)
+            .unwrap_or_else(|| {
+                if root {
+                    CACHE_FILE.into()
+                } else {
+                    absolute("XDG_STATE_HOME")
+                        .unwrap_or_else(|| home().join(".local/state"))
+                        .join("zfs-fuse/zpool.cache")
+                }
+            }),
         mount_root: absolute(MOUNT_ROOT_VARIABLE).unwrap_or_else(|| {
             if root {
                 "/".into()
@@ -135,6 +137,7 @@ impl Control {
                 attributes: options.attr_timeout,
                 names: options.entry_timeout,
                 direct: options.direct_files,
+                no_ahead: !options.prefetch,
             },
             options.transport,
         );

@@ -198,6 +198,7 @@ pub fn zpl_props(pool: &Pool, ds: &Dataset, temporary: &[(String, String)]) -> R
             1 => LogBias::Throughput,
             _ => LogBias::Latency,
         },
+        direct: num("direct")? == 2,
         longname: enabled(LONGNAME) && num("longname")? != 0,
         project_quota: enabled("org.zfsonlinux:project_quota"),
         enforce: false,
@@ -433,11 +434,14 @@ impl Service {
             self.caching,
         ));
         let (fd, mount) = fuse::mount_at(place, &options)?;
-        let config = Config {
+        let mut config = Config {
             posix_acl: props.acltype == AclType::Posix,
             transport: self.transport,
             ..Config::default()
         };
+        if self.caching.no_ahead {
+            config.max_readahead = 0;
+        }
         mount.set_read_ahead(config.max_readahead);
         let session = Session::new(bridge.clone(), fd, config);
         let title = name.clone();

@@ -27,9 +27,7 @@ pub struct Options {
     /// daemon tells it about changes.
     pub attr_timeout: Option<Duration>,
     pub entry_timeout: Option<Duration>,
-    /// Read ahead. The kernel does, by what it sees of a file's reads; the daemon never does by
-    /// itself, so there is nothing to be switched off.
-    #[cfg_attr(not(test), allow(dead_code))]
+    /// Read ahead: the kernel in files, the pools in objects (see `dmu::ahead`).
     pub prefetch: bool,
     /// Devices are opened with O_DIRECT, as they are anyway wherever that works.
     #[cfg_attr(not(test), allow(dead_code))]
@@ -231,6 +229,10 @@ fn settle(
         (
             "stack-size",
             "--stack-size is obsolete and ignored: stacks have a fixed size",
+        ),
+        (
+            "no-kstat-mount",
+            "--no-kstat-mount is obsolete and ignored: there is no statistics file system",
         ),
         (
             "u",

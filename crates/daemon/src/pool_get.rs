@@ -80,6 +80,7 @@ fn describe(service: &Arc<Service>, entry: &Arc<Entry>, ask: &PoolGet) -> api::P
             tree: &pool.tree,
             space: Some(space),
             imported: true,
+            histograms: ask.histograms,
         };
         let mut root = look.root();
         root.children.extend(aux_rows(pool));
@@ -196,6 +197,7 @@ fn unopened(service: &Arc<Service>, a: &Absent, ask: &PoolGet) -> api::Pool {
             tree: &tree,
             space: None,
             imported: false,
+            histograms: false,
         };
         let mut root = look.root();
         tree.close();

@@ -56,7 +56,10 @@ fn candidates(service: &Arc<Service>, search: &ImportScan) -> Answer<Vec<PoolFou
         (Some(file), _) => cached_paths(file)?,
         (None, true) => find::default_candidates(),
         (None, false) => {
-            let mut all = Vec::new();
+            let mut all = match search.default_places {
+                true => find::default_candidates(),
+                false => Vec::new(),
+            };
             for place in &search.places {
                 let list = find::candidates(place)
                     .map_err(|e| sentence(e.kind, format!("cannot search {e}")))?;
@@ -164,6 +167,7 @@ fn examine(service: &Arc<Service>, f: &PoolFound) -> Importable {
         tree: &tree,
         space: None,
         imported: false,
+        histograms: false,
     };
     let mut root = look.root();
     // A log device that is missing can be done without.

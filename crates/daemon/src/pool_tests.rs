@@ -151,6 +151,7 @@ impl Home {
     fn search(&self, destroyed: bool) -> ImportScan {
         ImportScan {
             places: vec![self.dir.to_str().unwrap().into()],
+            default_places: false,
             cache_file: None,
             destroyed,
         }
@@ -863,4 +864,47 @@ fn snapshots_are_listed_with_few_reads() {
         read < SNAPSHOTS / 2,
         "{read} reads for {SNAPSHOTS} snapshots"
     );
+}
+
+/// What `zpool iostat -l -q -r -w` and `zpool status -s` show is counted, of leaves and summed up for
+/// groups; it is only told if it is asked for.
+#[test]
+fn requests_of_devices_are_counted_by_size_and_time() {
+    let home = Home::new(2);
+    home.create(home.spec("tank", vec![home.mirror(0, 1)]))
+        .unwrap();
+    home.set("tank", "comment", "written").unwrap();
+    assert_eq!(home.describe("tank").tree.unwrap().histograms, None);
+    let ask = PoolGet {
+        pools: vec!["tank".into()],
+        tree: true,
+        histograms: true,
+        ..PoolGet::default()
+    };
+    let Ok(Reply::Pools(mut answer)) = home.ask(Request::PoolGet(ask)) else {
+        panic!("no answer");
+    };
+    let root = answer.found.remove(0).tree.unwrap();
+    let mirror = &root.children[0];
+    let all = |list: &[Vec<u64>]| list.iter().flatten().sum::<u64>();
+    let of = |v: &api::Vdev| (**v.histograms.as_ref().unwrap()).clone();
+    let mut writes = 0;
+    for leaf in &mirror.children {
+        let h = of(leaf);
+        // Creating a pool writes transaction groups: nobody waits for single blocks.
+        assert!(all(&h.sizes[3..]) + all(&h.merged[3..]) > 0, "{h:?}");
+        let requests = all(&h.sizes) + all(&h.merged);
+        assert_eq!(all(&h.disk_wait), requests);
+        assert_eq!(all(&h.total_wait), requests);
+        assert_eq!(all(&h.queue_wait), requests);
+        assert!(
+            h.disk_wait[1].iter().skip(10).sum::<u64>() > 0,
+            "no write takes a microsecond"
+        );
+        assert_eq!(h.queues, [(0, 0); 4]);
+        assert_eq!(leaf.stats.slow_ios, 0);
+        writes += all(&h.disk_wait[1..]);
+    }
+    assert_eq!(all(&of(mirror).disk_wait[1..]), writes);
+    assert_eq!(of(&root), of(mirror));
 }

@@ -1,6 +1,6 @@
 //! The device tree as the commands show it: states, counters, space.
 
-use api::{VdevAux, VdevClass, VdevKind, VdevState, VdevStats};
+use api::{VdevAux, VdevClass, VdevHistograms, VdevKind, VdevState, VdevStats};
 use disk::NvList;
 use env::Access;
 use pool::Pool;
@@ -197,6 +197,7 @@ fn counters(v: &Vdev, children: &[api::Vdev]) -> VdevStats {
         read_errors: own(&s.read_errors),
         write_errors: own(&s.write_errors),
         checksum_errors: own(&s.checksum_errors),
+        slow_ios: own(&s.slow_ios),
         self_healed: own(&s.repaired_bytes),
         ..VdevStats::default()
     };
@@ -210,6 +211,28 @@ fn counters(v: &Vdev, children: &[api::Vdev]) -> VdevStats {
         } else {
             out.write_ops += c.write_ops;
             out.write_bytes += c.write_bytes;
+        }
+    }
+    out
+}
+
+/// Histograms of all these together.
+fn sum(vdevs: &[api::Vdev]) -> VdevHistograms {
+    fn add(to: &mut [Vec<u64>], from: &[Vec<u64>]) {
+        for (to, from) in to.iter_mut().zip(from) {
+            to.resize(to.len().max(from.len()), 0);
+            to.iter_mut().zip(from).for_each(|(a, b)| *a += b);
+        }
+    }
+    let mut out = VdevHistograms::default();
+    for h in vdevs.iter().filter_map(|v| v.histograms.as_deref()) {
+        add(&mut out.total_wait, &h.total_wait);
+        add(&mut out.disk_wait, &h.disk_wait);
+        add(&mut out.queue_wait, &h.queue_wait);
+        add(&mut out.sizes, &h.sizes);
+        add(&mut out.merged, &h.merged);
+        for (a, b) in out.queues.iter_mut().zip(h.queues) {
+            *a = (a.0 + b.0, a.1 + b.1);
         }
     }
     out
@@ -233,9 +256,29 @@ pub struct Look<'a> {
     pub space: Option<&'a space::Stats>,
     /// Leaves that could not be opened are shown by guid, as after an import.
     pub imported: bool,
+    /// Latencies, sizes and queues are wanted.
+    pub histograms: bool,
 }
 
 impl Look<'_> {
+    /// Those of a leaf, or the sums of what is below.
+    fn histograms(&self, v: &Vdev, children: &[api::Vdev]) -> Option<Box<VdevHistograms>> {
+        if !self.histograms {
+            return None;
+        }
+        Some(Box::new(match v.io_figures() {
+            Some(f) => VdevHistograms {
+                total_wait: f.total_wait,
+                disk_wait: f.disk_wait,
+                queue_wait: f.queue_wait,
+                sizes: f.alone,
+                merged: f.merged,
+                queues: f.now,
+            },
+            None => sum(children),
+        }))
+    }
+
     fn vdev(&self, v: &Vdev, class: VdevClass, ashift: u32) -> api::Vdev {
         let children: Vec<api::Vdev> = v
             .children()
@@ -266,7 +309,7 @@ impl Look<'_> {
             state: state(v.state()),
             aux: aux(v.aux()),
             stats,
-            histograms: None,
+            histograms: self.histograms(v, &children),
             children,
         }
     }
@@ -336,7 +379,7 @@ impl Look<'_> {
             state: state(s),
             aux: aux(a),
             stats,
-            histograms: None,
+            histograms: self.histograms.then(|| Box::new(sum(&children))),
             children,
         }
     }

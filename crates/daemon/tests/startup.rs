@@ -72,6 +72,31 @@ fn terminate(pid: i32) {
     assert!(status.success());
 }
 
+/// Relative paths mean what they mean where the daemon is started, although it goes elsewhere.
+#[test]
+fn relative_paths_of_socket_and_cache_are_those_of_who_starts_it() {
+    let place = Place::new("relative");
+    let status = place
+        .command()
+        .current_dir(&place.0)
+        .env("ZFS_FUSE_SOCKET", "control.sock")
+        .env("ZFS_FUSE_CACHE", "sub/zpool.cache")
+        .status()
+        .unwrap();
+    assert!(status.success());
+    let mut client = place.client().expect("it serves at the socket meant");
+    assert!(client.call(&Request::Version {}).is_ok());
+    let found = std::fs::read_dir("/proc").unwrap().flatten().any(|e| {
+        let env = std::fs::read(e.path().join("environ")).unwrap_or_default();
+        let meant = format!(
+            "ZFS_FUSE_CACHE={}",
+            place.0.join("sub/zpool.cache").display()
+        );
+        env.split(|b| *b == 0).any(|v| v == meant.as_bytes())
+    });
+    assert!(found, "the cache file is the one meant");
+}
+
 #[test]
 fn background() {
     let place = Place::new("background");

@@ -7,13 +7,13 @@
 //! closed: see [`Door`].
 
 use crate::stride::Strides;
-use crate::tree::Reader;
 use crate::{Dmu, Dnode, Objset};
 
 use disk::dnode::DNODES_PER_BLOCK;
 use disk::BlkPtr;
 use std::collections::BTreeSet;
 use std::ops::Range;
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -179,6 +179,15 @@ impl Dmu {
         self.ahead.close(STALLED);
     }
 
+    /// Whether anything is read ahead, whatever datasets say.
+    pub fn set_read_ahead(&self, on: bool) {
+        self.no_ahead.store(!on, Ordering::Relaxed);
+    }
+
+    fn reads_ahead(&self) -> bool {
+        !self.no_ahead.load(Ordering::Relaxed)
+    }
+
     /// Whether reading ahead has been ended: jobs that take long ask now and then.
     pub fn ahead_stopped(&self) -> bool {
         lock(&self.ahead.state).0
@@ -200,7 +209,7 @@ impl Dmu {
 impl Dnode {
     /// `len` bytes at `offset` are read; there are `blocks` blocks of `size` bytes.
     pub(crate) fn stream(&self, offset: u64, len: u64, size: u64, blocks: u64) {
-        if blocks < 2 || len == 0 {
+        if blocks < 2 || len == 0 || !self.reads_ahead() {
             return;
         }
         let (first, last) = (offset / size, (offset + len - 1) / size);
@@ -246,6 +255,9 @@ impl Dnode {
 
     /// Has the blocks that hold `[offset, offset + len)` brought into the cache, some time.
     pub fn prefetch(&self, offset: u64, len: u64) {
+        if !self.reads_ahead() {
+            return;
+        }
         let (size, blocks) = {
             let i = self.read_lock();
             (i.f.block_size as u64, i.f.maxblkid.saturating_add(1))
@@ -255,6 +267,12 @@ impl Dnode {
         let first = (offset / size).min(end);
         let end = end.min(first + budget);
         self.ask(first..end, (CHUNK / size).max(1));
+    }
+
+    /// Whether anything of this object may be read ahead of those who read it.
+    fn reads_ahead(&self) -> bool {
+        let metadata = self.info().obj_type.is_metadata();
+        self.dmu.reads_ahead() && self.reading.ahead().includes(metadata)
     }
 
     fn ask(&self, range: Range<u64>, chunk: u64) {
@@ -283,12 +301,14 @@ impl Dnode {
     fn fetch_these(&self, blocks: impl Iterator<Item = u64>) -> usize {
         let mut bps = Vec::new();
         self.pointers(blocks, &mut bps);
-        self.dmu.zio.read_ahead(&bps, &self.crypt)
+        self.dmu
+            .zio
+            .read_ahead(&bps, &self.crypt, self.reading.keep())
     }
 
     /// Adds where these blocks are on disk to `bps`, up to the first that cannot be told.
     fn pointers(&self, blocks: impl Iterator<Item = u64>, bps: &mut Vec<BlkPtr>) {
-        let r = Reader::new(&self.dmu.zio, &self.crypt);
+        let r = self.reader();
         let s = {
             let i = self.read_lock();
             if i.s.block_size != i.f.block_size {
@@ -312,6 +332,9 @@ impl Objset {
     pub fn read_ahead(&self, objects: impl Iterator<Item = u64>) -> usize {
         let blocks: BTreeSet<u64> = objects.map(|o| o / DNODES_PER_BLOCK).collect();
         let meta = &self.meta;
+        if !meta.reads_ahead() {
+            return 0;
+        }
         let last = meta.info().max_blkid;
         meta.fetch_these(blocks.into_iter().filter(|b| *b <= last))
     }
@@ -321,11 +344,14 @@ impl Objset {
     pub fn contents_ahead(&self, objects: &[Arc<Dnode>]) -> usize {
         let mut bps = Vec::new();
         for dn in objects {
+            if !dn.reads_ahead() {
+                continue;
+            }
             let last = dn.info().max_blkid;
             dn.pointers(0..=last, &mut bps);
         }
         match objects.first() {
-            Some(dn) => dn.dmu.zio.read_ahead(&bps, &dn.crypt),
+            Some(dn) => dn.dmu.zio.read_ahead(&bps, &dn.crypt, dn.reading.keep()),
             None => 0,
         }
     }

@@ -35,7 +35,7 @@ impl Dnode {
             if first == last && known(first) {
                 return Ok(());
             }
-            let r = Reader::new(&self.dmu.zio, &self.crypt);
+            let r = self.reader();
             let found = (first..=last).try_for_each(|id| {
                 let blkid = id.checked_shl(s.epbs()).unwrap_or(u64::MAX);
                 s.lookup(&r, blkid).map(|_| ())
@@ -65,7 +65,7 @@ impl Dnode {
             };
             let first = offset / size;
             let last = (offset.saturating_add(len - 1) / size).min(s.maxblkid);
-            let r = Reader::new(&self.dmu.zio, &self.crypt);
+            let r = self.reader();
             let top = u32::from(s.nlevels) - 1;
             match below(&s, &r, &s.blkptr, top, 0, (first, last)) {
                 Ok(()) => return Ok(()),

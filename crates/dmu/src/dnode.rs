@@ -4,6 +4,7 @@ use crate::ahead::Streams;
 use crate::content::Content;
 use crate::damage::Checked;
 use crate::objset::Objset;
+use crate::reading::Reading;
 use crate::tree::{Reader, Spot, Synced};
 use crate::tx::{Damage, Dmu, Tx};
 use base::{bail, Block, Data, Error, Kind, RangeSet, Result, Txg};
@@ -113,6 +114,7 @@ pub struct Dnode {
     me: Weak<Dnode>,
     pub(crate) dmu: Arc<Dmu>,
     pub(crate) crypt: Crypt,
+    pub(crate) reading: Arc<Reading>,
     pub(crate) inner: RwLock<Inner>,
     /// Some block of it could not be read: changes of parts of blocks look before they are accepted.
     hurt: AtomicBool,
@@ -143,6 +145,7 @@ impl Dnode {
         os: Weak<Objset>,
         dmu: Arc<Dmu>,
         crypt: &Crypt,
+        reading: &Arc<Reading>,
         f: Fields,
         s: Synced,
     ) -> Arc<Dnode> {
@@ -152,6 +155,7 @@ impl Dnode {
             me: me.clone(),
             dmu,
             crypt: crypt.clone(),
+            reading: reading.clone(),
             inner: RwLock::new(Inner {
                 f,
                 bufs: BTreeMap::new(),
@@ -173,6 +177,7 @@ impl Dnode {
         os: Weak<Objset>,
         dmu: Arc<Dmu>,
         crypt: &Crypt,
+        reading: &Arc<Reading>,
         p: &DnodePhys,
     ) -> Arc<Dnode> {
         let f = Fields {
@@ -188,7 +193,12 @@ impl Dnode {
             slots: p.slots,
             bonus: p.bonus.clone(),
         };
-        Dnode::new(object, os, dmu, crypt, f, Synced::of(p))
+        Dnode::new(object, os, dmu, crypt, reading, f, Synced::of(p))
+    }
+
+    /// Reads its blocks as its dataset's properties say.
+    pub(crate) fn reader(&self) -> Reader<'_> {
+        Reader::new(&self.dmu.zio, &self.crypt, self.reading.keep())
     }
 
     pub(crate) fn weak(&self) -> Weak<Dnode> {
@@ -383,7 +393,7 @@ impl Dnode {
     pub fn spill(&self) -> Result<Option<Block>> {
         let mut turns = 0;
         loop {
-            let r = Reader::new(&self.dmu.zio, &self.crypt);
+            let r = self.reader();
             let (bp, gen) = {
                 let i = self.read_lock();
                 match &i.spill {
@@ -436,7 +446,7 @@ impl Dnode {
     pub fn block(&self, blkid: u64) -> Result<Block> {
         let mut turns = 0;
         loop {
-            let r = Reader::new(&self.dmu.zio, &self.crypt);
+            let r = self.reader();
             let (s, gen, parts, size) = {
                 let i = self.read_lock();
                 let size = i.f.block_size;
@@ -516,7 +526,7 @@ impl Dnode {
     /// Takes a block that was let go of into memory again, as it must be before parts of it change.
     fn bring_back(&self, blkid: u64) -> Result<()> {
         loop {
-            let lease = self.dmu.zio.lease();
+            let lease = self.reader().lease;
             let stored = |i: &Inner| i.bufs.get(&blkid).and_then(|b| b.data.stored().copied());
             let Some(bp) = stored(&self.read_lock()) else {
                 return Ok(());
@@ -539,7 +549,7 @@ impl Dnode {
         let mut turns = 0;
         loop {
             self.bring_back(blkid)?;
-            let r = Reader::new(&self.dmu.zio, &self.crypt);
+            let r = self.reader();
             let (s, gen) = {
                 let i = self.read_lock();
                 match i.bufs.get(&blkid) {
@@ -579,7 +589,7 @@ impl Dnode {
         last: u64,
         whole: Range<u64>,
     ) -> Result<Option<(usize, Vec<Block>)>> {
-        let reader = Reader::new(&self.dmu.zio, &self.crypt);
+        let reader = self.reader();
         let mut known = Vec::new();
         let (s, gen, size, mut out) = {
             let i = self.read_lock();
@@ -992,7 +1002,7 @@ impl Dnode {
     fn is_hole(&self, blkid: u64) -> Result<bool> {
         let mut turns = 0;
         loop {
-            let r = Reader::new(&self.dmu.zio, &self.crypt);
+            let r = self.reader();
             let (s, gen) = {
                 let i = self.read_lock();
                 if i.bufs.contains_key(&blkid) {
@@ -1016,7 +1026,7 @@ impl Dnode {
 
     /// Birth of a block as of the last sync; see [`Objset::birth_of`].
     pub(crate) fn birth_of(&self, level: i64, blkid: u64) -> Result<Option<Txg>> {
-        let r = Reader::new(&self.dmu.zio, &self.crypt);
+        let r = self.reader();
         let s = self.read_lock().s.clone();
         let bp = match (blkid, u8::try_from(level)) {
             (SPILL, _) => s.spill.unwrap_or(BlkPtr::HOLE),
@@ -1086,7 +1096,7 @@ impl Dnode {
     /// The first byte at or after `offset` that is data (`data`) or in a hole; `None` if there is
     /// none before the end of the last block. Block granularity; dirty blocks count as data.
     pub fn seek(&self, offset: u64, data: bool) -> Result<Option<u64>> {
-        let r = Reader::new(&self.dmu.zio, &self.crypt);
+        let r = self.reader();
         let (s, size, maxblkid, over) = {
             let i = self.read_lock();
             let mut dirty = RangeSet::new();

@@ -23,6 +23,7 @@ mod dnode;
 mod early;
 mod objset;
 mod place;
+mod reading;
 mod stride;
 mod sync;
 pub mod testing;

@@ -2,6 +2,7 @@
 
 use crate::dnode::{Dnode, Fields, Job};
 use crate::early::Waiting;
+use crate::reading::Reading;
 use crate::tree::Synced;
 use crate::tx::{Admission, Damage, Dmu, Need, Tx};
 use crate::{GROUPUSED_OBJECT, PROJECTUSED_OBJECT, USERUSED_OBJECT};
@@ -14,7 +15,7 @@ use disk::{BlkPtr, DnodePhys, ObjType};
 use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, RwLock, Weak};
-use zio::Crypt;
+use zio::{Crypt, Scope};
 
 /// Both MACs of an object set block (pool format §15.3).
 pub(crate) fn objset_macs(key: &DatasetKey, block: &[u8]) -> Result<[u8; 2 * OBJSET_MAC_SIZE]> {
@@ -74,6 +75,10 @@ pub struct WritePolicy {
     pub dedup_verify: bool,
     /// Data blocks stored in at most so many bytes go to the special devices; 0 = none.
     pub special_small: u64,
+    /// What stays in the block cache when it was read (`primarycache`).
+    pub keep: Scope,
+    /// What is read ahead (`prefetch`).
+    pub ahead: Scope,
 }
 
 impl Default for WritePolicy {
@@ -95,6 +100,8 @@ impl Default for WritePolicy {
             dedup: 0,
             dedup_verify: false,
             special_small: 0,
+            keep: Scope::All,
+            ahead: Scope::All,
         }
     }
 }
@@ -190,6 +197,7 @@ pub struct Objset {
     highest: AtomicU64,
     readonly: bool,
     pub(crate) crypt: Crypt,
+    pub(crate) reading: Arc<Reading>,
     /// Logical bytes to be written, by txg & 3, and the group they belong to: a group that ended
     /// without this set does not count.
     space: Mutex<[(Txg, u64); 4]>,
@@ -329,13 +337,12 @@ impl Objset {
         objects: u64,
         crypt: Crypt,
     ) -> Arc<Objset> {
+        let reading = Arc::new(Reading::new(policy.keep, policy.ahead));
         Arc::new_cyclic(|me: &Weak<Objset>| {
             let special = |n: usize, object: u64| {
-                Mutex::new(
-                    p.special[n]
-                        .as_ref()
-                        .map(|p| Dnode::from_phys(object, me.clone(), dmu.clone(), &crypt, p)),
-                )
+                Mutex::new(p.special[n].as_ref().map(|p| {
+                    Dnode::from_phys(object, me.clone(), dmu.clone(), &crypt, &reading, p)
+                }))
             };
             Objset {
                 id,
@@ -343,7 +350,7 @@ impl Objset {
                 me: me.clone(),
                 policy: RwLock::new(Arc::new(policy)),
                 shards: Default::default(),
-                meta: Dnode::from_phys(0, me.clone(), dmu.clone(), &crypt, &p.meta),
+                meta: Dnode::from_phys(0, me.clone(), dmu.clone(), &crypt, &reading, &p.meta),
                 special: [
                     special(0, USERUSED_OBJECT),
                     special(1, GROUPUSED_OBJECT),
@@ -374,6 +381,7 @@ impl Objset {
                 objects: AtomicI64::new(objects as i64),
                 readonly,
                 crypt,
+                reading: reading.clone(),
                 space: Mutex::default(),
                 promised: AtomicU64::new(0),
                 waiting: Mutex::default(),
@@ -397,8 +405,9 @@ impl Objset {
             .clone()
     }
 
-    /// New properties take effect for blocks written from now on.
+    /// New properties take effect for blocks written and read from now on.
     pub fn set_policy(&self, policy: WritePolicy) {
+        self.reading.set(policy.keep, policy.ahead);
         *self.policy.write().unwrap_or_else(|e| e.into_inner()) = Arc::new(policy);
     }
 
@@ -589,7 +598,14 @@ impl Objset {
             if m.contains_key(&object) || self.meta.read_lock().gen != gen {
                 continue;
             }
-            let dn = Dnode::from_phys(object, self.me.clone(), self.dmu.clone(), &self.crypt, &p);
+            let dn = Dnode::from_phys(
+                object,
+                self.me.clone(),
+                self.dmu.clone(),
+                &self.crypt,
+                &self.reading,
+                &p,
+            );
             m.insert(object, dn.clone());
             m.sweep();
             return Ok(dn);
@@ -774,7 +790,15 @@ impl Objset {
 
     fn fresh(&self, object: u64, f: Fields) -> Arc<Dnode> {
         let s = Synced::none(f.nblkptr as usize, f.block_size, f.indblkshift);
-        Dnode::new(object, self.me.clone(), self.dmu.clone(), &self.crypt, f, s)
+        Dnode::new(
+            object,
+            self.me.clone(),
+            self.dmu.clone(),
+            &self.crypt,
+            &self.reading,
+            f,
+            s,
+        )
     }
 
     fn insert_new(&self, tx: &Tx, object: u64, f: Fields) -> Result<Arc<Dnode>> {

@@ -3,7 +3,6 @@
 use crate::content::Content;
 use crate::dnode::{Buf, Dnode};
 use crate::sync::{spec_for, with_nonce, Shape, Transform};
-use crate::tree::Reader;
 use crate::tx::Tx;
 use base::{Block, Error, Kind, Result};
 use disk::BlkPtr;
@@ -90,7 +89,7 @@ fn complete(blocks: &[(Arc<Dnode>, u64)], wanted: &[usize]) {
     let Some((one, _)) = blocks.first() else {
         return;
     };
-    let reader = Reader::new(&one.dmu.zio, &one.crypt);
+    let reader = one.reader();
     let (mut bps, mut who) = (Vec::new(), Vec::new());
     for &n in wanted {
         let (dn, blkid) = &blocks[n];

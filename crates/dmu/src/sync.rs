@@ -718,7 +718,7 @@ impl Objset {
 
     /// A block of dnodes as it is on disk, empty where there is none yet; `None` if it cannot be read.
     fn dnode_block(&self, p: &Pass, s: &Synced, blk: u64) -> Result<Option<Block>> {
-        let r = Reader::new(p.zio, p.crypt);
+        let r = Reader::new(p.zio, p.crypt, p.policy.keep);
         let read = || match s.lookup(&r, blk)? {
             bp if bp.is_hole() => Ok(Block::default()),
             bp => r.read(&bp, blk),
@@ -766,7 +766,7 @@ impl Objset {
                 ..
             } in &job.blocks
             {
-                let reader = Reader::new(p.zio, p.crypt);
+                let reader = Reader::new(p.zio, p.crypt, p.policy.keep);
                 let freed = job.frees.contains(*blkid, blkid + 1);
                 let found = || match freed {
                     true => Ok(BlkPtr::HOLE),
@@ -839,9 +839,11 @@ impl Objset {
             .collect();
         if !partial.is_empty() {
             let bps: Vec<BlkPtr> = partial.iter().map(|n| outs[*n].old).collect();
-            let got = p
-                .zio
-                .read_many_whole(&bps, p.zio.lease(), p.crypt, &|_| true);
+            let got =
+                p.zio
+                    .read_many_whole(&bps, p.zio.lease().keeping(p.policy.keep), p.crypt, &|_| {
+                        true
+                    });
             let mut lost = Vec::new();
             for (n, base) in partial.into_iter().zip(got) {
                 let o = &mut outs[n];
@@ -1057,7 +1059,7 @@ impl Objset {
         let mut used = s.used as i64;
         for (blk, list) in by_block {
             maxblkid = maxblkid.max(*blk);
-            let old = s.lookup(&Reader::new(p.zio, p.crypt), *blk)?;
+            let old = s.lookup(&Reader::new(p.zio, p.crypt, p.policy.keep), *blk)?;
             let mut b = match blocks.take(*blk) {
                 Some(b) => b.to_vec(),
                 None if old.is_hole() => vec![0; DNODE_BLOCK],

@@ -4,7 +4,7 @@ use base::{Block, Error, Result, Txg};
 use disk::{BlkPtr, DnodePhys, BP_SIZE};
 use std::cell::Cell;
 use std::sync::Arc;
-use zio::{Crypt, Lease, Zio};
+use zio::{Crypt, Lease, Scope, Zio};
 
 /// Where in an object's tree a block is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -24,11 +24,12 @@ pub(crate) struct Reader<'a> {
 }
 
 impl<'a> Reader<'a> {
-    pub fn new(zio: &'a Zio, crypt: &'a Crypt) -> Reader<'a> {
+    /// `keep`: what stays in the block cache.
+    pub fn new(zio: &'a Zio, crypt: &'a Crypt, keep: Scope) -> Reader<'a> {
         Reader {
             zio,
             crypt,
-            lease: zio.lease(),
+            lease: zio.lease().keeping(keep),
             failed: Cell::new(None),
         }
     }
@@ -310,7 +311,7 @@ mod tests {
         for blkid in [0, 1] {
             let bp = s
                 .lookup(
-                    &super::Reader::new(&rig.dmu.zio, &super::Crypt::Plain),
+                    &super::Reader::new(&rig.dmu.zio, &super::Crypt::Plain, super::Scope::All),
                     blkid,
                 )
                 .unwrap();

@@ -5,7 +5,7 @@ use crate::early::Early;
 use crate::objset::Objset;
 use base::{Error, Kind, Result, Txg};
 use env::Env;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, RwLock, Weak};
 use zio::Zio;
 
@@ -126,6 +126,8 @@ pub struct Dmu {
     driver: OnceLock<Weak<dyn Driver>>,
     on_damage: OnceLock<OnDamage>,
     pub(crate) ahead: Arc<Door>,
+    /// Nothing is read ahead.
+    pub(crate) no_ahead: AtomicBool,
     pub(crate) early: Arc<Early>,
     /// Locks of objects ([`crate::Dnode::lock`]). Each pool has its own: one is held while a device
     /// is read, and a device that does not answer must not hold up other pools.
@@ -233,6 +235,7 @@ impl Dmu {
             driver: OnceLock::new(),
             on_damage: OnceLock::new(),
             ahead: Arc::default(),
+            no_ahead: AtomicBool::new(false),
             early: Arc::default(),
             locks: Box::new([const { RwLock::new(()) }; 251]),
         })

@@ -6,10 +6,11 @@
 
 use crate::aligned::Aligned;
 use crate::batch::{cut, fits, gather, lock, plan, scatter, shape, Cells, Piece, MOST, PIECE};
+use crate::timing::Timing;
 use crate::uring::{past_end, Left, Target};
 use crate::{part, sys, uring, usage, CpuPool};
 use base::{Error, Kind, Result};
-use env::{Access, Cpu, Disk, Geometry, Op};
+use env::{Access, Cpu, Disk, Geometry, Op, Watch};
 use rustix::io::{preadv, pwritev, Errno};
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -20,7 +21,7 @@ use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Opens devices and files by path.
 pub struct LinuxDisks {
@@ -472,6 +473,95 @@ fn device_discards(rdev: u64) -> bool {
         .is_some_and(|n| n > 0)
 }
 
+impl LinuxDisk {
+    fn run_batch(&self, ops: Vec<Op>, watch: Option<&dyn Watch>) -> Vec<(Op, Result<()>)> {
+        let begin = Instant::now();
+        let _use = usage::begin();
+        let mut results: Vec<Result<()>> = ops
+            .iter()
+            .map(|op| {
+                let (write, offset, len) = shape(op);
+                self.check(write, offset, len)
+            })
+            .collect();
+        let mut pieces = plan(&ops);
+        if results.iter().any(Result::is_err) {
+            // Rare: nothing is merged, so that a refused operation takes no other with it.
+            pieces.clear();
+            for i in (0..ops.len()).filter(|&i| results[i].is_ok()) {
+                for mut p in plan(std::slice::from_ref(&ops[i])) {
+                    p.parts.iter_mut().for_each(|part| part.op = i);
+                    pieces.push(p);
+                }
+            }
+        }
+        let cells: Vec<Mutex<Op>> = ops.into_iter().map(Mutex::new).collect();
+        let timing = Timing::new(watch, &pieces, begin);
+        let mut failures: Vec<(usize, io::Error)> = Vec::new();
+        let mut left = Left::Unused;
+        if pieces.len() > 1 && self.io_uring.load(Ordering::Relaxed) {
+            let target = Target {
+                fd: self.file.as_raw_fd(),
+                name: &self.path,
+                align: self.align,
+                limit: uring::LIMIT,
+            };
+            let mut failed = |i, e| failures.push((i, e));
+            left = uring::run(&target, &pieces, &cells, &timing, &mut failed);
+        }
+        let left = match left {
+            Left::Nothing => Vec::new(),
+            Left::Unused => (0..pieces.len()).collect(),
+            Left::Stuck(left) => {
+                self.io_uring.store(false, Ordering::Relaxed);
+                left
+            }
+        };
+        if !left.is_empty() {
+            let list = Mutex::new(failures);
+            self.threads.par_for(left.len(), &|i| {
+                timing.started(left[i]);
+                let r = self.run_piece(&cells, &pieces[left[i]]);
+                timing.ended(left[i]);
+                if let Err(e) = r {
+                    list.lock()
+                        .unwrap_or_else(PoisonError::into_inner)
+                        .push((left[i], e));
+                }
+            });
+            failures = list.into_inner().unwrap_or_else(PoisonError::into_inner);
+        }
+        for (i, e) in failures {
+            let piece = &pieces[i];
+            if let [part] = &piece.parts[..] {
+                results[part.op] = Err(self.error(e, piece.write, piece.offset, piece.len));
+                continue;
+            }
+            // Merged operations are tried one by one, so that a bad sector costs only its owner.
+            let mut offset = piece.offset;
+            for part in &piece.parts {
+                let (op, at, len) = (part.op, part.at, part.len);
+                let parts = vec![crate::batch::Part { op, at, len }];
+                let single = Piece {
+                    write: piece.write,
+                    offset,
+                    len,
+                    parts,
+                };
+                if let Err(e) = self.run_piece(&cells, &single) {
+                    results[op] = Err(self.error(e, piece.write, offset, len));
+                }
+                offset += len as u64;
+            }
+        }
+        cells
+            .into_iter()
+            .map(|c| c.into_inner().unwrap_or_else(PoisonError::into_inner))
+            .zip(results)
+            .collect()
+    }
+}
+
 impl Disk for LinuxDisk {
     fn geometry(&self) -> Geometry {
         Geometry {
@@ -538,85 +628,11 @@ impl Disk for LinuxDisk {
     }
 
     fn batch(&self, ops: Vec<Op>) -> Vec<(Op, Result<()>)> {
-        let _use = usage::begin();
-        let mut results: Vec<Result<()>> = ops
-            .iter()
-            .map(|op| {
-                let (write, offset, len) = shape(op);
-                self.check(write, offset, len)
-            })
-            .collect();
-        let mut pieces = plan(&ops);
-        if results.iter().any(Result::is_err) {
-            // Rare: nothing is merged, so that a refused operation takes no other with it.
-            pieces.clear();
-            for i in (0..ops.len()).filter(|&i| results[i].is_ok()) {
-                for mut p in plan(std::slice::from_ref(&ops[i])) {
-                    p.parts.iter_mut().for_each(|part| part.op = i);
-                    pieces.push(p);
-                }
-            }
-        }
-        let cells: Vec<Mutex<Op>> = ops.into_iter().map(Mutex::new).collect();
-        let mut failures: Vec<(usize, io::Error)> = Vec::new();
-        let mut left = Left::Unused;
-        if pieces.len() > 1 && self.io_uring.load(Ordering::Relaxed) {
-            let target = Target {
-                fd: self.file.as_raw_fd(),
-                name: &self.path,
-                align: self.align,
-                limit: uring::LIMIT,
-            };
-            let mut failed = |i, e| failures.push((i, e));
-            left = uring::run(&target, &pieces, &cells, &mut failed);
-        }
-        let left = match left {
-            Left::Nothing => Vec::new(),
-            Left::Unused => (0..pieces.len()).collect(),
-            Left::Stuck(left) => {
-                self.io_uring.store(false, Ordering::Relaxed);
-                left
-            }
-        };
-        if !left.is_empty() {
-            let list = Mutex::new(failures);
-            self.threads.par_for(left.len(), &|i| {
-                if let Err(e) = self.run_piece(&cells, &pieces[left[i]]) {
-                    list.lock()
-                        .unwrap_or_else(PoisonError::into_inner)
-                        .push((left[i], e));
-                }
-            });
-            failures = list.into_inner().unwrap_or_else(PoisonError::into_inner);
-        }
-        for (i, e) in failures {
-            let piece = &pieces[i];
-            if let [part] = &piece.parts[..] {
-                results[part.op] = Err(self.error(e, piece.write, piece.offset, piece.len));
-                continue;
-            }
-            // Merged operations are tried one by one, so that a bad sector costs only its owner.
-            let mut offset = piece.offset;
-            for part in &piece.parts {
-                let (op, at, len) = (part.op, part.at, part.len);
-                let parts = vec![crate::batch::Part { op, at, len }];
-                let single = Piece {
-                    write: piece.write,
-                    offset,
-                    len,
-                    parts,
-                };
-                if let Err(e) = self.run_piece(&cells, &single) {
-                    results[op] = Err(self.error(e, piece.write, offset, len));
-                }
-                offset += len as u64;
-            }
-        }
-        cells
-            .into_iter()
-            .map(|c| c.into_inner().unwrap_or_else(PoisonError::into_inner))
-            .zip(results)
-            .collect()
+        self.run_batch(ops, None)
+    }
+
+    fn batch_watched(&self, ops: Vec<Op>, watch: &dyn Watch) -> Vec<(Op, Result<()>)> {
+        self.run_batch(ops, Some(watch))
     }
 
     fn discard(&self, offset: u64, len: u64) -> Result<()> {

@@ -13,6 +13,7 @@ mod host;
 pub mod inuse;
 pub mod part;
 mod sys;
+mod timing;
 mod uring;
 mod usage;
 

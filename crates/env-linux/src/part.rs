@@ -4,7 +4,7 @@
 
 use base::{Error, Kind, Result};
 use env::partition::{self, Partition};
-use env::{Disk, Geometry, Op};
+use env::{Disk, Geometry, Op, Request, Watch};
 use std::sync::Arc;
 
 /// Image and number of the partition that `path` names, if it has that form.
@@ -50,6 +50,74 @@ impl Part {
             )),
         }
     }
+
+    /// Runs the operations that are inside, with offsets on the whole disk; `run` gets the index of
+    /// each in the batch, too.
+    fn moved(
+        &self,
+        ops: Vec<Op>,
+        run: impl FnOnce(Vec<Op>, &[usize]) -> Vec<(Op, Result<()>)>,
+    ) -> Vec<(Op, Result<()>)> {
+        let places: Vec<Result<u64>> = ops
+            .iter()
+            .map(|op| match op {
+                Op::Read { offset, buf } => self.place(*offset, buf.len() as u64),
+                Op::Write { offset, bufs } => {
+                    self.place(*offset, bufs.iter().map(|b| b.len() as u64).sum())
+                }
+            })
+            .collect();
+        let moved = |op: Op, by: &dyn Fn(u64) -> u64| match op {
+            Op::Read { offset, buf } => Op::Read {
+                offset: by(offset),
+                buf,
+            },
+            Op::Write { offset, bufs } => Op::Write {
+                offset: by(offset),
+                bufs,
+            },
+        };
+        let (mut inside, mut numbers, mut out) = (Vec::new(), Vec::new(), Vec::new());
+        for (n, (op, place)) in ops.into_iter().zip(places).enumerate() {
+            match place {
+                Ok(at) => {
+                    numbers.push(n);
+                    inside.push(moved(op, &|_| at));
+                    out.push(None);
+                }
+                Err(e) => out.push(Some((op, Err(e)))),
+            }
+        }
+        let mut done = run(inside, &numbers)
+            .into_iter()
+            .map(|(op, r)| (moved(op, &|at| at - self.part.start), r));
+        out.into_iter()
+            .filter_map(|o| o.or_else(|| done.next()))
+            .collect()
+    }
+}
+
+/// Tells numbers of operations as they are in the batch of the partition.
+struct Renumbered<'a> {
+    watch: &'a dyn Watch,
+    places: &'a [usize],
+}
+
+impl Watch for Renumbered<'_> {
+    fn queued(&self, write: bool, n: u64) {
+        self.watch.queued(write, n);
+    }
+
+    fn started(&self, write: bool) {
+        self.watch.started(write);
+    }
+
+    fn ended(&self, request: &Request) {
+        self.watch.ended(&Request {
+            op: self.places.get(request.op).copied().unwrap_or(request.op),
+            ..*request
+        });
+    }
 }
 
 impl Disk for Part {
@@ -73,43 +141,14 @@ impl Disk for Part {
     }
 
     fn batch(&self, ops: Vec<Op>) -> Vec<(Op, Result<()>)> {
-        let places: Vec<Result<u64>> = ops
-            .iter()
-            .map(|op| match op {
-                Op::Read { offset, buf } => self.place(*offset, buf.len() as u64),
-                Op::Write { offset, bufs } => {
-                    self.place(*offset, bufs.iter().map(|b| b.len() as u64).sum())
-                }
-            })
-            .collect();
-        let moved = |op: Op, by: &dyn Fn(u64) -> u64| match op {
-            Op::Read { offset, buf } => Op::Read {
-                offset: by(offset),
-                buf,
-            },
-            Op::Write { offset, bufs } => Op::Write {
-                offset: by(offset),
-                bufs,
-            },
-        };
-        let (mut inside, mut out) = (Vec::new(), Vec::new());
-        for (op, place) in ops.into_iter().zip(places) {
-            match place {
-                Ok(at) => {
-                    inside.push(moved(op, &|_| at));
-                    out.push(None);
-                }
-                Err(e) => out.push(Some((op, Err(e)))),
-            }
-        }
-        let mut done = self
-            .disk
-            .batch(inside)
-            .into_iter()
-            .map(|(op, r)| (moved(op, &|at| at - self.part.start), r));
-        out.into_iter()
-            .filter_map(|o| o.or_else(|| done.next()))
-            .collect()
+        self.moved(ops, |ops, _| self.disk.batch(ops))
+    }
+
+    fn batch_watched(&self, ops: Vec<Op>, watch: &dyn Watch) -> Vec<(Op, Result<()>)> {
+        self.moved(ops, |ops, places| {
+            let watch = Renumbered { watch, places };
+            self.disk.batch_watched(ops, &watch)
+        })
     }
 
     fn discard(&self, offset: u64, len: u64) -> Result<()> {

@@ -15,6 +15,7 @@
 
 use crate::aligned::Aligned;
 use crate::batch::{gather, give_up, in_place, scatter, Cells, Piece, Vector};
+use crate::timing::Timing;
 use io_uring::{opcode, types, IoUring, Probe};
 use std::cell::Cell;
 use std::io;
@@ -118,6 +119,7 @@ pub fn run(
     target: &Target,
     pieces: &[Piece],
     cells: &Cells,
+    timing: &Timing,
     failed: &mut dyn FnMut(usize, io::Error),
 ) -> Left {
     if !available() {
@@ -135,7 +137,7 @@ pub fn run(
         },
     };
     let guard = NoUnwind;
-    let end = ring.run(target, pieces, cells, failed);
+    let end = ring.run(target, pieces, cells, timing, failed);
     std::mem::forget(guard);
     match end {
         End::Done => {
@@ -177,6 +179,7 @@ impl Ring {
         target: &Target,
         pieces: &[Piece],
         cells: &Cells,
+        timing: &Timing,
         failed: &mut dyn FnMut(usize, io::Error),
     ) -> End {
         let mut free: Vec<usize> = (0..self.slots.len()).rev().collect();
@@ -209,6 +212,7 @@ impl Ring {
                 if slot.vectors.is_empty() {
                     slot.copying(cells, piece);
                 }
+                timing.started(next);
                 next += 1;
                 if !self.push(target.fd, s, pieces) {
                     failed(next - 1, io::Error::from_raw_os_error(libc::EIO));
@@ -294,13 +298,19 @@ impl Ring {
                         }
                         continue;
                     }
-                    (None, Some(left)) => left.push(slot.piece),
+                    (None, Some(left)) => {
+                        left.push(slot.piece);
+                        busy.retain(|b| *b != s);
+                        free.push(s);
+                        continue;
+                    }
                     (Some(Ok(())), _) if !piece.write && slot.vectors.is_empty() => {
                         scatter(cells, piece, slot.bounce(piece.len));
                     }
                     (Some(Ok(())), _) => {}
                     (Some(Err(e)), _) => failed(slot.piece, e),
                 }
+                timing.ended(slot.piece);
                 busy.retain(|b| *b != s);
                 free.push(s);
             }

@@ -8,6 +8,9 @@
 #![forbid(unsafe_code)]
 
 pub mod partition;
+mod watch;
+
+pub use watch::{Request, Watch};
 
 use base::Result;
 use std::sync::Arc;
@@ -47,6 +50,16 @@ pub enum Op {
     Write { offset: u64, bufs: Vec<base::Block> },
 }
 
+impl Op {
+    /// Whether it writes, and how many bytes.
+    pub fn shape(&self) -> (bool, u64) {
+        match self {
+            Op::Read { buf, .. } => (false, buf.len() as u64),
+            Op::Write { bufs, .. } => (true, bufs.iter().map(|b| b.len() as u64).sum()),
+        }
+    }
+}
+
 /// An open device or image file. All calls are synchronous; `batch` is how depth is had.
 ///
 /// Offsets and lengths must be multiples of the logical sector for block devices; an implementation
@@ -61,8 +74,38 @@ pub trait Disk: Send + Sync {
     /// Runs all transfers as parallel as the device likes, in no particular order; returns one
     /// result per op, in op order; read buffers come back filled.
     fn batch(&self, ops: Vec<Op>) -> Vec<(Op, Result<()>)>;
+    /// The same, and tells what becomes of the requests. Where nothing else is known every operation
+    /// is one request, without times.
+    fn batch_watched(&self, ops: Vec<Op>, watch: &dyn Watch) -> Vec<(Op, Result<()>)> {
+        count_untimed(self, ops, watch)
+    }
     /// Tells the device that the range holds nothing of value.
     fn discard(&self, offset: u64, len: u64) -> Result<()>;
+}
+
+/// A batch of which every operation is told as one request, without times.
+pub fn count_untimed<D: Disk + ?Sized>(
+    disk: &D,
+    ops: Vec<Op>,
+    watch: &dyn Watch,
+) -> Vec<(Op, Result<()>)> {
+    for op in &ops {
+        let (write, _) = op.shape();
+        watch.queued(write, 1);
+        watch.started(write);
+    }
+    let done = disk.batch(ops);
+    for (n, (op, _)) in done.iter().enumerate() {
+        let (write, bytes) = op.shape();
+        watch.ended(&Request {
+            write,
+            bytes,
+            op: n,
+            merged: false,
+            times: None,
+        });
+    }
+    done
 }
 
 /// Opens devices by path.

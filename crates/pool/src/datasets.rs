@@ -12,6 +12,7 @@ use dmu::{Objset, Tx, WritePolicy};
 use dsl::Dataset;
 use std::sync::{Arc, OnceLock};
 use zil::{Header, Options, Zil};
+use zio::Scope;
 
 /// An open dataset.
 pub struct OpenSet {
@@ -86,6 +87,8 @@ impl Pool {
             },
             dedup_verify: dedup & codec::checksum::DEDUP_VERIFY != 0,
             special_small: num("special_small_blocks")?,
+            keep: Scope::from_property(num("primarycache")?),
+            ahead: Scope::from_property(num("prefetch")?),
             compress: compress::resolve_on(alg, lz4),
             zstd_level: level,
             checksum,

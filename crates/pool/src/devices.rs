@@ -6,7 +6,7 @@ use disk::Dva;
 use space::{AllocReq, Class, Space};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::Arc;
-use vdev::{BadLeaf, Fault, ReadReq, VdevTree};
+use vdev::{BadLeaf, Fault, ReadOutcome, ReadReq, VdevTree, WriteBatch};
 use zio::{Allocator, Devices, Looked, PhysWrite, Purpose, ReadOne, Wrong};
 
 fn gcd(mut a: usize, mut b: usize) -> usize {
@@ -64,6 +64,43 @@ fn wrong(b: &BadLeaf) -> Wrong {
     }
 }
 
+fn requests<'a>(reqs: &[ReadOne<'a>]) -> Vec<ReadReq<'a>> {
+    reqs.iter()
+        .map(|r| ReadReq {
+            vdev: r.dva.vdev(),
+            offset: r.dva.offset(),
+            psize: r.psize,
+            birth: r.birth,
+            verify: r.verify,
+        })
+        .collect()
+}
+
+fn looked(found: Vec<Result<ReadOutcome>>) -> Vec<Looked> {
+    found
+        .into_iter()
+        .map(|r| match r {
+            Ok(o) => Looked {
+                wrong: o.bad.iter().map(wrong).collect(),
+                data: match o.lost {
+                    Some(e) => Err(e),
+                    None => Ok(o.data),
+                },
+            },
+            Err(e) => Looked {
+                data: Err(e),
+                wrong: Vec::new(),
+            },
+        })
+        .collect()
+}
+
+fn write_batch(batch: WriteBatch, writes: &[PhysWrite]) -> Result<()> {
+    let blocks: Vec<_> = writes.iter().map(|w| (w.vdev, w.offset, &w.data)).collect();
+    batch.write_many(&blocks)?;
+    batch.submit_all()
+}
+
 impl Devices for TreeDevices {
     fn vdevs(&self) -> u64 {
         self.tree.tops().len() as u64
@@ -83,32 +120,11 @@ impl Devices for TreeDevices {
     }
 
     fn look(&self, reqs: &[ReadOne]) -> Vec<Looked> {
-        let reqs: Vec<ReadReq> = reqs
-            .iter()
-            .map(|r| ReadReq {
-                vdev: r.dva.vdev(),
-                offset: r.dva.offset(),
-                psize: r.psize,
-                birth: r.birth,
-                verify: r.verify,
-            })
-            .collect();
-        let found = self.tree.look_many(&reqs).into_iter();
-        found
-            .map(|r| match r {
-                Ok(o) => Looked {
-                    wrong: o.bad.iter().map(wrong).collect(),
-                    data: match o.lost {
-                        Some(e) => Err(e),
-                        None => Ok(o.data),
-                    },
-                },
-                Err(e) => Looked {
-                    data: Err(e),
-                    wrong: Vec::new(),
-                },
-            })
-            .collect()
+        looked(self.tree.look_many(&requests(reqs)))
+    }
+
+    fn look_ahead(&self, reqs: &[ReadOne]) -> Vec<Looked> {
+        looked(self.tree.look_ahead(&requests(reqs)))
     }
 
     fn count(&self, wrong: &[Wrong]) {
@@ -163,10 +179,11 @@ impl Devices for TreeDevices {
     }
 
     fn write(&self, writes: &[PhysWrite], txg: Txg) -> Result<()> {
-        let batch = self.tree.write_batch(txg);
-        let blocks: Vec<_> = writes.iter().map(|w| (w.vdev, w.offset, &w.data)).collect();
-        batch.write_many(&blocks)?;
-        batch.submit_all()
+        write_batch(self.tree.write_batch(txg), writes)
+    }
+
+    fn write_urgent(&self, writes: &[PhysWrite], txg: Txg) -> Result<()> {
+        write_batch(self.tree.write_batch(txg).urgent(), writes)
     }
 
     fn flush(&self) -> Result<()> {

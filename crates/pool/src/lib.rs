@@ -303,6 +303,11 @@ impl Pool {
         self.dmu.set_dirty_max(t.dirty_max);
     }
 
+    /// Whether anything is read ahead; datasets narrow it by their property `prefetch`.
+    pub fn read_ahead(&self, on: bool) {
+        self.dmu.set_read_ahead(on);
+    }
+
     /// Whether data of files that are read or written whole are kept in memory; not needed for
     /// clients that have a cache of their own.
     pub fn keep_streams(&self, keep: bool) {

@@ -25,7 +25,7 @@ use std::sync::{Arc, Condvar, Mutex};
 use vdev::{keys, State, VdevTree};
 use zap::Zap;
 use zil::Header;
-use zio::{Zio, ZioOptions};
+use zio::{Scope, Zio, ZioOptions};
 
 /// How to open.
 #[derive(Clone, Debug, Default)]
@@ -630,7 +630,7 @@ impl Pool {
         heads.retain(|ds| !ds.phys().bp.is_hole());
         for some in heads.chunks(ROOTS_AHEAD) {
             let roots: Vec<_> = some.iter().map(|ds| ds.phys().bp).collect();
-            self.zio.read_ahead(&roots, &Crypt::Plain);
+            self.zio.read_ahead(&roots, &Crypt::Plain, Scope::All);
             some.iter().try_for_each(|ds| f(ds.clone()))?;
         }
         Ok(())

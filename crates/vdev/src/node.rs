@@ -2,6 +2,7 @@
 
 use crate::draid::Draid;
 use crate::indirect::IndirectMap;
+use crate::io_counts::{Counting, IoCounts, IoFigures};
 use crate::keys;
 use crate::map::{self, Map, Reflow, MAX_SHIFT};
 use crate::state::{Aux, State};
@@ -89,16 +90,19 @@ pub struct Stats {
     pub read_errors: AtomicU64,
     pub write_errors: AtomicU64,
     pub checksum_errors: AtomicU64,
+    /// Requests that were with the device for longer than [`crate::SLOW_NS`].
+    pub slow_ios: AtomicU64,
     /// Bytes rewritten because a copy was bad or missing.
     pub repaired_bytes: AtomicU64,
 }
 
 impl Stats {
-    /// `zpool clear`: forgets the errors.
+    /// `zpool clear`: forgets the errors and slow requests.
     pub fn clear_errors(&self) {
         self.read_errors.store(0, Relaxed);
         self.write_errors.store(0, Relaxed);
         self.checksum_errors.store(0, Relaxed);
+        self.slow_ios.store(0, Relaxed);
     }
 
     /// Takes over the counters of another vdev that this one stands for.
@@ -111,6 +115,7 @@ impl Stats {
             (&self.read_errors, &o.read_errors),
             (&self.write_errors, &o.write_errors),
             (&self.checksum_errors, &o.checksum_errors),
+            (&self.slow_ios, &o.slow_ios),
             (&self.repaired_bytes, &o.repaired_bytes),
         ] {
             to.store(from.load(Relaxed), Relaxed);
@@ -139,6 +144,8 @@ pub struct Vdev {
     /// Everything persistent except type, id, guid and children, unknown keys included.
     props: Mutex<NvList>,
     pub stats: Stats,
+    /// Latencies, sizes and queues of a leaf; groups and other vdevs without a device have none.
+    io: Option<Box<IoCounts>>,
     state: AtomicU8,
     aux: AtomicU8,
     device: RwLock<Option<Arc<dyn Disk>>>,
@@ -214,6 +221,7 @@ impl Vdev {
             children,
             props: Mutex::new(props),
             stats: Stats::default(),
+            io: kind.is_leaf().then(Box::default),
             state: AtomicU8::new(State::Closed as u8),
             aux: AtomicU8::new(Aux::None as u8),
             device: RwLock::new(None),
@@ -801,24 +809,38 @@ impl Vdev {
         u.suspect |= !u.is_empty();
     }
 
+    /// What the requests of a leaf took since the pool was opened; none for groups.
+    pub fn io_figures(&self) -> Option<IoFigures> {
+        self.io.as_ref().map(|io| io.figures())
+    }
+
     /// Runs transfers at *device* offsets, with counters.
     pub(crate) fn batch(&self, ops: Vec<Op>) -> Vec<(Op, Result<()>)> {
-        self.batch_in(ops, None)
+        self.batch_in(ops, None, true, &|_| false)
     }
 
     /// The same, with writes of group `txg` and what each puts where. The group is noted again before the
     /// leaf counts as dirty: a flush under way meanwhile has taken the note along, and is not the one
-    /// that covers them.
+    /// that covers them. `urgent`: somebody waits for them. `merged`: which operations (by index) were
+    /// several before.
     pub(crate) fn batch_in(
         &self,
         ops: Vec<Op>,
         note: Option<(Txg, &[Vec<Mark>])>,
+        urgent: bool,
+        merged: &(dyn Fn(usize) -> bool + Sync),
     ) -> Vec<(Op, Result<()>)> {
         let Some(device) = self.usable_device() else {
             let gone = || Error::new(Kind::NoDevice, format!("{}: not available", self.name()));
             return ops.into_iter().map(|op| (op, Err(gone()))).collect();
         };
-        let done = device.batch(ops);
+        let done = match &self.io {
+            Some(io) => {
+                let watch = Counting::new(io, &self.stats.slow_ios, urgent, merged);
+                device.batch_watched(ops, &watch)
+            }
+            None => device.batch(ops),
+        };
         if let Some((txg, marks)) = note {
             self.soil(txg);
             let mut unflushed = lock(&self.unflushed);

@@ -76,8 +76,17 @@ enum Mode {
     Probe,
     /// The same, but nothing is counted or written, only told.
     Look,
+    /// The same for blocks nobody waits for yet.
+    Ahead,
     /// Every copy and all parity is read, compared, and put right where wrong or missing.
     Scrub,
+}
+
+impl Mode {
+    /// Nothing is counted and nothing written.
+    fn only_looks(self) -> bool {
+        matches!(self, Mode::Look | Mode::Ahead)
+    }
 }
 
 /// Content of one place, as far as known.
@@ -174,7 +183,7 @@ fn runs(mut wanted: Vec<Wanted>) -> Vec<Vec<Wanted>> {
 }
 
 /// What is at each place of each run, in order; `None` where it cannot be read.
-fn read_runs(leaf: &Vdev, runs: &[Vec<Wanted>]) -> Vec<Option<Vec<u8>>> {
+fn read_runs(leaf: &Vdev, runs: &[Vec<Wanted>], urgent: bool) -> Vec<Option<Vec<u8>>> {
     let read = |at: u64, end: u64| Op::Read {
         offset: at,
         buf: vec![0; (end - at) as usize],
@@ -184,7 +193,9 @@ fn read_runs(leaf: &Vdev, runs: &[Vec<Wanted>]) -> Vec<Option<Vec<u8>>> {
         .iter()
         .map(|run| read(run[0].at, run.iter().map(end).max().unwrap_or(run[0].at)));
     let mut out = Vec::new();
-    for (run, (op, result)) in runs.iter().zip(leaf.batch(ops.collect())) {
+    let merged = |n: usize| runs.get(n).is_some_and(|run| run.len() > 1);
+    let done = leaf.batch_in(ops.collect(), None, urgent, &merged);
+    for (run, (op, result)) in runs.iter().zip(done) {
         match (op, result) {
             (Op::Read { buf, .. }, Ok(())) if run.len() == 1 => out.push(Some(buf)),
             (Op::Read { buf, .. }, Ok(())) => out.extend(run.iter().map(|w| {
@@ -234,6 +245,11 @@ impl VdevTree {
     /// [`VdevTree::mend`]. Of a block that cannot be had [`ReadOutcome::lost`] tells why.
     pub fn look_many(&self, reqs: &[ReadReq]) -> Vec<Result<ReadOutcome>> {
         self.run(reqs, Mode::Look)
+    }
+
+    /// [`VdevTree::look_many`] for blocks that are read ahead: nobody waits for them.
+    pub fn look_ahead(&self, reqs: &[ReadReq]) -> Vec<Result<ReadOutcome>> {
+        self.run(reqs, Mode::Ahead)
     }
 
     /// Counts what [`VdevTree::look_many`] found. Failures of devices are counted already.
@@ -316,7 +332,7 @@ impl VdevTree {
             }
         }
         let mut refs: Vec<Option<&mut Plan>> = plans.iter_mut().map(|p| p.as_mut().ok()).collect();
-        self.fetch(&mut refs, &places);
+        self.fetch(&mut refs, &places, mode != Mode::Ahead);
         drop(refs);
         if let ([req], [_]) = (reqs, &plans[..]) {
             return plans
@@ -469,7 +485,7 @@ impl VdevTree {
     /// With the right content known, lets every piece be compared and repaired.
     fn mend_pieces(&self, data: Vec<u8>, pieces: &[Piece], mode: Mode) -> Result<ReadOutcome> {
         let how = match mode {
-            Mode::Look => mode,
+            Mode::Look | Mode::Ahead => mode,
             _ => Mode::Scrub,
         };
         let mut out = ReadOutcome::default();
@@ -551,7 +567,7 @@ impl VdevTree {
     }
 
     /// Reads the places, one batch per leaf, all leaves at once.
-    fn fetch(&self, plans: &mut [Option<&mut Plan>], places: &[Place]) {
+    fn fetch(&self, plans: &mut [Option<&mut Plan>], places: &[Place], urgent: bool) {
         // In the order of the places, not of addresses, so that a simulation repeats itself.
         let mut known: HashMap<usize, usize> = HashMap::new();
         let mut by_leaf: Vec<(Arc<Vdev>, Vec<Wanted>)> = Vec::new();
@@ -579,7 +595,7 @@ impl VdevTree {
             .collect();
         self.env.cpu.par_io(jobs.len(), &|i| {
             let (leaf, runs, results) = &jobs[i];
-            *lock(results) = read_runs(leaf, runs);
+            *lock(results) = read_runs(leaf, runs, urgent);
         });
         for (_, runs, results) in jobs {
             let results = std::mem::take(&mut *lock(&results));
@@ -600,7 +616,7 @@ impl VdevTree {
     fn fetch_more(&self, plan: &mut Plan, places: Vec<(usize, usize, usize)>) {
         let places: Vec<Place> = places.into_iter().map(|(s, c, k)| (0, s, c, k)).collect();
         if !places.is_empty() {
-            self.fetch(&mut [Some(plan)], &places);
+            self.fetch(&mut [Some(plan)], &places, true);
         }
     }
 
@@ -617,7 +633,7 @@ impl VdevTree {
             Some((data, _)) => Ok(self.heal(req, &plan, data, mode)),
             None => {
                 let (why, bad) = blame(req, &plan);
-                if mode == Mode::Look {
+                if mode.only_looks() {
                     return Ok(ReadOutcome {
                         bad,
                         lost: Some(why),
@@ -725,7 +741,7 @@ impl VdevTree {
     /// read, counts it, and rewrites it; in a scrub also what missed the write.
     fn heal(&self, req: &ReadReq, plan: &Plan, block: Vec<u8>, mode: Mode) -> ReadOutcome {
         let mut out = ReadOutcome::default();
-        let writable = !self.read_only.load(Relaxed) && mode != Mode::Look;
+        let writable = !self.read_only.load(Relaxed) && !mode.only_looks();
         let counted = matches!(mode, Mode::Read | Mode::Scrub);
         for (s, cols) in plan.stripes.iter().enumerate() {
             let right = right_columns(plan, s, &block);
@@ -894,7 +910,7 @@ fn first_places(plan: &Plan, mode: Mode, want: &mut dyn FnMut(usize, usize, usiz
                         want(s, c, k);
                     }
                 }
-                Mode::Read | Mode::Probe | Mode::Look => {
+                Mode::Read | Mode::Probe | Mode::Look | Mode::Ahead => {
                     // Parity only where a data column is missing. Whatever a plain vdev has is
                     // better than nothing.
                     let needed = if c >= nparity { !col.blank } else { !whole };

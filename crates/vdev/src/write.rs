@@ -64,6 +64,8 @@ struct Inner {
 pub struct WriteBatch<'a> {
     tree: &'a VdevTree,
     txg: Txg,
+    /// Somebody waits for it.
+    urgent: bool,
     inner: Mutex<Inner>,
 }
 
@@ -73,6 +75,7 @@ impl VdevTree {
         WriteBatch {
             tree: self,
             txg,
+            urgent: false,
             inner: Mutex::new(Inner::default()),
         }
     }
@@ -131,6 +134,14 @@ fn zeros(n: usize) -> Block {
 }
 
 impl WriteBatch<'_> {
+    /// Somebody waits for these writes: they count as synchronous.
+    pub fn urgent(self) -> Self {
+        WriteBatch {
+            urgent: true,
+            ..self
+        }
+    }
+
     /// Bytes waiting, parity and copies included.
     pub fn bytes(&self) -> u64 {
         lock(&self.inner).bytes
@@ -289,11 +300,12 @@ impl WriteBatch<'_> {
             })
             .collect();
         self.tree.env.cpu.par_io(jobs.len(), &|i| {
-            let (leaf, _, marks, ops, results) = &jobs[i];
+            let (leaf, owners, marks, ops, results) = &jobs[i];
             leaf.soil(self.txg);
             let ops = std::mem::take(&mut *lock(ops));
+            let merged = |n: usize| owners.get(n).is_some_and(|o| o.len() > 1);
             *lock(results) = leaf
-                .batch_in(ops, Some((self.txg, marks)))
+                .batch_in(ops, Some((self.txg, marks)), self.urgent, &merged)
                 .into_iter()
                 .map(|(_, r)| r)
                 .collect();

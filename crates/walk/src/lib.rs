@@ -30,7 +30,7 @@ use base::{Block, Error, Result, Txg};
 use disk::dnode::{DNODES_PER_BLOCK, DNODE_SIZE};
 use disk::objset::ObjsetPhys;
 use disk::{BlkPtr, DnodePhys, ObjType, BP_SIZE};
-use zio::{Crypt, Zio};
+use zio::{Crypt, Scope, Zio};
 
 /// Blocks of metadata that are read ahead together, before the first of them is needed.
 pub const AHEAD: usize = 32;
@@ -375,7 +375,7 @@ impl<'a> Walker<'a> {
             .filter(|bp| !bp.is_hole() && !bp.is_embedded() && !self.is_left_out(bp))
             .collect();
         if wanted.len() > 1 {
-            self.zio.read_ahead(&wanted, self.spec.crypt);
+            self.zio.read_ahead(&wanted, self.spec.crypt, Scope::default());
         }
     }
 

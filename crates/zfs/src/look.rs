@@ -251,6 +251,18 @@ pub fn space(who: Whose, args: &Parsed, cx: &mut Cx<'_>) -> Outcome {
         Ok(other) => return Err(cx.fail_plain(&unexpected(&other))),
         Err(e) => return Err(cx.fail(&e, "open", &name)),
     };
+    // Ids of a domain have its number in their upper half.
+    if args.has("i")
+        && rows
+            .iter()
+            .any(|r| r.who != Whose::Project && r.id >> 32 != 0)
+    {
+        return Err(Fail::Error(
+            "cannot translate SIDs into POSIX ids: nothing here knows the mapping; without -i they \
+             are shown as numbers"
+                .into(),
+        ));
+    }
     let numbers = project || args.has("n");
     let mut lines: Vec<Line> = rows
         .into_iter()
@@ -421,5 +433,12 @@ mod tests {
         let (_, out, _) = run("userspace -Hnp -o name,quota -S used tank", &mut fake);
         assert_eq!(out, "100000\t0\n4000000000\t1048576\n");
         assert_eq!(run("userspace -o nope tank", &mut fake).0, 2);
+        // Without SIDs there is nothing to translate; with one it cannot be done.
+        assert_eq!(run("userspace -in tank", &mut fake).0, 0);
+        fake.answer = Some(Reply::Space(vec![row((1 << 32) + 7, 2048, 0)]));
+        assert_eq!(run("userspace -n tank", &mut fake).0, 0);
+        let (status, _, err) = run("userspace -in tank", &mut fake);
+        assert_eq!(status, 1);
+        assert!(err.starts_with("cannot translate SIDs"), "{err}");
     }
 }

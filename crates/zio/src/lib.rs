@@ -12,6 +12,7 @@ mod flight;
 mod gang_tests;
 pub mod memory;
 mod pipeline;
+mod scope;
 pub mod seam;
 pub mod swap;
 mod syncing;
@@ -19,6 +20,7 @@ mod syncing;
 pub use cache::Cache;
 pub use crypt::{Crypt, Seal};
 pub use pipeline::{Lease, Prepared, WriteSpec, Zio, ZioOptions};
+pub use scope::Scope;
 pub use seam::{
     Allocator, Dedup, Devices, Looked, PhysWrite, Purpose, ReadOne, Sharing, Waits, Wrong,
 };

@@ -5,7 +5,10 @@ mod gang;
 use crate::cache::{Cache, Key};
 use crate::crypt::{self, Crypt, Seal, Sealed};
 use crate::flight::{Boarding, Flight, Flights, Lead};
-use crate::seam::{Allocator, Dedup, Devices, Looked, PhysWrite, Purpose, ReadOne, Sharing, Waits, Wrong};
+use crate::scope::Scope;
+use crate::seam::{
+    Allocator, Dedup, Devices, Looked, PhysWrite, Purpose, ReadOne, Sharing, Waits, Wrong,
+};
 use crate::{swap, syncing};
 use base::{bail, roundup, Block, Error, Kind, Result, Txg};
 use codec::{checksum, compress};
@@ -77,12 +80,23 @@ enum PreparedKind {
 /// Since when a pointer is known to be in use: the last group that was on disk when it was taken
 /// from its tree. See [`Zio::lease`].
 #[derive(Clone, Copy, Debug)]
-pub struct Lease(Txg);
+pub struct Lease {
+    synced: Txg,
+    keep: Scope,
+}
 
 impl Lease {
     /// For a pointer taken when group `txg` was the last on disk.
     pub fn of(txg: Txg) -> Lease {
-        Lease(txg)
+        Lease {
+            synced: txg,
+            keep: Scope::All,
+        }
+    }
+
+    /// The same; what is read with it stays in the block cache only if it is one of these.
+    pub fn keeping(self, keep: Scope) -> Lease {
+        Lease { keep, ..self }
     }
 }
 
@@ -92,6 +106,16 @@ enum How {
     /// It need not be there: nobody is blamed.
     Probe,
     Used(Lease),
+}
+
+impl How {
+    /// What of it stays in the block cache.
+    fn keep(self) -> Scope {
+        match self {
+            How::Probe => Scope::All,
+            How::Used(lease) => lease.keep,
+        }
+    }
 }
 
 pub struct ZioOptions {
@@ -196,7 +220,7 @@ impl Zio {
     /// that was in use then is not given to another block before two further groups are on disk.
     /// Until then what is wrong with the block is the fault of a device, and may be repaired.
     pub fn lease(&self) -> Lease {
-        Lease(self.synced.load(Ordering::Acquire))
+        Lease::of(self.synced.load(Ordering::Acquire))
     }
 
     /// Whether what is found at the block's address must be the block: it is still in use, and not
@@ -206,7 +230,8 @@ impl Zio {
             return false;
         };
         let synced = self.synced.load(Ordering::Acquire);
-        !self.writable || (bp.physical_birth() <= synced && synced <= lease.0.saturating_add(1))
+        !self.writable
+            || (bp.physical_birth() <= synced && synced <= lease.synced.saturating_add(1))
     }
 
     /// Who counts the references of shared blocks; set once. Without it none are shared.
@@ -335,7 +360,7 @@ impl Zio {
             }
         }
         let raw = self.read_copies(bp, 0, how)?;
-        let r = self.finish(bp, crypt, raw, false);
+        let r = self.finish(bp, crypt, raw, false, how.keep());
         if let (Some(l), Ok(b)) = (lead, &r) {
             l.landed(b);
         }
@@ -345,10 +370,18 @@ impl Zio {
         r
     }
 
-    /// From the stored bytes to the content: decrypted or authenticated, decompressed, in order, kept. `whole`: all of
-    /// it goes to the reader.
-    fn finish(&self, bp: &BlkPtr, crypt: &Crypt, mut raw: Vec<u8>, whole: bool) -> Result<Block> {
+    /// From the stored bytes to the content: decrypted or authenticated, decompressed, in order, kept if
+    /// it is in `scope`. `whole`: all of it goes to the reader.
+    fn finish(
+        &self,
+        bp: &BlkPtr,
+        crypt: &Crypt,
+        mut raw: Vec<u8>,
+        whole: bool,
+        scope: Scope,
+    ) -> Result<Block> {
         let keep = |b: &Block| match whole {
+            _ if !scope.has(bp) => {}
             true => self.cache.insert_whole(bp, b.clone()),
             false => self.cache.insert(bp, b.clone()),
         };
@@ -631,7 +664,13 @@ impl Zio {
     }
 
     /// What the devices have of these blocks, by index, in one batch.
-    fn look_at(&self, bps: &[BlkPtr], wanted: &[(usize, Option<Lead>)]) -> Vec<Looked> {
+    /// `ahead`: nobody waits for them.
+    fn look_at(
+        &self,
+        bps: &[BlkPtr],
+        wanted: &[(usize, Option<Lead>)],
+        ahead: bool,
+    ) -> Vec<Looked> {
         if wanted.is_empty() {
             return Vec::new();
         }
@@ -649,7 +688,10 @@ impl Zio {
                 verify: v,
             })
             .collect();
-        self.devices.look(&reqs)
+        match ahead {
+            true => self.devices.look_ahead(&reqs),
+            false => self.devices.look(&reqs),
+        }
     }
 
     fn read_missing(
@@ -662,7 +704,7 @@ impl Zio {
         out: &mut [Option<Result<Block>>],
     ) {
         let how = How::Used(lease);
-        let got = self.look_at(bps, missing);
+        let got = self.look_at(bps, missing, false);
         for ((i, lead), l) in missing.iter_mut().zip(got) {
             let (i, bp) = (*i, &bps[*i]);
             let raw = match l.data {
@@ -675,7 +717,7 @@ impl Zio {
                 // Other copies, and the bookkeeping of failures.
                 Err(e) => self.read_from(bp, 1, 0, how, (l.wrong, e)),
             };
-            let r = raw.and_then(|raw| self.finish(bp, crypt, raw, whole(i)));
+            let r = raw.and_then(|raw| self.finish(bp, crypt, raw, whole(i), lease.keep));
             if let (Some(lead), Ok(b)) = (lead.take(), &r) {
                 lead.landed(b);
             }
@@ -684,23 +726,24 @@ impl Zio {
     }
 
     /// Brings blocks that somebody is likely to ask for into the cache. What is wrong with them is left
-    /// to those who do ask: nothing is repaired or told. How many were neither there nor on their way.
-    pub fn read_ahead(&self, bps: &[BlkPtr], crypt: &Crypt) -> usize {
+    /// to those who do ask: nothing is repaired or told. What would not stay there is not read. How many
+    /// were neither there nor on their way.
+    pub fn read_ahead(&self, bps: &[BlkPtr], crypt: &Crypt, keep: Scope) -> usize {
         let mut wanted: Vec<(usize, Option<Lead>)> = Vec::new();
         for (i, bp) in bps.iter().enumerate() {
-            if self.is_plain(bp, crypt) && !self.cache.has(bp) {
+            if keep.has(bp) && self.is_plain(bp, crypt) && !self.cache.has(bp) {
                 if let Boarding::Lead(l) = self.flights.board(Key::of(bp)) {
                     wanted.push((i, Some(l)));
                 }
             }
         }
-        let (got, count) = (self.look_at(bps, &wanted), wanted.len());
+        let (got, count) = (self.look_at(bps, &wanted, true), wanted.len());
         for ((i, lead), l) in wanted.into_iter().zip(got) {
             let Ok(raw) = l.data else { continue };
             if !l.wrong.is_empty() {
                 continue;
             }
-            if let (Some(lead), Ok(b)) = (lead, self.finish(&bps[i], crypt, raw, false)) {
+            if let (Some(lead), Ok(b)) = (lead, self.finish(&bps[i], crypt, raw, false, keep)) {
                 lead.landed(&b);
             }
         }
@@ -1078,11 +1121,7 @@ impl Zio {
     /// [`Zio::drain`] to keep the queue short, for callers that hold locks: what devices refuse stays
     /// queued until the next [`Zio::drain`], which tells of it.
     pub fn drain_some(&self, txg: Txg) {
-        let refused = self
-            .queue
-            .lock()
-            .unwrap_or_else(|e| e.into_inner())
-            .refused;
+        let refused = self.queue.lock().unwrap_or_else(|e| e.into_inner()).refused;
         if !refused {
             // Told by the next one.
             let _ = self.drain(txg);
@@ -1260,6 +1299,6 @@ impl Zio {
                 data: data.clone(),
             })
             .collect();
-        self.devices.write(&writes, txg)
+        self.devices.write_urgent(&writes, txg)
     }
 }

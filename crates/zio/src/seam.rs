@@ -61,6 +61,10 @@ pub trait Devices: Send + Sync {
     /// Reads blocks as parallel as the devices allow; results in order. Redundancy is tried until
     /// `verify` is content. Nothing is counted and nothing repaired.
     fn look(&self, reqs: &[ReadOne]) -> Vec<Looked>;
+    /// The same for blocks that nobody waits for yet.
+    fn look_ahead(&self, reqs: &[ReadOne]) -> Vec<Looked> {
+        self.look(reqs)
+    }
     /// Counts what [`Devices::look`] found wrong.
     fn count(&self, wrong: &[Wrong]);
     /// Counts a block of which no copy was right.
@@ -79,6 +83,10 @@ pub trait Devices: Send + Sync {
     /// Writes all; returns when every device has accepted its part (not flushed). An error means
     /// that some block could not be stored with enough redundancy.
     fn write(&self, writes: &[PhysWrite], txg: Txg) -> Result<()>;
+    /// [`Devices::write`] of what somebody waits for.
+    fn write_urgent(&self, writes: &[PhysWrite], txg: Txg) -> Result<()> {
+        self.write(writes, txg)
+    }
     /// Flushes every device written since the last flush.
     fn flush(&self) -> Result<()>;
     /// Smallest allocation of the normal class: compressed sizes are rounded up to it.

@@ -108,6 +108,8 @@ pub struct Props {
     pub logbias: LogBias,
     /// Names up to 1023 bytes.
     pub longname: bool,
+    /// `direct=always`: those who show the files to others let nobody cache their content.
+    pub direct: bool,
     /// Feature project_quota is enabled: new objects get a project id attribute.
     pub project_quota: bool,
     /// Check permissions here too. Off when the kernel does (default_permissions).
@@ -131,6 +133,7 @@ impl Default for Props {
             sync: SyncMode::Standard,
             logbias: LogBias::Latency,
             longname: false,
+            direct: false,
             project_quota: false,
             enforce: false,
             xattr_compat: false,

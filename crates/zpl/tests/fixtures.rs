@@ -259,6 +259,7 @@ fn check_dataset(pool: &Arc<Pool>, d: &Value, entries: &Value) -> base::Result<V
             XattrMode::Sa
         },
         longname: prop("longname") == "on",
+        direct: prop("direct") == "always",
         ..Props::default()
     };
     let zfs = Zfs::open(
@@ -544,6 +545,7 @@ fn writable(pool: &Arc<Pool>, name: &str) -> Arc<Zfs> {
             acltype: AclType::Posix,
             atime: false,
             longname: pool::prop_number(&ds, "longname").unwrap() != 0,
+            direct: pool::prop_number(&ds, "direct").unwrap() == 2,
             ..Props::default()
         },
         space: Arc::new(Plenty),

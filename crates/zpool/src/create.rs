@@ -132,8 +132,12 @@ type Resolve = dyn Fn(&str) -> Result<(String, VdevKind), String>;
 
 /// Finds the device a word means.
 fn resolve(word: &str) -> Result<(String, VdevKind), String> {
+    // A path that begins here can only mean the file here; a bare name is looked for in /dev first.
+    let here = word.starts_with("./") || word.starts_with("../");
     let path = if word.starts_with('/') {
         word.to_string()
+    } else if here && Path::new(word).exists() {
+        cli::run::absolute(word)
     } else {
         let found = DEVICE_DIRS
             .iter()

@@ -33,6 +33,7 @@ pub fn import(args: &Parsed, cx: &mut Cx<'_>) -> Outcome {
     }
     let search = ImportScan {
         places: places(args, cx),
+        default_places: args.has("s") && (cx.env)("ZPOOL_IMPORT_PATH").is_none(),
         cache_file: args.get("c").map(cli::run::absolute),
         destroyed: args.has("D"),
     };
@@ -104,7 +105,7 @@ pub fn import(args: &Parsed, cx: &mut Cx<'_>) -> Outcome {
 /// Where to search: `-d`, else ZPOOL_IMPORT_PATH; none: the daemon's own places.
 fn places(args: &Parsed, cx: &Cx<'_>) -> Vec<String> {
     let mut out: Vec<String> = args.all("d").map(cli::run::absolute).collect();
-    if out.is_empty() {
+    if out.is_empty() || args.has("s") {
         if let Some(path) = (cx.env)("ZPOOL_IMPORT_PATH") {
             out.extend(
                 path.split(':')

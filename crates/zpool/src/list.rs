@@ -71,7 +71,10 @@ pub fn list(args: &Parsed, cx: &mut Cx<'_>) -> Outcome {
                 writeln!(cx.out, "{t}")?;
             }
             if pools.is_empty() && !failed {
-                writeln!(cx.out, "no pools available")?;
+                // Three words would be three pools to a script.
+                if !args.has("H") {
+                    writeln!(cx.out, "no pools available")?;
+                }
                 return Ok(status);
             }
             let text = render(
@@ -417,6 +420,7 @@ mod tests {
             run("list", &mut fake),
             (0, "no pools available\n".into(), String::new())
         );
+        assert_eq!(run("list -H", &mut fake), (0, String::new(), String::new()));
         let (status, out, err) = run("list nosuch", &mut fake);
         assert_eq!((status, out.as_str()), (1, ""));
         assert_eq!(err, "cannot open 'nosuch': no such pool\n");

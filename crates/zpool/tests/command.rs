@@ -108,6 +108,9 @@ fn create() {
         out,
         format!("would create 'tank' with the following layout:\n\n\ttank\n\t  {image}\n")
     );
+    // A path that begins here is known in full.
+    let here = daemon.run(&["create", "-n", "tank", "./disk.img"]);
+    assert_eq!(here, (0, out, String::new()));
     let line = [
         "create",
         "-R",
@@ -238,9 +241,15 @@ fn nobody_to_ask() {
         .output()
         .unwrap();
     let (status, out, err) = texts(&output);
-    let installed = ["/usr/local/sbin", "/usr/sbin", "/sbin"]
-        .iter()
-        .any(|d| std::path::Path::new(d).join("zfs-fuse").exists());
+    let installed = [
+        "/usr/local/bin",
+        "/usr/local/sbin",
+        "/usr/bin",
+        "/usr/sbin",
+        "/sbin",
+    ]
+    .iter()
+    .any(|d| std::path::Path::new(d).join("zfs-fuse").exists());
     if installed {
         println!("zfs-fuse is installed here: its absence cannot be tested");
     } else {

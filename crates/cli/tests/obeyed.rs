@@ -1,0 +1,228 @@
+//! Nothing is accepted and ignored: every option that is not refused is asked about by the command that
+//! takes it, and every property that can be set is obeyed by code, or the manual says that it is only
+//! stored.
+
+use cli::props::{Class, Info, DATASET, POOL};
+use cli::table::{Flag, Tool};
+use std::path::Path;
+
+/// A source file below `crates` without its tests.
+fn source(path: &str) -> String {
+    let crates = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+    let file = crates.join(path);
+    let text = std::fs::read_to_string(&file).unwrap_or_else(|e| panic!("{}: {e}", file.display()));
+    let end = text.find("#[cfg(test)]\nmod tests").unwrap_or(text.len());
+    text[..end].to_string()
+}
+
+/// The files of a subcommand, beside those that all of them share.
+fn files(tool: &str, sub: &str) -> &'static [&'static str] {
+    match (tool, sub) {
+        (_, "create") => &["create.rs"],
+        (_, "list") => &["list.rs"],
+        ("zpool", "iostat") => &["iostat.rs"],
+        ("zpool", "status") => &["status.rs", "status_json.rs"],
+        ("zpool", "import") => &["import.rs"],
+        ("zpool", "upgrade") => &["upgrade.rs"],
+        ("zpool", "get" | "set") => &["get.rs"],
+        ("zpool", _) => &["manage.rs"],
+        ("zfs", "destroy") => &["destroy.rs"],
+        ("zfs", "rename" | "set" | "inherit") => &["change.rs"],
+        ("zfs", "get") => &["get.rs"],
+        ("zfs", "load-key" | "unload-key" | "change-key") => &["keys.rs"],
+        ("zfs", "mount" | "unmount") => &["mount.rs"],
+        _ => &["look.rs"],
+    }
+}
+
+fn key(flag: &Flag) -> String {
+    match (flag.short, flag.long) {
+        (Some(c), _) => c.to_string(),
+        (None, long) => long.unwrap_or_default().to_string(),
+    }
+}
+
+fn asks(text: &str, key: &str) -> bool {
+    let calls = ["has", "get", "all"];
+    let named = |call: &&str| text.contains(&format!("{call}(\"{key}\")"));
+    // Options of which the order counts are taken in turn.
+    calls.iter().any(|c| named(&c))
+        || text.contains("in_order()") && text.contains(&format!("\"{key}\""))
+}
+
+#[test]
+fn every_option_that_is_not_refused_is_looked_at() {
+    let mut ignored = Vec::new();
+    let tools: [&Tool; 2] = [&cli::zpool_table::ZPOOL, &cli::zfs_table::ZFS];
+    for tool in tools {
+        let of = |f: &str| source(&format!("{}/src/{f}", tool.name));
+        let shared = of("common.rs") + &source("cli/src/run.rs");
+        for sub in tool.subs.iter().filter(|s| s.built) {
+            let own: String = files(tool.name, sub.name).iter().map(|f| of(f)).collect();
+            for flag in sub.flags.iter().filter(|f| f.built) {
+                let key = key(flag);
+                if !asks(&own, &key) && !asks(&shared, &key) {
+                    ignored.push(format!("{} {} {}", tool.name, sub.name, flag.spelled()));
+                }
+            }
+        }
+    }
+    assert!(ignored.is_empty(), "accepted and ignored: {ignored:#?}");
+}
+
+#[test]
+fn every_option_of_the_daemon_is_looked_at() {
+    let text = source("daemon/src/options.rs");
+    for flag in cli::daemon_table::DAEMON.flags {
+        let key = key(flag);
+        let named = text.contains(&format!("\"{key}\""));
+        assert!(named, "zfs-fuse {}: accepted and ignored", flag.spelled());
+    }
+    // What was read must be used elsewhere, too. Devices are opened with O_DIRECT anyway.
+    let users: String = ["control.rs", "main.rs", "startup.rs"]
+        .iter()
+        .map(|f| source(&format!("daemon/src/{f}")))
+        .collect();
+    let fields = text.split_once("pub struct Options {").unwrap().1;
+    let fields = fields.split_once("\n}").unwrap().0;
+    for line in fields.lines().filter_map(|l| l.trim().strip_prefix("pub ")) {
+        let field = line.split(':').next().unwrap();
+        if field != "direct_devices" {
+            let used = users.contains(&format!(".{field}"));
+            assert!(
+                used,
+                "the daemon reads the option for {field} and ignores it"
+            );
+        }
+    }
+}
+
+/// Who obeys a property that can be set.
+enum By {
+    /// Code in this file, which names the property in quotes.
+    Code(&'static str),
+    /// Nobody here: the manual says so in these words.
+    Nobody(&'static str),
+}
+use By::{Code, Nobody};
+
+const STORED: &str = "Stored for other systems";
+const LINUX: &str = "No effect on Linux";
+
+#[rustfmt::skip]
+const DATASETS: &[(&str, By)] = &[
+    ("quota", Code("dsl/src/props.rs")),
+    ("reservation", Code("dsl/src/props.rs")),
+    ("volsize", Code("daemon/src/ds_set.rs")),
+    ("volblocksize", Nobody("Block size of a volume")),
+    ("recordsize", Code("daemon/src/mounts.rs")),
+    ("mountpoint", Code("daemon/src/ds_mount.rs")),
+    ("sharenfs", Nobody(STORED)),
+    ("checksum", Code("pool/src/datasets.rs")),
+    ("compression", Code("pool/src/datasets.rs")),
+    ("atime", Code("daemon/src/mounts.rs")),
+    ("devices", Code("daemon/src/mounts.rs")),
+    ("exec", Code("daemon/src/mounts.rs")),
+    ("setuid", Code("daemon/src/mounts.rs")),
+    ("readonly", Code("daemon/src/mounts.rs")),
+    ("zoned", Nobody(STORED)),
+    ("snapdir", Code("daemon/src/ctldir.rs")),
+    ("aclmode", Code("daemon/src/mounts.rs")),
+    ("aclinherit", Code("daemon/src/mounts.rs")),
+    ("canmount", Code("daemon/src/ds_mount.rs")),
+    ("xattr", Code("daemon/src/mounts.rs")),
+    ("copies", Code("pool/src/datasets.rs")),
+    ("version", Code("daemon/src/ds_create.rs")),
+    ("utf8only", Code("zpl/src/zfs.rs")),
+    ("normalization", Code("zpl/src/zfs.rs")),
+    ("casesensitivity", Code("zpl/src/zfs.rs")),
+    ("vscan", Nobody(LINUX)),
+    ("nbmand", Nobody(LINUX)),
+    ("sharesmb", Nobody(STORED)),
+    ("refquota", Code("dsl/src/dataset.rs")),
+    ("refreservation", Code("dsl/src/dataset.rs")),
+    ("primarycache", Code("pool/src/datasets.rs")),
+    ("secondarycache", Nobody(STORED)),
+    ("logbias", Code("daemon/src/mounts.rs")),
+    ("dedup", Code("pool/src/datasets.rs")),
+    ("mlslabel", Nobody(LINUX)),
+    ("sync", Code("daemon/src/mounts.rs")),
+    ("dnodesize", Code("daemon/src/mounts.rs")),
+    ("volmode", Nobody(STORED)),
+    ("filesystem_limit", Code("dsl/src/limits.rs")),
+    ("snapshot_limit", Code("dsl/src/limits.rs")),
+    ("snapdev", Nobody(STORED)),
+    ("acltype", Code("daemon/src/mounts.rs")),
+    ("context", Nobody(STORED)),
+    ("fscontext", Nobody(STORED)),
+    ("defcontext", Nobody(STORED)),
+    ("rootcontext", Nobody(STORED)),
+    ("relatime", Code("daemon/src/mounts.rs")),
+    ("redundant_metadata", Code("pool/src/datasets.rs")),
+    ("overlay", Code("daemon/src/mounts.rs")),
+    ("encryption", Code("daemon/src/ds_keys.rs")),
+    ("keylocation", Code("daemon/src/ds_keys.rs")),
+    ("keyformat", Code("daemon/src/ds_keys.rs")),
+    ("pbkdf2iters", Code("daemon/src/ds_keys.rs")),
+    ("special_small_blocks", Code("pool/src/datasets.rs")),
+    ("prefetch", Code("pool/src/datasets.rs")),
+    ("volthreading", Nobody(STORED)),
+    ("direct", Code("daemon/src/mounts.rs")),
+    ("longname", Code("daemon/src/mounts.rs")),
+    ("defaultuserquota", Code("zpl/src/quota.rs")),
+    ("defaultgroupquota", Code("zpl/src/quota.rs")),
+    ("defaultprojectquota", Code("zpl/src/quota.rs")),
+    ("defaultuserobjquota", Code("zpl/src/quota.rs")),
+    ("defaultgroupobjquota", Code("zpl/src/quota.rs")),
+    ("defaultprojectobjquota", Code("zpl/src/quota.rs")),
+];
+
+#[rustfmt::skip]
+const POOLS: &[(&str, By)] = &[
+    ("altroot", Code("daemon/src/pool_import.rs")),
+    ("version", Code("daemon/src/pool_set.rs")),
+    ("bootfs", Nobody(STORED)),
+    ("delegation", Nobody(STORED)),
+    // Refused, except for what is done anyway.
+    ("autoreplace", Code("daemon/src/pool_set.rs")),
+    ("autoexpand", Code("daemon/src/pool_set.rs")),
+    ("autotrim", Code("daemon/src/pool_set.rs")),
+    ("multihost", Code("daemon/src/pool_set.rs")),
+    ("cachefile", Code("daemon/src/pool_set.rs")),
+    ("failmode", Code("daemon/src/pool_set.rs")),
+    ("listsnapshots", Code("daemon/src/ds_get.rs")),
+    ("readonly", Code("daemon/src/pool_import.rs")),
+    ("ashift", Code("daemon/src/pool_create.rs")),
+    ("comment", Code("daemon/src/pool_get.rs")),
+    ("compatibility", Code("daemon/src/pool_upgrade.rs")),
+    ("dedup_table_quota", Code("pool/src/lib.rs")),
+];
+
+fn check(table: &[Info], readers: &[(&str, By)], wrong: &mut Vec<String>) {
+    let settable = |p: &&Info| p.visible && p.class != Class::ReadOnly;
+    for p in table.iter().filter(settable) {
+        match readers.iter().find(|(name, _)| *name == p.name) {
+            None => wrong.push(format!("{}: who obeys it?", p.name)),
+            Some((_, Code(file))) if !source(file).contains(&format!("\"{}\"", p.name)) => {
+                wrong.push(format!("{}: {file} does not know it", p.name));
+            }
+            Some((_, Nobody(words))) if !p.help.contains(words) => {
+                wrong.push(format!("{}: the manual does not say '{words}'", p.name));
+            }
+            Some(_) => {}
+        }
+    }
+    for (name, _) in readers {
+        if !table.iter().any(|p| p.name == *name) {
+            wrong.push(format!("{name} is no property"));
+        }
+    }
+}
+
+#[test]
+fn every_property_is_obeyed_or_said_to_be_stored_only() {
+    let mut wrong = Vec::new();
+    check(DATASET, DATASETS, &mut wrong);
+    check(POOL, POOLS, &mut wrong);
+    assert!(wrong.is_empty(), "{wrong:#?}");
+}

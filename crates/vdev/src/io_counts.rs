@@ -1,0 +1,248 @@
+//! Latencies, sizes and queue lengths of a leaf's requests, as `zpool iostat -l -q -r -w` shows them.
+//!
+//! A request is *queued* from when its batch is given to the device until it is sent, and *active*
+//! until it ends. Demand reads and intent-log writes are synchronous: somebody waits for them. Reads
+//! ahead and the writes of a txg are not.
+
+use env::{Request, Watch};
+use std::sync::atomic::{AtomicI64, AtomicU64, Ordering::Relaxed};
+
+/// Buckets of latencies: bucket n counts 2^n to 2^(n+1)−1 ns. The last one counts all that is longer.
+pub const LATENCIES: usize = 37;
+/// Buckets of sizes: bucket n counts 2^n to 2^(n+1)−1 bytes, up to 16 MiB.
+pub const SIZES: usize = 25;
+/// Requests that are with the device for longer than this are counted as slow (`zio_slow_io_ms`).
+pub const SLOW_NS: u64 = 30_000_000_000;
+
+type Buckets<const N: usize> = [AtomicU64; N];
+
+fn zeros<const N: usize>() -> Buckets<N> {
+    std::array::from_fn(|_| AtomicU64::new(0))
+}
+
+fn bucket(n: u64, buckets: usize) -> usize {
+    (n.max(1).ilog2() as usize).min(buckets - 1)
+}
+
+/// Requests of one kind: synchronous or not, read or write.
+#[derive(Debug)]
+struct Queue {
+    wait: Buckets<LATENCIES>,
+    alone: Buckets<SIZES>,
+    merged: Buckets<SIZES>,
+    pending: AtomicI64,
+    active: AtomicI64,
+}
+
+impl Default for Queue {
+    fn default() -> Queue {
+        Queue {
+            wait: zeros(),
+            alone: zeros(),
+            merged: zeros(),
+            pending: AtomicI64::new(0),
+            active: AtomicI64::new(0),
+        }
+    }
+}
+
+/// The counters of a leaf.
+#[derive(Debug)]
+pub(crate) struct IoCounts {
+    /// Read, write: in the queue and with the device together.
+    total: [Buckets<LATENCIES>; 2],
+    /// Read, write: with the device.
+    disk: [Buckets<LATENCIES>; 2],
+    /// Sync read, sync write, async read, async write.
+    queues: [Queue; 4],
+}
+
+impl Default for IoCounts {
+    fn default() -> IoCounts {
+        IoCounts {
+            total: [zeros(), zeros()],
+            disk: [zeros(), zeros()],
+            queues: Default::default(),
+        }
+    }
+}
+
+/// What a leaf's requests took since the pool was opened. The four queues are: sync read, sync write,
+/// async read, async write.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct IoFigures {
+    /// Read, write: [`LATENCIES`] buckets from when they were queued until they ended.
+    pub total_wait: [Vec<u64>; 2],
+    /// Read, write: the part of it with the device.
+    pub disk_wait: [Vec<u64>; 2],
+    /// Each queue: the part of it in the queue.
+    pub queue_wait: [Vec<u64>; 4],
+    /// Each queue: [`SIZES`] buckets of requests that are one operation or a part of one.
+    pub alone: [Vec<u64>; 4],
+    /// Each queue: the same of requests made of several operations.
+    pub merged: [Vec<u64>; 4],
+    /// Each queue: requests that are queued and active now.
+    pub now: [(u64, u64); 4],
+}
+
+impl IoCounts {
+    pub fn figures(&self) -> IoFigures {
+        fn plain<const N: usize>(b: &Buckets<N>) -> Vec<u64> {
+            b.iter().map(|n| n.load(Relaxed)).collect()
+        }
+        let now = |n: &AtomicI64| u64::try_from(n.load(Relaxed)).unwrap_or(0);
+        let of = |f: &dyn Fn(&Queue) -> Vec<u64>| std::array::from_fn(|q| f(&self.queues[q]));
+        IoFigures {
+            total_wait: std::array::from_fn(|d| plain(&self.total[d])),
+            disk_wait: std::array::from_fn(|d| plain(&self.disk[d])),
+            queue_wait: of(&|q| plain(&q.wait)),
+            alone: of(&|q| plain(&q.alone)),
+            merged: of(&|q| plain(&q.merged)),
+            now: std::array::from_fn(|q| {
+                let q = &self.queues[q];
+                (now(&q.pending), now(&q.active))
+            }),
+        }
+    }
+}
+
+/// Counts what becomes of one batch. When it is dropped the batch is over: what was queued and never
+/// ended (a device that broke) is neither queued nor active any more.
+pub(crate) struct Counting<'a> {
+    counts: &'a IoCounts,
+    slow: &'a AtomicU64,
+    urgent: bool,
+    /// Whether this operation of the batch was merged from several before.
+    merged: &'a (dyn Fn(usize) -> bool + Sync),
+    /// Reads and writes of this batch that are pending and active.
+    here: [[AtomicI64; 2]; 2],
+}
+
+impl<'a> Counting<'a> {
+    pub fn new(
+        counts: &'a IoCounts,
+        slow: &'a AtomicU64,
+        urgent: bool,
+        merged: &'a (dyn Fn(usize) -> bool + Sync),
+    ) -> Counting<'a> {
+        Counting {
+            counts,
+            slow,
+            urgent,
+            merged,
+            here: Default::default(),
+        }
+    }
+
+    fn queue(&self, write: bool) -> &Queue {
+        &self.counts.queues[usize::from(write) + if self.urgent { 0 } else { 2 }]
+    }
+
+    fn step(&self, write: bool, pending: i64, active: i64) {
+        let q = self.queue(write);
+        let here = &self.here[usize::from(write)];
+        for (all, own, by) in [
+            (&q.pending, &here[0], pending),
+            (&q.active, &here[1], active),
+        ] {
+            if by != 0 {
+                all.fetch_add(by, Relaxed);
+                own.fetch_add(by, Relaxed);
+            }
+        }
+    }
+}
+
+impl Watch for Counting<'_> {
+    fn queued(&self, write: bool, n: u64) {
+        self.step(write, i64::try_from(n).unwrap_or(i64::MAX), 0);
+    }
+
+    fn started(&self, write: bool) {
+        self.step(write, -1, 1);
+    }
+
+    fn ended(&self, r: &Request) {
+        self.step(r.write, 0, -1);
+        let q = self.queue(r.write);
+        let sizes = match r.merged || (self.merged)(r.op) {
+            true => &q.merged,
+            false => &q.alone,
+        };
+        sizes[bucket(r.bytes, SIZES)].fetch_add(1, Relaxed);
+        let Some((waited, took)) = r.times else {
+            return;
+        };
+        let side = usize::from(r.write);
+        let count = |b: &Buckets<LATENCIES>, ns| b[bucket(ns, LATENCIES)].fetch_add(1, Relaxed);
+        count(&q.wait, waited);
+        count(&self.counts.disk[side], took);
+        count(&self.counts.total[side], waited.saturating_add(took));
+        if took >= SLOW_NS {
+            self.slow.fetch_add(1, Relaxed);
+        }
+    }
+}
+
+impl Drop for Counting<'_> {
+    fn drop(&mut self) {
+        for write in [false, true] {
+            let [pending, active] = &self.here[usize::from(write)];
+            self.step(write, -pending.load(Relaxed), -active.load(Relaxed));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn request(write: bool, bytes: u64, op: usize, times: Option<(u64, u64)>) -> Request {
+        Request {
+            write,
+            bytes,
+            op,
+            merged: false,
+            times,
+        }
+    }
+
+    #[test]
+    fn requests_are_counted_by_kind_size_and_time() {
+        let (counts, slow) = (IoCounts::default(), AtomicU64::new(0));
+        let merged = |op| op == 1;
+        {
+            let sync = Counting::new(&counts, &slow, true, &merged);
+            sync.queued(false, 3);
+            sync.started(false);
+            assert_eq!(counts.figures().now[0], (2, 1));
+            sync.ended(&request(false, 4096, 0, Some((1, 1000))));
+            sync.started(false);
+            sync.ended(&request(false, 8192, 1, Some((0, SLOW_NS))));
+            // The third is lost with its device.
+            assert_eq!(counts.figures().now[0], (1, 0));
+        }
+        {
+            let later = Counting::new(&counts, &slow, false, &merged);
+            later.queued(true, 1);
+            later.started(true);
+            assert_eq!(counts.figures().now[3], (0, 1));
+            later.ended(&request(true, 1 << 30, 0, None));
+        }
+        let f = counts.figures();
+        assert_eq!(f.now, [(0, 0); 4]);
+        let found = |list: &[u64]| -> Vec<(usize, u64)> {
+            let at = list.iter().copied().enumerate();
+            at.filter(|(_, n)| *n > 0).collect()
+        };
+        assert_eq!(found(&f.alone[0]), [(12, 1)]);
+        assert_eq!(found(&f.merged[0]), [(13, 1)]);
+        assert_eq!(found(&f.alone[3]), [(SIZES - 1, 1)]);
+        assert_eq!(found(&f.queue_wait[0]), [(0, 2)]);
+        assert_eq!(found(&f.disk_wait[0]), [(9, 1), (34, 1)]);
+        assert_eq!(found(&f.total_wait[0]), [(9, 1), (34, 1)]);
+        // Nobody measured it, and nothing is made up.
+        assert!(found(&f.total_wait[1]).is_empty() && found(&f.queue_wait[3]).is_empty());
+        assert_eq!(slow.load(Relaxed), 1);
+    }
+}

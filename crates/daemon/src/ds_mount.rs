@@ -281,6 +281,8 @@ pub fn unmount(service: &Arc<Service>, target: &str, force: bool) -> Answer<Repl
         }
     };
     let _gate = entry.gate.read().unwrap_or_else(|e| e.into_inner());
+    // What is left to write would be waited for, with names locked.
+    crate::pools::not_suspended(&entry)?;
     let _names = entry.names.write();
     let Some(top) = entry.mounted(ds.object()) else {
         return Err(ApiError::reason(Kind::Invalid, "not currently mounted"));
@@ -337,8 +339,12 @@ pub fn unmount_all(service: &Arc<Service>, force: bool) -> Batch {
     todo.sort_by_key(|(_, m)| std::cmp::Reverse(m.sequence));
     for (entry, m) in todo {
         let _gate = entry.gate.read().unwrap_or_else(|e| e.into_inner());
-        let _names = entry.names.write();
         let name = m.ds.full_name();
+        if let Err(e) = crate::pools::not_suspended(&entry) {
+            batch.failed.push((name, e));
+            continue;
+        }
+        let _names = entry.names.write();
         match service.unmount_keep(&entry, &m, force) {
             Ok(()) => batch.done.push(name),
             Err(e) => batch.failed.push((name, errors::answer(e))),

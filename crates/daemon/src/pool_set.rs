@@ -3,7 +3,7 @@
 use crate::compat;
 use crate::errors::answer;
 use crate::pool_upgrade::upgrade;
-use crate::pools::open;
+use crate::pools::{not_suspended, open};
 use crate::service::{Entry, Service};
 use api::{ApiError, Peer, Props, Reply};
 use base::{Error, Kind};
@@ -127,6 +127,9 @@ pub fn set(
     changes.retain(|c| !matches!(c, Change::Cache(_)));
     if !changes.is_empty() && entry.pool.is_readonly() {
         return Err(ApiError::reason(Kind::ReadOnly, "pool is read-only"));
+    }
+    if !changes.is_empty() {
+        not_suspended(&entry)?;
     }
     let mut stored = Vec::new();
     for c in changes {

@@ -3,7 +3,7 @@
 use crate::compat::{self, Set};
 use crate::errors::answer;
 use crate::pool_get;
-use crate::pools::{open, unmount_all};
+use crate::pools::{not_suspended, open, unmount_all};
 use crate::service::{Entry, Service};
 use api::{ApiError, Peer, Reply, Upgraded};
 use base::{Error, Kind, Result};
@@ -34,6 +34,7 @@ pub fn upgrade(
     if entry.pool.is_readonly() {
         return Err(ApiError::reason(Kind::ReadOnly, "pool is read-only"));
     }
+    not_suspended(&entry)?;
     let from = entry.pool.version();
     let to = version.unwrap_or(VERSION_FEATURES);
     if to < from {

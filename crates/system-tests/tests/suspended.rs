@@ -1,0 +1,344 @@
+//! A pool whose devices refuse what is written: it waits, nothing is lost, and when they are well
+//! again the same transaction group goes on.
+
+use api::{Client, Fault, Request, Transfer, Trouble};
+use rustix::process::Signal;
+use std::fs;
+use std::os::unix::process::ExitStatusExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Stdio};
+use std::time::Duration;
+use system_tests::{hash, signal, until, wait, Dice, Rig};
+
+const MIB: u64 = 1 << 20;
+/// What takes moments may take this long on a busy machine.
+const SOON: Duration = Duration::from_secs(60);
+/// What would not have waited is over by then.
+const A_WHILE: Duration = Duration::from_millis(1500);
+
+/// Everything a device can refuse.
+const ALL: [Transfer; 3] = [Transfer::Read, Transfer::Write, Transfer::Flush];
+
+/// The device fails in these ways and no others; `false` after saying why if the daemon cannot do that.
+fn fail(rig: &Rig, device: &str, on: &[Transfer]) -> bool {
+    let faults = on
+        .iter()
+        .map(|&on| Fault {
+            device: device.into(),
+            on,
+            does: Trouble::Error,
+            one_of: 1,
+        })
+        .collect();
+    let mut client = Client::connect_at(rig.socket()).unwrap().unwrap();
+    match client.call(&Request::SetFaults { faults }) {
+        Ok(_) => true,
+        Err(e) => {
+            assert!(e.message.contains("not built for tests"), "{}", e.message);
+            eprintln!("skipped: {}", e.message);
+            false
+        }
+    }
+}
+
+struct Pool {
+    rig: Rig,
+    device: String,
+    mnt: PathBuf,
+    /// A folder outside of the pool.
+    outside: PathBuf,
+}
+
+/// A pool `tank` on one device, with some files on disk.
+fn pool(name: &str, failmode: &str) -> Option<Pool> {
+    let mut rig = Rig::new(name)?;
+    let device = rig.image("a", 256 * MIB);
+    let mnt = rig.mnt();
+    rig.start();
+    if !fail(&rig, &device, &[]) {
+        return None;
+    }
+    let failmode = format!("failmode={failmode}");
+    let at = mnt.to_str().unwrap().to_string();
+    rig.zpool(&["create", "-o", &failmode, "-m", &at, "tank", &device]);
+    let outside = rig.path().join("outside");
+    fs::create_dir(&outside).unwrap();
+    let p = Pool {
+        rig,
+        device,
+        mnt,
+        outside,
+    };
+    p.rig.sh(&format!("cd {at}; for i in 1 2 3 4; do seq $i 20000 >old$i; done; mkdir olddir"));
+    p.rig.zpool(&["sync", "tank"]);
+    Some(p)
+}
+
+impl Pool {
+    /// In the pool, with `OUTSIDE` set.
+    fn there(&self, script: &str) -> String {
+        let (mnt, outside) = (self.mnt.display(), self.outside.display());
+        format!("OUTSIDE={outside}; cd {mnt}; {script}")
+    }
+
+    fn begin(&self, script: &str) -> Child {
+        let script = self.there(script);
+        let mut c = self.rig.command("sh", &["-ec", &script]);
+        c.stdout(Stdio::null()).stderr(Stdio::null());
+        c.spawn().unwrap()
+    }
+
+    fn soon(&self, program: &str, args: &[&str]) -> system_tests::Said {
+        self.rig.soon(SOON, program, args)
+    }
+
+    fn run(&self, script: &str) -> system_tests::Said {
+        let script = self.there(script);
+        self.soon("sh", &["-ec", &script])
+    }
+
+    fn health(&self) -> String {
+        let list = self.soon("zpool", &["list", "-H", "-o", "health", "tank"]);
+        list.ok().trim().to_string()
+    }
+
+    fn write(&self, path: &Path, seed: u64, len: usize) -> u64 {
+        let bytes = Dice::new(seed).bytes(len);
+        fs::write(path, &bytes).unwrap();
+        hash(&bytes)
+    }
+
+    /// Makes the device refuse these transfers, and returns when the pool is suspended. Something is
+    /// changed that then waits in memory: the hash of a file `before/file`.
+    fn suspend(&self, on: &[Transfer]) -> u64 {
+        fail(&self.rig, &self.device, on);
+        fs::create_dir(self.mnt.join("before")).unwrap();
+        let hash = self.write(&self.mnt.join("before/file"), 77, 3_000_000);
+        until("it is suspended", || self.health() == "SUSPENDED");
+        hash
+    }
+
+    /// The pool is looked at and listed while nothing can be written.
+    fn is_told(&self) {
+        let status = self.soon("zpool", &["status", "tank"]).ok();
+        assert!(status.contains("state: SUSPENDED"), "{status}");
+        assert!(status.contains("zpool clear"), "{status}");
+        let text = self.soon("zpool", &["get", "-H", "-o", "value", "failmode", "tank"]);
+        assert!(!text.ok().is_empty());
+        self.soon("zfs", &["list", "-H", "-o", "name,used"]).ok();
+        for (program, args) in [
+            ("zpool", vec!["sync", "tank"]),
+            ("zpool", vec!["set", "comment=x", "tank"]),
+            ("zfs", vec!["set", "atime=off", "tank"]),
+            ("zfs", vec!["create", "tank/new"]),
+            ("zfs", vec!["unmount", "tank"]),
+            ("zpool", vec!["upgrade", "tank"]),
+            ("zpool", vec!["export", "tank"]),
+            ("zpool", vec!["clear", "tank"]),
+        ] {
+            let said = self.soon(program, &args).fails(1);
+            assert!(said.contains("suspended"), "{program} {args:?}: {said}");
+            assert!(said.contains("zpool clear"), "{program} {args:?}: {said}");
+        }
+        // What the kernel or the daemon has in memory is read on.
+        assert_eq!(self.run("tail -n 1 old1").ok(), "20000\n");
+    }
+
+    fn again(&self) {
+        self.soon("zpool", &["export", "tank"]).ok();
+        let disks = self.rig.disks();
+        self.soon("zpool", &["import", "-d", disks.to_str().unwrap(), "tank"])
+            .ok();
+    }
+
+    fn end(mut self) {
+        self.soon("zpool", &["export", "tank"]).ok();
+        self.rig.zdb_check("tank");
+        self.rig.stop();
+    }
+}
+
+/// Changes begun while the pool is suspended: each with what shows that it was done.
+const CHANGES: [(&str, &str); 6] = [
+    ("mkdir dir", "test -d dir"),
+    ("cp old1 copy", "cmp old1 copy"),
+    ("mv $OUTSIDE/moved .", "test -s moved"),
+    ("rm old2", "test ! -e old2"),
+    ("mv old3 renamed", "test -s renamed; test ! -e old3"),
+    ("sync before/file", "test -s before/file"),
+];
+
+fn waits(name: &str, on: &[Transfer]) {
+    let Some(p) = pool(name, "wait") else { return };
+    let moved = p.write(&p.outside.join("moved"), 5, 500_000);
+    let before = p.suspend(on);
+    let mut changes: Vec<Child> = CHANGES.iter().map(|(c, _)| p.begin(c)).collect();
+    let mut killed = [p.begin("mkdir dir2"), p.begin("rm old4"), p.begin("sync before/file")];
+    std::thread::sleep(A_WHILE);
+    for child in changes.iter_mut().chain(&mut killed) {
+        assert!(child.try_wait().unwrap().is_none(), "something did not wait");
+    }
+    p.is_told();
+    for child in &killed {
+        // The shell and what it started.
+        p.rig.try_run("pkill", &["-KILL", "-P", &child.id().to_string()]);
+        signal(child.id(), Signal::KILL);
+    }
+    for child in &mut killed {
+        assert!(wait(child, SOON).is_some(), "cannot be killed");
+    }
+    for child in &mut changes {
+        assert!(child.try_wait().unwrap().is_none(), "something did not wait");
+    }
+
+    fail(&p.rig, &p.device, &[]);
+    p.soon("zpool", &["clear", "tank"]).ok();
+    for (child, (what, _)) in changes.iter_mut().zip(CHANGES) {
+        let ended = wait(child, SOON);
+        assert!(ended.is_some_and(|s| s.success()), "{what}: {ended:?}");
+    }
+    assert_eq!(p.health(), "ONLINE");
+    p.again();
+    for (what, shows) in CHANGES {
+        let said = p.run(shows);
+        assert!(said.status.success(), "{what} is not there: {said}");
+    }
+    let read = |f: &str| hash(&fs::read(p.mnt.join(f)).unwrap());
+    assert_eq!((read("before/file"), read("moved")), (before, moved));
+    assert!(!p.outside.join("moved").exists());
+    assert_eq!(p.run("tail -n 1 old4; test ! -e dir2").ok(), "20000\n");
+    let status = p.rig.zpool(&["status", "tank"]);
+    assert!(status.contains("errors: No known data errors"), "{status}");
+    p.end();
+}
+
+#[test]
+fn changes_wait_for_a_device_that_fails_all_writes_and_nothing_is_lost() {
+    waits("susp-writes", &[Transfer::Write]);
+}
+
+#[test]
+fn changes_wait_for_a_device_that_is_away_and_nothing_is_lost() {
+    waits("susp-away", &ALL);
+}
+
+#[test]
+fn changes_wait_for_a_device_that_fails_to_flush_and_nothing_is_lost() {
+    waits("susp-flush", &[Transfer::Flush]);
+}
+
+#[test]
+fn with_failmode_continue_changes_fail_at_once_and_nothing_is_lost() {
+    let Some(p) = pool("susp-continue", "continue") else {
+        return;
+    };
+    p.write(&p.outside.join("moved"), 5, 500_000);
+    let before = p.suspend(&[Transfer::Write]);
+    for (what, _) in CHANGES {
+        let said = p.run(what);
+        assert!(!said.status.success(), "{what} was accepted");
+        assert!(said.err.contains("Input/output error"), "{what}: {said}");
+    }
+    assert!(p.outside.join("moved").exists());
+    p.is_told();
+    fail(&p.rig, &p.device, &[]);
+    p.soon("zpool", &["clear", "tank"]).ok();
+    p.run("mkdir after; sync after").ok();
+    p.again();
+    p.run("test -d after; test -s old2; test -s old3; test ! -e dir").ok();
+    assert_eq!(hash(&fs::read(p.mnt.join("before/file")).unwrap()), before);
+    p.end();
+}
+
+#[test]
+fn an_export_by_force_ends_the_waiting_and_says_what_is_lost() {
+    let Some(p) = pool("susp-export", "wait") else {
+        return;
+    };
+    p.suspend(&[Transfer::Write]);
+    let mut changes = [p.begin("exec mkdir dir"), p.begin("exec sync before/file")];
+    std::thread::sleep(A_WHILE);
+    let said = p.soon("zpool", &["export", "-f", "tank"]);
+    assert!(said.status.success(), "{said}");
+    assert!(said.err.contains("lost"), "{said}");
+    for child in &mut changes {
+        let ended = wait(child, SOON);
+        assert!(ended.is_some_and(|s| !s.success() && s.signal().is_none()));
+    }
+    let left = p.rig.zpool(&["list", "-H", "-o", "name"]);
+    assert!(!left.contains("tank"), "{left}");
+    fail(&p.rig, &p.device, &[]);
+    let disks = p.rig.disks();
+    p.soon("zpool", &["import", "-d", disks.to_str().unwrap(), "tank"])
+        .ok();
+    p.run("test ! -e dir; tail -n 1 old1 old2 old3 old4").ok();
+    p.end();
+}
+
+#[test]
+fn the_daemon_ends_although_a_pool_waits_for_its_devices() {
+    let Some(mut p) = pool("susp-term", "wait") else {
+        return;
+    };
+    p.suspend(&[Transfer::Write]);
+    let mut change = p.begin("exec mkdir dir");
+    std::thread::sleep(A_WHILE);
+    p.rig.stop();
+    assert!(wait(&mut change, SOON).is_some_and(|s| !s.success()));
+    p.rig.start();
+    p.run("test ! -e dir; tail -n 1 old1").ok();
+    p.end();
+}
+
+/// An image file that is sparse, on a file system that is full: nothing has to be done but to make room.
+#[test]
+fn a_pool_on_a_full_host_goes_on_when_there_is_room() {
+    let Some(mut rig) = Rig::as_root("susp-full") else {
+        return;
+    };
+    let host = rig.path().join("host");
+    fs::create_dir(&host).unwrap();
+    let at = host.to_str().unwrap().to_string();
+    rig.sh(&format!("mount -t tmpfs -o size=200m none {at}"));
+    struct Unmount(String);
+    impl Drop for Unmount {
+        fn drop(&mut self) {
+            let _ = std::process::Command::new("umount")
+                .args(["-l", &self.0])
+                .status();
+        }
+    }
+    let mounted = Unmount(at.clone());
+    let image = format!("{at}/image");
+    rig.sh(&format!("truncate -s 512M {image}"));
+    let mnt = rig.mnt();
+    rig.start();
+    rig.zpool(&["create", "-m", mnt.to_str().unwrap(), "tank", &image]);
+    rig.zfs(&["set", "compression=off", "tank"]);
+    rig.sh(&format!("seq 1000 >{}/old", mnt.display()));
+    rig.zpool(&["sync", "tank"]);
+    // All but a few megabytes.
+    rig.try_run("dd", &["if=/dev/zero", &format!("of={at}/ballast"), "bs=1M"]);
+    rig.sh(&format!("truncate -s -4M {at}/ballast"));
+    let bytes = Dice::new(9).bytes(20_000_000);
+    fs::write(mnt.join("new"), &bytes).unwrap();
+    let health = || {
+        rig.soon(SOON, "zpool", &["list", "-H", "-o", "health", "tank"])
+            .ok()
+    };
+    until("it is suspended", || health() == "SUSPENDED\n");
+    let status = rig.soon(SOON, "zpool", &["status", "tank"]).ok();
+    assert!(status.contains("No space left"), "{status}");
+    rig.sh(&format!("rm {at}/ballast"));
+    until("it goes on", || health() == "ONLINE\n");
+    rig.soon(SOON, "sh", &["-ec", &format!("sync {}/new", mnt.display())])
+        .ok();
+    rig.zpool(&["export", "tank"]);
+    rig.zpool(&["import", "-d", &at, "tank"]);
+    assert_eq!(hash(&fs::read(mnt.join("new")).unwrap()), hash(&bytes));
+    rig.zpool(&["export", "tank"]);
+    rig.sh(&format!("cp --sparse=always {image} {}/image", rig.disks().display()));
+    rig.zdb_check("tank");
+    drop(mounted);
+    rig.stop();
+}

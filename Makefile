@@ -42,10 +42,15 @@ check:
 test:
 	sh tools/test.sh
 
-# Simulated worlds and crash points with fresh seeds: make soak MINUTES=480
+# Simulated worlds and crash points with fresh seeds, then power cuts of the real daemon:
+# make soak MINUTES=480 CUTS=600
 MINUTES ?= 10
+CUTS ?= 600
 soak:
-	nice -n 19 $(CARGO) xtask sim --soak $(MINUTES) --subsets 300 --images 100 --shrink
+	status=0; \
+	nice -n 19 $(CARGO) xtask sim --soak $(MINUTES) --subsets 300 --images 100 --shrink || status=1; \
+	nice -n 19 $(CARGO) run -q -p system-tests --bin power-cuts -- --cuts $(CUTS) || status=1; \
+	exit $$status
 
 # BENCH takes options: make bench BENCH="--full --rows fsync"
 bench:

@@ -3,6 +3,7 @@
 use crate::ctldir::{self, Ctldir, Dir, Snapdir};
 use crate::fresh::Fresh;
 use crate::nodes::Nodes;
+use crate::page_reads::PageReads;
 use crate::writers::Writers;
 use base::Data;
 use fuse::{
@@ -87,6 +88,7 @@ pub struct Bridge {
     kernel_keeps_times: AtomicBool,
     /// Whether the control directory was visible when the root was last listed.
     listed_visible: AtomicBool,
+    page_reads: PageReads,
     ctl: Arc<Ctldir>,
 }
 
@@ -237,6 +239,7 @@ impl Bridge {
             caching,
             kernel_keeps_times: AtomicBool::new(false),
             listed_visible: AtomicBool::new(false),
+            page_reads: PageReads::default(),
             ctl,
         })
     }
@@ -262,6 +265,20 @@ impl Bridge {
             let _waiting = fuse::about_to_wait_for_requests();
             // Pages that cannot be written are remembered by the kernel for the next fsync.
             let _ = n.inval_inode(node, 0, 0);
+        }
+    }
+
+    /// Has the kernel drop pages that are older than a direct write that was just done.
+    fn drop_pages(&self, node: u64, offset: u64, len: usize) {
+        let (Ok(offset), Ok(len)) = (i64::try_from(offset), i64::try_from(len)) else {
+            return;
+        };
+        if let Some(n) = self.notifier.get() {
+            if len > 0 && self.page_reads.may_have(node) {
+                // It waits for reads of such pages that are under way.
+                let _waiting = fuse::about_to_wait_for_requests();
+                let _ = n.inval_inode(node, offset, len);
+            }
         }
     }
 
@@ -319,6 +336,7 @@ const O_WRONLY: i32 = 1;
 const O_TRUNC: i32 = 0o1000;
 const O_APPEND: i32 = 0o2000;
 const O_DSYNC: i32 = 0o10000;
+const O_DIRECT: i32 = 0o40000;
 const O_NOATIME: i32 = 0o1000000;
 
 impl Filesystem for Bridge {
@@ -540,7 +558,7 @@ impl Filesystem for Bridge {
 
     fn read(
         &self,
-        _: &Request,
+        req: &Request,
         node: u64,
         _: u64,
         offset: u64,
@@ -548,6 +566,9 @@ impl Filesystem for Bridge {
         out: &mut ReadBuf,
     ) -> Result<()> {
         let z = self.node(node)?;
+        if req.fills_page_cache {
+            self.page_reads.add(node);
+        }
         self.zfs
             .read_blocks(&z, offset, size as usize, &mut |b, r| {
                 // Small pieces are better copied than listed.
@@ -579,7 +600,12 @@ impl Filesystem for Bridge {
         let done = self.zfs.write(&z, offset, data, opts);
         self.writers.arrived();
         match done {
-            Ok(n) => Ok(n as u32),
+            Ok(n) => {
+                if !args.cached && args.open_flags & O_DIRECT != 0 {
+                    self.drop_pages(node, offset, n);
+                }
+                Ok(n as u32)
+            }
             // The kernel remembers two kinds of failed write-back for the next fsync or close: no
             // space, and everything else, which becomes EIO.
             Err(e) if args.cached => {

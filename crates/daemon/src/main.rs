@@ -33,6 +33,7 @@ mod log;
 mod mounts;
 mod nodes;
 mod options;
+mod page_reads;
 mod pool_create;
 mod pool_get;
 mod pool_import;

@@ -5,7 +5,7 @@
 //! blocks written, or as one hole.
 
 use env::{Access, Disks, Op};
-use env_linux::disk::{LinuxDisks, Options};
+use env_linux::disk::{IoUring, LinuxDisks, Options};
 use std::fs::File;
 use std::io::Write;
 use std::sync::Arc;
@@ -69,7 +69,7 @@ fn main() {
         let mut best = [(0.0f64, 0.0f64); 2];
         let mut fresh = false;
         for _ in 0..rounds {
-            for (i, io_uring) in [true, false].into_iter().enumerate() {
+            for (i, io_uring) in [IoUring::Files, IoUring::Nothing].into_iter().enumerate() {
                 if !block && (r.hole || !fresh) {
                     make(&path, size, r.hole);
                     fresh = true;

@@ -26,7 +26,7 @@ use std::time::{Duration, Instant};
 /// Opens devices and files by path.
 pub struct LinuxDisks {
     options: Options,
-    /// Runs batches where io_uring is forbidden. Its threads start at the first such batch.
+    /// Runs batches that do not go over io_uring. Its threads start at the first such batch.
     threads: Arc<CpuPool>,
     /// Open images of whole disks, by what makes two names the same file, and whether for writing.
     images: Mutex<HashMap<(u64, u64, bool), Weak<dyn Disk>>>,
@@ -42,11 +42,21 @@ const WAIT: Duration = Duration::from_millis(25);
 
 /// Threads for one batch, beside the caller's.
 const DEPTH: usize = 8;
+/// What batches go over io_uring, where the kernel allows it; the others are done by threads.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum IoUring {
+    Nothing,
+    /// Those of block devices.
+    Devices,
+    /// Those of regular files, too. The kernel passes writes that need space to workers of its own; on
+    /// Linux 6.18 under heavy load some were never begun, and a ring waited for them for ever.
+    Files,
+}
+
 /// How devices are driven.
 #[derive(Clone, Copy, Debug)]
 pub struct Options {
-    /// Use io_uring where the kernel allows it.
-    pub io_uring: bool,
+    pub io_uring: IoUring,
     /// Use O_DIRECT where the file system allows it.
     pub direct: bool,
 }
@@ -58,11 +68,19 @@ impl Default for LinuxDisks {
 }
 
 impl LinuxDisks {
-    /// With the options of the environment (`ZFS_FUSE_NO_IO_URING`, `ZFS_FUSE_NO_DIRECT`).
+    /// With the options of the environment (`ZFS_FUSE_NO_IO_URING`, `ZFS_FUSE_IO_URING_FILES`,
+    /// `ZFS_FUSE_NO_DIRECT`).
     pub fn new() -> LinuxDisks {
         let unset = |name| std::env::var_os(name).is_none_or(|v| v.is_empty() || v == "0");
         LinuxDisks::with_options(Options {
-            io_uring: unset("ZFS_FUSE_NO_IO_URING"),
+            io_uring: match (
+                unset("ZFS_FUSE_NO_IO_URING"),
+                unset("ZFS_FUSE_IO_URING_FILES"),
+            ) {
+                (false, _) => IoUring::Nothing,
+                (true, true) => IoUring::Devices,
+                (true, false) => IoUring::Files,
+            },
             direct: unset("ZFS_FUSE_NO_DIRECT"),
         })
     }
@@ -246,7 +264,11 @@ impl LinuxDisk {
             direct,
             writable: access != Access::Read,
             // Buffered transfers copy on the submitting thread, where threads do better.
-            io_uring: AtomicBool::new(options.io_uring && direct),
+            io_uring: AtomicBool::new(match options.io_uring {
+                IoUring::Nothing => false,
+                IoUring::Devices => direct && is_block,
+                IoUring::Files => direct,
+            }),
             logical,
             physical,
             can_discard: AtomicBool::new(can_discard),
@@ -681,7 +703,7 @@ mod tests {
 
     fn every_way() -> Vec<LinuxDisks> {
         let mut all = Vec::new();
-        for io_uring in [true, false] {
+        for io_uring in [IoUring::Files, IoUring::Devices, IoUring::Nothing] {
             for direct in [true, false] {
                 all.push(LinuxDisks::with_options(Options { io_uring, direct }));
             }

@@ -1,8 +1,9 @@
 //! The seam on Linux: devices and image files, clocks, randomness, the host's identity and a small
 //! pool of threads behind the traits of `env`.
 //!
-//! Environment variables (for tests and for odd systems): `ZFS_FUSE_NO_IO_URING` makes batches run
-//! on threads, `ZFS_FUSE_NO_DIRECT` opens everything through the page cache.
+//! Environment variables (for tests, measurements and odd systems): `ZFS_FUSE_NO_IO_URING` makes
+//! batches of block devices run on threads, as those of regular files do; `ZFS_FUSE_IO_URING_FILES`
+//! has regular files use io_uring, too; `ZFS_FUSE_NO_DIRECT` opens everything through the page cache.
 
 mod aligned;
 mod batch;

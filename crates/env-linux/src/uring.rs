@@ -1,17 +1,16 @@
 //! Batches on io_uring.
 //!
-//! 1. A ring belongs to one thread and is never handed to another. Threads that first use the same
-//!    ring share the kernel's table of hashed work (writes to one regular file that need space are
-//!    done one at a time). The work of one thread then waits for another's, and if all workers of the
-//!    first have ended by the time the second is done, the kernel (6.18) starts none: it hangs.
+//! 1. A ring belongs to one thread and is never handed to another: the kernel's workers for what
+//!    cannot be done without blocking belong to the thread that submits, and what they know of work
+//!    that excludes other work belongs to the ring.
 //! 2. The wait for completions has a limit ([`LIMIT`]). Beyond it the device and the oldest offset
 //!    are reported, the transfers are cancelled, and the pieces the kernel has let go of are handed
 //!    back to be done by threads. The caller uses no io_uring on that device afterwards.
 //! 3. Memory of a transfer is neither freed nor touched before its completion was seen. A transfer
 //!    that cannot be cancelled is under way in the device, and is waited for like one of a thread.
 //!
-//! Regular files gain from it, too: small writes into holes are three times as fast as by threads,
-//! and small transfers cost half the processor time (`examples/batches.rs`).
+//! Regular files are left to threads unless they are asked for ([`crate::disk::IoUring`]): writes to
+//! them often end up with the kernel's workers, where some were never begun.
 
 use crate::aligned::Aligned;
 use crate::batch::{gather, give_up, in_place, scatter, Cells, Piece, Vector};

@@ -129,6 +129,7 @@ pub(crate) fn serve<F: Filesystem + ?Sized>(
             } else {
                 supp_group(ext)
             },
+            fills_page_cache: false,
         },
         blocks: msg.blocks,
         scratch,
@@ -337,6 +338,10 @@ impl<F: Filesystem + ?Sized> Dispatch<'_, F> {
                 let r: wire::ReadIn = a.get()?;
                 let mut out = std::mem::replace(&mut self.scratch.read, ReadBuf::new(0));
                 out.reset(r.size as usize);
+                let req = &Request {
+                    fills_page_cache: r.read_flags & wire::READ_LOCKOWNER == 0,
+                    ..*req
+                };
                 let done = fs.read(req, node, r.fh, r.offset, r.size, &mut out);
                 if done.is_ok() {
                     self.sent = self.chan.data(self.h.unique, &out);

@@ -80,6 +80,9 @@ pub struct Request {
     pub umask: u32,
     /// For creating requests: the parent's group if it is among the caller's supplementary groups.
     pub supp_group: Option<u32>,
+    /// Of a read: what it gives stays in the kernel's page cache. False for O_DIRECT, whose reads
+    /// alone name the owner of locks.
+    pub fills_page_cache: bool,
 }
 
 /// A point in time, seconds and nanoseconds since 1970 UTC.

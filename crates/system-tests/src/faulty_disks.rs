@@ -237,6 +237,8 @@ struct State {
     dice: Dice,
     /// Transfers fail: the power is off.
     off: bool,
+    /// Writes until it goes off by itself.
+    fuse: Option<u64>,
     /// Goes up when what stalls goes on.
     healed: u64,
     /// Flushes are acknowledged and not done: to see that this is found.
@@ -278,6 +280,7 @@ impl FaultyDisks {
                 writes: 0,
                 dice: Dice::new(1),
                 off: false,
+                fuse: None,
                 healed: 0,
                 lies: false,
             }),
@@ -396,7 +399,7 @@ impl FaultyDisks {
     /// Cuts the power of all disks at once. Whatever is under way or comes later fails with EIO.
     pub fn cut(&self, fate: Fate, dice: &mut Dice) -> Cut {
         let mut state = self.state();
-        state.off = true;
+        (state.off, state.fuse) = (true, None);
         let last = state.writes;
         let first = state
             .disks
@@ -442,6 +445,12 @@ impl FaultyDisks {
         }
         self.served.changed.notify_all();
         cut
+    }
+
+    /// The power goes off by itself with the `writes`-th write from now on, in the middle of
+    /// whatever it belongs to. [`FaultyDisks::cut`] says what is left then.
+    pub fn fail_after(&self, writes: u64) {
+        self.state().fuse = Some(writes.max(1));
     }
 
     /// After a cut: the disks work again, with what is stable.
@@ -619,6 +628,12 @@ impl Filesystem for Served {
         state.writes += 1;
         let number = state.writes;
         state.disks[i].write(number, offset, &bytes)?;
+        state.fuse = state.fuse.map(|left| left - 1);
+        if state.fuse == Some(0) {
+            (state.off, state.fuse) = (true, None);
+            self.changed.notify_all();
+            return Err(Errno::EIO);
+        }
         Ok(bytes.len() as u32)
     }
 

@@ -256,6 +256,9 @@ impl<'a> Life<'a> {
         let fails_after = work.mul_f64(self.dice.below(10) as f64 / 10.0);
         let fate = Fate::draw(&mut self.dice);
         let cut_first = self.dice.below(2) == 0;
+        // In the middle of a batch of writes, or whenever.
+        let some = self.dice.below(150);
+        let after_writes = (self.dice.below(3) > 0).then_some(some);
         let mut cut_dice = Dice::new(self.dice.draw());
         let stop = AtomicBool::new(false);
         let before = self.acknowledged();
@@ -278,6 +281,9 @@ impl<'a> Life<'a> {
             if self.plan.faults && self.dice.below(3) == 0 {
                 lock(self.outcome).faults += 1;
                 trouble = Some(make_trouble(self.disks, self.plan.layout, &mut self.dice));
+            }
+            if let Some(writes) = after_writes {
+                self.disks.fail_after(writes);
             }
             std::thread::sleep(work - fails_after);
             stop.store(true, Ordering::Relaxed);

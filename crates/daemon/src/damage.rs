@@ -82,6 +82,9 @@ pub fn clear(service: &Arc<Service>, peer: Peer, ask: &PoolClear) -> Result<Repl
     let _one_at_a_time = service.changes.lock().unwrap_or_else(|e| e.into_inner());
     let entry = open(service, &ask.pool)?;
     let pool = &entry.pool;
+    if pool.is_readonly() {
+        return Err(ApiError::reason(Kind::ReadOnly, "pool is read-only"));
+    }
     let vdevs = match &ask.device {
         None => {
             pool.tree.stats.clear_errors();

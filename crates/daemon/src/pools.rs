@@ -28,12 +28,27 @@ pub fn handle(
             pool,
             force,
             command,
-        } => leave(service, peer, &pool, force, &command, true),
+        } => {
+            let way = Way {
+                force,
+                destroy: true,
+                keep_active: false,
+            };
+            leave(service, peer, &pool, way, &command)
+        }
         Request::PoolExport {
             pool,
             force,
+            keep_active,
             command,
-        } => leave(service, peer, &pool, force, &command, false),
+        } => {
+            let way = Way {
+                force,
+                destroy: false,
+                keep_active,
+            };
+            leave(service, peer, &pool, way, &command)
+        }
         Request::PoolGet(ask) => Ok(pool_get::get(service, &ask)),
         Request::PoolSet {
             pool,
@@ -61,10 +76,12 @@ pub fn handle(
                 .collect(),
         )),
         Request::LabelClear { path, force } => pool_create::label_clear(service, &path, force),
-        Request::PoolSync { pool } => {
+        Request::PoolSync { pool, force } => {
             let entry = open(service, &pool)?;
-            if !entry.pool.is_readonly() {
-                entry.pool.sync().map_err(answer)?;
+            match (entry.pool.is_readonly(), force) {
+                (true, _) => {}
+                (false, true) => entry.pool.task(|_, _| Ok(())).map_err(answer)?,
+                (false, false) => drop(entry.pool.sync().map_err(answer)?),
             }
             Ok(Reply::Done)
         }
@@ -110,14 +127,13 @@ fn leave(
     service: &Arc<Service>,
     peer: Peer,
     name: &str,
-    force: bool,
+    way: Way,
     command: &str,
-    destroy: bool,
 ) -> Answer<Reply> {
     let unopened = service.absent().iter().find(|a| a.name == name).cloned();
     if let Some(a) = unopened {
         let _one_at_a_time = service.changes.lock().unwrap_or_else(|e| e.into_inner());
-        if destroy {
+        if way.destroy {
             return Err(ApiError::reason(
                 Kind::NoDevice,
                 format!("the pool could not be opened: {}", a.error),
@@ -129,8 +145,7 @@ fn leave(
     }
     let entry = open(service, name)?;
     let (service2, entry2, command) = (service.clone(), entry.clone(), command.to_string());
-    let way = Way { force, destroy };
-    letgo::export(service, &entry, force && !destroy, move || {
+    letgo::export(service, &entry, way.force && !way.destroy, move || {
         take_out(&service2, peer, &entry2, way, &command)
     })
 }
@@ -139,6 +154,8 @@ fn leave(
 struct Way {
     force: bool,
     destroy: bool,
+    /// Labels and cache file stay as they are while the pool is in use.
+    keep_active: bool,
 }
 
 /// Takes a pool out of service: unmounts, records the command, marks the labels.
@@ -160,9 +177,6 @@ fn take_out(
         .is_none_or(|e| !Arc::ptr_eq(&e, entry))
     {
         return Err(ApiError::no_such_pool(&entry.pool.name()));
-    }
-    if way.destroy && entry.pool.is_readonly() {
-        return Err(ApiError::reason(Kind::ReadOnly, "pool is read-only"));
     }
     // Without its devices a pool can only be let go, by force, as the last group left it.
     let let_go = way.force && !way.destroy;
@@ -196,10 +210,12 @@ fn take_out(
     ours()?;
     let file = entry.cache_file();
     service.retire(entry);
-    let done = match (entry.pool.suspended(), way.destroy) {
-        (Some(why), _) => Err(why),
-        (None, true) => entry.pool.destroy(),
-        (None, false) => entry.pool.export(),
+    let done = match entry.pool.suspended() {
+        Some(why) => Err(why),
+        None if way.keep_active => entry.pool.close(),
+        // One that is only read goes on being what it was for everybody else.
+        None if way.destroy && !entry.pool.is_readonly() => entry.pool.destroy(),
+        None => entry.pool.export(),
     };
     ours()?;
     service.dismiss(entry);
@@ -207,7 +223,9 @@ fn take_out(
         // Lets the devices go; that nothing can be written any more is known.
         let _ = entry.pool.close();
     }
-    service.rewrite_cache(file);
+    if !way.keep_active {
+        service.rewrite_cache(file);
+    }
     done.or_else(lost)?;
     Ok(Reply::Done)
 }

@@ -35,6 +35,9 @@ pub enum Request {
         pool: String,
         #[serde(default)]
         force: bool,
+        /// Labels and cache file go on to say that the pool is in use here (`-F`).
+        #[serde(default)]
+        keep_active: bool,
         #[serde(default)]
         command: String,
     },
@@ -76,7 +79,12 @@ pub enum Request {
         force: bool,
     },
     /// Answered by `Done` when a transaction group has reached the disks.
-    PoolSync { pool: String },
+    PoolSync {
+        pool: String,
+        /// A new uberblock is written even if nothing changed (`-f`).
+        #[serde(default)]
+        force: bool,
+    },
     /// Answered by `Done`.
     PoolClear(PoolClear),
     /// Answered by `Activity`: what `zpool wait` waits for.

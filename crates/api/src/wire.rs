@@ -423,7 +423,11 @@ mod tests {
         let frame =
             br#"{"parameters":{"pool":"a\u0062"},"method":"org.zfsfuse.control1.Pool\u0053ync"}"#;
         let call = decode_call(frame).unwrap();
-        assert_eq!(call.request, Request::PoolSync { pool: "ab".into() });
+        let want = Request::PoolSync {
+            pool: "ab".into(),
+            force: false,
+        };
+        assert_eq!(call.request, want);
         let long = format!("{{\"method\":\"{}\"}}", "x".repeat(5000));
         assert!(decode_call(long.as_bytes()).unwrap_err().message.len() < 200);
     }

@@ -23,8 +23,8 @@ impl Handler for Fake {
                 }
                 Ok(Reply::History(vec![HistoryRecord::default()]))
             }
-            Request::PoolSync { pool } if pool == "panic" => panic!("wanted by the test"),
-            Request::PoolSync { pool } => Err(ApiError::no_such_pool(&pool)),
+            Request::PoolSync { pool, .. } if pool == "panic" => panic!("wanted by the test"),
+            Request::PoolSync { pool, .. } => Err(ApiError::no_such_pool(&pool)),
             _ => Err(base::Kind::Unsupported.into()),
         }
     }
@@ -57,7 +57,10 @@ fn calls() {
         .unwrap();
     assert!(matches!(history, Reply::History(h) if h.len() == 4));
     assert_eq!(ticks, 3);
-    let sync = |pool: &str| Request::PoolSync { pool: pool.into() };
+    let sync = |pool: &str| Request::PoolSync {
+        pool: pool.into(),
+        force: false,
+    };
     assert_eq!(
         c.call(&sync("x")).unwrap_err().message,
         "cannot open 'x': no such pool"

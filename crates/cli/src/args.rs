@@ -15,8 +15,11 @@ pub struct Parsed {
 /// What is wrong with a command line.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Bad {
-    /// `-?`, `--help`, or `-h` where that is no option: show the help on stdout, exit 0.
+    /// `--help`: show the help on stdout, exit 0.
     Help,
+    /// `-?`, or `-h` where that is no option. After a subcommand of `zpool` and `zfs`: the help on
+    /// stderr, exit 2, as scripts know it from OpenZFS.
+    ShortHelp,
     /// `missing argument for 'x' option` and the like: say so, usage, exit 2.
     Usage(String),
     /// Known, but not in this version: say so, exit 1.
@@ -73,7 +76,7 @@ impl Parsed {
                 while let Some(c) = cluster.next() {
                     let Some(flag) = sub.short(c) else {
                         if c == 'h' || c == '?' {
-                            return Err(Bad::Help);
+                            return Err(Bad::ShortHelp);
                         }
                         return Err(Bad::Usage(format!("invalid option '{c}'")));
                     };
@@ -186,8 +189,8 @@ mod tests {
             read("--depth"),
             usage("missing argument for 'depth' option")
         );
-        assert_eq!(read("-rh"), Err(Bad::Help));
-        assert_eq!(read("-?"), Err(Bad::Help));
+        assert_eq!(read("-rh"), Err(Bad::ShortHelp));
+        assert_eq!(read("-?"), Err(Bad::ShortHelp));
         assert_eq!(read("--help"), Err(Bad::Help));
         assert_eq!(
             read("-L x"),

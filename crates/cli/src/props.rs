@@ -133,7 +133,12 @@ fn find(table: &'static [Info], name: &str) -> Option<&'static Info> {
     table
         .iter()
         .find(|p| p.name == name)
-        .or_else(|| table.iter().find(|p| p.column.eq_ignore_ascii_case(name)))
+        .or_else(|| table.iter().find(|p| is_column(p.column, name)))
+}
+
+/// Whether `name` is a column heading in lower case, in which all names of properties are.
+fn is_column(column: &str, name: &str) -> bool {
+    column.eq_ignore_ascii_case(name) && !name.bytes().any(|b| b.is_ascii_uppercase())
 }
 
 /// `com.example:name`: lower-case letters, digits and `-_.:`, with a colon, shorter than 256.

@@ -213,6 +213,10 @@ pub fn main_with(
             write!(cx.out, "{}", help::full(tool, sub))?;
             return Ok(0);
         }
+        Err(Bad::ShortHelp) => {
+            write!(cx.err, "{}", help::full(tool, sub))?;
+            return Ok(2);
+        }
         Err(Bad::Usage(what)) => {
             write!(cx.err, "{what}\n{}", help::usage(sub))?;
             return Ok(2);

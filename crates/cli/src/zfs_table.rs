@@ -327,10 +327,10 @@ static SUBS: &[Sub] = &[
         name: "mount",
         aliases: &[],
         about: "List mounted file systems, or mount.",
-        operands: "[filesystem|snapshot [directory]]",
+        operands: "[filesystem|snapshot [directory]] | -R filesystem...",
         flags: &[
             sw('a', "Mount all that are to be mounted."),
-            sw('R', "The file system and all below it."),
+            sw('R', "The file systems named and all below them."),
             sw('f', "Even if it is redacted."),
             sw('l', "Load the keys it takes first."),
             sw('v', "Show progress."),

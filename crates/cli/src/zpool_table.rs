@@ -99,6 +99,7 @@ static SUBS: &[Sub] = &[
         text: &[
             "Unmounts all file systems and marks the pool destroyed. There is no question asked. \
              Until its devices are used again the pool can be had back with zpool import -D.",
+            "A pool that is imported read-only is only closed: nothing is written to its devices.",
         ],
         complete: Complete::Pools,
         built: true,
@@ -282,6 +283,7 @@ static SUBS: &[Sub] = &[
             "The counters of the devices (all, if none is named) go back to zero, and devices that \
              could not be opened are tried again. Without a device the list of damaged files is \
              emptied as well; what is still damaged comes back when it is read.",
+            "A pool that is imported read-only is refused.",
             "-F and --power are not available in this version.",
         ],
         complete: Complete::Pools,
@@ -418,11 +420,15 @@ static SUBS: &[Sub] = &[
         flags: &[
             sw('a', "All pools."),
             sw('f', "Unmount by force."),
+            sw('F', "Leave the labels and the cache file as they are."),
         ],
         text: &[
             "Unmounts all file systems, writes everything and closes the pool.",
             "With -f a pool whose devices are gone, or complete nothing for 20 seconds, is let go without \
              what is not on them. While transfers begun before are still under way it cannot be imported.",
+            "With -F everything is written, but the labels go on to say that the pool is in use on this \
+             system, as after a crash: another system needs zpool import -f, and a daemon that is \
+             started with the same cache file takes the pool into service again.",
         ],
         complete: Complete::Pools,
         built: true,
@@ -507,7 +513,7 @@ static SUBS: &[Sub] = &[
         aliases: &[],
         about: "Write everything to the devices.",
         operands: "[pool]...",
-        flags: &[],
+        flags: &[sw('f', "Write a new uberblock even if nothing changed.")],
         text: &["Returns when a transaction group with all that was written before is on disk."],
         complete: Complete::Pools,
         built: true,

@@ -9,111 +9,130 @@ const DIRS: [&str; 2] = ["/etc/zfs/compatibility.d", "/usr/share/zfs/compatibili
 /// Largest file read.
 const MAX_FILE: u64 = 64 << 10;
 
-/// What each release knew that the one before it did not. A pool for an old system must not depend on files being installed.
-const ADDED: [&[&str]; 9] = [
-    // ZFS on Linux 0.6.5
-    &[
-        "async_destroy",
-        "bookmarks",
-        "embedded_data",
-        "empty_bpobj",
-        "enabled_txg",
-        "extensible_dataset",
-        "filesystem_limits",
-        "hole_birth",
-        "large_blocks",
-        "lz4_compress",
-        "spacemap_histogram",
-    ],
-    // Illumos and FreeBSD of 2019
-    &["multi_vdev_crash_dump", "sha512", "skein"],
-    // ZFS on Linux 0.7
-    &["edonr", "large_dnode", "userobj_accounting"],
-    // 0.8
-    &[
-        "allocation_classes",
-        "bookmark_v2",
-        "device_removal",
-        "encryption",
-        "obsolete_counts",
-        "project_quota",
-        "resilver_defer",
+/// A set known without a file: the names OpenZFS ships it under, the set it adds to, and what it
+/// adds. A pool for an old system must not depend on files being installed.
+struct Known {
+    names: &'static [&'static str],
+    base: &'static str,
+    adds: &'static [&'static str],
+}
+
+#[rustfmt::skip]
+const KNOWN: [Known; 20] = [
+    Known { names: &[
+        "zol-0.6.1",
+    ], base: "", adds: &[
+        "async_destroy", "empty_bpobj", "lz4_compress",
+    ] },
+    Known { names: &[
+        "zol-0.6.4",
+    ], base: "zol-0.6.1", adds: &[
+        "bookmarks", "embedded_data", "enabled_txg", "extensible_dataset", "hole_birth", "spacemap_histogram",
+    ] },
+    Known { names: &[
+        "2018", "compat-2018", "zol-0.6.5",
+    ], base: "zol-0.6.4", adds: &[
+        "filesystem_limits", "large_blocks",
+    ] },
+    Known { names: &[
+        "freenas-9.10.2",
+    ], base: "compat-2018", adds: &[
+        "multi_vdev_crash_dump",
+    ] },
+    Known { names: &[
+        "2019", "2020", "compat-2019", "compat-2020", "freebsd-11.0", "freebsd-11.1", "freenas-11.0", "freenas-11.1",
+    ], base: "freenas-9.10.2", adds: &[
+        "sha512", "skein",
+    ] },
+    Known { names: &[
+        "grub2-2.06",
+    ], base: "zol-0.6.1", adds: &[
+        "allocation_classes", "block_cloning", "device_rebuild", "embedded_data", "enabled_txg", "hole_birth",
+        "log_spacemap", "resilver_defer", "spacemap_histogram", "spacemap_v2", "zpool_checkpoint",
+    ] },
+    Known { names: &[
+        "openzfsonosx-1.7.0",
+    ], base: "compat-2019", adds: &[
+        "edonr",
+    ] },
+    Known { names: &[
+        "freebsd-11.2", "freenas-11.2",
+    ], base: "compat-2019", adds: &[
+        "device_removal", "obsolete_counts", "zpool_checkpoint",
+    ] },
+    Known { names: &[
+        "ubuntu-18.04", "zol-0.7",
+    ], base: "openzfsonosx-1.7.0", adds: &[
+        "large_dnode", "userobj_accounting",
+    ] },
+    Known { names: &[
+        "2021", "compat-2021", "freebsd-11.3", "freebsd-11.4", "freebsd-12.0", "freebsd-12.1", "freebsd-12.2",
+        "freebsd-12.3", "freebsd-12.4", "freenas-11.3",
+    ], base: "freebsd-11.2", adds: &[
         "spacemap_v2",
-        "zpool_checkpoint",
-    ],
-    // OpenZFS 2.0
-    &[
-        "bookmark_written",
-        "device_rebuild",
-        "livelist",
-        "log_spacemap",
-        "redacted_datasets",
-        "redaction_bookmarks",
-        "zstd_compress",
-    ],
-    // 2.1
-    &["draid"],
-    // 2.2
-    &[
-        "blake3",
-        "block_cloning",
-        "head_errlog",
-        "vdev_zaps_v2",
-        "zilsaxattr",
-    ],
-    // 2.3
-    &[
-        "fast_dedup",
-        "large_microzap",
-        "longname",
-        "raidz_expansion",
-        "redaction_list_spill",
-    ],
-    // 2.4
-    &[
-        "block_cloning_endian",
-        "dynamic_gang_header",
-        "physical_rewrite",
-    ],
+    ] },
+    Known { names: &[
+        "openzfsonosx-1.8.1",
+    ], base: "compat-2021", adds: &[
+        "edonr",
+    ] },
+    Known { names: &[
+        "grub2", "grub2-2.12",
+    ], base: "grub2-2.06", adds: &[
+        "bookmarks", "extensible_dataset", "filesystem_limits", "large_blocks", "livelist", "project_quota",
+        "userobj_accounting", "zilsaxattr",
+    ] },
+    Known { names: &[
+        "openzfsonosx-1.9.3", "openzfsonosx-1.9.4", "ubuntu-20.04", "zol-0.8",
+    ], base: "openzfsonosx-1.8.1", adds: &[
+        "allocation_classes", "bookmark_v2", "encryption", "large_dnode", "project_quota", "resilver_defer",
+        "userobj_accounting",
+    ] },
+    Known { names: &[
+        "openzfs-2.0-freebsd", "truenas-12.0",
+    ], base: "compat-2021", adds: &[
+        "allocation_classes", "bookmark_v2", "bookmark_written", "device_rebuild", "encryption", "large_dnode",
+        "livelist", "log_spacemap", "project_quota", "redacted_datasets", "redaction_bookmarks", "resilver_defer",
+        "userobj_accounting", "zstd_compress",
+    ] },
+    Known { names: &[
+        "freebsd-13.0", "freebsd-13.1", "freebsd-13.2", "openzfs-2.1-freebsd",
+    ], base: "openzfs-2.0-freebsd", adds: &[
+        "draid",
+    ] },
+    Known { names: &[
+        "openzfs-2.0-linux",
+    ], base: "openzfs-2.0-freebsd", adds: &[
+        "edonr",
+    ] },
+    Known { names: &[
+        "openzfs-2.1-linux", "ubuntu-22.04",
+    ], base: "freebsd-13.0", adds: &[
+        "edonr",
+    ] },
+    Known { names: &[
+        "openzfs-2.2", "openzfs-2.2-freebsd", "openzfs-2.2-linux",
+    ], base: "openzfs-2.1-linux", adds: &[
+        "blake3", "block_cloning", "head_errlog", "vdev_zaps_v2", "zilsaxattr",
+    ] },
+    Known { names: &[
+        "openzfs-2.3", "openzfs-2.3-freebsd", "openzfs-2.3-linux",
+    ], base: "openzfs-2.2", adds: &[
+        "fast_dedup", "large_microzap", "longname", "raidz_expansion", "redaction_list_spill",
+    ] },
+    Known { names: &[
+        "openzfs-2.4",
+    ], base: "openzfs-2.3", adds: &[
+        "block_cloning_endian", "dynamic_gang_header", "physical_rewrite",
+    ] },
 ];
 
-/// Sets known without a file: the names OpenZFS ships, and how many steps of [`ADDED`] they have.
-const RELEASES: [(&str, usize); 18] = [
-    ("compat-2018", 1),
-    ("2018", 1),
-    ("zol-0.6.5", 1),
-    ("compat-2019", 2),
-    ("2019", 2),
-    ("compat-2020", 2),
-    ("2020", 2),
-    ("zol-0.7", 3),
-    ("zol-0.8", 4),
-    ("openzfs-2.0-linux", 5),
-    ("openzfs-2.1-linux", 6),
-    ("openzfs-2.2", 7),
-    ("openzfs-2.2-linux", 7),
-    ("openzfs-2.2-freebsd", 7),
-    ("openzfs-2.3", 8),
-    ("openzfs-2.3-linux", 8),
-    ("openzfs-2.3-freebsd", 8),
-    ("openzfs-2.4", 9),
-];
-
-/// A set known without a file.
-fn built_in(name: &str) -> Option<Vec<&'static Feature>> {
-    // FreeBSD had no Edon-R before OpenZFS 2.2.
-    let (steps, without) = match name {
-        "openzfs-2.0-freebsd" => (5, "edonr"),
-        "openzfs-2.1-freebsd" => (6, "edonr"),
-        _ => (RELEASES.iter().find(|(n, _)| *n == name)?.1, ""),
-    };
-    let words = ADDED.iter().take(steps).copied().flatten();
-    Some(
-        words
-            .filter(|w| **w != without)
-            .filter_map(|w| feature::by_name(w))
-            .collect(),
-    )
+/// The names of the features of a set known without a file.
+fn built_in(name: &str) -> Option<Vec<&'static str>> {
+    let known = KNOWN.iter().find(|k| k.names.contains(&name))?;
+    let mut words = built_in(known.base).unwrap_or_default();
+    words.extend(known.adds);
+    Some(words)
 }
 
 /// A set of features.
@@ -197,8 +216,8 @@ fn read_one(name: &str, dirs: &[&Path]) -> Result<Vec<&'static Feature>> {
         }
         return Ok(known);
     }
-    if let Some(list) = built_in(name) {
-        return Ok(list);
+    if let Some(words) = built_in(name) {
+        return Ok(words.into_iter().filter_map(feature::by_name).collect());
     }
     bail!(
         Invalid,
@@ -218,12 +237,27 @@ mod tests {
     fn sets_without_files() {
         let load = |v: &str| load_from(v, &[]).unwrap();
         let f = |n: &str| feature::by_name(n).unwrap();
-        for w in ADDED.iter().copied().flatten() {
-            assert!(feature::by_name(w).is_some(), "{w}");
+        for known in &KNOWN {
+            assert!(known.base.is_empty() || built_in(known.base).is_some());
+            for w in known.adds {
+                assert!(feature::by_name(w).is_some(), "{w}");
+            }
         }
         // How many features the files OpenZFS ships have.
         for (name, count) in [
+            ("zol-0.6.1", 3),
+            ("zol-0.6.4", 9),
             ("zol-0.6.5", 11),
+            ("freenas-9.10.2", 12),
+            ("grub2-2.06", 14),
+            ("openzfsonosx-1.7.0", 15),
+            ("freebsd-11.2", 17),
+            ("2021", 18),
+            ("openzfsonosx-1.8.1", 19),
+            ("grub2", 22),
+            ("ubuntu-20.04", 26),
+            ("truenas-12.0", 32),
+            ("ubuntu-22.04", 34),
             ("compat-2020", 14),
             ("zol-0.7", 17),
             ("zol-0.8", 26),

@@ -220,7 +220,10 @@ mod tests {
     #[test]
     fn who_may_what() {
         let look = Request::PoolGet(api::PoolGet::default());
-        let change = Request::PoolSync { pool: "x".into() };
+        let change = Request::PoolSync {
+            pool: "x".into(),
+            force: false,
+        };
         let scan = Request::ImportScan(api::ImportScan::default());
         for request in [&look, &change, &scan] {
             assert!(allowed(0, 0, request));

@@ -86,6 +86,9 @@ pub fn scan(pool: &Pool) -> Option<Scan> {
 pub fn clear(service: &Arc<Service>, peer: Peer, ask: &PoolClear) -> Result<Reply, ApiError> {
     let entry = open(service, &ask.pool)?;
     let pool = &entry.pool;
+    if pool.is_readonly() {
+        return Err(ApiError::reason(Kind::ReadOnly, "pool is read-only"));
+    }
     let vdevs = chosen(pool, ask)?;
     let mut changed = false;
     for v in &vdevs {

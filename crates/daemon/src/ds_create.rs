@@ -2,6 +2,7 @@
 
 use crate::datasets::{self, Answer};
 use crate::ds_keys::{self, CryptProps};
+use crate::ds_quota::{self, Quota};
 use crate::ds_values::{self, Allowed};
 use crate::service::{Entry, Service};
 use crate::{ds_get, ds_mount, ds_set, errors};
@@ -29,6 +30,7 @@ pub struct NewFs {
     utf8only: Option<u64>,
     case: Option<u64>,
     pub crypt: CryptProps,
+    quotas: Vec<Quota>,
 }
 
 /// Rules for names of a file system, which new ones below it take over.
@@ -45,6 +47,10 @@ impl NewFs {
     pub fn parse(allowed: &Allowed<'_>, list: &api::Props) -> Answer<NewFs> {
         let mut new = NewFs::default();
         for (name, text) in list {
+            if let Some(q) = ds_quota::parse(name, text, DatasetKind::Filesystem)? {
+                new.quotas.push(q);
+                continue;
+            }
             let (name, value) = ds_values::parse(allowed, name, text, Types::FILESYSTEM, true)?;
             if new.crypt.take(&name, &value) {
                 continue;
@@ -83,6 +89,7 @@ impl NewFs {
             ));
         }
         let version = new.version.unwrap_or(zpl::max_zpl_version(allowed.version));
+        ds_quota::check_new(allowed, version, &new.quotas)?;
         let special = [new.normalization, new.utf8only, new.case];
         if version < 3 && special.iter().any(|p| p.is_some_and(|n| n != 0)) {
             return Err(ApiError::reason(
@@ -179,7 +186,8 @@ pub fn init_root(
     let mut policy = pool.write_policy(&ds)?;
     policy.accounting_flags = os.policy().accounting_flags;
     os.set_policy(policy);
-    zpl::create_fs(os, tx, &new.options(pool, None, owner))
+    zpl::create_fs(os, tx, &new.options(pool, None, owner))?;
+    ds_quota::put(os, tx, &new.quotas)
 }
 
 /// One file system to be made.
@@ -215,6 +223,7 @@ fn make(pool: &Pool, tx: &Tx, list: &[Made]) -> Result<()> {
         ds_set::store_props(pool, tx, &ds, &m.new.stored)?;
         let os = pool.new_objset(tx, &ds, os_type::ZFS)?;
         zpl::create_fs(&os, tx, &m.options)?;
+        ds_quota::put(&os, tx, &m.new.quotas)?;
     }
     Ok(())
 }

@@ -8,7 +8,7 @@ use crate::service::Entry;
 use api::{ApiError, DatasetKind};
 use base::{Kind, Result};
 use disk::props::{self, Pseudo, Who};
-use dmu::Need;
+use dmu::{Need, Objset, Tx};
 use dsl::Dataset;
 use std::sync::Arc;
 use zap::Zap;
@@ -116,6 +116,41 @@ pub fn check(entry: &Entry, ds: &Arc<Dataset>, list: &[Quota]) -> Answer<()> {
     Ok(())
 }
 
+/// Whether a new file system of this version will count what the quotas limit.
+pub fn check_new(
+    allowed: &crate::ds_values::Allowed<'_>,
+    version: u64,
+    list: &[Quota],
+) -> Answer<()> {
+    let counts = |q: &Quota| {
+        version >= 4
+            && allowed.version >= 15
+            && (!q.objects || (allowed.enabled)("org.zfsonlinux:userobj_accounting"))
+            && (q.who != Who::Project || (allowed.enabled)("org.zfsonlinux:project_quota"))
+    };
+    match list.iter().all(counts) {
+        true => Ok(()),
+        false => Err(ApiError::reason(Kind::Unsupported, UPGRADE)),
+    }
+}
+
+/// Puts quotas that were checked into a file system.
+pub fn put(os: &Arc<Objset>, tx: &Tx, list: &[Quota]) -> Result<()> {
+    if list.is_empty() {
+        return Ok(());
+    }
+    let master = os.hold(zpl::MASTER_NODE)?;
+    let node = Zap::new(&master);
+    for q in list {
+        match (&q.place, q.limit) {
+            (Place::Default(name), 0) => drop(node.remove_if(tx, *name)?),
+            (Place::Default(name), n) => node.update_u64(tx, *name, n)?,
+            (Place::Map(name, key), n) => zpl::set_quota(os, tx, name, key, n)?,
+        }
+    }
+    Ok(())
+}
+
 /// Stores quotas that were checked. Nobody may mount the file system meanwhile.
 pub fn store(entry: &Entry, ds: &Arc<Dataset>, list: &[Quota]) -> Result<()> {
     if list.is_empty() {
@@ -124,16 +159,7 @@ pub fn store(entry: &Entry, ds: &Arc<Dataset>, list: &[Quota]) -> Result<()> {
     let set = entry.pool.open_dataset(ds)?;
     let r = (|| {
         let tx = set.os.tx(Need::bytes(64 << 10))?;
-        let master = set.os.hold(zpl::MASTER_NODE)?;
-        let node = Zap::new(&master);
-        for q in list {
-            match (&q.place, q.limit) {
-                (Place::Default(name), 0) => drop(node.remove_if(&tx, *name)?),
-                (Place::Default(name), n) => node.update_u64(&tx, *name, n)?,
-                (Place::Map(name, key), n) => zpl::set_quota(&set.os, &tx, name, key, n)?,
-            }
-        }
-        Ok(())
+        put(&set.os, &tx, list)
     })();
     drop(set);
     let synced = entry.pool.sync();

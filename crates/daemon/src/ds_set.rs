@@ -6,6 +6,7 @@ use crate::ds_quota;
 use crate::ds_values::{self, Allowed};
 use crate::errors;
 use crate::service::{Entry, Service};
+use crate::values;
 use api::{ApiError, DatasetKind};
 use base::{Kind, Result};
 use disk::props::{self, Class, Store, Types};
@@ -309,8 +310,8 @@ fn plan(service: &Service, entry: &Entry, changes: &[Change]) -> Result<Move> {
                     for ds in heirs(entry, &c.ds, "mountpoint", &ids)? {
                         if let Some(m) = entry.mounted(ds.object()) {
                             plan.down.push(m);
-                        } else if service.mountpoint(entry, &ds)?.is_none() {
-                            // From legacy or none to a path: mounted at once.
+                        } else if values::mountable(&ds)? {
+                            // Whoever does not want it mounted at once says so with -u.
                             plan.up.push(ds);
                         }
                     }
@@ -492,6 +493,12 @@ fn store_changes(pool: &Pool, tx: &Tx, changes: &[Change]) -> Result<()> {
     for c in changes {
         for (name, change) in c.list.iter().filter(|(n, _)| !is_limit(n)) {
             pool.dsl.set_prop(tx, &c.ds, name, change)?;
+            if let ("compression", PropChange::Local(PropValue::Int(n))) = (name.as_str(), change) {
+                // Elsewhere it becomes active with the first block that needs it.
+                if n & 0x7f == u64::from(codec::compress::ZSTD) && !c.ds.is_snapshot() {
+                    c.ds.activate_feature(tx, "org.freebsd:zstd_compress")?;
+                }
+            }
         }
     }
     Ok(())

@@ -145,7 +145,7 @@ fn read_zfsrc(text: &str, file: &str) -> (Vec<String>, Vec<String>) {
 pub fn read(args: &[String], zfsrc: &Path, memory: u64) -> Asked {
     let parsed = match Parsed::read("zfs-fuse", &DAEMON, args) {
         Ok(p) => p,
-        Err(Bad::Help) => return Asked::Help,
+        Err(Bad::Help | Bad::ShortHelp) => return Asked::Help,
         Err(Bad::Usage(what)) | Err(Bad::NotBuilt(what)) => return Asked::Wrong(what),
     };
     if parsed.has("h") {

@@ -52,8 +52,13 @@ pub fn scan(service: &Arc<Service>, search: &ImportScan) -> Answer<Reply> {
 
 /// Pools on the devices searched, those imported already left out.
 fn candidates(service: &Arc<Service>, search: &ImportScan) -> Answer<Vec<PoolFound>> {
+    let mut only = None;
     let paths = match (&search.cache_file, search.places.is_empty()) {
-        (Some(file), _) => cached_paths(file)?,
+        (Some(file), _) => {
+            let (paths, guids) = cached(file)?;
+            only = Some(guids);
+            paths
+        }
         (None, true) => find::default_candidates(),
         (None, false) => {
             let mut all = match search.default_places {
@@ -83,27 +88,41 @@ fn candidates(service: &Arc<Service>, search: &ImportScan) -> Answer<Vec<PoolFou
         .pools
         .into_iter()
         .filter(|p| !imported.contains(&p.guid))
+        .filter(|p| only.as_ref().is_none_or(|o| o.contains(&p.guid)))
         .filter(|p| (p.state == key::STATE_DESTROYED) == search.destroyed)
         .collect())
 }
 
-/// Devices a cache file names.
-fn cached_paths(file: &str) -> Answer<Vec<String>> {
+/// Devices a cache file names, and the guids of its pools. Where a device is not at its place, its
+/// folder is searched: it may have got another name there.
+fn cached(file: &str) -> Answer<(Vec<String>, Vec<u64>)> {
     let list = cache::read(Path::new(file))
         .map_err(|e| sentence(e.kind, format!("cannot read the cache file '{file}': {e}")))?;
-    let mut out = Vec::new();
-    for (name, _) in list.iter() {
-        for p in list
-            .get_nvlist(name)
-            .map(cache::device_paths)
-            .unwrap_or_default()
-        {
+    let mut out: Vec<String> = Vec::new();
+    let mut guids = Vec::new();
+    let mut folders: Vec<String> = Vec::new();
+    for config in list.iter().filter_map(|(name, _)| list.get_nvlist(name)) {
+        guids.extend(config.get_u64(key::POOL_GUID));
+        for p in cache::device_paths(config) {
+            let folder = match p.rsplit_once('/') {
+                Some((folder, _)) if !Path::new(&p).exists() => Some(folder.to_string()),
+                _ => None,
+            };
+            folders.extend(folder.filter(|f| !f.is_empty() && !folders.contains(f)));
             if !out.contains(&p) {
                 out.push(p);
             }
         }
     }
-    Ok(out)
+    for folder in folders {
+        // One that is gone has nothing to find.
+        for p in find::candidates(&folder).unwrap_or_default() {
+            if !out.contains(&p) {
+                out.push(p);
+            }
+        }
+    }
+    Ok((out, guids))
 }
 
 /// Whether the labels say that another system has it.

@@ -179,6 +179,7 @@ impl Home {
         self.ask(Request::PoolExport {
             pool: pool.into(),
             force: false,
+            keep_active: false,
             command: format!("zpool export {pool}"),
         })
         .unwrap();
@@ -442,11 +443,15 @@ fn refusals() {
     assert!(e.message.ends_with("exists and is not empty"), "{e}");
     assert!(home.names().is_empty() && home.scan(false).is_empty());
     for request in [
-        Request::PoolSync { pool: "t".into() },
+        Request::PoolSync {
+            pool: "t".into(),
+            force: false,
+        },
         Request::PoolActivity { pool: "t".into() },
         Request::PoolExport {
             pool: "t".into(),
             force: true,
+            keep_active: false,
             command: String::new(),
         },
     ] {

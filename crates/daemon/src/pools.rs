@@ -29,12 +29,27 @@ pub fn handle(
             pool,
             force,
             command,
-        } => leave(service, peer, &pool, force, &command, true),
+        } => {
+            let way = Way {
+                force,
+                destroy: true,
+                keep_active: false,
+            };
+            leave(service, peer, &pool, way, &command)
+        }
         Request::PoolExport {
             pool,
             force,
+            keep_active,
             command,
-        } => leave(service, peer, &pool, force, &command, false),
+        } => {
+            let way = Way {
+                force,
+                destroy: false,
+                keep_active,
+            };
+            leave(service, peer, &pool, way, &command)
+        }
         Request::PoolGet(ask) => Ok(pool_get::get(service, &ask)),
         Request::PoolSet {
             pool,
@@ -62,7 +77,7 @@ pub fn handle(
                 .collect(),
         )),
         Request::LabelClear { path, force } => pool_create::label_clear(service, &path, force),
-        Request::PoolSync { pool } => {
+        Request::PoolSync { pool, force } => {
             let entry = open(service, &pool)?;
             if entry.pool.is_readonly() {
                 return Ok(Reply::Done);
@@ -76,7 +91,10 @@ pub fn handle(
                     left.extend(done.err().map(|l| format!("{}: {l}", m.ds.full_name())));
                 }
             }
-            entry.pool.sync().map_err(answer)?;
+            match force {
+                true => entry.pool.task(|_, _| Ok(())).map_err(answer)?,
+                false => drop(entry.pool.sync().map_err(answer)?),
+            }
             mounts.iter().for_each(|m| m.forget_fresh());
             Ok(match left.is_empty() {
                 true => Reply::Done,
@@ -125,14 +143,13 @@ fn leave(
     service: &Arc<Service>,
     peer: Peer,
     name: &str,
-    force: bool,
+    way: Way,
     command: &str,
-    destroy: bool,
 ) -> Answer<Reply> {
     let unopened = service.absent().iter().find(|a| a.name == name).cloned();
     if let Some(a) = unopened {
         let _one_at_a_time = service.changes.lock().unwrap_or_else(|e| e.into_inner());
-        if destroy {
+        if way.destroy {
             return Err(ApiError::reason(
                 Kind::NoDevice,
                 format!("the pool could not be opened: {}", a.error),
@@ -144,8 +161,7 @@ fn leave(
     }
     let entry = open(service, name)?;
     let (service2, entry2, command) = (service.clone(), entry.clone(), command.to_string());
-    let way = Way { force, destroy };
-    letgo::export(service, &entry, force && !destroy, move || {
+    letgo::export(service, &entry, way.force && !way.destroy, move || {
         take_out(&service2, peer, &entry2, way, &command)
     })
 }
@@ -154,6 +170,8 @@ fn leave(
 struct Way {
     force: bool,
     destroy: bool,
+    /// Labels and cache file stay as they are while the pool is in use.
+    keep_active: bool,
 }
 
 /// Takes a pool out of service: unmounts, records the command, marks the labels.
@@ -175,9 +193,6 @@ fn take_out(
         .is_none_or(|e| !Arc::ptr_eq(&e, entry))
     {
         return Err(ApiError::no_such_pool(&entry.pool.name()));
-    }
-    if way.destroy && entry.pool.is_readonly() {
-        return Err(ApiError::reason(Kind::ReadOnly, "pool is read-only"));
     }
     // Without its devices a pool can only be let go, by force, as the last group left it.
     let let_go = way.force && !way.destroy;
@@ -212,10 +227,12 @@ fn take_out(
     ours()?;
     let file = entry.cache_file();
     service.retire(entry);
-    let done = match (entry.pool.stopped(), way.destroy) {
-        (Some(why), _) => Err(why),
-        (None, true) => entry.pool.destroy(),
-        (None, false) => entry.pool.export(),
+    let done = match entry.pool.stopped() {
+        Some(why) => Err(why),
+        None if way.keep_active => entry.pool.close(),
+        // One that is only read goes on being what it was for everybody else.
+        None if way.destroy && !entry.pool.is_readonly() => entry.pool.destroy(),
+        None => entry.pool.export(),
     };
     ours()?;
     service.dismiss(entry);
@@ -223,7 +240,9 @@ fn take_out(
         // Lets the devices go; that nothing can be written any more is known.
         let _ = entry.pool.close();
     }
-    service.rewrite_cache(file);
+    if !way.keep_active {
+        service.rewrite_cache(file);
+    }
     done.or_else(&mut lost)?;
     let texts: Vec<String> = told.into_iter().chain(unwritten).collect();
     Ok(match texts.is_empty() || way.destroy {

@@ -47,11 +47,6 @@ impl Dsl {
                     "{old}: cannot move encrypted child outside of its encryption root"
                 );
             }
-        } else if to.is_encrypted()? {
-            bail!(
-                CrossDevice,
-                "{old}: cannot move an unencrypted dataset below an encrypted one"
-            );
         }
         let grow = new.len() as i64 - old.len() as i64;
         let mut longest = new.len() as i64;

@@ -82,7 +82,10 @@ impl Corpus {
                 version: Some(28),
                 command: text(),
             },
-            Request::PoolSync { pool: text() },
+            Request::PoolSync {
+                pool: text(),
+                force: false,
+            },
         ];
         for r in &requests {
             if let Ok(b) = api::wire::encode_call(r, true) {

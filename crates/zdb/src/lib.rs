@@ -43,7 +43,7 @@ const REWIND: Txg = 3;
 pub fn program(args: &[String]) -> ExitCode {
     let parsed = match Parsed::read("", &ZDB, args) {
         Ok(p) => p,
-        Err(Bad::Help) => {
+        Err(Bad::Help | Bad::ShortHelp) => {
             print!("{}", cli::help::program(&ZDB));
             return ExitCode::SUCCESS;
         }

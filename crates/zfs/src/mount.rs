@@ -21,33 +21,50 @@ pub fn mount(args: &Parsed, cx: &mut Cx<'_>) -> Outcome {
         return Err(Fail::Usage("-j only lists what is mounted".into()));
     }
     if all || args.has("R") {
-        let root = match (all, args.operands.as_slice()) {
-            (true, []) => None,
+        let roots: Vec<Option<String>> = match (all, args.operands.as_slice()) {
+            (true, []) => vec![None],
             (true, _) => return Err(Fail::Usage("too many arguments".into())),
-            (false, [fs]) => Some(fs.clone()),
             (false, []) => return Err(Fail::Usage("missing dataset argument".into())),
-            (false, _) => return Err(Fail::Usage("too many arguments".into())),
+            (false, list) => list.iter().cloned().map(Some).collect(),
         };
         let mut good = true;
         if args.has("l") {
-            let roots: Vec<String> = root.iter().cloned().collect();
-            good = cli::keys::load_missing(cx, &roots, true, false)?;
+            let named: Vec<String> = roots.iter().flatten().cloned().collect();
+            good = cli::keys::load_missing(cx, &named, true, false)?;
         }
-        let request = Request::MountAll {
-            root,
-            options: options(args),
-            overlay: args.has("O"),
-            force: args.has("f"),
-        };
-        let batch = batch(cx, &request)?;
-        for (name, error) in &batch.failed {
-            cx.complain(error, "mount", name)?;
+        let (mut done, mut failed) = (0, 0);
+        for root in roots {
+            let request = Request::MountAll {
+                root: root.clone(),
+                options: options(args),
+                overlay: args.has("O"),
+                force: args.has("f"),
+            };
+            let batch = match (cx.ask(&request), root) {
+                (Ok(Reply::Batch(batch)), _) => batch,
+                (Ok(other), _) => return Err(cx.fail_plain(&unexpected(&other))),
+                // The others can be mounted all the same.
+                (Err(e), Some(fs)) => {
+                    cx.complain(&e, "mount", &fs)?;
+                    good = false;
+                    continue;
+                }
+                (Err(e), None) => return Err(cx.fail_plain(&e)),
+            };
+            done += batch.done.len();
+            failed += batch.failed.len();
+            for (name, error) in &batch.failed {
+                cx.complain(error, "mount", name)?;
+            }
         }
         if args.has("v") {
-            let (done, all) = (batch.done.len(), batch.done.len() + batch.failed.len());
-            writeln!(cx.out, "Mounting ZFS filesystems: ({done}/{all})")?;
+            writeln!(
+                cx.out,
+                "Mounting ZFS filesystems: ({done}/{})",
+                done + failed
+            )?;
         }
-        return Ok(i32::from(!good || !batch.failed.is_empty()));
+        return Ok(i32::from(!good || failed > 0));
     }
     match args.operands.as_slice() {
         [] => list(args, cx),

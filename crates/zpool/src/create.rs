@@ -74,7 +74,15 @@ pub fn create(args: &Parsed, cx: &mut Cx<'_>) -> Outcome {
         }
         fs_props.push(("mountpoint".into(), mountpoint.into()));
     }
-    let altroot = args.get("R").map(str::to_string);
+    let mut altroot = args.get("R").map(str::to_string);
+    if let Some(at) = props.iter().position(|(n, _)| n == "altroot") {
+        if altroot.is_some() {
+            return Err(Fail::Error(
+                "property 'altroot' specified multiple times".into(),
+            ));
+        }
+        altroot = Some(props.remove(at).1);
+    }
     if let Some(root) = &altroot {
         if !root.starts_with('/') {
             return Err(Fail::Error(format!(

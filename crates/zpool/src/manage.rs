@@ -42,6 +42,7 @@ pub fn export(args: &Parsed, cx: &mut Cx<'_>) -> Outcome {
         let request = Request::PoolExport {
             pool: pool.clone(),
             force: args.has("f"),
+            keep_active: args.has("F"),
             command: cx.command(),
         };
         match common::done(cx, &request, "export", &pool) {
@@ -93,6 +94,7 @@ pub fn sync(args: &Parsed, cx: &mut Cx<'_>) -> Outcome {
     for pool in pools {
         let request = Request::PoolSync {
             pool: pool.name.clone(),
+            force: args.has("f"),
         };
         match common::done(cx, &request, "sync", &pool.name) {
             Ok(()) => {}

@@ -201,7 +201,12 @@ pub fn dataset(name: &str) -> Option<&'static Prop> {
     DATASET
         .iter()
         .find(|p| p.name == name)
-        .or_else(|| DATASET.iter().find(|p| p.column.eq_ignore_ascii_case(name)))
+        .or_else(|| DATASET.iter().find(|p| is_column(p.column, name)))
+}
+
+/// Whether `name` is a column heading in lower case, in which all names of properties are.
+fn is_column(column: &str, name: &str) -> bool {
+    column.eq_ignore_ascii_case(name) && !name.bytes().any(|b| b.is_ascii_uppercase())
 }
 
 /// A pool property by name or column heading.
@@ -211,7 +216,7 @@ pub fn pool(name: &str) -> Option<&'static PoolProp> {
     }
     POOL.iter()
         .find(|p| p.name == name)
-        .or_else(|| POOL.iter().find(|p| p.column.eq_ignore_ascii_case(name)))
+        .or_else(|| POOL.iter().find(|p| is_column(p.column, name)))
 }
 
 fn invalid(text: String) -> Error {

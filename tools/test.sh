@@ -73,6 +73,8 @@ if [ -f "$logs/tests.log" ]; then
         END { printf "  tests: %d passed, %d failed, %d skipped\n", ok, bad, left }' \
         "$logs/tests.log" >"$logs/count"
     note "$(cat "$logs/count")"
+    fixtures=$(cargo run -q -p testkit -- fixtures 2>/dev/null | wc -l)
+    note "  pools made by OpenZFS that were used: $fixtures (crates/testkit/fixtures/README.md)"
     skipped=$(grep -aoE '^skipped: .*' "$logs/tests.log" | sort | uniq -c | head -n 20)
     [ -z "$skipped" ] || note "  skipped on this machine:
 $skipped"

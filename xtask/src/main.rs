@@ -3,6 +3,7 @@
 
 mod licences;
 mod pages;
+mod references;
 mod tidy;
 
 use std::os::unix::fs::MetadataExt as _;
@@ -11,7 +12,7 @@ use std::process::{Command, ExitCode};
 
 const USAGE: &str = "\
 usage: cargo run -p xtask -- COMMAND
-  tidy        structure of the workspace: dependencies, unsafe, sizes of files, unfinished work
+  tidy        structure of the workspace: dependencies, unsafe, sizes of files, unfinished work, citations
   licences    every dependency has a permissive licence
   manual DIR        write the manual pages into DIR
   completions DIR   write completions for bash, zsh and fish into DIR

@@ -24,7 +24,7 @@ pub static DAEMON: Sub = Sub {
         opt('a', "seconds", "How long the kernel may keep attributes.").long("fuse-attr-timeout"),
         opt('e', "seconds", "How long the kernel may keep names.").long("fuse-entry-timeout"),
         opt('v', "MB", "Obsolete: there is no cache for each device.").long("vdev-cache-size"),
-        long("zfs-prefetch-disable", "Do not read ahead."),
+        long("zfs-prefetch-disable", "Read nothing ahead: neither the kernel in files nor the daemon in its pools."),
         long("disable-block-cache", "Open devices with O_DIRECT, past the kernel's cache."),
         long("disable-page-cache", "Do not let the kernel cache file data."),
         sw('x', "Obsolete: extended attributes are governed by the property xattr.").long("enable-xattr"),

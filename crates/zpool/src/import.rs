@@ -685,6 +685,14 @@ comment: mine\n\
         };
         assert_eq!(scan.places[0], "/img");
         assert!(scan.places[1].starts_with('/') && scan.places[1].ends_with("/rel"));
+        assert!(!scan.default_places);
+        // -s adds the default places to those of -d.
+        let mut fake = Fake::with(vec![]);
+        let _ = run("import -s -d /img", &mut fake);
+        let Some(Request::ImportScan(scan)) = fake.seen.first() else {
+            panic!("{:?}", fake.seen)
+        };
+        assert!(scan.default_places && scan.places == ["/img"], "{scan:?}");
     }
 
     /// Classes have headings of their own, what is outside the tree comes first.

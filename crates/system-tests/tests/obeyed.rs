@@ -1,0 +1,126 @@
+//! Options and properties that say something about devices and caches, seen through the real programs.
+
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+use system_tests::Rig;
+
+/// The numbers of the rows of a report of `zpool iostat -H -p`, without names.
+fn rows(text: &str) -> Vec<Vec<u64>> {
+    text.lines()
+        .map(|l| {
+            l.split('\t')
+                .skip(1)
+                .map(|n| n.parse().unwrap_or(0))
+                .collect()
+        })
+        .collect()
+}
+
+#[test]
+fn iostat_shows_what_the_devices_did() {
+    let Some(mut rig) = Rig::new("iostat") else {
+        return;
+    };
+    let images = [rig.image("a", 96 << 20), rig.image("b", 96 << 20)];
+    let mnt = rig.mnt();
+    rig.start();
+    rig.zpool(&[
+        "create",
+        "-m",
+        mnt.to_str().unwrap(),
+        "tank",
+        "mirror",
+        &images[0],
+        &images[1],
+    ]);
+    let noise: Vec<u8> = (0..4u32 << 20)
+        .map(|i| (i.wrapping_mul(2_654_435_761) >> 24) as u8)
+        .collect();
+    fs::write(mnt.join("file"), &noise).unwrap();
+    let file = fs::File::open(mnt.join("file")).unwrap();
+    file.sync_all().unwrap();
+    rig.zpool(&["sync", "tank"]);
+    // Reads come from the devices after an import.
+    drop(file);
+    rig.zpool(&["export", "tank"]);
+    rig.zpool(&["import", "-d", rig.disks().to_str().unwrap(), "tank"]);
+    assert!(fs::read(mnt.join("file")).unwrap() == noise);
+
+    // Latencies: 6 columns of space and rates, then total_wait and disk_wait, read and write.
+    let latency = rows(&rig.zpool(&["iostat", "-Hpl", "tank"]));
+    let [total_read, total_write, disk_read, disk_write] = latency[0][6..10] else {
+        panic!("{latency:?}");
+    };
+    assert!(disk_read > 0 && total_read >= disk_read, "{latency:?}");
+    assert!(disk_write > 0 && total_write >= disk_write, "{latency:?}");
+    // Nothing is under way now, and the columns are there.
+    let queues = rows(&rig.zpool(&["iostat", "-Hpq", "tank"]));
+    assert_eq!(queues[0].len(), 6 + 14, "{queues:?}");
+    // Histograms: 37 rows of 11 latencies, 16 of 14 sizes, behind a row with the name.
+    let waits = rows(&rig.zpool(&["iostat", "-Hpw", "tank"]));
+    assert_eq!((waits.len(), waits[1].len()), (38, 11));
+    let sum = |list: &[Vec<u64>], column: usize| list[1..].iter().map(|r| r[column]).sum::<u64>();
+    assert!(sum(&waits, 2) > 0 && sum(&waits, 3) > 0, "{waits:?}");
+    let sizes = rows(&rig.zpool(&["iostat", "-Hpr", "tank"]));
+    assert_eq!((sizes.len(), sizes[1].len()), (17, 14));
+    let all: u64 = (0..14).map(|c| sum(&sizes, c)).sum();
+    assert_eq!(
+        all,
+        sum(&waits, 2) + sum(&waits, 3),
+        "every request has a size and a time"
+    );
+    // A group is the sum of its devices.
+    let mirror = rows(&rig.zpool(&["iostat", "-Hpr", "tank", "mirror-0"]));
+    assert_eq!(mirror, sizes);
+    let slow = rig.zpool(&["status", "-s", "tank"]);
+    assert!(slow.contains("SLOW"), "{slow}");
+    rig.stop();
+}
+
+/// Bytes of a file that the kernel has in its cache.
+fn cached(path: &Path) -> Option<u64> {
+    let out = Command::new("fincore")
+        .args(["-b", "-n", "-o", "RES"])
+        .arg(path)
+        .output()
+        .ok()?;
+    String::from_utf8_lossy(&out.stdout).trim().parse().ok()
+}
+
+#[test]
+fn direct_always_keeps_the_content_of_files_out_of_the_kernels_cache() {
+    let Some(mut rig) = Rig::new("direct") else {
+        return;
+    };
+    let image = rig.image("a", 96 << 20);
+    let mnt = rig.mnt();
+    rig.start();
+    rig.zpool(&["create", "-m", mnt.to_str().unwrap(), "tank", &image]);
+    let file = mnt.join("file");
+    fs::write(&file, vec![7; 1 << 20]).unwrap();
+    if cached(&file).is_none() {
+        eprintln!("skipped: no fincore here");
+        return;
+    }
+    assert_eq!(fs::read(&file).unwrap().len(), 1 << 20);
+    assert!(cached(&file).unwrap() > 0, "standard: the kernel caches");
+    rig.zfs(&["set", "direct=always", "tank"]);
+    let other = mnt.join("other");
+    fs::write(&other, vec![8; 1 << 20]).unwrap();
+    assert!(fs::read(&other).unwrap() == vec![8; 1 << 20]);
+    assert_eq!(cached(&other), Some(0), "always: it does not");
+    rig.zfs(&["set", "direct=standard", "tank"]);
+    assert!(fs::read(&other).unwrap() == vec![8; 1 << 20]);
+    assert!(cached(&other).unwrap() > 0);
+    // What only other systems obey is kept for them.
+    for (name, value) in [
+        ("secondarycache", "metadata"),
+        ("volmode", "none"),
+        ("snapdev", "visible"),
+    ] {
+        rig.zfs(&["set", &format!("{name}={value}"), "tank"]);
+        assert_eq!(rig.get(name, "tank"), value);
+    }
+    rig.stop();
+}

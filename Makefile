@@ -35,6 +35,8 @@ bench:
 install: build
 	install -d $(DESTDIR)$(PREFIX)/sbin $(DESTDIR)$(PREFIX)/share/man/man7 $(DESTDIR)$(PREFIX)/share/man/man8
 	install -m 755 target/release/zfs-fuse target/release/zpool target/release/zfs target/release/zdb target/release/ztest $(DESTDIR)$(PREFIX)/sbin/
+	install -d $(DESTDIR)/sbin
+	ln -sf $(PREFIX)/sbin/zfs $(DESTDIR)/sbin/mount.fuse.zfs
 	rm -rf target/man target/completions
 	$(CARGO) run -q --release -p xtask -- manual target/man
 	$(CARGO) run -q --release -p xtask -- completions target/completions
@@ -47,6 +49,7 @@ install: build
 
 uninstall:
 	rm -f $(DESTDIR)$(PREFIX)/sbin/zfs-fuse $(DESTDIR)$(PREFIX)/sbin/zpool $(DESTDIR)$(PREFIX)/sbin/zfs $(DESTDIR)$(PREFIX)/sbin/zdb $(DESTDIR)$(PREFIX)/sbin/ztest
+	rm -f $(DESTDIR)/sbin/mount.fuse.zfs
 	rm -f $(DESTDIR)$(PREFIX)/share/man/man8/zfs-fuse.8 $(DESTDIR)$(PREFIX)/share/man/man8/zpool.8 $(DESTDIR)$(PREFIX)/share/man/man8/zfs.8 $(DESTDIR)$(PREFIX)/share/man/man8/zdb.8
 	rm -f $(DESTDIR)$(PREFIX)/share/man/man7/zfsprops.7 $(DESTDIR)$(PREFIX)/share/man/man7/zpoolprops.7
 	rm -rf $(DESTDIR)$(PREFIX)/share/zfs-fuse

@@ -284,16 +284,32 @@ fn help_topic(tool: &'static Tool, topic: Option<&str>, cx: &mut Cx<'_>) -> io::
 /// The main function of `zpool` and `zfs`: real standard streams, the real daemon. Returns the
 /// exit status.
 pub fn main(tool: &'static Tool, run: fn(&'static Sub, &Parsed, &mut Cx<'_>) -> Outcome) -> u8 {
-    let mut words = Vec::new();
-    for word in std::env::args_os().skip(1) {
-        match word.into_string() {
-            Ok(w) => words.push(w),
-            Err(w) => {
-                eprintln!("argument is not valid UTF-8: '{}'", w.to_string_lossy());
-                return 2;
-            }
+    match words() {
+        Ok(words) => main_on(tool, &words, run),
+        Err(what) => {
+            eprintln!("{what}");
+            2
         }
     }
+}
+
+/// The words of this process's command line, without its name.
+///
+/// Errors: a sentence.
+pub fn words() -> Result<Vec<String>, String> {
+    let word = |w: std::ffi::OsString| {
+        w.into_string()
+            .map_err(|w| format!("argument is not valid UTF-8: '{}'", w.to_string_lossy()))
+    };
+    std::env::args_os().skip(1).map(word).collect()
+}
+
+/// The same as [`main`] with these words for a command line.
+pub fn main_on(
+    tool: &'static Tool,
+    words: &[String],
+    run: fn(&'static Sub, &Parsed, &mut Cx<'_>) -> Outcome,
+) -> u8 {
     let mut out = BufWriter::new(io::stdout().lock());
     let mut err = io::stderr().lock();
     let mut daemon = Daemon::default();
@@ -310,9 +326,9 @@ pub fn main(tool: &'static Tool, run: fn(&'static Sub, &Parsed, &mut Cx<'_>) -> 
         tty,
         rows,
         env: |name| std::env::var(name).ok(),
-        line: command_line(tool.name, &words),
+        line: command_line(tool.name, words),
     };
-    let status = main_with(tool, &words, &mut cx, run);
+    let status = main_with(tool, words, &mut cx, run);
     let flushed = out.flush();
     match status.and_then(|s| flushed.map(|()| s)) {
         Ok(status) => u8::try_from(status).unwrap_or(1),

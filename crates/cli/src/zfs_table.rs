@@ -344,9 +344,13 @@ static SUBS: &[Sub] = &[
             JSON,
         ],
         text: &[
-            "Without operands lists what is mounted where. Options hold until unmounted and are \
-             those of zfsprops(7): ro, noatime, noexec, nosuid, nodev, noxattr and their \
-             opposites.",
+            "Without operands lists what is mounted where. Options hold until unmounted: ro, atime, \
+             relatime, diratime, exec, suid, dev and their opposites, xattr, noxattr, saxattr and \
+             dirxattr stand for properties (zfsprops(7)); sync and dirsync make changes durable \
+             before they return, lazytime keeps times in memory for longer; remount changes a \
+             mount that is there. context= and the like need SELinux.",
+            "mount(8) mounts and remounts file systems of type fuse.zfs through the helper \
+             mount.fuse.zfs, which is this command.",
             "With a directory the mountpoint and canmount properties do not matter: so file systems \
              are mounted whose mountpoint is legacy or none, and snapshots, which are read-only.",
             "Snapshots need no mounting to be looked at: they are in .zfs/snapshot in the root of \

@@ -744,6 +744,12 @@ impl Filesystem for Bridge {
             return Ok(IoctlReply { result: 0, data });
         }
         let data = match cmd {
+            ioctl::ZFS_IOC_GETDOSFLAGS => self.zfs.dos_flags(&z).to_le_bytes().to_vec(),
+            ioctl::ZFS_IOC_SETDOSFLAGS => {
+                let flags = u64::from(word(0)?) | u64::from(word(4)?) << 32;
+                self.zfs.set_dos_flags(&z, flags, &cred(req))?;
+                Vec::new()
+            }
             ioctl::FS_IOC_SETFLAGS => {
                 self.zfs.set_fs_flags(&z, word(0)?, &cred(req))?;
                 Vec::new()

@@ -643,7 +643,9 @@ impl Filesystem for Front {
                 None => Err(Errno::EIO),
             },
             Some(Err(e)) => Err(e),
-            _ => self.head.statfs(req, fuse::ROOT),
+            Some(Ok(_)) => self.head.statfs(req, fuse::ROOT),
+            // Below a directory with a project they are the project's figures.
+            None => self.head.statfs(req, node),
         }
     }
 
@@ -727,7 +729,11 @@ impl Filesystem for Front {
             }
             return self.head.ioctl(req, node, fh, flags, cmd, input, out_size);
         };
-        let (t, _, z) = file(n?, Errno::ENOTTY)?;
+        let (t, zfs, z) = file(n?, Errno::ENOTTY)?;
+        if cmd == fuse::ioctl::ZFS_IOC_GETDOSFLAGS {
+            let data = zfs.dos_flags(&z).to_le_bytes().to_vec();
+            return Ok(IoctlReply { result: 0, data });
+        }
         let (flags, generation, project) = t.flags(&z).ok_or(Errno::ENOTTY)?;
         match ioctl_get(cmd, flags, generation, project) {
             Some(data) => Ok(IoctlReply { result: 0, data }),

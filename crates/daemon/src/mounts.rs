@@ -11,10 +11,10 @@ use crate::values;
 use crate::write_out::{Ending, Left, Written};
 use base::{bail, Error, Kind, Result};
 use dsl::Dataset;
-use fuse::{Atime, Config, MountOptions, MountPoint, Session, Trouble, Unmount};
+use fuse::{Atime, Config, End, MountOptions, MountPoint, Session, Trouble, Unmount};
 use pool::{OpenSet, Pool};
 use std::path::{Component, Path, PathBuf};
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, Instant};
 use zap::Zap;
@@ -58,6 +58,8 @@ pub struct Mounted {
     notifier: fuse::Notifier,
     /// What got lost at the end, in words.
     lost: Mutex<Option<String>>,
+    /// The daemon itself ends it.
+    leaving: Arc<AtomicBool>,
     ended: Arc<(Mutex<bool>, Condvar)>,
 }
 
@@ -161,6 +163,7 @@ pub fn zpl_props(pool: &Pool, ds: &Dataset, temporary: &[(String, String)]) -> R
         readonly: num("readonly")? != 0 || pool.is_readonly() || ds.is_snapshot(),
         atime: num("atime")? != 0,
         relatime: num("relatime")? != 0,
+        diratime: values::option(temporary, "diratime") != Some("off"),
         recordsize: num("recordsize")? as usize,
         xattr: match num("xattr")? {
             0 => XattrMode::Off,
@@ -190,6 +193,14 @@ pub fn zpl_props(pool: &Pool, ds: &Dataset, temporary: &[(String, String)]) -> R
             n => (n / 512).clamp(1, 32) as u8,
         },
         sync: match num("sync")? {
+            // What comes to the daemon is durable when it is answered; what does not is up to the
+            // kernel, which has the same options.
+            _ if ["sync-writes", "dirsync"]
+                .iter()
+                .any(|o| values::option(temporary, o) == Some("on")) =>
+            {
+                SyncMode::Always
+            }
             1 => SyncMode::Always,
             2 => SyncMode::Disabled,
             _ => SyncMode::Standard,
@@ -251,6 +262,13 @@ fn mount_options(
         (true, true) => Atime::Relatime,
         (true, false) => Atime::Strictatime,
     };
+    let option = |name: &str| values::option(temporary, name).is_some_and(|v| v == "on");
+    o.nodiratime = !p.diratime;
+    o.sync = option("sync-writes");
+    o.dirsync = option("dirsync");
+    o.lazytime = option("lazytime");
+    let contexts = temporary.iter().filter(|(n, _)| n == "context");
+    o.contexts = contexts.map(|(_, v)| v.clone()).collect();
     Ok(o)
 }
 
@@ -271,7 +289,7 @@ impl Service {
             let text = e.to_string();
             let hint = if text.contains("failed to access mountpoint") {
                 " (a place inside another mount of an ordinary user needs 'user_allow_other' in \
-                 /etc/fuse.conf; or set another mountpoint)"
+                 /etc/fuse.conf; or give another directory)"
             } else {
                 ""
             };
@@ -348,12 +366,14 @@ impl Service {
             fresh: m.fresh.clone(),
             notifier: m.notifier.clone(),
             lost: Mutex::default(),
+            leaving: m.leaving.clone(),
             mount,
             most_dirty: AtomicU32::new(m.most_dirty.load(Ordering::Relaxed)),
             options: Mutex::new(options),
             session: m.session.clone(),
             ended: m.ended.clone(),
         });
+        again.leaving.store(false, Ordering::SeqCst);
         entry.add_mount(again);
         // The session cannot end while it is mounted; it may have, had somebody unmounted it since.
         if *m.ended.0.lock().unwrap_or_else(|e| e.into_inner()) {
@@ -472,6 +492,7 @@ impl Service {
             fresh,
             notifier,
             lost: Mutex::default(),
+            leaving: Arc::default(),
             ended: ended.clone(),
         });
         entry.add_mount(mounted.clone());
@@ -480,7 +501,8 @@ impl Service {
         std::thread::Builder::new()
             .name(format!("fuse {name}"))
             .spawn(move || {
-                if let Err(e) = session.run() {
+                let end = session.run();
+                if let Err(e) = &end {
                     crate::log::error(&format!("{}: {e}", mounted.ds.full_name()));
                 }
                 let r = mounted.settle(&entry2, &set);
@@ -491,10 +513,46 @@ impl Service {
                 let (m, cv) = &*ended;
                 *m.lock().unwrap_or_else(|e| e.into_inner()) = true;
                 cv.notify_all();
-                drop(service);
+                if let (Ok(End::Aborted), Some(service)) = (end, service.upgrade()) {
+                    service.mount_after_abort(&entry2, &mounted);
+                }
             })
             .map_err(Error::from)?;
         Ok(())
+    }
+
+    /// Somebody else aborted the connection, but the mount is still there: `umount -f` of one in use
+    /// does both, aborts and fails. Nobody can use such a mount any more, so a new one takes its
+    /// place; files that were open stay unusable.
+    fn mount_after_abort(self: &Arc<Self>, entry: &Arc<Entry>, m: &Arc<Mounted>) {
+        if m.leaving.load(Ordering::SeqCst) || !m.is_in_place() {
+            return;
+        }
+        let Ok(_gate) = entry.pass() else { return };
+        let _names = entry.names.write();
+        let name = m.ds.full_name();
+        let here = entry.pool.dsl.dataset(&name);
+        let same = here.is_ok_and(|d| d.object() == m.object);
+        if !same || entry.mounted(m.object).is_some() || !m.is_in_place() {
+            return;
+        }
+        crate::log::warn(&format!(
+            "{name}: the connection was aborted by somebody else while the file system was in use; what \
+             the kernel kept of written data is lost. It is mounted again"
+        ));
+        let again = m.mount.unmount(Unmount::Lazy).and_then(|()| {
+            self.mount(
+                entry,
+                &m.ds,
+                &m.path,
+                m.root.as_deref(),
+                m.temporary(),
+                true,
+            )
+        });
+        if let Err(e) = again {
+            crate::log::error(&e.to_string());
+        }
     }
 
     /// Mounts a file system where its properties say. `Ok(false)`: it is not to be mounted
@@ -521,8 +579,33 @@ impl Service {
                 place.path.display()
             );
         }
-        self.mount(entry, ds, &place.path, root, temporary, overlay)?;
+        let path = self.outside_of_others(place.path);
+        // Beside an alternate root that is itself a mount only its owner may enter.
+        let root = root.filter(|r| path.starts_with(r));
+        self.mount(entry, ds, &path, root, temporary, overlay)?;
         Ok(true)
+    }
+
+    /// Where an ordinary user's file system goes whose place lies inside another one that is no
+    /// ancestor of it, and that only he may enter: beside that one, like those of
+    /// [`values::mountpoint`].
+    fn outside_of_others(&self, path: PathBuf) -> PathBuf {
+        if crate::service::others_allowed() {
+            return path;
+        }
+        let pools = self.pools();
+        let mounts = pools.iter().flat_map(|e| e.all_mounts());
+        let around = mounts.filter(|m| path != m.path && path.starts_with(&m.path));
+        let Some(outer) = around.max_by_key(|m| m.path.as_os_str().len()) else {
+            return path;
+        };
+        let (Some(outer), Ok(rest)) = (outer.path.to_str(), path.strip_prefix(&outer.path)) else {
+            return path;
+        };
+        PathBuf::from(format!(
+            "{outer}+{}",
+            rest.to_string_lossy().replace('/', "+")
+        ))
     }
 
     /// Unmounts; returns when everything of it is on disk and the dataset is closed. Its directory
@@ -554,6 +637,8 @@ impl Service {
         } else {
             Unmount::Normal
         };
+        m.leaving.store(true, Ordering::SeqCst);
+        let staying = Staying(&m.leaving);
         // Aborting the connection drops what the kernel has not sent yet.
         let _refusing_writes = force.then(|| m.write_out_for_the_end(&entry.pool));
         m.mount.unmount(how).map_err(|e| {
@@ -569,6 +654,7 @@ impl Service {
                 format!("cannot unmount '{}': {why}", m.path.display()),
             )
         })?;
+        staying.gone();
         if force {
             m.session.stop();
         }
@@ -582,6 +668,22 @@ impl Service {
             m.path.display(),
             holders::of(&[m.mount.device()])
         );
+    }
+}
+
+/// Until it is gone, the end of a mount may fail.
+struct Staying<'a>(&'a AtomicBool);
+
+impl Staying<'_> {
+    /// It did not fail.
+    fn gone(self) {
+        std::mem::forget(self);
+    }
+}
+
+impl Drop for Staying<'_> {
+    fn drop(&mut self) {
+        self.0.store(false, Ordering::SeqCst);
     }
 }
 
@@ -607,8 +709,18 @@ fn strerror(kind: Kind) -> &'static str {
 }
 
 /// The options that the kernel goes by itself.
-fn for_kernel(o: &MountOptions) -> (bool, bool, bool, bool, Atime) {
-    (o.read_only, o.nosuid, o.nodev, o.noexec, o.atime)
+fn for_kernel(o: &MountOptions) -> ([bool; 8], Atime) {
+    let flags = [
+        o.read_only,
+        o.nosuid,
+        o.nodev,
+        o.noexec,
+        o.nodiratime,
+        o.sync,
+        o.dirsync,
+        o.lazytime,
+    ];
+    (flags, o.atime)
 }
 
 impl Mounted {
@@ -675,6 +787,7 @@ impl Mounted {
 
     /// Fails what waits for it and takes it from its place; what its threads do goes on.
     pub fn tear_down(&self) -> Result<()> {
+        self.leaving.store(true, Ordering::SeqCst);
         self.mount.unmount(Unmount::Force)
     }
 
@@ -687,6 +800,7 @@ impl Mounted {
 
     /// Fails what waits for it.
     pub fn abort(&self) {
+        self.leaving.store(true, Ordering::SeqCst);
         self.mount.abort();
     }
 
@@ -772,10 +886,16 @@ impl Mounted {
         if !writable && asked.is_some_and(|(_, v)| v == "off") {
             bail!(ReadOnly, "the pool or dataset is read-only");
         }
+        if told.contexts != options.contexts {
+            bail!(
+                Unsupported,
+                "a security context cannot change while the file system is mounted"
+            );
+        }
         if for_kernel(&told) != for_kernel(&options) {
             if self.mount.by_helper() {
                 // Being read-only is our own business, and so are access times.
-                let same = |o: &MountOptions| (o.nosuid, o.nodev, o.noexec);
+                let same = |o: &MountOptions| (o.nosuid, o.nodev, o.noexec, o.sync, o.lazytime);
                 if same(&told) != same(&options) || told.read_only && writable {
                     bail!(
                         Unsupported,

@@ -28,19 +28,6 @@ pub struct Paths {
     pub mount_root: PathBuf,
 }
 
-impl Paths {
-    /// Where a dataset goes whose mount point is the default. Inside a mount that only its owner may
-    /// enter, fusermount3 cannot mount another (it looks at the place as root); an ordinary user's
-    /// datasets then lie side by side, with `+`, which no name contains, between components.
-    pub fn default_mountpoint(&self, name: &str) -> PathBuf {
-        if others_allowed() {
-            self.mount_root.join(name)
-        } else {
-            self.mount_root.join(name.replace('/', "+"))
-        }
-    }
-}
-
 /// Whether mounts may be opened to users other than their owner: always for root, for the others if
 /// /etc/fuse.conf says `user_allow_other`.
 pub fn others_allowed() -> bool {

@@ -40,6 +40,16 @@ pub struct MountOptions {
     pub nodev: bool,
     pub noexec: bool,
     pub atime: Atime,
+    /// Directories have no access times.
+    pub nodiratime: bool,
+    /// Every write is followed by an fsync of the kernel's.
+    pub sync: bool,
+    /// Shown in /proc/mounts; changes of directories never wait in the kernel.
+    pub dirsync: bool,
+    /// The kernel keeps times that alone have changed in memory for longer.
+    pub lazytime: bool,
+    /// SELinux options as they are given to mount(2): `context=…` and the like.
+    pub contexts: Vec<String>,
     /// Others than the user who mounts may use it. For ordinary users /etc/fuse.conf must allow it.
     pub allow_other: bool,
     /// The kernel checks permissions by owner, group and mode.
@@ -59,6 +69,11 @@ impl MountOptions {
             nodev: false,
             noexec: false,
             atime: Atime::Relatime,
+            nodiratime: false,
+            sync: false,
+            dirsync: false,
+            lazytime: false,
+            contexts: Vec::new(),
             allow_other: is_root(),
             default_permissions: true,
             max_read: None,
@@ -75,6 +90,10 @@ impl MountOptions {
         f.set(MountFlags::NOSUID, self.nosuid);
         f.set(MountFlags::NODEV, self.nodev);
         f.set(MountFlags::NOEXEC, self.noexec);
+        f.set(MountFlags::NODIRATIME, self.nodiratime);
+        f.set(MountFlags::SYNCHRONOUS, self.sync);
+        f.set(MountFlags::DIRSYNC, self.dirsync);
+        f.set(MountFlags::LAZYTIME, self.lazytime);
         f
     }
 }
@@ -241,6 +260,10 @@ fn mount_connection(
     if let Some(n) = o.max_read {
         data.push_str(&format!(",max_read={n}"));
     }
+    for c in &o.contexts {
+        data.push(',');
+        data.push_str(c);
+    }
     let data = CString::new(data).map_err(|_| Error::from(Kind::Invalid))?;
     let fstype = format!("fuse.{}", o.subtype);
     rustix::mount::mount(
@@ -305,6 +328,10 @@ fn helper_options(o: &MountOptions) -> String {
     add(o.noexec, "noexec");
     // The helper knows noatime only; strictatime would differ in /proc/mounts and nowhere else.
     add(o.atime == Atime::Noatime, "noatime");
+    add(o.nodiratime, "nodiratime");
+    add(o.sync, "sync");
+    add(o.dirsync, "dirsync");
+    add(o.lazytime, "lazytime");
     add(o.default_permissions, "default_permissions");
     add(o.allow_other, "allow_other");
     if let Some(n) = o.max_read {
@@ -314,6 +341,9 @@ fn helper_options(o: &MountOptions) -> String {
 }
 
 fn mount_by_helper(path: &Path, o: &MountOptions) -> Result<OwnedFd> {
+    if let Some(c) = o.contexts.first() {
+        bail!(NotPermitted, "only root can mount with '{c}'");
+    }
     let mut cmd = helper()?;
     if !Path::new("/dev/fuse").exists() {
         // The helper would say so too, but less clearly.

@@ -319,4 +319,7 @@ pub mod ioctl {
     pub const FS_IOC_FSGETXATTR: u32 = 0x801c_581f;
     /// Set `struct fsxattr`: in 28 bytes.
     pub const FS_IOC_FSSETXATTR: u32 = 0x401c_5820;
+    /// DOS flags of a file of ZFS, 8 bytes.
+    pub const ZFS_IOC_GETDOSFLAGS: u32 = 0x8008_8301;
+    pub const ZFS_IOC_SETDOSFLAGS: u32 = 0x4008_8302;
 }

@@ -207,3 +207,36 @@ fn an_export_that_fails_leaves_mounted_what_says_so() {
     b.soon("zpool", &["export", "tank"]);
     b.rig.stop();
 }
+
+#[test]
+fn a_forced_umount_of_a_file_system_in_use_fails_and_it_stays_usable() {
+    let Some(mut b) = Bench::new("umount-f") else {
+        return;
+    };
+    let a = format!("{}/a", b.at);
+    let child = b.holder(
+        "sh",
+        &[
+            "-c",
+            &format!(
+                "cd {a}; exec 3>f; echo content >&3; touch {}/home/ready; exec sleep 3600",
+                b.rig.path().display()
+            ),
+        ],
+    );
+    b.soon("zpool", &["sync", "tank"]);
+    let said = b.rig.soon(SOON, "umount", &["-f", &a]).fails(32);
+    assert!(said.contains("busy"), "{said}");
+    // The kernel has cut the connection before it looked whether anybody uses it.
+    system_tests::until("it is mounted again", || {
+        let text = b.rig.soon(SOON, "cat", &[&format!("{a}/f")]);
+        text.status.success() && text.out == "content\n"
+    });
+    assert_eq!(b.rig.get("mounted", "tank/a"), "yes");
+    let mounts = b.rig.mounts();
+    assert_eq!(mounts.iter().filter(|m| **m == a).count(), 1, "{mounts:?}");
+    drop(child);
+    b.soon("zfs", &["unmount", "tank/a"]);
+    b.soon("zfs", &["mount", "tank/a"]);
+    b.rig.stop();
+}

@@ -29,7 +29,10 @@ fn coarse(d: &Description) -> Description {
         let (head, tail) = line.split_once(" mtime ").expect("mtime");
         let (time, rest) = tail.split_once(' ').unwrap_or((tail, ""));
         let seconds = time.split('.').next().unwrap_or(time);
-        (PathBuf::clone(path), format!("{head} mtime {seconds} {rest}"))
+        (
+            PathBuf::clone(path),
+            format!("{head} mtime {seconds} {rest}"),
+        )
     };
     d.iter().map(whole).collect()
 }
@@ -88,7 +91,9 @@ impl Exchange {
         let found = self.import(p);
         let read = format!("{}, read by ours", p.name);
         tree::assert_same(&theirs, &coarse(&found), &read);
-        let version = self.rig.zpool(&["get", "-H", "-o", "value", "version", p.name]);
+        let version = self
+            .rig
+            .zpool(&["get", "-H", "-o", "value", "version", p.name]);
         assert_eq!(version.trim(), p.version.to_string());
 
         let work = self.root(p).join("work");
@@ -177,7 +182,13 @@ fn encrypted_file_system_with_a_stale_local_mac_is_mounted() {
         rig.zfs(&["mount", "-a"]);
     };
     open();
-    let list = rig.zfs(&["list", "-Ho", "name,encryption,mounted,mountpoint", "-t", "fs"]);
+    let list = rig.zfs(&[
+        "list",
+        "-Ho",
+        "name,encryption,mounted,mountpoint",
+        "-t",
+        "fs",
+    ]);
     let encrypted: Vec<Vec<&str>> = list
         .lines()
         .map(|l| l.split('\t').collect())

@@ -375,7 +375,8 @@ impl<'a> Walker<'a> {
             .filter(|bp| !bp.is_hole() && !bp.is_embedded() && !self.is_left_out(bp))
             .collect();
         if wanted.len() > 1 {
-            self.zio.read_ahead(&wanted, self.spec.crypt, Scope::default());
+            self.zio
+                .read_ahead(&wanted, self.spec.crypt, Scope::default());
         }
     }
 

@@ -10,6 +10,7 @@ mod keys;
 mod list;
 mod look;
 mod mount;
+mod mount_helper;
 #[cfg(test)]
 mod testing;
 
@@ -44,5 +45,19 @@ fn run(sub: &'static Sub, args: &Parsed, cx: &mut Cx<'_>) -> Outcome {
 }
 
 fn main() -> ExitCode {
+    let name = std::env::args_os().next().unwrap_or_default();
+    if mount_helper::is_name(&name) {
+        let words = cli::run::words().and_then(|w| mount_helper::words(&w));
+        return ExitCode::from(match words {
+            Ok(words) => match cli::run::main_on(&cli::zfs_table::ZFS, &words, run) {
+                0 => 0,
+                _ => mount_helper::FAILED,
+            },
+            Err(what) => {
+                eprintln!("mount: {what}");
+                mount_helper::WRONG
+            }
+        });
+    }
     ExitCode::from(cli::run::main(&cli::zfs_table::ZFS, run))
 }

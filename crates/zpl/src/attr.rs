@@ -104,6 +104,24 @@ pub mod fs_flag {
     }
 }
 
+/// The flags of `ZFS_IOC_GETDOSFLAGS` and `ZFS_IOC_SETDOSFLAGS`: znode flags as they are stored.
+pub mod dos_flag {
+    use super::flag;
+
+    /// Everything that is shown and can be set.
+    pub const ALL: u64 = flag::READONLY
+        | flag::HIDDEN
+        | flag::SYSTEM
+        | flag::ARCHIVE
+        | flag::IMMUTABLE
+        | flag::NOUNLINK
+        | flag::APPENDONLY
+        | flag::NODUMP
+        | flag::REPARSE
+        | flag::OFFLINE
+        | flag::SPARSE;
+}
+
 /// What `stat`, `statx` and `FS_IOC_FSGETXATTR` show of one object.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Attr {

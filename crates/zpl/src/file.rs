@@ -157,6 +157,9 @@ impl Zfs {
         }
         let now = self.now();
         let f = z.fixed();
+        if f.is_dir() && !p.diratime {
+            return None;
+        }
         let wanted = if p.relatime {
             relatime_wants(f.atime, f.mtime, f.ctime, now)
         } else {
@@ -193,7 +196,8 @@ impl Zfs {
         let p = self.writable_since(o.cached)?;
         let f = z.fixed();
         Self::must_reg(&f)?;
-        let fixed = f.flags & (flag::IMMUTABLE | flag::READONLY) != 0
+        // READONLY keeps files from being opened for writing; who has one open goes on.
+        let fixed = f.flags & flag::IMMUTABLE != 0
             || f.flags & flag::APPENDONLY != 0 && !o.append && offset < f.size;
         if fixed && !o.cached {
             return Err(Kind::NotPermitted.into());

@@ -42,10 +42,10 @@ pub enum RenameKind {
 /// Attributes beyond POSIX in a SETATTR record.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Extended {
-    /// Immutable, append-only, nodump, project inheritance to be set to these `chattr` flags.
-    pub fs_flags: Option<u32>,
+    /// Znode flags that a user can set (DOS flags and project inheritance) to be set to these.
+    pub flags: Option<u64>,
     /// Which of them are meant; the others stay.
-    pub fs_mask: u32,
+    pub mask: u64,
     pub projid: Option<u32>,
 }
 

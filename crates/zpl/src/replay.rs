@@ -1,6 +1,6 @@
 //! Doing again what the intent log says was done (pool format §26.3, §26.4).
 
-use crate::attr::{fs_flag, mode, SetAttr, SetTime};
+use crate::attr::{mode, SetAttr, SetTime};
 use crate::dir::{New, Replayed};
 use crate::file::WriteOpts;
 use crate::log::{Extended, Made, NewFile, Record, RenameKind};
@@ -128,14 +128,13 @@ impl Zfs {
                     self.setattr(&z, &set, &root)?;
                 }
                 if let Some(Extended {
-                    fs_flags,
-                    fs_mask,
+                    flags,
+                    mask,
                     projid,
                 }) = extended
                 {
-                    if let Some(f) = fs_flags {
-                        let keep = fs_flag::from_znode(z.fixed().flags) & !fs_mask;
-                        self.set_fs_flags(&z, keep | f & fs_mask & fs_flag::ALL, &root)?;
+                    if let Some(f) = flags {
+                        self.change_flags(&z, *f, *mask)?;
                     }
                     if let Some(p) = projid {
                         self.set_project(&z, *p, &root)?;

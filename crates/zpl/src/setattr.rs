@@ -1,7 +1,7 @@
 //! Changing attributes: chmod, chown, times, size, chattr flags, project ids.
 
 use crate::acl::XATTR_ACCESS;
-use crate::attr::{flag, fs_flag, mode, Attr, SetAttr, SetTime};
+use crate::attr::{dos_flag, flag, fs_flag, mode, Attr, SetAttr, SetTime};
 use crate::log::{Extended, Record};
 use crate::perm::{self, Cred, W};
 use crate::statfs::Whose;
@@ -212,14 +212,47 @@ impl Zfs {
         if flags & fs_flag::PROJINHERIT != 0 && !self.uses_sa() {
             bail!(Unsupported, "projects need file system version 5");
         }
+        let mask = fs_flag::to_znode(0, fs_flag::ALL);
+        self.change_flags(z, fs_flag::to_znode(0, flags), mask)
+    }
+
+    /// DOS flags, [`dos_flag`].
+    pub fn dos_flags(&self, z: &Znode) -> u64 {
+        z.fixed().flags & dos_flag::ALL
+    }
+
+    /// Sets the DOS flags. Only root may change immutable and append-only.
+    pub fn set_dos_flags(&self, z: &Znode, flags: u64, cred: &Cred) -> Result<()> {
+        self.writable()?;
+        if flags & !dos_flag::ALL != 0 {
+            bail!(Unsupported, "flags {flags:#x} are not known");
+        }
+        let f = z.fixed();
+        let guarded = flag::IMMUTABLE | flag::APPENDONLY;
+        if (f.flags ^ flags) & guarded != 0 && !cred.privileged {
+            return Err(Kind::NotPermitted.into());
+        }
+        if !cred.owns(f.uid32()) {
+            return Err(Kind::Access.into());
+        }
+        if !self.fuids() {
+            bail!(Unsupported, "flags need file system version 3");
+        }
+        self.change_flags(z, flags, dos_flag::ALL)
+    }
+
+    /// Sets the flags of `mask` to `flags`, without any check.
+    pub(crate) fn change_flags(&self, z: &Znode, flags: u64, mask: u64) -> Result<()> {
         let now = self.now();
         let tx = self.tx_meta()?;
         z.update(&tx, |f| {
-            f.flags = fs_flag::to_znode(f.flags, flags);
+            f.flags = f.flags & !mask | flags & mask;
             f.touch_state(now, true);
+            // What touching has set counts less than what was asked for.
+            f.flags = f.flags & !mask | flags & mask;
             Ok(())
         })?;
-        self.record(&tx, Record::extended(z, Some(flags), None));
+        self.record(&tx, Record::extended(z, Some((flags, mask)), None));
         drop(tx);
         self.finish(Some(z.object))
     }
@@ -242,6 +275,16 @@ impl Zfs {
         if !had && id != crate::quota::DEFAULT_PROJECT {
             self.check_one_quota(Whose::Project, id, true)?;
         }
+        // Before the file itself: what a crash leaves undone is done by trying again, or by the
+        // record of the file.
+        for hidden in self.xattr_objects(z)? {
+            self.move_project(&hidden, project, false)?;
+        }
+        self.move_project(z, project, true)?;
+        self.finish(Some(z.object))
+    }
+
+    fn move_project(&self, z: &Znode, project: u32, logged: bool) -> Result<()> {
         let tables = self.tables()?;
         let _x = z.xlock.write().unwrap();
         let now = self.now();
@@ -265,10 +308,10 @@ impl Zfs {
             }
             Ok(())
         })?;
-        self.record(&tx, Record::extended(z, None, Some(project)));
-        drop(tx);
-        drop(_x);
-        self.finish(Some(z.object))
+        if logged {
+            self.record(&tx, Record::extended(z, None, Some(project)));
+        }
+        Ok(())
     }
 
     fn check_owner_quota(&self, uid: Option<u64>, gid: Option<u64>) -> Result<()> {
@@ -282,7 +325,8 @@ impl Zfs {
 }
 
 impl Record {
-    fn extended(z: &Znode, fs_flags: Option<u32>, projid: Option<u32>) -> Record {
+    /// `flags`: values and which flags are meant.
+    fn extended(z: &Znode, flags: Option<(u64, u64)>, projid: Option<u32>) -> Record {
         Record::SetAttr {
             object: z.object,
             mode: None,
@@ -293,8 +337,8 @@ impl Record {
             mtime: None,
             ctime: None,
             extended: Some(Extended {
-                fs_flags,
-                fs_mask: fs_flags.map_or(0, |_| fs_flag::ALL),
+                flags: flags.map(|f| f.0),
+                mask: flags.map_or(0, |f| f.1),
                 projid,
             }),
         }

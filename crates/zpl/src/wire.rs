@@ -1,6 +1,6 @@
 //! Records of this layer to and from their form in the log (pool format §26.4).
 
-use crate::attr::{fs_flag, Time};
+use crate::attr::{flag, Time};
 use crate::log::{Extended, Made, NewFile, Record, RenameKind};
 use base::{bail, Result};
 use disk::zil::{setattr, xat, Body, Create, CreateKind, Xvattr};
@@ -20,12 +20,20 @@ mod solaris {
     pub const XVATTR: u64 = 0x10000;
 }
 
-/// `chattr` flags and the attributes that stand for them.
-const FLAGS: [(u32, u64); 4] = [
-    (fs_flag::IMMUTABLE, xat::IMMUTABLE),
-    (fs_flag::APPEND, xat::APPENDONLY),
-    (fs_flag::NODUMP, xat::NODUMP),
-    (fs_flag::PROJINHERIT, xat::PROJINHERIT),
+/// Znode flags and the attributes that stand for them.
+const FLAGS: [(u64, u64); 12] = [
+    (flag::READONLY, xat::READONLY),
+    (flag::HIDDEN, xat::HIDDEN),
+    (flag::SYSTEM, xat::SYSTEM),
+    (flag::ARCHIVE, xat::ARCHIVE),
+    (flag::IMMUTABLE, xat::IMMUTABLE),
+    (flag::NOUNLINK, xat::NOUNLINK),
+    (flag::APPENDONLY, xat::APPENDONLY),
+    (flag::NODUMP, xat::NODUMP),
+    (flag::REPARSE, xat::REPARSE),
+    (flag::OFFLINE, xat::OFFLINE),
+    (flag::SPARSE, xat::SPARSE),
+    (flag::PROJINHERIT, xat::PROJINHERIT),
 ];
 
 fn pair(t: Time) -> [u64; 2] {
@@ -62,10 +70,13 @@ fn linux_mask(mask: u64, pool_version: u64) -> u64 {
 
 fn to_xvattr(e: &Extended) -> Xvattr {
     let (mut request, mut attrs) = (0, 0);
-    if let Some(f) = e.fs_flags {
-        for (flag, bit) in FLAGS {
+    if let Some(f) = e.flags {
+        for (bits, bit) in FLAGS {
+            if e.mask & bits == 0 {
+                continue;
+            }
             request |= bit;
-            if f & flag != 0 {
+            if f & bits != 0 {
                 attrs |= bit;
             }
         }
@@ -91,19 +102,19 @@ fn from_xvattr(x: &Xvattr) -> Extended {
     let request = u64::from(x.request.first().copied().unwrap_or(0));
     let mut mask = 0;
     let mut set = 0;
-    for (flag, bit) in FLAGS {
+    for (bits, bit) in FLAGS {
         if request & bit != 0 {
-            mask |= flag;
+            mask |= bits;
             if x.attrs & bit != 0 {
-                set |= flag;
+                set |= bits;
             }
         }
     }
     let mut word = [0; 8];
     word.copy_from_slice(&x.scanstamp[..8]);
     Extended {
-        fs_flags: (mask != 0).then_some(set),
-        fs_mask: mask,
+        flags: (mask != 0).then_some(set),
+        mask,
         projid: (request & xat::PROJID != 0).then_some(u64::from_le_bytes(word) as u32),
     }
 }
@@ -519,8 +530,8 @@ mod tests {
             attr(
                 None,
                 Some(Extended {
-                    fs_flags: Some(fs_flag::NODUMP | fs_flag::APPEND),
-                    fs_mask: fs_flag::ALL,
+                    flags: Some(flag::NODUMP | flag::HIDDEN),
+                    mask: flag::NODUMP | flag::HIDDEN | flag::SYSTEM | flag::SPARSE,
                     projid: Some(42),
                 }),
             ),

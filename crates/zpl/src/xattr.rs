@@ -547,6 +547,25 @@ impl Zfs {
         Ok(())
     }
 
+    /// The hidden directory and the files in it, if there are any.
+    pub(crate) fn xattr_objects(&self, z: &Znode) -> Result<Vec<Arc<Znode>>> {
+        let dir = match z.extra().xattr {
+            0 => return Ok(Vec::new()),
+            object => self.get_any(object)?,
+        };
+        let mut objects = Vec::new();
+        self.readdir(&dir, 0, |e| {
+            if e.name != b"." && e.name != b".." {
+                objects.push(e.object);
+            }
+            Ok(true)
+        })?;
+        let files = objects.into_iter().map(|o| self.get_any(o));
+        let mut all = files.collect::<Result<Vec<_>>>()?;
+        all.push(dir);
+        Ok(all)
+    }
+
     /// The hidden directory, made if there is none.
     pub(crate) fn xattr_dir(&self, tx: &Tx, z: &Znode) -> Result<Arc<Znode>> {
         let have = z.extra().xattr;

@@ -96,6 +96,8 @@ pub struct Props {
     pub readonly: bool,
     pub atime: bool,
     pub relatime: bool,
+    /// Directories have access times, too (mount option `nodiratime`).
+    pub diratime: bool,
     /// Bytes, a power of two.
     pub recordsize: usize,
     pub xattr: XattrMode,
@@ -124,6 +126,7 @@ impl Default for Props {
             readonly: false,
             atime: true,
             relatime: true,
+            diratime: true,
             recordsize: 128 << 10,
             xattr: XattrMode::Sa,
             acltype: AclType::Off,

@@ -202,6 +202,31 @@ fn project_ids() {
 }
 
 #[test]
+fn a_change_of_project_moves_the_extended_attributes_along() {
+    let fs = Fs::with(5000, |o| o.project_quota = true);
+    let c = Cred::root();
+    fs.zfs.set_props(|p| p.xattr = XattrMode::Dir);
+    let f = fs.file("f", b"");
+    fs.zfs
+        .setxattr(&f, b"user.a", &[7; 5000], 0, false, &c)
+        .unwrap();
+    fs.zfs.setxattr(&f, b"user.b", b"b", 0, false, &c).unwrap();
+    fs.zfs.set_project(&f, 42, &c).unwrap();
+    let hidden = fs.zfs.xattr_objects(&f).unwrap();
+    assert_eq!(hidden.len(), 3);
+    for z in &hidden {
+        assert_eq!(owner(&z.dnode.bonus()), Some((0, 0, 42)));
+    }
+    drop((f, hidden));
+    let fs = fs.remount();
+    let f = fs.at("f").unwrap();
+    assert_eq!(fs.zfs.getxattr(&f, b"user.b", &c).unwrap(), b"b");
+    for z in fs.zfs.xattr_objects(&f).unwrap() {
+        assert_eq!(fs.zfs.getattr(&z).projid, 42);
+    }
+}
+
+#[test]
 fn dnode_sizes_and_spill() {
     let fs = Fs::new();
     let c = Cred::root();

@@ -1,7 +1,7 @@
 //! Who may do what, when the kernel does not check.
 
 use super::*;
-use crate::attr::{fs_flag, mode, SetTime};
+use crate::attr::{flag, fs_flag, mode, SetTime};
 
 const REG: u32 = mode::REG;
 
@@ -263,6 +263,42 @@ fn flags_bind_root_too() {
         fs.zfs.getattr(&fs.at("d").unwrap()).fs_flags,
         fs_flag::IMMUTABLE
     );
+}
+
+#[test]
+fn dos_flags_are_for_owners_and_guarded_ones_for_root() {
+    let fs = Fs::new();
+    let (r, u) = (Cred::root(), user(10));
+    let f = fs.file("f", b"abc");
+    chown(&fs, "f", Some(10), None, &r).unwrap();
+    let hidden = flag::HIDDEN | flag::SYSTEM;
+    fs.zfs.set_dos_flags(&f, hidden, &u).unwrap();
+    assert_eq!(fs.zfs.dos_flags(&f), hidden);
+    assert_eq!(kind(fs.zfs.set_dos_flags(&f, 0, &user(11))), Kind::Access);
+    let guarded = hidden | flag::IMMUTABLE;
+    assert_eq!(
+        kind(fs.zfs.set_dos_flags(&f, guarded, &u)),
+        Kind::NotPermitted
+    );
+    assert_eq!(
+        kind(fs.zfs.set_dos_flags(&f, flag::OPAQUE, &r)),
+        Kind::Unsupported
+    );
+    // The others stay as they are.
+    fs.zfs.set_fs_flags(&f, fs_flag::NODUMP, &u).unwrap();
+    assert_eq!(fs.zfs.dos_flags(&f), hidden | flag::NODUMP);
+    // Who has a file open for writing goes on; nobody opens it for writing any more.
+    fs.zfs.set_dos_flags(&f, flag::READONLY, &u).unwrap();
+    fs.put(&f, 0, b"x");
+    assert_eq!(
+        kind(fs.zfs.open_file(&f, false, true, false, false, &r)),
+        Kind::NotPermitted
+    );
+    fs.zfs.set_dos_flags(&f, flag::NOUNLINK, &u).unwrap();
+    assert_eq!(kind(fs.unlink("f")), Kind::NotPermitted);
+    drop(f);
+    let fs = fs.remount();
+    assert_eq!(fs.zfs.dos_flags(&fs.at("f").unwrap()), flag::NOUNLINK);
 }
 
 /// What the kernel took in before a file system became read-only is written all the same.

@@ -1,0 +1,215 @@
+//! Options of mounts, and what is set on files beyond their modes.
+
+use std::path::Path;
+use system_tests::Rig;
+
+/// A pool mounted at a place of the rig.
+fn pool(rig: &mut Rig) -> String {
+    let disk = rig.image("disk", 256 << 20);
+    let at = rig.mnt().join("tank").to_str().unwrap().to_string();
+    rig.start();
+    rig.zpool(&["create", "-m", &at, "tank", &disk]);
+    at
+}
+
+/// Options of the mount as the kernel shows them.
+fn shown(at: &str) -> Vec<String> {
+    let table = std::fs::read_to_string("/proc/self/mountinfo").unwrap();
+    let line = table
+        .lines()
+        .find(|l| l.split(' ').nth(4) == Some(at))
+        .unwrap();
+    let mut words = line.split(' ');
+    let own = words.nth(5).unwrap();
+    let of_all = words.last().unwrap();
+    format!("{own},{of_all}")
+        .split(',')
+        .map(str::to_string)
+        .collect()
+}
+
+#[test]
+fn mount_options_do_what_they_say_or_are_refused() {
+    let Some(mut rig) = Rig::as_root("options") else {
+        return;
+    };
+    let at = pool(&mut rig);
+    rig.zfs(&["set", "relatime=off", "tank"]);
+    let mounted = |options: &str| {
+        rig.zfs(&["unmount", "tank"]);
+        rig.zfs(&["mount", "-o", options, "tank"]);
+        shown(&at)
+    };
+    let has = |list: Vec<String>, word: &str| {
+        assert!(list.iter().any(|o| o == word), "{word}: {list:?}");
+    };
+    // Listing a directory touches it, unless it is told not to.
+    rig.sh(&format!("mkdir {at}/d; touch {at}/d/f"));
+    let atime = |rig: &Rig, path: &str| rig.sh(&format!("stat -c %x {at}/{path}"));
+    has(mounted("nodiratime"), "nodiratime");
+    let before = atime(&rig, "d");
+    rig.sh(&format!("ls {at}/d"));
+    assert_eq!(atime(&rig, "d"), before);
+    mounted("diratime");
+    rig.sh(&format!("ls {at}/d"));
+    assert_ne!(atime(&rig, "d"), before);
+    has(mounted("lazytime"), "lazytime");
+    // What was written and made is there after a kill.
+    has(mounted("sync"), "sync");
+    rig.sh(&format!("exec 3>{at}/s; echo written >&3; mkdir {at}/made"));
+    rig.kill();
+    rig.start();
+    assert_eq!(
+        rig.sh(&format!("cat {at}/s; ls -d {at}/made")),
+        format!("written\n{at}/made\n")
+    );
+    let mounted = |options: &str| {
+        rig.zfs(&["unmount", "tank"]);
+        rig.zfs(&["mount", "-o", options, "tank"]);
+        shown(&at)
+    };
+    has(mounted("dirsync"), "dirsync");
+    rig.sh(&format!("mkdir {at}/also"));
+    rig.kill();
+    rig.start();
+    rig.sh(&format!("ls -d {at}/also"));
+    // Extended attributes: none, in hidden directories, beside the other attributes.
+    let mounted = |options: &str| {
+        rig.zfs(&["unmount", "tank"]);
+        rig.zfs(&["mount", "-o", options, "tank"]);
+    };
+    let set = |name: &str| {
+        let path = format!("{at}/x");
+        let _ = std::fs::File::options()
+            .create(true)
+            .append(true)
+            .open(&path);
+        rig.try_run("setfattr", &["-n", name, "-v", "v", &path])
+    };
+    if rig
+        .try_run("sh", &["-c", "command -v setfattr"])
+        .status
+        .success()
+    {
+        mounted("noxattr");
+        assert!(!set("user.a").status.success());
+        for options in ["xattr", "saxattr", "dirxattr"] {
+            mounted(options);
+            set("user.a").ok();
+        }
+    }
+    let refused = |options: &str, why: &str| {
+        let args = ["mount", "-o", options, "tank"];
+        rig.zfs(&["unmount", "tank"]);
+        let said = rig.try_run("zfs", &args).fails(1);
+        assert!(said.contains(why), "{said}");
+        rig.zfs(&["mount", "tank"]);
+    };
+    if !Path::new("/sys/fs/selinux/enforce").exists() {
+        refused("context=system_u:object_r:tmp_t:s0", "SELinux");
+    }
+    refused("wonders", "'wonders' is not supported");
+    rig.stop();
+}
+
+#[test]
+fn statfs_below_a_directory_with_a_project_shows_its_quota() {
+    let Some(mut rig) = Rig::as_root("project-df") else {
+        return;
+    };
+    let at = pool(&mut rig);
+    std::fs::create_dir(format!("{at}/p")).unwrap();
+    let script = format!("chattr +P -p 7 {at}/p");
+    if !rig.try_run("sh", &["-c", &script]).status.success() {
+        eprintln!("skipped: no chattr that knows projects");
+        return;
+    }
+    rig.zfs(&["set", "projectquota@7=20M", "tank"]);
+    let size = |dir: &str| -> u64 {
+        let text = rig.sh(&format!("stat -f -c '%b %S' {at}/{dir}"));
+        let mut words = text.split_whitespace().map(|w| w.parse::<u64>().unwrap());
+        words.next().unwrap() * words.next().unwrap()
+    };
+    assert_eq!(size("p"), 20 << 20);
+    assert!(size(".") > 100 << 20);
+    rig.stop();
+}
+
+#[test]
+fn dos_flags_are_shown_set_and_kept() {
+    let Some(mut rig) = Rig::as_root("dos-flags") else {
+        return;
+    };
+    let at = pool(&mut rig);
+    std::fs::write(format!("{at}/f"), b"content").unwrap();
+    let get = |rig: &Rig| {
+        let script = format!(
+            "open(F, '<', '{at}/f') or die; my $b = pack('Q', 0); \
+             ioctl(F, 0x80088301, $b) or die $!; printf('%x', unpack('Q', $b))"
+        );
+        rig.try_run("perl", &["-e", &script]).ok()
+    };
+    let set = |rig: &Rig, flags: &str| {
+        let script = format!(
+            "open(F, '<', '{at}/f') or die; my $b = pack('Q', {flags}); \
+             ioctl(F, 0x40088302, $b) or die $!"
+        );
+        rig.try_run("perl", &["-e", &script])
+    };
+    let archive = 1u64 << 35;
+    assert_eq!(get(&rig), format!("{archive:x}"));
+    // Hidden, system and read-only: who opens it for writing from now on is refused.
+    set(&rig, "7 << 32").ok();
+    assert_eq!(get(&rig), "700000000");
+    assert!(!rig
+        .try_run("sh", &["-c", &format!("echo x >>{at}/f")])
+        .status
+        .success());
+    // Synced, killed, replayed.
+    set(&rig, "6 << 32").ok();
+    rig.sh(&format!("sync {at}/f"));
+    rig.kill();
+    rig.start();
+    assert_eq!(get(&rig), "600000000");
+    rig.sh(&format!("echo x >>{at}/f"));
+    set(&rig, "(6 << 32) | (1 << 37)").ok();
+    assert!(!rig
+        .try_run("rm", &["-f", &format!("{at}/f")])
+        .status
+        .success());
+    set(&rig, "0").ok();
+    // The internal ones cannot be set.
+    assert!(set(&rig, "1 << 40").fails(95).contains("not supported"));
+    rig.sh(&format!("rm {at}/f"));
+    rig.stop();
+}
+
+#[test]
+fn mount_of_the_system_mounts_and_remounts_through_the_helper() {
+    let Some(mut rig) = Rig::as_root("mount-helper") else {
+        return;
+    };
+    let at = pool(&mut rig);
+    rig.zfs(&["create", "-o", "mountpoint=legacy", "tank/old"]);
+    let there = rig.mnt().join("old");
+    std::fs::create_dir(&there).unwrap();
+    let there = there.to_str().unwrap().to_string();
+    let bin = rig.path().join("bin");
+    std::os::unix::fs::symlink("zfs", bin.join("mount.fuse.zfs")).unwrap();
+    // As mount(8) calls it, with the options it takes from the table of mounts.
+    let helper = |args: &[&str]| rig.try_run("mount.fuse.zfs", args);
+    helper(&["tank/old", &there, "-o", "rw,noatime"]).ok();
+    assert!(shown(&there).contains(&"noatime".to_string()));
+    let options = "ro,relatime,user_id=0,group_id=0,default_permissions,allow_other,remount";
+    helper(&["tank", &at, "-o", options, "-t", "fuse.zfs"]).ok();
+    assert!(shown(&at).contains(&"ro".to_string()));
+    assert!(!rig.try_run("touch", &[&format!("{at}/x")]).status.success());
+    helper(&["tank", &at, "-o", "remount,rw"]).ok();
+    rig.sh(&format!("touch {at}/x"));
+    assert!(helper(&["tank", &there, "-o", "remount"])
+        .fails(32)
+        .contains("mounted at"));
+    assert!(helper(&["tank"]).fails(1).contains("directory"));
+    rig.zfs(&["unmount", "tank/old"]);
+    rig.stop();
+}

@@ -2,7 +2,8 @@
 //! pool of threads behind the traits of `env`.
 //!
 //! Environment variables (for tests and for odd systems): `ZFS_FUSE_NO_IO_URING` makes batches run
-//! on threads, `ZFS_FUSE_NO_DIRECT` opens everything through the page cache.
+//! on threads, `ZFS_FUSE_NO_DIRECT` opens everything through the page cache, `ZFS_FUSE_HOSTID` is the host
+//! id in hexadecimal.
 
 mod aligned;
 mod batch;
@@ -11,6 +12,7 @@ pub mod disk;
 pub mod find;
 mod host;
 pub mod inuse;
+mod loops;
 pub mod part;
 mod sys;
 mod uring;
@@ -19,7 +21,7 @@ mod usage;
 pub use cpu::{CpuPool, LinuxCpu};
 pub use disk::LinuxDisks;
 pub use host::{LinuxClock, LinuxHost, LinuxRng};
-pub use sys::{close_inherited, project_id};
+pub use sys::{close_inherited, lock_memory, project_id};
 pub use usage::devices_used;
 
 use std::sync::Arc;

@@ -79,9 +79,17 @@ pub fn scan(pool: &Pool) -> Option<Scan> {
 /// `zpool clear`: counters back to zero, devices that can be had again opened, and, unless a device
 /// is named, the list of damaged files emptied.
 pub fn clear(service: &Arc<Service>, peer: Peer, ask: &PoolClear) -> Result<Reply, ApiError> {
-    let _one_at_a_time = service.changes.lock().unwrap_or_else(|e| e.into_inner());
     let entry = open(service, &ask.pool)?;
+    let _one_at_a_time = entry.changes.lock().unwrap_or_else(|e| e.into_inner());
+    crate::cancel::check()?;
     let pool = &entry.pool;
+    if pool.is_lost_to_multihost() {
+        return Err(ApiError::reason(
+            Kind::Suspended,
+            "the pool was suspended by multihost protection: another host may use it",
+        )
+        .hint("'zpool export -f' lets it go"));
+    }
     let vdevs = match &ask.device {
         None => {
             pool.tree.stats.clear_errors();

@@ -40,8 +40,8 @@ pub fn handle(
             props,
             command,
         } => pool_set::set(service, peer, &pool, &props, &command),
-        Request::ImportScan(search) => pool_import::scan(service, &search),
-        Request::PoolImport(ask) => pool_import::import(service, peer, ask),
+        Request::ImportScan(search) => pool_import::scan(service, &search, &|| out.cancelled()),
+        Request::PoolImport(ask) => pool_import::import(service, peer, ask, &|| out.cancelled()),
         Request::PoolHistory { pool, internal } => history(service, &pool, internal, out),
         Request::PoolUpgrade {
             pool,
@@ -116,7 +116,6 @@ fn leave(
 ) -> Answer<Reply> {
     let unopened = service.absent().iter().find(|a| a.name == name).cloned();
     if let Some(a) = unopened {
-        let _one_at_a_time = service.changes.lock().unwrap_or_else(|e| e.into_inner());
         if destroy {
             return Err(ApiError::reason(
                 Kind::NoDevice,

@@ -192,7 +192,8 @@ impl Pool {
             || self.removed.has_changes(txg)
             || self.more_to_free.load(Ordering::Relaxed)
             || self.dtls_changed()
-            || self.errlog.is_dirty();
+            || self.errlog.is_dirty()
+            || self.heart.is_on();
         if dirty && !st.force {
             self.owed.store(DEFERRED_GROUPS, Ordering::Relaxed);
         } else if !dirty && self.gives_back() {
@@ -411,6 +412,10 @@ impl Pool {
     }
 
     fn commit(&self, txg: Txg, st: &mut SyncState) -> Result<()> {
+        if let Some(e) = self.suspended() {
+            // Another host may have the pool by now.
+            return Err(e);
+        }
         let (secs, _) = self.env.clock.now();
         let mut ub = st.uberblock.clone();
         ub.version = self.shared().version;
@@ -421,9 +426,7 @@ impl Pool {
         ub.rootbp = self.mos.root();
         ub.software_version = self.software_version;
         ub.checkpoint_txg = 0;
-        ub.mmp_magic = disk::uberblock::MMP_MAGIC;
-        ub.mmp_delay = 0;
-        ub.mmp_config = 0;
+        let multihost = self.heart.stamp(&mut ub);
         let (dirty, targets): (Vec<u64>, Vec<u64>) = if st.config_dirty {
             let all: Vec<u64> = self
                 .tree
@@ -441,8 +444,9 @@ impl Pool {
             &ub,
             &dirty,
             &targets,
-            false,
+            multihost,
         )?;
+        self.heart.committed(&ub);
         st.uberblock = ub;
         Ok(())
     }

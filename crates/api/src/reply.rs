@@ -372,8 +372,20 @@ pub struct PoolFacts {
     pub incompatible_features: Vec<String>,
     /// The file named by `compatibility` cannot be used: why.
     pub bad_compatibility: Option<String>,
+    /// Why multihost protection forbids an import.
+    pub multihost: Option<Multihost>,
     /// Last used by another system: host name, host id, seconds since 1970.
     pub host_mismatch: Option<(String, u64, u64)>,
+}
+
+/// Why multihost protection forbids an import.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Multihost {
+    /// Another host uses the pool.
+    Active,
+    /// This host has no host id.
+    NoHostId,
 }
 
 /// The checkpoint of a pool.

@@ -40,6 +40,10 @@ pub trait Sink {
     fn send(&mut self, part: Reply) -> Result<(), ApiError>;
     /// True when the caller has gone away: long waits should end.
     fn cancelled(&self) -> bool;
+    /// The same for those who do not have the sink. By default nobody ever goes away.
+    fn watch(&self) -> Box<dyn Fn() -> bool> {
+        Box::new(|| false)
+    }
     /// File descriptors that came with the call.
     fn take_fds(&mut self) -> Vec<OwnedFd>;
 }
@@ -333,21 +337,33 @@ impl Sink for Out<'_> {
     }
 
     fn cancelled(&self) -> bool {
-        use rustix::event::{poll, PollFd, PollFlags, Timespec};
-        let mut fds = [PollFd::new(self.framed.stream(), PollFlags::RDHUP)];
-        let now = Timespec {
-            tv_sec: 0,
-            tv_nsec: 0,
-        };
-        matches!(poll(&mut fds, Some(&now)), Ok(n) if n > 0)
-            && fds[0]
-                .revents()
-                .intersects(PollFlags::RDHUP | PollFlags::HUP | PollFlags::ERR)
+        has_gone(self.framed.stream())
+    }
+
+    fn watch(&self) -> Box<dyn Fn() -> bool> {
+        match self.framed.stream().try_clone() {
+            Ok(stream) => Box::new(move || has_gone(&stream)),
+            Err(_) => Box::new(|| false),
+        }
     }
 
     fn take_fds(&mut self) -> Vec<OwnedFd> {
         std::mem::take(&mut self.fds)
     }
+}
+
+/// Whether the other end has been closed.
+fn has_gone(stream: &UnixStream) -> bool {
+    use rustix::event::{poll, PollFd, PollFlags, Timespec};
+    let mut fds = [PollFd::new(stream, PollFlags::RDHUP)];
+    let now = Timespec {
+        tv_sec: 0,
+        tv_nsec: 0,
+    };
+    matches!(poll(&mut fds, Some(&now)), Ok(n) if n > 0)
+        && fds[0]
+            .revents()
+            .intersects(PollFlags::RDHUP | PollFlags::HUP | PollFlags::ERR)
 }
 
 #[cfg(test)]

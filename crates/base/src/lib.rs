@@ -3,6 +3,7 @@
 
 pub mod data;
 pub mod error;
+pub mod keep;
 pub mod mutation;
 pub mod ranges;
 pub mod sizes;

@@ -31,6 +31,9 @@ pub static DAEMON: Sub = Sub {
         long("no-kstat-mount", "Obsolete: there is no statistics file system."),
         long_arg("transport", "way", "How the kernel's requests come: dev, over /dev/fuse; uring, over io_uring where the kernel (Linux 6.14) lets it (an experiment: on a busy machine a request may be held up); auto, the better one, at present dev. Default: auto."),
         long_arg("wakeup-latency", "us", "While mounts are busy, have idle processors sleep only so lightly that they wake up within so many microseconds (/dev/cpu_dma_latency); 0: not at all, except while devices are used. off: leave it to the kernel. auto: 0 on a virtual machine, where waking up costs most, else 2. Where asking is not permitted (as a rule it takes root), a thread looks for the next request for up to 50 microseconds before it sleeps, unless off. Default: auto."),
+        long_arg("multihost-interval", "ms", "Of pools with the property multihost: milliseconds in which each of their disks gets a heartbeat, 100 or more. Default: 1000."),
+        long_arg("multihost-fail-intervals", "count", "Suspend such a pool when no heartbeat could be written for so many intervals, 2 or more; 0: never. Default: 10."),
+        long_arg("multihost-import-intervals", "count", "How many intervals an import watches such a pool for another host that uses it, where the pool does not say how long is enough. Default: 20."),
         long_arg("stack-size", "KB", "Obsolete: the threads' stacks have a fixed size."),
         opt('u', "txg", "Obsolete: use zpool import -F -T.").long("min-uberblock-txg"),
         long("log-uberblocks", "Obsolete: use zdb -u."),
@@ -57,13 +60,16 @@ pub const SWITCHES: [&str; 4] = [
 ];
 
 /// Keys of `zfsrc` that take a value.
-pub const VALUES: [&str; 8] = [
+pub const VALUES: [&str; 11] = [
     "max-arc-size",
     "fuse-mount-options",
     "fuse-attr-timeout",
     "fuse-entry-timeout",
     "transport",
     "wakeup-latency",
+    "multihost-interval",
+    "multihost-fail-intervals",
+    "multihost-import-intervals",
     "vdev-cache-size",
     "stack-size",
 ];
@@ -83,6 +89,10 @@ pub const ENVIRONMENT: &[(&str, &str)] = &[
     (
         "ZFS_FUSE_SOCKET",
         "Path of the control socket instead of the usual one.",
+    ),
+    (
+        "ZFS_FUSE_HOSTID",
+        "Host id of the daemon in hexadecimal, instead of the one in /etc/hostid.",
     ),
     (
         "ZFS_MODULE_TIMEOUT",

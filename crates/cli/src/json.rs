@@ -1,5 +1,6 @@
 //! JSON with the keys in the order they were put in, one line, no blanks (command reference §4).
 
+use crate::harmless::is_harmful;
 use std::fmt;
 
 /// A JSON value.
@@ -89,7 +90,17 @@ impl fmt::Display for Json {
 }
 
 fn text(f: &mut fmt::Formatter<'_>, t: &str) -> fmt::Result {
-    f.write_str(&serde_json::to_string(t).map_err(|_| fmt::Error)?)
+    let text = serde_json::to_string(t).map_err(|_| fmt::Error)?;
+    // The encoder escapes what JSON requires; terminals act on more.
+    let mut rest = text.as_str();
+    while let Some((at, c)) = rest.char_indices().find(|(_, c)| is_harmful(*c)) {
+        f.write_str(&rest[..at])?;
+        for unit in c.encode_utf16(&mut [0; 2]) {
+            write!(f, "\\u{unit:04x}")?;
+        }
+        rest = &rest[at + c.len_utf8()..];
+    }
+    f.write_str(rest)
 }
 
 /// How numbers are put into JSON.

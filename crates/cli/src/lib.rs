@@ -11,6 +11,7 @@ pub mod columns;
 pub mod complete;
 pub mod daemon_table;
 pub mod get;
+pub mod harmless;
 pub mod help;
 pub mod json;
 pub mod keys;

@@ -1,6 +1,7 @@
 //! How a command runs: where its words go, whom it asks, how it ends.
 
 use crate::args::{Bad, Parsed};
+use crate::harmless::{harmless, Harmless};
 use crate::help;
 use crate::table::{Sub, Tool};
 use api::{ApiError, Client, Progress, Reply, Request};
@@ -112,16 +113,18 @@ impl Cx<'_> {
     pub fn ask(&mut self, request: &Request) -> Result<Reply, ApiError> {
         let tty = self.tty;
         let mut shown = false;
-        let err = &mut *self.err;
+        // Not through `self.err`, which lets nothing reach the terminal that it would act on.
+        let mut terminal = io::stderr();
         let answer = self.backend.ask(request, &mut |p| {
             if tty {
                 shown = true;
-                let _ = write!(err, "\r{}: ({}/{})\x1b[K", p.what, p.done, p.total);
-                let _ = err.flush();
+                let what = harmless(&p.what);
+                let _ = write!(terminal, "\r{what}: ({}/{})\x1b[K", p.done, p.total);
+                let _ = terminal.flush();
             }
         });
         if shown {
-            let _ = write!(self.err, "\r\x1b[K");
+            let _ = write!(io::stderr(), "\r\x1b[K");
         }
         answer
     }
@@ -310,10 +313,10 @@ pub fn main_on(
     words: &[String],
     run: fn(&'static Sub, &Parsed, &mut Cx<'_>) -> Outcome,
 ) -> u8 {
-    let mut out = BufWriter::new(io::stdout().lock());
-    let mut err = io::stderr().lock();
+    let mut out = Harmless(BufWriter::new(io::stdout().lock()));
+    let mut err = Harmless(io::stderr().lock());
     let mut daemon = Daemon::default();
-    let tty = err.is_terminal();
+    let tty = err.0.is_terminal();
     let rows = io::stdout().is_terminal().then(|| {
         let lines = std::env::var("LINES").ok();
         lines.and_then(|l| l.parse().ok()).unwrap_or(24)

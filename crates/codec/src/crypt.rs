@@ -12,6 +12,7 @@ use aes_gcm::AesGcm;
 use base::{bail, Error, Kind, Result};
 use ccm::Ccm;
 use hmac::{Hmac, Mac};
+use sha1::Sha1;
 use sha2::{Digest, Sha512};
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -34,6 +35,8 @@ pub const MAC_SIZE: usize = 16;
 pub const SALT_USES: u64 = 400_000_000;
 /// Block keys kept ready.
 const CIPHERS: usize = 64;
+/// Bytes of a SHA-1.
+const SHA1_SIZE: usize = 20;
 
 /// Nonce of a block.
 pub type Iv = [u8; IV_SIZE];
@@ -95,14 +98,24 @@ enum Cipher {
 impl Cipher {
     fn new(suite: Suite, key: &[u8]) -> Result<Cipher> {
         let bad = |_| Error::new(Kind::Invalid, "key of a wrong length");
-        Ok(match suite.0 {
+        let cipher = match suite.0 {
             3 => Cipher::Ccm128(Box::new(Ccm::new_from_slice(key).map_err(bad)?)),
             4 => Cipher::Ccm192(Box::new(Ccm::new_from_slice(key).map_err(bad)?)),
             5 => Cipher::Ccm256(Box::new(Ccm::new_from_slice(key).map_err(bad)?)),
             6 => Cipher::Gcm128(Box::new(AesGcm::new_from_slice(key).map_err(bad)?)),
             7 => Cipher::Gcm192(Box::new(AesGcm::new_from_slice(key).map_err(bad)?)),
             _ => Cipher::Gcm256(Box::new(AesGcm::new_from_slice(key).map_err(bad)?)),
-        })
+        };
+        // What is made of a key is as good as the key.
+        match &cipher {
+            Cipher::Gcm128(c) => base::keep::keep(&**c),
+            Cipher::Gcm192(c) => base::keep::keep(&**c),
+            Cipher::Gcm256(c) => base::keep::keep(&**c),
+            Cipher::Ccm128(c) => base::keep::keep(&**c),
+            Cipher::Ccm192(c) => base::keep::keep(&**c),
+            Cipher::Ccm256(c) => base::keep::keep(&**c),
+        }
+        Ok(cipher)
     }
 
     /// The cipher for wrapping: the suite's mode, but always 256 bits.
@@ -154,13 +167,26 @@ impl Cipher {
     }
 }
 
+/// A key at a fixed place, locked in memory where the process can, and wiped when dropped.
+type Kept<const N: usize> = Box<Zeroizing<[u8; N]>>;
+
+/// Room for a key, zeros.
+fn kept<const N: usize>() -> Kept<N> {
+    let key = Box::new(Zeroizing::new([0; N]));
+    base::keep::keep(&**key);
+    key
+}
+
+/// Iterations of PBKDF2 between two questions whether to go on: some milliseconds.
+const ITERATIONS_AT_ONCE: u32 = 1 << 14;
+
 /// The user's key, under which keys of datasets are stored.
-pub struct WrappingKey(Zeroizing<[u8; WRAPPING_KEY_SIZE]>);
+pub struct WrappingKey(Kept<WRAPPING_KEY_SIZE>);
 
 impl WrappingKey {
     /// From 32 bytes (keyformats raw and hex).
     pub fn from_bytes(key: &[u8]) -> Result<WrappingKey> {
-        let mut k = Zeroizing::new([0; WRAPPING_KEY_SIZE]);
+        let mut k = kept();
         if key.len() != k.len() {
             bail!(Invalid, "a raw key has {WRAPPING_KEY_SIZE} bytes");
         }
@@ -171,12 +197,46 @@ impl WrappingKey {
     /// From a passphrase: PBKDF2-HMAC-SHA1. `salt` and `iterations` are the properties `pbkdf2salt` and
     /// `pbkdf2iters`.
     pub fn from_passphrase(passphrase: &[u8], salt: u64, iterations: u64) -> Result<WrappingKey> {
+        WrappingKey::from_passphrase_until(passphrase, salt, iterations, &|| false)
+    }
+
+    /// The same; ends with [`Kind::Interrupted`] soon after `cancelled` says so. The number of
+    /// iterations may come from a hostile pool and take an hour.
+    pub fn from_passphrase_until(
+        passphrase: &[u8],
+        salt: u64,
+        iterations: u64,
+        cancelled: &dyn Fn() -> bool,
+    ) -> Result<WrappingKey> {
         // More would be hours, whoever wrote such a number.
         let Some(rounds) = u32::try_from(iterations).ok().filter(|n| *n > 0) else {
             bail!(Damaged, "{iterations} iterations of PBKDF2");
         };
-        let mut k = Zeroizing::new([0; WRAPPING_KEY_SIZE]);
-        pbkdf2::pbkdf2_hmac::<sha1::Sha1>(passphrase, &salt.to_le_bytes(), rounds, &mut k[..]);
+        // RFC 8018, 5.2. The crate pbkdf2 has no way to stop between iterations.
+        let Ok(prf) = Hmac::<Sha1>::new_from_slice(passphrase) else {
+            bail!(Invalid, "passphrase");
+        };
+        let mut k: Kept<WRAPPING_KEY_SIZE> = kept();
+        for (part, n) in k.chunks_mut(SHA1_SIZE).zip(1u32..) {
+            let mut mac = prf.clone();
+            mac.update(&salt.to_le_bytes());
+            mac.update(&n.to_be_bytes());
+            let mut u = Zeroizing::new(<[u8; SHA1_SIZE]>::from(mac.finalize().into_bytes()));
+            let mut sum = u.clone();
+            for round in 1..rounds {
+                if round % ITERATIONS_AT_ONCE == 0 && cancelled() {
+                    bail!(
+                        Interrupted,
+                        "making the key from the passphrase was cancelled"
+                    );
+                }
+                let mut mac = prf.clone();
+                mac.update(&u[..]);
+                *u = mac.finalize().into_bytes().into();
+                sum.iter_mut().zip(u.iter()).for_each(|(s, u)| *s ^= u);
+            }
+            part.copy_from_slice(&sum[..part.len()]);
+        }
         Ok(WrappingKey(k))
     }
 
@@ -224,9 +284,9 @@ impl Wrapped {
         data.extend_from_slice(&self.hmac);
         let cipher = Cipher::wrapping(self.suite, key)?;
         cipher.open(&self.iv, &self.aad(), &mut data, &self.mac)?;
-        let mut master = Zeroizing::new([0; MASTER_KEY_SIZE]);
+        let mut master = kept();
         master[..n].copy_from_slice(&data[..n]);
-        let mut hmac = Zeroizing::new([0; HMAC_KEY_SIZE]);
+        let mut hmac: Kept<HMAC_KEY_SIZE> = kept();
         hmac.copy_from_slice(&data[n..]);
         Ok(DatasetKey::build(
             self.suite,
@@ -249,8 +309,8 @@ pub struct DatasetKey {
     suite: Suite,
     guid: u64,
     version: u64,
-    master: Zeroizing<[u8; MASTER_KEY_SIZE]>,
-    hmac: Zeroizing<[u8; HMAC_KEY_SIZE]>,
+    master: Kept<MASTER_KEY_SIZE>,
+    hmac: Kept<HMAC_KEY_SIZE>,
     ciphers: Mutex<HashMap<Salt, Arc<Cipher>>>,
     current: Mutex<Option<Current>>,
 }
@@ -266,8 +326,8 @@ impl DatasetKey {
         suite: Suite,
         guid: u64,
         version: u64,
-        master: Zeroizing<[u8; MASTER_KEY_SIZE]>,
-        hmac: Zeroizing<[u8; HMAC_KEY_SIZE]>,
+        master: Kept<MASTER_KEY_SIZE>,
+        hmac: Kept<HMAC_KEY_SIZE>,
     ) -> DatasetKey {
         DatasetKey {
             suite,
@@ -282,9 +342,9 @@ impl DatasetKey {
 
     /// New random keys; `random` fills a buffer.
     pub fn generate(suite: Suite, random: &dyn Fn(&mut [u8])) -> DatasetKey {
-        let mut master = Zeroizing::new([0; MASTER_KEY_SIZE]);
+        let mut master: Kept<MASTER_KEY_SIZE> = kept();
         random(&mut master[..suite.key_size()]);
-        let mut hmac = Zeroizing::new([0; HMAC_KEY_SIZE]);
+        let mut hmac: Kept<HMAC_KEY_SIZE> = kept();
         random(&mut hmac[..]);
         let mut guid = [0; 8];
         while guid == [0; 8] {
@@ -473,6 +533,11 @@ mod tests {
             k.bytes()[..],
             hex("0e04113a4aa3b52efccf3068ae04bdd55b253e1ccb28ce98bb427e6cd045055d")[..]
         );
+        let asked = std::cell::Cell::new(0);
+        let cancelled = || asked.replace(asked.get() + 1) == 2;
+        let hour = u64::from(u32::MAX);
+        let e = WrappingKey::from_passphrase_until(b"x", 1, hour, &cancelled).unwrap_err();
+        assert_eq!((e.kind, asked.get()), (Kind::Interrupted, 3));
         assert!(WrappingKey::from_passphrase(b"x", 1, 0).is_err());
         assert!(WrappingKey::from_passphrase(b"x", 1, u64::MAX).is_err());
     }

@@ -1,5 +1,6 @@
 //! The cache file: which pools to bring back at the next start, and what became of them.
 
+use crate::activity::{self, Verdict};
 use crate::pool_import::is_foreign;
 use crate::service::{Entry, Service};
 use base::{bail, Error, Kind, Result};
@@ -64,6 +65,7 @@ impl Service {
 
     /// Writes the list of pools that belong into `file`.
     pub fn write_cache(&self, file: &Path) -> Result<()> {
+        let _one_at_a_time = self.cache_files.lock().unwrap_or_else(|e| e.into_inner());
         let mut list = NvList::new();
         for a in self.absent().iter().filter(|a| a.file == file) {
             list.set(&a.name, Value::NvList(a.config.clone()));
@@ -194,7 +196,21 @@ impl Service {
             ),
             _ => {}
         }
+        // What another pool has is not this one's name, whatever its labels say by now.
+        cli::names::check_pool(&found.name, false)
+            .map_err(|why| Error::new(Kind::Invalid, format!("cannot import '{name}': {why}")))?;
+        let context = |e: Error| Error::new(e.kind, format!("cannot import '{name}': {e}"));
+        let checked = activity::check(self, &found, true, &|| false).map_err(context)?;
+        let activity = match checked {
+            Verdict::Free(activity) => activity,
+            Verdict::Refused(why) => {
+                let refusal = activity::refusal(name, &found, why);
+                bail!(Busy, "{}", refusal.message);
+            }
+        };
         let opts = OpenOptions {
+            activity,
+            multihost: self.multihost,
             tunables: self.tunables,
             // A temporary name ends with the daemon; one in the cache file is the pool's own.
             ..OpenOptions::default()

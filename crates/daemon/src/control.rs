@@ -4,7 +4,7 @@ use crate::bridge::Caching;
 use crate::options::{Latency, Options};
 use crate::service::{Paths, Service};
 use crate::startup::Stop;
-use crate::{datasets, errors, pools, values};
+use crate::{cancel, datasets, errors, pools, values};
 use api::{ApiError, Handler, Peer, Reply, Request, Sink};
 use base::{Kind, Result};
 use std::path::PathBuf;
@@ -34,7 +34,6 @@ fn modifies(request: &Request) -> bool {
         Request::Ping {}
             | Request::Version {}
             | Request::PoolGet(_)
-            | Request::PoolHistory { .. }
             | Request::DatasetGet(_)
             | Request::Holds { .. }
             | Request::Permissions { .. }
@@ -111,6 +110,14 @@ fn keep_processors_awake(asked: Latency) {
     }
 }
 
+/// Keeps keys out of swap, as far as the limit of locked memory (RLIMIT_MEMLOCK) goes.
+fn keep_in_memory(address: usize, len: usize) {
+    static TOLD: std::sync::Once = std::sync::Once::new();
+    if let Err(e) = env_linux::lock_memory(address, len) {
+        TOLD.call_once(|| crate::log::warn(&format!("keys may be written to swap: {e}")));
+    }
+}
+
 impl Control {
     /// Brings the engine up: pools of the cache file are imported and mounted.
     pub fn start(options: Options, stop: Stop) -> Result<Control> {
@@ -119,6 +126,7 @@ impl Control {
             crate::log::use_syslog();
         }
         env_linux::warn_to(crate::log::warn);
+        base::keep::set_keeper(keep_in_memory);
         crate::nodes::set_limit(crate::budget::znodes(options.arc_max));
         if fuse::wants_uring(options.transport) {
             match fuse::enable_uring() {
@@ -140,6 +148,7 @@ impl Control {
                 no_ahead: !options.prefetch,
             },
             options.transport,
+            options.multihost,
         );
         service.import_cached();
         Ok(Control {
@@ -203,7 +212,8 @@ impl Handler for Control {
         if !allowed(own, peer.uid, &request) {
             return Err(ApiError::reason(Kind::NotPermitted, "permission denied"));
         }
-        self.route(peer, request, out).map_err(errors::finish)
+        let gone = out.watch();
+        cancel::with(gone, || self.route(peer, request, out)).map_err(errors::finish)
     }
 
     fn answered(&self) {

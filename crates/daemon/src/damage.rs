@@ -85,9 +85,17 @@ pub fn scan(pool: &Pool) -> Option<Scan> {
 /// written.
 pub fn clear(service: &Arc<Service>, peer: Peer, ask: &PoolClear) -> Result<Reply, ApiError> {
     let entry = open(service, &ask.pool)?;
+    crate::cancel::check()?;
     let pool = &entry.pool;
     if pool.is_readonly() {
         return Err(ApiError::reason(Kind::ReadOnly, "pool is read-only"));
+    }
+    if pool.is_lost_to_multihost() {
+        return Err(ApiError::reason(
+            Kind::Suspended,
+            "the pool was suspended by multihost protection: another host may use it",
+        )
+        .hint("'zpool export -f' lets it go"));
     }
     let vdevs = chosen(pool, ask)?;
     let mut changed = false;
@@ -107,7 +115,7 @@ pub fn clear(service: &Arc<Service>, peer: Peer, ask: &PoolClear) -> Result<Repl
             return Err(suspended(pool, &pool.suspended().unwrap_or(e)));
         }
     } else {
-        let _one_at_a_time = service.changes.lock().unwrap_or_else(|e| e.into_inner());
+        let _one_at_a_time = entry.changes.lock().unwrap_or_else(|e| e.into_inner());
         open(service, &ask.pool)?;
         pool.tree.reopen();
     }

@@ -1,7 +1,9 @@
 //! Requests about datasets: where each one goes, and what all of them need.
 
 use crate::service::{Entry, Service};
-use crate::{ds_create, ds_destroy, ds_get, ds_keys, ds_look, ds_mount, ds_rename, ds_set, errors};
+use crate::{
+    cancel, ds_create, ds_destroy, ds_get, ds_keys, ds_look, ds_mount, ds_rename, ds_set, errors,
+};
 use api::{ApiError, DatasetKind, Peer, Reply, Request, Sink};
 use base::{Error, Kind, Result};
 use disk::{os_type, BlkPtr};
@@ -100,7 +102,7 @@ pub fn handle(
             ds_look::permissions(service, &dataset).map(Reply::Permissions)
         }
         Request::SpaceOf { dataset, who } => {
-            ds_look::space(service, &dataset, &who).map(Reply::Space)
+            ds_look::space(service, peer, &dataset, &who).map(Reply::Space)
         }
         Request::UnmountAll { force } => Ok(Reply::Batch(ds_mount::unmount_all(service, force))),
         _ => Err(ApiError::sentence(
@@ -167,6 +169,8 @@ pub fn need_writable(entry: &Entry) -> Answer<()> {
 
 /// A dataset or snapshot, or `cannot open 'NAME': dataset does not exist`.
 pub fn find(entry: &Entry, name: &str) -> Answer<Arc<Dataset>> {
+    // Callers hold the locks they have waited for.
+    cancel::check()?;
     if is_hidden(name) {
         return Err(ApiError::no_such_dataset(name));
     }

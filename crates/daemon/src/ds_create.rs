@@ -1,11 +1,11 @@
 //! Making file systems.
 
 use crate::datasets::{self, Answer};
-use crate::ds_keys::{self, CryptProps};
+use crate::ds_keys::{self, CryptProps, Prepared};
 use crate::ds_quota::{self, Quota};
 use crate::ds_values::{self, Allowed};
 use crate::service::{Entry, Service};
-use crate::{ds_get, ds_mount, ds_set, errors};
+use crate::{cancel, ds_get, ds_mount, ds_set, errors};
 use api::{ApiError, Created, DatasetCreate, DatasetKind, Peer};
 use base::{bail, Kind, Result};
 use cli::names::{self, Want};
@@ -271,12 +271,12 @@ fn new_key(
     entry: &Entry,
     above: &Above,
     want: &CryptProps,
-    key: Option<&api::Secret>,
+    prepared: Option<Prepared>,
 ) -> Answer<Option<NewKey>> {
     let pool = &entry.pool;
     let enabled = pool.dsl.features().is_enabled(dsl::crypto::ENCRYPTION);
     let parent = above.parent.dir();
-    ds_keys::for_new(Some(&parent), enabled, want, key, pool.env.rng.u64())
+    ds_keys::for_new(Some(&parent), enabled, want, prepared)
 }
 
 /// A closure for a task that makes the missing parents of a name.
@@ -317,7 +317,22 @@ pub fn create(service: &Arc<Service>, peer: Peer, r: &DatasetCreate) -> Answer<C
             format!("no such pool '{pool_name}'"),
         ));
     };
+    let enabled = |guid: &str| entry.pool.dsl.features().is_enabled(guid);
+    let allowed = Allowed {
+        version: entry.pool.version(),
+        enabled: &enabled,
+    };
+    let gate = entry.gate.read().unwrap_or_else(|e| e.into_inner());
+    let new = NewFs::parse(&allowed, &r.props);
+    drop(gate);
+    let prepared = match &new {
+        Ok(new) if !r.dry_run => {
+            ds_keys::prepare(&new.crypt, r.key.as_ref(), service.env.rng.u64())
+        }
+        _ => None,
+    };
     let _gate = entry.gate.read().unwrap_or_else(|e| e.into_inner());
+    cancel::check()?;
     let exists = |name: &str| match entry.pool.dsl.dir(name) {
         Ok(_) => Ok(true),
         Err(e) if e.kind == Kind::NotFound => Ok(false),
@@ -334,12 +349,7 @@ pub fn create(service: &Arc<Service>, peer: Peer, r: &DatasetCreate) -> Answer<C
     }
     datasets::need_writable(&entry)?;
     let above = above(&entry, name, r.parents)?;
-    let enabled = |guid: &str| entry.pool.dsl.features().is_enabled(guid);
-    let allowed = Allowed {
-        version: entry.pool.version(),
-        enabled: &enabled,
-    };
-    let new = NewFs::parse(&allowed, &r.props)?;
+    let new = new?;
     new.check_limits(above.parent.dir().available().bytes)?;
     let rules = ds_get::master(&entry, &above.parent).map_err(errors::answer)?;
     let who = owner(peer);
@@ -357,7 +367,7 @@ pub fn create(service: &Arc<Service>, peer: Peer, r: &DatasetCreate) -> Answer<C
     let options = new.options(&entry.pool, Some(rules), who);
     let key = match r.dry_run {
         true => None,
-        false => new_key(&entry, &above, &new.crypt, r.key.as_ref())?,
+        false => new_key(&entry, &above, &new.crypt, prepared)?,
     };
     new.check_copies(&key)?;
     list.push(Made {

@@ -1,6 +1,7 @@
 //! Keys of encrypted datasets on request: loading, unloading, changing; and what a new dataset's
 //! encryption is to be (behaviour §20, command reference §20).
 
+use crate::cancel;
 use crate::datasets::{self, Answer};
 use crate::errors;
 use api::{ApiError, Peer, Secret};
@@ -76,7 +77,8 @@ pub fn check_location(location: &str) -> Answer<()> {
     Err(invalid(format!("invalid keylocation '{location}'")))
 }
 
-/// The wrapping key that material of a format makes.
+/// The wrapping key that material of a format makes. This may take long: the number of iterations
+/// may come from a pool. It ends when the caller goes away, and must not be called with locks held.
 fn wrapping(params: &KeyParams, key: &Secret) -> Result<WrappingKey> {
     let b = key.bytes();
     match params.format {
@@ -92,7 +94,10 @@ fn wrapping(params: &KeyParams, key: &Secret) -> Result<WrappingKey> {
             }
             WrappingKey::from_bytes(&raw)
         }
-        keyformat::PASSPHRASE => WrappingKey::from_passphrase(b, params.salt, params.iterations),
+        keyformat::PASSPHRASE => {
+            let (salt, iterations) = (params.salt, params.iterations);
+            WrappingKey::from_passphrase_until(b, salt, iterations, &cancel::is_cancelled)
+        }
         n => bail!(Damaged, "unknown keyformat {n}"),
     }
 }
@@ -118,14 +123,25 @@ pub fn load(
     check_only: bool,
 ) -> Answer<()> {
     let entry = datasets::entry_of(service, dataset)?;
-    let _gate = entry.gate.read().unwrap_or_else(|e| e.into_inner());
-    let dir = datasets::find(&entry, dataset)?.dir();
-    let Some(k) = dir.key_object().map_err(told)? else {
-        return Err(invalid(format!("'{dataset}' is not encrypted.")));
+    let look = || {
+        let dir = datasets::find(&entry, dataset)?.dir();
+        match dir.key_object().map_err(told)? {
+            Some(k) => Ok((dir, k.params)),
+            None => Err(invalid(format!("'{dataset}' is not encrypted."))),
+        }
+    };
+    let params = {
+        let _gate = entry.gate.read().unwrap_or_else(|e| e.into_inner());
+        look()?.1
     };
     no_dumps();
-    let key = wrapping(&k.params, key).map_err(told)?;
+    let key = wrapping(&params, key).map_err(told)?;
+    let _gate = entry.gate.read().unwrap_or_else(|e| e.into_inner());
     let _names = entry.names.write();
+    let (dir, now) = look()?;
+    if now != params {
+        return Err(changed_meanwhile(dataset));
+    }
     entry
         .pool
         .dsl
@@ -135,6 +151,11 @@ pub fn load(
         entry.replay_volumes();
     }
     Ok(())
+}
+
+fn changed_meanwhile(dataset: &str) -> ApiError {
+    let text = format!("The key of '{dataset}' was changed meanwhile; try again.");
+    ApiError::reason(Kind::Again, text)
 }
 
 /// `zfs unload-key`
@@ -259,8 +280,19 @@ pub fn change(
         check_location(l)?;
     }
     let params = params(format, want.iterations, service.env.rng.u64())?;
+    // Not with the locks held. What was looked at is looked at again afterwards.
+    drop((_names, _gate));
     no_dumps();
     let wkey = wrapping(&params, key).map_err(told)?;
+    let _gate = entry.gate.read().unwrap_or_else(|e| e.into_inner());
+    datasets::need_writable(&entry)?;
+    let _names = entry.names.write();
+    let again = datasets::find(&entry, dataset)?.dir();
+    let still = again.key_object().map_err(told)?;
+    let same = again.object() == dir.object() && still.is_some_and(|now| now == k);
+    if !same || is_locked(&again).map_err(told)? || again.origin().map_err(told)?.is_some() {
+        return Err(changed_meanwhile(dataset));
+    }
     entry
         .pool
         .task(move |pool, tx| {
@@ -271,13 +303,28 @@ pub fn change(
         .map_err(told)
 }
 
+/// A key made of what the user gave, and how; or why that failed.
+pub type Prepared = Answer<(KeyParams, Arc<WrappingKey>)>;
+
+/// Makes the key of a new dataset, if one was given and it is to have its own: before any lock is
+/// taken, for it may take long.
+pub fn prepare(want: &CryptProps, key: Option<&Secret>, random: u64) -> Option<Prepared> {
+    let format = want.keyformat.filter(|f| *f != 0)?;
+    let key = key?;
+    let made = || {
+        let params = params(format, want.iterations, random)?;
+        no_dumps();
+        Ok((params, Arc::new(wrapping(&params, key).map_err(told)?)))
+    };
+    Some(made())
+}
+
 /// How a new dataset below `parent` (none: a new pool's root) is to be encrypted; `None`: not at all.
 pub fn for_new(
     parent: Option<&Arc<Dir>>,
     enabled: bool,
     want: &CryptProps,
-    key: Option<&Secret>,
-    random: u64,
+    prepared: Option<Prepared>,
 ) -> Answer<Option<NewKey>> {
     let above = match parent {
         Some(p) => p.key_object().map_err(errors::answer)?,
@@ -302,7 +349,7 @@ pub fn for_new(
             format!("Encryption feature not enabled ({ENCRYPTION})."),
         ));
     }
-    let Some(format) = want.keyformat.filter(|f| *f != 0) else {
+    if want.keyformat.is_none_or(|f| f == 0) {
         if above.is_none() || want.more() {
             return Err(invalid("Keyformat required for new encryption root."));
         }
@@ -314,17 +361,16 @@ pub fn for_new(
             return Err(ApiError::reason(Kind::Access, "Parent key must be loaded."));
         }
         return Ok(Some(NewKey::Inherit(suite)));
-    };
+    }
     let location = want.keylocation.clone().unwrap_or_else(|| "prompt".into());
     check_location(&location)?;
-    let params = params(format, want.iterations, random)?;
-    let Some(key) = key else {
+    let Some(prepared) = prepared else {
         return Err(invalid("no key was given"));
     };
-    no_dumps();
+    let (params, key) = prepared?;
     Ok(Some(NewKey::Root {
         suite,
-        key: Arc::new(wrapping(&params, key).map_err(told)?),
+        key,
         params,
         location,
     }))
@@ -363,7 +409,7 @@ mod tests {
             keylocation: l.map(str::to_string),
             iterations: i,
         };
-        let new = |w: &CryptProps| for_new(None, true, w, Some(&key(32)), 7);
+        let new = |w: &CryptProps| for_new(None, true, w, prepare(w, Some(&key(32)), 7));
         assert!(new(&want(None, None, None, None)).unwrap().is_none());
         assert!(new(&want(Some(2), None, None, None)).unwrap().is_none());
         assert!(new(&want(None, Some(1), None, None)).is_err());
@@ -372,7 +418,7 @@ mod tests {
         assert!(new(&want(Some(1), Some(1), Some("https://x"), None)).is_err());
         assert!(new(&want(Some(1), Some(1), None, Some(100_000))).is_err());
         assert!(new(&want(Some(1), Some(3), None, Some(99_999))).is_err());
-        assert!(for_new(None, false, &want(Some(1), Some(1), None, None), None, 7).is_err());
+        assert!(for_new(None, false, &want(Some(1), Some(1), None, None), None).is_err());
         match new(&want(Some(1), Some(3), Some("file:///k"), Some(100_000))) {
             Ok(Some(NewKey::Root {
                 suite,

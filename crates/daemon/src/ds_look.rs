@@ -7,8 +7,8 @@ use crate::ds_get;
 use crate::errors;
 use crate::service::{Entry, Service};
 use api::{
-    Answer as Found, ApiError, DatasetKind, Grant, Grantee, Hold, Permissions, Sink, SpaceRow,
-    Whose,
+    Answer as Found, ApiError, DatasetKind, Grant, Grantee, Hold, Peer, Permissions, Sink,
+    SpaceRow, Whose,
 };
 use base::{Error, Kind, Result};
 use dsl::{Dataset, Dir};
@@ -166,14 +166,72 @@ pub fn permissions(service: &Arc<Service>, name: &str) -> Answer<Vec<Permissions
     let entry = datasets::entry_of(service, name)?;
     let _gate = entry.gate.read().unwrap_or_else(|e| e.into_inner());
     let ds = datasets::find(&entry, name)?;
-    let mut out = Vec::new();
-    let mut at = Some(ds.dir());
+    let found = permissions_along(&entry, &ds.dir());
+    Ok(found.map_err(|e| datasets::plain(e, name))?.list)
+}
+
+/// Permissions at a dataset and above it.
+struct Granted {
+    /// The dataset first.
+    list: Vec<Permissions>,
+    dataset: String,
+}
+
+fn permissions_along(entry: &Entry, dir: &Arc<Dir>) -> Result<Granted> {
+    let mut list = Vec::new();
+    let mut at = Some(dir.clone());
     while let Some(dir) = at {
-        let p = permissions_at(&entry, &dir).map_err(|e| datasets::plain(e, name))?;
-        out.extend(p);
+        list.extend(permissions_at(entry, &dir)?);
         at = dir.parent();
     }
-    Ok(out)
+    let dataset = dir.full_name();
+    Ok(Granted { list, dataset })
+}
+
+/// The permission to see what others occupy and may.
+fn used_permission(who: Whose) -> &'static str {
+    match who {
+        Whose::User => "userused",
+        Whose::Group => "groupused",
+        Whose::Project => "projectused",
+    }
+}
+
+impl Granted {
+    /// Whether somebody was given a permission at the dataset. Of his groups only the one he acts
+    /// with counts: the kernel tells no others.
+    fn is_granted(&self, peer: Peer, permission: &str) -> bool {
+        let for_him = |g: &&Grant| match g.to {
+            Grantee::User(id) => id == u64::from(peer.uid),
+            Grantee::Group(id) => id == u64::from(peer.gid),
+            Grantee::Everyone => true,
+        };
+        self.list.iter().any(|level| {
+            let here = level.dataset == self.dataset;
+            let part = if here {
+                &level.local
+            } else {
+                &level.descendent
+            };
+            let grants = level.everywhere.iter().chain(part).filter(for_him);
+            let mut names = grants.flat_map(|g| &g.permissions);
+            names.any(|n| n == permission || self.set_has(n, permission, 0))
+        })
+    }
+
+    /// Whether a set of permissions has one in it; sets may be in sets.
+    fn set_has(&self, set: &str, permission: &str, depth: usize) -> bool {
+        if !set.starts_with('@') || depth > 8 {
+            return false;
+        }
+        let mut sets = self.list.iter().flat_map(|level| &level.sets);
+        sets.any(|(name, members)| {
+            name == set
+                && members
+                    .iter()
+                    .any(|m| m == permission || self.set_has(m, permission, depth + 1))
+        })
+    }
 }
 
 fn permissions_at(entry: &Entry, dir: &Arc<Dir>) -> Result<Option<Permissions>> {
@@ -251,7 +309,12 @@ fn permissions_at(entry: &Entry, dir: &Arc<Dir>) -> Result<Option<Permissions>> 
 }
 
 /// `zfs userspace` and its relatives.
-pub fn space(service: &Arc<Service>, name: &str, who: &[Whose]) -> Answer<Vec<SpaceRow>> {
+pub fn space(
+    service: &Arc<Service>,
+    peer: Peer,
+    name: &str,
+    who: &[Whose],
+) -> Answer<Vec<SpaceRow>> {
     let entry = datasets::entry_of(service, name)?;
     let _gate = entry.gate.read().unwrap_or_else(|e| e.into_inner());
     let ds = datasets::find(&entry, name)?;
@@ -267,6 +330,15 @@ pub fn space(service: &Arc<Service>, name: &str, who: &[Whose]) -> Answer<Vec<Sp
             Kind::Invalid,
             "operation not applicable to datasets of this type",
         ));
+    }
+    let own = rustix::process::geteuid().as_raw();
+    if peer.uid != 0 && peer.uid != own {
+        let granted = permissions_along(&entry, &ds.dir());
+        let granted = granted.map_err(|e| datasets::plain(e, name))?;
+        let may = |w: &Whose| granted.is_granted(peer, used_permission(*w));
+        if !who.iter().all(may) {
+            return Err(ApiError::reason(Kind::NotPermitted, "permission denied"));
+        }
     }
     let mut out = Vec::new();
     for w in who {

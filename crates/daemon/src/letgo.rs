@@ -71,7 +71,7 @@ impl Service {
     }
 }
 
-/// Runs `export` of a pool, one change of pools at a time, and returns what it does; by force, not
+/// Runs `export` of a pool, one change of it at a time, and returns what it does; by force, not
 /// without end. `export` must look at [`Entry::is_abandoned`] after whatever may wait for devices.
 pub fn export(
     service: &Arc<Service>,
@@ -90,11 +90,15 @@ pub fn export(
     loop {
         if one_at_a_time.is_none() {
             // Another one may hold it that waits for the same devices.
-            one_at_a_time = match service.changes.try_lock() {
+            one_at_a_time = match entry.changes.try_lock() {
                 Ok(guard) => Some(guard),
                 Err(TryLockError::Poisoned(p)) => Some(p.into_inner()),
                 Err(TryLockError::WouldBlock) => None,
             };
+            if one_at_a_time.is_some() && job.is_some() {
+                // Somebody who waited and went away does not want it any more.
+                crate::cancel::check()?;
+            }
             if let Some(job) = one_at_a_time.as_ref().and_then(|_| job.take()) {
                 std::thread::Builder::new()
                     .name("export".into())

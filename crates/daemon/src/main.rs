@@ -1,11 +1,14 @@
 //! `zfs-fuse`: serves pools as FUSE file systems, and `zpool` and `zfs` on the control socket.
 #![forbid(unsafe_code)]
 
+mod activity;
 mod admit;
 mod alert;
 mod bridge;
 mod budget;
 mod cache;
+mod cancel;
+mod claims;
 mod compat;
 mod control;
 mod ctldir;

@@ -38,6 +38,8 @@ pub struct Options {
     pub transport: Transport,
     /// Microseconds processors may take to wake up while mounts are busy.
     pub wakeup_latency: Latency,
+    /// Rules for the property `multihost`.
+    pub multihost: pool::Multihost,
     /// Things to tell: obsolete settings, values out of range.
     pub warnings: Vec<String>,
 }
@@ -260,6 +262,34 @@ fn settle(
             format!("--wakeup-latency: '{text}' is not auto, off or a number of microseconds")
         })?),
     };
+    let number = |key: &'static str, fits: fn(u64) -> bool, rule: &str, default: u64| {
+        let Some(text) = get(key) else {
+            return Ok(default);
+        };
+        let n = text.parse().ok().filter(|n| fits(*n));
+        n.ok_or_else(|| format!("--{key}: '{text}' is not {rule}"))
+    };
+    let usual = pool::Multihost::default();
+    let multihost = pool::Multihost {
+        interval_ms: number(
+            "multihost-interval",
+            |n| (100..1 << 24).contains(&n),
+            "a number of milliseconds from 100 on",
+            usual.interval_ms,
+        )?,
+        fail_intervals: number(
+            "multihost-fail-intervals",
+            |n| n == 0 || (2..1 << 16).contains(&n),
+            "0 or a number of intervals from 2 on",
+            usual.fail_intervals,
+        )?,
+        import_intervals: number(
+            "multihost-import-intervals",
+            |n| (1..1 << 16).contains(&n),
+            "a number of intervals from 1 on",
+            usual.import_intervals,
+        )?,
+    };
     let mut mount_options: Vec<String> = Vec::new();
     for text in file.all("o").chain(line.all("o")) {
         mount_options.extend(
@@ -290,6 +320,7 @@ fn settle(
         direct_files: has("disable-page-cache"),
         transport,
         wakeup_latency,
+        multihost,
         warnings,
     })
 }

@@ -46,18 +46,24 @@ fn invalid(text: impl Into<String>) -> ApiError {
 
 /// Answers `PoolCreate`.
 pub fn create(service: &Arc<Service>, peer: Peer, ask: PoolCreate) -> Answer<Reply> {
-    let _one_at_a_time = service.changes.lock().unwrap_or_else(|e| e.into_inner());
     let shown = ask.temp_name.as_deref().unwrap_or(&ask.name);
     for name in [&ask.name, shown] {
         cli::names::check_pool(name, true)
             .map_err(|why| invalid(format!("cannot create '{name}': {why}")))?;
     }
-    if service.find(shown).is_some() || service.absent().iter().any(|a| a.name == shown) {
-        return Err(ApiError::sentence(
+    let exists = || {
+        ApiError::sentence(
             Kind::Exists,
             format!("cannot create '{shown}': pool already exists"),
-        ));
+        )
+    };
+    if service.absent().iter().any(|a| a.name == shown) {
+        return Err(exists());
     }
+    let claim = service.claim(shown, 0).map_err(|e| match e.kind {
+        Kind::Exists => exists(),
+        _ => answer(e),
+    })?;
     let wanted = pool_props(service, &ask)?;
     let root = root_props(&ask, wanted.version, &wanted.features)?;
     if let Some(altroot) = &ask.altroot {
@@ -74,6 +80,7 @@ pub fn create(service: &Arc<Service>, peer: Peer, ask: PoolCreate) -> Answer<Rep
     }
     check_devices(service, &tops, ask.force)?;
     check_mountpoint(service, &ask, shown, &root)?;
+    crate::cancel::check()?;
     if ask.dry_run {
         return Ok(Reply::Done);
     }
@@ -94,6 +101,7 @@ pub fn create(service: &Arc<Service>, peer: Peer, ask: PoolCreate) -> Answer<Rep
             Vec::new(),
         )
         .map_err(answer)?;
+    drop(claim);
     // The pool is there from here on; what follows is told but does not take it away.
     let recorded = entry.pool.log_command(&ask.command, u64::from(peer.uid));
     service.update_cache(&entry);
@@ -539,7 +547,9 @@ fn make(
         tunables: service.tunables,
     };
     let random = service.env.rng.u64();
-    let key = crate::ds_keys::for_new(None, encrypts, &root.crypt, ask.key.as_ref(), random)?;
+    let prepared = crate::ds_keys::prepare(&root.crypt, ask.key.as_ref(), random);
+    let key = crate::ds_keys::for_new(None, encrypts, &root.crypt, prepared)?;
+    crate::cancel::check()?;
     let owner = ds_create::owner(peer);
     let stored = wanted.stored;
     let init = |pool: &Pool, os: &Arc<dmu::Objset>, tx: &dmu::Tx| -> Result<()> {
@@ -560,7 +570,6 @@ fn make(
 
 /// Answers `LabelClear`.
 pub fn label_clear(service: &Arc<Service>, path: &str, force: bool) -> Answer<Reply> {
-    let _one_at_a_time = service.changes.lock().unwrap_or_else(|e| e.into_inner());
     let failed =
         |e: Error| ApiError::sentence(e.kind, format!("failed to clear label for {path}: {e}"));
     if let Some(e) = imported_user(service, path) {

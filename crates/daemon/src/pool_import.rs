@@ -1,12 +1,13 @@
 //! Pools found on devices, and bringing them in (command reference §11).
 
+use crate::activity::{self, Verdict};
 use crate::compat::Set;
 use crate::errors::answer;
 use crate::letgo::Abandoned;
 use crate::pool_get::disabled_features;
 use crate::pool_tree::{aux_rows, class, Look};
 use crate::service::Service;
-use crate::{cache, damage, pool_set, values};
+use crate::{cache, cancel, damage, pool_set, values};
 use api::{
     ApiError, ImportScan, Importable, Imported, Peer, PoolImport, Reply, VdevAux, VdevClass,
     VdevState,
@@ -34,13 +35,18 @@ fn sentence(kind: Kind, text: impl Into<String>) -> ApiError {
 }
 
 /// Answers `ImportScan`.
-pub fn scan(service: &Arc<Service>, search: &ImportScan) -> Answer<Reply> {
+pub fn scan(
+    service: &Arc<Service>,
+    search: &ImportScan,
+    cancelled: &dyn Fn() -> bool,
+) -> Answer<Reply> {
     let found = candidates(service, search)?;
     let list = found
         .iter()
         .map(|f| {
             let mut seen = examine(service, f);
             let usable = |t: &api::Vdev| t.state >= VdevState::Degraded;
+            watch(service, f, &mut seen, cancelled);
             if seen.tree.as_ref().is_some_and(usable) {
                 try_load(service, f, &mut seen);
             }
@@ -48,6 +54,18 @@ pub fn scan(service: &Arc<Service>, search: &ImportScan) -> Answer<Reply> {
         })
         .collect();
     Ok(Reply::Importable(list))
+}
+
+/// Notes if another host uses a pool.
+fn watch(service: &Service, f: &PoolFound, seen: &mut Importable, cancelled: &dyn Fn() -> bool) {
+    if let Ok(Verdict::Refused(why)) = activity::check(service, f, false, cancelled) {
+        seen.facts.multihost = Some(why);
+        seen.facts.host_mismatch = Some((
+            seen.hostname.clone().unwrap_or_else(|| "<unknown>".into()),
+            f.hostid,
+            seen.last_access,
+        ));
+    }
 }
 
 /// Pools on the devices searched, those imported already left out.
@@ -507,8 +525,12 @@ fn choose(found: Vec<PoolFound>, what: &str) -> Answer<PoolFound> {
 }
 
 /// Answers `PoolImport`.
-pub fn import(service: &Arc<Service>, peer: Peer, ask: PoolImport) -> Answer<Reply> {
-    let _one_at_a_time = service.changes.lock().unwrap_or_else(|e| e.into_inner());
+pub fn import(
+    service: &Arc<Service>,
+    peer: Peer,
+    ask: PoolImport,
+    cancelled: &dyn Fn() -> bool,
+) -> Answer<Reply> {
     let wanted = wanted(service, &ask)?;
     values::options(&ask.mount_options).map_err(|e| ApiError::reason(e.kind, e.to_string()))?;
     let same = |a: &&Abandoned| a.name == ask.pool || ask.pool.parse() == Ok(a.guid);
@@ -520,14 +542,27 @@ pub fn import(service: &Arc<Service>, peer: Peer, ask: PoolImport) -> Answer<Rep
     cli::names::check_pool(&name, ask.new_name.is_some())
         .map_err(|why| sentence(Kind::Invalid, format!("cannot import '{name}': {why}")))?;
     let unopened = |a: &cache::Absent| a.name == name && a.guid != found.guid;
-    if service.find(&name).is_some() || service.absent().iter().any(unopened) {
-        return Err(sentence(
+    let exists = || {
+        sentence(
             Kind::Exists,
             format!("cannot import '{name}': a pool with that name already exists"),
         )
-        .hint("use the form 'zpool import <pool | id> <newpool>' to give it a new name"));
+        .hint("use the form 'zpool import <pool | id> <newpool>' to give it a new name")
+    };
+    if service.absent().iter().any(unopened) {
+        return Err(exists());
     }
+    // Nobody else gets name or guid until the pool is in service.
+    let claim = service.claim(&name, found.guid).map_err(|e| match e.kind {
+        Kind::Exists => exists(),
+        _ => answer(e),
+    })?;
     let seen = examine(service, &found);
+    let write = !wanted.readonly && !ask.dry_run;
+    let activity = match activity::check(service, &found, write, cancelled).map_err(answer)? {
+        Verdict::Free(activity) => activity,
+        Verdict::Refused(why) => return Err(activity::refusal(&name, &found, why)),
+    };
     if seen.needs_force && !ask.force {
         return Err(last_used_elsewhere(&seen));
     }
@@ -544,8 +579,13 @@ pub fn import(service: &Arc<Service>, peer: Peer, ask: PoolImport) -> Answer<Rep
             (true, true) => Rewind::Extreme,
         },
         checkpoint: ask.checkpoint,
+        activity,
+        multihost: service.multihost,
         tunables: service.tunables,
     };
+    if cancelled() {
+        return Err(cancel::refusal());
+    }
     if ask.dry_run {
         return rehearse(service, &found, options);
     }
@@ -562,6 +602,7 @@ pub fn import(service: &Arc<Service>, peer: Peer, ask: PoolImport) -> Answer<Rep
             ask.mount_options.clone(),
         )
         .map_err(answer)?;
+    drop(claim);
     let settle = || -> base::Result<()> {
         if entry.pool.is_readonly() {
             return Ok(());

@@ -75,7 +75,6 @@ pub fn honest(name: &str, value: &props::PropValue, service: &Service) -> Answer
             Kind::Invalid,
             "property 'multihost' needs a host id: this system has none in /etc/hostid",
         )),
-        ("multihost", Some(1)) => refuse("nothing would be written while the pool is idle"),
         ("autotrim", Some(1)) => refuse("freed space is not given back to the devices"),
         ("failmode", Some(2)) => refuse("a daemon does not stop the system"),
         ("autoexpand" | "autoreplace", Some(1)) => refuse("devices are not watched"),
@@ -157,6 +156,7 @@ pub fn set(
                 Ok(())
             })
             .map_err(answer)?;
+        crate::activity::start(&entry).map_err(answer)?;
         entry
             .pool
             .log_command(command, u64::from(peer.uid))

@@ -51,6 +51,7 @@ fn service(dir: &std::path::Path) -> Arc<Service> {
         Vec::new(),
         Caching::default(),
         fuse::Transport::Auto,
+        pool::Multihost::default(),
     )
 }
 
@@ -164,7 +165,11 @@ impl Home {
         }
     }
 
-    fn import(&self, pool: &str, f: impl FnOnce(&mut PoolImport)) -> Result<Reply, ApiError> {
+    pub(crate) fn import(
+        &self,
+        pool: &str,
+        f: impl FnOnce(&mut PoolImport),
+    ) -> Result<Reply, ApiError> {
         let mut ask = PoolImport {
             search: self.search(false),
             pool: pool.into(),
@@ -175,14 +180,17 @@ impl Home {
         self.ask(Request::PoolImport(ask))
     }
 
-    fn export(&self, pool: &str) {
+    pub(crate) fn export(&self, pool: &str) {
+        self.try_export(pool).unwrap();
+    }
+
+    pub(crate) fn try_export(&self, pool: &str) -> Result<Reply, ApiError> {
         self.ask(Request::PoolExport {
             pool: pool.into(),
             force: false,
             keep_active: false,
             command: format!("zpool export {pool}"),
         })
-        .unwrap();
     }
 
     fn set(&self, pool: &str, name: &str, value: &str) -> Result<Reply, ApiError> {

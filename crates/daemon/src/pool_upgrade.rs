@@ -29,8 +29,12 @@ pub fn upgrade(
     version: Option<u64>,
     command: &str,
 ) -> Answer<Reply> {
-    let _one_at_a_time = service.changes.lock().unwrap_or_else(|e| e.into_inner());
     let entry = open(service, name)?;
+    let _one_at_a_time = entry.changes.lock().unwrap_or_else(|e| e.into_inner());
+    crate::cancel::check()?;
+    if entry.is_leaving() {
+        return Err(ApiError::no_such_pool(name));
+    }
     if entry.pool.is_readonly() {
         return Err(ApiError::reason(Kind::ReadOnly, "pool is read-only"));
     }
@@ -122,6 +126,7 @@ fn raise(
         .task(move |pool, tx| convert(pool, tx, to, &features))
         .map_err(answer)?;
     let cache_file = entry.cache_file();
+    let claim = service.claim_again(entry).map_err(answer)?;
     service.dismiss(entry);
     entry.pool.close().map_err(answer)?;
     let name = entry.pool.name();
@@ -140,6 +145,7 @@ fn raise(
         )
         .hint(format!("use 'zpool import {name}'"))
     })?;
+    drop(claim);
     for (name, e) in service.mount_pool(&entry) {
         crate::log::warn(&format!("{name}: {e}"));
     }
@@ -189,6 +195,8 @@ fn reopen(service: &Service, old: &Entry) -> Result<Arc<Pool>> {
     let options = OpenOptions {
         name: temporary.then(|| old.pool.name()),
         temporary,
+        activity: pool::Activity::Own,
+        multihost: service.multihost,
         tunables: service.tunables,
         ..OpenOptions::default()
     };

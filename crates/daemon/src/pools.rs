@@ -56,8 +56,8 @@ pub fn handle(
             props,
             command,
         } => pool_set::set(service, peer, &pool, &props, &command),
-        Request::ImportScan(search) => pool_import::scan(service, &search),
-        Request::PoolImport(ask) => pool_import::import(service, peer, ask),
+        Request::ImportScan(search) => pool_import::scan(service, &search, &|| out.cancelled()),
+        Request::PoolImport(ask) => pool_import::import(service, peer, ask, &|| out.cancelled()),
         Request::PoolHistory { pool, internal } => history(service, &pool, internal, out),
         Request::PoolUpgrade {
             pool,
@@ -142,7 +142,6 @@ pub fn open(service: &Service, name: &str) -> Answer<Arc<Entry>> {
 fn leave(service: &Arc<Service>, peer: Peer, name: &str, way: Way, command: &str) -> Answer<Reply> {
     let unopened = service.absent().iter().find(|a| a.name == name).cloned();
     if let Some(a) = unopened {
-        let _one_at_a_time = service.changes.lock().unwrap_or_else(|e| e.into_inner());
         if way.destroy {
             return Err(ApiError::reason(
                 Kind::NoDevice,

@@ -1,7 +1,8 @@
 //! Pools made to harm whoever imports them.
 
 use crate::pool_tests::Home;
-use dsl::{PropChange, PropValue};
+use dsl::props::PropChange;
+use dsl::PropValue;
 
 /// Stores a property no command would.
 fn forge(home: &Home, pool: &str, name: &'static str, value: String) {
@@ -32,4 +33,108 @@ fn a_stored_mountpoint_with_dots_is_refused() {
         assert!(text.contains("contains '..'"), "{text}");
         assert_eq!(std::fs::read_dir(&victim).unwrap().count(), 0);
     }
+}
+
+/// Gives a pool another name in its own configuration, not in its labels, and closes it.
+fn forge_name(home: &Home, pool: &str, name: &'static str) {
+    let entry = home.service.find(pool).unwrap();
+    entry
+        .pool
+        .task(move |pool, tx| {
+            let object = zap::Zap::new(&pool.mos.hold(1)?).get("config")?.unwrap();
+            let dn = pool.mos.hold(object)?;
+            let mut bytes = vec![0; dn.info().block_size];
+            dn.read(0, &mut bytes)?;
+            let mut config = disk::NvList::unpack(&bytes)?;
+            config.set("name", name);
+            let packed = config.pack_xdr();
+            let len = packed.len() as u64;
+            bytes.fill(0);
+            bytes[..packed.len()].copy_from_slice(&packed);
+            dn.write(tx, 0, &bytes)?;
+            dn.set_bonus(tx, &len.to_le_bytes())
+        })
+        .unwrap();
+    home.service.dismiss(&entry);
+    entry.pool.close().unwrap();
+}
+
+#[test]
+fn a_pool_with_two_names_displaces_no_pool_in_service() {
+    let home = Home::new(2);
+    home.create(home.spec("a", vec![home.leaf(0)])).unwrap();
+    home.create(home.spec("victim", vec![home.leaf(1)]))
+        .unwrap();
+    let guid = home.service.find("victim").unwrap().pool.guid();
+    forge_name(&home, "a", "victim");
+    home.import("a", |ask| ask.force = true).unwrap();
+    assert_eq!(home.service.find("victim").unwrap().pool.guid(), guid);
+    assert_ne!(home.service.find("a").unwrap().pool.guid(), guid);
+    assert_eq!(home.service.find("a").unwrap().pool.name(), "a");
+}
+
+#[test]
+fn no_second_pool_of_a_name_is_put_into_service() {
+    let home = Home::new(2);
+    home.create(home.spec("a", vec![home.leaf(0)])).unwrap();
+    home.export("a");
+    home.create(home.spec("victim", vec![home.leaf(1)]))
+        .unwrap();
+    let victim = home.service.find("victim").unwrap();
+    let options = pool::OpenOptions {
+        name: Some("victim".into()),
+        ..Default::default()
+    };
+    let env = home.service.env.clone();
+    let found = vdev::discover(&env, &[home.image(0)]).pools.remove(0);
+    let second = pool::Pool::open(env, &found.config, options).unwrap();
+    let adopted = home.service.adopt(second, None, None, Vec::new());
+    assert_eq!(adopted.err().unwrap().kind, base::Kind::Exists);
+    let still = home.service.find("victim").unwrap();
+    assert!(std::sync::Arc::ptr_eq(&victim, &still));
+    // Its devices are free again.
+    home.import("victim", |ask| ask.new_name = Some("b".into()))
+        .unwrap();
+    assert!(home.service.find("b").is_some());
+}
+
+#[test]
+fn a_name_or_guid_is_claimed_once() {
+    let home = Home::new(0);
+    let service = &home.service;
+    let first = service.claim("a", 7).unwrap();
+    for (name, guid) in [("a", 0), ("a", 8), ("b", 7)] {
+        let second = service.claim(name, guid);
+        assert_eq!(second.err().unwrap().kind, base::Kind::Busy);
+    }
+    assert!(service.claim("b", 0).is_ok());
+    drop(first);
+    assert!(service.claim("a", 7).is_ok());
+}
+
+/// A stalled import of one pool is no reason for another command to wait.
+#[test]
+fn a_command_for_one_pool_does_not_wait_for_another_pool() {
+    let home = Home::new(2);
+    home.create(home.spec("slow", vec![home.leaf(0)])).unwrap();
+    let slow = home.service.find("slow").unwrap();
+    // As long as a command changes it.
+    let _changing = slow.changes.lock().unwrap();
+    let _claim = home.service.claim("other", 0).unwrap();
+    home.create(home.spec("quick", vec![home.leaf(1)])).unwrap();
+    home.export("quick");
+    home.import("quick", |_| {}).unwrap();
+}
+
+#[test]
+fn a_command_whose_caller_has_gone_is_not_carried_out() {
+    let home = Home::new(2);
+    home.create(home.spec("a", vec![home.leaf(0)])).unwrap();
+    let gone = || crate::cancel::with(Box::new(|| true), || home.try_export("a"));
+    assert_eq!(gone().unwrap_err().kind, base::Kind::Interrupted);
+    assert!(home.service.find("a").is_some());
+    let spec = home.spec("b", vec![home.leaf(1)]);
+    let made = crate::cancel::with(Box::new(|| true), || home.create(spec));
+    assert_eq!(made.unwrap_err().kind, base::Kind::Interrupted);
+    assert!(home.service.find("b").is_none());
 }

@@ -53,8 +53,13 @@ pub struct Entry {
     /// Requests that change the shape of the pool (export, destroy) hold it for writing.
     pub gate: RwLock<()>,
     pub names: crate::datasets::Names,
+    /// Clearing, upgrading, export and destruction of the pool happen one at a time.
+    pub changes: Mutex<()>,
     stop: AtomicBool,
+    closed: AtomicBool,
     abandoned: AtomicBool,
+    /// The threads of [`crate::activity`] run.
+    pub(crate) beating: AtomicBool,
     /// Rung when the state of the pool changes; [`Service::adopt`].
     bell: Arc<Bell>,
 }
@@ -97,13 +102,16 @@ pub struct Service {
     pub caching: Caching,
     /// How the kernel's requests come.
     pub transport: Transport,
+    /// Rules for heartbeats.
+    pub multihost: pool::Multihost,
     /// Pools of the cache file that could not be opened.
     pub absent: Mutex<Vec<Absent>>,
     pools: Mutex<BTreeMap<String, Arc<Entry>>>,
     /// Pools let go while transfers were under way.
     pub(crate) abandoned: Mutex<Vec<crate::letgo::Abandoned>>,
-    /// Creation, import, export and destruction happen one at a time.
-    pub changes: Mutex<()>,
+    pub(crate) claims: crate::claims::Claims,
+    /// Held while a cache file is written.
+    pub(crate) cache_files: Mutex<()>,
 }
 
 impl Entry {
@@ -173,6 +181,11 @@ impl Entry {
         self.abandoned.store(true, Ordering::SeqCst);
     }
 
+    /// It is out of service.
+    pub fn is_closed(&self) -> bool {
+        self.closed.load(Ordering::SeqCst)
+    }
+
     /// It is being exported, destroyed or closed.
     pub fn is_leaving(&self) -> bool {
         self.stop.load(Ordering::Relaxed)
@@ -215,6 +228,7 @@ impl Service {
         mount_options: Vec<String>,
         caching: Caching,
         transport: Transport,
+        multihost: pool::Multihost,
     ) -> Arc<Service> {
         Arc::new(Service {
             env,
@@ -224,10 +238,12 @@ impl Service {
             mount_options,
             caching,
             transport,
+            multihost,
             absent: Mutex::default(),
             abandoned: Mutex::default(),
             pools: Mutex::default(),
-            changes: Mutex::new(()),
+            claims: Default::default(),
+            cache_files: Mutex::default(),
         })
     }
 
@@ -250,6 +266,8 @@ impl Service {
     }
 
     /// Takes a pool into service: from now on it is listed and its groups are written.
+    ///
+    /// Errors: exists, if a pool in service has its name or guid. The pool is closed then.
     pub fn adopt(
         self: &Arc<Self>,
         pool: Arc<Pool>,
@@ -267,16 +285,33 @@ impl Service {
             mounts: Mutex::default(),
             gate: RwLock::new(()),
             names: Default::default(),
+            changes: Mutex::default(),
             stop: AtomicBool::new(false),
+            closed: AtomicBool::new(false),
+            beating: AtomicBool::new(false),
             abandoned: AtomicBool::new(false),
             bell: Arc::default(),
         });
-        entry.replay_volumes();
         watch_devices(&entry);
-        let e2 = entry.clone();
         let name = entry.pool.name();
+        entry.replay_volumes();
+        {
+            let mut pools = self.pools.lock().unwrap_or_else(|e| e.into_inner());
+            let guid = entry.pool.guid();
+            if pools
+                .values()
+                .any(|e| e.pool.name() == name || e.pool.guid() == guid)
+            {
+                drop(pools);
+                let _ = entry.pool.close();
+                let text = format!("a pool named '{name}' or with guid {guid} is in service");
+                return Err(Error::new(Kind::Exists, text));
+            }
+            pools.insert(name.clone(), entry.clone());
+        }
+        let e2 = entry.clone();
         let ceiling = self.ceiling;
-        std::thread::Builder::new()
+        let started = std::thread::Builder::new()
             .name(format!("txg {name}"))
             .spawn(move || {
                 let pool = &e2.pool;
@@ -291,11 +326,11 @@ impl Service {
                         return;
                     }
                 }
-            })?;
+            });
         let e3 = entry.clone();
-        std::thread::Builder::new()
-            .name(format!("care {name}"))
-            .spawn(move || {
+        let care = std::thread::Builder::new().name(format!("care {name}"));
+        let care = move || {
+            care.spawn(move || {
                 // Apart from the thread that syncs, which may wait for devices.
                 let mut alert = crate::alert::Alert::new(&e3);
                 let mut dirty = crate::dirty::Dirty::default();
@@ -307,11 +342,19 @@ impl Service {
                         m.ctl.expire();
                     }
                 }
-            })?;
-        self.pools
-            .lock()
-            .unwrap_or_else(|e| e.into_inner())
-            .insert(entry.pool.name(), entry.clone());
+            })
+        };
+        if let Err(e) = started.and_then(|_| care()) {
+            self.dismiss(&entry);
+            let _ = entry.pool.close();
+            return Err(e.into());
+        }
+        entry.pool.set_multihost_rules(self.multihost);
+        if let Err(e) = crate::activity::start(&entry) {
+            self.dismiss(&entry);
+            let _ = entry.pool.close();
+            return Err(e);
+        }
         crate::budget::share(self);
         crate::log::info(&format!("pool {name} is in service"));
         Ok(entry)
@@ -328,6 +371,7 @@ impl Service {
     /// Takes a pool out of service; its mounts must be gone.
     pub fn dismiss(&self, entry: &Entry) {
         self.retire(entry);
+        entry.closed.store(true, Ordering::SeqCst);
         let mut pools = self.pools.lock().unwrap_or_else(|e| e.into_inner());
         // Not another one that has the name by now.
         pools.retain(|_, e| !std::ptr::eq(&**e, entry));

@@ -173,6 +173,8 @@ struct LinuxDisk {
     /// Memory and lengths that are multiples of this many bytes need no copy for direct transfers.
     align: usize,
     threads: Arc<CpuPool>,
+    /// The file behind a loop device, locked.
+    _backing: Option<Arc<File>>,
 }
 
 impl LinuxDisk {
@@ -236,6 +238,10 @@ impl LinuxDisk {
                 _ => Error::from(e).context("cannot lock"),
             })?;
         }
+        let backing = match is_block && access == Access::Exclusive {
+            true => crate::loops::lock_backing(&file)?,
+            false => None,
+        };
         let (logical, physical) = if is_block {
             let logical = sys::logical_sector(&file)?;
             (
@@ -274,6 +280,7 @@ impl LinuxDisk {
             can_discard: AtomicBool::new(can_discard),
             align,
             threads,
+            _backing: backing,
         })
     }
 
@@ -438,7 +445,7 @@ impl LinuxDisk {
 fn busy() -> Error {
     Error::new(
         Kind::Busy,
-        "device or resource busy: in use by another program or file system",
+        "device or resource busy: in use by another program, file system or loop device",
     )
 }
 

@@ -32,11 +32,16 @@ impl env::Rng for LinuxRng {
 pub struct LinuxHost;
 
 impl env::Host for LinuxHost {
-    /// The first four bytes of `/etc/hostid` in native order, else 0. The C library's
+    /// `ZFS_FUSE_HOSTID` in hexadecimal, else the first four bytes of `/etc/hostid` in native order, else 0. The C library's
     /// `gethostid` is not asked: without the file it invents an id from the network address,
     /// which ZFS never wrote into a pool.
     fn hostid(&self) -> u64 {
-        std::fs::read("/etc/hostid").map_or(0, |b| parse_hostid(&b))
+        let set = std::env::var("ZFS_FUSE_HOSTID").ok();
+        let set = set.and_then(|t| u32::from_str_radix(t.trim_start_matches("0x"), 16).ok());
+        match set {
+            Some(id) => u64::from(id),
+            None => std::fs::read("/etc/hostid").map_or(0, |b| parse_hostid(&b)),
+        }
     }
 
     fn hostname(&self) -> String {

@@ -3,7 +3,8 @@
 //!
 //! Environment variables (for tests, measurements and odd systems): `ZFS_FUSE_NO_IO_URING` makes
 //! batches of block devices run on threads, as those of regular files do; `ZFS_FUSE_IO_URING_FILES`
-//! has regular files use io_uring, too; `ZFS_FUSE_NO_DIRECT` opens everything through the page cache.
+//! has regular files use io_uring, too; `ZFS_FUSE_NO_DIRECT` opens everything through the page cache;
+//! `ZFS_FUSE_HOSTID` is the host id in hexadecimal.
 
 mod aligned;
 mod batch;
@@ -12,6 +13,7 @@ pub mod disk;
 pub mod find;
 mod host;
 pub mod inuse;
+mod loops;
 pub mod part;
 mod sys;
 mod timing;
@@ -21,7 +23,7 @@ mod usage;
 pub use cpu::{CpuPool, LinuxCpu};
 pub use disk::LinuxDisks;
 pub use host::{LinuxClock, LinuxHost, LinuxRng};
-pub use sys::{close_inherited, project_id};
+pub use sys::{close_inherited, lock_memory, project_id};
 pub use usage::devices_used;
 
 use std::sync::{Arc, OnceLock};

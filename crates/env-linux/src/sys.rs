@@ -82,6 +82,33 @@ pub fn punch_hole(f: &File, offset: u64, len: u64) -> io::Result<()> {
     check(unsafe { libc::fallocate(f.as_raw_fd(), mode, o, l) })
 }
 
+/// Keeps the pages of a piece of memory out of swap and core dumps. They stay so until the process
+/// ends: others may have keys in them, too.
+pub fn lock_memory(address: usize, len: usize) -> io::Result<()> {
+    // SAFETY: takes no pointer, and `_SC_PAGESIZE` is known everywhere.
+    let page = usize::try_from(unsafe { libc::sysconf(libc::_SC_PAGESIZE) }).unwrap_or(4096);
+    let from = address & !(page - 1);
+    let Some(end) = address.checked_add(len) else {
+        return Err(io::ErrorKind::InvalidInput.into());
+    };
+    let len = end.div_ceil(page) * page - from;
+    let place = from as *mut libc::c_void;
+    // SAFETY: neither call reads or changes what is there; addresses without memory are an error.
+    check(unsafe { libc::mlock(place, len) })?;
+    // SAFETY: as above.
+    check(unsafe { libc::madvise(place, len, libc::MADV_DONTDUMP) })
+}
+
+/// The file behind a loop device: device and inode number.
+pub fn loop_backing(f: &File) -> io::Result<(u64, u64)> {
+    const LOOP_GET_STATUS64: libc::Ioctl = 0x4c05;
+    // `struct loop_info64` has 232 bytes and begins with these two numbers.
+    let mut info = [0u64; 29];
+    // SAFETY: the request writes one `loop_info64`.
+    check(unsafe { libc::ioctl(f.as_raw_fd(), LOOP_GET_STATUS64, info.as_mut_ptr()) })?;
+    Ok((info[0], info[1]))
+}
+
 /// Takes a write lock on the whole file that belongs to this open file description.
 pub fn lock_whole(f: &File) -> io::Result<()> {
     // SAFETY: all-zero bytes are a valid `flock` (whole file from the start).

@@ -297,6 +297,7 @@ impl Pool {
             owed: AtomicU32::new(0),
             sets: Mutex::default(),
             errlog: ErrLog::default(),
+            heart: Default::default(),
             me: me.clone(),
             first_txg: TXG_INITIAL,
             first_group: TXG_INITIAL,

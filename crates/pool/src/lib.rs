@@ -17,6 +17,7 @@ mod errlog;
 mod history;
 mod indirect;
 mod logstore;
+mod multihost;
 mod open;
 mod props;
 mod scan;
@@ -38,6 +39,7 @@ pub use ddt::{pack_entry, unpack_entry, Ddts};
 pub use devices::{SpaceAllocator, TreeDevices};
 pub use errlog::ErrLog;
 pub use indirect::{Expansion, RemovingPhys};
+pub use multihost::{Activity, ActivityCheck, Multihost, Rank};
 pub use open::{OpenOptions, Rewind};
 pub use scan::{Rebuild, ScanState};
 pub use served::Serving;
@@ -123,6 +125,7 @@ pub struct Pool {
     pub(crate) owed: AtomicU32,
     sets: Mutex<BTreeMap<u64, Arc<OpenSet>>>,
     pub(crate) errlog: ErrLog,
+    pub(crate) heart: multihost::Heart,
     me: std::sync::Weak<Pool>,
     /// First group of this opening: blocks of the intent log born in it or later are claims.
     pub first_txg: base::Txg,

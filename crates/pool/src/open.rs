@@ -5,6 +5,7 @@ use crate::create::{add_tops, class_of, mos_policy, EMBEDDED_LOG_MIN_MS};
 use crate::devices::{SpaceAllocator, TreeDevices};
 use crate::indirect::Removed;
 use crate::logstore::Store;
+use crate::multihost::{admit, Activity, Multihost};
 use crate::shared::Shares;
 use crate::spacemaps::TopShape;
 use crate::spares::AuxDevices;
@@ -43,6 +44,10 @@ pub struct OpenOptions {
     pub rewind: Rewind,
     /// Go back to the checkpoint.
     pub checkpoint: bool,
+    /// What is known about other hosts.
+    pub activity: Activity,
+    /// Rules for heartbeats.
+    pub multihost: Multihost,
     pub tunables: Tunables,
 }
 
@@ -192,6 +197,7 @@ fn newest(env: &Env, config: &NvList, opts: &OpenOptions) -> Result<Newest> {
     };
     let latest = match untrusted.best_uberblock(Txg::MAX) {
         Some((l, _)) => {
+            admit(&l, opts.activity, opts.readonly)?;
             // Going back does not move sectors back to where they were.
             if l.raidz_reflow_info != ub.raidz_reflow_info {
                 bail!(
@@ -255,6 +261,14 @@ fn newest(env: &Env, config: &NvList, opts: &OpenOptions) -> Result<Newest> {
     }
     let object = need(&first.mos, "config")?;
     let trusted = read_nvlist(&first.mos, object)?;
+    // Callers have judged the guid that the labels have.
+    let guid = |c: &NvList| c.get_u64(keys::pool::POOL_GUID);
+    if guid(&trusted).is_some_and(|g| guid(config) != Some(g)) {
+        bail!(
+            Damaged,
+            "its labels and its own configuration name different pools"
+        );
+    }
     drop(first);
     tree1.close();
 
@@ -406,8 +420,16 @@ impl Pool {
         let e = engine(env, Arc::new(tree), &ub, latest.0, opts)?;
         crate::indirect::load(&e.mos, &e.tree)?;
         let paths = config.get_nvlist(vdev::discover::AUX_PATHS);
+        let name = config.get_str(keys::pool::NAME).map(str::to_string);
         let now = (ub, latest);
-        let r = Self::load(env.clone(), e, now, trusted, (object, paths), opts.clone());
+        let r = Self::load(
+            env.clone(),
+            e,
+            now,
+            (trusted, name),
+            (object, paths),
+            opts.clone(),
+        );
         if opts.checkpoint {
             return r.map_err(|e| e.context("the checkpoint"));
         }
@@ -418,7 +440,7 @@ impl Pool {
         env: Env,
         e: Engine,
         (ub, latest): (Uberblock, (Txg, u64)),
-        trusted: NvList,
+        (trusted, label_name): (NvList, Option<String>),
         (config_object, aux_paths): (u64, Option<&NvList>),
         opts: OpenOptions,
     ) -> Result<Arc<Pool>> {
@@ -459,7 +481,12 @@ impl Pool {
                 Err(_) => bail!(Damaged, "checksum salt of {} bytes", ints.len()),
             }
         }
-        let old_name = trusted.need_str(keys::pool::NAME)?.to_string();
+        // Of the name in the labels callers know whether it is free. The pool's own configuration
+        // has the same, unless a renaming was cut short or somebody forged it.
+        let old_name = match label_name {
+            Some(name) => name,
+            None => trusted.need_str(keys::pool::NAME)?.to_string(),
+        };
         let name = opts.name.clone().unwrap_or_else(|| old_name.clone());
         let label_name = opts.temporary.then_some(old_name);
         let dsl = Arc::new(Dsl::open(&e.mos, version, features.clone(), &name)?);
@@ -561,11 +588,13 @@ impl Pool {
             owed: AtomicU32::new(0),
             sets: Mutex::default(),
             errlog: ErrLog::default(),
+            heart: crate::multihost::Heart::new(opts.multihost),
             me: me.clone(),
             tunables: opts.tunables,
         });
         pool.wire();
         pool.load_errlog();
+        pool.refresh_multihost()?;
         pool.refresh_dedup_quota()?;
         pool.refresh_failmode()?;
         if !pool.readonly {

@@ -67,8 +67,18 @@ impl Pool {
         match name {
             "dedup_table_quota" => self.refresh_dedup_quota(),
             "failmode" => self.refresh_failmode(),
+            "multihost" => self.refresh_multihost(),
             _ => Ok(()),
         }
+    }
+
+    /// Reads anew whether other hosts are to be kept away: the property `multihost`.
+    pub(crate) fn refresh_multihost(&self) -> Result<()> {
+        let stored = self.stored_props()?;
+        let set = stored.iter().find(|(n, _)| n == "multihost");
+        let on = matches!(set, Some((_, PropValue::Int(1))));
+        self.heart.set(on);
+        Ok(())
     }
 
     /// Features were enabled: what is written from now on follows them. To be called in the group

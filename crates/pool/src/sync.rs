@@ -187,7 +187,8 @@ impl Pool {
             || self.removed.has_changes(txg)
             || self.more_to_free.load(Ordering::Relaxed)
             || self.dtls_changed()
-            || self.errlog.is_dirty();
+            || self.errlog.is_dirty()
+            || self.heart.is_on();
         if dirty && !st.force {
             self.owed.store(DEFERRED_GROUPS, Ordering::Relaxed);
         } else if !dirty && self.gives_back() {
@@ -409,6 +410,10 @@ impl Pool {
     }
 
     fn commit(&self, txg: Txg, st: &mut SyncState) -> Result<()> {
+        if let Some(e) = self.suspended() {
+            // Another host may have the pool by now.
+            return Err(e);
+        }
         let (secs, _) = self.env.clock.now();
         let mut ub = st.uberblock.clone();
         ub.version = self.shared().version;
@@ -419,9 +424,7 @@ impl Pool {
         ub.rootbp = self.mos.root();
         ub.software_version = self.software_version;
         ub.checkpoint_txg = 0;
-        ub.mmp_magic = disk::uberblock::MMP_MAGIC;
-        ub.mmp_delay = 0;
-        ub.mmp_config = 0;
+        let multihost = self.heart.stamp(&mut ub);
         let start = self.env.rng.u64();
         let base = self.label_base(st.state, txg);
         let config_dirty = st.config_dirty;
@@ -435,8 +438,9 @@ impl Pool {
             } else {
                 (Vec::new(), self.tree.uberblock_targets(start))
             };
-            self.tree.commit(&base, &ub, &dirty, &targets, false)
+            self.tree.commit(&base, &ub, &dirty, &targets, multihost)
         })?;
+        self.heart.committed(&ub);
         st.uberblock = ub;
         Ok(())
     }

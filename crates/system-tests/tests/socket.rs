@@ -115,7 +115,16 @@ fn a_stranger_may_look_at_roots_pools_and_no_more() {
         .ok()
         .contains("compression"));
     stranger("zpool", &["status", "tank"]).ok();
-    stranger("zpool", &["history", "tank"]).ok();
+    // Commands others gave, and what others have, are not his business.
+    for (program, args) in [
+        ("zpool", &["history", "-il", "tank"][..]),
+        ("zfs", &["userspace", "tank/a"]),
+        ("zfs", &["groupspace", "tank/a"]),
+    ] {
+        let said = stranger(program, args).fails(1);
+        assert!(said.contains("permission denied"), "{said}");
+        rig.try_run(program, args).ok();
+    }
     // Connections just ended may still be among them.
     let pause = || std::thread::sleep(Duration::from_millis(20));
     let files = (0..20).map(|_| (rig.open_files(), pause()).0).min();

@@ -123,7 +123,7 @@ fn one(s: &Session, text: &str, a: &Asked, out: &mut dyn Write) -> Result<()> {
     let top = s.pool.tree.top(id)?;
     if !a.flags.raw {
         let path = top.path().unwrap_or_else(|| top.name());
-        eprintln!("Found vdev: {path}");
+        eprintln!("Found vdev: {}", cli::harmless::harmless(&path));
     }
     let size = a.psize as usize;
     let dva = Dva::new(id, a.offset, top.asize_for(a.psize), false);

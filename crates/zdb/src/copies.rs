@@ -50,7 +50,7 @@ impl Disks for Copying {
         // Who looks for devices passes over those that cannot be opened.
         let file = self
             .file(path, disk.geometry().size)
-            .inspect_err(|e| eprintln!("zdb: {e}"))?;
+            .inspect_err(|e| eprintln!("zdb: {}", cli::harmless::harmless(&e.to_string())))?;
         Ok(Arc::new(Copied { disk, file }))
     }
 }

@@ -24,6 +24,7 @@ mod zil_dump;
 
 use base::{bail, Block, Error, Kind, Result, Txg};
 use cli::args::{Bad, Parsed};
+use cli::harmless::{harmless, Harmless};
 use cli::zdb_table::ZDB;
 use disk::{BlkPtr, NvList, Uberblock};
 use fmt::Numbers;
@@ -49,7 +50,7 @@ pub fn program(args: &[String]) -> ExitCode {
         }
         Err(Bad::Usage(complaint)) => return usage(&complaint),
         Err(Bad::NotBuilt(sentence)) => {
-            eprintln!("{sentence}");
+            eprintln!("{}", harmless(&sentence));
             return ExitCode::FAILURE;
         }
     };
@@ -57,22 +58,32 @@ pub fn program(args: &[String]) -> ExitCode {
         println!("zfs-fuse-zdb-{}", env!("CARGO_PKG_VERSION"));
         return ExitCode::SUCCESS;
     }
-    let mut out = BufWriter::new(std::io::stdout().lock());
-    let done = run(&parsed, &mut out);
+    let raw = parsed.has("R") && parsed.operands.iter().any(|o| is_raw(o));
+    let buffer = BufWriter::new(std::io::stdout().lock());
+    let mut out: Box<dyn Write> = match raw {
+        true => Box::new(buffer),
+        false => Box::new(Harmless(buffer)),
+    };
+    let done = run(&parsed, &mut *out);
     let flushed = out.flush();
     match done {
         Ok(code) if flushed.is_ok() => ExitCode::from(code),
         Ok(_) => ExitCode::FAILURE,
         Err(e) if e.kind == Kind::Invalid => usage(&format!("zdb: {e}")),
         Err(e) => {
-            eprintln!("zdb: {e}");
+            eprintln!("zdb: {}", harmless(&e.to_string()));
             ExitCode::FAILURE
         }
     }
 }
 
+/// Whether an operand of `-R` (vdev:offset:size:flags) asks for the bytes as they are.
+fn is_raw(operand: &str) -> bool {
+    operand.split(':').nth(3).is_some_and(|f| f.contains('r'))
+}
+
 fn usage(complaint: &str) -> ExitCode {
-    eprintln!("{complaint}");
+    eprintln!("{}", harmless(complaint));
     eprint!("{}", cli::help::usage(&ZDB));
     ExitCode::from(2)
 }
@@ -275,7 +286,7 @@ fn show(s: &Session, target: &str, rest: &[String], out: &mut dyn Write) -> Resu
             Err(e) if e.kind == Kind::Invalid => Err(e),
             Err(e) => {
                 out.flush()?;
-                eprintln!("zdb: {e}");
+                eprintln!("zdb: {}", harmless(&e.to_string()));
                 s.fail(1);
                 Ok(())
             }

@@ -5,7 +5,7 @@ use crate::status::Look;
 use crate::status_json::{as_printed, devices, moment};
 use crate::status_text::{feature_lines, reason_of, see, Reason};
 use api::client::unexpected;
-use api::{ImportScan, Importable, PoolImport, Reply, Request, Vdev, VdevClass};
+use api::{ImportScan, Importable, Multihost, PoolImport, Reply, Request, Vdev, VdevClass};
 use cli::json::{envelope, Object, Style};
 use cli::vdevs::{self, Naming};
 use cli::{time, Cx, Fail, Outcome, Parsed};
@@ -399,6 +399,16 @@ fn listing(pool: &Importable, how: &Naming, cx: &Cx<'_>) -> String {
 }
 
 fn status_line(reason: Reason, pool: &Importable) -> Option<String> {
+    if let Some(why) = pool.facts.multihost {
+        let text = match why {
+            Multihost::Active => "The pool is currently imported by another system.",
+            Multihost::NoHostId => {
+                "The pool has the multihost property on.  It cannot\n\
+                 be safely imported when the system hostid is not set."
+            }
+        };
+        return Some(text.into());
+    }
     Some(match reason {
         Reason::Healthy | Reason::Resilvering if pool.needs_force => {
             "The pool was last accessed by another system.".into()
@@ -448,6 +458,18 @@ fn status_line(reason: Reason, pool: &Importable) -> Option<String> {
 }
 
 fn action_line(reason: Reason, pool: &Importable, cx: &Cx<'_>) -> String {
+    match pool.facts.multihost {
+        Some(Multihost::Active) => {
+            let host = pool.hostname.as_deref().unwrap_or("<unknown>");
+            return format!(
+                "The pool must be exported from {host} (hostid={:x})\n\
+                 before it can be safely imported.",
+                pool.hostid
+            );
+        }
+        Some(Multihost::NoHostId) => return "Set a unique system hostid in /etc/hostid.".into(),
+        None => {}
+    }
     let mut text: String = match pool.health.as_str() {
         _ if reason == Reason::UnsupportedWrite => {
             "The pool cannot be imported in read-write mode. Import the pool with\n\

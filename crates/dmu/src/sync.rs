@@ -262,6 +262,7 @@ impl Pass<'_> {
     }
 
     fn kill(&self, bp: &BlkPtr) -> Result<()> {
+        base::mutation::panic_point("freeing a block");
         if !bp.is_hole() && self.hooks.kill(bp)? {
             if !bp.is_embedded() {
                 self.zio.cache.remove(bp);
@@ -921,6 +922,7 @@ impl Objset {
         writes: &BTreeMap<u64, BlkPtr>,
         delta: i64,
     ) -> Result<Option<DnodePhys>> {
+        base::mutation::panic_point("writing an object");
         let f = &job.f;
         let shape = Self::shape(job);
         let mut used = job.s.used as i64 + delta;
@@ -1041,6 +1043,7 @@ impl Objset {
         blocks: &mut DnodeBlocks,
         done: &[(Arc<Dnode>, Option<DnodePhys>)],
     ) -> Result<DnodePhys> {
+        base::mutation::panic_point("writing the objects' block");
         let (s, f) = {
             let i = self.meta.read_lock();
             (i.s.clone(), i.f.clone())
@@ -1155,6 +1158,7 @@ impl Objset {
         meta: &DnodePhys,
         done: &[(Arc<Dnode>, Option<DnodePhys>)],
     ) -> Result<BlkPtr> {
+        base::mutation::panic_point("writing the root block");
         let new: HashMap<u64, &Option<DnodePhys>> =
             done.iter().map(|(dn, phys)| (dn.object(), phys)).collect();
         let special = |object: u64, slot: &Mutex<Option<Arc<Dnode>>>| match new.get(&object) {

@@ -453,7 +453,10 @@ mod tests {
             limit: Duration::from_millis(50),
         };
         let mut errors = Vec::new();
-        let left = run(&target, &pieces, &cells, &mut |i, _| errors.push(i));
+        let timing = Timing::new(None, &pieces, Instant::now());
+        let left = run(&target, &pieces, &cells, &timing, &mut |i, _| {
+            errors.push(i);
+        });
         (left, errors)
     }
 

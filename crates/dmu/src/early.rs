@@ -283,7 +283,7 @@ mod tests {
         dn.write(&tx, 0, &last).unwrap();
         assert_eq!(placed(&dn), [0, 1, 2, 3], "the next group begins anew");
         drop(tx);
-        rig.dmu.stop_early();
+        rig.dmu.pause_early(true);
         let tx = rig.tx();
         dn.write(&tx, 4 * SIZE as u64, &last).unwrap();
         assert_eq!(placed(&dn), [0, 1, 2, 3]);

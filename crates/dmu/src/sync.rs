@@ -627,12 +627,10 @@ impl Objset {
         };
         if zio.queued_bytes() >= OVERLAP_BYTES {
             // The previous batch goes to the devices meanwhile.
-            let sent = Mutex::new(Ok(()));
             cpu.par_io(2, &|n| match n {
-                0 => *sent.lock().unwrap_or_else(|e| e.into_inner()) = zio.drain(txg),
+                0 => zio.drain_some(txg),
                 _ => transform(),
             });
-            sent.into_inner().unwrap_or_else(|e| e.into_inner())?;
         } else {
             transform();
         }

@@ -3,7 +3,7 @@
 use crate::ahead::Door;
 use crate::early::Early;
 use crate::objset::Objset;
-use base::{Result, Txg};
+use base::{Error, Kind, Result, Txg};
 use env::Env;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, RwLock, Weak};
@@ -92,8 +92,10 @@ struct Gate {
     closing: bool,
     /// A group is about to close: nobody else begins to write blocks of it early.
     last_call: bool,
-    /// No block is written before its group is any more.
+    /// Nothing is written any more.
     stopped: bool,
+    /// No block is written before its group for now.
+    paused: bool,
     /// Batches of blocks of the open group on their way.
     early: u32,
     synced: Txg,
@@ -214,6 +216,7 @@ impl Dmu {
                 closing: false,
                 last_call: false,
                 stopped: false,
+                paused: false,
                 early: 0,
                 synced: opts.first_txg - 1,
             }),
@@ -338,9 +341,15 @@ impl Dmu {
         self.zio.room() < self.pending_space().saturating_mul(2)
     }
 
-    /// No block is written before its group is any more: a group could not be written.
-    pub fn stop_early(&self) {
+    /// No txg is written any more: from now on no transaction begins.
+    pub fn stop(&self) {
         self.lock().stopped = true;
+        self.gate_cv.notify_all();
+    }
+
+    /// Whether blocks are left to the sync of their txg for now, since the devices refuse them.
+    pub fn pause_early(&self, paused: bool) {
+        self.lock().paused = paused;
     }
 
     /// Whether the group has many blocks that were written whole.
@@ -350,6 +359,8 @@ impl Dmu {
 
     /// Opens a transaction in the open group; waits while a group closes, and (unless `at_once`) while
     /// there is more dirty data than allowed.
+    ///
+    /// Errors: `Suspended` after [`Dmu::stop`]; what would be changed could never be written.
     pub(crate) fn begin(self: &Arc<Self>, at_once: bool) -> Result<Tx> {
         let dirty = match at_once {
             true => 0,
@@ -372,8 +383,14 @@ impl Dmu {
             }
         }
         let mut g = self.lock();
-        while g.closing {
+        while g.closing && !g.stopped {
             g = self.gate_cv.wait(g).unwrap_or_else(|e| e.into_inner());
+        }
+        if g.stopped {
+            return Err(Error::new(
+                Kind::Suspended,
+                "nothing can be written to the pool any more",
+            ));
         }
         let txg = g.open;
         g.holders[txg as usize & 3] += 1;
@@ -392,7 +409,7 @@ impl Dmu {
     /// or about to be closed. Nothing waits for it but the end of the group.
     pub(crate) fn begin_early(self: &Arc<Self>, txg: Txg) -> Option<Tx> {
         let mut g = self.lock();
-        if g.open != txg || g.closing || g.last_call || g.stopped {
+        if g.open != txg || g.closing || g.last_call || g.stopped || g.paused {
             return None;
         }
         if self.given_back[txg as usize & 3].load(Ordering::Relaxed) >= GIVEN_BACK {

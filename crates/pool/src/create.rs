@@ -286,7 +286,7 @@ impl Pool {
                 closed: false,
             }),
             tasks: Mutex::default(),
-            suspended: Mutex::default(),
+            io: Default::default(),
             kicked: (Mutex::new(false), Condvar::new()),
             dtls: Mutex::new(HashMap::new()),
             config_dirty: AtomicBool::new(true),
@@ -341,6 +341,8 @@ impl Pool {
         }));
         let shares: std::sync::Weak<Shares> = Arc::downgrade(&self.shares);
         self.zio.set_sharing(shares);
+        let waits: std::sync::Weak<dyn zio::Waits> = self.me.clone();
+        self.zio.set_waits(waits);
     }
 }
 

@@ -154,10 +154,7 @@ impl Devices for TreeDevices {
         let batch = self.tree.write_batch(txg);
         let blocks: Vec<_> = writes.iter().map(|w| (w.vdev, w.offset, &w.data)).collect();
         batch.write_many(&blocks)?;
-        for r in batch.submit() {
-            r?;
-        }
-        Ok(())
+        batch.submit_all()
     }
 
     fn flush(&self) -> Result<()> {

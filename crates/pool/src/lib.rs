@@ -23,6 +23,7 @@ mod scan;
 mod shared;
 mod spacemaps;
 mod spares;
+mod suspend;
 mod sync;
 mod verify;
 mod volumes;
@@ -41,6 +42,7 @@ pub use scan::{Rebuild, ScanState};
 pub use shared::Shares;
 pub use spacemaps::{MapFeatures, SpaceMaps, TopShape};
 pub use spares::{AuxDevices, FEATURE_DRAID};
+pub use suspend::{Failmode, Patience, Tell, Turn};
 
 use base::{Error, Result};
 use dmu::{Dmu, Objset, Tx};
@@ -107,7 +109,7 @@ pub struct Pool {
     software_version: u64,
     pub(crate) sync: Mutex<sync::SyncState>,
     pub(crate) tasks: Mutex<Vec<sync::Task>>,
-    pub(crate) suspended: Mutex<Option<Error>>,
+    pub(crate) io: suspend::Suspension,
     pub(crate) kicked: (Mutex<bool>, Condvar),
     aux: AuxDevices,
     pub(crate) dtls: Mutex<HashMap<u64, base::RangeSet>>,

@@ -548,7 +548,7 @@ impl Pool {
                 closed: false,
             }),
             tasks: Mutex::default(),
-            suspended: Mutex::default(),
+            io: Default::default(),
             kicked: (Mutex::new(false), Condvar::new()),
             dtls: Mutex::new(dtls),
             config_dirty: AtomicBool::new(true),
@@ -721,13 +721,10 @@ impl Pool {
     }
 
     /// Lets go of the devices at once, in the middle of whatever goes on, as after a power cut. From
-    /// now on the pool is suspended because of `why`. The devices should be kept, so that nobody else
+    /// now on the pool is stopped because of `why`. The devices should be kept, so that nobody else
     /// gets them, until transfers under way have landed.
     pub fn abandon(&self, why: Error) -> Vec<vdev::Left> {
-        let mut suspended = self.suspended.lock().unwrap_or_else(|e| e.into_inner());
-        suspended.get_or_insert(why);
-        self.dmu.stop_early();
-        drop(suspended);
+        self.stop_for_good(why);
         self.tree.abandon()
     }
 

@@ -122,34 +122,20 @@ impl Pool {
         self.owed.load(Ordering::Relaxed) > 0 && self.space.deferred() >= WORTH_A_GROUP
     }
 
-    /// Why the pool does no I/O any more, if so.
-    pub fn suspended(&self) -> Option<Error> {
-        self.suspended
-            .lock()
-            .unwrap_or_else(|e| e.into_inner())
-            .clone()
-    }
-
-    fn suspended_error(&self, why: &Error) -> Error {
-        Error::new(
-            Kind::Suspended,
-            format!("pool '{}' I/O is currently suspended: {why}", self.name()),
-        )
-    }
-
     /// Closes the open group and writes it.
     pub(crate) fn sync_group(&self, st: &mut SyncState) -> Result<Txg> {
-        if let Some(e) = self.suspended() {
+        if let Some(e) = self.stopped() {
             return Err(self.suspended_error(&e));
         }
         if st.closed {
             bail!(Stale, "pool '{}' was exported", self.name());
         }
+        let syncing = zio::Syncing::begin();
         let r = self.write_groups(st);
+        drop(syncing);
         if let Err(e) = &r {
             // Nothing of the failed group may be built upon: the uberblock was not written.
-            self.dmu.stop_early();
-            *self.suspended.lock().unwrap_or_else(|e| e.into_inner()) = Some(e.clone());
+            self.stop_for_good(e.clone());
         }
         r
     }
@@ -256,7 +242,7 @@ impl Pool {
         st.config_dirty |= self.take_config_dirty();
         self.write_errlog(tx)?;
         self.converge(tx, st)?;
-        self.zio.drain(txg)?;
+        self.persist(&mut || self.zio.drain(txg))?;
         self.commit(txg, st)?;
         self.space.sync_done(txg)?;
         for set in self.open_sets() {
@@ -342,7 +328,7 @@ impl Pool {
         loop {
             if pass == 1 {
                 // What leaves miss of the data of this group is then known.
-                self.zio.drain(txg)?;
+                self.persist(&mut || self.zio.drain(txg))?;
                 self.write_dtls(tx, st)?;
                 if st.config_dirty {
                     let config = self.full_config(st.state, txg, true);
@@ -424,25 +410,21 @@ impl Pool {
         ub.mmp_magic = disk::uberblock::MMP_MAGIC;
         ub.mmp_delay = 0;
         ub.mmp_config = 0;
-        let (dirty, targets): (Vec<u64>, Vec<u64>) = if st.config_dirty {
-            let all: Vec<u64> = self
-                .tree
-                .tops()
-                .iter()
-                .filter(|t| t.is_concrete())
-                .map(|t| t.id())
-                .collect();
-            (all.clone(), all)
-        } else {
-            (Vec::new(), self.tree.uberblock_targets(self.env.rng.u64()))
-        };
-        self.tree.commit(
-            &self.label_base(st.state, txg),
-            &ub,
-            &dirty,
-            &targets,
-            false,
-        )?;
+        let start = self.env.rng.u64();
+        let base = self.label_base(st.state, txg);
+        let config_dirty = st.config_dirty;
+        self.persist(&mut || {
+            // Chosen each time: devices may have come or gone since.
+            let (dirty, targets): (Vec<u64>, Vec<u64>) = if config_dirty {
+                let tops = self.tree.tops();
+                let concrete = tops.iter().filter(|t| t.is_concrete());
+                let all: Vec<u64> = concrete.map(|t| t.id()).collect();
+                (all.clone(), all)
+            } else {
+                (Vec::new(), self.tree.uberblock_targets(start))
+            };
+            self.tree.commit(&base, &ub, &dirty, &targets, false)
+        })?;
         st.uberblock = ub;
         Ok(())
     }

@@ -24,6 +24,7 @@ pub mod size;
 mod spec;
 mod state;
 mod tree;
+mod unflushed;
 mod write;
 
 #[cfg(test)]

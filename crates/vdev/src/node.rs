@@ -5,6 +5,7 @@ use crate::indirect::IndirectMap;
 use crate::keys;
 use crate::map::{self, Map, Reflow, MAX_SHIFT};
 use crate::state::{Aux, State};
+use crate::unflushed::{Mark, Unflushed};
 use crate::{lock, read_lock, write_lock};
 use base::{bail, Error, Kind, RangeSet, Result, Txg};
 use disk::label::{self, DATA_START};
@@ -146,6 +147,8 @@ pub struct Vdev {
     /// Written since the last flush, and the first and last txg of those writes if they had any.
     dirty: AtomicBool,
     dirty_txgs: Mutex<Option<(Txg, Txg)>>,
+    /// What was written since the last flush; see [`crate::unflushed`].
+    unflushed: Mutex<Unflushed>,
     dtl: Mutex<RangeSet>,
     /// Layout of a dRAID, if its numbers make sense.
     draid: Option<Draid>,
@@ -217,6 +220,7 @@ impl Vdev {
             device_asize: AtomicU64::new(0),
             dirty: AtomicBool::new(false),
             dirty_txgs: Mutex::new(None),
+            unflushed: Mutex::default(),
             dtl: Mutex::new(RangeSet::new()),
             draid,
             indirect: RwLock::new(None),
@@ -774,11 +778,27 @@ impl Vdev {
         *d = Some((a.min(txg), b.max(txg)));
     }
 
-    /// Whether anything was written since the last call, and the txgs concerned.
-    pub(crate) fn take_dirty(&self) -> Option<Option<(Txg, Txg)>> {
-        self.dirty
-            .swap(false, Relaxed)
-            .then(|| lock(&self.dirty_txgs).take())
+    /// Whether anything was written since the last call: the txgs concerned, and what was written.
+    pub(crate) fn take_dirty(&self) -> Option<(Option<(Txg, Txg)>, Unflushed)> {
+        self.dirty.swap(false, Relaxed).then(|| {
+            let txgs = lock(&self.dirty_txgs).take();
+            (txgs, std::mem::take(&mut *lock(&self.unflushed)))
+        })
+    }
+
+    /// Takes back what [`Vdev::take_dirty`] gave: no flush has covered it.
+    pub(crate) fn put_back_dirty(&self, txgs: Option<(Txg, Txg)>, writes: Unflushed) {
+        for txg in txgs.into_iter().flat_map(|(a, b)| [a, b]) {
+            self.soil(txg);
+        }
+        lock(&self.unflushed).put_back(writes);
+        self.dirty.store(true, Relaxed);
+    }
+
+    /// What was written since the last flush may be lost, since the device failed or was away.
+    pub(crate) fn suspect(&self) {
+        let mut u = lock(&self.unflushed);
+        u.suspect |= !u.is_empty();
     }
 
     /// Runs transfers at *device* offsets, with counters.
@@ -786,16 +806,26 @@ impl Vdev {
         self.batch_in(ops, None)
     }
 
-    /// The same, with writes of group `txg`. That group is noted again before the leaf counts as dirty:
-    /// a flush under way meanwhile has taken the note along, and is not the one that covers them.
-    pub(crate) fn batch_in(&self, ops: Vec<Op>, txg: Option<Txg>) -> Vec<(Op, Result<()>)> {
+    /// The same, with writes of group `txg` and what each puts where. The group is noted again before the
+    /// leaf counts as dirty: a flush under way meanwhile has taken the note along, and is not the one
+    /// that covers them.
+    pub(crate) fn batch_in(
+        &self,
+        ops: Vec<Op>,
+        note: Option<(Txg, &[Vec<Mark>])>,
+    ) -> Vec<(Op, Result<()>)> {
         let Some(device) = self.usable_device() else {
             let gone = || Error::new(Kind::NoDevice, format!("{}: not available", self.name()));
             return ops.into_iter().map(|op| (op, Err(gone()))).collect();
         };
         let done = device.batch(ops);
-        if let Some(txg) = txg {
+        if let Some((txg, marks)) = note {
             self.soil(txg);
+            let mut unflushed = lock(&self.unflushed);
+            let written = done.iter().zip(marks).filter(|((_, r), _)| r.is_ok());
+            for m in written.flat_map(|(_, marks)| marks) {
+                unflushed.add(m);
+            }
         }
         let s = &self.stats;
         for (op, result) in &done {

@@ -294,6 +294,7 @@ impl VdevTree {
     /// Opens one leaf if its persistent flags allow it.
     pub(crate) fn open_leaf(&self, top: &Arc<Vdev>, leaf: &Vdev, access: Access) {
         leaf.set_device(None);
+        leaf.suspect();
         let flag = |key: &str| leaf.get_u64(key).is_some_and(|v| v != 0);
         if flag(keys::OFFLINE) {
             return leaf.set_state(State::Offline, Aux::None);

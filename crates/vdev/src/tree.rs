@@ -5,6 +5,7 @@ use crate::label::{self, LabelSet};
 use crate::map::Reflow;
 use crate::node::{Stats, Vdev, VdevKind};
 use crate::state::{Aux, State};
+use crate::unflushed::{is_missing, Unflushed};
 use crate::{lock, read_lock, write_lock};
 use base::mutation::{mutated, Mutation};
 use base::{bail, Error, Kind, Result, Txg};
@@ -28,7 +29,7 @@ pub struct VdevTree {
     pub stats: Stats,
     pub(crate) read_only: AtomicBool,
     /// Held while caches are flushed: whoever comes meanwhile must not believe that nothing is left
-    /// to flush. Holds the failure after which nothing can be promised any more.
+    /// to flush. Holds why nothing can be promised any more: acknowledged writes were lost.
     flushing: Mutex<Option<Error>>,
 }
 
@@ -473,58 +474,101 @@ impl VdevTree {
             .collect()
     }
 
-    /// Flushes the write caches of all leaves written since the last call. A leaf whose flush fails
-    /// has lost those writes (its DTL gets their txgs and, unless it is 0, `txg`); that is an error
-    /// only where redundancy does not cover it, and then for ever: what was lost may belong to a
-    /// group whose other blocks are still to come, which must not be committed by a later flush that
-    /// works.
+    /// Flushes the write caches of all leaves written since the last flush that worked.
+    ///
+    /// A leaf whose flush fails may have lost those writes. Where redundancy covers it, its DTL gets
+    /// their txgs and (unless it is 0) `txg`. Otherwise it is an error, and what was written stays on
+    /// record: the next call with a `txg`, which only the syncing thread makes, reads it back, writes it
+    /// once more and flushes ([`crate::unflushed`]). Until then calls without a `txg` fail.
+    ///
+    /// If it turns out that a leaf has lost something that nobody else has, this fails for ever
+    /// ([`VdevTree::has_lost_writes`]): what was lost may belong to a group whose other blocks are still to
+    /// come, which must not be committed by a later flush that works.
     pub fn flush_dirty(&self, txg: Txg) -> Result<()> {
-        let mut failed = lock(&self.flushing);
-        if let Some(e) = &*failed {
-            return Err(e.clone());
+        let mut lost = lock(&self.flushing);
+        match &*lost {
+            Some(e) => Err(e.clone()),
+            None => self.flush_leaves(txg, &mut lost),
         }
-        let r = self.flush_leaves(txg);
-        *failed = r.as_ref().err().cloned();
-        r
     }
 
-    fn flush_leaves(&self, txg: Txg) -> Result<()> {
+    /// Whether devices have lost what they acknowledged, and no redundancy makes up for it.
+    pub fn has_lost_writes(&self) -> bool {
+        lock(&self.flushing).is_some()
+    }
+
+    fn flush_leaves(&self, txg: Txg, lost: &mut Option<Error>) -> Result<()> {
         let mut leaves: Vec<(Arc<Vdev>, Arc<Vdev>)> = Vec::new();
-        let mut txgs = Vec::new();
+        let mut written = Vec::new();
         for top in self.tops().iter() {
             for leaf in top.leaves() {
-                if let Some(range) = leaf.take_dirty() {
+                if let Some(dirty) = leaf.take_dirty() {
                     leaves.push((top.clone(), leaf));
-                    txgs.push(range);
+                    written.push(dirty);
                 }
             }
         }
-        let done = self.on_leaves(&leaves, |_, _, device| device.flush());
-        let mut lost: HashMap<u64, Error> = HashMap::new();
-        for (((top, leaf), range), r) in leaves.iter().zip(txgs).zip(done) {
+        let by_leaf: HashMap<u64, &Unflushed> = leaves
+            .iter()
+            .zip(&written)
+            .map(|((_, leaf), (_, writes))| (leaf.guid(), writes))
+            .collect();
+        let done = self.on_leaves(&leaves, |_, leaf, device| {
+            match by_leaf.get(&leaf.guid()) {
+                Some(w) if w.lost => return Err(Error::damaged("it lost writes before")),
+                Some(w) if w.suspect && txg == 0 => {
+                    bail!(Io, "what it wrote before it failed is to be checked first")
+                }
+                Some(w) if w.suspect => w.restore(device)?,
+                _ => {}
+            }
+            device.flush()
+        });
+        drop(by_leaf);
+        let failed: HashMap<u64, Error> = leaves
+            .iter()
+            .zip(&done)
+            .filter_map(|((_, leaf), r)| Some((leaf.guid(), r.clone().err()?)))
+            .collect();
+        if failed.is_empty() {
+            return Ok(());
+        }
+        let fine = |top: &Arc<Vdev>| survives(top, &|leaf| !failed.contains_key(&leaf.guid()));
+        let broken: BTreeSet<u64> = self
+            .tops()
+            .iter()
+            .filter(|t| !fine(t))
+            .map(|t| t.id())
+            .collect();
+        for (((top, leaf), (txgs, mut writes)), r) in leaves.iter().zip(written).zip(&done) {
             let Err(e) = r else { continue };
+            if broken.contains(&top.id()) {
+                writes.suspect = true;
+                writes.lost |= is_missing(e);
+                leaf.put_back_dirty(txgs, writes);
+                continue;
+            }
             let named = (txg != 0).then_some((txg, txg));
             // What distributed spares had there is lost as well.
             let spares = top.dspares();
             for v in spares.into_iter().chain([&**leaf]) {
-                for (first, last) in range.into_iter().chain(named) {
+                for (first, last) in txgs.into_iter().chain(named) {
                     v.dtl_add_range(first, last.saturating_add(1));
                 }
             }
-            lost.insert(leaf.guid(), e);
         }
-        if lost.is_empty() {
-            return Ok(());
-        }
-        for top in self.tops().iter() {
-            if !survives(top, &|leaf| !lost.contains_key(&leaf.guid())) {
-                let why = top
-                    .leaves()
-                    .iter()
-                    .find_map(|l| lost.get(&l.guid()).cloned());
-                let why = why.unwrap_or(Error::from(Kind::Io));
-                return Err(why.context(format!("{}: flush", top.name())));
+        for top in self.tops().iter().filter(|t| broken.contains(&t.id())) {
+            let leaves = top.leaves();
+            let mine = leaves.iter().filter_map(|l| failed.get(&l.guid()));
+            let why = mine.clone().next().cloned();
+            let why = why
+                .unwrap_or(Error::new(Kind::NoDevice, "no leaf is available"))
+                .context(format!("{}: flush", top.name()));
+            if mine.clone().any(is_missing) && mine.clone().all(is_missing) {
+                // No other one may still have it.
+                *lost = Some(why.clone());
             }
+            return Err(why);
         }
         Ok(())
     }

@@ -3,6 +3,7 @@
 use crate::lock;
 use crate::node::{Vdev, VdevKind};
 use crate::read::{columns, readable};
+use crate::unflushed::{sum, Mark};
 use crate::VdevTree;
 use base::{bail, Block, Error, Kind, Result, Txg, MAX_BLOCK};
 use env::Op;
@@ -21,6 +22,8 @@ struct LeafWrite {
     at: u64,
     bufs: Vec<Block>,
     len: usize,
+    /// Of `bufs`.
+    sum: u64,
     item: usize,
     /// Column of the item, `NO_SLOT` for what carries nothing.
     slot: usize,
@@ -53,6 +56,8 @@ struct Inner {
     items: Vec<Item>,
     writes: Vec<LeafWrite>,
     bytes: u64,
+    /// Vdevs that do not get some of it.
+    missed: Vec<Arc<Vdev>>,
 }
 
 /// Writes of one transaction group on their way to the leaves. May be filled by many threads.
@@ -154,10 +159,10 @@ impl WriteBatch<'_> {
             bail!(Invalid, "{}: write at {offset:#x} is outside", top.name());
         }
         let mut plan = Planned {
-            txg: self.txg,
             writes: Vec::new(),
             copies: Vec::new(),
             hurt: false,
+            missed: Vec::new(),
         };
         let mut stripe_ends = Vec::new();
         let mut nparity = 0;
@@ -199,7 +204,7 @@ impl WriteBatch<'_> {
             mut writes,
             copies,
             hurt,
-            ..
+            mut missed,
         } = plan;
         let mut inner = lock(&self.inner);
         let item = inner.items.len();
@@ -208,6 +213,7 @@ impl WriteBatch<'_> {
             inner.bytes += w.len as u64;
         }
         inner.writes.append(&mut writes);
+        inner.missed.append(&mut missed);
         inner.items.push(Item {
             top,
             nparity,
@@ -237,8 +243,29 @@ impl WriteBatch<'_> {
     /// Sends everything and waits. One result per added block, in order: an error means that too
     /// few leaves have it to read it back. A leaf that failed a write gets the txg into its DTL.
     pub fn submit(self) -> Vec<Result<()>> {
+        let txg = self.txg;
+        let (results, missed) = self.send();
+        missed.iter().for_each(|v| v.dtl_add(txg));
+        results
+    }
+
+    /// The same for writes that are of use together only: the first error there was. Nobody has missed
+    /// anything then, since the caller writes all of it again or none of it counts.
+    pub fn submit_all(self) -> Result<()> {
+        let txg = self.txg;
+        let (results, missed) = self.send();
+        results.into_iter().try_for_each(|r| r)?;
+        missed.iter().for_each(|v| v.dtl_add(txg));
+        Ok(())
+    }
+
+    /// Sends everything; the results, and the vdevs that did not get some of it.
+    fn send(self) -> (Vec<Result<()>>, Vec<Arc<Vdev>>) {
         let Inner {
-            mut items, writes, ..
+            mut items,
+            writes,
+            mut missed,
+            ..
         } = self
             .inner
             .into_inner()
@@ -257,28 +284,28 @@ impl WriteBatch<'_> {
             .into_iter()
             .map(|list| {
                 let leaf = list[0].leaf.clone();
-                let (ops, owners) = merge(list);
-                (leaf, owners, Mutex::new(ops), Mutex::new(Vec::new()))
+                let (ops, owners, marks) = merge(list);
+                (leaf, owners, marks, Mutex::new(ops), Mutex::new(Vec::new()))
             })
             .collect();
         self.tree.env.cpu.par_io(jobs.len(), &|i| {
-            let (leaf, _, ops, results) = &jobs[i];
+            let (leaf, _, marks, ops, results) = &jobs[i];
             leaf.soil(self.txg);
             let ops = std::mem::take(&mut *lock(ops));
             *lock(results) = leaf
-                .batch_in(ops, Some(self.txg))
+                .batch_in(ops, Some((self.txg, marks)))
                 .into_iter()
                 .map(|(_, r)| r)
                 .collect();
         });
-        for (leaf, owners, _, results) in &jobs {
+        for (leaf, owners, _, _, results) in &jobs {
             let mut sick = false;
             for (owners, result) in owners.iter().zip(lock(results).drain(..)) {
                 let Err(e) = result else { continue };
                 sick = true;
                 for o in owners {
                     // Not the leaf's own data where a distributed spare is meant.
-                    o.spare.as_ref().unwrap_or(leaf).dtl_add(self.txg);
+                    missed.push(o.spare.as_ref().unwrap_or(leaf).clone());
                     let item = &mut items[o.item];
                     if let Some(c) = item.copies.get_mut(o.slot) {
                         *c = c.saturating_sub(1);
@@ -288,19 +315,21 @@ impl WriteBatch<'_> {
                 }
             }
             if sick {
+                // Whatever made it fail may have cost it what it had not flushed yet.
+                leaf.suspect();
                 self.tree.probe(leaf);
             }
         }
-        items.into_iter().map(Item::result).collect()
+        (items.into_iter().map(Item::result).collect(), missed)
     }
 }
 
 /// The writes of one block being put together.
 struct Planned {
-    txg: Txg,
     writes: Vec<LeafWrite>,
     copies: Vec<u32>,
     hurt: bool,
+    missed: Vec<Arc<Vdev>>,
 }
 
 impl Planned {
@@ -324,6 +353,8 @@ impl Planned {
         slot: usize,
     ) -> u32 {
         let len = bufs.iter().map(|b| b.len()).sum();
+        // What means nothing may be lost.
+        let sum = if slot == NO_SLOT { 0 } else { sum(bufs) };
         let mut sent = 0;
         for (leaf, owner) in holders {
             // A leaf that is closed at this moment has no size either.
@@ -337,13 +368,14 @@ impl Planned {
                         at,
                         bufs,
                         len,
+                        sum,
                         item: 0,
                         slot,
                     });
                     sent += 1;
                 }
                 _ => {
-                    owner.dtl_add(self.txg);
+                    self.missed.push(owner);
                     self.hurt |= slot != NO_SLOT;
                 }
             }
@@ -375,25 +407,32 @@ impl Item {
 }
 
 /// Sorts the writes of one leaf and merges what touches. Returns the transfers and, for each, who
-/// is concerned.
-fn merge(mut list: Vec<LeafWrite>) -> (Vec<Op>, Vec<Vec<Owner>>) {
+/// is concerned and what it puts where.
+fn merge(mut list: Vec<LeafWrite>) -> (Vec<Op>, Vec<Vec<Owner>>, Vec<Vec<Mark>>) {
     list.sort_by_key(|w| w.at);
     let mut ops: Vec<Op> = Vec::new();
     let mut owners: Vec<Vec<Owner>> = Vec::new();
+    let mut marks: Vec<Vec<Mark>> = Vec::new();
     let mut end = None;
     let mut size = 0;
     for w in list {
         let joins = end == Some(w.at) && size + w.len <= MERGE;
+        let mark = (w.slot != NO_SLOT).then_some(Mark {
+            at: w.at,
+            len: w.len,
+            sum: w.sum,
+        });
         let owner = Owner {
             item: w.item,
             slot: w.slot,
             spare: w.spare,
         };
         end = Some(w.at + w.len as u64);
-        match (ops.last_mut(), owners.last_mut()) {
-            (Some(Op::Write { bufs, .. }), Some(o)) if joins => {
+        match (ops.last_mut(), owners.last_mut(), marks.last_mut()) {
+            (Some(Op::Write { bufs, .. }), Some(o), Some(m)) if joins => {
                 bufs.extend(w.bufs);
                 o.push(owner);
+                m.extend(mark);
                 size += w.len;
             }
             _ => {
@@ -402,9 +441,10 @@ fn merge(mut list: Vec<LeafWrite>) -> (Vec<Op>, Vec<Vec<Owner>>) {
                     bufs: w.bufs,
                 });
                 owners.push(vec![owner]);
+                marks.push(mark.into_iter().collect());
                 size = w.len;
             }
         }
     }
-    (ops, owners)
+    (ops, owners, marks)
 }

@@ -14,8 +14,12 @@ pub mod memory;
 mod pipeline;
 pub mod seam;
 pub mod swap;
+mod syncing;
 
 pub use cache::Cache;
 pub use crypt::{Crypt, Seal};
 pub use pipeline::{Lease, Prepared, WriteSpec, Zio, ZioOptions};
-pub use seam::{Allocator, Dedup, Devices, Looked, PhysWrite, Purpose, ReadOne, Sharing, Wrong};
+pub use seam::{
+    Allocator, Dedup, Devices, Looked, PhysWrite, Purpose, ReadOne, Sharing, Waits, Wrong,
+};
+pub use syncing::Syncing;

@@ -5,8 +5,8 @@ mod gang;
 use crate::cache::{Cache, Key};
 use crate::crypt::{self, Crypt, Seal, Sealed};
 use crate::flight::{Boarding, Flight, Flights, Lead};
-use crate::seam::{Allocator, Dedup, Devices, Looked, PhysWrite, Purpose, ReadOne, Sharing, Wrong};
-use crate::swap;
+use crate::seam::{Allocator, Dedup, Devices, Looked, PhysWrite, Purpose, ReadOne, Sharing, Waits, Wrong};
+use crate::{swap, syncing};
 use base::{bail, roundup, Block, Error, Kind, Result, Txg};
 use codec::{checksum, compress};
 use disk::{BlkPtr, Dva, ObjType};
@@ -123,6 +123,7 @@ pub struct Zio {
     /// Held for reading while copies are put right; see [`Zio::settle`].
     repairs: RwLock<()>,
     sharing: OnceLock<Weak<dyn Sharing>>,
+    waits: OnceLock<Weak<dyn Waits>>,
 }
 
 #[derive(Default)]
@@ -130,6 +131,29 @@ struct Queue {
     writes: Vec<PhysWrite>,
     index: HashMap<(u64, u64), usize>,
     bytes: usize,
+    /// Devices refused what was queued; it is sent again when somebody asks for it.
+    refused: bool,
+}
+
+impl Queue {
+    /// Adds a write; returns the data it replaces, if its place is queued already.
+    fn put(&mut self, w: PhysWrite) -> Option<Block> {
+        let key = (w.vdev, w.offset);
+        self.bytes += w.data.len();
+        match self.index.get(&key).copied() {
+            // A later sync pass rewrites in place: only the newest content must land.
+            Some(i) => {
+                let before = std::mem::replace(&mut self.writes[i].data, w.data);
+                self.bytes -= before.len();
+                Some(before)
+            }
+            None => {
+                self.index.insert(key, self.writes.len());
+                self.writes.push(w);
+                None
+            }
+        }
+    }
 }
 
 impl Zio {
@@ -148,6 +172,7 @@ impl Zio {
             flights: Flights::default(),
             repairs: RwLock::new(()),
             sharing: OnceLock::new(),
+            waits: OnceLock::new(),
         }
     }
 
@@ -184,6 +209,11 @@ impl Zio {
     /// Who counts the references of shared blocks; set once. Without it none are shared.
     pub fn set_sharing(&self, sharing: Weak<dyn Sharing>) {
         let _ = self.sharing.set(sharing);
+    }
+
+    /// Who waits for devices that a txg needs and that are away; set once. Without it nobody does.
+    pub fn set_waits(&self, waits: Weak<dyn Waits>) {
+        let _ = self.waits.set(waits);
     }
 
     fn sharing(&self) -> Option<Arc<dyn Sharing>> {
@@ -402,32 +432,39 @@ impl Zio {
     ) -> Result<Vec<u8>> {
         let verify = self.verifier(bp);
         let (mut wrong, mut last) = before;
-        for (i, dva) in bp.dvas().iter().enumerate().skip(first) {
-            let r = if dva.is_gang() {
-                self.read_gang(bp, i, depth, how).and_then(|b| {
-                    if verify(&b) {
-                        Ok(b)
-                    } else {
-                        Err(Error::new(Kind::Checksum, format!("gang block {bp:?}")))
+        let mut next = first;
+        loop {
+            for (i, dva) in bp.dvas().iter().enumerate().skip(next) {
+                let r = if dva.is_gang() {
+                    self.read_gang(bp, i, depth, how).and_then(|b| {
+                        if verify(&b) {
+                            Ok(b)
+                        } else {
+                            Err(Error::new(Kind::Checksum, format!("gang block {bp:?}")))
+                        }
+                    })
+                } else if let How::Probe = how {
+                    self.devices
+                        .probe(dva, bp.psize(), bp.physical_birth(), &verify)
+                } else {
+                    let l = self.look(dva, bp.psize(), bp.physical_birth(), &verify);
+                    wrong.extend(l.wrong);
+                    l.data
+                };
+                match r {
+                    Ok(b) => {
+                        if !wrong.is_empty() {
+                            self.heal(bp, &wrong, &b, how, false);
+                        }
+                        return Ok(b);
                     }
-                })
-            } else if let How::Probe = how {
-                self.devices
-                    .probe(dva, bp.psize(), bp.physical_birth(), &verify)
-            } else {
-                let l = self.look(dva, bp.psize(), bp.physical_birth(), &verify);
-                wrong.extend(l.wrong);
-                l.data
-            };
-            match r {
-                Ok(b) => {
-                    if !wrong.is_empty() {
-                        self.heal(bp, &wrong, &b, how, false);
-                    }
-                    return Ok(b);
+                    Err(e) => last = e,
                 }
-                Err(e) => last = e,
             }
+            if matches!(how, How::Probe) || !self.await_readable(bp, &last) {
+                break;
+            }
+            (next, wrong) = (0, Vec::new());
         }
         if self.is_in_use(bp, how) {
             self.devices.count(&wrong);
@@ -438,6 +475,17 @@ impl Zio {
             return Err(last);
         }
         Err(last.context(format!("block {bp:?}")))
+    }
+
+    /// In syncing context: waits for the devices of a block if they are away. True: they are back.
+    fn await_readable(&self, bp: &BlkPtr, why: &Error) -> bool {
+        let Some(waits) = self.waits.get().filter(|_| syncing::here()) else {
+            return false;
+        };
+        let vdevs: Vec<u64> = bp.dvas().iter().map(|d| d.vdev()).collect();
+        waits
+            .upgrade()
+            .is_some_and(|w| w.await_readable(&vdevs, why))
     }
 
     fn look(
@@ -972,32 +1020,22 @@ impl Zio {
                 .write()
                 .unwrap_or_else(|e| e.into_inner())
                 .insert(key, data.clone());
-            match q.index.get(&key).copied() {
-                // A later sync pass rewrites in place: only the newest content must land.
-                Some(i) => {
-                    q.bytes = q.bytes - q.writes[i].data.len() + data.len();
-                    let before = std::mem::replace(&mut q.writes[i].data, data);
-                    // Who has the pointer of the earlier pass still wants what it led to.
-                    let mut old = self.superseded.lock().unwrap_or_else(|e| e.into_inner());
-                    old.entry(key).or_default().push(before);
-                }
-                None => {
-                    let i = q.writes.len();
-                    q.bytes += data.len();
-                    q.index.insert(key, i);
-                    q.writes.push(PhysWrite {
-                        vdev: d.vdev(),
-                        offset: d.offset(),
-                        data,
-                    });
-                }
-            }
+            let (vdev, offset) = key;
+            self.supersede(key, q.put(PhysWrite { vdev, offset, data }));
             q.bytes >= QUEUE_BYTES
         };
         if full {
-            self.drain(txg)?;
+            self.drain_some(txg);
         }
         Ok(())
+    }
+
+    /// Who has the pointer of an earlier pass still wants what it led to.
+    fn supersede(&self, key: (u64, u64), before: Option<Block>) {
+        if let Some(before) = before {
+            let mut old = self.superseded.lock().unwrap_or_else(|e| e.into_inner());
+            old.entry(key).or_default().push(before);
+        }
     }
 
     /// Bytes waiting to be submitted.
@@ -1007,12 +1045,23 @@ impl Zio {
 
     /// Submits everything queued and returns when the devices have taken it (not flushed). Only
     /// the thread that syncs calls this, so two submissions of one place cannot overtake.
+    ///
+    /// Errors: the devices refuse some of it. All of it stays queued, to be read from there and for
+    /// another call.
     pub fn drain(&self, txg: Txg) -> Result<()> {
         let q = std::mem::take(&mut *self.queue.lock().unwrap_or_else(|e| e.into_inner()));
         if q.writes.is_empty() {
             return Ok(());
         }
-        let r = self.devices.write(&q.writes, txg);
+        if let Err(e) = self.devices.write(&q.writes, txg) {
+            let mut queue = self.queue.lock().unwrap_or_else(|e| e.into_inner());
+            let newer = std::mem::replace(&mut *queue, q);
+            for w in newer.writes {
+                self.supersede((w.vdev, w.offset), queue.put(w));
+            }
+            queue.refused = true;
+            return Err(e);
+        }
         let mut p = self.pending.write().unwrap_or_else(|e| e.into_inner());
         for w in &q.writes {
             let key = (w.vdev, w.offset);
@@ -1020,7 +1069,21 @@ impl Zio {
                 p.remove(&key);
             }
         }
-        r
+        Ok(())
+    }
+
+    /// [`Zio::drain`] to keep the queue short, for callers that hold locks: what devices refuse stays
+    /// queued until the next [`Zio::drain`], which tells of it.
+    pub fn drain_some(&self, txg: Txg) {
+        let refused = self
+            .queue
+            .lock()
+            .unwrap_or_else(|e| e.into_inner())
+            .refused;
+        if !refused {
+            // Told by the next one.
+            let _ = self.drain(txg);
+        }
     }
 
     fn check_writable(&self) -> Result<()> {

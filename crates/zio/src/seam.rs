@@ -1,7 +1,7 @@
 //! What zio asks of the device tree and the allocator, as two small traits that zio owns; crate
 //! `pool` implements them over `vdev` and `space`, tests over plain memory.
 
-use base::{Block, Result, Txg};
+use base::{Block, Error, Result, Txg};
 use disk::blkptr::DVAS;
 use disk::{BlkPtr, Dva};
 
@@ -83,6 +83,14 @@ pub trait Devices: Send + Sync {
     fn flush(&self) -> Result<()>;
     /// Smallest allocation of the normal class: compressed sizes are rounded up to it.
     fn min_alloc(&self) -> usize;
+}
+
+/// Waits for devices in syncing context.
+pub trait Waits: Send + Sync {
+    /// A block that the syncing txg needs cannot be read from any of `vdevs`, because of `why`. Waits for
+    /// devices that are away, and returns true if they are back; false: the block itself is the
+    /// matter, or nobody waits.
+    fn await_readable(&self, vdevs: &[u64], why: &Error) -> bool;
 }
 
 /// The allocator below.

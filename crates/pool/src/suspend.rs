@@ -1,0 +1,349 @@
+//! Suspension: what a pool does while a txg cannot be written.
+//!
+//! A pool is in one of three states:
+//!
+//! 1. *Running.*
+//! 2. *Waiting for devices.* The devices refuse what the syncing txg needs. The syncing thread holds
+//!    the txg, with everything it has not written yet, and tries again: at once after
+//!    [`Pool::retry`], every [`RETRY`] otherwise. When the devices take it the same txg goes on, and
+//!    nothing is lost.
+//! 3. *Stopped for good* ([`Pool::stop_for_good`]). No txg is written any more until the pool is
+//!    imported again. What the last txg on disk lacks is lost. A stopped pool never runs again.
+//!
+//! Only failures of devices lead to state 2. Everything else that makes a txg fail leads to state 3:
+//! the txg was changed half-way, and nothing may be built upon it.
+//!
+//! Whether a txg waits is decided by the pool's [`Patience`]. Without one it never does: the first
+//! failure stops the pool. The daemon installs [`Pool::wait_for_devices`], which blocks the syncing
+//! thread. A simulator on one thread installs one that does not block.
+//!
+//! Locks: [`Suspension::state`] is a leaf lock. A waiting syncing thread holds the lock of
+//! [`crate::sync::SyncState`], and (only if the device fails in a read of syncing context) locks of
+//! objects; it never holds [`Suspension::state`].
+
+use crate::Pool;
+use base::{Error, Kind, Result};
+use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::{Condvar, Mutex, MutexGuard, OnceLock};
+use std::time::Duration;
+
+/// How often the devices are tried without being asked: often enough that a device or space that
+/// comes back is noticed within a moment, and seldom enough to cost nothing.
+const RETRY: Duration = Duration::from_secs(2);
+
+/// The pool property `failmode`: what calls that change something get while the pool waits for its
+/// devices.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Failmode {
+    /// They wait, too.
+    #[default]
+    Wait,
+    /// They fail with EIO.
+    Continue,
+    /// The pool does not wait: the first failure stops it for good.
+    Panic,
+}
+
+impl Failmode {
+    /// By the number the property has on disk; an unknown one is the default.
+    pub fn from_number(n: u64) -> Failmode {
+        match n {
+            1 => Failmode::Continue,
+            2 => Failmode::Panic,
+            _ => Failmode::Wait,
+        }
+    }
+}
+
+/// Decides whether a txg that the devices refuse waits for them.
+pub trait Patience: Send + Sync {
+    /// The devices refused what the txg needs, because of `why`. Called by the syncing thread; may
+    /// block. True: try again. False: stop the pool for good.
+    fn again(&self, pool: &Pool, why: &Error) -> bool;
+}
+
+/// A change of state.
+#[derive(Clone, Copy, Debug)]
+pub enum Turn<'a> {
+    /// The pool waits for its devices.
+    Waits(&'a Error),
+    /// The devices took what they had refused.
+    Resumed,
+    /// The pool is stopped for good.
+    Stopped(&'a Error),
+}
+
+/// Who is told of changes of state; must not call into the pool.
+pub type Tell = Box<dyn Fn(Turn<'_>) + Send + Sync>;
+
+const RUNNING: u8 = 0;
+const WAITING: u8 = 1;
+const STOPPED: u8 = 2;
+
+#[derive(Default)]
+struct State {
+    waiting: Option<Error>,
+    stopped: Option<Error>,
+    /// Attempts asked for by [`Pool::retry`], and attempts made.
+    wanted: u64,
+    made: u64,
+    /// Failures stop the pool from now on.
+    gives_up: bool,
+}
+
+/// The state of one pool, and who waits for it to change.
+#[derive(Default)]
+pub(crate) struct Suspension {
+    state: Mutex<State>,
+    changed: Condvar,
+    /// The state once more, for those who only look: RUNNING, WAITING or STOPPED.
+    now: AtomicU8,
+    failmode: AtomicU8,
+    patience: OnceLock<Box<dyn Patience>>,
+    tell: OnceLock<Tell>,
+}
+
+impl Suspension {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(|e| e.into_inner())
+    }
+
+    fn tell(&self, turn: Turn<'_>) {
+        if let Some(f) = self.tell.get() {
+            f(turn);
+        }
+    }
+}
+
+impl Pool {
+    /// Why nothing is written at the moment, if so: the pool waits for its devices or is stopped.
+    pub fn suspended(&self) -> Option<Error> {
+        if self.io.now.load(Ordering::Acquire) == RUNNING {
+            return None;
+        }
+        let st = self.io.lock();
+        st.stopped.clone().or_else(|| st.waiting.clone())
+    }
+
+    /// Why no txg is written any more, if the pool is stopped for good.
+    pub fn stopped(&self) -> Option<Error> {
+        if self.io.now.load(Ordering::Acquire) != STOPPED {
+            return None;
+        }
+        self.io.lock().stopped.clone()
+    }
+
+    /// Whether a txg waits for the devices.
+    pub fn is_waiting(&self) -> bool {
+        self.io.now.load(Ordering::Acquire) == WAITING
+    }
+
+    /// Stops the pool because of `why`: no txg is written from now on, and a txg that waits for its
+    /// devices gives up. The state on disk is that of the last txg written. Only exporting the pool
+    /// by force or closing it ends this; the first reason counts.
+    pub fn stop_for_good(&self, why: Error) {
+        let mut st = self.io.lock();
+        if st.stopped.is_some() {
+            return;
+        }
+        st.stopped = Some(why.clone());
+        st.waiting = None;
+        self.io.now.store(STOPPED, Ordering::Release);
+        drop(st);
+        self.io.changed.notify_all();
+        self.dmu.stop();
+        self.io.tell(Turn::Stopped(&why));
+    }
+
+    /// The error for callers of a pool that is suspended because of `why`.
+    pub(crate) fn suspended_error(&self, why: &Error) -> Error {
+        Error::new(
+            Kind::Suspended,
+            format!("pool '{}' I/O is currently suspended: {why}", self.name()),
+        )
+    }
+
+    pub fn failmode(&self) -> Failmode {
+        Failmode::from_number(self.io.failmode.load(Ordering::Relaxed).into())
+    }
+
+    /// Reads anew what the property `failmode` says.
+    pub fn refresh_failmode(&self) -> Result<()> {
+        let stored = self.stored_props()?;
+        let set = stored.iter().find(|(n, _)| n == "failmode");
+        let n = match set.map(|(_, v)| v) {
+            Some(dsl::PropValue::Int(n)) => u8::try_from(*n).unwrap_or(0),
+            _ => 0,
+        };
+        self.io.failmode.store(n, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// Sets what decides whether a txg waits; once.
+    pub fn set_patience(&self, patience: Box<dyn Patience>) {
+        let _ = self.io.patience.set(patience);
+    }
+
+    /// From now on a txg that the devices refuse blocks the thread that syncs it until they take it,
+    /// the pool is stopped, or [`Pool::give_up_waiting`] is called. `tell` hears of it.
+    pub fn wait_for_devices(&self, tell: Tell) {
+        let _ = self.io.tell.set(tell);
+        self.set_patience(Box::new(Blocking));
+    }
+
+    /// From now on no txg waits for devices: a failure stops the pool. For the end of the daemon.
+    pub fn give_up_waiting(&self) {
+        self.io.lock().gives_up = true;
+        self.io.changed.notify_all();
+    }
+
+    /// Has the devices tried again, and waits for the outcome.
+    ///
+    /// Errors: the devices refuse still, or the pool is stopped.
+    pub fn retry(&self) -> Result<()> {
+        let mut st = self.io.lock();
+        if st.waiting.is_some() {
+            // The attempt under way may have begun before whatever the caller mended.
+            st.wanted = st.wanted.max(st.made) + 1;
+            let mine = st.wanted;
+            self.io.changed.notify_all();
+            let pending = |st: &mut State| st.waiting.is_some() && st.made < mine;
+            st = self
+                .io
+                .changed
+                .wait_while(st, pending)
+                .unwrap_or_else(|e| e.into_inner());
+        }
+        match st.stopped.as_ref().or(st.waiting.as_ref()) {
+            Some(why) => {
+                let why = why.clone();
+                drop(st);
+                Err(self.suspended_error(&why))
+            }
+            None => Ok(()),
+        }
+    }
+
+    /// Waits a moment for the state to change: at most `most`, or not at all if the pool does not
+    /// wait for its devices.
+    pub fn wait_for_turn(&self, most: Duration) {
+        let st = self.io.lock();
+        let waits = |st: &mut State| st.waiting.is_some();
+        drop(self.io.changed.wait_timeout_while(st, most, waits));
+    }
+
+    /// Does `write`, which hands something of a txg to the devices, until they take it. What it
+    /// wrote before may be written again, so it must be the same each time.
+    ///
+    /// Errors: the txg is given up. The caller stops the pool.
+    pub(crate) fn persist(&self, write: &mut dyn FnMut() -> Result<()>) -> Result<()> {
+        loop {
+            let why = match write() {
+                Ok(()) => {
+                    self.went_through();
+                    return Ok(());
+                }
+                Err(e) => e,
+            };
+            let patience = match self.io.patience.get() {
+                Some(p) if is_of_devices(&why) && !self.tree.has_lost_writes() => p,
+                _ => return Err(why),
+            };
+            if self.failmode() == Failmode::Panic {
+                return Err(why.context("failmode=panic"));
+            }
+            if let Some(stopped) = self.stopped() {
+                return Err(stopped);
+            }
+            self.dmu.pause_early(true);
+            if !patience.again(self, &why) {
+                return Err(self.stopped().unwrap_or(why));
+            }
+            // Devices that went away may be back.
+            self.tree.reopen();
+        }
+    }
+
+    /// The devices took what they were given.
+    fn went_through(&self) {
+        if self.io.now.load(Ordering::Acquire) != WAITING {
+            return;
+        }
+        let mut st = self.io.lock();
+        if st.waiting.take().is_none() {
+            return;
+        }
+        st.made += 1;
+        self.io.now.store(RUNNING, Ordering::Release);
+        drop(st);
+        self.dmu.pause_early(false);
+        self.io.changed.notify_all();
+        self.io.tell(Turn::Resumed);
+    }
+}
+
+impl zio::Waits for Pool {
+    fn await_readable(&self, vdevs: &[u64], why: &Error) -> bool {
+        if self.io.patience.get().is_none() {
+            return false;
+        }
+        let away = || {
+            let tops: Vec<_> = vdevs
+                .iter()
+                .filter_map(|v| self.tree.top(*v).ok())
+                .collect();
+            for leaf in tops.iter().flat_map(|t| t.leaves()) {
+                self.tree.probe(&leaf);
+            }
+            tops.iter().any(|t| t.is_concrete() && !t.state().usable())
+        };
+        if !away() {
+            return false;
+        }
+        let waited = self.persist(&mut || match away() {
+            true => Err(Error::new(Kind::NoDevice, why.to_string())),
+            false => Ok(()),
+        });
+        waited.is_ok()
+    }
+}
+
+/// Whether a device, or whoever provides it, may stop failing that way: it is away, broken, full,
+/// forbidden. Not so what only a mistake or damage explains.
+fn is_of_devices(e: &Error) -> bool {
+    !matches!(
+        e.kind,
+        Kind::Damaged | Kind::Checksum | Kind::Suspended | Kind::Unsupported | Kind::Invalid
+    )
+}
+
+/// Blocks the syncing thread.
+struct Blocking;
+
+impl Patience for Blocking {
+    fn again(&self, pool: &Pool, why: &Error) -> bool {
+        let io = &pool.io;
+        let mut st = io.lock();
+        if st.stopped.is_some() || st.gives_up {
+            return false;
+        }
+        let news = st.waiting.replace(why.clone()).is_none();
+        if news {
+            io.now.store(WAITING, Ordering::Release);
+        } else {
+            st.made += 1;
+        }
+        drop(st);
+        io.changed.notify_all();
+        if news {
+            io.tell(Turn::Waits(why));
+        }
+        let idle = |st: &mut State| st.stopped.is_none() && !st.gives_up && st.wanted <= st.made;
+        let st = io.lock();
+        let (st, _) = io
+            .changed
+            .wait_timeout_while(st, RETRY, idle)
+            .unwrap_or_else(|e| e.into_inner());
+        st.stopped.is_none() && !st.gives_up
+    }
+}

@@ -351,8 +351,11 @@ pub struct Pool {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct PoolFacts {
-    /// I/O is suspended (failmode=wait).
+    /// I/O is suspended: the pool waits for its devices or, if `stopped` says so, is stopped for good.
     pub suspended: bool,
+    pub stopped: bool,
+    /// Why, in words.
+    pub suspended_why: Option<String>,
     /// The intent log cannot be played.
     pub bad_log: bool,
     /// Pool metadata is damaged.

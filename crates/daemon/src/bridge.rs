@@ -195,6 +195,16 @@ fn times_of_doomed(z: &Znode, set: &SetAttr) -> Option<(Time, Time)> {
     }
 }
 
+/// Whether these are the times of a file whose pages the kernel writes out. What utimensat(2) sends has
+/// no handle.
+pub fn is_written_back(set: &SetAttr) -> bool {
+    matches!(set.mtime, Some(SetTime::At(_)))
+        && set.ctime.is_some()
+        && set.fh == Some(WRITER)
+        && set.atime.is_none()
+        && (set.mode, set.uid, set.gid, set.size) == (None, None, None, None)
+}
+
 impl Bridge {
     pub fn new(zfs: Arc<Zfs>, ctl: Arc<Ctldir>, caching: Caching) -> Result<Bridge> {
         let root = zfs.root()?;
@@ -350,12 +360,7 @@ impl Filesystem for Bridge {
                 SetTime::At(t) => zpl::SetTime::To(time_in(t)),
             })
         };
-        // What utimensat(2) sends has no handle.
-        let written_back = matches!(set.mtime, Some(SetTime::At(_)))
-            && set.ctime.is_some()
-            && set.fh == Some(WRITER)
-            && set.atime.is_none()
-            && (set.mode, set.uid, set.gid, set.size) == (None, None, None, None);
+        let written_back = is_written_back(set);
         let set = zpl::SetAttr {
             mode: set.mode,
             uid: set.uid,

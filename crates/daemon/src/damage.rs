@@ -2,15 +2,19 @@
 
 use crate::errors::answer;
 use crate::mounts::read_only_view;
-use crate::pools::open;
+use crate::pools::{not_suspended, open, suspended};
 use crate::service::{Entry, Service};
 use api::{ApiError, Peer, PoolClear, Reply, Scan, ScanFunction, ScanState};
 use base::Kind;
 use pool::Pool;
 use std::collections::HashMap;
+use std::sync::mpsc::{self, RecvTimeoutError};
 use std::sync::Arc;
+use std::time::Duration;
 use zpl::Zfs;
 
+/// How often it is looked whether a pool was suspended.
+const TICK: Duration = Duration::from_millis(50);
 /// Most files listed; what is beyond is counted.
 const MOST_FILES: usize = 10_000;
 
@@ -77,49 +81,32 @@ pub fn scan(pool: &Pool) -> Option<Scan> {
 }
 
 /// `zpool clear`: counters back to zero, devices that can be had again opened, and, unless a device
-/// is named, the list of damaged files emptied.
+/// is named, the list of damaged files emptied. A pool that waits for its devices goes on, if they can be
+/// written.
 pub fn clear(service: &Arc<Service>, peer: Peer, ask: &PoolClear) -> Result<Reply, ApiError> {
-    let _one_at_a_time = service.changes.lock().unwrap_or_else(|e| e.into_inner());
     let entry = open(service, &ask.pool)?;
     let pool = &entry.pool;
-    let vdevs = match &ask.device {
-        None => {
-            pool.tree.stats.clear_errors();
-            pool.tree.all()
-        }
-        Some(name) => {
-            let found = pool.tree.find_by_name(name).ok_or_else(|| {
-                ApiError::sentence(
-                    Kind::NotFound,
-                    format!(
-                        "cannot clear errors for {name} in {}: no such device in pool",
-                        ask.pool
-                    ),
-                )
-            })?;
-            let mut list = vec![found];
-            let mut at = 0;
-            while let Some(v) = list.get(at).cloned() {
-                list.extend(v.children().iter().cloned());
-                at += 1;
-            }
-            list
-        }
-    };
+    let vdevs = chosen(pool, ask)?;
     let mut changed = false;
     for v in &vdevs {
         v.stats.clear_errors();
         changed |= v.forgive();
     }
-    pool.tree.reopen();
-    if let Some(why) = pool.suspended() {
-        return Err(ApiError::reason(
-            Kind::Suspended,
-            format!(
-                "pool I/O is currently suspended ({why}); what was not written is lost. Stop the \
-                 daemon and start it again to go on from the last group on disk"
-            ),
-        ));
+    if changed {
+        pool.dirty_config();
+    }
+    if let Some(why) = pool.stopped() {
+        return Err(suspended(pool, &why));
+    }
+    if pool.is_waiting() {
+        // The thread that syncs opens what is not open. Others may hold `changes` and wait for it.
+        if let Err(e) = pool.retry() {
+            return Err(suspended(pool, &pool.suspended().unwrap_or(e)));
+        }
+    } else {
+        let _one_at_a_time = service.changes.lock().unwrap_or_else(|e| e.into_inner());
+        open(service, &ask.pool)?;
+        pool.tree.reopen();
     }
     if ask.device.is_none() {
         pool.clear_errors();
@@ -127,11 +114,59 @@ pub fn clear(service: &Arc<Service>, peer: Peer, ask: &PoolClear) -> Result<Repl
     if pool.is_readonly() {
         return Ok(Reply::Done);
     }
-    if changed {
-        pool.dirty_config();
-    }
-    pool.log_command(&ask.command, u64::from(peer.uid))
-        .and_then(|()| pool.sync())
-        .map_err(answer)?;
+    let (entry2, command) = (entry.clone(), ask.command.clone());
+    until_suspended(&entry, move || {
+        let pool = &entry2.pool;
+        pool.log_command(&command, u64::from(peer.uid))
+            .and_then(|()| pool.sync().map(drop))
+    })?;
     Ok(Reply::Done)
+}
+
+/// Does something that ends with a txg on disk; an error if the pool is suspended before.
+fn until_suspended(
+    entry: &Arc<Entry>,
+    job: impl FnOnce() -> base::Result<()> + Send + 'static,
+) -> Result<(), ApiError> {
+    let (send, ended) = mpsc::channel();
+    std::thread::Builder::new()
+        .name("clear".into())
+        .spawn(move || {
+            // Nobody listens any more if the pool was suspended meanwhile.
+            let _ = send.send(job());
+        })
+        .map_err(|e| answer(e.into()))?;
+    loop {
+        match ended.recv_timeout(TICK) {
+            Ok(r) => return r.map_err(answer),
+            Err(RecvTimeoutError::Timeout) => not_suspended(entry)?,
+            Err(RecvTimeoutError::Disconnected) => {
+                return Err(ApiError::reason(Kind::Io, "it stopped half-way"))
+            }
+        }
+    }
+}
+
+/// The vdevs whose errors are to be cleared.
+fn chosen(pool: &Pool, ask: &PoolClear) -> Result<Vec<Arc<vdev::Vdev>>, ApiError> {
+    let Some(name) = &ask.device else {
+        pool.tree.stats.clear_errors();
+        return Ok(pool.tree.all());
+    };
+    let found = pool.tree.find_by_name(name).ok_or_else(|| {
+        ApiError::sentence(
+            Kind::NotFound,
+            format!(
+                "cannot clear errors for {name} in {}: no such device in pool",
+                ask.pool
+            ),
+        )
+    })?;
+    let mut list = vec![found];
+    let mut at = 0;
+    while let Some(v) = list.get(at).cloned() {
+        list.extend(v.children().iter().cloned());
+        at += 1;
+    }
+    Ok(list)
 }

@@ -162,13 +162,7 @@ pub fn need_writable(entry: &Entry) -> Answer<()> {
     if entry.pool.is_readonly() {
         return Err(ApiError::reason(Kind::ReadOnly, "pool is read-only"));
     }
-    if let Some(e) = entry.pool.suspended() {
-        return Err(errors::answer(Error::new(
-            Kind::Suspended,
-            format!("pool I/O is currently suspended: {e}"),
-        )));
-    }
-    Ok(())
+    crate::pools::not_suspended(entry)
 }
 
 /// A dataset or snapshot, or `cannot open 'NAME': dataset does not exist`.

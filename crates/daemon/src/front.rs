@@ -2,7 +2,8 @@
 //! system go to the [`Bridge`], those for nodes of [`Ctldir`] are answered here; nothing in there
 //! can be changed.
 
-use crate::bridge::{cred, ioctl_get, statfs_out, Bridge, Caching};
+use crate::admit::Admission;
+use crate::bridge::{cred, ioctl_get, is_written_back, statfs_out, Bridge, Caching};
 use crate::ctldir::{self, Ctldir, Dir, Line, Node, Snapdir, Tree};
 use base::{Data, Kind};
 use fuse::{
@@ -31,6 +32,7 @@ type Result<T> = std::result::Result<T, Errno>;
 /// A mounted file system as FUSE sees it.
 pub struct Front {
     head: Bridge,
+    admission: Admission,
     ctl: Arc<Ctldir>,
     caching: Caching,
     /// Listings of open directories: they must not change while they are read.
@@ -54,9 +56,10 @@ fn file(n: Node, other: Errno) -> Result<(Arc<Tree>, Arc<Zfs>, Arc<Znode>)> {
 }
 
 impl Front {
-    pub fn new(head: Bridge, ctl: Arc<Ctldir>, caching: Caching) -> Front {
+    pub fn new(head: Bridge, admission: Admission, ctl: Arc<Ctldir>, caching: Caching) -> Front {
         Front {
             head,
+            admission,
             ctl,
             caching,
             lists: Mutex::default(),
@@ -285,7 +288,13 @@ impl Filesystem for Front {
     fn setattr(&self, req: &Request, node: u64, set: &SetAttr) -> Result<AttrReply> {
         match self.ours(node) {
             Some(_) => Err(Errno::EROFS),
-            None => self.head.setattr(req, node, set),
+            None => {
+                // Times of data that the kernel had accepted go with these.
+                if !is_written_back(set) {
+                    self.admission.call(req)?;
+                }
+                self.head.setattr(req, node, set)
+            }
         }
     }
 
@@ -326,6 +335,7 @@ impl Filesystem for Front {
 
     fn symlink(&self, req: &Request, parent: u64, name: &[u8], target: &[u8]) -> Result<Entry> {
         self.changeable(parent, name)?;
+        self.admission.call(req)?;
         self.head.symlink(req, parent, name, target)
     }
 
@@ -338,25 +348,33 @@ impl Filesystem for Front {
         rdev: u32,
     ) -> Result<Entry> {
         self.changeable(parent, name)?;
+        self.admission.call(req)?;
         self.head.mknod(req, parent, name, mode, rdev)
     }
 
     fn mkdir(&self, req: &Request, parent: u64, name: &[u8], mode: u32) -> Result<Entry> {
         self.changeable(parent, name)?;
+        self.admission.call(req)?;
         self.head.mkdir(req, parent, name, mode)
     }
 
     fn unlink(&self, req: &Request, parent: u64, name: &[u8]) -> Result<()> {
         match ctldir::is_ours(parent) || self.is_ctl(parent, name) {
             true => Err(Errno::EROFS),
-            false => self.head.unlink(req, parent, name),
+            false => {
+                self.admission.call(req)?;
+                self.head.unlink(req, parent, name)
+            }
         }
     }
 
     fn rmdir(&self, req: &Request, parent: u64, name: &[u8]) -> Result<()> {
         match ctldir::is_ours(parent) || self.is_ctl(parent, name) {
             true => Err(Errno::EROFS),
-            false => self.head.rmdir(req, parent, name),
+            false => {
+                self.admission.call(req)?;
+                self.head.rmdir(req, parent, name)
+            }
         }
     }
 
@@ -378,6 +396,7 @@ impl Filesystem for Front {
         if self.is_ctl(parent, name) || self.is_ctl(new_parent, new_name) {
             return Err(Errno::EPERM);
         }
+        self.admission.call(req)?;
         self.head
             .rename(req, parent, name, new_parent, new_name, flags)
     }
@@ -389,11 +408,15 @@ impl Filesystem for Front {
             _ => return Err(EXDEV),
         }
         self.changeable(new_parent, new_name)?;
+        self.admission.call(req)?;
         self.head.link(req, node, new_parent, new_name)
     }
 
     fn open(&self, req: &Request, node: u64, args: OpenArgs) -> Result<Opened> {
         let Some(n) = self.ours(node) else {
+            if args.flags & O_TRUNC != 0 {
+                self.admission.call(req)?;
+            }
             return self.head.open(req, node, args);
         };
         let n = n?;
@@ -429,6 +452,7 @@ impl Filesystem for Front {
         args: OpenArgs,
     ) -> Result<(Entry, Opened)> {
         self.changeable(parent, name)?;
+        self.admission.call(req)?;
         self.head.create(req, parent, name, mode, args)
     }
 
@@ -440,6 +464,7 @@ impl Filesystem for Front {
         args: OpenArgs,
     ) -> Result<(Entry, Opened)> {
         self.changeable(parent, b"")?;
+        self.admission.call(req)?;
         self.head.tmpfile(req, parent, mode, args)
     }
 
@@ -483,7 +508,13 @@ impl Filesystem for Front {
     ) -> Result<u32> {
         match ctldir::is_ours(node) {
             true => Err(Errno::EROFS),
-            false => self.head.write(req, node, fh, offset, data, args),
+            false => {
+                match args.cached {
+                    true => self.admission.cached_data()?,
+                    false => self.admission.call(req)?,
+                }
+                self.head.write(req, node, fh, offset, data, args)
+            }
         }
     }
 
@@ -503,7 +534,10 @@ impl Filesystem for Front {
     fn fsync(&self, req: &Request, node: u64, fh: u64, datasync: bool) -> Result<()> {
         match ctldir::is_ours(node) {
             true => Ok(()),
-            false => self.head.fsync(req, node, fh, datasync),
+            false => {
+                self.admission.call(req)?;
+                self.head.fsync(req, node, fh, datasync)
+            }
         }
     }
 
@@ -599,7 +633,10 @@ impl Filesystem for Front {
     fn fsyncdir(&self, req: &Request, node: u64, fh: u64, datasync: bool) -> Result<()> {
         match ctldir::is_ours(node) {
             true => Ok(()),
-            false => self.head.fsyncdir(req, node, fh, datasync),
+            false => {
+                self.admission.call(req)?;
+                self.head.fsyncdir(req, node, fh, datasync)
+            }
         }
     }
 
@@ -625,7 +662,10 @@ impl Filesystem for Front {
     ) -> Result<()> {
         match ctldir::is_ours(node) {
             true => Err(Errno::EROFS),
-            false => self.head.setxattr(req, node, name, value, flags, kill_sgid),
+            false => {
+                self.admission.call(req)?;
+                self.head.setxattr(req, node, name, value, flags, kill_sgid)
+            }
         }
     }
 
@@ -654,7 +694,10 @@ impl Filesystem for Front {
     fn removexattr(&self, req: &Request, node: u64, name: &[u8]) -> Result<()> {
         match ctldir::is_ours(node) {
             true => Err(Errno::EROFS),
-            false => self.head.removexattr(req, node, name),
+            false => {
+                self.admission.call(req)?;
+                self.head.removexattr(req, node, name)
+            }
         }
     }
 
@@ -683,6 +726,9 @@ impl Filesystem for Front {
         out_size: u32,
     ) -> Result<IoctlReply> {
         let Some(n) = self.ours(node) else {
+            if ioctl_get(cmd, 0, 0, 0).is_none() {
+                self.admission.call(req)?;
+            }
             return self.head.ioctl(req, node, fh, flags, cmd, input, out_size);
         };
         let (t, _, z) = file(n?, Errno::ENOTTY)?;
@@ -704,7 +750,10 @@ impl Filesystem for Front {
     ) -> Result<()> {
         match ctldir::is_ours(node) {
             true => Err(Errno::EROFS),
-            false => self.head.fallocate(req, node, fh, offset, length, mode),
+            false => {
+                self.admission.call(req)?;
+                self.head.fallocate(req, node, fh, offset, length, mode)
+            }
         }
     }
 
@@ -742,12 +791,14 @@ impl Filesystem for Front {
             // The kernel reads and writes then.
             return Err(EXDEV);
         }
+        self.admission.call(req)?;
         self.head.copy_file_range(
             req, node_in, fh_in, offset_in, node_out, fh_out, offset_out, length, flags,
         )
     }
 
     fn syncfs(&self, req: &Request, node: u64) -> Result<()> {
+        self.admission.call(req)?;
         self.head.syncfs(req, node)
     }
 }

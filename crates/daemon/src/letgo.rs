@@ -112,6 +112,12 @@ pub fn export(
         if entry.is_abandoned() {
             return Err(ApiError::reason(Kind::Stale, "it was exported by force"));
         }
+        if force && entry.pool.is_waiting() {
+            // Ends whatever waits for the devices, another export included.
+            let why = entry.pool.suspended().unwrap_or(Error::from(Kind::Io));
+            let text = format!("it was exported by force while its devices could not be written: {why}");
+            entry.pool.stop_for_good(Error::new(Kind::Io, text));
+        }
         let now = entry.pool.tree.pulse();
         if now.busy == 0 || pulse != Some(now.done) {
             (pulse, since) = (Some(now.done), Instant::now());

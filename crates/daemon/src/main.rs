@@ -1,6 +1,7 @@
 //! `zfs-fuse`: serves pools as FUSE file systems, and `zpool` and `zfs` on the control socket.
 #![forbid(unsafe_code)]
 
+mod admit;
 mod alert;
 mod bridge;
 mod budget;

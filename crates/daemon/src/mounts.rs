@@ -1,5 +1,6 @@
 //! Mounted file systems: from a dataset to a directory and back.
 
+use crate::admit::Admission;
 use crate::bridge::Bridge;
 use crate::ctldir::Ctldir;
 use crate::front::Front;
@@ -378,7 +379,12 @@ impl Service {
         ));
         let bridge = Bridge::new(zfs.clone(), ctl.clone(), self.caching)
             .map_err(|e| Error::new(Kind::from_errno(e.0), "root node"))?;
-        let bridge = Arc::new(Front::new(bridge, ctl.clone(), self.caching));
+        let bridge = Arc::new(Front::new(
+            bridge,
+            Admission::new(entry.pool.clone()),
+            ctl.clone(),
+            self.caching,
+        ));
         let (fd, mount) = fuse::mount(path, &options)?;
         let config = Config {
             posix_acl: props.acltype == AclType::Posix,

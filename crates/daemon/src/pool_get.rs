@@ -247,6 +247,8 @@ pub fn disabled_features(pool: &Pool, set: &Set) -> Vec<&'static Feature> {
 fn facts(entry: &Entry) -> PoolFacts {
     let mut out = PoolFacts {
         suspended: entry.pool.suspended().is_some(),
+        stopped: entry.pool.stopped().is_some(),
+        suspended_why: entry.pool.suspended().map(|e| e.to_string()),
         ..PoolFacts::default()
     };
     let set = match compat::load(&extra(entry, "compatibility").unwrap_or_default()) {

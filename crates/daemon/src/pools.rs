@@ -64,6 +64,7 @@ pub fn handle(
         Request::PoolSync { pool } => {
             let entry = open(service, &pool)?;
             if !entry.pool.is_readonly() {
+                not_suspended(&entry)?;
                 entry.pool.sync().map_err(answer)?;
             }
             Ok(Reply::Done)
@@ -178,12 +179,11 @@ fn take_out(
     }
     unmount_all(service, entry, way.force)?;
     ours()?;
-    let lost = |e: Error| match let_go && entry.pool.suspended().is_some() {
+    let mut told = None;
+    let mut lost = |e: Error| match let_go && entry.pool.stopped().is_some() {
         true => {
-            let pool = entry.pool.name();
-            crate::log::error(&format!(
-                "pool {pool} is exported without what was not on its devices: {e}"
-            ));
+            let text = told.get_or_insert_with(|| what_is_lost(entry));
+            crate::log::error(&format!("{text} ({e})"));
             Ok(())
         }
         false => Err(answer(e)),
@@ -192,35 +192,65 @@ fn take_out(
         .pool
         .log_command(command, u64::from(peer.uid))
         .map(drop)
-        .or_else(lost)?;
+        .or_else(&mut lost)?;
     ours()?;
     let file = entry.cache_file();
     service.retire(entry);
-    let done = match (entry.pool.suspended(), way.destroy) {
+    let done = match (entry.pool.stopped(), way.destroy) {
         (Some(why), _) => Err(why),
         (None, true) => entry.pool.destroy(),
         (None, false) => entry.pool.export(),
     };
     ours()?;
     service.dismiss(entry);
-    if entry.pool.suspended().is_some() {
+    if entry.pool.stopped().is_some() {
         // Lets the devices go; that nothing can be written any more is known.
         let _ = entry.pool.close();
     }
     service.rewrite_cache(file);
-    done.or_else(lost)?;
-    Ok(Reply::Done)
+    done.or_else(&mut lost)?;
+    Ok(told.map_or(Reply::Done, Reply::DoneBut))
+}
+
+/// What a pool that is exported by force leaves behind.
+fn what_is_lost(entry: &Entry) -> String {
+    let pool = entry.pool.name();
+    let (txg, bytes) = entry.pool.unwritten();
+    format!(
+        "pool '{pool}' was exported as transaction group {txg} left it: changes since then, {} of \
+         them in memory, could not be written and are lost.",
+        base::sizes::nice(bytes, true)
+    )
+}
+
+/// The pool is suspended: what is so, and what to do about it.
+pub fn suspended(pool: &pool::Pool, why: &Error) -> ApiError {
+    let name = pool.name();
+    let (state, hint) = match pool.stopped() {
+        None => (
+            "pool I/O is currently suspended",
+            format!(
+                "Nothing is lost so far. See to it that its devices can be written; then 'zpool \
+                 clear {name}' lets it go on. 'zpool export -f {name}' lets it go without what is not \
+                 on its devices."
+            ),
+        ),
+        Some(_) => (
+            "the pool is stopped",
+            format!(
+                "What is not on its devices is lost. 'zpool export -f {name}' lets it go; it can be \
+                 imported again then."
+            ),
+        ),
+    };
+    ApiError::reason(Kind::Suspended, format!("{state}: {why}")).hint(hint)
 }
 
 /// Refuses what a suspended pool cannot do.
-fn not_suspended(entry: &Entry) -> Answer<()> {
+pub fn not_suspended(entry: &Entry) -> Answer<()> {
     match entry.pool.suspended() {
         None => Ok(()),
-        Some(why) => Err(ApiError::reason(
-            Kind::Suspended,
-            format!("pool I/O is currently suspended: {why}"),
-        )
-        .hint("'zpool export -f' lets it go, without what is not on its devices.")),
+        Some(why) => Err(suspended(&entry.pool, &why)),
     }
 }
 

@@ -13,7 +13,7 @@ use pool::{Pool, Tunables};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, RwLock, RwLockReadGuard, TryLockError};
+use std::sync::{Arc, Condvar, Mutex, RwLock, RwLockReadGuard, TryLockError};
 use std::time::Duration;
 
 /// How often a group is written when there is something to write.
@@ -68,6 +68,26 @@ pub struct Entry {
     pub names: crate::datasets::Names,
     stop: AtomicBool,
     abandoned: AtomicBool,
+    /// Rung when the state of the pool changes; [`Service::adopt`].
+    bell: Arc<Bell>,
+}
+
+/// Wakes the thread that looks after a pool.
+#[derive(Default)]
+struct Bell(Mutex<bool>, Condvar);
+
+impl Bell {
+    fn ring(&self) {
+        *self.0.lock().unwrap_or_else(|e| e.into_inner()) = true;
+        self.1.notify_all();
+    }
+
+    /// Waits until it is rung, `most` at most.
+    fn wait(&self, most: Duration) {
+        let rung = self.0.lock().unwrap_or_else(|e| e.into_inner());
+        let waited = self.1.wait_timeout_while(rung, most, |rung| !*rung);
+        *waited.unwrap_or_else(|e| e.into_inner()).0 = false;
+    }
 }
 
 /// Where a dataset belongs.
@@ -262,8 +282,10 @@ impl Service {
             names: Default::default(),
             stop: AtomicBool::new(false),
             abandoned: AtomicBool::new(false),
+            bell: Arc::default(),
         });
         entry.replay_volumes();
+        watch_devices(&entry);
         let e2 = entry.clone();
         let name = entry.pool.name();
         let ceiling = self.ceiling;
@@ -271,24 +293,31 @@ impl Service {
             .name(format!("txg {name}"))
             .spawn(move || {
                 let pool = &e2.pool;
-                let mut alert = crate::alert::Alert::new(&e2);
-                let mut dirty = crate::dirty::Dirty::default();
-                while !e2.stop.load(Ordering::Relaxed) {
+                let serving = pool.serve();
+                while !e2.is_leaving() {
                     let work = pool.wait_for_work(TXG_TIMEOUT);
-                    alert.look(&e2);
-                    dirty.look(&e2, ceiling);
-                    for m in e2.all_mounts() {
-                        m.ctl.expire();
-                    }
-                    if !work || e2.stop.load(Ordering::Relaxed) {
+                    if !work || e2.is_leaving() {
                         continue;
                     }
-                    if let Err(e) = pool.sync() {
-                        if e2.stop.load(Ordering::Relaxed) {
-                            return;
-                        }
-                        crate::log::error(&format!("pool {}: {e}", pool.name()));
-                        std::thread::sleep(TXG_TIMEOUT);
+                    if serving.sync().is_err() {
+                        // The pool is stopped, and told it: this thread has nothing to do any more.
+                        return;
+                    }
+                }
+            })?;
+        let e3 = entry.clone();
+        std::thread::Builder::new()
+            .name(format!("care {name}"))
+            .spawn(move || {
+                // Apart from the thread that syncs, which may wait for devices.
+                let mut alert = crate::alert::Alert::new(&e3);
+                let mut dirty = crate::dirty::Dirty::default();
+                while !e3.is_leaving() {
+                    e3.bell.wait(TXG_TIMEOUT);
+                    alert.look(&e3);
+                    dirty.look(&e3, ceiling);
+                    for m in e3.all_mounts() {
+                        m.ctl.expire();
                     }
                 }
             })?;
@@ -305,6 +334,7 @@ impl Service {
     /// and who comes for something inside it is refused.
     pub fn retire(&self, entry: &Entry) {
         entry.stop.store(true, Ordering::SeqCst);
+        entry.bell.ring();
         dmu::Driver::kick(&*entry.pool);
     }
 
@@ -374,6 +404,8 @@ impl Service {
     /// Orderly end: everything unmounted and written; pools stay recorded in their cache files.
     pub fn shutdown(&self) {
         for e in self.pools() {
+            // The daemon is asked to end: it does not wait for devices any more.
+            e.pool.give_up_waiting();
             let mut list = e.all_mounts();
             list.reverse();
             let done = waves::run(
@@ -398,6 +430,27 @@ impl Service {
             }
         }
     }
+}
+
+/// From now on a txg that the devices of a pool refuse waits for them, and the log tells of it.
+fn watch_devices(entry: &Entry) {
+    let (name, bell) = (entry.pool.name(), entry.bell.clone());
+    entry.pool.wait_for_devices(Box::new(move |turn| {
+        match turn {
+            pool::Turn::Waits(why) => crate::log::error(&format!(
+                "pool {name} is suspended, since its devices cannot be written: {why}. Nothing is lost \
+                 so far; it goes on when they can be, at once after 'zpool clear {name}'"
+            )),
+            pool::Turn::Resumed => {
+                crate::log::info(&format!("pool {name} goes on: its devices can be written again"));
+            }
+            pool::Turn::Stopped(why) => crate::log::error(&format!(
+                "pool {name} is stopped: {why}. What the last transaction group on its devices lacks \
+                 is lost; see 'zpool status {name}'"
+            )),
+        }
+        bell.ring();
+    }));
 }
 
 /// Takes away what a daemon that died left mounted of a pool: nobody answers there any more.

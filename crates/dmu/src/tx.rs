@@ -280,6 +280,17 @@ impl Dmu {
         self.stored.iter().map(|d| d.load(Ordering::Relaxed)).sum()
     }
 
+    /// Bytes of changes that no txg on disk has.
+    pub fn unwritten_bytes(&self) -> u64 {
+        self.dirty_bytes() + self.stored_bytes()
+    }
+
+    /// Whether there is as much dirty data as allowed: a transaction would wait for a txg.
+    pub fn is_full(&self) -> bool {
+        let max = self.dirty_max.load(Ordering::Relaxed);
+        self.dirty_bytes() >= max || self.stored_bytes() >= STORED_MOST
+    }
+
     /// The same as [`Dmu::dirty_bytes`] of one group not yet on disk.
     pub fn dirty_in(&self, txg: Txg) -> u64 {
         self.dirty[txg as usize & 3].load(Ordering::Relaxed)

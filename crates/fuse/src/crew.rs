@@ -477,6 +477,14 @@ pub fn about_to_block() {
 /// The thread that made it does not count towards the most threads of its session while it lives.
 pub struct Lent(Option<Arc<dyn Watched>>);
 
+impl Lent {
+    /// Whether the session is over: nobody takes an answer any more.
+    pub fn is_over(&self) -> bool {
+        let over = |s: &Arc<dyn Watched>| s.crew().closed.load(SeqCst);
+        self.0.as_ref().is_some_and(over)
+    }
+}
+
 impl Drop for Lent {
     fn drop(&mut self) {
         if let Some(s) = &self.0 {

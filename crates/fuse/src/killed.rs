@@ -131,8 +131,20 @@ pub(crate) fn look(all: &[Arc<Serving>], lent: &AtomicUsize) -> Found {
     found.max().unwrap_or(Found::Nothing)
 }
 
-/// Whether a thread has been sent a signal that ends it whatever it does.
-fn is_killed(tid: u32) -> bool {
+/// Whether a thread has been sent a signal that ends it whatever it does, or is ending already.
+pub fn is_killed(tid: u32) -> bool {
+    /// Of the flags in `/proc/TID/stat`: files are being closed, for one.
+    const PF_EXITING: u64 = 4;
+    let stat = std::fs::read_to_string(format!("/proc/{tid}/stat")).unwrap_or_default();
+    // Behind the name, which may contain anything, flags are the seventh field.
+    let flags = stat
+        .rsplit(')')
+        .next()
+        .and_then(|rest| rest.split_whitespace().nth(6))
+        .and_then(|f| f.parse::<u64>().ok());
+    if flags.is_some_and(|f| f & PF_EXITING != 0) {
+        return true;
+    }
     const SIGKILL: u64 = 1 << (libc::SIGKILL - 1);
     let status = std::fs::read_to_string(format!("/proc/{tid}/status")).unwrap_or_default();
     // A signal that is fatal for a process becomes a SIGKILL for each of its threads.

@@ -42,6 +42,7 @@ pub use alert::{stay_alert, stay_calm};
 pub use config::{Config, Negotiated, ReaddirPlus, Transport};
 pub use crew::{about_to_block, about_to_wait_for_requests, Lent};
 pub use fs::{Filesystem, FOREVER};
+pub use killed::is_killed;
 pub use mount::{mount, mounted, Atime, Mount, MountInfo, MountOptions, Unmount};
 pub use notify::Notifier;
 pub use reply::{kind_of_mode, DirBuf, DirPlusBuf, ReadBuf, XattrNames};

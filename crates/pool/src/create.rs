@@ -287,6 +287,7 @@ impl Pool {
             }),
             tasks: Mutex::default(),
             io: Default::default(),
+            service: Default::default(),
             kicked: (Mutex::new(false), Condvar::new()),
             dtls: Mutex::new(HashMap::new()),
             config_dirty: AtomicBool::new(true),

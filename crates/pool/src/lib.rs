@@ -20,6 +20,7 @@ mod logstore;
 mod open;
 mod props;
 mod scan;
+mod served;
 mod shared;
 mod spacemaps;
 mod spares;
@@ -39,6 +40,7 @@ pub use errlog::ErrLog;
 pub use indirect::{Expansion, RemovingPhys};
 pub use open::{OpenOptions, Rewind};
 pub use scan::{Rebuild, ScanState};
+pub use served::Serving;
 pub use shared::Shares;
 pub use spacemaps::{MapFeatures, SpaceMaps, TopShape};
 pub use spares::{AuxDevices, FEATURE_DRAID};
@@ -110,6 +112,7 @@ pub struct Pool {
     pub(crate) sync: Mutex<sync::SyncState>,
     pub(crate) tasks: Mutex<Vec<sync::Task>>,
     pub(crate) io: suspend::Suspension,
+    pub(crate) service: served::Service,
     pub(crate) kicked: (Mutex<bool>, Condvar),
     aux: AuxDevices,
     pub(crate) dtls: Mutex<HashMap<u64, base::RangeSet>>,

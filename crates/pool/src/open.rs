@@ -549,6 +549,7 @@ impl Pool {
             }),
             tasks: Mutex::default(),
             io: Default::default(),
+            service: Default::default(),
             kicked: (Mutex::new(false), Condvar::new()),
             dtls: Mutex::new(dtls),
             config_dirty: AtomicBool::new(true),
@@ -562,6 +563,7 @@ impl Pool {
         pool.wire();
         pool.load_errlog();
         pool.refresh_dedup_quota()?;
+        pool.refresh_failmode()?;
         if !pool.readonly {
             let ub = pool.sync_state().uberblock.clone();
             pool.tree.spread_uberblock(&ub)?;

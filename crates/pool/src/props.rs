@@ -66,6 +66,7 @@ impl Pool {
         }?;
         match name {
             "dedup_table_quota" => self.refresh_dedup_quota(),
+            "failmode" => self.refresh_failmode(),
             _ => Ok(()),
         }
     }

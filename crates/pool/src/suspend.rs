@@ -22,7 +22,7 @@
 //! objects; it never holds [`Suspension::state`].
 
 use crate::Pool;
-use base::{Error, Kind, Result};
+use base::{Error, Kind, Result, Txg};
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard, OnceLock};
 use std::time::Duration;
@@ -152,6 +152,7 @@ impl Pool {
         drop(st);
         self.io.changed.notify_all();
         self.dmu.stop();
+        self.tell_waiting();
         self.io.tell(Turn::Stopped(&why));
     }
 
@@ -161,6 +162,11 @@ impl Pool {
             Kind::Suspended,
             format!("pool '{}' I/O is currently suspended: {why}", self.name()),
         )
+    }
+
+    /// What a pool that is let go now loses: the last txg on disk, and bytes of changes since.
+    pub fn unwritten(&self) -> (Txg, u64) {
+        (self.dmu.synced_txg(), self.dmu.unwritten_bytes())
     }
 
     pub fn failmode(&self) -> Failmode {
@@ -336,6 +342,7 @@ impl Patience for Blocking {
         drop(st);
         io.changed.notify_all();
         if news {
+            pool.tell_waiting();
             io.tell(Turn::Waits(why));
         }
         let idle = |st: &mut State| st.stopped.is_none() && !st.gives_up && st.wanted <= st.made;

@@ -95,12 +95,21 @@ impl Pool {
             .lock()
             .unwrap_or_else(|e| e.into_inner())
             .push(task);
+        let take = || slot.lock().unwrap_or_else(|e| e.into_inner()).take();
         loop {
+            // The txg that takes the task is the one open now, or the one before it.
+            if self.await_served(self.dmu.open_txg(), false)? {
+                match take() {
+                    Some((_, r)) => return r,
+                    None => continue,
+                }
+            }
             let mut st = self.sync_state();
-            if let Some((txg, r)) = slot.lock().unwrap_or_else(|e| e.into_inner()).take() {
+            if let Some((txg, r)) = take() {
                 // Somebody else's sync did it, and may have failed afterwards.
                 if r.is_ok() && self.dmu.synced_txg() < txg {
-                    return Err(self.suspended_error(&Error::from(Kind::Io)));
+                    let why = self.stopped().unwrap_or(Error::from(Kind::Io));
+                    return Err(self.suspended_error(&why));
                 }
                 return r;
             }
@@ -186,6 +195,7 @@ impl Pool {
         } else if !dirty {
             self.space.sync_skipped(txg)?;
             self.dmu.end_sync(txg);
+            self.tell_waiting();
             return Ok((txg, false));
         }
         self.maps.flush(&tx, self, &self.space, st.flush_all)?;
@@ -249,6 +259,7 @@ impl Pool {
             set.synced(txg);
         }
         self.dmu.end_sync(txg);
+        self.tell_waiting();
         st.config_dirty = false;
         st.force = false;
         st.flush_all = false;
@@ -440,6 +451,9 @@ impl Driver for Pool {
             if self.dmu.synced_txg() >= txg {
                 return Ok(());
             }
+            if self.await_served(txg, true)? {
+                return Ok(());
+            }
             let mut st = self.sync_state();
             if self.dmu.synced_txg() >= txg {
                 return Ok(());
@@ -468,7 +482,9 @@ impl Pool {
             .wait_timeout_while(g, timeout, |k| !*k)
             .unwrap_or_else(|e| e.into_inner());
         *g = false;
-        let work = self.dmu.is_open_dirty()
+        drop(g);
+        let work = self.is_wanted()
+            || self.dmu.is_open_dirty()
             || self.gives_back()
             || self.more_to_free.load(Ordering::Relaxed)
             || self.errlog.is_dirty();

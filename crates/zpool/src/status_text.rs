@@ -13,6 +13,7 @@ pub enum Reason {
     UnsupportedWrite,
     BadGuidSum,
     Suspended,
+    Stopped,
     BadLog,
     FaultedNoReplicas,
     MissingNoReplicas,
@@ -116,6 +117,9 @@ pub fn reason_of(
     let some = |fits: &dyn Fn(&Vdev) -> bool| tree.is_some_and(|t| any(t, fits));
     if dead && aux == VdevAux::BadGuidSum {
         return Reason::BadGuidSum;
+    }
+    if facts.stopped {
+        return Reason::Stopped;
     }
     if facts.suspended {
         return Reason::Suspended;
@@ -250,9 +254,18 @@ impl Reason {
                 Some("6X"),
             ),
             Reason::Suspended => (
-                "One or more devices are faulted in response to IO failures.",
-                "Make sure the affected devices are connected, then run 'zpool clear'.",
+                "One or more devices are faulted in response to IO failures.  The pool\n\
+                 waits for them; nothing is lost so far.",
+                "Make sure the affected devices are connected and have room, then run\n\
+                 'zpool clear'.  'zpool export -f' gives up what is not on them.",
                 Some("HC"),
+            ),
+            Reason::Stopped => (
+                "The pool is stopped: a transaction group could not be written, and what\n\
+                 is not on the devices is lost.",
+                "Run 'zpool export -f', then import the pool again: it goes on from the\n\
+                 last transaction group on its devices.",
+                None,
             ),
             Reason::BadLog => (
                 "An intent log record could not be read.\n\
@@ -381,6 +394,9 @@ impl Reason {
             ),
         };
         let mut status = status.to_string();
+        if let (Reason::Suspended | Reason::Stopped, Some(why)) = (self, &facts.suspended_why) {
+            status.push_str(&format!("\n({why})"));
+        }
         if matches!(self, Reason::UnsupportedRead | Reason::UnsupportedWrite) {
             status.push_str(&feature_lines(&facts.unsupported));
         }

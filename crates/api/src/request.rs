@@ -249,6 +249,8 @@ pub enum Trouble {
     Delay(u64),
     /// Other bytes are read, or written, than should be. A flush does not happen.
     Garbage,
+    /// The thread that asks for the transfer panics.
+    Panic,
 }
 
 /// `zpool create`

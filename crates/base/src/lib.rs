@@ -6,6 +6,7 @@ pub mod error;
 pub mod mutation;
 pub mod ranges;
 pub mod sizes;
+pub mod sync;
 
 pub use data::Data;
 pub use error::{Error, Kind, Result};

@@ -16,16 +16,19 @@ pub enum Mutation {
     TornLabel,
     /// The last parity column is wrong.
     ParityWrong,
+    /// The engine panics at one of the places marked by [`panic_point`]; see [`panic_at`].
+    Panic,
 }
 
 /// All of them.
-pub const MUTATIONS: [Mutation; 6] = [
+pub const MUTATIONS: [Mutation; 7] = [
     Mutation::FlushOmitted,
     Mutation::FreeReusedEarly,
     Mutation::ReplaySkips,
     Mutation::ChecksumOff,
     Mutation::TornLabel,
     Mutation::ParityWrong,
+    Mutation::Panic,
 ];
 
 #[cfg(feature = "mutations")]
@@ -46,10 +49,45 @@ mod switch {
     pub fn mutated(which: Mutation) -> bool {
         ON.get() == Some(which)
     }
+
+    thread_local! {
+        static POINTS: Cell<u64> = const { Cell::new(0) };
+        static FATAL: Cell<u64> = const { Cell::new(0) };
+    }
+
+    /// Makes [`Mutation::Panic`] on this thread: the `n`th marked place from now on panics, once; with
+    /// 0 they are only counted.
+    pub fn panic_at(n: u64) {
+        mutate(Some(Mutation::Panic));
+        POINTS.set(0);
+        FATAL.set(n);
+    }
+
+    /// How many marked places this thread has passed since [`panic_at`].
+    pub fn points_passed() -> u64 {
+        POINTS.get()
+    }
+
+    /// A place at which the engine may be made to panic.
+    pub fn panic_point(place: &str) {
+        // What runs while a panic unwinds must not panic again: that ends the process.
+        if !mutated(Mutation::Panic) || std::thread::panicking() {
+            return;
+        }
+        POINTS.set(POINTS.get() + 1);
+        if POINTS.get() == FATAL.get() {
+            panic!("made on purpose at '{place}'");
+        }
+    }
 }
 
 #[cfg(feature = "mutations")]
-pub use switch::{mutate, mutated};
+pub use switch::{mutate, mutated, panic_at, panic_point, points_passed};
+
+/// A place at which the engine may be made to panic: never.
+#[cfg(not(feature = "mutations"))]
+#[inline(always)]
+pub const fn panic_point(_place: &str) {}
 
 /// Whether this thread is to make the mistake: never.
 #[cfg(not(feature = "mutations"))]

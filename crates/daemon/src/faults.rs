@@ -85,7 +85,7 @@ mod built {
 
     impl FaultyDisk {
         fn fate(&self, on: Transfer) -> Fate {
-            let mut fate = Fate::default();
+            let (mut fate, mut panics) = (Fate::default(), false);
             let all = FAULTS.read().unwrap_or_else(PoisonError::into_inner);
             for (fault, seen) in all.iter() {
                 if fault.device != self.path || fault.on != on {
@@ -99,8 +99,11 @@ mod built {
                     Trouble::Error => fate.fails = true,
                     Trouble::Delay(ms) => fate.delay += Duration::from_millis(ms),
                     Trouble::Garbage => fate.garbage = true,
+                    Trouble::Panic => panics = true,
                 }
             }
+            drop(all);
+            assert!(!panics, "{}: told to panic", self.path);
             fate
         }
 

@@ -1,8 +1,10 @@
 //! Messages of the daemon: to standard error in the foreground, to syslog's socket otherwise.
 
+use std::backtrace::Backtrace;
 use std::io::Write;
 use std::os::unix::net::UnixDatagram;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::panic::PanicHookInfo;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 /// Severity of what is nothing to worry about.
 const INFO: u8 = 6;
@@ -12,6 +14,38 @@ static SYSLOG: AtomicBool = AtomicBool::new(false);
 /// From now on messages go to the system log (`/dev/log`).
 pub fn use_syslog() {
     SYSLOG.store(true, Ordering::Relaxed);
+}
+
+/// Panics that are told with the calls that led to them; of later ones the place must do.
+const TOLD_IN_FULL: u64 = 8;
+
+/// From now on panics are told in the log, wherever it is: what panicked has no terminal.
+pub fn report_panics() {
+    static SEEN: AtomicU64 = AtomicU64::new(0);
+    std::panic::set_hook(Box::new(|info| {
+        for line in panic_lines(info, SEEN.fetch_add(1, Ordering::Relaxed) < TOLD_IN_FULL) {
+            error(&line);
+        }
+    }));
+}
+
+fn panic_lines(info: &PanicHookInfo<'_>, in_full: bool) -> Vec<String> {
+    let payload = info.payload();
+    let what = payload.downcast_ref::<&str>().map(|s| s.to_string());
+    let what = what.or_else(|| payload.downcast_ref::<String>().cloned());
+    let place = info.location().map(|l| format!(" at {l}"));
+    let thread = std::thread::current();
+    let mut lines = vec![format!(
+        "internal error: thread '{}' panicked{}: {}",
+        thread.name().unwrap_or("unnamed"),
+        place.unwrap_or_default(),
+        what.unwrap_or_default()
+    )];
+    if in_full {
+        let calls = Backtrace::force_capture().to_string();
+        lines.extend(calls.lines().map(|l| format!("  {}", l.trim_end())));
+    }
+    lines
 }
 
 fn send(severity: u8, text: &str) {

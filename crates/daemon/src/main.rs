@@ -112,6 +112,7 @@ fn serve(options: Options, child: bool) -> Result<()> {
     if child {
         startup::detach()?;
     }
+    log::report_panics();
     startup::raise_limits();
     let socket = api::path::socket_path();
     api::path::prepare_dir(&socket).map_err(startup::refusal)?;

@@ -266,6 +266,7 @@ impl Dnode {
 
     /// Marks the object changed in the transaction's group.
     fn touch(&self, i: &mut Inner, tx: &Tx) -> Result<()> {
+        base::mutation::panic_point("marking an object dirty");
         if !i.f.allocated {
             bail!(NotFound, "object {} was freed", self.object);
         }
@@ -821,6 +822,7 @@ impl Dnode {
 
     /// The block is about to change: a place it was given in this group is given back.
     fn unplace(&self, i: &mut Inner, blkid: u64) -> Result<()> {
+        base::mutation::panic_point("giving back the place of a block");
         if let Some(b) = i.bufs.get_mut(&blkid) {
             if let Some(bp) = b.placed.as_deref() {
                 let txg = bp.logical_birth();
@@ -837,6 +839,7 @@ impl Dnode {
     /// The block was changed in the transaction's group; `before` bytes of it were in memory until
     /// then.
     fn mark(&self, i: &mut Inner, tx: &Tx, blkid: u64, before: usize) {
+        base::mutation::panic_point("marking a block dirty");
         let held = i.bufs.get(&blkid).map_or(0, |b| b.data.held());
         let more = match i.pend[tx.txg() as usize & 3].blocks.insert(blkid) {
             true => {
@@ -917,6 +920,7 @@ impl Dnode {
     /// Punches `[offset, offset + len)`: whole blocks become holes, partial ones are zeroed. `len`
     /// `u64::MAX` (or a range past the last block) also lowers the last block id.
     pub fn free_range(&self, tx: &Tx, offset: u64, len: u64) -> Result<()> {
+        base::mutation::panic_point("freeing a range");
         let (size, maxblkid) = {
             let i = self.read_lock();
             (i.f.block_size as u64, i.f.maxblkid)
@@ -1133,6 +1137,7 @@ impl Dnode {
 
     /// Takes over the changes of `txg`.
     pub(crate) fn take_job(self: &Arc<Self>, txg: Txg) -> Job {
+        base::mutation::panic_point("taking over the changes of an object");
         let mut i = self.write_lock();
         let p = std::mem::take(&mut i.pend[txg as usize & 3]);
         let blocks = p
@@ -1165,6 +1170,7 @@ impl Dnode {
 
     /// The group is written: the new tree becomes the synced view. `None`: the object is gone.
     pub(crate) fn apply(&self, txg: Txg, phys: Option<&DnodePhys>) {
+        base::mutation::panic_point("an object that was written");
         let mut i = self.write_lock();
         i.s = Arc::new(match phys {
             Some(p) => Synced::of(p),

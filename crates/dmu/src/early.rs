@@ -368,7 +368,7 @@ mod tests {
         let mut data = noise(4, 8 * SIZE);
         dn.write(&rig.tx(), 0, &data).unwrap();
         assert_eq!(held(&dn), []);
-        let g = rig.dmu.begin_sync();
+        let g = rig.dmu.begin_sync().unwrap();
         assert_eq!(read(&dn, 8 * SIZE), data);
         // In the next group: a part, a whole block, the end.
         let tx = rig.tx();

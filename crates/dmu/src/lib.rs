@@ -33,7 +33,9 @@ pub use objset::{NewObject, Objset, WritePolicy};
 pub use place::write_now;
 pub use sync::SyncHooks;
 pub use tree::{walk, Visit};
-pub use tx::{Admission, Damage, Dmu, DmuOptions, Driver, Need, OnDamage, SyncGroup, Tx};
+pub use tx::{
+    internal_error, Admission, Damage, Dmu, DmuOptions, Driver, Need, OnDamage, SyncGroup, Tx,
+};
 
 /// Object numbers of the accounting objects kept in the object set block itself.
 pub const USERUSED_OBJECT: u64 = u64::MAX;

@@ -752,6 +752,7 @@ impl Objset {
     }
 
     fn insert_new(&self, tx: &Tx, object: u64, f: Fields) -> Result<Arc<Dnode>> {
+        base::mutation::panic_point("making an object");
         let end = object + f.slots as u64;
         let dn = self.fresh(object, f);
         self.shard(object).insert(object, dn.clone());
@@ -857,6 +858,7 @@ impl Objset {
     // ---- dirty lists and sync ------------------------------------------------------------------
 
     pub(crate) fn add_dirty(&self, txg: Txg, dn: Arc<Dnode>) {
+        base::mutation::panic_point("a dirty object");
         self.dirty.lock().unwrap_or_else(|e| e.into_inner())[txg as usize & 3]
             .insert(dn.object(), dn);
         if let Some(me) = self.me.upgrade() {
@@ -872,6 +874,7 @@ impl Objset {
     }
 
     pub(crate) fn quiesce(&self, txg: Txg) {
+        base::mutation::panic_point("taking over an object set");
         self.waiting
             .lock()
             .unwrap_or_else(|e| e.into_inner())
@@ -910,6 +913,7 @@ impl Objset {
     /// The group is on disk: numbers freed by it may be given out again, clean objects nobody uses
     /// may leave memory.
     pub(crate) fn group_synced(&self) {
+        base::mutation::panic_point("an object set that is on disk");
         let gone = std::mem::take(&mut *self.gone.lock().unwrap_or_else(|e| e.into_inner()));
         for object in &gone {
             let mut m = self.shard(*object);

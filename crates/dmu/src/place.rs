@@ -166,6 +166,7 @@ impl Dnode {
     }
 
     fn begin_placing(&self, tx: &Tx, blkid: u64, early: bool) -> Result<Begun> {
+        base::mutation::panic_point("placing a block");
         if !early && self.placed(tx, blkid).is_none() {
             self.complete(blkid)?;
         }
@@ -222,6 +223,7 @@ impl Dnode {
         bp: BlkPtr,
         let_go: bool,
     ) -> Result<Option<BlkPtr>> {
+        base::mutation::panic_point("a block that got its place");
         let mut i = self.write_lock();
         // Whoever changed the block meanwhile got a copy of the bytes.
         let same = |b: &&mut Buf| {

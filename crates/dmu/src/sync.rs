@@ -198,6 +198,7 @@ impl Pass<'_> {
     }
 
     fn kill(&self, bp: &BlkPtr) -> Result<()> {
+        base::mutation::panic_point("freeing a block");
         if !bp.is_hole() && self.hooks.kill(bp)? {
             if !bp.is_embedded() {
                 self.zio.cache.remove(bp);
@@ -661,6 +662,7 @@ impl Objset {
         writes: &BTreeMap<u64, BlkPtr>,
         delta: i64,
     ) -> Result<Option<DnodePhys>> {
+        base::mutation::panic_point("writing an object");
         let f = &job.f;
         let shape = Self::shape(job);
         let mut used = job.s.used as i64 + delta;
@@ -744,6 +746,7 @@ impl Objset {
         by_block: &BTreeMap<u64, Vec<usize>>,
         done: &[(Arc<Dnode>, Option<DnodePhys>)],
     ) -> Result<DnodePhys> {
+        base::mutation::panic_point("writing the objects' block");
         let (s, f) = {
             let i = self.meta.read_lock();
             (i.s.clone(), i.f.clone())
@@ -858,6 +861,7 @@ impl Objset {
         meta: &DnodePhys,
         done: &[(Arc<Dnode>, Option<DnodePhys>)],
     ) -> Result<BlkPtr> {
+        base::mutation::panic_point("writing the root block");
         let new: HashMap<u64, &Option<DnodePhys>> =
             done.iter().map(|(dn, phys)| (dn.object(), phys)).collect();
         let special = |object: u64, slot: &Mutex<Option<Arc<Dnode>>>| match new.get(&object) {

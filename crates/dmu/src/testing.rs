@@ -129,7 +129,7 @@ impl Rig {
     }
 
     pub fn sync_with(&self, hooks: &dyn SyncHooks) -> Txg {
-        let g = self.dmu.begin_sync();
+        let g = self.dmu.begin_sync().unwrap_or_else(|e| panic!("{e}"));
         let tx = self.dmu.syncing_tx(g.txg);
         let mut pass = 1;
         while self.os.is_dirty_in(g.txg) {

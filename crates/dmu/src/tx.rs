@@ -3,6 +3,7 @@
 use crate::ahead::Door;
 use crate::early::Early;
 use crate::objset::Objset;
+use base::sync::{CondvarExt, MutexExt, OnPanic};
 use base::{Error, Kind, Result, Txg};
 use env::Env;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -59,6 +60,8 @@ pub trait Driver: Send + Sync {
     fn sync_through(&self, txg: Txg) -> Result<()>;
     /// There is enough dirty data to begin a sync soon; must not block.
     fn kick(&self);
+    /// The engine contradicted itself because of `why`, and is stopped ([`Dmu::stop`]). Must not panic.
+    fn stop(&self, _why: Error) {}
 }
 
 pub struct DmuOptions {
@@ -92,8 +95,8 @@ struct Gate {
     closing: bool,
     /// A group is about to close: nobody else begins to write blocks of it early.
     last_call: bool,
-    /// Nothing is written any more.
-    stopped: bool,
+    /// Why no transaction begins and no txg is synced any more.
+    stopped: Option<Error>,
     /// No block is written before its group for now.
     paused: bool,
     /// Batches of blocks of the open group on their way.
@@ -149,6 +152,14 @@ pub struct Damage {
     pub birth: Txg,
 }
 
+/// The error of an engine that was stopped because it contradicted itself.
+pub fn internal_error(what: &str) -> Error {
+    Error::new(
+        Kind::Suspended,
+        format!("internal error: {what}; nothing is written any more"),
+    )
+}
+
 /// A closed group about to be written.
 pub struct SyncGroup {
     pub txg: Txg,
@@ -165,6 +176,8 @@ pub struct Tx {
     promise: Option<(Arc<Objset>, u64)>,
     /// One of those that write blocks early.
     early: bool,
+    /// Begun by a destructor while a panic unwound, which has nothing to do with this transaction.
+    unwinding: bool,
 }
 
 impl Tx {
@@ -195,11 +208,23 @@ impl Drop for Tx {
             self.dmu.promised.fetch_sub(bytes, Ordering::Relaxed);
         }
         let mut g = self.dmu.lock();
+        let mut broken = None;
+        if std::thread::panicking() && !self.unwinding {
+            // What it changed may be half of what it meant to change. The txg must not be synced.
+            let what = format!("a panic while a transaction of txg {} was held", self.txg);
+            let why = internal_error(&what);
+            self.dmu.stop_locked(&mut g, why.clone());
+            broken = Some(why);
+        }
         g.early -= u32::from(self.early);
         let h = &mut g.holders[self.txg as usize & 3];
         *h -= 1;
         if *h == 0 && g.closing || self.early && g.early == 0 && g.last_call {
             self.dmu.gate_cv.notify_all();
+        }
+        drop(g);
+        if let (Some(why), Some(d)) = (broken, self.dmu.driver()) {
+            d.stop(why);
         }
     }
 }
@@ -215,7 +240,7 @@ impl Dmu {
                 holders: [0; 4],
                 closing: false,
                 last_call: false,
-                stopped: false,
+                stopped: None,
                 paused: false,
                 early: 0,
                 synced: opts.first_txg - 1,
@@ -258,7 +283,23 @@ impl Dmu {
     }
 
     fn lock(&self) -> MutexGuard<'_, Gate> {
-        self.gate.lock().unwrap_or_else(|e| e.into_inner())
+        self.gate.acquire()
+    }
+
+    /// From now on no transaction begins and no txg is synced: what is in memory must not reach a disk.
+    /// Threads that wait for a txg to close go on with the error. The first reason counts.
+    pub fn stop(&self, why: Error) {
+        self.stop_locked(&mut self.lock(), why);
+    }
+
+    fn stop_locked(&self, g: &mut Gate, why: Error) {
+        g.stopped.get_or_insert(why);
+        self.gate_cv.notify_all();
+    }
+
+    /// Why no transaction begins and no txg is synced any more, if so.
+    pub fn stopped(&self) -> Option<Error> {
+        self.lock().stopped.clone()
     }
 
     pub fn open_txg(&self) -> Txg {
@@ -352,12 +393,6 @@ impl Dmu {
         self.zio.room() < self.pending_space().saturating_mul(2)
     }
 
-    /// No txg is written any more: from now on no transaction begins.
-    pub fn stop(&self) {
-        self.lock().stopped = true;
-        self.gate_cv.notify_all();
-    }
-
     /// Whether blocks are left to the sync of their txg for now, since the devices refuse them.
     pub fn pause_early(&self, paused: bool) {
         self.lock().paused = paused;
@@ -394,14 +429,11 @@ impl Dmu {
             }
         }
         let mut g = self.lock();
-        while g.closing && !g.stopped {
-            g = self.gate_cv.wait(g).unwrap_or_else(|e| e.into_inner());
+        while g.closing && g.stopped.is_none() {
+            g = self.gate_cv.wait_acquire(g);
         }
-        if g.stopped {
-            return Err(Error::new(
-                Kind::Suspended,
-                "nothing can be written to the pool any more",
-            ));
+        if let Some(why) = &g.stopped {
+            return Err(why.clone());
         }
         let txg = g.open;
         g.holders[txg as usize & 3] += 1;
@@ -413,6 +445,7 @@ impl Dmu {
             syncing: false,
             promise: None,
             early: false,
+            unwinding: std::thread::panicking(),
         })
     }
 
@@ -420,7 +453,7 @@ impl Dmu {
     /// or about to be closed. Nothing waits for it but the end of the group.
     pub(crate) fn begin_early(self: &Arc<Self>, txg: Txg) -> Option<Tx> {
         let mut g = self.lock();
-        if g.open != txg || g.closing || g.last_call || g.stopped || g.paused {
+        if g.open != txg || g.closing || g.last_call || g.stopped.is_some() || g.paused {
             return None;
         }
         if self.given_back[txg as usize & 3].load(Ordering::Relaxed) >= GIVEN_BACK {
@@ -434,6 +467,7 @@ impl Dmu {
             syncing: false,
             promise: None,
             early: true,
+            unwinding: std::thread::panicking(),
         })
     }
 
@@ -451,11 +485,12 @@ impl Dmu {
             syncing: true,
             promise: None,
             early: false,
+            unwinding: std::thread::panicking(),
         }
     }
 
     pub(crate) fn register(&self, txg: Txg, os: &Arc<Objset>) {
-        let mut l = self.objsets.lock().unwrap_or_else(|e| e.into_inner());
+        let mut l = self.objsets.acquire();
         let l = &mut l[txg as usize & 3];
         if !l.iter().any(|o| Arc::ptr_eq(o, os)) {
             l.push(os.clone());
@@ -465,7 +500,7 @@ impl Dmu {
     /// An object set was written, and waits for its group to be on disk.
     pub(crate) fn written(&self, os: &Objset) {
         let Some(os) = os.myself() else { return };
-        let mut all = self.written.lock().unwrap_or_else(|e| e.into_inner());
+        let mut all = self.written.acquire();
         if !all.iter().any(|o| Arc::ptr_eq(o, &os)) {
             all.push(os);
         }
@@ -474,27 +509,33 @@ impl Dmu {
     /// True if the open group has anything to write.
     pub fn is_open_dirty(&self) -> bool {
         let txg = self.open_txg();
-        !self.objsets.lock().unwrap_or_else(|e| e.into_inner())[txg as usize & 3].is_empty()
+        !self.objsets.acquire()[txg as usize & 3].is_empty()
     }
 
     /// Closes the open group: waits for its transactions, takes over what they changed, and opens the
     /// next one. Only one thread may be between `begin_sync` and `end_sync`.
-    pub fn begin_sync(&self) -> SyncGroup {
+    ///
+    /// Errors: the engine was stopped ([`Dmu::stop`]), also by a panic in a transaction of this group.
+    pub fn begin_sync(&self) -> Result<SyncGroup> {
+        // Threads that wait for the next group must not wait for ever if this one never opens it.
+        let _guard = OnPanic::new(|| self.stop(internal_error("a panic while a txg was closed")));
         let mut g = self.lock();
         let txg = g.open;
         // Batches under way take some milliseconds, in which writers need not wait.
         g.last_call = true;
         while g.early > 0 {
-            g = self.gate_cv.wait(g).unwrap_or_else(|e| e.into_inner());
+            g = self.gate_cv.wait_acquire(g);
         }
         g.closing = true;
         while g.holders[txg as usize & 3] > 0 {
-            g = self.gate_cv.wait(g).unwrap_or_else(|e| e.into_inner());
+            g = self.gate_cv.wait_acquire(g);
+        }
+        if let Some(why) = &g.stopped {
+            return Err(why.clone());
         }
         drop(g);
-        let mut objsets = std::mem::take(
-            &mut self.objsets.lock().unwrap_or_else(|e| e.into_inner())[txg as usize & 3],
-        );
+        base::mutation::panic_point("a txg that is closing");
+        let mut objsets = std::mem::take(&mut self.objsets.acquire()[txg as usize & 3]);
         objsets.sort_by_key(|o| o.id());
         for os in &objsets {
             os.quiesce(txg);
@@ -504,14 +545,12 @@ impl Dmu {
         g.closing = false;
         g.last_call = false;
         self.gate_cv.notify_all();
-        SyncGroup { txg, objsets }
+        Ok(SyncGroup { txg, objsets })
     }
 
     /// Object sets changed in syncing context of `txg` since the last call, in order of id.
     pub fn take_dirty_objsets(&self, txg: Txg) -> Vec<Arc<Objset>> {
-        let mut l = std::mem::take(
-            &mut self.objsets.lock().unwrap_or_else(|e| e.into_inner())[txg as usize & 3],
-        );
+        let mut l = std::mem::take(&mut self.objsets.acquire()[txg as usize & 3]);
         l.sort_by_key(|o| o.id());
         l
     }
@@ -524,13 +563,77 @@ impl Dmu {
         self.given_back[txg as usize & 3].store(0, Ordering::Relaxed);
         self.space[txg as usize & 3].store(0, Ordering::Relaxed);
         // Objects dirtied in syncing context registered their object set once more.
-        self.objsets.lock().unwrap_or_else(|e| e.into_inner())[txg as usize & 3].clear();
-        for os in std::mem::take(&mut *self.written.lock().unwrap_or_else(|e| e.into_inner())) {
+        self.objsets.acquire()[txg as usize & 3].clear();
+        for os in std::mem::take(&mut *self.written.acquire()) {
             os.group_synced();
         }
         let mut g = self.lock();
         g.synced = txg;
         self.zio.set_synced(txg);
         self.gate_cv.notify_all();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::Rig;
+    use crate::WritePolicy;
+    use std::panic::{catch_unwind, AssertUnwindSafe};
+    use std::sync::mpsc::channel;
+
+    #[test]
+    fn a_panic_in_a_transaction_ends_the_sync_and_releases_those_who_wait_for_it() {
+        let rig = Rig::new(2, 64 << 20, WritePolicy::default());
+        let txg = rig.sync() + 1;
+        let (held, is_held) = channel();
+        let (go_on, may_go_on) = channel::<()>();
+        let rig = &rig;
+        std::thread::scope(|s| {
+            let holder = s.spawn(move || {
+                let _tx = rig.tx();
+                held.send(()).unwrap();
+                may_go_on.recv().unwrap();
+                panic!("on purpose");
+            });
+            is_held.recv().unwrap();
+            let syncing = s.spawn(|| rig.dmu.begin_sync());
+            while !rig.dmu.lock().closing {
+                std::thread::yield_now();
+            }
+            let writer = s.spawn(|| rig.os.tx(Need::default()).map(drop));
+            go_on.send(()).unwrap();
+            assert!(holder.join().is_err());
+            let e = syncing.join().unwrap().map(drop).unwrap_err();
+            assert_eq!(e.kind, Kind::Suspended);
+            assert!(
+                e.to_string()
+                    .contains(&format!("a transaction of txg {txg}")),
+                "{e}"
+            );
+            // It came to wait before or behind the panic: both end.
+            assert_eq!(writer.join().unwrap().unwrap_err().kind, Kind::Suspended);
+        });
+        assert!(rig.dmu.stopped().is_some());
+        assert!(rig.dmu.begin_early(txg).is_none());
+        assert_eq!(rig.dmu.synced_txg(), txg - 1);
+    }
+
+    #[test]
+    fn a_transaction_that_ends_while_another_thread_panics_stops_nothing() {
+        let rig = Rig::new(2, 64 << 20, WritePolicy::default());
+        let died = catch_unwind(AssertUnwindSafe(|| {
+            struct Tidy<'a>(&'a Rig);
+            impl Drop for Tidy<'_> {
+                fn drop(&mut self) {
+                    drop(self.0.tx());
+                }
+            }
+            let _tidy = Tidy(&rig);
+            panic!("on purpose");
+        }));
+        assert!(died.is_err());
+        assert!(rig.dmu.stopped().is_none());
+        rig.sync();
     }
 }

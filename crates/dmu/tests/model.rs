@@ -265,7 +265,7 @@ fn freed_numbers_are_kept_back_until_their_group_is_on_disk() {
         rig.os.free(&tx, *o).unwrap();
     }
     drop(tx);
-    let group = rig.dmu.begin_sync();
+    let group = rig.dmu.begin_sync().unwrap();
     let syncing = rig.dmu.syncing_tx(group.txg);
     while rig.os.is_dirty_in(group.txg) {
         rig.os.sync(&syncing, 1, &FreeAll).unwrap();

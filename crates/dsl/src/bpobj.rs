@@ -97,6 +97,7 @@ impl Bpobj {
 
     /// Appends pointers; `total` is their space. Holes must have been left out.
     pub fn enqueue(&mut self, tx: &Tx, bps: &[BlkPtr], total: Triple) -> Result<()> {
+        base::mutation::panic_point("appending to a list of blocks");
         if bps.is_empty() {
             return Ok(());
         }

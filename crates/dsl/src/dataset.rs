@@ -141,6 +141,7 @@ impl Dataset {
 
     /// Changes the bonus structure.
     pub(crate) fn update<R>(&self, tx: &Tx, f: impl FnOnce(&mut DslDatasetPhys) -> R) -> Result<R> {
+        base::mutation::panic_point("changing a dataset");
         self.core.need_syncing(tx)?;
         let mut st = lock(&self.st);
         let r = f(&mut st.phys);
@@ -396,6 +397,7 @@ impl Dataset {
 
     /// Applies what the hooks have collected.
     pub(crate) fn flush(&self, tx: &Tx) -> Result<()> {
+        base::mutation::panic_point("writing down a dataset's changes");
         let mut pend = std::mem::take(&mut *lock(&self.pend));
         for guid in std::mem::take(&mut pend.features) {
             if self.core.features.is_enabled(guid) {

@@ -164,7 +164,7 @@ impl Pool {
 
     /// Writes the open group; `tasks` runs in syncing context after the data of the group.
     fn sync_with(&mut self, tasks: impl FnOnce(&mut Pool, &Tx)) -> Txg {
-        let g = self.rig.dmu.begin_sync();
+        let g = self.rig.dmu.begin_sync().unwrap();
         let tx = self.rig.dmu.syncing_tx(g.txg);
         let mut tasks = Some(tasks);
         let mut pass = 1;

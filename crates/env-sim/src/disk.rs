@@ -322,6 +322,7 @@ impl Disk for MemDisk {
     }
 
     fn read(&self, offset: u64, buf: &mut [u8]) -> Result<()> {
+        base::mutation::panic_point("a read of a disk");
         self.reads.fetch_add(1, Relaxed);
         self.check(offset, buf.len())?;
         let end = offset + buf.len() as u64;
@@ -337,6 +338,7 @@ impl Disk for MemDisk {
     }
 
     fn write(&self, offset: u64, buf: &[u8]) -> Result<()> {
+        base::mutation::panic_point("a write to a disk");
         self.writes.fetch_add(1, Relaxed);
         self.check(offset, buf.len())?;
         self.answer()?;
@@ -357,6 +359,7 @@ impl Disk for MemDisk {
     }
 
     fn flush(&self) -> Result<()> {
+        base::mutation::panic_point("a flush of a disk");
         self.flushes.fetch_add(1, Relaxed);
         self.answer()?;
         if self.fail_flush.load(Relaxed) || self.worn_out() {
@@ -372,6 +375,7 @@ impl Disk for MemDisk {
     }
 
     fn batch(&self, ops: Vec<Op>) -> Vec<(Op, Result<()>)> {
+        base::mutation::panic_point("a batch of a disk");
         ops.into_iter()
             .map(|mut op| {
                 let r = match &mut op {

@@ -186,7 +186,7 @@ impl Pool {
                 first_txg: TXG_INITIAL,
             },
         );
-        let group = dmu.begin_sync();
+        let group = dmu.begin_sync()?;
         let tx = dmu.syncing_tx(group.txg);
         let version = spec.version;
         let size = if version < 15 { 1024 } else { 4096 };

@@ -165,6 +165,10 @@ impl LogStore for Store {
 
     fn write_blocks(&self, blocks: &[(BlkPtr, Block)]) -> Result<()> {
         let pool = self.pool()?;
+        if let Some(why) = pool.dmu.stopped() {
+            // What is in memory must not reach a disk, also not as records.
+            return Err(why);
+        }
         // A device that misses one has missed the group of that one.
         for same in blocks.chunk_by(|(a, _), (b, _)| a.logical_birth() == b.logical_birth()) {
             let list: Vec<(Dva, Block)> = same
@@ -178,6 +182,12 @@ impl LogStore for Store {
 
     fn flush(&self) -> Result<()> {
         self.pool()?.zio.devices.flush()
+    }
+
+    fn broken(&self) {
+        if let Ok(pool) = self.pool() {
+            pool.panicked("while the intent log was written");
+        }
     }
 
     fn dirty(&self) -> Result<Txg> {

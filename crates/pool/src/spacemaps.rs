@@ -414,6 +414,7 @@ impl SpaceMaps {
     }
 
     fn append(&self, tx: &Tx, object: u64, at: u64, bytes: &[u8]) -> Result<()> {
+        base::mutation::panic_point("appending to a space map");
         self.mos.hold(object)?.write(tx, at, bytes)
     }
 

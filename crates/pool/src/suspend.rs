@@ -151,9 +151,16 @@ impl Pool {
         self.io.now.store(STOPPED, Ordering::Release);
         drop(st);
         self.io.changed.notify_all();
-        self.dmu.stop();
+        self.dmu.stop(why.clone());
         self.tell_waiting();
         self.io.tell(Turn::Stopped(&why));
+    }
+
+    /// Stops the pool because a thread panicked `when`: what is in memory may be changed by half. The log
+    /// on disk stays as it is, so that the next import replays it. Does not panic: it is called while
+    /// the panic unwinds.
+    pub(crate) fn panicked(&self, when: &str) {
+        self.stop_for_good(dmu::internal_error(&format!("a panic {when}")));
     }
 
     /// The error for callers of a pool that is suspended because of `why`.

@@ -8,6 +8,7 @@ use crate::accounting::Accounting;
 use crate::config::write_nvlist;
 use crate::datasets::prop_number;
 use crate::{OpenSet, Pool};
+use base::sync::{CondvarExt, MutexExt, OnPanic};
 use base::{bail, Error, Kind, Result, Txg};
 use disk::uberblock::Uberblock;
 use disk::{BlkPtr, DnodePhys};
@@ -73,7 +74,7 @@ impl SyncHooks for Hooks<'_> {
 
 impl Pool {
     pub(crate) fn sync_state(&self) -> MutexGuard<'_, SyncState> {
-        self.sync.lock().unwrap_or_else(|e| e.into_inner())
+        self.sync.acquire()
     }
 
     /// Runs `f` in syncing context and returns when its group is on disk. `f` must check before it
@@ -89,13 +90,10 @@ impl Pool {
         let out = slot.clone();
         let task: Task = Box::new(move |pool, tx| {
             let r = f(pool, tx);
-            *out.lock().unwrap_or_else(|e| e.into_inner()) = Some((tx.txg(), r));
+            *out.acquire() = Some((tx.txg(), r));
         });
-        self.tasks
-            .lock()
-            .unwrap_or_else(|e| e.into_inner())
-            .push(task);
-        let take = || slot.lock().unwrap_or_else(|e| e.into_inner()).take();
+        self.tasks.acquire().push(task);
+        let take = || slot.acquire().take();
         loop {
             // The txg that takes the task is the one open now, or the one before it.
             if self.await_served(self.dmu.open_txg(), false)? {
@@ -140,7 +138,10 @@ impl Pool {
             bail!(Stale, "pool '{}' was exported", self.name());
         }
         let syncing = zio::Syncing::begin();
+        let txg = self.dmu.open_txg();
+        let guard = OnPanic::new(|| self.panicked(&format!("while txg {txg} was synced")));
         let r = self.write_groups(st);
+        drop(guard);
         drop(syncing);
         if let Err(e) = &r {
             // Nothing of the failed group may be built upon: the uberblock was not written.
@@ -171,9 +172,9 @@ impl Pool {
 
     /// Closes the open group; true if it was written because there was something to write.
     fn write_group(&self, st: &mut SyncState) -> Result<(Txg, bool)> {
-        let tasks = std::mem::take(&mut *self.tasks.lock().unwrap_or_else(|e| e.into_inner()));
+        let tasks = std::mem::take(&mut *self.tasks.acquire());
         self.zio.settle();
-        let group = self.dmu.begin_sync();
+        let group = self.dmu.begin_sync()?;
         let txg = group.txg;
         let tx = self.dmu.syncing_tx(txg);
         let labels_changed = self.feature_store().is_some_and(|f| f.take_label_changed());
@@ -200,11 +201,14 @@ impl Pool {
         }
         self.maps.flush(&tx, self, &self.space, st.flush_all)?;
         for os in &group.objsets {
+            base::mutation::panic_point("before a dataset is written");
             self.pre_sync(&tx, os)?;
             self.sync_dataset(&tx, os)?;
         }
         for t in tasks {
+            base::mutation::panic_point("before a task");
             t(self, &tx);
+            base::mutation::panic_point("behind a task");
         }
         if let Some(e) = self.dsl.broken() {
             return Err(e.context("a change of datasets stopped half-way"));
@@ -253,7 +257,12 @@ impl Pool {
         self.write_errlog(tx)?;
         self.converge(tx, st)?;
         self.persist(&mut || self.zio.drain(txg))?;
+        if let Some(why) = self.dmu.stopped() {
+            // By a panic in a transaction of the next txg, say.
+            return Err(why);
+        }
         self.commit(txg, st)?;
+        base::mutation::panic_point("a txg that is on disk");
         self.space.sync_done(txg)?;
         for set in self.open_sets() {
             set.synced(txg);
@@ -373,7 +382,7 @@ impl Pool {
 
     /// Whether a leaf missed something that is not on disk yet.
     fn dtls_changed(&self) -> bool {
-        let known = self.dtls.lock().unwrap_or_else(|e| e.into_inner());
+        let known = self.dtls.acquire();
         self.tree.leaves().iter().any(|leaf| {
             let now = leaf.dtl();
             match known.get(&leaf.guid()) {
@@ -392,7 +401,7 @@ impl Pool {
             }
             let now = leaf.dtl();
             let object = leaf.get_u64(keys::DTL).unwrap_or(0);
-            let mut known = self.dtls.lock().unwrap_or_else(|e| e.into_inner());
+            let mut known = self.dtls.acquire();
             let before = known.entry(leaf.guid()).or_default();
             if *before == now || (object == 0 && now.is_empty()) {
                 continue;
@@ -464,11 +473,15 @@ impl Driver for Pool {
 
     fn kick(&self) {
         let (m, cv) = &self.kicked;
-        let mut kicked = m.lock().unwrap_or_else(|e| e.into_inner());
+        let mut kicked = m.acquire();
         // Often said before it is heard: a call of the system each time would be for nothing.
         if !std::mem::replace(&mut *kicked, true) {
             cv.notify_all();
         }
+    }
+
+    fn stop(&self, why: Error) {
+        self.stop_for_good(why);
     }
 }
 
@@ -477,10 +490,8 @@ impl Pool {
     /// is being closed; true if there is something to write.
     pub fn wait_for_work(&self, timeout: std::time::Duration) -> bool {
         let (m, cv) = &self.kicked;
-        let g = m.lock().unwrap_or_else(|e| e.into_inner());
-        let (mut g, _) = cv
-            .wait_timeout_while(g, timeout, |k| !*k)
-            .unwrap_or_else(|e| e.into_inner());
+        let g = m.acquire();
+        let (mut g, _) = cv.wait_acquire_while(g, timeout, |k| !*k);
         *g = false;
         drop(g);
         let work = self.is_wanted()

@@ -515,6 +515,21 @@ impl Oracle {
         known.is_none_or(|a| a.sets.is_empty())
     }
 
+    /// The last operation was begun, and never acknowledged; with `before` all that came before it is
+    /// acknowledged by now.
+    pub fn take_back(&mut self, before: bool) {
+        let op = self.op;
+        for m in &mut self.models {
+            m.acks.retain(|a| a.op != op);
+            if before {
+                m.ack(op.saturating_sub(1), 0, None);
+            }
+        }
+        for a in self.admin.iter_mut().filter(|a| a.op == op && op > 0) {
+            a.done = usize::MAX;
+        }
+    }
+
     /// What was found is what there is from now on, and time begins anew.
     pub fn adopt(found: &Admin, models: Vec<(String, FsModel)>) -> Oracle {
         let mut out = Oracle::default();

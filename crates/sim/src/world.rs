@@ -7,7 +7,7 @@ use crate::cut::{Cutter, Fate, Image, FATES};
 use crate::foreign::Foreign;
 use crate::found::{self, find, split, What};
 use crate::op::{Fault, Fill, Op};
-use crate::oracle::{Frozen, FsModel, Oracle};
+use crate::oracle::{Admin, Frozen, FsModel, Oracle};
 use crate::owners;
 use crate::rig::{self, is_full, Fs, Layout};
 use base::Result;
@@ -952,6 +952,37 @@ impl World {
         let Some((image, found)) = next else {
             return Err("no image".into());
         };
+        self.go_on(image, &found)
+    }
+
+    /// The process ends in the middle of an operation: all that was in memory is gone, nothing of what
+    /// the devices were given. What is left is judged by `oracle`, and life goes on with it.
+    pub fn died(&mut self, oracle: &Oracle, key: u64) -> std::result::Result<(), String> {
+        let kept: Image = self.disks.iter().map(|d| d.fork()).collect();
+        let events = self.journal.take();
+        self.counts.events += events.len() as u64;
+        self.forget();
+        let judge = check::Judge {
+            layout: &self.layout,
+            clock: &self.clock,
+            oracle,
+            labels: &check::Labels::of(&self.base, &events),
+            // Behind everything that was acknowledged.
+            cut: usize::MAX - 1,
+            healthy: self.counts.faults == 0,
+            imported: true,
+            first: self.first,
+            care: check::Care::Full,
+        };
+        let image: Image = kept.iter().map(|d| d.fork()).collect();
+        self.counts.images += 1;
+        self.counts.apart += 1;
+        let found = judge.image(&image, key)?;
+        self.go_on(kept, &found)
+    }
+
+    /// A new process imports what is left.
+    fn go_on(&mut self, image: Image, found: &Admin) -> std::result::Result<(), String> {
         self.disks = image;
         self.clock.pass(60_000_000_000);
         let (journal, base) = rig::start_journal(&self.disks);
@@ -960,7 +991,7 @@ impl World {
         let o = Opened::open(&self.disks, &self.layout, seed, &self.clock)?;
         self.imported = self.journal.len();
         self.first = o.pool.first_txg;
-        self.oracle = o.adopt(&found)?;
+        self.oracle = o.adopt(found)?;
         self.opened = Some(o);
         let pos = self.pos();
         self.oracle.ack_all(pos);

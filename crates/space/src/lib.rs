@@ -33,10 +33,11 @@ pub use replay::{replay, SmOp, Unflushed};
 pub use stats::{slop, ClassStats, MsStats, Stats, VdevStats};
 
 use base::mutation::{mutated, Mutation};
+use base::sync::{CondvarExt, MutexExt, OnPanic, RwLockExt};
 use base::{bail, RangeSet, Result, Txg};
 use metaslab::{Ms, State};
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, RwLock};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, RwLock};
 use top::Top;
 
 /// Allocation class of a top-level vdev and of a request (pool format §16.6).
@@ -235,11 +236,11 @@ impl Space {
 
     /// Who reads space maps on demand; `None` drops it (closing the pool).
     pub fn set_loader(&self, loader: Option<Arc<dyn Loader>>) {
-        *self.loader.write().unwrap_or_else(PoisonError::into_inner) = loader;
+        *self.loader.acquire_write() = loader;
     }
 
     fn lock(&self) -> MutexGuard<'_, Inner> {
-        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+        self.inner.acquire()
     }
 
     // ---- vdevs and metaslabs ----
@@ -345,10 +346,7 @@ impl Space {
                 State::Loaded(_) => return Ok(()),
                 State::Failed(e) => return Err(e.clone()),
                 State::Loading => {
-                    inner = self
-                        .loaded
-                        .wait(inner)
-                        .unwrap_or_else(PoisonError::into_inner);
+                    inner = self.loaded.wait_acquire(inner);
                 }
                 State::Unloaded(_) => {
                     drop(inner);
@@ -362,11 +360,7 @@ impl Space {
     /// Drops the range trees of metaslabs not used for `idle` groups (memory). They need a loader
     /// to come back; without one nothing is dropped. Returns how many were dropped.
     pub fn unload_idle(&self, now: Txg, idle: u64) -> usize {
-        let has_loader = self
-            .loader
-            .read()
-            .unwrap_or_else(PoisonError::into_inner)
-            .is_some();
+        let has_loader = self.loader.acquire_read().is_some();
         if !has_loader {
             return 0;
         }
@@ -388,11 +382,12 @@ impl Space {
             m.hist_hint = hist.clone();
             m.state = State::Loading;
         }
-        let loader = self
-            .loader
-            .read()
-            .unwrap_or_else(PoisonError::into_inner)
-            .clone();
+        // Threads that wait for the metaslab must not wait for ever.
+        let _guard = OnPanic::new(|| {
+            let e = base::Error::damaged("a panic while the space map was read");
+            self.end_load(vdev, ms, Err(e));
+        });
+        let loader = self.loader.acquire_read().clone();
         let free = match loader {
             Some(l) => l.load(vdev, ms),
             None => Err(base::Error::new(
@@ -400,6 +395,10 @@ impl Space {
                 "no reader for space maps",
             )),
         };
+        self.end_load(vdev, ms, free);
+    }
+
+    fn end_load(&self, vdev: u64, ms: u64, free: Result<RangeSet>) {
         let mut inner = self.lock();
         if let Ok(top) = inner.top(vdev) {
             let r = free.and_then(|f| top.finish_load(ms, f));
@@ -452,6 +451,7 @@ impl Space {
     /// Finds and takes space. `Kind::NoSpace` when no vdev of the class (or of those it falls back
     /// to) has a contiguous region for every copy: the caller then gangs with smaller sizes.
     pub fn alloc(&self, req: &AllocReq<'_>) -> Result<Vec<Extent>> {
+        base::mutation::panic_point("allocating");
         if req.copies == 0 || req.copies > 3 {
             bail!(Invalid, "{} copies of a block", req.copies);
         }
@@ -534,6 +534,7 @@ impl Space {
     /// Frees a range in group `txg`. It is not handed out again before two further groups have
     /// synced. `Kind::Damaged` when (part of) it is free already; nothing changes then.
     pub fn free(&self, vdev: u64, offset: u64, asize: u64, txg: Txg) -> Result<()> {
+        base::mutation::panic_point("freeing space");
         let mut inner = self.lock();
         if txg <= inner.last_synced {
             bail!(Invalid, "free in group {txg}, which has synced");
@@ -643,6 +644,7 @@ impl Space {
     /// become allocatable. `Kind::Invalid` if changes of this or an older group were never taken;
     /// nothing moves then.
     pub fn sync_done(&self, txg: Txg) -> Result<()> {
+        base::mutation::panic_point("giving out what was freed");
         let mut inner = self.lock();
         let groups = inner.all_taken(txg)?;
         inner.generation += 1;

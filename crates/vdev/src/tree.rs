@@ -377,7 +377,9 @@ impl VdevTree {
         if !dirty.is_empty() {
             self.write_labels(pool, ub.txg, dirty, LabelSet::Even)?;
         }
+        base::mutation::panic_point("before the uberblock");
         self.write_uberblock(ub, targets, multihost)?;
+        base::mutation::panic_point("behind the uberblock");
         if !dirty.is_empty() {
             self.write_labels(pool, ub.txg, dirty, LabelSet::Odd)?;
         }

@@ -206,6 +206,7 @@ impl<'a, S: Store> Zap<'a, S> {
     }
 
     fn put(&self, tx: &S::Tx, key: Key<'_>, v: &Value, mode: Mode) -> Result<()> {
+        base::mutation::panic_point("adding to a directory or list");
         let b = self.store.block(0)?;
         if !Self::is_micro(&b)? {
             drop(b);
@@ -307,6 +308,7 @@ impl<'a, S: Store> Zap<'a, S> {
     }
 
     fn remove_locked(&self, tx: &S::Tx, key: Key<'_>) -> Result<bool> {
+        base::mutation::panic_point("removing from a directory or list");
         let b = self.store.block(0)?;
         if !Self::is_micro(&b)? {
             drop(b);

@@ -86,6 +86,7 @@ impl<'a> Batch<'a> {
     /// would leave the name without the data. So what came since goes along, and none of it counts
     /// before all of it is there.
     pub fn run(&mut self, itxs: Vec<(Txg, Itx)>) -> Result<()> {
+        base::mutation::panic_point("a round of the log");
         let mut gone = self.append(itxs)?;
         let mut whole = false;
         for _ in 0..CATCH_UP {
@@ -144,6 +145,7 @@ impl<'a> Batch<'a> {
 
     /// Writes the blocks that are held back.
     fn send(&mut self) -> Result<()> {
+        base::mutation::panic_point("sending blocks of the log");
         self.holding = 0;
         let held = std::mem::take(&mut self.held);
         match held.is_empty() {

@@ -139,6 +139,9 @@ pub trait LogStore: LogBlocks {
     fn write_blocks(&self, blocks: &[(BlkPtr, Block)]) -> Result<()>;
     /// Everything written before, indirect data included, is stable when this returns.
     fn flush(&self) -> Result<()>;
+    /// A thread panicked while it wrote the log: records it had taken are lost from memory. Nothing may be
+    /// acknowledged any more. Must not panic.
+    fn broken(&self) {}
     /// Marks the dataset dirty in the open group and returns that group; does not wait for one to be
     /// written.
     fn dirty(&self) -> Result<Txg>;

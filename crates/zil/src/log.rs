@@ -5,10 +5,11 @@ use crate::chain::{log_pointer, UNIT};
 use crate::header::{limits, Header, FLAG_REPLAY, HEADER_SIZE};
 use crate::itx::{Itx, Itxs};
 use crate::{walk, LogStore};
+use base::sync::{CondvarExt, MutexExt, OnPanic};
 use base::{Kind, Result, Txg, OLD_MAX_BLOCK};
 use disk::BlkPtr;
 use std::collections::{BTreeMap, VecDeque};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 
 /// Batches whose size is remembered to choose the next block's.
 const HISTORY: usize = 4;
@@ -100,6 +101,8 @@ pub(crate) struct State {
     replayed: BTreeMap<Txg, u64>,
     /// A batch failed: no commits until this group is on disk.
     stalled: Option<Txg>,
+    /// A round panicked: no commits any more.
+    broken: bool,
     leader: bool,
     /// First group in which the round under way took a block that nothing on disk names yet.
     taken: Option<Txg>,
@@ -115,7 +118,7 @@ pub(crate) struct State {
 impl State {
     /// Whether records can be made durable by the chain as it is.
     fn blocked(&self) -> bool {
-        self.stalled.is_some() || self.lwbs.is_empty() || self.unreachable()
+        self.broken || self.stalled.is_some() || self.lwbs.is_empty() || self.unreachable()
     }
 
     /// Whether the header on disk does not lead to the chain yet.
@@ -191,7 +194,7 @@ impl Zil {
     }
 
     pub(crate) fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.acquire()
     }
 
     /// The header as last handed out (or found).
@@ -235,6 +238,7 @@ impl Zil {
     /// Remembers a change made in group `txg`; called while the transaction holds the group open.
     /// During replay nothing is remembered: the record being replayed counts as done in that group.
     pub fn log(&self, txg: Txg, itx: Itx) {
+        base::mutation::panic_point("remembering a change");
         let mut st = self.lock();
         if let Some(seq) = st.replaying {
             note_replayed(&mut st, txg, seq);
@@ -277,7 +281,7 @@ impl Zil {
             return Committed::Durable;
         }
         st.itxs.promote(object);
-        if st.stalled.is_some() {
+        if st.broken || st.stalled.is_some() {
             return self.fallback(st);
         }
         if !st.itxs.has_ordered() && !st.leader {
@@ -298,7 +302,7 @@ impl Zil {
                 return Committed::Durable;
             }
             if st.leader {
-                st = self.cv.wait(st).unwrap_or_else(PoisonError::into_inner);
+                st = self.cv.wait_acquire(st);
             } else {
                 st = self.lead(st);
             }
@@ -312,7 +316,11 @@ impl Zil {
 
     /// One round: takes everything that is ordered now, writes it, and answers all tickets drawn
     /// so far.
-    fn lead<'a>(&'a self, mut st: MutexGuard<'a, State>) -> MutexGuard<'a, State> {
+    fn lead<'a>(&'a self, given: MutexGuard<'a, State>) -> MutexGuard<'a, State> {
+        // Threads that wait for the round must not wait for ever.
+        let _guard = OnPanic::new(|| self.round_panicked());
+        // Declared behind the guard, which takes the lock itself: dropped before it.
+        let mut st = given;
         st.leader = true;
         let covers = st.next_ticket;
         if st.lwbs.is_empty() && st.stalled.is_none() {
@@ -328,6 +336,7 @@ impl Zil {
             let mut batch = Batch::new(self, first, st.lr_seq, guess);
             drop(st);
             let r = batch.run(itxs);
+            base::mutation::panic_point("a round of the log that was written");
             let failed_at = match &r {
                 Ok(()) => None,
                 // Makes sure that a sync comes by which clears the chain.
@@ -360,6 +369,17 @@ impl Zil {
         st
     }
 
+    fn round_panicked(&self) {
+        let mut st = self.lock();
+        st.broken = true;
+        st.leader = false;
+        st.taken = None;
+        st.done_ticket = st.next_ticket;
+        self.cv.notify_all();
+        drop(st);
+        self.store.broken();
+    }
+
     /// First block of a new chain. It is noted while its group is open, so that the header written with
     /// that group leads to it.
     fn first_block(&self) -> Result<()> {
@@ -390,9 +410,10 @@ impl Zil {
     /// waited for: otherwise a crash behind this group would find the one allocated and the other
     /// empty, and nobody would ever free it.
     pub fn sync(&self, txg: Txg) -> Result<[u8; HEADER_SIZE]> {
+        base::mutation::panic_point("the log's part of a sync");
         let mut st = self.lock();
         while st.taken.is_some_and(|t| t <= txg) {
-            st = self.cv.wait(st).unwrap_or_else(PoisonError::into_inner);
+            st = self.cv.wait_acquire(st);
         }
         if st.reset.as_ref().is_some_and(|r| r.txg <= txg) {
             if let Some(r) = st.reset.take() {
@@ -439,6 +460,7 @@ impl Zil {
 
     /// Group `txg` is on disk: its records are not needed any more.
     pub fn synced(&self, txg: Txg) {
+        base::mutation::panic_point("records that are on disk");
         let mut st = self.lock();
         st.synced = st.synced.max(txg);
         st.itxs.drop_through(txg);
@@ -496,7 +518,7 @@ impl Zil {
     pub fn destroy(&self) -> Result<Txg> {
         let mut st = self.lock();
         while st.leader {
-            st = self.cv.wait(st).unwrap_or_else(PoisonError::into_inner);
+            st = self.cv.wait_acquire(st);
         }
         let old = (st.old_chain && st.reset.is_none()).then_some(st.header);
         drop(st);

@@ -299,6 +299,7 @@ impl Zio {
     }
 
     fn read_block(&self, bp: &BlkPtr, crypt: &Crypt, how: How) -> Result<Block> {
+        base::mutation::panic_point("reading a block");
         if bp.is_hole() {
             return Ok(Arc::new(vec![0; bp.lsize()]));
         }
@@ -812,6 +813,7 @@ impl Zio {
     /// was born in this very txg with the same physical size, or is compressed to more than this
     /// one needs, its place is used again (so that the sync passes converge). Fill is 0 or, for embedded blocks, implied; the caller sets it.
     pub fn issue(&self, spec: &WriteSpec, p: &Prepared, txg: Txg, old: &BlkPtr) -> Result<BlkPtr> {
+        base::mutation::panic_point("issuing the write of a block");
         self.check_writable()?;
         let (compress, sum, sealed) = match &p.kind {
             PreparedKind::Hole => {
@@ -1013,6 +1015,7 @@ impl Zio {
     }
 
     fn enqueue(&self, d: &Dva, data: Block, txg: Txg) -> Result<()> {
+        base::mutation::panic_point("queueing a write");
         let key = (d.vdev(), d.offset());
         let full = {
             let mut q = self.queue.lock().unwrap_or_else(|e| e.into_inner());
@@ -1049,6 +1052,7 @@ impl Zio {
     /// Errors: the devices refuse some of it. All of it stays queued, to be read from there and for
     /// another call.
     pub fn drain(&self, txg: Txg) -> Result<()> {
+        base::mutation::panic_point("draining the queue of writes");
         let q = std::mem::take(&mut *self.queue.lock().unwrap_or_else(|e| e.into_inner()));
         if q.writes.is_empty() {
             return Ok(());
@@ -1242,6 +1246,7 @@ impl Zio {
 
     /// Writes now in one batch, past the queue (intent-log blocks; durability needs a flush).
     pub fn write_now(&self, blocks: &[(Dva, Block)], txg: Txg) -> Result<()> {
+        base::mutation::panic_point("writing log blocks");
         self.check_writable()?;
         let writes: Vec<PhysWrite> = blocks
             .iter()

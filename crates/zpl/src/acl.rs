@@ -7,6 +7,7 @@ use crate::nfs4::{self, List, Verdict, ALL_FLAGS, WIDE_FLAGS};
 use crate::perm::{self, Cred};
 use crate::zfs::{AclInherit, AclMode, AclType, Props, Zfs};
 use crate::znode::{Fixed, Form, Znode};
+use base::sync::RwLockExt;
 use base::{bail, Kind, Result};
 use disk::acl::{self, ace_mask, Ace};
 use disk::types::ObjType;
@@ -319,7 +320,7 @@ impl Zfs {
             }
         }
         // List and mode change together: one without the other would grant too much.
-        let _x = z.xlock.write().unwrap();
+        let _x = z.xlock.acquire_write();
         let stored = z.may_have_xattrs() && self.xattr_raw(z, name)?.is_some();
         if bits.is_none() && list.is_none() && !stored {
             return Ok(());

@@ -7,6 +7,7 @@ use crate::names;
 use crate::perm::{self, Cred, W, X};
 use crate::zfs::{Props, Zfs};
 use crate::znode::{check_name, rdev_from_linux, Znode};
+use base::sync::{MutexExt, RwLockExt};
 use base::{bail, Error, Kind, Result, Txg};
 use dmu::Tx;
 use std::sync::atomic::Ordering;
@@ -83,7 +84,7 @@ pub(crate) fn lock_dirs<'a>(dirs: &[&'a Arc<Znode>]) -> Vec<RwLockWriteGuard<'a,
     let mut list: Vec<&'a Arc<Znode>> = dirs.to_vec();
     list.sort_by_key(|z| z.object);
     list.dedup_by_key(|z| z.object);
-    list.iter().map(|z| z.ns.write().unwrap()).collect()
+    list.iter().map(|z| z.ns.acquire_write()).collect()
 }
 
 /// Flags that forbid removing or renaming an object.
@@ -107,7 +108,7 @@ impl Zfs {
             b".." => return self.get_any(dir.fixed().parent),
             _ => check_name(name, self.name_max_found(), self.utf8only)?,
         }
-        let _g = dir.ns.read().unwrap();
+        let _g = dir.ns.acquire_read();
         match self.find(dir, name)? {
             Some((object, _)) => self
                 .get_any(object)
@@ -199,8 +200,9 @@ impl Zfs {
 
     /// Takes away one link of an object; without any left it goes on the delete queue.
     pub(crate) fn link_drop(&self, tx: &Tx, z: &Znode) -> Result<()> {
+        base::mutation::panic_point("dropping a link");
         let now = self.now();
-        let _g = self.last_links.lock().unwrap();
+        let _g = self.last_links.acquire();
         let left = z.update(tx, |f| {
             f.links = if f.is_dir() {
                 0
@@ -282,7 +284,7 @@ impl Zfs {
         }
         let prepared = self.prepare(dir, new, cred)?;
         let z = {
-            let _g = dir.ns.write().unwrap();
+            let _g = dir.ns.acquire_write();
             Self::may_change_dir(dir, false)?;
             if self.find(dir, name)?.is_some() {
                 return Err(Kind::Exists.into());
@@ -348,7 +350,7 @@ impl Zfs {
         check_name(name, self.name_max(), self.utf8only)?;
         let mut made_of_nothing = None;
         {
-            let _g = dir.ns.write().unwrap();
+            let _g = dir.ns.acquire_write();
             if self.find(dir, name)?.is_some() {
                 return Err(Kind::Exists.into());
             }
@@ -368,7 +370,7 @@ impl Zfs {
             self.entry_add(&tx, dir, name, z)?;
             let now = self.now();
             {
-                let _g = self.last_links.lock().unwrap();
+                let _g = self.last_links.acquire();
                 let before = z.update(&tx, |f| {
                     let before = f.links;
                     f.links += 1;
@@ -411,7 +413,7 @@ impl Zfs {
         }
         check_name(name, self.name_max_found(), self.utf8only)?;
         let z = {
-            let _g = dir.ns.write().unwrap();
+            let _g = dir.ns.acquire_write();
             let Some((object, stored)) = self.find(dir, name)? else {
                 return names::missing();
             };

@@ -158,6 +158,10 @@ impl IntentLog for ZilLog {
     }
 
     fn commit(&self, object: Option<u64>) -> Result<()> {
+        if let Some(why) = self.dmu.stopped() {
+            // Nothing more reaches a disk, so nothing can be promised.
+            return Err(why);
+        }
         let unlogged = self.unlogged.load(Ordering::Relaxed);
         if unlogged > self.dmu.synced_txg() {
             // Everything of that group and before is then on disk; later records go to the log.

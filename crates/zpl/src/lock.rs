@@ -1,5 +1,6 @@
 //! Byte-range locks of a file: many readers or one writer on every byte, first come first served.
 
+use base::sync::{CondvarExt, MutexExt};
 use std::sync::{Condvar, Mutex};
 
 #[derive(Default)]
@@ -32,7 +33,7 @@ impl RangeLock {
     /// Waits until `[start, end)` is free of writers (and of readers, for a writer).
     pub fn lock(&self, start: u64, end: u64, writer: bool) -> RangeGuard<'_> {
         let end = end.max(start.saturating_add(1));
-        let mut g = self.inner.lock().unwrap();
+        let mut g = self.inner.acquire();
         let ticket = g.next;
         g.next += 1;
         let free = |g: &Inner| {
@@ -45,7 +46,7 @@ impl RangeLock {
         if !free(&g) {
             g.waiting.push((start, end, writer, ticket));
             while !free(&g) {
-                g = self.freed.wait(g).unwrap();
+                g = self.freed.wait_acquire(g);
             }
             g.waiting.retain(|w| w.3 != ticket);
         }
@@ -69,7 +70,7 @@ impl RangeLock {
 
 impl Drop for RangeGuard<'_> {
     fn drop(&mut self) {
-        let mut g = self.lock.inner.lock().unwrap();
+        let mut g = self.lock.inner.acquire();
         g.held.retain(|h| h.3 != self.ticket);
         let wake = !g.waiting.is_empty();
         drop(g);

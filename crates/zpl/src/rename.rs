@@ -8,6 +8,7 @@ use crate::names;
 use crate::perm::{Cred, W, X};
 use crate::zfs::Zfs;
 use crate::znode::{check_name, Znode};
+use base::sync::MutexExt;
 use base::{bail, Kind, Result};
 use std::sync::Arc;
 
@@ -72,7 +73,7 @@ impl Zfs {
         check_name(to, self.name_max(), self.utf8only)?;
         let crosses = from_dir.object != to_dir.object;
         // Only one directory moves at a time, so that ancestors stay what they are.
-        let moving = crosses.then(|| self.moving.lock().unwrap());
+        let moving = crosses.then(|| self.moving.acquire());
         let (source, replaced) = loop {
             let Some((so, _)) = self.find(from_dir, from)? else {
                 return names::missing();

@@ -7,6 +7,7 @@ use crate::log::{Extended, Made, NewFile, Record, RenameKind};
 use crate::perm::Cred;
 use crate::rename::flags;
 use crate::zfs::Zfs;
+use base::sync::RwLockExt;
 use base::{Kind, Result};
 use std::sync::atomic::Ordering;
 
@@ -180,7 +181,7 @@ impl Zfs {
         let d = self.get(*dir)?;
         let r = replayed(new);
         if *how == Made::XattrDir {
-            let _x = d.xlock.write().unwrap();
+            let _x = d.xlock.acquire_write();
             let tx = self.tx_meta()?;
             let spec = self.hidden_replay(&d, &r);
             let x = self.make_znode(&tx, &spec)?;

@@ -2,6 +2,7 @@
 //! their ZAPs (data format §19). The coding of attribute sets is in `disk::sa`.
 
 use crate::names;
+use base::sync::RwLockExt;
 use base::{Error, Result};
 use disk::sa::{self, Attrs, Layouts, Packed, Registry, ZplAttrs};
 use disk::types::ObjType;
@@ -68,11 +69,11 @@ impl SaTables {
     /// Numbers of the attributes, all of them registered on disk.
     pub fn numbers(&self, tx: &Tx) -> Result<&ZplAttrs> {
         let done = {
-            let i = self.inner.read().unwrap();
+            let i = self.inner.acquire_read();
             i.objects.is_some() && !i.registry.has_new()
         };
         if !done {
-            let mut i = self.inner.write().unwrap();
+            let mut i = self.inner.acquire_write();
             self.store_new(tx, &mut i)?;
         }
         Ok(&self.zpl)
@@ -117,7 +118,7 @@ impl SaTables {
 
     /// Lays attributes out for a bonus of `room` bytes; stores layouts not seen before.
     pub fn pack(&self, tx: &Tx, attrs: &Attrs, room: usize) -> Result<Packed> {
-        let mut g = self.inner.write().unwrap();
+        let mut g = self.inner.acquire_write();
         let i = &mut *g;
         let p = sa::pack(attrs, &i.registry, &mut i.layouts, room)?;
         if i.objects.is_none() || i.registry.has_new() || i.layouts.has_new() {
@@ -128,13 +129,13 @@ impl SaTables {
 
     /// Where the attributes of a little-endian buffer are.
     pub fn index(&self, b: &[u8]) -> Result<Vec<(u16, std::ops::Range<usize>)>> {
-        let i = self.inner.read().unwrap();
+        let i = self.inner.acquire_read();
         sa::index(b, &i.registry, &i.layouts)
     }
 
     /// Turns a buffer of the other byte order around.
     pub fn to_native(&self, b: &mut [u8]) -> Result<()> {
-        let i = self.inner.read().unwrap();
+        let i = self.inner.acquire_read();
         sa::to_little_endian(b, &i.registry, &i.layouts).map(|_| ())
     }
 
@@ -150,7 +151,7 @@ impl SaTables {
             }
             None => None,
         };
-        let i = self.inner.read().unwrap();
+        let i = self.inner.acquire_read();
         sa::parse(&bonus, spill.as_deref(), &i.registry, &i.layouts)
     }
 }

@@ -7,6 +7,7 @@ use crate::perm::{self, Cred, W};
 use crate::statfs::Whose;
 use crate::zfs::{AclMode, Zfs};
 use crate::znode::Znode;
+use base::sync::RwLockExt;
 use base::{bail, Error, Kind, Result};
 
 impl Zfs {
@@ -119,7 +120,7 @@ impl Zfs {
     ) -> Result<()> {
         let now = self.now();
         let fuids = self.fuids();
-        let _x = z.xlock.write().unwrap();
+        let _x = z.xlock.acquire_write();
         // Read before the transaction begins.
         let acl = match bits {
             Some(_) => self.posix_acl(z, false)?,
@@ -243,7 +244,7 @@ impl Zfs {
             self.check_one_quota(Whose::Project, id, true)?;
         }
         let tables = self.tables()?;
-        let _x = z.xlock.write().unwrap();
+        let _x = z.xlock.acquire_write();
         let now = self.now();
         let tx = self.tx_meta()?;
         z.rewrite(&tx, tables, |f, list| {

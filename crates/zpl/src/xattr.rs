@@ -9,6 +9,7 @@ use crate::names;
 use crate::perm::{Cred, R, W};
 use crate::zfs::{AclType, XattrMode, Zfs};
 use crate::znode::{Form, Znode};
+use base::sync::RwLockExt;
 use base::{bail, Kind, Result};
 use disk::xattr::SaXattrs;
 use dmu::Tx;
@@ -130,7 +131,7 @@ impl Zfs {
         if !z.may_have_xattrs() {
             return Ok(out);
         }
-        let _x = z.xlock.read().unwrap();
+        let _x = z.xlock.acquire_read();
         let mut put = |stored: &[u8]| {
             let Some(n) = listed(stored) else { return };
             let hidden = match space_of(&n) {
@@ -291,7 +292,7 @@ impl Zfs {
             let f = z.fixed();
             self.check_quota(f.uid, f.gid, z.extra().projid, false)?;
         }
-        let _x = z.xlock.write().unwrap();
+        let _x = z.xlock.acquire_write();
         let tx = match value {
             Some(_) => self.tx_write(bytes + (64 << 10))?,
             None => self.tx_free()?,

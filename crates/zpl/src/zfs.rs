@@ -7,6 +7,7 @@ use crate::perm::Cred;
 use crate::sa::SaTables;
 use crate::statfs::SpaceInfo;
 use crate::znode::{Cache, DeviceForm, Znode};
+use base::sync::RwLockExt;
 use base::{bail, Error, Kind, Result};
 use disk::types::os_type;
 use dmu::{Dnode, Need, Objset, Tx};
@@ -299,12 +300,12 @@ impl Zfs {
     }
 
     pub fn props(&self) -> Arc<Props> {
-        self.props.read().unwrap().clone()
+        self.props.acquire_read().clone()
     }
 
     /// New values take effect for operations that begin now.
     pub fn set_props(&self, change: impl FnOnce(&mut Props)) {
-        let mut g = self.props.write().unwrap();
+        let mut g = self.props.acquire_write();
         let mut p = (**g).clone();
         change(&mut p);
         *g = Arc::new(p);
@@ -312,11 +313,11 @@ impl Zfs {
 
     /// Replaces the intent log (once the pool has opened it).
     pub fn set_log(&self, log: Arc<dyn IntentLog>) {
-        *self.log.write().unwrap() = log;
+        *self.log.acquire_write() = log;
     }
 
     pub(crate) fn log(&self) -> Arc<dyn IntentLog> {
-        self.log.read().unwrap().clone()
+        self.log.acquire_read().clone()
     }
 
     /// Adds a record to the intent log. During replay the log only takes note that the record it is

@@ -3,6 +3,7 @@
 use crate::attr::{flag, mode, Attr, Time};
 use crate::lock::RangeLock;
 use crate::sa::SaTables;
+use base::sync::{MutexExt, RwLockExt};
 use base::{bail, Error, Kind, Result};
 use disk::acl::Ace;
 use disk::bytes::u64_at;
@@ -183,7 +184,7 @@ pub(crate) struct Reaper {
 
 impl Reaper {
     pub fn push(&self, object: u64) {
-        self.list.lock().unwrap().push(object);
+        self.list.acquire().push(object);
         self.n.fetch_add(1, Ordering::Release);
     }
     pub fn is_empty(&self) -> bool {
@@ -193,7 +194,7 @@ impl Reaper {
         if self.is_empty() {
             return None;
         }
-        let o = self.list.lock().unwrap().pop()?;
+        let o = self.list.acquire().pop()?;
         self.n.fetch_sub(1, Ordering::Release);
         Some(o)
     }
@@ -255,15 +256,15 @@ impl Znode {
 
     /// The twelve fixed attributes.
     pub fn fixed(&self) -> Fixed {
-        self.state.read().unwrap().f
+        self.state.acquire_read().f
     }
 
     pub fn mode(&self) -> u32 {
-        self.state.read().unwrap().f.mode as u32
+        self.state.acquire_read().f.mode as u32
     }
 
     pub fn size(&self) -> u64 {
-        self.state.read().unwrap().f.size
+        self.state.acquire_read().f.size
     }
 
     pub fn is_dir(&self) -> bool {
@@ -271,12 +272,12 @@ impl Znode {
     }
 
     pub fn form(&self) -> Form {
-        self.state.read().unwrap().form
+        self.state.acquire_read().form
     }
 
     /// The less frequent attributes.
     pub fn extra(&self) -> Extra {
-        self.state.read().unwrap().extra.clone()
+        self.state.acquire_read().extra.clone()
     }
 
     /// Without links: on the delete queue, to be freed when its last user is gone.
@@ -291,7 +292,7 @@ impl Znode {
 
     /// Whether there can be extended attributes at all.
     pub fn may_have_xattrs(&self) -> bool {
-        let e = &self.state.read().unwrap().extra;
+        let e = &self.state.acquire_read().extra;
         e.xattr != 0 || e.dxattr.is_some()
     }
 
@@ -301,7 +302,8 @@ impl Znode {
         tx: &Tx,
         change: impl FnOnce(&mut Fixed) -> Result<R>,
     ) -> Result<R> {
-        let mut st = self.state.write().unwrap();
+        base::mutation::panic_point("changing attributes");
+        let mut st = self.state.acquire_write();
         let mut f = st.f;
         let r = change(&mut f)?;
         if f != st.f {
@@ -321,7 +323,7 @@ impl Znode {
         tables: &SaTables,
         change: impl FnOnce(&mut Fixed, &mut Attrs) -> Result<()>,
     ) -> Result<()> {
-        let mut st = self.state.write().unwrap();
+        let mut st = self.state.acquire_write();
         if st.form == Form::Legacy {
             self.convert(tx, tables, &mut st)?;
         }
@@ -416,7 +418,7 @@ impl Znode {
 
     /// Sets the xattr directory of a legacy znode.
     pub(crate) fn set_legacy_xattr(&self, tx: &Tx, object: u64) -> Result<()> {
-        let mut st = self.state.write().unwrap();
+        let mut st = self.state.acquire_write();
         let mut raw = st.raw.clone();
         raw[104..112].copy_from_slice(&object.to_le_bytes());
         self.dnode.set_bonus(tx, &raw)?;
@@ -432,7 +434,7 @@ impl Znode {
         acl: ZnodeAcl,
         change: impl FnOnce(&mut Fixed),
     ) -> Result<()> {
-        let mut st = self.state.write().unwrap();
+        let mut st = self.state.acquire_write();
         let mut f = st.f;
         change(&mut f);
         let mut phys = ZnodePhys::decode(&st.raw)?;
@@ -448,12 +450,12 @@ impl Znode {
 
     /// The bonus as stored (tests, legacy symlinks).
     pub(crate) fn raw(&self) -> Vec<u8> {
-        self.state.read().unwrap().raw.clone()
+        self.state.acquire_read().raw.clone()
     }
 
     /// External ACL object of a legacy znode, 0 = none.
     pub(crate) fn legacy_acl_object(&self) -> u64 {
-        let st = self.state.read().unwrap();
+        let st = self.state.acquire_read();
         match st.form {
             Form::Legacy => u64_at(&st.raw, LEGACY_ACL).unwrap_or(0),
             Form::Sa => 0,
@@ -463,7 +465,7 @@ impl Znode {
     /// What `stat` shows.
     pub fn attr(&self, devices: DeviceForm) -> Attr {
         let info = self.dnode.info();
-        let st = self.state.read().unwrap();
+        let st = self.state.acquire_read();
         let f = &st.f;
         Attr {
             ino: self.object,
@@ -671,8 +673,7 @@ impl Default for Cache {
 impl Cache {
     pub fn get(&self, object: u64) -> Option<Arc<Znode>> {
         self.shards[object as usize % SHARDS]
-            .lock()
-            .unwrap()
+            .acquire()
             .get(&object)?
             .upgrade()
     }
@@ -686,7 +687,7 @@ impl Cache {
         if let Some(z) = self.get(object) {
             return Ok(z);
         }
-        let _one = self.loading[object as usize % SHARDS].lock().unwrap();
+        let _one = self.loading[object as usize % SHARDS].acquire();
         if let Some(z) = self.get(object) {
             return Ok(z);
         }
@@ -696,13 +697,13 @@ impl Cache {
     }
 
     fn put(&self, z: &Arc<Znode>) {
-        let mut m = self.shards[z.object as usize % SHARDS].lock().unwrap();
+        let mut m = self.shards[z.object as usize % SHARDS].acquire();
         m.insert(z.object, Arc::downgrade(z));
     }
 
     /// The znode of an object goes; another one may have taken its place already.
     fn forget(&self, object: u64) {
-        let mut m = self.shards[object as usize % SHARDS].lock().unwrap();
+        let mut m = self.shards[object as usize % SHARDS].acquire();
         if m.get(&object).is_some_and(|w| w.strong_count() == 0) {
             m.remove(&object);
             let n = m.len();
@@ -715,7 +716,7 @@ impl Cache {
     /// How many objects are in use.
     #[cfg(test)]
     pub fn len(&self) -> usize {
-        self.shards.iter().map(|s| s.lock().unwrap().len()).sum()
+        self.shards.iter().map(|s| s.acquire().len()).sum()
     }
 
     /// All znodes in use.
@@ -723,7 +724,7 @@ impl Cache {
         self.shards
             .iter()
             .flat_map(|s| {
-                let m = s.lock().unwrap();
+                let m = s.acquire();
                 m.values().filter_map(Weak::upgrade).collect::<Vec<_>>()
             })
             .collect()

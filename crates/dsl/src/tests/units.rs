@@ -343,7 +343,7 @@ fn features_are_counted() {
 #[test]
 fn history_ring() {
     let p = Pool::new(5000, MODERN);
-    let g = p.rig.dmu.begin_sync();
+    let g = p.rig.dmu.begin_sync().unwrap();
     let tx = p.rig.dmu.syncing_tx(g.txg);
     let h = History::create(&p.rig.os, &tx, 0).unwrap();
     let rec = |n: u64| {
@@ -377,7 +377,7 @@ fn history_ring() {
 #[test]
 fn history_without_a_creation() {
     let p = Pool::new(5000, MODERN);
-    let g = p.rig.dmu.begin_sync();
+    let g = p.rig.dmu.begin_sync().unwrap();
     let tx = p.rig.dmu.syncing_tx(g.txg);
     let h = History::create(&p.rig.os, &tx, 0).unwrap();
     let rec = |key: &str, n: u64| {

@@ -1,0 +1,209 @@
+//! Locks that a panic does not close for ever.
+//!
+//! The standard library poisons a lock when a thread panics while it holds it, and leaves it to every
+//! later caller what to do about that. Here the answer is one for the whole tree: poison is ignored.
+//! 1. A panic while a transaction is held, while a log commit is written or while a txg is synced
+//!    stops the pool for good. So a state that was changed by half never reaches a disk.
+//! 2. Any other panic unwinds a thread that only read. It leaves what its locks guard as it was.
+//!
+//! Hence no object answers with an error for ever because one request about it panicked once.
+
+use std::sync::{
+    Condvar, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard,
+    TryLockError,
+};
+use std::time::Duration;
+
+/// [`Mutex`], whatever happened to threads that held it before.
+pub trait MutexExt<T: ?Sized> {
+    /// Waits for the lock.
+    fn acquire(&self) -> MutexGuard<'_, T>;
+    /// The lock, if it is free.
+    fn try_acquire(&self) -> Option<MutexGuard<'_, T>>;
+}
+
+impl<T: ?Sized> MutexExt<T> for Mutex<T> {
+    fn acquire(&self) -> MutexGuard<'_, T> {
+        self.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn try_acquire(&self) -> Option<MutexGuard<'_, T>> {
+        free(self.try_lock())
+    }
+}
+
+/// [`RwLock`], whatever happened to threads that held it before.
+pub trait RwLockExt<T: ?Sized> {
+    /// Waits for the lock, to be shared with other readers.
+    fn acquire_read(&self) -> RwLockReadGuard<'_, T>;
+    /// Waits for the lock, to be had alone.
+    fn acquire_write(&self) -> RwLockWriteGuard<'_, T>;
+    /// The lock, shared, if no writer has it.
+    fn try_acquire_read(&self) -> Option<RwLockReadGuard<'_, T>>;
+    /// The lock, alone, if it is free.
+    fn try_acquire_write(&self) -> Option<RwLockWriteGuard<'_, T>>;
+}
+
+impl<T: ?Sized> RwLockExt<T> for RwLock<T> {
+    fn acquire_read(&self) -> RwLockReadGuard<'_, T> {
+        self.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn acquire_write(&self) -> RwLockWriteGuard<'_, T> {
+        self.write().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn try_acquire_read(&self) -> Option<RwLockReadGuard<'_, T>> {
+        free(self.try_read())
+    }
+
+    fn try_acquire_write(&self) -> Option<RwLockWriteGuard<'_, T>> {
+        free(self.try_write())
+    }
+}
+
+/// [`Condvar`] of locks as above.
+pub trait CondvarExt {
+    /// Gives up the lock until the variable is notified.
+    fn wait_acquire<'a, T>(&self, guard: MutexGuard<'a, T>) -> MutexGuard<'a, T>;
+    /// The same for at most this long.
+    fn wait_acquire_timeout<'a, T>(
+        &self,
+        guard: MutexGuard<'a, T>,
+        most: Duration,
+    ) -> MutexGuard<'a, T>;
+    /// Waits while the condition holds, but at most this long. True if it ended, false if the time did.
+    fn wait_acquire_while<'a, T>(
+        &self,
+        guard: MutexGuard<'a, T>,
+        most: Duration,
+        condition: impl FnMut(&mut T) -> bool,
+    ) -> (MutexGuard<'a, T>, bool);
+}
+
+impl CondvarExt for Condvar {
+    fn wait_acquire<'a, T>(&self, guard: MutexGuard<'a, T>) -> MutexGuard<'a, T> {
+        self.wait(guard).unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn wait_acquire_timeout<'a, T>(
+        &self,
+        guard: MutexGuard<'a, T>,
+        most: Duration,
+    ) -> MutexGuard<'a, T> {
+        self.wait_timeout(guard, most)
+            .unwrap_or_else(PoisonError::into_inner)
+            .0
+    }
+
+    fn wait_acquire_while<'a, T>(
+        &self,
+        guard: MutexGuard<'a, T>,
+        most: Duration,
+        condition: impl FnMut(&mut T) -> bool,
+    ) -> (MutexGuard<'a, T>, bool) {
+        let (guard, end) = self
+            .wait_timeout_while(guard, most, condition)
+            .unwrap_or_else(PoisonError::into_inner);
+        (guard, !end.timed_out())
+    }
+}
+
+/// Does something when a panic unwinds through the scope of this value.
+pub struct OnPanic<F: FnMut()> {
+    act: F,
+    /// Made by a destructor while another panic unwinds, which is none of its scope.
+    unwinding: bool,
+}
+
+impl<F: FnMut()> OnPanic<F> {
+    /// `act` must not panic: that would end the process.
+    pub fn new(act: F) -> OnPanic<F> {
+        OnPanic {
+            act,
+            unwinding: std::thread::panicking(),
+        }
+    }
+}
+
+impl<F: FnMut()> Drop for OnPanic<F> {
+    fn drop(&mut self) {
+        if std::thread::panicking() && !self.unwinding {
+            (self.act)();
+        }
+    }
+}
+
+fn free<G>(tried: Result<G, TryLockError<G>>) -> Option<G> {
+    match tried {
+        Ok(guard) => Some(guard),
+        Err(TryLockError::Poisoned(e)) => Some(e.into_inner()),
+        Err(TryLockError::WouldBlock) => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::panic::{catch_unwind, AssertUnwindSafe};
+
+    #[test]
+    fn only_a_panic_of_its_own_scope_sets_a_guard_off() {
+        let mut n = 0;
+        drop(OnPanic::new(|| n += 1));
+        assert_eq!(n, 0);
+        let mut count = || n += 1;
+        let died = catch_unwind(AssertUnwindSafe(|| {
+            let _guard = OnPanic::new(&mut count);
+            panic!("on purpose");
+        }));
+        assert!(died.is_err() && n == 1);
+        struct Destructor<'a>(&'a mut u32);
+        impl Drop for Destructor<'_> {
+            fn drop(&mut self) {
+                drop(OnPanic::new(|| *self.0 += 1));
+            }
+        }
+        let died = catch_unwind(AssertUnwindSafe(|| {
+            let _d = Destructor(&mut n);
+            panic!("on purpose");
+        }));
+        assert!(died.is_err() && n == 1);
+    }
+
+    #[test]
+    fn locks_held_by_a_thread_that_panicked_can_be_had_again() {
+        let (m, rw, cv) = (Mutex::new(1), RwLock::new(1), Condvar::new());
+        let died = catch_unwind(AssertUnwindSafe(|| {
+            let (mut a, mut b) = (m.acquire(), rw.acquire_write());
+            (*a, *b) = (2, 2);
+            assert!(m.try_acquire().is_none() && rw.try_acquire_read().is_none());
+            panic!("on purpose");
+        }));
+        assert!(died.is_err() && m.is_poisoned() && rw.is_poisoned());
+        assert_eq!(*m.acquire(), 2);
+        assert_eq!(*m.try_acquire().unwrap(), 2);
+        {
+            let shared = rw.acquire_read();
+            assert_eq!((*shared, *rw.try_acquire_read().unwrap()), (2, 2));
+            assert!(rw.try_acquire_write().is_none());
+        }
+        *rw.acquire_write() += 1;
+        assert_eq!(*rw.try_acquire_write().unwrap(), 3);
+        let short = Duration::from_millis(1);
+        let guard = cv.wait_acquire_timeout(m.acquire(), short);
+        let (guard, ended) = cv.wait_acquire_while(guard, short, |n| *n == 2);
+        assert!(!ended);
+        drop(guard);
+        std::thread::scope(|s| {
+            let mut guard = m.acquire();
+            s.spawn(|| {
+                *m.acquire() = 7;
+                cv.notify_all();
+            });
+            while *guard != 7 {
+                guard = cv.wait_acquire(guard);
+            }
+        });
+    }
+}

@@ -20,6 +20,9 @@ pub const ALREADY_RUNNING: u8 = 3;
 /// Environment variable that tells a daemon that a command started it.
 const STARTED_BY_COMMAND: &str = "ZFS_FUSE_STARTED_BY_COMMAND";
 
+/// Environment variable by which a script says that commands start no daemon.
+pub const NO_START_VARIABLE: &str = "ZFS_FUSE_NO_START";
+
 /// Whether a command started this daemon.
 pub fn started_by_command() -> bool {
     std::env::var_os(STARTED_BY_COMMAND).is_some()
@@ -32,11 +35,21 @@ pub struct Client {
 }
 
 impl Client {
-    /// Connects to the daemon of this user (see [`path::socket_path`]), starting it if none runs.
+    /// Connects to the daemon of this user (see [`path::socket_path`]). One that is just starting is waited
+    /// for; if none runs, one is started, unless [`NO_START_VARIABLE`] is set.
     pub fn connect() -> Result<Client, ApiError> {
         let socket = path::socket_path();
-        match Client::connect_at(&socket)? {
+        match connect_starting(&socket)? {
             Some(client) => Ok(client),
+            None if std::env::var_os(NO_START_VARIABLE).is_some_and(|v| !v.is_empty()) => {
+                Err(ApiError::sentence(
+                    Kind::NotFound,
+                    format!(
+                        "the zfs-fuse daemon is not running, and {NO_START_VARIABLE} forbids to start it"
+                    ),
+                )
+                .hint("Start it by hand: zfs-fuse"))
+            }
             None => start_and_connect(&socket),
         }
     }
@@ -209,6 +222,31 @@ fn patience() -> Option<Duration> {
         .and_then(|v| v.parse::<i64>().ok())
         .unwrap_or(10);
     u64::try_from(seconds).ok().map(Duration::from_secs)
+}
+
+/// Connects to a daemon that serves, or that is about to: while somebody holds the lock, somebody will.
+fn connect_starting(socket: &Path) -> Result<Option<Client>, ApiError> {
+    let deadline = patience().map(|p| Instant::now() + p);
+    loop {
+        if let Some(client) = Client::connect_at(socket)? {
+            return Ok(Some(client));
+        }
+        if !path::is_locked(socket) {
+            // It may have begun to serve between the two questions.
+            return Client::connect_at(socket);
+        }
+        if deadline.is_some_and(|d| Instant::now() >= d) {
+            return Err(ApiError::sentence(
+                Kind::Again,
+                format!(
+                    "a zfs-fuse daemon is starting or ending, but does not answer at '{}'",
+                    socket.display()
+                ),
+            )
+            .hint("Try again later; ZFS_MODULE_TIMEOUT says how many seconds to wait for it."));
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
 }
 
 fn start_and_connect(socket: &Path) -> Result<Client, ApiError> {

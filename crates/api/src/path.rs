@@ -21,6 +21,24 @@ pub fn socket_path() -> PathBuf {
     )
 }
 
+/// The lock of the daemon that serves, or is about to serve, a socket: a file beside the socket.
+pub fn lock_path(socket: &Path) -> PathBuf {
+    let mut name = socket.as_os_str().to_os_string();
+    name.push(".lock");
+    PathBuf::from(name)
+}
+
+/// Whether a daemon holds the lock of the socket: it serves there, or is starting or ending.
+pub fn is_locked(socket: &Path) -> bool {
+    use rustix::fs::{flock, FlockOperation};
+    // A file that cannot be opened belongs to another user, whose daemon is not asked for.
+    let Ok(file) = fs::File::open(lock_path(socket)) else {
+        return false;
+    };
+    // Had for a moment, the lock is in the way of a daemon that wants it; daemons try more than once.
+    flock(&file, FlockOperation::NonBlockingLockExclusive) == Err(rustix::io::Errno::WOULDBLOCK)
+}
+
 /// Environment variable that names another cache file.
 pub const CACHE_VARIABLE: &str = "ZFS_FUSE_CACHE";
 

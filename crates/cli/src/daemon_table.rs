@@ -86,7 +86,11 @@ pub const ENVIRONMENT: &[(&str, &str)] = &[
     ),
     (
         "ZFS_MODULE_TIMEOUT",
-        "Seconds a command waits for the daemon it started; 10 if unset, negative for ever.",
+        "Seconds a command waits for a daemon that is starting; 10 if unset, negative for ever.",
+    ),
+    (
+        "ZFS_FUSE_NO_START",
+        "Set to any text: commands start no daemon, and fail if none runs. For scripts; completion does so.",
     ),
     (
         "ZPOOL_IMPORT_PATH",

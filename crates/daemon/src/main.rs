@@ -93,7 +93,7 @@ fn main() -> ExitCode {
     let ended = if options.foreground || child {
         serve(options, child).map(|()| 0)
     } else {
-        startup::launch(&args)
+        launch(&args)
     };
     match ended {
         Ok(status) => ExitCode::from(status),
@@ -107,6 +107,13 @@ fn main() -> ExitCode {
     }
 }
 
+/// Hands over to a process in the background.
+fn launch(args: &[String]) -> Result<u8> {
+    let socket = api::path::socket_path();
+    api::path::prepare_dir(&socket).map_err(startup::refusal)?;
+    startup::launch(args, startup::lock(&socket)?)
+}
+
 /// Runs until somebody asks for the end.
 fn serve(options: Options, child: bool) -> Result<()> {
     if child {
@@ -116,7 +123,14 @@ fn serve(options: Options, child: bool) -> Result<()> {
     startup::raise_limits();
     let socket = api::path::socket_path();
     api::path::prepare_dir(&socket).map_err(startup::refusal)?;
-    let lock = startup::lock(&socket)?;
+    let inherited = match child {
+        true => startup::Lock::inherited(&socket)?,
+        false => None,
+    };
+    let lock = match inherited {
+        Some(lock) => lock,
+        None => startup::lock(&socket)?,
+    };
     let (stop, stopped) = startup::stop_switch(options.foreground)?;
     // Commands that come now wait in the queue of the socket until everything is in place.
     let listener = startup::listen(&socket, &lock)?;
@@ -134,7 +148,7 @@ fn serve(options: Options, child: bool) -> Result<()> {
     startup::notify("STOPPING=1");
     control.shutdown();
     // The lock goes last: who gets it next finds nothing of ours in the way.
-    let _ = std::fs::remove_file(&socket);
+    startup::unlisten(&socket, &lock);
     drop(pidfile);
     drop(lock);
     Ok(())

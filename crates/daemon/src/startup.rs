@@ -7,16 +7,23 @@
 use base::{bail, Error, Kind, Result};
 use std::fs::{self, File, OpenOptions};
 use std::io::{BufRead, BufReader, Read, Seek, Write};
+use std::os::fd::AsFd;
 use std::os::linux::net::SocketAddrExt;
-use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
-use std::os::unix::net::{SocketAddr, UnixDatagram, UnixListener};
+use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt, PermissionsExt};
+use std::os::unix::net::{SocketAddr, UnixDatagram, UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
 
 /// Environment variable that tells a process that it is the one in the background.
 const CHILD: &str = "ZFS_FUSE_BACKGROUND";
 /// What it says when it serves.
 const READY: &str = "ready";
+
+/// A command asks for the lock for a moment only: whoever does not get it tries again for this long.
+const CONTENTION: Duration = Duration::from_millis(300);
+/// A daemon that a command started lets one go first that somebody starts by hand at the same moment.
+const COURTESY: Duration = Duration::from_millis(200);
 
 /// True in the process that is to serve in the background.
 pub fn is_background_child() -> bool {
@@ -24,13 +31,14 @@ pub fn is_background_child() -> bool {
 }
 
 /// Starts this program anew in the background and waits until it serves. Returns the exit status
-/// for the launcher.
-pub fn launch(args: &[String]) -> Result<u8> {
+/// for the launcher. The lock goes to the new process as its standard input, so that no other daemon
+/// and no command comes between.
+pub fn launch(args: &[String], lock: Lock) -> Result<u8> {
     let exe = std::env::current_exe().map_err(|e| Error::from(e).context("own program file"))?;
     let mut child = Command::new(exe)
         .args(args)
         .env(CHILD, "1")
-        .stdin(Stdio::null())
+        .stdin(Stdio::from(lock.file))
         .stdout(Stdio::piped())
         .spawn()
         .map_err(|e| Error::from(e).context("cannot start the background process"))?;
@@ -110,12 +118,41 @@ pub fn notify(state: &str) {
 /// Keeps a second daemon from starting; given up when dropped (or when the process ends).
 #[derive(Debug)]
 pub struct Lock {
-    _file: File,
+    file: File,
 }
 
-/// Takes the lock beside the socket. The file holds the process id of the owner.
+impl Lock {
+    /// The file holds the process id of the owner.
+    fn sign(mut file: File) -> Result<Lock> {
+        file.set_len(0)?;
+        file.rewind()?;
+        writeln!(file, "{}", std::process::id())?;
+        Ok(Lock { file })
+    }
+
+    /// The lock that the launcher took for this process.
+    pub fn inherited(socket: &Path) -> Result<Option<Lock>> {
+        let there = fs::metadata(api::path::lock_path(socket));
+        let file = File::from(std::io::stdin().as_fd().try_clone_to_owned()?);
+        let same = |a: &fs::Metadata, b: &fs::Metadata| (a.dev(), a.ino()) == (b.dev(), b.ino());
+        if !there.is_ok_and(|t| file.metadata().is_ok_and(|f| same(&t, &f))) {
+            return Ok(None);
+        }
+        rustix::stdio::dup2_stdin(File::open("/dev/null")?).map_err(std::io::Error::from)?;
+        Lock::sign(file).map(Some)
+    }
+}
+
+/// Takes the lock beside the socket for the daemon that is being started.
 pub fn lock(socket: &Path) -> Result<Lock> {
-    let path = lock_path(socket);
+    must_be_socket(socket)?;
+    if api::client::started_by_command() {
+        let end = Instant::now() + COURTESY;
+        while Instant::now() < end && !api::path::is_locked(socket) {
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+    let path = api::path::lock_path(socket);
     let mut file = OpenOptions::new()
         .read(true)
         .write(true)
@@ -124,8 +161,17 @@ pub fn lock(socket: &Path) -> Result<Lock> {
         .mode(0o600)
         .open(&path)
         .map_err(|e| Error::from(e).context(format!("cannot open '{}'", path.display())))?;
-    match rustix::fs::flock(&file, rustix::fs::FlockOperation::NonBlockingLockExclusive) {
-        Ok(()) => {}
+    let end = Instant::now() + CONTENTION;
+    let locked = loop {
+        match rustix::fs::flock(&file, rustix::fs::FlockOperation::NonBlockingLockExclusive) {
+            Err(rustix::io::Errno::WOULDBLOCK) if Instant::now() < end => {
+                std::thread::sleep(Duration::from_millis(20));
+            }
+            r => break r,
+        }
+    };
+    match locked {
+        Ok(()) => Lock::sign(file),
         Err(rustix::io::Errno::WOULDBLOCK) => {
             let mut pid = String::new();
             let _ = file.read_to_string(&mut pid);
@@ -141,29 +187,49 @@ pub fn lock(socket: &Path) -> Result<Lock> {
                 socket.display()
             );
         }
-        Err(e) => return Err(std::io::Error::from(e).into()),
+        Err(e) => Err(std::io::Error::from(e).into()),
     }
-    file.set_len(0)?;
-    file.rewind()?;
-    writeln!(file, "{}", std::process::id())?;
-    Ok(Lock { _file: file })
 }
 
-fn lock_path(socket: &Path) -> PathBuf {
-    let mut name = socket.as_os_str().to_os_string();
-    name.push(".lock");
-    PathBuf::from(name)
+/// Refuses a path at which there is something other than a socket: it is not ours to remove.
+fn must_be_socket(socket: &Path) -> Result<()> {
+    match fs::symlink_metadata(socket) {
+        Ok(meta) if !meta.file_type().is_socket() => bail!(
+            Exists,
+            "cannot listen at '{}': something other than a socket is there; it is left as it is\n\
+             Set {} to another path, or remove what is there.",
+            socket.display(),
+            api::path::SOCKET_VARIABLE
+        ),
+        _ => Ok(()),
+    }
+}
+
+/// Removes a socket that nobody answers on. The lock must be held.
+fn remove_dead(socket: &Path) -> Result<()> {
+    must_be_socket(socket)?;
+    let cannot = |e: std::io::Error| {
+        Error::from(e).context(format!("cannot replace '{}'", socket.display()))
+    };
+    match UnixStream::connect(socket) {
+        Err(e) if e.kind() == std::io::ErrorKind::NotFound => Ok(()),
+        Err(e) if e.kind() == std::io::ErrorKind::ConnectionRefused => {
+            fs::remove_file(socket).map_err(cannot)
+        }
+        Err(e) => Err(cannot(e)),
+        Ok(_) => bail!(
+            Busy,
+            "another program serves at '{}'; set {} to another path, or stop that one first",
+            socket.display(),
+            api::path::SOCKET_VARIABLE
+        ),
+    }
 }
 
 /// Opens the control socket; the lock must be held. Root's may be asked by everybody (who may
 /// change things is decided by the caller's credentials), a user's only by the user.
 pub fn listen(socket: &Path, _lock: &Lock) -> Result<UnixListener> {
-    match fs::remove_file(socket) {
-        Err(e) if e.kind() != std::io::ErrorKind::NotFound => {
-            return Err(Error::from(e).context(format!("cannot replace '{}'", socket.display())))
-        }
-        _ => {}
-    }
+    remove_dead(socket)?;
     let listener = UnixListener::bind(socket)
         .map_err(|e| Error::from(e).context(format!("cannot listen at '{}'", socket.display())))?;
     let mode = if rustix::process::geteuid().is_root() {
@@ -173,6 +239,13 @@ pub fn listen(socket: &Path, _lock: &Lock) -> Result<UnixListener> {
     };
     fs::set_permissions(socket, fs::Permissions::from_mode(mode))?;
     Ok(listener)
+}
+
+/// Takes the control socket away at the end, if it is still a socket.
+pub fn unlisten(socket: &Path, _lock: &Lock) {
+    if must_be_socket(socket).is_ok() {
+        let _ = fs::remove_file(socket);
+    }
 }
 
 /// A file with the process id, removed when dropped.
@@ -272,6 +345,38 @@ mod tests {
         assert!(dir.join("pid").exists());
         drop(pid);
         assert!(!dir.join("pid").exists());
+        fs::remove_dir_all(&dir).unwrap();
+    }
+
+    #[test]
+    fn only_sockets_that_nobody_answers_on_are_removed() {
+        let dir = std::env::temp_dir().join(format!("zfs-fuse-listen-{}", std::process::id()));
+        let _ = fs::remove_dir_all(&dir);
+        fs::create_dir(&dir).unwrap();
+        let (file, link, path) = (dir.join("file"), dir.join("link"), dir.join("sock"));
+        fs::write(&file, b"precious").unwrap();
+        std::os::unix::fs::symlink(&file, &link).unwrap();
+        let held = lock(&path).unwrap();
+        for wrong in [&file, &link, &dir] {
+            let e = lock(wrong).unwrap_err();
+            assert_eq!(e.kind, Kind::Exists, "{e}");
+            assert!(e.to_string().contains("other than a socket"), "{e}");
+            assert!(listen(wrong, &held).is_err());
+            unlisten(wrong, &held);
+        }
+        assert_eq!(fs::read(&file).unwrap(), b"precious");
+        assert!(link.symlink_metadata().unwrap().is_symlink());
+        assert!(!dir.join("file.lock").exists() && !dir.join("link.lock").exists());
+        // Somebody who does not care for the lock listens there.
+        let other = UnixListener::bind(&path).unwrap();
+        assert_eq!(listen(&path, &held).unwrap_err().kind, Kind::Busy);
+        assert!(path.exists());
+        drop(other);
+        let ours = listen(&path, &held).unwrap();
+        UnixStream::connect(&path).unwrap();
+        drop(ours);
+        unlisten(&path, &held);
+        assert!(!path.exists());
         fs::remove_dir_all(&dir).unwrap();
     }
 

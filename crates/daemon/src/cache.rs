@@ -2,6 +2,7 @@
 
 use crate::pool_import::is_foreign;
 use crate::service::{Entry, Service};
+use base::sync::MutexExt;
 use base::{bail, Error, Kind, Result};
 use disk::{NvList, Value};
 use env_linux::find;
@@ -50,9 +51,17 @@ pub fn device_paths(config: &NvList) -> Vec<String> {
     out
 }
 
+/// Keeps other daemons from changing cache files in a directory, until dropped.
+fn lock_dir(dir: &Path) -> Result<std::fs::File> {
+    let dir = std::fs::File::open(dir)?;
+    rustix::fs::flock(&dir, rustix::fs::FlockOperation::LockExclusive)
+        .map_err(std::io::Error::from)?;
+    Ok(dir)
+}
+
 impl Service {
     pub fn absent(&self) -> MutexGuard<'_, Vec<Absent>> {
-        self.absent.lock().unwrap_or_else(|e| e.into_inner())
+        self.absent.acquire()
     }
 
     /// Forgets a pool that could not be opened; returns the cache file it is listed in.
@@ -62,21 +71,62 @@ impl Service {
         Some(list.remove(at).file)
     }
 
-    /// Writes the list of pools that belong into `file`.
+    /// Writes the list of pools that belong into `file`. Several daemons may share the file: each takes
+    /// away what it put there (or found there at its start) and leaves the rest.
     pub fn write_cache(&self, file: &Path) -> Result<()> {
+        let dir = match file.parent() {
+            Some(dir) if !dir.as_os_str().is_empty() => dir,
+            _ => Path::new("."),
+        };
+        std::fs::create_dir_all(dir)?;
+        let _locked = lock_dir(dir)?;
+        let mut recorded = self.recorded.acquire();
+        let ours = recorded.entry(file.to_path_buf()).or_default();
+        let before = match read(file) {
+            Ok(list) => list,
+            Err(e) if e.kind == Kind::NotFound => NvList::new(),
+            // Nobody can make use of it.
+            Err(e) => {
+                crate::log::warn(&format!("cache file {}: {e}", file.display()));
+                NvList::new()
+            }
+        };
+        let guid_of = |config: &NvList| config.get_u64(key::POOL_GUID).unwrap_or(0);
+        let absent: Vec<u64> = self.absent().iter().map(|a| a.guid).collect();
         let mut list = NvList::new();
-        for a in self.absent().iter().filter(|a| a.file == file) {
-            list.set(&a.name, Value::NvList(a.config.clone()));
+        for (name, _) in before.iter() {
+            let Some(config) = before.get_nvlist(name) else {
+                continue;
+            };
+            // One that could not be opened here stays as it is, unless another daemon took it out.
+            let guid = guid_of(config);
+            if !ours.contains(&guid) || absent.contains(&guid) {
+                list.set(name, Value::NvList(config.clone()));
+            }
         }
+        ours.retain(|guid| absent.contains(guid));
         for e in self.pools() {
             if e.cache_file().as_deref() == Some(file) {
                 let c = e.pool.full_config(0, e.pool.synced_txg(), false);
+                // By another name, say.
+                let same = |name: &&str| {
+                    list.get_nvlist(name)
+                        .is_some_and(|c| guid_of(c) == e.pool.guid())
+                };
+                let old: Vec<String> = list
+                    .iter()
+                    .map(|(name, _)| name)
+                    .filter(same)
+                    .map(str::to_string)
+                    .collect();
+                for name in old {
+                    list.remove(&name);
+                }
                 list.set(&e.pool.name(), Value::NvList(c));
+                ours.insert(e.pool.guid());
             }
         }
-        if let Some(dir) = file.parent() {
-            std::fs::create_dir_all(dir)?;
-        }
+        drop(recorded);
         if list.is_empty() {
             return match std::fs::remove_file(file) {
                 Err(e) if e.kind() != std::io::ErrorKind::NotFound => Err(e.into()),
@@ -88,9 +138,7 @@ impl Service {
         std::fs::write(&tmp, list.pack_xdr())?;
         std::fs::File::open(&tmp)?.sync_all()?;
         std::fs::rename(&tmp, file)?;
-        if let Some(dir) = file.parent() {
-            std::fs::File::open(dir)?.sync_all()?;
-        }
+        std::fs::File::open(dir)?.sync_all()?;
         Ok(())
     }
 
@@ -124,6 +172,12 @@ impl Service {
             let Some(config) = list.get_nvlist(name) else {
                 continue;
             };
+            let guid = config.get_u64(key::POOL_GUID).unwrap_or(0);
+            self.recorded
+                .acquire()
+                .entry(file.clone())
+                .or_default()
+                .insert(guid);
             let opened = self
                 .open_cached(name, config)
                 .and_then(|pool| self.adopt(pool, None, Some(file.clone()), Vec::new()));

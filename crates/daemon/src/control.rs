@@ -137,6 +137,13 @@ impl Control {
             },
             options.transport,
         );
+        // Whatever a daemon that died left mounted, also of pools that are in no cache file.
+        let cleared = crate::service::clear_dead(|_, _| true);
+        if cleared > 0 {
+            crate::log::info(&format!(
+                "{cleared} mounts of a daemon that is gone were taken away"
+            ));
+        }
         service.import_cached();
         Ok(Control {
             service,

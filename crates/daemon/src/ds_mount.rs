@@ -265,14 +265,24 @@ fn remount_all(entries: &[Arc<Entry>], root: Option<&str>, options: &[String]) -
 
 /// `zfs unmount`: a file system and those below it that inherit its mount point.
 pub fn unmount(service: &Arc<Service>, target: &str, force: bool) -> Answer<()> {
-    let (entry, ds) = match target.starts_with('/') {
-        true => at_path(service, Path::new(target))?,
-        false => {
-            let entry = datasets::entry_of(service, target)?;
-            let ds = datasets::find(&entry, target)?;
-            (entry, ds)
-        }
+    let found = match target.starts_with('/') {
+        true => at_path(service, Path::new(target)),
+        false => datasets::entry_of(service, target)
+            .and_then(|entry| Ok((datasets::find(&entry, target)?, entry)))
+            .map(|(ds, entry)| (entry, ds)),
     };
+    let served = |(entry, ds): &(Arc<Entry>, Arc<Dataset>)| entry.mounted(ds.object()).is_some();
+    if !found.as_ref().is_ok_and(served) {
+        // What a daemon that died left there; nobody else can take it away by that name.
+        let is_target = |source: &str, place: &Path| match target.starts_with('/') {
+            true => place == Path::new(target),
+            false => source == target,
+        };
+        if crate::service::clear_dead(is_target) > 0 {
+            return Ok(());
+        }
+    }
+    let (entry, ds) = found?;
     let _gate = entry.gate.read().unwrap_or_else(|e| e.into_inner());
     let _names = entry.names.write();
     let Some(top) = entry.mounted(ds.object()) else {
@@ -318,6 +328,7 @@ fn at_path(service: &Service, path: &Path) -> Answer<(Arc<Entry>, Arc<Dataset>)>
 
 /// `zfs unmount -a`
 pub fn unmount_all(service: &Arc<Service>, force: bool) -> Batch {
+    crate::service::clear_dead(|_, _| true);
     let mut batch = Batch::default();
     let mut todo = Vec::new();
     for entry in service.pools() {

@@ -5,15 +5,16 @@ use crate::bridge::Caching;
 use crate::cache::Absent;
 use crate::mounts::Mounted;
 use crate::{values, waves};
+use base::sync::{MutexExt, RwLockExt};
 use base::{Error, Kind, Result};
 use dsl::Dataset;
 use env::Env;
 use fuse::{Transport, Unmount};
 use pool::{Pool, Tunables};
-use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Condvar, Mutex, RwLock, RwLockReadGuard, TryLockError};
+use std::sync::{Arc, Condvar, Mutex, RwLock, RwLockReadGuard};
 use std::time::Duration;
 
 /// How often a group is written when there is something to write.
@@ -78,13 +79,13 @@ struct Bell(Mutex<bool>, Condvar);
 
 impl Bell {
     fn ring(&self) {
-        *self.0.lock().unwrap_or_else(|e| e.into_inner()) = true;
+        *self.0.acquire() = true;
         self.1.notify_all();
     }
 
     /// Waits until it is rung, `most` at most.
     fn wait(&self, most: Duration) {
-        let rung = self.0.lock().unwrap_or_else(|e| e.into_inner());
+        let rung = self.0.acquire();
         let waited = self.1.wait_timeout_while(rung, most, |rung| !*rung);
         *waited.unwrap_or_else(|e| e.into_inner()).0 = false;
     }
@@ -113,6 +114,8 @@ pub struct Service {
     /// Pools of the cache file that could not be opened.
     pub absent: Mutex<Vec<Absent>>,
     pools: Mutex<BTreeMap<String, Arc<Entry>>>,
+    /// Pools that this daemon is responsible for in each cache file, by guid.
+    pub(crate) recorded: Mutex<HashMap<PathBuf, HashSet<u64>>>,
     /// Pools let go while transfers were under way.
     pub(crate) abandoned: Mutex<Vec<crate::letgo::Abandoned>>,
     /// Creation, import, export and destruction happen one at a time.
@@ -128,11 +131,7 @@ impl Entry {
     }
 
     pub fn mounted(&self, object: u64) -> Option<Arc<Mounted>> {
-        self.mounts
-            .lock()
-            .unwrap_or_else(|e| e.into_inner())
-            .get(&object)
-            .cloned()
+        self.mounts.acquire().get(&object).cloned()
     }
 
     /// A snapshot or volume is about to be destroyed, rolled back or to lose its key: nobody reads
@@ -145,10 +144,7 @@ impl Entry {
 
     /// Cache file the pool is recorded in.
     pub fn cache_file(&self) -> Option<PathBuf> {
-        self.cache_file
-            .lock()
-            .unwrap_or_else(|e| e.into_inner())
-            .clone()
+        self.cache_file.acquire().clone()
     }
 
     /// Holds the gate open for a request that looks or changes something inside the pool. It must not
@@ -157,12 +153,8 @@ impl Entry {
     /// Errors: stale if the pool has been taken out of service meanwhile.
     pub fn pass(&self) -> Result<RwLockReadGuard<'_, ()>> {
         loop {
-            let gate = match self.gate.try_read() {
-                Ok(gate) => Some(gate),
-                Err(TryLockError::Poisoned(p)) => Some(p.into_inner()),
-                // An export, which does not end where devices do not answer.
-                Err(TryLockError::WouldBlock) => None,
-            };
+            // Not to be had during an export, which does not end where devices do not answer.
+            let gate = self.gate.try_acquire_read();
             if self.is_leaving() {
                 return Err(Error::new(
                     Kind::Stale,
@@ -194,29 +186,17 @@ impl Entry {
     /// All mounts in the order in which they were made. The other way round they can be unmounted:
     /// only a younger one can be on top of, or below, an older one.
     pub fn all_mounts(&self) -> Vec<Arc<Mounted>> {
-        let mut v: Vec<_> = self
-            .mounts
-            .lock()
-            .unwrap_or_else(|e| e.into_inner())
-            .values()
-            .cloned()
-            .collect();
+        let mut v: Vec<_> = self.mounts.acquire().values().cloned().collect();
         v.sort_by_key(|m| m.sequence);
         v
     }
 
     pub(crate) fn add_mount(&self, m: Arc<Mounted>) {
-        self.mounts
-            .lock()
-            .unwrap_or_else(|e| e.into_inner())
-            .insert(m.object, m);
+        self.mounts.acquire().insert(m.object, m);
     }
 
     pub(crate) fn remove_mount(&self, object: u64) {
-        self.mounts
-            .lock()
-            .unwrap_or_else(|e| e.into_inner())
-            .remove(&object);
+        self.mounts.acquire().remove(&object);
     }
 }
 
@@ -240,26 +220,18 @@ impl Service {
             absent: Mutex::default(),
             abandoned: Mutex::default(),
             pools: Mutex::default(),
+            recorded: Mutex::default(),
             changes: Mutex::new(()),
         })
     }
 
     /// All pools, by name.
     pub fn pools(&self) -> Vec<Arc<Entry>> {
-        self.pools
-            .lock()
-            .unwrap_or_else(|e| e.into_inner())
-            .values()
-            .cloned()
-            .collect()
+        self.pools.acquire().values().cloned().collect()
     }
 
     pub fn find(&self, name: &str) -> Option<Arc<Entry>> {
-        self.pools
-            .lock()
-            .unwrap_or_else(|e| e.into_inner())
-            .get(name)
-            .cloned()
+        self.pools.acquire().get(name).cloned()
     }
 
     /// Takes a pool into service: from now on it is listed and its groups are written.
@@ -322,8 +294,7 @@ impl Service {
                 }
             })?;
         self.pools
-            .lock()
-            .unwrap_or_else(|e| e.into_inner())
+            .acquire()
             .insert(entry.pool.name(), entry.clone());
         crate::budget::share(self);
         crate::log::info(&format!("pool {name} is in service"));
@@ -341,7 +312,7 @@ impl Service {
     /// Takes a pool out of service; its mounts must be gone.
     pub fn dismiss(&self, entry: &Entry) {
         self.retire(entry);
-        let mut pools = self.pools.lock().unwrap_or_else(|e| e.into_inner());
+        let mut pools = self.pools.acquire();
         // Not another one that has the name by now.
         pools.retain(|_, e| !std::ptr::eq(&**e, entry));
         drop(pools);
@@ -455,24 +426,27 @@ fn watch_devices(entry: &Entry) {
 
 /// Takes away what a daemon that died left mounted of a pool: nobody answers there any more.
 fn clear_dead_mounts(pool: &str) {
-    let all = fuse::mounted("zfs").unwrap_or_default();
-    let ours = |source: &str| {
+    clear_dead(|source, _| {
         source
             .strip_prefix(pool)
             .is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
-    };
-    for info in all
-        .iter()
-        .rev()
-        .filter(|m| ours(&m.source.to_string_lossy()))
-    {
-        if !is_dead(info.path.clone()) {
+    });
+}
+
+/// Takes away mounts without a daemon, the youngest first; how many they were. `which` is given the
+/// source (`pool/dataset`) and the place.
+pub fn clear_dead(which: impl Fn(&str, &Path) -> bool) -> usize {
+    let mut cleared = 0;
+    for info in fuse::mounted("zfs").unwrap_or_default().iter().rev() {
+        if !which(&info.source.to_string_lossy(), &info.path) || !is_dead(info.path.clone()) {
             continue;
         }
-        if let Err(e) = fuse::Mount::found(info).unmount(Unmount::Lazy) {
-            crate::log::warn(&format!("{e}"));
+        match fuse::Mount::found(info).unmount(Unmount::Lazy) {
+            Ok(()) => cleared += 1,
+            Err(e) => crate::log::warn(&format!("{e}")),
         }
     }
+    cleared
 }
 
 /// Whether the kernel says that a mount has no daemon. One that merely does not answer in time is

@@ -456,12 +456,17 @@ impl Rig {
 
     /// Pulls the plug: kills the daemon and clears away the mounts it left.
     pub fn kill(&mut self) {
+        self.kill_alone();
+        self.unmount_all();
+    }
+
+    /// Kills the daemon; its mounts stay, dead.
+    pub fn kill_alone(&mut self) {
         self.watch.store(false, Ordering::Relaxed);
         if let Some(mut d) = self.daemon.take() {
             signal(d.id(), Signal::KILL);
             let _ = d.wait();
         }
-        self.unmount_all();
     }
 
     /// Ends the daemon as an init system would.

@@ -305,6 +305,7 @@ const O_NOATIME: i32 = 0o1000000;
 impl Filesystem for Bridge {
     fn destroy(&self) {
         self.nodes.clear();
+        self.zfs.let_all_go();
         self.writers.clear();
         // What was unlinked but open goes now; a failure leaves it on the queue for the next mount.
         let _ = self.zfs.stop();
@@ -327,7 +328,7 @@ impl Filesystem for Bridge {
     }
 
     fn forget(&self, node: u64, nlookup: u64) {
-        let unlinked = self.nodes.forget(node, nlookup);
+        let unlinked = self.nodes.forget(&self.zfs, node, nlookup);
         if unlinked {
             let _ = self.zfs.reap();
         }

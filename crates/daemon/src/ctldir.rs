@@ -15,6 +15,7 @@ use crate::bridge::{attr_out, fs_flags_out};
 use crate::datasets;
 use crate::ds_get;
 use crate::mounts;
+use base::sync::MutexExt;
 use base::{Kind, Result};
 use dmu::{Dnode, Objset};
 use dsl::Dataset;
@@ -22,7 +23,7 @@ use fuse::{Attr, Time};
 use pool::Pool;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, RwLock};
+use std::sync::{Arc, Mutex, MutexGuard, RwLock, Weak};
 use zap::Zap;
 use zpl::{Zfs, Znode};
 
@@ -47,7 +48,7 @@ const INO_SNAPSHOTS: u64 = INO_ROOT - 2;
 const INO_VOLUMES: u64 = INO_ROOT << 1;
 
 /// Directories of the control directory.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Dir {
     Root = 1,
     Shares = 2,
@@ -124,11 +125,30 @@ pub enum Snapdir {
 }
 
 /// One line of a directory.
+#[derive(PartialEq, Eq)]
 pub struct Line {
     pub ino: u64,
     /// `DT_*`
     pub kind: u32,
     pub name: Vec<u8>,
+}
+
+/// Lists of directories: those who open a directory share one list until it changes, however many they are.
+#[derive(Default)]
+pub struct SharedLists(Mutex<HashMap<Dir, Weak<Vec<Line>>>>);
+
+impl SharedLists {
+    /// The list that others have open, if it is the same.
+    pub fn share(&self, dir: Dir, list: Vec<Line>) -> Arc<Vec<Line>> {
+        let mut newest = self.0.acquire();
+        let open = newest.get(&dir).and_then(Weak::upgrade);
+        if let Some(open) = open.filter(|open| **open == list) {
+            return open;
+        }
+        let list = Arc::new(list);
+        newest.insert(dir, Arc::downgrade(&list));
+        list
+    }
 }
 
 fn lock<T>(m: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -616,5 +636,38 @@ impl Ctldir {
     /// Generation for file handles: with the node id it is unique beyond this mount.
     pub fn generation(&self, tree: &Tree) -> u64 {
         tree.guid
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_opens_a_directory_shares_its_list_until_it_changes() {
+        let list = |names: &[&str]| {
+            let line = |name: &&str| Line {
+                ino: 1,
+                kind: 4,
+                name: name.as_bytes().to_vec(),
+            };
+            names.iter().map(line).collect::<Vec<_>>()
+        };
+        let lists = SharedLists::default();
+        let first = lists.share(Dir::Snapshots, list(&["a", "b"]));
+        let same = lists.share(Dir::Snapshots, list(&["a", "b"]));
+        assert!(Arc::ptr_eq(&first, &same));
+        let other = lists.share(Dir::Root, list(&["a", "b"]));
+        assert!(!Arc::ptr_eq(&first, &other));
+        let longer = lists.share(Dir::Snapshots, list(&["a", "b", "c"]));
+        assert_eq!((first.len(), longer.len()), (2, 3));
+        assert!(Arc::ptr_eq(
+            &longer,
+            &lists.share(Dir::Snapshots, list(&["a", "b", "c"]))
+        ));
+        // Nothing is kept for nobody.
+        let gone = Arc::downgrade(&longer);
+        drop(longer);
+        assert!(gone.upgrade().is_none());
     }
 }

@@ -4,7 +4,7 @@
 
 use crate::admit::Admission;
 use crate::bridge::{cred, ioctl_get, is_written_back, statfs_out, Bridge, Caching};
-use crate::ctldir::{self, Ctldir, Dir, Line, Node, Snapdir, Tree};
+use crate::ctldir::{self, Ctldir, Dir, Line, Node, SharedLists, Snapdir, Tree};
 use base::{Data, Kind};
 use fuse::{
     AttrReply, DirBuf, DirPlusBuf, Entry, Errno, Filesystem, IoctlReply, OpenArgs, Opened, ReadBuf,
@@ -37,6 +37,7 @@ pub struct Front {
     caching: Caching,
     /// Listings of open directories: they must not change while they are read.
     lists: Mutex<HashMap<u64, Arc<Vec<Line>>>>,
+    shared: SharedLists,
     handles: AtomicU64,
 }
 
@@ -63,6 +64,7 @@ impl Front {
             ctl,
             caching,
             lists: Mutex::default(),
+            shared: SharedLists::default(),
             handles: AtomicU64::new(1),
         }
     }
@@ -191,7 +193,7 @@ impl Front {
         let list = lock(&self.lists).get(&fh).cloned();
         let list = match list {
             Some(l) => l,
-            None => Arc::new(self.ctl.list(dir)?),
+            None => self.list(dir)?,
         };
         let up = match dir {
             Dir::Root => self.head.root_ino(),
@@ -210,6 +212,11 @@ impl Front {
             }
         }
         Ok(())
+    }
+
+    /// The lines of a directory: the list that others have open, if nothing has changed since.
+    fn list(&self, dir: Dir) -> Result<Arc<Vec<Line>>> {
+        Ok(self.shared.share(dir, self.ctl.list(dir)?))
     }
 
     /// Entries of a directory of a snapshot.
@@ -547,7 +554,7 @@ impl Filesystem for Front {
         };
         match n? {
             Node::Dir(d) => {
-                let list = Arc::new(self.ctl.list(d)?);
+                let list = self.list(d)?;
                 let fh = self.handles.fetch_add(1, Ordering::Relaxed);
                 lock(&self.lists).insert(fh, list);
                 Ok(Opened { fh, flags: 0 })

@@ -2,8 +2,8 @@
 //!
 //! The kernel may know millions, so one costs a few words here and no more: its id says which
 //! object of which generation it is. Znodes are kept for those in use lately, up to a limit that
-//! all mounts share, and for objects without links, whose last user the kernel is; for the others
-//! they are loaded again when a request comes.
+//! all mounts share; for the others they are loaded again when a request comes. An object without
+//! links, whose last user the kernel is, stays by its number.
 
 use base::Kind;
 use std::collections::hash_map::RandomState;
@@ -26,7 +26,7 @@ const COUNTED: u64 = 1 << 63;
 static KEPT: AtomicUsize = AtomicUsize::new(0);
 static MOST: AtomicUsize = AtomicUsize::new(16 << 10);
 
-/// Sets how many znodes all mounts together keep beyond the pinned ones.
+/// Sets how many znodes all mounts together keep.
 pub fn set_limit(most: usize) {
     MOST.store(most, Ordering::Relaxed);
 }
@@ -35,21 +35,21 @@ struct Known {
     generation: u32,
     /// Saturates; a node that was looked up so often stays until the end of the mount.
     lookups: u32,
+    /// Without links when it was last seen: the object stays until the kernel forgets it.
+    unlinked: bool,
 }
 
 struct Kept {
     z: Arc<Znode>,
     /// Used since the hand last came by.
     used: bool,
-    /// Without links: stays until the kernel forgets it.
-    pinned: bool,
 }
 
 #[derive(Default)]
 struct Shard {
     known: HashMap<u64, Known>,
     kept: HashMap<u64, Kept>,
-    /// Kept nodes that are not pinned, in the order the hand visits them; may hold ids that are gone.
+    /// Kept nodes in the order the hand visits them; may hold ids that are gone.
     ring: VecDeque<u64>,
 }
 
@@ -129,6 +129,7 @@ impl Nodes {
             let k = s.known.entry(id).or_insert(Known {
                 generation,
                 lookups: 0,
+                unlinked: false,
             });
             if k.generation != generation {
                 drop(s);
@@ -146,11 +147,16 @@ impl Nodes {
     /// Keeps the znode of a known node; returns those that have to go for it.
     fn keep(&self, s: &mut Shard, id: u64, z: &Arc<Znode>) -> Vec<Arc<Znode>> {
         let mut out = Vec::new();
-        let pinned = z.is_doomed();
+        if z.is_doomed() {
+            // Nothing more is needed to find it again.
+            z.keep_by_number();
+            if let Some(k) = s.known.get_mut(&id) {
+                k.unlinked = true;
+            }
+        }
         match s.kept.get_mut(&id) {
             Some(k) => {
                 k.used = true;
-                k.pinned |= pinned; // taken back when it is used the next time
                 if !Arc::ptr_eq(&k.z, z) {
                     out.push(std::mem::replace(&mut k.z, z.clone()));
                 }
@@ -159,7 +165,6 @@ impl Nodes {
                 let kept = Kept {
                     z: z.clone(),
                     used: false,
-                    pinned,
                 };
                 s.kept.insert(id, kept);
                 s.ring.push_back(id);
@@ -170,8 +175,6 @@ impl Nodes {
             let Some(at) = s.ring.pop_front() else { break };
             match s.kept.get_mut(&at) {
                 None => {}
-                // Not in the ring until it has a link again.
-                Some(k) if k.pinned => {}
                 Some(k) if k.used => {
                     k.used = false;
                     s.ring.push_back(at);
@@ -192,10 +195,6 @@ impl Nodes {
             let s = &mut *s;
             if let Some(k) = s.kept.get_mut(&id) {
                 k.used = true;
-                if k.pinned && !k.z.is_doomed() {
-                    k.pinned = false;
-                    s.ring.push_back(id);
-                }
                 return Ok(k.z.clone());
             }
             match s.known.get(&id) {
@@ -258,7 +257,7 @@ impl Nodes {
     }
 
     /// The kernel drops lookups of a node. True if its object had no links: it may be freed now.
-    pub fn forget(&self, id: u64, nlookup: u64) -> bool {
+    pub fn forget(&self, zfs: &Zfs, id: u64, nlookup: u64) -> bool {
         if id == fuse::ROOT {
             return false;
         }
@@ -275,7 +274,8 @@ impl Nodes {
         if k.lookups > 0 {
             return false;
         }
-        let generation = k.generation;
+        let (generation, unlinked) = (k.generation, k.unlinked);
+        let object = unlinked.then(|| self.object(id)).flatten();
         s.known.remove(&id);
         // Millions may have been known once.
         if s.known.capacity() > 1024 && s.known.len() < s.known.capacity() / 8 {
@@ -288,7 +288,7 @@ impl Nodes {
         }
         if s.ring.len() > s.kept.len() * 2 + 64 {
             let Shard { ring, kept, .. } = &mut *s;
-            ring.retain(|id| kept.get(id).is_some_and(|k| !k.pinned));
+            ring.retain(|id| kept.contains_key(id));
         }
         drop(s);
         if id & COUNTED != 0 {
@@ -297,7 +297,8 @@ impl Nodes {
                 c.ids.remove(&(object, generation));
             }
         }
-        gone.is_some_and(|k| k.z.is_doomed())
+        let doomed = gone.is_some_and(|k| k.z.is_doomed());
+        object.is_some_and(|o| zfs.let_go(o)) || doomed
     }
 
     /// The mount is gone: nothing is known any more.

@@ -382,6 +382,7 @@ impl Zfs {
                     let key = format!("{:x}", z.object);
                     names::remove(&self.unlinked, &tx, key.as_bytes())?;
                     z.doomed.store(false, Ordering::Release);
+                    self.cache.reaper.let_go(z.object);
                     made_of_nothing = Some(tx.txg());
                 }
             }

@@ -12,8 +12,9 @@ impl Zfs {
     /// door may call it after forgetting nodes.
     pub fn reap(&self) -> Result<()> {
         while let Some(object) = self.cache.reaper.pop() {
-            // Somebody may have found it again through the kernel's memory of it.
-            if self.cache.get(object).is_some() {
+            // Somebody may have found it again through the kernel's memory of it, or given it a link.
+            let in_use = self.cache.get(object).is_some() || self.cache.reaper.is_kept(object);
+            if in_use || self.links_of(object).is_ok_and(|links| links > 0) {
                 continue;
             }
             match self.destroy(object) {
@@ -30,6 +31,30 @@ impl Zfs {
             }
         }
         Ok(())
+    }
+
+    fn links_of(&self, object: u64) -> Result<u64> {
+        let z = Znode::load(self.os.hold(object)?, self.sa.as_ref(), &self.cache)?;
+        Ok(z.fixed().links)
+    }
+
+    /// Nobody uses the object by its number any more ([`Znode::keep_by_number`]). True if somebody did:
+    /// [`Zfs::reap`] may then have something to free.
+    pub fn let_go(&self, object: u64) -> bool {
+        let was = self.cache.reaper.let_go(object);
+        if was && self.cache.get(object).is_none() {
+            self.cache.reaper.push(object);
+        }
+        was
+    }
+
+    /// The same for all objects.
+    pub fn let_all_go(&self) {
+        for object in self.cache.reaper.take_kept() {
+            if self.cache.get(object).is_none() {
+                self.cache.reaper.push(object);
+            }
+        }
     }
 
     /// At mount: frees everything on the delete queue.

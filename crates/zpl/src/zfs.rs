@@ -427,7 +427,11 @@ impl Zfs {
     pub fn get(&self, object: u64) -> Result<Arc<Znode>> {
         let z = self.get_any(object)?;
         if z.fixed().links == 0 && !z.doomed.load(Ordering::Acquire) {
-            return Err(Kind::Stale.into());
+            if !self.cache.reaper.is_kept(object) {
+                return Err(Kind::Stale.into());
+            }
+            // Loaded again.
+            z.doomed.store(true, Ordering::Release);
         }
         Ok(z)
     }

@@ -11,7 +11,7 @@ use disk::sa::{Attrs, Packed, ZplAttrs};
 use disk::types::ObjType;
 use disk::znode::{ZnodeAcl, ZnodePhys};
 use dmu::{Dnode, Tx};
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, RwLock, Weak};
 
@@ -180,9 +180,28 @@ pub(crate) struct State {
 pub(crate) struct Reaper {
     list: Mutex<Vec<u64>>,
     n: AtomicUsize,
+    /// Objects without links that somebody uses by their numbers ([`Znode::keep_by_number`]).
+    kept: Mutex<HashSet<u64>>,
 }
 
 impl Reaper {
+    pub fn is_kept(&self, object: u64) -> bool {
+        self.kept.acquire().contains(&object)
+    }
+    /// Nobody uses the object by its number any more; whether somebody did.
+    pub fn let_go(&self, object: u64) -> bool {
+        let mut kept = self.kept.acquire();
+        let was = kept.remove(&object);
+        // There may have been millions.
+        if kept.capacity() > 1024 && kept.len() < kept.capacity() / 8 {
+            let n = kept.len() * 2;
+            kept.shrink_to(n);
+        }
+        was
+    }
+    pub fn take_kept(&self) -> HashSet<u64> {
+        std::mem::take(&mut *self.kept.acquire())
+    }
     pub fn push(&self, object: u64) {
         self.list.acquire().push(object);
         self.n.fetch_add(1, Ordering::Release);
@@ -225,7 +244,7 @@ pub struct Znode {
 impl Drop for Znode {
     fn drop(&mut self) {
         self.cache.forget(self.object);
-        if *self.doomed.get_mut() {
+        if *self.doomed.get_mut() && !self.cache.reaper.is_kept(self.object) {
             self.cache.reaper.push(self.object);
         }
     }
@@ -252,6 +271,12 @@ impl Znode {
             listed: AtomicBool::new(false),
             cache: cache.clone(),
         })
+    }
+
+    /// The object, which has no links, is used by its number until [`crate::Zfs::let_go`]: it stays although
+    /// no znode of it does, at the cost of a few bytes.
+    pub fn keep_by_number(&self) {
+        self.cache.reaper.kept.acquire().insert(self.object);
     }
 
     /// The twelve fixed attributes.

@@ -299,6 +299,43 @@ fn unlinked_but_open() {
 }
 
 #[test]
+fn a_file_without_links_that_is_kept_by_its_number_stays_until_it_is_let_go() {
+    let fs = Fs::new();
+    let n = fs.rig.os.object_count();
+    let f = fs.file("f", &[3; 5_000]);
+    let other = fs.file("g", b"other");
+    let (object, gen) = (f.object, f.gen as u32);
+    fs.unlink("f").unwrap();
+    fs.unlink("g").unwrap();
+    f.keep_by_number();
+    other.keep_by_number();
+    drop(f);
+    fs.zfs.reap().unwrap();
+    fs.rig.sync();
+    // No znode of it is in memory any more.
+    assert!(fs.zfs.in_use().iter().all(|z| z.object != object));
+    let f = fs.zfs.get_generation(object, gen).unwrap();
+    assert!(f.is_doomed());
+    assert_eq!(fs.get(&f), [3; 5_000]);
+    fs.put(&f, 2, b"new");
+    drop(f);
+    fs.zfs.reap().unwrap();
+    // One that gets a name again is not freed with the number.
+    fs.link(&other, "again").unwrap();
+    assert!(!fs.zfs.let_go(other.object));
+    drop(other);
+    assert!(fs.zfs.let_go(object));
+    fs.zfs.reap().unwrap();
+    assert_eq!(kind(fs.zfs.get(object)), Kind::NotFound);
+    assert_eq!(fs.get(&fs.at("again").unwrap()), b"other");
+    fs.unlink("again").unwrap();
+    fs.zfs.reap().unwrap();
+    fs.rig.sync();
+    assert_eq!(fs.rig.os.object_count(), n);
+    fs.check_tree();
+}
+
+#[test]
 fn crash_with_unlinked_open_files() {
     let fs = Fs::new();
     let n = fs.rig.os.object_count();

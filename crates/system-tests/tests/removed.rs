@@ -98,7 +98,10 @@ fn removed(name: &str, way: Way, failmode: &str) {
         fails("for f in f*; do cat $f >/dev/null || exit 1; done")
     });
     if let Way::NoSectors = way {
-        until("writing fails", || fails("echo x >new && sync new"));
+        // With failmode=wait it waits.
+        if failmode == "failmode=continue" {
+            until("writing fails", || fails("echo x >new && sync new"));
+        }
         let health = || {
             rig.soon(SOON, "zpool", &["list", "-H", "-o", "health", "tank"])
                 .ok()

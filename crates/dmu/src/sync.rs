@@ -41,6 +41,9 @@ pub trait SyncHooks {
     }
 }
 
+/// How often a block that is written in part is read again when its device fails.
+const READ_AGAIN: usize = 10;
+
 /// The context of one pass.
 struct Pass<'a> {
     zio: &'a Zio,
@@ -581,9 +584,25 @@ impl Objset {
             .collect();
         if !partial.is_empty() {
             let bps: Vec<BlkPtr> = partial.iter().map(|n| outs[*n].old).collect();
-            let got = p
+            let mut got = p
                 .zio
                 .read_many_whole(&bps, p.zio.lease(), p.crypt, &|_| true);
+            // What was written may have been acknowledged: a device that fails now and then must not
+            // cost it.
+            for _ in 0..READ_AGAIN {
+                let failed = |r: &Result<Block>| r.as_ref().is_err_and(|e| e.kind == Kind::Io);
+                let again: Vec<usize> = (0..got.len()).filter(|n| failed(&got[*n])).collect();
+                if again.is_empty() {
+                    break;
+                }
+                let bps: Vec<BlkPtr> = again.iter().map(|n| bps[*n]).collect();
+                let more = p
+                    .zio
+                    .read_many_whole(&bps, p.zio.lease(), p.crypt, &|_| true);
+                for (n, base) in again.into_iter().zip(more) {
+                    got[n] = base;
+                }
+            }
             let mut lost = Vec::new();
             for (n, base) in partial.into_iter().zip(got) {
                 let o = &mut outs[n];

@@ -21,7 +21,7 @@ use crate::dnode::{Dnode, Job, TakenBlock};
 use crate::objset::{objset_macs, Objset, WritePolicy};
 use crate::tree::{read_indirect, Reader, Spot, Synced};
 use crate::tx::Tx;
-use base::{bail, Block, Error, RangeSet, Result, Txg};
+use base::{bail, Block, Error, Kind, RangeSet, Result, Txg};
 use codec::{checksum, compress};
 use disk::crypt::OBJSET_MACS;
 use disk::dnode::{self, objset::ObjsetPhys, DNODES_PER_BLOCK, DNODE_BLOCK, DNODE_SIZE};
@@ -57,6 +57,9 @@ pub trait SyncHooks {
         Ok(())
     }
 }
+
+/// How often a block that is written in part is read again when its device fails.
+const READ_AGAIN: usize = 10;
 
 /// The context of one pass.
 struct Pass<'a> {
@@ -840,11 +843,24 @@ impl Objset {
             .collect();
         if !partial.is_empty() {
             let bps: Vec<BlkPtr> = partial.iter().map(|n| outs[*n].old).collect();
-            let got =
-                p.zio
-                    .read_many_whole(&bps, p.zio.lease().keeping(p.policy.keep), p.crypt, &|_| {
-                        true
-                    });
+            let read = |bps: &[BlkPtr]| {
+                let lease = p.zio.lease().keeping(p.policy.keep);
+                p.zio.read_many_whole(bps, lease, p.crypt, &|_| true)
+            };
+            let mut got = read(&bps);
+            // What was written may have been acknowledged: a device that fails now and then must not
+            // cost it.
+            for _ in 0..READ_AGAIN {
+                let failed = |r: &Result<Block>| r.as_ref().is_err_and(|e| e.kind == Kind::Io);
+                let again: Vec<usize> = (0..got.len()).filter(|n| failed(&got[*n])).collect();
+                if again.is_empty() {
+                    break;
+                }
+                let bps: Vec<BlkPtr> = again.iter().map(|n| bps[*n]).collect();
+                for (n, base) in again.into_iter().zip(read(&bps)) {
+                    got[n] = base;
+                }
+            }
             let mut lost = Vec::new();
             for (n, base) in partial.into_iter().zip(got) {
                 let o = &mut outs[n];

@@ -5,6 +5,7 @@ use std::collections::VecDeque;
 use std::panic::{catch_unwind, resume_unwind, AssertUnwindSafe};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::ThreadId;
 use std::time::{Duration, Instant};
 
 fn lock<T>(m: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -70,6 +71,8 @@ struct Queue {
     idle: usize,
     /// Calls that no waiting worker has answered yet.
     calls: usize,
+    /// Since when workers have been at their tasks.
+    busy: Vec<(ThreadId, Instant)>,
     stop: bool,
 }
 
@@ -77,10 +80,12 @@ struct Queue {
 /// use them.
 pub struct CpuPool {
     shared: Arc<Shared>,
-    /// Workers for one call.
+    /// Workers for one call, and in all unless some are stuck.
     each: usize,
     /// Workers at most.
     most: usize,
+    /// How long a worker is at a task before it counts as stuck.
+    patience: Duration,
     /// How long a worker waits for work before it ends.
     linger: Option<Duration>,
     started: Mutex<Vec<std::thread::JoinHandle<()>>>,
@@ -91,6 +96,8 @@ pub struct CpuPool {
 const MOST_WORKERS: usize = 256;
 /// How long a worker of an elastic pool waits for work.
 const LINGER: Duration = Duration::from_secs(20);
+/// How long a worker is at a task before it is replaced.
+const PATIENCE: Duration = Duration::from_secs(1);
 
 impl CpuPool {
     /// `workers` threads beside the caller's.
@@ -99,14 +106,15 @@ impl CpuPool {
             shared: Arc::new(Shared::default()),
             each: workers,
             most: workers,
+            patience: PATIENCE,
             linger: None,
             started: Mutex::new(Vec::new()),
             name,
         }
     }
 
-    /// For jobs that wait for devices: `each` threads for a call, beside the caller's, however many
-    /// others hang at a device that does not answer (up to [`MOST_WORKERS`]).
+    /// For jobs that wait for devices: `each` threads beside the caller's, not counting those that
+    /// hang at a device that does not answer (up to [`MOST_WORKERS`]).
     pub fn elastic(name: &'static str, each: usize) -> CpuPool {
         let mut pool = CpuPool::new(name, each);
         pool.most = MOST_WORKERS.max(each);
@@ -129,7 +137,12 @@ impl CpuPool {
         let called = helpers.min(queue.idle);
         queue.idle -= called;
         queue.calls += called;
-        let missing = (helpers - called).min(self.most.saturating_sub(queue.workers));
+        let stuck = queue
+            .busy
+            .iter()
+            .filter(|(_, since)| since.elapsed() >= self.patience);
+        let room = (self.each + stuck.count()).min(self.most);
+        let missing = (helpers - called).min(room.saturating_sub(queue.workers));
         queue.workers += missing;
         drop(queue);
         (0..called).for_each(|_| self.shared.wake.notify_one());
@@ -155,14 +168,17 @@ impl CpuPool {
 }
 
 fn worker(shared: &Shared, linger: Option<Duration>) {
+    let me = std::thread::current().id();
     let mut queue = lock(&shared.queue);
     loop {
         queue.tasks.retain(|t| !t.exhausted());
         // Newest first: nested calls finish what their callers wait for.
         if let (false, Some(task)) = (queue.stop, queue.tasks.last().cloned()) {
+            queue.busy.push((me, Instant::now()));
             drop(queue);
             task.work();
             queue = lock(&shared.queue);
+            queue.busy.retain(|(id, _)| *id != me);
             continue;
         }
         queue.idle += 1;
@@ -406,7 +422,9 @@ mod tests {
     /// Workers that hang at a device that does not answer leave others their depth.
     #[test]
     fn stuck_jobs_take_no_workers_from_other_callers() {
-        let pool = Arc::new(CpuPool::elastic("t", 3));
+        let mut pool = CpuPool::elastic("t", 3);
+        pool.patience = Duration::ZERO;
+        let pool = Arc::new(pool);
         let gate = Arc::new((Mutex::new(false), Condvar::new()));
         let stuck: Vec<_> = (0..4)
             .map(|_| {
@@ -421,6 +439,10 @@ mod tests {
                 })
             })
             .collect();
+        let hanging = || lock(&pool.shared.queue).busy.len();
+        while hanging() < 3 {
+            std::thread::yield_now();
+        }
         // Ends only when all four run at once.
         let meet = std::sync::Barrier::new(4);
         pool.par_for(4, &|_| {

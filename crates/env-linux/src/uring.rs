@@ -25,7 +25,7 @@ use std::time::{Duration, Instant};
 /// Transfers in flight per ring, each with a bounce buffer of at most one piece if it needs one.
 const SLOTS: usize = 32;
 /// Bytes of bounce buffers that a thread keeps between batches.
-const KEEP: usize = 4 << 20;
+const KEEP: usize = 1 << 20;
 /// How long none of a ring's transfers may complete before they are cancelled. It may be short: only
 /// what the kernel has not begun is cancelled, and threads do it then.
 pub const LIMIT: Duration = Duration::from_secs(20);

@@ -453,6 +453,11 @@ impl FaultyDisks {
         self.state().fuse = Some(writes.max(1));
     }
 
+    /// Whether the power is off.
+    pub fn is_off(&self) -> bool {
+        self.state().off
+    }
+
     /// After a cut: the disks work again, with what is stable.
     pub fn power_on(&self) {
         self.state().off = false;

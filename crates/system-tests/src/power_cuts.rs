@@ -21,7 +21,7 @@ use std::collections::BTreeMap;
 use std::panic::{catch_unwind, AssertUnwindSafe};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::Mutex;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use testkit::{or_skip, OpenZfs};
 
 /// How the disks are put together.
@@ -286,6 +286,13 @@ impl<'a> Life<'a> {
                 self.disks.fail_after(writes);
             }
             std::thread::sleep(work - fails_after);
+            if after_writes.is_some() {
+                // Where nothing can be written any more it does not come to that.
+                let begin = Instant::now();
+                while !self.disks.is_off() && begin.elapsed() < Duration::from_secs(2) {
+                    std::thread::sleep(Duration::from_millis(5));
+                }
+            }
             stop.store(true, Ordering::Relaxed);
             if cut_first {
                 cut = Some(self.disks.cut(fate, &mut cut_dice));

@@ -45,7 +45,7 @@ fn main() -> ExitCode {
     }
     let mut all = Outcome::default();
     let first = seed;
-    while all.cuts < cuts && !(lies && !all.findings.is_empty()) {
+    while all.cuts < cuts && (!lies || all.findings.is_empty()) {
         let plan = Plan {
             layout: only
                 .copied()

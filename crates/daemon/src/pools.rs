@@ -123,13 +123,7 @@ pub fn open(service: &Service, name: &str) -> Answer<Arc<Entry>> {
 }
 
 /// `zpool export` and `zpool destroy`.
-fn leave(
-    service: &Arc<Service>,
-    peer: Peer,
-    name: &str,
-    way: Way,
-    command: &str,
-) -> Answer<Reply> {
+fn leave(service: &Arc<Service>, peer: Peer, name: &str, way: Way, command: &str) -> Answer<Reply> {
     let unopened = service.absent().iter().find(|a| a.name == name).cloned();
     if let Some(a) = unopened {
         let _one_at_a_time = service.changes.lock().unwrap_or_else(|e| e.into_inner());

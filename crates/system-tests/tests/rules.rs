@@ -94,9 +94,7 @@ fn quotas_of_owners_can_be_given_at_creation() {
     let disk = rig.image("d0", 128 << 20);
     rig.start();
     let at = rig.mnt().to_str().unwrap().to_string();
-    rig.zpool(&[
-        "create", "-m", &at, "-O", "userquota@7=3M", "tank", &disk,
-    ]);
+    rig.zpool(&["create", "-m", &at, "-O", "userquota@7=3M", "tank", &disk]);
     assert_eq!(rig.get("userquota@7", "tank"), (3 << 20).to_string());
     rig.zfs(&[
         "create",
@@ -119,7 +117,14 @@ fn quotas_of_owners_can_be_given_at_creation() {
     ));
     let old = rig.try_run(
         "zfs",
-        &["create", "-o", "version=3", "-o", "userquota@8=1M", "tank/old"],
+        &[
+            "create",
+            "-o",
+            "version=3",
+            "-o",
+            "userquota@8=1M",
+            "tank/old",
+        ],
     );
     assert!(old.fails(1).contains("upgraded"));
     rig.try_run("zfs", &["list", "tank/old"]).fails(1);
@@ -149,7 +154,10 @@ fn import_by_cache_file_finds_devices_renamed_in_their_folder() {
         std::fs::rename(d, format!("{d}-new")).unwrap();
     }
     let listed = rig.zpool(&["import", "-c", kept]);
-    assert!(listed.contains("tank") && !listed.contains("third"), "{listed}");
+    assert!(
+        listed.contains("tank") && !listed.contains("third"),
+        "{listed}"
+    );
     rig.zpool(&["import", "-c", kept, "tank"]);
     let status = rig.zpool(&["status", "-P", "tank"]);
     assert!(status.contains(&format!("{}-new", disks[1])), "{status}");
@@ -161,7 +169,10 @@ fn import_by_cache_file_finds_devices_renamed_in_their_folder() {
 fn txg(rig: &Rig, disk: &str) -> u64 {
     let text = rig.try_run("zdb", &["-lu", disk]).ok();
     let lines = text.lines().filter_map(|l| l.trim().strip_prefix("txg = "));
-    lines.filter_map(|n| n.parse().ok()).max().expect("an uberblock")
+    lines
+        .filter_map(|n| n.parse().ok())
+        .max()
+        .expect("an uberblock")
 }
 
 #[test]
@@ -210,7 +221,13 @@ fn several_file_systems_are_mounted_with_what_is_below_them() {
     let said = rig.try_run("zfs", &["mount", "-R", "tank/a", "tank/none", "tank/b/y"]);
     assert!(said.fails(1).contains("tank/none"));
     let mounted = |fs: &str| rig.get("mounted", &format!("tank/{fs}"));
-    for (fs, want) in [("a", "yes"), ("a/x", "yes"), ("b", "no"), ("b/y", "yes"), ("c", "no")] {
+    for (fs, want) in [
+        ("a", "yes"),
+        ("a/x", "yes"),
+        ("b", "no"),
+        ("b/y", "yes"),
+        ("c", "no"),
+    ] {
         assert_eq!(mounted(fs), want, "{fs}");
     }
     rig.zpool(&["destroy", "tank"]);
@@ -232,7 +249,10 @@ fn alternate_root_can_be_given_as_a_property() {
     assert_eq!(get("cachefile").trim(), "none");
     assert!(Path::new(&root).join("tank").is_dir());
     let twice = ["create", "-R", &root, "-o", &altroot, "two", "/dev/null"];
-    assert!(rig.try_run("zpool", &twice).fails(1).contains("multiple times"));
+    assert!(rig
+        .try_run("zpool", &twice)
+        .fails(1)
+        .contains("multiple times"));
     rig.zpool(&["destroy", "tank"]);
     rig.stop();
 }
@@ -290,12 +310,18 @@ fn read_only_pool_is_not_cleared_but_can_be_destroyed() {
     let dir = rig.disks().to_str().unwrap().to_string();
     rig.zpool(&["import", "-d", &dir, "-o", "readonly=on", "tank"]);
     for arguments in [&["clear", "tank"][..], &["clear", "tank", &disk]] {
-        assert!(rig.try_run("zpool", arguments).fails(1).contains("read-only"));
+        assert!(rig
+            .try_run("zpool", arguments)
+            .fails(1)
+            .contains("read-only"));
     }
     let before = std::fs::read(&disk).unwrap();
     rig.zpool(&["destroy", "tank"]);
     assert!(!rig.zpool(&["list", "-Ho", "name"]).contains("tank"));
-    assert!(std::fs::read(&disk).unwrap() == before, "the disk was written");
+    assert!(
+        std::fs::read(&disk).unwrap() == before,
+        "the disk was written"
+    );
     rig.zpool(&["import", "-d", &dir, "tank"]);
     rig.zpool(&["destroy", "tank"]);
     rig.stop();

@@ -84,8 +84,9 @@ static SUBS: &[Sub] = &[
         text: &[
             VDEVS,
             "Devices in use, that hold a pool or another file system, and groups of unequal \
-             redundancy are refused; -f overrides what can be overridden. All supported features \
-             are enabled, the root file system is mounted at /pool.",
+             redundancy are refused; -f overrides what can be overridden. The features of OpenZFS 2.3 \
+             are enabled; later ones (block_cloning_endian, physical_rewrite) are with \
+             -o feature@name=enabled. The root file system is mounted at /pool.",
         ],
         complete: Complete::Files,
         built: true,
@@ -444,9 +445,10 @@ static SUBS: &[Sub] = &[
             opt('V', "version", "Upgrade to this legacy version only."),
         ],
         text: &[
-            "Enables all features supported here on the pools named. Other software that lacks \
-             them may not be able to use the pool afterwards; there is no way back. The property \
-             compatibility limits the set.",
+            "Enables the features of OpenZFS 2.3 on the pools named; later ones (block_cloning_endian, \
+             physical_rewrite) stay as they are until zpool set feature@name=enabled. Other software \
+             that lacks them may not be able to use the pool afterwards; there is no way back. The \
+             property compatibility limits the set.",
         ],
         complete: Complete::Pools,
         built: true,

@@ -231,7 +231,11 @@ fn sentence(e: Error) -> ApiError {
 
 /// Reads the properties of the root file system (`-O`).
 fn root_props(ask: &PoolCreate, version: u64, features: &[&Feature]) -> Answer<NewFs> {
-    let unknown = |name: &str| !props::is_user(name) && props::dataset(name).is_none();
+    let unknown = |name: &str| {
+        !props::is_user(name)
+            && props::dataset(name).is_none()
+            && props::Pseudo::parse(name).is_none()
+    };
     if let Some((name, _)) = ask.fs_props.iter().find(|(n, _)| unknown(n)) {
         return Err(invalid(format!(
             "property '{name}' is not a valid filesystem property"

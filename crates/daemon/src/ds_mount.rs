@@ -275,6 +275,7 @@ pub fn unmount(service: &Arc<Service>, target: &str, force: bool) -> Answer<()> 
     };
     let _gate = entry.gate.read().unwrap_or_else(|e| e.into_inner());
     let _names = entry.names.write();
+    crate::cancel::check()?;
     let Some(top) = entry.mounted(ds.object()) else {
         return Err(ApiError::reason(Kind::Invalid, "not currently mounted"));
     };

@@ -15,6 +15,8 @@ pub fn use_syslog() {
 }
 
 fn send(severity: u8, text: &str) {
+    // Names come from labels.
+    let text = cli::harmless::harmless(text);
     if SYSLOG.load(Ordering::Relaxed) {
         // Facility daemon (3).
         let line = format!(

@@ -2,12 +2,15 @@
 
 use crate::errors::answer;
 use crate::service::{Entry, Service};
-use crate::{damage, letgo, pool_create, pool_get, pool_import, pool_set, pool_upgrade, waves};
+use crate::{
+    cancel, damage, letgo, pool_create, pool_get, pool_import, pool_set, pool_upgrade, waves,
+};
 use api::{Activity, ApiError, Feature, HistoryRecord, Peer, Reply, Request, Sink};
 use base::{Error, Kind};
 use disk::history::keys as key;
 use disk::{feature, NvList};
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
 type Answer<T> = std::result::Result<T, ApiError>;
@@ -128,16 +131,22 @@ fn leave(
     }
     let entry = open(service, name)?;
     let (service2, entry2, command) = (service.clone(), entry.clone(), command.to_string());
-    let way = Way { force, destroy };
-    letgo::export(service, &entry, force && !destroy, move || {
+    let unwanted = Arc::new(AtomicBool::new(false));
+    let way = Way {
+        force,
+        destroy,
+        unwanted: unwanted.clone(),
+    };
+    letgo::export(service, &entry, force && !destroy, &unwanted, move || {
         take_out(&service2, peer, &entry2, way, &command)
     })
 }
 
-#[derive(Clone, Copy)]
 struct Way {
     force: bool,
     destroy: bool,
+    /// The caller has gone away.
+    unwanted: Arc<AtomicBool>,
 }
 
 /// Takes a pool out of service: unmounts, records the command, marks the labels.
@@ -170,6 +179,9 @@ fn take_out(
     }
     let _gate = entry.gate.write().unwrap_or_else(|e| e.into_inner());
     ours()?;
+    if way.unwanted.load(Ordering::SeqCst) {
+        return Err(cancel::refusal());
+    }
     if !way.force && !entry.pool.is_readonly() {
         // Devices that fail do so now, while nothing is unmounted yet.
         entry.pool.sync().map_err(answer)?;

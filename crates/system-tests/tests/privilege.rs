@@ -180,15 +180,17 @@ fn an_image_is_not_used_by_its_path_and_through_a_loop_device() {
     a.zpool(&["create", "-m", "none", "tank", &image]);
     let said = b.try_run("zpool", &["import", "-f", "-d", &device, "tank"]);
     let said = said.fails(1);
-    assert!(said.contains("unavailable") || said.contains("in use"), "{said}");
+    let want = format!("{device}: its file '{image}' is in use by another pool, device or program");
+    assert!(said.contains(&want), "{said}");
     for rig in [&a, &b] {
         let said = rig.try_run("zpool", &["create", "-f", "-m", "none", "other", &device]);
         said.fails(1);
     }
     a.zpool(&["export", "tank"]);
     b.zpool(&["import", "-d", &device, "tank"]);
-    a.try_run("zpool", &["import", "-f", "-d", &image, "tank"])
-        .fails(1);
+    let said = a.try_run("zpool", &["import", "-f", "-d", &image, "tank"]);
+    let said = said.fails(1);
+    assert!(said.contains("in use by another program"), "{said}");
     b.zpool(&["export", "tank"]);
     a.zpool(&["import", "-d", &image, "tank"]);
     a.zpool(&["export", "tank"]);
@@ -200,7 +202,9 @@ fn what_a_terminal_would_act_on_is_printed_harmless() {
         return;
     };
     rig.start();
-    let said = rig.try_run("zpool", &["import", "\x1b]0;title\x07"]).fails(1);
+    let said = rig
+        .try_run("zpool", &["import", "\x1b]0;title\x07"])
+        .fails(1);
     assert!(said.contains("'\\033]0;title\\007'"), "{said}");
     assert!(!said.contains('\x1b'), "{said:?}");
 }
@@ -216,7 +220,12 @@ fn ticks(pid: u32) -> u64 {
 fn serving(pid: u32) -> usize {
     let tasks = fs::read_dir(format!("/proc/{pid}/task")).unwrap();
     let name = |t: fs::DirEntry| fs::read_to_string(t.path().join("comm")).unwrap_or_default();
-    tasks.flatten().filter(|t| fs::metadata(t.path()).is_ok()).map(name).filter(|n| n.trim() == "control").count()
+    tasks
+        .flatten()
+        .filter(|t| fs::metadata(t.path()).is_ok())
+        .map(name)
+        .filter(|n| n.trim() == "control")
+        .count()
 }
 
 #[test]
@@ -232,9 +241,18 @@ fn a_key_that_takes_an_hour_holds_up_nobody_and_ends_with_its_command() {
     let place = format!("keylocation=file://{}", word.display());
     let key = |iterations: &str| {
         let iterations = format!("pbkdf2iters={iterations}");
-        ["-o", "encryption=on", "-o", "keyformat=passphrase", "-o", &iterations, "-o", &place]
-            .map(String::from)
-            .to_vec()
+        [
+            "-o",
+            "encryption=on",
+            "-o",
+            "keyformat=passphrase",
+            "-o",
+            &iterations,
+            "-o",
+            &place,
+        ]
+        .map(String::from)
+        .to_vec()
     };
     let create = |name: &str, iterations: &str| {
         let mut args = vec!["create".to_string()];
@@ -262,5 +280,8 @@ fn a_key_that_takes_an_hour_holds_up_nobody_and_ends_with_its_command() {
     let disks = rig.disks();
     rig.zpool(&["import", "-d", disks.to_str().unwrap(), "tank"]);
     let list = rig.zfs(&["list", "-H", "-o", "name"]);
-    assert!(list.contains("tank/other") && !list.contains("tank/slow"), "{list}");
+    assert!(
+        list.contains("tank/other") && !list.contains("tank/slow"),
+        "{list}"
+    );
 }

@@ -172,12 +172,12 @@ fn an_image_is_not_used_by_its_path_and_through_a_loop_device() {
         return;
     };
     let image = a.image("disk", 96 << 20);
-    let Some(device) = a.loop_on(&image) else {
-        return;
-    };
     a.start();
     b.start();
     a.zpool(&["create", "-m", "none", "tank", &image]);
+    let Some(device) = a.loop_on(&image) else {
+        return;
+    };
     let said = b.try_run("zpool", &["import", "-f", "-d", &device, "tank"]);
     let said = said.fails(1);
     let want = format!("{device}: its file '{image}' is in use by another pool, device or program");

@@ -169,8 +169,13 @@ pub fn need_writable(entry: &Entry) -> Answer<()> {
 
 /// A dataset or snapshot, or `cannot open 'NAME': dataset does not exist`.
 pub fn find(entry: &Entry, name: &str) -> Answer<Arc<Dataset>> {
-    // Callers hold the locks they have waited for.
+    // Callers hold the locks they have waited for, and have changed nothing yet.
     cancel::check()?;
+    find_anyway(entry, name)
+}
+
+/// The same for whoever is in the middle of something that is to be ended.
+pub fn find_anyway(entry: &Entry, name: &str) -> Answer<Arc<Dataset>> {
     if is_hidden(name) {
         return Err(ApiError::no_such_dataset(name));
     }

@@ -408,8 +408,8 @@ pub fn create(service: &Arc<Service>, peer: Peer, r: &DatasetCreate) -> Answer<C
         return Ok(created);
     }
     for n in &all {
-        let mounted =
-            datasets::find(&entry, n).and_then(|ds| ds_mount::mount_new(service, &entry, &ds));
+        let mounted = datasets::find_anyway(&entry, n)
+            .and_then(|ds| ds_mount::mount_new(service, &entry, &ds));
         if let Err(e) = mounted {
             created.mount_failed = Some(errors::finish(e));
             break;

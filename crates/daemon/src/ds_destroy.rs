@@ -80,6 +80,7 @@ pub fn destroy(service: &Arc<Service>, uid: u64, r: &DatasetDestroy) -> Answer<D
     let _gate = entry.gate.read().unwrap_or_else(|e| e.into_inner());
     datasets::need_writable(&entry)?;
     let _names = entry.names.write();
+    crate::cancel::check()?;
     if r.name.contains('#') {
         return Err(ApiError::reason(
             Kind::Unsupported,

@@ -294,6 +294,7 @@ pub fn unmount(service: &Arc<Service>, target: &str, force: bool) -> Answer<Repl
     // What is left to write would be waited for, with names locked.
     crate::pools::not_suspended(&entry)?;
     let _names = entry.names.write();
+    crate::cancel::check()?;
     let Some(top) = entry.mounted(ds.object()) else {
         return Err(ApiError::reason(Kind::Invalid, "not currently mounted"));
     };

@@ -44,6 +44,7 @@ pub fn rename(
         ));
     }
     let _names = entry.names.write();
+    crate::cancel::check()?;
     let ds = datasets::find(&entry, from)?;
     let uid = u64::from(peer.uid);
     if let Some((fs, old)) = from.split_once('@') {
@@ -107,7 +108,7 @@ pub fn rename(
     }
     let mut failed = Vec::new();
     for name in &above.missing {
-        let new = datasets::find(&entry, name)?;
+        let new = datasets::find_anyway(&entry, name)?;
         if let Err(e) = ds_mount::mount_new(service, &entry, &new) {
             failed.push(e.to_string());
         }

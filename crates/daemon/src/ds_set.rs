@@ -74,7 +74,7 @@ pub fn set(
         return Ok(());
     }
     let _names = entry.names.write();
-    datasets::find(&entry, dataset).and_then(|now| match now.object() == ds.object() {
+    datasets::find_anyway(&entry, dataset).and_then(|now| match now.object() == ds.object() {
         true => ds_quota::store(&entry, &ds, &quotas).map_err(errors::answer),
         false => Err(ApiError::no_such_dataset(dataset)),
     })
@@ -269,6 +269,7 @@ fn apply(
         true => (None, Some(entry.names.write())),
         false => (Some(entry.names.read()), None),
     };
+    crate::cancel::check()?;
     let plan = match no_remount {
         true => Move::default(),
         false => plan(service, entry, &changes).map_err(|e| datasets::plain(e, name))?,

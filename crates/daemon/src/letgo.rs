@@ -9,6 +9,7 @@
 use crate::service::{Entry, Service};
 use api::{ApiError, Reply};
 use base::{Error, Kind};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::sync::{Arc, MutexGuard, PoisonError, TryLockError};
 use std::time::{Duration, Instant};
@@ -72,11 +73,12 @@ impl Service {
 }
 
 /// Runs `export` of a pool, one change of it at a time, and returns what it does; by force, not
-/// without end. `export` must look at [`Entry::is_abandoned`] after whatever may wait for devices.
+/// without end. `unwanted` is set when the caller goes away. `export` must look at [`Entry::is_abandoned`] after whatever may wait for devices.
 pub fn export(
     service: &Arc<Service>,
     entry: &Arc<Entry>,
     force: bool,
+    unwanted: &AtomicBool,
     export: impl FnOnce() -> Answer<Reply> + Send + 'static,
 ) -> Answer<Reply> {
     let (send, ended) = mpsc::channel();
@@ -112,6 +114,9 @@ pub fn export(
             Err(RecvTimeoutError::Disconnected) => {
                 return Err(ApiError::reason(Kind::Io, "the export stopped"))
             }
+        }
+        if crate::cancel::is_cancelled() {
+            unwanted.store(true, Ordering::SeqCst);
         }
         if entry.is_abandoned() {
             return Err(ApiError::reason(Kind::Stale, "it was exported by force"));

@@ -49,6 +49,8 @@ fn panic_lines(info: &PanicHookInfo<'_>, in_full: bool) -> Vec<String> {
 }
 
 fn send(severity: u8, text: &str) {
+    // Names come from labels.
+    let text = cli::harmless::harmless(text);
     if SYSLOG.load(Ordering::Relaxed) {
         // Facility daemon (3).
         let line = format!(

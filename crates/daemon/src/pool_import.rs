@@ -699,6 +699,17 @@ fn with_advice(
             return refusal;
         }
     }
+    if e.kind == Kind::NoDevice && !options.readonly {
+        let in_use = |path: &String| match service.env.disks.open(path, Access::Exclusive) {
+            Err(e) if e.kind == Kind::Busy => Some(e.to_string()),
+            _ => None,
+        };
+        let paths = cache::device_paths(&f.config);
+        let busy: Vec<String> = paths.iter().filter_map(in_use).collect();
+        if !busy.is_empty() {
+            return answer(e).hint(busy.join("\n"));
+        }
+    }
     let damaged = is_damage(&e);
     let e = answer(e);
     if !damaged || ask.checkpoint {

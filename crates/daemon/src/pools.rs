@@ -3,12 +3,15 @@
 use crate::errors::answer;
 use crate::mounts::Mounted;
 use crate::service::{Entry, Service};
-use crate::{damage, letgo, pool_create, pool_get, pool_import, pool_set, pool_upgrade, waves};
+use crate::{
+    cancel, damage, letgo, pool_create, pool_get, pool_import, pool_set, pool_upgrade, waves,
+};
 use api::{Activity, ApiError, Feature, HistoryRecord, Peer, Reply, Request, Sink};
 use base::{Error, Kind};
 use disk::history::keys as key;
 use disk::{feature, NvList};
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
 type Answer<T> = std::result::Result<T, ApiError>;
@@ -154,9 +157,15 @@ fn leave(service: &Arc<Service>, peer: Peer, name: &str, way: Way, command: &str
     }
     let entry = open(service, name)?;
     let (service2, entry2, command) = (service.clone(), entry.clone(), command.to_string());
-    letgo::export(service, &entry, way.force && !way.destroy, move || {
-        take_out(&service2, peer, &entry2, way, &command)
-    })
+    let unwanted = Arc::new(AtomicBool::new(false));
+    let gone = unwanted.clone();
+    letgo::export(
+        service,
+        &entry,
+        way.force && !way.destroy,
+        &unwanted,
+        move || take_out(&service2, peer, &entry2, way, &gone, &command),
+    )
 }
 
 #[derive(Clone, Copy)]
@@ -167,12 +176,14 @@ struct Way {
     keep_active: bool,
 }
 
-/// Takes a pool out of service: unmounts, records the command, marks the labels.
+/// Takes a pool out of service: unmounts, records the command, marks the labels. `unwanted`: the caller
+/// has gone away.
 fn take_out(
     service: &Arc<Service>,
     peer: Peer,
     entry: &Arc<Entry>,
     way: Way,
+    unwanted: &AtomicBool,
     command: &str,
 ) -> Answer<Reply> {
     // Whatever waits for devices may end when the pool is no longer ours.
@@ -194,6 +205,9 @@ fn take_out(
     }
     let _gate = entry.gate.write().unwrap_or_else(|e| e.into_inner());
     ours()?;
+    if unwanted.load(Ordering::SeqCst) {
+        return Err(cancel::refusal());
+    }
     if !way.force && !entry.pool.is_readonly() {
         // Devices that fail do so now, while nothing is unmounted yet.
         entry.pool.sync().map_err(answer)?;

@@ -131,10 +131,10 @@ fn a_command_whose_caller_has_gone_is_not_carried_out() {
     let home = Home::new(2);
     home.create(home.spec("a", vec![home.leaf(0)])).unwrap();
     let gone = || crate::cancel::with(Box::new(|| true), || home.try_export("a"));
-    assert_eq!(gone().unwrap_err().kind, base::Kind::Interrupted);
+    assert_eq!(gone().unwrap_err(), crate::cancel::refusal());
     assert!(home.service.find("a").is_some());
     let spec = home.spec("b", vec![home.leaf(1)]);
     let made = crate::cancel::with(Box::new(|| true), || home.create(spec));
-    assert_eq!(made.unwrap_err().kind, base::Kind::Interrupted);
+    assert_eq!(made.unwrap_err(), crate::cancel::refusal());
     assert!(home.service.find("b").is_none());
 }

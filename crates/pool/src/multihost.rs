@@ -119,9 +119,14 @@ impl ActivityCheck {
         if state == keys::pool::STATE_DESTROYED {
             return Ok(None);
         }
-        let tree = VdevTree::from_config(env.clone(), config.need_nvlist(keys::pool::VDEV_TREE)?)?;
-        tree.open(if write { Access::Write } else { Access::Read });
-        tree.validate(Txg::MAX, false);
+        let open = |access| -> Result<VdevTree> {
+            let list = config.need_nvlist(keys::pool::VDEV_TREE)?;
+            let tree = VdevTree::from_config(env.clone(), list)?;
+            tree.open(access);
+            tree.validate(Txg::MAX, false);
+            Ok(tree)
+        };
+        let mut tree = open(Access::Read)?;
         let best = tree.best_uberblock(Txg::MAX);
         let Some((original, _)) = best.filter(|(ub, _)| is_protected(ub)) else {
             tree.close();
@@ -138,6 +143,10 @@ impl ActivityCheck {
         if own == hostid && state == keys::pool::STATE_EXPORTED {
             tree.close();
             return Ok(None);
+        }
+        if write {
+            tree.close();
+            tree = open(Access::Write)?;
         }
         let wait = duration(&original, rules);
         // Hosts that begin at the same moment do not end at the same moment.
@@ -163,6 +172,8 @@ impl ActivityCheck {
         };
         let (txg, time, seq) = self.original.rank();
         if best.rank() != (txg, time, self.claimed.unwrap_or(seq)) {
+            // What the other host wrote is not to be written over.
+            self.claimed = None;
             return Err(in_use());
         }
         let passed = self.env.clock.monotonic_ns().saturating_sub(self.begin_ns);

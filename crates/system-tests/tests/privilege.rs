@@ -172,26 +172,25 @@ fn an_image_is_not_used_by_its_path_and_through_a_loop_device() {
         return;
     };
     let image = a.image("disk", 96 << 20);
-    let Some(device) = a.loop_on(&image) else {
-        return;
-    };
     a.start();
     b.start();
     a.zpool(&["create", "-m", "none", "tank", &image]);
+    let Some(device) = a.loop_on(&image) else {
+        return;
+    };
     let said = b.try_run("zpool", &["import", "-f", "-d", &device, "tank"]);
     let said = said.fails(1);
-    assert!(
-        said.contains("unavailable") || said.contains("in use"),
-        "{said}"
-    );
+    let want = format!("{device}: its file '{image}' is in use by another pool, device or program");
+    assert!(said.contains(&want), "{said}");
     for rig in [&a, &b] {
         let said = rig.try_run("zpool", &["create", "-f", "-m", "none", "other", &device]);
         said.fails(1);
     }
     a.zpool(&["export", "tank"]);
     b.zpool(&["import", "-d", &device, "tank"]);
-    a.try_run("zpool", &["import", "-f", "-d", &image, "tank"])
-        .fails(1);
+    let said = a.try_run("zpool", &["import", "-f", "-d", &image, "tank"]);
+    let said = said.fails(1);
+    assert!(said.contains("in use by another program"), "{said}");
     b.zpool(&["export", "tank"]);
     a.zpool(&["import", "-d", &image, "tank"]);
     a.zpool(&["export", "tank"]);

@@ -37,8 +37,8 @@ const fn later(
 }
 
 const VDEVS: &str =
-    "A vdev is a device (full path of a disk, partition or image file, or the short \
-name of a disk) or a group: mirror, raidz (raidz1), raidz2, raidz3, followed by its devices. The \
+    "A vdev is a device (full path of a disk, partition or image file, a path that begins with ./ or ../, \
+or the short name of a disk) or a group: mirror, raidz (raidz1), raidz2, raidz3, followed by its devices. The \
 words special, dedup, log, cache and spare give what follows that role.";
 
 pub static ZPOOL: Tool = Tool {

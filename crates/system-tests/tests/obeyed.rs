@@ -70,9 +70,14 @@ fn iostat_shows_what_the_devices_did() {
         sum(&waits, 2) + sum(&waits, 3),
         "every request has a size and a time"
     );
-    // A group is the sum of its devices.
+    // A group is the sum of its devices, which are shown below it.
     let mirror = rows(&rig.zpool(&["iostat", "-Hpr", "tank", "mirror-0"]));
-    assert_eq!(mirror, sizes);
+    let [group, a, b] = [0, 17, 34].map(|at| &mirror[at..at + 17]);
+    assert_eq!(group, &sizes[..]);
+    for ((sum, a), b) in group.iter().zip(a).zip(b) {
+        let both: Vec<u64> = a.iter().zip(b).map(|(a, b)| a + b).collect();
+        assert_eq!(sum, &both);
+    }
     let slow = rig.zpool(&["status", "-s", "tank"]);
     assert!(slow.contains("SLOW"), "{slow}");
     rig.stop();

@@ -16,16 +16,19 @@ pub enum Mutation {
     TornLabel,
     /// The last parity column is wrong.
     ParityWrong,
+    /// A snapshot is made of a head that changes in the same group before it is written.
+    SnapshotOfDirtySet,
 }
 
 /// All of them.
-pub const MUTATIONS: [Mutation; 6] = [
+pub const MUTATIONS: [Mutation; 7] = [
     Mutation::FlushOmitted,
     Mutation::FreeReusedEarly,
     Mutation::ReplaySkips,
     Mutation::ChecksumOff,
     Mutation::TornLabel,
     Mutation::ParityWrong,
+    Mutation::SnapshotOfDirtySet,
 ];
 
 #[cfg(feature = "mutations")]

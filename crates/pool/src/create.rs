@@ -286,6 +286,7 @@ impl Pool {
                 closed: false,
             }),
             tasks: Mutex::default(),
+            asked: Mutex::default(),
             suspended: Mutex::default(),
             kicked: (Mutex::new(false), Condvar::new()),
             dtls: Mutex::new(HashMap::new()),

@@ -21,6 +21,7 @@ mod open;
 mod props;
 mod scan;
 mod shared;
+mod snapshots;
 mod spacemaps;
 mod spares;
 mod sync;
@@ -107,6 +108,8 @@ pub struct Pool {
     software_version: u64,
     pub(crate) sync: Mutex<sync::SyncState>,
     pub(crate) tasks: Mutex<Vec<sync::Task>>,
+    /// Object sets whose intent logs have been asked in the group of that number.
+    pub(crate) asked: Mutex<(base::Txg, std::collections::BTreeSet<u64>)>,
     pub(crate) suspended: Mutex<Option<Error>>,
     pub(crate) kicked: (Mutex<bool>, Condvar),
     aux: AuxDevices,

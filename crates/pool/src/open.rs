@@ -488,6 +488,8 @@ impl Pool {
                 leaf.dtl_add_range(ub.txg + 1, ub.txg + 2);
             }
         }
+        // Who lacks something is known only now.
+        e.tree.propagate();
         let aux = match AuxDevices::read(&e.mos, aux_paths) {
             // For reading, who stands by does not matter.
             Err(_) if opts.readonly => AuxDevices::default(),
@@ -548,6 +550,7 @@ impl Pool {
                 closed: false,
             }),
             tasks: Mutex::default(),
+            asked: Mutex::default(),
             suspended: Mutex::default(),
             kicked: (Mutex::new(false), Condvar::new()),
             dtls: Mutex::new(dtls),

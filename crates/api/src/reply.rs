@@ -220,6 +220,8 @@ pub enum VdevAux {
     ActiveElsewhere,
     ChildrenOffline,
     AshiftTooBig,
+    /// The device works, but lacks what was written while it was away.
+    MissedWrites,
 }
 
 /// A vdev with state and counters.
@@ -287,6 +289,8 @@ pub struct VdevStats {
     pub resilver_deferred: bool,
     /// Has missed writes that are not repaired yet.
     pub resilvering: bool,
+    /// First and last txg of the ranges whose data a device lacks, ascending; the first few of them.
+    pub missing: Vec<(u64, u64)>,
     pub removing: bool,
     pub noalloc: bool,
 }

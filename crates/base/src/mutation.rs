@@ -18,10 +18,12 @@ pub enum Mutation {
     ParityWrong,
     /// The engine panics at one of the places marked by [`panic_point`]; see [`panic_at`].
     Panic,
+    /// A snapshot is made of a head that changes in the same group before it is written.
+    SnapshotOfDirtySet,
 }
 
 /// All of them.
-pub const MUTATIONS: [Mutation; 7] = [
+pub const MUTATIONS: [Mutation; 8] = [
     Mutation::FlushOmitted,
     Mutation::FreeReusedEarly,
     Mutation::ReplaySkips,
@@ -29,6 +31,7 @@ pub const MUTATIONS: [Mutation; 7] = [
     Mutation::TornLabel,
     Mutation::ParityWrong,
     Mutation::Panic,
+    Mutation::SnapshotOfDirtySet,
 ];
 
 #[cfg(feature = "mutations")]

@@ -130,7 +130,21 @@ pub fn aux(vdev: &Vdev) -> Option<&'static str> {
         VdevAux::ChildrenOffline => "all children offline",
         VdevAux::BadLabel => "invalid label",
         VdevAux::CorruptData | VdevAux::TooSmall | VdevAux::VersionOlder => "corrupted data",
+        VdevAux::MissedWrites => "missed writes",
     })
+}
+
+/// Which data a device lacks that works: `lacks data of txgs 12-40, 45`.
+pub fn missing(vdev: &Vdev) -> Option<String> {
+    if vdev.aux != VdevAux::MissedWrites {
+        return None;
+    }
+    let ranges = vdev.stats.missing.iter().map(|(a, b)| match a == b {
+        true => a.to_string(),
+        false => format!("{a}-{b}"),
+    });
+    let ranges: Vec<String> = ranges.collect();
+    Some(format!("lacks data of txgs {}", ranges.join(", ")))
 }
 
 /// Word of JSON for a kind.

@@ -10,6 +10,9 @@ use vdev::{keys, Aux, State, Vdev, VdevTree};
 /// What the labels take from a device: two at each end, and the reserved area behind the first two.
 const LABELS: u64 = (4 << 20) + (512 << 10);
 
+/// Ranges of txgs that are told of a device that lacks data.
+const MISSING_SHOWN: usize = 8;
+
 pub fn state(s: State) -> VdevState {
     match s {
         State::Closed => VdevState::Closed,
@@ -279,11 +282,18 @@ impl Look<'_> {
         }))
     }
 
-    fn vdev(&self, v: &Vdev, class: VdevClass, ashift: u32) -> api::Vdev {
+    /// `parent`: kind of the group it is in.
+    fn vdev(
+        &self,
+        v: &Vdev,
+        parent: Option<vdev::VdevKind>,
+        class: VdevClass,
+        ashift: u32,
+    ) -> api::Vdev {
         let children: Vec<api::Vdev> = v
             .children()
             .iter()
-            .map(|c| self.vdev(c, class, ashift))
+            .map(|c| self.vdev(c, Some(v.kind()), class, ashift))
             .collect();
         let mut stats = counters(v, &children);
         let leaf = v.kind().is_leaf();
@@ -291,8 +301,21 @@ impl Look<'_> {
             let size = v.device_asize();
             stats.physical = if size == 0 { 0 } else { size + LABELS };
             stats.configured_ashift = u64::from(ashift);
-            stats.resilvering = !v.dtl_is_empty();
+            let missing = v.dtl();
+            stats.resilvering = !missing.is_empty();
+            let ranges = missing.iter().map(|(a, b)| (a, b.saturating_sub(1)));
+            stats.missing = ranges.take(MISSING_SHOWN).collect();
         }
+        // In a replacing or spare group another child has the data.
+        let alone = !matches!(
+            parent,
+            Some(vdev::VdevKind::Replacing | vdev::VdevKind::Spare)
+        );
+        let stale = stats.resilvering && alone && v.state() == State::Healthy;
+        let (state, aux) = match stale {
+            true => (VdevState::Degraded, VdevAux::MissedWrites),
+            false => (state(v.state()), aux(v.aux())),
+        };
         let flag = |key: &str| v.get_u64(key).is_some_and(|n| n != 0);
         let gone =
             v.state() == State::CantOpen && v.aux() == Aux::OpenFailed && v.device_asize() == 0;
@@ -306,8 +329,8 @@ impl Look<'_> {
             not_present: leaf
                 && self.imported
                 && (gone || flag(keys::NOT_PRESENT) && v.device_asize() == 0),
-            state: state(v.state()),
-            aux: aux(v.aux()),
+            state,
+            aux,
             stats,
             histograms: self.histograms(v, &children),
             children,
@@ -324,7 +347,7 @@ impl Look<'_> {
             Some(s) => class(s.class),
             None => VdevClass::Normal,
         };
-        let mut out = self.vdev(t, class, t.ashift());
+        let mut out = self.vdev(t, None, class, t.ashift());
         if let Some(s) = space {
             out.stats.space = s.size;
             out.stats.alloc = s.allocated + s.deferred;

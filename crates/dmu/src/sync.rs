@@ -58,8 +58,21 @@ pub trait SyncHooks {
     }
 }
 
-/// How often a block that is written in part is read again when its device fails.
+/// How often a block that a txg needs is read again when its device fails.
 const READ_AGAIN: usize = 10;
+
+/// Reads what a write or a free of the txg depends on. It may have been acknowledged, and would be
+/// given up if the block counted as damaged: a device that fails now and then must not cost it.
+fn insist<T>(mut read: impl FnMut() -> Result<T>) -> Result<T> {
+    let mut r = read();
+    for _ in 0..READ_AGAIN {
+        match &r {
+            Err(e) if e.kind == Kind::Io => r = read(),
+            _ => break,
+        }
+    }
+    r
+}
 
 /// The context of one pass.
 struct Pass<'a> {
@@ -299,7 +312,7 @@ impl Pass<'_> {
         }
         let ind_size = 1usize << s.indblkshift;
         if level > 0 {
-            let b = match read_indirect(self.zio, bp, level, s.indblkshift) {
+            let b = match insist(|| read_indirect(self.zio, bp, level, s.indblkshift)) {
                 Ok(b) => b,
                 Err(e) => {
                     self.note(e, bp, id)?;
@@ -422,7 +435,7 @@ impl Pass<'_> {
             }
             b
         } else {
-            match read_indirect(self.zio, &old, level, s.indblkshift) {
+            match insist(|| read_indirect(self.zio, &old, level, s.indblkshift)) {
                 Ok(b) => b.to_vec(),
                 // The pool's own metadata, and dnodes whose trees have been written by now, must not
                 // go missing.
@@ -727,7 +740,7 @@ impl Objset {
             bp if bp.is_hole() => Ok(Block::default()),
             bp => r.read(&bp, blk),
         };
-        match (read(), r.failed.get()) {
+        match (insist(read), r.failed.get()) {
             (Ok(b), _) => Ok(Some(b)),
             (Err(e), Some(spot))
                 if e.is_damage() && !p.policy.is_mos && spot.physical_birth < p.txg =>
@@ -774,7 +787,7 @@ impl Objset {
                 let freed = job.frees.contains(*blkid, blkid + 1);
                 let found = || match freed {
                     true => Ok(BlkPtr::HOLE),
-                    false => job.s.lookup(&reader, *blkid),
+                    false => insist(|| job.s.lookup(&reader, *blkid)),
                 };
                 let old = match found() {
                     Ok(bp) => bp,

@@ -71,6 +71,7 @@ impl Dsl {
                 core.remove_clone(tx, &o.dir(), ds.object())?;
             }
         }
+        core.scan_head_gone(tx, ds.object())?;
         // What is on the deadlist still belongs to the origin.
         ds.deadlist()?.free(core, tx)?;
         core.drop_remaps(tx, ds)?;

@@ -32,6 +32,7 @@ mod livelist;
 pub mod props;
 mod remap;
 mod rename;
+mod scan;
 mod snapshot;
 mod space;
 mod upgrade;

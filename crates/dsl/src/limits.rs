@@ -20,18 +20,27 @@ pub(crate) fn check(dir: &Arc<Dir>, key: &str, delta: u64) -> Result<()> {
     if !dir.core.features.is_active(FS_LIMITS) {
         return Ok(());
     }
+    let mut at = Some(dir.clone());
+    while let Some(d) = at {
+        check_one(&d, key, delta)?;
+        at = d.parent();
+    }
+    Ok(())
+}
+
+/// Whether `delta` more fit by the limit of this directory.
+pub(crate) fn check_one(dir: &Dir, key: &str, delta: u64) -> Result<()> {
+    if !dir.core.features.is_active(FS_LIMITS) {
+        return Ok(());
+    }
     let prop = match key {
         FS_COUNT => "filesystem_limit",
         _ => "snapshot_limit",
     };
-    let mut at = Some(dir.clone());
-    while let Some(d) = at {
-        if let (Some(n), Some(limit)) = (count(&d, key)?, props::own_int(&d, prop)) {
-            if n.saturating_add(delta) > limit {
-                bail!(Quota, "{}: {prop} of {limit} reached", d.full_name());
-            }
+    if let (Some(n), Some(limit)) = (count(dir, key)?, props::own_int(dir, prop)) {
+        if n.saturating_add(delta) > limit {
+            bail!(Quota, "{}: {prop} of {limit} reached", dir.full_name());
         }
-        at = d.parent();
     }
     Ok(())
 }

@@ -3,15 +3,22 @@
 use crate::core::{bump, check_component, is_hidden, Core, Triple, FULL_NAME_MAX};
 use crate::crypto::ENCRYPTION;
 use crate::history::NOTHING;
-use crate::{limits, Dataset, Dsl};
+use crate::{limits, Dataset, Dir, Dsl};
+use base::mutation::{mutated, Mutation};
 use base::{bail, Error, Kind, Result, Txg};
+use disk::dnode::objset::ObjsetPhys;
 use disk::dsl::{ds_flags, DslDatasetPhys, Used};
 use dmu::{SyncHooks, Tx};
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use zap::{Value, Zap};
 
+/// Pool version from which on a snapshot may be made of a file system with an intent log.
+const FAST_SNAPSHOTS: u64 = 27;
+
 impl Dsl {
-    /// Whether a snapshot `name` of `head` may be made.
+    /// Whether a snapshot `name` of `head` may be made. `Kind::Busy`: the dataset is inconsistent,
+    /// since a receive into it did not end.
     pub fn check_snapshot(&self, head: &Arc<Dataset>, name: &str) -> Result<()> {
         if head.is_snapshot() {
             bail!(Invalid, "{} is a snapshot", head.full_name());
@@ -26,20 +33,75 @@ impl Dsl {
         if head.snapshot_named(name)?.is_some() {
             bail!(Exists, "{full}: snapshot already exists");
         }
-        let p = head.phys();
-        let (_, r) = head.ref_limits();
-        // What was unique is shared now; the reservation must be filled anew.
-        let again = p.unique_bytes.min(r);
-        if again > head.dir().available().bytes {
+        if head.is_inconsistent() {
+            bail!(
+                Busy,
+                "{}: dataset is inconsistent: a receive did not end",
+                head.full_name()
+            );
+        }
+        if head.reserved_again() > head.dir().available().bytes {
             bail!(NoSpace, "{full}: out of space");
         }
         limits::check(&head.dir(), limits::SNAP_COUNT, 1)
     }
 
-    /// Makes the snapshot `name` of `head`, whose blocks of this group must all have been written.
-    pub fn snapshot(&self, tx: &Tx, head: &Arc<Dataset>, name: &str) -> Result<Arc<Dataset>> {
+    /// Whether all these snapshots can be made in one group: what [`Dsl::check_snapshot`] asks of each,
+    /// and limits and reservations for all of them together.
+    pub fn check_snapshots(&self, list: &[(Arc<Dataset>, String)]) -> Result<()> {
+        let mut heads = BTreeSet::new();
+        // Further snapshots, and bytes that reservations take again, by directory.
+        let mut sums: BTreeMap<u64, (Arc<Dir>, u64, u64)> = BTreeMap::new();
+        for (head, name) in list {
+            self.check_snapshot(head, name)?;
+            if !heads.insert(head.object()) {
+                bail!(
+                    Invalid,
+                    "{}: two snapshots at the same time",
+                    head.full_name()
+                );
+            }
+            let mut bytes = head.reserved_again();
+            let mut at = Some(head.dir());
+            while let Some(dir) = at {
+                let sum = sums
+                    .entry(dir.object())
+                    .or_insert_with(|| (dir.clone(), 0, 0));
+                sum.1 += u64::from(!is_hidden(name));
+                sum.2 = sum.2.saturating_add(bytes);
+                // What a reservation holds back is not asked of the directories above.
+                bytes = bytes.saturating_sub(dir.unused_reservation());
+                at = dir.parent();
+            }
+        }
+        for (dir, snaps, bytes) in sums.values() {
+            if *bytes > dir.available().bytes {
+                bail!(NoSpace, "{}: out of space", dir.full_name());
+            }
+            limits::check_one(dir, limits::SNAP_COUNT, *snaps)?;
+        }
+        Ok(())
+    }
+
+    /// Makes snapshots in one group, all of them or none; each as [`Dsl::snapshot`] does.
+    pub fn snapshot_all(
+        &self,
+        tx: &Tx,
+        list: &[(Arc<Dataset>, String)],
+    ) -> Result<Vec<Arc<Dataset>>> {
         self.core.need_syncing(tx)?;
-        self.check_snapshot(head, name)?;
+        self.check_snapshots(list)?;
+        for (head, _) in list {
+            self.check_written(tx, head)?;
+        }
+        let made = list
+            .iter()
+            .map(|(head, name)| self.snapshot(tx, head, name));
+        self.core.must(made.collect())
+    }
+
+    /// Whether the root pointer of a head is what a snapshot of this group has to have.
+    fn check_written(&self, tx: &Tx, head: &Arc<Dataset>) -> Result<()> {
         if head.phys().prev_snap_txg >= tx.txg() {
             bail!(
                 Again,
@@ -47,6 +109,28 @@ impl Dsl {
                 head.full_name()
             );
         }
+        let late = mutated(Mutation::SnapshotOfDirtySet);
+        if !late && head.objset().is_some_and(|os| os.is_dirty_in(tx.txg())) {
+            bail!(
+                Again,
+                "{}: it changes in this group and has not been written yet",
+                head.full_name()
+            );
+        }
+        if self.core.version() < FAST_SNAPSHOTS && head.has_log()? {
+            bail!(Again, "{}: its intent log is not empty", head.full_name());
+        }
+        Ok(())
+    }
+
+    /// Makes the snapshot `name` of `head`. `Kind::Again`, to be tried in the next group: there is one
+    /// of this group already; blocks of this group are still to be written (the snapshot would
+    /// get the old root pointer, and what is written afterwards would belong to nobody); or, before
+    /// pool version 27, the head has an intent log.
+    pub fn snapshot(&self, tx: &Tx, head: &Arc<Dataset>, name: &str) -> Result<Arc<Dataset>> {
+        self.core.need_syncing(tx)?;
+        self.check_snapshot(head, name)?;
+        self.check_written(tx, head)?;
         self.core.must(head.flush(tx))?;
         let snap = self
             .core
@@ -96,6 +180,25 @@ impl Dsl {
 }
 
 impl Dataset {
+    /// Bytes that the reservation of a head takes again when a snapshot is made: what was unique is
+    /// shared then.
+    fn reserved_again(&self) -> u64 {
+        let (_, r) = self.ref_limits();
+        self.phys().unique_bytes.min(r)
+    }
+
+    /// Whether the object set names blocks of an intent log.
+    fn has_log(&self) -> Result<bool> {
+        let header = match self.objset() {
+            Some(os) => os.zil_header(),
+            None => match self.phys().bp {
+                bp if bp.is_hole() => return Ok(false),
+                bp => ObjsetPhys::decode(&self.core.dmu().zio.read(&bp)?)?.zil_header,
+            },
+        };
+        Ok(header.iter().any(|b| *b != 0))
+    }
+
     /// Number of user holds of a snapshot.
     pub fn holds(&self) -> Result<u64> {
         match self.phys().userrefs_obj {
@@ -250,6 +353,7 @@ impl Core {
         } else {
             0
         };
+        self.scan_snapshotted(tx, head, &snap)?;
         head.update(tx, |p| {
             p.deadlist_obj = deadlist.object();
             p.prev_snap_obj = snap.object();
@@ -283,6 +387,7 @@ impl Core {
         let dir = snap.dir();
         let next = snap.next()?;
         next.flush(tx)?;
+        self.scan_snapshot_destroyed(tx, snap.object(), next.object())?;
         let name = snap.snap_name()?.unwrap_or_default();
         let prev = snap.prev()?;
         let branch = prev
@@ -439,6 +544,7 @@ impl Dsl {
     fn roll_back(&self, tx: &Tx, head: &Arc<Dataset>, snap: &Arc<Dataset>) -> Result<()> {
         let core = &self.core;
         head.flush(tx)?;
+        core.scan_head_gone(tx, head.object())?;
         head.dir().drop_livelist(tx)?;
         let (h, s) = (head.phys(), snap.phys());
         // Blocks written since go, blocks that died since live again: as if a clone of the snapshot

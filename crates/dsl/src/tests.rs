@@ -4,6 +4,7 @@
 mod audit;
 mod damage;
 mod random;
+mod scan;
 mod units;
 
 use crate::*;

@@ -290,6 +290,7 @@ impl Pool {
             tasks: Mutex::default(),
             io: Default::default(),
             service: Default::default(),
+            asked: Mutex::default(),
             kicked: (Mutex::new(false), Condvar::new()),
             dtls: Mutex::new(HashMap::new()),
             config_dirty: AtomicBool::new(true),

@@ -23,6 +23,7 @@ mod props;
 mod scan;
 mod served;
 mod shared;
+mod snapshots;
 mod spacemaps;
 mod spares;
 mod suspend;
@@ -115,6 +116,8 @@ pub struct Pool {
     pub(crate) tasks: Mutex<Vec<sync::Task>>,
     pub(crate) io: suspend::Suspension,
     pub(crate) service: served::Service,
+    /// Object sets whose intent logs have been asked in the group of that number.
+    pub(crate) asked: Mutex<(base::Txg, std::collections::BTreeSet<u64>)>,
     pub(crate) kicked: (Mutex<bool>, Condvar),
     aux: AuxDevices,
     pub(crate) dtls: Mutex<HashMap<u64, base::RangeSet>>,

@@ -519,6 +519,8 @@ impl Pool {
                 leaf.dtl_add_range(ub.txg + 1, ub.txg + 2);
             }
         }
+        // Who lacks something is known only now.
+        e.tree.propagate();
         let aux = match AuxDevices::read(&e.mos, aux_paths) {
             // For reading, who stands by does not matter.
             Err(_) if opts.readonly => AuxDevices::default(),
@@ -581,6 +583,7 @@ impl Pool {
             tasks: Mutex::default(),
             io: Default::default(),
             service: Default::default(),
+            asked: Mutex::default(),
             kicked: (Mutex::new(false), Condvar::new()),
             dtls: Mutex::new(dtls),
             config_dirty: AtomicBool::new(true),

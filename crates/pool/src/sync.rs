@@ -8,11 +8,13 @@ use crate::accounting::Accounting;
 use crate::config::write_nvlist;
 use crate::datasets::prop_number;
 use crate::{OpenSet, Pool};
+use base::mutation::{mutated, Mutation};
 use base::sync::{CondvarExt, MutexExt, OnPanic};
 use base::{bail, Error, Kind, Result, Txg};
 use disk::uberblock::Uberblock;
 use disk::{BlkPtr, DnodePhys};
 use dmu::{Driver, Objset, SyncHooks, Tx};
+use std::collections::BTreeSet;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard};
 use vdev::keys;
@@ -214,14 +216,12 @@ impl Pool {
         if let Some(e) = self.dsl.broken() {
             return Err(e.context("a change of datasets stopped half-way"));
         }
-        let done: Vec<u64> = group.objsets.iter().map(|os| os.id()).collect();
-        self.finish_group(&tx, st, &done)?;
+        self.finish_group(&tx, st)?;
         Ok((txg, true))
     }
 
-    /// The rest of a group, when everything that changes datasets has been done; object sets `done`
-    /// have been written before the tasks.
-    pub(crate) fn finish_group(&self, tx: &Tx, st: &mut SyncState, done: &[u64]) -> Result<()> {
+    /// The rest of a group, when everything that changes datasets has been done.
+    pub(crate) fn finish_group(&self, tx: &Tx, st: &mut SyncState) -> Result<()> {
         let txg = tx.txg();
         // Tasks make and change object sets of their own. What was written before them must not
         // change again: a snapshot may have taken it over, and blocks of one group are written anew
@@ -231,9 +231,8 @@ impl Pool {
             let mut any = false;
             for os in more.iter().filter(|os| os.id() != 0) {
                 any = true;
-                if !done.contains(&os.id()) {
-                    self.pre_sync(tx, os)?;
-                } else if os.is_dirty_in(txg) {
+                self.pre_sync(tx, os)?;
+                if os.is_dirty_in(txg) {
                     self.must_not_be_taken(tx, os)?;
                 }
                 self.sync_dataset(tx, os)?;
@@ -280,23 +279,35 @@ impl Pool {
     /// Writes the group in which the pool was made.
     pub(crate) fn first_group(&self, tx: &Tx) -> Result<()> {
         let mut st = self.sync_state();
-        self.finish_group(tx, &mut st, &[])
+        self.finish_group(tx, &mut st)
     }
 
-    /// What the intent log wants in the header of its object set.
-    fn pre_sync(&self, tx: &Tx, os: &Arc<Objset>) -> Result<()> {
+    /// What the intent log wants in the header of its object set; asked once in a group.
+    pub(crate) fn pre_sync(&self, tx: &Tx, os: &Arc<Objset>) -> Result<()> {
+        {
+            let mut asked = self.asked.lock().unwrap_or_else(|e| e.into_inner());
+            if asked.0 != tx.txg() {
+                *asked = (tx.txg(), BTreeSet::new());
+            }
+            if !asked.1.insert(os.id()) {
+                return Ok(());
+            }
+        }
         match self.open_set(os.id()) {
             Some(set) => set.pre_sync(tx),
             None => Ok(()),
         }
     }
 
-    /// An object set that was written in this group is about to be written again: an error if a
-    /// snapshot has taken it over in between, which the second writing would spoil.
+    /// An object set is about to be written after the tasks of its group: an error if a snapshot has
+    /// taken it over in between, which this would spoil.
     fn must_not_be_taken(&self, tx: &Tx, os: &Arc<Objset>) -> Result<()> {
         let ds = self.dsl.dataset_by_object(os.id())?;
-        let newest = ds.prev()?.map_or(0, |s| s.phys().creation_txg);
-        if newest == tx.txg() {
+        // Of a clone the snapshot before it may be another file system's.
+        let own = ds.prev()?.map(|s| s.phys());
+        let own = own.filter(|s| s.next_snap_obj == os.id());
+        let newest = own.map_or(0, |s| s.creation_txg);
+        if newest == tx.txg() && !mutated(Mutation::SnapshotOfDirtySet) {
             bail!(
                 Io,
                 "dataset {} would change after its snapshot in group {newest}",
@@ -307,7 +318,7 @@ impl Pool {
     }
 
     /// Writes one dataset's object set and charges its owners.
-    fn sync_dataset(&self, tx: &Tx, os: &Arc<Objset>) -> Result<()> {
+    pub(crate) fn sync_dataset(&self, tx: &Tx, os: &Arc<Objset>) -> Result<()> {
         if os.id() == 0 {
             return Ok(());
         }
@@ -394,8 +405,9 @@ impl Pool {
         })
     }
 
-    /// Leaves that missed writes remember it on disk.
+    /// Leaves that missed writes remember it on disk, and their groups are degraded.
     fn write_dtls(&self, tx: &Tx, st: &mut SyncState) -> Result<()> {
+        let mut changed = false;
         for leaf in self.tree.leaves() {
             if !leaf.state().usable() {
                 // It is going to miss what is still to be written, too.
@@ -414,6 +426,10 @@ impl Pool {
                 st.config_dirty = true;
             }
             *before = now;
+            changed = true;
+        }
+        if changed {
+            self.tree.propagate();
         }
         Ok(())
     }

@@ -295,13 +295,8 @@ fn snapshots_and_destroying() {
         let open = || Pool::open(env_linux::linux_env(), &config, OpenOptions::default()).unwrap();
         let idle = |p: &Pool| (0..4).for_each(|_| p.task(|_, _| Ok(())).unwrap());
         let p = open();
-        p.task(|p, tx| {
-            for h in heads(p) {
-                p.dsl.snapshot(tx, &h, "new")?;
-            }
-            Ok(())
-        })
-        .unwrap();
+        let all = heads(&p).into_iter().map(|h| (h, "new".to_string()));
+        p.snapshot(all.collect(), |_, _| Ok(())).unwrap();
         export_and_judge(&dir, p);
 
         let p = open();

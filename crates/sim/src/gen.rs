@@ -344,7 +344,10 @@ impl Generator {
             "clone" => {
                 let (fs, snap) = self.pick(&snaps)?.clone();
                 let to = format!("f{}", self.rng.below(3));
-                Op::Clone { fs, snap, to }
+                match self.rng.below(3) {
+                    0 => Op::CloneSnap { fs, snap, to },
+                    _ => Op::Clone { fs, snap, to },
+                }
             }
             "rollback" => Op::Rollback { fs },
             "createfs" => Op::CreateFs {

@@ -155,6 +155,12 @@ pub enum Op {
         snap: String,
         to: String,
     },
+    /// The same, and a snapshot of the clone in the same group.
+    CloneSnap {
+        fs: String,
+        snap: String,
+        to: String,
+    },
     Rollback {
         fs: String,
     },
@@ -292,6 +298,7 @@ impl fmt::Display for Op {
             Snapshot { fs, name } => write!(f, "snapshot {} {name}", w(fs)),
             DestroySnapshot { fs, name } => write!(f, "destroysnap {} {name}", w(fs)),
             Clone { fs, snap, to } => write!(f, "clone {} {snap} {to}", w(fs)),
+            CloneSnap { fs, snap, to } => write!(f, "clonesnap {} {snap} {to}", w(fs)),
             Rollback { fs } => write!(f, "rollback {}", w(fs)),
             CreateFs { fs } => write!(f, "createfs {}", w(fs)),
             DestroyFs { fs } => write!(f, "destroyfs {}", w(fs)),
@@ -467,6 +474,11 @@ impl FromStr for Op {
                 name: w.word()?,
             },
             "clone" => Op::Clone {
+                fs: w.fs()?,
+                snap: w.word()?,
+                to: w.word()?,
+            },
+            "clonesnap" => Op::CloneSnap {
                 fs: w.fs()?,
                 snap: w.word()?,
                 to: w.word()?,

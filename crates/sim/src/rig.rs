@@ -265,11 +265,8 @@ pub fn with_set<R>(pool: &Arc<Pool>, ds: Arc<Dataset>, f: impl FnOnce(&Fs) -> R)
 impl Fs {
     /// Makes a snapshot.
     pub fn snapshot(&self, name: &str) -> Result<()> {
-        let name = name.to_string();
-        self.pool.task(move |pool, tx| {
-            let head = pool.dsl.root_dataset()?;
-            pool.dsl.snapshot(tx, &head, &name).map(|_| ())
-        })
+        let head = self.pool.dsl.root_dataset()?;
+        self.pool.snapshot(vec![(head, name.into())], |_, _| Ok(()))
     }
 
     /// Destroys one.

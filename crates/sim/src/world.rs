@@ -239,6 +239,7 @@ impl World {
             Op::Snapshot { .. }
             | Op::DestroySnapshot { .. }
             | Op::Clone { .. }
+            | Op::CloneSnap { .. }
             | Op::Rollback { .. }
             | Op::CreateFs { .. }
             | Op::DestroyFs { .. }
@@ -623,10 +624,8 @@ impl World {
                     ..model.freeze()
                 });
                 let (full, name) = (full(fs), name.clone());
-                pool.task(move |pool, tx| {
-                    let ds = pool.dsl.dataset(&full)?;
-                    pool.dsl.snapshot(tx, &ds, &name).map(|_| ())
-                })?;
+                let ds = pool.dsl.dataset(&full)?;
+                pool.snapshot(vec![(ds, name)], |_, _| Ok(()))?;
                 let pos = self.pos();
                 self.oracle.administered(pos, |a, _| {
                     a.snaps.insert(key, frozen);
@@ -648,12 +647,13 @@ impl World {
                     a.snaps.remove(&key);
                 });
             }
-            CreateFs { fs } | Clone { to: fs, .. } => {
+            CreateFs { fs } | Clone { to: fs, .. } | CloneSnap { to: fs, .. } => {
                 if now.sets.contains_key(fs) || fs.is_empty() || fs.contains('/') {
                     return Ok(Outcome::Nothing);
                 }
                 let mut from = None;
-                if let Clone { fs, snap, .. } = op {
+                let also = matches!(op, CloneSnap { .. });
+                if let Clone { fs, snap, .. } | CloneSnap { fs, snap, .. } = op {
                     let key = key(fs, snap);
                     let Some(frozen) = now.snaps.get(&key) else {
                         return Ok(Outcome::Nothing);
@@ -667,7 +667,11 @@ impl World {
                     if let Some(origin) = origin {
                         let snap = pool.dsl.dataset(&origin)?;
                         let ds = pool.dsl.create_clone(tx, &root, &name, &snap, args)?;
-                        return clear_log(pool, tx, &ds);
+                        clear_log(pool, tx, &ds)?;
+                        return match also {
+                            true => pool.snapshot_in(tx, &[(ds, FIRST.into())]),
+                            false => Ok(()),
+                        };
                     }
                     let ds = pool.dsl.create_fs(tx, &root, &name, args)?;
                     let os = pool.new_objset(tx, &ds, disk::os_type::ZFS)?;
@@ -697,6 +701,9 @@ impl World {
                     };
                     a.sets.insert(fs.clone(), models.len());
                     a.limits.insert(fs.clone(), frozen.limits.clone());
+                    if also {
+                        a.snaps.insert(key(fs, FIRST), frozen.clone());
+                    }
                     models.push(FsModel::new(&frozen, n));
                 });
             }
@@ -1064,6 +1071,9 @@ impl World {
 }
 
 /// The log of what a file system's content was taken from is not its own.
+/// Name of the snapshot that a clone is made with.
+const FIRST: &str = "first";
+
 fn clear_log(pool: &pool::Pool, tx: &dmu::Tx, ds: &Arc<dsl::Dataset>) -> Result<()> {
     let os = ds.open_objset(pool.write_policy(ds)?, false)?;
     os.set_zil_header(tx, [0; 192]);

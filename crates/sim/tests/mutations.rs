@@ -129,3 +129,35 @@ fn checksum_off() {
         },
     );
 }
+
+/// A clone and a snapshot of it in one group: the snapshot must have the clone's own root block.
+#[test]
+fn snapshot_of_a_dirty_set() {
+    let mut ops: Vec<Op> = Vec::new();
+    let mut line = |l: &str| ops.push(l.parse().unwrap());
+    line("create . a 644");
+    line("write . a 0 300000 2");
+    line("sync");
+    line("snapshot . s");
+    line("clonesnap . s c");
+    line("create c b 644");
+    line("sync");
+    line("cut 0 Kept 1");
+    line("destroysnap c first");
+    line("write c b 0 5000 3");
+    line("destroyfs c");
+    line("sync");
+    line("cut 0 Kept 1");
+    let t = Trace {
+        seed: 1,
+        layout: layout(GroupKind::Mirror, 2),
+        ops,
+    };
+    found(
+        Mutation::SnapshotOfDirtySet,
+        &|_| match trace::replay(&t, &Extra::default()).finding {
+            Some(f) => Err(f),
+            None => Ok(()),
+        },
+    );
+}

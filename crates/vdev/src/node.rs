@@ -621,14 +621,23 @@ impl Vdev {
         self.aux.store(aux as u8, Relaxed);
     }
 
-    /// Recomputes the states of the interior vdevs from the leaves.
+    /// Recomputes the states of the interior vdevs from the leaves. A group of which a child lacks
+    /// data is degraded, though every device works: it has less redundancy than its layout promises.
     pub(crate) fn propagate(&self) {
         if self.kind.is_leaf() {
             return;
         }
         self.children.iter().for_each(|c| c.propagate());
         let dead = self.children.iter().filter(|c| !c.state().usable()).count();
-        let hurt = self.children.iter().any(|c| c.state() != State::Healthy);
+        // In a replacing or spare group one complete child is all there has to be.
+        let all_wanted = matches!(
+            self.kind,
+            VdevKind::Mirror | VdevKind::Raidz { .. } | VdevKind::Draid { .. }
+        );
+        let hurt = self
+            .children
+            .iter()
+            .any(|c| c.state() != State::Healthy || all_wanted && !c.missing().is_empty());
         let offline = self
             .children
             .iter()

@@ -1079,3 +1079,38 @@ fn kids_of_depth(n: usize) -> NvList {
     }
     l
 }
+
+#[test]
+fn a_group_with_a_child_that_lacks_txgs_is_degraded_though_all_devices_work() {
+    for kind in [GroupKind::Mirror, GroupKind::Raidz { nparity: 1 }] {
+        let r = rig(kind, 3, 9);
+        r.commit(4);
+        assert_eq!(r.tree.state(), (State::Healthy, Aux::None));
+        let leaf = &r.tree.leaves()[1];
+        leaf.dtl_add(7);
+        r.tree.propagate();
+        assert_eq!(r.tree.state(), (State::Degraded, Aux::None));
+        assert_eq!(leaf.state(), State::Healthy, "it is used for the rest");
+        leaf.dtl_remove_range(0, Txg::MAX);
+        r.tree.propagate();
+        assert_eq!(r.tree.state(), (State::Healthy, Aux::None));
+    }
+    // While a device is replaced the old one has everything.
+    let r = rig(GroupKind::Mirror, 2, 9);
+    r.commit(4);
+    r.mem.add("/new", SIZE);
+    let guid = r.tree.leaves()[1].guid();
+    let p = pool_keys(&r.tree);
+    r.tree
+        .attach(guid, &DevSpec::file("/new"), Attach::Replace, &p, 6, 9)
+        .unwrap();
+    r.tree.propagate();
+    assert_eq!(r.tree.state(), (State::Healthy, Aux::None));
+    r.tree.leaf_of(guid).unwrap().1.dtl_add(8);
+    r.tree.propagate();
+    assert_eq!(r.tree.state(), (State::Degraded, Aux::None), "nobody has 8");
+    // A device without a group.
+    let r = rig(GroupKind::Single, 1, 9);
+    r.tree.leaves()[0].dtl_add(7);
+    assert_eq!(r.tree.state(), (State::Degraded, Aux::None));
+}

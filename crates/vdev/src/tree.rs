@@ -195,7 +195,11 @@ impl VdevTree {
         if tops.iter().any(|t| !t.state().usable()) {
             return (State::CantOpen, Aux::NoReplicas);
         }
-        if tops.iter().any(|t| t.state() != State::Healthy) {
+        let lacking = |t: &Vdev| t.kind().is_leaf() && !t.dtl_is_empty();
+        if tops
+            .iter()
+            .any(|t| t.state() != State::Healthy || lacking(t))
+        {
             return (State::Degraded, Aux::None);
         }
         (State::Healthy, Aux::None)

@@ -6,7 +6,7 @@ use crate::header::{limits, Header, FLAG_REPLAY, HEADER_SIZE};
 use crate::itx::{Itx, Itxs};
 use crate::{walk, LogStore};
 use base::sync::{CondvarExt, MutexExt, OnPanic};
-use base::{Kind, Result, Txg, OLD_MAX_BLOCK};
+use base::{bail, Kind, Result, Txg, OLD_MAX_BLOCK};
 use disk::BlkPtr;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
@@ -103,6 +103,8 @@ pub(crate) struct State {
     stalled: Option<Txg>,
     /// A round panicked: no commits any more.
     broken: bool,
+    /// Calls of [`Zil::pause`] that have not been taken back.
+    paused: u32,
     leader: bool,
     /// First group in which the round under way took a block that nothing on disk names yet.
     taken: Option<Txg>,
@@ -281,7 +283,7 @@ impl Zil {
             return Committed::Durable;
         }
         st.itxs.promote(object);
-        if st.broken || st.stalled.is_some() {
+        if st.broken || st.stalled.is_some() || st.paused > 0 {
             return self.fallback(st);
         }
         if !st.itxs.has_ordered() && !st.leader {
@@ -511,6 +513,23 @@ impl Zil {
         st.chain_txg = None;
         st.note_alloc(bp, 0);
         Ok(())
+    }
+
+    /// Empties the log and keeps it empty: all blocks are freed and the header zeroed with the group
+    /// returned, and until [`Zil::resume`] commits wait for groups instead. A log that waits to be
+    /// replayed is not touched: `Kind::Busy`.
+    pub fn pause(&self) -> Result<Txg> {
+        if self.needs_replay() {
+            bail!(Busy, "the intent log has not been replayed yet");
+        }
+        self.lock().paused += 1;
+        self.destroy().inspect_err(|_| self.resume())
+    }
+
+    /// Takes one [`Zil::pause`] back, when its group is on disk.
+    pub fn resume(&self) {
+        let mut st = self.lock();
+        st.paused = st.paused.saturating_sub(1);
     }
 
     /// Gets rid of the log: all blocks are freed and the header zeroed with the group returned.

@@ -718,3 +718,28 @@ fn a_group_gives_up_the_chain_whose_write_failed() {
     log(&mem, &z, 100);
     assert_eq!(z.commit(None), Committed::Durable);
 }
+
+#[test]
+fn a_paused_log_is_empty_and_commits_wait_for_groups() {
+    let mem = Mem::new();
+    let z = ready(&mem);
+    log(&mem, &z, 100);
+    assert_eq!(z.commit(None), Committed::Durable);
+    log(&mem, &z, 40);
+    z.pause().unwrap();
+    // What is in memory only goes with the group, so nobody may be told that it is durable.
+    assert_eq!(z.commit(None), Committed::NeedTxgSync);
+    mem.sync(&z);
+    assert!(z.header().log.is_hole());
+    assert!(mem.lock().allocated.is_empty());
+    log(&mem, &z, 40);
+    assert_eq!(z.commit(None), Committed::NeedTxgSync);
+    mem.sync(&z);
+    assert!(z.header().log.is_hole(), "it stays empty");
+    z.resume();
+    log(&mem, &z, 40);
+    assert_eq!(z.commit(None), Committed::NeedTxgSync);
+    mem.sync(&z);
+    log(&mem, &z, 40);
+    assert_eq!(z.commit(None), Committed::Durable);
+}

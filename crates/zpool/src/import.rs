@@ -450,6 +450,9 @@ fn status_line(reason: Reason, pool: &Importable) -> Option<String> {
         Reason::Faulted | Reason::FaultedNoReplicas => "One or more devices are faulted.".into(),
         Reason::BadLog => "An intent log record cannot be read.".into(),
         Reason::Resilvering => "One or more devices were being resilvered.".into(),
+        Reason::MissedWrites => {
+            "One or more devices lack data that was written while they were away.".into()
+        }
         Reason::Ashift => "One or more devices were configured to use a non-native block size.\n\
              Expect reduced performance."
             .into(),

@@ -519,6 +519,8 @@ fn row(
         if let Some(path) = &vdev.path {
             out.push_str(&format!("  was {path}"));
         }
+    } else if let Some(note) = vdevs::missing(vdev) {
+        out.push_str(&format!("  {note}"));
     } else if let Some(note) = vdevs::aux(vdev) {
         out.push_str(&format!("  {note}"));
     } else if vdevs::is_leaf(vdev)
@@ -761,6 +763,41 @@ config:\n\n\
 \t    /fixtures/damage-raidz3/d4.img  ONLINE       0     0     0\n\
 \t    6739459744012476125             UNAVAIL      0     0     0  was /fixtures/damage-raidz3/d5.img\n\
 \nerrors: No known data errors\n"
+        );
+    }
+
+    #[test]
+    fn a_device_that_missed_writes_is_named_with_the_txgs_it_lacks() {
+        let mut children: Vec<_> = ["/dev/a", "/dev/b"]
+            .iter()
+            .map(|p| leaf(p, VdevClass::Normal))
+            .collect();
+        children[1].state = VdevState::Degraded;
+        children[1].aux = VdevAux::MissedWrites;
+        children[1].stats.missing = vec![(12, 40), (45, 45)];
+        let mut mirror = group(VdevKind::Mirror, 0, VdevClass::Normal, children);
+        mirror.state = VdevState::Degraded;
+        let mut root = group(VdevKind::Root, 0, VdevClass::Normal, vec![mirror]);
+        root.state = VdevState::Degraded;
+        let mut pool = sample("tank");
+        pool.health = "DEGRADED".into();
+        pool.scan = None;
+        pool.tree = Some(root);
+        let show = |line: &str| run(line, &mut Fake::with(vec![pool.clone()])).1;
+        for line in ["status", "status -x"] {
+            let out = show(line);
+            for want in [
+                " state: DEGRADED\n",
+                "status: One or more devices lack data that was written while they were away.\n",
+                "  DEGRADED     0     0     0  lacks data of txgs 12-40, 45\n",
+            ] {
+                assert!(out.contains(want), "{line}: {out}");
+            }
+        }
+        let out = show("status -j");
+        assert!(
+            out.contains("\"aux\":\"lacks data of txgs 12-40, 45\""),
+            "{out}"
         );
     }
 

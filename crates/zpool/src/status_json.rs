@@ -220,6 +220,8 @@ impl Context<'_> {
             if let Some(path) = &vdev.path {
                 o.put("was", path.as_str());
             }
+        } else if let Some(note) = vdevs::missing(vdev) {
+            o.put("aux", note);
         } else if let Some(note) = vdevs::aux(vdev) {
             o.put("aux", note);
         }

@@ -23,6 +23,7 @@ pub enum Reason {
     Faulted,
     Missing,
     Label,
+    MissedWrites,
     Failing,
     Offlined,
     Removed,
@@ -70,9 +71,14 @@ fn missing(v: &Vdev) -> bool {
     v.state == VdevState::CantOpen && v.aux == VdevAux::OpenFailed
 }
 
+fn stale(v: &Vdev) -> bool {
+    v.aux == VdevAux::MissedWrites
+}
+
 fn failing(v: &Vdev) -> bool {
     let s = &v.stats;
-    v.state == VdevState::Degraded || s.read_errors + s.write_errors + s.checksum_errors != 0
+    v.state == VdevState::Degraded && !stale(v)
+        || s.read_errors + s.write_errors + s.checksum_errors != 0
 }
 
 /// Finds what is wrong with an imported pool.
@@ -146,10 +152,11 @@ pub fn reason_of(
     if errors > 0 {
         return Reason::CorruptData;
     }
-    let rows: [(&dyn Fn(&Vdev) -> bool, Reason); 7] = [
+    let rows: [(&dyn Fn(&Vdev) -> bool, Reason); 8] = [
         (&faulted, Reason::Faulted),
         (&missing, Reason::Missing),
         (&broken, Reason::Label),
+        (&stale, Reason::MissedWrites),
         (&failing, Reason::Failing),
         (&|v| v.state == VdevState::Offline, Reason::Offlined),
         (&|v| v.state == VdevState::Removed, Reason::Removed),
@@ -327,6 +334,16 @@ impl Reason {
                  functioning in a degraded state.",
                 "Replace the device using 'zpool replace'.",
                 Some("4J"),
+            ),
+            Reason::MissedWrites => (
+                "One or more devices lack data that was written while they were away.\n\
+                 They are not used for these data, so the pool has less redundancy\n\
+                 than its layout promises.",
+                "Keep the other devices: they may have the only copy.  This version\n\
+                 cannot resilver.  Export the pool and import it with OpenZFS, which\n\
+                 copies the data to the devices that lack them, or copy the data to\n\
+                 another pool.",
+                None,
             ),
             Reason::Failing => (
                 "One or more devices has experienced an unrecoverable error.  An\n\

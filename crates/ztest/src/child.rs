@@ -148,7 +148,7 @@ fn snapshots(
             let head = Fs::dataset(pool, &of, name.as_deref())?;
             match head.snapshot_named(&snap)? {
                 Some(s) => pool.dsl.destroy_snapshot(tx, &s),
-                None => pool.dsl.snapshot(tx, &head, &snap).map(|_| ()),
+                None => pool.snapshot_in(tx, &[(head, snap)]),
             }
         });
         match done {

@@ -1,0 +1,128 @@
+//! What changes of datasets do to a scrub or resilver that another system left under way (pool format
+//! §20.2). The record is persistent: that system goes on from its queue and its bookmark, and stops
+//! with a failed assertion at a dataset that is gone.
+//!
+//! 1. Every dataset the scan still has to visit is in the queue, or follows from one that is: when a
+//!    snapshot is done, the next one and the clones come.
+//! 2. Neither queue nor bookmark names a dataset that does not exist.
+//! 3. Blocks that only a destroyed snapshot would have led the scan to are found in the next one: that
+//!    takes over its place with the same first txg.
+
+use crate::core::Core;
+use crate::Dataset;
+use base::{Result, Txg};
+use dmu::{Dnode, Tx};
+use std::sync::Arc;
+use zap::{Value, Zap};
+
+const KEY: &str = "scan";
+/// Words of a record. A release of another system wrote one more, which is kept.
+const WORDS: usize = 24;
+const STATE: usize = 1;
+const QUEUE: usize = 2;
+/// First word of the bookmark: object set, object, level, block id.
+const BOOKMARK: usize = 19;
+const FLAGS: usize = 23;
+const SCANNING: u64 = 1;
+/// The dataset of the bookmark is to be visited again from its beginning.
+const VISIT_AGAIN: u64 = 1;
+/// Object set of a bookmark whose dataset is gone.
+const DESTROYED: u64 = u64::MAX;
+
+/// A scan under way.
+struct Scan {
+    words: Vec<u64>,
+    queue: Option<Arc<Dnode>>,
+}
+
+impl Scan {
+    fn first_txg(&self, dataset: u64) -> Result<Option<Txg>> {
+        match &self.queue {
+            Some(q) => Zap::new(q).get_int_key(dataset),
+            None => Ok(None),
+        }
+    }
+
+    /// Takes a dataset out of the queue, and puts `into` in its place.
+    fn requeue(&self, tx: &Tx, dataset: u64, into: Option<u64>) -> Result<()> {
+        let (Some(queue), Some(first)) = (&self.queue, self.first_txg(dataset)?) else {
+            return Ok(());
+        };
+        let queue = Zap::new(queue);
+        queue.remove_int(tx, dataset)?;
+        let Some(into) = into else {
+            return Ok(());
+        };
+        // What is queued already is visited from the earlier of both.
+        let first = self
+            .first_txg(into)?
+            .map_or(first, |other| other.min(first));
+        queue.update_int_key(tx, into, first)
+    }
+
+    fn is_at(&self, dataset: u64) -> bool {
+        self.words[BOOKMARK] == dataset
+    }
+
+    fn store(&self, core: &Core, tx: &Tx) -> Result<()> {
+        let record = Value::u64s(&self.words);
+        Zap::new(&core.directory()?).update(tx, KEY, &record)
+    }
+}
+
+impl Core {
+    fn scan(&self) -> Result<Option<Scan>> {
+        let Some(record) = Zap::new(&self.directory()?).get_value(KEY)? else {
+            return Ok(None);
+        };
+        let words = record.ints();
+        if words.len() < WORDS || words[STATE] != SCANNING {
+            return Ok(None);
+        }
+        let queue = match words[QUEUE] {
+            0 => None,
+            o => Some(self.hold(o)?),
+        };
+        Ok(Some(Scan { words, queue }))
+    }
+
+    /// `snap` was made of `head`: it has all the scan has to find there.
+    pub(crate) fn scan_snapshotted(&self, tx: &Tx, head: &Dataset, snap: &Dataset) -> Result<()> {
+        let Some(mut scan) = self.scan()? else {
+            return Ok(());
+        };
+        scan.requeue(tx, head.object(), Some(snap.object()))?;
+        if !scan.is_at(head.object()) {
+            return Ok(());
+        }
+        scan.words[BOOKMARK] = snap.object();
+        scan.store(self, tx)
+    }
+
+    /// A snapshot is being destroyed; `next` is the next one, or the head.
+    pub(crate) fn scan_snapshot_destroyed(&self, tx: &Tx, snap: u64, next: u64) -> Result<()> {
+        let Some(mut scan) = self.scan()? else {
+            return Ok(());
+        };
+        scan.requeue(tx, snap, Some(next))?;
+        if !scan.is_at(snap) {
+            return Ok(());
+        }
+        scan.words[BOOKMARK] = next;
+        scan.words[FLAGS] |= VISIT_AGAIN;
+        scan.store(self, tx)
+    }
+
+    /// The blocks that are only in this head are gone: it is being destroyed or rolled back.
+    pub(crate) fn scan_head_gone(&self, tx: &Tx, head: u64) -> Result<()> {
+        let Some(mut scan) = self.scan()? else {
+            return Ok(());
+        };
+        scan.requeue(tx, head, None)?;
+        if !scan.is_at(head) {
+            return Ok(());
+        }
+        scan.words[BOOKMARK..BOOKMARK + 4].copy_from_slice(&[DESTROYED, 0, 0, 0]);
+        scan.store(self, tx)
+    }
+}

@@ -1,0 +1,119 @@
+//! Making snapshots: everything that was done before is in them, and nothing else.
+//!
+//! 1. A head is written out before its root pointer is taken. If it were written afterwards in the
+//!    same group, the snapshot would have the old pointer, and blocks born in the group would belong
+//!    to neither: incremental streams leave them out, and destroying leaks them.
+//! 2. All snapshots of one request are made in one group, or none.
+//! 3. Before pool version 27 the intent log of the head is emptied first and stays empty until its
+//!    group is on disk.
+
+use crate::Pool;
+use base::{bail, Kind, Result};
+use dmu::Tx;
+use dsl::Dataset;
+use std::sync::Arc;
+use zil::Zil;
+
+/// Groups in which a snapshot is tried again because there is one of the same group already: each time
+/// another request made progress.
+const ATTEMPTS: usize = 100;
+/// Pool version from which on a snapshot may be made of a file system with an intent log.
+const FAST_SNAPSHOTS: u64 = 27;
+
+/// Logs that stay empty until this is dropped.
+struct Quiet(Vec<Arc<Zil>>);
+
+impl Drop for Quiet {
+    fn drop(&mut self) {
+        for zil in &self.0 {
+            zil.resume();
+        }
+    }
+}
+
+impl Pool {
+    /// Makes snapshots (head, name behind the `@`) in one group and returns when it is on disk. What
+    /// was written to the object sets before is in them. `also` runs in the same group afterwards, for
+    /// the history; its error is returned, though the snapshots are there.
+    ///
+    /// Errors: those of [`dsl::Dsl::check_snapshots`]; `Kind::Busy` if a log was not replayed yet (pools
+    /// before version 27). No snapshot was made then.
+    pub fn snapshot(
+        &self,
+        list: Vec<(Arc<Dataset>, String)>,
+        also: impl Fn(&Pool, &Tx) -> Result<()> + Clone + Send + 'static,
+    ) -> Result<()> {
+        let mut last = Kind::Again.into();
+        for _ in 0..ATTEMPTS {
+            let _quiet = self.quiet(&list)?;
+            let (list, also) = (list.clone(), also.clone());
+            let made = self.task(move |pool, tx| {
+                pool.snapshot_in(tx, &list)?;
+                also(pool, tx)
+            });
+            match made {
+                Err(e) if e.kind == Kind::Again => last = e,
+                made => return made,
+            }
+        }
+        Err(last)
+    }
+
+    /// The same in syncing context. `Kind::Again`: possible in the next group.
+    pub fn snapshot_in(&self, tx: &Tx, list: &[(Arc<Dataset>, String)]) -> Result<()> {
+        self.dsl.check_snapshots(list)?;
+        for (head, _) in list {
+            self.write_out(tx, head)?;
+        }
+        self.dsl.snapshot_all(tx, list).map(|_| ())
+    }
+
+    /// Writes what the group has of a head so far.
+    fn write_out(&self, tx: &Tx, head: &Arc<Dataset>) -> Result<()> {
+        let taken = head.phys().prev_snap_txg >= tx.txg();
+        let late = base::mutation::mutated(base::mutation::Mutation::SnapshotOfDirtySet);
+        let Some(os) = head.objset().filter(|_| !taken && !late) else {
+            return Ok(());
+        };
+        if os.is_dirty_in(tx.txg()) {
+            self.pre_sync(tx, &os)?;
+            self.sync_dataset(tx, &os)?;
+        }
+        Ok(())
+    }
+
+    /// Empties the intent logs of these heads where the pool's version wants it.
+    fn quiet(&self, list: &[(Arc<Dataset>, String)]) -> Result<Quiet> {
+        let mut quiet = Quiet(Vec::new());
+        if self.version() >= FAST_SNAPSHOTS {
+            return Ok(quiet);
+        }
+        for (head, _) in list {
+            let set = self.open_set(head.object());
+            let Some(zil) = set.as_ref().and_then(|s| s.zil()) else {
+                if !self.has_no_log(head)? {
+                    bail!(
+                        Busy,
+                        "{}: its intent log has not been replayed: mount it first",
+                        head.full_name()
+                    );
+                }
+                continue;
+            };
+            zil.pause()?;
+            quiet.0.push(zil.clone());
+        }
+        if !quiet.0.is_empty() {
+            self.sync()?;
+        }
+        Ok(quiet)
+    }
+
+    fn has_no_log(&self, head: &Arc<Dataset>) -> Result<bool> {
+        if head.phys().bp.is_hole() {
+            return Ok(true);
+        }
+        let os = head.open_objset(self.write_policy(head)?, true)?;
+        Ok(os.zil_header().iter().all(|b| *b == 0))
+    }
+}

@@ -1,0 +1,140 @@
+//! What is in a snapshot, whatever else its group does.
+
+use disk::dnode::objset::ObjsetPhys;
+use dsl::{CreateArgs, Dataset};
+use pool::Pool;
+use sim::rig::{self, Layout};
+use std::sync::{Arc, Mutex};
+use vdev::GroupKind;
+use zpl::{Cred, New};
+
+fn layout(version: u64) -> Layout {
+    Layout {
+        version,
+        ..Layout::new(GroupKind::Single, 1)
+    }
+}
+
+fn header_of(pool: &Pool, ds: &Dataset) -> [u8; 192] {
+    let root = pool.zio.read(&ds.phys().bp).unwrap();
+    ObjsetPhys::decode(&root).unwrap().zil_header
+}
+
+#[test]
+fn before_version_27_the_log_is_emptied_for_a_snapshot_and_nothing_synced_is_lost() {
+    for version in [15, 26, 28, 5000] {
+        let l = layout(version);
+        let (disks, pool) = rig::create(&l, 1);
+        let config = pool.full_config(0, 0, false);
+        let fs = rig::mount(&pool, &l).unwrap();
+        let root = fs.zfs.root().unwrap();
+        let new = New::file(0o100644, 0);
+        let z = fs.zfs.create(&root, b"a", &new, &Cred::root()).unwrap();
+        let synced = |at: u64, data: &[u8]| {
+            fs.zfs.write(&z, at, data, Default::default()).unwrap();
+            fs.zfs.fsync(Some(&z)).unwrap();
+        };
+        synced(0, &[1; 5000]);
+        synced(5000, &[2; 5000]);
+        assert_ne!(fs.set.os.zil_header(), [0; 192], "there is a log");
+        fs.snapshot("s").unwrap();
+        let head = pool.dsl.root_dataset().unwrap();
+        let snap = head.snapshot_named("s").unwrap().unwrap();
+        assert_eq!(
+            header_of(&pool, &snap) == [0; 192],
+            version < 27,
+            "version {version}"
+        );
+        synced(10_000, &[3; 5000]);
+        synced(15_000, &[4; 5000]);
+        rig::check(&pool).unwrap();
+        drop((root, z, fs, head, snap, pool));
+        // A crash.
+        let pool = rig::open(&disks, &config, 2).unwrap();
+        let fs = rig::mount(&pool, &l).unwrap();
+        let root = fs.zfs.root().unwrap();
+        let z = fs.zfs.lookup(&root, b"a", &Cred::root()).unwrap();
+        let mut got = vec![0; 30_000];
+        let n = fs.zfs.read(&z, 0, &mut got).unwrap();
+        let want: Vec<u8> = (0..20_000).map(|i| 1 + (i / 5000) as u8).collect();
+        assert_eq!(got[..n], want);
+        drop((root, z));
+        fs.unmount().unwrap();
+        pool.export().unwrap();
+    }
+}
+
+#[test]
+fn a_clone_and_its_snapshot_of_one_group_have_the_same_root() {
+    let l = layout(5000);
+    let (_, pool) = rig::create(&l, 1);
+    let head = pool.dsl.root_dataset().unwrap();
+    pool.snapshot(vec![(head, "s".into())], |_, _| Ok(()))
+        .unwrap();
+    let made: Arc<Mutex<Option<u64>>> = Arc::default();
+    let out = made.clone();
+    pool.task(move |pool, tx| {
+        let origin = pool.dsl.dataset("tank@s")?;
+        let root = pool.dsl.root()?;
+        let args = CreateArgs::default();
+        let ds = pool.dsl.create_clone(tx, &root, "c", &origin, args)?;
+        let os = ds.open_objset(pool.write_policy(&ds)?, false)?;
+        os.set_zil_header(tx, [0; 192]);
+        pool.snapshot_in(tx, &[(ds, "t".into())])?;
+        *out.lock().unwrap() = Some(tx.txg());
+        Ok(())
+    })
+    .unwrap();
+    let txg = made.lock().unwrap().unwrap();
+    let clone = pool.dsl.dataset("tank/c").unwrap();
+    let snap = pool.dsl.dataset("tank/c@t").unwrap();
+    assert_eq!(snap.phys().bp, clone.phys().bp);
+    assert_eq!(snap.phys().bp.birth(), txg);
+    assert_eq!(snap.phys().creation_txg, txg);
+    rig::check(&pool).unwrap();
+    drop((clone, snap));
+    for name in ["tank/c@t", "tank/c", "tank@s"] {
+        let destroyed = pool.task(move |pool, tx| {
+            let ds = pool.dsl.dataset(name)?;
+            match ds.is_snapshot() {
+                true => pool.dsl.destroy_snapshot(tx, &ds),
+                false => pool.dsl.destroy_head(tx, &ds),
+            }
+        });
+        destroyed.unwrap();
+    }
+    pool.sync().unwrap();
+    rig::check(&pool).unwrap();
+    pool.export().unwrap();
+}
+
+#[test]
+fn two_requests_for_a_snapshot_of_one_head_in_one_group_are_both_carried_out() {
+    let (_, pool) = rig::create(&layout(5000), 1);
+    let head = pool.dsl.root_dataset().unwrap();
+    let twice = {
+        let head = head.clone();
+        pool.task(move |pool, tx| {
+            pool.snapshot_in(tx, &[(head.clone(), "a".into())])?;
+            pool.snapshot_in(tx, &[(head, "b".into())])
+        })
+    };
+    assert_eq!(twice.unwrap_err().kind, base::Kind::Again);
+    assert!(pool.dsl.dataset("tank@a").is_ok());
+    // Two threads, whose tasks may meet in one group.
+    std::thread::scope(|s| {
+        for t in 0..2 {
+            let (pool, head) = (&pool, &head);
+            s.spawn(move || {
+                for n in 0..20 {
+                    let list = vec![(head.clone(), format!("t{t}n{n}"))];
+                    pool.snapshot(list, |_, _| Ok(())).unwrap();
+                }
+            });
+        }
+    });
+    assert_eq!(head.snapshot_count().unwrap(), 41);
+    drop(head);
+    rig::check(&pool).unwrap();
+    pool.export().unwrap();
+}

@@ -414,7 +414,11 @@ static SUBS: &[Sub] = &[
             sw('f', "Unmount by force."),
         ],
         text: &[
-            "Unmounts all file systems, writes everything and closes the pool.",
+            "Unmounts all file systems, writes everything and closes the pool. If one of them is in \
+             use, what uses it is named: processes with a working directory, an open or a mapped \
+             file, mounts in it.",
+            "With -f file systems in use are unmounted, too. What was written to open files is taken \
+             from the kernel first; if nothing comes for 15 seconds it is given up, and said.",
             "With -f a pool whose devices are gone, or complete nothing for 20 seconds, is let go without \
              what is not on them. While transfers begun before are still under way it cannot be imported.",
         ],
@@ -502,7 +506,10 @@ static SUBS: &[Sub] = &[
         about: "Write everything to the devices.",
         operands: "[pool]...",
         flags: &[],
-        text: &["Returns when a transaction group with all that was written before is on disk."],
+        text: &[
+            "Returns when a transaction group with all that was written before is on disk, also what \
+             the kernel still keeps of open files.",
+        ],
         complete: Complete::Pools,
         built: true,
     },

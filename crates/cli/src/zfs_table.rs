@@ -373,7 +373,12 @@ static SUBS: &[Sub] = &[
             sw('f', "By force."),
             sw('u', "Unload its key.").later(),
         ],
-        text: &["By name or by the path of the mount point."],
+        text: &[
+            "By name or by the path of the mount point. If the file system is in use, what uses it is \
+             named: processes with a working directory, an open or a mapped file, mounts in it.",
+            "With -f it is unmounted all the same. What was written to open files is taken from the \
+             kernel first; if nothing comes for 15 seconds it is given up, and said.",
+        ],
         complete: Complete::Filesystems,
         built: true,
     },

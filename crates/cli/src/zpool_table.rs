@@ -424,7 +424,11 @@ static SUBS: &[Sub] = &[
             sw('F', "Leave the labels and the cache file as they are."),
         ],
         text: &[
-            "Unmounts all file systems, writes everything and closes the pool.",
+            "Unmounts all file systems, writes everything and closes the pool. If one of them is in \
+             use, what uses it is named: processes with a working directory, an open or a mapped \
+             file, mounts in it.",
+            "With -f file systems in use are unmounted, too. What was written to open files is taken \
+             from the kernel first; if nothing comes for 15 seconds it is given up, and said.",
             "With -f a pool whose devices are gone, or complete nothing for 20 seconds, is let go without \
              what is not on them. While transfers begun before are still under way it cannot be imported.",
             "With -F everything is written, but the labels go on to say that the pool is in use on this \
@@ -516,7 +520,10 @@ static SUBS: &[Sub] = &[
         about: "Write everything to the devices.",
         operands: "[pool]...",
         flags: &[sw('f', "Write a new uberblock even if nothing changed.")],
-        text: &["Returns when a transaction group with all that was written before is on disk."],
+        text: &[
+            "Returns when a transaction group with all that was written before is on disk, also what \
+             the kernel still keeps of open files.",
+        ],
         complete: Complete::Pools,
         built: true,
     },

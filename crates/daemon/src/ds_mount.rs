@@ -358,7 +358,13 @@ pub fn unmount_all(service: &Arc<Service>, force: bool) -> Batch {
         }
         let _names = entry.names.write();
         match service.unmount_keep(&entry, &m, force) {
-            Ok(()) => batch.done.push(name),
+            Ok(()) => {
+                if let Some(lost) = m.lost() {
+                    let e = ApiError::sentence(Kind::Io, lost);
+                    batch.failed.push((name.clone(), e));
+                }
+                batch.done.push(name);
+            }
             Err(e) => batch.failed.push((name, errors::answer(e))),
         }
     }

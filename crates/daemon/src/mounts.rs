@@ -513,7 +513,10 @@ impl Service {
                 let (m, cv) = &*ended;
                 *m.lock().unwrap_or_else(|e| e.into_inner()) = true;
                 cv.notify_all();
-                if let (Ok(End::Aborted), Some(service)) = (end, service.upgrade()) {
+                // The kernel says the same of a connection that `umount -f` has aborted as of one that
+                // was unmounted.
+                let by_kernel = matches!(end, Ok(End::Aborted | End::Unmounted));
+                if let Some(service) = service.upgrade().filter(|_| by_kernel) {
                     service.mount_after_abort(&entry2, &mounted);
                 }
             })
@@ -886,7 +889,7 @@ impl Mounted {
         if !writable && asked.is_some_and(|(_, v)| v == "off") {
             bail!(ReadOnly, "the pool or dataset is read-only");
         }
-        if told.contexts != options.contexts {
+        if !options.contexts.is_empty() && told.contexts != options.contexts {
             bail!(
                 Unsupported,
                 "a security context cannot change while the file system is mounted"

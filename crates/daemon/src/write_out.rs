@@ -101,10 +101,6 @@ impl Written {
     /// has ended, writes are refused.
     pub fn end(&self) -> (Ending<'_>, Result<(), Left>) {
         self.writers.set_closing(true);
-        // Without attributes the kernel asks before it takes a write, and is refused.
-        for (node, _) in self.writers.nodes() {
-            let _ = self.notifier.inval_inode(node, -1, 0);
-        }
         let done = self.take_within(Pages::Drop, STALL);
         (Ending(&self.writers), done)
     }
@@ -125,6 +121,12 @@ impl Written {
         let (mount, notifier) = (self.mount.clone(), self.notifier.clone());
         let (shared, ended) = (work.clone(), finished.clone());
         let first = move || {
+            if pages == Pages::Drop {
+                // Without attributes the kernel asks before it takes a write, and is refused.
+                for (node, _) in &files {
+                    let _ = notifier.inval_inode(*node, -1, 0);
+                }
+            }
             let work = Arc::new(Work {
                 out: WriteOut::begin(&mount, &notifier),
                 files,
@@ -206,5 +208,127 @@ pub struct Ending<'a>(&'a Writers);
 impl Drop for Ending<'_> {
     fn drop(&mut self) {
         self.0.set_closing(false);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use fuse::{
+        AttrReply, Config, Entry, Errno, Filesystem, MountOptions, OpenArgs, Opened, Request,
+        Session, Unmount, WriteArgs,
+    };
+    use std::io::Write;
+    use std::sync::Condvar;
+
+    /// A file whose writes are not answered before somebody says so.
+    #[derive(Default)]
+    struct Stuck {
+        go: Mutex<bool>,
+        changed: Condvar,
+    }
+
+    impl Stuck {
+        fn attr(node: u64) -> AttrReply {
+            let mode = if node == fuse::ROOT { 0o40755 } else { 0o100644 };
+            let attr = fuse::Attr {
+                ino: node,
+                mode,
+                nlink: 1,
+                blksize: 4096,
+                ..fuse::Attr::default()
+            };
+            AttrReply {
+                attr,
+                ttl: fuse::FOREVER,
+            }
+        }
+
+        fn release(&self) {
+            *self.go.lock().unwrap() = true;
+            self.changed.notify_all();
+        }
+    }
+
+    impl Filesystem for Stuck {
+        fn lookup(&self, _: &Request, _: u64, _: &[u8]) -> Result<Entry, Errno> {
+            let AttrReply { attr, ttl } = Stuck::attr(2);
+            Ok(Entry {
+                node: 2,
+                generation: 1,
+                attr,
+                entry_ttl: ttl,
+                attr_ttl: ttl,
+            })
+        }
+
+        fn getattr(&self, _: &Request, node: u64, _: Option<u64>) -> Result<AttrReply, Errno> {
+            Ok(Stuck::attr(node))
+        }
+
+        fn open(&self, _: &Request, _: u64, _: OpenArgs) -> Result<Opened, Errno> {
+            Ok(Opened {
+                fh: 1,
+                flags: fuse::wire::fopen::KEEP_CACHE,
+            })
+        }
+
+        fn opendir(&self, _: &Request, _: u64, _: i32) -> Result<Opened, Errno> {
+            Ok(Opened { fh: 0, flags: 0 })
+        }
+
+        fn write(
+            &self,
+            _: &Request,
+            _: u64,
+            _: u64,
+            _: u64,
+            data: base::Data<'_>,
+            _: WriteArgs,
+        ) -> Result<u32, Errno> {
+            let mut go = self.go.lock().unwrap();
+            while !*go {
+                go = self.changed.wait(go).unwrap();
+            }
+            Ok(data.len() as u32)
+        }
+    }
+
+    #[test]
+    fn a_write_out_that_is_not_answered_ends_and_says_how_many_files_it_concerns() {
+        let at = testkit::TempDir::new("stuck").unwrap();
+        let (fd, mount) = match fuse::mount(at.path(), &MountOptions::new("stuck")) {
+            Ok(x) => x,
+            Err(e) => return eprintln!("skipped: {e}"),
+        };
+        let fs = Arc::new(Stuck::default());
+        let session = Session::new(fs.clone(), fd, Config::default());
+        let (handle, notifier) = (session.handle(), session.notifier());
+        let serving = std::thread::spawn(move || session.run());
+        let mut file = std::fs::File::options()
+            .write(true)
+            .open(at.path().join("f"))
+            .unwrap();
+        file.write_all(&[7; 5000]).unwrap();
+        let writers = Arc::new(Writers::default());
+        writers.opened(2, 1);
+        let written = Written::new(mount.clone(), notifier, writers);
+        assert_eq!(written.files(), 1);
+        let left = written
+            .take_within(Pages::Keep, Duration::from_secs(1))
+            .unwrap_err();
+        assert_eq!(left.files, 1);
+        assert_eq!(
+            left.to_string(),
+            "what was written to 1 open file was not taken from the kernel's cache: the kernel sent \
+             nothing for 1 seconds"
+        );
+        fs.release();
+        // Now it is answered.
+        assert_eq!(written.take_within(Pages::Keep, STALL), Ok(()));
+        drop(file);
+        mount.unmount(Unmount::Force).unwrap();
+        handle.stop();
+        let _ = serving.join().unwrap();
     }
 }

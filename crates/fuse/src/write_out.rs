@@ -15,6 +15,7 @@
 
 use std::fs::File;
 use std::io;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use crate::mount::Mount;
@@ -40,6 +41,8 @@ pub struct WriteOut {
     notifier: Notifier,
     /// The root directory, where files can be opened by handle.
     root: Option<File>,
+    /// INVAL_INODE was used.
+    dropped: AtomicBool,
 }
 
 impl WriteOut {
@@ -54,6 +57,7 @@ impl WriteOut {
             mount: mount.clone(),
             notifier: notifier.clone(),
             root,
+            dropped: AtomicBool::new(false),
         }
     }
 
@@ -71,13 +75,14 @@ impl WriteOut {
                 Err(_) => {}
             }
         }
+        self.dropped.store(true, Ordering::Relaxed);
         self.notifier.inval_inode(node, 0, 0).map(|_| ())
     }
 
     /// Before Linux 6.16 a page under way to the daemon no longer counts as cached, so INVAL_INODE
     /// does not wait for it. Waits, for a moment at most, until nothing is queued any more.
     pub fn settle_queue(&self) {
-        if self.root.is_some() {
+        if !self.dropped.load(Ordering::Relaxed) {
             return;
         }
         let begin = Instant::now();

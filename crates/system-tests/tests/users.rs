@@ -70,6 +70,18 @@ fn an_ordinary_users_own_mount_points_have_their_children_beside_them() {
     rig.zfs(&["unmount", "tank"]);
     rig.zfs(&["mount", "-a"]);
     assert_eq!(rig.sh(&format!("cat {moved}+a/f")), "tank/a\n");
+    // Who keeps it busy is named, as far as an ordinary user may see.
+    let ready = rig.path().join("home/ready");
+    let script = format!("cd {moved}+a; : >{}; exec sleep 3600", ready.display());
+    let mut inside = rig.command("sh", &["-c", &script]).spawn().unwrap();
+    system_tests::until("somebody is inside", || ready.exists());
+    let said = rig.try_run("zfs", &["unmount", "tank/a"]).fails(1);
+    let pid = inside.id();
+    let _ = inside.kill();
+    let _ = inside.wait();
+    let line = format!("in use by {pid} (sleep): {moved}+a: working directory");
+    assert!(said.contains(&line), "{said}");
+    assert!(said.contains("of other users could not be looked at"), "{said}");
     rig.zpool(&["export", "tank"]);
     // Below an alternate root, too.
     let root = rig.mnt().join("root").to_str().unwrap().to_string();

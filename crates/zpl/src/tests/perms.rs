@@ -286,7 +286,8 @@ fn dos_flags_are_for_owners_and_guarded_ones_for_root() {
     );
     // The others stay as they are.
     fs.zfs.set_fs_flags(&f, fs_flag::NODUMP, &u).unwrap();
-    assert_eq!(fs.zfs.dos_flags(&f), hidden | flag::NODUMP);
+    let touched = hidden | flag::NODUMP | flag::ARCHIVE;
+    assert_eq!(fs.zfs.dos_flags(&f), touched);
     // Who has a file open for writing goes on; nobody opens it for writing any more.
     fs.zfs.set_dos_flags(&f, flag::READONLY, &u).unwrap();
     fs.put(&f, 0, b"x");

@@ -9,13 +9,14 @@ use std::path::{Path, PathBuf};
 /// Environment variable that names another socket.
 pub const SOCKET_VARIABLE: &str = "ZFS_FUSE_SOCKET";
 
-/// Path of the control socket: `ZFS_FUSE_SOCKET` if set; root: `/run/zfs-fuse/control.sock`; other
+/// Path of the control socket: `ZFS_FUSE_SOCKET` if set (one that is relative is meant from the
+/// current directory, which the daemon leaves); root: `/run/zfs-fuse/control.sock`; other
 /// users: `$XDG_RUNTIME_DIR/zfs-fuse/control.sock`, or `/tmp/zfs-fuse-UID/control.sock` without
 /// such a directory.
 pub fn socket_path() -> PathBuf {
     let env = |name: &str| std::env::var_os(name).filter(|v| !v.is_empty());
     pick(
-        env(SOCKET_VARIABLE).map(PathBuf::from),
+        env(SOCKET_VARIABLE).map(absolute),
         rustix::process::geteuid().as_raw(),
         env("XDG_RUNTIME_DIR").map(PathBuf::from),
     )
@@ -30,11 +31,16 @@ pub const CACHE_VARIABLE: &str = "ZFS_FUSE_CACHE";
 pub fn cache_path() -> PathBuf {
     let env = |name: &str| std::env::var_os(name).filter(|v| !v.is_empty());
     pick_cache(
-        env(CACHE_VARIABLE).map(PathBuf::from),
+        env(CACHE_VARIABLE).map(absolute),
         rustix::process::geteuid().as_raw(),
         env("XDG_STATE_HOME").map(PathBuf::from),
         env("HOME").map(PathBuf::from),
     )
+}
+
+/// A path as it is from everywhere; one that is relative is meant from the current directory.
+pub fn absolute(path: std::ffi::OsString) -> PathBuf {
+    std::path::absolute(&path).unwrap_or_else(|_| path.into())
 }
 
 fn pick_cache(
@@ -143,6 +149,9 @@ mod tests {
                 .into_owned()
         };
         assert_eq!(p(Some("/x/s"), 0, None), "/x/s");
+        let here = std::env::current_dir().unwrap();
+        assert_eq!(absolute("x/../s".into()), here.join("x/../s"));
+        assert_eq!(absolute("/s".into()), Path::new("/s"));
         assert_eq!(p(None, 0, Some("/tmp")), "/run/zfs-fuse/control.sock");
         assert_eq!(p(None, 7, Some("/tmp")), "/tmp/zfs-fuse/control.sock");
         assert_eq!(p(None, 7, Some("/no/such")), "/tmp/zfs-fuse-7/control.sock");

@@ -27,7 +27,14 @@ pub fn is_background_child() -> bool {
 /// for the launcher.
 pub fn launch(args: &[String]) -> Result<u8> {
     let exe = std::env::current_exe().map_err(|e| Error::from(e).context("own program file"))?;
-    let mut child = Command::new(exe)
+    let mut child = Command::new(exe);
+    // It leaves the directory from which these may be meant.
+    for name in [api::path::SOCKET_VARIABLE, api::path::CACHE_VARIABLE] {
+        if let Some(path) = std::env::var_os(name).filter(|p| !p.is_empty()) {
+            child.env(name, api::path::absolute(path));
+        }
+    }
+    let mut child = child
         .args(args)
         .env(CHILD, "1")
         .stdin(Stdio::null())

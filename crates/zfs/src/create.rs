@@ -49,11 +49,10 @@ pub fn create(args: &Parsed, cx: &mut Cx<'_>) -> Outcome {
             (false, false) => "create",
         };
         let gap = if parsable { '\t' } else { ' ' };
-        for parent in &made.ancestors {
-            if parsable {
-                writeln!(cx.out, "create_ancestors\t{parent}")?;
-            } else {
-                writeln!(cx.out, "{verb} ancestor {parent}")?;
+        if args.has("p") {
+            match parsable {
+                true => writeln!(cx.out, "create_ancestors\t{name}")?,
+                false => writeln!(cx.out, "{verb} ancestors of {name}")?,
             }
         }
         writeln!(cx.out, "{verb}{gap}{name}")?;
@@ -116,12 +115,12 @@ mod tests {
         let (_, out, _) = run("create -pnv -o atime=off tank/x/y", &mut fake);
         assert_eq!(
             out,
-            "would create ancestor tank/x\nwould create tank/x/y\n\tatime=off\n"
+            "would create ancestors of tank/x/y\nwould create tank/x/y\n\tatime=off\n"
         );
         let (_, out, _) = run("create -pPv -o atime=off tank/x/y", &mut fake);
         assert_eq!(
             out,
-            "create_ancestors\ttank/x\ncreate\ttank/x/y\nproperty\tatime\toff\n"
+            "create_ancestors\ttank/x/y\ncreate\ttank/x/y\nproperty\tatime\toff\n"
         );
         fake.answer = Some(Reply::Created(Created {
             mount_failed: Some(ApiError::reason(

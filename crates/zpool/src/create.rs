@@ -142,6 +142,8 @@ type Resolve = dyn Fn(&str) -> Result<(String, VdevKind), String>;
 fn resolve(word: &str) -> Result<(String, VdevKind), String> {
     let path = if word.starts_with('/') {
         word.to_string()
+    } else if let Some(path) = beside(word) {
+        path
     } else {
         let found = DEVICE_DIRS
             .iter()
@@ -181,6 +183,16 @@ fn resolve(word: &str) -> Result<(String, VdevKind), String> {
             "cannot use '{path}': must be a block device or regular file"
         ))
     }
+}
+
+/// The full path of a file that `./file` or the like names.
+fn beside(word: &str) -> Option<String> {
+    let (folder, name) = word.rsplit_once('/')?;
+    if !folder.starts_with('.') || !Path::new(word).exists() {
+        return None;
+    }
+    let folder = std::fs::canonicalize(folder).ok()?;
+    Some(folder.join(name).to_str()?.to_string())
 }
 
 /// Size of a device or file where it can be had without opening it.

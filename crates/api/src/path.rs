@@ -14,7 +14,8 @@ pub fn from_here(path: PathBuf) -> PathBuf {
     std::path::absolute(&path).unwrap_or(path)
 }
 
-/// Path of the control socket: `ZFS_FUSE_SOCKET` if set; root: `/run/zfs-fuse/control.sock`; other
+/// Path of the control socket: `ZFS_FUSE_SOCKET` if set (one that is relative is meant from the
+/// current directory, which the daemon leaves); root: `/run/zfs-fuse/control.sock`; other
 /// users: `$XDG_RUNTIME_DIR/zfs-fuse/control.sock`, or `/tmp/zfs-fuse-UID/control.sock` without
 /// such a directory.
 pub fn socket_path() -> PathBuf {
@@ -166,6 +167,9 @@ mod tests {
                 .into_owned()
         };
         assert_eq!(p(Some("/x/s"), 0, None), "/x/s");
+        let here = std::env::current_dir().unwrap();
+        assert_eq!(absolute("x/../s".into()), here.join("x/../s"));
+        assert_eq!(absolute("/s".into()), Path::new("/s"));
         assert_eq!(p(None, 0, Some("/tmp")), "/run/zfs-fuse/control.sock");
         assert_eq!(p(None, 7, Some("/tmp")), "/tmp/zfs-fuse/control.sock");
         assert_eq!(p(None, 7, Some("/no/such")), "/tmp/zfs-fuse-7/control.sock");

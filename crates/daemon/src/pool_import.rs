@@ -537,7 +537,19 @@ pub fn import(
     if let Some(a) = service.abandoned().iter().find(same) {
         return Err(ApiError::reason(Kind::Busy, a.refusal()));
     }
-    let found = choose(candidates(service, &ask.search)?, &ask.pool)?;
+    let found = candidates(service, &ask.search)?;
+    let meant = |f: &PoolFound| f.name == ask.pool || ask.pool.parse() == Ok(f.guid);
+    if !found.iter().any(meant) && is_imported(service, &ask.pool) {
+        return Err(sentence(
+            Kind::Exists,
+            format!(
+                "cannot import '{}': a pool with that name is already created/imported,\n\
+                 and no additional pools with that name were found",
+                ask.pool
+            ),
+        ));
+    }
+    let found = choose(found, &ask.pool)?;
     let name = ask.new_name.clone().unwrap_or_else(|| found.name.clone());
     cli::names::check_pool(&name, ask.new_name.is_some())
         .map_err(|why| sentence(Kind::Invalid, format!("cannot import '{name}': {why}")))?;
@@ -645,6 +657,22 @@ pub fn import(
     }))
 }
 
+/// Whether a pool of that name, or with that guid, is in service.
+fn is_imported(service: &Service, what: &str) -> bool {
+    let guid = what.parse().ok();
+    service.find(what).is_some() || service.pools().iter().any(|e| guid == Some(e.pool.guid()))
+}
+
+/// The first device of a pool that could be read, but not written.
+fn read_only_device(service: &Service, f: &PoolFound) -> Option<String> {
+    let paths = cache::device_paths(&f.config);
+    paths.into_iter().find(|p| {
+        let open = |access| service.env.disks.open(p, access);
+        let refused = |e: Error| matches!(e.kind, Kind::ReadOnly | Kind::Access);
+        open(Access::Exclusive).err().is_some_and(refused) && open(Access::Read).is_ok()
+    })
+}
+
 fn is_damage(e: &Error) -> bool {
     matches!(e.kind, Kind::Damaged | Kind::Checksum | Kind::Io)
 }
@@ -698,6 +726,17 @@ fn with_advice(
         if let Some(refusal) = unsupported(&seen) {
             return refusal;
         }
+    }
+    let read_only = match e.kind == Kind::NoDevice && !options.readonly {
+        true => read_only_device(service, f),
+        false => None,
+    };
+    if let Some(path) = read_only {
+        return ApiError::reason(
+            Kind::ReadOnly,
+            format!("one or more devices is read only ({path})"),
+        )
+        .hint("The pool can be imported using '-o readonly=on'.");
     }
     if e.kind == Kind::NoDevice && !options.readonly {
         let in_use = |path: &String| match service.env.disks.open(path, Access::Exclusive) {

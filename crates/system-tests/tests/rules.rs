@@ -165,6 +165,68 @@ fn import_by_cache_file_finds_devices_renamed_in_their_folder() {
     rig.stop();
 }
 
+#[test]
+fn import_says_what_is_wrong_with_a_pool_in_service_and_with_read_only_files() {
+    let Some((mut rig, disk)) = tank("import-says") else {
+        return;
+    };
+    let dir = rig.disks().to_str().unwrap().to_string();
+    let guid = rig.zpool(&["get", "-Hpo", "value", "guid", "tank"]);
+    for name in ["tank", guid.trim()] {
+        let said = rig.try_run("zpool", &["import", "-d", &dir, name]);
+        assert!(said.fails(1).contains("already created/imported"));
+    }
+    rig.zpool(&["export", "tank"]);
+    let view = rig.path().join("view");
+    std::fs::create_dir(&view).unwrap();
+    let view = view.to_str().unwrap().to_string();
+    rig.sh(&format!(
+        "mount --bind {dir} {view}; mount -o remount,bind,ro {view}"
+    ));
+    let said = rig.try_run("zpool", &["import", "-d", &view, "tank"]);
+    let imported = rig.try_run(
+        "zpool",
+        &["import", "-d", &view, "-o", "readonly=on", "tank"],
+    );
+    rig.try_run("zpool", &["export", "tank"]);
+    rig.sh(&format!("umount {view}"));
+    let why = said.fails(1);
+    assert!(
+        why.contains("read only") && why.contains("-o readonly=on"),
+        "{why}"
+    );
+    assert!(why.contains(disk.rsplit('/').next().unwrap()), "{why}");
+    imported.ok();
+    rig.stop();
+}
+
+#[test]
+fn devices_and_sockets_can_be_named_relative_to_the_current_directory() {
+    let Some(mut rig) = Rig::as_root("relative") else {
+        return;
+    };
+    let disk = rig.image("d0", 64 << 20);
+    rig.start();
+    let (dir, at) = (rig.disks(), rig.mnt());
+    let (dir, at) = (dir.to_str().unwrap(), at.to_str().unwrap());
+    rig.sh(&format!("cd {dir}; zpool create -m {at} tank ./d0"));
+    assert!(rig.zpool(&["status", "-P", "tank"]).contains(&disk));
+    rig.zpool(&["destroy", "tank"]);
+    rig.sh(&format!("cd {at}; zpool create -m none tank ../disks/d0"));
+    assert!(rig.zpool(&["status", "-P", "tank"]).contains(&disk));
+    // A daemon in the background leaves the directory.
+    rig.sh(&format!(
+        "cd {dir}
+         export ZFS_FUSE_SOCKET=own.sock ZFS_FUSE_CACHE=own.cache
+         zfs-fuse -p {dir}/own.pid
+         test \"$(zpool list)\" = 'no pools available'
+         test -S {dir}/own.sock
+         kill $(cat {dir}/own.pid)"
+    ));
+    rig.zpool(&["destroy", "tank"]);
+    rig.stop();
+}
+
 /// The greatest txg of the uberblocks on a disk.
 fn txg(rig: &Rig, disk: &str) -> u64 {
     let text = rig.try_run("zdb", &["-lu", disk]).ok();

@@ -141,11 +141,10 @@ type Resolve = dyn Fn(&str) -> Result<(String, VdevKind), String>;
 /// Finds the device a word means.
 fn resolve(word: &str) -> Result<(String, VdevKind), String> {
     // A path that begins here can only mean the file here; a bare name is looked for in /dev first.
-    let here = word.starts_with("./") || word.starts_with("../");
     let path = if word.starts_with('/') {
         word.to_string()
-    } else if here && Path::new(word).exists() {
-        cli::run::absolute(word)
+    } else if let Some(path) = beside(word) {
+        path
     } else {
         let found = DEVICE_DIRS
             .iter()
@@ -185,6 +184,16 @@ fn resolve(word: &str) -> Result<(String, VdevKind), String> {
             "cannot use '{path}': must be a block device or regular file"
         ))
     }
+}
+
+/// The full path of a file that `./file` or the like names.
+fn beside(word: &str) -> Option<String> {
+    let (folder, name) = word.rsplit_once('/')?;
+    if !folder.starts_with('.') || !Path::new(word).exists() {
+        return None;
+    }
+    let folder = std::fs::canonicalize(folder).ok()?;
+    Some(folder.join(name).to_str()?.to_string())
 }
 
 /// Size of a device or file where it can be had without opening it.

@@ -46,8 +46,7 @@ fn asks(text: &str, key: &str) -> bool {
     let calls = ["has", "get", "all"];
     let named = |call: &&str| text.contains(&format!("{call}(\"{key}\")"));
     // Options of which the order counts are taken in turn.
-    calls.iter().any(|c| named(&c))
-        || text.contains("in_order()") && text.contains(&format!("\"{key}\""))
+    calls.iter().any(named) || text.contains("in_order()") && text.contains(&format!("\"{key}\""))
 }
 
 #[test]

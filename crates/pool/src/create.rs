@@ -295,6 +295,7 @@ impl Pool {
             owed: AtomicU32::new(0),
             sets: Mutex::default(),
             errlog: ErrLog::default(),
+            history_lost: Default::default(),
             me: me.clone(),
             first_txg: TXG_INITIAL,
             first_group: TXG_INITIAL,

@@ -123,6 +123,7 @@ pub struct Pool {
     pub(crate) owed: AtomicU32,
     sets: Mutex<BTreeMap<u64, Arc<OpenSet>>>,
     pub(crate) errlog: ErrLog,
+    pub(crate) history_lost: std::sync::atomic::AtomicU64,
     me: std::sync::Weak<Pool>,
     /// First group of this opening: blocks of the intent log born in it or later are claims.
     pub first_txg: base::Txg,

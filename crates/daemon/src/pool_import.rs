@@ -750,9 +750,23 @@ fn with_advice(
         }
     }
     let damaged = is_damage(&e);
+    let of_device = e.kind == Kind::Io;
     let e = answer(e);
     if !damaged || ask.checkpoint {
         return e;
+    }
+    let whole = OpenOptions {
+        readonly: true,
+        rewind: Rewind::No,
+        ..options.clone()
+    };
+    if let Ok(pool) = Pool::open(service.env.clone(), &f.config, whole) {
+        let _ = pool.close();
+        return e.hint(format!(
+            "The pool itself can be read: see whether its devices can be written, and try again.\n\
+             'zpool import -o readonly=on {}' imports it without writing.",
+            ask.pool
+        ));
     }
     if options.rewind == Rewind::No && ask.txg.is_none() {
         let dry = OpenOptions {
@@ -776,7 +790,10 @@ fn with_advice(
             }
         }
     }
-    e.hint("Destroy and re-create the pool from\na backup source.")
+    match of_device {
+        true => e.hint("See whether its devices work, and try again."),
+        false => e.hint("Destroy and re-create the pool from\na backup source."),
+    }
 }
 
 #[cfg(test)]

@@ -136,9 +136,22 @@ pub fn handle(
 
 /// The imported pool of that name.
 pub fn open(service: &Service, name: &str) -> Answer<Arc<Entry>> {
-    service
-        .find(name)
-        .ok_or_else(|| ApiError::no_such_pool(name))
+    if let Some(entry) = service.find(name) {
+        return Ok(entry);
+    }
+    // Lists and status show it, too.
+    let all = service.absent();
+    Err(match all.iter().find(|a| a.name == name) {
+        Some(a) => ApiError::reason(
+            Kind::NoDevice,
+            format!("the pool is listed in the cache file, but could not be opened: {}", a.error),
+        )
+        .hint(format!(
+            "When its devices are there, 'zpool import {name}' opens it; 'zpool export {name}' takes it \
+             from the list."
+        )),
+        None => ApiError::no_such_pool(name),
+    })
 }
 
 /// `zpool export` and `zpool destroy`.

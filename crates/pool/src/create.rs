@@ -299,6 +299,7 @@ impl Pool {
             sets: Mutex::default(),
             errlog: ErrLog::default(),
             heart: Default::default(),
+            history_lost: Default::default(),
             me: me.clone(),
             first_txg: TXG_INITIAL,
             first_group: TXG_INITIAL,

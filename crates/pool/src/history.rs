@@ -1,4 +1,5 @@
-//! The pool's history (pool format §22).
+//! The pool's history (pool format §22). It is best effort: a record that cannot be written is lost, and
+//! counted.
 
 use crate::Pool;
 use base::Result;
@@ -6,6 +7,7 @@ use disk::history::keys as key;
 use disk::NvList;
 use dmu::Tx;
 use dsl::History;
+use std::sync::atomic::Ordering;
 
 /// Longest command line kept.
 const COMMAND_MAX: usize = 8 << 10;
@@ -107,7 +109,16 @@ impl Pool {
             r.set(key::ZONE, "linux");
             r.set(key::WHO, uid);
         }
-        self.history(tx)?.append(tx, &r)
+        // A command is not refused, and a txg not given up, because nobody can write down what it does.
+        if self.history(tx).and_then(|h| h.append(tx, &r)).is_err() {
+            self.history_lost.fetch_add(1, Ordering::Relaxed);
+        }
+        Ok(())
+    }
+
+    /// Records that could not be written, since the history cannot be read or has no room.
+    pub fn history_lost(&self) -> u64 {
+        self.history_lost.load(Ordering::Relaxed)
     }
 
     /// Records a command line that succeeded.
@@ -125,5 +136,83 @@ impl Pool {
             Some(h) => h.records(),
             None => Ok(Vec::new()),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{CreateSpec, OpenOptions, Tunables};
+    use disk::objset::ObjsetPhys;
+    use disk::{BlkPtr, DnodePhys, ObjType, BP_SIZE};
+    use std::os::unix::fs::FileExt;
+    use std::sync::Arc;
+
+    /// Spoils every copy of the history's first block.
+    fn spoil(pool: &Pool, image: &std::path::Path) {
+        let root = pool.zio.read(&pool.mos.root()).unwrap();
+        let mut blocks = ObjsetPhys::decode(&root).unwrap().meta.blkptr.to_vec();
+        let file = std::fs::File::options().write(true).open(image).unwrap();
+        let mut spoiled = 0;
+        while let Some(bp) = blocks.pop() {
+            if bp.is_hole() {
+                continue;
+            }
+            let b = pool.zio.read(&bp).unwrap();
+            if bp.level() > 0 {
+                blocks.extend((0..b.len() / BP_SIZE).map(|i| BlkPtr::at(&b, i).unwrap()));
+                continue;
+            }
+            for at in (0..b.len()).step_by(512) {
+                let Ok(Some(dn)) = DnodePhys::decode(&b[at..]) else {
+                    continue;
+                };
+                if dn.obj_type != ObjType::SPA_HISTORY {
+                    continue;
+                }
+                for dva in dn.blkptr[0].dvas() {
+                    let at = disk::label::DATA_START + dva.offset();
+                    file.write_all_at(&[0x5a; 512], at).unwrap();
+                    spoiled += 1;
+                }
+            }
+        }
+        assert!(spoiled > 0);
+    }
+
+    #[test]
+    fn a_history_block_that_cannot_be_read_stops_neither_changes_nor_an_export() {
+        let dir = testkit::TempDir::new("history").unwrap();
+        let image = dir.image("d0.img", 128 << 20).unwrap();
+        let device = vdev::DevSpec::file(image.to_str().unwrap());
+        let spec = CreateSpec {
+            name: "tank".into(),
+            tops: vec![vdev::TopSpec::new(vdev::GroupKind::Single, vec![device])],
+            version: 5000,
+            features: Vec::new(),
+            extra: vec![],
+            command: "zpool create tank".into(),
+            tunables: Tunables::default(),
+        };
+        let env = env_linux::linux_env();
+        let now = zpl::Time { sec: 1, nsec: 0 };
+        let pool = Pool::create(env.clone(), spec, &|_, os, tx| {
+            zpl::create_fs(os, tx, &zpl::FsOptions::new(5000, now))
+        })
+        .unwrap();
+        spoil(&pool, &image);
+        pool.close().unwrap();
+        drop(pool);
+        let found = vdev::discover(&env, &[image.to_str().unwrap().to_string()]);
+        let open = || Pool::open(env.clone(), &found.pools[0].config, OpenOptions::default());
+        let pool: Arc<Pool> = open().unwrap();
+        assert!(pool.history_records().is_err(), "nothing is spoiled");
+        pool.log_command("zfs set", 0).unwrap();
+        pool.task(|pool, tx| pool.store_prop(tx, "comment:x", Some(&dsl::PropValue::Int(1))))
+            .unwrap();
+        assert!(pool.history_lost() > 0);
+        assert!(pool.suspended().is_none());
+        pool.export().unwrap();
+        open().unwrap().destroy().unwrap();
     }
 }

@@ -129,6 +129,7 @@ pub struct Pool {
     sets: Mutex<BTreeMap<u64, Arc<OpenSet>>>,
     pub(crate) errlog: ErrLog,
     pub(crate) heart: multihost::Heart,
+    pub(crate) history_lost: std::sync::atomic::AtomicU64,
     me: std::sync::Weak<Pool>,
     /// First group of this opening: blocks of the intent log born in it or later are claims.
     pub first_txg: base::Txg,

@@ -187,11 +187,24 @@ struct Newest {
 
 /// Finds the newest state on the devices `config` names, and reads what it says of itself.
 fn newest(env: &Env, config: &NvList, opts: &OpenOptions) -> Result<Newest> {
-    let limit = opts.txg.unwrap_or(Txg::MAX);
     // What the labels say is only good enough to find the newest state.
     let untrusted = VdevTree::from_config(env.clone(), config.need_nvlist(keys::pool::VDEV_TREE)?)?;
     untrusted.open(Access::Read);
     untrusted.validate(Txg::MAX, false);
+    let untrusted = Arc::new(untrusted);
+    let r = newest_of(env, config, opts, &untrusted);
+    untrusted.close();
+    r
+}
+
+/// The same, on a tree that is open for reading.
+fn newest_of(
+    env: &Env,
+    config: &NvList,
+    opts: &OpenOptions,
+    untrusted: &Arc<VdevTree>,
+) -> Result<Newest> {
+    let limit = opts.txg.unwrap_or(Txg::MAX);
     let Some((ub, label)) = untrusted.best_uberblock(limit) else {
         bail!(NoDevice, "no valid uberblock on any device");
     };
@@ -236,13 +249,12 @@ fn newest(env: &Env, config: &NvList, opts: &OpenOptions) -> Result<Newest> {
             );
         }
     }
-    let tree1 = Arc::new(untrusted);
     let look = OpenOptions {
         readonly: true,
         ..opts.clone()
     };
     let mut ub = ub;
-    let mut first = engine(env, tree1.clone(), &ub, ub.txg, &look)?;
+    let mut first = engine(env, untrusted.clone(), &ub, ub.txg, &look)?;
     if opts.checkpoint {
         let words = Zap::new(&first.mos.hold(1)?).get_value(CHECKPOINT)?;
         let Some(words) = words else {
@@ -257,7 +269,7 @@ fn newest(env: &Env, config: &NvList, opts: &OpenOptions) -> Result<Newest> {
             checkpoint_txg: kept.txg,
             ..kept
         };
-        first = engine(env, tree1.clone(), &ub, ub.txg, &look)?;
+        first = engine(env, untrusted.clone(), &ub, ub.txg, &look)?;
     }
     let object = need(&first.mos, "config")?;
     let trusted = read_nvlist(&first.mos, object)?;
@@ -270,10 +282,8 @@ fn newest(env: &Env, config: &NvList, opts: &OpenOptions) -> Result<Newest> {
         );
     }
     drop(first);
-    tree1.close();
-
     let tree = VdevTree::from_config(env.clone(), trusted.need_nvlist(keys::pool::VDEV_TREE)?)?;
-    copy_paths(&tree1, &tree);
+    copy_paths(untrusted, &tree);
     Ok(Newest {
         tree,
         ub,
@@ -363,17 +373,25 @@ impl Pool {
         found.tree.open(Access::Read);
         found.tree.validate(found.ub.txg, true);
         let tree = Arc::new(found.tree);
-        let e = engine(env, tree.clone(), &found.ub, found.latest.0, &look)?;
+        let lists = Self::features_on(env, &tree, (&found.ub, found.latest.0), &look);
+        tree.close();
+        lists
+    }
+
+    fn features_on(
+        env: &Env,
+        tree: &Arc<VdevTree>,
+        (ub, newest): (&Uberblock, Txg),
+        look: &OpenOptions,
+    ) -> Result<[Vec<(String, String)>; 2]> {
+        let e = engine(env, tree.clone(), ub, newest, look)?;
         let store = FeatureStore::open(&e.mos)?;
         let told = |g: String| {
             let text = store.description(&g).ok().flatten().unwrap_or_default();
             (g, text)
         };
         let (read, write) = store.unsupported();
-        let lists = [read, write].map(|l| l.into_iter().map(told).collect());
-        drop(e);
-        tree.close();
-        Ok(lists)
+        Ok([read, write].map(|l| l.into_iter().map(told).collect()))
     }
 
     fn open_inner(env: &Env, config: &NvList, opts: &OpenOptions) -> Result<Arc<Pool>> {
@@ -384,6 +402,25 @@ impl Pool {
             trusted,
             object,
         } = newest(env, config, opts)?;
+        let tree = Arc::new(tree);
+        let found = (ub, latest, trusted, object);
+        let r = Self::open_tree(env, config, opts, &tree, found);
+        if r.is_err() {
+            // Half of the pool may be alive still, its parts referring to each other; nobody may find
+            // its devices in use for that.
+            tree.close();
+        }
+        r
+    }
+
+    /// Opens the devices and what is on them.
+    fn open_tree(
+        env: &Env,
+        config: &NvList,
+        opts: &OpenOptions,
+        tree: &Arc<VdevTree>,
+        (ub, latest, trusted, object): (Uberblock, (Txg, u64), NvList, u64),
+    ) -> Result<Arc<Pool>> {
         tree.open(if opts.readonly {
             Access::Read
         } else {
@@ -415,9 +452,9 @@ impl Pool {
             bail!(NoDevice, "one or more devices is currently unavailable");
         }
         if !opts.readonly {
-            refuse_half_done(&tree)?;
+            refuse_half_done(tree)?;
         }
-        let e = engine(env, Arc::new(tree), &ub, latest.0, opts)?;
+        let e = engine(env, tree.clone(), &ub, latest.0, opts)?;
         crate::indirect::load(&e.mos, &e.tree)?;
         let paths = config.get_nvlist(vdev::discover::AUX_PATHS);
         let name = config.get_str(keys::pool::NAME).map(str::to_string);
@@ -592,6 +629,7 @@ impl Pool {
             sets: Mutex::default(),
             errlog: ErrLog::default(),
             heart: crate::multihost::Heart::new(opts.multihost),
+            history_lost: Default::default(),
             me: me.clone(),
             tunables: opts.tunables,
         });

@@ -323,9 +323,10 @@ impl Ring {
             return;
         };
         let then = if first {
-            "they are cancelled and done by threads; io_uring is not used on this device any more"
+            "those the kernel has not begun are cancelled and done by threads, the others are waited \
+             for; io_uring is not used on this device any more"
         } else {
-            "they could not be cancelled and are waited for"
+            "they are under way in the device and are waited for"
         };
         crate::warn(&format!(
             "{}: io_uring has completed none of {} transfers for {} s, the first a {} of {} bytes \

@@ -230,7 +230,11 @@ mod tests {
 
     impl Stuck {
         fn attr(node: u64) -> AttrReply {
-            let mode = if node == fuse::ROOT { 0o40755 } else { 0o100644 };
+            let mode = if node == fuse::ROOT {
+                0o40755
+            } else {
+                0o100644
+            };
             let attr = fuse::Attr {
                 ino: node,
                 mode,

@@ -81,7 +81,10 @@ fn an_ordinary_users_own_mount_points_have_their_children_beside_them() {
     let _ = inside.wait();
     let line = format!("in use by {pid} (sleep): {moved}+a: working directory");
     assert!(said.contains(&line), "{said}");
-    assert!(said.contains("of other users could not be looked at"), "{said}");
+    assert!(
+        said.contains("of other users could not be looked at"),
+        "{said}"
+    );
     rig.zpool(&["export", "tank"]);
     // Below an alternate root, too.
     let root = rig.mnt().join("root").to_str().unwrap().to_string();

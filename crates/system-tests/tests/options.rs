@@ -21,7 +21,7 @@ fn shown(at: &str) -> Vec<String> {
         .unwrap();
     let mut words = line.split(' ');
     let own = words.nth(5).unwrap();
-    let of_all = words.last().unwrap();
+    let of_all = words.next_back().unwrap();
     format!("{own},{of_all}")
         .split(',')
         .map(str::to_string)

@@ -48,8 +48,9 @@ fn before_version_27_the_log_is_emptied_for_a_snapshot_and_nothing_synced_is_los
         synced(10_000, &[3; 5000]);
         synced(15_000, &[4; 5000]);
         rig::check(&pool).unwrap();
-        drop((root, z, fs, head, snap, pool));
         // A crash.
+        pool.tree.close();
+        drop((root, z, fs, head, snap, pool));
         let pool = rig::open(&disks, &config, 2).unwrap();
         let fs = rig::mount(&pool, &l).unwrap();
         let root = fs.zfs.root().unwrap();

@@ -65,7 +65,10 @@ pub fn handle(
             let entry = open(service, &pool)?;
             if !entry.pool.is_readonly() {
                 not_suspended(&entry)?;
-                entry.pool.sync().map_err(answer)?;
+                entry
+                    .pool
+                    .sync_unless_suspended()
+                    .map_err(|e| of_sync(&entry, e))?;
             }
             Ok(Reply::Done)
         }
@@ -187,7 +190,7 @@ fn take_out(
     ours()?;
     if !way.force && !entry.pool.is_readonly() {
         // Devices that fail do so now, while nothing is unmounted yet.
-        entry.pool.sync().map_err(answer)?;
+        entry.pool.prove_devices().map_err(|e| of_sync(entry, e))?;
         ours()?;
     }
     unmount_all(service, entry, way.force)?;
@@ -257,6 +260,11 @@ pub fn suspended(pool: &pool::Pool, why: &Error) -> ApiError {
         ),
     };
     ApiError::reason(Kind::Suspended, format!("{state}: {why}")).hint(hint)
+}
+
+/// Why a txg was not written.
+fn of_sync(entry: &Entry, e: Error) -> ApiError {
+    not_suspended(entry).err().unwrap_or_else(|| answer(e))
 }
 
 /// Refuses what a suspended pool cannot do.

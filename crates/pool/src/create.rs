@@ -288,6 +288,7 @@ impl Pool {
             tasks: Mutex::default(),
             io: Default::default(),
             service: Default::default(),
+            force_next: Default::default(),
             kicked: (Mutex::new(false), Condvar::new()),
             dtls: Mutex::new(HashMap::new()),
             config_dirty: AtomicBool::new(true),

@@ -113,6 +113,8 @@ pub struct Pool {
     pub(crate) tasks: Mutex<Vec<sync::Task>>,
     pub(crate) io: suspend::Suspension,
     pub(crate) service: served::Service,
+    /// The next txg is written even if nothing changed.
+    pub(crate) force_next: AtomicBool,
     pub(crate) kicked: (Mutex<bool>, Condvar),
     aux: AuxDevices,
     pub(crate) dtls: Mutex<HashMap<u64, base::RangeSet>>,

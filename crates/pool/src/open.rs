@@ -587,6 +587,7 @@ impl Pool {
             tasks: Mutex::default(),
             io: Default::default(),
             service: Default::default(),
+            force_next: Default::default(),
             kicked: (Mutex::new(false), Condvar::new()),
             dtls: Mutex::new(dtls),
             config_dirty: AtomicBool::new(true),

@@ -115,7 +115,8 @@ pub fn export(
         if force && entry.pool.is_waiting() {
             // Ends whatever waits for the devices, another export included.
             let why = entry.pool.suspended().unwrap_or(Error::from(Kind::Io));
-            let text = format!("it was exported by force while its devices could not be written: {why}");
+            let text =
+                format!("it was exported by force while its devices could not be written: {why}");
             entry.pool.stop_for_good(Error::new(Kind::Io, text));
         }
         let now = entry.pool.tree.pulse();

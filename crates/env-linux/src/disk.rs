@@ -273,7 +273,11 @@ impl LinuxDisk {
         }
         let now = self.file.metadata()?;
         let what = if now.len() < self.size_at_open {
-            format!("was truncated from {} to {} bytes", self.size_at_open, now.len())
+            format!(
+                "was truncated from {} to {} bytes",
+                self.size_at_open,
+                now.len()
+            )
         } else if now.nlink() == 0 {
             "was deleted".to_string()
         } else {
@@ -720,7 +724,10 @@ mod tests {
         disk.flush().unwrap();
         cut(1 << 19);
         let e = disk.flush().unwrap_err();
-        assert!(e.kind == Kind::Io && e.to_string().contains("truncated"), "{e}");
+        assert!(
+            e.kind == Kind::Io && e.to_string().contains("truncated"),
+            "{e}"
+        );
         cut(1 << 20);
         disk.flush().unwrap();
         std::fs::rename(&path, dir.join("other")).unwrap();

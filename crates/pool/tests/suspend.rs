@@ -89,7 +89,10 @@ fn a_txg_that_waited_for_its_devices_goes_on_with_nothing_lost() {
             assert_eq!(stored(&there, "a:n"), Some(dsl::PropValue::Int(how.into())));
             rig::walk(&there).unwrap();
             for leaf in pool.tree.leaves() {
-                assert!(leaf.dtl_is_empty(), "{how}: blamed for what it got after all");
+                assert!(
+                    leaf.dtl_is_empty(),
+                    "{how}: blamed for what it got after all"
+                );
             }
             disks.iter().for_each(|d| d.well());
             pool.export().unwrap();
@@ -135,7 +138,10 @@ fn a_pool_that_is_stopped_takes_no_changes() {
     pool.stop_for_good(Error::new(Kind::Damaged, "a test"));
     pool.stop_for_good(Error::new(Kind::Damaged, "another"));
     assert_eq!(pool.stopped().unwrap().to_string(), "a test");
-    assert_eq!(pool.mos.tx(dmu::Need::default()).err().unwrap().kind, Kind::Suspended);
+    assert_eq!(
+        pool.mos.tx(dmu::Need::default()).err().unwrap().kind,
+        Kind::Suspended
+    );
     assert_eq!(pool.sync().unwrap_err().kind, Kind::Suspended);
     drop(pool);
     drop(disks);

@@ -69,7 +69,9 @@ fn pool(name: &str, failmode: &str) -> Option<Pool> {
         mnt,
         outside,
     };
-    p.rig.sh(&format!("cd {at}; for i in 1 2 3 4; do seq $i 20000 >old$i; done; mkdir olddir"));
+    p.rig.sh(&format!(
+        "cd {at}; for i in 1 2 3 4; do seq $i 20000 >old$i; done; mkdir olddir"
+    ));
     p.rig.zpool(&["sync", "tank"]);
     Some(p)
 }
@@ -173,22 +175,33 @@ fn waits(name: &str, on: &[Transfer]) {
     let moved = p.write(&p.outside.join("moved"), 5, 500_000);
     let before = p.suspend(on);
     let mut changes: Vec<Child> = CHANGES.iter().map(|(c, _)| p.begin(c)).collect();
-    let mut killed = [p.begin("mkdir dir2"), p.begin("rm old4"), p.begin("sync before/file")];
+    let mut killed = [
+        p.begin("mkdir dir2"),
+        p.begin("rm old4"),
+        p.begin("sync before/file"),
+    ];
     std::thread::sleep(A_WHILE);
     for child in changes.iter_mut().chain(&mut killed) {
-        assert!(child.try_wait().unwrap().is_none(), "something did not wait");
+        assert!(
+            child.try_wait().unwrap().is_none(),
+            "something did not wait"
+        );
     }
     p.is_told();
     for child in &killed {
         // The shell and what it started.
-        p.rig.try_run("pkill", &["-KILL", "-P", &child.id().to_string()]);
+        p.rig
+            .try_run("pkill", &["-KILL", "-P", &child.id().to_string()]);
         signal(child.id(), Signal::KILL);
     }
     for child in &mut killed {
         assert!(wait(child, SOON).is_some(), "cannot be killed");
     }
     for child in &mut changes {
-        assert!(child.try_wait().unwrap().is_none(), "something did not wait");
+        assert!(
+            child.try_wait().unwrap().is_none(),
+            "something did not wait"
+        );
     }
 
     fail(&p.rig, &p.device, &[]);
@@ -245,7 +258,8 @@ fn with_failmode_continue_changes_fail_at_once_and_nothing_is_lost() {
     p.soon("zpool", &["clear", "tank"]).ok();
     p.run("mkdir after; sync after").ok();
     p.again();
-    p.run("test -d after; test -s old2; test -s old3; test ! -e dir").ok();
+    p.run("test -d after; test -s old2; test -s old3; test ! -e dir")
+        .ok();
     assert_eq!(hash(&fs::read(p.mnt.join("before/file")).unwrap()), before);
     p.end();
 }
@@ -346,7 +360,10 @@ fn a_pool_on_a_full_host_goes_on_when_there_is_room() {
     rig.sh(&format!("seq 1000 >{}/old", mnt.display()));
     rig.zpool(&["sync", "tank"]);
     // All but a few megabytes.
-    rig.try_run("dd", &["if=/dev/zero", &format!("of={at}/ballast"), "bs=1M"]);
+    rig.try_run(
+        "dd",
+        &["if=/dev/zero", &format!("of={at}/ballast"), "bs=1M"],
+    );
     rig.sh(&format!("truncate -s -4M {at}/ballast"));
     let bytes = Dice::new(9).bytes(20_000_000);
     fs::write(mnt.join("new"), &bytes).unwrap();
@@ -365,7 +382,10 @@ fn a_pool_on_a_full_host_goes_on_when_there_is_room() {
     rig.zpool(&["import", "-d", &at, "tank"]);
     assert_eq!(hash(&fs::read(mnt.join("new")).unwrap()), hash(&bytes));
     rig.zpool(&["export", "tank"]);
-    rig.sh(&format!("cp --sparse=always {image} {}/image", rig.disks().display()));
+    rig.sh(&format!(
+        "cp --sparse=always {image} {}/image",
+        rig.disks().display()
+    ));
     rig.zdb_check("tank");
     drop(mounted);
     rig.stop();

@@ -161,7 +161,8 @@ mod tests {
         u.restore(&*disk).unwrap();
         put(8192, 9);
         assert!(is_missing(&u.restore(&*disk).unwrap_err()));
-        disk.fail_reads.store(true, std::sync::atomic::Ordering::Relaxed);
+        disk.fail_reads
+            .store(true, std::sync::atomic::Ordering::Relaxed);
         assert!(!is_missing(&u.restore(&*disk).unwrap_err()));
     }
 }

@@ -5,7 +5,9 @@ mod gang;
 use crate::cache::{Cache, Key};
 use crate::crypt::{self, Crypt, Seal, Sealed};
 use crate::flight::{Boarding, Flight, Flights, Lead};
-use crate::seam::{Allocator, Dedup, Devices, Looked, PhysWrite, Purpose, ReadOne, Sharing, Waits, Wrong};
+use crate::seam::{
+    Allocator, Dedup, Devices, Looked, PhysWrite, Purpose, ReadOne, Sharing, Waits, Wrong,
+};
 use crate::{swap, syncing};
 use base::{bail, roundup, Block, Error, Kind, Result, Txg};
 use codec::{checksum, compress};
@@ -1075,11 +1077,7 @@ impl Zio {
     /// [`Zio::drain`] to keep the queue short, for callers that hold locks: what devices refuse stays
     /// queued until the next [`Zio::drain`], which tells of it.
     pub fn drain_some(&self, txg: Txg) {
-        let refused = self
-            .queue
-            .lock()
-            .unwrap_or_else(|e| e.into_inner())
-            .refused;
+        let refused = self.queue.lock().unwrap_or_else(|e| e.into_inner()).refused;
         if !refused {
             // Told by the next one.
             let _ = self.drain(txg);

@@ -159,7 +159,7 @@ pub static POOL: &[Info] = &[
     row("delegation", "DELEGATION", Word, Local, "", "on | off", "on", WORDS, "Whether permissions can be delegated. Stored for other systems: here delegated permissions are shown and give nobody any right."),
     row("autoreplace", "REPLACE", Word, Local, "", "on | off", "off", WORDS, "Use a new disk in the place of a failed one."),
     row("cachefile", "CACHEFILE", Text, Local, "", "<file> | none", "-", WORDS, "File that remembers the pool for the next start."),
-    row("failmode", "FAILMODE", Word, Local, "", "wait | continue | panic", "wait", WORDS, "What to do when the pool cannot be written. With wait and with continue, calls that need its devices fail; none waits for them."),
+    row("failmode", "FAILMODE", Word, Local, "", "wait | continue | panic", "wait", WORDS, "What calls that change something get while the pool is suspended because its devices cannot be written: with wait they wait (and can be killed), with continue they fail at once. Either way nothing that was accepted is lost, and zpool clear lets the pool go on. panic cannot be set here; a pool that has it is stopped instead of suspended."),
     row("listsnapshots", "LISTSNAPS", Word, Local, "", "on | off", "off", WORDS, "Whether zfs list shows snapshots by itself."),
     row("autoexpand", "EXPAND", Word, Local, "", "on | off", "off", WORDS, "Grow when the devices grow."),
     row("dedupratio", "DEDUP", Ratio, ReadOnly, "", "<1.00x or higher if deduped>", "", NUMBER, "Saved by deduplication."),

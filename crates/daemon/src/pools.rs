@@ -96,7 +96,11 @@ pub fn handle(
             }
             match force {
                 true => entry.pool.task(|_, _| Ok(())).map_err(answer)?,
-                false => drop(entry.pool.sync().map_err(answer)?),
+                false => entry
+                    .pool
+                    .sync_unless_suspended()
+                    .map(drop)
+                    .map_err(|e| of_sync(&entry, e))?,
             }
             mounts.iter().for_each(|m| m.forget_fresh());
             Ok(match left.is_empty() {
@@ -223,7 +227,7 @@ fn take_out(
     }
     if !way.force && !entry.pool.is_readonly() {
         // Devices that fail do so now, while nothing is unmounted yet.
-        entry.pool.sync().map_err(answer)?;
+        entry.pool.prove_devices().map_err(|e| of_sync(entry, e))?;
         ours()?;
     }
     let mounts = entry.all_mounts();
@@ -309,6 +313,11 @@ pub fn suspended(pool: &pool::Pool, why: &Error) -> ApiError {
 pub fn unwritten(mounts: &[Arc<Mounted>]) -> Option<String> {
     let lines: Vec<String> = mounts.iter().filter_map(|m| m.lost()).collect();
     (!lines.is_empty()).then(|| lines.join("\n"))
+}
+
+/// Why a txg was not written.
+fn of_sync(entry: &Entry, e: Error) -> ApiError {
+    not_suspended(entry).err().unwrap_or_else(|| answer(e))
 }
 
 /// Refuses what a suspended pool cannot do.

@@ -163,6 +163,8 @@ struct LinuxDisk {
     file: File,
     path: String,
     is_block: bool,
+    /// Bytes of an image file when it was opened.
+    size_at_open: u64,
     direct: bool,
     writable: bool,
     /// Whether batches go over io_uring; for good no more once a ring hung.
@@ -263,8 +265,13 @@ impl LinuxDisk {
         } else {
             true
         };
+        let size_at_open = match is_block {
+            true => 0,
+            false => file.metadata()?.len(),
+        };
         Ok(LinuxDisk {
             file,
+            size_at_open,
             path: path.to_string(),
             is_block,
             direct,
@@ -290,6 +297,30 @@ impl LinuxDisk {
         } else {
             Ok(self.file.metadata()?.len())
         }
+    }
+
+    /// Whether an image file is still all of what was opened: what somebody else cut off or deleted is
+    /// not on stable storage, whatever the kernel says of the rest.
+    fn check_file(&self) -> Result<()> {
+        if self.is_block {
+            return Ok(());
+        }
+        let now = self.file.metadata()?;
+        let what = if now.len() < self.size_at_open {
+            format!(
+                "was truncated from {} to {} bytes",
+                self.size_at_open,
+                now.len()
+            )
+        } else if now.nlink() == 0 {
+            "was deleted".to_string()
+        } else {
+            return Ok(());
+        };
+        Err(Error::new(
+            Kind::Io,
+            format!("{}: the file {what} while it is in use", self.path),
+        ))
     }
 
     /// Fails early and clearly instead of with EINVAL or a bad descriptor.
@@ -653,7 +684,8 @@ impl Disk for LinuxDisk {
         } else {
             self.file.sync_data()
         };
-        r.map_err(|e| Error::from(e).context(format!("{}: flush", self.path)))
+        r.map_err(|e| Error::from(e).context(format!("{}: flush", self.path)))?;
+        self.check_file()
     }
 
     fn batch(&self, ops: Vec<Op>) -> Vec<(Op, Result<()>)> {
@@ -727,6 +759,39 @@ mod tests {
 
     /// Records lie where direct I/O takes them without a copy: the allocator's settings are in
     /// force, in these tests as in the daemon.
+    #[test]
+    fn an_image_that_was_cut_or_deleted_is_not_flushed() {
+        let dir = std::env::temp_dir().join(format!("zt-cut-{}", std::process::id()));
+        std::fs::create_dir_all(&dir).unwrap();
+        let path = dir.join("image");
+        let name = path.to_str().unwrap();
+        let make = || File::create(&path).unwrap().set_len(1 << 20).unwrap();
+        let disks = LinuxDisks::new();
+        make();
+        let disk = disks.open(name, Access::Exclusive).unwrap();
+        disk.write(0, &[7; 4096]).unwrap();
+        disk.flush().unwrap();
+        let cut = |len: u64| {
+            let file = OpenOptions::new().write(true).open(&path).unwrap();
+            file.set_len(len).unwrap();
+        };
+        cut(2 << 20);
+        disk.flush().unwrap();
+        cut(1 << 19);
+        let e = disk.flush().unwrap_err();
+        assert!(
+            e.kind == Kind::Io && e.to_string().contains("truncated"),
+            "{e}"
+        );
+        cut(1 << 20);
+        disk.flush().unwrap();
+        std::fs::rename(&path, dir.join("other")).unwrap();
+        disk.flush().unwrap();
+        std::fs::remove_dir_all(&dir).unwrap();
+        let e = disk.flush().unwrap_err();
+        assert!(e.to_string().contains("deleted"), "{e}");
+    }
+
     #[test]
     fn records_begin_on_pages() {
         for len in [4096, 16 << 10, 128 << 10, 1 << 20] {

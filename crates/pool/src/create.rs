@@ -291,6 +291,7 @@ impl Pool {
             io: Default::default(),
             service: Default::default(),
             asked: Mutex::default(),
+            force_next: Default::default(),
             kicked: (Mutex::new(false), Condvar::new()),
             dtls: Mutex::new(HashMap::new()),
             config_dirty: AtomicBool::new(true),

@@ -118,6 +118,8 @@ pub struct Pool {
     pub(crate) service: served::Service,
     /// Object sets whose intent logs have been asked in the group of that number.
     pub(crate) asked: Mutex<(base::Txg, std::collections::BTreeSet<u64>)>,
+    /// The next txg is written even if nothing changed.
+    pub(crate) force_next: AtomicBool,
     pub(crate) kicked: (Mutex<bool>, Condvar),
     aux: AuxDevices,
     pub(crate) dtls: Mutex<HashMap<u64, base::RangeSet>>,

@@ -25,6 +25,15 @@ impl Service {
     }
 }
 
+/// Whether somebody who needs a txg waits along when the pool waits for its devices.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Along {
+    Always,
+    /// Not with `failmode=continue`.
+    ByFailmode,
+    Never,
+}
+
 /// The calling thread syncs the pool's txgs as long as this lives.
 pub struct Serving<'a>(&'a Pool);
 
@@ -65,9 +74,9 @@ impl Pool {
     /// Has txg `txg` synced by the thread that serves, and waits for it. False: there is none, or
     /// none any more, and the caller has to do it.
     ///
-    /// Errors: the pool is stopped; or (`refused`) it waits for its devices, and with `failmode=continue`
-    /// nobody waits along.
-    pub(crate) fn await_served(&self, txg: Txg, refused: bool) -> Result<bool> {
+    /// Errors: the pool is stopped; or it waits for its devices, and `along` says that the caller does
+    /// not wait along.
+    pub(crate) fn await_served(&self, txg: Txg, along: Along) -> Result<bool> {
         let me = std::thread::current().id();
         let mut thread = self.service.lock();
         if thread.is_none_or(|t| t == me) {
@@ -82,7 +91,12 @@ impl Pool {
             if let Some(why) = self.stopped() {
                 return Err(self.suspended_error(&why));
             }
-            if refused && self.is_waiting() && self.failmode() == Failmode::Continue {
+            let leaves = match along {
+                Along::Always => false,
+                Along::ByFailmode => self.failmode() == Failmode::Continue,
+                Along::Never => true,
+            };
+            if leaves && self.is_waiting() {
                 if let Some(why) = self.suspended() {
                     return Err(self.suspended_error(&why));
                 }

@@ -7,6 +7,7 @@
 use crate::accounting::Accounting;
 use crate::config::write_nvlist;
 use crate::datasets::prop_number;
+use crate::served::Along;
 use crate::{OpenSet, Pool};
 use base::mutation::{mutated, Mutation};
 use base::sync::{CondvarExt, MutexExt, OnPanic};
@@ -98,7 +99,7 @@ impl Pool {
         let take = || slot.acquire().take();
         loop {
             // The txg that takes the task is the one open now, or the one before it.
-            if self.await_served(self.dmu.open_txg(), false)? {
+            if self.await_served(self.dmu.open_txg(), Along::Always)? {
                 match take() {
                     Some((_, r)) => return r,
                     None => continue,
@@ -122,6 +123,26 @@ impl Pool {
         let txg = self.dmu.open_txg();
         self.sync_through(txg)?;
         Ok(txg)
+    }
+
+    /// [`Pool::sync`] for who does not wait along when the pool waits for its devices.
+    pub fn sync_unless_suspended(&self) -> Result<()> {
+        self.sync_along(self.dmu.open_txg(), Along::Never)
+    }
+
+    /// The same, and a txg is written even if nothing changed, so that devices that fail do so now.
+    pub fn prove_devices(&self) -> Result<()> {
+        if self.readonly {
+            return Ok(());
+        }
+        self.force_next.store(true, Ordering::Release);
+        loop {
+            self.sync_along(self.dmu.open_txg(), Along::Never)?;
+            // A txg that was about to close may not have seen it.
+            if !self.force_next.load(Ordering::Acquire) {
+                return Ok(());
+            }
+        }
     }
 
     /// Whether a group in which nothing changes is worth writing, because it brings back what was freed
@@ -176,6 +197,7 @@ impl Pool {
     fn write_group(&self, st: &mut SyncState) -> Result<(Txg, bool)> {
         let tasks = std::mem::take(&mut *self.tasks.acquire());
         self.zio.settle();
+        st.force |= self.force_next.swap(false, Ordering::AcqRel);
         let group = self.dmu.begin_sync()?;
         let txg = group.txg;
         let tx = self.dmu.syncing_tx(txg);
@@ -473,23 +495,7 @@ impl Pool {
 
 impl Driver for Pool {
     fn sync_through(&self, txg: Txg) -> Result<()> {
-        if self.readonly {
-            // Nothing was changed, so everything is on disk.
-            return Ok(());
-        }
-        loop {
-            if self.dmu.synced_txg() >= txg {
-                return Ok(());
-            }
-            if self.await_served(txg, true)? {
-                return Ok(());
-            }
-            let mut st = self.sync_state();
-            if self.dmu.synced_txg() >= txg {
-                return Ok(());
-            }
-            self.sync_group(&mut st)?;
-        }
+        self.sync_along(txg, Along::ByFailmode)
     }
 
     fn kick(&self) {
@@ -507,6 +513,27 @@ impl Driver for Pool {
 }
 
 impl Pool {
+    /// Returns when txg `txg` is on disk.
+    fn sync_along(&self, txg: Txg, along: Along) -> Result<()> {
+        if self.readonly {
+            // Nothing was changed, so everything is on disk.
+            return Ok(());
+        }
+        loop {
+            if self.dmu.synced_txg() >= txg {
+                return Ok(());
+            }
+            if self.await_served(txg, along)? {
+                return Ok(());
+            }
+            let mut st = self.sync_state();
+            if self.dmu.synced_txg() >= txg {
+                return Ok(());
+            }
+            self.sync_group(&mut st)?;
+        }
+    }
+
     /// For the daemon's sync thread: waits until `timeout` has passed, somebody kicked, or the pool
     /// is being closed; true if there is something to write.
     pub fn wait_for_work(&self, timeout: std::time::Duration) -> bool {

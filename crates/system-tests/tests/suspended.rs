@@ -304,6 +304,34 @@ fn the_daemon_ends_although_a_pool_waits_for_its_devices() {
     p.end();
 }
 
+#[test]
+fn an_image_that_is_truncated_under_its_pool_is_noticed() {
+    let Some(p) = pool("susp-cut", "continue") else {
+        return;
+    };
+    let cut = fs::File::options().write(true).open(&p.device).unwrap();
+    cut.set_len(100 * MIB).unwrap();
+    // Idle, it is noticed by an export, and before anything is unmounted.
+    let said = p.soon("zpool", &["export", "tank"]).fails(1);
+    assert!(said.contains("truncated"), "{said}");
+    assert_eq!(p.health(), "SUSPENDED");
+    let status = p.soon("zpool", &["status", "tank"]).ok();
+    assert!(status.contains("truncated"), "{status}");
+    let said = p.run("echo x >>old1; sync old1");
+    assert!(!said.status.success(), "{said}");
+    // It is as long as before, and nothing had been written behind its new end.
+    cut.set_len(256 * MIB).unwrap();
+    p.soon("zpool", &["clear", "tank"]).ok();
+    p.run("echo y >>old2; sync old2").ok();
+    cut.set_len(100 * MIB).unwrap();
+    let said = p.run("echo z >>old3; sync old3");
+    assert!(!said.status.success(), "{said}");
+    let said = p.soon("zpool", &["export", "-f", "tank"]);
+    assert!(said.status.success() && said.err.contains("lost"), "{said}");
+    let mut rig = p.rig;
+    rig.stop();
+}
+
 /// An image file that is sparse, on a file system that is full: nothing has to be done but to make room.
 #[test]
 fn a_pool_on_a_full_host_goes_on_when_there_is_room() {

@@ -277,8 +277,7 @@ impl Reason {
             Reason::BadLog => (
                 "An intent log record could not be read.\n\
                  Waiting for administrator intervention to fix the faulted pool.",
-                "Either restore the affected device(s) and run 'zpool online',\n\
-                 or ignore the intent log records by running 'zpool clear'.",
+                "Restore the affected device(s) and run 'zpool clear'.",
                 Some("K4"),
             ),
             Reason::FaultedNoReplicas => (
@@ -292,7 +291,8 @@ impl Reason {
             Reason::MissingNoReplicas => (
                 "One or more devices could not be opened.  There are insufficient\n\
                  replicas for the pool to continue functioning.",
-                "Attach the missing device and online it using 'zpool online'.",
+                "Attach the missing device, then run 'zpool clear'; or 'zpool import', if the\n\
+                 pool could not be opened.",
                 Some("3C"),
             ),
             Reason::LabelNoReplicas => (
@@ -318,21 +318,22 @@ impl Reason {
                 "One or more devices are faulted in response to persistent errors.\n\
                  Sufficient replicas exist for the pool to continue functioning in a\n\
                  degraded state.",
-                "Replace the faulted device, or use 'zpool clear' to mark the device\n\
-                 repaired.",
+                "Use 'zpool clear' to mark the device repaired, or have OpenZFS replace it;\n\
+                 this software cannot yet.",
                 None,
             ),
             Reason::Missing => (
                 "One or more devices could not be opened.  Sufficient replicas exist for\n\
                  the pool to continue functioning in a degraded state.",
-                "Attach the missing device and online it using 'zpool online'.",
+                "Attach the missing device and run 'zpool clear'.",
                 Some("2Q"),
             ),
             Reason::Label => (
                 "One or more devices could not be used because the label is missing or\n\
                  invalid.  Sufficient replicas exist for the pool to continue\n\
                  functioning in a degraded state.",
-                "Replace the device using 'zpool replace'.",
+                "Export the pool and have OpenZFS replace the device; this software cannot\n\
+                 yet.",
                 Some("4J"),
             ),
             Reason::MissedWrites => (
@@ -349,23 +350,24 @@ impl Reason {
                 "One or more devices has experienced an unrecoverable error.  An\n\
                  attempt was made to correct the error.  Applications are unaffected.",
                 "Determine if the device needs to be replaced, and clear the errors\n\
-                 using 'zpool clear' or replace the device with 'zpool replace'.",
+                 using 'zpool clear' or have OpenZFS replace the device; this software\n\
+                 cannot yet.",
                 Some("9P"),
             ),
             Reason::Offlined => (
                 "One or more devices has been taken offline by the administrator.\n\
                  Sufficient replicas exist for the pool to continue functioning in a\n\
                  degraded state.",
-                "Online the device using 'zpool online' or replace the device with\n\
-                 'zpool replace'.",
+                "Export the pool and have OpenZFS bring the device online or replace it;\n\
+                 this software cannot yet.",
                 None,
             ),
             Reason::Removed => (
                 "One or more devices have been removed.\n\
                  Sufficient replicas exist for the pool to continue functioning in a\n\
                  degraded state.",
-                "Online the device using 'zpool online' or replace the device with\n\
-                 'zpool replace'.",
+                "Export the pool and have OpenZFS bring the device online or replace it;\n\
+                 this software cannot yet.",
                 None,
             ),
             Reason::Ashift => (
@@ -421,6 +423,51 @@ impl Reason {
             status: Some(status),
             action: Some(action.to_string()),
             id,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn actions_name_only_commands_that_work_here() {
+        let all = [
+            Reason::Resilvering,
+            Reason::HostMismatch,
+            Reason::VersionNewer,
+            Reason::UnsupportedRead,
+            Reason::UnsupportedWrite,
+            Reason::BadGuidSum,
+            Reason::Suspended,
+            Reason::Stopped,
+            Reason::BadLog,
+            Reason::FaultedNoReplicas,
+            Reason::MissingNoReplicas,
+            Reason::LabelNoReplicas,
+            Reason::CorruptPool,
+            Reason::CorruptData,
+            Reason::Faulted,
+            Reason::Missing,
+            Reason::Label,
+            Reason::Failing,
+            Reason::Offlined,
+            Reason::Removed,
+            Reason::Ashift,
+            Reason::LegacyVersion,
+            Reason::FeaturesDisabled,
+            Reason::BadCompatibility,
+            Reason::IncompatibleFeatures,
+        ];
+        let built = |word: &str| cli::zpool_table::ZPOOL.subs.iter().any(|s| s.built && s.name == word);
+        assert!(!built("scrub"), "nothing is unbuilt any more");
+        for reason in all {
+            let action = reason.text(&PoolFacts::default()).action.unwrap();
+            for command in action.split("'zpool ").skip(1) {
+                let word = command.split([' ', '\'']).next().unwrap();
+                assert!(built(word), "{reason:?}: {action}");
+            }
         }
     }
 }

@@ -168,8 +168,8 @@ mod tests {
         };
         assert_eq!(p(Some("/x/s"), 0, None), "/x/s");
         let here = std::env::current_dir().unwrap();
-        assert_eq!(absolute("x/../s".into()), here.join("x/../s"));
-        assert_eq!(absolute("/s".into()), Path::new("/s"));
+        assert_eq!(from_here("x/../s".into()), here.join("x/../s"));
+        assert_eq!(from_here("/s".into()), Path::new("/s"));
         assert_eq!(p(None, 0, Some("/tmp")), "/run/zfs-fuse/control.sock");
         assert_eq!(p(None, 7, Some("/tmp")), "/tmp/zfs-fuse/control.sock");
         assert_eq!(p(None, 7, Some("/no/such")), "/tmp/zfs-fuse-7/control.sock");

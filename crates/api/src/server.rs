@@ -2,6 +2,7 @@
 
 use crate::wire::{self, Framed};
 use crate::{ApiError, Reply, Request};
+use base::sync::MutexExt;
 use base::Kind;
 use std::cmp::Reverse;
 use std::io;
@@ -9,7 +10,7 @@ use std::os::fd::OwnedFd;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::panic::{catch_unwind, AssertUnwindSafe};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 /// Most connections served at a time. One more takes the place of one that is not asking anything.
@@ -126,10 +127,6 @@ struct Place {
     seat: Arc<Seat>,
 }
 
-fn lock<T>(m: &Mutex<T>) -> MutexGuard<'_, T> {
-    m.lock().unwrap_or_else(|e| e.into_inner())
-}
-
 impl Room {
     fn new(own: u32) -> Room {
         Room {
@@ -157,7 +154,7 @@ impl Room {
             stream: stream.try_clone()?,
             state: Mutex::new(SeatState::Waiting(self.now())),
         });
-        let mut list = lock(&self.list);
+        let mut list = self.list.acquire();
         let count = |of: &dyn Fn(u32) -> bool| list.iter().filter(|s| of(s.uid)).count();
         let stranger = |u: u32| self.is_stranger(u);
         let whose: Option<Box<dyn Fn(u32) -> bool>> =
@@ -171,7 +168,7 @@ impl Room {
                 None
             };
         if let Some(whose) = whose {
-            let silent = |s: &&Arc<Seat>| match *lock(&s.state) {
+            let silent = |s: &&Arc<Seat>| match *s.state.acquire() {
                 SeatState::Waiting(since) if whose(s.uid) => {
                     Some((count(&|u| u == s.uid), Reverse(since)))
                 }
@@ -193,7 +190,7 @@ impl Room {
 impl Seat {
     /// Ends a connection that waits for a call; whether it did.
     fn hang_up(&self) -> bool {
-        let mut state = lock(&self.state);
+        let mut state = self.state.acquire();
         if !matches!(*state, SeatState::Waiting(_)) {
             return false;
         }
@@ -206,7 +203,7 @@ impl Seat {
 
 impl Place {
     fn change(&self, to: SeatState) -> bool {
-        let mut state = lock(&self.seat.state);
+        let mut state = self.seat.state.acquire();
         if *state == SeatState::Gone {
             return false;
         }
@@ -227,7 +224,7 @@ impl Place {
 
 impl Drop for Place {
     fn drop(&mut self) {
-        let mut list = lock(&self.room.list);
+        let mut list = self.room.list.acquire();
         list.retain(|s| !Arc::ptr_eq(s, &self.seat));
     }
 }
@@ -377,7 +374,7 @@ mod tests {
     }
 
     fn is_gone(place: &Place) -> bool {
-        *lock(&place.seat.state) == SeatState::Gone
+        *place.seat.state.acquire() == SeatState::Gone
     }
 
     #[test]
@@ -390,7 +387,7 @@ mod tests {
         let next = come(&room, 0).unwrap();
         assert!(is_gone(&own[1].0) && !is_gone(&own[0].0) && !is_gone(&own[2].0));
         assert!(!own[1].0.serving(), "carried out for nobody");
-        assert_eq!(lock(&room.list).len(), MAX_CONNECTIONS);
+        assert_eq!(room.list.acquire().len(), MAX_CONNECTIONS);
         // The one that has been silent for longest.
         assert!(own[2].0.serving() && own[2].0.waiting());
         let _one = come(&room, 7).unwrap();
@@ -422,7 +419,7 @@ mod tests {
                 places.extend(come(&room, uid));
             }
         }
-        assert_eq!(lock(&room.list).len(), MAX_OF_STRANGERS);
+        assert_eq!(room.list.acquire().len(), MAX_OF_STRANGERS);
         // The others pushed each other out, not the owner, and not who is served.
         let owners: Vec<_> = (0..MAX_CONNECTIONS - MAX_OF_STRANGERS)
             .map(|_| come(&room, 0).unwrap())
@@ -430,6 +427,6 @@ mod tests {
         assert!(!owners.iter().any(|(place, _)| is_gone(place)));
         assert!(!places[..MAX_OF_STRANGER].iter().any(|(p, _)| is_gone(p)));
         drop((owners, places));
-        assert_eq!(lock(&room.list).len(), 0);
+        assert_eq!(room.list.acquire().len(), 0);
     }
 }

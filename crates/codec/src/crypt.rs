@@ -9,13 +9,14 @@ use aes::{Aes128, Aes192, Aes256};
 use aes_gcm::aead::consts::{U12, U16};
 use aes_gcm::aead::{AeadInOut, Error as AeadError};
 use aes_gcm::AesGcm;
+use base::sync::MutexExt;
 use base::{bail, Error, Kind, Result};
 use ccm::Ccm;
 use hmac::{Hmac, Mac};
 use sha1::Sha1;
 use sha2::{Digest, Sha512};
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use zeroize::Zeroizing;
 
 /// Bytes of a wrapping key whatever the suite.
@@ -390,7 +391,7 @@ impl DatasetKey {
     }
 
     fn cipher(&self, salt: &Salt) -> Result<Arc<Cipher>> {
-        let mut map = self.ciphers.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut map = self.ciphers.acquire();
         if let Some(c) = map.get(salt) {
             return Ok(c.clone());
         }
@@ -409,7 +410,7 @@ impl DatasetKey {
 
     /// Salt for the next block to be written.
     pub fn next_salt(&self, random: &dyn Fn(&mut [u8])) -> Salt {
-        let mut c = self.current.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut c = self.current.acquire();
         match &mut *c {
             Some(c) if c.left > 0 => {
                 c.left -= 1;

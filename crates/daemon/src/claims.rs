@@ -12,8 +12,9 @@
 //! Lock order: claims, pools.
 
 use crate::service::{Entry, Service};
+use base::sync::MutexExt;
 use base::{Error, Kind, Result};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard};
 
 /// Name and guid; a guid of 0 is not known yet.
 type Key = (String, u64);
@@ -23,7 +24,7 @@ pub struct Claims(Mutex<Vec<Key>>);
 
 impl Claims {
     fn lock(&self) -> MutexGuard<'_, Vec<Key>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.acquire()
     }
 }
 

@@ -15,7 +15,7 @@ use crate::bridge::{attr_out, fs_flags_out};
 use crate::datasets;
 use crate::ds_get;
 use crate::mounts;
-use base::sync::MutexExt;
+use base::sync::{MutexExt, RwLockExt};
 use base::{Kind, Result};
 use dmu::{Dnode, Objset};
 use dsl::Dataset;
@@ -23,7 +23,7 @@ use fuse::{Attr, Time};
 use pool::Pool;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, RwLock, Weak};
+use std::sync::{Arc, Mutex, RwLock, Weak};
 use zap::Zap;
 use zpl::{Zfs, Znode};
 
@@ -151,10 +151,6 @@ impl SharedLists {
     }
 }
 
-fn lock<T>(m: &Mutex<T>) -> MutexGuard<'_, T> {
-    m.lock().unwrap_or_else(|e| e.into_inner())
-}
-
 /// Whether a node id belongs to the control directory.
 pub fn is_ours(node: u64) -> bool {
     node & OURS == OURS
@@ -220,7 +216,7 @@ impl Volume {
 
 impl Snapshot {
     fn get(&self, object: u64) -> Result<Arc<Znode>> {
-        if let Some(z) = lock(&self.znodes).get(&object) {
+        if let Some(z) = self.znodes.acquire().get(&object) {
             return Ok(z.clone());
         }
         let z = self.zfs.get(object)?;
@@ -229,7 +225,7 @@ impl Snapshot {
     }
 
     fn keep(&self, z: &Arc<Znode>) {
-        let mut kept = lock(&self.znodes);
+        let mut kept = self.znodes.acquire();
         let old = match kept.len() >= MOST_ZNODES {
             true => std::mem::take(&mut *kept),
             false => HashMap::new(),
@@ -362,10 +358,10 @@ impl Ctldir {
     fn number(&self, ds: &Dataset) -> Result<u64> {
         let key = (ds.object(), ds.phys().guid);
         let known = |n: &Numbers| n.known.get(&key).copied();
-        if let Some(n) = known(&self.numbers.read().unwrap_or_else(|e| e.into_inner())) {
+        if let Some(n) = known(&self.numbers.acquire_read()) {
             return Ok(n);
         }
-        let mut numbers = self.numbers.write().unwrap_or_else(|e| e.into_inner());
+        let mut numbers = self.numbers.acquire_write();
         if let Some(n) = known(&numbers) {
             return Ok(n);
         }
@@ -380,12 +376,12 @@ impl Ctldir {
 
     fn tree(&self, number: u64) -> Result<Arc<Tree>> {
         let now = self.now();
-        if let Some(t) = lock(&self.open).get(&number) {
+        if let Some(t) = self.open.acquire().get(&number) {
             t.used.store(now, Ordering::Relaxed);
             return Ok(t.clone());
         }
         let at = (number - 1) as usize;
-        let numbers = self.numbers.read().unwrap_or_else(|e| e.into_inner());
+        let numbers = self.numbers.acquire_read();
         let (object, guid) = *numbers.list.get(at).ok_or(Kind::Stale)?;
         drop(numbers);
         let ds = self.pool.dsl.dataset_by_object(object)?;
@@ -398,7 +394,7 @@ impl Ctldir {
     /// Opens a snapshot or volume, or finds it open.
     fn open(&self, ds: &Arc<Dataset>, number: u64) -> Result<Arc<Tree>> {
         let now = self.now();
-        if let Some(t) = lock(&self.open).get(&number) {
+        if let Some(t) = self.open.acquire().get(&number) {
             t.used.store(now, Ordering::Relaxed);
             return Ok(t.clone());
         }
@@ -420,7 +416,7 @@ impl Ctldir {
             open,
             used: now.into(),
         });
-        let mut table = lock(&self.open);
+        let mut table = self.open.acquire();
         let mut gone = None;
         if table.len() >= MOST_OPEN {
             let oldest = table
@@ -462,7 +458,7 @@ impl Ctldir {
 
     fn close_where(&self, which: impl Fn(&Tree) -> bool) {
         let mut gone = Vec::new();
-        lock(&self.open).retain(|_, t| {
+        self.open.acquire().retain(|_, t| {
             let go = which(t);
             if go {
                 gone.push(t.clone());

@@ -5,6 +5,7 @@ use crate::mounts::read_only_view;
 use crate::pools::{not_suspended, open, suspended};
 use crate::service::{Entry, Service};
 use api::{ApiError, Peer, PoolClear, Reply, Scan, ScanFunction, ScanState};
+use base::sync::MutexExt;
 use base::Kind;
 use pool::Pool;
 use std::collections::HashMap;
@@ -115,7 +116,7 @@ pub fn clear(service: &Arc<Service>, peer: Peer, ask: &PoolClear) -> Result<Repl
             return Err(suspended(pool, &pool.suspended().unwrap_or(e)));
         }
     } else {
-        let _one_at_a_time = entry.changes.lock().unwrap_or_else(|e| e.into_inner());
+        let _one_at_a_time = entry.changes.acquire();
         open(service, &ask.pool)?;
         pool.tree.reopen();
     }

@@ -5,6 +5,7 @@ use crate::{
     cancel, ds_create, ds_destroy, ds_get, ds_keys, ds_look, ds_mount, ds_rename, ds_set, errors,
 };
 use api::{ApiError, DatasetKind, Peer, Reply, Request, Sink};
+use base::sync::{MutexExt, RwLockExt};
 use base::{Error, Kind, Result};
 use disk::{os_type, BlkPtr};
 use dsl::{Dataset, Dir};
@@ -128,11 +129,11 @@ pub struct Names {
 
 impl Names {
     pub fn read(&self) -> RwLockReadGuard<'_, ()> {
-        self.lock.read().unwrap_or_else(|e| e.into_inner())
+        self.lock.acquire_read()
     }
 
     pub fn write(&self) -> RwLockWriteGuard<'_, ()> {
-        self.lock.write().unwrap_or_else(|e| e.into_inner())
+        self.lock.acquire_write()
     }
 }
 
@@ -223,7 +224,7 @@ pub fn kind_of(entry: &Entry, ds: &Dataset) -> DatasetKind {
 /// Type of a dataset's object set, without opening it.
 pub fn objset_type(entry: &Entry, ds: &Dataset) -> Result<u64> {
     let phys = ds.phys();
-    let types = || entry.names.types.lock().unwrap_or_else(|e| e.into_inner());
+    let types = || entry.names.types.acquire();
     if let Some(t) = types().get(&phys.guid) {
         return Ok(*t);
     }

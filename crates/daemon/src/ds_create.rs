@@ -7,6 +7,7 @@ use crate::ds_values::{self, Allowed};
 use crate::service::{Entry, Service};
 use crate::{cancel, ds_get, ds_mount, ds_set, errors};
 use api::{ApiError, Created, DatasetCreate, DatasetKind, Peer};
+use base::sync::RwLockExt;
 use base::{bail, Kind, Result};
 use cli::names::{self, Want};
 use disk::os_type;
@@ -322,7 +323,7 @@ pub fn create(service: &Arc<Service>, peer: Peer, r: &DatasetCreate) -> Answer<C
         version: entry.pool.version(),
         enabled: &enabled,
     };
-    let gate = entry.gate.read().unwrap_or_else(|e| e.into_inner());
+    let gate = entry.gate.acquire_read();
     let new = NewFs::parse(&allowed, &r.props);
     drop(gate);
     let prepared = match &new {
@@ -331,7 +332,7 @@ pub fn create(service: &Arc<Service>, peer: Peer, r: &DatasetCreate) -> Answer<C
         }
         _ => None,
     };
-    let _gate = entry.gate.read().unwrap_or_else(|e| e.into_inner());
+    let _gate = entry.gate.acquire_read();
     cancel::check()?;
     let exists = |name: &str| match entry.pool.dsl.dir(name) {
         Ok(_) => Ok(true),

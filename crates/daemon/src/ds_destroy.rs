@@ -4,6 +4,7 @@ use crate::datasets::{self, Answer};
 use crate::service::{Entry, Service};
 use crate::{ds_get, ds_mount, errors};
 use api::{ApiError, DatasetDestroy, Destroyed};
+use base::sync::RwLockExt;
 use base::{Kind, Result};
 use dmu::Tx;
 use dsl::{Dataset, Dir};
@@ -77,7 +78,7 @@ impl Plan<'_> {
 /// `zfs destroy`
 pub fn destroy(service: &Arc<Service>, uid: u64, r: &DatasetDestroy) -> Answer<Destroyed> {
     let entry = datasets::entry_of(service, &r.name)?;
-    let _gate = entry.gate.read().unwrap_or_else(|e| e.into_inner());
+    let _gate = entry.gate.acquire_read();
     datasets::need_writable(&entry)?;
     let _names = entry.names.write();
     crate::cancel::check()?;

@@ -5,6 +5,7 @@ use crate::cancel;
 use crate::datasets::{self, Answer};
 use crate::errors;
 use api::{ApiError, Peer, Secret};
+use base::sync::RwLockExt;
 use base::{bail, Error, Kind, Result};
 use codec::crypt::{Suite, WrappingKey};
 use dsl::crypto::{keyformat, ENCRYPTION};
@@ -131,12 +132,12 @@ pub fn load(
         }
     };
     let params = {
-        let _gate = entry.gate.read().unwrap_or_else(|e| e.into_inner());
+        let _gate = entry.gate.acquire_read();
         look()?.1
     };
     no_dumps();
     let key = wrapping(&params, key).map_err(told)?;
-    let _gate = entry.gate.read().unwrap_or_else(|e| e.into_inner());
+    let _gate = entry.gate.acquire_read();
     let _names = entry.names.write();
     let (dir, now) = look()?;
     if now != params {
@@ -161,7 +162,7 @@ fn changed_meanwhile(dataset: &str) -> ApiError {
 /// `zfs unload-key`
 pub fn unload(service: &crate::service::Service, dataset: &str) -> Answer<()> {
     let entry = datasets::entry_of(service, dataset)?;
-    let _gate = entry.gate.read().unwrap_or_else(|e| e.into_inner());
+    let _gate = entry.gate.acquire_read();
     let _names = entry.names.write();
     let dir = datasets::find(&entry, dataset)?.dir();
     if let Some(root) = dir.encryption_root().map_err(told)? {
@@ -214,7 +215,7 @@ pub fn change(
     command: String,
 ) -> Answer<()> {
     let entry = datasets::entry_of(service, dataset)?;
-    let _gate = entry.gate.read().unwrap_or_else(|e| e.into_inner());
+    let _gate = entry.gate.acquire_read();
     datasets::need_writable(&entry)?;
     let _names = entry.names.write();
     let dir = datasets::find(&entry, dataset)?.dir();
@@ -284,7 +285,7 @@ pub fn change(
     drop((_names, _gate));
     no_dumps();
     let wkey = wrapping(&params, key).map_err(told)?;
-    let _gate = entry.gate.read().unwrap_or_else(|e| e.into_inner());
+    let _gate = entry.gate.acquire_read();
     datasets::need_writable(&entry)?;
     let _names = entry.names.write();
     let again = datasets::find(&entry, dataset)?.dir();

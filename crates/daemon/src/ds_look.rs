@@ -10,6 +10,7 @@ use api::{
     Answer as Found, ApiError, DatasetKind, Grant, Grantee, Hold, Peer, Permissions, Sink,
     SpaceRow, Whose,
 };
+use base::sync::RwLockExt;
 use base::{Error, Kind, Result};
 use dsl::{Dataset, Dir};
 use std::collections::{BTreeMap, BTreeSet};
@@ -129,7 +130,7 @@ fn holds_of(
         .split_once('@')
         .ok_or_else(|| ApiError::reason(Kind::Invalid, "missing '@' delimiter in snapshot name"))?;
     let entry = datasets::entry_of(service, name)?;
-    let _gate = entry.gate.read().unwrap_or_else(|e| e.into_inner());
+    let _gate = entry.gate.acquire_read();
     let head = datasets::find(&entry, fs)?;
     let heads = match recursive {
         true => datasets::subtree(&head.dir()).map_err(|e| datasets::plain(e, name))?,
@@ -164,7 +165,7 @@ fn holds_of(
 /// What is delegated at a dataset and above it, the dataset first (data format §15).
 pub fn permissions(service: &Arc<Service>, name: &str) -> Answer<Vec<Permissions>> {
     let entry = datasets::entry_of(service, name)?;
-    let _gate = entry.gate.read().unwrap_or_else(|e| e.into_inner());
+    let _gate = entry.gate.acquire_read();
     let ds = datasets::find(&entry, name)?;
     let found = permissions_along(&entry, &ds.dir());
     Ok(found.map_err(|e| datasets::plain(e, name))?.list)
@@ -316,7 +317,7 @@ pub fn space(
     who: &[Whose],
 ) -> Answer<Vec<SpaceRow>> {
     let entry = datasets::entry_of(service, name)?;
-    let _gate = entry.gate.read().unwrap_or_else(|e| e.into_inner());
+    let _gate = entry.gate.acquire_read();
     let ds = datasets::find(&entry, name)?;
     let of_files = match datasets::kind_of(&entry, &ds) {
         DatasetKind::Filesystem => true,

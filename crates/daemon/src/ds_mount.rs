@@ -6,6 +6,7 @@ use crate::mounts::Mounted;
 use crate::service::{Entry, Service};
 use crate::values;
 use api::{ApiError, Batch, DatasetKind, MountEntry, Progress, Reply, Sink};
+use base::sync::RwLockExt;
 use base::{Error, Kind, Result};
 use dsl::Dataset;
 use std::path::Path;
@@ -75,7 +76,7 @@ pub fn mount(
     directory: Option<&str>,
 ) -> Answer<()> {
     let entry = datasets::entry_of(service, dataset)?;
-    let _gate = entry.gate.read().unwrap_or_else(|e| e.into_inner());
+    let _gate = entry.gate.acquire_read();
     let _names = entry.names.write();
     let ds = datasets::find(&entry, dataset)?;
     let files = match datasets::kind_of(&entry, &ds) {
@@ -186,7 +187,7 @@ pub fn mount_all(
     let mut batch = Batch::default();
     let mut todo = Vec::new();
     for entry in &entries {
-        let gate = entry.gate.read().unwrap_or_else(|e| e.into_inner());
+        let gate = entry.gate.acquire_read();
         let top = match root {
             Some(name) => datasets::find(entry, name)?.dir(),
             None => entry.pool.dsl.root().map_err(errors::answer)?,
@@ -220,7 +221,7 @@ pub fn mount_all(
         if out.cancelled() {
             break;
         }
-        let _gate = entry.gate.read().unwrap_or_else(|e| e.into_inner());
+        let _gate = entry.gate.acquire_read();
         let _names = entry.names.write();
         let name = ds.full_name();
         // It may have been destroyed, or mounted by somebody else, in between.
@@ -254,7 +255,7 @@ fn remount_all(entries: &[Arc<Entry>], root: Option<&str>, options: &[String]) -
     values::options(options).map_err(errors::answer)?;
     let mut batch = Batch::default();
     for entry in entries {
-        let _gate = entry.gate.read().unwrap_or_else(|e| e.into_inner());
+        let _gate = entry.gate.acquire_read();
         let _names = entry.names.write();
         for m in entry.all_mounts() {
             let name = m.ds.full_name();
@@ -290,7 +291,7 @@ pub fn unmount(service: &Arc<Service>, target: &str, force: bool) -> Answer<Repl
         }
     }
     let (entry, ds) = found?;
-    let _gate = entry.gate.read().unwrap_or_else(|e| e.into_inner());
+    let _gate = entry.gate.acquire_read();
     // What is left to write would be waited for, with names locked.
     crate::pools::not_suspended(&entry)?;
     let _names = entry.names.write();
@@ -350,7 +351,7 @@ pub fn unmount_all(service: &Arc<Service>, force: bool) -> Batch {
     }
     todo.sort_by_key(|(_, m)| std::cmp::Reverse(m.sequence));
     for (entry, m) in todo {
-        let _gate = entry.gate.read().unwrap_or_else(|e| e.into_inner());
+        let _gate = entry.gate.acquire_read();
         let name = m.ds.full_name();
         if let Err(e) = crate::pools::not_suspended(&entry) {
             batch.failed.push((name, e));

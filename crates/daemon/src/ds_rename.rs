@@ -4,6 +4,7 @@ use crate::datasets::{self, Answer};
 use crate::service::{Entry, Service};
 use crate::{ds_create, ds_mount};
 use api::{ApiError, Peer};
+use base::sync::RwLockExt;
 use base::{Kind, Result};
 use cli::names::{self, Want};
 use dmu::Tx;
@@ -28,7 +29,7 @@ pub fn rename(
     command: String,
 ) -> Answer<()> {
     let entry = datasets::entry_of(service, from)?;
-    let _gate = entry.gate.read().unwrap_or_else(|e| e.into_inner());
+    let _gate = entry.gate.acquire_read();
     datasets::need_writable(&entry)?;
     let want = if from.contains('@') {
         Want::Snapshot

@@ -8,6 +8,7 @@ use crate::errors;
 use crate::service::{Entry, Service};
 use crate::values;
 use api::{ApiError, DatasetKind};
+use base::sync::RwLockExt;
 use base::{Kind, Result};
 use disk::props::{self, Class, Store, Types};
 use dmu::Tx;
@@ -43,7 +44,7 @@ pub fn set(
     command: String,
 ) -> Answer<()> {
     let entry = datasets::entry_of(service, dataset)?;
-    let _gate = entry.gate.read().unwrap_or_else(|e| e.into_inner());
+    let _gate = entry.gate.acquire_read();
     datasets::need_writable(&entry)?;
     let ds = datasets::find(&entry, dataset)?;
     let kind = datasets::kind_of(&entry, &ds);
@@ -176,7 +177,7 @@ pub fn inherit(
     command: String,
 ) -> Answer<()> {
     let entry = datasets::entry_of(service, dataset)?;
-    let _gate = entry.gate.read().unwrap_or_else(|e| e.into_inner());
+    let _gate = entry.gate.acquire_read();
     datasets::need_writable(&entry)?;
     let name = match props::dataset(property) {
         _ if props::is_user(property) => property,

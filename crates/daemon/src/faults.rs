@@ -21,10 +21,11 @@ pub fn set(_faults: Vec<api::Fault>) -> Result<(), api::ApiError> {
 #[cfg(feature = "faults")]
 mod built {
     use api::{ApiError, Fault, Transfer, Trouble};
+    use base::sync::{MutexExt, RwLockExt};
     use base::{Error, Kind, Result};
     use env::{Access, Disk, Disks, Env, Geometry, Op, Watch};
     use std::sync::atomic::{AtomicU64, Ordering};
-    use std::sync::{Arc, Condvar, Mutex, PoisonError, RwLock};
+    use std::sync::{Arc, Condvar, Mutex, RwLock};
     use std::time::Duration;
 
     /// A fault, and how many transfers it has seen.
@@ -37,16 +38,16 @@ mod built {
     /// Devices have these faults from now on. Transfers that are delayed go on at once.
     pub fn set(faults: Vec<Fault>) -> std::result::Result<(), ApiError> {
         let counted = |f| (f, AtomicU64::new(0));
-        let mut all = FAULTS.write().unwrap_or_else(PoisonError::into_inner);
+        let mut all = FAULTS.acquire_write();
         *all = faults.into_iter().map(counted).collect();
-        *CHANGES.0.lock().unwrap_or_else(PoisonError::into_inner) += 1;
+        *CHANGES.0.acquire() += 1;
         CHANGES.1.notify_all();
         Ok(())
     }
 
     /// Lets time go by, as long as the faults stay as they are.
     fn delay(time: Duration) {
-        let changes = CHANGES.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let changes = CHANGES.0.acquire();
         let before = *changes;
         let same = |now: &mut u64| *now == before;
         drop(CHANGES.1.wait_timeout_while(changes, time, same));
@@ -86,7 +87,7 @@ mod built {
     impl FaultyDisk {
         fn fate(&self, on: Transfer) -> Fate {
             let (mut fate, mut panics) = (Fate::default(), false);
-            let all = FAULTS.read().unwrap_or_else(PoisonError::into_inner);
+            let all = FAULTS.acquire_read();
             for (fault, seen) in all.iter() {
                 if fault.device != self.path || fault.on != on {
                     continue;
@@ -203,7 +204,7 @@ mod built {
 
         /// Requests that meet no fault are timed by the device itself.
         fn batch_watched(&self, ops: Vec<Op>, watch: &dyn Watch) -> Vec<(Op, Result<()>)> {
-            let all = FAULTS.read().unwrap_or_else(PoisonError::into_inner);
+            let all = FAULTS.acquire_read();
             let sound = !all.iter().any(|(fault, _)| fault.device == self.path);
             drop(all);
             match sound {

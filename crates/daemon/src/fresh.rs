@@ -5,9 +5,10 @@
 //! second: the nodes answered for in it are kept here, so that the kernel can be told to forget
 //! what it has of them.
 
+use base::sync::MutexExt;
 use fuse::Notifier;
 use std::collections::HashSet;
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 /// Longer than the kernel keeps such attributes.
@@ -31,7 +32,7 @@ impl Fresh {
     }
 
     fn note_at(&self, node: u64, now: Instant) {
-        let mut s = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut s = self.0.acquire();
         match s.began {
             Some(began) if now.duration_since(began) < SPAN => {}
             Some(began) if now.duration_since(began) < 2 * SPAN => {
@@ -47,7 +48,7 @@ impl Fresh {
     }
 
     fn take(&self) -> HashSet<u64> {
-        let mut s = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut s = self.0.acquire();
         let Spans { now, before, .. } = std::mem::take(&mut *s);
         now.into_iter().chain(before).collect()
     }

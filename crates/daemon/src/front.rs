@@ -5,6 +5,7 @@
 use crate::admit::Admission;
 use crate::bridge::{cred, ioctl_get, is_written_back, statfs_out, Bridge, Caching};
 use crate::ctldir::{self, Ctldir, Dir, Line, Node, SharedLists, Snapdir, Tree};
+use base::sync::MutexExt;
 use base::{Data, Kind};
 use fuse::{
     AttrReply, DirBuf, DirPlusBuf, Entry, Errno, Filesystem, IoctlReply, OpenArgs, Opened, ReadBuf,
@@ -12,7 +13,7 @@ use fuse::{
 };
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use zpl::{Zfs, Znode};
 
@@ -39,10 +40,6 @@ pub struct Front {
     lists: Mutex<HashMap<u64, Arc<Vec<Line>>>>,
     shared: SharedLists,
     handles: AtomicU64,
-}
-
-fn lock<T>(m: &Mutex<T>) -> MutexGuard<'_, T> {
-    m.lock().unwrap_or_else(|e| e.into_inner())
 }
 
 /// A file of a snapshot, or the error for what cannot be done with other nodes.
@@ -186,7 +183,7 @@ impl Front {
         offset: u64,
         mut put: impl FnMut(u64, u64, u32, &[u8]) -> bool,
     ) -> Result<()> {
-        let list = lock(&self.lists).get(&fh).cloned();
+        let list = self.lists.acquire().get(&fh).cloned();
         let list = match list {
             Some(l) => l,
             None => self.list(dir)?,
@@ -256,7 +253,7 @@ impl Filesystem for Front {
     }
 
     fn destroy(&self) {
-        lock(&self.lists).clear();
+        self.lists.acquire().clear();
         self.ctl.close_all();
         self.head.destroy();
     }
@@ -552,7 +549,7 @@ impl Filesystem for Front {
             Node::Dir(d) => {
                 let list = self.list(d)?;
                 let fh = self.handles.fetch_add(1, Ordering::Relaxed);
-                lock(&self.lists).insert(fh, list);
+                self.lists.acquire().insert(fh, list);
                 Ok(Opened { fh, flags: 0 })
             }
             n => {
@@ -628,7 +625,7 @@ impl Filesystem for Front {
 
     fn releasedir(&self, req: &Request, node: u64, fh: u64) {
         match ctldir::is_ours(node) {
-            true => drop(lock(&self.lists).remove(&fh)),
+            true => drop(self.lists.acquire().remove(&fh)),
             false => self.head.releasedir(req, node, fh),
         }
     }

@@ -5,12 +5,13 @@
 //! daemon. An ordinary user's daemon sees the processes of its user only; it says how many it could
 //! not look at.
 
+use base::sync::MutexExt;
 use std::collections::HashSet;
 use std::fmt;
 use std::fs;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use rustix::fs::{AtFlags, StatxFlags, CWD};
@@ -121,7 +122,7 @@ pub fn of(devices: &[Device]) -> Holders {
         }
         t.is_finished()
     });
-    let mut found = found.lock().unwrap_or_else(PoisonError::into_inner).clone();
+    let mut found = found.acquire().clone();
     found.list.sort();
     found.list.dedup();
     found.unfinished = !finished;
@@ -130,7 +131,7 @@ pub fn of(devices: &[Device]) -> Holders {
 
 fn search(devices: &[Device], all: &Mutex<Holders>) {
     let add = |h: Vec<Holder>| {
-        let mut all = all.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut all = all.acquire();
         all.list.extend(h);
     };
     if let Ok(table) = fs::read("/proc/self/mountinfo") {
@@ -144,7 +145,7 @@ fn search(devices: &[Device], all: &Mutex<Holders>) {
         };
         match process(pid, &e.path(), devices, &mut namespaces) {
             Some(list) => add(list),
-            None => all.lock().unwrap_or_else(PoisonError::into_inner).hidden += 1,
+            None => all.acquire().hidden += 1,
         }
     }
 }

@@ -8,10 +8,11 @@
 
 use crate::service::{Entry, Service};
 use api::{ApiError, Reply};
+use base::sync::MutexExt;
 use base::{Error, Kind};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{self, RecvTimeoutError};
-use std::sync::{Arc, MutexGuard, PoisonError, TryLockError};
+use std::sync::{Arc, MutexGuard, TryLockError};
 use std::time::{Duration, Instant};
 use vdev::Left;
 
@@ -53,10 +54,7 @@ impl Abandoned {
 impl Service {
     /// Pools that were abandoned and whose transfers are still under way.
     pub fn abandoned(&self) -> MutexGuard<'_, Vec<Abandoned>> {
-        let mut all = self
-            .abandoned
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
+        let mut all = self.abandoned.acquire();
         all.retain(|a| a.busy().next().is_some());
         all
     }

@@ -9,6 +9,7 @@ use crate::holders;
 use crate::service::{Entry, Service};
 use crate::values;
 use crate::write_out::{Ending, Left, Written};
+use base::sync::MutexExt;
 use base::{bail, Error, Kind, Result};
 use dsl::Dataset;
 use fuse::{Atime, Config, End, MountOptions, MountPoint, Session, Trouble, Unmount};
@@ -376,7 +377,7 @@ impl Service {
         again.leaving.store(false, Ordering::SeqCst);
         entry.add_mount(again);
         // The session cannot end while it is mounted; it may have, had somebody unmounted it since.
-        if *m.ended.0.lock().unwrap_or_else(|e| e.into_inner()) {
+        if *m.ended.0.acquire() {
             entry.remove_mount(m.object);
         }
         Ok(())
@@ -511,7 +512,7 @@ impl Service {
                 }
                 entry2.remove_mount(mounted.object);
                 let (m, cv) = &*ended;
-                *m.lock().unwrap_or_else(|e| e.into_inner()) = true;
+                *m.acquire() = true;
                 cv.notify_all();
                 // The kernel says the same of a connection that `umount -f` has aborted as of one that
                 // was unmounted.
@@ -733,7 +734,7 @@ impl Mounted {
     fn wait(&self) -> bool {
         let (lock, cv) = &*self.ended;
         let begin = Instant::now();
-        let mut ended = lock.lock().unwrap_or_else(|e| e.into_inner());
+        let mut ended = lock.acquire();
         while !*ended {
             if begin.elapsed() > RELEASE && self.session.is_running() {
                 return false;
@@ -767,14 +768,14 @@ impl Mounted {
         if let Err(left) = done {
             let text = format!("{}: {left}", self.ds.full_name());
             crate::log::error(&text);
-            *self.lost.lock().unwrap_or_else(|e| e.into_inner()) = Some(text);
+            *self.lost.acquire() = Some(text);
         }
         ending
     }
 
     /// What got lost when it was unmounted by force, in words.
     pub fn lost(&self) -> Option<String> {
-        self.lost.lock().unwrap_or_else(|e| e.into_inner()).clone()
+        self.lost.acquire().clone()
     }
 
     /// Takes what the kernel keeps of written data; the mount goes on.
@@ -842,7 +843,7 @@ impl Mounted {
 
     /// Properties overridden for this mount only.
     pub fn temporary(&self) -> Vec<(String, String)> {
-        let list = self.temporary.lock().unwrap_or_else(|e| e.into_inner());
+        let list = self.temporary.acquire();
         list.clone()
     }
 
@@ -865,7 +866,7 @@ impl Mounted {
     pub fn refresh(&self, pool: &Pool) -> Result<()> {
         let (p, options) = self.wanted(pool, &self.temporary())?;
         self.apply(p);
-        let mut told = self.options.lock().unwrap_or_else(|e| e.into_inner());
+        let mut told = self.options.acquire();
         if for_kernel(&told) == for_kernel(&options) {
             return Ok(());
         }
@@ -883,7 +884,7 @@ impl Mounted {
     /// mount is to become read-only while files are open for writing; nothing has changed then.
     pub fn change(&self, pool: &Pool, temporary: Vec<(String, String)>) -> Result<()> {
         let (p, options) = self.wanted(pool, &temporary)?;
-        let mut told = self.options.lock().unwrap_or_else(|e| e.into_inner());
+        let mut told = self.options.acquire();
         let writable = !p.readonly;
         let asked = temporary.iter().rev().find(|(n, _)| n == "readonly");
         if !writable && asked.is_some_and(|(_, v)| v == "off") {
@@ -923,7 +924,7 @@ impl Mounted {
         }
         let was_writable = !self.zfs.props().readonly;
         self.apply(p);
-        *self.temporary.lock().unwrap_or_else(|e| e.into_inner()) = temporary;
+        *self.temporary.acquire() = temporary;
         drop(told);
         if was_writable && !writable {
             pool.sync()?;
@@ -934,7 +935,7 @@ impl Mounted {
     /// Whether only a new mount makes the kernel follow a changed property: it refuses what the
     /// mount forbids, and the mount of an ordinary user cannot be changed.
     pub fn must_remount(&self, property: &str, new: u64) -> bool {
-        let told = self.options.lock().unwrap_or_else(|e| e.into_inner());
+        let told = self.options.acquire();
         self.mount.by_helper()
             && match property {
                 // Read-only is our own business, too.

@@ -5,12 +5,13 @@
 //! all mounts share; for the others they are loaded again when a request comes. An object without
 //! links, whose last user the kernel is, stays by its number.
 
+use base::sync::MutexExt;
 use base::Kind;
 use std::collections::hash_map::RandomState;
 use std::collections::{HashMap, VecDeque};
 use std::hash::BuildHasher;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Mutex};
 use zpl::{Zfs, Znode};
 
 const SHARDS: usize = 16;
@@ -69,10 +70,6 @@ pub struct Nodes {
     hash: RandomState,
 }
 
-fn lock<T>(m: &Mutex<T>) -> MutexGuard<'_, T> {
-    m.lock().unwrap_or_else(|e| e.into_inner())
-}
-
 impl Nodes {
     /// Knows the root only.
     pub fn new(root: &Arc<Znode>) -> Nodes {
@@ -103,14 +100,14 @@ impl Nodes {
         match id {
             fuse::ROOT => Some(self.root),
             _ if id & COUNTED == 0 => Some(id & ((1 << OBJECT_BITS) - 1)),
-            _ => lock(&self.counted).objects.get(&id).copied(),
+            _ => self.counted.acquire().objects.get(&id).copied(),
         }
     }
 
     /// An id nobody has. Object numbers come back after their objects are gone, ids do not while the
     /// kernel may still have them.
     fn counted_id(&self, object: u64, generation: u32) -> u64 {
-        let mut c = lock(&self.counted);
+        let mut c = self.counted.acquire();
         if let Some(id) = c.ids.get(&(object, generation)) {
             return *id;
         }
@@ -125,7 +122,7 @@ impl Nodes {
         let generation = z.gen as u32;
         let mut id = self.id(z.object, generation);
         loop {
-            let mut s = lock(self.shard(id));
+            let mut s = self.shard(id).acquire();
             let k = s.known.entry(id).or_insert(Known {
                 generation,
                 lookups: 0,
@@ -191,7 +188,7 @@ impl Nodes {
     /// The znode of a node; `Stale` if the kernel's id does not lead anywhere any more.
     pub fn get(&self, zfs: &Zfs, id: u64) -> base::Result<Arc<Znode>> {
         let generation = {
-            let mut s = lock(self.shard(id));
+            let mut s = self.shard(id).acquire();
             let s = &mut *s;
             if let Some(k) = s.kept.get_mut(&id) {
                 k.used = true;
@@ -204,7 +201,7 @@ impl Nodes {
         };
         let object = self.object(id).ok_or(Kind::Stale)?;
         let z = zfs.get_generation(object, generation)?;
-        let mut s = lock(self.shard(id));
+        let mut s = self.shard(id).acquire();
         let out = match s.known.contains_key(&id) {
             true => self.keep(&mut s, id, &z),
             false => Vec::new(),
@@ -236,7 +233,7 @@ impl Nodes {
         let generation = z.gen as u32;
         let mut id = self.id(z.object, generation);
         loop {
-            let mut s = lock(self.shard(id));
+            let mut s = self.shard(id).acquire();
             match s.known.get(&id) {
                 Some(k) if k.generation == generation => {
                     let out = self.keep(&mut s, id, z);
@@ -246,7 +243,7 @@ impl Nodes {
                 }
                 Some(_) if id & COUNTED == 0 => {
                     drop(s);
-                    match lock(&self.counted).ids.get(&(z.object, generation)) {
+                    match self.counted.acquire().ids.get(&(z.object, generation)) {
                         Some(other) => id = *other,
                         None => return,
                     }
@@ -261,7 +258,7 @@ impl Nodes {
         if id == fuse::ROOT {
             return false;
         }
-        let mut s = lock(self.shard(id));
+        let mut s = self.shard(id).acquire();
         let Some(k) = s.known.get_mut(&id) else {
             return false;
         };
@@ -292,7 +289,7 @@ impl Nodes {
         }
         drop(s);
         if id & COUNTED != 0 {
-            let mut c = lock(&self.counted);
+            let mut c = self.counted.acquire();
             if let Some(object) = c.objects.remove(&id) {
                 c.ids.remove(&(object, generation));
             }
@@ -304,10 +301,10 @@ impl Nodes {
     /// The mount is gone: nothing is known any more.
     pub fn clear(&self) {
         for s in &self.shards {
-            let gone = std::mem::take(&mut *lock(s));
+            let gone = std::mem::take(&mut *s.acquire());
             KEPT.fetch_sub(gone.kept.len(), Ordering::Relaxed);
         }
-        *lock(&self.counted) = Counted::default();
+        *self.counted.acquire() = Counted::default();
     }
 }
 

@@ -8,6 +8,7 @@ use crate::service::{Entry, Service};
 use api::{
     Answer, ApiError, PoolFacts, PoolGet, Prop, Reply, ScanState, Select, Source, Value, VdevState,
 };
+use base::sync::MutexExt;
 use base::{Kind, Result, Txg};
 use disk::feature::{self, Feature};
 use disk::props::{self, PoolProp, POOL};
@@ -460,11 +461,7 @@ impl<'a> Getter<'a> {
                 Source::Local,
             ),
             "cachefile" => {
-                let file = self
-                    .entry
-                    .cache_file
-                    .lock()
-                    .unwrap_or_else(|e| e.into_inner());
+                let file = self.entry.cache_file.acquire();
                 match &*file {
                     None => (Value::Text("none".into()), Source::Local),
                     Some(f) if *f == self.service.paths.cache_file => {

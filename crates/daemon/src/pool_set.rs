@@ -6,6 +6,7 @@ use crate::pool_upgrade::upgrade;
 use crate::pools::{not_suspended, open};
 use crate::service::{Entry, Service};
 use api::{ApiError, Peer, Props, Reply};
+use base::sync::{MutexExt, RwLockExt};
 use base::{Error, Kind};
 use disk::feature::{self, Feature};
 use disk::props::{self, PoolProp, When};
@@ -99,7 +100,7 @@ pub fn set(
     command: &str,
 ) -> Answer<Reply> {
     let entry = open(service, name)?;
-    let _gate = entry.gate.read().unwrap_or_else(|e| e.into_inner());
+    let _gate = entry.gate.acquire_read();
     let mut changes = Vec::new();
     for (prop, value) in list {
         if prop == "version" {
@@ -113,10 +114,7 @@ pub fn set(
     for c in &changes {
         if let Change::Cache(new) = c {
             // Of this import only, so a pool that is read-only may have it too.
-            let old = std::mem::replace(
-                &mut *entry.cache_file.lock().unwrap_or_else(|e| e.into_inner()),
-                new.clone(),
-            );
+            let old = std::mem::replace(&mut *entry.cache_file.acquire(), new.clone());
             if old != *new {
                 service.rewrite_cache(old);
             }

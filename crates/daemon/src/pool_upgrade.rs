@@ -6,6 +6,7 @@ use crate::pool_get;
 use crate::pools::{not_suspended, open, unmount_all};
 use crate::service::{Entry, Service};
 use api::{ApiError, Peer, Reply, Upgraded};
+use base::sync::{MutexExt, RwLockExt};
 use base::{Error, Kind, Result};
 use disk::feature::{self, Feature};
 use dmu::Tx;
@@ -30,7 +31,7 @@ pub fn upgrade(
     command: &str,
 ) -> Answer<Reply> {
     let entry = open(service, name)?;
-    let _one_at_a_time = entry.changes.lock().unwrap_or_else(|e| e.into_inner());
+    let _one_at_a_time = entry.changes.acquire();
     crate::cancel::check()?;
     if entry.is_leaving() {
         return Err(ApiError::no_such_pool(name));
@@ -66,7 +67,7 @@ pub fn upgrade(
     };
     done.features = wanted.iter().map(|f| f.name.to_string()).collect();
     if from == to {
-        let _gate = entry.gate.read().unwrap_or_else(|e| e.into_inner());
+        let _gate = entry.gate.acquire_read();
         if !wanted.is_empty() {
             entry
                 .pool
@@ -119,7 +120,7 @@ fn raise(
     to: u64,
     features: Vec<&'static Feature>,
 ) -> Answer<()> {
-    let _gate = entry.gate.write().unwrap_or_else(|e| e.into_inner());
+    let _gate = entry.gate.acquire_write();
     unmount_all(service, entry, false)?;
     entry
         .pool

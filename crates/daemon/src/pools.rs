@@ -7,6 +7,7 @@ use crate::{
     cancel, damage, letgo, pool_create, pool_get, pool_import, pool_set, pool_upgrade, waves,
 };
 use api::{Activity, ApiError, Feature, HistoryRecord, Peer, Reply, Request, Sink};
+use base::sync::{MutexExt, RwLockExt};
 use base::{Error, Kind};
 use disk::history::keys as key;
 use disk::{feature, NvList};
@@ -220,7 +221,7 @@ fn take_out(
     if !let_go {
         not_suspended(entry)?;
     }
-    let _gate = entry.gate.write().unwrap_or_else(|e| e.into_inner());
+    let _gate = entry.gate.acquire_write();
     ours()?;
     if unwanted.load(Ordering::SeqCst) {
         return Err(cancel::refusal());
@@ -337,7 +338,7 @@ pub fn unmount_all(service: &Arc<Service>, entry: &Arc<Entry>, force: bool) -> A
         &list,
         |m| &m.path,
         |m| {
-            let busy = || busy.lock().unwrap_or_else(|e| e.into_inner());
+            let busy = || busy.acquire();
             // A parent of what could not be unmounted is busy too, and not worth a line.
             if busy().iter().any(|p| p.starts_with(&m.path)) {
                 return Ok(None);

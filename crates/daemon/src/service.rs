@@ -265,7 +265,7 @@ impl Service {
         let name = entry.pool.name();
         entry.replay_volumes();
         {
-            let mut pools = self.pools.lock().unwrap_or_else(|e| e.into_inner());
+            let mut pools = self.pools.acquire();
             let guid = entry.pool.guid();
             if pools
                 .values()

@@ -1,6 +1,7 @@
 //! Mounting and unmounting many file systems. One is mostly waiting: for reads one after the other,
 //! for the kernel, for threads that end. So those that do not lie in one another go together.
 
+use base::sync::MutexExt;
 use std::collections::HashMap;
 use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -51,7 +52,7 @@ pub fn run<T: Sync, R: Send>(
         let work = || {
             while let Some(n) = wave.get(next.fetch_add(1, Ordering::Relaxed)) {
                 let r = job(&list[*n]);
-                done.lock().unwrap_or_else(|e| e.into_inner()).push((*n, r));
+                done.acquire().push((*n, r));
             }
         };
         std::thread::scope(|s| {

@@ -12,10 +12,11 @@
 //!    writes are refused with EIO. Stores into shared mappings are not announced and cannot be.
 
 use crate::writers::Writers;
+use base::sync::MutexExt;
 use fuse::{Notifier, Pages, WriteOut};
 use std::fmt;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 /// How long nothing may arrive before the rest is given up: a write of one request is answered by
@@ -69,7 +70,7 @@ impl Work {
             self.files.get(self.next.fetch_add(1, Ordering::Relaxed))
         {
             if let Err(e) = self.out.file(*node, *generation, self.pages) {
-                let mut failed = self.failed.lock().unwrap_or_else(PoisonError::into_inner);
+                let mut failed = self.failed.acquire();
                 failed.push(e);
             }
             self.done.fetch_add(1, Ordering::SeqCst);
@@ -135,7 +136,7 @@ impl Written {
                 done: AtomicUsize::new(0),
                 failed: Mutex::default(),
             });
-            *shared.lock().unwrap_or_else(PoisonError::into_inner) = Some(work.clone());
+            *shared.acquire() = Some(work.clone());
             std::thread::scope(|s| {
                 for _ in 1..THREADS.min(count) {
                     // Without another thread this one does it all.
@@ -162,11 +163,11 @@ impl Written {
         let mut moved = (0, self.writers.arrivals());
         loop {
             let over = finished.load(Ordering::SeqCst) != 0;
-            let work = work.lock().unwrap_or_else(PoisonError::into_inner).clone();
+            let work = work.acquire().clone();
             let done = work.as_ref().map_or(0, |w| w.done.load(Ordering::SeqCst));
             if over {
                 let failed = work.map(|w| {
-                    let mut failed = w.failed.lock().unwrap_or_else(PoisonError::into_inner);
+                    let mut failed = w.failed.acquire();
                     std::mem::take(&mut *failed)
                 });
                 return match failed.unwrap_or_default().as_slice() {

@@ -2,6 +2,7 @@
 //! and three things follow: it alone knows where their newest data are, what they take on disk
 //! is not known yet, and who wrote too much hears of it late.
 
+use base::sync::MutexExt;
 use fuse::Errno;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -32,7 +33,7 @@ pub struct Writers {
 
 impl Writers {
     fn lock(&self) -> MutexGuard<'_, HashMap<u64, Writer>> {
-        self.open.lock().unwrap_or_else(|e| e.into_inner())
+        self.open.acquire()
     }
 
     /// One more open description of the node.

@@ -8,13 +8,14 @@
 
 use crate::stride::Strides;
 use crate::{Dmu, Dnode, Objset};
+use base::sync::{CondvarExt, MutexExt};
 
 use disk::dnode::DNODES_PER_BLOCK;
 use disk::BlkPtr;
 use std::collections::BTreeSet;
 use std::ops::Range;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
 
 /// Most bytes that are read ahead of a stream.
@@ -31,10 +32,6 @@ const FORGOTTEN: u32 = 16;
 const STALLED: Duration = Duration::from_secs(5);
 /// Streams an object remembers.
 const STREAMS: usize = 4;
-
-fn lock<T>(m: &Mutex<T>) -> MutexGuard<'_, T> {
-    m.lock().unwrap_or_else(PoisonError::into_inner)
-}
 
 /// One sequence of reads, in blocks.
 #[derive(Clone, Copy, Default, Debug)]
@@ -142,7 +139,7 @@ struct Pass(Arc<Door>);
 
 impl Door {
     fn enter(self: &Arc<Door>) -> Option<Pass> {
-        let mut st = lock(&self.state);
+        let mut st = self.state.acquire();
         if st.0 {
             return None;
         }
@@ -152,19 +149,16 @@ impl Door {
 
     /// Waits for who is inside, but not for ever: on a device that stalls.
     fn close(&self, most: Duration) {
-        let mut st = lock(&self.state);
+        let mut st = self.state.acquire();
         st.0 = true;
-        let (st, _) = self
-            .empty
-            .wait_timeout_while(st, most, |st| st.1 > 0)
-            .unwrap_or_else(PoisonError::into_inner);
+        let (st, _) = self.empty.wait_acquire_while(st, most, |st| st.1 > 0);
         drop(st);
     }
 }
 
 impl Drop for Pass {
     fn drop(&mut self) {
-        let mut st = lock(&self.0.state);
+        let mut st = self.0.state.acquire();
         st.1 -= 1;
         if st.1 == 0 {
             self.0.empty.notify_all();
@@ -190,7 +184,7 @@ impl Dmu {
 
     /// Whether reading ahead has been ended: jobs that take long ask now and then.
     pub fn ahead_stopped(&self) -> bool {
-        lock(&self.ahead.state).0
+        self.ahead.state.acquire().0
     }
 
     /// Has `job` done by another thread, if there is one to spare and the pool is not closed by then.
@@ -561,7 +555,7 @@ mod tests {
         let pass = door.enter().unwrap();
         std::thread::scope(|s| {
             let closing = s.spawn(|| door.close(Duration::MAX));
-            while !lock(&door.state).0 {
+            while !door.state.acquire().0 {
                 std::thread::yield_now();
             }
             assert!(door.enter().is_none());

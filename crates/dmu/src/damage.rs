@@ -3,6 +3,7 @@
 
 use crate::dnode::Dnode;
 use crate::tree::{indirect_fits, Reader, Synced};
+use base::sync::MutexExt;
 use base::Result;
 use disk::{BlkPtr, BP_SIZE};
 use std::sync::Arc;
@@ -75,7 +76,7 @@ impl Dnode {
     }
 
     fn checked(&self) -> std::sync::MutexGuard<'_, Checked> {
-        self.checked.lock().unwrap_or_else(|e| e.into_inner())
+        self.checked.acquire()
     }
 }
 

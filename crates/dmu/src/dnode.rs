@@ -7,6 +7,7 @@ use crate::objset::Objset;
 use crate::reading::Reading;
 use crate::tree::{Reader, Spot, Synced};
 use crate::tx::{Damage, Dmu, Tx};
+use base::sync::RwLockExt;
 use base::{bail, Block, Data, Error, Kind, RangeSet, Result, Txg};
 use disk::{BlkPtr, DnodePhys, ObjType};
 use std::any::Any;
@@ -210,11 +211,11 @@ impl Dnode {
     }
 
     pub(crate) fn read_lock(&self) -> RwLockReadGuard<'_, Inner> {
-        self.inner.read().unwrap_or_else(|e| e.into_inner())
+        self.inner.acquire_read()
     }
 
     pub(crate) fn write_lock(&self) -> RwLockWriteGuard<'_, Inner> {
-        self.inner.write().unwrap_or_else(|e| e.into_inner())
+        self.inner.acquire_write()
     }
 
     /// Object number.

@@ -9,11 +9,12 @@ use crate::objset::Objset;
 use crate::place;
 use crate::tx::Tx;
 use crate::Dnode;
+use base::sync::MutexExt;
 use base::Txg;
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 
 /// A write of so many bytes in whole blocks is taken for part of a stream. Shorter ones are more
 /// likely to come again to the same place, or to be of files that do not live long.
@@ -114,10 +115,6 @@ impl Waiting {
     }
 }
 
-fn lock(m: &Mutex<Waiting>) -> MutexGuard<'_, Waiting> {
-    m.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 impl Objset {
     /// Blocks of `size` bytes were written whole, in one go.
     pub(crate) fn write_early(&self, tx: &Tx, dn: Weak<Dnode>, blocks: Range<u64>, size: usize) {
@@ -128,7 +125,7 @@ impl Objset {
         let batch = self.dmu.early.batch.load(Ordering::Relaxed);
         let size = size as u64;
         {
-            let mut waiting = lock(&self.waiting);
+            let mut waiting = self.waiting.acquire();
             waiting.add(tx.txg(), Run { dn, blocks, size });
             if waiting.bytes < batch || !self.dmu.early.enter() {
                 return;
@@ -148,7 +145,7 @@ impl Objset {
     /// Writes what is waiting, if it is enough; false if it is not, or not the time for it.
     fn write_batch(&self, batch: u64) -> bool {
         let (txg, runs) = {
-            let mut waiting = lock(&self.waiting);
+            let mut waiting = self.waiting.acquire();
             if waiting.bytes < batch {
                 return false;
             }

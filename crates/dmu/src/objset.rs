@@ -6,6 +6,7 @@ use crate::reading::Reading;
 use crate::tree::Synced;
 use crate::tx::{Admission, Damage, Dmu, Need, Tx};
 use crate::{GROUPUSED_OBJECT, PROJECTUSED_OBJECT, USERUSED_OBJECT};
+use base::sync::{MutexExt, RwLockExt};
 use base::{bail, Error, Kind, Result, Txg};
 use codec::crypt::DatasetKey;
 use disk::crypt::{objset_records, OBJSET_MACS, OBJSET_MAC_SIZE};
@@ -399,16 +400,13 @@ impl Objset {
     }
 
     pub fn policy(&self) -> Arc<WritePolicy> {
-        self.policy
-            .read()
-            .unwrap_or_else(|e| e.into_inner())
-            .clone()
+        self.policy.acquire_read().clone()
     }
 
     /// New properties take effect for blocks written and read from now on.
     pub fn set_policy(&self, policy: WritePolicy) {
         self.reading.set(policy.keep, policy.ahead);
-        *self.policy.write().unwrap_or_else(|e| e.into_inner()) = Arc::new(policy);
+        *self.policy.acquire_write() = Arc::new(policy);
     }
 
     pub fn set_admission(&self, a: Weak<dyn Admission>) {
@@ -425,12 +423,12 @@ impl Objset {
     }
 
     pub(crate) fn lock_state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(|e| e.into_inner())
+        self.state.acquire()
     }
 
     /// The group is going to write `bytes` more.
     pub(crate) fn add_space(&self, txg: Txg, bytes: u64) {
-        let mut s = self.space.lock().unwrap_or_else(|e| e.into_inner());
+        let mut s = self.space.acquire();
         let s = &mut s[txg as usize & 3];
         if s.0 != txg {
             *s = (txg, 0);
@@ -442,7 +440,7 @@ impl Objset {
     /// See [`Admission::admit`].
     fn pending_space(&self) -> u64 {
         let synced = self.dmu.synced_txg();
-        let s = *self.space.lock().unwrap_or_else(|e| e.into_inner());
+        let s = *self.space.acquire();
         let known: u64 = s.iter().filter(|s| s.0 > synced).map(|s| s.1).sum();
         known + self.promised.load(Ordering::Relaxed)
     }
@@ -553,7 +551,7 @@ impl Objset {
 
     fn shard(&self, object: u64) -> MutexGuard<'_, Shard> {
         let n = (object ^ object >> 7) as usize % SHARDS;
-        self.shards[n].lock().unwrap_or_else(|e| e.into_inner())
+        self.shards[n].acquire()
     }
 
     fn special_index(object: u64) -> Option<usize> {
@@ -574,7 +572,7 @@ impl Objset {
             )
         };
         if let Some(n) = Self::special_index(object) {
-            let s = self.special[n].lock().unwrap_or_else(|e| e.into_inner());
+            let s = self.special[n].acquire();
             return s.clone().ok_or_else(none);
         }
         if object == 0 || object > MAX_OBJECT {
@@ -677,7 +675,7 @@ impl Objset {
     /// Makes an object under a free number.
     pub fn alloc(&self, tx: &Tx, new: &NewObject) -> Result<Arc<Dnode>> {
         let f = self.fields(new)?;
-        let mut n = self.numbers.lock().unwrap_or_else(|e| e.into_inner());
+        let mut n = self.numbers.acquire();
         if n.reusable >= 64 && n.freed_low < n.cursor {
             n.cursor = n.freed_low.max(1);
             n.freed_low = u64::MAX;
@@ -757,7 +755,7 @@ impl Objset {
         if let Some(n) = Self::special_index(object) {
             let f = self.fields(new)?;
             let dn = self.fresh(object, f);
-            *self.special[n].lock().unwrap_or_else(|e| e.into_inner()) = Some(dn.clone());
+            *self.special[n].acquire() = Some(dn.clone());
             dn.touch_new(tx)?;
             return Ok(dn);
         }
@@ -765,7 +763,7 @@ impl Objset {
             bail!(Invalid, "object number {object}");
         }
         let f = self.fields(new)?;
-        let _n = self.numbers.lock().unwrap_or_else(|e| e.into_inner());
+        let _n = self.numbers.acquire();
         let at = object % DNODES_PER_BLOCK;
         if at + f.slots as u64 > DNODES_PER_BLOCK {
             bail!(
@@ -821,7 +819,7 @@ impl Objset {
         }
         dn.mark_freed(tx)?;
         self.objects.fetch_sub(1, Ordering::Relaxed);
-        let mut n = self.numbers.lock().unwrap_or_else(|e| e.into_inner());
+        let mut n = self.numbers.acquire();
         n.freed += 1;
         if n.freed_low == 0 || object < n.freed_low {
             n.freed_low = object;
@@ -903,7 +901,7 @@ impl Objset {
     /// The lowest object number in memory from `from` on.
     fn first_in_memory(&self, from: u64) -> Option<u64> {
         let lowest = |s: &Mutex<Shard>| {
-            let s = s.lock().unwrap_or_else(|e| e.into_inner());
+            let s = s.acquire();
             s.keys().copied().filter(|k| *k >= from).min()
         };
         self.shards.iter().filter_map(lowest).min()
@@ -913,38 +911,28 @@ impl Objset {
 
     pub(crate) fn add_dirty(&self, txg: Txg, dn: Arc<Dnode>) {
         base::mutation::panic_point("a dirty object");
-        self.dirty.lock().unwrap_or_else(|e| e.into_inner())[txg as usize & 3]
-            .insert(dn.object(), dn);
+        self.dirty.acquire()[txg as usize & 3].insert(dn.object(), dn);
         if let Some(me) = self.me.upgrade() {
             self.dmu.register(txg, &me);
         }
     }
 
     pub(crate) fn take_dirty(&self, txg: Txg) -> Vec<Job> {
-        let list = std::mem::take(
-            &mut self.dirty.lock().unwrap_or_else(|e| e.into_inner())[txg as usize & 3],
-        );
+        let list = std::mem::take(&mut self.dirty.acquire()[txg as usize & 3]);
         list.values().map(|dn| dn.take_job(txg)).collect()
     }
 
     pub(crate) fn quiesce(&self, txg: Txg) {
         base::mutation::panic_point("taking over an object set");
-        self.waiting
-            .lock()
-            .unwrap_or_else(|e| e.into_inner())
-            .forget(txg);
+        self.waiting.acquire().forget(txg);
         let jobs = self.take_dirty(txg);
-        *self.jobs.lock().unwrap_or_else(|e| e.into_inner()) = jobs;
+        *self.jobs.acquire() = jobs;
     }
 
     /// True if group `txg` still has changes of this set to write.
     pub fn is_dirty_in(&self, txg: Txg) -> bool {
-        !self.dirty.lock().unwrap_or_else(|e| e.into_inner())[txg as usize & 3].is_empty()
-            || !self
-                .jobs
-                .lock()
-                .unwrap_or_else(|e| e.into_inner())
-                .is_empty()
+        !self.dirty.acquire()[txg as usize & 3].is_empty()
+            || !self.jobs.acquire().is_empty()
             || self.lock_state().dirty[txg as usize & 3]
     }
 
@@ -959,8 +947,8 @@ impl Objset {
     /// What the group changed is written, but not on disk yet: the numbers it freed are kept back, since
     /// what is made under them may be on disk before it, in the log.
     pub(crate) fn group_written(&self, txg: Txg, gone: impl Iterator<Item = u64>) {
-        self.space.lock().unwrap_or_else(|e| e.into_inner())[txg as usize & 3] = (0, 0);
-        let mut all = self.gone.lock().unwrap_or_else(|e| e.into_inner());
+        self.space.acquire()[txg as usize & 3] = (0, 0);
+        let mut all = self.gone.acquire();
         all.extend(gone);
     }
 
@@ -968,7 +956,7 @@ impl Objset {
     /// may leave memory.
     pub(crate) fn group_synced(&self) {
         base::mutation::panic_point("an object set that is on disk");
-        let gone = std::mem::take(&mut *self.gone.lock().unwrap_or_else(|e| e.into_inner()));
+        let gone = std::mem::take(&mut *self.gone.acquire());
         for object in &gone {
             let mut m = self.shard(*object);
             if m.get(object).is_some_and(|d| !d.read_lock().f.allocated) {
@@ -976,12 +964,12 @@ impl Objset {
             }
         }
         {
-            let mut n = self.numbers.lock().unwrap_or_else(|e| e.into_inner());
+            let mut n = self.numbers.acquire();
             n.reusable += n.freed;
             n.freed = 0;
         }
         for s in &self.shards {
-            s.lock().unwrap_or_else(|e| e.into_inner()).sweep();
+            s.acquire().sweep();
         }
     }
 }

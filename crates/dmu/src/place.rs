@@ -4,6 +4,7 @@ use crate::content::Content;
 use crate::dnode::{Buf, Dnode};
 use crate::sync::{spec_for, with_nonce, Shape, Transform};
 use crate::tx::Tx;
+use base::sync::MutexExt;
 use base::{Block, Error, Kind, Result};
 use disk::BlkPtr;
 use std::collections::HashMap;
@@ -135,7 +136,7 @@ fn store(tx: &Tx, dn: &Dnode, placing: &[Placing]) -> Vec<Result<Option<BlkPtr>>
         placing.iter().map(|_| Mutex::new(None)).collect();
     dn.dmu.env.cpu.par_for(placing.len(), &|n| {
         let r = out.prepare(&placing[n].spec, &placing[n].data);
-        *slots[n].lock().unwrap_or_else(|e| e.into_inner()) = Some(r);
+        *slots[n].acquire() = Some(r);
     });
     let prepared: Vec<Result<Prepared>> = slots
         .into_iter()

@@ -21,6 +21,7 @@ use crate::dnode::{Dnode, Job, TakenBlock};
 use crate::objset::{objset_macs, Objset, WritePolicy};
 use crate::tree::{read_indirect, Reader, Spot, Synced};
 use crate::tx::Tx;
+use base::sync::MutexExt;
 use base::{bail, Block, Error, Kind, RangeSet, Result, Txg};
 use codec::{checksum, compress};
 use disk::crypt::OBJSET_MACS;
@@ -592,7 +593,7 @@ impl Objset {
     pub fn sync(&self, tx: &Tx, pass: u32, hooks: &dyn SyncHooks) -> Result<Option<BlkPtr>> {
         assert!(tx.is_syncing());
         let txg = tx.txg();
-        let mut jobs = std::mem::take(&mut *self.jobs.lock().unwrap_or_else(|e| e.into_inner()));
+        let mut jobs = std::mem::take(&mut *self.jobs.acquire());
         if jobs.is_empty() {
             jobs = self.take_dirty(txg);
         }
@@ -912,7 +913,7 @@ impl Objset {
         let transform = || {
             cpu.par_for(outs.len(), &|n| {
                 let r = out.prepare(&outs[n].spec, &blocks[n]);
-                *slots[n].lock().unwrap_or_else(|e| e.into_inner()) = Some(r);
+                *slots[n].acquire() = Some(r);
             });
         };
         if zio.queued_bytes() >= OVERLAP_BYTES {
@@ -1192,11 +1193,7 @@ impl Objset {
             done.iter().map(|(dn, phys)| (dn.object(), phys)).collect();
         let special = |object: u64, slot: &Mutex<Option<Arc<Dnode>>>| match new.get(&object) {
             Some(p) => (*p).clone(),
-            None => slot
-                .lock()
-                .unwrap_or_else(|e| e.into_inner())
-                .as_ref()
-                .and_then(|dn| dn.synced_phys()),
+            None => slot.acquire().as_ref().and_then(|dn| dn.synced_phys()),
         };
         let special = [
             special(crate::USERUSED_OBJECT, &self.special[0]),

@@ -1,10 +1,11 @@
 //! What every part needs at hand.
 
 use crate::features::Features;
+use base::sync::MutexExt;
 use base::{bail, Error, Kind, Result, Txg};
 use disk::{BlkPtr, ObjType};
 use dmu::{Dmu, Dnode, NewObject, Objset, Tx};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
+use std::sync::{Arc, Mutex, OnceLock, Weak};
 use zap::Zap;
 
 /// Longest full name of a dataset, bytes without NUL.
@@ -77,10 +78,6 @@ pub(crate) fn bump(x: &mut u64, d: i64) {
     *x = x.saturating_add_signed(d);
 }
 
-pub(crate) fn lock<T>(m: &Mutex<T>) -> MutexGuard<'_, T> {
-    m.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 /// Shared by everything of one pool.
 pub(crate) struct Core {
     pub mos: Arc<Objset>,
@@ -123,7 +120,7 @@ impl Core {
     /// it stopped half-way.
     pub fn must<R>(&self, r: Result<R>) -> Result<R> {
         if let Err(e) = &r {
-            lock(&self.broken).get_or_insert_with(|| e.clone());
+            self.broken.acquire().get_or_insert_with(|| e.clone());
         }
         r
     }
@@ -205,7 +202,7 @@ impl Core {
             0 => {
                 let b = crate::Bpobj::create(self, tx)?;
                 Zap::new(&self.directory()?).add_u64(tx, "empty_bpobj", b.object())?;
-                *lock(&self.empty_bpobj) = Some(b.object());
+                *self.empty_bpobj.acquire() = Some(b.object());
                 b.object()
             }
             n => n,
@@ -216,7 +213,7 @@ impl Core {
 
     /// Object number of the shared empty bpobj, 0 = none.
     pub fn empty_bpobj(&self) -> Result<u64> {
-        let mut e = lock(&self.empty_bpobj);
+        let mut e = self.empty_bpobj.acquire();
         if e.is_none() {
             *e = Some(self.directory_get("empty_bpobj")?.unwrap_or(0));
         }
@@ -229,7 +226,7 @@ impl Core {
         if self.features.count(EMPTY_BPOBJ).unwrap_or(0) == 0 {
             let obj = self.empty_bpobj()?;
             Zap::new(&self.directory()?).remove(tx, "empty_bpobj")?;
-            *lock(&self.empty_bpobj) = Some(0);
+            *self.empty_bpobj.acquire() = Some(0);
             self.free_object(tx, obj)?;
         }
         Ok(())

@@ -5,8 +5,9 @@
 //! above it. Loading a key puts the root's wrapping key here; the keys of datasets are unwrapped as
 //! they are opened, shared by all who use them, and wiped when the last has gone.
 
-use crate::core::{lock, Core};
+use crate::core::Core;
 use crate::{Dataset, Dir, Dsl};
+use base::sync::MutexExt;
 use base::{bail, Error, Kind, Result};
 use codec::crypt::{DatasetKey, Suite, Wrapped, WrappingKey};
 use disk::crypt::keys;
@@ -177,7 +178,7 @@ impl Core {
                 let Some(k) = parent else {
                     bail!(Invalid, "{}: the parent is not encrypted", dir.full_name());
                 };
-                let Some((w, p)) = lock(&self.keys.wrapping).get(&k.root).cloned() else {
+                let Some((w, p)) = self.keys.wrapping.acquire().get(&k.root).cloned() else {
                     bail!(
                         Access,
                         "{}: the parent's key is not loaded",
@@ -201,7 +202,10 @@ impl Core {
             let props = self.hold(dir.phys().props_zapobj)?;
             Zap::new(&props).update(tx, "keylocation", &Value::string(location))?;
             dir.cache_props(None);
-            lock(&self.keys.wrapping).insert(dir.object(), (wkey, params));
+            self.keys
+                .wrapping
+                .acquire()
+                .insert(dir.object(), (wkey, params));
         }
         ds.activate_feature(tx, ENCRYPTION)
     }
@@ -211,7 +215,7 @@ impl Core {
         let Some(object) = dir.key_object_number()? else {
             return Ok(());
         };
-        lock(&self.keys.wrapping).remove(&dir.object());
+        self.keys.wrapping.acquire().remove(&dir.object());
         let dn = self.hold(object)?;
         let zap = Zap::new(&dn);
         match zap.get(keys::REFCOUNT)?.unwrap_or(1) {
@@ -222,10 +226,10 @@ impl Core {
 
     /// The keys of a dataset, unwrapped. `None`: they are not loaded.
     fn dataset_key(&self, k: &KeyObject) -> Result<Option<Arc<DatasetKey>>> {
-        let Some((w, _)) = lock(&self.keys.wrapping).get(&k.root).cloned() else {
+        let Some((w, _)) = self.keys.wrapping.acquire().get(&k.root).cloned() else {
             return Ok(None);
         };
-        let mut open = lock(&self.keys.open);
+        let mut open = self.keys.open.acquire();
         if let Some(key) = open.get(&k.object).and_then(|(_, w)| w.upgrade()) {
             return Ok(Some(key));
         }
@@ -268,7 +272,7 @@ impl Dir {
     pub fn key_loaded(&self) -> Result<Option<bool>> {
         Ok(self
             .key_object()?
-            .map(|k| lock(&self.core.keys.wrapping).contains_key(&k.root)))
+            .map(|k| self.core.keys.wrapping.acquire().contains_key(&k.root)))
     }
 }
 
@@ -296,7 +300,7 @@ impl Dsl {
         if k.root != dir.object() {
             bail!(Invalid, "'{name}' is not an encryption root");
         }
-        let mut loaded = lock(&self.core.keys.wrapping);
+        let mut loaded = self.core.keys.wrapping.acquire();
         if loaded.contains_key(&k.root) && !check_only {
             bail!(Exists, "Key already loaded for '{name}'");
         }
@@ -320,11 +324,11 @@ impl Dsl {
         if !dir.is_encrypted()? {
             bail!(Invalid, "'{name}' is not encrypted");
         }
-        let mut loaded = lock(&self.core.keys.wrapping);
+        let mut loaded = self.core.keys.wrapping.acquire();
         if !loaded.contains_key(&dir.object()) {
             bail!(Access, "Key already unloaded for '{name}'");
         }
-        let mut open = lock(&self.core.keys.open);
+        let mut open = self.core.keys.open.acquire();
         open.retain(|_, (_, w)| w.strong_count() > 0);
         if open.values().any(|(root, _)| *root == dir.object()) {
             bail!(Busy, "'{name}' is busy");
@@ -354,7 +358,11 @@ impl Dsl {
             Zap::new(&props).update(tx, "keylocation", &Value::string(l))?;
             dir.cache_props(None);
         }
-        lock(&self.core.keys.wrapping).insert(dir.object(), (key, params));
+        self.core
+            .keys
+            .wrapping
+            .acquire()
+            .insert(dir.object(), (key, params));
         Ok(())
     }
 
@@ -369,14 +377,15 @@ impl Dsl {
         let Some(above) = above else {
             bail!(Invalid, "'{name}': the parent is not encrypted");
         };
-        let Some((key, params)) = lock(&self.core.keys.wrapping).get(&above.root).cloned() else {
+        let Some((key, params)) = self.core.keys.wrapping.acquire().get(&above.root).cloned()
+        else {
             bail!(Access, "'{name}': the parent's key is not loaded");
         };
         self.rewrap(tx, dir, above.root, &key, &params)?;
         let props = self.core.hold(dir.phys().props_zapobj)?;
         Zap::new(&props).remove_if(tx, "keylocation")?;
         dir.cache_props(None);
-        lock(&self.core.keys.wrapping).remove(&dir.object());
+        self.core.keys.wrapping.acquire().remove(&dir.object());
         Ok(())
     }
 
@@ -417,7 +426,7 @@ impl Dsl {
         let core = &self.core;
         for (object, wrapped) in new {
             core.must(core.put_key(tx, object, root, &wrapped, params))?;
-            if let Some(o) = lock(&core.keys.open).get_mut(&object) {
+            if let Some(o) = core.keys.open.acquire().get_mut(&object) {
                 o.0 = root;
             }
         }

@@ -1,7 +1,8 @@
 //! Datasets: heads and snapshots (data format §7.2), and what a sync tells them about blocks (§9).
 
-use crate::core::{bump, is_zapified, lock, Core, Triple};
+use crate::core::{bump, is_zapified, Core, Triple};
 use crate::{Bpobj, Deadlist, Dir};
+use base::sync::MutexExt;
 use base::{bail, Error, Result, Txg};
 use disk::dsl::{ds_flags, DslDatasetPhys, Used};
 use disk::{BlkPtr, DnodePhys, ObjType};
@@ -96,15 +97,15 @@ impl Dataset {
 
     /// The bonus structure as it is now.
     pub fn phys(&self) -> DslDatasetPhys {
-        lock(&self.st).phys.clone()
+        self.st.acquire().phys.clone()
     }
 
     pub fn dir(&self) -> Arc<Dir> {
-        lock(&self.st).dir.clone()
+        self.st.acquire().dir.clone()
     }
 
     pub fn is_snapshot(&self) -> bool {
-        lock(&self.st).phys.is_snapshot()
+        self.st.acquire().phys.is_snapshot()
     }
 
     /// Name behind the `@`; `None` for a head.
@@ -112,7 +113,7 @@ impl Dataset {
         if !self.is_snapshot() {
             return Ok(None);
         }
-        if let Some(n) = lock(&self.st).snap_name.clone() {
+        if let Some(n) = self.st.acquire().snap_name.clone() {
             return Ok(Some(n));
         }
         let head = self.core.dataset(self.dir().phys().head_dataset_obj)?;
@@ -126,7 +127,7 @@ impl Dataset {
     }
 
     pub(crate) fn set_snap_name(&self, name: Option<String>) {
-        lock(&self.st).snap_name = name;
+        self.st.acquire().snap_name = name;
     }
 
     /// `pool/a` or `pool/a@snap` (`@?` if the snapshot's name cannot be read).
@@ -143,7 +144,7 @@ impl Dataset {
     pub(crate) fn update<R>(&self, tx: &Tx, f: impl FnOnce(&mut DslDatasetPhys) -> R) -> Result<R> {
         base::mutation::panic_point("changing a dataset");
         self.core.need_syncing(tx)?;
-        let mut st = lock(&self.st);
+        let mut st = self.st.acquire();
         let r = f(&mut st.phys);
         let b = st.phys.encode();
         self.dn.set_bonus(tx, &b)?;
@@ -155,7 +156,7 @@ impl Dataset {
     /// The object set, opened with `policy` if it is not open (the policy of an open one stays).
     /// Snapshots are read-only.
     pub fn open_objset(&self, policy: WritePolicy, readonly: bool) -> Result<Arc<Objset>> {
-        let mut slot = lock(&self.objset);
+        let mut slot = self.objset.acquire();
         let crypt = self.crypt()?;
         if let Some(os) = slot.upgrade() {
             // The key may have been loaded since somebody opened it for what takes none.
@@ -183,7 +184,7 @@ impl Dataset {
         policy: WritePolicy,
     ) -> Result<Arc<Objset>> {
         self.core.need_syncing(tx)?;
-        let mut slot = lock(&self.objset);
+        let mut slot = self.objset.acquire();
         if slot.upgrade().is_some() || !self.phys().bp.is_hole() {
             bail!(Exists, "{} has an object set", self.full_name());
         }
@@ -205,29 +206,29 @@ impl Dataset {
 
     /// The object set if somebody has it open.
     pub fn objset(&self) -> Option<Arc<Objset>> {
-        lock(&self.objset).upgrade()
+        self.objset.acquire().upgrade()
     }
 
     /// Forgets the open object set (after a rollback its content is another one).
     pub(crate) fn detach_objset(&self) {
-        *lock(&self.objset) = Weak::new();
+        *self.objset.acquire() = Weak::new();
     }
 
     // ---- features ------------------------------------------------------------------------------
 
     pub fn has_feature(&self, guid: &str) -> bool {
-        lock(&self.st).features.contains(guid)
+        self.st.acquire().features.contains(guid)
     }
 
     pub fn features(&self) -> BTreeSet<String> {
-        lock(&self.st).features.clone()
+        self.st.acquire().features.clone()
     }
 
     /// Notes that what is being written uses a per-dataset feature: it becomes active when the
     /// group is on disk, if it is enabled.
     pub fn note_feature(&self, guid: &'static str) {
         if !self.has_feature(guid) {
-            lock(&self.pend).features.insert(guid);
+            self.pend.acquire().features.insert(guid);
         }
     }
 
@@ -244,7 +245,7 @@ impl Dataset {
         self.core.zapify(tx, &self.dn)?;
         Zap::new(&self.dn).add_u64(tx, guid, 0)?;
         self.core.features.activate(tx, guid, 1)?;
-        lock(&self.st).features.insert(guid.to_string());
+        self.st.acquire().features.insert(guid.to_string());
         Ok(())
     }
 
@@ -263,7 +264,7 @@ impl Dataset {
 
     /// Takes all features away, counts included; with their keys unless the object goes anyway.
     pub(crate) fn deactivate_features(&self, tx: &Tx, keep_keys: bool) -> Result<()> {
-        let all = std::mem::take(&mut lock(&self.st).features);
+        let all = std::mem::take(&mut self.st.acquire().features);
         for guid in all {
             self.core.features.activate(tx, &guid, -1)?;
             if !keep_keys {
@@ -285,7 +286,7 @@ impl Dataset {
 
     /// (refquota, refreservation), bytes, 0 = none; both 0 for snapshots.
     pub fn ref_limits(&self) -> (u64, u64) {
-        if let Some(l) = lock(&self.st).limits {
+        if let Some(l) = self.st.acquire().limits {
             return l;
         }
         let limits = match self.is_snapshot() {
@@ -296,12 +297,12 @@ impl Dataset {
                 (get("refquota"), get("refreservation"))
             }
         };
-        lock(&self.st).limits = Some(limits);
+        self.st.acquire().limits = Some(limits);
         limits
     }
 
     pub(crate) fn forget_limits(&self) {
-        lock(&self.st).limits = None;
+        self.st.acquire().limits = None;
     }
 
     /// Change of the directory's used space that a change `d` of unique space makes.
@@ -374,7 +375,7 @@ impl Dataset {
             .filter(|s| s.next_snap_obj == self.object());
         let dir = self.dir();
         let origin_txg = dir.origin_txg()?;
-        lock(&self.pend).listing = dir.livelist()?.map(|_| origin_txg);
+        self.pend.acquire().listing = dir.livelist()?.map(|_| origin_txg);
         let mut marks = self.counting_marks()?;
         marks.retain(|t| *t >= p.prev_snap_txg);
         Ok(DatasetSync {
@@ -398,7 +399,7 @@ impl Dataset {
     /// Applies what the hooks have collected.
     pub(crate) fn flush(&self, tx: &Tx) -> Result<()> {
         base::mutation::panic_point("writing down a dataset's changes");
-        let mut pend = std::mem::take(&mut *lock(&self.pend));
+        let mut pend = std::mem::take(&mut *self.pend.acquire());
         for guid in std::mem::take(&mut pend.features) {
             if self.core.features.is_enabled(guid) {
                 self.activate_feature(tx, guid)?;
@@ -450,7 +451,7 @@ impl Dataset {
 
     pub(crate) fn born(&self, bp: &BlkPtr) {
         let t = self.core.triple(bp);
-        let mut p = lock(&self.pend);
+        let mut p = self.pend.acquire();
         p.refd += t;
         p.unique += t.used;
         p.head += t;
@@ -499,7 +500,7 @@ impl DatasetSync<'_> {
         }
         let core = &self.ds.core;
         let t = core.triple(bp);
-        let mut p = lock(&self.ds.pend);
+        let mut p = self.ds.pend.acquire();
         p.refd -= t;
         if p.listing.is_some_and(|o| crate::livelist::listed(bp, o)) {
             p.changes.push((*bp, t, true));
@@ -552,7 +553,9 @@ impl SyncHooks for DatasetSync<'_> {
         new: Option<&DnodePhys>,
     ) -> Result<()> {
         if new.is_some_and(|d| d.slots > 1) {
-            lock(&self.ds.pend)
+            self.ds
+                .pend
+                .acquire()
                 .features
                 .insert("org.zfsonlinux:large_dnode");
         }

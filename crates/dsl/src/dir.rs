@@ -1,7 +1,8 @@
 //! DSL directories (data format §7.1).
 
-use crate::core::{is_zapified, lock, Core};
+use crate::core::{is_zapified, Core};
 use crate::props::OwnProps;
+use base::sync::MutexExt;
 use base::{Error, Result};
 use disk::dsl::DslDirPhys;
 use disk::ObjType;
@@ -61,16 +62,16 @@ impl Dir {
 
     /// The bonus structure as it is now.
     pub fn phys(&self) -> DslDirPhys {
-        lock(&self.st).phys.clone()
+        self.st.acquire().phys.clone()
     }
 
     pub fn parent(&self) -> Option<Arc<Dir>> {
-        lock(&self.st).parent.clone()
+        self.st.acquire().parent.clone()
     }
 
     /// Last component of its name (the pool's name at the root).
     pub fn name(&self) -> String {
-        lock(&self.st).name.clone()
+        self.st.acquire().name.clone()
     }
 
     /// `pool/a/b`.
@@ -99,7 +100,7 @@ impl Dir {
     /// Changes the bonus structure.
     pub(crate) fn update<R>(&self, tx: &Tx, f: impl FnOnce(&mut DslDirPhys) -> R) -> Result<R> {
         self.core.need_syncing(tx)?;
-        let mut st = lock(&self.st);
+        let mut st = self.st.acquire();
         let r = f(&mut st.phys);
         let b = st.phys.encode();
         self.dn.set_bonus(tx, &b)?;
@@ -107,17 +108,17 @@ impl Dir {
     }
 
     pub(crate) fn set_place(&self, name: &str, parent: Option<Arc<Dir>>) {
-        let mut st = lock(&self.st);
+        let mut st = self.st.acquire();
         st.name = name.to_string();
         st.parent = parent;
     }
 
     pub(crate) fn cached_props(&self) -> Option<Arc<OwnProps>> {
-        lock(&self.st).props.clone()
+        self.st.acquire().props.clone()
     }
 
     pub(crate) fn cache_props(&self, p: Option<Arc<OwnProps>>) {
-        lock(&self.st).props = p;
+        self.st.acquire().props = p;
     }
 
     /// The ZAP name → child directory.

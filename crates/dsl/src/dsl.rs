@@ -1,7 +1,8 @@
 //! The door: opening, finding, listing.
 
-use crate::core::{is_hidden, lock, not_found, Core, PoolSpace, Triple};
+use crate::core::{is_hidden, not_found, Core, PoolSpace, Triple};
 use crate::{Dataset, Dir, Features};
+use base::sync::MutexExt;
 use base::{Error, Result};
 use disk::dsl::Used;
 use disk::BlkPtr;
@@ -23,14 +24,14 @@ const MAX_DEPTH: usize = 256;
 
 impl Core {
     pub(crate) fn root(&self) -> Result<Arc<Dir>> {
-        let r = lock(&self.caches.root).clone();
+        let r = self.caches.root.acquire().clone();
         r.ok_or_else(|| Error::damaged("pool without root directory"))
     }
 
     pub(crate) fn set_root(self: &Arc<Self>, object: u64, pool: &str) -> Result<()> {
         let d = Dir::open(self, object, pool, None)?;
-        lock(&self.caches.dirs).insert(object, d.clone());
-        *lock(&self.caches.root) = Some(d);
+        self.caches.dirs.acquire().insert(object, d.clone());
+        *self.caches.root.acquire() = Some(d);
         Ok(())
     }
 
@@ -40,7 +41,7 @@ impl Core {
     }
 
     fn dir_depth(self: &Arc<Self>, object: u64, depth: usize) -> Result<Arc<Dir>> {
-        if let Some(d) = lock(&self.caches.dirs).get(&object) {
+        if let Some(d) = self.caches.dirs.acquire().get(&object) {
             return Ok(d.clone());
         }
         if depth > MAX_DEPTH {
@@ -67,31 +68,40 @@ impl Core {
         name: &str,
         parent: &Arc<Dir>,
     ) -> Result<Arc<Dir>> {
-        if let Some(d) = lock(&self.caches.dirs).get(&object) {
+        if let Some(d) = self.caches.dirs.acquire().get(&object) {
             return Ok(d.clone());
         }
         let d = Dir::open(self, object, name, Some(parent.clone()))?;
         // Somebody may have been faster; there must be only one.
-        Ok(lock(&self.caches.dirs).entry(object).or_insert(d).clone())
+        Ok(self
+            .caches
+            .dirs
+            .acquire()
+            .entry(object)
+            .or_insert(d)
+            .clone())
     }
 
     pub(crate) fn dataset(self: &Arc<Self>, object: u64) -> Result<Arc<Dataset>> {
-        if let Some(d) = lock(&self.caches.datasets).get(&object) {
+        if let Some(d) = self.caches.datasets.acquire().get(&object) {
             return Ok(d.clone());
         }
         let d = Dataset::open(self, object)?;
-        Ok(lock(&self.caches.datasets)
+        Ok(self
+            .caches
+            .datasets
+            .acquire()
             .entry(object)
             .or_insert(d)
             .clone())
     }
 
     pub(crate) fn forget_dir(&self, object: u64) {
-        lock(&self.caches.dirs).remove(&object);
+        self.caches.dirs.acquire().remove(&object);
     }
 
     pub(crate) fn forget_dataset(&self, object: u64) {
-        lock(&self.caches.datasets).remove(&object);
+        self.caches.datasets.acquire().remove(&object);
     }
 
     /// A hidden directory below the root.
@@ -249,14 +259,14 @@ pub struct MosHooks {
 impl SyncHooks for MosHooks {
     fn born(&self, bp: &BlkPtr) -> Result<()> {
         if let Some(c) = self.core.upgrade() {
-            *lock(&self.sum) += c.triple(bp);
+            *self.sum.acquire() += c.triple(bp);
         }
         Ok(())
     }
 
     fn kill(&self, bp: &BlkPtr) -> Result<bool> {
         if let Some(c) = self.core.upgrade() {
-            *lock(&self.sum) -= c.triple(bp);
+            *self.sum.acquire() -= c.triple(bp);
         }
         Ok(true)
     }
@@ -271,9 +281,9 @@ pub struct Dsl {
 impl Drop for Dsl {
     fn drop(&mut self) {
         // In-core objects refer to the core and the core to them.
-        lock(&self.core.caches.dirs).clear();
-        lock(&self.core.caches.datasets).clear();
-        *lock(&self.core.caches.root) = None;
+        self.core.caches.dirs.acquire().clear();
+        self.core.caches.datasets.acquire().clear();
+        *self.core.caches.root.acquire() = None;
     }
 }
 
@@ -316,7 +326,7 @@ impl Dsl {
     /// The error of a change that failed half-way (damage or lack of space in the MOS). The group must
     /// not be committed then.
     pub fn broken(&self) -> Option<Error> {
-        lock(&self.core.broken).clone()
+        self.core.broken.acquire().clone()
     }
 
     /// Who knows the size of the pool. Without it there is no limit.
@@ -407,7 +417,7 @@ impl Dsl {
     /// Charges `$MOS` with what the hooks have counted; before each pass over the MOS. What the last
     /// pass of a group changes is charged in the next group.
     pub fn flush_mos(&self, tx: &Tx) -> Result<()> {
-        let t = std::mem::take(&mut *lock(&self.mos_hooks.sum));
+        let t = std::mem::take(&mut *self.mos_hooks.sum.acquire());
         if t == Triple::default() {
             return Ok(());
         }

@@ -1,6 +1,6 @@
 //! Feature flags as stored in the pool (pool format §18).
 
-use crate::core::lock;
+use base::sync::MutexExt;
 use base::{bail, Error, Result, Txg};
 use disk::feature::{self, Feature};
 use disk::ObjType;
@@ -88,7 +88,7 @@ impl FeatureStore {
     /// Makes the three empty ZAPs of a new or just upgraded pool and their directory entries, if they
     /// are not there.
     pub fn establish(&self, tx: &Tx) -> Result<()> {
-        let mut objects = lock(&self.objects);
+        let mut objects = self.objects.acquire();
         if objects[0] != 0 {
             return Ok(());
         }
@@ -112,9 +112,9 @@ impl FeatureStore {
                 .get(key)?
                 .ok_or_else(|| Error::damaged(format!("MOS directory has no {key}")))?;
         }
-        *lock(&s.objects) = obj;
+        *s.objects.acquire() = obj;
         {
-            let mut st = lock(&s.state);
+            let mut st = s.state.acquire();
             st.enabled_txg = zap.get("feature_enabled_txg")?.unwrap_or(0);
             for (object, for_read) in [(obj[0], true), (obj[1], false)] {
                 for e in Zap::new(&mos.hold(object)?).iter() {
@@ -133,7 +133,7 @@ impl FeatureStore {
     }
 
     fn object(&self, n: usize) -> Result<Arc<dmu::Dnode>> {
-        match lock(&self.objects)[n] {
+        match self.objects.acquire()[n] {
             0 => bail!(Unsupported, "the pool's version has no feature flags"),
             o => self.mos.hold(o),
         }
@@ -141,7 +141,7 @@ impl FeatureStore {
 
     /// Every enabled feature: GUID, count, whether it is kept with those needed for reading.
     pub fn list(&self) -> Vec<(String, u64, bool)> {
-        let st = lock(&self.state);
+        let st = self.state.acquire();
         st.counts
             .iter()
             .map(|(g, c)| (g.clone(), c.n, c.for_read))
@@ -179,7 +179,7 @@ impl FeatureStore {
 
     /// Whether [`label_features`](Self::label_features) changed since the last call.
     pub fn take_label_changed(&self) -> bool {
-        std::mem::take(&mut lock(&self.state).label_changed)
+        std::mem::take(&mut self.state.acquire().label_changed)
     }
 
     /// Text stored with a feature.
@@ -190,7 +190,7 @@ impl FeatureStore {
 
     /// Txg a feature was enabled in, if the pool records it.
     pub fn enabled_in(&self, guid: &str) -> Result<Option<Txg>> {
-        match lock(&self.state).enabled_txg {
+        match self.state.acquire().enabled_txg {
             0 => Ok(None),
             o => Zap::new(&self.mos.hold(o)?).get(guid),
         }
@@ -198,7 +198,7 @@ impl FeatureStore {
 
     /// Short names of the features enabled since the last call, for the history.
     pub fn take_enabled(&self) -> Vec<&'static str> {
-        std::mem::take(&mut lock(&self.state).enabled)
+        std::mem::take(&mut self.state.acquire().enabled)
     }
 
     /// Enables a feature and, before it, those it depends on. Nothing happens if it is enabled.
@@ -216,7 +216,7 @@ impl FeatureStore {
         self.object(0)?;
         let n = u64::from(f.flags.activate_on_enable);
         {
-            let mut st = lock(&self.state);
+            let mut st = self.state.acquire();
             if st.counts.contains_key(f.guid) {
                 return Ok(());
             }
@@ -237,18 +237,18 @@ impl FeatureStore {
     }
 
     fn enabled_txg_object(&self, tx: &Tx) -> Result<u64> {
-        let known = lock(&self.state).enabled_txg;
+        let known = self.state.acquire().enabled_txg;
         if known != 0 {
             return Ok(known);
         }
         let dn = zap::create_object(&self.mos, tx, ObjType::ZAP_METADATA, 0)?;
         Zap::new(&self.mos.hold(1)?).add_u64(tx, "feature_enabled_txg", dn.object())?;
-        lock(&self.state).enabled_txg = dn.object();
+        self.state.acquire().enabled_txg = dn.object();
         Ok(dn.object())
     }
 
     fn store(&self, tx: &Tx, guid: &str) -> Result<()> {
-        let c = lock(&self.state).counts.get(guid).copied();
+        let c = self.state.acquire().counts.get(guid).copied();
         let Some(c) = c else {
             bail!(Unsupported, "feature {guid} is not enabled");
         };
@@ -265,12 +265,12 @@ const KEYS: [&str; 3] = [
 
 impl Features for FeatureStore {
     fn count(&self, guid: &str) -> Option<u64> {
-        lock(&self.state).counts.get(guid).map(|c| c.n)
+        self.state.acquire().counts.get(guid).map(|c| c.n)
     }
 
     fn activate(&self, tx: &Tx, guid: &str, delta: i64) -> Result<()> {
         {
-            let mut st = lock(&self.state);
+            let mut st = self.state.acquire();
             let Some(c) = st.counts.get_mut(guid) else {
                 bail!(Unsupported, "feature {guid} is not enabled");
             };

@@ -1,5 +1,6 @@
 //! The pool's history (pool format §22).
 
+use base::sync::MutexExt;
 use base::{bail, Error, Result};
 use disk::history::{keys, pack_record, unpack_record, HistoryPhys, MAX_RECORD};
 use disk::{NvList, ObjType};
@@ -28,7 +29,7 @@ impl crate::core::Core {
         if dataset.contains('$') {
             return;
         }
-        crate::core::lock(&self.events).push(Event {
+        self.events.acquire().push(Event {
             name,
             dataset: Some((dataset, ds.object())),
             text: text.into(),
@@ -39,7 +40,7 @@ impl crate::core::Core {
 impl crate::Dsl {
     /// What was done since the last call, in order; for the pool's history.
     pub fn take_events(&self) -> Vec<Event> {
-        std::mem::take(&mut *crate::core::lock(&self.core.events))
+        std::mem::take(&mut *self.core.events.acquire())
     }
 }
 
@@ -94,7 +95,7 @@ impl History {
         }
         let bytes = pack_record(record);
         let len = bytes.len() as u64;
-        let mut phys = crate::core::lock(&self.phys);
+        let mut phys = self.phys.acquire();
         let mut h = phys.clone();
         if len >= h.phys_max_off - h.pool_create_len {
             bail!(ArgTooBig, "history record of {len} bytes");
@@ -140,7 +141,7 @@ impl History {
 
     /// Every record, oldest first, starting with the pool's creation.
     pub fn records(&self) -> Result<Vec<NvList>> {
-        let h = crate::core::lock(&self.phys).clone();
+        let h = self.phys.acquire().clone();
         let mut out = Vec::new();
         for (from, to) in [(0, h.pool_create_len), (h.bof, h.eof)] {
             let mut at = from;

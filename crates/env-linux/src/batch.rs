@@ -1,9 +1,10 @@
 //! What a batch does, apart from how: transfers sorted, neighbours merged, large ones cut.
 
+use base::sync::MutexExt;
 use base::Block;
 use env::Op;
 use std::ops::Range;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::Mutex;
 
 /// Largest single transfer handed to the kernel. Larger operations are cut; adjacent smaller ones
 /// of the same direction are merged up to this size.
@@ -38,10 +39,6 @@ pub struct Vector {
 
 /// Operations shared with whoever runs the pieces; a lock is held only while bytes are copied.
 pub type Cells = [Mutex<Op>];
-
-pub fn lock(cell: &Mutex<Op>) -> MutexGuard<'_, Op> {
-    cell.lock().unwrap_or_else(PoisonError::into_inner)
-}
 
 /// (write?, offset, length) of an operation.
 pub fn shape(op: &Op) -> (bool, u64, usize) {
@@ -126,7 +123,7 @@ pub fn fits(start: usize, len: usize, align: usize) -> bool {
 pub fn in_place(cells: &Cells, piece: &Piece, align: usize) -> Option<Vec<Vector>> {
     let mut list = Vec::with_capacity(piece.parts.len());
     for part in &piece.parts {
-        match &mut *lock(&cells[part.op]) {
+        match &mut *cells[part.op].acquire() {
             Op::Read { buf, .. } => list.push(Vector {
                 start: buf[part.at..part.at + part.len].as_mut_ptr() as usize,
                 len: part.len,
@@ -150,7 +147,7 @@ pub fn in_place(cells: &Cells, piece: &Piece, align: usize) -> Option<Vec<Vector
 /// Gives up the memory of a piece that the kernel may still use.
 pub fn give_up(cells: &Cells, piece: &Piece) {
     for part in &piece.parts {
-        match &mut *lock(&cells[part.op]) {
+        match &mut *cells[part.op].acquire() {
             Op::Read { buf, .. } => {
                 let other = vec![0; buf.len()];
                 std::mem::forget(std::mem::replace(buf, other));
@@ -164,7 +161,7 @@ pub fn give_up(cells: &Cells, piece: &Piece) {
 pub fn gather(cells: &Cells, piece: &Piece, to: &mut [u8]) {
     let mut to = to;
     for part in &piece.parts {
-        let Op::Write { bufs, .. } = &*lock(&cells[part.op]) else {
+        let Op::Write { bufs, .. } = &*cells[part.op].acquire() else {
             return;
         };
         let mut rest = std::mem::take(&mut to);
@@ -182,7 +179,7 @@ pub fn scatter(cells: &Cells, piece: &Piece, from: &[u8]) {
     let mut from = from;
     for part in &piece.parts {
         let (head, tail) = from.split_at(part.len);
-        if let Op::Read { buf, .. } = &mut *lock(&cells[part.op]) {
+        if let Op::Read { buf, .. } = &mut *cells[part.op].acquire() {
             buf[part.at..part.at + part.len].copy_from_slice(head);
         }
         from = tail;
@@ -236,6 +233,6 @@ mod tests {
         assert_eq!(in_place(&cells, &pieces[1], 1).unwrap().len(), 4);
         assert!(in_place(&cells, &pieces[1], 512).is_none());
         scatter(&cells, &pieces[0], b"xyz");
-        assert!(matches!(&*lock(&cells[3]), Op::Read { buf, .. } if buf == b"xyz"));
+        assert!(matches!(&*cells[3].acquire(), Op::Read { buf, .. } if buf == b"xyz"));
     }
 }

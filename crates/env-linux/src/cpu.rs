@@ -1,16 +1,13 @@
 //! Pools of threads. The core starts no threads; they all live here.
 
+use base::sync::{CondvarExt, MutexExt};
 use std::any::Any;
 use std::collections::VecDeque;
 use std::panic::{catch_unwind, resume_unwind, AssertUnwindSafe};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex};
 use std::thread::ThreadId;
 use std::time::{Duration, Instant};
-
-fn lock<T>(m: &Mutex<T>) -> MutexGuard<'_, T> {
-    m.lock().unwrap_or_else(PoisonError::into_inner)
-}
 
 /// A borrowed job whose lifetime is vouched for by [`CpuPool::par_for`].
 struct JobPtr(*const (dyn Fn(usize) + Sync));
@@ -40,7 +37,7 @@ impl Task {
             // returned and the closure it borrows is alive.
             let job = unsafe { &*self.job.0 };
             let result = catch_unwind(AssertUnwindSafe(|| job(i)));
-            let mut done = lock(&self.done);
+            let mut done = self.done.acquire();
             done.0 += 1;
             if let Err(p) = result {
                 done.1.get_or_insert(p);
@@ -132,7 +129,7 @@ impl CpuPool {
     /// Puts a task in the queue and calls `helpers` workers; starts those that are missing. A thread
     /// that cannot be started is done without.
     fn call(&self, task: Arc<Task>, helpers: usize) {
-        let mut queue = lock(&self.shared.queue);
+        let mut queue = self.shared.queue.acquire();
         queue.tasks.push(task);
         let called = helpers.min(queue.idle);
         queue.idle -= called;
@@ -149,7 +146,7 @@ impl CpuPool {
         if missing == 0 {
             return;
         }
-        let mut started = lock(&self.started);
+        let mut started = self.started.acquire();
         started.retain(|h| !h.is_finished());
         for n in 0..missing {
             let (shared, linger) = (self.shared.clone(), self.linger);
@@ -159,7 +156,7 @@ impl CpuPool {
             match spawned {
                 Ok(h) => started.push(h),
                 Err(_) => {
-                    lock(&self.shared.queue).workers -= missing - n;
+                    self.shared.queue.acquire().workers -= missing - n;
                     break;
                 }
             }
@@ -169,7 +166,7 @@ impl CpuPool {
 
 fn worker(shared: &Shared, linger: Option<Duration>) {
     let me = std::thread::current().id();
-    let mut queue = lock(&shared.queue);
+    let mut queue = shared.queue.acquire();
     loop {
         queue.tasks.retain(|t| !t.exhausted());
         // Newest first: nested calls finish what their callers wait for.
@@ -177,7 +174,7 @@ fn worker(shared: &Shared, linger: Option<Duration>) {
             queue.busy.push((me, Instant::now()));
             drop(queue);
             task.work();
-            queue = lock(&shared.queue);
+            queue = shared.queue.acquire();
             queue.busy.retain(|(id, _)| *id != me);
             continue;
         }
@@ -190,10 +187,7 @@ fn worker(shared: &Shared, linger: Option<Duration>) {
                     Ok((q, _)) => q,
                     Err(e) => e.into_inner().0,
                 },
-                None => shared
-                    .wake
-                    .wait(queue)
-                    .unwrap_or_else(PoisonError::into_inner),
+                None => shared.wake.wait_acquire(queue),
             };
         }
         if queue.stop {
@@ -229,16 +223,13 @@ impl env::Cpu for CpuPool {
         });
         self.call(task.clone(), helpers);
         task.work();
-        let mut done = lock(&task.done);
+        let mut done = task.done.acquire();
         while done.0 < n {
-            done = task
-                .finished
-                .wait(done)
-                .unwrap_or_else(PoisonError::into_inner);
+            done = task.finished.wait_acquire(done);
         }
         let panic = done.1.take();
         drop(done);
-        let mut queue = lock(&self.shared.queue);
+        let mut queue = self.shared.queue.acquire();
         queue.tasks.retain(|t| !Arc::ptr_eq(t, &task));
         drop(queue);
         if let Some(p) = panic {
@@ -284,7 +275,7 @@ impl Errands {
                     .spawn(move || errands(&shared));
             }
         }
-        let mut queue = lock(&self.shared.queue);
+        let mut queue = self.shared.queue.acquire();
         if queue.len() >= MOST_ERRANDS {
             return false;
         }
@@ -296,20 +287,17 @@ impl Errands {
 }
 
 fn errands(shared: &ErrandShared) {
-    let mut queue = lock(&shared.queue);
+    let mut queue = shared.queue.acquire();
     while !shared.stop.load(Ordering::Relaxed) {
         match queue.pop_front() {
             Some(job) => {
                 drop(queue);
                 // Nobody waits for it, and the next one has nothing to do with it.
                 let _ = catch_unwind(AssertUnwindSafe(job));
-                queue = lock(&shared.queue);
+                queue = shared.queue.acquire();
             }
             None => {
-                queue = shared
-                    .wake
-                    .wait(queue)
-                    .unwrap_or_else(PoisonError::into_inner);
+                queue = shared.wake.wait_acquire(queue);
             }
         }
     }
@@ -318,7 +306,7 @@ fn errands(shared: &ErrandShared) {
 impl Drop for Errands {
     /// The threads are not waited for: one of them may be who drops this.
     fn drop(&mut self) {
-        let mut queue = lock(&self.shared.queue);
+        let mut queue = self.shared.queue.acquire();
         self.shared.stop.store(true, Ordering::Relaxed);
         let left = std::mem::take(&mut *queue);
         self.shared.wake.notify_all();
@@ -368,10 +356,10 @@ impl env::Cpu for LinuxCpu {
 impl Drop for CpuPool {
     fn drop(&mut self) {
         {
-            lock(&self.shared.queue).stop = true;
+            self.shared.queue.acquire().stop = true;
             self.shared.wake.notify_all();
         }
-        for h in lock(&self.started).drain(..) {
+        for h in self.started.acquire().drain(..) {
             // A worker never panics outside of a job, whose panics go to the caller.
             let _ = h.join();
         }
@@ -431,7 +419,7 @@ mod tests {
                 let (pool, gate) = (pool.clone(), gate.clone());
                 std::thread::spawn(move || {
                     pool.par_for(8, &|_| {
-                        let mut open = lock(&gate.0);
+                        let mut open = gate.0.acquire();
                         while !*open {
                             open = gate.1.wait(open).unwrap();
                         }
@@ -439,7 +427,7 @@ mod tests {
                 })
             })
             .collect();
-        let hanging = || lock(&pool.shared.queue).busy.len();
+        let hanging = || pool.shared.queue.acquire().busy.len();
         while hanging() < 3 {
             std::thread::yield_now();
         }
@@ -448,7 +436,7 @@ mod tests {
         pool.par_for(4, &|_| {
             meet.wait();
         });
-        *lock(&gate.0) = true;
+        *gate.0.acquire() = true;
         gate.1.notify_all();
         stuck.into_iter().for_each(|t| t.join().unwrap());
     }

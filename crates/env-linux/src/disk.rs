@@ -5,10 +5,11 @@
 //! alignment are accepted and copied through aligned ones.
 
 use crate::aligned::Aligned;
-use crate::batch::{cut, fits, gather, lock, plan, scatter, shape, Cells, Piece, MOST, PIECE};
+use crate::batch::{cut, fits, gather, plan, scatter, shape, Cells, Piece, MOST, PIECE};
 use crate::timing::Timing;
 use crate::uring::{past_end, Left, Target};
 use crate::{part, sys, uring, usage, CpuPool};
+use base::sync::MutexExt;
 use base::{Error, Kind, Result};
 use env::{Access, Cpu, Disk, Geometry, Op, Watch};
 use rustix::io::{preadv, pwritev, Errno};
@@ -147,7 +148,7 @@ impl LinuxDisks {
             ));
         }
         let key = (meta.dev(), meta.ino(), access != Access::Read);
-        let mut open = self.images.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut open = self.images.acquire();
         open.retain(|_, disk| disk.strong_count() > 0);
         if let Some(disk) = open.get(&key).and_then(Weak::upgrade) {
             return Ok(disk);
@@ -437,7 +438,7 @@ impl LinuxDisk {
         let moved = if piece.write {
             let mut bufs = Vec::new();
             for part in &piece.parts {
-                if let Op::Write { bufs: from, .. } = &*lock(&cells[part.op]) {
+                if let Op::Write { bufs: from, .. } = &*cells[part.op].acquire() {
                     cut(from, part.at, part.len, |b, range| {
                         bufs.push((b.clone(), range));
                     });
@@ -452,7 +453,7 @@ impl LinuxDisk {
             }
             pwritev(&self.file, &slices, piece.offset)
         } else {
-            let mut cells: Vec<_> = piece.parts.iter().map(|p| lock(&cells[p.op])).collect();
+            let mut cells: Vec<_> = piece.parts.iter().map(|p| cells[p.op].acquire()).collect();
             let mut slices = Vec::with_capacity(cells.len());
             for (part, cell) in piece.parts.iter().zip(&mut cells) {
                 match &mut **cell {
@@ -584,9 +585,7 @@ impl LinuxDisk {
                 let r = self.run_piece(&cells, &pieces[left[i]]);
                 timing.ended(left[i]);
                 if let Err(e) = r {
-                    list.lock()
-                        .unwrap_or_else(PoisonError::into_inner)
-                        .push((left[i], e));
+                    list.acquire().push((left[i], e));
                 }
             });
             failures = list.into_inner().unwrap_or_else(PoisonError::into_inner);

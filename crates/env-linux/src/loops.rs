@@ -4,13 +4,14 @@
 //! Images that are opened exclusively are locked. So is, for a loop device, the file behind it.
 
 use crate::sys;
+use base::sync::MutexExt;
 use base::{Error, Kind, Result};
 use std::collections::HashMap;
 use std::fs::{self, File};
 use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Mutex, Weak};
 
 /// A locked file, by device and inode number, and the loop device it is locked for. Partitions of one
 /// loop device share the lock.
@@ -46,7 +47,7 @@ pub fn lock_backing(device: &File) -> Result<Option<Arc<File>>> {
         return Ok(None);
     };
     let path = path.trim_end_matches('\n');
-    let mut locks = LOCKS.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut locks = LOCKS.acquire();
     let locks = locks.get_or_insert_default();
     locks.retain(|_, (_, file)| file.strong_count() > 0);
     let busy = || {

@@ -1,7 +1,7 @@
 //! A disk in memory that fails in every way a disk can, and notes what reached it.
 
-use crate::lock;
 use crate::origin::{Origins, Watcher};
+use base::sync::MutexExt;
 use base::{Error, Kind, Result};
 use env::{Disk, Geometry, Op};
 use std::collections::BTreeMap;
@@ -34,7 +34,7 @@ pub struct Journal(Mutex<Vec<Event>>);
 
 impl Journal {
     pub fn len(&self) -> usize {
-        lock(&self.0).len()
+        self.0.acquire().len()
     }
 
     pub fn is_empty(&self) -> bool {
@@ -43,7 +43,7 @@ impl Journal {
 
     /// What happened so far; the journal begins anew.
     pub fn take(&self) -> Vec<Event> {
-        std::mem::take(&mut lock(&self.0))
+        std::mem::take(&mut self.0.acquire())
     }
 }
 
@@ -123,8 +123,8 @@ impl MemDisk {
     /// A disk of the same size and content, without faults; shares memory until one changes.
     pub fn fork(&self) -> Arc<MemDisk> {
         let new = MemDisk::new(self.size.load(Relaxed));
-        *lock(&new.chunks) = lock(&self.chunks).clone();
-        *lock(&new.watch) = lock(&self.watch).clone();
+        *new.chunks.acquire() = self.chunks.acquire().clone();
+        *new.watch.acquire() = self.watch.acquire().clone();
         new.logical_sector
             .store(self.logical_sector.load(Relaxed), Relaxed);
         new.physical_sector
@@ -135,17 +135,17 @@ impl MemDisk {
     /// From now on what is read of what `origins` names is told to `watcher`: each sector once, and
     /// not after it was written. That holds for forks, too, which tell the same watcher.
     pub fn watch(&self, origins: Origins, watcher: &Arc<Watcher>) {
-        *lock(&self.watch) = Some((origins, watcher.clone()));
+        *self.watch.acquire() = Some((origins, watcher.clone()));
     }
 
     /// From now on every write and flush that works is noted as one of disk `number`.
     pub fn record(&self, journal: &Arc<Journal>, number: usize) {
-        *lock(&self.journal) = Some((journal.clone(), number));
+        *self.journal.acquire() = Some((journal.clone(), number));
     }
 
     fn note(&self, event: impl FnOnce(usize) -> Event) {
-        if let Some((journal, number)) = &*lock(&self.journal) {
-            lock(&journal.0).push(event(*number));
+        if let Some((journal, number)) = &*self.journal.acquire() {
+            journal.0.acquire().push(event(*number));
         }
     }
 
@@ -160,7 +160,7 @@ impl MemDisk {
 
     /// Every transfer from now on moves `clock` on by `ns` nanoseconds.
     pub fn stall(&self, clock: &Arc<crate::ManualClock>, ns: u64) {
-        *lock(&self.clock) = Some(clock.clone());
+        *self.clock.acquire() = Some(clock.clone());
         self.delay_ns.store(ns, Relaxed);
     }
 
@@ -184,8 +184,8 @@ impl MemDisk {
             n.store(0, Relaxed);
         }
         self.left.store(-1, Relaxed);
-        *lock(&self.misdirect) = None;
-        *lock(&self.bad_ranges) = base::RangeSet::new();
+        *self.misdirect.acquire() = None;
+        *self.bad_ranges.acquire() = base::RangeSet::new();
     }
 
     /// What every transfer does first: takes its time, or fails.
@@ -193,7 +193,7 @@ impl MemDisk {
         match self.delay_ns.load(Relaxed) {
             0 => {}
             ns => {
-                if let Some(c) = &*lock(&self.clock) {
+                if let Some(c) = &*self.clock.acquire() {
                     c.pass(ns);
                 }
             }
@@ -209,7 +209,7 @@ impl MemDisk {
         if one_of(&self.phantom) {
             return None;
         }
-        let Some(shift) = lock(&self.misdirect).take() else {
+        let Some(shift) = self.misdirect.acquire().take() else {
             return Some(offset);
         };
         let last = self.size.load(Relaxed).saturating_sub(len);
@@ -219,10 +219,10 @@ impl MemDisk {
 
     /// All that was written, without the holes: `(offset, bytes)`.
     pub fn for_each_chunk(&self, f: &mut dyn FnMut(u64, &[u8])) {
-        if let Some((origins, watcher)) = &mut *lock(&self.watch) {
+        if let Some((origins, watcher)) = &mut *self.watch.acquire() {
             origins.taken(0, self.size.load(Relaxed), watcher);
         }
-        for (i, c) in lock(&self.chunks).iter() {
+        for (i, c) in self.chunks.acquire().iter() {
             f(i * CHUNK, c);
         }
     }
@@ -244,10 +244,10 @@ impl MemDisk {
 
     /// Reads without faults and rules.
     pub fn peek(&self, offset: u64, buf: &mut [u8]) {
-        if let Some((origins, watcher)) = &mut *lock(&self.watch) {
+        if let Some((origins, watcher)) = &mut *self.watch.acquire() {
             origins.taken(offset, offset + buf.len() as u64, watcher);
         }
-        let chunks = lock(&self.chunks);
+        let chunks = self.chunks.acquire();
         let mut done = 0;
         while done < buf.len() {
             let at = offset + done as u64;
@@ -263,10 +263,10 @@ impl MemDisk {
 
     /// Writes without faults and rules.
     pub fn poke(&self, offset: u64, buf: &[u8]) {
-        if let Some((origins, watcher)) = &mut *lock(&self.watch) {
+        if let Some((origins, watcher)) = &mut *self.watch.acquire() {
             origins.written(offset, offset + buf.len() as u64, watcher);
         }
-        let mut chunks = lock(&self.chunks);
+        let mut chunks = self.chunks.acquire();
         let mut done = 0;
         while done < buf.len() {
             let at = offset + done as u64;
@@ -282,7 +282,7 @@ impl MemDisk {
 
     /// Inverts every byte that was ever written from `offset` (rounded down to 64 KiB) on.
     pub fn corrupt_written(&self, offset: u64) {
-        let chunks = lock(&self.chunks);
+        let chunks = self.chunks.acquire();
         let written: Vec<u64> = chunks.range(offset / CHUNK..).map(|(i, _)| *i).collect();
         drop(chunks);
         for i in written {
@@ -329,7 +329,7 @@ impl Disk for MemDisk {
         self.answer()?;
         if one_of(&self.read_errors)
             || self.fail_reads.load(Relaxed)
-            || lock(&self.bad_ranges).overlaps(offset, end)
+            || self.bad_ranges.acquire().overlaps(offset, end)
         {
             return Err(injected());
         }
@@ -348,7 +348,9 @@ impl Disk for MemDisk {
         let Some(offset) = self.lands(offset, buf.len() as u64) else {
             return Ok(());
         };
-        lock(&self.bad_ranges).remove(offset, offset + buf.len() as u64);
+        self.bad_ranges
+            .acquire()
+            .remove(offset, offset + buf.len() as u64);
         self.poke(offset, buf);
         self.note(|disk| Event::Write {
             disk,
@@ -365,7 +367,7 @@ impl Disk for MemDisk {
         if self.fail_flush.load(Relaxed) || self.worn_out() {
             return Err(injected());
         }
-        let begun = lock(&self.journal).as_ref().map_or(0, |(j, _)| j.len());
+        let begun = self.journal.acquire().as_ref().map_or(0, |(j, _)| j.len());
         match self.flush_time.load(Relaxed) {
             0 => {}
             t => std::thread::sleep(std::time::Duration::from_micros(t)),

@@ -9,6 +9,7 @@
 mod disk;
 mod origin;
 
+use base::sync::MutexExt;
 pub use disk::{Event, Journal, MemDisk};
 pub use origin::{Look, Origins, Watcher, SECTOR};
 
@@ -16,12 +17,7 @@ use base::{Error, Kind, Result};
 use env::{Access, Clock, Cpu, Disk, Disks, Env, Geometry, Host, Op, Rng};
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-
-/// A panic elsewhere does not make what a lock guards unusable.
-fn lock<T>(m: &Mutex<T>) -> MutexGuard<'_, T> {
-    m.lock().unwrap_or_else(PoisonError::into_inner)
-}
+use std::sync::{Arc, Mutex};
 
 /// Disks by path.
 #[derive(Default)]
@@ -38,16 +34,16 @@ impl MemDisks {
 
     /// The same disk may have several paths.
     pub fn put(&self, path: &str, disk: Arc<MemDisk>) {
-        lock(&self.disks).insert(path.to_string(), disk);
+        self.disks.acquire().insert(path.to_string(), disk);
     }
 
     pub fn get(&self, path: &str) -> Option<Arc<MemDisk>> {
-        lock(&self.disks).get(path).cloned()
+        self.disks.acquire().get(path).cloned()
     }
 
     /// All paths, sorted.
     pub fn paths(&self) -> Vec<String> {
-        lock(&self.disks).keys().cloned().collect()
+        self.disks.acquire().keys().cloned().collect()
     }
 }
 
@@ -220,9 +216,9 @@ mod tests {
         assert_eq!(written(|_| ()), (good, all.clone()));
         let phantom = |d: &MemDisk| d.phantom.store(2, Relaxed);
         assert_eq!(written(phantom), (vec![0, 0, 3, 4], all.clone()));
-        let elsewhere = |d: &MemDisk| *lock(&d.misdirect) = Some(512 * 3 + 7);
+        let elsewhere = |d: &MemDisk| *d.misdirect.acquire() = Some(512 * 3 + 7);
         assert_eq!(written(elsewhere), (vec![0, 2, 3, 4], all.clone()));
-        let back = |d: &MemDisk| *lock(&d.misdirect) = Some(-9000);
+        let back = |d: &MemDisk| *d.misdirect.acquire() = Some(-9000);
         assert_eq!(written(back), (vec![1, 2, 3, 4], all));
         let failing = |d: &MemDisk| d.write_errors.store(1, Relaxed);
         assert_eq!(

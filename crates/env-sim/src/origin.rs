@@ -3,7 +3,7 @@
 //! on nothing but the sectors that were read of it, so another image with the same numbers there
 //! leads to the same.
 
-use crate::lock;
+use base::sync::MutexExt;
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::{Arc, Mutex};
@@ -37,7 +37,7 @@ pub struct Watcher(Mutex<Vec<Look>>);
 impl Watcher {
     /// What was looked at so far; it begins anew.
     pub fn take(&self) -> Vec<Look> {
-        std::mem::take(&mut lock(&self.0))
+        std::mem::take(&mut self.0.acquire())
     }
 }
 
@@ -100,7 +100,7 @@ impl Origins {
             let mut at = range.start;
             for run in piece[range.clone()].chunk_by(|a, b| (*a == 0) == (*b == 0)) {
                 if run[0] != 0 {
-                    lock(&watcher.0).push(Look {
+                    watcher.0.acquire().push(Look {
                         disk,
                         first: base + at as u64,
                         numbers: run.to_vec(),

@@ -17,10 +17,11 @@
 //! the process looks for the next request for up to [`SPIN`] before it sleeps, as long as that is
 //! not in vain too often. (With processors that do not sleep it is no gain.)
 
+use base::sync::MutexExt;
 use std::fs::File;
 use std::io::{self, Write};
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 use rustix::event::{poll, PollFd, PollFlags, Timespec};
@@ -131,7 +132,7 @@ static SPINNING: AtomicBool = AtomicBool::new(false);
 static SPINNER: AtomicBool = AtomicBool::new(false);
 
 fn alert() -> std::sync::MutexGuard<'static, Alert<File>> {
-    ALERT.lock().unwrap_or_else(PoisonError::into_inner)
+    ALERT.acquire()
 }
 
 /// From now on, while sessions of this process are busy, idle processors of the machine shall need

@@ -18,9 +18,10 @@
 //! * A sentinel for all sessions of the process looks every [`TICK`] at those that have something to
 //!   do, and wakes a thread where all are stuck. It sleeps when nothing is going on.
 
+use base::sync::{CondvarExt, MutexExt};
 use std::cell::RefCell;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::SeqCst};
-use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError, Weak};
+use std::sync::{Arc, Condvar, Mutex, OnceLock, Weak};
 use std::thread::Thread;
 use std::time::{Duration, Instant};
 
@@ -161,7 +162,7 @@ impl Crew {
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, Vec<Resting>> {
-        self.resting.lock().unwrap_or_else(PoisonError::into_inner)
+        self.resting.acquire()
     }
 
     /// A thread is about to start.
@@ -396,7 +397,7 @@ static WATCHED: Mutex<Vec<Weak<dyn Watched>>> = Mutex::new(Vec::new());
 static CALL: Condvar = Condvar::new();
 
 fn watched() -> std::sync::MutexGuard<'static, Vec<Weak<dyn Watched>>> {
-    WATCHED.lock().unwrap_or_else(PoisonError::into_inner)
+    WATCHED.acquire()
 }
 
 /// Starts the sentinel if that was not done yet; whether there is one.
@@ -430,7 +431,7 @@ fn sentinel() {
             alert::rest();
         }
         while list.is_empty() {
-            list = CALL.wait(list).unwrap_or_else(PoisonError::into_inner);
+            list = CALL.wait_acquire(list);
         }
         let sessions = std::mem::take(&mut *list);
         drop(list);

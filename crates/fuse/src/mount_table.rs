@@ -4,11 +4,12 @@
 //! long where there are many. The kernel says through `poll(2)` that it changed since it was read.
 //! No path is walked for it, so an answer never waits for a mount that does not answer.
 
+use base::sync::MutexExt;
 use std::collections::HashSet;
 use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 
 use rustix::event::{poll, PollFd, PollFlags, Timespec};
 
@@ -67,7 +68,7 @@ static LAST: Mutex<Option<Table>> = Mutex::new(None);
 /// Whether the mount with this id of a file system with this device number is in the tree; where the id
 /// is not known (0), whether one is at this path.
 pub(crate) fn contains(dev: (u32, u32), id: u64, path: &Path) -> io::Result<bool> {
-    let mut last = LAST.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut last = LAST.acquire();
     match &mut *last {
         Some(t) => {
             // Asked before it is read: a change in between is seen the next time.

@@ -1,11 +1,12 @@
 //! The request loop: negotiation, threads, the end.
 
+use base::sync::{CondvarExt, MutexExt};
 use std::fmt;
 use std::fs::File;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
-use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError, Weak};
+use std::sync::{Arc, Condvar, Mutex, OnceLock, Weak};
 use std::time::Duration;
 
 use base::{Error, Kind};
@@ -85,7 +86,7 @@ pub(crate) struct Shared {
 
 impl Shared {
     pub fn lock(&self) -> std::sync::MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.acquire()
     }
 
     /// A thread has served for the last time: because it is not needed, at the end of the session,
@@ -205,7 +206,7 @@ impl<F: Filesystem + ?Sized> Session<F> {
 
     /// Has `tell` called when it is settled how requests travel.
     pub fn tell_carried(&self, tell: impl FnOnce(&Carried) + Send + 'static) {
-        *self.told.lock().unwrap_or_else(PoisonError::into_inner) = Some(Box::new(tell));
+        *self.told.acquire() = Some(Box::new(tell));
     }
 
     /// To stop it from elsewhere.
@@ -263,11 +264,7 @@ impl<F: Filesystem + ?Sized> Session<F> {
             .map_err(|e| Error::new(Kind::Again, format!("no thread for requests: {e}")))?;
         let mut state = self.shared.lock();
         while state.total > 0 {
-            state = self
-                .shared
-                .changed
-                .wait(state)
-                .unwrap_or_else(PoisonError::into_inner);
+            state = self.shared.changed.wait_acquire(state);
         }
         if let Some(k) = state.error {
             return Err(Error::new(
@@ -348,11 +345,7 @@ impl<F: Filesystem + ?Sized> Session<F> {
                 Err(why) => (None, Carried { uring: false, why }),
             };
             let (agreed, out) = self.agree(&i, offered, carried.uring);
-            let tell = self
-                .told
-                .lock()
-                .unwrap_or_else(PoisonError::into_inner)
-                .take();
+            let tell = self.told.acquire().take();
             if let Some(tell) = tell {
                 tell(&carried);
             }

@@ -2,10 +2,11 @@
 
 use crate::mutate::{mutate, Random};
 use crate::{Corpus, Target, MAX_MEMORY, MAX_TIME, MEMORY};
+use base::sync::MutexExt;
 use std::collections::BTreeMap;
 use std::panic::{catch_unwind, AssertUnwindSafe};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, Once, PoisonError};
+use std::sync::{Arc, Mutex, Once};
 use std::time::{Duration, Instant};
 
 /// When to stop.
@@ -52,7 +53,7 @@ fn hook() {
                     .unwrap_or_default(),
             };
             let text = format!("panic at {}: {text}", at.unwrap_or_default());
-            *PANIC.lock().unwrap_or_else(PoisonError::into_inner) = Some(text);
+            *PANIC.acquire() = Some(text);
             PANICKED.store(true, Relaxed);
         }));
     });
@@ -69,7 +70,7 @@ pub fn execute(t: &Target, input: &[u8]) -> Option<String> {
     let took = start.elapsed();
     let memory = MEMORY.peak_usage().saturating_sub(before);
     if done.is_err() || PANICKED.load(Relaxed) {
-        let said = PANIC.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let said = PANIC.acquire().take();
         return Some(said.unwrap_or_else(|| "panic".into()));
     }
     if memory > MAX_MEMORY {
@@ -108,7 +109,7 @@ impl Watch {
                     (last, since) = (now, Instant::now());
                 } else if since.elapsed() > MAX_TIME * 12 {
                     let file = format!("hang-{name}");
-                    let b = input.lock().unwrap_or_else(PoisonError::into_inner);
+                    let b = input.acquire();
                     let _ = std::fs::write(&file, &*b);
                     eprintln!("{name}: an execution does not end; its input is in {file}");
                     std::process::exit(3);
@@ -139,7 +140,7 @@ pub fn run(t: &Target, corpus: &Corpus, seed: u64, limits: Limits) -> Outcome {
             None => mutate(&mut r, &seeds, t.max, &mut input),
         }
         {
-            let mut kept = watch.input.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut kept = watch.input.acquire();
             kept.clear();
             kept.extend_from_slice(&input);
         }

@@ -1,6 +1,7 @@
 //! Space and objects by user, group and project (data format §2.9): collected while a dataset is
 //! written, applied to its three accounting objects afterwards in the same group.
 
+use base::sync::MutexExt;
 use base::Result;
 use disk::dnode::flags;
 use disk::{DnodePhys, ObjType};
@@ -76,7 +77,7 @@ pub struct Accounting {
 impl Accounting {
     /// A dnode was written: `old` and `new` forms.
     pub fn note(&self, old: Option<&DnodePhys>, new: Option<&DnodePhys>) {
-        let mut s = self.sums.lock().unwrap_or_else(|e| e.into_inner());
+        let mut s = self.sums.acquire();
         for (p, sign) in [(old, -1i64), (new, 1)] {
             let Some(p) = p else { continue };
             let Some(o) = owner(p) else { continue };
@@ -102,7 +103,7 @@ impl Accounting {
     /// accounting object cannot be read its numbers stay as they are: the damage is on record, and no
     /// reason to stop the pool.
     pub fn apply(&self, os: &Arc<Objset>, tx: &Tx, projects: bool) -> Result<()> {
-        let sums = std::mem::take(&mut *self.sums.lock().unwrap_or_else(|e| e.into_inner()));
+        let sums = std::mem::take(&mut *self.sums.acquire());
         for ((kind, id), (bytes, objects)) in sums.by_id {
             if kind == 2 && !projects {
                 continue;

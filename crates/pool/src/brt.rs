@@ -1,12 +1,13 @@
 //! The table of cloned blocks (data format §29): how many pointers more than one refer to a block.
 
+use base::sync::MutexExt;
 use base::{bail, Error, Result};
 use disk::brt::{brt_name, BrtPhys, BRT_BLOCK, BRT_RANGE};
 use disk::{BlkPtr, ObjType};
 use dmu::{Dnode, NewObject, Objset, Tx};
 use dsl::Features;
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use zap::{Value, Zap};
 use zio::Zio;
 
@@ -179,7 +180,7 @@ impl Brts {
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
-        self.st.lock().unwrap_or_else(PoisonError::into_inner)
+        self.st.acquire()
     }
 
     /// A vdev came to the pool.

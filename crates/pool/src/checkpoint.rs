@@ -2,6 +2,7 @@
 //! again. What is freed of it stays allocated and is noted in a map of its own, per vdev.
 
 use crate::MapFeatures;
+use base::sync::MutexExt;
 use base::{bail, RangeSet, Result, Txg};
 use disk::spacemap::{SpaceMapPhys, Writer, FULL_BONUS, SMALL_BONUS};
 use disk::ObjType;
@@ -9,7 +10,7 @@ use dmu::{NewObject, Objset, Tx};
 use space::replay;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use vdev::{keys, VdevTree};
 use zap::Zap;
 
@@ -87,7 +88,7 @@ impl Checkpoint {
     }
 
     fn lock(&self) -> MutexGuard<'_, BTreeMap<u64, Map>> {
-        self.maps.lock().unwrap_or_else(PoisonError::into_inner)
+        self.maps.acquire()
     }
 
     /// The group the checkpoint shows; `None`: there is none.

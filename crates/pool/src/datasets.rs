@@ -3,6 +3,7 @@
 use crate::create::meta_compress;
 use crate::logstore::Store;
 use crate::{Pool, VERSION_FEATURES};
+use base::sync::MutexExt;
 use base::{bail, Result};
 use codec::compress;
 use disk::dnode::flags;
@@ -43,20 +44,11 @@ pub fn prop_number(ds: &Dataset, name: &str) -> Result<u64> {
 
 impl Pool {
     pub(crate) fn open_set(&self, object: u64) -> Option<Arc<OpenSet>> {
-        self.sets
-            .lock()
-            .unwrap_or_else(|e| e.into_inner())
-            .get(&object)
-            .cloned()
+        self.sets.acquire().get(&object).cloned()
     }
 
     pub(crate) fn open_sets(&self) -> Vec<Arc<OpenSet>> {
-        self.sets
-            .lock()
-            .unwrap_or_else(|e| e.into_inner())
-            .values()
-            .cloned()
-            .collect()
+        self.sets.acquire().values().cloned().collect()
     }
 
     /// How blocks of a dataset are written, from its properties.
@@ -109,7 +101,7 @@ impl Pool {
     /// pool or the dataset forbids it, writing. That of an encrypted dataset whose key is not loaded
     /// is good for little more than giving up its log.
     pub fn open_dataset(&self, ds: &Arc<Dataset>) -> Result<Arc<OpenSet>> {
-        let mut sets = self.sets.lock().unwrap_or_else(|e| e.into_inner());
+        let mut sets = self.sets.acquire();
         if let Some(s) = sets.get(&ds.object()) {
             // Its key may have been loaded since.
             let locked = matches!(s.os.crypt(), zio::Crypt::Locked);
@@ -171,10 +163,7 @@ impl Pool {
 
     /// Forgets an open dataset; the caller has synced it and uses it no more.
     pub fn close_dataset(&self, object: u64) {
-        self.sets
-            .lock()
-            .unwrap_or_else(|e| e.into_inner())
-            .remove(&object);
+        self.sets.acquire().remove(&object);
     }
 
     /// Properties changed: blocks written from now on follow them.

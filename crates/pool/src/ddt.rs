@@ -6,6 +6,7 @@
 //! empty for good: each group writes its changes to the ZAPs themselves, which any reader
 //! understands.
 
+use base::sync::MutexExt;
 use base::{bail, Result};
 use codec::{checksum, compress};
 use disk::ddt::{
@@ -16,7 +17,7 @@ use disk::{BlkPtr, Dva, ObjType};
 use dmu::{Dnode, NewObject, Objset, Tx};
 use dsl::Features;
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use zap::{Value, Zap};
 use zio::{Dedup, Zio};
 
@@ -286,7 +287,7 @@ impl Ddts {
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
-        self.st.lock().unwrap_or_else(PoisonError::into_inner)
+        self.st.acquire()
     }
 
     /// Most bytes the tables may take before new blocks are left out; `None` = any.

@@ -5,6 +5,7 @@
 //! a dataset and the birth of the block: who else shares the block is found out when somebody asks.
 
 use crate::Pool;
+use base::sync::MutexExt;
 use base::{Error, Kind, Result, Txg};
 use disk::ObjType;
 use dmu::{Damage, Tx};
@@ -45,7 +46,7 @@ struct State {
 
 impl ErrLog {
     fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(|e| e.into_inner())
+        self.state.acquire()
     }
 
     /// Takes an error down, to be written with the next group if `store`; one that is known already is

@@ -1,6 +1,7 @@
 //! Vdevs that were removed: where their blocks went (pool format §23).
 
 use crate::{MapFeatures, Pool};
+use base::sync::MutexExt;
 use base::{bail, Error, RangeSet, Result, Txg};
 use disk::BlkPtr;
 use dmu::{Objset, Tx};
@@ -208,7 +209,7 @@ impl Removed {
     /// Notes that nothing refers to a range of a removed vdev any more. `Damaged` if that was so
     /// already in this group.
     fn mark(&self, vdev: u64, offset: u64, len: u64, txg: Txg) -> Result<()> {
-        let mut all = self.obsolete.lock().unwrap_or_else(|e| e.into_inner());
+        let mut all = self.obsolete.acquire();
         let set = all.entry(txg).or_default().entry(vdev).or_default();
         let end = offset.saturating_add(len);
         if set.overlaps(offset, end) {
@@ -220,12 +221,12 @@ impl Removed {
 
     /// Whether anything of the groups up to `txg` has to be recorded.
     pub fn has_changes(&self, txg: Txg) -> bool {
-        let all = self.obsolete.lock().unwrap_or_else(|e| e.into_inner());
+        let all = self.obsolete.acquire();
         all.range(..=txg).next().is_some()
     }
 
     fn take(&self, txg: Txg) -> BTreeMap<u64, RangeSet> {
-        let mut all = self.obsolete.lock().unwrap_or_else(|e| e.into_inner());
+        let mut all = self.obsolete.acquire();
         let mut out: BTreeMap<u64, RangeSet> = BTreeMap::new();
         while let Some(e) = all.first_entry().filter(|e| *e.key() <= txg) {
             for (vdev, set) in e.remove() {

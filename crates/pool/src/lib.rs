@@ -32,6 +32,7 @@ mod verify;
 mod volumes;
 
 pub use accounting::{owner, Owner};
+use base::sync::MutexExt;
 pub use brt::Brts;
 pub use checkpoint::Checkpoint;
 pub use create::CreateSpec;
@@ -150,7 +151,7 @@ pub struct Pool {
 
 impl Pool {
     pub fn shared(&self) -> MutexGuard<'_, Shared> {
-        self.shared.lock().unwrap_or_else(|e| e.into_inner())
+        self.shared.acquire()
     }
 
     pub fn name(&self) -> String {

@@ -12,11 +12,12 @@
 //!    another host's check, which takes twice as long, can end.
 
 use crate::Pool;
+use base::sync::MutexExt;
 use base::{bail, Error, Kind, Result, Txg};
 use disk::uberblock::Uberblock;
 use disk::NvList;
 use env::{Access, Env};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard};
 use std::time::Duration;
 use vdev::{keys, VdevTree};
 
@@ -279,7 +280,7 @@ struct Beats {
 
 impl Heart {
     fn lock(&self) -> MutexGuard<'_, Beats> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.acquire()
     }
 
     pub(crate) fn new(rules: Multihost) -> Heart {

@@ -11,6 +11,7 @@ use crate::spacemaps::TopShape;
 use crate::spares::AuxDevices;
 use crate::sync::SyncState;
 use crate::{ErrLog, MapLoader, Pool, Shared, SpaceMaps, Tunables, VERSION_FEATURES};
+use base::sync::MutexExt;
 use base::{bail, Error, Kind, Result, Txg};
 use codec::crypt::Crypt;
 use disk::dsl::BpobjPhys;
@@ -679,7 +680,7 @@ impl Pool {
             })?;
             Ok((highest, logged))
         })?;
-        *self.logged.lock().unwrap_or_else(|e| e.into_inner()) = logged;
+        *self.logged.acquire() = logged;
         // Claimed blocks may have been born in groups that never reached the disk: births must not
         // be ahead of the pool.
         while self.dmu.synced_txg() < highest {

@@ -5,6 +5,7 @@
 //! holding no lock, so that they can be told when the pool is suspended or stopped.
 
 use crate::{Failmode, Pool};
+use base::sync::{CondvarExt, MutexExt};
 use base::{Result, Txg};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard};
@@ -21,7 +22,7 @@ pub(crate) struct Service {
 
 impl Service {
     fn lock(&self) -> MutexGuard<'_, Option<ThreadId>> {
-        self.thread.lock().unwrap_or_else(|e| e.into_inner())
+        self.thread.acquire()
     }
 }
 
@@ -104,11 +105,7 @@ impl Pool {
             if thread.is_none_or(|t| t == me) {
                 return Ok(false);
             }
-            thread = self
-                .service
-                .news
-                .wait(thread)
-                .unwrap_or_else(|e| e.into_inner());
+            thread = self.service.news.wait_acquire(thread);
         }
     }
 }

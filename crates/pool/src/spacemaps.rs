@@ -4,6 +4,7 @@
 //! changes go to one log map; a metaslab's own map is brought up to date when it is its turn to be
 //! flushed, and logs that no metaslab needs any more are destroyed.
 
+use base::sync::MutexExt;
 use base::{bail, Error, Result, Txg};
 use disk::spacemap::{SpaceMapPhys, Writer, FULL_BONUS, SMALL_BONUS};
 use disk::ObjType;
@@ -145,7 +146,7 @@ impl SpaceMaps {
     }
 
     fn lock(&self) -> MutexGuard<'_, Inner> {
-        self.inner.lock().unwrap_or_else(|e| e.into_inner())
+        self.inner.acquire()
     }
 
     /// A new top-level vdev: makes its metaslab array (and, with logs, the object of unflushed

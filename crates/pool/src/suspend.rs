@@ -22,6 +22,7 @@
 //! objects; it never holds [`Suspension::state`].
 
 use crate::Pool;
+use base::sync::{CondvarExt, MutexExt};
 use base::{Error, Kind, Result, Txg};
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard, OnceLock};
@@ -105,7 +106,7 @@ pub(crate) struct Suspension {
 
 impl Suspension {
     fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(|e| e.into_inner())
+        self.state.acquire()
     }
 
     fn tell(&self, turn: Turn<'_>) {
@@ -354,10 +355,7 @@ impl Patience for Blocking {
         }
         let idle = |st: &mut State| st.stopped.is_none() && !st.gives_up && st.wanted <= st.made;
         let st = io.lock();
-        let (st, _) = io
-            .changed
-            .wait_timeout_while(st, RETRY, idle)
-            .unwrap_or_else(|e| e.into_inner());
+        let (st, _) = io.changed.wait_acquire_while(st, RETRY, idle);
         st.stopped.is_none() && !st.gives_up
     }
 }

@@ -307,7 +307,7 @@ impl Pool {
     /// What the intent log wants in the header of its object set; asked once in a group.
     pub(crate) fn pre_sync(&self, tx: &Tx, os: &Arc<Objset>) -> Result<()> {
         {
-            let mut asked = self.asked.lock().unwrap_or_else(|e| e.into_inner());
+            let mut asked = self.asked.acquire();
             if asked.0 != tx.txg() {
                 *asked = (tx.txg(), BTreeSet::new());
             }

@@ -3,11 +3,12 @@
 
 use crate::datasets::OpenSet;
 use crate::Pool;
+use base::sync::MutexExt;
 use base::{bail, Error, Kind, Result};
 use disk::zil::{Body, Record};
 use dmu::Need;
 use dsl::Dataset;
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
 use zap::Zap;
 use zil::{Replayer, Zil};
 
@@ -59,7 +60,7 @@ impl Pool {
     /// are loaded; to be called again when keys have been. Returns what failed, with names.
     pub fn replay_volumes(&self) -> Vec<(String, Error)> {
         let mut failed = Vec::new();
-        let lock = || self.logged.lock().unwrap_or_else(PoisonError::into_inner);
+        let lock = || self.logged.acquire();
         let mut later = Vec::new();
         let list = std::mem::take(&mut *lock());
         for ds in list {

@@ -10,6 +10,7 @@ use crate::op::{Fault, Fill, Op};
 use crate::oracle::{Admin, Frozen, FsModel, Oracle};
 use crate::owners;
 use crate::rig::{self, is_full, Fs, Layout};
+use base::sync::MutexExt;
 use base::Result;
 use dmu::Need;
 use dsl::props::PropChange;
@@ -872,7 +873,7 @@ impl World {
             Fault::WriteErrors(n) => d.write_errors.store(n, Relaxed),
             Fault::Phantom(n) => d.phantom.store(n, Relaxed),
             Fault::Misdirect(n) => {
-                *d.misdirect.lock().unwrap_or_else(|e| e.into_inner()) = Some(n);
+                *d.misdirect.acquire() = Some(n);
             }
             Fault::Dead => d.dead.store(true, Relaxed),
             Fault::Slow(ms) => d.stall(&self.clock, ms * 1_000_000),

@@ -2,7 +2,8 @@
 
 use crate::keys::{self, pool};
 use crate::label::{self, Labels};
-use crate::{lock, VdevTree};
+use crate::VdevTree;
+use base::sync::MutexExt;
 use base::{Result, Txg};
 use disk::label::MIN_DEVICE;
 use disk::{NvList, Value};
@@ -129,11 +130,12 @@ fn probe(env: &Env, path: &str) -> Vec<(String, NvList)> {
 /// opened or have no label are passed over.
 pub fn discover(env: &Env, paths: &[String]) -> Found {
     let slots: Vec<Mutex<Vec<(String, NvList)>>> = paths.iter().map(|_| Mutex::default()).collect();
-    env.cpu
-        .par_io(paths.len(), &|i| *lock(&slots[i]) = probe(env, &paths[i]));
+    env.cpu.par_io(paths.len(), &|i| {
+        *slots[i].acquire() = probe(env, &paths[i])
+    });
     let mut found = Found::default();
     let mut pools: BTreeMap<u64, Vec<Member>> = BTreeMap::new();
-    for (path, config) in slots.iter().flat_map(|s| std::mem::take(&mut *lock(s))) {
+    for (path, config) in slots.iter().flat_map(|s| std::mem::take(&mut *s.acquire())) {
         let guid = config.get_u64(keys::GUID).unwrap_or(0);
         match config.get_u64(pool::STATE) {
             Some(pool::STATE_SPARE) => {

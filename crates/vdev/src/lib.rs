@@ -48,19 +48,3 @@ pub use spec::{DevSpec, GroupKind, TopSpec};
 pub use state::{Aux, State};
 pub use tree::VdevTree;
 pub use write::WriteBatch;
-
-use std::sync::{Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
-
-/// A poisoned lock only says that some thread panicked; the data under these locks is valid at
-/// every step.
-fn lock<T>(m: &Mutex<T>) -> MutexGuard<'_, T> {
-    m.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-fn read_lock<T>(m: &RwLock<T>) -> RwLockReadGuard<'_, T> {
-    m.read().unwrap_or_else(PoisonError::into_inner)
-}
-
-fn write_lock<T>(m: &RwLock<T>) -> RwLockWriteGuard<'_, T> {
-    m.write().unwrap_or_else(PoisonError::into_inner)
-}

@@ -7,7 +7,7 @@ use crate::keys;
 use crate::map::{self, Map, Reflow, MAX_SHIFT};
 use crate::state::{Aux, State};
 use crate::unflushed::{Mark, Unflushed};
-use crate::{lock, read_lock, write_lock};
+use base::sync::{MutexExt, RwLockExt};
 use base::{bail, Error, Kind, RangeSet, Result, Txg};
 use disk::label::{self, DATA_START};
 use disk::{NvList, Value};
@@ -370,7 +370,7 @@ impl Vdev {
         out.set(keys::TYPE, self.kind.type_name());
         out.set(keys::ID, self.id());
         out.set(keys::GUID, self.guid());
-        for (name, value) in lock(&self.props).iter() {
+        for (name, value) in self.props.acquire().iter() {
             if mos || !keys::MOS_ONLY.contains(&name) {
                 out.set(name, value.clone());
             }
@@ -424,38 +424,38 @@ impl Vdev {
 
     /// A persistent number by key ([`keys`]).
     pub fn get_u64(&self, key: &str) -> Option<u64> {
-        lock(&self.props).get_u64(key)
+        self.props.acquire().get_u64(key)
     }
 
     /// A persistent text by key.
     pub fn get_str(&self, key: &str) -> Option<String> {
-        lock(&self.props).get_str(key).map(str::to_string)
+        self.props.acquire().get_str(key).map(str::to_string)
     }
 
     /// Any persistent value by key.
     pub fn get(&self, key: &str) -> Option<Value> {
-        lock(&self.props).get(key).cloned()
+        self.props.acquire().get(key).cloned()
     }
 
     /// Sets a persistent number. The caller sees to it that the configuration gets written.
     pub fn set_u64(&self, key: &str, value: u64) {
-        lock(&self.props).set(key, value);
+        self.props.acquire().set(key, value);
     }
 
     /// Sets any persistent value.
     pub fn set(&self, key: &str, value: impl Into<Value>) {
-        lock(&self.props).set(key, value);
+        self.props.acquire().set(key, value);
     }
 
     /// Removes a persistent value.
     pub fn unset(&self, key: &str) {
-        lock(&self.props).remove(key);
+        self.props.acquire().remove(key);
     }
 
     /// `zpool clear`: takes back that the vdev was put out of use because of errors. True if it was;
     /// the caller opens it again and has the configuration written.
     pub fn forgive(&self) -> bool {
-        let mut props = lock(&self.props);
+        let mut props = self.props.acquire();
         let mut was = false;
         for key in [keys::FAULTED, keys::DEGRADED] {
             was |= props.get_u64(key).is_some_and(|v| v != 0);
@@ -479,7 +479,7 @@ impl Vdev {
     }
 
     pub(crate) fn props(&self) -> NvList {
-        lock(&self.props).clone()
+        self.props.acquire().clone()
     }
 
     fn flag(&self, key: &str) -> bool {
@@ -671,21 +671,21 @@ impl Vdev {
 
     /// Transaction groups this leaf lacks (half-open ranges).
     pub fn dtl(&self) -> RangeSet {
-        lock(&self.dtl).clone()
+        self.dtl.acquire().clone()
     }
 
     /// Replaces the set, as read from the pool.
     pub fn set_dtl(&self, ranges: RangeSet) {
-        *lock(&self.dtl) = ranges;
+        *self.dtl.acquire() = ranges;
     }
 
     pub fn dtl_is_empty(&self) -> bool {
-        lock(&self.dtl).is_empty()
+        self.dtl.acquire().is_empty()
     }
 
     /// Whether data born in `txg` may be missing here.
     pub fn dtl_contains(&self, txg: Txg) -> bool {
-        lock(&self.dtl).contains(txg, txg.saturating_add(1))
+        self.dtl.acquire().contains(txg, txg.saturating_add(1))
     }
 
     /// Notes that writes of `txg` did not get here.
@@ -694,12 +694,12 @@ impl Vdev {
     }
 
     pub fn dtl_add_range(&self, start: Txg, end: Txg) {
-        lock(&self.dtl).insert(start, end);
+        self.dtl.acquire().insert(start, end);
     }
 
     /// Notes that everything born in `[start, end)` is here again.
     pub fn dtl_remove_range(&self, start: Txg, end: Txg) {
-        lock(&self.dtl).remove(start, end);
+        self.dtl.acquire().remove(start, end);
     }
 
     /// Txgs missing from this vdev as a whole: on all children of a mirror, on more than the parity
@@ -740,13 +740,13 @@ impl Vdev {
     // ---- the device of a leaf
 
     pub(crate) fn device(&self) -> Option<Arc<dyn Disk>> {
-        read_lock(&self.device).clone()
+        self.device.acquire_read().clone()
     }
 
     pub(crate) fn set_device(&self, device: Option<Arc<dyn Disk>>) {
         let size = device.as_ref().map_or(0, |d| d.geometry().size);
         self.device_asize.store(label::leaf_asize(size), Relaxed);
-        *write_lock(&self.device) = device;
+        *self.device.acquire_write() = device;
     }
 
     /// Allocatable bytes of the open device of a leaf, 0 if it is not open.
@@ -790,7 +790,7 @@ impl Vdev {
 
     /// Notes that writes of `txg` are about to be sent.
     pub(crate) fn soil(&self, txg: Txg) {
-        let mut d = lock(&self.dirty_txgs);
+        let mut d = self.dirty_txgs.acquire();
         let (a, b) = d.unwrap_or((txg, txg));
         *d = Some((a.min(txg), b.max(txg)));
     }
@@ -798,8 +798,8 @@ impl Vdev {
     /// Whether anything was written since the last call: the txgs concerned, and what was written.
     pub(crate) fn take_dirty(&self) -> Option<(Option<(Txg, Txg)>, Unflushed)> {
         self.dirty.swap(false, Relaxed).then(|| {
-            let txgs = lock(&self.dirty_txgs).take();
-            (txgs, std::mem::take(&mut *lock(&self.unflushed)))
+            let txgs = self.dirty_txgs.acquire().take();
+            (txgs, std::mem::take(&mut *self.unflushed.acquire()))
         })
     }
 
@@ -808,13 +808,13 @@ impl Vdev {
         for txg in txgs.into_iter().flat_map(|(a, b)| [a, b]) {
             self.soil(txg);
         }
-        lock(&self.unflushed).put_back(writes);
+        self.unflushed.acquire().put_back(writes);
         self.dirty.store(true, Relaxed);
     }
 
     /// What was written since the last flush may be lost, since the device failed or was away.
     pub(crate) fn suspect(&self) {
-        let mut u = lock(&self.unflushed);
+        let mut u = self.unflushed.acquire();
         u.suspect |= !u.is_empty();
     }
 
@@ -852,7 +852,7 @@ impl Vdev {
         };
         if let Some((txg, marks)) = note {
             self.soil(txg);
-            let mut unflushed = lock(&self.unflushed);
+            let mut unflushed = self.unflushed.acquire();
             let written = done.iter().zip(marks).filter(|((_, r), _)| r.is_ok());
             for m in written.flat_map(|(_, marks)| marks) {
                 unflushed.add(m);
@@ -938,20 +938,20 @@ impl Vdev {
 
     /// Hands over the mapping of a removed vdev, without which its blocks cannot be read.
     pub fn set_indirect(&self, map: Arc<IndirectMap>) {
-        *write_lock(&self.indirect) = Some(map);
+        *self.indirect.acquire_write() = Some(map);
     }
 
     pub fn indirect(&self) -> Option<Arc<IndirectMap>> {
-        read_lock(&self.indirect).clone()
+        self.indirect.acquire_read().clone()
     }
 
     pub(crate) fn set_reflow(&self, reflow: Option<Reflow>) {
-        *lock(&self.reflow) = reflow;
+        *self.reflow.acquire() = reflow;
     }
 
     /// How far the widening of a RAID-Z got, if one is under way and the uberblock said it.
     pub fn reflow(&self) -> Option<Reflow> {
-        lock(&self.reflow).filter(|_| self.expanding)
+        self.reflow.acquire().filter(|_| self.expanding)
     }
 
     /// Layout of a block on the children; `None` where every leaf holds all of it.

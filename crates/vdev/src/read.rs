@@ -2,11 +2,11 @@
 //! was found bad is rewritten.
 
 use crate::indirect::{IndirectMap, Piece};
-use crate::lock;
 use crate::map::{Col, Map};
 use crate::node::{Vdev, VdevKind};
 use crate::VdevTree;
 use base::mutation::{mutated, Mutation};
+use base::sync::MutexExt;
 use base::{bail, Error, Kind, Result, Txg, MAX_BLOCK};
 use codec::parity;
 use env::Op;
@@ -346,12 +346,12 @@ impl VdevTree {
         let out: Vec<Mutex<Option<Result<ReadOutcome>>>> =
             reqs.iter().map(|_| Mutex::new(None)).collect();
         self.env.cpu.par_for(reqs.len(), &|i| {
-            if let Some(plan) = lock(&cells[i]).take() {
-                *lock(&out[i]) = Some(plan.and_then(|p| self.finish(&reqs[i], p, mode)));
+            if let Some(plan) = cells[i].acquire().take() {
+                *out[i].acquire() = Some(plan.and_then(|p| self.finish(&reqs[i], p, mode)));
             }
         });
         out.into_iter()
-            .map(|o| lock(&o).take().unwrap_or(Err(Error::from(Kind::Io))))
+            .map(|o| o.acquire().take().unwrap_or(Err(Error::from(Kind::Io))))
             .collect()
     }
 
@@ -457,7 +457,7 @@ impl VdevTree {
         let seen: Mutex<Vec<Vec<u8>>> = Mutex::new(Vec::new());
         // Believing nobody makes the reader show every copy there is.
         let verify = |b: &[u8]| {
-            let mut seen = lock(&seen);
+            let mut seen = seen.acquire();
             if !seen.iter().any(|s| s == b) {
                 seen.push(b.to_vec());
             }
@@ -475,7 +475,7 @@ impl VdevTree {
             bail!(Unsupported, "removed vdev with pieces on RAID-Z");
         }
         let _ = self.finish_plain(&req, &mut { plan });
-        let seen = std::mem::take(&mut *lock(&seen));
+        let seen = std::mem::take(&mut *seen.acquire());
         if seen.is_empty() {
             bail!(Io, "piece of a removed vdev: insufficient replicas");
         }
@@ -595,10 +595,10 @@ impl VdevTree {
             .collect();
         self.env.cpu.par_io(jobs.len(), &|i| {
             let (leaf, runs, results) = &jobs[i];
-            *lock(results) = read_runs(leaf, runs, urgent);
+            *results.acquire() = read_runs(leaf, runs, urgent);
         });
         for (_, runs, results) in jobs {
-            let results = std::mem::take(&mut *lock(&results));
+            let results = std::mem::take(&mut *results.acquire());
             for (w, data) in runs.into_iter().flatten().zip(results) {
                 let (r, s, c, k) = w.place;
                 let Some(Some(plan)) = plans.get_mut(r) else {

@@ -4,6 +4,7 @@ use crate::keys::{self, pool};
 use crate::label::{self, LabelSet};
 use crate::testing::{mem_env, MemDisk, MemDisks, SeededRng};
 use crate::*;
+use base::sync::MutexExt;
 use base::{Block, Kind, Result, Txg};
 use disk::{NvList, Uberblock, Value};
 use env::{Access, Env};
@@ -430,7 +431,10 @@ fn mirror_reads_around_errors_and_repairs() {
         r.tree.write(0, i << 20, &b, 10).unwrap();
     }
     r.disks[0].corrupt(DATA, 4 << 20);
-    lock(&r.disks[1].bad_ranges).insert(DATA, DATA + (4 << 20));
+    r.disks[1]
+        .bad_ranges
+        .acquire()
+        .insert(DATA, DATA + (4 << 20));
     let mut seen = Vec::new();
     for i in 0..4u64 {
         let o = r.read(i << 20, &b, 10).unwrap();

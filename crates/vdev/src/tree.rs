@@ -6,8 +6,8 @@ use crate::map::Reflow;
 use crate::node::{Stats, Vdev, VdevKind};
 use crate::state::{Aux, State};
 use crate::unflushed::{is_missing, Unflushed};
-use crate::{lock, read_lock, write_lock};
 use base::mutation::{mutated, Mutation};
+use base::sync::{MutexExt, RwLockExt};
 use base::{bail, Error, Kind, Result, Txg};
 use disk::{NvList, Uberblock, Value};
 use env::Env;
@@ -91,7 +91,7 @@ impl VdevTree {
         out.set(keys::TYPE, "root");
         out.set(keys::ID, 0u64);
         out.set(keys::GUID, self.guid());
-        for (name, value) in lock(&self.root).iter() {
+        for (name, value) in self.root.acquire().iter() {
             if mos || !keys::MOS_ONLY.contains(&name) {
                 out.set(name, value.clone());
             }
@@ -113,16 +113,16 @@ impl VdevTree {
 
     /// A persistent number of the root.
     pub fn root_u64(&self, key: &str) -> Option<u64> {
-        lock(&self.root).get_u64(key)
+        self.root.acquire().get_u64(key)
     }
 
     pub fn set_root_u64(&self, key: &str, value: u64) {
-        lock(&self.root).set(key, value);
+        self.root.acquire().set(key, value);
     }
 
     /// The top-level vdevs by id: a snapshot that later changes of shape do not touch.
     pub fn tops(&self) -> Arc<Vec<Arc<Vdev>>> {
-        read_lock(&self.tops).clone()
+        self.tops.acquire_read().clone()
     }
 
     /// Replaces the list in one step; `f` sees the current one.
@@ -130,7 +130,7 @@ impl VdevTree {
         &self,
         f: impl FnOnce(&mut Vec<Arc<Vdev>>) -> Result<R>,
     ) -> Result<R> {
-        let mut guard = write_lock(&self.tops);
+        let mut guard = self.tops.acquire_write();
         let mut list = (**guard).clone();
         let r = f(&mut list)?;
         *guard = Arc::new(list);
@@ -139,7 +139,7 @@ impl VdevTree {
 
     /// A top-level vdev by id; one that does not exist is `Damaged`, since ids come from pointers.
     pub fn top(&self, id: u64) -> Result<Arc<Vdev>> {
-        let tops = read_lock(&self.tops);
+        let tops = self.tops.acquire_read();
         match usize::try_from(id).ok().and_then(|i| tops.get(i)) {
             Some(t) => Ok(t.clone()),
             None => bail!(Damaged, "top-level vdev {id} does not exist"),
@@ -472,11 +472,11 @@ impl VdevTree {
             if r.is_err() {
                 leaf.stats.write_errors.fetch_add(1, Relaxed);
             }
-            *lock(&slots[i]) = Some(r);
+            *slots[i].acquire() = Some(r);
         });
         slots
             .into_iter()
-            .map(|s| lock(&s).take().unwrap_or(Err(Error::from(Kind::Io))))
+            .map(|s| s.acquire().take().unwrap_or(Err(Error::from(Kind::Io))))
             .collect()
     }
 
@@ -491,7 +491,7 @@ impl VdevTree {
     /// ([`VdevTree::has_lost_writes`]): what was lost may belong to a group whose other blocks are still to
     /// come, which must not be committed by a later flush that works.
     pub fn flush_dirty(&self, txg: Txg) -> Result<()> {
-        let mut lost = lock(&self.flushing);
+        let mut lost = self.flushing.acquire();
         match &*lost {
             Some(e) => Err(e.clone()),
             None => self.flush_leaves(txg, &mut lost),
@@ -500,7 +500,7 @@ impl VdevTree {
 
     /// Whether devices have lost what they acknowledged, and no redundancy makes up for it.
     pub fn has_lost_writes(&self) -> bool {
-        lock(&self.flushing).is_some()
+        self.flushing.acquire().is_some()
     }
 
     fn flush_leaves(&self, txg: Txg, lost: &mut Option<Error>) -> Result<()> {

@@ -1,10 +1,10 @@
 //! Writes: collected, sorted, merged, sent leaf by leaf.
 
-use crate::lock;
 use crate::node::{Vdev, VdevKind};
 use crate::read::{columns, readable};
 use crate::unflushed::{sum, Mark};
 use crate::VdevTree;
+use base::sync::MutexExt;
 use base::{bail, Block, Error, Kind, Result, Txg, MAX_BLOCK};
 use env::Op;
 use std::collections::HashMap;
@@ -144,7 +144,7 @@ impl WriteBatch<'_> {
 
     /// Bytes waiting, parity and copies included.
     pub fn bytes(&self) -> u64 {
-        lock(&self.inner).bytes
+        self.inner.acquire().bytes
     }
 
     /// Adds a block; it goes out at [`WriteBatch::submit`]. What is missing to whole sectors is
@@ -217,7 +217,7 @@ impl WriteBatch<'_> {
             hurt,
             mut missed,
         } = plan;
-        let mut inner = lock(&self.inner);
+        let mut inner = self.inner.acquire();
         let item = inner.items.len();
         for w in &mut writes {
             w.item = item;
@@ -244,10 +244,10 @@ impl WriteBatch<'_> {
         self.tree.env.cpu.par_for(blocks.len(), &|i| {
             let (vdev, offset, data) = blocks[i];
             if let Err(e) = self.write(vdev, offset, data) {
-                lock(&error).get_or_insert(e);
+                error.acquire().get_or_insert(e);
             }
         });
-        let error = lock(&error).take();
+        let error = error.acquire().take();
         error.map_or(Ok(()), Err)
     }
 
@@ -302,9 +302,9 @@ impl WriteBatch<'_> {
         self.tree.env.cpu.par_io(jobs.len(), &|i| {
             let (leaf, owners, marks, ops, results) = &jobs[i];
             leaf.soil(self.txg);
-            let ops = std::mem::take(&mut *lock(ops));
+            let ops = std::mem::take(&mut *ops.acquire());
             let merged = |n: usize| owners.get(n).is_some_and(|o| o.len() > 1);
-            *lock(results) = leaf
+            *results.acquire() = leaf
                 .batch_in(ops, Some((self.txg, marks)), self.urgent, &merged)
                 .into_iter()
                 .map(|(_, r)| r)
@@ -312,7 +312,7 @@ impl WriteBatch<'_> {
         });
         for (leaf, owners, _, _, results) in &jobs {
             let mut sick = false;
-            for (owners, result) in owners.iter().zip(lock(results).drain(..)) {
+            for (owners, result) in owners.iter().zip(results.acquire().drain(..)) {
                 let Err(e) = result else { continue };
                 sick = true;
                 for o in owners {

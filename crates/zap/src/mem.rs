@@ -1,11 +1,12 @@
 //! An object in memory, for tests and for callers that want a ZAP without a pool.
 
 use crate::{Indexed, Store};
+use base::sync::MutexExt;
 use base::{bail, Block, Result};
 use disk::ObjType;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, RwLock};
 
 /// Blocks in a map; `Tx` is `()`.
 pub struct MemStore {
@@ -48,7 +49,7 @@ impl MemStore {
     }
 
     fn state(&self) -> std::sync::MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.acquire()
     }
 }
 

@@ -3,10 +3,11 @@
 use crate::hash::hash;
 use crate::leaf::lowest_unused;
 use crate::{normalize, Key, BLOCK_MICRO};
+use base::sync::MutexExt;
 use base::Result;
 use disk::bytes::{put_u32, put_u64, u64_at};
 use std::collections::BTreeSet;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard};
 
 pub(crate) const ENTRY: usize = 64;
 const NAME: usize = 14;
@@ -57,7 +58,7 @@ impl Indexed {
         if m.b.len() <= SMALL {
             return None;
         }
-        let mut g = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut g = self.0.acquire();
         if g.as_ref().is_none_or(|i| i.size != m.b.len()) {
             *g = Some(Index::new(m));
         }
@@ -66,12 +67,12 @@ impl Indexed {
 
     /// The block is no longer what the index was made for.
     pub(crate) fn forget(&self) {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = None;
+        *self.0.acquire() = None;
     }
 
     /// Calls `f` with the index, if there is one.
     pub(crate) fn follow(&self, f: impl FnOnce(&mut Index)) {
-        let mut g = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut g = self.0.acquire();
         if let Some(i) = g.as_mut() {
             f(i);
         }

@@ -3,9 +3,10 @@
 use crate::micro::{self, Micro, Room, MAX_MICRO_NAME};
 use crate::value::{hex_key, Key};
 use crate::{norm, normalize, Store, Value};
+use base::sync::RwLockExt;
 use base::{bail, Error, Kind, Result};
 use disk::bytes::put_u64;
-use std::sync::{PoisonError, RwLockReadGuard, RwLockWriteGuard};
+use std::sync::{RwLockReadGuard, RwLockWriteGuard};
 
 /// How names are compared in a ZAP with normflags (in one without, every lookup is exact).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -94,13 +95,11 @@ impl<'a, S: Store> Zap<'a, S> {
     }
 
     pub(crate) fn read_lock(&self) -> RwLockReadGuard<'a, ()> {
-        let lock = self.store.lock().read();
-        lock.unwrap_or_else(PoisonError::into_inner)
+        self.store.lock().acquire_read()
     }
 
     fn write_lock(&self) -> RwLockWriteGuard<'a, ()> {
-        let lock = self.store.lock().write();
-        lock.unwrap_or_else(PoisonError::into_inner)
+        self.store.lock().acquire_write()
     }
 
     fn salt(&self, tx: &S::Tx) -> u64 {

@@ -3,6 +3,7 @@
 use crate::fmt::{self, DEFERRED, OTHER, ROWS, TOTAL};
 use crate::raw::Set;
 use crate::{spaces, Log, Session};
+use base::sync::MutexExt;
 use base::{Error, Kind, RangeSet, Result, Txg};
 use disk::dsl::DslDatasetPhys;
 use disk::objset::ObjsetPhys;
@@ -540,7 +541,7 @@ impl Walker<'_> {
                 return;
             };
             let note = |e: &Error, why: String| {
-                let mut errors = errors.lock().unwrap_or_else(|e| e.into_inner());
+                let mut errors = errors.acquire();
                 errors.push((i, *at, errno(e), why));
             };
             if let Err(e) = zio.read_raw(bp, 0) {
@@ -727,7 +728,7 @@ impl Walker<'_> {
             },
             &mut |r| {
                 if let Some(bp) = r.write_bp() {
-                    walked.lock().unwrap_or_else(|e| e.into_inner()).push(bp);
+                    walked.acquire().push(bp);
                 }
                 Ok(true)
             },

@@ -1,12 +1,13 @@
 //! `-x`: whatever is read is copied into sparse files, which zdb can look at elsewhere.
 
+use base::sync::MutexExt;
 use base::{bail, Error, Result};
 use env::{Access, Disk, Disks, Geometry, Op};
 use std::collections::HashMap;
 use std::fs::{File, OpenOptions};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
 /// Devices that are copied as they are read.
 pub struct Copying {
@@ -27,7 +28,7 @@ impl Copying {
 
     /// The file for a device. One that is there already, a device itself perhaps, stays as it is.
     fn file(&self, path: &str, size: u64) -> Result<Arc<File>> {
-        let mut files = self.files.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut files = self.files.acquire();
         if let Some(f) = files.get(path) {
             return Ok(f.clone());
         }

@@ -1,15 +1,12 @@
 //! Reads under way: who wants a block that somebody is reading already waits for it.
 
 use crate::cache::Key;
+use base::sync::{CondvarExt, MutexExt};
 use base::Block;
 use std::collections::hash_map::Entry;
 use std::collections::HashMap;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex};
 use std::thread::{self, ThreadId};
-
-fn lock<T>(m: &Mutex<T>) -> MutexGuard<'_, T> {
-    m.lock().unwrap_or_else(PoisonError::into_inner)
-}
 
 /// One block on its way.
 pub struct Flight {
@@ -27,15 +24,12 @@ impl Flight {
         if self.pilot == thread::current().id() {
             return None;
         }
-        let mut landed = lock(&self.landed);
+        let mut landed = self.landed.acquire();
         loop {
             if let Some(b) = landed.as_ref() {
                 return b.clone();
             }
-            landed = self
-                .arrival
-                .wait(landed)
-                .unwrap_or_else(PoisonError::into_inner);
+            landed = self.arrival.wait_acquire(landed);
         }
     }
 }
@@ -56,7 +50,7 @@ pub struct Flights {
 
 impl Flights {
     pub fn board(&self, key: Key) -> Boarding<'_> {
-        match lock(&self.table).entry(key) {
+        match self.table.acquire().entry(key) {
             Entry::Occupied(e) => Boarding::Follow(e.get().clone()),
             Entry::Vacant(e) => {
                 let flight = Arc::new(Flight {
@@ -78,7 +72,7 @@ impl Flights {
     /// Reads under way.
     #[cfg(test)]
     fn count(&self) -> usize {
-        lock(&self.table).len()
+        self.table.acquire().len()
     }
 }
 
@@ -99,8 +93,8 @@ impl Lead<'_> {
 
 impl Drop for Lead<'_> {
     fn drop(&mut self) {
-        lock(&self.flights.table).remove(&self.key);
-        *lock(&self.flight.landed) = Some(self.block.take());
+        self.flights.table.acquire().remove(&self.key);
+        *self.flight.landed.acquire() = Some(self.block.take());
         self.flight.arrival.notify_all();
     }
 }

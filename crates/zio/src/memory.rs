@@ -2,6 +2,7 @@
 //! with a free list.
 
 use crate::seam::{Allocator, Devices, Looked, PhysWrite, Purpose, ReadOne, Wrong};
+use base::sync::MutexExt;
 use base::{bail, roundup, RangeSet, Result, Txg};
 use disk::Dva;
 use std::collections::HashMap;
@@ -33,7 +34,7 @@ impl MemoryDevices {
 
     /// Ruins what is at `offset`.
     pub fn ruin(&self, offset: u64) {
-        let mut b = self.blocks.lock().unwrap_or_else(|e| e.into_inner());
+        let mut b = self.blocks.acquire();
         if let Some(b) = b.get_mut(&offset) {
             b.iter_mut().for_each(|x| *x ^= 0x55);
         }
@@ -72,7 +73,7 @@ impl Devices for MemoryDevices {
         self.lost.fetch_add(1, Ordering::Relaxed);
     }
     fn mend(&self, dva: &Dva, _: Txg, right: &[u8]) -> Result<()> {
-        let mut b = self.blocks.lock().unwrap_or_else(|e| e.into_inner());
+        let mut b = self.blocks.acquire();
         b.insert(dva.offset(), right.to_vec());
         Ok(())
     }
@@ -84,14 +85,14 @@ impl Devices for MemoryDevices {
         verify: &(dyn Fn(&[u8]) -> bool + Sync),
     ) -> Result<Vec<u8>> {
         self.reads.fetch_add(1, Ordering::Relaxed);
-        let b = self.blocks.lock().unwrap_or_else(|e| e.into_inner());
+        let b = self.blocks.acquire();
         match b.get(&dva.offset()) {
             Some(b) if b.len() >= psize && verify(&b[..psize]) => Ok(b[..psize].to_vec()),
             _ => bail!(Checksum, "nothing good at {:x}", dva.offset()),
         }
     }
     fn write(&self, writes: &[PhysWrite], _: Txg) -> Result<()> {
-        let mut b = self.blocks.lock().unwrap_or_else(|e| e.into_inner());
+        let mut b = self.blocks.acquire();
         for w in writes {
             self.writes.fetch_add(1, Ordering::Relaxed);
             b.insert(w.offset, w.data.to_vec());
@@ -121,7 +122,7 @@ impl MemoryAllocator {
     }
     /// Bytes not allocated.
     pub fn free_bytes(&self) -> u64 {
-        self.free.lock().unwrap_or_else(|e| e.into_inner()).total()
+        self.free.acquire().total()
     }
 }
 
@@ -134,7 +135,7 @@ impl Allocator for MemoryAllocator {
         _: Txg,
         size_on: &dyn Fn(u64) -> u64,
     ) -> Result<Vec<Dva>> {
-        let mut f = self.free.lock().unwrap_or_else(|e| e.into_inner());
+        let mut f = self.free.acquire();
         let size = size_on(0);
         let mut out = Vec::new();
         for _ in 0..copies {
@@ -151,7 +152,7 @@ impl Allocator for MemoryAllocator {
         Ok(out)
     }
     fn free(&self, _: u64, offset: u64, asize: u64, _: Txg) -> Result<()> {
-        let mut f = self.free.lock().unwrap_or_else(|e| e.into_inner());
+        let mut f = self.free.acquire();
         assert_eq!(
             f.insert(offset, offset + asize),
             asize,
@@ -160,7 +161,7 @@ impl Allocator for MemoryAllocator {
         Ok(())
     }
     fn claim(&self, _: u64, offset: u64, asize: u64, _: Txg) -> Result<()> {
-        let mut f = self.free.lock().unwrap_or_else(|e| e.into_inner());
+        let mut f = self.free.acquire();
         f.remove(offset, offset + asize);
         Ok(())
     }

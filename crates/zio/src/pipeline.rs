@@ -10,6 +10,7 @@ use crate::seam::{
     Allocator, Dedup, Devices, Looked, PhysWrite, Purpose, ReadOne, Sharing, Waits, Wrong,
 };
 use crate::{swap, syncing};
+use base::sync::{MutexExt, RwLockExt};
 use base::{bail, roundup, Block, Error, Kind, Result, Txg};
 use codec::{checksum, compress};
 use disk::{BlkPtr, Dva, ObjType};
@@ -211,8 +212,8 @@ impl Zio {
     /// To be called when a group begins to be written: waits until no copy is being put right, so
     /// that none is by somebody who began more than one group ago.
     pub fn settle(&self) {
-        drop(self.repairs.write().unwrap_or_else(|e| e.into_inner()));
-        let mut old = self.superseded.lock().unwrap_or_else(|e| e.into_inner());
+        drop(self.repairs.acquire_write());
+        let mut old = self.superseded.acquire();
         old.clear();
     }
 
@@ -547,7 +548,7 @@ impl Zio {
     /// Some copies of a block are wrong, and this is its right content (of a gang: of its header):
     /// counts them and puts them right, if the block is still what is to be found there.
     fn heal(&self, bp: &BlkPtr, wrong: &[Wrong], right: &[u8], how: How, header: bool) {
-        let _no_new_group = self.repairs.read().unwrap_or_else(|e| e.into_inner());
+        let _no_new_group = self.repairs.acquire_read();
         if !self.is_in_use(bp, how) {
             return;
         }
@@ -753,11 +754,11 @@ impl Zio {
 
     /// What is or was queued for this address in the group under way, newest first.
     fn unwritten(&self, d: &Dva) -> Vec<Block> {
-        let p = self.pending.read().unwrap_or_else(|e| e.into_inner());
+        let p = self.pending.acquire_read();
         let key = (d.vdev(), d.offset());
         let mut out: Vec<Block> = p.get(&key).cloned().into_iter().collect();
         drop(p);
-        let old = self.superseded.lock().unwrap_or_else(|e| e.into_inner());
+        let old = self.superseded.acquire();
         if let Some(list) = old.get(&key) {
             out.extend(list.iter().rev().cloned());
         }
@@ -1064,11 +1065,8 @@ impl Zio {
         base::mutation::panic_point("queueing a write");
         let key = (d.vdev(), d.offset());
         let full = {
-            let mut q = self.queue.lock().unwrap_or_else(|e| e.into_inner());
-            self.pending
-                .write()
-                .unwrap_or_else(|e| e.into_inner())
-                .insert(key, data.clone());
+            let mut q = self.queue.acquire();
+            self.pending.acquire_write().insert(key, data.clone());
             let (vdev, offset) = key;
             self.supersede(key, q.put(PhysWrite { vdev, offset, data }));
             q.bytes >= QUEUE_BYTES
@@ -1082,14 +1080,14 @@ impl Zio {
     /// Who has the pointer of an earlier pass still wants what it led to.
     fn supersede(&self, key: (u64, u64), before: Option<Block>) {
         if let Some(before) = before {
-            let mut old = self.superseded.lock().unwrap_or_else(|e| e.into_inner());
+            let mut old = self.superseded.acquire();
             old.entry(key).or_default().push(before);
         }
     }
 
     /// Bytes waiting to be submitted.
     pub fn queued_bytes(&self) -> usize {
-        self.queue.lock().unwrap_or_else(|e| e.into_inner()).bytes
+        self.queue.acquire().bytes
     }
 
     /// Submits everything queued and returns when the devices have taken it (not flushed). Only
@@ -1099,12 +1097,12 @@ impl Zio {
     /// another call.
     pub fn drain(&self, txg: Txg) -> Result<()> {
         base::mutation::panic_point("draining the queue of writes");
-        let q = std::mem::take(&mut *self.queue.lock().unwrap_or_else(|e| e.into_inner()));
+        let q = std::mem::take(&mut *self.queue.acquire());
         if q.writes.is_empty() {
             return Ok(());
         }
         if let Err(e) = self.devices.write(&q.writes, txg) {
-            let mut queue = self.queue.lock().unwrap_or_else(|e| e.into_inner());
+            let mut queue = self.queue.acquire();
             let newer = std::mem::replace(&mut *queue, q);
             for w in newer.writes {
                 self.supersede((w.vdev, w.offset), queue.put(w));
@@ -1112,7 +1110,7 @@ impl Zio {
             queue.refused = true;
             return Err(e);
         }
-        let mut p = self.pending.write().unwrap_or_else(|e| e.into_inner());
+        let mut p = self.pending.acquire_write();
         for w in &q.writes {
             let key = (w.vdev, w.offset);
             if p.get(&key).is_some_and(|b| Arc::ptr_eq(b, &w.data)) {
@@ -1125,7 +1123,7 @@ impl Zio {
     /// [`Zio::drain`] to keep the queue short, for callers that hold locks: what devices refuse stays
     /// queued until the next [`Zio::drain`], which tells of it.
     pub fn drain_some(&self, txg: Txg) {
-        let refused = self.queue.lock().unwrap_or_else(|e| e.into_inner()).refused;
+        let refused = self.queue.acquire().refused;
         if !refused {
             // Told by the next one.
             let _ = self.drain(txg);

@@ -5,6 +5,7 @@ use crate::layout::{self, Fs};
 use crate::options::Options;
 use crate::work::{Counts, Worker};
 use crate::{acks_file, Dice};
+use base::sync::MutexExt;
 use base::{Kind, Result};
 use pool::Pool;
 use std::fs::OpenOptions;
@@ -63,7 +64,7 @@ fn work(o: &Options, seed: u64, time: Duration, rot: bool) -> Result<()> {
     let first: Mutex<Option<base::Error>> = Mutex::default();
     let fail = |e: base::Error| {
         stop.store(true, Ordering::Relaxed);
-        let mut f = first.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut f = first.acquire();
         f.get_or_insert(e);
     };
     let (d1, d2) = (dice.below(u64::MAX), dice.below(u64::MAX));

@@ -6,6 +6,7 @@ use crate::data::Supply;
 use crate::measure::{Measure, Unit};
 use crate::stats::quantile;
 use crate::tools;
+use base::sync::MutexExt;
 use base::{bail, Result};
 use std::fmt::Write as _;
 use std::fs::File;
@@ -37,10 +38,7 @@ fn fsyncs(w: &Work, threads: u64) -> Result<Vec<Measure>> {
             own.push(before.elapsed().as_secs_f64() * 1e3);
         }
         let count = own.len() as u64;
-        latencies
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .extend(own);
+        latencies.acquire().extend(own);
         Ok(count)
     })?;
     let mut all = latencies

@@ -443,7 +443,12 @@ mod tests {
             Reason::BadCompatibility,
             Reason::IncompatibleFeatures,
         ];
-        let built = |word: &str| cli::ZPOOL.subs.iter().any(|s| s.built && s.name == word);
+        let built = |word: &str| {
+            cli::zpool_table::ZPOOL
+                .subs
+                .iter()
+                .any(|s| s.built && s.name == word)
+        };
         assert!(!built("scrub"), "nothing is unbuilt any more");
         for reason in all {
             let action = reason.text(&PoolFacts::default()).action.unwrap();

@@ -563,20 +563,25 @@ impl VdevTree {
                 }
             }
         }
+        let mut first = None;
         for top in self.tops().iter().filter(|t| broken.contains(&t.id())) {
             let leaves = top.leaves();
-            let mine = leaves.iter().filter_map(|l| failed.get(&l.guid()));
-            let why = mine.clone().next().cloned();
-            let why = why
-                .unwrap_or(Error::new(Kind::NoDevice, "no leaf is available"))
-                .context(format!("{}: flush", top.name()));
-            if mine.clone().any(is_missing) && mine.clone().all(is_missing) {
+            let mine: Vec<&Error> = leaves
+                .iter()
+                .filter_map(|l| failed.get(&l.guid()))
+                .collect();
+            let why = match mine.first() {
+                Some(e) => (*e).clone(),
+                None => Error::new(Kind::NoDevice, "no leaf is available"),
+            };
+            let why = why.context(format!("{}: flush", top.name()));
+            if !mine.is_empty() && mine.iter().all(|e| is_missing(e)) {
                 // No other one may still have it.
-                *lost = Some(why.clone());
+                lost.get_or_insert(why.clone());
             }
-            return Err(why);
+            first.get_or_insert(why);
         }
-        Ok(())
+        first.map_or(Ok(()), Err)
     }
 }
 

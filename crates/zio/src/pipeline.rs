@@ -351,7 +351,8 @@ impl Zio {
         let mut lead = None;
         // What nobody can vouch for without a key is for those who have none.
         let vouched = !bp.uses_crypt() || crypt.key().is_some();
-        if vouched && matches!(how, How::Used(_)) {
+        // Others must not follow a read of syncing context, which may wait for devices that are away.
+        if vouched && matches!(how, How::Used(_)) && !syncing::here() {
             match self.flights.board(Key::of(bp)) {
                 Boarding::Lead(l) => lead = Some(l),
                 Boarding::Follow(f) => {
@@ -632,7 +633,9 @@ impl Zio {
                 false => self.cache.get(bp),
             };
             out.push(cached.map(Ok));
-            if out[i].is_none() {
+            if out[i].is_none() && syncing::here() {
+                missing.push((i, None));
+            } else if out[i].is_none() {
                 match self.flights.board(Key::of(bp)) {
                     Boarding::Lead(l) => missing.push((i, Some(l))),
                     Boarding::Follow(f) => followed.push((i, f)),

@@ -67,8 +67,8 @@ install:
 	install -d $(BIN) $(SBIN) $(SHARE)/man/man7 $(SHARE)/man/man8 $(BASH_DIR) $(ZSH_DIR) $(FISH_DIR) $(UNITS)
 	install -m 755 $(PROGRAMS:%=$(TARGET)/release/%) $(BIN)/
 	if ! [ $(BIN) -ef $(SBIN) ]; then for p in $(PROGRAMS); do ln -sf ../bin/$$p $(SBIN)/$$p; done; fi
-	install -d $(HELPERS)
-	ln -sf $(PREFIX)/bin/zfs $(HELPERS)/mount.fuse.zfs
+	if install -d $(HELPERS) 2>/dev/null && [ -w $(HELPERS) ]; then ln -sf $(PREFIX)/bin/zfs $(HELPERS)/mount.fuse.zfs; \
+	else echo "install: $(HELPERS) is not writable: mount(8) will not find mount.fuse.zfs" >&2; fi
 	install -m 644 $(MAN7:%=$(TARGET)/man/%.7) $(SHARE)/man/man7/
 	install -m 644 $(MAN8:%=$(TARGET)/man/%.8) $(SHARE)/man/man8/
 	install -m 644 $(COMPLETED:%=$(TARGET)/completions/bash/%) $(BASH_DIR)/
@@ -79,7 +79,7 @@ install:
 	rm -rf $(SHARE)/zfs-fuse
 
 uninstall:
-	rm -f $(HELPERS)/mount.fuse.zfs
+	-rm -f $(HELPERS)/mount.fuse.zfs
 	rm -f $(PROGRAMS:%=$(SBIN)/%) $(PROGRAMS:%=$(BIN)/%)
 	rm -f $(MAN7:%=$(SHARE)/man/man7/%.7) $(MAN8:%=$(SHARE)/man/man8/%.8)
 	rm -f $(COMPLETED:%=$(BASH_DIR)/%) $(COMPLETED:%=$(ZSH_DIR)/_%) $(COMPLETED:%=$(FISH_DIR)/%.fish)

@@ -8,8 +8,11 @@ use base::{bail, Error, Kind, Result};
 use disk::{NvList, Value};
 use env_linux::find;
 use pool::{OpenOptions, Pool};
+use std::collections::HashMap;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, MutexGuard};
+use std::time::{Duration, Instant};
 use vdev::keys::{self, pool as key};
 
 /// A pool of the cache file that could not be opened. It stays listed there, and is shown with what
@@ -52,12 +55,73 @@ pub fn device_paths(config: &NvList) -> Vec<String> {
     out
 }
 
-/// Keeps other daemons from changing cache files in a directory, until dropped.
-fn lock_dir(dir: &Path) -> Result<std::fs::File> {
-    let dir = std::fs::File::open(dir)?;
-    rustix::fs::flock(&dir, rustix::fs::FlockOperation::LockExclusive)
-        .map_err(std::io::Error::from)?;
-    Ok(dir)
+/// Keeps other daemons from changing cache files in a directory, until dropped. The lock is a file that
+/// only the owner can open: what others can open they can lock, too.
+///
+/// Errors: busy, if somebody else has it for ten seconds.
+fn lock_dir(dir: &Path) -> Result<std::os::fd::OwnedFd> {
+    use rustix::fs::{flock, open, FlockOperation, Mode, OFlags};
+    let path = dir.join(".zpool.cache.lock");
+    let flags = OFlags::RDWR | OFlags::CREATE | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let file = open(&path, flags, Mode::RUSR | Mode::WUSR).map_err(std::io::Error::from)?;
+    let end = Instant::now() + Duration::from_secs(10);
+    loop {
+        match flock(&file, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => return Ok(file),
+            Err(rustix::io::Errno::WOULDBLOCK) if Instant::now() < end => {
+                std::thread::sleep(Duration::from_millis(20));
+            }
+            Err(rustix::io::Errno::WOULDBLOCK) => {
+                bail!(Busy, "another daemon holds {}", path.display())
+            }
+            Err(e) => return Err(std::io::Error::from(e).into()),
+        }
+    }
+}
+
+/// How long a pool may wait for its devices while the daemon starts.
+const START_PATIENCE: Duration = Duration::from_secs(10);
+
+/// While the daemon starts nobody can reach it: a pool that waits for its devices then is stopped
+/// after a moment, so that the others come into service and commands are answered. What its log has
+/// stays there for the next import.
+struct Starting(Arc<AtomicBool>);
+
+impl Starting {
+    fn watch(service: &Arc<Service>) -> Starting {
+        let on = Arc::new(AtomicBool::new(true));
+        let (watched, service) = (on.clone(), service.clone());
+        let watch = move || {
+            let mut since: HashMap<u64, Instant> = HashMap::new();
+            while watched.load(Ordering::SeqCst) {
+                for e in service.pools() {
+                    let guid = e.pool.guid();
+                    if !e.pool.is_waiting() {
+                        since.remove(&guid);
+                    } else if since.entry(guid).or_insert_with(Instant::now).elapsed()
+                        > START_PATIENCE
+                    {
+                        e.pool.stop_for_good(Error::new(
+                            Kind::Io,
+                            "its devices could not be written when the daemon started",
+                        ));
+                    }
+                }
+                std::thread::sleep(Duration::from_millis(100));
+            }
+        };
+        let thread = std::thread::Builder::new().name("starting".into());
+        if let Err(e) = thread.spawn(watch) {
+            crate::log::warn(&format!("no thread to watch the start: {e}"));
+        }
+        Starting(on)
+    }
+}
+
+impl Drop for Starting {
+    fn drop(&mut self) {
+        self.0.store(false, Ordering::SeqCst);
+    }
 }
 
 impl Service {
@@ -169,6 +233,7 @@ impl Service {
             }
         };
         let mut gone = false;
+        let _starting = Starting::watch(self);
         for (name, _) in list.iter() {
             let Some(config) = list.get_nvlist(name) else {
                 continue;

@@ -123,9 +123,6 @@ pub fn clear(service: &Arc<Service>, peer: Peer, ask: &PoolClear) -> Result<Repl
     if ask.device.is_none() {
         pool.clear_errors();
     }
-    if pool.is_readonly() {
-        return Ok(Reply::Done);
-    }
     let (entry2, command) = (entry.clone(), ask.command.clone());
     until_suspended(&entry, move || {
         let pool = &entry2.pool;

@@ -71,7 +71,8 @@ impl Service {
 }
 
 /// Runs `export` of a pool, one change of it at a time, and returns what it does; by force, not
-/// without end. `unwanted` is set when the caller goes away. `export` must look at [`Entry::is_abandoned`] after whatever may wait for devices.
+/// without end. `unwanted` is set when the caller goes away. `export` must look at
+/// [`Entry::is_abandoned`] after whatever may wait for devices.
 pub fn export(
     service: &Arc<Service>,
     entry: &Arc<Entry>,

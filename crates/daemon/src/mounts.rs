@@ -510,6 +510,9 @@ impl Service {
                 if let Err(e) = r {
                     crate::log::error(&format!("unmounting {}: {e}", mounted.ds.full_name()));
                 }
+                // It may have been mounted again since.
+                let last = entry2.mounted(mounted.object);
+                let last = last.unwrap_or_else(|| mounted.clone());
                 entry2.remove_mount(mounted.object);
                 let (m, cv) = &*ended;
                 *m.acquire() = true;
@@ -518,7 +521,7 @@ impl Service {
                 // was unmounted.
                 let by_kernel = matches!(end, Ok(End::Aborted | End::Unmounted));
                 if let Some(service) = service.upgrade().filter(|_| by_kernel) {
-                    service.mount_after_abort(&entry2, &mounted);
+                    service.mount_after_abort(&entry2, &last);
                 }
             })
             .map_err(Error::from)?;
@@ -792,7 +795,10 @@ impl Mounted {
     /// Fails what waits for it and takes it from its place; what its threads do goes on.
     pub fn tear_down(&self) -> Result<()> {
         self.leaving.store(true, Ordering::SeqCst);
-        self.mount.unmount(Unmount::Force)
+        // What cannot be reached cannot be unmounted, but nothing must wait for it any more.
+        self.mount.unmount(Unmount::Force).inspect_err(|_| {
+            self.mount.abort();
+        })
     }
 
     /// Percent of the machine's limit that the kernel may hold of what was written here.

@@ -102,6 +102,8 @@ pub fn create(service: &Arc<Service>, peer: Peer, ask: PoolCreate) -> Answer<Rep
         )
         .map_err(answer)?;
     drop(claim);
+    // No export before it is mounted.
+    let _gate = entry.pass().map_err(answer)?;
     // The pool is there from here on; what follows is told but does not take it away.
     let recorded = entry.pool.log_command(&ask.command, u64::from(peer.uid));
     service.update_cache(&entry);

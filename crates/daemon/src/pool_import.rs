@@ -615,6 +615,8 @@ pub fn import(
         )
         .map_err(answer)?;
     drop(claim);
+    // No export before everything is mounted.
+    let _gate = entry.pass().map_err(answer)?;
     let settle = || -> base::Result<()> {
         if entry.pool.is_readonly() {
             return Ok(());

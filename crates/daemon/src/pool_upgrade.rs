@@ -147,6 +147,8 @@ fn raise(
         .hint(format!("use 'zpool import {name}'"))
     })?;
     drop(claim);
+    // No export before everything is mounted.
+    let _gate = entry.pass().map_err(answer)?;
     for (name, e) in service.mount_pool(&entry) {
         crate::log::warn(&format!("{name}: {e}"));
     }

@@ -89,20 +89,15 @@ pub fn handle(
             not_suspended(&entry)?;
             let mounts = entry.all_mounts();
             let mut left = Vec::new();
-            if entry.pool.suspended().is_none() {
-                for m in &mounts {
-                    let done = m.write_out();
-                    left.extend(done.err().map(|l| format!("{}: {l}", m.ds.full_name())));
-                }
+            for m in &mounts {
+                let done = m.write_out();
+                left.extend(done.err().map(|l| format!("{}: {l}", m.ds.full_name())));
             }
-            match force {
-                true => entry.pool.task(|_, _| Ok(())).map_err(answer)?,
-                false => entry
-                    .pool
-                    .sync_unless_suspended()
-                    .map(drop)
-                    .map_err(|e| of_sync(&entry, e))?,
-            }
+            let done = match force {
+                true => entry.pool.prove_devices(),
+                false => entry.pool.sync_unless_suspended(),
+            };
+            done.map_err(|e| of_sync(&entry, e))?;
             mounts.iter().for_each(|m| m.forget_fresh());
             Ok(match left.is_empty() {
                 true => Reply::Done,
@@ -210,11 +205,17 @@ fn take_out(
         false => Ok(()),
     };
     // Somebody else's export may have been before this one.
-    if service
-        .find(&entry.pool.name())
-        .is_none_or(|e| !Arc::ptr_eq(&e, entry))
-    {
-        return Err(ApiError::no_such_pool(&entry.pool.name()));
+    let name = entry.pool.name();
+    match service.find(&name) {
+        Some(e) if Arc::ptr_eq(&e, entry) => {}
+        Some(_) => {
+            let text = "the pool was opened anew meanwhile; try again";
+            return Err(ApiError::reason(Kind::Again, text));
+        }
+        None if way.force && !way.destroy && entry.pool.stopped().is_some() => {
+            return Ok(Reply::DoneBut(what_is_lost(entry)));
+        }
+        None => return Err(ApiError::no_such_pool(&name)),
     }
     // Without its devices a pool can only be let go, by force, as the last group left it.
     let let_go = way.force && !way.destroy;

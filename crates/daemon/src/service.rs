@@ -113,6 +113,8 @@ pub struct Service {
     /// Pools let go while transfers were under way.
     pub(crate) abandoned: Mutex<Vec<crate::letgo::Abandoned>>,
     pub(crate) claims: crate::claims::Claims,
+    /// The daemon is about to end: no pool comes into service any more.
+    ending: AtomicBool,
 }
 
 impl Entry {
@@ -221,6 +223,7 @@ impl Service {
             abandoned: Mutex::default(),
             pools: Mutex::default(),
             claims: Default::default(),
+            ending: AtomicBool::new(false),
             recorded: Mutex::default(),
         })
     }
@@ -263,7 +266,6 @@ impl Service {
         });
         watch_devices(&entry);
         let name = entry.pool.name();
-        entry.replay_volumes();
         {
             let mut pools = self.pools.acquire();
             let guid = entry.pool.guid();
@@ -275,6 +277,11 @@ impl Service {
                 let _ = entry.pool.close();
                 let text = format!("a pool named '{name}' or with guid {guid} is in service");
                 return Err(Error::new(Kind::Exists, text));
+            }
+            if self.ending.load(Ordering::SeqCst) {
+                drop(pools);
+                let _ = entry.pool.close();
+                return Err(Error::new(Kind::Again, "the daemon is ending"));
             }
             pools.insert(name.clone(), entry.clone());
         }
@@ -324,6 +331,8 @@ impl Service {
             let _ = entry.pool.close();
             return Err(e);
         }
+        // Served by now: whoever waits for devices can be seen and helped.
+        entry.replay_volumes();
         crate::budget::share(self);
         crate::log::info(&format!("pool {name} is in service"));
         Ok(entry)
@@ -404,7 +413,8 @@ impl Service {
 
     /// Orderly end: everything unmounted and written; pools stay recorded in their cache files.
     pub fn shutdown(&self) {
-        for e in self.pools() {
+        self.ending.store(true, Ordering::SeqCst);
+        while let Some(e) = self.pools().pop() {
             // The daemon is asked to end: it does not wait for devices any more.
             e.pool.give_up_waiting();
             let mut list = e.all_mounts();

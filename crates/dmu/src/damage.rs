@@ -46,6 +46,8 @@ impl Dnode {
                     self.checked().0 = Some((view, last));
                     return Ok(());
                 }
+                // Not the blocks are the matter: the txg waits for the devices.
+                Err(e) if e.is_damage() && self.dmu.zio.devices_away() => return Ok(()),
                 Err(e) => self.read_failed(e, gen, r.failed.get(), &mut turns)?,
             }
         }
@@ -70,6 +72,8 @@ impl Dnode {
             let top = u32::from(s.nlevels) - 1;
             match below(&s, &r, &s.blkptr, top, 0, (first, last)) {
                 Ok(()) => return Ok(()),
+                // Not the blocks are the matter: the txg waits for the devices.
+                Err(e) if e.is_damage() && self.dmu.zio.devices_away() => return Ok(()),
                 Err(e) => self.read_failed(e, gen, r.failed.get(), &mut turns)?,
             }
         }

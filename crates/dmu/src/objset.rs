@@ -208,6 +208,10 @@ pub struct Objset {
     pub(crate) waiting: Mutex<Waiting>,
 }
 
+/// Unreadable blocks of dnodes that are passed over in search of a free one: as many as hang on one
+/// indirect block of the usual size.
+const DAMAGED_MOST: u32 = 1024;
+
 impl Objset {
     /// Opens the object set whose block `root` points to. A hole means a data set that was never
     /// given one ([`Objset::create`] makes it).
@@ -682,6 +686,7 @@ impl Objset {
             n.reusable = 0;
         }
         let slots = f.slots as u64;
+        let mut damaged = 0;
         loop {
             if n.cursor > MAX_OBJECT {
                 bail!(NoSpace, "dataset {} has no object number left", self.id);
@@ -695,6 +700,10 @@ impl Objset {
             };
             let used = match way.and_then(|()| self.used_slots(blk)) {
                 Err(e) if e.is_damage() && !tx.is_syncing() => {
+                    damaged += 1;
+                    if damaged > DAMAGED_MOST || self.dmu.zio.devices_away() {
+                        return Err(e);
+                    }
                     n.cursor = (blk + 1) * DNODES_PER_BLOCK;
                     continue;
                 }

@@ -58,6 +58,12 @@ pub trait Admission: Send + Sync {
 pub trait Driver: Send + Sync {
     /// Returns when group `txg` is on disk.
     fn sync_through(&self, txg: Txg) -> Result<()>;
+    /// Like [`Driver::sync_through`], to make room for more. Returns at once while the pool waits for its
+    /// devices and its users wait with it: they are held up before they take locks, and callers of
+    /// this hold locks that readers need.
+    fn make_room(&self, txg: Txg) -> Result<()> {
+        self.sync_through(txg)
+    }
     /// There is enough dirty data to begin a sync soon; must not block.
     fn kick(&self);
     /// The engine contradicted itself because of `why`, and is stopped ([`Dmu::stop`]). Must not panic.
@@ -424,9 +430,9 @@ impl Dmu {
                 if too_much_now {
                     // Everything dirty belongs to the open group or the one before it.
                     let target = self.open_txg();
-                    d.sync_through(target.saturating_sub(1))?;
+                    d.make_room(target.saturating_sub(1))?;
                     if too_much(self.dirty_bytes()) {
-                        d.sync_through(target)?;
+                        d.make_room(target)?;
                     }
                 }
             }

@@ -186,7 +186,7 @@ impl dmu::Admission for Dataset {
             return self.check_space(need, 0);
         };
         for _ in 0..2 {
-            driver.sync_through(dmu.open_txg())?;
+            driver.make_room(dmu.open_txg())?;
             match self.check_space(need, 0) {
                 Ok(()) => return Ok(()),
                 Err(e) if e.kind == Kind::NoSpace || e.kind == Kind::Quota => {}

@@ -756,8 +756,6 @@ mod tests {
         }
     }
 
-    /// Records lie where direct I/O takes them without a copy: the allocator's settings are in
-    /// force, in these tests as in the daemon.
     #[test]
     fn an_image_that_was_cut_or_deleted_is_not_flushed() {
         let dir = std::env::temp_dir().join(format!("zt-cut-{}", std::process::id()));
@@ -791,6 +789,8 @@ mod tests {
         assert!(e.to_string().contains("deleted"), "{e}");
     }
 
+    /// Records lie where direct I/O takes them without a copy: the allocator's settings are in
+    /// force, in these tests as in the daemon.
     #[test]
     fn records_begin_on_pages() {
         for len in [4096, 16 << 10, 128 << 10, 1 << 20] {

@@ -340,7 +340,7 @@ impl Pool {
     }
 
     /// Writes a heartbeat if the property `multihost` is on, and says when the next is due. A pool
-    /// that is suspended writes none. A device that does not answer holds this up for ever;
+    /// that is stopped writes none; one that waits for its devices goes on trying. A device that does not answer holds this up for ever;
     /// [`Pool::watch_heartbeat`] must be called by another thread.
     pub fn heartbeat(&self) -> Duration {
         let leaves: Vec<_> = self
@@ -352,7 +352,7 @@ impl Pool {
         let now = self.env.clock.monotonic_ns();
         let mut b = self.heart.lock();
         let interval = Duration::from_millis(b.rules.interval_ms.max(1));
-        if !b.on || self.is_readonly() || self.suspended().is_some() {
+        if !b.on || self.is_readonly() || self.stopped().is_some() {
             b.last = None;
             return interval;
         }
@@ -401,7 +401,7 @@ impl Pool {
         let limit = b.rules.fail_intervals * b.rules.interval_ms * MS;
         let now = self.env.clock.monotonic_ns();
         let silent = now.saturating_sub(b.last.unwrap_or(now));
-        if !b.on || limit == 0 || silent <= limit || b.lost || self.suspended().is_some() {
+        if !b.on || limit == 0 || silent <= limit || b.lost || self.stopped().is_some() {
             return interval;
         }
         b.lost = true;

@@ -252,6 +252,9 @@ impl Pool {
     /// Errors: the txg is given up. The caller stops the pool.
     pub(crate) fn persist(&self, write: &mut dyn FnMut() -> Result<()>) -> Result<()> {
         loop {
+            if let Some(stopped) = self.stopped() {
+                return Err(stopped);
+            }
             let why = match write() {
                 Ok(()) => {
                     self.went_through();
@@ -290,6 +293,7 @@ impl Pool {
         st.made += 1;
         self.io.now.store(RUNNING, Ordering::Release);
         drop(st);
+        self.space.retry_failed();
         self.dmu.pause_early(false);
         self.io.changed.notify_all();
         self.io.tell(Turn::Resumed);
@@ -318,7 +322,17 @@ impl zio::Waits for Pool {
             true => Err(Error::new(Kind::NoDevice, why.to_string())),
             false => Ok(()),
         });
-        waited.is_ok()
+        if let Err(e) = waited {
+            // The block is not damaged: what depends on it must not be given up for that.
+            self.stop_for_good(e);
+            return false;
+        }
+        true
+    }
+
+    fn is_away(&self) -> bool {
+        let tops = self.tree.tops();
+        tops.iter().any(|t| t.is_concrete() && !t.state().usable())
     }
 }
 

@@ -8,6 +8,7 @@ use crate::accounting::Accounting;
 use crate::config::write_nvlist;
 use crate::datasets::prop_number;
 use crate::served::Along;
+use crate::suspend::Failmode;
 use crate::{OpenSet, Pool};
 use base::mutation::{mutated, Mutation};
 use base::sync::{CondvarExt, MutexExt, OnPanic};
@@ -15,7 +16,7 @@ use base::{bail, Error, Kind, Result, Txg};
 use disk::uberblock::Uberblock;
 use disk::{BlkPtr, DnodePhys};
 use dmu::{Driver, Objset, SyncHooks, Tx};
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashSet};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard};
 use vdev::keys;
@@ -430,8 +431,15 @@ impl Pool {
     /// Leaves that missed writes remember it on disk, and their groups are degraded.
     fn write_dtls(&self, tx: &Tx, st: &mut SyncState) -> Result<()> {
         let mut changed = false;
+        // Leaves of top-level vdevs that the txg waits for: they get all of it.
+        let tops = self.tree.tops();
+        let away = tops.iter().filter(|t| !t.state().usable());
+        let waited_for: HashSet<u64> = away
+            .flat_map(|t| t.leaves())
+            .map(|leaf| leaf.guid())
+            .collect();
         for leaf in self.tree.leaves() {
-            if !leaf.state().usable() {
+            if !leaf.state().usable() && !waited_for.contains(&leaf.guid()) {
                 // It is going to miss what is still to be written, too.
                 leaf.dtl_add(tx.txg());
             }
@@ -457,7 +465,7 @@ impl Pool {
     }
 
     fn commit(&self, txg: Txg, st: &mut SyncState) -> Result<()> {
-        if let Some(e) = self.suspended() {
+        if let Some(e) = self.stopped() {
             // Another host may have the pool by now.
             return Err(e);
         }
@@ -485,6 +493,9 @@ impl Pool {
             } else {
                 (Vec::new(), self.tree.uberblock_targets(start))
             };
+            if let Some(stopped) = self.stopped() {
+                return Err(stopped);
+            }
             self.tree.commit(&base, &ub, &dirty, &targets, multihost)
         })?;
         self.heart.committed(&ub);
@@ -496,6 +507,13 @@ impl Pool {
 impl Driver for Pool {
     fn sync_through(&self, txg: Txg) -> Result<()> {
         self.sync_along(txg, Along::ByFailmode)
+    }
+
+    fn make_room(&self, txg: Txg) -> Result<()> {
+        match self.sync_along(txg, Along::Never) {
+            Err(_) if self.stopped().is_none() && self.failmode() == Failmode::Wait => Ok(()),
+            r => r,
+        }
     }
 
     fn kick(&self) {

@@ -412,6 +412,18 @@ impl Space {
         self.loaded.notify_all();
     }
 
+    /// Has metaslabs whose space maps could not be read tried again: devices are back.
+    pub fn retry_failed(&self) {
+        for top in self.lock().tops.values_mut() {
+            for m in &mut top.ms {
+                let failed = |e: &base::Error| matches!(e.kind, base::Kind::Io | base::Kind::NoDevice);
+                if matches!(&m.state, State::Failed(e) if failed(e)) {
+                    m.state = State::Unloaded(m.hist_hint.clone());
+                }
+            }
+        }
+    }
+
     /// Metaslabs whose space map could not be loaded; nothing is allocated from them.
     pub fn load_errors(&self) -> Vec<(u64, u64, base::Error)> {
         let inner = self.lock();

@@ -183,6 +183,9 @@ impl Queue {
     }
 }
 
+/// How often a block that syncing context needs is read again when its devices fail.
+const READ_AGAIN: u32 = 10;
+
 impl Zio {
     pub fn new(devices: Arc<dyn Devices>, allocator: Arc<dyn Allocator>, opts: ZioOptions) -> Zio {
         Zio {
@@ -472,6 +475,11 @@ impl Zio {
         let verify = self.verifier(bp);
         let (mut wrong, mut last) = before;
         let mut next = first;
+        // In syncing context an error would count as damage, and what depends on the block be given up.
+        let mut again = match syncing::here() && !matches!(how, How::Probe) {
+            true => READ_AGAIN,
+            false => 0,
+        };
         loop {
             for (i, dva) in bp.dvas().iter().enumerate().skip(next) {
                 let r = if dva.is_gang() {
@@ -500,8 +508,14 @@ impl Zio {
                     Err(e) => last = e,
                 }
             }
-            if matches!(how, How::Probe) || !self.await_readable(bp, &last) {
+            if matches!(how, How::Probe) {
                 break;
+            }
+            if !self.await_readable(bp, &last) {
+                if again == 0 || last.kind != Kind::Io {
+                    break;
+                }
+                again -= 1;
             }
             (next, wrong) = (0, Vec::new());
         }
@@ -514,6 +528,12 @@ impl Zio {
             return Err(last);
         }
         Err(last.context(format!("block {bp:?}")))
+    }
+
+    /// Whether a top-level vdev cannot be used now.
+    pub fn devices_away(&self) -> bool {
+        let waits = self.waits.get().and_then(Weak::upgrade);
+        waits.is_some_and(|w| w.is_away())
     }
 
     /// In syncing context: waits for the devices of a block if they are away. True: they are back.

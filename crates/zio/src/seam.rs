@@ -99,6 +99,11 @@ pub trait Waits: Send + Sync {
     /// devices that are away, and returns true if they are back; false: the block itself is the
     /// matter, or nobody waits.
     fn await_readable(&self, vdevs: &[u64], why: &Error) -> bool;
+
+    /// Whether a top-level vdev cannot be used now. Asks no device.
+    fn is_away(&self) -> bool {
+        false
+    }
 }
 
 /// The allocator below.

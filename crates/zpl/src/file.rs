@@ -174,6 +174,10 @@ impl Zfs {
         let Some(now) = self.next_atime(z) else {
             return false;
         };
+        // Reading must not wait for devices that cannot be written.
+        if self.os.dmu().zio.devices_away() {
+            return false;
+        }
         let Ok(tx) = self.tx_meta() else { return false };
         // The object may be going away at this moment; its time does not matter then.
         z.update(&tx, |f| {

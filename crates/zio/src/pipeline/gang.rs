@@ -1,9 +1,9 @@
 //! Gangs: blocks for which there was no place in one piece (pool format §12). A header, which has a
 //! checksum in itself, points to up to three members, which may be gangs again.
 
-use super::{How, WriteSpec, Zio};
+use super::{How, WriteSpec, Zio, READ_AGAIN};
 use crate::seam::Purpose;
-use base::{bail, roundup, Block, Error, Result, Txg};
+use base::{bail, roundup, Block, Error, Kind, Result, Txg};
 use codec::{checksum, compress};
 use disk::{BlkPtr, Dva, ObjType, BP_SIZE};
 use std::sync::atomic::Ordering;
@@ -301,10 +301,18 @@ impl Zio {
             return Err(Error::damaged(format!("gang tree too deep at {bp:?}")));
         }
         let mut header = Err(Error::damaged("gang header"));
-        for i in 0..bp.dvas().len() {
-            header = self.gang_header(bp, i);
-            if header.is_ok() {
-                break;
+        let mut again = READ_AGAIN;
+        loop {
+            for i in 0..bp.dvas().len() {
+                header = self.gang_header(bp, i);
+                if header.is_ok() {
+                    break;
+                }
+            }
+            match &header {
+                Err(e) if e.is_damage() && self.await_readable(bp, e) => {}
+                Err(e) if e.kind == Kind::Io && again > 0 => again -= 1,
+                _ => break,
             }
         }
         let children = match header {

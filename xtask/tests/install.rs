@@ -50,6 +50,7 @@ fn files(dir: &Path, below: &str, out: &mut BTreeSet<String>) {
 fn installed(place: &Path) -> BTreeSet<String> {
     let mut out = BTreeSet::new();
     files(&place.join("root"), "usr", &mut out);
+    files(&place.join("root"), "sbin", &mut out);
     out
 }
 

@@ -416,7 +416,8 @@ impl Space {
     pub fn retry_failed(&self) {
         for top in self.lock().tops.values_mut() {
             for m in &mut top.ms {
-                let failed = |e: &base::Error| matches!(e.kind, base::Kind::Io | base::Kind::NoDevice);
+                let failed =
+                    |e: &base::Error| matches!(e.kind, base::Kind::Io | base::Kind::NoDevice);
                 if matches!(&m.state, State::Failed(e) if failed(e)) {
                     m.state = State::Unloaded(m.hist_hint.clone());
                 }

@@ -6,7 +6,7 @@ use crate::ds_props::View;
 use crate::errors;
 use crate::service::{Entry, Service};
 use api::{ApiError, Dataset as Row, DatasetGet, DatasetKind, Reply, Select, Sink};
-use base::{Kind, Result};
+use base::{Error, Kind, Result};
 use dmu::Objset;
 use dsl::{Dataset, Dir};
 use pool::Pool;
@@ -145,8 +145,8 @@ impl<'a> Walk<'a> {
         if self.wants(DatasetKind::Bookmark) {
             match bookmarks(entry, head) {
                 Ok(list) => {
-                    for (mark, words) in list {
-                        self.put_bookmark(format!("{name}#{mark}"), &words)?;
+                    for (mark, found) in list {
+                        self.put_bookmark(format!("{name}#{mark}"), &found)?;
                     }
                 }
                 Err(e) => self.failed(name, e),
@@ -166,9 +166,9 @@ impl<'a> Walk<'a> {
         }
         match bookmarks(entry, &head) {
             Ok(list) => match list.into_iter().find(|(n, _)| n == mark) {
-                Some((_, words)) => {
+                Some((_, found)) => {
                     if self.wants(DatasetKind::Bookmark) {
-                        self.put_bookmark(full, &words)?;
+                        self.put_bookmark(full, &found)?;
                     }
                     Ok(Ok(()))
                 }
@@ -213,16 +213,16 @@ impl<'a> Walk<'a> {
         }
     }
 
-    fn put_bookmark(&mut self, name: String, words: &[u64]) -> Answer<()> {
+    fn put_bookmark(&mut self, name: String, mark: &Bookmark) -> Answer<()> {
         let props = match &self.request.props {
             Select::Nothing => Vec::new(),
-            Select::All => crate::ds_props::bookmark_all(words),
+            Select::All => crate::ds_props::bookmark_all(mark),
             Select::These(names) => names
                 .iter()
-                .map(|n| crate::ds_props::bookmark(&name, n, words))
+                .map(|n| crate::ds_props::bookmark(&name, n, mark))
                 .collect(),
         };
-        let word = |i: usize| words.get(i).copied().unwrap_or(0);
+        let word = |i: usize| mark.words.get(i).copied().unwrap_or(0);
         let kind = DatasetKind::Bookmark;
         self.push(Row {
             name,
@@ -256,8 +256,40 @@ fn listsnapshots(entry: &Entry) -> bool {
         .any(|(n, v)| n == "listsnapshots" && v.int() == Some(1))
 }
 
-/// Bookmarks of a head with their words, oldest first (data format §12).
-fn bookmarks(entry: &Entry, head: &Dataset) -> Result<Vec<(String, Vec<u64>)>> {
+/// A bookmark as it is shown (data format §12).
+pub struct Bookmark {
+    pub words: Vec<u64>,
+    /// GUIDs of the snapshots its redaction list was made of; none without such a list.
+    pub redacted_by: Option<Vec<u64>>,
+}
+
+/// Index of the object of the redaction list among the words of a bookmark.
+const REDACTION_OBJECT: usize = 3;
+/// Words of a redaction list before its GUIDs; the last of them is their number.
+const REDACTION_HEAD: usize = 4;
+
+/// GUIDs of the snapshots a redaction list was made of: in its bonus, or in a spill block.
+fn redacted_by(entry: &Entry, object: u64) -> Result<Vec<u64>> {
+    let dn = entry.pool.dsl.mos().hold(object)?;
+    let bonus = dn.bonus();
+    let spill = dn.spill()?;
+    let bytes: &[u8] = spill.as_ref().map_or(&bonus[..], |b| &b[..]);
+    let words: Vec<u64> = bytes
+        .chunks_exact(8)
+        .map(|w| u64::from_le_bytes(w.try_into().unwrap_or_default()))
+        .collect();
+    let count = words.get(REDACTION_HEAD - 1).copied().unwrap_or(0);
+    let guids = words.get(REDACTION_HEAD..).unwrap_or_default();
+    match usize::try_from(count).ok().and_then(|n| guids.get(..n)) {
+        Some(list) => Ok(list.to_vec()),
+        None => Err(Error::damaged(format!(
+            "redaction list {object}: {count} snapshots"
+        ))),
+    }
+}
+
+/// Bookmarks of a head, oldest first (data format §12).
+fn bookmarks(entry: &Entry, head: &Dataset) -> Result<Vec<(String, Bookmark)>> {
     let mos = entry.pool.dsl.mos();
     let dn = mos.hold(head.object())?;
     if dn.info().obj_type != disk::ObjType::ZAP_METADATA {
@@ -270,9 +302,12 @@ fn bookmarks(entry: &Entry, head: &Dataset) -> Result<Vec<(String, Vec<u64>)>> {
     let mut out = Vec::new();
     for e in Zap::new(&map).iter() {
         let e = e?;
-        out.push((e.text(), e.value.ints()));
+        let words = e.value.ints();
+        let list = words.get(REDACTION_OBJECT).copied().filter(|o| *o != 0);
+        let redacted_by = list.map(|o| redacted_by(entry, o)).transpose()?;
+        out.push((e.text(), Bookmark { words, redacted_by }));
     }
-    out.sort_by(|a, b| (a.1.get(1), &a.0).cmp(&(b.1.get(1), &b.0)));
+    out.sort_by(|a, b| (a.1.words.get(1), &a.0).cmp(&(b.1.words.get(1), &b.0)));
     Ok(out)
 }
 

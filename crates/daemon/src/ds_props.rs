@@ -563,7 +563,8 @@ fn source(s: &PropSource) -> Source {
 }
 
 /// One property of a bookmark (data format §12).
-pub fn bookmark(full: &str, name: &str, words: &[u64]) -> Prop {
+pub fn bookmark(full: &str, name: &str, mark: &ds_get::Bookmark) -> Prop {
+    let words = &mark.words;
     let value = match name {
         "type" => Value::from("bookmark"),
         "name" => Value::from(full),
@@ -572,16 +573,20 @@ pub fn bookmark(full: &str, name: &str, words: &[u64]) -> Prop {
         "creation" => words.get(2).copied().map_or(Value::None, Value::Number),
         "referenced" => words.get(5).copied().map_or(Value::None, Value::Number),
         "logicalreferenced" => words.get(7).copied().map_or(Value::None, Value::Number),
+        "redact_snaps" => mark.redacted_by.as_ref().map_or(Value::None, |guids| {
+            let guids: Vec<String> = guids.iter().map(u64::to_string).collect();
+            Value::from(guids.join(",").as_str())
+        }),
         _ => Value::None,
     };
     Prop::new(name, value, Source::None)
 }
 
-pub fn bookmark_all(words: &[u64]) -> Vec<Prop> {
+pub fn bookmark_all(mark: &ds_get::Bookmark) -> Vec<Prop> {
     props::DATASET
         .iter()
         .filter(|p| !p.hidden && p.types.contains(Types::BOOKMARK))
-        .map(|p| bookmark("", p.name, words))
+        .map(|p| bookmark("", p.name, mark))
         .filter(|p| p.value != Value::None)
         .collect()
 }

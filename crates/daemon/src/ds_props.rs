@@ -212,13 +212,11 @@ impl<'a> View<'a> {
         }
     }
 
-    /// Limits: `default` where there is none.
+    /// Limits: `default` where there is none and none was ever set.
     fn limit(&self, row: &'static props::Prop, n: u64, none: u64) -> Result<Shown> {
-        if n == none {
-            return Ok(Some((Value::Number(n), Source::Default)));
-        }
         let from = match self.ds.prop(row.name, false)? {
             Some((_, PropSource::Received)) => Source::Received,
+            None if n == none => Source::Default,
             _ => Source::Local,
         };
         Ok(Some((Value::Number(n), from)))

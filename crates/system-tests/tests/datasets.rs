@@ -138,7 +138,7 @@ fn properties() {
         "tank/q",
     ]);
     assert_eq!(shown(&rig, "reservation", "tank/q"), "40M local");
-    assert_eq!(shown(&rig, "refreservation", "tank/q"), "none default");
+    assert_eq!(shown(&rig, "refreservation", "tank/q"), "none local");
     refused(&rig, &["set", "quota=0", "tank/q"], "none");
     refused(&rig, &["set", "recordsize=1000", "tank/q"], "power of 2");
     refused(&rig, &["set", "utf8only=on", "tank/q"], "readonly");

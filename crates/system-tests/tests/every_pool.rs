@@ -229,6 +229,10 @@ impl Job<'_> {
     fn keys(&self, m: &Value, pool: &str) {
         for k in list(&m["keys"]) {
             let ds = text(k, "dataset");
+            // Some are for datasets that receiving a stream makes.
+            if ds.split('/').next() != Some(pool) {
+                continue;
+            }
             let file = self.root.join("key");
             let key = match k["key"].as_str() {
                 Some(t) => t.as_bytes().to_vec(),

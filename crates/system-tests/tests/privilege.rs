@@ -43,7 +43,7 @@ fn a_link_a_user_put_in_place_of_a_mount_point_is_not_followed() {
     // The same one level up, where the child's directory would be made.
     as_nobody(&rig, &format!("rm {u}/child; ln -s {v} {u}/d"));
     let place = format!("mountpoint={u}/d/child");
-    rig.zfs(&["set", &place, "tank/u/child"]);
+    rig.zfs(&["set", "-u", &place, "tank/u/child"]);
     let said = rig.try_run("zfs", &["mount", "tank/u/child"]).fails(1);
     assert!(said.contains("is not followed"), "{said}");
     assert_eq!(fs::read_dir(&victim).unwrap().count(), 0);
@@ -56,7 +56,7 @@ fn a_link_a_user_put_in_place_of_a_mount_point_is_not_followed() {
     let own = rig.path().join("own");
     symlink(&victim, &own).unwrap();
     let place = format!("mountpoint={}/child", own.display());
-    rig.zfs(&["set", &place, "tank/u/child"]);
+    rig.zfs(&["set", "-u", &place, "tank/u/child"]);
     rig.try_run("zfs", &["mount", "tank/u/child"]);
     assert!(victim.join("child/.zfs").exists());
 }

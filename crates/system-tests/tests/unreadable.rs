@@ -195,7 +195,7 @@ fn a_damaged_file_stops_nobody_but_its_readers() {
     // What is not found is what lies below the spoilt blocks, no less and no more.
     let mut want: Vec<(u64, u64)> = lost.into_values().flatten().chain(lost_d).collect();
     want.sort_unstable();
-    let ours = rig.try_run("zdb", &["-e", "-p", disks, "-b", "tank"]);
+    let ours = rig.try_run("zdb", &["-e", "-p", disks, "-bv", "tank"]);
     assert_eq!(leaks(&ours.out), merged(&want), "our zdb");
     if let Some(oz) = or_skip(OpenZfs::get()) {
         let mut c = oz.command("zdb").unwrap();

@@ -784,14 +784,14 @@ impl Walker<'_> {
                 for (what, set) in [("leaked space", &leaked), ("in use but free", &lost)] {
                     for (s, e) in set.iter() {
                         lines += 1;
-                        if lines <= MOST {
+                        if lines <= MOST || self.s.has('v') {
                             writeln!(out, "{what}: vdev {vdev}, offset {s:#x}, size {}", e - s)?;
                         }
                     }
                 }
             }
         }
-        if lines > MOST {
+        if lines > MOST && !self.s.has('v') {
             writeln!(out, "... and {} more", lines - MOST)?;
         }
         if lines > 0 {

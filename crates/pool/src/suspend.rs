@@ -152,7 +152,7 @@ impl Pool {
         self.io.now.store(STOPPED, Ordering::Release);
         drop(st);
         self.io.changed.notify_all();
-        self.dmu.stop(why.clone());
+        self.dmu.stop(self.suspended_error(&why));
         self.tell_waiting();
         self.io.tell(Turn::Stopped(&why));
     }

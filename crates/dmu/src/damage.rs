@@ -6,14 +6,13 @@ use crate::tree::{indirect_fits, Reader, Synced};
 use base::sync::MutexExt;
 use base::Result;
 use disk::{BlkPtr, BP_SIZE};
-use std::sync::Arc;
 
 /// Indirect blocks that are read side by side.
 const BATCH: usize = 16;
 
-/// The last indirect block of level 1 that was found readable, in which synced view.
+/// The last indirect block of level 1 that was found readable, in which generation of the synced tree.
 #[derive(Default)]
-pub(crate) struct Checked(Option<(usize, u64)>);
+pub(crate) struct Checked(Option<(u64, u64)>);
 
 impl Dnode {
     /// Whether blocks that lead to `[offset, offset + len)` can be read, so that a write there can be
@@ -31,8 +30,7 @@ impl Dnode {
             };
             let first = s.ancestor(1, offset / size);
             let last = s.ancestor(1, (offset.saturating_add(len - 1)) / size);
-            let view = Arc::as_ptr(&s) as usize;
-            let known = |id| self.checked().0 == Some((view, id));
+            let known = |id| self.checked().0 == Some((gen, id));
             if first == last && known(first) {
                 return Ok(());
             }
@@ -43,7 +41,7 @@ impl Dnode {
             });
             match found {
                 Ok(()) => {
-                    self.checked().0 = Some((view, last));
+                    self.checked().0 = Some((gen, last));
                     return Ok(());
                 }
                 // Not the blocks are the matter: the txg waits for the devices.

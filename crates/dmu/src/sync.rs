@@ -22,7 +22,7 @@ use crate::objset::{objset_macs, Objset, WritePolicy};
 use crate::tree::{read_indirect, Reader, Spot, Synced};
 use crate::tx::Tx;
 use base::sync::MutexExt;
-use base::{bail, Block, Error, Kind, RangeSet, Result, Txg};
+use base::{bail, Block, Error, RangeSet, Result, Txg};
 use codec::{checksum, compress};
 use disk::crypt::OBJSET_MACS;
 use disk::dnode::{self, objset::ObjsetPhys, DNODES_PER_BLOCK, DNODE_BLOCK, DNODE_SIZE};
@@ -57,22 +57,6 @@ pub trait SyncHooks {
     ) -> Result<()> {
         Ok(())
     }
-}
-
-/// How often a block that a txg needs is read again when its device fails.
-const READ_AGAIN: usize = 10;
-
-/// Reads what a write or a free of the txg depends on. It may have been acknowledged, and would be
-/// given up if the block counted as damaged: a device that fails now and then must not cost it.
-fn insist<T>(mut read: impl FnMut() -> Result<T>) -> Result<T> {
-    let mut r = read();
-    for _ in 0..READ_AGAIN {
-        match &r {
-            Err(e) if e.kind == Kind::Io => r = read(),
-            _ => break,
-        }
-    }
-    r
 }
 
 /// The context of one pass.
@@ -313,7 +297,7 @@ impl Pass<'_> {
         }
         let ind_size = 1usize << s.indblkshift;
         if level > 0 {
-            let b = match insist(|| read_indirect(self.zio, bp, level, s.indblkshift)) {
+            let b = match read_indirect(self.zio, bp, level, s.indblkshift) {
                 Ok(b) => b,
                 Err(e) => {
                     self.note(e, bp, id)?;
@@ -436,7 +420,7 @@ impl Pass<'_> {
             }
             b
         } else {
-            match insist(|| read_indirect(self.zio, &old, level, s.indblkshift)) {
+            match read_indirect(self.zio, &old, level, s.indblkshift) {
                 Ok(b) => b.to_vec(),
                 // The pool's own metadata, and dnodes whose trees have been written by now, must not
                 // go missing.
@@ -741,7 +725,7 @@ impl Objset {
             bp if bp.is_hole() => Ok(Block::default()),
             bp => r.read(&bp, blk),
         };
-        match (insist(read), r.failed.get()) {
+        match (read(), r.failed.get()) {
             (Ok(b), _) => Ok(Some(b)),
             (Err(e), Some(spot))
                 if e.is_damage() && !p.policy.is_mos && spot.physical_birth < p.txg =>
@@ -788,7 +772,7 @@ impl Objset {
                 let freed = job.frees.contains(*blkid, blkid + 1);
                 let found = || match freed {
                     true => Ok(BlkPtr::HOLE),
-                    false => insist(|| job.s.lookup(&reader, *blkid)),
+                    false => job.s.lookup(&reader, *blkid),
                 };
                 let old = match found() {
                     Ok(bp) => bp,
@@ -857,24 +841,9 @@ impl Objset {
             .collect();
         if !partial.is_empty() {
             let bps: Vec<BlkPtr> = partial.iter().map(|n| outs[*n].old).collect();
-            let read = |bps: &[BlkPtr]| {
-                let lease = p.zio.lease().keeping(p.policy.keep);
-                p.zio.read_many_whole(bps, lease, p.crypt, &|_| true)
-            };
-            let mut got = read(&bps);
-            // What was written may have been acknowledged: a device that fails now and then must not
-            // cost it.
-            for _ in 0..READ_AGAIN {
-                let failed = |r: &Result<Block>| r.as_ref().is_err_and(|e| e.kind == Kind::Io);
-                let again: Vec<usize> = (0..got.len()).filter(|n| failed(&got[*n])).collect();
-                if again.is_empty() {
-                    break;
-                }
-                let bps: Vec<BlkPtr> = again.iter().map(|n| bps[*n]).collect();
-                for (n, base) in again.into_iter().zip(read(&bps)) {
-                    got[n] = base;
-                }
-            }
+            // Read again where a device fails now and then: in syncing context `zio` does that.
+            let lease = p.zio.lease().keeping(p.policy.keep);
+            let got = p.zio.read_many_whole(&bps, lease, p.crypt, &|_| true);
             let mut lost = Vec::new();
             for (n, base) in partial.into_iter().zip(got) {
                 let o = &mut outs[n];

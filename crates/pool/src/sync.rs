@@ -198,7 +198,8 @@ impl Pool {
     fn write_group(&self, st: &mut SyncState) -> Result<(Txg, bool)> {
         let tasks = std::mem::take(&mut *self.tasks.acquire());
         self.zio.settle();
-        st.force |= self.force_next.swap(false, Ordering::AcqRel);
+        // Not `st.force`: with that, a txg owes no further ones that give freed space back.
+        let asked = self.force_next.swap(false, Ordering::AcqRel);
         let group = self.dmu.begin_sync()?;
         let txg = group.txg;
         let tx = self.dmu.syncing_tx(txg);
@@ -208,6 +209,7 @@ impl Pool {
             || !tasks.is_empty()
             || st.config_dirty
             || st.force
+            || asked
             || st.flush_all
             || self.space.has_changes(txg)
             || self.removed.has_changes(txg)

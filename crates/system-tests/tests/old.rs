@@ -1,5 +1,8 @@
 //! Exchange with the zfs-fuse 0.7 of 2013 on pools of version 23.
 
+use std::sync::Mutex;
+
+use base::sync::MutexExt;
 use system_tests::tree::{self, Description, Kinds};
 use system_tests::Rig;
 use testkit::{or_skip, OldZfsFuse};
@@ -10,6 +13,10 @@ const KINDS: Kinds = Kinds {
     acls: false,
     huge: false,
 };
+
+/// The namespace of an old daemon that starts holds copies of what the other test has mounted, until
+/// it has dropped them.
+static ALONE: Mutex<()> = Mutex::new(());
 
 /// The old one shows whole seconds only, whatever is on disk.
 fn coarse(d: Description) -> Description {
@@ -29,6 +36,7 @@ fn assert_same(before: &Description, after: &Description, when: &str) {
 
 #[test]
 fn ours_to_theirs_and_back() {
+    let _alone = ALONE.acquire();
     let Some(mut rig) = Rig::as_root("to-old") else {
         return;
     };
@@ -98,6 +106,7 @@ fn ours_to_theirs_and_back() {
 
 #[test]
 fn theirs_to_ours_and_back() {
+    let _alone = ALONE.acquire();
     let Some(mut rig) = Rig::as_root("from-old") else {
         return;
     };

@@ -18,6 +18,10 @@ use std::time::{Duration, Instant};
 const ENTER: &str = r#"
 set -e
 root=$1; libs=$2; daemon=$3
+# A copy of a mount of somebody else here would keep its file system busy there.
+grep -E '^[^ ]+ [^ ]+ fuse' /proc/mounts | cut -d' ' -f2 | tac | while read -r at; do
+    umount -l "$at" || true
+done
 mount -t tmpfs -o mode=755 none "$root"
 bind() {
     for e in "$1"/*; do

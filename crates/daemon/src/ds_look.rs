@@ -7,11 +7,12 @@ use crate::ds_get;
 use crate::errors;
 use crate::service::{Entry, Service};
 use api::{
-    Answer as Found, ApiError, DatasetKind, Grant, Grantee, Hold, Peer, Permissions, Sink,
-    SpaceRow, Whose,
+    Answer as Found, ApiError, DatasetKind, Grant, Grantee, Hold, Peer, Permissions, SpaceRow,
+    Whose,
 };
 use base::sync::RwLockExt;
 use base::{Error, Kind, Result};
+use control::Sink;
 use dsl::{Dataset, Dir};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;

@@ -10,7 +10,6 @@ mod cache;
 mod cancel;
 mod claims;
 mod compat;
-mod control;
 mod ctldir;
 mod damage;
 mod datasets;
@@ -48,6 +47,7 @@ mod pool_upgrade;
 mod pools;
 #[cfg(test)]
 mod privilege_tests;
+mod requests;
 mod service;
 mod startup;
 mod values;
@@ -109,7 +109,9 @@ fn main() -> ExitCode {
         Err(e) => {
             eprintln!("zfs-fuse: {e}");
             ExitCode::from(match e.kind {
-                Kind::Busy if api::client::started_by_command() => api::client::ALREADY_RUNNING,
+                Kind::Busy if control::client::started_by_command() => {
+                    control::client::ALREADY_RUNNING
+                }
                 _ => 1,
             })
         }
@@ -118,8 +120,8 @@ fn main() -> ExitCode {
 
 /// Hands over to a process in the background.
 fn launch(args: &[String]) -> Result<u8> {
-    let socket = api::path::socket_path();
-    api::path::prepare_dir(&socket).map_err(startup::refusal)?;
+    let socket = control::path::socket_path();
+    control::path::prepare_dir(&socket).map_err(startup::refusal)?;
     startup::launch(args, startup::lock(&socket)?)
 }
 
@@ -130,8 +132,8 @@ fn serve(options: Options, child: bool) -> Result<()> {
     }
     log::report_panics();
     startup::raise_limits();
-    let socket = api::path::socket_path();
-    api::path::prepare_dir(&socket).map_err(startup::refusal)?;
+    let socket = control::path::socket_path();
+    control::path::prepare_dir(&socket).map_err(startup::refusal)?;
     let inherited = match child {
         true => startup::Lock::inherited(&socket)?,
         false => None,
@@ -147,11 +149,11 @@ fn serve(options: Options, child: bool) -> Result<()> {
         Some(path) => Some(startup::PidFile::write(path)?),
         None => None,
     };
-    let control = Arc::new(control::Control::start(options, stop)?);
+    let control = Arc::new(requests::Control::start(options, stop)?);
     let handler = control.clone();
     std::thread::Builder::new()
         .name("listener".into())
-        .spawn(move || api::serve(listener, handler))?;
+        .spawn(move || control::serve(listener, handler))?;
     startup::ready()?;
     stopped.wait();
     startup::notify("STOPPING=1");

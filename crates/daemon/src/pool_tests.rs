@@ -5,8 +5,9 @@ use crate::pools;
 use crate::service::{Paths, Service};
 use api::{
     ApiError, ImportScan, Importable, Peer, PoolCreate, PoolGet, PoolImport, Reply, Request,
-    Select, Sink, Value, VdevClass, VdevKind, VdevSpec,
+    Select, Value, VdevClass, VdevKind, VdevSpec,
 };
+use control::Sink;
 use std::fs;
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;

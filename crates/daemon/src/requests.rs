@@ -5,8 +5,9 @@ use crate::options::{Latency, Options};
 use crate::service::{Paths, Service};
 use crate::startup::Stop;
 use crate::{cancel, datasets, errors, pools, values};
-use api::{ApiError, Handler, Peer, Reply, Request, Sink};
+use api::{ApiError, Peer, Reply, Request};
 use base::{Kind, Result};
+use control::{Handler, Sink};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::Arc;
@@ -61,7 +62,7 @@ fn paths() -> Paths {
     let home = || absolute("HOME").unwrap_or_else(|| "/".into());
     Paths {
         cache_file: variable(CACHE_VARIABLE)
-            .map(api::path::from_here)
+            .map(control::path::from_here)
             .unwrap_or_else(|| {
                 if root {
                     CACHE_FILE.into()

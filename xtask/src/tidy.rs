@@ -19,6 +19,10 @@ const MAY_BE_UNSAFE: [&str; 3] = ["env-linux", "fuse", "simd"];
 const NARROW: [(&str, &[&str]); 7] = [
     ("env-linux", &["base", "env"]),
     ("fuse", &["base"]),
+    (
+        "fuse-zpl",
+        &["base", "env", "disk", "dmu", "zap", "pool", "zpl", "fuse"],
+    ),
     ("api", &["base"]),
     ("control", &["base", "api"]),
     ("cli", &["base", "disk", "api", "control"]),

@@ -2,15 +2,12 @@
 #![forbid(unsafe_code)]
 
 mod activity;
-mod admit;
 mod alert;
-mod bridge;
 mod budget;
 mod cache;
 mod cancel;
 mod claims;
 mod compat;
-mod ctldir;
 mod damage;
 mod datasets;
 mod dirty;
@@ -27,15 +24,11 @@ mod ds_set;
 mod ds_values;
 mod errors;
 mod faults;
-mod fresh;
-mod front;
 mod holders;
 mod letgo;
 mod log;
 mod mounts;
-mod nodes;
 mod options;
-mod page_reads;
 mod pool_create;
 mod pool_get;
 mod pool_import;
@@ -49,11 +42,10 @@ mod pools;
 mod privilege_tests;
 mod requests;
 mod service;
+mod snapshots;
 mod startup;
 mod values;
 mod waves;
-mod write_out;
-mod writers;
 
 use base::{Kind, Result};
 use options::{Asked, Options};

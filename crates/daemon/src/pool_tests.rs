@@ -1,6 +1,5 @@
 //! Lives of pools on image files, without mounts.
 
-use crate::bridge::Caching;
 use crate::pools;
 use crate::service::{Paths, Service};
 use api::{
@@ -8,6 +7,7 @@ use api::{
     Select, Value, VdevClass, VdevKind, VdevSpec,
 };
 use control::Sink;
+use fuse_zpl::Caching;
 use std::fs;
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;

@@ -1,6 +1,7 @@
 //! Starting and ending the real daemon: background, one per socket, pid file, signals.
 
-use api::{Client, Reply, Request};
+use api::{Reply, Request};
+use control::Client;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};

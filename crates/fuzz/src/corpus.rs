@@ -88,12 +88,12 @@ impl Corpus {
             },
         ];
         for r in &requests {
-            if let Ok(b) = api::wire::encode_call(r, true) {
+            if let Ok(b) = control::wire::encode_call(r, true) {
                 c.add("messages", &b);
             }
         }
         let error = api::ApiError::sentence(base::Kind::Invalid, "no");
-        if let Ok(b) = api::wire::encode_error(&error) {
+        if let Ok(b) = control::wire::encode_error(&error) {
             c.add("messages", &b);
         }
         // Requests of the kernel: a header, then room for arguments and a name.

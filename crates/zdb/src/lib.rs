@@ -470,7 +470,7 @@ fn found(args: &Parsed, name: &str, env: &env::Env) -> Result<NvList> {
 fn cache_file(args: &Parsed) -> Result<(NvList, String)> {
     let file = match args.get("U") {
         Some(f) => f.into(),
-        None => api::path::cache_path(),
+        None => control::path::cache_path(),
     };
     let shown = file.display().to_string();
     let bytes = std::fs::read(&file).map_err(|e| {

@@ -1,11 +1,11 @@
 //! `zfs mount` and `zfs unmount`.
 
 use crate::common;
-use api::client::unexpected;
 use api::{Batch, Reply, Request};
 use cli::json::{envelope, Json, Object};
 use cli::names::{self, Want};
 use cli::{Cx, Fail, Outcome, Parsed};
+use control::client::unexpected;
 
 fn options(args: &Parsed) -> Vec<String> {
     args.all("o")

@@ -1,9 +1,10 @@
 //! What several subcommands share.
 
-use api::{client::unexpected, Pool, PoolGet, Reply, Request};
+use api::{Pool, PoolGet, Reply, Request};
 use cli::json::{Json, Object, Style};
 use cli::vdevs::Naming;
 use cli::{Cx, Fail, Parsed};
+use control::client::unexpected;
 
 /// Asks for pools; complaints about those that cannot be had are printed. The flag says whether
 /// there were any.

@@ -1,12 +1,16 @@
 //! What the control socket's requests do: who may ask, and where each one goes.
 
-use crate::bridge::Caching;
 use crate::options::{Latency, Options};
 use crate::service::{Paths, Service};
 use crate::startup::Stop;
 use crate::{cancel, datasets, errors, pools, values};
-use api::{ApiError, Handler, Peer, Reply, Request, Sink};
+use api::{ApiError, Peer, Reply, Request};
 use base::{Kind, Result};
+<<<<<<< HEAD:crates/daemon/src/requests.rs
+use control::{Handler, Sink};
+=======
+use fuse_zpl::Caching;
+>>>>>>> b0617ce828e79fa577d0cb2272fb84f78e8a8709:crates/daemon/src/control.rs
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::Arc;
@@ -61,7 +65,7 @@ fn paths() -> Paths {
     let home = || absolute("HOME").unwrap_or_else(|| "/".into());
     Paths {
         cache_file: variable(CACHE_VARIABLE)
-            .map(api::path::from_here)
+            .map(control::path::from_here)
             .unwrap_or_else(|| {
                 if root {
                     CACHE_FILE.into()
@@ -127,7 +131,7 @@ impl Control {
         }
         env_linux::warn_to(crate::log::warn);
         base::keep::set_keeper(keep_in_memory);
-        crate::nodes::set_limit(crate::budget::znodes(options.arc_max));
+        fuse_zpl::set_limit(crate::budget::znodes(options.arc_max));
         if fuse::wants_uring(options.transport) {
             match fuse::enable_uring() {
                 Ok(true) => crate::log::info("the kernel's fuse.enable_uring has been turned on"),

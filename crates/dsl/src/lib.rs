@@ -49,5 +49,6 @@ pub use deadlist::Deadlist;
 pub use dir::Dir;
 pub use dsl::{Dsl, MosHooks};
 pub use features::{FeatureStore, Features, NoFeatures};
+pub use free::Freed;
 pub use history::{Event, History};
 pub use props::{PropSource, PropValue};

@@ -187,10 +187,18 @@ impl Pool {
             }
             if pass <= 2 {
                 let zio = self.rig.dmu.zio.clone();
+                let mut left = self.budget;
+                let mut take = |n: u64| {
+                    let some = left > 0;
+                    left = left.saturating_sub(n);
+                    some
+                };
+                let mut free = |bp: &_| zio.free(bp, g.txg);
                 self.freed += self
                     .dsl
-                    .free_some(&tx, self.budget, &mut |bp| zio.free(bp, g.txg))
-                    .unwrap();
+                    .free_some(&tx, &mut take, &mut free)
+                    .unwrap()
+                    .blocks;
             }
             if pass < 6 {
                 self.dsl.flush_mos(&tx).unwrap();

@@ -618,7 +618,7 @@ impl Pool {
                 force: true,
                 closed: false,
             }),
-            tasks: Mutex::default(),
+            tasks: Default::default(),
             io: Default::default(),
             service: Default::default(),
             asked: Mutex::default(),
@@ -626,7 +626,7 @@ impl Pool {
             kicked: (Mutex::new(false), Condvar::new()),
             dtls: Mutex::new(dtls),
             config_dirty: AtomicBool::new(true),
-            more_to_free: AtomicBool::new(true),
+            jobs: crate::jobs::Jobs::new(crate::freeing::standing()),
             owed: AtomicU32::new(0),
             sets: Mutex::default(),
             errlog: ErrLog::default(),
@@ -650,11 +650,11 @@ impl Pool {
         Ok(pool)
     }
 
-    /// The first group: claims what the intent logs hold (pool format §26.3), before anything can
-    /// be allocated.
+    /// The first txg: claims what the intent logs hold (pool format §26.3). An early task, so that nothing in syncing
+    /// context can allocate their places before.
     fn claim_logs(self: &Arc<Self>) -> Result<()> {
         let first = self.first_txg;
-        let (highest, logged) = self.task(move |pool, tx| {
+        let (highest, logged) = self.early_task(move |pool, tx| {
             let mut highest = 0;
             let mut logged = Vec::new();
             pool.each_head(&mut |ds| {
@@ -758,6 +758,16 @@ impl Pool {
     /// Writes everything, marks the pool exported (1) or destroyed (2), closes the devices. Nobody may
     /// use datasets of it any more.
     fn finish(&self, state: u64) -> Result<()> {
+        self.jobs.stop();
+        let r = self.finish_stopped(state);
+        if r.is_err() && self.stopped().is_none() {
+            self.jobs.go_on();
+        }
+        r
+    }
+
+    /// The same, when the jobs have been stopped.
+    fn finish_stopped(&self, state: u64) -> Result<()> {
         if self.readonly {
             self.sync_state().closed = true;
             self.dmu.stop_ahead();
@@ -808,6 +818,7 @@ impl Pool {
 
     /// Stops without exporting: everything is written, the pool is found active at the next start.
     pub fn close(&self) -> Result<()> {
+        self.jobs.stop();
         let r = if self.readonly {
             Ok(())
         } else {

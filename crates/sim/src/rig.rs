@@ -85,6 +85,8 @@ pub fn tunables() -> Tunables {
         // Small, so that things are read from the disks again.
         cache_bytes: 3 << 20,
         dirty_max: 16 << 20,
+        // Small as well, so that crashes find destroyed datasets freed in part.
+        job_blocks: 30,
     }
 }
 

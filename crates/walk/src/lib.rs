@@ -30,7 +30,7 @@ use base::{Block, Error, Result, Txg};
 use disk::dnode::{DNODES_PER_BLOCK, DNODE_SIZE};
 use disk::objset::ObjsetPhys;
 use disk::{BlkPtr, DnodePhys, ObjType, BP_SIZE};
-use zio::{Crypt, Scope, Zio};
+use zio::{Crypt, ReadSpec, Zio};
 
 /// Blocks of metadata that are read ahead together, before the first of them is needed.
 pub const AHEAD: usize = 32;
@@ -277,7 +277,7 @@ impl<'a> Walker<'a> {
 
     /// A block of metadata; `None` if there is a finding instead.
     fn read(&mut self, bp: &BlkPtr, at: Place) -> Result<Option<Block>> {
-        match self.zio.read_with(bp, self.spec.crypt) {
+        match self.zio.read_with(bp, &ReadSpec::with_key(self.spec.crypt)) {
             Ok(b) => Ok(Some(b)),
             Err(e) if e.is_damage() => {
                 self.visitor.finding(Finding {
@@ -376,7 +376,7 @@ impl<'a> Walker<'a> {
             .collect();
         if wanted.len() > 1 {
             self.zio
-                .read_ahead(&wanted, self.spec.crypt, Scope::default());
+                .read_ahead(&wanted, &ReadSpec::with_key(self.spec.crypt));
         }
     }
 

@@ -544,7 +544,7 @@ impl Walker<'_> {
                 let mut errors = errors.acquire();
                 errors.push((i, *at, errno(e), why));
             };
-            if let Err(e) = zio.read_raw(bp, 0) {
+            if let Err(e) = zio.read_raw(bp) {
                 return note(&e, String::new());
             }
             for copy in 0..bp.dvas().len() {
@@ -557,7 +557,7 @@ impl Walker<'_> {
                 if !bp.is_encrypted() {
                     one.set_dva(2, Dva::default());
                 }
-                if let Err(e) = zio.read_raw(&one, 0) {
+                if let Err(e) = zio.read_raw(&one) {
                     note(&e, format!("copy {copy}"));
                 }
             }

@@ -2,7 +2,7 @@
 //!
 //! [`walk`] visits the blocks of one object set: the object set block, the meta-dnode's tree, every object
 //! in order of number, then the accounting objects. [`object`] visits the tree of one object. Freeing of
-//! destroyed datasets, the check of metadata after a rewind and `zdb -b` are visitors of it.
+//! destroyed datasets, the check of metadata after a rewind and the audit of a pool are visitors of it.
 //!
 //! Invariants:
 //!

@@ -309,7 +309,7 @@ impl Corpus {
             }
             let raw = match bp.is_embedded() {
                 true => Ok(bp.embedded_payload()),
-                false => pool.zio.read_raw(bp, 0),
+                false => pool.zio.read_raw(bp),
             };
             if let Ok(raw) = raw {
                 self.packed(bp.compress(), bp.lsize(), &raw);

@@ -13,7 +13,6 @@ use crate::sync::SyncState;
 use crate::{ErrLog, MapLoader, Pool, Shared, SpaceMaps, Tunables, VERSION_FEATURES};
 use base::sync::MutexExt;
 use base::{bail, Error, Kind, Result, Txg};
-use codec::crypt::Crypt;
 use disk::dsl::BpobjPhys;
 use disk::uberblock::Uberblock;
 use disk::{feature, NvList};
@@ -27,7 +26,7 @@ use std::sync::{Arc, Condvar, Mutex};
 use vdev::{keys, State, VdevTree};
 use zap::Zap;
 use zil::Header;
-use zio::{Scope, Zio, ZioOptions};
+use zio::{ReadSpec, Zio, ZioOptions};
 
 /// How to open.
 #[derive(Clone, Debug, Default)]
@@ -702,7 +701,7 @@ impl Pool {
         heads.retain(|ds| !ds.phys().bp.is_hole());
         for some in heads.chunks(ROOTS_AHEAD) {
             let roots: Vec<_> = some.iter().map(|ds| ds.phys().bp).collect();
-            self.zio.read_ahead(&roots, &Crypt::Plain, Scope::All);
+            self.zio.read_ahead(&roots, &ReadSpec::default());
             some.iter().try_for_each(|ds| f(ds.clone()))?;
         }
         Ok(())

@@ -2,7 +2,7 @@
 
 use crate::common;
 use crate::status::{tabbed, top, Look};
-use crate::status_text;
+use crate::{status_reason, status_text};
 use api::{Pool, Scan, ScanFunction, ScanState, Vdev, VdevClass};
 use base::sizes::nice;
 use cli::json::{envelope, Json, Object, Style};
@@ -38,7 +38,7 @@ pub fn report(
     }
     let mut all = Object::new();
     for pool in pools {
-        let reason = status_text::reason(pool);
+        let reason = status_reason::reason(pool);
         if args.has("x") && reason.is_healthy_enough() {
             continue;
         }
@@ -54,7 +54,7 @@ pub fn report(
 
 fn one(
     pool: &Pool,
-    reason: status_text::Reason,
+    reason: status_reason::Reason,
     style: Style,
     look: &Look,
     flat: bool,

@@ -2,7 +2,7 @@
 
 use api::client::unexpected;
 use api::{Dataset, DatasetGet, DatasetKind, Reply, Request};
-use cli::json::{Object, Style};
+use cli::json::{Object, Put, Style};
 use cli::names::{self, Want};
 use cli::{Cx, Fail, Parsed};
 use std::collections::HashSet;

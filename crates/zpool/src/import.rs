@@ -6,7 +6,7 @@ use crate::status_json::{as_printed, devices, moment};
 use crate::status_text::{feature_lines, reason_of, see, Reason};
 use api::client::unexpected;
 use api::{ImportScan, Importable, Multihost, PoolImport, Reply, Request, Vdev, VdevClass};
-use cli::json::{envelope, Object, Style};
+use cli::json::{envelope, Object, Put, Style};
 use cli::vdevs::{self, Naming};
 use cli::{time, Cx, Fail, Outcome, Parsed};
 

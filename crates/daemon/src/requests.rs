@@ -6,11 +6,8 @@ use crate::startup::Stop;
 use crate::{cancel, datasets, errors, pools, values};
 use api::{ApiError, Peer, Reply, Request};
 use base::{Kind, Result};
-<<<<<<< HEAD:crates/daemon/src/requests.rs
 use control::{Handler, Sink};
-=======
 use fuse_zpl::Caching;
->>>>>>> b0617ce828e79fa577d0cb2272fb84f78e8a8709:crates/daemon/src/control.rs
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::Arc;
@@ -126,10 +123,6 @@ impl Control {
     /// Brings the engine up: pools of the cache file are imported and mounted.
     pub fn start(options: Options, stop: Stop) -> Result<Control> {
         values::options(&options.mount_options).map_err(|e| e.context("--fuse-mount-options"))?;
-        if !options.foreground {
-            crate::log::use_syslog();
-        }
-        env_linux::warn_to(crate::log::warn);
         base::keep::set_keeper(keep_in_memory);
         fuse_zpl::set_limit(crate::budget::znodes(options.arc_max));
         if fuse::wants_uring(options.transport) {

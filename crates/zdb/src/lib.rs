@@ -57,6 +57,11 @@ pub fn program(args: &[String]) -> ExitCode {
         println!("zfs-fuse-zdb-{}", env!("CARGO_PKG_VERSION"));
         return ExitCode::SUCCESS;
     }
+    // What goes wrong with devices is zdb's to tell; the engine's other events only on request.
+    match logging::filter("error,env-linux=warn") {
+        Ok(filter) => logging::start("zdb", logging::To::Stderr, filter),
+        Err(e) => return usage(&format!("zdb: {e}")),
+    }
     let raw = parsed.has("R") && parsed.operands.iter().any(|o| is_raw(o));
     let buffer = BufWriter::new(std::io::stdout().lock());
     let mut out: Box<dyn Write> = match raw {

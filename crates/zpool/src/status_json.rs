@@ -5,7 +5,7 @@ use crate::status::{tabbed, top, Look};
 use crate::{status_reason, status_text};
 use api::{Pool, Scan, ScanFunction, ScanState, Vdev, VdevClass};
 use base::sizes::nice;
-use cli::json::{envelope, Json, Object, Style};
+use cli::json::{envelope, Json, Object, Put, Style};
 use cli::vdevs::{self, Naming};
 use cli::{time, Cx, Parsed};
 use tz::TimeZone;
@@ -129,7 +129,7 @@ fn one(
     devices(&mut o, pool, style, look, flat);
     o.put("error_count", style.plain(pool.error_count.unwrap_or(0)));
     if look.verbose && !pool.error_list.is_empty() {
-        let list = pool.error_list.iter().map(|e| Json::Text(e.clone()));
+        let list = pool.error_list.iter().map(|e| Json::String(e.clone()));
         o.put("errlist", Json::Array(list.collect()));
     }
     o

@@ -27,8 +27,10 @@ mod dsl;
 pub mod features;
 mod free;
 pub mod history;
+pub mod hold;
 mod limits;
 mod livelist;
+mod promote;
 pub mod props;
 mod remap;
 mod rename;
@@ -41,6 +43,7 @@ mod upgrade;
 mod tests;
 
 pub use self::core::{PoolSpace, Triple, FULL_NAME_MAX};
+pub use bookmark::Source as BookmarkSource;
 pub use bpobj::Bpobj;
 pub use create::CreateArgs;
 pub use crypto::{KeyObject, KeyParams, NewKey};

@@ -194,6 +194,25 @@ pub enum VdevState {
     Online,
 }
 
+impl VdevState {
+    /// The word reports use for the state, which depends on the reason for it.
+    pub fn shown(self, aux: VdevAux) -> &'static str {
+        match self {
+            VdevState::Closed | VdevState::Offline => "OFFLINE",
+            VdevState::Removed => "REMOVED",
+            VdevState::CantOpen if aux == VdevAux::CorruptData || aux == VdevAux::BadLog => {
+                "FAULTED"
+            }
+            VdevState::CantOpen if aux == VdevAux::SplitPool => "SPLIT",
+            VdevState::CantOpen => "UNAVAIL",
+            VdevState::Faulted => "FAULTED",
+            VdevState::Degraded => "DEGRADED",
+            VdevState::Online => "ONLINE",
+            VdevState::Unknown => "UNKNOWN",
+        }
+    }
+}
+
 /// Why a vdev is not online.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]

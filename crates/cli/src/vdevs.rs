@@ -97,17 +97,7 @@ pub fn name(vdev: &Vdev, root: &str, how: Naming) -> String {
 
 /// The word for a state (and for a pool's health).
 pub fn state(state: VdevState, aux: VdevAux) -> &'static str {
-    match state {
-        VdevState::Closed | VdevState::Offline => "OFFLINE",
-        VdevState::Removed => "REMOVED",
-        VdevState::CantOpen if aux == VdevAux::CorruptData || aux == VdevAux::BadLog => "FAULTED",
-        VdevState::CantOpen if aux == VdevAux::SplitPool => "SPLIT",
-        VdevState::CantOpen => "UNAVAIL",
-        VdevState::Faulted => "FAULTED",
-        VdevState::Degraded => "DEGRADED",
-        VdevState::Online => "ONLINE",
-        VdevState::Unknown => "UNKNOWN",
-    }
+    state.shown(aux)
 }
 
 /// The note after the counters for the reason a vdev is not online.

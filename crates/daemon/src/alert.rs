@@ -1,8 +1,7 @@
 //! Tells the administrator when a pool changes between healthy and not: in the log, and by running
 //! `/etc/zfs/zfs_pool_alert POOL` as zfs-fuse 0.7 did.
 
-use crate::pool_get;
-use crate::service::Entry;
+use admin::PoolEntry;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
@@ -14,9 +13,9 @@ pub struct Alert {
 }
 
 impl Alert {
-    pub fn new(entry: &Entry) -> Alert {
+    pub fn new(entry: &PoolEntry) -> Alert {
         let alert = Alert {
-            last: pool_get::health(entry),
+            last: admin::pools::get::health(entry),
         };
         if alert.last != "ONLINE" {
             tell(entry, "ONLINE", &alert.last);
@@ -25,8 +24,8 @@ impl Alert {
     }
 
     /// Compares the health with what it was.
-    pub fn look(&mut self, entry: &Entry) {
-        let now = pool_get::health(entry);
+    pub fn look(&mut self, entry: &PoolEntry) {
+        let now = admin::pools::get::health(entry);
         if now != self.last && !entry.is_leaving() {
             tell(entry, &self.last, &now);
             self.last = now;
@@ -34,7 +33,7 @@ impl Alert {
     }
 }
 
-fn tell(entry: &Entry, before: &str, now: &str) {
+fn tell(entry: &PoolEntry, before: &str, now: &str) {
     let name = entry.pool.name();
     if now == "ONLINE" {
         crate::log::info(&format!("pool {name} is ONLINE again"));

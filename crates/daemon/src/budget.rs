@@ -4,7 +4,6 @@
 //! disk; both are shared evenly by the pools. A sixteenth is for znodes kept for the kernel. The
 //! rest is what allocation wastes.
 
-use crate::service::Service;
 use pool::Tunables;
 
 /// A znode and its dnode, bytes.
@@ -23,17 +22,6 @@ pub fn tunables(ceiling: u64, pools: usize) -> Tunables {
 /// How many znodes are kept for nodes the kernel knows.
 pub fn znodes(ceiling: u64) -> usize {
     (ceiling / 16 / ZNODE) as usize
-}
-
-/// After a pool came or went.
-pub fn share(service: &Service) {
-    let pools = service.pools();
-    for e in &pools {
-        e.pool.set_memory(tunables(service.ceiling, pools.len()));
-        // File data are in the kernel's cache, if it may have one.
-        e.pool.keep_streams(service.caching.direct);
-        e.pool.read_ahead(!service.caching.no_ahead);
-    }
 }
 
 #[cfg(test)]

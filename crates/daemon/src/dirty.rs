@@ -10,7 +10,8 @@
 //!
 //! Only root may say so; elsewhere it stays as it is.
 
-use crate::service::Entry;
+use crate::door;
+use admin::PoolEntry;
 use rustix::param::page_size;
 use std::fs;
 use std::time::{Duration, Instant};
@@ -31,7 +32,7 @@ pub struct Dirty {
 
 impl Dirty {
     /// Gives each mount its share, if it is time to. `ceiling`: bytes the daemon may hold.
-    pub fn look(&mut self, entry: &Entry, ceiling: u64) {
+    pub fn look(&mut self, entry: &PoolEntry, ceiling: u64) {
         if self.last.is_some_and(|l| l.elapsed() < EVERY) {
             return;
         }
@@ -43,11 +44,13 @@ impl Dirty {
         for m in &mounts {
             // A quota of a user is noticed as late as a lack of room, and how much of it is left depends
             // on who writes.
-            let share = match m.zfs.has_quotas() {
+            let share = match m.zfs().has_quotas() {
                 true => LEAST,
                 false => share(m.ds.available().bytes, mounts.len(), ceiling, limit),
             };
-            m.set_most_dirty(share as u32);
+            if let Some(m) = door::of(m) {
+                m.set_most_dirty(share as u32);
+            }
         }
     }
 }

@@ -1,51 +1,22 @@
 //! `zfs-fuse`: serves pools as FUSE file systems, and `zpool` and `zfs` on the control socket.
 #![forbid(unsafe_code)]
 
-mod activity;
 mod alert;
 mod budget;
-mod cache;
-mod cancel;
-mod claims;
-mod compat;
-mod damage;
-mod datasets;
 mod dirty;
-mod ds_create;
-mod ds_destroy;
-mod ds_get;
-mod ds_keys;
-mod ds_look;
-mod ds_mount;
-mod ds_props;
-mod ds_quota;
-mod ds_rename;
-mod ds_set;
-mod ds_values;
-mod errors;
+mod door;
 mod faults;
 mod holders;
-mod letgo;
 mod log;
-mod mounts;
 mod options;
-mod pool_create;
-mod pool_get;
-mod pool_import;
-mod pool_set;
 #[cfg(test)]
 mod pool_tests;
-mod pool_tree;
-mod pool_upgrade;
-mod pools;
 #[cfg(test)]
 mod privilege_tests;
+mod process;
 mod requests;
-mod service;
 mod snapshots;
 mod startup;
-mod values;
-mod waves;
 
 use base::{Kind, Result};
 use options::{Asked, Options};

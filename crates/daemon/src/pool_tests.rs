@@ -1,7 +1,9 @@
 //! Lives of pools on image files, without mounts.
 
-use crate::pools;
-use crate::service::{Paths, Service};
+use crate::door::FuseDoor;
+use crate::process::Threads;
+use crate::requests;
+use admin::{Admin, Paths, Settings};
 use api::{
     ApiError, ImportScan, Importable, Peer, PoolCreate, PoolGet, PoolImport, Reply, Request,
     Select, Value, VdevClass, VdevKind, VdevSpec,
@@ -31,29 +33,31 @@ impl Sink for Quiet {
 /// A daemon's insides in a temporary folder.
 pub(crate) struct Home {
     pub(crate) dir: PathBuf,
-    pub(crate) service: Arc<Service>,
+    pub(crate) admin: Arc<Admin>,
 }
 
 impl Drop for Home {
     fn drop(&mut self) {
-        self.service.shutdown();
+        self.admin.shutdown();
         let _ = fs::remove_dir_all(&self.dir);
     }
 }
 
-fn service(dir: &std::path::Path) -> Arc<Service> {
-    Service::new(
-        env_linux::linux_env(),
-        Paths {
+fn service(dir: &std::path::Path) -> Arc<Admin> {
+    let door = FuseDoor {
+        caching: Caching::default(),
+        transport: fuse::Transport::Auto,
+    };
+    let settings = Settings {
+        paths: Paths {
             cache_file: dir.join("zpool.cache"),
             mount_root: dir.join("mnt"),
         },
-        64 << 20,
-        Vec::new(),
-        Caching::default(),
-        fuse::Transport::Auto,
-        pool::Multihost::default(),
-    )
+        mount_options: Vec::new(),
+        multihost: pool::Multihost::default(),
+    };
+    let process = Threads::new(64 << 20, Caching::default());
+    Admin::new(env_linux::linux_env(), settings, Arc::new(door), process)
 }
 
 impl Home {
@@ -67,8 +71,8 @@ impl Home {
             let f = fs::File::create(dir.join(format!("d{i}"))).unwrap();
             f.set_len(64 << 20).unwrap();
         }
-        let service = service(&dir);
-        Home { dir, service }
+        let admin = service(&dir);
+        Home { dir, admin }
     }
 
     pub(crate) fn image(&self, i: usize) -> String {
@@ -99,7 +103,7 @@ impl Home {
             gid: 0,
             pid: 1,
         };
-        pools::handle(&self.service, peer, request, &mut Quiet)
+        requests::answer(&self.admin, peer, request, &mut Quiet)
     }
 
     pub(crate) fn spec(&self, name: &str, vdevs: Vec<VdevSpec>) -> PoolCreate {
@@ -342,21 +346,21 @@ fn the_next_start() {
     home.create(home.spec("tank", vec![home.mirror(0, 1)]))
         .unwrap();
     home.create(home.spec("lone", vec![home.leaf(2)])).unwrap();
-    home.service.shutdown();
+    home.admin.shutdown();
     let away = home.dir.join("away");
     fs::rename(home.image(2), &away).unwrap();
     fs::rename(home.image(1), home.dir.join("moved")).unwrap();
 
     let home = Home {
         dir: home.dir.clone(),
-        service: {
-            std::mem::forget(home.service.clone());
+        admin: {
+            std::mem::forget(home.admin.clone());
             let s = service(&home.dir);
             std::mem::forget(home);
             s
         },
     };
-    home.service.import_cached();
+    home.admin.import_cached();
     assert_eq!(home.names(), ["lone", "tank"]);
     assert_eq!(home.describe("tank").health, "DEGRADED");
     let lone = home.describe("lone");
@@ -477,7 +481,7 @@ fn copies_of_disks() {
     let spec = h.spec("tank", vec![h.mirror(0, 1)]);
     h.create(spec).unwrap();
     let go_on = |h: &Home, text: &'static str| {
-        let entry = h.service.pools().remove(0);
+        let entry = h.admin.pools().remove(0);
         let task = entry.pool.task(move |pool, tx| pool.log_in(tx, text, 42));
         task.unwrap();
     };
@@ -487,14 +491,14 @@ fn copies_of_disks() {
     for _ in 0..5 {
         go_on(&h, "after");
     }
-    h.service.shutdown();
+    h.admin.shutdown();
     let same = h.dir.join("b-same");
     fs::copy(h.image(1), &same).unwrap();
     std::os::unix::fs::symlink("d0", h.dir.join("c-link")).unwrap();
     let content = |p: &PathBuf| fs::read(p).unwrap();
     let (old_was, same_was) = (content(&old), content(&same));
     fs::remove_file(h.dir.join("zpool.cache")).unwrap();
-    h.service = service(&h.dir);
+    h.admin = service(&h.dir);
     assert_eq!(h.scan(false).len(), 1);
     h.import("tank", |i| i.force = true).unwrap();
     let tree = h.describe("tank").tree.unwrap();
@@ -663,7 +667,7 @@ fn unknown_features() {
     ] {
         let home = Home::new(1);
         home.create(home.spec("tank", vec![home.leaf(0)])).unwrap();
-        let pool = home.service.find("tank").unwrap().pool.clone();
+        let pool = home.admin.find("tank").unwrap().pool.clone();
         let enable = list.clone();
         pool.task(move |pool, tx| {
             let dir = pool.mos.hold(1)?;
@@ -831,7 +835,7 @@ fn snapshots_are_listed_with_few_reads() {
     let home = Home::new(1);
     home.create(home.spec("tank", vec![home.leaf(0)])).unwrap();
     {
-        let pool = home.service.find("tank").unwrap().pool.clone();
+        let pool = home.admin.find("tank").unwrap().pool.clone();
         let root = pool.dsl.root_dataset().unwrap();
         let set = pool.open_dataset(&root).unwrap();
         for n in 0..SNAPSHOTS {
@@ -867,7 +871,7 @@ fn snapshots_are_listed_with_few_reads() {
                 .into(),
         ),
     };
-    let got = crate::ds_get::get(&home.service, &ask, &mut Quiet).unwrap();
+    let got = admin::datasets::get::get(&home.admin, &ask, &mut |_| Ok(())).unwrap();
     assert_eq!(got.found.len() as u64, SNAPSHOTS);
     assert!(got
         .found

@@ -1,13 +1,17 @@
 //! What the control socket's requests do: who may ask, and where each one goes.
 
+use crate::door::FuseDoor;
 use crate::options::{Latency, Options};
-use crate::service::{Paths, Service};
+use crate::process::{Starting, Threads};
 use crate::startup::Stop;
-use crate::{cancel, datasets, errors, pools, values};
+use admin::datasets::{create, destroy, get, keys, look, mount, rename, set};
+use admin::pools::{self, damage, import, upgrade};
+use admin::{cancel, errors, values, Admin, Answer, Door, Paths, Settings};
 use api::{ApiError, Peer, Reply, Request};
 use base::{Kind, Result};
 use control::{Handler, Sink};
 use fuse_zpl::Caching;
+use std::fs::File;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::Arc;
@@ -21,7 +25,7 @@ const CACHE_FILE: &str = "/var/lib/zfs/zpool.cache";
 
 /// Answers requests.
 pub struct Control {
-    service: Arc<Service>,
+    admin: Arc<Admin>,
     stop: Stop,
     /// Somebody asked for the end; it begins when the answer is on its way.
     stopping: AtomicBool,
@@ -133,30 +137,36 @@ impl Control {
             }
         }
         keep_processors_awake(options.wakeup_latency);
-        let service = Service::new(
-            crate::faults::wrap(env_linux::linux_env()),
-            paths(),
-            options.arc_max,
-            options.mount_options,
-            Caching {
-                attributes: options.attr_timeout,
-                names: options.entry_timeout,
-                direct: options.direct_files,
-                no_ahead: !options.prefetch,
-            },
-            options.transport,
-            options.multihost,
-        );
+        let caching = Caching {
+            attributes: options.attr_timeout,
+            names: options.entry_timeout,
+            direct: options.direct_files,
+            no_ahead: !options.prefetch,
+        };
+        let door = Arc::new(FuseDoor {
+            caching,
+            transport: options.transport,
+        });
+        let settings = Settings {
+            paths: paths(),
+            mount_options: options.mount_options,
+            multihost: options.multihost,
+        };
+        let process = Threads::new(options.arc_max, caching);
+        let env = crate::faults::wrap(env_linux::linux_env());
+        let admin = Admin::new(env, settings, door.clone(), process);
         // Whatever a daemon that died left mounted, also of pools that are in no cache file.
-        let cleared = crate::service::clear_dead(|_, _| true);
+        let cleared = door.clear_dead(&|_, _| true);
         if cleared > 0 {
             crate::log::info(&format!(
                 "{cleared} mounts of a daemon that is gone were taken away"
             ));
         }
-        service.import_cached();
+        let starting = Starting::watch(&admin);
+        admin.import_cached();
+        drop(starting);
         Ok(Control {
-            service,
+            admin,
             stop,
             stopping: AtomicBool::new(false),
         })
@@ -164,7 +174,7 @@ impl Control {
 
     /// Writes everything, unmounts and closes the pools.
     pub fn shutdown(&self) {
-        self.service.shutdown();
+        self.admin.shutdown();
     }
 
     fn route(
@@ -186,22 +196,183 @@ impl Control {
                 crate::faults::set(faults)?;
                 Ok(Reply::Done)
             }
-            Request::PoolCreate(_)
-            | Request::PoolDestroy { .. }
-            | Request::PoolExport { .. }
-            | Request::PoolGet(_)
-            | Request::PoolSet { .. }
-            | Request::ImportScan(_)
-            | Request::PoolImport(_)
-            | Request::PoolHistory { .. }
-            | Request::PoolUpgrade { .. }
-            | Request::SupportedFeatures {}
-            | Request::LabelClear { .. }
-            | Request::PoolSync { .. }
-            | Request::PoolClear(_)
-            | Request::PoolActivity { .. } => pools::handle(&self.service, peer, request, out),
-            _ => datasets::handle(&self.service, peer, request, out),
+            other => answer(&self.admin, peer, other, out),
         }
+    }
+}
+
+fn done((): ()) -> Reply {
+    Reply::Done
+}
+
+/// Done; what is lost is told.
+fn done_but(lost: Option<String>) -> Reply {
+    lost.map_or(Reply::Done, Reply::DoneBut)
+}
+
+/// Carries a request out: which operation it is, and which reply its result.
+pub fn answer(
+    admin: &Arc<Admin>,
+    peer: Peer,
+    request: Request,
+    out: &mut dyn Sink,
+) -> Answer<Reply> {
+    let uid = u64::from(peer.uid);
+    match request {
+        // Pools.
+        Request::PoolCreate(r) => pools::create::create(admin, peer, r).map(done),
+        Request::PoolDestroy {
+            pool,
+            force,
+            command,
+        } => {
+            let how = pools::Leave {
+                force,
+                destroy: true,
+                keep_active: false,
+            };
+            pools::leave(admin, peer, &pool, how, &command).map(done_but)
+        }
+        Request::PoolExport {
+            pool,
+            force,
+            keep_active,
+            command,
+        } => {
+            let how = pools::Leave {
+                force,
+                destroy: false,
+                keep_active,
+            };
+            pools::leave(admin, peer, &pool, how, &command).map(done_but)
+        }
+        Request::PoolGet(r) => Ok(Reply::Pools(pools::get::get(admin, &r))),
+        Request::PoolSet {
+            pool,
+            props,
+            command,
+        } => pools::set::set(admin, peer, &pool, &props, &command).map(done),
+        Request::ImportScan(search) => {
+            import::scan(admin, &search, &|| out.cancelled()).map(Reply::Importable)
+        }
+        Request::PoolImport(r) => {
+            import::import(admin, peer, r, &|| out.cancelled()).map(Reply::Imported)
+        }
+        Request::PoolHistory { pool, internal } => {
+            let mut last = Vec::new();
+            pools::history(admin, &pool, internal, &mut |part| {
+                let before = std::mem::replace(&mut last, part);
+                match before.is_empty() {
+                    true => Ok(()),
+                    false => out.send(Reply::History(before)),
+                }
+            })?;
+            Ok(Reply::History(last))
+        }
+        Request::PoolUpgrade {
+            pool,
+            version,
+            command,
+        } => upgrade::upgrade(admin, peer, &pool, version, &command).map(Reply::Upgraded),
+        Request::SupportedFeatures {} => Ok(Reply::Features(pools::supported_features())),
+        Request::LabelClear { path, force } => {
+            pools::create::label_clear(admin, &path, force).map(done)
+        }
+        Request::PoolSync { pool, force } => pools::sync(admin, &pool, force).map(done_but),
+        Request::PoolClear(r) => damage::clear(admin, peer, &r).map(done),
+        Request::PoolActivity { pool } => pools::activity(admin, &pool).map(Reply::Activity),
+        // Datasets.
+        Request::DatasetGet(r) => {
+            get::get(admin, &r, &mut |part| out.send(Reply::Datasets(part))).map(Reply::Datasets)
+        }
+        Request::DatasetCreate(r) => create::create(admin, peer, &r).map(Reply::Created),
+        Request::DatasetDestroy(r) => destroy::destroy(admin, uid, &r).map(Reply::Destroyed),
+        Request::DatasetSet {
+            dataset,
+            props,
+            no_remount,
+            command,
+        } => set::set(admin, uid, &dataset, &props, no_remount, command).map(done),
+        Request::DatasetInherit {
+            dataset,
+            property,
+            recursive,
+            received,
+            command,
+        } => set::inherit(
+            admin, uid, &dataset, &property, recursive, received, command,
+        )
+        .map(done),
+        Request::DatasetRename {
+            from,
+            to,
+            parents,
+            force,
+            no_remount,
+            command,
+        } => {
+            let how = rename::How {
+                parents,
+                force,
+                no_remount,
+            };
+            rename::rename(admin, peer, &from, &to, how, command).map(done)
+        }
+        Request::KeyLoad {
+            dataset,
+            key,
+            check_only,
+        } => keys::load(admin, &dataset, &key, check_only).map(done),
+        Request::KeyUnload { dataset } => keys::unload(admin, &dataset).map(done),
+        Request::KeyChange {
+            dataset,
+            inherit,
+            key,
+            props,
+            command,
+        } => keys::change(admin, peer, &dataset, inherit, &key, &props, command).map(done),
+        Request::MountList {} => Ok(Reply::Mounts(mount::list(admin))),
+        Request::Mount {
+            dataset,
+            options,
+            overlay,
+            force: _,
+            directory,
+        } => mount::mount(admin, &dataset, &options, overlay, directory.as_deref()).map(done),
+        Request::MountAll {
+            root,
+            options,
+            overlay,
+            force: _,
+        } => {
+            // Nobody listening is found out by asking whether the caller is gone.
+            let mut tell = |p| drop(out.send(Reply::Progress(p)));
+            mount::mount_all(admin, root.as_deref(), &options, overlay, &mut tell).map(Reply::Batch)
+        }
+        Request::Unmount { target, force } => mount::unmount(admin, &target, force).map(done_but),
+        Request::UnmountAll { force } => Ok(Reply::Batch(mount::unmount_all(admin, force))),
+        Request::VolumeRead {
+            volume,
+            offset,
+            length,
+        } => {
+            let file = out.take_fds().pop().map(File::from);
+            look::read_volume(admin, &volume, offset, length, file, &|| out.cancelled()).map(done)
+        }
+        Request::Holds {
+            snapshots,
+            recursive,
+        } => look::holds(admin, &snapshots, recursive).map(Reply::Holds),
+        Request::Permissions { dataset } => {
+            look::permissions(admin, &dataset).map(Reply::Permissions)
+        }
+        Request::SpaceOf { dataset, who } => {
+            look::space(admin, peer, &dataset, &who).map(Reply::Space)
+        }
+        _ => Err(ApiError::sentence(
+            Kind::Unsupported,
+            "the daemon cannot do this in this version yet",
+        )),
     }
 }
 

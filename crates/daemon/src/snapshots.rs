@@ -1,7 +1,7 @@
 //! The snapshots and volumes that the control directory of a mount shows.
 
-use crate::service::Entry;
-use crate::{datasets, ds_get, mounts};
+use admin::datasets::{self, get};
+use admin::{head, PoolEntry};
 use base::{Kind, Result};
 use dsl::Dataset;
 use fuse_zpl::{Content, Figures, Key, Snapdir, Snapshots, Volume};
@@ -12,7 +12,7 @@ use zpl::Time;
 
 /// Those of one mounted file system.
 pub struct OfMount {
-    entry: Weak<Entry>,
+    entry: Weak<PoolEntry>,
     pool: Arc<Pool>,
     ds: Arc<Dataset>,
     /// Properties overridden for the mount, and so for its snapshots.
@@ -20,7 +20,11 @@ pub struct OfMount {
 }
 
 impl OfMount {
-    pub fn new(entry: &Arc<Entry>, ds: &Arc<Dataset>, temporary: Vec<(String, String)>) -> OfMount {
+    pub fn new(
+        entry: &Arc<PoolEntry>,
+        ds: &Arc<Dataset>,
+        temporary: Vec<(String, String)>,
+    ) -> OfMount {
         OfMount {
             entry: Arc::downgrade(entry),
             pool: entry.pool.clone(),
@@ -51,8 +55,8 @@ fn key(ds: &Dataset) -> Key {
 
 /// A volume or a snapshot of one, to read its bytes. What is not open is read as it is on disk.
 /// `Kind::NotFound` if the dataset is no volume.
-pub fn open_volume(pool: &Pool, ds: &Dataset) -> Result<Volume> {
-    Volume::new(ds_get::look_into_pool(pool, ds)?, ds.is_snapshot())
+fn open_volume(pool: &Pool, ds: &Dataset) -> Result<Volume> {
+    Volume::new(get::look_into_pool(pool, ds)?, ds.is_snapshot())
 }
 
 impl Snapshots for OfMount {
@@ -134,7 +138,7 @@ impl Snapshots for OfMount {
         }
         // A volume lies in a directory of its own.
         match ds.dir().object() == self.ds.dir().object() {
-            true => mounts::open_snapshot(&self.pool, &ds, &self.temporary).map(Content::Files),
+            true => head::open_snapshot(&self.pool, &ds, &self.temporary).map(Content::Files),
             false => open_volume(&self.pool, &ds).map(Content::Volume),
         }
     }

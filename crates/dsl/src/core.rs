@@ -263,8 +263,7 @@ pub(crate) fn check_component(name: &str) -> Result<()> {
     if name.len() > COMPONENT_MAX {
         bail!(NameTooLong, "name is too long");
     }
-    let ok = |c: char| c.is_ascii_alphanumeric() || "-_.: ".contains(c);
-    match name.chars().find(|c| !ok(*c)) {
+    match name.chars().find(|c| !disk::names::component_char(*c)) {
         Some(c) => bail!(Invalid, "invalid character '{c}' in name"),
         None if name == "." || name == ".." => {
             bail!(Invalid, "self or parent reference in name")

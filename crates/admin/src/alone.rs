@@ -1,0 +1,262 @@
+//! Administration without a machine around it: one thread, a tree of files that is a map in memory. For
+//! simulators and tests; what is mounted is used through [`MemoryMount::head`].
+
+use crate::door::{Door, Mount, MountOptions, Mounting};
+use crate::head::Head;
+use crate::mounts::Mounted;
+use crate::process::{DeviceUse, Process};
+use crate::registry::{Admin, PoolEntry};
+use base::sync::MutexExt;
+use base::{bail, Result};
+use env::{Access, Env};
+use pool::Tunables;
+use std::any::Any;
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, Weak};
+use std::time::Duration;
+
+/// A process of one thread, in which nothing happens beside operations: whoever drives it writes the txgs.
+pub struct Alone {
+    env: Env,
+    tunables: Tunables,
+}
+
+impl Alone {
+    /// `tunables`: for every pool.
+    pub fn new(env: Env, tunables: Tunables) -> Alone {
+        Alone { env, tunables }
+    }
+}
+
+impl Process for Alone {
+    fn in_service(&self, _: &Arc<Admin>, _: &Arc<PoolEntry>) -> Result<()> {
+        Ok(())
+    }
+
+    fn beat(&self, _: &Arc<PoolEntry>) -> Result<()> {
+        bail!(Unsupported, "nobody writes heartbeats here");
+    }
+
+    fn share(&self, _: &Admin) {}
+
+    fn tunables(&self) -> Tunables {
+        self.tunables
+    }
+
+    /// Does it now.
+    fn spawn(&self, _: &str, job: Box<dyn FnOnce() + Send>) -> Result<()> {
+        job();
+        Ok(())
+    }
+
+    /// One after the other, in order.
+    fn together(&self, jobs: usize, job: &(dyn Fn(usize) + Sync)) {
+        (0..jobs).for_each(job);
+    }
+
+    /// Time does not pass by waiting.
+    fn pause(&self, _: Duration, stop: &dyn Fn() -> bool) -> bool {
+        !stop()
+    }
+
+    fn user(&self) -> (u32, u32) {
+        (0, 0)
+    }
+
+    /// UTC, as a number: there is no place, and so no zone.
+    fn date(&self, seconds: u64) -> String {
+        format!("{seconds} s after 1970")
+    }
+
+    fn no_dumps(&self) {}
+
+    /// Disks are known by name only.
+    fn devices(&self, folder: Option<&str>) -> Result<Vec<String>> {
+        Ok(folder.map(str::to_string).into_iter().collect())
+    }
+
+    fn identity(&self, path: &str) -> Option<(bool, u64, u64)> {
+        self.env.disks.open(path, Access::Read).ok()?;
+        let name = path.bytes().fold(0xcbf2_9ce4_8422_2325u64, |h, b| {
+            (h ^ u64::from(b)).wrapping_mul(0x100_0000_01b3)
+        });
+        Some((true, name, 0))
+    }
+
+    /// Whatever uses a disk is in its labels.
+    fn device_use(&self, _: &str) -> Result<DeviceUse> {
+        Ok(DeviceUse::Labels)
+    }
+}
+
+/// A tree of files in memory: places, and which dataset is mounted there.
+#[derive(Default)]
+pub struct MemoryDoor {
+    places: Arc<Mutex<BTreeMap<PathBuf, Vec<u64>>>>,
+}
+
+/// One mount of a [`MemoryDoor`].
+pub struct MemoryMount {
+    pub head: Arc<Head>,
+    path: PathBuf,
+    entry: Weak<PoolEntry>,
+    places: Arc<Mutex<BTreeMap<PathBuf, Vec<u64>>>>,
+    options: Mutex<MountOptions>,
+    gone: AtomicBool,
+}
+
+impl MemoryDoor {
+    /// What is mounted, by place: the datasets' objects, the youngest last.
+    pub fn places(&self) -> BTreeMap<PathBuf, Vec<u64>> {
+        self.places.acquire().clone()
+    }
+}
+
+impl Door for MemoryDoor {
+    fn mount(&self, m: Mounting<'_>) -> Result<()> {
+        let name = m.ds.full_name();
+        if m.still.is_some() {
+            bail!(Busy, "cannot mount '{name}': it is still in use");
+        }
+        let taken = self.places.acquire().contains_key(m.path);
+        if taken && !m.overlay {
+            bail!(
+                NotEmpty,
+                "cannot mount '{}': directory is not empty",
+                m.path.display()
+            );
+        }
+        let (head, options) = m
+            .open()
+            .map_err(|e| base::Error::new(e.kind, format!("cannot mount '{name}': {e}")))?;
+        let mut places = self.places.acquire();
+        places
+            .entry(m.path.to_path_buf())
+            .or_default()
+            .push(head.object);
+        drop(places);
+        let mount = MemoryMount {
+            head: head.clone(),
+            path: m.path.to_path_buf(),
+            entry: Arc::downgrade(m.entry),
+            places: self.places.clone(),
+            options: Mutex::new(options.clone()),
+            gone: AtomicBool::new(false),
+        };
+        m.entry.add_mount(Mounted::new(
+            head,
+            m.path.to_path_buf(),
+            m.root.map(Path::to_path_buf),
+            Arc::new(mount),
+            m.temporary.clone(),
+            options,
+        ));
+        Ok(())
+    }
+
+    fn others_allowed(&self) -> bool {
+        true
+    }
+
+    /// Directories are there as long as something is mounted on them.
+    fn remove_dirs(&self, _: Vec<PathBuf>) {}
+
+    fn clear_dead(&self, _: &dyn Fn(&str, &Path) -> bool) -> usize {
+        0
+    }
+
+    fn objection(&self, place: &Path) -> Option<String> {
+        let taken = self.places.acquire().contains_key(place);
+        taken.then(|| "exists and is not empty".to_string())
+    }
+}
+
+impl MemoryMount {
+    /// What its users go by.
+    pub fn options(&self) -> MountOptions {
+        self.options.acquire().clone()
+    }
+
+    fn leave(&self) {
+        self.gone.store(true, Ordering::SeqCst);
+        let mut places = self.places.acquire();
+        if let Some(list) = places.get_mut(&self.path) {
+            list.retain(|o| *o != self.head.object);
+            if list.is_empty() {
+                places.remove(&self.path);
+            }
+        }
+        drop(places);
+        if let Some(entry) = self.entry.upgrade() {
+            entry.remove_mount(self.head.object);
+        }
+    }
+}
+
+impl Mount for MemoryMount {
+    fn is_in_place(&self) -> bool {
+        !self.gone.load(Ordering::SeqCst)
+    }
+
+    fn wait_if_gone(&self) -> bool {
+        !self.is_in_place()
+    }
+
+    /// Waits for operations under way; there are no open files that could hold it.
+    fn unmount(&self, _: bool) -> Result<()> {
+        let covered = {
+            let places = self.places.acquire();
+            let inner = |p: &&PathBuf| **p != self.path && p.starts_with(&self.path);
+            let here = places.get(&self.path).and_then(|l| l.last());
+            places.keys().any(|p| inner(&p)) || here.is_some_and(|o| *o != self.head.object)
+        };
+        if covered {
+            bail!(
+                Busy,
+                "cannot unmount '{}': pool or dataset is busy",
+                self.path.display()
+            );
+        }
+        let done = self.head.settle();
+        self.leave();
+        done
+    }
+
+    fn write_out(&self) -> std::result::Result<(), String> {
+        Ok(())
+    }
+
+    fn lost(&self) -> Option<String> {
+        None
+    }
+
+    fn synced(&self) {}
+
+    fn close(&self, _: u64) {}
+
+    fn close_all(&self) {}
+
+    fn is_fixed(&self) -> bool {
+        false
+    }
+
+    fn remount(&self, options: &MountOptions) -> Result<()> {
+        *self.options.acquire() = options.clone();
+        Ok(())
+    }
+
+    fn tear_down(&self) -> Result<()> {
+        self.leave();
+        Ok(())
+    }
+
+    fn abort(&self) {
+        self.leave();
+    }
+
+    fn as_any(&self) -> &dyn Any {
+        self
+    }
+}

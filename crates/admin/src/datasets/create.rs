@@ -1,0 +1,424 @@
+//! Making file systems.
+
+use crate::datasets::keys::{self, CryptProps, Prepared};
+use crate::datasets::parse::{self, Allowed};
+use crate::datasets::quota::{self, Quota};
+use crate::datasets::{self, get, mount, set, Answer};
+use crate::registry::{Admin, PoolEntry};
+use crate::{cancel, errors};
+use api::{ApiError, Created, DatasetCreate, DatasetKind, Peer};
+use base::sync::RwLockExt;
+use base::{bail, Kind, Result};
+use disk::names::{self, Want};
+use disk::os_type;
+use disk::props::{self, Store, Types};
+use dmu::{Objset, Tx};
+use dsl::{CreateArgs, Dataset, NewKey, PropValue};
+use pool::Pool;
+use std::sync::Arc;
+use zpl::{FsOptions, Time};
+
+/// What making one dataset may take of the pool (5 blocks of 16 KiB, as the reference counts).
+const ROOM: u64 = 5 << 14;
+
+/// Checked properties of a new file system.
+#[derive(Clone, Debug, Default)]
+pub struct NewFs {
+    /// To be stored.
+    pub stored: Vec<(String, PropValue)>,
+    version: Option<u64>,
+    normalization: Option<u64>,
+    utf8only: Option<u64>,
+    case: Option<u64>,
+    pub crypt: CryptProps,
+    quotas: Vec<Quota>,
+}
+
+/// Rules for names of a file system, which new ones below it take over.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Rules {
+    pub version: u64,
+    pub normalization: u64,
+    pub utf8only: u64,
+    pub case: u64,
+}
+
+impl NewFs {
+    /// Checks names and values of the properties a file system is to be made with.
+    pub fn parse(allowed: &Allowed<'_>, list: &api::Props) -> Answer<NewFs> {
+        let mut new = NewFs::default();
+        for (name, text) in list {
+            if let Some(q) = quota::parse(name, text, DatasetKind::Filesystem)? {
+                new.quotas.push(q);
+                continue;
+            }
+            let (name, value) = parse::parse(allowed, name, text, Types::FILESYSTEM, true)?;
+            if new.crypt.take(&name, &value) {
+                continue;
+            }
+            let slot = match name.as_str() {
+                "version" => &mut new.version,
+                "normalization" => &mut new.normalization,
+                "utf8only" => &mut new.utf8only,
+                "casesensitivity" => &mut new.case,
+                _ => {
+                    match props::dataset(&name).map(|p| p.store) {
+                        None | Some(Store::Props | Store::PropsAndDir) => {
+                            new.stored.retain(|(n, _)| *n != name);
+                            new.stored.push((name, value));
+                        }
+                        Some(_) => {
+                            return Err(ApiError::reason(
+                                Kind::Unsupported,
+                                format!("'{name}' cannot be set in this version"),
+                            ))
+                        }
+                    }
+                    continue;
+                }
+            };
+            *slot = value.int();
+        }
+        // Limits in the order in which they can be set on something empty.
+        let order = ["quota", "refquota", "reservation", "refreservation"];
+        new.stored
+            .sort_by_key(|(n, _)| order.iter().position(|o| o == n).map_or(0, |i| i + 1));
+        if new.normalization.is_some_and(|n| n != 0) && new.utf8only == Some(0) {
+            return Err(ApiError::reason(
+                Kind::Invalid,
+                "'utf8only' must be set 'on' if normalization chosen",
+            ));
+        }
+        let version = new.version.unwrap_or(zpl::max_zpl_version(allowed.version));
+        quota::check_new(allowed, version, &new.quotas)?;
+        let special = [new.normalization, new.utf8only, new.case];
+        if version < 3 && special.iter().any(|p| p.is_some_and(|n| n != 0)) {
+            return Err(ApiError::reason(
+                Kind::Unsupported,
+                "normalization, utf8only and casesensitivity need file system version 3",
+            ));
+        }
+        Ok(new)
+    }
+
+    fn limit(&self, name: &str) -> u64 {
+        self.stored
+            .iter()
+            .find(|(n, _)| n == name)
+            .and_then(|(_, v)| v.int())
+            .unwrap_or(0)
+    }
+
+    /// Salt and nonce of encrypted blocks take the place of the third copy.
+    fn check_copies(&self, key: &Option<NewKey>) -> Answer<()> {
+        if key.is_some() && self.limit("copies") > 2 {
+            return Err(ApiError::reason(
+                Kind::Invalid,
+                "encrypted datasets cannot have three copies",
+            ));
+        }
+        Ok(())
+    }
+
+    /// Whether the limits of space fit together and into what the parent has.
+    fn check_limits(&self, available: u64) -> Answer<()> {
+        let (quota, refquota) = (self.limit("quota"), self.limit("refquota"));
+        let (reserved, refreserved) = (self.limit("reservation"), self.limit("refreservation"));
+        let over = |n: u64, limit: u64| limit != 0 && n > limit;
+        let room = if quota == 0 {
+            available
+        } else {
+            quota.min(available)
+        };
+        let bad = reserved > available
+            || over(reserved, quota)
+            || refreserved > room
+            || over(refreserved, refquota);
+        if bad {
+            return Err(ApiError::reason(
+                Kind::NoSpace,
+                "size is greater than available space",
+            ));
+        }
+        Ok(())
+    }
+
+    /// How its objects are to be made. `above`: the rules of the parent.
+    fn options(&self, pool: &Pool, above: Option<Rules>, owner: (u32, u32)) -> FsOptions {
+        let (sec, nsec) = pool.env.clock.now();
+        let mut o = FsOptions::new(pool.version(), Time { sec, nsec });
+        o.version = self.version.unwrap_or(o.version);
+        let above = above.unwrap_or_default();
+        if o.version >= 3 {
+            o.normalization = self.normalization.unwrap_or(above.normalization);
+            o.utf8only = self.utf8only.unwrap_or(above.utf8only) != 0 || o.normalization != 0;
+            o.casesensitivity = self.case.unwrap_or(above.case);
+        }
+        o.project_quota = pool
+            .dsl
+            .features()
+            .is_enabled("org.zfsonlinux:project_quota");
+        (o.uid, o.gid) = owner;
+        o
+    }
+}
+
+/// Who is to own the root directory of what a caller makes: an ordinary user's daemon makes
+/// everything for that user.
+pub fn owner(admin: &Admin, peer: Peer) -> (u32, u32) {
+    let (own, group) = admin.process.user();
+    match (own, peer.uid == own) {
+        (0, _) => (0, 0),
+        (_, true) => (own, peer.gid),
+        (_, false) => (own, group),
+    }
+}
+
+/// The first objects of a new pool's root file system, and its properties.
+pub fn init_root(
+    pool: &Pool,
+    os: &Arc<Objset>,
+    tx: &Tx,
+    new: &NewFs,
+    owner: (u32, u32),
+) -> Result<()> {
+    let ds = pool.dsl.root_dataset()?;
+    set::store_props(pool, tx, &ds, &new.stored)?;
+    let mut policy = pool.write_policy(&ds)?;
+    policy.accounting_flags = os.policy().accounting_flags;
+    os.set_policy(policy);
+    zpl::create_fs(os, tx, &new.options(pool, None, owner))?;
+    quota::put(os, tx, &new.quotas)
+}
+
+/// One file system to be made.
+struct Made {
+    name: String,
+    new: NewFs,
+    options: FsOptions,
+    key: Option<NewKey>,
+}
+
+/// Makes file systems, parents first, in syncing context. The caller has checked the rest.
+fn make(pool: &Pool, tx: &Tx, list: &[Made]) -> Result<()> {
+    let available = pool.dsl.root()?.available().bytes;
+    if available < ROOM * list.len() as u64 {
+        bail!(NoSpace, "out of space");
+    }
+    for m in list {
+        let Some((parent, last)) = m.name.rsplit_once('/') else {
+            bail!(Invalid, "a pool is made with 'zpool create'");
+        };
+        let parent = pool.dsl.dir(parent)?;
+        if m.new.check_limits(parent.available().bytes).is_err() {
+            bail!(NoSpace, "size is greater than available space");
+        }
+        let args = CreateArgs {
+            case_insensitive: m.options.casesensitivity != 0,
+            internal: false,
+        };
+        let ds = match &m.key {
+            Some(key) => pool.dsl.create_encrypted(tx, &parent, last, args, key)?,
+            None => pool.dsl.create_fs(tx, &parent, last, args)?,
+        };
+        set::store_props(pool, tx, &ds, &m.new.stored)?;
+        let os = pool.new_objset(tx, &ds, os_type::ZFS)?;
+        zpl::create_fs(&os, tx, &m.options)?;
+        quota::put(&os, tx, &m.new.quotas)?;
+    }
+    Ok(())
+}
+
+/// What the nearest existing dataset above `name` is, and which ones are missing, topmost first.
+pub struct Above {
+    pub parent: Arc<Dataset>,
+    pub missing: Vec<String>,
+}
+
+/// Looks at what is above `name`.
+pub fn above(entry: &PoolEntry, name: &str, parents: bool) -> Answer<Above> {
+    let mut missing = Vec::new();
+    let mut at = name;
+    while let Some((up, _)) = at.rsplit_once('/') {
+        match entry.pool.dsl.dataset(up) {
+            Ok(parent) => {
+                if datasets::kind_of(entry, &parent) != DatasetKind::Filesystem {
+                    return Err(ApiError::reason(
+                        Kind::Invalid,
+                        "parent is not a filesystem",
+                    ));
+                }
+                missing.reverse();
+                return Ok(Above { parent, missing });
+            }
+            Err(e) if e.kind == Kind::NotFound => {
+                if !parents {
+                    return Err(ApiError::reason(Kind::NotFound, "parent does not exist"));
+                }
+                missing.push(up.to_string());
+            }
+            Err(e) => return Err(datasets::plain(e, name)),
+        }
+        at = up;
+    }
+    Err(ApiError::reason(
+        Kind::NotFound,
+        format!("no such pool '{}'", datasets::pool_of(name)),
+    ))
+}
+
+/// How what is made below `above` is to be encrypted.
+fn new_key(
+    entry: &PoolEntry,
+    above: &Above,
+    want: &CryptProps,
+    prepared: Option<Prepared>,
+) -> Answer<Option<NewKey>> {
+    let pool = &entry.pool;
+    let enabled = pool.dsl.features().is_enabled(dsl::crypto::ENCRYPTION);
+    let parent = above.parent.dir();
+    keys::for_new(Some(&parent), enabled, want, prepared)
+}
+
+/// A closure for a task that makes the missing parents of a name.
+pub fn make_parents(
+    admin: &Admin,
+    entry: &PoolEntry,
+    peer: Peer,
+    above: &Above,
+) -> Answer<impl FnOnce(&Pool, &Tx) -> Result<()> + Send + 'static> {
+    let rules = get::master(entry, &above.parent).map_err(errors::answer)?;
+    let options = NewFs::default().options(&entry.pool, Some(rules), owner(admin, peer));
+    let mut list: Vec<Made> = Vec::new();
+    for name in &above.missing {
+        list.push(Made {
+            name: name.clone(),
+            new: NewFs::default(),
+            options,
+            key: new_key(entry, above, &CryptProps::default(), None)?,
+        });
+    }
+    Ok(move |pool: &Pool, tx: &Tx| make(pool, tx, &list))
+}
+
+/// `zfs create`
+pub fn create(admin: &Arc<Admin>, peer: Peer, r: &DatasetCreate) -> Answer<Created> {
+    let name = r.name.as_str();
+    let invalid = |why: String| ApiError::reason(Kind::Invalid, why);
+    names::check_dataset(name, Want::Filesystem).map_err(invalid)?;
+    if r.volume_size.is_some() {
+        return Err(ApiError::reason(
+            Kind::Unsupported,
+            "volumes are not available in this version",
+        ));
+    }
+    let pool_name = datasets::pool_of(name);
+    let Some(entry) = admin.find(pool_name) else {
+        return Err(ApiError::reason(
+            Kind::NotFound,
+            format!("no such pool '{pool_name}'"),
+        ));
+    };
+    let enabled = |guid: &str| entry.pool.dsl.features().is_enabled(guid);
+    let allowed = Allowed {
+        version: entry.pool.version(),
+        enabled: &enabled,
+    };
+    let gate = entry.gate.acquire_read();
+    let new = NewFs::parse(&allowed, &r.props);
+    drop(gate);
+    let prepared = match &new {
+        Ok(new) if !r.dry_run => keys::prepare(
+            &*admin.process,
+            &new.crypt,
+            r.key.as_ref(),
+            admin.env.rng.u64(),
+        ),
+        _ => None,
+    };
+    let _gate = entry.gate.acquire_read();
+    cancel::check()?;
+    let exists = |name: &str| match entry.pool.dsl.dir(name) {
+        Ok(_) => Ok(true),
+        Err(e) if e.kind == Kind::NotFound => Ok(false),
+        Err(e) => Err(datasets::plain(e, name)),
+    };
+    if exists(name)? {
+        if r.parents {
+            return Ok(Created {
+                existed: true,
+                ..Created::default()
+            });
+        }
+        return Err(ApiError::reason(Kind::Exists, "dataset already exists"));
+    }
+    datasets::need_writable(&entry)?;
+    let above = above(&entry, name, r.parents)?;
+    let new = new?;
+    new.check_limits(above.parent.dir().available().bytes)?;
+    let rules = get::master(&entry, &above.parent).map_err(errors::answer)?;
+    let who = owner(admin, peer);
+    let mut list: Vec<Made> = Vec::new();
+    for n in &above.missing {
+        let plain = NewFs::default();
+        let options = plain.options(&entry.pool, Some(rules), who);
+        list.push(Made {
+            name: n.clone(),
+            new: plain,
+            options,
+            key: new_key(&entry, &above, &CryptProps::default(), None)?,
+        });
+    }
+    let options = new.options(&entry.pool, Some(rules), who);
+    let key = match r.dry_run {
+        true => None,
+        false => new_key(&entry, &above, &new.crypt, prepared)?,
+    };
+    new.check_copies(&key)?;
+    list.push(Made {
+        name: name.to_string(),
+        new,
+        options,
+        key,
+    });
+    let created = Created {
+        ancestors: above.missing.clone(),
+        ..Created::default()
+    };
+    if r.dry_run {
+        let parent = above.parent.dir();
+        let first = list
+            .first()
+            .and_then(|m| m.name.rsplit('/').next())
+            .unwrap_or_default();
+        entry
+            .pool
+            .dsl
+            .check_create(&parent, first, false)
+            .map_err(|e| datasets::plain(e, name))?;
+        return Ok(created);
+    }
+    let _names = entry.names.read();
+    let (command, uid) = (r.command.clone(), u64::from(peer.uid));
+    let all: Vec<String> = list.iter().map(|m| m.name.clone()).collect();
+    entry
+        .pool
+        .task(move |pool, tx| {
+            make(pool, tx, &list)?;
+            pool.log_in(tx, &command, uid)
+        })
+        .map_err(|e| datasets::plain(e, name))?;
+    let mut created = created;
+    if r.no_mount {
+        return Ok(created);
+    }
+    for n in &all {
+        let mounted =
+            datasets::find_anyway(&entry, n).and_then(|ds| mount::mount_new(admin, &entry, &ds));
+        if let Err(e) = mounted {
+            created.mount_failed = Some(errors::finish(e));
+            break;
+        }
+    }
+    Ok(created)
+}

@@ -1,0 +1,417 @@
+//! Destroying file systems, volumes and snapshots.
+
+use crate::datasets::{self, get, mount, Answer};
+use crate::errors;
+use crate::registry::{Admin, PoolEntry};
+use api::{ApiError, DatasetDestroy, Destroyed};
+use base::sync::RwLockExt;
+use base::{Kind, Result};
+use dmu::Tx;
+use dsl::{Dataset, Dir};
+use pool::Pool;
+use std::collections::HashSet;
+use std::sync::Arc;
+
+/// How many are destroyed in one group: others wait for it.
+const BATCH: usize = 100;
+
+/// One dataset to be destroyed.
+#[derive(Clone)]
+struct Step {
+    name: String,
+    ds: Arc<Dataset>,
+}
+
+/// Everything to be destroyed, in an order in which it can be.
+struct Plan<'a> {
+    entry: &'a PoolEntry,
+    /// Name of the dataset the command names, without the part behind `@`.
+    top: &'a str,
+    dependents: bool,
+    steps: Vec<Step>,
+    seen: HashSet<u64>,
+    /// Clones elsewhere that stand in the way.
+    blocked: Vec<String>,
+}
+
+impl Plan<'_> {
+    /// A directory with everything below it: children, clones of its snapshots, its snapshots,
+    /// itself. The root of a pool stays.
+    fn tree(&mut self, dir: &Arc<Dir>) -> Result<()> {
+        let head = dir.head()?;
+        if !self.seen.insert(head.object()) {
+            return Ok(());
+        }
+        for c in dir.children()? {
+            self.tree(&c)?;
+        }
+        let name = dir.full_name();
+        for (snap, ds) in head.snapshots()? {
+            self.snapshot(format!("{name}@{snap}"), &ds)?;
+        }
+        if dir.parent().is_some() {
+            self.steps.push(Step { name, ds: head });
+        }
+        Ok(())
+    }
+
+    fn snapshot(&mut self, name: String, ds: &Arc<Dataset>) -> Result<()> {
+        if !self.seen.insert(ds.object()) {
+            return Ok(());
+        }
+        for clone in datasets::clones(self.entry, ds)? {
+            let full = clone.full_name();
+            if self.dependents || datasets::is_below(&full, self.top) {
+                self.tree(&clone)?;
+            } else {
+                self.blocked.push(full);
+            }
+        }
+        self.steps.push(Step {
+            name,
+            ds: ds.clone(),
+        });
+        Ok(())
+    }
+}
+
+/// `zfs destroy`
+pub fn destroy(admin: &Arc<Admin>, uid: u64, r: &DatasetDestroy) -> Answer<Destroyed> {
+    let entry = datasets::entry_of(admin, &r.name)?;
+    let _gate = entry.gate.acquire_read();
+    datasets::need_writable(&entry)?;
+    let _names = entry.names.write();
+    crate::cancel::check()?;
+    if r.name.contains('#') {
+        return Err(ApiError::reason(
+            Kind::Unsupported,
+            "bookmarks cannot be destroyed in this version",
+        ));
+    }
+    match r.name.split_once('@') {
+        None => destroy_head(admin, &entry, uid, r),
+        Some((fs, spec)) => destroy_snapshots(admin, &entry, uid, r, fs, spec),
+    }
+}
+
+fn new_plan<'a>(entry: &'a PoolEntry, top: &'a str, r: &DatasetDestroy) -> Plan<'a> {
+    Plan {
+        entry,
+        top,
+        dependents: r.dependents,
+        steps: Vec::new(),
+        seen: HashSet::new(),
+        blocked: Vec::new(),
+    }
+}
+
+fn destroy_head(
+    admin: &Arc<Admin>,
+    entry: &Arc<PoolEntry>,
+    uid: u64,
+    r: &DatasetDestroy,
+) -> Answer<Destroyed> {
+    let ds = datasets::find(entry, &r.name)?;
+    let recursive = r.recursive || r.dependents;
+    let mut plan = new_plan(entry, &r.name, r);
+    plan.tree(&ds.dir())
+        .map_err(|e| datasets::plain(e, &r.name))?;
+    let others: Vec<&str> = plan
+        .steps
+        .iter()
+        .map(|s| s.name.as_str())
+        .filter(|n| *n != r.name)
+        .collect();
+    let alone = others.is_empty() && plan.blocked.is_empty();
+    if !recursive && !alone {
+        let mut all = others;
+        all.extend(plan.blocked.iter().map(String::as_str));
+        all.sort_unstable();
+        return Err(
+            ApiError::reason(Kind::Exists, "filesystem has children").hint(format!(
+                "use '-r' to destroy the following datasets:\n{}",
+                all.join("\n")
+            )),
+        );
+    }
+    if !plan.blocked.is_empty() {
+        plan.blocked.sort();
+        return Err(
+            ApiError::reason(Kind::Exists, "filesystem has dependent clones").hint(format!(
+                "use '-R' to destroy the following datasets:\n{}",
+                plan.blocked.join("\n")
+            )),
+        );
+    }
+    if ds.dir().parent().is_none() && !recursive {
+        return Err(
+            ApiError::reason(Kind::Invalid, "operation does not apply to pools").hint(format!(
+                "use 'zfs destroy -r {0}' to destroy all datasets in the pool\n\
+                 use 'zpool destroy {0}' to destroy the pool itself",
+                r.name
+            )),
+        );
+    }
+    let steps = std::mem::take(&mut plan.steps);
+    held(&steps)?;
+    carry_out(admin, entry, uid, r, steps, None)
+}
+
+/// Snapshots with holds stay.
+fn held(steps: &[Step]) -> Answer<()> {
+    for s in steps.iter().filter(|s| s.ds.is_snapshot()) {
+        if s.ds.holds().map_err(errors::answer)? > 0 {
+            return Err(ApiError::sentence(
+                Kind::Busy,
+                format!(
+                    "cannot destroy '{0}': it's being held. Run 'zfs holds -r {0}' to see holders.",
+                    s.name
+                ),
+            ));
+        }
+    }
+    Ok(())
+}
+
+fn destroy_snapshots(
+    admin: &Arc<Admin>,
+    entry: &Arc<PoolEntry>,
+    uid: u64,
+    r: &DatasetDestroy,
+    fs: &str,
+    spec: &str,
+) -> Answer<Destroyed> {
+    let top = datasets::find(entry, fs)?;
+    let heads = match r.recursive || r.dependents {
+        true => datasets::subtree(&top.dir()).map_err(|e| datasets::plain(e, fs))?,
+        false => vec![top.clone()],
+    };
+    let mut plan = new_plan(entry, fs, r);
+    let mut reclaim = 0u64;
+    for head in heads {
+        let name = head.full_name();
+        let list = head.snapshots().map_err(|e| datasets::plain(e, fs))?;
+        let chosen = choose(&list, spec, &name, head.object() == top.object())?;
+        // Runs of neighbours come free together, with what only they share.
+        let mut i = 0;
+        while i < list.len() {
+            let first = i;
+            while i < list.len() && chosen.contains(&i) {
+                i += 1;
+            }
+            if i > first {
+                reclaim =
+                    reclaim.saturating_add(list[first].1.would_free(&list[i - 1].1).unwrap_or(0));
+            } else {
+                i += 1;
+            }
+        }
+        for i in chosen {
+            let (snap, ds) = &list[i];
+            plan.snapshot(format!("{name}@{snap}"), ds)
+                .map_err(|e| datasets::plain(e, fs))?;
+        }
+    }
+    if plan.steps.is_empty() {
+        return Err(ApiError::sentence(
+            Kind::NotFound,
+            "could not find any snapshots to destroy; check snapshot names.",
+        ));
+    }
+    if !r.defer {
+        if !plan.blocked.is_empty() {
+            plan.blocked.sort();
+            return Err(
+                ApiError::reason(Kind::Exists, "snapshot has dependent clones").hint(format!(
+                    "use '-R' to destroy the following datasets:\n{}",
+                    plan.blocked.join("\n")
+                )),
+            );
+        }
+        held(&plan.steps)?;
+    }
+    let steps = std::mem::take(&mut plan.steps);
+    carry_out(admin, entry, uid, r, steps, Some(reclaim))
+}
+
+/// Which snapshots of a list, oldest first, `a%b,c` means. In the file system named itself every
+/// single name must exist (unless others are given too); below it, what exists counts.
+fn choose(
+    list: &[(String, Arc<Dataset>)],
+    spec: &str,
+    fs: &str,
+    named: bool,
+) -> Answer<Vec<usize>> {
+    let at = |name: &str| list.iter().position(|(n, _)| n == name);
+    let mut out = Vec::new();
+    for part in spec.split(',') {
+        match part.split_once('%') {
+            None => out.extend(at(part)),
+            Some((from, to)) => {
+                let first = if from.is_empty() { Some(0) } else { at(from) };
+                let last = if to.is_empty() {
+                    list.len().checked_sub(1)
+                } else {
+                    at(to)
+                };
+                match (first, last) {
+                    (Some(a), Some(b)) if a <= b => out.extend(a..=b),
+                    _ if !named => {}
+                    (Some(_), Some(_)) => {
+                        return Err(ApiError::sentence(
+                            Kind::Invalid,
+                            format!(
+                                "cannot destroy '{fs}@{part}': the range ends before it begins"
+                            ),
+                        ))
+                    }
+                    _ if list.is_empty() && from.is_empty() && to.is_empty() => {}
+                    _ => return Err(ApiError::no_such_dataset(&format!("{fs}@{part}"))),
+                }
+            }
+        }
+    }
+    out.sort_unstable();
+    out.dedup();
+    Ok(out)
+}
+
+fn carry_out(
+    admin: &Arc<Admin>,
+    entry: &Arc<PoolEntry>,
+    uid: u64,
+    r: &DatasetDestroy,
+    steps: Vec<Step>,
+    reclaim: Option<u64>,
+) -> Answer<Destroyed> {
+    let names: Vec<String> = steps.iter().map(|s| s.name.clone()).collect();
+    let mut answer = Destroyed {
+        names,
+        reclaim,
+        failed: Vec::new(),
+    };
+    if r.dry_run {
+        return Ok(answer);
+    }
+    let mut mounts: Vec<_> = steps
+        .iter()
+        .filter_map(|s| entry.mounted(s.ds.object()))
+        .collect();
+    mounts.sort_by_key(|m| m.sequence);
+    let down = mount::take_down(admin, entry, &mounts, r.force).map_err(|e| {
+        if e.code == Kind::Busy.errno() {
+            let busy = ApiError::reason(Kind::Busy, "dataset is busy");
+            match e.message.split_once('\n') {
+                Some((_, by)) => busy.hint(by),
+                None => busy,
+            }
+        } else {
+            e
+        }
+    })?;
+    let heads = steps.iter().filter(|s| !s.ds.is_snapshot());
+    for s in heads {
+        if let Err(e) = free_log(entry, &s.ds) {
+            mount::restore(admin, entry, &down);
+            return Err(datasets::plain(e, &s.name));
+        }
+    }
+    let (mut done, mut error) = (0, None);
+    while done < steps.len() && error.is_none() {
+        let part: Vec<Step> = steps[done..].iter().take(BATCH).cloned().collect();
+        let last = done + part.len() == steps.len();
+        let command = if last {
+            r.command.clone()
+        } else {
+            String::new()
+        };
+        let defer = r.defer;
+        let objects: Vec<u64> = part.iter().map(|s| s.ds.object()).collect();
+        // Who looks in between opens it again; what is read then fails, or is right.
+        let close = || objects.iter().for_each(|o| entry.close_in_ctldirs(*o));
+        close();
+        let ended = entry
+            .pool
+            .task(move |pool, tx| run(pool, tx, &part, defer, &command, uid));
+        close();
+        match ended {
+            Ok((n, e)) => {
+                done += n;
+                error = e;
+            }
+            Err(e) => error = Some(e),
+        }
+    }
+    if let Some(e) = error {
+        let left: HashSet<u64> = steps[done..].iter().map(|s| s.ds.object()).collect();
+        let down: Vec<_> = down
+            .into_iter()
+            .filter(|m| left.contains(&m.object))
+            .collect();
+        mount::restore(admin, entry, &down);
+        let name = answer.names[done].clone();
+        let e = datasets::plain(e, &name);
+        if done == 0 {
+            return Err(e);
+        }
+        answer.names.truncate(done);
+        answer.failed.push((name, e));
+    }
+    Ok(answer)
+}
+
+/// All steps in one group, as far as they succeed.
+fn run(
+    pool: &Pool,
+    tx: &Tx,
+    steps: &[Step],
+    defer: bool,
+    command: &str,
+    uid: u64,
+) -> Result<(usize, Option<base::Error>)> {
+    let boot = pool
+        .stored_props()?
+        .into_iter()
+        .find_map(|(n, v)| (n == "bootfs").then(|| v.int()).flatten());
+    for (i, s) in steps.iter().enumerate() {
+        let r = match (s.ds.is_snapshot(), defer) {
+            (true, false) => pool.dsl.destroy_snapshot(tx, &s.ds),
+            (true, true) => pool.dsl.destroy_snapshot_deferred(tx, &s.ds),
+            (false, _) => pool.dsl.destroy_head(tx, &s.ds),
+        };
+        if let Err(e) = r {
+            return Ok((i, Some(e)));
+        }
+        if boot == Some(s.ds.object()) {
+            pool.store_prop(tx, "bootfs", None)?;
+        }
+    }
+    pool.log_in(tx, command, uid)?;
+    Ok((steps.len(), None))
+}
+
+/// Frees the blocks of an intent log left behind by a crash, which is not replayed any more.
+fn free_log(entry: &PoolEntry, ds: &Arc<Dataset>) -> Result<()> {
+    if ds.phys().bp.is_hole() {
+        return Ok(());
+    }
+    let header = match get::look_into(entry, ds) {
+        Ok(os) => os.zil_header(),
+        // What cannot be read has no log that could be found.
+        Err(_) => return Ok(()),
+    };
+    if header.iter().all(|b| *b == 0) {
+        return Ok(());
+    }
+    let set = entry.pool.open_dataset(ds)?;
+    let r = (|| {
+        if let Some(zil) = set.zil() {
+            zil.destroy()?;
+            entry.pool.sync()?;
+        }
+        Ok(())
+    })();
+    drop(set);
+    entry.pool.close_dataset(ds.object());
+    r
+}

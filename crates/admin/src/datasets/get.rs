@@ -1,0 +1,360 @@
+//! Listing datasets with their properties.
+
+use crate::datasets::create::Rules;
+use crate::datasets::props::View;
+use crate::datasets::{self, Answer};
+use crate::errors;
+use crate::registry::{Admin, PoolEntry};
+use api::{ApiError, Dataset as Row, DatasetGet, DatasetKind, Select};
+use base::{Error, Kind, Result};
+use dmu::Objset;
+use dsl::{Dataset, Dir};
+use pool::Pool;
+use std::sync::{Arc, RwLockReadGuard};
+use zap::Zap;
+
+/// Datasets sent at a time.
+const CHUNK: usize = 256;
+
+type Found = api::Answer<Row>;
+
+/// A walk through the datasets of one request.
+struct Walk<'a> {
+    admin: &'a Admin,
+    request: &'a DatasetGet,
+    /// Takes parts of a long answer.
+    take: &'a mut dyn FnMut(Found) -> Answer<()>,
+    found: Found,
+    /// The pool at hand, and the hold on it; none while a part of the answer is sent.
+    pool: Option<&'a PoolEntry>,
+    gate: Option<RwLockReadGuard<'a, ()>>,
+    /// Snapshots of the pool at hand are wanted although not asked for.
+    with_snapshots: bool,
+}
+
+/// `zfs list` and `zfs get`: all that is asked for. Of a long answer, parts are handed to `take` on the way; the rest
+/// is returned.
+pub fn get(
+    admin: &Arc<Admin>,
+    request: &DatasetGet,
+    take: &mut dyn FnMut(Found) -> Answer<()>,
+) -> Answer<Found> {
+    let roots = match request.roots.is_empty() {
+        true => admin.pools().iter().map(|e| e.pool.name()).collect(),
+        false => request.roots.clone(),
+    };
+    let entries: Vec<_> = roots
+        .iter()
+        .map(|name| datasets::entry_of(admin, name))
+        .collect();
+    let mut walk = Walk {
+        admin,
+        request,
+        take,
+        found: Found::default(),
+        pool: None,
+        gate: None,
+        with_snapshots: false,
+    };
+    for (name, entry) in roots.iter().zip(&entries) {
+        let done = match entry {
+            Ok(entry) => walk.root(name, entry)?,
+            Err(e) => Err(e.clone()),
+        };
+        walk.gate = None;
+        if let Err(e) = done {
+            walk.found.failed.push((name.clone(), errors::finish(e)));
+        }
+    }
+    Ok(walk.found)
+}
+
+impl<'a> Walk<'a> {
+    /// One starting point. The outer error means that nobody listens any more, or that the pool went
+    /// away meanwhile.
+    fn root(&mut self, name: &str, entry: &'a Arc<PoolEntry>) -> Answer<Answer<()>> {
+        self.pool = Some(entry);
+        self.gate = match entry.pass() {
+            Ok(gate) => Some(gate),
+            // As if it had been asked for a moment later.
+            Err(_) => return Ok(Err(ApiError::no_such_dataset(name))),
+        };
+        self.with_snapshots = self.request.listsnapshots && listsnapshots(entry);
+        if let Some((fs, mark)) = name.split_once('#') {
+            return self.bookmark(entry, fs, mark);
+        }
+        let ds = match datasets::find(entry, name) {
+            Ok(ds) => ds,
+            Err(e) => return Ok(Err(e)),
+        };
+        if ds.is_snapshot() {
+            if self.wants(DatasetKind::Snapshot) || self.with_snapshots {
+                self.put(entry, &ds, name.to_string())?;
+            }
+            return Ok(Ok(()));
+        }
+        self.tree(entry, &ds.dir(), name.to_string(), self.request.depth)?;
+        Ok(Ok(()))
+    }
+
+    fn wants(&self, kind: DatasetKind) -> bool {
+        self.request.kinds.contains(&kind)
+    }
+
+    /// A file system or volume and what is below it. Something that goes away meanwhile is left
+    /// out; what cannot be read is reported, and the rest goes on.
+    fn tree(
+        &mut self,
+        entry: &Arc<PoolEntry>,
+        dir: &Arc<Dir>,
+        name: String,
+        depth: Option<u32>,
+    ) -> Answer<()> {
+        match dir.head() {
+            Ok(head) => {
+                if self.wants(datasets::kind_of(entry, &head)) {
+                    self.put(entry, &head, name.clone())?;
+                }
+                if depth != Some(0) {
+                    self.marks(entry, &head, &name)?;
+                }
+            }
+            Err(e) => self.failed(&name, e),
+        }
+        if depth == Some(0) {
+            return Ok(());
+        }
+        match dir.children() {
+            Ok(children) => {
+                for c in children {
+                    let below = format!("{name}/{}", c.name());
+                    self.tree(entry, &c, below, depth.map(|d| d - 1))?;
+                }
+            }
+            Err(e) => self.failed(&name, e),
+        }
+        Ok(())
+    }
+
+    /// Snapshots and bookmarks of a head.
+    fn marks(&mut self, entry: &Arc<PoolEntry>, head: &Arc<Dataset>, name: &str) -> Answer<()> {
+        if self.wants(DatasetKind::Snapshot) || self.with_snapshots {
+            match head.snapshots() {
+                Ok(list) => {
+                    for (snap, ds) in list {
+                        self.put(entry, &ds, format!("{name}@{snap}"))?;
+                    }
+                }
+                Err(e) => self.failed(name, e),
+            }
+        }
+        if self.wants(DatasetKind::Bookmark) {
+            match bookmarks(entry, head) {
+                Ok(list) => {
+                    for (mark, found) in list {
+                        self.put_bookmark(format!("{name}#{mark}"), &found)?;
+                    }
+                }
+                Err(e) => self.failed(name, e),
+            }
+        }
+        Ok(())
+    }
+
+    fn bookmark(&mut self, entry: &Arc<PoolEntry>, fs: &str, mark: &str) -> Answer<Answer<()>> {
+        let full = format!("{fs}#{mark}");
+        let missing = || Ok(Err(ApiError::no_such_dataset(&full)));
+        let Ok(head) = datasets::find(entry, fs) else {
+            return missing();
+        };
+        if head.is_snapshot() {
+            return missing();
+        }
+        match bookmarks(entry, &head) {
+            Ok(list) => match list.into_iter().find(|(n, _)| n == mark) {
+                Some((_, found)) => {
+                    if self.wants(DatasetKind::Bookmark) {
+                        self.put_bookmark(full, &found)?;
+                    }
+                    Ok(Ok(()))
+                }
+                None => missing(),
+            },
+            Err(e) => Ok(Err(datasets::plain(e, fs))),
+        }
+    }
+
+    fn failed(&mut self, name: &str, e: base::Error) {
+        if e.kind != Kind::NotFound {
+            self.found
+                .failed
+                .push((name.to_string(), datasets::plain(e, name)));
+        }
+    }
+
+    fn put(&mut self, entry: &Arc<PoolEntry>, ds: &Arc<Dataset>, name: String) -> Answer<()> {
+        let view = View::new(self.admin, entry, ds, &name);
+        let props = match &self.request.props {
+            Select::Nothing => Ok(Vec::new()),
+            Select::All => view.all(),
+            Select::These(names) => names.iter().map(|n| view.one(n)).collect(),
+        };
+        let kind = view.kind();
+        match props {
+            Ok(props) => {
+                let p = ds.phys();
+                let row = Row {
+                    name,
+                    kind,
+                    createtxg: p.creation_txg,
+                    guid: p.guid,
+                    props,
+                };
+                self.push(row)
+            }
+            Err(e) => {
+                self.failed(&name, e);
+                Ok(())
+            }
+        }
+    }
+
+    fn put_bookmark(&mut self, name: String, mark: &Bookmark) -> Answer<()> {
+        let props = match &self.request.props {
+            Select::Nothing => Vec::new(),
+            Select::All => crate::datasets::props::bookmark_all(mark),
+            Select::These(names) => names
+                .iter()
+                .map(|n| crate::datasets::props::bookmark(&name, n, mark))
+                .collect(),
+        };
+        let word = |i: usize| mark.words.get(i).copied().unwrap_or(0);
+        let kind = DatasetKind::Bookmark;
+        self.push(Row {
+            name,
+            kind,
+            createtxg: word(1),
+            guid: word(0),
+            props,
+        })
+    }
+
+    fn push(&mut self, row: Row) -> Answer<()> {
+        self.found.found.push(row);
+        if self.found.found.len() >= CHUNK {
+            let part = std::mem::take(&mut self.found);
+            // The caller takes it when he likes.
+            self.gate = None;
+            (self.take)(part)?;
+            if let Some(entry) = self.pool {
+                self.gate = Some(entry.pass().map_err(errors::answer)?);
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The pool's property of that name.
+fn listsnapshots(entry: &PoolEntry) -> bool {
+    let props = entry.pool.stored_props().unwrap_or_default();
+    props
+        .iter()
+        .any(|(n, v)| n == "listsnapshots" && v.int() == Some(1))
+}
+
+/// A bookmark as it is shown (data format §12).
+pub struct Bookmark {
+    pub words: Vec<u64>,
+    /// GUIDs of the snapshots its redaction list was made of; none without such a list.
+    pub redacted_by: Option<Vec<u64>>,
+}
+
+/// Index of the object of the redaction list among the words of a bookmark.
+const REDACTION_OBJECT: usize = 3;
+/// Words of a redaction list before its GUIDs; the last of them is their number.
+const REDACTION_HEAD: usize = 4;
+
+/// GUIDs of the snapshots a redaction list was made of: in its bonus, or in a spill block.
+fn redacted_by(entry: &PoolEntry, object: u64) -> Result<Vec<u64>> {
+    let dn = entry.pool.dsl.mos().hold(object)?;
+    let bonus = dn.bonus();
+    let spill = dn.spill()?;
+    let bytes: &[u8] = spill.as_ref().map_or(&bonus[..], |b| &b[..]);
+    let words: Vec<u64> = bytes
+        .chunks_exact(8)
+        .map(|w| u64::from_le_bytes(w.try_into().unwrap_or_default()))
+        .collect();
+    let count = words.get(REDACTION_HEAD - 1).copied().unwrap_or(0);
+    let guids = words.get(REDACTION_HEAD..).unwrap_or_default();
+    match usize::try_from(count).ok().and_then(|n| guids.get(..n)) {
+        Some(list) => Ok(list.to_vec()),
+        None => Err(Error::damaged(format!(
+            "redaction list {object}: {count} snapshots"
+        ))),
+    }
+}
+
+/// Bookmarks of a head, oldest first (data format §12).
+fn bookmarks(entry: &PoolEntry, head: &Dataset) -> Result<Vec<(String, Bookmark)>> {
+    let mos = entry.pool.dsl.mos();
+    let dn = mos.hold(head.object())?;
+    if dn.info().obj_type != disk::ObjType::ZAP_METADATA {
+        return Ok(Vec::new());
+    }
+    let Some(map) = Zap::new(&dn).get("com.delphix:bookmarks")? else {
+        return Ok(Vec::new());
+    };
+    let map = mos.hold(map)?;
+    let mut out = Vec::new();
+    for e in Zap::new(&map).iter() {
+        let e = e?;
+        let words = e.value.ints();
+        let list = words.get(REDACTION_OBJECT).copied().filter(|o| *o != 0);
+        let redacted_by = list.map(|o| redacted_by(entry, o)).transpose()?;
+        out.push((e.text(), Bookmark { words, redacted_by }));
+    }
+    out.sort_by(|a, b| (a.1.words.get(1), &a.0).cmp(&(b.1.words.get(1), &b.0)));
+    Ok(out)
+}
+
+/// An object set to look into, whether or not it is mounted. What is not open is read as it is on
+/// disk, and not shared with others who may open it for writing.
+pub fn look_into(entry: &PoolEntry, ds: &Dataset) -> Result<Arc<Objset>> {
+    look_into_pool(&entry.pool, ds)
+}
+
+/// The same, of a pool.
+pub fn look_into_pool(pool: &Pool, ds: &Dataset) -> Result<Arc<Objset>> {
+    if let Some(os) = ds.objset() {
+        return Ok(os);
+    }
+    let policy = pool.write_policy(ds)?;
+    Objset::open_with(
+        &pool.dmu,
+        ds.object(),
+        &ds.phys().bp,
+        policy,
+        true,
+        ds.crypt()?,
+    )
+}
+
+/// What the master node of a file system says.
+pub fn master(entry: &PoolEntry, ds: &Dataset) -> Result<Rules> {
+    master_of(&*look_into(entry, ds)?)
+}
+
+/// The same, of an open object set. All zero for a volume.
+pub fn master_of(os: &Objset) -> Result<Rules> {
+    let mut r = Rules::default();
+    if os.os_type() != disk::os_type::ZFS {
+        return Ok(r);
+    }
+    let node = os.hold(zpl::MASTER_NODE)?;
+    let z = Zap::new(&node);
+    r.version = z.get("VERSION")?.unwrap_or(0);
+    r.normalization = z.get("normalization")?.unwrap_or(0);
+    r.utf8only = z.get("utf8only")?.unwrap_or(0);
+    r.case = z.get("casesensitivity")?.unwrap_or(0);
+    Ok(r)
+}

@@ -1,0 +1,449 @@
+//! Keys of encrypted datasets on request: loading, unloading, changing; and what a new dataset's
+//! encryption is to be (behaviour §20, command reference §20).
+
+use crate::datasets::{self, Answer};
+use crate::process::Process;
+use crate::{cancel, errors};
+use api::{ApiError, Peer, Secret};
+use base::sync::RwLockExt;
+use base::{bail, Error, Kind, Result};
+use codec::crypt::{Suite, WrappingKey};
+use dsl::crypto::{keyformat, ENCRYPTION};
+use dsl::{Dir, KeyParams, NewKey, PropValue};
+use std::sync::Arc;
+
+/// Iterations of PBKDF2: what is taken if nothing is said, and the least that may be.
+const ITERATIONS: u64 = 350_000;
+const ITERATIONS_MIN: u64 = 100_000;
+/// `encryption=off`
+const OFF: u64 = 2;
+/// `encryption=on`
+const ON: u64 = 1;
+
+/// What was asked for a new dataset or a new key; `None`: nothing was said.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct CryptProps {
+    pub encryption: Option<u64>,
+    pub keyformat: Option<u64>,
+    pub keylocation: Option<String>,
+    pub iterations: Option<u64>,
+}
+
+impl CryptProps {
+    /// Takes a property, if it is one of these.
+    pub fn take(&mut self, name: &str, value: &PropValue) -> bool {
+        match name {
+            "encryption" => self.encryption = value.int(),
+            "keyformat" => self.keyformat = value.int(),
+            "pbkdf2iters" => self.iterations = value.int(),
+            "keylocation" => self.keylocation = value.text().map(str::to_string),
+            _ => return false,
+        }
+        true
+    }
+
+    /// Something beside `encryption` that only means something with it.
+    fn more(&self) -> bool {
+        self.keyformat.is_some_and(|f| f != 0)
+            || self.iterations.is_some_and(|i| i != 0)
+            || self.keylocation.as_ref().is_some_and(|l| l != "none")
+    }
+}
+
+fn invalid(text: impl Into<String>) -> ApiError {
+    ApiError::reason(Kind::Invalid, text)
+}
+
+/// An error of the engine with a full stop, as messages about keys have one.
+fn told(e: Error) -> ApiError {
+    let mut a = errors::answer(e);
+    if !a.message.ends_with('.') {
+        a.message.push('.');
+    }
+    a
+}
+
+/// Whether a `keylocation` can be one.
+pub fn check_location(location: &str) -> Answer<()> {
+    let file = location.strip_prefix("file://");
+    if location == "prompt" || file.is_some_and(|p| p.starts_with('/')) {
+        return Ok(());
+    }
+    if location.starts_with("https://") || location.starts_with("http://") {
+        return Err(ApiError::reason(
+            Kind::Unsupported,
+            "keys are not fetched over the network: use 'prompt' or 'file:///path'",
+        ));
+    }
+    Err(invalid(format!("invalid keylocation '{location}'")))
+}
+
+/// The wrapping key that material of a format makes. This may take long: the number of iterations
+/// may come from a pool. It ends when the caller goes away, and must not be called with locks held.
+fn wrapping(params: &KeyParams, key: &Secret) -> Result<WrappingKey> {
+    let b = key.bytes();
+    match params.format {
+        keyformat::RAW => WrappingKey::from_bytes(b),
+        keyformat::HEX => {
+            let mut raw = zeroize::Zeroizing::new(Vec::with_capacity(b.len() / 2));
+            for pair in b.chunks(2) {
+                let digit = |i: usize| pair.get(i).and_then(|c| char::from(*c).to_digit(16));
+                match (digit(0), digit(1)) {
+                    (Some(h), Some(l)) => raw.push((h << 4 | l) as u8),
+                    _ => bail!(Invalid, "Invalid hex character detected"),
+                }
+            }
+            WrappingKey::from_bytes(&raw)
+        }
+        keyformat::PASSPHRASE => {
+            let (salt, iterations) = (params.salt, params.iterations);
+            WrappingKey::from_passphrase_until(b, salt, iterations, &cancel::is_cancelled)
+        }
+        n => bail!(Damaged, "unknown keyformat {n}"),
+    }
+}
+
+/// Whether the key is missing that reading a dataset takes.
+pub fn is_locked(dir: &Dir) -> Result<bool> {
+    Ok(dir.key_loaded()? == Some(false))
+}
+
+/// `zfs load-key`
+pub fn load(
+    admin: &crate::registry::Admin,
+    dataset: &str,
+    key: &Secret,
+    check_only: bool,
+) -> Answer<()> {
+    let entry = datasets::entry_of(admin, dataset)?;
+    let look = || {
+        let dir = datasets::find(&entry, dataset)?.dir();
+        match dir.key_object().map_err(told)? {
+            Some(k) => Ok((dir, k.params)),
+            None => Err(invalid(format!("'{dataset}' is not encrypted."))),
+        }
+    };
+    let params = {
+        let _gate = entry.gate.acquire_read();
+        look()?.1
+    };
+    admin.process.no_dumps();
+    let key = wrapping(&params, key).map_err(told)?;
+    let _gate = entry.gate.acquire_read();
+    let _names = entry.names.write();
+    let (dir, now) = look()?;
+    if now != params {
+        return Err(changed_meanwhile(dataset));
+    }
+    entry
+        .pool
+        .dsl
+        .load_key(&dir, key, check_only)
+        .map_err(told)?;
+    if !check_only {
+        entry.replay_volumes();
+    }
+    Ok(())
+}
+
+fn changed_meanwhile(dataset: &str) -> ApiError {
+    let text = format!("The key of '{dataset}' was changed meanwhile; try again.");
+    ApiError::reason(Kind::Again, text)
+}
+
+/// `zfs unload-key`
+pub fn unload(admin: &crate::registry::Admin, dataset: &str) -> Answer<()> {
+    let entry = datasets::entry_of(admin, dataset)?;
+    let _gate = entry.gate.acquire_read();
+    let _names = entry.names.write();
+    let dir = datasets::find(&entry, dataset)?.dir();
+    if let Some(root) = dir.encryption_root().map_err(told)? {
+        if root.object() != dir.object() {
+            return Err(invalid(format!(
+                "Keys must be unloaded for encryption root of '{dataset}' ({}).",
+                root.full_name()
+            )));
+        }
+    }
+    // Volumes open in some .zfs/volumes are opened again by who has the key.
+    for m in entry.all_mounts() {
+        m.mount.close_all();
+    }
+    entry.pool.dsl.unload_key(&dir).map_err(told)
+}
+
+/// How a key of `format` is to be made from what the user gives.
+fn params(format: u64, iterations: Option<u64>, random: u64) -> Answer<KeyParams> {
+    if format != keyformat::PASSPHRASE {
+        if iterations.is_some_and(|i| i != 0) {
+            return Err(invalid("pbkdf2iters only means something for passphrases"));
+        }
+        return Ok(KeyParams {
+            format,
+            ..KeyParams::default()
+        });
+    }
+    let iterations = iterations.unwrap_or(ITERATIONS);
+    if iterations < ITERATIONS_MIN {
+        return Err(invalid(format!(
+            "'pbkdf2iters' cannot be less than {ITERATIONS_MIN}"
+        )));
+    }
+    Ok(KeyParams {
+        format,
+        salt: random,
+        iterations,
+    })
+}
+
+/// `zfs change-key`
+pub fn change(
+    admin: &crate::registry::Admin,
+    peer: Peer,
+    dataset: &str,
+    inherit: bool,
+    key: &Secret,
+    props: &api::Props,
+    command: String,
+) -> Answer<()> {
+    let entry = datasets::entry_of(admin, dataset)?;
+    let _gate = entry.gate.acquire_read();
+    datasets::need_writable(&entry)?;
+    let _names = entry.names.write();
+    let dir = datasets::find(&entry, dataset)?.dir();
+    let Some(k) = dir.key_object().map_err(told)? else {
+        return Err(invalid("Dataset not encrypted."));
+    };
+    if dir.origin().map_err(told)?.is_some() {
+        return Err(invalid("A clone uses the key of its origin."));
+    }
+    if is_locked(&dir).map_err(told)? {
+        return Err(ApiError::reason(Kind::Access, "Key must be loaded."));
+    }
+    let is_root = k.root == dir.object();
+    let uid = u64::from(peer.uid);
+    if inherit {
+        let Some(parent) = dir.parent() else {
+            return Err(invalid("Root dataset cannot inherit key."));
+        };
+        if !is_root {
+            return Err(invalid(
+                "Key inheriting can only be performed on encryption roots.",
+            ));
+        }
+        match parent.key_loaded().map_err(told)? {
+            None => return Err(invalid("Parent must be encrypted.")),
+            Some(false) => {
+                return Err(ApiError::reason(Kind::Access, "Parent key must be loaded."))
+            }
+            Some(true) => {}
+        }
+        return entry
+            .pool
+            .task(move |pool, tx| {
+                pool.dsl.inherit_key(tx, &dir)?;
+                pool.log_in(tx, &command, uid)
+            })
+            .map_err(told);
+    }
+    let mut want = CryptProps::default();
+    for (name, text) in props {
+        let enabled = |guid: &str| entry.pool.dsl.features().is_enabled(guid);
+        let allowed = crate::datasets::parse::Allowed {
+            version: entry.pool.version(),
+            enabled: &enabled,
+        };
+        let fs = disk::props::Types::FILESYSTEM;
+        let (name, value) = crate::datasets::parse::parse(&allowed, name, text, fs, true)?;
+        if name == "encryption" || !want.take(&name, &value) {
+            return Err(invalid(format!("'{name}' cannot be changed with the key")));
+        }
+    }
+    let format = match want.keyformat {
+        Some(f) if f != 0 => f,
+        _ if is_root => k.params.format,
+        _ => return Err(invalid("Keyformat required for new encryption root.")),
+    };
+    let location = match &want.keylocation {
+        Some(l) => Some(l.clone()),
+        None if is_root => None,
+        None => Some("prompt".to_string()),
+    };
+    if let Some(l) = &location {
+        check_location(l)?;
+    }
+    let params = params(format, want.iterations, admin.env.rng.u64())?;
+    // Not with the locks held. What was looked at is looked at again afterwards.
+    drop((_names, _gate));
+    admin.process.no_dumps();
+    let wkey = wrapping(&params, key).map_err(told)?;
+    let _gate = entry.gate.acquire_read();
+    datasets::need_writable(&entry)?;
+    let _names = entry.names.write();
+    let again = datasets::find(&entry, dataset)?.dir();
+    let still = again.key_object().map_err(told)?;
+    let same = again.object() == dir.object() && still.is_some_and(|now| now == k);
+    if !same || is_locked(&again).map_err(told)? || again.origin().map_err(told)?.is_some() {
+        return Err(changed_meanwhile(dataset));
+    }
+    entry
+        .pool
+        .task(move |pool, tx| {
+            pool.dsl
+                .change_key(tx, &dir, wkey, params, location.as_deref())?;
+            pool.log_in(tx, &command, uid)
+        })
+        .map_err(told)
+}
+
+/// A key made of what the user gave, and how; or why that failed.
+pub type Prepared = Answer<(KeyParams, Arc<WrappingKey>)>;
+
+/// Makes the key of a new dataset, if one was given and it is to have its own: before any lock is
+/// taken, for it may take long.
+pub fn prepare(
+    process: &dyn Process,
+    want: &CryptProps,
+    key: Option<&Secret>,
+    random: u64,
+) -> Option<Prepared> {
+    let format = want.keyformat.filter(|f| *f != 0)?;
+    let key = key?;
+    let made = || {
+        let params = params(format, want.iterations, random)?;
+        process.no_dumps();
+        Ok((params, Arc::new(wrapping(&params, key).map_err(told)?)))
+    };
+    Some(made())
+}
+
+/// How a new dataset below `parent` (none: a new pool's root) is to be encrypted; `None`: not at all.
+pub fn for_new(
+    parent: Option<&Arc<Dir>>,
+    enabled: bool,
+    want: &CryptProps,
+    prepared: Option<Prepared>,
+) -> Answer<Option<NewKey>> {
+    let above = match parent {
+        Some(p) => p.key_object().map_err(errors::answer)?,
+        None => None,
+    };
+    let suite = match (want.encryption, &above) {
+        (Some(OFF), _) | (None, None) => {
+            if want.more() {
+                return Err(invalid(
+                    "Encryption must be turned on to set encryption properties.",
+                ));
+            }
+            return Ok(None);
+        }
+        (Some(ON), _) => Suite::DEFAULT,
+        (Some(n), _) => Suite::new(n).map_err(errors::answer)?,
+        (None, Some(k)) => k.wrapped.suite,
+    };
+    if !enabled {
+        return Err(ApiError::reason(
+            Kind::Unsupported,
+            format!("Encryption feature not enabled ({ENCRYPTION})."),
+        ));
+    }
+    if want.keyformat.is_none_or(|f| f == 0) {
+        if above.is_none() || want.more() {
+            return Err(invalid("Keyformat required for new encryption root."));
+        }
+        let loaded = match parent {
+            Some(p) => p.key_loaded().map_err(errors::answer)?,
+            None => None,
+        };
+        if loaded != Some(true) {
+            return Err(ApiError::reason(Kind::Access, "Parent key must be loaded."));
+        }
+        return Ok(Some(NewKey::Inherit(suite)));
+    }
+    let location = want.keylocation.clone().unwrap_or_else(|| "prompt".into());
+    check_location(&location)?;
+    let Some(prepared) = prepared else {
+        return Err(invalid("no key was given"));
+    };
+    let (params, key) = prepared?;
+    Ok(Some(NewKey::Root {
+        suite,
+        key,
+        params,
+        location,
+    }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn key(n: usize) -> Secret {
+        Secret::new(vec![b'a'; n])
+    }
+
+    #[test]
+    fn material_of_every_format() {
+        let p = |format| KeyParams {
+            format,
+            salt: 1,
+            iterations: 1,
+        };
+        assert!(wrapping(&p(1), &key(32)).is_ok());
+        assert!(wrapping(&p(1), &key(31)).is_err());
+        let hex = wrapping(&p(2), &key(64)).unwrap();
+        assert_eq!(hex.bytes(), &[0xaa; 32]);
+        assert!(wrapping(&p(2), &key(63)).is_err());
+        assert!(wrapping(&p(2), &Secret::new(vec![b'x'; 64])).is_err());
+        assert!(wrapping(&p(3), &key(9)).is_ok());
+        assert!(wrapping(&p(9), &key(9)).is_err());
+    }
+
+    #[test]
+    fn what_a_new_pool_may_ask_for() {
+        let want = |e, f, l: Option<&str>, i| CryptProps {
+            encryption: e,
+            keyformat: f,
+            keylocation: l.map(str::to_string),
+            iterations: i,
+        };
+        let new = |w: &CryptProps| {
+            for_new(
+                None,
+                true,
+                w,
+                prepare(
+                    &crate::alone::Alone::new(env_sim::mem_env(1).0, Default::default()),
+                    w,
+                    Some(&key(32)),
+                    7,
+                ),
+            )
+        };
+        assert!(new(&want(None, None, None, None)).unwrap().is_none());
+        assert!(new(&want(Some(2), None, None, None)).unwrap().is_none());
+        assert!(new(&want(None, Some(1), None, None)).is_err());
+        assert!(new(&want(Some(2), Some(1), None, None)).is_err());
+        assert!(new(&want(Some(1), None, None, None)).is_err());
+        assert!(new(&want(Some(1), Some(1), Some("https://x"), None)).is_err());
+        assert!(new(&want(Some(1), Some(1), None, Some(100_000))).is_err());
+        assert!(new(&want(Some(1), Some(3), None, Some(99_999))).is_err());
+        assert!(for_new(None, false, &want(Some(1), Some(1), None, None), None).is_err());
+        match new(&want(Some(1), Some(3), Some("file:///k"), Some(100_000))) {
+            Ok(Some(NewKey::Root {
+                suite,
+                params,
+                location,
+                ..
+            })) => {
+                assert_eq!(suite, Suite::DEFAULT);
+                assert_eq!(
+                    (params.format, params.salt, params.iterations),
+                    (3, 7, 100_000)
+                );
+                assert_eq!(location, "file:///k");
+            }
+            _ => panic!(),
+        }
+    }
+}

@@ -1,0 +1,185 @@
+//! Operations on datasets, and what all of them need.
+
+pub mod create;
+pub mod destroy;
+pub mod get;
+pub mod keys;
+pub mod look;
+pub mod mount;
+pub mod parse;
+pub mod props;
+pub mod quota;
+pub mod rename;
+pub mod set;
+
+use crate::registry::{Admin, PoolEntry};
+use crate::{cancel, errors};
+use api::{ApiError, DatasetKind};
+use base::sync::MutexExt;
+use base::{Error, Kind, Result};
+pub use disk::names::pool_of;
+use disk::{os_type, BlkPtr};
+use dsl::{Dataset, Dir};
+use pool::Pool;
+use std::sync::Arc;
+use zap::Zap;
+
+pub use crate::Answer;
+
+/// Whether `name` is `of` or a name below it.
+pub fn is_below(name: &str, of: &str) -> bool {
+    name.strip_prefix(of)
+        .is_some_and(|r| r.is_empty() || r.starts_with('/'))
+}
+
+/// Hidden and temporary datasets are nobody's business.
+fn is_hidden(name: &str) -> bool {
+    name.contains(['$', '%'])
+}
+
+/// A pool by name, still imported when the answer is used: the caller holds its `gate`.
+pub fn entry_of(admin: &Admin, name: &str) -> Answer<Arc<PoolEntry>> {
+    admin
+        .find(pool_of(name))
+        .ok_or_else(|| ApiError::no_such_dataset(name))
+}
+
+/// The pool may be changed.
+pub fn need_writable(entry: &PoolEntry) -> Answer<()> {
+    if entry.pool.is_readonly() {
+        return Err(ApiError::reason(Kind::ReadOnly, "pool is read-only"));
+    }
+    crate::pools::not_suspended(entry)
+}
+
+/// A dataset or snapshot, or `cannot open 'NAME': dataset does not exist`.
+pub fn find(entry: &PoolEntry, name: &str) -> Answer<Arc<Dataset>> {
+    // Callers hold the locks they have waited for, and have changed nothing yet.
+    cancel::check()?;
+    find_anyway(entry, name)
+}
+
+/// The same for whoever is in the middle of something that is to be ended.
+pub fn find_anyway(entry: &PoolEntry, name: &str) -> Answer<Arc<Dataset>> {
+    if is_hidden(name) {
+        return Err(ApiError::no_such_dataset(name));
+    }
+    match entry.pool.dsl.dataset(name) {
+        Ok(ds) => Ok(ds),
+        Err(e) if e.kind == Kind::NotFound => Err(ApiError::no_such_dataset(name)),
+        Err(e) => Err(plain(e, name)),
+    }
+}
+
+/// An error of the engine as a reason: the name in front, if any, is left out, because the
+/// command puts it there.
+pub fn plain(e: Error, name: &str) -> ApiError {
+    let pool = pool_of(name);
+    // A dataset that went away meanwhile shows as an object that is missing.
+    if e.kind == Kind::NotFound && !e.what().is_some_and(|w| w.starts_with("dataset '")) {
+        return Kind::NotFound.into();
+    }
+    let shorter = e.what().and_then(|w| {
+        let (head, tail) = w.split_once(": ")?;
+        let of_pool = head.strip_prefix(pool)?;
+        (of_pool.is_empty() || of_pool.starts_with(['/', '@'])).then(|| tail.to_string())
+    });
+    errors::answer(match shorter {
+        Some(text) => Error::new(e.kind, text),
+        None => e,
+    })
+}
+
+/// What kind of dataset it is.
+pub fn kind_of(entry: &PoolEntry, ds: &Dataset) -> DatasetKind {
+    if ds.is_snapshot() {
+        return DatasetKind::Snapshot;
+    }
+    if entry.mounted(ds.object()).is_some() {
+        return DatasetKind::Filesystem;
+    }
+    match objset_type(entry, ds) {
+        Ok(os_type::ZVOL) => DatasetKind::Volume,
+        // What cannot be read can still be listed and destroyed.
+        _ => DatasetKind::Filesystem,
+    }
+}
+
+/// Type of a dataset's object set, without opening it.
+pub fn objset_type(entry: &PoolEntry, ds: &Dataset) -> Result<u64> {
+    let phys = ds.phys();
+    let types = || entry.names.types.acquire();
+    if let Some(t) = types().get(&phys.guid) {
+        return Ok(*t);
+    }
+    if phys.bp.is_hole() {
+        return Ok(os_type::ZFS);
+    }
+    // A snapshot is of the kind its head is of. Looking into each of ten thousand would be as many
+    // reads. If the head does not tell, the snapshot does.
+    let head = match ds.is_snapshot() {
+        true => ds.dir().head().ok().filter(|h| !h.phys().bp.is_hole()),
+        false => None,
+    };
+    let of_head = head.and_then(|h| objset_type(entry, &h).ok());
+    let t = match of_head {
+        Some(t) => t,
+        None => objset_type_in(&entry.pool, ds)?,
+    };
+    types().insert(phys.guid, t);
+    Ok(t)
+}
+
+/// The same, of a pool, asking its cache of blocks each time.
+pub fn objset_type_in(pool: &Pool, ds: &Dataset) -> Result<u64> {
+    match ds.phys().bp {
+        bp if bp.is_hole() => Ok(os_type::ZFS),
+        bp => Ok(read_objset(pool, ds, &bp)?.os_type),
+    }
+}
+
+/// The block a dataset begins with. The pool goes on meanwhile: the block may be replaced and, much
+/// later, overwritten, so a failure is tried again with the pointer of then.
+fn read_objset(pool: &Pool, ds: &Dataset, bp: &BlkPtr) -> Result<disk::objset::ObjsetPhys> {
+    let read = |bp: &BlkPtr| {
+        let block = pool.zio.read(bp)?;
+        disk::objset::ObjsetPhys::decode(&block)
+    };
+    read(bp).or_else(|e| match ds.phys().bp {
+        now if now == *bp => Err(e),
+        now => read(&now),
+    })
+}
+
+/// A file system or volume and all below it, parents first. What goes away meanwhile is left out.
+pub fn subtree(from: &Arc<Dir>) -> Result<Vec<Arc<Dataset>>> {
+    let mut out = Vec::new();
+    let mut stack = vec![from.clone()];
+    while let Some(dir) = stack.pop() {
+        let here = dir.head().and_then(|head| Ok((head, dir.children()?)));
+        match here {
+            Ok((head, mut children)) => {
+                out.push(head);
+                children.reverse();
+                stack.extend(children);
+            }
+            Err(e) if e.kind == Kind::NotFound && dir.object() != from.object() => {}
+            Err(e) => return Err(e),
+        }
+    }
+    Ok(out)
+}
+
+/// File systems and volumes that begin with a snapshot.
+pub fn clones(entry: &PoolEntry, snap: &Dataset) -> Result<Vec<Arc<Dir>>> {
+    let object = snap.phys().next_clones_obj;
+    if object == 0 {
+        return Ok(Vec::new());
+    }
+    // What is recorded is the first dataset of the clone, which may be a snapshot of it.
+    let dn = entry.pool.dsl.mos().hold(object)?;
+    Zap::new(&dn)
+        .iter()
+        .map(|e| Ok(entry.pool.dsl.dataset_by_object(e?.value.to_u64()?)?.dir()))
+        .collect()
+}

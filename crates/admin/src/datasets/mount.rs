@@ -1,0 +1,472 @@
+//! Mounting and unmounting on request, and moving mounts out of the way of changes.
+
+use crate::datasets::{self, Answer};
+use crate::mounts::Mounted;
+use crate::registry::{Admin, PoolEntry};
+use crate::{errors, values};
+use api::{ApiError, Batch, DatasetKind, MountEntry, Progress};
+use base::sync::RwLockExt;
+use base::{Error, Kind, Result};
+use dsl::Dataset;
+use std::path::Path;
+use std::sync::Arc;
+
+/// Every mounted file system, ordered by name.
+pub fn list(admin: &Admin) -> Vec<MountEntry> {
+    let mut all: Vec<(Vec<String>, MountEntry)> = Vec::new();
+    for entry in admin.pools() {
+        for m in entry.all_mounts() {
+            if !m.is_in_place() {
+                continue;
+            }
+            let dataset = m.ds.full_name();
+            let key = dataset.split('/').map(str::to_string).collect();
+            let mountpoint = m.path.to_string_lossy().into_owned();
+            all.push((
+                key,
+                MountEntry {
+                    dataset,
+                    mountpoint,
+                },
+            ));
+        }
+    }
+    all.sort_by(|a, b| a.0.cmp(&b.0));
+    all.into_iter().map(|(_, m)| m).collect()
+}
+
+fn is_in_place(entry: &PoolEntry, ds: &Dataset) -> bool {
+    entry.mounted(ds.object()).is_some_and(|m| m.is_in_place())
+}
+
+/// Overrides for a mount: what holds for all mounts of the pool, then the options given.
+fn temporary(entry: &PoolEntry, options: &[String]) -> Answer<Vec<(String, String)>> {
+    let mut list = values::options(&entry.mount_options).map_err(errors::answer)?;
+    list.extend(values::options(options).map_err(errors::answer)?);
+    Ok(list)
+}
+
+/// Whether the options ask for a change of a mount that is there; and the others.
+fn remounts(options: &[String]) -> (bool, Vec<String>) {
+    let all = || options.iter().flat_map(|l| l.split(','));
+    let others = all().filter(|o| *o != "remount");
+    (
+        all().any(|o| o == "remount"),
+        others.map(str::to_string).collect(),
+    )
+}
+
+/// `zfs mount -o remount,…`: the options given take the place of those of the mount.
+fn remount(entry: &PoolEntry, m: &Mounted, options: &[String]) -> Answer<()> {
+    let temporary = temporary(entry, options)?;
+    m.change(&entry.pool, temporary).map_err(|e| match e.kind {
+        Kind::Busy => ApiError::reason(Kind::Busy, "mountpoint or dataset is busy")
+            .hint("files on it are open for writing, or another mount covers it"),
+        _ => errors::answer(e),
+    })
+}
+
+/// `zfs mount NAME [DIRECTORY]`
+pub fn mount(
+    admin: &Arc<Admin>,
+    dataset: &str,
+    options: &[String],
+    overlay: bool,
+    directory: Option<&str>,
+) -> Answer<()> {
+    let entry = datasets::entry_of(admin, dataset)?;
+    let _gate = entry.gate.acquire_read();
+    let _names = entry.names.write();
+    let ds = datasets::find(&entry, dataset)?;
+    let files = match datasets::kind_of(&entry, &ds) {
+        DatasetKind::Filesystem => true,
+        // A snapshot of a volume has no files.
+        DatasetKind::Snapshot => {
+            datasets::objset_type(&entry, &ds).is_ok_and(|t| t != disk::os_type::ZVOL)
+        }
+        _ => false,
+    };
+    if !files {
+        return Err(ApiError::reason(
+            Kind::Invalid,
+            "operation not applicable to datasets of this type",
+        ));
+    }
+    let there = entry.mounted(ds.object()).filter(|m| m.is_in_place());
+    if let (true, options) = remounts(options) {
+        return match there {
+            Some(m) if directory.is_none_or(|d| Path::new(d) == m.path) => {
+                remount(&entry, &m, &options)
+            }
+            Some(m) => Err(ApiError::reason(
+                Kind::Invalid,
+                format!("it is mounted at {}", m.path.display()),
+            )),
+            None => Err(ApiError::reason(Kind::Invalid, "not currently mounted")),
+        };
+    }
+    let temporary = temporary(&entry, options)?;
+    if there.is_some() {
+        return Err(ApiError::reason(Kind::Busy, "filesystem already mounted"));
+    }
+    if let Some(directory) = directory {
+        let place = Path::new(directory);
+        return admin
+            .mount(&entry, &ds, place, None, temporary, overlay)
+            .map_err(errors::answer);
+    }
+    if ds.is_snapshot() {
+        let place = ds.dir().head().ok().and_then(|h| entry.mounted(h.object()));
+        let hint = match (place, dataset.split_once('@')) {
+            (Some(m), Some((_, snap))) => {
+                format!(
+                    "it can be seen at {}/.zfs/snapshot/{snap}",
+                    m.path.display()
+                )
+            }
+            _ => "its file system is not mounted".to_string(),
+        };
+        return Err(
+            ApiError::reason(Kind::Invalid, "a snapshot has no mount point of its own").hint(
+                format!("{hint}; use 'zfs mount {dataset} DIRECTORY' to mount it elsewhere"),
+            ),
+        );
+    }
+    let (place, _) = values::mountpoint(admin, &entry, &ds).map_err(errors::answer)?;
+    let hint = format!("use 'zfs set mountpoint=PATH {dataset}' to give it a mount point");
+    match place.as_str() {
+        "legacy" => {
+            return Err(ApiError::reason(Kind::Invalid, "legacy mountpoint").hint(hint));
+        }
+        "none" => {
+            return Err(ApiError::reason(Kind::Invalid, "no mountpoint set").hint(hint));
+        }
+        _ => {}
+    }
+    if values::number(&ds, "canmount", &[]).map_err(errors::answer)? == 0 {
+        return Err(ApiError::reason(
+            Kind::Invalid,
+            "'canmount' property is set to 'off'",
+        ));
+    }
+    admin
+        .mount_default(&entry, &ds, temporary, overlay)
+        .map_err(errors::answer)?;
+    Ok(())
+}
+
+/// Mounts a file system just made, if it is to be mounted.
+pub fn mount_new(admin: &Arc<Admin>, entry: &Arc<PoolEntry>, ds: &Arc<Dataset>) -> Answer<()> {
+    if !values::mountable(ds).map_err(errors::answer)? {
+        return Ok(());
+    }
+    let temporary = temporary(entry, &[])?;
+    admin
+        .mount_default(entry, ds, temporary, false)
+        .map_err(errors::answer)?;
+    Ok(())
+}
+
+/// `zfs mount -a` and `-R`: everything that is to be mounted and is not, parents first.
+pub fn mount_all(
+    admin: &Arc<Admin>,
+    root: Option<&str>,
+    options: &[String],
+    overlay: bool,
+    progress: &mut dyn FnMut(Progress),
+) -> Answer<Batch> {
+    let entries = match root {
+        Some(name) => vec![datasets::entry_of(admin, name)?],
+        None => admin.pools(),
+    };
+    if let (true, options) = remounts(options) {
+        return remount_all(&entries, root, &options);
+    }
+    values::options(options).map_err(errors::answer)?;
+    let mut batch = Batch::default();
+    let mut todo = Vec::new();
+    for entry in &entries {
+        let gate = entry.gate.acquire_read();
+        let top = match root {
+            Some(name) => datasets::find(entry, name)?.dir(),
+            None => entry.pool.dsl.root().map_err(errors::answer)?,
+        };
+        let eligible = |ds: &Arc<Dataset>| -> Result<Option<std::path::PathBuf>> {
+            if is_in_place(entry, ds)
+                || !values::mountable(ds)?
+                || datasets::kind_of(entry, ds) != DatasetKind::Filesystem
+            {
+                return Ok(None);
+            }
+            Ok(admin.mountpoint(entry, ds)?.map(|p| p.path))
+        };
+        match datasets::subtree(&top) {
+            Ok(all) => {
+                for ds in all {
+                    match eligible(&ds) {
+                        Ok(Some(path)) => todo.push((path, entry.clone(), ds)),
+                        Ok(None) => {}
+                        Err(e) => batch.failed.push((ds.full_name(), errors::answer(e))),
+                    }
+                }
+            }
+            Err(e) => batch.failed.push((top.full_name(), errors::answer(e))),
+        }
+        drop(gate);
+    }
+    todo.sort_by(|a, b| a.0.cmp(&b.0));
+    let total = todo.len() as u64;
+    for (done, (_, entry, ds)) in todo.into_iter().enumerate() {
+        if crate::cancel::is_cancelled() {
+            break;
+        }
+        let _gate = entry.gate.acquire_read();
+        let _names = entry.names.write();
+        let name = ds.full_name();
+        // It may have been destroyed, or mounted by somebody else, in between.
+        let still = entry
+            .pool
+            .dsl
+            .dataset(&name)
+            .is_ok_and(|d| d.object() == ds.object());
+        if still && !is_in_place(&entry, &ds) {
+            let r = temporary(&entry, options).and_then(|t| {
+                admin
+                    .mount_default(&entry, &ds, t, overlay)
+                    .map_err(errors::answer)
+            });
+            match r {
+                Ok(_) => batch.done.push(name),
+                Err(e) => batch.failed.push((name, errors::finish(e))),
+            }
+        }
+        progress(Progress {
+            what: "Mounting ZFS filesystems".into(),
+            done: done as u64 + 1,
+            total,
+        });
+    }
+    Ok(batch)
+}
+
+/// `zfs mount -a -o remount,…`: everything that is mounted.
+fn remount_all(
+    entries: &[Arc<PoolEntry>],
+    root: Option<&str>,
+    options: &[String],
+) -> Answer<Batch> {
+    values::options(options).map_err(errors::answer)?;
+    let mut batch = Batch::default();
+    for entry in entries {
+        let _gate = entry.gate.acquire_read();
+        let _names = entry.names.write();
+        for m in entry.all_mounts() {
+            let name = m.ds.full_name();
+            if root.is_some_and(|r| !datasets::is_below(&name, r)) {
+                continue;
+            }
+            match remount(entry, &m, options) {
+                Ok(()) => batch.done.push(name),
+                Err(e) => batch.failed.push((name, errors::finish(e))),
+            }
+        }
+    }
+    Ok(batch)
+}
+
+/// `zfs unmount`: a file system and those below it that inherit its mount point. Returns what is lost, in
+/// words, if it is by force.
+pub fn unmount(admin: &Arc<Admin>, target: &str, force: bool) -> Answer<Option<String>> {
+    let found = match target.starts_with('/') {
+        true => at_path(admin, Path::new(target)),
+        false => datasets::entry_of(admin, target)
+            .and_then(|entry| Ok((datasets::find(&entry, target)?, entry)))
+            .map(|(ds, entry)| (entry, ds)),
+    };
+    let served =
+        |(entry, ds): &(Arc<PoolEntry>, Arc<Dataset>)| entry.mounted(ds.object()).is_some();
+    if !found.as_ref().is_ok_and(served) {
+        // What a daemon that died left there; nobody else can take it away by that name.
+        let is_target = |source: &str, place: &Path| match target.starts_with('/') {
+            true => place == Path::new(target),
+            false => source == target,
+        };
+        if admin.door.clear_dead(&is_target) > 0 {
+            return Ok(None);
+        }
+    }
+    let (entry, ds) = found?;
+    let _gate = entry.gate.acquire_read();
+    // What is left to write would be waited for, with names locked.
+    crate::pools::not_suspended(&entry)?;
+    let _names = entry.names.write();
+    crate::cancel::check()?;
+    let Some(top) = entry.mounted(ds.object()) else {
+        return Err(ApiError::reason(Kind::Invalid, "not currently mounted"));
+    };
+    let name = ds.full_name();
+    let all: Vec<Arc<Mounted>> = entry
+        .all_mounts()
+        .into_iter()
+        .filter(|m| {
+            let below = m.path.starts_with(&top.path)
+                && datasets::is_below(&m.ds.full_name(), &name)
+                && inherits_place(&m.ds, &name);
+            m.object == top.object || below
+        })
+        .collect();
+    let down = take_down_kept(admin, &entry, &all, force)?;
+    Ok(crate::pools::unwritten(&down))
+}
+
+/// Whether a file system's mount point follows from that of `from` or of one above it.
+fn inherits_place(ds: &Arc<Dataset>, from: &str) -> bool {
+    match ds.prop("mountpoint", true) {
+        Ok(Some((_, dsl::PropSource::Inherited(source)))) => datasets::is_below(from, &source),
+        Ok(None) => true,
+        _ => false,
+    }
+}
+
+fn at_path(admin: &Admin, path: &Path) -> Answer<(Arc<PoolEntry>, Arc<Dataset>)> {
+    // Of several at one place the newest is the one that is seen.
+    for entry in admin.pools() {
+        if let Some(m) = entry
+            .all_mounts()
+            .into_iter()
+            .rev()
+            .find(|m| m.path == path)
+        {
+            return Ok((entry, m.ds.clone()));
+        }
+    }
+    Err(ApiError::reason(Kind::Invalid, "not a mountpoint"))
+}
+
+/// `zfs unmount -a`
+pub fn unmount_all(admin: &Arc<Admin>, force: bool) -> Batch {
+    admin.door.clear_dead(&|_, _| true);
+    let mut batch = Batch::default();
+    let mut todo = Vec::new();
+    for entry in admin.pools() {
+        todo.extend(entry.all_mounts().into_iter().map(|m| (entry.clone(), m)));
+    }
+    todo.sort_by_key(|(_, m)| std::cmp::Reverse(m.sequence));
+    for (entry, m) in todo {
+        let _gate = entry.gate.acquire_read();
+        let name = m.ds.full_name();
+        if let Err(e) = crate::pools::not_suspended(&entry) {
+            batch.failed.push((name, e));
+            continue;
+        }
+        let _names = entry.names.write();
+        match m.mount.unmount(force) {
+            Ok(()) => {
+                if let Some(lost) = m.mount.lost() {
+                    let e = ApiError::sentence(Kind::Io, lost);
+                    batch.failed.push((name.clone(), e));
+                }
+                batch.done.push(name);
+            }
+            Err(e) => batch.failed.push((name, errors::answer(e))),
+        }
+    }
+    batch
+}
+
+// ---- moving ------------------------------------------------------------------------------------
+
+/// Mounts that a change concerns.
+#[derive(Default)]
+pub struct Move {
+    /// To be taken away before, in the order in which they were mounted.
+    pub down: Vec<Arc<Mounted>>,
+    /// Not mounted; to be mounted afterwards if they are to be mounted then.
+    pub up: Vec<Arc<Dataset>>,
+}
+
+/// Unmounts, the youngest first, for a change: directories nobody asked for are removed. If one
+/// cannot be unmounted, those that were are put back.
+pub fn take_down(
+    admin: &Arc<Admin>,
+    entry: &Arc<PoolEntry>,
+    list: &[Arc<Mounted>],
+    force: bool,
+) -> Answer<Vec<Arc<Mounted>>> {
+    take(admin, entry, list, |m| admin.unmount(entry, m, force))
+}
+
+/// The same; directories stay.
+fn take_down_kept(
+    admin: &Arc<Admin>,
+    entry: &Arc<PoolEntry>,
+    list: &[Arc<Mounted>],
+    force: bool,
+) -> Answer<Vec<Arc<Mounted>>> {
+    take(admin, entry, list, |m| m.mount.unmount(force))
+}
+
+fn take(
+    admin: &Arc<Admin>,
+    entry: &Arc<PoolEntry>,
+    list: &[Arc<Mounted>],
+    unmount: impl Fn(&Arc<Mounted>) -> Result<()>,
+) -> Answer<Vec<Arc<Mounted>>> {
+    let mut down = Vec::new();
+    for m in list.iter().rev() {
+        if let Err(e) = unmount(m) {
+            down.reverse();
+            restore(admin, entry, &down);
+            return Err(errors::answer(e));
+        }
+        down.push(m.clone());
+    }
+    down.reverse();
+    Ok(down)
+}
+
+/// Puts mounts back where they were, the change having failed.
+pub fn restore(admin: &Arc<Admin>, entry: &Arc<PoolEntry>, down: &[Arc<Mounted>]) {
+    for m in down {
+        let root = m.root.as_deref();
+        let r = admin.mount(entry, &m.ds, &m.path, root, m.temporary(), true);
+        if let Err(e) = r {
+            tracing::error!("{e}");
+        }
+    }
+}
+
+/// Mounts after a change: what was mounted before, at its new place, and `up` if it is to be
+/// mounted. Parents first. Returns what failed.
+pub fn put_up(
+    admin: &Arc<Admin>,
+    entry: &Arc<PoolEntry>,
+    down: Vec<Arc<Mounted>>,
+    up: Vec<Arc<Dataset>>,
+) -> Vec<(String, Error)> {
+    let mut failed = Vec::new();
+    let mut todo = Vec::new();
+    let old = down.iter().map(|m| (m.ds.clone(), true));
+    for (ds, was) in old.chain(up.into_iter().map(|ds| (ds, false))) {
+        let place = (|| {
+            let can = values::number(&ds, "canmount", &[])?;
+            if can == 0 || (can != 1 && !was) {
+                return Ok(None);
+            }
+            admin.mountpoint(entry, &ds)
+        })();
+        match place {
+            Ok(Some(place)) => todo.push((place.path, ds)),
+            Ok(None) => {}
+            Err(e) => failed.push((ds.full_name(), e)),
+        }
+    }
+    todo.sort_by(|a, b| a.0.cmp(&b.0));
+    let options = values::options(&entry.mount_options).unwrap_or_default();
+    for (_, ds) in todo {
+        if let Err(e) = admin.mount_default(entry, &ds, options.clone(), false) {
+            failed.push((ds.full_name(), e));
+        }
+    }
+    failed
+}

@@ -1,0 +1,589 @@
+//! Values and sources of the properties of one dataset (properties reference §2).
+
+use crate::datasets::create::Rules;
+use crate::datasets::{self, get};
+use crate::mounts::Mounted;
+use crate::registry::{Admin, PoolEntry};
+use crate::values;
+use api::{DatasetKind, Prop, Source, Value};
+use base::Result;
+use disk::dsl::{ds_flags, DslDatasetPhys, DslDirPhys, Used, DIR_USED_BREAKDOWN};
+use disk::props::{self, Class, Kind, Pseudo, Store, Types, Who};
+use dsl::{Dataset, PropSource, PropValue};
+use std::cell::OnceCell;
+use std::sync::Arc;
+use zap::Zap;
+
+/// Properties that `all` leaves out where they have no value.
+const SKIPPED: &[&str] = &[
+    "usedbysnapshots",
+    "usedbydataset",
+    "usedbychildren",
+    "usedbyrefreservation",
+    "written",
+    "origin",
+    "clones",
+    "receive_resume_token",
+    "encryptionroot",
+    "keystatus",
+    "redact_snaps",
+    "snapshots_changed",
+];
+
+/// One dataset, looked at.
+pub struct View<'a> {
+    admin: &'a Admin,
+    entry: &'a Arc<PoolEntry>,
+    ds: &'a Arc<Dataset>,
+    name: &'a str,
+    kind: DatasetKind,
+    phys: DslDatasetPhys,
+    dir: DslDirPhys,
+    mounted: Option<Arc<Mounted>>,
+    os: OnceCell<Option<Arc<dmu::Objset>>>,
+    master: OnceCell<Option<Rules>>,
+}
+
+type Shown = Option<(Value, Source)>;
+
+impl<'a> View<'a> {
+    pub fn new(
+        admin: &'a Admin,
+        entry: &'a Arc<PoolEntry>,
+        ds: &'a Arc<Dataset>,
+        name: &'a str,
+    ) -> View<'a> {
+        View {
+            admin,
+            entry,
+            ds,
+            name,
+            kind: datasets::kind_of(entry, ds),
+            phys: ds.phys(),
+            dir: ds.dir().phys(),
+            mounted: entry.mounted(ds.object()),
+            os: OnceCell::new(),
+            master: OnceCell::new(),
+        }
+    }
+
+    pub fn kind(&self) -> DatasetKind {
+        self.kind
+    }
+
+    /// Whether a property is for this kind of dataset; one of snapshots of a volume has to be for
+    /// volumes too, unless it is for snapshots only.
+    fn applies(&self, row: &props::Prop) -> bool {
+        let one = match self.kind {
+            DatasetKind::Filesystem => Types::FILESYSTEM,
+            DatasetKind::Volume => Types::VOLUME,
+            DatasetKind::Bookmark => Types::BOOKMARK,
+            DatasetKind::Snapshot => {
+                let of_heads = Types(Types::FILESYSTEM.0 | Types::VOLUME.0);
+                let head = match datasets::objset_type(self.entry, self.ds) {
+                    Ok(disk::os_type::ZVOL) => Types::VOLUME,
+                    _ => Types::FILESYSTEM,
+                };
+                return row.types.contains(Types::SNAPSHOT)
+                    && (row.types.0 & of_heads.0 == 0 || row.types.contains(head));
+            }
+        };
+        row.types.contains(one)
+    }
+
+    /// Everything visible, then user properties.
+    pub fn all(&self) -> Result<Vec<Prop>> {
+        let mut out = Vec::new();
+        for row in props::DATASET
+            .iter()
+            .filter(|p| !p.hidden && self.applies(p))
+        {
+            match self.native(row)? {
+                None if SKIPPED.contains(&row.name) => {}
+                shown => out.push(self.prop(row.name, shown)?),
+            }
+        }
+        for p in self.ds.props(&|_| false)? {
+            if props::is_user(&p.name) {
+                let received = self.received(&p.name)?;
+                out.push(Prop {
+                    value: raw(&p.value),
+                    source: source(&p.source),
+                    name: p.name,
+                    received,
+                });
+            }
+        }
+        Ok(out)
+    }
+
+    /// One property by name; `Value::None` where it does not apply.
+    pub fn one(&self, name: &str) -> Result<Prop> {
+        let shown = if let Some(pseudo) = Pseudo::parse(name) {
+            self.pseudo(pseudo)?
+        } else if props::is_user(name) {
+            self.ds
+                .prop(name, true)?
+                .map(|(v, s)| (raw(&v), source(&s)))
+        } else {
+            match props::dataset(name) {
+                Some(row) if self.applies(row) => self.native(row)?,
+                _ => None,
+            }
+        };
+        self.prop(name, shown)
+    }
+
+    fn prop(&self, name: &str, shown: Shown) -> Result<Prop> {
+        let (value, source) = shown.unwrap_or_default();
+        Ok(Prop {
+            name: name.to_string(),
+            value,
+            source,
+            received: self.received(name)?,
+        })
+    }
+
+    fn received(&self, name: &str) -> Result<Option<Value>> {
+        // Rare, and dear to look for one by one.
+        if !self.ds.has_received()? {
+            return Ok(None);
+        }
+        let row = props::dataset(name);
+        let shown = |v: PropValue| match (row, &v) {
+            (Some(row), PropValue::Int(n)) => word(row, *n),
+            _ => raw(&v),
+        };
+        Ok(self.ds.received_prop(name)?.map(shown))
+    }
+
+    fn native(&self, row: &'static props::Prop) -> Result<Shown> {
+        match row.store {
+            Store::Computed => self.computed(row),
+            Store::MasterNode => {
+                let Some(m) = self.master() else {
+                    return Ok(None);
+                };
+                let n = match row.name {
+                    "version" => m.version,
+                    "normalization" => m.normalization,
+                    "utf8only" => m.utf8only,
+                    "casesensitivity" => m.case,
+                    other => self.default_quota(other)?,
+                };
+                Ok(Some((word(row, n), Source::None)))
+            }
+            Store::Volume => match self.volume()? {
+                Some((size, _)) => Ok(Some((Value::Number(size), Source::Local))),
+                None => Ok(None),
+            },
+            Store::BlockSize => Ok(self.volume()?.map(|(_, block)| {
+                let default = row.default.value().and_then(|v| v.number());
+                let source = if default == Some(block) {
+                    Source::Default
+                } else {
+                    Source::None
+                };
+                (Value::Number(block), source)
+            })),
+            Store::CryptoKey => {
+                let default = row.default.value().and_then(|v| v.number()).unwrap_or(0);
+                let k = self.ds.dir().key_object()?;
+                let n = k.map_or(default, |k| match row.name {
+                    "encryption" => k.wrapped.suite.number(),
+                    "keyformat" => k.params.format,
+                    _ => k.params.iterations,
+                });
+                let source = match n == default {
+                    true => Source::Default,
+                    false => Source::None,
+                };
+                Ok(Some((word(row, n), source)))
+            }
+            Store::PropsAndDir => {
+                let n = match row.name {
+                    "quota" => self.dir.quota,
+                    _ => self.dir.reserved,
+                };
+                self.limit(row, n, 0)
+            }
+            Store::Props => self.stored(row),
+        }
+    }
+
+    /// Limits: `default` where there is none and none was ever set.
+    fn limit(&self, row: &'static props::Prop, n: u64, none: u64) -> Result<Shown> {
+        let from = match self.ds.prop(row.name, false)? {
+            Some((_, PropSource::Received)) => Source::Received,
+            None if n == none => Source::Default,
+            _ => Source::Local,
+        };
+        Ok(Some((Value::Number(n), from)))
+    }
+
+    fn stored(&self, row: &'static props::Prop) -> Result<Shown> {
+        match row.name {
+            "mountpoint" => return self.mountpoint(),
+            "refquota" => return self.limit(row, self.ds.ref_limits().0, 0),
+            "refreservation" => return self.limit(row, self.ds.ref_limits().1, 0),
+            _ => {}
+        }
+        let inherits = row.class == Class::Inherit;
+        let (value, from) = match self.ds.prop(row.name, inherits)? {
+            Some((v, from)) => (shown(row, &v), source(&from)),
+            None => {
+                let value = match row.default.value() {
+                    Some(props::PropValue::Number(n)) => word(row, n),
+                    Some(props::PropValue::Text(t)) => Value::Text(t),
+                    None => Value::None,
+                };
+                (value, Source::Default)
+            }
+        };
+        Ok(Some(self.live(row, value, from)))
+    }
+
+    /// What the mount does, where that is something else.
+    fn live(&self, row: &'static props::Prop, value: Value, from: Source) -> (Value, Source) {
+        let Some(m) = &self.mounted else {
+            return (value, from);
+        };
+        let temporary = m.temporary();
+        let over = temporary.iter().rev().find(|(n, _)| n == row.name);
+        let over = match over {
+            Some((_, v)) => Some(v.as_str()),
+            None if row.name == "readonly" && self.entry.pool.is_readonly() => Some("on"),
+            None => None,
+        };
+        match over {
+            Some(v) if value != Value::Text(v.to_string()) => {
+                (Value::Text(v.to_string()), Source::Temporary)
+            }
+            _ => (value, from),
+        }
+    }
+
+    fn mountpoint(&self) -> Result<Shown> {
+        let (path, _) = values::mountpoint(self.admin, self.entry, self.ds)?;
+        let from = match self.ds.prop("mountpoint", true)? {
+            Some((_, s)) => source(&s),
+            None => Source::Default,
+        };
+        Ok(Some((Value::Text(path), from)))
+    }
+
+    /// The object set; none if it cannot be opened.
+    fn objset(&self) -> Option<&Arc<dmu::Objset>> {
+        self.os
+            .get_or_init(|| get::look_into(self.entry, self.ds).ok())
+            .as_ref()
+    }
+
+    fn master(&self) -> Option<Rules> {
+        // What cannot be read (damage, a key that is not loaded) has no value.
+        *self.master.get_or_init(|| match self.kind {
+            DatasetKind::Volume => None,
+            _ => get::master_of(self.objset()?)
+                .ok()
+                .filter(|m| m.version != 0),
+        })
+    }
+
+    fn default_quota(&self, name: &str) -> Result<u64> {
+        let Some(os) = self.objset() else {
+            return Ok(0);
+        };
+        let node = os.hold(zpl::MASTER_NODE)?;
+        Ok(Zap::new(&node).get(name)?.unwrap_or(0))
+    }
+
+    /// Size and block size of a volume (or a volume's snapshot).
+    fn volume(&self) -> Result<Option<(u64, u64)>> {
+        if !matches!(self.kind, DatasetKind::Volume | DatasetKind::Snapshot) {
+            return Ok(None);
+        }
+        let Some(os) = self.objset() else {
+            return Ok(None);
+        };
+        if os.os_type() != disk::os_type::ZVOL {
+            return Ok(None);
+        }
+        let size = Zap::new(&os.hold(2)?).get("size")?.unwrap_or(0);
+        Ok(Some((size, os.hold(1)?.info().block_size as u64)))
+    }
+
+    fn computed(&self, row: &'static props::Prop) -> Result<Shown> {
+        let (p, d) = (&self.phys, &self.dir);
+        let snap = self.kind == DatasetKind::Snapshot;
+        let ratio = |logical: u64, physical: u64| match physical {
+            0 => 100,
+            n => (u128::from(logical) * 100 / u128::from(n)).min(u64::MAX.into()) as u64,
+        };
+        let split = d.flags & DIR_USED_BREAKDOWN != 0;
+        let by = |class: Used| split.then(|| d.used_breakdown[class as usize]);
+        let n = match row.name {
+            "type" => {
+                let kind = match self.kind {
+                    DatasetKind::Filesystem => "filesystem",
+                    DatasetKind::Volume => "volume",
+                    DatasetKind::Snapshot => "snapshot",
+                    DatasetKind::Bookmark => "bookmark",
+                };
+                return text(kind);
+            }
+            "name" => return text(self.name),
+            "creation" => Some(p.creation_time),
+            "createtxg" => Some(p.creation_txg),
+            "guid" => Some(p.guid),
+            "objsetid" => Some(self.ds.object()),
+            "used" if snap => Some(p.unique_bytes),
+            "used" => Some(d.used_bytes),
+            "available" => Some(self.ds.available().bytes),
+            "referenced" => Some(p.referenced_bytes),
+            "logicalused" => Some(d.uncompressed_bytes),
+            "logicalreferenced" => Some(p.uncompressed_bytes),
+            "compressratio" if !snap => Some(ratio(d.uncompressed_bytes, d.compressed_bytes)),
+            "compressratio" | "refcompressratio" => {
+                Some(ratio(p.uncompressed_bytes, p.compressed_bytes))
+            }
+            "usedbysnapshots" => by(Used::Snap),
+            "usedbydataset" => by(Used::Head),
+            "usedbyrefreservation" => by(Used::RefRsrv),
+            "usedbychildren" => match (by(Used::Child), by(Used::ChildRsrv)) {
+                (Some(a), Some(b)) => Some(a.saturating_add(b)),
+                _ => None,
+            },
+            "unique" => Some(p.unique_bytes),
+            "mounted" => {
+                let there = self.mounted.as_ref().is_some_and(|m| m.is_in_place());
+                return text(if there { "yes" } else { "no" });
+            }
+            "inconsistent" => {
+                let on = p.flags & ds_flags::INCONSISTENT != 0;
+                return text(if on { "yes" } else { "no" });
+            }
+            "defer_destroy" => {
+                let on = p.flags & ds_flags::DEFER_DESTROY != 0;
+                return text(if on { "on" } else { "off" });
+            }
+            "userrefs" => Some(self.ds.holds()?),
+            "numclones" => Some(p.num_children.saturating_sub(1)),
+            "encryptionroot" => match self.ds.dir().encryption_root()? {
+                Some(root) => return text(&root.full_name()),
+                None => None,
+            },
+            "keystatus" => match self.ds.dir().key_loaded()? {
+                Some(true) => return text("available"),
+                Some(false) => return text("unavailable"),
+                None => None,
+            },
+            "origin" => match self.ds.dir().origin()? {
+                Some(o) => return text(&o.full_name()),
+                None => None,
+            },
+            "prevsnap" => match self.previous()? {
+                Some(s) => return text(&s.full_name()),
+                None => None,
+            },
+            "clones" => {
+                let names = self.clones()?;
+                if !names.is_empty() {
+                    return text(&names.join(","));
+                }
+                None
+            }
+            "written" => match self.ds.prev()? {
+                Some(prev) => Some(self.ds.written_since(&prev)?),
+                None => None,
+            },
+            "filesystem_count" => return self.count("com.joyent:filesystem_count"),
+            "snapshot_count" => return self.count("com.joyent:snapshot_count"),
+            "snapshots_changed" => self.extra("com.ixsystems:snapshots_changed")?,
+            _ => None,
+        };
+        Ok(n.map(|n| (Value::Number(n), Source::None)))
+    }
+
+    fn previous(&self) -> Result<Option<Arc<Dataset>>> {
+        let dir = self.ds.dir().object();
+        Ok(self.ds.prev()?.filter(|s| s.dir().object() == dir))
+    }
+
+    fn clones(&self) -> Result<Vec<String>> {
+        let list = datasets::clones(self.entry, self.ds)?;
+        let mut names: Vec<String> = list.iter().map(|dir| dir.full_name()).collect();
+        names.sort();
+        Ok(names)
+    }
+
+    /// First word of an entry of the directory's own ZAP.
+    fn extra(&self, key: &str) -> Result<Option<u64>> {
+        let dn = self.entry.pool.dsl.mos().hold(self.ds.dir().object())?;
+        if dn.info().obj_type != disk::ObjType::ZAP_METADATA {
+            return Ok(None);
+        }
+        let v = Zap::new(&dn).get_value(key)?;
+        Ok(v.and_then(|v| v.ints().first().copied()))
+    }
+
+    fn count(&self, key: &str) -> Result<Shown> {
+        Ok(Some(match self.extra(key)? {
+            Some(n) => (Value::Number(n), Source::Local),
+            None => (Value::Number(props::UNLIMITED), Source::Default),
+        }))
+    }
+
+    fn pseudo(&self, what: Pseudo<'_>) -> Result<Shown> {
+        match what {
+            Pseudo::Written(from) => {
+                let Some(name) = self.snapshot_meant(from) else {
+                    return Ok(None);
+                };
+                let Ok(snap) = self.entry.pool.dsl.dataset(&name) else {
+                    return Ok(None);
+                };
+                Ok(self
+                    .ds
+                    .written_since(&snap)
+                    .ok()
+                    .map(|n| (Value::Number(n), Source::None)))
+            }
+            Pseudo::Used { who, objects, id } => self.used_by(who, objects, id),
+            Pseudo::Quota { who, objects, id } => self.quota_of(who, objects, id),
+        }
+    }
+
+    /// Full name of the snapshot of `written@…`; bookmarks are not looked into.
+    fn snapshot_meant(&self, from: &str) -> Option<String> {
+        if from.starts_with('#') || from.contains('#') {
+            return None;
+        }
+        if from.contains('@') {
+            return Some(from.to_string());
+        }
+        let fs = self.name.split('@').next().unwrap_or(self.name);
+        Some(format!("{fs}@{from}"))
+    }
+
+    fn used_by(&self, who: Who, objects: bool, id: &str) -> Result<Shown> {
+        let (Some(id), Some(os)) = (id_of(who, id), self.objset()) else {
+            return Ok(None);
+        };
+        let object = match who {
+            Who::User => dmu::USERUSED_OBJECT,
+            Who::Group => dmu::GROUPUSED_OBJECT,
+            Who::Project => dmu::PROJECTUSED_OBJECT,
+        };
+        let key = format!("{}{id:x}", if objects { "obj-" } else { "" });
+        let n = match os.hold(object) {
+            Ok(dn) => Zap::new(&dn).get(&key)?.unwrap_or(0),
+            Err(e) if e.kind == base::Kind::NotFound => 0,
+            Err(e) => return Err(e),
+        };
+        Ok(Some((Value::Number(n), Source::None)))
+    }
+
+    fn quota_of(&self, who: Who, objects: bool, id: &str) -> Result<Shown> {
+        let (Some(id), Some(_), Some(os)) = (id_of(who, id), self.master(), self.objset()) else {
+            return Ok(None);
+        };
+        let i = match who {
+            Who::User => 0,
+            Who::Group => 1,
+            Who::Project => 2,
+        } + if objects { 3 } else { 0 };
+        let node = os.hold(zpl::MASTER_NODE)?;
+        let n = match Zap::new(&node).get(zpl::QUOTA_NAMES[i])? {
+            Some(map) => Zap::new(&os.hold(map)?)
+                .get(&format!("{id:x}"))?
+                .unwrap_or(0),
+            None => 0,
+        };
+        let from = if n == 0 { Source::None } else { Source::Local };
+        Ok(Some((Value::Number(n), from)))
+    }
+}
+
+/// Numeric id of a user, group or project named by number or, for users and groups, by name.
+pub fn id_of(who: Who, id: &str) -> Option<u64> {
+    if let Ok(n) = id.parse::<u32>() {
+        return Some(n.into());
+    }
+    let file = match who {
+        Who::User => "/etc/passwd",
+        Who::Group => "/etc/group",
+        Who::Project => return None,
+    };
+    std::fs::read_to_string(file)
+        .ok()?
+        .lines()
+        .find_map(|line| {
+            let mut f = line.split(':');
+            (f.next() == Some(id))
+                .then(|| f.nth(1)?.parse().ok())
+                .flatten()
+        })
+}
+
+fn text(t: &str) -> Result<Shown> {
+    Ok(Some((Value::Text(t.to_string()), Source::None)))
+}
+
+fn raw(v: &PropValue) -> Value {
+    match v {
+        PropValue::Int(n) => Value::Number(*n),
+        PropValue::Str(s) => Value::Text(s.clone()),
+    }
+}
+
+/// A number as it travels: words of enumerations as such.
+fn word(row: &props::Prop, n: u64) -> Value {
+    match row.kind {
+        Kind::Index(_) => Value::Text(row.print(&props::PropValue::Number(n))),
+        _ => Value::Number(n),
+    }
+}
+
+fn shown(row: &props::Prop, v: &PropValue) -> Value {
+    match v {
+        PropValue::Int(n) => word(row, *n),
+        PropValue::Str(s) => Value::Text(s.clone()),
+    }
+}
+
+fn source(s: &PropSource) -> Source {
+    match s {
+        PropSource::Local => Source::Local,
+        PropSource::Received => Source::Received,
+        PropSource::Inherited(from) => Source::Inherited(from.clone()),
+    }
+}
+
+/// One property of a bookmark (data format §12).
+pub fn bookmark(full: &str, name: &str, mark: &get::Bookmark) -> Prop {
+    let words = &mark.words;
+    let value = match name {
+        "type" => Value::from("bookmark"),
+        "name" => Value::from(full),
+        "guid" => words.first().copied().map_or(Value::None, Value::Number),
+        "createtxg" => words.get(1).copied().map_or(Value::None, Value::Number),
+        "creation" => words.get(2).copied().map_or(Value::None, Value::Number),
+        "referenced" => words.get(5).copied().map_or(Value::None, Value::Number),
+        "logicalreferenced" => words.get(7).copied().map_or(Value::None, Value::Number),
+        "redact_snaps" => mark.redacted_by.as_ref().map_or(Value::None, |guids| {
+            let guids: Vec<String> = guids.iter().map(u64::to_string).collect();
+            Value::from(guids.join(",").as_str())
+        }),
+        _ => Value::None,
+    };
+    Prop::new(name, value, Source::None)
+}
+
+pub fn bookmark_all(mark: &get::Bookmark) -> Vec<Prop> {
+    props::DATASET
+        .iter()
+        .filter(|p| !p.hidden && p.types.contains(Types::BOOKMARK))
+        .map(|p| bookmark("", p.name, mark))
+        .filter(|p| p.value != Value::None)
+        .collect()
+}

@@ -1,0 +1,155 @@
+//! Renaming datasets.
+
+use crate::datasets::{self, create, mount, Answer};
+use crate::registry::{Admin, PoolEntry};
+use api::{ApiError, Peer};
+use base::sync::RwLockExt;
+use base::{Kind, Result};
+use disk::names::{self, Want};
+use dmu::Tx;
+use pool::Pool;
+use std::sync::Arc;
+
+/// How to rename.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct How {
+    pub parents: bool,
+    pub force: bool,
+    pub no_remount: bool,
+}
+
+/// `zfs rename`
+pub fn rename(
+    admin: &Arc<Admin>,
+    peer: Peer,
+    from: &str,
+    to: &str,
+    how: How,
+    command: String,
+) -> Answer<()> {
+    let entry = datasets::entry_of(admin, from)?;
+    let _gate = entry.gate.acquire_read();
+    datasets::need_writable(&entry)?;
+    let want = if from.contains('@') {
+        Want::Snapshot
+    } else {
+        Want::Filesystem
+    };
+    names::check_dataset(to, want)
+        .map_err(|why| ApiError::sentence(Kind::Invalid, format!("cannot create '{to}': {why}")))?;
+    if datasets::pool_of(from) != datasets::pool_of(to) {
+        return Err(ApiError::reason(
+            Kind::CrossDevice,
+            "datasets must be within same pool",
+        ));
+    }
+    let _names = entry.names.write();
+    crate::cancel::check()?;
+    let ds = datasets::find(&entry, from)?;
+    let uid = u64::from(peer.uid);
+    if let Some((fs, old)) = from.split_once('@') {
+        return snapshot(&entry, uid, fs, old, to, command);
+    }
+    let dir = ds.dir();
+    if dir.parent().is_none() {
+        return Err(ApiError::reason(
+            Kind::Invalid,
+            "the root dataset is renamed with its pool: zpool export, then zpool import NAME NEWNAME",
+        ));
+    }
+    if to != from && datasets::is_below(to, from) {
+        return Err(ApiError::reason(
+            Kind::Invalid,
+            "New dataset name cannot be a descendant of current dataset name",
+        ));
+    }
+    let taken = |e: ApiError| ApiError { whole: false, ..e };
+    match entry.pool.dsl.dir(to) {
+        Ok(_) => {
+            return Err(taken(ApiError::sentence(
+                Kind::Exists,
+                format!("dataset '{to}' already exists"),
+            )))
+        }
+        Err(e) if e.kind == Kind::NotFound => {}
+        Err(e) => return Err(datasets::plain(e, from)),
+    }
+    let Some((parent, last)) = to.rsplit_once('/') else {
+        return Err(ApiError::reason(
+            Kind::Invalid,
+            "a dataset cannot become a pool",
+        ));
+    };
+    let above = create::above(&entry, to, how.parents)?;
+    if above.missing.is_empty() {
+        entry
+            .pool
+            .dsl
+            .check_rename(&dir, &above.parent.dir(), last)
+            .map_err(|e| datasets::plain(e, from))?;
+    }
+    let make_parents = create::make_parents(admin, &entry, peer, &above)?;
+    // All that is mounted moves, or at least gets another source in the table of mounts.
+    let mounts: Vec<_> = entry
+        .all_mounts()
+        .into_iter()
+        .filter(|m| !how.no_remount && datasets::is_below(&m.ds.full_name(), from))
+        .collect();
+    let down = mount::take_down(admin, &entry, &mounts, how.force)?;
+    let (parent, last) = (parent.to_string(), last.to_string());
+    let renamed = entry.pool.task(move |pool: &Pool, tx: &Tx| -> Result<()> {
+        make_parents(pool, tx)?;
+        pool.dsl.rename(tx, &dir, &pool.dsl.dir(&parent)?, &last)?;
+        pool.log_in(tx, &command, uid)
+    });
+    if let Err(e) = renamed {
+        mount::restore(admin, &entry, &down);
+        return Err(datasets::plain(e, from));
+    }
+    let mut failed = Vec::new();
+    for name in &above.missing {
+        let new = datasets::find_anyway(&entry, name)?;
+        if let Err(e) = mount::mount_new(admin, &entry, &new) {
+            failed.push(e.to_string());
+        }
+    }
+    let up = mount::put_up(admin, &entry, down, Vec::new());
+    failed.extend(up.into_iter().map(|(_, e)| e.to_string()));
+    if failed.is_empty() {
+        return Ok(());
+    }
+    let mut e = ApiError::sentence(
+        Kind::Io,
+        format!("'{from}' was renamed to '{to}', but not everything could be mounted again"),
+    );
+    for line in failed {
+        e = e.detail(line);
+    }
+    Err(e)
+}
+
+fn snapshot(
+    entry: &PoolEntry,
+    uid: u64,
+    fs: &str,
+    old: &str,
+    to: &str,
+    command: String,
+) -> Answer<()> {
+    let (to_fs, new) = to.split_once('@').unwrap_or((fs, to));
+    if to_fs != fs {
+        return Err(ApiError::reason(
+            Kind::Invalid,
+            "snapshots must be part of same dataset",
+        ));
+    }
+    let head = datasets::find(entry, fs)?;
+    let (old, new) = (old.to_string(), new.to_string());
+    entry
+        .pool
+        .task(move |pool, tx| {
+            pool.dsl.rename_snapshot(tx, &head, &old, &new)?;
+            pool.log_in(tx, &command, uid)
+        })
+        .map_err(|e| datasets::plain(e, fs))
+}

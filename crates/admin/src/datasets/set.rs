@@ -1,0 +1,546 @@
+//! Setting and inheriting properties of datasets.
+
+use crate::datasets::mount::{self, Move};
+use crate::datasets::parse::{self, Allowed};
+use crate::datasets::{self, quota, Answer};
+use crate::registry::{Admin, PoolEntry};
+use crate::{errors, values};
+use api::{ApiError, DatasetKind};
+use base::sync::RwLockExt;
+use base::{Kind, Result};
+use disk::props::{self, Class, Store, Types};
+use dmu::Tx;
+use dsl::props::PropChange;
+use dsl::{Dataset, PropSource, PropValue};
+use pool::Pool;
+use std::sync::Arc;
+
+/// Properties without a received value that could be the right one.
+const KEPT: [&str; 3] = ["keylocation", "volsize", "version"];
+/// Properties that may move mounts.
+const MOVES: [&str; 5] = ["mountpoint", "canmount", "acltype", "readonly", "exec"];
+
+/// Changes of the properties of one dataset.
+pub struct Change {
+    pub ds: Arc<Dataset>,
+    pub list: Vec<(String, PropChange)>,
+}
+
+impl Change {
+    fn has(&self, name: &str) -> bool {
+        self.list.iter().any(|(n, _)| n == name)
+    }
+}
+
+/// `zfs set`: all or nothing.
+pub fn set(
+    admin: &Arc<Admin>,
+    uid: u64,
+    dataset: &str,
+    props: &api::Props,
+    no_remount: bool,
+    command: String,
+) -> Answer<()> {
+    let entry = datasets::entry_of(admin, dataset)?;
+    let _gate = entry.gate.acquire_read();
+    datasets::need_writable(&entry)?;
+    let ds = datasets::find(&entry, dataset)?;
+    let kind = datasets::kind_of(&entry, &ds);
+    let mut quotas = Vec::new();
+    let mut plain = api::Props::new();
+    for (name, text) in props {
+        match quota::parse(name, text, kind)? {
+            Some(q) => quotas.push(q),
+            None => plain.push((name.clone(), text.clone())),
+        }
+    }
+    let list = checked(&entry, &ds, &plain)?;
+    quota::check(&entry, &ds, &quotas)?;
+    let change = Change {
+        ds: ds.clone(),
+        list,
+    };
+    apply(
+        admin,
+        uid,
+        &entry,
+        dataset,
+        vec![change],
+        no_remount,
+        command,
+    )?;
+    if quotas.is_empty() {
+        return Ok(());
+    }
+    let _names = entry.names.write();
+    datasets::find_anyway(&entry, dataset).and_then(|now| match now.object() == ds.object() {
+        true => quota::store(&entry, &ds, &quotas).map_err(errors::answer),
+        false => Err(ApiError::no_such_dataset(dataset)),
+    })
+}
+
+/// Checks names and values for an existing dataset.
+fn checked(
+    entry: &PoolEntry,
+    ds: &Arc<Dataset>,
+    props: &api::Props,
+) -> Answer<Vec<(String, PropChange)>> {
+    let ty = match datasets::kind_of(entry, ds) {
+        DatasetKind::Snapshot => Types::SNAPSHOT,
+        DatasetKind::Volume => Types::VOLUME,
+        _ => Types::FILESYSTEM,
+    };
+    let enabled = |guid: &str| entry.pool.dsl.features().is_enabled(guid);
+    let allowed = Allowed {
+        version: entry.pool.version(),
+        enabled: &enabled,
+    };
+    let mut list: Vec<(String, PropChange)> = Vec::new();
+    for (name, text) in props {
+        let (name, value) = parse::parse(&allowed, name, text, ty, false)?;
+        let Some(row) = props::dataset(&name) else {
+            list.push((name, PropChange::Local(value)));
+            continue;
+        };
+        if name == "keylocation" {
+            let root = ds.dir().encryption_root().map_err(errors::answer)?;
+            let text = value.text().unwrap_or_default();
+            if root.is_some_and(|r| r.object() == ds.dir().object()) {
+                crate::datasets::keys::check_location(text)?;
+            } else if text != "none" {
+                return Err(ApiError::reason(
+                    Kind::Invalid,
+                    "keylocation may only be set on encryption roots",
+                ));
+            }
+        }
+        if name == "copies"
+            && value.int() == Some(3)
+            && ds.dir().is_encrypted().map_err(errors::answer)?
+        {
+            return Err(ApiError::reason(
+                Kind::Invalid,
+                "encrypted datasets cannot have three copies",
+            ));
+        }
+        match row.store {
+            Store::Props | Store::PropsAndDir => {}
+            Store::CryptoKey => {
+                return Err(ApiError::reason(
+                    Kind::Invalid,
+                    format!("'{name}' is changed with 'zfs change-key'"),
+                ))
+            }
+            Store::MasterNode if name == "version" => {
+                same_version(entry, ds, &value)?;
+                continue;
+            }
+            Store::MasterNode | Store::Volume | Store::BlockSize | Store::Computed => {
+                return Err(ApiError::reason(
+                    Kind::Unsupported,
+                    format!("'{name}' cannot be set in this version"),
+                ))
+            }
+        }
+        list.retain(|(n, _)| *n != name);
+        list.push((name, PropChange::Local(value)));
+    }
+    Ok(list)
+}
+
+/// The version of a file system cannot be changed yet; setting it to what it is does nothing.
+fn same_version(entry: &PoolEntry, ds: &Arc<Dataset>, value: &PropValue) -> Answer<()> {
+    let facts = crate::datasets::get::master(entry, ds).map_err(errors::answer)?;
+    match value.int() {
+        Some(v) if v == facts.version => Ok(()),
+        Some(v) if v < facts.version => Err(ApiError::reason(
+            Kind::Invalid,
+            "can't downgrade; already at a newer version",
+        )),
+        _ => Err(ApiError::reason(
+            Kind::Unsupported,
+            "file systems cannot be upgraded in this version",
+        )),
+    }
+}
+
+/// `zfs inherit`
+pub fn inherit(
+    admin: &Arc<Admin>,
+    uid: u64,
+    dataset: &str,
+    property: &str,
+    recursive: bool,
+    received: bool,
+    command: String,
+) -> Answer<()> {
+    let entry = datasets::entry_of(admin, dataset)?;
+    let _gate = entry.gate.acquire_read();
+    datasets::need_writable(&entry)?;
+    let name = match props::dataset(property) {
+        _ if props::is_user(property) => property,
+        None => {
+            return Err(ApiError::reason(
+                Kind::Invalid,
+                format!("invalid property '{property}'"),
+            ))
+        }
+        Some(row) => {
+            let stored = matches!(row.store, Store::Props | Store::PropsAndDir);
+            match row.class {
+                Class::ReadOnly => {
+                    return Err(ApiError::reason(
+                        Kind::Invalid,
+                        format!("'{}' is readonly", row.name),
+                    ))
+                }
+                Class::Inherit => {}
+                // A key's location goes with the key.
+                _ if received && KEPT.contains(&row.name) => {
+                    return Err(ApiError::reason(
+                        Kind::Invalid,
+                        format!(
+                            "'{}' property cannot be reverted to a received value",
+                            row.name
+                        ),
+                    ))
+                }
+                Class::Local if received && stored => {}
+                _ => {
+                    return Err(ApiError::reason(
+                        Kind::Invalid,
+                        format!("'{}' property cannot be inherited", row.name),
+                    ))
+                }
+            }
+            row.name
+        }
+    };
+    let ds = datasets::find(&entry, dataset)?;
+    let all = match (recursive, ds.is_snapshot()) {
+        (false, _) => vec![ds],
+        (true, false) => datasets::subtree(&ds.dir()).map_err(|e| datasets::plain(e, dataset))?,
+        (true, true) => {
+            return Err(ApiError::reason(
+                Kind::Invalid,
+                "properties of snapshots are inherited one by one",
+            ))
+        }
+    };
+    let how = if received {
+        PropChange::RevertToReceived
+    } else {
+        PropChange::Inherit
+    };
+    let mut changes = Vec::new();
+    for ds in all {
+        let own = ds
+            .prop(name, false)
+            .map_err(|e| datasets::plain(e, dataset))?;
+        let hides = received
+            && ds
+                .received_prop(name)
+                .map_err(|e| datasets::plain(e, dataset))?
+                .is_some();
+        if own.is_some() || hides {
+            changes.push(Change {
+                ds,
+                list: vec![(name.to_string(), how.clone())],
+            });
+        }
+    }
+    apply(admin, uid, &entry, dataset, changes, false, command)
+}
+
+/// Stores checked changes in one group, with everything that follows from them: mounts that move,
+/// mounted file systems that behave differently. `name` is the dataset the command names.
+fn apply(
+    admin: &Arc<Admin>,
+    uid: u64,
+    entry: &Arc<PoolEntry>,
+    name: &str,
+    changes: Vec<Change>,
+    no_remount: bool,
+    command: String,
+) -> Answer<()> {
+    let moves = changes.iter().any(|c| MOVES.iter().any(|p| c.has(p)));
+    let (_read, _write) = match moves && !no_remount {
+        true => (None, Some(entry.names.write())),
+        false => (Some(entry.names.read()), None),
+    };
+    crate::cancel::check()?;
+    let plan = match no_remount {
+        true => Move::default(),
+        false => plan(admin, entry, &changes).map_err(|e| datasets::plain(e, name))?,
+    };
+    let down = mount::take_down(admin, entry, &plan.down, false)?;
+    let changed: Vec<Arc<Dataset>> = changes.iter().map(|c| c.ds.clone()).collect();
+    let stored = entry.pool.task(move |pool, tx| {
+        store_changes(pool, tx, &changes)?;
+        pool.log_in(tx, &command, uid)
+    });
+    if let Err(e) = stored {
+        mount::restore(admin, entry, &down);
+        return Err(datasets::plain(e, name));
+    }
+    let failed = mount::put_up(admin, entry, down, plan.up);
+    refresh(entry, &changed);
+    if failed.is_empty() {
+        return Ok(());
+    }
+    let code = failed.first().map_or(Kind::Io, |(_, e)| e.kind);
+    let mut e = ApiError::sentence(code, "property may be set but unable to remount filesystem");
+    for (_, why) in failed {
+        e = e.detail(why.to_string());
+    }
+    Err(e)
+}
+
+/// Which mounts have to move on account of changes.
+fn plan(admin: &Admin, entry: &PoolEntry, changes: &[Change]) -> Result<Move> {
+    let mut plan = Move::default();
+    let ids: Vec<u64> = changes.iter().map(|c| c.ds.object()).collect();
+    for c in changes.iter().filter(|c| !c.ds.is_snapshot()) {
+        for (name, change) in &c.list {
+            match (name.as_str(), change) {
+                ("mountpoint", change) => {
+                    if same_place(admin, entry, &c.ds, change)? {
+                        continue;
+                    }
+                    for ds in heirs(entry, &c.ds, "mountpoint", &ids)? {
+                        if let Some(m) = entry.mounted(ds.object()) {
+                            plan.down.push(m);
+                        } else if values::mountable(&ds)? {
+                            // Whoever does not want it mounted at once says so with -u.
+                            plan.up.push(ds);
+                        }
+                    }
+                }
+                ("canmount", PropChange::Local(PropValue::Int(0))) => {
+                    if let Some(m) = entry.mounted(c.ds.object()) {
+                        // What is mounted below it comes back.
+                        let below = entry.all_mounts();
+                        plan.down.extend(below.into_iter().filter(|o| {
+                            o.object != m.object
+                                && o.path.starts_with(&m.path)
+                                && datasets::is_below(&o.ds.full_name(), &c.ds.full_name())
+                        }));
+                        plan.down.push(m);
+                    }
+                }
+                ("acltype" | "readonly" | "exec", change) => {
+                    let new = number_then(&c.ds, name, change)?;
+                    for ds in heirs(entry, &c.ds, name, &ids)? {
+                        let Some(m) = entry.mounted(ds.object()) else {
+                            continue;
+                        };
+                        // The kernel asks once, when a file system is mounted, for ACLs.
+                        let acl =
+                            name == "acltype" && (new == 1) != (pool::prop_number(&ds, name)? == 1);
+                        if acl || m.must_remount(name, new) {
+                            plan.down.push(m);
+                        }
+                    }
+                }
+                _ => {}
+            }
+        }
+    }
+    plan.down.sort_by_key(|m| m.sequence);
+    plan.down.dedup_by_key(|m| m.object);
+    let mut seen = std::collections::HashSet::new();
+    plan.up.retain(|ds| seen.insert(ds.object()));
+    Ok(plan)
+}
+
+/// A number as it will be in effect.
+fn number_then(ds: &Arc<Dataset>, name: &str, change: &PropChange) -> Result<u64> {
+    if let PropChange::Local(v) = change {
+        return Ok(v.int().unwrap_or(0));
+    }
+    match ds.dir().parent() {
+        Some(above) => pool::prop_number(&*above.head()?, name),
+        None => Ok(props::dataset(name)
+            .and_then(|p| p.default.value())
+            .and_then(|v| v.number())
+            .unwrap_or(0)),
+    }
+}
+
+/// Whether a new `mountpoint` names the place where the file system is mounted already.
+fn same_place(
+    admin: &Admin,
+    entry: &PoolEntry,
+    ds: &Arc<Dataset>,
+    change: &PropChange,
+) -> Result<bool> {
+    let (PropChange::Local(PropValue::Str(new)), Some(_)) = (change, entry.mounted(ds.object()))
+    else {
+        return Ok(false);
+    };
+    let root = entry
+        .altroot
+        .as_ref()
+        .map(|r| r.to_string_lossy().into_owned());
+    let new = format!(
+        "{}{new}",
+        root.as_deref().unwrap_or("").trim_end_matches('/')
+    );
+    Ok(admin
+        .mountpoint(entry, ds)?
+        .is_some_and(|p| p.path.as_os_str() == new.as_str()))
+}
+
+/// A dataset and those below it that inherit `property` from it, or from others of `changed`.
+fn heirs(
+    entry: &PoolEntry,
+    top: &Arc<Dataset>,
+    property: &str,
+    changed: &[u64],
+) -> Result<Vec<Arc<Dataset>>> {
+    let mut out = Vec::new();
+    let mut stack = vec![top.dir()];
+    while let Some(dir) = stack.pop() {
+        let ds = dir.head()?;
+        let own = ds.object() != top.object()
+            && !changed.contains(&ds.object())
+            && dir.prop(property, false)?.is_some();
+        if !own {
+            if datasets::kind_of(entry, &ds) == DatasetKind::Filesystem {
+                out.push(ds);
+            }
+            stack.extend(dir.children()?);
+        }
+    }
+    Ok(out)
+}
+
+/// Mounted file systems and open object sets follow changed properties.
+pub fn refresh(entry: &PoolEntry, changed: &[Arc<Dataset>]) {
+    let tops: Vec<String> = changed
+        .iter()
+        .filter(|ds| !ds.is_snapshot())
+        .map(|ds| ds.full_name())
+        .collect();
+    if tops.is_empty() {
+        return;
+    }
+    for m in entry.all_mounts() {
+        let name = m.ds.full_name();
+        if !tops.iter().any(|t| datasets::is_below(&name, t)) {
+            continue;
+        }
+        let r = entry
+            .pool
+            .refresh_policy(&m.ds)
+            .and_then(|()| m.refresh(&entry.pool));
+        if let Err(e) = r {
+            // The engine itself follows; only what the kernel checks in addition does not.
+            tracing::warn!("{name}: {e}");
+        }
+    }
+}
+
+// ---- storing -----------------------------------------------------------------------------------
+
+/// Stores values that were checked, in syncing context: for datasets just made.
+pub fn store_props(
+    pool: &Pool,
+    tx: &Tx,
+    ds: &Arc<Dataset>,
+    list: &[(String, PropValue)],
+) -> Result<()> {
+    let list = list
+        .iter()
+        .map(|(n, v)| (n.clone(), PropChange::Local(v.clone())))
+        .collect();
+    store_changes(
+        pool,
+        tx,
+        &[Change {
+            ds: ds.clone(),
+            list,
+        }],
+    )
+}
+
+/// Stores changes, all or none: those that can be refused (limits of space) go first and are taken
+/// back when a later one is refused.
+fn store_changes(pool: &Pool, tx: &Tx, changes: &[Change]) -> Result<()> {
+    let mut undo: Vec<(&Arc<Dataset>, &str, PropChange)> = Vec::new();
+    let mut limits = || -> Result<()> {
+        for c in changes {
+            // The dataset may be gone since it was looked up.
+            if pool.dsl.dataset(&c.ds.full_name())?.object() != c.ds.object() {
+                return Err(Kind::NotFound.into());
+            }
+            let mut limits: Vec<_> = c.list.iter().filter(|(n, _)| is_limit(n)).collect();
+            limits.sort_by_key(|(n, change)| rank(&c.ds, n, change));
+            for (name, change) in limits {
+                let old = present(&c.ds, name)?;
+                pool.dsl.set_prop(tx, &c.ds, name, change)?;
+                undo.push((&c.ds, name, old));
+            }
+        }
+        Ok(())
+    };
+    if let Err(e) = limits() {
+        while let Some((ds, name, old)) = undo.pop() {
+            pool.dsl.set_prop(tx, ds, name, &old)?;
+        }
+        return Err(e);
+    }
+    for c in changes {
+        for (name, change) in c.list.iter().filter(|(n, _)| !is_limit(n)) {
+            pool.dsl.set_prop(tx, &c.ds, name, change)?;
+            if let ("compression", PropChange::Local(PropValue::Int(n))) = (name.as_str(), change) {
+                // Elsewhere it becomes active with the first block that needs it.
+                if n & 0x7f == u64::from(codec::compress::ZSTD) && !c.ds.is_snapshot() {
+                    c.ds.activate_feature(tx, "org.freebsd:zstd_compress")?;
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
+fn is_limit(name: &str) -> bool {
+    matches!(
+        name,
+        "quota" | "refquota" | "reservation" | "refreservation"
+    )
+}
+
+/// Less reserved first, then quotas, then more reserved: so a set of limits that fits together is
+/// not refused for the order of its parts.
+fn rank(ds: &Dataset, name: &str, change: &PropChange) -> u8 {
+    let new = match change {
+        PropChange::Local(v) => v.int().unwrap_or(0),
+        _ => 0,
+    };
+    let old = match name {
+        "reservation" => ds.dir().phys().reserved,
+        "refreservation" => ds.ref_limits().1,
+        _ => return 1,
+    };
+    if new <= old {
+        0
+    } else {
+        2
+    }
+}
+
+/// What would bring a limit back to how it is now.
+fn present(ds: &Arc<Dataset>, name: &str) -> Result<PropChange> {
+    let dir = ds.dir().phys();
+    Ok(match ds.prop(name, false)? {
+        Some((v, PropSource::Local)) => PropChange::Local(v),
+        Some(_) => PropChange::RevertToReceived,
+        // Old pools keep these two in the directory only.
+        None if name == "quota" && dir.quota != 0 => PropChange::Local(PropValue::Int(dir.quota)),
+        None if name == "reservation" && dir.reserved != 0 => {
+            PropChange::Local(PropValue::Int(dir.reserved))
+        }
+        None => PropChange::Inherit,
+    })
+}

@@ -1,0 +1,154 @@
+//! The edge towards trees of files: where mounted heads are put.
+
+use crate::head::Head;
+use crate::mounts::{self, Mounted};
+use crate::registry::{Admin, PoolEntry};
+use base::Result;
+use dsl::Dataset;
+use std::any::Any;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use zpl::Props;
+
+/// Which accesses count as such for access times.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Atime {
+    #[default]
+    Relatime,
+    Strictatime,
+    Noatime,
+}
+
+/// What holds for one mount, as far as whoever mounts goes by it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct MountOptions {
+    pub read_only: bool,
+    pub nosuid: bool,
+    pub nodev: bool,
+    pub noexec: bool,
+    pub atime: Atime,
+    pub nodiratime: bool,
+    /// Every write is synchronous.
+    pub sync: bool,
+    /// Every change of a directory is synchronous.
+    pub dirsync: bool,
+    pub lazytime: bool,
+    /// Security contexts, as the options of mount(8).
+    pub contexts: Vec<String>,
+}
+
+impl MountOptions {
+    /// Whether a mount with other options would be the same to the kernel.
+    pub fn same_for_kernel(&self, other: &MountOptions) -> bool {
+        let contexts = self.contexts.clone();
+        *self
+            == MountOptions {
+                contexts,
+                ..other.clone()
+            }
+    }
+}
+
+/// A file system about to be mounted.
+pub struct Mounting<'a> {
+    pub admin: &'a Arc<Admin>,
+    pub entry: &'a Arc<PoolEntry>,
+    pub ds: &'a Arc<Dataset>,
+    /// Its directory is made if it is missing.
+    pub path: &'a Path,
+    /// Begins the path; nothing leads out of it.
+    pub root: Option<&'a Path>,
+    /// Properties overridden for this mount only.
+    pub temporary: Vec<(String, String)>,
+    /// A directory that is not empty will do.
+    pub overlay: bool,
+    /// It was unmounted by somebody else, but is still in use there.
+    pub still: Option<Arc<Mounted>>,
+}
+
+impl Mounting<'_> {
+    /// Opens the file system: once it is sure that there is a place for it.
+    pub fn open(&self) -> Result<(Arc<Head>, MountOptions)> {
+        let head = Head::open(&self.entry.pool, self.ds, &self.temporary)?;
+        let options = mounts::mount_options(self.ds, &head.zfs().props(), &self.temporary)?;
+        Ok((head, options))
+    }
+
+    /// What holds from now on for a file system that is still open.
+    pub fn wanted(&self, head: &Head) -> Result<(Props, MountOptions)> {
+        mounts::wanted(&self.entry.pool, head, &self.temporary)
+    }
+}
+
+/// Puts file systems into a tree of files.
+pub trait Door: Send + Sync {
+    /// Mounts a file system, and registers it ([`PoolEntry::add_mount`]) before anybody can use it.
+    /// When the mount has ended, on whosever account, the door settles its head ([`Head::settle`]) and
+    /// takes it out of the registry ([`PoolEntry::remove_mount`]).
+    ///
+    /// Errors: a sentence (`cannot mount …: …`). Nothing is left behind then, no directory either.
+    fn mount(&self, mounting: Mounting<'_>) -> Result<()>;
+
+    /// Whether somebody else than the owner may enter what is mounted.
+    fn others_allowed(&self) -> bool;
+
+    /// Removes directories of former mounts as far as they are empty.
+    fn remove_dirs(&self, dirs: Vec<PathBuf>);
+
+    /// Takes away mounts that nobody answers any more, the youngest first; how many they were. `which`
+    /// is given the dataset's name and the place.
+    fn clear_dead(&self, which: &dyn Fn(&str, &Path) -> bool) -> usize;
+
+    /// Why the root of a new pool cannot be mounted at a place, as the end of a sentence that begins with
+    /// the place.
+    fn objection(&self, place: &Path) -> Option<String>;
+}
+
+/// One mount, as its door sees it.
+pub trait Mount: Send + Sync {
+    /// Whether it is at its place in the tree of files: not after `umount -l`, say, though files of it
+    /// may be open.
+    fn is_in_place(&self) -> bool;
+
+    /// If somebody else unmounted it: waits for its end. True when nothing is left of it.
+    fn wait_if_gone(&self) -> bool;
+
+    /// Unmounts; returns when everything of it is on disk and the dataset is closed.
+    ///
+    /// Errors: busy, if it is in use. By force (`force`) its users get errors instead; it fails if
+    /// something still holds it.
+    fn unmount(&self, force: bool) -> Result<()>;
+
+    /// Takes what the kernel keeps of written data; the mount goes on. The error is a text.
+    fn write_out(&self) -> std::result::Result<(), String>;
+
+    /// What got lost when it was unmounted by force, in words.
+    fn lost(&self) -> Option<String>;
+
+    /// A txg is on disk: what changes with that is to be asked again.
+    fn synced(&self);
+
+    /// A snapshot or volume is no longer to be read through its `.zfs`.
+    fn close(&self, object: u64);
+
+    /// The same for all of them: a key has gone.
+    fn close_all(&self);
+
+    /// Whether its options cannot change while it is mounted.
+    fn is_fixed(&self) -> bool;
+
+    /// Changes its options.
+    ///
+    /// Errors: busy, if it is to become read-only while files are open for writing, or something covers
+    /// it; unsupported, if it [`Mount::is_fixed`].
+    fn remount(&self, options: &MountOptions) -> Result<()>;
+
+    /// Fails what waits for it and takes it from its place, without waiting for anything.
+    fn tear_down(&self) -> Result<()>;
+
+    /// Fails what waits for it.
+    fn abort(&self);
+
+    /// For its door.
+    fn as_any(&self) -> &dyn Any;
+}

@@ -1,0 +1,303 @@
+//! Mounted file systems: what is mounted where, under which options, and how that changes.
+
+use crate::door::{Atime, Mount, MountOptions, Mounting};
+use crate::head::{zpl_props, Head};
+use crate::registry::{Admin, PoolEntry};
+use crate::values;
+use base::sync::MutexExt;
+use base::{bail, Kind, Result};
+use dsl::Dataset;
+use pool::Pool;
+use std::ops::Deref;
+use std::path::{Component, Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use zpl::Props;
+
+static SEQUENCE: AtomicU64 = AtomicU64::new(0);
+
+/// One mounted file system: its head, its place, and what its door holds.
+pub struct Mounted {
+    pub head: Arc<Head>,
+    pub path: PathBuf,
+    /// The alternate root it does not leave, without links.
+    pub root: Option<PathBuf>,
+    /// Grows with every mount of this process.
+    pub sequence: u64,
+    pub mount: Arc<dyn Mount>,
+    /// Properties overridden for this mount only (`-o`).
+    temporary: Mutex<Vec<(String, String)>>,
+    /// What the door was told last.
+    options: Mutex<MountOptions>,
+}
+
+impl Deref for Mounted {
+    type Target = Head;
+
+    fn deref(&self) -> &Head {
+        &self.head
+    }
+}
+
+/// What holds for the mount of a file system, from its properties and the overrides of the mount.
+pub(crate) fn mount_options(
+    ds: &Dataset,
+    p: &Props,
+    temporary: &[(String, String)],
+) -> Result<MountOptions> {
+    let on = |prop: &str| values::number(ds, prop, temporary).map(|v| v != 0);
+    let option = |name: &str| values::option(temporary, name).is_some_and(|v| v == "on");
+    let contexts = temporary.iter().filter(|(n, _)| n == "context");
+    Ok(MountOptions {
+        read_only: p.readonly,
+        nosuid: !on("setuid")?,
+        nodev: !on("devices")?,
+        noexec: !on("exec")?,
+        atime: match (p.atime, p.relatime) {
+            (false, _) => Atime::Noatime,
+            (true, true) => Atime::Relatime,
+            (true, false) => Atime::Strictatime,
+        },
+        nodiratime: !p.diratime,
+        sync: option("sync-writes"),
+        dirsync: option("dirsync"),
+        lazytime: option("lazytime"),
+        contexts: contexts.map(|(_, v)| v.clone()).collect(),
+    })
+}
+
+/// What the layers above the pool and the door are to do by properties and overrides.
+pub(crate) fn wanted(
+    pool: &Pool,
+    head: &Head,
+    temporary: &[(String, String)],
+) -> Result<(Props, MountOptions)> {
+    let p = zpl_props(pool, &head.ds, temporary)?;
+    let options = mount_options(&head.ds, &p, temporary)?;
+    Ok((p, options))
+}
+
+impl Admin {
+    /// Mounts a file system on `path`, whose directory is made if it is missing. With a `root`, which
+    /// begins the path, nothing leads out of that root.
+    pub fn mount(
+        self: &Arc<Self>,
+        entry: &Arc<PoolEntry>,
+        ds: &Arc<Dataset>,
+        path: &Path,
+        root: Option<&Path>,
+        temporary: Vec<(String, String)>,
+        overlay: bool,
+    ) -> Result<()> {
+        let there = entry.mounted(ds.object());
+        if there.as_ref().is_some_and(|m| m.is_in_place()) {
+            let name = ds.full_name();
+            bail!(Busy, "cannot mount '{name}': filesystem already mounted");
+        }
+        // Unmounted by somebody else, or lazily; files of it may be open.
+        let still = there.filter(|m| !m.mount.wait_if_gone());
+        self.door.mount(Mounting {
+            admin: self,
+            entry,
+            ds,
+            path,
+            root,
+            temporary,
+            overlay,
+            still,
+        })
+    }
+
+    /// Mounts a file system where its properties say. `Ok(false)`: it is not to be mounted
+    /// (legacy, none, canmount=off …) and nobody insisted.
+    pub fn mount_default(
+        self: &Arc<Self>,
+        entry: &Arc<PoolEntry>,
+        ds: &Arc<Dataset>,
+        temporary: Vec<(String, String)>,
+        overlay: bool,
+    ) -> Result<bool> {
+        let Some(place) = self.mountpoint(entry, ds)? else {
+            return Ok(false);
+        };
+        let overlay = overlay || values::number(ds, "overlay", &temporary)? != 0;
+        let root = entry.altroot.as_deref();
+        let own = root.and_then(|r| place.path.strip_prefix(r).ok());
+        let own = own.unwrap_or(&place.path);
+        if own.components().any(|c| c == Component::ParentDir) {
+            bail!(
+                Invalid,
+                "cannot mount '{}': its mountpoint '{}' contains '..'; set another mountpoint",
+                ds.full_name(),
+                place.path.display()
+            );
+        }
+        let path = self.outside_of_others(place.path);
+        // Beside an alternate root that is itself a mount only its owner may enter.
+        let root = root.filter(|r| path.starts_with(r));
+        self.mount(entry, ds, &path, root, temporary, overlay)?;
+        Ok(true)
+    }
+
+    /// Where an ordinary user's file system goes whose place lies inside another one that is no
+    /// ancestor of it, and that only he may enter: beside that one, like those of
+    /// [`values::mountpoint`].
+    fn outside_of_others(&self, path: PathBuf) -> PathBuf {
+        if self.door.others_allowed() {
+            return path;
+        }
+        let pools = self.pools();
+        let mounts = pools.iter().flat_map(|e| e.all_mounts());
+        let around = mounts.filter(|m| path != m.path && path.starts_with(&m.path));
+        let Some(outer) = around.max_by_key(|m| m.path.as_os_str().len()) else {
+            return path;
+        };
+        let (Some(outer), Ok(rest)) = (outer.path.to_str(), path.strip_prefix(&outer.path)) else {
+            return path;
+        };
+        PathBuf::from(format!(
+            "{outer}+{}",
+            rest.to_string_lossy().replace('/', "+")
+        ))
+    }
+
+    /// Unmounts; returns when everything of it is on disk and the dataset is closed. Its directory
+    /// is removed if it is empty and its place is not one the user has set.
+    pub fn unmount(&self, entry: &Arc<PoolEntry>, m: &Arc<Mounted>, force: bool) -> Result<()> {
+        let dir = self.unmount_first(entry, m, force)?;
+        self.door.remove_dirs(dir.into_iter().collect());
+        Ok(())
+    }
+
+    /// The same, but returns the directory, if it is one to be removed. When a whole pool is
+    /// unmounted that comes last: directories inside its own file systems stay where they are, and
+    /// the pool can be mounted read-only the next time.
+    pub fn unmount_first(
+        &self,
+        entry: &Arc<PoolEntry>,
+        m: &Arc<Mounted>,
+        force: bool,
+    ) -> Result<Option<PathBuf>> {
+        let place = self.mountpoint(entry, &m.ds);
+        m.mount.unmount(force)?;
+        let ours = place.is_ok_and(|p| p.is_some_and(|p| !p.local && p.path == m.path));
+        Ok(ours.then(|| m.path.clone()))
+    }
+}
+
+impl Mounted {
+    /// A mount that its door has made; [`PoolEntry::add_mount`] registers it.
+    pub fn new(
+        head: Arc<Head>,
+        path: PathBuf,
+        root: Option<PathBuf>,
+        mount: Arc<dyn Mount>,
+        temporary: Vec<(String, String)>,
+        options: MountOptions,
+    ) -> Arc<Mounted> {
+        Arc::new(Mounted {
+            head,
+            path,
+            root,
+            sequence: SEQUENCE.fetch_add(1, Ordering::Relaxed),
+            mount,
+            temporary: Mutex::new(temporary),
+            options: Mutex::new(options),
+        })
+    }
+
+    /// Whether it is at its place in the tree of files.
+    pub fn is_in_place(&self) -> bool {
+        self.mount.is_in_place()
+    }
+
+    /// Properties overridden for this mount only.
+    pub fn temporary(&self) -> Vec<(String, String)> {
+        let list = self.temporary.acquire();
+        list.clone()
+    }
+
+    /// Properties changed: what can follow at once does. Mount options of the kernel follow where
+    /// remounting is allowed.
+    pub fn refresh(&self, pool: &Pool) -> Result<()> {
+        let (p, options) = wanted(pool, self, &self.temporary())?;
+        self.apply(p);
+        let mut told = self.options.acquire();
+        if told.same_for_kernel(&options) {
+            return Ok(());
+        }
+        match self.mount.remount(&options) {
+            Ok(()) => *told = options,
+            // An ordinary user's mount, or one with another one over it, follows when it is
+            // mounted the next time.
+            Err(e) if matches!(e.kind, Kind::Unsupported | Kind::Busy) => {}
+            Err(e) => return Err(e),
+        }
+        Ok(())
+    }
+
+    /// `zfs mount -o remount,…`: other overrides instead of those there are. `Kind::Busy` if the
+    /// mount is to become read-only while files are open for writing; nothing has changed then.
+    pub fn change(&self, pool: &Pool, temporary: Vec<(String, String)>) -> Result<()> {
+        let (p, options) = wanted(pool, self, &temporary)?;
+        let mut told = self.options.acquire();
+        let writable = !p.readonly;
+        let asked = temporary.iter().rev().find(|(n, _)| n == "readonly");
+        if !writable && asked.is_some_and(|(_, v)| v == "off") {
+            bail!(ReadOnly, "the pool or dataset is read-only");
+        }
+        if !options.contexts.is_empty() && told.contexts != options.contexts {
+            bail!(
+                Unsupported,
+                "a security context cannot change while the file system is mounted"
+            );
+        }
+        if !told.same_for_kernel(&options) {
+            if self.mount.is_fixed() {
+                // Being read-only is our own business, and so are access times.
+                let same = |o: &MountOptions| (o.nosuid, o.nodev, o.noexec, o.sync, o.lazytime);
+                if same(&told) != same(&options) || told.read_only && writable {
+                    bail!(
+                        Unsupported,
+                        "the kernel's options of an ordinary user's mount cannot change; \
+                         unmount it and mount it again"
+                    );
+                }
+            } else {
+                // The kernel writes back what it holds before it makes a mount read-only; and
+                // before it lets writes through they must be welcome.
+                if writable {
+                    self.zfs().set_props(|old| old.readonly = false);
+                }
+                if let Err(e) = self.mount.remount(&options) {
+                    if told.read_only {
+                        self.zfs().set_props(|old| old.readonly = true);
+                    }
+                    return Err(e);
+                }
+                *told = options;
+            }
+        }
+        let was_writable = !self.zfs().props().readonly;
+        self.apply(p);
+        *self.temporary.acquire() = temporary;
+        drop(told);
+        if was_writable && !writable {
+            pool.sync()?;
+        }
+        Ok(())
+    }
+
+    /// Whether only a new mount makes the kernel follow a changed property: it refuses what the
+    /// mount forbids, and the mount of an ordinary user cannot be changed.
+    pub fn must_remount(&self, property: &str, new: u64) -> bool {
+        let told = self.options.acquire();
+        self.mount.is_fixed()
+            && match property {
+                // Read-only is our own business, too.
+                "readonly" => new == 0 && told.read_only,
+                "exec" => (new == 0) != told.noexec,
+                _ => false,
+            }
+    }
+}

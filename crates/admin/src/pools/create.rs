@@ -1,0 +1,660 @@
+//! Making pools: what is asked for, what speaks against it, and doing it (command reference §6).
+
+use crate::compat::{self, Set};
+use crate::datasets::create::{self, NewFs};
+use crate::datasets::parse::Allowed;
+use crate::errors::answer;
+use crate::pools::set;
+use crate::process::DeviceUse;
+use crate::registry::{Admin, PoolEntry};
+use api::{ApiError, Peer, PoolCreate, VdevClass, VdevKind, VdevSpec};
+use base::{Error, Kind, Result};
+use disk::feature::{self, Feature};
+use disk::props::{self, When};
+use dsl::PropValue;
+use env::Access;
+use pool::{CreateSpec, Pool, FEATURE_DRAID};
+use std::collections::HashSet;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use vdev::{DevSpec, GroupKind, TopSpec};
+
+type Answer<T> = std::result::Result<T, ApiError>;
+
+/// Pool version with feature flags.
+const VERSION_FEATURES: u64 = 5000;
+
+/// Pool version with properties of its own.
+const VERSION_POOL_PROPS: u64 = 6;
+
+/// What the pool shall have beside its devices.
+struct Wanted {
+    version: u64,
+    ashift: Option<u32>,
+    features: Vec<&'static Feature>,
+    /// Keys of the configuration.
+    extra: Vec<(String, String)>,
+    /// For the ZAP `pool_props`.
+    stored: Vec<(String, PropValue)>,
+    cache_file: Option<PathBuf>,
+}
+
+fn invalid(text: impl Into<String>) -> ApiError {
+    ApiError::sentence(Kind::Invalid, text)
+}
+
+/// Answers `PoolCreate`.
+pub fn create(admin: &Arc<Admin>, peer: Peer, ask: PoolCreate) -> Answer<()> {
+    let shown = ask.temp_name.as_deref().unwrap_or(&ask.name);
+    for name in [&ask.name, shown] {
+        disk::names::check_pool(name, true)
+            .map_err(|why| invalid(format!("cannot create '{name}': {why}")))?;
+    }
+    let exists = || {
+        ApiError::sentence(
+            Kind::Exists,
+            format!("cannot create '{shown}': pool already exists"),
+        )
+    };
+    if admin.absent().iter().any(|a| a.name == shown) {
+        return Err(exists());
+    }
+    let claim = admin.claim(shown, 0).map_err(|e| match e.kind {
+        Kind::Exists => exists(),
+        _ => answer(e),
+    })?;
+    let wanted = pool_props(admin, &ask)?;
+    let root = root_props(&ask, wanted.version, &wanted.features)?;
+    if let Some(altroot) = &ask.altroot {
+        if !altroot.starts_with('/') {
+            return Err(invalid(format!("bad alternate root '{altroot}'")));
+        }
+    }
+    let tops = layout(&ask.vdevs, wanted.ashift)?;
+    let draid = |t: &TopSpec| matches!(t.kind, GroupKind::Draid { .. });
+    if tops.iter().any(draid) && !wanted.features.iter().any(|f| f.guid == FEATURE_DRAID) {
+        return Err(invalid(format!(
+            "cannot create '{shown}': dRAID vdevs need the feature 'draid' enabled"
+        )));
+    }
+    check_devices(admin, &tops, ask.force)?;
+    check_mountpoint(admin, &ask, shown, &root)?;
+    crate::cancel::check()?;
+    if ask.dry_run {
+        return Ok(());
+    }
+    let pool = make(admin, peer, &ask, wanted, root, tops)?;
+    let (pool, cache_file) = pool;
+    if let Some(temp) = &ask.temp_name {
+        let mut shared = pool.shared();
+        shared.label_name = Some(ask.name.clone());
+        shared.name = temp.clone();
+        drop(shared);
+        pool.dsl.set_pool_name(temp).map_err(answer)?;
+    }
+    let entry = admin
+        .adopt(
+            pool,
+            ask.altroot.as_ref().map(PathBuf::from),
+            cache_file,
+            Vec::new(),
+        )
+        .map_err(answer)?;
+    drop(claim);
+    // No export before it is mounted.
+    let _gate = entry.pass().map_err(answer)?;
+    // The pool is there from here on; what follows is told but does not take it away.
+    let recorded = entry.pool.log_command(&ask.command, u64::from(peer.uid));
+    admin.update_cache(&entry);
+    recorded.map_err(answer)?;
+    match admin.mount_pool(&entry).into_iter().next() {
+        Some((_, e)) => Err(answer(e)),
+        None => Ok(()),
+    }
+}
+
+/// Reads the properties of the pool.
+fn pool_props(admin: &Admin, ask: &PoolCreate) -> Answer<Wanted> {
+    let mut out = Wanted {
+        version: VERSION_FEATURES,
+        ashift: None,
+        features: Vec::new(),
+        extra: Vec::new(),
+        stored: Vec::new(),
+        cache_file: Some(admin.settings.paths.cache_file.clone()),
+    };
+    let mut set = Set::All;
+    let mut chosen: Vec<(&'static Feature, bool)> = Vec::new();
+    let mut version_given = false;
+    for (name, value) in &ask.props {
+        if let Some(short) = name.strip_prefix("feature@") {
+            let f = set::known_feature(short)?;
+            let on = match value.as_str() {
+                "enabled" => true,
+                "disabled" => false,
+                _ => {
+                    return Err(invalid(format!(
+                        "property '{name}' can only be set to 'enabled' or 'disabled'"
+                    )))
+                }
+            };
+            if on {
+                set::supported(f)?;
+            }
+            chosen.push((f, on));
+            continue;
+        }
+        if props::is_user(name) {
+            props::check_user(name, value).map_err(|e| invalid(e.to_string()))?;
+            out.stored
+                .push((name.clone(), PropValue::Str(value.clone())));
+            continue;
+        }
+        let p = set::known(name)?;
+        let parsed = p.parse(value, When::Create).map_err(sentence)?;
+        match (p.name, &parsed) {
+            ("version", props::PropValue::Number(v)) => {
+                out.version = *v;
+                version_given = true;
+            }
+            ("ashift", props::PropValue::Number(0)) => {}
+            ("ashift", props::PropValue::Number(n)) => {
+                out.ashift = Some(*n as u32);
+                out.stored.push(("ashift".into(), PropValue::Int(*n)));
+            }
+            ("cachefile", _) => out.cache_file = set::cache_file(admin, value),
+            ("comment" | "compatibility", _) => {
+                if p.name == "compatibility" {
+                    set = compat::load(value).map_err(sentence)?;
+                }
+                if !value.is_empty() && value != "off" {
+                    out.extra.push((p.name.into(), value.clone()));
+                }
+            }
+            ("altroot" | "tname", _) => {
+                return Err(invalid(format!(
+                    "property '{name}' is given with the options -R and -t"
+                )))
+            }
+            ("bootfs", _) => {
+                return Err(invalid(
+                    "property 'bootfs' can be set when its dataset exists",
+                ))
+            }
+            _ => {
+                set::honest(p.name, &parsed, admin)?;
+                out.stored.push((p.name.into(), set::to_stored(&parsed)));
+            }
+        }
+    }
+    if out.version < VERSION_POOL_PROPS {
+        // The default for devices added later is a convenience old versions have no place for.
+        out.stored.retain(|(n, _)| n != "ashift");
+    }
+    if version_given && out.version < VERSION_FEATURES {
+        if let Some((f, _)) = chosen.first() {
+            return Err(invalid(format!(
+                "'feature@{}' and 'version' properties cannot be specified together",
+                f.name
+            )));
+        }
+        return Ok(out);
+    }
+    if set == Set::None && !version_given && chosen.is_empty() {
+        // `legacy`: feature flags, none of them enabled.
+        return Ok(out);
+    }
+    if !ask.no_features {
+        out.features = feature::FEATURES
+            .iter()
+            .filter(|f| f.supported && f.default_on && set.allows(f))
+            .filter(|f| !chosen.contains(&(*f, false)))
+            .collect();
+    }
+    for (f, on) in &chosen {
+        if *on && !out.features.contains(f) {
+            if !set.allows(f) {
+                return Err(invalid(format!(
+                    "cannot enable feature '{}': it is not in the pool's 'compatibility' set",
+                    f.name
+                )));
+            }
+            out.features.push(f);
+        }
+    }
+    Ok(out)
+}
+
+fn sentence(e: Error) -> ApiError {
+    ApiError::sentence(e.kind, e.to_string())
+}
+
+/// Reads the properties of the root file system (`-O`).
+fn root_props(ask: &PoolCreate, version: u64, features: &[&Feature]) -> Answer<NewFs> {
+    let unknown = |name: &str| {
+        !props::is_user(name)
+            && props::dataset(name).is_none()
+            && props::Pseudo::parse(name).is_none()
+    };
+    if let Some((name, _)) = ask.fs_props.iter().find(|(n, _)| unknown(n)) {
+        return Err(invalid(format!(
+            "property '{name}' is not a valid filesystem property"
+        )));
+    }
+    let enabled = |guid: &str| features.iter().any(|f| f.guid == guid);
+    let allowed = Allowed {
+        version,
+        enabled: &enabled,
+    };
+    NewFs::parse(&allowed, &ask.fs_props).map_err(|e| ApiError {
+        message: e.sentence_for("create", &ask.name),
+        whole: true,
+        ..e
+    })
+}
+
+/// The devices as the engine wants them.
+fn layout(specs: &[VdevSpec], ashift: Option<u32>) -> Answer<Vec<TopSpec>> {
+    let bad = |what: &str| invalid(format!("invalid vdev specification: {what}"));
+    let mut out = Vec::new();
+    for spec in specs {
+        let is_log = match spec.class {
+            VdevClass::Normal => false,
+            VdevClass::Log => true,
+            other => {
+                return Err(ApiError::sentence(
+                    Kind::Unsupported,
+                    format!(
+                        "{} devices are not available in this version yet",
+                        match other {
+                            VdevClass::Special => "special",
+                            VdevClass::Dedup => "dedup",
+                            VdevClass::Cache => "cache",
+                            _ => "spare",
+                        }
+                    ),
+                ))
+            }
+        };
+        let kind = match spec.kind {
+            VdevKind::Disk | VdevKind::File => GroupKind::Single,
+            VdevKind::Mirror => GroupKind::Mirror,
+            VdevKind::Raidz { parity } => GroupKind::Raidz {
+                nparity: usize::from(parity),
+            },
+            VdevKind::Draid {
+                parity,
+                data,
+                children,
+                spares,
+            } => {
+                if usize::from(children) != spec.children.len() {
+                    return Err(bad(&format!(
+                        "dRAID of {children} devices with {} devices",
+                        spec.children.len()
+                    )));
+                }
+                GroupKind::Draid {
+                    nparity: usize::from(parity),
+                    ndata: u64::from(data),
+                    nspares: u64::from(spares),
+                }
+            }
+            _ => return Err(bad("a group must be a mirror, raidz or draid")),
+        };
+        let members: Vec<&VdevSpec> = if kind == GroupKind::Single {
+            vec![spec]
+        } else {
+            spec.children.iter().collect()
+        };
+        let mut devices = Vec::new();
+        for m in members {
+            let path = m.path.as_deref().unwrap_or_default();
+            if !path.starts_with('/') || !m.children.is_empty() && kind != GroupKind::Single {
+                return Err(bad("devices are given by absolute paths"));
+            }
+            devices.push(match m.kind {
+                VdevKind::File => DevSpec::file(path),
+                VdevKind::Disk => DevSpec::disk(path, false),
+                _ => return Err(bad("groups cannot be nested")),
+            });
+        }
+        let least = match kind {
+            GroupKind::Mirror => 2,
+            GroupKind::Raidz { nparity } | GroupKind::Draid { nparity, .. } => nparity + 1,
+            _ => 1,
+        };
+        if devices.len() < least {
+            return Err(bad(&format!("at least {least} devices are needed")));
+        }
+        if is_log && !matches!(kind, GroupKind::Single | GroupKind::Mirror) {
+            return Err(bad("log devices are single devices or mirrors"));
+        }
+        let mut top = TopSpec::new(kind, devices);
+        top.is_log = is_log;
+        top.ashift = ashift;
+        out.push(top);
+    }
+    if !out.iter().any(|t| !t.is_log) {
+        return Err(bad("at least one toplevel vdev must be specified"));
+    }
+    Ok(out)
+}
+
+/// The imported pool a device belongs to.
+pub fn imported_user(admin: &Admin, path: &str) -> Option<Arc<PoolEntry>> {
+    let id = admin.process.identity(path)?;
+    admin.pools().into_iter().find(|e| {
+        e.pool
+            .tree
+            .leaves()
+            .iter()
+            .filter_map(|l| l.path())
+            .any(|p| p == path || admin.process.identity(&p) == Some(id))
+    })
+}
+
+/// What speaks against using the devices (command reference §6.4).
+fn check_devices(admin: &Arc<Admin>, tops: &[TopSpec], force: bool) -> Answer<()> {
+    let mut seen = HashSet::new();
+    let mut fatal = Vec::new();
+    let mut overridable = Vec::new();
+    for dev in tops.iter().flat_map(|t| &t.devices) {
+        let path = &dev.path;
+        let id = admin.process.identity(path).ok_or_else(|| {
+            ApiError::sentence(
+                Kind::NotFound,
+                format!("cannot open '{path}': no such device or file"),
+            )
+        })?;
+        if !seen.insert(id) {
+            return Err(invalid(
+                "one or more vdevs refer to the same device, or one of the devices is part of an \
+                 active md or lvm device",
+            ));
+        }
+        let found = look(admin, path)
+            .map_err(|e| ApiError::sentence(e.kind, format!("cannot open {e}")))?;
+        match found {
+            Objection::None => {}
+            Objection::Fatal(text) => fatal.push(text),
+            Objection::Overridable(text) => overridable.push(text),
+        }
+    }
+    if !fatal.is_empty() {
+        return Err(ApiError::vdevs(false, &fatal));
+    }
+    if !overridable.is_empty() && !force {
+        return Err(ApiError::vdevs(true, &overridable));
+    }
+    for dev in tops.iter().flat_map(|t| &t.devices) {
+        let d = admin
+            .env
+            .disks
+            .open(&dev.path, Access::Write)
+            .map_err(|e| ApiError::sentence(e.kind, format!("cannot open {e}")))?;
+        if d.geometry().size < disk::label::MIN_DEVICE {
+            return Err(ApiError::reason(
+                Kind::Overflow,
+                "one or more devices is less than the minimum size (64M)",
+            ));
+        }
+    }
+    Ok(())
+}
+
+/// What speaks against overwriting one device.
+pub enum Objection {
+    None,
+    Overridable(String),
+    Fatal(String),
+}
+
+/// Looks who uses a device and what it holds.
+pub fn look(admin: &Admin, path: &str) -> Result<Objection> {
+    if let Some(e) = imported_user(admin, path) {
+        return Ok(Objection::Fatal(format!(
+            "{path} is part of active pool '{}'",
+            e.pool.name()
+        )));
+    }
+    if let Some(why) = admin.unanswered(path) {
+        return Ok(Objection::Fatal(format!("{path} is in use: {why}")));
+    }
+    Ok(match admin.process.device_use(path)? {
+        DeviceUse::Free => Objection::None,
+        DeviceUse::Labels => label_objection(admin, path),
+        DeviceUse::Overridable(text) => Objection::Overridable(text),
+        DeviceUse::Fatal(text) => Objection::Fatal(text),
+    })
+}
+
+fn label_objection(admin: &Admin, path: &str) -> Objection {
+    use vdev::keys::pool as key;
+    let found = vdev::discover(&admin.env, &[path.to_string()]);
+    if !found.spares.is_empty() || !found.l2cache.is_empty() {
+        return Objection::Overridable(format!("{path} is reserved for another pool"));
+    }
+    match found.pools.first() {
+        // What is left of it can be had until something else is written there; `-f` was not asked
+        // for by OpenZFS either.
+        None => Objection::None,
+        Some(p) if p.state == key::STATE_DESTROYED => Objection::None,
+        Some(p) if p.state == key::STATE_EXPORTED => {
+            Objection::Overridable(format!("{path} is part of exported pool '{}'", p.name))
+        }
+        Some(p) => Objection::Overridable(format!(
+            "{path} is part of potentially active pool '{}'",
+            p.name
+        )),
+    }
+}
+
+/// The place the root file system will be mounted at must be free.
+fn check_mountpoint(admin: &Admin, ask: &PoolCreate, shown: &str, root: &NewFs) -> Answer<()> {
+    let get = |name: &str| root.stored.iter().find(|(n, _)| n == name).map(|(_, v)| v);
+    if get("canmount").is_some_and(|v| v.int() == Some(0)) {
+        return Ok(());
+    }
+    let place = match get("mountpoint").and_then(|v| v.text()) {
+        Some("none" | "legacy") => return Ok(()),
+        Some(path) => PathBuf::from(path),
+        None => match &ask.altroot {
+            Some(_) => Path::new("/").join(shown),
+            None => admin.settings.paths.mount_root.join(shown),
+        },
+    };
+    let place = match &ask.altroot {
+        Some(r) => Path::new(r).join(place.strip_prefix("/").unwrap_or(&place)),
+        None => place,
+    };
+    match admin.door.objection(&place) {
+        None => Ok(()),
+        Some(what) => Err(ApiError::sentence(
+            Kind::NotEmpty,
+            format!("mountpoint '{}' {what}", place.display()),
+        )
+        .hint("use '-m' option to provide a different default")),
+    }
+}
+
+/// Makes the pool.
+fn make(
+    admin: &Arc<Admin>,
+    peer: Peer,
+    ask: &PoolCreate,
+    wanted: Wanted,
+    root: NewFs,
+    tops: Vec<TopSpec>,
+) -> Answer<(Arc<Pool>, Option<PathBuf>)> {
+    let version = wanted.version;
+    let guid = dsl::crypto::ENCRYPTION;
+    let encrypts = wanted.features.iter().any(|f| f.guid == guid);
+    let spec = CreateSpec {
+        name: ask.name.clone(),
+        tops,
+        version,
+        features: wanted.features,
+        extra: wanted.extra,
+        // Recorded afterwards, with the user.
+        command: String::new(),
+        tunables: admin.process.tunables(),
+    };
+    let random = admin.env.rng.u64();
+    let prepared =
+        crate::datasets::keys::prepare(&*admin.process, &root.crypt, ask.key.as_ref(), random);
+    let key = crate::datasets::keys::for_new(None, encrypts, &root.crypt, prepared)?;
+    crate::cancel::check()?;
+    let owner = crate::datasets::create::owner(admin, peer);
+    let stored = wanted.stored;
+    let init = |pool: &Pool, os: &Arc<dmu::Objset>, tx: &dmu::Tx| -> Result<()> {
+        for (name, value) in &stored {
+            pool.store_prop(tx, name, Some(value))?;
+        }
+        create::init_root(pool, os, tx, &root, owner)
+    };
+    let pool = Pool::create_with(admin.env.clone(), spec, key.as_ref(), &init).map_err(|e| {
+        let text = e.to_string();
+        match text.strip_prefix("invalid vdev specification") {
+            Some(_) => sentence(e),
+            None => answer(e),
+        }
+    })?;
+    Ok((pool, wanted.cache_file))
+}
+
+/// Answers `LabelClear`.
+pub fn label_clear(admin: &Arc<Admin>, path: &str, force: bool) -> Answer<()> {
+    let failed =
+        |e: Error| ApiError::sentence(e.kind, format!("failed to clear label for {path}: {e}"));
+    if let Some(e) = imported_user(admin, path) {
+        return Err(ApiError::sentence(
+            Kind::Busy,
+            format!("{path} is a member (ACTIVE) of pool \"{}\"", e.pool.name()),
+        ));
+    }
+    let disk = admin
+        .env
+        .disks
+        .open(path, Access::Exclusive)
+        .map_err(|e| ApiError::sentence(e.kind, format!("failed to open {e}")))?;
+    let labels = vdev::label::read_labels(&*disk);
+    if labels.good() == 0 && !labels.damaged.contains(&true) {
+        return Err(ApiError::sentence(
+            Kind::NotFound,
+            format!("failed to check state for {path}: no label of a pool found"),
+        ));
+    }
+    if !force {
+        use vdev::keys::pool as key;
+        let config = labels.best(u64::MAX);
+        let name = config.and_then(|c| c.get_str(key::NAME)).unwrap_or("?");
+        let state = config.and_then(|c| c.get_u64(key::STATE));
+        let member = match state {
+            Some(key::STATE_EXPORTED) => Some("a member of exported"),
+            Some(key::STATE_ACTIVE) => Some("a member of potentially active"),
+            Some(key::STATE_SPARE) => Some("a reserved hot spare of a"),
+            Some(key::STATE_L2CACHE) => Some("a cache device of a"),
+            _ => None,
+        };
+        if let Some(member) = member {
+            return Err(ApiError::sentence(
+                Kind::Busy,
+                format!(
+                    "use '-f' to override the following error:\n{path} is {member} pool \"{name}\""
+                ),
+            ));
+        }
+    }
+    vdev::label::clear(&*disk).map_err(failed)?;
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn leaf(path: &str) -> VdevSpec {
+        VdevSpec {
+            kind: VdevKind::File,
+            class: VdevClass::Normal,
+            path: Some(path.into()),
+            children: Vec::new(),
+        }
+    }
+
+    fn group(kind: VdevKind, class: VdevClass, paths: &[&str]) -> VdevSpec {
+        VdevSpec {
+            kind,
+            class,
+            path: None,
+            children: paths.iter().map(|p| leaf(p)).collect(),
+        }
+    }
+
+    #[test]
+    fn layouts() {
+        let good = [
+            group(
+                VdevKind::Raidz { parity: 2 },
+                VdevClass::Normal,
+                &["/a", "/b", "/c"],
+            ),
+            group(VdevKind::Mirror, VdevClass::Log, &["/d", "/e"]),
+        ];
+        let tops = layout(&good, Some(12)).unwrap();
+        assert_eq!(tops.len(), 2);
+        assert_eq!(tops[0].kind, GroupKind::Raidz { nparity: 2 });
+        assert!(tops[1].is_log && tops[1].ashift == Some(12));
+        for bad in [
+            vec![],
+            vec![leaf("relative")],
+            vec![group(VdevKind::Mirror, VdevClass::Normal, &["/a"])],
+            vec![group(
+                VdevKind::Raidz { parity: 3 },
+                VdevClass::Normal,
+                &["/a", "/b", "/c"],
+            )],
+            vec![group(VdevKind::Mirror, VdevClass::Log, &["/a", "/b"])],
+            vec![
+                leaf("/x"),
+                group(VdevKind::Raidz { parity: 1 }, VdevClass::Log, &["/a", "/b"]),
+            ],
+            vec![
+                leaf("/x"),
+                group(VdevKind::Mirror, VdevClass::Special, &["/a", "/b"]),
+            ],
+        ] {
+            assert!(layout(&bad, None).is_err(), "{bad:?}");
+        }
+    }
+
+    #[test]
+    fn root_properties() {
+        let ask = |list: &[(&str, &str)]| PoolCreate {
+            fs_props: list
+                .iter()
+                .map(|(a, b)| (a.to_string(), b.to_string()))
+                .collect(),
+            ..PoolCreate::default()
+        };
+        let lz4 = disk::feature::by_guid("org.illumos:lz4_compress").unwrap();
+        let list = [
+            ("compression", "lz4"),
+            ("normalization", "formD"),
+            ("a:b", "c"),
+        ];
+        let r = root_props(&ask(&list), 5000, &[lz4]).unwrap();
+        assert_eq!(r.stored.len(), 2);
+        assert!(root_props(&ask(&list), 5000, &[]).is_err());
+        for (n, v) in [
+            ("compression", "best"),
+            ("nonsense", "1"),
+            ("used", "1"),
+            ("mountpoint", "x"),
+        ] {
+            assert!(root_props(&ask(&[(n, v)]), 5000, &[]).is_err(), "{n}");
+        }
+        assert!(root_props(&ask(&[("version", "5")]), 23, &[]).is_err());
+    }
+}

@@ -1,0 +1,410 @@
+//! Operations on pools, and the small ones among them.
+
+pub mod abandon;
+pub mod activity;
+pub mod create;
+pub mod damage;
+pub mod get;
+pub mod import;
+pub mod set;
+mod tree;
+pub mod upgrade;
+
+use crate::errors::answer;
+use crate::mounts::Mounted;
+use crate::registry::{Admin, PoolEntry};
+use crate::Answer;
+use crate::{cancel, parallel};
+use api::{Activity, ApiError, Feature, HistoryRecord, Peer};
+use base::sync::{MutexExt, RwLockExt};
+use base::{Error, Kind};
+use disk::history::keys as key;
+use disk::{feature, NvList};
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+
+/// Records of the history handed over at a time.
+const HISTORY_CHUNK: usize = 500;
+
+/// Features that pools of this software may have.
+pub fn supported_features() -> Vec<Feature> {
+    feature::FEATURES
+        .iter()
+        .filter(|f| f.supported)
+        .map(|f| Feature {
+            name: f.name.into(),
+            guid: f.guid.into(),
+            description: f.description.into(),
+            read_only_compatible: f.flags.readonly_compat,
+        })
+        .collect()
+}
+
+/// `zpool sync`: what is written so far goes to disk; by force also when there is nothing to write.
+/// Returns what could not be taken from the kernel, in words.
+pub fn sync(admin: &Admin, pool: &str, force: bool) -> Answer<Option<String>> {
+    let entry = open(admin, pool)?;
+    if entry.pool.is_readonly() {
+        return Ok(None);
+    }
+    not_suspended(&entry)?;
+    let mounts = entry.all_mounts();
+    let mut left = Vec::new();
+    for m in &mounts {
+        let done = m.mount.write_out();
+        left.extend(done.err().map(|l| format!("{}: {l}", m.ds.full_name())));
+    }
+    let done = match force {
+        true => entry.pool.prove_devices(),
+        false => entry.pool.sync_unless_suspended(),
+    };
+    done.map_err(|e| of_sync(&entry, e))?;
+    mounts.iter().for_each(|m| m.mount.synced());
+    Ok((!left.is_empty()).then(|| left.join("\n")))
+}
+
+/// What goes on in a pool in the background (`zpool wait`).
+pub fn activity(admin: &Admin, pool: &str) -> Answer<Vec<Activity>> {
+    let entry = open(admin, pool)?;
+    let freeing = entry.pool.dsl.freeing().map_err(answer)?;
+    let activity = |name: &str, remaining| Activity {
+        name: name.into(),
+        running: remaining > 0,
+        remaining,
+    };
+    let idle = [
+        "discard",
+        "initialize",
+        "replace",
+        "remove",
+        "resilver",
+        "scrub",
+        "trim",
+        "raidz_expand",
+    ];
+    let mut list = vec![activity("free", freeing)];
+    list.extend(idle.map(|name| activity(name, 0)));
+    Ok(list)
+}
+
+/// The imported pool of that name.
+pub fn open(admin: &Admin, name: &str) -> Answer<Arc<PoolEntry>> {
+    if let Some(entry) = admin.find(name) {
+        return Ok(entry);
+    }
+    // Lists and status show it, too.
+    let all = admin.absent();
+    Err(match all.iter().find(|a| a.name == name) {
+        Some(a) => ApiError::reason(
+            Kind::NoDevice,
+            format!("the pool is listed in the cache file, but could not be opened: {}", a.error),
+        )
+        .hint(format!(
+            "When its devices are there, 'zpool import {name}' opens it; 'zpool export {name}' takes it \
+             from the list."
+        )),
+        None => ApiError::no_such_pool(name),
+    })
+}
+
+/// How a pool leaves service.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Leave {
+    /// Mounts in use are no obstacle, nor are devices that do not answer.
+    pub force: bool,
+    /// It does not come back.
+    pub destroy: bool,
+    /// Labels and cache file stay as they are while the pool is in use.
+    pub keep_active: bool,
+}
+
+/// `zpool export` and `zpool destroy`. Returns what is lost, in words, if a pool is exported by force.
+pub fn leave(
+    admin: &Arc<Admin>,
+    peer: Peer,
+    name: &str,
+    way: Leave,
+    command: &str,
+) -> Answer<Option<String>> {
+    let unopened = admin.absent().iter().find(|a| a.name == name).cloned();
+    if let Some(a) = unopened {
+        if way.destroy {
+            return Err(ApiError::reason(
+                Kind::NoDevice,
+                format!("the pool could not be opened: {}", a.error),
+            ));
+        }
+        let file = admin.forget_absent(a.guid);
+        admin.rewrite_cache(file);
+        return Ok(None);
+    }
+    let entry = open(admin, name)?;
+    let (admin2, entry2, command) = (admin.clone(), entry.clone(), command.to_string());
+    let unwanted = Arc::new(AtomicBool::new(false));
+    let gone = unwanted.clone();
+    abandon::export(
+        admin,
+        &entry,
+        way.force && !way.destroy,
+        &unwanted,
+        move || take_out(&admin2, peer, &entry2, way, &gone, &command),
+    )
+}
+
+/// Takes a pool out of service: unmounts, records the command, marks the labels. `unwanted`: the caller
+/// has gone away.
+fn take_out(
+    admin: &Arc<Admin>,
+    peer: Peer,
+    entry: &Arc<PoolEntry>,
+    way: Leave,
+    unwanted: &AtomicBool,
+    command: &str,
+) -> Answer<Option<String>> {
+    // Whatever waits for devices may end when the pool is no longer ours.
+    let ours = || match entry.is_abandoned() {
+        true => Err(answer(Kind::Stale.into())),
+        false => Ok(()),
+    };
+    // Somebody else's export may have been before this one.
+    let name = entry.pool.name();
+    match admin.find(&name) {
+        Some(e) if Arc::ptr_eq(&e, entry) => {}
+        Some(_) => {
+            let text = "the pool was opened anew meanwhile; try again";
+            return Err(ApiError::reason(Kind::Again, text));
+        }
+        None if way.force && !way.destroy && entry.pool.stopped().is_some() => {
+            return Ok(Some(what_is_lost(entry)));
+        }
+        None => return Err(ApiError::no_such_pool(&name)),
+    }
+    // Without its devices a pool can only be let go, by force, as the last group left it.
+    let let_go = way.force && !way.destroy;
+    if !let_go {
+        not_suspended(entry)?;
+    }
+    let _gate = entry.gate.acquire_write();
+    ours()?;
+    if unwanted.load(Ordering::SeqCst) {
+        return Err(cancel::refusal());
+    }
+    if !way.force && !entry.pool.is_readonly() {
+        // Devices that fail do so now, while nothing is unmounted yet.
+        entry.pool.prove_devices().map_err(|e| of_sync(entry, e))?;
+        ours()?;
+    }
+    let mounts = entry.all_mounts();
+    unmount_all(admin, entry, way.force)?;
+    ours()?;
+    let unwritten = unwritten(&mounts);
+    let mut told = None;
+    let mut lost = |e: Error| match let_go && entry.pool.stopped().is_some() {
+        true => {
+            let text = told.get_or_insert_with(|| what_is_lost(entry));
+            tracing::error!("{text} ({e})");
+            Ok(())
+        }
+        false => Err(answer(e)),
+    };
+    entry
+        .pool
+        .log_command(command, u64::from(peer.uid))
+        .map(drop)
+        .or_else(&mut lost)?;
+    ours()?;
+    let file = entry.cache_file();
+    admin.retire(entry);
+    let done = match entry.pool.stopped() {
+        Some(why) => Err(why),
+        None if way.keep_active => entry.pool.close(),
+        // One that is only read goes on being what it was for everybody else.
+        None if way.destroy && !entry.pool.is_readonly() => entry.pool.destroy(),
+        None => entry.pool.export(),
+    };
+    ours()?;
+    admin.dismiss(entry);
+    if entry.pool.stopped().is_some() {
+        // Lets the devices go; that nothing can be written any more is known.
+        let _ = entry.pool.close();
+    }
+    if !way.keep_active {
+        admin.rewrite_cache(file);
+    }
+    done.or_else(&mut lost)?;
+    let texts: Vec<String> = told.into_iter().chain(unwritten).collect();
+    Ok((!texts.is_empty() && !way.destroy).then(|| texts.join("\n")))
+}
+
+/// What a pool that is exported by force leaves behind.
+fn what_is_lost(entry: &PoolEntry) -> String {
+    let pool = entry.pool.name();
+    let (txg, bytes) = entry.pool.unwritten();
+    format!(
+        "pool '{pool}' was exported as transaction group {txg} left it: changes since then, {} of \
+         them in memory, could not be written and are lost.",
+        base::sizes::nice(bytes, true)
+    )
+}
+
+/// The pool is suspended: what is so, and what to do about it.
+pub fn suspended(pool: &pool::Pool, why: &Error) -> ApiError {
+    let name = pool.name();
+    let (state, hint) = match pool.stopped() {
+        None => (
+            "pool I/O is currently suspended",
+            format!(
+                "Nothing is lost so far. See to it that its devices can be written; then 'zpool \
+                 clear {name}' lets it go on. 'zpool export -f {name}' lets it go without what is not \
+                 on its devices."
+            ),
+        ),
+        Some(_) => (
+            "the pool is stopped",
+            format!(
+                "What is not on its devices is lost. 'zpool export -f {name}' lets it go; it can be \
+                 imported again then."
+            ),
+        ),
+    };
+    ApiError::reason(Kind::Suspended, format!("{state}: {why}")).hint(hint)
+}
+
+/// What was lost of files that were open when their file systems were unmounted by force.
+pub fn unwritten(mounts: &[Arc<Mounted>]) -> Option<String> {
+    let lines: Vec<String> = mounts.iter().filter_map(|m| m.mount.lost()).collect();
+    (!lines.is_empty()).then(|| lines.join("\n"))
+}
+
+/// Why a txg was not written.
+fn of_sync(entry: &PoolEntry, e: Error) -> ApiError {
+    not_suspended(entry).err().unwrap_or_else(|| answer(e))
+}
+
+/// Refuses what a suspended pool cannot do.
+pub fn not_suspended(entry: &PoolEntry) -> Answer<()> {
+    match entry.pool.suspended() {
+        None => Ok(()),
+        Some(why) => Err(suspended(&entry.pool, &why)),
+    }
+}
+
+/// Unmounts every file system of a pool, children first; what refuses is named.
+pub fn unmount_all(admin: &Arc<Admin>, entry: &Arc<PoolEntry>, force: bool) -> Answer<()> {
+    let mut list = entry.all_mounts();
+    list.reverse();
+    let busy: Mutex<Vec<PathBuf>> = Mutex::default();
+    let done = parallel::run(
+        &*admin.process,
+        &list,
+        |m| &m.path,
+        |m| {
+            let busy = || busy.acquire();
+            // A parent of what could not be unmounted is busy too, and not worth a line.
+            if busy().iter().any(|p| p.starts_with(&m.path)) {
+                return Ok(None);
+            }
+            let done = admin.unmount_first(entry, m, force);
+            if done.is_err() {
+                busy().push(m.path.clone());
+            }
+            done
+        },
+    );
+    let mut failed: Vec<Error> = Vec::new();
+    let mut dirs = Vec::new();
+    for d in done {
+        match d {
+            Ok(dir) => dirs.extend(dir),
+            Err(e) => failed.push(e),
+        }
+    }
+    if failed.is_empty() {
+        admin.door.remove_dirs(dirs);
+        return Ok(());
+    }
+    if entry.is_abandoned() {
+        return Err(answer(Kind::Stale.into()));
+    }
+    // Nothing half done: what was unmounted comes back.
+    for (name, e) in admin.mount_pool(entry) {
+        tracing::warn!("{name}: {e}");
+    }
+    let mut e = ApiError::reason(Kind::Busy, "pool is busy");
+    for f in failed {
+        e = e.detail(f.to_string());
+    }
+    Err(e)
+}
+
+/// `zpool history`: records from the oldest on, some hundred at a time. `internal`: also those that are
+/// no commands.
+pub fn history(
+    admin: &Admin,
+    name: &str,
+    internal: bool,
+    take: &mut dyn FnMut(Vec<HistoryRecord>) -> Answer<()>,
+) -> Answer<()> {
+    let entry = open(admin, name)?;
+    let mut chunk = Vec::new();
+    for r in entry.pool.history_records().map_err(answer)? {
+        let record = history_record(&r);
+        if record.command.is_none() && !internal {
+            continue;
+        }
+        chunk.push(record);
+        if chunk.len() == HISTORY_CHUNK {
+            take(std::mem::take(&mut chunk))?;
+        }
+    }
+    take(chunk)
+}
+
+/// One stored record (pool format §22).
+fn history_record(r: &NvList) -> HistoryRecord {
+    let text = |k: &str| r.get_str(k).map(str::to_string);
+    let list = |k: &str| {
+        r.get_nvlist(k)
+            .map(|l| {
+                l.iter()
+                    .map(|(name, value)| format!("{name}: {}", print(value)))
+                    .collect()
+            })
+            .unwrap_or_default()
+    };
+    HistoryRecord {
+        time: r.get_u64(key::TIME).unwrap_or(0),
+        command: text(key::COMMAND),
+        txg: r.get_u64(key::TXG),
+        event: text(key::INTERNAL_NAME).or_else(|| {
+            let old = disk::history::old_event(r.get_u64(key::OLD_EVENT)?);
+            Some(format!("{}{old}", api::OLD_EVENT))
+        }),
+        dataset: text(key::DSNAME).map(|n| (n, r.get_u64(key::DSID).unwrap_or(0))),
+        text: text(key::INTERNAL_STR),
+        ioctl: text(key::IOCTL),
+        input: list(key::IN_NVL),
+        output: list(key::OUT_NVL),
+        uid: r.get_u64(key::WHO),
+        host: text(key::HOSTNAME),
+        zone: text(key::ZONE),
+    }
+}
+
+/// A value of a record in one line.
+fn print(v: &disk::Value) -> String {
+    use disk::Value;
+    match v {
+        Value::String(s) => s.to_string(),
+        Value::Uint64(n) => n.to_string(),
+        Value::NvList(l) => {
+            let inner: Vec<String> = l
+                .iter()
+                .map(|(n, v)| format!("{n}: {}", print(v)))
+                .collect();
+            format!("{{{}}}", inner.join(", "))
+        }
+        other => format!("{other:?}"),
+    }
+}

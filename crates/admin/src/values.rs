@@ -1,0 +1,219 @@
+//! Properties as they are in effect: stored values, defaults, overrides of one mount.
+
+use crate::registry::{Admin, PoolEntry};
+use base::{bail, Result};
+use disk::props;
+use dsl::{Dataset, PropSource};
+use std::cell::RefCell;
+use std::sync::Arc;
+
+/// The override that counts, if there is one.
+pub fn option<'a>(temporary: &'a [(String, String)], name: &str) -> Option<&'a str> {
+    let found = temporary.iter().rev().find(|(n, _)| n == name);
+    found.map(|(_, v)| v.as_str())
+}
+
+/// Whether the kernel knows security contexts.
+fn has_selinux() -> bool {
+    std::path::Path::new("/sys/fs/selinux/enforce").exists()
+}
+
+/// A native number or index property in effect, with the overrides of a mount.
+pub fn number(ds: &Dataset, name: &str, temporary: &[(String, String)]) -> Result<u64> {
+    if let Some(v) = option(temporary, name) {
+        return Ok(match v {
+            "on" => 1,
+            "off" => 0,
+            "dir" if name == "xattr" => 1,
+            "sa" if name == "xattr" => 2,
+            _ => bail!(Invalid, "mount option for '{name}' cannot be '{v}'"),
+        });
+    }
+    pool::prop_number(ds, name)
+}
+
+/// A native text property in effect and whether it is set on the dataset itself.
+pub fn text(ds: &Dataset, name: &str) -> Result<(String, Option<PropSource>)> {
+    let Some(p) = props::dataset(name) else {
+        bail!(Invalid, "no property {name}")
+    };
+    if let Some((v, source)) = ds.prop(name, p.inheritable())? {
+        if let Some(t) = v.text() {
+            return Ok((t.to_string(), Some(source)));
+        }
+    }
+    let default = p.default.value().and_then(|v| v.text().map(str::to_string));
+    Ok((default.unwrap_or_default(), None))
+}
+
+/// The effective `mountpoint` of a dataset (a path with the altroot in front, `none` or `legacy`),
+/// and whether it is set on the dataset itself.
+///
+/// Inside the mount of an ordinary user that only he may enter, fusermount3 cannot mount another (it
+/// looks at the place as root). There a dataset whose place lies inside that of one above it goes
+/// beside it, with `+`, which no name contains, instead of `/`.
+pub fn mountpoint(admin: &Admin, entry: &PoolEntry, ds: &Dataset) -> Result<(String, bool)> {
+    let (path, local) = nested_mountpoint(admin, entry, ds)?;
+    if !is_path(&path) || admin.door.others_allowed() {
+        return Ok((path, local));
+    }
+    let mut above = Vec::new();
+    let mut dir = ds.dir().parent();
+    while let Some(d) = dir {
+        let (place, _) = nested_mountpoint(admin, entry, &*d.head()?)?;
+        if is_path(&place) {
+            above.push(place);
+        }
+        dir = d.parent();
+    }
+    Ok((beside(&path, &above), local))
+}
+
+fn is_path(mountpoint: &str) -> bool {
+    mountpoint.starts_with('/')
+}
+
+/// Where a place goes that may not lie inside any of those `above`, the nearest first, each of which
+/// goes where this says for it.
+fn beside(path: &str, above: &[String]) -> String {
+    for (n, outer) in above.iter().enumerate() {
+        let inside = path.strip_prefix(outer.as_str());
+        if let Some(rest) = inside
+            .and_then(|r| r.strip_prefix('/'))
+            .filter(|_| outer != "/")
+        {
+            let outer = beside(outer, &above[n + 1..]);
+            return format!("{outer}+{}", rest.replace('/', "+"));
+        }
+    }
+    path.to_string()
+}
+
+fn nested_mountpoint(admin: &Admin, entry: &PoolEntry, ds: &Dataset) -> Result<(String, bool)> {
+    let name = ds.dir().full_name();
+    let (value, source) = text(ds, "mountpoint")?;
+    let (base, rest, local) = match source {
+        // Below an alternate root everything begins at its top.
+        None if entry.altroot.is_some() => (String::new(), name, false),
+        None => {
+            let place = admin.settings.paths.mount_root.join(&name);
+            (place.to_string_lossy().into_owned(), String::new(), false)
+        }
+        Some(PropSource::Inherited(from)) => {
+            let rest = name
+                .strip_prefix(&from)
+                .unwrap_or("")
+                .trim_start_matches('/');
+            (value, rest.to_string(), false)
+        }
+        Some(_) => (value, String::new(), true),
+    };
+    if base == "none" || base == "legacy" {
+        return Ok((base, local));
+    }
+    let mut path = base.trim_end_matches('/').to_string();
+    if !rest.is_empty() {
+        path = format!("{path}/{rest}");
+    }
+    if let Some(root) = &entry.altroot {
+        path = format!("{}{path}", root.to_string_lossy().trim_end_matches('/'));
+    }
+    if path.is_empty() {
+        path.push('/');
+    }
+    Ok((path, local))
+}
+
+/// Whether `zfs mount -a` mounts it: a file system with canmount=on, complete.
+pub fn mountable(ds: &Arc<Dataset>) -> Result<bool> {
+    Ok(!ds.is_snapshot()
+        && number(ds, "canmount", &[])? == 1
+        && !ds.is_inconsistent()
+        && !ds.phys().bp.is_hole()
+        && !crate::datasets::keys::is_locked(&ds.dir())?)
+}
+
+/// Mount options (`ro`, `noatime`, …) as overrides of properties. Options that only matter to other
+/// programs are taken and dropped, as mount(8) does.
+pub fn options(list: &[String]) -> Result<Vec<(String, String)>> {
+    let out = RefCell::new(Vec::new());
+    let put =
+        |name: &str, value: &str| out.borrow_mut().push((name.to_string(), value.to_string()));
+    let set = |name: &str, on: bool| put(name, if on { "on" } else { "off" });
+    for o in list
+        .iter()
+        .flat_map(|l| l.split(','))
+        .filter(|o| !o.is_empty())
+    {
+        match o {
+            "ro" => set("readonly", true),
+            "rw" => set("readonly", false),
+            "atime" => set("atime", true),
+            "noatime" => set("atime", false),
+            "relatime" => set("relatime", true),
+            "norelatime" | "strictatime" => set("relatime", false),
+            "exec" => set("exec", true),
+            "noexec" => set("exec", false),
+            "suid" | "setuid" => set("setuid", true),
+            "nosuid" | "nosetuid" => set("setuid", false),
+            "dev" | "devices" => set("devices", true),
+            "nodev" | "nodevices" => set("devices", false),
+            "diratime" => set("diratime", true),
+            "nodiratime" => set("diratime", false),
+            "sync" => set("sync-writes", true),
+            "async" => set("sync-writes", false),
+            "dirsync" => set("dirsync", true),
+            "lazytime" => set("lazytime", true),
+            "nolazytime" => set("lazytime", false),
+            "xattr" | "saxattr" => put("xattr", "sa"),
+            "dirxattr" => put("xattr", "dir"),
+            "noxattr" => set("xattr", false),
+            "defaults" | "zfsutil" | "auto" | "noauto" | "user" | "nouser" | "_netdev" => {}
+            other if other.starts_with("x-") || other.starts_with("comment=") => {}
+            other
+                if ["context=", "fscontext=", "defcontext=", "rootcontext="]
+                    .iter()
+                    .any(|c| other.starts_with(c)) =>
+            {
+                if !has_selinux() {
+                    bail!(
+                        Unsupported,
+                        "mount option '{other}' needs SELinux, which is not active here"
+                    );
+                }
+                put("context", other);
+            }
+            // How a FUSE mount is shown; mount(8) hands it back when it remounts.
+            "allow_other" | "default_permissions" => {}
+            other
+                if ["user_id=", "group_id=", "max_read="]
+                    .iter()
+                    .any(|o| other.starts_with(o)) => {}
+            other => bail!(Invalid, "mount option '{other}' is not supported"),
+        }
+    }
+    Ok(out.into_inner())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn places_inside_others_go_beside_them() {
+        let above = |list: &[&str]| list.iter().map(|s| s.to_string()).collect::<Vec<_>>();
+        assert_eq!(beside("/h/zfs/tank", &[]), "/h/zfs/tank");
+        let tank = above(&["/h/zfs/tank"]);
+        assert_eq!(beside("/h/zfs/tank/a", &tank), "/h/zfs/tank+a");
+        let a = above(&["/h/zfs/tank/a", "/h/zfs/tank"]);
+        assert_eq!(beside("/h/zfs/tank/a/b", &a), "/h/zfs/tank+a+b");
+        assert_eq!(beside("/h/zfs/tanks/a", &tank), "/h/zfs/tanks/a");
+        assert_eq!(
+            beside("/h/m/x/y", &above(&["/h/zfs/tank", "/h/m"])),
+            "/h/m+x+y"
+        );
+        // Set inside the place of the one above the one above.
+        assert_eq!(beside("/h/m/s", &above(&["/elsewhere", "/h/m"])), "/h/m+s");
+        assert_eq!(beside("/a", &above(&["/"])), "/a");
+    }
+}

@@ -1,0 +1,554 @@
+//! The door of the daemon: file systems in the kernel's tree of files, through FUSE.
+
+use crate::holders;
+use crate::snapshots::OfMount;
+use admin::{door, Admin, Door, Mount, MountOptions, Mounted, Mounting, PoolEntry};
+use base::sync::MutexExt;
+use base::{bail, Error, Kind, Result};
+use dsl::Dataset;
+use fuse::{Atime, Config, End, MountPoint, Session, Transport, Trouble, Unmount};
+use fuse_zpl::{Admission, Bridge, Caching, Ctldir, Ending, Fresh, Front, Left, Written};
+use pool::Pool;
+use std::any::Any;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Arc, Condvar, Mutex};
+use std::time::{Duration, Instant};
+use zpl::AclType;
+
+/// How long the kernel may take to let go of a file system that is gone from its place.
+const RELEASE: Duration = Duration::from_secs(3);
+
+/// Whether mounts may be opened to users other than their owner: always for root, for the others if
+/// /etc/fuse.conf says `user_allow_other`.
+fn others_allowed() -> bool {
+    rustix::process::geteuid().is_root()
+        || std::fs::read_to_string("/etc/fuse.conf")
+            .is_ok_and(|t| t.lines().any(|l| l.trim() == "user_allow_other"))
+}
+
+/// Mounts through FUSE.
+pub struct FuseDoor {
+    /// What the kernel may cache.
+    pub caching: Caching,
+    /// How the kernel's requests come.
+    pub transport: Transport,
+}
+
+/// One mount.
+pub struct FuseMount {
+    pool: Arc<Pool>,
+    ds: Arc<Dataset>,
+    path: PathBuf,
+    /// Its `.zfs`.
+    pub ctl: Arc<Ctldir>,
+    mount: fuse::Mount,
+    /// Percent, see [`fuse::Mount::set_most_dirty`]; 0: never set.
+    most_dirty: AtomicU32,
+    session: fuse::Handle,
+    /// What the kernel keeps of what was written.
+    written: Written,
+    fresh: Arc<Fresh>,
+    notifier: fuse::Notifier,
+    /// What got lost at the end, in words.
+    lost: Mutex<Option<String>>,
+    /// The daemon itself ends it.
+    leaving: Arc<AtomicBool>,
+    ended: Arc<(Mutex<bool>, Condvar)>,
+}
+
+/// The options as the kernel gets them.
+fn for_kernel(name: &str, o: &MountOptions) -> fuse::MountOptions {
+    let mut k = fuse::MountOptions::new(name);
+    k.allow_other = others_allowed();
+    k.read_only = o.read_only;
+    k.nosuid = o.nosuid;
+    k.nodev = o.nodev;
+    k.noexec = o.noexec;
+    k.atime = match o.atime {
+        door::Atime::Noatime => Atime::Noatime,
+        door::Atime::Relatime => Atime::Relatime,
+        door::Atime::Strictatime => Atime::Strictatime,
+    };
+    k.nodiratime = o.nodiratime;
+    k.sync = o.sync;
+    k.dirsync = o.dirsync;
+    k.lazytime = o.lazytime;
+    k.contexts = o.contexts.clone();
+    k
+}
+
+/// What this door holds of a mount.
+pub fn of(m: &Mounted) -> Option<&FuseMount> {
+    m.mount.as_any().downcast_ref()
+}
+
+impl Door for FuseDoor {
+    fn mount(&self, m: Mounting<'_>) -> Result<()> {
+        let name = m.ds.full_name();
+        let fail = |e: Error| {
+            let text = e.to_string();
+            let hint = if text.contains("failed to access mountpoint") {
+                " (a place inside another mount of an ordinary user needs 'user_allow_other' in \
+                 /etc/fuse.conf; or give another directory)"
+            } else {
+                ""
+            };
+            Error::new(e.kind, format!("cannot mount '{name}': {text}{hint}"))
+        };
+        let place = MountPoint::find(m.path, m.root, true).map_err(|e| match e.trouble {
+            Trouble::Create => Error::new(
+                e.error.kind,
+                format!(
+                    "cannot mount '{}': failed to create mountpoint: {}",
+                    m.path.display(),
+                    strerror(e.error.kind)
+                ),
+            ),
+            Trouble::Link => {
+                let text = e.error.to_string();
+                let advice = "remove it, or set another mountpoint";
+                let text = format!("cannot mount '{name}': {text}; {advice}");
+                Error::new(e.error.kind, text)
+            }
+            Trouble::Look | Trouble::NotDirectory => fail(e.error),
+        })?;
+        if !m.overlay && !place.is_new() && !place.is_empty().map_err(Error::from).map_err(fail)? {
+            bail!(
+                NotEmpty,
+                "cannot mount '{}': directory is not empty",
+                m.path.display()
+            );
+        }
+        let r = match &m.still {
+            Some(still) => mount_again(&m, still, &place),
+            None => self.mount_on(&m, &place),
+        };
+        if r.is_err() {
+            place.undo();
+        }
+        r.map_err(fail)
+    }
+
+    fn others_allowed(&self) -> bool {
+        others_allowed()
+    }
+
+    fn remove_dirs(&self, dirs: Vec<PathBuf>) {
+        for d in dirs {
+            fuse::remove_mount_point(&d);
+        }
+    }
+
+    fn clear_dead(&self, which: &dyn Fn(&str, &Path) -> bool) -> usize {
+        clear_dead(which)
+    }
+
+    fn objection(&self, place: &Path) -> Option<String> {
+        let unusable = |e: std::io::Error| Some(format!("cannot be used: {e}"));
+        match std::fs::symlink_metadata(place) {
+            Err(e) if e.kind() == std::io::ErrorKind::NotFound => None,
+            Err(e) => unusable(e),
+            Ok(m) if m.is_dir() => match std::fs::read_dir(place) {
+                Ok(mut list) => {
+                    let first = list.next();
+                    first.map(|_| "exists and is not empty".to_string())
+                }
+                Err(e) => unusable(e),
+            },
+            Ok(_) => Some("exists and is not a directory".into()),
+        }
+    }
+}
+
+/// Puts a file system that is gone from its place, but in use, into the tree again.
+fn mount_again(ask: &Mounting<'_>, still: &Arc<Mounted>, place: &MountPoint) -> Result<()> {
+    let Some(m) = of(still) else {
+        bail!(Busy, "it is mounted through another door");
+    };
+    let (props, options) = ask.wanted(&still.head)?;
+    let kernel = for_kernel(&m.ds.full_name(), &options);
+    let mount = fuse::mount_again(place, &kernel, &m.notifier).map_err(|_| {
+        let busy = holders::of(&[m.mount.device()]);
+        Error::new(
+            Kind::Busy,
+            format!("it was unmounted, but is still in use{busy}"),
+        )
+    })?;
+    still.apply(props);
+    let path = mount.path().to_path_buf();
+    let again = FuseMount {
+        pool: m.pool.clone(),
+        ds: m.ds.clone(),
+        path: path.clone(),
+        ctl: m.ctl.clone(),
+        written: m.written.at(&mount),
+        fresh: m.fresh.clone(),
+        notifier: m.notifier.clone(),
+        lost: Mutex::default(),
+        leaving: m.leaving.clone(),
+        mount,
+        most_dirty: AtomicU32::new(m.most_dirty.load(Ordering::Relaxed)),
+        session: m.session.clone(),
+        ended: m.ended.clone(),
+    };
+    again.leaving.store(false, Ordering::SeqCst);
+    ask.entry.add_mount(Mounted::new(
+        still.head.clone(),
+        path,
+        place.root().map(Path::to_path_buf),
+        Arc::new(again),
+        ask.temporary.clone(),
+        options,
+    ));
+    // The session cannot end while it is mounted; it may have, had somebody unmounted it since.
+    if *m.ended.0.acquire() {
+        ask.entry.remove_mount(still.object);
+    }
+    Ok(())
+}
+
+impl FuseDoor {
+    fn mount_on(&self, m: &Mounting<'_>, place: &MountPoint) -> Result<()> {
+        let (entry, ds) = (m.entry, m.ds);
+        let pool = &entry.pool;
+        let name = ds.full_name();
+        let (head, options) = m.open()?;
+        let zfs = head.zfs();
+        let snapshots = OfMount::new(entry, ds, m.temporary.clone());
+        let clock = pool.env.clock.clone();
+        let ctl = Arc::new(Ctldir::new(Box::new(snapshots), clock, &zfs));
+        let bridge = Bridge::new(zfs.clone(), ctl.clone(), self.caching)
+            .map_err(|e| Error::new(Kind::from_errno(e.0), "root node"))?;
+        let bridge = Arc::new(Front::new(
+            bridge,
+            Admission::new(entry.pool.clone()),
+            ctl.clone(),
+            self.caching,
+        ));
+        let (fd, mount) = fuse::mount_at(place, &for_kernel(&name, &options))?;
+        let mut config = Config {
+            posix_acl: zfs.props().acltype == AclType::Posix,
+            transport: self.transport,
+            ..Config::default()
+        };
+        if self.caching.no_ahead {
+            config.max_readahead = 0;
+        }
+        mount.set_read_ahead(config.max_readahead);
+        let session = Session::new(bridge.clone(), fd, config);
+        let title = name.clone();
+        session.tell_carried(move |how| {
+            crate::log::info(&format!("{title}: requests come over {how}"))
+        });
+        let notifier = session.notifier();
+        bridge.head().set_notifier(notifier.clone());
+        let written = Written::new(mount.clone(), notifier.clone(), bridge.head().writers());
+        let fresh = bridge.head().fresh();
+        drop(bridge);
+        let ended = Arc::new((Mutex::new(false), Condvar::new()));
+        let path = mount.path().to_path_buf();
+        let fuse_mount = FuseMount {
+            pool: pool.clone(),
+            ds: ds.clone(),
+            path: path.clone(),
+            ctl,
+            session: session.handle(),
+            mount,
+            most_dirty: AtomicU32::new(0),
+            written,
+            fresh,
+            notifier,
+            lost: Mutex::default(),
+            leaving: Arc::default(),
+            ended: ended.clone(),
+        };
+        let mounted = Mounted::new(
+            head,
+            path,
+            place.root().map(Path::to_path_buf),
+            Arc::new(fuse_mount),
+            m.temporary.clone(),
+            options,
+        );
+        entry.add_mount(mounted.clone());
+        let admin = Arc::downgrade(m.admin);
+        let entry2 = entry.clone();
+        std::thread::Builder::new()
+            .name(format!("fuse {name}"))
+            .spawn(move || {
+                let end = session.run();
+                if let Err(e) = &end {
+                    crate::log::error(&format!("{}: {e}", mounted.ds.full_name()));
+                }
+                let r = mounted.settle();
+                if let Err(e) = r {
+                    crate::log::error(&format!("unmounting {}: {e}", mounted.ds.full_name()));
+                }
+                // It may have been mounted again since.
+                let last = entry2.mounted(mounted.object);
+                let last = last.unwrap_or_else(|| mounted.clone());
+                entry2.remove_mount(mounted.object);
+                let (lock, cv) = &*ended;
+                *lock.acquire() = true;
+                cv.notify_all();
+                // The kernel says the same of a connection that `umount -f` has aborted as of one that
+                // was unmounted.
+                let by_kernel = matches!(end, Ok(End::Aborted | End::Unmounted));
+                if let Some(admin) = admin.upgrade().filter(|_| by_kernel) {
+                    mount_after_abort(&admin, &entry2, &last);
+                }
+            })
+            .map_err(Error::from)?;
+        Ok(())
+    }
+}
+
+/// Somebody else aborted the connection, but the mount is still there: `umount -f` of one in use
+/// does both, aborts and fails. Nobody can use such a mount any more, so a new one takes its
+/// place; files that were open stay unusable.
+fn mount_after_abort(admin: &Arc<Admin>, entry: &Arc<PoolEntry>, m: &Arc<Mounted>) {
+    let Some(own) = of(m) else { return };
+    if own.leaving.load(Ordering::SeqCst) || !m.is_in_place() {
+        return;
+    }
+    let Ok(_gate) = entry.pass() else { return };
+    let _names = entry.names.write();
+    let name = m.ds.full_name();
+    let here = entry.pool.dsl.dataset(&name);
+    let same = here.is_ok_and(|d| d.object() == m.object);
+    if !same || entry.mounted(m.object).is_some() || !m.is_in_place() {
+        return;
+    }
+    crate::log::warn(&format!(
+        "{name}: the connection was aborted by somebody else while the file system was in use; what \
+         the kernel kept of written data is lost. It is mounted again"
+    ));
+    let again = own.mount.unmount(Unmount::Lazy).and_then(|()| {
+        admin.mount(
+            entry,
+            &m.ds,
+            &m.path,
+            m.root.as_deref(),
+            m.temporary(),
+            true,
+        )
+    });
+    if let Err(e) = again {
+        crate::log::error(&e.to_string());
+    }
+}
+
+/// Until it is gone, the end of a mount may fail.
+struct Staying<'a>(&'a AtomicBool);
+
+impl Staying<'_> {
+    /// It did not fail.
+    fn gone(self) {
+        std::mem::forget(self);
+    }
+}
+
+impl Drop for Staying<'_> {
+    fn drop(&mut self) {
+        self.0.store(false, Ordering::SeqCst);
+    }
+}
+
+/// The words of the C library for what can keep a directory from being made.
+fn strerror(kind: Kind) -> &'static str {
+    match kind {
+        Kind::Access | Kind::NotPermitted => "Permission denied",
+        Kind::NotDir => "Not a directory",
+        Kind::ReadOnly => "Read-only file system",
+        Kind::NoSpace => "No space left on device",
+        Kind::NameTooLong => "File name too long",
+        Kind::Loop => "Too many levels of symbolic links",
+        Kind::Exists => "File exists",
+        _ => "Input/output error",
+    }
+}
+
+impl FuseMount {
+    /// Once it is gone from its place: waits until the session has ended and everything is settled.
+    /// `false` if the kernel does not let it go, because somebody holds files of it open, or has it
+    /// in a mount namespace of his own. That may last for ever.
+    fn wait(&self) -> bool {
+        let (lock, cv) = &*self.ended;
+        let begin = Instant::now();
+        let mut ended = lock.acquire();
+        while !*ended {
+            if begin.elapsed() > RELEASE && self.session.is_running() {
+                return false;
+            }
+            ended = match cv.wait_timeout(ended, RELEASE / 10) {
+                Ok((ended, _)) => ended,
+                Err(e) => e.into_inner().0,
+            };
+        }
+        true
+    }
+
+    /// Takes what the kernel keeps of written data, before the connection is aborted. What could not
+    /// be taken is logged, and told by [`Mounted::lost`].
+    fn write_out_for_the_end(&self) -> Option<Ending<'_>> {
+        let files = self.written.files();
+        if files == 0 {
+            return None;
+        }
+        let (ending, done) = match self.pool.suspended() {
+            None => {
+                let (ending, done) = self.written.end();
+                (Some(ending), done)
+            }
+            // It would get no further than memory.
+            Some(_) => {
+                let why = "I/O of the pool is suspended".to_string();
+                (None, Err(Left { files, why }))
+            }
+        };
+        if let Err(left) = done {
+            let text = format!("{}: {left}", self.ds.full_name());
+            crate::log::error(&text);
+            *self.lost.acquire() = Some(text);
+        }
+        ending
+    }
+
+    /// Percent of the machine's limit that the kernel may hold of what was written here.
+    pub fn set_most_dirty(&self, percent: u32) {
+        if self.most_dirty.swap(percent, Ordering::Relaxed) != percent {
+            self.mount.set_most_dirty(percent);
+        }
+    }
+}
+
+impl Mount for FuseMount {
+    fn is_in_place(&self) -> bool {
+        self.mount.is_mounted().unwrap_or(true)
+    }
+
+    fn wait_if_gone(&self) -> bool {
+        match self.mount.is_mounted() {
+            Ok(false) => self.wait(),
+            _ => false,
+        }
+    }
+
+    fn unmount(&self, force: bool) -> Result<()> {
+        let how = if force {
+            Unmount::Force
+        } else {
+            Unmount::Normal
+        };
+        self.leaving.store(true, Ordering::SeqCst);
+        let staying = Staying(&self.leaving);
+        // Aborting the connection drops what the kernel has not sent yet.
+        let _refusing_writes = force.then(|| self.write_out_for_the_end());
+        self.mount.unmount(how).map_err(|e| {
+            let why = match e.kind {
+                Kind::Busy => format!(
+                    "pool or dataset is busy{}",
+                    holders::of(&[self.mount.device()])
+                ),
+                _ => e.to_string(),
+            };
+            Error::new(
+                e.kind,
+                format!("cannot unmount '{}': {why}", self.path.display()),
+            )
+        })?;
+        staying.gone();
+        if force {
+            self.session.stop();
+        }
+        if self.wait() {
+            return Ok(());
+        }
+        bail!(
+            Busy,
+            "cannot unmount '{}': it is gone from there, but still in use: by open files, or in another \
+             mount namespace{}",
+            self.path.display(),
+            holders::of(&[self.mount.device()])
+        );
+    }
+
+    fn write_out(&self) -> std::result::Result<(), String> {
+        self.written.take().map_err(|left| left.to_string())
+    }
+
+    fn lost(&self) -> Option<String> {
+        self.lost.acquire().clone()
+    }
+
+    /// Has the kernel ask again for attributes that it keeps for a moment: the space files take is
+    /// known.
+    fn synced(&self) {
+        self.fresh.forget(&self.notifier);
+    }
+
+    fn close(&self, object: u64) {
+        self.ctl.close(object);
+    }
+
+    fn close_all(&self) {
+        self.ctl.close_all();
+    }
+
+    fn is_fixed(&self) -> bool {
+        self.mount.by_helper()
+    }
+
+    fn remount(&self, options: &MountOptions) -> Result<()> {
+        self.mount
+            .remount(&for_kernel(&self.ds.full_name(), options))
+    }
+
+    fn tear_down(&self) -> Result<()> {
+        self.leaving.store(true, Ordering::SeqCst);
+        // What cannot be reached cannot be unmounted, but nothing must wait for it any more.
+        self.mount.unmount(Unmount::Force).inspect_err(|_| {
+            self.mount.abort();
+        })
+    }
+
+    fn abort(&self) {
+        self.leaving.store(true, Ordering::SeqCst);
+        self.mount.abort();
+    }
+
+    fn as_any(&self) -> &dyn Any {
+        self
+    }
+}
+
+/// Takes away mounts without a daemon, the youngest first; how many they were. `which` is given the
+/// source (`pool/dataset`) and the place.
+fn clear_dead(which: &dyn Fn(&str, &Path) -> bool) -> usize {
+    let mut cleared = 0;
+    for info in fuse::mounted("zfs").unwrap_or_default().iter().rev() {
+        if !which(&info.source.to_string_lossy(), &info.path) || !is_dead(info.path.clone()) {
+            continue;
+        }
+        match fuse::Mount::found(info).unmount(Unmount::Lazy) {
+            Ok(()) => cleared += 1,
+            Err(e) => crate::log::warn(&format!("{e}")),
+        }
+    }
+    cleared
+}
+
+/// Whether the kernel says that a mount has no daemon. One that merely does not answer in time is
+/// taken to be alive.
+fn is_dead(path: PathBuf) -> bool {
+    let (send, receive) = std::sync::mpsc::channel();
+    let asked = std::thread::Builder::new().spawn(move || {
+        let dead = matches!(rustix::fs::statfs(&path), Err(rustix::io::Errno::NOTCONN));
+        let _ = send.send(dead);
+    });
+    asked.is_ok()
+        && receive
+            .recv_timeout(Duration::from_secs(2))
+            .unwrap_or(false)
+}

@@ -1,34 +1,23 @@
-//! The control protocol between the commands (`zpool`, `zfs`) and the daemon (`zfs-fuse`).
+//! The vocabulary between the commands (`zpool`, `zfs`) and administration: requests, replies, errors.
 //!
-//! On the wire it is Varlink's framing and message shape over a Unix stream socket: JSON objects,
-//! each ended by a NUL byte; a call is `{"method": "org.zfsfuse.control1.PoolStatus",
-//! "parameters": {…}}`, an answer `{"parameters": {…}}`, an error `{"error": "…", "parameters":
-//! {…}}`. A call with `"more": true` may be answered by several messages, all but the last marked
-//! `"continues": true`. The `1` in the interface name is the version of the protocol: fields may
-//! be added to requests and replies (unknown ones are ignored, missing ones take their default);
-//! anything else needs a new number.
-//!
-//! File descriptors may travel with a call (`SCM_RIGHTS`), which sending and receiving streams
-//! will need.
-//!
-//! No policy and no rendering here: values travel raw, the commands print them.
+//! No policy and no rendering here: values travel raw, the commands print them. How they travel is told in
+//! the crate `control`.
 #![forbid(unsafe_code)]
 
-pub mod client;
 pub mod error;
-pub mod path;
 pub mod reply;
 pub mod request;
 pub mod secret;
-pub mod server;
-pub mod wire;
 
-pub use client::Client;
 pub use error::ApiError;
 pub use reply::*;
 pub use request::*;
 pub use secret::Secret;
-pub use server::{serve, Handler, Peer, Sink};
 
-/// Interface name in front of every method; ends with the protocol's version.
-pub const INTERFACE: &str = "org.zfsfuse.control1";
+/// Who asks, as the kernel says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Peer {
+    pub uid: u32,
+    pub gid: u32,
+    pub pid: i32,
+}

@@ -2,8 +2,8 @@
 //! echo, piped in, or read from a file (command reference §20; behaviour §20).
 
 use crate::{Cx, Fail};
-use api::client::unexpected;
 use api::{Dataset, DatasetGet, DatasetKind, Reply, Request, Secret, Select, Value};
+use control::client::unexpected;
 use std::io::{BufRead, IsTerminal, Read, Write};
 use zeroize::Zeroizing;
 

@@ -4,7 +4,8 @@ use crate::args::{Bad, Parsed};
 use crate::harmless::{harmless, Harmless};
 use crate::help;
 use crate::table::{Sub, Tool};
-use api::{ApiError, Client, Progress, Reply, Request};
+use api::{ApiError, Progress, Reply, Request};
+use control::Client;
 use std::io::{self, BufWriter, IsTerminal, Write};
 use std::os::fd::BorrowedFd;
 use std::path::Path;
@@ -438,7 +439,7 @@ pub fn version(what: &str, own: &str, args: &Parsed, cx: &mut Cx<'_>) -> Outcome
     let daemon = if cx.backend.running() {
         match cx.ask(&Request::Version {}) {
             Ok(Reply::Version(v)) => Some(v.daemon),
-            Ok(other) => return Err(cx.fail_plain(&api::client::unexpected(&other))),
+            Ok(other) => return Err(cx.fail_plain(&control::client::unexpected(&other))),
             Err(e) => return Err(cx.fail_plain(&e)),
         }
     } else {
@@ -447,11 +448,12 @@ pub fn version(what: &str, own: &str, args: &Parsed, cx: &mut Cx<'_>) -> Outcome
     let userland = format!("zfs-fuse-{own}");
     let kernel = daemon.map(|d| format!("zfs-fuse-daemon-{d}"));
     if args.has("j") {
+        use crate::json::Put;
         let mut versions = crate::json::Object::new().with("userland", userland);
         versions.put("kernel", kernel.clone().unwrap_or_else(|| "-".into()));
         let mut report = crate::json::envelope(what);
         report.put("zfs_version", versions);
-        writeln!(cx.out, "{}", crate::json::Json::from(report))?;
+        writeln!(cx.out, "{}", crate::json::line(report))?;
     } else {
         writeln!(cx.out, "{userland}")?;
         if let Some(kernel) = &kernel {

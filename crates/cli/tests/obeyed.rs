@@ -125,7 +125,7 @@ const DATASETS: &[(&str, By)] = &[
     ("setuid", Code("daemon/src/mounts.rs")),
     ("readonly", Code("daemon/src/mounts.rs")),
     ("zoned", Nobody(STORED)),
-    ("snapdir", Code("daemon/src/ctldir.rs")),
+    ("snapdir", Code("daemon/src/snapshots.rs")),
     ("aclmode", Code("daemon/src/mounts.rs")),
     ("aclinherit", Code("daemon/src/mounts.rs")),
     ("canmount", Code("daemon/src/ds_mount.rs")),

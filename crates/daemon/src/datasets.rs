@@ -4,9 +4,10 @@ use crate::service::{Entry, Service};
 use crate::{
     cancel, ds_create, ds_destroy, ds_get, ds_keys, ds_look, ds_mount, ds_rename, ds_set, errors,
 };
-use api::{ApiError, DatasetKind, Peer, Reply, Request, Sink};
+use api::{ApiError, DatasetKind, Peer, Reply, Request};
 use base::sync::{MutexExt, RwLockExt};
 use base::{Error, Kind, Result};
+use control::Sink;
 use disk::{os_type, BlkPtr};
 use dsl::{Dataset, Dir};
 use pool::Pool;

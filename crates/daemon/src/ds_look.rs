@@ -1,18 +1,20 @@
 //! Requests that look at datasets: the bytes of volumes, holds, delegated permissions, space by
 //! owner.
 
-use crate::ctldir::Volume;
 use crate::datasets::{self, Answer};
 use crate::ds_get;
 use crate::errors;
 use crate::service::{Entry, Service};
+use crate::snapshots;
 use api::{
-    Answer as Found, ApiError, DatasetKind, Grant, Grantee, Hold, Peer, Permissions, Sink,
-    SpaceRow, Whose,
+    Answer as Found, ApiError, DatasetKind, Grant, Grantee, Hold, Peer, Permissions, SpaceRow,
+    Whose,
 };
 use base::sync::RwLockExt;
 use base::{Error, Kind, Result};
+use control::Sink;
 use dsl::{Dataset, Dir};
+use fuse_zpl::Volume;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::io::{Seek, SeekFrom, Write};
@@ -44,7 +46,7 @@ pub fn read_volume(
     let Some(fd) = out.take_fds().pop() else {
         return Err(ApiError::reason(Kind::BadHandle, "no file to write to"));
     };
-    let volume = Volume::open(&entry.pool, &ds).map_err(|e| datasets::plain(e, name))?;
+    let volume = snapshots::open_volume(&entry.pool, &ds).map_err(|e| datasets::plain(e, name))?;
     let mut file = File::from(fd);
     let from = offset.min(volume.size);
     let end = length.map_or(volume.size, |l| from.saturating_add(l).min(volume.size));

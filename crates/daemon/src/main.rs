@@ -2,16 +2,12 @@
 #![forbid(unsafe_code)]
 
 mod activity;
-mod admit;
 mod alert;
-mod bridge;
 mod budget;
 mod cache;
 mod cancel;
 mod claims;
 mod compat;
-mod control;
-mod ctldir;
 mod damage;
 mod datasets;
 mod dirty;
@@ -28,15 +24,11 @@ mod ds_set;
 mod ds_values;
 mod errors;
 mod faults;
-mod fresh;
-mod front;
 mod holders;
 mod letgo;
 mod log;
 mod mounts;
-mod nodes;
 mod options;
-mod page_reads;
 mod pool_create;
 mod pool_get;
 mod pool_import;
@@ -48,12 +40,12 @@ mod pool_upgrade;
 mod pools;
 #[cfg(test)]
 mod privilege_tests;
+mod requests;
 mod service;
+mod snapshots;
 mod startup;
 mod values;
 mod waves;
-mod write_out;
-mod writers;
 
 use base::{Kind, Result};
 use options::{Asked, Options};
@@ -109,7 +101,9 @@ fn main() -> ExitCode {
         Err(e) => {
             eprintln!("zfs-fuse: {e}");
             ExitCode::from(match e.kind {
-                Kind::Busy if api::client::started_by_command() => api::client::ALREADY_RUNNING,
+                Kind::Busy if control::client::started_by_command() => {
+                    control::client::ALREADY_RUNNING
+                }
                 _ => 1,
             })
         }
@@ -118,8 +112,8 @@ fn main() -> ExitCode {
 
 /// Hands over to a process in the background.
 fn launch(args: &[String]) -> Result<u8> {
-    let socket = api::path::socket_path();
-    api::path::prepare_dir(&socket).map_err(startup::refusal)?;
+    let socket = control::path::socket_path();
+    control::path::prepare_dir(&socket).map_err(startup::refusal)?;
     startup::launch(args, startup::lock(&socket)?)
 }
 
@@ -128,10 +122,11 @@ fn serve(options: Options, child: bool) -> Result<()> {
     if child {
         startup::detach()?;
     }
+    log::start(options.foreground)?;
     log::report_panics();
     startup::raise_limits();
-    let socket = api::path::socket_path();
-    api::path::prepare_dir(&socket).map_err(startup::refusal)?;
+    let socket = control::path::socket_path();
+    control::path::prepare_dir(&socket).map_err(startup::refusal)?;
     let inherited = match child {
         true => startup::Lock::inherited(&socket)?,
         false => None,
@@ -147,11 +142,11 @@ fn serve(options: Options, child: bool) -> Result<()> {
         Some(path) => Some(startup::PidFile::write(path)?),
         None => None,
     };
-    let control = Arc::new(control::Control::start(options, stop)?);
+    let control = Arc::new(requests::Control::start(options, stop)?);
     let handler = control.clone();
     std::thread::Builder::new()
         .name("listener".into())
-        .spawn(move || api::serve(listener, handler))?;
+        .spawn(move || control::serve(listener, handler))?;
     startup::ready()?;
     stopped.wait();
     startup::notify("STOPPING=1");

@@ -1,18 +1,14 @@
 //! Mounted file systems: from a dataset to a directory and back.
 
-use crate::admit::Admission;
-use crate::bridge::Bridge;
-use crate::ctldir::Ctldir;
-use crate::fresh::Fresh;
-use crate::front::Front;
 use crate::holders;
 use crate::service::{Entry, Service};
+use crate::snapshots::OfMount;
 use crate::values;
-use crate::write_out::{Ending, Left, Written};
 use base::sync::MutexExt;
 use base::{bail, Error, Kind, Result};
 use dsl::Dataset;
 use fuse::{Atime, Config, End, MountOptions, MountPoint, Session, Trouble, Unmount};
+use fuse_zpl::{Admission, Bridge, Ctldir, Ending, Fresh, Front, Left, Written};
 use pool::{OpenSet, Pool};
 use std::path::{Component, Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
@@ -434,18 +430,9 @@ impl Service {
             zfs.start()?;
         }
         let options = mount_options(&name, ds, &props, &temporary)?;
-        let entry3 = Arc::downgrade(entry);
-        let ctl = Arc::new(Ctldir::new(
-            pool,
-            ds,
-            &zfs,
-            temporary.clone(),
-            Box::new(move |object| {
-                entry3
-                    .upgrade()
-                    .is_some_and(|e| e.mounted(object).is_some())
-            }),
-        ));
+        let snapshots = OfMount::new(entry, ds, temporary.clone());
+        let clock = pool.env.clock.clone();
+        let ctl = Arc::new(Ctldir::new(Box::new(snapshots), clock, &zfs));
         let bridge = Bridge::new(zfs.clone(), ctl.clone(), self.caching)
             .map_err(|e| Error::new(Kind::from_errno(e.0), "root node"))?;
         let bridge = Arc::new(Front::new(

@@ -1,12 +1,13 @@
 //! Lives of pools on image files, without mounts.
 
-use crate::bridge::Caching;
 use crate::pools;
 use crate::service::{Paths, Service};
 use api::{
     ApiError, ImportScan, Importable, Peer, PoolCreate, PoolGet, PoolImport, Reply, Request,
-    Select, Sink, Value, VdevClass, VdevKind, VdevSpec,
+    Select, Value, VdevClass, VdevKind, VdevSpec,
 };
+use control::Sink;
+use fuse_zpl::Caching;
 use std::fs;
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;

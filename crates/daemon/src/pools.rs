@@ -6,9 +6,10 @@ use crate::service::{Entry, Service};
 use crate::{
     cancel, damage, letgo, pool_create, pool_get, pool_import, pool_set, pool_upgrade, waves,
 };
-use api::{Activity, ApiError, Feature, HistoryRecord, Peer, Reply, Request, Sink};
+use api::{Activity, ApiError, Feature, HistoryRecord, Peer, Reply, Request};
 use base::sync::{MutexExt, RwLockExt};
 use base::{Error, Kind};
+use control::Sink;
 use disk::history::keys as key;
 use disk::{feature, NvList};
 use std::path::PathBuf;

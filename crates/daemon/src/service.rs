@@ -1,7 +1,6 @@
 //! The state of the daemon: imported pools, their mounts, the cache file, the threads that ask for
 //! groups to be written.
 
-use crate::bridge::Caching;
 use crate::cache::Absent;
 use crate::mounts::Mounted;
 use crate::{values, waves};
@@ -10,6 +9,7 @@ use base::{Error, Kind, Result};
 use dsl::Dataset;
 use env::Env;
 use fuse::{Transport, Unmount};
+use fuse_zpl::Caching;
 use pool::{Pool, Tunables};
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::path::{Path, PathBuf};

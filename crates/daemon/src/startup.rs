@@ -37,9 +37,12 @@ pub fn launch(args: &[String], lock: Lock) -> Result<u8> {
     let exe = std::env::current_exe().map_err(|e| Error::from(e).context("own program file"))?;
     let mut child = Command::new(exe);
     // It leaves the directory in which these are meant.
-    for name in [api::path::SOCKET_VARIABLE, api::path::CACHE_VARIABLE] {
+    for name in [
+        control::path::SOCKET_VARIABLE,
+        control::path::CACHE_VARIABLE,
+    ] {
         if let Some(path) = std::env::var_os(name).filter(|v| !v.is_empty()) {
-            child.env(name, api::path::from_here(path.into()));
+            child.env(name, control::path::from_here(path.into()));
         }
     }
     let mut child = child
@@ -139,7 +142,7 @@ impl Lock {
 
     /// The lock that the launcher took for this process.
     pub fn inherited(socket: &Path) -> Result<Option<Lock>> {
-        let there = fs::metadata(api::path::lock_path(socket));
+        let there = fs::metadata(control::path::lock_path(socket));
         let file = File::from(std::io::stdin().as_fd().try_clone_to_owned()?);
         let same = |a: &fs::Metadata, b: &fs::Metadata| (a.dev(), a.ino()) == (b.dev(), b.ino());
         if !there.is_ok_and(|t| file.metadata().is_ok_and(|f| same(&t, &f))) {
@@ -153,13 +156,13 @@ impl Lock {
 /// Takes the lock beside the socket for the daemon that is being started.
 pub fn lock(socket: &Path) -> Result<Lock> {
     must_be_socket(socket)?;
-    if api::client::started_by_command() {
+    if control::client::started_by_command() {
         let end = Instant::now() + COURTESY;
-        while Instant::now() < end && !api::path::is_locked(socket) {
+        while Instant::now() < end && !control::path::is_locked(socket) {
             std::thread::sleep(Duration::from_millis(20));
         }
     }
-    let path = api::path::lock_path(socket);
+    let path = control::path::lock_path(socket);
     let mut file = OpenOptions::new()
         .read(true)
         .write(true)
@@ -206,7 +209,7 @@ fn must_be_socket(socket: &Path) -> Result<()> {
             "cannot listen at '{}': something other than a socket is there; it is left as it is\n\
              Set {} to another path, or remove what is there.",
             socket.display(),
-            api::path::SOCKET_VARIABLE
+            control::path::SOCKET_VARIABLE
         ),
         _ => Ok(()),
     }
@@ -228,7 +231,7 @@ fn remove_dead(socket: &Path) -> Result<()> {
             Busy,
             "another program serves at '{}'; set {} to another path, or stop that one first",
             socket.display(),
-            api::path::SOCKET_VARIABLE
+            control::path::SOCKET_VARIABLE
         ),
     }
 }
@@ -334,7 +337,7 @@ mod tests {
         let dir = std::env::temp_dir().join(format!("zfs-fuse-start-{}", std::process::id()));
         let _ = fs::remove_dir_all(&dir);
         let socket = dir.join("control.sock");
-        api::path::prepare_dir(&socket).unwrap();
+        control::path::prepare_dir(&socket).unwrap();
         let first = lock(&socket).unwrap();
         let listener = listen(&socket, &first).unwrap();
         let e = lock(&socket).unwrap_err();

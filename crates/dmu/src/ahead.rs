@@ -17,6 +17,7 @@ use std::ops::Range;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
+use zio::ReadSpec;
 
 /// Most bytes that are read ahead of a stream.
 const FARTHEST: u64 = 16 << 20;
@@ -286,6 +287,14 @@ impl Dnode {
         }
     }
 
+    /// How blocks of this object are read ahead.
+    fn read_ahead_spec(&self) -> ReadSpec<'_> {
+        ReadSpec {
+            keep: self.reading.keep(),
+            ..ReadSpec::with_key(&self.crypt)
+        }
+    }
+
     /// Reads blocks into the cache. What cannot be read is told to who asks for it.
     fn fetch(&self, range: Range<u64>) {
         self.fetch_these(range);
@@ -295,9 +304,7 @@ impl Dnode {
     fn fetch_these(&self, blocks: impl Iterator<Item = u64>) -> usize {
         let mut bps = Vec::new();
         self.pointers(blocks, &mut bps);
-        self.dmu
-            .zio
-            .read_ahead(&bps, &self.crypt, self.reading.keep())
+        self.dmu.zio.read_ahead(&bps, &self.read_ahead_spec())
     }
 
     /// Adds where these blocks are on disk to `bps`, up to the first that cannot be told.
@@ -345,7 +352,7 @@ impl Objset {
             dn.pointers(0..=last, &mut bps);
         }
         match objects.first() {
-            Some(dn) => dn.dmu.zio.read_ahead(&bps, &dn.crypt, dn.reading.keep()),
+            Some(dn) => dn.dmu.zio.read_ahead(&bps, &dn.read_ahead_spec()),
             None => 0,
         }
     }

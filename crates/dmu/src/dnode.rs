@@ -15,7 +15,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, RwLock, RwLockReadGuard, RwLockWriteGuard, Weak};
-use zio::{Crypt, Lease};
+use zio::{Crypt, ReadSpec, Whole};
 
 /// Memory that a dirty object takes from the change to the end of its group: open and synced view,
 /// what the sync takes over, the new dnode, its share of the blocks above; bytes.
@@ -459,7 +459,7 @@ impl Dnode {
                     }) => {
                         let bp = **bp;
                         drop(i);
-                        match self.fetch_stored(blkid, &bp, r.lease)? {
+                        match self.fetch_stored(blkid, &bp, &r)? {
                             Some(b) => return Ok(b),
                             None => continue,
                         }
@@ -496,12 +496,9 @@ impl Dnode {
     }
 
     /// Reads a block that was let go of; `None`: it was changed meanwhile, or its group is on disk.
-    /// `lease` is older than the look that showed where it is.
-    fn fetch_stored(&self, blkid: u64, bp: &BlkPtr, lease: Lease) -> Result<Option<Block>> {
-        let zio = &self.dmu.zio;
-        let bps = std::slice::from_ref(bp);
-        let got = zio.read_many_whole(bps, lease, &self.crypt, &|_| true);
-        match got.into_iter().next() {
+    /// `r` was made before the pointer was looked up.
+    fn fetch_stored(&self, blkid: u64, bp: &BlkPtr, r: &Reader) -> Result<Option<Block>> {
+        match r.zio.read_many(std::slice::from_ref(bp), &r.whole()).pop() {
             // Its place may have been given back, and be another block's by now.
             _ if !self.is_stored_at(blkid, bp) => Ok(None),
             Some(Ok(b)) => Ok(Some(b)),
@@ -528,12 +525,12 @@ impl Dnode {
     /// Takes a block that was let go of into memory again, as it must be before parts of it change.
     fn bring_back(&self, blkid: u64) -> Result<()> {
         loop {
-            let lease = self.reader().lease;
+            let reader = self.reader();
             let stored = |i: &Inner| i.bufs.get(&blkid).and_then(|b| b.data.stored().copied());
             let Some(bp) = stored(&self.read_lock()) else {
                 return Ok(());
             };
-            let Some(data) = self.fetch_stored(blkid, &bp, lease)? else {
+            let Some(data) = self.fetch_stored(blkid, &bp, &reader)? else {
                 continue;
             };
             let mut i = self.write_lock();
@@ -635,10 +632,15 @@ impl Dnode {
             }
         }
         let zio = &self.dmu.zio;
-        let got = zio.read_many_whole(&bps, reader.lease, &self.crypt, &|n| {
+        let wanted_whole = |n: usize| {
             at.get(n)
                 .is_some_and(|n| whole.contains(&(first + *n as u64)))
-        });
+        };
+        let spec = ReadSpec {
+            whole: Whole::Where(&wanted_whole),
+            ..reader.spec()
+        };
+        let got = zio.read_many(&bps, &spec);
         for ((n, bp), r) in at.into_iter().zip(&bps).zip(got) {
             out[n] = Some(match r {
                 _ if bp.is_hole() => Arc::new(vec![0; size]),

@@ -113,7 +113,7 @@ fn complete(blocks: &[(Arc<Dnode>, u64)], wanted: &[usize]) {
         return;
     }
     let zio = &one.dmu.zio;
-    let got = zio.read_many_whole(&bps, reader.lease, &one.crypt, &|_| true);
+    let got = zio.read_many(&bps, &reader.whole());
     for ((n, gen), base) in who.into_iter().zip(got) {
         let (dn, blkid) = &blocks[n];
         if let Ok(base) = base {

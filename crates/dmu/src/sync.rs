@@ -30,7 +30,7 @@ use disk::{BlkPtr, DnodePhys, ObjType, BP_SIZE};
 use std::cell::RefCell;
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex};
-use zio::{Crypt, Prepared, Seal, WriteSpec, Zio};
+use zio::{Crypt, Prepared, ReadSpec, Seal, WriteSpec, Zio};
 
 /// From this pass on metadata is no longer compressed, so that sizes stop changing and the passes
 /// converge (pool format §3).
@@ -842,8 +842,8 @@ impl Objset {
         if !partial.is_empty() {
             let bps: Vec<BlkPtr> = partial.iter().map(|n| outs[*n].old).collect();
             // Read again where a device fails now and then: in syncing context `zio` does that.
-            let lease = p.zio.lease().keeping(p.policy.keep);
-            let got = p.zio.read_many_whole(&bps, lease, p.crypt, &|_| true);
+            let reader = Reader::new(p.zio, p.crypt, p.policy.keep);
+            let got = p.zio.read_many(&bps, &reader.whole());
             let mut lost = Vec::new();
             for (n, base) in partial.into_iter().zip(got) {
                 let o = &mut outs[n];
@@ -1065,7 +1065,10 @@ impl Objset {
             let mut b = match blocks.take(*blk) {
                 Some(b) => b.to_vec(),
                 None if old.is_hole() => vec![0; DNODE_BLOCK],
-                None => p.zio.read_with(&old, p.crypt)?.to_vec(),
+                None => p
+                    .zio
+                    .read_with(&old, &ReadSpec::with_key(p.crypt))?
+                    .to_vec(),
             };
             for &n in list {
                 let (dn, phys) = &done[n];

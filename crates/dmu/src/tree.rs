@@ -4,7 +4,7 @@ use base::{Block, Error, Result, Txg};
 use disk::{BlkPtr, DnodePhys, BP_SIZE};
 use std::cell::Cell;
 use std::sync::Arc;
-use zio::{Crypt, Lease, Scope, Zio};
+use zio::{Crypt, InUse, Lease, ReadSpec, Scope, Whole, Zio};
 
 /// Where in an object's tree a block is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -20,6 +20,8 @@ pub(crate) struct Reader<'a> {
     pub zio: &'a Zio,
     pub crypt: &'a Crypt,
     pub lease: Lease,
+    /// What stays in the block cache.
+    pub keep: Scope,
     pub failed: Cell<Option<Spot>>,
 }
 
@@ -29,8 +31,26 @@ impl<'a> Reader<'a> {
         Reader {
             zio,
             crypt,
-            lease: zio.lease().keeping(keep),
+            lease: zio.lease(),
+            keep,
             failed: Cell::new(None),
+        }
+    }
+
+    /// How this reads blocks that are in use since it was made.
+    pub fn spec(&self) -> ReadSpec<'a> {
+        ReadSpec {
+            in_use: InUse::Since(self.lease),
+            keep: self.keep,
+            ..ReadSpec::with_key(self.crypt)
+        }
+    }
+
+    /// The same, where the caller takes all blocks as a whole.
+    pub fn whole(&self) -> ReadSpec<'a> {
+        ReadSpec {
+            whole: Whole::All,
+            ..self.spec()
         }
     }
 
@@ -45,7 +65,7 @@ impl<'a> Reader<'a> {
     }
 
     pub fn read(&self, bp: &BlkPtr, blkid: u64) -> Result<Block> {
-        let r = self.zio.read_with_leased(bp, self.lease, self.crypt);
+        let r = self.zio.read_with(bp, &self.spec());
         if r.is_err() {
             self.failed(bp, blkid);
         }
@@ -53,7 +73,11 @@ impl<'a> Reader<'a> {
     }
 
     fn indirect(&self, bp: &BlkPtr, level: u32, shift: u8, blkid: u64) -> Result<Block> {
-        let r = indirect_fits(bp, level, shift).and_then(|()| self.zio.read_leased(bp, self.lease));
+        let spec = ReadSpec {
+            crypt: &Crypt::Plain,
+            ..self.spec()
+        };
+        let r = indirect_fits(bp, level, shift).and_then(|()| self.zio.read_with(bp, &spec));
         if r.is_err() {
             self.failed(bp, blkid);
         }

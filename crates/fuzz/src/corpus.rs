@@ -88,12 +88,12 @@ impl Corpus {
             },
         ];
         for r in &requests {
-            if let Ok(b) = api::wire::encode_call(r, true) {
+            if let Ok(b) = control::wire::encode_call(r, true) {
                 c.add("messages", &b);
             }
         }
         let error = api::ApiError::sentence(base::Kind::Invalid, "no");
-        if let Ok(b) = api::wire::encode_error(&error) {
+        if let Ok(b) = control::wire::encode_error(&error) {
             c.add("messages", &b);
         }
         // Requests of the kernel: a header, then room for arguments and a name.
@@ -309,7 +309,7 @@ impl Corpus {
             }
             let raw = match bp.is_embedded() {
                 true => Ok(bp.embedded_payload()),
-                false => pool.zio.read_raw(bp, 0),
+                false => pool.zio.read_raw(bp),
             };
             if let Ok(raw) = raw {
                 self.packed(bp.compress(), bp.lsize(), &raw);

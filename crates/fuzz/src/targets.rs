@@ -583,8 +583,8 @@ fn unpack(alg: u8, b: &[u8]) {
 }
 
 fn messages(b: &[u8]) {
-    let _ = black_box(api::wire::decode_call(b));
-    let _ = black_box(api::wire::decode_reply(b));
+    let _ = black_box(control::wire::decode_call(b));
+    let _ = black_box(control::wire::decode_reply(b));
 }
 
 /// A file system that has nothing.

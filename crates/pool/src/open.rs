@@ -13,7 +13,6 @@ use crate::sync::SyncState;
 use crate::{ErrLog, MapLoader, Pool, Shared, SpaceMaps, Tunables, VERSION_FEATURES};
 use base::sync::MutexExt;
 use base::{bail, Error, Kind, Result, Txg};
-use codec::crypt::Crypt;
 use disk::dsl::BpobjPhys;
 use disk::uberblock::Uberblock;
 use disk::{feature, NvList};
@@ -27,7 +26,7 @@ use std::sync::{Arc, Condvar, Mutex};
 use vdev::{keys, State, VdevTree};
 use zap::Zap;
 use zil::Header;
-use zio::{Scope, Zio, ZioOptions};
+use zio::{ReadSpec, Zio, ZioOptions};
 
 /// How to open.
 #[derive(Clone, Debug, Default)]
@@ -618,7 +617,7 @@ impl Pool {
                 force: true,
                 closed: false,
             }),
-            tasks: Mutex::default(),
+            tasks: Default::default(),
             io: Default::default(),
             service: Default::default(),
             asked: Mutex::default(),
@@ -626,7 +625,7 @@ impl Pool {
             kicked: (Mutex::new(false), Condvar::new()),
             dtls: Mutex::new(dtls),
             config_dirty: AtomicBool::new(true),
-            more_to_free: AtomicBool::new(true),
+            jobs: crate::jobs::Jobs::new(crate::freeing::standing()),
             owed: AtomicU32::new(0),
             sets: Mutex::default(),
             errlog: ErrLog::default(),
@@ -650,11 +649,11 @@ impl Pool {
         Ok(pool)
     }
 
-    /// The first group: claims what the intent logs hold (pool format §26.3), before anything can
-    /// be allocated.
+    /// The first txg: claims what the intent logs hold (pool format §26.3). An early task, so that nothing in syncing
+    /// context can allocate their places before.
     fn claim_logs(self: &Arc<Self>) -> Result<()> {
         let first = self.first_txg;
-        let (highest, logged) = self.task(move |pool, tx| {
+        let (highest, logged) = self.early_task(move |pool, tx| {
             let mut highest = 0;
             let mut logged = Vec::new();
             pool.each_head(&mut |ds| {
@@ -702,7 +701,7 @@ impl Pool {
         heads.retain(|ds| !ds.phys().bp.is_hole());
         for some in heads.chunks(ROOTS_AHEAD) {
             let roots: Vec<_> = some.iter().map(|ds| ds.phys().bp).collect();
-            self.zio.read_ahead(&roots, &Crypt::Plain, Scope::All);
+            self.zio.read_ahead(&roots, &ReadSpec::default());
             some.iter().try_for_each(|ds| f(ds.clone()))?;
         }
         Ok(())
@@ -758,6 +757,16 @@ impl Pool {
     /// Writes everything, marks the pool exported (1) or destroyed (2), closes the devices. Nobody may
     /// use datasets of it any more.
     fn finish(&self, state: u64) -> Result<()> {
+        self.jobs.stop();
+        let r = self.finish_stopped(state);
+        if r.is_err() && self.stopped().is_none() {
+            self.jobs.go_on();
+        }
+        r
+    }
+
+    /// The same, when the jobs have been stopped.
+    fn finish_stopped(&self, state: u64) -> Result<()> {
         if self.readonly {
             self.sync_state().closed = true;
             self.dmu.stop_ahead();
@@ -808,6 +817,7 @@ impl Pool {
 
     /// Stops without exporting: everything is written, the pool is found active at the next start.
     pub fn close(&self) -> Result<()> {
+        self.jobs.stop();
         let r = if self.readonly {
             Ok(())
         } else {

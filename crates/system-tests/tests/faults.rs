@@ -1,7 +1,8 @@
 //! Devices that are told to fail while a pool is in use: the daemon of test builds takes faults through
 //! its control socket.
 
-use api::{Client, Fault, Request, Transfer, Trouble};
+use api::{Fault, Request, Transfer, Trouble};
+use control::Client;
 use rustix::process::Signal;
 use std::fs::{self, File};
 use std::io::Write;

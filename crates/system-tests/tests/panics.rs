@@ -1,6 +1,7 @@
 //! A thread of the daemon panics: told to by the fault of a device, at a transfer it asks for.
 
-use api::{Client, Fault, Request, Transfer, Trouble};
+use api::{Fault, Request, Transfer, Trouble};
+use control::Client;
 use std::fs::{self, File};
 use std::io::Write;
 use std::path::Path;

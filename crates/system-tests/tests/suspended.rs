@@ -1,7 +1,8 @@
 //! A pool whose devices refuse what is written: it waits, nothing is lost, and when they are well
 //! again the same transaction group goes on.
 
-use api::{Client, Fault, Request, Transfer, Trouble};
+use api::{Fault, Request, Transfer, Trouble};
+use control::Client;
 use rustix::process::Signal;
 use std::fs;
 use std::os::unix::process::ExitStatusExt;

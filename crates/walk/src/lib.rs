@@ -2,7 +2,7 @@
 //!
 //! [`walk`] visits the blocks of one object set: the object set block, the meta-dnode's tree, every object
 //! in order of number, then the accounting objects. [`object`] visits the tree of one object. Freeing of
-//! destroyed datasets, the check of metadata after a rewind and `zdb -b` are visitors of it.
+//! destroyed datasets, the check of metadata after a rewind and the audit of a pool are visitors of it.
 //!
 //! Invariants:
 //!
@@ -30,7 +30,7 @@ use base::{Block, Error, Result, Txg};
 use disk::dnode::{DNODES_PER_BLOCK, DNODE_SIZE};
 use disk::objset::ObjsetPhys;
 use disk::{BlkPtr, DnodePhys, ObjType, BP_SIZE};
-use zio::{Crypt, Scope, Zio};
+use zio::{Crypt, ReadSpec, Zio};
 
 /// Blocks of metadata that are read ahead together, before the first of them is needed.
 pub const AHEAD: usize = 32;
@@ -277,7 +277,7 @@ impl<'a> Walker<'a> {
 
     /// A block of metadata; `None` if there is a finding instead.
     fn read(&mut self, bp: &BlkPtr, at: Place) -> Result<Option<Block>> {
-        match self.zio.read_with(bp, self.spec.crypt) {
+        match self.zio.read_with(bp, &ReadSpec::with_key(self.spec.crypt)) {
             Ok(b) => Ok(Some(b)),
             Err(e) if e.is_damage() => {
                 self.visitor.finding(Finding {
@@ -376,7 +376,7 @@ impl<'a> Walker<'a> {
             .collect();
         if wanted.len() > 1 {
             self.zio
-                .read_ahead(&wanted, self.spec.crypt, Scope::default());
+                .read_ahead(&wanted, &ReadSpec::with_key(self.spec.crypt));
         }
     }
 

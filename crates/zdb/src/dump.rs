@@ -270,7 +270,7 @@ fn on_disk(zio: &zio::Zio, root: &BlkPtr, object: u64) -> Result<DnodePhys> {
         let b = zio.read(&bp)?;
         bp = BlkPtr::at(&b, (place(level) & ((1 << shift) - 1)) as usize)?;
     }
-    let b = zio.read_with(&bp, &zio::Crypt::Locked)?;
+    let b = zio.read_with(&bp, &zio::ReadSpec::with_key(&zio::Crypt::Locked))?;
     let at = (object % per) as usize * 512;
     DnodePhys::decode(b.get(at..).unwrap_or_default())?.ok_or_else(missing)
 }

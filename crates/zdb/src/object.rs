@@ -498,7 +498,7 @@ fn zstd_note(c: &Ctx, bp: &BlkPtr) -> String {
     }
     let raw = match bp.is_embedded() {
         true => Ok(bp.embedded_payload()),
-        false => c.set.zio.read_raw(bp, 0),
+        false => c.set.zio.read_raw(bp),
     };
     let word = |b: &[u8], at: usize| b.get(at..at + 4).and_then(|w| <[u8; 4]>::try_from(w).ok());
     match raw {

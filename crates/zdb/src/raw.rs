@@ -6,7 +6,7 @@ use codec::compress;
 use disk::objset::ObjsetPhys;
 use disk::{BlkPtr, DnodePhys, ObjType};
 use std::sync::Arc;
-use zio::{Crypt, Zio};
+use zio::{Crypt, ReadSpec, Zio};
 
 /// Slots of one block of dnodes.
 const PER_BLOCK: u64 = 32;
@@ -18,7 +18,7 @@ pub fn read(zio: &Zio, bp: &BlkPtr) -> Result<Block> {
         return zio.read(bp);
     }
     bp.sanity(zio.devices.vdevs())?;
-    let raw = zio.read_raw(bp, 0)?;
+    let raw = zio.read_raw(bp)?;
     let mut data = match bp.compress() {
         compress::OFF if raw.len() >= bp.lsize() => {
             let mut raw = raw;
@@ -119,7 +119,7 @@ impl<'a> Set<'a> {
     pub fn read(&self, bp: &BlkPtr) -> Result<Block> {
         match self.crypt {
             Crypt::Plain | Crypt::Locked => read(self.zio, bp),
-            _ => self.zio.read_with(bp, &self.crypt),
+            _ => self.zio.read_with(bp, &ReadSpec::with_key(&self.crypt)),
         }
     }
 

@@ -445,30 +445,6 @@ fn obsolete(set: &Set, dn: &DnodePhys, n: usize) -> Result<Vec<u64>> {
     Ok(words.into_iter().flat_map(two).collect())
 }
 
-/// Where the blocks of a vdev that is or was removed are now: addresses; none of other vdevs.
-pub fn moved(s: &Session, v: &Vdev) -> Result<Vec<Dva>> {
-    let Some(o) = v.get_u64("com.delphix:indirect_object").filter(|o| *o != 0) else {
-        return Ok(Vec::new());
-    };
-    let set = Set::open(&s.pool.zio, &s.pool.mos.root())?;
-    let dn = set
-        .dnode(o)?
-        .ok_or_else(|| Error::damaged(format!("no indirect mapping {o}")))?;
-    let room = dn
-        .maxblkid
-        .saturating_add(1)
-        .saturating_mul(dn.block_size() as u64);
-    let count = u64_at(&dn.bonus, 16)?.min(room / 24).min(1 << 24) as usize;
-    let words = numbers(&set, o, count * 3)?;
-    Ok(words
-        .chunks_exact(3)
-        .map(|e| Dva {
-            word0: e[1],
-            word1: e[2],
-        })
-        .collect())
-}
-
 /// The logs of space maps, and how many of their entries still count.
 fn logs(
     s: &Session,

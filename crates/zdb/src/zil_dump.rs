@@ -2,7 +2,7 @@
 
 use crate::fmt;
 use crate::raw::Set;
-use crate::{Log, Session};
+use crate::Session;
 use base::Result;
 use disk::zil::{Body, CreateKind, WriteData, ZilHeader};
 use std::cell::RefCell;
@@ -36,7 +36,7 @@ pub fn show(
     let lines = RefCell::new(Vec::new());
     let counts = RefCell::new([0u64; TYPES]);
     zil::walk(
-        &Log(&s.pool),
+        &audit::ReadOnlyLog(&s.pool),
         &h.log,
         (u64::MAX, u64::MAX),
         &mut |bp| {

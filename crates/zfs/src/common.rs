@@ -1,10 +1,10 @@
 //! What several subcommands share.
 
-use api::client::unexpected;
 use api::{Dataset, DatasetGet, DatasetKind, Reply, Request};
-use cli::json::{Object, Style};
+use cli::json::{Object, Put, Style};
 use cli::names::{self, Want};
 use cli::{Cx, Fail, Parsed};
+use control::client::unexpected;
 use std::collections::HashSet;
 
 /// A request that is answered by `Done`, or by `DoneBut` with what has to be said.

@@ -1,10 +1,10 @@
 //! `zfs create`.
 
 use crate::common;
-use api::client::unexpected;
 use api::{DatasetCreate, Reply, Request};
 use cli::names::{self, Want};
 use cli::{Cx, Fail, Outcome, Parsed};
+use control::client::unexpected;
 
 pub fn create(args: &Parsed, cx: &mut Cx<'_>) -> Outcome {
     let name = match args.operands.as_slice() {

@@ -1,11 +1,11 @@
 //! `zfs destroy`.
 
 use crate::common;
-use api::client::unexpected;
 use api::{DatasetDestroy, Reply, Request};
 use base::sizes::nice;
 use cli::names::{self, Want};
 use cli::{Cx, Fail, Outcome, Parsed};
+use control::client::unexpected;
 
 pub fn destroy(args: &Parsed, cx: &mut Cx<'_>) -> Outcome {
     let name = match args.operands.as_slice() {

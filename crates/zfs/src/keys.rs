@@ -1,11 +1,11 @@
 //! `zfs load-key`, `zfs unload-key`, `zfs change-key`.
 
 use crate::common::{self, History};
-use api::client::unexpected;
 use api::{Reply, Request, Secret};
 use cli::keys::{self, KeyFacts, Prompt};
 use cli::names::{self, Want};
 use cli::{Cx, Fail, Outcome, Parsed};
+use control::client::unexpected;
 
 /// Status of commands about keys that failed.
 const FAILED: i32 = 255;

@@ -1,12 +1,12 @@
 //! `zfs holds`, `zfs allow FILESYSTEM`, `zfs userspace` and its relatives, `zfs read`.
 
 use crate::common;
-use api::client::unexpected;
 use api::{Grant, Grantee, Reply, Request, SpaceRow, Whose};
 use base::sizes::nice;
 use cli::columns::{self, Column};
 use cli::names::{self, Want};
 use cli::{Cx, Fail, Outcome, Parsed};
+use control::client::unexpected;
 use std::cmp::Ordering;
 use std::fs::File;
 use std::os::fd::AsFd;

@@ -1,6 +1,7 @@
 //! The real `zfs` against a daemon that is not.
 
 use api::*;
+use control::{path, serve, Handler, Sink};
 use std::os::unix::net::UnixListener;
 use std::process::Command;
 use std::sync::Arc;

@@ -5,6 +5,7 @@ mod gang;
 use crate::cache::{Cache, Key};
 use crate::crypt::{self, Crypt, Seal, Sealed};
 use crate::flight::{Boarding, Flight, Flights, Lead};
+use crate::read_spec::{How, InUse, Lease, ReadSpec, Whole};
 use crate::scope::Scope;
 use crate::seam::{
     Allocator, Dedup, Devices, Looked, PhysWrite, Purpose, ReadOne, Sharing, Waits, Wrong,
@@ -76,47 +77,6 @@ enum PreparedKind {
         checksum: checksum::Words,
         sealed: Option<Sealed>,
     },
-}
-
-/// Since when a pointer is known to be in use: the last group that was on disk when it was taken
-/// from its tree. See [`Zio::lease`].
-#[derive(Clone, Copy, Debug)]
-pub struct Lease {
-    synced: Txg,
-    keep: Scope,
-}
-
-impl Lease {
-    /// For a pointer taken when group `txg` was the last on disk.
-    pub fn of(txg: Txg) -> Lease {
-        Lease {
-            synced: txg,
-            keep: Scope::All,
-        }
-    }
-
-    /// The same; what is read with it stays in the block cache only if it is one of these.
-    pub fn keeping(self, keep: Scope) -> Lease {
-        Lease { keep, ..self }
-    }
-}
-
-/// How a block is read.
-#[derive(Clone, Copy)]
-enum How {
-    /// It need not be there: nobody is blamed.
-    Probe,
-    Used(Lease),
-}
-
-impl How {
-    /// What of it stays in the block cache.
-    fn keep(self) -> Scope {
-        match self {
-            How::Probe => Scope::All,
-            How::Used(lease) => lease.keep,
-        }
-    }
 }
 
 pub struct ZioOptions {
@@ -220,7 +180,7 @@ impl Zio {
         old.clear();
     }
 
-    /// To be had before a pointer is taken from its tree and passed to [`Zio::read_leased`]: a pointer
+    /// To be had before a pointer is taken from its tree and passed to [`InUse::Since`]: a pointer
     /// that was in use then is not given to another block before two further groups are on disk.
     /// Until then what is wrong with the block is the fault of a device, and may be repaired.
     pub fn lease(&self) -> Lease {
@@ -235,7 +195,7 @@ impl Zio {
         };
         let synced = self.synced.load(Ordering::Acquire);
         !self.writable
-            || (bp.physical_birth() <= synced && synced <= lease.synced.saturating_add(1))
+            || (bp.physical_birth() <= synced && synced <= lease.synced().saturating_add(1))
     }
 
     /// Who counts the references of shared blocks; set once. Without it none are shared.
@@ -281,36 +241,16 @@ impl Zio {
 
     // ---- reading -------------------------------------------------------------------------------
 
-    /// The decompressed, verified, little-endian content of the block; zeros for a hole of known
-    /// size. The pointer must have been taken just now; otherwise see [`Zio::read_leased`].
-    /// `Kind::Access` for an encrypted block.
+    /// Reads one block with [`ReadSpec::default`]: not encrypted, pointer taken just now.
+    ///
+    /// # Errors
+    /// Those of [`Zio::read_with`].
     pub fn read(&self, bp: &BlkPtr) -> Result<Block> {
-        self.read_with(bp, &Crypt::Plain)
+        self.read_with(bp, &ReadSpec::default())
     }
 
-    /// The same for a block of an object set that may be encrypted. With [`Crypt::Locked`] blocks of
-    /// dnodes come as they are stored: cores and pointers in clear, boni not.
-    pub fn read_with(&self, bp: &BlkPtr, crypt: &Crypt) -> Result<Block> {
-        self.read_block(bp, crypt, How::Used(self.lease()))
-    }
-
-    /// [`read`](Self::read) with a pointer that was in use when the lease was had.
-    pub fn read_leased(&self, bp: &BlkPtr, lease: Lease) -> Result<Block> {
-        self.read_with_leased(bp, lease, &Crypt::Plain)
-    }
-
-    /// [`read_with`](Self::read_with) with a pointer that was in use when the lease was had.
-    pub fn read_with_leased(&self, bp: &BlkPtr, lease: Lease, crypt: &Crypt) -> Result<Block> {
-        self.read_block(bp, crypt, How::Used(lease))
-    }
-
-    /// [`read_with`](Self::read_with) for a block that need not be there any more: no device is
-    /// blamed.
-    pub fn probe(&self, bp: &BlkPtr, crypt: &Crypt) -> Result<Block> {
-        self.read_block(bp, crypt, How::Probe)
-    }
-
-    /// Has all copies of such a block as the right one is, if there is one. Nobody else may use it.
+    /// Rewrites all copies of a block that may be gone with its right content, if one copy has it. No other block
+    /// may be using the space.
     pub fn make_whole(&self, bp: &BlkPtr) -> Result<()> {
         if bp.is_hole() || bp.is_embedded() {
             return Ok(());
@@ -324,13 +264,22 @@ impl Zio {
         Ok(())
     }
 
-    /// Whether such a block is there, as it is stored: takes no key.
+    /// Whether a block that may be gone is still stored. Takes no key; no error is charged to a device.
     pub fn probe_raw(&self, bp: &BlkPtr) -> Result<()> {
         bp.sanity(self.devices.vdevs())?;
         self.read_copies(bp, 0, How::Probe).map(|_| ())
     }
 
-    fn read_block(&self, bp: &BlkPtr, crypt: &Crypt, how: How) -> Result<Block> {
+    /// Reads one block: the decompressed, verified, little-endian content; zeros for a hole of known size.
+    ///
+    /// With [`Crypt::Locked`], blocks of dnodes come as they are stored: cores and pointers in clear,
+    /// bonus buffers encrypted.
+    ///
+    /// # Errors
+    /// [`Kind::Access`] for an encrypted block without a key; [`Kind::Checksum`] if no copy verifies;
+    /// [`Kind::Io`] if no copy can be read.
+    pub fn read_with(&self, bp: &BlkPtr, spec: &ReadSpec) -> Result<Block> {
+        let crypt = spec.crypt;
         base::mutation::panic_point("reading a block");
         if bp.is_hole() {
             return Ok(Arc::new(vec![0; bp.lsize()]));
@@ -345,11 +294,13 @@ impl Zio {
             }
             bp.sanity(self.devices.vdevs())?;
             // Never into the cache: it is not what readers with the key want.
-            return self.decode(bp, self.read_copies(bp, 0, how)?);
+            return self.decode(bp, self.read_copies(bp, 0, self.how(spec))?);
         }
-        if let Some(b) = self.cache.get(bp) {
+        let whole = spec.whole.at(0);
+        if let Some(b) = self.cached(bp, whole) {
             return Ok(b);
         }
+        let how = self.how(spec);
         bp.sanity(self.devices.vdevs())?;
         let mut lead = None;
         // What nobody can vouch for without a key is for those who have none.
@@ -366,7 +317,7 @@ impl Zio {
             }
         }
         let raw = self.read_copies(bp, 0, how)?;
-        let r = self.finish(bp, crypt, raw, false, how.keep());
+        let r = self.finish(bp, crypt, raw, whole, spec.keep);
         if let (Some(l), Ok(b)) = (lead, &r) {
             l.landed(b);
         }
@@ -445,8 +396,23 @@ impl Zio {
     }
 
     /// The PSIZE bytes of the block, verified, from whichever copy is good.
-    pub fn read_raw(&self, bp: &BlkPtr, depth: u32) -> Result<Vec<u8>> {
-        self.read_copies(bp, depth, How::Used(self.lease()))
+    pub fn read_raw(&self, bp: &BlkPtr) -> Result<Vec<u8>> {
+        self.read_copies(bp, 0, How::Used(self.lease()))
+    }
+
+    fn how(&self, spec: &ReadSpec) -> How {
+        match spec.in_use {
+            InUse::Now => How::Used(self.lease()),
+            InUse::Since(lease) => How::Used(lease),
+            InUse::Unknown => How::Probe,
+        }
+    }
+
+    fn cached(&self, bp: &BlkPtr, whole: bool) -> Option<Block> {
+        match whole {
+            true => self.cache.get_whole(bp),
+            false => self.cache.get(bp),
+        }
     }
 
     fn read_copies(&self, bp: &BlkPtr, depth: u32, how: How) -> Result<Vec<u8>> {
@@ -610,49 +576,39 @@ impl Zio {
         }
     }
 
-    /// Reads many blocks, those not cached in one batch; results in order. The pointers must have
-    /// been taken since the lease was had.
-    pub fn read_many(&self, bps: &[BlkPtr], lease: Lease) -> Vec<Result<Block>> {
-        self.read_many_with(bps, lease, &Crypt::Plain)
-    }
-
-    /// The same for blocks of an object set that may be encrypted.
-    pub fn read_many_with(
-        &self,
-        bps: &[BlkPtr],
-        lease: Lease,
-        crypt: &Crypt,
-    ) -> Vec<Result<Block>> {
-        self.read_many_whole(bps, lease, crypt, &|_| false)
-    }
-
-    /// The same; `whole` says of which (by index) all is wanted, so that nobody is likely to ask for
-    /// them again.
-    pub fn read_many_whole(
-        &self,
-        bps: &[BlkPtr],
-        lease: Lease,
-        crypt: &Crypt,
-        whole: &dyn Fn(usize) -> bool,
-    ) -> Vec<Result<Block>> {
+    /// Reads many blocks, those not cached in one batch. One result for each, in order; otherwise
+    /// as [`Zio::read_with`]. With [`InUse::Unknown`] there is no batch.
+    pub fn read_many(&self, bps: &[BlkPtr], spec: &ReadSpec) -> Vec<Result<Block>> {
+        let lease = match spec.in_use {
+            InUse::Now => self.lease(),
+            InUse::Since(lease) => lease,
+            InUse::Unknown => return bps.iter().map(|bp| self.read_with(bp, spec)).collect(),
+        };
+        let spec = &ReadSpec {
+            in_use: InUse::Since(lease),
+            ..*spec
+        };
+        let one = |i: usize| {
+            let whole = match spec.whole.at(i) {
+                true => Whole::All,
+                false => Whole::None,
+            };
+            self.read_with(&bps[i], &ReadSpec { whole, ..*spec })
+        };
         let mut out: Vec<Option<Result<Block>>> = Vec::with_capacity(bps.len());
         let mut missing: Vec<(usize, Option<Lead>)> = Vec::new();
         let mut followed: Vec<(usize, Arc<Flight>)> = Vec::new();
         for (i, bp) in bps.iter().enumerate() {
-            if !self.is_plain(bp, crypt) {
+            if !self.is_plain(bp, spec.crypt) {
                 // May wait for what somebody else reads, who may wait for what is led here.
                 if missing.is_empty() {
-                    out.push(Some(self.read_with_leased(bp, lease, crypt)));
+                    out.push(Some(one(i)));
                 } else {
                     out.push(None);
                 }
                 continue;
             }
-            let cached = match whole(i) {
-                true => self.cache.get_whole(bp),
-                false => self.cache.get(bp),
-            };
-            out.push(cached.map(Ok));
+            out.push(self.cached(bp, spec.whole.at(i)).map(Ok));
             if out[i].is_none() && syncing::here() {
                 missing.push((i, None));
             } else if out[i].is_none() {
@@ -662,16 +618,14 @@ impl Zio {
                 }
             }
         }
-        self.read_missing(bps, lease, crypt, whole, &mut missing, &mut out);
+        self.read_missing(bps, lease, spec, &mut missing, &mut out);
         drop(missing);
         // Nothing is led any more.
         for (i, f) in followed {
             out[i] = f.wait().map(Ok);
         }
-        for (i, bp) in bps.iter().enumerate() {
-            if out[i].is_none() {
-                out[i] = Some(self.read_with_leased(bp, lease, crypt));
-            }
+        for (i, r) in out.iter_mut().enumerate().filter(|(_, r)| r.is_none()) {
+            *r = Some(one(i));
         }
         out.into_iter()
             .map(|r| r.unwrap_or_else(|| Err(Error::damaged("a read was lost"))))
@@ -723,8 +677,7 @@ impl Zio {
         &self,
         bps: &[BlkPtr],
         lease: Lease,
-        crypt: &Crypt,
-        whole: &dyn Fn(usize) -> bool,
+        spec: &ReadSpec,
         missing: &mut [(usize, Option<Lead>)],
         out: &mut [Option<Result<Block>>],
     ) {
@@ -742,7 +695,8 @@ impl Zio {
                 // Other copies, and the bookkeeping of failures.
                 Err(e) => self.read_from(bp, 1, 0, how, (l.wrong, e)),
             };
-            let r = raw.and_then(|raw| self.finish(bp, crypt, raw, whole(i), lease.keep));
+            let r =
+                raw.and_then(|raw| self.finish(bp, spec.crypt, raw, spec.whole.at(i), spec.keep));
             if let (Some(lead), Ok(b)) = (lead.take(), &r) {
                 lead.landed(b);
             }
@@ -750,10 +704,11 @@ impl Zio {
         }
     }
 
-    /// Brings blocks that somebody is likely to ask for into the cache. What is wrong with them is left
-    /// to those who do ask: nothing is repaired or told. What would not stay there is not read. How many
-    /// were neither there nor on their way.
-    pub fn read_ahead(&self, bps: &[BlkPtr], crypt: &Crypt, keep: Scope) -> usize {
+    /// Read-ahead: brings blocks into the cache, those of [`ReadSpec::keep`]; others are not read. Errors
+    /// are left to whoever reads the blocks later: nothing is repaired or counted. Returns how many
+    /// blocks were neither cached nor being read.
+    pub fn read_ahead(&self, bps: &[BlkPtr], spec: &ReadSpec) -> usize {
+        let (crypt, keep) = (spec.crypt, spec.keep);
         let mut wanted: Vec<(usize, Option<Lead>)> = Vec::new();
         for (i, bp) in bps.iter().enumerate() {
             if keep.has(bp) && self.is_plain(bp, crypt) && !self.cache.has(bp) {
@@ -768,7 +723,8 @@ impl Zio {
             if !l.wrong.is_empty() {
                 continue;
             }
-            if let (Some(lead), Ok(b)) = (lead, self.finish(&bps[i], crypt, raw, false, keep)) {
+            let whole = spec.whole.at(i);
+            if let (Some(lead), Ok(b)) = (lead, self.finish(&bps[i], crypt, raw, whole, keep)) {
                 lead.landed(&b);
             }
         }
@@ -981,7 +937,7 @@ impl Zio {
         };
         bp.set_dedup(true);
         let same = |there: &BlkPtr| -> Result<bool> {
-            match self.read_raw(there, 0) {
+            match self.read_raw(there) {
                 Ok(b) => Ok(b == **data),
                 // What cannot be read is not the same.
                 Err(e) if e.is_damage() => Ok(false),

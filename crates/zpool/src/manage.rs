@@ -1,10 +1,10 @@
 //! Small subcommands: version, destroy, export, labelclear, history, sync, wait.
 
 use crate::common;
-use api::client::unexpected;
 use api::{HistoryRecord, PoolGet, Reply, Request};
 use base::sizes::nice;
 use cli::{time, Cx, Fail, Outcome, Parsed};
+use control::client::unexpected;
 use tz::TimeZone;
 
 /// Version of this command: the workspace's.

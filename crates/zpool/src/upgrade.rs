@@ -1,9 +1,9 @@
 //! `zpool upgrade`.
 
 use crate::common;
-use api::client::unexpected;
 use api::{PoolGet, Reply, Request, Upgraded};
 use cli::{Cx, Fail, Outcome, Parsed};
+use control::client::unexpected;
 
 /// What each legacy version brought.
 const VERSIONS: [&str; 28] = [

@@ -1,6 +1,7 @@
 //! The real `zpool` against a daemon that is not: the socket, exit statuses, streams.
 
 use api::*;
+use control::{path, serve, Handler, Sink};
 use std::os::unix::net::UnixListener;
 use std::path::PathBuf;
 use std::process::{Command, Output};

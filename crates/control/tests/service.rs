@@ -1,6 +1,7 @@
 //! Client and server against each other over a real socket.
 
 use api::*;
+use control::{path, serve, Client, Handler, Sink};
 use std::io::Write;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::PathBuf;

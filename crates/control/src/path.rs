@@ -1,6 +1,6 @@
 //! Where the control socket is, and who may own what leads to it.
 
-use crate::ApiError;
+use api::ApiError;
 use base::Kind;
 use std::fs;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};

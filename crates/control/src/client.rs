@@ -1,7 +1,8 @@
 //! The commands' side: connect (starting the daemon if need be), ask, wait.
 
 use crate::wire::{self, Framed};
-use crate::{path, server, ApiError, Reply, Request, Version};
+use crate::{path, server};
+use api::{ApiError, Reply, Request, Version};
 use base::Kind;
 use std::io;
 use std::os::fd::BorrowedFd;
@@ -113,7 +114,7 @@ impl Client {
     pub fn call_with(
         &mut self,
         request: &Request,
-        progress: &mut dyn FnMut(crate::Progress),
+        progress: &mut dyn FnMut(api::Progress),
     ) -> Result<Reply, ApiError> {
         self.call_passing(request, &[], progress)
     }
@@ -123,7 +124,7 @@ impl Client {
         &mut self,
         request: &Request,
         files: &[BorrowedFd<'_>],
-        progress: &mut dyn FnMut(crate::Progress),
+        progress: &mut dyn FnMut(api::Progress),
     ) -> Result<Reply, ApiError> {
         let lost = |e: io::Error| {
             ApiError::sentence(Kind::Io, format!("lost the connection to the daemon: {e}"))

@@ -1,7 +1,7 @@
 //! The daemon's side: one thread per connection, calls answered in order.
 
 use crate::wire::{self, Framed};
-use crate::{ApiError, Reply, Request};
+use api::{ApiError, Peer, Reply, Request};
 use base::sync::MutexExt;
 use base::Kind;
 use std::cmp::Reverse;
@@ -25,14 +25,6 @@ const MAX_LONG: usize = 8;
 const PATIENCE: Duration = Duration::from_secs(10);
 /// A caller has to take an answer, or something of it, within this time.
 const STALLED: Duration = Duration::from_secs(60);
-
-/// Who is at the other end, as the kernel says.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Peer {
-    pub uid: u32,
-    pub gid: u32,
-    pub pid: i32,
-}
 
 /// Where a handler may put messages on the way to its answer.
 pub trait Sink {

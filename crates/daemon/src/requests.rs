@@ -1,12 +1,13 @@
 //! What the control socket's requests do: who may ask, and where each one goes.
 
-use crate::bridge::Caching;
 use crate::options::{Latency, Options};
 use crate::service::{Paths, Service};
 use crate::startup::Stop;
 use crate::{cancel, datasets, errors, pools, values};
-use api::{ApiError, Handler, Peer, Reply, Request, Sink};
+use api::{ApiError, Peer, Reply, Request};
 use base::{Kind, Result};
+use control::{Handler, Sink};
+use fuse_zpl::Caching;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::Arc;
@@ -61,7 +62,7 @@ fn paths() -> Paths {
     let home = || absolute("HOME").unwrap_or_else(|| "/".into());
     Paths {
         cache_file: variable(CACHE_VARIABLE)
-            .map(api::path::from_here)
+            .map(control::path::from_here)
             .unwrap_or_else(|| {
                 if root {
                     CACHE_FILE.into()
@@ -122,12 +123,8 @@ impl Control {
     /// Brings the engine up: pools of the cache file are imported and mounted.
     pub fn start(options: Options, stop: Stop) -> Result<Control> {
         values::options(&options.mount_options).map_err(|e| e.context("--fuse-mount-options"))?;
-        if !options.foreground {
-            crate::log::use_syslog();
-        }
-        env_linux::warn_to(crate::log::warn);
         base::keep::set_keeper(keep_in_memory);
-        crate::nodes::set_limit(crate::budget::znodes(options.arc_max));
+        fuse_zpl::set_limit(crate::budget::znodes(options.arc_max));
         if fuse::wants_uring(options.transport) {
             match fuse::enable_uring() {
                 Ok(true) => crate::log::info("the kernel's fuse.enable_uring has been turned on"),

@@ -1,6 +1,7 @@
 //! Frames: JSON objects ended by NUL bytes, with file descriptors on the side.
 
-use crate::{ApiError, Reply, Request, INTERFACE};
+use crate::INTERFACE;
+use api::{ApiError, Reply, Request};
 use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
     SendAncillaryMessage, SendFlags,
@@ -381,7 +382,7 @@ mod tests {
         ));
         assert!(decode_call(br#"{"method":"org.zfsfuse.control1.Ping"}"#).is_ok());
 
-        let reply = Reply::Upgraded(crate::Upgraded::default());
+        let reply = Reply::Upgraded(api::Upgraded::default());
         let (back, more) = decode_reply(&encode_reply(&reply, true).unwrap()).unwrap();
         assert_eq!((back, more), (Ok(reply), true));
         let (back, _) = decode_reply(&encode_reply(&Reply::Done, false).unwrap()).unwrap();

@@ -12,15 +12,12 @@
 //! loop in the tree.
 
 use crate::bridge::{attr_out, fs_flags_out};
-use crate::datasets;
-use crate::ds_get;
-use crate::mounts;
+use crate::snapshots::{Content, Key, Snapshots};
 use base::sync::{MutexExt, RwLockExt};
 use base::{Kind, Result};
 use dmu::{Dnode, Objset};
-use dsl::Dataset;
+use env::Clock;
 use fuse::{Attr, Time};
-use pool::Pool;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, RwLock, Weak};
@@ -89,8 +86,7 @@ pub struct Volume {
 /// A snapshot or volume somebody has looked into, open or not.
 pub struct Tree {
     number: u64,
-    object: u64,
-    guid: u64,
+    key: Key,
     pub open: Open,
     /// Monotonic nanoseconds.
     used: AtomicU64,
@@ -98,22 +94,20 @@ pub struct Tree {
 
 #[derive(Default)]
 struct Numbers {
-    /// Dataset object and GUID, by number (from 1).
-    list: Vec<(u64, u64)>,
-    known: HashMap<(u64, u64), u64>,
+    /// By number (from 1).
+    list: Vec<Key>,
+    known: HashMap<Key, u64>,
 }
 
 /// The control directory of one mount.
 pub struct Ctldir {
-    pool: Arc<Pool>,
-    ds: Arc<Dataset>,
-    head: Arc<Zfs>,
-    temporary: Vec<(String, String)>,
+    from: Box<dyn Snapshots>,
+    clock: Arc<dyn Clock>,
+    /// Object of the root of every snapshot.
+    root: u64,
     mounted_at: Time,
     numbers: RwLock<Numbers>,
     open: Mutex<HashMap<u64, Arc<Tree>>>,
-    /// Whether a dataset is used by a mount of its own as well.
-    busy: Box<dyn Fn(u64) -> bool + Send + Sync>,
 }
 
 /// Property `snapdir`.
@@ -172,9 +166,9 @@ fn inode(dataset: u64, object: u64) -> u64 {
 }
 
 impl Volume {
-    /// Opens the object set of a volume, or of a snapshot of one; `NotFound` for others.
-    pub fn open(pool: &Pool, ds: &Arc<Dataset>) -> Result<Volume> {
-        let os = ds_get::look_into_pool(pool, ds)?;
+    /// Of the object set of a volume, or of a snapshot of one, which never changes; `NotFound` for
+    /// others.
+    pub fn new(os: Arc<Objset>, snapshot: bool) -> Result<Volume> {
         if os.os_type() != disk::os_type::ZVOL {
             return Err(Kind::NotFound.into());
         }
@@ -183,7 +177,7 @@ impl Volume {
             dnode: os.hold(1)?,
             _os: os,
             size,
-            snapshot: ds.is_snapshot(),
+            snapshot,
         })
     }
 
@@ -255,7 +249,7 @@ impl Tree {
 
     /// Inode number of one of its objects.
     pub fn ino(&self, object: u64) -> u64 {
-        inode(self.object, object)
+        inode(self.key.object, object)
     }
 
     /// Takes note of a znode just looked up and gives its id.
@@ -288,41 +282,26 @@ impl Tree {
 }
 
 impl Ctldir {
-    /// For a mount of `ds`. `busy` tells whether a dataset is mounted on its own.
-    pub fn new(
-        pool: &Arc<Pool>,
-        ds: &Arc<Dataset>,
-        head: &Arc<Zfs>,
-        temporary: Vec<(String, String)>,
-        busy: Box<dyn Fn(u64) -> bool + Send + Sync>,
-    ) -> Ctldir {
-        let (sec, nsec) = pool.env.clock.now();
+    /// For a mount of `head`; its snapshots and volumes come `from` there.
+    pub fn new(from: Box<dyn Snapshots>, clock: Arc<dyn Clock>, head: &Zfs) -> Ctldir {
+        let (sec, nsec) = clock.now();
         Ctldir {
-            pool: pool.clone(),
-            ds: ds.clone(),
-            head: head.clone(),
-            temporary,
+            from,
+            clock,
+            root: head.root_object(),
             mounted_at: Time { sec, nsec },
             numbers: RwLock::default(),
             open: Mutex::default(),
-            busy,
         }
     }
 
-    /// How far the directory is to be seen. A snapshot mounted on its own has none.
+    /// How far the directory is to be seen.
     pub fn mode(&self) -> Snapdir {
-        if self.ds.is_snapshot() {
-            return Snapdir::Disabled;
-        }
-        match pool::prop_number(&self.ds, "snapdir") {
-            Ok(1) => Snapdir::Visible,
-            Ok(2) => Snapdir::Disabled,
-            _ => Snapdir::Hidden,
-        }
+        self.from.snapdir()
     }
 
     fn now(&self) -> u64 {
-        self.pool.env.clock.monotonic_ns()
+        self.clock.monotonic_ns()
     }
 
     /// Finds what a node id means, opening it if need be. `Stale` if it is not there any more.
@@ -355,8 +334,7 @@ impl Ctldir {
         }
     }
 
-    fn number(&self, ds: &Dataset) -> Result<u64> {
-        let key = (ds.object(), ds.phys().guid);
+    fn number(&self, key: Key) -> Result<u64> {
         let known = |n: &Numbers| n.known.get(&key).copied();
         if let Some(n) = known(&self.numbers.acquire_read()) {
             return Ok(n);
@@ -382,37 +360,29 @@ impl Ctldir {
         }
         let at = (number - 1) as usize;
         let numbers = self.numbers.acquire_read();
-        let (object, guid) = *numbers.list.get(at).ok_or(Kind::Stale)?;
+        let key = *numbers.list.get(at).ok_or(Kind::Stale)?;
         drop(numbers);
-        let ds = self.pool.dsl.dataset_by_object(object)?;
-        if ds.phys().guid != guid {
-            return Err(Kind::Stale.into());
-        }
-        self.open(&ds, number)
+        self.open(key, number)
     }
 
     /// Opens a snapshot or volume, or finds it open.
-    fn open(&self, ds: &Arc<Dataset>, number: u64) -> Result<Arc<Tree>> {
+    fn open(&self, key: Key, number: u64) -> Result<Arc<Tree>> {
         let now = self.now();
         if let Some(t) = self.open.acquire().get(&number) {
             t.used.store(now, Ordering::Relaxed);
             return Ok(t.clone());
         }
         // Only what has been made for long can be asked for: nothing else is being closed now.
-        let of_volume = ds.dir().object() != self.ds.dir().object();
-        let open = if of_volume {
-            Open::Volume(Arc::new(Volume::open(&self.pool, ds)?))
-        } else {
-            let zfs = mounts::open_snapshot(&self.pool, ds, &self.temporary)?;
-            Open::Snapshot(Snapshot {
+        let open = match self.from.open(key)? {
+            Content::Volume(v) => Open::Volume(Arc::new(v)),
+            Content::Files(zfs) => Open::Snapshot(Snapshot {
                 zfs,
                 znodes: Mutex::default(),
-            })
+            }),
         };
         let tree = Arc::new(Tree {
             number,
-            object: ds.object(),
-            guid: ds.phys().guid,
+            key,
             open,
             used: now.into(),
         });
@@ -434,8 +404,8 @@ impl Ctldir {
     }
 
     fn closed(&self, t: &Tree) {
-        if t.zfs().is_some() && !(self.busy)(t.object) {
-            self.pool.close_dataset(t.object);
+        if t.zfs().is_some() {
+            self.from.close(t.key.object);
         }
     }
 
@@ -448,7 +418,7 @@ impl Ctldir {
     /// A snapshot or volume is about to be destroyed, rolled back or to lose its key: nobody reads
     /// it from here any more.
     pub fn close(&self, object: u64) {
-        self.close_where(|t| t.object == object);
+        self.close_where(|t| t.key.object == object);
     }
 
     /// Everything.
@@ -473,35 +443,16 @@ impl Ctldir {
     /// The snapshot of that name, opened.
     pub fn snapshot(&self, name: &[u8]) -> Result<Arc<Tree>> {
         let name = std::str::from_utf8(name).map_err(|_| Kind::NotFound)?;
-        if name.starts_with(['%', '$']) {
-            return Err(Kind::NotFound.into());
-        }
-        let ds = self.ds.snapshot_named(name)?.ok_or(Kind::NotFound)?;
-        self.open(&ds, self.number(&ds)?)
+        let key = self.from.find(name)?;
+        self.open(key, self.number(key)?)
     }
 
     /// Volume beside the file systems below this one, or a snapshot of it, by the last part of its
     /// name.
     pub fn volume(&self, name: &[u8]) -> Result<Arc<Tree>> {
         let name = std::str::from_utf8(name).map_err(|_| Kind::NotFound)?;
-        if name.contains(['%', '$', '/', '#']) {
-            return Err(Kind::NotFound.into());
-        }
-        let full = format!("{}/{name}", self.ds.full_name());
-        let ds = self.pool.dsl.dataset(&full)?;
-        self.open(&ds, self.number(&ds)?)
-    }
-
-    /// Heads of the volumes directly below.
-    fn volumes(&self) -> Result<Vec<(String, Arc<Dataset>)>> {
-        let mut out = Vec::new();
-        for dir in self.ds.dir().children()? {
-            let Ok(head) = dir.head() else { continue };
-            if datasets::objset_type_in(&self.pool, &head).is_ok_and(|t| t == disk::os_type::ZVOL) {
-                out.push((dir.name(), head));
-            }
-        }
-        Ok(out)
+        let key = self.from.find_volume(name)?;
+        self.open(key, self.number(key)?)
     }
 
     /// The lines of a directory without `.` and `..`.
@@ -516,23 +467,19 @@ impl Ctldir {
             Dir::Root => {
                 out.push(line(INO_SNAPSHOTS, 4, "snapshot"));
                 out.push(line(INO_SHARES, 4, "shares"));
-                if !self.volumes()?.is_empty() {
+                if self.from.has_volumes()? {
                     out.push(line(INO_VOLUMES, 4, "volumes"));
                 }
             }
             Dir::Shares => {}
             Dir::Snapshots => {
-                let root = self.head.root_object();
-                for (name, object) in self.ds.snapshot_names()? {
-                    out.push(line(inode(object, root), 4, &name));
+                for (name, object) in self.from.list()? {
+                    out.push(line(inode(object, self.root), 4, &name));
                 }
             }
             Dir::Volumes => {
-                for (name, head) in self.volumes()? {
-                    out.push(line(inode(head.object(), 1), 8, &name));
-                    for (snap, object) in head.snapshot_names()? {
-                        out.push(line(inode(object, 1), 8, &format!("{name}@{snap}")));
-                    }
+                for (name, object) in self.from.volumes()? {
+                    out.push(line(inode(object, 1), 8, &name));
                 }
             }
         }
@@ -545,8 +492,9 @@ impl Ctldir {
             b"snapshot" => Some(Dir::Snapshots),
             b"shares" => Some(Dir::Shares),
             b"volumes" => self
-                .volumes()
-                .is_ok_and(|v| !v.is_empty())
+                .from
+                .has_volumes()
+                .unwrap_or(false)
                 .then_some(Dir::Volumes),
             _ => None,
         }
@@ -563,8 +511,11 @@ impl Ctldir {
         let (time, subdirs) = match dir {
             Dir::Root => (self.mounted_at, 2),
             Dir::Snapshots => (
-                self.changed().unwrap_or(self.mounted_at),
-                self.ds.snapshot_count().unwrap_or(0),
+                self.from.changed().map_or(self.mounted_at, |t| Time {
+                    sec: t.sec,
+                    nsec: t.nsec,
+                }),
+                self.from.count(),
             ),
             _ => (self.mounted_at, 0),
         };
@@ -582,35 +533,17 @@ impl Ctldir {
         }
     }
 
-    /// When snapshots were last made, renamed or destroyed, if the pool records it.
-    fn changed(&self) -> Option<Time> {
-        let dn = self.pool.dsl.mos().hold(self.ds.dir().object()).ok()?;
-        if dn.info().obj_type != disk::ObjType::ZAP_METADATA {
-            return None;
-        }
-        let v = Zap::new(&dn).get_value("com.ixsystems:snapshots_changed");
-        let v = v.ok()??.ints();
-        Some(Time {
-            sec: i64::try_from(*v.first()?).ok()?,
-            nsec: v.get(1).copied().unwrap_or(0).min(999_999_999) as u32,
-        })
-    }
-
     /// Attributes of a volume's file: for its owner, the daemon's user, only.
     pub fn volume_attr(&self, tree: &Tree, v: &Volume) -> Attr {
-        let ds = self.pool.dsl.dataset_by_object(tree.object).ok();
-        let p = ds.map(|d| d.phys());
+        let figures = self.from.figures(tree.key.object).unwrap_or_default();
         let time = Time {
-            sec: p
-                .as_ref()
-                .and_then(|p| i64::try_from(p.creation_time).ok())
-                .unwrap_or(0),
+            sec: figures.created,
             nsec: 0,
         };
         Attr {
             ino: tree.ino(1),
             size: v.size,
-            blocks: p.map_or(0, |p| p.referenced_bytes / 512),
+            blocks: figures.referenced / 512,
             atime: time,
             mtime: time,
             ctime: time,
@@ -631,7 +564,7 @@ impl Ctldir {
 
     /// Generation for file handles: with the node id it is unique beyond this mount.
     pub fn generation(&self, tree: &Tree) -> u64 {
-        tree.guid
+        tree.key.guid
     }
 }
 

@@ -1,0 +1,25 @@
+//! The socket between the commands (`zpool`, `zfs`) and the daemon (`zfs-fuse`). What travels is in the crate
+//! `api`.
+//!
+//! On the wire it is Varlink's framing and message shape over a Unix stream socket: JSON objects,
+//! each ended by a NUL byte; a call is `{"method": "org.zfsfuse.control1.PoolStatus",
+//! "parameters": {…}}`, an answer `{"parameters": {…}}`, an error `{"error": "…", "parameters":
+//! {…}}`. A call with `"more": true` may be answered by several messages, all but the last marked
+//! `"continues": true`. The `1` in the interface name is the version of the protocol: fields may
+//! be added to requests and replies (unknown ones are ignored, missing ones take their default);
+//! anything else needs a new number.
+//!
+//! File descriptors may travel with a call (`SCM_RIGHTS`), which sending and receiving streams
+//! will need.
+#![forbid(unsafe_code)]
+
+pub mod client;
+pub mod path;
+pub mod server;
+pub mod wire;
+
+pub use client::Client;
+pub use server::{serve, Handler, Sink};
+
+/// Interface name in front of every method; ends with the protocol's version.
+pub const INTERFACE: &str = "org.zfsfuse.control1";

@@ -1,0 +1,149 @@
+//! The snapshots and volumes that the control directory of a mount shows.
+
+use crate::service::Entry;
+use crate::{datasets, ds_get, mounts};
+use base::{Kind, Result};
+use dsl::Dataset;
+use fuse_zpl::{Content, Figures, Key, Snapdir, Snapshots, Volume};
+use pool::Pool;
+use std::sync::{Arc, Weak};
+use zap::Zap;
+use zpl::Time;
+
+/// Those of one mounted file system.
+pub struct OfMount {
+    entry: Weak<Entry>,
+    pool: Arc<Pool>,
+    ds: Arc<Dataset>,
+    /// Properties overridden for the mount, and so for its snapshots.
+    temporary: Vec<(String, String)>,
+}
+
+impl OfMount {
+    pub fn new(entry: &Arc<Entry>, ds: &Arc<Dataset>, temporary: Vec<(String, String)>) -> OfMount {
+        OfMount {
+            entry: Arc::downgrade(entry),
+            pool: entry.pool.clone(),
+            ds: ds.clone(),
+            temporary,
+        }
+    }
+
+    /// Heads of the volumes directly below.
+    fn heads(&self) -> Result<Vec<(String, Arc<Dataset>)>> {
+        let mut out = Vec::new();
+        for dir in self.ds.dir().children()? {
+            let Ok(head) = dir.head() else { continue };
+            if datasets::objset_type_in(&self.pool, &head).is_ok_and(|t| t == disk::os_type::ZVOL) {
+                out.push((dir.name(), head));
+            }
+        }
+        Ok(out)
+    }
+}
+
+fn key(ds: &Dataset) -> Key {
+    Key {
+        object: ds.object(),
+        guid: ds.phys().guid,
+    }
+}
+
+/// A volume or a snapshot of one, to read its bytes. What is not open is read as it is on disk.
+/// `Kind::NotFound` if the dataset is no volume.
+pub fn open_volume(pool: &Pool, ds: &Dataset) -> Result<Volume> {
+    Volume::new(ds_get::look_into_pool(pool, ds)?, ds.is_snapshot())
+}
+
+impl Snapshots for OfMount {
+    fn snapdir(&self) -> Snapdir {
+        if self.ds.is_snapshot() {
+            return Snapdir::Disabled;
+        }
+        match pool::prop_number(&self.ds, "snapdir") {
+            Ok(1) => Snapdir::Visible,
+            Ok(2) => Snapdir::Disabled,
+            _ => Snapdir::Hidden,
+        }
+    }
+
+    fn list(&self) -> Result<Vec<(String, u64)>> {
+        self.ds.snapshot_names()
+    }
+
+    fn count(&self) -> u64 {
+        self.ds.snapshot_count().unwrap_or(0)
+    }
+
+    fn changed(&self) -> Option<Time> {
+        let dn = self.pool.dsl.mos().hold(self.ds.dir().object()).ok()?;
+        if dn.info().obj_type != disk::ObjType::ZAP_METADATA {
+            return None;
+        }
+        let v = Zap::new(&dn).get_value("com.ixsystems:snapshots_changed");
+        let v = v.ok()??.ints();
+        Some(Time {
+            sec: i64::try_from(*v.first()?).ok()?,
+            nsec: v.get(1).copied().unwrap_or(0).min(999_999_999) as u32,
+        })
+    }
+
+    fn find(&self, name: &str) -> Result<Key> {
+        if name.starts_with(['%', '$']) {
+            return Err(Kind::NotFound.into());
+        }
+        let ds = self.ds.snapshot_named(name)?.ok_or(Kind::NotFound)?;
+        Ok(key(&ds))
+    }
+
+    fn has_volumes(&self) -> Result<bool> {
+        Ok(!self.heads()?.is_empty())
+    }
+
+    fn volumes(&self) -> Result<Vec<(String, u64)>> {
+        let mut out = Vec::new();
+        for (name, head) in self.heads()? {
+            let snapshots = head.snapshot_names()?;
+            out.push((name.clone(), head.object()));
+            let full = |(snap, object)| (format!("{name}@{snap}"), object);
+            out.extend(snapshots.into_iter().map(full));
+        }
+        Ok(out)
+    }
+
+    fn find_volume(&self, name: &str) -> Result<Key> {
+        if name.contains(['%', '$', '/', '#']) {
+            return Err(Kind::NotFound.into());
+        }
+        let full = format!("{}/{name}", self.ds.full_name());
+        Ok(key(&*self.pool.dsl.dataset(&full)?))
+    }
+
+    fn figures(&self, object: u64) -> Option<Figures> {
+        let p = self.pool.dsl.dataset_by_object(object).ok()?.phys();
+        Some(Figures {
+            created: i64::try_from(p.creation_time).unwrap_or(0),
+            referenced: p.referenced_bytes,
+        })
+    }
+
+    fn open(&self, wanted: Key) -> Result<Content> {
+        let ds = self.pool.dsl.dataset_by_object(wanted.object)?;
+        if ds.phys().guid != wanted.guid {
+            return Err(Kind::Stale.into());
+        }
+        // A volume lies in a directory of its own.
+        match ds.dir().object() == self.ds.dir().object() {
+            true => mounts::open_snapshot(&self.pool, &ds, &self.temporary).map(Content::Files),
+            false => open_volume(&self.pool, &ds).map(Content::Volume),
+        }
+    }
+
+    fn close(&self, object: u64) {
+        // A mount of its own may use it as well.
+        let mounted = self.entry.upgrade().and_then(|e| e.mounted(object));
+        if mounted.is_none() {
+            self.pool.close_dataset(object);
+        }
+    }
+}

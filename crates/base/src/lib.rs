@@ -1,4 +1,4 @@
-//! Types that every room uses: errors, object types, ranges, sizes, locks. No I/O and no policy.
+//! Types that every room uses: errors, ranges of numbers, sizes, locks. No I/O and no policy.
 //!
 //! Start reading at [`Error`].
 #![forbid(unsafe_code)]

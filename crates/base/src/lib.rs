@@ -1,4 +1,6 @@
-//! Words everybody uses: errors, object kinds, ranges, sizes. No I/O, no policy.
+//! Types that every room uses: errors, ranges of numbers, sizes, locks. No I/O and no policy.
+//!
+//! Start reading at [`Error`].
 #![forbid(unsafe_code)]
 
 pub mod data;

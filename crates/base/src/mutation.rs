@@ -1,5 +1,5 @@
-//! Deliberate mistakes, for proving that the tests find them. They are in test builds only (feature
-//! `mutations`): without it [`mutated`] is a constant and what depends on it is not compiled in.
+//! Deliberate mistakes in the engine, which prove that the tests find such mistakes. They exist with the feature `mutations` only.
+//! Without it [`mutated`] is the constant `false`, and the compiler removes what depends on it.
 
 /// A mistake the engine can be told to make.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

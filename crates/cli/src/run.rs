@@ -1,4 +1,4 @@
-//! How a command runs: where its words go, whom it asks, how it ends.
+//! How a command runs: its output, its connection to the daemon, its exit status.
 
 use crate::args::{Bad, Parsed};
 use crate::harmless::{harmless, Harmless};

@@ -1,4 +1,4 @@
-//! Where answers go: back through a descriptor of the device, or into a buffer of io_uring.
+//! Sends replies to the kernel: through a descriptor of `/dev/fuse`, or in a buffer of io_uring.
 
 use std::fs::File;
 use std::io::{self, IoSlice, Write};

@@ -1,4 +1,4 @@
-//! What a session asks the kernel for, and what came out of it.
+//! What a session asks of the kernel at FUSE_INIT, and what the kernel granted.
 
 use crate::wire::init;
 

@@ -1,4 +1,4 @@
-//! From the bytes of a request to the method, and from its result to the bytes of the answer.
+//! Decodes a request, calls the method of [`Filesystem`](crate::Filesystem), encodes its result.
 
 use std::io;
 

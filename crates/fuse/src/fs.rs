@@ -1,4 +1,4 @@
-//! The interface a file system implements to be served.
+//! [`Filesystem`]: the interface that a file system implements to be served. One method for each FUSE operation.
 
 use std::time::Duration;
 

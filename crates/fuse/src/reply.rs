@@ -1,4 +1,4 @@
-//! Buffers that operations fill and the transport sends: data, directory entries, names.
+//! Buffers for replies: file data, directory entries, lists of names. Operations fill them, the channel sends them.
 
 use std::ops::Range;
 

@@ -1,4 +1,4 @@
-//! The request loop: negotiation, threads, the end.
+//! A session: negotiation with the kernel, the threads of the request loop, and its end.
 
 use base::sync::{CondvarExt, MutexExt};
 use std::fmt;

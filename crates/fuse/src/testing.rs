@@ -1,4 +1,4 @@
-//! Requests without a mount, for tests of what reads them; asynchronous writes.
+//! For tests: requests without a mount, and asynchronous writes.
 
 use crate::channel::Channel;
 use crate::dispatch::{serve, Message, Scratch};

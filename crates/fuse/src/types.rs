@@ -1,4 +1,4 @@
-//! What operations take and give: errors, times, attributes, entries.
+//! Arguments and results of operations: errors, times, attributes, directory entries.
 
 use std::fmt;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};

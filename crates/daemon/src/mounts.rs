@@ -8,7 +8,7 @@ use base::sync::MutexExt;
 use base::{bail, Error, Kind, Result};
 use dsl::Dataset;
 use fuse::{Atime, Config, End, MountOptions, MountPoint, Session, Trouble, Unmount};
-use fuse_zpl::{Admission, Bridge, Ctldir, Ending, Fresh, Front, Left, Written};
+use fuse_zpl::{Adapter, Ctldir, Ending, Fresh, Left, Written};
 use pool::{OpenSet, Pool};
 use std::path::{Component, Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
@@ -431,16 +431,9 @@ impl Service {
         }
         let options = mount_options(&name, ds, &props, &temporary)?;
         let snapshots = OfMount::new(entry, ds, temporary.clone());
-        let clock = pool.env.clock.clone();
-        let ctl = Arc::new(Ctldir::new(Box::new(snapshots), clock, &zfs));
-        let bridge = Bridge::new(zfs.clone(), ctl.clone(), self.caching)
-            .map_err(|e| Error::new(Kind::from_errno(e.0), "root node"))?;
-        let bridge = Arc::new(Front::new(
-            bridge,
-            Admission::new(entry.pool.clone()),
-            ctl.clone(),
-            self.caching,
-        ));
+        let snapshots = Box::new(snapshots);
+        let adapter = Adapter::new(zfs.clone(), pool, snapshots, self.caching)
+            .map_err(|e| Error::new(e.kind, "root node"))?;
         let (fd, mount) = fuse::mount_at(place, &options)?;
         let mut config = Config {
             posix_acl: props.acltype == AclType::Posix,
@@ -451,16 +444,17 @@ impl Service {
             config.max_readahead = 0;
         }
         mount.set_read_ahead(config.max_readahead);
-        let session = Session::new(bridge.clone(), fd, config);
+        let session = Session::new(adapter.clone(), fd, config);
         let title = name.clone();
         session.tell_carried(move |how| {
             crate::log::info(&format!("{title}: requests come over {how}"))
         });
         let notifier = session.notifier();
-        bridge.head().set_notifier(notifier.clone());
-        let written = Written::new(mount.clone(), notifier.clone(), bridge.head().writers());
-        let fresh = bridge.head().fresh();
-        drop(bridge);
+        adapter.set_notifier(notifier.clone());
+        let written = Written::new(mount.clone(), notifier.clone(), adapter.writers());
+        let fresh = adapter.fresh();
+        let ctl = adapter.ctl();
+        drop(adapter);
         let ended = Arc::new((Mutex::new(false), Condvar::new()));
         let mounted = Arc::new(Mounted {
             object: ds.object(),

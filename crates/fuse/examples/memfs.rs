@@ -4,7 +4,7 @@
 //! unmounted;
 //! `memfs bench DIR [threads]` measures some operations in a directory, on whatever it lies.
 
-#[path = "../tests/common/memfs.rs"]
+#[path = "../tests/common/memfs/mod.rs"]
 #[allow(dead_code)]
 mod memfs;
 

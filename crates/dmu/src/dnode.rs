@@ -13,7 +13,7 @@ use crate::reading::Reading;
 use crate::tree::{Reader, Synced};
 use crate::tx::{Dmu, Tx};
 use base::sync::RwLockExt;
-use base::{bail, Block, Error, Kind, RangeSet, Result, Txg};
+use base::{bail, Block, Error, Kind, PerTxg, RangeSet, Result, Txg};
 use disk::{BlkPtr, DnodePhys, ObjType};
 use std::any::Any;
 use std::collections::{BTreeMap, BTreeSet};
@@ -105,7 +105,7 @@ pub(crate) enum Spill {
 pub(crate) struct Inner {
     pub f: Fields,
     pub bufs: BTreeMap<u64, Buf>,
-    pub pend: [Pending; 4],
+    pub pend: PerTxg<Pending>,
     /// Frees of the group being written: still to be seen as holes.
     pub syncing_frees: RangeSet,
     pub spill: Spill,
@@ -273,7 +273,7 @@ impl Dnode {
         if !i.f.allocated {
             bail!(NotFound, "object {} was freed", self.object);
         }
-        let p = &mut i.pend[tx.txg() as usize & 3];
+        let p = &mut i.pend[tx.txg()];
         if !p.dirty {
             p.dirty = true;
             let me = self.me.upgrade().ok_or_else(|| Error::from(Kind::Stale))?;
@@ -301,12 +301,10 @@ impl Dnode {
 impl Inner {
     /// What group `txg` changed is no longer in memory only.
     fn group_over(&mut self, txg: Txg) {
-        let again = self.pend[txg as usize & 3].blocks.clone();
+        let again = self.pend[txg].blocks.clone();
         self.bufs.retain(|k, b| b.txg > txg || again.contains(k));
         match &self.spill {
-            Spill::Removed(t) | Spill::Data(_, t)
-                if *t <= txg && !self.pend[txg as usize & 3].spill =>
-            {
+            Spill::Removed(t) | Spill::Data(_, t) if *t <= txg && !self.pend[txg].spill => {
                 self.spill = Spill::Synced
             }
             _ => {}

@@ -226,7 +226,7 @@ impl Objset {
         if jobs.is_empty() {
             jobs = self.take_dirty(txg);
         }
-        let header = std::mem::take(&mut self.lock_state().dirty[txg as usize & 3]);
+        let header = std::mem::take(&mut self.lock_state().dirty[txg]);
         if jobs.is_empty() && !header {
             return Ok(None);
         }

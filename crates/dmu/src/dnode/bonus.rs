@@ -120,7 +120,7 @@ impl Dnode {
             }
         }
         self.touch(&mut i, tx)?;
-        i.pend[tx.txg() as usize & 3].spill = true;
+        i.pend[tx.txg()].spill = true;
         i.spill = match data {
             Some(d) => {
                 self.dmu.add_dirty(tx.txg(), d.len() as u64);

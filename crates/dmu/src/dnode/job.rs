@@ -12,7 +12,7 @@ impl Dnode {
     pub(crate) fn take_job(self: &Arc<Self>, txg: Txg) -> Job {
         base::mutation::panic_point("taking over the changes of an object");
         let mut i = self.write_lock();
-        let p = std::mem::take(&mut i.pend[txg as usize & 3]);
+        let p = std::mem::take(&mut i.pend[txg]);
         let blocks = p
             .blocks
             .iter()
@@ -73,7 +73,7 @@ impl Dnode {
             self.unplace(&mut i, k)?;
         }
         i.bufs.clear();
-        let p = &mut i.pend[tx.txg() as usize & 3];
+        let p = &mut i.pend[tx.txg()];
         p.blocks.clear();
         i.gen += 1;
         Ok(())

@@ -395,7 +395,7 @@ impl Dnode {
             let i = self.read_lock();
             let mut dirty = RangeSet::new();
             let mut freed = i.syncing_frees.clone();
-            for p in &i.pend {
+            for p in i.pend.iter() {
                 for (a, b) in p.frees.iter() {
                     freed.insert(a, b);
                 }

@@ -132,7 +132,7 @@ impl Dnode {
     fn mark(&self, i: &mut Inner, tx: &Tx, blkid: u64, before: usize) {
         base::mutation::panic_point("marking a block dirty");
         let held = i.bufs.get(&blkid).map_or(0, |b| b.data.held());
-        let more = match i.pend[tx.txg() as usize & 3].blocks.insert(blkid) {
+        let more = match i.pend[tx.txg()].blocks.insert(blkid) {
             true => {
                 if let Some(os) = self.os.upgrade() {
                     os.add_space(tx.txg(), i.f.block_size.max(LEAST_SPACE) as u64);
@@ -248,7 +248,7 @@ impl Dnode {
                 self.unplace(&mut i, k)?;
                 i.bufs.remove(&k);
             }
-            let p = &mut i.pend[tx.txg() as usize & 3];
+            let p = &mut i.pend[tx.txg()];
             let gone: Vec<u64> = p.blocks.range(first..last).copied().collect();
             for k in gone {
                 p.blocks.remove(&k);

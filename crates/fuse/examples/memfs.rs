@@ -40,7 +40,7 @@ fn serve(dir: &Path, options: &[&str]) {
                 config.zero_message_open = true;
                 fs.no_open = true;
             }
-            ("noflush", _) => fs.open_flags |= fuse::wire::fopen::NOFLUSH,
+            ("noflush", _) => fs.open_flags |= fuse::abi::fopen::NOFLUSH,
             ("nocache", _) => fs.ttl = std::time::Duration::ZERO,
             _ => panic!("option {o}"),
         }

@@ -109,7 +109,7 @@ impl MemFs {
             no_open: false,
             no_opendir: false,
             opendir_flags: 0,
-            open_flags: wire::fopen::KEEP_CACHE,
+            open_flags: abi::fopen::KEEP_CACHE,
         };
         let req = Request {
             uid: rustix::process::getuid().as_raw(),

@@ -4,6 +4,8 @@ mod edits;
 mod groups;
 mod labels;
 
+mod moved;
+mod parity;
 use crate::keys::{self, pool};
 use crate::testing::{mem_env, MemDisk, MemDisks, SeededRng};
 use crate::*;

@@ -13,6 +13,7 @@ pub mod feature;
 pub mod fuid;
 pub mod history;
 pub mod label;
+pub mod mos_keys;
 pub mod nvlist;
 pub mod props;
 pub mod sa;

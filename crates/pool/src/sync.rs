@@ -30,7 +30,7 @@ const WORTH_A_GROUP: u64 = 1 << 20;
 /// Blocks freed in the background per group.
 const FREE_BUDGET: u64 = 100_000;
 
-const LONGNAME: &str = "org.zfsonlinux:longname";
+const LONGNAME: &str = disk::feature::guid::LONGNAME;
 
 /// A change of the pool that runs in syncing context.
 pub(crate) type Task = Box<dyn FnOnce(&Pool, &Tx) + Send>;

@@ -31,6 +31,7 @@ pub use totals::{Row, Sizes, Sum, Totals, MOST_SECTORS};
 
 use base::{RangeSet, Result, Txg};
 use disk::dsl::DslDatasetPhys;
+use disk::feature::guid;
 use disk::objset::ObjsetPhys;
 use disk::{BlkPtr, DnodePhys, ObjType};
 use pool::Pool;
@@ -133,7 +134,7 @@ impl<'a> Audit<'a> {
         let features = pool.feature_store().map(|f| f.list()).unwrap_or_default();
         let cloning = features
             .iter()
-            .any(|(guid, count, _)| guid == "com.fudosecurity:block_cloning" && *count > 0);
+            .any(|(guid, count, _)| guid == guid::BLOCK_CLONING && *count > 0);
         Audit {
             pool,
             verify,

@@ -3,6 +3,7 @@
 use crate::{directory, note, Audit, Follow, Origin, Row, Sink};
 use base::{Error, Result};
 use disk::bytes::u64_at;
+use disk::mos_keys;
 use disk::BlkPtr;
 use pool::Pool;
 use std::collections::HashSet;
@@ -25,9 +26,9 @@ impl Audit<'_> {
             note(read, Origin::Directory(key), sink);
         }
         for (key, r) in [
-            ("com.delphix:obsolete_bpobj", self.obsolete()),
+            (mos_keys::OBSOLETE_BPOBJ, self.obsolete()),
             ("bptree_obj", self.destroyed()),
-            ("com.delphix:deleted_clones", self.deleted_clones(sink)),
+            (mos_keys::DELETED_CLONES, self.deleted_clones(sink)),
             ("checkpoint", self.checkpoint()),
             ("removed devices", self.removed()),
         ] {
@@ -51,7 +52,7 @@ impl Audit<'_> {
     /// The list of what became obsolete on removed vdevs can be read; its blocks take no space.
     fn obsolete(&self) -> Result<()> {
         let mos = &self.pool.mos;
-        match directory(self.pool, "com.delphix:obsolete_bpobj")? {
+        match directory(self.pool, mos_keys::OBSOLETE_BPOBJ)? {
             Some(object) => dsl::Bpobj::open(mos, object)?.for_each(mos, &mut |_, _| Ok(())),
             None => Ok(()),
         }
@@ -87,7 +88,7 @@ impl Audit<'_> {
 
     /// Livelists of clones that were destroyed: blocks they list as allocated and not as freed are in use.
     fn deleted_clones(&mut self, sink: Sink) -> Result<()> {
-        const KEY: &str = "com.delphix:deleted_clones";
+        const KEY: &str = mos_keys::DELETED_CLONES;
         let mos = &self.pool.mos;
         let Some(object) = directory(self.pool, KEY)? else {
             return Ok(());
@@ -118,10 +119,10 @@ impl Audit<'_> {
         use disk::spacemap::{entries, Entry, SpaceMapPhys};
         let mos = &self.pool.mos;
         for top in self.pool.tree.tops().iter().filter(|t| t.is_concrete()) {
-            let Some(z) = top.get_u64("com.delphix:vdev_zap_top").filter(|z| *z != 0) else {
+            let Some(z) = top.get_u64(vdev::keys::ZAP_TOP).filter(|z| *z != 0) else {
                 continue;
             };
-            let key = "com.delphix:pool_checkpoint_sm";
+            let key = mos_keys::CHECKPOINT_SPACEMAP;
             let Some(object) = zap::Zap::new(&mos.hold(z)?).get(key)? else {
                 continue;
             };
@@ -167,7 +168,7 @@ impl Audit<'_> {
 /// # Errors
 /// A mapping that cannot be read.
 pub fn moved(pool: &Pool, v: &Vdev, f: &mut dyn FnMut(disk::Dva)) -> Result<u64> {
-    let Some(object) = v.get_u64("com.delphix:indirect_object").filter(|o| *o != 0) else {
+    let Some(object) = v.get_u64(vdev::keys::INDIRECT_OBJECT).filter(|o| *o != 0) else {
         return Ok(0);
     };
     let dn = pool.mos.hold(object)?;

@@ -7,12 +7,14 @@ pub mod data;
 pub mod error;
 pub mod keep;
 pub mod mutation;
+pub mod per_txg;
 pub mod ranges;
 pub mod sizes;
 pub mod sync;
 
 pub use data::Data;
 pub use error::{Error, Kind, Result};
+pub use per_txg::PerTxg;
 pub use ranges::RangeSet;
 
 use std::sync::Arc;

@@ -18,6 +18,7 @@ pub mod feature;
 pub mod fuid;
 pub mod history;
 pub mod label;
+pub mod mos_keys;
 pub mod names;
 pub mod nvlist;
 pub mod props;

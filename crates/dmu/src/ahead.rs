@@ -3,10 +3,10 @@
 //!
 //! Each object remembers a few places where reads went on from where others had ended. The further
 //! such a stream goes the further ahead of it is read, up to [`FARTHEST`]. Reads that belong to none
-//! may be at equal distances ([`crate::stride`]). Jobs hold nothing that would keep a pool from being
+//! may be at equal distances ([`crate::strided_prefetch`]). Jobs hold nothing that would keep a pool from being
 //! closed: see [`Door`].
 
-use crate::stride::Strides;
+use crate::strided_prefetch::Strides;
 use crate::{Dmu, Dnode, Objset};
 use base::sync::{CondvarExt, MutexExt};
 

@@ -19,7 +19,7 @@ use zap::{Value, Zap};
 use zio::Crypt;
 
 /// The per-dataset feature.
-pub const ENCRYPTION: &str = "com.datto:encryption";
+pub const ENCRYPTION: &str = disk::feature::guid::ENCRYPTION;
 
 /// `keyformat` by on-disk number.
 pub mod keyformat {

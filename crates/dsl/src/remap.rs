@@ -14,10 +14,10 @@ use dmu::Tx;
 use std::sync::Arc;
 use zap::Zap;
 
-const KEY: &str = "com.delphix:remap_deadlist";
-const POOL_KEY: &str = "com.delphix:obsolete_bpobj";
+const KEY: &str = disk::mos_keys::REMAP_DEADLIST;
+const POOL_KEY: &str = disk::mos_keys::OBSOLETE_BPOBJ;
 /// Counts, among other things, these lists.
-const OBSOLETE_COUNTS: &str = "com.delphix:obsolete_counts";
+const OBSOLETE_COUNTS: &str = disk::feature::guid::OBSOLETE_COUNTS;
 
 impl Dataset {
     /// The remap deadlist, if there is one.

@@ -5,9 +5,9 @@ use std::io::{self, IoSlice, Write};
 
 use zerocopy::IntoBytes;
 
+use crate::abi::OutHeader;
 use crate::reply::ReadBuf;
 use crate::types::Errno;
-use crate::wire::OutHeader;
 
 /// The kernel takes at most this many pieces in one writev (UIO_MAXIOV).
 const MAX_IOV: usize = 1024;

@@ -12,7 +12,7 @@ use std::os::fd::AsRawFd;
 /// Errors: the message is too short to be a request, or the answer cannot be written.
 pub fn request(fs: &dyn Filesystem, answers: &File, message: &[u8]) -> io::Result<()> {
     let agreed = Negotiated {
-        minor: crate::wire::MINOR,
+        minor: crate::abi::MINOR,
         flags: u64::MAX,
         offered: u64::MAX,
         max_write: 1 << 20,

@@ -11,8 +11,8 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use zap::{Value, Zap};
 use zio::Zio;
 
-const BLOCK_CLONING: &str = "com.fudosecurity:block_cloning";
-const ENDIAN: &str = "com.truenas:block_cloning_endian";
+const BLOCK_CLONING: &str = disk::feature::guid::BLOCK_CLONING;
+const ENDIAN: &str = disk::feature::guid::BLOCK_CLONING_ENDIAN;
 
 /// The table of one top-level vdev.
 struct Table {

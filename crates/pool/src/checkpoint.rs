@@ -15,9 +15,9 @@ use vdev::{keys, Vdev};
 use zap::Zap;
 
 /// Object-directory key: the uberblock to return to, as words.
-const ENTRY: &str = "com.delphix:zpool_checkpoint";
+const ENTRY: &str = disk::mos_keys::CHECKPOINT;
 /// Key of a top-level vdev's ZAP: the map of what only the checkpoint refers to.
-const MAP: &str = "com.delphix:pool_checkpoint_sm";
+const MAP: &str = disk::mos_keys::CHECKPOINT_SPACEMAP;
 const BLOCK: usize = 128 << 10;
 const INDIRECT_SHIFT: u8 = 14;
 /// Words of an uberblock: its txg, and the txg it was taken as a checkpoint in.

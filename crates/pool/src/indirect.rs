@@ -11,9 +11,9 @@ use vdev::{indirect, keys, IndirectMap, Piece, Vdev, VdevKind, VdevTree};
 use zap::Zap;
 
 /// Feature that counts obsolete space maps among other things.
-const OBSOLETE_COUNTS: &str = "com.delphix:obsolete_counts";
+const OBSOLETE_COUNTS: &str = disk::feature::guid::OBSOLETE_COUNTS;
 /// Entry of the ZAP of a removed vdev: its obsolete space map.
-const OBSOLETE_MAP: &str = "com.delphix:indirect_obsolete_sm";
+const OBSOLETE_MAP: &str = disk::mos_keys::OBSOLETE_SPACEMAP;
 
 /// State of the newest removal, directory entry `com.delphix:removing`: seven words.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

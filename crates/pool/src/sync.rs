@@ -28,7 +28,7 @@ const DEFERRED_GROUPS: u32 = 2;
 /// Bytes freed for which an idle pool writes groups, to have them back.
 const WORTH_A_GROUP: u64 = 1 << 20;
 
-const LONGNAME: &str = "org.zfsonlinux:longname";
+const LONGNAME: &str = disk::feature::guid::LONGNAME;
 
 /// A change of the pool that runs in syncing context.
 type Task = Box<dyn FnOnce(&Pool, &Tx) + Send>;

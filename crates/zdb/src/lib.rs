@@ -26,6 +26,7 @@ use base::{bail, Error, Kind, Result, Txg};
 use cli::args::{Bad, Parsed};
 use cli::harmless::{harmless, Harmless};
 use cli::zdb_table::ZDB;
+use disk::mos_keys;
 use disk::{NvList, Uberblock};
 use fmt::Numbers;
 use pool::{OpenOptions, Pool};
@@ -158,7 +159,7 @@ impl Session {
 
     /// The salt of checksums that have one.
     pub fn salt(&self) -> Option<[u8; 32]> {
-        let v = self.directory("org.illumos:checksum_salt").ok()??;
+        let v = self.directory(mos_keys::CHECKSUM_SALT).ok()??;
         let bytes: Vec<u8> = v.ints().iter().map(|b| *b as u8).collect();
         bytes.try_into().ok()
     }
@@ -172,7 +173,7 @@ impl Session {
 /// The uberblock kept by the checkpoint of a pool.
 fn checkpoint(pool: &Pool) -> Result<Option<Uberblock>> {
     let directory = pool.mos.hold(1)?;
-    let Some(v) = Zap::new(&*directory).get_value("com.delphix:zpool_checkpoint")? else {
+    let Some(v) = Zap::new(&*directory).get_value(mos_keys::CHECKPOINT)? else {
         return Ok(None);
     };
     let mut b: Vec<u8> = v.ints().iter().flat_map(|w| w.to_le_bytes()).collect();
@@ -299,7 +300,7 @@ fn show(s: &Session, target: &str, rest: &[String], out: &mut dyn Write) -> Resu
 /// `-y`: livelists of clones that are being destroyed: nothing allocated or freed twice.
 fn livelists(s: &Session, out: &mut dyn Write) -> Result<()> {
     let mos = &s.pool.mos;
-    let Some(object) = Zap::new(&*mos.hold(1)?).get("com.delphix:deleted_clones")? else {
+    let Some(object) = Zap::new(&*mos.hold(1)?).get(mos_keys::DELETED_CLONES)? else {
         return Ok(writeln!(out, "Verifying deleted livelist entries: none")?);
     };
     writeln!(out, "Verifying deleted livelist entries")?;

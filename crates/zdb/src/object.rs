@@ -8,6 +8,7 @@ use disk::dsl::{
     bpobj_entry_is_free, BpobjPhys, BptreePhys, DeadlistPhys, DslDatasetPhys, DslDirPhys,
 };
 use disk::history::HistoryPhys;
+use disk::mos_keys;
 use disk::spacemap::SpaceMapPhys;
 use disk::{dnode::flags, BlkPtr, DnodePhys, NvList, ObjType};
 use dmu::{Dnode, Objset};
@@ -427,7 +428,7 @@ fn zap_content(c: &Ctx, object: u64, dn: &DnodePhys, out: &mut dyn Write) -> Res
                 writeln!(out, "\t\t{name} = [ {} ]", list.join(" "))?;
             }
             _ if e.value.size == 1 => {
-                let secret = name == "org.illumos:checksum_salt" || name.starts_with("DSL_CRYPTO_");
+                let secret = name == mos_keys::CHECKSUM_SALT || name.starts_with("DSL_CRYPTO_");
                 let text = match secret || stats.word_keys {
                     true => fmt::hex(&e.value.data),
                     false => {

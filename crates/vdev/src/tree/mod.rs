@@ -1,6 +1,15 @@
 //! All top-level vdevs of a pool.
+//!
+//! `node` is one vdev, `spec` and `open` build trees from a creation spec or a configuration, `edit` makes changed
+//! copies of them, `state` says what works, `keys` names the entries of the nvlists.
 
-use crate::keys;
+pub(crate) mod edit;
+pub mod keys;
+pub(crate) mod node;
+pub(crate) mod open;
+pub(crate) mod spec;
+pub(crate) mod state;
+
 use crate::label::{self, LabelSet};
 use crate::map::Reflow;
 use crate::node::{Stats, Vdev, VdevKind};

@@ -5,8 +5,8 @@
 //! not be placed is written with its group as ever, and nothing refers to a place before the group is
 //! on disk.
 
+use crate::immediate_write;
 use crate::objset::Objset;
-use crate::place;
 use crate::tx::Tx;
 use crate::Dnode;
 use base::sync::MutexExt;
@@ -165,7 +165,7 @@ impl Objset {
         let blocks: Vec<(Arc<Dnode>, u64)> =
             blocks.into_iter().map(|((_, b), dn)| (dn, b)).collect();
         // What fails now is tried again by the sync, which tells of it.
-        place::write_early(&tx, &blocks);
+        immediate_write::write_early(&tx, &blocks);
         true
     }
 }

@@ -19,11 +19,11 @@ use std::time::Duration;
 
 use zerocopy::FromBytes;
 
+use crate::abi::{self, op};
 use crate::channel::{Answer, Channel};
-use crate::crew;
 use crate::dispatch::Message;
 use crate::types::Errno;
-use crate::wire::{self, op};
+use crate::worker_pool;
 
 /// How often somebody looks, while there is something to see.
 const TICK: Duration = Duration::from_millis(200);
@@ -46,7 +46,7 @@ const REPLACED: u64 = 1 << 62;
 pub(crate) struct Serving {
     /// Number of the request, with the flags above; 0: none.
     unique: AtomicU64,
-    /// Thread that asked, and since when ([`crew::now`]) it is served.
+    /// Thread that asked, and since when ([`worker_pool::now`]) it is served.
     pid: AtomicU32,
     since: AtomicU64,
     /// Answers go where the request came from.
@@ -126,7 +126,7 @@ pub(crate) enum Found {
 
 /// Looks at all that is served, once. Returns the most that was found.
 pub(crate) fn look(all: &[Arc<Serving>], lent: &AtomicUsize) -> Found {
-    let now = crew::now();
+    let now = worker_pool::now();
     let found = all.iter().map(|s| s.look(now, lent, is_killed));
     found.max().unwrap_or(Found::Nothing)
 }
@@ -157,7 +157,7 @@ pub fn is_killed(tid: u32) -> bool {
 /// Whether the kernel need not know how it ended.
 fn changes_nothing(msg: &Message<'_>) -> bool {
     match msg.head.opcode {
-        op::OPEN => wire::OpenIn::read_from_prefix(msg.body)
+        op::OPEN => abi::OpenIn::read_from_prefix(msg.body)
             .is_ok_and(|(o, _)| o.flags as i32 & libc::O_TRUNC == 0),
         op::LOOKUP
         | op::GETATTR
@@ -229,7 +229,7 @@ mod tests {
     use zerocopy::IntoBytes;
 
     fn message(opcode: u32, body: &[u8]) -> Message<'_> {
-        let head = wire::InHeader {
+        let head = abi::InHeader {
             opcode,
             unique: 8,
             pid: 77,
@@ -267,7 +267,7 @@ mod tests {
         drop(s);
         let mut answers = Vec::new();
         (&ours).read_to_end(&mut answers).unwrap();
-        let answer = wire::OutHeader {
+        let answer = abi::OutHeader {
             len: 16,
             error: -libc::EINTR,
             unique: 8,
@@ -277,7 +277,7 @@ mod tests {
 
     #[test]
     fn changes_are_not_given_up() {
-        let open = |flags: i32| wire::OpenIn {
+        let open = |flags: i32| abi::OpenIn {
             flags: flags as u32,
             ..Default::default()
         };

@@ -25,7 +25,7 @@ use std::sync::{Arc, Condvar, Mutex, OnceLock, Weak};
 use std::thread::Thread;
 use std::time::{Duration, Instant};
 
-use crate::{alert, sys};
+use crate::{cpu_latency, sys};
 
 /// How long a thread rests before it ends.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -62,7 +62,7 @@ struct Resting {
     woken: Arc<AtomicBool>,
 }
 
-pub(crate) struct Crew {
+pub(crate) struct WorkerPool {
     /// Most threads, beside those that are lent.
     most: usize,
     /// Threads that wait for requests of this session to be served, in all its crews.
@@ -109,14 +109,14 @@ pub(crate) struct Pace {
     waits: Option<u64>,
 }
 
-impl Crew {
-    pub fn new(most: usize) -> Crew {
-        Crew::sharing(most, Arc::default())
+impl WorkerPool {
+    pub fn new(most: usize) -> WorkerPool {
+        WorkerPool::sharing(most, Arc::default())
     }
 
     /// One of several crews of a session.
-    pub fn sharing(most: usize, lent: Arc<AtomicUsize>) -> Crew {
-        Crew {
+    pub fn sharing(most: usize, lent: Arc<AtomicUsize>) -> WorkerPool {
+        WorkerPool {
             most: most.max(1),
             lent,
             counts: AtomicU64::new(0),
@@ -225,7 +225,7 @@ impl Crew {
             self.go_parallel(now);
         }
         Begin {
-            wake: Crew::alone(c) && self.most() > 1 && self.more_could_work(split(c).0, now),
+            wake: WorkerPool::alone(c) && self.most() > 1 && self.more_could_work(split(c).0, now),
             watch: !self.watch.on.load(SeqCst) && !self.watch.on.swap(true, SeqCst),
         }
     }
@@ -249,7 +249,7 @@ impl Crew {
     /// should be woken.
     fn blocking(&self) -> bool {
         self.someone_waits(now());
-        Crew::alone(self.counts.load(SeqCst)) && self.most() > 1
+        WorkerPool::alone(self.counts.load(SeqCst)) && self.most() > 1
     }
 
     /// Wakes a thread; returns whether there was one.
@@ -324,7 +324,7 @@ impl Crew {
         let begun = self.begun.load(SeqCst);
         let same = self.watch.begun.swap(begun, SeqCst) == begun;
         let c = self.counts.load(SeqCst);
-        if Crew::alone(c) && same {
+        if WorkerPool::alone(c) && same {
             self.watch.quiet.store(0, SeqCst);
             self.someone_waits(now());
             return Look::Stuck;
@@ -376,13 +376,13 @@ pub(crate) enum Look {
 
 /// What the sentinel can do with a session.
 pub(crate) trait Watched: Send + Sync {
-    fn crew(&self) -> &Crew;
+    fn workers(&self) -> &WorkerPool;
     /// Wakes or starts one more thread.
     fn reinforce(self: Arc<Self>);
     /// Makes sure, before it returns, that requests are served even if all threads wait that have
     /// said they wait for some.
     fn keep_one(self: Arc<Self>) {
-        if self.crew().blocking() {
+        if self.workers().blocking() {
             self.reinforce();
         }
     }
@@ -418,8 +418,8 @@ pub(crate) fn watch(session: Weak<dyn Watched>) {
         CALL.notify_one();
     } else if let Some(s) = session.upgrade() {
         // Without it, one more thread from the beginning must do.
-        s.crew().parallel_until.store(u64::MAX, SeqCst);
-        s.crew().waiting_until.store(u64::MAX, SeqCst);
+        s.workers().parallel_until.store(u64::MAX, SeqCst);
+        s.workers().waiting_until.store(u64::MAX, SeqCst);
         s.reinforce();
     }
 }
@@ -428,7 +428,7 @@ fn sentinel() {
     loop {
         let mut list = watched();
         if list.is_empty() {
-            alert::rest();
+            cpu_latency::rest();
         }
         while list.is_empty() {
             list = CALL.wait_acquire(list);
@@ -439,8 +439,8 @@ fn sentinel() {
         let mut busy = false;
         for weak in sessions {
             let Some(s) = weak.upgrade() else { continue };
-            busy |= s.crew().is_busy();
-            match s.crew().look() {
+            busy |= s.workers().is_busy();
+            match s.workers().look() {
                 Look::Fine => watched().push(weak),
                 Look::Stuck => {
                     s.reinforce();
@@ -449,7 +449,7 @@ fn sentinel() {
                 Look::Away => {}
             }
         }
-        alert::look(busy);
+        cpu_latency::look(busy);
     }
 }
 
@@ -468,7 +468,7 @@ pub(crate) fn set_serving(session: Option<Weak<dyn Watched>>) {
 pub fn about_to_block() {
     SERVING.with(|s| {
         if let Some(session) = s.borrow().as_ref().and_then(Weak::upgrade) {
-            if session.crew().blocking() {
+            if session.workers().blocking() {
                 session.reinforce();
             }
         }
@@ -481,7 +481,7 @@ pub struct Lent(Option<Arc<dyn Watched>>);
 impl Lent {
     /// Whether the session is over: nobody takes an answer any more.
     pub fn is_over(&self) -> bool {
-        let over = |s: &Arc<dyn Watched>| s.crew().closed.load(SeqCst);
+        let over = |s: &Arc<dyn Watched>| s.workers().closed.load(SeqCst);
         self.0.as_ref().is_some_and(over)
     }
 }
@@ -489,7 +489,7 @@ impl Lent {
 impl Drop for Lent {
     fn drop(&mut self) {
         if let Some(s) = &self.0 {
-            s.crew().take_back();
+            s.workers().take_back();
         }
     }
 }
@@ -501,7 +501,7 @@ pub fn about_to_wait_for_requests() -> Lent {
     SERVING.with(|s| {
         let session = s.borrow().as_ref().and_then(Weak::upgrade);
         if let Some(session) = &session {
-            session.crew().lent.fetch_add(1, SeqCst);
+            session.workers().lent.fetch_add(1, SeqCst);
             // Whichever of the crews those requests come to.
             for s in session.others().into_iter().chain([session.clone()]) {
                 s.keep_one();
@@ -524,7 +524,7 @@ mod tests {
 
     #[test]
     fn one_waits_unless_there_is_reason_for_more() {
-        let c = Crew::new(4);
+        let c = WorkerPool::new(4);
         let mut p = Pace::default();
         c.joined();
         // Alone with short requests: the sentinel is called once.
@@ -557,9 +557,9 @@ mod tests {
 
     #[test]
     fn no_more_than_can_run_unless_some_wait() {
-        let c = Crew {
+        let c = WorkerPool {
             processors: 2,
-            ..Crew::new(8)
+            ..WorkerPool::new(8)
         };
         let mut p = Pace::default();
         let t = 10_000;
@@ -582,7 +582,7 @@ mod tests {
 
     #[test]
     fn who_has_threads_to_spare_is_looked_at_too() {
-        let c = Crew::new(4);
+        let c = WorkerPool::new(4);
         let mut p = Pace::default();
         c.joined();
         c.joined();
@@ -593,7 +593,7 @@ mod tests {
 
     #[test]
     fn rests_and_is_woken() {
-        let c = Crew::new(4);
+        let c = WorkerPool::new(4);
         for _ in 0..3 {
             c.joined();
         }
@@ -619,7 +619,7 @@ mod tests {
 
     #[test]
     fn the_sentinel_sees_who_is_stuck() {
-        let c = Crew::new(4);
+        let c = WorkerPool::new(4);
         let mut p = Pace::default();
         c.joined();
         assert_eq!(c.begin(&mut p, 0, 50_000, false), WATCH);

@@ -1,7 +1,7 @@
 //! Distributed RAID (pool format §11): fixed groups of columns spread over all children by
 //! pseudo-random permutations, with the spare capacity spread as well.
 
-use crate::draid_maps::{permutations, SEEDS};
+use super::draid_maps::{permutations, SEEDS};
 use crate::map::{Col, Map, Stripe, MAX_SHIFT};
 use base::{bail, Result};
 use std::sync::Arc;

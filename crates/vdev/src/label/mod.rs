@@ -2,6 +2,8 @@
 //!
 //! Everything here works on a bare [`Disk`], so that discovery and tools can use it without a tree.
 
+pub mod discover;
+
 use base::mutation::{mutated, Mutation};
 use base::{bail, Result, Txg};
 use codec::checksum::{self, embed, verify_embedded};

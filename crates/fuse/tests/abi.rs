@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 
 use common::memfs::MemFs;
-use fuse::wire::{init, op, InHeader, InitIn, InitOut, OutHeader};
+use fuse::abi::{init, op, InHeader, InitIn, InitOut, OutHeader};
 use fuse::*;
 use rustix::net::{socketpair, AddressFamily, SocketFlags, SocketType};
 use zerocopy::{FromBytes, IntoBytes};
@@ -213,14 +213,14 @@ fn copies_with_the_narrow_and_the_wide_answer() {
     let (e, b) = k.ask(op::CREATE, ROOT, &create);
     assert_eq!((e, b.len()), (0, 128 + 16));
     let node = u64::from_ne_bytes(b[..8].try_into().unwrap());
-    let write = wire::WriteIn {
+    let write = abi::WriteIn {
         size: 5,
         ..Default::default()
     };
     let body = [write.as_bytes(), b"12345"].concat();
     let (e, b) = k.ask(op::WRITE, node, &body);
     assert_eq!((e, &b[..4]), (0, &5u32.to_ne_bytes()[..]));
-    let copy = wire::CopyFileRangeIn {
+    let copy = abi::CopyFileRangeIn {
         nodeid_out: node,
         off_out: 5,
         len: 1 << 40,
@@ -230,7 +230,7 @@ fn copies_with_the_narrow_and_the_wide_answer() {
     assert_eq!((e, b), (0, 5u64.to_ne_bytes().to_vec()));
     let (e, b) = k.ask(op::COPY_FILE_RANGE, node, copy.as_bytes());
     assert_eq!((e, b), (0, 10u64.to_ne_bytes().to_vec())); // 32 bits and padding
-    let read = wire::ReadIn {
+    let read = abi::ReadIn {
         fh: node,
         size: 100,
         ..Default::default()

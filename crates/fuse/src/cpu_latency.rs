@@ -7,7 +7,7 @@
 //! to leave than the number of microseconds written to it, four bytes in host order
 //! (Documentation/power/pm_qos_interface.rst of Linux; 0 means that they poll).
 //!
-//! The number is in force while requests come: the sentinel ([`crate::crew`]) looks every
+//! The number is in force while requests come: the sentinel ([`crate::worker_pool`]) looks every
 //! millisecond. An idle file system asks for nothing. Nor does one that uses its devices, if processors
 //! were to poll: on a virtual machine that has no more processors of its host than it thinks it has,
 //! those who serve its devices wait for one that polls to be taken away. There reads at random places

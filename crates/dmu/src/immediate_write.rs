@@ -173,10 +173,7 @@ impl Dnode {
         let (shape, ty, data) = {
             let i = self.read_lock();
             let data = match i.bufs.get(&blkid) {
-                Some(b)
-                    if b.txg == tx.txg()
-                        && i.pend[tx.txg() as usize & 3].blocks.contains(&blkid) =>
-                {
+                Some(b) if b.txg == tx.txg() && i.pend[tx.txg()].blocks.contains(&blkid) => {
                     if let Some(bp) = &b.placed {
                         return Ok(Begun::Done(Some(**bp)));
                     }

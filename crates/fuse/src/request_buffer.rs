@@ -7,13 +7,13 @@ use std::sync::Arc;
 use base::Block;
 use zerocopy::FromBytes;
 
+use crate::abi::{self, op};
 use crate::dispatch::Message;
 use crate::session::PAGE;
 use crate::sys::{self, Pages};
-use crate::wire::{self, op};
 
 /// What comes before the data of a WRITE.
-const HEAD: usize = size_of::<wire::InHeader>() + size_of::<wire::WriteIn>();
+const HEAD: usize = size_of::<abi::InHeader>() + size_of::<abi::WriteIn>();
 /// Data of large writes is read to blocks of this size: what the file system can keep as a block
 /// without copying it if the write is of whole blocks, and the record size most files have.
 const BLOCK: usize = 128 << 10;
@@ -23,7 +23,7 @@ const LARGE: usize = 2 * BLOCK;
 const MOST: usize = 64;
 
 /// Memory for one request.
-pub(crate) struct Intake {
+pub(crate) struct RequestBuffer {
     /// The request, or what of it is not in `blocks`; placed so that the data of a WRITE begins on a
     /// page.
     pages: Pages,
@@ -40,17 +40,17 @@ pub(crate) struct Intake {
     blocks: Vec<Block>,
 }
 
-impl Intake {
+impl RequestBuffer {
     /// Memory of its own, which is taken as it is touched: there are many mounts, and most requests are
     /// short.
-    pub fn new(max_write: usize) -> io::Result<Intake> {
+    pub fn new(max_write: usize) -> io::Result<RequestBuffer> {
         // Room for the largest write, and for the largest xattr whatever the write size.
         // As much as may be read into blocks: other requests are put together here again.
         let room = max_write.max(BLOCK).next_multiple_of(BLOCK);
         let mut pages = Pages::new((room + 2 * PAGE).next_multiple_of(PAGE))?;
         pages.done();
         let most = room / BLOCK;
-        Ok(Intake {
+        Ok(RequestBuffer {
             pages,
             start: PAGE - HEAD,
             len: 0,
@@ -107,7 +107,7 @@ impl Intake {
     }
 
     fn is_write(&self) -> bool {
-        let head = wire::InHeader::read_from_prefix(self.bytes());
+        let head = abi::InHeader::read_from_prefix(self.bytes());
         head.is_ok_and(|(h, _)| h.opcode == op::WRITE)
     }
 
@@ -149,7 +149,7 @@ mod tests {
     }
 
     fn request(opcode: u32, data: usize, seed: u8) -> Vec<u8> {
-        let head = wire::InHeader {
+        let head = abi::InHeader {
             opcode,
             len: (HEAD + data) as u32,
             ..Default::default()
@@ -161,7 +161,7 @@ mod tests {
     }
 
     /// All bytes of the request that was read, and in how many blocks they came.
-    fn got(i: &Intake) -> (Vec<u8>, usize) {
+    fn got(i: &RequestBuffer) -> (Vec<u8>, usize) {
         let m = i.message().unwrap();
         let mut all = i.bytes().to_vec();
         m.blocks.iter().for_each(|b| all.extend_from_slice(b));
@@ -171,7 +171,7 @@ mod tests {
     #[test]
     fn large_writes_after_one_another_come_in_blocks() {
         let (mut kernel, dev) = device();
-        let mut i = Intake::new(512 << 10).unwrap();
+        let mut i = RequestBuffer::new(512 << 10).unwrap();
         // Data, and how many blocks it comes in.
         let each = [
             (op::WRITE, 512 << 10, 0),
@@ -201,7 +201,7 @@ mod tests {
     #[test]
     fn many_forgets_after_a_large_write() {
         let (mut kernel, dev) = device();
-        let mut i = Intake::new(400 << 10).unwrap();
+        let mut i = RequestBuffer::new(400 << 10).unwrap();
         let forgets = 512 << 10;
         for (n, (opcode, len)) in [(op::WRITE, 400 << 10), (op::BATCH_FORGET, forgets)]
             .into_iter()
@@ -217,7 +217,7 @@ mod tests {
     #[test]
     fn kept_blocks_stay_as_they_are_and_others_are_used_again() {
         let (mut kernel, dev) = device();
-        let mut i = Intake::new(512 << 10).unwrap();
+        let mut i = RequestBuffer::new(512 << 10).unwrap();
         let mut kept = Vec::new();
         for n in 0..6 {
             let sent = request(op::WRITE, 512 << 10, n);
@@ -238,7 +238,7 @@ mod tests {
     #[test]
     fn writes_larger_than_any_number_of_blocks_come_in_one_piece() {
         let (mut kernel, dev) = device();
-        let mut i = Intake::new(9 << 20).unwrap();
+        let mut i = RequestBuffer::new(9 << 20).unwrap();
         for n in 0..3 {
             let sent = request(op::WRITE, 512 << 10, n);
             kernel.write_all(&sent).unwrap();

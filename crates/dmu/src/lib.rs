@@ -34,7 +34,6 @@ pub use dnode::{Dnode, Info};
 pub use immediate_write::write_now;
 pub use objset::{NewObject, Objset, WritePolicy};
 pub use sync::SyncHooks;
-pub use tree::{walk, Visit};
 pub use tx::{
     internal_error, Admission, Damage, Dmu, DmuOptions, Driver, Need, OnDamage, SyncGroup, Tx,
 };

@@ -163,6 +163,57 @@ pub fn object(
     Ok(w.stopped)
 }
 
+/// Visits the blocks of one object's tree by closures. Dnodes in its blocks are not visited: it may be a
+/// meta-dnode. [`Place::object`] has no meaning. The spill block comes last.
+///
+/// # Errors
+/// Those of the closures, and those of reading that are not about one block.
+pub fn blocks(
+    zio: &Zio,
+    dn: &DnodePhys,
+    spec: &Spec,
+    f: &mut dyn FnMut(Place, &BlkPtr) -> Result<Next>,
+    bad: &mut dyn FnMut(Finding) -> Result<()>,
+) -> Result<()> {
+    /// Any object but the meta-dnode.
+    const SOME_OBJECT: u64 = 1;
+    object(zio, SOME_OBJECT, dn, spec, &mut Closures(f, bad)).map(|_| ())
+}
+
+/// All blocks of one object's tree, parents first.
+///
+/// # Errors
+/// A block that cannot be read.
+pub fn all_blocks(zio: &Zio, dn: &DnodePhys) -> Result<Vec<(Place, BlkPtr)>> {
+    let mut out = Vec::new();
+    blocks(
+        zio,
+        dn,
+        &Spec::all(Order::ParentsFirst),
+        &mut |at, bp| {
+            out.push((at, *bp));
+            Ok(Next::Descend)
+        },
+        &mut |f| Err(f.problem.error().clone()),
+    )?;
+    Ok(out)
+}
+
+/// Of a block, and of a finding.
+struct Closures<'a>(
+    &'a mut dyn FnMut(Place, &BlkPtr) -> Result<Next>,
+    &'a mut dyn FnMut(Finding) -> Result<()>,
+);
+
+impl Visitor for Closures<'_> {
+    fn block(&mut self, at: Place, bp: &BlkPtr, _: Option<&DnodePhys>) -> Result<Next> {
+        (self.0)(at, bp)
+    }
+    fn finding(&mut self, finding: Finding) -> Result<()> {
+        (self.1)(finding)
+    }
+}
+
 /// Going on, or stopped by the visitor.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Flow {

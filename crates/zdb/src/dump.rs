@@ -247,10 +247,9 @@ fn object(dn: &Dnode, depth: usize, out: &mut dyn Write) -> Result<()> {
         let os = dn.objset()?;
         let zio = &os.dmu().zio;
         let phys = on_disk(zio, &os.root(), dn.object())?;
-        dmu::walk(zio, &phys, &mut |bp, id| {
-            writeln!(out, "\t    L{} {id:x} {bp:?}", bp.level())?;
-            Ok(dmu::Visit::Descend)
-        })?;
+        for (at, bp) in walk::all_blocks(zio, &phys)? {
+            writeln!(out, "\t    L{} {:x} {bp:?}", bp.level(), at.blkid)?;
+        }
     }
     Ok(())
 }

@@ -462,10 +462,8 @@ fn indirect(c: &Ctx, dn: &DnodePhys, depth: usize, out: &mut dyn Write) -> Resul
     raw::tree(
         c.set.zio,
         dn,
+        &raw::with_holes(),
         &mut |bp, level, first| {
-            if bp.is_hole() && bp.logical_birth() == 0 {
-                return Ok(false);
-            }
             write!(out, "{:16x} ", first.wrapping_mul(block))?;
             for l in (-1..=top).rev() {
                 match l == i64::from(level) {
@@ -477,8 +475,7 @@ fn indirect(c: &Ctx, dn: &DnodePhys, depth: usize, out: &mut dyn Write) -> Resul
             if zstd {
                 write!(out, "{}", zstd_note(c, bp))?;
             }
-            writeln!(out)?;
-            Ok(true)
+            Ok(writeln!(out)?)
         },
         &mut |bp, e| bad.push(format!("{}: {e}", fmt::bp_short(bp, 3))),
     )?;
@@ -548,12 +545,13 @@ fn segments(c: &Ctx, dn: &DnodePhys, out: &mut dyn Write) -> Result<()> {
     raw::tree(
         c.set.zio,
         dn,
-        &mut |bp, level, first| {
-            if level == 0 && !bp.is_hole() {
+        &walk::Spec::all(walk::Order::ParentsFirst),
+        &mut |_, level, first| {
+            if level == 0 {
                 let at = first.saturating_mul(block);
                 set.insert(at, at.saturating_add(block));
             }
-            Ok(true)
+            Ok(())
         },
         &mut |_, _| {},
     )?;

@@ -4,32 +4,23 @@
 //! The kernel knows the partitions of devices; this is for images of whole disks in regular files.
 
 use base::{Error, Result};
-
-fn slice_at(b: &[u8], at: usize, n: usize) -> Result<&[u8]> {
-    at.checked_add(n)
-        .and_then(|end| b.get(at..end))
-        .ok_or_else(|| Error::damaged(format!("partition table ends before {at}")))
-}
-
-fn u32_at(b: &[u8], at: usize) -> Result<u32> {
-    let mut a = [0; 4];
-    a.copy_from_slice(slice_at(b, at, 4)?);
-    Ok(u32::from_le_bytes(a))
-}
-
-fn u64_at(b: &[u8], at: usize) -> Result<u64> {
-    let mut a = [0; 8];
-    a.copy_from_slice(slice_at(b, at, 8)?);
-    Ok(u64::from_le_bytes(a))
-}
+use bytemuck::Pod;
+use crc::Crc;
+use gpt_disk_types::{
+    BlockSize, Crc32, GptHeader, GptPartitionEntry, GptPartitionEntryArray, MasterBootRecord,
+};
 
 /// Most entries of a table that are looked at.
 const MAX_ENTRIES: u32 = 1024;
 /// Most bytes of one entry.
-const MAX_ENTRY: u32 = 4096;
+const MAX_ENTRY: u64 = 4096;
 /// Sector sizes disks have, bytes; the image does not say which.
-const SECTORS: [u64; 2] = [512, 4096];
-const HEADER: usize = 92;
+const SECTORS: [BlockSize; 2] = [BlockSize::BS_512, BlockSize::BS_4096];
+const HEADER: usize = size_of::<GptHeader>();
+/// Where the header has its own sum, which counts as zero in the sum.
+const HEADER_SUM: std::ops::Range<usize> = 16..20;
+/// The CRC-32 of a GPT.
+const CRC: Crc<u32> = Crc::<u32>::new(&Crc32::ALGORITHM);
 /// Type of an MBR entry that only says that there is a GPT.
 const PROTECTIVE: u8 = 0xee;
 /// Types of extended partitions, which hold others and no vdev.
@@ -51,7 +42,7 @@ pub struct Partition {
 /// out.
 pub fn table(size: u64, read: &dyn Fn(u64, usize) -> Result<Vec<u8>>) -> Vec<Partition> {
     for sector in SECTORS {
-        let last = (size / sector).saturating_sub(1);
+        let last = (size / sector.to_u64()).saturating_sub(1);
         for lba in [1, last] {
             if let Ok(Some(found)) = gpt(size, sector, lba, read) {
                 return found;
@@ -61,52 +52,78 @@ pub fn table(size: u64, read: &dyn Fn(u64, usize) -> Result<Vec<u8>>) -> Vec<Par
     mbr(size, read).unwrap_or_default()
 }
 
+/// The structure `bytes` begin with.
+fn structure<T: Pod>(bytes: &[u8]) -> Result<T> {
+    bytes
+        .get(..size_of::<T>())
+        .and_then(|b| bytemuck::try_pod_read_unaligned(b).ok())
+        .ok_or_else(|| Error::damaged("a partition table ends early"))
+}
+
 /// The entries of the GPT whose header is in sector `lba`, if there is one and its sums are right.
 fn gpt(
     size: u64,
-    sector: u64,
+    block: BlockSize,
     lba: u64,
     read: &dyn Fn(u64, usize) -> Result<Vec<u8>>,
 ) -> Result<Option<Vec<Partition>>> {
+    let sector = block.to_u64();
     let Some(at) = lba.checked_mul(sector).filter(|at| at + sector <= size) else {
         return Ok(None);
     };
-    let mut header = read(at, sector as usize)?;
-    if slice_at(&header, 0, 8)? != b"EFI PART" {
-        return Ok(None);
-    }
-    let length = u32_at(&header, 12)? as usize;
-    let sum = u32_at(&header, 16)?;
-    let (entries, count) = (u64_at(&header, 72)?, u32_at(&header, 80)?);
-    let (entry, entries_sum) = (u32_at(&header, 84)?, u32_at(&header, 88)?);
-    if !(HEADER..=sector as usize).contains(&length)
-        || u64_at(&header, 24)? != lba
-        || count > MAX_ENTRIES
-        || !(128..=MAX_ENTRY).contains(&entry)
+    let mut bytes = read(at, sector as usize)?;
+    let header: GptHeader = structure(&bytes)?;
+    // Longer ones than today's are allowed; their sum is over all of it.
+    let length = header.header_size.to_u32() as usize;
+    if !header.is_signature_valid()
+        || !(HEADER..=sector as usize).contains(&length)
+        || header.my_lba.to_u64() != lba
     {
         return Ok(None);
     }
-    header[16..20].fill(0);
-    if crc32(slice_at(&header, 0, length)?) != sum {
+    bytes[HEADER_SUM].fill(0);
+    let Some(whole) = bytes.get(..length) else {
+        return Ok(None);
+    };
+    if CRC.checksum(whole) != header.header_crc32.0.to_u32() {
         return Ok(None);
     }
-    let bytes = (count * entry) as usize;
-    let whole = bytes.next_multiple_of(sector as usize);
-    let Some(at) = entries
-        .checked_mul(sector)
-        .filter(|at| at.checked_add(whole as u64).is_some_and(|e| e <= size))
+    // An entry has 128 bytes, or twice as many, or four times …
+    let Ok(layout) = header.get_partition_entry_array_layout() else {
+        return Ok(None);
+    };
+    if layout.num_entries > MAX_ENTRIES || layout.entry_size.to_u64() > MAX_ENTRY {
+        return Ok(None);
+    }
+    // At most 4 MiB.
+    let Some(whole) = layout.num_bytes_rounded_to_block_as_usize(block) else {
+        return Ok(None);
+    };
+    let at = layout.start_lba.to_u64().checked_mul(sector);
+    let Some(at) = at.filter(|at| at.checked_add(whole as u64).is_some_and(|end| end <= size))
     else {
         return Ok(None);
     };
-    let array = read(at, whole)?;
-    if crc32(slice_at(&array, 0, bytes)?) != entries_sum {
+    let mut bytes = read(at, whole)?;
+    let Ok(array) = GptPartitionEntryArray::new(layout, block, &mut bytes) else {
+        return Ok(None);
+    };
+    let sum = header.partition_entry_array_crc32;
+    if array.calculate_crc32() != sum {
         return Ok(None);
     }
     let mut out = Vec::new();
-    for i in 0..count {
-        let e = slice_at(&array, (i * entry) as usize, entry as usize)?;
-        let (first, last) = (u64_at(e, 32)?, u64_at(e, 40)?);
-        if e.iter().take(16).any(|b| *b != 0) && first != 0 && first <= last {
+    for i in 0..layout.num_entries {
+        let Some(entry) = array.get_partition_entry(i).filter(|e| e.is_used()) else {
+            continue;
+        };
+        let GptPartitionEntry {
+            starting_lba,
+            ending_lba,
+            ..
+        } = *entry;
+        let (first, last) = (starting_lba.to_u64(), ending_lba.to_u64());
+        if first != 0 && first <= last {
             out.extend(partition(i + 1, first, last - first + 1, sector, size));
         }
     }
@@ -114,21 +131,21 @@ fn gpt(
 }
 
 fn mbr(size: u64, read: &dyn Fn(u64, usize) -> Result<Vec<u8>>) -> Result<Vec<Partition>> {
-    let b = read(0, 512)?;
+    let record: MasterBootRecord = structure(&read(0, 512)?)?;
     let mut out = Vec::new();
-    if slice_at(&b, 510, 2)? != [0x55, 0xaa] {
+    if record.signature != [0x55, 0xaa] {
         return Ok(out);
     }
-    for i in 0..4u32 {
-        let e = slice_at(&b, 446 + 16 * i as usize, 16)?;
-        let (status, kind) = (e[0], e[4]);
-        if status & 0x7f != 0 {
+    for (number, e) in (1..).zip(record.partitions) {
+        if e.boot_indicator & 0x7f != 0 {
             // The code of a boot sector rather than a table.
             return Ok(Vec::new());
         }
+        let kind = e.os_indicator;
         if kind != 0 && kind != PROTECTIVE && !EXTENDED.contains(&kind) {
-            let (first, count) = (u64::from(u32_at(e, 8)?), u64::from(u32_at(e, 12)?));
-            out.extend(partition(i + 1, first, count, 512, size));
+            let first = u64::from(e.starting_lba.to_u32());
+            let count = u64::from(e.size_in_lba.to_u32());
+            out.extend(partition(number, first, count, 512, size));
         }
     }
     Ok(out)
@@ -139,18 +156,6 @@ fn partition(number: u32, first: u64, count: u64, sector: u64, size: u64) -> Opt
     let len = count.checked_mul(sector)?;
     let end = start.checked_add(len)?;
     (first > 0 && len > 0 && end <= size).then_some(Partition { number, start, len })
-}
-
-/// CRC-32 with the polynomial of Ethernet, as the GPT has it.
-fn crc32(bytes: &[u8]) -> u32 {
-    let mut crc = u32::MAX;
-    for b in bytes {
-        crc ^= u32::from(*b);
-        for _ in 0..8 {
-            crc = crc >> 1 ^ (0xedb8_8320 & (crc & 1).wrapping_neg());
-        }
-    }
-    !crc
 }
 
 #[cfg(test)]
@@ -185,7 +190,7 @@ mod tests {
             d[e + 32..e + 40].copy_from_slice(&first.to_le_bytes());
             d[e + 40..e + 48].copy_from_slice(&last.to_le_bytes());
         }
-        let sum = crc32(&d[entries..]);
+        let sum = CRC.checksum(&d[entries..]);
         let h = sector;
         d[h..h + 8].copy_from_slice(b"EFI PART");
         d[h + 12..h + 16].copy_from_slice(&92u32.to_le_bytes());
@@ -194,14 +199,9 @@ mod tests {
         d[h + 80..h + 84].copy_from_slice(&128u32.to_le_bytes());
         d[h + 84..h + 88].copy_from_slice(&128u32.to_le_bytes());
         d[h + 88..h + 92].copy_from_slice(&sum.to_le_bytes());
-        let sum = crc32(&d[h..h + 92]);
+        let sum = CRC.checksum(&d[h..h + 92]);
         d[h + 16..h + 20].copy_from_slice(&sum.to_le_bytes());
         d
-    }
-
-    #[test]
-    fn crc() {
-        assert_eq!(crc32(b"123456789"), 0xcbf4_3926);
     }
 
     #[test]
@@ -227,6 +227,46 @@ mod tests {
         }
     }
 
+    /// Sums of these are right, and still nothing is read for them, or out of bounds.
+    #[test]
+    fn sizes_that_make_no_sense_are_no_table() {
+        for (at, value) in [
+            (12, 91),          // length of the header
+            (12, 513),         // longer than its sector
+            (80, 1025),        // entries
+            (80, u32::MAX),    // entries
+            (84, 0),           // bytes of one
+            (84, 127),         // no power of two times 128
+            (84, 8192),        // too long
+            (84, 1 << 31),     // too long
+            (72, 1 << 20),     // sector of the entries: behind the end
+            (76, 0x8000_0000), // beyond what a number of bytes can say
+        ] {
+            let mut d = sample(512);
+            d[512 + at..512 + at + 4].copy_from_slice(&value.to_le_bytes());
+            d[512 + 16..512 + 20].fill(0);
+            let length = (value as usize).clamp(0, 512);
+            let length = if at == 12 { length } else { 92 };
+            let sum = CRC.checksum(&d[512..512 + length]);
+            d[512 + 16..512 + 20].copy_from_slice(&sum.to_le_bytes());
+            assert!(look(&d).is_empty(), "{at}: {value}");
+        }
+    }
+
+    /// The specification lets headers grow; the sum is over their whole length.
+    #[test]
+    fn a_longer_header_is_understood() {
+        let mut d = sample(512);
+        d[512 + 12..512 + 16].copy_from_slice(&200u32.to_le_bytes());
+        d[512 + 150] = 7;
+        d[512 + 16..512 + 20].fill(0);
+        let sum = CRC.checksum(&d[512..712]);
+        d[512 + 16..512 + 20].copy_from_slice(&sum.to_le_bytes());
+        assert_eq!(look(&d).len(), 2);
+        d[512 + 150] = 8;
+        assert!(look(&d).is_empty());
+    }
+
     #[test]
     fn the_backup_serves() {
         let mut d = sample(512);
@@ -237,7 +277,7 @@ mod tests {
         d[512 + 24..512 + 32].copy_from_slice(&(SIZE / 512 - 1).to_le_bytes());
         d[512 + 72..512 + 80].copy_from_slice(&((h - array.len()) as u64 / 512).to_le_bytes());
         d[512 + 16..512 + 20].fill(0);
-        let sum = crc32(&d[512..512 + 92]);
+        let sum = CRC.checksum(&d[512..512 + 92]);
         d[512 + 16..512 + 20].copy_from_slice(&sum.to_le_bytes());
         end[h..].copy_from_slice(&d[512..1024]);
         assert_eq!(look(&end).len(), 2);

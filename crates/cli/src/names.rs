@@ -10,8 +10,11 @@ pub const MAX_DEPTH: usize = 50;
 /// What a name is to be the name of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Want {
+    /// A file system or volume.
     Filesystem,
+    /// `dataset@name`.
     Snapshot,
+    /// `dataset#name`.
     Bookmark,
     /// Any of them.
     Any,

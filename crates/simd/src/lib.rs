@@ -7,6 +7,7 @@
 //! `unsafe` in this crate: calls of functions that need AVX2, each behind the question whether it is
 //! there.
 #![deny(unsafe_op_in_unsafe_fn)]
+#![warn(missing_docs)]
 
 mod fletcher;
 mod parity;

@@ -1,26 +1,39 @@
 //! Partition tables: where on a whole disk the vdev is. GPT (UEFI specification 2.10 §5.3: header and
 //! entries, with the backup at the end of the disk), or the four primary entries of an MBR.
 //!
-//! The kernel knows the partitions of devices; this is for images of whole disks in regular files.
+//! The kernel knows the partitions of devices; this is for images of whole disks in regular files. ARCHITECTURE.md says why no
+//! library does it.
 
 use base::{Error, Result};
-use bytemuck::Pod;
-use crc::Crc;
-use gpt_disk_types::{
-    BlockSize, Crc32, GptHeader, GptPartitionEntry, GptPartitionEntryArray, MasterBootRecord,
-};
+use crc::{Crc, CRC_32_ISO_HDLC};
+
+fn slice_at(b: &[u8], at: usize, n: usize) -> Result<&[u8]> {
+    at.checked_add(n)
+        .and_then(|end| b.get(at..end))
+        .ok_or_else(|| Error::damaged(format!("partition table ends before {at}")))
+}
+
+fn u32_at(b: &[u8], at: usize) -> Result<u32> {
+    let mut a = [0; 4];
+    a.copy_from_slice(slice_at(b, at, 4)?);
+    Ok(u32::from_le_bytes(a))
+}
+
+fn u64_at(b: &[u8], at: usize) -> Result<u64> {
+    let mut a = [0; 8];
+    a.copy_from_slice(slice_at(b, at, 8)?);
+    Ok(u64::from_le_bytes(a))
+}
 
 /// Most entries of a table that are looked at.
 const MAX_ENTRIES: u32 = 1024;
 /// Most bytes of one entry.
-const MAX_ENTRY: u64 = 4096;
+const MAX_ENTRY: u32 = 4096;
 /// Sector sizes disks have, bytes; the image does not say which.
-const SECTORS: [BlockSize; 2] = [BlockSize::BS_512, BlockSize::BS_4096];
-const HEADER: usize = size_of::<GptHeader>();
-/// Where the header has its own sum, which counts as zero in the sum.
-const HEADER_SUM: std::ops::Range<usize> = 16..20;
+const SECTORS: [u64; 2] = [512, 4096];
+const HEADER: usize = 92;
 /// The CRC-32 of a GPT.
-const CRC: Crc<u32> = Crc::<u32>::new(&Crc32::ALGORITHM);
+const CRC: Crc<u32> = Crc::<u32>::new(&CRC_32_ISO_HDLC);
 /// Type of an MBR entry that only says that there is a GPT.
 const PROTECTIVE: u8 = 0xee;
 /// Types of extended partitions, which hold others and no vdev.
@@ -42,7 +55,7 @@ pub struct Partition {
 /// out.
 pub fn table(size: u64, read: &dyn Fn(u64, usize) -> Result<Vec<u8>>) -> Vec<Partition> {
     for sector in SECTORS {
-        let last = (size / sector.to_u64()).saturating_sub(1);
+        let last = (size / sector).saturating_sub(1);
         for lba in [1, last] {
             if let Ok(Some(found)) = gpt(size, sector, lba, read) {
                 return found;
@@ -52,78 +65,52 @@ pub fn table(size: u64, read: &dyn Fn(u64, usize) -> Result<Vec<u8>>) -> Vec<Par
     mbr(size, read).unwrap_or_default()
 }
 
-/// The structure `bytes` begin with.
-fn structure<T: Pod>(bytes: &[u8]) -> Result<T> {
-    bytes
-        .get(..size_of::<T>())
-        .and_then(|b| bytemuck::try_pod_read_unaligned(b).ok())
-        .ok_or_else(|| Error::damaged("a partition table ends early"))
-}
-
 /// The entries of the GPT whose header is in sector `lba`, if there is one and its sums are right.
 fn gpt(
     size: u64,
-    block: BlockSize,
+    sector: u64,
     lba: u64,
     read: &dyn Fn(u64, usize) -> Result<Vec<u8>>,
 ) -> Result<Option<Vec<Partition>>> {
-    let sector = block.to_u64();
     let Some(at) = lba.checked_mul(sector).filter(|at| at + sector <= size) else {
         return Ok(None);
     };
-    let mut bytes = read(at, sector as usize)?;
-    let header: GptHeader = structure(&bytes)?;
-    // Longer ones than today's are allowed; their sum is over all of it.
-    let length = header.header_size.to_u32() as usize;
-    if !header.is_signature_valid()
-        || !(HEADER..=sector as usize).contains(&length)
-        || header.my_lba.to_u64() != lba
+    let mut header = read(at, sector as usize)?;
+    if slice_at(&header, 0, 8)? != b"EFI PART" {
+        return Ok(None);
+    }
+    let length = u32_at(&header, 12)? as usize;
+    let sum = u32_at(&header, 16)?;
+    let (entries, count) = (u64_at(&header, 72)?, u32_at(&header, 80)?);
+    let (entry, entries_sum) = (u32_at(&header, 84)?, u32_at(&header, 88)?);
+    if !(HEADER..=sector as usize).contains(&length)
+        || u64_at(&header, 24)? != lba
+        || count > MAX_ENTRIES
+        || !(128..=MAX_ENTRY).contains(&entry)
     {
         return Ok(None);
     }
-    bytes[HEADER_SUM].fill(0);
-    let Some(whole) = bytes.get(..length) else {
-        return Ok(None);
-    };
-    if CRC.checksum(whole) != header.header_crc32.0.to_u32() {
+    header[16..20].fill(0);
+    if CRC.checksum(slice_at(&header, 0, length)?) != sum {
         return Ok(None);
     }
-    // An entry has 128 bytes, or twice as many, or four times …
-    let Ok(layout) = header.get_partition_entry_array_layout() else {
-        return Ok(None);
-    };
-    if layout.num_entries > MAX_ENTRIES || layout.entry_size.to_u64() > MAX_ENTRY {
-        return Ok(None);
-    }
-    // At most 4 MiB.
-    let Some(whole) = layout.num_bytes_rounded_to_block_as_usize(block) else {
-        return Ok(None);
-    };
-    let at = layout.start_lba.to_u64().checked_mul(sector);
-    let Some(at) = at.filter(|at| at.checked_add(whole as u64).is_some_and(|end| end <= size))
+    let bytes = (count * entry) as usize;
+    let whole = bytes.next_multiple_of(sector as usize);
+    let Some(at) = entries
+        .checked_mul(sector)
+        .filter(|at| at.checked_add(whole as u64).is_some_and(|e| e <= size))
     else {
         return Ok(None);
     };
-    let mut bytes = read(at, whole)?;
-    let Ok(array) = GptPartitionEntryArray::new(layout, block, &mut bytes) else {
-        return Ok(None);
-    };
-    let sum = header.partition_entry_array_crc32;
-    if array.calculate_crc32() != sum {
+    let array = read(at, whole)?;
+    if CRC.checksum(slice_at(&array, 0, bytes)?) != entries_sum {
         return Ok(None);
     }
     let mut out = Vec::new();
-    for i in 0..layout.num_entries {
-        let Some(entry) = array.get_partition_entry(i).filter(|e| e.is_used()) else {
-            continue;
-        };
-        let GptPartitionEntry {
-            starting_lba,
-            ending_lba,
-            ..
-        } = *entry;
-        let (first, last) = (starting_lba.to_u64(), ending_lba.to_u64());
-        if first != 0 && first <= last {
+    for i in 0..count {
+        let e = slice_at(&array, (i * entry) as usize, entry as usize)?;
+        let (first, last) = (u64_at(e, 32)?, u64_at(e, 40)?);
+        if e.iter().take(16).any(|b| *b != 0) && first != 0 && first <= last {
             out.extend(partition(i + 1, first, last - first + 1, sector, size));
         }
     }
@@ -131,21 +118,21 @@ fn gpt(
 }
 
 fn mbr(size: u64, read: &dyn Fn(u64, usize) -> Result<Vec<u8>>) -> Result<Vec<Partition>> {
-    let record: MasterBootRecord = structure(&read(0, 512)?)?;
+    let b = read(0, 512)?;
     let mut out = Vec::new();
-    if record.signature != [0x55, 0xaa] {
+    if slice_at(&b, 510, 2)? != [0x55, 0xaa] {
         return Ok(out);
     }
-    for (number, e) in (1..).zip(record.partitions) {
-        if e.boot_indicator & 0x7f != 0 {
+    for i in 0..4u32 {
+        let e = slice_at(&b, 446 + 16 * i as usize, 16)?;
+        let (status, kind) = (e[0], e[4]);
+        if status & 0x7f != 0 {
             // The code of a boot sector rather than a table.
             return Ok(Vec::new());
         }
-        let kind = e.os_indicator;
         if kind != 0 && kind != PROTECTIVE && !EXTENDED.contains(&kind) {
-            let first = u64::from(e.starting_lba.to_u32());
-            let count = u64::from(e.size_in_lba.to_u32());
-            out.extend(partition(number, first, count, 512, size));
+            let (first, count) = (u64::from(u32_at(e, 8)?), u64::from(u32_at(e, 12)?));
+            out.extend(partition(i + 1, first, count, 512, size));
         }
     }
     Ok(out)
@@ -236,7 +223,7 @@ mod tests {
             (80, 1025),        // entries
             (80, u32::MAX),    // entries
             (84, 0),           // bytes of one
-            (84, 127),         // no power of two times 128
+            (84, 127),         // too short
             (84, 8192),        // too long
             (84, 1 << 31),     // too long
             (72, 1 << 20),     // sector of the entries: behind the end

@@ -1,7 +1,7 @@
 #!/bin/sh
 # All checks and tests; installs what they need first. Quiet when all is well. CI runs this too.
 #   tools/test.sh            everything
-#   tools/test.sh NAME...    only these steps: format lints tidy licences build tests
+#   tools/test.sh NAME...    only these steps: format lints tidy licences msrv build tests
 set -u
 cd "$(dirname "$0")/.." || exit 1
 export CARGO_TERM_COLOR=never
@@ -64,6 +64,7 @@ step format cargo fmt --all --check
 step lints cargo clippy --workspace --all-targets -- -D warnings
 step tidy cargo run -q -p xtask -- tidy
 step licences cargo run -q -p xtask -- licences
+step msrv cargo run -q -p xtask -- msrv
 step build cargo build --workspace --bins
 # Some tests mount file systems or use loop devices; one that cannot run here says "skipped: why".
 step tests cargo test --workspace --no-fail-fast -- --show-output

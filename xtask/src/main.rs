@@ -2,6 +2,7 @@
 #![forbid(unsafe_code)]
 
 mod licences;
+mod msrv;
 mod pages;
 mod references;
 mod tidy;
@@ -14,6 +15,7 @@ const USAGE: &str = "\
 usage: cargo run -p xtask -- COMMAND
   tidy        structure of the workspace: dependencies, unsafe, sizes of files, unfinished work, citations
   licences    every dependency has a permissive licence
+  msrv        every dependency, and the code where rustup has that toolchain, is content with rust-version
   manual DIR        write the manual pages into DIR
   completions DIR   write completions for bash, zsh and fish into DIR
   bench [OPTION]... build in release mode and run the yardstick (docs/performance.md)
@@ -26,6 +28,7 @@ fn main() -> ExitCode {
     let done = match words.as_slice() {
         ["tidy"] => run_tidy(),
         ["licences"] => run_licences(),
+        ["msrv"] => run_msrv(),
         ["manual", dir] => wrote(pages::manual(Path::new(dir))),
         ["bench", rest @ ..] => bench(rest),
         ["sim", rest @ ..] => sim(rest),
@@ -64,6 +67,19 @@ fn run_licences() -> Result<ExitCode, String> {
         println!("licences: {count} packages, all permissive");
     }
     Ok(code(complaints.is_empty()))
+}
+
+fn run_msrv() -> Result<ExitCode, String> {
+    let report = msrv::check(root())?;
+    report.errors.iter().for_each(|e| println!("error: {e}"));
+    if report.errors.is_empty() {
+        let (version, packages) = (&report.version, report.packages);
+        println!("msrv: Rust {version} is enough for {packages} packages that say what they need");
+    }
+    if !report.built {
+        println!("skipped: rustup has no toolchain of that version to compile the code with");
+    }
+    Ok(code(report.errors.is_empty()))
 }
 
 /// The yardstick's release build, as root unless it only counts on the processor.

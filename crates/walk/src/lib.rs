@@ -41,7 +41,9 @@ const MAX_DEPTH: u32 = 80;
 /// Whether a block is visited before or after what is below it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Order {
+    /// A block is told before what is below it.
     ParentsFirst,
+    /// A block is told after what is below it.
     ChildrenFirst,
 }
 

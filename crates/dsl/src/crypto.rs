@@ -313,6 +313,7 @@ impl Dsl {
         }
         if !check_only {
             loaded.insert(k.root, (Arc::new(key), k.params));
+            tracing::debug!(dataset = name, "key is loaded");
         }
         Ok(())
     }
@@ -335,6 +336,7 @@ impl Dsl {
         }
         loaded.remove(&dir.object());
         drop((open, loaded));
+        tracing::debug!(dataset = name, "key is unloaded");
         // Decrypted blocks are not to outlive the key.
         self.core.dmu().zio.cache.clear();
         Ok(())

@@ -151,6 +151,7 @@ impl Pool {
         st.waiting = None;
         self.io.now.store(STOPPED, Ordering::Release);
         drop(st);
+        tracing::debug!(pool = %self.name(), txg = self.dmu.open_txg(), %why, "pool is stopped");
         self.io.changed.notify_all();
         self.dmu.stop(self.suspended_error(&why));
         self.tell_waiting();
@@ -273,6 +274,7 @@ impl Pool {
                 return Err(stopped);
             }
             self.dmu.pause_early(true);
+            tracing::debug!(pool = %self.name(), txg = self.dmu.open_txg(), %why, "devices refuse a txg");
             if !patience.again(self, &why) {
                 return Err(self.stopped().unwrap_or(why));
             }
@@ -293,6 +295,7 @@ impl Pool {
         st.made += 1;
         self.io.now.store(RUNNING, Ordering::Release);
         drop(st);
+        tracing::debug!(pool = %self.name(), txg = self.dmu.open_txg(), "pool is resumed");
         self.space.retry_failed();
         self.dmu.pause_early(false);
         self.io.changed.notify_all();

@@ -227,6 +227,14 @@ impl Pool {
             self.tell_waiting();
             return Ok((txg, false));
         }
+        tracing::debug!(
+            pool = %self.name(),
+            txg,
+            objsets = group.objsets.len(),
+            tasks = tasks.len(),
+            bytes = self.dmu.unwritten_bytes(),
+            "txg is written"
+        );
         self.maps.flush(&tx, self, &self.space, st.flush_all)?;
         for os in &group.objsets {
             base::mutation::panic_point("before a dataset is written");
@@ -294,6 +302,7 @@ impl Pool {
             set.synced(txg);
         }
         self.dmu.end_sync(txg);
+        tracing::debug!(pool = %self.name(), txg, freed, "txg is on disk");
         self.tell_waiting();
         st.config_dirty = false;
         st.force = false;

@@ -617,6 +617,9 @@ impl Vdev {
     }
 
     pub(crate) fn set_state(&self, state: State, aux: Aux) {
+        if (state, aux) != (self.state(), self.aux()) {
+            tracing::debug!(vdev = %self.name(), guid = self.guid(), ?state, ?aux, "vdev changes its state");
+        }
         self.state.store(state as u8, Relaxed);
         self.aux.store(aux as u8, Relaxed);
     }
@@ -694,7 +697,12 @@ impl Vdev {
     }
 
     pub fn dtl_add_range(&self, start: Txg, end: Txg) {
-        self.dtl.acquire().insert(start, end);
+        let mut dtl = self.dtl.acquire();
+        // Told once for a txg, of which many blocks may be missing.
+        if tracing::enabled!(tracing::Level::DEBUG) && !dtl.contains(start, end) {
+            tracing::debug!(vdev = %self.name(), txg = start, end, "DTL: txgs are missing");
+        }
+        dtl.insert(start, end);
     }
 
     /// Notes that everything born in `[start, end)` is here again.

@@ -1,5 +1,5 @@
 #!/bin/sh
-# Installs what is missing: a C compiler (zstd, blake3), fuse3, and with "tests" what the tests use, with "bench" what
+# Installs what is missing: a C compiler (zstd, blake3, AWS-LC), fuse3, and with "tests" what the tests use, with "bench" what
 # the yardstick compares with and drives.
 # Needs root (or sudo) only if something is missing.
 set -eu

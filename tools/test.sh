@@ -1,7 +1,7 @@
 #!/bin/sh
 # All checks and tests; installs what they need first. Quiet when all is well. CI runs this too.
 #   tools/test.sh            everything
-#   tools/test.sh NAME...    only these steps: format lints build tidy licences tests
+#   tools/test.sh NAME...    only these steps: format lints build tidy licences msrv tests
 set -u
 cd "$(dirname "$0")/.." || exit 1
 export CARGO_TERM_COLOR=never
@@ -85,6 +85,7 @@ step build cargo test --workspace --no-run --features daemon/faults && built=yes
 [ -n "$only" ] && built=
 step tidy run xtask tidy
 step licences run xtask licences
+step msrv run xtask msrv
 # Some tests mount file systems or use loop devices; one that cannot run here says "skipped: why".
 step tests run xtask test
 

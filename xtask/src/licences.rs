@@ -24,6 +24,18 @@ const PERMISSIVE: [&str; 13] = [
 /// One line for every package of the lock file whose licence is not acceptable, and how many
 /// packages were looked at.
 pub fn check(root: &Path) -> Result<(Vec<String>, usize), String> {
+    let metadata = metadata(root)?;
+    let Some(packages) = metadata["packages"].as_array() else {
+        return Err("cargo metadata names no packages".into());
+    };
+    Ok((
+        packages.iter().filter_map(complaint).collect(),
+        packages.len(),
+    ))
+}
+
+/// What cargo knows of the packages in the lock file.
+pub(crate) fn metadata(root: &Path) -> Result<Value, String> {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let out = Command::new(cargo)
         .args(["metadata", "--format-version", "1", "--locked"])
@@ -36,15 +48,7 @@ pub fn check(root: &Path) -> Result<(Vec<String>, usize), String> {
             String::from_utf8_lossy(&out.stderr)
         ));
     }
-    let metadata: Value =
-        serde_json::from_slice(&out.stdout).map_err(|e| format!("cargo metadata: {e}"))?;
-    let Some(packages) = metadata["packages"].as_array() else {
-        return Err("cargo metadata names no packages".into());
-    };
-    Ok((
-        packages.iter().filter_map(complaint).collect(),
-        packages.len(),
-    ))
+    serde_json::from_slice(&out.stdout).map_err(|e| format!("cargo metadata: {e}"))
 }
 
 fn complaint(package: &Value) -> Option<String> {

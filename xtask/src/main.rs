@@ -2,6 +2,7 @@
 #![forbid(unsafe_code)]
 
 mod licences;
+mod msrv;
 mod pages;
 mod references;
 mod test_run;
@@ -18,6 +19,7 @@ usage: cargo run -p xtask -- COMMAND
   tidy [--shrink]   structure of the workspace: dependencies, circles of imports, unsafe, lengths of files and
                     functions, unfinished work, citations; --shrink takes from xtask/allowed.txt what is not needed
   licences    every dependency has a permissive licence
+  msrv        every dependency, and the code where rustup has that toolchain, is content with rust-version
   manual DIR        write the manual pages into DIR
   completions DIR   write completions for bash, zsh and fish into DIR
   bench [OPTION]... build in release mode and run the yardstick (docs/performance.md)
@@ -31,6 +33,7 @@ fn main() -> ExitCode {
         ["tidy"] => run_tidy(false),
         ["tidy", "--shrink"] => run_tidy(true),
         ["licences"] => run_licences(),
+        ["msrv"] => run_msrv(),
         ["manual", dir] => wrote(pages::manual(Path::new(dir))),
         ["test", rest @ ..] => test_run::run(root(), rest),
         ["bench", rest @ ..] => bench(rest),
@@ -74,6 +77,19 @@ fn run_licences() -> Result<ExitCode, String> {
         println!("licences: {count} packages, all permissive");
     }
     Ok(code(complaints.is_empty()))
+}
+
+fn run_msrv() -> Result<ExitCode, String> {
+    let report = msrv::check(root())?;
+    report.errors.iter().for_each(|e| println!("error: {e}"));
+    if report.errors.is_empty() {
+        let (version, packages) = (&report.version, report.packages);
+        println!("msrv: Rust {version} is enough for {packages} packages that say what they need");
+    }
+    if !report.built {
+        println!("skipped: rustup has no toolchain of that version to compile the code with");
+    }
+    Ok(code(report.errors.is_empty()))
 }
 
 /// The yardstick's release build, as root unless it only counts on the processor.

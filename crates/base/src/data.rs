@@ -36,10 +36,12 @@ impl<'a> Data<'a> {
         })
     }
 
+    /// Bytes in all.
     pub fn len(&self) -> usize {
         self.len
     }
 
+    /// Whether there are no bytes.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }

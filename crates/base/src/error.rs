@@ -9,6 +9,7 @@
 
 use std::fmt;
 
+/// What a fallible operation returns.
 pub type Result<T> = std::result::Result<T, Error>;
 
 /// What kind of failure it was. The errno in the comment is what a caller of a system call sees.
@@ -171,6 +172,7 @@ impl Kind {
 /// A failure: its kind, and (where it helps) what it concerns. Small: one word beside the kind.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Error {
+    /// What sort of failure; callers decide by it.
     pub kind: Kind,
     what: Option<Box<str>>,
 }
@@ -189,6 +191,7 @@ impl Error {
         Error::new(Kind::Damaged, what)
     }
 
+    /// The number a system call returns for it.
     pub fn errno(&self) -> i32 {
         self.kind.errno()
     }
@@ -199,6 +202,7 @@ impl Error {
         matches!(self.kind, Kind::Io | Kind::Checksum | Kind::Damaged)
     }
 
+    /// The sentence, if there is one.
     pub fn what(&self) -> Option<&str> {
         self.what.as_deref()
     }

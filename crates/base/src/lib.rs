@@ -2,6 +2,7 @@
 //!
 //! Start reading at [`Error`].
 #![forbid(unsafe_code)]
+#![warn(missing_docs)]
 
 pub mod data;
 pub mod error;
@@ -30,6 +31,7 @@ pub type Txg = u64;
 pub const TXG_INITIAL: Txg = 4;
 /// Smallest unit of block sizes and DVA offsets: 512 bytes.
 pub const SECTOR: u64 = 512;
+/// Power of two of [`SECTOR`].
 pub const SECTOR_SHIFT: u32 = 9;
 /// Largest block before feature `large_blocks`.
 pub const OLD_MAX_BLOCK: usize = 128 << 10;

@@ -10,6 +10,7 @@ pub struct RangeSet {
 }
 
 impl RangeSet {
+    /// No ranges.
     pub fn new() -> RangeSet {
         RangeSet::default()
     }
@@ -19,6 +20,7 @@ impl RangeSet {
         self.total
     }
 
+    /// Whether no number is in it.
     pub fn is_empty(&self) -> bool {
         self.map.is_empty()
     }
@@ -28,6 +30,7 @@ impl RangeSet {
         self.map.len()
     }
 
+    /// Takes all ranges out.
     pub fn clear(&mut self) {
         self.map.clear();
         self.total = 0;

@@ -1,16 +1,42 @@
-//! Plots as SVG, drawn plainly: bars on a logarithmic scale around 1, "as fast as"; lines on two such scales.
+//! Plots as SVG (`plotters`): bars on a logarithmic scale around 1, "as fast as"; lines on two such scales.
+//!
+//! Drawing into a string fails only where a text cannot be measured; then there is no picture.
 
 use crate::markdown::short;
 use crate::results::Results;
 use crate::rows::Group;
-use std::fmt::Write as _;
+use plotters::coord::Shift;
+use plotters::prelude::*;
+use plotters::style::text_anchor::{HPos, Pos, VPos};
+use std::ops::Range;
 
-const LABEL: f64 = 190.0;
-const WIDTH: f64 = 560.0;
-const BAR: f64 = 9.0;
-const COLOURS: [&str; 7] = [
-    "#4878a8", "#e49444", "#6a9f58", "#d1615d", "#85b6b2", "#967662", "#a87c9f",
+/// Pixels for the labels beside bars.
+const LABEL: i32 = 190;
+/// Pixels of the bars' scale.
+const WIDTH: i32 = 560;
+/// Pixels from one bar to the next of its group.
+const BAR: i32 = 10;
+/// Pixels between groups of bars.
+const GAP: i32 = 6;
+const COLOURS: [RGBColor; 7] = [
+    RGBColor(0x48, 0x78, 0xa8),
+    RGBColor(0xe4, 0x94, 0x44),
+    RGBColor(0x6a, 0x9f, 0x58),
+    RGBColor(0xd1, 0x61, 0x5d),
+    RGBColor(0x85, 0xb6, 0xb2),
+    RGBColor(0x96, 0x76, 0x62),
+    RGBColor(0xa8, 0x7c, 0x9f),
 ];
+/// Lines of the grid.
+const PALE: RGBColor = RGBColor(0xdd, 0xdd, 0xdd);
+const DARK: RGBColor = RGBColor(0x33, 0x33, 0x33);
+const TITLE: (&str, i32) = ("sans-serif", 14);
+const TEXT: (&str, i32) = ("sans-serif", 11);
+const SMALL: (&str, i32) = ("sans-serif", 8);
+
+/// Why nothing was drawn.
+type Failure = Box<dyn std::error::Error + Send + Sync>;
+type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
 
 /// A set of bars with a common label.
 pub struct Bars {
@@ -72,78 +98,55 @@ pub fn draw(title: &str, series: &[String], bars: &[Bars]) -> Option<String> {
         return None;
     }
     // Whole powers of ten, with 1 inside.
-    let low = values().fold(0.1, f64::min).max(1e-4).log10().floor();
-    let high = values().fold(10.0, f64::max).min(1e6).log10().ceil();
-    let x = |v: f64| LABEL + (v.clamp(1e-4, 1e6).log10() - low) / (high - low) * WIDTH;
-    let group = BAR * series.len() as f64 + 6.0;
-    let top = 58.0;
-    let bottom = top + group * bars.len() as f64;
-    let (w, h) = (LABEL + WIDTH + 50.0, bottom + 24.0);
-    let mut out = begin(title, w, h);
-    let mut at = 10.0;
-    for (n, name) in series.iter().enumerate() {
-        let _ = writeln!(
-            out,
-            "<rect x=\"{at}\" y=\"32\" width=\"10\" height=\"10\" fill=\"{}\"/>\
-             <text x=\"{}\" y=\"41\">{}</text>",
-            colour(n),
-            at + 14.0,
-            escape(name)
-        );
-        at += 34.0 + 7.0 * name.len() as f64;
-    }
-    let mut tick = low;
-    while tick <= high {
-        let v = 10f64.powf(tick);
-        let stroke = if tick == 0.0 { "#333" } else { "#ddd" };
-        let _ = writeln!(
-            out,
-            "<line x1=\"{0:.1}\" x2=\"{0:.1}\" y1=\"{top}\" y2=\"{bottom}\" stroke=\"{stroke}\"/>\
-             <text x=\"{0:.1}\" y=\"{1}\" text-anchor=\"middle\">{v}</text>",
-            x(v),
-            bottom + 14.0
-        );
-        tick += 1.0;
-    }
-    for (n, b) in bars.iter().enumerate() {
-        let y = top + group * n as f64;
-        let _ = writeln!(
-            out,
-            "<text x=\"{}\" y=\"{:.1}\" text-anchor=\"end\">{}</text>",
-            LABEL - 6.0,
-            y + group / 2.0 + 3.0,
-            escape(&b.label)
-        );
-        for (m, v) in b.values.iter().enumerate() {
-            let Some(v) = v else { continue };
-            let (from, to) = (x(1.0).min(x(*v)), x(1.0).max(x(*v)));
-            let y = y + 3.0 + BAR * m as f64;
-            let _ = writeln!(
-                out,
-                "<rect x=\"{from:.1}\" y=\"{y:.1}\" width=\"{:.1}\" height=\"{}\" fill=\"{}\">\
-                 <title>{} {}: {}</title></rect>",
-                (to - from).max(0.5),
-                BAR - 1.0,
-                colour(m),
-                escape(&b.label),
-                escape(series.get(m).map_or("", |s| s)),
-                short(*v)
-            );
+    let scale = powers(values(), -4, 6, -1..1);
+    let group = BAR * series.len() as i32 + GAP;
+    let high = 58 + group * bars.len() as i32 + 26;
+    picture((LABEL + WIDTH + 50, high), |root| {
+        root.draw(&Text::new(title, (10, 8), TITLE))?;
+        let mut at = 10;
+        for (n, name) in series.iter().enumerate() {
+            let box_of = [(at, 32), (at + 10, 42)];
+            root.draw(&Rectangle::new(box_of, colour(n).filled()))?;
+            root.draw(&Text::new(name.as_str(), (at + 14, 32), TEXT))?;
+            at += 34 + 7 * name.chars().count() as i32;
         }
-    }
-    out.push_str("</svg>\n");
-    Some(out)
-}
-
-/// The beginning of a drawing: white, with its title.
-fn begin(title: &str, w: f64, h: f64) -> String {
-    format!(
-        "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{w}\" height=\"{h}\" \
-         viewBox=\"0 0 {w} {h}\" font-family=\"sans-serif\" font-size=\"11\">\n\
-         <rect width=\"{w}\" height=\"{h}\" fill=\"#fff\"/>\n\
-         <text x=\"10\" y=\"20\" font-size=\"14\">{}</text>\n",
-        escape(title)
-    )
+        // Pixels down from the top, so that every bar is where its label is.
+        let down = (group * bars.len() as i32).max(1);
+        let (from, to) = (10f64.powi(scale.start), 10f64.powi(scale.end));
+        let mut chart = ChartBuilder::on(root)
+            .margin_top(58)
+            .margin_left(LABEL)
+            .margin_right(50)
+            .x_label_area_size(26)
+            .build_cartesian_2d((from..to).log_scale(), down..0)?;
+        for n in scale.clone().chain([scale.end]) {
+            let v = 10f64.powi(n);
+            let line = [(v, 0), (v, down)];
+            chart.draw_series([PathElement::new(line, if n == 0 { DARK } else { PALE })])?;
+            let place = chart.backend_coord(&(v, down));
+            root.draw(&label(format!("{v}"), (place.0, place.1 + 6), HPos::Center))?;
+        }
+        for (n, b) in bars.iter().enumerate() {
+            let top = group * n as i32;
+            let place = chart.backend_coord(&(from, top + group / 2));
+            root.draw(&label(
+                b.label.clone(),
+                (LABEL - 6, place.1 - 6),
+                HPos::Right,
+            ))?;
+            for (m, v) in b.values.iter().enumerate() {
+                let Some(v) = *v else { continue };
+                let (y, end) = (top + GAP / 2 + BAR * m as i32, v.clamp(from, to));
+                let bar = [(end.min(1.0), y), (end.max(1.0), y + BAR - 1)];
+                chart.draw_series([Rectangle::new(bar, colour(m).filled())])?;
+                // What it says, at its end.
+                let place = chart.backend_coord(&(end.max(1.0), y));
+                let small = SMALL.into_font().color(&DARK);
+                root.draw(&Text::new(short(v), (place.0 + 3, place.1), small))?;
+            }
+        }
+        Ok(())
+    })
 }
 
 /// A curve.
@@ -161,107 +164,121 @@ pub struct Panel {
 
 /// Panels side by side, both scales logarithmic, labels below. None if there is nothing to draw.
 pub fn growth(title: &str, panels: &[Panel]) -> Option<String> {
-    const PANEL: f64 = 300.0;
-    const HIGH: f64 = 260.0;
-    const TOP: f64 = 60.0;
-    let lines = || panels.iter().flat_map(|p| &p.lines);
-    let points = || lines().flat_map(|l| &l.points);
+    const PANEL: i32 = 340;
+    const HIGH: i32 = 300;
+    const TOP: i32 = 34;
+    /// Pixels of a line of the legend.
+    const ROW: i32 = 14;
+    let points = || panels.iter().flat_map(|p| &p.lines).flat_map(|l| &l.points);
     points().next()?;
-    let log = |v: f64| v.clamp(1e-6, 1e9).log10();
-    let right = points().map(|p| log(p.0)).fold(1.0, f64::max).ceil();
-    let low = points().map(|p| log(p.1)).fold(-1.0, f64::min).floor();
-    let high = points().map(|p| log(p.1)).fold(1.0, f64::max).ceil();
-    let y = |v: f64| TOP + (high - log(v)) / (high - low) * HIGH;
-    let most = panels.iter().map(|p| p.lines.len()).max().unwrap_or(0);
-    let w = 40.0 + panels.len() as f64 * (PANEL + 40.0);
-    let h = TOP + HIGH + 34.0 + 14.0 * most as f64;
-    let mut out = begin(title, w, h);
-    for (k, panel) in panels.iter().enumerate() {
-        let left = 40.0 + k as f64 * (PANEL + 40.0);
-        let x = |v: f64| left + log(v) / right * PANEL;
-        let _ = writeln!(
-            out,
-            "<text x=\"{left}\" y=\"{}\">{}</text>",
-            TOP - 10.0,
-            escape(&panel.title)
-        );
-        for n in low as i32..=high as i32 {
-            let v = 10f64.powi(n);
-            let stroke = if n == 0 { "#333" } else { "#ddd" };
-            let _ = writeln!(
-                out,
-                "<line x1=\"{left}\" x2=\"{}\" y1=\"{1:.1}\" y2=\"{1:.1}\" stroke=\"{stroke}\"/>\
-                 <text x=\"{2}\" y=\"{1:.1}\" text-anchor=\"end\">{v}</text>",
-                left + PANEL,
-                y(v),
-                left - 4.0
-            );
-        }
-        for n in 0..=right as i32 {
-            let v = 10f64.powi(n);
-            let _ = writeln!(
-                out,
-                "<line x1=\"{0:.1}\" x2=\"{0:.1}\" y1=\"{TOP}\" y2=\"{1}\" stroke=\"#ddd\"/>\
-                 <text x=\"{0:.1}\" y=\"{2}\" text-anchor=\"middle\">{v}</text>",
-                x(v),
-                TOP + HIGH,
-                TOP + HIGH + 14.0
-            );
-        }
-        for (n, line) in panel.lines.iter().enumerate() {
-            let path: Vec<String> = line
-                .points
-                .iter()
-                .map(|p| format!("{:.1},{:.1}", x(p.0), y(p.1)))
-                .collect();
-            // Colours come again; then lines are dashed.
-            let dash = if n < COLOURS.len() {
-                ""
-            } else {
-                " stroke-dasharray=\"4 3\""
-            };
-            let label = TOP + HIGH + 34.0 + 14.0 * n as f64;
-            let _ = writeln!(
-                out,
-                "<polyline points=\"{}\" fill=\"none\" stroke=\"{2}\" stroke-width=\"1.5\"{dash}/>\
-                 <line x1=\"{3}\" x2=\"{4}\" y1=\"{5}\" y2=\"{5}\" stroke=\"{2}\" stroke-width=\"2\"{dash}/>\
-                 <text x=\"{6}\" y=\"{7}\">{1}</text>",
-                path.join(" "),
-                escape(&line.label),
-                colour(n),
-                left,
-                left + 18.0,
-                label - 4.0,
-                left + 24.0,
-                label
-            );
-            for p in line.points.iter().filter(|p| p.2) {
-                let _ = writeln!(
-                    out,
-                    "<circle cx=\"{:.1}\" cy=\"{:.1}\" r=\"5\" fill=\"none\" stroke=\"{}\" stroke-width=\"2\">\
-                     <title>{}: {}</title></circle>",
-                    x(p.0),
-                    y(p.1),
-                    colour(n),
-                    escape(&line.label),
-                    short(p.1)
-                );
+    let across = powers(points().map(|p| p.0), 0, 9, 0..1);
+    let up = powers(points().map(|p| p.1), -6, 9, -1..1);
+    let most = panels.iter().map(|p| p.lines.len()).max().unwrap_or(0) as i32;
+    let size = (
+        40 + PANEL * panels.len() as i32,
+        TOP + HIGH + 10 + ROW * most,
+    );
+    picture(size, |root| {
+        root.draw(&Text::new(title, (10, 8), TITLE))?;
+        for (k, panel) in panels.iter().enumerate() {
+            let left = 10 + PANEL * k as i32;
+            let area = root.clone().shrink((left, TOP), (PANEL, HIGH));
+            let scale = |r: &Range<i32>| (10f64.powi(r.start)..10f64.powi(r.end)).log_scale();
+            let mut chart = ChartBuilder::on(&area)
+                .caption(&panel.title, TEXT)
+                .margin_right(14)
+                .x_label_area_size(24)
+                .y_label_area_size(40)
+                .build_cartesian_2d(scale(&across), scale(&up))?;
+            for n in across.clone().chain([across.end]) {
+                let v = 10f64.powi(n);
+                let line = [(v, 10f64.powi(up.start)), (v, 10f64.powi(up.end))];
+                chart.draw_series([PathElement::new(line, PALE)])?;
+                let place = chart.backend_coord(&line[0]);
+                root.draw(&label(format!("{v}"), (place.0, place.1 + 6), HPos::Center))?;
+            }
+            for n in up.clone().chain([up.end]) {
+                let v = 10f64.powi(n);
+                let line = [(10f64.powi(across.start), v), (10f64.powi(across.end), v)];
+                chart.draw_series([PathElement::new(line, if n == 0 { DARK } else { PALE })])?;
+                let place = chart.backend_coord(&line[0]);
+                root.draw(&label(
+                    format!("{v}"),
+                    (place.0 - 4, place.1 - 6),
+                    HPos::Right,
+                ))?;
+            }
+            for (n, line) in panel.lines.iter().enumerate() {
+                // Colours come again; then lines are dashed.
+                let (style, dashed) = (colour(n).stroke_width(2), n >= COLOURS.len());
+                let path = || line.points.iter().map(|p| (p.0, p.1));
+                let y = TOP + HIGH + 10 + ROW * n as i32;
+                let mut sample = vec![(left + 20, y), (left + 38, y)];
+                match dashed {
+                    true => {
+                        chart.draw_series(DashedLineSeries::new(path(), 4, 3, style))?;
+                        sample[1].0 -= 10;
+                        let rest = vec![(left + 32, y), (left + 38, y)];
+                        root.draw(&PathElement::new(rest, style))?;
+                    }
+                    false => {
+                        chart.draw_series([PathElement::new(path().collect::<Vec<_>>(), style)])?;
+                    }
+                }
+                root.draw(&PathElement::new(sample, style))?;
+                root.draw(&Text::new(line.label.as_str(), (left + 44, y - 6), TEXT))?;
+                for p in line.points.iter().filter(|p| p.2) {
+                    chart.draw_series([Circle::new((p.0, p.1), 5, style)])?;
+                    let place = chart.backend_coord(&(p.0, p.1));
+                    let small = SMALL.into_font().color(&DARK);
+                    root.draw(&Text::new(short(p.1), (place.0 + 7, place.1 - 4), small))?;
+                }
             }
         }
-    }
-    out.push_str("</svg>\n");
+        Ok(())
+    })
+}
+
+/// The powers of ten, from `least` to `most`, around all `values`, and around those of `inside`.
+fn powers(
+    values: impl Iterator<Item = f64>,
+    least: i32,
+    most: i32,
+    inside: Range<i32>,
+) -> Range<i32> {
+    values.fold(inside, |range, v| {
+        let log = v.clamp(10f64.powi(least), 10f64.powi(most)).log10();
+        let (low, high) = (log.floor() as i32, log.ceil() as i32);
+        range.start.min(low)..range.end.max(high)
+    })
+}
+
+/// What `draw` draws on a white picture of this size in pixels.
+fn picture(
+    size: (i32, i32),
+    draw: impl FnOnce(&Area<'_>) -> Result<(), Failure>,
+) -> Option<String> {
+    let mut out = String::new();
+    let size = (u32::try_from(size.0).ok()?, u32::try_from(size.1).ok()?);
+    let root = SVGBackend::with_string(&mut out, size).into_drawing_area();
+    root.fill(&WHITE).ok()?;
+    draw(&root).ok()?;
+    root.present().ok()?;
+    drop(root);
     Some(out)
 }
 
-fn colour(n: usize) -> &'static str {
-    COLOURS[n % COLOURS.len()]
+/// A text that ends at a place, or is centred there; its upper side there.
+fn label(text: String, at: (i32, i32), side: HPos) -> Text<'static, (i32, i32), String> {
+    let style = TEXT
+        .into_font()
+        .color(&BLACK)
+        .pos(Pos::new(side, VPos::Top));
+    Text::new(text, at, style)
 }
 
-fn escape(text: &str) -> String {
-    text.replace('&', "&amp;")
-        .replace('<', "&lt;")
-        .replace('>', "&gt;")
-        .replace('"', "&quot;")
+fn colour(n: usize) -> RGBColor {
+    COLOURS[n % COLOURS.len()]
 }
 
 #[cfg(test)]
@@ -272,9 +289,14 @@ mod tests {
     fn drawn() {
         let r = crate::results::tests::sample();
         let svg = lines(&r).unwrap();
-        assert_eq!(svg.matches("<title>").count(), 4, "{svg}");
-        assert!(svg.contains("<title>seq write ours: 0.50</title>"), "{svg}");
-        assert_eq!(svg.matches("<rect").count(), svg.matches("fill=").count());
+        // The bars, with what they say, and the legend.
+        let of = |svg: &str, n: usize| {
+            let RGBColor(r, g, b) = colour(n);
+            svg.matches(&format!("fill=\"#{r:02X}{g:02X}{b:02X}\""))
+                .count()
+        };
+        assert_eq!(of(&svg, 0) + of(&svg, 1), 4 + 2, "{svg}");
+        assert!(svg.contains("seq write") && svg.contains("0.50"), "{svg}");
         assert!(means(&r).unwrap().contains("zfs-fuse-0.7"));
         assert!(lines(&Results::default()).is_none());
         let odd = Bars {

@@ -9,6 +9,7 @@ use crate::table::{Flag, Sub};
 pub struct Parsed {
     /// Options in the order given: key (letter, or long name without a letter) and argument.
     options: Vec<(String, Option<String>)>,
+    /// What is no option, in order.
     pub operands: Vec<String>,
 }
 

@@ -4,12 +4,16 @@
 /// One column.
 #[derive(Clone, Debug)]
 pub struct Column {
+    /// Text of the first line.
     pub heading: String,
+    /// Cells end at the right edge.
     pub right: bool,
+    /// Characters, at least.
     pub width: usize,
 }
 
 impl Column {
+    /// A column whose cells begin at the left edge.
     pub fn left(heading: &str) -> Column {
         Column {
             heading: heading.to_string(),
@@ -18,6 +22,7 @@ impl Column {
         }
     }
 
+    /// A column whose cells end at the right edge.
     pub fn right(heading: &str) -> Column {
         Column {
             right: true,
@@ -31,6 +36,7 @@ impl Column {
         self
     }
 
+    /// Makes it at least `width` characters wide.
     pub fn widen(&mut self, width: usize) {
         self.width = self.width.max(width);
     }

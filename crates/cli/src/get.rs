@@ -7,20 +7,30 @@ use crate::run::Fail;
 /// A column.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Field {
+    /// Pool or dataset.
     Name,
+    /// Name of the property.
     Property,
+    /// Its value.
     Value,
+    /// The value a receive brought.
     Received,
+    /// Where the value comes from.
     Source,
 }
 
 /// One property of one object, as text.
 #[derive(Clone, Debug, Default)]
 pub struct Row {
+    /// Pool or dataset.
     pub name: String,
+    /// Name of the property.
     pub property: String,
+    /// Its value, as printed.
     pub value: String,
+    /// The value a receive brought, or a dash.
     pub received: String,
+    /// Where the value comes from, as printed.
     pub source: String,
 }
 

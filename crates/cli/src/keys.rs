@@ -17,13 +17,17 @@ const ATTEMPTS: u32 = 3;
 /// What the daemon says of a dataset's encryption.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct KeyFacts {
+    /// The dataset.
     pub name: String,
+    /// It is encrypted.
     pub encrypted: bool,
     /// `raw`, `hex`, `passphrase`.
     pub keyformat: String,
+    /// Where its key is: `prompt`, or a URL.
     pub keylocation: String,
     /// Name of the encryption root.
     pub root: String,
+    /// Its key is loaded.
     pub loaded: bool,
 }
 
@@ -125,6 +129,7 @@ pub fn load(
 /// How to ask at a terminal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Prompt {
+    /// A key that exists.
     Once,
     /// A new key: twice.
     New,

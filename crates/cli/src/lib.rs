@@ -5,6 +5,7 @@
 //! Facts about names, columns and exit codes follow the command reference; the sections cited in
 //! comments are those of that document.
 #![forbid(unsafe_code)]
+#![warn(missing_docs)]
 
 pub mod args;
 pub mod columns;

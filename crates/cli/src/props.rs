@@ -41,6 +41,7 @@ pub enum Form {
 /// What a property lets itself be done with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Class {
+    /// Nobody sets it.
     ReadOnly,
     /// Own value or default.
     Local,
@@ -53,10 +54,13 @@ pub enum Class {
 /// A property.
 #[derive(Debug)]
 pub struct Info {
+    /// As on the command line.
     pub name: &'static str,
     /// Column heading.
     pub column: &'static str,
+    /// How values are written.
     pub form: Form,
+    /// Who sets it, and whether descendants inherit it.
     pub class: Class,
     /// Datasets it is for, letters of F(ilesystem) V(olume) S(napshot) B(ookmark); empty for pools.
     pub kinds: &'static str,
@@ -68,6 +72,7 @@ pub struct Info {
     pub visible: bool,
     /// Stored as a number: right-aligned in lists, unless it is a date.
     pub number: bool,
+    /// A sentence for the manual.
     pub help: &'static str,
 }
 

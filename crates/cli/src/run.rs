@@ -13,6 +13,7 @@ use tz::TimeZone;
 
 /// Whoever answers requests: the daemon, or a test.
 pub trait Backend {
+    /// Sends `request` and waits for the answer; `progress` is told of what comes before it.
     fn ask(
         &mut self,
         request: &Request,
@@ -95,9 +96,13 @@ pub type Outcome = Result<i32, Fail>;
 
 /// What a command runs in.
 pub struct Cx<'a> {
+    /// Standard output.
     pub out: &'a mut dyn Write,
+    /// Standard error.
     pub err: &'a mut dyn Write,
+    /// The daemon.
     pub backend: &'a mut dyn Backend,
+    /// Time zone of dates printed.
     pub zone: TimeZone,
     /// Standard error is a terminal: progress may be shown.
     pub tty: bool,
@@ -414,6 +419,7 @@ pub fn take_repeat(operands: &mut Vec<String>) -> Result<Option<Repeat>, Fail> {
 }
 
 impl Repeat {
+    /// Waits for the interval.
     pub fn sleep(&self) {
         std::thread::sleep(std::time::Duration::from_secs_f64(self.interval.min(1e9)));
     }

@@ -27,16 +27,19 @@ impl Flag {
         }
     }
 
+    /// Gives it a long name.
     pub const fn long(mut self, name: &'static str) -> Flag {
         self.long = Some(name);
         self
     }
 
+    /// Lets it be given several times.
     pub const fn many(mut self) -> Flag {
         self.repeat = true;
         self
     }
 
+    /// Marks it as one that only parses yet.
     pub const fn later(mut self) -> Flag {
         self.built = false;
         self
@@ -75,27 +78,36 @@ pub const fn long(name: &'static str, help: &'static str) -> Flag {
 /// What completion offers for the operands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Complete {
+    /// Nothing is offered.
     Nothing,
+    /// Names of pools.
     Pools,
+    /// Names of datasets of all kinds.
     Datasets,
+    /// Names of file systems.
     Filesystems,
     /// A pool, then files.
     PoolThenFiles,
+    /// Paths.
     Files,
 }
 
 /// A subcommand.
 #[derive(Debug)]
 pub struct Sub {
+    /// Its first word.
     pub name: &'static str,
+    /// Other names.
     pub aliases: &'static [&'static str],
     /// One line for lists.
     pub about: &'static str,
     /// Operands as shown in the synopsis: `pool vdev...`
     pub operands: &'static str,
+    /// Options.
     pub flags: &'static [Flag],
     /// Paragraphs of the manual page.
     pub text: &'static [&'static str],
+    /// What a shell completes operands with.
     pub complete: Complete,
     /// Available in this version.
     pub built: bool,
@@ -126,8 +138,11 @@ impl Sub {
 /// A command with subcommands.
 #[derive(Debug)]
 pub struct Tool {
+    /// The program.
     pub name: &'static str,
+    /// One sentence.
     pub about: &'static str,
+    /// Subcommands, in the order of the help.
     pub subs: &'static [Sub],
     /// Paragraphs of the manual page.
     pub text: &'static [&'static str],
@@ -136,6 +151,7 @@ pub struct Tool {
 }
 
 impl Tool {
+    /// The subcommand of that name, or of that alias.
     pub fn find(&self, word: &str) -> Option<&'static Sub> {
         self.subs
             .iter()

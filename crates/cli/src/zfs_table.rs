@@ -33,6 +33,7 @@ const fn later(
     }
 }
 
+/// The command `zfs`.
 pub static ZFS: Tool = Tool {
     name: "zfs",
     about: "configure ZFS file systems",

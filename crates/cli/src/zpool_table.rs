@@ -41,6 +41,7 @@ const VDEVS: &str =
 or the short name of a disk) or a group: mirror, raidz (raidz1), raidz2, raidz3, followed by its devices. The \
 words special, dedup, log, cache and spare give what follows that role.";
 
+/// The command `zpool`.
 pub static ZPOOL: Tool = Tool {
     name: "zpool",
     about: "configure ZFS storage pools",

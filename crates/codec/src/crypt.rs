@@ -6,11 +6,11 @@
 
 use aes::cipher::KeyInit;
 use aes::{Aes128, Aes192, Aes256};
-use aes_gcm::aead::consts::{U12, U16};
-use aes_gcm::aead::{AeadInOut, Error as AeadError};
-use aes_gcm::AesGcm;
+use aws_lc_rs::aead::{Aad, LessSafeKey, Nonce, UnboundKey, AES_128_GCM, AES_192_GCM, AES_256_GCM};
 use base::sync::MutexExt;
 use base::{bail, Error, Kind, Result};
+use ccm::aead::AeadInOut;
+use ccm::consts::{U12, U16};
 use ccm::Ccm;
 use hmac::{Hmac, Mac};
 use sha1::Sha1;
@@ -62,6 +62,7 @@ impl Suite {
         }
     }
 
+    /// The number on disk.
     pub fn number(self) -> u64 {
         self.0
     }
@@ -71,10 +72,12 @@ impl Suite {
         [16, 24, 32][(self.0 as usize - 3) % 3]
     }
 
+    /// GCM, not CCM.
     pub fn is_gcm(self) -> bool {
         self.0 >= 6
     }
 
+    /// The value of property `encryption`.
     pub fn name(self) -> &'static str {
         [
             "aes-128-ccm",
@@ -87,10 +90,10 @@ impl Suite {
     }
 }
 
+/// Keys ready for use. Those of GCM are in memory of AWS-LC, which wipes what it frees; the process has that memory locked
+/// (`env_linux::keep_crypto_memory`).
 enum Cipher {
-    Gcm128(Box<AesGcm<Aes128, U12>>),
-    Gcm192(Box<AesGcm<Aes192, U12>>),
-    Gcm256(Box<AesGcm<Aes256, U12>>),
+    Gcm(LessSafeKey),
     Ccm128(Box<Ccm<Aes128, U16, U12>>),
     Ccm192(Box<Ccm<Aes192, U16, U12>>),
     Ccm256(Box<Ccm<Aes256, U16, U12>>),
@@ -98,25 +101,25 @@ enum Cipher {
 
 impl Cipher {
     fn new(suite: Suite, key: &[u8]) -> Result<Cipher> {
-        let bad = |_| Error::new(Kind::Invalid, "key of a wrong length");
-        let cipher = match suite.0 {
-            3 => Cipher::Ccm128(Box::new(Ccm::new_from_slice(key).map_err(bad)?)),
-            4 => Cipher::Ccm192(Box::new(Ccm::new_from_slice(key).map_err(bad)?)),
-            5 => Cipher::Ccm256(Box::new(Ccm::new_from_slice(key).map_err(bad)?)),
-            6 => Cipher::Gcm128(Box::new(AesGcm::new_from_slice(key).map_err(bad)?)),
-            7 => Cipher::Gcm192(Box::new(AesGcm::new_from_slice(key).map_err(bad)?)),
-            _ => Cipher::Gcm256(Box::new(AesGcm::new_from_slice(key).map_err(bad)?)),
+        let wrong = || Error::new(Kind::Invalid, "key of a wrong length");
+        let bad = |_| wrong();
+        let gcm = match suite.0 {
+            3 => return Cipher::kept(Ccm::new_from_slice(key).map_err(bad)?, Cipher::Ccm128),
+            4 => return Cipher::kept(Ccm::new_from_slice(key).map_err(bad)?, Cipher::Ccm192),
+            5 => return Cipher::kept(Ccm::new_from_slice(key).map_err(bad)?, Cipher::Ccm256),
+            6 => &AES_128_GCM,
+            7 => &AES_192_GCM,
+            _ => &AES_256_GCM,
         };
-        // What is made of a key is as good as the key.
-        match &cipher {
-            Cipher::Gcm128(c) => base::keep::keep(&**c),
-            Cipher::Gcm192(c) => base::keep::keep(&**c),
-            Cipher::Gcm256(c) => base::keep::keep(&**c),
-            Cipher::Ccm128(c) => base::keep::keep(&**c),
-            Cipher::Ccm192(c) => base::keep::keep(&**c),
-            Cipher::Ccm256(c) => base::keep::keep(&**c),
-        }
-        Ok(cipher)
+        let key = UnboundKey::new(gcm, key).map_err(|_| wrong())?;
+        Ok(Cipher::Gcm(LessSafeKey::new(key)))
+    }
+
+    /// What is made of a key is as good as the key.
+    fn kept<T>(cipher: T, wrap: impl FnOnce(Box<T>) -> Cipher) -> Result<Cipher> {
+        let cipher = Box::new(cipher);
+        base::keep::keep(&*cipher);
+        Ok(wrap(cipher))
     }
 
     /// The cipher for wrapping: the suite's mode, but always 256 bits.
@@ -130,19 +133,21 @@ impl Cipher {
             iv: &Iv,
             aad: &[u8],
             data: &mut [u8],
-        ) -> std::result::Result<MacBytes, AeadError> {
-            c.encrypt_inout_detached(iv.into(), aad, data.into())
-                .map(Into::into)
+        ) -> Option<MacBytes> {
+            let mac = c.encrypt_inout_detached(iv.into(), aad, data.into());
+            mac.ok().map(Into::into)
         }
         match self {
-            Cipher::Gcm128(c) => go(&**c, iv, aad, data),
-            Cipher::Gcm192(c) => go(&**c, iv, aad, data),
-            Cipher::Gcm256(c) => go(&**c, iv, aad, data),
+            Cipher::Gcm(key) => {
+                let iv = Nonce::assume_unique_for_key(*iv);
+                let mac = key.seal_in_place_separate_tag(iv, Aad::from(aad), data);
+                mac.ok().and_then(|mac| mac.as_ref().try_into().ok())
+            }
             Cipher::Ccm128(c) => go(&**c, iv, aad, data),
             Cipher::Ccm192(c) => go(&**c, iv, aad, data),
             Cipher::Ccm256(c) => go(&**c, iv, aad, data),
         }
-        .map_err(|_| Error::new(Kind::Invalid, "block too long for its cipher"))
+        .ok_or_else(|| Error::new(Kind::Invalid, "block too long for its cipher"))
     }
 
     /// `data` is garbage after an error.
@@ -153,18 +158,24 @@ impl Cipher {
             aad: &[u8],
             data: &mut [u8],
             mac: &MacBytes,
-        ) -> std::result::Result<(), AeadError> {
+        ) -> bool {
             c.decrypt_inout_detached(iv.into(), aad, data.into(), mac.into())
+                .is_ok()
         }
-        match self {
-            Cipher::Gcm128(c) => go(&**c, iv, aad, data, mac),
-            Cipher::Gcm192(c) => go(&**c, iv, aad, data, mac),
-            Cipher::Gcm256(c) => go(&**c, iv, aad, data, mac),
+        let good = match self {
+            Cipher::Gcm(key) => {
+                let iv = Nonce::assume_unique_for_key(*iv);
+                key.open_in_place_separate_tag(iv, Aad::from(aad), mac, data)
+                    .is_ok()
+            }
             Cipher::Ccm128(c) => go(&**c, iv, aad, data, mac),
             Cipher::Ccm192(c) => go(&**c, iv, aad, data, mac),
             Cipher::Ccm256(c) => go(&**c, iv, aad, data, mac),
+        };
+        if !good {
+            bail!(Checksum, "authentication failed");
         }
-        .map_err(|_| Error::new(Kind::Checksum, "authentication failed"))
+        Ok(())
     }
 }
 
@@ -256,10 +267,15 @@ impl std::fmt::Debug for WrappingKey {
 /// A dataset's keys as they are stored (pool format §15.2).
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Wrapped {
+    /// Suite of the blocks; keys are wrapped in its mode with 256 bits.
     pub suite: Suite,
+    /// Of the key, shared by a dataset and its clones; authenticated.
     pub guid: u64,
+    /// Of the format: 1, or 0 for pools from before the first release.
     pub version: u64,
+    /// Nonce of the wrapping.
     pub iv: Iv,
+    /// MAC of the wrapping.
     pub mac: MacBytes,
     /// Encrypted; only the suite's key length is used.
     pub master: [u8; MASTER_KEY_SIZE],
@@ -354,10 +370,12 @@ impl DatasetKey {
         DatasetKey::build(suite, u64::from_le_bytes(guid), 1, master, hmac)
     }
 
+    /// Suite of the blocks.
     pub fn suite(&self) -> Suite {
         self.suite
     }
 
+    /// Guid of the key, as stored.
     pub fn guid(&self) -> u64 {
         self.guid
     }
@@ -471,10 +489,12 @@ pub enum Crypt {
     Plain,
     /// Encrypted, without a key: what is in clear can be read, nothing but headers can be written.
     Locked,
+    /// Encrypted, with its key.
     Key(Arc<DatasetKey>),
 }
 
 impl Crypt {
+    /// The key, if there is one at hand.
     pub fn key(&self) -> Option<&Arc<DatasetKey>> {
         match self {
             Crypt::Key(k) => Some(k),
@@ -559,6 +579,50 @@ mod tests {
         let mac = c.seal(&iv, &aad, &mut p).unwrap();
         assert_eq!(mac[..], hex("76fc6ece0f4e1768cddf8853bb2d551b")[..]);
         assert_eq!(p[..8], hex("522dc1f099567d07")[..]);
+    }
+
+    /// The pure Rust crate as the judge, over lengths around those of its and the other's inner loops.
+    #[test]
+    fn gcm_is_what_another_implementation_makes_of_it() {
+        use aes_gcm::aead::AeadInOut;
+        fn judge<C: KeyInit + AeadInOut<NonceSize = U12, TagSize = U16>>(n: u64, len: usize) {
+            let key: Vec<u8> = (0..Suite(n).key_size())
+                .map(|i| (i * 7 + len) as u8)
+                .collect();
+            let iv: Iv = std::array::from_fn(|i| (i * len) as u8);
+            let aad = &vec![0x5a; len % 70];
+            let plain: Vec<u8> = (0..len).map(|i| ((i * i) >> 3) as u8).collect();
+            let (mut ours, mut theirs) = (plain.clone(), plain.clone());
+            let ours_key = Cipher::new(Suite(n), &key).unwrap();
+            let mac = ours_key.seal(&iv, aad, &mut ours).unwrap();
+            let judge = C::new_from_slice(&key).unwrap();
+            let other = judge
+                .encrypt_inout_detached((&iv).into(), aad, (&mut theirs[..]).into())
+                .unwrap();
+            assert_eq!((&ours, &mac[..]), (&theirs, &other[..]), "{n} {len}");
+            ours_key.open(&iv, aad, &mut theirs, &mac).unwrap();
+            assert_eq!(theirs, plain);
+            let mut bent = mac;
+            bent[len % 16] ^= 1 << (len % 8);
+            let e = ours_key.open(&iv, aad, &mut ours, &bent).unwrap_err();
+            assert_eq!(e.kind, Kind::Checksum);
+        }
+        for len in (0..70).chain([127, 128, 129, 255, 256, 257, 511, 513, 4096, 70001]) {
+            judge::<aes_gcm::AesGcm<Aes128, U12>>(6, len);
+            judge::<aes_gcm::AesGcm<Aes192, U12>>(7, len);
+            judge::<aes_gcm::AesGcm<Aes256, U12>>(8, len);
+        }
+    }
+
+    #[test]
+    fn a_key_of_a_wrong_length_is_refused() {
+        for n in 3..=8 {
+            let right = Suite(n).key_size();
+            for len in [0, 8, 16, 24, 32, 33] {
+                let e = Cipher::new(Suite(n), &vec![1; len]).err().map(|e| e.kind);
+                assert_eq!(e, (len != right).then_some(Kind::Invalid), "{n} {len}");
+            }
+        }
     }
 
     #[test]

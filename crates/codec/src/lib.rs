@@ -12,6 +12,7 @@
 //! assert_ne!(words, [0; 4]);
 //! ```
 #![forbid(unsafe_code)]
+#![warn(missing_docs)]
 
 pub mod checksum;
 pub mod compress;

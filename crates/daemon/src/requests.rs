@@ -117,10 +117,15 @@ fn keep_processors_awake(asked: Latency) {
 
 /// Keeps keys out of swap, as far as the limit of locked memory (RLIMIT_MEMLOCK) goes.
 fn keep_in_memory(address: usize, len: usize) {
-    static TOLD: std::sync::Once = std::sync::Once::new();
     if let Err(e) = env_linux::lock_memory(address, len) {
-        TOLD.call_once(|| crate::log::warn(&format!("keys may be written to swap: {e}")));
+        not_kept(&e);
     }
+}
+
+/// Says once that memory with keys cannot be locked.
+fn not_kept(e: &std::io::Error) {
+    static TOLD: std::sync::Once = std::sync::Once::new();
+    TOLD.call_once(|| crate::log::warn(&format!("keys may be written to swap: {e}")));
 }
 
 impl Control {
@@ -128,6 +133,8 @@ impl Control {
     pub fn start(options: Options, stop: Stop) -> Result<Control> {
         values::options(&options.mount_options).map_err(|e| e.context("--fuse-mount-options"))?;
         base::keep::set_keeper(keep_in_memory);
+        // Fails where a process starts a second one, as tests do: the first has seen to it.
+        let _ = env_linux::keep_crypto_memory(not_kept);
         fuse_zpl::set_limit(crate::budget::znodes(options.arc_max));
         if fuse::wants_uring(options.transport) {
             match fuse::enable_uring() {

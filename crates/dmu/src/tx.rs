@@ -429,6 +429,12 @@ impl Dmu {
                 if too_much_now {
                     // Everything dirty belongs to the open group or the one before it.
                     let target = self.open_txg();
+                    tracing::debug!(
+                        txg = target,
+                        dirty,
+                        max,
+                        "a transaction waits: too much is dirty"
+                    );
                     d.make_room(target.saturating_sub(1))?;
                     if too_much(self.dirty_bytes()) {
                         d.make_room(target)?;

@@ -356,6 +356,7 @@ impl Dsl {
         }
         if !check_only {
             loaded.insert(k.root, (Arc::new(key), k.params));
+            tracing::debug!(dataset = name, "key is loaded");
         }
         Ok(())
     }
@@ -378,6 +379,7 @@ impl Dsl {
         }
         loaded.remove(&dir.object());
         drop((open, loaded));
+        tracing::debug!(dataset = name, "key is unloaded");
         // Decrypted blocks are not to outlive the key.
         self.core.dmu().zio.cache.clear();
         Ok(())

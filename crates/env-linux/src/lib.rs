@@ -13,6 +13,7 @@ pub mod disk;
 pub mod find;
 mod host;
 pub mod inuse;
+mod key_memory;
 mod loops;
 pub mod part;
 mod sys;
@@ -23,6 +24,7 @@ mod usage;
 pub use cpu::{CpuPool, LinuxCpu};
 pub use disk::LinuxDisks;
 pub use host::{LinuxClock, LinuxHost, LinuxRng};
+pub use key_memory::keep_crypto_memory;
 pub use sys::{close_inherited, lock_memory, project_id};
 pub use usage::devices_used;
 

@@ -6,6 +6,7 @@
 //! transaction group on disk runs the sync on its own thread (`pool::Pool::sync`), so a simulator
 //! owns the whole schedule by calling operations and syncs in the order its seed says.
 #![forbid(unsafe_code)]
+#![warn(missing_docs)]
 
 pub mod partition;
 mod watch;
@@ -45,9 +46,19 @@ pub struct Geometry {
 /// One transfer of a batch.
 pub enum Op {
     /// Fills `buf` from `offset`.
-    Read { offset: u64, buf: Vec<u8> },
+    Read {
+        /// Bytes from the beginning of the device.
+        offset: u64,
+        /// As long as what is wanted.
+        buf: Vec<u8>,
+    },
     /// Writes the concatenation of `bufs` at `offset`.
-    Write { offset: u64, bufs: Vec<base::Block> },
+    Write {
+        /// Bytes from the beginning of the device.
+        offset: u64,
+        /// What is written, one after the other.
+        bufs: Vec<base::Block>,
+    },
 }
 
 impl Op {
@@ -65,9 +76,11 @@ impl Op {
 /// Offsets and lengths must be multiples of the logical sector for block devices; an implementation
 /// accepts buffers of any memory alignment.
 pub trait Disk: Send + Sync {
+    /// Size and sectors.
     fn geometry(&self) -> Geometry;
     /// Reads exactly `buf.len()` bytes. A read past the end is an error.
     fn read(&self, offset: u64, buf: &mut [u8]) -> Result<()>;
+    /// Writes all of `buf`. A write past the end is an error.
     fn write(&self, offset: u64, buf: &[u8]) -> Result<()>;
     /// Everything written before is on stable storage when this returns.
     fn flush(&self) -> Result<()>;
@@ -110,6 +123,7 @@ pub fn count_untimed<D: Disk + ?Sized>(
 
 /// Opens devices by path.
 pub trait Disks: Send + Sync {
+    /// Opens a device or an image file.
     fn open(&self, path: &str, access: Access) -> Result<Arc<dyn Disk>>;
 }
 
@@ -123,7 +137,9 @@ pub trait Clock: Send + Sync {
 
 /// Unpredictable numbers.
 pub trait Rng: Send + Sync {
+    /// Fills all of `buf`.
     fn fill(&self, buf: &mut [u8]);
+    /// A number of 64 bits.
     fn u64(&self) -> u64 {
         let mut b = [0; 8];
         self.fill(&mut b);
@@ -135,6 +151,7 @@ pub trait Rng: Send + Sync {
 pub trait Host: Send + Sync {
     /// 32-bit host id, 0 if none.
     fn hostid(&self) -> u64;
+    /// Name of the machine.
     fn hostname(&self) -> String;
 }
 
@@ -160,9 +177,14 @@ pub trait Cpu: Send + Sync {
 /// The world, as handed to the core.
 #[derive(Clone)]
 pub struct Env {
+    /// Devices and image files.
     pub disks: Arc<dyn Disks>,
+    /// Time of day and time that passes.
     pub clock: Arc<dyn Clock>,
+    /// Random bytes.
     pub rng: Arc<dyn Rng>,
+    /// Name and id of the machine.
     pub host: Arc<dyn Host>,
+    /// The cores: parallel loops.
     pub cpu: Arc<dyn Cpu>,
 }

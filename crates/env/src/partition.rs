@@ -1,9 +1,11 @@
 //! Partition tables: where on a whole disk the vdev is. GPT (UEFI specification 2.10 §5.3: header and
 //! entries, with the backup at the end of the disk), or the four primary entries of an MBR.
 //!
-//! The kernel knows the partitions of devices; this is for images of whole disks in regular files.
+//! The kernel knows the partitions of devices; this is for images of whole disks in regular files. ARCHITECTURE.md says why no
+//! library does it.
 
 use base::{Error, Result};
+use crc::{Crc, CRC_32_ISO_HDLC};
 
 fn slice_at(b: &[u8], at: usize, n: usize) -> Result<&[u8]> {
     at.checked_add(n)
@@ -30,6 +32,8 @@ const MAX_ENTRY: u32 = 4096;
 /// Sector sizes disks have, bytes; the image does not say which.
 const SECTORS: [u64; 2] = [512, 4096];
 const HEADER: usize = 92;
+/// The CRC-32 of a GPT.
+const CRC: Crc<u32> = Crc::<u32>::new(&CRC_32_ISO_HDLC);
 /// Type of an MBR entry that only says that there is a GPT.
 const PROTECTIVE: u8 = 0xee;
 /// Types of extended partitions, which hold others and no vdev.
@@ -87,7 +91,7 @@ fn gpt(
         return Ok(None);
     }
     header[16..20].fill(0);
-    if crc32(slice_at(&header, 0, length)?) != sum {
+    if CRC.checksum(slice_at(&header, 0, length)?) != sum {
         return Ok(None);
     }
     let bytes = (count * entry) as usize;
@@ -99,7 +103,7 @@ fn gpt(
         return Ok(None);
     };
     let array = read(at, whole)?;
-    if crc32(slice_at(&array, 0, bytes)?) != entries_sum {
+    if CRC.checksum(slice_at(&array, 0, bytes)?) != entries_sum {
         return Ok(None);
     }
     let mut out = Vec::new();
@@ -141,18 +145,6 @@ fn partition(number: u32, first: u64, count: u64, sector: u64, size: u64) -> Opt
     (first > 0 && len > 0 && end <= size).then_some(Partition { number, start, len })
 }
 
-/// CRC-32 with the polynomial of Ethernet, as the GPT has it.
-fn crc32(bytes: &[u8]) -> u32 {
-    let mut crc = u32::MAX;
-    for b in bytes {
-        crc ^= u32::from(*b);
-        for _ in 0..8 {
-            crc = crc >> 1 ^ (0xedb8_8320 & (crc & 1).wrapping_neg());
-        }
-    }
-    !crc
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -185,7 +177,7 @@ mod tests {
             d[e + 32..e + 40].copy_from_slice(&first.to_le_bytes());
             d[e + 40..e + 48].copy_from_slice(&last.to_le_bytes());
         }
-        let sum = crc32(&d[entries..]);
+        let sum = CRC.checksum(&d[entries..]);
         let h = sector;
         d[h..h + 8].copy_from_slice(b"EFI PART");
         d[h + 12..h + 16].copy_from_slice(&92u32.to_le_bytes());
@@ -194,14 +186,9 @@ mod tests {
         d[h + 80..h + 84].copy_from_slice(&128u32.to_le_bytes());
         d[h + 84..h + 88].copy_from_slice(&128u32.to_le_bytes());
         d[h + 88..h + 92].copy_from_slice(&sum.to_le_bytes());
-        let sum = crc32(&d[h..h + 92]);
+        let sum = CRC.checksum(&d[h..h + 92]);
         d[h + 16..h + 20].copy_from_slice(&sum.to_le_bytes());
         d
-    }
-
-    #[test]
-    fn crc() {
-        assert_eq!(crc32(b"123456789"), 0xcbf4_3926);
     }
 
     #[test]
@@ -227,6 +214,46 @@ mod tests {
         }
     }
 
+    /// Sums of these are right, and still nothing is read for them, or out of bounds.
+    #[test]
+    fn sizes_that_make_no_sense_are_no_table() {
+        for (at, value) in [
+            (12, 91),          // length of the header
+            (12, 513),         // longer than its sector
+            (80, 1025),        // entries
+            (80, u32::MAX),    // entries
+            (84, 0),           // bytes of one
+            (84, 127),         // too short
+            (84, 8192),        // too long
+            (84, 1 << 31),     // too long
+            (72, 1 << 20),     // sector of the entries: behind the end
+            (76, 0x8000_0000), // beyond what a number of bytes can say
+        ] {
+            let mut d = sample(512);
+            d[512 + at..512 + at + 4].copy_from_slice(&value.to_le_bytes());
+            d[512 + 16..512 + 20].fill(0);
+            let length = (value as usize).clamp(0, 512);
+            let length = if at == 12 { length } else { 92 };
+            let sum = CRC.checksum(&d[512..512 + length]);
+            d[512 + 16..512 + 20].copy_from_slice(&sum.to_le_bytes());
+            assert!(look(&d).is_empty(), "{at}: {value}");
+        }
+    }
+
+    /// The specification lets headers grow; the sum is over their whole length.
+    #[test]
+    fn a_longer_header_is_understood() {
+        let mut d = sample(512);
+        d[512 + 12..512 + 16].copy_from_slice(&200u32.to_le_bytes());
+        d[512 + 150] = 7;
+        d[512 + 16..512 + 20].fill(0);
+        let sum = CRC.checksum(&d[512..712]);
+        d[512 + 16..512 + 20].copy_from_slice(&sum.to_le_bytes());
+        assert_eq!(look(&d).len(), 2);
+        d[512 + 150] = 8;
+        assert!(look(&d).is_empty());
+    }
+
     #[test]
     fn the_backup_serves() {
         let mut d = sample(512);
@@ -237,7 +264,7 @@ mod tests {
         d[512 + 24..512 + 32].copy_from_slice(&(SIZE / 512 - 1).to_le_bytes());
         d[512 + 72..512 + 80].copy_from_slice(&((h - array.len()) as u64 / 512).to_le_bytes());
         d[512 + 16..512 + 20].fill(0);
-        let sum = crc32(&d[512..512 + 92]);
+        let sum = CRC.checksum(&d[512..512 + 92]);
         d[512 + 16..512 + 20].copy_from_slice(&sum.to_le_bytes());
         end[h..].copy_from_slice(&d[512..1024]);
         assert_eq!(look(&end).len(), 2);

@@ -3,7 +3,9 @@
 /// One request as the device sees it: an operation, a part of a large one, or several merged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Request {
+    /// A write, not a read.
     pub write: bool,
+    /// Bytes transferred.
     pub bytes: u64,
     /// Index of the operation it is (the first of) in the batch.
     pub op: usize,

@@ -7,7 +7,17 @@ use tracing_subscriber::filter::{LevelFilter, Targets};
 pub const VARIABLE: &str = "ZFS_FUSE_LOG";
 
 /// Rooms that emit events.
-const ROOMS: [&str; 3] = ["daemon", "env-linux", "fuse"];
+const ROOMS: [&str; 9] = [
+    "admin",
+    "control",
+    "daemon",
+    "dmu",
+    "dsl",
+    "env-linux",
+    "pool",
+    "vdev",
+    "zil",
+];
 
 /// Levels, as they are written.
 const LEVELS: &str = "off, error, warn, info, debug or trace";
@@ -89,22 +99,22 @@ mod tests {
     fn a_room_has_its_own_level_and_the_others_the_general_one() {
         assert!(would("", "daemon::service", Level::INFO));
         assert!(!would("", "daemon::service", Level::DEBUG));
-        let text = "warn, env-linux=debug,fuse=off";
+        let text = "warn, env-linux=debug,zil=off";
         assert!(would(text, "env_linux::uring", Level::DEBUG));
         assert!(!would(text, "env_linux::uring", Level::TRACE));
         assert!(!would(text, "daemon", Level::INFO));
         assert!(would(text, "daemon", Level::WARN));
-        assert!(!would(text, "fuse::session", Level::ERROR));
+        assert!(!would(text, "zil::log", Level::ERROR));
     }
 
     #[test]
     fn what_is_no_level_or_no_room_is_refused() {
         for (text, named) in [
             ("debgu", "debgu"),
-            ("fuse", "fuse"),
-            ("info,fuse=loud", "fuse=loud"),
+            ("pool", "pool"),
+            ("info,pool=loud", "pool=loud"),
             ("3", "'3'"),
-            ("fsue=debug", "fsue"),
+            ("poool=debug", "poool"),
         ] {
             let e = info().change(text).unwrap_err();
             assert!(e.contains(named), "{text}: {e}");

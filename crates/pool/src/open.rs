@@ -205,6 +205,8 @@ impl Pool {
         if opts.rewind == Rewind::Safe {
             txgs.retain(|t| *t >= newest.saturating_sub(SAFE_GROUPS));
         }
+        let name = config.get_str(keys::pool::NAME).unwrap_or("?");
+        tracing::debug!(pool = name, txg = newest, %why, states = txgs.len(), "newest state is damaged");
         for txg in txgs {
             // Looked at without writing first: only what is whole is worth losing the rest for.
             let look = OpenOptions {
@@ -220,6 +222,12 @@ impl Pool {
                 continue;
             };
             let whole = pool.check_metadata(after);
+            tracing::debug!(
+                pool = name,
+                txg,
+                whole = whole.is_ok(),
+                "an older state was checked"
+            );
             if whole.is_ok() && opts.readonly {
                 return Ok(pool);
             }
@@ -311,6 +319,16 @@ impl Pool {
         });
         // Who goes back on purpose finds labels that are newer than the state wanted.
         let back = opts.txg.is_some() || opts.checkpoint;
+        let (txg, newest, readonly) = (ub.txg, latest.0, opts.readonly);
+        let name = config.get_str(keys::pool::NAME).unwrap_or("?");
+        tracing::debug!(
+            pool = name,
+            txg,
+            newest,
+            readonly,
+            back,
+            "import chose a state"
+        );
         let limit = if back { Txg::MAX } else { ub.txg };
         tree.validate(limit, true);
         tree.propagate();

@@ -152,6 +152,7 @@ impl Pool {
         self.jobs.stop();
         self.io.now.store(STOPPED, Ordering::Release);
         drop(st);
+        tracing::debug!(pool = %self.name(), txg = self.dmu.open_txg(), %why, "pool is stopped");
         self.io.changed.notify_all();
         self.dmu.stop(self.suspended_error(&why));
         self.tell_waiting();
@@ -274,6 +275,7 @@ impl Pool {
                 return Err(stopped);
             }
             self.dmu.pause_early(true);
+            tracing::debug!(pool = %self.name(), txg = self.dmu.open_txg(), %why, "devices refuse a txg");
             if !patience.again(self, &why) {
                 return Err(self.stopped().unwrap_or(why));
             }
@@ -294,6 +296,7 @@ impl Pool {
         st.made += 1;
         self.io.now.store(RUNNING, Ordering::Release);
         drop(st);
+        tracing::debug!(pool = %self.name(), txg = self.dmu.open_txg(), "pool is resumed");
         self.space.retry_failed();
         self.dmu.pause_early(false);
         self.io.changed.notify_all();

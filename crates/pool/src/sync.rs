@@ -257,6 +257,14 @@ impl Pool {
             return Ok((txg, false));
         }
         self.run_early(&tx, early)?;
+        tracing::debug!(
+            pool = %self.name(),
+            txg,
+            objsets = group.objsets.len(),
+            tasks = tasks.len(),
+            bytes = self.dmu.unwritten_bytes(),
+            "txg is written"
+        );
         self.maps.flush(&tx, self, &self.space, st.flush_all)?;
         for os in &group.objsets {
             base::mutation::panic_point("before a dataset is written");
@@ -335,6 +343,7 @@ impl Pool {
             set.synced(txg);
         }
         self.dmu.end_sync(txg);
+        tracing::debug!(pool = %self.name(), txg, "txg is on disk");
         self.tell_waiting();
         st.config_dirty = false;
         st.force = false;

@@ -6,6 +6,7 @@
 //!
 //! Invariant: every `unsafe` block calls a function that needs AVX2, and stands behind the check that the processor has it.
 #![deny(unsafe_op_in_unsafe_fn)]
+#![warn(missing_docs)]
 
 mod fletcher;
 mod parity;

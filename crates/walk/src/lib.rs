@@ -19,6 +19,7 @@
 //!
 //! Start reading at [`walk`].
 #![forbid(unsafe_code)]
+#![warn(missing_docs)]
 
 mod place;
 #[cfg(test)]
@@ -40,7 +41,9 @@ const MAX_DEPTH: u32 = 80;
 /// Whether a block is visited before or after what is below it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Order {
+    /// A block is told before what is below it.
     ParentsFirst,
+    /// A block is told after what is below it.
     ChildrenFirst,
 }
 
@@ -65,6 +68,7 @@ pub enum Problem {
 }
 
 impl Problem {
+    /// The failure behind it.
     pub fn error(&self) -> &Error {
         match self {
             Problem::Unreadable(e) | Problem::Malformed(e) => e,
@@ -78,7 +82,9 @@ pub struct Finding {
     /// The block; for a dnode that cannot be decoded, [`Place::object`] is its number, the level 0 and the block
     /// id 0.
     pub place: Place,
+    /// The pointer that leads to it.
     pub bp: BlkPtr,
+    /// What is wrong with it.
     pub problem: Problem,
 }
 
@@ -107,6 +113,7 @@ pub trait Visitor {
 pub struct Spec<'a> {
     /// Blocks born at or before this txg are left out, with everything below.
     pub after: Txg,
+    /// Whether a block comes before or after what is below it.
     pub order: Order,
     /// Visit holes born after `after`, too. Holes without a birth (born before the feature `hole_birth`) are
     /// never visited.

@@ -84,6 +84,8 @@ pub fn claim(blocks: &dyn LogBlocks, header: &mut Header, first_txg: Txg) -> Res
     if end.records > 0 || end.blocks > 1 {
         header.flags |= FLAG_REPLAY;
     }
+    let (blocks, records) = (end.blocks, end.records);
+    tracing::debug!(txg = first_txg, blocks, records, "log is claimed");
     Ok(Claimed {
         changed: true,
         blocks: end.blocks,

@@ -90,6 +90,8 @@ impl Zil {
         self.lock().replaying = None;
         r?;
         replayer.finish()?;
+        let (dataset, applied, skipped) = (self.opts.dataset, out.applied, out.skipped);
+        tracing::debug!(dataset, applied, skipped, failed = ?out.failed, "log is replayed");
         self.destroy()?;
         Ok(out)
     }

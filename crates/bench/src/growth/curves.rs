@@ -337,7 +337,9 @@ mod tests {
         assert_eq!(first.points[0], (1.0, 1.0, false));
         assert!(first.points[2].2 && (first.points[2].1 - 2.1).abs() < 1e-9);
         let svg = crate::plot::growth("g", &panels).unwrap();
-        assert_eq!(svg.matches("<polyline").count(), 3);
+        // Each curve, and its sample in the legend; the grid is thinner.
+        let thick = |l: &&str| l.starts_with("<polyline") && l.contains("stroke-width=\"2\"");
+        assert_eq!(svg.lines().filter(thick).count(), 2 * 3, "{svg}");
         assert_eq!(svg.matches("<circle").count(), 3);
         assert!(!svg.contains("NaN") && !svg.contains("inf"), "{svg}");
         assert!(crate::plot::growth("g", &[]).is_none());

@@ -20,9 +20,11 @@ use sha2::Digest;
 /// The four words of a checksum, as numbers in the writer's byte order.
 pub type Words = [u64; 4];
 
+/// Property value: as the parent dataset has it. Not found in block pointers.
 pub const INHERIT: u8 = 0;
 /// Same as [`FLETCHER4`].
 pub const ON: u8 = 1;
+/// No checksum.
 pub const OFF: u8 = 2;
 /// SHA-256 inside the region: labels, uberblocks, L2ARC headers.
 pub const LABEL: u8 = 3;
@@ -30,11 +32,15 @@ pub const LABEL: u8 = 3;
 pub const GANG_HEADER: u8 = 4;
 /// Fletcher2 inside the block: intent log before pool version 23.
 pub const ZILOG: u8 = 5;
+/// Sums over pairs of 64-bit words; weak.
 pub const FLETCHER2: u8 = 6;
+/// Sums over 32-bit words; the default.
 pub const FLETCHER4: u8 = 7;
+/// SHA-256.
 pub const SHA256: u8 = 8;
 /// Fletcher4 inside the used part of the block: intent log.
 pub const ZILOG2: u8 = 9;
+/// No checksum, and no parity on RAID-Z.
 pub const NOPARITY: u8 = 10;
 /// SHA-512/256.
 pub const SHA512: u8 = 11;

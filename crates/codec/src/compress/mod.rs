@@ -13,19 +13,27 @@ pub use zstd::{zstd_code, zstd_level, ZSTD_DEFAULT_LEVEL, ZSTD_HEADER};
 
 use base::{bail, Result};
 
+/// Property value: as the parent dataset has it. Not found in block pointers.
 pub const INHERIT: u8 = 0;
 /// The default of the pool's age, see [`resolve_on`].
 pub const ON: u8 = 1;
+/// Stored as it is.
 pub const OFF: u8 = 2;
+/// The oldest: Jeff Bonwick's variant of LZ.
 pub const LZJB: u8 = 3;
 /// Only all-zero blocks are saved (as holes).
 pub const EMPTY: u8 = 4;
+/// zlib, level 1. The levels up to [`GZIP_9`] follow.
 pub const GZIP_1: u8 = 5;
+/// zlib, level 6: what `gzip` means.
 pub const GZIP_6: u8 = 10;
+/// zlib, level 9.
 pub const GZIP_9: u8 = 13;
 /// Zero length encoding.
 pub const ZLE: u8 = 14;
+/// LZ4; the default where the pool has feature `lz4_compress`.
 pub const LZ4: u8 = 15;
+/// Zstandard; its level is in the header of the compressed bytes.
 pub const ZSTD: u8 = 16;
 /// Number of algorithms; a larger or equal id on disk is damage.
 pub const COUNT: u8 = 17;

@@ -371,6 +371,9 @@ impl Vdev {
     }
 
     pub(crate) fn set_state(&self, state: State, aux: Aux) {
+        if (state, aux) != (self.state(), self.aux()) {
+            tracing::debug!(vdev = %self.name(), guid = self.guid(), ?state, ?aux, "vdev changes its state");
+        }
         self.state.store(state as u8, Relaxed);
         self.aux.store(aux as u8, Relaxed);
     }

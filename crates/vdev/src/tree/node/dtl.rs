@@ -30,7 +30,12 @@ impl Vdev {
     }
 
     pub fn dtl_add_range(&self, start: Txg, end: Txg) {
-        self.dtl.acquire().insert(start, end);
+        let mut dtl = self.dtl.acquire();
+        // Told once for a txg, of which many blocks may be missing.
+        if tracing::enabled!(tracing::Level::DEBUG) && !dtl.contains(start, end) {
+            tracing::debug!(vdev = %self.name(), txg = start, end, "DTL: txgs are missing");
+        }
+        dtl.insert(start, end);
     }
 
     /// Notes that everything born in `[start, end)` is here again.

@@ -132,9 +132,37 @@ pub enum Request {
         /// Leave mounts where they are (`-u`).
         #[serde(default)]
         no_remount: bool,
+        /// The snapshots of that name of all descendants too (`-r`).
+        #[serde(default)]
+        recursive: bool,
         #[serde(default)]
         command: String,
     },
+    /// Answered by `Done`: all of them were made, at one moment in each pool, or none.
+    SnapshotCreate(SnapshotCreate),
+    /// Answered by `Done`, or by `DoneBut` with what could not be mounted again.
+    Rollback(Rollback),
+    /// Answered by `Created`.
+    DatasetClone(DatasetClone),
+    /// Answered by `Done`.
+    DatasetPromote {
+        dataset: String,
+        #[serde(default)]
+        command: String,
+    },
+    /// Answered by `Done`.
+    BookmarkCreate {
+        /// A snapshot, or a bookmark of the same dataset.
+        source: String,
+        /// `pool/a#name`
+        name: String,
+        #[serde(default)]
+        command: String,
+    },
+    /// Answered by `Batch`. The snapshots of one pool are held at one moment, or none is.
+    HoldAdd(Holding),
+    /// Answered by `Batch`.
+    HoldRelease(Holding),
     /// Answered by `Done`. Loads the key of an encryption root: what the user gave (the passphrase, the
     /// hexadecimal digits, the raw bytes).
     KeyLoad {
@@ -518,6 +546,67 @@ pub struct DatasetCreate {
     /// Check everything, change nothing.
     #[serde(default)]
     pub dry_run: bool,
+    #[serde(default)]
+    pub command: String,
+}
+
+/// `zfs snapshot`
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SnapshotCreate {
+    /// `pool/a@name`, of one pool or several.
+    pub names: Vec<String>,
+    /// Of all descendants too (`-r`).
+    #[serde(default)]
+    pub recursive: bool,
+    /// User properties of the snapshots (`-o`).
+    #[serde(default)]
+    pub props: Props,
+    #[serde(default)]
+    pub command: String,
+}
+
+/// `zfs rollback`
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Rollback {
+    pub snapshot: String,
+    /// Destroy younger snapshots and bookmarks (`-r`).
+    #[serde(default)]
+    pub recursive: bool,
+    /// Destroy their clones as well (`-R`).
+    #[serde(default)]
+    pub dependents: bool,
+    /// Unmount clones by force (`-f`).
+    #[serde(default)]
+    pub force: bool,
+    #[serde(default)]
+    pub command: String,
+}
+
+/// `zfs clone`
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DatasetClone {
+    pub snapshot: String,
+    pub name: String,
+    #[serde(default)]
+    pub props: Props,
+    /// Make missing parents; existing is fine (`-p`).
+    #[serde(default)]
+    pub parents: bool,
+    /// Leave it unmounted (`-u`).
+    #[serde(default)]
+    pub no_mount: bool,
+    #[serde(default)]
+    pub command: String,
+}
+
+/// `zfs hold` and `zfs release`
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Holding {
+    pub tag: String,
+    pub snapshots: Vec<String>,
+    /// The snapshots of those names of all descendants too (`-r`).
+    #[serde(default)]
+    pub recursive: bool,
     #[serde(default)]
     pub command: String,
 }

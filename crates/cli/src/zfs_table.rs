@@ -86,7 +86,7 @@ static SUBS: &[Sub] = &[
         name: "destroy",
         aliases: &[],
         about: "Destroy datasets.",
-        operands: "filesystem|snapshot",
+        operands: "filesystem|snapshot|bookmark",
         flags: &[
             sw('f', "Unmount by force."),
             sw('n', "Change nothing, only check; with -v tell."),
@@ -100,42 +100,65 @@ static SUBS: &[Sub] = &[
         complete: Complete::Datasets,
         built: true,
     },
-    later(
-        "snapshot",
-        &["snap"],
-        "Keep the contents of file systems as they are now.",
-        "dataset@snapname...",
-        &[sw('r', "All descendants too."), PROPERTY],
-    ),
-    later(
-        "rollback",
-        &[],
-        "Go back to a snapshot.",
-        "snapshot",
-        &[
+    Sub {
+        name: "snapshot",
+        aliases: &["snap"],
+        about: "Keep the contents of file systems as they are now.",
+        operands: "dataset@snapname...",
+        flags: &[sw('r', "All descendants too."), PROPERTY],
+        text: &[
+            "Snapshots of one command are of one moment, in each pool: all of them are made or none. What \
+             programs have written before is in them, also what the kernel still keeps; what is \
+             written meanwhile may be.",
+            "-o takes user properties only, which have a colon in their name.",
+        ],
+        complete: Complete::Datasets,
+        built: true,
+    },
+    Sub {
+        name: "rollback",
+        aliases: &[],
+        about: "Go back to a snapshot.",
+        operands: "snapshot",
+        flags: &[
             sw('r', "Destroy newer snapshots."),
             sw('R', "Destroy newer snapshots and their clones."),
             sw('f', "Unmount clones by force."),
         ],
-    ),
-    later(
-        "clone",
-        &[],
-        "Make a writable file system from a snapshot.",
-        "snapshot filesystem",
-        &[
+        text: &[
+            "The file system is unmounted for it and mounted again; it must not be in use. Without -r \
+             the snapshot must be the newest one.",
+        ],
+        complete: Complete::Datasets,
+        built: true,
+    },
+    Sub {
+        name: "clone",
+        aliases: &[],
+        about: "Make a writable file system from a snapshot.",
+        operands: "snapshot filesystem",
+        flags: &[
             sw('p', "Make missing parents."),
             sw('u', "Do not mount it."),
             PROPERTY,
         ],
-    ),
-    later(
-        "promote",
-        &[],
-        "Make a clone independent of its origin.",
-        "clone",
-        &[],
-    ),
+        text: &["It shares its blocks with the snapshot, which cannot be destroyed as long as it exists."],
+        complete: Complete::Datasets,
+        built: true,
+    },
+    Sub {
+        name: "promote",
+        aliases: &[],
+        about: "Make a clone independent of its origin.",
+        operands: "clone",
+        flags: &[],
+        text: &[
+            "The clone takes over its origin and all snapshots before it; the file system it was made \
+             from becomes a clone of it.",
+        ],
+        complete: Complete::Datasets,
+        built: true,
+    },
     Sub {
         name: "rename",
         aliases: &[],
@@ -145,19 +168,25 @@ static SUBS: &[Sub] = &[
             sw('f', "Unmount by force."),
             sw('p', "Make missing parents of the new name."),
             sw('u', "Leave mounts where they are."),
-            sw('r', "A snapshot in all descendants.").later(),
+            sw('r', "A snapshot in all descendants."),
         ],
         text: &["The new name must be in the same pool."],
         complete: Complete::Datasets,
         built: true,
     },
-    later(
-        "bookmark",
-        &[],
-        "Remember the moment of a snapshot.",
-        "snapshot|bookmark newbookmark",
-        &[],
-    ),
+    Sub {
+        name: "bookmark",
+        aliases: &[],
+        about: "Remember the moment of a snapshot.",
+        operands: "snapshot|bookmark newbookmark",
+        flags: &[],
+        text: &[
+            "It takes no space and stays when the snapshot is destroyed: it can be what an incremental \
+             stream begins with.",
+        ],
+        complete: Complete::Datasets,
+        built: true,
+    },
     Sub {
         name: "list",
         aliases: &[],
@@ -474,13 +503,16 @@ static SUBS: &[Sub] = &[
         "filesystem",
         PERMISSIONS,
     ),
-    later(
-        "hold",
-        &[],
-        "Keep snapshots from being destroyed.",
-        "tag snapshot...",
-        &[sw('r', "In all descendants.")],
-    ),
+    Sub {
+        name: "hold",
+        aliases: &[],
+        about: "Keep snapshots from being destroyed.",
+        operands: "tag snapshot...",
+        flags: &[sw('r', "In all descendants.")],
+        text: &["A snapshot may have several holds, each with a tag of its own."],
+        complete: Complete::Datasets,
+        built: true,
+    },
     Sub {
         name: "holds",
         aliases: &[],
@@ -491,13 +523,16 @@ static SUBS: &[Sub] = &[
         complete: Complete::Datasets,
         built: true,
     },
-    later(
-        "release",
-        &[],
-        "Take a hold off snapshots.",
-        "tag snapshot...",
-        &[sw('r', "In all descendants.")],
-    ),
+    Sub {
+        name: "release",
+        aliases: &[],
+        about: "Take a hold off snapshots.",
+        operands: "tag snapshot...",
+        flags: &[sw('r', "In all descendants.")],
+        text: &["Snapshots whose destruction was deferred go with their last hold."],
+        complete: Complete::Datasets,
+        built: true,
+    },
     Sub {
         name: "load-key",
         aliases: &[],

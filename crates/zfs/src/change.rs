@@ -132,6 +132,16 @@ pub fn rename(args: &Parsed, cx: &mut Cx<'_>) -> Outcome {
         (Some((fs, _)), None) if !to.contains(['@', '/']) => format!("{fs}@{to}"),
         _ => to,
     };
+    if args.has("r") && !from.contains('@') {
+        return Err(Fail::Usage(
+            "source dataset must be a snapshot when -r is given".into(),
+        ));
+    }
+    if let (Some((a, _)), Some((b, _))) = (from.split_once('@'), to.split_once('@')) {
+        if a != b {
+            return Err(fail("snapshots must be part of same dataset".into()));
+        }
+    }
     let want = if from.contains('@') {
         Want::Snapshot
     } else {
@@ -162,6 +172,7 @@ pub fn rename(args: &Parsed, cx: &mut Cx<'_>) -> Outcome {
         parents: args.has("p"),
         force: args.has("f"),
         no_remount: args.has("u"),
+        recursive: args.has("r"),
         command: cx.command(),
     };
     common::done(cx, &request, "rename", &from)?;

@@ -11,6 +11,7 @@ mod list;
 mod look;
 mod mount;
 mod mount_helper;
+mod snapshots;
 #[cfg(test)]
 mod testing;
 
@@ -23,6 +24,13 @@ fn run(sub: &'static Sub, args: &Parsed, cx: &mut Cx<'_>) -> Outcome {
         "create" => create::create(args, cx),
         "destroy" => destroy::destroy(args, cx),
         "rename" => change::rename(args, cx),
+        "snapshot" => snapshots::snapshot(args, cx),
+        "rollback" => snapshots::rollback(args, cx),
+        "clone" => snapshots::clone(args, cx),
+        "promote" => snapshots::promote(args, cx),
+        "bookmark" => snapshots::bookmark(args, cx),
+        "hold" => snapshots::hold(args, cx),
+        "release" => snapshots::release(args, cx),
         "list" => list::list(args, cx),
         "set" => change::set(args, cx),
         "get" => get::get(args, cx),

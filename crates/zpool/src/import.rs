@@ -1,15 +1,15 @@
 //! `zpool import`: what is there, and bringing it in.
 
 use crate::common;
+use crate::status::json::{as_printed, devices, moment};
 use crate::status::Look;
-use crate::status_json::{as_printed, devices, moment};
 use crate::status_reason::{reason_of, Reason};
 use crate::status_text::{feature_lines, see};
-use control::client::unexpected;
 use api::{ImportScan, Importable, Multihost, PoolImport, Reply, Request, Vdev, VdevClass};
 use cli::json::{envelope, Object, Put, Style};
 use cli::vdevs::{self, Naming};
 use cli::{time, Cx, Fail, Outcome, Parsed};
+use control::client::unexpected;
 
 pub fn import(args: &Parsed, cx: &mut Cx<'_>) -> Outcome {
     let all = args.has("a");

@@ -20,10 +20,12 @@ pub enum Mutation {
     Panic,
     /// A snapshot is made of a head that changes in the same group before it is written.
     SnapshotOfDirtySet,
+    /// How far the freeing of a destroyed file system has come is not stored.
+    FreeingPlaceLost,
 }
 
 /// All of them.
-pub const MUTATIONS: [Mutation; 8] = [
+pub const MUTATIONS: [Mutation; 9] = [
     Mutation::FlushOmitted,
     Mutation::FreeReusedEarly,
     Mutation::ReplaySkips,
@@ -32,6 +34,7 @@ pub const MUTATIONS: [Mutation; 8] = [
     Mutation::ParityWrong,
     Mutation::Panic,
     Mutation::SnapshotOfDirtySet,
+    Mutation::FreeingPlaceLost,
 ];
 
 #[cfg(feature = "mutations")]

@@ -4,6 +4,7 @@
 use crate::bptree::Bptree;
 use crate::core::{Core, Triple};
 use crate::{Bpobj, Dsl};
+use base::mutation::{mutated, Mutation};
 use base::{Result, Txg};
 use disk::dsl::Used;
 use disk::{BlkPtr, DnodePhys};
@@ -123,7 +124,9 @@ impl Dsl {
                 match at {
                     Some(pos) => {
                         e.bookmark = pos.destroyed_words();
-                        tree.put_first(tx, &e)?;
+                        if !mutated(Mutation::FreeingPlaceLost) {
+                            tree.put_first(tx, &e)?;
+                        }
                         return Ok(left(done));
                     }
                     None => tree.pop(tx)?,

@@ -8,11 +8,14 @@
 mod accounting;
 mod brt;
 mod checkpoint;
+mod claim;
+mod close;
 mod config;
 mod create;
 mod datasets;
 mod ddt;
 mod devices;
+mod engine;
 mod errlog;
 mod freeing;
 mod history;
@@ -20,6 +23,7 @@ mod indirect;
 mod jobs;
 mod logstore;
 mod multihost;
+mod newest;
 mod open;
 mod props;
 mod scan;
@@ -30,6 +34,7 @@ mod spacemaps;
 mod spares;
 mod suspend;
 mod sync;
+mod tops;
 mod verify;
 mod volumes;
 
@@ -105,6 +110,7 @@ pub struct Pool {
     pub tree: Arc<VdevTree>,
     pub space: Arc<Space>,
     pub(crate) removed: Arc<indirect::Removed>,
+    pub(crate) devices: Arc<TreeDevices>,
     pub zio: Arc<Zio>,
     pub dmu: Arc<Dmu>,
     pub mos: Arc<Objset>,

@@ -43,28 +43,34 @@ const TOP_KEYS: [&str; 11] = [
 ];
 
 impl VdevTree {
-    /// `zpool add`: opens the devices, initialises their labels, and puts the new vdev into the
-    /// first hole or at the end. It holds nothing until it has metaslabs.
-    pub fn add(&self, spec: &TopSpec, pool: &NvList, txg: Txg) -> Result<Arc<Vdev>> {
-        let tops = self.tops();
-        let id = tops
-            .iter()
-            .position(|t| t.kind() == VdevKind::Hole)
-            .unwrap_or(tops.len());
-        let top = new_top(&self.env, spec, id as u64, txg)?;
+    /// Opens the devices of a new top-level vdev, to be appended to the tree, and initialises their labels. `pool` as for
+    /// [`VdevTree::label_config`]. It is not part of the tree yet: see [`VdevTree::append`].
+    ///
+    /// Errors: the spec makes no sense; a device cannot be opened for this pool alone, is too small, or cannot be written.
+    pub fn new_top(&self, spec: &TopSpec, pool: &NvList, txg: Txg) -> Result<Arc<Vdev>> {
+        let top = new_top(&self.env, spec, self.tops().len() as u64, txg)?;
         for leaf in top.leaves() {
             self.init_leaf(pool, &top, &leaf, txg)?;
         }
-        self.edit_tops(|list| {
-            let len = list.len();
-            match list.get_mut(id) {
-                Some(slot) if slot.kind() == VdevKind::Hole => *slot = top.clone(),
-                None if len == id => list.push(top.clone()),
-                _ => bail!(Again, "the vdev tree changed meanwhile"),
-            }
-            Ok(())
-        })?;
         Ok(top)
+    }
+
+    /// Puts a vdev of [`VdevTree::new_top`] at the end of the tree, in txg `txg`; never into a hole's place, whose number old
+    /// block pointers may name. It holds nothing until it has metaslabs ([`Vdev::choose_metaslabs`]).
+    ///
+    /// Errors: `Kind::Again`: the tree changed since.
+    pub fn append(&self, top: Arc<Vdev>, txg: Txg) -> Result<()> {
+        top.set_u64(keys::METASLAB_SHIFT, 0);
+        for v in top.leaves().iter().chain([&top]) {
+            v.set_u64(keys::CREATE_TXG, txg);
+        }
+        self.edit_tops(|list| {
+            if list.len() as u64 != top.id() {
+                bail!(Again, "another device was added meanwhile: try again");
+            }
+            list.push(top);
+            Ok(())
+        })
     }
 
     /// Puts a new device beside leaf `guid`. Its DTL says that it lacks everything before
@@ -329,6 +335,14 @@ impl VdevTree {
 }
 
 impl Vdev {
+    /// Chooses the size of the metaslabs of a top-level vdev that has none.
+    pub fn choose_metaslabs(&self) {
+        if self.metaslab_shift() == 0 {
+            let shift = crate::size::metaslab_shift(self.asize());
+            self.set_u64(keys::METASLAB_SHIFT, u64::from(shift));
+        }
+    }
+
     /// Makes this vdev a top-level one that inherited its properties: takes them over from the
     /// persistent ones, and the guid.
     fn promote(self: &Arc<Vdev>, guid: u64) -> Arc<Vdev> {

@@ -316,14 +316,8 @@ fn distributed_spare_stands_in_and_leaves() {
 fn removed_vdevs_are_read_through_their_mapping() {
     let r = rig(GroupKind::Mirror, 2, 9);
     r.mem.add("/log", SIZE);
-    let p = pool_keys(&r.tree);
-    r.tree
-        .add(
-            &TopSpec::new(GroupKind::Single, vec![DevSpec::file("/log")]),
-            &p,
-            5,
-        )
-        .unwrap();
+    let spec = TopSpec::new(GroupKind::Single, vec![DevSpec::file("/log")]);
+    add(&r.tree, &spec, 5);
     let mut config = r.tree.config(true);
     let kid = &mut config.get_nvlist_array_mut("children").unwrap()[1];
     kid.set("type", "indirect");
@@ -823,23 +817,32 @@ fn attach_replace_detach() {
     // Another top-level vdev, a log; removed again it leaves nothing (it was last).
     let mut spec = TopSpec::new(GroupKind::Single, vec![dev(3)]);
     spec.is_log = true;
-    assert_eq!(r.tree.add(&spec, &p, 7).unwrap().id(), 1);
-    let log = r
+    assert_eq!(add(&r.tree, &spec, 7).id(), 1);
+    let data = TopSpec::new(GroupKind::Single, vec![dev(4)]);
+    let readers = r.tree.tops();
+    assert_eq!(add(&r.tree, &data, 7).id(), 2);
+    assert_eq!(readers.len(), 2, "who reads keeps the old tree");
+    // Of two that were prepared for the same place one comes too late.
+    let late = r
         .tree
-        .add(&TopSpec::new(GroupKind::Single, vec![dev(4)]), &p, 7)
-        .unwrap();
-    assert_eq!(log.id(), 2);
+        .new_top(&TopSpec::new(GroupKind::Single, vec![dev(5)]), &p, 7);
+    let late = late.unwrap();
     r.tree.remove_top(1).unwrap();
     assert_eq!(r.tree.holes(), [1]);
-    assert_eq!(
-        r.tree.add(&spec, &p, 8).unwrap().id(),
-        1,
-        "the hole is used"
-    );
+    assert_eq!(add(&r.tree, &spec, 8).id(), 3, "a hole stays a hole");
+    assert_eq!(r.tree.append(late, 8).unwrap_err().kind, Kind::Again);
+    r.tree.remove_top(3).unwrap();
+    assert_eq!(r.tree.tops().len(), 3);
     r.tree.remove_top(2).unwrap();
-    r.tree.remove_top(1).unwrap();
     assert_eq!(r.tree.tops().len(), 1);
     assert_eq!(r.tree.remove_top(0).unwrap_err().kind, Kind::Busy);
+}
+
+/// Adds a top-level vdev.
+fn add(tree: &VdevTree, spec: &TopSpec, txg: Txg) -> Arc<Vdev> {
+    let top = tree.new_top(spec, &pool_keys(tree), txg).unwrap();
+    tree.append(top.clone(), txg).unwrap();
+    top
 }
 
 #[test]

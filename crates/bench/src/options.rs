@@ -1,9 +1,22 @@
 //! The command line.
 
 use crate::rows;
-use crate::systems::{MORE, NAMES};
 use base::{bail, Result};
 use std::path::PathBuf;
+
+/// The systems of a run that names none, in the order of the table.
+pub const NAMES: [&str; 7] = [
+    "ext4",
+    "xfs",
+    "btrfs",
+    "zfs-fuse-0.7",
+    "passthrough",
+    "ours",
+    "ours-off",
+];
+
+/// Those that run only if they are named.
+pub const MORE: [&str; 2] = ["passthrough-checked", "before"];
 
 pub const USAGE: &str = "\
 usage: cargo xtask bench [OPTION]...

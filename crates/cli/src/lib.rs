@@ -19,7 +19,6 @@ pub mod keys;
 pub mod manual;
 pub mod names;
 pub mod props;
-mod props_data;
 pub mod run;
 pub mod table;
 pub mod time;

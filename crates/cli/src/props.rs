@@ -1,7 +1,9 @@
 //! Properties as the commands show them: names, column headings, forms of values. What may be set
 //! to what is decided by the daemon; the lists of values here are for help, manual and widths.
 
-pub use crate::props_data::{DATASET, POOL};
+mod data;
+
+pub use data::{DATASET, POOL};
 
 /// How a raw value becomes text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

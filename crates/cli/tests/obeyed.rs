@@ -21,7 +21,7 @@ fn files(tool: &str, sub: &str) -> &'static [&'static str] {
         (_, "create") => &["create.rs"],
         (_, "list") => &["list.rs"],
         ("zpool", "iostat") => &["iostat.rs"],
-        ("zpool", "status") => &["status.rs", "status_json.rs"],
+        ("zpool", "status") => &["status.rs", "status/json.rs"],
         ("zpool", "import") => &["import.rs"],
         ("zpool", "upgrade") => &["upgrade.rs"],
         ("zpool", "get" | "set") => &["get.rs"],

@@ -178,6 +178,40 @@ pub fn read(args: &[String], zfsrc: &Path, memory: u64) -> Asked {
     }
 }
 
+/// Warnings about options that old configurations pass and that have no effect.
+fn obsolete(has: &dyn Fn(&str) -> bool) -> Vec<String> {
+    [
+        (
+            "v",
+            "--vdev-cache-size is obsolete and ignored: there is no cache for each device",
+        ),
+        (
+            "x",
+            "--enable-xattr is obsolete and ignored: set the property xattr of file systems",
+        ),
+        (
+            "stack-size",
+            "--stack-size is obsolete and ignored: stacks have a fixed size",
+        ),
+        (
+            "no-kstat-mount",
+            "--no-kstat-mount is obsolete and ignored: there is no statistics file system",
+        ),
+        (
+            "u",
+            "--min-uberblock-txg is obsolete and ignored: use zpool import -F -T TXG",
+        ),
+        (
+            "log-uberblocks",
+            "--log-uberblocks is obsolete and ignored: use zdb -u",
+        ),
+    ]
+    .into_iter()
+    .filter(|(key, _)| has(key))
+    .map(|(_, what)| what.to_string())
+    .collect()
+}
+
 fn settle(
     line: &Parsed,
     file: &Parsed,
@@ -219,36 +253,7 @@ fn settle(
             bytes.min(most)
         }
     };
-    for (key, what) in [
-        (
-            "v",
-            "--vdev-cache-size is obsolete and ignored: there is no cache for each device",
-        ),
-        (
-            "x",
-            "--enable-xattr is obsolete and ignored: set the property xattr of file systems",
-        ),
-        (
-            "stack-size",
-            "--stack-size is obsolete and ignored: stacks have a fixed size",
-        ),
-        (
-            "no-kstat-mount",
-            "--no-kstat-mount is obsolete and ignored: there is no statistics file system",
-        ),
-        (
-            "u",
-            "--min-uberblock-txg is obsolete and ignored: use zpool import -F -T TXG",
-        ),
-        (
-            "log-uberblocks",
-            "--log-uberblocks is obsolete and ignored: use zdb -u",
-        ),
-    ] {
-        if has(key) {
-            warnings.push(what.to_string());
-        }
-    }
+    warnings.extend(obsolete(&has));
     let transport = match get("transport") {
         None | Some("auto") => Transport::Auto,
         Some("dev") => Transport::Device,

@@ -224,9 +224,7 @@ pub fn answer(
     request: Request,
     out: &mut dyn Sink,
 ) -> Answer<Reply> {
-    let uid = u64::from(peer.uid);
     match request {
-        // Pools.
         Request::PoolCreate(r) => pools::create::create(admin, peer, r).map(done),
         Request::PoolDestroy {
             pool,
@@ -288,7 +286,19 @@ pub fn answer(
         Request::PoolSync { pool, force } => pools::sync(admin, &pool, force).map(done_but),
         Request::PoolClear(r) => damage::clear(admin, peer, &r).map(done),
         Request::PoolActivity { pool } => pools::activity(admin, &pool).map(Reply::Activity),
-        // Datasets.
+        other => answer_of_datasets(admin, peer, other, out),
+    }
+}
+
+/// Requests about datasets, keys, mounts and volumes.
+fn answer_of_datasets(
+    admin: &Arc<Admin>,
+    peer: Peer,
+    request: Request,
+    out: &mut dyn Sink,
+) -> Answer<Reply> {
+    let uid = u64::from(peer.uid);
+    match request {
         Request::DatasetGet(r) => {
             get::get(admin, &r, &mut |part| out.send(Reply::Datasets(part))).map(Reply::Datasets)
         }

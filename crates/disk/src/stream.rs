@@ -174,6 +174,131 @@ pub fn is_swapped(first: &[u8]) -> Result<bool> {
     }
 }
 
+/// The fields of a record, in the byte order of its stream.
+struct Fields<'a> {
+    b: &'a [u8],
+    swapped: bool,
+}
+
+impl Fields<'_> {
+    fn w64(&self, at: usize) -> Result<u64> {
+        let w = u64_at(self.b, at)?;
+        Ok(if self.swapped { w.swap_bytes() } else { w })
+    }
+
+    fn w32(&self, at: usize) -> Result<u32> {
+        let w = u32_at(self.b, at)?;
+        Ok(if self.swapped { w.swap_bytes() } else { w })
+    }
+
+    fn byte(&self, at: usize) -> u8 {
+        self.b.get(at).copied().unwrap_or(0)
+    }
+
+    fn sum(&self, at: usize) -> Result<[u64; 4]> {
+        Ok([
+            self.w64(at)?,
+            self.w64(at + 8)?,
+            self.w64(at + 16)?,
+            self.w64(at + 24)?,
+        ])
+    }
+
+    /// Records that carry or free data, and those at the end of a stream. Sets the size of the payload if there is one.
+    fn data(&self, kind: u32, payload: &mut u64) -> Result<Body> {
+        Ok(match kind {
+            3 => {
+                let (logical_size, compressed_size) = (self.w64(32)?, self.w64(96)?);
+                let compression = self.byte(50);
+                *payload = if compression != 0 {
+                    compressed_size
+                } else {
+                    logical_size
+                };
+                let mut key = [0; 5];
+                for (i, k) in key.iter_mut().enumerate() {
+                    *k = self.w64(56 + 8 * i)?;
+                }
+                Body::Write {
+                    object: self.w64(8)?,
+                    obj_type: self.w32(16)?,
+                    offset: self.w64(24)?,
+                    logical_size,
+                    to_guid: self.w64(40)?,
+                    checksum_type: self.byte(48),
+                    flags: self.byte(49),
+                    compression,
+                    key,
+                    compressed_size,
+                }
+            }
+            4 => Body::Free {
+                object: self.w64(8)?,
+                offset: self.w64(16)?,
+                length: self.w64(24)?,
+                to_guid: self.w64(32)?,
+            },
+            5 => Body::End {
+                checksum: self.sum(8)?,
+                to_guid: self.w64(40)?,
+            },
+            6 => Body::WriteByRef {
+                object: self.w64(8)?,
+                offset: self.w64(16)?,
+                length: self.w64(24)?,
+                to_guid: self.w64(32)?,
+                ref_guid: self.w64(40)?,
+                ref_object: self.w64(48)?,
+                ref_offset: self.w64(56)?,
+            },
+            7 => {
+                let (length, compressed_size) = (self.w64(16)?, self.w64(40)?);
+                *payload = if compressed_size != 0 {
+                    compressed_size
+                } else {
+                    length
+                };
+                Body::Spill {
+                    object: self.w64(8)?,
+                    length,
+                    to_guid: self.w64(24)?,
+                    flags: self.byte(32),
+                    compression: self.byte(33),
+                    compressed_size,
+                    obj_type: self.w32(84)?,
+                }
+            }
+            8 => {
+                let psize = self.w32(52)?;
+                *payload = up8(psize as usize) as u64;
+                Body::WriteEmbedded {
+                    object: self.w64(8)?,
+                    offset: self.w64(16)?,
+                    length: self.w64(24)?,
+                    to_guid: self.w64(32)?,
+                    compression: self.byte(40),
+                    kind: self.byte(41),
+                    lsize: self.w32(48)?,
+                    psize,
+                }
+            }
+            9 => Body::ObjectRange {
+                first: self.w64(8)?,
+                slots: self.w64(16)?,
+                to_guid: self.w64(24)?,
+                flags: self.byte(68),
+            },
+            10 => Body::Redact {
+                object: self.w64(8)?,
+                offset: self.w64(16)?,
+                length: self.w64(24)?,
+                to_guid: self.w64(32)?,
+            },
+            n => bail!(Damaged, "send stream: record of type {n}"),
+        })
+    }
+}
+
 impl Record {
     /// Decodes [`RECORD`] bytes.
     ///
@@ -181,164 +306,66 @@ impl Record {
     /// [`MAX_PAYLOAD`].
     pub fn decode(b: &[u8], swapped: bool) -> Result<Record> {
         let b = slice_at(b, 0, RECORD)?;
-        let w64 = |at: usize| -> Result<u64> {
-            let w = u64_at(b, at)?;
-            Ok(if swapped { w.swap_bytes() } else { w })
-        };
-        let w32 = |at: usize| -> Result<u32> {
-            let w = u32_at(b, at)?;
-            Ok(if swapped { w.swap_bytes() } else { w })
-        };
-        let byte = |at: usize| b.get(at).copied().unwrap_or(0);
-        let sum = |at: usize| -> Result<[u64; 4]> {
-            Ok([w64(at)?, w64(at + 8)?, w64(at + 16)?, w64(at + 24)?])
-        };
-        let kind = w32(0)?;
+        let f = Fields { b, swapped };
+        let kind = f.w32(0)?;
         let mut payload = 0;
         let body = match kind {
             0 => {
-                if w64(8)? != MAGIC {
+                if f.w64(8)? != MAGIC {
                     bail!(Damaged, "send stream: wrong magic");
                 }
-                let info = w64(16)?;
+                let info = f.w64(16)?;
                 let name = slice_at(b, 56, 256)?;
                 let end = name.iter().position(|c| *c == 0).unwrap_or(name.len());
-                payload = u64::from(w32(4)?);
+                payload = u64::from(f.w32(4)?);
                 Body::Begin {
                     kind: (info & 3) as u8,
                     features: info >> 2 & ((1 << 56) - 1),
-                    creation_time: w64(24)?,
-                    objset_type: w32(32)?,
-                    flags: w32(36)?,
-                    to_guid: w64(40)?,
-                    from_guid: w64(48)?,
+                    creation_time: f.w64(24)?,
+                    objset_type: f.w32(32)?,
+                    flags: f.w32(36)?,
+                    to_guid: f.w64(40)?,
+                    from_guid: f.w64(48)?,
                     to_name: name[..end].to_vec(),
                 }
             }
             1 => {
-                let (bonus_len, raw_bonus_len) = (w32(28)?, w32(36)?);
+                let (bonus_len, raw_bonus_len) = (f.w32(28)?, f.w32(36)?);
                 payload = match raw_bonus_len {
                     0 => up8(bonus_len as usize) as u64,
                     n => u64::from(n),
                 };
                 Body::Object {
-                    object: w64(8)?,
-                    obj_type: w32(16)?,
-                    bonus_type: w32(20)?,
-                    block_size: w32(24)?,
+                    object: f.w64(8)?,
+                    obj_type: f.w32(16)?,
+                    bonus_type: f.w32(20)?,
+                    block_size: f.w32(24)?,
                     bonus_len,
-                    checksum_type: byte(32),
-                    compress: byte(33),
-                    slots: byte(34),
-                    flags: byte(35),
+                    checksum_type: f.byte(32),
+                    compress: f.byte(33),
+                    slots: f.byte(34),
+                    flags: f.byte(35),
                     raw_bonus_len,
-                    to_guid: w64(40)?,
-                    indblkshift: byte(48),
-                    nlevels: byte(49),
-                    nblkptr: byte(50),
-                    maxblkid: w64(56)?,
+                    to_guid: f.w64(40)?,
+                    indblkshift: f.byte(48),
+                    nlevels: f.byte(49),
+                    nblkptr: f.byte(50),
+                    maxblkid: f.w64(56)?,
                 }
             }
             2 => Body::FreeObjects {
-                first: w64(8)?,
-                count: w64(16)?,
-                to_guid: w64(24)?,
+                first: f.w64(8)?,
+                count: f.w64(16)?,
+                to_guid: f.w64(24)?,
             },
-            3 => {
-                let (logical_size, compressed_size) = (w64(32)?, w64(96)?);
-                let compression = byte(50);
-                payload = if compression != 0 {
-                    compressed_size
-                } else {
-                    logical_size
-                };
-                let mut key = [0; 5];
-                for (i, k) in key.iter_mut().enumerate() {
-                    *k = w64(56 + 8 * i)?;
-                }
-                Body::Write {
-                    object: w64(8)?,
-                    obj_type: w32(16)?,
-                    offset: w64(24)?,
-                    logical_size,
-                    to_guid: w64(40)?,
-                    checksum_type: byte(48),
-                    flags: byte(49),
-                    compression,
-                    key,
-                    compressed_size,
-                }
-            }
-            4 => Body::Free {
-                object: w64(8)?,
-                offset: w64(16)?,
-                length: w64(24)?,
-                to_guid: w64(32)?,
-            },
-            5 => Body::End {
-                checksum: sum(8)?,
-                to_guid: w64(40)?,
-            },
-            6 => Body::WriteByRef {
-                object: w64(8)?,
-                offset: w64(16)?,
-                length: w64(24)?,
-                to_guid: w64(32)?,
-                ref_guid: w64(40)?,
-                ref_object: w64(48)?,
-                ref_offset: w64(56)?,
-            },
-            7 => {
-                let (length, compressed_size) = (w64(16)?, w64(40)?);
-                payload = if compressed_size != 0 {
-                    compressed_size
-                } else {
-                    length
-                };
-                Body::Spill {
-                    object: w64(8)?,
-                    length,
-                    to_guid: w64(24)?,
-                    flags: byte(32),
-                    compression: byte(33),
-                    compressed_size,
-                    obj_type: w32(84)?,
-                }
-            }
-            8 => {
-                let psize = w32(52)?;
-                payload = up8(psize as usize) as u64;
-                Body::WriteEmbedded {
-                    object: w64(8)?,
-                    offset: w64(16)?,
-                    length: w64(24)?,
-                    to_guid: w64(32)?,
-                    compression: byte(40),
-                    kind: byte(41),
-                    lsize: w32(48)?,
-                    psize,
-                }
-            }
-            9 => Body::ObjectRange {
-                first: w64(8)?,
-                slots: w64(16)?,
-                to_guid: w64(24)?,
-                flags: byte(68),
-            },
-            10 => Body::Redact {
-                object: w64(8)?,
-                offset: w64(16)?,
-                length: w64(24)?,
-                to_guid: w64(32)?,
-            },
-            n => bail!(Damaged, "send stream: record of type {n}"),
+            _ => f.data(kind, &mut payload)?,
         };
         if payload > MAX_PAYLOAD {
             bail!(Damaged, "send stream: payload of {payload} bytes");
         }
         let checksum = match kind {
             0 => None,
-            _ => Some(sum(CHECKSUM_AT)?),
+            _ => Some(f.sum(CHECKSUM_AT)?),
         };
         Ok(Record {
             body,

@@ -304,6 +304,17 @@ impl<F: Filesystem + ?Sized> Dispatch<'_, F> {
                 let e = fs.link(req, l.oldnodeid, node, a.name()?)?;
                 self.entry(e)
             }
+            _ => self.run_files(a),
+        }
+    }
+
+    /// Operations on open files and on the file system.
+    fn run_files(&mut self, mut a: Args<'_>) -> Result<()> {
+        let fs = self.fs;
+        let node = self.h.nodeid;
+        let req = self.req;
+        let req = &req;
+        match self.h.opcode {
             op::OPEN => {
                 let o: abi::OpenIn = a.get()?;
                 let args = OpenArgs {
@@ -413,6 +424,17 @@ impl<F: Filesystem + ?Sized> Dispatch<'_, F> {
                 fs.flush(req, node, f.fh)?;
                 self.ok(&[])
             }
+            _ => self.run_lists(a),
+        }
+    }
+
+    /// Extended attributes and directories.
+    fn run_lists(&mut self, mut a: Args<'_>) -> Result<()> {
+        let fs = self.fs;
+        let node = self.h.nodeid;
+        let req = self.req;
+        let req = &req;
+        match self.h.opcode {
             op::SETXATTR => {
                 let (size, flags, ext_flags) = if self.agreed.has(abi::init::SETXATTR_EXT) {
                     let s: abi::SetxattrInExt = a.get()?;
@@ -482,6 +504,17 @@ impl<F: Filesystem + ?Sized> Dispatch<'_, F> {
                 self.scratch.dir = out.buf;
                 done
             }
+            _ => self.run_rest(a),
+        }
+    }
+
+    /// What is rare, and what is not served.
+    fn run_rest(&mut self, mut a: Args<'_>) -> Result<()> {
+        let fs = self.fs;
+        let node = self.h.nodeid;
+        let req = self.req;
+        let req = &req;
+        match self.h.opcode {
             op::ACCESS => {
                 let m: abi::AccessIn = a.get()?;
                 fs.access(req, node, m.mask)?;

@@ -45,10 +45,9 @@ pub use config::{Config, Negotiated, ReaddirPlus, Transport};
 pub use cpu_latency::{stay_alert, stay_calm};
 pub use fs::{Filesystem, FOREVER};
 pub use interrupt::is_killed;
-pub use mount::{
-    mount, mount_again, mount_at, mounted, unescape, Atime, Mount, MountInfo, MountOptions, Unmount,
-};
+pub use mount::{mount, mount_again, mount_at, Atime, Mount, MountOptions, Unmount};
 pub use mount_point::{remove_mount_point, MountPoint, NoMountPoint, Trouble};
+pub use mount_table::{mounted, unescape, MountInfo};
 pub use notify::Notifier;
 pub use reply::{kind_of_mode, DirBuf, DirPlusBuf, ReadBuf, XattrNames};
 pub use ring::{enable_uring, wants_uring};

@@ -1,10 +1,9 @@
 //! Mounting and unmounting: as root by system calls, otherwise through `fusermount3`.
 
-use std::ffi::{CString, OsString};
+use std::ffi::CString;
 use std::io::{self, IoSliceMut, Read};
 use std::mem::MaybeUninit;
 use std::os::fd::OwnedFd;
-use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
@@ -14,6 +13,7 @@ use rustix::mount::{MountFlags, UnmountFlags};
 use rustix::net::{self, AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, SocketType};
 
 use crate::mount_point::{MountPoint, NoMountPoint};
+use crate::mount_table::{mounted, parse_mountinfo, MountInfo};
 use crate::sys;
 
 const HELPER: &str = "fusermount3";
@@ -641,100 +641,9 @@ impl Mount {
     }
 }
 
-/// A line of the table of mounts.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct MountInfo {
-    /// Id of the mount in this namespace.
-    pub id: u64,
-    /// Major and minor device number.
-    pub dev: (u32, u32),
-    pub path: PathBuf,
-    /// File system type with its subtype: `fuse.zfs`.
-    pub fstype: String,
-    /// The source: `pool/dataset`.
-    pub source: OsString,
-    /// Options of the mount and of the file system, as shown.
-    pub options: String,
-}
-
-/// Every mount of FUSE type `fuse.<subtype>` this process can see, oldest first. Also those whose
-/// daemon is dead.
-pub fn mounted(subtype: &str) -> Result<Vec<MountInfo>> {
-    let table = std::fs::read("/proc/self/mountinfo")?;
-    let fstype = format!("fuse.{subtype}");
-    Ok(table
-        .split(|&b| b == b'\n')
-        .filter_map(parse_mountinfo)
-        .filter(|m| m.fstype == fstype)
-        .collect())
-}
-
-/// One line of /proc/self/mountinfo: id, parent, major:minor, root, mount point, options, any
-/// number of optional fields, "-", type, source, options of the file system.
-pub(crate) fn parse_mountinfo(line: &[u8]) -> Option<MountInfo> {
-    let mut fields = line.split(|&b| b == b' ');
-    let id = std::str::from_utf8(fields.next()?).ok()?;
-    let dev = std::str::from_utf8(fields.nth(1)?).ok()?;
-    let (major, minor) = dev.split_once(':')?;
-    let path = unescape(fields.nth(1)?);
-    let options = String::from_utf8_lossy(fields.next()?).into_owned();
-    fields.by_ref().find(|f| *f == b"-")?;
-    let fstype = String::from_utf8_lossy(fields.next()?).into_owned();
-    let source = unescape(fields.next()?);
-    let more = String::from_utf8_lossy(fields.next()?).into_owned();
-    Some(MountInfo {
-        id: id.parse().ok()?,
-        dev: (major.parse().ok()?, minor.parse().ok()?),
-        path: PathBuf::from(path),
-        fstype,
-        source,
-        options: format!("{options},{more}"),
-    })
-}
-
-/// Undoes the kernel's escaping: blank, tab, newline and backslash as three octal digits.
-pub fn unescape(s: &[u8]) -> OsString {
-    let mut out = Vec::with_capacity(s.len());
-    let mut i = 0;
-    while i < s.len() {
-        if s[i] == b'\\' && i + 4 <= s.len() {
-            let octal = std::str::from_utf8(&s[i + 1..i + 4]).ok();
-            if let Some(b) = octal.and_then(|o| u8::from_str_radix(o, 8).ok()) {
-                out.push(b);
-                i += 4;
-                continue;
-            }
-        }
-        out.push(s[i]);
-        i += 1;
-    }
-    OsString::from_vec(out)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::os::unix::ffi::OsStrExt;
-
-    #[test]
-    fn mountinfo_lines() {
-        let l =
-            b"36 35 0:42 / /mnt/a\\040b\\134c rw,noatime shared:1 - fuse.zfs tank/x rw,user_id=0";
-        let m = parse_mountinfo(l).unwrap();
-        assert_eq!((m.id, m.dev), (36, (0, 42)));
-        assert_eq!(m.path.as_os_str().as_bytes(), b"/mnt/a b\\c");
-        assert_eq!(
-            (m.fstype.as_str(), m.source.to_str()),
-            ("fuse.zfs", Some("tank/x"))
-        );
-        assert_eq!(m.options, "rw,noatime,rw,user_id=0");
-        for n in 0..l.len() - 12 {
-            assert!(parse_mountinfo(&l[..n]).is_none(), "{n}");
-        }
-        assert!(parse_mountinfo(b"1 2 3 4 5").is_none());
-        assert_eq!(unescape(b"a\\04"), "a\\04");
-        assert_eq!(unescape(b"\\"), "\\");
-    }
 
     #[test]
     fn options_for_the_helper() {

@@ -41,6 +41,48 @@ fn open_fs(pool: &Arc<Pool>) -> Arc<Zfs> {
     .unwrap()
 }
 
+/// Makes, finds and removes small files.
+fn small_files(pool: &Pool, zfs: &Zfs) {
+    let root = zfs.root().unwrap();
+    let cred = Cred::root();
+    let n = 50000;
+    let t0 = Instant::now();
+    for i in 0..n {
+        let name = format!("f{i}");
+        let z = zfs
+            .create(&root, name.as_bytes(), &New::file(0o100644, 0), &cred)
+            .unwrap();
+        zfs.write(&z, 0, name.as_bytes(), WriteOpts::default())
+            .unwrap();
+    }
+    let t1 = t0.elapsed();
+    pool.sync().unwrap();
+    println!(
+        "create+write {:.0}/s, with sync {:.0}/s",
+        n as f64 / t1.as_secs_f64(),
+        n as f64 / t0.elapsed().as_secs_f64()
+    );
+    let t0 = Instant::now();
+    for i in 0..n {
+        zfs.lookup(&root, format!("f{i}").as_bytes(), &cred)
+            .unwrap();
+    }
+    println!("lookup {:.0}/s", n as f64 / t0.elapsed().as_secs_f64());
+    let t0 = Instant::now();
+    for i in 0..n {
+        zfs.unlink(&root, format!("f{i}").as_bytes(), &cred)
+            .unwrap();
+    }
+    let t1 = t0.elapsed();
+    zfs.reap().unwrap();
+    pool.sync().unwrap();
+    println!(
+        "unlink {:.0}/s, with sync {:.0}/s",
+        n as f64 / t1.as_secs_f64(),
+        n as f64 / t0.elapsed().as_secs_f64()
+    );
+}
+
 fn main() {
     let args: Vec<String> = std::env::args().skip(1).collect();
     let mib: u64 = args[1].parse().unwrap();
@@ -144,42 +186,7 @@ fn main() {
             20000.0 / t0.elapsed().as_secs_f64()
         );
     }
-    let n = 50000;
-    let t0 = Instant::now();
-    for i in 0..n {
-        let name = format!("f{i}");
-        let z = zfs
-            .create(&root, name.as_bytes(), &New::file(0o100644, 0), &cred)
-            .unwrap();
-        zfs.write(&z, 0, name.as_bytes(), WriteOpts::default())
-            .unwrap();
-    }
-    let t1 = t0.elapsed();
-    pool.sync().unwrap();
-    println!(
-        "create+write {:.0}/s, with sync {:.0}/s",
-        n as f64 / t1.as_secs_f64(),
-        n as f64 / t0.elapsed().as_secs_f64()
-    );
-    let t0 = Instant::now();
-    for i in 0..n {
-        zfs.lookup(&root, format!("f{i}").as_bytes(), &cred)
-            .unwrap();
-    }
-    println!("lookup {:.0}/s", n as f64 / t0.elapsed().as_secs_f64());
-    let t0 = Instant::now();
-    for i in 0..n {
-        zfs.unlink(&root, format!("f{i}").as_bytes(), &cred)
-            .unwrap();
-    }
-    let t1 = t0.elapsed();
-    zfs.reap().unwrap();
-    pool.sync().unwrap();
-    println!(
-        "unlink {:.0}/s, with sync {:.0}/s",
-        n as f64 / t1.as_secs_f64(),
-        n as f64 / t0.elapsed().as_secs_f64()
-    );
+    small_files(&pool, &zfs);
     stop.store(true, Ordering::Relaxed);
     dmu::Driver::kick(&*pool);
     t.join().unwrap();

@@ -331,6 +331,17 @@ fn snapshots_and_destroying() {
     }
 }
 
+fn copy_of_images(dir: &TempDir) -> TempDir {
+    let copy = TempDir::new("zvol-crash").unwrap();
+    for e in std::fs::read_dir(dir.path()).unwrap() {
+        let e = e.unwrap();
+        if e.path().extension().is_some_and(|x| x == "img") {
+            std::fs::copy(e.path(), copy.path().join(e.file_name())).unwrap();
+        }
+    }
+    copy
+}
+
 /// What a crash left in the log of a volume is in the volume afterwards.
 #[test]
 fn logs_of_volumes() {
@@ -424,13 +435,7 @@ fn logs_of_volumes() {
         assert!(matches!(log.commit(None), zil::Committed::Durable));
     }
     // The power goes before the group is written.
-    let later = TempDir::new("zvol-crash").unwrap();
-    for e in std::fs::read_dir(dir.path()).unwrap() {
-        let e = e.unwrap();
-        if e.path().extension().is_some_and(|x| x == "img") {
-            std::fs::copy(e.path(), later.path().join(e.file_name())).unwrap();
-        }
-    }
+    let later = copy_of_images(&dir);
     for name in names {
         p.close_dataset(p.dsl.dataset(name).unwrap().object());
     }

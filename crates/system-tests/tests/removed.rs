@@ -36,6 +36,47 @@ enum Way {
     Emptied,
 }
 
+/// Processes that read and write below `at`.
+fn loads(rig: &Rig, at: &Path) -> [Child; 4] {
+    // What changes a folder may wait for the pool with that folder locked by the kernel, so the
+    // loads do so beside the files that are read below.
+    let (writes, folders) = (at.join("writes"), at.join("folders"));
+    fs::create_dir(&writes).unwrap();
+    fs::create_dir(&folders).unwrap();
+    [
+        work(
+            rig,
+            &writes,
+            "dd if=/dev/zero of=w bs=1M count=16 conv=fsync",
+        ),
+        work(rig, &at.join("a"), "dd if=/dev/urandom of=w bs=1M count=16"),
+        work(rig, at, "cat f* >/dev/null"),
+        work(
+            rig,
+            &folders,
+            "mkdir -p d/e; touch d/e/f; sync d; rm -r d; ls -lR",
+        ),
+    ]
+}
+
+/// The pool `other` is as it was, and the daemon takes a new one at `to`; both are exported in the end.
+fn the_others_go_on(rig: &mut Rig, other: &Path, to: &str) {
+    let more = rig.image("more", 128 * MIB);
+    let soon = |program: &str, args: &[&str]| rig.soon(SOON, program, args).ok();
+    let said = soon(
+        "sh",
+        &[
+            "-ec",
+            &format!("cd {}; tail -n 1 n; cp n m; sync m; rm n", other.display()),
+        ],
+    );
+    assert_eq!(said, "100000\n");
+    soon("zpool", &["create", "-m", to, "tank", &more]);
+    soon("sh", &["-ec", &format!("cd {to}; seq 1000 >f; sync f")]);
+    soon("zpool", &["export", "tank"]);
+    soon("zpool", &["export", "other"]);
+}
+
 fn removed(name: &str, way: Way, failmode: &str) {
     let mut rig = match way {
         Way::NoSectors => Rig::as_root(name),
@@ -65,25 +106,7 @@ fn removed(name: &str, way: Way, failmode: &str) {
         "cd {to}; for i in $(seq 40); do dd if=/dev/urandom of=f$i bs=1M count=1; done 2>/dev/null; sync f1"
     ));
     rig.sh(&format!("seq 100000 >{}/n", other.display()));
-    // What changes a folder may wait for the pool with that folder locked by the kernel, so the
-    // loads do so beside the files that are read below.
-    let (writes, folders) = (at.join("writes"), at.join("folders"));
-    fs::create_dir(&writes).unwrap();
-    fs::create_dir(&folders).unwrap();
-    let loads = [
-        work(
-            rig,
-            &writes,
-            "dd if=/dev/zero of=w bs=1M count=16 conv=fsync",
-        ),
-        work(rig, &at.join("a"), "dd if=/dev/urandom of=w bs=1M count=16"),
-        work(rig, &at, "cat f* >/dev/null"),
-        work(
-            rig,
-            &folders,
-            "mkdir -p d/e; touch d/e/f; sync d; rm -r d; ls -lR",
-        ),
-    ];
+    let loads = loads(rig, &at);
     until("something is written", || {
         fs::metadata(at.join("a/w")).is_ok()
     });
@@ -153,21 +176,7 @@ fn removed(name: &str, way: Way, failmode: &str) {
     signal(holder.id(), Signal::KILL);
     assert!(wait(&mut holder, SOON).is_some(), "{}", state(holder.id()));
 
-    // The other pool is as it was, and the daemon takes a new one.
-    let soon = |program: &str, args: &[&str]| rig.soon(SOON, program, args).ok();
-    let said = soon(
-        "sh",
-        &[
-            "-ec",
-            &format!("cd {}; tail -n 1 n; cp n m; sync m; rm n", other.display()),
-        ],
-    );
-    assert_eq!(said, "100000\n");
-    let more = rig.image("more", 128 * MIB);
-    soon("zpool", &["create", "-m", to, "tank", &more]);
-    soon("sh", &["-ec", &format!("cd {to}; seq 1000 >f; sync f")]);
-    soon("zpool", &["export", "tank"]);
-    soon("zpool", &["export", "other"]);
+    the_others_go_on(rig, &other, to);
     if failmode == "failmode=wait" {
         rig.zdb_check("other");
     }

@@ -8,11 +8,19 @@ fn complaints() {
     let Some(mut rig) = Rig::new("wrong") else {
         return;
     };
+    rig.start();
+    complaints_of_zpool(&mut rig);
+    complaints_of_zfs(&rig);
+    rig.zpool(&["destroy", "tank"]);
+    rig.stop();
+}
+
+/// Leaves a pool `tank`.
+fn complaints_of_zpool(rig: &mut Rig) {
     let disks = rig.images(3, 128 << 20);
     let tiny = rig.image("tiny", 63 << 20);
     let mnt = rig.mnt();
     let mnt = mnt.to_str().unwrap();
-    rig.start();
     let zpool = |args: &[&str], code: i32| {
         let said = rig.try_run("zpool", args).fails(code);
         assert!(
@@ -91,6 +99,9 @@ fn complaints() {
         said.contains("not empty") || said.contains("in use") || said.contains("busy"),
         "{said}"
     );
+}
+
+fn complaints_of_zfs(rig: &Rig) {
     let zfs = |args: &[&str], code: i32| {
         let said = rig.try_run("zfs", args).fails(code);
         assert!(
@@ -131,6 +142,4 @@ fn complaints() {
         );
     }
     assert_eq!(rig.zfs(&["list", "-H", "-o", "name"]), "tank\ntank/a\n");
-    rig.zpool(&["destroy", "tank"]);
-    rig.stop();
 }

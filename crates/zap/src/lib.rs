@@ -40,7 +40,14 @@ pub use names::{norm, normalize};
 pub use stats::{FatStats, Stats, STATS_BUCKETS};
 pub use store::Store;
 pub use value::{hex_key, parse_hex_key, Key, Value};
-pub use view::{create_object, create_with, Found, Match, Zap};
+pub use view::{create_object, create_with, Found, Match};
+
+/// A ZAP in the object `store`. Cheap to make; all methods lock the object for their duration.
+pub struct Zap<'a, S: Store> {
+    pub(crate) store: &'a S,
+    pub(crate) max_name: usize,
+    pub(crate) max_micro: usize,
+}
 
 /// First word of a microzap block.
 pub(crate) const BLOCK_MICRO: u64 = (1 << 63) | 3;

@@ -2,7 +2,7 @@
 
 use crate::micro::{self, Micro, Room, MAX_MICRO_NAME};
 use crate::value::{hex_key, Key};
-use crate::{norm, normalize, Store, Value};
+use crate::{norm, normalize, Store, Value, Zap};
 use base::sync::RwLockExt;
 use base::{bail, Error, Kind, Result};
 use disk::bytes::put_u64;
@@ -50,13 +50,6 @@ pub(crate) struct Prepared {
     pub hash: u64,
     pub stored: Vec<u8>,
     pub ints: usize,
-}
-
-/// A ZAP in the object `store`. Cheap to make; all methods lock the object for their duration.
-pub struct Zap<'a, S: Store> {
-    pub(crate) store: &'a S,
-    pub(crate) max_name: usize,
-    pub(crate) max_micro: usize,
 }
 
 impl<S: Store> Clone for Zap<'_, S> {

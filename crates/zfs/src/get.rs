@@ -6,41 +6,49 @@ use cli::get::Row;
 use cli::json::{envelope, line, property, Object, Put};
 use cli::{value, Cx, Fail, Outcome, Parsed};
 
+/// The sources that `-s` selects; all without it.
+fn sources(args: &Parsed) -> Result<Option<Vec<&str>>, Fail> {
+    const KNOWN: [&str; 6] = [
+        "local",
+        "default",
+        "inherited",
+        "received",
+        "temporary",
+        "none",
+    ];
+    let Some(text) = args.get("s") else {
+        return Ok(None);
+    };
+    let words: Vec<&str> = text.split(',').collect();
+    match words.iter().find(|w| !KNOWN.contains(w)) {
+        Some(bad) => Err(Fail::Usage(format!("invalid source '{bad}'"))),
+        None => Ok(Some(words)),
+    }
+}
+
+/// The properties of a list, by their full names.
+fn properties(list: &str) -> Result<Vec<String>, Fail> {
+    let known = |word| {
+        common::known_property(word)
+            .ok_or_else(|| Fail::Usage(format!("bad property list: invalid property '{word}'")))
+    };
+    list.split(',').map(known).collect()
+}
+
 pub fn get(args: &Parsed, cx: &mut Cx<'_>) -> Outcome {
     let json = common::json_style(args)?;
     let exact = args.has("p") || json.is_some_and(|j| j.exact);
     let fields = cli::get::fields(args.get("o"), true)?;
-    let sources = match args.get("s") {
-        None => None,
-        Some(text) => {
-            let words: Vec<&str> = text.split(',').collect();
-            const KNOWN: [&str; 6] = [
-                "local",
-                "default",
-                "inherited",
-                "received",
-                "temporary",
-                "none",
-            ];
-            if let Some(bad) = words.iter().find(|w| !KNOWN.contains(w)) {
-                return Err(Fail::Usage(format!("invalid source '{bad}'")));
-            }
-            Some(words)
-        }
-    };
+    let sources = sources(args)?;
     let Some((list, operands)) = args.operands.split_first() else {
         return Err(Fail::Usage("missing property argument".into()));
     };
-    let (select, asked) = if list == "all" {
-        (Select::All, None)
-    } else {
-        let mut names = Vec::new();
-        for word in list.split(',') {
-            names.push(common::known_property(word).ok_or_else(|| {
-                Fail::Usage(format!("bad property list: invalid property '{word}'"))
-            })?);
+    let (select, asked) = match list.as_str() {
+        "all" => (Select::All, None),
+        list => {
+            let names = properties(list)?;
+            (Select::These(names.clone()), Some(names))
         }
-        (Select::These(names.clone()), Some(names))
     };
     let depth = common::depth(args)?;
     let kinds = match args.get("t") {

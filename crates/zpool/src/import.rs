@@ -1,8 +1,8 @@
 //! `zpool import`: what is there, and bringing it in.
 
 use crate::common;
+use crate::status::json::{as_printed, devices, moment};
 use crate::status::Look;
-use crate::status_json::{as_printed, devices, moment};
 use crate::status_reason::{reason_of, Reason};
 use crate::status_text::{feature_lines, see};
 use api::{ImportScan, Importable, Multihost, PoolImport, Reply, Request, Vdev, VdevClass};

@@ -330,7 +330,7 @@ fn json_vdev(
     how: Naming,
 ) -> (String, Object) {
     let name = vdevs::name(vdev, &pool.name, how);
-    let mut o = crate::status_json::vdev_info(vdev, &name, style);
+    let mut o = crate::status::json::vdev_info(vdev, &name, style);
     let mut all = Object::new();
     for w in want.iter().filter(|w| w.name != "name") {
         let v = style.text(vdev_cell(vdev, w, style.exact));

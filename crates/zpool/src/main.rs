@@ -10,7 +10,6 @@ mod iostat;
 mod list;
 mod manage;
 mod status;
-mod status_json;
 mod status_reason;
 mod status_text;
 #[cfg(test)]

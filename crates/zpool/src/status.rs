@@ -1,5 +1,7 @@
 //! `zpool status`.
 
+pub mod json;
+
 use crate::common;
 use crate::status_reason::{self, Reason};
 use crate::status_text;
@@ -37,7 +39,7 @@ pub fn status(args: &Parsed, cx: &mut Cx<'_>) -> Outcome {
         )?;
         status = status.max(i32::from(failed));
         if let Some(style) = json {
-            let report = crate::status_json::report(&pools, args, style, &look, stamp, cx);
+            let report = json::report(&pools, args, style, &look, stamp, cx);
             common::print_json(cx, report)?;
         } else {
             if let Some(t) = stamp {

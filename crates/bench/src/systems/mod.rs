@@ -13,20 +13,6 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
 
-/// The systems of a run that names none, in the order of the table.
-pub const NAMES: [&str; 7] = [
-    "ext4",
-    "xfs",
-    "btrfs",
-    "zfs-fuse-0.7",
-    "passthrough",
-    "ours",
-    "ours-off",
-];
-
-/// Those that run only if they are named.
-pub const MORE: [&str; 2] = ["passthrough-checked", "before"];
-
 /// Options with which the passthrough gives what a mount of ours gives: whoever may not do something
 /// does not get it done, and the kernel gathers small writes.
 const CHECKED: &str = ",default_permissions,writeback";

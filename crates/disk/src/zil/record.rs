@@ -498,6 +498,15 @@ fn other(b: &[u8], txtype: u64) -> Result<Body> {
                 target: t.string()?,
             }
         }
+        _ => return change(b, txtype),
+    })
+}
+
+/// Records of changes to a file that is there.
+fn change(b: &[u8], txtype: u64) -> Result<Body> {
+    let w = |i: usize| u64_at(b, 32 + 8 * i);
+    let tail = |at: usize| Tail { b, at };
+    Ok(match txtype {
         9 => {
             let length = w(2)?;
             let bp = BlkPtr::read(slice_at(b, 64, BP_SIZE)?, false)?;
@@ -759,6 +768,20 @@ impl Body {
                 o.string(source);
                 o.string(target);
             }
+            _ => self.put_change(o),
+        }
+        self.txtype()
+    }
+
+    /// Puts what changes a file that is there.
+    fn put_change(&self, o: &mut Out) {
+        match self {
+            // Put by the caller.
+            Body::Create(_)
+            | Body::Remove { .. }
+            | Body::Link { .. }
+            | Body::Rename { .. }
+            | Body::RenameWhiteout { .. } => {}
             Body::Write {
                 object,
                 offset,
@@ -845,6 +868,5 @@ impl Body {
             }
             Body::Unknown { body, .. } => o.b.extend_from_slice(body),
         }
-        self.txtype()
     }
 }

@@ -1,11 +1,11 @@
-//! The tables behind [`crate::props`], in the order of display (properties reference §14).
+//! The tables behind [`super`], in the order of display (properties reference §14).
 
-use crate::props::Class::{Inherit, Local, Once, ReadOnly};
-use crate::props::Form::{
+use super::Class::{Inherit, Local, Once, ReadOnly};
+use super::Form::{
     Bytes, BytesOrDash, BytesOrNone, Date, DateSeconds, Limit, Percent, Plain, PoolVersion, Ratio,
     Size, SizeOrNone, Text, Word,
 };
-use crate::props::{Class, Form, Info};
+use super::{Class, Form, Info};
 
 /// Visible, and stored as a number.
 type Shape = (bool, bool);

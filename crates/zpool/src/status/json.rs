@@ -1,7 +1,7 @@
 //! `zpool status -j` (command reference §4).
 
+use super::{tabbed, top, Look};
 use crate::common;
-use crate::status::{tabbed, top, Look};
 use crate::{status_reason, status_text};
 use api::{Pool, Scan, ScanFunction, ScanState, Vdev, VdevClass};
 use base::sizes::nice;

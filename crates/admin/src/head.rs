@@ -377,7 +377,6 @@ pub fn zpl_props(pool: &Pool, ds: &Dataset, temporary: &[(String, String)]) -> R
         direct: num("direct")? == 2,
         longname: enabled(LONGNAME) && num("longname")? != 0,
         project_quota: enabled("org.zfsonlinux:project_quota"),
-        enforce: false,
         xattr_compat: false,
     })
 }

@@ -326,12 +326,14 @@ fn answer_of_datasets(
             parents,
             force,
             no_remount,
+            recursive,
             command,
         } => {
             let how = rename::How {
                 parents,
                 force,
                 no_remount,
+                recursive,
             };
             rename::rename(admin, peer, &from, &to, how, command).map(done)
         }

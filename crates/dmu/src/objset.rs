@@ -14,7 +14,7 @@ use disk::dnode::{DNODES_PER_BLOCK, DNODE_BLOCK, DNODE_SIZE, MAX_SLOTS};
 use disk::objset::{ObjsetPhys, ZIL_HEADER_SIZE};
 use disk::{BlkPtr, DnodePhys, ObjType};
 use std::collections::{BTreeMap, HashMap};
-use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, RwLock, Weak};
 use zio::{Crypt, Scope};
 
@@ -196,7 +196,8 @@ pub struct Objset {
     admission: OnceLock<Weak<dyn Admission>>,
     objects: AtomicI64,
     highest: AtomicU64,
-    readonly: bool,
+    /// Nobody who has it open changes anything in it so far.
+    readonly: AtomicBool,
     pub(crate) crypt: Crypt,
     pub(crate) reading: Arc<Reading>,
     /// Logical bytes to be written, and the group they belong to: a group that ended
@@ -384,7 +385,7 @@ impl Objset {
                 jobs: Mutex::default(),
                 admission: OnceLock::new(),
                 objects: AtomicI64::new(objects as i64),
-                readonly,
+                readonly: readonly.into(),
                 crypt,
                 reading: reading.clone(),
                 space: Mutex::default(),
@@ -417,8 +418,15 @@ impl Objset {
         let _ = self.admission.set(a);
     }
 
+    /// Whether no transaction is opened for it. That it can be written does not mean that every handle
+    /// to it may: those who only look share the set of whoever writes.
     pub fn is_readonly(&self) -> bool {
-        self.readonly
+        self.readonly.load(Ordering::Acquire)
+    }
+
+    /// Somebody opens it for writing who shares it with others that only look.
+    pub fn allow_writing(&self) {
+        self.readonly.store(false, Ordering::Release);
     }
 
     /// Whether it is encrypted, and with which key.
@@ -504,7 +512,7 @@ impl Objset {
 
     /// Opens a transaction that may change objects of this set.
     pub fn tx(&self, need: Need) -> Result<Tx> {
-        if self.readonly {
+        if self.is_readonly() {
             bail!(ReadOnly, "dataset {} is read-only", self.id);
         }
         // Headers may change without a key: logs are given up that way.

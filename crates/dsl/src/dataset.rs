@@ -11,6 +11,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, Weak};
 use zap::Zap;
 
+/// Feature of datasets from which something was left out.
+const REDACTED: &str = "com.delphix:redacted_datasets";
+
 /// Dead blocks collected before they are written to the deadlist.
 const DEAD_BATCH: usize = 8192;
 
@@ -158,21 +161,26 @@ impl Dataset {
 
     // ---- object set ----------------------------------------------------------------------------
 
-    /// The object set, opened with `policy` if it is not open (the policy of an open one stays).
-    /// Snapshots are read-only.
+    /// The object set, opened with `policy` if it is not open (the policy of an open one stays). All who
+    /// open it share it. With `readonly` the caller does not write, whoever else may; one of a snapshot,
+    /// of a redacted dataset, or with a key from before the first release of encryption is never written.
     pub fn open_objset(&self, policy: WritePolicy, readonly: bool) -> Result<Arc<Objset>> {
         let mut slot = self.objset.acquire();
         let crypt = self.crypt()?;
+        let p = self.phys();
+        // Keys from before the first release of encryption are only good for saving what is there. What
+        // was left out of a redacted dataset cannot be changed in part.
+        let old = crypt.key().is_some_and(|k| k.version() == 0);
+        let readonly = readonly || p.is_snapshot() || old || self.has_feature(REDACTED);
         if let Some(os) = slot.upgrade() {
             // The key may have been loaded since somebody opened it for what takes none.
             if os.crypt().key().is_some() == crypt.key().is_some() {
+                if !readonly {
+                    os.allow_writing();
+                }
                 return Ok(os);
             }
         }
-        let p = self.phys();
-        // Keys from before the first release of encryption are only good for saving what is there.
-        let old = crypt.key().is_some_and(|k| k.version() == 0);
-        let readonly = readonly || p.is_snapshot() || old;
         let dmu = self.core.dmu();
         let os = Objset::open_with(dmu, self.object(), &p.bp, policy, readonly, crypt)
             .map_err(|e| e.context(self.full_name()))?;

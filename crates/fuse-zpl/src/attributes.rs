@@ -66,6 +66,7 @@ pub(crate) fn cred(req: &Request) -> Cred {
         gid: req.gid,
         groups: Some(Arc::new(move |gid| supp == Some(gid) || in_group(pid, gid))),
         privileged: req.uid == 0,
+        checked: true,
     }
 }
 

@@ -398,7 +398,8 @@ impl Nodes {
     }
 
     /// Another state of the file system takes the place of the one before. Nodes go on with the
-    /// objects of the same numbers and generations, also with those that have no links there.
+    /// objects of the same numbers and generations, also with those that have no links there. `known` are
+    /// all of them.
     ///
     /// `fits` says whether what the kernel keeps of a node is true of its object. Returns the nodes
     /// that lead nowhere from now on: their objects are gone, or they do not fit and are retired.
@@ -406,9 +407,9 @@ impl Nodes {
         &self,
         zfs: &Zfs,
         root: &Arc<Znode>,
+        known: &[KnownNode],
         fits: impl Fn(&KnownNode, &Znode) -> bool,
     ) -> Vec<KnownNode> {
-        let known = self.known();
         self.root.store(root.object, Ordering::Relaxed);
         for s in &self.shards {
             let mut s = s.acquire();
@@ -427,16 +428,16 @@ impl Nodes {
                 continue;
             }
             match zfs.adopt(n.object, n.generation) {
-                Ok(z) if fits(&n, &z) => {
+                Ok(z) if fits(n, &z) => {
                     if let Some(k) = self.shard(n.id).acquire().known.get_mut(&n.id) {
                         k.unlinked = z.is_doomed();
                     }
                 }
                 Ok(_) => {
-                    self.retire(&n);
-                    nowhere.push(n);
+                    self.retire(n);
+                    nowhere.push(*n);
                 }
-                Err(_) => nowhere.push(n),
+                Err(_) => nowhere.push(*n),
             }
         }
         nowhere

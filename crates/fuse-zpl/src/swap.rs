@@ -141,6 +141,8 @@ pub struct Suspended {
     zfs: Arc<Zfs>,
     listings: Vec<Listing>,
     told: HashMap<u64, Told>,
+    /// Requests are let in again.
+    running: bool,
 }
 
 impl Adapter {
@@ -161,6 +163,7 @@ impl Adapter {
             adapter: self.clone(),
             listings: Vec::new(),
             told: HashMap::new(),
+            running: false,
         };
         s.take_stock();
         Ok(s)
@@ -185,6 +188,15 @@ impl Suspended {
     /// The suspended file system.
     pub fn zfs(&self) -> &Arc<Zfs> {
         &self.zfs
+    }
+
+    fn let_in(&mut self) {
+        let a = &self.adapter;
+        a.gate.open();
+        if let Some(zfs) = a.gate.try_enter() {
+            a.forget_noted(&zfs);
+        }
+        self.running = true;
     }
 
     /// Notes what the kernel may know, while this state can be read.
@@ -223,22 +235,19 @@ impl Suspended {
         a.nodes.keep_doomed(&zfs);
         let told = std::mem::take(&mut self.told);
         let keeps = a.kernel_keeps_times.load(Ordering::Relaxed);
-        let nowhere = a.nodes.replace(&zfs, &root, |n, z| {
+        let nowhere = a.nodes.replace(&zfs, &root, &known, |n, z| {
             n.what != What::Regular || !keeps || told.get(&n.id) == Some(&Told::of(z))
         });
         let files = known.iter().filter(|n| n.what == What::Regular);
         a.stale.set(files.map(|n| n.id));
         a.ctl.set_root(root.object);
         a.gate.replace(zfs.clone());
-        self.zfs = zfs.clone();
-        let listings = std::mem::take(&mut self.listings);
-        // Lets requests in.
-        drop(self);
+        self.let_in();
         let mut gone: HashSet<u64> = nowhere.iter().map(|n| n.object).collect();
         match a.notifier.get() {
             Some(kernel) => {
                 a.drop_contents(kernel, &known, keeps, &mut gone);
-                a.drop_names(kernel, &zfs, &listings, &gone);
+                a.drop_names(kernel, &zfs, &self.listings, &gone);
             }
             None => known.iter().for_each(|n| a.stale.clean(n.id)),
         }
@@ -248,12 +257,10 @@ impl Suspended {
 
 impl Drop for Suspended {
     fn drop(&mut self) {
-        let a = &self.adapter;
-        a.gate.open();
-        if let Some(zfs) = a.gate.try_enter() {
-            a.forget_noted(&zfs);
+        if !self.running {
+            self.let_in();
         }
-        *a.suspending.acquire() = false;
+        *self.adapter.suspending.acquire() = false;
     }
 }
 

@@ -227,6 +227,18 @@ fn a_rollback_under_a_mount_shows_the_snapshot_to_names_handles_and_mappings() {
     check();
     fs::write("/proc/sys/vm/drop_caches", "2").unwrap();
     check();
+    // Once more, with a file whose node was replaced the first time.
+    for _ in 0..2 {
+        let mut text = writable(m.path("text"));
+        text.write_at(b"newer!!!", 0).unwrap();
+        m.written.take().unwrap();
+        let suspended = m.adapter.suspend().unwrap();
+        let new = m.roll_back();
+        suspended.resume(new.clone()).unwrap();
+        new.start().unwrap();
+        check();
+        assert!(is_stale(whole(&mut text)));
+    }
 }
 
 #[test]

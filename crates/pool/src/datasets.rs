@@ -109,11 +109,9 @@ impl Pool {
                 return Ok(s.clone());
             }
         }
-        // What was left out of a redacted dataset cannot be changed in part.
-        let redacted = ds.has_feature("com.delphix:redacted_datasets");
-        let readonly = self.is_readonly() || ds.is_snapshot() || redacted;
         let mut policy = self.write_policy(ds)?;
-        let os = ds.open_objset(policy.clone(), readonly)?;
+        let os = ds.open_objset(policy.clone(), self.is_readonly())?;
+        let readonly = os.is_readonly();
         if os.os_flags() & os_phys::USERACCT_COMPLETE == 0 {
             // Space of old objects was never charged; charging only new ones would go below zero.
             policy.accounting_flags = 0;

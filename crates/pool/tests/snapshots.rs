@@ -139,3 +139,46 @@ fn two_requests_for_a_snapshot_of_one_head_in_one_group_are_both_carried_out() {
     rig::check(&pool).unwrap();
     pool.export().unwrap();
 }
+
+/// Who looks at a head before or beside whoever mounts it shares its object set, and takes nothing of its
+/// writability; a snapshot is never written, whoever opens it how.
+#[test]
+fn writability_belongs_to_the_handle() {
+    let l = layout(5000);
+    let (_, pool) = rig::create(&l, 1);
+    let head = pool.dsl.root_dataset().unwrap();
+    let need = || dmu::Need::bytes(4096);
+    let looking = head
+        .open_objset(pool.write_policy(&head).unwrap(), true)
+        .unwrap();
+    let set = pool.open_dataset(&head).unwrap();
+    assert!(!set.os.is_readonly());
+    drop(set.os.tx(need()).unwrap());
+    // Looking again takes nothing away.
+    let again = head
+        .open_objset(pool.write_policy(&head).unwrap(), true)
+        .unwrap();
+    assert!(Arc::ptr_eq(&looking, &again));
+    drop(set.os.tx(need()).unwrap());
+    drop((looking, again));
+
+    pool.snapshot(vec![(head.clone(), "s".into())], |_, _| Ok(()))
+        .unwrap();
+    let snap = pool.dsl.dataset("tank@s").unwrap();
+    let asked = snap
+        .open_objset(pool.write_policy(&snap).unwrap(), false)
+        .unwrap();
+    let opened = pool.open_dataset(&snap).unwrap();
+    for os in [&asked, &opened.os] {
+        assert!(os.is_readonly());
+        let e = os.tx(need()).map(drop).unwrap_err();
+        assert_eq!(e.kind, base::Kind::ReadOnly);
+    }
+    assert!(opened.zil().is_none());
+    // While the head goes on to be written.
+    drop(set.os.tx(need()).unwrap());
+    drop((asked, opened, snap, set));
+    pool.close_dataset(head.object());
+    drop(head);
+    pool.export().unwrap();
+}

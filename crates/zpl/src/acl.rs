@@ -291,7 +291,7 @@ impl Zfs {
             bail!(Unsupported, "acltype is not posix");
         }
         let f = z.fixed();
-        if p.enforce && !cred.owns(f.uid32()) {
+        if !cred.checked && !cred.owns(f.uid32()) {
             return Err(Kind::NotPermitted.into());
         }
         let m = f.mode32();

@@ -5,7 +5,7 @@ use crate::create::Spec;
 use crate::log::{Made, Record};
 use crate::names;
 use crate::perm::{self, Cred, W, X};
-use crate::zfs::{Props, Zfs};
+use crate::zfs::Zfs;
 use crate::znode::{check_name, rdev_from_linux, Znode};
 use base::sync::{MutexExt, RwLockExt};
 use base::{bail, Error, Kind, Result, Txg};
@@ -102,7 +102,7 @@ impl Zfs {
     /// The object a name leads to. `.` and `..` are understood too.
     pub fn lookup(&self, dir: &Arc<Znode>, name: &[u8], cred: &Cred) -> Result<Arc<Znode>> {
         Self::must_dir(dir)?;
-        self.check(&self.props(), dir, X, cred)?;
+        self.check(dir, X, cred)?;
         match name {
             b"." => return Ok(dir.clone()),
             b".." => return self.get_any(dir.fixed().parent),
@@ -249,9 +249,9 @@ impl Zfs {
     }
 
     /// May the entry that leads to `z` be taken away from `dir`?
-    pub(crate) fn may_remove(&self, p: &Props, dir: &Znode, z: &Znode, cred: &Cred) -> Result<()> {
+    pub(crate) fn may_remove(&self, dir: &Znode, z: &Znode, cred: &Cred) -> Result<()> {
         let (d, f) = (dir.fixed(), z.fixed());
-        if p.enforce {
+        if !cred.checked {
             perm::sticky(cred, d.mode32(), d.uid32(), f.uid32())?;
         }
         if f.flags & STAYS != 0 {
@@ -272,9 +272,9 @@ impl Zfs {
         new: &New<'_>,
         cred: &Cred,
     ) -> Result<Arc<Znode>> {
-        let p = self.writable()?;
+        self.writable()?;
         Self::must_dir(dir)?;
-        self.check(&p, dir, W | X, cred)?;
+        self.check(dir, W | X, cred)?;
         if matches!(name, b"." | b"..") {
             return Err(Kind::Exists.into());
         }
@@ -324,9 +324,9 @@ impl Zfs {
 
     /// Makes a file without a name; it goes when it is closed, unless it is linked before.
     pub fn tmpfile(&self, dir: &Arc<Znode>, new: &New<'_>, cred: &Cred) -> Result<Arc<Znode>> {
-        let p = self.writable()?;
+        self.writable()?;
         Self::must_dir(dir)?;
-        self.check(&p, dir, W | X, cred)?;
+        self.check(dir, W | X, cred)?;
         if !mode::is_reg(new.mode) {
             return Err(Kind::Invalid.into());
         }
@@ -343,7 +343,7 @@ impl Zfs {
     pub fn link(&self, z: &Arc<Znode>, dir: &Arc<Znode>, name: &[u8], cred: &Cred) -> Result<()> {
         let p = self.writable()?;
         Self::must_dir(dir)?;
-        self.check(&p, dir, W | X, cred)?;
+        self.check(dir, W | X, cred)?;
         if matches!(name, b"." | b"..") {
             return Err(Kind::Exists.into());
         }
@@ -406,9 +406,9 @@ impl Zfs {
 
     /// Removes a name of something that is not a directory.
     pub fn unlink(&self, dir: &Arc<Znode>, name: &[u8], cred: &Cred) -> Result<()> {
-        let p = self.writable()?;
+        self.writable()?;
         Self::must_dir(dir)?;
-        self.check(&p, dir, W | X, cred)?;
+        self.check(dir, W | X, cred)?;
         if matches!(name, b"." | b"..") {
             return Err(Kind::IsDir.into());
         }
@@ -420,7 +420,7 @@ impl Zfs {
             };
             let z = self.get_any(object)?;
             Self::may_change_dir(dir, true)?;
-            self.may_remove(&p, dir, &z, cred)?;
+            self.may_remove(dir, &z, cred)?;
             if z.is_dir() {
                 return Err(Kind::IsDir.into());
             }
@@ -443,9 +443,9 @@ impl Zfs {
 
     /// Removes an empty directory.
     pub fn rmdir(&self, dir: &Arc<Znode>, name: &[u8], cred: &Cred) -> Result<()> {
-        let p = self.writable()?;
+        self.writable()?;
         Self::must_dir(dir)?;
-        self.check(&p, dir, W | X, cred)?;
+        self.check(dir, W | X, cred)?;
         match name {
             b"." => return Err(Kind::Invalid.into()),
             b".." => return Err(Kind::NotEmpty.into()),
@@ -469,7 +469,7 @@ impl Zfs {
                 }
             };
             Self::may_change_dir(dir, true)?;
-            self.may_remove(&p, dir, &z, cred)?;
+            self.may_remove(dir, &z, cred)?;
             if z.size() != 2 {
                 return Err(Kind::NotEmpty.into());
             }

@@ -82,10 +82,9 @@ impl Zfs {
         truncate: bool,
         cred: &Cred,
     ) -> Result<()> {
-        let p = self.props();
         let f = z.fixed();
         let want = if read { R } else { 0 } | if write || truncate { W } else { 0 };
-        self.check(&p, z, want, cred)?;
+        self.check(z, want, cred)?;
         if write || truncate {
             if f.is_dir() {
                 return Err(Kind::IsDir.into());
@@ -152,7 +151,7 @@ impl Zfs {
 
     fn next_atime(&self, z: &Znode) -> Option<Time> {
         let p = self.props();
-        if !p.atime || p.readonly || self.space.read_only() {
+        if !p.atime || p.readonly || self.is_read_only() {
             return None;
         }
         let now = self.now();

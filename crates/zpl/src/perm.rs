@@ -20,20 +20,25 @@ pub struct Cred {
     pub groups: Option<Arc<dyn Fn(u32) -> bool + Send + Sync>>,
     /// Has the capabilities of root (CAP_FOWNER, CAP_DAC_OVERRIDE, CAP_CHOWN, CAP_FSETID …).
     pub privileged: bool,
+    /// Permissions were checked before, as the kernel does for FUSE (`default_permissions`): the POSIX
+    /// layer checks only what the kernel cannot know. Otherwise it checks everything.
+    pub checked: bool,
 }
 
 impl Cred {
-    /// Root: everything is allowed.
+    /// Root, who is not checked: everything is allowed.
     pub fn root() -> Cred {
         Cred {
             uid: 0,
             gid: 0,
             groups: None,
             privileged: true,
+            checked: true,
         }
     }
 
-    /// An ordinary user with the given supplementary groups; uid 0 is privileged.
+    /// An ordinary user with the given supplementary groups, whom nobody has checked yet; uid 0 is
+    /// privileged.
     pub fn user(uid: u32, gid: u32, groups: &[u32]) -> Cred {
         let groups = groups.to_vec();
         Cred {
@@ -41,6 +46,15 @@ impl Cred {
             gid,
             groups: Some(Arc::new(move |g| groups.contains(&g))),
             privileged: uid == 0,
+            checked: false,
+        }
+    }
+
+    /// The same user, checked by somebody else already.
+    pub fn already_checked(self) -> Cred {
+        Cred {
+            checked: true,
+            ..self
         }
     }
 

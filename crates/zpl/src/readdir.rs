@@ -185,6 +185,6 @@ impl Zfs {
     /// May the directory be listed?
     pub fn opendir(&self, dir: &Znode, cred: &Cred) -> Result<()> {
         Self::must_dir(dir)?;
-        self.check(&self.props(), dir, R, cred)
+        self.check(dir, R, cred)
     }
 }

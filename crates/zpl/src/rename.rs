@@ -53,7 +53,7 @@ impl Zfs {
         cred: &Cred,
     ) -> Result<()> {
         use flags::*;
-        let p = self.writable()?;
+        self.writable()?;
         let replace_flags = NOREPLACE | WHITEOUT;
         if how & !(NOREPLACE | EXCHANGE | WHITEOUT) != 0
             || (how & EXCHANGE != 0 && how & replace_flags != 0)
@@ -62,8 +62,8 @@ impl Zfs {
         }
         Self::must_dir(from_dir)?;
         Self::must_dir(to_dir)?;
-        self.check(&p, from_dir, W | X, cred)?;
-        self.check(&p, to_dir, W | X, cred)?;
+        self.check(from_dir, W | X, cred)?;
+        self.check(to_dir, W | X, cred)?;
         for n in [from, to] {
             if matches!(n, b"." | b"..") {
                 return Err(Kind::Invalid.into());
@@ -160,10 +160,10 @@ impl Zfs {
         } else if j.how & flags::EXCHANGE != 0 {
             return names::missing();
         }
-        self.may_remove(&p, j.from_dir, j.source, j.cred)?;
+        self.may_remove(j.from_dir, j.source, j.cred)?;
         if crosses && source_is_dir {
             // Its `..` changes.
-            self.check(&p, j.source, W, j.cred)?;
+            self.check(j.source, W, j.cred)?;
             if self.is_below(j.to_dir, j.source)? {
                 return Err(Kind::Invalid.into());
             }
@@ -176,7 +176,7 @@ impl Zfs {
         }
         if let Some(t) = j.target.filter(|_| !same_entry) {
             may_replace(source_is_dir, t.is_dir())?;
-            self.may_remove(&p, j.to_dir, t, j.cred)?;
+            self.may_remove(j.to_dir, t, j.cred)?;
             if t.is_dir() && t.size() != 2 {
                 return Err(Kind::NotEmpty.into());
             }
@@ -234,13 +234,12 @@ impl Zfs {
     }
 
     fn exchange(&self, j: &Job<'_>, t: &Arc<Znode>) -> Result<()> {
-        let p = self.props();
         let crosses = j.from_dir.object != j.to_dir.object;
-        self.may_remove(&p, j.to_dir, t, j.cred)?;
+        self.may_remove(j.to_dir, t, j.cred)?;
         Self::may_change_dir(j.to_dir, true)?;
         self.same_project(j.from_dir, t)?;
         if crosses && t.is_dir() {
-            self.check(&p, t, W, j.cred)?;
+            self.check(t, W, j.cred)?;
             if self.is_below(j.from_dir, t)? {
                 return Err(Kind::Invalid.into());
             }

@@ -57,7 +57,7 @@ impl Zfs {
                 "aclmode=restricted, and the list says more than the mode",
             ));
         }
-        if p.enforce {
+        if !cred.checked {
             if let Some(b) = bits {
                 let group = set.gid.unwrap_or(gid);
                 bits = Some(perm::chmod(cred, uid, group, b)?);
@@ -82,7 +82,7 @@ impl Zfs {
             self.check_owner_quota(new_uid.map(|_| u), new_gid.map(|_| g))?;
         }
         if let Some(size) = set.size {
-            let kill = set.kill_suidgid || (p.enforce && !cred.privileged);
+            let kill = set.kill_suidgid || (!cred.checked && !cred.privileged);
             self.set_size(z, size, kill)?;
         }
         // A request that names nothing (but ctime) is what remains of chown(-1, -1), which clears

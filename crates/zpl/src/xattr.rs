@@ -107,7 +107,7 @@ impl Zfs {
                 if !mode::is_reg(m) && !mode::is_dir(m) {
                     return Err(Kind::NoData.into());
                 }
-                self.check(&p, z, R, cred)?;
+                self.check(z, R, cred)?;
             }
             Space::Trusted if !cred.privileged => return Err(Kind::NoData.into()),
             Space::AccessAcl | Space::DefaultAcl if p.acltype != AclType::Posix => {
@@ -226,13 +226,17 @@ impl Zfs {
                 if !mode::is_reg(m) && !mode::is_dir(m) {
                     return Err(Kind::NotPermitted.into());
                 }
-                if p.enforce && mode::is_dir(m) && m & mode::STICKY != 0 && !cred.owns(f.uid32()) {
+                if !cred.checked
+                    && mode::is_dir(m)
+                    && m & mode::STICKY != 0
+                    && !cred.owns(f.uid32())
+                {
                     return Err(Kind::NotPermitted.into());
                 }
-                self.check(&p, z, W, cred)?;
+                self.check(z, W, cred)?;
             }
             Space::Trusted if !cred.privileged => return Err(Kind::NotPermitted.into()),
-            Space::Security if p.enforce && !cred.privileged => {
+            Space::Security if !cred.checked && !cred.privileged => {
                 return Err(Kind::NotPermitted.into())
             }
             Space::AccessAcl | Space::DefaultAcl if p.acltype != AclType::Posix => {

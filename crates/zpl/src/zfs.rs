@@ -115,8 +115,6 @@ pub struct Props {
     pub direct: bool,
     /// Feature project_quota is enabled: new objects get a project id attribute.
     pub project_quota: bool,
-    /// Check permissions here too. Off when the kernel does (default_permissions).
-    pub enforce: bool,
     /// User extended attributes without their `user.` prefix, as illumos and FreeBSD store them.
     pub xattr_compat: bool,
 }
@@ -139,7 +137,6 @@ impl Default for Props {
             longname: false,
             direct: false,
             project_quota: false,
-            enforce: false,
             xattr_compat: false,
         }
     }
@@ -164,6 +161,9 @@ pub struct Zfs {
     props: RwLock<Arc<Props>>,
     pub(crate) space: Arc<dyn SpaceInfo>,
     log: RwLock<Arc<dyn IntentLog>>,
+    /// Nothing is ever changed through this handle, whatever the properties say and whoever else has the
+    /// object set open.
+    read_only: bool,
     /// ZPL version.
     pub version: u64,
     pub pool_version: u64,
@@ -246,12 +246,14 @@ impl Zfs {
         let unlinked = os
             .hold(need("DELETE_QUEUE")?)
             .map_err(|e| e.context("delete queue"))?;
+        let read_only = os.is_readonly() || m.space.read_only();
         let zfs = Arc::new(Zfs {
             os: os.clone(),
             clock: m.clock,
             props: RwLock::new(Arc::new(m.props)),
             space: m.space,
             log: RwLock::new(m.log),
+            read_only,
             version,
             pool_version: m.pool_version,
             devices: DeviceForm::of(sa.is_some(), m.software_version),
@@ -280,7 +282,7 @@ impl Zfs {
     /// After open and replay of a writable file system: frees what was unlinked but open when it
     /// was last in use.
     pub fn start(&self) -> Result<()> {
-        if self.props().readonly || self.os_readonly() {
+        if self.props().readonly || self.read_only {
             return Ok(());
         }
         self.drain_unlinked()
@@ -351,7 +353,7 @@ impl Zfs {
 
     /// Makes everything that concerns the object durable; `None`: everything of the file system.
     pub fn fsync(&self, z: Option<&Znode>) -> Result<()> {
-        if self.props().sync == SyncMode::Disabled || self.os_readonly() {
+        if self.props().sync == SyncMode::Disabled || self.read_only {
             return Ok(());
         }
         self.log().commit(z.map(|z| z.object))
@@ -379,13 +381,14 @@ impl Zfs {
         })
     }
 
-    fn os_readonly(&self) -> bool {
-        self.space.read_only()
+    /// Whether nothing is ever changed through this handle.
+    pub fn is_read_only(&self) -> bool {
+        self.read_only
     }
 
     pub(crate) fn writable(&self) -> Result<Arc<Props>> {
         let p = self.props();
-        if p.readonly && !self.replaying.load(Ordering::Relaxed) {
+        if self.read_only || p.readonly && !self.replaying.load(Ordering::Relaxed) {
             return Err(Kind::ReadOnly.into());
         }
         Ok(p)
@@ -394,7 +397,7 @@ impl Zfs {
     /// The same; but what a kernel with a write-back cache took in before the file system became
     /// read-only (`before`) is not lost by that.
     pub(crate) fn writable_since(&self, before: bool) -> Result<Arc<Props>> {
-        match before {
+        match before && !self.read_only {
             true => Ok(self.props()),
             false => self.writable(),
         }
@@ -506,7 +509,7 @@ impl Zfs {
                 f.mode32() & crate::attr::mode::FMT,
                 crate::attr::mode::FIFO | crate::attr::mode::SOCK
             );
-            if self.props().readonly && !special {
+            if (self.read_only || self.props().readonly) && !special {
                 return Err(Kind::ReadOnly.into());
             }
             if f.flags & crate::attr::flag::IMMUTABLE != 0 {
@@ -520,12 +523,11 @@ impl Zfs {
         crate::perm::access(cred, want, f.mode32(), f.uid32(), f.gid32(), acl.as_ref())
     }
 
-    /// [`Zfs::access`] unless the kernel checked already.
-    pub(crate) fn check(&self, p: &Props, z: &Znode, want: u32, cred: &Cred) -> Result<()> {
-        if p.enforce {
-            self.access(z, want, cred)
-        } else {
-            Ok(())
+    /// [`Zfs::access`] unless the caller was checked already.
+    pub(crate) fn check(&self, z: &Znode, want: u32, cred: &Cred) -> Result<()> {
+        match cred.checked {
+            true => Ok(()),
+            false => self.access(z, want, cred),
         }
     }
 }

@@ -16,6 +16,8 @@ pub struct How {
     pub parents: bool,
     pub force: bool,
     pub no_remount: bool,
+    /// A snapshot: those of that name of all descendants too.
+    pub recursive: bool,
 }
 
 /// `zfs rename`
@@ -48,7 +50,7 @@ pub fn rename(
     let ds = datasets::find(&entry, from)?;
     let uid = u64::from(peer.uid);
     if let Some((fs, old)) = from.split_once('@') {
-        return snapshot(&entry, uid, fs, old, to, command);
+        return snapshot(&entry, uid, (fs, old), to, how.recursive, command);
     }
     let dir = ds.dir();
     if dir.parent().is_none() {
@@ -128,12 +130,13 @@ pub fn rename(
     Err(e)
 }
 
+/// All of them in one txg, or none.
 fn snapshot(
     entry: &PoolEntry,
     uid: u64,
-    fs: &str,
-    old: &str,
+    (fs, old): (&str, &str),
     to: &str,
+    recursive: bool,
     command: String,
 ) -> Answer<()> {
     let (to_fs, new) = to.split_once('@').unwrap_or((fs, to));
@@ -144,12 +147,41 @@ fn snapshot(
         ));
     }
     let head = datasets::find(entry, fs)?;
+    let plain = |e| datasets::plain(e, fs);
+    let heads = match recursive {
+        true => datasets::subtree(&head.dir()).map_err(plain)?,
+        false => vec![head],
+    };
+    let mut list = Vec::new();
+    for head in heads {
+        if head.snapshot_named(old).map_err(plain)?.is_none() {
+            continue;
+        }
+        let name = head.full_name();
+        names::check_dataset(&format!("{name}@{new}"), Want::Snapshot)
+            .map_err(|why| ApiError::reason(Kind::Invalid, format!("{name}@{new}: {why}")))?;
+        if head.snapshot_named(new).map_err(plain)?.is_some() {
+            return Err(ApiError::reason(
+                Kind::Exists,
+                format!("snapshot '{name}@{new}' already exists"),
+            ));
+        }
+        list.push(head);
+    }
     let (old, new) = (old.to_string(), new.to_string());
     entry
         .pool
         .task(move |pool, tx| {
-            pool.dsl.rename_snapshot(tx, &head, &old, &new)?;
+            // Asked before anything changes: none is renamed where one cannot be.
+            for head in &list {
+                if head.snapshot_named(&new)?.is_some() {
+                    return Err(Kind::Exists.into());
+                }
+            }
+            for head in &list {
+                pool.dsl.rename_snapshot(tx, head, &old, &new)?;
+            }
             pool.log_in(tx, &command, uid)
         })
-        .map_err(|e| datasets::plain(e, fs))
+        .map_err(plain)
 }

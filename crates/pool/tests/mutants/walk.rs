@@ -132,6 +132,7 @@ fn files(env: &Env, os: &Arc<Objset>, version: u64) {
     };
     let Ok(root) = zfs.root() else { return };
     let cred = Cred {
+        checked: true,
         uid: 0,
         gid: 0,
         groups: None,

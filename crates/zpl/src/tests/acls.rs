@@ -191,8 +191,7 @@ fn new_objects_inherit() {
     assert_eq!(list(&fs, &t), foreign(&[own(0)], 0o640, false));
     // The owner of the new file, whom an entry names, gets what it says by the mode.
     put(&fs, &d, &[user(ace_type::ALLOW, F, ace_mask::EXECUTE, 7)]);
-    fs.zfs.set_props(|p| p.enforce = false);
-    let c = Cred::user(7, 7, &[]);
+    let c = Cred::user(7, 7, &[]).already_checked();
     let new = New::file(mode::REG | 0o640, 0);
     let z = fs.make_as("d/mine", new, &c).unwrap();
     assert_eq!(z.mode(), mode::REG | 0o740);
@@ -263,8 +262,7 @@ fn denied_deletion() {
     let deny = |mask| [user(ace_type::DENY, 0, mask, 7)];
     let d = fs.dir("d");
     chmod(&fs, &d, 0o777).unwrap();
-    for enforce in [true, false] {
-        fs.zfs.set_props(|p| p.enforce = enforce);
+    for c in [c.clone(), c.already_checked()] {
         let f = fs.file("d/f", b"");
         put(&fs, &f, &foreign(&deny(ace_mask::DELETE), 0o666, false));
         let unlink = |c: &Cred| fs.zfs.unlink(&d, b"f", c);

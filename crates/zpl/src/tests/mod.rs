@@ -51,7 +51,6 @@ pub fn mount(rig: &Rig, pool_version: u64, props: Props, log: Arc<dyn IntentLog>
 
 pub fn props() -> Props {
     Props {
-        enforce: true,
         acltype: AclType::Posix,
         ..Props::default()
     }

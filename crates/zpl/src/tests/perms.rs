@@ -352,3 +352,80 @@ fn root_cannot_execute_what_nobody_can() {
     chmod(&fs, "f", 0o010, &Cred::root()).unwrap();
     fs.zfs.access(&f, perm::X, &Cred::root()).unwrap();
 }
+
+/// A handle opened for reading changes nothing, whoever else has the object set open for writing and
+/// whatever its properties are set to.
+#[test]
+fn a_read_only_handle_stays_so_beside_one_that_writes() {
+    struct Looking;
+    impl SpaceInfo for Looking {
+        fn space(&self) -> Space {
+            Space::default()
+        }
+        fn read_only(&self) -> bool {
+            true
+        }
+    }
+    let fs = Fs::new();
+    let writes = WriteOpts::default();
+    let f = fs.file("f", b"text");
+    let m = Mount {
+        clock: fs.rig.dmu.env.clock.clone(),
+        props: props(),
+        space: Arc::new(Looking),
+        log: Arc::new(NoLog),
+        pool_version: 5000,
+        software_version: 5000,
+    };
+    let looking = Zfs::open(&fs.rig.os, m).unwrap();
+    looking.set_props(|p| p.readonly = false);
+    assert!(looking.is_read_only() && !fs.zfs.is_read_only());
+    let root = Cred::root();
+    let dir = looking.root().unwrap();
+    let z = looking.lookup(&dir, b"f", &root).unwrap();
+    let new = New::file(REG | 0o644, 0);
+    let read_only = |k: Kind| assert_eq!(k, Kind::ReadOnly);
+    read_only(kind(looking.create(&dir, b"g", &new, &root)));
+    read_only(kind(looking.unlink(&dir, b"f", &root)));
+    read_only(kind(looking.write(&z, 0, &b"x"[..], writes)));
+    // What a kernel had accepted before, too: there was no before.
+    let cached = WriteOpts {
+        cached: true,
+        ..writes
+    };
+    read_only(kind(looking.write(&z, 0, &b"x"[..], cached)));
+    read_only(kind(looking.access(&z, crate::perm::W, &root)));
+    assert!(!looking.atime_due(&z));
+    // The other one goes on.
+    fs.zfs.write(&f, 0, &b"T"[..], writes).unwrap();
+    let mut got = [0; 4];
+    looking.read(&z, 0, &mut got).unwrap();
+    assert_eq!(&got, b"Text");
+}
+
+/// Two doors to one file system: the kernel has checked who comes through the one, nobody who comes
+/// through the other.
+#[test]
+fn permissions_are_checked_for_whom_nobody_checked_before() {
+    let fs = Fs::new();
+    let z = fs.file("f", b"secret");
+    let set = SetAttr {
+        mode: Some(0o600),
+        ..SetAttr::default()
+    };
+    fs.zfs.setattr(&z, &set, &Cred::root()).unwrap();
+    let unchecked = Cred::user(7, 7, &[]);
+    let checked = unchecked.clone().already_checked();
+    let open = |c: &Cred| fs.zfs.open_file(&z, true, false, false, false, c);
+    assert_eq!(kind(open(&unchecked)), Kind::Access);
+    open(&checked).unwrap();
+    let new = New::file(REG | 0o644, 0);
+    assert_eq!(kind(fs.make_as("g", new, &unchecked)), Kind::Access);
+    let made = fs.make_as("g", new, &checked).unwrap();
+    assert_eq!(made.fixed().uid32(), 7);
+    // access(2) asks, whoever checks.
+    assert_eq!(
+        kind(fs.zfs.access(&z, crate::perm::R, &checked)),
+        Kind::Access
+    );
+}

@@ -246,9 +246,9 @@ fn quotas() {
     let zfs = Zfs::open(&fs.rig.os, m).unwrap();
     let root = zfs.root().unwrap();
     let new = New::file(mode::REG | 0o644, 0);
-    let over = Cred::user(10, 1, &[]);
+    let over = Cred::user(10, 1, &[]).already_checked();
     assert_eq!(kind(zfs.create(&root, b"x", &new, &over)), Kind::Quota);
-    zfs.create(&root, b"y", &new, &Cred::user(11, 1, &[]))
+    zfs.create(&root, b"y", &new, &Cred::user(11, 1, &[]).already_checked())
         .unwrap();
     let y = zfs.lookup(&root, b"y", &c).unwrap();
     let give = SetAttr {

@@ -68,8 +68,7 @@ impl Opened {
             },
         )?;
         if let Some(zil) = set.zil() {
-            zfs.replay_log(zil)
-                .map_err(|e| e.context(ds.full_name()))?;
+            zfs.replay_log(zil).map_err(|e| e.context(ds.full_name()))?;
             zfs.start()?;
         }
         Ok(Opened { zfs, set, intent })

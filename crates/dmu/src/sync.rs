@@ -33,6 +33,7 @@ use meta::{DnodeBlocks, HELD_DNODE_BLOCKS};
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use tree::Changes;
 use zio::{Crypt, Prepared, Seal, WriteSpec, Zio};
 
 /// From this pass on metadata is no longer compressed, so that sizes stop changing and the passes
@@ -386,15 +387,13 @@ impl Objset {
         if !f.allocated {
             return Self::free_dnode(p, job);
         }
-        let (blkptr, nlevels, d) = p.tree(
-            &shape,
-            &job.s,
-            f.nblkptr as usize,
-            f.maxblkid,
-            &job.frees,
+        let changes = Changes {
+            frees: &job.frees,
             writes,
-            f.block_size,
-        )?;
+            lsize0: f.block_size,
+        };
+        let nblkptr = f.nblkptr as usize;
+        let (blkptr, nlevels, d) = p.tree(&shape, &job.s, nblkptr, f.maxblkid, &changes)?;
         used += d;
         let mut spill = job.s.spill;
         if let Some(change) = &job.spill {

@@ -3,11 +3,13 @@
 
 mod record;
 mod swap;
+mod tx_type;
 
 pub use record::{
     setattr, xat, Body, Create, CreateKind, LogAcl, Record, WriteData, Xvattr, RECORD_HEADER,
 };
 pub use swap::record_to_little_endian;
+pub use tx_type::TxType;
 
 use crate::blkptr::{BlkPtr, BP_SIZE};
 use crate::bytes::{put_u64, slice_at, u64_at};

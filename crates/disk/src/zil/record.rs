@@ -1,5 +1,6 @@
 //! Log records (pool format §26.4).
 
+use super::tx_type::TxType;
 use crate::blkptr::{BlkPtr, BP_SIZE};
 use crate::bytes::{slice_at, u32_at, u64_at, up8};
 use crate::fuid;
@@ -413,18 +414,24 @@ impl Record {
 fn body(b: &[u8], txtype: u64) -> Result<Body> {
     let w = |i: usize| u64_at(b, 32 + 8 * i);
     let mut t = Tail { b, at: 0 };
-    let (kind, has_acl, has_attr) = match txtype {
-        1 => (CreateKind::File, false, false),
-        2 => (CreateKind::Dir, false, false),
-        3 => (CreateKind::XattrDir, false, false),
-        4 => (CreateKind::Symlink, false, false),
-        14 => (CreateKind::File, true, false),
-        15 => (CreateKind::File, false, true),
-        16 => (CreateKind::File, true, true),
-        17 => (CreateKind::Dir, true, false),
-        18 => (CreateKind::Dir, false, true),
-        19 => (CreateKind::Dir, true, true),
-        _ => return other(b, txtype),
+    let Some(ty) = TxType::of(txtype) else {
+        return Ok(Body::Unknown {
+            txtype,
+            body: slice_at(b, 32, b.len() - 32)?.to_vec(),
+        });
+    };
+    let (kind, has_acl, has_attr) = match ty {
+        TxType::Create => (CreateKind::File, false, false),
+        TxType::Mkdir => (CreateKind::Dir, false, false),
+        TxType::Mkxattr => (CreateKind::XattrDir, false, false),
+        TxType::Symlink => (CreateKind::Symlink, false, false),
+        TxType::CreateAcl => (CreateKind::File, true, false),
+        TxType::CreateAttr => (CreateKind::File, false, true),
+        TxType::CreateAclAttr => (CreateKind::File, true, true),
+        TxType::MkdirAcl => (CreateKind::Dir, true, false),
+        TxType::MkdirAttr => (CreateKind::Dir, false, true),
+        TxType::MkdirAclAttr => (CreateKind::Dir, true, true),
+        _ => return other(b, ty),
     };
     t.at = if has_acl { 144 } else { 104 };
     let xvattr = if has_attr { Some(t.xvattr()?) } else { None };
@@ -457,31 +464,31 @@ fn body(b: &[u8], txtype: u64) -> Result<Body> {
     })))
 }
 
-fn other(b: &[u8], txtype: u64) -> Result<Body> {
+fn other(b: &[u8], ty: TxType) -> Result<Body> {
     let w = |i: usize| u64_at(b, 32 + 8 * i);
     let tail = |at: usize| Tail { b, at };
-    Ok(match txtype {
-        5 | 6 => Body::Remove {
-            dir: txtype == 6,
+    Ok(match ty {
+        TxType::Remove | TxType::Rmdir => Body::Remove {
+            dir: ty == TxType::Rmdir,
             parent: w(0)?,
             name: tail(40).string()?,
         },
-        7 => Body::Link {
+        TxType::Link => Body::Link {
             parent: w(0)?,
             object: w(1)?,
             name: tail(48).string()?,
         },
-        8 | 22 => {
+        TxType::Rename | TxType::RenameExchange => {
             let mut t = tail(48);
             Body::Rename {
-                exchange: txtype == 22,
+                exchange: ty == TxType::RenameExchange,
                 source_dir: w(0)?,
                 target_dir: w(1)?,
                 source: t.string()?,
                 target: t.string()?,
             }
         }
-        23 => {
+        TxType::RenameWhiteout => {
             let mut t = tail(112);
             Body::RenameWhiteout {
                 source_dir: w(0)?,
@@ -498,16 +505,16 @@ fn other(b: &[u8], txtype: u64) -> Result<Body> {
                 target: t.string()?,
             }
         }
-        _ => return change(b, txtype),
+        _ => return change(b, ty),
     })
 }
 
 /// Records of changes to a file that is there.
-fn change(b: &[u8], txtype: u64) -> Result<Body> {
+fn change(b: &[u8], ty: TxType) -> Result<Body> {
     let w = |i: usize| u64_at(b, 32 + 8 * i);
     let tail = |at: usize| Tail { b, at };
-    Ok(match txtype {
-        9 => {
+    Ok(match ty {
+        TxType::Write => {
             let length = w(2)?;
             let bp = BlkPtr::read(slice_at(b, 64, BP_SIZE)?, false)?;
             let data = if !bp.is_hole() {
@@ -526,12 +533,12 @@ fn change(b: &[u8], txtype: u64) -> Result<Body> {
                 data,
             }
         }
-        10 => Body::Truncate {
+        TxType::Truncate => Body::Truncate {
             object: w(0)?,
             offset: w(1)?,
             length: w(2)?,
         },
-        11 => {
+        TxType::Setattr => {
             let (mask, uid, gid) = (w(1)?, w(3)?, w(4)?);
             let mut t = tail(112);
             let xvattr = if mask & setattr::XVATTR != 0 {
@@ -552,7 +559,7 @@ fn change(b: &[u8], txtype: u64) -> Result<Body> {
                 domains: t.domains([uid, gid])?,
             }
         }
-        12 => {
+        TxType::AclV0 => {
             let n = w(1)?;
             if n > b.len() as u64 {
                 bail!(Damaged, "log record: {n} old ACEs");
@@ -564,16 +571,16 @@ fn change(b: &[u8], txtype: u64) -> Result<Body> {
                 aces: slice_at(b, 48, size)?.to_vec(),
             }
         }
-        13 => Body::Acl {
+        TxType::Acl => Body::Acl {
             object: w(0)?,
             acl: tail(80).acl(40)?,
         },
-        20 => Body::Extend {
+        TxType::Write2 => Body::Extend {
             object: w(0)?,
             offset: w(1)?,
             length: w(2)?,
         },
-        21 => {
+        TxType::SetSaXattr => {
             let size = w(1)?;
             if size > b.len() as u64 {
                 bail!(Damaged, "log record: attribute of {size} bytes");
@@ -585,7 +592,7 @@ fn change(b: &[u8], txtype: u64) -> Result<Body> {
                 value: t.bytes(size as usize)?.to_vec(),
             }
         }
-        24 => {
+        TxType::CloneRange => {
             let n = w(4)?;
             if n > b.len() as u64 / BP_SIZE as u64 {
                 bail!(Damaged, "log record: {n} cloned blocks");
@@ -602,8 +609,9 @@ fn change(b: &[u8], txtype: u64) -> Result<Body> {
                     .collect::<Result<_>>()?,
             }
         }
+        // `body` decodes the others.
         _ => Body::Unknown {
-            txtype,
+            txtype: ty.number(),
             body: slice_at(b, 32, b.len() - 32)?.to_vec(),
         },
     })
@@ -612,69 +620,46 @@ fn change(b: &[u8], txtype: u64) -> Result<Body> {
 impl Body {
     /// Type number on disk.
     pub fn txtype(&self) -> u64 {
-        match self {
+        let ty = match self {
             Body::Create(c) => match (c.kind, c.acl.is_some(), c.xvattr.is_some()) {
-                (CreateKind::XattrDir, ..) => 3,
-                (CreateKind::Symlink, ..) => 4,
-                (CreateKind::File, false, false) => 1,
-                (CreateKind::File, true, false) => 14,
-                (CreateKind::File, false, true) => 15,
-                (CreateKind::File, true, true) => 16,
-                (CreateKind::Dir, false, false) => 2,
-                (CreateKind::Dir, true, false) => 17,
-                (CreateKind::Dir, false, true) => 18,
-                (CreateKind::Dir, true, true) => 19,
+                (CreateKind::XattrDir, ..) => TxType::Mkxattr,
+                (CreateKind::Symlink, ..) => TxType::Symlink,
+                (CreateKind::File, false, false) => TxType::Create,
+                (CreateKind::File, true, false) => TxType::CreateAcl,
+                (CreateKind::File, false, true) => TxType::CreateAttr,
+                (CreateKind::File, true, true) => TxType::CreateAclAttr,
+                (CreateKind::Dir, false, false) => TxType::Mkdir,
+                (CreateKind::Dir, true, false) => TxType::MkdirAcl,
+                (CreateKind::Dir, false, true) => TxType::MkdirAttr,
+                (CreateKind::Dir, true, true) => TxType::MkdirAclAttr,
             },
-            Body::Remove { dir: false, .. } => 5,
-            Body::Remove { dir: true, .. } => 6,
-            Body::Link { .. } => 7,
+            Body::Remove { dir: false, .. } => TxType::Remove,
+            Body::Remove { dir: true, .. } => TxType::Rmdir,
+            Body::Link { .. } => TxType::Link,
             Body::Rename {
                 exchange: false, ..
-            } => 8,
-            Body::Write { .. } => 9,
-            Body::Truncate { .. } => 10,
-            Body::SetAttr { .. } => 11,
-            Body::AclV0 { .. } => 12,
-            Body::Acl { .. } => 13,
-            Body::Extend { .. } => 20,
-            Body::SetSaXattr { .. } => 21,
-            Body::Rename { exchange: true, .. } => 22,
-            Body::RenameWhiteout { .. } => 23,
-            Body::CloneRange { .. } => 24,
-            Body::Unknown { txtype, .. } => *txtype,
-        }
+            } => TxType::Rename,
+            Body::Write { .. } => TxType::Write,
+            Body::Truncate { .. } => TxType::Truncate,
+            Body::SetAttr { .. } => TxType::Setattr,
+            Body::AclV0 { .. } => TxType::AclV0,
+            Body::Acl { .. } => TxType::Acl,
+            Body::Extend { .. } => TxType::Write2,
+            Body::SetSaXattr { .. } => TxType::SetSaXattr,
+            Body::Rename { exchange: true, .. } => TxType::RenameExchange,
+            Body::RenameWhiteout { .. } => TxType::RenameWhiteout,
+            Body::CloneRange { .. } => TxType::CloneRange,
+            Body::Unknown { txtype, .. } => return *txtype,
+        };
+        ty.number()
     }
 
     /// Name of the type as `zdb -i` prints it.
     pub fn type_name(&self) -> &'static str {
-        const NAMES: [&str; 25] = [
-            "TX_COMMIT",
-            "TX_CREATE",
-            "TX_MKDIR",
-            "TX_MKXATTR",
-            "TX_SYMLINK",
-            "TX_REMOVE",
-            "TX_RMDIR",
-            "TX_LINK",
-            "TX_RENAME",
-            "TX_WRITE",
-            "TX_TRUNCATE",
-            "TX_SETATTR",
-            "TX_ACL_V0",
-            "TX_ACL_ACL",
-            "TX_CREATE_ACL",
-            "TX_CREATE_ATTR",
-            "TX_CREATE_ACL_ATTR",
-            "TX_MKDIR_ACL",
-            "TX_MKDIR_ATTR",
-            "TX_MKDIR_ACL_ATTR",
-            "TX_WRITE2",
-            "TX_SETSAXATTR",
-            "TX_RENAME_EXCHANGE",
-            "TX_RENAME_WHITEOUT",
-            "TX_CLONE_RANGE",
-        ];
-        NAMES.get(self.txtype() as usize).unwrap_or(&"TX_UNKNOWN")
+        match self.txtype() {
+            0 => "TX_COMMIT",
+            n => TxType::of(n).map_or("TX_UNKNOWN", TxType::name),
+        }
     }
 
     /// Object of the types that may be logged out of order: if it no longer exists, replay skips

@@ -1,6 +1,7 @@
 //! Log records of the other byte order: words are swapped, names, entries of ACLs and data are not
 //! (or by their own rules).
 
+use super::tx_type::TxType as T;
 use crate::acl;
 use crate::blkptr::BP_SIZE;
 use crate::bytes::{slice_at, swap_u32s, swap_u64s, u32_at, u64_at, up8};
@@ -15,17 +16,18 @@ pub fn record_to_little_endian(b: &mut [u8]) -> Result<usize> {
         bail!(Damaged, "log record of {len} bytes");
     }
     let b = &mut b[..len as usize];
-    let fixed = match u64_at(b, 0)? & !(1 << 63) {
-        1..=4 | 15 | 18 => 104,
-        5 | 6 => 40,
-        7 | 8 | 12 | 21 | 22 => 48,
-        9 | 20 => 192,
-        10 => 56,
-        11 => 112,
-        13 => 80,
-        14 | 16 | 17 | 19 => 144,
-        23 => 112,
-        24 => 72,
+    let ty = T::of(u64_at(b, 0)? & !(1 << 63));
+    let fixed = match ty {
+        Some(T::Create | T::Mkdir | T::Mkxattr | T::Symlink | T::CreateAttr | T::MkdirAttr) => 104,
+        Some(T::Remove | T::Rmdir) => 40,
+        Some(T::Link | T::Rename | T::AclV0 | T::SetSaXattr | T::RenameExchange) => 48,
+        Some(T::Write | T::Write2) => 192,
+        Some(T::Truncate) => 56,
+        Some(T::Setattr) => 112,
+        Some(T::Acl) => 80,
+        Some(T::CreateAcl | T::CreateAclAttr | T::MkdirAcl | T::MkdirAclAttr) => 144,
+        Some(T::RenameWhiteout) => 112,
+        Some(T::CloneRange) => 72,
         // Unknown types are not interpreted.
         _ => 32,
     };
@@ -34,9 +36,10 @@ pub fn record_to_little_endian(b: &mut [u8]) -> Result<usize> {
     }
     swap_u64s(&mut b[32..fixed]);
     let mut at = fixed;
-    let txtype = u64_at(b, 0)? & !(1 << 63);
-    if matches!(txtype, 15 | 16 | 18 | 19)
-        || txtype == 11 && u64_at(b, 40)? & super::setattr::XVATTR != 0
+    if matches!(
+        ty,
+        Some(T::CreateAttr | T::CreateAclAttr | T::MkdirAttr | T::MkdirAclAttr)
+    ) || ty == Some(T::Setattr) && u64_at(b, 40)? & super::setattr::XVATTR != 0
     {
         slice_at(b, at, 4)?;
         b[at..at + 4].reverse();
@@ -49,10 +52,10 @@ pub fn record_to_little_endian(b: &mut [u8]) -> Result<usize> {
         swap_u64s(&mut b[at + 4 + 4 * n..at + 4 + 4 * n + 24]);
         at += 4 + 4 * n + 56;
     }
-    match txtype {
-        12 => acl::swap_v0(&mut b[at..]),
-        13 | 14 | 16 | 17 | 19 => {
-            let words = if txtype == 13 { 40 } else { 104 };
+    match ty {
+        Some(T::AclV0) => acl::swap_v0(&mut b[at..]),
+        Some(T::Acl | T::CreateAcl | T::CreateAclAttr | T::MkdirAcl | T::MkdirAclAttr) => {
+            let words = if ty == Some(T::Acl) { 40 } else { 104 };
             let (fuids, size) = (u64_at(b, words + 16)?, u64_at(b, words + 24)?);
             if size > len || fuids > len / 8 {
                 bail!(Damaged, "log record: ACL of {size} bytes");
@@ -62,7 +65,7 @@ pub fn record_to_little_endian(b: &mut [u8]) -> Result<usize> {
             acl::swap_v1(&mut b[at..at + size]);
             swap_u64s(&mut b[at + up8(size)..at + up8(size) + fuids]);
         }
-        24 => {
+        Some(T::CloneRange) => {
             let n = u64_at(b, 64)?.min(len) as usize;
             slice_at(b, at, n * BP_SIZE)?;
             swap_u64s(&mut b[at..at + n * BP_SIZE]);

@@ -1,6 +1,7 @@
 //! Writing the blocks of dnodes and the object set block.
 
 use super::data::{Out, BATCH_BLOCKS};
+use super::tree::Changes;
 use super::{Pass, Shape};
 use crate::content::Content;
 use crate::dnode::{Dnode, Job};
@@ -168,15 +169,12 @@ impl Objset {
         }
         self.flush_outs(p, &[], &mut outs, &mut writes, &mut deltas)?;
         used += deltas[0];
-        let (blkptr, nlevels, d) = p.tree(
-            &shape,
-            &s,
-            3,
-            maxblkid,
-            &RangeSet::new(),
-            &writes[0],
-            DNODE_BLOCK,
-        )?;
+        let changes = Changes {
+            frees: &RangeSet::new(),
+            writes: &writes[0],
+            lsize0: DNODE_BLOCK,
+        };
+        let (blkptr, nlevels, d) = p.tree(&shape, &s, 3, maxblkid, &changes)?;
         used += d;
         let mut flags = s.flags;
         if p.policy.used_bytes {

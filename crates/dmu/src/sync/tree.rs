@@ -9,6 +9,17 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use zio::{Prepared, WriteSpec, Zio};
 
+/// What changes of an object's level-0 blocks.
+#[derive(Clone, Copy)]
+pub(super) struct Changes<'a> {
+    /// Block ids that are freed.
+    pub frees: &'a RangeSet,
+    /// New pointers by block id.
+    pub writes: &'a BTreeMap<u64, BlkPtr>,
+    /// LSIZE of a level-0 block, bytes.
+    pub lsize0: usize,
+}
+
 impl Pass<'_> {
     /// Like [`Pass::put`], and kills `old`. Returns the change of allocated bytes.
     pub(super) fn replace(
@@ -179,11 +190,14 @@ impl Pass<'_> {
         old: BlkPtr,
         level: u32,
         id: u64,
-        frees: &RangeSet,
-        writes: &BTreeMap<u64, BlkPtr>,
-        lsize0: usize,
+        changes: &Changes,
         used: &mut i64,
     ) -> Result<BlkPtr> {
+        let Changes {
+            frees,
+            writes,
+            lsize0,
+        } = *changes;
         let epbs = s.indblkshift as u32 - 7;
         let span = 1u64.checked_shl(level * epbs).unwrap_or(u64::MAX);
         let first = id.saturating_mul(span);
@@ -259,7 +273,7 @@ impl Pass<'_> {
         for c in touched {
             let i = (c - id * (1 << epbs)) as usize;
             let child = BlkPtr::at(&block, i)?;
-            let new = self.subtree(s, child, level - 1, c, frees, writes, lsize0, used)?;
+            let new = self.subtree(s, child, level - 1, c, changes, used)?;
             block[i * BP_SIZE..(i + 1) * BP_SIZE].copy_from_slice(&new.to_bytes());
         }
         let mut holes = true;
@@ -285,9 +299,7 @@ impl Pass<'_> {
         old: &Synced,
         nblkptr: usize,
         maxblkid: u64,
-        frees: &RangeSet,
-        writes: &BTreeMap<u64, BlkPtr>,
-        lsize0: usize,
+        changes: &Changes,
     ) -> Result<(Vec<BlkPtr>, u8, i64)> {
         let mut bps = old.blkptr.clone();
         bps.resize(nblkptr, BlkPtr::HOLE);
@@ -325,16 +337,7 @@ impl Pass<'_> {
             }
         }
         for (i, bp) in bps.iter_mut().enumerate() {
-            *bp = self.subtree(
-                s,
-                *bp,
-                nlevels - 1,
-                i as u64,
-                frees,
-                writes,
-                lsize0,
-                &mut used,
-            )?;
+            *bp = self.subtree(s, *bp, nlevels - 1, i as u64, changes, &mut used)?;
         }
         Ok((bps, nlevels as u8, used))
     }

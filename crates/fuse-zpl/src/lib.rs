@@ -3,8 +3,8 @@
 //!
 //! 1. It holds nothing that must survive: node ids, open files and what the kernel was told, no data.
 //! 2. It administers nothing. What `.zfs` shows comes through [`Snapshots`].
-//! 3. A request that changes something waits in [`admission`] while the pool is suspended, and every
-//!    request for the head in [`gate`] while the file system is, before it takes any lock.
+//! 3. A request that changes something waits in `admission.rs` while the pool is suspended, and every
+//!    request for the head in `gate.rs` while the file system is, before it takes any lock.
 //!
 //! Lock order: the gate, locks of the POSIX layer, one shard of the nodes, the counted ids. The lists of
 //! writers, fresh and stale nodes are locked last and for a moment.

@@ -342,6 +342,36 @@ fn snapshots_and_destroying() {
     }
 }
 
+/// What a volume holds.
+fn volume_content(p: &Pool, name: &str) -> Vec<u8> {
+    let ds = p.dsl.dataset(name).unwrap();
+    let set = p.open_dataset(&ds).unwrap();
+    let size = Zap::new(&set.os.hold(2).unwrap()).get("size").unwrap();
+    let mut b = vec![0; size.unwrap() as usize];
+    set.os.hold(1).unwrap().read(0, &mut b).unwrap();
+    p.close_dataset(ds.object());
+    b
+}
+
+/// Writes to a volume and logs it.
+fn volume_write(set: &pool::OpenSet, offset: u64, bytes: &[u8], form: zil::Form) {
+    let tx = set.os.tx(dmu::Need::freeing()).unwrap();
+    let dn = set.os.hold(1).unwrap();
+    dn.write(&tx, offset, bytes).unwrap();
+    let body = zil::Body::Write {
+        generation: 0,
+        offset,
+        length: bytes.len() as u64,
+        form,
+    };
+    let itx = zil::Itx {
+        object: 1,
+        ordered: true,
+        body,
+    };
+    set.zil().unwrap().log(tx.txg(), itx);
+}
+
 /// What a crash left in the log of a volume is in the volume afterwards.
 #[test]
 fn logs_of_volumes() {
@@ -358,42 +388,16 @@ fn logs_of_volumes() {
         };
         Pool::open(env(), &found(dir)[0].config, opts).unwrap()
     };
-    let content = |p: &Pool, name: &str| {
-        let ds = p.dsl.dataset(name).unwrap();
-        let set = p.open_dataset(&ds).unwrap();
-        let size = Zap::new(&set.os.hold(2).unwrap()).get("size").unwrap();
-        let mut b = vec![0; size.unwrap() as usize];
-        set.os.hold(1).unwrap().read(0, &mut b).unwrap();
-        p.close_dataset(ds.object());
-        b
-    };
     let names = ["amber0/v8K", "amber0/v128K"];
     let p = open(&dir, false);
     assert!(p.replay_volumes().is_empty());
-    let before: Vec<Vec<u8>> = names.iter().map(|n| content(&p, n)).collect();
+    let before: Vec<Vec<u8>> = names.iter().map(|n| volume_content(&p, n)).collect();
     let mut after = before.clone();
-    let write = |set: &pool::OpenSet, offset: u64, bytes: &[u8], form| {
-        let tx = set.os.tx(dmu::Need::freeing()).unwrap();
-        let dn = set.os.hold(1).unwrap();
-        dn.write(&tx, offset, bytes).unwrap();
-        let body = zil::Body::Write {
-            generation: 0,
-            offset,
-            length: bytes.len() as u64,
-            form,
-        };
-        let itx = Itx {
-            object: 1,
-            ordered: true,
-            body,
-        };
-        set.zil().unwrap().log(tx.txg(), itx);
-    };
     // The first record makes a log begin with the next group.
     for (name, was) in names.iter().zip(&before) {
         let set = p.open_dataset(&p.dsl.dataset(name).unwrap()).unwrap();
         set.zil().unwrap().start().unwrap();
-        write(&set, 0, &was[..512], Form::NeedCopy);
+        volume_write(&set, 0, &was[..512], Form::NeedCopy);
         let _ = set.zil().unwrap().commit(None);
     }
     p.sync().unwrap();
@@ -406,7 +410,7 @@ fn logs_of_volumes() {
         let forms = [(5000, 300, Form::NeedCopy), (block, block, Form::Indirect)];
         for (i, (offset, length, form)) in forms.into_iter().enumerate() {
             let bytes = vec![0x51 + i as u8; length as usize];
-            write(&set, offset, &bytes, form);
+            volume_write(&set, offset, &bytes, form);
             want[offset as usize..][..bytes.len()].copy_from_slice(&bytes);
         }
         let (offset, length) = (3 * block, block);
@@ -451,7 +455,7 @@ fn logs_of_volumes() {
     let p = open(&later, true);
     assert!(p.replay_volumes().is_empty());
     for (name, want) in names.iter().zip(&before) {
-        assert!(content(&p, name) == *want, "{name}, only read");
+        assert!(volume_content(&p, name) == *want, "{name}, only read");
     }
     p.close().unwrap();
     drop(p);
@@ -459,7 +463,7 @@ fn logs_of_volumes() {
     let failed = p.replay_volumes();
     assert!(failed.is_empty(), "{failed:?}");
     for (name, want) in names.iter().zip(&after) {
-        assert!(content(&p, name) == *want, "{name}");
+        assert!(volume_content(&p, name) == *want, "{name}");
         let ds = p.dsl.dataset(name).unwrap();
         let set = p.open_dataset(&ds).unwrap();
         assert!(!set.zil().unwrap().needs_replay());

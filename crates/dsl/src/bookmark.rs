@@ -126,7 +126,7 @@ impl Dataset {
         Ok(())
     }
 
-    /// Adds what a group has freed, by creation of the bookmark.
+    /// Adds what a txg has freed, by creation of the bookmark.
     pub(crate) fn count_freed(&self, tx: &Tx, freed: &BTreeMap<Txg, Triple>) -> Result<()> {
         if freed.is_empty() {
             return Ok(());

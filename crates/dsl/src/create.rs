@@ -155,7 +155,7 @@ impl Dsl {
     }
 
     /// Makes a clone of a snapshot. Its object set is the snapshot's; the caller must clear the
-    /// intent-log header in it in the same group.
+    /// intent-log header in it in the same txg.
     pub fn create_clone(
         &self,
         tx: &Tx,

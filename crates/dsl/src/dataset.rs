@@ -238,7 +238,7 @@ impl Dataset {
     }
 
     /// Notes that what is being written uses a per-dataset feature: it becomes active when the
-    /// group is on disk, if it is enabled.
+    /// txg is on disk, if it is enabled.
     pub fn note_feature(&self, guid: &'static str) {
         if !self.has_feature(guid) {
             self.pend.acquire().features.insert(guid);
@@ -379,7 +379,7 @@ impl Dataset {
 
     // ---- writing -------------------------------------------------------------------------------
 
-    /// What `dmu::Objset::sync` tells about blocks, for this group. One at a time.
+    /// What `dmu::Objset::sync` tells about blocks, for this txg. One at a time.
     pub fn hooks<'a>(&'a self, tx: &'a Tx) -> Result<DatasetSync<'a>> {
         let p = self.phys();
         let prev = self.prev()?;

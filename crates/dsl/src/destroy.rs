@@ -33,7 +33,7 @@ impl Dsl {
         Ok(())
     }
 
-    /// Destroys a file system or volume. Its object set must be closed, its blocks of this group
+    /// Destroys a file system or volume. Its object set must be closed, its blocks of this txg
     /// written, and its intent log freed. Its space is freed in the background if feature
     /// `async_destroy` is enabled, else now.
     pub fn destroy_head(&self, tx: &Tx, ds: &Arc<Dataset>) -> Result<()> {

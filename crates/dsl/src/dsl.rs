@@ -323,7 +323,7 @@ impl Dsl {
         Ok(dsl)
     }
 
-    /// The error of a change that failed half-way (damage or lack of space in the MOS). The group must
+    /// The error of a change that failed half-way (damage or lack of space in the MOS). The txg must
     /// not be committed then.
     pub fn broken(&self) -> Option<Error> {
         self.core.broken.acquire().clone()
@@ -415,7 +415,7 @@ impl Dsl {
     }
 
     /// Charges `$MOS` with what the hooks have counted; before each pass over the MOS. What the last
-    /// pass of a group changes is charged in the next group.
+    /// pass of a txg changes is charged in the next txg.
     pub fn flush_mos(&self, tx: &Tx) -> Result<()> {
         let t = std::mem::take(&mut *self.mos_hooks.sum.acquire());
         if t == Triple::default() {

@@ -66,7 +66,7 @@ pub struct Freed {
 }
 
 impl Dsl {
-    /// Frees blocks of those that wait, through `free` (which frees one block in this group).
+    /// Frees blocks of those that wait, through `free` (which frees one block in this txg).
     ///
     /// `take(n)` is asked before `n` blocks are freed and says whether they may be; `take(0)` asks whether any more may.
     /// When it says no, how far the work has come is stored, and the next call goes on there.
@@ -144,7 +144,7 @@ impl Dsl {
         })
     }
 
-    /// Space that was to be freed in this group and could not be found because of damage: `bytes`
+    /// Space that was to be freed in this txg and could not be found because of damage: `bytes`
     /// (deflated) of blocks that are no longer counted anywhere else.
     pub fn add_leaked(&self, tx: &Tx, bytes: u64) -> Result<()> {
         if bytes == 0 || self.core.special_dir("$FREE")?.is_none() {

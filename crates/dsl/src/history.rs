@@ -8,7 +8,7 @@ use dmu::{Dnode, NewObject, Objset, Tx};
 use std::sync::{Arc, Mutex};
 use zap::Zap;
 
-/// Something a group has done, for the history.
+/// Something a txg has done, for the history.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Event {
     /// `create`, `set`, `destroy` …
@@ -22,7 +22,7 @@ pub struct Event {
 pub(crate) const NOTHING: &str = " ";
 
 impl crate::core::Core {
-    /// Notes an event of the group that is being written.
+    /// Notes an event of the txg that is being written.
     pub(crate) fn note(&self, name: &'static str, ds: &crate::Dataset, text: impl Into<String>) {
         let dataset = ds.full_name();
         // Hidden ones are nobody's business.

@@ -2,13 +2,13 @@
 //! objects of the MOS (data format §7–§16, pool format §17, §18, §22).
 //!
 //! Everything here that changes something runs in syncing context, on the one thread that writes the
-//! group ([`dmu::Tx::is_syncing`]); reading is free for all threads. In-core [`Dir`]s and
+//! txg ([`dmu::Tx::is_syncing`]); reading is free for all threads. In-core [`Dir`]s and
 //! [`Dataset`]s cache the bonus structures and write them through.
 //!
-//! How a group is written, seen from here:
+//! How a txg is written, seen from here:
 //! 1. for every dirty object set: `os.sync(tx, pass, &ds.hooks(tx))`, then [`Dataset::synced`];
 //! 2. changes of the name space ([`Dsl::create_fs`], [`Dsl::destroy_head`], [`Dsl::snapshot`], …),
-//!    which see all blocks of the group accounted; object sets they made dirty are written as in 1;
+//!    which see all blocks of the txg accounted; object sets they made dirty are written as in 1;
 //! 3. [`Dsl::free_some`] with what time allows;
 //! 4. [`Dsl::flush_mos`], then the MOS itself with [`Dsl::mos_hooks`], until nothing is dirty.
 #![forbid(unsafe_code)]

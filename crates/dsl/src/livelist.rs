@@ -55,7 +55,7 @@ impl Dir {
 }
 
 impl Dataset {
-    /// Appends what a group has allocated and freed, in that order of time.
+    /// Appends what a txg has allocated and freed, in that order of time.
     pub(crate) fn flush_livelist(&self, tx: &Tx, changes: &[Change]) -> Result<()> {
         let dir = self.dir();
         let Some(o) = dir.livelist()? else {

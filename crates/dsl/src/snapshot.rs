@@ -47,7 +47,7 @@ impl Dsl {
         limits::check(&head.dir(), limits::SNAP_COUNT, 1)
     }
 
-    /// Whether all these snapshots can be made in one group: what [`Dsl::check_snapshot`] asks of each,
+    /// Whether all these snapshots can be made in one txg: what [`Dsl::check_snapshot`] asks of each,
     /// and limits and reservations for all of them together.
     pub fn check_snapshots(&self, list: &[(Arc<Dataset>, String)]) -> Result<()> {
         let mut heads = BTreeSet::new();
@@ -84,7 +84,7 @@ impl Dsl {
         Ok(())
     }
 
-    /// Makes snapshots in one group, all of them or none; each as [`Dsl::snapshot`] does.
+    /// Makes snapshots in one txg, all of them or none; each as [`Dsl::snapshot`] does.
     pub fn snapshot_all(
         &self,
         tx: &Tx,
@@ -101,7 +101,7 @@ impl Dsl {
         self.core.must(made.collect())
     }
 
-    /// Whether the root pointer of a head is what a snapshot of this group has to have.
+    /// Whether the root pointer of a head is what a snapshot of this txg has to have.
     fn check_written(&self, tx: &Tx, head: &Arc<Dataset>) -> Result<()> {
         if head.phys().prev_snap_txg >= tx.txg() {
             bail!(
@@ -124,8 +124,8 @@ impl Dsl {
         Ok(())
     }
 
-    /// Makes the snapshot `name` of `head`. `Kind::Again`, to be tried in the next group: there is one
-    /// of this group already; blocks of this group are still to be written (the snapshot would
+    /// Makes the snapshot `name` of `head`. `Kind::Again`, to be tried in the next txg: there is one
+    /// of this txg already; blocks of this txg are still to be written (the snapshot would
     /// get the old root pointer, and what is written afterwards would belong to nobody); or, before
     /// pool version 27, the head has an intent log.
     pub fn snapshot(&self, tx: &Tx, head: &Arc<Dataset>, name: &str) -> Result<Arc<Dataset>> {
@@ -518,7 +518,7 @@ impl Core {
 
 impl Dsl {
     /// Makes `head` what its newest snapshot is. Nobody may use its object set; a new one has to be
-    /// opened afterwards and its intent-log header cleared in the same group.
+    /// opened afterwards and its intent-log header cleared in the same txg.
     pub fn rollback(&self, tx: &Tx, head: &Arc<Dataset>) -> Result<()> {
         let core = &self.core;
         core.need_syncing(tx)?;

@@ -180,7 +180,7 @@ impl dmu::Admission for Dataset {
             r => return r,
         }
         let dmu = self.core.dmu().clone();
-        // Let what is on its way be counted exactly, twice because frees of one group may only
+        // Let what is on its way be counted exactly, twice because frees of one txg may only
         // show in the next.
         let Some(driver) = dmu.driver() else {
             return self.check_space(need, 0);

@@ -25,7 +25,7 @@ struct Table {
     counters: Vec<u16>,
     /// Counters that differ from what is on disk.
     touched: std::collections::BTreeSet<usize>,
-    /// Entries in use by the group: offset → additional references.
+    /// Entries in use by the txg: offset → additional references.
     live: BTreeMap<u64, u64>,
 }
 
@@ -263,7 +263,7 @@ impl Brts {
         self.lock().tables.values().any(|t| !t.live.is_empty())
     }
 
-    /// Writes what the group has changed.
+    /// Writes what the txg has changed.
     pub fn sync(&self, tx: &Tx, features: &dyn Features) -> Result<()> {
         let mut st = self.lock();
         let none_yet = st.tables.values().all(|t| t.object == 0);

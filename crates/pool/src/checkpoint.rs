@@ -34,14 +34,14 @@ struct Map {
     len: u64,
     /// Minus the bytes kept.
     alloc: i64,
-    /// Freed in this group, not written yet.
+    /// Freed in this txg, not written yet.
     pending: RangeSet,
 }
 
 /// The checkpoint of one pool, if it has one.
 pub struct Checkpoint {
     mos: Arc<Objset>,
-    /// Blocks written up to that group are part of it; 0 = there is none.
+    /// Blocks written up to that txg are part of it; 0 = there is none.
     txg: AtomicU64,
     /// When it was made, seconds since 1970.
     created: u64,
@@ -94,7 +94,7 @@ impl Checkpoint {
         self.maps.acquire()
     }
 
-    /// The group the checkpoint shows; `None`: there is none.
+    /// The txg the checkpoint shows; `None`: there is none.
     pub fn txg(&self) -> Option<Txg> {
         Some(self.txg.load(Ordering::Relaxed)).filter(|t| *t != 0)
     }
@@ -118,7 +118,7 @@ impl Checkpoint {
         m.map_or(0, |m| m.alloc.min(0).unsigned_abs() + m.pending.total())
     }
 
-    /// Whether a range freed now, of a block written in group `birth`, is part of the checkpoint: it is
+    /// Whether a range freed now, of a block written in txg `birth`, is part of the checkpoint: it is
     /// noted then and must not be freed.
     pub fn keeps(&self, vdev: u64, offset: u64, asize: u64, birth: Txg) -> bool {
         if self.txg().is_none_or(|t| birth > t) {

@@ -45,7 +45,7 @@ impl Pool {
             Ok((highest, logged))
         })?;
         *self.logged.acquire() = logged;
-        // Claimed blocks may have been born in groups that never reached the disk: births must not
+        // Claimed blocks may have been born in txgs that never reached the disk: births must not
         // be ahead of the pool.
         while self.dmu.synced_txg() < highest {
             self.force_group()?;
@@ -94,14 +94,14 @@ impl Pool {
         Ok(())
     }
 
-    /// Writes a group even if nothing changed.
+    /// Writes a txg even if nothing changed.
     fn force_group(&self) -> Result<()> {
         let mut st = self.sync_state();
         st.force = true;
         self.sync_group(&mut st).map(|_| ())
     }
 
-    /// Old software leaves blocks to be freed by the next group on `sync_bplist`.
+    /// Old software leaves blocks to be freed by the next txg on `sync_bplist`.
     pub(crate) fn empty_deferred(self: &Arc<Self>) -> Result<()> {
         let Some(object) = self.directory("sync_bplist")? else {
             return Ok(());

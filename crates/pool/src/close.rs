@@ -30,7 +30,7 @@ impl Pool {
             st.flush_all = true;
         }
         self.sync_group(&mut st)?;
-        // Two groups settle what was freed; the last one carries the new state into the labels.
+        // Two txgs settle what was freed; the last one carries the new state into the labels.
         st.force = true;
         self.sync_group(&mut st)?;
         st.state = state;

@@ -1,5 +1,5 @@
 //! Making a pool (pool format §30): devices, MOS, directory, features, first datasets, all in the
-//! first group.
+//! first txg.
 
 use crate::config::create_nvlist;
 use crate::engine::{Engine, Parts};
@@ -61,7 +61,7 @@ pub(crate) fn meta_compress(f: &dyn Features) -> u8 {
 }
 
 impl Pool {
-    /// Creates the pool and writes its first group. `init` fills the root file system's new object
+    /// Creates the pool and writes its first txg. `init` fills the root file system's new object
     /// set.
     pub fn create(
         env: Env,

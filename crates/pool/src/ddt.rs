@@ -1,9 +1,9 @@
 //! Dedup tables (data format §27, §28): finding blocks that are there already, counting references.
 //!
-//! Entries changed in a group are kept in memory and written when everything that can change them is
+//! Entries changed in a txg are kept in memory and written when everything that can change them is
 //! done ([`Ddts::sync`]). Tables in the new form have a log in front of their ZAPs. What it holds at
-//! opening is taken over into the ZAPs by the first group that changes the table, and the log is then
-//! empty for good: each group writes its changes to the ZAPs themselves, which any reader
+//! opening is taken over into the ZAPs by the first txg that changes the table, and the log is then
+//! empty for good: each txg writes its changes to the ZAPs themselves, which any reader
 //! understands.
 
 use base::sync::MutexExt;
@@ -67,7 +67,7 @@ pub fn pack_entry(e: &DdtEntry) -> Value {
     Value { size: 1, data }
 }
 
-/// An entry in use by the group.
+/// An entry in use by the txg.
 #[derive(Clone)]
 struct Live {
     entry: DdtEntry,
@@ -226,7 +226,7 @@ impl Ddt {
         Ok(None)
     }
 
-    /// The entry, in use by this group from now on.
+    /// The entry, in use by this txg from now on.
     fn take(&mut self, mos: &Arc<Objset>, key: &DdtKey) -> Result<Option<&mut Live>> {
         if !self.live.contains_key(key) {
             match self.lookup(mos, key)? {
@@ -493,7 +493,7 @@ impl Ddts {
         self.lock().tables.iter().any(|t| !t.live.is_empty())
     }
 
-    /// Writes what the group has changed and frees blocks that have lost their last reference. Returns
+    /// Writes what the txg has changed and frees blocks that have lost their last reference. Returns
     /// the pointers of those to be freed by the caller. `now`: seconds since 1970.
     pub fn sync(&self, tx: &Tx, features: &dyn Features, now: u64) -> Result<Vec<BlkPtr>> {
         let mut st = self.lock();

@@ -187,7 +187,7 @@ impl Devices for TreeDevices {
     }
 
     fn flush(&self) -> Result<()> {
-        // The group is only named to note what a leaf that fails to flush has lost.
+        // The txg is only named to note what a leaf that fails to flush has lost.
         self.tree.flush_dirty(0)
     }
 

@@ -1,6 +1,6 @@
 //! The error log: which blocks cannot be read (behaviour §9, pool format §21).
 //!
-//! What is found goes into memory, and with the next group into the ZAP `errlog_last`; a pool that is
+//! What is found goes into memory, and with the next txg into the ZAP `errlog_last`; a pool that is
 //! open read-only keeps it in memory. With the feature `head_errlog` entries are kept by the head of
 //! a dataset and the birth of the block: who else shares the block is found out when somebody asks.
 
@@ -36,9 +36,9 @@ pub struct ErrLog {
 struct State {
     /// Everything known. Of old logs the birth is not (0).
     all: BTreeSet<Damage>,
-    /// To be written with the next group.
+    /// To be written with the next txg.
     new: Vec<Damage>,
-    /// To be emptied with the next group.
+    /// To be emptied with the next txg.
     clear: bool,
     /// The log on disk could not be read.
     unreadable: bool,
@@ -49,7 +49,7 @@ impl ErrLog {
         self.state.acquire()
     }
 
-    /// Takes an error down, to be written with the next group if `store`; one that is known already is
+    /// Takes an error down, to be written with the next txg if `store`; one that is known already is
     /// left as it is. True if it is new.
     pub(crate) fn note(&self, d: &Damage, store: bool) -> bool {
         let mut s = self.lock();
@@ -64,7 +64,7 @@ impl ErrLog {
         true
     }
 
-    /// Whether the next group has something to write.
+    /// Whether the next txg has something to write.
     pub(crate) fn is_dirty(&self) -> bool {
         let s = self.lock();
         s.clear || !s.new.is_empty()
@@ -266,7 +266,7 @@ impl Pool {
         Ok(out)
     }
 
-    /// `zpool clear`: forgets all errors, on disk with the next group.
+    /// `zpool clear`: forgets all errors, on disk with the next txg.
     pub fn clear_errors(&self) {
         let mut s = self.errlog.lock();
         s.all.clear();
@@ -387,7 +387,7 @@ mod tests {
         .unwrap()
     }
 
-    /// The log on disk is damaged after it was loaded: groups go on, errors stay in memory, and
+    /// The log on disk is damaged after it was loaded: txgs go on, errors stay in memory, and
     /// clearing them begins a new log.
     #[test]
     fn a_log_that_goes_bad() {

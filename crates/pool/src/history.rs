@@ -23,7 +23,7 @@ impl Pool {
         }
     }
 
-    /// Records a command line in the group of `tx`; an empty one is not recorded.
+    /// Records a command line in the txg of `tx`; an empty one is not recorded.
     pub fn log_in(&self, tx: &Tx, command: &str, uid: u64) -> Result<()> {
         if command.is_empty() || self.version() < 4 {
             return Ok(());
@@ -65,7 +65,7 @@ impl Pool {
         self.append(tx, r, 0)
     }
 
-    /// Records what has happened so far in the group.
+    /// Records what has happened so far in the txg.
     pub(crate) fn log_events(&self, tx: &Tx) -> Result<()> {
         if let Some(store) = self.feature_store() {
             for name in store.take_enabled() {

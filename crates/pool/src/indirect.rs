@@ -135,7 +135,7 @@ pub(crate) fn load(mos: &Arc<Objset>, tree: &VdevTree) -> Result<()> {
 /// old place any more.
 pub struct Removed {
     tree: Arc<VdevTree>,
-    /// Places that became obsolete and are not in a map yet, by group and vdev.
+    /// Places that became obsolete and are not in a map yet, by txg and vdev.
     obsolete: Mutex<BTreeMap<Txg, BTreeMap<u64, RangeSet>>>,
 }
 
@@ -205,7 +205,7 @@ impl Removed {
     }
 
     /// Notes that nothing refers to a range of a removed vdev any more. `Damaged` if that was so
-    /// already in this group.
+    /// already in this txg.
     fn mark(&self, vdev: u64, offset: u64, len: u64, txg: Txg) -> Result<()> {
         let mut all = self.obsolete.acquire();
         let set = all.entry(txg).or_default().entry(vdev).or_default();
@@ -217,7 +217,7 @@ impl Removed {
         Ok(())
     }
 
-    /// Whether anything of the groups up to `txg` has to be recorded.
+    /// Whether anything of the txgs up to `txg` has to be recorded.
     pub fn has_changes(&self, txg: Txg) -> bool {
         let all = self.obsolete.acquire();
         all.range(..=txg).next().is_some()

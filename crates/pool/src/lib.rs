@@ -1,8 +1,17 @@
 //! The conductor: creates, opens, syncs, exports and destroys a pool, and holds its rooms together.
 //!
-//! A [`Pool`] is passive: it starts no thread. Operations that need a group on disk run the sync on
-//! their own thread ([`Pool::task`], [`Pool::sync`]); the daemon has a thread that asks for one every
-//! few seconds.
+//! Invariants:
+//!
+//! 1. A [`Pool`] is passive: it starts no thread. A thread that needs a txg on disk syncs it itself ([`Pool::task`],
+//!    [`Pool::sync`]), or waits for the thread that does ([`Pool::serve`]).
+//! 2. What changes datasets or devices runs in syncing context, as a task of a txg. Early tasks ([`Pool::early_task`]) come before
+//!    anything of the txg is dirtied or freed, the others ([`Pool::task`]) when its datasets are written, jobs ([`Job`]) after them.
+//! 3. A txg that fails half-way is never committed: the pool stops, or waits for its devices ([`Failmode`]).
+//! 4. Every room learns of a top-level vdev through one call (`tops`).
+//!
+//! Lock order: the lock of the syncing thread (`sync::SyncState`) comes before any other of this room.
+//!
+//! Start reading at `sync.rs`, then `open.rs`.
 #![forbid(unsafe_code)]
 
 mod accounting;
@@ -129,7 +138,7 @@ pub struct Pool {
     pub(crate) tasks: sync::Tasks,
     pub(crate) io: suspend::Suspension,
     pub(crate) service: served::Service,
-    /// Object sets whose intent logs have been asked in the group of that number.
+    /// Object sets whose intent logs have been asked in the txg of that number.
     pub(crate) asked: Mutex<(base::Txg, std::collections::BTreeSet<u64>)>,
     /// The next txg is written even if nothing changed.
     pub(crate) force_next: AtomicBool,
@@ -138,19 +147,19 @@ pub struct Pool {
     pub(crate) dtls: Mutex<HashMap<u64, base::RangeSet>>,
     config_dirty: AtomicBool,
     pub(crate) jobs: jobs::Jobs,
-    /// Groups that an idle pool may still write to have back what was freed.
+    /// Txgs that an idle pool may still write to have back what was freed.
     pub(crate) owed: AtomicU32,
     sets: Mutex<BTreeMap<u64, Arc<OpenSet>>>,
     pub(crate) errlog: ErrLog,
     pub(crate) heart: multihost::Heart,
     pub(crate) history_lost: std::sync::atomic::AtomicU64,
     me: std::sync::Weak<Pool>,
-    /// First group of this opening: blocks of the intent log born in it or later are claims.
+    /// First txg of this opening: blocks of the intent log born in it or later are claims.
     pub first_txg: base::Txg,
-    /// First group that is written: later than `first_txg` after going back to an older state.
+    /// First txg that is written: later than `first_txg` after going back to an older state.
     pub(crate) first_group: base::Txg,
     rewound: Option<(u64, u64)>,
-    /// Group of the checkpoint that was gone back to, or 0.
+    /// Txg of the checkpoint that was gone back to, or 0.
     pub(crate) checkpoint_txg: base::Txg,
     /// Deflated bytes that the software before left to be freed; they stay in a pool that is only
     /// read, and are freed when one that is written is opened.
@@ -210,7 +219,7 @@ impl Pool {
         self.features.is_enabled("org.zfsonlinux:project_quota")
     }
 
-    /// The configuration must be written with the next group.
+    /// The configuration must be written with the next txg.
     pub fn dirty_config(&self) {
         self.config_dirty.store(true, Ordering::Relaxed);
     }
@@ -252,7 +261,7 @@ impl Pool {
             .any(|t| t.is_log() && t.is_concrete())
     }
 
-    /// Groups on disk so far.
+    /// Txgs on disk so far.
     pub fn synced_txg(&self) -> base::Txg {
         self.dmu.synced_txg()
     }

@@ -30,7 +30,7 @@ impl Store {
     }
 
     /// For claiming: what is read is made whole on all devices. Of what was not flushed before a crash
-    /// some devices may have what others lack; the group that claims it must not depend on the former
+    /// some devices may have what others lack; the txg that claims it must not depend on the former
     /// alone. Nobody else may use the log.
     pub fn for_claim(pool: Arc<Pool>, os: Arc<Objset>) -> Store {
         Store {
@@ -65,7 +65,7 @@ impl Store {
 
     /// Writes the blocks of the first of the ranges.
     fn place_some(&self, wanted: &[Wanted]) -> Result<Vec<Result<Indirect>>> {
-        // The group is held open: what is placed now is placed in it.
+        // The txg is held open: what is placed now is placed in it.
         let tx = self.os.tx(dmu::Need::log())?;
         let mut out = Vec::new();
         let (mut blocks, mut at, mut bytes) = (Vec::new(), Vec::new(), 0);
@@ -157,7 +157,7 @@ impl LogStore for Store {
     fn alloc_block(&self, size: usize, note: &mut dyn FnMut(Dva, Txg)) -> Result<()> {
         let pool = self.pool()?;
         match self.os.has_room(dmu::Need::log()) {
-            // What is on its way may use up the rest; the group tells.
+            // What is on its way may use up the rest; the txg tells.
             Err(e) if e.kind == Kind::Again => bail!(NoSpace, "no room for the intent log for now"),
             r => r?,
         }
@@ -174,7 +174,7 @@ impl LogStore for Store {
             // What is in memory must not reach a disk, also not as records.
             return Err(why);
         }
-        // A device that misses one has missed the group of that one.
+        // A device that misses one has missed the txg of that one.
         for same in blocks.chunk_by(|(a, _), (b, _)| a.logical_birth() == b.logical_birth()) {
             let list: Vec<(Dva, Block)> = same
                 .iter()

@@ -304,7 +304,7 @@ impl Heart {
         self.lock().on
     }
 
-    /// Fills the MMP fields of an uberblock that commits a group; whether multihost is on.
+    /// Fills the MMP fields of an uberblock that commits a txg; whether multihost is on.
     pub(crate) fn stamp(&self, ub: &mut Uberblock) -> bool {
         let b = self.lock();
         if b.on {
@@ -375,7 +375,7 @@ impl Pool {
                 b.seq,
                 b.rules.fail_intervals,
             );
-            // The group being written may end meanwhile: its uberblock is better than this one.
+            // The txg being written may end meanwhile: its uberblock is better than this one.
             drop(b);
             let written = self.tree.write_heartbeat(&ub, leaf);
             let now = self.env.clock.monotonic_ns();

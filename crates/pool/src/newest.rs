@@ -65,7 +65,7 @@ pub(crate) struct Newest {
     /// From the trusted configuration, with the paths of the devices found; not opened.
     pub tree: VdevTree,
     pub ub: Uberblock,
-    /// The newest uberblock there is, which may not be the one wanted: group and time.
+    /// The newest uberblock there is, which may not be the one wanted: txg and time.
     pub latest: (Txg, u64),
     pub trusted: NvList,
     /// Object of the configuration.

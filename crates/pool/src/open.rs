@@ -53,9 +53,9 @@ pub enum Rewind {
     Extreme,
 }
 
-/// Groups a state stays whole for after it has been left: what they free is not used again yet.
+/// Txgs a state stays whole for after it has been left: what they free is not used again yet.
 const SAFE_GROUPS: Txg = 2;
-/// Groups whose metadata are read to see whether a state is whole.
+/// Txgs whose metadata are read to see whether a state is whole.
 const CHECKED_GROUPS: Txg = 3;
 
 /// Changes of the device tree that only their own software can carry on forbid writing.

@@ -81,7 +81,7 @@ impl Pool {
         Ok(())
     }
 
-    /// Features were enabled: what is written from now on follows them. To be called in the group
+    /// Features were enabled: what is written from now on follows them. To be called in the txg
     /// in which they were enabled.
     pub fn features_changed(&self) -> Result<()> {
         let policy = mos_policy(self.version(), &*self.features);

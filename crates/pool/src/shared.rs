@@ -35,7 +35,7 @@ impl Shares {
         })
     }
 
-    /// Bytes that would be needed more if nothing were shared, as of the last group.
+    /// Bytes that would be needed more if nothing were shared, as of the last txg.
     pub fn saved(&self) -> u64 {
         self.saved.load(Ordering::Relaxed)
     }
@@ -57,12 +57,12 @@ impl Shares {
         self.brt.add(bp)
     }
 
-    /// Whether the group has changed a table.
+    /// Whether the txg has changed a table.
     pub fn is_dirty(&self) -> bool {
         self.ddt.is_dirty() || self.brt.is_dirty()
     }
 
-    /// Writes what the group has changed, when nothing changes references any more.
+    /// Writes what the txg has changed, when nothing changes references any more.
     pub fn sync(&self, tx: &Tx, now: u64) -> Result<()> {
         for bp in self.ddt.sync(tx, &*self.features, now)? {
             // A clone of a block the table did not know may still hold it.

@@ -1,11 +1,11 @@
 //! Making snapshots: everything that was done before is in them, and nothing else.
 //!
 //! 1. A head is written out before its root pointer is taken. If it were written afterwards in the
-//!    same group, the snapshot would have the old pointer, and blocks born in the group would belong
+//!    same txg, the snapshot would have the old pointer, and blocks born in the txg would belong
 //!    to neither: incremental streams leave them out, and destroying leaks them.
-//! 2. All snapshots of one request are made in one group, or none.
+//! 2. All snapshots of one request are made in one txg, or none.
 //! 3. Before pool version 27 the intent log of the head is emptied first and stays empty until its
-//!    group is on disk.
+//!    txg is on disk.
 
 use crate::Pool;
 use base::{bail, Kind, Result};
@@ -14,7 +14,7 @@ use dsl::Dataset;
 use std::sync::Arc;
 use zil::Zil;
 
-/// Groups in which a snapshot is tried again because there is one of the same group already: each time
+/// Txgs in which a snapshot is tried again because there is one of the same txg already: each time
 /// another request made progress.
 const ATTEMPTS: usize = 100;
 /// Pool version from which on a snapshot may be made of a file system with an intent log.
@@ -32,8 +32,8 @@ impl Drop for Quiet {
 }
 
 impl Pool {
-    /// Makes snapshots (head, name behind the `@`) in one group and returns when it is on disk. What
-    /// was written to the object sets before is in them. `also` runs in the same group afterwards, for
+    /// Makes snapshots (head, name behind the `@`) in one txg and returns when it is on disk. What
+    /// was written to the object sets before is in them. `also` runs in the same txg afterwards, for
     /// the history; its error is returned, though the snapshots are there.
     ///
     /// Errors: those of [`dsl::Dsl::check_snapshots`]; `Kind::Busy` if a log was not replayed yet (pools
@@ -59,7 +59,7 @@ impl Pool {
         Err(last)
     }
 
-    /// The same in syncing context. `Kind::Again`: possible in the next group.
+    /// The same in syncing context. `Kind::Again`: possible in the next txg.
     pub fn snapshot_in(&self, tx: &Tx, list: &[(Arc<Dataset>, String)]) -> Result<()> {
         self.dsl.check_snapshots(list)?;
         for (head, _) in list {
@@ -68,7 +68,7 @@ impl Pool {
         self.dsl.snapshot_all(tx, list).map(|_| ())
     }
 
-    /// Writes what the group has of a head so far.
+    /// Writes what the txg has of a head so far.
     fn write_out(&self, tx: &Tx, head: &Arc<Dataset>) -> Result<()> {
         let taken = head.phys().prev_snap_txg >= tx.txg();
         let late = base::mutation::mutated(base::mutation::Mutation::SnapshotOfDirtySet);

@@ -1,6 +1,6 @@
 //! Space maps on disk: the metaslabs' own maps and the log space maps (pool format §16).
 //!
-//! Without feature `log_spacemap` every change goes to the metaslab's own map. With it a group's
+//! Without feature `log_spacemap` every change goes to the metaslab's own map. With it a txg's
 //! changes go to one log map; a metaslab's own map is brought up to date when it is its turn to be
 //! flushed, and logs that no metaslab needs any more are destroyed.
 
@@ -19,7 +19,7 @@ const BLOCK_LOG: usize = 128 << 10;
 const BLOCK_PLAIN: usize = 16 << 10;
 /// Indirect blocks of space maps are small: few maps have more than a block.
 const INDIRECT_SHIFT: u8 = 14;
-/// Logs are kept at most about this many groups.
+/// Logs are kept at most about this many txgs.
 const LOG_AGE: u64 = 64;
 /// Pending ranges in memory that speed flushing up.
 const PENDING_RANGES: usize = 200_000;
@@ -43,7 +43,7 @@ struct Ms {
     object: u64,
     len: u64,
     alloc: i64,
-    /// Log entries of this group and later are not in the own map; 0 = no log entries.
+    /// Log entries of this txg and later are not in the own map; 0 = no log entries.
     unflushed: Txg,
     pending: Unflushed,
 }
@@ -82,7 +82,7 @@ struct Top {
     ashift: u32,
     ms_shift: u32,
     align: u64,
-    /// Object with the unflushed groups, 0 = none yet.
+    /// Object with the unflushed txgs, 0 = none yet.
     unflushed_object: u64,
     /// Vdev ZAP of the top-level vdev, 0 = none.
     zap: u64,
@@ -150,7 +150,7 @@ impl SpaceMaps {
     }
 
     /// A new top-level vdev: makes its metaslab array (and, with logs, the object of unflushed
-    /// groups). Returns the array's object number.
+    /// txgs). Returns the array's object number.
     pub fn create_top(&self, tx: &Tx, f: &dyn MapFeatures, shape: TopShape) -> Result<u64> {
         let TopShape { id, count, .. } = shape;
         let dn = self.mos.alloc(
@@ -541,7 +541,7 @@ impl SpaceMaps {
     }
 
     /// The free ranges of a metaslab whose map may be worth condensing. A condensed map is written
-    /// once per group, in the first pass, when everything recorded so far is what the allocator
+    /// once per txg, in the first pass, when everything recorded so far is what the allocator
     /// calls recorded. The metaslab may have to be loaded for it, which takes the lock: it must not
     /// be held.
     fn to_condense(
@@ -612,7 +612,7 @@ impl SpaceMaps {
         )
     }
 
-    /// In the first pass, before any change of this group is recorded: brings the metaslabs that
+    /// In the first pass, before any change of this txg is recorded: brings the metaslabs that
     /// waited longest up to date and destroys logs nobody needs. `all` flushes every metaslab.
     pub fn flush(&self, tx: &Tx, f: &dyn MapFeatures, space: &Space, all: bool) -> Result<()> {
         if !f.log() {
@@ -688,7 +688,7 @@ impl SpaceMaps {
         Ok(())
     }
 
-    /// Writes a leaf's set of missing groups as a space map; returns the object (made if 0).
+    /// Writes a leaf's set of missing txgs as a space map; returns the object (made if 0).
     pub fn write_dtl(
         &self,
         tx: &Tx,
@@ -758,7 +758,7 @@ impl SpaceMaps {
         self.put_header(tx, object, len, alloc, histogram)
     }
 
-    /// Reads a leaf's set of missing groups.
+    /// Reads a leaf's set of missing txgs.
     pub fn read_dtl(&self, object: u64) -> Result<base::RangeSet> {
         let (p, _) = read_map(&self.mos, object)?;
         let bytes = map_bytes(&self.mos, object, p.length)?;

@@ -1,4 +1,4 @@
-//! How a transaction group reaches the disk (pool format §3).
+//! How a txg reaches the disk (pool format §3).
 //!
 //! One thread at a time runs [`Pool::sync_group`], whichever needs it first; the others wait for it.
 //! The order is what makes a pool consistent at every instant: everything new is written to free
@@ -21,11 +21,11 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard};
 use vdev::keys;
 
-/// More passes than this mean that the group does not converge, which is a bug, not a disk.
+/// More passes than this mean that the txg does not converge, which is a bug, not a disk.
 const MAX_PASSES: u32 = 100;
-/// Groups after which freed space can be given out again.
+/// Txgs after which freed space can be given out again.
 const DEFERRED_GROUPS: u32 = 2;
-/// Bytes freed for which an idle pool writes groups, to have them back.
+/// Bytes freed for which an idle pool writes txgs, to have them back.
 const WORTH_A_GROUP: u64 = 1 << 20;
 
 const LONGNAME: &str = disk::feature::guid::LONGNAME;
@@ -88,7 +88,7 @@ impl Pool {
         self.sync.acquire()
     }
 
-    /// Runs `f` in syncing context and returns when its group is on disk. `f` must check before it
+    /// Runs `f` in syncing context and returns when its txg is on disk. `f` must check before it
     /// changes: after an error from it nothing may have been changed.
     pub fn task<R: Send + 'static>(
         &self,
@@ -173,14 +173,14 @@ impl Pool {
         }
     }
 
-    /// Whether a group in which nothing changes is worth writing, because it brings back what was freed
-    /// before: only groups that are on disk do. Each of them frees a little itself, so their number
+    /// Whether a txg in which nothing changes is worth writing, because it brings back what was freed
+    /// before: only txgs that are on disk do. Each of them frees a little itself, so their number
     /// behind one with changes is limited.
     fn gives_back(&self) -> bool {
         self.owed.load(Ordering::Relaxed) > 0 && self.space.deferred() >= WORTH_A_GROUP
     }
 
-    /// Closes the open group and writes it.
+    /// Closes the open txg and writes it.
     pub(crate) fn sync_group(&self, st: &mut SyncState) -> Result<Txg> {
         if let Some(e) = self.stopped() {
             return Err(self.suspended_error(&e));
@@ -195,21 +195,21 @@ impl Pool {
         drop(guard);
         drop(syncing);
         if let Err(e) = &r {
-            // Nothing of the failed group may be built upon: the uberblock was not written.
+            // Nothing of the failed txg may be built upon: the uberblock was not written.
             self.stop_for_good(e.clone());
         }
         r
     }
 
-    /// The open group, and the ones it makes necessary.
+    /// The open txg, and the ones it makes necessary.
     fn write_groups(&self, st: &mut SyncState) -> Result<Txg> {
         let (mut txg, written) = self.write_group(st)?;
         if self.dtls_changed() {
-            // A leaf failed so late in the group that the group does not tell. If it goes on
-            // failing, the next group will.
+            // A leaf failed so late in the txg that the txg does not tell. If it goes on
+            // failing, the next txg will.
             (txg, _) = self.write_group(st)?;
         }
-        // What was freed may be needed by the next group already, and only groups that are on disk
+        // What was freed may be needed by the next txg already, and only txgs that are on disk
         // give it back. They free little themselves, so this ends; it does not begin while idle.
         for _ in 0..DEFERRED_GROUPS {
             if !written || !self.space.is_tight() {
@@ -221,7 +221,7 @@ impl Pool {
         Ok(txg)
     }
 
-    /// Closes the open group; true if it was written because there was something to write.
+    /// Closes the open txg; true if it was written because there was something to write.
     fn write_group(&self, st: &mut SyncState) -> Result<(Txg, bool)> {
         let early = std::mem::take(&mut *self.tasks.early.acquire());
         let tasks = std::mem::take(&mut *self.tasks.late.acquire());
@@ -298,11 +298,11 @@ impl Pool {
         Ok(())
     }
 
-    /// The rest of a group, when everything that changes datasets has been done.
+    /// The rest of a txg, when everything that changes datasets has been done.
     pub(crate) fn finish_group(&self, tx: &Tx, st: &mut SyncState) -> Result<()> {
         let txg = tx.txg();
         // Tasks make and change object sets of their own. What was written before them must not
-        // change again: a snapshot may have taken it over, and blocks of one group are written anew
+        // change again: a snapshot may have taken it over, and blocks of one txg are written anew
         // in their places. So the intent log, which goes on meanwhile, is not asked a second time.
         loop {
             let more = self.dmu.take_dirty_objsets(txg);
@@ -358,13 +358,13 @@ impl Pool {
         self.is_wanted() || tasks(&self.tasks.early) || tasks(&self.tasks.late)
     }
 
-    /// Writes the group in which the pool was made.
+    /// Writes the txg in which the pool was made.
     pub(crate) fn first_group(&self, tx: &Tx) -> Result<()> {
         let mut st = self.sync_state();
         self.finish_group(tx, &mut st)
     }
 
-    /// What the intent log wants in the header of its object set; asked once in a group.
+    /// What the intent log wants in the header of its object set; asked once in a txg.
     pub(crate) fn pre_sync(&self, tx: &Tx, os: &Arc<Objset>) -> Result<()> {
         {
             let mut asked = self.asked.acquire();
@@ -381,7 +381,7 @@ impl Pool {
         }
     }
 
-    /// An object set is about to be written after the tasks of its group: an error if a snapshot has
+    /// An object set is about to be written after the tasks of its txg: an error if a snapshot has
     /// taken it over in between, which this would spoil.
     fn must_not_be_taken(&self, tx: &Tx, os: &Arc<Objset>) -> Result<()> {
         let ds = self.dsl.dataset_by_object(os.id())?;
@@ -442,7 +442,7 @@ impl Pool {
         let mut pass = 1;
         loop {
             if pass == 1 {
-                // What leaves miss of the data of this group is then known.
+                // What leaves miss of the data of this txg is then known.
                 self.persist(&mut || self.zio.drain(txg))?;
                 self.write_dtls(tx, st)?;
                 if st.config_dirty {
@@ -451,7 +451,7 @@ impl Pool {
                 }
             }
             // Charging the MOS for itself changes it again, so only the first passes do; what the
-            // last ones add is charged with the next group.
+            // last ones add is charged with the next txg.
             if pass <= 2 {
                 self.dsl.flush_mos(tx)?;
             }

@@ -232,7 +232,12 @@ impl Pool {
         self.tree.append(top.clone(), tx.txg())?;
         self.dirty_config();
         if let Some(map) = map {
-            self.or_stop(create_vdev_zaps(&self.mos, tx, map, &[top.clone()]))?;
+            self.or_stop(create_vdev_zaps(
+                &self.mos,
+                tx,
+                map,
+                std::slice::from_ref(top),
+            ))?;
         }
         Ok(())
     }
@@ -251,7 +256,8 @@ impl Pool {
     pub(crate) fn finish_adds(&self) -> Result<()> {
         let tops = self.tree.tops();
         let half = |t: &&Arc<Vdev>| t.is_concrete() && t.metaslab_array() == 0;
-        for top in tops.iter().filter(half).cloned() {
+        for top in tops.iter().filter(half) {
+            let top = top.clone();
             self.task(move |pool, tx| pool.open_for_blocks(tx, &top))?;
         }
         Ok(())

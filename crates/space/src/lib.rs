@@ -118,7 +118,7 @@ impl Extent {
     }
 }
 
-/// What changed in one metaslab since the previous call for the same group. Append the allocs
+/// What changed in one metaslab since the previous call for the same txg. Append the allocs
 /// first, then the frees.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MsChange {
@@ -131,7 +131,7 @@ pub struct MsChange {
 
 pub(crate) struct Inner {
     tops: BTreeMap<u64, Top>,
-    /// Metaslabs with changes, per group.
+    /// Metaslabs with changes, per txg.
     dirty: BTreeMap<Txg, BTreeSet<(u64, u64)>>,
     /// Metaslabs with deferred frees, by generation.
     deferred: BTreeMap<u64, Vec<(u64, u64)>>,
@@ -178,7 +178,7 @@ impl Inner {
         Ok(n)
     }
 
-    /// The groups up to `txg` that changed something. `Kind::Invalid` if some of that was never
+    /// The txgs up to `txg` that changed something. `Kind::Invalid` if some of that was never
     /// taken.
     fn all_taken(&mut self, txg: Txg) -> Result<Vec<Txg>> {
         let groups: Vec<Txg> = self.dirty.range(..=txg).map(|(&t, _)| t).collect();
@@ -357,7 +357,7 @@ impl Space {
         }
     }
 
-    /// Drops the range trees of metaslabs not used for `idle` groups (memory). They need a loader
+    /// Drops the range trees of metaslabs not used for `idle` txgs (memory). They need a loader
     /// to come back; without one nothing is dropped. Returns how many were dropped.
     pub fn unload_idle(&self, now: Txg, idle: u64) -> usize {
         let has_loader = self.loader.acquire_read().is_some();
@@ -482,7 +482,7 @@ impl Space {
         }
     }
 
-    /// Takes back what [`Space::alloc`] gave in the same group and nobody has written or will ever
+    /// Takes back what [`Space::alloc`] gave in the same txg and nobody has written or will ever
     /// refer to. Reusable at once if the allocation was not yet taken by [`Space::take_changes`];
     /// otherwise the same as [`Space::free`].
     pub fn unalloc(&self, vdev: u64, offset: u64, asize: u64, txg: Txg) -> Result<()> {
@@ -544,7 +544,7 @@ impl Space {
         })
     }
 
-    /// Frees a range in group `txg`. It is not handed out again before two further groups have
+    /// Frees a range in txg `txg`. It is not handed out again before two further txgs have
     /// synced. `Kind::Damaged` when (part of) it is free already; nothing changes then.
     pub fn free(&self, vdev: u64, offset: u64, asize: u64, txg: Txg) -> Result<()> {
         base::mutation::panic_point("freeing space");
@@ -580,9 +580,9 @@ impl Space {
         Ok(())
     }
 
-    // ---- transaction groups ----
+    // ---- txgs ----
 
-    /// What changed in group `txg` since the previous call for it, by vdev and metaslab. Called in
+    /// What changed in txg `txg` since the previous call for it, by vdev and metaslab. Called in
     /// every sync pass until it returns nothing.
     pub fn take_changes(&self, txg: Txg) -> Vec<MsChange> {
         let mut inner = self.lock();
@@ -636,7 +636,7 @@ impl Space {
         })
     }
 
-    /// Group `txg` was empty and is not on disk: what is deferred stays so, since the states it
+    /// Txg `txg` was empty and is not on disk: what is deferred stays so, since the states it
     /// belongs to are still the newest. `Kind::Invalid` if something did change.
     pub fn sync_skipped(&self, txg: Txg) -> Result<()> {
         let mut inner = self.lock();
@@ -645,7 +645,7 @@ impl Space {
         Ok(())
     }
 
-    /// Whether so much of the free space is deferred that the next groups may not find room: more
+    /// Whether so much of the free space is deferred that the next txgs may not find room: more
     /// than a quarter of what can be given out now, in the normal class.
     pub fn is_tight(&self) -> bool {
         let s = self.class_stats(Class::Normal);
@@ -653,8 +653,8 @@ impl Space {
         s.deferred > free.saturating_sub(s.deferred) / 4
     }
 
-    /// The uberblock of `txg` is on disk: its frees become deferred, those deferred two groups ago
-    /// become allocatable. `Kind::Invalid` if changes of this or an older group were never taken;
+    /// The uberblock of `txg` is on disk: its frees become deferred, those deferred two txgs ago
+    /// become allocatable. `Kind::Invalid` if changes of this or an older txg were never taken;
     /// nothing moves then.
     pub fn sync_done(&self, txg: Txg) -> Result<()> {
         base::mutation::panic_point("giving out what was freed");

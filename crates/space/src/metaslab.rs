@@ -18,14 +18,14 @@ pub(crate) enum State {
     Failed(Error),
 }
 
-/// Changes of one group.
+/// Changes of one txg.
 #[derive(Default)]
 pub(crate) struct Pend {
     /// Not yet taken.
     pub allocs: RangeSet,
     /// Not yet taken.
     pub frees: RangeSet,
-    /// Frees already taken; they become deferred when the group has synced.
+    /// Frees already taken; they become deferred when the txg has synced.
     pub freed: RangeSet,
 }
 
@@ -165,7 +165,7 @@ impl Ms {
         Ok(self.allocated)
     }
 
-    /// The group has synced: its frees become deferred. True if there are any.
+    /// The txg has synced: its frees become deferred. True if there are any.
     pub fn defer(&mut self, txg: Txg, generation: u64) -> bool {
         let Some(p) = self.pend.remove(&txg) else {
             return false;

@@ -273,7 +273,7 @@ impl<'a> Batch<'a> {
             let mut next = None;
             store.alloc_block(size, &mut |dva, txg| {
                 let bp = log_pointer(&**store, dva, size, is_slim(&old), txg, &id);
-                // The group is still open: its sync will see the block, and wait for what names it.
+                // The txg is still open: its sync will see the block, and wait for what names it.
                 self.zil.lock().note_next(bp, txg);
                 next = Some(bp);
             })?;

@@ -74,7 +74,7 @@ pub(crate) struct Builder {
     pub bp: BlkPtr,
     buf: Vec<u8>,
     pub used: usize,
-    /// Highest group of a record in it.
+    /// Highest txg of a record in it.
     pub max_txg: Txg,
 }
 

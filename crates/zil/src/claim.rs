@@ -9,16 +9,16 @@ use std::collections::HashSet;
 /// What was claimed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Claimed {
-    /// The header changed: it must be stored with group `first_txg`.
+    /// The header changed: it must be stored with txg `first_txg`.
     pub changed: bool,
     pub blocks: u64,
     pub records: u64,
-    /// Highest birth of a claimed block. Groups up to it must be synced (if only as empty ones)
+    /// Highest birth of a claimed block. Txgs up to it must be synced (if only as empty ones)
     /// before anything else is promised, because births on disk may not be ahead of the pool.
     pub max_birth: Txg,
 }
 
-/// Claims the log under `header`: every block born in or after `first_txg` (the first group of
+/// Claims the log under `header`: every block born in or after `first_txg` (the first txg of
 /// this open) is marked allocated, likewise the data blocks of its records. Does nothing if there
 /// is no log or it was claimed before.
 ///
@@ -94,7 +94,7 @@ pub fn claim(blocks: &dyn LogBlocks, header: &mut Header, first_txg: Txg) -> Res
     })
 }
 
-/// Whether the log holds anything that is not in the pool, of which group `synced` is the newest on disk.
+/// Whether the log holds anything that is not in the pool, of which txg `synced` is the newest on disk.
 ///
 /// Errors: those of devices.
 pub fn pending(blocks: &dyn LogBlocks, header: &Header, synced: Txg) -> Result<bool> {

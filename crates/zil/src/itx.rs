@@ -22,7 +22,7 @@ pub enum Form {
 /// What happened.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Body {
-    /// A whole record, common header included, of which the type is set; length, group and sequence
+    /// A whole record, common header included, of which the type is set; length, txg and sequence
     /// are filled in. Padded to 8 bytes when written.
     Record(Vec<u8>),
     /// A write to [`Itx::object`].
@@ -94,7 +94,7 @@ struct Group {
     pending: BTreeMap<u64, Vec<(u64, Itx)>>,
 }
 
-/// The changes of all groups not yet on disk.
+/// The changes of all txgs not yet on disk.
 #[derive(Default)]
 pub(crate) struct Itxs {
     groups: BTreeMap<Txg, Group>,
@@ -123,7 +123,7 @@ impl Itxs {
         }
     }
 
-    /// Moves the pending changes of an object (or of all) behind the ordered ones of their group.
+    /// Moves the pending changes of an object (or of all) behind the ordered ones of their txg.
     pub fn promote(&mut self, object: Option<u64>) {
         for g in self.groups.values_mut() {
             let mut moved = match object {
@@ -138,7 +138,7 @@ impl Itxs {
         }
     }
 
-    /// Bytes of data that a commit of the object (`None`: of all) would have to write, by group.
+    /// Bytes of data that a commit of the object (`None`: of all) would have to write, by txg.
     pub fn data(&self, object: Option<u64>) -> Vec<(Txg, u64)> {
         let bytes = |list: &[(u64, Itx)]| {
             list.iter().fold(0u64, |n, (_, i)| match i.body {
@@ -169,7 +169,7 @@ impl Itxs {
         self.groups.values().any(|g| !g.ordered.is_empty())
     }
 
-    /// Takes all ordered changes, oldest group first.
+    /// Takes all ordered changes, oldest txg first.
     pub fn take_ordered(&mut self) -> Vec<(Txg, Itx)> {
         let mut out = Vec::new();
         for (&txg, g) in &mut self.groups {
@@ -181,7 +181,7 @@ impl Itxs {
         out
     }
 
-    /// The groups up to `txg` are on disk.
+    /// The txgs up to `txg` are on disk.
     pub fn drop_through(&mut self, txg: Txg) {
         let later = self.groups.split_off(&(txg + 1));
         let gone = std::mem::replace(&mut self.groups, later);

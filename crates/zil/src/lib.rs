@@ -17,7 +17,7 @@
 //!
 //! Lock order: the one lock of a [`Zil`] is never held while the store is called, except
 //! [`LogBlocks::free`] in syncing context, which is memory only. [`Zil::sync`] waits for a round of
-//! writing that took a block in its group; such a round therefore waits for no group.
+//! writing that took a block in its txg; such a round therefore waits for no txg.
 #![forbid(unsafe_code)]
 
 mod batch;
@@ -84,13 +84,13 @@ pub mod tx {
 pub enum Indirect {
     /// Written to its final place (not flushed): the whole block that contains the range.
     At(Box<BlkPtr>),
-    /// It is on disk with a group already; the record only extends the file.
+    /// It is on disk with a txg already; the record only extends the file.
     OnDisk,
     /// Not possible here: put the data into the log instead.
     Copy,
 }
 
-/// A range of a file that an indirect record of group `txg` is to tell of.
+/// A range of a file that an indirect record of txg `txg` is to tell of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Wanted {
     pub object: u64,
@@ -128,10 +128,10 @@ pub trait LogBlocks: Send + Sync {
 
 /// All a live log needs.
 pub trait LogStore: LogBlocks {
-    /// Allocates one copy of `size` bytes (a multiple of 4096) in the open group, marks the dataset
-    /// dirty in it, so that [`Zil::sync`] runs there, and calls `note` while the group is still held
-    /// open. Must not wait for a group to be written: [`Zil::sync`] may be waiting for the caller.
-    /// `Kind::NoSpace` makes the commit fall back to a group sync.
+    /// Allocates one copy of `size` bytes (a multiple of 4096) in the open txg, marks the dataset
+    /// dirty in it, so that [`Zil::sync`] runs there, and calls `note` while the txg is still held
+    /// open. Must not wait for a txg to be written: [`Zil::sync`] may be waiting for the caller.
+    /// `Kind::NoSpace` makes the commit fall back to a txg sync.
     fn alloc_block(&self, size: usize, note: &mut dyn FnMut(Dva, Txg)) -> Result<()>;
     /// Writes log blocks, each at its one address, past any queue, in any order. Data may be shorter
     /// than PSIZE (a multiple of 4096), never on raidz; they are stable after the next
@@ -142,7 +142,7 @@ pub trait LogStore: LogBlocks {
     /// A thread panicked while it wrote the log: records it had taken are lost from memory. Nothing may be
     /// acknowledged any more. Must not panic.
     fn broken(&self) {}
-    /// Marks the dataset dirty in the open group and returns that group; does not wait for one to be
+    /// Marks the dataset dirty in the open txg and returns that txg; does not wait for one to be
     /// written.
     fn dirty(&self) -> Result<Txg>;
     /// Newest content of a file range. `Kind::NotFound` if the object (of that generation, if not
@@ -150,7 +150,7 @@ pub trait LogStore: LogBlocks {
     fn current_data(&self, object: u64, generation: u64, offset: u64, buf: &mut [u8])
         -> Result<()>;
     /// Writes the file blocks that contain the ranges to their final places, for indirect records; one
-    /// result for each. `Kind::NotFound` as above. Does not wait for a group to be written.
+    /// result for each. `Kind::NotFound` as above. Does not wait for a txg to be written.
     fn write_indirect(&self, wanted: &[Wanted]) -> Vec<Result<Indirect>> {
         wanted.iter().map(|_| Ok(Indirect::Copy)).collect()
     }

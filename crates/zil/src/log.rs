@@ -23,7 +23,7 @@ pub struct Options {
     pub slim: bool,
     /// Largest block, a multiple of 4096; [`Options::new`] sets 128 KiB.
     pub max_block: usize,
-    /// Last group known to be on disk.
+    /// Last txg known to be on disk.
     pub synced: Txg,
     /// False where no log can be written: every commit then needs a sync.
     pub enabled: bool,
@@ -47,7 +47,7 @@ impl Options {
 pub enum Committed {
     /// What was asked for is on stable storage.
     Durable,
-    /// The log could not take it: wait until the group that is open now is on disk.
+    /// The log could not take it: wait until the txg that is open now is on disk.
     NeedTxgSync,
 }
 
@@ -70,13 +70,13 @@ pub struct Stats {
 pub(crate) struct Lwb {
     pub bp: BlkPtr,
     pub alloc_txg: Txg,
-    /// Highest group of a record in it.
+    /// Highest txg of a record in it.
     pub max_txg: Txg,
     /// Written and flushed.
     pub stable: bool,
 }
 
-/// An old chain (or all of a chain) to be freed in the sync of a group.
+/// An old chain (or all of a chain) to be freed in the sync of a txg.
 struct Reset {
     txg: Txg,
     frees: Vec<BlkPtr>,
@@ -89,7 +89,7 @@ pub(crate) struct State {
     itxs: Itxs,
     /// The chain; the last one is allocated but not written, and is what the next batch fills.
     pub lwbs: VecDeque<Lwb>,
-    /// Group whose header makes the chain reachable: the first whose [`Zil::sync`] saw the chain.
+    /// Txg whose header makes the chain reachable: the first whose [`Zil::sync`] saw the chain.
     chain_txg: Option<Txg>,
     synced: Txg,
     header: Header,
@@ -99,20 +99,20 @@ pub(crate) struct State {
     /// Record being replayed.
     pub replaying: Option<u64>,
     replayed: BTreeMap<Txg, u64>,
-    /// A batch failed: no commits until this group is on disk.
+    /// A batch failed: no commits until this txg is on disk.
     stalled: Option<Txg>,
     /// A round panicked: no commits any more.
     broken: bool,
     /// Calls of [`Zil::pause`] that have not been taken back.
     paused: u32,
     leader: bool,
-    /// First group in which the round under way took a block that nothing on disk names yet.
+    /// First txg in which the round under way took a block that nothing on disk names yet.
     taken: Option<Txg>,
     next_ticket: u64,
     done_ticket: u64,
     history: VecDeque<usize>,
     lr_seq: u64,
-    /// Highest group anything was logged or allocated in.
+    /// Highest txg anything was logged or allocated in.
     max_txg: Txg,
     stats: Stats,
 }
@@ -149,7 +149,7 @@ impl State {
         self.taken.get_or_insert(txg);
     }
 
-    /// Whether the chain, in which nothing can be written any more, is not needed once group `txg` is
+    /// Whether the chain, in which nothing can be written any more, is not needed once txg `txg` is
     /// on disk.
     fn is_dead(&self, txg: Txg) -> bool {
         let kept = self
@@ -221,7 +221,7 @@ impl Zil {
     }
 
     /// Bytes of data that a commit of the object (`None`: of all) would have to write at this moment,
-    /// by group: where they are many, waiting for the group is cheaper than logging them.
+    /// by txg: where they are many, waiting for the txg is cheaper than logging them.
     pub fn data(&self, object: Option<u64>) -> Vec<(Txg, u64)> {
         self.lock().itxs.data(object)
     }
@@ -237,8 +237,8 @@ impl Zil {
 
     // ---- records ----
 
-    /// Remembers a change made in group `txg`; called while the transaction holds the group open.
-    /// During replay nothing is remembered: the record being replayed counts as done in that group.
+    /// Remembers a change made in txg `txg`; called while the transaction holds the txg open.
+    /// During replay nothing is remembered: the record being replayed counts as done in that txg.
     pub fn log(&self, txg: Txg, itx: Itx) {
         base::mutation::panic_point("remembering a change");
         let mut st = self.lock();
@@ -258,8 +258,8 @@ impl Zil {
         self.lock().replaying.is_some()
     }
 
-    /// During replay: the record being replayed is done in group `txg`. For changes that do not
-    /// call [`Zil::log`]; called while the transaction holds the group open.
+    /// During replay: the record being replayed is done in txg `txg`. For changes that do not
+    /// call [`Zil::log`]; called while the transaction holds the txg open.
     pub fn replayed(&self, txg: Txg) {
         let mut st = self.lock();
         if let Some(seq) = st.replaying {
@@ -327,7 +327,7 @@ impl Zil {
         let covers = st.next_ticket;
         if st.lwbs.is_empty() && st.stalled.is_none() {
             drop(st);
-            // The header has to reach the disk first: this round ends with "wait for the group", and
+            // The header has to reach the disk first: this round ends with "wait for the txg", and
             // so it does where there is no block to be had.
             let _ = self.first_block();
             st = self.lock();
@@ -382,8 +382,8 @@ impl Zil {
         self.store.broken();
     }
 
-    /// First block of a new chain. It is noted while its group is open, so that the header written with
-    /// that group leads to it.
+    /// First block of a new chain. It is noted while its txg is open, so that the header written with
+    /// that txg leads to it.
     fn first_block(&self) -> Result<()> {
         let id = self.identity();
         self.store.alloc_block(UNIT, &mut |dva, txg| {
@@ -403,13 +403,13 @@ impl Zil {
         ]
     }
 
-    // ---- groups ----
+    // ---- txgs ----
 
-    /// The dataset is being written in group `txg` (syncing context): frees what is not needed any
-    /// more and returns the header to store with this group.
+    /// The dataset is being written in txg `txg` (syncing context): frees what is not needed any
+    /// more and returns the header to store with this txg.
     ///
-    /// A round that took its next block in this group and has not written the block that names it is
-    /// waited for: otherwise a crash behind this group would find the one allocated and the other
+    /// A round that took its next block in this txg and has not written the block that names it is
+    /// waited for: otherwise a crash behind this txg would find the one allocated and the other
     /// empty, and nobody would ever free it.
     pub fn sync(&self, txg: Txg) -> Result<[u8; HEADER_SIZE]> {
         base::mutation::panic_point("the log's part of a sync");
@@ -451,7 +451,7 @@ impl Zil {
             st.lwbs.pop_front();
             self.store.free(&bp, txg)?;
         }
-        // What is left of a dead chain goes with the next group; its records would lack those before.
+        // What is left of a dead chain goes with the next txg; its records would lack those before.
         let first = st.lwbs.front().filter(|_| !clear).map(|l| l.bp);
         st.header.log = first.unwrap_or_default();
         if first.is_some() {
@@ -460,7 +460,7 @@ impl Zil {
         Ok(st.header.encode())
     }
 
-    /// Group `txg` is on disk: its records are not needed any more.
+    /// Txg `txg` is on disk: its records are not needed any more.
     pub fn synced(&self, txg: Txg) {
         base::mutation::panic_point("records that are on disk");
         let mut st = self.lock();
@@ -472,7 +472,7 @@ impl Zil {
     }
 
     /// Disposes of a log that needs no replay: the first block stays, under a new identity, so that
-    /// the first commit need not wait for a group; anything behind it is freed. Nothing to do for
+    /// the first commit need not wait for a txg; anything behind it is freed. Nothing to do for
     /// a dataset without a log.
     pub fn start(&self) -> Result<()> {
         let header = {
@@ -515,8 +515,8 @@ impl Zil {
         Ok(())
     }
 
-    /// Empties the log and keeps it empty: all blocks are freed and the header zeroed with the group
-    /// returned, and until [`Zil::resume`] commits wait for groups instead. A log that waits to be
+    /// Empties the log and keeps it empty: all blocks are freed and the header zeroed with the txg
+    /// returned, and until [`Zil::resume`] commits wait for txgs instead. A log that waits to be
     /// replayed is not touched: `Kind::Busy`.
     pub fn pause(&self) -> Result<Txg> {
         if self.needs_replay() {
@@ -526,13 +526,13 @@ impl Zil {
         self.destroy().inspect_err(|_| self.resume())
     }
 
-    /// Takes one [`Zil::pause`] back, when its group is on disk.
+    /// Takes one [`Zil::pause`] back, when its txg is on disk.
     pub fn resume(&self) {
         let mut st = self.lock();
         st.paused = st.paused.saturating_sub(1);
     }
 
-    /// Gets rid of the log: all blocks are freed and the header zeroed with the group returned.
+    /// Gets rid of the log: all blocks are freed and the header zeroed with the txg returned.
     /// Records in memory are dropped. Used after replay and before the dataset is destroyed.
     pub fn destroy(&self) -> Result<Txg> {
         let mut st = self.lock();

@@ -28,12 +28,12 @@ pub trait Replayer {
     /// Whether an object exists: records of the kinds [`tx::is_out_of_order`] about others are
     /// passed over.
     fn object_exists(&mut self, object: u64) -> Result<bool>;
-    /// Applies the record in one transaction and, while that holds its group, calls [`Zil::log`]
+    /// Applies the record in one transaction and, while that holds its txg, calls [`Zil::log`]
     /// (as the operation does anyway) or [`Zil::replayed`].
     fn replay(&mut self, record: &Record) -> Result<()>;
     /// Sees a record that an earlier replay, which did not come to its end, has applied.
     fn seen_before(&mut self, _raw: &RawRecord) {}
-    /// All is applied that can be; the log is given up next, with the same group or a later one.
+    /// All is applied that can be; the log is given up next, with the same txg or a later one.
     fn finish(&mut self) -> Result<()> {
         Ok(())
     }
@@ -50,7 +50,7 @@ pub struct Replayed {
 
 impl Zil {
     /// Replays a claimed log in order and then destroys it: the blocks are freed with the open
-    /// group, for which the caller should wait before relying on the log. A record that fails
+    /// txg, for which the caller should wait before relying on the log. A record that fails
     /// twice ends the replay ([`Replayed::failed`]); what follows it is lost.
     pub fn replay(&self, replayer: &mut dyn Replayer) -> Result<Replayed> {
         let mut out = Replayed::default();

@@ -36,6 +36,8 @@ impl World {
                 let pos = self.pos();
                 self.oracle.ack_all(pos);
                 self.opened = None;
+                // If the import panics: its first txg may use what this one freed.
+                self.first = pool.synced_txg();
                 drop(pool);
                 let seed = self.next_seed();
                 let o = Opened::open(&self.disks, &self.layout, seed, &self.clock)

@@ -20,10 +20,14 @@ pub enum Mutation {
     Panic,
     /// A snapshot is made of a head that changes in the same group before it is written.
     SnapshotOfDirtySet,
+    /// A property that was set is not stored, though the command is recorded.
+    PropertyLost,
+    /// The last dataset of those to be destroyed stays, though the command is recorded.
+    DestroyForgets,
 }
 
 /// All of them.
-pub const MUTATIONS: [Mutation; 8] = [
+pub const MUTATIONS: [Mutation; 10] = [
     Mutation::FlushOmitted,
     Mutation::FreeReusedEarly,
     Mutation::ReplaySkips,
@@ -32,6 +36,8 @@ pub const MUTATIONS: [Mutation; 8] = [
     Mutation::ParityWrong,
     Mutation::Panic,
     Mutation::SnapshotOfDirtySet,
+    Mutation::PropertyLost,
+    Mutation::DestroyForgets,
 ];
 
 #[cfg(feature = "mutations")]

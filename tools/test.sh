@@ -1,7 +1,7 @@
 #!/bin/sh
 # All checks and tests; installs what they need first. Quiet when all is well. CI runs this too.
 #   tools/test.sh            everything
-#   tools/test.sh NAME...    only these steps: format lints tidy licences build tests
+#   tools/test.sh NAME...    only these steps: format lints build tidy licences tests
 set -u
 cd "$(dirname "$0")/.." || exit 1
 export CARGO_TERM_COLOR=never
@@ -30,9 +30,9 @@ step() {
         failed=1
         echo "--- $name failed; $logs/$name.log says:"
         # The part of a long log that tells what went wrong.
-        if [ "$name" = tests ] && grep -q '^failures:' "$logs/$name.log"; then
+        if [ "$name" = tests ] && grep -q '^error: test failed' "$logs/$name.log"; then
             sed -n '/^failures:/,/^test result/p' "$logs/$name.log" | tail -n 150
-            grep -E '^error: test failed|^error' "$logs/$name.log" | tail -n 20
+            sed -n '/^error: test failed/,$p' "$logs/$name.log" | tail -n 100
         else
             tail -n 60 "$logs/$name.log"
         fi
@@ -60,20 +60,41 @@ done
 # Old runs must not be mistaken for this one's.
 [ -n "$only" ] || rm -f "$logs"/*.log
 
+lints() {
+    cargo clippy --workspace --all-targets -- -D warnings || return 1
+    # The programs as they are released, without what only tests switch on.
+    cargo clippy -p daemon -p zpool -p zfs -p zdb -p ztest -- -D warnings
+}
+
+# run PACKAGE ARGUMENT...: a tool of this workspace; the one of the build step, if that was made.
+built=
+run() {
+    package=$1
+    shift
+    if [ -n "$built" ]; then
+        "${CARGO_TARGET_DIR:-target}/debug/$package" "$@"
+    else
+        cargo run -q -p "$package" -- "$@"
+    fi
+}
+
 step format cargo fmt --all --check
-step lints cargo clippy --workspace --all-targets -- -D warnings
-step tidy cargo run -q -p xtask -- tidy
-step licences cargo run -q -p xtask -- licences
-step build cargo build --workspace --bins
+step lints lints
+# One build for all that follows: test binaries, programs, tools.
+step build cargo test --workspace --no-run --features daemon/faults && built=yes
+[ -n "$only" ] && built=
+step tidy run xtask tidy
+step licences run xtask licences
 # Some tests mount file systems or use loop devices; one that cannot run here says "skipped: why".
-step tests cargo test --workspace --no-fail-fast -- --show-output
+step tests run xtask test
 
 if [ -f "$logs/tests.log" ]; then
     awk '/^test result:/ { ok += $4; bad += $6; left += $8 }
         END { printf "  tests: %d passed, %d failed, %d skipped\n", ok, bad, left }' \
         "$logs/tests.log" >"$logs/count"
     note "$(cat "$logs/count")"
-    fixtures=$(cargo run -q -p testkit -- fixtures 2>/dev/null | wc -l)
+    note "$(grep 's of processor time in' "$logs/tests.log" | sed 's/^/  tests: /')"
+    fixtures=$(run testkit fixtures 2>/dev/null | wc -l)
     note "  pools made by OpenZFS that were used: $fixtures (crates/testkit/fixtures/README.md)"
     skipped=$(grep -aoE '^skipped: .*' "$logs/tests.log" | sort | uniq -c | head -n 20)
     [ -z "$skipped" ] || note "  skipped on this machine:

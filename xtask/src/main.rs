@@ -4,6 +4,7 @@
 mod licences;
 mod pages;
 mod references;
+mod test_run;
 mod tidy;
 
 use std::os::unix::fs::MetadataExt as _;
@@ -12,7 +13,10 @@ use std::process::{Command, ExitCode};
 
 const USAGE: &str = "\
 usage: cargo run -p xtask -- COMMAND
-  tidy        structure of the workspace: dependencies, unsafe, sizes of files, unfinished work, citations
+  test [-p PACKAGE]... [--lanes N]
+                    build all tests once, then run their binaries two at a time (docs/testing.md)
+  tidy [--shrink]   structure of the workspace: dependencies, circles of imports, unsafe, lengths of files and
+                    functions, unfinished work, citations; --shrink takes from xtask/allowed.txt what is not needed
   licences    every dependency has a permissive licence
   manual DIR        write the manual pages into DIR
   completions DIR   write completions for bash, zsh and fish into DIR
@@ -24,9 +28,11 @@ fn main() -> ExitCode {
     let args: Vec<String> = std::env::args().skip(1).collect();
     let words: Vec<&str> = args.iter().map(String::as_str).collect();
     let done = match words.as_slice() {
-        ["tidy"] => run_tidy(),
+        ["tidy"] => run_tidy(false),
+        ["tidy", "--shrink"] => run_tidy(true),
         ["licences"] => run_licences(),
         ["manual", dir] => wrote(pages::manual(Path::new(dir))),
+        ["test", rest @ ..] => test_run::run(root(), rest),
         ["bench", rest @ ..] => bench(rest),
         ["sim", rest @ ..] => sim(rest),
         ["completions", dir] => wrote(pages::completions(Path::new(dir))),
@@ -50,8 +56,12 @@ fn root() -> &'static Path {
     here.parent().unwrap_or(here)
 }
 
-fn run_tidy() -> Result<ExitCode, String> {
-    let report = tidy::check(root())?;
+fn run_tidy(shrink: bool) -> Result<ExitCode, String> {
+    let report = tidy::check(root(), shrink)?;
+    println!("crates by level; each depends on lower ones only:");
+    for (n, crates) in report.levels.iter().enumerate() {
+        println!("  {n:2}  {}", crates.join(" "));
+    }
     report.warnings.iter().for_each(|w| println!("note: {w}"));
     report.errors.iter().for_each(|e| println!("error: {e}"));
     Ok(code(report.errors.is_empty()))

@@ -1,14 +1,21 @@
-//! What the compiler does not check: direction of dependencies, where `unsafe` may be, sizes of
-//! files, words that mean "not done", paths of somebody's machine.
+//! What the compiler does not check: direction of dependencies and whether they are used, circles of imports, where
+//! `unsafe` may be, lengths of files and functions, words that mean "not done", paths of somebody's machine.
 
-use std::collections::BTreeMap;
+mod allowed;
+mod circles;
+mod edges;
+mod lengths;
+mod source;
+
+use allowed::{Allowed, Entry};
+use proc_macro2::TokenStream;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// Lines from which a source file is refused, and from which it is mentioned.
-const LONG: usize = 1500;
-const LONGISH: usize = 1000;
+/// The list of what is too long or goes in a circle, and may for now.
+const ALLOWED: &str = "xtask/allowed.txt";
 
 /// Crates whose root need not forbid `unsafe`: they speak to the kernel, or ask the processor for its
 /// vectors.
@@ -16,7 +23,7 @@ const MAY_BE_UNSAFE: [&str; 3] = ["env-linux", "fuse", "simd"];
 
 /// Crates below the engine's doors that the table's order alone would let see too much: all they
 /// may use of this workspace.
-const NARROW: [(&str, &[&str]); 8] = [
+const NARROW: [(&str, &[&str]); 9] = [
     ("env-linux", &["base", "env"]),
     ("fuse", &["base"]),
     (
@@ -26,6 +33,7 @@ const NARROW: [(&str, &[&str]); 8] = [
     ("api", &["base"]),
     ("control", &["base", "api"]),
     ("cli", &["base", "disk", "api", "control"]),
+    ("logging", &["cli"]),
     ("zpool", &["base", "disk", "api", "control", "cli"]),
     ("zfs", &["base", "disk", "api", "control", "cli"]),
 ];
@@ -40,32 +48,191 @@ const TOOLS: [&str; 6] = ["testkit", "xtask", "system-tests", "bench", "fuzz", "
 pub struct Report {
     pub errors: Vec<String>,
     pub warnings: Vec<String>,
+    /// The graph of crates, lowest level first.
+    pub levels: Vec<Vec<String>>,
 }
 
 /// Checks the workspace at `root`.
-pub fn check(root: &Path) -> Result<Report, String> {
+///
+/// `shrink`: first takes from the list of what is allowed whatever is not needed any more.
+pub fn check(root: &Path, shrink: bool) -> Result<Report, String> {
     let mut report = Report::default();
     let rooms = rooms(&read(&root.join("ARCHITECTURE.md"))?)?;
-    for (name, dir) in crates(root)? {
+    let crates = crates(root)?;
+    let mut depend = BTreeMap::new();
+    let mut manifests = BTreeMap::new();
+    for (name, dir) in &crates {
         let manifest = read(&dir.join("Cargo.toml"))?;
-        dependencies(&name, &manifest, &rooms, &mut report);
+        dependencies(name, &manifest, &rooms, &mut report);
         if !MAY_BE_UNSAFE.contains(&name.as_str()) {
-            crate_roots(root, &dir, &mut report)?;
+            crate_roots(root, dir, &mut report)?;
         }
+        let normal = members_used(&manifest)
+            .into_iter()
+            .filter(|(_, k)| *k == Use::Normal);
+        depend.insert(name.clone(), normal.map(|(n, _)| n).collect());
+        manifests.insert(name.clone(), manifest);
     }
+    report.levels = edges::levels(&depend);
     let mut cited = Vec::new();
+    let mut sources = BTreeMap::new();
     for path in tracked(root)? {
         let Ok(text) = fs::read_to_string(root.join(&path)) else {
             continue; // binary, or deleted and not yet committed
         };
         file(&path, &text, &mut report);
+        if path.ends_with(".rs") {
+            sources.insert(path.clone(), Source::new(&path, &text)?);
+        }
         // Its own examples are wrong on purpose.
         if !path.ends_with("xtask/src/references.rs") {
             cited.push((path, text));
         }
     }
     report.errors.extend(crate::references::check(&cited));
+    let mut found = BTreeSet::new();
+    for (name, dir) in &crates {
+        let below = dir
+            .strip_prefix(root)
+            .unwrap_or(dir)
+            .to_string_lossy()
+            .into_owned();
+        let of = |under: &str| {
+            let all = sources.range(format!("{below}/{under}")..);
+            let own = all.take_while(|(p, _)| p.starts_with(&format!("{below}/{under}")));
+            own.map(|(_, s)| s).collect::<Vec<_>>()
+        };
+        let tokens = |unders: &[&str]| {
+            let all = unders.iter().flat_map(|u| of(u));
+            all.map(|s| s.tokens.clone()).collect()
+        };
+        let of_crate = edges::Sources {
+            own: tokens(&["src/", "build.rs"]),
+            tests: tokens(&["tests/", "benches/", "examples/"]),
+            examples: of("src/").iter().map(|s| s.examples.as_str()).collect(),
+        };
+        report
+            .errors
+            .extend(edges::unused(name, &manifests[name], &of_crate));
+        found.extend(circles_of(name, &below, &sources));
+    }
+    let long = sources.iter().flat_map(|(path, s)| {
+        let functions = lengths::long_functions(s.tokens.clone());
+        functions
+            .into_iter()
+            .map(|(name, lines)| ((path.clone(), name), lines))
+    });
+    let functions: BTreeMap<(String, String), usize> = long.collect();
+    let files = sources
+        .iter()
+        .map(|(path, s)| (path.clone(), s.lines))
+        .collect();
+    let list = root.join(ALLOWED);
+    let mut allowed = Allowed::parse(&read(&list)?).map_err(|e| format!("{ALLOWED}: {e}"))?;
+    if shrink {
+        let left = allowed.iter().filter_map(|e| match e {
+            Entry::Circle { .. } => smaller_circle(e, &found),
+            e => lengths::shrunk(e, &files, &functions),
+        });
+        let text = allowed.with(left);
+        fs::write(&list, &text).map_err(|e| format!("cannot write {ALLOWED}: {e}"))?;
+        allowed = Allowed::parse(&text)?;
+    }
+    report
+        .errors
+        .extend(lengths::check(&files, &functions, &allowed));
+    report.errors.extend(check_circles(&found, &allowed));
     Ok(report)
+}
+
+/// A source file.
+struct Source {
+    lines: usize,
+    tokens: TokenStream,
+    /// The comments of which documentation is made.
+    examples: String,
+}
+
+impl Source {
+    fn new(path: &str, text: &str) -> Result<Source, String> {
+        let docs = text.lines().map(str::trim_start);
+        let docs = docs.filter(|l| l.starts_with("//!") || l.starts_with("///"));
+        Ok(Source {
+            lines: text.lines().count(),
+            tokens: source::tokens(path, text)?,
+            examples: docs.collect::<Vec<_>>().join("\n"),
+        })
+    }
+}
+
+/// The circles of a crate, of its library and of its program.
+fn circles_of(name: &str, below: &str, sources: &BTreeMap<String, Source>) -> Vec<Entry> {
+    let read = |path: &str| {
+        let s = sources.get(path)?;
+        Some(source::split_tests(s.tokens.clone()).0)
+    };
+    let mut out = Vec::new();
+    for root in ["lib", "main"] {
+        let modules = circles::Modules::read(&format!("{below}/src/{root}.rs"), &read);
+        for (parent, modules) in modules.circles() {
+            let room = [vec![name.to_string()], parent].concat().join("::");
+            out.push(Entry::Circle { room, modules });
+        }
+    }
+    out
+}
+
+/// The largest circle of today within one that is allowed.
+fn smaller_circle(e: &Entry, found: &BTreeSet<Entry>) -> Option<Entry> {
+    found
+        .iter()
+        .filter(|f| within(f, e))
+        .max_by_key(|f| members(f))
+        .cloned()
+}
+
+fn members(e: &Entry) -> usize {
+    match e {
+        Entry::Circle { modules, .. } => modules.len(),
+        _ => 0,
+    }
+}
+
+fn within(small: &Entry, large: &Entry) -> bool {
+    match (small, large) {
+        (
+            Entry::Circle {
+                room: r,
+                modules: m,
+            },
+            Entry::Circle { room, modules },
+        ) => r == room && m.iter().all(|m| modules.contains(m)),
+        _ => false,
+    }
+}
+
+/// Circles that are not within one that is allowed, and allowed ones that are gone or smaller.
+fn check_circles(found: &BTreeSet<Entry>, allowed: &Allowed) -> Vec<String> {
+    let mut out = Vec::new();
+    for e in found
+        .iter()
+        .filter(|f| !allowed.iter().any(|a| within(f, a)))
+    {
+        if let Entry::Circle { room, modules } = e {
+            let all = modules.join(", ");
+            out.push(format!(
+                "{room}: these modules import each other in a circle: {all}"
+            ));
+        }
+    }
+    for a in allowed.iter().filter(|a| matches!(a, Entry::Circle { .. })) {
+        if !found.contains(a) {
+            out.push(format!(
+                "{a}: allowed, but no such circle is left; `cargo xtask tidy --shrink` takes it off the list"
+            ));
+        }
+    }
+    out
 }
 
 fn read(path: &Path) -> Result<String, String> {
@@ -263,15 +430,6 @@ fn walk(root: &Path, below: &Path, out: &mut Vec<String>) {
 }
 
 fn file(path: &str, text: &str, report: &mut Report) {
-    if path.ends_with(".rs") {
-        let lines = text.lines().count();
-        let message = format!("{path}: {lines} lines; split it by topic (limit {LONG})");
-        if lines > LONG {
-            report.errors.push(message);
-        } else if lines > LONGISH {
-            report.warnings.push(message);
-        }
-    }
     // Put together here, so that this file does not find itself.
     let undone = ["todo", "unimplemented", "dbg"].map(|w| format!("{w}!("));
     for (n, line) in text.lines().enumerate() {
@@ -369,10 +527,22 @@ mod tests {
         file("a.rs", &format!("ok\n{}!()\n", "todo"), &mut r);
         file("b.md", &format!("ok\n{}!()\n", "todo"), &mut r);
         assert_eq!(r.errors.len(), 1, "{:?}", r.errors);
-        file("c.rs", &"\n".repeat(LONGISH + 1), &mut r);
-        assert_eq!((r.errors.len(), r.warnings.len()), (1, 1));
-        file("d.rs", &"\n".repeat(LONG + 1), &mut r);
-        assert_eq!(r.errors.len(), 2);
+    }
+
+    #[test]
+    fn circles_are_held_against_the_list() {
+        let entries = |text: &str| Allowed::parse(text).unwrap();
+        let found: BTreeSet<Entry> = entries("circle a x y z").iter().cloned().collect();
+        let errors = |list: &str| check_circles(&found, &entries(list)).len();
+        assert_eq!(errors("circle a x y z"), 0);
+        assert_eq!(errors(""), 1);
+        assert_eq!(errors("circle b x y z"), 2, "another crate's");
+        assert_eq!(errors("circle a x y"), 2, "one came into the circle");
+        assert_eq!(errors("circle a w x y z"), 1, "one left the circle");
+        assert_eq!(errors("circle a x y z\ncircle a p q"), 1, "one is gone");
+        let shrunk = |list: &str| entries(list).iter().find_map(|e| smaller_circle(e, &found));
+        assert_eq!(shrunk("circle a w x y z").as_ref(), found.first());
+        assert_eq!(shrunk("circle a x y"), None, "it only shrinks");
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! Why a request failed, as the commands show it.
+//! Errors of requests: what the commands show when the daemon refuses or fails.
 
 use base::{Error, Kind};
 use serde::{Deserialize, Serialize};

@@ -1,4 +1,4 @@
-//! What the daemon answers.
+//! Replies of the daemon, one type for each request.
 
 use crate::{ApiError, DatasetKind, VdevClass, VdevKind};
 use serde::{Deserialize, Serialize};

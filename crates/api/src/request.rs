@@ -1,8 +1,8 @@
-//! What can be asked of the daemon.
+//! Requests to the daemon.
 //!
-//! Requests that modify carry `command`: the command line to record in the pool history on success
-//! (`export` and `destroy` record before doing); empty means nothing to record, which the commands
-//! use when one command line takes several requests.
+//! Requests that change something carry `command`: the command line that the pool's history records on success
+//! (`export` and `destroy` record it before they act). It is empty for all but one of several requests that one command
+//! line makes.
 
 use crate::Secret;
 use serde::{Deserialize, Serialize};

@@ -1,4 +1,4 @@
-//! Key material on its way to the daemon.
+//! Key material in requests to the daemon. It is wiped when dropped.
 
 use serde::{de, Deserialize, Deserializer, Serialize, Serializer};
 use std::fmt;

@@ -1,4 +1,4 @@
-//! Bytes on their way into files.
+//! Data of a write request on its way into the blocks of a file.
 
 use crate::Block;
 use std::borrow::Cow;

@@ -1,16 +1,20 @@
-//! Words everybody uses: errors, object kinds, ranges, sizes. No I/O, no policy.
+//! Types that every room uses: errors, ranges of numbers, sizes, locks. No I/O and no policy.
+//!
+//! Start reading at [`Error`].
 #![forbid(unsafe_code)]
 
 pub mod data;
 pub mod error;
 pub mod keep;
 pub mod mutation;
+pub mod per_txg;
 pub mod ranges;
 pub mod sizes;
 pub mod sync;
 
 pub use data::Data;
 pub use error::{Error, Kind, Result};
+pub use per_txg::PerTxg;
 pub use ranges::RangeSet;
 
 use std::sync::Arc;

@@ -1,5 +1,5 @@
-//! Deliberate mistakes, for proving that the tests find them. They are in test builds only (feature
-//! `mutations`): without it [`mutated`] is a constant and what depends on it is not compiled in.
+//! Deliberate mistakes in the engine, which prove that the tests find such mistakes. They exist with the feature `mutations` only.
+//! Without it [`mutated`] is the constant `false`, and the compiler removes what depends on it.
 
 /// A mistake the engine can be told to make.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -24,10 +24,12 @@ pub enum Mutation {
     PropertyLost,
     /// The last dataset of those to be destroyed stays, though the command is recorded.
     DestroyForgets,
+    /// How far the freeing of a destroyed file system has come is not stored.
+    FreeingPlaceLost,
 }
 
 /// All of them.
-pub const MUTATIONS: [Mutation; 10] = [
+pub const MUTATIONS: [Mutation; 11] = [
     Mutation::FlushOmitted,
     Mutation::FreeReusedEarly,
     Mutation::ReplaySkips,
@@ -38,6 +40,7 @@ pub const MUTATIONS: [Mutation; 10] = [
     Mutation::SnapshotOfDirtySet,
     Mutation::PropertyLost,
     Mutation::DestroyForgets,
+    Mutation::FreeingPlaceLost,
 ];
 
 #[cfg(feature = "mutations")]

@@ -1,4 +1,4 @@
-//! Human numbers, in and out, exactly as the commands of OpenZFS print and read them.
+//! Sizes with units (`1.5G`), parsed and printed exactly as OpenZFS's commands do.
 
 /// Formats `n` with base 1024: the unit is the largest whose integer quotient is at least 1; an
 /// exact multiple prints without decimals, otherwise the most decimals (2, 1, 0) that keep the text

@@ -13,7 +13,8 @@ usage: cargo xtask bench [OPTION]...
   --quick            small sizes, done within ten minutes (the default)
   --full             sizes that mean something, three rounds; hours
   --systems A,B      of ext4 xfs btrfs zfs-fuse-0.7 passthrough ours ours-off, which is the default; also
-                     passthrough-checked (with permissions and write-back cache)
+                     passthrough-checked (with permissions and write-back cache) and
+                     before (another build of ours, see --before)
   --rows A,B         only rows whose name begins so; default: all
   --rounds N         how often everything is repeated, interleaved
   --size BYTES       of the data in most rows (64M)
@@ -23,6 +24,7 @@ usage: cargo xtask bench [OPTION]...
   --folder DIR       where the image of the disk and the archives lie; default: target/bench
   --device DEV       use this block device instead of an image; all that is on it is lost
   --programs DIR     our programs; default: target/release
+  --before DIR       programs of another build of ours: the system 'before'
   --out DIR          where the results go; default: target/bench/results
 ";
 
@@ -42,6 +44,8 @@ pub struct Options {
     pub folder: PathBuf,
     pub device: Option<PathBuf>,
     pub programs: Option<PathBuf>,
+    /// Programs of the system `before`.
+    pub before: Option<PathBuf>,
     pub out: PathBuf,
 }
 
@@ -68,6 +72,7 @@ impl Options {
             folder: base.clone(),
             device: None,
             programs: None,
+            before: None,
             out: base.join("results"),
         };
         let mut rest = args.iter();
@@ -97,6 +102,7 @@ impl Options {
                 "--folder" => o.folder = value()?.into(),
                 "--device" => o.device = Some(value()?.into()),
                 "--programs" => o.programs = Some(value()?.into()),
+                "--before" => o.before = Some(value()?.into()),
                 "--out" => o.out = value()?.into(),
                 _ => bail!(Invalid, "unknown option {arg}"),
             }
@@ -115,6 +121,9 @@ impl Options {
             if !rows.iter().any(|row| row.starts_with(r.as_str())) {
                 bail!(Invalid, "no row begins with {r}; see: bench list");
             }
+        }
+        if self.systems.iter().any(|s| s == "before") && self.before.is_none() {
+            bail!(Invalid, "the system before needs --before DIR");
         }
         if self.rounds == 0 || self.seconds == 0 || self.systems.is_empty() {
             bail!(Invalid, "nothing to do");
@@ -200,6 +209,7 @@ mod tests {
             "--size 0",
             "--size xM",
             "--systems ntfs",
+            "--systems before,ours",
             "--rows nothing",
             "--rounds 0",
             "--quick --full",

@@ -63,12 +63,13 @@ pub struct Results {
 }
 
 /// Which quotients are shown: system, and what it is compared with.
-const PAIRS: [(&str, &str); 10] = [
+const PAIRS: [(&str, &str); 11] = [
     ("ours", "ext4"),
     ("ours", "btrfs"),
     ("ours", "zfs-fuse-0.7"),
     ("ours", "passthrough"),
     ("ours", "passthrough-checked"),
+    ("ours", "before"),
     ("ours-off", "ext4"),
     ("ours-off", "btrfs"),
     ("ours-off", "zfs-fuse-0.7"),

@@ -47,6 +47,7 @@ pub fn run(o: &Options) -> Result<bool> {
         device,
         folder,
         programs,
+        before: o.before.clone(),
     });
     let mut run = Run {
         o,

@@ -95,6 +95,11 @@ pub const ENVIRONMENT: &[(&str, &str)] = &[
         "Host id of the daemon in hexadecimal, instead of the one in /etc/hostid.",
     ),
     (
+        "ZFS_FUSE_LOG",
+        "What the daemon logs: LEVEL, or ROOM=LEVEL for one room, separated by commas; off, error, warn, info or debug. \
+         Example: warn,pool=debug. A room is a crate of the sources. Default: info.",
+    ),
+    (
         "ZFS_MODULE_TIMEOUT",
         "Seconds a command waits for a daemon that is starting; 10 if unset, negative for ever.",
     ),

@@ -1,4 +1,4 @@
-//! The table `zfs get` and `zpool get` print.
+//! The table that `zfs get` and `zpool get` print.
 
 use crate::columns::{self, Column};
 use crate::props::Info;

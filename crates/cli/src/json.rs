@@ -1,106 +1,64 @@
 //! JSON with the keys in the order they were put in, one line, no blanks (command reference §4).
+//!
+//! Values are those of `serde_json`, whose maps keep the order of their keys here (`preserve_order`).
 
 use crate::harmless::is_harmful;
-use std::fmt;
+use serde::Serialize;
+use serde_json::ser::{CompactFormatter, Formatter, Serializer};
+use std::io;
 
-/// A JSON value.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Json {
-    Text(String),
-    Number(u64),
-    Object(Object),
-    Array(Vec<Json>),
-}
+pub use serde_json::Value as Json;
 
 /// Keys and values in order.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Object(Vec<(String, Json)>);
+pub type Object = serde_json::Map<String, Json>;
 
-impl Object {
-    pub fn new() -> Object {
-        Object::default()
-    }
-
+/// Puts values of all kinds into objects.
+pub trait Put: Sized {
     /// Puts a value in; a key given again keeps its place.
-    pub fn put(&mut self, key: impl Into<String>, value: impl Into<Json>) {
-        let (key, value) = (key.into(), value.into());
-        match self.0.iter_mut().find(|(k, _)| *k == key) {
-            Some(slot) => slot.1 = value,
-            None => self.0.push((key, value)),
-        }
-    }
+    fn put(&mut self, key: impl Into<String>, value: impl Into<Json>);
 
     /// As `put`, for building in one expression.
-    pub fn with(mut self, key: impl Into<String>, value: impl Into<Json>) -> Object {
+    fn with(mut self, key: impl Into<String>, value: impl Into<Json>) -> Self {
         self.put(key, value);
         self
     }
+}
 
-    pub fn is_empty(&self) -> bool {
-        self.0.is_empty()
+impl Put for Object {
+    fn put(&mut self, key: impl Into<String>, value: impl Into<Json>) {
+        self.insert(key.into(), value.into());
     }
 }
 
-impl From<Object> for Json {
-    fn from(o: Object) -> Json {
-        Json::Object(o)
-    }
+/// A report as it is printed, without a line feed. Characters a terminal acts on are escaped.
+pub fn line(report: Object) -> String {
+    let mut out = Vec::new();
+    let mut writer = Serializer::with_formatter(&mut out, Harmless);
+    // Writing to memory does not fail, and all keys are text.
+    let written = Json::from(report).serialize(&mut writer);
+    debug_assert!(written.is_ok());
+    String::from_utf8_lossy(&out).into_owned()
 }
 
-impl From<&str> for Json {
-    fn from(s: &str) -> Json {
-        Json::Text(s.to_string())
-    }
-}
+/// The encoder escapes what JSON requires; terminals act on more.
+struct Harmless;
 
-impl From<String> for Json {
-    fn from(s: String) -> Json {
-        Json::Text(s)
-    }
-}
-
-impl fmt::Display for Json {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Json::Text(t) => text(f, t),
-            Json::Number(n) => write!(f, "{n}"),
-            Json::Object(o) => {
-                f.write_str("{")?;
-                for (i, (k, v)) in o.0.iter().enumerate() {
-                    if i > 0 {
-                        f.write_str(",")?;
-                    }
-                    text(f, k)?;
-                    write!(f, ":{v}")?;
-                }
-                f.write_str("}")
+impl Formatter for Harmless {
+    fn write_string_fragment<W: io::Write + ?Sized>(
+        &mut self,
+        to: &mut W,
+        text: &str,
+    ) -> io::Result<()> {
+        let mut rest = text;
+        while let Some((at, c)) = rest.char_indices().find(|(_, c)| is_harmful(*c)) {
+            CompactFormatter.write_string_fragment(to, &rest[..at])?;
+            for unit in c.encode_utf16(&mut [0; 2]) {
+                write!(to, "\\u{unit:04x}")?;
             }
-            Json::Array(a) => {
-                f.write_str("[")?;
-                for (i, v) in a.iter().enumerate() {
-                    if i > 0 {
-                        f.write_str(",")?;
-                    }
-                    write!(f, "{v}")?;
-                }
-                f.write_str("]")
-            }
+            rest = &rest[at + c.len_utf8()..];
         }
+        CompactFormatter.write_string_fragment(to, rest)
     }
-}
-
-fn text(f: &mut fmt::Formatter<'_>, t: &str) -> fmt::Result {
-    let text = serde_json::to_string(t).map_err(|_| fmt::Error)?;
-    // The encoder escapes what JSON requires; terminals act on more.
-    let mut rest = text.as_str();
-    while let Some((at, c)) = rest.char_indices().find(|(_, c)| is_harmful(*c)) {
-        f.write_str(&rest[..at])?;
-        for unit in c.encode_utf16(&mut [0; 2]) {
-            write!(f, "\\u{unit:04x}")?;
-        }
-        rest = &rest[at + c.len_utf8()..];
-    }
-    f.write_str(rest)
 }
 
 /// How numbers are put into JSON.
@@ -116,9 +74,9 @@ impl Style {
     /// A number that is always exact (guids, counts of transaction groups).
     pub fn plain(self, n: u64) -> Json {
         if self.int {
-            Json::Number(n)
+            Json::from(n)
         } else {
-            Json::Text(n.to_string())
+            Json::String(n.to_string())
         }
     }
 
@@ -127,15 +85,15 @@ impl Style {
         if self.exact || self.int {
             self.plain(n)
         } else {
-            Json::Text(nice())
+            Json::String(nice())
         }
     }
 
     /// Text that may be a number.
     pub fn text(self, t: String) -> Json {
         match t.parse::<u64>() {
-            Ok(n) if self.int => Json::Number(n),
-            _ => Json::Text(t),
+            Ok(n) if self.int => Json::from(n),
+            _ => Json::String(t),
         }
     }
 }
@@ -146,8 +104,8 @@ pub fn envelope(command: &str) -> Object {
         "output_version",
         Object::new()
             .with("command", command)
-            .with("vers_major", Json::Number(0))
-            .with("vers_minor", Json::Number(1)),
+            .with("vers_major", 0u64)
+            .with("vers_minor", 1u64),
     )
 }
 
@@ -174,13 +132,29 @@ mod tests {
                 .with("a", Json::Array(vec![])),
         );
         assert_eq!(
-            Json::from(o).to_string(),
+            line(o),
             r#"{"output_version":{"command":"zpool list","vers_major":0,"vers_minor":1},"pools":{"b":"x\"y","a":[]}}"#
         );
         let p = property("on".into(), &api::Source::Inherited("t".into()));
         assert_eq!(
-            Json::from(p).to_string(),
+            line(p),
             r#"{"value":"on","source":{"type":"INHERITED","data":"t"}}"#
         );
+    }
+
+    #[test]
+    fn text_cannot_end_a_string_or_reach_the_terminal() {
+        let names = "q\"b\\ n\n\u{1b}[31m\u{7f}\u{9b}\u{202e}ä";
+        let o = Object::new().with(names, names).with("n", u64::MAX);
+        let text = r#""q\"b\\ n\n\u001b[31m\u007f\u009b\u202eä""#;
+        let want = format!("{{{text}:{text},\"n\":18446744073709551615}}");
+        assert_eq!(line(o.clone()), want);
+        assert_eq!(serde_json::from_str::<Json>(&want).unwrap(), Json::from(o));
+    }
+
+    #[test]
+    fn a_key_given_again_keeps_its_place() {
+        let o = Object::new().with("z", "1").with("a", "2").with("z", "3");
+        assert_eq!(line(o), r#"{"z":"3","a":"2"}"#);
     }
 }

@@ -1,4 +1,4 @@
-//! How a command runs: where its words go, whom it asks, how it ends.
+//! How a command runs: its output, its connection to the daemon, its exit status.
 
 use crate::args::{Bad, Parsed};
 use crate::harmless::{harmless, Harmless};
@@ -448,11 +448,12 @@ pub fn version(what: &str, own: &str, args: &Parsed, cx: &mut Cx<'_>) -> Outcome
     let userland = format!("zfs-fuse-{own}");
     let kernel = daemon.map(|d| format!("zfs-fuse-daemon-{d}"));
     if args.has("j") {
+        use crate::json::Put;
         let mut versions = crate::json::Object::new().with("userland", userland);
         versions.put("kernel", kernel.clone().unwrap_or_else(|| "-".into()));
         let mut report = crate::json::envelope(what);
         report.put("zfs_version", versions);
-        writeln!(cx.out, "{}", crate::json::Json::from(report))?;
+        writeln!(cx.out, "{}", crate::json::line(report))?;
     } else {
         writeln!(cx.out, "{userland}")?;
         if let Some(kernel) = &kernel {

@@ -1,4 +1,4 @@
-//! What a command line may look like, as data.
+//! Types that describe a command line as data: subcommands, options, operands.
 
 /// An option of a subcommand.
 #[derive(Debug)]

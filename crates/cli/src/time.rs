@@ -1,4 +1,4 @@
-//! Moments as the commands print them, in local time.
+//! Times as the commands print them, in local time.
 
 use std::fmt;
 use tz::{DateTime, TimeZone};

@@ -1,4 +1,4 @@
-//! Raw values as text.
+//! Prints raw values of properties as text.
 
 use crate::props::{dataset_form, pool_form, Form};
 use crate::time;

@@ -1,4 +1,4 @@
-//! Vdevs by name, in the order and with the indentation reports use.
+//! The tree of vdevs as `zpool` prints it: names, order, indentation.
 
 use api::{Vdev, VdevAux, VdevClass, VdevKind, VdevState};
 

@@ -1,5 +1,4 @@
-//! Options of `zdb`, the examiner of pools; it needs no daemon. What is refused is refused by the
-//! program, with the reason.
+//! Options of `zdb`, which examines pools without a daemon. The program itself refuses combinations that make no sense, and says why.
 
 use crate::table::{long, opt, sw, Complete, Sub};
 

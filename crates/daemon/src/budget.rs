@@ -15,6 +15,7 @@ pub fn tunables(ceiling: u64, pools: usize) -> Tunables {
     Tunables {
         cache_bytes: ceiling / 2 / n,
         dirty_max: (ceiling / 4 / n).clamp(1 << 20, 1 << 30),
+        ..Tunables::default()
     }
 }
 

@@ -7,7 +7,7 @@ use base::sync::MutexExt;
 use base::{bail, Error, Kind, Result};
 use dsl::Dataset;
 use fuse::{Atime, Config, End, MountPoint, Session, Transport, Trouble, Unmount};
-use fuse_zpl::{Admission, Bridge, Caching, Ctldir, Ending, Fresh, Front, Left, Written};
+use fuse_zpl::{Adapter, Caching, Ctldir, Ending, Fresh, Left, Written};
 use pool::Pool;
 use std::any::Any;
 use std::path::{Path, PathBuf};
@@ -216,16 +216,9 @@ impl FuseDoor {
         let (head, options) = m.open()?;
         let zfs = head.zfs();
         let snapshots = OfMount::new(entry, ds, m.temporary.clone());
-        let clock = pool.env.clock.clone();
-        let ctl = Arc::new(Ctldir::new(Box::new(snapshots), clock, &zfs));
-        let bridge = Bridge::new(zfs.clone(), ctl.clone(), self.caching)
-            .map_err(|e| Error::new(Kind::from_errno(e.0), "root node"))?;
-        let bridge = Arc::new(Front::new(
-            bridge,
-            Admission::new(entry.pool.clone()),
-            ctl.clone(),
-            self.caching,
-        ));
+        let snapshots = Box::new(snapshots);
+        let adapter = Adapter::new(zfs.clone(), pool, snapshots, self.caching)
+            .map_err(|e| Error::new(e.kind, "root node"))?;
         let (fd, mount) = fuse::mount_at(place, &for_kernel(&name, &options))?;
         let mut config = Config {
             posix_acl: zfs.props().acltype == AclType::Posix,
@@ -236,16 +229,17 @@ impl FuseDoor {
             config.max_readahead = 0;
         }
         mount.set_read_ahead(config.max_readahead);
-        let session = Session::new(bridge.clone(), fd, config);
+        let session = Session::new(adapter.clone(), fd, config);
         let title = name.clone();
         session.tell_carried(move |how| {
             crate::log::info(&format!("{title}: requests come over {how}"))
         });
         let notifier = session.notifier();
-        bridge.head().set_notifier(notifier.clone());
-        let written = Written::new(mount.clone(), notifier.clone(), bridge.head().writers());
-        let fresh = bridge.head().fresh();
-        drop(bridge);
+        adapter.set_notifier(notifier.clone());
+        let written = Written::new(mount.clone(), notifier.clone(), adapter.writers());
+        let fresh = adapter.fresh();
+        let ctl = adapter.ctl();
+        drop(adapter);
         let ended = Arc::new((Mutex::new(false), Condvar::new()));
         let path = mount.path().to_path_buf();
         let fuse_mount = FuseMount {

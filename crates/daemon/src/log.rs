@@ -1,19 +1,25 @@
-//! Messages of the daemon: to standard error in the foreground, to syslog's socket otherwise.
+//! Messages of the daemon, as events. Where they go is up to `logging`.
 
 use std::backtrace::Backtrace;
-use std::io::Write;
-use std::os::unix::net::UnixDatagram;
 use std::panic::PanicHookInfo;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Severity of what is nothing to worry about.
-const INFO: u8 = 6;
+/// The room of these messages, for filters.
+const ROOM: &str = "daemon";
 
-static SYSLOG: AtomicBool = AtomicBool::new(false);
-
-/// From now on messages go to the system log (`/dev/log`).
-pub fn use_syslog() {
-    SYSLOG.store(true, Ordering::Relaxed);
+/// From now on messages go to standard error in the foreground, to the journal or syslog otherwise. Errors: the filter
+/// in `ZFS_FUSE_LOG` makes no sense.
+pub fn start(foreground: bool) -> base::Result<()> {
+    let filter = match logging::filter("info") {
+        Ok(filter) => filter,
+        Err(what) => base::bail!(Invalid, "{what}"),
+    };
+    let to = match foreground {
+        true => logging::To::Stderr,
+        false => logging::To::System,
+    };
+    logging::start("zfs-fuse", to, filter);
+    Ok(())
 }
 
 /// Panics that are told with the calls that led to them; of later ones the place must do.
@@ -48,37 +54,17 @@ fn panic_lines(info: &PanicHookInfo<'_>, in_full: bool) -> Vec<String> {
     lines
 }
 
-fn send(severity: u8, text: &str) {
-    // Names come from labels.
-    let text = cli::harmless::harmless(text);
-    if SYSLOG.load(Ordering::Relaxed) {
-        // Facility daemon (3).
-        let line = format!(
-            "<{}>zfs-fuse[{}]: {text}",
-            3 * 8 + severity,
-            std::process::id()
-        );
-        if let Ok(s) = UnixDatagram::unbound() {
-            if s.send_to(line.as_bytes(), "/dev/log").is_ok() {
-                return;
-            }
-        }
-        // Nobody keeps a log here. Whoever starts the daemon is told what goes wrong, no more.
-        if severity == INFO {
-            return;
-        }
-    }
-    let _ = writeln!(std::io::stderr(), "zfs-fuse: {text}");
-}
-
+/// Says what failed and needs somebody.
 pub fn error(text: &str) {
-    send(3, text);
+    tracing::error!(target: ROOM, "{text}");
 }
 
+/// Says what may become a failure.
 pub fn warn(text: &str) {
-    send(4, text);
+    tracing::warn!(target: ROOM, "{text}");
 }
 
+/// Says what is nothing to worry about.
 pub fn info(text: &str) {
-    send(INFO, text);
+    tracing::info!(target: ROOM, "{text}");
 }

@@ -93,6 +93,7 @@ fn serve(options: Options, child: bool) -> Result<()> {
     if child {
         startup::detach()?;
     }
+    log::start(options.foreground)?;
     log::report_panics();
     startup::raise_limits();
     let socket = control::path::socket_path();

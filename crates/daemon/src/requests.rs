@@ -127,10 +127,6 @@ impl Control {
     /// Brings the engine up: pools of the cache file are imported and mounted.
     pub fn start(options: Options, stop: Stop) -> Result<Control> {
         values::options(&options.mount_options).map_err(|e| e.context("--fuse-mount-options"))?;
-        if !options.foreground {
-            crate::log::use_syslog();
-        }
-        env_linux::warn_to(crate::log::warn);
         base::keep::set_keeper(keep_in_memory);
         fuse_zpl::set_limit(crate::budget::znodes(options.arc_max));
         if fuse::wants_uring(options.transport) {

@@ -198,3 +198,109 @@ fn what_keeps_it_from_starting_is_told() {
         "{err}"
     );
 }
+
+/// A daemon in the foreground whose cache file is no cache file; what it says until it serves and is asked to stop.
+fn says_about_a_bad_cache_file(place: &Place, filter: &str) -> String {
+    std::fs::write(place.0.join("zpool.cache"), "no cache file").unwrap();
+    let child = place
+        .command()
+        .arg("-n")
+        .env("ZFS_FUSE_LOG", filter)
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    wait_until(|| place.client().is_some());
+    let mut client = place.client().unwrap();
+    assert_eq!(client.call(&Request::Stop {}), Ok(Reply::Done));
+    let output = child.wait_with_output().unwrap();
+    assert!(output.status.success());
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+#[test]
+fn the_log_has_what_its_filter_lets_through() {
+    let place = Place::new("filter");
+    let line = format!(
+        "zfs-fuse: cache file {}: ",
+        place.0.join("zpool.cache").display()
+    );
+    for (filter, told) in [
+        ("", true),
+        ("warn", true),
+        ("error", false),
+        ("off,daemon=warn", true),
+        ("warn,daemon=error", false),
+    ] {
+        let said = says_about_a_bad_cache_file(&place, filter);
+        assert_eq!(said.contains(&line), told, "{filter:?}: {said}");
+    }
+    // From the background too.
+    let wrong = place
+        .command()
+        .env("ZFS_FUSE_LOG", "warn,daemon=loud")
+        .output()
+        .unwrap();
+    assert_eq!(wrong.status.code(), Some(1));
+    let said = String::from_utf8_lossy(&wrong.stderr).into_owned();
+    assert!(
+        said.starts_with("zfs-fuse: ZFS_FUSE_LOG: 'daemon=loud': a level is "),
+        "{said}"
+    );
+}
+
+/// The journal's socket is where the daemon looks for it in a mount namespace of its own.
+#[test]
+fn in_the_background_the_journal_gets_level_and_text() {
+    let place = Place::new("journal");
+    std::fs::write(place.0.join("zpool.cache"), "no cache file").unwrap();
+    let path = place.0.join("journal");
+    let journal = std::os::unix::net::UnixDatagram::bind(&path).unwrap();
+    journal
+        .set_read_timeout(Some(Duration::from_secs(60)))
+        .unwrap();
+    let daemon = place.command();
+    let mut c = Command::new("unshare");
+    c.args(["--mount", "sh", "-ec"])
+        .arg(
+            "mount -t tmpfs none /run; mkdir -p /run/systemd/journal; : >/run/systemd/journal/socket
+            mount --bind \"$1\" /run/systemd/journal/socket; exec \"$0\"",
+        )
+        .arg(daemon.get_program())
+        .arg(&path)
+        .envs(daemon.get_envs().filter_map(|(k, v)| Some((k, v?))))
+        .stdin(Stdio::null());
+    let output = c.output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    if !output.status.success() && (said.contains("unshare") || said.contains("mount")) {
+        eprintln!(
+            "skipped: no mount namespace of its own here: {}",
+            said.trim()
+        );
+        return;
+    }
+    assert_eq!((output.status.code(), said.as_str()), (Some(0), ""));
+    let text = format!("cache file {}: ", place.0.join("zpool.cache").display());
+    let record = loop {
+        let mut buffer = [0; 65536];
+        let n = journal
+            .recv(&mut buffer)
+            .expect("a record about the cache file");
+        let record = String::from_utf8_lossy(&buffer[..n]).into_owned();
+        if record.contains(&text) {
+            break record;
+        }
+    };
+    for field in [
+        "PRIORITY=4\n",
+        "SYSLOG_IDENTIFIER=zfs-fuse\n",
+        "TARGET=daemon\n",
+    ] {
+        // A value follows its name's line, with its length before it, or an equals sign.
+        let (name, value) = field.split_once('=').unwrap();
+        assert!(
+            record.contains(field)
+                || record.contains(&format!("{name}\n")) && record.contains(value),
+            "{field} is missing: {record:?}"
+        );
+    }
+}

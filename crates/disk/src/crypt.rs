@@ -1,6 +1,5 @@
-//! What encrypted datasets authenticate and what they encrypt (pool format §15): the layouts, without
-//! any cipher. Bytes that are authenticated in clear ("AAD") are gathered; the encrypted ones are
-//! named by their place in the block.
+//! Which bytes of an encrypted dataset's blocks are authenticated and which are encrypted (pool format §15). No cipher is in here.
+//! Bytes that are authenticated but not encrypted ("AAD") are collected into a buffer; encrypted ones are given as ranges of the block.
 
 use crate::blkptr::{BlkPtr, BP_SIZE};
 use crate::bytes::u64_at;

@@ -1,4 +1,9 @@
-//! On-disk bytes of ZFS and nothing else: layouts, encoders, decoders, tables of names. No I/O.
+//! On-disk bytes of ZFS: layouts, encoders, decoders, tables of names. No I/O.
+//!
+//! 1. Nothing that was read is indexed unchecked, unwrapped, or allowed to size an allocation.
+//! 2. Decoders take little-endian bytes; [`bytes`] swaps blocks of the other byte order first.
+//!
+//! Start reading at [`blkptr`].
 #![forbid(unsafe_code)]
 
 pub mod acl;
@@ -13,6 +18,7 @@ pub mod feature;
 pub mod fuid;
 pub mod history;
 pub mod label;
+pub mod mos_keys;
 pub mod names;
 pub mod nvlist;
 pub mod props;

@@ -3,10 +3,10 @@
 //!
 //! Each object remembers a few places where reads went on from where others had ended. The further
 //! such a stream goes the further ahead of it is read, up to [`FARTHEST`]. Reads that belong to none
-//! may be at equal distances ([`crate::stride`]). Jobs hold nothing that would keep a pool from being
+//! may be at equal distances ([`crate::strided_prefetch`]). Jobs hold nothing that would keep a pool from being
 //! closed: see [`Door`].
 
-use crate::stride::Strides;
+use crate::strided_prefetch::Strides;
 use crate::{Dmu, Dnode, Objset};
 use base::sync::{CondvarExt, MutexExt};
 
@@ -17,6 +17,7 @@ use std::ops::Range;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
+use zio::ReadSpec;
 
 /// Most bytes that are read ahead of a stream.
 const FARTHEST: u64 = 16 << 20;
@@ -286,6 +287,14 @@ impl Dnode {
         }
     }
 
+    /// How blocks of this object are read ahead.
+    fn read_ahead_spec(&self) -> ReadSpec<'_> {
+        ReadSpec {
+            keep: self.reading.keep(),
+            ..ReadSpec::with_key(&self.crypt)
+        }
+    }
+
     /// Reads blocks into the cache. What cannot be read is told to who asks for it.
     fn fetch(&self, range: Range<u64>) {
         self.fetch_these(range);
@@ -295,9 +304,7 @@ impl Dnode {
     fn fetch_these(&self, blocks: impl Iterator<Item = u64>) -> usize {
         let mut bps = Vec::new();
         self.pointers(blocks, &mut bps);
-        self.dmu
-            .zio
-            .read_ahead(&bps, &self.crypt, self.reading.keep())
+        self.dmu.zio.read_ahead(&bps, &self.read_ahead_spec())
     }
 
     /// Adds where these blocks are on disk to `bps`, up to the first that cannot be told.
@@ -345,7 +352,7 @@ impl Objset {
             dn.pointers(0..=last, &mut bps);
         }
         match objects.first() {
-            Some(dn) => dn.dmu.zio.read_ahead(&bps, &dn.crypt, dn.reading.keep()),
+            Some(dn) => dn.dmu.zio.read_ahead(&bps, &dn.read_ahead_spec()),
             None => 0,
         }
     }

@@ -6,6 +6,7 @@ use crate::tree::{indirect_fits, Reader, Synced};
 use base::sync::MutexExt;
 use base::Result;
 use disk::{BlkPtr, BP_SIZE};
+use zio::{Crypt, ReadSpec};
 
 /// Indirect blocks that are read side by side.
 const BATCH: usize = 16;
@@ -98,12 +99,17 @@ fn below(
         .filter(|(id, bp)| (first..=last).contains(id) && !bp.is_hole())
         .map(|(id, bp)| (id, *bp))
         .collect();
+    // Indirect blocks are not encrypted.
+    let spec = ReadSpec {
+        crypt: &Crypt::Plain,
+        ..r.spec()
+    };
     for some in wanted.chunks(BATCH) {
         for (id, bp) in some {
             indirect_fits(bp, level, s.indblkshift).inspect_err(|_| r.failed(bp, *id))?;
         }
         let list: Vec<BlkPtr> = some.iter().map(|(_, bp)| *bp).collect();
-        for ((id, bp), b) in some.iter().zip(r.zio.read_many(&list, r.lease)) {
+        for ((id, bp), b) in some.iter().zip(r.zio.read_many(&list, &spec)) {
             let b = b.inspect_err(|_| r.failed(bp, *id))?;
             if level > 1 {
                 let children: Result<Vec<BlkPtr>> =

@@ -20,21 +20,20 @@ mod ahead;
 mod content;
 mod damage;
 mod dnode;
-mod early;
+mod immediate_write;
 mod objset;
-mod place;
 mod reading;
-mod stride;
+mod strided_prefetch;
 mod sync;
 pub mod testing;
 mod tree;
 mod tx;
+mod write_early;
 
 pub use dnode::{Dnode, Info};
+pub use immediate_write::write_now;
 pub use objset::{NewObject, Objset, WritePolicy};
-pub use place::write_now;
 pub use sync::SyncHooks;
-pub use tree::{walk, Visit};
 pub use tx::{
     internal_error, Admission, Damage, Dmu, DmuOptions, Driver, Need, OnDamage, SyncGroup, Tx,
 };

@@ -1,13 +1,13 @@
 //! An object set: its meta-dnode, its objects in memory, allocation of object numbers.
 
 use crate::dnode::{Dnode, Fields, Job};
-use crate::early::Waiting;
 use crate::reading::Reading;
 use crate::tree::Synced;
 use crate::tx::{Admission, Damage, Dmu, Need, Tx};
+use crate::write_early::Waiting;
 use crate::{GROUPUSED_OBJECT, PROJECTUSED_OBJECT, USERUSED_OBJECT};
 use base::sync::{MutexExt, RwLockExt};
-use base::{bail, Error, Kind, Result, Txg};
+use base::{bail, Error, Kind, PerTxg, Result, Txg};
 use codec::crypt::DatasetKey;
 use disk::crypt::{objset_records, OBJSET_MACS, OBJSET_MAC_SIZE};
 use disk::dnode::{DNODES_PER_BLOCK, DNODE_BLOCK, DNODE_SIZE, MAX_SLOTS};
@@ -130,8 +130,8 @@ pub(crate) struct State {
     pub macs: [u8; 64],
     pub size: usize,
     pub root: BlkPtr,
-    /// Header fields changed, by txg & 3.
-    pub dirty: [bool; 4],
+    /// Header fields changed.
+    pub dirty: PerTxg<bool>,
 }
 
 #[derive(Default)]
@@ -191,7 +191,7 @@ pub struct Objset {
     numbers: Mutex<Numbers>,
     /// Objects whose freeing was written by the group under way.
     gone: Mutex<Vec<u64>>,
-    dirty: Mutex<[BTreeMap<u64, Arc<Dnode>>; 4]>,
+    dirty: Mutex<PerTxg<BTreeMap<u64, Arc<Dnode>>>>,
     pub(crate) jobs: Mutex<Vec<Job>>,
     admission: OnceLock<Weak<dyn Admission>>,
     objects: AtomicI64,
@@ -199,9 +199,9 @@ pub struct Objset {
     readonly: bool,
     pub(crate) crypt: Crypt,
     pub(crate) reading: Arc<Reading>,
-    /// Logical bytes to be written, by txg & 3, and the group they belong to: a group that ended
+    /// Logical bytes to be written, and the group they belong to: a group that ended
     /// without this set does not count.
-    space: Mutex<[(Txg, u64); 4]>,
+    space: Mutex<PerTxg<(Txg, u64)>>,
     /// Needs of transactions alive.
     pub(crate) promised: AtomicU64,
     /// Blocks that are to be written early.
@@ -373,7 +373,7 @@ impl Objset {
                     macs: p.macs,
                     size: p.size,
                     root,
-                    dirty: [false; 4],
+                    dirty: PerTxg::default(),
                 }),
                 gone: Mutex::default(),
                 numbers: Mutex::new(Numbers {
@@ -433,7 +433,7 @@ impl Objset {
     /// The group is going to write `bytes` more.
     pub(crate) fn add_space(&self, txg: Txg, bytes: u64) {
         let mut s = self.space.acquire();
-        let s = &mut s[txg as usize & 3];
+        let s = &mut s[txg];
         if s.0 != txg {
             *s = (txg, 0);
         }
@@ -496,7 +496,7 @@ impl Objset {
 
     /// Marks the object set block itself dirty.
     pub fn touch_header(&self, tx: &Tx) {
-        self.lock_state().dirty[tx.txg() as usize & 3] = true;
+        self.lock_state().dirty[tx.txg()] = true;
         if let Some(me) = self.me.upgrade() {
             self.dmu.register(tx.txg(), &me);
         }
@@ -920,14 +920,14 @@ impl Objset {
 
     pub(crate) fn add_dirty(&self, txg: Txg, dn: Arc<Dnode>) {
         base::mutation::panic_point("a dirty object");
-        self.dirty.acquire()[txg as usize & 3].insert(dn.object(), dn);
+        self.dirty.acquire()[txg].insert(dn.object(), dn);
         if let Some(me) = self.me.upgrade() {
             self.dmu.register(txg, &me);
         }
     }
 
     pub(crate) fn take_dirty(&self, txg: Txg) -> Vec<Job> {
-        let list = std::mem::take(&mut self.dirty.acquire()[txg as usize & 3]);
+        let list = std::mem::take(&mut self.dirty.acquire()[txg]);
         list.values().map(|dn| dn.take_job(txg)).collect()
     }
 
@@ -940,9 +940,9 @@ impl Objset {
 
     /// True if group `txg` still has changes of this set to write.
     pub fn is_dirty_in(&self, txg: Txg) -> bool {
-        !self.dirty.acquire()[txg as usize & 3].is_empty()
+        !self.dirty.acquire()[txg].is_empty()
             || !self.jobs.acquire().is_empty()
-            || self.lock_state().dirty[txg as usize & 3]
+            || self.lock_state().dirty[txg]
     }
 
     pub(crate) fn weak(&self) -> Weak<Objset> {
@@ -956,7 +956,7 @@ impl Objset {
     /// What the group changed is written, but not on disk yet: the numbers it freed are kept back, since
     /// what is made under them may be on disk before it, in the log.
     pub(crate) fn group_written(&self, txg: Txg, gone: impl Iterator<Item = u64>) {
-        self.space.acquire()[txg as usize & 3] = (0, 0);
+        self.space.acquire()[txg] = (0, 0);
         let mut all = self.gone.acquire();
         all.extend(gone);
     }

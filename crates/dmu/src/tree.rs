@@ -1,10 +1,10 @@
 //! Walking the synced tree of block pointers of an object (data format §2.5).
 
 use base::{Block, Error, Result, Txg};
-use disk::{BlkPtr, DnodePhys, BP_SIZE};
+use disk::{BlkPtr, DnodePhys};
 use std::cell::Cell;
 use std::sync::Arc;
-use zio::{Crypt, Lease, Scope, Zio};
+use zio::{Crypt, InUse, Lease, ReadSpec, Scope, Whole, Zio};
 
 /// Where in an object's tree a block is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -20,6 +20,8 @@ pub(crate) struct Reader<'a> {
     pub zio: &'a Zio,
     pub crypt: &'a Crypt,
     pub lease: Lease,
+    /// What stays in the block cache.
+    pub keep: Scope,
     pub failed: Cell<Option<Spot>>,
 }
 
@@ -29,8 +31,26 @@ impl<'a> Reader<'a> {
         Reader {
             zio,
             crypt,
-            lease: zio.lease().keeping(keep),
+            lease: zio.lease(),
+            keep,
             failed: Cell::new(None),
+        }
+    }
+
+    /// How this reads blocks that are in use since it was made.
+    pub fn spec(&self) -> ReadSpec<'a> {
+        ReadSpec {
+            in_use: InUse::Since(self.lease),
+            keep: self.keep,
+            ..ReadSpec::with_key(self.crypt)
+        }
+    }
+
+    /// The same, where the caller takes all blocks as a whole.
+    pub fn whole(&self) -> ReadSpec<'a> {
+        ReadSpec {
+            whole: Whole::All,
+            ..self.spec()
         }
     }
 
@@ -45,7 +65,7 @@ impl<'a> Reader<'a> {
     }
 
     pub fn read(&self, bp: &BlkPtr, blkid: u64) -> Result<Block> {
-        let r = self.zio.read_with_leased(bp, self.lease, self.crypt);
+        let r = self.zio.read_with(bp, &self.spec());
         if r.is_err() {
             self.failed(bp, blkid);
         }
@@ -53,7 +73,11 @@ impl<'a> Reader<'a> {
     }
 
     fn indirect(&self, bp: &BlkPtr, level: u32, shift: u8, blkid: u64) -> Result<Block> {
-        let r = indirect_fits(bp, level, shift).and_then(|()| self.zio.read_leased(bp, self.lease));
+        let spec = ReadSpec {
+            crypt: &Crypt::Plain,
+            ..self.spec()
+        };
+        let r = indirect_fits(bp, level, shift).and_then(|()| self.zio.read_with(bp, &spec));
         if r.is_err() {
             self.failed(bp, blkid);
         }
@@ -212,68 +236,6 @@ pub(crate) fn indirect_fits(bp: &BlkPtr, level: u32, shift: u8) -> Result<()> {
         )));
     }
     Ok(())
-}
-
-/// What [`walk`] shall do after a pointer.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub enum Visit {
-    /// Look at the children.
-    Descend,
-    /// Leave the subtree out.
-    Skip,
-    /// End the walk.
-    Stop,
-}
-
-/// Visits every non-hole pointer below the dnode, parents before children, spill last. The callback
-/// gets the pointer, its level and block id. Returns false if it stopped. `resume` at block ids is
-/// left to the caller by skipping.
-pub fn walk(
-    zio: &Zio,
-    dn: &DnodePhys,
-    f: &mut dyn FnMut(&BlkPtr, u64) -> Result<Visit>,
-) -> Result<bool> {
-    let top = dn.nlevels as u32 - 1;
-    for (i, bp) in dn.blkptr.iter().enumerate() {
-        if !walk_bp(zio, bp, top, i as u64, dn.indblkshift, f)? {
-            return Ok(false);
-        }
-    }
-    if let Some(bp) = &dn.spill {
-        if !bp.is_hole() {
-            return Ok(f(bp, u64::MAX - 1)? != Visit::Stop);
-        }
-    }
-    Ok(true)
-}
-
-fn walk_bp(
-    zio: &Zio,
-    bp: &BlkPtr,
-    level: u32,
-    id: u64,
-    shift: u8,
-    f: &mut dyn FnMut(&BlkPtr, u64) -> Result<Visit>,
-) -> Result<bool> {
-    if bp.is_hole() {
-        return Ok(true);
-    }
-    match f(bp, id)? {
-        Visit::Stop => return Ok(false),
-        Visit::Skip => return Ok(true),
-        Visit::Descend => {}
-    }
-    if level > 0 {
-        let b = read_indirect(zio, bp, level, shift)?;
-        for i in 0..b.len() / BP_SIZE {
-            let child = BlkPtr::at(&b, i)?;
-            let cid = (id << (shift - 7)) + i as u64;
-            if !walk_bp(zio, &child, level - 1, cid, shift, f)? {
-                return Ok(false);
-            }
-        }
-    }
-    Ok(true)
 }
 
 #[cfg(test)]

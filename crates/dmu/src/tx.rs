@@ -1,10 +1,10 @@
 //! Transactions, transaction groups and the limit on dirty data (behaviour §1, §2).
 
 use crate::ahead::Door;
-use crate::early::Early;
 use crate::objset::Objset;
+use crate::write_early::Early;
 use base::sync::{CondvarExt, MutexExt, OnPanic};
-use base::{Error, Kind, Result, Txg};
+use base::{Error, Kind, PerTxg, Result, Txg};
 use env::Env;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, RwLock, Weak};
@@ -95,8 +95,8 @@ const TX_COST: u64 = 256;
 
 struct Gate {
     open: Txg,
-    /// Transactions alive, by txg & 3.
-    holders: [u64; 4],
+    /// Transactions alive.
+    holders: PerTxg<u64>,
     /// A group is closing; new transactions wait.
     closing: bool,
     /// A group is about to close: nobody else begins to write blocks of it early.
@@ -116,20 +116,20 @@ pub struct Dmu {
     pub zio: Arc<Zio>,
     gate: Mutex<Gate>,
     gate_cv: Condvar,
-    /// Memory held by changes, by txg & 3.
-    dirty: [AtomicU64; 4],
-    /// Bytes of blocks that were written whole, by txg & 3.
-    streamed: [AtomicU64; 4],
+    /// Memory held by changes.
+    dirty: PerTxg<AtomicU64>,
+    /// Bytes of blocks that were written whole.
+    streamed: PerTxg<AtomicU64>,
     /// Those of them that are at their places and in memory no more.
-    stored: [AtomicU64; 4],
+    stored: PerTxg<AtomicU64>,
     /// Bytes of blocks whose places were given back in the group in which they got them.
-    given_back: [AtomicU64; 4],
-    /// Logical bytes going to be written, by txg & 3.
-    space: [AtomicU64; 4],
+    given_back: PerTxg<AtomicU64>,
+    /// Logical bytes going to be written.
+    space: PerTxg<AtomicU64>,
     /// Needs of transactions alive.
     promised: AtomicU64,
     dirty_max: AtomicU64,
-    objsets: Mutex<[Vec<Arc<Objset>>; 4]>,
+    objsets: Mutex<PerTxg<Vec<Arc<Objset>>>>,
     /// Object sets that were written by the group under way.
     written: Mutex<Vec<Arc<Objset>>>,
     driver: OnceLock<Weak<dyn Driver>>,
@@ -225,7 +225,7 @@ impl Drop for Tx {
             broken = Some(why);
         }
         g.early -= u32::from(self.early);
-        let h = &mut g.holders[self.txg as usize & 3];
+        let h = &mut g.holders[self.txg];
         *h -= 1;
         if *h == 0 && g.closing || self.early && g.early == 0 && g.last_call {
             self.dmu.gate_cv.notify_all();
@@ -245,7 +245,7 @@ impl Dmu {
             zio,
             gate: Mutex::new(Gate {
                 open: opts.first_txg,
-                holders: [0; 4],
+                holders: PerTxg::default(),
                 closing: false,
                 last_call: false,
                 stopped: None,
@@ -343,7 +343,7 @@ impl Dmu {
 
     /// The same as [`Dmu::dirty_bytes`] of one group not yet on disk.
     pub fn dirty_in(&self, txg: Txg) -> u64 {
-        self.dirty[txg as usize & 3].load(Ordering::Relaxed)
+        self.dirty[txg].load(Ordering::Relaxed)
     }
 
     /// Logical bytes that groups not yet on disk are going to write, and what transactions under way
@@ -354,7 +354,7 @@ impl Dmu {
     }
 
     pub(crate) fn add_space(&self, txg: Txg, bytes: u64) {
-        self.space[txg as usize & 3].fetch_add(bytes, Ordering::Relaxed);
+        self.space[txg].fetch_add(bytes, Ordering::Relaxed);
     }
 
     /// Changes the limit of [`DmuOptions::dirty_max`] from now on.
@@ -363,13 +363,13 @@ impl Dmu {
     }
 
     pub(crate) fn add_dirty(&self, txg: Txg, bytes: u64) {
-        self.dirty[txg as usize & 3].fetch_add(bytes, Ordering::Relaxed);
+        self.dirty[txg].fetch_add(bytes, Ordering::Relaxed);
     }
 
     /// Blocks of `bytes` were written whole in the group.
     pub(crate) fn add_streamed(&self, txg: Txg, bytes: u64) {
-        let before = self.streamed[txg as usize & 3].fetch_add(bytes, Ordering::Relaxed);
-        let stored = self.stored[txg as usize & 3].load(Ordering::Relaxed);
+        let before = self.streamed[txg].fetch_add(bytes, Ordering::Relaxed);
+        let stored = self.stored[txg].load(Ordering::Relaxed);
         let passes = |limit, n: u64| n < limit && n + bytes >= limit;
         if passes(STREAM_MOST, before) || passes(STREAM, before.saturating_sub(stored)) {
             if let Some(d) = self.driver() {
@@ -380,16 +380,15 @@ impl Dmu {
 
     /// Blocks of `bytes` of the group are at their places, and in memory no more.
     pub(crate) fn let_go(&self, txg: Txg, bytes: u64) {
-        let n = txg as usize & 3;
-        self.stored[n].fetch_add(bytes, Ordering::Relaxed);
+        self.stored[txg].fetch_add(bytes, Ordering::Relaxed);
         let less = |d: u64| Some(d.saturating_sub(bytes));
-        let _ = self.dirty[n].fetch_update(Ordering::Relaxed, Ordering::Relaxed, less);
+        let _ = self.dirty[txg].fetch_update(Ordering::Relaxed, Ordering::Relaxed, less);
     }
 
     /// A block of `bytes` that had its place in the open group was given back: that place is not to be
     /// had before two further groups are on disk, so a group in which much is rewritten ends early.
     pub(crate) fn gave_back(&self, txg: Txg, bytes: u64) {
-        let before = self.given_back[txg as usize & 3].fetch_add(bytes, Ordering::Relaxed);
+        let before = self.given_back[txg].fetch_add(bytes, Ordering::Relaxed);
         if before < GIVEN_BACK && before + bytes >= GIVEN_BACK {
             if let Some(d) = self.driver() {
                 d.kick();
@@ -409,7 +408,7 @@ impl Dmu {
 
     /// Whether the group has many blocks that were written whole.
     pub(crate) fn is_streaming(&self, txg: Txg) -> bool {
-        self.streamed[txg as usize & 3].load(Ordering::Relaxed) >= STREAM
+        self.streamed[txg].load(Ordering::Relaxed) >= STREAM
     }
 
     /// Opens a transaction in the open group; waits while a group closes, and (unless `at_once`) while
@@ -445,7 +444,7 @@ impl Dmu {
             return Err(why.clone());
         }
         let txg = g.open;
-        g.holders[txg as usize & 3] += 1;
+        g.holders[txg] += 1;
         drop(g);
         self.add_dirty(txg, TX_COST);
         Ok(Tx {
@@ -465,10 +464,10 @@ impl Dmu {
         if g.open != txg || g.closing || g.last_call || g.stopped.is_some() || g.paused {
             return None;
         }
-        if self.given_back[txg as usize & 3].load(Ordering::Relaxed) >= GIVEN_BACK {
+        if self.given_back[txg].load(Ordering::Relaxed) >= GIVEN_BACK {
             return None;
         }
-        g.holders[txg as usize & 3] += 1;
+        g.holders[txg] += 1;
         g.early += 1;
         Some(Tx {
             dmu: self.clone(),
@@ -500,7 +499,7 @@ impl Dmu {
 
     pub(crate) fn register(&self, txg: Txg, os: &Arc<Objset>) {
         let mut l = self.objsets.acquire();
-        let l = &mut l[txg as usize & 3];
+        let l = &mut l[txg];
         if !l.iter().any(|o| Arc::ptr_eq(o, os)) {
             l.push(os.clone());
         }
@@ -518,7 +517,7 @@ impl Dmu {
     /// True if the open group has anything to write.
     pub fn is_open_dirty(&self) -> bool {
         let txg = self.open_txg();
-        !self.objsets.acquire()[txg as usize & 3].is_empty()
+        !self.objsets.acquire()[txg].is_empty()
     }
 
     /// Closes the open group: waits for its transactions, takes over what they changed, and opens the
@@ -536,7 +535,7 @@ impl Dmu {
             g = self.gate_cv.wait_acquire(g);
         }
         g.closing = true;
-        while g.holders[txg as usize & 3] > 0 {
+        while g.holders[txg] > 0 {
             g = self.gate_cv.wait_acquire(g);
         }
         if let Some(why) = &g.stopped {
@@ -544,7 +543,7 @@ impl Dmu {
         }
         drop(g);
         base::mutation::panic_point("a txg that is closing");
-        let mut objsets = std::mem::take(&mut self.objsets.acquire()[txg as usize & 3]);
+        let mut objsets = std::mem::take(&mut self.objsets.acquire()[txg]);
         objsets.sort_by_key(|o| o.id());
         for os in &objsets {
             os.quiesce(txg);
@@ -559,20 +558,20 @@ impl Dmu {
 
     /// Object sets changed in syncing context of `txg` since the last call, in order of id.
     pub fn take_dirty_objsets(&self, txg: Txg) -> Vec<Arc<Objset>> {
-        let mut l = std::mem::take(&mut self.objsets.acquire()[txg as usize & 3]);
+        let mut l = std::mem::take(&mut self.objsets.acquire()[txg]);
         l.sort_by_key(|o| o.id());
         l
     }
 
     /// Group `txg` is on disk.
     pub fn end_sync(&self, txg: Txg) {
-        self.dirty[txg as usize & 3].store(0, Ordering::Relaxed);
-        self.streamed[txg as usize & 3].store(0, Ordering::Relaxed);
-        self.stored[txg as usize & 3].store(0, Ordering::Relaxed);
-        self.given_back[txg as usize & 3].store(0, Ordering::Relaxed);
-        self.space[txg as usize & 3].store(0, Ordering::Relaxed);
+        self.dirty[txg].store(0, Ordering::Relaxed);
+        self.streamed[txg].store(0, Ordering::Relaxed);
+        self.stored[txg].store(0, Ordering::Relaxed);
+        self.given_back[txg].store(0, Ordering::Relaxed);
+        self.space[txg].store(0, Ordering::Relaxed);
         // Objects dirtied in syncing context registered their object set once more.
-        self.objsets.acquire()[txg as usize & 3].clear();
+        self.objsets.acquire()[txg].clear();
         for os in std::mem::take(&mut *self.written.acquire()) {
             os.group_synced();
         }

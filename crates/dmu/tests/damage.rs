@@ -4,7 +4,7 @@
 use base::Error;
 use disk::{os_type, BlkPtr, DnodePhys, ObjType};
 use dmu::testing::Rig;
-use dmu::{walk, NewObject, Visit, WritePolicy};
+use dmu::{NewObject, WritePolicy};
 use std::collections::BTreeMap;
 
 const BLOCK: u64 = 512;
@@ -54,11 +54,9 @@ fn tree(rig: &Rig, object: u64) -> BTreeMap<(u8, u64), BlkPtr> {
     let b = dnode_block(rig, object);
     let b = rig.dmu.zio.read(&b).unwrap();
     let dn = DnodePhys::decode(&b[(object % 32 * DNODE) as usize..]).unwrap();
-    walk(&rig.dmu.zio, &dn.unwrap(), &mut |bp, id| {
-        out.insert((bp.level(), id), *bp);
-        Ok(Visit::Descend)
-    })
-    .unwrap();
+    for (at, bp) in walk::all_blocks(&rig.dmu.zio, &dn.unwrap()).unwrap() {
+        out.insert((bp.level(), at.blkid), bp);
+    }
     out
 }
 
@@ -66,15 +64,11 @@ fn tree(rig: &Rig, object: u64) -> BTreeMap<(u8, u64), BlkPtr> {
 fn dnode_block(rig: &Rig, object: u64) -> BlkPtr {
     let root = rig.dmu.zio.read(&rig.os.root()).unwrap();
     let meta = disk::dnode::objset::ObjsetPhys::decode(&root).unwrap().meta;
-    let mut found = None;
-    walk(&rig.dmu.zio, &meta, &mut |bp, id| {
-        if bp.level() == 0 && id == object / 32 {
-            found = Some(*bp);
-        }
-        Ok(Visit::Descend)
-    })
-    .unwrap();
-    found.unwrap()
+    let all = walk::all_blocks(&rig.dmu.zio, &meta).unwrap();
+    let found = all
+        .into_iter()
+        .find(|(at, _)| at.level == 0 && at.blkid == object / 32);
+    found.unwrap().1
 }
 
 /// Spoils all copies.
@@ -234,11 +228,9 @@ fn tree_of_set(rig: &Rig) -> u64 {
     let b = rig.dmu.zio.read(&root).unwrap();
     let meta = disk::dnode::objset::ObjsetPhys::decode(&b).unwrap().meta;
     let mut sum = rig.dmu.zio.dsize(&root);
-    walk(&rig.dmu.zio, &meta, &mut |bp, _| {
-        sum += rig.dmu.zio.dsize(bp);
-        Ok(Visit::Descend)
-    })
-    .unwrap();
+    for (_, bp) in walk::all_blocks(&rig.dmu.zio, &meta).unwrap() {
+        sum += rig.dmu.zio.dsize(&bp);
+    }
     sum
 }
 

@@ -2,12 +2,13 @@
 //! system goes on.
 
 use crate::core::{
-    bump, Core, Triple, BOOKMARKS, BOOKMARK_V2, BOOKMARK_WRITTEN, REDACTION_BOOKMARKS,
-    REDACTION_SPILL,
+    bump, check_component, Core, Triple, BOOKMARKS, BOOKMARK_V2, BOOKMARK_WRITTEN, FULL_NAME_MAX,
+    REDACTION_BOOKMARKS, REDACTION_SPILL,
 };
 use crate::{Dataset, Dsl};
-use base::{Error, Kind, Result, Txg};
+use base::{bail, Error, Kind, Result, Txg};
 use disk::dsl::{bookmark_flags, BookmarkPhys};
+use disk::ObjType;
 use dmu::{Dnode, Tx};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -50,6 +51,49 @@ impl Dataset {
         }
         out.sort_by(|a, b| (a.1.creation_txg, &a.0).cmp(&(b.1.creation_txg, &b.0)));
         Ok(out)
+    }
+
+    /// Bookmarks of a head with their integers as they are stored, by name.
+    pub(crate) fn bookmark_words(&self) -> Result<Vec<(String, Vec<u64>)>> {
+        let mut out = Vec::new();
+        if let Some(map) = self.bookmark_map()? {
+            for e in Zap::new(&map).iter() {
+                let e = e?;
+                out.push((e.text(), e.value.ints()));
+            }
+        }
+        out.sort();
+        Ok(out)
+    }
+
+    /// The bookmark of that name of this head.
+    pub fn bookmark(&self, name: &str) -> Result<Option<BookmarkPhys>> {
+        let Some(map) = self.bookmark_map()? else {
+            return Ok(None);
+        };
+        match Zap::new(&map).get_value(name)? {
+            Some(v) => BookmarkPhys::from_words(&v.ints()).map(Some),
+            None => Ok(None),
+        }
+    }
+
+    /// Bookmarks of a head made of snapshots younger than `txg`.
+    pub fn bookmarks_after(&self, txg: Txg) -> Result<Vec<(String, BookmarkPhys)>> {
+        let mut all = self.bookmarks()?;
+        all.retain(|(_, m)| m.creation_txg > txg);
+        Ok(all)
+    }
+
+    /// The snapshot of `txg` has another successor, on whose deadlist `freed` lies.
+    pub(crate) fn bookmarks_have_next(&self, tx: &Tx, txg: Txg, freed: Triple) -> Result<()> {
+        self.change_bookmarks(tx, &mut |m| {
+            let hit = counts(m) && m.creation_txg == txg;
+            if hit {
+                m.freed_before_next = [0; 3];
+                add(m, freed);
+            }
+            Ok(hit)
+        })
     }
 
     /// Creation of the bookmarks that count what is freed before the next snapshot, ascending, each
@@ -211,12 +255,182 @@ impl Dsl {
             head.deadlist()?.remove_key(core, tx, m.creation_txg)?;
             core.remove_clone_keys(tx, &head.dir(), m.creation_txg, 0)?;
         }
-        if Zap::new(map).count()? == 0 {
-            let o = map.object();
-            Zap::new(&head.dn).remove(tx, BOOKMARKS)?;
-            core.free_object(tx, o)?;
-            core.features.activate(tx, BOOKMARKS, -1)?;
+        core.drop_empty_map(tx, head, map)
+    }
+
+    /// Whether the bookmark `name` of a head can be made of `source`.
+    ///
+    /// Errors: unsupported without the feature `bookmarks`; `Kind::Exists`; `Kind::Invalid` if
+    /// the name is wrong, or the source is not of the history of this head; `Kind::NotFound` if
+    /// the source is a bookmark that is not there.
+    pub fn check_bookmark(&self, head: &Arc<Dataset>, name: &str, source: &Source) -> Result<()> {
+        let core = &self.core;
+        let full = format!("{}#{name}", head.full_name());
+        if !core.features.is_enabled(BOOKMARKS) {
+            bail!(Unsupported, "{full}: feature bookmarks is not enabled");
         }
+        check_component(name)?;
+        if full.len() > FULL_NAME_MAX {
+            bail!(NameTooLong, "{full}: bookmark name is too long");
+        }
+        if head.bookmark(name)?.is_some() {
+            bail!(Exists, "{full}: bookmark exists");
+        }
+        match source {
+            Source::Snapshot(s) if s.is_snapshot() && core.is_before(s, head)? => Ok(()),
+            Source::Snapshot(s) => bail!(
+                Invalid,
+                "{full}: {} is not an ancestor of this dataset",
+                s.full_name()
+            ),
+            Source::Bookmark(from) => match head.bookmark(from)? {
+                Some(m) if m.redaction_obj != 0 => {
+                    bail!(Unsupported, "{full}: a redaction bookmark cannot be copied")
+                }
+                Some(_) => Ok(()),
+                None => {
+                    let text = format!("bookmark '{}#{from}' does not exist", head.full_name());
+                    Err(Error::new(Kind::NotFound, text))
+                }
+            },
+        }
+    }
+
+    /// Makes a bookmark of a snapshot, or of another bookmark, of the same head.
+    ///
+    /// Errors: those of [`check_bookmark`](Self::check_bookmark).
+    pub fn create_bookmark(
+        &self,
+        tx: &Tx,
+        head: &Arc<Dataset>,
+        name: &str,
+        source: &Source,
+    ) -> Result<()> {
+        let core = &self.core;
+        core.need_syncing(tx)?;
+        self.check_bookmark(head, name, source)?;
+        let (mark, of) = match source {
+            Source::Snapshot(s) => (core.mark_of(s)?, s.object()),
+            Source::Bookmark(from) => match head.bookmark(from)? {
+                Some(m) => (m, 0),
+                None => return Err(Kind::NotFound.into()),
+            },
+        };
+        let long = core.features.is_enabled(BOOKMARK_V2) && (mark.ivset_guid != 0 || counts(&mark));
+        let text = format!(
+            "name={name} creation_txg={} target_snap={of} redact_obj=0",
+            mark.creation_txg
+        );
+        core.must(core.count_bookmark(tx, head, name, &mark, long))?;
+        core.note("bookmark", head, text);
         Ok(())
+    }
+}
+
+/// What a bookmark is made of.
+#[derive(Clone)]
+pub enum Source {
+    Snapshot(Arc<Dataset>),
+    /// Name of a bookmark of the same head.
+    Bookmark(String),
+}
+
+impl Core {
+    /// Whether a snapshot is in the history of a dataset: of its chain, or of that of its origin.
+    fn is_before(self: &Arc<Self>, snap: &Dataset, ds: &Arc<Dataset>) -> Result<bool> {
+        let want = snap.phys().creation_txg;
+        let mut at = ds.phys();
+        for _ in 0..1 << 24 {
+            if at.prev_snap_obj == snap.object() {
+                return Ok(true);
+            }
+            if at.prev_snap_obj == 0 || at.prev_snap_txg < want {
+                return Ok(false);
+            }
+            at = self.dataset(at.prev_snap_obj)?.phys();
+        }
+        Err(Error::damaged("chain of snapshots goes round"))
+    }
+
+    /// What a bookmark keeps of a snapshot.
+    fn mark_of(self: &Arc<Self>, snap: &Arc<Dataset>) -> Result<BookmarkPhys> {
+        let p = snap.phys();
+        let mut m = BookmarkPhys {
+            guid: p.guid,
+            creation_txg: p.creation_txg,
+            creation_time: p.creation_time,
+            redaction_obj: 0,
+            flags: 0,
+            referenced: [0; 3],
+            freed_before_next: [0; 3],
+            ivset_guid: 0,
+        };
+        if self.features.is_enabled(BOOKMARK_WRITTEN) && self.features.is_enabled(BOOKMARK_V2) {
+            m.flags = bookmark_flags::HAS_FBN | bookmark_flags::SNAPSHOT_EXISTS;
+            m.referenced = [p.referenced_bytes, p.compressed_bytes, p.uncompressed_bytes];
+            add(&mut m, snap.next()?.deadlist()?.space());
+        }
+        if self.features.is_enabled(BOOKMARK_V2) {
+            m.ivset_guid = snap.extra(disk::crypt::keys::IVSET_GUID)?.unwrap_or(0);
+        }
+        Ok(m)
+    }
+
+    /// Stores a new bookmark and counts its features.
+    fn count_bookmark(
+        self: &Arc<Self>,
+        tx: &Tx,
+        head: &Dataset,
+        name: &str,
+        mark: &BookmarkPhys,
+        long: bool,
+    ) -> Result<()> {
+        if long {
+            self.features.activate(tx, BOOKMARK_V2, 1)?;
+        }
+        if long && counts(mark) {
+            self.features.activate(tx, BOOKMARK_WRITTEN, 1)?;
+        }
+        self.put_bookmark(tx, head, name, &mark.to_words(long))
+    }
+
+    /// Stores the integers of a bookmark in the map of a head.
+    pub(crate) fn put_bookmark(
+        self: &Arc<Self>,
+        tx: &Tx,
+        head: &Dataset,
+        name: &str,
+        words: &[u64],
+    ) -> Result<()> {
+        let map = match head.bookmark_map()? {
+            Some(map) => map,
+            None => {
+                self.zapify(tx, &head.dn)?;
+                let dn = self.new_zap(tx, ObjType::ZAP_METADATA, zap::norm::TOUPPER)?;
+                Zap::new(&head.dn).add_u64(tx, BOOKMARKS, dn.object())?;
+                self.features.activate(tx, BOOKMARKS, 1)?;
+                dn
+            }
+        };
+        Zap::new(&map).add(tx, name, &Value::u64s(words))
+    }
+
+    /// Takes a bookmark out of the map of a head; what it counts in features stays counted.
+    pub(crate) fn take_bookmark(&self, tx: &Tx, head: &Dataset, name: &str) -> Result<()> {
+        let Some(map) = head.bookmark_map()? else {
+            return Ok(());
+        };
+        Zap::new(&map).remove(tx, name)?;
+        self.drop_empty_map(tx, head, &map)
+    }
+
+    fn drop_empty_map(&self, tx: &Tx, head: &Dataset, map: &Arc<Dnode>) -> Result<()> {
+        if Zap::new(map).count()? > 0 {
+            return Ok(());
+        }
+        let o = map.object();
+        Zap::new(&head.dn).remove(tx, BOOKMARKS)?;
+        self.free_object(tx, o)?;
+        self.features.activate(tx, BOOKMARKS, -1)
     }
 }

@@ -233,17 +233,17 @@ impl Core {
     }
 }
 
-pub(crate) const EXTENSIBLE: &str = "com.delphix:extensible_dataset";
-pub(crate) const EMPTY_BPOBJ: &str = "com.delphix:empty_bpobj";
-pub(crate) const ASYNC_DESTROY: &str = "com.delphix:async_destroy";
-pub(crate) const BOOKMARKS: &str = "com.delphix:bookmarks";
-pub(crate) const BOOKMARK_V2: &str = "com.datto:bookmark_v2";
-pub(crate) const BOOKMARK_WRITTEN: &str = "com.delphix:bookmark_written";
-pub(crate) const REDACTION_BOOKMARKS: &str = "com.delphix:redaction_bookmarks";
-pub(crate) const REDACTION_SPILL: &str = "com.delphix:redaction_list_spill";
+pub(crate) const EXTENSIBLE: &str = disk::feature::guid::EXTENSIBLE_DATASET;
+pub(crate) const EMPTY_BPOBJ: &str = disk::feature::guid::EMPTY_BPOBJ;
+pub(crate) const ASYNC_DESTROY: &str = disk::feature::guid::ASYNC_DESTROY;
+pub(crate) const BOOKMARKS: &str = disk::feature::guid::BOOKMARKS;
+pub(crate) const BOOKMARK_V2: &str = disk::feature::guid::BOOKMARK_V2;
+pub(crate) const BOOKMARK_WRITTEN: &str = disk::feature::guid::BOOKMARK_WRITTEN;
+pub(crate) const REDACTION_BOOKMARKS: &str = disk::feature::guid::REDACTION_BOOKMARKS;
+pub(crate) const REDACTION_SPILL: &str = disk::feature::guid::REDACTION_LIST_SPILL;
 /// Feature, and key of a directory.
-pub(crate) const LIVELIST: &str = "com.delphix:livelist";
-pub(crate) const FS_LIMITS: &str = "com.joyent:filesystem_limits";
+pub(crate) const LIVELIST: &str = disk::feature::guid::LIVELIST;
+pub(crate) const FS_LIMITS: &str = disk::feature::guid::FILESYSTEM_LIMITS;
 
 /// Whether a DSL object's data is a ZAP.
 pub(crate) fn is_zapified(dn: &Dnode) -> bool {

@@ -19,7 +19,7 @@ use zap::{Value, Zap};
 use zio::Crypt;
 
 /// The per-dataset feature.
-pub const ENCRYPTION: &str = "com.datto:encryption";
+pub const ENCRYPTION: &str = disk::feature::guid::ENCRYPTION;
 
 /// `keyformat` by on-disk number.
 pub mod keyformat {
@@ -222,6 +222,49 @@ impl Core {
             0 | 1 => self.free_object(tx, object),
             n => zap.update_u64(tx, keys::REFCOUNT, n - 1),
         }
+    }
+
+    /// A clone that was promoted becomes the encryption root in place of the file system it came
+    /// from, if that was one, for all that use its key.
+    pub(crate) fn move_encryption_root(
+        self: &Arc<Self>,
+        tx: &Tx,
+        from: &Arc<Dir>,
+        to: &Arc<Dir>,
+    ) -> Result<()> {
+        let Some(key) = from.key_object()?.filter(|k| k.root == from.object()) else {
+            return Ok(());
+        };
+        let mut below = vec![from.clone(), to.clone()];
+        let mut objects = std::collections::BTreeSet::from([key.object]);
+        while let Some(dir) = below.pop() {
+            if let Some(k) = dir.key_object()?.filter(|k| k.root == from.object()) {
+                objects.insert(k.object);
+            }
+            below.extend(dir.children()?);
+        }
+        for o in &objects {
+            let dn = self.hold(*o)?;
+            Zap::new(&dn).update_u64(tx, keys::ROOT_DIR, to.object())?;
+        }
+        let (old, new) = (from.phys().props_zapobj, to.phys().props_zapobj);
+        let old = self.hold(old)?;
+        if let Some(location) = Zap::new(&old).get_value("keylocation")? {
+            Zap::new(&self.hold(new)?).update(tx, "keylocation", &location)?;
+            Zap::new(&old).remove(tx, "keylocation")?;
+        }
+        from.cache_props(None);
+        to.cache_props(None);
+        let mut loaded = self.keys.wrapping.acquire();
+        if let Some(k) = loaded.remove(&from.object()) {
+            loaded.insert(to.object(), k);
+        }
+        for (_, (root, _)) in self.keys.open.acquire().iter_mut() {
+            if *root == from.object() {
+                *root = to.object();
+            }
+        }
+        Ok(())
     }
 
     /// The keys of a dataset, unwrapped. `None`: they are not loaded.

@@ -104,6 +104,11 @@ impl Dataset {
         self.st.acquire().dir.clone()
     }
 
+    /// A snapshot has moved to another directory.
+    pub(crate) fn set_dir(&self, dir: Arc<Dir>) {
+        self.st.acquire().dir = dir;
+    }
+
     pub fn is_snapshot(&self) -> bool {
         self.st.acquire().phys.is_snapshot()
     }

@@ -101,7 +101,7 @@ impl Dsl {
         if self.leave_livelist(tx, dir)? {
             return Ok(());
         }
-        if core.features.is_enabled(ASYNC_DESTROY) && core.special_dir("$FREE")?.is_some() {
+        if core.frees_later()? {
             let d = dir.phys();
             let t = Triple {
                 used: d.used_bytes as i64,
@@ -128,6 +128,11 @@ impl Dsl {
 }
 
 impl Core {
+    /// Whether the blocks of a dataset are freed in the background.
+    pub(crate) fn frees_later(self: &Arc<Self>) -> Result<bool> {
+        Ok(self.features.is_enabled(ASYNC_DESTROY) && self.special_dir("$FREE")?.is_some())
+    }
+
     fn destroy_dir(self: &Arc<Self>, tx: &Tx, dir: &Arc<Dir>) -> Result<()> {
         let Some(parent) = dir.parent() else {
             bail!(Invalid, "the root directory cannot be destroyed");

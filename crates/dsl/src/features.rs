@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 use zap::{Value, Zap};
 
-const HAS_ENABLED_TXG: &str = "com.delphix:enabled_txg";
+const HAS_ENABLED_TXG: &str = disk::feature::guid::ENABLED_TXG;
 
 /// Counts of features, by GUID.
 pub trait Features: Send + Sync {

@@ -4,6 +4,7 @@
 use crate::bptree::Bptree;
 use crate::core::{Core, Triple};
 use crate::{Bpobj, Dsl};
+use base::mutation::{mutated, Mutation};
 use base::{Result, Txg};
 use disk::dsl::Used;
 use disk::{BlkPtr, DnodePhys};
@@ -55,23 +56,35 @@ fn some_blocks(
     walk::walk(&core.dmu().zio, root, &spec, &mut EachBlock(f))
 }
 
+/// What [`Dsl::free_some`] has done.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Freed {
+    /// Blocks freed.
+    pub blocks: u64,
+    /// Something is left.
+    pub more: bool,
+}
+
 impl Dsl {
-    /// Frees up to `budget` blocks of those that wait, through `free` (which frees one block in this
-    /// group). Returns how many were freed; less than `budget` means that nothing is left.
+    /// Frees blocks of those that wait, through `free` (which frees one block in this group).
+    ///
+    /// `take(n)` is asked before `n` blocks are freed and says whether they may be; `take(0)` asks whether any more may.
+    /// When it says no, how far the work has come is stored, and the next call goes on there.
     pub fn free_some(
         &self,
         tx: &Tx,
-        budget: u64,
+        take: &mut dyn FnMut(u64) -> bool,
         free: &mut dyn FnMut(&BlkPtr) -> Result<()>,
-    ) -> Result<u64> {
+    ) -> Result<Freed> {
         let core = &self.core;
         core.need_syncing(tx)?;
         let Some(free_dir) = core.special_dir("$FREE")? else {
-            return Ok(0);
+            return Ok(Freed::default());
         };
+        let left = |blocks| Freed { blocks, more: true };
         let mut done = 0;
         let mut one = |bp: &BlkPtr| -> Result<bool> {
-            if done >= budget {
+            if !take(1) {
                 return Ok(false);
             }
             done += 1;
@@ -86,7 +99,7 @@ impl Dsl {
                 let (gone, empty) = b.drain(core, tx, &mut one)?;
                 free_dir.diduse(tx, Used::Head, -gone)?;
                 if !empty {
-                    return Ok(done);
+                    return Ok(left(done));
                 }
             }
         }
@@ -111,19 +124,24 @@ impl Dsl {
                 match at {
                     Some(pos) => {
                         e.bookmark = pos.destroyed_words();
-                        tree.put_first(tx, &e)?;
-                        return Ok(done);
+                        if !mutated(Mutation::FreeingPlaceLost) {
+                            tree.put_first(tx, &e)?;
+                        }
+                        return Ok(left(done));
                     }
                     None => tree.pop(tx)?,
                 }
             }
             tree.destroy(core, tx)?;
         }
-        if !self.free_livelists(tx, &mut done, budget, free)? {
-            return Ok(done.max(budget));
+        if !self.free_livelists(tx, &mut done, take, free)? {
+            return Ok(left(done));
         }
         self.leak_rest(tx, &free_dir)?;
-        Ok(done)
+        Ok(Freed {
+            blocks: done,
+            more: false,
+        })
     }
 
     /// Space that was to be freed in this group and could not be found because of damage: `bytes`

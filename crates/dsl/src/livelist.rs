@@ -118,13 +118,12 @@ impl Dsl {
         Ok(true)
     }
 
-    /// Frees what destroyed clones had, a sub-list at a time, until `budget` blocks are freed. False:
-    /// something is left.
+    /// Frees what destroyed clones had, a sub-list at a time, while `take` allows it. False: something is left.
     pub(crate) fn free_livelists(
         &self,
         tx: &Tx,
         done: &mut u64,
-        budget: u64,
+        take: &mut dyn FnMut(u64) -> bool,
         free: &mut dyn FnMut(&BlkPtr) -> Result<()>,
     ) -> Result<bool> {
         let core = &self.core;
@@ -137,10 +136,12 @@ impl Dsl {
         for o in all? {
             let mut list = Deadlist::open(&core.mos, o)?;
             while let Some((key, sub)) = list.keys().into_iter().next() {
-                if *done >= budget {
+                if !take(0) {
                     return Ok(false);
                 }
-                self.free_sublist(tx, sub, done, free)?;
+                let freed = self.free_sublist(tx, sub, free)?;
+                take(freed);
+                *done += freed;
                 list.remove_list(core, tx, key)?;
             }
             list.free(core, tx)?;
@@ -156,12 +157,11 @@ impl Dsl {
         &self,
         tx: &Tx,
         sub: u64,
-        done: &mut u64,
         free: &mut dyn FnMut(&BlkPtr) -> Result<()>,
-    ) -> Result<()> {
+    ) -> Result<u64> {
         let core = &self.core;
         if sub == core.empty_bpobj()? {
-            return Ok(());
+            return Ok(0);
         }
         // Of a list that cannot be read whole nobody can say which blocks are still there: none is
         // freed, and their space is given up.
@@ -170,12 +170,13 @@ impl Dsl {
             left => left?,
         };
         let mut sum = Triple::default();
+        let blocks = left.len() as u64;
         for bp in left {
             sum += core.triple(&bp);
             free(&bp)?;
-            *done += 1;
         }
-        core.free_dir()?.diduse(tx, Used::Head, -sum)
+        core.free_dir()?.diduse(tx, Used::Head, -sum)?;
+        Ok(blocks)
     }
 }
 

@@ -14,10 +14,10 @@ use dmu::Tx;
 use std::sync::Arc;
 use zap::Zap;
 
-const KEY: &str = "com.delphix:remap_deadlist";
-const POOL_KEY: &str = "com.delphix:obsolete_bpobj";
+const KEY: &str = disk::mos_keys::REMAP_DEADLIST;
+const POOL_KEY: &str = disk::mos_keys::OBSOLETE_BPOBJ;
 /// Counts, among other things, these lists.
-const OBSOLETE_COUNTS: &str = "com.delphix:obsolete_counts";
+const OBSOLETE_COUNTS: &str = disk::feature::guid::OBSOLETE_COUNTS;
 
 impl Dataset {
     /// The remap deadlist, if there is one.
@@ -93,26 +93,24 @@ impl Core {
 }
 
 impl Dsl {
-    /// Hands out up to `budget` places of removed vdevs that nothing refers to any more: pointers
-    /// whose first DVA is the place. Returns how many; less than `budget` means that nothing is left.
+    /// Hands out places of removed vdevs that nothing refers to any more, as long as `take` allows one more: pointers
+    /// whose first DVA is the place. True: something is left.
     pub fn obsolete_some(
         &self,
         tx: &Tx,
-        budget: u64,
+        take: &mut dyn FnMut(u64) -> bool,
         f: &mut dyn FnMut(&BlkPtr) -> Result<()>,
-    ) -> Result<u64> {
+    ) -> Result<bool> {
         let core = &self.core;
         core.need_syncing(tx)?;
         let Some(o) = core.directory_get(POOL_KEY)? else {
-            return Ok(0);
+            return Ok(false);
         };
         let mut b = Bpobj::open(&core.mos, o)?;
-        let mut done = 0;
         let (_, empty) = b.drain(core, tx, &mut |bp| {
-            if done >= budget {
+            if !take(1) {
                 return Ok(false);
             }
-            done += 1;
             f(bp).map(|()| true)
         })?;
         if empty {
@@ -120,6 +118,14 @@ impl Dsl {
             b.free_now(&core.mos, tx)?;
             core.features.activate(tx, OBSOLETE_COUNTS, -1)?;
         }
-        Ok(done)
+        Ok(!empty)
+    }
+
+    /// Bytes that wait to be handed out by [`Dsl::obsolete_some`].
+    pub fn obsolete_left(&self) -> Result<u64> {
+        match self.core.directory_get(POOL_KEY)? {
+            Some(o) => Ok(Bpobj::open(&self.core.mos, o)?.space().used.max(0) as u64),
+            None => Ok(0),
+        }
     }
 }

@@ -1,5 +1,6 @@
 //! Snapshots: making, destroying, going back (data format §10.2, §10.4, §10.7).
 
+use crate::bptree::Bptree;
 use crate::core::{bump, check_component, is_hidden, Core, Triple, FULL_NAME_MAX};
 use crate::crypto::ENCRYPTION;
 use crate::history::NOTHING;
@@ -268,7 +269,7 @@ impl Dataset {
     }
 
     /// The next dataset of the chain of a snapshot.
-    fn next(&self) -> Result<Arc<Dataset>> {
+    pub(crate) fn next(&self) -> Result<Arc<Dataset>> {
         match self.phys().next_snap_obj {
             0 => Err(Error::damaged(format!(
                 "snapshot {} has no next",
@@ -370,7 +371,7 @@ impl Core {
     }
 
     /// Notes when snapshots of a file system last changed.
-    fn snapshots_changed(&self, tx: &Tx, head: &Dataset) -> Result<()> {
+    pub(crate) fn snapshots_changed(&self, tx: &Tx, head: &Dataset) -> Result<()> {
         if self.features.is_enabled(crate::core::EXTENSIBLE) {
             let dir = head.dir();
             let (s, ns) = self.dmu().env.clock.now();
@@ -537,6 +538,21 @@ impl Dsl {
                 head.full_name()
             );
         }
+        if let Some((name, _)) = head.bookmarks_after(s.creation_txg)?.first() {
+            bail!(
+                Exists,
+                "{}: bookmark '{name}' is younger than the snapshot",
+                head.full_name()
+            );
+        }
+        let (refquota, _) = head.ref_limits();
+        if refquota != 0 && s.referenced_bytes > refquota {
+            bail!(
+                Quota,
+                "{}: the snapshot is larger than refquota",
+                head.full_name()
+            );
+        }
         core.note("clone swap", head, format!("parent={}", head.dir().name()));
         core.must(self.roll_back(tx, head, &snap))
     }
@@ -551,18 +567,33 @@ impl Dsl {
         // had changed places with the head and the head had been destroyed as that clone.
         let mut old = head.deadlist()?;
         let dir = head.dir();
-        let hooks = head.hooks(tx)?;
-        crate::free::each_block(core, &h.bp, h.prev_snap_txg, &mut |bp| {
-            if hooks.kill(bp)? {
-                core.dmu().zio.free(bp, tx.txg())?;
+        let mut given = Triple::default();
+        if core.frees_later()? {
+            // All of it, as the head of that clone: the group does not have to walk through it.
+            let dead = old.space();
+            given = Triple {
+                used: h.unique_bytes as i64,
+                comp: h.compressed_bytes as i64 + dead.comp - s.compressed_bytes as i64,
+                uncomp: h.uncompressed_bytes as i64 + dead.uncomp - s.uncompressed_bytes as i64,
+            };
+            if h.bp.birth() > h.prev_snap_txg {
+                Bptree::add(core, tx, &h.bp, h.prev_snap_txg, given)?;
+                core.free_dir()?.diduse(tx, Used::Head, given)?;
             }
-            Ok(())
-        })?;
-        head.flush(tx)?;
+        } else {
+            let hooks = head.hooks(tx)?;
+            crate::free::each_block(core, &h.bp, h.prev_snap_txg, &mut |bp| {
+                if hooks.kill(bp)? {
+                    core.dmu().zio.free(bp, tx.txg())?;
+                }
+                Ok(())
+            })?;
+            head.flush(tx)?;
+        }
         // All that is left on the deadlist belongs to the head again.
         let keys = old.clone_keys(core, tx, Txg::MAX, || snap.chain_keys())?;
         let shared = old.space_range(core, s.prev_snap_txg, Txg::MAX)?.used;
-        let after_origin = old_space_after(core, &old, dir.origin_txg()?)?;
+        let after_origin = space_after(core, &old, dir.origin_txg()?)?;
         std::mem::replace(&mut old, keys).free(core, tx)?;
         core.drop_remaps(tx, head)?;
         dir.transfer(tx, after_origin, Used::Snap, Used::Head)?;
@@ -583,11 +614,11 @@ impl Dsl {
         head.bookmarks_rolled_back(tx)?;
         let a = head.with_refreservation(before.unique_bytes, -(before.unique_bytes as i64));
         let d = -(before.unique_bytes as i64);
-        if a != 0 || d != 0 {
-            // Only rounding of damaged pools leaves unique space here.
+        if a != 0 || d != 0 || given != Triple::default() {
             let t = Triple {
                 used: a,
-                ..Triple::default()
+                comp: -given.comp,
+                uncomp: -given.uncomp,
             };
             dir.diduse_split(tx, &[(Used::Head, d), (Used::RefRsrv, a - d)], t)?;
         }
@@ -597,7 +628,7 @@ impl Dsl {
 }
 
 /// Space of the blocks on a deadlist born after `txg`, which is not necessarily one of its keys.
-fn old_space_after(core: &Core, d: &crate::Deadlist, txg: Txg) -> Result<i64> {
+pub(crate) fn space_after(core: &Core, d: &crate::Deadlist, txg: Txg) -> Result<i64> {
     if d.is_old() || txg == 0 || d.keys().contains_key(&txg) {
         return Ok(d.space_range(core, txg, Txg::MAX)?.used);
     }

@@ -62,6 +62,9 @@ struct Pool {
     /// Blocks freed in the background per group.
     budget: u64,
     freed: u64,
+    /// What the snapshots of bookmarks referred to, by GUID and txg: a pool opened again draws the
+    /// same GUIDs.
+    marks: BTreeMap<(u64, Txg), BTreeMap<audit::Id, i64>>,
 }
 
 impl Pool {
@@ -95,6 +98,7 @@ impl Pool {
             disk,
             budget: 1 << 20,
             freed: 0,
+            marks: BTreeMap::new(),
         };
         p.sync_with(|p, tx| {
             let ds = p
@@ -187,10 +191,18 @@ impl Pool {
             }
             if pass <= 2 {
                 let zio = self.rig.dmu.zio.clone();
+                let mut left = self.budget;
+                let mut take = |n: u64| {
+                    let some = left > 0;
+                    left = left.saturating_sub(n);
+                    some
+                };
+                let mut free = |bp: &_| zio.free(bp, g.txg);
                 self.freed += self
                     .dsl
-                    .free_some(&tx, self.budget, &mut |bp| zio.free(bp, g.txg))
-                    .unwrap();
+                    .free_some(&tx, &mut take, &mut free)
+                    .unwrap()
+                    .blocks;
             }
             if pass < 6 {
                 self.dsl.flush_mos(&tx).unwrap();
@@ -217,6 +229,7 @@ impl Pool {
             freed,
             store,
             open,
+            marks,
         } = self;
         drop((dsl, store, open));
         let rig = rig.reopen();
@@ -238,7 +251,13 @@ impl Pool {
             disk,
             budget,
             freed,
+            marks,
         }
+    }
+
+    fn has_bookmarks(&self) -> bool {
+        let s = self.store.as_ref();
+        s.is_some_and(|s| s.is_enabled("com.delphix:bookmark_written"))
     }
 
     fn upgrade(&mut self, version: u64) {
@@ -286,4 +305,6 @@ const MODERN: &[&str] = &[
     "large_blocks",
     "large_dnode",
     "bookmarks",
+    "bookmark_v2",
+    "bookmark_written",
 ];

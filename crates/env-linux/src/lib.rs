@@ -26,21 +26,7 @@ pub use host::{LinuxClock, LinuxHost, LinuxRng};
 pub use sys::{close_inherited, lock_memory, project_id};
 pub use usage::devices_used;
 
-use std::sync::{Arc, OnceLock};
-
-static WARN: OnceLock<fn(&str)> = OnceLock::new();
-
-/// Has warnings about devices go to `to` instead of standard error. Only the first call counts.
-pub fn warn_to(to: fn(&str)) {
-    let _ = WARN.set(to);
-}
-
-fn warn(text: &str) {
-    match WARN.get() {
-        Some(to) => to(text),
-        None => eprintln!("{text}"),
-    }
-}
+use std::sync::Arc;
 
 /// The production environment: one worker thread per core beside the callers' own threads.
 pub fn linux_env() -> env::Env {

@@ -328,7 +328,7 @@ impl Ring {
         } else {
             "they are under way in the device and are waited for"
         };
-        crate::warn(&format!(
+        tracing::warn!(
             "{}: io_uring has completed none of {} transfers for {} s, the first a {} of {} bytes \
              at {}: {then}",
             t.name,
@@ -337,7 +337,7 @@ impl Ring {
             if piece.write { "write" } else { "read" },
             piece.len,
             piece.offset,
-        ));
+        );
     }
 
     /// Queues the cancellation of the transfer of slot `s`. The queue has room for twice the slots.

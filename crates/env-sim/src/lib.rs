@@ -1,9 +1,8 @@
-//! The seam without a machine: disks in memory that lose, tear, misdirect, rot, vanish and err; a
-//! clock that only steps by hand; repeatable "random" numbers; one thread. What happens depends on
-//! nothing but the seed and the order of the calls.
+//! The traits of `env` in memory: disks that lose, tear and misdirect writes, rot, vanish and return errors; a clock set by hand; random numbers from
+//! a seed; one thread.
 //!
-//! The core is passive (see `env`), so whoever calls its operations and syncs in an order drawn
-//! from a seed owns the whole schedule.
+//! 1. A run depends on the seed and on the order of the calls, and on nothing else.
+//! 2. The engine starts no threads (see `env`), so the caller of its operations and syncs decides the whole schedule.
 #![forbid(unsafe_code)]
 
 mod disk;

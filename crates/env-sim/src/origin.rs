@@ -1,7 +1,7 @@
-//! Which of what is on a disk was looked at. Contents of sectors have numbers, given by whoever makes
-//! images of disks; equal numbers at equal places are equal bytes. What is done with an image depends
-//! on nothing but the sectors that were read of it, so another image with the same numbers there
-//! leads to the same.
+//! Records which sectors of a disk image were read.
+//!
+//! The maker of images numbers the contents of sectors: equal numbers at equal places mean equal bytes. What the engine does with an image depends on
+//! the sectors that it reads and on nothing else. So two images whose numbers agree on the sectors read in the first have the same outcome.
 
 use base::sync::MutexExt;
 use std::collections::BTreeMap;

@@ -1,4 +1,4 @@
-//! What the requests of a batch go through on their way to a device, for those who keep figures.
+//! Stages that a request of a batch passes on its way to a device, reported to whoever keeps statistics.
 
 /// One request as the device sees it: an operation, a part of a large one, or several merged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -11,17 +11,16 @@
 //! mixed in, so that programs never take a file for its snapshot, nor the root of a snapshot for a
 //! loop in the tree.
 
-use crate::bridge::{attr_out, fs_flags_out};
-use crate::snapshots::{Content, Key, Snapshots};
+use crate::attributes::attr_out;
+use crate::snapshots::{Content, Key, Snapdir, Snapshots};
+use crate::volume::Volume;
 use base::sync::{MutexExt, RwLockExt};
 use base::{Kind, Result};
-use dmu::{Dnode, Objset};
 use env::Clock;
 use fuse::{Attr, Time};
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, RwLock, Weak};
-use zap::Zap;
 use zpl::{Zfs, Znode};
 
 /// Ids of nodes of the control directory and below have both of these bits; others do not.
@@ -36,6 +35,9 @@ const MOST_OPEN: usize = 64;
 const MOST_ZNODES: usize = 1024;
 /// What nobody has used so long is closed, nanoseconds.
 const IDLE: u64 = 60_000_000_000;
+
+/// The directory's name.
+pub const NAME: &[u8] = b".zfs";
 
 /// Inode numbers of the directories (data format §25); they are above all object numbers.
 const INO_ROOT: u64 = 0xffff_ffff_ffff;
@@ -72,17 +74,6 @@ pub struct Snapshot {
     znodes: Mutex<HashMap<u64, Arc<Znode>>>,
 }
 
-/// The bytes of a volume, or of a snapshot of one.
-pub struct Volume {
-    pub dnode: Arc<Dnode>,
-    /// Dnodes do not keep their object set.
-    _os: Arc<Objset>,
-    /// Bytes.
-    pub size: u64,
-    /// It never changes.
-    pub snapshot: bool,
-}
-
 /// A snapshot or volume somebody has looked into, open or not.
 pub struct Tree {
     number: u64,
@@ -104,18 +95,10 @@ pub struct Ctldir {
     from: Box<dyn Snapshots>,
     clock: Arc<dyn Clock>,
     /// Object of the root of every snapshot.
-    root: u64,
+    root: AtomicU64,
     mounted_at: Time,
     numbers: RwLock<Numbers>,
     open: Mutex<HashMap<u64, Arc<Tree>>>,
-}
-
-/// Property `snapdir`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Snapdir {
-    Hidden,
-    Visible,
-    Disabled,
 }
 
 /// One line of a directory.
@@ -123,7 +106,7 @@ pub enum Snapdir {
 pub struct Line {
     pub ino: u64,
     /// `DT_*`
-    pub kind: u32,
+    pub kind: u8,
     pub name: Vec<u8>,
 }
 
@@ -163,49 +146,6 @@ pub const fn dir_id(dir: Dir) -> u64 {
 /// Inode number of an object of a snapshot.
 fn inode(dataset: u64, object: u64) -> u64 {
     object ^ dataset.rotate_left(OBJECT_BITS)
-}
-
-impl Volume {
-    /// Of the object set of a volume, or of a snapshot of one, which never changes; `NotFound` for
-    /// others.
-    pub fn new(os: Arc<Objset>, snapshot: bool) -> Result<Volume> {
-        if os.os_type() != disk::os_type::ZVOL {
-            return Err(Kind::NotFound.into());
-        }
-        let size = Zap::new(&os.hold(2)?).get("size")?.unwrap_or(0);
-        Ok(Volume {
-            dnode: os.hold(1)?,
-            _os: os,
-            size,
-            snapshot,
-        })
-    }
-
-    /// Hands the blocks of a range on; nothing behind the end. Returns the number of bytes.
-    pub fn read(
-        &self,
-        offset: u64,
-        len: usize,
-        put: &mut dyn FnMut(&base::Block, std::ops::Range<usize>),
-    ) -> Result<usize> {
-        let n = (len as u64).min(self.size.saturating_sub(offset)) as usize;
-        if n > 0 {
-            self.dnode.read_blocks(offset, n, put)?;
-        }
-        Ok(n)
-    }
-
-    /// Where data (or a hole) begins at or after `offset`; none: nowhere before the end.
-    pub fn seek(&self, offset: u64, data: bool) -> Result<Option<u64>> {
-        if offset >= self.size {
-            return Ok(None);
-        }
-        match self.dnode.seek(offset, data)? {
-            Some(at) if at < self.size => Ok(Some(at.max(offset))),
-            _ if data => Ok(None),
-            _ => Ok(Some(self.size)),
-        }
-    }
 }
 
 impl Snapshot {
@@ -270,11 +210,6 @@ impl Tree {
         a
     }
 
-    /// `FS_*_FL` flags, generation and project of an object.
-    pub fn flags(&self, z: &Znode) -> Option<(u32, u32, u32)> {
-        self.zfs().map(|zfs| fs_flags_out(&zfs.getattr(z)))
-    }
-
     /// Whether the object is the root of the snapshot.
     pub fn is_root(&self, z: &Znode) -> bool {
         self.zfs().is_some_and(|zfs| zfs.root_object() == z.object)
@@ -288,11 +223,16 @@ impl Ctldir {
         Ctldir {
             from,
             clock,
-            root: head.root_object(),
+            root: head.root_object().into(),
             mounted_at: Time { sec, nsec },
             numbers: RwLock::default(),
             open: Mutex::default(),
         }
+    }
+
+    /// The head has another root directory.
+    pub(crate) fn set_root(&self, object: u64) {
+        self.root.store(object, Ordering::Relaxed);
     }
 
     /// How far the directory is to be seen.
@@ -449,15 +389,22 @@ impl Ctldir {
 
     /// Volume beside the file systems below this one, or a snapshot of it, by the last part of its
     /// name.
-    pub fn volume(&self, name: &[u8]) -> Result<Arc<Tree>> {
+    pub fn volume(&self, name: &[u8]) -> Result<(Arc<Tree>, Arc<Volume>)> {
         let name = std::str::from_utf8(name).map_err(|_| Kind::NotFound)?;
         let key = self.from.find_volume(name)?;
-        self.open(key, self.number(key)?)
+        let tree = self.open(key, self.number(key)?)?;
+        match &tree.open {
+            Open::Volume(v) => {
+                let v = v.clone();
+                Ok((tree, v))
+            }
+            Open::Snapshot(_) => Err(Kind::Stale.into()),
+        }
     }
 
     /// The lines of a directory without `.` and `..`.
     pub fn list(&self, dir: Dir) -> Result<Vec<Line>> {
-        let line = |ino: u64, kind: u32, name: &str| Line {
+        let line = |ino: u64, kind: u8, name: &str| Line {
             ino,
             kind,
             name: name.as_bytes().to_vec(),
@@ -473,8 +420,9 @@ impl Ctldir {
             }
             Dir::Shares => {}
             Dir::Snapshots => {
+                let root = self.root.load(Ordering::Relaxed);
                 for (name, object) in self.from.list()? {
-                    out.push(line(inode(object, self.root), 4, &name));
+                    out.push(line(inode(object, root), 4, &name));
                 }
             }
             Dir::Volumes => {

@@ -1,32 +1,45 @@
 //! The adapter between FUSE and the POSIX layer: one mounted file system as the kernel sees it, with
 //! its control directory `.zfs`.
 //!
-//! 1. It holds no state that must survive: node ids, open files and caching, no data.
+//! 1. It holds nothing that must survive: node ids, open files and what the kernel was told, no data.
 //! 2. It administers nothing. What `.zfs` shows comes through [`Snapshots`].
-//! 3. A request that changes something waits in [`Admission`] while the pool is suspended, before it
-//!    takes any lock.
+//! 3. A request that changes something waits in [`admission`] while the pool is suspended, and every
+//!    request for the head in [`gate`] while the file system is, before it takes any lock.
 //!
-//! Start reading at [`Front`], which [`fuse::Session`] serves.
+//! Lock order: the gate, locks of the POSIX layer, one shard of the nodes, the counted ids. The lists of
+//! writers, fresh and stale nodes are locked last and for a moment.
+//!
+//! Start reading at `filesystem.rs`: what each request turns into. `adapter.rs` has what all of them need,
+//! `attributes.rs`, `data.rs` and `directories.rs` the requests that take more than a line; `ctldir.rs` is
+//! `.zfs`, `nodes.rs` the ids, `swap.rs` the suspension of a mounted file system.
 
 #![forbid(unsafe_code)]
 
-mod admit;
-mod bridge;
+mod adapter;
+mod admission;
+mod attributes;
+mod caching;
 mod ctldir;
+mod data;
+mod directories;
+mod filesystem;
 mod fresh;
-mod front;
+mod gate;
 mod nodes;
 mod page_reads;
 mod snapshots;
+mod swap;
+mod volume;
 mod write_out;
 mod writers;
 
-pub use admit::Admission;
-pub use bridge::{Bridge, Caching};
-pub use ctldir::{Ctldir, Snapdir, Volume};
+pub use adapter::Adapter;
+pub use caching::Caching;
+pub use ctldir::Ctldir;
 pub use fresh::Fresh;
-pub use front::Front;
 pub use nodes::set_limit;
-pub use snapshots::{Content, Figures, Key, Snapshots};
+pub use snapshots::{Content, Figures, Key, Snapdir, Snapshots};
+pub use swap::Suspended;
+pub use volume::Volume;
 pub use write_out::{Ending, Left, Written};
 pub use writers::Writers;

@@ -32,12 +32,34 @@ pub fn set_limit(most: usize) {
     MOST.store(most, Ordering::Relaxed);
 }
 
+#[derive(Clone, Copy)]
 struct Known {
     generation: u32,
     /// Saturates; a node that was looked up so often stays until the end of the mount.
     lookups: u32,
+    what: What,
     /// Without links when it was last seen: the object stays until the kernel forgets it.
     unlinked: bool,
+    /// Requests for it fail: the kernel keeps of it what is not true any more. Its object has another
+    /// id for whoever looks it up.
+    retired: bool,
+}
+
+/// What a node is, as far as it matters here.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum What {
+    Directory,
+    Regular,
+    Other,
+}
+
+/// A node the kernel knows, by the object it means.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct KnownNode {
+    pub id: u64,
+    pub object: u64,
+    pub generation: u32,
+    pub what: What,
 }
 
 struct Kept {
@@ -61,9 +83,18 @@ struct Counted {
     objects: HashMap<u64, u64>,
 }
 
+fn what(z: &Znode) -> What {
+    match z.mode() {
+        m if zpl::attr::mode::is_dir(m) => What::Directory,
+        m if zpl::attr::mode::is_reg(m) => What::Regular,
+        _ => What::Other,
+    }
+}
+
 /// The nodes of one mount.
 pub struct Nodes {
-    root: u64,
+    /// Object of the root.
+    root: AtomicU64,
     shards: [Mutex<Shard>; SHARDS],
     counted: Mutex<Counted>,
     next: AtomicU64,
@@ -74,7 +105,7 @@ impl Nodes {
     /// Knows the root only.
     pub fn new(root: &Arc<Znode>) -> Nodes {
         let n = Nodes {
-            root: root.object,
+            root: root.object.into(),
             shards: Default::default(),
             counted: Mutex::default(),
             next: AtomicU64::new(COUNTED),
@@ -90,7 +121,7 @@ impl Nodes {
 
     /// The id object and generation make. Never that of the root, because object 1 is no file.
     fn id(&self, object: u64, generation: u32) -> u64 {
-        if object == self.root {
+        if object == self.root.load(Ordering::Relaxed) {
             return fuse::ROOT;
         }
         object | u64::from(generation & 0x7fff) << OBJECT_BITS
@@ -98,7 +129,7 @@ impl Nodes {
 
     fn object(&self, id: u64) -> Option<u64> {
         match id {
-            fuse::ROOT => Some(self.root),
+            fuse::ROOT => Some(self.root.load(Ordering::Relaxed)),
             _ if id & COUNTED == 0 => Some(id & ((1 << OBJECT_BITS) - 1)),
             _ => self.counted.acquire().objects.get(&id).copied(),
         }
@@ -123,12 +154,14 @@ impl Nodes {
         let mut id = self.id(z.object, generation);
         loop {
             let mut s = self.shard(id).acquire();
-            let k = s.known.entry(id).or_insert(Known {
+            let k = s.known.entry(id).or_insert_with(|| Known {
                 generation,
                 lookups: 0,
+                what: what(z),
                 unlinked: false,
+                retired: false,
             });
-            if k.generation != generation {
+            if k.generation != generation || k.retired {
                 drop(s);
                 id = self.counted_id(z.object, generation);
                 continue;
@@ -195,16 +228,16 @@ impl Nodes {
                 return Ok(k.z.clone());
             }
             match s.known.get(&id) {
-                Some(k) => k.generation,
-                None => return Err(Kind::Stale.into()),
+                Some(k) if !k.retired => k.generation,
+                _ => return Err(Kind::Stale.into()),
             }
         };
         let object = self.object(id).ok_or(Kind::Stale)?;
         let z = zfs.get_generation(object, generation)?;
         let mut s = self.shard(id).acquire();
-        let out = match s.known.contains_key(&id) {
-            true => self.keep(&mut s, id, &z),
-            false => Vec::new(),
+        let out = match s.known.get(&id) {
+            Some(k) if !k.retired => self.keep(&mut s, id, &z),
+            _ => Vec::new(),
         };
         drop(s);
         drop(out);
@@ -218,6 +251,9 @@ impl Nodes {
         match self.get(zfs, id) {
             Err(e) if e.kind == Kind::Stale && id & COUNTED == 0 => {}
             r => return r,
+        }
+        if self.shard(id).acquire().known.contains_key(&id) {
+            return Err(Kind::Stale.into());
         }
         let object = self.object(id).ok_or(Kind::Stale)?;
         match zfs.get(object) {
@@ -235,7 +271,7 @@ impl Nodes {
         loop {
             let mut s = self.shard(id).acquire();
             match s.known.get(&id) {
-                Some(k) if k.generation == generation => {
+                Some(k) if k.generation == generation && !k.retired => {
                     let out = self.keep(&mut s, id, z);
                     drop(s);
                     drop(out);
@@ -272,6 +308,10 @@ impl Nodes {
             return false;
         }
         let (generation, unlinked) = (k.generation, k.unlinked);
+        if k.retired && self.has_successor(id, generation) {
+            // While the kernel knows the object by another id, it must not get this one again.
+            return false;
+        }
         let object = unlinked.then(|| self.object(id)).flatten();
         s.known.remove(&id);
         // Millions may have been known once.
@@ -290,12 +330,136 @@ impl Nodes {
         drop(s);
         if id & COUNTED != 0 {
             let mut c = self.counted.acquire();
-            if let Some(object) = c.objects.remove(&id) {
+            let object = c.objects.remove(&id);
+            let current = object.filter(|o| c.ids.get(&(*o, generation)) == Some(&id));
+            if let Some(object) = current {
                 c.ids.remove(&(object, generation));
+            }
+            drop(c);
+            if let Some(object) = current {
+                self.bury(self.id(object, generation));
             }
         }
         let doomed = gone.is_some_and(|k| k.z.is_doomed());
         object.is_some_and(|o| zfs.let_go(o)) || doomed
+    }
+
+    /// Whether the object of a node has a later id.
+    fn has_successor(&self, id: u64, generation: u32) -> bool {
+        id & COUNTED == 0
+            && self.object(id).is_some_and(|object| {
+                let c = self.counted.acquire();
+                c.ids.contains_key(&(object, generation))
+            })
+    }
+
+    /// Forgets a retired node that the kernel has forgotten.
+    fn bury(&self, id: u64) {
+        let mut s = self.shard(id).acquire();
+        if s.known
+            .get(&id)
+            .is_some_and(|k| k.retired && k.lookups == 0)
+        {
+            s.known.remove(&id);
+        }
+    }
+
+    /// From now on objects of `zfs` that lose their last link stay while the kernel knows them.
+    pub(crate) fn keep_doomed(self: &Arc<Self>, zfs: &Zfs) {
+        let weak = Arc::downgrade(self);
+        zfs.set_keeper(Box::new(move |z| {
+            if let Some(n) = weak.upgrade() {
+                n.pin(z);
+            }
+        }));
+    }
+
+    /// Every node the kernel knows but those that are retired.
+    pub(crate) fn known(&self) -> Vec<KnownNode> {
+        let mut out = Vec::new();
+        for s in &self.shards {
+            let s = s.acquire();
+            let live = s.known.iter().filter(|(_, k)| !k.retired);
+            out.extend(live.map(|(id, k)| KnownNode {
+                id: *id,
+                object: *id,
+                generation: k.generation,
+                what: k.what,
+            }));
+        }
+        out.retain_mut(|n| match self.object(n.id) {
+            Some(object) => {
+                n.object = object;
+                true
+            }
+            None => false,
+        });
+        out
+    }
+
+    /// Another state of the file system takes the place of the one before. Nodes go on with the
+    /// objects of the same numbers and generations, also with those that have no links there.
+    ///
+    /// `fits` says whether what the kernel keeps of a node is true of its object. Returns the nodes
+    /// that lead nowhere from now on: their objects are gone, or they do not fit and are retired.
+    pub(crate) fn replace(
+        &self,
+        zfs: &Zfs,
+        root: &Arc<Znode>,
+        fits: impl Fn(&KnownNode, &Znode) -> bool,
+    ) -> Vec<KnownNode> {
+        let known = self.known();
+        self.root.store(root.object, Ordering::Relaxed);
+        for s in &self.shards {
+            let mut s = s.acquire();
+            s.ring.clear();
+            let kept = std::mem::take(&mut s.kept);
+            KEPT.fetch_sub(kept.len(), Ordering::Relaxed);
+            drop(s);
+            drop(kept);
+        }
+        let mut nowhere = Vec::new();
+        for n in known {
+            if n.id == fuse::ROOT {
+                if let Some(k) = self.shard(n.id).acquire().known.get_mut(&n.id) {
+                    k.generation = root.gen as u32;
+                }
+                continue;
+            }
+            match zfs.adopt(n.object, n.generation) {
+                Ok(z) if fits(&n, &z) => {
+                    if let Some(k) = self.shard(n.id).acquire().known.get_mut(&n.id) {
+                        k.unlinked = z.is_doomed();
+                    }
+                }
+                Ok(_) => {
+                    self.retire(&n);
+                    nowhere.push(n);
+                }
+                Err(_) => nowhere.push(n),
+            }
+        }
+        nowhere
+    }
+
+    /// Requests for a node fail from now on; its object has another id when it is looked up.
+    pub(crate) fn retire(&self, n: &KnownNode) {
+        let mut s = self.shard(n.id).acquire();
+        if let Some(k) = s.known.get_mut(&n.id) {
+            k.retired = true;
+        }
+        let gone = s.kept.remove(&n.id);
+        if gone.is_some() {
+            KEPT.fetch_sub(1, Ordering::Relaxed);
+        }
+        drop(s);
+        drop(gone);
+        if n.id & COUNTED != 0 {
+            let mut c = self.counted.acquire();
+            if c.ids.get(&(n.object, n.generation)) == Some(&n.id) {
+                c.ids.remove(&(n.object, n.generation));
+            }
+        }
     }
 
     /// The mount is gone: nothing is known any more.

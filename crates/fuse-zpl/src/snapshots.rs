@@ -1,6 +1,6 @@
 //! What the control directory asks of whoever administers the pool.
 
-use crate::ctldir::{Snapdir, Volume};
+use crate::volume::Volume;
 use base::Result;
 use std::sync::Arc;
 use zpl::{Time, Zfs};
@@ -11,6 +11,14 @@ pub struct Key {
     /// Dataset object in the MOS.
     pub object: u64,
     pub guid: u64,
+}
+
+/// Property `snapdir`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Snapdir {
+    Hidden,
+    Visible,
+    Disabled,
 }
 
 /// What a snapshot or volume holds, opened for reading.

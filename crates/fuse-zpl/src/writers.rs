@@ -8,6 +8,9 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard};
 
+/// Handle of an open description that may write; others have 0.
+pub(crate) const WRITER: u64 = 1;
+
 #[derive(Default)]
 struct Writer {
     /// Open descriptions that may write.

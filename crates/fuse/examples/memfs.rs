@@ -4,7 +4,7 @@
 //! unmounted;
 //! `memfs bench DIR [threads]` measures some operations in a directory, on whatever it lies.
 
-#[path = "../tests/common/memfs.rs"]
+#[path = "../tests/common/memfs/mod.rs"]
 #[allow(dead_code)]
 mod memfs;
 
@@ -40,7 +40,7 @@ fn serve(dir: &Path, options: &[&str]) {
                 config.zero_message_open = true;
                 fs.no_open = true;
             }
-            ("noflush", _) => fs.open_flags |= fuse::wire::fopen::NOFLUSH,
+            ("noflush", _) => fs.open_flags |= fuse::abi::fopen::NOFLUSH,
             ("nocache", _) => fs.ttl = std::time::Duration::ZERO,
             _ => panic!("option {o}"),
         }

@@ -1,13 +1,13 @@
-//! Where answers go: back through a descriptor of the device, or into a buffer of io_uring.
+//! Sends replies to the kernel: through a descriptor of `/dev/fuse`, or in a buffer of io_uring.
 
 use std::fs::File;
 use std::io::{self, IoSlice, Write};
 
 use zerocopy::IntoBytes;
 
+use crate::abi::OutHeader;
 use crate::reply::ReadBuf;
 use crate::types::Errno;
-use crate::wire::OutHeader;
 
 /// The kernel takes at most this many pieces in one writev (UIO_MAXIOV).
 const MAX_IOV: usize = 1024;

@@ -1,6 +1,6 @@
-//! What a session asks the kernel for, and what came out of it.
+//! What a session asks of the kernel at FUSE_INIT, and what the kernel granted.
 
-use crate::wire::init;
+use crate::abi::init;
 
 /// When directory reads bring attributes along.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -92,7 +92,7 @@ impl Default for Config {
 pub struct Negotiated {
     /// Minor version of the interface in use.
     pub minor: u32,
-    /// Flags in use, [`crate::wire::init`].
+    /// Flags in use, [`crate::abi::init`].
     pub flags: u64,
     /// Flags the kernel offered.
     pub offered: u64,
@@ -103,7 +103,7 @@ pub struct Negotiated {
 }
 
 impl Negotiated {
-    /// Whether a flag of [`crate::wire::init`] is in use.
+    /// Whether a flag of [`crate::abi::init`] is in use.
     pub fn has(&self, flag: u64) -> bool {
         self.flags & flag == flag
     }

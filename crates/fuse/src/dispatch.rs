@@ -1,16 +1,16 @@
-//! From the bytes of a request to the method, and from its result to the bytes of the answer.
+//! Decodes a request, calls the method of [`Filesystem`](crate::Filesystem), encodes its result.
 
 use std::io;
 
 use base::{Block, Data};
 use zerocopy::{FromBytes, IntoBytes};
 
+use crate::abi::{self, fattr, op};
 use crate::channel::Answer;
 use crate::config::Negotiated;
 use crate::fs::Filesystem;
 use crate::reply::{DirBuf, DirPlusBuf, ReadBuf, XattrNames};
 use crate::types::*;
-use crate::wire::{self, fattr, op};
 
 /// Buffers of a thread, used again for every request.
 pub(crate) struct Scratch {
@@ -62,25 +62,25 @@ impl<'a> Args<'a> {
 
 /// The supplementary group among the extensions at the end of a request.
 fn supp_group(mut ext: &[u8]) -> Option<u32> {
-    while let Ok((h, rest)) = wire::ExtHeader::read_from_prefix(ext) {
+    while let Ok((h, rest)) = abi::ExtHeader::read_from_prefix(ext) {
         let size = h.size as usize;
         if size < 8 || size > ext.len() {
             return None;
         }
-        if h.kind == wire::EXT_GROUPS {
+        if h.kind == abi::EXT_GROUPS {
             let (n, rest) = u32::read_from_prefix(rest).ok()?;
             return (n > 0)
                 .then(|| u32::read_from_prefix(rest).ok().map(|(g, _)| g))
                 .flatten();
         }
-        ext = ext.get(wire::align8(size)..)?;
+        ext = ext.get(abi::align8(size)..)?;
     }
     None
 }
 
 /// A request: its head and what follows.
 pub(crate) struct Message<'a> {
-    pub head: wire::InHeader,
+    pub head: abi::InHeader,
     /// The operation's own arguments of fixed size, where they do not begin `body`.
     pub op: Option<&'a [u8]>,
     pub body: &'a [u8],
@@ -91,7 +91,7 @@ pub(crate) struct Message<'a> {
 impl<'a> Message<'a> {
     /// From one piece, as the device gives it.
     pub fn read(bytes: &'a [u8]) -> Option<Message<'a>> {
-        let (head, body) = wire::InHeader::read_from_prefix(bytes).ok()?;
+        let (head, body) = abi::InHeader::read_from_prefix(bytes).ok()?;
         Some(Message {
             head,
             op: None,
@@ -148,7 +148,7 @@ struct Dispatch<'a, F: ?Sized> {
     fs: &'a F,
     agreed: &'a Negotiated,
     chan: &'a dyn Answer,
-    h: &'a wire::InHeader,
+    h: &'a abi::InHeader,
     req: Request,
     blocks: &'a [Block],
     scratch: &'a mut Scratch,
@@ -184,7 +184,7 @@ impl<F: Filesystem + ?Sized> Dispatch<'_, F> {
     }
 
     fn attr(&mut self, a: AttrReply) -> Result<()> {
-        let out = wire::AttrOut {
+        let out = abi::AttrOut {
             attr_valid: a.ttl.as_secs(),
             attr_valid_nsec: a.ttl.subsec_nanos(),
             dummy: 0,
@@ -196,7 +196,7 @@ impl<F: Filesystem + ?Sized> Dispatch<'_, F> {
     /// Answers a request for an xattr or the list of them: with its size if no room was offered.
     fn sized(&mut self, size: u32, value: &[u8]) -> Result<()> {
         if size == 0 {
-            let out = wire::GetxattrOut {
+            let out = abi::GetxattrOut {
                 size: value.len() as u32,
                 padding: 0,
             };
@@ -220,14 +220,14 @@ impl<F: Filesystem + ?Sized> Dispatch<'_, F> {
                 self.entry(e)
             }
             op::FORGET => {
-                let f: wire::ForgetIn = a.get()?;
+                let f: abi::ForgetIn = a.get()?;
                 fs.forget(node, f.nlookup);
                 Ok(())
             }
             op::BATCH_FORGET => {
-                let n: wire::BatchForgetIn = a.get()?;
+                let n: abi::BatchForgetIn = a.get()?;
                 for _ in 0..n.count {
-                    let Ok(f) = a.get::<wire::ForgetOne>() else {
+                    let Ok(f) = a.get::<abi::ForgetOne>() else {
                         break;
                     };
                     fs.forget(f.nodeid, f.nlookup);
@@ -235,19 +235,19 @@ impl<F: Filesystem + ?Sized> Dispatch<'_, F> {
                 Ok(())
             }
             op::GETATTR => {
-                let g: wire::GetattrIn = a.get()?;
-                let fh = (g.getattr_flags & wire::GETATTR_FH != 0).then_some(g.fh);
+                let g: abi::GetattrIn = a.get()?;
+                let fh = (g.getattr_flags & abi::GETATTR_FH != 0).then_some(g.fh);
                 let r = fs.getattr(req, node, fh)?;
                 self.attr(r)
             }
             op::STATX => {
-                let g: wire::StatxIn = a.get()?;
-                let fh = (g.getattr_flags & wire::GETATTR_FH != 0).then_some(g.fh);
+                let g: abi::StatxIn = a.get()?;
+                let fh = (g.getattr_flags & abi::GETATTR_FH != 0).then_some(g.fh);
                 let r = fs.statx(req, node, fh, g.sx_flags, g.sx_mask)?;
                 self.ok(&[statx_out(&r).as_bytes()])
             }
             op::SETATTR => {
-                let s: wire::SetattrIn = a.get()?;
+                let s: abi::SetattrIn = a.get()?;
                 let r = fs.setattr(req, node, &set_attr(&s))?;
                 self.attr(r)
             }
@@ -262,7 +262,7 @@ impl<F: Filesystem + ?Sized> Dispatch<'_, F> {
                 self.entry(e)
             }
             op::MKNOD => {
-                let m: wire::MknodIn = a.get()?;
+                let m: abi::MknodIn = a.get()?;
                 let req = Request {
                     umask: m.umask,
                     ..*req
@@ -271,7 +271,7 @@ impl<F: Filesystem + ?Sized> Dispatch<'_, F> {
                 self.entry(e)
             }
             op::MKDIR => {
-                let m: wire::MkdirIn = a.get()?;
+                let m: abi::MkdirIn = a.get()?;
                 let req = Request {
                     umask: m.umask,
                     ..*req
@@ -288,27 +288,27 @@ impl<F: Filesystem + ?Sized> Dispatch<'_, F> {
                 self.ok(&[])
             }
             op::RENAME => {
-                let r: wire::RenameIn = a.get()?;
+                let r: abi::RenameIn = a.get()?;
                 let (from, to) = (a.name()?, a.name()?);
                 fs.rename(req, node, from, r.newdir, to, 0)?;
                 self.ok(&[])
             }
             op::RENAME2 => {
-                let r: wire::Rename2In = a.get()?;
+                let r: abi::Rename2In = a.get()?;
                 let (from, to) = (a.name()?, a.name()?);
                 fs.rename(req, node, from, r.newdir, to, r.flags)?;
                 self.ok(&[])
             }
             op::LINK => {
-                let l: wire::LinkIn = a.get()?;
+                let l: abi::LinkIn = a.get()?;
                 let e = fs.link(req, l.oldnodeid, node, a.name()?)?;
                 self.entry(e)
             }
             op::OPEN => {
-                let o: wire::OpenIn = a.get()?;
+                let o: abi::OpenIn = a.get()?;
                 let args = OpenArgs {
                     flags: o.flags as i32,
-                    kill_suidgid: o.open_flags & wire::OPEN_KILL_SUIDGID != 0,
+                    kill_suidgid: o.open_flags & abi::OPEN_KILL_SUIDGID != 0,
                 };
                 let r = fs.open(req, node, args)?;
                 self.ok(&[open_out(r).as_bytes()])?;
@@ -318,14 +318,14 @@ impl<F: Filesystem + ?Sized> Dispatch<'_, F> {
                 Ok(())
             }
             op::CREATE | op::TMPFILE => {
-                let c: wire::CreateIn = a.get()?;
+                let c: abi::CreateIn = a.get()?;
                 let req = Request {
                     umask: c.umask,
                     ..*req
                 };
                 let args = OpenArgs {
                     flags: c.flags as i32,
-                    kill_suidgid: c.open_flags & wire::OPEN_KILL_SUIDGID != 0,
+                    kill_suidgid: c.open_flags & abi::OPEN_KILL_SUIDGID != 0,
                 };
                 let r = if self.h.opcode == op::CREATE {
                     fs.create(&req, node, a.name()?, c.mode, args)?
@@ -335,11 +335,11 @@ impl<F: Filesystem + ?Sized> Dispatch<'_, F> {
                 self.created(r)
             }
             op::READ => {
-                let r: wire::ReadIn = a.get()?;
+                let r: abi::ReadIn = a.get()?;
                 let mut out = std::mem::replace(&mut self.scratch.read, ReadBuf::new(0));
                 out.reset(r.size as usize);
                 let req = &Request {
-                    fills_page_cache: r.read_flags & wire::READ_LOCKOWNER == 0,
+                    fills_page_cache: r.read_flags & abi::READ_LOCKOWNER == 0,
                     ..*req
                 };
                 let done = fs.read(req, node, r.fh, r.offset, r.size, &mut out);
@@ -351,7 +351,7 @@ impl<F: Filesystem + ?Sized> Dispatch<'_, F> {
                 done
             }
             op::WRITE => {
-                let w: wire::WriteIn = a.get()?;
+                let w: abi::WriteIn = a.get()?;
                 let size = w.size as usize;
                 let data = match self.blocks {
                     [] => Data::from(a.bytes(size)?),
@@ -361,12 +361,12 @@ impl<F: Filesystem + ?Sized> Dispatch<'_, F> {
                         .slice(0..size),
                 };
                 let args = WriteArgs {
-                    cached: w.write_flags & wire::WRITE_CACHE != 0,
-                    kill_suidgid: w.write_flags & wire::WRITE_KILL_SUIDGID != 0,
+                    cached: w.write_flags & abi::WRITE_CACHE != 0,
+                    kill_suidgid: w.write_flags & abi::WRITE_KILL_SUIDGID != 0,
                     open_flags: w.flags as i32,
                 };
                 let n = fs.write(req, node, w.fh, w.offset, data, args)?;
-                let out = wire::WriteOut {
+                let out = abi::WriteOut {
                     size: n.min(w.size),
                     padding: 0,
                 };
@@ -374,7 +374,7 @@ impl<F: Filesystem + ?Sized> Dispatch<'_, F> {
             }
             op::STATFS => {
                 let s = fs.statfs(req, node)?;
-                let out = wire::Kstatfs {
+                let out = abi::Kstatfs {
                     blocks: s.blocks,
                     bfree: s.bfree,
                     bavail: s.bavail,
@@ -389,51 +389,51 @@ impl<F: Filesystem + ?Sized> Dispatch<'_, F> {
                 self.ok(&[out.as_bytes()])
             }
             op::RELEASE => {
-                let r: wire::ReleaseIn = a.get()?;
+                let r: abi::ReleaseIn = a.get()?;
                 fs.release(req, node, r.fh, r.flags as i32);
                 self.ok(&[])
             }
             op::RELEASEDIR => {
-                let r: wire::ReleaseIn = a.get()?;
+                let r: abi::ReleaseIn = a.get()?;
                 fs.releasedir(req, node, r.fh);
                 self.ok(&[])
             }
             op::FSYNC => {
-                let f: wire::FsyncIn = a.get()?;
-                fs.fsync(req, node, f.fh, f.fsync_flags & wire::FSYNC_FDATASYNC != 0)?;
+                let f: abi::FsyncIn = a.get()?;
+                fs.fsync(req, node, f.fh, f.fsync_flags & abi::FSYNC_FDATASYNC != 0)?;
                 self.ok(&[])
             }
             op::FSYNCDIR => {
-                let f: wire::FsyncIn = a.get()?;
-                fs.fsyncdir(req, node, f.fh, f.fsync_flags & wire::FSYNC_FDATASYNC != 0)?;
+                let f: abi::FsyncIn = a.get()?;
+                fs.fsyncdir(req, node, f.fh, f.fsync_flags & abi::FSYNC_FDATASYNC != 0)?;
                 self.ok(&[])
             }
             op::FLUSH => {
-                let f: wire::FlushIn = a.get()?;
+                let f: abi::FlushIn = a.get()?;
                 fs.flush(req, node, f.fh)?;
                 self.ok(&[])
             }
             op::SETXATTR => {
-                let (size, flags, ext_flags) = if self.agreed.has(wire::init::SETXATTR_EXT) {
-                    let s: wire::SetxattrInExt = a.get()?;
+                let (size, flags, ext_flags) = if self.agreed.has(abi::init::SETXATTR_EXT) {
+                    let s: abi::SetxattrInExt = a.get()?;
                     (s.size, s.flags, s.setxattr_flags)
                 } else {
-                    let s: wire::SetxattrIn = a.get()?;
+                    let s: abi::SetxattrIn = a.get()?;
                     (s.size, s.flags, 0)
                 };
                 let name = a.name()?;
                 let value = a.bytes(size as usize)?;
-                let kill = ext_flags & wire::SETXATTR_ACL_KILL_SGID != 0;
+                let kill = ext_flags & abi::SETXATTR_ACL_KILL_SGID != 0;
                 fs.setxattr(req, node, name, value, flags, kill)?;
                 self.ok(&[])
             }
             op::GETXATTR => {
-                let g: wire::GetxattrIn = a.get()?;
+                let g: abi::GetxattrIn = a.get()?;
                 let value = fs.getxattr(req, node, a.name()?)?;
                 self.sized(g.size, &value)
             }
             op::LISTXATTR => {
-                let g: wire::GetxattrIn = a.get()?;
+                let g: abi::GetxattrIn = a.get()?;
                 let mut names = XattrNames::default();
                 fs.listxattr(req, node, &mut names)?;
                 self.sized(g.size, &names.buf)
@@ -443,7 +443,7 @@ impl<F: Filesystem + ?Sized> Dispatch<'_, F> {
                 self.ok(&[])
             }
             op::OPENDIR => {
-                let o: wire::OpenIn = a.get()?;
+                let o: abi::OpenIn = a.get()?;
                 let r = fs.opendir(req, node, o.flags as i32)?;
                 self.ok(&[open_out(r).as_bytes()])?;
                 if self.sent.is_err() {
@@ -452,7 +452,7 @@ impl<F: Filesystem + ?Sized> Dispatch<'_, F> {
                 Ok(())
             }
             op::READDIR => {
-                let r: wire::ReadIn = a.get()?;
+                let r: abi::ReadIn = a.get()?;
                 let dir = std::mem::take(&mut self.scratch.dir);
                 let mut out = DirBuf::reuse(dir, self.cap(r.size));
                 let done = fs.readdir(req, node, r.fh, r.offset, &mut out);
@@ -465,7 +465,7 @@ impl<F: Filesystem + ?Sized> Dispatch<'_, F> {
                 done
             }
             op::READDIRPLUS => {
-                let r: wire::ReadIn = a.get()?;
+                let r: abi::ReadIn = a.get()?;
                 let dir = std::mem::take(&mut self.scratch.dir);
                 let mut out = DirPlusBuf::reuse(dir, self.cap(r.size));
                 let done = fs.readdirplus(req, node, r.fh, r.offset, &mut out);
@@ -483,33 +483,33 @@ impl<F: Filesystem + ?Sized> Dispatch<'_, F> {
                 done
             }
             op::ACCESS => {
-                let m: wire::AccessIn = a.get()?;
+                let m: abi::AccessIn = a.get()?;
                 fs.access(req, node, m.mask)?;
                 self.ok(&[])
             }
             op::IOCTL => {
-                let i: wire::IoctlIn = a.get()?;
+                let i: abi::IoctlIn = a.get()?;
                 let input = a.bytes(i.in_size as usize)?;
                 let mut r = fs.ioctl(req, node, i.fh, i.flags, i.cmd, input, i.out_size)?;
                 r.data.truncate(i.out_size as usize);
-                let out = wire::IoctlOut {
+                let out = abi::IoctlOut {
                     result: r.result,
                     ..Default::default()
                 };
                 self.ok(&[out.as_bytes(), &r.data])
             }
             op::FALLOCATE => {
-                let f: wire::FallocateIn = a.get()?;
+                let f: abi::FallocateIn = a.get()?;
                 fs.fallocate(req, node, f.fh, f.offset, f.length, f.mode)?;
                 self.ok(&[])
             }
             op::LSEEK => {
-                let l: wire::LseekIn = a.get()?;
+                let l: abi::LseekIn = a.get()?;
                 let offset = fs.lseek(req, node, l.fh, l.offset, l.whence)?;
-                self.ok(&[wire::LseekOut { offset }.as_bytes()])
+                self.ok(&[abi::LseekOut { offset }.as_bytes()])
             }
             op::COPY_FILE_RANGE | op::COPY_FILE_RANGE_64 => {
-                let mut c: wire::CopyFileRangeIn = a.get()?;
+                let mut c: abi::CopyFileRangeIn = a.get()?;
                 let wide = self.h.opcode == op::COPY_FILE_RANGE_64;
                 if !wide {
                     // The old answer has 32 bits; keep to whole pages, as the kernel does.
@@ -528,9 +528,9 @@ impl<F: Filesystem + ?Sized> Dispatch<'_, F> {
                 )?;
                 let n = n.min(c.len);
                 if wide {
-                    self.ok(&[wire::CopyFileRangeOut { bytes_copied: n }.as_bytes()])
+                    self.ok(&[abi::CopyFileRangeOut { bytes_copied: n }.as_bytes()])
                 } else {
-                    let out = wire::WriteOut {
+                    let out = abi::WriteOut {
                         size: n as u32,
                         padding: 0,
                     };
@@ -542,7 +542,7 @@ impl<F: Filesystem + ?Sized> Dispatch<'_, F> {
                 self.ok(&[])
             }
             // Operations are short or wait for the disk, which cannot be interrupted: the caller gets
-            // the answer when it comes. A killed one is let go by others (`killed`).
+            // the answer when it comes. A killed one is let go by others (`interrupt`).
             op::INTERRUPT => Ok(()),
             op::NOTIFY_REPLY => Ok(()),
             op::DESTROY => self.ok(&[]),
@@ -558,16 +558,16 @@ impl<F: Filesystem + ?Sized> Dispatch<'_, F> {
     }
 }
 
-fn open_out(o: Opened) -> wire::OpenOut {
-    wire::OpenOut {
+fn open_out(o: Opened) -> abi::OpenOut {
+    abi::OpenOut {
         fh: o.fh,
         // Passthrough would need a backing descriptor.
-        open_flags: o.flags & !wire::fopen::PASSTHROUGH,
+        open_flags: o.flags & !abi::fopen::PASSTHROUGH,
         backing_id: 0,
     }
 }
 
-fn set_attr(s: &wire::SetattrIn) -> SetAttr {
+fn set_attr(s: &abi::SetattrIn) -> SetAttr {
     let has = |bit: u32| s.valid & bit != 0;
     let time = |at: u32, now: u32, sec: u64, nsec: u32| {
         if has(now) {
@@ -597,8 +597,8 @@ fn set_attr(s: &wire::SetattrIn) -> SetAttr {
     }
 }
 
-fn statx_out(r: &StatxReply) -> wire::StatxOut {
-    let t = |t: Time| wire::SxTime {
+fn statx_out(r: &StatxReply) -> abi::StatxOut {
+    let t = |t: Time| abi::SxTime {
         tv_sec: t.sec,
         tv_nsec: t.nsec,
         reserved: 0,
@@ -608,12 +608,12 @@ fn statx_out(r: &StatxReply) -> wire::StatxOut {
     if a.btime.is_some() {
         mask |= libc::STATX_BTIME;
     }
-    wire::StatxOut {
+    abi::StatxOut {
         attr_valid: r.ttl.as_secs(),
         attr_valid_nsec: r.ttl.subsec_nanos(),
         flags: 0,
         spare: [0; 2],
-        stat: wire::Statx {
+        stat: abi::Statx {
             mask,
             blksize: a.blksize,
             attributes: r.attributes,
@@ -644,12 +644,12 @@ mod tests {
     #[test]
     fn groups_extension() {
         let mut ext = Vec::new();
-        ext.extend_from_slice(wire::ExtHeader { size: 12, kind: 7 }.as_bytes());
+        ext.extend_from_slice(abi::ExtHeader { size: 12, kind: 7 }.as_bytes());
         ext.extend_from_slice(&[0; 8]);
         ext.extend_from_slice(
-            wire::ExtHeader {
+            abi::ExtHeader {
                 size: 16,
-                kind: wire::EXT_GROUPS,
+                kind: abi::EXT_GROUPS,
             }
             .as_bytes(),
         );
@@ -665,7 +665,7 @@ mod tests {
 
     #[test]
     fn times_in_setattr() {
-        let s = wire::SetattrIn {
+        let s = abi::SetattrIn {
             valid: fattr::ATIME | fattr::ATIME_NOW | fattr::MTIME | fattr::SIZE,
             size: 5,
             mtime: (-3i64) as u64,

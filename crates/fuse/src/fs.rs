@@ -1,4 +1,4 @@
-//! The interface a file system implements to be served.
+//! [`Filesystem`]: the interface that a file system implements to be served. One method for each FUSE operation.
 
 use std::time::Duration;
 
@@ -256,7 +256,7 @@ pub trait Filesystem: Send + Sync + 'static {
     }
 
     /// An ioctl with data of fixed size as the number says. See [`ioctl`]. `flags` are
-    /// [`crate::wire::IOCTL_DIR`] and the like.
+    /// [`crate::abi::IOCTL_DIR`] and the like.
     fn ioctl(
         &self,
         req: &Request,

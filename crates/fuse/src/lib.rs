@@ -19,33 +19,32 @@
 //! RELEASE and FORGET of what was still known to the kernel are dropped. [`Filesystem::destroy`] is
 //! where to settle that.
 
-mod alert;
+pub mod abi;
 mod channel;
 mod config;
-mod crew;
+mod cpu_latency;
 mod dispatch;
 mod fs;
-mod intake;
-mod killed;
+mod interrupt;
 mod mount;
 mod mount_point;
 mod mount_table;
 mod notify;
 mod reply;
+mod request_buffer;
 mod ring;
 mod session;
 mod sys;
 #[doc(hidden)]
 pub mod testing;
 mod types;
-pub mod wire;
+mod worker_pool;
 mod write_out;
 
-pub use alert::{stay_alert, stay_calm};
 pub use config::{Config, Negotiated, ReaddirPlus, Transport};
-pub use crew::{about_to_block, about_to_wait_for_requests, Lent};
+pub use cpu_latency::{stay_alert, stay_calm};
 pub use fs::{Filesystem, FOREVER};
-pub use killed::is_killed;
+pub use interrupt::is_killed;
 pub use mount::{
     mount, mount_again, mount_at, mounted, unescape, Atime, Mount, MountInfo, MountOptions, Unmount,
 };
@@ -55,5 +54,8 @@ pub use reply::{kind_of_mode, DirBuf, DirPlusBuf, ReadBuf, XattrNames};
 pub use ring::{enable_uring, wants_uring};
 pub use session::{Carried, End, Handle, Session};
 pub use types::*;
-pub use wire::ROOT;
+pub use worker_pool::{about_to_block, about_to_wait_for_requests, Lent};
+// The name by which the programs above know it.
+pub use abi as wire;
+pub use abi::ROOT;
 pub use write_out::{Pages, WriteOut};

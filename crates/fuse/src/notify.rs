@@ -13,7 +13,7 @@ use std::sync::Weak;
 
 use zerocopy::IntoBytes;
 
-use crate::wire::{self, notify, OutHeader};
+use crate::abi::{self, notify, OutHeader};
 
 /// Sends notifications on a connection. Every method returns whether the kernel had something to
 /// change: `false` if it knew nothing about the node or name, or the session is over.
@@ -62,7 +62,7 @@ impl Notifier {
     /// Forgets the attributes of a node, and its cached data from `offset` for `len` bytes (0: to
     /// the end). A negative `offset` leaves the data alone.
     pub fn inval_inode(&self, node: u64, offset: i64, len: i64) -> io::Result<bool> {
-        let out = wire::NotifyInvalInodeOut {
+        let out = abi::NotifyInvalInodeOut {
             ino: node,
             off: offset,
             len,
@@ -78,11 +78,11 @@ impl Notifier {
 
     /// Lets a name expire: it is looked up again before its next use, but nothing is torn down.
     pub fn expire_entry(&self, parent: u64, name: &[u8]) -> io::Result<bool> {
-        self.entry(parent, name, wire::EXPIRE_ONLY)
+        self.entry(parent, name, abi::EXPIRE_ONLY)
     }
 
     fn entry(&self, parent: u64, name: &[u8], flags: u32) -> io::Result<bool> {
-        let out = wire::NotifyInvalEntryOut {
+        let out = abi::NotifyInvalEntryOut {
             parent,
             namelen: name.len() as u32,
             flags,
@@ -93,7 +93,7 @@ impl Notifier {
     /// The name is gone and was `child`: like [`Notifier::inval_entry`], and watchers (inotify)
     /// hear of the removal.
     pub fn delete(&self, parent: u64, child: u64, name: &[u8]) -> io::Result<bool> {
-        let out = wire::NotifyDeleteOut {
+        let out = abi::NotifyDeleteOut {
             parent,
             child,
             namelen: name.len() as u32,
@@ -106,7 +106,7 @@ impl Notifier {
     pub fn store(&self, node: u64, offset: u64, data: &[u8]) -> io::Result<bool> {
         let size =
             u32::try_from(data.len()).map_err(|_| io::Error::from_raw_os_error(libc::EINVAL))?;
-        let out = wire::NotifyStoreOut {
+        let out = abi::NotifyStoreOut {
             nodeid: node,
             offset,
             size,
@@ -125,7 +125,7 @@ impl Notifier {
     pub fn prune(&self, nodes: &[u64]) -> io::Result<bool> {
         let count =
             u32::try_from(nodes.len()).map_err(|_| io::Error::from_raw_os_error(libc::EINVAL))?;
-        let out = wire::NotifyPruneOut {
+        let out = abi::NotifyPruneOut {
             count,
             ..Default::default()
         };

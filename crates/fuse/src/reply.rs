@@ -1,12 +1,12 @@
-//! Buffers that operations fill and the transport sends: data, directory entries, names.
+//! Buffers for replies: file data, directory entries, lists of names. Operations fill them, the channel sends them.
 
 use std::ops::Range;
 
 use base::Block;
 use zerocopy::{FromBytes, IntoBytes};
 
+use crate::abi;
 use crate::types::{Attr, Entry};
-use crate::wire;
 
 /// Zeros to send for holes.
 static ZEROS: [u8; 128 << 10] = [0; 128 << 10];
@@ -210,7 +210,7 @@ impl DirPlusBuf {
     /// Whether an entry with a name of this length would still fit. Ask before taking the lookup
     /// reference that an added entry counts for.
     pub fn fits(&self, name_len: usize) -> bool {
-        self.buf.len() + wire::align8(128 + 24 + name_len) <= self.limit
+        self.buf.len() + abi::align8(128 + 24 + name_len) <= self.limit
     }
 
     /// Adds an entry that counts as a lookup of its node; returns `true` if it was full and nothing
@@ -225,7 +225,7 @@ impl DirPlusBuf {
     /// Adds a name without a node; the kernel looks it up when it needs it.
     #[must_use]
     pub fn add_plain(&mut self, ino: u64, next: u64, kind: u32, name: &[u8]) -> bool {
-        let e = wire::EntryOut {
+        let e = abi::EntryOut {
             attr: Attr {
                 ino,
                 ..Attr::default()
@@ -245,9 +245,9 @@ impl DirPlusBuf {
     pub(crate) fn nodes(&self) -> impl Iterator<Item = u64> + '_ {
         let mut rest = &self.buf[..];
         std::iter::from_fn(move || {
-            let (entry, tail) = wire::EntryOut::read_from_prefix(rest).ok()?;
-            let (name, _) = wire::Dirent::read_from_prefix(tail).ok()?;
-            rest = rest.get(wire::align8(128 + 24 + name.namelen as usize)..)?;
+            let (entry, tail) = abi::EntryOut::read_from_prefix(rest).ok()?;
+            let (name, _) = abi::Dirent::read_from_prefix(tail).ok()?;
+            rest = rest.get(abi::align8(128 + 24 + name.namelen as usize)..)?;
             Some(entry.nodeid)
         })
         .filter(|node| *node != 0)
@@ -257,14 +257,14 @@ impl DirPlusBuf {
 fn push_dirent(
     buf: &mut Vec<u8>,
     limit: usize,
-    entry: Option<&wire::EntryOut>,
+    entry: Option<&abi::EntryOut>,
     ino: u64,
     next: u64,
     kind: u32,
     name: &[u8],
 ) -> bool {
     let head = if entry.is_some() { 128 } else { 0 };
-    let size = wire::align8(head + 24 + name.len());
+    let size = abi::align8(head + 24 + name.len());
     if buf.len() + size > limit {
         return true;
     }
@@ -272,7 +272,7 @@ fn push_dirent(
     if let Some(e) = entry {
         buf.extend_from_slice(e.as_bytes());
     }
-    let d = wire::Dirent {
+    let d = abi::Dirent {
         ino,
         off: next,
         namelen: name.len() as u32,

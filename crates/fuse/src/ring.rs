@@ -6,7 +6,7 @@
 //! there: no other can take its requests. So here an entry is a thread. The kernel gives a request
 //! to the entry that was answered last, so the thread that is warm goes on, and one that waits for
 //! a disk holds up nobody as long as its queue has another free one. A queue begins with a few;
-//! [`Crew`] adds more as it does for the device, but none ends before the session, since an entry
+//! [`WorkerPool`] adds more as it does for the device, but none ends before the session, since an entry
 //! cannot be taken back.
 //!
 //! Requests that came when a queue had no free entry wait for one to be answered: the kernel does
@@ -30,16 +30,16 @@ use std::time::Duration;
 use io_uring::{cqueue, opcode, squeue, types, IoUring};
 use zerocopy::{FromBytes, IntoBytes};
 
+use crate::abi::{self, op};
 use crate::channel::{negative, Answer};
 use crate::config::Transport;
-use crate::crew::{self, Crew, Pace, Watched};
 use crate::dispatch::{serve, Message, Scratch};
 use crate::fs::Filesystem;
 use crate::reply::ReadBuf;
 use crate::session::{classify, Class, Shared, Worker, PAGE};
 use crate::sys::{self, CpuSet, Pages};
 use crate::types::Errno;
-use crate::wire::{self, op};
+use crate::worker_pool::{self, Pace, Watched, WorkerPool};
 
 const PARAMETER: &str = "/sys/module/fuse/parameters/enable_uring";
 /// First threads of all queues of all mounts of this process; mounts beyond use the device.
@@ -132,7 +132,7 @@ pub(crate) struct Ring<F: ?Sized> {
     shared: Arc<Shared>,
     /// Queue numbers of each lane.
     queues: Vec<Vec<u16>>,
-    crews: Vec<Crew>,
+    pools: Vec<WorkerPool>,
     /// How many entries of each lane the kernel has.
     ready: Vec<AtomicUsize>,
     /// Threads each lane begins with.
@@ -177,11 +177,11 @@ impl<F: Filesystem + ?Sized> Starting<F> {
         let share = Share::take(queues.len() * first)
             .ok_or_else(|| format!("{MOST_FIRST} threads serve other mounts' rings already"))?;
         let lent = Arc::<AtomicUsize>::default();
-        let crews = queues
+        let pools = queues
             .iter()
-            .map(|_| Crew::sharing(threads, lent.clone()))
+            .map(|_| WorkerPool::sharing(threads, lent.clone()))
             .collect();
-        crew::ready_sentinel();
+        worker_pool::ready_sentinel();
         let ring = Arc::new(Ring {
             ready: queues.iter().map(|_| AtomicUsize::new(0)).collect(),
             first,
@@ -190,7 +190,7 @@ impl<F: Filesystem + ?Sized> Starting<F> {
             device: Arc::downgrade(device),
             shared: shared.clone(),
             queues,
-            crews,
+            pools,
             threads,
             home: sys::cores_allowed().map_err(|e| format!("cores: {e}"))?,
             payload,
@@ -278,14 +278,14 @@ struct Lane<F: ?Sized> {
 }
 
 impl<F: Filesystem + ?Sized> Watched for Lane<F> {
-    fn crew(&self) -> &Crew {
-        &self.ring.crews[self.index]
+    fn workers(&self) -> &WorkerPool {
+        &self.ring.pools[self.index]
     }
 
     fn reinforce(self: Arc<Self>) {
-        let all: usize = self.ring.crews.iter().map(Crew::awake).sum();
+        let all: usize = self.ring.pools.iter().map(WorkerPool::awake).sum();
         let most = self.ring.queues.len() * self.ring.first + self.ring.threads;
-        if self.crew().may_grow() && all < most + self.crew().lent() {
+        if self.workers().may_grow() && all < most + self.workers().lent() {
             // Failing to start a thread only means less parallelism.
             let _ = self.spawn(None);
         }
@@ -293,11 +293,11 @@ impl<F: Filesystem + ?Sized> Watched for Lane<F> {
 
     fn keep_one(self: Arc<Self>) {
         for _ in 0..KEEP_ONE {
-            let lent = self.crew().lent();
+            let lent = self.workers().lent();
             if self.ring.ready[self.index].load(SeqCst) > lent {
                 return;
             }
-            if self.crew().awake() <= lent && self.clone().spawn(None).is_err() {
+            if self.workers().awake() <= lent && self.clone().spawn(None).is_err() {
                 return;
             }
             std::thread::sleep(LOOK);
@@ -319,13 +319,13 @@ impl<F: Filesystem + ?Sized> Lane<F> {
     fn spawn(self: Arc<Self>, first: Option<First>) -> io::Result<()> {
         let shared = self.ring.shared.clone();
         shared.lock().total += 1;
-        self.crew().joined();
+        self.workers().joined();
         let lane = self.clone();
         let started = std::thread::Builder::new()
             .name("fuse-ring".into())
             .spawn(move || lane.work(first));
         if started.is_err() {
-            self.crew().left();
+            self.workers().left();
             shared.lock().total -= 1;
         }
         started.map(|_| ())
@@ -336,10 +336,10 @@ impl<F: Filesystem + ?Sized> Lane<F> {
         let reading = Arc::new(AtomicBool::new(false));
         let tid = Worker::enlist(&shared, &reading);
         sys::unblock_wake();
-        crew::set_serving(Some(Arc::downgrade(&self) as Weak<dyn Watched>));
+        worker_pool::set_serving(Some(Arc::downgrade(&self) as Weak<dyn Watched>));
         let outcome = self.serve_all(first, &reading);
-        crew::set_serving(None);
-        self.crew().left();
+        worker_pool::set_serving(None);
+        self.workers().left();
         shared.dismiss(tid, outcome.map(|()| None).map_err(|e| e.kind()));
         drop(self); // so that with the last thread the file system is let go
         shared.left();
@@ -353,7 +353,7 @@ impl<F: Filesystem + ?Sized> Lane<F> {
         if node == 0 {
             return;
         }
-        let head = wire::NotifyRetrieveOut {
+        let head = abi::NotifyRetrieveOut {
             // The kernel's own count from 2, so they never meet; the lowest bit has a meaning.
             notify_unique: 1 << 62 | CALLS.fetch_add(1, SeqCst) << 1,
             nodeid: node,
@@ -361,7 +361,7 @@ impl<F: Filesystem + ?Sized> Lane<F> {
         };
         let _ = sys::bind_to_core(self.ring.queues[self.index][0] as usize);
         // The file may be gone and the session about to end.
-        let _ = crate::notify::send(device, wire::notify::RETRIEVE, &[head.as_bytes()]);
+        let _ = crate::notify::send(device, abi::notify::RETRIEVE, &[head.as_bytes()]);
         let _ = sys::bind_to(&self.ring.home);
     }
 
@@ -406,7 +406,7 @@ impl<F: Filesystem + ?Sized> Lane<F> {
         let mut scratch = Scratch::new();
         let staged = RefCell::new(Vec::new());
         let mut pace = Pace::default();
-        let mut idle_since = crew::now();
+        let mut idle_since = worker_pool::now();
         let mut refused = 0;
         loop {
             let Some(done) = engine.wait(&ring.shared, reading)? else {
@@ -439,7 +439,7 @@ impl<F: Filesystem + ?Sized> Lane<F> {
                     e => return Err(io::Error::from_raw_os_error(e)),
                 }
                 engine.slots[i].taken = true;
-                let began = crew::now();
+                let began = worker_pool::now();
                 let request = engine.slots[i].request();
                 let class = classify(request.head.opcode);
                 if matches!(request.head.opcode, op::READ | op::WRITE | op::FSYNC) {
@@ -448,8 +448,8 @@ impl<F: Filesystem + ?Sized> Lane<F> {
                 if class != Class::Brief {
                     let blocks = class == Class::Blocks;
                     let waited = began - idle_since;
-                    let crew = self.crew();
-                    crew.begin(&mut pace, began, waited, blocks).act(self);
+                    let workers = self.workers();
+                    workers.begin(&mut pace, began, waited, blocks).act(self);
                 }
                 let reply = Reply {
                     slot: &engine.slots[i],
@@ -461,9 +461,10 @@ impl<F: Filesystem + ?Sized> Lane<F> {
                 let _ = serve(&*ring.fs, &agreed, &reply, &request, &mut scratch);
                 let (error, len) = reply.finish();
                 engine.answer(i, unique, error, len);
-                idle_since = crew::now();
+                idle_since = worker_pool::now();
                 if class != Class::Brief {
-                    self.crew().end(&mut pace, idle_since, idle_since - began);
+                    self.workers()
+                        .end(&mut pace, idle_since, idle_since - began);
                 }
             }
             if engine.alive == 0 {
@@ -491,7 +492,7 @@ impl Slot {
             iov_base: pages.at(at).cast(),
             iov_len,
         };
-        let vectors = Box::new([vector(0, wire::URING_HEADERS), vector(PAGE, payload)]);
+        let vectors = Box::new([vector(0, abi::URING_HEADERS), vector(PAGE, payload)]);
         Ok(Slot {
             pages,
             vectors,
@@ -503,14 +504,14 @@ impl Slot {
 
     /// The request in the buffers. Only between its completion and [`Engine::answer`].
     fn request(&self) -> Message<'_> {
-        let heads = self.pages.bytes(0, wire::URING_HEADERS);
-        let ent = wire::UringEntInOut::read_from_prefix(&heads[wire::URING_ENT..]);
+        let heads = self.pages.bytes(0, abi::URING_HEADERS);
+        let ent = abi::UringEntInOut::read_from_prefix(&heads[abi::URING_ENT..]);
         let ent = ent.map(|(e, _)| e).unwrap_or_default();
-        let head = wire::InHeader::read_from_prefix(heads);
+        let head = abi::InHeader::read_from_prefix(heads);
         self.commit_id.set(ent.commit_id);
         Message {
             head: head.map(|(h, _)| h).unwrap_or_default(),
-            op: Some(&heads[wire::URING_OP_IN..wire::URING_ENT]),
+            op: Some(&heads[abi::URING_OP_IN..abi::URING_ENT]),
             body: self.pages.bytes(PAGE, ent.payload_sz as usize),
             blocks: &[],
         }
@@ -603,7 +604,7 @@ impl Engine {
     fn push(&mut self, i: usize, cmd_op: u32) {
         let slot = &self.slots[i];
         let mut cmd = [0; 80];
-        let req = wire::UringCmdReq {
+        let req = abi::UringCmdReq {
             flags: 0,
             commit_id: slot.commit_id.get(),
             qid: slot.qid,
@@ -631,25 +632,25 @@ impl Engine {
 
     fn register(&mut self, i: usize) {
         self.slots[i].commit_id.set(0);
-        self.push(i, wire::URING_CMD_REGISTER);
+        self.push(i, abi::URING_CMD_REGISTER);
     }
 
     /// Answers what is in a slot, which then waits for its next request.
     fn answer(&mut self, i: usize, unique: u64, error: i32, len: usize) {
         let slot = &self.slots[i];
-        let head = wire::OutHeader {
+        let head = abi::OutHeader {
             len: (16 + len) as u32,
             error,
             unique,
         };
-        let ent = wire::UringEntInOut {
+        let ent = abi::UringEntInOut {
             commit_id: slot.commit_id.get(),
             payload_sz: len as u32,
             ..Default::default()
         };
         slot.pages.write(0, head.as_bytes());
-        slot.pages.write(wire::URING_ENT, ent.as_bytes());
-        self.push(i, wire::URING_CMD_COMMIT_AND_FETCH);
+        slot.pages.write(abi::URING_ENT, ent.as_bytes());
+        self.push(i, abi::URING_CMD_COMMIT_AND_FETCH);
     }
 
     /// Sends what is to be sent and waits for requests: slots and results. None: the session is to

@@ -1,4 +1,4 @@
-//! The request loop: negotiation, threads, the end.
+//! A session: negotiation with the kernel, the threads of the request loop, and its end.
 
 use base::sync::{CondvarExt, MutexExt};
 use std::fmt;
@@ -12,19 +12,19 @@ use std::time::Duration;
 use base::{Error, Kind};
 use zerocopy::{FromBytes, IntoBytes};
 
-use crate::alert::Spin;
+use crate::abi::{self, init, op};
 use crate::channel::{Answer, Channel};
 use crate::config::{Config, Negotiated, ReaddirPlus, Transport};
-use crate::crew::{self, Crew, Pace, Watched};
+use crate::cpu_latency::Spin;
 use crate::dispatch::{serve, Scratch};
 use crate::fs::Filesystem;
-use crate::intake::Intake;
-use crate::killed::{self, Found, Lookout, Serving};
+use crate::interrupt::{self, Found, Lookout, Serving};
 use crate::notify::Notifier;
+use crate::request_buffer::RequestBuffer;
 use crate::ring::{wants_uring, Ring, Starting};
 use crate::sys;
 use crate::types::Errno;
-use crate::wire::{self, init, op};
+use crate::worker_pool::{self, Pace, Watched, WorkerPool};
 
 pub(crate) const PAGE: usize = 4096;
 
@@ -240,7 +240,7 @@ impl<F: Filesystem + ?Sized> Session<F> {
     }
 
     fn run_inner(&self) -> base::Result<End> {
-        let mut buf = Intake::new(self.max_write() as usize)?;
+        let mut buf = RequestBuffer::new(self.max_write() as usize)?;
         let reading = Arc::new(AtomicBool::new(false));
         let tid = Worker::enlist(&self.shared, &reading);
         sys::unblock_wake();
@@ -256,7 +256,7 @@ impl<F: Filesystem + ?Sized> Session<F> {
             device: Arc::downgrade(&self.device),
             shared: self.shared.clone(),
             agreed: self.shared.agreed.get().copied().unwrap_or_default(),
-            crew: Crew::new(self.config.threads),
+            workers: WorkerPool::new(self.config.threads),
             lookout: Arc::default(),
             ring,
         });
@@ -286,7 +286,7 @@ impl<F: Filesystem + ?Sized> Session<F> {
         pages * PAGE as u32
     }
 
-    fn negotiate(&self, buf: &mut Intake, reading: &AtomicBool) -> base::Result<Opening<F>> {
+    fn negotiate(&self, buf: &mut RequestBuffer, reading: &AtomicBool) -> base::Result<Opening<F>> {
         loop {
             let msg = match next(&self.device, buf, &self.shared, reading) {
                 Next::Request => buf.bytes(),
@@ -294,7 +294,7 @@ impl<F: Filesystem + ?Sized> Session<F> {
                 Next::Failed(e) => return Err(Error::new(Kind::Io, format!("FUSE device: {e}"))),
             };
             let chan = Channel { file: &self.device };
-            let Ok((h, body)) = wire::InHeader::read_from_prefix(msg) else {
+            let Ok((h, body)) = abi::InHeader::read_from_prefix(msg) else {
                 return Err(Error::new(
                     Kind::Io,
                     "FUSE device: a message without a head",
@@ -304,21 +304,21 @@ impl<F: Filesystem + ?Sized> Session<F> {
                 let _ = chan.err(h.unique, Errno::EIO);
                 continue;
             }
-            let Ok((i, rest)) = wire::InitIn::read_from_prefix(body) else {
+            let Ok((i, rest)) = abi::InitIn::read_from_prefix(body) else {
                 let _ = chan.err(h.unique, Errno(libc::EPROTO));
                 return Err(Error::new(Kind::Io, "FUSE device: a short INIT"));
             };
-            if i.major > wire::MAJOR {
+            if i.major > abi::MAJOR {
                 // The kernel asks again with ours.
-                let out = wire::InitOut {
-                    major: wire::MAJOR,
-                    minor: wire::MINOR,
+                let out = abi::InitOut {
+                    major: abi::MAJOR,
+                    minor: abi::MINOR,
                     ..Default::default()
                 };
                 let _ = chan.ok(h.unique, &[out.as_bytes()]);
                 continue;
             }
-            if i.major < wire::MAJOR || i.minor < wire::MINOR_MIN {
+            if i.major < abi::MAJOR || i.minor < abi::MINOR_MIN {
                 let _ = chan.err(h.unique, Errno(libc::EPROTO));
                 return Err(Error::new(
                     Kind::Unsupported,
@@ -326,8 +326,8 @@ impl<F: Filesystem + ?Sized> Session<F> {
                         "this kernel speaks FUSE {}.{}; at least {}.{} is needed (Linux 4.20)",
                         i.major,
                         i.minor,
-                        wire::MAJOR,
-                        wire::MINOR_MIN
+                        abi::MAJOR,
+                        abi::MINOR_MIN
                     ),
                 ));
             }
@@ -375,7 +375,7 @@ impl<F: Filesystem + ?Sized> Session<F> {
             return Err("the kernel did not offer io_uring for this mount".into());
         }
         // As the kernel computes it from what it is told.
-        let payload = self.max_write().max(wire::MIN_READ_BUFFER as u32) as usize;
+        let payload = self.max_write().max(abi::MIN_READ_BUFFER as u32) as usize;
         Starting::prepare(
             &self.fs,
             &self.device,
@@ -385,7 +385,7 @@ impl<F: Filesystem + ?Sized> Session<F> {
         )
     }
 
-    fn agree(&self, i: &wire::InitIn, offered: u64, ring: bool) -> (Negotiated, wire::InitOut) {
+    fn agree(&self, i: &abi::InitIn, offered: u64, ring: bool) -> (Negotiated, abi::InitOut) {
         let c = &self.config;
         let on = |cond: bool, flag: u64| if cond { flag } else { 0 };
         let want = on(ring, init::OVER_IO_URING)
@@ -421,7 +421,7 @@ impl<F: Filesystem + ?Sized> Session<F> {
             self.max_write().min(32 * PAGE as u32)
         };
         let agreed = Negotiated {
-            minor: i.minor.min(wire::MINOR),
+            minor: i.minor.min(abi::MINOR),
             flags,
             offered,
             max_write,
@@ -429,9 +429,9 @@ impl<F: Filesystem + ?Sized> Session<F> {
             max_readahead: c.max_readahead,
             max_pages: (max_write / PAGE as u32) as u16,
         };
-        let out = wire::InitOut {
-            major: wire::MAJOR,
-            minor: wire::MINOR,
+        let out = abi::InitOut {
+            major: abi::MAJOR,
+            minor: abi::MINOR,
             max_readahead: agreed.max_readahead,
             flags: flags as u32,
             max_background: c.max_background.max(1),
@@ -452,7 +452,7 @@ struct Pool<F: ?Sized> {
     device: Weak<File>,
     shared: Arc<Shared>,
     agreed: Negotiated,
-    crew: Crew,
+    workers: WorkerPool,
     lookout: Arc<Lookout>,
     /// Carries most requests, if there.
     ring: Option<Arc<Ring<F>>>,
@@ -463,7 +463,7 @@ impl<F: Filesystem + ?Sized> Pool<F> {
     fn spawn(self: &Arc<Self>) -> io::Result<()> {
         {
             let mut state = self.shared.lock();
-            if state.on_device >= self.crew.most() {
+            if state.on_device >= self.workers.most() {
                 drop(state);
                 self.look_for_killed();
                 return Ok(());
@@ -471,13 +471,13 @@ impl<F: Filesystem + ?Sized> Pool<F> {
             state.total += 1;
             state.on_device += 1;
         }
-        self.crew.joined();
+        self.workers.joined();
         let pool = self.clone();
         let started = std::thread::Builder::new()
             .name("fuse".into())
             .spawn(move || pool.work());
         if started.is_err() {
-            self.crew.left();
+            self.workers.left();
             let mut state = self.shared.lock();
             state.total -= 1;
             state.on_device -= 1;
@@ -489,15 +489,15 @@ impl<F: Filesystem + ?Sized> Pool<F> {
         let reading = Arc::new(AtomicBool::new(true));
         let tid = Worker::enlist(&self.shared, &reading);
         sys::unblock_wake();
-        crew::set_serving(Some(self.as_watched()));
+        worker_pool::set_serving(Some(self.as_watched()));
         let outcome = self.serve_all(&reading);
-        crew::set_serving(None);
+        worker_pool::set_serving(None);
         reading.store(false, SeqCst);
         let over = !matches!(outcome, Ok(None));
         self.shared.dismiss(tid, outcome.map_err(|e| e.kind()));
         self.shared.lock().on_device -= 1;
         if over {
-            self.crew.wake_all();
+            self.workers.wake_all();
         }
         let shared = self.shared.clone();
         drop(self); // so that with the last thread the file system is let go
@@ -507,14 +507,14 @@ impl<F: Filesystem + ?Sized> Pool<F> {
     /// From now on, for a while, requests of killed processes are given up when they take long.
     fn look_for_killed(self: &Arc<Self>) {
         let start = || {
-            let (lookout, lent) = (self.lookout.clone(), self.crew.lender());
+            let (lookout, lent) = (self.lookout.clone(), self.workers.lender());
             let (shared, pool) = (self.shared.clone(), Arc::downgrade(self));
             let look = move || {
                 let state = shared.lock();
                 if state.serving.is_empty() {
                     return None;
                 }
-                let found = killed::look(&state.serving, &lent);
+                let found = interrupt::look(&state.serving, &lent);
                 drop(state);
                 if found == Found::GivenUp {
                     pool.upgrade()?.keep_one();
@@ -559,12 +559,12 @@ impl<F: Filesystem + ?Sized> Pool<F> {
     ) -> io::Result<Option<End>> {
         let device = serving.channel();
         let chan = Channel { file: device };
-        let mut buf = Intake::new(self.agreed.max_write as usize)?;
+        let mut buf = RequestBuffer::new(self.agreed.max_write as usize)?;
         let mut scratch = Scratch::new();
         let shared = &*self.shared;
         let mut pace = Pace::default();
         let mut spin = Spin::default();
-        let mut idle_since = crew::now();
+        let mut idle_since = worker_pool::now();
         loop {
             spin.spin(device);
             match next(device, &mut buf, shared, reading) {
@@ -575,27 +575,29 @@ impl<F: Filesystem + ?Sized> Pool<F> {
             let Some(msg) = buf.message() else {
                 return Err(io::ErrorKind::InvalidData.into());
             };
-            let began = crew::now();
+            let began = worker_pool::now();
             let class = classify(msg.head.opcode);
             if class != Class::Brief {
                 let blocks = class == Class::Blocks;
                 let waited = began - idle_since;
-                self.crew.begin(&mut pace, began, waited, blocks).act(self);
+                self.workers
+                    .begin(&mut pace, began, waited, blocks)
+                    .act(self);
             }
             // An answer that cannot be delivered: the connection is being torn down, and the next
             // read says how.
             serving.begin(&msg, began);
             let _ = serve(&*self.fs, &self.agreed, &chan, &msg, &mut scratch);
             if serving.end() {
-                self.crew.take_back();
+                self.workers.take_back();
             }
             if msg.head.opcode == op::INTERRUPT {
                 self.look_for_killed();
             }
-            idle_since = crew::now();
+            idle_since = worker_pool::now();
             if class != Class::Brief
-                && self.crew.end(&mut pace, idle_since, idle_since - began)
-                && !self.crew.rest()
+                && self.workers.end(&mut pace, idle_since, idle_since - began)
+                && !self.workers.rest()
             {
                 return Ok(None);
             }
@@ -613,12 +615,12 @@ impl<F: Filesystem + ?Sized> Pool<F> {
 }
 
 impl<F: Filesystem + ?Sized> Watched for Pool<F> {
-    fn crew(&self) -> &Crew {
-        &self.crew
+    fn workers(&self) -> &WorkerPool {
+        &self.workers
     }
 
     fn reinforce(self: Arc<Self>) {
-        if !self.crew.wake_one() {
+        if !self.workers.wake_one() {
             // Failing to start a thread only means less parallelism.
             let _ = self.spawn();
         }
@@ -663,7 +665,7 @@ enum Next {
 }
 
 /// Waits for a request.
-fn next(device: &File, buf: &mut Intake, shared: &Shared, reading: &AtomicBool) -> Next {
+fn next(device: &File, buf: &mut RequestBuffer, shared: &Shared, reading: &AtomicBool) -> Next {
     loop {
         reading.store(true, SeqCst);
         if shared.stop.load(SeqCst) {

@@ -1,4 +1,4 @@
-//! The few system calls that need `unsafe`, and nothing else.
+//! The system calls that need `unsafe`, and nothing else.
 
 use std::fs::File;
 use std::io;

@@ -1,4 +1,4 @@
-//! Requests without a mount, for tests of what reads them; asynchronous writes.
+//! For tests: requests without a mount, and asynchronous writes.
 
 use crate::channel::Channel;
 use crate::dispatch::{serve, Message, Scratch};
@@ -12,7 +12,7 @@ use std::os::fd::AsRawFd;
 /// Errors: the message is too short to be a request, or the answer cannot be written.
 pub fn request(fs: &dyn Filesystem, answers: &File, message: &[u8]) -> io::Result<()> {
     let agreed = Negotiated {
-        minor: crate::wire::MINOR,
+        minor: crate::abi::MINOR,
         flags: u64::MAX,
         offered: u64::MAX,
         max_write: 1 << 20,

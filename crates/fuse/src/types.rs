@@ -1,9 +1,9 @@
-//! What operations take and give: errors, times, attributes, entries.
+//! Arguments and results of operations: errors, times, attributes, directory entries.
 
 use std::fmt;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use crate::wire;
+use crate::abi;
 
 /// An errno, as a system call of the caller will see it. [`base::Error`] converts into it, so `?`
 /// works on results of the core.
@@ -153,8 +153,8 @@ pub const fn dev_minor(dev: u32) -> u32 {
 }
 
 impl Attr {
-    pub(crate) fn to_wire(self) -> wire::Attr {
-        wire::Attr {
+    pub(crate) fn to_wire(self) -> abi::Attr {
+        abi::Attr {
             ino: self.ino,
             size: self.size,
             blocks: self.blocks,
@@ -218,8 +218,8 @@ impl Entry {
         }
     }
 
-    pub(crate) fn to_wire(self) -> wire::EntryOut {
-        wire::EntryOut {
+    pub(crate) fn to_wire(self) -> abi::EntryOut {
+        abi::EntryOut {
             nodeid: self.node,
             generation: self.generation,
             entry_valid: self.entry_ttl.as_secs(),
@@ -254,7 +254,7 @@ pub struct SetAttr {
 pub struct Opened {
     /// Handle chosen by the file system, given back with every operation on the open file.
     pub fh: u64,
-    /// [`wire::fopen`] bits.
+    /// [`abi::fopen`] bits.
     pub flags: u32,
 }
 

@@ -518,7 +518,7 @@ impl Filesystem for StuckFile {
     fn open(&self, _: &Request, _: u64, _: OpenArgs) -> Result<Opened> {
         Ok(Opened {
             fh: 0,
-            flags: wire::fopen::DIRECT_IO,
+            flags: abi::fopen::DIRECT_IO,
         })
     }
 

@@ -37,14 +37,14 @@ fn shown_in_proc_mounts_and_negotiated() {
     let n = t.handle.negotiated().unwrap();
     eprintln!("7.{}: {:?}", n.minor, n.names());
     for f in [
-        wire::init::BIG_WRITES,
-        wire::init::WRITEBACK_CACHE,
-        wire::init::PARALLEL_DIROPS,
-        wire::init::POSIX_ACL,
+        abi::init::BIG_WRITES,
+        abi::init::WRITEBACK_CACHE,
+        abi::init::PARALLEL_DIROPS,
+        abi::init::POSIX_ACL,
     ] {
         assert!(n.has(f & n.offered));
     }
-    assert!(!n.has(wire::init::FLOCK_LOCKS) && !n.has(wire::init::POSIX_LOCKS));
+    assert!(!n.has(abi::init::FLOCK_LOCKS) && !n.has(abi::init::POSIX_LOCKS));
     let fs = t.finish();
     assert_eq!(fs.counts.destroyed.load(SeqCst), 1);
 }
@@ -809,7 +809,7 @@ fn directories_cached_by_the_kernel() {
     for no_opendir in [false, true] {
         let mut fs = MemFs::new();
         fs.no_opendir = no_opendir;
-        fs.opendir_flags = wire::fopen::CACHE_DIR | wire::fopen::KEEP_CACHE;
+        fs.opendir_flags = abi::fopen::CACHE_DIR | abi::fopen::KEEP_CACHE;
         let config = Config {
             zero_message_opendir: no_opendir,
             ..config()

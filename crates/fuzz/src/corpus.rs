@@ -256,26 +256,25 @@ impl Corpus {
             self.log(pool, &phys);
             let mut objects = vec![phys.meta.clone()];
             objects.extend(phys.special.iter().flatten().cloned());
-            let _ = dmu::walk(&pool.zio, &phys.meta, &mut |bp, _| {
-                if bp.level() == 0 && !bp.is_hole() {
-                    if let Ok(b) = pool.zio.read(bp) {
-                        self.add("dnode", &b);
-                        let mut slot = 0;
-                        while (slot + 1) * 512 <= b.len() {
-                            match DnodePhys::decode(&b[slot * 512..]) {
-                                Ok(Some(dn)) => {
-                                    slot += usize::from(dn.slots).max(1);
-                                    if objects.len() < 4000 {
-                                        objects.push(dn);
-                                    }
-                                }
-                                _ => slot += 1,
+            for bp in blocks(pool, &phys.meta, usize::MAX) {
+                if bp.level() > 0 {
+                    continue;
+                }
+                let Ok(b) = pool.zio.read(&bp) else { continue };
+                self.add("dnode", &b);
+                let mut slot = 0;
+                while (slot + 1) * 512 <= b.len() {
+                    match DnodePhys::decode(&b[slot * 512..]) {
+                        Ok(Some(dn)) => {
+                            slot += usize::from(dn.slots).max(1);
+                            if objects.len() < 4000 {
+                                objects.push(dn);
                             }
                         }
+                        _ => slot += 1,
                     }
                 }
-                Ok(dmu::Visit::Descend)
-            });
+            }
             for dn in &objects {
                 self.object(pool, dn);
             }
@@ -294,22 +293,15 @@ impl Corpus {
                 self.add("sa", &b);
             }
         }
-        let mut blocks = Vec::new();
-        let _ = dmu::walk(&pool.zio, dn, &mut |bp, _| {
-            if blocks.len() < 12 {
-                blocks.push(*bp);
-            }
-            Ok(dmu::Visit::Descend)
-        });
         let mut whole = Vec::new();
-        for bp in &blocks {
+        for bp in &blocks(pool, dn, 12) {
             self.add("blkptr", &bp.to_bytes());
             if bp.is_gang() {
                 self.gang(pool, bp);
             }
             let raw = match bp.is_embedded() {
                 true => Ok(bp.embedded_payload()),
-                false => pool.zio.read_raw(bp, 0),
+                false => pool.zio.read_raw(bp),
             };
             if let Ok(raw) = raw {
                 self.packed(bp.compress(), bp.lsize(), &raw);
@@ -388,4 +380,24 @@ impl Corpus {
             bp = chain.next;
         }
     }
+}
+
+/// The first blocks of an object, parents first; damage ends the list.
+fn blocks(pool: &Pool, dn: &DnodePhys, most: usize) -> Vec<BlkPtr> {
+    let mut out = Vec::new();
+    let spec = walk::Spec::all(walk::Order::ParentsFirst);
+    let _ = walk::blocks(
+        &pool.zio,
+        dn,
+        &spec,
+        &mut |_, bp| {
+            if out.len() >= most {
+                return Ok(walk::Next::Stop);
+            }
+            out.push(*bp);
+            Ok(walk::Next::Descend)
+        },
+        &mut |f| Err(f.problem.error().clone()),
+    );
+    out
 }

@@ -47,6 +47,7 @@ fn main() {
     let tunables = Tunables {
         cache_bytes: 256 << 20,
         dirty_max: 256 << 20,
+        ..Tunables::default()
     };
     let spec = CreateSpec {
         name: "tank".into(),

@@ -11,8 +11,8 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use zap::{Value, Zap};
 use zio::Zio;
 
-const BLOCK_CLONING: &str = "com.fudosecurity:block_cloning";
-const ENDIAN: &str = "com.truenas:block_cloning_endian";
+const BLOCK_CLONING: &str = disk::feature::guid::BLOCK_CLONING;
+const ENDIAN: &str = disk::feature::guid::BLOCK_CLONING_ENDIAN;
 
 /// The table of one top-level vdev.
 struct Table {
@@ -158,35 +158,26 @@ fn unpack(v: &Value, big: bool) -> Result<u64> {
 }
 
 impl Brts {
-    /// `vdevs`: numbers and sizes of the top-level vdevs.
-    pub fn open(
-        mos: &Arc<Objset>,
-        zio: &Arc<Zio>,
-        features: &dyn Features,
-        vdevs: impl Iterator<Item = (u64, u64)>,
-    ) -> Result<Brts> {
-        let mut tables = BTreeMap::new();
-        for (id, asize) in vdevs {
-            tables.insert(id, Table::open(mos, id, asize)?);
-        }
-        Ok(Brts {
+    /// Without any vdev; see [`Brts::add_vdev`].
+    pub fn open(mos: &Arc<Objset>, zio: &Arc<Zio>, features: &dyn Features) -> Brts {
+        Brts {
             mos: mos.clone(),
             zio: zio.clone(),
             st: Mutex::new(State {
-                tables,
+                tables: BTreeMap::new(),
                 words: features.is_active(ENDIAN),
             }),
-        })
+        }
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
         self.st.acquire()
     }
 
-    /// A vdev came to the pool.
+    /// Reads the table of a top-level vdev of `asize` bytes, if it has one.
     pub fn add_vdev(&self, id: u64, asize: u64) -> Result<()> {
         let t = Table::open(&self.mos, id, asize)?;
-        self.lock().tables.entry(id).or_insert(t).asize = asize;
+        self.lock().tables.insert(id, t);
         Ok(())
     }
 

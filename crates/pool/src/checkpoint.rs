@@ -11,13 +11,13 @@ use space::replay;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
-use vdev::{keys, VdevTree};
+use vdev::{keys, Vdev};
 use zap::Zap;
 
 /// Object-directory key: the uberblock to return to, as words.
-const ENTRY: &str = "com.delphix:zpool_checkpoint";
+const ENTRY: &str = disk::mos_keys::CHECKPOINT;
 /// Key of a top-level vdev's ZAP: the map of what only the checkpoint refers to.
-const MAP: &str = "com.delphix:pool_checkpoint_sm";
+const MAP: &str = disk::mos_keys::CHECKPOINT_SPACEMAP;
 const BLOCK: usize = 128 << 10;
 const INDIRECT_SHIFT: u8 = 14;
 /// Words of an uberblock: its txg, and the txg it was taken as a checkpoint in.
@@ -49,7 +49,8 @@ pub struct Checkpoint {
 }
 
 impl Checkpoint {
-    pub fn open(mos: &Arc<Objset>, tree: &VdevTree) -> Result<Checkpoint> {
+    /// Without any vdev; see [`Checkpoint::add_top`].
+    pub fn open(mos: &Arc<Objset>) -> Result<Checkpoint> {
         let (mut txg, mut created) = (0, 0);
         if let Some(v) = Zap::new(&mos.hold(1)?).get_value(ENTRY)? {
             let w = v.ints();
@@ -60,31 +61,33 @@ impl Checkpoint {
                 (None, None) => bail!(Damaged, "checkpoint of {} words", w.len()),
             };
         }
-        let mut maps = BTreeMap::new();
-        for t in tree.tops().iter().filter(|t| t.is_concrete()) {
-            let mut m = Map {
-                zap: t.get_u64(keys::ZAP_TOP).unwrap_or(0),
-                ashift: t.ashift(),
-                object: 0,
-                len: 0,
-                alloc: 0,
-                pending: RangeSet::new(),
-            };
-            if m.zap != 0 {
-                m.object = Zap::new(&mos.hold(m.zap)?).get(MAP)?.unwrap_or(0);
-            }
-            if m.object != 0 {
-                let p = SpaceMapPhys::decode(&mos.hold(m.object)?.bonus())?;
-                (m.len, m.alloc) = (p.length, p.alloc);
-            }
-            maps.insert(t.id(), m);
-        }
         Ok(Checkpoint {
             mos: mos.clone(),
             txg: AtomicU64::new(txg),
             created,
-            maps: Mutex::new(maps),
+            maps: Mutex::default(),
         })
+    }
+
+    /// Reads the map of a top-level vdev that holds blocks, if it has one.
+    pub fn add_top(&self, t: &Vdev) -> Result<()> {
+        let mut m = Map {
+            zap: t.get_u64(keys::ZAP_TOP).unwrap_or(0),
+            ashift: t.ashift(),
+            object: 0,
+            len: 0,
+            alloc: 0,
+            pending: RangeSet::new(),
+        };
+        if m.zap != 0 {
+            m.object = Zap::new(&self.mos.hold(m.zap)?).get(MAP)?.unwrap_or(0);
+        }
+        if m.object != 0 {
+            let p = SpaceMapPhys::decode(&self.mos.hold(m.object)?.bonus())?;
+            (m.len, m.alloc) = (p.length, p.alloc);
+        }
+        self.lock().insert(t.id(), m);
+        Ok(())
     }
 
     fn lock(&self) -> MutexGuard<'_, BTreeMap<u64, Map>> {

@@ -2,30 +2,22 @@
 //! first group.
 
 use crate::config::create_nvlist;
-use crate::devices::{SpaceAllocator, TreeDevices};
-use crate::indirect::Removed;
+use crate::engine::{Engine, Parts};
 use crate::shared::Shares;
-use crate::spacemaps::TopShape;
 use crate::spares::create_dspares;
-use crate::sync::SyncState;
-use crate::{ErrLog, MapFeatures, MapLoader, Pool, Shared, SpaceMaps, Tunables, VERSION_FEATURES};
+use crate::tops::{create_zap_map, Metaslabs};
+use crate::{Pool, Shared, Tunables, VERSION_FEATURES};
 use base::{bail, Error, Result, TXG_INITIAL};
 use disk::feature::Feature;
 use disk::uberblock::Uberblock;
 use disk::{os_type, ObjType};
-use dmu::{Dmu, DmuOptions, NewObject, Objset, Tx, WritePolicy};
+use dmu::{NewObject, Objset, Tx, WritePolicy};
 use dsl::{Bpobj, Dsl, FeatureStore, Features, NewKey, NoFeatures};
 use env::Env;
-use space::{Class, Space};
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicBool, AtomicU32};
-use std::sync::{Arc, Condvar, Mutex};
-use vdev::{keys, TopSpec, VdevTree};
+use std::sync::Arc;
+use vdev::{TopSpec, VdevTree};
 use zap::{Value, Zap};
-use zio::{Zio, ZioOptions};
-
-/// Vdevs with more metaslabs than this set one aside for the intent log (pool format §16.6).
-pub(crate) const EMBEDDED_LOG_MIN_MS: u64 = 64;
 
 /// What the new pool shall be.
 pub struct CreateSpec {
@@ -66,53 +58,6 @@ pub(crate) fn meta_compress(f: &dyn Features) -> u8 {
     } else {
         codec::compress::LZJB
     }
-}
-
-/// Key of a top-level vdev's ZAP: what the vdev is for.
-const BIAS: &str = "org.zfsonlinux:allocation_bias";
-
-/// What a top-level vdev is for.
-pub(crate) fn class_of(mos: &Arc<Objset>, t: &vdev::Vdev) -> Result<Class> {
-    if t.is_log() {
-        return Ok(Class::Log);
-    }
-    let Some(o) = t.get_u64(keys::ZAP_TOP).filter(|o| *o != 0) else {
-        return Ok(Class::Normal);
-    };
-    let bias = match Zap::new(&mos.hold(o)?).get_value(BIAS)? {
-        Some(v) => v.to_text()?,
-        None => return Ok(Class::Normal),
-    };
-    match bias.as_str() {
-        "special" => Ok(Class::Special),
-        "dedup" => Ok(Class::Dedup),
-        "log" => Ok(Class::Log),
-        _ => bail!(Unsupported, "{} is a device for '{bias}'", t.name()),
-    }
-}
-
-/// Tells the allocator about the top-level vdevs that hold blocks.
-pub(crate) fn add_tops(
-    tree: &VdevTree,
-    space: &Space,
-    class: &dyn Fn(&vdev::Vdev) -> Result<Class>,
-) -> Result<()> {
-    for t in tree.tops().iter().filter(|t| t.is_concrete()) {
-        space.add_top(space::TopSpec {
-            id: t.id(),
-            asize: t.asize(),
-            ashift: t.ashift(),
-            ms_shift: t.metaslab_shift(),
-            class: class(t)?,
-            deflate_ratio: t.deflate_ratio(),
-            children: t.children().len().max(1) as u64,
-            align: t.alloc_unit(),
-        })?;
-        space.set_writable(t.id(), t.state().usable())?;
-        let passive = t.get_u64(keys::NON_ALLOCATING).unwrap_or(0) != 0;
-        space.set_allocating(t.id(), !passive)?;
-    }
-    Ok(())
 }
 
 impl Pool {
@@ -159,164 +104,16 @@ impl Pool {
         key: Option<&NewKey>,
         init: &dyn Fn(&Pool, &Arc<Objset>, &Tx) -> Result<()>,
     ) -> Result<Arc<Pool>> {
-        let space = Arc::new(Space::new());
-        add_tops(&tree, &space, &|t| match t.is_log() {
-            true => Ok(Class::Log),
-            false => Ok(Class::Normal),
-        })?;
-        space.choose_embedded_logs(EMBEDDED_LOG_MIN_MS);
-        let removed = Arc::new(Removed::new(tree.clone()));
-        let devices = Arc::new(TreeDevices::new(tree.clone()));
-        devices.set_deflates(spec.version >= 3);
-        let zio = Arc::new(Zio::new(
-            devices,
-            Arc::new(SpaceAllocator {
-                space: space.clone(),
-                removed: removed.clone(),
-            }),
-            ZioOptions {
-                cache_bytes: spec.tunables.cache_bytes,
-                seed: env.rng.u64(),
-                writable: true,
-            },
-        ));
-        let dmu = Dmu::new(
-            env.clone(),
-            zio.clone(),
-            DmuOptions {
-                dirty_max: spec.tunables.dirty_max,
-                first_txg: TXG_INITIAL,
-            },
-        );
-        let group = dmu.begin_sync()?;
-        let tx = dmu.syncing_tx(group.txg);
-        let version = spec.version;
-        let size = if version < 15 { 1024 } else { 4096 };
-        let mut policy = mos_policy(version, &NoFeatures);
-        let mos = Objset::create(&dmu, 0, &tx, os_type::META, size, policy.clone())?;
-        let dir = mos.claim(
-            &tx,
-            1,
-            &NewObject {
-                obj_type: ObjType::OBJECT_DIRECTORY,
-                ..NewObject::default()
-            },
-        )?;
-        let z = Zap::new(&dir);
-        z.create(&tx, 0)?;
-        let store = if version >= VERSION_FEATURES {
-            let s = Arc::new(FeatureStore::create(&mos, &tx)?);
-            // The feature that records when others are enabled comes first.
-            for f in spec.features.iter().filter(|f| f.name == "enabled_txg") {
-                s.enable(&tx, f)?;
-            }
-            for f in &spec.features {
-                s.enable(&tx, f)?;
-            }
-            Some(s)
-        } else {
-            None
-        };
-        let features: Arc<dyn Features> = match &store {
-            Some(s) => s.clone(),
-            None => Arc::new(NoFeatures),
-        };
-        policy = mos_policy(version, &*features);
-        mos.set_policy(policy);
-        let config_object = create_nvlist(&mos, &tx)?;
-        z.add_u64(&tx, "config", config_object)?;
-        if version >= 3 {
-            z.add_u64(&tx, "deflate", 1)?;
-        }
-        if version >= 20 {
-            z.add_u64(&tx, "creation_version", version)?;
-        }
-        let mut salt = [0; 32];
-        env.rng.fill(&mut salt);
-        if version >= VERSION_FEATURES {
-            z.add(&tx, "org.illumos:checksum_salt", &Value::bytes(&salt))?;
-            zio.set_salt(salt);
-        }
-        let maps = Arc::new(SpaceMaps::new(mos.clone()));
-        space.set_loader(Some(Arc::new(MapLoader(Arc::downgrade(&maps)))));
-        let vdev_zaps = version >= VERSION_FEATURES;
-        if vdev_zaps {
-            create_vdev_zaps(&mos, &tx, &tree, &*features)?;
-        }
-        let aux = create_dspares(&env, &mos, &tx, &tree, &*features)?;
-        let dsl = Arc::new(Dsl::create(
-            &mos,
-            &tx,
-            version,
-            features.clone(),
-            &spec.name,
-        )?);
-        let shares = Arc::new(Shares::open(&mos, &zio, &features, &tree)?);
-        let deferred =
-            Bpobj::create_with(&mos, &tx, version, false, 16 << 10, codec::compress::OFF)?;
-        z.add_u64(&tx, "sync_bplist", deferred.object())?;
-        let pool = Arc::new_cyclic(|me| Pool {
-            env,
-            tree,
-            space,
-            removed,
-            zio,
-            dmu,
-            mos,
-            dsl,
-            maps,
-            features,
-            store,
-            shares,
-            shared: Mutex::new(Shared {
-                name: spec.name.clone(),
-                label_name: None,
-                version,
-                extra: spec.extra.clone(),
-            }),
-            readonly: false,
-            config_object,
-            vdev_zaps,
-            software_version: version,
-            aux,
-            sync: Mutex::new(SyncState {
-                uberblock: Uberblock::default(),
-                config_dirty: true,
-                state: keys::pool::STATE_ACTIVE,
-                flush_all: false,
-                force: true,
-                closed: false,
-            }),
-            tasks: Mutex::default(),
-            io: Default::default(),
-            service: Default::default(),
-            asked: Mutex::default(),
-            force_next: Default::default(),
-            kicked: (Mutex::new(false), Condvar::new()),
-            dtls: Mutex::new(HashMap::new()),
-            config_dirty: AtomicBool::new(true),
-            more_to_free: AtomicBool::new(true),
-            owed: AtomicU32::new(0),
-            sets: Mutex::default(),
-            errlog: ErrLog::default(),
-            heart: Default::default(),
-            history_lost: Default::default(),
-            me: me.clone(),
-            first_txg: TXG_INITIAL,
-            first_group: TXG_INITIAL,
-            rewound: None,
-            checkpoint_txg: 0,
-            deferred_frees: 0,
-            logged: Mutex::default(),
-            tunables: spec.tunables,
-        });
-        pool.wire();
+        let engine = Engine::new(&env, tree, TXG_INITIAL, true, &spec.tunables);
+        engine.devices.set_deflates(spec.version >= 3);
+        let group = engine.dmu.begin_sync()?;
+        let tx = engine.dmu.syncing_tx(group.txg);
+        let pool = create_mos(engine, &tx, &spec)?;
+        let rooms = pool.rooms();
         for t in pool.tree.tops().iter() {
-            let f: &dyn MapFeatures = &*pool;
-            let shape = TopShape::of(t, &pool.space);
-            let array = pool.maps.create_top(&tx, f, shape)?;
-            t.set_u64(keys::METASLAB_ARRAY, array);
+            rooms.register(t, Metaslabs::New(&tx, &*pool))?;
         }
+        rooms.registered();
         let ds = pool.dsl.create_root_dataset(&tx, Default::default())?;
         if let Some(key) = key {
             pool.dsl.encrypt_root(&tx, &ds, key)?;
@@ -333,53 +130,108 @@ impl Pool {
         pool.sync()?;
         Ok(pool)
     }
-
-    /// Connects what refers to each other.
-    pub(crate) fn wire(self: &Arc<Self>) {
-        let driver: std::sync::Weak<dyn dmu::Driver> = self.me.clone();
-        self.dmu.set_driver(driver);
-        let space: std::sync::Weak<dyn dsl::PoolSpace> = self.me.clone();
-        self.dsl.set_space(space);
-        let me = self.me.clone();
-        self.dmu.set_on_damage(Box::new(move |d| {
-            if let Some(pool) = me.upgrade() {
-                pool.errlog.note(d, !pool.readonly);
-            }
-        }));
-        let shares: std::sync::Weak<Shares> = Arc::downgrade(&self.shares);
-        self.zio.set_sharing(shares);
-        let waits: std::sync::Weak<dyn zio::Waits> = self.me.clone();
-        self.zio.set_waits(waits);
-    }
 }
 
-/// One ZAP per vdev (pool format §16.8).
-fn create_vdev_zaps(
+/// Fills the MOS of a new pool as far as its devices and datasets do not matter, and puts the pool together.
+fn create_mos(engine: Engine, tx: &Tx, spec: &CreateSpec) -> Result<Arc<Pool>> {
+    let version = spec.version;
+    let size = if version < 15 { 1024 } else { 4096 };
+    let policy = mos_policy(version, &NoFeatures);
+    let mos = Objset::create(&engine.dmu, 0, tx, os_type::META, size, policy)?;
+    let dir = mos.claim(
+        tx,
+        1,
+        &NewObject {
+            obj_type: ObjType::OBJECT_DIRECTORY,
+            ..NewObject::default()
+        },
+    )?;
+    let z = Zap::new(&dir);
+    z.create(tx, 0)?;
+    let store = create_features(&mos, tx, spec)?;
+    let features: Arc<dyn Features> = match &store {
+        Some(s) => s.clone(),
+        None => Arc::new(NoFeatures),
+    };
+    mos.set_policy(mos_policy(version, &*features));
+    let config_object = create_nvlist(&mos, tx)?;
+    z.add_u64(tx, "config", config_object)?;
+    if version >= 3 {
+        z.add_u64(tx, "deflate", 1)?;
+    }
+    if version >= 20 {
+        z.add_u64(tx, "creation_version", version)?;
+    }
+    let mut salt = [0; 32];
+    engine.env.rng.fill(&mut salt);
+    if version >= VERSION_FEATURES {
+        z.add(tx, "org.illumos:checksum_salt", &Value::bytes(&salt))?;
+        engine.zio.set_salt(salt);
+    }
+    let maps = engine.space_maps(&mos);
+    let vdev_zaps = version >= VERSION_FEATURES;
+    if vdev_zaps {
+        create_zap_map(&mos, tx, &engine.tree, &*features)?;
+    }
+    let aux = create_dspares(&engine.env, &mos, tx, &engine.tree, &*features)?;
+    let dsl = Arc::new(Dsl::create(
+        &mos,
+        tx,
+        version,
+        features.clone(),
+        &spec.name,
+    )?);
+    let shares = Arc::new(Shares::open(&mos, &engine.zio, &features)?);
+    let deferred = Bpobj::create_with(&mos, tx, version, false, 16 << 10, codec::compress::OFF)?;
+    z.add_u64(tx, "sync_bplist", deferred.object())?;
+    Ok(Pool::assemble(Parts {
+        engine,
+        mos,
+        dsl,
+        maps,
+        features,
+        store,
+        shares,
+        shared: Shared {
+            name: spec.name.clone(),
+            label_name: None,
+            version,
+            extra: spec.extra.clone(),
+        },
+        readonly: false,
+        config_object,
+        vdev_zaps,
+        software_version: version,
+        aux,
+        uberblock: Uberblock::default(),
+        first_txg: TXG_INITIAL,
+        first_group: TXG_INITIAL,
+        rewound: None,
+        deferred_frees: 0,
+        dtls: HashMap::new(),
+        heart: Default::default(),
+        tunables: spec.tunables,
+    }))
+}
+
+/// The features of a new pool, if its version has any.
+fn create_features(
     mos: &Arc<Objset>,
     tx: &Tx,
-    tree: &VdevTree,
-    features: &dyn Features,
-) -> Result<()> {
-    let map = zap::create_object(mos, tx, ObjType::ZAP_METADATA, 0)?;
-    Zap::new(&mos.hold(1)?).add_u64(tx, "com.delphix:vdev_zap_map", map.object())?;
-    let z = Zap::new(&map);
-    let make = || -> Result<u64> {
-        let o = zap::create_object(mos, tx, ObjType::ZAP_METADATA, 0)?.object();
-        z.add_int(tx, o)?;
-        Ok(o)
-    };
-    let v2 = "com.klarasystems:vdev_zaps_v2";
-    if features.is_enabled(v2) {
-        tree.set_root_u64(keys::ZAP_ROOT, make()?);
-        features.activate(tx, v2, 1)?;
+    spec: &CreateSpec,
+) -> Result<Option<Arc<FeatureStore>>> {
+    if spec.version < VERSION_FEATURES {
+        return Ok(None);
     }
-    for t in tree.tops().iter() {
-        t.set_u64(keys::ZAP_TOP, make()?);
-        for l in t.leaves() {
-            l.set_u64(keys::ZAP_LEAF, make()?);
-        }
+    let s = Arc::new(FeatureStore::create(mos, tx)?);
+    // The feature that records when others are enabled comes first.
+    for f in spec.features.iter().filter(|f| f.name == "enabled_txg") {
+        s.enable(tx, f)?;
     }
-    Ok(())
+    for f in &spec.features {
+        s.enable(tx, f)?;
+    }
+    Ok(Some(s))
 }
 
 impl Pool {

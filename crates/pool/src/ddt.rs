@@ -21,7 +21,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use zap::{Value, Zap};
 use zio::{Dedup, Zio};
 
-const FAST_DEDUP: &str = "com.klarasystems:fast_dedup";
+const FAST_DEDUP: &str = disk::feature::guid::FAST_DEDUP;
 /// ZAP of the statistics, in the object directory.
 const STATISTICS: &str = "DDT-statistics";
 /// Version of the new form.

@@ -17,7 +17,7 @@ use zap::{Value, Zap};
 const LAST: &str = "errlog_last";
 /// Directory entry of what the scrub under way finds.
 const SCRUB: &str = "errlog_scrub";
-const HEAD_ERRLOG: &str = "com.delphix:head_errlog";
+const HEAD_ERRLOG: &str = disk::feature::guid::HEAD_ERRLOG;
 /// More entries than this are not kept.
 const MOST: usize = 100_000;
 /// Datasets looked at for one entry.

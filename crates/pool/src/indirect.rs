@@ -11,11 +11,9 @@ use vdev::{indirect, keys, IndirectMap, Piece, Vdev, VdevKind, VdevTree};
 use zap::Zap;
 
 /// Feature that counts obsolete space maps among other things.
-const OBSOLETE_COUNTS: &str = "com.delphix:obsolete_counts";
+const OBSOLETE_COUNTS: &str = disk::feature::guid::OBSOLETE_COUNTS;
 /// Entry of the ZAP of a removed vdev: its obsolete space map.
-const OBSOLETE_MAP: &str = "com.delphix:indirect_obsolete_sm";
-/// Most entries of the obsolete bpobj handled per group.
-const OBSOLETE_BUDGET: u64 = 100_000;
+const OBSOLETE_MAP: &str = disk::mos_keys::OBSOLETE_SPACEMAP;
 
 /// State of the newest removal, directory entry `com.delphix:removing`: seven words.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -241,18 +239,13 @@ impl Removed {
 }
 
 impl Pool {
-    /// Marks as obsolete what the last reference to removed vdevs has gone from with a snapshot.
-    /// Whether there is more of it.
-    pub(crate) fn drain_obsolete(&self, tx: &Tx) -> Result<bool> {
-        let mut one = |bp: &BlkPtr| {
-            for d in bp.dvas().iter().filter(|d| self.tree.is_removed(d.vdev())) {
-                self.removed
-                    .mark(d.vdev(), d.offset(), d.asize(), tx.txg())?;
-            }
-            Ok(())
-        };
-        let n = self.dsl.obsolete_some(tx, OBSOLETE_BUDGET, &mut one)?;
-        Ok(n >= OBSOLETE_BUDGET)
+    /// Marks as obsolete the places on removed vdevs that `bp`, which is gone, referred to.
+    pub(crate) fn mark_obsolete(&self, tx: &Tx, bp: &BlkPtr) -> Result<()> {
+        for d in bp.dvas().iter().filter(|d| self.tree.is_removed(d.vdev())) {
+            self.removed
+                .mark(d.vdev(), d.offset(), d.asize(), tx.txg())?;
+        }
+        Ok(())
     }
 
     /// Records what became obsolete in this pass.

@@ -8,16 +8,22 @@
 mod accounting;
 mod brt;
 mod checkpoint;
+mod claim;
+mod close;
 mod config;
 mod create;
 mod datasets;
 mod ddt;
 mod devices;
+mod engine;
 mod errlog;
+mod freeing;
 mod history;
 mod indirect;
+mod jobs;
 mod logstore;
 mod multihost;
+mod newest;
 mod open;
 mod props;
 mod scan;
@@ -28,6 +34,7 @@ mod spacemaps;
 mod spares;
 mod suspend;
 mod sync;
+mod tops;
 mod verify;
 mod volumes;
 
@@ -41,6 +48,7 @@ pub use ddt::{pack_entry, unpack_entry, Ddts};
 pub use devices::{SpaceAllocator, TreeDevices};
 pub use errlog::ErrLog;
 pub use indirect::{Expansion, RemovingPhys};
+pub use jobs::{Budget, Job, JobState, JobStatus, Progress, Step};
 pub use multihost::{Activity, ActivityCheck, Multihost, Rank};
 pub use open::{OpenOptions, Rewind};
 pub use scan::{Rebuild, ScanState};
@@ -71,6 +79,8 @@ pub struct Tunables {
     pub cache_bytes: u64,
     /// Dirty bytes at which writers wait.
     pub dirty_max: u64,
+    /// Blocks a background job may handle per txg, at least 1.
+    pub job_blocks: u64,
 }
 
 impl Default for Tunables {
@@ -78,6 +88,7 @@ impl Default for Tunables {
         Tunables {
             cache_bytes: 256 << 20,
             dirty_max: 256 << 20,
+            job_blocks: 100_000,
         }
     }
 }
@@ -99,6 +110,7 @@ pub struct Pool {
     pub tree: Arc<VdevTree>,
     pub space: Arc<Space>,
     pub(crate) removed: Arc<indirect::Removed>,
+    pub(crate) devices: Arc<TreeDevices>,
     pub zio: Arc<Zio>,
     pub dmu: Arc<Dmu>,
     pub mos: Arc<Objset>,
@@ -114,7 +126,7 @@ pub struct Pool {
     vdev_zaps: bool,
     software_version: u64,
     pub(crate) sync: Mutex<sync::SyncState>,
-    pub(crate) tasks: Mutex<Vec<sync::Task>>,
+    pub(crate) tasks: sync::Tasks,
     pub(crate) io: suspend::Suspension,
     pub(crate) service: served::Service,
     /// Object sets whose intent logs have been asked in the group of that number.
@@ -125,8 +137,7 @@ pub struct Pool {
     aux: AuxDevices,
     pub(crate) dtls: Mutex<HashMap<u64, base::RangeSet>>,
     config_dirty: AtomicBool,
-    /// The last group did not free everything that waits to be freed.
-    pub(crate) more_to_free: AtomicBool,
+    pub(crate) jobs: jobs::Jobs,
     /// Groups that an idle pool may still write to have back what was freed.
     pub(crate) owed: AtomicU32,
     sets: Mutex<BTreeMap<u64, Arc<OpenSet>>>,

@@ -7,6 +7,7 @@ use disk::{BlkPtr, Dva};
 use dmu::{Dnode, Objset};
 use std::sync::{Arc, Weak};
 use zil::{Indirect, LogBlocks, LogStore, Wanted};
+use zio::{InUse, ReadSpec};
 
 /// Bytes of file blocks that are written in place together.
 const TOGETHER: usize = 16 << 20;
@@ -121,7 +122,11 @@ impl LogBlocks for Store {
             pool.zio.probe_raw(bp)?;
             return Ok(Block::default());
         }
-        pool.zio.probe(bp, self.os.crypt())
+        let spec = ReadSpec {
+            in_use: InUse::Unknown,
+            ..ReadSpec::with_key(self.os.crypt())
+        };
+        pool.zio.read_with(bp, &spec)
     }
 
     fn claim(&self, bp: &BlkPtr, txg: Txg) -> Result<()> {

@@ -10,7 +10,6 @@ use dmu::{Objset, Tx};
 use dsl::Features;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::Arc;
-use vdev::VdevTree;
 use zio::{Dedup, Sharing, Zio};
 
 /// The tables of one pool.
@@ -24,25 +23,16 @@ pub struct Shares {
 }
 
 impl Shares {
-    /// Opens what there is.
-    pub fn open(
-        mos: &Arc<Objset>,
-        zio: &Arc<Zio>,
-        features: &Arc<dyn Features>,
-        tree: &VdevTree,
-    ) -> Result<Shares> {
-        let tops = tree.tops();
-        let vdevs = tops.iter().map(|t| (t.id(), t.asize()));
-        let shares = Shares {
+    /// Opens what there is. Top-level vdevs are registered afterwards ([`crate::tops`]).
+    pub fn open(mos: &Arc<Objset>, zio: &Arc<Zio>, features: &Arc<dyn Features>) -> Result<Shares> {
+        Ok(Shares {
             ddt: Ddts::open(mos, zio)?,
-            brt: Brts::open(mos, zio, &**features, vdevs)?,
-            checkpoint: Checkpoint::open(mos, tree)?,
+            brt: Brts::open(mos, zio, &**features),
+            checkpoint: Checkpoint::open(mos)?,
             features: features.clone(),
             zio: zio.clone(),
             saved: AtomicU64::new(0),
-        };
-        shares.count_saved();
-        Ok(shares)
+        })
     }
 
     /// Bytes that would be needed more if nothing were shared, as of the last group.
@@ -51,7 +41,7 @@ impl Shares {
     }
 
     /// Takes the sum: a walk over the logged entries, too much for every change that asks for space.
-    fn count_saved(&self) {
+    pub(crate) fn count_saved(&self) {
         let t = self.ddt.total();
         let saved = t[7]
             .saturating_sub(t[3])

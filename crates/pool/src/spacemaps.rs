@@ -64,14 +64,14 @@ pub struct TopShape {
 }
 
 impl TopShape {
-    pub fn of(top: &vdev::Vdev, space: &Space) -> TopShape {
+    pub fn of(top: &vdev::Vdev) -> TopShape {
         TopShape {
             id: top.id(),
             zap: top.get_u64(vdev::keys::ZAP_TOP).unwrap_or(0),
             ashift: top.ashift(),
             ms_shift: top.metaslab_shift(),
             align: top.alloc_unit(),
-            count: space.metaslab_count(top.id()),
+            count: top.metaslab_count(),
         }
     }
 }

@@ -19,7 +19,7 @@ const L2CACHE: &str = "l2cache";
 const MAX_ENTRIES: usize = 4096;
 
 /// Feature counted for every dRAID.
-pub const FEATURE_DRAID: &str = "org.openzfs:draid";
+pub const FEATURE_DRAID: &str = disk::feature::guid::DRAID;
 
 /// The auxiliary devices of a pool, each as its nvlist: type, guid, path and so on, without id.
 #[derive(Clone, Debug, Default)]

@@ -149,6 +149,7 @@ impl Pool {
         }
         st.stopped = Some(why.clone());
         st.waiting = None;
+        self.jobs.stop();
         self.io.now.store(STOPPED, Ordering::Release);
         drop(st);
         self.io.changed.notify_all();

@@ -27,13 +27,20 @@ const MAX_PASSES: u32 = 100;
 const DEFERRED_GROUPS: u32 = 2;
 /// Bytes freed for which an idle pool writes groups, to have them back.
 const WORTH_A_GROUP: u64 = 1 << 20;
-/// Blocks freed in the background per group.
-const FREE_BUDGET: u64 = 100_000;
 
-const LONGNAME: &str = "org.zfsonlinux:longname";
+const LONGNAME: &str = disk::feature::guid::LONGNAME;
 
 /// A change of the pool that runs in syncing context.
-pub(crate) type Task = Box<dyn FnOnce(&Pool, &Tx) + Send>;
+type Task = Box<dyn FnOnce(&Pool, &Tx) + Send>;
+
+/// What the next txg is to do.
+#[derive(Default)]
+pub(crate) struct Tasks {
+    /// Before syncing context dirties or frees anything of the txg.
+    early: Mutex<Vec<Task>>,
+    /// When the datasets are written.
+    late: Mutex<Vec<Task>>,
+}
 
 /// What only the syncing thread touches.
 pub(crate) struct SyncState {
@@ -87,6 +94,26 @@ impl Pool {
         &self,
         f: impl FnOnce(&Pool, &Tx) -> Result<R> + Send + 'static,
     ) -> Result<R> {
+        self.task_in(&self.tasks.late, f)
+    }
+
+    /// The same before syncing context dirties or frees anything of the txg: `f` sees the pool as the uberblock of
+    /// the txg before has it. For what must know exactly that state, such as taking a checkpoint or starting a scan. What was
+    /// written early or allocated for logs in open context is there already; it was all born in this txg.
+    ///
+    /// What `f` changes of datasets is written with the txg, before its other tasks.
+    pub fn early_task<R: Send + 'static>(
+        &self,
+        f: impl FnOnce(&Pool, &Tx) -> Result<R> + Send + 'static,
+    ) -> Result<R> {
+        self.task_in(&self.tasks.early, f)
+    }
+
+    fn task_in<R: Send + 'static>(
+        &self,
+        phase: &Mutex<Vec<Task>>,
+        f: impl FnOnce(&Pool, &Tx) -> Result<R> + Send + 'static,
+    ) -> Result<R> {
         if self.readonly {
             bail!(ReadOnly, "pool '{}' is imported read-only", self.name());
         }
@@ -96,7 +123,7 @@ impl Pool {
             let r = f(pool, tx);
             *out.acquire() = Some((tx.txg(), r));
         });
-        self.tasks.acquire().push(task);
+        phase.acquire().push(task);
         let take = || slot.acquire().take();
         loop {
             // The txg that takes the task is the one open now, or the one before it.
@@ -196,7 +223,8 @@ impl Pool {
 
     /// Closes the open group; true if it was written because there was something to write.
     fn write_group(&self, st: &mut SyncState) -> Result<(Txg, bool)> {
-        let tasks = std::mem::take(&mut *self.tasks.acquire());
+        let early = std::mem::take(&mut *self.tasks.early.acquire());
+        let tasks = std::mem::take(&mut *self.tasks.late.acquire());
         self.zio.settle();
         // Not `st.force`: with that, a txg owes no further ones that give freed space back.
         let asked = self.force_next.swap(false, Ordering::AcqRel);
@@ -206,6 +234,7 @@ impl Pool {
         let labels_changed = self.feature_store().is_some_and(|f| f.take_label_changed());
         st.config_dirty |= labels_changed | self.take_config_dirty();
         let dirty = !group.objsets.is_empty()
+            || !early.is_empty()
             || !tasks.is_empty()
             || st.config_dirty
             || st.force
@@ -213,7 +242,7 @@ impl Pool {
             || st.flush_all
             || self.space.has_changes(txg)
             || self.removed.has_changes(txg)
-            || self.more_to_free.load(Ordering::Relaxed)
+            || self.jobs.want_txg()
             || self.dtls_changed()
             || self.errlog.is_dirty()
             || self.heart.is_on();
@@ -227,6 +256,7 @@ impl Pool {
             self.tell_waiting();
             return Ok((txg, false));
         }
+        self.run_early(&tx, early)?;
         self.maps.flush(&tx, self, &self.space, st.flush_all)?;
         for os in &group.objsets {
             base::mutation::panic_point("before a dataset is written");
@@ -243,6 +273,21 @@ impl Pool {
         }
         self.finish_group(&tx, st)?;
         Ok((txg, true))
+    }
+
+    fn run_early(&self, tx: &Tx, tasks: Vec<Task>) -> Result<()> {
+        if tasks.is_empty() {
+            return Ok(());
+        }
+        // A checkpoint of a state that was changed in part could not be gone back to.
+        if self.mos.is_dirty_in(tx.txg()) {
+            bail!(Io, "txg {} was changed before its early tasks", tx.txg());
+        }
+        for t in tasks {
+            base::mutation::panic_point("before an early task");
+            t(self, tx);
+        }
+        Ok(())
     }
 
     /// The rest of a group, when everything that changes datasets has been done.
@@ -267,12 +312,8 @@ impl Pool {
             }
         }
         self.log_events(tx)?;
-        let freed = self
-            .dsl
-            .free_some(tx, FREE_BUDGET, &mut |bp| self.zio.free(bp, txg))?;
+        self.step_jobs(tx)?;
         self.dsl.add_leaked(tx, self.zio.take_leaked())?;
-        let more = self.drain_obsolete(tx)? || freed >= FREE_BUDGET;
-        self.more_to_free.store(more, Ordering::Relaxed);
         if self.shares.is_dirty() {
             // Everything that takes or gives back references has been done.
             let now = self.env.clock.now().0.max(0) as u64;
@@ -298,7 +339,14 @@ impl Pool {
         st.config_dirty = false;
         st.force = false;
         st.flush_all = false;
+        self.drive_jobs();
         Ok(())
+    }
+
+    /// Whether a thread waits for the txg that is being written or the next one.
+    pub(crate) fn is_waited_for(&self) -> bool {
+        let tasks = |t: &Mutex<Vec<Task>>| !t.acquire().is_empty();
+        self.is_wanted() || tasks(&self.tasks.early) || tasks(&self.tasks.late)
     }
 
     /// Writes the group in which the pool was made.
@@ -562,10 +610,11 @@ impl Pool {
         let (mut g, _) = cv.wait_acquire_while(g, timeout, |k| !*k);
         *g = false;
         drop(g);
+        self.read_slices();
         let work = self.is_wanted()
             || self.dmu.is_open_dirty()
             || self.gives_back()
-            || self.more_to_free.load(Ordering::Relaxed)
+            || self.jobs.want_txg()
             || self.errlog.is_dirty();
         work && !self.readonly
     }

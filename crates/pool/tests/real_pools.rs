@@ -1,9 +1,7 @@
 //! Pools made by OpenZFS: everything their datasets say about space, deadlists and names is recomputed;
 //! then they are changed and destroyed, and zdb judges what is left.
 
-use disk::dnode::objset::ObjsetPhys;
 use disk::{BlkPtr, DnodePhys};
-use dmu::Visit;
 use dsl::Dataset;
 use pool::{OpenOptions, Pool};
 use std::collections::{HashMap, HashSet};
@@ -46,35 +44,26 @@ fn tree(p: &Pool, root: &BlkPtr) -> Vec<BlkPtr> {
     if root.is_hole() {
         return out;
     }
-    out.push(*root);
-    let os = ObjsetPhys::decode(&p.zio.read(root).unwrap()).unwrap();
-    let mut dnodes: Vec<DnodePhys> = os.special.iter().flatten().cloned().collect();
-    dmu::walk(&p.zio, &os.meta, &mut |bp, _| {
-        out.push(*bp);
-        if bp.level() == 0 {
-            let b = p.zio.read(bp)?;
-            let mut i = 0;
-            while i < b.len() / 512 {
-                match DnodePhys::decode(&b[i * 512..])? {
-                    Some(d) => {
-                        i += d.slots as usize;
-                        dnodes.push(d);
-                    }
-                    None => i += 1,
-                }
-            }
-        }
-        Ok(Visit::Descend)
-    })
-    .unwrap();
-    for d in &dnodes {
-        dmu::walk(&p.zio, d, &mut |bp, _| {
-            out.push(*bp);
-            Ok(Visit::Descend)
-        })
-        .unwrap();
-    }
+    let spec = walk::Spec::all(walk::Order::ParentsFirst);
+    walk::walk(&p.zio, root, &spec, &mut Blocks(&mut out)).unwrap();
     out
+}
+
+struct Blocks<'a>(&'a mut Vec<BlkPtr>);
+
+impl walk::Visitor for Blocks<'_> {
+    fn block(
+        &mut self,
+        _: walk::Place,
+        bp: &BlkPtr,
+        _: Option<&DnodePhys>,
+    ) -> base::Result<walk::Next> {
+        self.0.push(*bp);
+        Ok(walk::Next::Descend)
+    }
+    fn finding(&mut self, f: walk::Finding) -> base::Result<()> {
+        Err(f.problem.error().clone())
+    }
 }
 
 /// Every entry of every ZAP is found again by its name and by its cookie.

@@ -63,6 +63,7 @@ fn make(dir: &TempDir, kind: GroupKind, n: usize, version: u64, ashift: u32) -> 
         tunables: Tunables {
             cache_bytes: 32 << 20,
             dirty_max: 16 << 20,
+            ..Tunables::default()
         },
     };
     Pool::create(env_linux::linux_env(), spec, &|_, os, tx| {

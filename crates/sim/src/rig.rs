@@ -2,6 +2,7 @@
 
 pub use crate::cut::{Cutter, Fate, FATES};
 use crate::owners;
+use audit::Verify;
 use base::{Kind, Result};
 use disk::feature;
 use disk::NvList;
@@ -85,6 +86,8 @@ pub fn tunables() -> Tunables {
         // Small, so that things are read from the disks again.
         cache_bytes: 3 << 20,
         dirty_max: 16 << 20,
+        // Small as well, so that crashes find destroyed datasets freed in part.
+        job_blocks: 30,
     }
 }
 
@@ -302,33 +305,28 @@ impl Fs {
     }
 }
 
-/// Walks every block, all copies verified, and compares with the space maps.
+/// Visits every block, verifies all copies, and compares with the space maps.
 pub fn walk(pool: &Arc<Pool>) -> std::result::Result<(), String> {
-    let mut out = Vec::new();
-    let status = zdb::walk(pool, 3, true, &mut out).map_err(|e| e.to_string())?;
-    match status {
-        0 => Ok(()),
-        _ => Err(String::from_utf8_lossy(&out).into_owned()),
-    }
+    audited(pool, Verify::Copies, true)?.verdict()
 }
 
 /// Reads every block, all copies.
 pub fn read_all(pool: &Arc<Pool>) -> std::result::Result<(), String> {
-    let mut out = Vec::new();
-    let status = zdb::walk(pool, 3, false, &mut out).map_err(|e| e.to_string())?;
-    match status {
-        0 => Ok(()),
-        _ => Err(String::from_utf8_lossy(&out).into_owned()),
-    }
+    audited(pool, Verify::Copies, false)?.verdict()
 }
 
 /// Number of gangs.
 pub fn gangs(pool: &Arc<Pool>) -> u64 {
-    let mut out = Vec::new();
-    zdb::walk(pool, 0, false, &mut out).unwrap();
-    let text = String::from_utf8_lossy(&out).into_owned();
-    let line = text.lines().find(|l| l.contains("ganged count")).unwrap();
-    line.rsplit(' ').next().unwrap().parse().unwrap()
+    let found = audited(pool, Verify::Nothing, false).unwrap();
+    found.totals.all().gangs
+}
+
+fn audited(
+    pool: &Pool,
+    verify: Verify,
+    compare: bool,
+) -> std::result::Result<audit::Outcome, String> {
+    audit::check(pool, verify, compare).map_err(|e| e.to_string())
 }
 
 /// The same, and no device may have been blamed for anything.

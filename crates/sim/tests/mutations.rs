@@ -197,3 +197,34 @@ fn a_destroyed_file_system_that_is_still_there_is_found() {
     ];
     found(Mutation::DestroyForgets, &|_| replayed(&lines));
 }
+
+/// A destroyed file system of more blocks than are freed in a group: the next group, and the import after a crash, must go
+/// on where the one before stopped.
+#[test]
+fn place_of_freeing_lost() {
+    let mut ops: Vec<Op> = Vec::new();
+    let mut line = |l: &str| ops.push(l.parse().unwrap());
+    line("createfs f");
+    line("create f a 644");
+    line("write f a 0 800000 2");
+    line("sync");
+    line("destroyfs f");
+    line("cut 0 Kept 1");
+    line("sync");
+    line("cut 0 Kept 1");
+    let t = Trace {
+        seed: 1,
+        layout: Layout {
+            recordsize: 4096,
+            ..layout(GroupKind::Mirror, 2)
+        },
+        ops,
+    };
+    found(
+        Mutation::FreeingPlaceLost,
+        &|_| match trace::replay(&t, &Extra::default()).finding {
+            Some(f) => Err(f),
+            None => Ok(()),
+        },
+    );
+}

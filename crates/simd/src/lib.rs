@@ -1,11 +1,10 @@
-//! Inner loops for the vectors the processor has: sums of RAID-Z parity and fletcher4.
+//! Inner loops compiled for the processor's vector instructions: RAID-Z parity and fletcher4.
 //!
-//! Each loop is written once, over arrays; the compiler makes vectors of it. It is compiled twice: for
-//! what every processor of the architecture has, and for AVX2, chosen when it runs. Only the products of
-//! parity with any number are written with instructions.
+//! Each loop is written once, over arrays that the compiler turns into vectors. It is compiled twice: for the
+//! baseline of the architecture, and for AVX2, which is selected at run time. Only the multiplications of
+//! parity use intrinsics.
 //!
-//! `unsafe` in this crate: calls of functions that need AVX2, each behind the question whether it is
-//! there.
+//! Invariant: every `unsafe` block calls a function that needs AVX2, and stands behind the check that the processor has it.
 #![deny(unsafe_op_in_unsafe_fn)]
 
 mod fletcher;

@@ -2,7 +2,7 @@
 //!
 //! Purely in memory: no I/O and no threads. The pool tells [`Space`] which top-level vdevs and
 //! metaslabs there are, hands over the free ranges it read from space maps (at once, or on demand
-//! through [`Loader`]), and collects per transaction group what changed ([`Space::take_changes`])
+//! through [`Loader`]), and collects per txg what changed ([`Space::take_changes`])
 //! to write it into space maps.
 //!
 //! Life of a range (pool format §16.5):
@@ -15,8 +15,8 @@
 //!      +--- two further sync_done --- deferred <--sync_done-- recorded <--take_changes-- pending free
 //! ```
 //!
-//! A freed range is recorded as free in its own group, but is not handed out before two further
-//! groups have synced: the last uberblocks stay consistent.
+//! Invariant: a range freed in a txg is recorded as free in that txg, but it is not allocated again before two further
+//! txgs have synced. So the last uberblocks stay usable.
 //!
 //! All offsets and sizes are bytes; offsets are relative to the vdev's allocatable space, as in a
 //! DVA. One lock guards everything; it is never held while a [`Loader`] runs.

@@ -1,4 +1,4 @@
-//! One metaslab: its free ranges, what is pending per group, what is deferred.
+//! One metaslab: its free ranges, the changes pending in each txg, the deferred frees.
 
 use crate::freemap::FreeMap;
 use base::{bail, Error, RangeSet, Result, Txg};

@@ -1,4 +1,4 @@
-//! From space map entries to free ranges.
+//! Computes the free ranges of a metaslab from the entries of its space map.
 
 use crate::MsChange;
 use base::{bail, RangeSet, Result, Txg};

@@ -1,4 +1,4 @@
-//! Sums for `zpool list`, `zpool status`, space checks.
+//! Sums over vdevs and metaslabs, for `zpool list`, `zpool status` and the checks of free space.
 
 use crate::metaslab::{Hist, State};
 use crate::top::Top;

@@ -1,4 +1,4 @@
-//! One top-level vdev: its metaslabs and sums.
+//! One top-level vdev: its metaslabs and their sums.
 
 use crate::alloc::{self, STREAMS};
 use crate::metaslab::{Ms, State};

@@ -5,43 +5,34 @@
 //! through `env`, writes and reads their labels, and moves blocks: [`VdevTree::read`] finds good
 //! data on any redundancy there is, [`WriteBatch`] collects writes and sends them leaf by leaf.
 //!
+//! Subjects: `tree` (the vdevs and changes of them), `label` (labels and discovery), `layout` (where bytes lie),
+//! `read`, `write`, and `health` (counters, unflushed writes, devices given up).
+//!
 //! Everything is synchronous and may be called from many threads. No lock is held during I/O.
 #![forbid(unsafe_code)]
 
-mod abandon;
-pub mod discover;
-pub mod draid;
-mod draid_maps;
-mod edit;
-pub mod indirect;
-mod io_counts;
-pub mod keys;
+mod health;
 pub mod label;
-pub mod map;
-mod node;
-mod open;
+pub mod layout;
 mod read;
-pub mod size;
-mod spec;
-mod state;
-mod tree;
-mod unflushed;
-mod write;
-
-#[cfg(test)]
-mod moved_tests;
-#[cfg(test)]
-mod parity_tests;
 #[cfg(any(test, feature = "testing"))]
 pub mod testing;
 #[cfg(test)]
 mod tests;
+mod tree;
+mod write;
+
+use health::{abandon, io_counts, unflushed};
+pub use label::discover;
+pub use layout::{draid, indirect, map, size};
+pub use tree::keys;
+use tree::{edit, node, open, spec, state};
 
 pub use abandon::{Left, Pulse};
-pub use discover::{discover, Found, PoolFound, Problem};
 pub use edit::Attach;
 pub use indirect::{IndirectMap, Piece};
 pub use io_counts::{IoFigures, SLOW_NS};
+pub use label::discover::{discover, Found, PoolFound, Problem};
 pub use node::{Stats, Vdev, VdevKind};
 pub use read::{BadLeaf, Fault, ReadOutcome, ReadReq};
 pub use spec::{DevSpec, GroupKind, TopSpec};

@@ -2,7 +2,7 @@
 //!
 //! [`walk`] visits the blocks of one object set: the object set block, the meta-dnode's tree, every object
 //! in order of number, then the accounting objects. [`object`] visits the tree of one object. Freeing of
-//! destroyed datasets, the check of metadata after a rewind and `zdb -b` are visitors of it.
+//! destroyed datasets, the check of metadata after a rewind and the audit of a pool are visitors of it.
 //!
 //! Invariants:
 //!
@@ -30,7 +30,7 @@ use base::{Block, Error, Result, Txg};
 use disk::dnode::{DNODES_PER_BLOCK, DNODE_SIZE};
 use disk::objset::ObjsetPhys;
 use disk::{BlkPtr, DnodePhys, ObjType, BP_SIZE};
-use zio::{Crypt, Scope, Zio};
+use zio::{Crypt, ReadSpec, Zio};
 
 /// Blocks of metadata that are read ahead together, before the first of them is needed.
 pub const AHEAD: usize = 32;
@@ -163,6 +163,57 @@ pub fn object(
     Ok(w.stopped)
 }
 
+/// Visits the blocks of one object's tree by closures. Dnodes in its blocks are not visited: it may be a
+/// meta-dnode. [`Place::object`] has no meaning. The spill block comes last.
+///
+/// # Errors
+/// Those of the closures, and those of reading that are not about one block.
+pub fn blocks(
+    zio: &Zio,
+    dn: &DnodePhys,
+    spec: &Spec,
+    f: &mut dyn FnMut(Place, &BlkPtr) -> Result<Next>,
+    bad: &mut dyn FnMut(Finding) -> Result<()>,
+) -> Result<()> {
+    /// Any object but the meta-dnode.
+    const SOME_OBJECT: u64 = 1;
+    object(zio, SOME_OBJECT, dn, spec, &mut Closures(f, bad)).map(|_| ())
+}
+
+/// All blocks of one object's tree, parents first.
+///
+/// # Errors
+/// A block that cannot be read.
+pub fn all_blocks(zio: &Zio, dn: &DnodePhys) -> Result<Vec<(Place, BlkPtr)>> {
+    let mut out = Vec::new();
+    blocks(
+        zio,
+        dn,
+        &Spec::all(Order::ParentsFirst),
+        &mut |at, bp| {
+            out.push((at, *bp));
+            Ok(Next::Descend)
+        },
+        &mut |f| Err(f.problem.error().clone()),
+    )?;
+    Ok(out)
+}
+
+/// Of a block, and of a finding.
+struct Closures<'a>(
+    &'a mut dyn FnMut(Place, &BlkPtr) -> Result<Next>,
+    &'a mut dyn FnMut(Finding) -> Result<()>,
+);
+
+impl Visitor for Closures<'_> {
+    fn block(&mut self, at: Place, bp: &BlkPtr, _: Option<&DnodePhys>) -> Result<Next> {
+        (self.0)(at, bp)
+    }
+    fn finding(&mut self, finding: Finding) -> Result<()> {
+        (self.1)(finding)
+    }
+}
+
 /// Going on, or stopped by the visitor.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Flow {
@@ -277,7 +328,7 @@ impl<'a> Walker<'a> {
 
     /// A block of metadata; `None` if there is a finding instead.
     fn read(&mut self, bp: &BlkPtr, at: Place) -> Result<Option<Block>> {
-        match self.zio.read_with(bp, self.spec.crypt) {
+        match self.zio.read_with(bp, &ReadSpec::with_key(self.spec.crypt)) {
             Ok(b) => Ok(Some(b)),
             Err(e) if e.is_damage() => {
                 self.visitor.finding(Finding {
@@ -376,7 +427,7 @@ impl<'a> Walker<'a> {
             .collect();
         if wanted.len() > 1 {
             self.zio
-                .read_ahead(&wanted, self.spec.crypt, Scope::default());
+                .read_ahead(&wanted, &ReadSpec::with_key(self.spec.crypt));
         }
     }
 

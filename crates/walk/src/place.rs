@@ -1,4 +1,4 @@
-//! Places in a traversal: which block of which object, and the order between them.
+//! A place in a traversal (object, level, block), and the order in which a traversal visits places.
 
 use disk::dnode::DNODES_PER_BLOCK;
 

@@ -1,4 +1,4 @@
-//! On real objects: through syncs, closing and opening again.
+//! Tests of ZAPs on objects of a pool: through syncs, closing and opening again.
 
 use crate::{create_object, flags, norm, Value, Zap};
 use disk::ObjType;

@@ -1,4 +1,4 @@
-//! Figures of a ZAP for those who look at its shape.
+//! Statistics of a ZAP's shape, as `zdb` shows them.
 
 use crate::micro::Micro;
 use crate::table::Hdr;

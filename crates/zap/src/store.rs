@@ -1,4 +1,4 @@
-//! What a ZAP needs of the object it lives in.
+//! The trait [`Store`]: what a ZAP needs of the object that holds it.
 
 use crate::Indexed;
 use base::{Block, Result};

@@ -1,4 +1,4 @@
-//! Keys and values.
+//! Keys and values of a ZAP: names or arrays of integers, to arrays of integers of 1, 2, 4 or 8 bytes.
 
 use base::{bail, Kind, Result};
 

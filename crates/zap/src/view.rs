@@ -1,4 +1,4 @@
-//! The operations.
+//! The operations of [`Zap`](crate::Zap): look up, add, update, remove, iterate; micro and fat ZAPs alike.
 
 use crate::micro::{self, Micro, Room, MAX_MICRO_NAME};
 use crate::value::{hex_key, Key};

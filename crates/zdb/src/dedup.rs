@@ -373,30 +373,32 @@ pub fn simulate(s: &Session, out: &mut dyn Write) -> Result<()> {
             }
         };
         let mut lost = Vec::new();
+        let spec = walk::Spec {
+            after,
+            ..walk::Spec::all(walk::Order::ParentsFirst)
+        };
         set.each(
             &mut |_, dn| {
                 raw::tree(
                     &s.pool.zio,
                     dn,
+                    &spec,
                     &mut |bp, level, _| {
-                        if bp.is_hole() || bp.birth() <= after {
-                            return Ok(false);
-                        }
                         if level > 0 || bp.is_embedded() || bp.obj_type().is_metadata() {
-                            return Ok(true);
+                            return Ok(());
                         }
                         // Nothing tells blocks without a checksum apart.
                         if bp.checksum_alg() == checksum::OFF {
-                            return Ok(true);
+                            return Ok(());
                         }
                         if all.len() >= MAX_SIMULATED {
                             full = true;
-                            return Ok(false);
+                            return Ok(());
                         }
                         let e = all.entry(DdtKey::of(bp)).or_default();
                         let (asize, dsize) = (bp.asize(), s.pool.zio.dsize(bp));
                         *e = [e[0] + 1, asize, dsize];
-                        Ok(true)
+                        Ok(())
                     },
                     &mut |bp, e| lost.push(format!("{}: {e}", fmt::bp_short(bp, 3))),
                 )

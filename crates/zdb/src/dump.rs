@@ -247,10 +247,9 @@ fn object(dn: &Dnode, depth: usize, out: &mut dyn Write) -> Result<()> {
         let os = dn.objset()?;
         let zio = &os.dmu().zio;
         let phys = on_disk(zio, &os.root(), dn.object())?;
-        dmu::walk(zio, &phys, &mut |bp, id| {
-            writeln!(out, "\t    L{} {id:x} {bp:?}", bp.level())?;
-            Ok(dmu::Visit::Descend)
-        })?;
+        for (at, bp) in walk::all_blocks(zio, &phys)? {
+            writeln!(out, "\t    L{} {:x} {bp:?}", bp.level(), at.blkid)?;
+        }
     }
     Ok(())
 }
@@ -270,7 +269,7 @@ fn on_disk(zio: &zio::Zio, root: &BlkPtr, object: u64) -> Result<DnodePhys> {
         let b = zio.read(&bp)?;
         bp = BlkPtr::at(&b, (place(level) & ((1 << shift) - 1)) as usize)?;
     }
-    let b = zio.read_with(&bp, &zio::Crypt::Locked)?;
+    let b = zio.read_with(&bp, &zio::ReadSpec::with_key(&zio::Crypt::Locked))?;
     let at = (object % per) as usize * 512;
     DnodePhys::decode(b.get(at..).unwrap_or_default())?.ok_or_else(missing)
 }

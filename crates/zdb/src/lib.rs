@@ -22,11 +22,12 @@ mod sets;
 mod spaces;
 mod zil_dump;
 
-use base::{bail, Block, Error, Kind, Result, Txg};
+use base::{bail, Error, Kind, Result, Txg};
 use cli::args::{Bad, Parsed};
 use cli::harmless::{harmless, Harmless};
 use cli::zdb_table::ZDB;
-use disk::{BlkPtr, NvList, Uberblock};
+use disk::mos_keys;
+use disk::{NvList, Uberblock};
 use fmt::Numbers;
 use pool::{OpenOptions, Pool};
 use std::cell::Cell;
@@ -35,7 +36,6 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use vdev::{discover, keys};
 use zap::Zap;
-use zil::LogBlocks;
 
 /// Uberblocks this much older than the newest are still tried by `-F`.
 const REWIND: Txg = 3;
@@ -57,6 +57,11 @@ pub fn program(args: &[String]) -> ExitCode {
     if parsed.has("version") {
         println!("zfs-fuse-zdb-{}", env!("CARGO_PKG_VERSION"));
         return ExitCode::SUCCESS;
+    }
+    // What goes wrong with devices is zdb's to tell; the engine's other events only on request.
+    match logging::filter("error,env-linux=warn") {
+        Ok(filter) => logging::start("zdb", logging::To::Stderr, filter),
+        Err(e) => return usage(&format!("zdb: {e}")),
     }
     let raw = parsed.has("R") && parsed.operands.iter().any(|o| is_raw(o));
     let buffer = BufWriter::new(std::io::stdout().lock());
@@ -86,30 +91,6 @@ fn usage(complaint: &str) -> ExitCode {
     eprintln!("{}", harmless(complaint));
     eprint!("{}", cli::help::usage(&ZDB));
     ExitCode::from(2)
-}
-
-/// `-b` on a pool that is open: `verify` is how often `-c` is given, `compare` whether space maps are
-/// looked at. Gives the exit status.
-pub fn walk(pool: &Arc<Pool>, verify: usize, compare: bool, out: &mut dyn Write) -> Result<u8> {
-    let mut args = vec!["-b".to_string()];
-    args.extend((0..verify).map(|_| "-c".to_string()));
-    if !compare {
-        args.push("-L".into());
-    }
-    let args = Parsed::read("", &ZDB, &args)
-        .map_err(|_| Error::new(Kind::Invalid, "switches of a walk"))?;
-    let s = Session {
-        pool: pool.clone(),
-        num: Numbers::default(),
-        exported: true,
-        config: NvList::default(),
-        args,
-        everything: false,
-        kept: None,
-        code: Cell::new(0),
-    };
-    blocks::walk(&s, out)?;
-    Ok(s.code.get())
 }
 
 /// How often a switch was given.
@@ -178,7 +159,7 @@ impl Session {
 
     /// The salt of checksums that have one.
     pub fn salt(&self) -> Option<[u8; 32]> {
-        let v = self.directory("org.illumos:checksum_salt").ok()??;
+        let v = self.directory(mos_keys::CHECKSUM_SALT).ok()??;
         let bytes: Vec<u8> = v.ints().iter().map(|b| *b as u8).collect();
         bytes.try_into().ok()
     }
@@ -192,7 +173,7 @@ impl Session {
 /// The uberblock kept by the checkpoint of a pool.
 fn checkpoint(pool: &Pool) -> Result<Option<Uberblock>> {
     let directory = pool.mos.hold(1)?;
-    let Some(v) = Zap::new(&*directory).get_value("com.delphix:zpool_checkpoint")? else {
+    let Some(v) = Zap::new(&*directory).get_value(mos_keys::CHECKPOINT)? else {
         return Ok(None);
     };
     let mut b: Vec<u8> = v.ints().iter().flat_map(|w| w.to_le_bytes()).collect();
@@ -319,7 +300,7 @@ fn show(s: &Session, target: &str, rest: &[String], out: &mut dyn Write) -> Resu
 /// `-y`: livelists of clones that are being destroyed: nothing allocated or freed twice.
 fn livelists(s: &Session, out: &mut dyn Write) -> Result<()> {
     let mos = &s.pool.mos;
-    let Some(object) = Zap::new(&*mos.hold(1)?).get("com.delphix:deleted_clones")? else {
+    let Some(object) = Zap::new(&*mos.hold(1)?).get(mos_keys::DELETED_CLONES)? else {
         return Ok(writeln!(out, "Verifying deleted livelist entries: none")?);
     };
     writeln!(out, "Verifying deleted livelist entries")?;
@@ -490,28 +471,5 @@ fn cached(args: &Parsed, name: &str) -> Result<NvList> {
             NotFound,
             "no pool '{name}' in the cache file {shown}; for a pool that is not imported use -e"
         ),
-    }
-}
-
-/// Log blocks, to be read only.
-pub(crate) struct Log<'a>(pub &'a Pool);
-
-impl LogBlocks for Log<'_> {
-    fn read_block(&self, bp: &BlkPtr, verify: &(dyn Fn(&[u8]) -> bool + Sync)) -> Result<Vec<u8>> {
-        let devices = &self.0.zio.devices;
-        bp.sanity(devices.vdevs())?;
-        devices.probe(&bp.dva(0), bp.psize(), bp.physical_birth(), verify)
-    }
-
-    fn read_data(&self, bp: &BlkPtr) -> Result<Block> {
-        self.0.zio.read(bp)
-    }
-
-    fn claim(&self, _: &BlkPtr, _: Txg) -> Result<()> {
-        bail!(ReadOnly, "zdb does not write")
-    }
-
-    fn free(&self, _: &BlkPtr, _: Txg) -> Result<()> {
-        bail!(ReadOnly, "zdb does not write")
     }
 }

@@ -8,6 +8,7 @@ use disk::dsl::{
     bpobj_entry_is_free, BpobjPhys, BptreePhys, DeadlistPhys, DslDatasetPhys, DslDirPhys,
 };
 use disk::history::HistoryPhys;
+use disk::mos_keys;
 use disk::spacemap::SpaceMapPhys;
 use disk::{dnode::flags, BlkPtr, DnodePhys, NvList, ObjType};
 use dmu::{Dnode, Objset};
@@ -427,7 +428,7 @@ fn zap_content(c: &Ctx, object: u64, dn: &DnodePhys, out: &mut dyn Write) -> Res
                 writeln!(out, "\t\t{name} = [ {} ]", list.join(" "))?;
             }
             _ if e.value.size == 1 => {
-                let secret = name == "org.illumos:checksum_salt" || name.starts_with("DSL_CRYPTO_");
+                let secret = name == mos_keys::CHECKSUM_SALT || name.starts_with("DSL_CRYPTO_");
                 let text = match secret || stats.word_keys {
                     true => fmt::hex(&e.value.data),
                     false => {
@@ -461,10 +462,8 @@ fn indirect(c: &Ctx, dn: &DnodePhys, depth: usize, out: &mut dyn Write) -> Resul
     raw::tree(
         c.set.zio,
         dn,
+        &raw::with_holes(),
         &mut |bp, level, first| {
-            if bp.is_hole() && bp.logical_birth() == 0 {
-                return Ok(false);
-            }
             write!(out, "{:16x} ", first.wrapping_mul(block))?;
             for l in (-1..=top).rev() {
                 match l == i64::from(level) {
@@ -476,8 +475,7 @@ fn indirect(c: &Ctx, dn: &DnodePhys, depth: usize, out: &mut dyn Write) -> Resul
             if zstd {
                 write!(out, "{}", zstd_note(c, bp))?;
             }
-            writeln!(out)?;
-            Ok(true)
+            Ok(writeln!(out)?)
         },
         &mut |bp, e| bad.push(format!("{}: {e}", fmt::bp_short(bp, 3))),
     )?;
@@ -498,7 +496,7 @@ fn zstd_note(c: &Ctx, bp: &BlkPtr) -> String {
     }
     let raw = match bp.is_embedded() {
         true => Ok(bp.embedded_payload()),
-        false => c.set.zio.read_raw(bp, 0),
+        false => c.set.zio.read_raw(bp),
     };
     let word = |b: &[u8], at: usize| b.get(at..at + 4).and_then(|w| <[u8; 4]>::try_from(w).ok());
     match raw {
@@ -547,12 +545,13 @@ fn segments(c: &Ctx, dn: &DnodePhys, out: &mut dyn Write) -> Result<()> {
     raw::tree(
         c.set.zio,
         dn,
-        &mut |bp, level, first| {
-            if level == 0 && !bp.is_hole() {
+        &walk::Spec::all(walk::Order::ParentsFirst),
+        &mut |_, level, first| {
+            if level == 0 {
                 let at = first.saturating_mul(block);
                 set.insert(at, at.saturating_add(block));
             }
-            Ok(true)
+            Ok(())
         },
         &mut |_, _| {},
     )?;

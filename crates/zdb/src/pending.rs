@@ -3,6 +3,7 @@
 use crate::{fmt, sets, Session};
 use base::{RangeSet, Result};
 use disk::dsl::BptreePhys;
+use disk::mos_keys;
 use dsl::Bpobj;
 use std::io::Write;
 use vdev::{Vdev, VdevKind};
@@ -15,7 +16,7 @@ pub fn show(s: &Session, depth: usize, out: &mut dyn Write) -> Result<()> {
     for (key, name) in [
         ("sync_bplist", "Deferred frees"),
         ("free_bpobj", "Pool snapshot frees"),
-        ("com.delphix:obsolete_bpobj", "Pool obsolete blocks"),
+        (mos_keys::OBSOLETE_BPOBJ, "Pool obsolete blocks"),
     ] {
         if let Some(object) = named(key)? {
             list(s, object, name, depth, out)?;

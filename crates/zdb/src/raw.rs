@@ -6,7 +6,8 @@ use codec::compress;
 use disk::objset::ObjsetPhys;
 use disk::{BlkPtr, DnodePhys, ObjType};
 use std::sync::Arc;
-use zio::{Crypt, Zio};
+use walk::{Next, Order};
+use zio::{Crypt, ReadSpec, Zio};
 
 /// Slots of one block of dnodes.
 const PER_BLOCK: u64 = 32;
@@ -18,7 +19,7 @@ pub fn read(zio: &Zio, bp: &BlkPtr) -> Result<Block> {
         return zio.read(bp);
     }
     bp.sanity(zio.devices.vdevs())?;
-    let raw = zio.read_raw(bp, 0)?;
+    let raw = zio.read_raw(bp)?;
     let mut data = match bp.compress() {
         compress::OFF if raw.len() >= bp.lsize() => {
             let mut raw = raw;
@@ -33,50 +34,43 @@ pub fn read(zio: &Zio, bp: &BlkPtr) -> Result<Block> {
     Ok(Arc::new(data))
 }
 
-/// Calls `f` with every pointer of an object's tree, parents first: level, first block below, pointer.
-/// What cannot be read is given to `bad`.
+/// What to visit of an object: everything, holes with a birth as well.
+pub fn with_holes() -> walk::Spec<'static> {
+    walk::Spec {
+        holes: true,
+        ..walk::Spec::all(Order::ParentsFirst)
+    }
+}
+
+/// Calls `f` with every pointer of an object's tree, parents first, without the spill block: level, first block
+/// below, pointer. What cannot be read is given to `bad`.
 pub fn tree(
     zio: &Zio,
     dn: &DnodePhys,
-    f: &mut dyn FnMut(&BlkPtr, u32, u64) -> Result<bool>,
+    spec: &walk::Spec,
+    f: &mut dyn FnMut(&BlkPtr, u32, u64) -> Result<()>,
     bad: &mut dyn FnMut(&BlkPtr, Error),
 ) -> Result<()> {
     let shift = dn.epb_shift();
-    let top = u32::from(dn.nlevels).saturating_sub(1);
-    for (i, bp) in dn.blkptr.iter().enumerate() {
-        let first = (i as u64).checked_shl(shift * top).unwrap_or(0);
-        below(zio, shift, bp, top, first, f, bad)?;
-    }
-    Ok(())
-}
-
-fn below(
-    zio: &Zio,
-    shift: u32,
-    bp: &BlkPtr,
-    level: u32,
-    first: u64,
-    f: &mut dyn FnMut(&BlkPtr, u32, u64) -> Result<bool>,
-    bad: &mut dyn FnMut(&BlkPtr, Error),
-) -> Result<()> {
-    if !f(bp, level, first)? || level == 0 || bp.is_hole() || bp.is_redacted() {
-        return Ok(());
-    }
-    let block = match zio.read(bp) {
-        Ok(b) => b,
-        Err(e) => {
-            bad(bp, e);
-            return Ok(());
-        }
-    };
-    let per = (block.len() / disk::BP_SIZE).min(1 << shift);
-    for i in 0..per {
-        let child = BlkPtr::at(&block, i)?;
-        let step = (i as u64).checked_shl(shift * (level - 1)).unwrap_or(0);
-        let at = first.wrapping_add(step);
-        below(zio, shift, &child, level - 1, at, f, bad)?;
-    }
-    Ok(())
+    walk::blocks(
+        zio,
+        dn,
+        spec,
+        &mut |at, bp| {
+            if at.blkid != walk::SPILL_BLKID {
+                let level = u32::try_from(at.level).unwrap_or(0);
+                let first = at.blkid.checked_shl(shift * level).unwrap_or(0);
+                f(bp, level, first)?;
+            }
+            Ok(Next::Descend)
+        },
+        &mut |f| {
+            if f.place.blkid != walk::SPILL_BLKID {
+                bad(&f.bp, f.problem.error().clone());
+            }
+            Ok(())
+        },
+    )
 }
 
 /// An object set.
@@ -119,7 +113,7 @@ impl<'a> Set<'a> {
     pub fn read(&self, bp: &BlkPtr) -> Result<Block> {
         match self.crypt {
             Crypt::Plain | Crypt::Locked => read(self.zio, bp),
-            _ => self.zio.read_with(bp, &self.crypt),
+            _ => self.zio.read_with(bp, &ReadSpec::with_key(&self.crypt)),
         }
     }
 
@@ -173,11 +167,12 @@ impl<'a> Set<'a> {
         tree(
             self.zio,
             &self.phys.meta,
+            &walk::Spec::all(Order::ParentsFirst),
             &mut |bp, level, first| {
-                if level == 0 && !bp.is_hole() {
+                if level == 0 {
                     blocks.push((first, *bp));
                 }
-                Ok(true)
+                Ok(())
             },
             &mut |bp, e| lost.push((bp.fill(), e)),
         )?;

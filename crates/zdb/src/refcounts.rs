@@ -3,6 +3,8 @@
 use crate::Session;
 use base::Result;
 use disk::dsl::{bookmark_flags, BookmarkPhys};
+use disk::feature::guid;
+use disk::mos_keys;
 use dsl::Dataset;
 use std::collections::BTreeMap;
 use std::io::Write;
@@ -10,32 +12,32 @@ use zap::Zap;
 
 /// Features compared, in the order OpenZFS reports them: short name, name on disk.
 const FEATURES: [(&str, &str); 18] = [
-    ("large_blocks", "org.open-zfs:large_blocks"),
-    ("large_dnode", "org.zfsonlinux:large_dnode"),
-    ("sha512", "org.illumos:sha512"),
-    ("skein", "org.illumos:skein"),
-    ("edonr", "org.illumos:edonr"),
-    ("userobj_accounting", "org.zfsonlinux:userobj_accounting"),
-    ("encryption", "com.datto:encryption"),
-    ("project_quota", "org.zfsonlinux:project_quota"),
+    ("large_blocks", guid::LARGE_BLOCKS),
+    ("large_dnode", guid::LARGE_DNODE),
+    ("sha512", guid::SHA512),
+    ("skein", guid::SKEIN),
+    ("edonr", guid::EDONR),
+    ("userobj_accounting", guid::USEROBJ_ACCOUNTING),
+    ("encryption", guid::ENCRYPTION),
+    ("project_quota", guid::PROJECT_QUOTA),
     ("redaction_bookmarks", REDACTION_BOOKMARKS),
-    ("redacted_datasets", "com.delphix:redacted_datasets"),
+    ("redacted_datasets", guid::REDACTED_DATASETS),
     ("bookmark_written", BOOKMARK_WRITTEN),
     ("livelist", LIVELIST),
-    ("zstd_compress", "org.freebsd:zstd_compress"),
-    ("zilsaxattr", "org.openzfs:zilsaxattr"),
-    ("blake3", "org.openzfs:blake3"),
+    ("zstd_compress", guid::ZSTD_COMPRESS),
+    ("zilsaxattr", guid::ZILSAXATTR),
+    ("blake3", guid::BLAKE3),
     ("redaction_list_spill", REDACTION_SPILL),
-    ("longname", "org.zfsonlinux:longname"),
-    ("large_microzap", "com.klarasystems:large_microzap"),
+    ("longname", guid::LONGNAME),
+    ("large_microzap", guid::LARGE_MICROZAP),
 ];
 
-const REDACTION_BOOKMARKS: &str = "com.delphix:redaction_bookmarks";
-const BOOKMARK_WRITTEN: &str = "com.delphix:bookmark_written";
-const REDACTION_SPILL: &str = "com.delphix:redaction_list_spill";
-const LIVELIST: &str = "com.delphix:livelist";
-const REMOVAL: &str = "com.delphix:device_removal";
-const OBSOLETE: &str = "com.delphix:obsolete_counts";
+const REDACTION_BOOKMARKS: &str = guid::REDACTION_BOOKMARKS;
+const BOOKMARK_WRITTEN: &str = guid::BOOKMARK_WRITTEN;
+const REDACTION_SPILL: &str = guid::REDACTION_LIST_SPILL;
+const LIVELIST: &str = guid::LIVELIST;
+const REMOVAL: &str = guid::DEVICE_REMOVAL;
+const OBSOLETE: &str = guid::OBSOLETE_COUNTS;
 
 /// Uses of features found.
 #[derive(Default)]
@@ -69,17 +71,17 @@ impl Counts {
     fn head(&mut self, s: &Session, ds: &Dataset) -> Result<()> {
         let mos = &s.pool.mos;
         let dir = mos.hold(ds.dir().object())?;
-        if dir.info().obj_type.is_zap() && Zap::new(&*dir).contains("com.delphix:livelist")? {
+        if dir.info().obj_type.is_zap() && Zap::new(&*dir).contains(mos_keys::LIVELIST)? {
             self.add(LIVELIST);
         }
         let dn = mos.hold(ds.object())?;
         if !dn.info().obj_type.is_zap() {
             return Ok(());
         }
-        if Zap::new(&*dn).contains("com.delphix:remap_deadlist")? {
+        if Zap::new(&*dn).contains(mos_keys::REMAP_DEADLIST)? {
             self.obsolete += 1;
         }
-        let Some(o) = Zap::new(&*dn).get("com.delphix:bookmarks")? else {
+        let Some(o) = Zap::new(&*dn).get(mos_keys::BOOKMARKS)? else {
             return Ok(());
         };
         for e in Zap::new(&*mos.hold(o)?).iter() {
@@ -101,7 +103,7 @@ impl Counts {
     /// Livelists that wait to be destroyed, and removed devices.
     fn pool(&mut self, s: &Session) -> Result<()> {
         let directory = s.pool.mos.hold(1)?;
-        if let Some(o) = Zap::new(&*directory).get("com.delphix:deleted_clones")? {
+        if let Some(o) = Zap::new(&*directory).get(mos_keys::DELETED_CLONES)? {
             for _ in 0..Zap::new(&*s.pool.mos.hold(o)?).count()? {
                 self.add(LIVELIST);
             }
@@ -140,23 +142,23 @@ impl Counts {
         }
         let (mut removed, mut obsolete) = (0, self.obsolete);
         for v in s.pool.tree.tops().iter() {
-            if let Some(o) = v.get_u64("com.delphix:indirect_object").filter(|o| *o != 0) {
+            if let Some(o) = v.get_u64(vdev::keys::INDIRECT_OBJECT).filter(|o| *o != 0) {
                 removed += 1;
                 // Fourth word of the mapping: the object that counts what is obsolete.
                 let bonus = s.pool.mos.hold(o)?.bonus();
                 let counts = disk::bytes::u64_at(&bonus, 24).unwrap_or(0);
                 obsolete += u64::from(counts != 0);
             }
-            if let Some(z) = v.get_u64("com.delphix:vdev_zap_top").filter(|z| *z != 0) {
+            if let Some(z) = v.get_u64(vdev::keys::ZAP_TOP).filter(|z| *z != 0) {
                 let dn = s.pool.mos.hold(z)?;
                 let zap = Zap::new(&*dn);
-                let precise = zap.get("com.delphix:obsolete_counts_are_precise")?;
+                let precise = zap.get(mos_keys::OBSOLETE_COUNTS_ARE_PRECISE)?;
                 obsolete += u64::from(precise.is_some_and(|p| p != 0));
-                obsolete += u64::from(zap.contains("com.delphix:indirect_obsolete_sm")?);
+                obsolete += u64::from(zap.contains(mos_keys::OBSOLETE_SPACEMAP)?);
             }
         }
         let directory = s.pool.mos.hold(1)?;
-        obsolete += u64::from(Zap::new(&*directory).contains("com.delphix:obsolete_bpobj")?);
+        obsolete += u64::from(Zap::new(&*directory).contains(mos_keys::OBSOLETE_BPOBJ)?);
         {
             let recorded = count(REMOVAL).unwrap_or(0);
             if recorded == removed {

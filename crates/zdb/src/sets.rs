@@ -5,6 +5,7 @@ use crate::object::{self, Ctx};
 use crate::raw::Set;
 use crate::{pending, refcounts, zil_dump, Session};
 use base::{bail, Error, Kind, Result};
+use disk::mos_keys;
 use disk::{os_type, DnodePhys, ObjType};
 use dsl::{Dataset, Dir};
 use std::io::Write;
@@ -346,11 +347,11 @@ fn freed(s: &Session, ds: &Dataset, depth: usize, out: &mut dyn Write) -> Result
         }
     };
     if !ds.is_snapshot() {
-        if let Some(o) = more(p.dir_obj, "com.delphix:livelist")? {
+        if let Some(o) = more(p.dir_obj, mos_keys::LIVELIST)? {
             deadlist(s, "Livelist", o, depth, out)?;
         }
     }
-    if let Some(o) = more(ds.object(), "com.delphix:remap_deadlist")? {
+    if let Some(o) = more(ds.object(), mos_keys::REMAP_DEADLIST)? {
         writeln!(out, "ds_remap_deadlist:")?;
         deadlist(s, "Deadlist", o, depth, out)?;
     }

@@ -5,6 +5,7 @@ use crate::raw::Set;
 use crate::Session;
 use base::{Error, RangeSet, Result};
 use disk::bytes::u64_at;
+use disk::mos_keys;
 use disk::spacemap::{entries, Entry, SpaceMapPhys, HISTOGRAM_SIZE};
 use disk::{DnodePhys, Dva};
 use std::collections::BTreeMap;
@@ -173,13 +174,11 @@ impl Top {
         };
         let mut unflushed_object = 0;
         let mut bias = None;
-        if let Some(z) = v.get_u64("com.delphix:vdev_zap_top").filter(|z| *z != 0) {
+        if let Some(z) = v.get_u64(vdev::keys::ZAP_TOP).filter(|z| *z != 0) {
             let dn = s.pool.mos.hold(z)?;
-            unflushed_object = Zap::new(&*dn)
-                .get("com.delphix:ms_unflushed_phys_txgs")?
-                .unwrap_or(0);
+            unflushed_object = Zap::new(&*dn).get(mos_keys::UNFLUSHED_TXGS)?.unwrap_or(0);
             bias = Zap::new(&*dn)
-                .get_value("org.zfsonlinux:allocation_bias")?
+                .get_value(mos_keys::ALLOCATION_BIAS)?
                 .map(|b| {
                     String::from_utf8_lossy(&b.data)
                         .trim_end_matches('\0')
@@ -280,7 +279,7 @@ fn one(
     if let Some(bad) = only.iter().find(|m| **m >= t.maps.len() as u64) {
         base::bail!(Invalid, "vdev {} has no metaslab {bad}", t.id);
     }
-    if v.kind() == VdevKind::Indirect || v.get_u64("com.delphix:indirect_object").is_some() {
+    if v.kind() == VdevKind::Indirect || v.get_u64(vdev::keys::INDIRECT_OBJECT).is_some() {
         if let Err(e) = indirect(s, set, v, depth, out) {
             s.complain(out, &format!("indirect mapping: {e}"), 2)?;
         }
@@ -390,7 +389,7 @@ fn indirect(s: &Session, set: &Set, v: &Vdev, depth: usize, out: &mut dyn Write)
         }
         writeln!(out)?;
     }
-    if let Some((o, dn)) = open("com.delphix:indirect_object")? {
+    if let Some((o, dn)) = open(vdev::keys::INDIRECT_OBJECT)? {
         let word = |i: usize| u64_at(&dn.bonus, 8 * i);
         writeln!(out, "indirect mapping obj {o}:")?;
         writeln!(out, "    vim_max_offset = {:#x}", word(0)?)?;
@@ -429,10 +428,10 @@ fn indirect(s: &Session, set: &Set, v: &Vdev, depth: usize, out: &mut dyn Write)
 
 /// The map of what is no longer referred to on a removed vdev; its units are bytes.
 fn obsolete_map(s: &Session, set: &Set, v: &Vdev) -> Result<Option<Map>> {
-    let Some(z) = v.get_u64("com.delphix:vdev_zap_top").filter(|z| *z != 0) else {
+    let Some(z) = v.get_u64(vdev::keys::ZAP_TOP).filter(|z| *z != 0) else {
         return Ok(None);
     };
-    let map = Zap::new(&*s.pool.mos.hold(z)?).get("com.delphix:indirect_obsolete_sm")?;
+    let map = Zap::new(&*s.pool.mos.hold(z)?).get(mos_keys::OBSOLETE_SPACEMAP)?;
     map.map(|o| Map::open(set, o)).transpose()
 }
 
@@ -445,30 +444,6 @@ fn obsolete(set: &Set, dn: &DnodePhys, n: usize) -> Result<Vec<u64>> {
     Ok(words.into_iter().flat_map(two).collect())
 }
 
-/// Where the blocks of a vdev that is or was removed are now: addresses; none of other vdevs.
-pub fn moved(s: &Session, v: &Vdev) -> Result<Vec<Dva>> {
-    let Some(o) = v.get_u64("com.delphix:indirect_object").filter(|o| *o != 0) else {
-        return Ok(Vec::new());
-    };
-    let set = Set::open(&s.pool.zio, &s.pool.mos.root())?;
-    let dn = set
-        .dnode(o)?
-        .ok_or_else(|| Error::damaged(format!("no indirect mapping {o}")))?;
-    let room = dn
-        .maxblkid
-        .saturating_add(1)
-        .saturating_mul(dn.block_size() as u64);
-    let count = u64_at(&dn.bonus, 16)?.min(room / 24).min(1 << 24) as usize;
-    let words = numbers(&set, o, count * 3)?;
-    Ok(words
-        .chunks_exact(3)
-        .map(|e| Dva {
-            word0: e[1],
-            word1: e[2],
-        })
-        .collect())
-}
-
 /// The logs of space maps, and how many of their entries still count.
 fn logs(
     s: &Session,
@@ -478,7 +453,7 @@ fn logs(
     out: &mut dyn Write,
 ) -> Result<()> {
     let directory = s.pool.mos.hold(1)?;
-    let Some(object) = Zap::new(&*directory).get("com.delphix:log_spacemap_zap")? else {
+    let Some(object) = Zap::new(&*directory).get(mos_keys::LOG_SPACEMAP_ZAP)? else {
         return Ok(());
     };
     let mut list = BTreeMap::new();

@@ -2,9 +2,9 @@
 
 use crate::fmt;
 use crate::raw::Set;
-use crate::{Log, Session};
+use crate::Session;
 use base::Result;
-use disk::zil::{Body, CreateKind, WriteData, ZilHeader};
+use disk::zil::{Body, Create, CreateKind, WriteData, ZilHeader};
 use std::cell::RefCell;
 use std::io::Write;
 
@@ -36,7 +36,7 @@ pub fn show(
     let lines = RefCell::new(Vec::new());
     let counts = RefCell::new([0u64; TYPES]);
     zil::walk(
-        &Log(&s.pool),
+        &audit::ReadOnlyLog(&s.pool),
         &h.log,
         (u64::MAX, u64::MAX),
         &mut |bp| {
@@ -101,34 +101,77 @@ pub fn show(
     Ok(writeln!(out)?)
 }
 
-fn record(body: &Body, depth: usize, out: &mut Vec<String>) {
-    let name = |b: &[u8]| fmt::text(b);
-    let line = |out: &mut Vec<String>, text: String| out.push(format!("\t\t\t{text}"));
-    match body {
-        Body::Create(c) => {
-            line(
-                out,
-                match c.kind {
-                    CreateKind::Symlink => format!("{} -> {}", name(&c.name), name(&c.target)),
-                    _ => name(&c.name),
-                },
-            );
-            line(out, fmt::time(c.crtime[0]));
-            line(
-                out,
-                format!(
-                    "doid {}, foid {}, slots {}, mode {:o}",
-                    c.parent, c.object, c.slots, c.mode
-                ),
-            );
-            line(
-                out,
-                format!(
-                    "uid {}, gid {}, gen {}, rdev {:#x}",
-                    c.uid, c.gid, c.gen, c.rdev
-                ),
-            );
+fn line(out: &mut Vec<String>, text: String) {
+    out.push(format!("\t\t\t{text}"));
+}
+
+fn create(c: &Create, out: &mut Vec<String>) {
+    let name = fmt::text(&c.name);
+    let first = match c.kind {
+        CreateKind::Symlink => format!("{name} -> {}", fmt::text(&c.target)),
+        _ => name,
+    };
+    line(out, first);
+    line(out, fmt::time(c.crtime[0]));
+    let (parent, object, slots, mode) = (c.parent, c.object, c.slots, c.mode);
+    line(
+        out,
+        format!("doid {parent}, foid {object}, slots {slots}, mode {mode:o}"),
+    );
+    let (uid, gid, gen, rdev) = (c.uid, c.gid, c.gen, c.rdev);
+    line(
+        out,
+        format!("uid {uid}, gid {gid}, gen {gen}, rdev {rdev:#x}"),
+    );
+}
+
+fn written(data: &WriteData, depth: usize, out: &mut Vec<String>) {
+    match data {
+        WriteData::Indirect(bp) if depth >= 4 => line(out, format!("has blkptr, {}", fmt::bp(bp))),
+        WriteData::Inline(b) if depth >= 5 => {
+            let shown = b.get(..32).unwrap_or(b);
+            line(out, fmt::hex(shown));
         }
+        WriteData::Inline(_) | WriteData::Indirect(_) => {}
+        WriteData::Zeros => line(out, "zeros".into()),
+    }
+}
+
+fn attributes(body: &Body, out: &mut Vec<String>) {
+    let Body::SetAttr {
+        object,
+        mask,
+        mode,
+        uid,
+        gid,
+        size,
+        atime,
+        mtime,
+        ..
+    } = body
+    else {
+        return;
+    };
+    line(out, format!("foid {object}, mask {mask:#x}"));
+    // Bits of the mask (pool format §26): mode, uid, gid, size, atime, mtime.
+    for (bit, text) in [
+        (1, format!("VA_MODE  {mode:o}")),
+        (2, format!("VA_UID   {uid}")),
+        (4, format!("VA_GID   {gid}")),
+        (8, format!("VA_SIZE  {size}")),
+        (16, format!("VA_ATIME {}", fmt::time(atime[0]))),
+        (32, format!("VA_MTIME {}", fmt::time(mtime[0]))),
+    ] {
+        if mask & bit != 0 {
+            line(out, text);
+        }
+    }
+}
+
+fn record(body: &Body, depth: usize, out: &mut Vec<String>) {
+    let name = fmt::text;
+    match body {
+        Body::Create(c) => create(c, out),
         Body::Remove {
             parent, name: n, ..
         } => line(out, format!("doid {parent}, name {}", name(n))),
@@ -167,17 +210,7 @@ fn record(body: &Body, depth: usize, out: &mut Vec<String>) {
                 out,
                 format!("foid {object}, offset {offset:x}, length {length:x}"),
             );
-            match data {
-                WriteData::Indirect(bp) if depth >= 4 => {
-                    line(out, format!("has blkptr, {}", fmt::bp(bp)))
-                }
-                WriteData::Inline(b) if depth >= 5 => {
-                    let shown = b.get(..32).unwrap_or(b);
-                    line(out, fmt::hex(shown));
-                }
-                WriteData::Inline(_) | WriteData::Indirect(_) => {}
-                WriteData::Zeros => line(out, "zeros".into()),
-            }
+            written(data, depth, out);
         }
         Body::Extend {
             object,
@@ -192,32 +225,7 @@ fn record(body: &Body, depth: usize, out: &mut Vec<String>) {
             out,
             format!("foid {object}, offset {offset:#x}, length {length:#x}"),
         ),
-        Body::SetAttr {
-            object,
-            mask,
-            mode,
-            uid,
-            gid,
-            size,
-            atime,
-            mtime,
-            ..
-        } => {
-            line(out, format!("foid {object}, mask {mask:#x}"));
-            // Bits of the mask (pool format §26): mode, uid, gid, size, atime, mtime.
-            for (bit, text) in [
-                (1, format!("VA_MODE  {mode:o}")),
-                (2, format!("VA_UID   {uid}")),
-                (4, format!("VA_GID   {gid}")),
-                (8, format!("VA_SIZE  {size}")),
-                (16, format!("VA_ATIME {}", fmt::time(atime[0]))),
-                (32, format!("VA_MTIME {}", fmt::time(mtime[0]))),
-            ] {
-                if mask & bit != 0 {
-                    line(out, text);
-                }
-            }
-        }
+        Body::SetAttr { .. } => attributes(body, out),
         Body::AclV0 {
             object, ace_count, ..
         } => line(out, format!("foid {object}, aclcnt {ace_count}")),

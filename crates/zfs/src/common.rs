@@ -1,7 +1,7 @@
 //! What several subcommands share.
 
 use api::{Dataset, DatasetGet, DatasetKind, Reply, Request};
-use cli::json::{Object, Style};
+use cli::json::{Object, Put, Style};
 use cli::names::{self, Want};
 use cli::{Cx, Fail, Parsed};
 use control::client::unexpected;

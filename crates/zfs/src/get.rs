@@ -3,7 +3,7 @@
 use crate::common;
 use api::{DatasetGet, DatasetKind, Select, Source};
 use cli::get::Row;
-use cli::json::{envelope, property, Json, Object};
+use cli::json::{envelope, line, property, Object, Put};
 use cli::{value, Cx, Fail, Outcome, Parsed};
 
 pub fn get(args: &Parsed, cx: &mut Cx<'_>) -> Outcome {
@@ -98,7 +98,7 @@ pub fn get(args: &Parsed, cx: &mut Cx<'_>) -> Outcome {
             all.put(d.name.as_str(), o);
         }
         report.put("datasets", all);
-        writeln!(cx.out, "{}", Json::from(report))?;
+        writeln!(cx.out, "{}", line(report))?;
         return Ok(status);
     }
     let mut rows = Vec::new();

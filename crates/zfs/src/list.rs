@@ -3,7 +3,7 @@
 use crate::common;
 use api::{Dataset, DatasetGet, DatasetKind, Select, Value};
 use cli::columns::{self, Column};
-use cli::json::{envelope, property, Json, Object};
+use cli::json::{envelope, line, property, Object, Put};
 use cli::props::{self, Info};
 use cli::{value, Cx, Fail, Outcome, Parsed};
 use std::cmp::Ordering;
@@ -109,7 +109,7 @@ pub fn list(args: &Parsed, cx: &mut Cx<'_>) -> Outcome {
             all.put(d.name.as_str(), o);
         }
         report.put("datasets", all);
-        writeln!(cx.out, "{}", Json::from(report))?;
+        writeln!(cx.out, "{}", line(report))?;
         return Ok(i32::from(failed));
     }
     if found.is_empty() {

@@ -2,7 +2,7 @@
 
 use crate::common;
 use api::{Batch, Reply, Request};
-use cli::json::{envelope, Json, Object};
+use cli::json::{envelope, line, Object, Put};
 use cli::names::{self, Want};
 use cli::{Cx, Fail, Outcome, Parsed};
 use control::client::unexpected;
@@ -118,7 +118,7 @@ fn list(args: &Parsed, cx: &mut Cx<'_>) -> Outcome {
             );
         }
         let report = envelope("zfs mount").with("datasets", all);
-        writeln!(cx.out, "{}", Json::from(report))?;
+        writeln!(cx.out, "{}", line(report))?;
         return Ok(0);
     }
     for m in &mounts {

@@ -1,4 +1,4 @@
-//! One round of a commit: records into blocks, blocks onto the chain, one flush.
+//! One round of a commit: packs records into log blocks, writes the blocks of the chain, flushes once.
 
 use crate::chain::{is_slim, log_pointer, successor, Builder, UNIT};
 use crate::itx::{Body, Form, Itx};

@@ -1,4 +1,4 @@
-//! Claiming at the first writable open after a crash (pool format §26.3).
+//! Claiming: marks the blocks of a log as allocated at the first writable import after a crash (pool format §26.3).
 
 use crate::header::{limits, Header, FLAG_LR_SEQ_VALID, FLAG_REPLAY};
 use crate::{walk, LogBlocks, RawRecord};

@@ -1,4 +1,4 @@
-//! Changes in memory, waiting for a commit or for their group (behaviour §3.1, §3.2).
+//! Log records in memory until a commit writes them or their txg is synced (behaviour §3.1, §3.2).
 
 use base::Txg;
 use std::collections::BTreeMap;

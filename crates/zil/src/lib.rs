@@ -1,19 +1,19 @@
-//! The intent log of a dataset: what an fsync promises, kept between two transaction groups
+//! The intent log of a dataset: keeps what an fsync promised until the txg of the change is on disk
 //! (pool format §26, behaviour §3).
 //!
-//! * [`Zil::log`] remembers every change in memory, by group ([`itx`](Itx)).
+//! * [`Zil::log`] keeps a record of every change in memory, by txg ([`itx`](Itx)).
 //! * [`Zil::commit`] writes what an fsync needs into a chain of blocks on disk and returns when it
-//!   is stable. Callers that arrive while one is writing are served together by the next round.
-//! * [`Zil::sync`] runs with the sync of each group: frees log blocks nobody needs any more and
+//!   is stable. The next round serves all callers that arrive while one is being written.
+//! * [`Zil::sync`] runs with the sync of each txg: frees log blocks that no replay needs any more and
 //!   says what the header in the object set block must be; [`Zil::synced`] forgets the records of
-//!   groups that are on disk.
+//!   txgs that are on disk.
 //! * [`claim`] (pool import) marks the blocks of a log left by a crash as allocated,
 //!   [`Zil::replay`] (mount) applies it.
 //!
 //! The crate does no I/O of its own: it asks a [`LogStore`]. Whenever the log cannot do what is
 //! asked — no chain yet, no space, a device that fails — the answer is
-//! [`Committed::NeedTxgSync`]: the caller waits for the open group to be on disk, which is the same
-//! promise by other means.
+//! [`Committed::NeedTxgSync`]: the caller waits until the open txg is on disk, which keeps the
+//! same promise.
 //!
 //! Lock order: the one lock of a [`Zil`] is never held while the store is called, except
 //! [`LogBlocks::free`] in syncing context, which is memory only. [`Zil::sync`] waits for a round of

@@ -1,4 +1,4 @@
-//! The live log of one dataset: commits and syncs.
+//! The log of one mounted dataset: commits, and what a sync of a txg does to it.
 
 use crate::batch::Batch;
 use crate::chain::{log_pointer, UNIT};

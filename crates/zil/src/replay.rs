@@ -1,4 +1,4 @@
-//! Replay at mount (pool format §26.3, §26.4).
+//! Replay: applies the records of a claimed log when its dataset is mounted (pool format §26.3, §26.4).
 
 use crate::header::{limits, Header};
 use crate::{tx, walk, LogBlocks, RawRecord, Zil, WRITE_HEADER};

@@ -12,6 +12,7 @@ mod flight;
 mod gang_tests;
 pub mod memory;
 mod pipeline;
+mod read_spec;
 mod scope;
 pub mod seam;
 pub mod swap;
@@ -19,7 +20,8 @@ mod syncing;
 
 pub use cache::Cache;
 pub use crypt::{Crypt, Seal};
-pub use pipeline::{Lease, Prepared, WriteSpec, Zio, ZioOptions};
+pub use pipeline::{Prepared, WriteSpec, Zio, ZioOptions};
+pub use read_spec::{InUse, Lease, ReadSpec, Whole};
 pub use scope::Scope;
 pub use seam::{
     Allocator, Dedup, Devices, Looked, PhysWrite, Purpose, ReadOne, Sharing, Waits, Wrong,

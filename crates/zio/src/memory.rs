@@ -174,7 +174,7 @@ impl Allocator for MemoryAllocator {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{WriteSpec, Zio, ZioOptions};
+    use crate::{ReadSpec, WriteSpec, Zio, ZioOptions};
     use base::{Block, Kind};
     use disk::{BlkPtr, ObjType};
     use std::sync::Arc;
@@ -392,17 +392,34 @@ mod tests {
         assert_eq!(z.read(&bp).unwrap(), data);
         assert_eq!(counts(&d), (1, 0));
         z.cache.clear();
-        assert_eq!(z.read_many(&[bp], z.lease())[0].as_ref().unwrap(), &data);
+        assert_eq!(
+            z.read_many(&[bp], &ReadSpec::default())[0]
+                .as_ref()
+                .unwrap(),
+            &data
+        );
         assert_eq!(counts(&d), (1, 0), "repaired");
         d.ruin(bp.dva(0).offset());
         z.cache.clear();
-        assert_eq!(z.read_many(&[bp], z.lease())[0].as_ref().unwrap(), &data);
+        assert_eq!(
+            z.read_many(&[bp], &ReadSpec::default())[0]
+                .as_ref()
+                .unwrap(),
+            &data
+        );
         assert_eq!(counts(&d), (2, 0), "in a batch, too");
         d.ruin(bp.dva(0).offset());
         d.ruin(bp.dva(1).offset());
         z.cache.clear();
         assert_eq!(z.read(&bp).unwrap_err().kind, Kind::Checksum);
         assert_eq!(counts(&d), (4, 1));
+    }
+
+    fn since(lease: crate::Lease) -> ReadSpec<'static> {
+        ReadSpec {
+            in_use: crate::InUse::Since(lease),
+            ..ReadSpec::default()
+        }
     }
 
     /// Whoever kept a pointer for too long finds the content of another block: that is nobody's
@@ -414,11 +431,11 @@ mod tests {
         // Freed with group 6, given away with group 9. One copy of the new block is on its way.
         z.set_synced(8);
         d.ruin(bp.dva(0).offset());
-        assert_eq!(z.read_leased(&bp, lease).unwrap(), data);
+        assert_eq!(z.read_with(&bp, &since(lease)).unwrap(), data);
         assert_eq!(counts(&d), (0, 0));
         z.cache.clear();
         d.ruin(bp.dva(1).offset());
-        assert!(z.read_leased(&bp, lease).is_err());
+        assert!(z.read_with(&bp, &since(lease)).is_err());
         assert_eq!(counts(&d), (0, 0));
         // Nothing was written: undoing the change brings the old content back.
         d.ruin(bp.dva(0).offset());
@@ -452,7 +469,7 @@ mod tests {
         // The one who asked with the old pointer blamed a device: two groups later nobody does.
         let before = counts(&d);
         z.set_synced(9);
-        assert!(z.read_leased(&a, crate::Lease::of(6)).is_err());
+        assert!(z.read_with(&a, &since(crate::Lease::of(6))).is_err());
         assert_eq!(counts(&d), before);
     }
 }

@@ -175,6 +175,13 @@ impl Zfs {
         Ok(())
     }
 
+    /// Hands every name of a directory with its object on to `f` until it returns false. Nothing notes
+    /// that the directory was read.
+    pub fn names(&self, dir: &Znode, mut f: impl FnMut(&[u8], u64) -> Result<bool>) -> Result<()> {
+        Self::must_dir(dir)?;
+        names::walk(&dir.dnode, 0, |name, value, _| f(name, value & OBJECT_MASK))
+    }
+
     /// May the directory be listed?
     pub fn opendir(&self, dir: &Znode, cred: &Cred) -> Result<()> {
         Self::must_dir(dir)?;

@@ -58,7 +58,7 @@ impl Zfs {
         }
     }
 
-    /// At mount: frees everything on the delete queue.
+    /// At mount: frees everything on the delete queue that nobody has adopted.
     pub(crate) fn drain_unlinked(&self) -> Result<()> {
         let mut objects = Vec::new();
         names::each(&self.unlinked, |_, v| {
@@ -66,6 +66,9 @@ impl Zfs {
             Ok(())
         })?;
         for o in objects {
+            if self.cache.reaper.is_kept(o) {
+                continue;
+            }
             match self.destroy(o) {
                 Ok(()) => {}
                 // An entry without its object: nothing but the entry is left to remove.

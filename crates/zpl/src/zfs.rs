@@ -460,6 +460,25 @@ impl Zfs {
         Ok(z)
     }
 
+    /// An object that somebody referred to in another state of the file system, by its number and
+    /// generation. One without links stays until [`Zfs::let_go`].
+    ///
+    /// Errors: `Kind::Stale` if there is no such object.
+    pub fn adopt(&self, object: u64, generation: u32) -> Result<Arc<Znode>> {
+        let z = match self.get_any(object) {
+            Err(e) if e.kind == Kind::NotFound => return Err(Kind::Stale.into()),
+            r => r?,
+        };
+        if z.gen as u32 != generation {
+            return Err(Kind::Stale.into());
+        }
+        if z.fixed().links == 0 {
+            z.keep_by_number();
+            z.doomed.store(true, Ordering::Release);
+        }
+        Ok(z)
+    }
+
     /// User, group and project of an object, whether or not it has links.
     pub fn owners(&self, object: u64) -> Result<[u64; 3]> {
         let z = self.get_any(object)?;

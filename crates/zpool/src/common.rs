@@ -1,7 +1,7 @@
 //! What several subcommands share.
 
 use api::{Pool, PoolGet, Reply, Request};
-use cli::json::{Json, Object, Style};
+use cli::json::{line, Object, Put, Style};
 use cli::vdevs::Naming;
 use cli::{Cx, Fail, Parsed};
 use control::client::unexpected;
@@ -90,7 +90,7 @@ pub fn stamp(args: &Parsed, cx: &mut Cx<'_>) -> Result<Option<String>, Fail> {
 
 /// Prints a JSON report.
 pub fn print_json(cx: &mut Cx<'_>, report: Object) -> Result<(), Fail> {
-    writeln!(cx.out, "{}", Json::from(report))?;
+    writeln!(cx.out, "{}", line(report))?;
     Ok(())
 }
 

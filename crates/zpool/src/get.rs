@@ -2,7 +2,7 @@
 
 use crate::common;
 use api::{PoolGet, Request, Select};
-use cli::json::{envelope, property, Object};
+use cli::json::{envelope, property, Object, Put};
 use cli::{Cx, Fail, Outcome, Parsed};
 
 pub fn get(args: &Parsed, cx: &mut Cx<'_>) -> Outcome {

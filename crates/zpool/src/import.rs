@@ -3,9 +3,10 @@
 use crate::common;
 use crate::status::Look;
 use crate::status_json::{as_printed, devices, moment};
-use crate::status_text::{feature_lines, reason_of, see, Reason};
+use crate::status_reason::{reason_of, Reason};
+use crate::status_text::{feature_lines, see};
 use api::{ImportScan, Importable, Multihost, PoolImport, Reply, Request, Vdev, VdevClass};
-use cli::json::{envelope, Object, Style};
+use cli::json::{envelope, Object, Put, Style};
 use cli::vdevs::{self, Naming};
 use cli::{time, Cx, Fail, Outcome, Parsed};
 use control::client::unexpected;

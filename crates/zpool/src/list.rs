@@ -4,7 +4,7 @@ use crate::common;
 use api::{Pool, PoolGet, Select, Value, Vdev, VdevAux, VdevClass};
 use base::sizes::nice;
 use cli::columns::{self, Column};
-use cli::json::{envelope, property, Json, Object, Style};
+use cli::json::{envelope, property, Json, Object, Put, Style};
 use cli::props::{self, Form, Info};
 use cli::vdevs::{self, Naming};
 use cli::{value, Cx, Fail, Outcome, Parsed};
@@ -281,7 +281,7 @@ fn json_value(w: &Want, pool: &Pool, style: Style, cx: &Cx<'_>) -> Option<(Json,
     let text = value::pool(&p.name, &p.value, style.exact, &cx.zone);
     let json = match (&p.value, form) {
         (Value::Number(_), f) if !matches!(f, Form::Ratio) => style.text(text),
-        _ => Json::Text(text),
+        _ => Json::String(text),
     };
     Some((json, p.source.clone()))
 }

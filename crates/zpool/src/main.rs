@@ -11,6 +11,7 @@ mod list;
 mod manage;
 mod status;
 mod status_json;
+mod status_reason;
 mod status_text;
 #[cfg(test)]
 mod testing;

@@ -1,7 +1,8 @@
 //! `zpool status`.
 
 use crate::common;
-use crate::status_text::{self, Reason};
+use crate::status_reason::{self, Reason};
+use crate::status_text;
 use api::{Pool, PoolGet, Scan, ScanFunction, ScanState, Vdev, VdevAux, VdevClass, VdevState};
 use base::sizes::nice;
 use cli::vdevs::{self, Naming};
@@ -44,7 +45,7 @@ pub fn status(args: &Parsed, cx: &mut Cx<'_>) -> Outcome {
             }
             let mut first = true;
             for pool in &pools {
-                let reason = status_text::reason(pool);
+                let reason = status_reason::reason(pool);
                 if args.has("x") && reason.is_healthy_enough() {
                     if !names.is_empty() {
                         writeln!(cx.out, "pool '{}' is healthy", pool.name)?;
@@ -490,7 +491,7 @@ fn row(
         _ => vdevs::state(vdev.state, vdev.aux),
     };
     if depth == 0 {
-        state = status_text::root_state(pool, vdev);
+        state = status_reason::root_state(pool, vdev);
     }
     let pad = width.saturating_sub(depth);
     out.push_str(&format!("\t{:depth$}{name:<pad$}  {state:<8}", ""));

@@ -2,10 +2,10 @@
 
 use crate::common;
 use crate::status::{tabbed, top, Look};
-use crate::status_text;
+use crate::{status_reason, status_text};
 use api::{Pool, Scan, ScanFunction, ScanState, Vdev, VdevClass};
 use base::sizes::nice;
-use cli::json::{envelope, Json, Object, Style};
+use cli::json::{envelope, Json, Object, Put, Style};
 use cli::vdevs::{self, Naming};
 use cli::{time, Cx, Parsed};
 use tz::TimeZone;
@@ -38,7 +38,7 @@ pub fn report(
     }
     let mut all = Object::new();
     for pool in pools {
-        let reason = status_text::reason(pool);
+        let reason = status_reason::reason(pool);
         if args.has("x") && reason.is_healthy_enough() {
             continue;
         }
@@ -54,7 +54,7 @@ pub fn report(
 
 fn one(
     pool: &Pool,
-    reason: status_text::Reason,
+    reason: status_reason::Reason,
     style: Style,
     look: &Look,
     flat: bool,
@@ -129,7 +129,7 @@ fn one(
     devices(&mut o, pool, style, look, flat);
     o.put("error_count", style.plain(pool.error_count.unwrap_or(0)));
     if look.verbose && !pool.error_list.is_empty() {
-        let list = pool.error_list.iter().map(|e| Json::Text(e.clone()));
+        let list = pool.error_list.iter().map(|e| Json::String(e.clone()));
         o.put("errlist", Json::Array(list.collect()));
     }
     o

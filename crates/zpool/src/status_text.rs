@@ -1,38 +1,7 @@
-//! What is wrong with a pool, in the words of `zpool status` (command reference §8.4).
+//! Reasons in the words of `zpool status` (command reference §8.4).
 
-use api::{Pool, PoolFacts, Scan, ScanFunction, ScanState, Vdev, VdevAux, VdevClass, VdevState};
-
-/// The first thing that is wrong.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Reason {
-    Healthy,
-    Resilvering,
-    HostMismatch,
-    VersionNewer,
-    UnsupportedRead,
-    UnsupportedWrite,
-    BadGuidSum,
-    Suspended,
-    Stopped,
-    BadLog,
-    FaultedNoReplicas,
-    MissingNoReplicas,
-    LabelNoReplicas,
-    CorruptPool,
-    CorruptData,
-    Faulted,
-    Missing,
-    Label,
-    MissedWrites,
-    Failing,
-    Offlined,
-    Removed,
-    Ashift,
-    LegacyVersion,
-    FeaturesDisabled,
-    BadCompatibility,
-    IncompatibleFeatures,
-}
+use crate::status_reason::Reason;
+use api::PoolFacts;
 
 /// Texts of a reason; lines are joined by newlines, without the leading tabs.
 #[derive(Debug, Default)]
@@ -48,146 +17,6 @@ pub fn see(id: &str) -> String {
     format!("https://openzfs.github.io/openzfs-docs/msg/ZFS-8000-{id}")
 }
 
-/// Word in the STATE column of the root vdev.
-pub fn root_state(pool: &Pool, root: &Vdev) -> &'static str {
-    if pool.facts.suspended {
-        return "SUSPENDED";
-    }
-    cli::vdevs::state(root.state, root.aux)
-}
-
-/// Whether any device fits; spares and what is being replaced do not count.
-fn any(vdev: &Vdev, fits: &dyn Fn(&Vdev) -> bool) -> bool {
-    if matches!(vdev.kind, api::VdevKind::Replacing) || vdev.class == VdevClass::Spare {
-        return false;
-    }
-    if vdev.children.is_empty() {
-        return fits(vdev);
-    }
-    vdev.children.iter().any(|c| any(c, fits))
-}
-
-fn missing(v: &Vdev) -> bool {
-    v.state == VdevState::CantOpen && v.aux == VdevAux::OpenFailed
-}
-
-fn stale(v: &Vdev) -> bool {
-    v.aux == VdevAux::MissedWrites
-}
-
-fn failing(v: &Vdev) -> bool {
-    let s = &v.stats;
-    v.state == VdevState::Degraded && !stale(v)
-        || s.read_errors + s.write_errors + s.checksum_errors != 0
-}
-
-/// Finds what is wrong with an imported pool.
-pub fn reason(pool: &Pool) -> Reason {
-    reason_of(
-        pool.tree.as_ref(),
-        &pool.facts,
-        pool.scan.as_ref(),
-        pool.error_count.unwrap_or(0),
-        pool.version,
-    )
-}
-
-/// Finds what is wrong; the first that applies counts.
-pub fn reason_of(
-    tree: Option<&Vdev>,
-    facts: &PoolFacts,
-    scan: Option<&Scan>,
-    errors: u64,
-    version: u64,
-) -> Reason {
-    if scan.is_some_and(|s| s.function == ScanFunction::Resilver && s.state == ScanState::Scanning)
-    {
-        return Reason::Resilvering;
-    }
-    if facts.host_mismatch.is_some() {
-        return Reason::HostMismatch;
-    }
-    if facts.version_newer {
-        return Reason::VersionNewer;
-    }
-    if !facts.unsupported.is_empty() {
-        return if facts.unsupported_readable {
-            Reason::UnsupportedWrite
-        } else {
-            Reason::UnsupportedRead
-        };
-    }
-    let (dead, aux) = tree.map_or((false, VdevAux::None), |t| {
-        (t.state == VdevState::CantOpen, t.aux)
-    });
-    let some = |fits: &dyn Fn(&Vdev) -> bool| tree.is_some_and(|t| any(t, fits));
-    if dead && aux == VdevAux::BadGuidSum {
-        return Reason::BadGuidSum;
-    }
-    if facts.stopped {
-        return Reason::Stopped;
-    }
-    if facts.suspended {
-        return Reason::Suspended;
-    }
-    if facts.bad_log {
-        return Reason::BadLog;
-    }
-    let faulted = |v: &Vdev| v.state == VdevState::Faulted;
-    let broken = |v: &Vdev| v.state == VdevState::CantOpen;
-    if dead {
-        if some(&faulted) {
-            return Reason::FaultedNoReplicas;
-        }
-        if some(&missing) {
-            return Reason::MissingNoReplicas;
-        }
-        if some(&broken) {
-            return Reason::LabelNoReplicas;
-        }
-    }
-    if facts.corrupt_metadata || (dead && aux == VdevAux::CorruptData) {
-        return Reason::CorruptPool;
-    }
-    if errors > 0 {
-        return Reason::CorruptData;
-    }
-    let rows: [(&dyn Fn(&Vdev) -> bool, Reason); 8] = [
-        (&faulted, Reason::Faulted),
-        (&missing, Reason::Missing),
-        (&broken, Reason::Label),
-        (&stale, Reason::MissedWrites),
-        (&failing, Reason::Failing),
-        (&|v| v.state == VdevState::Offline, Reason::Offlined),
-        (&|v| v.state == VdevState::Removed, Reason::Removed),
-        (
-            &|v| {
-                v.stats.configured_ashift != 0
-                    && v.stats.physical_ashift > v.stats.configured_ashift
-            },
-            Reason::Ashift,
-        ),
-    ];
-    for (fits, reason) in rows {
-        if some(fits) {
-            return reason;
-        }
-    }
-    if version != 0 && version < 5000 {
-        return Reason::LegacyVersion;
-    }
-    if facts.bad_compatibility.is_some() {
-        return Reason::BadCompatibility;
-    }
-    if !facts.incompatible_features.is_empty() {
-        return Reason::IncompatibleFeatures;
-    }
-    if !facts.disabled_features.is_empty() {
-        return Reason::FeaturesDisabled;
-    }
-    Reason::Healthy
-}
-
 /// `name (description)` of features, a line each.
 pub fn feature_lines(features: &[(String, String)]) -> String {
     let line = |(guid, text): &(String, String)| {
@@ -201,218 +30,12 @@ pub fn feature_lines(features: &[(String, String)]) -> String {
 }
 
 impl Reason {
-    /// What `status -x` does not show.
-    pub fn is_healthy_enough(self) -> bool {
-        matches!(
-            self,
-            Reason::Healthy
-                | Reason::LegacyVersion
-                | Reason::FeaturesDisabled
-                | Reason::BadCompatibility
-                | Reason::IncompatibleFeatures
-        )
-    }
-
     /// The texts of an imported pool.
     pub fn text(self, facts: &PoolFacts) -> Text {
-        let recover = "Destroy and re-create the pool from\na backup source.";
-        let (status, action, id) = match self {
-            Reason::Healthy => return Text::default(),
-            Reason::Resilvering => (
-                "One or more devices is currently being resilvered.  The pool will\n\
-                 continue to function, possibly in a degraded state.",
-                "Wait for the resilver to complete.",
-                None,
-            ),
-            Reason::HostMismatch => (
-                "Mismatch between pool hostid and system hostid on imported pool.\n\
-                 This pool was previously imported into a system with a different hostid,\n\
-                 and then was verbatim imported into this system.",
-                "Export this pool on all systems on which it is imported.\n\
-                 Then import it to correct the mismatch.",
-                Some("EY"),
-            ),
-            Reason::VersionNewer => (
-                "The pool has been upgraded to a newer, incompatible on-disk version.\n\
-                 The pool cannot be accessed on this system.",
-                "Access the pool from a system running more recent software, or\n\
-                 restore the pool from backup.",
-                Some("A5"),
-            ),
-            Reason::UnsupportedRead => (
-                "The pool cannot be accessed on this system because it uses the\n\
-                 following feature(s) not supported on this system:",
-                "Access the pool from a system that supports the required feature(s),\n\
-                 or restore the pool from backup.",
-                None,
-            ),
-            Reason::UnsupportedWrite => (
-                "The pool can only be accessed in read-only mode on this system. It\n\
-                 cannot be accessed in read-write mode because it uses the following\n\
-                 feature(s) not supported on this system:",
-                "The pool cannot be accessed in read-write mode. Import the pool with\n\
-                 \"-o readonly=on\", access the pool from a system that supports the\n\
-                 required feature(s), or restore the pool from backup.",
-                None,
-            ),
-            Reason::BadGuidSum => (
-                "One or more devices are missing from the system.",
-                "Attach the missing devices, export the pool and import it again.",
-                Some("6X"),
-            ),
-            Reason::Suspended => (
-                "One or more devices are faulted in response to IO failures.  The pool\n\
-                 waits for them; nothing is lost so far.",
-                "Make sure the affected devices are connected and have room, then run\n\
-                 'zpool clear'.  'zpool export -f' gives up what is not on them.",
-                Some("HC"),
-            ),
-            Reason::Stopped => (
-                "The pool is stopped: a transaction group could not be written, and what\n\
-                 is not on the devices is lost.",
-                "Run 'zpool export -f', then import the pool again: it goes on from the\n\
-                 last transaction group on its devices.",
-                None,
-            ),
-            Reason::BadLog => (
-                "An intent log record could not be read.\n\
-                 Waiting for administrator intervention to fix the faulted pool.",
-                "Restore the affected device(s) and run 'zpool clear'.",
-                Some("K4"),
-            ),
-            Reason::FaultedNoReplicas => (
-                "One or more devices are faulted in response to persistent errors.  \
-                 There are insufficient replicas for the pool to\n\
-                 continue functioning.",
-                "Destroy and re-create the pool from a backup source.  Manually marking the \
-                 device\nrepaired using 'zpool clear' may allow some data to be recovered.",
-                None,
-            ),
-            Reason::MissingNoReplicas => (
-                "One or more devices could not be opened.  There are insufficient\n\
-                 replicas for the pool to continue functioning.",
-                "Attach the missing device, then run 'zpool clear'; or 'zpool import', if the\n\
-                 pool could not be opened.",
-                Some("3C"),
-            ),
-            Reason::LabelNoReplicas => (
-                "One or more devices could not be used because the label is missing \n\
-                 or invalid.  There are insufficient replicas for the pool to continue\n\
-                 functioning.",
-                recover,
-                Some("5E"),
-            ),
-            Reason::CorruptPool => (
-                "The pool metadata is corrupted and the pool cannot be opened.",
-                recover,
-                Some("72"),
-            ),
-            Reason::CorruptData => (
-                "One or more devices has experienced an error resulting in data\n\
-                 corruption.  Applications may be affected.",
-                "Restore the file in question if possible.  Otherwise restore the\n\
-                 entire pool from backup.",
-                Some("8A"),
-            ),
-            Reason::Faulted => (
-                "One or more devices are faulted in response to persistent errors.\n\
-                 Sufficient replicas exist for the pool to continue functioning in a\n\
-                 degraded state.",
-                "Use 'zpool clear' to mark the device repaired, or have OpenZFS replace it;\n\
-                 this software cannot yet.",
-                None,
-            ),
-            Reason::Missing => (
-                "One or more devices could not be opened.  Sufficient replicas exist for\n\
-                 the pool to continue functioning in a degraded state.",
-                "Attach the missing device and run 'zpool clear'.",
-                Some("2Q"),
-            ),
-            Reason::Label => (
-                "One or more devices could not be used because the label is missing or\n\
-                 invalid.  Sufficient replicas exist for the pool to continue\n\
-                 functioning in a degraded state.",
-                "Export the pool and have OpenZFS replace the device; this software cannot\n\
-                 yet.",
-                Some("4J"),
-            ),
-            Reason::MissedWrites => (
-                "One or more devices lack data that was written while they were away.\n\
-                 They are not used for these data, so the pool has less redundancy\n\
-                 than its layout promises.",
-                "Keep the other devices: they may have the only copy.  This version\n\
-                 cannot resilver.  Export the pool and import it with OpenZFS, which\n\
-                 copies the data to the devices that lack them, or copy the data to\n\
-                 another pool.",
-                None,
-            ),
-            Reason::Failing => (
-                "One or more devices has experienced an unrecoverable error.  An\n\
-                 attempt was made to correct the error.  Applications are unaffected.",
-                "Determine if the device needs to be replaced, and clear the errors\n\
-                 using 'zpool clear' or have OpenZFS replace the device; this software\n\
-                 cannot yet.",
-                Some("9P"),
-            ),
-            Reason::Offlined => (
-                "One or more devices has been taken offline by the administrator.\n\
-                 Sufficient replicas exist for the pool to continue functioning in a\n\
-                 degraded state.",
-                "Export the pool and have OpenZFS bring the device online or replace it;\n\
-                 this software cannot yet.",
-                None,
-            ),
-            Reason::Removed => (
-                "One or more devices have been removed.\n\
-                 Sufficient replicas exist for the pool to continue functioning in a\n\
-                 degraded state.",
-                "Export the pool and have OpenZFS bring the device online or replace it;\n\
-                 this software cannot yet.",
-                None,
-            ),
-            Reason::Ashift => (
-                "One or more devices are configured to use a non-native block size.\n\
-                 Expect reduced performance.",
-                "Replace affected devices with devices that support the\n\
-                 configured block size, or migrate data to a properly configured\n\
-                 pool.",
-                None,
-            ),
-            Reason::LegacyVersion => (
-                "The pool is formatted using a legacy on-disk format.  The pool can\n\
-                 still be used, but some features are unavailable.",
-                "Upgrade the pool using 'zpool upgrade'.  Once this is done, the\n\
-                 pool will no longer be accessible on software that does not support\n\
-                 feature flags.",
-                None,
-            ),
-            Reason::FeaturesDisabled => (
-                "Some supported and requested features are not enabled on the pool.\n\
-                 The pool can still be used, but some features are unavailable.",
-                "Enable all features using 'zpool upgrade'. Once this is done,\n\
-                 the pool may no longer be accessible by software that does not support\n\
-                 the features. See zpool-features(7) for details.",
-                None,
-            ),
-            Reason::BadCompatibility => (
-                "This pool has a compatibility list specified, but it could not be\n\
-                 read/parsed at this time. The pool can still be used, but this\n\
-                 should be investigated.",
-                "Check the value of the 'compatibility' property against the\n\
-                 appropriate file in /etc/zfs/compatibility.d or\n\
-                 /usr/share/zfs/compatibility.d.",
-                None,
-            ),
-            Reason::IncompatibleFeatures => (
-                "One or more features are enabled on the pool despite not being\n\
-                 requested by the 'compatibility' property.",
-                "Consider setting 'compatibility' to an appropriate value, or\n\
-                 adding needed features to the relevant file in\n\
-                 /etc/zfs/compatibility.d or /usr/share/zfs/compatibility.d.",
-                None,
-            ),
+        let Some(words) = self.words() else {
+            return Text::default();
         };
-        let mut status = status.to_string();
+        let mut status = words.status.to_string();
         if let (Reason::Suspended | Reason::Stopped, Some(why)) = (self, &facts.suspended_why) {
             status.push_str(&format!("\n({why})"));
         }
@@ -421,11 +44,273 @@ impl Reason {
         }
         Text {
             status: Some(status),
-            action: Some(action.to_string()),
-            id,
+            action: Some(words.action.to_string()),
+            id: words.id,
         }
     }
+
+    /// The words that do not depend on the pool; none for a healthy one.
+    fn words(self) -> Option<&'static Words> {
+        Some(match self {
+            Reason::Healthy => return None,
+            Reason::Resilvering => &RESILVERING,
+            Reason::HostMismatch => &HOST_MISMATCH,
+            Reason::VersionNewer => &VERSION_NEWER,
+            Reason::UnsupportedRead => &UNSUPPORTED_READ,
+            Reason::UnsupportedWrite => &UNSUPPORTED_WRITE,
+            Reason::BadGuidSum => &BAD_GUID_SUM,
+            Reason::Suspended => &SUSPENDED,
+            Reason::Stopped => &STOPPED,
+            Reason::BadLog => &BAD_LOG,
+            Reason::FaultedNoReplicas => &FAULTED_NO_REPLICAS,
+            Reason::MissingNoReplicas => &MISSING_NO_REPLICAS,
+            Reason::LabelNoReplicas => &LABEL_NO_REPLICAS,
+            Reason::CorruptPool => &CORRUPT_POOL,
+            Reason::CorruptData => &CORRUPT_DATA,
+            Reason::Faulted => &FAULTED,
+            Reason::Missing => &MISSING,
+            Reason::Label => &LABEL,
+            Reason::MissedWrites => &MISSED_WRITES,
+            Reason::Failing => &FAILING,
+            Reason::Offlined => &OFFLINED,
+            Reason::Removed => &REMOVED,
+            Reason::Ashift => &ASHIFT,
+            Reason::LegacyVersion => &LEGACY_VERSION,
+            Reason::FeaturesDisabled => &FEATURES_DISABLED,
+            Reason::BadCompatibility => &BAD_COMPATIBILITY,
+            Reason::IncompatibleFeatures => &INCOMPATIBLE_FEATURES,
+        })
+    }
 }
+
+/// The words of a reason.
+struct Words {
+    status: &'static str,
+    action: &'static str,
+    /// Last part of the message's address.
+    id: Option<&'static str>,
+}
+
+const RECOVER: &str = "Destroy and re-create the pool from\na backup source.";
+
+const RESILVERING: Words = Words {
+    status: "One or more devices is currently being resilvered.  The pool will\n\
+                 continue to function, possibly in a degraded state.",
+    action: "Wait for the resilver to complete.",
+    id: None,
+};
+
+const HOST_MISMATCH: Words = Words {
+    status: "Mismatch between pool hostid and system hostid on imported pool.\n\
+                 This pool was previously imported into a system with a different hostid,\n\
+                 and then was verbatim imported into this system.",
+    action: "Export this pool on all systems on which it is imported.\n\
+                 Then import it to correct the mismatch.",
+    id: Some("EY"),
+};
+
+const VERSION_NEWER: Words = Words {
+    status: "The pool has been upgraded to a newer, incompatible on-disk version.\n\
+                 The pool cannot be accessed on this system.",
+    action: "Access the pool from a system running more recent software, or\n\
+                 restore the pool from backup.",
+    id: Some("A5"),
+};
+
+const UNSUPPORTED_READ: Words = Words {
+    status: "The pool cannot be accessed on this system because it uses the\n\
+                 following feature(s) not supported on this system:",
+    action: "Access the pool from a system that supports the required feature(s),\n\
+                 or restore the pool from backup.",
+    id: None,
+};
+
+const UNSUPPORTED_WRITE: Words = Words {
+    status: "The pool can only be accessed in read-only mode on this system. It\n\
+                 cannot be accessed in read-write mode because it uses the following\n\
+                 feature(s) not supported on this system:",
+    action: "The pool cannot be accessed in read-write mode. Import the pool with\n\
+                 \"-o readonly=on\", access the pool from a system that supports the\n\
+                 required feature(s), or restore the pool from backup.",
+    id: None,
+};
+
+const BAD_GUID_SUM: Words = Words {
+    status: "One or more devices are missing from the system.",
+    action: "Attach the missing devices, export the pool and import it again.",
+    id: Some("6X"),
+};
+
+const SUSPENDED: Words = Words {
+    status: "One or more devices are faulted in response to IO failures.  The pool\n\
+                 waits for them; nothing is lost so far.",
+    action: "Make sure the affected devices are connected and have room, then run\n\
+                 'zpool clear'.  'zpool export -f' gives up what is not on them.",
+    id: Some("HC"),
+};
+
+const STOPPED: Words = Words {
+    status: "The pool is stopped: a transaction group could not be written, and what\n\
+                 is not on the devices is lost.",
+    action: "Run 'zpool export -f', then import the pool again: it goes on from the\n\
+                 last transaction group on its devices.",
+    id: None,
+};
+
+const BAD_LOG: Words = Words {
+    status: "An intent log record could not be read.\n\
+                 Waiting for administrator intervention to fix the faulted pool.",
+    action: "Restore the affected device(s) and run 'zpool clear'.",
+    id: Some("K4"),
+};
+
+const FAULTED_NO_REPLICAS: Words = Words {
+    status: "One or more devices are faulted in response to persistent errors.  \
+                 There are insufficient replicas for the pool to\n\
+                 continue functioning.",
+    action: "Destroy and re-create the pool from a backup source.  Manually marking the \
+                 device\nrepaired using 'zpool clear' may allow some data to be recovered.",
+    id: None,
+};
+
+const MISSING_NO_REPLICAS: Words = Words {
+    status: "One or more devices could not be opened.  There are insufficient\n\
+                 replicas for the pool to continue functioning.",
+    action: "Attach the missing device, then run 'zpool clear'; or 'zpool import', if the\n\
+                 pool could not be opened.",
+    id: Some("3C"),
+};
+
+const LABEL_NO_REPLICAS: Words = Words {
+    status: "One or more devices could not be used because the label is missing \n\
+                 or invalid.  There are insufficient replicas for the pool to continue\n\
+                 functioning.",
+    action: RECOVER,
+    id: Some("5E"),
+};
+
+const CORRUPT_POOL: Words = Words {
+    status: "The pool metadata is corrupted and the pool cannot be opened.",
+    action: RECOVER,
+    id: Some("72"),
+};
+
+const CORRUPT_DATA: Words = Words {
+    status: "One or more devices has experienced an error resulting in data\n\
+                 corruption.  Applications may be affected.",
+    action: "Restore the file in question if possible.  Otherwise restore the\n\
+                 entire pool from backup.",
+    id: Some("8A"),
+};
+
+const FAULTED: Words = Words {
+    status: "One or more devices are faulted in response to persistent errors.\n\
+                 Sufficient replicas exist for the pool to continue functioning in a\n\
+                 degraded state.",
+    action: "Use 'zpool clear' to mark the device repaired, or have OpenZFS replace it;\n\
+                 this software cannot yet.",
+    id: None,
+};
+
+const MISSING: Words = Words {
+    status: "One or more devices could not be opened.  Sufficient replicas exist for\n\
+                 the pool to continue functioning in a degraded state.",
+    action: "Attach the missing device and run 'zpool clear'.",
+    id: Some("2Q"),
+};
+
+const LABEL: Words = Words {
+    status: "One or more devices could not be used because the label is missing or\n\
+                 invalid.  Sufficient replicas exist for the pool to continue\n\
+                 functioning in a degraded state.",
+    action: "Export the pool and have OpenZFS replace the device; this software cannot\n\
+                 yet.",
+    id: Some("4J"),
+};
+
+const MISSED_WRITES: Words = Words {
+    status: "One or more devices lack data that was written while they were away.\n\
+                 They are not used for these data, so the pool has less redundancy\n\
+                 than its layout promises.",
+    action: "Keep the other devices: they may have the only copy.  This version\n\
+                 cannot resilver.  Export the pool and import it with OpenZFS, which\n\
+                 copies the data to the devices that lack them, or copy the data to\n\
+                 another pool.",
+    id: None,
+};
+
+const FAILING: Words = Words {
+    status: "One or more devices has experienced an unrecoverable error.  An\n\
+                 attempt was made to correct the error.  Applications are unaffected.",
+    action: "Determine if the device needs to be replaced, and clear the errors\n\
+                 using 'zpool clear' or have OpenZFS replace the device; this software\n\
+                 cannot yet.",
+    id: Some("9P"),
+};
+
+const OFFLINED: Words = Words {
+    status: "One or more devices has been taken offline by the administrator.\n\
+                 Sufficient replicas exist for the pool to continue functioning in a\n\
+                 degraded state.",
+    action: "Export the pool and have OpenZFS bring the device online or replace it;\n\
+                 this software cannot yet.",
+    id: None,
+};
+
+const REMOVED: Words = Words {
+    status: "One or more devices have been removed.\n\
+                 Sufficient replicas exist for the pool to continue functioning in a\n\
+                 degraded state.",
+    action: "Export the pool and have OpenZFS bring the device online or replace it;\n\
+                 this software cannot yet.",
+    id: None,
+};
+
+const ASHIFT: Words = Words {
+    status: "One or more devices are configured to use a non-native block size.\n\
+                 Expect reduced performance.",
+    action: "Replace affected devices with devices that support the\n\
+                 configured block size, or migrate data to a properly configured\n\
+                 pool.",
+    id: None,
+};
+
+const LEGACY_VERSION: Words = Words {
+    status: "The pool is formatted using a legacy on-disk format.  The pool can\n\
+                 still be used, but some features are unavailable.",
+    action: "Upgrade the pool using 'zpool upgrade'.  Once this is done, the\n\
+                 pool will no longer be accessible on software that does not support\n\
+                 feature flags.",
+    id: None,
+};
+
+const FEATURES_DISABLED: Words = Words {
+    status: "Some supported and requested features are not enabled on the pool.\n\
+                 The pool can still be used, but some features are unavailable.",
+    action: "Enable all features using 'zpool upgrade'. Once this is done,\n\
+                 the pool may no longer be accessible by software that does not support\n\
+                 the features. See zpool-features(7) for details.",
+    id: None,
+};
+
+const BAD_COMPATIBILITY: Words = Words {
+    status: "This pool has a compatibility list specified, but it could not be\n\
+                 read/parsed at this time. The pool can still be used, but this\n\
+                 should be investigated.",
+    action: "Check the value of the 'compatibility' property against the\n\
+                 appropriate file in /etc/zfs/compatibility.d or\n\
+                 /usr/share/zfs/compatibility.d.",
+    id: None,
+};
+
+const INCOMPATIBLE_FEATURES: Words = Words {
+    status: "One or more features are enabled on the pool despite not being\n\
+                 requested by the 'compatibility' property.",
+    action: "Consider setting 'compatibility' to an appropriate value, or\n\
+                 adding needed features to the relevant file in\n\
+                 /etc/zfs/compatibility.d or /usr/share/zfs/compatibility.d.",
+    id: None,
+};
 
 #[cfg(test)]
 mod tests {

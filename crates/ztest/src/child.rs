@@ -36,15 +36,10 @@ pub fn run(o: &Options, job: &str) -> std::result::Result<(), String> {
 /// Every block is read, every copy verified, and what is found is held against the space maps.
 fn judge(o: &Options) -> std::result::Result<(), String> {
     let pool = layout::open(o).map_err(|e| e.to_string())?;
-    let mut out = Vec::new();
-    let status = zdb::walk(&pool, 2, true, &mut out).map_err(|e| e.to_string())?;
-    match status {
-        0 => Ok(()),
-        s => Err(format!(
-            "the walk ends with {s}:\n{}",
-            String::from_utf8_lossy(&out)
-        )),
-    }
+    let found = audit::check(&pool, audit::Verify::Data, true).map_err(|e| e.to_string())?;
+    found
+        .verdict()
+        .map_err(|e| format!("{} findings:\n{e}", found.count))
 }
 
 fn work(o: &Options, seed: u64, time: Duration, rot: bool) -> Result<()> {

@@ -16,6 +16,8 @@ pub const TUNABLES: Tunables = Tunables {
     // Small, so that things are read from the disks again.
     cache_bytes: 32 << 20,
     dirty_max: 32 << 20,
+    // Small as well, so that kills find destroyed datasets freed in part.
+    job_blocks: 50,
 };
 
 /// How the pool is built.

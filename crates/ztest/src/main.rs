@@ -56,6 +56,13 @@ fn main() -> ExitCode {
             return ExitCode::from(2);
         }
     };
+    match logging::filter("error,env-linux=warn") {
+        Ok(filter) => logging::start("ztest", logging::To::Stderr, filter),
+        Err(e) => {
+            eprintln!("ztest: {e}");
+            return ExitCode::from(2);
+        }
+    }
     let done = match o.job.as_deref() {
         None => parent(&o, &args),
         Some(job) => child::run(&o, job),

@@ -198,6 +198,7 @@ pub fn run(args: &[String]) -> Result<bool> {
                                         device,
                                         folder: folder.clone(),
                                         programs: programs.clone(),
+                                        before: o.before.clone(),
                                     });
                                     (part.run)(&mut at, &world)
                                 })

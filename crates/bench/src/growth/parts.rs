@@ -56,7 +56,7 @@ const FURTHER: u64 = 10;
 /// Snapshots are made through the engine, in this process, one in each group: the daemon has no
 /// command for it. A block of a file changes before each.
 pub fn snapshots(at: &mut At<'_>, world: &Arc<World>) -> Result<()> {
-    let mut ours = Ours::new(world.clone(), "lz4")?;
+    let mut ours = Ours::new(world.clone(), &world.programs, "lz4")?;
     ours.make()?;
     let fs = format!("{POOL}/fs");
     ours.admin("zfs", &["create", "-o", "recordsize=4k", &fs])?;
@@ -130,7 +130,7 @@ fn snapshot(pool: &Arc<Pool>, fs: &str, object: u64, n: u64, supply: &mut Supply
 }
 
 pub fn filesystems(at: &mut At<'_>, world: &Arc<World>) -> Result<()> {
-    let mut ours = Ours::new(world.clone(), "lz4")?;
+    let mut ours = Ours::new(world.clone(), &world.programs, "lz4")?;
     ours.make()?;
     let top = format!("{POOL}/many");
     ours.admin("zfs", &["create", &top])?;
@@ -166,7 +166,7 @@ const EACH: u64 = 10;
 /// What a pool with years behind it looks like: many file systems with snapshots of each, a block of a
 /// file changed before each of them. The snapshots of one round are made in one group, in this process.
 pub fn both(at: &mut At<'_>, world: &Arc<World>) -> Result<()> {
-    let mut ours = Ours::new(world.clone(), "lz4")?;
+    let mut ours = Ours::new(world.clone(), &world.programs, "lz4")?;
     ours.make()?;
     let top = format!("{POOL}/many");
     ours.admin("zfs", &["create", "-o", "recordsize=4k", &top])?;
@@ -234,7 +234,7 @@ fn all_at_once(
 const FIRST: usize = 64 << 20;
 
 pub fn pool(at: &mut At<'_>, world: &Arc<World>) -> Result<()> {
-    let mut ours = Ours::new(world.clone(), "lz4")?;
+    let mut ours = Ours::new(world.clone(), &world.programs, "lz4")?;
     ours.begin()?;
     let daemon = ours.daemon();
     at.step("zpool create", Cost::Same, daemon, || ours.create())?;

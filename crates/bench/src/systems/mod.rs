@@ -25,7 +25,7 @@ pub const NAMES: [&str; 7] = [
 ];
 
 /// Those that run only if they are named.
-pub const MORE: [&str; 1] = ["passthrough-checked"];
+pub const MORE: [&str; 2] = ["passthrough-checked", "before"];
 
 /// Options with which the passthrough gives what a mount of ours gives: whoever may not do something
 /// does not get it done, and the kernel gathers small writes.
@@ -74,6 +74,8 @@ pub struct World {
     pub folder: PathBuf,
     /// Folder of our programs.
     pub programs: PathBuf,
+    /// Folder of the programs of another build.
+    pub before: Option<PathBuf>,
 }
 
 /// The system of this name, nothing made yet.
@@ -88,8 +90,12 @@ pub fn open(name: &str, world: &Arc<World>) -> Result<Box<dyn System>> {
         "zfs-fuse-0.7" => Box::new(old::Old::new(w)?),
         "passthrough" => Box::new(passthrough::Passthrough::new(w, "")?),
         "passthrough-checked" => Box::new(passthrough::Passthrough::new(w, CHECKED)?),
-        "ours" => Box::new(ours::Ours::new(w, "lz4")?),
-        "ours-off" => Box::new(ours::Ours::new(w, "off")?),
+        "ours" => Box::new(ours::Ours::new(w, &world.programs, "lz4")?),
+        "ours-off" => Box::new(ours::Ours::new(w, &world.programs, "off")?),
+        "before" => match &world.before {
+            Some(dir) => Box::new(ours::Ours::new(w, dir, "lz4")?),
+            None => bail!(Unsupported, "needs --before DIR"),
+        },
         _ => bail!(Invalid, "no system {name}"),
     })
 }

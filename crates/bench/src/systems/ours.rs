@@ -28,14 +28,15 @@ pub struct Ours {
 }
 
 impl Ours {
-    pub fn new(world: Arc<World>, compression: &'static str) -> Result<Ours> {
+    /// With the programs in a folder, which are copied.
+    pub fn new(world: Arc<World>, programs: &Path, compression: &'static str) -> Result<Ours> {
         let dir = TempDir::new("bench-ours")?;
         for d in ["bin", "run", "mnt"] {
             std::fs::create_dir(dir.path().join(d))?;
         }
         for p in PROGRAMS {
             // A build that goes on meanwhile must not change what is measured.
-            std::fs::copy(world.programs.join(p), dir.path().join("bin").join(p))?;
+            std::fs::copy(programs.join(p), dir.path().join("bin").join(p))?;
         }
         let mnt = dir.path().join("mnt");
         Ok(Ours {

@@ -1,5 +1,4 @@
-//! What was hashed before is not hashed again: for programs that look at the same labels a hundred
-//! thousand times, as the simulator does. Off unless asked for.
+//! A cache of checksums by content, for programs that verify the same labels a hundred thousand times, as the simulator does. It is off by default.
 
 use sha2::{Digest, Sha256};
 use std::cell::RefCell;

@@ -8,9 +8,9 @@ use disk::BlkPtr;
 use std::collections::{BTreeSet, HashMap, HashSet};
 
 /// Something that tells blocks apart: place and birth; embedded ones have none.
-type Id = (u64, u64, u64);
+pub(super) type Id = (u64, u64, u64);
 
-fn id(bp: &BlkPtr) -> Option<Id> {
+pub(super) fn id(bp: &BlkPtr) -> Option<Id> {
     let d = bp.dvas();
     d.first().map(|d| (d.vdev(), d.offset(), bp.birth()))
 }
@@ -133,6 +133,7 @@ pub(super) fn audit(p: &Pool) {
     // Datasets: objects, chains, sizes.
     let mut trees: HashMap<u64, Vec<BlkPtr>> = HashMap::new();
     let mut feature_counts: BTreeMap<String, u64> = BTreeMap::new();
+    let mut counted: BTreeMap<&str, u64> = BTreeMap::new();
     for (_, chain) in &sets {
         for ds in chain {
             let dp = ds.phys();
@@ -143,6 +144,11 @@ pub(super) fn audit(p: &Pool) {
             refs.take(dp.next_clones_obj, "next clones");
             refs.take(dp.props_obj, "snapshot props");
             refs.take(dp.userrefs_obj, "holds");
+            if let Some(map) = ds.extra(crate::core::BOOKMARKS).unwrap() {
+                refs.take(map, "bookmarks");
+                *counted.entry(crate::core::BOOKMARKS).or_default() += 1;
+                assert!(p.count_of(map) > 0, "no bookmark in the map of {n}");
+            }
             for f in ds.features() {
                 *feature_counts.entry(f).or_default() += 1;
             }
@@ -230,6 +236,33 @@ pub(super) fn audit(p: &Pool) {
                 .map(|bp| core.triple(bp).used as u64)
                 .sum();
             assert_eq!(unique, dp.unique_bytes, "unique of {}", ds.full_name());
+        }
+    }
+
+    // Bookmarks: what was freed between their snapshot and the next one.
+    for (_, chain) in &sets {
+        let Some(head) = chain.last() else { continue };
+        for (name, m) in head.bookmarks().unwrap() {
+            let n = format!("{}#{name}", head.full_name());
+            *counted.entry(crate::core::BOOKMARK_V2).or_default() += 1;
+            *counted.entry(crate::core::BOOKMARK_WRITTEN).or_default() += 1;
+            let next = chain
+                .iter()
+                .find(|s| s.is_snapshot() && s.phys().creation_txg > m.creation_txg)
+                .unwrap_or(head);
+            let there: HashSet<Id> = trees[&next.object()].iter().filter_map(id).collect();
+            let freed: i64 = p.marks[&(m.guid, m.creation_txg)]
+                .iter()
+                .filter(|(i, _)| !there.contains(i))
+                .map(|(_, used)| used)
+                .sum();
+            assert_eq!(m.freed_before_next[0] as i64, freed, "freed since {n}");
+            let exists = chain
+                .iter()
+                .map(|s| s.phys())
+                .any(|s| (s.guid, s.creation_txg) == (m.guid, m.creation_txg));
+            let flag = m.flags & disk::dsl::bookmark_flags::SNAPSHOT_EXISTS != 0;
+            assert_eq!(flag, exists, "{n}: whether its snapshot exists");
         }
     }
 
@@ -354,6 +387,13 @@ pub(super) fn audit(p: &Pool) {
     // Features.
     if let Some(s) = &p.store {
         let count = |g| s.count(g).unwrap_or(0);
+        for g in [
+            crate::core::BOOKMARKS,
+            crate::core::BOOKMARK_V2,
+            crate::core::BOOKMARK_WRITTEN,
+        ] {
+            assert_eq!(count(g), counted.get(g).copied().unwrap_or(0), "{g}");
+        }
         assert_eq!(count("com.delphix:extensible_dataset"), zapified);
         assert_eq!(count("com.delphix:empty_bpobj"), empty_users);
         for f in disk::feature::FEATURES

@@ -4,30 +4,21 @@
 use super::*;
 use disk::dnode::objset::ObjsetPhys;
 use disk::{BlkPtr, DnodePhys};
-use dmu::{walk, Visit};
 
 /// The blocks of a MOS object as it is on disk.
 fn blocks_of(p: &Pool, object: u64) -> Vec<BlkPtr> {
     let zio = &p.rig.dmu.zio;
     let root = zio.read(&p.rig.os.root()).unwrap();
     let meta = ObjsetPhys::decode(&root).unwrap().meta;
-    let mut block = None;
-    walk(zio, &meta, &mut |bp, id| {
-        if bp.level() == 0 && id == object / 32 {
-            block = Some(*bp);
-        }
-        Ok(Visit::Descend)
-    })
-    .unwrap();
-    let b = zio.read(&block.unwrap()).unwrap();
+    let all = walk::all_blocks(zio, &meta).unwrap();
+    let (_, block) = all
+        .into_iter()
+        .find(|(at, _)| at.level == 0 && at.blkid == object / 32)
+        .unwrap();
+    let b = zio.read(&block).unwrap();
     let dn = DnodePhys::decode(&b[(object % 32 * 512) as usize..]).unwrap();
-    let mut out = Vec::new();
-    walk(zio, &dn.unwrap(), &mut |bp, _| {
-        out.push(*bp);
-        Ok(Visit::Descend)
-    })
-    .unwrap();
-    out
+    let all = walk::all_blocks(zio, &dn.unwrap()).unwrap();
+    all.into_iter().map(|(_, bp)| bp).collect()
 }
 
 fn ruin(p: &Pool, bps: &[BlkPtr]) {

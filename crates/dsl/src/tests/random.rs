@@ -36,7 +36,7 @@ fn step(p: &mut Pool, r: &mut Rand, n: u64) {
             p.scribble(&h, r, count);
         }
     }
-    let what = r.below(12);
+    let what = r.below(18);
     let all = heads(p);
     let ds = pick(r, &all).unwrap();
     let snap = pick(r, &snaps(p));
@@ -71,7 +71,7 @@ fn step(p: &mut Pool, r: &mut Rand, n: u64) {
                 match p.dsl.destroy_snapshot(tx, &s) {
                     Ok(()) => {}
                     Err(e) => {
-                        assert_eq!(e.kind, base::Kind::Exists);
+                        assert!(matches!(e.kind, base::Kind::Exists | base::Kind::Busy));
                         p.dsl.destroy_snapshot_deferred(tx, &s).unwrap();
                     }
                 }
@@ -99,9 +99,51 @@ fn step(p: &mut Pool, r: &mut Rand, n: u64) {
                 p.dsl.set_prop(tx, &ds, name, &v).unwrap();
             }
         }
+        11 | 12 => {
+            if p.version >= 11 && ds.dir().origin().unwrap().is_some() {
+                // Names of snapshots are used once only.
+                p.dsl.promote(tx, &ds).unwrap();
+            }
+        }
+        13 => {
+            if let (Some(s), true) = (snap, p.version >= 18) {
+                match s.hold_time("kept").unwrap() {
+                    None => p.dsl.hold(tx, &s, "kept", amount == 0).unwrap(),
+                    Some(_) => p.dsl.release(tx, &s, "kept").unwrap(),
+                }
+            }
+        }
+        14 | 15 => {
+            if let (Some(s), true) = (snap, p.version == 5000 && p.has_bookmarks()) {
+                let tree = super::audit::blocks(p, &s.phys().bp, 0);
+                let mark = tree.iter().filter_map(|bp| {
+                    let used = p.dsl.core.triple(bp).used;
+                    super::audit::id(bp).map(|i| (i, used))
+                });
+                let key = (s.phys().guid, s.phys().creation_txg);
+                p.marks.insert(key, mark.collect());
+                let head = s.dir().head().unwrap();
+                let name = format!("b{n}");
+                let of = BookmarkSource::Snapshot(s);
+                p.dsl.create_bookmark(tx, &head, &name, &of).unwrap();
+                if amount == 0 {
+                    let of = BookmarkSource::Bookmark(name);
+                    let copy = format!("copy{n}");
+                    p.dsl.create_bookmark(tx, &head, &copy, &of).unwrap();
+                }
+            }
+        }
+        16 => {
+            let marks = ds.bookmarks().unwrap();
+            if let Some((name, _)) = marks.get(amount as usize % marks.len().max(1)) {
+                p.dsl.destroy_bookmark(tx, &ds, name).unwrap();
+            }
+        }
         _ => {
             let newest = ds.prev().unwrap().map(|s| s.phys());
-            if newest.is_some_and(|s| s.next_snap_obj == ds.object()) {
+            let after = newest.as_ref().map_or(0, |s| s.creation_txg);
+            let younger = !ds.bookmarks_after(after).unwrap().is_empty();
+            if newest.is_some_and(|s| s.next_snap_obj == ds.object()) && !younger {
                 p.open.remove(&ds.object());
                 p.dsl.rollback(tx, &ds).unwrap();
                 let os = p.os(&ds);
@@ -151,6 +193,19 @@ fn run_upgrading(
         }
         p.sync_with(|p, tx| {
             for ds in heads(p) {
+                // What is a clone of something below itself would never go.
+                let origin = ds.dir().origin().unwrap();
+                let below = format!("{}/", ds.full_name());
+                if origin.is_some_and(|o| o.full_name().starts_with(&below)) {
+                    p.dsl.promote(tx, &ds).unwrap();
+                }
+            }
+            for ds in heads(p) {
+                for (_, s) in ds.snapshots().unwrap() {
+                    if s.hold_time("kept").unwrap().is_some() {
+                        p.dsl.release(tx, &s, "kept").unwrap();
+                    }
+                }
                 for (_, s) in ds.snapshots().unwrap() {
                     p.dsl.destroy_snapshot_deferred(tx, &s).unwrap();
                 }

@@ -289,138 +289,17 @@ impl Model {
     pub fn step(&mut self, fs: &Fs) {
         self.begin();
         let rng = self.rng.clone();
-        let root = Cred::root();
         let zfs = &fs.zfs;
         match rng.below(100) {
             0..=29 => self.write(fs, false),
             30..=33 => self.write(fs, true),
-            34..=43 => {
-                let path = self.new_path();
-                if self.now().contains_key(&path) {
-                    return;
-                }
-                let Some(dir) = self.found(fs, split(&path).0) else {
-                    return;
-                };
-                let new = New::file(0o100600, 0);
-                let r = zfs.create(&dir, split(&path).1.as_bytes(), &new, &root);
-                if self.done(r.map(|_| ())) {
-                    let id = self.files.len();
-                    let s = FileState {
-                        mode: 0o600,
-                        ..FileState::default()
-                    };
-                    self.files.push(File {
-                        states: vec![(self.op, Arc::new(s))],
-                        renames: Vec::new(),
-                    });
-                    self.change_names(|m| {
-                        m.insert(path, Node::File(id));
-                    });
-                }
-            }
-            44..=49 => {
-                let Some(path) = self.any(|n| *n != Node::Dir) else {
-                    return;
-                };
-                let Some(dir) = self.found(fs, split(&path).0) else {
-                    return;
-                };
-                let hold = rng.below(4) == 0;
-                let Some(z) = self.found(fs, &path) else {
-                    return;
-                };
-                let r = zfs.unlink(&dir, split(&path).1.as_bytes(), &root);
-                if hold {
-                    self.held.push(z);
-                } else {
-                    drop(z);
-                    let reaped = zfs.reap();
-                    self.done(reaped);
-                }
-                if self.done(r) {
-                    self.change_names(|m| {
-                        m.remove(&path);
-                    });
-                }
-            }
+            34..=43 => self.create_file(fs),
+            44..=49 => self.unlink(fs),
             50..=57 => self.rename(fs),
-            58..=60 => {
-                let path = self.new_path();
-                if self.now().contains_key(&path) {
-                    return;
-                }
-                let Some(dir) = self.found(fs, split(&path).0) else {
-                    return;
-                };
-                let new = New::dir(0o755, 0);
-                let r = zfs.create(&dir, split(&path).1.as_bytes(), &new, &root);
-                if self.done(r.map(|_| ())) {
-                    self.change_names(|m| {
-                        m.insert(path, Node::Dir);
-                    });
-                }
-            }
-            61 => {
-                let Some(path) = self.any(|n| *n == Node::Dir) else {
-                    return;
-                };
-                if self
-                    .now()
-                    .keys()
-                    .any(|p| p.starts_with(&format!("{path}/")))
-                {
-                    return;
-                }
-                let Some(dir) = self.found(fs, split(&path).0) else {
-                    return;
-                };
-                let r = zfs.rmdir(&dir, split(&path).1.as_bytes(), &root);
-                if self.done(r) {
-                    self.change_names(|m| {
-                        m.remove(&path);
-                    });
-                }
-            }
-            62..=63 => {
-                let path = self.new_path();
-                if self.now().contains_key(&path) {
-                    return;
-                }
-                let target = "t".repeat(1 + rng.below(200) as usize);
-                let Some(dir) = self.found(fs, split(&path).0) else {
-                    return;
-                };
-                let new = New::symlink(target.as_bytes());
-                let r = zfs.create(&dir, split(&path).1.as_bytes(), &new, &root);
-                if self.done(r.map(|_| ())) {
-                    self.change_names(|m| {
-                        m.insert(path, Node::Link(target));
-                    });
-                }
-            }
-            64..=65 => {
-                let (Some(from), to) = (self.any(|n| matches!(n, Node::File(_))), self.new_path())
-                else {
-                    return;
-                };
-                if self.now().contains_key(&to) {
-                    return;
-                }
-                let Some(z) = self.found(fs, &from) else {
-                    return;
-                };
-                let Some(dir) = self.found(fs, split(&to).0) else {
-                    return;
-                };
-                let r = zfs.link(&z, &dir, split(&to).1.as_bytes(), &root);
-                if self.done(r) {
-                    let node = self.now()[&from].clone();
-                    self.change_names(|m| {
-                        m.insert(to, node);
-                    });
-                }
-            }
+            58..=60 => self.make_directory(fs),
+            61 => self.remove_directory(fs),
+            62..=63 => self.symlink(fs),
+            64..=65 => self.link(fs),
             66..=73 => self.alter(fs),
             74 if self.snapshots => self.snapshot(fs),
             74..=76 => {
@@ -428,19 +307,7 @@ impl Model {
                 let r = zfs.reap();
                 self.done(r);
             }
-            77..=88 => {
-                let Some(path) = self.any(|n| matches!(n, Node::File(_))) else {
-                    return;
-                };
-                let Node::File(id) = self.now()[&path] else {
-                    return;
-                };
-                let Some(z) = self.found(fs, &path) else {
-                    return;
-                };
-                let r = zfs.fsync(Some(&z));
-                self.promised(Some(id), r);
-            }
+            77..=88 => self.fsync_one(fs),
             89..=91 => {
                 let r = zfs.fsync(None);
                 self.promised(None, r);
@@ -452,6 +319,163 @@ impl Model {
                 }
             }
         }
+    }
+
+    fn create_file(&mut self, fs: &Fs) {
+        let path = self.new_path();
+        if self.now().contains_key(&path) {
+            return;
+        }
+        let Some(dir) = self.found(fs, split(&path).0) else {
+            return;
+        };
+        let new = New::file(0o100600, 0);
+        let r = fs
+            .zfs
+            .create(&dir, split(&path).1.as_bytes(), &new, &Cred::root());
+        if self.done(r.map(|_| ())) {
+            let id = self.files.len();
+            let s = FileState {
+                mode: 0o600,
+                ..FileState::default()
+            };
+            self.files.push(File {
+                states: vec![(self.op, Arc::new(s))],
+                renames: Vec::new(),
+            });
+            self.change_names(|m| {
+                m.insert(path, Node::File(id));
+            });
+        }
+    }
+
+    fn unlink(&mut self, fs: &Fs) {
+        let rng = self.rng.clone();
+        let Some(path) = self.any(|n| *n != Node::Dir) else {
+            return;
+        };
+        let Some(dir) = self.found(fs, split(&path).0) else {
+            return;
+        };
+        let hold = rng.below(4) == 0;
+        let Some(z) = self.found(fs, &path) else {
+            return;
+        };
+        let r = fs
+            .zfs
+            .unlink(&dir, split(&path).1.as_bytes(), &Cred::root());
+        if hold {
+            self.held.push(z);
+        } else {
+            drop(z);
+            let reaped = fs.zfs.reap();
+            self.done(reaped);
+        }
+        if self.done(r) {
+            self.change_names(|m| {
+                m.remove(&path);
+            });
+        }
+    }
+
+    fn make_directory(&mut self, fs: &Fs) {
+        let path = self.new_path();
+        if self.now().contains_key(&path) {
+            return;
+        }
+        let Some(dir) = self.found(fs, split(&path).0) else {
+            return;
+        };
+        let new = New::dir(0o755, 0);
+        let r = fs
+            .zfs
+            .create(&dir, split(&path).1.as_bytes(), &new, &Cred::root());
+        if self.done(r.map(|_| ())) {
+            self.change_names(|m| {
+                m.insert(path, Node::Dir);
+            });
+        }
+    }
+
+    fn remove_directory(&mut self, fs: &Fs) {
+        let Some(path) = self.any(|n| *n == Node::Dir) else {
+            return;
+        };
+        if self
+            .now()
+            .keys()
+            .any(|p| p.starts_with(&format!("{path}/")))
+        {
+            return;
+        }
+        let Some(dir) = self.found(fs, split(&path).0) else {
+            return;
+        };
+        let r = fs.zfs.rmdir(&dir, split(&path).1.as_bytes(), &Cred::root());
+        if self.done(r) {
+            self.change_names(|m| {
+                m.remove(&path);
+            });
+        }
+    }
+
+    fn symlink(&mut self, fs: &Fs) {
+        let rng = self.rng.clone();
+        let path = self.new_path();
+        if self.now().contains_key(&path) {
+            return;
+        }
+        let target = "t".repeat(1 + rng.below(200) as usize);
+        let Some(dir) = self.found(fs, split(&path).0) else {
+            return;
+        };
+        let new = New::symlink(target.as_bytes());
+        let r = fs
+            .zfs
+            .create(&dir, split(&path).1.as_bytes(), &new, &Cred::root());
+        if self.done(r.map(|_| ())) {
+            self.change_names(|m| {
+                m.insert(path, Node::Link(target));
+            });
+        }
+    }
+
+    fn link(&mut self, fs: &Fs) {
+        let (Some(from), to) = (self.any(|n| matches!(n, Node::File(_))), self.new_path()) else {
+            return;
+        };
+        if self.now().contains_key(&to) {
+            return;
+        }
+        let Some(z) = self.found(fs, &from) else {
+            return;
+        };
+        let Some(dir) = self.found(fs, split(&to).0) else {
+            return;
+        };
+        let r = fs
+            .zfs
+            .link(&z, &dir, split(&to).1.as_bytes(), &Cred::root());
+        if self.done(r) {
+            let node = self.now()[&from].clone();
+            self.change_names(|m| {
+                m.insert(to, node);
+            });
+        }
+    }
+
+    fn fsync_one(&mut self, fs: &Fs) {
+        let Some(path) = self.any(|n| matches!(n, Node::File(_))) else {
+            return;
+        };
+        let Node::File(id) = self.now()[&path] else {
+            return;
+        };
+        let Some(z) = self.found(fs, &path) else {
+            return;
+        };
+        let r = fs.zfs.fsync(Some(&z));
+        self.promised(Some(id), r);
     }
 
     fn snapshot(&mut self, fs: &Fs) {

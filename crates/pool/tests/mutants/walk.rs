@@ -48,6 +48,7 @@ pub fn everything(env: &Env, paths: &[String]) -> bool {
             tunables: Tunables {
                 cache_bytes: 16 << 20,
                 dirty_max: 16 << 20,
+                ..Tunables::default()
             },
             ..OpenOptions::default()
         };

@@ -1,7 +1,9 @@
 //! Gangs: blocks for which there was no place in one piece (pool format §12). A header, which has a
 //! checksum in itself, points to up to three members, which may be gangs again.
 
-use super::{How, WriteSpec, Zio, READ_AGAIN};
+use super::read::READ_AGAIN;
+use super::{WriteSpec, Zio};
+use crate::read_spec::How;
 use crate::seam::Purpose;
 use base::{bail, roundup, Block, Error, Kind, Result, Txg};
 use codec::{checksum, compress};

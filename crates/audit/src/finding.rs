@@ -1,0 +1,113 @@
+//! What an audit finds, and where.
+
+use base::Error;
+use disk::BlkPtr;
+use std::fmt;
+
+/// Which block of which object.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct At {
+    /// Object number of the dataset in the MOS, 0 for the MOS itself.
+    pub objset: u64,
+    pub object: u64,
+    /// −1 for the block of an object set.
+    pub level: i64,
+    pub block: u64,
+}
+
+impl At {
+    /// The block of an object set.
+    pub(crate) fn root(objset: u64) -> At {
+        At {
+            objset,
+            object: 0,
+            level: -1,
+            block: 0,
+        }
+    }
+}
+
+impl fmt::Display for At {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (objset, object) = (self.objset, self.object as i64);
+        write!(f, "<{objset}, {object}, {}, {:x}>", self.level, self.block)
+    }
+}
+
+/// What led to a block or a structure.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Origin {
+    Block(At),
+    Object {
+        objset: u64,
+        object: u64,
+    },
+    /// An object set, by the object number of its dataset.
+    Objset(u64),
+    /// A dataset, by its object number.
+    Dataset(u64),
+    /// An intent log.
+    Log,
+    /// A list or tree that the directory of the MOS names.
+    Directory(&'static str),
+}
+
+impl fmt::Display for Origin {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Origin::Block(at) => at.fmt(f),
+            Origin::Object { objset, object } => write!(f, "object {object} of {objset}"),
+            Origin::Objset(n) => write!(f, "object set {n}"),
+            Origin::Dataset(n) => write!(f, "dataset {n}"),
+            Origin::Log => f.write_str("log"),
+            Origin::Directory(key) => f.write_str(key),
+        }
+    }
+}
+
+/// What is wrong with a pool.
+#[derive(Clone, Debug)]
+pub enum Finding {
+    /// A block cannot be read and verified, or one copy of it.
+    Unreadable {
+        at: At,
+        /// Number of the copy, if it is about one alone.
+        copy: Option<usize>,
+        error: Error,
+    },
+    /// A structure is not what its place demands.
+    Malformed { origin: Origin, error: Error },
+    /// Space belongs to two blocks.
+    Shared { origin: Origin, bp: BlkPtr },
+    /// Space is allocated, but no block is there. Bytes from `start` to `end` (exclusive).
+    Leaked { vdev: u64, start: u64, end: u64 },
+    /// Space of a block is free. Bytes from `start` to `end` (exclusive).
+    Free { vdev: u64, start: u64, end: u64 },
+}
+
+impl fmt::Display for Finding {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Finding::Unreadable { at, copy, error } => match copy {
+                Some(n) => write!(f, "copy {n} of block {at}: {error}"),
+                None => write!(f, "block {at}: {error}"),
+            },
+            Finding::Malformed { origin, error } => write!(f, "{origin}: {error}"),
+            Finding::Shared { origin, bp } => write!(f, "space in use twice: {origin}: {bp:?}"),
+            Finding::Leaked { vdev, start, end } => {
+                let size = end - start;
+                write!(
+                    f,
+                    "leaked space: vdev {vdev}, offset {start:#x}, size {size}"
+                )
+            }
+            Finding::Free { vdev, start, end } => {
+                let size = end - start;
+                write!(
+                    f,
+                    "in use but free: vdev {vdev}, offset {start:#x}, size {size}"
+                )
+            }
+        }
+    }
+}

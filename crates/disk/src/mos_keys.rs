@@ -1,0 +1,34 @@
+//! Names of entries in the ZAPs of the MOS: the object directory, and the ZAPs of vdevs, datasets and directories.
+
+/// Object directory: the salt of checksums that have one, 32 bytes.
+pub const CHECKSUM_SALT: &str = "org.illumos:checksum_salt";
+/// Object directory: the uberblock kept by a checkpoint.
+pub const CHECKPOINT: &str = "com.delphix:zpool_checkpoint";
+/// Object directory: livelists of destroyed clones.
+pub const DELETED_CLONES: &str = "com.delphix:deleted_clones";
+/// Object directory: blocks on removed vdevs that are no longer referenced.
+pub const OBSOLETE_BPOBJ: &str = "com.delphix:obsolete_bpobj";
+/// Object directory: logs of space maps, by txg.
+pub const LOG_SPACEMAP_ZAP: &str = "com.delphix:log_spacemap_zap";
+/// Object directory: the list of the ZAPs of vdevs.
+pub const VDEV_ZAP_MAP: &str = "com.delphix:vdev_zap_map";
+/// Object directory: the removal of a vdev.
+pub const REMOVING: &str = "com.delphix:removing";
+/// ZAP of a top-level vdev: what was freed since the checkpoint.
+pub const CHECKPOINT_SPACEMAP: &str = "com.delphix:pool_checkpoint_sm";
+/// ZAP of a removed vdev: what of its mapping is obsolete.
+pub const OBSOLETE_SPACEMAP: &str = "com.delphix:indirect_obsolete_sm";
+/// ZAP of a removed vdev: obsolete bytes are counted exactly.
+pub const OBSOLETE_COUNTS_ARE_PRECISE: &str = "com.delphix:obsolete_counts_are_precise";
+/// ZAP of a top-level vdev: txgs from which on logs of space maps count, by metaslab.
+pub const UNFLUSHED_TXGS: &str = "com.delphix:ms_unflushed_phys_txgs";
+/// ZAP of a top-level vdev: its allocation class.
+pub const ALLOCATION_BIAS: &str = "org.zfsonlinux:allocation_bias";
+/// ZAP of a top-level vdev: the state of a sequential rebuild.
+pub const VDEV_REBUILD: &str = "org.openzfs:vdev_rebuild";
+/// ZAP of a dataset: its remap deadlist.
+pub const REMAP_DEADLIST: &str = "com.delphix:remap_deadlist";
+/// ZAP of a dataset: its bookmarks.
+pub const BOOKMARKS: &str = "com.delphix:bookmarks";
+/// ZAP of a directory: the livelist of a clone.
+pub const LIVELIST: &str = "com.delphix:livelist";

@@ -1,0 +1,203 @@
+//! Writing data blocks: transformed on all cores in batches, placed in order.
+
+use super::{Pass, OVERLAP_BYTES};
+use crate::content::Content;
+use crate::dnode::{Job, TakenBlock};
+use crate::objset::Objset;
+use crate::tree::{Reader, Spot};
+use base::sync::MutexExt;
+use base::{bail, Block, Error, Result};
+use disk::BlkPtr;
+use std::collections::BTreeMap;
+use std::sync::Mutex;
+use zio::{Prepared, WriteSpec};
+
+/// Blocks and bytes prepared in parallel at a time.
+pub(super) const BATCH_BLOCKS: usize = 512;
+
+/// See [`BATCH_BLOCKS`].
+pub(super) const BATCH_BYTES: usize = 16 << 20;
+
+/// One block on its way out.
+pub(super) struct Out {
+    pub(super) job: usize,
+    pub(super) blkid: u64,
+    pub(super) data: Content,
+    /// Of the block, bytes.
+    pub(super) size: usize,
+    pub(super) spec: WriteSpec,
+    pub(super) old: BlkPtr,
+    pub(super) fill: u64,
+    /// Only parts of it were written.
+    pub(super) partial: bool,
+}
+
+impl Objset {
+    pub(super) fn write_data(
+        &self,
+        p: &Pass,
+        jobs: &[Job],
+        writes: &mut [BTreeMap<u64, BlkPtr>],
+        deltas: &mut [i64],
+    ) -> Result<()> {
+        let mut outs: Vec<Out> = Vec::new();
+        let mut bytes = 0;
+        for (n, job) in jobs.iter().enumerate() {
+            if !job.f.allocated {
+                continue;
+            }
+            let shape = Self::shape(job);
+            let spec = p.spec(&shape, job.f.obj_type, 0, false);
+            for TakenBlock {
+                blkid,
+                data,
+                placed,
+                ..
+            } in &job.blocks
+            {
+                let reader = Reader::new(p.zio, p.crypt, p.policy.keep);
+                let freed = job.frees.contains(*blkid, blkid + 1);
+                let found = || match freed {
+                    true => Ok(BlkPtr::HOLE),
+                    false => job.s.lookup(&reader, *blkid),
+                };
+                let old = match found() {
+                    Ok(bp) => bp,
+                    Err(e) if e.is_damage() && !p.policy.is_mos => {
+                        // It leads nowhere.
+                        if let Some(spot) = reader.failed.get() {
+                            job.dn.note_damage(&e, spot);
+                        }
+                        if let Some(bp) = placed {
+                            p.zio.free_space(bp, p.txg)?;
+                        }
+                        continue;
+                    }
+                    Err(e) => return Err(e),
+                };
+                if let Some(bp) = placed {
+                    // Already where it belongs: early, or for the intent log.
+                    let mut bp = **bp;
+                    bp.set_fill(1);
+                    deltas[n] += p.zio.dsize(&bp) as i64;
+                    p.hooks.born(&bp)?;
+                    if let Some(b) = data.whole() {
+                        p.zio.cache.insert_whole(&bp, b.clone());
+                    }
+                    writes[n].insert(*blkid, bp);
+                    continue;
+                }
+                if data.stored().is_some() {
+                    bail!(Damaged, "a block written early has no place");
+                }
+                bytes += job.f.block_size;
+                outs.push(Out {
+                    job: n,
+                    blkid: *blkid,
+                    data: data.clone(),
+                    size: job.f.block_size,
+                    spec,
+                    old,
+                    fill: 1,
+                    partial: false,
+                });
+                if outs.len() >= BATCH_BLOCKS || bytes >= BATCH_BYTES {
+                    self.flush_outs(p, jobs, &mut outs, writes, deltas)?;
+                    bytes = 0;
+                }
+            }
+        }
+        self.flush_outs(p, jobs, &mut outs, writes, deltas)
+    }
+
+    /// Transforms a batch on all cores, then places the blocks in order.
+    pub(super) fn flush_outs(
+        &self,
+        p: &Pass,
+        jobs: &[Job],
+        outs: &mut Vec<Out>,
+        writes: &mut [BTreeMap<u64, BlkPtr>],
+        deltas: &mut [i64],
+    ) -> Result<()> {
+        if outs.is_empty() {
+            return Ok(());
+        }
+        // Fetch what partly written blocks lack.
+        let partial: Vec<usize> = (0..outs.len())
+            .filter(|n| outs[*n].data.needs_base())
+            .collect();
+        if !partial.is_empty() {
+            let bps: Vec<BlkPtr> = partial.iter().map(|n| outs[*n].old).collect();
+            // Read again where a device fails now and then: in syncing context `zio` does that.
+            let reader = Reader::new(p.zio, p.crypt, p.policy.keep);
+            let got = p.zio.read_many(&bps, &reader.whole());
+            let mut lost = Vec::new();
+            for (n, base) in partial.into_iter().zip(got) {
+                let o = &mut outs[n];
+                let base = match base {
+                    _ if o.old.is_hole() => Block::default(),
+                    Ok(b) => b,
+                    // The rest of the block is gone for good. It stays as it is, an error for who
+                    // reads it, rather than becoming something it never was.
+                    Err(e) if e.is_damage() => {
+                        let spot = Spot {
+                            level: 0,
+                            blkid: o.blkid,
+                            birth: o.old.logical_birth(),
+                            physical_birth: o.old.physical_birth(),
+                        };
+                        if let Some(job) = jobs.get(o.job) {
+                            job.dn.note_damage(&e, spot);
+                        }
+                        lost.push(n);
+                        continue;
+                    }
+                    Err(e) => return Err(e),
+                };
+                o.data = Content::Whole(o.data.onto(base, o.size));
+                o.partial = true;
+            }
+            for n in lost.into_iter().rev() {
+                outs.remove(n);
+            }
+        }
+        let blocks: Vec<Block> = outs.iter().map(|o| o.data.over(&[], o.size)).collect();
+        let slots: Vec<Mutex<Option<Result<Prepared>>>> =
+            outs.iter().map(|_| Mutex::new(None)).collect();
+        let cpu = &self.dmu.env.cpu;
+        let (zio, txg, out) = (p.zio, p.txg, p.out);
+        let transform = || {
+            cpu.par_for(outs.len(), &|n| {
+                let r = out.prepare(&outs[n].spec, &blocks[n]);
+                *slots[n].acquire() = Some(r);
+            });
+        };
+        if zio.queued_bytes() >= OVERLAP_BYTES {
+            // The previous batch goes to the devices meanwhile.
+            cpu.par_io(2, &|n| match n {
+                0 => zio.drain_some(txg),
+                _ => transform(),
+            });
+        } else {
+            transform();
+        }
+        let streamed = self.dmu.is_streaming(txg);
+        for ((o, slot), block) in outs.drain(..).zip(slots).zip(blocks) {
+            let prepared = slot
+                .into_inner()
+                .unwrap_or_else(|e| e.into_inner())
+                .unwrap_or_else(|| Err(Error::damaged("a transform was lost")))?;
+            let (new, delta) = p.put(&o.spec, &prepared, &o.old, o.fill)?;
+            if !new.is_hole() && !new.is_embedded() {
+                // Small changes come again to where they were; long streams do not.
+                match o.partial || !streamed {
+                    true => p.zio.cache.insert(&new, block),
+                    false => p.zio.cache.insert_whole(&new, block),
+                }
+            }
+            writes[o.job].insert(o.blkid, new);
+            deltas[o.job] += delta;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,323 @@
+//! Attributes, flags and identities of the POSIX layer as FUSE has them, and setting them.
+
+use crate::adapter::{Adapter, Node, Result};
+use crate::data::SCARCE;
+use crate::directories::BRIEF;
+use crate::gate::Running;
+use crate::writers::WRITER;
+use fuse::{ioctl, AttrReply, Errno, IoctlReply, Request, SetAttr, SetTime, Statfs, Time};
+use std::sync::atomic::Ordering;
+use std::sync::Arc;
+use std::time::Duration;
+use zpl::{Cred, Zfs, Znode};
+
+/// Attributes of objects that are changing are kept this long only: the space they take is known
+/// when their txg is on disk.
+const FRESH: Duration = Duration::from_secs(1);
+
+/// `fsx_xflags` of struct fsxattr against the `FS_*_FL` flags.
+const XFLAGS: [(u32, u32); 4] = [
+    (0x8, 0x10),          // immutable
+    (0x10, 0x20),         // append
+    (0x80, 0x40),         // nodump
+    (0x200, 0x2000_0000), // project inherit
+];
+
+fn time(t: zpl::Time) -> Time {
+    Time {
+        sec: t.sec,
+        nsec: t.nsec,
+    }
+}
+
+fn time_in(t: Time) -> zpl::Time {
+    zpl::Time {
+        sec: t.sec,
+        nsec: t.nsec,
+    }
+}
+
+/// Attributes as FUSE has them.
+pub(crate) fn attr_out(a: &zpl::Attr) -> fuse::Attr {
+    fuse::Attr {
+        ino: a.ino,
+        size: a.size,
+        blocks: a.blocks,
+        atime: time(a.atime),
+        mtime: time(a.mtime),
+        ctime: time(a.ctime),
+        btime: Some(time(a.btime)),
+        mode: a.mode,
+        nlink: a.nlink.min(u32::MAX as u64) as u32,
+        uid: a.uid,
+        gid: a.gid,
+        rdev: a.rdev as u32,
+        // The kernel shifts by this: a power of two, and no more than it can handle.
+        blksize: a.blksize.next_power_of_two().clamp(512, 1 << 20),
+    }
+}
+
+/// Who asks.
+pub(crate) fn cred(req: &Request) -> Cred {
+    let pid = req.pid;
+    let supp = req.supp_group;
+    Cred {
+        uid: req.uid,
+        gid: req.gid,
+        groups: Some(Arc::new(move |gid| supp == Some(gid) || in_group(pid, gid))),
+        privileged: req.uid == 0,
+    }
+}
+
+/// Data of an ioctl that gets flags, generation or `struct fsxattr`; none for others.
+pub(crate) fn ioctl_get(cmd: u32, flags: u32, generation: u32, project: u32) -> Option<Vec<u8>> {
+    Some(match cmd {
+        ioctl::FS_IOC_GETFLAGS => flags.to_le_bytes().to_vec(),
+        ioctl::FS_IOC_GETVERSION => u64::from(generation).to_le_bytes().to_vec(),
+        ioctl::FS_IOC_FSGETXATTR => {
+            let mut x = 0u32;
+            for (xflag, flag) in XFLAGS {
+                if flags & flag != 0 {
+                    x |= xflag;
+                }
+            }
+            let mut b = vec![0; 28];
+            b[..4].copy_from_slice(&x.to_le_bytes());
+            b[12..16].copy_from_slice(&project.to_le_bytes());
+            b
+        }
+        _ => return None,
+    })
+}
+
+/// Figures as FUSE has them.
+pub(crate) fn statfs_out(s: &zpl::Statfs) -> Statfs {
+    Statfs {
+        blocks: s.blocks,
+        bfree: s.bfree,
+        bavail: s.bavail,
+        files: s.files,
+        ffree: s.ffree,
+        bsize: s.bsize as u32,
+        namelen: s.namelen,
+        frsize: s.bsize as u32,
+    }
+}
+
+/// Whether the process is in the supplementary group.
+fn in_group(pid: u32, gid: u32) -> bool {
+    if pid == 0 {
+        return false;
+    }
+    let Ok(text) = std::fs::read_to_string(format!("/proc/{pid}/status")) else {
+        return false;
+    };
+    text.lines()
+        .find_map(|l| l.strip_prefix("Groups:"))
+        .is_some_and(|l| l.split_whitespace().any(|g| g.parse() == Ok(gid)))
+}
+
+/// With every unlink the kernel sends the times of the file that goes; writing them would cost a
+/// transaction. Should it get a name after all (O_TMPFILE), the kernel sends them again then.
+fn times_of_doomed(z: &Znode, set: &SetAttr) -> Option<(Time, Time)> {
+    let others = set.atime.is_some()
+        || set.kill_suidgid
+        || (set.mode, set.uid, set.gid, set.size) != (None, None, None, None);
+    match (set.mtime, set.ctime) {
+        (Some(SetTime::At(m)), Some(c)) if !others && z.is_doomed() => Some((m, c)),
+        _ => None,
+    }
+}
+
+/// Whether these are the times of a file whose pages the kernel writes out. What utimensat(2) sends has
+/// no handle.
+pub(crate) fn is_written_back(set: &SetAttr) -> bool {
+    matches!(set.mtime, Some(SetTime::At(_)))
+        && set.ctime.is_some()
+        && set.fh == Some(WRITER)
+        && set.atime.is_none()
+        && (set.mode, set.uid, set.gid, set.size) == (None, None, None, None)
+}
+
+/// The answer of an ioctl.
+fn ioctl_data(data: Vec<u8>) -> IoctlReply {
+    IoctlReply { result: 0, data }
+}
+
+impl Adapter {
+    /// How long the kernel may keep the attributes of an object.
+    pub(crate) fn ttl(&self, zfs: &Zfs, node: u64, z: &Znode) -> Duration {
+        let writer = self.writers.is_open(node);
+        if writer && (self.writers.is_closing() || !zfs.room(z).is_ok_and(|room| room >= SCARCE))
+            || self.stale.contains(node)
+        {
+            return Duration::ZERO;
+        }
+        if writer || z.is_changing() {
+            self.fresh.note(node);
+            return self.caching.attributes(FRESH);
+        }
+        self.caching.attributes(fuse::FOREVER)
+    }
+
+    /// Attributes of an object of the head.
+    pub(crate) fn attr(&self, zfs: &Zfs, node: u64, z: &Znode) -> AttrReply {
+        self.head_attr(zfs, node, z).0
+    }
+
+    /// The same with the `FS_*_FL` flags.
+    fn head_attr(&self, zfs: &Zfs, node: u64, z: &Znode) -> (AttrReply, u32) {
+        // Asked first: what is on disk by then is in the figures.
+        let ttl = self.ttl(zfs, node, z);
+        let a = zfs.getattr(z);
+        let attr = attr_out(&a);
+        (AttrReply { attr, ttl }, a.fs_flags)
+    }
+
+    /// Attributes of what a node means, and its `FS_*_FL` flags.
+    #[inline]
+    pub(crate) fn attr_and_flags(&self, n: &Node<'_>, node: u64) -> (AttrReply, u32) {
+        let (attr, ttl, flags) = match n {
+            Node::Object(zfs, z) => return self.head_attr(zfs, node, z),
+            Node::Dir(d) => (self.ctl.dir_attr(*d), BRIEF, 0),
+            Node::File(t, z) => {
+                let flags = t.zfs().map_or(0, |zfs| zfs.getattr(z).fs_flags);
+                (t.attr(z), fuse::FOREVER, flags)
+            }
+            Node::Volume(t, v) => (self.ctl.volume_attr(t, v), BRIEF, 0),
+        };
+        let ttl = self.caching.attributes(ttl);
+        (AttrReply { attr, ttl }, flags)
+    }
+
+    /// Sets attributes of an object of the head.
+    pub(crate) fn set_attr(&self, req: &Request, node: u64, set: &SetAttr) -> Result<AttrReply> {
+        // Times of data that the kernel had accepted go with these.
+        if !is_written_back(set) {
+            self.admission.call(req)?;
+        }
+        let (zfs, z) = self.head(req, node)?;
+        if is_written_back(set) && self.stale.drops(node) {
+            return Ok(self.attr(&zfs, node, &z));
+        }
+        if let Some((mtime, ctime)) = times_of_doomed(&z, set) {
+            let attr = fuse::Attr {
+                mtime,
+                ctime,
+                ..attr_out(&zfs.getattr(&z))
+            };
+            let ttl = Duration::ZERO;
+            return Ok(AttrReply { attr, ttl });
+        }
+        let at = |t: Option<SetTime>| {
+            t.map(|t| match t {
+                SetTime::Now => zpl::SetTime::Now,
+                SetTime::At(t) => zpl::SetTime::To(time_in(t)),
+            })
+        };
+        let mut wanted = zpl::SetAttr {
+            mode: set.mode,
+            uid: set.uid,
+            gid: set.gid,
+            size: set.size,
+            atime: at(set.atime),
+            mtime: at(set.mtime),
+            ctime: set.ctime.map(time_in),
+            kill_suidgid: set.kill_suidgid,
+            through_handle: set.fh.is_some(),
+            written_back: is_written_back(set),
+        };
+        // truncate(2) to the size there is. The kernel sends times with every other new size and
+        // shows its own until it forgets the file, so here they have to stay as they are.
+        if wanted.size.is_some_and(|size| size == zfs.getattr(&z).size)
+            && (wanted.mtime, wanted.ctime) == (None, None)
+            && !wanted.kill_suidgid
+            && self.kernel_keeps_times.load(Ordering::Relaxed)
+        {
+            zfs.open_file(&z, false, true, false, true, &cred(req))?;
+            wanted.size = None;
+            let nothing = zpl::SetAttr {
+                through_handle: wanted.through_handle,
+                ..Default::default()
+            };
+            if wanted == nothing {
+                return Ok(self.attr(&zfs, node, &z));
+            }
+        }
+        let a = zfs.setattr(&z, &wanted, &cred(req))?;
+        Ok(AttrReply {
+            attr: attr_out(&a),
+            ttl: self.ttl(&zfs, node, &z),
+        })
+    }
+
+    /// An ioctl on an object of the head or of a snapshot.
+    pub(crate) fn flags_ioctl(
+        &self,
+        req: &Request,
+        node: u64,
+        cmd: u32,
+        input: &[u8],
+    ) -> Result<IoctlReply> {
+        if ioctl_get(cmd, 0, 0, 0).is_none() && !crate::ctldir::is_ours(node) {
+            self.admission.call(req)?;
+        }
+        let n = self.resolve(req, node)?;
+        let (zfs, z) = n.object(Errno::ENOTTY)?;
+        let a = zfs.getattr(z);
+        if let Some(data) = ioctl_get(cmd, a.fs_flags, a.generation, a.projid) {
+            return Ok(ioctl_data(data));
+        }
+        if cmd == ioctl::ZFS_IOC_GETDOSFLAGS {
+            return Ok(ioctl_data(zfs.dos_flags(z).to_le_bytes().to_vec()));
+        }
+        let Node::Object(zfs, z) = &n else {
+            return Err(Errno::ENOTTY);
+        };
+        self.set_flags(req, zfs, z, &a, cmd, input)?;
+        Ok(ioctl_data(Vec::new()))
+    }
+
+    fn set_flags(
+        &self,
+        req: &Request,
+        zfs: &Running<'_>,
+        z: &Arc<Znode>,
+        a: &zpl::Attr,
+        cmd: u32,
+        input: &[u8],
+    ) -> Result<()> {
+        let word = |at: usize| -> Result<u32> {
+            let b = input.get(at..at + 4).ok_or(Errno::EINVAL)?;
+            Ok(u32::from_le_bytes(b.try_into().map_err(|_| Errno::EINVAL)?))
+        };
+        match cmd {
+            ioctl::ZFS_IOC_SETDOSFLAGS => {
+                let flags = u64::from(word(0)?) | u64::from(word(4)?) << 32;
+                zfs.set_dos_flags(z, flags, &cred(req))?;
+            }
+            ioctl::FS_IOC_SETFLAGS => zfs.set_fs_flags(z, word(0)?, &cred(req))?,
+            ioctl::FS_IOC_FSSETXATTR => {
+                let x = word(0)?;
+                let known = XFLAGS.iter().fold(0, |m, (xflag, _)| m | xflag);
+                if x & !known != 0 || word(4)? != 0 {
+                    return Err(Errno::EOPNOTSUPP);
+                }
+                let mut flags = 0;
+                for (xflag, flag) in XFLAGS {
+                    if x & xflag != 0 {
+                        flags |= flag;
+                    }
+                }
+                if flags != a.fs_flags {
+                    zfs.set_fs_flags(z, flags, &cred(req))?;
+                }
+                if word(12)? != a.projid {
+                    zfs.set_project(z, word(12)?, &cred(req))?;
+                }
+            }
+            _ => return Err(Errno::ENOTTY),
+        }
+        Ok(())
+    }
+}

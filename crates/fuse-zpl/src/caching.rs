@@ -1,0 +1,48 @@
+//! What the kernel may keep of what it was told.
+
+use std::time::Duration;
+
+/// Restrictions by the administrator. Without them the kernel keeps everything as long as it likes,
+/// because it is told about changes.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Caching {
+    /// Longest time for attributes and for names; none: no limit.
+    pub attributes: Option<Duration>,
+    pub names: Option<Duration>,
+    /// File data are not cached at all.
+    pub direct: bool,
+    /// Nothing is read ahead, by the kernel or by the pools.
+    pub no_ahead: bool,
+}
+
+impl Caching {
+    pub(crate) fn attributes(&self, ttl: Duration) -> Duration {
+        self.attributes.map_or(ttl, |most| ttl.min(most))
+    }
+
+    pub(crate) fn names(&self, ttl: Duration) -> Duration {
+        self.names.map_or(ttl, |most| ttl.min(most))
+    }
+
+    /// What the kernel is told when it opens a directory: that it may remember the listing, and if
+    /// `keep` use the one it has. It forgets it by itself when the directory changes.
+    pub(crate) fn listings(&self, keep: bool) -> u32 {
+        use fuse::wire::fopen::{CACHE_DIR, KEEP_CACHE};
+        match (self.names, keep) {
+            (Some(_), _) => 0,
+            (None, true) => CACHE_DIR | KEEP_CACHE,
+            (None, false) => CACHE_DIR,
+        }
+    }
+
+    /// What the kernel is told when it opens a file: whether it may use the pages it has (`keep`), or
+    /// none at all (`direct`).
+    pub(crate) fn pages(&self, direct: bool, keep: bool) -> u32 {
+        use fuse::wire::fopen::{DIRECT_IO, KEEP_CACHE};
+        match (self.direct || direct, keep) {
+            (true, _) => DIRECT_IO,
+            (false, true) => KEEP_CACHE,
+            (false, false) => 0,
+        }
+    }
+}

@@ -1,0 +1,132 @@
+//! Where requests enter the file system, and where they wait while it is suspended.
+//!
+//! 1. A request holds a [`Running`] while it uses the file system. Whoever suspends waits for all of
+//!    them; requests that come later wait until the file system is resumed, perhaps as another one.
+//! 2. A thread holds one [`Running`] at most: a second one could wait for a suspension that waits for
+//!    the first.
+//! 3. While it holds one it sends no notification that makes the kernel wait for other requests: those
+//!    may wait here.
+//!
+//! When nothing is suspended a request pays for one uncontended read lock.
+
+use base::sync::{MutexExt, RwLockExt};
+use fuse::{Errno, Request};
+use std::ops::Deref;
+use std::sync::{Arc, Condvar, Mutex, RwLock, RwLockReadGuard, TryLockError};
+use std::time::Duration;
+use zpl::Zfs;
+
+const EINTR: Errno = Errno(4);
+/// How often a waiting request looks whether its caller was killed.
+pub(crate) const TICK: Duration = Duration::from_millis(100);
+
+struct State {
+    zfs: Arc<Zfs>,
+    suspended: bool,
+}
+
+/// The file system of one mount, and who may enter it.
+pub(crate) struct Gate {
+    state: RwLock<State>,
+    /// Lookups the kernel dropped while the file system was suspended: node, count.
+    forgotten: Mutex<Vec<(u64, u64)>>,
+    waiting: Mutex<()>,
+    resumed: Condvar,
+}
+
+/// The file system, in use by one request.
+pub(crate) struct Running<'a>(RwLockReadGuard<'a, State>);
+
+impl Deref for Running<'_> {
+    type Target = Arc<Zfs>;
+
+    fn deref(&self) -> &Arc<Zfs> {
+        &self.0.zfs
+    }
+}
+
+impl Gate {
+    pub fn new(zfs: Arc<Zfs>) -> Gate {
+        let suspended = false;
+        Gate {
+            state: RwLock::new(State { zfs, suspended }),
+            forgotten: Mutex::default(),
+            waiting: Mutex::default(),
+            resumed: Condvar::new(),
+        }
+    }
+
+    /// Lets a request in, as soon as the file system runs.
+    ///
+    /// Errors: EINTR if the caller was killed meanwhile, EIO if the session ended.
+    #[inline]
+    pub fn enter(&self, req: &Request) -> Result<Running<'_>, Errno> {
+        match self.try_enter() {
+            Some(r) => Ok(r),
+            None => self.wait(req),
+        }
+    }
+
+    /// The same for what cannot wait. None while the file system is suspended, or about to be.
+    #[inline]
+    pub fn try_enter(&self) -> Option<Running<'_>> {
+        let state = match self.state.try_read() {
+            Ok(s) => s,
+            Err(TryLockError::Poisoned(e)) => e.into_inner(),
+            Err(TryLockError::WouldBlock) => return None,
+        };
+        (!state.suspended).then_some(Running(state))
+    }
+
+    #[cold]
+    fn wait(&self, req: &Request) -> Result<Running<'_>, Errno> {
+        let lent = fuse::about_to_wait_for_requests();
+        loop {
+            let turn = self.waiting.acquire();
+            if let Some(r) = self.try_enter() {
+                return Ok(r);
+            }
+            if lent.is_over() {
+                return Err(Errno::EIO);
+            }
+            drop(self.resumed.wait_timeout(turn, TICK));
+            if fuse::is_killed(req.pid) {
+                return Err(EINTR);
+            }
+        }
+    }
+
+    /// The file system, whether or not it is suspended.
+    pub fn current(&self) -> Arc<Zfs> {
+        self.state.acquire_read().zfs.clone()
+    }
+
+    /// Keeps requests out from now on, and waits for those that are in.
+    pub fn close(&self) -> Arc<Zfs> {
+        let mut state = self.state.acquire_write();
+        state.suspended = true;
+        state.zfs.clone()
+    }
+
+    /// Puts another file system in the place of the suspended one.
+    pub fn replace(&self, zfs: Arc<Zfs>) {
+        self.state.acquire_write().zfs = zfs;
+    }
+
+    /// Lets requests in again.
+    pub fn open(&self) {
+        self.state.acquire_write().suspended = false;
+        let _turn = self.waiting.acquire();
+        self.resumed.notify_all();
+    }
+
+    /// Takes note of dropped lookups until the file system runs again.
+    pub fn forget_later(&self, node: u64, nlookup: u64) {
+        self.forgotten.acquire().push((node, nlookup));
+    }
+
+    /// The dropped lookups of which note was taken.
+    pub fn forgotten(&self) -> Vec<(u64, u64)> {
+        std::mem::take(&mut *self.forgotten.acquire())
+    }
+}

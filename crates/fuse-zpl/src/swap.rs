@@ -1,0 +1,317 @@
+//! Suspending a mounted file system, and resuming it as another state of it: a rollback, a receive.
+//!
+//! 1. While it is suspended every request that concerns the head waits ([`crate::gate`]); nothing uses
+//!    its object set.
+//! 2. After it was resumed as another state the kernel has forgotten whatever may not be true of it:
+//!    attributes, pages, listings and names.
+//! 3. Pages that were in the kernel's cache never reach the new state: a page holds bytes of the old one
+//!    beside those that were written. Until the pages of a node are dropped, those that are written back
+//!    are taken and thrown away, as if they had been written before the suspension, and `write(2)` waits.
+//! 4. Kernels with a write-back cache keep size and times of regular files, and cannot be told others.
+//!    A node whose file differs in these is retired: its handles fail with ESTALE, and whoever looks the
+//!    file up gets another node.
+//!
+//! Notifications make the kernel wait for requests and for locks that requests hold. So they are sent
+//! when requests are let in again, and by a thread that serves none.
+
+use crate::adapter::Adapter;
+use crate::gate::TICK;
+use crate::nodes::{KnownNode, What};
+use base::sync::MutexExt;
+use base::{bail, Result};
+use fuse::{Errno, Notifier, Request};
+use std::collections::{HashMap, HashSet};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Condvar, Mutex};
+use zpl::{Time, Zfs, Znode};
+
+/// How often pages of one node are dropped at most, while the kernel goes on to write some back.
+const ROUNDS: usize = 5;
+
+/// Nodes of which the kernel may have pages of the state before.
+#[derive(Default)]
+pub(crate) struct Stale {
+    count: AtomicUsize,
+    /// Whether something written to them was thrown away.
+    nodes: Mutex<HashMap<u64, bool>>,
+    cleaned: Condvar,
+}
+
+impl Stale {
+    /// Whether the node is one of them.
+    #[inline]
+    pub fn contains(&self, node: u64) -> bool {
+        self.count.load(Ordering::Acquire) != 0 && self.nodes.acquire().contains_key(&node)
+    }
+
+    /// Whether what the kernel sends of the node's pages and times is thrown away.
+    #[inline]
+    pub fn drops(&self, node: u64) -> bool {
+        self.count.load(Ordering::Acquire) != 0
+            && match self.nodes.acquire().get_mut(&node) {
+                Some(dropped) => {
+                    *dropped = true;
+                    true
+                }
+                None => false,
+            }
+    }
+
+    /// Waits until the kernel has no such pages of the node any more.
+    ///
+    /// Errors: EINTR if the caller was killed meanwhile, EIO if the session ended.
+    pub fn wait(&self, req: &Request, node: u64) -> std::result::Result<(), Errno> {
+        if !self.contains(node) {
+            return Ok(());
+        }
+        let lent = fuse::about_to_wait_for_requests();
+        loop {
+            let nodes = self.nodes.acquire();
+            if !nodes.contains_key(&node) {
+                return Ok(());
+            }
+            drop(self.cleaned.wait_timeout(nodes, TICK));
+            if lent.is_over() {
+                return Err(Errno::EIO);
+            }
+            if fuse::is_killed(req.pid) {
+                return Err(Errno(4));
+            }
+        }
+    }
+
+    fn set(&self, list: impl Iterator<Item = u64>) {
+        let mut nodes = self.nodes.acquire();
+        nodes.extend(list.map(|n| (n, false)));
+        self.count.store(nodes.len(), Ordering::Release);
+    }
+
+    /// Whether something was thrown away since it was asked last.
+    fn take_dropped(&self, node: u64) -> bool {
+        let mut nodes = self.nodes.acquire();
+        nodes.get_mut(&node).is_some_and(std::mem::take)
+    }
+
+    fn clean(&self, node: u64) {
+        let mut nodes = self.nodes.acquire();
+        nodes.remove(&node);
+        self.count.store(nodes.len(), Ordering::Release);
+        self.cleaned.notify_all();
+    }
+}
+
+/// What a kernel with a write-back cache keeps of a regular file.
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct Told {
+    size: u64,
+    mtime: Time,
+    ctime: Time,
+}
+
+impl Told {
+    fn of(z: &Znode) -> Told {
+        let f = z.fixed();
+        Told {
+            size: f.size,
+            mtime: f.mtime,
+            ctime: f.ctime,
+        }
+    }
+}
+
+/// The names of a directory the kernel knows.
+struct Listing {
+    node: KnownNode,
+    /// Objects by name; none: they could not be read.
+    names: Option<HashMap<Vec<u8>, u64>>,
+}
+
+fn names(zfs: &Zfs, dir: &Znode) -> Result<HashMap<Vec<u8>, u64>> {
+    let mut out = HashMap::new();
+    zfs.names(dir, |name, object| {
+        out.insert(name.to_vec(), object);
+        Ok(true)
+    })?;
+    Ok(out)
+}
+
+/// A suspended file system. It goes on as it is when this is dropped.
+pub struct Suspended {
+    adapter: Arc<Adapter>,
+    zfs: Arc<Zfs>,
+    listings: Vec<Listing>,
+    told: HashMap<u64, Told>,
+}
+
+impl Adapter {
+    /// Keeps requests out of the file system and waits for those that are in. What the kernel has in
+    /// its page cache stays there: have it written out before ([`crate::Written::take`]), or it is lost
+    /// when another state takes the place of this one. Not to be called by a thread that serves
+    /// requests.
+    ///
+    /// Errors: it is suspended already.
+    pub fn suspend(self: &Arc<Self>) -> Result<Suspended> {
+        let mut suspending = self.suspending.acquire();
+        if std::mem::replace(&mut *suspending, true) {
+            bail!(Busy, "the file system is suspended already");
+        }
+        drop(suspending);
+        let mut s = Suspended {
+            zfs: self.gate.close(),
+            adapter: self.clone(),
+            listings: Vec::new(),
+            told: HashMap::new(),
+        };
+        s.take_stock();
+        Ok(s)
+    }
+
+    /// Handles dropped lookups of a node.
+    pub(crate) fn forget_node(&self, zfs: &Zfs, node: u64, nlookup: u64) {
+        if self.nodes.forget(zfs, node, nlookup) {
+            let _ = zfs.reap();
+        }
+    }
+
+    /// Handles the lookups that were dropped while the file system was suspended.
+    pub(crate) fn forget_noted(&self, zfs: &Zfs) {
+        for (node, nlookup) in self.gate.forgotten() {
+            self.forget_node(zfs, node, nlookup);
+        }
+    }
+}
+
+impl Suspended {
+    /// The suspended file system.
+    pub fn zfs(&self) -> &Arc<Zfs> {
+        &self.zfs
+    }
+
+    /// Notes what the kernel may know, while this state can be read.
+    fn take_stock(&mut self) {
+        let a = &self.adapter;
+        let keeps = a.kernel_keeps_times.load(Ordering::Relaxed);
+        for node in a.nodes.known() {
+            let z = || a.nodes.get(&self.zfs, node.id);
+            match node.what {
+                What::Directory if !a.names.is_zero() => self.listings.push(Listing {
+                    node,
+                    names: z().and_then(|z| names(&self.zfs, &z)).ok(),
+                }),
+                What::Regular if keeps => {
+                    if let Ok(z) = z() {
+                        self.told.insert(node.id, Told::of(&z));
+                    }
+                }
+                _ => {}
+            }
+        }
+    }
+
+    /// Goes on with another state of the file system. The nodes the kernel knows mean the objects of the
+    /// same number and generation in it, also those it keeps without links; requests for others fail with
+    /// ESTALE. Call [`Zfs::start`] of it afterwards, and [`Zfs::stop`] of the former one never.
+    ///
+    /// Returns when the kernel has forgotten what may not be true any more. Not to be called by a thread
+    /// that serves requests.
+    ///
+    /// Errors: the root directory cannot be read; the file system goes on as it was.
+    pub fn resume(mut self, zfs: Arc<Zfs>) -> Result<()> {
+        let root = zfs.root()?;
+        let a = self.adapter.clone();
+        let known = a.nodes.known();
+        a.nodes.keep_doomed(&zfs);
+        let told = std::mem::take(&mut self.told);
+        let keeps = a.kernel_keeps_times.load(Ordering::Relaxed);
+        let nowhere = a.nodes.replace(&zfs, &root, |n, z| {
+            n.what != What::Regular || !keeps || told.get(&n.id) == Some(&Told::of(z))
+        });
+        let files = known.iter().filter(|n| n.what == What::Regular);
+        a.stale.set(files.map(|n| n.id));
+        a.ctl.set_root(root.object);
+        a.gate.replace(zfs.clone());
+        self.zfs = zfs.clone();
+        let listings = std::mem::take(&mut self.listings);
+        // Lets requests in.
+        drop(self);
+        let mut gone: HashSet<u64> = nowhere.iter().map(|n| n.object).collect();
+        match a.notifier.get() {
+            Some(kernel) => {
+                a.drop_contents(kernel, &known, keeps, &mut gone);
+                a.drop_names(kernel, &zfs, &listings, &gone);
+            }
+            None => known.iter().for_each(|n| a.stale.clean(n.id)),
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Suspended {
+    fn drop(&mut self) {
+        let a = &self.adapter;
+        a.gate.open();
+        if let Some(zfs) = a.gate.try_enter() {
+            a.forget_noted(&zfs);
+        }
+        *a.suspending.acquire() = false;
+    }
+}
+
+impl Adapter {
+    /// Has the kernel forget attributes, pages and listings. Objects of nodes that have to be retired
+    /// meanwhile are added to `gone`. Failures mean that the mount has ended, or pages the kernel cannot
+    /// get rid of because nobody takes them.
+    fn drop_contents(
+        &self,
+        kernel: &Notifier,
+        known: &[KnownNode],
+        keeps: bool,
+        gone: &mut HashSet<u64>,
+    ) {
+        // Without attributes it asks before it takes a write.
+        for n in known {
+            let _ = kernel.inval_inode(n.id, -1, 0);
+        }
+        for n in known {
+            let mut thrown_away = false;
+            for _ in 0..ROUNDS {
+                let _ = kernel.inval_inode(n.id, 0, 0);
+                if !self.stale.take_dropped(n.id) {
+                    break;
+                }
+                thrown_away = true;
+            }
+            if thrown_away && keeps {
+                self.nodes.retire(n);
+                gone.insert(n.object);
+            }
+            self.stale.clean(n.id);
+        }
+    }
+
+    /// Has the kernel forget names that lead elsewhere, or to what is gone, and those it took for free.
+    fn drop_names(&self, kernel: &Notifier, zfs: &Zfs, listings: &[Listing], gone: &HashSet<u64>) {
+        for l in listings {
+            let dir = zfs.get_generation(l.node.object, l.node.generation);
+            let dir = match l.node.id {
+                fuse::ROOT => zfs.root(),
+                _ => dir,
+            };
+            // A directory that is gone, or cannot be read, has no names any more.
+            let now = dir.and_then(|z| names(zfs, &z)).unwrap_or_default();
+            let Some(before) = &l.names else {
+                // It is not known which there were.
+                let _ = kernel.inc_epoch();
+                continue;
+            };
+            let other = |(name, object): (&Vec<u8>, &u64)| {
+                let same = now.get(name) == Some(object) && !gone.contains(object);
+                (!same).then(|| name.clone())
+            };
+            let new = now.keys().filter(|n| !before.contains_key(*n)).cloned();
+            for name in before.iter().filter_map(other).chain(new) {
+                let _ = kernel.inval_entry(l.node.id, &name);
+            }
+        }
+    }
+}

@@ -1,0 +1,226 @@
+//! A pool in an image file, and its root file system mounted.
+#![allow(dead_code)]
+
+use fuse::{Config, Handle, Mount, MountOptions, Session, Unmount};
+use fuse_zpl::{Adapter, Caching, Content, Figures, Key, Snapdir, Snapshots, Written};
+use pool::{CreateSpec, Pool, Tunables};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use testkit::TempDir;
+use vdev::{DevSpec, GroupKind, TopSpec};
+use zpl::{create_fs, FsOptions, NoLog, Props, Space, SpaceInfo, Time, Zfs};
+
+/// Whether tests that mount can run here; says so if not.
+pub fn can_mount() -> bool {
+    if !Path::new("/dev/fuse").exists() {
+        eprintln!("skipped: there is no /dev/fuse");
+        return false;
+    }
+    if !rustix::process::geteuid().is_root() {
+        eprintln!("skipped: needs root");
+        return false;
+    }
+    true
+}
+
+/// Room without end.
+pub struct Plenty {
+    pub readonly: bool,
+}
+
+impl SpaceInfo for Plenty {
+    fn space(&self) -> Space {
+        Space {
+            available: 1 << 40,
+            objects_free: 1 << 30,
+            ..Space::default()
+        }
+    }
+
+    fn read_only(&self) -> bool {
+        self.readonly
+    }
+}
+
+/// The snapshots of the root file system.
+struct Snaps(Arc<Pool>);
+
+impl Snapshots for Snaps {
+    fn snapdir(&self) -> Snapdir {
+        Snapdir::Hidden
+    }
+
+    fn list(&self) -> base::Result<Vec<(String, u64)>> {
+        self.0.dsl.root_dataset()?.snapshot_names()
+    }
+
+    fn count(&self) -> u64 {
+        self.list().map_or(0, |l| l.len() as u64)
+    }
+
+    fn changed(&self) -> Option<Time> {
+        None
+    }
+
+    fn find(&self, name: &str) -> base::Result<Key> {
+        let head = self.0.dsl.root_dataset()?;
+        let ds = head.snapshot_named(name)?.ok_or(base::Kind::NotFound)?;
+        Ok(Key {
+            object: ds.object(),
+            guid: ds.phys().guid,
+        })
+    }
+
+    fn has_volumes(&self) -> base::Result<bool> {
+        Ok(false)
+    }
+
+    fn volumes(&self) -> base::Result<Vec<(String, u64)>> {
+        Ok(Vec::new())
+    }
+
+    fn find_volume(&self, _: &str) -> base::Result<Key> {
+        Err(base::Kind::NotFound.into())
+    }
+
+    fn figures(&self, _: u64) -> Option<Figures> {
+        None
+    }
+
+    fn open(&self, key: Key) -> base::Result<Content> {
+        let ds = self.0.dsl.dataset_by_object(key.object)?;
+        Ok(Content::Files(open(&self.0, &ds.full_name())))
+    }
+
+    fn close(&self, object: u64) {
+        self.0.close_dataset(object);
+    }
+}
+
+pub fn pool(dir: &TempDir) -> Arc<Pool> {
+    let image = dir.image("d0.img", 256 << 20).unwrap();
+    let all = disk::feature::FEATURES.iter();
+    let spec = CreateSpec {
+        name: "tank".into(),
+        tops: vec![TopSpec::new(
+            GroupKind::Single,
+            vec![DevSpec::file(image.to_str().unwrap())],
+        )],
+        version: 5000,
+        features: all.filter(|f| f.supported && f.default_on).collect(),
+        extra: vec![],
+        command: "zpool create tank".into(),
+        tunables: Tunables::default(),
+    };
+    Pool::create(env_linux::linux_env(), spec, &|_, os, tx| {
+        create_fs(os, tx, &FsOptions::new(5000, Time::new(1_700_000_000, 5)))
+    })
+    .unwrap()
+}
+
+/// The file system in a dataset.
+pub fn open(pool: &Arc<Pool>, name: &str) -> Arc<Zfs> {
+    let ds = pool.dsl.dataset(name).unwrap();
+    let set = pool.open_dataset(&ds).unwrap();
+    let readonly = ds.is_snapshot();
+    Zfs::open(
+        &set.os,
+        zpl::Mount {
+            clock: pool.env.clock.clone(),
+            props: Props {
+                readonly,
+                ..Props::default()
+            },
+            space: Arc::new(Plenty { readonly }),
+            log: Arc::new(NoLog),
+            pool_version: pool.version(),
+            software_version: pool.software_version(),
+        },
+    )
+    .unwrap()
+}
+
+/// A mounted root file system.
+pub struct Mounted {
+    pub pool: Arc<Pool>,
+    pub adapter: Arc<Adapter>,
+    pub at: TempDir,
+    pub mount: Mount,
+    pub written: Written,
+    handle: Handle,
+    serving: Option<JoinHandle<()>>,
+    // Last: the pool is in there.
+    dir: TempDir,
+}
+
+impl Mounted {
+    pub fn new(tag: &str) -> Mounted {
+        let dir = TempDir::new(tag).unwrap();
+        let pool = pool(&dir);
+        let zfs = open(&pool, "tank");
+        zfs.start().unwrap();
+        let snaps = Box::new(Snaps(pool.clone()));
+        let adapter = Adapter::new(zfs, &pool, snaps, Caching::default()).unwrap();
+        let at = TempDir::new("mnt").unwrap();
+        let mut options = MountOptions::new("tank");
+        options.allow_other = true;
+        let (fd, mount) = fuse::mount(at.path(), &options).unwrap();
+        let session = Session::new(adapter.clone(), fd, Config::default());
+        let (handle, notifier) = (session.handle(), session.notifier());
+        adapter.set_notifier(notifier.clone());
+        let written = Written::new(mount.clone(), notifier, adapter.writers());
+        let serving = std::thread::spawn(move || {
+            let _ = session.run();
+        });
+        Mounted {
+            pool,
+            adapter,
+            at,
+            mount,
+            written,
+            handle,
+            serving: Some(serving),
+            dir,
+        }
+    }
+
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.at.path().join(name)
+    }
+
+    /// What is in the kernel's cache, too.
+    pub fn snapshot(&self, name: &str) {
+        self.written.take().unwrap();
+        let head = self.pool.dsl.root_dataset().unwrap();
+        self.pool
+            .snapshot(vec![(head, name.into())], |_, _| Ok(()))
+            .unwrap();
+    }
+
+    /// Makes the root dataset what its newest snapshot is, and opens it again.
+    pub fn roll_back(&self) -> Arc<Zfs> {
+        let object = self.pool.dsl.root_dataset().unwrap().object();
+        self.pool.close_dataset(object);
+        self.pool
+            .task(move |pool, tx| {
+                let ds = pool.dsl.root_dataset()?;
+                pool.dsl.rollback(tx, &ds)?;
+                let os = ds.open_objset(pool.write_policy(&ds)?, false)?;
+                os.set_zil_header(tx, [0; 192]);
+                Ok(())
+            })
+            .unwrap();
+        open(&self.pool, "tank")
+    }
+}
+
+impl Drop for Mounted {
+    fn drop(&mut self) {
+        let _ = self.mount.unmount(Unmount::Force);
+        self.handle.stop();
+        if let Some(s) = self.serving.take() {
+            let _ = s.join();
+        }
+    }
+}

@@ -1,0 +1,327 @@
+//! Requests of processes that are being killed.
+//!
+//! A process that waits for the answer to a request which the daemon has read cannot end before it
+//! gets one, even when killed. So where a device takes for ever, the request of a killed process is
+//! answered in place of the thread that serves it: with EINTR, which nobody gets to see. That thread
+//! goes on, what it works with stays its own, and its answer comes too late and is dropped.
+//!
+//! Only requests that change nothing are given up: of a change the kernel must know how it ended,
+//! or its names and sizes differ from those on the disk. Other signals are no reason: programs do
+//! not expect that looking at a file is interrupted (by a timer, say, or the end of a child).
+//!
+//! A request costs three stores to memory of its own thread. Only when the kernel reports a signal
+//! (INTERRUPT), or there may be no more threads, somebody looks, until no request takes long.
+
+use std::fs::File;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering::*};
+use std::sync::Arc;
+use std::time::Duration;
+
+use zerocopy::FromBytes;
+
+use crate::abi::{self, op};
+use crate::channel::{Answer, Channel};
+use crate::dispatch::Message;
+use crate::types::Errno;
+use crate::worker_pool;
+
+/// How often somebody looks, while there is something to see.
+const TICK: Duration = Duration::from_millis(200);
+/// A request that takes longer (ns) may be given up; others end by themselves.
+const LONG: u64 = 500_000_000;
+/// So many looks in a row without one that takes long, and nobody looks any more.
+const QUIET: u32 = 10;
+/// Most threads that may be started for those whose requests were given up. Beyond that nobody
+/// takes requests, and the kernel lets go of those that were not taken by itself.
+const INSTEAD: usize = 64;
+
+/// The request was answered by somebody else. (The kernel numbers in steps of two.)
+const GIVEN_UP: u64 = 1;
+/// There may be one more thread until the request ends.
+const REPLACED: u64 = 1 << 62;
+
+/// What a thread serves, if it may be given up. On a line of its own: nobody else touches it as
+/// long as all goes well.
+#[repr(align(128))]
+pub(crate) struct Serving {
+    /// Number of the request, with the flags above; 0: none.
+    unique: AtomicU64,
+    /// Thread that asked, and since when ([`worker_pool::now`]) it is served.
+    pid: AtomicU32,
+    since: AtomicU64,
+    /// Answers go where the request came from.
+    channel: Arc<File>,
+}
+
+impl Serving {
+    pub fn on(channel: Arc<File>) -> Serving {
+        Serving {
+            unique: AtomicU64::new(0),
+            pid: AtomicU32::new(0),
+            since: AtomicU64::new(0),
+            channel,
+        }
+    }
+
+    /// The thread begins to serve a request, at `now`.
+    pub fn begin(&self, msg: &Message<'_>, now: u64) {
+        if changes_nothing(msg) {
+            self.pid.store(msg.head.pid, Relaxed);
+            self.since.store(now, Relaxed);
+            self.unique.store(msg.head.unique, Release);
+        }
+    }
+
+    /// It is done with it. Returns whether there was one more thread meanwhile.
+    pub fn end(&self) -> bool {
+        self.unique.load(Relaxed) != 0 && self.unique.swap(0, AcqRel) & REPLACED != 0
+    }
+
+    /// Where requests come from and answers go.
+    pub fn channel(&self) -> &File {
+        &self.channel
+    }
+
+    /// Gives the request up if it has taken long and `killed` says so of the thread that asked.
+    /// `lent` counts the threads in place of others.
+    fn look(&self, now: u64, lent: &AtomicUsize, killed: impl Fn(u32) -> bool) -> Found {
+        let unique = self.unique.load(Acquire);
+        let (pid, since) = (self.pid.load(Relaxed), self.since.load(Relaxed));
+        if unique == 0 || unique & GIVEN_UP != 0 || now.saturating_sub(since) < LONG {
+            return Found::Nothing;
+        }
+        if !killed(pid) {
+            return Found::Long;
+        }
+        // Lent before it can be taken back.
+        let replaced = lent.fetch_update(SeqCst, SeqCst, |n| (n < INSTEAD).then_some(n + 1));
+        let flag = if replaced.is_ok() { REPLACED } else { 0 };
+        let marked = unique | GIVEN_UP | flag;
+        let swapped = self
+            .unique
+            .compare_exchange(unique, marked, AcqRel, Relaxed);
+        if swapped.is_err() {
+            // Another one is served by now, to which `pid` may already belong.
+            if replaced.is_ok() {
+                lent.fetch_sub(1, SeqCst);
+            }
+            return Found::Nothing;
+        }
+        // Fails if it has just been answered.
+        let chan = Channel {
+            file: &self.channel,
+        };
+        let _ = chan.err(unique, Errno(libc::EINTR));
+        Found::GivenUp
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Found {
+    Nothing,
+    /// A request that takes long.
+    Long,
+    GivenUp,
+}
+
+/// Looks at all that is served, once. Returns the most that was found.
+pub(crate) fn look(all: &[Arc<Serving>], lent: &AtomicUsize) -> Found {
+    let now = worker_pool::now();
+    let found = all.iter().map(|s| s.look(now, lent, is_killed));
+    found.max().unwrap_or(Found::Nothing)
+}
+
+/// Whether a thread has been sent a signal that ends it whatever it does, or is ending already.
+pub fn is_killed(tid: u32) -> bool {
+    /// Of the flags in `/proc/TID/stat`: files are being closed, for one.
+    const PF_EXITING: u64 = 4;
+    let stat = std::fs::read_to_string(format!("/proc/{tid}/stat")).unwrap_or_default();
+    // Behind the name, which may contain anything, flags are the seventh field.
+    let flags = stat
+        .rsplit(')')
+        .next()
+        .and_then(|rest| rest.split_whitespace().nth(6))
+        .and_then(|f| f.parse::<u64>().ok());
+    if flags.is_some_and(|f| f & PF_EXITING != 0) {
+        return true;
+    }
+    const SIGKILL: u64 = 1 << (libc::SIGKILL - 1);
+    let status = std::fs::read_to_string(format!("/proc/{tid}/status")).unwrap_or_default();
+    // A signal that is fatal for a process becomes a SIGKILL for each of its threads.
+    let of_thread = status.lines().find_map(|l| l.strip_prefix("SigPnd:"));
+    of_thread
+        .and_then(|set| u64::from_str_radix(set.trim(), 16).ok())
+        .is_some_and(|set| set & SIGKILL != 0)
+}
+
+/// Whether the kernel need not know how it ended.
+fn changes_nothing(msg: &Message<'_>) -> bool {
+    match msg.head.opcode {
+        op::OPEN => abi::OpenIn::read_from_prefix(msg.body)
+            .is_ok_and(|(o, _)| o.flags as i32 & libc::O_TRUNC == 0),
+        op::LOOKUP
+        | op::GETATTR
+        | op::STATX
+        | op::READLINK
+        | op::READ
+        | op::STATFS
+        | op::FSYNC
+        | op::FSYNCDIR
+        | op::SYNCFS
+        | op::FLUSH
+        | op::GETXATTR
+        | op::LISTXATTR
+        | op::OPENDIR
+        | op::READDIR
+        | op::READDIRPLUS
+        | op::ACCESS
+        | op::LSEEK => true,
+        _ => false,
+    }
+}
+
+/// Whether somebody looks.
+#[derive(Default)]
+pub(crate) struct Lookout {
+    running: AtomicBool,
+    asked: AtomicBool,
+}
+
+impl Lookout {
+    /// There may be something to see from now on. Calls `start` if nobody looks, which begins to
+    /// run [`Lookout::run`] and says whether it could.
+    pub fn ask(&self, start: impl FnOnce() -> bool) {
+        self.asked.store(true, SeqCst);
+        if !self.running.swap(true, SeqCst) && !start() {
+            self.running.store(false, SeqCst);
+        }
+    }
+
+    /// Looks, by calling `look`, until that was in vain for a while or it returns `None`. `look`
+    /// returns whether there was something.
+    pub fn run(&self, mut look: impl FnMut() -> Option<bool>) {
+        let mut quiet = 0;
+        loop {
+            std::thread::sleep(TICK);
+            match look() {
+                None => return,
+                Some(true) => quiet = 0,
+                Some(false) => quiet += 1,
+            }
+            if self.asked.swap(false, SeqCst) {
+                quiet = 0;
+            }
+            if quiet >= QUIET {
+                self.running.store(false, SeqCst);
+                // Asked meanwhile, by somebody who did not start another one?
+                if !self.asked.load(SeqCst) || self.running.swap(true, SeqCst) {
+                    return;
+                }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::Read;
+    use zerocopy::IntoBytes;
+
+    fn message(opcode: u32, body: &[u8]) -> Message<'_> {
+        let head = abi::InHeader {
+            opcode,
+            unique: 8,
+            pid: 77,
+            ..Default::default()
+        };
+        Message {
+            head,
+            op: None,
+            body,
+            blocks: &[],
+        }
+    }
+
+    #[test]
+    fn a_request_is_given_up_once_and_only_if_killed_and_long() {
+        let (ours, theirs) = std::os::unix::net::UnixStream::pair().unwrap();
+        let s = Serving::on(Arc::new(File::from(std::os::fd::OwnedFd::from(theirs))));
+        let msg = message(op::READ, &[]);
+        let lent = AtomicUsize::new(0);
+        let look = |now, killed: bool| s.look(now, &lent, |pid| killed && pid == 77);
+        assert_eq!(look(LONG, true), Found::Nothing);
+        s.begin(&msg, 1000);
+        assert_eq!(look(LONG, true), Found::Nothing);
+        let late = 1000 + LONG;
+        assert_eq!(look(late, false), Found::Long);
+        assert_eq!(look(late, true), Found::GivenUp);
+        assert_eq!(look(late, true), Found::Nothing);
+        assert_eq!(lent.swap(INSTEAD, SeqCst), 1);
+        assert!(s.end() && !s.end());
+        // As many as there may be are there.
+        s.begin(&msg, 1000);
+        assert_eq!(look(late, true), Found::GivenUp);
+        assert!(!s.end());
+        assert_eq!(lent.load(SeqCst), INSTEAD);
+        drop(s);
+        let mut answers = Vec::new();
+        (&ours).read_to_end(&mut answers).unwrap();
+        let answer = abi::OutHeader {
+            len: 16,
+            error: -libc::EINTR,
+            unique: 8,
+        };
+        assert_eq!(answers, [answer.as_bytes(); 2].concat());
+    }
+
+    #[test]
+    fn changes_are_not_given_up() {
+        let open = |flags: i32| abi::OpenIn {
+            flags: flags as u32,
+            ..Default::default()
+        };
+        assert!(changes_nothing(&message(op::OPEN, open(0).as_bytes())));
+        let truncates = open(libc::O_WRONLY | libc::O_TRUNC);
+        assert!(!changes_nothing(&message(op::OPEN, truncates.as_bytes())));
+        assert!(!changes_nothing(&message(op::OPEN, &[])));
+        for opcode in [op::WRITE, op::SETATTR, op::MKDIR, op::RENAME, op::IOCTL] {
+            assert!(!changes_nothing(&message(opcode, &[])), "{opcode}");
+        }
+    }
+
+    /// Of this process it is known; the other case is for tests with a mount.
+    #[test]
+    fn the_living_are_not_killed() {
+        assert!(!is_killed(std::process::id()));
+        assert!(!is_killed(u32::MAX));
+    }
+
+    #[test]
+    fn somebody_looks_as_long_as_there_is_something_to_see() {
+        let lookout = Lookout::default();
+        let mut started = 0;
+        for _ in 0..3 {
+            lookout.ask(|| {
+                started += 1;
+                true
+            });
+        }
+        assert_eq!(started, 1);
+        let mut looks = 0;
+        lookout.run(|| {
+            looks += 1;
+            Some(looks < 3)
+        });
+        assert!(looks >= 2 + QUIET);
+        lookout.ask(|| {
+            started += 1;
+            false
+        });
+        lookout.ask(|| {
+            started += 1;
+            true
+        });
+        assert_eq!(started, 3);
+    }
+}

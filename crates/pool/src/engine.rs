@@ -1,0 +1,189 @@
+//! What a pool is made of, put together the same way for one that is made and one that is opened.
+
+use crate::devices::{SpaceAllocator, TreeDevices};
+use crate::freeing;
+use crate::indirect::Removed;
+use crate::jobs::Jobs;
+use crate::multihost::Heart;
+use crate::shared::Shares;
+use crate::spares::AuxDevices;
+use crate::sync::SyncState;
+use crate::{ErrLog, MapLoader, Pool, Shared, SpaceMaps, Tunables};
+use base::{RangeSet, Txg};
+use disk::uberblock::Uberblock;
+use dmu::{Dmu, DmuOptions, Objset};
+use dsl::{Dsl, FeatureStore, Features};
+use env::Env;
+use space::Space;
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, AtomicU32};
+use std::sync::{Arc, Condvar, Mutex};
+use vdev::{keys, VdevTree};
+use zio::{Zio, ZioOptions};
+
+/// The rooms below the MOS.
+pub(crate) struct Engine {
+    pub env: Env,
+    pub tree: Arc<VdevTree>,
+    pub space: Arc<Space>,
+    pub removed: Arc<Removed>,
+    pub devices: Arc<TreeDevices>,
+    pub zio: Arc<Zio>,
+    pub dmu: Arc<Dmu>,
+}
+
+impl Engine {
+    /// Over a tree whose devices are open. `first_txg` is the txg that opens first.
+    pub fn new(
+        env: &Env,
+        tree: Arc<VdevTree>,
+        first_txg: Txg,
+        writable: bool,
+        tunables: &Tunables,
+    ) -> Engine {
+        let space = Arc::new(Space::new());
+        let removed = Arc::new(Removed::new(tree.clone()));
+        let devices = Arc::new(TreeDevices::new(tree.clone()));
+        let zio = Arc::new(Zio::new(
+            devices.clone(),
+            Arc::new(SpaceAllocator {
+                space: space.clone(),
+                removed: removed.clone(),
+            }),
+            ZioOptions {
+                cache_bytes: tunables.cache_bytes,
+                seed: env.rng.u64(),
+                writable,
+            },
+        ));
+        let dmu = Dmu::new(
+            env.clone(),
+            zio.clone(),
+            DmuOptions {
+                dirty_max: tunables.dirty_max,
+                first_txg,
+            },
+        );
+        Engine {
+            env: env.clone(),
+            tree,
+            space,
+            removed,
+            devices,
+            zio,
+            dmu,
+        }
+    }
+
+    /// The space maps of the pool, which the allocator reads from now on.
+    pub fn space_maps(&self, mos: &Arc<Objset>) -> Arc<SpaceMaps> {
+        let maps = Arc::new(SpaceMaps::new(mos.clone()));
+        let loader = MapLoader(Arc::downgrade(&maps));
+        self.space.set_loader(Some(Arc::new(loader)));
+        maps
+    }
+}
+
+/// Everything that differs between a pool that is made and one that is opened.
+pub(crate) struct Parts {
+    pub engine: Engine,
+    pub mos: Arc<Objset>,
+    pub dsl: Arc<Dsl>,
+    pub maps: Arc<SpaceMaps>,
+    pub features: Arc<dyn Features>,
+    pub store: Option<Arc<FeatureStore>>,
+    pub shares: Arc<Shares>,
+    pub shared: Shared,
+    pub readonly: bool,
+    pub config_object: u64,
+    pub vdev_zaps: bool,
+    pub software_version: u64,
+    pub aux: AuxDevices,
+    /// In use; of a pool that is being made the default.
+    pub uberblock: Uberblock,
+    pub first_txg: Txg,
+    pub first_group: Txg,
+    pub rewound: Option<(u64, u64)>,
+    pub deferred_frees: u64,
+    pub dtls: HashMap<u64, RangeSet>,
+    pub heart: Heart,
+    pub tunables: Tunables,
+}
+
+impl Pool {
+    /// The pool of these parts. Its first txg writes the configuration and an uberblock.
+    pub(crate) fn assemble(p: Parts) -> Arc<Pool> {
+        let e = p.engine;
+        let pool = Arc::new_cyclic(|me| Pool {
+            env: e.env,
+            tree: e.tree,
+            space: e.space,
+            removed: e.removed,
+            devices: e.devices,
+            zio: e.zio,
+            dmu: e.dmu,
+            mos: p.mos,
+            dsl: p.dsl,
+            maps: p.maps,
+            features: p.features,
+            store: p.store,
+            shares: p.shares,
+            shared: Mutex::new(p.shared),
+            readonly: p.readonly,
+            config_object: p.config_object,
+            vdev_zaps: p.vdev_zaps,
+            software_version: p.software_version,
+            aux: p.aux,
+            first_txg: p.first_txg,
+            first_group: p.first_group,
+            rewound: p.rewound,
+            checkpoint_txg: p.uberblock.checkpoint_txg,
+            deferred_frees: p.deferred_frees,
+            logged: Mutex::default(),
+            sync: Mutex::new(SyncState {
+                uberblock: p.uberblock,
+                config_dirty: true,
+                state: keys::pool::STATE_ACTIVE,
+                flush_all: false,
+                force: true,
+                closed: false,
+            }),
+            tasks: Default::default(),
+            io: Default::default(),
+            service: Default::default(),
+            asked: Mutex::default(),
+            force_next: Default::default(),
+            kicked: (Mutex::new(false), Condvar::new()),
+            dtls: Mutex::new(p.dtls),
+            config_dirty: AtomicBool::new(true),
+            jobs: Jobs::new(freeing::standing()),
+            owed: AtomicU32::new(0),
+            sets: Mutex::default(),
+            errlog: ErrLog::default(),
+            heart: p.heart,
+            history_lost: Default::default(),
+            me: me.clone(),
+            tunables: p.tunables,
+        });
+        pool.wire();
+        pool
+    }
+
+    /// Connects what refers to each other.
+    fn wire(self: &Arc<Self>) {
+        let driver: std::sync::Weak<dyn dmu::Driver> = self.me.clone();
+        self.dmu.set_driver(driver);
+        let space: std::sync::Weak<dyn dsl::PoolSpace> = self.me.clone();
+        self.dsl.set_space(space);
+        let me = self.me.clone();
+        self.dmu.set_on_damage(Box::new(move |d| {
+            if let Some(pool) = me.upgrade() {
+                pool.errlog.note(d, !pool.readonly);
+            }
+        }));
+        let shares: std::sync::Weak<Shares> = Arc::downgrade(&self.shares);
+        self.zio.set_sharing(shares);
+        let waits: std::sync::Weak<dyn zio::Waits> = self.me.clone();
+        self.zio.set_waits(waits);
+    }
+}

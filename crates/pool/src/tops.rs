@@ -1,0 +1,267 @@
+//! The registry of top-level vdevs: one call tells every room of the pool what it must know of one.
+//!
+//! | Room | What it is told |
+//! |---|---|
+//! | `maps` | metaslab array, shape, unflushed txgs: made for a new vdev, read for one on disk |
+//! | `shares.brt` | number and size, for the table of cloned blocks |
+//! | `shares.checkpoint` | the map of what only the checkpoint refers to |
+//! | `devices` | the smallest allocation of the pool |
+//! | `space` | metaslabs, allocation class, whether it may be written and allocated from |
+//!
+//! What became of removed vdevs ([`crate::indirect`]) is asked of the tree itself; the mapping of a removed vdev is
+//! loaded before anything else of the pool can be read, so it is not part of this.
+//!
+//! Invariants:
+//!
+//! 1. `space` is told last: from then on blocks may be placed on the vdev, and every other room knows it.
+//! 2. No block is placed on a vdev before an uberblock whose configuration has the vdev is on disk. [`Pool::add_top`]
+//!    therefore takes two txgs: the first commits the vdev without metaslabs, the second makes them. After a crash
+//!    between the two the next import does the second.
+//! 3. The tree is replaced, in syncing context, so that configuration, labels and guid sum of one txg agree. Readers keep
+//!    the list of vdevs they took.
+
+use crate::devices::TreeDevices;
+use crate::shared::Shares;
+use crate::spacemaps::TopShape;
+use crate::{MapFeatures, Pool, SpaceMaps};
+use base::{bail, Result};
+use disk::ObjType;
+use dmu::{Objset, Tx};
+use dsl::Features;
+use space::{Class, Space};
+use std::sync::Arc;
+use vdev::{keys, TopSpec, Vdev, VdevKind, VdevTree};
+use zap::Zap;
+
+/// Key of a top-level vdev's ZAP: what the vdev is for.
+const BIAS: &str = "org.zfsonlinux:allocation_bias";
+/// Vdevs with more metaslabs than this set one aside for the intent log (pool format §16.6).
+const EMBEDDED_LOG_MIN_MS: u64 = 64;
+/// Object-directory key: the ZAPs of all vdevs.
+const ZAP_MAP: &str = "com.delphix:vdev_zap_map";
+
+/// What a top-level vdev is for.
+pub(crate) fn class_of(mos: &Arc<Objset>, t: &Vdev) -> Result<Class> {
+    if t.is_log() {
+        return Ok(Class::Log);
+    }
+    let Some(o) = t.get_u64(keys::ZAP_TOP).filter(|o| *o != 0) else {
+        return Ok(Class::Normal);
+    };
+    let bias = match Zap::new(&mos.hold(o)?).get_value(BIAS)? {
+        Some(v) => v.to_text()?,
+        None => return Ok(Class::Normal),
+    };
+    match bias.as_str() {
+        "special" => Ok(Class::Special),
+        "dedup" => Ok(Class::Dedup),
+        "log" => Ok(Class::Log),
+        _ => bail!(Unsupported, "{} is a device for '{bias}'", t.name()),
+    }
+}
+
+/// The rooms that must know of every top-level vdev.
+pub(crate) struct Rooms<'a> {
+    pub mos: &'a Arc<Objset>,
+    pub space: &'a Space,
+    pub maps: &'a SpaceMaps,
+    pub shares: &'a Shares,
+    pub devices: &'a TreeDevices,
+}
+
+/// Where the metaslabs of a top-level vdev are.
+#[derive(Clone, Copy)]
+pub(crate) enum Metaslabs<'a> {
+    /// On disk, as its configuration says.
+    OnDisk,
+    /// To be made in this txg.
+    New(&'a Tx, &'a dyn MapFeatures),
+}
+
+impl Rooms<'_> {
+    /// Tells all rooms of `top`, which is in the tree. A vdev that holds no blocks (a hole, or one whose metaslabs were
+    /// not made yet) is left out.
+    ///
+    /// # Errors
+    /// Damage, and those of reading the MOS. Some rooms may know the vdev then, `space` does not.
+    pub fn register(&self, top: &Arc<Vdev>, metaslabs: Metaslabs) -> Result<()> {
+        // Blocks that were cloned before their vdev was removed are still counted under its number.
+        self.shares.brt.add_vdev(top.id(), top.asize())?;
+        if !top.is_concrete() {
+            return Ok(());
+        }
+        let shape = TopShape::of(top);
+        match metaslabs {
+            Metaslabs::OnDisk if top.metaslab_array() == 0 => return Ok(()),
+            Metaslabs::OnDisk => self.maps.open_top(top.metaslab_array(), shape)?,
+            Metaslabs::New(tx, features) => {
+                let array = self.maps.create_top(tx, features, shape)?;
+                top.set_u64(keys::METASLAB_ARRAY, array);
+            }
+        }
+        self.shares.checkpoint.add_top(top)?;
+        self.devices.refresh();
+        let spec = space::TopSpec {
+            id: top.id(),
+            asize: top.asize(),
+            ashift: top.ashift(),
+            ms_shift: top.metaslab_shift(),
+            class: class_of(self.mos, top)?,
+            deflate_ratio: top.deflate_ratio(),
+            children: top.children().len().max(1) as u64,
+            align: top.alloc_unit(),
+        };
+        self.space.add_top(spec)?;
+        self.space.set_writable(top.id(), top.state().usable())?;
+        let passive = top.get_u64(keys::NON_ALLOCATING).unwrap_or(0) != 0;
+        self.space.set_allocating(top.id(), !passive)
+    }
+
+    /// To be called when all vdevs have been registered and what is allocated on them is known.
+    pub fn registered(&self) {
+        self.space.choose_embedded_logs(EMBEDDED_LOG_MIN_MS);
+        self.shares.count_saved();
+    }
+}
+
+/// One ZAP for each vdev of `tops` (pool format §16.8), listed in the object `map`.
+pub(crate) fn create_vdev_zaps(
+    mos: &Arc<Objset>,
+    tx: &Tx,
+    map: u64,
+    tops: &[Arc<Vdev>],
+) -> Result<()> {
+    let map = mos.hold(map)?;
+    let list = Zap::new(&map);
+    let make = || -> Result<u64> {
+        let o = zap::create_object(mos, tx, ObjType::ZAP_METADATA, 0)?.object();
+        list.add_int(tx, o)?;
+        Ok(o)
+    };
+    for t in tops {
+        t.set_u64(keys::ZAP_TOP, make()?);
+        for l in t.leaves() {
+            l.set_u64(keys::ZAP_LEAF, make()?);
+        }
+    }
+    Ok(())
+}
+
+/// The ZAPs of all vdevs of a new pool, with that of the root if feature `vdev_zaps_v2` is enabled.
+pub(crate) fn create_zap_map(
+    mos: &Arc<Objset>,
+    tx: &Tx,
+    tree: &VdevTree,
+    features: &dyn Features,
+) -> Result<()> {
+    let map = zap::create_object(mos, tx, ObjType::ZAP_METADATA, 0)?;
+    Zap::new(&mos.hold(1)?).add_u64(tx, ZAP_MAP, map.object())?;
+    let v2 = "com.klarasystems:vdev_zaps_v2";
+    if features.is_enabled(v2) {
+        let root = zap::create_object(mos, tx, ObjType::ZAP_METADATA, 0)?.object();
+        Zap::new(&map).add_int(tx, root)?;
+        tree.set_root_u64(keys::ZAP_ROOT, root);
+        features.activate(tx, v2, 1)?;
+    }
+    create_vdev_zaps(mos, tx, map.object(), &tree.tops())
+}
+
+/// Whether the pool has a ZAP for each vdev.
+pub(crate) fn has_vdev_zaps(mos: &Arc<Objset>) -> Result<bool> {
+    let map: Option<u64> = Zap::new(&mos.hold(1)?).get(ZAP_MAP)?;
+    Ok(map.is_some())
+}
+
+impl Pool {
+    pub(crate) fn rooms(&self) -> Rooms<'_> {
+        Rooms {
+            mos: &self.mos,
+            space: &self.space,
+            maps: &self.maps,
+            shares: &self.shares,
+            devices: &self.devices,
+        }
+    }
+
+    /// Adds a top-level vdev to the open pool: opens its devices, writes their labels, and makes it part of the pool in two
+    /// txgs (see the module). On disk when it returns; blocks are placed on it from then on. Returns its id.
+    ///
+    /// The caller has checked what is a matter of policy (redundancy, devices in use).
+    ///
+    /// # Errors
+    /// `Kind::Unsupported`: a dRAID, or a RAID-Z in a pool a device was removed from; `Kind::Again`: another vdev was added
+    /// meanwhile; those of opening and labelling the devices. Nothing was changed then. An error of writing the txgs stops the pool.
+    pub fn add_top(&self, spec: &TopSpec) -> Result<u64> {
+        self.check_add(spec)?;
+        let base = self.label_base(0, 0);
+        let top = self.tree.new_top(spec, &base, self.dmu.open_txg())?;
+        let id = top.id();
+        let new = top.clone();
+        self.task(move |pool, tx| pool.commit_top(tx, &new))?;
+        self.task(move |pool, tx| pool.open_for_blocks(tx, &top))?;
+        self.refresh_dedup_quota()?;
+        Ok(id)
+    }
+
+    fn check_add(&self, spec: &TopSpec) -> Result<()> {
+        if self.is_readonly() {
+            bail!(ReadOnly, "pool '{}' is imported read-only", self.name());
+        }
+        match spec.kind {
+            vdev::GroupKind::Draid { .. } => bail!(
+                Unsupported,
+                "this software cannot add a dRAID to a pool; add mirrors or a RAID-Z"
+            ),
+            vdev::GroupKind::Raidz { .. } if self.has_removed() => bail!(
+                Unsupported,
+                "a device was removed from pool '{}': only single devices and mirrors can be added",
+                self.name()
+            ),
+            _ => Ok(()),
+        }
+    }
+
+    fn has_removed(&self) -> bool {
+        let tops = self.tree.tops();
+        tops.iter().any(|t| t.kind() == VdevKind::Indirect)
+    }
+
+    /// First txg: the vdev belongs to the pool and holds nothing.
+    fn commit_top(&self, tx: &Tx, top: &Arc<Vdev>) -> Result<()> {
+        let map = self.directory(ZAP_MAP)?;
+        self.tree.append(top.clone(), tx.txg())?;
+        self.dirty_config();
+        if let Some(map) = map {
+            self.or_stop(create_vdev_zaps(&self.mos, tx, map, &[top.clone()]))?;
+        }
+        Ok(())
+    }
+
+    /// Second txg: the vdev gets metaslabs, and blocks may be placed on it.
+    fn open_for_blocks(&self, tx: &Tx, top: &Arc<Vdev>) -> Result<()> {
+        top.choose_metaslabs();
+        self.dirty_config();
+        let rooms = self.rooms();
+        self.or_stop(rooms.register(top, Metaslabs::New(tx, self)))?;
+        rooms.registered();
+        Ok(())
+    }
+
+    /// What an import finds added in part: vdevs without metaslabs get them. Before anything is placed on them.
+    pub(crate) fn finish_adds(&self) -> Result<()> {
+        let tops = self.tree.tops();
+        let half = |t: &&Arc<Vdev>| t.is_concrete() && t.metaslab_array() == 0;
+        for top in tops.iter().filter(half).cloned() {
+            self.task(move |pool, tx| pool.open_for_blocks(tx, &top))?;
+        }
+        Ok(())
+    }
+
+    /// After a failure half-way through a change of the MOS the txg must not be committed.
+    fn or_stop(&self, r: Result<()>) -> Result<()> {
+        if let Err(e) = &r {
+            self.stop_for_good(e.clone());
+        }
+        r
+    }
+}

@@ -1,0 +1,5 @@
+//! How the leaves are doing: counters and latencies, writes that are not flushed, devices given up.
+
+pub(crate) mod abandon;
+pub(crate) mod io_counts;
+pub(crate) mod unflushed;

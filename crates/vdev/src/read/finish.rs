@@ -1,0 +1,251 @@
+//! From what the leaves gave to the block: choice of the copy, reconstruction, repair.
+
+use super::reconstruct::{attempt, combinations, cut, fits, lacking, right_columns};
+use super::{BadLeaf, Column, Fault, Got, Mode, Plan, ReadOutcome, ReadReq};
+use crate::node::{Vdev, VdevKind};
+use crate::VdevTree;
+use base::{bail, Error, Kind, Result};
+use env::Op;
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::Arc;
+
+impl VdevTree {
+    pub(super) fn finish(&self, req: &ReadReq, mut plan: Plan, mode: Mode) -> Result<ReadOutcome> {
+        let found = match plan.map {
+            None => self.finish_plain(req, &mut plan),
+            Some(_) => self.finish_raidz(req, &mut plan),
+        };
+        match found {
+            Some((data, false)) if mode != Mode::Scrub => Ok(ReadOutcome {
+                data: cut(data, req.psize),
+                ..ReadOutcome::default()
+            }),
+            Some((data, _)) => Ok(self.heal(req, &plan, data, mode)),
+            None => {
+                let (why, bad) = blame(req, &plan);
+                if mode.only_looks() {
+                    return Ok(ReadOutcome {
+                        bad,
+                        lost: Some(why),
+                        ..ReadOutcome::default()
+                    });
+                }
+                if mode != Mode::Probe {
+                    self.count(&bad);
+                }
+                Err(why)
+            }
+        }
+    }
+
+    /// The block (whole sectors) and whether anything went wrong on the way.
+    pub(super) fn finish_plain(&self, req: &ReadReq, plan: &mut Plan) -> Option<(Vec<u8>, bool)> {
+        let mut trouble = false;
+        for k in 0..plan.stripes[0][0].cands.len() {
+            if matches!(plan.stripes[0][0].cands[k].got, Got::No) {
+                self.fetch_more(plan, vec![(0, 0, k)]);
+            }
+            let col = &mut plan.stripes[0][0];
+            if let Got::Data(d) = &mut col.cands[k].got {
+                if d.get(..req.psize).is_some_and(|d| (req.verify)(d)) {
+                    col.chosen = Some(k);
+                    // Kept for the comparison with the others if there will be one.
+                    let data = if trouble {
+                        d.clone()
+                    } else {
+                        std::mem::take(d)
+                    };
+                    if !trouble {
+                        // A scrub still wants to compare: an empty remainder equals nothing.
+                        col.cands[k].got = Got::No;
+                    }
+                    return Some((data, trouble));
+                }
+            }
+            trouble = true;
+        }
+        None
+    }
+
+    fn finish_raidz(&self, req: &ReadReq, plan: &mut Plan) -> Option<(Vec<u8>, bool)> {
+        let all = |plan: &mut Plan| plan.stripes.iter_mut().flatten().for_each(Column::choose);
+        all(plan);
+        let failed = |plan: &Plan| {
+            plan.stripes
+                .iter()
+                .flatten()
+                .any(|c| c.cands.iter().any(|k| matches!(k.got, Got::Failed)))
+        };
+        if let Some(block) = attempt(plan, &|_, _| false).filter(|b| fits(req, b)) {
+            return Some((block, failed(plan)));
+        }
+        // Everything that should be right; then also what may have missed the write.
+        for stale in [false, true] {
+            let mut more = Vec::new();
+            for (s, cols) in plan.stripes.iter().enumerate() {
+                let open = |c: &Column| !c.blank && c.data().is_none();
+                for (c, col) in cols.iter().enumerate().filter(|(_, c)| open(c)) {
+                    for (k, cand) in col.cands.iter().enumerate() {
+                        if cand.stale == stale && matches!(cand.got, Got::No) {
+                            more.push((s, c, k));
+                        }
+                    }
+                }
+            }
+            if stale && more.is_empty() {
+                break;
+            }
+            self.fetch_more(plan, more);
+            all(plan);
+            if let Some(block) = combinations(req, plan) {
+                return Some((block, true));
+            }
+        }
+        // A column on several leaves may be right on another one.
+        let others: Vec<(usize, usize, usize)> = plan
+            .stripes
+            .iter()
+            .enumerate()
+            .flat_map(|(s, cols)| cols.iter().enumerate().map(move |(c, col)| (s, c, col)))
+            .flat_map(|(s, c, col)| (0..col.cands.len()).map(move |k| (s, c, k)))
+            .filter(|&(s, c, k)| plan.stripes[s][c].chosen != Some(k))
+            .collect();
+        for (s, c, k) in others {
+            if matches!(plan.stripes[s][c].cands[k].got, Got::No) {
+                self.fetch_more(plan, vec![(s, c, k)]);
+            }
+            let col = &mut plan.stripes[s][c];
+            if !matches!(col.cands[k].got, Got::Data(_)) {
+                continue;
+            }
+            let before = col.chosen.replace(k);
+            if let Some(block) = combinations(req, plan) {
+                return Some((block, true));
+            }
+            plan.stripes[s][c].chosen = before;
+        }
+        None
+    }
+
+    /// With the right block known: finds every place that was read and is wrong or could not be
+    /// read, counts it, and rewrites it; in a scrub also what missed the write.
+    pub(super) fn heal(
+        &self,
+        req: &ReadReq,
+        plan: &Plan,
+        block: Vec<u8>,
+        mode: Mode,
+    ) -> ReadOutcome {
+        let mut out = ReadOutcome::default();
+        let writable = !self.read_only.load(Relaxed) && !mode.only_looks();
+        let counted = matches!(mode, Mode::Read | Mode::Scrub);
+        for (s, cols) in plan.stripes.iter().enumerate() {
+            let right = right_columns(plan, s, &block);
+            for (col, right) in cols.iter().zip(right) {
+                let right = Arc::new(right);
+                let count = if plan.map.is_some() {
+                    right.len()
+                } else {
+                    req.psize
+                };
+                for cand in &col.cands {
+                    let fault = match &cand.got {
+                        Got::Failed => Some(Fault::Io),
+                        // On plain vdevs the tail of the last sector means nothing.
+                        Got::Data(d) if d.get(..count) != right.get(..count) => {
+                            Some(Fault::Checksum)
+                        }
+                        _ => None,
+                    };
+                    let refresh = mode == Mode::Scrub && cand.stale;
+                    let blame = fault.is_some() && !cand.stale;
+                    if !blame && !refresh {
+                        continue;
+                    }
+                    if blame && fault == Some(Fault::Checksum) && counted {
+                        cand.owner.stats.checksum_errors.fetch_add(1, Relaxed);
+                    }
+                    let mut repaired = false;
+                    if writable {
+                        let op = Op::Write {
+                            offset: cand.at,
+                            bufs: vec![right.clone()],
+                        };
+                        repaired = cand.leaf.batch(vec![op]).iter().all(|(_, r)| r.is_ok());
+                        if repaired {
+                            let n = right.len() as u64;
+                            cand.leaf.stats.repaired_bytes.fetch_add(n, Relaxed);
+                            if refresh {
+                                out.resilvered += n;
+                            }
+                        }
+                    }
+                    if let (true, Some(fault)) = (blame, fault) {
+                        out.bad.push(BadLeaf {
+                            guid: cand.owner.guid(),
+                            fault,
+                            repaired,
+                        });
+                    }
+                }
+            }
+        }
+        out.data = cut(block, req.psize);
+        out
+    }
+}
+
+/// Nothing helped: names the failure, and who had what was asked of it, but not the right thing.
+/// Where no single device can be told to be the guilty one, all are, and the group.
+pub(super) fn blame(req: &ReadReq, plan: &Plan) -> (Error, Vec<BadLeaf>) {
+    let cands = || plan.stripes.iter().flatten().flat_map(|c| &c.cands);
+    let any_data = cands().any(|c| matches!(c.got, Got::Data(_)));
+    let enough = match &plan.map {
+        None => any_data,
+        Some(m) => plan.stripes.iter().all(|cols| lacking(cols) <= m.nparity),
+    };
+    let mut guilty: Vec<u64> = Vec::new();
+    if enough {
+        guilty = cands()
+            .filter(|c| matches!(c.got, Got::Data(_)) && !c.stale)
+            .map(|c| c.owner.guid())
+            .collect();
+        if !plan.top.kind().is_leaf() {
+            guilty.push(plan.top.guid());
+        }
+        guilty.sort_unstable();
+        guilty.dedup();
+    }
+    let bad = guilty
+        .into_iter()
+        .map(|guid| BadLeaf {
+            guid,
+            fault: Fault::Checksum,
+            repaired: false,
+        })
+        .collect();
+    let (kind, why) = match enough {
+        true => (Kind::Checksum, "no copy has the right checksum"),
+        false => (Kind::Io, "insufficient replicas"),
+    };
+    let place = format!("{}: block at {:#x}: {why}", plan.top.name(), req.offset);
+    (Error::new(kind, place), bad)
+}
+
+/// Whether blocks of this vdev can be read and written here.
+pub(crate) fn readable(top: &Vdev) -> Result<()> {
+    let name = || top.name();
+    match top.kind() {
+        VdevKind::Hole => bail!(Damaged, "{} holds no blocks", name()),
+        VdevKind::Missing => bail!(NoDevice, "{}: device is missing", name()),
+        VdevKind::Indirect => {
+            bail!(
+                Unsupported,
+                "{}: removed; its mapping is not loaded",
+                name()
+            )
+        }
+        VdevKind::Dspare => bail!(Damaged, "{} cannot be a top-level vdev", name()),
+        _ => Ok(()),
+    }
+}

@@ -1,0 +1,421 @@
+//! Changes of shape: adding, attaching, detaching, replacing, removing.
+//!
+//! The caller (the pool) serialises these with each other and with the syncing of transaction
+//! groups, and writes the new configuration afterwards. I/O already under way keeps using the
+//! leaves of the old shape, which are the same leaves.
+
+use crate::keys;
+use crate::label;
+use crate::node::{Vdev, VdevKind};
+use crate::open::{new_guid, new_leaf, new_top, open_new};
+use crate::spec::{DevSpec, TopSpec};
+use crate::state::{Aux, State};
+use crate::VdevTree;
+use base::{bail, Result, Txg};
+use disk::label::leaf_asize;
+use disk::NvList;
+use std::sync::Arc;
+
+/// Why a device is put beside another.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Attach {
+    /// `zpool attach`: one more copy.
+    Mirror,
+    /// `zpool replace`: the old one goes when the new one is complete.
+    Replace,
+    /// A hot spare with this guid stands in.
+    Spare(u64),
+}
+
+/// Properties that belong to a top-level vdev, not to a leaf.
+const TOP_KEYS: [&str; 11] = [
+    keys::METASLAB_ARRAY,
+    keys::METASLAB_SHIFT,
+    keys::ASHIFT,
+    keys::ASIZE,
+    keys::IS_LOG,
+    keys::NON_ALLOCATING,
+    keys::REMOVING,
+    keys::ZAP_TOP,
+    keys::INDIRECT_OBJECT,
+    keys::INDIRECT_BIRTHS,
+    "min_alloc",
+];
+
+impl VdevTree {
+    /// Opens the devices of a new top-level vdev, to be appended to the tree, and initialises their labels. `pool` as for
+    /// [`VdevTree::label_config`]. It is not part of the tree yet: see [`VdevTree::append`].
+    ///
+    /// Errors: the spec makes no sense; a device cannot be opened for this pool alone, is too small, or cannot be written.
+    pub fn new_top(&self, spec: &TopSpec, pool: &NvList, txg: Txg) -> Result<Arc<Vdev>> {
+        let top = new_top(&self.env, spec, self.tops().len() as u64, txg)?;
+        for leaf in top.leaves() {
+            self.init_leaf(pool, &top, &leaf, txg)?;
+        }
+        Ok(top)
+    }
+
+    /// Puts a vdev of [`VdevTree::new_top`] at the end of the tree, in txg `txg`; never into a hole's place, whose number old
+    /// block pointers may name. It holds nothing until it has metaslabs ([`Vdev::choose_metaslabs`]).
+    ///
+    /// Errors: `Kind::Again`: the tree changed since.
+    pub fn append(&self, top: Arc<Vdev>, txg: Txg) -> Result<()> {
+        top.set_u64(keys::METASLAB_SHIFT, 0);
+        for v in top.leaves().iter().chain([&top]) {
+            v.set_u64(keys::CREATE_TXG, txg);
+        }
+        self.edit_tops(|list| {
+            if list.len() as u64 != top.id() {
+                bail!(Again, "another device was added meanwhile: try again");
+            }
+            list.push(top);
+            Ok(())
+        })
+    }
+
+    /// Puts a new device beside leaf `guid`. Its DTL says that it lacks everything before
+    /// `dtl_max`; the caller starts the resilver. Returns the new leaf.
+    pub fn attach(
+        &self,
+        guid: u64,
+        dev: &DevSpec,
+        how: Attach,
+        pool: &NvList,
+        txg: Txg,
+        dtl_max: Txg,
+    ) -> Result<Arc<Vdev>> {
+        let (top, old) = self.leaf_of(guid)?;
+        let parent = parent_of(&top, guid);
+        match (how, parent.as_ref().map(|p| p.kind())) {
+            (Attach::Mirror, Some(VdevKind::Raidz { .. } | VdevKind::Draid { .. })) => {
+                bail!(
+                    Unsupported,
+                    "can only attach to mirrors and top-level disks"
+                )
+            }
+            (Attach::Mirror, Some(VdevKind::Replacing | VdevKind::Spare)) => {
+                bail!(
+                    Unsupported,
+                    "can only attach to mirrors and top-level disks"
+                )
+            }
+            (Attach::Replace, Some(VdevKind::Replacing)) => {
+                bail!(Busy, "{}: already being replaced", old.name())
+            }
+            _ => {}
+        }
+        let device = open_new(&self.env, dev)?;
+        let g = device.geometry();
+        if u64::from(g.logical_sector) > 1 << top.ashift() {
+            bail!(Invalid, "new device has a different optimal sector size");
+        }
+        let needed = needed_asize(&top);
+        if leaf_asize(g.size) < needed {
+            bail!(Overflow, "{}: device is too small", dev.path);
+        }
+        let fresh = new_leaf(&self.env, dev, device, 0, txg);
+        if let Attach::Spare(g) = how {
+            fresh.set_guid(g);
+            fresh.set_u64(keys::IS_SPARE, 1);
+        }
+        fresh.set_u64(keys::RESILVER_TXG, txg);
+        fresh.dtl_add_range(base::TXG_INITIAL, dtl_max);
+        fresh.spread_ashift(u64::from(top.ashift()));
+        self.init_leaf(pool, &top, &fresh, txg)?;
+        self.place_beside(&top, &old, &fresh, how)?;
+        Ok(fresh)
+    }
+
+    /// Lets distributed spare `spare` of a dRAID stand in for its leaf `guid`. The spare gets the
+    /// guid it has in the pool's list of spares. Its DTL says that it lacks everything before
+    /// `dtl_max`.
+    pub fn attach_dspare(
+        &self,
+        guid: u64,
+        spare: u64,
+        spare_guid: u64,
+        txg: Txg,
+        dtl_max: Txg,
+    ) -> Result<Arc<Vdev>> {
+        let (top, old) = self.leaf_of(guid)?;
+        let VdevKind::Draid {
+            nparity, nspares, ..
+        } = top.kind()
+        else {
+            bail!(Invalid, "{}: not in a dRAID", old.name());
+        };
+        if spare >= nspares
+            || top
+                .dspares()
+                .iter()
+                .any(|d| d.get_u64(keys::SPARE_ID) == Some(spare))
+        {
+            bail!(
+                Busy,
+                "distributed spare {spare} is in use or does not exist"
+            );
+        }
+        if parent_of(&top, guid).is_some_and(|p| p.kind() != top.kind()) {
+            bail!(Busy, "{}: already being replaced", old.name());
+        }
+        let mut props = NvList::new();
+        props.set(keys::PATH, format!("draid{nparity}-{}-{spare}", top.id()));
+        props.set(keys::pool::TOP_GUID, top.guid());
+        props.set(keys::SPARE_ID, spare);
+        props.set(keys::IS_SPARE, 1u64);
+        props.set(keys::CREATE_TXG, txg);
+        props.set(keys::RESILVER_TXG, txg);
+        let fresh = Vdev::new(VdevKind::Dspare, 0, spare_guid, props, Vec::new());
+        fresh.dtl_add_range(base::TXG_INITIAL, dtl_max);
+        self.place_beside(&top, &old, &fresh, Attach::Spare(spare_guid))?;
+        Ok(fresh)
+    }
+
+    /// Puts `fresh` into the group of `old`, or makes one.
+    fn place_beside(
+        &self,
+        top: &Arc<Vdev>,
+        old: &Arc<Vdev>,
+        fresh: &Arc<Vdev>,
+        how: Attach,
+    ) -> Result<()> {
+        let guid = old.guid();
+        let parent = parent_of(top, guid);
+        let new_top = match (&parent, how) {
+            (Some(p), Attach::Mirror) => {
+                let mut kids = p.children().to_vec();
+                fresh.set_id(kids.len() as u64);
+                kids.push(fresh.clone());
+                let group = with_children(p, kids);
+                replace_below(top, p.guid(), &group).unwrap_or(group)
+            }
+            _ => {
+                let kind = match how {
+                    Attach::Mirror => VdevKind::Mirror,
+                    Attach::Replace => VdevKind::Replacing,
+                    Attach::Spare(_) => VdevKind::Spare,
+                };
+                let group = self.group(kind, old, fresh, parent.is_none());
+                replace_below(top, guid, &group).unwrap_or(group)
+            }
+        };
+        self.put_top(new_top)
+    }
+
+    /// A group of two in the place of `old`. If `old` was a top-level vdev its top-level
+    /// properties move to the group.
+    fn group(&self, kind: VdevKind, old: &Arc<Vdev>, fresh: &Arc<Vdev>, is_top: bool) -> Arc<Vdev> {
+        let mut props = NvList::new();
+        let place = old.id();
+        if is_top {
+            let all = old.props();
+            for (k, v) in all.iter().filter(|(k, _)| TOP_KEYS.contains(k)) {
+                props.set(k, v.clone());
+                old.unset(k);
+            }
+        }
+        if let Some(t) = old.get_u64(keys::CREATE_TXG) {
+            props.set(keys::CREATE_TXG, t);
+        }
+        old.set_id(0);
+        fresh.set_id(1);
+        Vdev::new(
+            kind,
+            place,
+            new_guid(&self.env),
+            props,
+            vec![old.clone(), fresh.clone()],
+        )
+    }
+
+    /// Takes leaf (or distributed spare) `guid` out of its mirror, replacing or spare group and
+    /// clears its labels; a hot spare that goes back to the shelf needs a spare's label afterwards.
+    /// With one member left the group dissolves. Refused if what is left lacks data. Returns the
+    /// leaf.
+    pub fn detach(&self, guid: u64) -> Result<Arc<Vdev>> {
+        let tops = self.tops();
+        let Some((top, leaf)) = tops
+            .iter()
+            .find_map(|t| Some((t.clone(), member(t, guid)?)))
+        else {
+            bail!(NotFound, "no such device in pool");
+        };
+        let group = match parent_of(&top, guid) {
+            Some(p) if p.kind().is_mirrorish() && p.children().len() > 1 => p,
+            _ => bail!(Unsupported, "only applicable to mirror and replacing vdevs"),
+        };
+        let others = |l: &Vdev| l.guid() != guid && l.dtl_is_empty();
+        // Redundancy above the group counts: a spare may leave before its disk is back.
+        if !crate::tree::survives(&top, &others) {
+            bail!(Busy, "{}: no valid replicas", leaf.name());
+        }
+        let mut kids: Vec<Arc<Vdev>> = group
+            .children()
+            .iter()
+            .filter(|c| c.guid() != guid)
+            .cloned()
+            .collect();
+        let new_top = if let [last] = &kids[..] {
+            // Dissolve. A top-level group passes on its guid and properties, so that the slot
+            // stays what it was for whoever still has an old label.
+            let is_top = group.guid() == top.guid();
+            if is_top {
+                let inherited = group.props();
+                for (k, v) in inherited.iter().filter(|(k, _)| TOP_KEYS.contains(k)) {
+                    last.set(k, v.clone());
+                }
+            }
+            last.unset(keys::IS_SPARE);
+            let last = if is_top {
+                last.promote(group.guid())
+            } else {
+                last.clone()
+            };
+            last.set_id(group.id());
+            replace_below(&top, group.guid(), &last).unwrap_or(last)
+        } else {
+            kids.iter()
+                .enumerate()
+                .for_each(|(i, k)| k.set_id(i as u64));
+            let smaller = with_children(&group, std::mem::take(&mut kids));
+            replace_below(&top, group.guid(), &smaller).unwrap_or(smaller)
+        };
+        self.put_top(new_top)?;
+        if let Some(d) = leaf.device() {
+            // Best effort: a dead device is the usual reason to detach it.
+            let _ = label::clear(&*d);
+        }
+        leaf.set_device(None);
+        leaf.set_state(State::Removed, Aux::None);
+        Ok(leaf)
+    }
+
+    /// Turns top-level vdev `id` into a hole after its blocks were moved or it was an empty log;
+    /// holes at the end disappear. Its labels are cleared. The last data vdev stays.
+    pub fn remove_top(&self, id: u64) -> Result<()> {
+        let top = self.top(id)?;
+        self.edit_tops(|list| {
+            let mut rest = list.iter().filter(|t| t.id() != id);
+            if !top.is_log() && !rest.any(|t| t.is_concrete() && !t.is_log()) {
+                bail!(Busy, "cannot remove the last data vdev");
+            }
+            let mut props = NvList::new();
+            props.set(keys::IS_HOLE, 1u64);
+            let hole = Vdev::new(VdevKind::Hole, id, 0, props, Vec::new());
+            hole.propagate();
+            if let Some(slot) = list.get_mut(id as usize) {
+                *slot = hole;
+            }
+            while list.last().is_some_and(|t| t.kind() == VdevKind::Hole) {
+                list.pop();
+            }
+            Ok(())
+        })?;
+        for leaf in top.leaves() {
+            if let Some(d) = leaf.device() {
+                let _ = label::clear(&*d);
+            }
+            leaf.set_device(None);
+            leaf.set_state(State::Removed, Aux::None);
+        }
+        Ok(())
+    }
+
+    /// Puts a rebuilt top-level vdev into its slot.
+    fn put_top(&self, top: Arc<Vdev>) -> Result<()> {
+        top.propagate();
+        self.edit_tops(|list| match list.get_mut(top.id() as usize) {
+            Some(slot) => {
+                *slot = top;
+                Ok(())
+            }
+            None => bail!(Again, "the vdev tree changed meanwhile"),
+        })
+    }
+}
+
+impl Vdev {
+    /// Chooses the size of the metaslabs of a top-level vdev that has none.
+    pub fn choose_metaslabs(&self) {
+        if self.metaslab_shift() == 0 {
+            let shift = crate::size::metaslab_shift(self.asize());
+            self.set_u64(keys::METASLAB_SHIFT, u64::from(shift));
+        }
+    }
+
+    /// Makes this vdev a top-level one that inherited its properties: takes them over from the
+    /// persistent ones, and the guid.
+    fn promote(self: &Arc<Vdev>, guid: u64) -> Arc<Vdev> {
+        self.set_guid(guid);
+        self.adopt_props();
+        self.spread_ashift(u64::from(self.ashift()));
+        self.clone()
+    }
+}
+
+/// Allocatable bytes a new leaf of `top` must have: one child's share of the recorded size.
+fn needed_asize(top: &Arc<Vdev>) -> u64 {
+    let shift = top.metaslab_shift();
+    let asize = if shift == 0 {
+        top.asize()
+    } else {
+        top.asize() >> shift << shift
+    };
+    match top.kind() {
+        VdevKind::Raidz { .. } => asize.div_ceil(top.children().len().max(1) as u64),
+        // Like the smallest of the present ones, of which at least one is there.
+        VdevKind::Draid { .. } => top
+            .leaves()
+            .iter()
+            .map(|l| l.device_asize())
+            .filter(|a| *a > 0)
+            .min()
+            .unwrap_or(0),
+        _ => asize,
+    }
+}
+
+/// The leaf or distributed spare `guid` at or below `v`.
+fn member(v: &Arc<Vdev>, guid: u64) -> Option<Arc<Vdev>> {
+    if v.guid() == guid && (v.kind().is_leaf() || v.kind() == VdevKind::Dspare) {
+        return Some(v.clone());
+    }
+    v.children().iter().find_map(|c| member(c, guid))
+}
+
+/// The vdev below `top` (or `top`) that has `guid` as a direct child.
+fn parent_of(top: &Arc<Vdev>, guid: u64) -> Option<Arc<Vdev>> {
+    if top.children().iter().any(|c| c.guid() == guid) {
+        return Some(top.clone());
+    }
+    top.children().iter().find_map(|c| parent_of(c, guid))
+}
+
+/// The same vdev with other children.
+fn with_children(v: &Arc<Vdev>, children: Vec<Arc<Vdev>>) -> Arc<Vdev> {
+    let new = Vdev::new(v.kind(), v.id(), v.guid(), v.props(), children);
+    new.stats.copy_from(&v.stats);
+    new.set_reflow(v.reflow());
+    new
+}
+
+/// `v` with the descendant `guid` replaced, or `None` if `v` itself is it (or has none).
+fn replace_below(v: &Arc<Vdev>, guid: u64, by: &Arc<Vdev>) -> Option<Arc<Vdev>> {
+    if v.guid() == guid {
+        return None;
+    }
+    for (i, c) in v.children().iter().enumerate() {
+        let new = if c.guid() == guid || Arc::ptr_eq(c, by) {
+            by.clone()
+        } else {
+            match replace_below(c, guid, by) {
+                Some(n) => n,
+                None => continue,
+            }
+        };
+        let mut kids = v.children().to_vec();
+        kids[i] = new;
+        return Some(with_children(v, kids));
+    }
+    None
+}

@@ -1,0 +1,151 @@
+//! The device of a leaf: where its data begin, batches, unflushed state.
+
+use super::Vdev;
+use crate::io_counts::{Counting, IoFigures};
+use crate::unflushed::{Mark, Unflushed};
+use base::sync::{MutexExt, RwLockExt};
+use base::{bail, Error, Kind, Result, Txg};
+use disk::label::{self, DATA_START};
+use env::{Disk, Op};
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::Arc;
+
+impl Vdev {
+    pub(crate) fn device(&self) -> Option<Arc<dyn Disk>> {
+        self.device.acquire_read().clone()
+    }
+
+    pub(crate) fn set_device(&self, device: Option<Arc<dyn Disk>>) {
+        let size = device.as_ref().map_or(0, |d| d.geometry().size);
+        self.device_asize.store(label::leaf_asize(size), Relaxed);
+        *self.device.acquire_write() = device;
+    }
+
+    /// Allocatable bytes of the open device of a leaf, 0 if it is not open.
+    pub fn device_asize(&self) -> u64 {
+        self.device_asize.load(Relaxed)
+    }
+
+    /// The device if I/O may be sent to it.
+    pub(crate) fn usable_device(&self) -> Option<Arc<dyn Disk>> {
+        if !self.state().usable() {
+            return None;
+        }
+        self.device()
+    }
+
+    /// Byte offset on the device of `offset` in the data area, if `len` bytes fit there.
+    pub(crate) fn data_offset(&self, offset: u64, len: usize) -> Result<u64> {
+        match offset.checked_add(len as u64) {
+            Some(end) if end <= self.device_asize() => Ok(offset + DATA_START),
+            _ => bail!(
+                Damaged,
+                "{}: {len} bytes at {offset:#x} are outside",
+                self.name()
+            ),
+        }
+    }
+
+    /// Byte offset on the device of `offset` in the boot area, if `len` bytes fit there: where the
+    /// beginning of a RAID-Z lies while its expansion uses the scratch area (pool format §10).
+    pub(crate) fn boot_offset(&self, offset: u64, len: usize) -> Result<u64> {
+        const SIZE: u64 = DATA_START - label::BOOT_AREA;
+        match offset.checked_add(len as u64) {
+            Some(end) if end <= SIZE => Ok(self.data_offset(offset, len)? - SIZE),
+            _ => bail!(
+                Damaged,
+                "{}: {len} bytes at {offset:#x} are outside of the scratch area",
+                self.name()
+            ),
+        }
+    }
+
+    /// Notes that writes of `txg` are about to be sent.
+    pub(crate) fn soil(&self, txg: Txg) {
+        let mut d = self.dirty_txgs.acquire();
+        let (a, b) = d.unwrap_or((txg, txg));
+        *d = Some((a.min(txg), b.max(txg)));
+    }
+
+    /// Whether anything was written since the last call: the txgs concerned, and what was written.
+    pub(crate) fn take_dirty(&self) -> Option<(Option<(Txg, Txg)>, Unflushed)> {
+        self.dirty.swap(false, Relaxed).then(|| {
+            let txgs = self.dirty_txgs.acquire().take();
+            (txgs, std::mem::take(&mut *self.unflushed.acquire()))
+        })
+    }
+
+    /// Takes back what [`Vdev::take_dirty`] gave: no flush has covered it.
+    pub(crate) fn put_back_dirty(&self, txgs: Option<(Txg, Txg)>, writes: Unflushed) {
+        for txg in txgs.into_iter().flat_map(|(a, b)| [a, b]) {
+            self.soil(txg);
+        }
+        self.unflushed.acquire().put_back(writes);
+        self.dirty.store(true, Relaxed);
+    }
+
+    /// What was written since the last flush may be lost, since the device failed or was away.
+    pub(crate) fn suspect(&self) {
+        let mut u = self.unflushed.acquire();
+        u.suspect |= !u.is_empty();
+    }
+
+    /// What the requests of a leaf took since the pool was opened; none for groups.
+    pub fn io_figures(&self) -> Option<IoFigures> {
+        self.io.as_ref().map(|io| io.figures())
+    }
+
+    /// Runs transfers at *device* offsets, with counters.
+    pub(crate) fn batch(&self, ops: Vec<Op>) -> Vec<(Op, Result<()>)> {
+        self.batch_in(ops, None, true, &|_| false)
+    }
+
+    /// The same, with writes of group `txg` and what each puts where. The group is noted again before the
+    /// leaf counts as dirty: a flush under way meanwhile has taken the note along, and is not the one
+    /// that covers them. `urgent`: somebody waits for them. `merged`: which operations (by index) were
+    /// several before.
+    pub(crate) fn batch_in(
+        &self,
+        ops: Vec<Op>,
+        note: Option<(Txg, &[Vec<Mark>])>,
+        urgent: bool,
+        merged: &(dyn Fn(usize) -> bool + Sync),
+    ) -> Vec<(Op, Result<()>)> {
+        let Some(device) = self.usable_device() else {
+            let gone = || Error::new(Kind::NoDevice, format!("{}: not available", self.name()));
+            return ops.into_iter().map(|op| (op, Err(gone()))).collect();
+        };
+        let done = match &self.io {
+            Some(io) => {
+                let watch = Counting::new(io, &self.stats.slow_ios, urgent, merged);
+                device.batch_watched(ops, &watch)
+            }
+            None => device.batch(ops),
+        };
+        if let Some((txg, marks)) = note {
+            self.soil(txg);
+            let mut unflushed = self.unflushed.acquire();
+            let written = done.iter().zip(marks).filter(|((_, r), _)| r.is_ok());
+            for m in written.flat_map(|(_, marks)| marks) {
+                unflushed.add(m);
+            }
+        }
+        let s = &self.stats;
+        for (op, result) in &done {
+            let (ops, bytes, errors, n) = match op {
+                Op::Read { buf, .. } => (&s.read_ops, &s.read_bytes, &s.read_errors, buf.len()),
+                Op::Write { bufs, .. } => {
+                    self.dirty.store(true, Relaxed);
+                    let n = bufs.iter().map(|b| b.len()).sum();
+                    (&s.write_ops, &s.write_bytes, &s.write_errors, n)
+                }
+            };
+            ops.fetch_add(1, Relaxed);
+            bytes.fetch_add(n as u64, Relaxed);
+            if result.is_err() {
+                errors.fetch_add(1, Relaxed);
+            }
+        }
+        done
+    }
+}

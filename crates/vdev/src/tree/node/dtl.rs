@@ -1,0 +1,75 @@
+//! Which txgs a vdev lacks: its dirty time log.
+
+use super::{Vdev, VdevKind};
+use base::sync::MutexExt;
+use base::{RangeSet, Txg};
+
+impl Vdev {
+    /// Transaction groups this leaf lacks (half-open ranges).
+    pub fn dtl(&self) -> RangeSet {
+        self.dtl.acquire().clone()
+    }
+
+    /// Replaces the set, as read from the pool.
+    pub fn set_dtl(&self, ranges: RangeSet) {
+        *self.dtl.acquire() = ranges;
+    }
+
+    pub fn dtl_is_empty(&self) -> bool {
+        self.dtl.acquire().is_empty()
+    }
+
+    /// Whether data born in `txg` may be missing here.
+    pub fn dtl_contains(&self, txg: Txg) -> bool {
+        self.dtl.acquire().contains(txg, txg.saturating_add(1))
+    }
+
+    /// Notes that writes of `txg` did not get here.
+    pub fn dtl_add(&self, txg: Txg) {
+        self.dtl_add_range(txg, txg.saturating_add(1));
+    }
+
+    pub fn dtl_add_range(&self, start: Txg, end: Txg) {
+        self.dtl.acquire().insert(start, end);
+    }
+
+    /// Notes that everything born in `[start, end)` is here again.
+    pub fn dtl_remove_range(&self, start: Txg, end: Txg) {
+        self.dtl.acquire().remove(start, end);
+    }
+
+    /// Txgs missing from this vdev as a whole: on all children of a mirror, on more than the parity
+    /// of a RAID-Z. Data born then cannot be read.
+    pub fn missing(&self) -> RangeSet {
+        match self.kind {
+            VdevKind::Disk | VdevKind::File | VdevKind::Dspare => self.dtl(),
+            VdevKind::Raidz { nparity } | VdevKind::Draid { nparity, .. } => {
+                self.missing_on(nparity + 1)
+            }
+            k if k.is_mirrorish() => self.missing_on(self.children.len()),
+            _ => RangeSet::new(),
+        }
+    }
+
+    /// Txgs missing on at least `n` children.
+    fn missing_on(&self, n: usize) -> RangeSet {
+        let mut edges: Vec<(u64, i64)> = Vec::new();
+        for c in &self.children {
+            for (s, e) in c.missing().iter() {
+                edges.push((s, 1));
+                edges.push((e, -1));
+            }
+        }
+        edges.sort_unstable();
+        let mut out = RangeSet::new();
+        let (mut depth, mut since) = (0i64, 0);
+        for (at, step) in edges {
+            if depth >= n as i64 {
+                out.insert(since, at);
+            }
+            depth += step;
+            since = at;
+        }
+        out
+    }
+}

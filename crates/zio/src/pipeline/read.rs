@@ -1,0 +1,361 @@
+//! Reading one block: cache, copies, verification, repair (pool format §7, §12; behaviour §8).
+
+use super::Zio;
+use crate::cache::Key;
+use crate::crypt::{self, Crypt};
+use crate::flight::Boarding;
+use crate::read_spec::{How, InUse, ReadSpec};
+use crate::scope::Scope;
+use crate::seam::{Looked, ReadOne, Wrong};
+use crate::{swap, syncing};
+use base::sync::RwLockExt;
+use base::{bail, Block, Error, Kind, Result, Txg};
+use codec::{checksum, compress};
+use disk::{BlkPtr, Dva, ObjType};
+use std::sync::atomic::Ordering;
+use std::sync::Arc;
+
+/// How often a block that syncing context needs is read again when its devices fail.
+pub(super) const READ_AGAIN: u32 = 10;
+
+impl Zio {
+    /// Whether what is found at the block's address must be the block: it is still in use, and not
+    /// one that the group under way may write anew in the same place.
+    pub(super) fn is_in_use(&self, bp: &BlkPtr, how: How) -> bool {
+        let How::Used(lease) = how else {
+            return false;
+        };
+        let synced = self.synced.load(Ordering::Acquire);
+        !self.writable
+            || (bp.physical_birth() <= synced && synced <= lease.synced().saturating_add(1))
+    }
+
+    /// Reads one block with [`ReadSpec::default`]: not encrypted, pointer taken just now.
+    ///
+    /// # Errors
+    /// Those of [`Zio::read_with`].
+    pub fn read(&self, bp: &BlkPtr) -> Result<Block> {
+        self.read_with(bp, &ReadSpec::default())
+    }
+
+    /// Rewrites all copies of a block that may be gone with its right content, if one copy has it. No other block
+    /// may be using the space.
+    pub fn make_whole(&self, bp: &BlkPtr) -> Result<()> {
+        if bp.is_hole() || bp.is_embedded() {
+            return Ok(());
+        }
+        bp.sanity(self.devices.vdevs())?;
+        let raw = self.read_copies(bp, 0, How::Probe)?;
+        for dva in bp.dvas().iter().filter(|d| !d.is_gang()) {
+            // Where that fails the device is told by what fails next.
+            let _ = self.devices.mend(dva, bp.physical_birth(), &raw);
+        }
+        Ok(())
+    }
+
+    /// Whether a block that may be gone is still stored. Takes no key; no error is charged to a device.
+    pub fn probe_raw(&self, bp: &BlkPtr) -> Result<()> {
+        bp.sanity(self.devices.vdevs())?;
+        self.read_copies(bp, 0, How::Probe).map(|_| ())
+    }
+
+    /// Reads one block: the decompressed, verified, little-endian content; zeros for a hole of known size.
+    ///
+    /// With [`Crypt::Locked`], blocks of dnodes come as they are stored: cores and pointers in clear,
+    /// bonus buffers encrypted.
+    ///
+    /// # Errors
+    /// [`Kind::Access`] for an encrypted block without a key; [`Kind::Checksum`] if no copy verifies;
+    /// [`Kind::Io`] if no copy can be read.
+    pub fn read_with(&self, bp: &BlkPtr, spec: &ReadSpec) -> Result<Block> {
+        let crypt = spec.crypt;
+        base::mutation::panic_point("reading a block");
+        if bp.is_hole() {
+            return Ok(Arc::new(vec![0; bp.lsize()]));
+        }
+        if bp.is_embedded() {
+            return self.read_embedded(bp);
+        }
+        if crypt.key().is_none() && bp.is_encrypted() {
+            let clear = matches!(crypt, Crypt::Locked) && bp.obj_type() == ObjType::DNODE;
+            if !clear {
+                bail!(Access, "encrypted block without a key: {bp:?}");
+            }
+            bp.sanity(self.devices.vdevs())?;
+            // Never into the cache: it is not what readers with the key want.
+            return self.decode(bp, self.read_copies(bp, 0, self.how(spec))?);
+        }
+        let whole = spec.whole.at(0);
+        if let Some(b) = self.cached(bp, whole) {
+            return Ok(b);
+        }
+        let how = self.how(spec);
+        bp.sanity(self.devices.vdevs())?;
+        let mut lead = None;
+        // What nobody can vouch for without a key is for those who have none.
+        let vouched = !bp.uses_crypt() || crypt.key().is_some();
+        // Others must not follow a read of syncing context, which may wait for devices that are away.
+        if vouched && matches!(how, How::Used(_)) && !syncing::here() {
+            match self.flights.board(Key::of(bp)) {
+                Boarding::Lead(l) => lead = Some(l),
+                Boarding::Follow(f) => {
+                    if let Some(b) = f.wait() {
+                        return Ok(b);
+                    }
+                }
+            }
+        }
+        let raw = self.read_copies(bp, 0, how)?;
+        let r = self.finish(bp, crypt, raw, whole, spec.keep);
+        if let (Some(l), Ok(b)) = (lead, &r) {
+            l.landed(b);
+        }
+        if r.as_ref().is_err_and(|e| e.kind == Kind::Checksum) && !matches!(how, How::Probe) {
+            self.unrecoverable.fetch_add(1, Ordering::Relaxed);
+        }
+        r
+    }
+
+    /// From the stored bytes to the content: decrypted or authenticated, decompressed, in order, kept if
+    /// it is in `scope`. `whole`: all of it goes to the reader.
+    pub(super) fn finish(
+        &self,
+        bp: &BlkPtr,
+        crypt: &Crypt,
+        mut raw: Vec<u8>,
+        whole: bool,
+        scope: Scope,
+    ) -> Result<Block> {
+        let keep = |b: &Block| match whole {
+            _ if !scope.has(bp) => {}
+            true => self.cache.insert_whole(bp, b.clone()),
+            false => self.cache.insert(bp, b.clone()),
+        };
+        if !bp.uses_crypt() || bp.obj_type() == ObjType::OBJSET {
+            let b = self.decode(bp, raw)?;
+            keep(&b);
+            return Ok(b);
+        }
+        let wrong = |e: Error| e.context(format!("block {bp:?}"));
+        if bp.level() > 0 {
+            let b = self.decode(bp, raw)?;
+            crypt::check_indirect(bp, &b).map_err(wrong)?;
+            keep(&b);
+            return Ok(b);
+        }
+        match crypt.key() {
+            Some(key) => {
+                crypt::open(bp, key, &mut raw).map_err(wrong)?;
+                let b = self.decode(bp, raw)?;
+                keep(&b);
+                Ok(b)
+            }
+            // In clear, but nobody can say whether it is right: not for those who have the key.
+            None => self.decode(bp, raw),
+        }
+    }
+
+    fn read_embedded(&self, bp: &BlkPtr) -> Result<Block> {
+        bp.sanity(u64::MAX)?;
+        if bp.embedded_type() != 0 {
+            bail!(Io, "redacted or unknown embedded block: {bp:?}");
+        }
+        self.decode(bp, bp.embedded_payload())
+    }
+
+    fn decode(&self, bp: &BlkPtr, raw: Vec<u8>) -> Result<Block> {
+        let mut data = match bp.compress() {
+            2 => {
+                if raw.len() < bp.lsize() {
+                    return Err(Error::damaged(format!(
+                        "uncompressed block too short: {bp:?}"
+                    )));
+                }
+                let mut raw = raw;
+                raw.truncate(bp.lsize());
+                raw
+            }
+            alg => compress::decompress(alg, &raw, bp.lsize())
+                .map_err(|e| e.context(format!("{bp:?}")))?,
+        };
+        if !bp.is_little_endian() {
+            swap::block(bp.obj_type(), bp.level(), &mut data)?;
+        }
+        Ok(Arc::new(data))
+    }
+
+    /// The PSIZE bytes of the block, verified, from whichever copy is good.
+    pub fn read_raw(&self, bp: &BlkPtr) -> Result<Vec<u8>> {
+        self.read_copies(bp, 0, How::Used(self.lease()))
+    }
+
+    pub(super) fn how(&self, spec: &ReadSpec) -> How {
+        match spec.in_use {
+            InUse::Now => How::Used(self.lease()),
+            InUse::Since(lease) => How::Used(lease),
+            InUse::Unknown => How::Probe,
+        }
+    }
+
+    pub(super) fn cached(&self, bp: &BlkPtr, whole: bool) -> Option<Block> {
+        match whole {
+            true => self.cache.get_whole(bp),
+            false => self.cache.get(bp),
+        }
+    }
+
+    pub(super) fn read_copies(&self, bp: &BlkPtr, depth: u32, how: How) -> Result<Vec<u8>> {
+        let verify = self.verifier(bp);
+        if !bp.is_gang() {
+            // A later pass of the same group may have put something else in this place.
+            for b in self.unwritten(&bp.dva(0)) {
+                if b.len() == bp.psize() && verify(&b) {
+                    return Ok(b.to_vec());
+                }
+            }
+        }
+        let none = Error::damaged(format!("no address in {bp:?}"));
+        self.read_from(bp, 0, depth, how, (Vec::new(), none))
+    }
+
+    /// Tries the copies from number `first` on; `before` is what was wrong with those before.
+    pub(super) fn read_from(
+        &self,
+        bp: &BlkPtr,
+        first: usize,
+        depth: u32,
+        how: How,
+        before: (Vec<Wrong>, Error),
+    ) -> Result<Vec<u8>> {
+        let verify = self.verifier(bp);
+        let (mut wrong, mut last) = before;
+        let mut next = first;
+        // In syncing context an error would count as damage, and what depends on the block be given up.
+        let mut again = match syncing::here() && !matches!(how, How::Probe) {
+            true => READ_AGAIN,
+            false => 0,
+        };
+        loop {
+            for (i, dva) in bp.dvas().iter().enumerate().skip(next) {
+                let r = if dva.is_gang() {
+                    self.read_gang(bp, i, depth, how).and_then(|b| {
+                        if verify(&b) {
+                            Ok(b)
+                        } else {
+                            Err(Error::new(Kind::Checksum, format!("gang block {bp:?}")))
+                        }
+                    })
+                } else if let How::Probe = how {
+                    self.devices
+                        .probe(dva, bp.psize(), bp.physical_birth(), &verify)
+                } else {
+                    let l = self.look(dva, bp.psize(), bp.physical_birth(), &verify);
+                    wrong.extend(l.wrong);
+                    l.data
+                };
+                match r {
+                    Ok(b) => {
+                        if !wrong.is_empty() {
+                            self.heal(bp, &wrong, &b, how, false);
+                        }
+                        return Ok(b);
+                    }
+                    Err(e) => last = e,
+                }
+            }
+            if matches!(how, How::Probe) {
+                break;
+            }
+            if !self.await_readable(bp, &last) {
+                if again == 0 || last.kind != Kind::Io {
+                    break;
+                }
+                again -= 1;
+            }
+            (next, wrong) = (0, Vec::new());
+        }
+        if self.is_in_use(bp, how) {
+            self.devices.count(&wrong);
+            self.devices.count_lost();
+            self.unrecoverable.fetch_add(1, Ordering::Relaxed);
+        }
+        if let How::Probe = how {
+            return Err(last);
+        }
+        Err(last.context(format!("block {bp:?}")))
+    }
+
+    /// In syncing context: waits for the devices of a block if they are away. True: they are back.
+    pub(super) fn await_readable(&self, bp: &BlkPtr, why: &Error) -> bool {
+        let Some(waits) = self.waits.get().filter(|_| syncing::here()) else {
+            return false;
+        };
+        let vdevs: Vec<u64> = bp.dvas().iter().map(|d| d.vdev()).collect();
+        waits
+            .upgrade()
+            .is_some_and(|w| w.await_readable(&vdevs, why))
+    }
+
+    pub(super) fn look(
+        &self,
+        dva: &Dva,
+        psize: usize,
+        birth: Txg,
+        verify: &(dyn Fn(&[u8]) -> bool + Sync),
+    ) -> Looked {
+        let one = ReadOne {
+            dva: *dva,
+            psize,
+            birth,
+            verify,
+        };
+        self.devices.look(&[one]).pop().unwrap_or(Looked {
+            data: Err(Error::from(Kind::Io)),
+            wrong: Vec::new(),
+        })
+    }
+
+    /// Some copies of a block are wrong, and this is its right content (of a gang: of its header):
+    /// counts them and puts them right, if the block is still what is to be found there.
+    pub(super) fn heal(&self, bp: &BlkPtr, wrong: &[Wrong], right: &[u8], how: How, header: bool) {
+        let _no_new_group = self.repairs.acquire_read();
+        if !self.is_in_use(bp, how) {
+            return;
+        }
+        self.devices.count(wrong);
+        if self.writable {
+            // A pointer that promises more than it owns must not reach its neighbours.
+            let owned =
+                |d: &Dva| header || self.devices.asize(d.vdev(), right.len() as u64) <= d.asize();
+            for dva in bp.dvas().iter().filter(|d| d.is_gang() == header) {
+                if !owned(dva) {
+                    continue;
+                }
+                // Who cannot be repaired stays counted.
+                let _ = self.devices.mend(dva, bp.physical_birth(), right);
+            }
+        }
+    }
+
+    /// Says whether PSIZE bytes are the ones the pointer means.
+    pub(super) fn verifier(&self, bp: &BlkPtr) -> impl Fn(&[u8]) -> bool + Sync {
+        let salt = self.salt();
+        let alg = bp.checksum_alg();
+        let want = bp.checksum();
+        let swapped = !bp.is_little_endian();
+        let truncated = bp.uses_crypt() && bp.obj_type() != ObjType::OBJSET;
+        move |b: &[u8]| {
+            base::mutation::mutated(base::mutation::Mutation::ChecksumOff)
+                || alg == checksum::OFF
+                || alg == checksum::NOPARITY
+                || checksum::compute(alg, b, swapped, &salt).is_ok_and(|mut got| {
+                    if truncated {
+                        got = checksum::with_mac(alg, got, [0, 0]);
+                        got[..2] == want[..2]
+                    } else {
+                        got == want
+                    }
+                })
+        }
+    }
+}

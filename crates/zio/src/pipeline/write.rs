@@ -1,0 +1,321 @@
+//! Writing a block: transform, place, queue (pool format §13, §14; behaviour §9).
+
+use super::{Prepared, PreparedKind, WriteSpec, Zio};
+use crate::cache::Key;
+use crate::crypt::{self, Seal};
+use crate::seam::{Dedup, Purpose};
+use base::{roundup, Block, Kind, Result, Txg};
+use codec::{checksum, compress};
+use disk::{BlkPtr, ObjType};
+use std::sync::Arc;
+
+impl WriteSpec {
+    /// What a block of that stored size is for.
+    pub(super) fn purpose(&self, psize: usize) -> Purpose {
+        if matches!(self.obj_type, ObjType::DDT_ZAP | ObjType::DDT_STATS) {
+            Purpose::Dedup
+        } else if self.level > 0 || self.obj_type.is_metadata() {
+            Purpose::Metadata
+        } else if psize as u64 <= self.small {
+            Purpose::SmallData
+        } else {
+            Purpose::Data
+        }
+    }
+}
+
+impl Zio {
+    /// Compresses and checksums; needs no address, so many blocks may be prepared in parallel.
+    pub fn prepare(&self, spec: &WriteSpec, data: &Block) -> Result<Prepared> {
+        self.prepare_with(spec, data, None)
+    }
+
+    /// The same for a block of an encrypted dataset, which is encrypted or authenticated as its type
+    /// asks for. An object set's MACs have to be in it already.
+    pub fn prepare_with(
+        &self,
+        spec: &WriteSpec,
+        data: &Block,
+        seal: Option<&Seal>,
+    ) -> Result<Prepared> {
+        let mut spec = *spec;
+        if seal.is_some() {
+            spec.embed = false;
+            let bare = spec.obj_type == ObjType::DNODE || spec.obj_type == ObjType::OBJSET;
+            if spec.level == 0 && bare {
+                spec.compress = compress::EMPTY;
+            }
+        }
+        let lsize = data.len();
+        let hole = |kind| Prepared {
+            data: Arc::new(Vec::new()),
+            kind,
+            lsize,
+        };
+        let mut body: Option<(Vec<u8>, u8)> = None;
+        if spec.compress != compress::OFF {
+            // The dnode and objset blocks of an object set always hold something, so this can
+            // only make holes of data, directories of nothing and indirect blocks of holes.
+            if compress::is_zero(data) {
+                return Ok(hole(PreparedKind::Hole));
+            }
+            if spec.compress != compress::EMPTY {
+                let unit = self.devices.min_alloc();
+                let room = (lsize - lsize / 8) / unit * unit;
+                let embed = spec.embed
+                    && spec.level == 0
+                    && spec.obj_type != ObjType::DNODE
+                    && spec.obj_type != ObjType::OBJSET;
+                let limit = if embed {
+                    room.max(disk::blkptr::EMBEDDED_MAX)
+                } else {
+                    room
+                };
+                if limit > 0 {
+                    if let Some(c) = compress::compress(spec.compress, spec.zstd_level, data, limit)
+                    {
+                        if embed && c.len() <= disk::blkptr::EMBEDDED_MAX {
+                            return Ok(hole(PreparedKind::Embedded(c, spec.compress)));
+                        }
+                        let psize = roundup(c.len() as u64, unit as u64) as usize;
+                        if c.len() <= room && psize < lsize {
+                            let mut c = c;
+                            c.resize(psize, 0);
+                            body = Some((c, spec.compress));
+                        }
+                    }
+                }
+            }
+        }
+        let whole = data;
+        let (data, compress) = match body {
+            Some((c, alg)) => (Arc::new(c), alg),
+            None => (data.clone(), compress::OFF),
+        };
+        let (data, sealed) = match seal {
+            Some(s) => {
+                let (d, x) = crypt::seal(s, spec.obj_type, spec.level, whole, data)?;
+                (d, Some(x))
+            }
+            None => (data, None),
+        };
+        let mut checksum = checksum::compute(spec.checksum, &data, false, &self.salt())?;
+        if let Some(x) = &sealed {
+            checksum = x.words(spec.checksum, checksum);
+        }
+        Ok(Prepared {
+            data,
+            kind: PreparedKind::Stored {
+                compress,
+                checksum,
+                sealed,
+            },
+            lsize,
+        })
+    }
+
+    /// Gives the prepared block an address and queues it. `old` is the pointer it replaces: if that
+    /// was born in this very txg with the same physical size, or is compressed to more than this
+    /// one needs, its place is used again (so that the sync passes converge). Fill is 0 or, for embedded blocks, implied; the caller sets it.
+    pub fn issue(&self, spec: &WriteSpec, p: &Prepared, txg: Txg, old: &BlkPtr) -> Result<BlkPtr> {
+        base::mutation::panic_point("issuing the write of a block");
+        self.check_writable()?;
+        let (compress, sum, sealed) = match &p.kind {
+            PreparedKind::Hole => {
+                // A hole over a hole stays what it was: its birth says when data ended here.
+                if old.is_hole() {
+                    return Ok(*old);
+                }
+                return Ok(if spec.hole_birth {
+                    BlkPtr::hole_born(spec.obj_type, spec.level, p.lsize, txg)
+                } else {
+                    BlkPtr::HOLE
+                });
+            }
+            PreparedKind::Embedded(payload, alg) => {
+                return Ok(BlkPtr::embedded(
+                    spec.obj_type,
+                    spec.level,
+                    p.lsize,
+                    *alg,
+                    payload,
+                    txg,
+                ));
+            }
+            PreparedKind::Stored {
+                compress,
+                checksum,
+                sealed,
+            } => (*compress, *checksum, sealed),
+        };
+        let (mut data, mut sum) = (p.data.clone(), sum);
+        if let Some(psize) = Self::roomier(old, txg, p) {
+            let mut longer = Vec::with_capacity(psize);
+            longer.extend_from_slice(&data);
+            longer.resize(psize, 0);
+            data = Arc::new(longer);
+            sum = checksum::compute(spec.checksum, &data, false, &self.salt())?;
+        }
+        let psize = data.len();
+        let mut bp = BlkPtr::new(
+            spec.obj_type,
+            spec.level,
+            p.lsize,
+            psize,
+            compress,
+            spec.checksum,
+            txg,
+        );
+        bp.set_checksum(sum);
+        if let Some(x) = sealed {
+            x.mark(&mut bp);
+        }
+        // Equal data are different blocks once encrypted.
+        if spec.dedup && sealed.is_none() {
+            if let Some(bp) = self.dedup(&mut bp, spec, &data, txg)? {
+                return Ok(bp);
+            }
+        }
+        if !bp.is_dedup() && Self::reusable(old, txg, psize) {
+            // Not what else may stand in the place of the third.
+            for (i, d) in old.dvas().into_iter().enumerate() {
+                bp.set_dva(i, d);
+            }
+            // Same address, same birth. Without a checksum the cache could not tell them apart.
+            if Key::of(old) == Key::of(&bp) {
+                self.cache.remove(old);
+            }
+            if old.is_gang() {
+                self.rewrite_gang(&bp, &data, txg, 0)?;
+                return Ok(bp);
+            }
+            for d in bp.dvas() {
+                self.enqueue(&d, data.clone(), txg)?;
+            }
+            return Ok(bp);
+        }
+        self.place(&mut bp, spec.purpose(psize), &data, spec, txg, 0)?;
+        if bp.is_dedup() {
+            if let Some(s) = self.sharing() {
+                s.insert(&bp, spec.copies)?;
+            }
+        }
+        Ok(bp)
+    }
+
+    /// Marks the block as one of the dedup table, if it is to be. `Some`: it is there already.
+    pub(super) fn dedup(
+        &self,
+        bp: &mut BlkPtr,
+        spec: &WriteSpec,
+        data: &Block,
+        txg: Txg,
+    ) -> Result<Option<BlkPtr>> {
+        let Some(s) = self.sharing() else {
+            return Ok(None);
+        };
+        bp.set_dedup(true);
+        let same = |there: &BlkPtr| -> Result<bool> {
+            match self.read_raw(there) {
+                Ok(b) => Ok(b == **data),
+                // What cannot be read is not the same.
+                Err(e) if e.is_damage() => Ok(false),
+                Err(e) => Err(e),
+            }
+        };
+        let verify: Option<&dyn Fn(&BlkPtr) -> Result<bool>> = match spec.verify {
+            true => Some(&same),
+            false => None,
+        };
+        match s.find(bp, spec.copies, verify)? {
+            Dedup::Same(dvas, born) => {
+                for (i, d) in dvas.into_iter().enumerate() {
+                    bp.set_dva(i, d);
+                }
+                debug_assert!(born <= txg);
+                bp.set_physical_birth(born);
+                Ok(Some(*bp))
+            }
+            Dedup::New => Ok(None),
+            Dedup::Apart => {
+                bp.set_dedup(false);
+                Ok(None)
+            }
+        }
+    }
+
+    /// Whether `issue` will write over `old` in place, i.e. nothing is born and nothing dies.
+    pub(super) fn reusable(old: &BlkPtr, txg: Txg, psize: usize) -> bool {
+        !old.is_hole()
+            && !old.is_embedded()
+            && old.logical_birth() == txg
+            && old.physical_birth() == txg
+            && old.psize() == psize
+            && !old.is_dedup()
+    }
+
+    /// PSIZE to which a compressed block grows, with zeros, to take the place `old` got in an earlier
+    /// pass. Without it a space map that shrinks by a sector because it has to tell of its own
+    /// new place, and grows again by telling of the next, keeps the passes from converging.
+    fn roomier(old: &BlkPtr, txg: Txg, p: &Prepared) -> Option<usize> {
+        let PreparedKind::Stored {
+            compress,
+            sealed: None,
+            ..
+        } = &p.kind
+        else {
+            return None;
+        };
+        let psize = old.psize();
+        let fits = *compress != compress::OFF && (p.data.len() + 1..p.lsize).contains(&psize);
+        (fits && old.compress() != compress::OFF && Self::reusable(old, txg, psize))
+            .then_some(psize)
+    }
+
+    /// True if `new` took over the place of `old`. One of a dedup table never does: that it is at the
+    /// same place means one reference more.
+    pub fn same_place(old: &BlkPtr, new: &BlkPtr) -> bool {
+        !old.is_hole()
+            && !old.is_embedded()
+            && !new.is_embedded()
+            && !new.is_dedup()
+            && old.dva(0) == new.dva(0)
+            && old.physical_birth() == new.physical_birth()
+    }
+
+    /// Salt and nonce take the third place.
+    pub(super) fn most_copies(bp: &BlkPtr) -> u8 {
+        if bp.is_encrypted() {
+            2
+        } else {
+            disk::blkptr::DVAS as u8
+        }
+    }
+
+    pub(super) fn place(
+        &self,
+        bp: &mut BlkPtr,
+        purpose: Purpose,
+        data: &Block,
+        spec: &WriteSpec,
+        txg: Txg,
+        depth: u32,
+    ) -> Result<()> {
+        let psize = data.len() as u64;
+        let copies = spec.copies.clamp(1, Self::most_copies(bp)) as usize;
+        let size_on = |v: u64| self.devices.asize(v, psize);
+        match self.allocator.alloc(purpose, psize, copies, txg, &size_on) {
+            Ok(dvas) => {
+                for (i, d) in dvas.iter().take(disk::blkptr::DVAS).enumerate() {
+                    bp.set_dva(i, *d);
+                    self.enqueue(d, data.clone(), txg)?;
+                }
+                Ok(())
+            }
+            Err(e) if e.kind == Kind::NoSpace && psize > 512 => self
+                .place_gang(bp, purpose, data, spec, txg, depth)
+                .map_err(|g| if g.kind == Kind::NoSpace { e } else { g }),
+            Err(e) => Err(e),
+        }
+    }
+}

@@ -35,6 +35,11 @@ impl Process for Alone {
         Ok(())
     }
 
+    /// Nobody would come and help.
+    fn waits_for_devices(&self) -> bool {
+        false
+    }
+
     fn beat(&self, _: &Arc<PoolEntry>) -> Result<()> {
         bail!(Unsupported, "nobody writes heartbeats here");
     }

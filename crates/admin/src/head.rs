@@ -130,6 +130,11 @@ impl Head {
         self.opened.acquire().zfs.clone()
     }
 
+    /// The object set, for the same.
+    pub fn set(&self) -> Arc<OpenSet> {
+        self.opened.acquire().set.clone()
+    }
+
     /// Begins an operation: it waits while the head is suspended, and no suspension begins before the
     /// guard is dropped. One thread must not enter twice.
     pub fn enter(&self) -> Inside<'_> {

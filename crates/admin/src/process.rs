@@ -25,6 +25,9 @@ pub trait Process: Send + Sync {
     /// Errors: of the system, which has no more threads. The pool does not come into service then.
     fn in_service(&self, admin: &Arc<Admin>, entry: &Arc<PoolEntry>) -> Result<()>;
 
+    /// Whether a txg that devices refuse waits for them, as long as it takes; a pool is stopped otherwise.
+    fn waits_for_devices(&self) -> bool;
+
     /// Heartbeats of a pool with the property `multihost` are to be written until
     /// [`PoolEntry::is_closed`]. A second call changes nothing.
     fn beat(&self, entry: &Arc<PoolEntry>) -> Result<()>;

@@ -271,7 +271,9 @@ impl Admin {
             abandoned: AtomicBool::new(false),
             bell: Arc::default(),
         });
-        watch_devices(&entry);
+        if self.process.waits_for_devices() {
+            watch_devices(&entry);
+        }
         let name = entry.pool.name();
         {
             let mut pools = self.pools.acquire();

@@ -184,7 +184,7 @@ fn a_pool_lives_without_threads_and_comes_back() {
         Ok(())
     })
     .unwrap();
-    assert_eq!(commands.len(), 6, "{commands:?}");
+    assert_eq!(commands.len(), 7, "{commands:?}");
 }
 
 #[test]

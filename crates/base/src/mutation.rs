@@ -20,12 +20,16 @@ pub enum Mutation {
     Panic,
     /// A snapshot is made of a head that changes in the same group before it is written.
     SnapshotOfDirtySet,
+    /// A property that was set is not stored, though the command is recorded.
+    PropertyLost,
+    /// The last dataset of those to be destroyed stays, though the command is recorded.
+    DestroyForgets,
     /// How far the freeing of a destroyed file system has come is not stored.
     FreeingPlaceLost,
 }
 
 /// All of them.
-pub const MUTATIONS: [Mutation; 9] = [
+pub const MUTATIONS: [Mutation; 11] = [
     Mutation::FlushOmitted,
     Mutation::FreeReusedEarly,
     Mutation::ReplaySkips,
@@ -34,6 +38,8 @@ pub const MUTATIONS: [Mutation; 9] = [
     Mutation::ParityWrong,
     Mutation::Panic,
     Mutation::SnapshotOfDirtySet,
+    Mutation::PropertyLost,
+    Mutation::DestroyForgets,
     Mutation::FreeingPlaceLost,
 ];
 

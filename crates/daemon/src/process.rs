@@ -101,6 +101,10 @@ impl Process for Threads {
         Ok(())
     }
 
+    fn waits_for_devices(&self) -> bool {
+        true
+    }
+
     fn beat(&self, entry: &Arc<PoolEntry>) -> Result<()> {
         let mut beating = self.beating.acquire();
         if beating.contains(&entry.load_guid) {

@@ -2,6 +2,7 @@
 //! opened once more.
 
 use crate::cut::{Cutter, Image, FATES};
+use crate::desk::Desk;
 use crate::found::{self, Tree};
 use crate::oracle::{Admin, Frozen, FsModel, Oracle, Seen};
 use crate::owners;
@@ -19,11 +20,16 @@ fn text(e: base::Error) -> String {
     e.to_string()
 }
 
-/// The seam over these disks, named `d0`, `d1`, ….
+/// Name of a disk.
+pub fn path(i: usize) -> String {
+    format!("/d{i}")
+}
+
+/// The seam over these disks.
 pub fn env(disks: &[Arc<MemDisk>], seed: u64, clock: &Arc<ManualClock>) -> env::Env {
     let all = MemDisks::default();
     for (i, d) in disks.iter().enumerate() {
-        all.put(&format!("d{i}"), d.clone());
+        all.put(&path(i), d.clone());
     }
     env::Env {
         disks: Arc::new(all),
@@ -42,7 +48,7 @@ pub fn import(
     opts: OpenOptions,
 ) -> base::Result<Arc<Pool>> {
     let env = env(disks, seed, clock);
-    let paths: Vec<String> = (0..disks.len()).map(|i| format!("d{i}")).collect();
+    let paths: Vec<String> = (0..disks.len()).map(path).collect();
     let found = vdev::discover(&env, &paths);
     match found.pools.first() {
         Some(p) => Pool::open(env, &p.config, opts),
@@ -55,6 +61,8 @@ pub struct Opened {
     pub pool: Arc<Pool>,
     /// By name without the pool's.
     pub mounts: BTreeMap<String, Fs>,
+    /// Of the world: what administers it. Judges need none.
+    pub desk: Option<Desk>,
 }
 
 /// Names of all file systems without the pool's, and of snapshots as `fs@snapshot`.
@@ -101,7 +109,49 @@ impl Opened {
                 .map_err(|e| format!("mounting '{name}': {e}"))?;
             mounts.insert(name, fs);
         }
-        Ok(Opened { pool, mounts })
+        Ok(Opened {
+            pool,
+            mounts,
+            desk: None,
+        })
+    }
+
+    /// A new pool of a world.
+    pub fn create(
+        disks: &[Arc<MemDisk>],
+        layout: &Layout,
+        seed: u64,
+        clock: &Arc<ManualClock>,
+    ) -> base::Result<Opened> {
+        let desk = Desk::new(env(disks, seed, clock));
+        desk.create(layout)?;
+        Opened::administered(desk, layout)
+    }
+
+    /// The pool of a world, imported as users do it.
+    pub fn import(
+        disks: &[Arc<MemDisk>],
+        layout: &Layout,
+        seed: u64,
+        clock: &Arc<ManualClock>,
+    ) -> base::Result<Opened> {
+        let desk = Desk::new(env(disks, seed, clock));
+        desk.import(disks.len())?;
+        Opened::administered(desk, layout)
+    }
+
+    fn administered(desk: Desk, layout: &Layout) -> base::Result<Opened> {
+        let pool = desk.pool()?;
+        let mut mounts = BTreeMap::new();
+        for name in listed(&pool)?.0 {
+            let fs = desk.mount(&name, layout)?;
+            mounts.insert(name, fs);
+        }
+        Ok(Opened {
+            pool,
+            mounts,
+            desk: Some(desk),
+        })
     }
 
     /// Everything in all file systems.

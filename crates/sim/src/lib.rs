@@ -9,6 +9,7 @@
 pub mod alike;
 pub mod check;
 pub mod cut;
+mod desk;
 pub mod foreign;
 pub mod found;
 pub mod gen;

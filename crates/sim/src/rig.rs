@@ -176,13 +176,8 @@ pub struct Fs {
     pub set: Arc<OpenSet>,
 }
 
-/// Mounts the root file system, i.e. replays the intent log and cleans up.
-pub fn mount(pool: &Arc<Pool>, l: &Layout) -> Result<Fs> {
-    mount_named(pool, &pool.name(), l)
-}
-
-/// The same with any file system.
-pub fn mount_named(pool: &Arc<Pool>, name: &str, l: &Layout) -> Result<Fs> {
+/// Has a pool in use behave as its layout says.
+pub fn tune(pool: &Pool, l: &Layout) {
     if let Some(n) = l.splinters {
         pool.space.set_largest(n);
     }
@@ -191,6 +186,16 @@ pub fn mount_named(pool: &Arc<Pool>, name: &str, l: &Layout) -> Result<Fs> {
         pool.dmu.set_early(4096, 16 << 10);
         pool.keep_streams(false);
     }
+}
+
+/// Mounts the root file system, i.e. replays the intent log and cleans up.
+pub fn mount(pool: &Arc<Pool>, l: &Layout) -> Result<Fs> {
+    mount_named(pool, &pool.name(), l)
+}
+
+/// The same with any file system.
+pub fn mount_named(pool: &Arc<Pool>, name: &str, l: &Layout) -> Result<Fs> {
+    tune(pool, l);
     let ds = pool.dsl.dataset(name)?;
     let set = pool.open_dataset(&ds)?;
     let Some(zil) = set.zil().cloned() else {

@@ -4,18 +4,17 @@
 mod faults;
 mod posix;
 
-use crate::check::{self, Opened};
+use crate::check::Opened;
 use crate::cut::Image;
+use crate::desk::Desk;
 use crate::foreign::Foreign;
 use crate::found::{self, find, split, What};
 use crate::op::{Fill, Op};
 use crate::oracle::{Frozen, FsModel, Oracle};
 use crate::owners;
 use crate::rig::{self, is_full, Fs, Layout};
-use base::Result;
-use dmu::Need;
-use dsl::props::PropChange;
-use dsl::{CreateArgs, PropValue};
+use base::{Kind, Result};
+use dsl::CreateArgs;
 use env_sim::{Event, Journal, ManualClock, MemDisk, SeededRng};
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering::Relaxed;
@@ -169,10 +168,9 @@ impl World {
 
     /// Makes the pool; the journal goes on.
     pub fn create(&mut self) -> std::result::Result<(), String> {
-        let env = check::env(&self.disks, self.seed, &self.clock);
-        let pool = rig::create_in(&self.layout, env).map_err(text)?;
         self.oracle.begin(0);
-        let opened = Opened::mount(pool, &self.layout)?;
+        let opened = Opened::create(&self.disks, &self.layout, self.seed, &self.clock);
+        let opened = opened.map_err(text)?;
         let hidden = found::count_objects(&opened.mounts[""]).map_err(text)?;
         let frozen = Frozen {
             hidden,
@@ -298,15 +296,19 @@ impl World {
     fn unmount(&mut self, fs: &str) -> Result<()> {
         self.held.clear();
         self.reap()?;
-        match self.opened.as_mut().and_then(|o| o.mounts.remove(fs)) {
-            Some(m) => m.unmount(),
+        let used = self.opened.as_mut().and_then(|o| o.mounts.remove(fs));
+        match used {
+            Some(m) => {
+                drop(m);
+                desk(&self.opened)?.unmount(fs)
+            }
             None => Ok(()),
         }
     }
 
     fn mount(&mut self, fs: &str) -> Result<()> {
+        let m = desk(&self.opened)?.mount(fs, &self.layout)?;
         if let Some(o) = &mut self.opened {
-            let m = rig::mount_named(&o.pool, &full(fs), &self.layout)?;
             o.mounts.insert(fs.into(), m);
         }
         Ok(())
@@ -320,7 +322,6 @@ impl World {
         let now = self.oracle.now().clone();
         let key = |fs: &str, snap: &str| format!("{fs}@{snap}");
         let n = self.oracle.op;
-        let clock = self.clock.clone();
         let projects = self.layout.projects;
         match op {
             Snapshot { fs, name } => {
@@ -370,28 +371,21 @@ impl World {
                     };
                     from = Some((key, frozen.clone(), format!("{}@{snap}", full(fs))));
                 }
-                let (name, origin) = (fs.clone(), from.as_ref().map(|f| f.2.clone()));
-                pool.task(move |pool, tx| {
-                    let root = pool.dsl.root()?;
-                    let args = CreateArgs::default();
-                    if let Some(origin) = origin {
+                let name = fs.clone();
+                match from.as_ref().map(|f| f.2.clone()) {
+                    None => desk(&self.opened)?.create_fs(fs)?,
+                    Some(origin) => pool.task(move |pool, tx| {
+                        let root = pool.dsl.root()?;
+                        let args = CreateArgs::default();
                         let snap = pool.dsl.dataset(&origin)?;
                         let ds = pool.dsl.create_clone(tx, &root, &name, &snap, args)?;
                         clear_log(pool, tx, &ds)?;
-                        return match also {
+                        match also {
                             true => pool.snapshot_in(tx, &[(ds, FIRST.into())]),
                             false => Ok(()),
-                        };
-                    }
-                    let ds = pool.dsl.create_fs(tx, &root, &name, args)?;
-                    let os = pool.new_objset(tx, &ds, disk::os_type::ZFS)?;
-                    let (sec, nsec) = env::Clock::now(&*clock);
-                    let o = zpl::FsOptions {
-                        project_quota: projects,
-                        ..zpl::FsOptions::new(pool.version(), zpl::Time { sec, nsec })
-                    };
-                    zpl::create_fs(&os, tx, &o)
-                })?;
+                        }
+                    })?,
+                }
                 let pos = self.pos();
                 self.mount(fs)?;
                 let hidden = match self.mounted(fs) {
@@ -423,12 +417,13 @@ impl World {
                 if used || fs.is_empty() || !now.sets.contains_key(fs) {
                     return Ok(Outcome::Nothing);
                 }
-                self.unmount(fs)?;
-                let full = full(fs);
-                pool.task(move |pool, tx| {
-                    let ds = pool.dsl.dataset(&full)?;
-                    pool.dsl.destroy_head(tx, &ds)
-                })?;
+                // Nobody has a file open; the rest of unmounting is up to the operation.
+                self.held.clear();
+                self.reap()?;
+                if let Some(o) = &mut self.opened {
+                    o.mounts.remove(fs);
+                }
+                desk(&self.opened)?.destroy_fs(fs)?;
                 let pos = self.pos();
                 self.oracle.administered(pos, |a, _| {
                     a.sets.remove(fs);
@@ -442,17 +437,15 @@ impl World {
                 if !now.sets.contains_key(fs) {
                     return Ok(Outcome::Nothing);
                 }
-                let (full, p, value) = (full(fs), prop.clone(), *value);
-                pool.task(move |pool, tx| {
-                    let ds = pool.dsl.dataset(&full)?;
-                    let v = PropChange::Local(PropValue::Int(value));
-                    pool.dsl.set_prop(tx, &ds, &p, &v)?;
-                    pool.refresh_policy(&ds)
-                })?;
-                let pos = self.pos();
-                if let Some(m) = self.mounted(fs).filter(|_| prop == "recordsize") {
-                    m.zfs.set_props(|p| p.recordsize = value as usize);
+                let value = *value;
+                match desk(&self.opened)?.set(fs, prop, value) {
+                    // Old pools do not have everything.
+                    Err(e) if self.layout.version < 5000 && e.kind == Kind::Unsupported => {
+                        return Ok(Outcome::Nothing)
+                    }
+                    done => done?,
                 }
+                let pos = self.pos();
                 self.oracle.administered(pos, |a, _| {
                     a.props.insert((fs.clone(), prop.clone()), value);
                 });
@@ -464,18 +457,14 @@ impl World {
                 value,
             } => {
                 let limit = owners::limit_named(name).filter(|l| projects || l % 3 != 2);
-                let (Some(limit), Some(m)) = (limit, self.mounted(fs)) else {
+                let (Some(limit), Some(_)) = (limit, self.mounted(fs)) else {
                     return Ok(Outcome::Nothing);
                 };
                 if *id > owners::IDS {
                     return Ok(Outcome::Nothing);
                 }
-                let (os, name) = (&m.set.os, zpl::QUOTA_NAMES[limit]);
-                let tx = os.tx(Need::bytes(64 << 10))?;
-                zpl::set_quota(os, &tx, name, &zap::hex_key(*id), *value)?;
-                drop(tx);
-                pool.sync()?;
-                m.zfs.reload_quotas()?;
+                let prop = format!("{}{id}", zpl::QUOTA_NAMES[limit]);
+                desk(&self.opened)?.set(fs, &prop, *value)?;
                 let pos = self.pos();
                 self.oracle.administered(pos, |a, _| {
                     let limits = a.limits.entry(fs.clone()).or_default();
@@ -552,10 +541,16 @@ impl World {
     }
 }
 
-/// The log of what a file system's content was taken from is not its own.
+/// What administers the pool.
+fn desk(opened: &Option<Opened>) -> Result<&Desk> {
+    let desk = opened.as_ref().and_then(|o| o.desk.as_ref());
+    desk.ok_or_else(|| Kind::NotFound.into())
+}
+
 /// Name of the snapshot that a clone is made with.
 const FIRST: &str = "first";
 
+/// The log of what a file system's content was taken from is not its own.
 fn clear_log(pool: &pool::Pool, tx: &dmu::Tx, ds: &Arc<dsl::Dataset>) -> Result<()> {
     let os = ds.open_objset(pool.write_policy(ds)?, false)?;
     os.set_zil_header(tx, [0; 192]);

@@ -162,6 +162,42 @@ fn snapshot_of_a_dirty_set() {
     );
 }
 
+/// What a script of lines finds.
+fn replayed(lines: &[&str]) -> Result<(), String> {
+    let t = Trace {
+        seed: 1,
+        layout: layout(GroupKind::Mirror, 2),
+        ops: lines.iter().map(|l| l.parse().unwrap()).collect(),
+    };
+    match trace::replay(&t, &Extra::default()).finding {
+        Some(f) => Err(f),
+        None => Ok(()),
+    }
+}
+
+#[test]
+fn a_property_that_is_not_stored_is_missed() {
+    let lines = ["createfs a", "set a compression 15", "cut 0 Kept 1"];
+    found(Mutation::PropertyLost, &|_| replayed(&lines));
+}
+
+#[test]
+fn a_limit_that_is_not_stored_is_missed() {
+    let lines = ["set . quota 67108864", "create . f 644", "cut 0 Kept 1"];
+    found(Mutation::PropertyLost, &|_| replayed(&lines));
+}
+
+#[test]
+fn a_destroyed_file_system_that_is_still_there_is_found() {
+    let lines = [
+        "createfs a",
+        "create a f 644",
+        "destroyfs a",
+        "cut 0 Kept 1",
+    ];
+    found(Mutation::DestroyForgets, &|_| replayed(&lines));
+}
+
 /// A destroyed file system of more blocks than are freed in a group: the next group, and the import after a crash, must go
 /// on where the one before stopped.
 #[test]

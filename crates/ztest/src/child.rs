@@ -1,6 +1,7 @@
 //! One pass, or one walk, in a process of its own.
 
 use crate::acks::Acks;
+use crate::desk::Desk;
 use crate::layout::{self, Fs};
 use crate::options::Options;
 use crate::work::{Counts, Worker};
@@ -43,11 +44,12 @@ fn judge(o: &Options) -> std::result::Result<(), String> {
 
 fn work(o: &Options, seed: u64, time: Duration, rot: bool) -> Result<()> {
     let mut dice = Dice::new(seed);
-    let pool = layout::open(o)?;
+    let desk = Desk::import(o)?;
+    let pool = desk.pool()?;
     let (acks, facts) = Acks::open(&acks_file(o))?;
     let mut sets = Vec::new();
     for n in 0..o.sets {
-        sets.push(layout::mount(&pool, o, n, &mut dice)?);
+        sets.push(desk.mount(n, &mut dice)?);
     }
     let mut workers = Vec::new();
     for thread in 0..o.threads {
@@ -63,6 +65,7 @@ fn work(o: &Options, seed: u64, time: Duration, rot: bool) -> Result<()> {
         f.get_or_insert(e);
     };
     let (d1, d2) = (dice.below(u64::MAX), dice.below(u64::MAX));
+    let d3 = dice.below(u64::MAX);
     std::thread::scope(|s| {
         for w in &mut workers {
             let mut dice = Dice::new(dice.below(u64::MAX));
@@ -86,6 +89,18 @@ fn work(o: &Options, seed: u64, time: Duration, rot: bool) -> Result<()> {
         s.spawn(|| {
             if let Err(e) = snapshots(&pool, o, &sets, Dice::new(d1), &stop) {
                 fail(e);
+            }
+        });
+        s.spawn(|| {
+            let mut dice = Dice::new(d3);
+            while !stop.load(Ordering::Relaxed) {
+                std::thread::sleep(Duration::from_millis(100 + dice.below(400)));
+                match desk.administer(&mut dice) {
+                    Err(e) if !matches!(e.kind, Kind::NoSpace | Kind::Quota) => {
+                        fail(e.context("administration"));
+                    }
+                    _ => {}
+                }
             }
         });
         if rot {
@@ -119,12 +134,10 @@ fn work(o: &Options, seed: u64, time: Duration, rot: bool) -> Result<()> {
         return Ok(());
     }
     for fs in sets {
-        fs.unmount(&pool)?;
+        desk.unmount(fs)?;
     }
-    match dice.below(2) {
-        0 => pool.export(),
-        _ => pool.close(),
-    }
+    drop(pool);
+    desk.end(dice.below(2) == 0)
 }
 
 /// Makes and destroys snapshots.

@@ -1,18 +1,18 @@
 //! The pool: made of images by chance, found again, its file systems opened.
 
+use crate::desk::Desk;
 use crate::options::Options;
 use crate::Dice;
 use base::{bail, Kind, Result};
-use disk::feature;
-use dsl::{CreateArgs, Dataset};
-use pool::{CreateSpec, OpenOptions, OpenSet, Pool, Tunables};
+use dsl::Dataset;
+use pool::{OpenOptions, Pool, Tunables};
 use std::fs::File;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use vdev::{DevSpec, GroupKind, TopSpec};
-use zpl::{create_fs, FsOptions, Mount, Props, SpaceInfo, Zfs, ZilLog};
+use vdev::GroupKind;
+use zpl::Zfs;
 
-const TUNABLES: Tunables = Tunables {
+pub const TUNABLES: Tunables = Tunables {
     // Small, so that things are read from the disks again.
     cache_bytes: 32 << 20,
     dirty_max: 32 << 20,
@@ -87,61 +87,29 @@ pub fn images(o: &Options) -> Vec<PathBuf> {
     out
 }
 
-fn options(version: u64) -> FsOptions {
-    let now = zpl::Time {
-        sec: 1_700_000_000,
-        nsec: 5,
-    };
-    FsOptions::new(version, now)
-}
-
 /// Makes the pool with its file systems.
 pub fn create(o: &Options, l: &Layout) -> Result<()> {
-    let mut tops = Vec::new();
     for t in 0..l.tops {
-        let mut devices = Vec::new();
         for leaf in 0..l.width {
             let path = image(o, t, leaf);
             let f = File::create_new(&path).map_err(|e| named(&path, &e))?;
             f.set_len(o.size).map_err(|e| named(&path, &e))?;
-            devices.push(DevSpec::file(path.to_string_lossy()));
         }
-        let mut top = TopSpec::new(l.kind, devices);
-        top.ashift = Some(l.ashift);
-        tops.push(top);
     }
-    let spec = CreateSpec {
-        name: o.pool.clone(),
-        tops,
-        version: 5000,
-        features: feature::FEATURES
-            .iter()
-            .filter(|f| f.supported && f.default_on)
-            .collect(),
-        extra: vec![],
-        command: format!("zpool create {}", o.pool),
-        tunables: TUNABLES,
-    };
-    let version = spec.version;
-    let pool = Pool::create(env_linux::linux_env(), spec, &|_, os, tx| {
-        create_fs(os, tx, &options(version))
-    })?;
+    let desk = Desk::create(o, l)?;
     for n in 1..o.sets {
-        pool.task(move |pool, tx| {
-            let parent = pool.dsl.root()?;
-            let args = CreateArgs {
-                case_insensitive: false,
-                internal: false,
-            };
-            let ds = pool.dsl.create_fs(tx, &parent, &format!("fs{n}"), args)?;
-            let os = pool.new_objset(tx, &ds, disk::os_type::ZFS)?;
-            create_fs(&os, tx, &options(pool.version()))
-        })?;
+        desk.create_fs(&format!("fs{n}"), &[])?;
     }
-    pool.close()
+    desk.end(false)
 }
 
-fn named(path: &std::path::Path, e: &std::io::Error) -> base::Error {
+/// A path as labels have it.
+pub fn absolute(path: &Path) -> Result<String> {
+    let path = std::path::absolute(path).map_err(|e| named(path, &e))?;
+    Ok(path.to_string_lossy().into_owned())
+}
+
+fn named(path: &Path, e: &std::io::Error) -> base::Error {
     base::Error::new(Kind::Io, format!("{}: {e}", path.display()))
 }
 
@@ -167,61 +135,12 @@ pub fn open(o: &Options) -> Result<Arc<Pool>> {
     Ok(pool)
 }
 
-struct Figures(Arc<Dataset>, Arc<OpenSet>);
-
-impl SpaceInfo for Figures {
-    fn space(&self) -> zpl::Space {
-        zpl::Space {
-            referenced: self.0.phys().referenced_bytes,
-            available: self.0.available().bytes,
-            objects: self.1.os.object_count(),
-            objects_free: 1 << 40,
-        }
-    }
-}
-
 /// A file system in use.
 pub struct Fs {
     pub number: u64,
     /// Name in the pool's directory, `None` for its own.
     pub name: Option<String>,
     pub zfs: Arc<Zfs>,
-    set: Arc<OpenSet>,
-}
-
-/// Mounts number `n`: its log is replayed, its delete queue emptied.
-pub fn mount(pool: &Arc<Pool>, o: &Options, n: u64, dice: &mut Dice) -> Result<Fs> {
-    let name = (n > 0).then(|| format!("fs{n}"));
-    let ds = match &name {
-        None => pool.dsl.root_dataset()?,
-        Some(name) => pool.dsl.dataset(&format!("{}/{name}", o.pool))?,
-    };
-    let set = pool.open_dataset(&ds)?;
-    let Some(zil) = set.zil().cloned() else {
-        bail!(ReadOnly, "the pool was opened read-only");
-    };
-    let zfs = Zfs::open(
-        &set.os,
-        Mount {
-            clock: pool.env.clock.clone(),
-            props: Props {
-                recordsize: 4096 << dice.below(6),
-                ..Props::default()
-            },
-            space: Arc::new(Figures(ds, set.clone())),
-            log: Arc::new(ZilLog::new(zil.clone(), &set.os, false)),
-            pool_version: pool.version(),
-            software_version: pool.software_version(),
-        },
-    )?;
-    zfs.replay_log(&zil)?;
-    zfs.start()?;
-    Ok(Fs {
-        number: n,
-        name,
-        zfs,
-        set,
-    })
 }
 
 impl Fs {
@@ -231,20 +150,5 @@ impl Fs {
             None => pool.dsl.root_dataset(),
             Some(n) => pool.dsl.dataset(&format!("{o}/{n}")),
         }
-    }
-
-    /// Unmounts as the daemon does.
-    pub fn unmount(self, pool: &Arc<Pool>) -> Result<()> {
-        self.zfs.stop()?;
-        if let Some(zil) = self.set.zil() {
-            pool.sync()?;
-            zil.destroy()?;
-            pool.sync()?;
-        }
-        let object = self.set.ds.object();
-        drop(self.zfs);
-        drop(self.set);
-        pool.close_dataset(object);
-        Ok(())
     }
 }

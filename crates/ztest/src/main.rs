@@ -8,6 +8,7 @@
 mod acks;
 mod block;
 mod child;
+mod desk;
 mod layout;
 mod options;
 mod work;

@@ -4,6 +4,7 @@ use crate::datasets::{self, get, mount, Answer};
 use crate::errors;
 use crate::registry::{Admin, PoolEntry};
 use api::{ApiError, DatasetDestroy, Destroyed};
+use base::mutation::{mutated, Mutation};
 use base::sync::RwLockExt;
 use base::{Kind, Result};
 use dmu::Tx;
@@ -374,6 +375,9 @@ fn run(
         .into_iter()
         .find_map(|(n, v)| (n == "bootfs").then(|| v.int()).flatten());
     for (i, s) in steps.iter().enumerate() {
+        if i + 1 == steps.len() && mutated(Mutation::DestroyForgets) {
+            break;
+        }
         let r = match (s.ds.is_snapshot(), defer) {
             (true, false) => pool.dsl.destroy_snapshot(tx, &s.ds),
             (true, true) => pool.dsl.destroy_snapshot_deferred(tx, &s.ds),

@@ -6,6 +6,7 @@ use crate::datasets::{self, quota, Answer};
 use crate::registry::{Admin, PoolEntry};
 use crate::{errors, values};
 use api::{ApiError, DatasetKind};
+use base::mutation::{mutated, Mutation};
 use base::sync::RwLockExt;
 use base::{Kind, Result};
 use disk::props::{self, Class, Store, Types};
@@ -276,7 +277,9 @@ fn apply(
     let down = mount::take_down(admin, entry, &plan.down, false)?;
     let changed: Vec<Arc<Dataset>> = changes.iter().map(|c| c.ds.clone()).collect();
     let stored = entry.pool.task(move |pool, tx| {
-        store_changes(pool, tx, &changes)?;
+        if !mutated(Mutation::PropertyLost) {
+            store_changes(pool, tx, &changes)?;
+        }
         pool.log_in(tx, &command, uid)
     });
     if let Err(e) = stored {

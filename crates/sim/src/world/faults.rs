@@ -1,12 +1,13 @@
 //! Faults, power cuts, and what follows: export, import, replay.
 
-use super::{text, Outcome, World, BURST};
+use super::{desk, text, Outcome, World, BURST};
 use crate::alike::{Crowd, AUDIT};
 use crate::check::{self, Opened};
 use crate::cut::{Cutter, Fate, Image, FATES};
+use crate::desk::Desk;
 use crate::op::{Fault, Op};
 use crate::oracle::{Admin, Oracle};
-use crate::rig::{self};
+use crate::rig;
 use base::sync::MutexExt;
 use base::Result;
 use env_sim::SeededRng;
@@ -32,7 +33,7 @@ impl World {
                 for fs in self.oracle.now().sets.keys().cloned().collect::<Vec<_>>() {
                     self.unmount(&fs)?;
                 }
-                pool.export()?;
+                desk(&self.opened)?.export()?;
                 let pos = self.pos();
                 self.oracle.ack_all(pos);
                 self.opened = None;
@@ -40,8 +41,7 @@ impl World {
                 self.first = pool.synced_txg();
                 drop(pool);
                 let seed = self.next_seed();
-                let o = Opened::open(&self.disks, &self.layout, seed, &self.clock)
-                    .map_err(base::Error::damaged)?;
+                let o = Opened::import(&self.disks, &self.layout, seed, &self.clock)?;
                 self.first = o.pool.first_txg;
                 self.opened = Some(o);
             }
@@ -202,7 +202,7 @@ impl World {
         let (journal, base) = rig::start_journal(&self.disks);
         (self.journal, self.base) = (journal, base);
         let seed = self.next_seed();
-        let o = Opened::open(&self.disks, &self.layout, seed, &self.clock)?;
+        let o = Opened::import(&self.disks, &self.layout, seed, &self.clock).map_err(text)?;
         self.imported = self.journal.len();
         self.first = o.pool.first_txg;
         self.oracle = o.adopt(found)?;
@@ -219,9 +219,10 @@ impl World {
             self.unmount(&fs)
                 .map_err(|e| format!("unmounting '{fs}' at the end: {e}"))?;
         }
-        if let Some(o) = self.opened.take() {
-            let r = o.pool.export();
+        if self.opened.is_some() {
+            let r = desk(&self.opened).and_then(Desk::export);
             r.map_err(|e| format!("exporting at the end: {e}"))?;
+            self.opened = None;
         }
         match &self.foreign {
             Some(z) => z.judge(&self.disks, "exported"),

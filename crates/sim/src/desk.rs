@@ -1,0 +1,198 @@
+//! Administration of the world's pool: what users run, through a door in memory.
+
+use crate::check;
+use crate::rig::{self, Fs, Layout};
+use crate::world::full;
+use admin::alone::{Alone, MemoryDoor};
+use admin::datasets::{create, destroy, mount, set};
+use admin::{pools, Admin, Paths, PoolEntry, Settings};
+use api::{
+    ApiError, DatasetCreate, DatasetDestroy, ImportScan, Peer, PoolCreate, PoolImport, VdevClass,
+    VdevKind, VdevSpec,
+};
+use base::{Error, Kind, Result};
+use disk::props;
+use std::sync::Arc;
+use vdev::GroupKind;
+
+/// Name of the pool.
+const POOL: &str = "tank";
+const ROOT: Peer = Peer {
+    uid: 0,
+    gid: 0,
+    pid: 1,
+};
+
+/// The error of an operation, by its kind.
+fn told(e: ApiError) -> Error {
+    Error::new(Kind::from_errno(e.code), e.to_string())
+}
+
+/// One process's administration.
+pub struct Desk {
+    admin: Arc<Admin>,
+}
+
+impl Desk {
+    pub fn new(env: env::Env) -> Desk {
+        let settings = Settings {
+            paths: Paths {
+                cache_file: "none".into(),
+                mount_root: "/".into(),
+            },
+            mount_options: Vec::new(),
+            multihost: pool::Multihost::default(),
+        };
+        let process = Alone::new(env.clone(), rig::tunables());
+        let door = MemoryDoor::default();
+        Desk {
+            admin: Admin::new(env, settings, Arc::new(door), Arc::new(process)),
+        }
+    }
+
+    fn entry(&self) -> Result<Arc<PoolEntry>> {
+        self.admin.find(POOL).ok_or(Kind::NotFound.into())
+    }
+
+    pub fn pool(&self) -> Result<Arc<pool::Pool>> {
+        Ok(self.entry()?.pool.clone())
+    }
+
+    /// `zpool create` on the disks of a layout.
+    pub fn create(&self, l: &Layout) -> Result<()> {
+        let leaf = |i: usize, class| VdevSpec {
+            kind: VdevKind::File,
+            class,
+            path: Some(check::path(i)),
+            children: Vec::new(),
+        };
+        let data = || (0..l.disks).map(|i| leaf(i, VdevClass::Normal)).collect();
+        let group = |kind| VdevSpec {
+            kind,
+            class: VdevClass::Normal,
+            path: None,
+            children: data(),
+        };
+        let mut vdevs: Vec<VdevSpec> = match l.kind {
+            GroupKind::Mirror => vec![group(VdevKind::Mirror)],
+            GroupKind::Raidz { nparity } => vec![group(VdevKind::Raidz {
+                parity: nparity as u8,
+            })],
+            _ => data(),
+        };
+        if l.slog {
+            vdevs.push(leaf(l.disks, VdevClass::Log));
+        }
+        let mut own = vec![("cachefile", "none".to_string())];
+        own.push(("ashift", l.ashift.to_string()));
+        match l.version {
+            5000 if !l.log_spacemap => own.push(("feature@log_spacemap", "disabled".into())),
+            5000 => {}
+            old => own.push(("version", old.to_string())),
+        }
+        if l.version == 5000 && !l.projects {
+            own.push(("feature@project_quota", "disabled".into()));
+        }
+        let ask = PoolCreate {
+            name: POOL.into(),
+            vdevs,
+            props: own.into_iter().map(|(n, v)| (n.into(), v)).collect(),
+            fs_props: vec![
+                ("mountpoint".into(), "legacy".into()),
+                ("recordsize".into(), l.recordsize.to_string()),
+            ],
+            command: format!("zpool create {POOL}"),
+            ..PoolCreate::default()
+        };
+        pools::create::create(&self.admin, ROOT, ask).map_err(told)
+    }
+
+    /// `zpool import` from so many disks.
+    pub fn import(&self, disks: usize) -> Result<()> {
+        let ask = PoolImport {
+            pool: POOL.into(),
+            search: ImportScan {
+                places: (0..disks).map(check::path).collect(),
+                ..ImportScan::default()
+            },
+            props: vec![("cachefile".into(), "none".into())],
+            command: format!("zpool import {POOL}"),
+            ..PoolImport::default()
+        };
+        let done = pools::import::import(&self.admin, ROOT, ask, &|| false);
+        done.map(drop).map_err(told)
+    }
+
+    /// `zpool export`
+    pub fn export(&self) -> Result<()> {
+        let command = format!("zpool export {POOL}");
+        let how = pools::Leave::default();
+        pools::leave(&self.admin, ROOT, POOL, how, &command)
+            .map(drop)
+            .map_err(told)
+    }
+
+    /// `zfs mount`: replays the intent log and cleans up.
+    pub fn mount(&self, fs: &str, l: &Layout) -> Result<Fs> {
+        let entry = self.entry()?;
+        rig::tune(&entry.pool, l);
+        let place = format!("/{fs}.mount");
+        mount::mount(&self.admin, &full(fs), &[], false, Some(&place)).map_err(told)?;
+        let object = entry.pool.dsl.dataset(&full(fs))?.object();
+        let mounted = entry.mounted(object).ok_or(Kind::NotFound)?;
+        Ok(Fs {
+            pool: entry.pool.clone(),
+            zfs: mounted.zfs(),
+            set: mounted.set(),
+        })
+    }
+
+    /// `zfs unmount`: its log is empty afterwards.
+    pub fn unmount(&self, fs: &str) -> Result<()> {
+        mount::unmount(&self.admin, &full(fs), false)
+            .map(drop)
+            .map_err(told)
+    }
+
+    /// `zfs create`
+    pub fn create_fs(&self, fs: &str) -> Result<()> {
+        let ask = DatasetCreate {
+            name: full(fs),
+            command: format!("zfs create {}", full(fs)),
+            ..DatasetCreate::default()
+        };
+        create::create(&self.admin, ROOT, &ask)
+            .map(drop)
+            .map_err(told)
+    }
+
+    /// `zfs destroy`, of a file system without snapshots.
+    pub fn destroy_fs(&self, fs: &str) -> Result<()> {
+        let ask = DatasetDestroy {
+            name: full(fs),
+            command: format!("zfs destroy {}", full(fs)),
+            ..DatasetDestroy::default()
+        };
+        let done = destroy::destroy(&self.admin, 0, &ask).map_err(told)?;
+        match done.failed.into_iter().next() {
+            Some((_, e)) => Err(told(e)),
+            None => Ok(()),
+        }
+    }
+
+    /// `zfs set`
+    pub fn set(&self, fs: &str, prop: &str, value: u64) -> Result<()> {
+        let word = match props::dataset(prop).map(|p| p.kind) {
+            Some(props::Kind::Index(words)) => words.iter().find(|w| w.1 == value).map(|w| w.0),
+            _ => None,
+        };
+        let text = match (word, value) {
+            (Some(word), _) => word.to_string(),
+            (None, 0) => "none".into(),
+            (None, n) => n.to_string(),
+        };
+        let command = format!("zfs set {prop}={text} {}", full(fs));
+        let list = vec![(prop.to_string(), text)];
+        set::set(&self.admin, 0, &full(fs), &list, false, command).map_err(told)
+    }
+}

@@ -1,0 +1,323 @@
+//! Administration of the pool under attack: what users run, through a door in memory.
+
+use crate::layout::{self, Fs, Layout, TUNABLES};
+use crate::options::Options;
+use crate::Dice;
+use admin::alone::{Alone, MemoryDoor};
+use admin::datasets::{create, destroy, mount, rename, set};
+use admin::{pools, Admin, Paths, PoolEntry, Settings};
+use api::{
+    ApiError, DatasetCreate, DatasetDestroy, ImportScan, Peer, PoolCreate, PoolImport, VdevClass,
+    VdevKind, VdevSpec,
+};
+use base::{bail, Error, Kind, Result};
+use pool::Pool;
+use std::sync::Arc;
+use vdev::GroupKind;
+
+const ROOT: Peer = Peer {
+    uid: 0,
+    gid: 0,
+    pid: 1,
+};
+
+/// The error of an operation, by its kind.
+fn told(e: ApiError) -> Error {
+    Error::new(Kind::from_errno(e.code), e.to_string())
+}
+
+/// One process's administration.
+pub struct Desk<'a> {
+    o: &'a Options,
+    admin: Arc<Admin>,
+}
+
+impl<'a> Desk<'a> {
+    fn new(o: &'a Options) -> Desk<'a> {
+        let env = env_linux::linux_env();
+        let settings = Settings {
+            paths: Paths {
+                cache_file: "none".into(),
+                mount_root: "/".into(),
+            },
+            mount_options: Vec::new(),
+            multihost: pool::Multihost::default(),
+        };
+        let process = Alone::new(env.clone(), TUNABLES);
+        let door = MemoryDoor::default();
+        Desk {
+            o,
+            admin: Admin::new(env, settings, Arc::new(door), Arc::new(process)),
+        }
+    }
+
+    /// Makes the pool, on images that are there.
+    pub fn create(o: &'a Options, l: &Layout) -> Result<Desk<'a>> {
+        let leaf = |top, n| -> Result<VdevSpec> {
+            Ok(VdevSpec {
+                kind: VdevKind::File,
+                class: VdevClass::Normal,
+                path: Some(layout::absolute(&layout::image(o, top, n))?),
+                children: Vec::new(),
+            })
+        };
+        let mut vdevs = Vec::new();
+        for top in 0..l.tops {
+            let leaves: Vec<VdevSpec> =
+                (0..l.width).map(|n| leaf(top, n)).collect::<Result<_>>()?;
+            let kind = match l.kind {
+                GroupKind::Mirror => VdevKind::Mirror,
+                GroupKind::Raidz { nparity } => VdevKind::Raidz {
+                    parity: nparity as u8,
+                },
+                _ => {
+                    vdevs.extend(leaves);
+                    continue;
+                }
+            };
+            vdevs.push(VdevSpec {
+                kind,
+                class: VdevClass::Normal,
+                path: None,
+                children: leaves,
+            });
+        }
+        let desk = Desk::new(o);
+        let ask = PoolCreate {
+            name: o.pool.clone(),
+            vdevs,
+            props: vec![
+                ("cachefile".into(), "none".into()),
+                ("ashift".into(), l.ashift.to_string()),
+            ],
+            fs_props: vec![("mountpoint".into(), "legacy".into())],
+            command: format!("zpool create {}", o.pool),
+            ..PoolCreate::default()
+        };
+        pools::create::create(&desk.admin, ROOT, ask).map_err(told)?;
+        Ok(desk)
+    }
+
+    /// Imports the pool that is on the images.
+    pub fn import(o: &'a Options) -> Result<Desk<'a>> {
+        let desk = Desk::new(o);
+        let images = layout::images(o);
+        let ask = PoolImport {
+            pool: o.pool.clone(),
+            search: ImportScan {
+                places: images
+                    .iter()
+                    .map(|p| layout::absolute(p))
+                    .collect::<Result<_>>()?,
+                ..ImportScan::default()
+            },
+            props: vec![("cachefile".into(), "none".into())],
+            command: format!("zpool import {}", o.pool),
+            ..PoolImport::default()
+        };
+        pools::import::import(&desk.admin, ROOT, ask, &|| false).map_err(told)?;
+        if let Some(g) = o.gang {
+            desk.pool()?.space.set_largest(g);
+        }
+        Ok(desk)
+    }
+
+    fn entry(&self) -> Result<Arc<PoolEntry>> {
+        self.admin.find(&self.o.pool).ok_or(Kind::NotFound.into())
+    }
+
+    pub fn pool(&self) -> Result<Arc<Pool>> {
+        Ok(self.entry()?.pool.clone())
+    }
+
+    /// Full name of a file system; `None`: that of the pool.
+    fn full(&self, name: Option<&str>) -> String {
+        match name {
+            None => self.o.pool.clone(),
+            Some(name) => format!("{}/{name}", self.o.pool),
+        }
+    }
+
+    /// Mounts number `n`: its log is replayed, its delete queue emptied.
+    pub fn mount(&self, n: u64, dice: &mut Dice) -> Result<Fs> {
+        let entry = self.entry()?;
+        let name = (n > 0).then(|| format!("fs{n}"));
+        let full = self.full(name.as_deref());
+        let place = format!("/{}", full.replace('/', "."));
+        self.set(name.as_deref(), "recordsize", 4096 << dice.below(6))?;
+        mount::mount(&self.admin, &full, &[], false, Some(&place)).map_err(told)?;
+        let object = entry.pool.dsl.dataset(&full)?.object();
+        let mounted = entry.mounted(object).ok_or(Kind::NotFound)?;
+        Ok(Fs {
+            number: n,
+            name,
+            zfs: mounted.zfs(),
+        })
+    }
+
+    /// Unmounts it.
+    pub fn unmount(&self, fs: Fs) -> Result<()> {
+        let full = self.full(fs.name.as_deref());
+        drop(fs);
+        mount::unmount(&self.admin, &full, false)
+            .map(drop)
+            .map_err(told)
+    }
+
+    /// Makes a file system.
+    pub fn create_fs(&self, name: &str, props: &[(&str, u64)]) -> Result<()> {
+        let full = self.full(Some(name));
+        let ask = DatasetCreate {
+            command: format!("zfs create {full}"),
+            name: full,
+            props: props
+                .iter()
+                .map(|(n, v)| (n.to_string(), v.to_string()))
+                .collect(),
+            ..DatasetCreate::default()
+        };
+        create::create(&self.admin, ROOT, &ask).map_err(told)?;
+        props.iter().try_for_each(|(n, v)| self.has(name, n, *v))
+    }
+
+    fn has(&self, name: &str, prop: &str, value: u64) -> Result<()> {
+        let full = self.full(Some(name));
+        self.check(&full, prop, value)
+    }
+
+    /// What was set is there.
+    fn check(&self, full: &str, prop: &str, value: u64) -> Result<()> {
+        let found = pool::prop_number(&*self.pool()?.dsl.dataset(full)?, prop)?;
+        if found != value {
+            bail!(
+                Damaged,
+                "{full}: {prop} is {found} after it was set to {value}"
+            );
+        }
+        Ok(())
+    }
+
+    /// Sets a property that is a number, and looks whether it is there.
+    pub fn set(&self, name: Option<&str>, prop: &str, value: u64) -> Result<()> {
+        let full = self.full(name);
+        let list = vec![(prop.to_string(), value.to_string())];
+        let command = format!("zfs set {prop}={value} {full}");
+        set::set(&self.admin, 0, &full, &list, false, command).map_err(told)?;
+        self.check(&full, prop, value)
+    }
+
+    /// Renames a file system, and looks whether it has moved with what was set.
+    fn rename(&self, from: &str, to: &str, prop: &str, value: u64) -> Result<()> {
+        let (from, to) = (self.full(Some(from)), self.full(Some(to)));
+        let command = format!("zfs rename {from} {to}");
+        let how = rename::How::default();
+        rename::rename(&self.admin, ROOT, &from, &to, how, command).map_err(told)?;
+        self.absent(&from)?;
+        self.check(&to, prop, value)
+    }
+
+    fn absent(&self, full: &str) -> Result<()> {
+        match self.pool()?.dsl.dataset(full) {
+            Err(e) if e.kind == Kind::NotFound => Ok(()),
+            Err(e) => Err(e),
+            Ok(_) => bail!(Damaged, "{full} is still there"),
+        }
+    }
+
+    fn destroy(&self, name: &str) -> Result<()> {
+        let full = self.full(Some(name));
+        let ask = DatasetDestroy {
+            command: format!("zfs destroy {full}"),
+            name: full.clone(),
+            ..DatasetDestroy::default()
+        };
+        let done = destroy::destroy(&self.admin, 0, &ask).map_err(told)?;
+        if let Some((_, e)) = done.failed.into_iter().next() {
+            return Err(told(e));
+        }
+        self.absent(&full)
+    }
+
+    /// A file system is made, changed, renamed and destroyed; some are left for the next time.
+    pub fn administer(&self, dice: &mut Dice) -> Result<()> {
+        let (name, other) = (
+            format!("tmp{}", dice.below(4)),
+            format!("tmp{}", 4 + dice.below(4)),
+        );
+        for old in [&name, &other] {
+            if self.pool()?.dsl.dataset(&self.full(Some(old))).is_ok() {
+                self.destroy(old)?;
+            }
+        }
+        self.create_fs(&name, &[("copies", 1 + dice.below(2))])?;
+        let size = 4096 << dice.below(6);
+        self.set(Some(&name), "recordsize", size)?;
+        self.rename(&name, &other, "recordsize", size)?;
+        match dice.below(2) {
+            0 => self.destroy(&other),
+            _ => Ok(()),
+        }
+    }
+
+    /// Ends it, by export or as the daemon does when it ends.
+    pub fn end(self, export: bool) -> Result<()> {
+        if !export {
+            let pool = self.pool()?;
+            self.admin.dismiss(&*self.entry()?);
+            return pool.close();
+        }
+        let command = format!("zpool export {}", self.o.pool);
+        let how = pools::Leave::default();
+        pools::leave(&self.admin, ROOT, &self.o.pool, how, &command)
+            .map(drop)
+            .map_err(told)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use base::mutation::{mutate, Mutation};
+
+    fn with_pool(name: &str, work: impl FnOnce(&Desk<'_>) -> Result<()>) -> Result<()> {
+        let folder = std::env::temp_dir().join(format!("ztest-desk-{}-{name}", std::process::id()));
+        let _ = std::fs::remove_dir_all(&folder);
+        std::fs::create_dir_all(&folder).unwrap();
+        let o = Options {
+            folder: folder.clone(),
+            size: 64 << 20,
+            ..Options::default()
+        };
+        let l = Layout {
+            kind: GroupKind::Single,
+            tops: 1,
+            width: 1,
+            ashift: 12,
+        };
+        layout::create(&o, &l).unwrap();
+        let desk = Desk::import(&o).unwrap();
+        let done = work(&desk);
+        mutate(None);
+        desk.end(true).unwrap();
+        std::fs::remove_dir_all(&folder).unwrap();
+        done
+    }
+
+    #[test]
+    fn mistakes_in_administration_are_found() {
+        with_pool("none", |d| {
+            (0..8).try_for_each(|n| d.administer(&mut Dice::new(n)))
+        })
+        .unwrap();
+        for (name, mistake) in [
+            ("lost", Mutation::PropertyLost),
+            ("kept", Mutation::DestroyForgets),
+        ] {
+            let found = with_pool(name, |d| {
+                mutate(Some(mistake));
+                (0..8).try_for_each(|n| d.administer(&mut Dice::new(n)))
+            });
+            assert!(found.is_err(), "{mistake:?}");
+        }
+    }
+}

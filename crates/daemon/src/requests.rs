@@ -217,9 +217,7 @@ pub fn answer(
     request: Request,
     out: &mut dyn Sink,
 ) -> Answer<Reply> {
-    let uid = u64::from(peer.uid);
     match request {
-        // Pools.
         Request::PoolCreate(r) => pools::create::create(admin, peer, r).map(done),
         Request::PoolDestroy {
             pool,
@@ -281,7 +279,19 @@ pub fn answer(
         Request::PoolSync { pool, force } => pools::sync(admin, &pool, force).map(done_but),
         Request::PoolClear(r) => damage::clear(admin, peer, &r).map(done),
         Request::PoolActivity { pool } => pools::activity(admin, &pool).map(Reply::Activity),
-        // Datasets.
+        other => of_datasets(admin, peer, other, out),
+    }
+}
+
+/// The same for requests about datasets.
+fn of_datasets(
+    admin: &Arc<Admin>,
+    peer: Peer,
+    request: Request,
+    out: &mut dyn Sink,
+) -> Answer<Reply> {
+    let uid = u64::from(peer.uid);
+    match request {
         Request::DatasetGet(r) => {
             get::get(admin, &r, &mut |part| out.send(Reply::Datasets(part))).map(Reply::Datasets)
         }

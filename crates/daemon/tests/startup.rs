@@ -228,8 +228,8 @@ fn the_log_has_what_its_filter_lets_through() {
         ("", true),
         ("warn", true),
         ("error", false),
-        ("off,daemon=warn", true),
-        ("warn,daemon=error", false),
+        ("off,admin=warn", true),
+        ("warn,admin=error", false),
     ] {
         let said = says_about_a_bad_cache_file(&place, filter);
         assert_eq!(said.contains(&line), told, "{filter:?}: {said}");
@@ -293,7 +293,7 @@ fn in_the_background_the_journal_gets_level_and_text() {
     for field in [
         "PRIORITY=4\n",
         "SYSLOG_IDENTIFIER=zfs-fuse\n",
-        "TARGET=daemon\n",
+        "TARGET=admin::cache\n",
     ] {
         // A value follows its name's line, with its length before it, or an equals sign.
         let (name, value) = field.split_once('=').unwrap();

@@ -27,9 +27,10 @@ fn files(tool: &str, sub: &str) -> &'static [&'static str] {
         ("zpool", "get" | "set") => &["get.rs"],
         ("zpool", _) => &["manage.rs"],
         ("zfs", "destroy") => &["destroy.rs"],
-        ("zfs", "snapshot" | "rollback" | "clone" | "promote" | "bookmark" | "hold" | "release") => {
-            &["snapshots.rs"]
-        }
+        (
+            "zfs",
+            "snapshot" | "rollback" | "clone" | "promote" | "bookmark" | "hold" | "release",
+        ) => &["snapshots.rs"],
         ("zfs", "rename" | "set" | "inherit") => &["change.rs"],
         ("zfs", "get") => &["get.rs"],
         ("zfs", "load-key" | "unload-key" | "change-key") => &["keys.rs"],

@@ -4,7 +4,7 @@ use crate::door::FuseDoor;
 use crate::options::{Latency, Options};
 use crate::process::{Starting, Threads};
 use crate::startup::Stop;
-use admin::datasets::{create, destroy, get, keys, look, mount, rename, set};
+use admin::datasets::{create, destroy, get, keys, look, mount, rename, set, snapshots};
 use admin::pools::{self, damage, import, upgrade};
 use admin::{cancel, errors, values, Admin, Answer, Door, Paths, Settings};
 use api::{ApiError, Peer, Reply, Request};
@@ -337,6 +337,19 @@ fn answer_of_datasets(
             };
             rename::rename(admin, peer, &from, &to, how, command).map(done)
         }
+        Request::SnapshotCreate(r) => snapshots::create(admin, peer, &r).map(done_but),
+        Request::Rollback(r) => snapshots::rollback(admin, peer, &r).map(done_but),
+        Request::DatasetClone(r) => snapshots::clone(admin, peer, &r).map(Reply::Created),
+        Request::DatasetPromote { dataset, command } => {
+            snapshots::promote(admin, peer, &dataset, command).map(done)
+        }
+        Request::BookmarkCreate {
+            source,
+            name,
+            command,
+        } => snapshots::bookmark(admin, peer, &source, &name, command).map(done),
+        Request::HoldAdd(r) => snapshots::hold(admin, peer, &r).map(Reply::Batch),
+        Request::HoldRelease(r) => snapshots::release(admin, peer, &r).map(Reply::Batch),
         Request::KeyLoad {
             dataset,
             key,

@@ -450,6 +450,9 @@ impl Pool {
             pool.claim_logs()?;
             pool.empty_deferred()?;
             pool.finish_adds()?;
+            if pool.dsl.has_temporary_holds()? {
+                pool.task(|pool, tx| pool.dsl.release_temporary(tx))?;
+            }
             pool.sync()?;
         }
         Ok(pool)

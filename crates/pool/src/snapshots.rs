@@ -10,9 +10,9 @@
 use crate::Pool;
 use base::{bail, Kind, Result};
 use dmu::Tx;
-use dsl::Dataset;
+use dsl::{CreateArgs, Dataset, Dir};
 use std::sync::Arc;
-use zil::Zil;
+use zil::{Header, Zil};
 
 /// Txgs in which a snapshot is tried again because there is one of the same txg already: each time
 /// another request made progress.
@@ -66,6 +66,37 @@ impl Pool {
             self.write_out(tx, head)?;
         }
         self.dsl.snapshot_all(tx, list).map(|_| ())
+    }
+
+    /// Makes a head what its newest snapshot is, in syncing context. Nobody may use the head's object set;
+    /// its intent log is empty afterwards. See [`dsl::Dsl::rollback`].
+    pub fn rollback(&self, tx: &Tx, head: &Arc<Dataset>) -> Result<()> {
+        if self.open_set(head.object()).is_some() {
+            bail!(Busy, "{}: dataset is busy", head.full_name());
+        }
+        self.dsl.rollback(tx, head)?;
+        self.clear_log(tx, head)
+    }
+
+    /// Makes the clone `name` of a snapshot in `parent`, in syncing context, with an empty intent log. See
+    /// [`dsl::Dsl::create_clone`].
+    pub fn clone_in(
+        &self,
+        tx: &Tx,
+        parent: &Arc<Dir>,
+        name: &str,
+        origin: &Arc<Dataset>,
+        args: CreateArgs,
+    ) -> Result<Arc<Dataset>> {
+        let ds = self.dsl.create_clone(tx, parent, name, origin, args)?;
+        self.clear_log(tx, &ds)?;
+        Ok(ds)
+    }
+
+    fn clear_log(&self, tx: &Tx, ds: &Arc<Dataset>) -> Result<()> {
+        let os = ds.open_objset(self.write_policy(ds)?, false)?;
+        os.set_zil_header(tx, Header::default().encode());
+        Ok(())
     }
 
     /// Writes what the txg has of a head so far.

@@ -66,6 +66,53 @@ fn before_version_27_the_log_is_emptied_for_a_snapshot_and_nothing_synced_is_los
 }
 
 #[test]
+fn temporary_holds_end_with_the_import_and_take_deferred_snapshots_along() {
+    let l = layout(5000);
+    let (disks, pool) = rig::create(&l, 1);
+    let config = pool.full_config(0, 0, false);
+    let head = pool.dsl.root_dataset().unwrap();
+    let snapshot = |name: &str| {
+        let list = vec![(head.clone(), name.to_string())];
+        pool.snapshot(list, |_, _| Ok(())).unwrap();
+        head.snapshot_named(name).unwrap().unwrap()
+    };
+    let (kept, gone) = (snapshot("kept"), snapshot("gone"));
+    pool.task(move |pool, tx| {
+        pool.dsl.hold(tx, &kept, "stay", false)?;
+        pool.dsl.hold(tx, &kept, ".send-1", true)?;
+        pool.dsl.hold(tx, &gone, ".send-2", true)?;
+        pool.dsl.destroy_snapshot_deferred(tx, &gone)
+    })
+    .unwrap();
+    assert!(pool.dsl.has_temporary_holds().unwrap());
+    assert_eq!(head.snapshot_names().unwrap().len(), 2);
+    // A crash.
+    pool.tree.close();
+    drop((head, pool));
+    let pool = rig::open(&disks, &config, 2).unwrap();
+    let head = pool.dsl.root_dataset().unwrap();
+    let names: Vec<String> = head
+        .snapshot_names()
+        .unwrap()
+        .into_iter()
+        .map(|(n, _)| n)
+        .collect();
+    assert_eq!(names, ["kept"]);
+    let kept = head.snapshot_named("kept").unwrap().unwrap();
+    let tags: Vec<String> = kept
+        .hold_list()
+        .unwrap()
+        .into_iter()
+        .map(|(t, _)| t)
+        .collect();
+    assert_eq!(tags, ["stay"]);
+    assert!(!pool.dsl.has_temporary_holds().unwrap());
+    rig::check(&pool).unwrap();
+    drop((head, kept));
+    pool.export().unwrap();
+}
+
+#[test]
 fn a_clone_and_its_snapshot_of_one_group_have_the_same_root() {
     let l = layout(5000);
     let (_, pool) = rig::create(&l, 1);

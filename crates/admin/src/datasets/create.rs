@@ -101,6 +101,31 @@ impl NewFs {
         Ok(new)
     }
 
+    /// What only something new can have is refused for a clone.
+    pub fn check_clone(&self) -> Answer<()> {
+        let given = [
+            ("version", self.version),
+            ("normalization", self.normalization),
+            ("utf8only", self.utf8only),
+            ("casesensitivity", self.case),
+        ];
+        let fixed = given.iter().find(|(_, v)| v.is_some());
+        let name = match (
+            fixed,
+            self.quotas.is_empty(),
+            self.crypt == CryptProps::default(),
+        ) {
+            (Some((name, _)), ..) => name,
+            (None, false, _) => "userquota@",
+            (None, true, false) => "encryption",
+            (None, true, true) => return Ok(()),
+        };
+        Err(ApiError::reason(
+            Kind::Invalid,
+            format!("'{name}' of a clone is that of its origin"),
+        ))
+    }
+
     fn limit(&self, name: &str) -> u64 {
         self.stored
             .iter()

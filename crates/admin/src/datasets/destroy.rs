@@ -83,16 +83,46 @@ pub fn destroy(admin: &Arc<Admin>, uid: u64, r: &DatasetDestroy) -> Answer<Destr
     datasets::need_writable(&entry)?;
     let _names = entry.names.write();
     crate::cancel::check()?;
-    if r.name.contains('#') {
-        return Err(ApiError::reason(
-            Kind::Unsupported,
-            "bookmarks cannot be destroyed in this version",
-        ));
+    if let Some((fs, mark)) = r.name.split_once('#') {
+        return destroy_bookmark(&entry, uid, r, fs, mark);
     }
     match r.name.split_once('@') {
         None => destroy_head(admin, &entry, uid, r),
         Some((fs, spec)) => destroy_snapshots(admin, &entry, uid, r, fs, spec),
     }
+}
+
+fn destroy_bookmark(
+    entry: &PoolEntry,
+    uid: u64,
+    r: &DatasetDestroy,
+    fs: &str,
+    mark: &str,
+) -> Answer<Destroyed> {
+    let head = datasets::find(entry, fs)?;
+    let plain = |e| datasets::plain(e, fs);
+    if head.bookmark(mark).map_err(plain)?.is_none() {
+        return Err(ApiError::sentence(
+            Kind::NotFound,
+            format!("bookmark '{}' does not exist.", r.name),
+        ));
+    }
+    let answer = Destroyed {
+        names: vec![r.name.clone()],
+        ..Destroyed::default()
+    };
+    if r.dry_run {
+        return Ok(answer);
+    }
+    let (mark, command) = (mark.to_string(), r.command.clone());
+    entry
+        .pool
+        .task(move |pool, tx| {
+            pool.dsl.destroy_bookmark(tx, &head, &mark)?;
+            pool.log_in(tx, &command, uid)
+        })
+        .map_err(plain)?;
+    Ok(answer)
 }
 
 fn new_plan<'a>(entry: &'a PoolEntry, top: &'a str, r: &DatasetDestroy) -> Plan<'a> {
@@ -395,7 +425,7 @@ fn run(
 }
 
 /// Frees the blocks of an intent log left behind by a crash, which is not replayed any more.
-fn free_log(entry: &PoolEntry, ds: &Arc<Dataset>) -> Result<()> {
+pub(crate) fn free_log(entry: &PoolEntry, ds: &Arc<Dataset>) -> Result<()> {
     if ds.phys().bp.is_hole() {
         return Ok(());
     }

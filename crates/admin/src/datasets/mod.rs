@@ -11,6 +11,7 @@ pub mod props;
 pub mod quota;
 pub mod rename;
 pub mod set;
+pub mod snapshots;
 
 use crate::registry::{Admin, PoolEntry};
 use crate::{cancel, errors};

@@ -436,6 +436,18 @@ pub fn restore(admin: &Arc<Admin>, entry: &Arc<PoolEntry>, down: &[Arc<Mounted>]
     }
 }
 
+/// Puts mounts back where they were, the change having been made; returns what failed, in words.
+pub fn put_back(admin: &Arc<Admin>, entry: &Arc<PoolEntry>, down: &[Arc<Mounted>]) -> Vec<String> {
+    let mut failed = Vec::new();
+    for m in down {
+        let root = m.root.as_deref();
+        if let Err(e) = admin.mount(entry, &m.ds, &m.path, root, m.temporary(), true) {
+            failed.push(e.to_string());
+        }
+    }
+    failed
+}
+
 /// Mounts after a change: what was mounted before, at its new place, and `up` if it is to be
 /// mounted. Parents first. Returns what failed.
 pub fn put_up(

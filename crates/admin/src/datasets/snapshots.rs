@@ -1,0 +1,630 @@
+//! Snapshots and what is made of them: taking, going back, clones, promotion, bookmarks, holds.
+
+use crate::datasets::create::{self, NewFs};
+use crate::datasets::parse::Allowed;
+use crate::datasets::{self, destroy, mount, set, Answer};
+use crate::errors;
+use crate::registry::{Admin, PoolEntry};
+use api::{
+    ApiError, Batch, Created, DatasetClone, DatasetDestroy, Holding, Peer, Rollback, SnapshotCreate,
+};
+use base::sync::RwLockExt;
+use base::{Error, Kind, Result};
+use disk::names::{self, Want};
+use disk::os_type;
+use dsl::{BookmarkSource, CreateArgs, Dataset, PropValue};
+use pool::Pool;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+/// Most younger snapshots and bookmarks that stand in the way of a rollback and are listed.
+const LISTED: usize = 32;
+
+fn split(name: &str) -> Answer<(&str, &str)> {
+    names::check_dataset(name, Want::Snapshot)
+        .map_err(|why| ApiError::sentence(Kind::Invalid, format!("cannot open '{name}': {why}")))?;
+    name.split_once('@')
+        .ok_or_else(|| ApiError::no_such_dataset(name))
+}
+
+// ---- taking ------------------------------------------------------------------------------------
+
+/// The snapshots of one pool that are asked for: head, and name behind the `@`.
+type Wanted = Vec<(Arc<Dataset>, String)>;
+
+/// Finds the heads of a request, by pool; a snapshot that is there already refuses all of it.
+fn wanted(admin: &Admin, r: &SnapshotCreate) -> Answer<Vec<(Arc<PoolEntry>, Wanted)>> {
+    let mut pools: BTreeMap<String, (Arc<PoolEntry>, Wanted)> = BTreeMap::new();
+    for name in &r.names {
+        let (fs, short) = split(name)?;
+        let entry = datasets::entry_of(admin, fs)?;
+        let head = datasets::find(&entry, fs)?;
+        let heads = match r.recursive {
+            true => datasets::subtree(&head.dir()).map_err(|e| datasets::plain(e, fs))?,
+            false => vec![head],
+        };
+        let of_pool = pools
+            .entry(datasets::pool_of(fs).to_string())
+            .or_insert_with(|| (entry, Vec::new()));
+        of_pool
+            .1
+            .extend(heads.into_iter().map(|h| (h, short.to_string())));
+    }
+    Ok(pools.into_values().collect())
+}
+
+/// Why snapshots cannot be made, as the command says it.
+fn refusal(head: &Dataset, short: &str, e: Error) -> ApiError {
+    let full = format!("{}@{short}", head.full_name());
+    let why = match e.kind {
+        Kind::Exists => "dataset already exists".into(),
+        Kind::NoSpace => "out of space".into(),
+        Kind::Busy => "dataset is busy".into(),
+        _ => datasets::plain(e.clone(), &full).message,
+    };
+    ApiError::sentence(e.kind, format!("cannot create snapshot '{full}': {why}"))
+}
+
+/// `zfs snapshot`. What programs have written before is in the snapshots, also what the kernel still
+/// keeps of mounted file systems; what could not be had from it is returned as a warning.
+pub fn create(admin: &Arc<Admin>, peer: Peer, r: &SnapshotCreate) -> Answer<Option<String>> {
+    let mut props = Vec::new();
+    for (name, text) in &r.props {
+        let user = disk::props::is_user(name);
+        let check = disk::props::check_user(name, text);
+        if let (false, _) | (_, Err(_)) = (user, check) {
+            return Err(ApiError::sentence(
+                Kind::Invalid,
+                format!("cannot create snapshots: property '{name}' cannot be set on snapshots"),
+            ));
+        }
+        props.push((name.clone(), PropValue::Str(text.clone())));
+    }
+    let pools = wanted(admin, r)?;
+    let mut warnings = Vec::new();
+    let mut ready = Vec::new();
+    for (entry, list) in &pools {
+        datasets::need_writable(entry)?;
+        let mut seen = BTreeSet::new();
+        for (head, short) in list {
+            if !seen.insert(head.object()) {
+                return Err(ApiError::sentence(
+                    Kind::Invalid,
+                    "cannot create snapshots: multiple snapshots of same fs not allowed",
+                ));
+            }
+            let check = entry.pool.dsl.check_snapshot(head, short);
+            check.map_err(|e| refusal(head, short, e))?;
+        }
+        entry
+            .pool
+            .dsl
+            .check_snapshots(list)
+            .map_err(|e| match list.as_slice() {
+                [(head, short), ..] => refusal(head, short, e),
+                [] => errors::answer(e),
+            })?;
+        // Everything is asked before anything is done; then the kernel gives what it has, which takes
+        // requests to the file systems, so no lock of names is held meanwhile.
+        for (head, _) in list {
+            if let Some(m) = entry.mounted(head.object()) {
+                if let Err(why) = m.mount.write_out() {
+                    warnings.push(format!(
+                        "warning: {}: not all that programs have written is in the snapshot: {why}",
+                        head.full_name()
+                    ));
+                }
+            }
+        }
+        ready.push((entry, list));
+    }
+    for (entry, list) in ready {
+        let _gate = entry.gate.acquire_read();
+        let _names = entry.names.read();
+        crate::cancel::check()?;
+        let (command, uid) = (r.command.clone(), u64::from(peer.uid));
+        let (stored, made) = (props.clone(), list.clone());
+        let also = move |pool: &Pool, tx: &dmu::Tx| -> Result<()> {
+            if !stored.is_empty() {
+                for (head, short) in &made {
+                    if let Some(snap) = head.snapshot_named(short)? {
+                        set::store_props(pool, tx, &snap, &stored)?;
+                    }
+                }
+            }
+            pool.log_in(tx, &command, uid)
+        };
+        let done = entry.pool.snapshot(list.clone(), also);
+        if let Err(e) = done {
+            let at = list.iter().find(|(head, short)| {
+                let name = format!("{}@{short}", head.full_name());
+                e.what().is_some_and(|w| w.starts_with(&name))
+            });
+            return Err(match at.or(list.first()) {
+                Some((head, short)) => refusal(head, short, e),
+                None => errors::answer(e),
+            });
+        }
+    }
+    Ok((!warnings.is_empty()).then(|| warnings.join("\n")))
+}
+
+// ---- going back --------------------------------------------------------------------------------
+
+/// What is younger than a snapshot of a head: its snapshots, oldest first, and its bookmarks.
+struct Younger {
+    snapshots: Vec<(String, Arc<Dataset>)>,
+    bookmarks: Vec<String>,
+    /// Clones of the snapshots.
+    clones: Vec<String>,
+}
+
+fn younger(entry: &PoolEntry, head: &Arc<Dataset>, snap: &Dataset) -> Result<Younger> {
+    let txg = snap.phys().creation_txg;
+    let mut snapshots = head.snapshots()?;
+    snapshots.retain(|(_, s)| s.phys().creation_txg > txg);
+    let mut clones = Vec::new();
+    for (_, s) in &snapshots {
+        for c in datasets::clones(entry, s)? {
+            clones.push(c.full_name());
+        }
+    }
+    clones.sort();
+    let marks = head.bookmarks_after(txg)?;
+    Ok(Younger {
+        snapshots,
+        bookmarks: marks.into_iter().map(|(n, _)| n).collect(),
+        clones,
+    })
+}
+
+fn listed(lines: &[String]) -> String {
+    let mut out: Vec<String> = lines.iter().take(LISTED).cloned().collect();
+    if lines.len() > LISTED {
+        out.push(format!("... and {} more", lines.len() - LISTED));
+    }
+    out.join("\n")
+}
+
+/// `zfs rollback`: the file system is unmounted, goes back, and is mounted again where it was.
+/// Returns what could not be mounted again.
+pub fn rollback(admin: &Arc<Admin>, peer: Peer, r: &Rollback) -> Answer<Option<String>> {
+    let (fs, short) = split(&r.snapshot)?;
+    let entry = datasets::entry_of(admin, fs)?;
+    let gate = entry.gate.acquire_read();
+    datasets::need_writable(&entry)?;
+    let plain = |e| datasets::plain(e, fs);
+    let head = datasets::find(&entry, fs)?;
+    let snap = datasets::find(&entry, &r.snapshot)?;
+    let in_way = younger(&entry, &head, &snap).map_err(plain)?;
+    let others = in_way.snapshots.len() + in_way.bookmarks.len();
+    if others > 0 && !r.recursive {
+        let names = in_way.snapshots.iter().map(|(n, _)| format!("{fs}@{n}"));
+        let marks = in_way.bookmarks.iter().map(|n| format!("{fs}#{n}"));
+        let lines: Vec<String> = names.chain(marks).collect();
+        return Err(
+            ApiError::reason(Kind::Exists, "more recent snapshots or bookmarks exist").hint(
+                format!(
+                    "use '-r' to force deletion of the following snapshots and bookmarks:\n{}",
+                    listed(&lines)
+                ),
+            ),
+        );
+    }
+    if !in_way.clones.is_empty() && !r.dependents {
+        return Err(
+            ApiError::reason(Kind::Exists, "clones of previous snapshots exist").hint(format!(
+                "use '-R' to force deletion of the following clones and dependents:\n{}",
+                listed(&in_way.clones)
+            )),
+        );
+    }
+    for (n, s) in &in_way.snapshots {
+        if s.holds().map_err(plain)? > 0 {
+            return Err(ApiError::reason(
+                Kind::Busy,
+                format!("the younger snapshot '{fs}@{n}' is being held"),
+            ));
+        }
+    }
+    drop(gate);
+    if let (Some((first, _)), Some((last, _))) = (in_way.snapshots.first(), in_way.snapshots.last())
+    {
+        let done = destroy::destroy(
+            admin,
+            u64::from(peer.uid),
+            &DatasetDestroy {
+                name: format!("{fs}@{first}%{last}"),
+                dependents: r.dependents,
+                force: r.force,
+                ..DatasetDestroy::default()
+            },
+        )?;
+        if let Some((n, e)) = done.failed.into_iter().next() {
+            return Err(ApiError::sentence(
+                Kind::Busy,
+                e.sentence_for("destroy", &n),
+            ));
+        }
+    }
+    let _gate = entry.gate.acquire_read();
+    let _names = entry.names.write();
+    crate::cancel::check()?;
+    let mounts: Vec<_> = entry.mounted(head.object()).into_iter().collect();
+    let down = mount::take_down(admin, &entry, &mounts, r.force)?;
+    // A log that a crash left behind belongs to what is given up.
+    let gone = destroy::free_log(&entry, &head).and_then(|()| {
+        let (head, short) = (head.clone(), short.to_string());
+        let (marks, command) = (in_way.bookmarks.clone(), r.command.clone());
+        let uid = u64::from(peer.uid);
+        entry.close_in_ctldirs(head.object());
+        entry.pool.task(move |pool, tx| {
+            let newest = head.prev()?.and_then(|s| s.snap_name().ok().flatten());
+            if newest.as_deref() != Some(short.as_str()) {
+                return Err(Error::new(
+                    Kind::Exists,
+                    "a younger snapshot was made meanwhile",
+                ));
+            }
+            for name in &marks {
+                pool.dsl.destroy_bookmark(tx, &head, name)?;
+            }
+            pool.rollback(tx, &head)?;
+            pool.log_in(tx, &command, uid)
+        })
+    });
+    let failed = mount::put_back(admin, &entry, &down);
+    gone.map_err(plain)?;
+    Ok((!failed.is_empty()).then(|| failed.join("\n")))
+}
+
+// ---- clones ------------------------------------------------------------------------------------
+
+/// `zfs clone`
+pub fn clone(admin: &Arc<Admin>, peer: Peer, r: &DatasetClone) -> Answer<Created> {
+    let (fs, _) = split(&r.snapshot)?;
+    let name = r.name.as_str();
+    let invalid = |why: String| ApiError::reason(Kind::Invalid, why);
+    names::check_dataset(name, Want::Filesystem).map_err(invalid)?;
+    if datasets::pool_of(fs) != datasets::pool_of(name) {
+        return Err(ApiError::reason(
+            Kind::CrossDevice,
+            "source and target pools differ",
+        ));
+    }
+    let entry = datasets::entry_of(admin, fs)?;
+    let _gate = entry.gate.acquire_read();
+    crate::cancel::check()?;
+    let origin = datasets::find(&entry, &r.snapshot)?;
+    match entry.pool.dsl.dir(name) {
+        Ok(_) if r.parents => {
+            return Ok(Created {
+                existed: true,
+                ..Created::default()
+            })
+        }
+        Ok(_) => return Err(ApiError::reason(Kind::Exists, "dataset already exists")),
+        Err(e) if e.kind == Kind::NotFound => {}
+        Err(e) => return Err(datasets::plain(e, name)),
+    }
+    datasets::need_writable(&entry)?;
+    let enabled = |guid: &str| entry.pool.dsl.features().is_enabled(guid);
+    let allowed = Allowed {
+        version: entry.pool.version(),
+        enabled: &enabled,
+    };
+    let new = NewFs::parse(&allowed, &r.props)?;
+    new.check_clone()?;
+    let above = create::above(&entry, name, r.parents)?;
+    if let (Some(of), Some(up)) = (
+        origin.dir().encryption_root().map_err(errors::answer)?,
+        above
+            .parent
+            .dir()
+            .encryption_root()
+            .map_err(errors::answer)?,
+    ) {
+        if of.object() != up.object() && of.object() != origin.dir().object() {
+            return Err(ApiError::reason(
+                Kind::Unsupported,
+                "its origin's encryption root does not reach there: clone it below that root",
+            ));
+        }
+    }
+    let make_parents = create::make_parents(admin, &entry, peer, &above)?;
+    let created = Created {
+        ancestors: above.missing.clone(),
+        ..Created::default()
+    };
+    let volume = datasets::objset_type(&entry, &origin).is_ok_and(|t| t == os_type::ZVOL);
+    let _names = entry.names.read();
+    let (command, uid) = (r.command.clone(), u64::from(peer.uid));
+    let (full, stored) = (name.to_string(), new.stored);
+    entry
+        .pool
+        .task(move |pool, tx| {
+            let Some((parent, last)) = full.rsplit_once('/') else {
+                return Err(Error::new(Kind::Invalid, "a clone cannot be a pool"));
+            };
+            // Asked before the parents are made, which cannot be taken back.
+            if let Ok(parent) = pool.dsl.dir(parent) {
+                pool.dsl.check_create(&parent, last, false)?;
+            }
+            make_parents(pool, tx)?;
+            let parent = pool.dsl.dir(parent)?;
+            let ds = pool.clone_in(tx, &parent, last, &origin, CreateArgs::default())?;
+            set::store_props(pool, tx, &ds, &stored)?;
+            pool.log_in(tx, &command, uid)
+        })
+        .map_err(|e| datasets::plain(e, name))?;
+    let mut created = created;
+    if r.no_mount || volume {
+        return Ok(created);
+    }
+    for n in created
+        .ancestors
+        .clone()
+        .iter()
+        .map(String::as_str)
+        .chain([name])
+    {
+        let mounted =
+            datasets::find_anyway(&entry, n).and_then(|ds| mount::mount_new(admin, &entry, &ds));
+        if let Err(e) = mounted {
+            created.mount_failed = Some(errors::finish(e));
+            break;
+        }
+    }
+    Ok(created)
+}
+
+/// `zfs promote`
+pub fn promote(admin: &Arc<Admin>, peer: Peer, name: &str, command: String) -> Answer<()> {
+    let entry = datasets::entry_of(admin, name)?;
+    let _gate = entry.gate.acquire_read();
+    datasets::need_writable(&entry)?;
+    let _names = entry.names.write();
+    let ds = datasets::find(&entry, name)?;
+    let plain = |e| datasets::plain(e, name);
+    let origin = ds.dir().origin().map_err(plain)?;
+    let Some(origin) = origin else {
+        return Err(ApiError::reason(Kind::Invalid, "not a cloned filesystem"));
+    };
+    let conflicts = entry.pool.dsl.promote_conflicts(&ds).map_err(plain)?;
+    if let Some(first) = conflicts.first() {
+        let parent = origin.full_name();
+        let lines: Vec<String> = conflicts
+            .iter()
+            .skip(1)
+            .map(|c| format!("conflicting snapshot '{}' from parent '{parent}'", &c[1..]))
+            .collect();
+        let what = match first.starts_with('#') {
+            true => "bookmark",
+            false => "snapshot",
+        };
+        let text = format!(
+            "conflicting {what} '{}' from parent '{parent}'",
+            &first[1..]
+        );
+        let e = ApiError::reason(Kind::Exists, text);
+        return Err(match lines.is_empty() {
+            true => e,
+            false => e.hint(lines.join("\n")),
+        });
+    }
+    let uid = u64::from(peer.uid);
+    // The snapshots get another file system: who looks into them through a `.zfs` opens them again.
+    let mut moving = Vec::new();
+    let mut at = Some(origin);
+    let end = ds
+        .dir()
+        .origin()
+        .map_err(plain)?
+        .map(|o| o.dir().phys().origin_obj);
+    while let Some(s) = at {
+        moving.push(s.object());
+        at = match s.phys().prev_snap_obj {
+            0 => None,
+            o if Some(o) == end => None,
+            o => entry.pool.dsl.dataset_by_object(o).ok(),
+        };
+    }
+    let close = || moving.iter().for_each(|o| entry.close_in_ctldirs(*o));
+    close();
+    let done = entry.pool.task(move |pool, tx| {
+        pool.dsl.promote(tx, &ds)?;
+        pool.log_in(tx, &command, uid)
+    });
+    close();
+    done.map_err(plain)
+}
+
+// ---- bookmarks ---------------------------------------------------------------------------------
+
+/// `zfs bookmark`
+pub fn bookmark(
+    admin: &Arc<Admin>,
+    peer: Peer,
+    source: &str,
+    name: &str,
+    command: String,
+) -> Answer<()> {
+    let (fs, short) = name
+        .split_once('#')
+        .ok_or_else(|| ApiError::no_such_dataset(name))?;
+    let entry = datasets::entry_of(admin, fs)?;
+    let _gate = entry.gate.acquire_read();
+    datasets::need_writable(&entry)?;
+    let _names = entry.names.read();
+    if datasets::pool_of(source) != datasets::pool_of(fs) {
+        return Err(ApiError::reason(
+            Kind::Invalid,
+            "source is not an ancestor of the new bookmark's dataset",
+        ));
+    }
+    let head = datasets::find(&entry, fs)?;
+    let of = match source.split_once('#') {
+        Some((of, mark)) if of == fs => BookmarkSource::Bookmark(mark.to_string()),
+        Some(_) => {
+            return Err(ApiError::reason(
+                Kind::Invalid,
+                "source is not an ancestor of the new bookmark's dataset",
+            ))
+        }
+        None => BookmarkSource::Snapshot(datasets::find(&entry, source)?),
+    };
+    let words = |e: Error| match e.kind {
+        Kind::Exists => ApiError::reason(Kind::Exists, "bookmark exists"),
+        Kind::Unsupported if e.what().is_some_and(|w| w.contains("feature")) => {
+            ApiError::reason(Kind::Unsupported, "bookmark feature not enabled")
+        }
+        Kind::NotFound => ApiError::no_such_dataset(source),
+        Kind::Invalid if e.what().is_some_and(|w| w.contains("ancestor")) => ApiError::reason(
+            Kind::Invalid,
+            "source is not an ancestor of the new bookmark's dataset",
+        ),
+        _ => datasets::plain(e, fs),
+    };
+    let check = entry.pool.dsl.check_bookmark(&head, short, &of);
+    check.map_err(words)?;
+    let (short, uid) = (short.to_string(), u64::from(peer.uid));
+    entry
+        .pool
+        .task(move |pool, tx| {
+            pool.dsl.create_bookmark(tx, &head, &short, &of)?;
+            pool.log_in(tx, &command, uid)
+        })
+        .map_err(words)
+}
+
+// ---- holds -------------------------------------------------------------------------------------
+
+/// Snapshots of a request about holds; names that are not there go to `failed`.
+fn held(
+    admin: &Admin,
+    r: &Holding,
+    failed: &mut Vec<(String, ApiError)>,
+) -> Answer<Vec<(String, Arc<PoolEntry>, Arc<Dataset>)>> {
+    let mut out = Vec::new();
+    for name in &r.snapshots {
+        let (fs, short) = split(name)?;
+        let entry = match datasets::entry_of(admin, fs) {
+            Ok(entry) => entry,
+            Err(e) => {
+                failed.push((name.clone(), e));
+                continue;
+            }
+        };
+        datasets::need_writable(&entry)?;
+        let top = match datasets::find(&entry, fs) {
+            Ok(top) => top,
+            Err(e) => {
+                failed.push((name.clone(), e));
+                continue;
+            }
+        };
+        let heads = match r.recursive {
+            true => datasets::subtree(&top.dir()).map_err(|e| datasets::plain(e, fs))?,
+            false => vec![top],
+        };
+        let before = out.len();
+        for head in heads {
+            let found = head.snapshot_named(short);
+            if let Some(snap) = found.map_err(|e| datasets::plain(e, fs))? {
+                let full = format!("{}@{short}", head.full_name());
+                out.push((full, entry.clone(), snap));
+            }
+        }
+        if out.len() == before {
+            failed.push((name.clone(), ApiError::no_such_dataset(name)));
+        }
+    }
+    Ok(out)
+}
+
+/// `zfs hold`: all snapshots of a pool are held, or none.
+pub fn hold(admin: &Arc<Admin>, peer: Peer, r: &Holding) -> Answer<Batch> {
+    let mut batch = Batch::default();
+    let list = held(admin, r, &mut batch.failed)?;
+    for (name, entry, snap) in &list {
+        if let Err(e) = entry.pool.dsl.check_hold(snap, &r.tag, false) {
+            batch.failed.push((name.clone(), datasets::plain(e, name)));
+        }
+    }
+    if !batch.failed.is_empty() {
+        return Ok(batch);
+    }
+    change_holds(&list, peer, r, &mut batch, |pool, tx, snap, tag| {
+        pool.dsl.hold(tx, snap, tag, false)
+    });
+    Ok(batch)
+}
+
+/// `zfs release`: what has no such tag is told, the others are released.
+pub fn release(admin: &Arc<Admin>, peer: Peer, r: &Holding) -> Answer<Batch> {
+    let mut batch = Batch::default();
+    let mut list = held(admin, r, &mut batch.failed)?;
+    list.retain(|(name, _, snap)| match snap.hold_time(&r.tag) {
+        Ok(Some(_)) => true,
+        Ok(None) => {
+            let e = ApiError::reason(Kind::NotFound, "no such tag on this dataset");
+            batch.failed.push((name.clone(), e));
+            false
+        }
+        Err(e) => {
+            batch.failed.push((name.clone(), datasets::plain(e, name)));
+            false
+        }
+    });
+    // The last hold of a snapshot that is to be destroyed takes it along.
+    let close = || {
+        for (_, entry, snap) in &list {
+            entry.close_in_ctldirs(snap.object());
+        }
+    };
+    close();
+    change_holds(&list, peer, r, &mut batch, |pool, tx, snap, tag| {
+        pool.dsl.release(tx, snap, tag)
+    });
+    close();
+    Ok(batch)
+}
+
+/// Changes holds, those of one pool in one txg.
+fn change_holds(
+    list: &[(String, Arc<PoolEntry>, Arc<Dataset>)],
+    peer: Peer,
+    r: &Holding,
+    batch: &mut Batch,
+    change: impl Fn(&Pool, &dmu::Tx, &Arc<Dataset>, &str) -> Result<()> + Copy + Send + 'static,
+) {
+    let mut pools: Vec<&Arc<PoolEntry>> = Vec::new();
+    for (_, entry, _) in list {
+        if !pools.iter().any(|e| Arc::ptr_eq(e, entry)) {
+            pools.push(entry);
+        }
+    }
+    for entry in pools {
+        let ours = list.iter().filter(|(_, e, _)| Arc::ptr_eq(e, entry));
+        let (names, snaps): (Vec<String>, Vec<Arc<Dataset>>) =
+            ours.map(|(n, _, s)| (n.clone(), s.clone())).unzip();
+        let _gate = entry.gate.acquire_read();
+        let _names = entry.names.write();
+        let (tag, command, uid) = (r.tag.clone(), r.command.clone(), u64::from(peer.uid));
+        let done = entry.pool.task(move |pool, tx| {
+            for snap in &snaps {
+                change(pool, tx, snap, &tag)?;
+            }
+            pool.log_in(tx, &command, uid)
+        });
+        match done {
+            Ok(()) => batch.done.extend(names),
+            Err(e) => {
+                let why = datasets::plain(e, &names[0]);
+                batch
+                    .failed
+                    .extend(names.into_iter().map(|n| (n, why.clone())));
+            }
+        }
+    }
+}

@@ -1,0 +1,252 @@
+//! Snapshots, going back, clones, promotion, bookmarks and holds through the commands and a mount.
+
+use std::fs;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use system_tests::Rig;
+
+/// A pool `tank` mounted in the rig's place for mounts.
+fn tank(name: &str) -> Option<(Rig, PathBuf)> {
+    let mut rig = Rig::new(name)?;
+    let disk = rig.image("d0", 256 << 20);
+    let mnt = rig.mnt().join("tank");
+    rig.start();
+    rig.zpool(&["create", "-m", mnt.to_str().unwrap(), "tank", &disk]);
+    Some((rig, mnt))
+}
+
+fn list(rig: &Rig, kind: &str) -> Vec<String> {
+    let out = rig.zfs(&["list", "-H", "-o", "name", "-r", "-t", kind, "tank"]);
+    out.lines().map(str::to_string).collect()
+}
+
+fn value(rig: &Rig, property: &str, dataset: &str) -> String {
+    let out = rig.zfs(&["get", "-H", "-p", "-o", "value", property, dataset]);
+    out.trim().to_string()
+}
+
+fn refused(rig: &Rig, args: &[&str], word: &str) {
+    let said = rig.try_run("zfs", args).fails(1);
+    assert!(
+        said.contains(word),
+        "zfs {args:?} says {said:?}, nothing of {word:?}"
+    );
+}
+
+fn in_snapshot(root: &Path, snap: &str, file: &str) -> Vec<u8> {
+    let path = root.join(".zfs/snapshot").join(snap).join(file);
+    fs::read(&path).unwrap_or_else(|e| panic!("{}: {e}", path.display()))
+}
+
+/// What `write` has returned for is in the snapshot, though nobody has synced it and the file is open.
+#[test]
+fn a_snapshot_has_what_was_written_before_it() {
+    let Some((rig, mnt)) = tank("snap-written") else {
+        return;
+    };
+    let mut open = fs::File::create(mnt.join("open")).unwrap();
+    for n in 0..5u8 {
+        let data = vec![n; 300_000];
+        open.write_all(&data).unwrap();
+        fs::write(mnt.join(format!("f{n}")), &data).unwrap();
+        let name = format!("tank@{n}");
+        rig.zfs(&["snapshot", &name]);
+        open.write_all(b"after").unwrap();
+        fs::write(mnt.join(format!("f{n}")), b"after").unwrap();
+        let got = in_snapshot(&mnt, &n.to_string(), &format!("f{n}"));
+        assert!(got == data, "f{n}: {} bytes", got.len());
+        let len = in_snapshot(&mnt, &n.to_string(), "open").len();
+        assert_eq!(len, (usize::from(n) + 1) * 300_000 + usize::from(n) * 5);
+    }
+    drop(open);
+    assert_eq!(
+        list(&rig, "snapshot"),
+        ["tank@0", "tank@1", "tank@2", "tank@3", "tank@4"]
+    );
+    rig.zfs(&["destroy", "tank@1%3"]);
+    assert_eq!(list(&rig, "snapshot"), ["tank@0", "tank@4"]);
+    rig.zpool(&["export", "tank"]);
+    rig.zdb_check("tank");
+}
+
+#[test]
+fn snapshots_of_one_command_are_made_together_or_not_at_all() {
+    let Some((rig, _)) = tank("snap-together") else {
+        return;
+    };
+    rig.zfs(&["create", "-p", "tank/a/b"]);
+    rig.zfs(&["create", "tank/c"]);
+    rig.zfs(&["snapshot", "-o", "com.x:y=z", "tank/a/b@one"]);
+    assert_eq!(value(&rig, "com.x:y", "tank/a/b@one"), "z");
+    let args = ["snapshot", "-r", "tank@one"];
+    refused(
+        &rig,
+        &args,
+        "cannot create snapshot 'tank/a/b@one': dataset already exists",
+    );
+    refused(&rig, &args, "no snapshots were created");
+    assert_eq!(list(&rig, "snapshot"), ["tank/a/b@one"]);
+    refused(
+        &rig,
+        &["snapshot", "tank@x", "tank@y"],
+        "multiple snapshots",
+    );
+    refused(&rig, &["snapshot", "tank/none@x"], "dataset does not exist");
+    rig.zfs(&["snapshot", "-r", "tank@two"]);
+    let all = [
+        "tank@two",
+        "tank/a@two",
+        "tank/a/b@one",
+        "tank/a/b@two",
+        "tank/c@two",
+    ];
+    assert_eq!(list(&rig, "snapshot"), all);
+    let txgs: Vec<String> = ["tank@two", "tank/a/b@two", "tank/c@two"]
+        .iter()
+        .map(|s| value(&rig, "createtxg", s))
+        .collect();
+    assert!(txgs.iter().all(|t| *t == txgs[0]), "{txgs:?}");
+    rig.zfs(&["rename", "-r", "tank@two", "@three"]);
+    assert_eq!(list(&rig, "snapshot").len(), 5);
+    assert!(list(&rig, "snapshot").contains(&"tank/a/b@three".to_string()));
+    rig.zfs(&["set", "snapshot_limit=1", "tank/c"]);
+    refused(&rig, &["snapshot", "tank/c@more"], "snapshot_limit");
+    rig.zfs(&["destroy", "-r", "tank@three"]);
+    assert_eq!(list(&rig, "snapshot"), ["tank/a/b@one"]);
+    rig.zpool(&["export", "tank"]);
+    rig.zdb_check("tank");
+}
+
+#[test]
+fn a_file_system_goes_back_to_a_snapshot() {
+    let Some((rig, mnt)) = tank("snap-back") else {
+        return;
+    };
+    rig.zfs(&["create", "tank/a"]);
+    let at = mnt.join("a");
+    fs::write(at.join("kept"), "first").unwrap();
+    rig.zfs(&["snapshot", "tank/a@1"]);
+    fs::write(at.join("kept"), "second, longer").unwrap();
+    fs::write(at.join("new"), vec![7; 2 << 20]).unwrap();
+    rig.zfs(&["snapshot", "tank/a@2"]);
+    rig.zfs(&["bookmark", "tank/a@2", "#mark"]);
+    fs::write(at.join("newest"), "x").unwrap();
+    rig.zfs(&["rollback", "tank/a@2"]);
+    assert!(!at.join("newest").exists());
+    assert_eq!(
+        fs::read_to_string(at.join("kept")).unwrap(),
+        "second, longer"
+    );
+    refused(
+        &rig,
+        &["rollback", "tank/a@1"],
+        "more recent snapshots or bookmarks exist",
+    );
+    refused(&rig, &["rollback", "tank/a@1"], "tank/a#mark");
+    rig.zfs(&["clone", "tank/a@2", "tank/clone"]);
+    refused(&rig, &["rollback", "-r", "tank/a@1"], "use '-R'");
+    assert!(at.join("new").exists());
+    // In use: nothing changes.
+    let held = fs::File::open(at.join("kept")).unwrap();
+    refused(&rig, &["rollback", "-R", "tank/a@none"], "does not exist");
+    drop(held);
+    rig.zfs(&["rollback", "-R", "tank/a@1"]);
+    assert_eq!(fs::read_to_string(at.join("kept")).unwrap(), "first");
+    assert!(!at.join("new").exists());
+    assert_eq!(list(&rig, "filesystem"), ["tank", "tank/a"]);
+    assert_eq!(list(&rig, "snapshot,bookmark"), ["tank/a@1"]);
+    fs::write(at.join("kept"), "after").unwrap();
+    rig.zpool(&["sync", "tank"]);
+    rig.zpool(&["export", "tank"]);
+    rig.zdb_check("tank");
+    let dir = rig.disks();
+    rig.zpool(&["import", "-d", dir.to_str().unwrap(), "tank"]);
+    assert_eq!(fs::read_to_string(at.join("kept")).unwrap(), "after");
+    rig.zpool(&["export", "tank"]);
+}
+
+#[test]
+fn clones_live_are_promoted_and_outlive_what_they_came_from() {
+    let Some((rig, mnt)) = tank("snap-clones") else {
+        return;
+    };
+    rig.zfs(&["create", "tank/a"]);
+    fs::write(mnt.join("a/f"), "origin").unwrap();
+    rig.zfs(&["snapshot", "tank/a@1"]);
+    rig.zfs(&["clone", "-p", "-o", "atime=off", "tank/a@1", "tank/x/c"]);
+    assert_eq!(value(&rig, "origin", "tank/x/c"), "tank/a@1");
+    assert_eq!(value(&rig, "atime", "tank/x/c"), "off");
+    assert_eq!(value(&rig, "clones", "tank/a@1"), "tank/x/c");
+    let clone = mnt.join("x/c");
+    assert_eq!(fs::read_to_string(clone.join("f")).unwrap(), "origin");
+    fs::write(clone.join("f"), "changed in the clone").unwrap();
+    assert_eq!(fs::read_to_string(mnt.join("a/f")).unwrap(), "origin");
+    refused(&rig, &["destroy", "tank/a@1"], "use '-R'");
+    refused(&rig, &["promote", "tank/a"], "not a cloned filesystem");
+    refused(
+        &rig,
+        &["clone", "tank/a@1", "tank/x/c"],
+        "dataset already exists",
+    );
+    refused(
+        &rig,
+        &["clone", "-o", "utf8only=on", "tank/a@1", "tank/y"],
+        "utf8only",
+    );
+
+    // A name that both have stands in the way; open files do not.
+    rig.zfs(&["snapshot", "tank/x/c@1"]);
+    refused(
+        &rig,
+        &["promote", "tank/x/c"],
+        "conflicting snapshot '1' from parent 'tank/a@1'",
+    );
+    rig.zfs(&["rename", "tank/x/c@1", "own"]);
+    let open = fs::File::open(mnt.join("a/f")).unwrap();
+    rig.zfs(&["promote", "tank/x/c"]);
+    assert_eq!(std::io::read_to_string(open).unwrap(), "origin");
+    assert_eq!(list(&rig, "snapshot"), ["tank/x/c@1", "tank/x/c@own"]);
+    assert_eq!(value(&rig, "origin", "tank/a"), "tank/x/c@1");
+    assert_eq!(in_snapshot(&clone, "1", "f"), b"origin");
+    rig.zfs(&["destroy", "tank/a"]);
+    rig.zfs(&["destroy", "tank/x/c@1"]);
+    assert_eq!(
+        fs::read_to_string(clone.join("f")).unwrap(),
+        "changed in the clone"
+    );
+    rig.zpool(&["export", "tank"]);
+    rig.zdb_check("tank");
+}
+
+#[test]
+fn held_snapshots_stay_and_bookmarks_outlive_them() {
+    let Some((rig, mnt)) = tank("snap-held") else {
+        return;
+    };
+    rig.zfs(&["create", "tank/a"]);
+    fs::write(mnt.join("a/f"), vec![1; 1 << 20]).unwrap();
+    rig.zfs(&["snapshot", "-r", "tank@1"]);
+    rig.zfs(&["hold", "-r", "keep", "tank@1"]);
+    refused(&rig, &["hold", "keep", "tank/a@1"], "tag already exists");
+    assert_eq!(value(&rig, "userrefs", "tank/a@1"), "1");
+    refused(&rig, &["destroy", "tank/a@1"], "it's being held");
+    let holds = rig.zfs(&["holds", "-H", "-r", "tank@1"]);
+    assert_eq!(holds.lines().count(), 2, "{holds}");
+    refused(&rig, &["release", "other", "tank/a@1"], "no such tag");
+    rig.zfs(&["destroy", "-d", "tank/a@1"]);
+    assert_eq!(value(&rig, "defer_destroy", "tank/a@1"), "on");
+    rig.zfs(&["bookmark", "tank/a@1", "#b"]);
+    rig.zfs(&["bookmark", "tank/a#b", "tank/a#copy"]);
+    refused(&rig, &["bookmark", "tank/a@1", "#b"], "bookmark exists");
+    refused(&rig, &["bookmark", "tank@1", "tank/a#c"], "not an ancestor");
+    fs::remove_file(mnt.join("a/f")).unwrap();
+    rig.zpool(&["sync", "tank"]);
+    rig.zfs(&["release", "-r", "keep", "tank@1"]);
+    assert_eq!(list(&rig, "snapshot"), ["tank@1"]);
+    assert_eq!(list(&rig, "bookmark"), ["tank/a#b", "tank/a#copy"]);
+    rig.zfs(&["destroy", "tank/a#copy"]);
+    refused(&rig, &["destroy", "tank/a#copy"], "does not exist");
+    assert_eq!(list(&rig, "bookmark"), ["tank/a#b"]);
+    rig.zpool(&["export", "tank"]);
+    rig.zdb_check("tank");
+}

@@ -365,7 +365,7 @@ mod tests {
         let text = encode_call(&request, true).unwrap();
         assert_eq!(
             String::from_utf8(text.clone()).unwrap(),
-            r#"{"method":"org.zfsfuse.control1.PoolDestroy","parameters":{"command":"zpool destroy tank","force":true,"pool":"tank"},"more":true}"#
+            r#"{"method":"org.zfsfuse.control1.PoolDestroy","parameters":{"pool":"tank","force":true,"command":"zpool destroy tank"},"more":true}"#
         );
         let call = decode_call(&text).unwrap();
         assert_eq!(call.request, request);

@@ -274,6 +274,16 @@ impl<'a> Desk<'a> {
     }
 }
 
+/// Makes the pool with its file systems.
+pub fn create_pool(o: &Options, l: &Layout) -> Result<()> {
+    layout::make_images(o, l)?;
+    let desk = Desk::create(o, l)?;
+    for n in 1..o.sets {
+        desk.create_fs(&format!("fs{n}"), &[])?;
+    }
+    desk.end(false)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -294,7 +304,7 @@ mod tests {
             width: 1,
             ashift: 12,
         };
-        layout::create(&o, &l).unwrap();
+        create_pool(&o, &l).unwrap();
         let desk = Desk::import(&o).unwrap();
         let done = work(&desk);
         mutate(None);

@@ -1,6 +1,5 @@
 //! The pool: made of images by chance, found again, its file systems opened.
 
-use crate::desk::Desk;
 use crate::options::Options;
 use crate::Dice;
 use base::{bail, Kind, Result};
@@ -87,8 +86,8 @@ pub fn images(o: &Options) -> Vec<PathBuf> {
     out
 }
 
-/// Makes the pool with its file systems.
-pub fn create(o: &Options, l: &Layout) -> Result<()> {
+/// Makes the image files, full of holes.
+pub fn make_images(o: &Options, l: &Layout) -> Result<()> {
     for t in 0..l.tops {
         for leaf in 0..l.width {
             let path = image(o, t, leaf);
@@ -96,11 +95,7 @@ pub fn create(o: &Options, l: &Layout) -> Result<()> {
             f.set_len(o.size).map_err(|e| named(&path, &e))?;
         }
     }
-    let desk = Desk::create(o, l)?;
-    for n in 1..o.sets {
-        desk.create_fs(&format!("fs{n}"), &[])?;
-    }
-    desk.end(false)
+    Ok(())
 }
 
 /// A path as labels have it.

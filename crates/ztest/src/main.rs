@@ -137,7 +137,7 @@ fn one_pool(
             "ztest: {} x {:?} of {} disks, sectors of 2^{}",
             l.tops, l.kind, l.width, l.ashift
         );
-        layout::create(o, &l).map_err(|e| e.to_string())?;
+        desk::create_pool(o, &l).map_err(|e| e.to_string())?;
     } else if layout::images(o).is_empty() {
         return Err(format!(
             "no images of '{}' in {}",

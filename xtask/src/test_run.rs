@@ -99,6 +99,9 @@ struct Outcome {
 pub fn run(root: &Path, args: &[&str]) -> Result<ExitCode, String> {
     let (packages, lanes) = options(args)?;
     let (jobs, programs) = build(root, &packages)?;
+    if jobs.is_empty() {
+        return Err("no test binary was built".into());
+    }
     let logs = root.join("target/test-logs/binaries");
     std::fs::create_dir_all(&logs).map_err(|e| format!("cannot make {}: {e}", logs.display()))?;
     let outcomes = in_lanes(jobs, lanes, |job| {

@@ -180,7 +180,12 @@ impl PoolEntry {
         self.abandoned.store(true, Ordering::SeqCst);
     }
 
-    /// Waits until the state of the pool changes or it leaves, `most` at most.
+    /// Whoever looks after the pool is to look now.
+    pub fn ring(&self) {
+        self.bell.ring();
+    }
+
+    /// Waits until the state of the pool changes, somebody rings or it leaves, `most` at most.
     pub fn wait_for_turn(&self, most: Duration) {
         self.bell.wait(most);
     }
@@ -206,6 +211,7 @@ impl PoolEntry {
     /// Registers a mount, in place of an older one of the same dataset.
     pub fn add_mount(&self, m: Arc<Mounted>) {
         self.mounts.acquire().insert(m.object, m);
+        self.ring();
     }
 
     /// The mount of a dataset has ended.

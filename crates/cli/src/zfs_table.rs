@@ -107,7 +107,7 @@ static SUBS: &[Sub] = &[
         operands: "dataset@snapname...",
         flags: &[sw('r', "All descendants too."), PROPERTY],
         text: &[
-            "Snapshots of one command are of one moment, in each pool: all of them are made or none. What \
+            "Snapshots of one command are of one moment, in one pool: all of them are made or none. What \
              programs have written before is in them, also what the kernel still keeps; what is \
              written meanwhile may be.",
             "-o takes user properties only, which have a colon in their name.",
@@ -126,7 +126,7 @@ static SUBS: &[Sub] = &[
             sw('f', "Unmount clones by force."),
         ],
         text: &[
-            "The file system is unmounted for it and mounted again; it must not be in use. Without -r \
+            "The file system and what is mounted in it are unmounted for it and mounted again; they must not be in use. Without -r \
              the snapshot must be the newest one.",
         ],
         complete: Complete::Datasets,

@@ -28,16 +28,20 @@ const ROOM: u64 = 4;
 #[derive(Default)]
 pub struct Dirty {
     last: Option<Instant>,
+    /// The youngest mount that was given its share: another one does not wait.
+    newest: Option<u64>,
 }
 
 impl Dirty {
     /// Gives each mount its share, if it is time to. `ceiling`: bytes the daemon may hold.
     pub fn look(&mut self, entry: &PoolEntry, ceiling: u64) {
-        if self.last.is_some_and(|l| l.elapsed() < EVERY) {
+        let mounts = entry.all_mounts();
+        let newest = mounts.last().map(|m| m.sequence);
+        if newest == self.newest && self.last.is_some_and(|l| l.elapsed() < EVERY) {
             return;
         }
         self.last = Some(Instant::now());
-        let mounts = entry.all_mounts();
+        self.newest = newest;
         let Some(limit) = (if mounts.is_empty() { None } else { limit() }) else {
             return;
         };

@@ -78,6 +78,8 @@ impl Process for Threads {
                         // The pool is stopped, and told it: this thread has nothing to do any more.
                         return;
                     }
+                    // There is less room now, or more.
+                    e2.ring();
                 }
             })?;
         let (e3, ceiling) = (entry.clone(), self.ceiling);

@@ -451,10 +451,17 @@ impl Dsl {
         let rng = self.core.dmu().env.rng.clone();
         let random = |b: &mut [u8]| rng.fill(b);
         let mut found: HashMap<u64, KeyObject> = HashMap::new();
-        self.walk(dir, &mut |d| {
+        // Of a root everything that uses its key, wherever it is: clones and promoted clones may lie
+        // elsewhere.
+        let is_root = top.root == dir.object();
+        let from = match is_root {
+            true => self.root()?,
+            false => dir.clone(),
+        };
+        self.walk(&from, &mut |d| {
             if let Some(k) = d.key_object()? {
                 // A clone shares its origin's key, and goes where that goes.
-                let own = d.object() == dir.object() || d.origin()?.is_none();
+                let own = is_root || d.object() == dir.object() || d.origin()?.is_none();
                 if k.root == top.root && own {
                     found.entry(k.object).or_insert(k);
                 }

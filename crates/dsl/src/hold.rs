@@ -38,6 +38,9 @@ impl Dsl {
             true => TAG_MAX - 17,
             false => TAG_MAX,
         };
+        if tag.is_empty() || tag.contains('\0') {
+            bail!(Invalid, "{name}: a tag needs at least one character");
+        }
         if tag.len() > longest {
             bail!(NameTooLong, "{name}: tag too long");
         }
@@ -87,15 +90,17 @@ impl Dsl {
         let list = core.hold(o)?;
         let names: Result<Vec<String>> = Zap::new(&list).iter().map(|e| Ok(e?.text())).collect();
         for name in names? {
-            let (object, tag) = name
-                .split_once('-')
-                .and_then(|(o, tag)| Some((u64::from_str_radix(o, 16).ok()?, tag)))
-                .ok_or_else(|| Error::damaged(format!("temporary hold '{name}'")))?;
-            let snap = core.dataset(object).ok().filter(|s| s.is_snapshot());
-            match snap {
-                Some(s) if s.hold_time(tag)?.is_some() => core.must(core.end_hold(tx, &s, tag))?,
-                // Of a snapshot or hold that is gone.
-                _ => core.must(Zap::new(&list).remove(tx, &name))?,
+            let parts = name.split_once('-');
+            let hold = parts.and_then(|(o, tag)| {
+                let object = u64::from_str_radix(o, 16).ok()?;
+                let snap = core.dataset(object).ok().filter(|s| s.is_snapshot())?;
+                snap.hold_time(tag).ok()??;
+                Some((snap, tag))
+            });
+            match hold {
+                Some((snap, tag)) => core.must(core.end_hold(tx, &snap, tag))?,
+                // Of a snapshot or hold that is gone, or no name of one.
+                None => core.must(Zap::new(&list).remove(tx, &name))?,
             }
         }
         Ok(())

@@ -1,7 +1,7 @@
 //! Promoting a clone (data format §10.6): the clone takes over its origin and all snapshots before it,
 //! and the file system it was cloned from becomes the clone.
 
-use crate::core::{is_hidden, Core, Triple};
+use crate::core::{is_hidden, Core, Triple, FULL_NAME_MAX};
 use crate::history::NOTHING;
 use crate::snapshot::space_after;
 use crate::{limits, Dataset, Dir, Dsl};
@@ -155,6 +155,28 @@ impl Dsl {
             bail!(Exists, "{name}: conflicting names of the parent: {list}");
         }
         let (dir, old_dir) = (clone.dir(), old_head.dir());
+        for (_, short) in &shared {
+            if name.len() + 1 + short.len() > FULL_NAME_MAX {
+                bail!(NameTooLong, "{name}@{short}: snapshot name is too long");
+            }
+        }
+        if let Some(root) = old_dir.encryption_root()? {
+            let mut at = Some(dir.clone());
+            let below = root.object() == old_dir.object()
+                || std::iter::from_fn(|| {
+                    let d = at.take()?;
+                    at = d.parent();
+                    Some(d)
+                })
+                .any(|d| d.object() == root.object());
+            if !below {
+                bail!(
+                    CrossDevice,
+                    "{name}: it would own what is encrypted under {}, which is not above it",
+                    root.full_name()
+                );
+            }
+        }
         let o = origin.phys();
         let own = core.chain(clone, origin.object())?;
         let rest = core.chain(&old_head, origin.object())?;

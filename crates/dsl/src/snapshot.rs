@@ -545,21 +545,40 @@ impl Dsl {
                 head.full_name()
             );
         }
-        let (refquota, _) = head.ref_limits();
-        if refquota != 0 && s.referenced_bytes > refquota {
+        self.check_rollback(head, &snap)?;
+        core.note("clone swap", head, format!("parent={}", head.dir().name()));
+        core.must(self.roll_back(tx, head, &snap))
+    }
+
+    /// Whether a head has room for what a snapshot of it refers to; asked before anything younger is
+    /// destroyed.
+    ///
+    /// Errors: `Kind::Quota` by its refquota; `Kind::NoSpace` if its reservation cannot be held
+    /// again.
+    pub fn check_rollback(&self, head: &Dataset, snap: &Dataset) -> Result<()> {
+        let (refquota, reserved) = head.ref_limits();
+        if refquota != 0 && snap.phys().referenced_bytes > refquota {
             bail!(
                 Quota,
                 "{}: the snapshot is larger than refquota",
                 head.full_name()
             );
         }
-        core.note("clone swap", head, format!("parent={}", head.dir().name()));
-        core.must(self.roll_back(tx, head, &snap))
+        let again = head.phys().unique_bytes.min(reserved);
+        if again > head.dir().available().bytes {
+            bail!(
+                NoSpace,
+                "{}: no room for its refreservation",
+                head.full_name()
+            );
+        }
+        Ok(())
     }
 
     fn roll_back(&self, tx: &Tx, head: &Arc<Dataset>, snap: &Arc<Dataset>) -> Result<()> {
         let core = &self.core;
         head.flush(tx)?;
+        head.make_unique_accurate(tx)?;
         core.scan_head_gone(tx, head.object())?;
         head.dir().drop_livelist(tx)?;
         let (h, s) = (head.phys(), snap.phys());

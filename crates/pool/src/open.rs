@@ -450,8 +450,11 @@ impl Pool {
             pool.claim_logs()?;
             pool.empty_deferred()?;
             pool.finish_adds()?;
-            if pool.dsl.has_temporary_holds()? {
-                pool.task(|pool, tx| pool.dsl.release_temporary(tx))?;
+            // A list that cannot be read keeps snapshots held, and nobody from importing.
+            match pool.dsl.has_temporary_holds() {
+                Ok(true) => pool.task(|pool, tx| pool.dsl.release_temporary(tx))?,
+                Ok(false) => {}
+                Err(e) => tracing::warn!(pool = %pool.name(), "temporary holds: {e}"),
             }
             pool.sync()?;
         }

@@ -61,6 +61,11 @@ impl Pool {
         Serving(self)
     }
 
+    /// Whether a thread writes the txgs of this pool for all others.
+    pub(crate) fn is_served(&self) -> bool {
+        self.service.lock().is_some()
+    }
+
     /// Whether somebody waits for a txg that is not on disk.
     pub(crate) fn is_wanted(&self) -> bool {
         self.service.wanted.load(Ordering::Acquire) > self.dmu.synced_txg()

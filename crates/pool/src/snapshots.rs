@@ -74,6 +74,9 @@ impl Pool {
         if self.open_set(head.object()).is_some() {
             bail!(Busy, "{}: dataset is busy", head.full_name());
         }
+        if let Some(snap) = head.prev()? {
+            self.root_is_readable(&snap)?;
+        }
         self.dsl.rollback(tx, head)?;
         self.clear_log(tx, head)
     }
@@ -88,15 +91,36 @@ impl Pool {
         origin: &Arc<Dataset>,
         args: CreateArgs,
     ) -> Result<Arc<Dataset>> {
+        self.root_is_readable(origin)?;
         let ds = self.dsl.create_clone(tx, parent, name, origin, args)?;
         self.clear_log(tx, &ds)?;
         Ok(ds)
     }
 
+    /// Asked before a change that has to rewrite the root block of a snapshot's object set.
+    fn root_is_readable(&self, snap: &Dataset) -> Result<()> {
+        match snap.phys().bp {
+            bp if bp.is_hole() => Ok(()),
+            bp => self.zio.read(&bp).map(drop),
+        }
+    }
+
+    /// The log of a new object set is empty; the blocks its header names belong to the one it was made
+    /// of. A failure leaves a dataset behind that must not reach the disk, so it stops the pool.
     fn clear_log(&self, tx: &Tx, ds: &Arc<Dataset>) -> Result<()> {
-        let os = ds.open_objset(self.write_policy(ds)?, false)?;
-        os.set_zil_header(tx, Header::default().encode());
-        Ok(())
+        let opened = self
+            .write_policy(ds)
+            .and_then(|policy| ds.open_objset(policy, false));
+        match opened {
+            Ok(os) => {
+                os.set_zil_header(tx, Header::default().encode());
+                Ok(())
+            }
+            Err(e) => {
+                self.stop_for_good(e.clone());
+                Err(e)
+            }
+        }
     }
 
     /// Writes what the txg has of a head so far.

@@ -355,7 +355,8 @@ impl Pool {
     /// Whether a thread waits for the txg that is being written or the next one.
     pub(crate) fn is_waited_for(&self) -> bool {
         let tasks = |t: &Mutex<Vec<Task>>| !t.acquire().is_empty();
-        self.is_wanted() || tasks(&self.tasks.early) || tasks(&self.tasks.late)
+        // Without a thread of its own whoever needs a txg writes it.
+        !self.is_served() || self.is_wanted() || tasks(&self.tasks.early) || tasks(&self.tasks.late)
     }
 
     /// Writes the txg in which the pool was made.

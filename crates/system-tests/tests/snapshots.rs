@@ -250,3 +250,52 @@ fn held_snapshots_stay_and_bookmarks_outlive_them() {
     rig.zpool(&["export", "tank"]);
     rig.zdb_check("tank");
 }
+
+/// The clone of an encryption root takes the key over when it is promoted.
+#[test]
+fn a_promoted_clone_becomes_the_encryption_root() {
+    let Some((rig, mnt)) = tank("snap-crypt") else {
+        return;
+    };
+    let key = rig.disks().join("key");
+    fs::write(&key, [7; 32]).unwrap();
+    let location = format!("keylocation=file://{}", key.display());
+    rig.zfs(&[
+        "create",
+        "-o",
+        "encryption=on",
+        "-o",
+        "keyformat=raw",
+        "-o",
+        &location,
+        "tank/e",
+    ]);
+    rig.zfs(&["create", "tank/e/child"]);
+    fs::write(mnt.join("e/f"), "secret").unwrap();
+    fs::write(mnt.join("e/child/f"), "secret, too").unwrap();
+    rig.zfs(&["snapshot", "tank/e@1"]);
+    rig.zfs(&["clone", "tank/e@1", "tank/c"]);
+    assert_eq!(fs::read_to_string(mnt.join("c/f")).unwrap(), "secret");
+    fs::write(mnt.join("c/new"), "of the clone").unwrap();
+    assert_eq!(value(&rig, "encryptionroot", "tank/c"), "tank/e");
+    rig.zfs(&["promote", "tank/c"]);
+    for ds in ["tank/c", "tank/e", "tank/e/child"] {
+        assert_eq!(value(&rig, "encryptionroot", ds), "tank/c", "{ds}");
+    }
+    let file = format!("file://{}", key.display());
+    assert_eq!(value(&rig, "keylocation", "tank/c"), file);
+    assert_eq!(value(&rig, "keylocation", "tank/e"), "none");
+    rig.zpool(&["export", "tank"]);
+    rig.zdb_check("tank");
+    let dir = rig.disks();
+    rig.zpool(&["import", "-l", "-d", dir.to_str().unwrap(), "tank"]);
+    let read = |path: &str| fs::read_to_string(mnt.join(path)).unwrap();
+    assert_eq!(read("c/new"), "of the clone");
+    assert_eq!(read("e/f"), "secret");
+    assert_eq!(read("e/child/f"), "secret, too");
+    rig.zfs(&["destroy", "-r", "tank/e"]);
+    rig.zfs(&["destroy", "tank/c@1"]);
+    assert_eq!(read("c/f"), "secret");
+    rig.zpool(&["export", "tank"]);
+    rig.zdb_check("tank");
+}

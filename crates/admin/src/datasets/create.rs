@@ -126,6 +126,30 @@ impl NewFs {
         ))
     }
 
+    /// The limits of a clone, which begins with what its origin refers to (bytes), and copies.
+    pub fn check_clone_limits(
+        &self,
+        available: u64,
+        referenced: u64,
+        encrypted: bool,
+    ) -> Answer<()> {
+        self.check_limits(available)?;
+        let small = |name: &str| (1..referenced).contains(&self.limit(name));
+        if small("refquota") {
+            return Err(ApiError::reason(
+                Kind::NoSpace,
+                "size is less than current used or reserved space",
+            ));
+        }
+        if encrypted && self.limit("copies") > 2 {
+            return Err(ApiError::reason(
+                Kind::Invalid,
+                "encrypted datasets cannot have three copies",
+            ));
+        }
+        Ok(())
+    }
+
     fn limit(&self, name: &str) -> u64 {
         self.stored
             .iter()

@@ -204,7 +204,7 @@ fn held(steps: &[Step]) -> Answer<()> {
     Ok(())
 }
 
-fn destroy_snapshots(
+pub(crate) fn destroy_snapshots(
     admin: &Arc<Admin>,
     entry: &Arc<PoolEntry>,
     uid: u64,
@@ -357,7 +357,9 @@ fn carry_out(
             String::new()
         };
         let defer = r.defer;
-        let objects: Vec<u64> = part.iter().map(|s| s.ds.object()).collect();
+        let mut objects: Vec<u64> = part.iter().map(|s| s.ds.object()).collect();
+        // A deferred origin goes with its last clone.
+        objects.extend(part.iter().map(|s| s.ds.dir().phys().origin_obj));
         // Who looks in between opens it again; what is read then fails, or is right.
         let close = || objects.iter().for_each(|o| entry.close_in_ctldirs(*o));
         close();

@@ -20,6 +20,15 @@ use std::sync::Arc;
 /// Most younger snapshots and bookmarks that stand in the way of a rollback and are listed.
 const LISTED: usize = 32;
 
+/// Whether a dataset that was looked up is still there under its name.
+fn still(pool: &Pool, name: &str, ds: &Dataset) -> Result<()> {
+    let now = pool.dsl.dataset(name)?;
+    match now.object() == ds.object() && now.phys().guid == ds.phys().guid {
+        true => Ok(()),
+        false => Err(Kind::NotFound.into()),
+    }
+}
+
 fn split(name: &str) -> Answer<(&str, &str)> {
     names::check_dataset(name, Want::Snapshot)
         .map_err(|why| ApiError::sentence(Kind::Invalid, format!("cannot open '{name}': {why}")))?;
@@ -81,10 +90,22 @@ pub fn create(admin: &Arc<Admin>, peer: Peer, r: &SnapshotCreate) -> Answer<Opti
         props.push((name.clone(), PropValue::Str(text.clone())));
     }
     let pools = wanted(admin, r)?;
+    if pools.len() > 1 {
+        return Err(ApiError::sentence(
+            Kind::CrossDevice,
+            "cannot create snapshots: all snapshots of one command must be in the same pool",
+        ));
+    }
     let mut warnings = Vec::new();
     let mut ready = Vec::new();
     for (entry, list) in &pools {
         datasets::need_writable(entry)?;
+        if !props.is_empty() && entry.pool.version() < 12 {
+            return Err(ApiError::sentence(
+                Kind::Unsupported,
+                "cannot create snapshots: properties of snapshots need pool version 12",
+            ));
+        }
         let mut seen = BTreeSet::new();
         for (head, short) in list {
             if !seen.insert(head.object()) {
@@ -122,6 +143,16 @@ pub fn create(admin: &Arc<Admin>, peer: Peer, r: &SnapshotCreate) -> Answer<Opti
         let _gate = entry.gate.acquire_read();
         let _names = entry.names.read();
         crate::cancel::check()?;
+        datasets::need_writable(entry)?;
+        // What was destroyed below the named ones while the kernel gave its data is left out.
+        let mut list = list.clone();
+        list.retain(|(head, _)| still(&entry.pool, &head.full_name(), head).is_ok());
+        if list.is_empty() || !r.recursive && list.len() < r.names.len() {
+            return Err(ApiError::sentence(
+                Kind::NotFound,
+                "cannot create snapshots: a dataset was destroyed meanwhile",
+            ));
+        }
         let (command, uid) = (r.command.clone(), u64::from(peer.uid));
         let (stored, made) = (props.clone(), list.clone());
         let also = move |pool: &Pool, tx: &dmu::Tx| -> Result<()> {
@@ -186,17 +217,39 @@ fn listed(lines: &[String]) -> String {
     out.join("\n")
 }
 
-/// `zfs rollback`: the file system is unmounted, goes back, and is mounted again where it was.
-/// Returns what could not be mounted again.
+/// `zfs rollback`: the file system, and what is mounted in it, is unmounted, goes back, and is mounted
+/// again where it was. Nothing is destroyed before it is known to be possible. Returns what could
+/// not be mounted again.
 pub fn rollback(admin: &Arc<Admin>, peer: Peer, r: &Rollback) -> Answer<Option<String>> {
     let (fs, short) = split(&r.snapshot)?;
     let entry = datasets::entry_of(admin, fs)?;
-    let gate = entry.gate.acquire_read();
+    let _gate = entry.gate.acquire_read();
     datasets::need_writable(&entry)?;
+    let _names = entry.names.write();
+    crate::cancel::check()?;
     let plain = |e| datasets::plain(e, fs);
     let head = datasets::find(&entry, fs)?;
     let snap = datasets::find(&entry, &r.snapshot)?;
     let in_way = younger(&entry, &head, &snap).map_err(plain)?;
+    refuse(&in_way, fs, r)?;
+    entry.pool.dsl.check_rollback(&head, &snap).map_err(plain)?;
+    let mounted = entry.mounted(head.object());
+    let mut mounts = entry.all_mounts();
+    mounts.retain(|m| {
+        m.is_in_place()
+            && mounted
+                .as_ref()
+                .is_some_and(|h| m.path.starts_with(&h.path))
+    });
+    let down = mount::take_down(admin, &entry, &mounts, r.force)?;
+    let gone = go_back(admin, &entry, peer, r, (&head, short), &in_way);
+    let failed = mount::put_back(admin, &entry, &down);
+    gone?;
+    Ok((!failed.is_empty()).then(|| failed.join("\n")))
+}
+
+/// Says what is younger than the snapshot and is not to be destroyed.
+fn refuse(in_way: &Younger, fs: &str, r: &Rollback) -> Answer<()> {
     let others = in_way.snapshots.len() + in_way.bookmarks.len();
     if others > 0 && !r.recursive {
         let names = in_way.snapshots.iter().map(|(n, _)| format!("{fs}@{n}"));
@@ -220,26 +273,37 @@ pub fn rollback(admin: &Arc<Admin>, peer: Peer, r: &Rollback) -> Answer<Option<S
         );
     }
     for (n, s) in &in_way.snapshots {
-        if s.holds().map_err(plain)? > 0 {
+        if s.holds().map_err(|e| datasets::plain(e, fs))? > 0 {
             return Err(ApiError::reason(
                 Kind::Busy,
                 format!("the younger snapshot '{fs}@{n}' is being held"),
             ));
         }
     }
-    drop(gate);
+    Ok(())
+}
+
+/// Destroys what is younger and goes back; the caller keeps the names and has unmounted.
+fn go_back(
+    admin: &Arc<Admin>,
+    entry: &Arc<PoolEntry>,
+    peer: Peer,
+    r: &Rollback,
+    (head, short): (&Arc<Dataset>, &str),
+    in_way: &Younger,
+) -> Answer<()> {
+    let fs = head.full_name();
+    let uid = u64::from(peer.uid);
     if let (Some((first, _)), Some((last, _))) = (in_way.snapshots.first(), in_way.snapshots.last())
     {
-        let done = destroy::destroy(
-            admin,
-            u64::from(peer.uid),
-            &DatasetDestroy {
-                name: format!("{fs}@{first}%{last}"),
-                dependents: r.dependents,
-                force: r.force,
-                ..DatasetDestroy::default()
-            },
-        )?;
+        let spec = format!("{first}%{last}");
+        let request = DatasetDestroy {
+            name: format!("{fs}@{spec}"),
+            dependents: r.dependents,
+            force: r.force,
+            ..DatasetDestroy::default()
+        };
+        let done = destroy::destroy_snapshots(admin, entry, uid, &request, &fs, &spec)?;
         if let Some((n, e)) = done.failed.into_iter().next() {
             return Err(ApiError::sentence(
                 Kind::Busy,
@@ -247,35 +311,32 @@ pub fn rollback(admin: &Arc<Admin>, peer: Peer, r: &Rollback) -> Answer<Option<S
             ));
         }
     }
-    let _gate = entry.gate.acquire_read();
-    let _names = entry.names.write();
-    crate::cancel::check()?;
-    let mounts: Vec<_> = entry.mounted(head.object()).into_iter().collect();
-    let down = mount::take_down(admin, &entry, &mounts, r.force)?;
     // A log that a crash left behind belongs to what is given up.
-    let gone = destroy::free_log(&entry, &head).and_then(|()| {
-        let (head, short) = (head.clone(), short.to_string());
-        let (marks, command) = (in_way.bookmarks.clone(), r.command.clone());
-        let uid = u64::from(peer.uid);
+    let gone = destroy::free_log(entry, head).and_then(|()| {
+        let (of, short) = (head.clone(), short.to_string());
+        let command = r.command.clone();
         entry.close_in_ctldirs(head.object());
         entry.pool.task(move |pool, tx| {
-            let newest = head.prev()?.and_then(|s| s.snap_name().ok().flatten());
-            if newest.as_deref() != Some(short.as_str()) {
+            let newest = of.prev()?.filter(|s| s.phys().next_snap_obj == of.object());
+            let Some(newest) = newest else {
+                return Err(Kind::NotFound.into());
+            };
+            if newest.snap_name()?.as_deref() != Some(short.as_str()) {
                 return Err(Error::new(
                     Kind::Exists,
                     "a younger snapshot was made meanwhile",
                 ));
             }
-            for name in &marks {
-                pool.dsl.destroy_bookmark(tx, &head, name)?;
+            pool.dsl.check_rollback(&of, &newest)?;
+            for (name, _) in of.bookmarks_after(newest.phys().creation_txg)? {
+                pool.dsl.destroy_bookmark(tx, &of, &name)?;
             }
-            pool.rollback(tx, &head)?;
+            pool.rollback(tx, &of)?;
             pool.log_in(tx, &command, uid)
         })
     });
-    let failed = mount::put_back(admin, &entry, &down);
-    gone.map_err(plain)?;
-    Ok((!failed.is_empty()).then(|| failed.join("\n")))
+    entry.close_in_ctldirs(head.object());
+    gone.map_err(|e| datasets::plain(e, &fs))
 }
 
 // ---- clones ------------------------------------------------------------------------------------
@@ -294,6 +355,7 @@ pub fn clone(admin: &Arc<Admin>, peer: Peer, r: &DatasetClone) -> Answer<Created
     }
     let entry = datasets::entry_of(admin, fs)?;
     let _gate = entry.gate.acquire_read();
+    let _names = entry.names.read();
     crate::cancel::check()?;
     let origin = datasets::find(&entry, &r.snapshot)?;
     match entry.pool.dsl.dir(name) {
@@ -316,36 +378,42 @@ pub fn clone(admin: &Arc<Admin>, peer: Peer, r: &DatasetClone) -> Answer<Created
     let new = NewFs::parse(&allowed, &r.props)?;
     new.check_clone()?;
     let above = create::above(&entry, name, r.parents)?;
-    if let (Some(of), Some(up)) = (
-        origin.dir().encryption_root().map_err(errors::answer)?,
-        above
-            .parent
-            .dir()
-            .encryption_root()
-            .map_err(errors::answer)?,
-    ) {
-        if of.object() != up.object() && of.object() != origin.dir().object() {
+    let root_of = |ds: &Dataset| ds.dir().encryption_root().map_err(errors::answer);
+    let of = root_of(&origin)?;
+    if let Some(of) = &of {
+        // Whoever owns the key must not go before what needs it.
+        let up = root_of(&above.parent)?;
+        let reaches = up.is_some_and(|up| up.object() == of.object());
+        if of.object() != origin.dir().object() && !reaches {
             return Err(ApiError::reason(
                 Kind::Unsupported,
-                "its origin's encryption root does not reach there: clone it below that root",
+                format!(
+                    "its key is that of '{0}': clone it below '{0}'",
+                    of.full_name()
+                ),
             ));
         }
     }
+    new.check_clone_limits(
+        above.parent.dir().available().bytes,
+        origin.phys().referenced_bytes,
+        of.is_some(),
+    )?;
     let make_parents = create::make_parents(admin, &entry, peer, &above)?;
     let created = Created {
         ancestors: above.missing.clone(),
         ..Created::default()
     };
     let volume = datasets::objset_type(&entry, &origin).is_ok_and(|t| t == os_type::ZVOL);
-    let _names = entry.names.read();
     let (command, uid) = (r.command.clone(), u64::from(peer.uid));
-    let (full, stored) = (name.to_string(), new.stored);
+    let (full, from, stored) = (name.to_string(), r.snapshot.clone(), new.stored);
     entry
         .pool
         .task(move |pool, tx| {
             let Some((parent, last)) = full.rsplit_once('/') else {
                 return Err(Error::new(Kind::Invalid, "a clone cannot be a pool"));
             };
+            still(pool, &from, &origin)?;
             // Asked before the parents are made, which cannot be taken back.
             if let Ok(parent) = pool.dsl.dir(parent) {
                 pool.dsl.check_create(&parent, last, false)?;
@@ -505,7 +573,7 @@ fn held(
     r: &Holding,
     failed: &mut Vec<(String, ApiError)>,
 ) -> Answer<Vec<(String, Arc<PoolEntry>, Arc<Dataset>)>> {
-    let mut out = Vec::new();
+    let mut out = Vec::<(String, Arc<PoolEntry>, Arc<Dataset>)>::new();
     for name in &r.snapshots {
         let (fs, short) = split(name)?;
         let entry = match datasets::entry_of(admin, fs) {
@@ -527,15 +595,19 @@ fn held(
             true => datasets::subtree(&top.dir()).map_err(|e| datasets::plain(e, fs))?,
             false => vec![top],
         };
-        let before = out.len();
+        let mut found_any = false;
         for head in heads {
             let found = head.snapshot_named(short);
             if let Some(snap) = found.map_err(|e| datasets::plain(e, fs))? {
                 let full = format!("{}@{short}", head.full_name());
-                out.push((full, entry.clone(), snap));
+                // Two names may mean the same.
+                if !out.iter().any(|(n, ..)| *n == full) {
+                    out.push((full, entry.clone(), snap));
+                }
+                found_any = true;
             }
         }
-        if out.len() == before {
+        if !found_any {
             failed.push((name.clone(), ApiError::no_such_dataset(name)));
         }
     }
@@ -554,7 +626,8 @@ pub fn hold(admin: &Arc<Admin>, peer: Peer, r: &Holding) -> Answer<Batch> {
     if !batch.failed.is_empty() {
         return Ok(batch);
     }
-    change_holds(&list, peer, r, &mut batch, |pool, tx, snap, tag| {
+    let check = |pool: &Pool, snap: &Arc<Dataset>, tag: &str| pool.dsl.check_hold(snap, tag, false);
+    change_holds(&list, peer, r, &mut batch, check, |pool, tx, snap, tag| {
         pool.dsl.hold(tx, snap, tag, false)
     });
     Ok(batch)
@@ -583,7 +656,11 @@ pub fn release(admin: &Arc<Admin>, peer: Peer, r: &Holding) -> Answer<Batch> {
         }
     };
     close();
-    change_holds(&list, peer, r, &mut batch, |pool, tx, snap, tag| {
+    let check = |_: &Pool, snap: &Arc<Dataset>, tag: &str| match snap.hold_time(tag)? {
+        Some(_) => Ok(()),
+        None => Err(Error::new(Kind::NotFound, "no such tag on this dataset")),
+    };
+    change_holds(&list, peer, r, &mut batch, check, |pool, tx, snap, tag| {
         pool.dsl.release(tx, snap, tag)
     });
     close();
@@ -596,6 +673,7 @@ fn change_holds(
     peer: Peer,
     r: &Holding,
     batch: &mut Batch,
+    check: impl Fn(&Pool, &Arc<Dataset>, &str) -> Result<()> + Copy + Send + 'static,
     change: impl Fn(&Pool, &dmu::Tx, &Arc<Dataset>, &str) -> Result<()> + Copy + Send + 'static,
 ) {
     let mut pools: Vec<&Arc<PoolEntry>> = Vec::new();
@@ -611,7 +689,13 @@ fn change_holds(
         let _gate = entry.gate.acquire_read();
         let _names = entry.names.write();
         let (tag, command, uid) = (r.tag.clone(), r.command.clone(), u64::from(peer.uid));
+        let found = names.clone();
         let done = entry.pool.task(move |pool, tx| {
+            // All is asked before anything changes.
+            for (name, snap) in found.iter().zip(&snaps) {
+                still(pool, name, snap)?;
+                check(pool, snap, &tag)?;
+            }
             for snap in &snaps {
                 change(pool, tx, snap, &tag)?;
             }

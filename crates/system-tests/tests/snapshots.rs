@@ -146,14 +146,22 @@ fn a_file_system_goes_back_to_a_snapshot() {
     rig.zfs(&["clone", "tank/a@2", "tank/clone"]);
     refused(&rig, &["rollback", "-r", "tank/a@1"], "use '-R'");
     assert!(at.join("new").exists());
-    // In use: nothing changes.
+    // In use, or without room: nothing changes, and what is younger stays.
     let held = fs::File::open(at.join("kept")).unwrap();
-    refused(&rig, &["rollback", "-R", "tank/a@none"], "does not exist");
+    refused(&rig, &["rollback", "-R", "tank/a@1"], "busy");
     drop(held);
+    let before = list(&rig, "all");
+    refused(&rig, &["rollback", "-R", "tank/a@none"], "does not exist");
+    assert!(before.contains(&"tank/a@2".to_string()) && before.contains(&"tank/clone".to_string()));
+    assert!(before.contains(&"tank/a#mark".to_string()), "{before:?}");
+    // What is mounted inside goes down and comes back.
+    rig.zfs(&["create", "tank/a/b"]);
+    fs::write(at.join("b/f"), "of the child").unwrap();
     rig.zfs(&["rollback", "-R", "tank/a@1"]);
     assert_eq!(fs::read_to_string(at.join("kept")).unwrap(), "first");
     assert!(!at.join("new").exists());
-    assert_eq!(list(&rig, "filesystem"), ["tank", "tank/a"]);
+    assert_eq!(list(&rig, "filesystem"), ["tank", "tank/a", "tank/a/b"]);
+    assert_eq!(fs::read_to_string(at.join("b/f")).unwrap(), "of the child");
     assert_eq!(list(&rig, "snapshot,bookmark"), ["tank/a@1"]);
     fs::write(at.join("kept"), "after").unwrap();
     rig.zpool(&["sync", "tank"]);
@@ -228,6 +236,9 @@ fn held_snapshots_stay_and_bookmarks_outlive_them() {
     rig.zfs(&["snapshot", "-r", "tank@1"]);
     rig.zfs(&["hold", "-r", "keep", "tank@1"]);
     refused(&rig, &["hold", "keep", "tank/a@1"], "tag already exists");
+    refused(&rig, &["hold", "", "tank/a@1"], "tag");
+    rig.zfs(&["hold", "-r", "twice", "tank@1", "tank/a@1"]);
+    rig.zfs(&["release", "-r", "twice", "tank@1", "tank/a@1"]);
     assert_eq!(value(&rig, "userrefs", "tank/a@1"), "1");
     refused(&rig, &["destroy", "tank/a@1"], "it's being held");
     let holds = rig.zfs(&["holds", "-H", "-r", "tank@1"]);
@@ -293,6 +304,16 @@ fn a_promoted_clone_becomes_the_encryption_root() {
     assert_eq!(read("c/new"), "of the clone");
     assert_eq!(read("e/f"), "secret");
     assert_eq!(read("e/child/f"), "secret, too");
+    // A new key is the key of all that used the old one, wherever it lies.
+    let other = rig.disks().join("other");
+    fs::write(&other, [9; 32]).unwrap();
+    let location = format!("keylocation=file://{}", other.display());
+    rig.zfs(&["change-key", "-o", &location, "tank/c"]);
+    fs::remove_file(&key).unwrap();
+    rig.zpool(&["export", "tank"]);
+    rig.zpool(&["import", "-l", "-d", dir.to_str().unwrap(), "tank"]);
+    assert_eq!(read("e/child/f"), "secret, too");
+    assert_eq!(read("e/f"), "secret");
     rig.zfs(&["destroy", "-r", "tank/e"]);
     rig.zfs(&["destroy", "tank/c@1"]);
     assert_eq!(read("c/f"), "secret");

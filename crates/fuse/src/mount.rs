@@ -1,6 +1,6 @@
 //! Mounting and unmounting: as root by system calls, otherwise through `fusermount3`.
 
-use std::ffi::CString;
+use std::ffi::{CString, OsString};
 use std::io::{self, IoSliceMut, Read};
 use std::mem::MaybeUninit;
 use std::os::fd::OwnedFd;
@@ -116,6 +116,8 @@ pub struct Mount {
     dev: (u32, u32),
     /// Id of the mount, 0 where the kernel does not tell it.
     id: u64,
+    /// As in the table. Device number and id are given to another mount as soon as this one is gone.
+    source: OsString,
     by_helper: bool,
 }
 
@@ -173,6 +175,7 @@ pub fn mount_at(place: &MountPoint, options: &MountOptions) -> Result<(OwnedFd, 
         path: path.to_path_buf(),
         dev,
         id,
+        source: options.fsname.clone().into(),
         by_helper,
     };
     Ok((fd, mount))
@@ -228,6 +231,7 @@ pub fn mount_again(
         path: place.path().to_path_buf(),
         dev,
         id,
+        source: options.fsname.clone().into(),
         by_helper: false,
     })
 }
@@ -435,6 +439,7 @@ impl Mount {
             path: info.path.clone(),
             dev: info.dev,
             id: info.id,
+            source: info.source.clone(),
             by_helper: !is_root(),
         }
     }
@@ -451,7 +456,12 @@ impl Mount {
 
     /// Whether it is still to be seen in the tree.
     pub fn is_mounted(&self) -> Result<bool> {
-        Ok(crate::mount_table::contains(self.dev, self.id, &self.path)?)
+        Ok(crate::mount_table::contains(
+            self.dev,
+            self.id,
+            &self.path,
+            &self.source,
+        )?)
     }
 
     /// Major and minor number of what its files are on.
@@ -464,7 +474,11 @@ impl Mount {
         let table = std::fs::read("/proc/self/mountinfo")?;
         let same = |m: &MountInfo| match self.id {
             0 => m.dev == self.dev && m.path == self.path,
-            id => m.dev == self.dev && m.id == id,
+            // A mount that was made when this one had gone may have its numbers.
+            id => {
+                let ours = m.path == self.path || m.source == self.source;
+                m.dev == self.dev && m.id == id && ours
+            }
         };
         let mut all = table.split(|&b| b == b'\n').filter_map(parse_mountinfo);
         Ok(all.find(same))

@@ -6,8 +6,8 @@
 
 use base::sync::MutexExt;
 use base::Result;
-use std::collections::HashSet;
-use std::ffi::OsString;
+use std::collections::{HashMap, HashSet};
+use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom};
 use std::os::unix::ffi::OsStringExt;
@@ -20,7 +20,7 @@ const TABLE: &str = "/proc/self/mountinfo";
 
 struct Table {
     file: File,
-    by_id: HashSet<((u32, u32), u64)>,
+    by_id: HashMap<((u32, u32), u64), (PathBuf, OsString)>,
     by_path: HashSet<((u32, u32), PathBuf)>,
 }
 
@@ -28,7 +28,7 @@ impl Table {
     fn open() -> io::Result<Table> {
         let mut t = Table {
             file: File::open(TABLE)?,
-            by_id: HashSet::new(),
+            by_id: HashMap::new(),
             by_path: HashSet::new(),
         };
         t.read()?;
@@ -42,16 +42,19 @@ impl Table {
         self.by_id.clear();
         self.by_path.clear();
         for m in text.split(|&b| b == b'\n').filter_map(parse_mountinfo) {
-            self.by_id.insert((m.dev, m.id));
-            self.by_path.insert((m.dev, m.path));
+            self.by_path.insert((m.dev, m.path.clone()));
+            self.by_id.insert((m.dev, m.id), (m.path, m.source));
         }
         Ok(())
     }
 
-    fn contains(&self, dev: (u32, u32), id: u64, path: &Path) -> bool {
+    fn contains(&self, dev: (u32, u32), id: u64, path: &Path, source: &OsStr) -> bool {
         match id {
             0 => self.by_path.contains(&(dev, path.to_path_buf())),
-            id => self.by_id.contains(&(dev, id)),
+            id => {
+                let there = self.by_id.get(&(dev, id));
+                there.is_some_and(|(p, s)| p == path || s == source)
+            }
         }
     }
 
@@ -67,8 +70,10 @@ impl Table {
 static LAST: Mutex<Option<Table>> = Mutex::new(None);
 
 /// Whether the mount with this id of a file system with this device number is in the tree; where the id
-/// is not known (0), whether one is at this path.
-pub(crate) fn contains(dev: (u32, u32), id: u64, path: &Path) -> io::Result<bool> {
+/// is not known (0), whether one is at this path. Both numbers are given to another mount as soon as
+/// this one is gone, so that the path, or the source where a folder above was renamed, has to be
+/// its own.
+pub(crate) fn contains(dev: (u32, u32), id: u64, path: &Path, source: &OsStr) -> io::Result<bool> {
     let mut last = LAST.acquire();
     match &mut *last {
         Some(t) => {
@@ -76,11 +81,11 @@ pub(crate) fn contains(dev: (u32, u32), id: u64, path: &Path) -> io::Result<bool
             if t.changed()? {
                 t.read()?;
             }
-            Ok(t.contains(dev, id, path))
+            Ok(t.contains(dev, id, path, source))
         }
         None => {
             let t = last.insert(Table::open()?);
-            Ok(t.contains(dev, id, path))
+            Ok(t.contains(dev, id, path, source))
         }
     }
 }
@@ -159,6 +164,24 @@ pub fn unescape(s: &[u8]) -> OsString {
 mod tests {
     use super::*;
     use std::os::unix::ffi::OsStrExt;
+
+    /// The kernel gives the numbers of a mount that has gone to the next one.
+    #[test]
+    fn a_mount_with_the_numbers_of_another_is_not_taken_for_it() {
+        let mut t = Table::open().unwrap();
+        t.by_id
+            .insert(((0, 9999), 7), ("/mnt/b".into(), "tank/b".into()));
+        let dev = (0, 9999);
+        let asked =
+            |path: &str, source: &str| t.contains(dev, 7, Path::new(path), OsStr::new(source));
+        assert!(asked("/mnt/b", "tank/b"));
+        assert!(
+            asked("/renamed/b", "tank/b"),
+            "a folder above has another name"
+        );
+        assert!(!asked("/mnt/a", "tank/a"));
+        assert!(!t.contains(dev, 8, Path::new("/mnt/b"), OsStr::new("tank/b")));
+    }
 
     #[test]
     fn mountinfo_lines() {

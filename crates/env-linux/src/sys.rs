@@ -94,9 +94,10 @@ pub fn lock_memory(address: usize, len: usize) -> io::Result<()> {
     let len = end.div_ceil(page) * page - from;
     let place = from as *mut libc::c_void;
     // SAFETY: neither call reads or changes what is there; addresses without memory are an error.
+    let undumped = check(unsafe { libc::madvise(place, len, libc::MADV_DONTDUMP) });
+    // SAFETY: as above. The limit of locked memory must not bring keys into core dumps as well.
     check(unsafe { libc::mlock(place, len) })?;
-    // SAFETY: as above.
-    check(unsafe { libc::madvise(place, len, libc::MADV_DONTDUMP) })
+    undumped
 }
 
 /// The file behind a loop device: device and inode number.

@@ -169,7 +169,9 @@ impl Head {
     }
 
     /// Ends what is under way and settles the head, so that its dataset can be replaced (rollback,
-    /// receive). Operations that come meanwhile wait for [`Suspended::resume`].
+    /// receive). Operations that come meanwhile wait for [`Suspended::resume`]: those that begin with
+    /// [`Head::enter`]. Requests of the FUSE door do not yet, so a head that is mounted there must not
+    /// be suspended; it is unmounted instead.
     ///
     /// Errors: what [`Head::settle`] says. The head is open again then, if that is possible.
     pub fn suspend(&self) -> Result<Suspended<'_>> {

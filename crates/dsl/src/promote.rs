@@ -119,6 +119,14 @@ impl Dsl {
         Ok(out)
     }
 
+    /// The snapshots that a promotion of this clone moves, newest first.
+    ///
+    /// Errors: `Kind::Invalid` if it is no clone.
+    pub fn shared_snapshots(&self, clone: &Arc<Dataset>) -> Result<Vec<Arc<Dataset>>> {
+        let (_, _, shared) = self.shared_with_origin(clone)?;
+        Ok(shared.into_iter().map(|(s, _)| s).collect())
+    }
+
     /// Origin and head of the file system a clone comes from, and the snapshots that a promotion moves,
     /// newest first.
     #[allow(clippy::type_complexity)]
@@ -134,12 +142,15 @@ impl Dsl {
             bail!(Invalid, "{name}: not a cloned filesystem");
         };
         let old_dir = origin.dir();
+        let old_head = old_dir.head()?;
+        // Reads all names at once; each by itself would be looked for in the whole map.
+        old_head.snapshots()?;
         let mut shared = Vec::new();
         for s in self.core.chain(&origin, old_dir.phys().origin_obj)? {
             let name = s.snap_name()?.unwrap_or_default();
             shared.push((s, name));
         }
-        Ok((origin, old_dir.head()?, shared))
+        Ok((origin, old_head, shared))
     }
 
     fn plan_promotion(&self, clone: &Arc<Dataset>) -> Result<Plan> {
@@ -233,12 +244,11 @@ impl Dsl {
     pub fn promote(&self, tx: &Tx, clone: &Arc<Dataset>) -> Result<Arc<Dataset>> {
         let core = &self.core;
         core.need_syncing(tx)?;
+        let (_, old_head, _) = self.shared_with_origin(clone)?;
+        // What this txg has counted so far belongs to the directories as they are now.
+        core.must(clone.flush(tx))?;
+        core.must(old_head.flush(tx))?;
         let plan = self.plan_promotion(clone)?;
-        // What this group has counted so far belongs to today's directories.
-        core.must(plan.clone.flush(tx))?;
-        core.must(plan.old_head.flush(tx))?;
-        let plan = self.plan_promotion(clone)?;
-        let old_head = plan.old_head.clone();
         core.must(self.carry_out(tx, &plan))?;
         core.note("promote", clone, NOTHING);
         Ok(old_head)

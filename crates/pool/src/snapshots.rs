@@ -68,10 +68,15 @@ impl Pool {
         self.dsl.snapshot_all(tx, list).map(|_| ())
     }
 
+    /// Whether the object set of a dataset is open.
+    pub fn is_open(&self, ds: &Dataset) -> bool {
+        self.open_set(ds.object()).is_some()
+    }
+
     /// Makes a head what its newest snapshot is, in syncing context. Nobody may use the head's object set;
     /// its intent log is empty afterwards. See [`dsl::Dsl::rollback`].
     pub fn rollback(&self, tx: &Tx, head: &Arc<Dataset>) -> Result<()> {
-        if self.open_set(head.object()).is_some() {
+        if self.is_open(head) {
             bail!(Busy, "{}: dataset is busy", head.full_name());
         }
         if let Some(snap) = head.prev()? {

@@ -378,8 +378,7 @@ impl World {
                         let root = pool.dsl.root()?;
                         let args = CreateArgs::default();
                         let snap = pool.dsl.dataset(&origin)?;
-                        let ds = pool.dsl.create_clone(tx, &root, &name, &snap, args)?;
-                        clear_log(pool, tx, &ds)?;
+                        let ds = pool.clone_in(tx, &root, &name, &snap, args)?;
                         match also {
                             true => pool.snapshot_in(tx, &[(ds, FIRST.into())]),
                             false => Ok(()),
@@ -498,8 +497,7 @@ impl World {
         self.unmount(fs)?;
         pool.task(move |pool, tx| {
             let ds = pool.dsl.dataset(&full)?;
-            pool.dsl.rollback(tx, &ds)?;
-            clear_log(pool, tx, &ds)
+            pool.rollback(tx, &ds)
         })?;
         let pos = self.pos();
         self.mount(fs)?;
@@ -551,12 +549,6 @@ fn desk(opened: &Option<Opened>) -> Result<&Desk> {
 const FIRST: &str = "first";
 
 /// The log of what a file system's content was taken from is not its own.
-fn clear_log(pool: &pool::Pool, tx: &dmu::Tx, ds: &Arc<dsl::Dataset>) -> Result<()> {
-    let os = ds.open_objset(pool.write_policy(ds)?, false)?;
-    os.set_zil_header(tx, [0; 192]);
-    Ok(())
-}
-
 /// With the pool's name.
 pub fn full(fs: &str) -> String {
     match fs {

@@ -294,6 +294,10 @@ fn go_back(
 ) -> Answer<()> {
     let fs = head.full_name();
     let uid = u64::from(peer.uid);
+    entry.close_in_ctldirs(head.object());
+    if entry.pool.is_open(head) {
+        return Err(ApiError::reason(Kind::Busy, "dataset is busy"));
+    }
     if let (Some((first, _)), Some((last, _))) = (in_way.snapshots.first(), in_way.snapshots.last())
     {
         let spec = format!("{first}%{last}");
@@ -482,22 +486,12 @@ pub fn promote(admin: &Arc<Admin>, peer: Peer, name: &str, command: String) -> A
     }
     let uid = u64::from(peer.uid);
     // The snapshots get another file system: who looks into them through a `.zfs` opens them again.
-    let mut moving = Vec::new();
-    let mut at = Some(origin);
-    let end = ds
-        .dir()
-        .origin()
-        .map_err(plain)?
-        .map(|o| o.dir().phys().origin_obj);
-    while let Some(s) = at {
-        moving.push(s.object());
-        at = match s.phys().prev_snap_obj {
-            0 => None,
-            o if Some(o) == end => None,
-            o => entry.pool.dsl.dataset_by_object(o).ok(),
-        };
-    }
-    let close = || moving.iter().for_each(|o| entry.close_in_ctldirs(*o));
+    let moving = entry.pool.dsl.shared_snapshots(&ds).map_err(plain)?;
+    let close = || {
+        moving
+            .iter()
+            .for_each(|s| entry.close_in_ctldirs(s.object()))
+    };
     close();
     let done = entry.pool.task(move |pool, tx| {
         pool.dsl.promote(tx, &ds)?;

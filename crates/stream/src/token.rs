@@ -142,7 +142,7 @@ fn checksum(payload: &[u8]) -> u64 {
 
 /// The token that holds a list.
 pub fn pack(list: &NvList) -> String {
-    let packed = list.pack_xdr();
+    let packed = list.pack_native();
     // What does not shrink grows by less than this.
     let most = packed.len() + packed.len() / 100 + 64;
     let payload = compress::compress(compress::GZIP_6, 0, &packed, most).unwrap_or_default();

@@ -1,6 +1,6 @@
 //! `zstream decompress`: decompresses the records of some blocks, whatever the stream says of their compression.
 
-use crate::records::{Output, Records, PLAIN};
+use crate::records::{copy, PLAIN};
 use crate::{error, input};
 use cli::args::Parsed;
 use cli::run::{Fail, Outcome};
@@ -52,10 +52,8 @@ pub fn run(args: &Parsed) -> Outcome {
         };
         wanted.insert((object, offset), *compression);
     }
-    let mut from = Records::new(BufReader::with_capacity(1 << 18, input(false)?));
-    let mut out = Output::new(std::io::stdout().lock());
-    while let Some(item) = from.next()? {
-        let swapped = from.is_swapped();
+    let from = BufReader::with_capacity(1 << 18, input(false)?);
+    copy(from, std::io::stdout().lock(), |item, swapped, out| {
         let (mut header, mut payload) = (item.header, item.payload);
         match &item.record {
             Record::WriteByRef(_) => {
@@ -76,9 +74,8 @@ pub fn run(args: &Parsed) -> Outcome {
             }
             _ => {}
         }
-        out.put(&header, &payload, swapped)?;
-    }
-    out.finish()?;
+        out.put(&header, &payload, swapped)
+    })?;
     Ok(0)
 }
 

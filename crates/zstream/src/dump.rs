@@ -37,6 +37,8 @@ struct Dump<'a, R> {
     options: &'a Options,
     out: &'a mut dyn Write,
     sum: Fletcher4,
+    /// The sums of everything before the current record.
+    before: [u64; 4],
     /// Records and bytes of payload of each type.
     counts: [(u64, u64); LAST_TYPE as usize + 1],
     feature_flags: u64,
@@ -49,6 +51,7 @@ pub fn dump(from: impl Read, options: &Options, out: &mut dyn Write) -> Outcome 
         options,
         out,
         sum: Fletcher4::new(false),
+        before: [0; 4],
         counts: Default::default(),
         feature_flags: 0,
     };
@@ -94,6 +97,7 @@ impl<R: Read> Dump<'_, R> {
         if self.options.no_checksums {
             return Ok(true);
         }
+        self.before = self.sum.words();
         let (body, stored) = header.split_at(CHECKSUM_AT);
         self.sum.update(body);
         let want = stored_checksum(header, self.from.is_swapped());
@@ -133,10 +137,17 @@ impl<R: Read> Dump<'_, R> {
         let (count, bytes) = &mut self.counts[kind as usize];
         *count += 1;
         *bytes += record.payload();
-        // Of what was summed before END.
         match &record {
             Record::Begin(begin) => return self.begin(begin),
             Record::End(end) => {
+                if !self.options.no_checksums && end.checksum != self.before {
+                    let before = words(&self.before);
+                    writeln!(
+                        self.out,
+                        "Expected checksum differs from checksum in stream."
+                    )?;
+                    writeln!(self.out, "Expected checksum = {before}")?;
+                }
                 writeln!(self.out, "END checksum = {}", words(&end.checksum))?;
                 self.sum = Fletcher4::new(swapped);
             }

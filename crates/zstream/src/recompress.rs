@@ -1,6 +1,6 @@
 //! `zstream recompress`: compresses the data of a stream by another algorithm.
 
-use crate::records::{Output, Records, PLAIN};
+use crate::records::{copy, PLAIN};
 use crate::{error, input};
 use cli::args::Parsed;
 use cli::run::{Fail, Outcome};
@@ -38,11 +38,9 @@ pub fn run(args: &Parsed) -> Outcome {
         }
         None => 0,
     };
-    let mut from = Records::new(BufReader::with_capacity(1 << 18, input(false)?));
-    let mut out = Output::new(std::io::stdout().lock());
+    let from = BufReader::with_capacity(1 << 18, input(false)?);
     let mut raw = false;
-    while let Some(item) = from.next()? {
-        let swapped = from.is_swapped();
+    copy(from, std::io::stdout().lock(), |item, swapped, out| {
         match &item.record {
             Record::Begin(begin) => raw = begin.has(feature::RAW),
             Record::WriteByRef(_) => {
@@ -50,14 +48,12 @@ pub fn run(args: &Parsed) -> Outcome {
             }
             Record::Write(write) if !raw => {
                 let (write, payload) = recompress(write, item.payload, algorithm, code)?;
-                out.put(&Record::Write(write).encode(swapped), &payload, swapped)?;
-                continue;
+                return out.put(&Record::Write(write).encode(swapped), &payload, swapped);
             }
             _ => {}
         }
-        out.put(&item.header, &item.payload, swapped)?;
-    }
-    out.finish()?;
+        out.put(&item.header, &item.payload, swapped)
+    })?;
     Ok(0)
 }
 

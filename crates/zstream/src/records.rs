@@ -110,13 +110,6 @@ pub struct Output<W: Write> {
 }
 
 impl<W: Write> Output<W> {
-    pub fn new(out: W) -> Output<W> {
-        Output {
-            out: Some(out),
-            writer: None,
-        }
-    }
-
     /// Writes a record with the bytes of its header and a new checksum.
     pub fn put(
         &mut self,
@@ -136,12 +129,34 @@ impl<W: Write> Output<W> {
         }
     }
 
-    pub fn finish(&mut self) -> Result<(), Fail> {
+    fn finish(&mut self) -> Result<(), Fail> {
         match &mut self.writer {
             Some(writer) => done(writer.flush()),
             None => Ok(()),
         }
     }
+}
+
+/// Copies a stream: `each` puts what it makes of every record. What was put before an error is written.
+pub fn copy<R: Read, W: Write>(
+    from: R,
+    out: W,
+    mut each: impl FnMut(Read1, bool, &mut Output<W>) -> Result<(), Fail>,
+) -> Result<(), Fail> {
+    let mut from = Records::new(from);
+    let mut out = Output {
+        out: Some(out),
+        writer: None,
+    };
+    let mut all = || {
+        while let Some(item) = from.next()? {
+            each(item, from.is_swapped(), &mut out)?;
+        }
+        Ok(())
+    };
+    let copied = all();
+    let written = out.finish();
+    copied.and(written)
 }
 
 fn done(r: base::Result<()>) -> Result<(), Fail> {

@@ -1,6 +1,6 @@
 //! `zstream redup`: makes a stream of `zfs send -D` one without references to earlier data, which every receiver takes.
 
-use crate::records::{Output, Records};
+use crate::records::copy;
 use crate::{error, open, output};
 use cli::args::Parsed;
 use cli::run::{Fail, Outcome};
@@ -57,48 +57,36 @@ pub fn run(args: &Parsed) -> Outcome {
     let Ok(again) = file.try_clone() else {
         return error(format!("Error while opening file '{path}'"));
     };
-    let mut from = Records::new(BufReader::with_capacity(1 << 18, again));
-    let mut out = Output::new(out);
     let mut blocks = Blocks {
         file,
         table: HashMap::new(),
     };
     let (mut records, mut references) = (0u64, 0u64);
-    while let Some(item) = from.next()? {
+    let from = BufReader::with_capacity(1 << 18, again);
+    copy(from, out, |item, swapped, out| {
         records += 1;
-        let swapped = from.is_swapped();
         match item.record {
             Record::Begin(begin) => {
                 let plain = Record::Begin(Begin {
                     features: begin.features & !(feature::DEDUP | feature::DEDUP_PROPS),
                     ..begin
                 });
-                out.put(&plain.encode(swapped), &item.payload, swapped)?;
+                out.put(&plain.encode(swapped), &item.payload, swapped)
             }
             Record::WriteByRef(r) => {
                 references += 1;
                 let (record, payload) = blocks.find(&r)?;
-                let Record::Write(write) = &record else {
-                    continue;
-                };
-                // Later references may be to this copy.
-                let first = (r.ref_guid, r.ref_object, r.ref_offset);
-                if let Some((_, at)) = blocks.table.get(&first) {
-                    let entry = (write.clone(), *at);
-                    blocks.table.insert((r.to_guid, r.object, r.offset), entry);
-                }
-                out.put(&record.encode(swapped), &payload, swapped)?;
+                out.put(&record.encode(swapped), &payload, swapped)
             }
             record => {
                 if let Record::Write(write) = record {
                     let key = (write.to_guid, write.object, write.offset);
                     blocks.table.insert(key, (write, item.payload_at));
                 }
-                out.put(&item.header, &item.payload, swapped)?;
+                out.put(&item.header, &item.payload, swapped)
             }
         }
-    }
-    out.finish()?;
+    })?;
     if args.has("v") {
         let memory = base::sizes::nice(ENTRY * blocks.table.len() as u64, false);
         eprintln!(

@@ -268,7 +268,7 @@ impl Dnode {
     }
 
     /// Marks the object changed in the transaction's group.
-    fn touch(&self, i: &mut Inner, tx: &Tx) -> Result<()> {
+    pub(crate) fn touch(&self, i: &mut Inner, tx: &Tx) -> Result<()> {
         base::mutation::panic_point("marking an object dirty");
         if !i.f.allocated {
             bail!(NotFound, "object {} was freed", self.object);
@@ -321,7 +321,7 @@ impl Inner {
             || self.pend.iter().any(|p| p.frees.contains(blkid, blkid + 1))
     }
 
-    fn put(&mut self, blkid: u64, data: Content, txg: Txg) {
+    pub(crate) fn put(&mut self, blkid: u64, data: Content, txg: Txg) {
         self.bufs.insert(
             blkid,
             Buf {

@@ -646,6 +646,11 @@ impl Objset {
         Ok(None) // interior of a large dnode
     }
 
+    /// The dnode that a new object gets.
+    pub(crate) fn shape_of(&self, new: &NewObject) -> Result<Fields> {
+        self.fields(new)
+    }
+
     fn fields(&self, new: &NewObject) -> Result<Fields> {
         let slots = new.slots.max(1);
         if slots as usize > MAX_SLOTS {

@@ -380,7 +380,11 @@ impl Dsl {
         base: Option<&Arc<Dataset>>,
     ) -> Result<()> {
         let core = &self.core;
-        core.note("clone swap", filled, format!("parent={}", head.dir().name()));
+        core.note(
+            "clone swap",
+            filled,
+            format!("parent={}", head.dir().name()),
+        );
         match base {
             Some(base) => self.roll_back(tx, head, base)?,
             None => self.give_up_content(tx, head)?,

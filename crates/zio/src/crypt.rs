@@ -37,12 +37,13 @@ impl Sealed {
     }
 
     /// The words kept in the pointer: a shorter checksum and the MAC.
-    pub fn words(&self, alg: u8, sum: checksum::Words) -> checksum::Words {
+    pub fn words(&self, alg: u8, sum: checksum::Words, big_endian: bool) -> checksum::Words {
         let mac = match self {
             Sealed::Inside => return sum,
             Sealed::Mac(m) | Sealed::Encrypted(_, _, m) => m,
         };
         let mut bp = BlkPtr::new(ObjType::NONE, 0, 512, 512, 2, alg, 0);
+        bp.set_big_endian(big_endian);
         bp.set_mac(mac);
         let w = bp.checksum();
         checksum::with_mac(alg, sum, [w[2], w[3]])

@@ -78,10 +78,12 @@ impl Objset {
                 if let Some(bp) = placed {
                     // Already where it belongs: early, or for the intent log.
                     let mut bp = **bp;
-                    bp.set_fill(1);
+                    if !bp.is_embedded() {
+                        bp.set_fill(1);
+                    }
                     deltas[n] += p.zio.dsize(&bp) as i64;
                     p.hooks.born(&bp)?;
-                    if let Some(b) = data.whole() {
+                    if let Some(b) = data.whole().filter(|_| !bp.is_embedded()) {
                         p.zio.cache.insert_whole(&bp, b.clone());
                     }
                     writes[n].insert(*blkid, bp);

@@ -6,6 +6,7 @@
 //! compressed or encrypted on the way.
 
 use crate::content::Content;
+use crate::dnode::Spill;
 use crate::objset::{NewObject, Objset};
 use crate::sync::{spec_for, with_nonce, Shape};
 use crate::tx::Tx;
@@ -186,6 +187,16 @@ impl Dnode {
         self.touch(&mut i, tx)?;
         i.f.maxblkid = blkid;
         Ok(())
+    }
+
+    /// Whether the object has a spill block.
+    pub fn has_spill(&self) -> bool {
+        let i = self.read_lock();
+        match &i.spill {
+            Spill::Synced => i.s.spill.is_some(),
+            Spill::Removed(_) => false,
+            Spill::Data(..) => true,
+        }
     }
 
     /// Type of the object's data.

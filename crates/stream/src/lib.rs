@@ -13,8 +13,10 @@
 #![forbid(unsafe_code)]
 #![warn(missing_docs)]
 
+mod apply;
 mod reader;
 mod writer;
 
+pub use apply::{Applier, Rules};
 pub use reader::{Item, Reader};
 pub use writer::Writer;

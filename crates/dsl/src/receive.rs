@@ -9,6 +9,7 @@
 use crate::bptree::Bptree;
 use crate::core::{check_component, Core, Triple};
 use crate::history::NOTHING;
+use crate::props::{PropChange, PropValue};
 use crate::snapshot::space_after;
 use crate::{CreateArgs, Dataset, Dir, Dsl, NewKey};
 use base::{bail, Error, Kind, Result, Txg};
@@ -448,6 +449,55 @@ impl Dsl {
         self.check_destroy(ds)?;
         ds.detach_objset();
         self.core.must(self.destroy_checked(tx, ds))
+    }
+
+    /// Stores values a stream brought. With `all`, received values of properties other than `keep` that it
+    /// does not bring are forgotten, and the first time local values with them.
+    pub fn receive_props(
+        &self,
+        tx: &Tx,
+        ds: &Arc<Dataset>,
+        new: &[(String, PropValue)],
+        all: bool,
+        keep: &[&str],
+    ) -> Result<()> {
+        let received = self.core.version() >= 22;
+        if all && received {
+            let first = !ds.has_received()?;
+            for name in ds.received_names(first)? {
+                let stays = keep.contains(&name.as_str()) || new.iter().any(|(n, _)| *n == name);
+                if !stays {
+                    self.set_prop(tx, ds, &name, &PropChange::ForgetReceived)?;
+                }
+                // What was set here before there were received values gives way to them.
+                if first && !keep.contains(&name.as_str()) {
+                    self.set_prop(tx, ds, &name, &PropChange::RevertToReceived)?;
+                }
+            }
+            self.set_has_received(tx, ds)?;
+        }
+        for (name, value) in new {
+            let change = match received {
+                true => PropChange::Received(value.clone()),
+                false => PropChange::Local(value.clone()),
+            };
+            match self.set_prop(tx, ds, name, &change) {
+                Ok(()) => {}
+                // A limit that does not fit here is no reason to refuse the data.
+                Err(e) if matches!(e.kind, Kind::NoSpace | Kind::Quota | Kind::Unsupported) => {
+                    tracing::warn!("cannot receive {name} property on {}: {e}", ds.full_name());
+                }
+                Err(e) => return Err(e),
+            }
+        }
+        Ok(())
+    }
+
+    /// Notes that the dataset lacks what the snapshots of these guids leave out.
+    pub fn mark_redacted(&self, tx: &Tx, ds: &Arc<Dataset>, snaps: &[u64]) -> Result<()> {
+        const REDACTED: &str = disk::feature::guid::REDACTED_DATASETS;
+        ds.activate_feature(tx, REDACTED)?;
+        Zap::new(&ds.dn).update(tx, REDACTED, &Value::u64s(snaps))
     }
 
     /// What receives that ended with the process left behind and nobody can resume, by object.

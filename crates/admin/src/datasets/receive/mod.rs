@@ -21,13 +21,9 @@ use base::sync::RwLockExt;
 use base::Kind;
 use disk::names::{self, Want};
 use disk::stream::{Begin, HeaderType, Record};
-use disk::NvList;
 use std::io::Read;
 use std::sync::Arc;
-use stream::Reader;
-
-/// A list longer than this is no list of a stream, bytes; OpenZFS's own limit.
-const LIST_MAX: usize = 64 << 20;
+use stream::{BeginList, Reader};
 
 /// What all streams of one command share.
 struct Run<'a> {
@@ -54,15 +50,9 @@ impl Run<'_> {
     }
 }
 
-/// The list behind a BEGIN record.
-fn list_of(payload: &[u8]) -> Answer<NvList> {
-    if payload.is_empty() {
-        return Ok(NvList::new());
-    }
-    if payload.len() > LIST_MAX {
-        return Err(words::plain(Kind::Invalid, "invalid stream (malformed nvlist)"));
-    }
-    NvList::unpack(payload)
+/// The list behind the BEGIN record of a snapshot's stream.
+fn list_of(payload: &[u8]) -> Answer<BeginList> {
+    BeginList::from_payload(payload)
         .map_err(|_| words::plain(Kind::Invalid, "invalid stream (malformed nvlist)"))
 }
 
@@ -78,13 +68,15 @@ pub fn receive(
         true => Want::Snapshot,
         false => Want::Filesystem,
     };
-    names::check_dataset(&r.target, want).map_err(|why| {
-        ApiError::sentence(Kind::Invalid, format!("cannot receive: {why}"))
+    names::check_dataset(&r.target, want)
+        .map_err(|why| ApiError::sentence(Kind::Invalid, format!("cannot receive: {why}")))?;
+    let entry = datasets::entry_of(admin, &r.target).map_err(|_| {
+        words::plain(
+            Kind::NotFound,
+            format!("no such pool '{}'", datasets::pool_of(&r.target)),
+        )
     })?;
-    let entry = datasets::entry_of(admin, &r.target)
-        .map_err(|_| words::plain(Kind::NotFound, format!("no such pool '{}'", datasets::pool_of(&r.target))))?;
-    datasets::need_writable(&entry)
-        .map_err(|e| words::plain(Kind::ReadOnly, e.message))?;
+    datasets::need_writable(&entry).map_err(|e| words::plain(Kind::ReadOnly, e.message))?;
     let mut run = Run {
         admin,
         peer,
@@ -99,16 +91,22 @@ pub fn receive(
         .next()
         .map_err(|e| words::stream("cannot receive", &e))?;
     let Some(first) = first else {
-        return Err(words::plain(Kind::Invalid, "invalid stream (bad magic number)"));
+        return Err(words::plain(
+            Kind::Invalid,
+            "invalid stream (bad magic number)",
+        ));
     };
     let Record::Begin(begin) = &first.record else {
-        return Err(words::plain(Kind::Invalid, "invalid stream (bad record type)"));
+        return Err(words::plain(
+            Kind::Invalid,
+            "invalid stream (bad record type)",
+        ));
     };
-    let list = list_of(&first.payload)?;
     words::features(begin)?;
     let done = match begin.header_type {
-        HeaderType::Compound => package::receive(&mut run, &mut reader, begin, &list),
-        _ => one::receive(&mut run, &mut reader, begin, list, None).map(drop),
+        HeaderType::Compound => package::receive(&mut run, &mut reader, begin, &first.payload),
+        _ => list_of(&first.payload)
+            .and_then(|list| one::receive(&mut run, &mut reader, begin, &list, None).map(drop)),
     };
     let new = std::mem::take(&mut run.new);
     if !r.no_mount {

@@ -8,7 +8,6 @@ use crate::datasets::{self, destroy, mount, set, Answer};
 use crate::registry::PoolEntry;
 use crate::{cancel, errors};
 use api::{ApiError, NameBy};
-use base::sync::RwLockExt;
 use base::{Error, Kind, Result};
 use disk::names::{self, Want};
 use disk::stream::{begin_flag, feature, Begin, Record};
@@ -18,7 +17,7 @@ use dsl::props::PropChange;
 use dsl::{Dataset, NewKey, Place, PropValue, ReceiveBegin, ReceiveEnd, ResumeState};
 use std::io::Read;
 use std::sync::Arc;
-use stream::{Applier, Reader, Rules};
+use stream::{Applier, BeginList, Reader, Rules};
 
 /// What the list of a package says of the stream.
 #[derive(Default)]
@@ -121,7 +120,10 @@ fn find_target(
     let full = format!("{fs}@{snap}");
     names::check_dataset(&full, Want::Snapshot).map_err(|why| words::plain(Kind::Invalid, why))?;
     if datasets::pool_of(&fs) != entry.pool.name() {
-        return Err(words::plain(Kind::NotFound, "destination is in another pool"));
+        return Err(words::plain(
+            Kind::NotFound,
+            "destination is in another pool",
+        ));
     }
     let internal = |e: Error| errors::answer(e);
     let resuming = begin.features & feature::RESUMING != 0;
@@ -225,13 +227,7 @@ fn find_target(
 }
 
 /// Whether a full stream may take the place of what is there.
-fn full_onto(
-    run: &Run,
-    entry: &PoolEntry,
-    begin: &Begin,
-    there: &Dataset,
-    fs: &str,
-) -> Answer<()> {
+fn full_onto(run: &Run, entry: &PoolEntry, begin: &Begin, there: &Dataset, fs: &str) -> Answer<()> {
     let refuse = |kind, why: String| Err(words::sentence(kind, words::NEW, why));
     if !run.r.force {
         return refuse(
@@ -268,7 +264,9 @@ fn full_onto(
     }
     let now = datasets::objset_type(entry, there).map_err(errors::answer)?;
     let is_volume = u64::from(begin.objset_type) == os_type::ZVOL;
-    if is_volume != (now == os_type::ZVOL) || is_volume && !there.dir().children().map_err(errors::answer)?.is_empty() {
+    if is_volume != (now == os_type::ZVOL)
+        || is_volume && !there.dir().children().map_err(errors::answer)?.is_empty()
+    {
         return refuse(
             Kind::Invalid,
             format!("destination '{fs}' is of another type, or has children"),
@@ -319,7 +317,8 @@ fn incremental_onto(
     if base.has_feature(large) && begin.features & feature::LARGE_BLOCKS == 0 {
         return refuse(
             Kind::Invalid,
-            "incremental send stream requires -L (--large-block), to match previous receive.".into(),
+            "incremental send stream requires -L (--large-block), to match previous receive."
+                .into(),
         );
     }
     Ok(())
@@ -366,12 +365,36 @@ fn origin(run: &Run, entry: &PoolEntry, begin: &Begin, what: &str) -> Answer<Arc
 
 /// What of the pool a stream needs, as (bit of the stream, feature, name).
 const NEEDS: [(u64, &str, &str); 8] = [
-    (feature::LZ4, disk::feature::guid::LZ4_COMPRESS, "lz4_compress"),
-    (feature::ZSTD, disk::feature::guid::ZSTD_COMPRESS, "zstd_compress"),
-    (feature::EMBED_DATA, disk::feature::guid::EMBEDDED_DATA, "embedded_data"),
-    (feature::LARGE_BLOCKS, disk::feature::guid::LARGE_BLOCKS, "large_blocks"),
-    (feature::LARGE_DNODE, disk::feature::guid::LARGE_DNODE, "large_dnode"),
-    (feature::REDACTED, disk::feature::guid::REDACTED_DATASETS, "redacted_datasets"),
+    (
+        feature::LZ4,
+        disk::feature::guid::LZ4_COMPRESS,
+        "lz4_compress",
+    ),
+    (
+        feature::ZSTD,
+        disk::feature::guid::ZSTD_COMPRESS,
+        "zstd_compress",
+    ),
+    (
+        feature::EMBED_DATA,
+        disk::feature::guid::EMBEDDED_DATA,
+        "embedded_data",
+    ),
+    (
+        feature::LARGE_BLOCKS,
+        disk::feature::guid::LARGE_BLOCKS,
+        "large_blocks",
+    ),
+    (
+        feature::LARGE_DNODE,
+        disk::feature::guid::LARGE_DNODE,
+        "large_dnode",
+    ),
+    (
+        feature::REDACTED,
+        disk::feature::guid::REDACTED_DATASETS,
+        "redacted_datasets",
+    ),
     (feature::LONGNAME, disk::feature::guid::LONGNAME, "longname"),
     (feature::RAW, disk::feature::guid::ENCRYPTION, "encryption"),
 ];
@@ -398,12 +421,18 @@ fn check_features(entry: &PoolEntry, begin: &Begin, what: &str) -> Answer<()> {
             return Err(words::sentence(
                 Kind::Unsupported,
                 what,
-                format!("pool must be upgraded to receive this stream: it needs the feature '{name}'"),
+                format!(
+                    "pool must be upgraded to receive this stream: it needs the feature '{name}'"
+                ),
             ));
         }
     }
     if begin.features & feature::RAW != 0 && begin.features & feature::EMBED_DATA != 0 {
-        return Err(words::sentence(Kind::Invalid, what, "invalid backup stream"));
+        return Err(words::sentence(
+            Kind::Invalid,
+            what,
+            "invalid backup stream",
+        ));
     }
     if begin.features & feature::SA_SPILL != 0 && entry.pool.version() < 24 {
         return Err(words::sentence(
@@ -414,7 +443,11 @@ fn check_features(entry: &PoolEntry, begin: &Begin, what: &str) -> Answer<()> {
     }
     match u64::from(begin.objset_type) {
         os_type::ZFS | os_type::ZVOL => Ok(()),
-        _ => Err(words::sentence(Kind::Invalid, what, "invalid backup stream")),
+        _ => Err(words::sentence(
+            Kind::Invalid,
+            what,
+            "invalid backup stream",
+        )),
     }
 }
 
@@ -424,7 +457,7 @@ pub fn receive<R: Read>(
     run: &mut Run,
     reader: &mut Reader<R>,
     begin: &Begin,
-    list: NvList,
+    list: &BeginList,
     extra: Option<Extra>,
 ) -> Answer<Option<String>> {
     words::features(begin)?;
@@ -462,12 +495,12 @@ pub fn receive<R: Read>(
             skip(reader)?;
             return Ok(None);
         }
-        let filling = start(run, &entry, begin, &list, &target, extra.as_ref())?;
+        let filling = start(run, &entry, begin, list, &target, extra.as_ref())?;
         (target, filling)
     };
     let started = run.admin.env.clock.monotonic_ns();
     let before = reader.position();
-    let r = fill(run, &entry, reader, begin, &list, &target, filling);
+    let r = fill(run, &entry, reader, begin, &target, filling);
     match r {
         Ok(()) => {}
         Err(e) => return Err(e),
@@ -482,8 +515,8 @@ pub fn receive<R: Read>(
         let rate = (bytes as f64 / secs) as u64;
         (run.tell)(format!(
             "received {} stream in {secs:.2} seconds ({}/sec)",
-            base::sizes::nice(bytes),
-            base::sizes::nice(rate)
+            base::sizes::nice(bytes, true),
+            base::sizes::nice(rate, true)
         ));
     }
     Ok(Some(target.fs))
@@ -503,7 +536,10 @@ fn is_there(run: &Run, entry: &Arc<PoolEntry>, begin: &Begin, extra: &Extra) -> 
 /// Reads a stream to its end and forgets it.
 fn skip<R: Read>(reader: &mut Reader<R>) -> Answer<()> {
     loop {
-        match reader.next().map_err(|e| words::stream("cannot receive", &e))? {
+        match reader
+            .next()
+            .map_err(|e| words::stream("cannot receive", &e))?
+        {
             Some(item) => {
                 if matches!(item.record, Record::End(_)) {
                     return Ok(());
@@ -522,8 +558,8 @@ fn given(run: &Run, entry: &PoolEntry) -> Answer<(Vec<(String, PropValue)>, Cryp
         version: entry.pool.version(),
         enabled: &enabled,
     };
-    let new = NewFs::parse(&allowed, &run.r.props)
-        .map_err(|e| words::plain(Kind::Invalid, e.message))?;
+    let new =
+        NewFs::parse(&allowed, &run.r.props).map_err(|e| words::plain(Kind::Invalid, e.message))?;
     Ok((new.stored, new.crypt))
 }
 
@@ -532,7 +568,7 @@ fn start(
     run: &mut Run,
     entry: &Arc<PoolEntry>,
     begin: &Begin,
-    list: &NvList,
+    list: &BeginList,
     target: &Target,
     extra: Option<&Extra>,
 ) -> Answer<Filling> {
@@ -550,8 +586,7 @@ fn start(
         let policy = entry.pool.receive_policy(kept).map_err(fail)?;
         let os = kept.open_received(policy).map_err(fail)?;
         let state = kept.resume_state().map_err(fail)?.unwrap_or_default();
-        let at = |name: &str| list.get_u64(name);
-        if (at("resume_object"), at("resume_offset")) != (Some(state.object), Some(state.offset)) {
+        if list.resume != Some((state.object, state.offset)) {
             return Err(words::sentence(
                 Kind::Invalid,
                 what,
@@ -576,7 +611,7 @@ fn start(
         embedded: begin.features & feature::EMBED_DATA != 0,
         compressed: begin.features & feature::COMPRESSED != 0,
         raw,
-        redact_snaps: list.get_u64_array("redact_snaps").map(<[u64]>::to_vec),
+        redact_snaps: list.redact_snaps.clone(),
     });
     let (stored, crypt) = given(run, entry)?;
     let parent = match &target.head {
@@ -597,11 +632,7 @@ fn start(
     };
     let redact = match begin.features & feature::REDACTED {
         0 => None,
-        _ => Some(
-            list.get_u64_array("redact_snaps")
-                .unwrap_or_default()
-                .to_vec(),
-        ),
+        _ => Some(list.redact_snaps.clone().unwrap_or_default()),
     };
     let features = brings(begin);
     let (head, base) = (target.head.clone(), target.base.clone());
@@ -624,9 +655,7 @@ fn start(
                     parent,
                     name: name.rsplit('/').next().unwrap_or_default(),
                 },
-                (None, None) => {
-                    return Err(Error::new(Kind::Invalid, "a pool cannot be received"))
-                }
+                (None, None) => return Err(Error::new(Kind::Invalid, "a pool cannot be received")),
             };
             let r = ReceiveBegin {
                 place,
@@ -715,7 +744,6 @@ fn fill<R: Read>(
     entry: &Arc<PoolEntry>,
     reader: &mut Reader<R>,
     begin: &Begin,
-    list: &NvList,
     target: &Target,
     filling: Filling,
 ) -> Answer<()> {
@@ -774,7 +802,6 @@ fn fill<R: Read>(
         ok => ok,
     };
     drop(applier);
-    let _ = list;
     let synced = entry.pool.sync().map(drop);
     let done = applied
         .and(synced)
@@ -921,10 +948,8 @@ fn after(run: &mut Run, entry: &Arc<PoolEntry>, target: &Target, extra: &Extra) 
         Ok(())
     });
     if let Err(e) = r {
-        run.warnings.push(format!(
-            "cannot receive properties on {}: {e}",
-            target.fs
-        ));
+        run.warnings
+            .push(format!("cannot receive properties on {}: {e}", target.fs));
     }
     if let Ok(ds) = entry.pool.dsl.dataset(&target.fs) {
         set::refresh(entry, &[ds]);

@@ -29,7 +29,9 @@ pub fn features(begin: &Begin) -> Result<(), ApiError> {
         let more = begin.features & !feature::KNOWN;
         return Err(plain(
             Kind::Unsupported,
-            format!("stream has unsupported feature, feature flags = {more:x} (unknown: {more:#x})"),
+            format!(
+                "stream has unsupported feature, feature flags = {more:x} (unknown: {more:#x})"
+            ),
         ));
     }
     Ok(())

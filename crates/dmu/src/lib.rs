@@ -33,7 +33,7 @@ mod write_early;
 
 pub use dnode::{Dnode, Info};
 pub use immediate_write::write_now;
-pub use objset::{NewObject, Objset, WritePolicy};
+pub use objset::{NewObject, Objset, RawMeta, RawObject, WritePolicy};
 pub use received::StoredBlock;
 pub use sync::SyncHooks;
 pub use tx::{

@@ -7,14 +7,20 @@
 
 use crate::content::Content;
 use crate::dnode::Spill;
-use crate::objset::{NewObject, Objset};
+use crate::objset::{NewObject, Objset, RawMeta};
 use crate::sync::{spec_for, with_nonce, Shape};
 use crate::tx::Tx;
 use crate::Dnode;
+use base::sync::MutexExt;
 use base::{bail, Block, Error, Kind, Result};
+use disk::crypt::OBJSET_MAC_SIZE;
 use disk::dnode::DNODES_PER_BLOCK;
+use disk::objset::{PROJECTQUOTA_COMPLETE, USERACCT_COMPLETE, USEROBJACCT_COMPLETE};
 use disk::{BlkPtr, ObjType};
-use zio::{Prepared, StoredForm};
+use zio::{Prepared, RawSeal, StoredForm};
+
+/// Flags that say that owners are charged for all objects.
+const ACCOUNTED: u64 = USERACCT_COMPLETE | USEROBJACCT_COMPLETE | PROJECTQUOTA_COMPLETE;
 
 /// A block in its stored form.
 pub struct StoredBlock {
@@ -48,6 +54,46 @@ impl Objset {
     }
 }
 
+impl Objset {
+    /// Sets what a raw stream says of the object set: the number of the last block of dnodes, and the MAC
+    /// that goes with every machine. Owners are not charged any more.
+    ///
+    /// Errors: invalid, if the meta-dnode has another shape.
+    pub fn set_raw(&self, tx: &Tx, raw: &RawMeta, mac: &[u8; OBJSET_MAC_SIZE]) -> Result<()> {
+        {
+            let mut m = self.meta.write_lock();
+            if m.s.nlevels != raw.nlevels || m.f.indblkshift != raw.indblkshift {
+                bail!(
+                    Invalid,
+                    "the object set has another structure than that of the stream"
+                );
+            }
+            m.f.maxblkid = raw.maxblkid;
+            m.f.checksum = raw.checksum;
+            m.f.compress = raw.compress;
+        }
+        {
+            let mut s = self.lock_state();
+            s.macs = [0; 2 * OBJSET_MAC_SIZE];
+            s.macs[..OBJSET_MAC_SIZE].copy_from_slice(mac);
+            s.os_flags &= !ACCOUNTED;
+        }
+        self.touch_header(tx);
+        Ok(())
+    }
+
+    /// Sets how the block of dnodes with that number is sealed when it is written next.
+    pub fn set_raw_seal(&self, blk: u64, seal: RawSeal) {
+        self.raw_seals.acquire().insert(blk, seal);
+    }
+
+    /// Levels and indirect shift of the meta-dnode.
+    pub fn meta_shape(&self) -> (u8, u8) {
+        let m = self.meta.read_lock();
+        (m.s.nlevels, m.f.indblkshift)
+    }
+}
+
 impl Dnode {
     /// Block pointers the dnode has room for.
     pub fn pointer_slots(&self) -> u8 {
@@ -68,6 +114,16 @@ impl Dnode {
         if now.0 != want.slots || now.1 > want.nblkptr {
             bail!(Invalid, "object {}: its dnode changes", self.object());
         }
+        if let Some(raw) = &new.raw {
+            let (levels, shift) = {
+                let i = self.read_lock();
+                (i.s.nlevels, i.f.indblkshift)
+            };
+            // A tree grows, but never into another shape.
+            if levels > raw.nlevels || levels > 1 && shift != new.indblkshift {
+                bail!(Invalid, "object {}: its tree changes", self.object());
+            }
+        }
         if size != want.block_size {
             self.free_range(tx, 0, u64::MAX)?;
             self.set_block_size(tx, want.block_size)?;
@@ -79,6 +135,12 @@ impl Dnode {
         i.f.checksum = want.checksum;
         i.f.compress = want.compress;
         i.f.nblkptr = want.nblkptr;
+        i.f.nlevels = want.nlevels;
+        i.f.raw_bonus = want.raw_bonus;
+        if new.raw.is_some() {
+            i.f.indblkshift = want.indblkshift;
+            i.f.maxblkid = want.maxblkid;
+        }
         drop(i);
         self.set_bonus(tx, &want.bonus)
     }
@@ -141,6 +203,34 @@ impl Dnode {
         Ok(out)
     }
 
+    /// Writes a spill block in its stored form. False if it got no place.
+    pub fn write_stored_spill(&self, tx: &Tx, block: &StoredBlock) -> Result<bool> {
+        let policy = self.objset()?.policy();
+        let (shape, ty) = {
+            let i = self.read_lock();
+            let shape = Shape {
+                obj_type: i.f.obj_type,
+                compress: i.f.compress,
+                checksum: i.f.checksum,
+                indblkshift: i.f.indblkshift,
+            };
+            (shape, i.f.bonus_type)
+        };
+        let spec = with_nonce(spec_for(&policy, 1, &shape, ty, 0, true), &self.crypt);
+        let zio = &self.dmu.zio;
+        let ready = zio.stored(&spec, block.data.clone(), block.lsize, &block.form)?;
+        let placed = zio.write_through(&[(&spec, &ready)], tx.txg()).pop();
+        let Some(bp) = placed.unwrap_or(Ok(None))? else {
+            return Ok(false);
+        };
+        let mut i = self.write_lock();
+        self.touch(&mut i, tx)?;
+        self.unplace_spill(&mut i, tx)?;
+        i.pend[tx.txg()].spill = true;
+        i.spill = Spill::Placed(Box::new(bp), tx.txg());
+        Ok(true)
+    }
+
     /// Makes a block one that is wholly in its pointer: `data` in the compression `compress`.
     pub fn write_embedded(
         &self,
@@ -195,7 +285,7 @@ impl Dnode {
         match &i.spill {
             Spill::Synced => i.s.spill.is_some(),
             Spill::Removed(_) => false,
-            Spill::Data(..) => true,
+            Spill::Data(..) | Spill::Placed(..) => true,
         }
     }
 

@@ -216,19 +216,48 @@ impl Dataset {
 
     /// The object set of a dataset that a stream fills, to be written: also of one from which the stream
     /// leaves something out.
-    pub fn open_received(&self, policy: WritePolicy) -> Result<Arc<Objset>> {
+    ///
+    /// `raw`: without its key, as a raw stream brings it, with keys of that format version.
+    pub fn open_received(&self, policy: WritePolicy, raw: Option<u64>) -> Result<Arc<Objset>> {
         let mut slot = self.objset.acquire();
         let p = self.phys();
         if !self.is_inconsistent() {
             bail!(Invalid, "{}: nothing is received into it", self.full_name());
         }
         if let Some(os) = slot.upgrade() {
-            os.allow_writing();
-            return Ok(os);
+            // One without a key may be open to be looked at.
+            if matches!(os.crypt(), zio::Crypt::Raw(_)) == raw.is_some() {
+                os.allow_writing();
+                return Ok(os);
+            }
         }
         let dmu = self.core.dmu();
-        let os = Objset::open_with(dmu, self.object(), &p.bp, policy, false, self.crypt()?)
+        let crypt = match raw {
+            Some(version) => zio::Crypt::Raw(version),
+            None => self.crypt()?,
+        };
+        let os = Objset::open_with(dmu, self.object(), &p.bp, policy, false, crypt)
             .map_err(|e| e.context(self.full_name()))?;
+        self.attach(&mut slot, &os);
+        Ok(os)
+    }
+
+    /// Gives a new dataset the object set that a raw stream fills.
+    pub fn create_raw_objset(
+        &self,
+        tx: &Tx,
+        os_type: u64,
+        size: usize,
+        policy: WritePolicy,
+        raw: (u64, dmu::RawMeta),
+    ) -> Result<Arc<Objset>> {
+        self.core.need_syncing(tx)?;
+        let mut slot = self.objset.acquire();
+        if slot.upgrade().is_some() || !self.phys().bp.is_hole() {
+            bail!(Exists, "{} has an object set", self.full_name());
+        }
+        let dmu = self.core.dmu();
+        let os = Objset::create_raw(dmu, self.object(), tx, os_type, size, policy, raw)?;
         self.attach(&mut slot, &os);
         Ok(os)
     }

@@ -47,7 +47,7 @@ pub use self::core::{PoolSpace, Triple, FULL_NAME_MAX};
 pub use bookmark::Source as BookmarkSource;
 pub use bpobj::Bpobj;
 pub use create::CreateArgs;
-pub use crypto::{KeyObject, KeyParams, NewKey};
+pub use crypto::{KeyObject, KeyParams, NewKey, ReceivedKey};
 pub use dataset::{Dataset, DatasetSync};
 pub use deadlist::Deadlist;
 pub use dir::Dir;

@@ -11,7 +11,7 @@ use crate::core::{check_component, Core, Triple};
 use crate::history::NOTHING;
 use crate::props::{PropChange, PropValue};
 use crate::snapshot::space_after;
-use crate::{CreateArgs, Dataset, Dir, Dsl, NewKey};
+use crate::{CreateArgs, Dataset, Dir, Dsl, NewKey, ReceivedKey};
 use base::{bail, Error, Kind, Result, Txg};
 use disk::dsl::{ds_flags, Used};
 use dmu::{SyncHooks, Tx};
@@ -83,6 +83,8 @@ pub struct ReceiveBegin<'a> {
     pub base: Option<&'a Arc<Dataset>>,
     /// How a dataset without a base is encrypted.
     pub key: Option<&'a NewKey>,
+    /// The key of a raw stream.
+    pub raw: Option<&'a ReceivedKey>,
     pub case_insensitive: bool,
     /// What is kept so that the stream can be resumed.
     pub resume: Option<&'a ResumeState>,
@@ -105,6 +107,8 @@ pub struct ReceiveEnd<'a> {
     pub force: bool,
     /// Identifies the set of IVs of a raw stream.
     pub ivset_guid: Option<u64>,
+    /// The key as the raw stream has it: the sender may have changed what wraps it.
+    pub key: Option<&'a ReceivedKey>,
 }
 
 impl Dataset {
@@ -150,6 +154,11 @@ impl Dataset {
             Ok(b.get(..disk::dnode::DNODE_SIZE).unwrap_or(&b).to_vec())
         };
         Ok(read(&h.bp)? != read(&s.bp)?)
+    }
+
+    /// Identifies the set of IVs of an encrypted snapshot.
+    pub fn ivset_guid(&self) -> Result<Option<u64>> {
+        self.extra(disk::crypt::keys::IVSET_GUID)
     }
 
     /// The child through which the head is received into, if there is one.
@@ -248,6 +257,9 @@ impl Dsl {
         ds.update(tx, |p| p.flags |= ds_flags::INCONSISTENT)?;
         for guid in r.features {
             ds.activate_feature(tx, guid)?;
+        }
+        if let (Some(key), None) = (r.raw, r.base) {
+            self.core.encrypt_received(tx, ds, key)?;
         }
         match r.resume {
             Some(state) => ds.store_resume(tx, state),
@@ -357,6 +369,9 @@ impl Dsl {
                 head
             }
         };
+        if let (Some(key), Some(_)) = (e.key, e.target) {
+            core.rewrap_received(tx, &head.dir(), key)?;
+        }
         head.forget_resume(tx)?;
         head.update(tx, |p| p.flags &= !ds_flags::INCONSISTENT)?;
         let snap = core.snapshot_head(tx, head, e.name, tx.txg())?;

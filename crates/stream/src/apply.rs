@@ -9,12 +9,13 @@
 
 use base::{bail, Block, Error, Kind, Result, Txg, OLD_MAX_BLOCK};
 use codec::compress;
+use disk::dnode::DNODES_PER_BLOCK;
 use disk::stream::{self, feature, record_flag, Record};
 use disk::ObjType;
-use dmu::{Dnode, Need, NewObject, Objset, StoredBlock};
+use dmu::{Dnode, Need, NewObject, Objset, RawObject, StoredBlock};
 use dsl::Dataset;
 use std::sync::Arc;
-use zio::StoredForm;
+use zio::{RawSeal, StoredForm};
 
 /// Longest spill block, bytes.
 const MAX_SPILL: u64 = OLD_MAX_BLOCK as u64;
@@ -40,6 +41,8 @@ pub struct Rules {
     pub keep_block_size: bool,
     /// Embedded blocks may be stored as such.
     pub embedded: bool,
+    /// Blocks come encrypted, and are stored as they come.
+    pub raw: bool,
 }
 
 /// The state between two records.
@@ -58,6 +61,8 @@ pub struct Applier {
     pending_bytes: usize,
     /// Progress of the pending blocks.
     pending_at: (u64, u64, u64),
+    /// The last OBJECT_RANGE of a raw stream: first object and end.
+    range: (u64, u64),
     /// Blocks to be written again in the usual way: where no place was found for their stored form.
     expanded: u64,
 }
@@ -76,6 +81,7 @@ impl Applier {
             pending: Vec::new(),
             pending_bytes: 0,
             pending_at: (0, 0, 0),
+            range: (0, 0),
             expanded: 0,
         }
     }
@@ -107,6 +113,7 @@ impl Applier {
                 Unsupported,
                 "stream has deprecated feature: dedup, try 'zstream redup [send in a file] | zfs recv [...]'"
             ),
+            Record::ObjectRange(r) if self.rules.raw => self.object_range(r)?,
             Record::ObjectRange(_) => bail!(Invalid, "OBJECT_RANGE record in a stream that is not raw"),
             Record::Begin(_) | Record::End(_) => {
                 bail!(Invalid, "{} record inside of a stream", record.name())
@@ -183,7 +190,7 @@ impl Applier {
             .ok_or_else(|| bad("its bonus is cut short".into()))?
             .to_vec();
         let bonus_type = ObjType(r.bonus_type as u8);
-        if self.rules.swapped {
+        if self.rules.swapped && !self.rules.raw {
             let mut whole = payload.to_vec();
             zio::swap::block(bonus_type, 0, &mut whole)?;
             bonus = whole
@@ -191,7 +198,21 @@ impl Applier {
                 .unwrap_or_default()
                 .to_vec();
         }
+        if self.rules.raw && !(self.range.0..self.range.1).contains(&r.object) {
+            return Err(bad("it is outside of the OBJECT_RANGE before".into()));
+        }
+        let raw = self.rules.raw.then(|| RawObject {
+            nlevels: r.levels,
+            nblkptr: r.block_pointers,
+            maxblkid: r.max_block,
+            bonus: payload.to_vec(),
+        });
         let mut new = NewObject {
+            indblkshift: match self.rules.raw {
+                true => r.indirect_shift,
+                false => 0,
+            },
+            raw,
             obj_type: ObjType(r.obj_type as u8),
             block_size: r.block_size as usize,
             bonus_type,
@@ -318,6 +339,92 @@ impl Applier {
         Ok(())
     }
 
+    /// How a block of dnodes of a raw stream is sealed.
+    fn object_range(&mut self, r: &stream::ObjectRange) -> Result<()> {
+        if r.slots != DNODES_PER_BLOCK || r.first % DNODES_PER_BLOCK != 0 {
+            bail!(
+                Invalid,
+                "OBJECT_RANGE record of {} slots from {}",
+                r.slots,
+                r.first
+            );
+        }
+        if r.first < self.range.0 {
+            bail!(
+                Invalid,
+                "OBJECT_RANGE record at {} is out of order",
+                r.first
+            );
+        }
+        if self.big_endian(r.flags) {
+            bail!(
+                Unsupported,
+                "raw streams of big-endian machines cannot be received in this version"
+            );
+        }
+        self.range = (r.first, r.first + r.slots);
+        self.last = None;
+        self.os.set_raw_seal(
+            r.first / DNODES_PER_BLOCK,
+            RawSeal {
+                salt: r.salt,
+                iv: r.iv,
+                mac: r.mac,
+            },
+        );
+        Ok(())
+    }
+
+    fn big_endian(&self, flags: u8) -> bool {
+        self.rules.swapped != (flags & record_flag::RAW_BYTESWAP != 0)
+    }
+
+    /// A block of a raw stream, as it is stored.
+    fn write_raw(
+        &mut self,
+        dn: &Dnode,
+        r: &stream::Write,
+        payload: Vec<u8>,
+        bytes: u64,
+    ) -> Result<()> {
+        let size = dn.info().block_size as u64;
+        if r.logical_size != size || r.offset % size != 0 || r.compression == 0 {
+            bail!(
+                Invalid,
+                "raw WRITE record of {} bytes at {} for blocks of {size}",
+                r.logical_size,
+                r.offset
+            );
+        }
+        if r.offset / size > dn.info().max_blkid {
+            bail!(
+                Invalid,
+                "raw WRITE record behind the end of object {}",
+                r.object
+            );
+        }
+        self.pending_bytes += payload.len();
+        self.pending_at = (r.object, r.offset, bytes);
+        self.pending.push(StoredBlock {
+            blkid: r.offset / size,
+            lsize: size as usize,
+            data: Arc::new(payload),
+            form: StoredForm {
+                compress: r.compression,
+                sealed: Some(RawSeal {
+                    salt: r.salt,
+                    iv: r.iv,
+                    mac: r.mac,
+                }),
+                big_endian: self.big_endian(r.flags),
+            },
+        });
+        if self.pending.len() >= BATCH_BLOCKS || self.pending_bytes >= BATCH_BYTES {
+            self.flush()?;
+        }
+        Ok(())
+    }
+
     fn write(&mut self, r: &stream::Write, payload: Vec<u8>, bytes: u64) -> Result<Vec<u8>> {
         self.in_order(r.object, r.offset)?;
         if self
@@ -337,6 +444,10 @@ impl Applier {
                 r.object,
                 dn.obj_type().0
             );
+        }
+        if self.rules.raw {
+            self.write_raw(&dn, r, payload, bytes)?;
+            return Ok(Vec::new());
         }
         let size = dn.info().block_size as u64;
         if r.compression != 0 {
@@ -412,6 +523,9 @@ impl Applier {
         let tx = self.os.tx(Need::bytes(need + OVERHEAD))?;
         let placed = dn.write_stored(&tx, &blocks)?;
         for (b, placed) in blocks.iter().zip(placed) {
+            if !placed && self.rules.raw {
+                bail!(NoSpace, "no contiguous place for a block of a raw stream");
+            }
             if !placed {
                 let content = decompress(b.form.compress, &b.data, b.lsize as u64)?;
                 dn.write(&tx, b.blkid * b.lsize as u64, &content[..])?;
@@ -424,8 +538,13 @@ impl Applier {
 
     fn free(&mut self, r: &stream::Free, bytes: u64) -> Result<()> {
         let dn = self.hold(r.object, "FREE")?;
+        let max_block = dn.info().max_blkid;
         let tx = self.os.tx(Need::freeing())?;
         dn.free_range(&tx, r.offset, r.length)?;
+        if self.rules.raw {
+            // Authenticated as the sender has it.
+            dn.set_max_block(&tx, max_block)?;
+        }
         self.note(tx.txg(), r.object, r.offset, bytes);
         Ok(())
     }
@@ -434,11 +553,45 @@ impl Applier {
         if self.rules.spill_known && r.flags & record_flag::SPILL_UNMODIFIED != 0 {
             return Ok(());
         }
+        if self.rules.raw {
+            return self.spill_raw(r, payload, bytes);
+        }
         let data = match r.compressed_size {
             0 => payload,
             _ => decompress(r.compression, &payload, r.length)?,
         };
         self.put_spill(r.object, r.length, data, ObjType::SA, bytes)
+    }
+
+    fn spill_raw(&mut self, r: &stream::Spill, payload: Vec<u8>, bytes: u64) -> Result<()> {
+        let lsize = usize::try_from(r.length).map_err(|_| Error::from(Kind::Invalid))?;
+        if r.length > MAX_SPILL || payload.is_empty() {
+            bail!(Invalid, "raw spill block of {} bytes", r.length);
+        }
+        let dn = self.hold(r.object, "SPILL")?;
+        let block = StoredBlock {
+            blkid: 0,
+            lsize,
+            data: Arc::new(payload),
+            form: StoredForm {
+                compress: r.compression,
+                sealed: Some(RawSeal {
+                    salt: r.salt,
+                    iv: r.iv,
+                    mac: r.mac,
+                }),
+                big_endian: self.big_endian(r.flags),
+            },
+        };
+        let tx = self.os.tx(Need::bytes(r.length + OVERHEAD))?;
+        if !dn.write_stored_spill(&tx, &block)? {
+            bail!(
+                NoSpace,
+                "no contiguous place for a spill block of a raw stream"
+            );
+        }
+        self.note(tx.txg(), r.object, 0, bytes);
+        Ok(())
     }
 
     fn put_spill(

@@ -83,7 +83,8 @@ pub fn receive(args: &Parsed, cx: &mut Cx<'_>) -> Outcome {
     }
     let key = match args.has("n") {
         true => None,
-        false => cli::keys::for_new(&props, &name).map_err(|e| cx.fail(&e, "receive", &name))?,
+        false => cli::keys::for_new(&props, &name)
+            .map_err(|e| Fail::Error(format!("cannot receive: {e}")))?,
     };
     let request = Request::Receive(Receive {
         target: name.clone(),

@@ -14,6 +14,8 @@ use std::sync::Arc;
 pub struct Seal<'a> {
     /// Not needed for object sets.
     pub key: Option<&'a DatasetKey>,
+    /// Format version of the keys, where indirect blocks are written without one.
+    pub raw: Option<u64>,
     /// Fills a buffer with unpredictable bytes.
     pub random: &'a (dyn Fn(&mut [u8]) + Sync),
 }
@@ -60,6 +62,10 @@ pub(crate) fn seal(
 ) -> Result<(Block, Sealed)> {
     if level == 0 && ty == ObjType::OBJSET {
         return Ok((data, Sealed::Inside));
+    }
+    if let (true, Some(version)) = (level > 0, s.raw) {
+        let mac = crypt::indirect_mac(&indirect_records(whole, version));
+        return Ok((data, Sealed::Mac(mac)));
     }
     let Some(key) = s.key else {
         bail!(

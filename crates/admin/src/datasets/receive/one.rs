@@ -50,6 +50,85 @@ struct Filling {
     ds: Arc<Dataset>,
     os: Arc<Objset>,
     resumable: bool,
+    sealed: Option<Sealed>,
+}
+
+/// What a raw stream says of its dataset as a whole.
+#[derive(Clone, Debug)]
+pub struct Sealed {
+    key: dsl::ReceivedKey,
+    meta: dmu::RawMeta,
+    mac: [u8; disk::crypt::OBJSET_MAC_SIZE],
+    from_ivset: Option<u64>,
+    to_ivset: Option<u64>,
+}
+
+impl Sealed {
+    fn from_list(list: &BeginList) -> Result<Sealed> {
+        let bad = |name: &str| Error::new(Kind::Invalid, format!("raw stream: no valid {name}"));
+        let list = list
+            .crypt_keydata
+            .as_ref()
+            .ok_or_else(|| bad("crypt_keydata"))?;
+        let small = |name: &str| {
+            let n = list.get_u64(name).ok_or_else(|| bad(name))?;
+            u8::try_from(n).map_err(|_| bad(name))
+        };
+        let mac: &[u8] = match list.get("portable_mac") {
+            Some(disk::nvlist::Value::Uint8Array(b)) => b,
+            Some(disk::nvlist::Value::ByteArray(b)) => b,
+            _ => &[],
+        };
+        if list.get_u64("mdn_blksz") != Some(disk::dnode::DNODE_BLOCK as u64) {
+            return Err(bad("mdn_blksz"));
+        }
+        if list.get_u64("mdn_nblkptr") != Some(3) {
+            return Err(bad("mdn_nblkptr"));
+        }
+        Ok(Sealed {
+            key: dsl::ReceivedKey::from_list(list)?,
+            meta: dmu::RawMeta {
+                nlevels: small("mdn_nlevels")?,
+                indblkshift: small("mdn_indblkshift")?,
+                maxblkid: list
+                    .get_u64("mdn_maxblkid")
+                    .ok_or_else(|| bad("mdn_maxblkid"))?,
+                checksum: small("mdn_checksum")?,
+                compress: small("mdn_compress")?,
+            },
+            mac: mac.try_into().map_err(|_| bad("portable_mac"))?,
+            from_ivset: list.get_u64("from_ivset_guid"),
+            to_ivset: list.get_u64("to_ivset_guid"),
+        })
+    }
+
+    /// Whether the stream is based on this very snapshot, with its keys and its set of IVs.
+    fn check_base(&self, base: &Dataset) -> Result<()> {
+        let have = base.dir().key_object()?;
+        if have.is_none_or(|k| k.wrapped.guid != self.key.wrapped.guid) {
+            return Err(Error::new(
+                Kind::Access,
+                "the raw stream is encrypted with other keys than the destination",
+            ));
+        }
+        match (base.ivset_guid()?, self.from_ivset) {
+            (Some(have), Some(from)) if have == from => Ok(()),
+            // Software of before 2019 knew no such sets.
+            (None, None) => Ok(()),
+            _ => Err(Error::new(
+                Kind::Invalid,
+                "IV set guid mismatch. See the 'zfs receive' man page section\n discussing the limitations of raw encrypted send streams.",
+            )),
+        }
+    }
+
+    /// Sets the same once more, for a stream that is resumed.
+    fn apply(&self, entry: &PoolEntry, os: &Arc<Objset>) -> Result<()> {
+        let (me, os) = (self.clone(), os.clone());
+        entry
+            .pool
+            .task(move |_, tx| os.set_raw(tx, &me.meta, &me.mac))
+    }
 }
 
 /// The name a stream gets by the command line.
@@ -575,16 +654,14 @@ fn start(
     let what = target.what;
     let fail = |e: Error| words::stream(what, &e);
     let raw = begin.features & feature::RAW != 0;
-    if raw {
-        return Err(words::sentence(
-            Kind::Unsupported,
-            what,
-            "raw streams cannot be received in this version yet",
-        ));
-    }
+    let sealed = match raw {
+        true => Some(Sealed::from_list(list).map_err(fail)?),
+        false => None,
+    };
+    let version = sealed.as_ref().map(|s| s.key.wrapped.version);
     if let Some(kept) = &target.kept {
-        let policy = entry.pool.receive_policy(kept).map_err(fail)?;
-        let os = kept.open_received(policy).map_err(fail)?;
+        let policy = entry.pool.receive_policy(kept, raw).map_err(fail)?;
+        let os = kept.open_received(policy, version).map_err(fail)?;
         let state = kept.resume_state().map_err(fail)?.unwrap_or_default();
         if list.resume != Some((state.object, state.offset)) {
             return Err(words::sentence(
@@ -593,10 +670,14 @@ fn start(
                 "the stream does not continue where the one before ended",
             ));
         }
+        if let Some(s) = &sealed {
+            s.apply(entry, &os).map_err(fail)?;
+        }
         return Ok(Filling {
             ds: kept.clone(),
             os,
             resumable: true,
+            sealed,
         });
     }
     let (sent, snap) = sent_name(begin)?;
@@ -619,7 +700,7 @@ fn start(
         None => Some(parent_of(entry, target)?),
     };
     let key: Option<NewKey> = match (&target.base, &parent) {
-        (None, Some(parent)) => {
+        (None, Some(parent)) if !raw => {
             let pool = &entry.pool;
             let enabled = pool.dsl.features().is_enabled(dsl::crypto::ENCRYPTION);
             let random = run.admin.env.rng.u64();
@@ -630,6 +711,9 @@ fn start(
         }
         _ => None,
     };
+    if let (Some(s), Some(base)) = (&sealed, &target.base) {
+        s.check_base(base).map_err(fail)?;
+    }
     let redact = match begin.features & feature::REDACTED {
         0 => None,
         _ => Some(list.redact_snaps.clone().unwrap_or_default()),
@@ -642,6 +726,7 @@ fn start(
     let resumable = resume.is_some();
     let props = extra.and_then(|e| e.props.clone());
     let exclude = run.r.exclude.clone();
+    let seal = sealed.clone();
     let (ds, os) = entry
         .pool
         .task(move |pool, tx| {
@@ -661,24 +746,36 @@ fn start(
                 place,
                 base: base.as_ref(),
                 key: key.as_ref(),
+                raw: seal.as_ref().map(|s| &s.key),
                 case_insensitive: ci,
                 resume: resume.as_ref(),
                 features: &features,
             };
-            let ds = pool.receive_begin(tx, &r)?;
+            let ds = pool.receive_begin(tx, &r, version)?;
             if let Some(snaps) = &redact {
                 pool.dsl.mark_redacted(tx, &ds, snaps)?;
             }
             let to = head.as_ref().unwrap_or(&ds);
             store(pool, tx, to, props.as_ref(), &stored, &exclude, true)?;
-            let os = match base.is_some() {
-                true => ds.open_received(pool.receive_policy(&ds)?)?,
-                false => pool.new_objset(tx, &ds, os_type)?,
+            let os = match (&base, &seal) {
+                (Some(_), _) => ds.open_received(pool.receive_policy(&ds, raw)?, version)?,
+                (None, Some(s)) => {
+                    pool.new_raw_objset(tx, &ds, os_type, (s.key.wrapped.version, s.meta))?
+                }
+                (None, None) => pool.new_objset(tx, &ds, os_type)?,
             };
+            if let Some(s) = &seal {
+                os.set_raw(tx, &s.meta, &s.mac)?;
+            }
             Ok((ds, os))
         })
         .map_err(fail)?;
-    Ok(Filling { ds, os, resumable })
+    Ok(Filling {
+        ds,
+        os,
+        resumable,
+        sealed,
+    })
 }
 
 fn parent_of(entry: &PoolEntry, target: &Target) -> Answer<Arc<Dataset>> {
@@ -747,7 +844,12 @@ fn fill<R: Read>(
     target: &Target,
     filling: Filling,
 ) -> Answer<()> {
-    let Filling { ds, os, resumable } = filling;
+    let Filling {
+        ds,
+        os,
+        resumable,
+        sealed,
+    } = filling;
     let Some(under_way) = entry.streams.begin(ds.object()) else {
         return Err(words::sentence(
             Kind::Busy,
@@ -764,6 +866,7 @@ fn fill<R: Read>(
         full: begin.from_guid == 0,
         keep_block_size: begin.features & feature::LARGE_BLOCKS != 0 && base_large == Some(false),
         embedded: os.policy().embedded_data,
+        raw: sealed.is_some(),
     };
     let mut applier = Applier::new(os, ds.clone(), rules, resumable);
     // What came before in a stream that is resumed counts.
@@ -806,7 +909,7 @@ fn fill<R: Read>(
     let done = applied
         .and(synced)
         .map_err(|e| words::stream(target.what, &e))
-        .and_then(|()| finish(run, entry, begin, target, &ds));
+        .and_then(|()| finish(run, entry, begin, target, &ds, sealed.as_ref()));
     match done {
         Ok(()) => Ok(()),
         Err(e) => Err(give_up(entry, target, &ds, resumable, e)),
@@ -820,6 +923,7 @@ fn finish(
     begin: &Begin,
     target: &Target,
     ds: &Arc<Dataset>,
+    sealed: Option<&Sealed>,
 ) -> Answer<()> {
     let _gate = entry.pass().map_err(errors::answer)?;
     let _names = entry.names.write();
@@ -840,7 +944,7 @@ fn finish(
         });
         down = mount::take_down(run.admin, entry, &mounts, run.r.force_unmount)?;
     }
-    let r = end_in_txg(run, entry, begin, target, ds).map_err(fail);
+    let r = end_in_txg(run, entry, begin, target, ds, sealed).map_err(fail);
     for text in mount::put_back(run.admin, entry, &down) {
         run.warnings.push(text);
     }
@@ -857,7 +961,9 @@ fn end_in_txg(
     begin: &Begin,
     target: &Target,
     ds: &Arc<Dataset>,
+    sealed: Option<&Sealed>,
 ) -> Result<()> {
+    let sealed = sealed.cloned();
     if let Some(head) = &target.head {
         destroy::free_log(entry, head)?;
         entry.close_in_ctldirs(head.object());
@@ -880,7 +986,8 @@ fn end_in_txg(
             guid,
             creation_time: time,
             force,
-            ivset_guid: None,
+            ivset_guid: sealed.as_ref().and_then(|s| s.to_ivset),
+            key: sealed.as_ref().map(|s| &s.key),
         };
         pool.dsl.receive_end(tx, &end)?;
         pool.log_in(tx, &command, uid)

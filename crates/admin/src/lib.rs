@@ -33,6 +33,7 @@ mod parallel;
 pub mod pools;
 pub mod process;
 pub mod registry;
+mod streams;
 pub mod values;
 
 pub use door::{Door, Mount, MountOptions, Mounting};

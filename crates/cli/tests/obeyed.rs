@@ -32,6 +32,7 @@ fn files(tool: &str, sub: &str) -> &'static [&'static str] {
             "snapshot" | "rollback" | "clone" | "promote" | "bookmark" | "hold" | "release",
         ) => &["snapshots.rs"],
         ("zfs", "rename" | "set" | "inherit") => &["change.rs"],
+        ("zfs", "receive") => &["receive.rs"],
         ("zfs", "get") => &["get.rs"],
         ("zfs", "load-key" | "unload-key" | "change-key") => &["keys.rs"],
         ("zfs", "mount" | "unmount") => &["mount.rs"],

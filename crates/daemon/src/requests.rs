@@ -4,7 +4,7 @@ use crate::door::FuseDoor;
 use crate::options::{Latency, Options};
 use crate::process::{Starting, Threads};
 use crate::startup::Stop;
-use admin::datasets::{create, destroy, get, keys, look, mount, rename, set, snapshots};
+use admin::datasets::{create, destroy, get, keys, look, mount, receive, rename, set, snapshots};
 use admin::pools::{self, damage, import, upgrade};
 use admin::{cancel, errors, values, Admin, Answer, Door, Paths, Settings};
 use api::{ApiError, Peer, Reply, Request};
@@ -348,6 +348,28 @@ fn answer_of_datasets(
             name,
             command,
         } => snapshots::bookmark(admin, peer, &source, &name, command).map(done),
+        Request::Receive(r) => {
+            let Some(file) = out.take_fds().pop().map(File::from) else {
+                return Err(ApiError::sentence(
+                    Kind::Invalid,
+                    "no stream came with the request",
+                ));
+            };
+            let gone = out.watch();
+            let file = crate::streams::Input::new(file, gone);
+            let mut tell = |line: String| {
+                // A caller who has gone is found out by the stream.
+                let _ = out.send(Reply::Progress(api::Progress {
+                    what: line,
+                    done: 0,
+                    total: 0,
+                }));
+            };
+            receive::receive(admin, peer, &r, file, &mut tell).map(Reply::Received)
+        }
+        Request::ReceiveAbort { dataset, command } => {
+            receive::abort(admin, peer, &dataset, command).map(done)
+        }
         Request::HoldAdd(r) => snapshots::hold(admin, peer, &r).map(Reply::Batch),
         Request::HoldRelease(r) => snapshots::release(admin, peer, &r).map(Reply::Batch),
         Request::KeyLoad {

@@ -575,7 +575,12 @@ impl Dsl {
         Ok(())
     }
 
-    fn roll_back(&self, tx: &Tx, head: &Arc<Dataset>, snap: &Arc<Dataset>) -> Result<()> {
+    pub(crate) fn roll_back(
+        &self,
+        tx: &Tx,
+        head: &Arc<Dataset>,
+        snap: &Arc<Dataset>,
+    ) -> Result<()> {
         let core = &self.core;
         head.flush(tx)?;
         head.make_unique_accurate(tx)?;

@@ -15,11 +15,13 @@
 #![forbid(unsafe_code)]
 #![warn(missing_docs)]
 
+mod apply;
 mod package;
 mod reader;
 pub mod token;
 mod writer;
 
+pub use apply::{Applier, Rules};
 pub use package::{BeginList, FileSystem, Package};
 pub use reader::{Item, Reader};
 pub use token::ResumeToken;

@@ -11,6 +11,7 @@ mod list;
 mod look;
 mod mount;
 mod mount_helper;
+mod receive;
 mod snapshots;
 #[cfg(test)]
 mod testing;
@@ -40,6 +41,7 @@ fn run(sub: &'static Sub, args: &Parsed, cx: &mut Cx<'_>) -> Outcome {
         "change-key" => keys::change(args, cx),
         "mount" => mount::mount(args, cx),
         "unmount" => mount::unmount(args, cx),
+        "receive" => receive::receive(args, cx),
         "holds" => look::holds(args, cx),
         "allow" => look::allow(args, cx),
         "userspace" => look::space(api::Whose::User, args, cx),

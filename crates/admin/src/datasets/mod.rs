@@ -9,6 +9,7 @@ pub mod mount;
 pub mod parse;
 pub mod props;
 pub mod quota;
+pub mod receive;
 pub mod rename;
 pub mod set;
 pub mod snapshots;

@@ -27,6 +27,7 @@ fn files(tool: &str, sub: &str) -> &'static [&'static str] {
         ("zpool", "get" | "set") => &["get.rs"],
         ("zpool", _) => &["manage.rs"],
         ("zfs", "destroy") => &["destroy.rs"],
+        ("zfs", "allow" | "unallow") => &["allow.rs"],
         (
             "zfs",
             "snapshot" | "rollback" | "clone" | "promote" | "bookmark" | "hold" | "release",

@@ -4,7 +4,9 @@ use crate::door::FuseDoor;
 use crate::options::{Latency, Options};
 use crate::process::{Starting, Threads};
 use crate::startup::Stop;
-use admin::datasets::{create, destroy, get, keys, look, mount, rename, set, snapshots};
+use admin::datasets::{
+    create, destroy, get, keys, look, mount, permissions, rename, set, snapshots,
+};
 use admin::pools::{self, damage, import, upgrade};
 use admin::{cancel, errors, values, Admin, Answer, Door, Paths, Settings};
 use api::{ApiError, Peer, Reply, Request};
@@ -396,8 +398,19 @@ fn answer_of_datasets(
             recursive,
         } => look::holds(admin, &snapshots, recursive).map(Reply::Holds),
         Request::Permissions { dataset } => {
-            look::permissions(admin, &dataset).map(Reply::Permissions)
+            permissions::list(admin, &dataset).map(Reply::Permissions)
         }
+        Request::PermissionsGive {
+            dataset,
+            list,
+            command,
+        } => permissions::allow(admin, peer, &dataset, &list, command).map(done),
+        Request::PermissionsTake {
+            dataset,
+            list,
+            recursive,
+            command,
+        } => permissions::unallow(admin, peer, &dataset, &list, recursive, command).map(done),
         Request::SpaceOf { dataset, who } => {
             look::space(admin, peer, &dataset, &who).map(Reply::Space)
         }

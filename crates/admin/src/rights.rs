@@ -15,9 +15,8 @@ use api::{ApiError, Peer};
 use base::mutation::{mutated, Mutation};
 use base::{Kind, Result};
 use disk::props;
-use dsl::{Caller, Dataset, Dir};
+use dsl::{Caller, Dataset};
 use std::cell::RefCell;
-use std::sync::Arc;
 
 /// What is to be done with a dataset, or in it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -241,11 +240,23 @@ pub fn require(
     action: Action,
     ds: &Dataset,
 ) -> Answer<()> {
+    require_all(admin, entry, peer, action, [ds])
+}
+
+/// The same for each of several datasets of a pool.
+pub fn require_all<'a>(
+    admin: &Admin,
+    entry: &PoolEntry,
+    peer: Peer,
+    action: Action,
+    list: impl IntoIterator<Item = &'a Dataset>,
+) -> Answer<()> {
     if is_owner(admin, peer) {
         return Ok(());
     }
     let who = caller(admin, entry, peer)?;
-    check(|p| ds.permits(p, &who), needs(action))
+    list.into_iter()
+        .try_for_each(|ds| check(|p| ds.permits(p, &who), needs(action)))
 }
 
 /// The same for a permission by its name: that to set a property, say ([`of_property`]).
@@ -263,18 +274,20 @@ pub fn require_named(
     check(|p| ds.permits(p, &who), &[&[permission]])
 }
 
-/// Whether a caller may set these properties of a dataset that is about to be made below `parent`.
+/// Refuses to make a dataset in `parent`, or to move one there, and to set these properties of it.
 pub fn require_in_new(
     admin: &Admin,
     entry: &PoolEntry,
     peer: Peer,
-    parent: &Arc<Dir>,
+    parent: &Dataset,
     list: &api::Props,
 ) -> Answer<()> {
     if is_owner(admin, peer) {
         return Ok(());
     }
+    require(admin, entry, peer, Action::CreateIn, parent)?;
     let who = caller(admin, entry, peer)?;
+    let parent = parent.dir();
     for (name, _) in list {
         // What only something new can have is part of making it.
         let part_of_it = name == "keylocation"
@@ -282,21 +295,17 @@ pub fn require_in_new(
                 matches!(p.class, props::Class::Once | props::Class::OnceDefault)
                     || matches!(p.store, props::Store::MasterNode | props::Store::CryptoKey)
             });
-        if part_of_it {
-            continue;
+        if !part_of_it {
+            let p = of_property(name);
+            check(|p| parent.permits_in_new(p, &who), &[&[p]])?;
         }
-        let p = of_property(name);
-        check(|p| parent.permits_in_new(p, &who), &[&[p]])?;
     }
     Ok(())
 }
 
-/// For requests that nobody but the owner may make.
-pub fn require_owner(admin: &Admin, peer: Peer) -> Answer<()> {
-    match is_owner(admin, peer) {
-        true => Ok(()),
-        false => Err(denied()),
-    }
+/// The user for whom something is mounted; `None`: the owner, who may mount anywhere.
+pub fn mounting_user(admin: &Admin, peer: Peer) -> Option<u32> {
+    (!is_owner(admin, peer)).then_some(peer.uid)
 }
 
 #[cfg(test)]

@@ -186,7 +186,7 @@ const POOLS: &[(&str, By)] = &[
     ("altroot", Code("admin/src/pools/import.rs")),
     ("version", Code("admin/src/pools/set.rs")),
     ("bootfs", Nobody(STORED)),
-    ("delegation", Nobody(STORED)),
+    ("delegation", Code("admin/src/rights.rs")),
     // Refused, except for what is done anyway.
     ("autoreplace", Code("admin/src/pools/set.rs")),
     ("autoexpand", Code("admin/src/pools/set.rs")),

@@ -388,7 +388,7 @@ impl Admin {
             &todo,
             |(path, _)| path,
             |(_, ds)| {
-                let done = self.mount_default(entry, ds, temporary.clone(), false);
+                let done = self.mount_default(entry, ds, temporary.clone(), false, None);
                 done.map_err(|e| (ds.full_name(), e))
             },
         );

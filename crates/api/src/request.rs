@@ -250,6 +250,23 @@ pub enum Request {
     },
     /// Answered by `Permissions`: what is delegated at a dataset and above it.
     Permissions { dataset: String },
+    /// Answered by `Done`: all were given, or none.
+    PermissionsGive {
+        dataset: String,
+        list: Vec<Delegation>,
+        #[serde(default)]
+        command: String,
+    },
+    /// Answered by `Done`: all were taken back, or none. What is not there is left out.
+    PermissionsTake {
+        dataset: String,
+        list: Vec<Delegation>,
+        /// From all descendants too (`-r`).
+        #[serde(default)]
+        recursive: bool,
+        #[serde(default)]
+        command: String,
+    },
     /// Answered by `Space`: what users, groups or projects occupy and may.
     SpaceOf { dataset: String, who: Vec<Whose> },
     /// Answered by `Batch`. All mounts with a ZFS mount point, children first.
@@ -500,6 +517,34 @@ pub enum Whose {
     User,
     Group,
     Project,
+}
+
+/// Permissions to be given, or to be taken back.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Delegation {
+    pub to: Delegate,
+    /// At the dataset itself (`-l`). Creators and sets have no such difference.
+    #[serde(default)]
+    pub local: bool,
+    /// At its descendants (`-d`).
+    #[serde(default)]
+    pub descendent: bool,
+    /// Permissions, and sets with their `@`. None, to be taken back: all that are there.
+    #[serde(default)]
+    pub permissions: Vec<String>,
+}
+
+/// Whom permissions are given.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Delegate {
+    User(u64),
+    Group(u64),
+    Everyone,
+    /// Whoever makes a dataset below (`-c`).
+    Creator,
+    /// The set of this name, with its `@` (`-s`).
+    Set(String),
 }
 
 /// Kinds of datasets.

@@ -27,6 +27,7 @@ fn files(tool: &str, sub: &str) -> &'static [&'static str] {
         ("zpool", "get" | "set") => &["get.rs"],
         ("zpool", _) => &["manage.rs"],
         ("zfs", "destroy") => &["destroy.rs"],
+        ("zfs", "allow" | "unallow") => &["allow.rs"],
         (
             "zfs",
             "snapshot" | "rollback" | "clone" | "promote" | "bookmark" | "hold" | "release",
@@ -186,7 +187,7 @@ const POOLS: &[(&str, By)] = &[
     ("altroot", Code("admin/src/pools/import.rs")),
     ("version", Code("admin/src/pools/set.rs")),
     ("bootfs", Nobody(STORED)),
-    ("delegation", Nobody(STORED)),
+    ("delegation", Code("admin/src/rights.rs")),
     // Refused, except for what is done anyway.
     ("autoreplace", Code("admin/src/pools/set.rs")),
     ("autoexpand", Code("admin/src/pools/set.rs")),

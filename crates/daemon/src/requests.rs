@@ -4,7 +4,9 @@ use crate::door::FuseDoor;
 use crate::options::{Latency, Options};
 use crate::process::{Starting, Threads};
 use crate::startup::Stop;
-use admin::datasets::{create, destroy, get, keys, look, mount, receive, rename, set, snapshots};
+use admin::datasets::{
+    create, destroy, get, keys, look, mount, permissions, receive, rename, set, snapshots,
+};
 use admin::pools::{self, damage, import, upgrade};
 use admin::{cancel, errors, values, Admin, Answer, Door, Paths, Settings};
 use api::{ApiError, Peer, Reply, Request};
@@ -31,10 +33,10 @@ pub struct Control {
     stopping: AtomicBool,
 }
 
-/// Whether a request changes anything or looks where only the owner may; the others everybody may
-/// make of root's daemon.
-fn modifies(request: &Request) -> bool {
-    !matches!(
+/// Whether everybody may make a request of root's daemon: it only looks, or the operation itself asks for
+/// the permissions it needs ([`admin::rights`]).
+fn for_everybody(request: &Request) -> bool {
+    matches!(
         request,
         Request::Ping {}
             | Request::Version {}
@@ -46,12 +48,33 @@ fn modifies(request: &Request) -> bool {
             | Request::MountList {}
             | Request::SupportedFeatures {}
             | Request::PoolActivity { .. }
+            | Request::DatasetCreate(_)
+            | Request::DatasetDestroy(_)
+            | Request::DatasetSet { .. }
+            | Request::DatasetInherit { .. }
+            | Request::DatasetRename { .. }
+            | Request::SnapshotCreate(_)
+            | Request::Rollback(_)
+            | Request::DatasetClone(_)
+            | Request::DatasetPromote { .. }
+            | Request::BookmarkCreate { .. }
+            | Request::HoldAdd(_)
+            | Request::HoldRelease(_)
+            | Request::KeyLoad { .. }
+            | Request::KeyUnload { .. }
+            | Request::KeyChange { .. }
+            | Request::Mount { .. }
+            | Request::MountAll { .. }
+            | Request::Unmount { .. }
+            | Request::UnmountAll { .. }
+            | Request::PermissionsGive { .. }
+            | Request::PermissionsTake { .. }
     )
 }
 
 /// Whether a caller may make a request of the daemon of user `own`.
 fn allowed(own: u32, peer: u32, request: &Request) -> bool {
-    peer == 0 || peer == own || (own == 0 && !modifies(request))
+    peer == 0 || peer == own || (own == 0 && for_everybody(request))
 }
 
 /// Where things are for this user.
@@ -297,19 +320,18 @@ fn answer_of_datasets(
     request: Request,
     out: &mut dyn Sink,
 ) -> Answer<Reply> {
-    let uid = u64::from(peer.uid);
     match request {
         Request::DatasetGet(r) => {
             get::get(admin, &r, &mut |part| out.send(Reply::Datasets(part))).map(Reply::Datasets)
         }
         Request::DatasetCreate(r) => create::create(admin, peer, &r).map(Reply::Created),
-        Request::DatasetDestroy(r) => destroy::destroy(admin, uid, &r).map(Reply::Destroyed),
+        Request::DatasetDestroy(r) => destroy::destroy(admin, peer, &r).map(Reply::Destroyed),
         Request::DatasetSet {
             dataset,
             props,
             no_remount,
             command,
-        } => set::set(admin, uid, &dataset, &props, no_remount, command).map(done),
+        } => set::set(admin, peer, &dataset, &props, no_remount, command).map(done),
         Request::DatasetInherit {
             dataset,
             property,
@@ -317,7 +339,7 @@ fn answer_of_datasets(
             received,
             command,
         } => set::inherit(
-            admin, uid, &dataset, &property, recursive, received, command,
+            admin, peer, &dataset, &property, recursive, received, command,
         )
         .map(done),
         Request::DatasetRename {
@@ -376,8 +398,8 @@ fn answer_of_datasets(
             dataset,
             key,
             check_only,
-        } => keys::load(admin, &dataset, &key, check_only).map(done),
-        Request::KeyUnload { dataset } => keys::unload(admin, &dataset).map(done),
+        } => keys::load(admin, peer, &dataset, &key, check_only).map(done),
+        Request::KeyUnload { dataset } => keys::unload(admin, peer, &dataset).map(done),
         Request::KeyChange {
             dataset,
             inherit,
@@ -392,7 +414,15 @@ fn answer_of_datasets(
             overlay,
             force: _,
             directory,
-        } => mount::mount(admin, &dataset, &options, overlay, directory.as_deref()).map(done),
+        } => mount::mount(
+            admin,
+            peer,
+            &dataset,
+            &options,
+            overlay,
+            directory.as_deref(),
+        )
+        .map(done),
         Request::MountAll {
             root,
             options,
@@ -401,10 +431,13 @@ fn answer_of_datasets(
         } => {
             // Nobody listening is found out by asking whether the caller is gone.
             let mut tell = |p| drop(out.send(Reply::Progress(p)));
-            mount::mount_all(admin, root.as_deref(), &options, overlay, &mut tell).map(Reply::Batch)
+            mount::mount_all(admin, peer, root.as_deref(), &options, overlay, &mut tell)
+                .map(Reply::Batch)
         }
-        Request::Unmount { target, force } => mount::unmount(admin, &target, force).map(done_but),
-        Request::UnmountAll { force } => Ok(Reply::Batch(mount::unmount_all(admin, force))),
+        Request::Unmount { target, force } => {
+            mount::unmount(admin, peer, &target, force).map(done_but)
+        }
+        Request::UnmountAll { force } => Ok(Reply::Batch(mount::unmount_all(admin, peer, force))),
         Request::VolumeRead {
             volume,
             offset,
@@ -418,8 +451,19 @@ fn answer_of_datasets(
             recursive,
         } => look::holds(admin, &snapshots, recursive).map(Reply::Holds),
         Request::Permissions { dataset } => {
-            look::permissions(admin, &dataset).map(Reply::Permissions)
+            permissions::list(admin, &dataset).map(Reply::Permissions)
         }
+        Request::PermissionsGive {
+            dataset,
+            list,
+            command,
+        } => permissions::allow(admin, peer, &dataset, &list, command).map(done),
+        Request::PermissionsTake {
+            dataset,
+            list,
+            recursive,
+            command,
+        } => permissions::unallow(admin, peer, &dataset, &list, recursive, command).map(done),
         Request::SpaceOf { dataset, who } => {
             look::space(admin, peer, &dataset, &who).map(Reply::Space)
         }
@@ -442,7 +486,15 @@ impl Handler for Control {
             return Err(ApiError::reason(Kind::NotPermitted, "permission denied"));
         }
         let gone = out.watch();
-        cancel::with(gone, || self.route(peer, request, out)).map_err(errors::finish)
+        // Only callers who need permissions are asked for their groups.
+        let groups = match out.socket() {
+            Some(socket) if peer.uid != 0 && peer.uid != own => {
+                env_linux::peer_groups(socket).map_err(ApiError::from)?
+            }
+            _ => Vec::new(),
+        };
+        let carried = || cancel::with(gone, || self.route(peer, request, out));
+        admin::rights::with_groups(groups, carried).map_err(errors::finish)
     }
 
     fn answered(&self) {
@@ -471,6 +523,6 @@ mod tests {
         }
         assert!(allowed(0, 7, &look));
         assert!(!allowed(0, 7, &change) && !allowed(0, 7, &scan));
-        assert!(modifies(&Request::Stop {}));
+        assert!(!for_everybody(&Request::Stop {}));
     }
 }

@@ -1,6 +1,7 @@
 //! The `zfs` command: reads the command line, asks the daemon, prints.
 #![forbid(unsafe_code)]
 
+mod allow;
 mod change;
 mod common;
 mod create;
@@ -43,7 +44,8 @@ fn run(sub: &'static Sub, args: &Parsed, cx: &mut Cx<'_>) -> Outcome {
         "unmount" => mount::unmount(args, cx),
         "receive" => receive::receive(args, cx),
         "holds" => look::holds(args, cx),
-        "allow" => look::allow(args, cx),
+        "allow" => allow::allow(args, cx),
+        "unallow" => allow::unallow(args, cx),
         "userspace" => look::space(api::Whose::User, args, cx),
         "groupspace" => look::space(api::Whose::Group, args, cx),
         "projectspace" => look::space(api::Whose::Project, args, cx),

@@ -7,6 +7,7 @@ pub mod keys;
 pub mod look;
 pub mod mount;
 pub mod parse;
+pub mod permissions;
 pub mod props;
 pub mod quota;
 pub mod receive;

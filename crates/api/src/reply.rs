@@ -1,6 +1,6 @@
 //! Replies of the daemon, one type for each request.
 
-use crate::{ApiError, DatasetKind, VdevClass, VdevKind};
+use crate::{ApiError, Bytes, DatasetKind, VdevClass, VdevKind};
 use serde::{Deserialize, Serialize};
 
 /// An answer; which one belongs to which request is told at [`crate::Request`].
@@ -26,6 +26,7 @@ pub enum Reply {
     Holds(Answer<Hold>),
     Permissions(Vec<Permissions>),
     Space(Vec<SpaceRow>),
+    Changes(Vec<Change>),
     /// Only on the way to another answer.
     Progress(Progress),
 }
@@ -53,6 +54,33 @@ impl<T> Default for Answer<T> {
             failed: Vec::new(),
         }
     }
+}
+
+/// What `zfs diff` tells of one object.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Change {
+    pub what: ChangeKind,
+    /// `st_mode`
+    pub mode: u32,
+    /// Change time of the object: seconds since 1970, nanoseconds.
+    pub ctime: (i64, u32),
+    /// Absolute path, beginning with the mount point. Of something renamed: the earlier one.
+    pub path: Bytes,
+    /// Of something renamed: the later path.
+    #[serde(default)]
+    pub to: Option<Bytes>,
+}
+
+/// What happened to an object.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum ChangeKind {
+    Removed,
+    Created,
+    Modified,
+    Renamed,
+    /// It has so many more names, or fewer.
+    Links(i64),
 }
 
 /// A user hold of a snapshot.

@@ -159,6 +159,15 @@ pub enum Request {
         #[serde(default)]
         command: String,
     },
+    /// Answered by `Changes`, in parts: what differs between two states of a file system.
+    Diff {
+        /// A snapshot.
+        from: String,
+        /// A later snapshot of the file system or of a clone of it, or the file system or clone as it is now; none: the
+        /// file system of the snapshot.
+        #[serde(default)]
+        to: Option<String>,
+    },
     /// Answered by `Batch`. The snapshots of one pool are held at one moment, or none is.
     HoldAdd(Holding),
     /// Answered by `Batch`.

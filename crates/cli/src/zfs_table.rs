@@ -585,18 +585,31 @@ static SUBS: &[Sub] = &[
         complete: Complete::Filesystems,
         built: true,
     },
-    later(
-        "diff",
-        &[],
-        "Print what differs between snapshots.",
-        "snapshot [snapshot|filesystem]",
-        &[
-            sw('F', "Kind of file."),
-            sw('H', "For scripts."),
-            sw('t', "Time of change."),
-            sw('h', "Names as they are."),
+    Sub {
+        name: "diff",
+        aliases: &[],
+        about: "Print what differs between a snapshot and a later state.",
+        operands: "snapshot [snapshot|filesystem]",
+        flags: &[
+            sw('F', "Print the kind of each file in a column of its own."),
+            sw('H', "For scripts: a tab instead of the arrow between two names."),
+            sw('t', "Print when the inode changed, in seconds and nanoseconds, first."),
+            sw('h', "Print names as they are, without escapes."),
         ],
-    ),
+        text: &[
+            "Prints a line for each file, directory or other object that differs: + is new, - is gone, M has \
+             changed, R has another name. A number in brackets says how many hard links a file has got or lost. \
+             With -F the kinds are: / directory, F file, @ symbolic link, | pipe, = socket, B and C devices. \
+             Lines are in no particular order.",
+            "The second operand is a later snapshot of the same file system (or of a clone of it), or a file \
+             system or clone as it is now; without it, the file system of the snapshot as it is now. Both may \
+             be unmounted. A state of now is made a snapshot for as long as the command runs.",
+            "Blanks, backslashes and bytes that are not printable ASCII are printed as \\0ooo, four octal \
+             digits.",
+        ],
+        complete: Complete::Datasets,
+        built: true,
+    },
     later(
         "program",
         &[],

@@ -4,7 +4,7 @@ use crate::door::FuseDoor;
 use crate::options::{Latency, Options};
 use crate::process::{Starting, Threads};
 use crate::startup::Stop;
-use admin::datasets::{create, destroy, get, keys, look, mount, rename, set, snapshots};
+use admin::datasets::{create, destroy, diff, get, keys, look, mount, rename, set, snapshots};
 use admin::pools::{self, damage, import, upgrade};
 use admin::{cancel, errors, values, Admin, Answer, Door, Paths, Settings};
 use api::{ApiError, Peer, Reply, Request};
@@ -348,6 +348,10 @@ fn answer_of_datasets(
             name,
             command,
         } => snapshots::bookmark(admin, peer, &source, &name, command).map(done),
+        Request::Diff { from, to } => diff::diff(admin, &from, to.as_deref(), &mut |part| {
+            out.send(Reply::Changes(part))
+        })
+        .map(Reply::Changes),
         Request::HoldAdd(r) => snapshots::hold(admin, peer, &r).map(Reply::Batch),
         Request::HoldRelease(r) => snapshots::release(admin, peer, &r).map(Reply::Batch),
         Request::KeyLoad {

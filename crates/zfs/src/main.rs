@@ -5,6 +5,7 @@ mod change;
 mod common;
 mod create;
 mod destroy;
+mod diff;
 mod get;
 mod keys;
 mod list;
@@ -31,6 +32,7 @@ fn run(sub: &'static Sub, args: &Parsed, cx: &mut Cx<'_>) -> Outcome {
         "bookmark" => snapshots::bookmark(args, cx),
         "hold" => snapshots::hold(args, cx),
         "release" => snapshots::release(args, cx),
+        "diff" => diff::diff(args, cx),
         "list" => list::list(args, cx),
         "set" => change::set(args, cx),
         "get" => get::get(args, cx),

@@ -2,6 +2,7 @@
 
 pub mod create;
 pub mod destroy;
+pub mod diff;
 pub mod get;
 pub mod keys;
 pub mod look;

@@ -27,6 +27,7 @@ pub enum Reply {
     Permissions(Vec<Permissions>),
     Space(Vec<SpaceRow>),
     Changes(Vec<Change>),
+    Held(Vec<HeldSpace>),
     /// Only on the way to another answer.
     Progress(Progress),
 }
@@ -81,6 +82,43 @@ pub enum ChangeKind {
     Renamed,
     /// It has so many more names, or fewer.
     Links(i64),
+}
+
+/// What holds the space of one file system or volume. Bytes.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct HeldSpace {
+    pub dataset: String,
+    pub used: u64,
+    /// By what is in it now.
+    pub head: u64,
+    pub snapshots: u64,
+    /// Of that, what cannot be given back as long as holds and clones pin snapshots.
+    pub pinned: u64,
+    pub refreservation: u64,
+    pub children: u64,
+    /// Oldest first.
+    pub list: Vec<HeldBy>,
+}
+
+/// What one snapshot holds. Bytes.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct HeldBy {
+    /// Name behind the `@`.
+    pub snapshot: String,
+    /// Seconds since 1970.
+    pub creation: u64,
+    pub referenced: u64,
+    /// Comes free if it is destroyed alone.
+    pub alone: u64,
+    /// Comes free if it and those before it are destroyed, back to the last one that is pinned; none if it is pinned
+    /// itself.
+    pub with_older: Option<u64>,
+    /// Tags of its holds.
+    pub holds: Vec<String>,
+    /// Its clones.
+    pub clones: Vec<String>,
 }
 
 /// A user hold of a snapshot.

@@ -251,6 +251,12 @@ pub enum Request {
     },
     /// Answered by `Permissions`: what is delegated at a dataset and above it.
     Permissions { dataset: String },
+    /// Answered by `Held`: what holds the space of a file system or volume, and of those below.
+    SpaceHeld {
+        dataset: String,
+        #[serde(default)]
+        recursive: bool,
+    },
     /// Answered by `Space`: what users, groups or projects occupy and may.
     SpaceOf { dataset: String, who: Vec<Whose> },
     /// Answered by `Batch`. All mounts with a ZFS mount point, children first.
@@ -587,6 +593,9 @@ pub struct Rollback {
     /// Unmount clones by force (`-f`).
     #[serde(default)]
     pub force: bool,
+    /// Although the user property protects it (`--protected`).
+    #[serde(default)]
+    pub protected: bool,
     #[serde(default)]
     pub command: String,
 }
@@ -634,6 +643,9 @@ pub struct DatasetDestroy {
     /// Unmount by force (`-f`).
     #[serde(default)]
     pub force: bool,
+    /// Although the user property protects it (`--protected`).
+    #[serde(default)]
+    pub protected: bool,
     /// Mark snapshots for later if they cannot go now (`-d`).
     #[serde(default)]
     pub defer: bool,

@@ -36,6 +36,7 @@ fn files(tool: &str, sub: &str) -> &'static [&'static str] {
         ("zfs", "load-key" | "unload-key" | "change-key") => &["keys.rs"],
         ("zfs", "mount" | "unmount") => &["mount.rs"],
         ("zfs", "diff") => &["diff.rs"],
+        ("zfs", "space") => &["space.rs"],
         _ => &["look.rs"],
     }
 }

@@ -4,7 +4,9 @@ use crate::door::FuseDoor;
 use crate::options::{Latency, Options};
 use crate::process::{Starting, Threads};
 use crate::startup::Stop;
-use admin::datasets::{create, destroy, diff, get, keys, look, mount, rename, set, snapshots};
+use admin::datasets::{
+    create, destroy, diff, get, keys, look, mount, rename, set, snapshots, space,
+};
 use admin::pools::{self, damage, import, upgrade};
 use admin::{cancel, errors, values, Admin, Answer, Door, Paths, Settings};
 use api::{ApiError, Peer, Reply, Request};
@@ -43,6 +45,7 @@ fn modifies(request: &Request) -> bool {
             | Request::Holds { .. }
             | Request::Permissions { .. }
             | Request::SpaceOf { .. }
+            | Request::SpaceHeld { .. }
             | Request::MountList {}
             | Request::SupportedFeatures {}
             | Request::PoolActivity { .. }
@@ -401,6 +404,9 @@ fn answer_of_datasets(
         } => look::holds(admin, &snapshots, recursive).map(Reply::Holds),
         Request::Permissions { dataset } => {
             look::permissions(admin, &dataset).map(Reply::Permissions)
+        }
+        Request::SpaceHeld { dataset, recursive } => {
+            space::held(admin, &dataset, recursive).map(Reply::Held)
         }
         Request::SpaceOf { dataset, who } => {
             look::space(admin, peer, &dataset, &who).map(Reply::Space)

@@ -3,6 +3,7 @@
 
 mod change;
 mod common;
+mod confirm;
 mod create;
 mod destroy;
 mod diff;
@@ -13,6 +14,7 @@ mod look;
 mod mount;
 mod mount_helper;
 mod snapshots;
+mod space;
 #[cfg(test)]
 mod testing;
 
@@ -47,6 +49,7 @@ fn run(sub: &'static Sub, args: &Parsed, cx: &mut Cx<'_>) -> Outcome {
         "userspace" => look::space(api::Whose::User, args, cx),
         "groupspace" => look::space(api::Whose::Group, args, cx),
         "projectspace" => look::space(api::Whose::Project, args, cx),
+        "space" => space::space(args, cx),
         "read" => look::read(args, cx),
         other => Err(cli::Fail::Error(format!(
             "zfs {other}: not available in this version yet"

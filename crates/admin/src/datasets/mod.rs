@@ -9,10 +9,12 @@ pub mod look;
 pub mod mount;
 pub mod parse;
 pub mod props;
+pub mod protect;
 pub mod quota;
 pub mod rename;
 pub mod set;
 pub mod snapshots;
+pub mod space;
 
 use crate::registry::{Admin, PoolEntry};
 use crate::{cancel, errors};

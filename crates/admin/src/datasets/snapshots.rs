@@ -2,7 +2,7 @@
 
 use crate::datasets::create::{self, NewFs};
 use crate::datasets::parse::Allowed;
-use crate::datasets::{self, destroy, mount, set, Answer};
+use crate::datasets::{self, destroy, mount, protect, set, Answer};
 use crate::errors;
 use crate::registry::{Admin, PoolEntry};
 use api::{
@@ -232,6 +232,19 @@ pub fn rollback(admin: &Arc<Admin>, peer: Peer, r: &Rollback) -> Answer<Option<S
     let snap = datasets::find(&entry, &r.snapshot)?;
     let in_way = younger(&entry, &head, &snap).map_err(plain)?;
     refuse(&in_way, fs, r)?;
+    if !r.protected {
+        let names: Vec<String> = in_way
+            .snapshots
+            .iter()
+            .map(|(n, _)| format!("{fs}@{n}"))
+            .collect();
+        let younger = names.iter().zip(&in_way.snapshots);
+        let younger = younger.map(|(n, (_, s))| (n.as_str(), &**s));
+        protect::refuse(
+            "go back and destroy",
+            [(fs, &*head)].into_iter().chain(younger),
+        )?;
+    }
     entry.pool.dsl.check_rollback(&head, &snap).map_err(plain)?;
     let mounted = entry.mounted(head.object());
     let mut mounts = entry.all_mounts();
@@ -305,6 +318,7 @@ fn go_back(
             name: format!("{fs}@{spec}"),
             dependents: r.dependents,
             force: r.force,
+            protected: r.protected,
             ..DatasetDestroy::default()
         };
         let done = destroy::destroy_snapshots(admin, entry, uid, &request, &fs, &spec)?;

@@ -26,7 +26,9 @@ fn snapshots(rig: &Rig) -> BTreeSet<String> {
 fn count(rig: &Rig, head: &str, word: &str) -> usize {
     let all = snapshots(rig);
     let prefix = format!("{head}@");
-    all.iter().filter(|s| s.starts_with(&prefix) && s.contains(word)).count()
+    all.iter()
+        .filter(|s| s.starts_with(&prefix) && s.contains(word))
+        .count()
 }
 
 /// It takes snapshots, prunes those that are too many, and finds the pool healthy.
@@ -63,7 +65,8 @@ fn sanoid_takes_prunes_and_monitors() {
         );
         rig.try_run("unshare", &["-m", "sh", "-c", &script])
     };
-    let probe = format!("mount -t overlay -o lowerdir={tree}/usr/share:/usr/share overlay /usr/share");
+    let probe =
+        format!("mount -t overlay -o lowerdir={tree}/usr/share:/usr/share overlay /usr/share");
     let can = rig.try_run("unshare", &["-m", "sh", "-c", &probe]);
     if !can.status.success() {
         eprintln!("skipped: overlays cannot be mounted here: {}", can.err);
@@ -109,20 +112,38 @@ fn zfs_auto_snapshot_keeps_as_many_as_it_is_told() {
     for n in 0..4 {
         fs::write(mnt.join("a/f"), format!("{n}")).unwrap();
         let prefix = format!("p{n}");
-        let args = ["--label=frequent", "--keep=2", "--prefix=p", "--verbose", "//"];
+        let args = [
+            "--label=frequent",
+            "--keep=2",
+            "--prefix=p",
+            "--verbose",
+            "//",
+        ];
         rig.try_run(&program, &args).ok();
         // Its names have minutes: the next ones need others.
         let made = snapshots(&rig);
-        let newest = made.iter().find(|s| s.starts_with("tank/a@p_")).unwrap().clone();
+        let newest = made
+            .iter()
+            .find(|s| s.starts_with("tank/a@p_"))
+            .unwrap()
+            .clone();
         if n < 3 {
             let label = newest.rsplit("frequent-").next().unwrap().to_string();
-            let older = format!("tank/a@p_frequent-2020-01-0{}-{}", n + 1, &label[label.len() - 4..]);
+            let older = format!(
+                "tank/a@p_frequent-2020-01-0{}-{}",
+                n + 1,
+                &label[label.len() - 4..]
+            );
             rig.zfs(&["rename", &newest, &older]);
         }
         drop(prefix);
     }
     // One made and two kept before it at most.
-    assert!(count(&rig, "tank/a", "frequent") <= 3, "{:?}", snapshots(&rig));
+    assert!(
+        count(&rig, "tank/a", "frequent") <= 3,
+        "{:?}",
+        snapshots(&rig)
+    );
     assert_eq!(count(&rig, "tank/a/b", "frequent"), 0);
     rig.zpool(&["export", "tank"]);
 }
@@ -140,7 +161,14 @@ fn zfs_autobackup_takes_and_thins_snapshots() {
     rig.zfs(&["set", "autobackup:test=true", "tank/a"]);
     for n in 0..3 {
         fs::write(mnt.join("a/f"), format!("{n}").repeat(300_000)).unwrap();
-        let args = ["-m", "zfs_autobackup.ZfsAutobackup", "--verbose", "--keep-source=1", "--allow-empty", "test"];
+        let args = [
+            "-m",
+            "zfs_autobackup.ZfsAutobackup",
+            "--verbose",
+            "--keep-source=1",
+            "--allow-empty",
+            "test",
+        ];
         rig.try_run("python3", &args).ok();
         // The names have seconds.
         std::thread::sleep(std::time::Duration::from_millis(1100));

@@ -483,7 +483,10 @@ fn the_directory_of_snapshots_is_a_way_to_change_them() {
     fs::remove_dir(dir.join("old")).unwrap();
     assert_eq!(list(&rig, "snapshot"), ["tank@renamed"]);
     assert!(!dir.join("old").exists());
-    let names: Vec<_> = fs::read_dir(&dir).unwrap().map(|e| e.unwrap().file_name()).collect();
+    let names: Vec<_> = fs::read_dir(&dir)
+        .unwrap()
+        .map(|e| e.unwrap().file_name())
+        .collect();
     assert_eq!(names, ["renamed"]);
     let cwd = format!("/proc/{}/cwd/f", standing.id());
     assert!(fs::read(cwd).is_err());

@@ -69,7 +69,10 @@ impl Set {
                 dependency.starts_with("lib") && own.iter().any(|w| dependency.contains(w))
             }
             Set::Ztest | Set::AutoSnapshot => false,
-            Set::Sanoid => matches!(dependency, "libconfig-inifiles-perl" | "libcapture-tiny-perl"),
+            Set::Sanoid => matches!(
+                dependency,
+                "libconfig-inifiles-perl" | "libcapture-tiny-perl"
+            ),
             Set::ZfsFuse => fuse.iter().any(|w| dependency.starts_with(w)),
         }
     }

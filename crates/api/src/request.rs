@@ -167,6 +167,15 @@ pub enum Request {
         #[serde(default)]
         command: String,
     },
+    /// Answered by `Changes`, in parts: what differs between two states of a file system.
+    Diff {
+        /// A snapshot.
+        from: String,
+        /// A later snapshot of the file system or of a clone of it, or the file system or clone as it is now; none: the
+        /// file system of the snapshot.
+        #[serde(default)]
+        to: Option<String>,
+    },
     /// Answered by `Batch`. The snapshots of one pool are held at one moment, or none is.
     HoldAdd(Holding),
     /// Answered by `Batch`.
@@ -266,6 +275,12 @@ pub enum Request {
         recursive: bool,
         #[serde(default)]
         command: String,
+    },
+    /// Answered by `Held`: what holds the space of a file system or volume, and of those below.
+    SpaceHeld {
+        dataset: String,
+        #[serde(default)]
+        recursive: bool,
     },
     /// Answered by `Space`: what users, groups or projects occupy and may.
     SpaceOf { dataset: String, who: Vec<Whose> },
@@ -631,6 +646,9 @@ pub struct Rollback {
     /// Unmount clones by force (`-f`).
     #[serde(default)]
     pub force: bool,
+    /// Although the user property protects it (`--protected`).
+    #[serde(default)]
+    pub protected: bool,
     #[serde(default)]
     pub command: String,
 }
@@ -737,6 +755,9 @@ pub struct DatasetDestroy {
     /// Unmount by force (`-f`).
     #[serde(default)]
     pub force: bool,
+    /// Although the user property protects it (`--protected`).
+    #[serde(default)]
+    pub protected: bool,
     /// Mark snapshots for later if they cannot go now (`-d`).
     #[serde(default)]
     pub defer: bool,

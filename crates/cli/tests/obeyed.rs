@@ -37,6 +37,8 @@ fn files(tool: &str, sub: &str) -> &'static [&'static str] {
         ("zfs", "get") => &["get.rs"],
         ("zfs", "load-key" | "unload-key" | "change-key") => &["keys.rs"],
         ("zfs", "mount" | "unmount") => &["mount.rs"],
+        ("zfs", "diff") => &["diff.rs"],
+        ("zfs", "space") => &["space.rs"],
         _ => &["look.rs"],
     }
 }

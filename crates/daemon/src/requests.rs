@@ -5,7 +5,8 @@ use crate::options::{Latency, Options};
 use crate::process::{Starting, Threads};
 use crate::startup::Stop;
 use admin::datasets::{
-    create, destroy, get, keys, look, mount, permissions, receive, rename, set, snapshots,
+    create, destroy, diff, get, keys, look, mount, permissions, receive, rename, set, snapshots,
+    space,
 };
 use admin::pools::{self, damage, import, upgrade};
 use admin::{cancel, errors, values, Admin, Answer, Door, Paths, Settings};
@@ -45,6 +46,7 @@ fn for_everybody(request: &Request) -> bool {
             | Request::Holds { .. }
             | Request::Permissions { .. }
             | Request::SpaceOf { .. }
+            | Request::SpaceHeld { .. }
             | Request::MountList {}
             | Request::SupportedFeatures {}
             | Request::PoolActivity { .. }
@@ -392,6 +394,10 @@ fn answer_of_datasets(
         Request::ReceiveAbort { dataset, command } => {
             receive::abort(admin, peer, &dataset, command).map(done)
         }
+        Request::Diff { from, to } => diff::diff(admin, &from, to.as_deref(), &mut |part| {
+            out.send(Reply::Changes(part))
+        })
+        .map(Reply::Changes),
         Request::HoldAdd(r) => snapshots::hold(admin, peer, &r).map(Reply::Batch),
         Request::HoldRelease(r) => snapshots::release(admin, peer, &r).map(Reply::Batch),
         Request::KeyLoad {
@@ -464,6 +470,9 @@ fn answer_of_datasets(
             recursive,
             command,
         } => permissions::unallow(admin, peer, &dataset, &list, recursive, command).map(done),
+        Request::SpaceHeld { dataset, recursive } => {
+            space::held(admin, &dataset, recursive).map(Reply::Held)
+        }
         Request::SpaceOf { dataset, who } => {
             look::space(admin, peer, &dataset, &who).map(Reply::Space)
         }

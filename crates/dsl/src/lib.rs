@@ -59,3 +59,4 @@ pub use free::Freed;
 pub use history::{Event, History};
 pub use props::{PropSource, PropValue};
 pub use receive::{Place, ReceiveBegin, ReceiveEnd, ResumeState, RECV};
+pub use snapshot::Held;

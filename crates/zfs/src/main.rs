@@ -4,8 +4,10 @@
 mod allow;
 mod change;
 mod common;
+mod confirm;
 mod create;
 mod destroy;
+mod diff;
 mod get;
 mod keys;
 mod list;
@@ -14,6 +16,7 @@ mod mount;
 mod mount_helper;
 mod receive;
 mod snapshots;
+mod space;
 #[cfg(test)]
 mod testing;
 
@@ -33,6 +36,7 @@ fn run(sub: &'static Sub, args: &Parsed, cx: &mut Cx<'_>) -> Outcome {
         "bookmark" => snapshots::bookmark(args, cx),
         "hold" => snapshots::hold(args, cx),
         "release" => snapshots::release(args, cx),
+        "diff" => diff::diff(args, cx),
         "list" => list::list(args, cx),
         "set" => change::set(args, cx),
         "get" => get::get(args, cx),
@@ -49,6 +53,7 @@ fn run(sub: &'static Sub, args: &Parsed, cx: &mut Cx<'_>) -> Outcome {
         "userspace" => look::space(api::Whose::User, args, cx),
         "groupspace" => look::space(api::Whose::Group, args, cx),
         "projectspace" => look::space(api::Whose::Project, args, cx),
+        "space" => space::space(args, cx),
         "read" => look::read(args, cx),
         other => Err(cli::Fail::Error(format!(
             "zfs {other}: not available in this version yet"

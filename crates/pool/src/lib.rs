@@ -35,6 +35,7 @@ mod multihost;
 mod newest;
 mod open;
 mod props;
+mod reshape;
 mod scan;
 mod served;
 mod shared;
@@ -60,11 +61,12 @@ pub use indirect::{Expansion, RemovingPhys};
 pub use jobs::{Budget, Job, JobState, JobStatus, Progress, Step};
 pub use multihost::{Activity, ActivityCheck, Multihost, Rank};
 pub use open::{OpenOptions, Rewind};
+pub use reshape::Offline;
 pub use scan::{Rebuild, ScanState};
 pub use served::Serving;
 pub use shared::Shares;
 pub use spacemaps::{MapFeatures, SpaceMaps, TopShape};
-pub use spares::{AuxDevices, FEATURE_DRAID};
+pub use spares::{AuxDevices, AuxKind, FEATURE_DRAID};
 pub use suspend::{Failmode, Patience, Tell, Turn};
 
 use base::{Error, Result};
@@ -143,7 +145,9 @@ pub struct Pool {
     /// The next txg is written even if nothing changed.
     pub(crate) force_next: AtomicBool,
     pub(crate) kicked: (Mutex<bool>, Condvar),
-    aux: AuxDevices,
+    pub(crate) aux: Mutex<Arc<AuxDevices>>,
+    /// Devices that leave the tree with the txg that is being written.
+    pub(crate) left: Mutex<Vec<reshape::Left>>,
     pub(crate) dtls: Mutex<HashMap<u64, base::RangeSet>>,
     config_dirty: AtomicBool,
     pub(crate) jobs: jobs::Jobs,

@@ -25,6 +25,10 @@ fn files(tool: &str, sub: &str) -> &'static [&'static str] {
         ("zpool", "import") => &["import.rs"],
         ("zpool", "upgrade") => &["upgrade.rs"],
         ("zpool", "get" | "set") => &["get.rs"],
+        (
+            "zpool",
+            "add" | "attach" | "detach" | "offline" | "online" | "remove" | "reopen" | "replace",
+        ) => &["devices.rs"],
         ("zpool", _) => &["manage.rs"],
         ("zfs", "destroy") => &["destroy.rs"],
         (

@@ -5,7 +5,7 @@ use crate::options::{Latency, Options};
 use crate::process::{Starting, Threads};
 use crate::startup::Stop;
 use admin::datasets::{create, destroy, get, keys, look, mount, rename, set, snapshots};
-use admin::pools::{self, damage, import, upgrade};
+use admin::pools::{self, damage, devices, import, upgrade};
 use admin::{cancel, errors, values, Admin, Answer, Door, Paths, Settings};
 use api::{ApiError, Peer, Reply, Request};
 use base::{Kind, Result};
@@ -285,6 +285,37 @@ pub fn answer(
         }
         Request::PoolSync { pool, force } => pools::sync(admin, &pool, force).map(done_but),
         Request::PoolClear(r) => damage::clear(admin, peer, &r).map(done),
+        Request::PoolAdd(r) => devices::add(admin, peer, &r).map(done),
+        Request::DeviceRemove {
+            pool,
+            device,
+            command,
+        } => devices::remove(admin, peer, &pool, &device, &command).map(done),
+        Request::DeviceOnline {
+            pool,
+            device,
+            expand,
+            command,
+        } => devices::online(admin, peer, &pool, &device, expand, &command).map(done_but),
+        Request::DeviceOffline {
+            pool,
+            device,
+            temporary,
+            fault,
+            command,
+        } => {
+            let how = ::pool::Offline { temporary, fault };
+            devices::offline(admin, peer, &pool, &device, how, &command).map(done)
+        }
+        Request::DeviceAttach(r) => devices::attach(admin, peer, &r).map(done),
+        Request::DeviceDetach {
+            pool,
+            device,
+            command,
+        } => devices::detach(admin, peer, &pool, &device, &command).map(done),
+        Request::PoolReopen { pool, command } => {
+            devices::reopen(admin, peer, &pool, &command).map(done)
+        }
         Request::PoolActivity { pool } => pools::activity(admin, &pool).map(Reply::Activity),
         other => answer_of_datasets(admin, peer, other, out),
     }

@@ -82,6 +82,27 @@ impl Pool {
         Ok(leaf.state())
     }
 
+    /// Has the top-level vdev of leaf `guid` use all that its devices hold, in whole metaslabs (`zpool online -e`). False if it
+    /// is as large already, or a device of it is not there.
+    pub fn expand(&self, guid: u64) -> Result<bool> {
+        self.writable()?;
+        self.task(move |pool, tx| {
+            let (top, _) = pool.tree.leaf_of(guid)?;
+            let base = pool.label_base(0, tx.txg());
+            let Some(asize) = pool.tree.expand(top.id(), &base, tx.txg())? else {
+                return Ok(false);
+            };
+            pool.dirty_config();
+            let grown = pool
+                .maps
+                .grow_top(tx, top.id(), top.metaslab_count())
+                .and_then(|()| pool.space.grow_top(top.id(), asize))
+                .and_then(|_| pool.shares.brt.add_vdev(top.id(), asize));
+            pool.or_stop(grown)?;
+            Ok(true)
+        })
+    }
+
     /// Opens again what is not open, and notices what is gone (`zpool reopen`).
     pub fn reopen(&self) -> Result<()> {
         self.tree.reopen();

@@ -732,6 +732,24 @@ impl SpaceMaps {
         Ok(object)
     }
 
+    /// Top-level vdev `id` has `count` metaslabs from now on, more than before.
+    pub fn grow_top(&self, tx: &Tx, id: u64, count: u64) -> Result<()> {
+        let mut inner = self.lock();
+        let Some(top) = inner.tops.get_mut(&id) else {
+            bail!(Damaged, "no vdev {id}")
+        };
+        let had = top.ms.len();
+        let more = (count as usize).saturating_sub(had);
+        top.ms.resize_with(had + more, Ms::none);
+        for object in [top.array, top.unflushed_object] {
+            if object != 0 {
+                let dn = self.mos.hold(object)?;
+                dn.write(tx, had as u64 * 8, &vec![0; 8 * more])?;
+            }
+        }
+        Ok(())
+    }
+
     /// Frees everything there is of the metaslabs of top-level vdev `id`, on which nothing is allocated. Entries about it in
     /// the logs are passed over from now on.
     pub fn remove_top(&self, tx: &Tx, f: &dyn MapFeatures, id: u64) -> Result<()> {

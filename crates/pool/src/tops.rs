@@ -232,6 +232,11 @@ impl Pool {
 
     /// [`Pool::add_top`] for several vdevs, which come together or not at all.
     pub fn add_tops(&self, specs: &[TopSpec]) -> Result<()> {
+        self.add_tops_with(specs, true)
+    }
+
+    /// The same; `any_ashift`: also vdevs with another sector size than those there are.
+    pub fn add_tops_with(&self, specs: &[TopSpec], any_ashift: bool) -> Result<()> {
         for spec in specs {
             self.check_add(spec)?;
         }
@@ -239,11 +244,37 @@ impl Pool {
         let tops = self.tree.new_tops(specs, &base, self.dmu.open_txg())?;
         let biases: Vec<Option<Bias>> = specs.iter().map(|s| s.bias).collect();
         let new = tops.clone();
-        self.task(move |pool, tx| pool.commit_tops(tx, &new, &biases))?;
+        let fits = if any_ashift { Ok(()) } else { self.same_ashift(&tops) };
+        let done = fits.and_then(|()| self.task(move |pool, tx| pool.commit_tops(tx, &new, &biases)));
+        if let Err(e) = done {
+            for leaf in tops.iter().flat_map(|t| t.leaves()) {
+                self.tree.retire(&leaf, None);
+            }
+            return Err(e);
+        }
         for top in tops {
             self.task(move |pool, tx| pool.open_for_blocks(tx, &top))?;
         }
         self.refresh_dedup_quota()
+    }
+
+    /// Refuses new vdevs with another sector size than all of the normal class have.
+    fn same_ashift(&self, new: &[Arc<Vdev>]) -> Result<()> {
+        let tops = self.tree.tops();
+        let normal = tops.iter().filter(|t| t.is_concrete() && !t.is_log());
+        let mut sizes: Vec<u32> = normal.map(|t| t.ashift()).collect();
+        sizes.sort_unstable();
+        sizes.dedup();
+        let [have] = sizes[..] else { return Ok(()) };
+        match new.iter().find(|t| !t.is_log() && t.ashift() != have) {
+            None => Ok(()),
+            Some(t) => bail!(
+                Invalid,
+                "the new vdev has ashift {}, those of the pool have {have}, which would rule out removing \
+                 devices later; use '-o ashift={have}' or '--allow-ashift-mismatch'",
+                t.ashift()
+            ),
+        }
     }
 
     fn check_add(&self, spec: &TopSpec) -> Result<()> {

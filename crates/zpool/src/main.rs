@@ -3,6 +3,7 @@
 
 mod common;
 mod create;
+mod devices;
 mod draid;
 mod get;
 mod import;
@@ -37,6 +38,14 @@ fn run(sub: &'static Sub, args: &Parsed, cx: &mut Cx<'_>) -> Outcome {
         "sync" => manage::sync(args, cx),
         "clear" => manage::clear(args, cx),
         "wait" => manage::wait(args, cx),
+        "add" => devices::add(args, cx),
+        "attach" => devices::attach(args, cx),
+        "replace" => devices::replace(args, cx),
+        "detach" => devices::detach(args, cx),
+        "online" => devices::online(args, cx),
+        "offline" => devices::offline(args, cx),
+        "remove" => devices::remove(args, cx),
+        "reopen" => devices::reopen(args, cx),
         other => Err(cli::Fail::Error(format!(
             "zpool {other}: not available in this version yet"
         ))),

@@ -4,6 +4,7 @@ pub mod abandon;
 pub mod activity;
 pub mod create;
 pub mod damage;
+pub mod devices;
 pub mod get;
 pub mod import;
 pub mod set;
@@ -76,14 +77,15 @@ pub fn activity(admin: &Admin, pool: &str) -> Answer<Vec<Activity>> {
     let idle = [
         "discard",
         "initialize",
-        "replace",
         "remove",
         "resilver",
         "scrub",
         "trim",
         "raidz_expand",
     ];
-    let mut list = vec![activity("free", freeing)];
+    // How much is left is a matter of the resilver.
+    let replacing = u64::from(entry.pool.is_replacing());
+    let mut list = vec![activity("free", freeing), activity("replace", replacing)];
     list.extend(idle.map(|name| activity(name, 0)));
     Ok(list)
 }

@@ -514,6 +514,8 @@ impl VdevTree {
         if top.is_expanding() || top.leaves().iter().any(|l| l.usable_device().is_none()) {
             return Ok(None);
         }
+        // What the devices hold now, not when they were opened.
+        top.leaves().iter().for_each(|l| l.set_device(l.device()));
         let asize = natural_asize(&top);
         let unit = 1u64 << top.metaslab_shift();
         if asize <= top.asize() || asize / unit <= top.asize() / unit {

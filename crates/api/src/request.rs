@@ -134,6 +134,15 @@ pub enum Request {
         #[serde(default)]
         command: String,
     },
+    /// Answered by `Events`: those behind number `after`, of one pool or all.
+    Events {
+        #[serde(default)]
+        pool: Option<String>,
+        #[serde(default)]
+        after: u64,
+    },
+    /// Answered by `DoneBut`: forgets all events, and says how many.
+    EventsClear {},
     /// Answered by `Activity`: what `zpool wait` waits for.
     PoolActivity { pool: String },
 

@@ -536,17 +536,25 @@ static SUBS: &[Sub] = &[
         complete: Complete::Pools,
         built: true,
     },
-    later(
-        "events",
-        "Print events.",
-        "[pool]",
-        &[
+    Sub {
+        name: "events",
+        aliases: &[],
+        about: "Print events.",
+        operands: "[pool]",
+        flags: &[
             sw('v', "Print all of each event."),
             sw('H', "For scripts: no header, fields separated by one tab."),
             sw('f', "Follow."),
             sw('c', "Forget all events."),
+            JSON,
         ],
-    ),
+        text: &[
+            "Events are kept in the memory of the daemon, 512 at most: pools that came and went, devices whose state \
+             changed, errors that were counted. With -j each event is one line of JSON.",
+        ],
+        complete: Complete::Pools,
+        built: true,
+    },
     Sub {
         name: "get",
         aliases: &[],

@@ -29,6 +29,7 @@ fn files(tool: &str, sub: &str) -> &'static [&'static str] {
             "zpool",
             "add" | "attach" | "detach" | "offline" | "online" | "remove" | "reopen" | "replace",
         ) => &["devices.rs"],
+        ("zpool", "events") => &["events.rs"],
         ("zpool", _) => &["manage.rs"],
         ("zfs", "destroy") => &["destroy.rs"],
         (
@@ -190,9 +191,9 @@ const POOLS: &[(&str, By)] = &[
     ("version", Code("admin/src/pools/set.rs")),
     ("bootfs", Nobody(STORED)),
     ("delegation", Nobody(STORED)),
+    ("autoreplace", Code("admin/src/pools/agent.rs")),
+    ("autoexpand", Code("admin/src/pools/agent.rs")),
     // Refused, except for what is done anyway.
-    ("autoreplace", Code("admin/src/pools/set.rs")),
-    ("autoexpand", Code("admin/src/pools/set.rs")),
     ("autotrim", Code("admin/src/pools/set.rs")),
     ("multihost", Code("admin/src/pools/set.rs")),
     ("cachefile", Code("admin/src/pools/set.rs")),

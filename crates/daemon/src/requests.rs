@@ -46,6 +46,7 @@ fn modifies(request: &Request) -> bool {
             | Request::MountList {}
             | Request::SupportedFeatures {}
             | Request::PoolActivity { .. }
+            | Request::Events { .. }
     )
 }
 
@@ -316,6 +317,18 @@ pub fn answer(
         Request::PoolReopen { pool, command } => {
             devices::reopen(admin, peer, &pool, &command).map(done)
         }
+        Request::Events { pool, after } => {
+            let (mut list, dropped) = admin.events.after(after);
+            if let Some(pool) = pool {
+                let own = ("pool".to_string(), api::EventValue::Text(pool));
+                list.retain(|e| e.pairs.contains(&own));
+            }
+            Ok(Reply::Events(api::Events { list, dropped }))
+        }
+        Request::EventsClear {} => Ok(Reply::DoneBut(format!(
+            "cleared {} events",
+            admin.events.clear()
+        ))),
         Request::PoolActivity { pool } => pools::activity(admin, &pool).map(Reply::Activity),
         other => answer_of_datasets(admin, peer, other, out),
     }

@@ -150,11 +150,11 @@ impl Pool {
         let (_, old) = self.tree.leaf_of(guid)?;
         let path = |v: &Vdev| v.path().unwrap_or_default();
         let (new_path, old_path) = (path(fresh), path(&old));
-        let lacks_before = match base::mutation::mutated(base::mutation::Mutation::AttachedTxgTooFew)
-        {
-            true => tx.txg() + IN_FLIGHT - 1,
-            false => tx.txg() + IN_FLIGHT,
-        };
+        let lacks_before =
+            match base::mutation::mutated(base::mutation::Mutation::AttachedTxgTooFew) {
+                true => tx.txg() + IN_FLIGHT - 1,
+                false => tx.txg() + IN_FLIGHT,
+            };
         self.tree.attach(guid, fresh, how, tx.txg(), lacks_before)?;
         self.dirty_config();
         self.or_stop(self.leaf_arrives(tx, fresh))?;
@@ -263,7 +263,9 @@ impl Pool {
         let known = self.dtls.acquire();
         let whole = |v: &Vdev| {
             let on_disk = known.get(&v.guid()).is_none_or(|d| d.is_empty());
-            v.state() == State::Healthy && v.missing().is_empty() && (on_disk || !v.kind().is_leaf())
+            v.state() == State::Healthy
+                && v.missing().is_empty()
+                && (on_disk || !v.kind().is_leaf())
         };
         let mut out = Vec::new();
         for top in self.tree.tops().iter() {
@@ -302,6 +304,23 @@ impl Pool {
             }
         }
         Ok(())
+    }
+
+    /// A number that a property of leaf `leaf`, of its top-level vdev or of the root has, the nearest that is set.
+    pub fn vdev_number(&self, leaf: &Vdev, name: &str) -> Option<u64> {
+        let top = self.tree.leaf_of(leaf.guid()).ok().map(|(top, _)| top);
+        let zaps = [
+            leaf.get_u64(keys::ZAP_LEAF),
+            top.and_then(|t| t.get_u64(keys::ZAP_TOP)),
+            self.tree.root_u64(keys::ZAP_ROOT),
+        ];
+        zaps.into_iter()
+            .flatten()
+            .filter(|z| *z != 0)
+            .find_map(|z| {
+                let dn = self.mos.hold(z).ok()?;
+                Zap::new(&dn).get(name).ok().flatten()
+            })
     }
 
     /// Whether a device is being replaced, or a spare stands in for one.
@@ -366,7 +385,9 @@ impl Pool {
         self.dirty_config();
         self.space.remove_top(id);
         self.or_stop(self.maps.remove_top(tx, self, id))?;
-        known.iter().for_each(|g| drop(self.dtls.acquire().remove(g)));
+        known
+            .iter()
+            .for_each(|g| drop(self.dtls.acquire().remove(g)));
         for leaf in &leaves {
             self.or_stop(self.leaf_leaves(tx, leaf))?;
         }
@@ -374,7 +395,11 @@ impl Pool {
             self.or_stop(self.leaf_leaves(tx, &top))?;
         }
         self.devices.refresh();
-        let text = format!("{} vdev {id} (log) {}", self.name(), top.path().unwrap_or_default());
+        let text = format!(
+            "{} vdev {id} (log) {}",
+            self.name(),
+            top.path().unwrap_or_default()
+        );
         self.or_stop(self.log_internal(tx, "vdev remove", text.trim_end()))?;
         let mut left = self.left.acquire();
         left.extend(leaves.into_iter().map(|l| (l, None)));

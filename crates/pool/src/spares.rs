@@ -285,7 +285,13 @@ fn aux_label(version: u64, kind: AuxKind, dev: &NvList) -> NvList {
         AuxKind::Cache => keys::pool::STATE_L2CACHE,
     };
     c.set(keys::pool::STATE, state);
-    for key in [keys::GUID, keys::PATH, keys::DEVID, keys::PHYS_PATH, keys::ASHIFT] {
+    for key in [
+        keys::GUID,
+        keys::PATH,
+        keys::DEVID,
+        keys::PHYS_PATH,
+        keys::ASHIFT,
+    ] {
         if let Some(v) = dev.get(key) {
             c.set(key, v.clone());
         }

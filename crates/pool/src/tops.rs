@@ -244,8 +244,13 @@ impl Pool {
         let tops = self.tree.new_tops(specs, &base, self.dmu.open_txg())?;
         let biases: Vec<Option<Bias>> = specs.iter().map(|s| s.bias).collect();
         let new = tops.clone();
-        let fits = if any_ashift { Ok(()) } else { self.same_ashift(&tops) };
-        let done = fits.and_then(|()| self.task(move |pool, tx| pool.commit_tops(tx, &new, &biases)));
+        let fits = if any_ashift {
+            Ok(())
+        } else {
+            self.same_ashift(&tops)
+        };
+        let done =
+            fits.and_then(|()| self.task(move |pool, tx| pool.commit_tops(tx, &new, &biases)));
         if let Err(e) = done {
             for leaf in tops.iter().flat_map(|t| t.leaves()) {
                 self.tree.retire(&leaf, None);

@@ -301,7 +301,10 @@ fn differs(there: &[VdevSpec], new: &[VdevSpec]) -> Option<String> {
         VdevKind::Mirror => format!("{}-way mirror", v.children.len()),
         VdevKind::Raidz { parity } | VdevKind::Draid { parity, .. } => {
             let word = create::shape(v).0;
-            format!("{}-way {word} with {parity} device parity", v.children.len())
+            format!(
+                "{}-way {word} with {parity} device parity",
+                v.children.len()
+            )
         }
         VdevKind::File => "file".to_string(),
         _ => "disk".to_string(),
@@ -325,10 +328,17 @@ fn differs(there: &[VdevSpec], new: &[VdevSpec]) -> Option<String> {
             ));
         }
         if plain(a.0) && plain(b.0) && a.0 != b.0 {
-            return Some(format!("{level} pool uses {} and new vdev uses {}", a.0, b.0));
+            return Some(format!(
+                "{level} pool uses {} and new vdev uses {}",
+                a.0, b.0
+            ));
         }
     }
-    let least = there.iter().filter(normal).map(|v| create::shape(v).1).min();
+    let least = there
+        .iter()
+        .filter(normal)
+        .map(|v| create::shape(v).1)
+        .min();
     let classes = [VdevClass::Special, VdevClass::Dedup];
     for n in new.iter().filter(|v| classes.contains(&v.class)) {
         if Some(create::shape(n).1) < least {
@@ -342,12 +352,7 @@ fn differs(there: &[VdevSpec], new: &[VdevSpec]) -> Option<String> {
 }
 
 /// The tree there would be.
-fn merged(
-    pool: &str,
-    root: &api::Vdev,
-    new: &[VdevSpec],
-    how: cli::vdevs::Naming,
-) -> String {
+fn merged(pool: &str, root: &api::Vdev, new: &[VdevSpec], how: cli::vdevs::Naming) -> String {
     let groups = [
         (VdevClass::Normal, pool),
         (VdevClass::Dedup, "dedup"),

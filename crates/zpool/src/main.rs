@@ -5,6 +5,7 @@ mod common;
 mod create;
 mod devices;
 mod draid;
+mod events;
 mod get;
 mod import;
 mod iostat;
@@ -38,6 +39,7 @@ fn run(sub: &'static Sub, args: &Parsed, cx: &mut Cx<'_>) -> Outcome {
         "sync" => manage::sync(args, cx),
         "clear" => manage::clear(args, cx),
         "wait" => manage::wait(args, cx),
+        "events" => events::events(args, cx),
         "add" => devices::add(args, cx),
         "attach" => devices::attach(args, cx),
         "replace" => devices::replace(args, cx),

@@ -4,6 +4,7 @@ use crate::compat::{self, Set};
 use crate::datasets::create::{self, NewFs};
 use crate::datasets::parse::Allowed;
 use crate::errors::answer;
+use crate::events::SYSEVENT;
 use crate::pools::set;
 use crate::process::DeviceUse;
 use crate::registry::{Admin, PoolEntry};
@@ -71,7 +72,10 @@ pub fn create(admin: &Arc<Admin>, peer: Peer, ask: PoolCreate) -> Answer<()> {
         }
     }
     let wish = layout(&ask.vdevs, wanted.ashift)?;
-    let classes = wanted.features.iter().any(|f| f.name == "allocation_classes");
+    let classes = wanted
+        .features
+        .iter()
+        .any(|f| f.name == "allocation_classes");
     if wish.tops.iter().any(|t| t.bias.is_some()) && !classes {
         return Err(invalid(format!(
             "cannot create '{shown}': special and dedup vdevs need the feature 'allocation_classes' enabled"
@@ -115,6 +119,9 @@ pub fn create(admin: &Arc<Admin>, peer: Peer, ask: PoolCreate) -> Answer<()> {
     // No export before it is mounted.
     let _gate = entry.pass().map_err(answer)?;
     // The pool is there from here on; what follows is told but does not take it away.
+    admin
+        .events
+        .post(SYSEVENT, "pool_create", &entry.pool, Vec::new());
     let recorded = entry.pool.log_command(&ask.command, u64::from(peer.uid));
     admin.update_cache(&entry);
     recorded.map_err(answer)?;
@@ -412,10 +419,15 @@ pub(super) fn check_devices(admin: &Arc<Admin>, wish: &Wish, force: bool) -> Ans
                  active md or lvm device",
             ));
         }
-        let shared = wish.aux.iter().any(|(kind, d)| *kind == AuxKind::Spare && d.path == *path);
+        let shared = wish
+            .aux
+            .iter()
+            .any(|(kind, d)| *kind == AuxKind::Spare && d.path == *path);
         let found = match look(admin, path) {
             // Pools may share their spares.
-            Ok(Objection::Overridable(text)) if shared && text.contains(RESERVED) => Objection::None,
+            Ok(Objection::Overridable(text)) if shared && text.contains(RESERVED) => {
+                Objection::None
+            }
             other => other.map_err(|e| ApiError::sentence(e.kind, format!("cannot open {e}")))?,
         };
         match found {

@@ -2,6 +2,7 @@
 //! (command reference §7).
 
 use crate::errors::answer;
+use crate::events::{of_leaf, SYSEVENT};
 use crate::pools::create::{check_devices, label_objection, wishes, Objection, Wish};
 use crate::pools::{not_suspended, open};
 use crate::process::DeviceUse;
@@ -73,8 +74,16 @@ fn begin<'a>(entry: &'a PoolEntry, action: &str) -> Answer<MutexGuard<'a, ()>> {
     Ok(entry.changes.acquire())
 }
 
-/// The command is recorded, and the cache file told.
-fn finish(admin: &Arc<Admin>, entry: &Arc<PoolEntry>, peer: Peer, command: &str) -> Answer<()> {
+/// The change is told as an event of that class, the command recorded, the cache file brought up to date.
+fn finish(
+    admin: &Arc<Admin>,
+    entry: &Arc<PoolEntry>,
+    peer: Peer,
+    command: &str,
+    (class, of): (&str, Option<&Vdev>),
+) -> Answer<()> {
+    let more = of.map(of_leaf).unwrap_or_default();
+    admin.events.post(SYSEVENT, class, &entry.pool, more);
     let recorded = entry.pool.log_command(command, u64::from(peer.uid));
     admin.update_cache(entry);
     entry.ring();
@@ -111,15 +120,18 @@ pub fn online(
         State::Faulted => Some("use 'zpool clear' to restore a faulted device"),
         _ => Some("use 'zpool replace' to replace devices that are no longer present"),
     }
-    .map(|hint| format!("warning: device '{device}' onlined, but remains in faulted state\n{hint}"));
+    .map(|hint| {
+        format!("warning: device '{device}' onlined, but remains in faulted state\n{hint}")
+    });
     if expand {
         let grown = entry.pool.expand(v.guid()).map_err(sentence(&action))?;
         if !grown && warning.is_some() {
-            let more = format!("{device}: failed to expand usable space on unhealthy device '{device}'");
+            let more =
+                format!("{device}: failed to expand usable space on unhealthy device '{device}'");
             warning = warning.map(|w| format!("{w}\n{more}"));
         }
     }
-    finish(admin, &entry, peer, command)?;
+    finish(admin, &entry, peer, command, ("vdev_online", Some(&v)))?;
     Ok(warning)
 }
 
@@ -141,7 +153,7 @@ pub fn offline(
         .pool
         .offline(v.guid(), how)
         .map_err(sentence(&action))?;
-    finish(admin, &entry, peer, command)
+    finish(admin, &entry, peer, command, ("config_sync", Some(&v)))
 }
 
 /// `zpool detach`
@@ -158,7 +170,7 @@ pub fn detach(
     let _one = begin(&entry, &action)?;
     let v = leaf(&entry.pool, device, &action)?;
     entry.pool.detach(v.guid()).map_err(sentence(&action))?;
-    finish(admin, &entry, peer, command)
+    finish(admin, &entry, peer, command, ("vdev_remove", Some(&v)))
 }
 
 /// `zpool attach` and `zpool replace`
@@ -174,7 +186,9 @@ pub fn attach(admin: &Arc<Admin>, peer: Peer, ask: &DeviceAttach) -> Answer<()> 
     let _gate = entry.pass().map_err(answer)?;
     let _one = begin(&entry, &action)?;
     let old = match find(&entry.pool, old_name) {
-        Some(Named::InTree(v)) if matches!(v.kind(), vdev::VdevKind::Raidz { .. }) && !ask.replace => {
+        Some(Named::InTree(v))
+            if matches!(v.kind(), vdev::VdevKind::Raidz { .. }) && !ask.replace =>
+        {
             return Err(failed(
                 &action,
                 Kind::Unsupported,
@@ -194,17 +208,23 @@ pub fn attach(admin: &Arc<Admin>, peer: Peer, ask: &DeviceAttach) -> Answer<()> 
             "new device must be a single disk",
         ));
     }
-    let (is_block, _, _) = admin
-        .process
-        .identity(&path)
-        .ok_or_else(|| ApiError::sentence(Kind::NotFound, format!("cannot open '{path}': no such device or file")))?;
+    let (is_block, _, _) = admin.process.identity(&path).ok_or_else(|| {
+        ApiError::sentence(
+            Kind::NotFound,
+            format!("cannot open '{path}': no such device or file"),
+        )
+    })?;
     let dev = match is_block {
         true => DevSpec::disk(&path, false),
         false => DevSpec::file(&path),
     };
     let how = match find(&entry.pool, &path) {
         Some(Named::Spare(c)) if ask.replace => {
-            let (top, _) = entry.pool.tree.leaf_of(old.guid()).map_err(sentence(&action))?;
+            let (top, _) = entry
+                .pool
+                .tree
+                .leaf_of(old.guid())
+                .map_err(sentence(&action))?;
             if top.is_log() {
                 return Err(failed(
                     &action,
@@ -231,7 +251,13 @@ pub fn attach(admin: &Arc<Admin>, peer: Peer, ask: &DeviceAttach) -> Answer<()> 
             ),
             _ => sentence(&action)(e),
         })?;
-    finish(admin, &entry, peer, &ask.command)
+    finish(
+        admin,
+        &entry,
+        peer,
+        &ask.command,
+        ("vdev_attach", Some(&old)),
+    )
 }
 
 /// What speaks against using the new device.
@@ -284,7 +310,7 @@ pub fn add(admin: &Arc<Admin>, peer: Peer, ask: &PoolAdd) -> Answer<()> {
     if !wish.aux.is_empty() {
         pool.add_aux(&wish.aux).map_err(sentence(&action))?;
     }
-    finish(admin, &entry, peer, &ask.command)
+    finish(admin, &entry, peer, &ask.command, ("vdev_add", None))
 }
 
 /// The pool's property `ashift`, if it is set.
@@ -338,7 +364,7 @@ pub fn remove(
             }
         }
     }
-    finish(admin, &entry, peer, command)
+    finish(admin, &entry, peer, command, ("vdev_remove_dev", None))
 }
 
 /// `zpool reopen`
@@ -351,5 +377,5 @@ pub fn reopen(admin: &Arc<Admin>, peer: Peer, name: &str, command: &str) -> Answ
     if entry.pool.is_readonly() {
         return Ok(());
     }
-    finish(admin, &entry, peer, command)
+    finish(admin, &entry, peer, command, ("config_sync", None))
 }

@@ -2,6 +2,7 @@
 
 pub mod abandon;
 pub mod activity;
+pub mod agent;
 pub mod create;
 pub mod damage;
 pub mod devices;
@@ -217,6 +218,14 @@ fn take_out(
         .or_else(&mut lost)?;
     ours()?;
     let file = entry.cache_file();
+    let class = if way.destroy {
+        "pool_destroy"
+    } else {
+        "pool_export"
+    };
+    admin
+        .events
+        .post(crate::events::SYSEVENT, class, &entry.pool, Vec::new());
     admin.retire(entry);
     let done = match entry.pool.stopped() {
         Some(why) => Err(why),

@@ -50,12 +50,7 @@ impl VdevTree {
     /// `pool` as for [`VdevTree::label_config`]. They are not part of the tree yet: see [`VdevTree::append`].
     ///
     /// Errors: the spec makes no sense; a device cannot be opened for this pool alone, is too small, or cannot be written.
-    pub fn new_tops(
-        &self,
-        specs: &[TopSpec],
-        pool: &NvList,
-        txg: Txg,
-    ) -> Result<Vec<Arc<Vdev>>> {
+    pub fn new_tops(&self, specs: &[TopSpec], pool: &NvList, txg: Txg) -> Result<Vec<Arc<Vdev>>> {
         let first = self.tops().len() as u64;
         let tops = (first..)
             .zip(specs)
@@ -300,7 +295,9 @@ impl VdevTree {
             .collect();
         if group.kind() == VdevKind::Replacing {
             let path = leaf.path().unwrap_or_default();
-            let old = kids.iter().find(|k| k.path() == Some(format!("{path}{OLD}")));
+            let old = kids
+                .iter()
+                .find(|k| k.path() == Some(format!("{path}{OLD}")));
             if let Some(old) = old {
                 old.set_path(&path);
             }
@@ -414,7 +411,10 @@ fn may_attach(top: &Arc<Vdev>, old: &Arc<Vdev>, how: Attach) -> Result<()> {
     match (how, parent.as_ref().map(|p| p.kind())) {
         (Attach::Mirror, None | Some(VdevKind::Mirror)) => Ok(()),
         (Attach::Mirror, _) => {
-            bail!(Unsupported, "can only attach to mirrors and top-level disks")
+            bail!(
+                Unsupported,
+                "can only attach to mirrors and top-level disks"
+            )
         }
         (_, Some(VdevKind::Replacing)) | (Attach::Spare(_), Some(VdevKind::Spare)) => bail!(
             Unsupported,

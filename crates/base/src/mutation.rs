@@ -26,10 +26,18 @@ pub enum Mutation {
     DestroyForgets,
     /// How far the freeing of a destroyed file system has come is not stored.
     FreeingPlaceLost,
+    /// A block that was freed stays in the queue of a scan, and is repaired.
+    ScanKeepsFreed,
+    /// A destroyed snapshot takes its entry of a scan with it.
+    ScanForgetsDestroyed,
+    /// The place of a scan is stored while blocks wait to be scrubbed.
+    ScanStoresAhead,
+    /// A resilver takes more txgs off the DTL than it visited.
+    DtlDropsMore,
 }
 
 /// All of them.
-pub const MUTATIONS: [Mutation; 11] = [
+pub const MUTATIONS: [Mutation; 15] = [
     Mutation::FlushOmitted,
     Mutation::FreeReusedEarly,
     Mutation::ReplaySkips,
@@ -41,6 +49,10 @@ pub const MUTATIONS: [Mutation; 11] = [
     Mutation::PropertyLost,
     Mutation::DestroyForgets,
     Mutation::FreeingPlaceLost,
+    Mutation::ScanKeepsFreed,
+    Mutation::ScanForgetsDestroyed,
+    Mutation::ScanStoresAhead,
+    Mutation::DtlDropsMore,
 ];
 
 #[cfg(feature = "mutations")]

@@ -28,10 +28,18 @@ pub enum Mutation {
     FreeingPlaceLost,
     /// The DTL of a device that is attached ends one txg too early.
     AttachedTxgTooFew,
+    /// A block that was freed stays in the queue of a scan, and is repaired.
+    ScanKeepsFreed,
+    /// A destroyed snapshot takes its entry of a scan with it.
+    ScanForgetsDestroyed,
+    /// The place of a scan is stored while blocks wait to be scrubbed.
+    ScanStoresAhead,
+    /// A resilver takes more txgs off the DTL than it visited.
+    DtlDropsMore,
 }
 
 /// All of them.
-pub const MUTATIONS: [Mutation; 12] = [
+pub const MUTATIONS: [Mutation; 16] = [
     Mutation::FlushOmitted,
     Mutation::FreeReusedEarly,
     Mutation::ReplaySkips,
@@ -44,6 +52,10 @@ pub const MUTATIONS: [Mutation; 12] = [
     Mutation::DestroyForgets,
     Mutation::FreeingPlaceLost,
     Mutation::AttachedTxgTooFew,
+    Mutation::ScanKeepsFreed,
+    Mutation::ScanForgetsDestroyed,
+    Mutation::ScanStoresAhead,
+    Mutation::DtlDropsMore,
 ];
 
 #[cfg(feature = "mutations")]

@@ -55,3 +55,4 @@ pub use features::{FeatureStore, Features, NoFeatures};
 pub use free::Freed;
 pub use history::{Event, History};
 pub use props::{PropSource, PropValue};
+pub use scan::ScanChange;

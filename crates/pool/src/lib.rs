@@ -62,7 +62,7 @@ pub use jobs::{Budget, Job, JobState, JobStatus, Progress, Step};
 pub use multihost::{Activity, ActivityCheck, Multihost, Rank};
 pub use open::{OpenOptions, Rewind};
 pub use reshape::Offline;
-pub use scan::{Rebuild, ScanState};
+pub use scan::{Rebuild, Resilvered, ScanProgress, ScanRefusal, ScanState};
 pub use served::Serving;
 pub use shared::Shares;
 pub use spacemaps::{MapFeatures, SpaceMaps, TopShape};
@@ -151,6 +151,7 @@ pub struct Pool {
     pub(crate) dtls: Mutex<HashMap<u64, base::RangeSet>>,
     config_dirty: AtomicBool,
     pub(crate) jobs: jobs::Jobs,
+    pub(crate) scans: Arc<scan::Scans>,
     /// Txgs that an idle pool may still write to have back what was freed.
     pub(crate) owed: AtomicU32,
     sets: Mutex<BTreeMap<u64, Arc<OpenSet>>>,

@@ -78,7 +78,7 @@ impl Pool {
         self.space.set_writable(top.id(), top.state().usable())?;
         self.dirty_config();
         self.sync()?;
-        self.resilver_if_needed()?;
+        self.request_resilver();
         Ok(leaf.state())
     }
 
@@ -113,7 +113,7 @@ impl Pool {
         }
         if !self.is_readonly() {
             self.sync()?;
-            self.resilver_if_needed()?;
+            self.request_resilver();
         }
         Ok(())
     }
@@ -141,7 +141,7 @@ impl Pool {
             self.tree.retire(&fresh, None);
             return Err(e);
         }
-        self.resilver_if_needed()?;
+        self.request_resilver();
         Ok(fresh.guid())
     }
 
@@ -414,11 +414,6 @@ impl Pool {
             used += (end - start).saturating_sub(self.space.free_ranges(id, m)?.total());
         }
         Ok(used)
-    }
-
-    /// Has what leaves lack copied to them, if any that can be used lacks something.
-    fn resilver_if_needed(&self) -> Result<()> {
-        Ok(())
     }
 
     pub(crate) fn writable(&self) -> Result<()> {

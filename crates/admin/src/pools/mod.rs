@@ -79,14 +79,18 @@ pub fn activity(admin: &Admin, pool: &str) -> Answer<Vec<Activity>> {
         "discard",
         "initialize",
         "remove",
-        "resilver",
         "scrub",
         "trim",
         "raidz_expand",
     ];
     // How much is left is a matter of the resilver.
     let replacing = u64::from(entry.pool.is_replacing());
-    let mut list = vec![activity("free", freeing), activity("replace", replacing)];
+    let resilver = u64::from(entry.pool.is_resilvering());
+    let mut list = vec![
+        activity("free", freeing),
+        activity("replace", replacing),
+        activity("resilver", resilver),
+    ];
     list.extend(idle.map(|name| activity(name, 0)));
     Ok(list)
 }

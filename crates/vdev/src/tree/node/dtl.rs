@@ -5,6 +5,11 @@ use base::sync::MutexExt;
 use base::{RangeSet, Txg};
 
 impl Vdev {
+    /// Whether it holds data itself, and so may lack some: a device, or a distributed spare.
+    pub fn has_dtl(&self) -> bool {
+        self.kind.is_leaf() || self.kind == VdevKind::Dspare
+    }
+
     /// Transaction groups this leaf lacks (half-open ranges).
     pub fn dtl(&self) -> RangeSet {
         self.dtl.acquire().clone()

@@ -26,7 +26,7 @@ pub enum Mutation {
     DestroyForgets,
     /// How far the freeing of a destroyed file system has come is not stored.
     FreeingPlaceLost,
-    /// The DTL of a device that is attached ends one txg too early.
+    /// The DTL of a device that is attached leaves out the txg in which it is attached.
     AttachedTxgTooFew,
     /// A block that was freed stays in the queue of a scan, and is repaired.
     ScanKeepsFreed,

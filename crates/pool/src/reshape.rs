@@ -152,7 +152,7 @@ impl Pool {
         let (new_path, old_path) = (path(fresh), path(&old));
         let lacks_before =
             match base::mutation::mutated(base::mutation::Mutation::AttachedTxgTooFew) {
-                true => tx.txg() + IN_FLIGHT - 1,
+                true => tx.txg(),
                 false => tx.txg() + IN_FLIGHT,
             };
         self.tree.attach(guid, fresh, how, tx.txg(), lacks_before)?;

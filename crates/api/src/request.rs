@@ -87,6 +87,62 @@ pub enum Request {
     },
     /// Answered by `Done`.
     PoolClear(PoolClear),
+    /// Answered by `Done`. Vdevs, spares and cache devices come to a pool, all or none.
+    PoolAdd(PoolAdd),
+    /// Answered by `Done`. A spare, a cache device or a log leaves a pool.
+    DeviceRemove {
+        pool: String,
+        device: String,
+        #[serde(default)]
+        command: String,
+    },
+    /// Answered by `Done`, or by `DoneBut` with a warning if the device is not healthy.
+    DeviceOnline {
+        pool: String,
+        device: String,
+        /// Use all of its size (`-e`).
+        #[serde(default)]
+        expand: bool,
+        #[serde(default)]
+        command: String,
+    },
+    /// Answered by `Done`.
+    DeviceOffline {
+        pool: String,
+        device: String,
+        /// Until the next import only (`-t`).
+        #[serde(default)]
+        temporary: bool,
+        /// As a fault (`-f`).
+        #[serde(default)]
+        fault: bool,
+        #[serde(default)]
+        command: String,
+    },
+    /// Answered by `Done` when the resilver has begun.
+    DeviceAttach(DeviceAttach),
+    /// Answered by `Done`.
+    DeviceDetach {
+        pool: String,
+        device: String,
+        #[serde(default)]
+        command: String,
+    },
+    /// Answered by `Done`. Opens all devices of a pool again.
+    PoolReopen {
+        pool: String,
+        #[serde(default)]
+        command: String,
+    },
+    /// Answered by `Events`: those behind number `after`, of one pool or all.
+    Events {
+        #[serde(default)]
+        pool: Option<String>,
+        #[serde(default)]
+        after: u64,
+    },
+    /// Answered by `DoneBut`: forgets all events, and says how many.
+    EventsClear {},
     /// Answered by `Activity`: what `zpool wait` waits for.
     PoolActivity { pool: String },
 
@@ -465,6 +521,46 @@ pub struct ImportScan {
     /// Destroyed pools instead of the others (`-D`).
     #[serde(default)]
     pub destroyed: bool,
+}
+
+/// `zpool add`
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PoolAdd {
+    pub pool: String,
+    pub vdevs: Vec<VdevSpec>,
+    /// log2 of the sector size; none: the pool's property, or what the devices say.
+    #[serde(default)]
+    pub ashift: Option<u32>,
+    /// Ignore that devices seem to be in use, where that can be overridden.
+    #[serde(default)]
+    pub allow_in_use: bool,
+    /// Accept a sector size that the pool's vdevs do not have.
+    #[serde(default)]
+    pub allow_ashift_mismatch: bool,
+    /// Check everything, change nothing.
+    #[serde(default)]
+    pub dry_run: bool,
+    #[serde(default)]
+    pub command: String,
+}
+
+/// `zpool attach` and `zpool replace`
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DeviceAttach {
+    pub pool: String,
+    pub device: String,
+    /// Absolute path of the new device; none, to replace: another one at the same path.
+    #[serde(default)]
+    pub new: Option<String>,
+    /// The old one goes when the new one is complete.
+    #[serde(default)]
+    pub replace: bool,
+    #[serde(default)]
+    pub ashift: Option<u32>,
+    #[serde(default)]
+    pub force: bool,
+    #[serde(default)]
+    pub command: String,
 }
 
 /// `zpool clear`

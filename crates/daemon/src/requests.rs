@@ -8,7 +8,7 @@ use admin::datasets::{
     create, destroy, diff, get, keys, look, mount, permissions, receive, rename, set, snapshots,
     space,
 };
-use admin::pools::{self, damage, import, upgrade};
+use admin::pools::{self, damage, devices, import, upgrade};
 use admin::{cancel, errors, values, Admin, Answer, Door, Paths, Settings};
 use api::{ApiError, Peer, Reply, Request};
 use base::{Kind, Result};
@@ -71,6 +71,7 @@ fn for_everybody(request: &Request) -> bool {
             | Request::UnmountAll { .. }
             | Request::PermissionsGive { .. }
             | Request::PermissionsTake { .. }
+            | Request::Events { .. }
     )
 }
 
@@ -310,6 +311,49 @@ pub fn answer(
         }
         Request::PoolSync { pool, force } => pools::sync(admin, &pool, force).map(done_but),
         Request::PoolClear(r) => damage::clear(admin, peer, &r).map(done),
+        Request::PoolAdd(r) => devices::add(admin, peer, &r).map(done),
+        Request::DeviceRemove {
+            pool,
+            device,
+            command,
+        } => devices::remove(admin, peer, &pool, &device, &command).map(done),
+        Request::DeviceOnline {
+            pool,
+            device,
+            expand,
+            command,
+        } => devices::online(admin, peer, &pool, &device, expand, &command).map(done_but),
+        Request::DeviceOffline {
+            pool,
+            device,
+            temporary,
+            fault,
+            command,
+        } => {
+            let how = ::pool::Offline { temporary, fault };
+            devices::offline(admin, peer, &pool, &device, how, &command).map(done)
+        }
+        Request::DeviceAttach(r) => devices::attach(admin, peer, &r).map(done),
+        Request::DeviceDetach {
+            pool,
+            device,
+            command,
+        } => devices::detach(admin, peer, &pool, &device, &command).map(done),
+        Request::PoolReopen { pool, command } => {
+            devices::reopen(admin, peer, &pool, &command).map(done)
+        }
+        Request::Events { pool, after } => {
+            let (mut list, dropped) = admin.events.after(after);
+            if let Some(pool) = pool {
+                let own = ("pool".to_string(), api::EventValue::Text(pool));
+                list.retain(|e| e.pairs.contains(&own));
+            }
+            Ok(Reply::Events(api::Events { list, dropped }))
+        }
+        Request::EventsClear {} => Ok(Reply::DoneBut(format!(
+            "cleared {} events",
+            admin.events.clear()
+        ))),
         Request::PoolActivity { pool } => pools::activity(admin, &pool).map(Reply::Activity),
         other => answer_of_datasets(admin, peer, other, out),
     }

@@ -60,3 +60,4 @@ pub use history::{Event, History};
 pub use props::{PropSource, PropValue};
 pub use receive::{Place, ReceiveBegin, ReceiveEnd, ResumeState, RECV};
 pub use snapshot::Held;
+pub use scan::ScanChange;

@@ -26,10 +26,12 @@ pub enum Mutation {
     DestroyForgets,
     /// How far the freeing of a destroyed file system has come is not stored.
     FreeingPlaceLost,
+    /// Holes that were made since its base are left out of an incremental stream.
+    SendHolesLeftOut,
 }
 
 /// All of them.
-pub const MUTATIONS: [Mutation; 11] = [
+pub const MUTATIONS: [Mutation; 12] = [
     Mutation::FlushOmitted,
     Mutation::FreeReusedEarly,
     Mutation::ReplaySkips,
@@ -41,6 +43,7 @@ pub const MUTATIONS: [Mutation; 11] = [
     Mutation::PropertyLost,
     Mutation::DestroyForgets,
     Mutation::FreeingPlaceLost,
+    Mutation::SendHolesLeftOut,
 ];
 
 #[cfg(feature = "mutations")]

@@ -2,6 +2,7 @@
 //!
 //! * [`Reader`] takes the records of a stream or package from any `std::io::Read`, bounds them, and verifies
 //!   their running checksum.
+//! * [`send`](mod@send) makes the stream of a snapshot.
 //! * [`Writer`] writes records to any `std::io::Write`, with their checksums.
 //!
 //! 1. A record is handed out only when its values make sense ([`disk::stream::Record::check`]) and the
@@ -14,7 +15,9 @@
 #![warn(missing_docs)]
 
 mod reader;
+pub mod send;
 mod writer;
 
 pub use reader::{Item, Reader};
+pub use send::Sink;
 pub use writer::Writer;

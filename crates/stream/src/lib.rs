@@ -4,6 +4,8 @@
 //!   their running checksum.
 //! * [`send`](mod@send) makes the stream of a snapshot.
 //! * [`Writer`] writes records to any `std::io::Write`, with their checksums.
+//! * [`Package`] and [`BeginList`] are the lists in BEGIN records.
+//! * [`token`] has the tokens with which an interrupted receive goes on.
 //!
 //! 1. A record is handed out only when its values make sense ([`disk::stream::Record::check`]) and the
 //!    checksum of the record behind it has confirmed its payload.
@@ -14,10 +16,14 @@
 #![forbid(unsafe_code)]
 #![warn(missing_docs)]
 
+mod package;
 mod reader;
 pub mod send;
+pub mod token;
 mod writer;
 
+pub use package::{BeginList, FileSystem, Package};
 pub use reader::{Item, Reader};
 pub use send::Sink;
+pub use token::ResumeToken;
 pub use writer::Writer;

@@ -46,11 +46,13 @@ impl<W: Write> Writer<W> {
         self.written
     }
 
-    /// Begins the stream of a snapshot; `begin.list_len` is set from the list. An empty list is not written.
+    /// Begins the stream of a snapshot, or a package; `begin.list_len` is set from the list. An empty list is not written.
+    /// As OpenZFS does it, the list of a stream has the native encoding, that of a package XDR.
     pub fn begin(&mut self, begin: &Begin, list: &NvList) -> Result<()> {
         let payload = match list.is_empty() {
             true => Vec::new(),
-            false => list.pack_xdr(),
+            false if begin.header_type == HeaderType::Compound => list.pack_xdr(),
+            false => list.pack_native(),
         };
         let Ok(list_len) = u32::try_from(payload.len()) else {
             bail!(Invalid, "send stream: a list of {} bytes", payload.len());

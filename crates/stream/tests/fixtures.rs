@@ -3,7 +3,7 @@
 use base::Kind;
 use disk::stream::{HeaderType, Record};
 use std::path::{Path, PathBuf};
-use stream::{Reader, Writer};
+use stream::{BeginList, Package, Reader, Writer};
 use testkit::{fixture, or_skip};
 
 /// Streams that a flipped bit or a cut has damaged, or that were saved without their end.
@@ -71,4 +71,37 @@ fn streams_of_openzfs_are_the_same_after_reading_and_writing() {
         }
     }
     println!("{n} streams");
+}
+
+#[test]
+fn lists_of_openzfs_are_the_same_after_reading_and_writing() {
+    let (mut packages, mut lists) = (0, 0);
+    for (_dir, paths) in all() {
+        for path in paths {
+            let bytes = std::fs::read(&path).unwrap();
+            let mut reader = Reader::new(&bytes[..]);
+            while let Ok(Some(item)) = reader.next() {
+                let Record::Begin(begin) = &item.record else {
+                    continue;
+                };
+                if item.payload.is_empty() {
+                    continue;
+                }
+                let again = match begin.header_type {
+                    HeaderType::Compound => {
+                        packages += 1;
+                        let list = disk::NvList::unpack(&item.payload).unwrap();
+                        Package::from_list(&list).unwrap().to_list().pack_xdr()
+                    }
+                    _ => {
+                        lists += 1;
+                        let list = BeginList::from_payload(&item.payload).unwrap();
+                        list.to_list().pack_native()
+                    }
+                };
+                assert!(again == item.payload, "{}", path.display());
+            }
+        }
+    }
+    println!("{packages} packages, {lists} lists of streams");
 }

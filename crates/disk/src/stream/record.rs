@@ -30,7 +30,7 @@ macro_rules! layout {
     };
 }
 
-/// BEGIN: what the stream is of. Payload: an XDR nvlist ([`Begin::list_len`] bytes), or nothing.
+/// BEGIN: what the stream is of. Payload: a packed nvlist ([`Begin::list_len`] bytes), or nothing.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Begin {
     /// One snapshot, or a package.

@@ -38,6 +38,7 @@ pub(super) enum Out<'a> {
 enum Pending {
     Free(Free),
     Objects(FreeObjects),
+    Redact(Redact),
 }
 
 /// Makes records of items.
@@ -123,6 +124,7 @@ impl<'a> Emitter<'a> {
             None => Ok(()),
             Some(Pending::Free(r)) => self.put(&Record::Free(r), Payload::Bytes(&[])),
             Some(Pending::Objects(r)) => self.put(&Record::FreeObjects(r), Payload::Bytes(&[])),
+            Some(Pending::Redact(r)) => self.put(&Record::Redact(r), Payload::Bytes(&[])),
         }
     }
 
@@ -161,16 +163,7 @@ impl<'a> Emitter<'a> {
                 start,
                 count,
                 block_size,
-            } => {
-                self.flush()?;
-                let r = Redact {
-                    object: *object,
-                    offset: start.saturating_mul(*block_size),
-                    length: count.saturating_mul(*block_size),
-                    to_guid: self.to_guid,
-                };
-                self.put(&Record::Redact(r), Payload::Bytes(&[]))
-            }
+            } => self.redact(*object, start.saturating_mul(*block_size), count * block_size),
             Item::Data {
                 object,
                 blkid,
@@ -288,6 +281,23 @@ impl<'a> Emitter<'a> {
             return self.put(&Record::Free(r), Payload::Bytes(&[]));
         }
         self.pending = Some(Pending::Free(r));
+        Ok(())
+    }
+
+    fn redact(&mut self, object: u64, offset: u64, length: u64) -> Result<()> {
+        if let Some(Pending::Redact(r)) = &mut self.pending {
+            if r.object == object && r.offset.checked_add(r.length) == Some(offset) {
+                r.length += length;
+                return Ok(());
+            }
+        }
+        self.flush()?;
+        self.pending = Some(Pending::Redact(Redact {
+            object,
+            offset,
+            length,
+            to_guid: self.to_guid,
+        }));
         Ok(())
     }
 

@@ -40,10 +40,12 @@ pub enum Mutation {
     ScanStoresAhead,
     /// A resilver takes more txgs off the DTL than it visited.
     DtlDropsMore,
+    /// Holes that were made since its base are left out of an incremental stream.
+    SendHolesLeftOut,
 }
 
 /// All of them.
-pub const MUTATIONS: [Mutation; 18] = [
+pub const MUTATIONS: [Mutation; 19] = [
     Mutation::FlushOmitted,
     Mutation::FreeReusedEarly,
     Mutation::ReplaySkips,
@@ -62,6 +64,7 @@ pub const MUTATIONS: [Mutation; 18] = [
     Mutation::ScanForgetsDestroyed,
     Mutation::ScanStoresAhead,
     Mutation::DtlDropsMore,
+    Mutation::SendHolesLeftOut,
 ];
 
 #[cfg(feature = "mutations")]

@@ -87,6 +87,14 @@ pub enum Request {
     },
     /// Answered by `Done`.
     PoolClear(PoolClear),
+    /// Answered by `Done` when it is on disk.
+    PoolScrub(PoolScrub),
+    /// Answered by `Done`. A resilver under way begins anew, or one begins if a device lacks something.
+    PoolResilver {
+        pool: String,
+        #[serde(default)]
+        command: String,
+    },
     /// Answered by `Activity`: what `zpool wait` waits for.
     PoolActivity { pool: String },
 
@@ -425,6 +433,28 @@ pub struct ImportScan {
     /// Destroyed pools instead of the others (`-D`).
     #[serde(default)]
     pub destroyed: bool,
+}
+
+/// What is to be done with the scrub of a pool.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum ScrubAction {
+    /// Begin one, or have a paused one go on.
+    #[default]
+    Start,
+    Pause,
+    Stop,
+}
+
+/// `zpool scrub`
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct PoolScrub {
+    pub pool: String,
+    pub action: ScrubAction,
+    /// Only blocks born behind the last txg that was scrubbed (`-C`).
+    pub since_last: bool,
+    pub command: String,
 }
 
 /// `zpool clear`

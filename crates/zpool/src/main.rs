@@ -9,6 +9,7 @@ mod import;
 mod iostat;
 mod list;
 mod manage;
+mod scan;
 mod status;
 mod status_reason;
 mod status_text;
@@ -37,6 +38,8 @@ fn run(sub: &'static Sub, args: &Parsed, cx: &mut Cx<'_>) -> Outcome {
         "sync" => manage::sync(args, cx),
         "clear" => manage::clear(args, cx),
         "wait" => manage::wait(args, cx),
+        "scrub" => scan::scrub(args, cx),
+        "resilver" => scan::resilver(args, cx),
         other => Err(cli::Fail::Error(format!(
             "zpool {other}: not available in this version yet"
         ))),

@@ -6,6 +6,7 @@ pub mod create;
 pub mod damage;
 pub mod get;
 pub mod import;
+pub mod scan;
 pub mod set;
 mod tree;
 pub mod upgrade;
@@ -78,12 +79,11 @@ pub fn activity(admin: &Admin, pool: &str) -> Answer<Vec<Activity>> {
         "initialize",
         "replace",
         "remove",
-        "resilver",
-        "scrub",
         "trim",
         "raidz_expand",
     ];
     let mut list = vec![activity("free", freeing)];
+    list.extend(scan::activity(&entry.pool)?);
     list.extend(idle.map(|name| activity(name, 0)));
     Ok(list)
 }

@@ -126,8 +126,8 @@ static SUBS: &[Sub] = &[
             sw('f', "Unmount clones by force."),
         ],
         text: &[
-            "The file system and what is mounted in it are unmounted for it and mounted again; they must not be in use. Without -r \
-             the snapshot must be the newest one.",
+            "A mounted file system goes back under the programs that use it: what they have open and is in the snapshot goes on, \
+             handles of anything else are stale. File systems mounted in it stay. Without -r the snapshot must be the newest one.",
         ],
         complete: Complete::Datasets,
         built: true,

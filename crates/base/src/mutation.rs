@@ -26,10 +26,18 @@ pub enum Mutation {
     DestroyForgets,
     /// How far the freeing of a destroyed file system has come is not stored.
     FreeingPlaceLost,
+    /// A bookmark that is to be destroyed stays, though the command is recorded.
+    BookmarkStays,
+    /// A hold is recorded in the history only.
+    HoldForgotten,
+    /// A snapshot that is destroyed hands on its deadlist but for the newest key.
+    DeadlistKeyLost,
+    /// What a rollback gives back to the snapshot is not taken off its unique space.
+    SwapMiscounted,
 }
 
 /// All of them.
-pub const MUTATIONS: [Mutation; 11] = [
+pub const MUTATIONS: [Mutation; 15] = [
     Mutation::FlushOmitted,
     Mutation::FreeReusedEarly,
     Mutation::ReplaySkips,
@@ -41,6 +49,10 @@ pub const MUTATIONS: [Mutation; 11] = [
     Mutation::PropertyLost,
     Mutation::DestroyForgets,
     Mutation::FreeingPlaceLost,
+    Mutation::BookmarkStays,
+    Mutation::HoldForgotten,
+    Mutation::DeadlistKeyLost,
+    Mutation::SwapMiscounted,
 ];
 
 #[cfg(feature = "mutations")]

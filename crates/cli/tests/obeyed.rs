@@ -35,6 +35,7 @@ fn files(tool: &str, sub: &str) -> &'static [&'static str] {
         ("zfs", "get") => &["get.rs"],
         ("zfs", "load-key" | "unload-key" | "change-key") => &["keys.rs"],
         ("zfs", "mount" | "unmount") => &["mount.rs"],
+        ("zfs", "send" | "redact") => &["send.rs"],
         _ => &["look.rs"],
     }
 }

@@ -48,7 +48,7 @@ pub use bookmark::Source as BookmarkSource;
 pub use bpobj::Bpobj;
 pub use create::CreateArgs;
 pub use crypto::{KeyObject, KeyParams, NewKey};
-pub use dataset::{Dataset, DatasetSync};
+pub use dataset::{Dataset, DatasetSync, InUse};
 pub use deadlist::Deadlist;
 pub use dir::Dir;
 pub use dsl::{Dsl, MosHooks};

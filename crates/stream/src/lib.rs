@@ -16,12 +16,15 @@
 #![forbid(unsafe_code)]
 #![warn(missing_docs)]
 
+mod image;
 mod package;
 mod reader;
+pub mod redact;
 pub mod send;
 pub mod token;
 mod writer;
 
+pub use image::Image;
 pub use package::{BeginList, FileSystem, Package};
 pub use reader::{Item, Reader};
 pub use send::Sink;

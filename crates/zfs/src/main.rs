@@ -11,6 +11,7 @@ mod list;
 mod look;
 mod mount;
 mod mount_helper;
+mod send;
 mod snapshots;
 #[cfg(test)]
 mod testing;
@@ -31,6 +32,8 @@ fn run(sub: &'static Sub, args: &Parsed, cx: &mut Cx<'_>) -> Outcome {
         "bookmark" => snapshots::bookmark(args, cx),
         "hold" => snapshots::hold(args, cx),
         "release" => snapshots::release(args, cx),
+        "send" => send::send(args, cx),
+        "redact" => send::redact(args, cx),
         "list" => list::list(args, cx),
         "set" => change::set(args, cx),
         "get" => get::get(args, cx),

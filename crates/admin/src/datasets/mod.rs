@@ -9,7 +9,9 @@ pub mod mount;
 pub mod parse;
 pub mod props;
 pub mod quota;
+pub mod redact;
 pub mod rename;
+pub mod send;
 pub mod set;
 pub mod snapshots;
 

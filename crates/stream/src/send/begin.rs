@@ -39,7 +39,7 @@ pub(super) fn begin(
         creation_time: phys.creation_time,
         objset_type: os.os_type() as u32,
         flags,
-        to_guid: phys.guid,
+        to_guid: spec.guid.unwrap_or(phys.guid),
         from_guid: spec.base.as_ref().map_or(0, |b| b.guid),
         to_name: spec.name.clone().into_bytes(),
         ..Begin::default()
@@ -71,7 +71,7 @@ fn features(ds: &Dataset, os: &Objset, spec: &SendSpec, pool: &dyn Features) -> 
     let encrypted = os.crypt().is_encrypted();
     let mut f = 0;
     if encrypted && !spec.raw && os.crypt().key().is_none() {
-        bail!(Access, "dataset key must be loaded");
+        bail!(Access, "source key must be loaded");
     }
     if os.os_type() == os_type::ZFS {
         let master = os.hold(MASTER_NODE)?;
@@ -146,7 +146,10 @@ fn key_data(ds: &Dataset, os: &Objset, from_ivset: u64) -> Result<NvList> {
         .set(keys::HMAC_KEY, bytes(&w.hmac))
         .set(keys::IV, bytes(&w.iv))
         .set(keys::MAC, bytes(&w.mac))
-        .set("portable_mac", bytes(&phys.macs[..disk::crypt::OBJSET_MAC_SIZE]))
+        .set(
+            "portable_mac",
+            bytes(&phys.macs[..disk::crypt::OBJSET_MAC_SIZE]),
+        )
         .set(keys::KEYFORMAT, number(params.format))
         .set(keys::PBKDF2_ITERS, number(params.iterations))
         .set(keys::PBKDF2_SALT, number(params.salt))
@@ -157,7 +160,7 @@ fn key_data(ds: &Dataset, os: &Objset, from_ivset: u64) -> Result<NvList> {
         .set("mdn_indblkshift", number(u64::from(phys.meta.indblkshift)))
         .set("mdn_nblkptr", number(phys.meta.blkptr.len() as u64))
         .set("mdn_maxblkid", number(phys.meta.maxblkid))
-        .set("to_ivset_guid", number(ds.ivset_guid()?.unwrap_or(0)))
+        .set("to_ivset_guid", number(ds.iv_set()?.unwrap_or(0)))
         .set("from_ivset_guid", number(from_ivset));
     Ok(list)
 }

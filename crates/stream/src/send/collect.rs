@@ -273,10 +273,9 @@ impl Visitor for Collector<'_, '_> {
         })?;
         match &dn.spill {
             // Receivers of old versions lose a spill block when the object changes in some ways.
-            Some(bp) if bp.birth() <= self.from_txg && !bp.is_hole() => self.add(Item::Spill {
-                object,
-                bp: *bp,
-            })?,
+            Some(bp) if bp.birth() <= self.from_txg && !bp.is_hole() => {
+                self.add(Item::Spill { object, bp: *bp })?
+            }
             _ => {}
         }
         Ok(Next::Descend)

@@ -94,7 +94,10 @@ impl<'a> Emitter<'a> {
 
     /// Sets the limit of FREEOBJECTS records from the meta-dnode.
     pub fn set_meta(&mut self, meta: &DnodePhys) {
-        self.max_objects = meta.maxblkid.saturating_add(1).saturating_mul(DNODES_PER_BLOCK);
+        self.max_objects = meta
+            .maxblkid
+            .saturating_add(1)
+            .saturating_mul(DNODES_PER_BLOCK);
     }
 
     fn is_raw(&self) -> bool {
@@ -163,7 +166,11 @@ impl<'a> Emitter<'a> {
                 start,
                 count,
                 block_size,
-            } => self.redact(*object, start.saturating_mul(*block_size), count * block_size),
+            } => self.redact(
+                *object,
+                start.saturating_mul(*block_size),
+                count * block_size,
+            ),
             Item::Data {
                 object,
                 blkid,
@@ -215,7 +222,10 @@ impl<'a> Emitter<'a> {
         payload.resize(up8(payload.len()), 0);
         self.put(&Record::Object(r), Payload::Bytes(&payload))?;
         // Whatever the receiver may have behind the end.
-        let end = dn.maxblkid.saturating_add(1).saturating_mul(dn.block_size() as u64);
+        let end = dn
+            .maxblkid
+            .saturating_add(1)
+            .saturating_mul(dn.block_size() as u64);
         self.free(object, end, TO_END)
     }
 

@@ -230,7 +230,10 @@ fn read_all(zio: &Zio, crypt: &Crypt, wants: &[(BlkPtr, Form)], lease: Lease) ->
         .iter()
         .map(|(_, form)| match form {
             Form::Plain => plain.next().unwrap_or_else(|| Err(lost())).map(Got::Plain),
-            Form::Stored => stored.next().unwrap_or_else(|| Err(lost())).map(Got::Stored),
+            Form::Stored => stored
+                .next()
+                .unwrap_or_else(|| Err(lost()))
+                .map(Got::Stored),
         })
         .collect()
 }

@@ -331,7 +331,7 @@ impl Dataset {
     }
 
     /// Identifies the set of IVs of an encrypted snapshot.
-    pub fn iv_set(&self) -> Result<Option<u64>> {
+    pub fn ivset_guid(&self) -> Result<Option<u64>> {
         self.extra(disk::crypt::keys::IVSET_GUID)
     }
 

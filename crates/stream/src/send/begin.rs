@@ -160,7 +160,7 @@ fn key_data(ds: &Dataset, os: &Objset, from_ivset: u64) -> Result<NvList> {
         .set("mdn_indblkshift", number(u64::from(phys.meta.indblkshift)))
         .set("mdn_nblkptr", number(phys.meta.blkptr.len() as u64))
         .set("mdn_maxblkid", number(phys.meta.maxblkid))
-        .set("to_ivset_guid", number(ds.iv_set()?.unwrap_or(0)))
+        .set("to_ivset_guid", number(ds.ivset_guid()?.unwrap_or(0)))
         .set("from_ivset_guid", number(from_ivset));
     Ok(list)
 }

@@ -252,7 +252,7 @@ impl Base {
         Ok(Base {
             guid: phys.guid,
             txg: phys.creation_txg,
-            ivset_guid: snap.iv_set()?.unwrap_or(0),
+            ivset_guid: snap.ivset_guid()?.unwrap_or(0),
             is_origin,
             redact_snaps: snap.redact_snaps()?,
             redacted: None,

@@ -151,6 +151,10 @@ pub enum Op {
         fs: String,
         name: String,
     },
+    /// The snapshots of a file system are sent, each whole and as an increment of the one before.
+    Send {
+        fs: String,
+    },
     Clone {
         fs: String,
         snap: String,
@@ -325,6 +329,7 @@ impl fmt::Display for Op {
             Sync => write!(f, "sync"),
             Snapshot { fs, name } => write!(f, "snapshot {} {name}", w(fs)),
             DestroySnapshot { fs, name } => write!(f, "destroysnap {} {name}", w(fs)),
+            Send { fs } => write!(f, "send {}", w(fs)),
             Clone { fs, snap, to } => write!(f, "clone {} {snap} {to}", w(fs)),
             CloneSnap { fs, snap, to } => write!(f, "clonesnap {} {snap} {to}", w(fs)),
             Rollback { fs } => write!(f, "rollback {}", w(fs)),
@@ -521,6 +526,7 @@ impl FromStr for Op {
                 fs: w.fs()?,
                 name: w.word()?,
             },
+            "send" => Op::Send { fs: w.fs()? },
             "clone" => Op::Clone {
                 fs: w.fs()?,
                 snap: w.word()?,

@@ -68,14 +68,6 @@ impl Pins {
         if pool.is_readonly() {
             return Ok(head.clone());
         }
-        if let Some(m) = self.entry.mounted(head.object()) {
-            if let Err(why) = m.mount.write_out() {
-                tracing::warn!(
-                    dataset = %head.full_name(),
-                    "not all that programs have written is compared: {why}"
-                );
-            }
-        }
         let name = self.tag.trim_start_matches('.').to_string();
         let (of, short, tag) = (head.clone(), name.clone(), self.tag.clone());
         let holds = pool.version() >= 18;
@@ -198,6 +190,19 @@ fn parts(changes: Vec<Change>) -> Vec<Vec<Change>> {
     out
 }
 
+/// Has the kernel give what it keeps of written data. That takes requests to the file system, so no lock of names is
+/// held meanwhile.
+fn write_out(entry: &Arc<PoolEntry>, name: &str) -> Answer<()> {
+    let mounted = {
+        let _gate = entry.pass().map_err(errors::answer)?;
+        entry.mounted(datasets::find(entry, name)?.object())
+    };
+    if let Some(Err(why)) = mounted.map(|m| m.mount.write_out()) {
+        tracing::warn!(dataset = %name, "not all that programs have written is compared: {why}");
+    }
+    Ok(())
+}
+
 /// `zfs diff`. Parts of the answer are handed to `take`; the last one is returned.
 pub fn diff(
     admin: &Arc<Admin>,
@@ -212,6 +217,9 @@ pub fn diff(
     let entry = datasets::entry_of(admin, from)?;
     if datasets::pool_of(from) != datasets::pool_of(to) {
         return Err(failed("Not an earlier snapshot from the same fs"));
+    }
+    if !to.contains('@') {
+        write_out(&entry, to)?;
     }
     // Dropped after the gate, which it needs itself.
     let mut pins = Pins::new(&entry);

@@ -21,6 +21,7 @@ pub enum Reply {
     Activity(Vec<Activity>),
     Created(Created),
     Destroyed(Destroyed),
+    Received(Received),
     Mounts(Vec<MountEntry>),
     Batch(Batch),
     Holds(Answer<Hold>),
@@ -704,6 +705,14 @@ pub struct Created {
     pub existed: bool,
     /// Made, but not mounted.
     pub mount_failed: Option<ApiError>,
+}
+
+/// What went wrong although a stream was received.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Received {
+    /// Sentences; with any of them the command fails.
+    pub warnings: Vec<String>,
 }
 
 /// What `zfs destroy` did, or would do.

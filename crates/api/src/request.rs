@@ -168,6 +168,14 @@ pub enum Request {
         #[serde(default)]
         to: Option<String>,
     },
+    /// Answered by `Received`. The stream is read from the file descriptor that comes with the request.
+    Receive(Receive),
+    /// Answered by `Done`: what a broken receive kept is thrown away.
+    ReceiveAbort {
+        dataset: String,
+        #[serde(default)]
+        command: String,
+    },
     /// Answered by `Batch`. The snapshots of one pool are held at one moment, or none is.
     HoldAdd(Holding),
     /// Answered by `Batch`.
@@ -256,6 +264,23 @@ pub enum Request {
         dataset: String,
         #[serde(default)]
         recursive: bool,
+    },
+    /// Answered by `Done`: all were given, or none.
+    PermissionsGive {
+        dataset: String,
+        list: Vec<Delegation>,
+        #[serde(default)]
+        command: String,
+    },
+    /// Answered by `Done`: all were taken back, or none. What is not there is left out.
+    PermissionsTake {
+        dataset: String,
+        list: Vec<Delegation>,
+        /// From all descendants too (`-r`).
+        #[serde(default)]
+        recursive: bool,
+        #[serde(default)]
+        command: String,
     },
     /// Answered by `Space`: what users, groups or projects occupy and may.
     SpaceOf { dataset: String, who: Vec<Whose> },
@@ -509,6 +534,34 @@ pub enum Whose {
     Project,
 }
 
+/// Permissions to be given, or to be taken back.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Delegation {
+    pub to: Delegate,
+    /// At the dataset itself (`-l`). Creators and sets have no such difference.
+    #[serde(default)]
+    pub local: bool,
+    /// At its descendants (`-d`).
+    #[serde(default)]
+    pub descendent: bool,
+    /// Permissions, and sets with their `@`. None, to be taken back: all that are there.
+    #[serde(default)]
+    pub permissions: Vec<String>,
+}
+
+/// Whom permissions are given.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Delegate {
+    User(u64),
+    Group(u64),
+    Everyone,
+    /// Whoever makes a dataset below (`-c`).
+    Creator,
+    /// The set of this name, with its `@` (`-s`).
+    Set(String),
+}
+
 /// Kinds of datasets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
@@ -613,6 +666,65 @@ pub struct DatasetClone {
     /// Leave it unmounted (`-u`).
     #[serde(default)]
     pub no_mount: bool,
+    #[serde(default)]
+    pub command: String,
+}
+
+/// How the name of what is received follows from the name that was sent.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub enum NameBy {
+    /// It is the target.
+    #[default]
+    Target,
+    /// The target, and all but the first element (`-d`).
+    AllButFirst,
+    /// The target, and the last element (`-e`).
+    Last,
+}
+
+/// `zfs receive`
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Receive {
+    /// File system, volume or snapshot.
+    pub target: String,
+    #[serde(default)]
+    pub name_by: NameBy,
+    /// Give up what the target has beyond the base (`-F`).
+    #[serde(default)]
+    pub force: bool,
+    /// Keep what came of a stream that breaks off (`-s`).
+    #[serde(default)]
+    pub resumable: bool,
+    /// Do not mount (`-u`).
+    #[serde(default)]
+    pub no_mount: bool,
+    /// Unmount by force (`-M`).
+    #[serde(default)]
+    pub force_unmount: bool,
+    /// No holds (`-h`).
+    #[serde(default)]
+    pub no_holds: bool,
+    /// Tell what is received (`-v`).
+    #[serde(default)]
+    pub verbose: bool,
+    /// Tell, change nothing (`-n`).
+    #[serde(default)]
+    pub dry_run: bool,
+    /// Heal damaged blocks of a snapshot (`-c`).
+    #[serde(default)]
+    pub corrective: bool,
+    /// Snapshot to clone (`-o origin=`).
+    #[serde(default)]
+    pub origin: Option<String>,
+    /// Properties to be set (`-o`).
+    #[serde(default)]
+    pub props: Props,
+    /// Properties to be inherited, whatever the stream says (`-x`).
+    #[serde(default)]
+    pub exclude: Vec<String>,
+    /// Key of a new encryption root.
+    #[serde(default)]
+    pub key: Option<Secret>,
     #[serde(default)]
     pub command: String,
 }

@@ -24,12 +24,16 @@ pub enum Mutation {
     PropertyLost,
     /// The last dataset of those to be destroyed stays, though the command is recorded.
     DestroyForgets,
+    /// A permission that was given is not stored, though the command is recorded.
+    PermissionLost,
+    /// Everybody may do everything.
+    RightsOff,
     /// How far the freeing of a destroyed file system has come is not stored.
     FreeingPlaceLost,
 }
 
 /// All of them.
-pub const MUTATIONS: [Mutation; 11] = [
+pub const MUTATIONS: [Mutation; 13] = [
     Mutation::FlushOmitted,
     Mutation::FreeReusedEarly,
     Mutation::ReplaySkips,
@@ -40,6 +44,8 @@ pub const MUTATIONS: [Mutation; 11] = [
     Mutation::SnapshotOfDirtySet,
     Mutation::PropertyLost,
     Mutation::DestroyForgets,
+    Mutation::PermissionLost,
+    Mutation::RightsOff,
     Mutation::FreeingPlaceLost,
 ];
 

@@ -35,6 +35,15 @@ pub trait Backend {
     ) -> Result<(), ApiError> {
         self.ask(request, &mut |_| {}).map(take)
     }
+    /// As [`Backend::ask_with_file`]; what the daemon tells meanwhile is handed over as it comes.
+    fn ask_passing(
+        &mut self,
+        request: &Request,
+        _file: BorrowedFd<'_>,
+        progress: &mut dyn FnMut(Progress),
+    ) -> Result<Reply, ApiError> {
+        self.ask(request, progress)
+    }
     /// Whether a daemon runs; starts none.
     fn running(&mut self) -> bool;
 }
@@ -84,6 +93,21 @@ impl Backend for Daemon {
             None => Client::connect()?,
         };
         let r = client.call_in_parts(request, take);
+        self.client = Some(client);
+        r
+    }
+
+    fn ask_passing(
+        &mut self,
+        request: &Request,
+        file: BorrowedFd<'_>,
+        progress: &mut dyn FnMut(Progress),
+    ) -> Result<Reply, ApiError> {
+        let mut client = match self.client.take() {
+            Some(client) => client,
+            None => Client::connect()?,
+        };
+        let r = client.call_passing(request, &[file], progress);
         self.client = Some(client);
         r
     }

@@ -27,11 +27,13 @@ fn files(tool: &str, sub: &str) -> &'static [&'static str] {
         ("zpool", "get" | "set") => &["get.rs"],
         ("zpool", _) => &["manage.rs"],
         ("zfs", "destroy") => &["destroy.rs"],
+        ("zfs", "allow" | "unallow") => &["allow.rs"],
         (
             "zfs",
             "snapshot" | "rollback" | "clone" | "promote" | "bookmark" | "hold" | "release",
         ) => &["snapshots.rs"],
         ("zfs", "rename" | "set" | "inherit") => &["change.rs"],
+        ("zfs", "receive") => &["receive.rs"],
         ("zfs", "get") => &["get.rs"],
         ("zfs", "load-key" | "unload-key" | "change-key") => &["keys.rs"],
         ("zfs", "mount" | "unmount") => &["mount.rs"],
@@ -187,7 +189,7 @@ const POOLS: &[(&str, By)] = &[
     ("altroot", Code("admin/src/pools/import.rs")),
     ("version", Code("admin/src/pools/set.rs")),
     ("bootfs", Nobody(STORED)),
-    ("delegation", Nobody(STORED)),
+    ("delegation", Code("admin/src/rights.rs")),
     // Refused, except for what is done anyway.
     ("autoreplace", Code("admin/src/pools/set.rs")),
     ("autoexpand", Code("admin/src/pools/set.rs")),

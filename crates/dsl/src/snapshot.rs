@@ -54,15 +54,15 @@ impl Dsl {
         if head.reserved_again() > head.dir().available().bytes {
             bail!(NoSpace, "{full}: out of space");
         }
-        limits::check(&head.dir(), limits::SNAP_COUNT, 1)
+        Ok(())
     }
 
     /// Whether all these snapshots can be made in one txg: what [`Dsl::check_snapshot`] asks of each,
-    /// and limits and reservations for all of them together.
+    /// and reservations for all of them together. Limits on their number: [`Dsl::check_snapshot_limits`].
     pub fn check_snapshots(&self, list: &[(Arc<Dataset>, String)]) -> Result<()> {
         let mut heads = BTreeSet::new();
-        // Further snapshots, and bytes that reservations take again, by directory.
-        let mut sums: BTreeMap<u64, (Arc<Dir>, u64, u64)> = BTreeMap::new();
+        // Bytes that reservations take again, by directory.
+        let mut sums: BTreeMap<u64, (Arc<Dir>, u64)> = BTreeMap::new();
         for (head, name) in list {
             self.check_snapshot(head, name)?;
             if !heads.insert(head.object()) {
@@ -75,21 +75,17 @@ impl Dsl {
             let mut bytes = head.reserved_again();
             let mut at = Some(head.dir());
             while let Some(dir) = at {
-                let sum = sums
-                    .entry(dir.object())
-                    .or_insert_with(|| (dir.clone(), 0, 0));
-                sum.1 += u64::from(!is_hidden(name));
-                sum.2 = sum.2.saturating_add(bytes);
+                let sum = sums.entry(dir.object()).or_insert_with(|| (dir.clone(), 0));
+                sum.1 = sum.1.saturating_add(bytes);
                 // What a reservation holds back is not asked of the directories above.
                 bytes = bytes.saturating_sub(dir.unused_reservation());
                 at = dir.parent();
             }
         }
-        for (dir, snaps, bytes) in sums.values() {
+        for (dir, bytes) in sums.values() {
             if *bytes > dir.available().bytes {
                 bail!(NoSpace, "{}: out of space", dir.full_name());
             }
-            limits::check_one(dir, limits::SNAP_COUNT, *snaps)?;
         }
         Ok(())
     }
@@ -646,7 +642,12 @@ impl Dsl {
         Ok(())
     }
 
-    fn roll_back(&self, tx: &Tx, head: &Arc<Dataset>, snap: &Arc<Dataset>) -> Result<()> {
+    pub(crate) fn roll_back(
+        &self,
+        tx: &Tx,
+        head: &Arc<Dataset>,
+        snap: &Arc<Dataset>,
+    ) -> Result<()> {
         let core = &self.core;
         head.flush(tx)?;
         head.make_unique_accurate(tx)?;

@@ -137,7 +137,7 @@ impl Desk {
         let entry = self.entry()?;
         rig::tune(&entry.pool, l);
         let place = format!("/{fs}.mount");
-        mount::mount(&self.admin, &full(fs), &[], false, Some(&place)).map_err(told)?;
+        mount::mount(&self.admin, ROOT, &full(fs), &[], false, Some(&place)).map_err(told)?;
         let object = entry.pool.dsl.dataset(&full(fs))?.object();
         let mounted = entry.mounted(object).ok_or(Kind::NotFound)?;
         Ok(Fs {
@@ -149,7 +149,7 @@ impl Desk {
 
     /// `zfs unmount`: its log is empty afterwards.
     pub fn unmount(&self, fs: &str) -> Result<()> {
-        mount::unmount(&self.admin, &full(fs), false)
+        mount::unmount(&self.admin, ROOT, &full(fs), false)
             .map(drop)
             .map_err(told)
     }
@@ -173,7 +173,7 @@ impl Desk {
             command: format!("zfs destroy {}", full(fs)),
             ..DatasetDestroy::default()
         };
-        let done = destroy::destroy(&self.admin, 0, &ask).map_err(told)?;
+        let done = destroy::destroy(&self.admin, ROOT, &ask).map_err(told)?;
         match done.failed.into_iter().next() {
             Some((_, e)) => Err(told(e)),
             None => Ok(()),
@@ -193,6 +193,6 @@ impl Desk {
         };
         let command = format!("zfs set {prop}={text} {}", full(fs));
         let list = vec![(prop.to_string(), text)];
-        set::set(&self.admin, 0, &full(fs), &list, false, command).map_err(told)
+        set::set(&self.admin, ROOT, &full(fs), &list, false, command).map_err(told)
     }
 }

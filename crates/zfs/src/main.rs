@@ -1,6 +1,7 @@
 //! The `zfs` command: reads the command line, asks the daemon, prints.
 #![forbid(unsafe_code)]
 
+mod allow;
 mod change;
 mod common;
 mod confirm;
@@ -13,6 +14,7 @@ mod list;
 mod look;
 mod mount;
 mod mount_helper;
+mod receive;
 mod snapshots;
 mod space;
 #[cfg(test)]
@@ -44,8 +46,10 @@ fn run(sub: &'static Sub, args: &Parsed, cx: &mut Cx<'_>) -> Outcome {
         "change-key" => keys::change(args, cx),
         "mount" => mount::mount(args, cx),
         "unmount" => mount::unmount(args, cx),
+        "receive" => receive::receive(args, cx),
         "holds" => look::holds(args, cx),
-        "allow" => look::allow(args, cx),
+        "allow" => allow::allow(args, cx),
+        "unallow" => allow::unallow(args, cx),
         "userspace" => look::space(api::Whose::User, args, cx),
         "groupspace" => look::space(api::Whose::Group, args, cx),
         "projectspace" => look::space(api::Whose::Project, args, cx),

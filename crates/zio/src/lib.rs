@@ -20,7 +20,7 @@ mod syncing;
 
 pub use cache::Cache;
 pub use crypt::{Crypt, Seal};
-pub use pipeline::{Prepared, WriteSpec, Zio, ZioOptions};
+pub use pipeline::{Prepared, RawSeal, StoredForm, WriteSpec, Zio, ZioOptions};
 pub use read_spec::{InUse, Lease, ReadSpec, Whole};
 pub use scope::Scope;
 pub use seam::{

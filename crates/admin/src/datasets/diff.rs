@@ -8,8 +8,9 @@
 use crate::datasets::{self, Answer};
 use crate::head::read_only_view;
 use crate::registry::{Admin, PoolEntry};
+use crate::rights::{self, Action};
 use crate::{cancel, errors, values};
-use api::{ApiError, Bytes, Change, ChangeKind};
+use api::{ApiError, Bytes, Change, ChangeKind, Peer};
 use base::sync::RwLockExt;
 use base::{Kind, Result};
 use dsl::Dataset;
@@ -206,6 +207,7 @@ fn write_out(entry: &Arc<PoolEntry>, name: &str) -> Answer<()> {
 /// `zfs diff`. Parts of the answer are handed to `take`; the last one is returned.
 pub fn diff(
     admin: &Arc<Admin>,
+    peer: Peer,
     from: &str,
     to: Option<&str>,
     take: &mut dyn FnMut(Vec<Change>) -> Answer<()>,
@@ -218,6 +220,12 @@ pub fn diff(
     if datasets::pool_of(from) != datasets::pool_of(to) {
         return Err(failed("Not an earlier snapshot from the same fs"));
     }
+    {
+        let _gate = entry.pass().map_err(errors::answer)?;
+        let _names = entry.names.read();
+        let earlier = datasets::find(&entry, from)?;
+        rights::require(admin, &entry, peer, Action::Diff, &earlier)?;
+    }
     if !to.contains('@') {
         write_out(&entry, to)?;
     }
@@ -229,6 +237,7 @@ pub fn diff(
         let plain = |e| datasets::plain(e, to);
         let earlier = datasets::find(&entry, from)?;
         let later = datasets::find(&entry, to)?;
+        rights::require_all(admin, &entry, peer, Action::Diff, [&*earlier, &*later])?;
         for (ds, name) in [(&earlier, from), (&later, to)] {
             if datasets::objset_type(&entry, ds).map_err(plain)? != disk::os_type::ZFS {
                 return Err(failed(format!("'{name}' is a volume, which has no files")));

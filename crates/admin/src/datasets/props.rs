@@ -368,6 +368,10 @@ impl<'a> View<'a> {
             }
             "userrefs" => Some(self.ds.holds()?),
             "numclones" => Some(p.num_children.saturating_sub(1)),
+            "receive_resume_token" => match resume_token_of(self.ds)? {
+                Some(token) => return text(&token),
+                None => None,
+            },
             "encryptionroot" => match self.ds.dir().encryption_root()? {
                 Some(root) => return text(&root.full_name()),
                 None => None,
@@ -606,4 +610,38 @@ pub fn bookmark_all(mark: &get::Bookmark) -> Vec<Prop> {
         .map(|p| bookmark("", p.name, mark))
         .filter(|p| p.value != Value::None)
         .collect()
+}
+
+/// The token with which a broken receive into a head goes on; `None` if it keeps nothing.
+fn resume_token_of(head: &Dataset) -> Result<Option<String>> {
+    if head.is_snapshot() {
+        return Ok(None);
+    }
+    match head.receiving()? {
+        Some(child) => resume_token(&child),
+        None => resume_token(head),
+    }
+}
+
+/// The token of the state that a dataset filled in part keeps.
+pub fn resume_token(ds: &Dataset) -> Result<Option<String>> {
+    let Some(s) = ds.resume_state()? else {
+        return Ok(None);
+    };
+    let token = stream::ResumeToken {
+        from_guid: (s.from_guid != 0).then_some(s.from_guid),
+        object: s.object,
+        offset: s.offset,
+        bytes: s.bytes,
+        to_guid: s.to_guid,
+        to_name: s.to_name,
+        large_blocks: s.large_blocks,
+        embedded: s.embedded,
+        compressed: s.compressed,
+        raw: s.raw,
+        saved: false,
+        redact_snaps: s.redact_snaps,
+        book_redact_snaps: None,
+    };
+    Ok(Some(token.encode()))
 }

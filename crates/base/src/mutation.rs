@@ -30,10 +30,12 @@ pub enum Mutation {
     RightsOff,
     /// How far the freeing of a destroyed file system has come is not stored.
     FreeingPlaceLost,
+    /// A comparison of two states forgets the objects that were where the later one has holes.
+    DiffForgetsHoles,
 }
 
 /// All of them.
-pub const MUTATIONS: [Mutation; 13] = [
+pub const MUTATIONS: [Mutation; 14] = [
     Mutation::FlushOmitted,
     Mutation::FreeReusedEarly,
     Mutation::ReplaySkips,
@@ -47,6 +49,7 @@ pub const MUTATIONS: [Mutation; 13] = [
     Mutation::PermissionLost,
     Mutation::RightsOff,
     Mutation::FreeingPlaceLost,
+    Mutation::DiffForgetsHoles,
 ];
 
 #[cfg(feature = "mutations")]

@@ -4,10 +4,10 @@ use crate::check;
 use crate::rig::{self, Fs, Layout};
 use crate::world::full;
 use admin::alone::{Alone, MemoryDoor};
-use admin::datasets::{create, destroy, mount, set};
+use admin::datasets::{create, destroy, diff, mount, set};
 use admin::{pools, Admin, Paths, PoolEntry, Settings};
 use api::{
-    ApiError, DatasetCreate, DatasetDestroy, ImportScan, Peer, PoolCreate, PoolImport, VdevClass,
+    ApiError, Change, DatasetCreate, DatasetDestroy, ImportScan, Peer, PoolCreate, PoolImport, VdevClass,
     VdevKind, VdevSpec,
 };
 use base::{Error, Kind, Result};
@@ -26,6 +26,11 @@ const ROOT: Peer = Peer {
 /// The error of an operation, by its kind.
 fn told(e: ApiError) -> Error {
     Error::new(Kind::from_errno(e.code), e.to_string())
+}
+
+/// Where a file system is mounted.
+pub fn place(fs: &str) -> String {
+    format!("/{fs}.mount")
 }
 
 /// One process's administration.
@@ -136,7 +141,7 @@ impl Desk {
     pub fn mount(&self, fs: &str, l: &Layout) -> Result<Fs> {
         let entry = self.entry()?;
         rig::tune(&entry.pool, l);
-        let place = format!("/{fs}.mount");
+        let place = place(fs);
         mount::mount(&self.admin, ROOT, &full(fs), &[], false, Some(&place)).map_err(told)?;
         let object = entry.pool.dsl.dataset(&full(fs))?.object();
         let mounted = entry.mounted(object).ok_or(Kind::NotFound)?;
@@ -178,6 +183,18 @@ impl Desk {
             Some((_, e)) => Err(told(e)),
             None => Ok(()),
         }
+    }
+
+    /// `zfs diff` of a snapshot and now.
+    pub fn diff(&self, fs: &str, snap: &str) -> Result<Vec<Change>> {
+        let from = format!("{}@{snap}", full(fs));
+        let mut all = Vec::new();
+        let last = diff::diff(&self.admin, ROOT, &from, None, &mut |part| {
+            all.extend(part);
+            Ok(())
+        });
+        all.extend(last.map_err(told)?);
+        Ok(all)
     }
 
     /// `zfs set`

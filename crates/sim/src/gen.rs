@@ -47,6 +47,9 @@ const KINDS: [(&str, u64); 29] = [
 /// Kinds that only worlds with projects have, so that all others are the ones they were before.
 const OWNERS: [(&str, u64); 4] = [("createas", 8), ("chown", 6), ("project", 3), ("limit", 4)];
 
+/// Kinds that only some worlds have, for the same reason.
+const COMPARING: [(&str, u64); 1] = [("diff", 4)];
+
 /// Values of properties that change how things are written, or limit them.
 const PROPS: [(&str, &[u64]); 6] = [
     ("recordsize", &[4096, 16 << 10, 128 << 10]),
@@ -112,6 +115,9 @@ impl Generator {
         if layout.projects {
             let rng = SeededRng::new(seed ^ 0x0b5f);
             weights.extend(OWNERS.iter().map(|k| taste(&rng, k)));
+        }
+        if SeededRng::new(seed ^ 0xd1ff).below(2) == 0 {
+            weights.extend(COMPARING);
         }
         let spare = layout.redundancy() as u64;
         let epoch = [8, 20, 40, 80][rng.below(4) as usize];
@@ -340,6 +346,10 @@ impl Generator {
             "destroysnap" => {
                 let (fs, name) = self.pick(&snaps)?.clone();
                 Op::DestroySnapshot { fs, name }
+            }
+            "diff" => {
+                let (fs, snap) = self.pick(&snaps)?.clone();
+                Op::Diff { fs, snap }
             }
             "clone" => {
                 let (fs, snap) = self.pick(&snaps)?.clone();

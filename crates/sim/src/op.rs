@@ -150,6 +150,11 @@ pub enum Op {
         fs: String,
         name: String,
     },
+    /// Compares the present state with a snapshot.
+    Diff {
+        fs: String,
+        snap: String,
+    },
     Clone {
         fs: String,
         snap: String,
@@ -297,6 +302,7 @@ impl fmt::Display for Op {
             Sync => write!(f, "sync"),
             Snapshot { fs, name } => write!(f, "snapshot {} {name}", w(fs)),
             DestroySnapshot { fs, name } => write!(f, "destroysnap {} {name}", w(fs)),
+            Diff { fs, snap } => write!(f, "diff {} {snap}", w(fs)),
             Clone { fs, snap, to } => write!(f, "clone {} {snap} {to}", w(fs)),
             CloneSnap { fs, snap, to } => write!(f, "clonesnap {} {snap} {to}", w(fs)),
             Rollback { fs } => write!(f, "rollback {}", w(fs)),
@@ -472,6 +478,10 @@ impl FromStr for Op {
             "destroysnap" => Op::DestroySnapshot {
                 fs: w.fs()?,
                 name: w.word()?,
+            },
+            "diff" => Op::Diff {
+                fs: w.fs()?,
+                snap: w.word()?,
             },
             "clone" => Op::Clone {
                 fs: w.fs()?,

@@ -7,6 +7,7 @@ mod posix;
 use crate::check::Opened;
 use crate::cut::Image;
 use crate::desk::Desk;
+use crate::differs;
 use crate::foreign::Foreign;
 use crate::found::{self, find, split, What};
 use crate::op::{Fill, Op};
@@ -16,7 +17,7 @@ use crate::rig::{self, is_full, Fs, Layout};
 use base::{Kind, Result};
 use dsl::CreateArgs;
 use env_sim::{Event, Journal, ManualClock, MemDisk, SeededRng};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::Arc;
 use zpl::Znode;
@@ -107,6 +108,9 @@ pub struct World {
     pub first: u64,
     /// Events of the journal at which the import after the last cut was over.
     imported: usize,
+    /// Snapshots, `fs@snapshot`, whose objects the model numbers as it does those of their file system now: none from before
+    /// the last cut or rollback.
+    comparable: BTreeSet<String>,
 }
 
 /// The bytes of a fill.
@@ -163,6 +167,7 @@ impl World {
             foreign: None,
             first: 0,
             imported: 0,
+            comparable: BTreeSet::new(),
         }
     }
 
@@ -248,6 +253,7 @@ impl World {
             Op::Remount { .. } | Op::Reimport => self.again(op),
             Op::Fault { disk, fault } => Ok(self.fault(*disk, *fault)),
             Op::Read { fs, path } => return self.read(fs, path),
+            Op::Diff { fs, snap } => return self.diff(fs, snap),
             Op::Release => {
                 self.held.clear();
                 self.reap().map(|()| Outcome::Done)
@@ -290,6 +296,24 @@ impl World {
             true => Ok(Outcome::Done),
             false => Err("not what was written".into()),
         }
+    }
+
+    /// `zfs diff` tells what differs between a snapshot and now, by the model.
+    fn diff(&mut self, fs: &str, snap: &str) -> std::result::Result<Outcome, String> {
+        let key = format!("{fs}@{snap}");
+        let frozen = self.oracle.now().snaps.get(&key).cloned();
+        let frozen = frozen.filter(|_| self.comparable.contains(&key));
+        let (Some(frozen), Some(_)) = (frozen, self.mounted(fs)) else {
+            return Ok(Outcome::Nothing);
+        };
+        let told = match desk(&self.opened).and_then(|d| d.diff(fs, snap)) {
+            Err(e) if is_full(&e) => return Ok(Outcome::Refused),
+            told => told.map_err(text)?,
+        };
+        let now = self.oracle.fs(fs).map(|model| model.freeze());
+        let place = crate::desk::place(fs);
+        differs::judge(&frozen, &now.unwrap_or_default(), &told, &place)?;
+        Ok(Outcome::Done)
     }
 
     /// Nobody uses the file system any more. Its log is empty then.
@@ -337,6 +361,7 @@ impl World {
                 let (full, name) = (full(fs), name.clone());
                 let ds = pool.dsl.dataset(&full)?;
                 pool.snapshot(vec![(ds, name)], |_, _| Ok(()))?;
+                self.comparable.insert(key.clone());
                 let pos = self.pos();
                 self.oracle.administered(pos, |a, _| {
                     a.snaps.insert(key, frozen);
@@ -483,6 +508,7 @@ impl World {
         if !now.sets.contains_key(fs) {
             return Ok(Outcome::Nothing);
         }
+        self.comparable.clear();
         let full = full(fs);
         let ds = pool.dsl.dataset(&full)?;
         let newest = match ds.prev()? {

@@ -14,7 +14,7 @@ use api::{ApiError, Bytes, Change, ChangeKind, Peer};
 use base::sync::RwLockExt;
 use base::{Kind, Result};
 use dsl::Dataset;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 use std::sync::Arc;
 use zpl::diff::{self, What};
 
@@ -22,9 +22,6 @@ use zpl::diff::{self, What};
 const BATCH: usize = 32 << 10;
 /// A part of the answer has about so many bytes of paths at most.
 const PART: usize = 128 << 10;
-
-/// Numbers temporary snapshots and holds of this process.
-static SERIAL: AtomicU64 = AtomicU64::new(0);
 
 /// Holds that keep both states until this is dropped. The caller must not hold the pool's gate then.
 struct Pins {
@@ -35,10 +32,11 @@ struct Pins {
 
 impl Pins {
     fn new(entry: &Arc<PoolEntry>) -> Pins {
-        let n = SERIAL.fetch_add(1, Ordering::Relaxed);
+        // None of an earlier import is left.
+        let n = entry.comparisons.fetch_add(1, Ordering::Relaxed);
         Pins {
             entry: entry.clone(),
-            tag: format!(".zfs-diff-{}-{n}", std::process::id()),
+            tag: format!(".zfs-diff-{:x}-{n}", entry.load_guid),
             held: Vec::new(),
         }
     }

@@ -7,8 +7,8 @@ use admin::alone::{Alone, MemoryDoor};
 use admin::datasets::{create, destroy, diff, mount, set};
 use admin::{pools, Admin, Paths, PoolEntry, Settings};
 use api::{
-    ApiError, Change, DatasetCreate, DatasetDestroy, ImportScan, Peer, PoolCreate, PoolImport, VdevClass,
-    VdevKind, VdevSpec,
+    ApiError, Change, DatasetCreate, DatasetDestroy, ImportScan, Peer, PoolCreate, PoolImport,
+    VdevClass, VdevKind, VdevSpec,
 };
 use base::{Error, Kind, Result};
 use disk::props;

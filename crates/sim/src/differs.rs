@@ -60,8 +60,14 @@ pub fn judge(from: &Frozen, to: &Frozen, changes: &[Change], place: &str) -> Res
             _ => {}
         }
     }
-    let gone = from.objects.keys().filter(|id| !to.objects.contains_key(id));
-    let new = to.objects.keys().filter(|id| !from.objects.contains_key(id));
+    let gone = from
+        .objects
+        .keys()
+        .filter(|id| !to.objects.contains_key(id));
+    let new = to
+        .objects
+        .keys()
+        .filter(|id| !from.objects.contains_key(id));
     compare("removed", gone, &removed)?;
     compare("created", new, &created)?;
     for (id, (what, state)) in &to.objects {

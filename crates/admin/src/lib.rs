@@ -28,6 +28,7 @@ pub mod compat;
 pub mod datasets;
 pub mod door;
 pub mod errors;
+pub mod events;
 pub mod head;
 pub mod mounts;
 mod parallel;

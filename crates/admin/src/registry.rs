@@ -116,6 +116,8 @@ pub struct Admin {
     pub settings: Settings,
     pub door: Arc<dyn Door>,
     pub process: Arc<dyn Process>,
+    /// What happened to pools and devices.
+    pub events: crate::events::Events,
     /// Pools of the cache file that could not be opened.
     pub(crate) absent: Mutex<Vec<Absent>>,
     pools: Mutex<BTreeMap<String, Arc<PoolEntry>>>,
@@ -233,6 +235,7 @@ impl Admin {
         process: Arc<dyn Process>,
     ) -> Arc<Admin> {
         Arc::new(Admin {
+            events: crate::events::Events::new(env.clock.clone()),
             env,
             settings,
             door,

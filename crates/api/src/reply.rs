@@ -19,6 +19,7 @@ pub enum Reply {
     Upgraded(Upgraded),
     Features(Vec<Feature>),
     Activity(Vec<Activity>),
+    Events(Events),
     Created(Created),
     Destroyed(Destroyed),
     Received(Received),
@@ -278,6 +279,37 @@ impl VdevState {
             VdevState::Unknown => "UNKNOWN",
         }
     }
+}
+
+/// Events, oldest first.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Events {
+    pub list: Vec<Event>,
+    /// How many were dropped to make room since the daemon began.
+    #[serde(default)]
+    pub dropped: u64,
+}
+
+/// Something that happened to a pool or device.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Event {
+    /// Grows by one with each event.
+    pub eid: u64,
+    /// Since 1970, UTC.
+    pub seconds: u64,
+    pub nanoseconds: u32,
+    /// `sysevent.fs.zfs.pool_import`
+    pub class: String,
+    /// The payload, in order.
+    pub pairs: Vec<(String, EventValue)>,
+}
+
+/// A value of a payload.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum EventValue {
+    Text(String),
+    Number(u64),
 }
 
 /// Why a vdev is not online.

@@ -87,6 +87,70 @@ pub enum Request {
     },
     /// Answered by `Done`.
     PoolClear(PoolClear),
+    /// Answered by `Done`. Vdevs, spares and cache devices come to a pool, all or none.
+    PoolAdd(PoolAdd),
+    /// Answered by `Done`. A spare, a cache device or a log leaves a pool.
+    DeviceRemove {
+        pool: String,
+        device: String,
+        #[serde(default)]
+        command: String,
+    },
+    /// Answered by `Done`, or by `DoneBut` with a warning if the device is not healthy.
+    DeviceOnline {
+        pool: String,
+        device: String,
+        /// Use all of its size (`-e`).
+        #[serde(default)]
+        expand: bool,
+        #[serde(default)]
+        command: String,
+    },
+    /// Answered by `Done`.
+    DeviceOffline {
+        pool: String,
+        device: String,
+        /// Until the next import only (`-t`).
+        #[serde(default)]
+        temporary: bool,
+        /// As a fault (`-f`).
+        #[serde(default)]
+        fault: bool,
+        #[serde(default)]
+        command: String,
+    },
+    /// Answered by `Done` when the resilver has begun.
+    DeviceAttach(DeviceAttach),
+    /// Answered by `Done`.
+    DeviceDetach {
+        pool: String,
+        device: String,
+        #[serde(default)]
+        command: String,
+    },
+    /// Answered by `Done`. Opens all devices of a pool again.
+    PoolReopen {
+        pool: String,
+        #[serde(default)]
+        command: String,
+    },
+    /// Answered by `Done` when it is on disk.
+    PoolScrub(PoolScrub),
+    /// Answered by `Done`. A resilver under way begins anew, or one begins if a device lacks something.
+    PoolResilver {
+        pool: String,
+        #[serde(default)]
+        command: String,
+    },
+    /// Answered by `Events`: those behind number `after`, of one pool or all.
+    Events {
+        #[serde(default)]
+        pool: Option<String>,
+        #[serde(default)]
+        after: u64,
+    },
+    /// Answered by `DoneBut`: forgets all events, and says how many.
+    EventsClear {},
     /// Answered by `Activity`: what `zpool wait` waits for.
     PoolActivity { pool: String },
 
@@ -159,6 +223,14 @@ pub enum Request {
         #[serde(default)]
         command: String,
     },
+    /// Answered by `Received`. The stream is read from the file descriptor that comes with the request.
+    Receive(Receive),
+    /// Answered by `Done`: what a broken receive kept is thrown away.
+    ReceiveAbort {
+        dataset: String,
+        #[serde(default)]
+        command: String,
+    },
     /// Answered by `Changes`, in parts: what differs between two states of a file system.
     Diff {
         /// A snapshot.
@@ -167,14 +239,6 @@ pub enum Request {
         /// file system of the snapshot.
         #[serde(default)]
         to: Option<String>,
-    },
-    /// Answered by `Received`. The stream is read from the file descriptor that comes with the request.
-    Receive(Receive),
-    /// Answered by `Done`: what a broken receive kept is thrown away.
-    ReceiveAbort {
-        dataset: String,
-        #[serde(default)]
-        command: String,
     },
     /// Answered by `Batch`. The snapshots of one pool are held at one moment, or none is.
     HoldAdd(Holding),
@@ -259,12 +323,6 @@ pub enum Request {
     },
     /// Answered by `Permissions`: what is delegated at a dataset and above it.
     Permissions { dataset: String },
-    /// Answered by `Held`: what holds the space of a file system or volume, and of those below.
-    SpaceHeld {
-        dataset: String,
-        #[serde(default)]
-        recursive: bool,
-    },
     /// Answered by `Done`: all were given, or none.
     PermissionsGive {
         dataset: String,
@@ -281,6 +339,12 @@ pub enum Request {
         recursive: bool,
         #[serde(default)]
         command: String,
+    },
+    /// Answered by `Held`: what holds the space of a file system or volume, and of those below.
+    SpaceHeld {
+        dataset: String,
+        #[serde(default)]
+        recursive: bool,
     },
     /// Answered by `Space`: what users, groups or projects occupy and may.
     SpaceOf { dataset: String, who: Vec<Whose> },
@@ -465,6 +529,68 @@ pub struct ImportScan {
     /// Destroyed pools instead of the others (`-D`).
     #[serde(default)]
     pub destroyed: bool,
+}
+
+/// `zpool add`
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PoolAdd {
+    pub pool: String,
+    pub vdevs: Vec<VdevSpec>,
+    /// log2 of the sector size; none: the pool's property, or what the devices say.
+    #[serde(default)]
+    pub ashift: Option<u32>,
+    /// Ignore that devices seem to be in use, where that can be overridden.
+    #[serde(default)]
+    pub allow_in_use: bool,
+    /// Accept a sector size that the pool's vdevs do not have.
+    #[serde(default)]
+    pub allow_ashift_mismatch: bool,
+    /// Check everything, change nothing.
+    #[serde(default)]
+    pub dry_run: bool,
+    #[serde(default)]
+    pub command: String,
+}
+
+/// `zpool attach` and `zpool replace`
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DeviceAttach {
+    pub pool: String,
+    pub device: String,
+    /// Absolute path of the new device; none, to replace: another one at the same path.
+    #[serde(default)]
+    pub new: Option<String>,
+    /// The old one goes when the new one is complete.
+    #[serde(default)]
+    pub replace: bool,
+    #[serde(default)]
+    pub ashift: Option<u32>,
+    #[serde(default)]
+    pub force: bool,
+    #[serde(default)]
+    pub command: String,
+}
+
+/// What is to be done with the scrub of a pool.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum ScrubAction {
+    /// Begin one, or have a paused one go on.
+    #[default]
+    Start,
+    Pause,
+    Stop,
+}
+
+/// `zpool scrub`
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct PoolScrub {
+    pub pool: String,
+    pub action: ScrubAction,
+    /// Only blocks born behind the last txg that was scrubbed (`-C`).
+    pub since_last: bool,
+    pub command: String,
 }
 
 /// `zpool clear`

@@ -27,14 +27,6 @@ pub trait Backend {
     ) -> Result<Reply, ApiError> {
         self.ask(request, &mut |_| {})
     }
-    /// As [`Backend::ask`]; parts of the answer are handed over as they come.
-    fn ask_in_parts(
-        &mut self,
-        request: &Request,
-        take: &mut dyn FnMut(Reply),
-    ) -> Result<(), ApiError> {
-        self.ask(request, &mut |_| {}).map(take)
-    }
     /// As [`Backend::ask_with_file`]; what the daemon tells meanwhile is handed over as it comes.
     fn ask_passing(
         &mut self,
@@ -43,6 +35,14 @@ pub trait Backend {
         progress: &mut dyn FnMut(Progress),
     ) -> Result<Reply, ApiError> {
         self.ask(request, progress)
+    }
+    /// As [`Backend::ask`]; parts of the answer are handed over as they come.
+    fn ask_in_parts(
+        &mut self,
+        request: &Request,
+        take: &mut dyn FnMut(Reply),
+    ) -> Result<(), ApiError> {
+        self.ask(request, &mut |_| {}).map(take)
     }
     /// Whether a daemon runs; starts none.
     fn running(&mut self) -> bool;
@@ -83,20 +83,6 @@ impl Backend for Daemon {
         r
     }
 
-    fn ask_in_parts(
-        &mut self,
-        request: &Request,
-        take: &mut dyn FnMut(Reply),
-    ) -> Result<(), ApiError> {
-        let mut client = match self.client.take() {
-            Some(client) => client,
-            None => Client::connect()?,
-        };
-        let r = client.call_in_parts(request, take);
-        self.client = Some(client);
-        r
-    }
-
     fn ask_passing(
         &mut self,
         request: &Request,
@@ -108,6 +94,20 @@ impl Backend for Daemon {
             None => Client::connect()?,
         };
         let r = client.call_passing(request, &[file], progress);
+        self.client = Some(client);
+        r
+    }
+
+    fn ask_in_parts(
+        &mut self,
+        request: &Request,
+        take: &mut dyn FnMut(Reply),
+    ) -> Result<(), ApiError> {
+        let mut client = match self.client.take() {
+            Some(client) => client,
+            None => Client::connect()?,
+        };
+        let r = client.call_in_parts(request, take);
         self.client = Some(client);
         r
     }

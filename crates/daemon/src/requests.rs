@@ -8,7 +8,7 @@ use admin::datasets::{
     create, destroy, diff, get, keys, look, mount, permissions, receive, rename, set, snapshots,
     space,
 };
-use admin::pools::{self, damage, import, upgrade};
+use admin::pools::{self, damage, devices, import, scan, upgrade};
 use admin::{cancel, errors, values, Admin, Answer, Door, Paths, Settings};
 use api::{ApiError, Peer, Reply, Request};
 use base::{Kind, Result};
@@ -72,6 +72,7 @@ fn for_everybody(request: &Request) -> bool {
             | Request::UnmountAll { .. }
             | Request::PermissionsGive { .. }
             | Request::PermissionsTake { .. }
+            | Request::Events { .. }
     )
 }
 
@@ -311,6 +312,53 @@ pub fn answer(
         }
         Request::PoolSync { pool, force } => pools::sync(admin, &pool, force).map(done_but),
         Request::PoolClear(r) => damage::clear(admin, peer, &r).map(done),
+        Request::PoolAdd(r) => devices::add(admin, peer, &r).map(done),
+        Request::DeviceRemove {
+            pool,
+            device,
+            command,
+        } => devices::remove(admin, peer, &pool, &device, &command).map(done),
+        Request::DeviceOnline {
+            pool,
+            device,
+            expand,
+            command,
+        } => devices::online(admin, peer, &pool, &device, expand, &command).map(done_but),
+        Request::DeviceOffline {
+            pool,
+            device,
+            temporary,
+            fault,
+            command,
+        } => {
+            let how = ::pool::Offline { temporary, fault };
+            devices::offline(admin, peer, &pool, &device, how, &command).map(done)
+        }
+        Request::DeviceAttach(r) => devices::attach(admin, peer, &r).map(done),
+        Request::DeviceDetach {
+            pool,
+            device,
+            command,
+        } => devices::detach(admin, peer, &pool, &device, &command).map(done),
+        Request::PoolReopen { pool, command } => {
+            devices::reopen(admin, peer, &pool, &command).map(done)
+        }
+        Request::Events { pool, after } => {
+            let (mut list, dropped) = admin.events.after(after);
+            if let Some(pool) = pool {
+                let own = ("pool".to_string(), api::EventValue::Text(pool));
+                list.retain(|e| e.pairs.contains(&own));
+            }
+            Ok(Reply::Events(api::Events { list, dropped }))
+        }
+        Request::EventsClear {} => Ok(Reply::DoneBut(format!(
+            "cleared {} events",
+            admin.events.clear()
+        ))),
+        Request::PoolScrub(r) => scan::scrub(admin, peer, &r).map(done),
+        Request::PoolResilver { pool, command } => {
+            scan::resilver(admin, peer, &pool, &command).map(done)
+        }
         Request::PoolActivity { pool } => pools::activity(admin, &pool).map(Reply::Activity),
         other => answer_of_datasets(admin, peer, other, out),
     }
@@ -373,10 +421,6 @@ fn answer_of_datasets(
             name,
             command,
         } => snapshots::bookmark(admin, peer, &source, &name, command).map(done),
-        Request::Diff { from, to } => diff::diff(admin, peer, &from, to.as_deref(), &mut |part| {
-            out.send(Reply::Changes(part))
-        })
-        .map(Reply::Changes),
         Request::Receive(r) => {
             let Some(file) = out.take_fds().pop().map(File::from) else {
                 return Err(ApiError::sentence(
@@ -399,6 +443,10 @@ fn answer_of_datasets(
         Request::ReceiveAbort { dataset, command } => {
             receive::abort(admin, peer, &dataset, command).map(done)
         }
+        Request::Diff { from, to } => diff::diff(admin, peer, &from, to.as_deref(), &mut |part| {
+            out.send(Reply::Changes(part))
+        })
+        .map(Reply::Changes),
         Request::HoldAdd(r) => snapshots::hold(admin, peer, &r).map(Reply::Batch),
         Request::HoldRelease(r) => snapshots::release(admin, peer, &r).map(Reply::Batch),
         Request::KeyLoad {
@@ -460,9 +508,6 @@ fn answer_of_datasets(
         Request::Permissions { dataset } => {
             permissions::list(admin, &dataset).map(Reply::Permissions)
         }
-        Request::SpaceHeld { dataset, recursive } => {
-            space::held(admin, &dataset, recursive).map(Reply::Held)
-        }
         Request::PermissionsGive {
             dataset,
             list,
@@ -474,6 +519,9 @@ fn answer_of_datasets(
             recursive,
             command,
         } => permissions::unallow(admin, peer, &dataset, &list, recursive, command).map(done),
+        Request::SpaceHeld { dataset, recursive } => {
+            space::held(admin, &dataset, recursive).map(Reply::Held)
+        }
         Request::SpaceOf { dataset, who } => {
             look::space(admin, peer, &dataset, &who).map(Reply::Space)
         }

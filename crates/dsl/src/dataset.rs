@@ -358,6 +358,22 @@ impl Dataset {
         }
     }
 
+    /// Guids of the snapshots by which something was left out of it; `None` if it is whole.
+    pub fn redact_snaps(&self) -> Result<Option<Vec<u64>>> {
+        match self.has_feature(REDACTED) {
+            true => {
+                let value = Zap::new(&self.dn).get_value(REDACTED)?;
+                Ok(Some(value.map_or(Vec::new(), |v| v.ints())))
+            }
+            false => Ok(None),
+        }
+    }
+
+    /// Identifies the set of IVs of an encrypted snapshot.
+    pub fn ivset_guid(&self) -> Result<Option<u64>> {
+        self.extra(disk::crypt::keys::IVSET_GUID)
+    }
+
     // ---- limits --------------------------------------------------------------------------------
 
     /// (refquota, refreservation), bytes, 0 = none; both 0 for snapshots.

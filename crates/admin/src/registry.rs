@@ -46,6 +46,8 @@ pub struct PoolEntry {
     pub streams: crate::streams::Streams,
     /// Numbers what `zfs diff` makes for as long as it runs.
     pub(crate) comparisons: AtomicU64,
+    /// Streams that are sent.
+    pub sends: crate::datasets::send::Sends,
     /// Clearing, upgrading, export and destruction of the pool happen one at a time.
     pub changes: Mutex<()>,
     stop: AtomicBool,
@@ -280,6 +282,7 @@ impl Admin {
             names: Default::default(),
             streams: Default::default(),
             comparisons: AtomicU64::new(0),
+            sends: Default::default(),
             changes: Mutex::default(),
             stop: AtomicBool::new(false),
             closed: AtomicBool::new(false),

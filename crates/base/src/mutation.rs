@@ -42,12 +42,20 @@ pub enum Mutation {
     DtlDropsMore,
     /// Holes that were made since its base are left out of an incremental stream.
     SendHolesLeftOut,
+    /// A bookmark that is to be destroyed stays, though the command is recorded.
+    BookmarkStays,
+    /// A hold is recorded in the history only.
+    HoldForgotten,
+    /// A snapshot that is destroyed hands on its deadlist but for the newest key.
+    DeadlistKeyLost,
+    /// What a rollback gives back to the snapshot is not taken off its unique space.
+    SwapMiscounted,
     /// A comparison of two states forgets the objects that were where the later one has holes.
     DiffForgetsHoles,
 }
 
 /// All of them.
-pub const MUTATIONS: [Mutation; 20] = [
+pub const MUTATIONS: [Mutation; 24] = [
     Mutation::FlushOmitted,
     Mutation::FreeReusedEarly,
     Mutation::ReplaySkips,
@@ -67,6 +75,10 @@ pub const MUTATIONS: [Mutation; 20] = [
     Mutation::ScanStoresAhead,
     Mutation::DtlDropsMore,
     Mutation::SendHolesLeftOut,
+    Mutation::BookmarkStays,
+    Mutation::HoldForgotten,
+    Mutation::DeadlistKeyLost,
+    Mutation::SwapMiscounted,
     Mutation::DiffForgetsHoles,
 ];
 

@@ -3,6 +3,7 @@
 //! to the world as it is does nothing.
 
 use crate::cut::Fate;
+use crate::lineage::{Lineage, VERBS};
 use std::fmt;
 use std::str::FromStr;
 
@@ -155,6 +156,10 @@ pub enum Op {
         fs: String,
         snap: String,
     },
+    /// The snapshots of a file system are sent, each whole and as an increment of the one before.
+    Send {
+        fs: String,
+    },
     Clone {
         fs: String,
         snap: String,
@@ -169,6 +174,7 @@ pub enum Op {
     Rollback {
         fs: String,
     },
+    Lineage(Lineage),
     CreateFs {
         fs: String,
     },
@@ -215,7 +221,7 @@ pub enum Op {
 /// The root file system, as written in a line.
 const ROOT: &str = ".";
 
-fn fs_word(fs: &str) -> &str {
+pub(crate) fn fs_word(fs: &str) -> &str {
     match fs {
         "" => ROOT,
         n => n,
@@ -329,9 +335,11 @@ impl fmt::Display for Op {
             Snapshot { fs, name } => write!(f, "snapshot {} {name}", w(fs)),
             DestroySnapshot { fs, name } => write!(f, "destroysnap {} {name}", w(fs)),
             Diff { fs, snap } => write!(f, "diff {} {snap}", w(fs)),
+            Send { fs } => write!(f, "send {}", w(fs)),
             Clone { fs, snap, to } => write!(f, "clone {} {snap} {to}", w(fs)),
             CloneSnap { fs, snap, to } => write!(f, "clonesnap {} {snap} {to}", w(fs)),
             Rollback { fs } => write!(f, "rollback {}", w(fs)),
+            Lineage(line) => line.fmt(f),
             CreateFs { fs } => write!(f, "createfs {}", w(fs)),
             DestroyFs { fs } => write!(f, "destroyfs {}", w(fs)),
             Set { fs, prop, value } => write!(f, "set {} {prop} {value}", w(fs)),
@@ -384,6 +392,14 @@ impl Words<'_> {
         }
     }
 
+    fn lineage(&mut self, verb: &str) -> Result<Lineage, String> {
+        let none = format!("no operation '{verb}' in '{}'", self.1);
+        if !VERBS.contains(&verb) {
+            return Err(none);
+        }
+        let fs = self.fs()?;
+        Lineage::parse(verb, fs, &mut || self.word())?.ok_or(none)
+    }
     fn fault(&mut self) -> Result<Fault, String> {
         Ok(match self.word()?.as_str() {
             "garbage" => Fault::Garbage,
@@ -520,6 +536,7 @@ impl FromStr for Op {
                 fs: w.fs()?,
                 snap: w.word()?,
             },
+            "send" => Op::Send { fs: w.fs()? },
             "clone" => Op::Clone {
                 fs: w.fs()?,
                 snap: w.word()?,
@@ -553,7 +570,7 @@ impl FromStr for Op {
                 fate: w.word()?.parse()?,
                 seed: w.num()?,
             },
-            v => return Err(format!("no operation '{v}' in '{line}'")),
+            v => Op::Lineage(w.lineage(v)?),
         };
         match w.0.next() {
             None => Ok(op),

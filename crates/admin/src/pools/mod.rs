@@ -187,6 +187,9 @@ fn take_out(
     if unwanted.load(Ordering::SeqCst) {
         return Err(cancel::refusal());
     }
+    if !way.force && entry.sends.any() {
+        return Err(ApiError::reason(Kind::Busy, "pool is busy"));
+    }
     if !way.force && !entry.pool.is_readonly() {
         // Devices that fail do so now, while nothing is unmounted yet.
         entry.pool.prove_devices().map_err(|e| of_sync(entry, e))?;

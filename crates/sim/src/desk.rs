@@ -5,9 +5,9 @@ use crate::rig::{self, Fs, Layout};
 use crate::world::full;
 use admin::alone::{Alone, MemoryDoor};
 use admin::commands::{told, Commands, ROOT};
-use admin::datasets::{mount, send, set};
+use admin::datasets::{diff, mount, send, set};
 use admin::{pools, Admin, Paths, PoolEntry, Settings};
-use api::{ImportScan, PoolCreate, PoolImport, VdevClass, VdevKind, VdevSpec};
+use api::{Change, ImportScan, PoolCreate, PoolImport, VdevClass, VdevKind, VdevSpec};
 use base::{Kind, Result};
 use disk::props;
 use std::sync::Arc;
@@ -16,6 +16,11 @@ use vdev::GroupKind;
 
 /// Name of the pool.
 const POOL: &str = "tank";
+/// Where a file system is mounted.
+pub fn place(fs: &str) -> String {
+    format!("/{fs}.mount")
+}
+
 /// One process's administration.
 pub struct Desk {
     admin: Arc<Admin>,
@@ -124,7 +129,7 @@ impl Desk {
     pub fn mount(&self, fs: &str, l: &Layout) -> Result<Fs> {
         let entry = self.entry()?;
         rig::tune(&entry.pool, l);
-        let place = format!("/{fs}.mount");
+        let place = place(fs);
         mount::mount(&self.admin, ROOT, &full(fs), &[], false, Some(&place)).map_err(told)?;
         let object = entry.pool.dsl.dataset(&full(fs))?.object();
         let mounted = entry.mounted(object).ok_or(Kind::NotFound)?;
@@ -190,6 +195,18 @@ impl Desk {
             before = Some(snap);
         }
         Ok(None)
+    }
+
+    /// `zfs diff` of a snapshot and now.
+    pub fn diff(&self, fs: &str, snap: &str) -> Result<Vec<Change>> {
+        let from = format!("{}@{snap}", full(fs));
+        let mut all = Vec::new();
+        let last = diff::diff(&self.admin, ROOT, &from, None, &mut |part| {
+            all.extend(part);
+            Ok(())
+        });
+        all.extend(last.map_err(told)?);
+        Ok(all)
     }
 
     /// `zfs set`

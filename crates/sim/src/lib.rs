@@ -10,6 +10,7 @@ pub mod alike;
 pub mod check;
 pub mod cut;
 mod desk;
+mod differs;
 pub mod foreign;
 pub mod found;
 pub mod gen;

@@ -151,6 +151,11 @@ pub enum Op {
         fs: String,
         name: String,
     },
+    /// Compares the present state with a snapshot.
+    Diff {
+        fs: String,
+        snap: String,
+    },
     /// The snapshots of a file system are sent, each whole and as an increment of the one before.
     Send {
         fs: String,
@@ -329,6 +334,7 @@ impl fmt::Display for Op {
             Sync => write!(f, "sync"),
             Snapshot { fs, name } => write!(f, "snapshot {} {name}", w(fs)),
             DestroySnapshot { fs, name } => write!(f, "destroysnap {} {name}", w(fs)),
+            Diff { fs, snap } => write!(f, "diff {} {snap}", w(fs)),
             Send { fs } => write!(f, "send {}", w(fs)),
             Clone { fs, snap, to } => write!(f, "clone {} {snap} {to}", w(fs)),
             CloneSnap { fs, snap, to } => write!(f, "clonesnap {} {snap} {to}", w(fs)),
@@ -525,6 +531,10 @@ impl FromStr for Op {
             "destroysnap" => Op::DestroySnapshot {
                 fs: w.fs()?,
                 name: w.word()?,
+            },
+            "diff" => Op::Diff {
+                fs: w.fs()?,
+                snap: w.word()?,
             },
             "send" => Op::Send { fs: w.fs()? },
             "clone" => Op::Clone {

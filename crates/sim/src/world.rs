@@ -8,6 +8,7 @@ mod posix;
 use crate::check::Opened;
 use crate::cut::Image;
 use crate::desk::Desk;
+use crate::differs;
 use crate::foreign::Foreign;
 use crate::found::{self, find, split, What};
 use crate::op::{Fill, Op};
@@ -18,7 +19,7 @@ use base::{Kind, Result};
 use dsl::CreateArgs;
 use env_sim::{Event, Journal, ManualClock, MemDisk, SeededRng};
 use lineage::key;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::Arc;
 use zpl::Znode;
@@ -109,6 +110,9 @@ pub struct World {
     pub first: u64,
     /// Events of the journal at which the import after the last cut was over.
     imported: usize,
+    /// Snapshots, `fs@snapshot`, whose objects the model numbers as it does those of their file system now: none from before
+    /// the last cut or rollback.
+    comparable: BTreeSet<String>,
 }
 
 /// The bytes of a fill.
@@ -165,6 +169,7 @@ impl World {
             foreign: None,
             first: 0,
             imported: 0,
+            comparable: BTreeSet::new(),
         }
     }
 
@@ -228,6 +233,9 @@ impl World {
             self.oracle.begin(pos);
         }
         let outcome = self.carry_out(op).map_err(|e| format!("{line}: {e}"))?;
+        if outcome == Outcome::Done {
+            self.keep_comparable(op);
+        }
         self.hash.bytes(&[outcome as u8]);
         self.counts.refused += u64::from(outcome == Outcome::Refused);
         Ok(outcome)
@@ -256,6 +264,7 @@ impl World {
             Op::Fault { disk, fault } => Ok(self.fault(*disk, *fault)),
             Op::Read { fs, path } => return self.read(fs, path),
             Op::Send { fs } => return self.send(fs),
+            Op::Diff { fs, snap } => return self.diff(fs, snap),
             Op::Release => {
                 self.held.clear();
                 self.reap().map(|()| Outcome::Done)
@@ -297,6 +306,36 @@ impl World {
         match must.is_some_and(|d| *d == data) {
             true => Ok(Outcome::Done),
             false => Err("not what was written".into()),
+        }
+    }
+
+    /// `zfs diff` tells what differs between a snapshot and now, by the model.
+    fn diff(&mut self, fs: &str, snap: &str) -> std::result::Result<Outcome, String> {
+        let key = key(fs, snap);
+        let frozen = self.oracle.now().snaps.get(&key).cloned();
+        let frozen = frozen.filter(|_| self.comparable.contains(&key));
+        let (Some(frozen), Some(_)) = (frozen, self.mounted(fs)) else {
+            return Ok(Outcome::Nothing);
+        };
+        let told = match desk(&self.opened).and_then(|d| d.diff(fs, snap)) {
+            Err(e) if is_full(&e) => return Ok(Outcome::Refused),
+            told => told.map_err(text)?,
+        };
+        let now = self.oracle.fs(fs).map(|model| model.freeze());
+        let place = crate::desk::place(fs);
+        differs::judge(&frozen, &now.unwrap_or_default(), &told, &place)?;
+        Ok(Outcome::Done)
+    }
+
+    /// Which snapshots can be compared after an operation.
+    fn keep_comparable(&mut self, op: &Op) {
+        match op {
+            Op::Snapshot { fs, name } => {
+                self.comparable.insert(key(fs, name));
+            }
+            Op::DestroyFs { .. } => self.comparable.clear(),
+            op if lineage::is_lineage(op) => self.comparable.clear(),
+            _ => {}
         }
     }
 

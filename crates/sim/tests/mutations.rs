@@ -229,6 +229,31 @@ fn place_of_freeing_lost() {
     );
 }
 
+/// Objects that are gone with their whole blocks of dnodes must be told by a comparison.
+#[test]
+fn diff_forgets_holes() {
+    let mut lines: Vec<String> = (0..90).map(|n| format!("create . f{n} 644")).collect();
+    lines.push("sync".into());
+    lines.push("snapshot . s1".into());
+    lines.extend((0..90).map(|n| format!("unlink . f{n}")));
+    lines.push("release".into());
+    lines.push("sync".into());
+    lines.push("create . g 644".into());
+    lines.push("diff . s1".into());
+    let t = Trace {
+        seed: 1,
+        layout: layout(GroupKind::Single, 1),
+        ops: lines.iter().map(|l| l.parse().unwrap()).collect(),
+    };
+    found(
+        Mutation::DiffForgetsHoles,
+        &|_| match trace::replay(&t, &Extra::default()).finding {
+            Some(f) => Err(f),
+            None => Ok(()),
+        },
+    );
+}
+
 const BEGIN: [&str; 4] = [
     "create . a 644",
     "write . a 0 300000 2",

@@ -4,7 +4,7 @@ use super::{sent_name, words, Run};
 use crate::datasets::create::NewFs;
 use crate::datasets::keys::{self, CryptProps};
 use crate::datasets::parse::Allowed;
-use crate::datasets::{self, destroy, mount, set, Answer};
+use crate::datasets::{self, destroy, mount, protect, set, Answer};
 use crate::registry::PoolEntry;
 use crate::{cancel, errors};
 use api::{ApiError, NameBy};
@@ -305,6 +305,14 @@ fn find_target(
     })
 }
 
+/// What is said of a destination that is neither overwritten nor rolled back.
+fn protected(fs: &str) -> String {
+    format!(
+        "destination '{fs}' is protected by property '{0}'\nset {0}=off to overwrite it",
+        protect::PROTECT
+    )
+}
+
 /// Whether a full stream may take the place of what is there.
 fn full_onto(run: &Run, entry: &PoolEntry, begin: &Begin, there: &Dataset, fs: &str) -> Answer<()> {
     let refuse = |kind, why: String| Err(words::sentence(kind, words::NEW, why));
@@ -313,6 +321,9 @@ fn full_onto(run: &Run, entry: &PoolEntry, begin: &Begin, there: &Dataset, fs: &
             Kind::Exists,
             format!("destination '{fs}' exists\nmust specify -F to overwrite it"),
         );
+    }
+    if protect::is_on(there).map_err(errors::answer)? {
+        return refuse(Kind::NotPermitted, protected(fs));
     }
     let snaps = there.snapshots().map_err(errors::answer)?;
     if let Some((first, _)) = snaps.first() {
@@ -376,16 +387,20 @@ fn incremental_onto(
     if !raw && encrypted && there.dir().key_loaded().map_err(internal)? != Some(true) {
         return refuse(Kind::Access, "inherited key must be loaded".into());
     }
+    let newest = there.prev().map_err(internal)?;
+    let younger = newest.is_none_or(|n| n.object() != base.object());
+    let modified = there.is_modified_since(base).map_err(internal)? || has_unwritten(entry, there);
+    if run.r.force && (younger || modified) && protect::is_on(there).map_err(internal)? {
+        return refuse(Kind::NotPermitted, protected(fs));
+    }
     if !run.r.force {
-        let newest = there.prev().map_err(internal)?;
-        let modified = there.is_modified_since(base).map_err(internal)?;
-        if newest.is_none_or(|n| n.object() != base.object()) {
+        if younger {
             return refuse(
                 Kind::TextBusy,
                 format!("most recent snapshot of {fs} does not\nmatch incremental source"),
             );
         }
-        if modified || has_unwritten(entry, there) {
+        if modified {
             return refuse(
                 Kind::TextBusy,
                 format!("destination {fs} has been modified\nsince most recent snapshot"),

@@ -2,13 +2,14 @@
 
 use crate::check;
 use crate::rig::{self, Fs, Layout};
+use crate::rights;
 use crate::world::full;
 use admin::alone::{Alone, MemoryDoor};
-use admin::datasets::{create, destroy, mount, set};
+use admin::datasets::{create, destroy, mount, permissions, set, snapshots};
 use admin::{pools, Admin, Paths, PoolEntry, Settings};
 use api::{
-    ApiError, DatasetCreate, DatasetDestroy, ImportScan, Peer, PoolCreate, PoolImport, VdevClass,
-    VdevKind, VdevSpec,
+    ApiError, DatasetCreate, DatasetDestroy, Delegate, Delegation, ImportScan, Peer, PoolCreate,
+    PoolImport, SnapshotCreate, VdevClass, VdevKind, VdevSpec,
 };
 use base::{Error, Kind, Result};
 use disk::props;
@@ -178,6 +179,41 @@ impl Desk {
             Some((_, e)) => Err(told(e)),
             None => Ok(()),
         }
+    }
+
+    /// `zfs allow -u UID snapshot`, or `zfs unallow`
+    pub fn allow(&self, fs: &str, uid: u32, on: bool) -> Result<()> {
+        let list = [Delegation {
+            to: Delegate::User(uid.into()),
+            local: false,
+            descendent: false,
+            permissions: vec![rights::PERMISSION.into()],
+        }];
+        let (admin, full) = (&self.admin, full(fs));
+        let command = |word: &str| format!("zfs {word} -u {uid} snapshot {full}");
+        match on {
+            true => permissions::allow(admin, ROOT, &full, &list, command("allow")),
+            false => permissions::unallow(admin, ROOT, &full, &list, false, command("unallow")),
+        }
+        .map_err(told)
+    }
+
+    /// `zfs snapshot`, by an ordinary user.
+    pub fn snapshot_as(&self, fs: &str, name: &str, uid: u32) -> Result<()> {
+        let full = format!("{}@{name}", full(fs));
+        let ask = SnapshotCreate {
+            command: format!("zfs snapshot {full}"),
+            names: vec![full],
+            ..SnapshotCreate::default()
+        };
+        let peer = Peer {
+            uid,
+            gid: uid,
+            pid: 2,
+        };
+        snapshots::create(&self.admin, peer, &ask)
+            .map(drop)
+            .map_err(told)
     }
 
     /// `zfs set`

@@ -6,6 +6,7 @@ use crate::found::What;
 use crate::op::{Fault, Fill, Op};
 use crate::owners;
 use crate::rig::{Layout, MIB};
+use crate::rights;
 use crate::world::World;
 use env_sim::SeededRng;
 use vdev::GroupKind;
@@ -46,6 +47,9 @@ const KINDS: [(&str, u64); 29] = [
 
 /// Kinds that only worlds with projects have, so that all others are the ones they were before.
 const OWNERS: [(&str, u64); 4] = [("createas", 8), ("chown", 6), ("project", 3), ("limit", 4)];
+
+/// Kinds that only every third seed has, for the same reason.
+const RIGHTS: [(&str, u64); 3] = [("allow", 2), ("unallow", 1), ("snapshotas", 2)];
 
 /// Values of properties that change how things are written, or limit them.
 const PROPS: [(&str, &[u64]); 6] = [
@@ -112,6 +116,10 @@ impl Generator {
         if layout.projects {
             let rng = SeededRng::new(seed ^ 0x0b5f);
             weights.extend(OWNERS.iter().map(|k| taste(&rng, k)));
+        }
+        if seed % 3 == 0 && layout.version >= dsl::deleg::VERSION {
+            let rng = SeededRng::new(seed ^ 0x7169);
+            weights.extend(RIGHTS.iter().map(|k| taste(&rng, k)));
         }
         let spare = layout.redundancy() as u64;
         let epoch = [8, 20, 40, 80][rng.below(4) as usize];
@@ -327,16 +335,26 @@ impl Generator {
             },
             "release" => Op::Release,
             "sync" => Op::Sync,
-            "snapshot" => {
+            "snapshot" | "snapshotas" => {
                 if snaps.len() > 5 {
                     return None;
                 }
                 self.snaps += 1;
-                Op::Snapshot {
-                    fs,
-                    name: format!("s{}", self.snaps),
+                let name = format!("s{}", self.snaps);
+                match kind {
+                    "snapshot" => Op::Snapshot { fs, name },
+                    _ => Op::SnapshotAs {
+                        fs,
+                        name,
+                        uid: 1 + self.rng.below(rights::USERS) as u32,
+                    },
                 }
             }
+            "allow" | "unallow" => Op::Allow {
+                fs,
+                uid: 1 + self.rng.below(rights::USERS) as u32,
+                on: kind == "allow",
+            },
             "destroysnap" => {
                 let (fs, name) = self.pick(&snaps)?.clone();
                 Op::DestroySnapshot { fs, name }

@@ -28,6 +28,7 @@ pub mod compat;
 pub mod datasets;
 pub mod door;
 pub mod errors;
+pub mod events;
 pub mod head;
 pub mod mounts;
 mod parallel;
@@ -35,6 +36,7 @@ pub mod pools;
 pub mod process;
 pub mod registry;
 pub mod rights;
+mod streams;
 pub mod values;
 
 pub use door::{Door, Mount, MountOptions, Mounting};

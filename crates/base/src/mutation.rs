@@ -30,10 +30,22 @@ pub enum Mutation {
     RightsOff,
     /// How far the freeing of a destroyed file system has come is not stored.
     FreeingPlaceLost,
+    /// The DTL of a device that is attached leaves out the txg in which it is attached.
+    AttachedTxgTooFew,
+    /// A block that was freed stays in the queue of a scan, and is repaired.
+    ScanKeepsFreed,
+    /// A destroyed snapshot takes its entry of a scan with it.
+    ScanForgetsDestroyed,
+    /// The place of a scan is stored while blocks wait to be scrubbed.
+    ScanStoresAhead,
+    /// A resilver takes more txgs off the DTL than it visited.
+    DtlDropsMore,
+    /// Holes that were made since its base are left out of an incremental stream.
+    SendHolesLeftOut,
 }
 
 /// All of them.
-pub const MUTATIONS: [Mutation; 13] = [
+pub const MUTATIONS: [Mutation; 19] = [
     Mutation::FlushOmitted,
     Mutation::FreeReusedEarly,
     Mutation::ReplaySkips,
@@ -47,6 +59,12 @@ pub const MUTATIONS: [Mutation; 13] = [
     Mutation::PermissionLost,
     Mutation::RightsOff,
     Mutation::FreeingPlaceLost,
+    Mutation::AttachedTxgTooFew,
+    Mutation::ScanKeepsFreed,
+    Mutation::ScanForgetsDestroyed,
+    Mutation::ScanStoresAhead,
+    Mutation::DtlDropsMore,
+    Mutation::SendHolesLeftOut,
 ];
 
 #[cfg(feature = "mutations")]

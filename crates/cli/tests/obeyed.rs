@@ -25,6 +25,11 @@ fn files(tool: &str, sub: &str) -> &'static [&'static str] {
         ("zpool", "import") => &["import.rs"],
         ("zpool", "upgrade") => &["upgrade.rs"],
         ("zpool", "get" | "set") => &["get.rs"],
+        (
+            "zpool",
+            "add" | "attach" | "detach" | "offline" | "online" | "remove" | "reopen" | "replace",
+        ) => &["devices.rs"],
+        ("zpool", "events") => &["events.rs"],
         ("zpool", _) => &["manage.rs"],
         ("zfs", "destroy") => &["destroy.rs"],
         ("zfs", "allow" | "unallow") => &["allow.rs"],
@@ -33,9 +38,12 @@ fn files(tool: &str, sub: &str) -> &'static [&'static str] {
             "snapshot" | "rollback" | "clone" | "promote" | "bookmark" | "hold" | "release",
         ) => &["snapshots.rs"],
         ("zfs", "rename" | "set" | "inherit") => &["change.rs"],
+        ("zfs", "receive") => &["receive.rs"],
         ("zfs", "get") => &["get.rs"],
         ("zfs", "load-key" | "unload-key" | "change-key") => &["keys.rs"],
         ("zfs", "mount" | "unmount") => &["mount.rs"],
+        ("zfs", "diff") => &["diff.rs"],
+        ("zfs", "space") => &["space.rs"],
         _ => &["look.rs"],
     }
 }
@@ -187,9 +195,9 @@ const POOLS: &[(&str, By)] = &[
     ("version", Code("admin/src/pools/set.rs")),
     ("bootfs", Nobody(STORED)),
     ("delegation", Code("admin/src/rights.rs")),
+    ("autoreplace", Code("admin/src/pools/agent.rs")),
+    ("autoexpand", Code("admin/src/pools/agent.rs")),
     // Refused, except for what is done anyway.
-    ("autoreplace", Code("admin/src/pools/set.rs")),
-    ("autoexpand", Code("admin/src/pools/set.rs")),
     ("autotrim", Code("admin/src/pools/set.rs")),
     ("multihost", Code("admin/src/pools/set.rs")),
     ("cachefile", Code("admin/src/pools/set.rs")),

@@ -221,7 +221,7 @@ impl FuseDoor {
         let name = ds.full_name();
         let (head, options) = m.open()?;
         let zfs = head.zfs();
-        let snapshots = OfMount::new(entry, ds, m.temporary.clone());
+        let snapshots = OfMount::new(m.admin, entry, ds, m.temporary.clone());
         let snapshots = Box::new(snapshots);
         let adapter = Adapter::new(zfs.clone(), pool, snapshots, self.caching)
             .map_err(|e| Error::new(e.kind, "root node"))?;

@@ -5,9 +5,10 @@ use crate::options::{Latency, Options};
 use crate::process::{Starting, Threads};
 use crate::startup::Stop;
 use admin::datasets::{
-    create, destroy, get, keys, look, mount, permissions, rename, set, snapshots,
+    create, destroy, diff, get, keys, look, mount, permissions, receive, rename, set, snapshots,
+    space,
 };
-use admin::pools::{self, damage, import, upgrade};
+use admin::pools::{self, damage, devices, import, upgrade};
 use admin::{cancel, errors, values, Admin, Answer, Door, Paths, Settings};
 use api::{ApiError, Peer, Reply, Request};
 use base::{Kind, Result};
@@ -45,6 +46,7 @@ fn for_everybody(request: &Request) -> bool {
             | Request::Holds { .. }
             | Request::Permissions { .. }
             | Request::SpaceOf { .. }
+            | Request::SpaceHeld { .. }
             | Request::MountList {}
             | Request::SupportedFeatures {}
             | Request::PoolActivity { .. }
@@ -69,6 +71,7 @@ fn for_everybody(request: &Request) -> bool {
             | Request::UnmountAll { .. }
             | Request::PermissionsGive { .. }
             | Request::PermissionsTake { .. }
+            | Request::Events { .. }
     )
 }
 
@@ -308,6 +311,49 @@ pub fn answer(
         }
         Request::PoolSync { pool, force } => pools::sync(admin, &pool, force).map(done_but),
         Request::PoolClear(r) => damage::clear(admin, peer, &r).map(done),
+        Request::PoolAdd(r) => devices::add(admin, peer, &r).map(done),
+        Request::DeviceRemove {
+            pool,
+            device,
+            command,
+        } => devices::remove(admin, peer, &pool, &device, &command).map(done),
+        Request::DeviceOnline {
+            pool,
+            device,
+            expand,
+            command,
+        } => devices::online(admin, peer, &pool, &device, expand, &command).map(done_but),
+        Request::DeviceOffline {
+            pool,
+            device,
+            temporary,
+            fault,
+            command,
+        } => {
+            let how = ::pool::Offline { temporary, fault };
+            devices::offline(admin, peer, &pool, &device, how, &command).map(done)
+        }
+        Request::DeviceAttach(r) => devices::attach(admin, peer, &r).map(done),
+        Request::DeviceDetach {
+            pool,
+            device,
+            command,
+        } => devices::detach(admin, peer, &pool, &device, &command).map(done),
+        Request::PoolReopen { pool, command } => {
+            devices::reopen(admin, peer, &pool, &command).map(done)
+        }
+        Request::Events { pool, after } => {
+            let (mut list, dropped) = admin.events.after(after);
+            if let Some(pool) = pool {
+                let own = ("pool".to_string(), api::EventValue::Text(pool));
+                list.retain(|e| e.pairs.contains(&own));
+            }
+            Ok(Reply::Events(api::Events { list, dropped }))
+        }
+        Request::EventsClear {} => Ok(Reply::DoneBut(format!(
+            "cleared {} events",
+            admin.events.clear()
+        ))),
         Request::PoolActivity { pool } => pools::activity(admin, &pool).map(Reply::Activity),
         other => answer_of_datasets(admin, peer, other, out),
     }
@@ -370,6 +416,32 @@ fn answer_of_datasets(
             name,
             command,
         } => snapshots::bookmark(admin, peer, &source, &name, command).map(done),
+        Request::Receive(r) => {
+            let Some(file) = out.take_fds().pop().map(File::from) else {
+                return Err(ApiError::sentence(
+                    Kind::Invalid,
+                    "no stream came with the request",
+                ));
+            };
+            let gone = out.watch();
+            let file = crate::streams::Input::new(file, gone);
+            let mut tell = |line: String| {
+                // A caller who has gone is found out by the stream.
+                let _ = out.send(Reply::Progress(api::Progress {
+                    what: line,
+                    done: 0,
+                    total: 0,
+                }));
+            };
+            receive::receive(admin, peer, &r, file, &mut tell).map(Reply::Received)
+        }
+        Request::ReceiveAbort { dataset, command } => {
+            receive::abort(admin, peer, &dataset, command).map(done)
+        }
+        Request::Diff { from, to } => diff::diff(admin, &from, to.as_deref(), &mut |part| {
+            out.send(Reply::Changes(part))
+        })
+        .map(Reply::Changes),
         Request::HoldAdd(r) => snapshots::hold(admin, peer, &r).map(Reply::Batch),
         Request::HoldRelease(r) => snapshots::release(admin, peer, &r).map(Reply::Batch),
         Request::KeyLoad {
@@ -442,6 +514,9 @@ fn answer_of_datasets(
             recursive,
             command,
         } => permissions::unallow(admin, peer, &dataset, &list, recursive, command).map(done),
+        Request::SpaceHeld { dataset, recursive } => {
+            space::held(admin, &dataset, recursive).map(Reply::Held)
+        }
         Request::SpaceOf { dataset, who } => {
             look::space(admin, peer, &dataset, &who).map(Reply::Space)
         }

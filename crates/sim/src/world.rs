@@ -249,6 +249,7 @@ impl World {
             | Op::SnapshotAs { .. }
             | Op::Set { .. } => self.administer(op),
             Op::Remount { .. } | Op::Reimport => self.again(op),
+            Op::Device { disk, change } => self.device(*disk, *change),
             Op::Fault { disk, fault } => Ok(self.fault(*disk, *fault)),
             Op::Read { fs, path } => return self.read(fs, path),
             Op::Release => {

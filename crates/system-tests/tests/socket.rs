@@ -342,6 +342,8 @@ fn calls(rig: &Rig) -> Vec<Vec<u8>> {
         ("UnmountAll", p(r#"{"force":true}"#)),
         ("VolumeRead", p(r#"{"volume":"tank/b","offset":512,"length":100}"#)),
         ("Holds", p(r#"{"snapshots":["tank@a"],"recursive":true}"#)),
+        ("Diff", p(r#"{"from":"tank@a","to":"tank"}"#)),
+        ("SpaceHeld", p(r#"{"dataset":"tank","recursive":true}"#)),
         ("Permissions", p(r#"{"dataset":"tank/b"}"#)),
         ("PermissionsGive", p(r#"{"dataset":"tank/b","list":[{"to":{"user":7},"local":true,"permissions":["mount","@s"]},{"to":{"set":"@s"},"permissions":["hold"]}]}"#)),
         ("PermissionsTake", p(r#"{"dataset":"tank/b","list":[{"to":"everyone"},{"to":"creator","permissions":["hold"]}],"recursive":true}"#)),

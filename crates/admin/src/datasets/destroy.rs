@@ -1,6 +1,6 @@
 //! Destroying file systems, volumes and snapshots.
 
-use crate::datasets::{self, get, mount, Answer};
+use crate::datasets::{self, get, mount, protect, Answer};
 use crate::errors;
 use crate::registry::{Admin, PoolEntry};
 use crate::rights::{self, Action};
@@ -319,6 +319,10 @@ fn carry_out(
     steps: Vec<Step>,
     reclaim: Option<u64>,
 ) -> Answer<Destroyed> {
+    if !r.protected {
+        let list = steps.iter().map(|s| (s.name.as_str(), &*s.ds));
+        protect::refuse("destroy", list)?;
+    }
     let names: Vec<String> = steps.iter().map(|s| s.name.clone()).collect();
     let mut answer = Destroyed {
         names,

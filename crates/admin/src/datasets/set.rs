@@ -480,6 +480,39 @@ pub fn store_props(
     )
 }
 
+/// Stores the properties a stream brought, in syncing context: those it does not bring any more are
+/// forgotten. With `early` all but `late`, else only those; what cannot be stored is left out.
+pub fn store_received(
+    pool: &Pool,
+    tx: &Tx,
+    ds: &Arc<Dataset>,
+    list: &disk::NvList,
+    early: bool,
+    late: &[&str],
+) -> Result<()> {
+    let mut new: Vec<(String, PropValue)> = Vec::new();
+    for (name, value) in list.iter() {
+        let is_user = props::is_user(name);
+        let known = props::dataset(name)
+            .is_some_and(|p| matches!(p.store, Store::Props | Store::PropsAndDir));
+        // OpenZFS sends each value in a list of its own, with its source.
+        let value = match value {
+            disk::nvlist::Value::NvList(l) => l.get("value").cloned(),
+            v => Some(v.clone()),
+        };
+        let value = match value {
+            Some(disk::nvlist::Value::Uint64(n)) if !is_user => PropValue::Int(n),
+            Some(disk::nvlist::Value::String(s)) => PropValue::Str(s),
+            _ => continue,
+        };
+        if is_user || known {
+            new.push((name.to_string(), value));
+        }
+    }
+    new.retain(|(n, _)| late.contains(&n.as_str()) != early);
+    pool.dsl.receive_props(tx, ds, &new, early, late)
+}
+
 /// Stores changes, all or none: those that can be refused (limits of space) go first and are taken
 /// back when a later one is refused.
 fn store_changes(pool: &Pool, tx: &Tx, changes: &[Change]) -> Result<()> {

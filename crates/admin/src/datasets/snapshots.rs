@@ -2,7 +2,7 @@
 
 use crate::datasets::create::{self, NewFs};
 use crate::datasets::parse::Allowed;
-use crate::datasets::{self, destroy, mount, set, Answer};
+use crate::datasets::{self, destroy, mount, protect, set, Answer};
 use crate::errors;
 use crate::registry::{Admin, PoolEntry};
 use crate::rights::{self, Action};
@@ -261,6 +261,19 @@ pub fn rollback(admin: &Arc<Admin>, peer: Peer, r: &Rollback) -> Answer<Option<S
     rights::require(admin, &entry, peer, Action::Rollback, &head)?;
     let in_way = younger(&entry, &head, &snap).map_err(plain)?;
     refuse(&in_way, fs, r)?;
+    if !r.protected {
+        let names: Vec<String> = in_way
+            .snapshots
+            .iter()
+            .map(|(n, _)| format!("{fs}@{n}"))
+            .collect();
+        let younger = names.iter().zip(&in_way.snapshots);
+        let younger = younger.map(|(n, (_, s))| (n.as_str(), &**s));
+        protect::refuse(
+            "go back and destroy",
+            [(fs, &*head)].into_iter().chain(younger),
+        )?;
+    }
     entry.pool.dsl.check_rollback(&head, &snap).map_err(plain)?;
     let doomed = in_way.snapshots.iter().map(|(_, s)| &**s);
     rights::require_all(admin, &entry, peer, Action::Destroy, doomed)?;
@@ -342,6 +355,7 @@ fn go_back(
             name: format!("{fs}@{spec}"),
             dependents: r.dependents,
             force: r.force,
+            protected: r.protected,
             ..DatasetDestroy::default()
         };
         let done = destroy::destroy_snapshots(admin, entry, peer, &request, &fs, &spec)?;

@@ -60,6 +60,7 @@ fn for_everybody(request: &Request) -> bool {
             | Request::DatasetClone(_)
             | Request::DatasetPromote { .. }
             | Request::BookmarkCreate { .. }
+            | Request::Diff { .. }
             | Request::HoldAdd(_)
             | Request::HoldRelease(_)
             | Request::KeyLoad { .. }
@@ -438,7 +439,7 @@ fn answer_of_datasets(
         Request::ReceiveAbort { dataset, command } => {
             receive::abort(admin, peer, &dataset, command).map(done)
         }
-        Request::Diff { from, to } => diff::diff(admin, &from, to.as_deref(), &mut |part| {
+        Request::Diff { from, to } => diff::diff(admin, peer, &from, to.as_deref(), &mut |part| {
             out.send(Reply::Changes(part))
         })
         .map(Reply::Changes),

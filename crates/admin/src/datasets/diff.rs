@@ -8,8 +8,9 @@
 use crate::datasets::{self, Answer};
 use crate::head::read_only_view;
 use crate::registry::{Admin, PoolEntry};
+use crate::rights::{self, Action};
 use crate::{cancel, errors, values};
-use api::{ApiError, Bytes, Change, ChangeKind};
+use api::{ApiError, Bytes, Change, ChangeKind, Peer};
 use base::sync::RwLockExt;
 use base::{Kind, Result};
 use dsl::Dataset;
@@ -201,6 +202,7 @@ fn parts(changes: Vec<Change>) -> Vec<Vec<Change>> {
 /// `zfs diff`. Parts of the answer are handed to `take`; the last one is returned.
 pub fn diff(
     admin: &Arc<Admin>,
+    peer: Peer,
     from: &str,
     to: Option<&str>,
     take: &mut dyn FnMut(Vec<Change>) -> Answer<()>,
@@ -221,6 +223,9 @@ pub fn diff(
         let plain = |e| datasets::plain(e, to);
         let earlier = datasets::find(&entry, from)?;
         let later = datasets::find(&entry, to)?;
+        for ds in [&earlier, &later] {
+            rights::require(admin, &entry, peer, Action::Diff, ds)?;
+        }
         for (ds, name) in [(&earlier, from), (&later, to)] {
             if datasets::objset_type(&entry, ds).map_err(plain)? != disk::os_type::ZFS {
                 return Err(failed(format!("'{name}' is a volume, which has no files")));

@@ -131,7 +131,7 @@ fn mount_new(run: &mut Run, entry: &Arc<PoolEntry>, list: &[String]) {
             {
                 return Ok(());
             }
-            datasets::mount::mount_new(run.admin, entry, &ds)
+            datasets::mount::mount_new(run.admin, entry, &ds, run.peer)
         });
         if let Err(e) = mounted {
             run.warnings

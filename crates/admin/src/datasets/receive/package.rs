@@ -218,7 +218,7 @@ fn destroy_tree(run: &mut Run, name: &str) -> Answer<bool> {
     done(
         run,
         name,
-        destroy::destroy(run.admin, u64::from(run.peer.uid), &r),
+        destroy::destroy(run.admin, run.peer, &r),
     )
 }
 
@@ -231,7 +231,7 @@ fn destroy_snapshot(run: &mut Run, local: &Local, snap: &str) -> Answer<bool> {
     done(
         run,
         &name,
-        destroy::destroy(run.admin, u64::from(run.peer.uid), &r),
+        destroy::destroy(run.admin, run.peer, &r),
     )
 }
 

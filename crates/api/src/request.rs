@@ -134,6 +134,14 @@ pub enum Request {
         #[serde(default)]
         command: String,
     },
+    /// Answered by `Done` when it is on disk.
+    PoolScrub(PoolScrub),
+    /// Answered by `Done`. A resilver under way begins anew, or one begins if a device lacks something.
+    PoolResilver {
+        pool: String,
+        #[serde(default)]
+        command: String,
+    },
     /// Answered by `Events`: those behind number `after`, of one pool or all.
     Events {
         #[serde(default)]
@@ -560,6 +568,28 @@ pub struct DeviceAttach {
     #[serde(default)]
     pub force: bool,
     #[serde(default)]
+    pub command: String,
+}
+
+/// What is to be done with the scrub of a pool.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum ScrubAction {
+    /// Begin one, or have a paused one go on.
+    #[default]
+    Start,
+    Pause,
+    Stop,
+}
+
+/// `zpool scrub`
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct PoolScrub {
+    pub pool: String,
+    pub action: ScrubAction,
+    /// Only blocks born behind the last txg that was scrubbed (`-C`).
+    pub since_last: bool,
     pub command: String,
 }
 

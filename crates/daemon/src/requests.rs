@@ -8,7 +8,7 @@ use admin::datasets::{
     create, destroy, diff, get, keys, look, mount, permissions, receive, rename, set, snapshots,
     space,
 };
-use admin::pools::{self, damage, devices, import, upgrade};
+use admin::pools::{self, damage, devices, import, scan, upgrade};
 use admin::{cancel, errors, values, Admin, Answer, Door, Paths, Settings};
 use api::{ApiError, Peer, Reply, Request};
 use base::{Kind, Result};
@@ -355,6 +355,10 @@ pub fn answer(
             "cleared {} events",
             admin.events.clear()
         ))),
+        Request::PoolScrub(r) => scan::scrub(admin, peer, &r).map(done),
+        Request::PoolResilver { pool, command } => {
+            scan::resilver(admin, peer, &pool, &command).map(done)
+        }
         Request::PoolActivity { pool } => pools::activity(admin, &pool).map(Reply::Activity),
         other => answer_of_datasets(admin, peer, other, out),
     }

@@ -62,6 +62,8 @@ fn for_everybody(request: &Request) -> bool {
             | Request::DatasetPromote { .. }
             | Request::BookmarkCreate { .. }
             | Request::Diff { .. }
+            | Request::Receive(_)
+            | Request::ReceiveAbort { .. }
             | Request::HoldAdd(_)
             | Request::HoldRelease(_)
             | Request::KeyLoad { .. }

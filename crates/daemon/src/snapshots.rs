@@ -38,10 +38,16 @@ impl OfMount {
         }
     }
 
-    /// Who administers the pool, and who asks; the operations see what he may do.
+    /// Who administers the pool, if this caller may have it done: whoever may make requests of the daemon.
+    /// What root's daemon is asked for takes the permissions that the commands take; of the caller's groups
+    /// only the one he acts with is known here.
     fn admin_for(&self, caller: Caller) -> std::result::Result<(Arc<Admin>, Peer), Errno> {
+        let own = rustix::process::geteuid().as_raw();
         if self.ds.is_snapshot() {
             return Err(Errno::EROFS);
+        }
+        if own != 0 && caller.uid != 0 && caller.uid != own {
+            return Err(Errno::EPERM);
         }
         let peer = Peer {
             uid: caller.uid,

@@ -20,5 +20,6 @@ pub mod oracle;
 pub mod owners;
 pub mod points;
 pub mod rig;
+pub mod rights;
 pub mod trace;
 pub mod world;

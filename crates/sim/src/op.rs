@@ -194,6 +194,19 @@ pub enum Op {
         id: u64,
         value: u64,
     },
+    /// A user may make snapshots of a file system and of those below it from now on, or (`on` is false)
+    /// no longer by this.
+    Allow {
+        fs: String,
+        uid: u32,
+        on: bool,
+    },
+    /// A snapshot, asked for by an ordinary user.
+    SnapshotAs {
+        fs: String,
+        name: String,
+        uid: u32,
+    },
     /// Unmounts and mounts.
     Remount {
         fs: String,
@@ -343,6 +356,15 @@ impl fmt::Display for Op {
             CreateFs { fs } => write!(f, "createfs {}", w(fs)),
             DestroyFs { fs } => write!(f, "destroyfs {}", w(fs)),
             Set { fs, prop, value } => write!(f, "set {} {prop} {value}", w(fs)),
+            Allow { fs, uid, on } => {
+                write!(
+                    f,
+                    "{} {} {uid}",
+                    if *on { "allow" } else { "unallow" },
+                    w(fs)
+                )
+            }
+            SnapshotAs { fs, name, uid } => write!(f, "snapshotas {} {name} {uid}", w(fs)),
             Remount { fs } => write!(f, "remount {}", w(fs)),
             Reimport => write!(f, "reimport"),
             Device { disk, change } => write!(f, "device {disk} {change}"),
@@ -554,6 +576,16 @@ impl FromStr for Op {
                 fs: w.fs()?,
                 prop: w.word()?,
                 value: w.num()?,
+            },
+            "allow" | "unallow" => Op::Allow {
+                fs: w.fs()?,
+                uid: w.num()?,
+                on: verb == "allow",
+            },
+            "snapshotas" => Op::SnapshotAs {
+                fs: w.fs()?,
+                name: w.word()?,
+                uid: w.num()?,
             },
             "remount" => Op::Remount { fs: w.fs()? },
             "reimport" => Op::Reimport,

@@ -15,7 +15,8 @@ use crate::op::{Fill, Op};
 use crate::oracle::{Frozen, FsModel, Oracle};
 use crate::owners;
 use crate::rig::{self, is_full, Fs, Layout};
-use base::{Kind, Result};
+use crate::rights;
+use base::{Error, Kind, Result};
 use dsl::CreateArgs;
 use env_sim::{Event, Journal, ManualClock, MemDisk, SeededRng};
 use lineage::key;
@@ -258,6 +259,8 @@ impl World {
             | Op::CreateFs { .. }
             | Op::DestroyFs { .. }
             | Op::Limit { .. }
+            | Op::Allow { .. }
+            | Op::SnapshotAs { .. }
             | Op::Set { .. } => self.administer(op),
             Op::Remount { .. } | Op::Reimport => self.again(op),
             Op::Device { disk, change } => self.device(*disk, *change),
@@ -465,8 +468,10 @@ impl World {
                     a.marks.retain(|k, _| !k.starts_with(&marks));
                     a.limits.remove(fs);
                     a.props.retain(|(f, _), _| f != fs);
+                    a.rights.retain(|(f, _)| f != fs);
                 });
             }
+            Allow { .. } | SnapshotAs { .. } => return self.delegate(op),
             Set { fs, prop, value } => {
                 if !now.sets.contains_key(fs) {
                     return Ok(Outcome::Nothing);
@@ -506,6 +511,49 @@ impl World {
                         0 => limits.remove(&(limit, *id)),
                         n => limits.insert((limit, *id), *n),
                     };
+                });
+            }
+            _ => return Ok(Outcome::Nothing),
+        }
+        Ok(Outcome::Done)
+    }
+
+    /// Permissions, and those to whom they are given.
+    fn delegate(&mut self, op: &Op) -> Result<Outcome> {
+        let now = self.oracle.now().clone();
+        match op {
+            Op::Allow { fs, uid, on } if now.sets.contains_key(fs) && *uid > 0 => {
+                desk(&self.opened)?.allow(fs, *uid, *on)?;
+                let pos = self.pos();
+                self.oracle.administered(pos, |a, _| {
+                    let right = (fs.clone(), u64::from(*uid));
+                    match on {
+                        true => a.rights.insert(right),
+                        false => a.rights.remove(&right),
+                    };
+                });
+            }
+            Op::SnapshotAs { fs, name, uid } if *uid > 0 => {
+                let key = format!("{fs}@{name}");
+                let Some(model) = self.oracle.fs(fs).filter(|_| !now.snaps.contains_key(&key))
+                else {
+                    return Ok(Outcome::Nothing);
+                };
+                let frozen = Arc::new(Frozen {
+                    limits: now.limits.get(fs).cloned().unwrap_or_default(),
+                    ..model.freeze()
+                });
+                let may = rights::may(&now.rights, fs, u64::from(*uid));
+                match desk(&self.opened)?.snapshot_as(fs, name, *uid) {
+                    Err(e) if e.kind == Kind::NotPermitted && !may => return Ok(Outcome::Refused),
+                    Ok(()) if !may => {
+                        return Err(Error::damaged("a user did what was not delegated"))
+                    }
+                    done => done?,
+                }
+                let pos = self.pos();
+                self.oracle.administered(pos, |a, _| {
+                    a.snaps.insert(key, frozen);
                 });
             }
             _ => return Ok(Outcome::Nothing),

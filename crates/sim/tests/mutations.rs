@@ -198,6 +198,26 @@ fn a_destroyed_file_system_that_is_still_there_is_found() {
     found(Mutation::DestroyForgets, &|_| replayed(&lines));
 }
 
+#[test]
+fn a_permission_that_is_not_stored_is_missed() {
+    let lines = ["createfs a", "allow a 2", "create a f 644", "cut 0 Kept 1"];
+    found(Mutation::PermissionLost, &|_| replayed(&lines));
+}
+
+#[test]
+fn a_user_who_does_what_was_not_delegated_is_found() {
+    let lines = [
+        "createfs a",
+        "allow a 2",
+        "snapshotas a s 2",
+        "unallow a 2",
+        "snapshotas a t 2",
+        "cut 0 Kept 1",
+        "snapshotas . t 2",
+    ];
+    found(Mutation::RightsOff, &|_| replayed(&lines));
+}
+
 /// A destroyed file system of more blocks than are freed in a group: the next group, and the import after a crash, must go
 /// on where the one before stopped.
 #[test]

@@ -590,7 +590,7 @@ impl FromStr for Op {
             "remount" => Op::Remount { fs: w.fs()? },
             "reimport" => Op::Reimport,
             "device" => Op::Device {
-                disk: w.num()? as usize,
+                disk: w.num::<usize>()?,
                 change: w.change()?,
             },
             "fault" => Op::Fault {

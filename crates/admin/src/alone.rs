@@ -110,6 +110,8 @@ pub struct MemoryMount {
     entry: Weak<PoolEntry>,
     places: Arc<Mutex<BTreeMap<PathBuf, Vec<u64>>>>,
     options: Mutex<MountOptions>,
+    /// The user it was mounted for. Places here belong to nobody.
+    owner: Option<u32>,
     gone: AtomicBool,
 }
 
@@ -149,6 +151,7 @@ impl Door for MemoryDoor {
             entry: Arc::downgrade(m.entry),
             places: self.places.clone(),
             options: Mutex::new(options.clone()),
+            owner: m.user,
             gone: AtomicBool::new(false),
         };
         m.entry.add_mount(Mounted::new(
@@ -211,6 +214,10 @@ impl Held for Nobody {
 }
 
 impl Mount for MemoryMount {
+    fn place_owner(&self) -> Option<u32> {
+        self.owner
+    }
+
     fn is_in_place(&self) -> bool {
         !self.gone.load(Ordering::SeqCst)
     }

@@ -124,7 +124,7 @@ impl Desk {
         let entry = self.entry()?;
         rig::tune(&entry.pool, l);
         let place = format!("/{fs}.mount");
-        mount::mount(&self.admin, &full(fs), &[], false, Some(&place)).map_err(told)?;
+        mount::mount(&self.admin, ROOT, &full(fs), &[], false, Some(&place)).map_err(told)?;
         let object = entry.pool.dsl.dataset(&full(fs))?.object();
         let mounted = entry.mounted(object).ok_or(Kind::NotFound)?;
         Ok(Fs {
@@ -136,7 +136,7 @@ impl Desk {
 
     /// `zfs unmount`: its log is empty afterwards.
     pub fn unmount(&self, fs: &str) -> Result<()> {
-        mount::unmount(&self.admin, &full(fs), false)
+        mount::unmount(&self.admin, ROOT, &full(fs), false)
             .map(drop)
             .map_err(told)
     }
@@ -176,6 +176,6 @@ impl Desk {
         };
         let command = format!("zfs set {prop}={text} {}", full(fs));
         let list = vec![(prop.to_string(), text)];
-        set::set(&self.admin, 0, &full(fs), &list, false, command).map_err(told)
+        set::set(&self.admin, ROOT, &full(fs), &list, false, command).map_err(told)
     }
 }

@@ -337,6 +337,8 @@ fn calls(rig: &Rig) -> Vec<Vec<u8>> {
         ("UnmountAll", p(r#"{"force":true}"#)),
         ("VolumeRead", p(r#"{"volume":"tank/b","offset":512,"length":100}"#)),
         ("Holds", p(r#"{"snapshots":["tank@a"],"recursive":true}"#)),
+        ("Diff", p(r#"{"from":"tank@a","to":"tank"}"#)),
+        ("SpaceHeld", p(r#"{"dataset":"tank","recursive":true}"#)),
         ("Permissions", p(r#"{"dataset":"tank/b"}"#)),
         ("SpaceOf", p(r#"{"dataset":"tank/b","who":["user","group","project"]}"#)),
     ]

@@ -44,6 +44,8 @@ pub struct PoolEntry {
     pub names: Names,
     /// Streams that are received.
     pub streams: crate::streams::Streams,
+    /// Streams that are sent.
+    pub sends: crate::datasets::send::Sends,
     /// Clearing, upgrading, export and destruction of the pool happen one at a time.
     pub changes: Mutex<()>,
     stop: AtomicBool,
@@ -277,6 +279,7 @@ impl Admin {
             gate: RwLock::new(()),
             names: Default::default(),
             streams: Default::default(),
+            sends: Default::default(),
             changes: Mutex::default(),
             stop: AtomicBool::new(false),
             closed: AtomicBool::new(false),

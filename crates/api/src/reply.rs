@@ -23,6 +23,7 @@ pub enum Reply {
     Created(Created),
     Destroyed(Destroyed),
     Received(Received),
+    SendPlan(SendPlan),
     Mounts(Vec<MountEntry>),
     Batch(Batch),
     Holds(Answer<Hold>),
@@ -757,6 +758,30 @@ pub struct Destroyed {
     pub reclaim: Option<u64>,
     /// What remained although asked for.
     pub failed: Vec<(String, ApiError)>,
+}
+
+/// What `zfs send` sends.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct SendPlan {
+    /// What the token says, several lines; empty without one.
+    pub token: String,
+    pub streams: Vec<SendStream>,
+    /// Sentences about what is left out.
+    pub warnings: Vec<String>,
+    /// Some of them are failures.
+    pub failed: bool,
+}
+
+/// The stream of one snapshot.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct SendStream {
+    pub snapshot: String,
+    /// Base of an increment: a full name, or that of a snapshot of the same file system.
+    pub from: Option<String>,
+    /// Estimated bytes, if asked for.
+    pub size: Option<u64>,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]

@@ -30,14 +30,6 @@ pub enum Mutation {
     RightsOff,
     /// How far the freeing of a destroyed file system has come is not stored.
     FreeingPlaceLost,
-    /// A bookmark that is to be destroyed stays, though the command is recorded.
-    BookmarkStays,
-    /// A hold is recorded in the history only.
-    HoldForgotten,
-    /// A snapshot that is destroyed hands on its deadlist but for the newest key.
-    DeadlistKeyLost,
-    /// What a rollback gives back to the snapshot is not taken off its unique space.
-    SwapMiscounted,
     /// The DTL of a device that is attached leaves out the txg in which it is attached.
     AttachedTxgTooFew,
     /// A block that was freed stays in the queue of a scan, and is repaired.
@@ -50,6 +42,14 @@ pub enum Mutation {
     DtlDropsMore,
     /// Holes that were made since its base are left out of an incremental stream.
     SendHolesLeftOut,
+    /// A bookmark that is to be destroyed stays, though the command is recorded.
+    BookmarkStays,
+    /// A hold is recorded in the history only.
+    HoldForgotten,
+    /// A snapshot that is destroyed hands on its deadlist but for the newest key.
+    DeadlistKeyLost,
+    /// What a rollback gives back to the snapshot is not taken off its unique space.
+    SwapMiscounted,
 }
 
 /// All of them.
@@ -67,16 +67,16 @@ pub const MUTATIONS: [Mutation; 23] = [
     Mutation::PermissionLost,
     Mutation::RightsOff,
     Mutation::FreeingPlaceLost,
-    Mutation::BookmarkStays,
-    Mutation::HoldForgotten,
-    Mutation::DeadlistKeyLost,
-    Mutation::SwapMiscounted,
     Mutation::AttachedTxgTooFew,
     Mutation::ScanKeepsFreed,
     Mutation::ScanForgetsDestroyed,
     Mutation::ScanStoresAhead,
     Mutation::DtlDropsMore,
     Mutation::SendHolesLeftOut,
+    Mutation::BookmarkStays,
+    Mutation::HoldForgotten,
+    Mutation::DeadlistKeyLost,
+    Mutation::SwapMiscounted,
 ];
 
 #[cfg(feature = "mutations")]

@@ -459,38 +459,50 @@ static SUBS: &[Sub] = &[
         "-a [nfs|smb] | filesystem|mountpoint",
         &[sw('a', "All.")],
     ),
-    later(
-        "send",
-        &[],
-        "Write a snapshot as a stream.",
-        "snapshot",
-        &[
-            sw('D', "Ignored.").long("dedup"),
-            sw('L', "Large blocks.").long("large-block"),
-            sw('P', "Parsable.").long("parsable"),
-            sw('R', "With all descendants.").long("replicate"),
-            opt('X', "dataset,...", "Leave these out.").long("exclude"),
-            sw('V', "Progress in the process title.").long("proctitle"),
-            sw('b', "Received properties.").long("backup"),
-            sw('c', "Blocks as compressed.").long("compressed"),
-            sw('e', "Embedded blocks.").long("embed"),
-            sw('h', "Holds.").long("holds"),
-            opt('i', "snapshot", "Incremental from."),
-            opt('I', "snapshot", "Incremental, with those between."),
-            sw('n', "Only tell.").long("dryrun"),
-            sw('p', "Properties.").long("props"),
-            sw('s', "Skip what is missing.").long("skip-missing"),
+    Sub {
+        name: "send",
+        aliases: &[],
+        about: "Write a snapshot as a stream.",
+        operands: "snapshot",
+        flags: &[
+            sw('D', "Ignored, with a warning: streams are not deduplicated.").long("dedup"),
+            sw('L', "Blocks of more than 128 KiB in one piece.").long("large-block"),
+            sw('P', "Sizes as lines for programs.").long("parsable"),
+            sw('R', "With all descendants, their snapshots and properties.").long("replicate"),
+            opt('X', "dataset,...", "With -R: leave these out, and what is below them.").long("exclude").many(),
+            sw('V', "Progress in the name of the process.").long("proctitle"),
+            sw('b', "Received values of properties instead of those in effect.").long("backup"),
+            sw('c', "Blocks compressed as they are stored.").long("compressed"),
+            sw('e', "Small blocks as they are embedded in their pointers.").long("embed"),
+            sw('h', "With holds.").long("holds"),
+            opt('i', "snapshot|bookmark", "Only what was changed since then."),
+            opt('I', "snapshot", "The same, with all snapshots between."),
+            sw('n', "Write nothing.").long("dryrun"),
+            sw('p', "With properties.").long("props"),
+            sw('s', "With -R: leave out what lacks the snapshot.").long("skip-missing"),
             sw('S', "What a broken receive kept.").long("saved"),
-            opt('t', "token", "Go on."),
-            sw('v', "Progress.").long("verbose"),
-            sw('w', "Raw.").long("raw"),
+            opt('t', "token", "Go on where a receive broke off (its receive_resume_token)."),
+            sw('v', "Tell what is sent, and how far it is.").long("verbose"),
+            sw('w', "Encrypted blocks as they are stored; no key is needed.").long("raw"),
             Flag {
                 short: None,
-                ..opt(' ', "bookmark", "Redacted.")
+                ..opt(' ', "bookmark", "Leave out the blocks of a redaction bookmark.")
             }
             .long("redact"),
         ],
-    ),
+        text: &[
+            "The stream goes to standard output, which must not be a terminal. zfs receive makes the snapshot of it, \
+             here or in any OpenZFS. Snapshots cannot be destroyed while they are sent.",
+            "With -i the stream holds what was changed since an older snapshot of the same history, or since a bookmark \
+             of one. A file system or volume can be sent without a snapshot while it is not in use.",
+            "Without -L, -e, -c and -w any receiver can take the stream. With -w a dataset that is not encrypted is sent \
+             as with -L, -e and -c.",
+            "With -n and -v the streams are listed with their estimated sizes, with -P as fields separated by tabs. While \
+             a stream is written, -v prints a line each second.",
+        ],
+        complete: Complete::Datasets,
+        built: true,
+    },
     Sub {
         name: "receive",
         aliases: &["recv"],
@@ -518,13 +530,20 @@ static SUBS: &[Sub] = &[
         complete: Complete::Datasets,
         built: true,
     },
-    later(
-        "redact",
-        &[],
-        "Make a redaction bookmark.",
-        "snapshot bookmark redaction_snapshot...",
-        &[],
-    ),
+    Sub {
+        name: "redact",
+        aliases: &[],
+        about: "Make a redaction bookmark.",
+        operands: "snapshot bookmark redaction_snapshot...",
+        flags: &[],
+        text: &[
+            "The bookmark lists the blocks of files of the snapshot that none of the redaction snapshots has any more: those \
+             that all of them have overwritten or removed. The redaction snapshots are snapshots of clones of the \
+             snapshot. zfs send --redact leaves the blocks out; what is received cannot be mounted without force.",
+        ],
+        complete: Complete::Datasets,
+        built: true,
+    },
     Sub {
         name: "allow",
         aliases: &[],

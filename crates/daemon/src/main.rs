@@ -9,6 +9,7 @@ mod faults;
 mod holders;
 mod log;
 mod options;
+mod outlet;
 #[cfg(test)]
 mod pool_tests;
 #[cfg(test)]

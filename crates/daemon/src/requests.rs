@@ -2,13 +2,14 @@
 
 use crate::door::FuseDoor;
 use crate::options::{Latency, Options};
+use crate::outlet::Outlet;
 use crate::process::{Starting, Threads};
 use crate::startup::Stop;
 use admin::datasets::{
-    create, destroy, diff, get, keys, look, mount, permissions, receive, rename, set, snapshots,
-    space,
+    create, destroy, diff, get, keys, look, mount, permissions, receive, redact, rename, send, set,
+    snapshots, space,
 };
-use admin::pools::{self, damage, devices, import, upgrade};
+use admin::pools::{self, damage, devices, import, scan, upgrade};
 use admin::{cancel, errors, values, Admin, Answer, Door, Paths, Settings};
 use api::{ApiError, Peer, Reply, Request};
 use base::{Kind, Result};
@@ -354,6 +355,10 @@ pub fn answer(
             "cleared {} events",
             admin.events.clear()
         ))),
+        Request::PoolScrub(r) => scan::scrub(admin, peer, &r).map(done),
+        Request::PoolResilver { pool, command } => {
+            scan::resilver(admin, peer, &pool, &command).map(done)
+        }
         Request::PoolActivity { pool } => pools::activity(admin, &pool).map(Reply::Activity),
         other => answer_of_datasets(admin, peer, other, out),
     }
@@ -442,6 +447,15 @@ fn answer_of_datasets(
             out.send(Reply::Changes(part))
         })
         .map(Reply::Changes),
+        Request::Send(r) => {
+            let file = out.take_fds().pop().map(File::from);
+            let mut outlet = file.map(|f| Outlet::new(f, out.watch()));
+            let to = outlet.as_mut().map(|o| o as &mut dyn std::io::Write);
+            // Nobody listening is found out by asking whether the caller is gone.
+            let mut tell = |p| drop(out.send(Reply::Progress(p)));
+            send::send(admin, &r, to, &mut tell).map(Reply::SendPlan)
+        }
+        Request::Redact(r) => redact::redact(admin, peer, &r).map(done),
         Request::HoldAdd(r) => snapshots::hold(admin, peer, &r).map(Reply::Batch),
         Request::HoldRelease(r) => snapshots::release(admin, peer, &r).map(Reply::Batch),
         Request::KeyLoad {

@@ -331,6 +331,33 @@ impl Dsl {
     }
 }
 
+impl Dsl {
+    /// Stores a bookmark of a snapshot that has a redaction list.
+    pub(crate) fn mark_redaction(
+        &self,
+        tx: &Tx,
+        head: &Arc<Dataset>,
+        name: &str,
+        snap: &Arc<Dataset>,
+        list: u64,
+    ) -> Result<()> {
+        let core = &self.core;
+        let mark = BookmarkPhys {
+            redaction_obj: list,
+            ..core.mark_of(snap)?
+        };
+        let text = format!(
+            "name={name} creation_txg={} target_snap={} redact_obj={list}",
+            mark.creation_txg,
+            snap.object()
+        );
+        // Only the long form has room for the list; the feature is what redaction bookmarks depend on.
+        core.count_bookmark(tx, head, name, &mark, true)?;
+        core.note("bookmark", head, text);
+        Ok(())
+    }
+}
+
 /// What a bookmark is made of.
 #[derive(Clone)]
 pub enum Source {

@@ -8,6 +8,7 @@ use disk::dsl::{ds_flags, DslDatasetPhys, Used};
 use disk::{BlkPtr, DnodePhys, ObjType};
 use dmu::{Dnode, Objset, SyncHooks, Tx, WritePolicy};
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 use zap::Zap;
 
@@ -27,6 +28,17 @@ pub struct Dataset {
     objset: Mutex<Weak<Objset>>,
     /// How far a receive that can be resumed has come with a txg: object, offset, bytes.
     progress: Mutex<PerTxg<Option<(u64, u64, u64)>>>,
+    /// How many [`InUse`] there are.
+    used: AtomicUsize,
+}
+
+/// While it exists a snapshot is not destroyed: the attempt fails with `Kind::Busy`. In memory only.
+pub struct InUse(Arc<Dataset>);
+
+impl Drop for InUse {
+    fn drop(&mut self) {
+        self.0.used.fetch_sub(1, Ordering::SeqCst);
+    }
 }
 
 struct State {
@@ -94,11 +106,23 @@ impl Dataset {
             pend: Mutex::default(),
             objset: Mutex::new(Weak::new()),
             progress: Mutex::default(),
+            used: AtomicUsize::new(0),
         }))
     }
 
     pub fn object(&self) -> u64 {
         self.dn.object()
+    }
+
+    /// Keeps a snapshot from being destroyed.
+    pub fn keep(self: &Arc<Self>) -> InUse {
+        self.used.fetch_add(1, Ordering::SeqCst);
+        InUse(self.clone())
+    }
+
+    /// Whether somebody keeps it from being destroyed.
+    pub fn is_kept(&self) -> bool {
+        self.used.load(Ordering::SeqCst) > 0
     }
 
     /// The bonus structure as it is now.

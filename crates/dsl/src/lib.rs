@@ -50,7 +50,7 @@ pub use bookmark::Source as BookmarkSource;
 pub use bpobj::Bpobj;
 pub use create::CreateArgs;
 pub use crypto::{KeyObject, KeyParams, NewKey, ReceivedKey};
-pub use dataset::{Dataset, DatasetSync};
+pub use dataset::{Dataset, DatasetSync, InUse};
 pub use deadlist::Deadlist;
 pub use deleg::Caller;
 pub use dir::Dir;

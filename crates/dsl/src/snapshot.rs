@@ -148,6 +148,9 @@ impl Dsl {
 
     /// Whether a snapshot can be destroyed now: no holds, no clones.
     pub fn check_destroy_snapshot(&self, snap: &Dataset) -> Result<()> {
+        if snap.is_kept() {
+            bail!(Busy, "{}: dataset is busy", snap.full_name());
+        }
         let p = snap.phys();
         if !p.is_snapshot() {
             bail!(Invalid, "{} is not a snapshot", snap.full_name());
@@ -251,14 +254,23 @@ impl Dataset {
 
     /// Bytes written between `snap` (an earlier snapshot of the chain) and this dataset.
     pub fn written_since(&self, snap: &Dataset) -> Result<u64> {
-        let s = snap.phys();
-        let mut sum = self.phys().referenced_bytes as i64 - s.referenced_bytes as i64;
+        Ok(self.space_written_since(snap)?.used.max(0) as u64)
+    }
+
+    /// The same, allocated, compressed and uncompressed.
+    pub fn space_written_since(&self, snap: &Dataset) -> Result<Triple> {
+        let (s, p) = (snap.phys(), self.phys());
+        let mut sum = Triple {
+            used: p.referenced_bytes as i64 - s.referenced_bytes as i64,
+            comp: p.compressed_bytes as i64 - s.compressed_bytes as i64,
+            uncomp: p.uncompressed_bytes as i64 - s.uncompressed_bytes as i64,
+        };
         let mut at = self.me_arc()?;
         for _ in 0..1 << 24 {
             let freed = at.deadlist()?.space_range(&self.core, 0, s.creation_txg)?;
-            sum += freed.used;
+            sum += freed;
             match at.phys().prev_snap_obj {
-                o if o == snap.object() => return Ok(sum.max(0) as u64),
+                o if o == snap.object() => return Ok(sum),
                 0 => bail!(
                     CrossDevice,
                     "{} is not an earlier snapshot",

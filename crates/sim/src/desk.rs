@@ -5,12 +5,13 @@ use crate::rig::{self, Fs, Layout};
 use crate::world::full;
 use admin::alone::{Alone, MemoryDoor};
 use admin::commands::{told, Commands, ROOT};
-use admin::datasets::{mount, set};
+use admin::datasets::{mount, send, set};
 use admin::{pools, Admin, Paths, PoolEntry, Settings};
 use api::{ImportScan, PoolCreate, PoolImport, VdevClass, VdevKind, VdevSpec};
 use base::{Kind, Result};
 use disk::props;
 use std::sync::Arc;
+use stream::Image;
 use vdev::GroupKind;
 
 /// Name of the pool.
@@ -161,6 +162,34 @@ impl Desk {
     /// `zfs create`
     pub fn create_fs(&self, fs: &str) -> Result<()> {
         self.commands().create(&full(fs), &[])
+    }
+
+    /// `zfs send` of all snapshots of a file system, each whole and as an increment of the one before. The first
+    /// snapshot of which the two are not the same.
+    pub fn streams(&self, fs: &str) -> Result<Option<String>> {
+        let head = self.entry()?.pool.dsl.dataset(&full(fs))?;
+        let name = |snap: &str| format!("{}@{snap}", full(fs));
+        let sent = |snap: &str, from: Option<&String>| -> Result<Vec<u8>> {
+            let ask = api::Send {
+                target: name(snap),
+                from: from.map(|f| name(f)),
+                ..api::Send::default()
+            };
+            let mut out = Vec::new();
+            send::send(&self.admin, &ask, Some(&mut out), &mut |_| {}).map_err(told)?;
+            Ok(out)
+        };
+        let (mut chain, mut before) = (Image::default(), None);
+        for (snap, _) in head.snapshots()? {
+            let mut whole = Image::default();
+            whole.apply(&sent(&snap, None)?)?;
+            chain.apply(&sent(&snap, before.as_ref())?)?;
+            if chain != whole {
+                return Ok(Some(snap));
+            }
+            before = Some(snap);
+        }
+        Ok(None)
     }
 
     /// `zfs set`

@@ -13,7 +13,7 @@ use vdev::GroupKind;
 use zpl::QUOTA_NAMES;
 
 /// Kinds of operations and how often they come where a seed prefers nothing.
-const KINDS: [(&str, u64); 29] = [
+const KINDS: [(&str, u64); 30] = [
     ("write", 24),
     ("osync", 3),
     ("create", 10),
@@ -36,6 +36,7 @@ const KINDS: [(&str, u64); 29] = [
     ("sync", 6),
     ("snapshot", 2),
     ("destroysnap", 1),
+    ("send", 1),
     ("clone", 1),
     ("rollback", 1),
     ("createfs", 1),
@@ -382,6 +383,9 @@ impl Generator {
                 let (fs, name) = self.pick(&snaps)?.clone();
                 Op::DestroySnapshot { fs, name }
             }
+            "send" => Op::Send {
+                fs: self.pick(&snaps)?.0.clone(),
+            },
             "clone" => {
                 let (fs, snap) = self.pick(&snaps)?.clone();
                 let to = format!("f{}", self.rng.below(3));

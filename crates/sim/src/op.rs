@@ -151,6 +151,10 @@ pub enum Op {
         fs: String,
         name: String,
     },
+    /// The snapshots of a file system are sent, each whole and as an increment of the one before.
+    Send {
+        fs: String,
+    },
     Clone {
         fs: String,
         snap: String,
@@ -325,6 +329,7 @@ impl fmt::Display for Op {
             Sync => write!(f, "sync"),
             Snapshot { fs, name } => write!(f, "snapshot {} {name}", w(fs)),
             DestroySnapshot { fs, name } => write!(f, "destroysnap {} {name}", w(fs)),
+            Send { fs } => write!(f, "send {}", w(fs)),
             Clone { fs, snap, to } => write!(f, "clone {} {snap} {to}", w(fs)),
             CloneSnap { fs, snap, to } => write!(f, "clonesnap {} {snap} {to}", w(fs)),
             Rollback { fs } => write!(f, "rollback {}", w(fs)),
@@ -371,14 +376,6 @@ impl Words<'_> {
             seed: self.num()?,
         })
     }
-    fn lineage(&mut self, verb: &str) -> Result<Lineage, String> {
-        let none = format!("no operation '{verb}' in '{}'", self.1);
-        if !VERBS.contains(&verb) {
-            return Err(none);
-        }
-        let fs = self.fs()?;
-        Lineage::parse(verb, fs, &mut || self.word())?.ok_or(none)
-    }
     fn change(&mut self) -> Result<Change, String> {
         match self.word()?.as_str() {
             "offline" => Ok(Change::Offline),
@@ -389,6 +386,14 @@ impl Words<'_> {
         }
     }
 
+    fn lineage(&mut self, verb: &str) -> Result<Lineage, String> {
+        let none = format!("no operation '{verb}' in '{}'", self.1);
+        if !VERBS.contains(&verb) {
+            return Err(none);
+        }
+        let fs = self.fs()?;
+        Lineage::parse(verb, fs, &mut || self.word())?.ok_or(none)
+    }
     fn fault(&mut self) -> Result<Fault, String> {
         Ok(match self.word()?.as_str() {
             "garbage" => Fault::Garbage,
@@ -521,6 +526,7 @@ impl FromStr for Op {
                 fs: w.fs()?,
                 name: w.word()?,
             },
+            "send" => Op::Send { fs: w.fs()? },
             "clone" => Op::Clone {
                 fs: w.fs()?,
                 snap: w.word()?,

@@ -255,6 +255,7 @@ impl World {
             Op::Device { disk, change } => self.device(*disk, *change),
             Op::Fault { disk, fault } => Ok(self.fault(*disk, *fault)),
             Op::Read { fs, path } => return self.read(fs, path),
+            Op::Send { fs } => return self.send(fs),
             Op::Release => {
                 self.held.clear();
                 self.reap().map(|()| Outcome::Done)
@@ -296,6 +297,18 @@ impl World {
         match must.is_some_and(|d| *d == data) {
             true => Ok(Outcome::Done),
             false => Err("not what was written".into()),
+        }
+    }
+
+    /// Increments must give what whole streams give.
+    fn send(&mut self, fs: &str) -> std::result::Result<Outcome, String> {
+        if self.pool().is_none() || self.oracle.fs(fs).is_none() {
+            return Ok(Outcome::Nothing);
+        }
+        let o = desk(&self.opened).map_err(text)?;
+        match o.streams(fs).map_err(text)? {
+            None => Ok(Outcome::Done),
+            Some(snap) => Err(format!("the increment to @{snap} is not what it is whole")),
         }
     }
 

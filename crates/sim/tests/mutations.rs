@@ -305,3 +305,19 @@ fn snapshots_clones_and_bookmarks_live_through_promotion_and_new_names() {
     ];
     descent(&lines).unwrap();
 }
+
+/// A file in which a hole was made between two snapshots: the increment must have the hole.
+#[test]
+fn a_hole_that_an_increment_leaves_out_is_missed() {
+    let lines = [
+        "create . a 644",
+        "write . a 0 800000 2",
+        "sync",
+        "snapshot . s1",
+        "punch . a 0 524288",
+        "sync",
+        "snapshot . s2",
+        "send .",
+    ];
+    found(Mutation::SendHolesLeftOut, &|_| replayed(&lines));
+}

@@ -17,13 +17,16 @@
 #![warn(missing_docs)]
 
 mod apply;
+mod image;
 mod package;
 mod reader;
+pub mod redact;
 pub mod send;
 pub mod token;
 mod writer;
 
 pub use apply::{Applier, Rules};
+pub use image::Image;
 pub use package::{BeginList, FileSystem, Package};
 pub use reader::{Item, Reader};
 pub use send::Sink;

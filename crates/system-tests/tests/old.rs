@@ -265,3 +265,45 @@ fn snapshots_and_clones_go_both_ways() {
     old.stop().unwrap();
     rig.stop();
 }
+
+#[test]
+fn ours_sent_is_received_by_theirs() {
+    let _alone = ALONE.acquire();
+    let Some(mut rig) = Rig::as_root("send-to-old") else {
+        return;
+    };
+    let Some(old) = or_skip(OldZfsFuse::start()) else {
+        return;
+    };
+    let disks = rig.images(2, 256 << 20);
+    let (ours, theirs) = (rig.mnt().join("ours"), rig.mnt().join("theirs"));
+    let (at, to) = (ours.to_str().unwrap(), theirs.to_str().unwrap());
+    rig.start();
+    rig.zpool(&["create", "-o", "version=23", "-m", at, "tank", &disks[0]]);
+    tree::write(&ours, 150, 30, KINDS).unwrap();
+    rig.zfs(&["snapshot", "tank@1"]);
+    rig.sh(&format!(
+        "rm -rf {at}/many; seq 200000 >{at}/grown; truncate -s 100 {at}/f*"
+    ));
+    rig.zfs(&["snapshot", "tank@2"]);
+    old.zpool(&["create", "-o", "version=23", "-m", to, "oldtank", &disks[1]])
+        .unwrap();
+    let file = rig.path().join("stream");
+    for words in [vec!["send", "tank@1"], vec!["send", "-i", "@1", "tank@2"]] {
+        let mut send = rig.command("zfs", &words);
+        let out = std::fs::File::create(&file).unwrap();
+        assert!(send.stdout(out).status().unwrap().success(), "{words:?}");
+        let mut receive = old.command("zfs");
+        receive.args(["receive", "-F", "oldtank/got"]);
+        let stream = std::fs::File::open(&file).unwrap();
+        let out = receive.stdin(stream).output().unwrap();
+        let err = String::from_utf8_lossy(&out.stderr).into_owned();
+        assert!(out.status.success(), "{words:?}: {err}");
+    }
+    let sent = tree::describe(&ours).unwrap();
+    let got = tree::describe(&old.outside(&format!("{to}/got"))).unwrap();
+    assert_same(&sent, &got, "ours, received by theirs");
+    old.zpool(&["export", "oldtank"]).unwrap();
+    old.stop().unwrap();
+    rig.stop();
+}

@@ -15,6 +15,7 @@ mod look;
 mod mount;
 mod mount_helper;
 mod receive;
+mod send;
 mod snapshots;
 mod space;
 #[cfg(test)]
@@ -37,6 +38,8 @@ fn run(sub: &'static Sub, args: &Parsed, cx: &mut Cx<'_>) -> Outcome {
         "hold" => snapshots::hold(args, cx),
         "release" => snapshots::release(args, cx),
         "diff" => diff::diff(args, cx),
+        "send" => send::send(args, cx),
+        "redact" => send::redact(args, cx),
         "list" => list::list(args, cx),
         "set" => change::set(args, cx),
         "get" => get::get(args, cx),

@@ -280,6 +280,9 @@ pub fn rollback(admin: &Arc<Admin>, peer: Peer, r: &Rollback) -> Answer<Option<S
     if !in_way.bookmarks.is_empty() {
         rights::require(admin, &entry, peer, Action::DestroyBookmark, &head)?;
     }
+    if let Some(why) = entry.pool.suspended() {
+        return Err(plain(why));
+    }
     let back = || go_back(admin, &entry, peer, r, (&head, short), &in_way);
     let Some(mounted) = entry.mounted(head.object()) else {
         back()?;

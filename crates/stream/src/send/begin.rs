@@ -39,7 +39,7 @@ pub(super) fn begin(
         creation_time: phys.creation_time,
         objset_type: os.os_type() as u32,
         flags,
-        to_guid: phys.guid,
+        to_guid: spec.guid.unwrap_or(phys.guid),
         from_guid: spec.base.as_ref().map_or(0, |b| b.guid),
         to_name: spec.name.clone().into_bytes(),
         ..Begin::default()
@@ -71,7 +71,7 @@ fn features(ds: &Dataset, os: &Objset, spec: &SendSpec, pool: &dyn Features) -> 
     let encrypted = os.crypt().is_encrypted();
     let mut f = 0;
     if encrypted && !spec.raw && os.crypt().key().is_none() {
-        bail!(Access, "dataset key must be loaded");
+        bail!(Access, "source key must be loaded");
     }
     if os.os_type() == os_type::ZFS {
         let master = os.hold(MASTER_NODE)?;

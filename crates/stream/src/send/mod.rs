@@ -26,7 +26,7 @@ use collect::{Collector, Start};
 use disk::dsl::BookmarkPhys;
 use disk::stream::{feature, Begin, Record};
 use dmu::Objset;
-use dsl::{Dataset, Dsl, RedactionList};
+use dsl::{Dataset, Dsl, InUse, RedactionList};
 use emit::{Emitter, Out};
 use fetch::Fetcher;
 use redacted::Cursor;
@@ -71,6 +71,8 @@ pub struct SendSpec {
     pub base: Option<Base>,
     /// Name in the stream, `pool/fs@snap`.
     pub name: String,
+    /// Guid in the stream, if it is not that of the dataset: that of the snapshot of which a receive was interrupted.
+    pub guid: Option<u64>,
     /// Blocks of more than 128 KiB in one piece (`-L`).
     pub large_blocks: bool,
     /// Blocks embedded in their pointers as they are (`-e`).
@@ -91,6 +93,7 @@ pub struct SendSpec {
 pub struct Source {
     ds: Arc<Dataset>,
     os: Arc<Objset>,
+    _kept: InUse,
 }
 
 impl Source {
@@ -100,12 +103,21 @@ impl Source {
     /// Those of reading it.
     pub fn open(ds: &Arc<Dataset>) -> Result<Source> {
         let os = ds.open_objset(dmu::WritePolicy::default(), true)?;
-        Ok(Source { ds: ds.clone(), os })
+        Ok(Source {
+            ds: ds.clone(),
+            os,
+            _kept: ds.keep(),
+        })
     }
 
     /// The dataset.
     pub fn dataset(&self) -> &Arc<Dataset> {
         &self.ds
+    }
+
+    /// Its object set.
+    pub fn objset(&self) -> &Objset {
+        &self.os
     }
 
     /// Type of the object set (`os_type`).
@@ -181,7 +193,7 @@ fn run(
         false => os.crypt().clone(),
     };
     let dry = matches!(out, Out::Count(_));
-    let guid = source.ds.phys().guid;
+    let guid = spec.guid.unwrap_or(source.ds.phys().guid);
     let (resume_object, resume) = match spec.resume {
         None | Some((0, 0)) => (0, None),
         Some((object, offset)) => (object, Some(place(os, object, offset)?)),

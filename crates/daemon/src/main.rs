@@ -15,6 +15,7 @@ mod pool_tests;
 mod privilege_tests;
 mod process;
 mod requests;
+mod scripts;
 mod snapshots;
 mod startup;
 

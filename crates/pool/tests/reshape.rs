@@ -128,7 +128,9 @@ fn attach_and_take_the_source_away() -> Result<(), String> {
     // Dirty when the device comes.
     w.fill(2, 300);
     let old = leaf(&w.pool, "d0");
-    w.pool.attach(old, &dev("d1"), Attach::Mirror, None).unwrap();
+    w.pool
+        .attach(old, &dev("d1"), Attach::Mirror, None)
+        .unwrap();
     w.fill(3, 20);
     settle(&w.pool);
     w.pool.sync().unwrap();
@@ -168,7 +170,10 @@ fn a_device_that_was_offline_is_resilvered_and_then_stands_alone() {
     );
     w.fill(2, 50);
     w.pool.sync().unwrap();
-    assert_eq!(w.only(&[0, 1]).tree.leaf_of(a).unwrap().1.state(), State::Offline);
+    assert_eq!(
+        w.only(&[0, 1]).tree.leaf_of(a).unwrap().1.state(),
+        State::Offline
+    );
     assert_eq!(w.pool.online(a).unwrap(), State::Healthy);
     settle(&w.pool);
     w.pool.sync().unwrap();
@@ -246,7 +251,9 @@ fn a_log_and_devices_beside_the_tree_leave_a_pool_that_openzfs_checks() {
         t.ashift = Some(l.ashift);
         t
     };
-    w.pool.add_tops(&[log(&["d1"]), log(&["d2", "d3"])]).unwrap();
+    w.pool
+        .add_tops(&[log(&["d1"]), log(&["d2", "d3"])])
+        .unwrap();
     w.pool
         .add_aux(&[(AuxKind::Spare, dev("d4")), (AuxKind::Cache, dev("d5"))])
         .unwrap();
@@ -274,7 +281,9 @@ fn a_log_and_devices_beside_the_tree_leave_a_pool_that_openzfs_checks() {
     w.pool.remove_log(2).unwrap();
     assert_eq!(w.pool.tree.tops().len(), 1, "holes at the end disappear");
     let old = leaf(&w.pool, "d0");
-    w.pool.attach(old, &dev("d1"), Attach::Mirror, None).unwrap();
+    w.pool
+        .attach(old, &dev("d1"), Attach::Mirror, None)
+        .unwrap();
     settle(&w.pool);
     check("a mirror", &w.pool);
     w.pool.detach(leaf(&w.pool, "d0")).unwrap();
@@ -295,7 +304,9 @@ fn a_crash_at_any_event_of_a_change_leaves_a_whole_pool() {
     w.pool.attach(d0, &dev("d1"), Attach::Mirror, None).unwrap();
     settle(&w.pool);
     let d1 = leaf(&w.pool, "d1");
-    w.pool.attach(d1, &dev("d2"), Attach::Replace, None).unwrap();
+    w.pool
+        .attach(d1, &dev("d2"), Attach::Replace, None)
+        .unwrap();
     settle(&w.pool);
     w.pool.detach(leaf(&w.pool, "d0")).unwrap();
     let events = journal.take();
@@ -332,7 +343,12 @@ fn a_crash_at_any_event_of_a_change_leaves_a_whole_pool() {
         settle(&pool);
         pool.sync().unwrap();
         rig::check(&pool).unwrap_or_else(|e| panic!("at {at}: {e}"));
-        assert_eq!(pool.tree.state().0, State::Healthy, "at {at}: {:?}", pool.tree);
+        assert_eq!(
+            pool.tree.state().0,
+            State::Healthy,
+            "at {at}: {:?}",
+            pool.tree
+        );
         pool.export().unwrap();
     }
     assert!(shapes.len() >= 3, "{shapes:?}");

@@ -35,7 +35,10 @@ fn fill(rig: &Rig, name: &str) -> String {
 }
 
 fn sum(rig: &Rig, name: &str) -> String {
-    rig.sh(&format!("cd {}; cat {name}* | sha256sum", rig.mnt().display()))
+    rig.sh(&format!(
+        "cd {}; cat {name}* | sha256sum",
+        rig.mnt().display()
+    ))
 }
 
 fn settled(rig: &Rig) {
@@ -63,13 +66,22 @@ fn a_pool_moves_from_one_disk_to_others_while_it_is_used() {
         assert!(said.contains(words), "{args:?}: {said}");
     };
     refused(&["attach", "tank", &d[0], &small], "device is too small");
-    refused(&["attach", "tank", &d[0], &d[0]], "is part of active pool 'tank'");
+    refused(
+        &["attach", "tank", &d[0], &d[0]],
+        "is part of active pool 'tank'",
+    );
     refused(&["attach", "tank", "nope", &d[1]], "no such device in pool");
-    refused(&["detach", "tank", &d[0]], "only applicable to mirror and replacing vdevs");
+    refused(
+        &["detach", "tank", &d[0]],
+        "only applicable to mirror and replacing vdevs",
+    );
     refused(&["offline", "tank", &d[0]], "no valid replicas");
     refused(&["remove", "tank", &d[0]], "cannot remove");
     let usage = rig.try_run("zpool", &["attach", "tank", &d[0]]).fails(2);
-    assert!(usage.contains("missing <new_device> specification"), "{usage}");
+    assert!(
+        usage.contains("missing <new_device> specification"),
+        "{usage}"
+    );
     assert_eq!(tree(&rig), before);
 
     rig.zpool(&["attach", "-w", "tank", &d[0], &d[1]]);
@@ -85,7 +97,11 @@ fn a_pool_moves_from_one_disk_to_others_while_it_is_used() {
     rig.zpool(&["export", "tank"]);
     rig.zdb_check("tank");
     rig.zpool(&["import", "-d", rig.disks().to_str().unwrap(), "tank"]);
-    assert!(tree(&rig).iter().any(|l| l == "d0 OFFLINE"), "{}", status(&rig));
+    assert!(
+        tree(&rig).iter().any(|l| l == "d0 OFFLINE"),
+        "{}",
+        status(&rig)
+    );
     rig.zpool(&["online", "tank", &d[0]]);
     settled(&rig);
     rig.zpool(&["replace", "-w", "tank", &d[0], &d[2]]);
@@ -95,7 +111,9 @@ fn a_pool_moves_from_one_disk_to_others_while_it_is_used() {
 
     // A log comes and goes while it is in use.
     rig.zpool(&["add", "tank", "log", &d[3]]);
-    rig.sh(&format!("dd if=/dev/zero of={mnt}/s bs=4k count=50 oflag=sync 2>&1"));
+    rig.sh(&format!(
+        "dd if=/dev/zero of={mnt}/s bs=4k count=50 oflag=sync 2>&1"
+    ));
     rig.zpool(&["add", "tank", "spare", &d[4]]);
     rig.zpool(&["remove", "tank", &d[3]]);
     rig.zpool(&["remove", "tank", &d[4]]);
@@ -113,8 +131,17 @@ fn a_pool_moves_from_one_disk_to_others_while_it_is_used() {
         assert!(history.contains(line), "{line}: {history}");
     }
     let events = rig.zpool(&["events", "-H"]);
-    for class in ["pool_create", "vdev_attach", "vdev_online", "vdev_add", "pool_export"] {
-        assert!(events.contains(&format!("sysevent.fs.zfs.{class}")), "{events}");
+    for class in [
+        "pool_create",
+        "vdev_attach",
+        "vdev_online",
+        "vdev_add",
+        "pool_export",
+    ] {
+        assert!(
+            events.contains(&format!("sysevent.fs.zfs.{class}")),
+            "{events}"
+        );
     }
     rig.zpool(&["export", "tank"]);
     rig.stop();
@@ -154,7 +181,10 @@ fn a_spare_steps_in_for_a_disk_that_is_pulled_under_load() {
     until("the spare stands in", || {
         // Reading is what finds out.
         let _ = rig.try_run("zpool", &["sync", "-f", "tank"]);
-        let _ = rig.try_run("sh", &["-c", &format!("cat {}/* >/dev/null", mnt.display())]);
+        let _ = rig.try_run(
+            "sh",
+            &["-c", &format!("cat {}/* >/dev/null", mnt.display())],
+        );
         std::thread::sleep(Duration::from_millis(300));
         let t = tree(&rig);
         t.iter().any(|l| l.starts_with("spare-"))

@@ -24,6 +24,7 @@ fn files(tool: &str, sub: &str) -> &'static [&'static str] {
         ("zpool", "status") => &["status.rs", "status/json.rs"],
         ("zpool", "import") => &["import.rs"],
         ("zpool", "upgrade") => &["upgrade.rs"],
+        ("zpool", "scrub" | "resilver") => &["scan.rs"],
         ("zpool", "get" | "set") => &["get.rs"],
         (
             "zpool",
@@ -32,14 +33,19 @@ fn files(tool: &str, sub: &str) -> &'static [&'static str] {
         ("zpool", "events") => &["events.rs"],
         ("zpool", _) => &["manage.rs"],
         ("zfs", "destroy") => &["destroy.rs"],
+        ("zfs", "allow" | "unallow") => &["allow.rs"],
         (
             "zfs",
             "snapshot" | "rollback" | "clone" | "promote" | "bookmark" | "hold" | "release",
         ) => &["snapshots.rs"],
         ("zfs", "rename" | "set" | "inherit") => &["change.rs"],
+        ("zfs", "receive") => &["receive.rs"],
         ("zfs", "get") => &["get.rs"],
         ("zfs", "load-key" | "unload-key" | "change-key") => &["keys.rs"],
         ("zfs", "mount" | "unmount") => &["mount.rs"],
+        ("zfs", "diff") => &["diff.rs"],
+        ("zfs", "space") => &["space.rs"],
+        ("zfs", "send" | "redact") => &["send.rs"],
         _ => &["look.rs"],
     }
 }
@@ -190,7 +196,7 @@ const POOLS: &[(&str, By)] = &[
     ("altroot", Code("admin/src/pools/import.rs")),
     ("version", Code("admin/src/pools/set.rs")),
     ("bootfs", Nobody(STORED)),
-    ("delegation", Nobody(STORED)),
+    ("delegation", Code("admin/src/rights.rs")),
     ("autoreplace", Code("admin/src/pools/agent.rs")),
     ("autoexpand", Code("admin/src/pools/agent.rs")),
     // Refused, except for what is done anyway.

@@ -152,35 +152,14 @@ impl Corpus {
     }
 
     fn streams(&mut self) -> Result<()> {
-        let archive = fixture::file("streams-old", "streams.tar.zst")?;
-        let dir = testkit::TempDir::new("streams")?;
-        let done = std::process::Command::new("tar")
-            .arg("--zstd")
-            .arg("-xf")
-            .arg(archive)
-            .arg("-C")
-            .arg(dir.path())
-            .status()?;
-        if !done.success() {
-            base::bail!(Io, "tar failed");
-        }
-        let mut files = Vec::new();
-        let mut folders = vec![dir.path().to_path_buf()];
-        while let Some(d) = folders.pop() {
-            for e in std::fs::read_dir(d)?.flatten() {
-                match e.path().is_dir() {
-                    true => folders.push(e.path()),
-                    false => files.push(e.path()),
-                }
-            }
-        }
-        files.sort();
+        let (_dir, files) = fixture::streams("streams-old")?;
         for f in files {
             let b = std::fs::read(f)?;
             self.add("stream", &b[..b.len().min(LONGEST)]);
-            for (r, payload) in disk::stream::records(&b).flatten() {
-                if matches!(r.body, disk::stream::Body::Begin { .. }) {
-                    self.add("nvlist", payload);
+            let mut reader = stream::Reader::new(&b[..]);
+            while let Ok(Some(item)) = reader.next() {
+                if let disk::stream::Record::Begin(_) = item.record {
+                    self.add("nvlist", &item.payload);
                 }
             }
         }

@@ -553,15 +553,23 @@ fn partition(b: &[u8]) {
 }
 
 fn stream(b: &[u8]) {
-    for r in disk::stream::records(b) {
-        let Ok((r, payload)) = r else { break };
-        black_box((r.body.name(), r.checksum));
-        if let disk::stream::Body::Begin { .. } = r.body {
-            let _ = black_box(NvList::unpack(payload));
+    let mut reader = ::stream::Reader::new(b);
+    while let Ok(Some(item)) = reader.next() {
+        let most = item.record.payload_limit();
+        assert!(item.payload.len() <= most, "a payload beyond its limit");
+        if let disk::stream::Record::Begin(_) = item.record {
+            let _ = black_box(NvList::unpack(&item.payload));
         }
+        reader.recycle(item.payload);
     }
+    assert!(reader.position() <= b.len() as u64);
     for swapped in [false, true] {
-        let _ = black_box(disk::stream::Record::decode(b, swapped));
+        let Some(record) = b.first_chunk() else { break };
+        let Ok(r) = disk::stream::Record::decode(record, swapped) else {
+            continue;
+        };
+        let again = disk::stream::Record::decode(&r.encode(swapped), swapped);
+        assert_eq!(again.ok(), Some(r), "another record after encoding");
     }
 }
 

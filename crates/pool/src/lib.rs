@@ -35,6 +35,7 @@ mod multihost;
 mod newest;
 mod open;
 mod props;
+mod receive;
 mod reshape;
 mod scan;
 mod served;

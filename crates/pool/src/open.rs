@@ -459,6 +459,9 @@ impl Pool {
                 Ok(false) => {}
                 Err(e) => tracing::warn!(pool = %pool.name(), "temporary holds: {e}"),
             }
+            if let Err(e) = pool.clear_broken_receives() {
+                tracing::warn!(pool = %pool.name(), "broken receives: {e}");
+            }
             pool.sync()?;
         }
         Ok(pool)

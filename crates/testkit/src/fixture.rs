@@ -131,6 +131,21 @@ pub fn unpack_into(name: &str, dir: &Path) -> Result<()> {
     stdout(&mut c).map(drop)
 }
 
+/// The send streams of a fixture, in a folder of its own: their paths, in order.
+///
+/// Errors: unsupported if there are no fixtures here, or no `tar` and `zstd`.
+pub fn streams(name: &str) -> Result<(TempDir, Vec<PathBuf>)> {
+    let archive = file(name, "streams.tar.zst")?;
+    let dir = TempDir::new("streams")?;
+    let mut c = Command::new("tar");
+    c.arg("--zstd").arg("-xf").arg(archive);
+    stdout(c.arg("-C").arg(dir.path()))?;
+    let mut list = Vec::new();
+    files(dir.path(), Path::new(""), &mut list)?;
+    let paths = list.into_iter().map(|(p, _)| dir.path().join(p)).collect();
+    Ok((dir, paths))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -88,6 +88,18 @@ pub struct Finding {
     pub problem: Problem,
 }
 
+/// Which holes a traversal visits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Holes {
+    /// None.
+    None,
+    /// Those born after [`Spec::after`].
+    Born,
+    /// Those born after [`Spec::after`], and those without a birth: never written, or made before the feature
+    /// `hole_birth` was enabled.
+    All,
+}
+
 /// Who is told of blocks.
 pub trait Visitor {
     /// A block, or a hole if [`Spec::holes`] asks for them. `dn` is the dnode of the object it belongs to,
@@ -96,6 +108,18 @@ pub trait Visitor {
 
     /// The object set block has been read. Called before anything below it is visited.
     fn objset(&mut self, _phys: &ObjsetPhys) -> Result<()> {
+        Ok(())
+    }
+
+    /// A block of dnodes has been read. Called before its dnodes are visited, in either order, and again when a
+    /// traversal is resumed below it. `b` is what [`Spec::crypt`] makes of it.
+    fn dnodes(&mut self, _at: Place, _bp: &BlkPtr, _b: &Block) -> Result<()> {
+        Ok(())
+    }
+
+    /// A dnode slot that is not in use. Not called for slots in front of the object in whose tree a traversal is
+    /// resumed.
+    fn free_slot(&mut self, _object: u64) -> Result<()> {
         Ok(())
     }
 
@@ -115,9 +139,8 @@ pub struct Spec<'a> {
     pub after: Txg,
     /// Whether a block comes before or after what is below it.
     pub order: Order,
-    /// Visit holes born after `after`, too. Holes without a birth (born before the feature `hole_birth`) are
-    /// never visited.
-    pub holes: bool,
+    /// Which holes are visited, too.
+    pub holes: Holes,
     /// How dnode blocks are read. [`Crypt::Locked`] needs no key, but bonus buffers stay encrypted then.
     pub crypt: &'a Crypt,
     /// Where a traversal with the same order was stopped.
@@ -132,7 +155,7 @@ impl Spec<'_> {
         Spec {
             after: 0,
             order,
-            holes: false,
+            holes: Holes::None,
             crypt: &Crypt::Locked,
             resume: None,
             in_use: InUse::Now,
@@ -253,7 +276,11 @@ impl<'a> Walker<'a> {
 
     fn is_left_out(&self, bp: &BlkPtr) -> bool {
         match bp.is_hole() {
-            true => !self.spec.holes || bp.logical_birth() <= self.spec.after,
+            true => match self.spec.holes {
+                Holes::None => true,
+                Holes::Born => bp.logical_birth() <= self.spec.after,
+                Holes::All => (1..=self.spec.after).contains(&bp.logical_birth()),
+            },
             false => bp.birth() <= self.spec.after,
         }
     }
@@ -451,6 +478,7 @@ impl<'a> Walker<'a> {
         let Some(b) = self.read(bp, at)? else {
             return Ok(Flow::On);
         };
+        self.visitor.dnodes(at, bp, &b)?;
         let mut i = 0;
         while (i + 1) * DNODE_SIZE <= b.len() {
             let object = at
@@ -464,7 +492,12 @@ impl<'a> Walker<'a> {
                     }
                     usize::from(d.slots).max(1)
                 }
-                Ok(None) => 1,
+                Ok(None) => {
+                    if !self.resume.is_some_and(|r| object < r.object) {
+                        self.visitor.free_slot(object)?;
+                    }
+                    1
+                }
                 Err(e) => {
                     let place = Place {
                         object,

@@ -20,7 +20,7 @@ mod syncing;
 
 pub use cache::Cache;
 pub use crypt::{Crypt, Seal};
-pub use pipeline::{Prepared, Scrubbed, WriteSpec, Zio, ZioOptions};
+pub use pipeline::{Prepared, RawSeal, Scrubbed, StoredForm, WriteSpec, Zio, ZioOptions};
 pub use read_spec::{InUse, Lease, ReadSpec, Whole};
 pub use scope::Scope;
 pub use seam::{

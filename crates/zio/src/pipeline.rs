@@ -60,6 +60,25 @@ pub struct Prepared {
     lsize: usize,
 }
 
+/// How a block that comes in its stored form is stored.
+#[derive(Clone, Copy, Debug)]
+pub struct StoredForm {
+    /// On-disk number of its compression.
+    pub compress: u8,
+    /// Salt, nonce and MAC of an encrypted block, or the MAC alone of one that is only authenticated.
+    pub sealed: Option<RawSeal>,
+    /// The content is in big-endian order.
+    pub big_endian: bool,
+}
+
+/// What a raw stream says of the encryption of a block.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct RawSeal {
+    pub salt: [u8; disk::crypt::SALT_SIZE],
+    pub iv: [u8; disk::crypt::IV_SIZE],
+    pub mac: [u8; disk::crypt::MAC_SIZE],
+}
+
 enum PreparedKind {
     Hole,
     Embedded(Vec<u8>, u8),
@@ -67,6 +86,8 @@ enum PreparedKind {
         compress: u8,
         checksum: checksum::Words,
         sealed: Option<Sealed>,
+        /// The content is in big-endian order.
+        big_endian: bool,
     },
 }
 

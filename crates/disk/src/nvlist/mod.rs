@@ -5,6 +5,7 @@
 //! history records. [`NvList::decode`] reads both.
 
 mod native;
+mod print;
 mod xdr;
 
 use base::{bail, Error, Result};

@@ -199,6 +199,9 @@ impl Control {
                 "{cleared} mounts of a daemon that is gone were taken away"
             ));
         }
+        if let Some(folder) = options.event_scripts {
+            crate::scripts::watch(&admin, folder);
+        }
         let starting = Starting::watch(&admin);
         admin.import_cached();
         drop(starting);

@@ -7,7 +7,8 @@ use crate::Dice;
 use admin::alone::{Alone, MemoryDoor};
 use admin::commands::{told, Commands, ROOT};
 use admin::datasets::{mount, permissions, set, snapshots};
-use admin::{pools, Admin, Paths, PoolEntry, Settings};
+use admin::pools::{self, devices};
+use admin::{Admin, Paths, PoolEntry, Settings};
 use api::{
     Delegate, Delegation, ImportScan, Peer, PoolCreate, PoolImport, SnapshotCreate, VdevClass,
     VdevKind, VdevSpec,
@@ -277,6 +278,37 @@ impl<'a> Desk<'a> {
         match dice.below(2) {
             0 => self.destroy(&other),
             _ => Ok(()),
+        }
+    }
+
+    /// A device is taken out of use for a moment and brought back, which starts a resilver. Where another one lacks something it
+    /// is refused.
+    pub fn change_devices(&self, dice: &mut Dice) -> Result<()> {
+        let pool = self.pool()?;
+        let leaves = pool.tree.leaves();
+        let leaf = leaves.get(dice.below(leaves.len().max(1) as u64) as usize);
+        let Some(path) = leaf.and_then(|l| l.path()) else {
+            return Ok(());
+        };
+        let how = pool::Offline {
+            temporary: dice.below(2) == 0,
+            fault: false,
+        };
+        let name = &self.o.pool;
+        let command = format!("zpool offline {name} {path}");
+        match devices::offline(&self.admin, ROOT, name, &path, how, &command) {
+            Err(e) if e.code == Kind::Busy.errno() => return Ok(()),
+            done => done.map_err(told)?,
+        }
+        let was = leaf.map(|l| l.state());
+        if was != Some(vdev::State::Offline) {
+            bail!(Io, "{path} is {was:?} after 'zpool offline'");
+        }
+        std::thread::sleep(std::time::Duration::from_millis(dice.below(300)));
+        let command = format!("zpool online {name} {path}");
+        match devices::online(&self.admin, ROOT, name, &path, false, &command).map_err(told)? {
+            None => Ok(()),
+            Some(warning) => bail!(Io, "{warning}"),
         }
     }
 

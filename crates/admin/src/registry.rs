@@ -42,6 +42,10 @@ pub struct PoolEntry {
     /// Requests that change the shape of the pool (export, destroy) hold it for writing.
     pub gate: RwLock<()>,
     pub names: Names,
+    /// Streams that are received.
+    pub streams: crate::streams::Streams,
+    /// Streams that are sent.
+    pub sends: crate::datasets::send::Sends,
     /// Clearing, upgrading, export and destruction of the pool happen one at a time.
     pub changes: Mutex<()>,
     stop: AtomicBool,
@@ -112,6 +116,8 @@ pub struct Admin {
     pub settings: Settings,
     pub door: Arc<dyn Door>,
     pub process: Arc<dyn Process>,
+    /// What happened to pools and devices.
+    pub events: crate::events::Events,
     /// Pools of the cache file that could not be opened.
     pub(crate) absent: Mutex<Vec<Absent>>,
     pools: Mutex<BTreeMap<String, Arc<PoolEntry>>>,
@@ -229,6 +235,7 @@ impl Admin {
         process: Arc<dyn Process>,
     ) -> Arc<Admin> {
         Arc::new(Admin {
+            events: crate::events::Events::new(env.clock.clone()),
             env,
             settings,
             door,
@@ -271,6 +278,8 @@ impl Admin {
             mounts: Mutex::default(),
             gate: RwLock::new(()),
             names: Default::default(),
+            streams: Default::default(),
+            sends: Default::default(),
             changes: Mutex::default(),
             stop: AtomicBool::new(false),
             closed: AtomicBool::new(false),
@@ -385,7 +394,7 @@ impl Admin {
             &todo,
             |(path, _)| path,
             |(_, ds)| {
-                let done = self.mount_default(entry, ds, temporary.clone(), false);
+                let done = self.mount_default(entry, ds, temporary.clone(), false, None);
                 done.map_err(|e| (ds.full_name(), e))
             },
         );

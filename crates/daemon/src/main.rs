@@ -9,6 +9,7 @@ mod faults;
 mod holders;
 mod log;
 mod options;
+mod outlet;
 #[cfg(test)]
 mod pool_tests;
 #[cfg(test)]
@@ -17,6 +18,7 @@ mod process;
 mod requests;
 mod snapshots;
 mod startup;
+mod streams;
 
 use base::{Kind, Result};
 use options::{Asked, Options};

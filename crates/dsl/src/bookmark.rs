@@ -6,6 +6,7 @@ use crate::core::{
     REDACTION_BOOKMARKS, REDACTION_SPILL,
 };
 use crate::{Dataset, Dsl};
+use base::mutation::{mutated, Mutation};
 use base::{bail, Error, Kind, Result, Txg};
 use disk::dsl::{bookmark_flags, BookmarkPhys};
 use disk::ObjType;
@@ -226,6 +227,9 @@ impl Dsl {
             Some(v) => v.ints(),
             None => return Err(not_found()),
         };
+        if mutated(Mutation::BookmarkStays) {
+            return Ok(());
+        }
         self.core
             .must(self.remove_bookmark(tx, head, &map, name, &words))
     }
@@ -322,6 +326,33 @@ impl Dsl {
             mark.creation_txg
         );
         core.must(core.count_bookmark(tx, head, name, &mark, long))?;
+        core.note("bookmark", head, text);
+        Ok(())
+    }
+}
+
+impl Dsl {
+    /// Stores a bookmark of a snapshot that has a redaction list.
+    pub(crate) fn mark_redaction(
+        &self,
+        tx: &Tx,
+        head: &Arc<Dataset>,
+        name: &str,
+        snap: &Arc<Dataset>,
+        list: u64,
+    ) -> Result<()> {
+        let core = &self.core;
+        let mark = BookmarkPhys {
+            redaction_obj: list,
+            ..core.mark_of(snap)?
+        };
+        let text = format!(
+            "name={name} creation_txg={} target_snap={} redact_obj={list}",
+            mark.creation_txg,
+            snap.object()
+        );
+        // Only the long form has room for the list; the feature is what redaction bookmarks depend on.
+        core.count_bookmark(tx, head, name, &mark, true)?;
         core.note("bookmark", head, text);
         Ok(())
     }

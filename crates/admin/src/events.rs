@@ -81,6 +81,11 @@ impl Events {
         self.news.notify_all();
     }
 
+    /// A notice that concerns a pool as a whole.
+    pub fn pool(&self, pool: &Pool, class: &str) {
+        self.post(SYSEVENT, class, pool, Vec::new());
+    }
+
     /// The events behind number `after`, and how many were dropped since the process began.
     pub fn after(&self, after: u64) -> (Vec<Event>, u64) {
         let ring = self.ring.acquire();

@@ -404,6 +404,13 @@ impl Words<'_> {
             seed: self.num()?,
         })
     }
+    fn device(&mut self) -> Result<Op, String> {
+        Ok(Op::Device {
+            disk: self.num::<usize>()?,
+            change: self.change()?,
+        })
+    }
+
     fn change(&mut self) -> Result<Change, String> {
         match self.word()?.as_str() {
             "offline" => Ok(Change::Offline),
@@ -589,10 +596,7 @@ impl FromStr for Op {
             },
             "remount" => Op::Remount { fs: w.fs()? },
             "reimport" => Op::Reimport,
-            "device" => Op::Device {
-                disk: w.num::<usize>()?,
-                change: w.change()?,
-            },
+            "device" => w.device()?,
             "fault" => Op::Fault {
                 disk: w.num()?,
                 fault: w.fault()?,

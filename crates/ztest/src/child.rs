@@ -43,6 +43,15 @@ fn judge(o: &Options) -> std::result::Result<(), String> {
     lives::judge(&pool)
 }
 
+/// Changes the pool's devices or file systems.
+fn change(desk: &Desk<'_>, rot: bool, dice: &mut Dice) -> Result<()> {
+    // Not while disks are spoiled: then it may be the one that is right.
+    match !rot && dice.below(6) == 0 {
+        true => desk.change_devices(dice),
+        false => desk.administer(dice),
+    }
+}
+
 fn work(o: &Options, seed: u64, time: Duration, rot: bool) -> Result<()> {
     let mut dice = Dice::new(seed);
     let desk = Desk::import(o)?;
@@ -97,13 +106,7 @@ fn work(o: &Options, seed: u64, time: Duration, rot: bool) -> Result<()> {
             let mut dice = Dice::new(d3);
             while !stop.load(Ordering::Relaxed) {
                 std::thread::sleep(Duration::from_millis(100 + dice.below(400)));
-                // Not while disks are spoiled: then it may be the one that is right.
-                let devices = !rot && dice.below(6) == 0;
-                let done = match devices {
-                    true => desk.change_devices(&mut dice),
-                    false => desk.administer(&mut dice),
-                };
-                match done {
+                match change(&desk, rot, &mut dice) {
                     Err(e) if !matches!(e.kind, Kind::NoSpace | Kind::Quota) => {
                         fail(e.context("administration"));
                     }

@@ -291,8 +291,24 @@ impl VdevTree {
         self.propagate();
     }
 
-    /// Opens one leaf if its persistent flags allow it.
+    /// Opens one leaf if its persistent flags allow it. Whose device it is, is still to be checked ([`VdevTree::validate`]).
     pub(crate) fn open_leaf(&self, top: &Arc<Vdev>, leaf: &Vdev, access: Access) {
+        self.open_leaf_if(top, leaf, access, &|_| None);
+    }
+
+    /// Opens one leaf of a pool in use. Nothing is written to the device before its labels have shown that it belongs here.
+    fn open_own_leaf(&self, top: &Arc<Vdev>, leaf: &Vdev) {
+        let own = |device: &dyn Disk| self.objection(top, leaf, device, Txg::MAX, true);
+        self.open_leaf_if(top, leaf, self.access(), &own);
+    }
+
+    fn open_leaf_if(
+        &self,
+        top: &Arc<Vdev>,
+        leaf: &Vdev,
+        access: Access,
+        objection: &dyn Fn(&dyn Disk) -> Option<Aux>,
+    ) {
         leaf.set_device(None);
         leaf.suspect();
         let flag = |key: &str| leaf.get_u64(key).is_some_and(|v| v != 0);
@@ -328,6 +344,9 @@ impl VdevTree {
         if leaf_asize(g.size) < least_asize(top, leaf) {
             return leaf.set_state(State::CantOpen, Aux::BadLabel);
         }
+        if let Some(aux) = objection(&*device) {
+            return leaf.set_state(State::CantOpen, aux);
+        }
         leaf.set_device(Some(device));
         match flag(keys::DEGRADED) {
             true => leaf.set_state(State::Degraded, Aux::ErrExceeded),
@@ -356,16 +375,27 @@ impl VdevTree {
         let Some(device) = leaf.usable_device() else {
             return;
         };
-        let labels = label::read_labels(&*device);
-        // A crash may have torn two labels, and another one, before the next group, have left the other
-        // two with that group's configuration: they still say whose the device is.
-        let aux = match labels.best(limit).or_else(|| labels.best(Txg::MAX)) {
-            None => Some(Aux::BadLabel),
-            Some(c) => self.mismatch(top, leaf, c, trusted),
-        };
-        if let Some(aux) = aux {
+        if let Some(aux) = self.objection(top, leaf, &*device, limit, trusted) {
             leaf.set_device(None);
             leaf.set_state(State::CantOpen, aux);
+        }
+    }
+
+    /// Why the labels of a device do not let it be `leaf`; `None` if they do.
+    fn objection(
+        &self,
+        top: &Vdev,
+        leaf: &Vdev,
+        device: &dyn Disk,
+        limit: Txg,
+        trusted: bool,
+    ) -> Option<Aux> {
+        let labels = label::read_labels(device);
+        // A crash may have torn two labels, and another one, before the next group, have left the other
+        // two with that group's configuration: they still say whose the device is.
+        match labels.best(limit).or_else(|| labels.best(Txg::MAX)) {
+            None => Some(Aux::BadLabel),
+            Some(c) => self.mismatch(top, leaf, c, trusted),
         }
     }
 
@@ -397,15 +427,11 @@ impl VdevTree {
     /// Tries again to open what is not open and keeps what is; `zpool online` and `clear` use it.
     /// Devices that vanished are noticed.
     pub fn reopen(&self) {
-        let access = self.access();
         for top in self.tops().iter() {
             for leaf in top.leaves() {
                 match leaf.usable_device() {
                     Some(d) if d.geometry().size >= MIN_DEVICE => {}
-                    _ => {
-                        self.open_leaf(top, &leaf, access);
-                        self.check_label(top, &leaf, Txg::MAX, true);
-                    }
+                    _ => self.open_own_leaf(top, &leaf),
                 }
             }
         }
@@ -499,9 +525,8 @@ impl VdevTree {
             leaf.unset(key);
         }
         if leaf.usable_device().is_none() {
-            self.open_leaf(&top, &leaf, self.access());
             // Another device may have come to that path meanwhile.
-            self.check_label(&top, &leaf, Txg::MAX, true);
+            self.open_own_leaf(&top, &leaf);
         }
         self.propagate();
         Ok(leaf.state())

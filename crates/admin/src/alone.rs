@@ -109,6 +109,8 @@ pub struct MemoryMount {
     entry: Weak<PoolEntry>,
     places: Arc<Mutex<BTreeMap<PathBuf, Vec<u64>>>>,
     options: Mutex<MountOptions>,
+    /// The user it was mounted for. Places here belong to nobody.
+    owner: Option<u32>,
     gone: AtomicBool,
 }
 
@@ -148,6 +150,7 @@ impl Door for MemoryDoor {
             entry: Arc::downgrade(m.entry),
             places: self.places.clone(),
             options: Mutex::new(options.clone()),
+            owner: m.user,
             gone: AtomicBool::new(false),
         };
         m.entry.add_mount(Mounted::new(
@@ -201,6 +204,10 @@ impl MemoryMount {
 }
 
 impl Mount for MemoryMount {
+    fn place_owner(&self) -> Option<u32> {
+        self.owner
+    }
+
     fn is_in_place(&self) -> bool {
         !self.gone.load(Ordering::SeqCst)
     }

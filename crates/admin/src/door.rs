@@ -62,6 +62,9 @@ pub struct Mounting<'a> {
     pub temporary: Vec<(String, String)>,
     /// A directory that is not empty will do.
     pub overlay: bool,
+    /// The ordinary user it is mounted for: the directory must be this user's, or be made in one of this
+    /// user's.
+    pub user: Option<u32>,
     /// It was unmounted by somebody else, but is still in use there.
     pub still: Option<Arc<Mounted>>,
 }
@@ -109,6 +112,9 @@ pub trait Mount: Send + Sync {
     /// Whether it is at its place in the tree of files: not after `umount -l`, say, though files of it
     /// may be open.
     fn is_in_place(&self) -> bool;
+
+    /// The user whose directory it is mounted on; none: it is not known.
+    fn place_owner(&self) -> Option<u32>;
 
     /// If somebody else unmounted it: waits for its end. True when nothing is left of it.
     fn wait_if_gone(&self) -> bool;

@@ -41,6 +41,8 @@ struct Opened {
 impl Opened {
     fn new(pool: &Arc<Pool>, ds: &Arc<Dataset>, props: Props) -> Result<Opened> {
         let set = pool.open_dataset(ds)?;
+        pool.complete_accounting(ds, &set.os)
+            .inspect_err(|_| pool.close_dataset(ds.object()))?;
         let intent = set
             .zil()
             .map(|z| Arc::new(ZilLog::new(z.clone(), &set.os, pool.has_log_device())));

@@ -77,18 +77,30 @@ pub(crate) fn wanted(
     Ok((p, options))
 }
 
+/// What an ordinary user mounts through the owner's process has neither devices nor set-user-id programs.
+pub(crate) fn restrict(temporary: &mut Vec<(String, String)>, user: Option<u32>) {
+    if user.is_some() {
+        for name in ["setuid", "devices"] {
+            temporary.push((name.into(), "off".into()));
+        }
+    }
+}
+
 impl Admin {
     /// Mounts a file system on `path`, whose directory is made if it is missing. With a `root`, which
-    /// begins the path, nothing leads out of that root.
+    /// begins the path, nothing leads out of that root. `user`: see [`Mounting::user`].
+    #[allow(clippy::too_many_arguments)]
     pub fn mount(
         self: &Arc<Self>,
         entry: &Arc<PoolEntry>,
         ds: &Arc<Dataset>,
         path: &Path,
         root: Option<&Path>,
-        temporary: Vec<(String, String)>,
+        mut temporary: Vec<(String, String)>,
         overlay: bool,
+        user: Option<u32>,
     ) -> Result<()> {
+        restrict(&mut temporary, user);
         let there = entry.mounted(ds.object());
         if there.as_ref().is_some_and(|m| m.is_in_place()) {
             let name = ds.full_name();
@@ -104,6 +116,7 @@ impl Admin {
             root,
             temporary,
             overlay,
+            user,
             still,
         })
     }
@@ -116,6 +129,7 @@ impl Admin {
         ds: &Arc<Dataset>,
         temporary: Vec<(String, String)>,
         overlay: bool,
+        user: Option<u32>,
     ) -> Result<bool> {
         let Some(place) = self.mountpoint(entry, ds)? else {
             return Ok(false);
@@ -135,7 +149,7 @@ impl Admin {
         let path = self.outside_of_others(place.path);
         // Beside an alternate root that is itself a mount only its owner may enter.
         let root = root.filter(|r| path.starts_with(r));
-        self.mount(entry, ds, &path, root, temporary, overlay)?;
+        self.mount(entry, ds, &path, root, temporary, overlay, user)?;
         Ok(true)
     }
 

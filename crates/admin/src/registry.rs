@@ -44,6 +44,8 @@ pub struct PoolEntry {
     pub names: Names,
     /// Streams that are sent.
     pub sends: crate::datasets::send::Sends,
+    /// Streams that are received.
+    pub streams: crate::streams::Streams,
     /// Clearing, upgrading, export and destruction of the pool happen one at a time.
     pub changes: Mutex<()>,
     stop: AtomicBool,
@@ -114,6 +116,8 @@ pub struct Admin {
     pub settings: Settings,
     pub door: Arc<dyn Door>,
     pub process: Arc<dyn Process>,
+    /// What happened to pools and devices.
+    pub events: crate::events::Events,
     /// Pools of the cache file that could not be opened.
     pub(crate) absent: Mutex<Vec<Absent>>,
     pools: Mutex<BTreeMap<String, Arc<PoolEntry>>>,
@@ -231,6 +235,7 @@ impl Admin {
         process: Arc<dyn Process>,
     ) -> Arc<Admin> {
         Arc::new(Admin {
+            events: crate::events::Events::new(env.clock.clone()),
             env,
             settings,
             door,
@@ -274,6 +279,7 @@ impl Admin {
             gate: RwLock::new(()),
             names: Default::default(),
             sends: Default::default(),
+            streams: Default::default(),
             changes: Mutex::default(),
             stop: AtomicBool::new(false),
             closed: AtomicBool::new(false),
@@ -388,7 +394,7 @@ impl Admin {
             &todo,
             |(path, _)| path,
             |(_, ds)| {
-                let done = self.mount_default(entry, ds, temporary.clone(), false);
+                let done = self.mount_default(entry, ds, temporary.clone(), false, None);
                 done.map_err(|e| (ds.full_name(), e))
             },
         );

@@ -52,6 +52,7 @@ pub struct FuseMount {
     notifier: fuse::Notifier,
     /// What got lost at the end, in words.
     lost: Mutex<Option<String>>,
+    place_owner: Option<u32>,
     /// The daemon itself ends it.
     leaving: Arc<AtomicBool>,
     ended: Arc<(Mutex<bool>, Condvar)>,
@@ -96,7 +97,11 @@ impl Door for FuseDoor {
             };
             Error::new(e.kind, format!("cannot mount '{name}': {text}{hint}"))
         };
-        let place = MountPoint::find(m.path, m.root, true).map_err(|e| match e.trouble {
+        let found = match m.user {
+            None => MountPoint::find(m.path, m.root, true),
+            Some(uid) => MountPoint::find_for(m.path, m.root, uid),
+        };
+        let place = found.map_err(|e| match e.trouble {
             Trouble::Create => Error::new(
                 e.error.kind,
                 format!(
@@ -111,7 +116,7 @@ impl Door for FuseDoor {
                 let text = format!("cannot mount '{name}': {text}; {advice}");
                 Error::new(e.error.kind, text)
             }
-            Trouble::Look | Trouble::NotDirectory => fail(e.error),
+            Trouble::Look | Trouble::NotDirectory | Trouble::Owner => fail(e.error),
         })?;
         if !m.overlay && !place.is_new() && !place.is_empty().map_err(Error::from).map_err(fail)? {
             bail!(
@@ -186,6 +191,7 @@ fn mount_again(ask: &Mounting<'_>, still: &Arc<Mounted>, place: &MountPoint) -> 
         fresh: m.fresh.clone(),
         notifier: m.notifier.clone(),
         lost: Mutex::default(),
+        place_owner: place.owner(),
         leaving: m.leaving.clone(),
         mount,
         most_dirty: AtomicU32::new(m.most_dirty.load(Ordering::Relaxed)),
@@ -215,7 +221,7 @@ impl FuseDoor {
         let name = ds.full_name();
         let (head, options) = m.open()?;
         let zfs = head.zfs();
-        let snapshots = OfMount::new(entry, ds, m.temporary.clone());
+        let snapshots = OfMount::new(m.admin, entry, ds, m.temporary.clone());
         let snapshots = Box::new(snapshots);
         let adapter = Adapter::new(zfs.clone(), pool, snapshots, self.caching)
             .map_err(|e| Error::new(e.kind, "root node"))?;
@@ -254,6 +260,7 @@ impl FuseDoor {
             fresh,
             notifier,
             lost: Mutex::default(),
+            place_owner: place.owner(),
             leaving: Arc::default(),
             ended: ended.clone(),
         };
@@ -326,6 +333,7 @@ fn mount_after_abort(admin: &Arc<Admin>, entry: &Arc<PoolEntry>, m: &Arc<Mounted
             m.root.as_deref(),
             m.temporary(),
             true,
+            None,
         )
     });
     if let Err(e) = again {
@@ -420,6 +428,10 @@ impl FuseMount {
 impl Mount for FuseMount {
     fn is_in_place(&self) -> bool {
         self.mount.is_mounted().unwrap_or(true)
+    }
+
+    fn place_owner(&self) -> Option<u32> {
+        self.place_owner
     }
 
     fn wait_if_gone(&self) -> bool {

@@ -18,6 +18,7 @@ mod process;
 mod requests;
 mod snapshots;
 mod startup;
+mod streams;
 
 use base::{Kind, Result};
 use options::{Asked, Options};

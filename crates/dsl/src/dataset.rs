@@ -3,7 +3,7 @@
 use crate::core::{bump, is_zapified, Core, Triple};
 use crate::{Bpobj, Deadlist, Dir};
 use base::sync::MutexExt;
-use base::{bail, Error, Result, Txg};
+use base::{bail, Error, PerTxg, Result, Txg};
 use disk::dsl::{ds_flags, DslDatasetPhys, Used};
 use disk::{BlkPtr, DnodePhys, ObjType};
 use dmu::{Dnode, Objset, SyncHooks, Tx, WritePolicy};
@@ -26,6 +26,8 @@ pub struct Dataset {
     st: Mutex<State>,
     pend: Mutex<Pending>,
     objset: Mutex<Weak<Objset>>,
+    /// How far a receive that can be resumed has come with a txg: object, offset, bytes.
+    progress: Mutex<PerTxg<Option<(u64, u64, u64)>>>,
     /// How many [`InUse`] there are.
     used: AtomicUsize,
 }
@@ -104,6 +106,7 @@ impl Dataset {
             pend: Mutex::default(),
             objset: Mutex::new(Weak::new()),
             used: AtomicUsize::new(0),
+            progress: Mutex::default(),
         }))
     }
 
@@ -233,6 +236,60 @@ impl Dataset {
         let os = Objset::create_with(dmu, self.object(), tx, os_type, size, policy, crypt)?;
         self.attach(&mut slot, &os);
         Ok(os)
+    }
+
+    /// The object set of a dataset that a stream fills, to be written: also of one from which the stream
+    /// leaves something out.
+    ///
+    /// `raw`: without its key, as a raw stream brings it, with keys of that format version.
+    pub fn open_received(&self, policy: WritePolicy, raw: Option<u64>) -> Result<Arc<Objset>> {
+        let mut slot = self.objset.acquire();
+        let p = self.phys();
+        if !self.is_inconsistent() {
+            bail!(Invalid, "{}: nothing is received into it", self.full_name());
+        }
+        if let Some(os) = slot.upgrade() {
+            // One without a key may be open to be looked at.
+            if matches!(os.crypt(), zio::Crypt::Raw(_)) == raw.is_some() {
+                os.allow_writing();
+                return Ok(os);
+            }
+        }
+        let dmu = self.core.dmu();
+        let crypt = match raw {
+            Some(version) => zio::Crypt::Raw(version),
+            None => self.crypt()?,
+        };
+        let os = Objset::open_with(dmu, self.object(), &p.bp, policy, false, crypt)
+            .map_err(|e| e.context(self.full_name()))?;
+        self.attach(&mut slot, &os);
+        Ok(os)
+    }
+
+    /// Gives a new dataset the object set that a raw stream fills.
+    pub fn create_raw_objset(
+        &self,
+        tx: &Tx,
+        os_type: u64,
+        size: usize,
+        policy: WritePolicy,
+        raw: (u64, dmu::RawMeta),
+    ) -> Result<Arc<Objset>> {
+        self.core.need_syncing(tx)?;
+        let mut slot = self.objset.acquire();
+        if slot.upgrade().is_some() || !self.phys().bp.is_hole() {
+            bail!(Exists, "{} has an object set", self.full_name());
+        }
+        let dmu = self.core.dmu();
+        let os = Objset::create_raw(dmu, self.object(), tx, os_type, size, policy, raw)?;
+        self.attach(&mut slot, &os);
+        Ok(os)
+    }
+
+    /// Notes that a record of a stream was applied in the open txg `txg`: what a receive that can be
+    /// resumed stores with it.
+    pub fn note_progress(&self, txg: Txg, object: u64, offset: u64, bytes: u64) {
+        self.progress.acquire()[txg] = Some((object, offset, bytes));
     }
 
     fn attach(&self, slot: &mut Weak<Objset>, os: &Arc<Objset>) {
@@ -453,6 +510,10 @@ impl Dataset {
     pub(crate) fn flush(&self, tx: &Tx) -> Result<()> {
         base::mutation::panic_point("writing down a dataset's changes");
         let mut pend = std::mem::take(&mut *self.pend.acquire());
+        let progress = std::mem::take(&mut self.progress.acquire()[tx.txg()]);
+        if let Some((object, offset, bytes)) = progress {
+            self.receive_progress(tx, object, offset, bytes)?;
+        }
         for guid in std::mem::take(&mut pend.features) {
             if self.core.features.is_enabled(guid) {
                 self.activate_feature(tx, guid)?;

@@ -1,7 +1,7 @@
 //! Destroying heads (data format §10.5).
 
 use crate::bptree::Bptree;
-use crate::core::{Core, Triple, ASYNC_DESTROY, FS_LIMITS};
+use crate::core::{is_hidden, Core, Triple, ASYNC_DESTROY, FS_LIMITS};
 use crate::history::NOTHING;
 use crate::{limits, Dataset, Dir, Dsl};
 use base::{bail, Result};
@@ -42,7 +42,7 @@ impl Dsl {
         self.core.must(self.destroy_checked(tx, ds))
     }
 
-    fn destroy_checked(&self, tx: &Tx, ds: &Arc<Dataset>) -> Result<()> {
+    pub(crate) fn destroy_checked(&self, tx: &Tx, ds: &Arc<Dataset>) -> Result<()> {
         let core = &self.core;
         ds.flush(tx)?;
         let dir = ds.dir();
@@ -149,7 +149,7 @@ impl Core {
             dir.diduse(tx, Used::Head, t)?;
         }
         dir.change_reservation(tx, 0)?;
-        if self.features.is_active(FS_LIMITS) {
+        if self.features.is_active(FS_LIMITS) && !is_hidden(&dir.name()) {
             limits::adjust(tx, &parent, limits::FS_COUNT, -1)?;
         }
         if p.deleg_zapobj != 0 {

@@ -138,7 +138,7 @@ impl Desk {
         let entry = self.entry()?;
         rig::tune(&entry.pool, l);
         let place = format!("/{fs}.mount");
-        mount::mount(&self.admin, &full(fs), &[], false, Some(&place)).map_err(told)?;
+        mount::mount(&self.admin, ROOT, &full(fs), &[], false, Some(&place)).map_err(told)?;
         let object = entry.pool.dsl.dataset(&full(fs))?.object();
         let mounted = entry.mounted(object).ok_or(Kind::NotFound)?;
         Ok(Fs {
@@ -150,7 +150,7 @@ impl Desk {
 
     /// `zfs unmount`: its log is empty afterwards.
     pub fn unmount(&self, fs: &str) -> Result<()> {
-        mount::unmount(&self.admin, &full(fs), false)
+        mount::unmount(&self.admin, ROOT, &full(fs), false)
             .map(drop)
             .map_err(told)
     }
@@ -174,7 +174,7 @@ impl Desk {
             command: format!("zfs destroy {}", full(fs)),
             ..DatasetDestroy::default()
         };
-        let done = destroy::destroy(&self.admin, 0, &ask).map_err(told)?;
+        let done = destroy::destroy(&self.admin, ROOT, &ask).map_err(told)?;
         match done.failed.into_iter().next() {
             Some((_, e)) => Err(told(e)),
             None => Ok(()),
@@ -193,7 +193,7 @@ impl Desk {
                 ..api::Send::default()
             };
             let mut out = Vec::new();
-            send::send(&self.admin, &ask, Some(&mut out), &mut |_| {}).map_err(told)?;
+            send::send(&self.admin, ROOT, &ask, Some(&mut out), &mut |_| {}).map_err(told)?;
             Ok(out)
         };
         let (mut chain, mut before) = (Image::default(), None);
@@ -222,6 +222,6 @@ impl Desk {
         };
         let command = format!("zfs set {prop}={text} {}", full(fs));
         let list = vec![(prop.to_string(), text)];
-        set::set(&self.admin, 0, &full(fs), &list, false, command).map_err(told)
+        set::set(&self.admin, ROOT, &full(fs), &list, false, command).map_err(told)
     }
 }

@@ -3,7 +3,7 @@
 
 use crate::cut::FATES;
 use crate::found::What;
-use crate::op::{Fault, Fill, Op};
+use crate::op::{Change, Fault, Fill, Op};
 use crate::owners;
 use crate::rig::{Layout, MIB};
 use crate::world::World;
@@ -45,6 +45,9 @@ const KINDS: [(&str, u64); 30] = [
     ("reimport", 1),
 ];
 
+/// Lines in a thousand that change a device, where devices may fail.
+const DEVICES: u64 = 12;
+
 /// Kinds that only worlds with projects have, so that all others are the ones they were before.
 const OWNERS: [(&str, u64); 4] = [("createas", 8), ("chown", 6), ("project", 3), ("limit", 4)];
 
@@ -63,6 +66,8 @@ const PROPS: [(&str, &[u64]); 6] = [
 /// A seed's taste.
 pub struct Generator {
     rng: SeededRng,
+    /// Of changes of devices.
+    devices: SeededRng,
     weights: Vec<(&'static str, u64)>,
     /// Operations between two power cuts, about.
     epoch: u64,
@@ -125,6 +130,7 @@ impl Generator {
             max_file: [20_000, 200_000, 700_000][rng.below(3) as usize],
             names: [4, 12, 40][rng.below(3) as usize],
             snaps: 0,
+            devices: SeededRng::new(seed ^ 0xde71),
             rng,
         }
     }
@@ -146,6 +152,10 @@ impl Generator {
         if self.sick > 0 && self.rng.below(1000) < self.faults {
             return self.fault();
         }
+        // Of dice of its own, so that what comes between is what it was before.
+        if self.sick > 0 && self.devices.below(1000) < DEVICES {
+            return self.device();
+        }
         loop {
             if let Some(op) = self.try_next(w) {
                 return op;
@@ -165,6 +175,20 @@ impl Generator {
             back,
             fate: FATES[self.rng.below(5) as usize],
             seed: self.rng.next() >> 32,
+        }
+    }
+
+    /// A change of a device that may fail as well.
+    fn device(&self) -> Op {
+        let change = match self.devices.below(4) {
+            0 => Change::Offline,
+            1 => Change::Detach,
+            2 => Change::Attach,
+            _ => Change::Online,
+        };
+        Op::Device {
+            disk: self.devices.below(self.sick as u64) as usize,
+            change,
         }
     }
 

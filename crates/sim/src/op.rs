@@ -193,6 +193,11 @@ pub enum Op {
     },
     /// Exports the pool and imports it.
     Reimport,
+    /// A device of the tree is taken out, brought back, detached or attached again.
+    Device {
+        disk: usize,
+        change: Change,
+    },
     Fault {
         disk: usize,
         fault: Fault,
@@ -213,6 +218,27 @@ fn fs_word(fs: &str) -> &str {
     match fs {
         "" => ROOT,
         n => n,
+    }
+}
+
+/// What happens to a device of the tree.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Change {
+    Offline,
+    Online,
+    Detach,
+    /// Beside any other leaf of the same mirror.
+    Attach,
+}
+
+impl fmt::Display for Change {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Change::Offline => "offline",
+            Change::Online => "online",
+            Change::Detach => "detach",
+            Change::Attach => "attach",
+        })
     }
 }
 
@@ -310,6 +336,7 @@ impl fmt::Display for Op {
             Set { fs, prop, value } => write!(f, "set {} {prop} {value}", w(fs)),
             Remount { fs } => write!(f, "remount {}", w(fs)),
             Reimport => write!(f, "reimport"),
+            Device { disk, change } => write!(f, "device {disk} {change}"),
             Fault { disk, fault } => write!(f, "fault {disk} {fault}"),
             Cut { back, fate, seed } => write!(f, "cut {back} {fate:?} {seed}"),
         }
@@ -346,6 +373,16 @@ impl Words<'_> {
             seed: self.num()?,
         })
     }
+    fn change(&mut self) -> Result<Change, String> {
+        match self.word()?.as_str() {
+            "offline" => Ok(Change::Offline),
+            "online" => Ok(Change::Online),
+            "detach" => Ok(Change::Detach),
+            "attach" => Ok(Change::Attach),
+            other => Err(format!("no change of a device: {other}")),
+        }
+    }
+
     fn fault(&mut self) -> Result<Fault, String> {
         Ok(match self.word()?.as_str() {
             "garbage" => Fault::Garbage,
@@ -499,6 +536,10 @@ impl FromStr for Op {
             },
             "remount" => Op::Remount { fs: w.fs()? },
             "reimport" => Op::Reimport,
+            "device" => Op::Device {
+                disk: w.num()? as usize,
+                change: w.change()?,
+            },
             "fault" => Op::Fault {
                 disk: w.num()?,
                 fault: w.fault()?,

@@ -17,6 +17,7 @@
 #![warn(missing_docs)]
 
 mod image;
+mod apply;
 mod package;
 mod reader;
 pub mod redact;
@@ -25,6 +26,7 @@ pub mod token;
 mod writer;
 
 pub use image::Image;
+pub use apply::{Applier, Rules};
 pub use package::{BeginList, FileSystem, Package};
 pub use reader::{Item, Reader};
 pub use send::Sink;

@@ -340,6 +340,8 @@ fn calls(rig: &Rig) -> Vec<Vec<u8>> {
         ("Send", p(r#"{"token":"1-7-8-789c","redact":"tank#m","progress":true}"#)),
         ("Redact", p(r#"{"snapshot":"tank@a","bookmark":"m","snaps":["tank/c@a"]}"#)),
         ("Holds", p(r#"{"snapshots":["tank@a"],"recursive":true}"#)),
+        ("Diff", p(r#"{"from":"tank@a","to":"tank"}"#)),
+        ("SpaceHeld", p(r#"{"dataset":"tank","recursive":true}"#)),
         ("Permissions", p(r#"{"dataset":"tank/b"}"#)),
         ("SpaceOf", p(r#"{"dataset":"tank/b","who":["user","group","project"]}"#)),
     ]

@@ -3,7 +3,9 @@
 
 mod common;
 mod create;
+mod devices;
 mod draid;
+mod events;
 mod get;
 mod import;
 mod iostat;
@@ -37,6 +39,15 @@ fn run(sub: &'static Sub, args: &Parsed, cx: &mut Cx<'_>) -> Outcome {
         "sync" => manage::sync(args, cx),
         "clear" => manage::clear(args, cx),
         "wait" => manage::wait(args, cx),
+        "events" => events::events(args, cx),
+        "add" => devices::add(args, cx),
+        "attach" => devices::attach(args, cx),
+        "replace" => devices::replace(args, cx),
+        "detach" => devices::detach(args, cx),
+        "online" => devices::online(args, cx),
+        "offline" => devices::offline(args, cx),
+        "remove" => devices::remove(args, cx),
+        "reopen" => devices::reopen(args, cx),
         other => Err(cli::Fail::Error(format!(
             "zpool {other}: not available in this version yet"
         ))),

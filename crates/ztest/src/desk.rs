@@ -145,7 +145,7 @@ impl<'a> Desk<'a> {
         let full = self.full(name.as_deref());
         let place = format!("/{}", full.replace('/', "."));
         self.set(name.as_deref(), "recordsize", 4096 << dice.below(6))?;
-        mount::mount(&self.admin, &full, &[], false, Some(&place)).map_err(told)?;
+        mount::mount(&self.admin, ROOT, &full, &[], false, Some(&place)).map_err(told)?;
         let object = entry.pool.dsl.dataset(&full)?.object();
         let mounted = entry.mounted(object).ok_or(Kind::NotFound)?;
         Ok(Fs {
@@ -159,7 +159,7 @@ impl<'a> Desk<'a> {
     pub fn unmount(&self, fs: Fs) -> Result<()> {
         let full = self.full(fs.name.as_deref());
         drop(fs);
-        mount::unmount(&self.admin, &full, false)
+        mount::unmount(&self.admin, ROOT, &full, false)
             .map(drop)
             .map_err(told)
     }
@@ -202,7 +202,7 @@ impl<'a> Desk<'a> {
         let full = self.full(name);
         let list = vec![(prop.to_string(), value.to_string())];
         let command = format!("zfs set {prop}={value} {full}");
-        set::set(&self.admin, 0, &full, &list, false, command).map_err(told)?;
+        set::set(&self.admin, ROOT, &full, &list, false, command).map_err(told)?;
         self.check(&full, prop, value)
     }
 
@@ -231,7 +231,7 @@ impl<'a> Desk<'a> {
             name: full.clone(),
             ..DatasetDestroy::default()
         };
-        let done = destroy::destroy(&self.admin, 0, &ask).map_err(told)?;
+        let done = destroy::destroy(&self.admin, ROOT, &ask).map_err(told)?;
         if let Some((_, e)) = done.failed.into_iter().next() {
             return Err(told(e));
         }

@@ -2,8 +2,10 @@
 
 pub mod abandon;
 pub mod activity;
+pub mod agent;
 pub mod create;
 pub mod damage;
+pub mod devices;
 pub mod get;
 pub mod import;
 pub mod set;
@@ -76,14 +78,19 @@ pub fn activity(admin: &Admin, pool: &str) -> Answer<Vec<Activity>> {
     let idle = [
         "discard",
         "initialize",
-        "replace",
         "remove",
-        "resilver",
         "scrub",
         "trim",
         "raidz_expand",
     ];
-    let mut list = vec![activity("free", freeing)];
+    // How much is left is a matter of the resilver.
+    let replacing = u64::from(entry.pool.is_replacing());
+    let resilver = u64::from(entry.pool.is_resilvering());
+    let mut list = vec![
+        activity("free", freeing),
+        activity("replace", replacing),
+        activity("resilver", resilver),
+    ];
     list.extend(idle.map(|name| activity(name, 0)));
     Ok(list)
 }
@@ -218,6 +225,14 @@ fn take_out(
         .or_else(&mut lost)?;
     ours()?;
     let file = entry.cache_file();
+    let class = if way.destroy {
+        "pool_destroy"
+    } else {
+        "pool_export"
+    };
+    admin
+        .events
+        .post(crate::events::SYSEVENT, class, &entry.pool, Vec::new());
     admin.retire(entry);
     let done = match entry.pool.stopped() {
         Some(why) => Err(why),

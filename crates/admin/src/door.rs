@@ -8,7 +8,7 @@ use dsl::Dataset;
 use std::any::Any;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use zpl::Props;
+use zpl::{Props, Zfs};
 
 /// Which accesses count as such for access times.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -107,6 +107,15 @@ pub trait Door: Send + Sync {
     fn objection(&self, place: &Path) -> Option<String>;
 }
 
+/// A mount whose requests wait. When this is dropped they go on in the file system they were in.
+pub trait Held: Send {
+    /// Goes on in `zfs`, another state of the file system. Handles of objects that are not in it are
+    /// stale. Returns when nobody sees anything of the former state any more.
+    ///
+    /// Errors: the root directory cannot be read.
+    fn resume(self: Box<Self>, zfs: &Arc<Zfs>) -> Result<()>;
+}
+
 /// One mount, as its door sees it.
 pub trait Mount: Send + Sync {
     /// Whether it is at its place in the tree of files: not after `umount -l`, say, though files of it
@@ -127,6 +136,12 @@ pub trait Mount: Send + Sync {
 
     /// Takes what the kernel keeps of written data; the mount goes on. The error is a text.
     fn write_out(&self) -> std::result::Result<(), String>;
+
+    /// Keeps requests out, and waits for those that are in, so that the head can be suspended. Not to be
+    /// called by a thread that serves requests.
+    ///
+    /// Errors: busy, if the mount is held already or has ended.
+    fn suspend(&self) -> Result<Box<dyn Held>>;
 
     /// What got lost when it was unmounted by force, in words.
     fn lost(&self) -> Option<String>;

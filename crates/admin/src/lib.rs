@@ -24,6 +24,7 @@ pub mod alone;
 pub mod cache;
 pub mod cancel;
 pub mod claims;
+pub mod commands;
 pub mod compat;
 pub mod datasets;
 pub mod door;

@@ -1,11 +1,13 @@
 //! Mounted file systems: what is mounted where, under which options, and how that changes.
 
+use crate::datasets::Answer;
 use crate::door::{Atime, Mount, MountOptions, Mounting};
+use crate::errors;
 use crate::head::{zpl_props, Head};
 use crate::registry::{Admin, PoolEntry};
 use crate::values;
 use base::sync::MutexExt;
-use base::{bail, Kind, Result};
+use base::{bail, Error, Kind, Result};
 use dsl::Dataset;
 use pool::Pool;
 use std::ops::Deref;
@@ -300,6 +302,43 @@ impl Mounted {
             pool.sync()?;
         }
         Ok(())
+    }
+
+    /// Has `change` replace what the dataset holds (rollback, receive), under those who use it: requests
+    /// wait meanwhile, and go on in what is there afterwards, also if the change fails. What the kernel
+    /// has of written data comes first.
+    ///
+    /// Errors: what the change says; or the dataset cannot be opened again: the mount is dead then.
+    pub fn replace<R>(&self, change: impl FnOnce() -> Answer<R>) -> Answer<R> {
+        let name = self.ds.full_name();
+        if let Err(why) = self.mount.write_out() {
+            tracing::warn!("{name}: {why}");
+        }
+        let dead = |e: Error| {
+            self.mount.abort();
+            tracing::error!("{name}: {e}");
+            errors::answer(e.context(format!(
+                "{name} cannot be opened again; unmount and mount it"
+            )))
+        };
+        let held = self.mount.suspend().map_err(errors::answer)?;
+        let suspended = match self.head.suspend() {
+            Ok(suspended) => suspended,
+            Err(e) => {
+                // It may have been opened again.
+                held.resume(&self.head.zfs()).map_err(dead)?;
+                return Err(errors::answer(e));
+            }
+        };
+        let done = change();
+        let mut held = Some(held);
+        let shown = suspended.resume(|zfs| {
+            zfs.root()?;
+            held.take().map_or(Ok(()), |h| h.resume(zfs))
+        });
+        // Requests are let in only after the connection is gone.
+        shown.map_err(dead)?;
+        done
     }
 
     /// Whether only a new mount makes the kernel follow a changed property: it refuses what the

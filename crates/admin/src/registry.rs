@@ -42,10 +42,10 @@ pub struct PoolEntry {
     /// Requests that change the shape of the pool (export, destroy) hold it for writing.
     pub gate: RwLock<()>,
     pub names: Names,
-    /// Streams that are sent.
-    pub sends: crate::datasets::send::Sends,
     /// Streams that are received.
     pub streams: crate::streams::Streams,
+    /// Streams that are sent.
+    pub sends: crate::datasets::send::Sends,
     /// Clearing, upgrading, export and destruction of the pool happen one at a time.
     pub changes: Mutex<()>,
     stop: AtomicBool,
@@ -278,8 +278,8 @@ impl Admin {
             mounts: Mutex::default(),
             gate: RwLock::new(()),
             names: Default::default(),
-            sends: Default::default(),
             streams: Default::default(),
+            sends: Default::default(),
             changes: Mutex::default(),
             stop: AtomicBool::new(false),
             closed: AtomicBool::new(false),

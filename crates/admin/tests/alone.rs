@@ -203,7 +203,7 @@ fn a_suspended_head_is_closed_and_goes_on_with_what_is_there() {
         // Nothing is open, and nothing is left to replay.
         assert!(m.head.try_enter().is_none());
         let before = m.head.zfs();
-        let after = suspended.resume().unwrap();
+        let after = suspended.resume(|_| Ok(())).unwrap();
         assert!(!Arc::ptr_eq(&before, &after));
         let inside = m.head.try_enter().unwrap();
         let root = inside.zfs.root().unwrap();

@@ -134,6 +134,14 @@ pub enum Request {
         #[serde(default)]
         command: String,
     },
+    /// Answered by `Done` when it is on disk.
+    PoolScrub(PoolScrub),
+    /// Answered by `Done`. A resilver under way begins anew, or one begins if a device lacks something.
+    PoolResilver {
+        pool: String,
+        #[serde(default)]
+        command: String,
+    },
     /// Answered by `Events`: those behind number `after`, of one pool or all.
     Events {
         #[serde(default)]
@@ -215,11 +223,6 @@ pub enum Request {
         #[serde(default)]
         command: String,
     },
-    /// Answered by `SendPlan`, with `Progress` on the way if asked for: `what` is the snapshot whose stream is being
-    /// written, `done` its bytes so far. The stream is written to the file descriptor that comes with the request.
-    Send(Send),
-    /// Answered by `Done`.
-    Redact(Redact),
     /// Answered by `Received`. The stream is read from the file descriptor that comes with the request.
     Receive(Receive),
     /// Answered by `Done`: what a broken receive kept is thrown away.
@@ -237,6 +240,11 @@ pub enum Request {
         #[serde(default)]
         to: Option<String>,
     },
+    /// Answered by `SendPlan`, with `Progress` on the way if asked for: `what` is the snapshot whose stream is being
+    /// written, `done` its bytes so far. The stream is written to the file descriptor that comes with the request.
+    Send(Send),
+    /// Answered by `Done`.
+    Redact(Redact),
     /// Answered by `Batch`. The snapshots of one pool are held at one moment, or none is.
     HoldAdd(Holding),
     /// Answered by `Batch`.
@@ -568,6 +576,28 @@ pub struct DeviceAttach {
     pub command: String,
 }
 
+/// What is to be done with the scrub of a pool.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum ScrubAction {
+    /// Begin one, or have a paused one go on.
+    #[default]
+    Start,
+    Pause,
+    Stop,
+}
+
+/// `zpool scrub`
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct PoolScrub {
+    pub pool: String,
+    pub action: ScrubAction,
+    /// Only blocks born behind the last txg that was scrubbed (`-C`).
+    pub since_last: bool,
+    pub command: String,
+}
+
 /// `zpool clear`
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PoolClear {
@@ -771,64 +801,6 @@ pub struct DatasetClone {
     pub command: String,
 }
 
-/// `zfs send`
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default)]
-pub struct Send {
-    /// Snapshot, or file system or volume that is not in use; with `saved` the dataset of a broken receive. Empty with
-    /// `token`.
-    pub target: String,
-    /// Snapshot or bookmark the stream is based on, its full name.
-    pub from: Option<String>,
-    /// With all snapshots between (`-I`).
-    pub intermediate: bool,
-    /// All descendants, with their properties and snapshots (`-R`).
-    pub replicate: bool,
-    /// Leave out descendants without the snapshot (`-s`).
-    pub skip_missing: bool,
-    /// Leave out these datasets, and what is below them (`-X`).
-    pub exclude: Vec<String>,
-    /// With properties (`-p`).
-    pub props: bool,
-    /// Received values of properties instead of those in effect (`-b`).
-    pub backup: bool,
-    /// With holds (`-h`).
-    pub holds: bool,
-    /// Blocks of more than 128 KiB in one piece (`-L`).
-    pub large_blocks: bool,
-    /// Embedded blocks as they are (`-e`).
-    pub embedded: bool,
-    /// Compressed blocks as they are (`-c`).
-    pub compressed: bool,
-    /// Encrypted blocks as they are (`-w`).
-    pub raw: bool,
-    /// What a broken receive kept (`-S`).
-    pub saved: bool,
-    /// Where a broken receive wants the stream to go on (`-t`).
-    pub token: Option<String>,
-    /// Leave out what this redaction bookmark lists (`--redact`): full or short name.
-    pub redact: Option<String>,
-    /// Only say what would be sent.
-    pub dry_run: bool,
-    /// Estimate sizes.
-    pub sizes: bool,
-    /// Tell how far it is.
-    pub progress: bool,
-}
-
-/// `zfs redact`
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Redact {
-    /// Snapshot of which something is to be left out.
-    pub snapshot: String,
-    /// Name of the bookmark, behind the `#`.
-    pub bookmark: String,
-    /// Redaction snapshots, full names.
-    pub snaps: Vec<String>,
-    #[serde(default)]
-    pub command: String,
-}
-
 /// How the name of what is received follows from the name that was sent.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum NameBy {
@@ -884,6 +856,64 @@ pub struct Receive {
     /// Key of a new encryption root.
     #[serde(default)]
     pub key: Option<Secret>,
+    #[serde(default)]
+    pub command: String,
+}
+
+/// `zfs send`
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Send {
+    /// Snapshot, or file system or volume that is not in use; with `saved` the dataset of a broken receive. Empty with
+    /// `token`.
+    pub target: String,
+    /// Snapshot or bookmark the stream is based on, its full name.
+    pub from: Option<String>,
+    /// With all snapshots between (`-I`).
+    pub intermediate: bool,
+    /// All descendants, with their properties and snapshots (`-R`).
+    pub replicate: bool,
+    /// Leave out descendants without the snapshot (`-s`).
+    pub skip_missing: bool,
+    /// Leave out these datasets, and what is below them (`-X`).
+    pub exclude: Vec<String>,
+    /// With properties (`-p`).
+    pub props: bool,
+    /// Received values of properties instead of those in effect (`-b`).
+    pub backup: bool,
+    /// With holds (`-h`).
+    pub holds: bool,
+    /// Blocks of more than 128 KiB in one piece (`-L`).
+    pub large_blocks: bool,
+    /// Embedded blocks as they are (`-e`).
+    pub embedded: bool,
+    /// Compressed blocks as they are (`-c`).
+    pub compressed: bool,
+    /// Encrypted blocks as they are (`-w`).
+    pub raw: bool,
+    /// What a broken receive kept (`-S`).
+    pub saved: bool,
+    /// Where a broken receive wants the stream to go on (`-t`).
+    pub token: Option<String>,
+    /// Leave out what this redaction bookmark lists (`--redact`): full or short name.
+    pub redact: Option<String>,
+    /// Only say what would be sent.
+    pub dry_run: bool,
+    /// Estimate sizes.
+    pub sizes: bool,
+    /// Tell how far it is.
+    pub progress: bool,
+}
+
+/// `zfs redact`
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Redact {
+    /// Snapshot of which something is to be left out.
+    pub snapshot: String,
+    /// Name of the bookmark, behind the `#`.
+    pub bookmark: String,
+    /// Redaction snapshots, full names.
+    pub snaps: Vec<String>,
     #[serde(default)]
     pub command: String,
 }

@@ -42,10 +42,18 @@ pub enum Mutation {
     DtlDropsMore,
     /// Holes that were made since its base are left out of an incremental stream.
     SendHolesLeftOut,
+    /// A bookmark that is to be destroyed stays, though the command is recorded.
+    BookmarkStays,
+    /// A hold is recorded in the history only.
+    HoldForgotten,
+    /// A snapshot that is destroyed hands on its deadlist but for the newest key.
+    DeadlistKeyLost,
+    /// What a rollback gives back to the snapshot is not taken off its unique space.
+    SwapMiscounted,
 }
 
 /// All of them.
-pub const MUTATIONS: [Mutation; 19] = [
+pub const MUTATIONS: [Mutation; 23] = [
     Mutation::FlushOmitted,
     Mutation::FreeReusedEarly,
     Mutation::ReplaySkips,
@@ -65,6 +73,10 @@ pub const MUTATIONS: [Mutation; 19] = [
     Mutation::ScanStoresAhead,
     Mutation::DtlDropsMore,
     Mutation::SendHolesLeftOut,
+    Mutation::BookmarkStays,
+    Mutation::HoldForgotten,
+    Mutation::DeadlistKeyLost,
+    Mutation::SwapMiscounted,
 ];
 
 #[cfg(feature = "mutations")]

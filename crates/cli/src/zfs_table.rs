@@ -139,8 +139,8 @@ static SUBS: &[Sub] = &[
             "What was written since is lost. On a terminal that is said, and a question asked; nothing is asked where the standard \
              input or output is something else.",
             PROTECTION,
-            "The file system and what is mounted in it are unmounted for it and mounted again; they must not be in use. Without -r \
-             the snapshot must be the newest one.",
+            "A mounted file system goes back under the programs that use it: what they have open and is in the snapshot goes on, \
+             handles of anything else are stale. File systems mounted in it stay. Without -r the snapshot must be the newest one.",
         ],
         complete: Complete::Datasets,
         built: true,

@@ -405,22 +405,47 @@ static SUBS: &[Sub] = &[
             sw('w', "Wait until it is done.").long("wait"),
         ],
     ),
-    later("resilver", "Start the resilver again.", "pool...", &[]),
-    later(
-        "scrub",
-        "Read all data and repair what is damaged.",
-        "pool...",
-        &[
+    Sub {
+        name: "resilver",
+        aliases: &[],
+        about: "Start the resilver again.",
+        operands: "pool...",
+        flags: &[],
+        text: &[
+            "A resilver copies to devices what they lack: what was written while they were away. It \
+             begins by itself. This command starts one that runs from the beginning, so that it includes \
+             devices that were to wait for the next one, and one that gave up.",
+            "The pool needs the feature resilver_defer.",
+        ],
+        complete: Complete::Pools,
+        built: true,
+    },
+    Sub {
+        name: "scrub",
+        aliases: &[],
+        about: "Read all data and repair what is damaged.",
+        operands: "pool...",
+        flags: &[
             sw('a', "All pools.").long("all"),
             sw('s', "Stop."),
             sw('p', "Pause."),
-            sw('e', "Only blocks known to be damaged."),
+            sw('e', "Only blocks known to be damaged.").later(),
             sw('C', "Go on from the last scrubbed transaction group."),
-            opt('S', "date", "Only what was written after."),
-            opt('E', "date", "Only what was written before."),
+            opt('S', "date", "Only what was written after.").later(),
+            opt('E', "date", "Only what was written before.").later(),
             WAIT,
         ],
-    ),
+        text: &[
+            "Reads every block of the pool with all its copies and all parity, compares them, and writes \
+             anew what is wrong. Data are read in order of place on the devices. What cannot be repaired \
+             is listed by 'zpool status -v'; files on that list that are found whole are taken off it.",
+            "A scrub runs in the background. It survives exports and crashes, and a paused one stays paused. \
+             Without an option a paused scrub goes on. While a resilver runs, a scrub is refused.",
+            "-e, -S and -E are not available in this version.",
+        ],
+        complete: Complete::Pools,
+        built: true,
+    },
     later(
         "trim",
         "Tell devices about all free space.",

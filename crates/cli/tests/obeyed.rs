@@ -24,6 +24,7 @@ fn files(tool: &str, sub: &str) -> &'static [&'static str] {
         ("zpool", "status") => &["status.rs", "status/json.rs"],
         ("zpool", "import") => &["import.rs"],
         ("zpool", "upgrade") => &["upgrade.rs"],
+        ("zpool", "scrub" | "resilver") => &["scan.rs"],
         ("zpool", "get" | "set") => &["get.rs"],
         (
             "zpool",
@@ -42,9 +43,9 @@ fn files(tool: &str, sub: &str) -> &'static [&'static str] {
         ("zfs", "get") => &["get.rs"],
         ("zfs", "load-key" | "unload-key" | "change-key") => &["keys.rs"],
         ("zfs", "mount" | "unmount") => &["mount.rs"],
-        ("zfs", "send" | "redact") => &["send.rs"],
         ("zfs", "diff") => &["diff.rs"],
         ("zfs", "space") => &["space.rs"],
+        ("zfs", "send" | "redact") => &["send.rs"],
         _ => &["look.rs"],
     }
 }

@@ -12,9 +12,9 @@ use pool::Pool;
 use std::any::Any;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use std::sync::{Arc, Condvar, Mutex};
+use std::sync::{Arc, Condvar, Mutex, Weak};
 use std::time::{Duration, Instant};
-use zpl::AclType;
+use zpl::{AclType, Zfs};
 
 /// How long the kernel may take to let go of a file system that is gone from its place.
 const RELEASE: Duration = Duration::from_secs(3);
@@ -46,6 +46,7 @@ pub struct FuseMount {
     /// Percent, see [`fuse::Mount::set_most_dirty`]; 0: never set.
     most_dirty: AtomicU32,
     session: fuse::Handle,
+    adapter: Weak<Adapter>,
     /// What the kernel keeps of what was written.
     written: Written,
     fresh: Arc<Fresh>,
@@ -187,6 +188,7 @@ fn mount_again(ask: &Mounting<'_>, still: &Arc<Mounted>, place: &MountPoint) -> 
         ds: m.ds.clone(),
         path: path.clone(),
         ctl: m.ctl.clone(),
+        adapter: m.adapter.clone(),
         written: m.written.at(&mount),
         fresh: m.fresh.clone(),
         notifier: m.notifier.clone(),
@@ -245,6 +247,7 @@ impl FuseDoor {
         let written = Written::new(mount.clone(), notifier.clone(), adapter.writers());
         let fresh = adapter.fresh();
         let ctl = adapter.ctl();
+        let weak = Arc::downgrade(&adapter);
         drop(adapter);
         let ended = Arc::new((Mutex::new(false), Condvar::new()));
         let path = mount.path().to_path_buf();
@@ -256,6 +259,7 @@ impl FuseDoor {
             session: session.handle(),
             mount,
             most_dirty: AtomicU32::new(0),
+            adapter: weak,
             written,
             fresh,
             notifier,
@@ -425,6 +429,15 @@ impl FuseMount {
     }
 }
 
+/// A mount whose requests wait.
+struct Held(fuse_zpl::Suspended);
+
+impl door::Held for Held {
+    fn resume(self: Box<Self>, zfs: &Arc<Zfs>) -> Result<()> {
+        self.0.resume(zfs.clone())
+    }
+}
+
 impl Mount for FuseMount {
     fn is_in_place(&self) -> bool {
         self.mount.is_mounted().unwrap_or(true)
@@ -482,6 +495,13 @@ impl Mount for FuseMount {
 
     fn write_out(&self) -> std::result::Result<(), String> {
         self.written.take().map_err(|left| left.to_string())
+    }
+
+    fn suspend(&self) -> Result<Box<dyn door::Held>> {
+        match self.adapter.upgrade() {
+            Some(adapter) => Ok(Box::new(Held(adapter.suspend()?))),
+            None => bail!(Busy, "{}: the mount has just ended", self.path.display()),
+        }
     }
 
     fn lost(&self) -> Option<String> {

@@ -7,10 +7,9 @@ use crate::process::{Starting, Threads};
 use crate::startup::Stop;
 use admin::datasets::{
     create, destroy, diff, get, keys, look, mount, permissions, receive, redact, rename, send, set,
-    snapshots,
-    space,
+    snapshots, space,
 };
-use admin::pools::{self, damage, devices, import, upgrade};
+use admin::pools::{self, damage, devices, import, scan, upgrade};
 use admin::{cancel, errors, values, Admin, Answer, Door, Paths, Settings};
 use api::{ApiError, Peer, Reply, Request};
 use base::{Kind, Result};
@@ -357,6 +356,10 @@ pub fn answer(
             "cleared {} events",
             admin.events.clear()
         ))),
+        Request::PoolScrub(r) => scan::scrub(admin, peer, &r).map(done),
+        Request::PoolResilver { pool, command } => {
+            scan::resilver(admin, peer, &pool, &command).map(done)
+        }
         Request::PoolActivity { pool } => pools::activity(admin, &pool).map(Reply::Activity),
         other => answer_of_datasets(admin, peer, other, out),
     }
@@ -419,15 +422,6 @@ fn answer_of_datasets(
             name,
             command,
         } => snapshots::bookmark(admin, peer, &source, &name, command).map(done),
-        Request::Send(r) => {
-            let file = out.take_fds().pop().map(File::from);
-            let mut outlet = file.map(|f| Outlet::new(f, out.watch()));
-            let to = outlet.as_mut().map(|o| o as &mut dyn std::io::Write);
-            // Nobody listening is found out by asking whether the caller is gone.
-            let mut tell = |p| drop(out.send(Reply::Progress(p)));
-            send::send(admin, peer, &r, to, &mut tell).map(Reply::SendPlan)
-        }
-        Request::Redact(r) => redact::redact(admin, peer, &r).map(done),
         Request::Receive(r) => {
             let Some(file) = out.take_fds().pop().map(File::from) else {
                 return Err(ApiError::sentence(
@@ -454,6 +448,15 @@ fn answer_of_datasets(
             out.send(Reply::Changes(part))
         })
         .map(Reply::Changes),
+        Request::Send(r) => {
+            let file = out.take_fds().pop().map(File::from);
+            let mut outlet = file.map(|f| Outlet::new(f, out.watch()));
+            let to = outlet.as_mut().map(|o| o as &mut dyn std::io::Write);
+            // Nobody listening is found out by asking whether the caller is gone.
+            let mut tell = |p| drop(out.send(Reply::Progress(p)));
+            send::send(admin, peer, &r, to, &mut tell).map(Reply::SendPlan)
+        }
+        Request::Redact(r) => redact::redact(admin, peer, &r).map(done),
         Request::HoldAdd(r) => snapshots::hold(admin, peer, &r).map(Reply::Batch),
         Request::HoldRelease(r) => snapshots::release(admin, peer, &r).map(Reply::Batch),
         Request::KeyLoad {

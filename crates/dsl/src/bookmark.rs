@@ -6,6 +6,7 @@ use crate::core::{
     REDACTION_BOOKMARKS, REDACTION_SPILL,
 };
 use crate::{Dataset, Dsl};
+use base::mutation::{mutated, Mutation};
 use base::{bail, Error, Kind, Result, Txg};
 use disk::dsl::{bookmark_flags, BookmarkPhys};
 use disk::ObjType;
@@ -226,6 +227,9 @@ impl Dsl {
             Some(v) => v.ints(),
             None => return Err(not_found()),
         };
+        if mutated(Mutation::BookmarkStays) {
+            return Ok(());
+        }
         self.core
             .must(self.remove_bookmark(tx, head, &map, name, &words))
     }

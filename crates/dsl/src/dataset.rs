@@ -105,8 +105,8 @@ impl Dataset {
             }),
             pend: Mutex::default(),
             objset: Mutex::new(Weak::new()),
-            used: AtomicUsize::new(0),
             progress: Mutex::default(),
+            used: AtomicUsize::new(0),
         }))
     }
 

@@ -201,6 +201,28 @@ impl Dataset {
         }
     }
 
+    /// Names of properties with a received value, and with `local` of those set here, each once.
+    pub(crate) fn received_names(&self, local: bool) -> Result<Vec<String>> {
+        let names = |own: &OwnProps| -> Vec<String> {
+            let mut out: Vec<String> = own
+                .keys()
+                .filter(|k| *k != HAS_RECVD)
+                .filter_map(|k| match k.split_once('$') {
+                    Some((name, "recvd")) => Some(name.to_string()),
+                    Some(_) => None,
+                    None => local.then(|| k.clone()),
+                })
+                .collect();
+            out.sort();
+            out.dedup();
+            out
+        };
+        Ok(match self.is_snapshot() {
+            true => names(&self.snap_props()?),
+            false => names(&*self.dir().own_props()?),
+        })
+    }
+
     /// The properties that are stored here and not inherited, in order of name: local values, and received ones that
     /// no local value hides. With `received` only those that a stream brought, hidden or not.
     pub fn own_values(&self, received: bool) -> Result<Vec<(String, PropValue)>> {
@@ -223,28 +245,6 @@ impl Dataset {
         Ok(all
             .filter_map(|n| Some((n.to_string(), value(n)?)))
             .collect())
-    }
-
-    /// Names of properties with a received value, and with `local` of those set here, each once.
-    pub(crate) fn received_names(&self, local: bool) -> Result<Vec<String>> {
-        let names = |own: &OwnProps| -> Vec<String> {
-            let mut out: Vec<String> = own
-                .keys()
-                .filter(|k| *k != HAS_RECVD)
-                .filter_map(|k| match k.split_once('$') {
-                    Some((name, "recvd")) => Some(name.to_string()),
-                    Some(_) => None,
-                    None => local.then(|| k.clone()),
-                })
-                .collect();
-            out.sort();
-            out.dedup();
-            out
-        };
-        Ok(match self.is_snapshot() {
-            true => names(&self.snap_props()?),
-            false => names(&*self.dir().own_props()?),
-        })
     }
 
     /// Whether a stream with properties was received into this dataset.

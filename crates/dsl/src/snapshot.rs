@@ -700,7 +700,9 @@ impl Dsl {
         std::mem::replace(&mut old, keys).free(core, tx)?;
         core.drop_remaps(tx, head)?;
         dir.transfer(tx, after_origin, Used::Snap, Used::Head)?;
-        snap.update(tx, |p| bump(&mut p.unique_bytes, -shared))?;
+        if !mutated(Mutation::SwapMiscounted) {
+            snap.update(tx, |p| bump(&mut p.unique_bytes, -shared))?;
+        }
         let before = head.phys();
         head.deactivate_features(tx, false)?;
         head.update(tx, |p| {

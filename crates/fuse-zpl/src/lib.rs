@@ -41,5 +41,5 @@ pub use nodes::set_limit;
 pub use snapshots::{Caller, Content, Figures, Key, Snapdir, Snapshots};
 pub use swap::Suspended;
 pub use volume::Volume;
-pub use write_out::{Ending, Left, Written};
+pub use write_out::{Ending, Left, Written, MOST};
 pub use writers::Writers;

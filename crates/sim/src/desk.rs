@@ -4,13 +4,11 @@ use crate::check;
 use crate::rig::{self, Fs, Layout};
 use crate::world::full;
 use admin::alone::{Alone, MemoryDoor};
-use admin::datasets::{create, destroy, mount, send, set};
+use admin::commands::{told, Commands, ROOT};
+use admin::datasets::{mount, send, set};
 use admin::{pools, Admin, Paths, PoolEntry, Settings};
-use api::{
-    ApiError, DatasetCreate, DatasetDestroy, ImportScan, Peer, PoolCreate, PoolImport, VdevClass,
-    VdevKind, VdevSpec,
-};
-use base::{Error, Kind, Result};
+use api::{ImportScan, PoolCreate, PoolImport, VdevClass, VdevKind, VdevSpec};
+use base::{Kind, Result};
 use disk::props;
 use std::sync::Arc;
 use stream::Image;
@@ -18,17 +16,6 @@ use vdev::GroupKind;
 
 /// Name of the pool.
 const POOL: &str = "tank";
-const ROOT: Peer = Peer {
-    uid: 0,
-    gid: 0,
-    pid: 1,
-};
-
-/// The error of an operation, by its kind.
-fn told(e: ApiError) -> Error {
-    Error::new(Kind::from_errno(e.code), e.to_string())
-}
-
 /// One process's administration.
 pub struct Desk {
     admin: Arc<Admin>,
@@ -155,30 +142,26 @@ impl Desk {
             .map_err(told)
     }
 
-    /// `zfs create`
-    pub fn create_fs(&self, fs: &str) -> Result<()> {
-        let ask = DatasetCreate {
-            name: full(fs),
-            command: format!("zfs create {}", full(fs)),
-            ..DatasetCreate::default()
-        };
-        create::create(&self.admin, ROOT, &ask)
-            .map(drop)
-            .map_err(told)
+    /// The file system that is mounted now, after it went back.
+    pub fn mounted(&self, fs: &str) -> Result<Fs> {
+        let entry = self.entry()?;
+        let object = entry.pool.dsl.dataset(&full(fs))?.object();
+        let mounted = entry.mounted(object).ok_or(Kind::NotFound)?;
+        Ok(Fs {
+            pool: entry.pool.clone(),
+            zfs: mounted.zfs(),
+            set: mounted.set(),
+        })
     }
 
-    /// `zfs destroy`, of a file system without snapshots.
-    pub fn destroy_fs(&self, fs: &str) -> Result<()> {
-        let ask = DatasetDestroy {
-            name: full(fs),
-            command: format!("zfs destroy {}", full(fs)),
-            ..DatasetDestroy::default()
-        };
-        let done = destroy::destroy(&self.admin, ROOT, &ask).map_err(told)?;
-        match done.failed.into_iter().next() {
-            Some((_, e)) => Err(told(e)),
-            None => Ok(()),
-        }
+    /// Commands on datasets, by full names.
+    pub fn commands(&self) -> Commands {
+        Commands(self.admin.clone())
+    }
+
+    /// `zfs create`
+    pub fn create_fs(&self, fs: &str) -> Result<()> {
+        self.commands().create(&full(fs), &[])
     }
 
     /// `zfs send` of all snapshots of a file system, each whole and as an increment of the one before. The first

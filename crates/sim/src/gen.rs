@@ -3,6 +3,7 @@
 
 use crate::cut::FATES;
 use crate::found::What;
+use crate::lineage::Lineage;
 use crate::op::{Change, Fault, Fill, Op};
 use crate::owners;
 use crate::rig::{Layout, MIB};
@@ -50,6 +51,18 @@ const DEVICES: u64 = 12;
 
 /// Kinds that only worlds with projects have, so that all others are the ones they were before.
 const OWNERS: [(&str, u64); 4] = [("createas", 8), ("chown", 6), ("project", 3), ("limit", 4)];
+
+/// Kinds that half of the worlds have, for the same reason.
+const LINEAGE: [(&str, u64); 8] = [
+    ("promote", 2),
+    ("bookmark", 2),
+    ("destroymark", 1),
+    ("hold", 2),
+    ("letgo", 1),
+    ("renamesnap", 1),
+    ("renamefs", 1),
+    ("rollbackto", 2),
+];
 
 /// Values of properties that change how things are written, or limit them.
 const PROPS: [(&str, &[u64]); 6] = [
@@ -118,6 +131,10 @@ impl Generator {
         if layout.projects {
             let rng = SeededRng::new(seed ^ 0x0b5f);
             weights.extend(OWNERS.iter().map(|k| taste(&rng, k)));
+        }
+        let descent = SeededRng::new(seed ^ 0x71e5);
+        if layout.version == 5000 && descent.below(2) == 0 {
+            weights.extend(LINEAGE.iter().map(|k| taste(&descent, k)));
         }
         let spare = layout.redundancy() as u64;
         let epoch = [8, 20, 40, 80][rng.below(4) as usize];
@@ -422,7 +439,40 @@ impl Generator {
                 }
             }
             "remount" => Op::Remount { fs },
-            _ => Op::Reimport,
+            "reimport" => Op::Reimport,
+            verb => Op::Lineage(self.lineage(verb, fs, &snaps, w)?),
         })
+    }
+
+    fn lineage(
+        &self,
+        verb: &str,
+        head: String,
+        snaps: &[(String, String)],
+        w: &World,
+    ) -> Option<Lineage> {
+        let now = w.oracle.now();
+        let name = |kind: &str| format!("{kind}{}", self.rng.below(3));
+        let (fs, second) = match verb {
+            "promote" => {
+                let clones: Vec<&String> = now.origins.keys().collect();
+                ((*self.pick(&clones)?).clone(), String::new())
+            }
+            "destroymark" => {
+                let marks: Vec<&String> = now.marks.keys().collect();
+                let (fs, mark) = self.pick(&marks)?.split_once('#')?;
+                (fs.to_string(), mark.to_string())
+            }
+            "renamefs" => (head, name("f")),
+            _ => self.pick(snaps)?.clone(),
+        };
+        let third = match verb {
+            "bookmark" => name("b"),
+            "renamesnap" => name("r"),
+            _ => name("t"),
+        };
+        let mut words = [second, third].into_iter();
+        let mut word = || words.next().ok_or_else(String::new);
+        Lineage::parse(verb, fs, &mut word).ok()?
     }
 }

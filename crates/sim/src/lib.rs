@@ -13,6 +13,7 @@ mod desk;
 pub mod foreign;
 pub mod found;
 pub mod gen;
+pub mod lineage;
 pub mod op;
 pub mod oracle;
 pub mod owners;

@@ -3,6 +3,7 @@
 //! to the world as it is does nothing.
 
 use crate::cut::Fate;
+use crate::lineage::{Lineage, VERBS};
 use std::fmt;
 use std::str::FromStr;
 
@@ -168,6 +169,7 @@ pub enum Op {
     Rollback {
         fs: String,
     },
+    Lineage(Lineage),
     CreateFs {
         fs: String,
     },
@@ -214,7 +216,7 @@ pub enum Op {
 /// The root file system, as written in a line.
 const ROOT: &str = ".";
 
-fn fs_word(fs: &str) -> &str {
+pub(crate) fn fs_word(fs: &str) -> &str {
     match fs {
         "" => ROOT,
         n => n,
@@ -331,6 +333,7 @@ impl fmt::Display for Op {
             Clone { fs, snap, to } => write!(f, "clone {} {snap} {to}", w(fs)),
             CloneSnap { fs, snap, to } => write!(f, "clonesnap {} {snap} {to}", w(fs)),
             Rollback { fs } => write!(f, "rollback {}", w(fs)),
+            Lineage(line) => line.fmt(f),
             CreateFs { fs } => write!(f, "createfs {}", w(fs)),
             DestroyFs { fs } => write!(f, "destroyfs {}", w(fs)),
             Set { fs, prop, value } => write!(f, "set {} {prop} {value}", w(fs)),
@@ -383,6 +386,14 @@ impl Words<'_> {
         }
     }
 
+    fn lineage(&mut self, verb: &str) -> Result<Lineage, String> {
+        let none = format!("no operation '{verb}' in '{}'", self.1);
+        if !VERBS.contains(&verb) {
+            return Err(none);
+        }
+        let fs = self.fs()?;
+        Lineage::parse(verb, fs, &mut || self.word())?.ok_or(none)
+    }
     fn fault(&mut self) -> Result<Fault, String> {
         Ok(match self.word()?.as_str() {
             "garbage" => Fault::Garbage,
@@ -549,7 +560,7 @@ impl FromStr for Op {
                 fate: w.word()?.parse()?,
                 seed: w.num()?,
             },
-            v => return Err(format!("no operation '{v}' in '{line}'")),
+            v => Op::Lineage(w.lineage(v)?),
         };
         match w.0.next() {
             None => Ok(op),

@@ -41,6 +41,8 @@ pub struct Frozen {
     /// Objects besides those with names.
     pub hidden: usize,
     pub limits: Limits,
+    /// Txg of the snapshot.
+    pub born: u64,
 }
 
 impl std::fmt::Debug for FsModel {
@@ -104,6 +106,7 @@ impl FsModel {
                 .collect(),
             hidden: self.hidden,
             limits: Limits::new(),
+            born: 0,
         }
     }
 
@@ -378,6 +381,10 @@ pub struct Admin {
     pub limits: BTreeMap<String, Limits>,
     /// Origins of clones, `fs@snapshot`.
     pub origins: BTreeMap<String, String>,
+    /// Bookmarks, `fs#name`, and the txg they mean.
+    pub marks: BTreeMap<String, u64>,
+    /// Tags by `fs@snapshot`.
+    pub holds: BTreeMap<String, BTreeSet<String>>,
 }
 
 /// What is looked at in an image.
@@ -386,6 +393,10 @@ pub struct Seen<'a> {
     pub trees: &'a BTreeMap<String, Tree>,
     /// Snapshots with a look into them.
     pub snaps: &'a [String],
+    /// Bookmarks with their txgs.
+    pub marks: BTreeMap<String, u64>,
+    /// Tags of held snapshots.
+    pub holds: BTreeMap<String, BTreeSet<String>>,
     pub look: &'a dyn Fn(&str, &Frozen) -> Result<(), String>,
     pub prop: &'a dyn Fn(&str, &str) -> Result<u64, String>,
 }
@@ -487,6 +498,17 @@ impl Oracle {
             (seen.snaps.iter().collect(), a.snaps.keys().collect());
         if there != must {
             return Err(format!("snapshots {there:?} instead of {must:?}"));
+        }
+        if seen.marks != a.marks {
+            return Err(format!(
+                "bookmarks {:?} instead of {:?}",
+                seen.marks, a.marks
+            ));
+        }
+        let mut held = a.holds.clone();
+        held.retain(|_, tags| !tags.is_empty());
+        if seen.holds != held {
+            return Err(format!("holds {:?} instead of {held:?}", seen.holds));
         }
         for ((fs, prop), value) in &a.props {
             let is = (seen.prop)(fs, prop)?;

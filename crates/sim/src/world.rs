@@ -2,6 +2,7 @@
 //! out lines of a trace.
 
 mod faults;
+mod lineage;
 mod posix;
 
 use crate::check::Opened;
@@ -16,6 +17,7 @@ use crate::rig::{self, is_full, Fs, Layout};
 use base::{Kind, Result};
 use dsl::CreateArgs;
 use env_sim::{Event, Journal, ManualClock, MemDisk, SeededRng};
+use lineage::key;
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::Arc;
@@ -236,11 +238,15 @@ impl World {
             return self.cut(*back, *fate, *seed).map(|()| Outcome::Done);
         }
         let r = match op {
-            Op::Snapshot { .. }
-            | Op::DestroySnapshot { .. }
-            | Op::Clone { .. }
+            op if lineage::is_lineage(op) => match op {
+                Op::Snapshot { fs, name } => self.snapshot(fs, name),
+                Op::DestroySnapshot { fs, name } => self.destroy_snapshot(fs, name),
+                Op::Rollback { fs } => self.rollback(fs),
+                Op::Lineage(line) => self.lineage(line),
+                _ => Ok(Outcome::Nothing),
+            },
+            Op::Clone { .. }
             | Op::CloneSnap { .. }
-            | Op::Rollback { .. }
             | Op::CreateFs { .. }
             | Op::DestroyFs { .. }
             | Op::Limit { .. }
@@ -334,44 +340,9 @@ impl World {
             return Ok(Outcome::Nothing);
         };
         let now = self.oracle.now().clone();
-        let key = |fs: &str, snap: &str| format!("{fs}@{snap}");
         let n = self.oracle.op;
         let projects = self.layout.projects;
         match op {
-            Snapshot { fs, name } => {
-                let key = key(fs, name);
-                let Some(model) = self.oracle.fs(fs).filter(|_| !now.snaps.contains_key(&key))
-                else {
-                    return Ok(Outcome::Nothing);
-                };
-                let frozen = Arc::new(Frozen {
-                    limits: now.limits.get(fs).cloned().unwrap_or_default(),
-                    ..model.freeze()
-                });
-                let (full, name) = (full(fs), name.clone());
-                let ds = pool.dsl.dataset(&full)?;
-                pool.snapshot(vec![(ds, name)], |_, _| Ok(()))?;
-                let pos = self.pos();
-                self.oracle.administered(pos, |a, _| {
-                    a.snaps.insert(key, frozen);
-                });
-            }
-            DestroySnapshot { fs, name } => {
-                let key = key(fs, name);
-                let cloned = now.origins.values().any(|o| *o == key);
-                if !now.snaps.contains_key(&key) || cloned {
-                    return Ok(Outcome::Nothing);
-                }
-                let name = format!("{}@{name}", full(fs));
-                pool.task(move |pool, tx| {
-                    let ds = pool.dsl.dataset(&name)?;
-                    pool.dsl.destroy_snapshot(tx, &ds)
-                })?;
-                let pos = self.pos();
-                self.oracle.administered(pos, |a, _| {
-                    a.snaps.remove(&key);
-                });
-            }
             CreateFs { fs } | Clone { to: fs, .. } | CloneSnap { to: fs, .. } => {
                 if now.sets.contains_key(fs) || fs.is_empty() || fs.contains('/') {
                     return Ok(Outcome::Nothing);
@@ -386,20 +357,26 @@ impl World {
                     from = Some((key, frozen.clone(), format!("{}@{snap}", full(fs))));
                 }
                 let name = fs.clone();
-                match from.as_ref().map(|f| f.2.clone()) {
-                    None => desk(&self.opened)?.create_fs(fs)?,
-                    Some(origin) => pool.task(move |pool, tx| {
+                match (from.as_ref().map(|f| f.2.clone()), also) {
+                    (None, _) => desk(&self.opened)?.create_fs(fs)?,
+                    (Some(origin), false) => {
+                        let commands = desk(&self.opened)?.commands();
+                        commands.clone_unmounted(&origin, &full(fs))?
+                    }
+                    // In one group, which no command does.
+                    (Some(origin), true) => pool.task(move |pool, tx| {
                         let root = pool.dsl.root()?;
                         let args = CreateArgs::default();
                         let snap = pool.dsl.dataset(&origin)?;
                         let ds = pool.clone_in(tx, &root, &name, &snap, args)?;
-                        match also {
-                            true => pool.snapshot_in(tx, &[(ds, FIRST.into())]),
-                            false => Ok(()),
-                        }
+                        pool.snapshot_in(tx, &[(ds, FIRST.into())])
                     })?,
                 }
                 let pos = self.pos();
+                let born = match also {
+                    true => self.born(fs, FIRST)?,
+                    false => 0,
+                };
                 self.mount(fs)?;
                 let hidden = match self.mounted(fs) {
                     Some(m) => found::count_objects(m)?,
@@ -419,7 +396,11 @@ impl World {
                     a.sets.insert(fs.clone(), models.len());
                     a.limits.insert(fs.clone(), frozen.limits.clone());
                     if also {
-                        a.snaps.insert(key(fs, FIRST), frozen.clone());
+                        let first = Frozen {
+                            born,
+                            ..Frozen::clone(&frozen)
+                        };
+                        a.snaps.insert(key(fs, FIRST), Arc::new(first));
                     }
                     models.push(FsModel::new(&frozen, n));
                 });
@@ -436,16 +417,17 @@ impl World {
                 if let Some(o) = &mut self.opened {
                     o.mounts.remove(fs);
                 }
-                desk(&self.opened)?.destroy_fs(fs)?;
+                desk(&self.opened)?.commands().destroy(&full(fs))?;
                 let pos = self.pos();
                 self.oracle.administered(pos, |a, _| {
                     a.sets.remove(fs);
                     a.origins.remove(fs);
+                    let marks = format!("{fs}#");
+                    a.marks.retain(|k, _| !k.starts_with(&marks));
                     a.limits.remove(fs);
                     a.props.retain(|(f, _), _| f != fs);
                 });
             }
-            Rollback { fs } => return self.rollback(&pool, fs),
             Set { fs, prop, value } => {
                 if !now.sets.contains_key(fs) {
                     return Ok(Outcome::Nothing);
@@ -489,38 +471,6 @@ impl World {
             }
             _ => return Ok(Outcome::Nothing),
         }
-        Ok(Outcome::Done)
-    }
-
-    fn rollback(&mut self, pool: &Arc<pool::Pool>, fs: &str) -> Result<Outcome> {
-        let now = self.oracle.now().clone();
-        if !now.sets.contains_key(fs) {
-            return Ok(Outcome::Nothing);
-        }
-        let full = full(fs);
-        let ds = pool.dsl.dataset(&full)?;
-        let newest = match ds.prev()? {
-            Some(p) => p.snap_name()?.map(|s| format!("{fs}@{s}")),
-            None => None,
-        };
-        // A clone without snapshots of its own has its origin before it.
-        let Some(frozen) = newest.and_then(|s| now.snaps.get(&s).cloned()) else {
-            return Ok(Outcome::Nothing);
-        };
-        drop(ds);
-        self.unmount(fs)?;
-        pool.task(move |pool, tx| {
-            let ds = pool.dsl.dataset(&full)?;
-            pool.rollback(tx, &ds)
-        })?;
-        let pos = self.pos();
-        self.mount(fs)?;
-        let n = self.oracle.op;
-        self.oracle.administered(pos, |a, models| {
-            a.sets.insert(fs.into(), models.len());
-            a.limits.insert(fs.into(), frozen.limits.clone());
-            models.push(FsModel::new(&frozen, n));
-        });
         Ok(Outcome::Done)
     }
 

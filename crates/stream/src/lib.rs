@@ -16,8 +16,8 @@
 #![forbid(unsafe_code)]
 #![warn(missing_docs)]
 
-mod image;
 mod apply;
+mod image;
 mod package;
 mod reader;
 pub mod redact;
@@ -25,8 +25,8 @@ pub mod send;
 pub mod token;
 mod writer;
 
-pub use image::Image;
 pub use apply::{Applier, Rules};
+pub use image::Image;
 pub use package::{BeginList, FileSystem, Package};
 pub use reader::{Item, Reader};
 pub use send::Sink;

@@ -317,6 +317,8 @@ fn calls(rig: &Rig) -> Vec<Vec<u8>> {
         ("PoolActivity", p(r#"{"pool":"tank"}"#)),
         ("PoolSync", p(r#"{"pool":"tank"}"#)),
         ("PoolSet", p(r#"{"pool":"tank","props":[["comment","text"],["autotrim","off"]],"command":"x"}"#)),
+        ("PoolScrub", p(r#"{"pool":"tank"}"#)),
+        ("PoolResilver", p(r#"{"pool":"tank"}"#)),
         ("PoolClear", p(r#"{"pool":"tank","device":"DISK"}"#)),
         ("PoolUpgrade", p(r#"{"pool":"tank","version":28}"#)),
         ("PoolCreate", p(r#"{"name":"more","vdevs":[{"kind":"mirror","class":"normal","children":[{"kind":"file","path":"DISK"},{"kind":{"draid":{"parity":1,"data":2,"children":4,"spares":0}},"path":"DISK"}]}],"props":[["ashift","12"]],"fs_props":[["mountpoint","none"]],"dry_run":true}"#)),

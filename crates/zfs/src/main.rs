@@ -14,8 +14,8 @@ mod list;
 mod look;
 mod mount;
 mod mount_helper;
-mod send;
 mod receive;
+mod send;
 mod snapshots;
 mod space;
 #[cfg(test)]
@@ -37,9 +37,9 @@ fn run(sub: &'static Sub, args: &Parsed, cx: &mut Cx<'_>) -> Outcome {
         "bookmark" => snapshots::bookmark(args, cx),
         "hold" => snapshots::hold(args, cx),
         "release" => snapshots::release(args, cx),
+        "diff" => diff::diff(args, cx),
         "send" => send::send(args, cx),
         "redact" => send::redact(args, cx),
-        "diff" => diff::diff(args, cx),
         "list" => list::list(args, cx),
         "set" => change::set(args, cx),
         "get" => get::get(args, cx),

@@ -11,6 +11,7 @@ mod import;
 mod iostat;
 mod list;
 mod manage;
+mod scan;
 mod status;
 mod status_reason;
 mod status_text;
@@ -48,6 +49,8 @@ fn run(sub: &'static Sub, args: &Parsed, cx: &mut Cx<'_>) -> Outcome {
         "offline" => devices::offline(args, cx),
         "remove" => devices::remove(args, cx),
         "reopen" => devices::reopen(args, cx),
+        "scrub" => scan::scrub(args, cx),
+        "resilver" => scan::resilver(args, cx),
         other => Err(cli::Fail::Error(format!(
             "zpool {other}: not available in this version yet"
         ))),

@@ -1,30 +1,18 @@
 //! Administration of the pool under attack: what users run, through a door in memory.
 
 use crate::layout::{self, Fs, Layout, TUNABLES};
+use crate::lives::Lives;
 use crate::options::Options;
 use crate::Dice;
 use admin::alone::{Alone, MemoryDoor};
-use admin::datasets::{create, destroy, mount, rename, set};
+use admin::commands::{told, Commands, ROOT};
+use admin::datasets::{mount, set};
 use admin::{pools, Admin, Paths, PoolEntry, Settings};
-use api::{
-    ApiError, DatasetCreate, DatasetDestroy, ImportScan, Peer, PoolCreate, PoolImport, VdevClass,
-    VdevKind, VdevSpec,
-};
-use base::{bail, Error, Kind, Result};
+use api::{ImportScan, PoolCreate, PoolImport, VdevClass, VdevKind, VdevSpec};
+use base::{bail, Kind, Result};
 use pool::Pool;
 use std::sync::Arc;
 use vdev::GroupKind;
-
-const ROOT: Peer = Peer {
-    uid: 0,
-    gid: 0,
-    pid: 1,
-};
-
-/// The error of an operation, by its kind.
-fn told(e: ApiError) -> Error {
-    Error::new(Kind::from_errno(e.code), e.to_string())
-}
 
 /// One process's administration.
 pub struct Desk<'a> {
@@ -122,6 +110,12 @@ impl<'a> Desk<'a> {
         Ok(desk)
     }
 
+    /// Lives of further file systems. `alone`: of one thread, that sees what it did.
+    pub fn lives(&self, alone: bool) -> Result<Lives> {
+        let commands = Commands(self.admin.clone());
+        Ok(Lives::new(commands, self.entry()?, alone))
+    }
+
     fn entry(&self) -> Result<Arc<PoolEntry>> {
         self.admin.find(&self.o.pool).ok_or(Kind::NotFound.into())
     }
@@ -167,16 +161,7 @@ impl<'a> Desk<'a> {
     /// Makes a file system.
     pub fn create_fs(&self, name: &str, props: &[(&str, u64)]) -> Result<()> {
         let full = self.full(Some(name));
-        let ask = DatasetCreate {
-            command: format!("zfs create {full}"),
-            name: full,
-            props: props
-                .iter()
-                .map(|(n, v)| (n.to_string(), v.to_string()))
-                .collect(),
-            ..DatasetCreate::default()
-        };
-        create::create(&self.admin, ROOT, &ask).map_err(told)?;
+        Commands(self.admin.clone()).create(&full, props)?;
         props.iter().try_for_each(|(n, v)| self.has(name, n, *v))
     }
 
@@ -209,9 +194,7 @@ impl<'a> Desk<'a> {
     /// Renames a file system, and looks whether it has moved with what was set.
     fn rename(&self, from: &str, to: &str, prop: &str, value: u64) -> Result<()> {
         let (from, to) = (self.full(Some(from)), self.full(Some(to)));
-        let command = format!("zfs rename {from} {to}");
-        let how = rename::How::default();
-        rename::rename(&self.admin, ROOT, &from, &to, how, command).map_err(told)?;
+        Commands(self.admin.clone()).rename(&from, &to)?;
         self.absent(&from)?;
         self.check(&to, prop, value)
     }
@@ -226,15 +209,7 @@ impl<'a> Desk<'a> {
 
     fn destroy(&self, name: &str) -> Result<()> {
         let full = self.full(Some(name));
-        let ask = DatasetDestroy {
-            command: format!("zfs destroy {full}"),
-            name: full.clone(),
-            ..DatasetDestroy::default()
-        };
-        let done = destroy::destroy(&self.admin, ROOT, &ask).map_err(told)?;
-        if let Some((_, e)) = done.failed.into_iter().next() {
-            return Err(told(e));
-        }
+        Commands(self.admin.clone()).destroy(&full)?;
         self.absent(&full)
     }
 
@@ -290,6 +265,15 @@ mod tests {
     use base::mutation::{mutate, Mutation};
 
     fn with_pool(name: &str, work: impl FnOnce(&Desk<'_>) -> Result<()>) -> Result<()> {
+        tried(name, work, true)
+    }
+
+    /// What is left of the pool may be of no use.
+    fn with_broken_pool(name: &str, work: impl FnOnce(&Desk<'_>) -> Result<()>) -> Result<()> {
+        tried(name, work, false)
+    }
+
+    fn tried(name: &str, work: impl FnOnce(&Desk<'_>) -> Result<()>, whole: bool) -> Result<()> {
         let folder = std::env::temp_dir().join(format!("ztest-desk-{}-{name}", std::process::id()));
         let _ = std::fs::remove_dir_all(&folder);
         std::fs::create_dir_all(&folder).unwrap();
@@ -308,7 +292,10 @@ mod tests {
         let desk = Desk::import(&o).unwrap();
         let done = work(&desk);
         mutate(None);
-        desk.end(true).unwrap();
+        let ended = desk.end(true);
+        if whole {
+            ended.unwrap();
+        }
         std::fs::remove_dir_all(&folder).unwrap();
         done
     }
@@ -329,5 +316,85 @@ mod tests {
             });
             assert!(found.is_err(), "{mistake:?}");
         }
+    }
+
+    /// Some commands by one thread, and what is left.
+    fn life(d: &Desk<'_>) -> Result<()> {
+        let lives = d.lives(true)?;
+        for seed in 0..3 {
+            let mut dice = Dice::new(seed);
+            let mut done = 0;
+            for _ in 0..120 {
+                done += u32::from(lives.step(&mut dice)?);
+            }
+            assert!(done > 30, "{done} commands");
+            d.pool()?.sync()?;
+            crate::lives::judge(&*d.pool()?).map_err(|e| base::Error::new(Kind::Damaged, e))?;
+            lives.end()?;
+        }
+        d.pool()?.sync()?;
+        crate::lives::judge(&*d.pool()?).map_err(|e| base::Error::new(Kind::Damaged, e))
+    }
+
+    #[test]
+    fn lives_are_accounted_for_and_mistakes_in_them_are_found() {
+        with_pool("life", life).unwrap();
+        for (name, mistake) in [
+            ("mark", Mutation::BookmarkStays),
+            ("hold", Mutation::HoldForgotten),
+            ("deadlist", Mutation::DeadlistKeyLost),
+            ("swap", Mutation::SwapMiscounted),
+        ] {
+            let found = with_broken_pool(name, |d| {
+                mutate(Some(mistake));
+                life(d)
+            });
+            eprintln!("{mistake:?}: {}", found.expect_err("not found"));
+        }
+    }
+
+    /// Several commands come into one txg, and into the way of each other.
+    #[test]
+    fn lives_in_several_threads_end_without_a_trace() {
+        with_pool("threads", |d| {
+            let (lives, pool) = (d.lives(false)?, d.pool()?);
+            let first = std::sync::Mutex::new(None);
+            let done = std::sync::atomic::AtomicU64::new(0);
+            std::thread::scope(|s| {
+                for seed in 0..4 {
+                    let (lives, first, done) = (&lives, &first, &done);
+                    s.spawn(move || {
+                        let mut dice = Dice::new(100 + seed);
+                        for _ in 0..150 {
+                            match lives.step(&mut dice) {
+                                Ok(true) => {
+                                    done.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+                                }
+                                Ok(false) => {}
+                                Err(e) => {
+                                    first.lock().unwrap().get_or_insert(e);
+                                    return;
+                                }
+                            }
+                        }
+                    });
+                }
+            });
+            if let Some(e) = first.into_inner().unwrap() {
+                return Err(e);
+            }
+            assert!(done.into_inner() > 150);
+            pool.sync()?;
+            crate::lives::judge(&pool).map_err(|e| base::Error::new(Kind::Damaged, e))?;
+            lives.end()?;
+            pool.sync()?;
+            crate::lives::judge(&pool).map_err(|e| base::Error::new(Kind::Damaged, e))?;
+            // Nothing is left, neither to free.
+            while pool.dsl.freeing()? > 0 {
+                pool.sync()?;
+            }
+            crate::lives::judge(&pool).map_err(|e| base::Error::new(Kind::Damaged, e))
+        })
+        .unwrap();
     }
 }

@@ -245,9 +245,9 @@ fn listed(lines: &[String]) -> String {
     out.join("\n")
 }
 
-/// `zfs rollback`: the file system, and what is mounted in it, is unmounted, goes back, and is mounted
-/// again where it was. Nothing is destroyed before it is known to be possible. Returns what could
-/// not be mounted again.
+/// `zfs rollback`: a mounted file system goes back under its users ([`crate::Mounted::replace`]). Nothing is
+/// destroyed before it is known to be possible. Returns which file systems mounted in it, on directories
+/// that are not in the snapshot, could not be mounted again.
 pub fn rollback(admin: &Arc<Admin>, peer: Peer, r: &Rollback) -> Answer<Option<String>> {
     let (fs, short) = split(&r.snapshot)?;
     let entry = datasets::entry_of(admin, fs)?;
@@ -280,21 +280,21 @@ pub fn rollback(admin: &Arc<Admin>, peer: Peer, r: &Rollback) -> Answer<Option<S
     if !in_way.bookmarks.is_empty() {
         rights::require(admin, &entry, peer, Action::DestroyBookmark, &head)?;
     }
-    let mounted = entry.mounted(head.object());
-    let mut mounts = entry.all_mounts();
-    mounts.retain(|m| {
-        m.is_in_place()
-            && mounted
-                .as_ref()
-                .is_some_and(|h| m.path.starts_with(&h.path))
-    });
-    // What others have mounted inside goes along.
-    let inside = mounts.iter().filter(|m| m.object != head.object());
-    rights::require_all(admin, &entry, peer, Action::Mount, inside.map(|m| &*m.ds))?;
-    let down = mount::take_down(admin, &entry, &mounts, r.force)?;
-    let gone = go_back(admin, &entry, peer, r, (&head, short), &in_way);
-    let failed = mount::put_back(admin, &entry, &down);
-    gone?;
+    if let Some(why) = entry.pool.suspended() {
+        return Err(plain(why));
+    }
+    let back = || go_back(admin, &entry, peer, r, (&head, short), &in_way);
+    let Some(mounted) = entry.mounted(head.object()) else {
+        back()?;
+        return Ok(None);
+    };
+    let mut inside = entry.all_mounts();
+    inside.retain(|m| m.object != mounted.object && m.path.starts_with(&mounted.path));
+    inside.retain(|m| m.is_in_place());
+    mounted.replace(back)?;
+    // The kernel lets go of what was mounted on a directory that is no longer there.
+    inside.retain(|m| !m.is_in_place());
+    let failed = mount::put_back(admin, &entry, &inside);
     Ok((!failed.is_empty()).then(|| failed.join("\n")))
 }
 
@@ -333,7 +333,7 @@ fn refuse(in_way: &Younger, fs: &str, r: &Rollback) -> Answer<()> {
     Ok(())
 }
 
-/// Destroys what is younger and goes back; the caller keeps the names and has unmounted.
+/// Destroys what is younger and goes back; the caller keeps the names, and has closed the head.
 fn go_back(
     admin: &Arc<Admin>,
     entry: &Arc<PoolEntry>,

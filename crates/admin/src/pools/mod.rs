@@ -8,6 +8,7 @@ pub mod damage;
 pub mod devices;
 pub mod get;
 pub mod import;
+pub mod scan;
 pub mod set;
 mod tree;
 pub mod upgrade;
@@ -75,22 +76,11 @@ pub fn activity(admin: &Admin, pool: &str) -> Answer<Vec<Activity>> {
         running: remaining > 0,
         remaining,
     };
-    let idle = [
-        "discard",
-        "initialize",
-        "remove",
-        "scrub",
-        "trim",
-        "raidz_expand",
-    ];
+    let idle = ["discard", "initialize", "remove", "trim", "raidz_expand"];
     // How much is left is a matter of the resilver.
     let replacing = u64::from(entry.pool.is_replacing());
-    let resilver = u64::from(entry.pool.is_resilvering());
-    let mut list = vec![
-        activity("free", freeing),
-        activity("replace", replacing),
-        activity("resilver", resilver),
-    ];
+    let mut list = vec![activity("free", freeing), activity("replace", replacing)];
+    list.extend(scan::activity(&entry.pool)?);
     list.extend(idle.map(|name| activity(name, 0)));
     Ok(list)
 }

@@ -27,8 +27,6 @@ pub enum ScanRefusal {
     NoScrub,
     /// The scrub is paused already.
     Paused,
-    /// Nothing was scrubbed before from which to go on.
-    NeverScrubbed,
 }
 
 /// The newest scan, with what is known of one that is under way here.
@@ -83,18 +81,18 @@ impl Pool {
         command: (String, u64),
     ) -> Result<std::result::Result<(), ScanRefusal>> {
         self.task(move |pool, tx| {
-            if let Some(l) = pool.scans.live().as_mut() {
-                if l.is_resilver() {
-                    return Ok(Err(ScanRefusal::Resilvering));
+            let mut live = pool.scans.live();
+            match live.as_mut() {
+                Some(l) if l.is_resilver() => return Ok(Err(ScanRefusal::Resilvering)),
+                Some(l) if !l.is_paused() => return Ok(Err(ScanRefusal::Scrubbing)),
+                Some(l) => pool.set_paused(tx, l, false)?,
+                None => {
+                    drop(live);
+                    if pool.due_resilver().is_some() {
+                        return Ok(Err(ScanRefusal::Resilvering));
+                    }
+                    pool.begin_scan(tx, SCRUB, after, tx.txg())?;
                 }
-                if !l.is_paused() {
-                    return Ok(Err(ScanRefusal::Scrubbing));
-                }
-                pool.set_paused(tx, l, false)?;
-            } else if pool.due_resilver().is_some() {
-                return Ok(Err(ScanRefusal::Resilvering));
-            } else {
-                pool.begin_scan(tx, SCRUB, after, tx.txg())?;
             }
             pool.log_in(tx, &command.0, command.1)?;
             Ok(Ok(()))

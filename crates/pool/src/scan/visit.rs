@@ -146,7 +146,8 @@ impl Pool {
                 (min.max(first), last)
             }
         };
-        visit.skip = visit.min >= visit.max;
+        // A snapshot made after the scan began has nothing new, and neither has what follows from it.
+        visit.skip = visit.min >= max;
         visit.root = phys.bp;
         visit.head = !ds.is_snapshot();
         if phys.next_snap_obj != 0 {
@@ -177,7 +178,8 @@ impl Pool {
             stale: false,
             passed: None,
         };
-        let whole = visit.skip || visit.root.is_hole() || visit.root.birth() <= visit.min;
+        let nothing = visit.skip || visit.min >= visit.max;
+        let whole = nothing || visit.root.is_hole() || visit.root.birth() <= visit.min;
         let end = match whole {
             true => End::Whole,
             false => {

@@ -29,7 +29,7 @@ fn repairs(kind: GroupKind, disks: usize, spare: usize) {
     let s = w.finish();
     assert_eq!((s.function, s.state, s.errors), (1, 2, 0));
     assert!(
-        s.processed > 100 * 4096 && s.examined > 0 && s.end >= s.start,
+        s.processed > 100 * 512 && s.examined > 0 && s.end >= s.start,
         "{s:?}"
     );
     assert_eq!(w.pool.error_count(), Some(0));

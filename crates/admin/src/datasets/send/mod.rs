@@ -106,9 +106,7 @@ pub fn send(
             None => plan::plan(&entry, r)?,
         };
         for step in &plan.steps {
-            let action = Action::Send {
-                raw: step.spec.raw,
-            };
+            let action = Action::Send { raw: step.spec.raw };
             rights::require(admin, &entry, peer, action, &step.ds)?;
         }
         let (sources, answer) = open(&plan, r)?;

@@ -136,7 +136,7 @@ impl Commands {
             command: format!("zfs destroy {name}"),
             ..DatasetDestroy::default()
         };
-        let done = destroy::destroy(&self.0, 0, &ask).map_err(told)?;
+        let done = destroy::destroy(&self.0, ROOT, &ask).map_err(told)?;
         first_failure(done.failed)
     }
 }

@@ -5,7 +5,7 @@
 //! the accounts are afterwards is judged by [`judge`].
 
 use crate::Dice;
-use admin::commands::{told, Commands};
+use admin::commands::{told, Commands, ROOT};
 use admin::datasets::mount;
 use admin::PoolEntry;
 use base::sync::RwLockExt;
@@ -200,7 +200,7 @@ impl Lives {
         let object = head.object();
         if self.entry.mounted(object).is_none() {
             let place = format!("/{}", name.replace('/', "."));
-            mount::mount(&self.commands.0, &name, &[], false, Some(&place)).map_err(told)?;
+            mount::mount(&self.commands.0, ROOT, &name, &[], false, Some(&place)).map_err(told)?;
         }
         let mounted = self.entry.mounted(object).ok_or(Kind::NotFound)?;
         let inside = mounted.head.enter();
@@ -226,7 +226,7 @@ impl Lives {
     pub fn rest(&self) -> Result<()> {
         for head in self.heads()? {
             if self.entry.mounted(head.object()).is_some() {
-                mount::unmount(&self.commands.0, &head.full_name(), false).map_err(told)?;
+                mount::unmount(&self.commands.0, ROOT, &head.full_name(), false).map_err(told)?;
             }
         }
         Ok(())

@@ -30,7 +30,13 @@ impl Dsl {
         if ds.snapshot_count()? > 0 {
             bail!(Exists, "{}: filesystem has snapshots", dir.full_name());
         }
-        Ok(())
+        // A deferred origin would go with it.
+        match ds.prev()? {
+            Some(o) if o.is_kept() && o.phys().flags & ds_flags::DEFER_DESTROY != 0 => {
+                bail!(Busy, "{}: dataset is busy", o.full_name());
+            }
+            _ => Ok(()),
+        }
     }
 
     /// Destroys a file system or volume. Its object set must be closed, its blocks of this txg

@@ -66,12 +66,16 @@ impl Dsl {
     /// Ends a hold. The last one of a snapshot whose destruction was deferred destroys it, unless
     /// it has clones.
     ///
-    /// Errors: `Kind::NotFound` if it has no such tag.
+    /// Errors: `Kind::NotFound` if it has no such tag; `Kind::Busy` if it would be destroyed and somebody keeps it.
     pub fn release(&self, tx: &Tx, snap: &Arc<Dataset>, tag: &str) -> Result<()> {
         self.core.need_syncing(tx)?;
         if snap.hold_time(tag)?.is_none() {
             let text = format!("{}: no such tag on this dataset", snap.full_name());
             return Err(Error::new(Kind::NotFound, text));
+        }
+        let deferred = snap.phys().flags & ds_flags::DEFER_DESTROY != 0;
+        if deferred && snap.is_kept() && snap.holds()? == 1 {
+            bail!(Busy, "{}: dataset is busy", snap.full_name());
         }
         self.core.must(self.core.end_hold(tx, snap, tag))
     }

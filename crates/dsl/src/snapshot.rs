@@ -178,6 +178,10 @@ impl Dsl {
 
     /// Destroys a snapshot as soon as it has neither holds nor clones.
     pub fn destroy_snapshot_deferred(&self, tx: &Tx, snap: &Arc<Dataset>) -> Result<()> {
+        // Nothing destroys it later, when it is not kept any more.
+        if snap.is_kept() {
+            bail!(Busy, "{}: dataset is busy", snap.full_name());
+        }
         match self.check_destroy_snapshot(snap) {
             Ok(()) => self.destroy_snapshot(tx, snap),
             Err(e) if matches!(e.kind, Kind::Busy | Kind::Exists) => {

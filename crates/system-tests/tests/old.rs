@@ -281,9 +281,10 @@ fn ours_sent_is_received_by_theirs() {
     rig.start();
     rig.zpool(&["create", "-o", "version=23", "-m", at, "tank", &disks[0]]);
     tree::write(&ours, 150, 30, KINDS).unwrap();
+    rig.sh(&format!("seq 200000 >{at}/shrunk"));
     rig.zfs(&["snapshot", "tank@1"]);
     rig.sh(&format!(
-        "rm -rf {at}/many; seq 200000 >{at}/grown; truncate -s 100 {at}/f*"
+        "rm -rf {at}/many; seq 200000 >{at}/grown; truncate -s 100 {at}/shrunk"
     ));
     rig.zfs(&["snapshot", "tank@2"]);
     old.zpool(&["create", "-o", "version=23", "-m", to, "oldtank", &disks[1]])

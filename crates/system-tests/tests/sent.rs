@@ -83,8 +83,12 @@ fn streams(bytes: &[u8]) -> (Option<Package>, BTreeMap<Vec<u8>, Records>) {
             Record::Begin(b) => now = Some(b.to_name.clone()),
             _ => {}
         }
-        if let Some(name) = &now {
-            out.entry(name.clone()).or_default().push(item);
+        if let Some(name) = now.clone() {
+            // What comes behind is the end of the package.
+            if matches!(item.record, Record::End(_)) {
+                now = None;
+            }
+            out.entry(name).or_default().push(item);
         }
     }
     (package, out)

@@ -40,6 +40,7 @@ pub fn estimate(entry: &PoolEntry, step: &Step, source: &Source) -> Result<u64> 
     } else {
         uncomp
     };
-    let all = size.saturating_sub(records * POINTER) + records * RECORD;
+    // Of each block, and the first and the last one.
+    let all = size.saturating_sub(records * POINTER) + (records + 2) * RECORD;
     Ok(all.saturating_sub(step.received))
 }

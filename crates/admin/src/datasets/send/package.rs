@@ -12,24 +12,17 @@ use std::sync::Arc;
 use stream::{FileSystem, Package};
 
 /// The list of a single snapshot with properties (`-p`, `-b`, `-h`).
-pub fn of_one(
-    entry: &PoolEntry,
-    snap: &Arc<Dataset>,
-    base: Option<&Arc<Dataset>>,
-    r: &Send,
-) -> Answer<Package> {
-    let head = snap.dir().head().map_err(|e| failure(&r.target, e))?;
-    let to = short(snap, &r.target)?;
-    let from = match base {
-        Some(b) => Some(short(b, &r.target)?),
-        None => None,
-    };
-    of_tree(entry, &[head], from.as_deref(), &to, r)
+pub fn of_one(snap: &Arc<Dataset>, r: &Send) -> Answer<Package> {
+    let fail = |e| failure(&r.target, e);
+    let head = snap.dir().head().map_err(fail)?;
+    let to = snap.snap_name().map_err(fail)?.unwrap_or_default();
+    // The base of an increment is not in it.
+    of_tree(&[head], None, &to, r)
 }
 
-fn short(snap: &Dataset, name: &str) -> Answer<String> {
-    let short = snap.snap_name().map_err(|e| failure(name, e))?;
-    Ok(short.unwrap_or_default())
+/// Whether a dataset is one of `-X`, or below one.
+pub fn is_excluded(r: &Send, name: &str) -> bool {
+    r.exclude.iter().any(|x| datasets::is_below(name, x))
 }
 
 /// The heads of `-R`, parents first. What lacks the snapshot is left out with a warning or refused.
@@ -43,7 +36,7 @@ pub fn tree(
     let fail = |e| failure(&r.target, e);
     let made = entry.pool.dsl.dataset(&r.target).map_err(fail)?.phys();
     let mut out = Vec::new();
-    let mut left_out: Vec<String> = r.exclude.clone();
+    let mut left_out: Vec<String> = Vec::new();
     for head in datasets::subtree(top).map_err(fail)? {
         let name = head.dir().full_name();
         if left_out.iter().any(|x| datasets::is_below(&name, x)) {
@@ -51,6 +44,9 @@ pub fn tree(
         }
         if head.snapshot_named(to).map_err(fail)?.is_some() {
             out.push(head);
+            continue;
+        }
+        if is_excluded(r, &name) {
             continue;
         }
         let born = entry
@@ -83,13 +79,7 @@ pub fn tree(
 }
 
 /// The list of file systems, those given.
-pub fn of_tree(
-    entry: &PoolEntry,
-    heads: &[Arc<Dataset>],
-    from: Option<&str>,
-    to: &str,
-    r: &Send,
-) -> Answer<Package> {
+pub fn of_tree(heads: &[Arc<Dataset>], from: Option<&str>, to: &str, r: &Send) -> Answer<Package> {
     let mut out = Package {
         from_snap: from.map(str::to_string),
         to_snap: Some(to.to_string()),
@@ -113,14 +103,13 @@ pub fn of_tree(
             0 => None,
             _ => head.dir().parent(),
         };
-        let one = file_system(entry, head, parent, (from, to), r);
+        let one = file_system(head, parent, (from, to), r);
         out.file_systems.push(one.map_err(|e| failure(&name, e))?);
     }
     Ok(out)
 }
 
 fn file_system(
-    entry: &PoolEntry,
     head: &Arc<Dataset>,
     parent: Option<Arc<Dir>>,
     (from, to): (Option<&str>, &str),
@@ -146,7 +135,6 @@ fn file_system(
     }
     let root = dir.encryption_root()?;
     out.is_encryption_root = root.is_some_and(|d| d.object() == dir.object());
-    let _ = entry;
     let all = head.snapshots()?;
     let txg = |short: &str| {
         let found = all.iter().find(|(n, _)| n == short);

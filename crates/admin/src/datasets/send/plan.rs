@@ -221,7 +221,7 @@ fn single(entry: &Arc<PoolEntry>, r: &Send) -> Answer<Plan> {
     }
     if r.props || r.backup || r.holds {
         plan.holds = r.holds;
-        let made = package::of_one(entry, &ds, base.as_ref(), r)?;
+        let made = package::of_one(&ds, r)?;
         plan.package = Some((made, r.target.clone()));
     }
     plan.steps.push(Step::new(ds, spec, r.from.clone(), base));
@@ -297,7 +297,7 @@ fn several(entry: &Arc<PoolEntry>, r: &Send) -> Answer<Plan> {
     };
     let wants = r.replicate || r.props || r.backup || r.holds;
     let made = match wants {
-        true => package::of_tree(entry, &heads, from.as_deref(), to, r)?,
+        true => package::of_tree(&heads, from.as_deref(), to, r)?,
         false => Package::default(),
     };
     plan.package = Some((made, r.target.clone()));
@@ -309,7 +309,10 @@ fn several(entry: &Arc<PoolEntry>, r: &Send) -> Answer<Plan> {
         to,
     };
     for head in in_order(heads)? {
-        file_system(&mut plan, &way, &head)?;
+        // It is in the list, so that a receiver does not take it for destroyed.
+        if !package::is_excluded(r, &head.dir().full_name()) {
+            file_system(&mut plan, &way, &head)?;
+        }
     }
     Ok(plan)
 }
@@ -388,7 +391,7 @@ fn file_system(plan: &mut Plan, way: &Way, head: &Arc<Dataset>) -> Answer<()> {
         },
     };
     // Without -I an increment leads to the target at once.
-    let all = way.r.intermediate || way.from.is_none() && !way.from_origin || start.is_none();
+    let all = way.r.intermediate || way.from.is_none() && !way.from_origin;
     let mut prev = match start {
         Some(i) => Some(list[i].1.clone()),
         None if way.from_origin || way.r.replicate => head.dir().origin().map_err(fail)?,

@@ -233,6 +233,13 @@ impl Mount for MemoryMount {
         Ok(())
     }
 
+    fn exchange(&self, head: &Head, change: &mut dyn FnMut() -> Result<()>) -> Result<()> {
+        let suspended = head.suspend()?;
+        let changed = change();
+        suspended.resume()?;
+        changed
+    }
+
     fn lost(&self) -> Option<String> {
         None
     }

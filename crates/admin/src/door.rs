@@ -122,6 +122,13 @@ pub trait Mount: Send + Sync {
     /// Takes what the kernel keeps of written data; the mount goes on. The error is a text.
     fn write_out(&self) -> std::result::Result<(), String>;
 
+    /// Holds up all requests, settles the head, has `change` exchange what its dataset is, and goes on with
+    /// that: open files are those of the same number and generation. Without a success of `change` it
+    /// goes on as it was.
+    ///
+    /// Errors: those of `change`; those of opening the dataset again.
+    fn exchange(&self, head: &Head, change: &mut dyn FnMut() -> Result<()>) -> Result<()>;
+
     /// What got lost when it was unmounted by force, in words.
     fn lost(&self) -> Option<String>;
 

@@ -39,7 +39,8 @@ struct Opened {
 }
 
 impl Opened {
-    fn new(pool: &Arc<Pool>, ds: &Arc<Dataset>, props: Props) -> Result<Opened> {
+    /// `start`: what was unlinked but open is freed at once.
+    fn new(pool: &Arc<Pool>, ds: &Arc<Dataset>, props: Props, start: bool) -> Result<Opened> {
         let set = pool.open_dataset(ds)?;
         pool.complete_accounting(ds, &set.os)
             .inspect_err(|_| pool.close_dataset(ds.object()))?;
@@ -71,7 +72,9 @@ impl Opened {
         )?;
         if let Some(zil) = set.zil() {
             zfs.replay_log(zil).map_err(|e| e.context(ds.full_name()))?;
-            zfs.start()?;
+            if start {
+                zfs.start()?;
+            }
         }
         Ok(Opened { zfs, set, intent })
     }
@@ -113,7 +116,7 @@ impl Head {
             bail!(Access, "encryption key not loaded");
         }
         let props = zpl_props(pool, ds, temporary)?;
-        let opened = Opened::new(pool, ds, props)?;
+        let opened = Opened::new(pool, ds, props, true)?;
         Ok(Arc::new(Head {
             object: ds.object(),
             ds: ds.clone(),
@@ -186,7 +189,7 @@ impl Head {
         match self.settle() {
             Ok(()) => Ok(suspended),
             Err(e) => {
-                suspended.reopen()?;
+                suspended.reopen(true)?;
                 Err(e)
             }
         }
@@ -207,11 +210,11 @@ pub struct Suspended<'a> {
 }
 
 impl Suspended<'_> {
-    fn reopen(&mut self) -> Result<()> {
+    fn reopen(&mut self, start: bool) -> Result<()> {
         let head = self.head;
         self.open = true;
         let props = head.zfs().props();
-        let opened = Opened::new(&head.pool, &head.ds, Props::clone(&props))?;
+        let opened = Opened::new(&head.pool, &head.ds, Props::clone(&props), start)?;
         *head.opened.acquire() = opened;
         Ok(())
     }
@@ -221,7 +224,14 @@ impl Suspended<'_> {
     ///
     /// Errors: it cannot be opened. Operations fail then until the file system is unmounted.
     pub fn resume(mut self) -> Result<Arc<Zfs>> {
-        self.reopen()?;
+        self.reopen(true)?;
+        Ok(self.head.zfs())
+    }
+
+    /// The same for a door whose clients may have files open that have no name any more: it calls
+    /// [`Zfs::start`] when it knows them.
+    pub fn resume_unstarted(mut self) -> Result<Arc<Zfs>> {
+        self.reopen(false)?;
         Ok(self.head.zfs())
     }
 }
@@ -229,7 +239,7 @@ impl Suspended<'_> {
 impl Drop for Suspended<'_> {
     fn drop(&mut self) {
         if !self.open {
-            if let Err(e) = self.reopen() {
+            if let Err(e) = self.reopen(true) {
                 tracing::error!("{}: {e}", self.head.ds.full_name());
             }
         }

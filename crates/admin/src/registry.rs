@@ -43,7 +43,7 @@ pub struct PoolEntry {
     pub gate: RwLock<()>,
     pub names: Names,
     /// Streams that are received.
-    pub streams: crate::streams::Streams,
+    pub streams: Arc<crate::streams::Streams>,
     /// Clearing, upgrading, export and destruction of the pool happen one at a time.
     pub changes: Mutex<()>,
     stop: AtomicBool,

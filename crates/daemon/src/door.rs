@@ -2,7 +2,7 @@
 
 use crate::holders;
 use crate::snapshots::OfMount;
-use admin::{door, Admin, Door, Mount, MountOptions, Mounted, Mounting, PoolEntry};
+use admin::{door, Admin, Door, Head, Mount, MountOptions, Mounted, Mounting, PoolEntry};
 use base::sync::MutexExt;
 use base::{bail, Error, Kind, Result};
 use dsl::Dataset;
@@ -12,7 +12,7 @@ use pool::Pool;
 use std::any::Any;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use std::sync::{Arc, Condvar, Mutex};
+use std::sync::{Arc, Condvar, Mutex, Weak};
 use std::time::{Duration, Instant};
 use zpl::AclType;
 
@@ -46,6 +46,7 @@ pub struct FuseMount {
     /// Percent, see [`fuse::Mount::set_most_dirty`]; 0: never set.
     most_dirty: AtomicU32,
     session: fuse::Handle,
+    adapter: Weak<Adapter>,
     /// What the kernel keeps of what was written.
     written: Written,
     fresh: Arc<Fresh>,
@@ -190,6 +191,7 @@ fn mount_again(ask: &Mounting<'_>, still: &Arc<Mounted>, place: &MountPoint) -> 
         mount,
         most_dirty: AtomicU32::new(m.most_dirty.load(Ordering::Relaxed)),
         session: m.session.clone(),
+        adapter: m.adapter.clone(),
         ended: m.ended.clone(),
     };
     again.leaving.store(false, Ordering::SeqCst);
@@ -239,6 +241,7 @@ impl FuseDoor {
         let written = Written::new(mount.clone(), notifier.clone(), adapter.writers());
         let fresh = adapter.fresh();
         let ctl = adapter.ctl();
+        let weak = Arc::downgrade(&adapter);
         drop(adapter);
         let ended = Arc::new((Mutex::new(false), Condvar::new()));
         let path = mount.path().to_path_buf();
@@ -248,6 +251,7 @@ impl FuseDoor {
             path: path.clone(),
             ctl,
             session: session.handle(),
+            adapter: weak,
             mount,
             most_dirty: AtomicU32::new(0),
             written,
@@ -470,6 +474,19 @@ impl Mount for FuseMount {
 
     fn write_out(&self) -> std::result::Result<(), String> {
         self.written.take().map_err(|left| left.to_string())
+    }
+
+    fn exchange(&self, head: &Head, change: &mut dyn FnMut() -> Result<()>) -> Result<()> {
+        let Some(adapter) = self.adapter.upgrade() else {
+            bail!(Stale, "'{}' is being unmounted", self.path.display());
+        };
+        let requests = adapter.suspend()?;
+        let state = head.suspend()?;
+        let changed = change();
+        let zfs = state.resume_unstarted()?;
+        requests.resume(zfs.clone())?;
+        zfs.start()?;
+        changed
     }
 
     fn lost(&self) -> Option<String> {

@@ -4,8 +4,9 @@ use super::{sent_name, words, Run};
 use crate::datasets::create::NewFs;
 use crate::datasets::keys::{self, CryptProps};
 use crate::datasets::parse::Allowed;
-use crate::datasets::{self, destroy, mount, set, Answer};
+use crate::datasets::{self, destroy, set, Answer};
 use crate::registry::PoolEntry;
+use crate::streams::UnderWay;
 use crate::{cancel, errors};
 use api::{ApiError, NameBy};
 use base::{Error, Kind, Result};
@@ -51,6 +52,7 @@ struct Filling {
     os: Arc<Objset>,
     resumable: bool,
     sealed: Option<Sealed>,
+    under_way: UnderWay,
 }
 
 /// What a raw stream says of its dataset as a whole.
@@ -642,6 +644,17 @@ fn given(run: &Run, entry: &PoolEntry) -> Answer<(Vec<(String, PropValue)>, Cryp
     Ok((new.stored, new.crypt))
 }
 
+/// Notes that a stream fills the dataset; the caller holds the gate.
+fn occupy(entry: &PoolEntry, ds: &Dataset, target: &Target) -> Answer<UnderWay> {
+    entry.streams.begin(ds.object()).ok_or_else(|| {
+        words::sentence(
+            Kind::Busy,
+            target.what,
+            format!("destination '{}' is busy", target.fs),
+        )
+    })
+}
+
 /// Makes the dataset that is filled, or finds the one that was filled in part.
 fn start(
     run: &mut Run,
@@ -678,6 +691,7 @@ fn start(
             os,
             resumable: true,
             sealed,
+            under_way: occupy(entry, kept, target)?,
         });
     }
     let (sent, snap) = sent_name(begin)?;
@@ -771,6 +785,7 @@ fn start(
         })
         .map_err(fail)?;
     Ok(Filling {
+        under_way: occupy(entry, &ds, target)?,
         ds,
         os,
         resumable,
@@ -849,14 +864,8 @@ fn fill<R: Read>(
         os,
         resumable,
         sealed,
+        under_way,
     } = filling;
-    let Some(under_way) = entry.streams.begin(ds.object()) else {
-        return Err(words::sentence(
-            Kind::Busy,
-            target.what,
-            format!("destination '{}' is busy", target.fs),
-        ));
-    };
     let large = disk::feature::guid::LARGE_BLOCKS;
     let base_large = target.base.as_ref().map(|b| b.has_feature(large));
     let rules = Rules {
@@ -874,7 +883,8 @@ fn fill<R: Read>(
         Some(_) => ds.resume_state().ok().flatten().map_or(0, |s| s.bytes),
         None => 0,
     };
-    let start = reader.position();
+    // As OpenZFS counts: without the BEGIN record, with its list.
+    let start = reader.position() - u64::from(begin.list_len);
     let applied = loop {
         if under_way.is_ended() || cancel::is_cancelled() {
             break Err(Error::new(Kind::Interrupted, "the receive was cancelled"));
@@ -928,27 +938,29 @@ fn finish(
     let _gate = entry.pass().map_err(errors::answer)?;
     let _names = entry.names.write();
     let fail = |e: Error| words::stream(target.what, &e);
-    let mut down = Vec::new();
+    let mut mounted = None;
     if let Some(head) = &target.head {
         entry.close_in_ctldirs(head.object());
         for (_, s) in head.snapshots().map_err(fail)? {
             entry.close_in_ctldirs(s.object());
         }
-        let mounted = entry.mounted(head.object());
-        let mut mounts = entry.all_mounts();
-        mounts.retain(|m| {
-            m.is_in_place()
-                && mounted
-                    .as_ref()
-                    .is_some_and(|h| m.path.starts_with(&h.path))
-        });
-        down = mount::take_down(run.admin, entry, &mounts, run.r.force_unmount)?;
+        mounted = entry.mounted(head.object());
     }
-    let r = end_in_txg(run, entry, begin, target, ds, sealed).map_err(fail);
-    for text in mount::put_back(run.admin, entry, &down) {
-        run.warnings.push(text);
+    match mounted {
+        Some(m) if m.mount.wait_if_gone() => end_in_txg(run, entry, begin, target, ds, sealed),
+        Some(m) => {
+            // What programs have written is a change of the target, or given up with the others.
+            if let Err(why) = m.mount.write_out() {
+                run.warnings.push(format!("warning: {}: {why}", target.fs));
+            }
+            let head = m.head.clone();
+            m.mount.exchange(&head, &mut || {
+                end_in_txg(run, entry, begin, target, ds, sealed)
+            })
+        }
+        None => end_in_txg(run, entry, begin, target, ds, sealed),
     }
-    r?;
+    .map_err(fail)?;
     if target.head.is_none() {
         run.new.push(target.fs.clone());
     }

@@ -6,16 +6,20 @@ use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use system_tests::manifest::{self, base64, Look};
-use system_tests::Rig;
+use system_tests::{until, Rig};
 use testkit::fixture::{file, streams};
 use testkit::or_skip;
 
 /// Fields of cases that are not to be compared, with the reason.
-const LEFT_OUT: [(&str, &str); 3] = [
+const LEFT_OUT: [(&str, &str); 6] = [
     // OpenZFS loses spill blocks that are in their pointers; what is here is more.
     ("embedded", "long symlinks"),
     ("lec", "long symlinks"),
     ("rawplain", "long symlinks"),
+    ("resumed", "extended attributes in spill blocks"),
+    // OpenZFS was told to show what was left out as zeros; here it is an error.
+    ("redacted", "redacted blocks"),
+    ("redacted-clone", "redacted blocks"),
 ];
 
 struct Said {
@@ -159,7 +163,14 @@ impl Judge {
                     said.err
                 ));
             }
-            if fails && !a["says"].is_null() && text(a, "says") != said.err {
+            let up_to_token = |t: &str| {
+                t.split("zfs send -t")
+                    .next()
+                    .unwrap_or_default()
+                    .to_string()
+            };
+            let (want, have) = (up_to_token(text(a, "says")), up_to_token(&said.err));
+            if fails && !a["says"].is_null() && want != have {
                 wrong.push(format!(
                     "says '{}' instead of '{}'",
                     said.err,
@@ -377,7 +388,7 @@ fn a_receive_that_ends_with_the_daemon_is_kept_or_cleared_away() {
             .unwrap()
     };
     let mut waiting = [wait("-s tank/base", &a), wait("tank/lost", &b)];
-    system_tests::rig::until("the state of a receive is on disk", || {
+    until("the state of a receive is on disk", || {
         let token = rig.get("receive_resume_token", "tank/base");
         rig.zpool(&["sync", "tank"]);
         token.len() > 10

@@ -155,19 +155,22 @@ fn target_name(run: &Run, begin: &Begin, extra: Option<&Extra>) -> Answer<(Strin
     Ok((format!("{}/{below}", run.r.target), snap))
 }
 
-/// A snapshot with that guid, of `head` first, then anywhere in the pool.
-fn by_guid(entry: &PoolEntry, guid: u64) -> Result<Option<Arc<Dataset>>> {
-    let mut stack = vec![entry.pool.dsl.root()?];
-    while let Some(dir) = stack.pop() {
-        stack.extend(dir.children()?);
-        let head = match dir.head() {
-            Ok(head) => head,
-            Err(e) if e.kind == Kind::NotFound => continue,
+/// A snapshot with that guid: below the parent of `near` first, then in larger and larger parts of the
+/// pool, since a tree may be there several times.
+fn by_guid(entry: &PoolEntry, near: &str, guid: u64) -> Result<Option<Arc<Dataset>>> {
+    let mut at = near;
+    while let Some((up, _)) = at.rsplit_once('/') {
+        let below = match entry.pool.dsl.dir(up) {
+            Ok(dir) => datasets::subtree(&dir)?,
+            Err(e) if e.kind == Kind::NotFound => Vec::new(),
             Err(e) => return Err(e),
         };
-        if let Some(s) = own_by_guid(&head, guid)? {
-            return Ok(Some(s));
+        for head in below {
+            if let Some(s) = own_by_guid(&head, guid)? {
+                return Ok(Some(s));
+            }
         }
+        at = up;
     }
     Ok(None)
 }
@@ -218,7 +221,7 @@ fn find_target(
     let mut head = exists(entry, &fs)?;
     if head.is_none() && !wants_new && !resuming {
         // The file system may have another name here.
-        if let Some(base) = by_guid(entry, begin.from_guid).map_err(internal)? {
+        if let Some(base) = by_guid(entry, &fs, begin.from_guid).map_err(internal)? {
             if extra.is_some() {
                 fs = base.dir().full_name();
                 head = exists(entry, &fs)?;
@@ -276,7 +279,7 @@ fn find_target(
             full_onto(run, entry, begin, there, &fs)?;
         }
         if clone || run.r.origin.is_some() {
-            base = Some(origin(run, entry, begin, what)?);
+            base = Some(origin(run, entry, begin, &fs, what)?);
         }
     } else {
         let Some(there) = &head else {
@@ -413,7 +416,13 @@ fn has_unwritten(entry: &PoolEntry, head: &Dataset) -> bool {
 }
 
 /// The snapshot that a clone begins with.
-fn origin(run: &Run, entry: &PoolEntry, begin: &Begin, what: &str) -> Answer<Arc<Dataset>> {
+fn origin(
+    run: &Run,
+    entry: &PoolEntry,
+    begin: &Begin,
+    fs: &str,
+    what: &str,
+) -> Answer<Arc<Dataset>> {
     let free = begin.from_guid == 0;
     if let Some(name) = &run.r.origin {
         let snap = exists(entry, name)?.filter(|s| s.is_snapshot());
@@ -434,7 +443,7 @@ fn origin(run: &Run, entry: &PoolEntry, begin: &Begin, what: &str) -> Answer<Arc
         }
         return Ok(snap);
     }
-    match by_guid(entry, begin.from_guid).map_err(errors::answer)? {
+    match by_guid(entry, fs, begin.from_guid).map_err(errors::answer)? {
         Some(snap) => Ok(snap),
         None => Err(words::sentence(
             Kind::NotFound,

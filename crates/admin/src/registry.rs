@@ -12,7 +12,7 @@ use env::Env;
 use pool::Pool;
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::time::Duration;
 
@@ -44,6 +44,10 @@ pub struct PoolEntry {
     pub names: Names,
     /// Streams that are received.
     pub streams: Arc<crate::streams::Streams>,
+    /// Numbers what `zfs diff` makes for as long as it runs.
+    pub(crate) comparisons: AtomicU64,
+    /// Streams that are sent.
+    pub sends: crate::datasets::send::Sends,
     /// Clearing, upgrading, export and destruction of the pool happen one at a time.
     pub changes: Mutex<()>,
     stop: AtomicBool,
@@ -114,6 +118,8 @@ pub struct Admin {
     pub settings: Settings,
     pub door: Arc<dyn Door>,
     pub process: Arc<dyn Process>,
+    /// What happened to pools and devices.
+    pub events: crate::events::Events,
     /// Pools of the cache file that could not be opened.
     pub(crate) absent: Mutex<Vec<Absent>>,
     pools: Mutex<BTreeMap<String, Arc<PoolEntry>>>,
@@ -231,6 +237,7 @@ impl Admin {
         process: Arc<dyn Process>,
     ) -> Arc<Admin> {
         Arc::new(Admin {
+            events: crate::events::Events::new(env.clock.clone()),
             env,
             settings,
             door,
@@ -274,6 +281,8 @@ impl Admin {
             gate: RwLock::new(()),
             names: Default::default(),
             streams: Default::default(),
+            comparisons: AtomicU64::new(0),
+            sends: Default::default(),
             changes: Mutex::default(),
             stop: AtomicBool::new(false),
             closed: AtomicBool::new(false),
@@ -388,7 +397,7 @@ impl Admin {
             &todo,
             |(path, _)| path,
             |(_, ds)| {
-                let done = self.mount_default(entry, ds, temporary.clone(), false);
+                let done = self.mount_default(entry, ds, temporary.clone(), false, None);
                 done.map_err(|e| (ds.full_name(), e))
             },
         );

@@ -56,6 +56,14 @@ impl fmt::Display for Moment {
     }
 }
 
+/// Time of day: `13:58:07`
+pub fn clock(seconds: u64, zone: &TimeZone) -> String {
+    Moment::at(seconds, zone).map_or_else(
+        || seconds.to_string(),
+        |m| format!("{:02}:{:02}:{:02}", m.0.hour(), m.0.minute(), m.0.second()),
+    )
+}
+
 /// `Fri Nov 20 13:58:07 2026`
 pub fn ctime(seconds: u64, zone: &TimeZone) -> String {
     Moment::at(seconds, zone).map_or_else(|| seconds.to_string(), |m| m.to_string())

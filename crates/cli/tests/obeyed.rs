@@ -24,9 +24,16 @@ fn files(tool: &str, sub: &str) -> &'static [&'static str] {
         ("zpool", "status") => &["status.rs", "status/json.rs"],
         ("zpool", "import") => &["import.rs"],
         ("zpool", "upgrade") => &["upgrade.rs"],
+        ("zpool", "scrub" | "resilver") => &["scan.rs"],
         ("zpool", "get" | "set") => &["get.rs"],
+        (
+            "zpool",
+            "add" | "attach" | "detach" | "offline" | "online" | "remove" | "reopen" | "replace",
+        ) => &["devices.rs"],
+        ("zpool", "events") => &["events.rs"],
         ("zpool", _) => &["manage.rs"],
         ("zfs", "destroy") => &["destroy.rs"],
+        ("zfs", "allow" | "unallow") => &["allow.rs"],
         (
             "zfs",
             "snapshot" | "rollback" | "clone" | "promote" | "bookmark" | "hold" | "release",
@@ -36,6 +43,9 @@ fn files(tool: &str, sub: &str) -> &'static [&'static str] {
         ("zfs", "get") => &["get.rs"],
         ("zfs", "load-key" | "unload-key" | "change-key") => &["keys.rs"],
         ("zfs", "mount" | "unmount") => &["mount.rs"],
+        ("zfs", "diff") => &["diff.rs"],
+        ("zfs", "space") => &["space.rs"],
+        ("zfs", "send" | "redact") => &["send.rs"],
         _ => &["look.rs"],
     }
 }
@@ -186,10 +196,10 @@ const POOLS: &[(&str, By)] = &[
     ("altroot", Code("admin/src/pools/import.rs")),
     ("version", Code("admin/src/pools/set.rs")),
     ("bootfs", Nobody(STORED)),
-    ("delegation", Nobody(STORED)),
+    ("delegation", Code("admin/src/rights.rs")),
+    ("autoreplace", Code("admin/src/pools/agent.rs")),
+    ("autoexpand", Code("admin/src/pools/agent.rs")),
     // Refused, except for what is done anyway.
-    ("autoreplace", Code("admin/src/pools/set.rs")),
-    ("autoexpand", Code("admin/src/pools/set.rs")),
     ("autotrim", Code("admin/src/pools/set.rs")),
     ("multihost", Code("admin/src/pools/set.rs")),
     ("cachefile", Code("admin/src/pools/set.rs")),

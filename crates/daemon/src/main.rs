@@ -9,12 +9,14 @@ mod faults;
 mod holders;
 mod log;
 mod options;
+mod outlet;
 #[cfg(test)]
 mod pool_tests;
 #[cfg(test)]
 mod privilege_tests;
 mod process;
 mod requests;
+mod scripts;
 mod snapshots;
 mod startup;
 mod streams;

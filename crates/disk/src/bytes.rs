@@ -77,7 +77,7 @@ pub fn u64s(b: &[u8]) -> Vec<u64> {
 }
 
 /// `len` rounded up to a multiple of 8.
-pub(crate) const fn up8(len: usize) -> usize {
+pub const fn up8(len: usize) -> usize {
     (len + 7) & !7
 }
 

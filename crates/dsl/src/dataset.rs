@@ -8,6 +8,7 @@ use disk::dsl::{ds_flags, DslDatasetPhys, Used};
 use disk::{BlkPtr, DnodePhys, ObjType};
 use dmu::{Dnode, Objset, SyncHooks, Tx, WritePolicy};
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 use zap::Zap;
 
@@ -27,6 +28,17 @@ pub struct Dataset {
     objset: Mutex<Weak<Objset>>,
     /// How far a receive that can be resumed has come with a txg: object, offset, bytes.
     progress: Mutex<PerTxg<Option<(u64, u64, u64)>>>,
+    /// How many [`InUse`] there are.
+    used: AtomicUsize,
+}
+
+/// While it exists a snapshot is not destroyed: the attempt fails with `Kind::Busy`. In memory only.
+pub struct InUse(Arc<Dataset>);
+
+impl Drop for InUse {
+    fn drop(&mut self) {
+        self.0.used.fetch_sub(1, Ordering::SeqCst);
+    }
 }
 
 struct State {
@@ -38,7 +50,12 @@ struct State {
     features: BTreeSet<String>,
     /// refquota, refreservation.
     limits: Option<(u64, u64)>,
+    /// Names of the bookmarks that count what is freed, by creation of their snapshots, once known.
+    marks: Option<Arc<Marks>>,
 }
+
+/// Names of bookmarks by creation of their snapshots.
+pub(crate) type Marks = BTreeMap<Txg, Vec<String>>;
 
 /// Changes collected while its object set is written.
 #[derive(Default)]
@@ -90,15 +107,28 @@ impl Dataset {
                 snap_name: None,
                 features,
                 limits: None,
+                marks: None,
             }),
             pend: Mutex::default(),
             objset: Mutex::new(Weak::new()),
             progress: Mutex::default(),
+            used: AtomicUsize::new(0),
         }))
     }
 
     pub fn object(&self) -> u64 {
         self.dn.object()
+    }
+
+    /// Keeps a snapshot from being destroyed.
+    pub fn keep(self: &Arc<Self>) -> InUse {
+        self.used.fetch_add(1, Ordering::SeqCst);
+        InUse(self.clone())
+    }
+
+    /// Whether somebody keeps it from being destroyed.
+    pub fn is_kept(&self) -> bool {
+        self.used.load(Ordering::SeqCst) > 0
     }
 
     /// The bonus structure as it is now.
@@ -361,6 +391,22 @@ impl Dataset {
         }
     }
 
+    /// Guids of the snapshots by which something was left out of it; `None` if it is whole.
+    pub fn redact_snaps(&self) -> Result<Option<Vec<u64>>> {
+        match self.has_feature(REDACTED) {
+            true => {
+                let value = Zap::new(&self.dn).get_value(REDACTED)?;
+                Ok(Some(value.map_or(Vec::new(), |v| v.ints())))
+            }
+            false => Ok(None),
+        }
+    }
+
+    /// Identifies the set of IVs of an encrypted snapshot.
+    pub fn ivset_guid(&self) -> Result<Option<u64>> {
+        self.extra(disk::crypt::keys::IVSET_GUID)
+    }
+
     // ---- limits --------------------------------------------------------------------------------
 
     /// (refquota, refreservation), bytes, 0 = none; both 0 for snapshots.
@@ -378,6 +424,27 @@ impl Dataset {
         };
         self.st.acquire().limits = Some(limits);
         limits
+    }
+
+    /// The bookmarks that count what is freed, which the writing of every txg asks for.
+    pub(crate) fn marks(&self) -> Result<Arc<Marks>> {
+        if let Some(marks) = &self.st.acquire().marks {
+            return Ok(marks.clone());
+        }
+        let mut marks = Marks::new();
+        for (name, m) in self.bookmarks()? {
+            if crate::bookmark::counts(&m) {
+                marks.entry(m.creation_txg).or_default().push(name);
+            }
+        }
+        let marks = Arc::new(marks);
+        self.st.acquire().marks = Some(marks.clone());
+        Ok(marks)
+    }
+
+    /// Bookmarks come or go.
+    pub(crate) fn forget_marks(&self) {
+        self.st.acquire().marks = None;
     }
 
     pub(crate) fn forget_limits(&self) {

@@ -223,6 +223,30 @@ impl Dataset {
         })
     }
 
+    /// The properties that are stored here and not inherited, in order of name: local values, and received ones that
+    /// no local value hides. With `received` only those that a stream brought, hidden or not.
+    pub fn own_values(&self, received: bool) -> Result<Vec<(String, PropValue)>> {
+        let own = match self.is_snapshot() {
+            true => Arc::new(self.snap_props()?),
+            false => self.dir().own_props()?,
+        };
+        let mut names: Vec<&str> = own
+            .keys()
+            .filter(|k| *k != HAS_RECVD)
+            .map(|k| k.split('$').next().unwrap_or(k))
+            .collect();
+        names.sort_unstable();
+        names.dedup();
+        let value = |n: &str| match received {
+            true => own.get(&format!("{n}{RECVD}")).cloned(),
+            false => own_value(&own, n).map(|(v, _)| v),
+        };
+        let all = names.into_iter();
+        Ok(all
+            .filter_map(|n| Some((n.to_string(), value(n)?)))
+            .collect())
+    }
+
     /// Whether a stream with properties was received into this dataset.
     pub fn has_received(&self) -> Result<bool> {
         match self.is_snapshot() {

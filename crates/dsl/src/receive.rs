@@ -156,11 +156,6 @@ impl Dataset {
         Ok(read(&h.bp)? != read(&s.bp)?)
     }
 
-    /// Identifies the set of IVs of an encrypted snapshot.
-    pub fn ivset_guid(&self) -> Result<Option<u64>> {
-        self.extra(disk::crypt::keys::IVSET_GUID)
-    }
-
     /// The child through which the head is received into, if there is one.
     pub fn receiving(&self) -> Result<Option<Arc<Dataset>>> {
         match self.dir().child(RECV)? {

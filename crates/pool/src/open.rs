@@ -441,6 +441,9 @@ impl Pool {
             tunables: opts.tunables,
         });
         pool.load_errlog();
+        if !pool.readonly {
+            pool.load_scan_or_warn()?;
+        }
         pool.refresh_multihost()?;
         pool.refresh_dedup_quota()?;
         pool.refresh_failmode()?;

@@ -2,6 +2,7 @@
 //!
 //! * [`Reader`] takes the records of a stream or package from any `std::io::Read`, bounds them, and verifies
 //!   their running checksum.
+//! * [`send`](mod@send) makes the stream of a snapshot.
 //! * [`Writer`] writes records to any `std::io::Write`, with their checksums.
 //! * [`Package`] and [`BeginList`] are the lists in BEGIN records.
 //! * [`token`] has the tokens with which an interrupted receive goes on.
@@ -16,13 +17,18 @@
 #![warn(missing_docs)]
 
 mod apply;
+mod image;
 mod package;
 mod reader;
+pub mod redact;
+pub mod send;
 pub mod token;
 mod writer;
 
 pub use apply::{Applier, Rules};
+pub use image::Image;
 pub use package::{BeginList, FileSystem, Package};
 pub use reader::{Item, Reader};
+pub use send::Sink;
 pub use token::ResumeToken;
 pub use writer::Writer;

@@ -31,7 +31,7 @@ use base::{Block, Error, Result, Txg};
 use disk::dnode::{DNODES_PER_BLOCK, DNODE_SIZE};
 use disk::objset::ObjsetPhys;
 use disk::{BlkPtr, DnodePhys, ObjType, BP_SIZE};
-use zio::{Crypt, ReadSpec, Zio};
+use zio::{Crypt, InUse, ReadSpec, Zio};
 
 /// Blocks of metadata that are read ahead together, before the first of them is needed.
 pub const AHEAD: usize = 32;
@@ -88,6 +88,18 @@ pub struct Finding {
     pub problem: Problem,
 }
 
+/// Which holes a traversal visits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Holes {
+    /// None.
+    None,
+    /// Those born after [`Spec::after`].
+    Born,
+    /// Those born after [`Spec::after`], and those without a birth: never written, or made before the feature
+    /// `hole_birth` was enabled.
+    All,
+}
+
 /// Who is told of blocks.
 pub trait Visitor {
     /// A block, or a hole if [`Spec::holes`] asks for them. `dn` is the dnode of the object it belongs to,
@@ -96,6 +108,18 @@ pub trait Visitor {
 
     /// The object set block has been read. Called before anything below it is visited.
     fn objset(&mut self, _phys: &ObjsetPhys) -> Result<()> {
+        Ok(())
+    }
+
+    /// A block of dnodes has been read. Called before its dnodes are visited, in either order, and again when a
+    /// traversal is resumed below it. `b` is what [`Spec::crypt`] makes of it.
+    fn dnodes(&mut self, _at: Place, _bp: &BlkPtr, _b: &Block) -> Result<()> {
+        Ok(())
+    }
+
+    /// A dnode slot that is not in use. Not called for slots in front of the object in whose tree a traversal is
+    /// resumed.
+    fn free_slot(&mut self, _object: u64) -> Result<()> {
         Ok(())
     }
 
@@ -115,13 +139,14 @@ pub struct Spec<'a> {
     pub after: Txg,
     /// Whether a block comes before or after what is below it.
     pub order: Order,
-    /// Visit holes born after `after`, too. Holes without a birth (born before the feature `hole_birth`) are
-    /// never visited.
-    pub holes: bool,
+    /// Which holes are visited, too.
+    pub holes: Holes,
     /// How dnode blocks are read. [`Crypt::Locked`] needs no key, but bonus buffers stay encrypted then.
     pub crypt: &'a Crypt,
     /// Where a traversal with the same order was stopped.
     pub resume: Option<Place>,
+    /// What is known of the pointers: whether damage of the metadata read is charged to devices and repaired.
+    pub in_use: InUse,
 }
 
 impl Spec<'_> {
@@ -130,9 +155,10 @@ impl Spec<'_> {
         Spec {
             after: 0,
             order,
-            holes: false,
+            holes: Holes::None,
             crypt: &Crypt::Locked,
             resume: None,
+            in_use: InUse::Now,
         }
     }
 }
@@ -250,7 +276,11 @@ impl<'a> Walker<'a> {
 
     fn is_left_out(&self, bp: &BlkPtr) -> bool {
         match bp.is_hole() {
-            true => !self.spec.holes || bp.logical_birth() <= self.spec.after,
+            true => match self.spec.holes {
+                Holes::None => true,
+                Holes::Born => bp.logical_birth() <= self.spec.after,
+                Holes::All => (1..=self.spec.after).contains(&bp.logical_birth()),
+            },
             false => bp.birth() <= self.spec.after,
         }
     }
@@ -333,9 +363,16 @@ impl<'a> Walker<'a> {
         Ok(Flow::On)
     }
 
+    fn read_spec(&self) -> ReadSpec<'a> {
+        ReadSpec {
+            in_use: self.spec.in_use,
+            ..ReadSpec::with_key(self.spec.crypt)
+        }
+    }
+
     /// A block of metadata; `None` if there is a finding instead.
     fn read(&mut self, bp: &BlkPtr, at: Place) -> Result<Option<Block>> {
-        match self.zio.read_with(bp, &ReadSpec::with_key(self.spec.crypt)) {
+        match self.zio.read_with(bp, &self.read_spec()) {
             Ok(b) => Ok(Some(b)),
             Err(e) if e.is_damage() => {
                 self.visitor.finding(Finding {
@@ -433,8 +470,7 @@ impl<'a> Walker<'a> {
             .filter(|bp| !bp.is_hole() && !bp.is_embedded() && !self.is_left_out(bp))
             .collect();
         if wanted.len() > 1 {
-            self.zio
-                .read_ahead(&wanted, &ReadSpec::with_key(self.spec.crypt));
+            self.zio.read_ahead(&wanted, &self.read_spec());
         }
     }
 
@@ -442,6 +478,7 @@ impl<'a> Walker<'a> {
         let Some(b) = self.read(bp, at)? else {
             return Ok(Flow::On);
         };
+        self.visitor.dnodes(at, bp, &b)?;
         let mut i = 0;
         while (i + 1) * DNODE_SIZE <= b.len() {
             let object = at
@@ -455,7 +492,12 @@ impl<'a> Walker<'a> {
                     }
                     usize::from(d.slots).max(1)
                 }
-                Ok(None) => 1,
+                Ok(None) => {
+                    if !self.resume.is_some_and(|r| object < r.object) {
+                        self.visitor.free_slot(object)?;
+                    }
+                    1
+                }
                 Err(e) => {
                     let place = Place {
                         object,

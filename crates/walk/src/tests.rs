@@ -160,7 +160,7 @@ fn holes_are_visited_with_their_births_when_asked_for() {
     let s = sample();
     let spec = Spec {
         after: s.middle,
-        holes: true,
+        holes: Holes::Born,
         ..Spec::all(Order::ParentsFirst)
     };
     let (log, _) = run(&s, &spec, None);

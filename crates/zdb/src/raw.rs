@@ -37,7 +37,7 @@ pub fn read(zio: &Zio, bp: &BlkPtr) -> Result<Block> {
 /// What to visit of an object: everything, holes with a birth as well.
 pub fn with_holes() -> walk::Spec<'static> {
     walk::Spec {
-        holes: true,
+        holes: walk::Holes::Born,
         ..walk::Spec::all(Order::ParentsFirst)
     }
 }

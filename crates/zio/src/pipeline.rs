@@ -9,6 +9,7 @@ mod free;
 mod gang;
 mod queue;
 mod read;
+mod scrub;
 mod write;
 
 use crate::cache::Cache;
@@ -21,6 +22,7 @@ use base::{bail, Block, Result, Txg};
 use codec::checksum;
 use disk::{BlkPtr, ObjType};
 use queue::Queue;
+pub use scrub::Scrubbed;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, RwLock, Weak};

@@ -375,6 +375,13 @@ impl Dnode {
         }
     }
 
+    /// The pointer of a data block as of the last sync; a hole if there is none.
+    pub fn block_pointer(&self, blkid: u64) -> Result<BlkPtr> {
+        let r = self.reader();
+        let s = self.read_lock().s.clone();
+        s.lookup(&r, blkid)
+    }
+
     /// Birth of a block as of the last sync; see [`Objset::birth_of`].
     pub(crate) fn birth_of(&self, level: i64, blkid: u64) -> Result<Option<Txg>> {
         let r = self.reader();

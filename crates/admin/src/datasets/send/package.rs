@@ -1,0 +1,198 @@
+//! The list at the head of a package: file systems with their snapshots, properties and holds (data format §30.5).
+
+use super::plan::failure;
+use crate::datasets::{self, Answer};
+use crate::registry::PoolEntry;
+use api::{ApiError, Send};
+use base::{Kind, Result};
+use disk::props::Class;
+use disk::NvList;
+use dsl::{Dataset, Dir, PropValue};
+use std::sync::Arc;
+use stream::{FileSystem, Package};
+
+/// The list of a single snapshot with properties (`-p`, `-b`, `-h`).
+pub fn of_one(
+    entry: &PoolEntry,
+    snap: &Arc<Dataset>,
+    base: Option<&Arc<Dataset>>,
+    r: &Send,
+) -> Answer<Package> {
+    let head = snap.dir().head().map_err(|e| failure(&r.target, e))?;
+    let to = short(snap, &r.target)?;
+    let from = match base {
+        Some(b) => Some(short(b, &r.target)?),
+        None => None,
+    };
+    of_tree(entry, &[head], from.as_deref(), &to, r)
+}
+
+fn short(snap: &Dataset, name: &str) -> Answer<String> {
+    let short = snap.snap_name().map_err(|e| failure(name, e))?;
+    Ok(short.unwrap_or_default())
+}
+
+/// The heads of `-R`, parents first. What lacks the snapshot is left out with a warning or refused.
+pub fn tree(
+    entry: &PoolEntry,
+    top: &Arc<Dir>,
+    r: &Send,
+    to: &str,
+    warnings: &mut Vec<String>,
+) -> Answer<Vec<Arc<Dataset>>> {
+    let fail = |e| failure(&r.target, e);
+    let made = entry.pool.dsl.dataset(&r.target).map_err(fail)?.phys();
+    let mut out = Vec::new();
+    let mut left_out: Vec<String> = r.exclude.clone();
+    for head in datasets::subtree(top).map_err(fail)? {
+        let name = head.dir().full_name();
+        if left_out.iter().any(|x| datasets::is_below(&name, x)) {
+            continue;
+        }
+        if head.snapshot_named(to).map_err(fail)?.is_some() {
+            out.push(head);
+            continue;
+        }
+        let born = entry
+            .pool
+            .dsl
+            .dataset(&name)
+            .map_err(fail)?
+            .phys()
+            .creation_txg;
+        if born > made.creation_txg {
+            warnings.push(format!(
+                "skipping dataset {name}: snapshot {to} does not exist"
+            ));
+        } else if r.skip_missing {
+            warnings.push(format!(
+                "WARNING: skipping dataset {name} and its children: snapshot {to} does not exist"
+            ));
+        } else {
+            return Err(ApiError::sentence(
+                Kind::NotFound,
+                format!(
+                    "cannot send {} recursively: snapshot {name}@{to} does not exist",
+                    r.target
+                ),
+            ));
+        }
+        left_out.push(name);
+    }
+    Ok(out)
+}
+
+/// The list of file systems, those given.
+pub fn of_tree(
+    entry: &PoolEntry,
+    heads: &[Arc<Dataset>],
+    from: Option<&str>,
+    to: &str,
+    r: &Send,
+) -> Answer<Package> {
+    let mut out = Package {
+        from_snap: from.map(str::to_string),
+        to_snap: Some(to.to_string()),
+        not_recursive: !r.replicate,
+        raw: r.raw,
+        file_systems: Vec::new(),
+    };
+    for (i, head) in heads.iter().enumerate() {
+        let name = head.dir().full_name();
+        let encrypted = head.dir().is_encrypted().map_err(|e| failure(&name, e))?;
+        if encrypted && !r.raw {
+            return Err(ApiError::sentence(
+                Kind::Invalid,
+                format!(
+                    "cannot send {}: encrypted dataset {name} may not be sent with properties without the raw flag",
+                    r.target
+                ),
+            ));
+        }
+        let parent = match i {
+            0 => None,
+            _ => head.dir().parent(),
+        };
+        let one = file_system(entry, head, parent, (from, to), r);
+        out.file_systems.push(one.map_err(|e| failure(&name, e))?);
+    }
+    Ok(out)
+}
+
+fn file_system(
+    entry: &PoolEntry,
+    head: &Arc<Dataset>,
+    parent: Option<Arc<Dir>>,
+    (from, to): (Option<&str>, &str),
+    r: &Send,
+) -> Result<FileSystem> {
+    let dir = head.dir();
+    let parent_from_snap = match parent {
+        None => 0,
+        Some(p) => {
+            let snap = p.head()?.snapshot_named(from.unwrap_or(to))?;
+            snap.map_or(0, |s| s.phys().guid)
+        }
+    };
+    let mut out = FileSystem {
+        guid: head.phys().guid,
+        name: dir.full_name(),
+        parent_from_snap,
+        origin: dir.origin()?.map(|o| o.phys().guid),
+        ..FileSystem::default()
+    };
+    if r.props || r.backup || r.replicate {
+        out.props = Some(props(head, r.backup)?);
+    }
+    let root = dir.encryption_root()?;
+    out.is_encryption_root = root.is_some_and(|d| d.object() == dir.object());
+    let _ = entry;
+    let all = head.snapshots()?;
+    let txg = |short: &str| {
+        let found = all.iter().find(|(n, _)| n == short);
+        found.map(|(_, s)| s.phys().creation_txg)
+    };
+    let last = txg(to).unwrap_or(u64::MAX);
+    let first = match r.replicate {
+        true => 0,
+        false => from.and_then(txg).unwrap_or(0),
+    };
+    let (mut snap_props, mut snap_holds) = (Vec::new(), Vec::new());
+    for (name, snap) in &all {
+        let made = snap.phys().creation_txg;
+        let is_end = name == to || Some(name.as_str()) == from;
+        let between = r.replicate || r.intermediate;
+        if made > last || made < first || !is_end && !between {
+            continue;
+        }
+        out.snaps.push((name.clone(), snap.phys().guid));
+        snap_props.push((name.clone(), props(snap, r.backup)?));
+        if r.holds {
+            snap_holds.push((name.clone(), snap.hold_list()?));
+        }
+    }
+    out.snap_props = Some(snap_props);
+    out.snap_holds = r.holds.then_some(snap_holds);
+    Ok(out)
+}
+
+/// The properties that go along: user properties, and native ones that can be set at any time, if they are stored
+/// here.
+fn props(ds: &Dataset, received: bool) -> Result<NvList> {
+    let mut list = NvList::new();
+    for (name, value) in ds.own_values(received)? {
+        let native = disk::props::DATASET.iter().find(|p| p.name == name);
+        let goes = match native {
+            None => disk::props::is_user(&name),
+            Some(p) => !matches!(p.class, Class::ReadOnly | Class::Once | Class::OnceDefault),
+        };
+        if !goes {
+            continue;
+        }
+        match value {
+            PropValue::Int(n) => list.set(&name, n),
+            PropValue::Str(s) => list.set(&name, s),
+        };
+    }
+    Ok(list)
+}

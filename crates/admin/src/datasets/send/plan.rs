@@ -1,0 +1,417 @@
+//! Which streams a `zfs send` consists of, in which order, each with its base.
+
+use super::package;
+use crate::datasets::{self, Answer};
+use crate::registry::PoolEntry;
+use api::{ApiError, Send};
+use base::{Kind, Result};
+use disk::dsl::BookmarkPhys;
+use disk::BlkPtr;
+use dsl::{Dataset, Dir};
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use stream::send::{Base, SendSpec};
+use stream::Package;
+
+/// One stream.
+pub struct Step {
+    pub ds: Arc<Dataset>,
+    pub spec: SendSpec,
+    /// Base, as the command prints it.
+    pub from: Option<String>,
+    /// Base, if it is a snapshot.
+    pub base: Option<Arc<Dataset>>,
+    /// Root of the object set when the stream was planned.
+    pub root: BlkPtr,
+    /// Bytes of a stream that goes on that have been received.
+    pub received: u64,
+}
+
+impl Step {
+    pub fn new(
+        ds: Arc<Dataset>,
+        spec: SendSpec,
+        from: Option<String>,
+        base: Option<Arc<Dataset>>,
+    ) -> Step {
+        let root = ds.phys().bp;
+        Step {
+            ds,
+            spec,
+            from,
+            base,
+            root,
+            received: 0,
+        }
+    }
+}
+
+/// All streams of a command.
+pub struct Plan {
+    pub entry: Arc<PoolEntry>,
+    /// Header of a package, and the name in it.
+    pub package: Option<(Package, String)>,
+    /// Holds are in it.
+    pub holds: bool,
+    pub steps: Vec<Step>,
+    pub warnings: Vec<String>,
+    /// A warning is a failure.
+    pub failed: bool,
+    /// What the resume token says.
+    pub token: String,
+}
+
+impl Plan {
+    pub fn new(entry: &Arc<PoolEntry>) -> Plan {
+        Plan {
+            entry: entry.clone(),
+            package: None,
+            holds: false,
+            steps: Vec::new(),
+            warnings: Vec::new(),
+            failed: false,
+            token: String::new(),
+        }
+    }
+
+    fn fail(&mut self, what: String) {
+        self.warnings.push(what);
+        self.failed = true;
+    }
+}
+
+/// `warning: cannot send 'NAME': REASON`
+pub fn refusal(kind: Kind, name: &str, why: &str) -> ApiError {
+    ApiError::sentence(kind, format!("warning: cannot send '{name}': {why}"))
+}
+
+/// An error of the engine about the stream of `name`.
+pub fn failure(name: &str, e: base::Error) -> ApiError {
+    let kind = e.kind;
+    refusal(kind, name, &datasets::plain(e, name).message)
+}
+
+/// The options that all streams have.
+fn common(r: &Send, name: &str) -> SendSpec {
+    SendSpec {
+        name: name.to_string(),
+        large_blocks: r.large_blocks,
+        embedded: r.embedded,
+        compressed: r.compressed,
+        raw: r.raw,
+        ..SendSpec::default()
+    }
+}
+
+/// Finds out what to send. The caller keeps the pool from being exported, and its datasets from being destroyed.
+pub fn plan(entry: &Arc<PoolEntry>, r: &Send) -> Answer<Plan> {
+    match r.replicate || r.intermediate {
+        true => several(entry, r),
+        false => single(entry, r),
+    }
+}
+
+/// Whether `snap` is in the history of `ds`.
+pub fn is_before(snap: &Dataset, ds: &Arc<Dataset>) -> Result<bool> {
+    let txg = snap.phys().creation_txg;
+    let mut at = ds.clone();
+    while let Some(prev) = at.prev()? {
+        if prev.object() == snap.object() {
+            return Ok(true);
+        }
+        if prev.phys().creation_txg <= txg {
+            return Ok(false);
+        }
+        at = prev;
+    }
+    Ok(false)
+}
+
+/// Whether a bookmark of the file system `of` is in the history of `ds`.
+fn is_mark_before(mark: &BookmarkPhys, of: &Dir, ds: &Arc<Dataset>) -> Result<bool> {
+    let phys = ds.phys();
+    let (mut dir, mut before) = (ds.dir(), phys.creation_txg);
+    if !phys.is_snapshot() {
+        before = u64::MAX;
+    }
+    loop {
+        if dir.object() == of.object() {
+            return Ok(mark.creation_txg < before);
+        }
+        let Some(origin) = dir.origin()? else {
+            return Ok(false);
+        };
+        before = origin.phys().creation_txg.saturating_add(1);
+        dir = origin.dir();
+    }
+}
+
+/// The base of an increment by its full name.
+fn base_of(
+    entry: &PoolEntry,
+    ds: &Arc<Dataset>,
+    name: &str,
+    from: &str,
+) -> Answer<(Base, Option<Arc<Dataset>>)> {
+    let missing = || {
+        let why = format!("incremental source ({from}) does not exist");
+        refusal(Kind::NotFound, name, &why)
+    };
+    let not_earlier = || {
+        refusal(
+            Kind::CrossDevice,
+            name,
+            "not an earlier snapshot from the same fs",
+        )
+    };
+    let fail = |e| failure(name, e);
+    let dsl = &entry.pool.dsl;
+    if datasets::pool_of(from) != datasets::pool_of(name) {
+        return Err(not_earlier());
+    }
+    let found = |e: base::Error| match e.kind {
+        Kind::NotFound => missing(),
+        _ => fail(e),
+    };
+    let is_origin = |dir: &Dir| dir.object() != ds.dir().object();
+    if let Some((fs, short)) = from.split_once('#') {
+        let head = dsl.dataset(fs).map_err(found)?;
+        let mark = head.bookmark(short).map_err(fail)?.ok_or_else(missing)?;
+        let dir = head.dir();
+        if !is_mark_before(&mark, &dir, ds).map_err(fail)? {
+            return Err(not_earlier());
+        }
+        let base = Base::of_bookmark(dsl, &mark, is_origin(&dir)).map_err(fail)?;
+        return Ok((base, None));
+    }
+    let snap = dsl.dataset(from).map_err(found)?;
+    if !snap.is_snapshot() || !is_before(&snap, ds).map_err(fail)? {
+        return Err(not_earlier());
+    }
+    let base = Base::of_snapshot(&snap, is_origin(&snap.dir())).map_err(fail)?;
+    Ok((base, Some(snap)))
+}
+
+/// One stream, perhaps with properties in front of it.
+fn single(entry: &Arc<PoolEntry>, r: &Send) -> Answer<Plan> {
+    let ds = datasets::find(entry, &r.target)?;
+    let mut name = r.target.clone();
+    if !ds.is_snapshot() {
+        if entry.pool.is_open(&ds) {
+            return Err(refusal(Kind::Busy, &name, "dataset is busy"));
+        }
+        if r.props || r.backup || r.holds {
+            return Err(ApiError::sentence(
+                Kind::Invalid,
+                "Error: Unsupported flag with filesystem or bookmark.",
+            ));
+        }
+        name = format!("{name}@{}", disk::stream::HEAD_NAME);
+    }
+    let mut plan = Plan::new(entry);
+    let mut spec = common(r, &name);
+    let mut base = None;
+    if let Some(from) = &r.from {
+        let (b, snap) = base_of(entry, &ds, &r.target, from)?;
+        spec.base = Some(b);
+        base = snap;
+    }
+    if let Some(book) = &r.redact {
+        spec.redact = Some(redaction(entry, &ds, &r.target, book)?);
+    }
+    if r.props || r.backup || r.holds {
+        plan.holds = r.holds;
+        let made = package::of_one(entry, &ds, base.as_ref(), r)?;
+        plan.package = Some((made, r.target.clone()));
+    }
+    plan.steps.push(Step::new(ds, spec, r.from.clone(), base));
+    Ok(plan)
+}
+
+/// The redaction list of a bookmark of the file system of a snapshot.
+fn redaction(
+    entry: &PoolEntry,
+    ds: &Dataset,
+    name: &str,
+    book: &str,
+) -> Answer<Arc<dsl::RedactionList>> {
+    let fs = ds.dir().full_name();
+    let short = match book.split_once('#') {
+        Some((of, short)) if of == fs || of.is_empty() => short,
+        Some(_) => {
+            let why = "the redaction bookmark is of another dataset";
+            return Err(refusal(Kind::Invalid, name, why));
+        }
+        None => book,
+    };
+    let fail = |e| failure(name, e);
+    let mark = ds
+        .dir()
+        .head()
+        .and_then(|h| h.bookmark(short))
+        .map_err(fail)?;
+    let Some(mark) = mark else {
+        let why = format!("redaction bookmark '{fs}#{short}' does not exist");
+        return Err(refusal(Kind::NotFound, name, &why));
+    };
+    if mark.redaction_obj == 0 {
+        let why = format!("'{fs}#{short}' is not a redaction bookmark");
+        return Err(refusal(Kind::Invalid, name, &why));
+    }
+    if mark.guid != ds.phys().guid {
+        let why = format!("redaction bookmark '{fs}#{short}' is of another snapshot");
+        return Err(refusal(Kind::Invalid, name, &why));
+    }
+    let list = entry.pool.dsl.redaction_list(mark.redaction_obj);
+    Ok(Arc::new(list.map_err(fail)?))
+}
+
+/// `-R` and `-I`.
+fn several(entry: &Arc<PoolEntry>, r: &Send) -> Answer<Plan> {
+    let Some((fs, to)) = r.target.split_once('@') else {
+        return Err(ApiError::sentence(
+            Kind::Invalid,
+            "Error: Unsupported flag with filesystem or bookmark.",
+        ));
+    };
+    let snap = datasets::find(entry, &r.target)?;
+    let mut from = None;
+    let mut from_origin = false;
+    if let Some(name) = &r.from {
+        let origin = snap.dir().origin().map_err(|e| failure(&r.target, e))?;
+        match name.split_once('@') {
+            _ if origin.is_some_and(|o| o.full_name() == *name) => from_origin = true,
+            Some((of, short)) if of == fs => from = Some(short.to_string()),
+            _ => {
+                return Err(ApiError::sentence(
+                    Kind::Invalid,
+                    "incremental source must be in same filesystem",
+                ))
+            }
+        }
+    }
+    let mut plan = Plan::new(entry);
+    let heads = match r.replicate {
+        true => package::tree(entry, &snap.dir(), r, to, &mut plan.warnings)?,
+        false => vec![snap.dir().head().map_err(|e| failure(&r.target, e))?],
+    };
+    let wants = r.replicate || r.props || r.backup || r.holds;
+    let made = match wants {
+        true => package::of_tree(entry, &heads, from.as_deref(), to, r)?,
+        false => Package::default(),
+    };
+    plan.package = Some((made, r.target.clone()));
+    plan.holds = r.holds;
+    let way = Way {
+        r,
+        from: from.as_deref(),
+        from_origin,
+        to,
+    };
+    for head in in_order(heads)? {
+        file_system(&mut plan, &way, &head)?;
+    }
+    Ok(plan)
+}
+
+/// What holds for all file systems of a package.
+struct Way<'a> {
+    r: &'a Send,
+    from: Option<&'a str>,
+    from_origin: bool,
+    to: &'a str,
+}
+
+/// Parents before children, origins before their clones.
+fn in_order(heads: Vec<Arc<Dataset>>) -> Answer<Vec<Arc<Dataset>>> {
+    let all: BTreeSet<u64> = heads.iter().map(|h| h.dir().object()).collect();
+    let mut done = BTreeSet::new();
+    let (mut out, mut left) = (Vec::new(), heads);
+    while !left.is_empty() {
+        let before = left.len();
+        let mut next = Vec::new();
+        for head in left {
+            let dir = head.dir();
+            let origin = dir.origin().map_err(|e| failure(&dir.full_name(), e))?;
+            let needs = [dir.parent(), origin.map(|o| o.dir())];
+            let waits = needs.iter().flatten().any(|d| {
+                d.object() != dir.object()
+                    && all.contains(&d.object())
+                    && !done.contains(&d.object())
+            });
+            match waits {
+                true => next.push(head),
+                false => {
+                    done.insert(dir.object());
+                    out.push(head);
+                }
+            }
+        }
+        left = next;
+        if left.len() == before {
+            // A circle, which promotions of clones into each other may make: as they come.
+            out.append(&mut left);
+        }
+    }
+    Ok(out)
+}
+
+/// The streams of one file system.
+fn file_system(plan: &mut Plan, way: &Way, head: &Arc<Dataset>) -> Answer<()> {
+    let name = head.dir().full_name();
+    let fail = |e| failure(&name, e);
+    let list = head.snapshots().map_err(fail)?;
+    let at = |short: &str| list.iter().position(|(n, _)| n == short);
+    let target = format!("{name}@{}", way.to);
+    let Some(end) = at(way.to) else {
+        plan.fail(format!("WARNING: could not send {target}: does not exist"));
+        return Ok(());
+    };
+    let start = match way.from {
+        None => None,
+        Some(from) => match at(from) {
+            // A file system that is younger than the base is sent from its beginning.
+            None if way.r.replicate => None,
+            None => {
+                plan.fail(format!(
+                    "WARNING: could not send {target}:\nincremental source ({name}@{from}) does not exist"
+                ));
+                return Ok(());
+            }
+            Some(i) if i >= end => {
+                plan.fail(format!(
+                    "WARNING: could not send {target}:\nincremental source ({name}@{from}) is not earlier than it"
+                ));
+                return Ok(());
+            }
+            Some(i) => Some(i),
+        },
+    };
+    // Without -I an increment leads to the target at once.
+    let all = way.r.intermediate || way.from.is_none() && !way.from_origin || start.is_none();
+    let mut prev = match start {
+        Some(i) => Some(list[i].1.clone()),
+        None if way.from_origin || way.r.replicate => head.dir().origin().map_err(fail)?,
+        None => None,
+    };
+    for (i, (short, snap)) in list.iter().enumerate() {
+        if i > end || start.is_some_and(|s| i <= s) || !all && i != end {
+            continue;
+        }
+        let full = format!("{name}@{short}");
+        let mut spec = common(way.r, &full);
+        let mut from = None;
+        if let Some(base) = &prev {
+            let is_origin = base.dir().object() != head.dir().object();
+            spec.base = Some(Base::of_snapshot(base, is_origin).map_err(fail)?);
+            from = Some(match is_origin {
+                true => base.full_name(),
+                false => base.snap_name().map_err(fail)?.unwrap_or_default(),
+            });
+        }
+        plan.steps
+            .push(Step::new(snap.clone(), spec, from, prev.clone()));
+        prev = Some(snap.clone());
+    }
+    Ok(())
+}

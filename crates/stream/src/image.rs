@@ -1,0 +1,97 @@
+//! What streams say, applied in memory: a judge for tests. Two chains of streams that lead to the same snapshot must
+//! give the same image.
+
+use crate::Reader;
+use base::{bail, Result};
+use disk::stream::{record_flag, Object, Record};
+use std::collections::BTreeMap;
+
+/// The objects of a snapshot.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Image {
+    objects: BTreeMap<u64, Content>,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+struct Content {
+    /// Without the guid of the snapshot.
+    record: Object,
+    bonus: Vec<u8>,
+    /// Blocks that are not all zero, by offset.
+    blocks: BTreeMap<u64, Vec<u8>>,
+    spill: Option<Vec<u8>>,
+}
+
+impl Image {
+    /// Objects there are.
+    pub fn len(&self) -> usize {
+        self.objects.len()
+    }
+
+    /// Whether there is nothing.
+    pub fn is_empty(&self) -> bool {
+        self.objects.is_empty()
+    }
+
+    /// Applies the stream of one snapshot, as [`crate::send::send`] writes it without options.
+    ///
+    /// # Errors
+    /// Those of reading it; `Invalid` for a record of a stream with options, or one about an object that is not there.
+    pub fn apply(&mut self, stream: &[u8]) -> Result<()> {
+        let mut reader = Reader::new(stream);
+        while let Some(item) = reader.next()? {
+            match item.record {
+                Record::Begin(_) | Record::End(_) => {}
+                Record::Object(r) => self.object(r, item.payload),
+                Record::FreeObjects(r) => {
+                    let end = r.first.saturating_add(r.count);
+                    self.objects.retain(|o, _| *o < r.first || *o >= end);
+                }
+                Record::Free(r) => {
+                    let end = r.offset.saturating_add(r.length);
+                    let content = self.at(r.object)?;
+                    content.blocks.retain(|o, _| *o < r.offset || *o >= end);
+                }
+                Record::Write(r) if r.compression == 0 => {
+                    let content = self.at(r.object)?;
+                    match item.payload.iter().any(|b| *b != 0) {
+                        true => content.blocks.insert(r.offset, item.payload),
+                        false => content.blocks.remove(&r.offset),
+                    };
+                }
+                Record::Spill(r) if r.compressed_size == 0 => {
+                    self.at(r.object)?.spill = Some(item.payload);
+                }
+                r => bail!(Invalid, "{} record in a plain stream", r.name()),
+            }
+        }
+        Ok(())
+    }
+
+    fn at(&mut self, object: u64) -> Result<&mut Content> {
+        match self.objects.get_mut(&object) {
+            Some(c) => Ok(c),
+            None => bail!(
+                Invalid,
+                "a record about object {object}, which is not there"
+            ),
+        }
+    }
+
+    fn object(&mut self, r: Object, bonus: Vec<u8>) {
+        // A larger object that takes the slots of others replaces them.
+        let (first, slots) = (r.object, u64::from(r.slots.max(1)));
+        let end = first.saturating_add(slots);
+        self.objects.retain(|o, _| *o <= first || *o >= end);
+        let content = self.objects.entry(first).or_default();
+        let fits = content.record.block_size == r.block_size && content.record.slots == r.slots;
+        if !fits {
+            content.blocks.clear();
+        }
+        if r.flags & record_flag::OBJECT_SPILL == 0 {
+            content.spill = None;
+        }
+        content.record = Object { to_guid: 0, ..r };
+        content.bonus = bonus;
+    }
+}

@@ -43,7 +43,7 @@ pub struct PoolEntry {
     pub gate: RwLock<()>,
     pub names: Names,
     /// Streams that are received.
-    pub streams: crate::streams::Streams,
+    pub streams: Arc<crate::streams::Streams>,
     /// Numbers what `zfs diff` makes for as long as it runs.
     pub(crate) comparisons: AtomicU64,
     /// Streams that are sent.

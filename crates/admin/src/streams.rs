@@ -13,15 +13,15 @@ pub struct Streams {
 }
 
 /// A stream under way; it is over when this is dropped.
-pub struct UnderWay<'a> {
-    streams: &'a Streams,
+pub struct UnderWay {
+    streams: Arc<Streams>,
     object: u64,
     ended: Arc<AtomicBool>,
 }
 
 impl Streams {
     /// A stream begins to fill a dataset; `None` if another one does.
-    pub fn begin(&self, object: u64) -> Option<UnderWay<'_>> {
+    pub fn begin(self: &Arc<Self>, object: u64) -> Option<UnderWay> {
         let mut list = self.list.acquire();
         if list.contains_key(&object) {
             return None;
@@ -29,7 +29,7 @@ impl Streams {
         let ended = Arc::new(AtomicBool::new(false));
         list.insert(object, ended.clone());
         Some(UnderWay {
-            streams: self,
+            streams: self.clone(),
             object,
             ended,
         })
@@ -53,14 +53,14 @@ impl Streams {
     }
 }
 
-impl UnderWay<'_> {
+impl UnderWay {
     /// Whether it is asked to end.
     pub fn is_ended(&self) -> bool {
         self.ended.load(Ordering::Relaxed)
     }
 }
 
-impl Drop for UnderWay<'_> {
+impl Drop for UnderWay {
     fn drop(&mut self) {
         self.streams.list.acquire().remove(&self.object);
     }

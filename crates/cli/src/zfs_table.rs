@@ -511,8 +511,8 @@ static SUBS: &[Sub] = &[
         flags: &[
             sw('A', "Throw away what a broken 'receive -s' kept."),
             sw('F', "Roll back to the base of an increment; with a replication stream, destroy what the sender does not have any more."),
-            sw('M', "Unmount by force what is in use."),
-            sw('c', "Heal damaged blocks of a snapshot that exists."),
+            sw('M', "Of other systems: here a target that is in use stays mounted."),
+            sw('c', "Heal damaged blocks of a snapshot; refused in this version."),
             sw('d', "Name it by all but the first element of the name that was sent, below the operand."),
             sw('e', "Name it by the last element of the name that was sent, below the operand."),
             sw('h', "Leave out holds."),

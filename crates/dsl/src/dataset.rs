@@ -374,6 +374,15 @@ impl Dataset {
         Ok(())
     }
 
+    /// Takes one feature away that the dataset does not use any more.
+    pub(crate) fn deactivate_feature(&self, tx: &Tx, guid: &str) -> Result<()> {
+        if self.st.acquire().features.remove(guid) {
+            self.core.features.activate(tx, guid, -1)?;
+            Zap::new(&self.dn).remove_if(tx, guid)?;
+        }
+        Ok(())
+    }
+
     /// One of the integers of a zapified dataset.
     pub(crate) fn extra(&self, key: &str) -> Result<Option<u64>> {
         match is_zapified(&self.dn) {

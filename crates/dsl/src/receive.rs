@@ -250,6 +250,8 @@ impl Dsl {
 
     fn begin_in(&self, tx: &Tx, ds: &Arc<Dataset>, r: &ReceiveBegin) -> Result<()> {
         ds.update(tx, |p| p.flags |= ds_flags::INCONSISTENT)?;
+        // What the base leaves out is for the stream to say.
+        ds.deactivate_feature(tx, disk::feature::guid::REDACTED_DATASETS)?;
         for guid in r.features {
             ds.activate_feature(tx, guid)?;
         }

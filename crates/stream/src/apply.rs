@@ -3,7 +3,8 @@
 //! 1. A record is applied only after the reader has verified it. Its values are bounded again by what the
 //!    target has: an object that is not there, a block beyond what the stream's features allow or a record
 //!    out of order is an error.
-//! 2. Each record is applied in one transaction, with the note how far the stream has come. So a stream
+//! 2. Each record is applied in one transaction; records of objects and data with the note how far the stream
+//!    has come. So a stream
 //!    that breaks off can be resumed behind the last record that is on disk.
 //! 3. An object whose dnode changes its size is freed, and made again when that is on disk.
 
@@ -100,15 +101,15 @@ impl Applier {
         }
         match record {
             Record::Object(r) => self.object(r, &payload, bytes)?,
-            Record::FreeObjects(r) => self.free_objects(r, bytes)?,
+            Record::FreeObjects(r) => self.free_objects(r)?,
             Record::Write(r) => return self.write(r, payload, bytes),
-            Record::Free(r) => self.free(r, bytes)?,
+            Record::Free(r) => self.free(r)?,
             Record::Spill(r) => {
-                self.spill(r, payload, bytes)?;
+                self.spill(r, payload)?;
                 return Ok(Vec::new());
             }
             Record::WriteEmbedded(r) => self.embedded(r, &payload, bytes)?,
-            Record::Redact(r) => self.redact(r, bytes)?,
+            Record::Redact(r) => self.redact(r)?,
             Record::WriteByRef(_) => bail!(
                 Unsupported,
                 "stream has deprecated feature: dedup, try 'zstream redup [send in a file] | zfs recv [...]'"
@@ -309,7 +310,7 @@ impl Applier {
         }
     }
 
-    fn free_objects(&mut self, r: &stream::FreeObjects, bytes: u64) -> Result<()> {
+    fn free_objects(&mut self, r: &stream::FreeObjects) -> Result<()> {
         let end = r.first.saturating_add(r.count);
         self.last = None;
         let mut at = r.first.saturating_sub(1);
@@ -319,7 +320,6 @@ impl Applier {
             }
             let tx = self.os.tx(Need::freeing())?;
             self.os.free(&tx, o)?;
-            self.note(tx.txg(), o, 0, bytes);
             at = o;
         }
         Ok(())
@@ -536,7 +536,7 @@ impl Applier {
         Ok(())
     }
 
-    fn free(&mut self, r: &stream::Free, bytes: u64) -> Result<()> {
+    fn free(&mut self, r: &stream::Free) -> Result<()> {
         let dn = self.hold(r.object, "FREE")?;
         let max_block = dn.info().max_blkid;
         let tx = self.os.tx(Need::freeing())?;
@@ -545,25 +545,24 @@ impl Applier {
             // Authenticated as the sender has it.
             dn.set_max_block(&tx, max_block)?;
         }
-        self.note(tx.txg(), r.object, r.offset, bytes);
         Ok(())
     }
 
-    fn spill(&mut self, r: &stream::Spill, payload: Vec<u8>, bytes: u64) -> Result<()> {
+    fn spill(&mut self, r: &stream::Spill, payload: Vec<u8>) -> Result<()> {
         if self.rules.spill_known && r.flags & record_flag::SPILL_UNMODIFIED != 0 {
             return Ok(());
         }
         if self.rules.raw {
-            return self.spill_raw(r, payload, bytes);
+            return self.spill_raw(r, payload);
         }
         let data = match r.compressed_size {
             0 => payload,
             _ => decompress(r.compression, &payload, r.length)?,
         };
-        self.put_spill(r.object, r.length, data, ObjType::SA, bytes)
+        self.put_spill(r.object, r.length, data, ObjType::SA)
     }
 
-    fn spill_raw(&mut self, r: &stream::Spill, payload: Vec<u8>, bytes: u64) -> Result<()> {
+    fn spill_raw(&mut self, r: &stream::Spill, payload: Vec<u8>) -> Result<()> {
         let lsize = usize::try_from(r.length).map_err(|_| Error::from(Kind::Invalid))?;
         if r.length > MAX_SPILL || payload.is_empty() {
             bail!(Invalid, "raw spill block of {} bytes", r.length);
@@ -590,7 +589,6 @@ impl Applier {
                 "no contiguous place for a spill block of a raw stream"
             );
         }
-        self.note(tx.txg(), r.object, 0, bytes);
         Ok(())
     }
 
@@ -600,7 +598,6 @@ impl Applier {
         length: u64,
         mut data: Vec<u8>,
         ty: ObjType,
-        bytes: u64,
     ) -> Result<()> {
         if data.len() as u64 != length || length > MAX_SPILL || length % 512 != 0 || length == 0 {
             bail!(Invalid, "spill block of {} bytes", data.len());
@@ -610,9 +607,7 @@ impl Applier {
         }
         let dn = self.hold(object, "SPILL")?;
         let tx = self.os.tx(Need::bytes(length + OVERHEAD))?;
-        dn.set_spill(&tx, Some(data))?;
-        self.note(tx.txg(), object, 0, bytes);
-        Ok(())
+        dn.set_spill(&tx, Some(data))
     }
 
     fn embedded(&mut self, r: &stream::WriteEmbedded, payload: &[u8], bytes: u64) -> Result<()> {
@@ -627,7 +622,7 @@ impl Applier {
         content.resize(r.length as usize, 0);
         // OpenZFS sends a spill block that is in its pointer like a block of data before the first one.
         if r.offset == 0u64.wrapping_sub(r.length.wrapping_mul(2)) {
-            return self.put_spill(r.object, r.length, content, ObjType::SA, bytes);
+            return self.put_spill(r.object, r.length, content, ObjType::SA);
         }
         self.in_order(r.object, r.offset)?;
         let dn = self.hold(r.object, "WRITE_EMBEDDED")?;
@@ -648,7 +643,7 @@ impl Applier {
         Ok(())
     }
 
-    fn redact(&mut self, r: &stream::Redact, bytes: u64) -> Result<()> {
+    fn redact(&mut self, r: &stream::Redact) -> Result<()> {
         if !self.has(feature::REDACTED) {
             bail!(Invalid, "REDACT record in a stream that is not redacted");
         }
@@ -666,7 +661,6 @@ impl Applier {
                 dn.redact(&tx, blkid)?;
             }
             at = last.min(at + 1024);
-            self.note(tx.txg(), r.object, r.offset, bytes);
         }
         Ok(())
     }

@@ -6,16 +6,20 @@ use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use system_tests::manifest::{self, base64, Look};
-use system_tests::Rig;
+use system_tests::{until, Rig};
 use testkit::fixture::{file, streams};
 use testkit::or_skip;
 
 /// Fields of cases that are not to be compared, with the reason.
-const LEFT_OUT: [(&str, &str); 3] = [
+const LEFT_OUT: [(&str, &str); 6] = [
     // OpenZFS loses spill blocks that are in their pointers; what is here is more.
     ("embedded", "long symlinks"),
     ("lec", "long symlinks"),
     ("rawplain", "long symlinks"),
+    ("resumed", "extended attributes in spill blocks"),
+    // OpenZFS was told to show what was left out as zeros; here it is an error.
+    ("redacted", "redacted blocks"),
+    ("redacted-clone", "redacted blocks"),
 ];
 
 struct Said {
@@ -159,7 +163,14 @@ impl Judge {
                     said.err
                 ));
             }
-            if fails && !a["says"].is_null() && text(a, "says") != said.err {
+            let up_to_token = |t: &str| {
+                t.split("zfs send -t")
+                    .next()
+                    .unwrap_or_default()
+                    .to_string()
+            };
+            let (want, have) = (up_to_token(text(a, "says")), up_to_token(&said.err));
+            if fails && !a["says"].is_null() && want != have {
                 wrong.push(format!(
                     "says '{}' instead of '{}'",
                     said.err,
@@ -296,4 +307,160 @@ fn streams_of_trees_that_change_and_break_off_give_what_openzfs_received() {
 #[test]
 fn streams_of_pools_without_features_give_what_openzfs_received() {
     judge("streams-old", &["-d"], &[]);
+}
+
+/// A rig with an empty pool, and the streams of a fixture.
+fn own(name: &str, fixture: &str) -> Option<(Rig, testkit::TempDir, PathBuf)> {
+    let mut rig = Rig::new(name)?;
+    let (dir, _) = or_skip(streams(fixture))?;
+    let disk = rig.image("disk", 512 << 20);
+    rig.start();
+    let at = format!("{}/tank", rig.mnt().display());
+    rig.zpool(&["create", "-m", &at, "tank", &disk]);
+    let sub = dir.path().join("streams");
+    let place = match sub.is_dir() {
+        true => sub,
+        false => dir.path().to_path_buf(),
+    };
+    Some((rig, dir, place))
+}
+
+fn receive(rig: &Rig, args: &[&str], stream: &Path) -> std::process::Output {
+    rig.command("zfs", &[&["receive"][..], args].concat())
+        .stdin(File::open(stream).unwrap())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .output()
+        .unwrap()
+}
+
+#[test]
+fn a_flipped_bit_anywhere_is_refused_and_leaves_nothing() {
+    let Some((rig, _dir, place)) = own("receive-bits", "streams-more") else {
+        return;
+    };
+    let good = fs::read(place.join("small.zstream")).unwrap();
+    let bad = rig.path().join("home/bad");
+    for n in 0..40u64 {
+        let mut b = good.clone();
+        let at = (n * 7919 * 31 % (b.len() as u64 * 8)) as usize;
+        b[at / 8] ^= 1 << (at % 8);
+        fs::write(&bad, &b).unwrap();
+        let out = receive(&rig, &["tank/x"], &bad);
+        let err = String::from_utf8_lossy(&out.stderr);
+        assert_eq!(out.status.code(), Some(1), "bit {at}: {err}");
+        assert!(err.starts_with("cannot receive"), "bit {at}: {err}");
+        assert_eq!(rig.zfs(&["list", "-H", "-o", "name"]), "tank\n", "bit {at}");
+    }
+    assert!(receive(&rig, &["tank/x"], &place.join("small.zstream"))
+        .status
+        .success());
+    rig.zpool(&["export", "tank"]);
+    rig.zdb_check("tank");
+}
+
+/// What came before a crash is there again if it is to be kept, and gone if not.
+#[test]
+fn a_receive_that_ends_with_the_daemon_is_kept_or_cleared_away() {
+    let Some((mut rig, _dir, place)) = own("receive-killed", "streams-more") else {
+        return;
+    };
+    assert!(receive(&rig, &["tank/base"], &place.join("f1.zstream"))
+        .status
+        .success());
+    assert!(receive(&rig, &["tank/lost"], &place.join("f1.zstream"))
+        .status
+        .success());
+    // Two receives wait for the rest of their streams.
+    let part = |name: &str| {
+        let b = fs::read(place.join("i12.zstream")).unwrap();
+        let path = rig.path().join("home").join(name);
+        fs::write(&path, &b[..b.len() / 2]).unwrap();
+        path
+    };
+    let (a, b) = (part("a"), part("b"));
+    let wait = |args: &str, path: &Path| {
+        let line = format!("(cat {}; sleep 300) | zfs receive {args}", path.display());
+        let mut c = rig.command("sh", &["-c", &line]);
+        c.stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap()
+    };
+    let mut waiting = [wait("-s tank/base", &a), wait("tank/lost", &b)];
+    until("the state of a receive is on disk", || {
+        let token = rig.get("receive_resume_token", "tank/base");
+        rig.zpool(&["sync", "tank"]);
+        token.len() > 10
+    });
+    std::thread::sleep(std::time::Duration::from_secs(2));
+    rig.zpool(&["sync", "tank"]);
+    rig.kill();
+    for child in &mut waiting {
+        let _ = child.kill();
+        let _ = child.wait();
+    }
+    rig.start();
+    assert!(rig.get("receive_resume_token", "tank/base").len() > 10);
+    assert_eq!(rig.get("receive_resume_token", "tank/lost"), "-");
+    // The one that was lost begins again, the other one is told how to go on.
+    let again = receive(&rig, &["tank/lost"], &place.join("i12.zstream"));
+    assert!(
+        again.status.success(),
+        "{}",
+        String::from_utf8_lossy(&again.stderr)
+    );
+    let refused = receive(&rig, &["tank/base"], &place.join("i12.zstream"));
+    assert_eq!(refused.status.code(), Some(1));
+    rig.zfs(&["receive", "-A", "tank/base"]);
+    assert!(receive(&rig, &["tank/base"], &place.join("i12.zstream"))
+        .status
+        .success());
+    rig.zpool(&["export", "tank"]);
+    rig.zdb_check("tank");
+}
+
+/// Files that are open while an increment comes go on, and everything new is seen at once.
+#[test]
+fn a_mounted_target_stays_mounted_and_shows_the_new_state_at_once() {
+    let Some((rig, _dir, place)) = own("receive-mounted", "streams-more") else {
+        return;
+    };
+    assert!(receive(&rig, &["tank/x"], &place.join("f1.zstream"))
+        .status
+        .success());
+    let at = PathBuf::from(rig.get("mountpoint", "tank/x"));
+    let list = |dir: &Path| {
+        let mut names: Vec<_> = fs::read_dir(dir)
+            .unwrap()
+            .map(|e| e.unwrap().file_name())
+            .collect();
+        names.sort();
+        names
+    };
+    let before = list(&at);
+    let open = File::open(&at).unwrap();
+    let out = receive(&rig, &["tank/x"], &place.join("i13.zstream"));
+    assert!(
+        out.status.success(),
+        "{}",
+        String::from_utf8_lossy(&out.stderr)
+    );
+    drop(open);
+    let after = list(&at);
+    assert_ne!(before, after, "the increment changes the root directory");
+    let snap = list(&at.join(".zfs/snapshot/3"));
+    assert_eq!(after, snap);
+    for name in &after {
+        let (a, b) = (at.join(name), at.join(".zfs/snapshot/3").join(name));
+        if fs::symlink_metadata(&a).unwrap().is_file() {
+            assert!(
+                fs::read(&a).unwrap() == fs::read(&b).unwrap(),
+                "{}",
+                a.display()
+            );
+        }
+    }
+    rig.zpool(&["export", "tank"]);
+    rig.zdb_check("tank");
 }

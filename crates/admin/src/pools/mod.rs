@@ -26,6 +26,7 @@ use disk::{feature, NvList};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 /// Records of the history handed over at a time.
 const HISTORY_CHUNK: usize = 500;
@@ -149,6 +150,9 @@ pub fn leave(
     )
 }
 
+/// Hundredths of a second in which streams that are received have to end when a pool goes by force.
+const STREAMS_PATIENCE: usize = 500;
+
 /// Takes a pool out of service: unmounts, records the command, marks the labels. `unwanted`: the caller
 /// has gone away.
 fn take_out(
@@ -186,6 +190,23 @@ fn take_out(
     ours()?;
     if unwanted.load(Ordering::SeqCst) {
         return Err(cancel::refusal());
+    }
+    if entry.streams.any() {
+        if way.force {
+            entry.streams.end_all();
+        }
+        for _ in 0..STREAMS_PATIENCE {
+            if !way.force || !entry.streams.any() {
+                break;
+            }
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        if entry.streams.any() {
+            return Err(ApiError::reason(
+                Kind::Busy,
+                "pool is busy: a stream is being received",
+            ));
+        }
     }
     if !way.force && entry.sends.any() {
         return Err(ApiError::reason(Kind::Busy, "pool is busy"));

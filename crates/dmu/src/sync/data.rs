@@ -205,7 +205,8 @@ impl Objset {
                 .unwrap_or_else(|e| e.into_inner())
                 .unwrap_or_else(|| Err(Error::damaged("a transform was lost")))?;
             let (new, delta) = p.put(&o.spec, &prepared, &o.old, o.fill)?;
-            if !new.is_hole() && !new.is_embedded() {
+            // What is stored encrypted is not what readers with the key want.
+            if !new.is_hole() && !new.is_embedded() && o.raw.is_none() {
                 // Small changes come again to where they were; long streams do not.
                 match o.partial || !streamed {
                     true => p.zio.cache.insert(&new, block),

@@ -21,7 +21,7 @@ use api::{ApiError, Peer, Receive, Received};
 use base::sync::RwLockExt;
 use base::Kind;
 use disk::names::{self, Want};
-use disk::stream::{Begin, HeaderType, Record};
+use disk::stream::{Begin, HeaderType, Record, RECORD};
 use std::io::Read;
 use std::sync::Arc;
 use stream::{BeginList, Reader};
@@ -57,6 +57,27 @@ fn list_of(payload: &[u8]) -> Answer<BeginList> {
         .map_err(|_| words::plain(Kind::Invalid, "invalid stream (malformed nvlist)"))
 }
 
+/// Looks at the first record without believing it: how sentences about the stream begin.
+fn peek(mut from: impl Read) -> Answer<(&'static str, impl Read)> {
+    let mut first = Vec::with_capacity(RECORD);
+    let read = from.by_ref().take(RECORD as u64).read_to_end(&mut first);
+    read.map_err(|e| words::stream("cannot receive", &e.into()))?;
+    let whole: Option<&[u8; RECORD]> = first.as_slice().try_into().ok();
+    let begin = whole.and_then(|b| {
+        let swapped = disk::stream::is_swapped(b).ok()?;
+        match Record::decode(b, swapped).ok()? {
+            Record::Begin(b) if b.header_type == HeaderType::Substream => Some(b),
+            _ => None,
+        }
+    });
+    let what = match begin {
+        None => "cannot receive",
+        Some(b) if b.from_guid == 0 => words::NEW,
+        Some(_) => words::INCREMENTAL,
+    };
+    Ok((what, std::io::Cursor::new(first).chain(from)))
+}
+
 /// `zfs receive`: reads a stream, or a package of them, from `from`.
 pub fn receive(
     admin: &Arc<Admin>,
@@ -78,6 +99,12 @@ pub fn receive(
         )
     })?;
     datasets::need_writable(&entry).map_err(|e| words::plain(Kind::ReadOnly, e.message))?;
+    if r.corrective {
+        return Err(words::plain(
+            Kind::Unsupported,
+            "healing by a stream (-c) is not available in this version",
+        ));
+    }
     let mut run = Run {
         admin,
         peer,
@@ -87,10 +114,9 @@ pub fn receive(
         new: Vec::new(),
         recorded: false,
     };
+    let (what, from) = peek(from)?;
     let mut reader = Reader::new(from);
-    let first = reader
-        .next()
-        .map_err(|e| words::stream("cannot receive", &e))?;
+    let first = reader.next().map_err(|e| words::stream(what, &e))?;
     let Some(first) = first else {
         return Err(words::plain(
             Kind::Invalid,

@@ -4,9 +4,10 @@ use super::{sent_name, words, Run};
 use crate::datasets::create::NewFs;
 use crate::datasets::keys::{self, CryptProps};
 use crate::datasets::parse::Allowed;
-use crate::datasets::{self, destroy, mount, protect, set, Answer};
+use crate::datasets::{self, destroy, protect, set, Answer};
 use crate::registry::PoolEntry;
 use crate::rights::{self, Action};
+use crate::streams::UnderWay;
 use crate::{cancel, errors};
 use api::{ApiError, NameBy};
 use base::{Error, Kind, Result};
@@ -53,6 +54,7 @@ struct Filling {
     os: Arc<Objset>,
     resumable: bool,
     sealed: Option<Sealed>,
+    under_way: UnderWay,
 }
 
 /// What a raw stream says of its dataset as a whole.
@@ -155,19 +157,22 @@ fn target_name(run: &Run, begin: &Begin, extra: Option<&Extra>) -> Answer<(Strin
     Ok((format!("{}/{below}", run.r.target), snap))
 }
 
-/// A snapshot with that guid, of `head` first, then anywhere in the pool.
-fn by_guid(entry: &PoolEntry, guid: u64) -> Result<Option<Arc<Dataset>>> {
-    let mut stack = vec![entry.pool.dsl.root()?];
-    while let Some(dir) = stack.pop() {
-        stack.extend(dir.children()?);
-        let head = match dir.head() {
-            Ok(head) => head,
-            Err(e) if e.kind == Kind::NotFound => continue,
+/// A snapshot with that guid: below the parent of `near` first, then in larger and larger parts of the
+/// pool, since a tree may be there several times.
+fn by_guid(entry: &PoolEntry, near: &str, guid: u64) -> Result<Option<Arc<Dataset>>> {
+    let mut at = near;
+    while let Some((up, _)) = at.rsplit_once('/') {
+        let below = match entry.pool.dsl.dir(up) {
+            Ok(dir) => datasets::subtree(&dir)?,
+            Err(e) if e.kind == Kind::NotFound => Vec::new(),
             Err(e) => return Err(e),
         };
-        if let Some(s) = own_by_guid(&head, guid)? {
-            return Ok(Some(s));
+        for head in below {
+            if let Some(s) = own_by_guid(&head, guid)? {
+                return Ok(Some(s));
+            }
         }
+        at = up;
     }
     Ok(None)
 }
@@ -218,7 +223,7 @@ fn find_target(
     let mut head = exists(entry, &fs)?;
     if head.is_none() && !wants_new && !resuming {
         // The file system may have another name here.
-        if let Some(base) = by_guid(entry, begin.from_guid).map_err(internal)? {
+        if let Some(base) = by_guid(entry, &fs, begin.from_guid).map_err(internal)? {
             if extra.is_some() {
                 fs = base.dir().full_name();
                 head = exists(entry, &fs)?;
@@ -276,7 +281,7 @@ fn find_target(
             full_onto(run, entry, begin, there, &fs)?;
         }
         if clone || run.r.origin.is_some() {
-            base = Some(origin(run, entry, begin, what)?);
+            base = Some(origin(run, entry, begin, &fs, what)?);
         }
     } else {
         let Some(there) = &head else {
@@ -482,7 +487,13 @@ fn has_unwritten(entry: &PoolEntry, head: &Dataset) -> bool {
 }
 
 /// The snapshot that a clone begins with.
-fn origin(run: &Run, entry: &PoolEntry, begin: &Begin, what: &str) -> Answer<Arc<Dataset>> {
+fn origin(
+    run: &Run,
+    entry: &PoolEntry,
+    begin: &Begin,
+    fs: &str,
+    what: &str,
+) -> Answer<Arc<Dataset>> {
     let free = begin.from_guid == 0;
     if let Some(name) = &run.r.origin {
         let snap = exists(entry, name)?.filter(|s| s.is_snapshot());
@@ -503,7 +514,7 @@ fn origin(run: &Run, entry: &PoolEntry, begin: &Begin, what: &str) -> Answer<Arc
         }
         return Ok(snap);
     }
-    match by_guid(entry, begin.from_guid).map_err(errors::answer)? {
+    match by_guid(entry, fs, begin.from_guid).map_err(errors::answer)? {
         Some(snap) => Ok(snap),
         None => Err(words::sentence(
             Kind::NotFound,
@@ -714,6 +725,17 @@ fn given(run: &Run, entry: &PoolEntry) -> Answer<(Vec<(String, PropValue)>, Cryp
     Ok((new.stored, new.crypt))
 }
 
+/// Notes that a stream fills the dataset; the caller holds the gate.
+fn occupy(entry: &PoolEntry, ds: &Dataset, target: &Target) -> Answer<UnderWay> {
+    entry.streams.begin(ds.object()).ok_or_else(|| {
+        words::sentence(
+            Kind::Busy,
+            target.what,
+            format!("destination '{}' is busy", target.fs),
+        )
+    })
+}
+
 /// Makes the dataset that is filled, or finds the one that was filled in part.
 fn start(
     run: &mut Run,
@@ -750,6 +772,7 @@ fn start(
             os,
             resumable: true,
             sealed,
+            under_way: occupy(entry, kept, target)?,
         });
     }
     let (sent, snap) = sent_name(begin)?;
@@ -847,6 +870,7 @@ fn start(
         })
         .map_err(fail)?;
     Ok(Filling {
+        under_way: occupy(entry, &ds, target)?,
         ds,
         os,
         resumable,
@@ -925,14 +949,8 @@ fn fill<R: Read>(
         os,
         resumable,
         sealed,
+        under_way,
     } = filling;
-    let Some(under_way) = entry.streams.begin(ds.object()) else {
-        return Err(words::sentence(
-            Kind::Busy,
-            target.what,
-            format!("destination '{}' is busy", target.fs),
-        ));
-    };
     let large = disk::feature::guid::LARGE_BLOCKS;
     let base_large = target.base.as_ref().map(|b| b.has_feature(large));
     let rules = Rules {
@@ -950,7 +968,8 @@ fn fill<R: Read>(
         Some(_) => ds.resume_state().ok().flatten().map_or(0, |s| s.bytes),
         None => 0,
     };
-    let start = reader.position();
+    // As OpenZFS counts: without the BEGIN record, with its list.
+    let start = reader.position() - u64::from(begin.list_len);
     let applied = loop {
         if under_way.is_ended() || cancel::is_cancelled() {
             break Err(Error::new(Kind::Interrupted, "the receive was cancelled"));
@@ -1004,27 +1023,21 @@ fn finish(
     let _gate = entry.pass().map_err(errors::answer)?;
     let _names = entry.names.write();
     let fail = |e: Error| words::stream(target.what, &e);
-    let mut down = Vec::new();
+    let mut mounted = None;
     if let Some(head) = &target.head {
         entry.close_in_ctldirs(head.object());
         for (_, s) in head.snapshots().map_err(fail)? {
             entry.close_in_ctldirs(s.object());
         }
-        let mounted = entry.mounted(head.object());
-        let mut mounts = entry.all_mounts();
-        mounts.retain(|m| {
-            m.is_in_place()
-                && mounted
-                    .as_ref()
-                    .is_some_and(|h| m.path.starts_with(&h.path))
-        });
-        down = mount::take_down(run.admin, entry, &mounts, run.r.force_unmount)?;
+        mounted = entry.mounted(head.object());
     }
-    let r = end_in_txg(run, entry, begin, target, ds, sealed).map_err(fail);
-    for text in mount::put_back(run.admin, entry, &down) {
-        run.warnings.push(text);
+    match mounted {
+        // What programs have written is a change of the target, or given up with the others.
+        Some(m) if !m.mount.wait_if_gone() => {
+            m.replace(|| end_in_txg(run, entry, begin, target, ds, sealed).map_err(fail))?;
+        }
+        _ => end_in_txg(run, entry, begin, target, ds, sealed).map_err(fail)?,
     }
-    r?;
     if target.head.is_none() {
         run.new.push(target.fs.clone());
     }

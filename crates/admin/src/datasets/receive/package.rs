@@ -86,9 +86,30 @@ pub fn receive<R: Read>(
                 .unwrap_or_default(),
             target: Some(target),
         };
-        one::receive(run, reader, &b, &list, Some(extra))?;
+        let name = one::receive(run, reader, &b, &list, Some(extra))?;
+        let inherits = found.is_some_and(|f| !f.is_encryption_root);
+        if let (Some(name), true) = (name, inherits && list.crypt_keydata.is_some()) {
+            rejoin(run, &name)?;
+        }
     }
     Ok(())
+}
+
+/// A file system received raw uses the key of its parent's encryption root again, as on the sending
+/// side, if it can.
+fn rejoin(run: &mut Run, name: &str) -> Answer<()> {
+    let entry = datasets::entry_of(run.admin, name)?;
+    let _gate = entry.pass().map_err(errors::answer)?;
+    let _names = entry.names.write();
+    let dir = datasets::find(&entry, name)?.dir();
+    let r = entry
+        .pool
+        .task(move |pool, tx| pool.dsl.rejoin_root(tx, &dir));
+    match r {
+        // What is received alone, or below another tree, keeps its own.
+        Err(e) if e.kind != Kind::Invalid => Err(errors::answer(e)),
+        _ => Ok(()),
+    }
 }
 
 /// Where the top of the tree goes.

@@ -12,7 +12,7 @@ use env::Env;
 use pool::Pool;
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::time::Duration;
 
@@ -44,6 +44,8 @@ pub struct PoolEntry {
     pub names: Names,
     /// Streams that are received.
     pub streams: crate::streams::Streams,
+    /// Numbers what `zfs diff` makes for as long as it runs.
+    pub(crate) comparisons: AtomicU64,
     /// Streams that are sent.
     pub sends: crate::datasets::send::Sends,
     /// Clearing, upgrading, export and destruction of the pool happen one at a time.
@@ -279,6 +281,7 @@ impl Admin {
             gate: RwLock::new(()),
             names: Default::default(),
             streams: Default::default(),
+            comparisons: AtomicU64::new(0),
             sends: Default::default(),
             changes: Mutex::default(),
             stop: AtomicBool::new(false),

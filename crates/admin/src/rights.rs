@@ -274,6 +274,22 @@ pub fn require_named(
     check(|p| ds.permits(p, &who), &[&[permission]])
 }
 
+/// The same for a dataset that is about to be made in `parent`.
+pub fn require_named_in_new(
+    admin: &Admin,
+    entry: &PoolEntry,
+    peer: Peer,
+    permission: &str,
+    parent: &Dataset,
+) -> Answer<()> {
+    if is_owner(admin, peer) {
+        return Ok(());
+    }
+    let who = caller(admin, entry, peer)?;
+    let dir = parent.dir();
+    check(|p| dir.permits_in_new(p, &who), &[&[permission]])
+}
+
 /// Refuses to make a dataset in `parent`, or to move one there, and to set these properties of it.
 pub fn require_in_new(
     admin: &Admin,

@@ -50,10 +50,12 @@ pub enum Mutation {
     DeadlistKeyLost,
     /// What a rollback gives back to the snapshot is not taken off its unique space.
     SwapMiscounted,
+    /// A comparison of two states forgets the objects that were where the later one has holes.
+    DiffForgetsHoles,
 }
 
 /// All of them.
-pub const MUTATIONS: [Mutation; 23] = [
+pub const MUTATIONS: [Mutation; 24] = [
     Mutation::FlushOmitted,
     Mutation::FreeReusedEarly,
     Mutation::ReplaySkips,
@@ -77,6 +79,7 @@ pub const MUTATIONS: [Mutation; 23] = [
     Mutation::HoldForgotten,
     Mutation::DeadlistKeyLost,
     Mutation::SwapMiscounted,
+    Mutation::DiffForgetsHoles,
 ];
 
 #[cfg(feature = "mutations")]

@@ -747,7 +747,7 @@ const PROTECTED: Flag = long(
 const YES: Flag = long("yes", "Ask no question on a terminal.");
 const PROTECTION: &str =
     "What has the user property zfs-fuse:protect=on (set on it or inherited; snapshots can have their own) is \
-     neither destroyed nor rolled back without --protected: zfs set zfs-fuse:protect=on tank/home.";
+     neither destroyed nor rolled back without --protected, and never by zfs receive -F: zfs set zfs-fuse:protect=on tank/home.";
 
 const SPACE: &[Flag] = &[
     SCRIPTED,

@@ -16,6 +16,7 @@ mod pool_tests;
 mod privilege_tests;
 mod process;
 mod requests;
+mod scripts;
 mod snapshots;
 mod startup;
 mod streams;

@@ -61,6 +61,9 @@ fn for_everybody(request: &Request) -> bool {
             | Request::DatasetClone(_)
             | Request::DatasetPromote { .. }
             | Request::BookmarkCreate { .. }
+            | Request::Diff { .. }
+            | Request::Receive(_)
+            | Request::ReceiveAbort { .. }
             | Request::HoldAdd(_)
             | Request::HoldRelease(_)
             | Request::KeyLoad { .. }
@@ -195,6 +198,9 @@ impl Control {
             crate::log::info(&format!(
                 "{cleared} mounts of a daemon that is gone were taken away"
             ));
+        }
+        if let Some(folder) = options.event_scripts {
+            crate::scripts::watch(&admin, folder);
         }
         let starting = Starting::watch(&admin);
         admin.import_cached();
@@ -443,7 +449,7 @@ fn answer_of_datasets(
         Request::ReceiveAbort { dataset, command } => {
             receive::abort(admin, peer, &dataset, command).map(done)
         }
-        Request::Diff { from, to } => diff::diff(admin, &from, to.as_deref(), &mut |part| {
+        Request::Diff { from, to } => diff::diff(admin, peer, &from, to.as_deref(), &mut |part| {
             out.send(Reply::Changes(part))
         })
         .map(Reply::Changes),

@@ -38,13 +38,15 @@ impl OfMount {
         }
     }
 
-    /// Who administers the pool, if this caller may have it done: root, and the daemon's user.
+    /// Who administers the pool, if this caller may have it done: whoever may make requests of the daemon.
+    /// What root's daemon is asked for takes the permissions that the commands take; of the caller's groups
+    /// only the one he acts with is known here.
     fn admin_for(&self, caller: Caller) -> std::result::Result<(Arc<Admin>, Peer), Errno> {
         let own = rustix::process::geteuid().as_raw();
         if self.ds.is_snapshot() {
             return Err(Errno::EROFS);
         }
-        if caller.uid != 0 && caller.uid != own {
+        if own != 0 && caller.uid != 0 && caller.uid != own {
             return Err(Errno::EPERM);
         }
         let peer = Peer {
@@ -202,7 +204,7 @@ impl Snapshots for OfMount {
             name: full,
             ..DatasetDestroy::default()
         };
-        let done = destroy::destroy(&admin, u64::from(peer.uid), &request);
+        let done = destroy::destroy(&admin, peer, &request);
         let done = done.map_err(|e| Errno(e.code))?;
         match done.failed.first() {
             Some((_, e)) => Err(Errno(e.code)),

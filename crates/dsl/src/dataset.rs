@@ -50,7 +50,12 @@ struct State {
     features: BTreeSet<String>,
     /// refquota, refreservation.
     limits: Option<(u64, u64)>,
+    /// Names of the bookmarks that count what is freed, by creation of their snapshots, once known.
+    marks: Option<Arc<Marks>>,
 }
+
+/// Names of bookmarks by creation of their snapshots.
+pub(crate) type Marks = BTreeMap<Txg, Vec<String>>;
 
 /// Changes collected while its object set is written.
 #[derive(Default)]
@@ -102,6 +107,7 @@ impl Dataset {
                 snap_name: None,
                 features,
                 limits: None,
+                marks: None,
             }),
             pend: Mutex::default(),
             objset: Mutex::new(Weak::new()),
@@ -409,6 +415,27 @@ impl Dataset {
         };
         self.st.acquire().limits = Some(limits);
         limits
+    }
+
+    /// The bookmarks that count what is freed, which the writing of every txg asks for.
+    pub(crate) fn marks(&self) -> Result<Arc<Marks>> {
+        if let Some(marks) = &self.st.acquire().marks {
+            return Ok(marks.clone());
+        }
+        let mut marks = Marks::new();
+        for (name, m) in self.bookmarks()? {
+            if crate::bookmark::counts(&m) {
+                marks.entry(m.creation_txg).or_default().push(name);
+            }
+        }
+        let marks = Arc::new(marks);
+        self.st.acquire().marks = Some(marks.clone());
+        Ok(marks)
+    }
+
+    /// Bookmarks come or go.
+    pub(crate) fn forget_marks(&self) {
+        self.st.acquire().marks = None;
     }
 
     pub(crate) fn forget_limits(&self) {

@@ -213,6 +213,10 @@ impl Opened {
                 let ds = pool.dsl.dataset(&full(fs)).map_err(text)?;
                 pool::prop_number(&ds, prop).map_err(text)
             },
+            rights: &|fs, rights| {
+                let dir = pool.dsl.dir(&full(fs)).map_err(text)?;
+                crate::rights::check(&dir, fs, rights)
+            },
         };
         oracle.judge(&seen, cut)
     }

@@ -2,12 +2,16 @@
 
 use crate::check;
 use crate::rig::{self, Fs, Layout};
+use crate::rights;
 use crate::world::full;
 use admin::alone::{Alone, MemoryDoor};
 use admin::commands::{told, Commands, ROOT};
-use admin::datasets::{mount, send, set};
+use admin::datasets::{diff, mount, permissions, send, set, snapshots};
 use admin::{pools, Admin, Paths, PoolEntry, Settings};
-use api::{ImportScan, PoolCreate, PoolImport, VdevClass, VdevKind, VdevSpec};
+use api::{
+    Change, Delegate, Delegation, ImportScan, Peer, PoolCreate, PoolImport, SnapshotCreate,
+    VdevClass, VdevKind, VdevSpec,
+};
 use base::{Kind, Result};
 use disk::props;
 use std::sync::Arc;
@@ -16,6 +20,11 @@ use vdev::GroupKind;
 
 /// Name of the pool.
 const POOL: &str = "tank";
+/// Where a file system is mounted.
+pub fn place(fs: &str) -> String {
+    format!("/{fs}.mount")
+}
+
 /// One process's administration.
 pub struct Desk {
     admin: Arc<Admin>,
@@ -124,7 +133,7 @@ impl Desk {
     pub fn mount(&self, fs: &str, l: &Layout) -> Result<Fs> {
         let entry = self.entry()?;
         rig::tune(&entry.pool, l);
-        let place = format!("/{fs}.mount");
+        let place = place(fs);
         mount::mount(&self.admin, ROOT, &full(fs), &[], false, Some(&place)).map_err(told)?;
         let object = entry.pool.dsl.dataset(&full(fs))?.object();
         let mounted = entry.mounted(object).ok_or(Kind::NotFound)?;
@@ -190,6 +199,53 @@ impl Desk {
             before = Some(snap);
         }
         Ok(None)
+    }
+
+    /// `zfs diff` of a snapshot and now.
+    pub fn diff(&self, fs: &str, snap: &str) -> Result<Vec<Change>> {
+        let from = format!("{}@{snap}", full(fs));
+        let mut all = Vec::new();
+        let last = diff::diff(&self.admin, ROOT, &from, None, &mut |part| {
+            all.extend(part);
+            Ok(())
+        });
+        all.extend(last.map_err(told)?);
+        Ok(all)
+    }
+
+    /// `zfs allow -u UID snapshot`, or `zfs unallow`
+    pub fn allow(&self, fs: &str, uid: u32, on: bool) -> Result<()> {
+        let list = [Delegation {
+            to: Delegate::User(uid.into()),
+            local: false,
+            descendent: false,
+            permissions: vec![rights::PERMISSION.into()],
+        }];
+        let (admin, full) = (&self.admin, full(fs));
+        let command = |word: &str| format!("zfs {word} -u {uid} snapshot {full}");
+        match on {
+            true => permissions::allow(admin, ROOT, &full, &list, command("allow")),
+            false => permissions::unallow(admin, ROOT, &full, &list, false, command("unallow")),
+        }
+        .map_err(told)
+    }
+
+    /// `zfs snapshot`, by an ordinary user.
+    pub fn snapshot_as(&self, fs: &str, name: &str, uid: u32) -> Result<()> {
+        let full = format!("{}@{name}", full(fs));
+        let ask = SnapshotCreate {
+            command: format!("zfs snapshot {full}"),
+            names: vec![full],
+            ..SnapshotCreate::default()
+        };
+        let peer = Peer {
+            uid,
+            gid: uid,
+            pid: 2,
+        };
+        snapshots::create(&self.admin, peer, &ask)
+            .map(drop)
+            .map_err(told)
     }
 
     /// `zfs set`

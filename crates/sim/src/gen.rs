@@ -7,6 +7,7 @@ use crate::lineage::Lineage;
 use crate::op::{Change, Fault, Fill, Op};
 use crate::owners;
 use crate::rig::{Layout, MIB};
+use crate::rights;
 use crate::world::World;
 use env_sim::SeededRng;
 use vdev::GroupKind;
@@ -52,6 +53,9 @@ const DEVICES: u64 = 12;
 /// Kinds that only worlds with projects have, so that all others are the ones they were before.
 const OWNERS: [(&str, u64); 4] = [("createas", 8), ("chown", 6), ("project", 3), ("limit", 4)];
 
+/// Kinds that only some worlds have, for the same reason.
+const COMPARING: [(&str, u64); 1] = [("diff", 4)];
+
 /// Kinds that half of the worlds have, for the same reason.
 const LINEAGE: [(&str, u64); 8] = [
     ("promote", 2),
@@ -63,6 +67,8 @@ const LINEAGE: [(&str, u64); 8] = [
     ("renamefs", 1),
     ("rollbackto", 2),
 ];
+/// Kinds that only every third seed has, for the same reason.
+const RIGHTS: [(&str, u64); 3] = [("allow", 2), ("unallow", 1), ("snapshotas", 2)];
 
 /// Values of properties that change how things are written, or limit them.
 const PROPS: [(&str, &[u64]); 6] = [
@@ -141,9 +147,16 @@ impl Generator {
             let rng = SeededRng::new(seed ^ 0x0b5f);
             weights.extend(OWNERS.iter().map(|k| taste(&rng, k)));
         }
+        if SeededRng::new(seed ^ 0xd1ff).below(2) == 0 {
+            weights.extend(COMPARING);
+        }
         let descent = SeededRng::new(seed ^ 0x71e5);
         if layout.version == 5000 && descent.below(2) == 0 {
             weights.extend(LINEAGE.iter().map(|k| taste(&descent, k)));
+        }
+        if seed % 3 == 0 && layout.version >= dsl::deleg::VERSION {
+            let rng = SeededRng::new(seed ^ 0x7169);
+            weights.extend(RIGHTS.iter().map(|k| taste(&rng, k)));
         }
         let spare = layout.redundancy() as u64;
         let epoch = [8, 20, 40, 80][rng.below(4) as usize];
@@ -372,19 +385,33 @@ impl Generator {
             },
             "release" => Op::Release,
             "sync" => Op::Sync,
-            "snapshot" => {
+            "snapshot" | "snapshotas" => {
                 if snaps.len() > 5 {
                     return None;
                 }
                 self.snaps += 1;
-                Op::Snapshot {
-                    fs,
-                    name: format!("s{}", self.snaps),
+                let name = format!("s{}", self.snaps);
+                match kind {
+                    "snapshot" => Op::Snapshot { fs, name },
+                    _ => Op::SnapshotAs {
+                        fs,
+                        name,
+                        uid: 1 + self.rng.below(rights::USERS) as u32,
+                    },
                 }
             }
+            "allow" | "unallow" => Op::Allow {
+                fs,
+                uid: 1 + self.rng.below(rights::USERS) as u32,
+                on: kind == "allow",
+            },
             "destroysnap" => {
                 let (fs, name) = self.pick(&snaps)?.clone();
                 Op::DestroySnapshot { fs, name }
+            }
+            "diff" => {
+                let (fs, snap) = self.pick(&snaps)?.clone();
+                Op::Diff { fs, snap }
             }
             "send" => Op::Send {
                 fs: self.pick(&snaps)?.0.clone(),

@@ -151,6 +151,11 @@ pub enum Op {
         fs: String,
         name: String,
     },
+    /// Compares the present state with a snapshot.
+    Diff {
+        fs: String,
+        snap: String,
+    },
     /// The snapshots of a file system are sent, each whole and as an increment of the one before.
     Send {
         fs: String,
@@ -188,6 +193,19 @@ pub enum Op {
         name: String,
         id: u64,
         value: u64,
+    },
+    /// A user may make snapshots of a file system and of those below it from now on, or (`on` is false)
+    /// no longer by this.
+    Allow {
+        fs: String,
+        uid: u32,
+        on: bool,
+    },
+    /// A snapshot, asked for by an ordinary user.
+    SnapshotAs {
+        fs: String,
+        name: String,
+        uid: u32,
     },
     /// Unmounts and mounts.
     Remount {
@@ -298,6 +316,7 @@ impl fmt::Display for Op {
             Sync => write!(f, "sync"),
             Snapshot { fs, name } => write!(f, "snapshot {} {name}", w(fs)),
             DestroySnapshot { fs, name } => write!(f, "destroysnap {} {name}", w(fs)),
+            Diff { fs, snap } => write!(f, "diff {} {snap}", w(fs)),
             Send { fs } => write!(f, "send {}", w(fs)),
             Clone { fs, snap, to } => write!(f, "clone {} {snap} {to}", w(fs)),
             CloneSnap { fs, snap, to } => write!(f, "clonesnap {} {snap} {to}", w(fs)),
@@ -306,6 +325,15 @@ impl fmt::Display for Op {
             CreateFs { fs } => write!(f, "createfs {}", w(fs)),
             DestroyFs { fs } => write!(f, "destroyfs {}", w(fs)),
             Set { fs, prop, value } => write!(f, "set {} {prop} {value}", w(fs)),
+            Allow { fs, uid, on } => {
+                write!(
+                    f,
+                    "{} {} {uid}",
+                    if *on { "allow" } else { "unallow" },
+                    w(fs)
+                )
+            }
+            SnapshotAs { fs, name, uid } => write!(f, "snapshotas {} {name} {uid}", w(fs)),
             Remount { fs } => write!(f, "remount {}", w(fs)),
             Reimport => write!(f, "reimport"),
             Device { disk, change } => write!(f, "device {disk} {change}"),
@@ -502,6 +530,10 @@ impl FromStr for Op {
                 fs: w.fs()?,
                 name: w.word()?,
             },
+            "diff" => Op::Diff {
+                fs: w.fs()?,
+                snap: w.word()?,
+            },
             "send" => Op::Send { fs: w.fs()? },
             "clone" | "clonesnap" => w.clone(verb == "clonesnap")?,
             "rollback" => Op::Rollback { fs: w.fs()? },
@@ -512,10 +544,20 @@ impl FromStr for Op {
                 prop: w.word()?,
                 value: w.num()?,
             },
+            "allow" | "unallow" => Op::Allow {
+                fs: w.fs()?,
+                uid: w.num()?,
+                on: verb == "allow",
+            },
+            "snapshotas" => Op::SnapshotAs {
+                fs: w.fs()?,
+                name: w.word()?,
+                uid: w.num()?,
+            },
             "remount" => Op::Remount { fs: w.fs()? },
             "reimport" => Op::Reimport,
             "device" => Op::Device {
-                disk: w.num()? as usize,
+                disk: w.num::<usize>()?,
                 change: w.change()?,
             },
             "fault" => Op::Fault {

@@ -8,6 +8,7 @@
 use crate::found::{count_objects, split, Found, State, Tree, What};
 use crate::owners::{self, Limits};
 use crate::rig::Fs;
+use crate::rights::Rights;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
@@ -379,6 +380,7 @@ pub struct Admin {
     pub props: BTreeMap<(String, String), u64>,
     /// By file system.
     pub limits: BTreeMap<String, Limits>,
+    pub rights: Rights,
     /// Origins of clones, `fs@snapshot`.
     pub origins: BTreeMap<String, String>,
     /// Bookmarks, `fs#name`, and the txg they mean.
@@ -399,6 +401,8 @@ pub struct Seen<'a> {
     pub holds: BTreeMap<String, BTreeSet<String>>,
     pub look: &'a dyn Fn(&str, &Frozen) -> Result<(), String>,
     pub prop: &'a dyn Fn(&str, &str) -> Result<u64, String>,
+    /// Whether a file system has just these permissions.
+    pub rights: &'a dyn Fn(&str, &Rights) -> Result<(), String>,
 }
 
 /// A whole pool through time.
@@ -515,6 +519,9 @@ impl Oracle {
             if is != *value {
                 return Err(format!("{prop} of '{fs}' is {is} instead of {value}"));
             }
+        }
+        for name in a.sets.keys() {
+            (seen.rights)(name, &a.rights)?;
         }
         for (name, id) in &a.sets {
             self.models[*id]

@@ -8,17 +8,19 @@ mod posix;
 use crate::check::Opened;
 use crate::cut::Image;
 use crate::desk::Desk;
+use crate::differs;
 use crate::foreign::Foreign;
 use crate::found::{self, find, split, What};
 use crate::op::{Fill, Op};
 use crate::oracle::{Frozen, FsModel, Oracle};
 use crate::owners;
 use crate::rig::{self, is_full, Fs, Layout};
-use base::{Kind, Result};
+use crate::rights;
+use base::{Error, Kind, Result};
 use dsl::CreateArgs;
 use env_sim::{Event, Journal, ManualClock, MemDisk, SeededRng};
 use lineage::key;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::Arc;
 use zpl::Znode;
@@ -109,6 +111,9 @@ pub struct World {
     pub first: u64,
     /// Events of the journal at which the import after the last cut was over.
     imported: usize,
+    /// Snapshots, `fs@snapshot`, whose objects the model numbers as it does those of their file system now: none from before
+    /// the last cut or rollback.
+    comparable: BTreeSet<String>,
 }
 
 /// The bytes of a fill.
@@ -165,6 +170,7 @@ impl World {
             foreign: None,
             first: 0,
             imported: 0,
+            comparable: BTreeSet::new(),
         }
     }
 
@@ -228,6 +234,9 @@ impl World {
             self.oracle.begin(pos);
         }
         let outcome = self.carry_out(op).map_err(|e| format!("{line}: {e}"))?;
+        if outcome == Outcome::Done {
+            self.keep_comparable(op);
+        }
         self.hash.bytes(&[outcome as u8]);
         self.counts.refused += u64::from(outcome == Outcome::Refused);
         Ok(outcome)
@@ -250,12 +259,15 @@ impl World {
             | Op::CreateFs { .. }
             | Op::DestroyFs { .. }
             | Op::Limit { .. }
+            | Op::Allow { .. }
+            | Op::SnapshotAs { .. }
             | Op::Set { .. } => self.administer(op),
             Op::Remount { .. } | Op::Reimport => self.again(op),
             Op::Device { disk, change } => self.device(*disk, *change),
             Op::Fault { disk, fault } => Ok(self.fault(*disk, *fault)),
             Op::Read { fs, path } => return self.read(fs, path),
             Op::Send { fs } => return self.send(fs),
+            Op::Diff { fs, snap } => return self.diff(fs, snap),
             Op::Release => {
                 self.held.clear();
                 self.reap().map(|()| Outcome::Done)
@@ -297,6 +309,36 @@ impl World {
         match must.is_some_and(|d| *d == data) {
             true => Ok(Outcome::Done),
             false => Err("not what was written".into()),
+        }
+    }
+
+    /// `zfs diff` tells what differs between a snapshot and now, by the model.
+    fn diff(&mut self, fs: &str, snap: &str) -> std::result::Result<Outcome, String> {
+        let key = key(fs, snap);
+        let frozen = self.oracle.now().snaps.get(&key).cloned();
+        let frozen = frozen.filter(|_| self.comparable.contains(&key));
+        let (Some(frozen), Some(_)) = (frozen, self.mounted(fs)) else {
+            return Ok(Outcome::Nothing);
+        };
+        let told = match desk(&self.opened).and_then(|d| d.diff(fs, snap)) {
+            Err(e) if is_full(&e) => return Ok(Outcome::Refused),
+            told => told.map_err(text)?,
+        };
+        let now = self.oracle.fs(fs).map(|model| model.freeze());
+        let place = crate::desk::place(fs);
+        differs::judge(&frozen, &now.unwrap_or_default(), &told, &place)?;
+        Ok(Outcome::Done)
+    }
+
+    /// Which snapshots can be compared after an operation.
+    fn keep_comparable(&mut self, op: &Op) {
+        match op {
+            Op::Snapshot { fs, name } => {
+                self.comparable.insert(key(fs, name));
+            }
+            Op::DestroyFs { .. } => self.comparable.clear(),
+            op if lineage::is_lineage(op) => self.comparable.clear(),
+            _ => {}
         }
     }
 
@@ -426,8 +468,10 @@ impl World {
                     a.marks.retain(|k, _| !k.starts_with(&marks));
                     a.limits.remove(fs);
                     a.props.retain(|(f, _), _| f != fs);
+                    a.rights.retain(|(f, _)| f != fs);
                 });
             }
+            Allow { .. } | SnapshotAs { .. } => return self.delegate(op),
             Set { fs, prop, value } => {
                 if !now.sets.contains_key(fs) {
                     return Ok(Outcome::Nothing);
@@ -467,6 +511,49 @@ impl World {
                         0 => limits.remove(&(limit, *id)),
                         n => limits.insert((limit, *id), *n),
                     };
+                });
+            }
+            _ => return Ok(Outcome::Nothing),
+        }
+        Ok(Outcome::Done)
+    }
+
+    /// Permissions, and those to whom they are given.
+    fn delegate(&mut self, op: &Op) -> Result<Outcome> {
+        let now = self.oracle.now().clone();
+        match op {
+            Op::Allow { fs, uid, on } if now.sets.contains_key(fs) && *uid > 0 => {
+                desk(&self.opened)?.allow(fs, *uid, *on)?;
+                let pos = self.pos();
+                self.oracle.administered(pos, |a, _| {
+                    let right = (fs.clone(), u64::from(*uid));
+                    match on {
+                        true => a.rights.insert(right),
+                        false => a.rights.remove(&right),
+                    };
+                });
+            }
+            Op::SnapshotAs { fs, name, uid } if *uid > 0 => {
+                let key = format!("{fs}@{name}");
+                let Some(model) = self.oracle.fs(fs).filter(|_| !now.snaps.contains_key(&key))
+                else {
+                    return Ok(Outcome::Nothing);
+                };
+                let frozen = Arc::new(Frozen {
+                    limits: now.limits.get(fs).cloned().unwrap_or_default(),
+                    ..model.freeze()
+                });
+                let may = rights::may(&now.rights, fs, u64::from(*uid));
+                match desk(&self.opened)?.snapshot_as(fs, name, *uid) {
+                    Err(e) if e.kind == Kind::NotPermitted && !may => return Ok(Outcome::Refused),
+                    Ok(()) if !may => {
+                        return Err(Error::damaged("a user did what was not delegated"))
+                    }
+                    done => done?,
+                }
+                let pos = self.pos();
+                self.oracle.administered(pos, |a, _| {
+                    a.snaps.insert(key, frozen);
                 });
             }
             _ => return Ok(Outcome::Nothing),

@@ -198,6 +198,26 @@ fn a_destroyed_file_system_that_is_still_there_is_found() {
     found(Mutation::DestroyForgets, &|_| replayed(&lines));
 }
 
+#[test]
+fn a_permission_that_is_not_stored_is_missed() {
+    let lines = ["createfs a", "allow a 2", "create a f 644", "cut 0 Kept 1"];
+    found(Mutation::PermissionLost, &|_| replayed(&lines));
+}
+
+#[test]
+fn a_user_who_does_what_was_not_delegated_is_found() {
+    let lines = [
+        "createfs a",
+        "allow a 2",
+        "snapshotas a s 2",
+        "unallow a 2",
+        "snapshotas a t 2",
+        "cut 0 Kept 1",
+        "snapshotas . t 2",
+    ];
+    found(Mutation::RightsOff, &|_| replayed(&lines));
+}
+
 /// A destroyed file system of more blocks than are freed in a group: the next group, and the import after a crash, must go
 /// on where the one before stopped.
 #[test]
@@ -222,6 +242,31 @@ fn place_of_freeing_lost() {
     };
     found(
         Mutation::FreeingPlaceLost,
+        &|_| match trace::replay(&t, &Extra::default()).finding {
+            Some(f) => Err(f),
+            None => Ok(()),
+        },
+    );
+}
+
+/// Objects that are gone with their whole blocks of dnodes must be told by a comparison.
+#[test]
+fn diff_forgets_holes() {
+    let mut lines: Vec<String> = (0..90).map(|n| format!("create . f{n} 644")).collect();
+    lines.push("sync".into());
+    lines.push("snapshot . s1".into());
+    lines.extend((0..90).map(|n| format!("unlink . f{n}")));
+    lines.push("release".into());
+    lines.push("sync".into());
+    lines.push("create . g 644".into());
+    lines.push("diff . s1".into());
+    let t = Trace {
+        seed: 1,
+        layout: layout(GroupKind::Single, 1),
+        ops: lines.iter().map(|l| l.parse().unwrap()).collect(),
+    };
+    found(
+        Mutation::DiffForgetsHoles,
         &|_| match trace::replay(&t, &Extra::default()).finding {
             Some(f) => Err(f),
             None => Ok(()),

@@ -111,7 +111,6 @@ fn zfs_auto_snapshot_keeps_as_many_as_it_is_told() {
     rig.zfs(&["set", "com.sun:auto-snapshot=false", "tank/a/b"]);
     for n in 0..4 {
         fs::write(mnt.join("a/f"), format!("{n}")).unwrap();
-        let prefix = format!("p{n}");
         let args = [
             "--label=frequent",
             "--keep=2",
@@ -136,7 +135,6 @@ fn zfs_auto_snapshot_keeps_as_many_as_it_is_told() {
             );
             rig.zfs(&["rename", &newest, &older]);
         }
-        drop(prefix);
     }
     // One made and two kept before it at most.
     assert!(

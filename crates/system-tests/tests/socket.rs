@@ -144,8 +144,9 @@ fn a_stranger_may_look_at_roots_pools_and_no_more() {
         ("zfs", &["rename", "tank/a", "tank/b"]),
         ("zfs", &["set", "compression=off", "tank/a"]),
         ("zfs", &["inherit", "compression", "tank/a"]),
-        ("zfs", &["mount", "-a"]),
         ("zfs", &["unmount", "tank/a"]),
+        ("zfs", &["snapshot", "tank/a@s"]),
+        ("zfs", &["allow", "everyone", "mount", "tank/a"]),
         // Its standard output goes along with the request.
         ("zfs", &["read", "tank/a"]),
     ] {
@@ -155,6 +156,10 @@ fn a_stranger_may_look_at_roots_pools_and_no_more() {
             "{program} {args:?}: {said}"
         );
     }
+    // What he may not mount is not his.
+    rig.zfs(&["unmount", "tank/a"]);
+    stranger("zfs", &["mount", "-a"]).ok();
+    assert_eq!(rig.get("mounted", "tank/a"), "no");
     let said = speak_as(&rig, STRANGER, &at, &call("Stop", "{}"));
     assert!(said.contains("\"error\""), "{said}");
     // Who asks has not grown beyond what his questions may be.
@@ -345,6 +350,8 @@ fn calls(rig: &Rig) -> Vec<Vec<u8>> {
         ("Diff", p(r#"{"from":"tank@a","to":"tank"}"#)),
         ("SpaceHeld", p(r#"{"dataset":"tank","recursive":true}"#)),
         ("Permissions", p(r#"{"dataset":"tank/b"}"#)),
+        ("PermissionsGive", p(r#"{"dataset":"tank/b","list":[{"to":{"user":7},"local":true,"permissions":["mount","@s"]},{"to":{"set":"@s"},"permissions":["hold"]}]}"#)),
+        ("PermissionsTake", p(r#"{"dataset":"tank/b","list":[{"to":"everyone"},{"to":"creator","permissions":["hold"]}],"recursive":true}"#)),
         ("SpaceOf", p(r#"{"dataset":"tank/b","who":["user","group","project"]}"#)),
     ]
     .map(|(method, parameters): (&str, String)| call(method, &parameters))

@@ -13,6 +13,7 @@ use crate::attr::{flag, Time};
 use crate::names;
 use crate::zfs::Zfs;
 use crate::znode::Znode;
+use base::mutation::{mutated, Mutation};
 use base::{Error, Kind, Result, Txg};
 use disk::dnode::DNODES_PER_BLOCK;
 use disk::objset::ObjsetPhys;
@@ -151,6 +152,9 @@ impl Changed<'_> {
         from: u64,
     ) -> Result<bool> {
         let earlier = self.from;
+        if mutated(Mutation::DiffForgetsHoles) {
+            return Ok(true);
+        }
         for (blkid, bp) in children {
             if !bp.is_hole() {
                 continue;

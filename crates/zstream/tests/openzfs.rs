@@ -132,9 +132,9 @@ fn dump_prints_the_same_of_foreign_cut_and_spoiled_streams() {
         return;
     };
     let pair = Pair(openzfs);
-    // OpenZFS's program compares the checksums of foreign streams in the wrong byte order.
+    // OpenZFS's program compares and prints the checksums of foreign streams in the wrong byte order.
     let foreign = swapped(&small);
-    pair.same("swapped", &["dump", "-Cd"], &foreign);
+    pair.same("swapped", &["dump", "-Cv"], &foreign);
     let done = ours(&["dump"], &foreign);
     assert_eq!((done.status, done.err.as_str()), (Some(0), ""));
     assert!(!String::from_utf8(done.out).unwrap().contains("ncorrect"));

@@ -97,7 +97,13 @@ fn work(o: &Options, seed: u64, time: Duration, rot: bool) -> Result<()> {
             let mut dice = Dice::new(d3);
             while !stop.load(Ordering::Relaxed) {
                 std::thread::sleep(Duration::from_millis(100 + dice.below(400)));
-                match desk.administer(&mut dice) {
+                // Not while disks are spoiled: then it may be the one that is right.
+                let devices = !rot && dice.below(6) == 0;
+                let done = match devices {
+                    true => desk.change_devices(&mut dice),
+                    false => desk.administer(&mut dice),
+                };
+                match done {
                     Err(e) if !matches!(e.kind, Kind::NoSpace | Kind::Quota) => {
                         fail(e.context("administration"));
                     }

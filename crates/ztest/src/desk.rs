@@ -6,13 +6,24 @@ use crate::options::Options;
 use crate::Dice;
 use admin::alone::{Alone, MemoryDoor};
 use admin::commands::{told, Commands, ROOT};
-use admin::datasets::{mount, set};
-use admin::{pools, Admin, Paths, PoolEntry, Settings};
-use api::{ImportScan, PoolCreate, PoolImport, VdevClass, VdevKind, VdevSpec};
+use admin::datasets::{mount, permissions, set, snapshots};
+use admin::pools::{self, devices};
+use admin::{Admin, Paths, PoolEntry, Settings};
+use api::{
+    Delegate, Delegation, ImportScan, Peer, PoolCreate, PoolImport, SnapshotCreate, VdevClass,
+    VdevKind, VdevSpec,
+};
 use base::{bail, Kind, Result};
 use pool::Pool;
 use std::sync::Arc;
 use vdev::GroupKind;
+
+/// An ordinary user.
+const USER: Peer = Peer {
+    uid: 1000,
+    gid: 1000,
+    pid: 2,
+};
 
 /// One process's administration.
 pub struct Desk<'a> {
@@ -213,7 +224,42 @@ impl<'a> Desk<'a> {
         self.absent(&full)
     }
 
-    /// A file system is made, changed, renamed and destroyed; some are left for the next time.
+    /// A user gets a permission, uses it and loses it; without it the user is refused.
+    fn delegate(&self, name: &str) -> Result<()> {
+        let full = self.full(Some(name));
+        let snapshot = |short: &str| {
+            let ask = SnapshotCreate {
+                names: vec![format!("{full}@{short}")],
+                command: format!("zfs snapshot {full}@{short}"),
+                ..SnapshotCreate::default()
+            };
+            snapshots::create(&self.admin, USER, &ask)
+        };
+        let refused = |short: &str| match snapshot(short) {
+            Err(e) if e.code == Kind::NotPermitted.errno() => Ok(()),
+            Err(e) => Err(told(e)),
+            Ok(_) => bail!(
+                Damaged,
+                "a user made {full}@{short}, which was not delegated"
+            ),
+        };
+        let list = [Delegation {
+            to: Delegate::User(USER.uid.into()),
+            local: true,
+            descendent: false,
+            permissions: vec!["snapshot".into()],
+        }];
+        refused("before")?;
+        let (admin, command) = (&self.admin, format!("zfs allow {full}"));
+        permissions::allow(admin, ROOT, &full, &list, command).map_err(told)?;
+        snapshot("mine").map_err(told)?;
+        let command = format!("zfs unallow {full}");
+        permissions::unallow(admin, ROOT, &full, &list, false, command).map_err(told)?;
+        refused("after")?;
+        self.destroy(&format!("{name}@mine"))
+    }
+
+    /// A file system is made, changed, delegated, renamed and destroyed; some are left for the next time.
     pub fn administer(&self, dice: &mut Dice) -> Result<()> {
         let (name, other) = (
             format!("tmp{}", dice.below(4)),
@@ -227,10 +273,42 @@ impl<'a> Desk<'a> {
         self.create_fs(&name, &[("copies", 1 + dice.below(2))])?;
         let size = 4096 << dice.below(6);
         self.set(Some(&name), "recordsize", size)?;
+        self.delegate(&name)?;
         self.rename(&name, &other, "recordsize", size)?;
         match dice.below(2) {
             0 => self.destroy(&other),
             _ => Ok(()),
+        }
+    }
+
+    /// A device is taken out of use for a moment and brought back, which starts a resilver. Where another one lacks something it
+    /// is refused.
+    pub fn change_devices(&self, dice: &mut Dice) -> Result<()> {
+        let pool = self.pool()?;
+        let leaves = pool.tree.leaves();
+        let leaf = leaves.get(dice.below(leaves.len().max(1) as u64) as usize);
+        let Some(path) = leaf.and_then(|l| l.path()) else {
+            return Ok(());
+        };
+        let how = pool::Offline {
+            temporary: dice.below(2) == 0,
+            fault: false,
+        };
+        let name = &self.o.pool;
+        let command = format!("zpool offline {name} {path}");
+        match devices::offline(&self.admin, ROOT, name, &path, how, &command) {
+            Err(e) if e.code == Kind::Busy.errno() => return Ok(()),
+            done => done.map_err(told)?,
+        }
+        let was = leaf.map(|l| l.state());
+        if was != Some(vdev::State::Offline) {
+            bail!(Io, "{path} is {was:?} after 'zpool offline'");
+        }
+        std::thread::sleep(std::time::Duration::from_millis(dice.below(300)));
+        let command = format!("zpool online {name} {path}");
+        match devices::online(&self.admin, ROOT, name, &path, false, &command).map_err(told)? {
+            None => Ok(()),
+            Some(warning) => bail!(Io, "{warning}"),
         }
     }
 
@@ -309,6 +387,8 @@ mod tests {
         for (name, mistake) in [
             ("lost", Mutation::PropertyLost),
             ("kept", Mutation::DestroyForgets),
+            ("ungiven", Mutation::PermissionLost),
+            ("open", Mutation::RightsOff),
         ] {
             let found = with_pool(name, |d| {
                 mutate(Some(mistake));

@@ -378,6 +378,11 @@ pub fn create(admin: &Arc<Admin>, peer: Peer, r: &DatasetCreate) -> Answer<Creat
         enabled: &enabled,
     };
     let gate = entry.gate.acquire_read();
+    if !rights::is_owner(admin, peer) {
+        // Making a key takes long: not for those who may not make the dataset.
+        let above = above(&entry, name, r.parents)?;
+        rights::require_in_new(admin, &entry, peer, &above.parent, &r.props)?;
+    }
     let new = NewFs::parse(&allowed, &r.props);
     drop(gate);
     let prepared = match &new {

@@ -292,14 +292,8 @@ fn choose(
                 match (first, last) {
                     (Some(a), Some(b)) if a <= b => out.extend(a..=b),
                     _ if !named => {}
-                    (Some(_), Some(_)) => {
-                        return Err(ApiError::sentence(
-                            Kind::Invalid,
-                            format!(
-                                "cannot destroy '{fs}@{part}': the range ends before it begins"
-                            ),
-                        ))
-                    }
+                    // It ends before it begins: there is nothing in it.
+                    (Some(_), Some(_)) => {}
                     _ if list.is_empty() && from.is_empty() && to.is_empty() => {}
                     _ => return Err(ApiError::no_such_dataset(&format!("{fs}@{part}"))),
                 }

@@ -8,12 +8,13 @@
 use crate::datasets::{self, Answer};
 use crate::head::read_only_view;
 use crate::registry::{Admin, PoolEntry};
+use crate::rights::{self, Action};
 use crate::{cancel, errors, values};
-use api::{ApiError, Bytes, Change, ChangeKind};
+use api::{ApiError, Bytes, Change, ChangeKind, Peer};
 use base::sync::RwLockExt;
 use base::{Kind, Result};
 use dsl::Dataset;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 use std::sync::Arc;
 use zpl::diff::{self, What};
 
@@ -21,9 +22,6 @@ use zpl::diff::{self, What};
 const BATCH: usize = 32 << 10;
 /// A part of the answer has about so many bytes of paths at most.
 const PART: usize = 128 << 10;
-
-/// Numbers temporary snapshots and holds of this process.
-static SERIAL: AtomicU64 = AtomicU64::new(0);
 
 /// Holds that keep both states until this is dropped. The caller must not hold the pool's gate then.
 struct Pins {
@@ -34,10 +32,11 @@ struct Pins {
 
 impl Pins {
     fn new(entry: &Arc<PoolEntry>) -> Pins {
-        let n = SERIAL.fetch_add(1, Ordering::Relaxed);
+        // None of an earlier import is left.
+        let n = entry.comparisons.fetch_add(1, Ordering::Relaxed);
         Pins {
             entry: entry.clone(),
-            tag: format!(".zfs-diff-{}-{n}", std::process::id()),
+            tag: format!(".zfs-diff-{:x}-{n}", entry.load_guid),
             held: Vec::new(),
         }
     }
@@ -67,14 +66,6 @@ impl Pins {
         let pool = self.entry.pool.clone();
         if pool.is_readonly() {
             return Ok(head.clone());
-        }
-        if let Some(m) = self.entry.mounted(head.object()) {
-            if let Err(why) = m.mount.write_out() {
-                tracing::warn!(
-                    dataset = %head.full_name(),
-                    "not all that programs have written is compared: {why}"
-                );
-            }
         }
         let name = self.tag.trim_start_matches('.').to_string();
         let (of, short, tag) = (head.clone(), name.clone(), self.tag.clone());
@@ -198,9 +189,23 @@ fn parts(changes: Vec<Change>) -> Vec<Vec<Change>> {
     out
 }
 
+/// Has the kernel give what it keeps of written data. That takes requests to the file system, so no lock of names is
+/// held meanwhile.
+fn write_out(entry: &Arc<PoolEntry>, name: &str) -> Answer<()> {
+    let mounted = {
+        let _gate = entry.pass().map_err(errors::answer)?;
+        entry.mounted(datasets::find(entry, name)?.object())
+    };
+    if let Some(Err(why)) = mounted.map(|m| m.mount.write_out()) {
+        tracing::warn!(dataset = %name, "not all that programs have written is compared: {why}");
+    }
+    Ok(())
+}
+
 /// `zfs diff`. Parts of the answer are handed to `take`; the last one is returned.
 pub fn diff(
     admin: &Arc<Admin>,
+    peer: Peer,
     from: &str,
     to: Option<&str>,
     take: &mut dyn FnMut(Vec<Change>) -> Answer<()>,
@@ -213,6 +218,15 @@ pub fn diff(
     if datasets::pool_of(from) != datasets::pool_of(to) {
         return Err(failed("Not an earlier snapshot from the same fs"));
     }
+    {
+        let _gate = entry.pass().map_err(errors::answer)?;
+        let _names = entry.names.read();
+        let earlier = datasets::find(&entry, from)?;
+        rights::require(admin, &entry, peer, Action::Diff, &earlier)?;
+    }
+    if !to.contains('@') {
+        write_out(&entry, to)?;
+    }
     // Dropped after the gate, which it needs itself.
     let mut pins = Pins::new(&entry);
     let (earlier, later, place) = {
@@ -221,6 +235,7 @@ pub fn diff(
         let plain = |e| datasets::plain(e, to);
         let earlier = datasets::find(&entry, from)?;
         let later = datasets::find(&entry, to)?;
+        rights::require_all(admin, &entry, peer, Action::Diff, [&*earlier, &*later])?;
         for (ds, name) in [(&earlier, from), (&later, to)] {
             if datasets::objset_type(&entry, ds).map_err(plain)? != disk::os_type::ZFS {
                 return Err(failed(format!("'{name}' is a volume, which has no files")));

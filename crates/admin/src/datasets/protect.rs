@@ -1,5 +1,5 @@
 //! The user property `zfs-fuse:protect`: what it protects is not destroyed, and not rolled back, unless the caller
-//! says that it shall be although it is protected.
+//! says that it shall be although it is protected. `zfs receive -F` never does either to it.
 //!
 //! It is off where it is not set, is inherited as user properties are, and can be set on snapshots. Other systems keep
 //! it, and do not obey it.
@@ -17,7 +17,8 @@ const ON: &str = "on";
 /// Most names that a refusal lists.
 const LISTED: usize = 32;
 
-fn is_on(ds: &Dataset) -> Result<bool> {
+/// Whether a dataset is protected, by a value of its own or an inherited one.
+pub fn is_on(ds: &Dataset) -> Result<bool> {
     let value = ds.prop(PROTECT, true)?;
     Ok(value.is_some_and(|(v, _)| matches!(v, PropValue::Str(text) if text == ON)))
 }

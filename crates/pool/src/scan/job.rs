@@ -16,12 +16,12 @@ use zap::Zap;
 
 /// Type of the object that holds the queue of datasets.
 const QUEUE_TYPE: ObjType = ObjType(38);
-/// Blocks that wait before the queue is emptied: bounds. Each takes about [`BLOCK_BYTES`] of memory.
-const LEAST_QUEUED: u64 = 1 << 10;
-const MOST_QUEUED: u64 = 1 << 18;
+/// Memory that a block in the queue takes.
 const BLOCK_BYTES: u64 = 256;
-/// Share of the block cache's size that the queue may take in addition to it.
+/// Share of the block cache's size that the queue may take in addition to it: one in this many.
 const QUEUE_SHARE: u64 = 20;
+/// The queue is emptied when it holds this many blocks, however little memory there is.
+const LEAST_QUEUED: u64 = 16;
 
 /// Scrub and resilver, see [`super`]. Idle while there is none.
 pub(crate) struct ScanJob(pub Arc<Scans>);
@@ -86,7 +86,9 @@ impl Job for ScanJob {
 impl Pool {
     fn most_queued(&self) -> usize {
         let blocks = self.tunables.cache_bytes / QUEUE_SHARE / BLOCK_BYTES;
-        blocks.clamp(LEAST_QUEUED, MOST_QUEUED) as usize
+        // No more than a few slices scrub: the place on disk advances when the queue is empty.
+        let blocks = blocks.min(self.tunables.job_blocks);
+        blocks.max(LEAST_QUEUED) as usize
     }
 
     fn next_piece(&self) -> Piece {

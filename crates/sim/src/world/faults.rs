@@ -134,6 +134,7 @@ impl World {
         self.hash.events(&events);
         self.counts.events += events.len() as u64;
         self.forget();
+        self.comparable.clear();
         let len = events.len() as u64;
         let rng = SeededRng::new(seed);
         let at = (len - len * back.min(1000) / 1000) as usize;

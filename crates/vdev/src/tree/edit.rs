@@ -100,6 +100,10 @@ impl VdevTree {
     ) -> Result<Arc<Vdev>> {
         let (top, old) = self.leaf_of(guid)?;
         may_attach(&top, &old, how)?;
+        if !old.state().usable() {
+            // It may still hold what was at that path.
+            old.set_device(None);
+        }
         let device = open_new(&self.env, dev)?;
         self.not_a_member(&*device)?;
         let size = device.geometry().size;

@@ -16,6 +16,7 @@ mod words;
 use crate::datasets::{self, destroy, Answer};
 use crate::errors;
 use crate::registry::{Admin, PoolEntry};
+use crate::rights::{self, Action};
 use api::{ApiError, Peer, Receive, Received};
 use base::sync::RwLockExt;
 use base::Kind;
@@ -131,7 +132,7 @@ fn mount_new(run: &mut Run, entry: &Arc<PoolEntry>, list: &[String]) {
             {
                 return Ok(());
             }
-            datasets::mount::mount_new(run.admin, entry, &ds)
+            datasets::mount::mount_new(run.admin, entry, &ds, run.peer)
         });
         if let Err(e) = mounted {
             run.warnings
@@ -154,6 +155,7 @@ pub fn abort(admin: &Arc<Admin>, peer: Peer, name: &str, command: String) -> Ans
     };
     let ds = datasets::find(&entry, name)?;
     let plain = |e| datasets::plain(e, name);
+    rights::require(admin, &entry, peer, Action::Destroy, &ds)?;
     let kept = match ds.receiving().map_err(plain)? {
         Some(kept) => kept,
         None => ds.clone(),

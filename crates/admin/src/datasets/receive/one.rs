@@ -4,12 +4,14 @@ use super::{sent_name, words, Run};
 use crate::datasets::create::NewFs;
 use crate::datasets::keys::{self, CryptProps};
 use crate::datasets::parse::Allowed;
-use crate::datasets::{self, destroy, mount, set, Answer};
+use crate::datasets::{self, destroy, mount, protect, set, Answer};
 use crate::registry::PoolEntry;
+use crate::rights::{self, Action};
 use crate::{cancel, errors};
 use api::{ApiError, NameBy};
 use base::{Error, Kind, Result};
 use disk::names::{self, Want};
+use disk::props;
 use disk::stream::{begin_flag, feature, Begin, Record};
 use disk::{os_type, NvList};
 use dmu::Objset;
@@ -305,6 +307,68 @@ fn find_target(
     })
 }
 
+/// What is said of a destination that is neither overwritten nor rolled back.
+fn protected(fs: &str) -> String {
+    format!(
+        "destination '{fs}' is protected by property '{0}'\nset {0}=off to overwrite it",
+        protect::PROTECT
+    )
+}
+
+/// Refuses callers without the permissions that a receive needs, also for the properties and holds that the
+/// stream and the command line bring, and those bound by limits.
+fn permitted(
+    run: &Run,
+    entry: &Arc<PoolEntry>,
+    target: &Target,
+    extra: Option<&Extra>,
+) -> Answer<()> {
+    let (admin, peer) = (run.admin, run.peer);
+    if rights::is_owner(admin, peer) {
+        return Ok(());
+    }
+    let parent = match target.head {
+        Some(_) => None,
+        None => Some(parent_of(entry, target)?),
+    };
+    let place = parent.as_ref().or(target.head.as_ref());
+    let Some(place) = place else {
+        return Err(rights::denied());
+    };
+    let force = run.r.force;
+    let named = |p: String| match &parent {
+        Some(parent) => rights::require_named_in_new(admin, entry, peer, &p, parent),
+        None => rights::require_named(admin, entry, peer, &p, place),
+    };
+    let check = || {
+        rights::require(admin, entry, peer, Action::Receive { force }, place)?;
+        let brought = extra.iter().flat_map(|e| [&e.props, &e.snap_props]);
+        for list in brought.flatten() {
+            let stored = |n: &&str| props::is_user(n) || props::dataset(n).is_some();
+            for name in list.iter().map(|(name, _)| name).filter(stored) {
+                named(rights::of_property(name).to_string())?;
+            }
+        }
+        let given = run.r.props.iter().map(|(name, _)| name);
+        for name in given.chain(&run.r.exclude) {
+            named(rights::of_property(name).to_string())?;
+        }
+        if extra.is_some_and(|e| !e.holds.is_empty()) {
+            named("hold".into())?;
+        }
+        let who = rights::caller(admin, entry, peer)?;
+        let dsl = &entry.pool.dsl;
+        let snap = [(place.clone(), target.snap.clone())];
+        let limits = dsl.check_snapshot_limits(&snap, &who);
+        let limits = limits.and_then(|()| match &parent {
+            Some(parent) => dsl.check_filesystem_limit(&parent.dir(), 1, &who),
+            None => Ok(()),
+        });
+        limits.map_err(|e| datasets::plain(e, &target.fs))
+    };
+    check().map_err(|e: ApiError| words::sentence(Kind::from_errno(e.code), target.what, e.message))
+}
+
 /// Whether a full stream may take the place of what is there.
 fn full_onto(run: &Run, entry: &PoolEntry, begin: &Begin, there: &Dataset, fs: &str) -> Answer<()> {
     let refuse = |kind, why: String| Err(words::sentence(kind, words::NEW, why));
@@ -313,6 +377,9 @@ fn full_onto(run: &Run, entry: &PoolEntry, begin: &Begin, there: &Dataset, fs: &
             Kind::Exists,
             format!("destination '{fs}' exists\nmust specify -F to overwrite it"),
         );
+    }
+    if protect::is_on(there).map_err(errors::answer)? {
+        return refuse(Kind::NotPermitted, protected(fs));
     }
     let snaps = there.snapshots().map_err(errors::answer)?;
     if let Some((first, _)) = snaps.first() {
@@ -376,16 +443,20 @@ fn incremental_onto(
     if !raw && encrypted && there.dir().key_loaded().map_err(internal)? != Some(true) {
         return refuse(Kind::Access, "inherited key must be loaded".into());
     }
+    let newest = there.prev().map_err(internal)?;
+    let younger = newest.is_none_or(|n| n.object() != base.object());
+    let modified = there.is_modified_since(base).map_err(internal)? || has_unwritten(entry, there);
+    if run.r.force && (younger || modified) && protect::is_on(there).map_err(internal)? {
+        return refuse(Kind::NotPermitted, protected(fs));
+    }
     if !run.r.force {
-        let newest = there.prev().map_err(internal)?;
-        let modified = there.is_modified_since(base).map_err(internal)?;
-        if newest.is_none_or(|n| n.object() != base.object()) {
+        if younger {
             return refuse(
                 Kind::TextBusy,
                 format!("most recent snapshot of {fs} does not\nmatch incremental source"),
             );
         }
-        if modified || has_unwritten(entry, there) {
+        if modified {
             return refuse(
                 Kind::TextBusy,
                 format!("destination {fs} has been modified\nsince most recent snapshot"),
@@ -553,6 +624,7 @@ pub fn receive<R: Read>(
             }
         }
         let target = find_target(run, &entry, begin, extra.as_ref())?;
+        permitted(run, &entry, &target, extra.as_ref())?;
         check_features(&entry, begin, target.what)?;
         let kind = match begin.from_guid {
             0 => "full",
@@ -727,6 +799,7 @@ fn start(
     let props = extra.and_then(|e| e.props.clone());
     let exclude = run.r.exclude.clone();
     let seal = sealed.clone();
+    let uid = u64::from(run.peer.uid);
     let (ds, os) = entry
         .pool
         .task(move |pool, tx| {
@@ -752,6 +825,9 @@ fn start(
                 features: &features,
             };
             let ds = pool.receive_begin(tx, &r, version)?;
+            if head.is_none() {
+                pool.dsl.give_creator(tx, &ds, uid)?;
+            }
             if let Some(snaps) = &redact {
                 pool.dsl.mark_redacted(tx, &ds, snaps)?;
             }

@@ -215,11 +215,7 @@ fn destroy_tree(run: &mut Run, name: &str) -> Answer<bool> {
         force: true,
         ..DatasetDestroy::default()
     };
-    done(
-        run,
-        name,
-        destroy::destroy(run.admin, u64::from(run.peer.uid), &r),
-    )
+    done(run, name, destroy::destroy(run.admin, run.peer, &r))
 }
 
 fn destroy_snapshot(run: &mut Run, local: &Local, snap: &str) -> Answer<bool> {
@@ -228,11 +224,7 @@ fn destroy_snapshot(run: &mut Run, local: &Local, snap: &str) -> Answer<bool> {
         name: name.clone(),
         ..DatasetDestroy::default()
     };
-    done(
-        run,
-        &name,
-        destroy::destroy(run.admin, u64::from(run.peer.uid), &r),
-    )
+    done(run, &name, destroy::destroy(run.admin, run.peer, &r))
 }
 
 /// Whether something was destroyed; what is in its way is told.

@@ -1,6 +1,5 @@
 //! Mounted file systems: what is mounted where, under which options, and how that changes.
 
-use crate::datasets::Answer;
 use crate::door::{Atime, Mount, MountOptions, Mounting};
 use crate::errors;
 use crate::head::{zpl_props, Head};
@@ -309,7 +308,7 @@ impl Mounted {
     /// has of written data comes first.
     ///
     /// Errors: what the change says; or the dataset cannot be opened again: the mount is dead then.
-    pub fn replace<R>(&self, change: impl FnOnce() -> Answer<R>) -> Answer<R> {
+    pub fn replace<R>(&self, change: impl FnOnce() -> crate::Answer<R>) -> crate::Answer<R> {
         let name = self.ds.full_name();
         if let Err(why) = self.mount.write_out() {
             tracing::warn!("{name}: {why}");

@@ -127,6 +127,15 @@ pub fn layout(seed: u64) -> Layout {
     }
 }
 
+/// All snapshots: file system, name.
+fn snapshots(w: &World) -> Vec<(String, String)> {
+    let names = w.oracle.now().snaps.keys();
+    names
+        .filter_map(|s| s.split_once('@'))
+        .map(|(a, b)| (a.to_string(), b.to_string()))
+        .collect()
+}
+
 impl Generator {
     pub fn new(seed: u64, layout: &Layout) -> Generator {
         let rng = SeededRng::new(seed ^ 0x57a9);
@@ -283,13 +292,7 @@ impl Generator {
             };
             format!("{dir}n{}", self.rng.below(self.names))
         };
-        let now = w.oracle.now();
-        let snaps: Vec<(String, String)> = now
-            .snaps
-            .keys()
-            .filter_map(|s| s.split_once('@'))
-            .map(|(a, b)| (a.to_string(), b.to_string()))
-            .collect();
+        let snaps = snapshots(w);
         Some(match kind {
             "write" | "osync" => {
                 let (path, size) = file()?;

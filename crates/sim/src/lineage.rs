@@ -44,6 +44,38 @@ pub enum Lineage {
     },
 }
 
+/// The root file system, as written in a line.
+pub const ROOT: &str = ".";
+
+/// A file system, as written in a line.
+pub fn fs_word(fs: &str) -> &str {
+    match fs {
+        "" => ROOT,
+        n => n,
+    }
+}
+
+/// What happens to a device of the tree.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Change {
+    Offline,
+    Online,
+    Detach,
+    /// Beside any other leaf of the same mirror.
+    Attach,
+}
+
+impl fmt::Display for Change {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Change::Offline => "offline",
+            Change::Online => "online",
+            Change::Detach => "detach",
+            Change::Attach => "attach",
+        })
+    }
+}
+
 /// The first words of these lines.
 pub const VERBS: [&str; 8] = [
     "promote",
@@ -97,7 +129,7 @@ impl Lineage {
 impl fmt::Display for Lineage {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         use Lineage::*;
-        let w = crate::op::fs_word;
+        let w = fs_word;
         match self {
             Promote { fs } => write!(f, "promote {}", w(fs)),
             Bookmark { fs, snap, name } => write!(f, "bookmark {} {snap} {name}", w(fs)),

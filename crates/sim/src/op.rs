@@ -3,7 +3,7 @@
 //! to the world as it is does nothing.
 
 use crate::cut::Fate;
-use crate::lineage::{Lineage, VERBS};
+use crate::lineage::{fs_word, Lineage, ROOT, VERBS};
 use std::fmt;
 use std::str::FromStr;
 
@@ -231,37 +231,6 @@ pub enum Op {
     },
 }
 
-/// The root file system, as written in a line.
-const ROOT: &str = ".";
-
-pub(crate) fn fs_word(fs: &str) -> &str {
-    match fs {
-        "" => ROOT,
-        n => n,
-    }
-}
-
-/// What happens to a device of the tree.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Change {
-    Offline,
-    Online,
-    Detach,
-    /// Beside any other leaf of the same mirror.
-    Attach,
-}
-
-impl fmt::Display for Change {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Change::Offline => "offline",
-            Change::Online => "online",
-            Change::Detach => "detach",
-            Change::Attach => "attach",
-        })
-    }
-}
-
 impl fmt::Display for Fault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -421,6 +390,13 @@ impl Words<'_> {
         }
     }
 
+    fn clone(&mut self, and_snapshot: bool) -> Result<Op, String> {
+        let (fs, snap, to) = (self.fs()?, self.word()?, self.word()?);
+        Ok(match and_snapshot {
+            true => Op::CloneSnap { fs, snap, to },
+            false => Op::Clone { fs, snap, to },
+        })
+    }
     fn lineage(&mut self, verb: &str) -> Result<Lineage, String> {
         let none = format!("no operation '{verb}' in '{}'", self.1);
         if !VERBS.contains(&verb) {
@@ -566,16 +542,7 @@ impl FromStr for Op {
                 snap: w.word()?,
             },
             "send" => Op::Send { fs: w.fs()? },
-            "clone" => Op::Clone {
-                fs: w.fs()?,
-                snap: w.word()?,
-                to: w.word()?,
-            },
-            "clonesnap" => Op::CloneSnap {
-                fs: w.fs()?,
-                snap: w.word()?,
-                to: w.word()?,
-            },
+            "clone" | "clonesnap" => w.clone(verb == "clonesnap")?,
             "rollback" => Op::Rollback { fs: w.fs()? },
             "createfs" => Op::CreateFs { fs: w.fs()? },
             "destroyfs" => Op::DestroyFs { fs: w.fs()? },

@@ -66,6 +66,7 @@ install:
 	done
 	install -d $(BIN) $(SBIN) $(SHARE)/man/man7 $(SHARE)/man/man8 $(BASH_DIR) $(ZSH_DIR) $(FISH_DIR) $(UNITS)
 	install -m 755 $(PROGRAMS:%=$(TARGET)/release/%) $(BIN)/
+	ln -sf zstream $(BIN)/zstreamdump
 	if ! [ $(BIN) -ef $(SBIN) ]; then for p in $(PROGRAMS); do ln -sf ../bin/$$p $(SBIN)/$$p; done; fi
 	if install -d $(HELPERS) 2>/dev/null && [ -w $(HELPERS) ]; then ln -sf $(PREFIX)/bin/zfs $(HELPERS)/mount.fuse.zfs; \
 	else echo "install: $(HELPERS) is not writable: mount(8) will not find mount.fuse.zfs" >&2; fi
@@ -80,7 +81,7 @@ install:
 
 uninstall:
 	-rm -f $(HELPERS)/mount.fuse.zfs
-	rm -f $(PROGRAMS:%=$(SBIN)/%) $(PROGRAMS:%=$(BIN)/%)
+	rm -f $(PROGRAMS:%=$(SBIN)/%) $(PROGRAMS:%=$(BIN)/%) $(BIN)/zstreamdump
 	rm -f $(MAN7:%=$(SHARE)/man/man7/%.7) $(MAN8:%=$(SHARE)/man/man8/%.8)
 	rm -f $(COMPLETED:%=$(BASH_DIR)/%) $(COMPLETED:%=$(ZSH_DIR)/_%) $(COMPLETED:%=$(FISH_DIR)/%.fish)
 	rm -f $(UNITS)/zfs-fuse.service

@@ -1,7 +1,7 @@
 //! `zfs create`.
 
 use crate::common;
-use api::{DatasetCreate, Reply, Request};
+use api::{DatasetCreate, DatasetGet, DatasetKind, Reply, Request, Select};
 use cli::names::{self, Want};
 use cli::{Cx, Fail, Outcome, Parsed};
 use control::client::unexpected;
@@ -15,6 +15,10 @@ pub fn create(args: &Parsed, cx: &mut Cx<'_>) -> Outcome {
     names::check_dataset(&name, Want::Filesystem)
         .map_err(|why| Fail::Error(format!("cannot create '{name}': {why}")))?;
     if !name.contains('/') {
+        // What is there is no failure with -p, not even the root of a pool.
+        if args.has("p") && exists(&name, cx) {
+            return Ok(0);
+        }
         return Err(Fail::Error(format!(
             "cannot create '{name}': missing dataset name\n\
              use 'zpool create {name} vdev...' to create a pool"
@@ -70,6 +74,19 @@ pub fn create(args: &Parsed, cx: &mut Cx<'_>) -> Outcome {
         return Ok(1);
     }
     Ok(0)
+}
+
+/// Whether there is a file system of that name.
+fn exists(name: &str, cx: &mut Cx<'_>) -> bool {
+    let get = DatasetGet {
+        roots: vec![name.to_string()],
+        depth: Some(0),
+        kinds: vec![DatasetKind::Filesystem],
+        listsnapshots: false,
+        props: Select::Nothing,
+    };
+    let answer = cx.ask(&Request::DatasetGet(get));
+    matches!(answer, Ok(Reply::Datasets(a)) if !a.found.is_empty())
 }
 
 #[cfg(test)]
@@ -153,6 +170,12 @@ mod tests {
                 "create tank",
                 1,
                 "cannot create 'tank': missing dataset name",
+            ),
+            ("create -p tank", 0, ""),
+            (
+                "create -p dozer",
+                1,
+                "cannot create 'dozer': missing dataset name",
             ),
             (
                 "create tank/x@y",

@@ -1,7 +1,6 @@
 //! Devices of an open pool come, go and are replaced: with the plug pulled at every event, and with the sources taken away after
 //! every resilver.
 
-use base::mutation::{mutate, Mutation};
 use disk::ObjType;
 use dmu::{NewObject, Objset};
 use env_sim::MemDisk;
@@ -140,14 +139,6 @@ fn attach_and_take_the_source_away() -> Result<(), String> {
 #[test]
 fn an_attached_device_has_everything_when_its_resilver_ends() {
     attach_and_take_the_source_away().unwrap();
-}
-
-#[test]
-fn a_dtl_without_the_txg_of_the_attach_is_found() {
-    mutate(Some(Mutation::AttachedTxgTooFew));
-    let found = std::panic::catch_unwind(attach_and_take_the_source_away);
-    mutate(None);
-    assert!(!matches!(found, Ok(Ok(()))), "nothing was found");
 }
 
 #[test]

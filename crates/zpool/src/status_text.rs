@@ -231,9 +231,9 @@ const MISSED_WRITES: Words = Words {
     status: "One or more devices lack data that was written while they were away.\n\
                  They are not used for these data, so the pool has less redundancy\n\
                  than its layout promises.",
-    action: "Keep the other devices: they may have the only copy.  A resilver copies\n\
-                 the data to the devices that lack them as soon as these can be\n\
-                 written; 'zpool wait -t resilver' waits for it.",
+    action: "Keep the other devices: they may have the only copy.  A resilver\n\
+                 begins by itself; if it has ended and could not copy everything, see\n\
+                 'zpool status -v' and run 'zpool resilver' to try again.",
     id: None,
 };
 
@@ -333,6 +333,7 @@ mod tests {
             Reason::Faulted,
             Reason::Missing,
             Reason::Label,
+            Reason::MissedWrites,
             Reason::Failing,
             Reason::Offlined,
             Reason::Removed,
@@ -348,7 +349,7 @@ mod tests {
                 .iter()
                 .any(|s| s.built && s.name == word)
         };
-        assert!(!built("scrub"), "nothing is unbuilt any more");
+        assert!(!built("trim"), "nothing is unbuilt any more");
         for reason in all {
             let action = reason.text(&PoolFacts::default()).action.unwrap();
             for command in action.split("'zpool ").skip(1) {

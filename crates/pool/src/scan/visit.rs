@@ -4,7 +4,7 @@ use super::live::{At, Live, Visit};
 use super::queue::Waiting;
 use super::record::word;
 use crate::{Budget, Pool};
-use base::{Result, Txg};
+use base::{Kind, Result, Txg};
 use disk::objset::ObjsetPhys;
 use disk::{BlkPtr, DnodePhys};
 use dmu::Damage;
@@ -64,8 +64,9 @@ impl Pool {
         Ok(())
     }
 
-    fn visit_mos(&self, live: &Live, place: Option<Place>) -> Result<Visit> {
+    fn visit_mos(&self, live: &mut Live, place: Option<Place>) -> Result<Visit> {
         let (min, max) = live.range();
+        let follow = known(live, self.first_datasets())?.unwrap_or_default();
         Ok(Visit {
             objset: 0,
             root: self.mos.root(),
@@ -74,7 +75,7 @@ impl Pool {
             place,
             head: false,
             skip: false,
-            follow: self.first_datasets()?,
+            follow,
         })
     }
 
@@ -120,15 +121,8 @@ impl Pool {
             skip: true,
             follow: Vec::new(),
         };
-        let ds = match self.dsl.dataset_by_object(object) {
-            Ok(ds) => ds,
-            Err(e) if e.is_damage() || e.kind == base::Kind::NotFound => {
-                // What follows from it cannot be found either.
-                live.lost_way = true;
-                live.words[word::ERRORS] += 1;
-                return Ok(visit);
-            }
-            Err(e) => return Err(e),
+        let Some(ds) = known(live, self.dsl.dataset_by_object(object))? else {
+            return Ok(visit);
         };
         let phys = ds.phys();
         let (min, max) = live.range();
@@ -154,14 +148,21 @@ impl Pool {
             visit.follow.push((phys.next_snap_obj, phys.creation_txg));
         }
         if phys.next_clones_obj != 0 {
-            let clones = self.mos.hold(phys.next_clones_obj)?;
-            for e in Zap::new(&clones).iter() {
-                if let Some(clone) = e?.value.as_u64() {
-                    visit.follow.push((clone, phys.creation_txg));
-                }
-            }
+            let clones = self.clones(phys.next_clones_obj);
+            let clones = known(live, clones)?.unwrap_or_default();
+            let queued = clones.into_iter().map(|c| (c, phys.creation_txg));
+            visit.follow.extend(queued);
         }
         Ok(visit)
+    }
+
+    fn clones(&self, object: u64) -> Result<Vec<u64>> {
+        let dn = self.mos.hold(object)?;
+        let mut out = Vec::new();
+        for e in Zap::new(&dn).iter() {
+            out.extend(e?.value.as_u64());
+        }
+        Ok(out)
     }
 
     /// Walks on in the object set of `visit`, for a piece; true: all of it has been walked. `generation`: of the plan the
@@ -224,6 +225,22 @@ impl Pool {
         }
         errors.iter().for_each(|d| self.note_damage(d));
         Ok(end == End::Whole)
+    }
+}
+
+/// What is damaged or missing is counted as an error of the scan, and no reason to stop the pool: what follows from it cannot be
+/// found, so no DTL loses anything.
+fn known<T>(live: &mut Live, r: Result<T>) -> Result<Option<T>> {
+    match r {
+        Ok(t) => Ok(Some(t)),
+        Err(e) if e.is_damage() || e.kind == Kind::NotFound => {
+            // Counted once, however often the roots are taken.
+            if !std::mem::replace(&mut live.lost_way, true) {
+                live.words[word::ERRORS] += 1;
+            }
+            Ok(None)
+        }
+        Err(e) => Err(e),
     }
 }
 

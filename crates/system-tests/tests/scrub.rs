@@ -1,0 +1,101 @@
+//! Scrubs through the programs: what is spoilt is repaired, and OpenZFS finds nothing left to be repaired.
+
+use std::fs::{self, File};
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+use system_tests::tree::{self, Kinds};
+use system_tests::{Dice, Rig};
+
+const KINDS: Kinds = Kinds {
+    xattrs: true,
+    acls: false,
+    huge: false,
+};
+const SIZE: u64 = 128 << 20;
+
+/// Garbage over everything between the labels.
+fn ruin(image: &str) {
+    let f = File::options().write(true).open(image).unwrap();
+    let mut dice = Dice::new(4);
+    let mut at = 4 << 20;
+    while at < SIZE - (1 << 20) {
+        f.write_all_at(&dice.bytes(300_000), at).unwrap();
+        at += 300_000;
+    }
+}
+
+/// Ruins as many disks as the layout can spare, scrubs, and then takes as many others away.
+fn check(name: &str, kind: &str, disks: usize, spare: usize) {
+    let Some(mut rig) = Rig::new(name) else {
+        return;
+    };
+    let images = rig.images(disks, SIZE);
+    let (mnt, dir) = (rig.mnt(), rig.disks());
+    let (at, dir) = (mnt.to_str().unwrap(), dir.to_str().unwrap());
+    rig.start();
+    let mut args = vec!["create", "-m", at, "tank", kind];
+    args.extend(images.iter().map(String::as_str));
+    rig.zpool(&args);
+    rig.zfs(&["create", "-o", "copies=2", "tank/sub"]);
+    tree::write(&mnt, 100, 51, KINDS).unwrap();
+    tree::write(&mnt.join("sub"), 50, 52, KINDS).unwrap();
+    rig.zfs(&["snapshot", "-r", "tank@s"]);
+    rig.zfs(&["clone", "tank/sub@s", "tank/clone"]);
+    fs::write(mnt.join("sub/later"), Dice::new(1).bytes(500_000)).unwrap();
+    fs::write(mnt.join("clone/later"), Dice::new(2).bytes(500_000)).unwrap();
+    let before = tree::describe(&mnt).unwrap();
+    let status = rig.zpool(&["status", "tank"]);
+    assert!(!status.contains("scrub"), "{status}");
+    for option in ["-s", "-p"] {
+        let said = rig.try_run("zpool", &["scrub", option, "tank"]).fails(1);
+        assert!(said.contains("there is no active scrub"), "{said}");
+    }
+    rig.zpool(&["export", "tank"]);
+
+    images[..spare].iter().for_each(|i| ruin(i));
+    rig.zpool(&["import", "-d", dir, "tank"]);
+    rig.zpool(&["scrub", "-w", "tank"]);
+    let status = rig.zpool(&["status", "tank"]);
+    let scan = status.lines().find(|l| l.contains("scan: ")).unwrap();
+    assert!(scan.starts_with("  scan: scrub repaired "), "{status}");
+    assert!(scan.contains(" with 0 errors on "), "{status}");
+    assert!(!scan.contains("repaired 0B"), "{status}");
+    assert!(status.contains("errors: No known data errors"), "{status}");
+    rig.zpool(&["clear", "tank"]);
+    rig.zpool(&["scrub", "tank"]);
+    rig.zpool(&["wait", "-t", "scrub", "tank"]);
+    let status = rig.zpool(&["status", "tank"]);
+    assert!(status.contains("scrub repaired 0B in "), "{status}");
+    assert!(!status.contains("unrecoverable error"), "{status}");
+    assert_ne!(rig.get("last_scrubbed_txg", "tank"), "0");
+    rig.zpool(&["export", "tank"]);
+    rig.zdb_check("tank");
+
+    // What was repaired stands alone.
+    let away = rig.path().join("away");
+    fs::create_dir(&away).unwrap();
+    for image in &images[disks - spare..] {
+        let to = away.join(Path::new(image).file_name().unwrap());
+        fs::rename(image, to).unwrap();
+    }
+    rig.zpool(&["import", "-d", dir, "tank"]);
+    tree::assert_same(
+        &before,
+        &tree::describe(&mnt).unwrap(),
+        "from what was repaired",
+    );
+    let status = rig.zpool(&["status", "tank"]);
+    assert!(status.contains("errors: No known data errors"), "{status}");
+    rig.zpool(&["export", "tank"]);
+    rig.stop();
+}
+
+#[test]
+fn a_mirror() {
+    check("scrub-mirror", "mirror", 2, 1);
+}
+
+#[test]
+fn raidz2() {
+    check("scrub-raidz2", "raidz2", 5, 2);
+}

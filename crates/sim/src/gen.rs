@@ -53,9 +53,6 @@ const DEVICES: u64 = 12;
 /// Kinds that only worlds with projects have, so that all others are the ones they were before.
 const OWNERS: [(&str, u64); 4] = [("createas", 8), ("chown", 6), ("project", 3), ("limit", 4)];
 
-/// Kinds that only some worlds have, for the same reason.
-const COMPARING: [(&str, u64); 1] = [("diff", 4)];
-
 /// Kinds that half of the worlds have, for the same reason.
 const LINEAGE: [(&str, u64); 8] = [
     ("promote", 2),
@@ -146,9 +143,6 @@ impl Generator {
         if layout.projects {
             let rng = SeededRng::new(seed ^ 0x0b5f);
             weights.extend(OWNERS.iter().map(|k| taste(&rng, k)));
-        }
-        if SeededRng::new(seed ^ 0xd1ff).below(2) == 0 {
-            weights.extend(COMPARING);
         }
         let descent = SeededRng::new(seed ^ 0x71e5);
         if layout.version == 5000 && descent.below(2) == 0 {
@@ -408,10 +402,6 @@ impl Generator {
             "destroysnap" => {
                 let (fs, name) = self.pick(&snaps)?.clone();
                 Op::DestroySnapshot { fs, name }
-            }
-            "diff" => {
-                let (fs, snap) = self.pick(&snaps)?.clone();
-                Op::Diff { fs, snap }
             }
             "send" => Op::Send {
                 fs: self.pick(&snaps)?.0.clone(),

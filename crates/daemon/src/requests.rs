@@ -62,6 +62,7 @@ fn for_everybody(request: &Request) -> bool {
             | Request::DatasetPromote { .. }
             | Request::BookmarkCreate { .. }
             | Request::Diff { .. }
+            | Request::Send(_)
             | Request::Receive(_)
             | Request::ReceiveAbort { .. }
             | Request::HoldAdd(_)
@@ -459,7 +460,7 @@ fn answer_of_datasets(
             let to = outlet.as_mut().map(|o| o as &mut dyn std::io::Write);
             // Nobody listening is found out by asking whether the caller is gone.
             let mut tell = |p| drop(out.send(Reply::Progress(p)));
-            send::send(admin, &r, to, &mut tell).map(Reply::SendPlan)
+            send::send(admin, peer, &r, to, &mut tell).map(Reply::SendPlan)
         }
         Request::Redact(r) => redact::redact(admin, peer, &r).map(done),
         Request::HoldAdd(r) => snapshots::hold(admin, peer, &r).map(Reply::Batch),

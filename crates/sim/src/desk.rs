@@ -185,7 +185,7 @@ impl Desk {
                 ..api::Send::default()
             };
             let mut out = Vec::new();
-            send::send(&self.admin, &ask, Some(&mut out), &mut |_| {}).map_err(told)?;
+            send::send(&self.admin, ROOT, &ask, Some(&mut out), &mut |_| {}).map_err(told)?;
             Ok(out)
         };
         let (mut chain, mut before) = (Image::default(), None);

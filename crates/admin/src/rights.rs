@@ -58,6 +58,7 @@ pub enum Action {
     /// The snapshot that is sent. `raw`: as it is on disk, encrypted.
     Send {
         raw: bool,
+        encrypted: bool,
     },
     /// The head of a new snapshot.
     Snapshot,
@@ -88,8 +89,15 @@ pub fn needs(action: Action) -> &'static [&'static [&'static str]] {
         Action::Release => &[&["release"]],
         Action::Rename => &[&["rename"], &["mount"]],
         Action::Rollback => &[&["rollback"]],
-        Action::Send { raw: false } => &[&["send"]],
-        Action::Send { raw: true } => &[&["send", "send:raw"]],
+        Action::Send { raw: false, .. } => &[&["send"]],
+        Action::Send {
+            raw: true,
+            encrypted: false,
+        } => &[&["send", "send:raw"]],
+        Action::Send {
+            raw: true,
+            encrypted: true,
+        } => &[&["send", "send:raw", "send:encrypted"]],
         Action::Snapshot => &[&["snapshot"]],
         Action::UserProp => &[&["userprop"]],
     }

@@ -63,6 +63,7 @@ fn for_everybody(request: &Request) -> bool {
             | Request::BookmarkCreate { .. }
             | Request::Send(_)
             | Request::Diff { .. }
+            | Request::Send(_)
             | Request::Receive(_)
             | Request::ReceiveAbort { .. }
             | Request::HoldAdd(_)

@@ -5,6 +5,7 @@
 //!    nearest definition is the only one that counts.
 //! 3. Permissions of the kind "local" count at the dataset itself, never at its snapshots.
 
+use crate::caller::Caller;
 use crate::core::Core;
 use crate::{Dataset, Dir, Dsl};
 use base::{bail, Error, Result};
@@ -18,28 +19,6 @@ use zap::Zap;
 pub const VERSION: u64 = 8;
 /// Longest name of a permission set, bytes with its `@`.
 pub const SET_NAME_MAX: usize = 63;
-
-/// Who asks for something.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Caller {
-    pub uid: u64,
-    /// The group the caller acts with, and the supplementary ones.
-    pub groups: Vec<u64>,
-    /// Nothing is refused: root, or the user whose pools these are.
-    pub all: bool,
-    /// Delegated permissions count in this pool (pool property `delegation`).
-    pub delegation: bool,
-}
-
-impl Caller {
-    /// A caller to whom nothing is refused.
-    pub fn root() -> Caller {
-        Caller {
-            all: true,
-            ..Caller::default()
-        }
-    }
-}
 
 /// Whom an entry concerns.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]

@@ -257,6 +257,21 @@ impl Generator {
         }
     }
 
+    /// A permission is given or taken, or used with or without it.
+    fn delegation(&mut self, kind: &str, fs: String, snaps: usize) -> Option<Op> {
+        let uid = 1 + self.rng.below(rights::USERS) as u32;
+        if kind != "snapshotas" {
+            let on = kind == "allow";
+            return Some(Op::Allow { fs, uid, on });
+        }
+        if snaps > 5 {
+            return None;
+        }
+        self.snaps += 1;
+        let name = format!("s{}", self.snaps);
+        Some(Op::SnapshotAs { fs, name, uid })
+    }
+
     fn try_next(&mut self, w: &World) -> Option<Op> {
         let total: u64 = self.weights.iter().map(|(_, n)| n).sum();
         if total == 0 {
@@ -379,26 +394,17 @@ impl Generator {
             },
             "release" => Op::Release,
             "sync" => Op::Sync,
-            "snapshot" | "snapshotas" => {
+            "snapshotas" | "allow" | "unallow" => return self.delegation(kind, fs, snaps.len()),
+            "snapshot" => {
                 if snaps.len() > 5 {
                     return None;
                 }
                 self.snaps += 1;
-                let name = format!("s{}", self.snaps);
-                match kind {
-                    "snapshot" => Op::Snapshot { fs, name },
-                    _ => Op::SnapshotAs {
-                        fs,
-                        name,
-                        uid: 1 + self.rng.below(rights::USERS) as u32,
-                    },
+                Op::Snapshot {
+                    fs,
+                    name: format!("s{}", self.snaps),
                 }
             }
-            "allow" | "unallow" => Op::Allow {
-                fs,
-                uid: 1 + self.rng.below(rights::USERS) as u32,
-                on: kind == "allow",
-            },
             "destroysnap" => {
                 let (fs, name) = self.pick(&snaps)?.clone();
                 Op::DestroySnapshot { fs, name }

@@ -15,8 +15,7 @@ use crate::op::{Fill, Op};
 use crate::oracle::{Frozen, FsModel, Oracle};
 use crate::owners;
 use crate::rig::{self, is_full, Fs, Layout};
-use crate::rights;
-use base::{Error, Kind, Result};
+use base::{Kind, Result};
 use dsl::CreateArgs;
 use env_sim::{Event, Journal, ManualClock, MemDisk, SeededRng};
 use lineage::key;
@@ -248,7 +247,9 @@ impl World {
         }
         let r = match op {
             op if lineage::is_lineage(op) => match op {
-                Op::Snapshot { fs, name } => self.snapshot(fs, name),
+                Op::Snapshot { fs, name } => self.snapshot(fs, name, None),
+                Op::SnapshotAs { fs, name, uid } => self.snapshot(fs, name, Some(*uid)),
+                Op::Allow { fs, uid, on } => self.allow(fs, *uid, *on),
                 Op::DestroySnapshot { fs, name } => self.destroy_snapshot(fs, name),
                 Op::Rollback { fs } => self.rollback(fs),
                 Op::Lineage(line) => self.lineage(line),
@@ -259,8 +260,6 @@ impl World {
             | Op::CreateFs { .. }
             | Op::DestroyFs { .. }
             | Op::Limit { .. }
-            | Op::Allow { .. }
-            | Op::SnapshotAs { .. }
             | Op::Set { .. } => self.administer(op),
             Op::Remount { .. } | Op::Reimport => self.again(op),
             Op::Device { disk, change } => self.device(*disk, *change),
@@ -333,9 +332,10 @@ impl World {
     /// Which snapshots can be compared after an operation.
     fn keep_comparable(&mut self, op: &Op) {
         match op {
-            Op::Snapshot { fs, name } => {
+            Op::Snapshot { fs, name } | Op::SnapshotAs { fs, name, .. } => {
                 self.comparable.insert(key(fs, name));
             }
+            Op::Allow { .. } => {}
             Op::DestroyFs { .. } => self.comparable.clear(),
             op if lineage::is_lineage(op) => self.comparable.clear(),
             _ => {}
@@ -471,7 +471,6 @@ impl World {
                     a.rights.retain(|(f, _)| f != fs);
                 });
             }
-            Allow { .. } | SnapshotAs { .. } => return self.delegate(op),
             Set { fs, prop, value } => {
                 if !now.sets.contains_key(fs) {
                     return Ok(Outcome::Nothing);
@@ -518,46 +517,20 @@ impl World {
         Ok(Outcome::Done)
     }
 
-    /// Permissions, and those to whom they are given.
-    fn delegate(&mut self, op: &Op) -> Result<Outcome> {
-        let now = self.oracle.now().clone();
-        match op {
-            Op::Allow { fs, uid, on } if now.sets.contains_key(fs) && *uid > 0 => {
-                desk(&self.opened)?.allow(fs, *uid, *on)?;
-                let pos = self.pos();
-                self.oracle.administered(pos, |a, _| {
-                    let right = (fs.clone(), u64::from(*uid));
-                    match on {
-                        true => a.rights.insert(right),
-                        false => a.rights.remove(&right),
-                    };
-                });
-            }
-            Op::SnapshotAs { fs, name, uid } if *uid > 0 => {
-                let key = format!("{fs}@{name}");
-                let Some(model) = self.oracle.fs(fs).filter(|_| !now.snaps.contains_key(&key))
-                else {
-                    return Ok(Outcome::Nothing);
-                };
-                let frozen = Arc::new(Frozen {
-                    limits: now.limits.get(fs).cloned().unwrap_or_default(),
-                    ..model.freeze()
-                });
-                let may = rights::may(&now.rights, fs, u64::from(*uid));
-                match desk(&self.opened)?.snapshot_as(fs, name, *uid) {
-                    Err(e) if e.kind == Kind::NotPermitted && !may => return Ok(Outcome::Refused),
-                    Ok(()) if !may => {
-                        return Err(Error::damaged("a user did what was not delegated"))
-                    }
-                    done => done?,
-                }
-                let pos = self.pos();
-                self.oracle.administered(pos, |a, _| {
-                    a.snaps.insert(key, frozen);
-                });
-            }
-            _ => return Ok(Outcome::Nothing),
+    /// Gives a user a permission, or takes it back.
+    fn allow(&mut self, fs: &str, uid: u32, on: bool) -> Result<Outcome> {
+        if !self.oracle.now().sets.contains_key(fs) || uid == 0 {
+            return Ok(Outcome::Nothing);
         }
+        desk(&self.opened)?.allow(fs, uid, on)?;
+        let pos = self.pos();
+        self.oracle.administered(pos, |a, _| {
+            let right = (fs.to_string(), u64::from(uid));
+            match on {
+                true => a.rights.insert(right),
+                false => a.rights.remove(&right),
+            };
+        });
         Ok(Outcome::Done)
     }
 

@@ -332,6 +332,26 @@ fn new_key(
     keys::for_new(Some(&parent), enabled, want, prepared)
 }
 
+/// The missing parents of a name, to be made with what their parent says.
+fn missing_parents(
+    entry: &PoolEntry,
+    above: &Above,
+    rules: Rules,
+    owner: (u32, u32),
+) -> Answer<Vec<Made>> {
+    let mut list = Vec::new();
+    for name in &above.missing {
+        let new = NewFs::default();
+        list.push(Made {
+            name: name.clone(),
+            options: new.options(&entry.pool, Some(rules), owner),
+            new,
+            key: new_key(entry, above, &CryptProps::default(), None)?,
+        });
+    }
+    Ok(list)
+}
+
 /// A closure for a task that makes the missing parents of a name.
 pub fn make_parents(
     admin: &Admin,
@@ -340,16 +360,7 @@ pub fn make_parents(
     above: &Above,
 ) -> Answer<impl FnOnce(&Pool, &Tx) -> Result<()> + Send + 'static> {
     let rules = get::master(entry, &above.parent).map_err(errors::answer)?;
-    let options = NewFs::default().options(&entry.pool, Some(rules), owner(admin, peer));
-    let mut list: Vec<Made> = Vec::new();
-    for name in &above.missing {
-        list.push(Made {
-            name: name.clone(),
-            new: NewFs::default(),
-            options,
-            key: new_key(entry, above, &CryptProps::default(), None)?,
-        });
-    }
+    let list = missing_parents(entry, above, rules, owner(admin, peer))?;
     let who = rights::caller(admin, entry, peer)?;
     Ok(move |pool: &Pool, tx: &Tx| make(pool, tx, &who, &list))
 }
@@ -425,17 +436,7 @@ pub fn create(admin: &Arc<Admin>, peer: Peer, r: &DatasetCreate) -> Answer<Creat
         .map_err(|e| datasets::plain(e, name))?;
     let rules = get::master(&entry, &above.parent).map_err(errors::answer)?;
     let who = owner(admin, peer);
-    let mut list: Vec<Made> = Vec::new();
-    for n in &above.missing {
-        let plain = NewFs::default();
-        let options = plain.options(&entry.pool, Some(rules), who);
-        list.push(Made {
-            name: n.clone(),
-            new: plain,
-            options,
-            key: new_key(&entry, &above, &CryptProps::default(), None)?,
-        });
-    }
+    let mut list = missing_parents(&entry, &above, rules, who)?;
     let options = new.options(&entry.pool, Some(rules), who);
     let key = match r.dry_run {
         true => None,

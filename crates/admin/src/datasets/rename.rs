@@ -50,13 +50,12 @@ pub fn rename(
     crate::cancel::check()?;
     let ds = datasets::find(&entry, from)?;
     let uid = u64::from(peer.uid);
+    rights::require(admin, &entry, peer, Action::Rename, &ds)?;
     if let Some((fs, old)) = from.split_once('@') {
-        rights::require(admin, &entry, peer, Action::Rename, &ds)?;
         let head = datasets::find(&entry, fs)?;
         rights::require(admin, &entry, peer, Action::CreateIn, &head)?;
         return snapshot(&entry, uid, (fs, old), to, how.recursive, command);
     }
-    rights::require(admin, &entry, peer, Action::Rename, &ds)?;
     let dir = ds.dir();
     if dir.parent().is_none() {
         return Err(ApiError::reason(

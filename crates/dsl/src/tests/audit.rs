@@ -41,6 +41,21 @@ impl Refs {
         }
     }
 
+    /// The map of what is delegated at a directory, and its entries.
+    fn permissions(&mut self, p: &Pool, map: u64) {
+        if map == 0 {
+            return;
+        }
+        self.take(map, "permissions");
+        let dn = p.rig.os.hold(map).unwrap();
+        for e in Zap::new(&dn).iter() {
+            let o = e.unwrap().value.as_u64().unwrap();
+            self.take(o, "a permission entry");
+            let entry = p.rig.os.hold(o).unwrap();
+            assert_ne!(Zap::new(&entry).count().unwrap(), 0, "an empty entry");
+        }
+    }
+
     fn bpobj(&mut self, p: &Pool, o: u64, what: &str) {
         self.take(o, what);
         let b = Bpobj::open(&p.rig.os, o).unwrap();
@@ -102,16 +117,7 @@ pub(super) fn audit(p: &Pool) {
         refs.take(dp.child_dir_zapobj, "child map");
         refs.take(dp.props_zapobj, "props");
         refs.take(dp.clones, "clones");
-        if dp.deleg_zapobj != 0 {
-            refs.take(dp.deleg_zapobj, "permissions");
-            let dn = p.rig.os.hold(dp.deleg_zapobj).unwrap();
-            for e in Zap::new(&dn).iter() {
-                let o = e.unwrap().value.as_u64().unwrap();
-                refs.take(o, "a permission entry");
-                let entry = p.rig.os.hold(o).unwrap();
-                assert_ne!(Zap::new(&entry).count().unwrap(), 0, "an empty entry");
-            }
-        }
+        refs.permissions(p, dp.deleg_zapobj);
         assert!(d.breakdown_is_right(), "breakdown of {}", d.full_name());
         let mut chain = Vec::new();
         if dp.head_dataset_obj != 0 {

@@ -4,6 +4,7 @@ use super::{desk, full, Outcome, World};
 use crate::lineage::Lineage;
 use crate::op::Op;
 use crate::oracle::{Admin, Frozen, FsModel};
+use crate::rights;
 use admin::commands::Commands;
 use base::{bail, Kind, Result};
 use std::sync::Arc;
@@ -75,18 +76,29 @@ impl World {
         Ok(ds.phys().creation_txg)
     }
 
-    pub(super) fn snapshot(&mut self, fs: &str, name: &str) -> Result<Outcome> {
+    /// A snapshot, asked for by root, or by a user (`by`) to whom it may have been delegated or not.
+    pub(super) fn snapshot(&mut self, fs: &str, name: &str, by: Option<u32>) -> Result<Outcome> {
         let now = self.oracle.now().clone();
         let snap = key(fs, name);
         let there = now.snaps.contains_key(&snap);
-        let Some(model) = self.oracle.fs(fs).filter(|_| !there) else {
+        let Some(model) = self.oracle.fs(fs).filter(|_| !there && by != Some(0)) else {
             return Ok(Outcome::Nothing);
         };
         let mut frozen = Frozen {
             limits: now.limits.get(fs).cloned().unwrap_or_default(),
             ..model.freeze()
         };
-        self.commands()?.snapshot(&key(&full(fs), name))?;
+        match by {
+            None => self.commands()?.snapshot(&key(&full(fs), name))?,
+            Some(uid) => {
+                let may = rights::may(&now.rights, fs, u64::from(uid));
+                match desk(&self.opened)?.snapshot_as(fs, name, uid) {
+                    Err(e) if e.kind == Kind::NotPermitted && !may => return Ok(Outcome::Refused),
+                    Ok(()) if !may => bail!(Damaged, "a user did what was not delegated"),
+                    done => done?,
+                }
+            }
+        }
         frozen.born = self.born(fs, name)?;
         let (pos, frozen) = (self.pos(), Arc::new(frozen));
         self.oracle.administered(pos, |a, _| {
@@ -257,6 +269,11 @@ impl World {
             if let Some(o) = a.origins.remove(fs) {
                 a.origins.insert(to.into(), o);
             }
+            let rights = std::mem::take(&mut a.rights);
+            a.rights = rights
+                .into_iter()
+                .map(|(f, u)| (if f == fs { to.into() } else { f }, u))
+                .collect();
             let props = std::mem::take(&mut a.props);
             a.props = props
                 .into_iter()
@@ -332,6 +349,11 @@ impl World {
 pub(super) fn is_lineage(op: &Op) -> bool {
     matches!(
         op,
-        Op::Snapshot { .. } | Op::DestroySnapshot { .. } | Op::Rollback { .. } | Op::Lineage(_)
+        Op::Snapshot { .. }
+            | Op::SnapshotAs { .. }
+            | Op::Allow { .. }
+            | Op::DestroySnapshot { .. }
+            | Op::Rollback { .. }
+            | Op::Lineage(_)
     )
 }

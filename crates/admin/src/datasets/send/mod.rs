@@ -106,7 +106,11 @@ pub fn send(
             None => plan::plan(&entry, r)?,
         };
         for step in &plan.steps {
-            let action = Action::Send { raw: step.spec.raw };
+            let encrypted = step.ds.dir().is_encrypted();
+            let action = Action::Send {
+                raw: step.spec.raw,
+                encrypted: encrypted.map_err(errors::answer)?,
+            };
             rights::require(admin, &entry, peer, action, &step.ds)?;
         }
         let (sources, answer) = open(&plan, r)?;

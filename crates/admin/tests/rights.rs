@@ -1,0 +1,272 @@
+//! What callers may do who are neither root nor the owner of the pools.
+
+use admin::alone::{Alone, MemoryDoor};
+use admin::datasets::{create, destroy, mount, permissions, rename, set, snapshots};
+use admin::{pools, rights, Admin, Answer, Paths, Settings};
+use api::{
+    DatasetClone, DatasetCreate, DatasetDestroy, Delegate, Delegation, Holding, Peer, PoolCreate,
+    Rollback, SnapshotCreate, VdevClass, VdevKind, VdevSpec,
+};
+use base::Kind;
+use std::sync::Arc;
+
+const fn user(uid: u32) -> Peer {
+    Peer {
+        uid,
+        gid: uid,
+        pid: 1,
+    }
+}
+const ROOT: Peer = user(0);
+const JOE: Peer = user(1000);
+
+/// A pool `p` with the file system `p/a`.
+fn world() -> Arc<Admin> {
+    let (env, disks) = env_sim::mem_env(7);
+    disks.add("/dev/a", 128 << 20);
+    let process = Arc::new(Alone::new(env.clone(), pool::Tunables::default()));
+    let settings = Settings {
+        paths: Paths {
+            cache_file: "none".into(),
+            mount_root: "/".into(),
+        },
+        mount_options: Vec::new(),
+        multihost: pool::Multihost::default(),
+    };
+    let admin = Admin::new(env, settings, Arc::new(MemoryDoor::default()), process);
+    let ask = PoolCreate {
+        name: "p".into(),
+        vdevs: vec![VdevSpec {
+            kind: VdevKind::Disk,
+            class: VdevClass::Normal,
+            path: Some("/dev/a".into()),
+            children: Vec::new(),
+        }],
+        props: vec![("cachefile".into(), "none".into())],
+        ..PoolCreate::default()
+    };
+    pools::create::create(&admin, ROOT, ask).unwrap();
+    make(&admin, ROOT, "p/a", &[]).unwrap();
+    admin
+}
+
+fn make(admin: &Arc<Admin>, peer: Peer, name: &str, props: &[(&str, &str)]) -> Answer<()> {
+    let own = |(n, v): &(&str, &str)| (n.to_string(), v.to_string());
+    let ask = DatasetCreate {
+        name: name.into(),
+        props: props.iter().map(own).collect(),
+        ..DatasetCreate::default()
+    };
+    let made = create::create(admin, peer, &ask)?;
+    match made.mount_failed {
+        Some(e) => Err(e),
+        None => Ok(()),
+    }
+}
+
+fn snapshot(admin: &Arc<Admin>, peer: Peer, name: &str, recursive: bool) -> Answer<()> {
+    let ask = SnapshotCreate {
+        names: vec![name.into()],
+        recursive,
+        ..SnapshotCreate::default()
+    };
+    snapshots::create(admin, peer, &ask).map(drop)
+}
+
+fn remove(admin: &Arc<Admin>, peer: Peer, name: &str) -> Answer<()> {
+    let ask = DatasetDestroy {
+        name: name.into(),
+        ..DatasetDestroy::default()
+    };
+    destroy::destroy(admin, peer, &ask).map(drop)
+}
+
+fn clone(admin: &Arc<Admin>, peer: Peer, snapshot: &str, name: &str) -> Answer<()> {
+    let ask = DatasetClone {
+        snapshot: snapshot.into(),
+        name: name.into(),
+        ..DatasetClone::default()
+    };
+    snapshots::clone(admin, peer, &ask).map(drop)
+}
+
+fn assign(admin: &Arc<Admin>, peer: Peer, name: &str, prop: &str, value: &str) -> Answer<()> {
+    let list = vec![(prop.to_string(), value.to_string())];
+    set::set(admin, peer, name, &list, false, String::new())
+}
+
+fn give(admin: &Arc<Admin>, peer: Peer, name: &str, to: Delegate, what: &str) -> Answer<()> {
+    let list = [Delegation {
+        to,
+        local: false,
+        descendent: false,
+        permissions: what.split(',').map(str::to_string).collect(),
+    }];
+    permissions::allow(admin, peer, name, &list, String::new())
+}
+
+#[track_caller]
+fn denied(r: Answer<()>) {
+    let e = r.expect_err("it was not refused");
+    assert_eq!(e.code, Kind::NotPermitted.errno(), "{e:?}");
+}
+
+#[test]
+fn nothing_is_done_for_a_caller_without_permissions() {
+    let a = world();
+    snapshot(&a, ROOT, "p/a@s", false).unwrap();
+    let hold = Holding {
+        tag: "t".into(),
+        snapshots: vec!["p/a@s".into()],
+        ..Holding::default()
+    };
+    let back = Rollback {
+        snapshot: "p/a@s".into(),
+        ..Rollback::default()
+    };
+    denied(make(&a, JOE, "p/a/b", &[]));
+    denied(snapshot(&a, JOE, "p/a@t", true));
+    denied(remove(&a, JOE, "p/a@s"));
+    denied(remove(&a, JOE, "p/a"));
+    denied(clone(&a, JOE, "p/a@s", "p/c"));
+    denied(assign(&a, JOE, "p/a", "compression", "off"));
+    denied(assign(&a, JOE, "p/a", "com.example:x", "y"));
+    denied(assign(&a, JOE, "p/a", "userquota@0", "1M"));
+    denied(set::inherit(
+        &a,
+        JOE,
+        "p/a",
+        "atime",
+        false,
+        false,
+        String::new(),
+    ));
+    let how = rename::How::default;
+    denied(rename::rename(&a, JOE, "p/a", "p/b", how(), String::new()));
+    denied(rename::rename(
+        &a,
+        JOE,
+        "p/a@s",
+        "p/a@t",
+        how(),
+        String::new(),
+    ));
+    denied(snapshots::rollback(&a, JOE, &back).map(drop));
+    denied(snapshots::bookmark(
+        &a,
+        JOE,
+        "p/a@s",
+        "p/a#m",
+        String::new(),
+    ));
+    denied(mount::unmount(&a, JOE, "p/a", true).map(drop));
+    denied(give(&a, JOE, "p/a", Delegate::User(1000), "mount"));
+    let all = [Delegation {
+        to: Delegate::User(1000),
+        local: true,
+        descendent: true,
+        permissions: Vec::new(),
+    }];
+    denied(permissions::unallow(
+        &a,
+        JOE,
+        "p/a",
+        &all,
+        false,
+        String::new(),
+    ));
+    for held in [
+        snapshots::hold(&a, JOE, &hold).unwrap(),
+        snapshots::release(&a, JOE, &hold).unwrap(),
+    ] {
+        assert!(held.done.is_empty());
+        assert_eq!(held.failed[0].1.code, Kind::NotPermitted.errno());
+    }
+    assert!(mount::unmount_all(&a, JOE, true).done.is_empty());
+}
+
+#[test]
+fn permissions_of_users_groups_creators_and_sets_count() {
+    let a = world();
+    let u = Delegate::User(1000);
+    let root = |to, name, what| give(&a, ROOT, name, to, what).unwrap();
+    root(u.clone(), "p/a", "create,mount,snapshot,clone");
+    root(Delegate::Set("@s".into()), "p", "atime,destroy");
+    root(Delegate::Creator, "p", "compression,@s");
+    // Properties take their own; what creators get counts at once.
+    denied(make(&a, JOE, "p/a/b", &[("quota", "1M")]));
+    make(
+        &a,
+        JOE,
+        "p/a/b",
+        &[("compression", "off"), ("atime", "off")],
+    )
+    .unwrap();
+    assign(&a, JOE, "p/a/b", "compression", "lz4").unwrap();
+    denied(assign(&a, JOE, "p/a", "compression", "lz4"));
+    snapshot(&a, JOE, "p/a@s", true).unwrap();
+    clone(&a, JOE, "p/a/b@s", "p/a/c").unwrap();
+    denied(clone(&a, JOE, "p/a/b@s", "p/d"));
+    remove(&a, JOE, "p/a/c").unwrap();
+    // What is local to a file system is not its snapshots'.
+    denied(remove(&a, JOE, "p/a/b@s"));
+    let entry = a.find("p").unwrap();
+    let owner = |name: &str| {
+        let ds = entry.pool.dsl.dataset(name).unwrap();
+        let m = entry.mounted(ds.object()).unwrap();
+        let zfs = m.head.zfs();
+        let attr = zfs.getattr(&*zfs.root().unwrap());
+        (attr.uid, attr.gid)
+    };
+    assert_eq!(owner("p/a/b"), (1000, 1000));
+    // Groups, as far as the kernel tells them.
+    let ann = user(2000);
+    root(Delegate::Group(77), "p/a", "snapshot");
+    denied(snapshot(&a, ann, "p/a@g", false));
+    rights::with_groups(vec![5, 77], || snapshot(&a, ann, "p/a@g", false)).unwrap();
+    root(Delegate::Everyone, "p/a", "bookmark");
+    snapshots::bookmark(&a, ann, "p/a@g", "p/a#m", String::new()).unwrap();
+    // Giving what one has; not sets, not the permission to give.
+    root(u.clone(), "p/a", "allow");
+    give(&a, JOE, "p/a", Delegate::User(2000), "snapshot").unwrap();
+    denied(give(&a, JOE, "p/a", Delegate::User(2000), "destroy"));
+    denied(give(&a, JOE, "p/a", Delegate::User(2000), "allow"));
+    denied(give(&a, JOE, "p/a", Delegate::User(2000), "@s"));
+    snapshot(&a, ann, "p/a@h", false).unwrap();
+    for bad in ["fly", "used", "@a/b", "@"] {
+        let e = give(&a, ROOT, "p/a", u.clone(), bad).unwrap_err();
+        assert_eq!(e.code, Kind::Invalid.errno(), "{bad}: {e:?}");
+    }
+    // The pool's property turns it off and on.
+    let switch = |v: &str| {
+        let list = vec![("delegation".to_string(), v.to_string())];
+        pools::set::set(&a, ROOT, "p", &list, "").unwrap();
+    };
+    switch("off");
+    denied(snapshot(&a, JOE, "p/a@i", false));
+    switch("on");
+    snapshot(&a, JOE, "p/a@i", false).unwrap();
+}
+
+#[test]
+fn limits_count_whole_requests_of_those_they_bind() {
+    let a = world();
+    let what = "create,mount,snapshot,rename,clone";
+    give(&a, ROOT, "p/a", Delegate::User(1000), what).unwrap();
+    make(&a, ROOT, "p/a/b", &[]).unwrap();
+    assign(&a, ROOT, "p/a", "filesystem_limit", "2").unwrap();
+    assign(&a, ROOT, "p/a", "snapshot_limit", "3").unwrap();
+    let full = |r: Answer<()>| assert_eq!(r.unwrap_err().code, Kind::Quota.errno());
+    make(&a, JOE, "p/a/b/c", &[]).unwrap();
+    full(make(&a, JOE, "p/a/d", &[]));
+    snapshot(&a, JOE, "p/a/b@s", false).unwrap();
+    full(snapshot(&a, JOE, "p/a@t", true));
+    full(clone(&a, JOE, "p/a/b@s", "p/a/d"));
+    snapshot(&a, JOE, "p/a@t", false).unwrap();
+    let how = rename::How::default();
+    rename::rename(&a, JOE, "p/a/b/c", "p/a/c", how, String::new()).unwrap();
+    snapshot(&a, ROOT, "p/a@u", true).unwrap();
+    full(snapshot(&a, JOE, "p/a@v", false));
+    give(&a, ROOT, "p/a", Delegate::User(1000), "snapshot_limit").unwrap();
+    snapshot(&a, JOE, "p/a@v", false).unwrap();
+}

@@ -5,11 +5,11 @@ CARGO ?= cargo
 # Where cargo builds.
 TARGET ?= $(or $(CARGO_TARGET_DIR),target)
 
-PROGRAMS = zfs-fuse zpool zfs zdb ztest
+PROGRAMS = zfs-fuse zpool zfs zdb zstream ztest
 MAN7 = zfsprops zpoolprops
-MAN8 = zfs-fuse zpool zfs zdb
+MAN8 = zfs-fuse zpool zfs zdb zstream
 # Programs that shells complete.
-COMPLETED = zfs-fuse zpool zfs zdb
+COMPLETED = zfs-fuse zpool zfs zdb zstream
 
 BIN = $(DESTDIR)$(PREFIX)/bin
 SBIN = $(DESTDIR)$(PREFIX)/sbin
@@ -27,7 +27,7 @@ all: build
 
 # The programs, their manual and their completions: all that `make install` copies, which needs no cargo.
 build:
-	$(CARGO) build --release -p daemon -p zpool -p zfs -p zdb -p ztest -p xtask
+	$(CARGO) build --release -p daemon -p zpool -p zfs -p zdb -p zstream -p ztest -p xtask
 	rm -rf $(TARGET)/man $(TARGET)/completions
 	$(TARGET)/release/xtask manual $(TARGET)/man
 	$(TARGET)/release/xtask completions $(TARGET)/completions

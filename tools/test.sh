@@ -63,7 +63,7 @@ done
 lints() {
     cargo clippy --workspace --all-targets -- -D warnings || return 1
     # The programs as they are released, without what only tests switch on.
-    cargo clippy -p daemon -p zpool -p zfs -p zdb -p ztest -- -D warnings
+    cargo clippy -p daemon -p zpool -p zfs -p zdb -p zstream -p ztest -- -D warnings
 }
 
 # run PACKAGE ARGUMENT...: a tool of this workspace; the one of the build step, if that was made.

@@ -1,7 +1,7 @@
 //! Administration without a machine around it: one thread, a tree of files that is a map in memory. For
 //! simulators and tests; what is mounted is used through [`MemoryMount::head`].
 
-use crate::door::{Door, Mount, MountOptions, Mounting};
+use crate::door::{Door, Held, Mount, MountOptions, Mounting};
 use crate::head::Head;
 use crate::mounts::Mounted;
 use crate::process::{DeviceUse, Process};
@@ -16,6 +16,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
+use zpl::Zfs;
 
 /// A process of one thread, in which nothing happens beside operations: whoever drives it writes the txgs.
 pub struct Alone {
@@ -109,6 +110,8 @@ pub struct MemoryMount {
     entry: Weak<PoolEntry>,
     places: Arc<Mutex<BTreeMap<PathBuf, Vec<u64>>>>,
     options: Mutex<MountOptions>,
+    /// The user it was mounted for. Places here belong to nobody.
+    owner: Option<u32>,
     gone: AtomicBool,
 }
 
@@ -148,6 +151,7 @@ impl Door for MemoryDoor {
             entry: Arc::downgrade(m.entry),
             places: self.places.clone(),
             options: Mutex::new(options.clone()),
+            owner: m.user,
             gone: AtomicBool::new(false),
         };
         m.entry.add_mount(Mounted::new(
@@ -200,7 +204,20 @@ impl MemoryMount {
     }
 }
 
+/// There is nobody to lead into another state.
+struct Nobody;
+
+impl Held for Nobody {
+    fn resume(self: Box<Self>, _: &Arc<Zfs>) -> Result<()> {
+        Ok(())
+    }
+}
+
 impl Mount for MemoryMount {
+    fn place_owner(&self) -> Option<u32> {
+        self.owner
+    }
+
     fn is_in_place(&self) -> bool {
         !self.gone.load(Ordering::SeqCst)
     }
@@ -231,6 +248,11 @@ impl Mount for MemoryMount {
 
     fn write_out(&self) -> std::result::Result<(), String> {
         Ok(())
+    }
+
+    /// Its users come through the head, which makes them wait.
+    fn suspend(&self) -> Result<Box<dyn Held>> {
+        Ok(Box::new(Nobody))
     }
 
     fn lost(&self) -> Option<String> {

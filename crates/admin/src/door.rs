@@ -8,7 +8,7 @@ use dsl::Dataset;
 use std::any::Any;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use zpl::Props;
+use zpl::{Props, Zfs};
 
 /// Which accesses count as such for access times.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -62,6 +62,9 @@ pub struct Mounting<'a> {
     pub temporary: Vec<(String, String)>,
     /// A directory that is not empty will do.
     pub overlay: bool,
+    /// The ordinary user it is mounted for: the directory must be this user's, or be made in one of this
+    /// user's.
+    pub user: Option<u32>,
     /// It was unmounted by somebody else, but is still in use there.
     pub still: Option<Arc<Mounted>>,
 }
@@ -104,11 +107,23 @@ pub trait Door: Send + Sync {
     fn objection(&self, place: &Path) -> Option<String>;
 }
 
+/// A mount whose requests wait. When this is dropped they go on in the file system they were in.
+pub trait Held: Send {
+    /// Goes on in `zfs`, another state of the file system. Handles of objects that are not in it are
+    /// stale. Returns when nobody sees anything of the former state any more.
+    ///
+    /// Errors: the root directory cannot be read.
+    fn resume(self: Box<Self>, zfs: &Arc<Zfs>) -> Result<()>;
+}
+
 /// One mount, as its door sees it.
 pub trait Mount: Send + Sync {
     /// Whether it is at its place in the tree of files: not after `umount -l`, say, though files of it
     /// may be open.
     fn is_in_place(&self) -> bool;
+
+    /// The user whose directory it is mounted on; none: it is not known.
+    fn place_owner(&self) -> Option<u32>;
 
     /// If somebody else unmounted it: waits for its end. True when nothing is left of it.
     fn wait_if_gone(&self) -> bool;
@@ -121,6 +136,12 @@ pub trait Mount: Send + Sync {
 
     /// Takes what the kernel keeps of written data; the mount goes on. The error is a text.
     fn write_out(&self) -> std::result::Result<(), String>;
+
+    /// Keeps requests out, and waits for those that are in, so that the head can be suspended. Not to be
+    /// called by a thread that serves requests.
+    ///
+    /// Errors: busy, if the mount is held already or has ended.
+    fn suspend(&self) -> Result<Box<dyn Held>>;
 
     /// What got lost when it was unmounted by force, in words.
     fn lost(&self) -> Option<String>;

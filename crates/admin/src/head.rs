@@ -41,6 +41,8 @@ struct Opened {
 impl Opened {
     fn new(pool: &Arc<Pool>, ds: &Arc<Dataset>, props: Props) -> Result<Opened> {
         let set = pool.open_dataset(ds)?;
+        pool.complete_accounting(ds, &set.os)
+            .inspect_err(|_| pool.close_dataset(ds.object()))?;
         let intent = set
             .zil()
             .map(|z| Arc::new(ZilLog::new(z.clone(), &set.os, pool.has_log_device())));
@@ -69,9 +71,17 @@ impl Opened {
         )?;
         if let Some(zil) = set.zil() {
             zfs.replay_log(zil).map_err(|e| e.context(ds.full_name()))?;
-            zfs.start()?;
         }
         Ok(Opened { zfs, set, intent })
+    }
+
+    /// Frees what was unlinked but open when the file system was last in use. Whoever keeps such
+    /// objects has said so before ([`Zfs::set_keeper`]).
+    fn start(&self) -> Result<()> {
+        match self.set.zil() {
+            Some(_) => self.zfs.start(),
+            None => Ok(()),
+        }
     }
 
     /// Everything on disk, the log empty, the dataset closed.
@@ -112,6 +122,7 @@ impl Head {
         }
         let props = zpl_props(pool, ds, temporary)?;
         let opened = Opened::new(pool, ds, props)?;
+        opened.start()?;
         Ok(Arc::new(Head {
             object: ds.object(),
             ds: ds.clone(),
@@ -170,8 +181,8 @@ impl Head {
 
     /// Ends what is under way and settles the head, so that its dataset can be replaced (rollback,
     /// receive). Operations that come meanwhile wait for [`Suspended::resume`]: those that begin with
-    /// [`Head::enter`]. Requests of the FUSE door do not yet, so a head that is mounted there must not
-    /// be suspended; it is unmounted instead.
+    /// [`Head::enter`]. Requests of a door wait there ([`crate::door::Mount::suspend`]);
+    /// [`crate::Mounted::replace`] does both.
     ///
     /// Errors: what [`Head::settle`] says. The head is open again then, if that is possible.
     pub fn suspend(&self) -> Result<Suspended<'_>> {
@@ -185,6 +196,7 @@ impl Head {
             Ok(()) => Ok(suspended),
             Err(e) => {
                 suspended.reopen()?;
+                suspended.head.opened().start()?;
                 Err(e)
             }
         }
@@ -214,13 +226,18 @@ impl Suspended<'_> {
         Ok(())
     }
 
-    /// Opens the object set that the dataset has by now; operations that waited go on in it. Open files
-    /// of theirs are to be looked up anew.
+    /// Opens the object set that the dataset has by now, and has its users go on in it: `show` leads
+    /// them there before anything is freed that they may still have open. Operations that waited go on
+    /// afterwards.
     ///
-    /// Errors: it cannot be opened. Operations fail then until the file system is unmounted.
-    pub fn resume(mut self) -> Result<Arc<Zfs>> {
+    /// Errors: it cannot be opened, or what `show` says. Operations fail then until the file system is
+    /// unmounted.
+    pub fn resume(mut self, show: impl FnOnce(&Arc<Zfs>) -> Result<()>) -> Result<Arc<Zfs>> {
         self.reopen()?;
-        Ok(self.head.zfs())
+        let opened = self.head.opened();
+        show(&opened.zfs)?;
+        opened.start()?;
+        Ok(opened.zfs)
     }
 }
 

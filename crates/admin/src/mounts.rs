@@ -1,11 +1,13 @@
 //! Mounted file systems: what is mounted where, under which options, and how that changes.
 
+use crate::datasets::Answer;
 use crate::door::{Atime, Mount, MountOptions, Mounting};
+use crate::errors;
 use crate::head::{zpl_props, Head};
 use crate::registry::{Admin, PoolEntry};
 use crate::values;
 use base::sync::MutexExt;
-use base::{bail, Kind, Result};
+use base::{bail, Error, Kind, Result};
 use dsl::Dataset;
 use pool::Pool;
 use std::ops::Deref;
@@ -77,18 +79,30 @@ pub(crate) fn wanted(
     Ok((p, options))
 }
 
+/// What an ordinary user mounts through the owner's process has neither devices nor set-user-id programs.
+pub(crate) fn restrict(temporary: &mut Vec<(String, String)>, user: Option<u32>) {
+    if user.is_some() {
+        for name in ["setuid", "devices"] {
+            temporary.push((name.into(), "off".into()));
+        }
+    }
+}
+
 impl Admin {
     /// Mounts a file system on `path`, whose directory is made if it is missing. With a `root`, which
-    /// begins the path, nothing leads out of that root.
+    /// begins the path, nothing leads out of that root. `user`: see [`Mounting::user`].
+    #[allow(clippy::too_many_arguments)]
     pub fn mount(
         self: &Arc<Self>,
         entry: &Arc<PoolEntry>,
         ds: &Arc<Dataset>,
         path: &Path,
         root: Option<&Path>,
-        temporary: Vec<(String, String)>,
+        mut temporary: Vec<(String, String)>,
         overlay: bool,
+        user: Option<u32>,
     ) -> Result<()> {
+        restrict(&mut temporary, user);
         let there = entry.mounted(ds.object());
         if there.as_ref().is_some_and(|m| m.is_in_place()) {
             let name = ds.full_name();
@@ -104,6 +118,7 @@ impl Admin {
             root,
             temporary,
             overlay,
+            user,
             still,
         })
     }
@@ -116,6 +131,7 @@ impl Admin {
         ds: &Arc<Dataset>,
         temporary: Vec<(String, String)>,
         overlay: bool,
+        user: Option<u32>,
     ) -> Result<bool> {
         let Some(place) = self.mountpoint(entry, ds)? else {
             return Ok(false);
@@ -135,7 +151,7 @@ impl Admin {
         let path = self.outside_of_others(place.path);
         // Beside an alternate root that is itself a mount only its owner may enter.
         let root = root.filter(|r| path.starts_with(r));
-        self.mount(entry, ds, &path, root, temporary, overlay)?;
+        self.mount(entry, ds, &path, root, temporary, overlay, user)?;
         Ok(true)
     }
 
@@ -286,6 +302,43 @@ impl Mounted {
             pool.sync()?;
         }
         Ok(())
+    }
+
+    /// Has `change` replace what the dataset holds (rollback, receive), under those who use it: requests
+    /// wait meanwhile, and go on in what is there afterwards, also if the change fails. What the kernel
+    /// has of written data comes first.
+    ///
+    /// Errors: what the change says; or the dataset cannot be opened again: the mount is dead then.
+    pub fn replace<R>(&self, change: impl FnOnce() -> Answer<R>) -> Answer<R> {
+        let name = self.ds.full_name();
+        if let Err(why) = self.mount.write_out() {
+            tracing::warn!("{name}: {why}");
+        }
+        let dead = |e: Error| {
+            self.mount.abort();
+            tracing::error!("{name}: {e}");
+            errors::answer(e.context(format!(
+                "{name} cannot be opened again; unmount and mount it"
+            )))
+        };
+        let held = self.mount.suspend().map_err(errors::answer)?;
+        let suspended = match self.head.suspend() {
+            Ok(suspended) => suspended,
+            Err(e) => {
+                // It may have been opened again.
+                held.resume(&self.head.zfs()).map_err(dead)?;
+                return Err(errors::answer(e));
+            }
+        };
+        let done = change();
+        let mut held = Some(held);
+        let shown = suspended.resume(|zfs| {
+            zfs.root()?;
+            held.take().map_or(Ok(()), |h| h.resume(zfs))
+        });
+        // Requests are let in only after the connection is gone.
+        shown.map_err(dead)?;
+        done
     }
 
     /// Whether only a new mount makes the kernel follow a changed property: it refuses what the

@@ -12,7 +12,7 @@ use env::Env;
 use pool::Pool;
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::time::Duration;
 
@@ -42,6 +42,10 @@ pub struct PoolEntry {
     /// Requests that change the shape of the pool (export, destroy) hold it for writing.
     pub gate: RwLock<()>,
     pub names: Names,
+    /// Streams that are received.
+    pub streams: crate::streams::Streams,
+    /// Numbers what `zfs diff` makes for as long as it runs.
+    pub(crate) comparisons: AtomicU64,
     /// Streams that are sent.
     pub sends: crate::datasets::send::Sends,
     /// Clearing, upgrading, export and destruction of the pool happen one at a time.
@@ -114,6 +118,8 @@ pub struct Admin {
     pub settings: Settings,
     pub door: Arc<dyn Door>,
     pub process: Arc<dyn Process>,
+    /// What happened to pools and devices.
+    pub events: crate::events::Events,
     /// Pools of the cache file that could not be opened.
     pub(crate) absent: Mutex<Vec<Absent>>,
     pools: Mutex<BTreeMap<String, Arc<PoolEntry>>>,
@@ -231,6 +237,7 @@ impl Admin {
         process: Arc<dyn Process>,
     ) -> Arc<Admin> {
         Arc::new(Admin {
+            events: crate::events::Events::new(env.clock.clone()),
             env,
             settings,
             door,
@@ -273,6 +280,8 @@ impl Admin {
             mounts: Mutex::default(),
             gate: RwLock::new(()),
             names: Default::default(),
+            streams: Default::default(),
+            comparisons: AtomicU64::new(0),
             sends: Default::default(),
             changes: Mutex::default(),
             stop: AtomicBool::new(false),
@@ -388,7 +397,7 @@ impl Admin {
             &todo,
             |(path, _)| path,
             |(_, ds)| {
-                let done = self.mount_default(entry, ds, temporary.clone(), false);
+                let done = self.mount_default(entry, ds, temporary.clone(), false, None);
                 done.map_err(|e| (ds.full_name(), e))
             },
         );

@@ -117,7 +117,7 @@ fn a_pool_lives_without_threads_and_comes_back() {
     assert_eq!(w.places(), ["/p", "/x", "/x/b"]);
     set::set(
         &w.admin,
-        0,
+        ROOT,
         "p/a",
         &own(&[("mountpoint", "/y"), ("quota", "10M")]),
         false,
@@ -127,7 +127,7 @@ fn a_pool_lives_without_threads_and_comes_back() {
     assert_eq!(w.places(), ["/p", "/y", "/y/b"]);
     set::set(
         &w.admin,
-        0,
+        ROOT,
         "p/a",
         &own(&[("readonly", "on")]),
         false,
@@ -146,7 +146,7 @@ fn a_pool_lives_without_threads_and_comes_back() {
     .unwrap();
     assert_eq!(w.places(), ["/p", "/p/c", "/y"]);
     // What covers another one is in its way.
-    let busy = mount::unmount(&w.admin, "p", false);
+    let busy = mount::unmount(&w.admin, ROOT, "p", false);
     assert!(busy.is_ok(), "{busy:?}");
     assert_eq!(w.places(), ["/y"]);
     let ask = DatasetDestroy {
@@ -154,7 +154,7 @@ fn a_pool_lives_without_threads_and_comes_back() {
         command: "zfs destroy p/c".into(),
         ..DatasetDestroy::default()
     };
-    destroy::destroy(&w.admin, 0, &ask).unwrap();
+    destroy::destroy(&w.admin, ROOT, &ask).unwrap();
     let how = pools::Leave::default();
     assert_eq!(
         pools::leave(&w.admin, ROOT, "p", how, "zpool export p").unwrap(),
@@ -203,7 +203,7 @@ fn a_suspended_head_is_closed_and_goes_on_with_what_is_there() {
         // Nothing is open, and nothing is left to replay.
         assert!(m.head.try_enter().is_none());
         let before = m.head.zfs();
-        let after = suspended.resume().unwrap();
+        let after = suspended.resume(|_| Ok(())).unwrap();
         assert!(!Arc::ptr_eq(&before, &after));
         let inside = m.head.try_enter().unwrap();
         let root = inside.zfs.root().unwrap();

@@ -4,11 +4,13 @@
 //! the crate `control`.
 #![forbid(unsafe_code)]
 
+pub mod bytes;
 pub mod error;
 pub mod reply;
 pub mod request;
 pub mod secret;
 
+pub use bytes::Bytes;
 pub use error::ApiError;
 pub use reply::*;
 pub use request::*;

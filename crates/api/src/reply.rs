@@ -1,6 +1,6 @@
 //! Replies of the daemon, one type for each request.
 
-use crate::{ApiError, DatasetKind, VdevClass, VdevKind};
+use crate::{ApiError, Bytes, DatasetKind, VdevClass, VdevKind};
 use serde::{Deserialize, Serialize};
 
 /// An answer; which one belongs to which request is told at [`crate::Request`].
@@ -19,14 +19,18 @@ pub enum Reply {
     Upgraded(Upgraded),
     Features(Vec<Feature>),
     Activity(Vec<Activity>),
+    Events(Events),
     Created(Created),
     Destroyed(Destroyed),
+    Received(Received),
     SendPlan(SendPlan),
     Mounts(Vec<MountEntry>),
     Batch(Batch),
     Holds(Answer<Hold>),
     Permissions(Vec<Permissions>),
     Space(Vec<SpaceRow>),
+    Changes(Vec<Change>),
+    Held(Vec<HeldSpace>),
     /// Only on the way to another answer.
     Progress(Progress),
 }
@@ -54,6 +58,70 @@ impl<T> Default for Answer<T> {
             failed: Vec::new(),
         }
     }
+}
+
+/// What `zfs diff` tells of one object.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Change {
+    pub what: ChangeKind,
+    /// `st_mode`
+    pub mode: u32,
+    /// Change time of the object: seconds since 1970, nanoseconds.
+    pub ctime: (i64, u32),
+    /// Absolute path, beginning with the mount point. Of something renamed: the earlier one.
+    pub path: Bytes,
+    /// Of something renamed: the later path.
+    #[serde(default)]
+    pub to: Option<Bytes>,
+}
+
+/// What happened to an object.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum ChangeKind {
+    Removed,
+    Created,
+    Modified,
+    Renamed,
+    /// It has so many more names, or fewer.
+    Links(i64),
+}
+
+/// What holds the space of one file system or volume. Bytes.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct HeldSpace {
+    pub dataset: String,
+    pub used: u64,
+    /// By what is in it now.
+    pub head: u64,
+    pub snapshots: u64,
+    /// Of that, what cannot be given back as long as holds and clones pin snapshots.
+    pub pinned: u64,
+    pub refreservation: u64,
+    pub children: u64,
+    /// Oldest first.
+    pub list: Vec<HeldBy>,
+}
+
+/// What one snapshot holds. Bytes.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct HeldBy {
+    /// Name behind the `@`.
+    pub snapshot: String,
+    /// Seconds since 1970.
+    pub creation: u64,
+    pub referenced: u64,
+    /// Comes free if it is destroyed alone.
+    pub alone: u64,
+    /// Comes free if it and those before it are destroyed, back to the last one that is pinned; none if it is pinned
+    /// itself.
+    pub with_older: Option<u64>,
+    /// Tags of its holds.
+    pub holds: Vec<String>,
+    /// Its clones.
+    pub clones: Vec<String>,
 }
 
 /// A user hold of a snapshot.
@@ -212,6 +280,37 @@ impl VdevState {
             VdevState::Unknown => "UNKNOWN",
         }
     }
+}
+
+/// Events, oldest first.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Events {
+    pub list: Vec<Event>,
+    /// How many were dropped to make room since the daemon began.
+    #[serde(default)]
+    pub dropped: u64,
+}
+
+/// Something that happened to a pool or device.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Event {
+    /// Grows by one with each event.
+    pub eid: u64,
+    /// Since 1970, UTC.
+    pub seconds: u64,
+    pub nanoseconds: u32,
+    /// `sysevent.fs.zfs.pool_import`
+    pub class: String,
+    /// The payload, in order.
+    pub pairs: Vec<(String, EventValue)>,
+}
+
+/// A value of a payload.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum EventValue {
+    Text(String),
+    Number(u64),
 }
 
 /// Why a vdev is not online.
@@ -639,6 +738,14 @@ pub struct Created {
     pub existed: bool,
     /// Made, but not mounted.
     pub mount_failed: Option<ApiError>,
+}
+
+/// What went wrong although a stream was received.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Received {
+    /// Sentences; with any of them the command fails.
+    pub warnings: Vec<String>,
 }
 
 /// What `zfs destroy` did, or would do.

@@ -87,6 +87,70 @@ pub enum Request {
     },
     /// Answered by `Done`.
     PoolClear(PoolClear),
+    /// Answered by `Done`. Vdevs, spares and cache devices come to a pool, all or none.
+    PoolAdd(PoolAdd),
+    /// Answered by `Done`. A spare, a cache device or a log leaves a pool.
+    DeviceRemove {
+        pool: String,
+        device: String,
+        #[serde(default)]
+        command: String,
+    },
+    /// Answered by `Done`, or by `DoneBut` with a warning if the device is not healthy.
+    DeviceOnline {
+        pool: String,
+        device: String,
+        /// Use all of its size (`-e`).
+        #[serde(default)]
+        expand: bool,
+        #[serde(default)]
+        command: String,
+    },
+    /// Answered by `Done`.
+    DeviceOffline {
+        pool: String,
+        device: String,
+        /// Until the next import only (`-t`).
+        #[serde(default)]
+        temporary: bool,
+        /// As a fault (`-f`).
+        #[serde(default)]
+        fault: bool,
+        #[serde(default)]
+        command: String,
+    },
+    /// Answered by `Done` when the resilver has begun.
+    DeviceAttach(DeviceAttach),
+    /// Answered by `Done`.
+    DeviceDetach {
+        pool: String,
+        device: String,
+        #[serde(default)]
+        command: String,
+    },
+    /// Answered by `Done`. Opens all devices of a pool again.
+    PoolReopen {
+        pool: String,
+        #[serde(default)]
+        command: String,
+    },
+    /// Answered by `Done` when it is on disk.
+    PoolScrub(PoolScrub),
+    /// Answered by `Done`. A resilver under way begins anew, or one begins if a device lacks something.
+    PoolResilver {
+        pool: String,
+        #[serde(default)]
+        command: String,
+    },
+    /// Answered by `Events`: those behind number `after`, of one pool or all.
+    Events {
+        #[serde(default)]
+        pool: Option<String>,
+        #[serde(default)]
+        after: u64,
+    },
+    /// Answered by `DoneBut`: forgets all events, and says how many.
+    EventsClear {},
     /// Answered by `Activity`: what `zpool wait` waits for.
     PoolActivity { pool: String },
 
@@ -158,6 +222,23 @@ pub enum Request {
         name: String,
         #[serde(default)]
         command: String,
+    },
+    /// Answered by `Received`. The stream is read from the file descriptor that comes with the request.
+    Receive(Receive),
+    /// Answered by `Done`: what a broken receive kept is thrown away.
+    ReceiveAbort {
+        dataset: String,
+        #[serde(default)]
+        command: String,
+    },
+    /// Answered by `Changes`, in parts: what differs between two states of a file system.
+    Diff {
+        /// A snapshot.
+        from: String,
+        /// A later snapshot of the file system or of a clone of it, or the file system or clone as it is now; none: the
+        /// file system of the snapshot.
+        #[serde(default)]
+        to: Option<String>,
     },
     /// Answered by `SendPlan`, with `Progress` on the way if asked for: `what` is the snapshot whose stream is being
     /// written, `done` its bytes so far. The stream is written to the file descriptor that comes with the request.
@@ -247,6 +328,29 @@ pub enum Request {
     },
     /// Answered by `Permissions`: what is delegated at a dataset and above it.
     Permissions { dataset: String },
+    /// Answered by `Done`: all were given, or none.
+    PermissionsGive {
+        dataset: String,
+        list: Vec<Delegation>,
+        #[serde(default)]
+        command: String,
+    },
+    /// Answered by `Done`: all were taken back, or none. What is not there is left out.
+    PermissionsTake {
+        dataset: String,
+        list: Vec<Delegation>,
+        /// From all descendants too (`-r`).
+        #[serde(default)]
+        recursive: bool,
+        #[serde(default)]
+        command: String,
+    },
+    /// Answered by `Held`: what holds the space of a file system or volume, and of those below.
+    SpaceHeld {
+        dataset: String,
+        #[serde(default)]
+        recursive: bool,
+    },
     /// Answered by `Space`: what users, groups or projects occupy and may.
     SpaceOf { dataset: String, who: Vec<Whose> },
     /// Answered by `Batch`. All mounts with a ZFS mount point, children first.
@@ -432,6 +536,68 @@ pub struct ImportScan {
     pub destroyed: bool,
 }
 
+/// `zpool add`
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PoolAdd {
+    pub pool: String,
+    pub vdevs: Vec<VdevSpec>,
+    /// log2 of the sector size; none: the pool's property, or what the devices say.
+    #[serde(default)]
+    pub ashift: Option<u32>,
+    /// Ignore that devices seem to be in use, where that can be overridden.
+    #[serde(default)]
+    pub allow_in_use: bool,
+    /// Accept a sector size that the pool's vdevs do not have.
+    #[serde(default)]
+    pub allow_ashift_mismatch: bool,
+    /// Check everything, change nothing.
+    #[serde(default)]
+    pub dry_run: bool,
+    #[serde(default)]
+    pub command: String,
+}
+
+/// `zpool attach` and `zpool replace`
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DeviceAttach {
+    pub pool: String,
+    pub device: String,
+    /// Absolute path of the new device; none, to replace: another one at the same path.
+    #[serde(default)]
+    pub new: Option<String>,
+    /// The old one goes when the new one is complete.
+    #[serde(default)]
+    pub replace: bool,
+    #[serde(default)]
+    pub ashift: Option<u32>,
+    #[serde(default)]
+    pub force: bool,
+    #[serde(default)]
+    pub command: String,
+}
+
+/// What is to be done with the scrub of a pool.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum ScrubAction {
+    /// Begin one, or have a paused one go on.
+    #[default]
+    Start,
+    Pause,
+    Stop,
+}
+
+/// `zpool scrub`
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct PoolScrub {
+    pub pool: String,
+    pub action: ScrubAction,
+    /// Only blocks born behind the last txg that was scrubbed (`-C`).
+    pub since_last: bool,
+    pub command: String,
+}
+
 /// `zpool clear`
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PoolClear {
@@ -497,6 +663,34 @@ pub enum Whose {
     User,
     Group,
     Project,
+}
+
+/// Permissions to be given, or to be taken back.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Delegation {
+    pub to: Delegate,
+    /// At the dataset itself (`-l`). Creators and sets have no such difference.
+    #[serde(default)]
+    pub local: bool,
+    /// At its descendants (`-d`).
+    #[serde(default)]
+    pub descendent: bool,
+    /// Permissions, and sets with their `@`. None, to be taken back: all that are there.
+    #[serde(default)]
+    pub permissions: Vec<String>,
+}
+
+/// Whom permissions are given.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Delegate {
+    User(u64),
+    Group(u64),
+    Everyone,
+    /// Whoever makes a dataset below (`-c`).
+    Creator,
+    /// The set of this name, with its `@` (`-s`).
+    Set(String),
 }
 
 /// Kinds of datasets.
@@ -583,6 +777,9 @@ pub struct Rollback {
     /// Unmount clones by force (`-f`).
     #[serde(default)]
     pub force: bool,
+    /// Although the user property protects it (`--protected`).
+    #[serde(default)]
+    pub protected: bool,
     #[serde(default)]
     pub command: String,
 }
@@ -600,6 +797,65 @@ pub struct DatasetClone {
     /// Leave it unmounted (`-u`).
     #[serde(default)]
     pub no_mount: bool,
+    #[serde(default)]
+    pub command: String,
+}
+
+/// How the name of what is received follows from the name that was sent.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub enum NameBy {
+    /// It is the target.
+    #[default]
+    Target,
+    /// The target, and all but the first element (`-d`).
+    AllButFirst,
+    /// The target, and the last element (`-e`).
+    Last,
+}
+
+/// `zfs receive`
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Receive {
+    /// File system, volume or snapshot.
+    pub target: String,
+    #[serde(default)]
+    pub name_by: NameBy,
+    /// Give up what the target has beyond the base (`-F`).
+    #[serde(default)]
+    pub force: bool,
+    /// Keep what came of a stream that breaks off (`-s`).
+    #[serde(default)]
+    pub resumable: bool,
+    /// Do not mount (`-u`).
+    #[serde(default)]
+    pub no_mount: bool,
+    /// Unmount by force (`-M`).
+    #[serde(default)]
+    pub force_unmount: bool,
+    /// No holds (`-h`).
+    #[serde(default)]
+    pub no_holds: bool,
+    /// Tell what is received (`-v`).
+    #[serde(default)]
+    pub verbose: bool,
+    /// Tell, change nothing (`-n`).
+    #[serde(default)]
+    pub dry_run: bool,
+    /// Heal damaged blocks of a snapshot (`-c`).
+    #[serde(default)]
+    pub corrective: bool,
+    /// Snapshot to clone (`-o origin=`).
+    #[serde(default)]
+    pub origin: Option<String>,
+    /// Properties to be set (`-o`).
+    #[serde(default)]
+    pub props: Props,
+    /// Properties to be inherited, whatever the stream says (`-x`).
+    #[serde(default)]
+    pub exclude: Vec<String>,
+    /// Key of a new encryption root.
+    #[serde(default)]
+    pub key: Option<Secret>,
     #[serde(default)]
     pub command: String,
 }
@@ -688,6 +944,9 @@ pub struct DatasetDestroy {
     /// Unmount by force (`-f`).
     #[serde(default)]
     pub force: bool,
+    /// Although the user property protects it (`--protected`).
+    #[serde(default)]
+    pub protected: bool,
     /// Mark snapshots for later if they cannot go now (`-d`).
     #[serde(default)]
     pub defer: bool,

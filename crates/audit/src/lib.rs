@@ -3,7 +3,7 @@
 //!
 //! [`Audit::traverse`] visits the blocks of the MOS, of every dataset and snapshot (each block where it was
 //! born), of the intent logs, and of what waits to be freed. [`Audit::compare`] then compares the space they
-//! take with the space maps. `zdb -b` prints what this crate finds; the simulator and `ztest` judge by it.
+//! take with the space maps. [`accounts`] compares the space properties of datasets with what they lead to. `zdb -b` prints what this crate finds; the simulator and `ztest` judge by it.
 //!
 //! Invariants:
 //!
@@ -16,6 +16,7 @@
 //! Start reading at [`Audit::traverse`].
 #![forbid(unsafe_code)]
 
+mod accounts;
 mod finding;
 mod log;
 mod pending;
@@ -23,6 +24,7 @@ mod space;
 mod totals;
 mod verify;
 
+pub use accounts::{accounts, Account};
 pub use finding::{At, Finding, Origin};
 pub use log::ReadOnlyLog;
 pub use pending::moved;

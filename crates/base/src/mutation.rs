@@ -24,14 +24,38 @@ pub enum Mutation {
     PropertyLost,
     /// The last dataset of those to be destroyed stays, though the command is recorded.
     DestroyForgets,
+    /// A permission that was given is not stored, though the command is recorded.
+    PermissionLost,
+    /// Everybody may do everything.
+    RightsOff,
     /// How far the freeing of a destroyed file system has come is not stored.
     FreeingPlaceLost,
+    /// The DTL of a device that is attached leaves out the txg in which it is attached.
+    AttachedTxgTooFew,
+    /// A block that was freed stays in the queue of a scan, and is repaired.
+    ScanKeepsFreed,
+    /// A destroyed snapshot takes its entry of a scan with it.
+    ScanForgetsDestroyed,
+    /// The place of a scan is stored while blocks wait to be scrubbed.
+    ScanStoresAhead,
+    /// A resilver takes more txgs off the DTL than it visited.
+    DtlDropsMore,
     /// Holes that were made since its base are left out of an incremental stream.
     SendHolesLeftOut,
+    /// A bookmark that is to be destroyed stays, though the command is recorded.
+    BookmarkStays,
+    /// A hold is recorded in the history only.
+    HoldForgotten,
+    /// A snapshot that is destroyed hands on its deadlist but for the newest key.
+    DeadlistKeyLost,
+    /// What a rollback gives back to the snapshot is not taken off its unique space.
+    SwapMiscounted,
+    /// A comparison of two states forgets the objects that were where the later one has holes.
+    DiffForgetsHoles,
 }
 
 /// All of them.
-pub const MUTATIONS: [Mutation; 12] = [
+pub const MUTATIONS: [Mutation; 24] = [
     Mutation::FlushOmitted,
     Mutation::FreeReusedEarly,
     Mutation::ReplaySkips,
@@ -42,8 +66,20 @@ pub const MUTATIONS: [Mutation; 12] = [
     Mutation::SnapshotOfDirtySet,
     Mutation::PropertyLost,
     Mutation::DestroyForgets,
+    Mutation::PermissionLost,
+    Mutation::RightsOff,
     Mutation::FreeingPlaceLost,
+    Mutation::AttachedTxgTooFew,
+    Mutation::ScanKeepsFreed,
+    Mutation::ScanForgetsDestroyed,
+    Mutation::ScanStoresAhead,
+    Mutation::DtlDropsMore,
     Mutation::SendHolesLeftOut,
+    Mutation::BookmarkStays,
+    Mutation::HoldForgotten,
+    Mutation::DeadlistKeyLost,
+    Mutation::SwapMiscounted,
+    Mutation::DiffForgetsHoles,
 ];
 
 #[cfg(feature = "mutations")]

@@ -1,6 +1,8 @@
 //! Tables of text: left-justified words, right-justified numbers, two blanks between columns, the
 //! last left-justified column unpadded; or tab-separated for scripts.
 
+use crate::harmless::one_line;
+
 /// One column.
 #[derive(Clone, Debug)]
 pub struct Column {
@@ -42,8 +44,14 @@ impl Column {
     }
 }
 
-/// One line of cells, newline included.
+/// One line of cells, newline included. A cell is [`one_line`].
 pub fn line(columns: &[Column], cells: &[String], scripted: bool) -> String {
+    let cells: Vec<String> = cells.iter().map(|c| one_line(c)).collect();
+    raw_line(columns, &cells, scripted)
+}
+
+/// The same of cells as they are.
+pub fn raw_line(columns: &[Column], cells: &[String], scripted: bool) -> String {
     let mut out = String::new();
     for (i, cell) in cells.iter().enumerate() {
         let column = columns.get(i);
@@ -91,5 +99,8 @@ mod tests {
         assert_eq!(header(&columns), "NAME   USED  MOUNTPOINT\n");
         assert_eq!(line(&columns, &cells, false), "t        1K  /t\n");
         assert_eq!(line(&columns, &cells, true), "t\t1K\t/t\n");
+        // No cell is another line.
+        let forged = ["t\nx\ty".to_string(), String::new(), String::new()];
+        assert_eq!(line(&columns, &forged, true), "t\\012x\\011y\t\t\n");
     }
 }

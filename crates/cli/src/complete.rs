@@ -6,6 +6,7 @@ use crate::table::{Complete, Flag, Sub, Tool};
 use crate::zdb_table::ZDB;
 use crate::zfs_table::ZFS;
 use crate::zpool_table::ZPOOL;
+use crate::zstream_table::ZSTREAM;
 
 /// All files: path below the completion directory, contents.
 pub fn files() -> Vec<(&'static str, String)> {
@@ -14,14 +15,17 @@ pub fn files() -> Vec<(&'static str, String)> {
         ("bash/zfs", bash_tool(&ZFS)),
         ("bash/zfs-fuse", bash_plain(&DAEMON)),
         ("bash/zdb", bash_plain(&ZDB)),
+        ("bash/zstream", bash_tool(&ZSTREAM)),
         ("zsh/_zpool", zsh_tool(&ZPOOL)),
         ("zsh/_zfs", zsh_tool(&ZFS)),
         ("zsh/_zfs-fuse", zsh_plain(&DAEMON)),
         ("zsh/_zdb", zsh_plain(&ZDB)),
+        ("zsh/_zstream", zsh_tool(&ZSTREAM)),
         ("fish/zpool.fish", fish_tool(&ZPOOL)),
         ("fish/zfs.fish", fish_tool(&ZFS)),
         ("fish/zfs-fuse.fish", fish_plain(&DAEMON)),
         ("fish/zdb.fish", fish_plain(&ZDB)),
+        ("fish/zstream.fish", fish_tool(&ZSTREAM)),
     ]
 }
 

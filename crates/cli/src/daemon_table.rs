@@ -34,6 +34,7 @@ pub static DAEMON: Sub = Sub {
         long_arg("multihost-interval", "ms", "Of pools with the property multihost: milliseconds in which each of their disks gets a heartbeat, 100 or more. Default: 1000."),
         long_arg("multihost-fail-intervals", "count", "Suspend such a pool when no heartbeat could be written for so many intervals, 2 or more; 0: never. Default: 10."),
         long_arg("multihost-import-intervals", "count", "How many intervals an import watches such a pool for another host that uses it, where the pool does not say how long is enough. Default: 20."),
+        long_arg("event-scripts", "folder", "Run the executable files in this folder on each event (zpool events), in the order of their names, with the event in variables ZEVENT_...; those that others may write are left out. Default: none."),
         long_arg("stack-size", "KB", "Obsolete: the threads' stacks have a fixed size."),
         opt('u', "txg", "Obsolete: use zpool import -F -T.").long("min-uberblock-txg"),
         long("log-uberblocks", "Obsolete: use zdb -u."),
@@ -60,7 +61,8 @@ pub const SWITCHES: [&str; 4] = [
 ];
 
 /// Keys of `zfsrc` that take a value.
-pub const VALUES: [&str; 11] = [
+pub const VALUES: [&str; 12] = [
+    "event-scripts",
     "max-arc-size",
     "fuse-mount-options",
     "fuse-attr-timeout",

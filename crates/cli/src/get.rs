@@ -1,6 +1,7 @@
 //! The table that `zfs get` and `zpool get` print.
 
 use crate::columns::{self, Column};
+use crate::harmless::one_line;
 use crate::props::Info;
 use crate::run::Fail;
 
@@ -112,8 +113,13 @@ pub fn render(rows: &[Row], fields: &[Field], asked: &[&Info], scripted: bool) -
         out.push_str(&columns::header(&cols));
     }
     for row in rows {
-        let cells: Vec<String> = fields.iter().map(|f| pick(row, *f)).collect();
-        out.push_str(&columns::line(&cols, &cells, scripted));
+        // Scripts get values as they were set, user properties of several lines too.
+        let cell = |f: &Field| match (*f, scripted) {
+            (Field::Value | Field::Received, true) => pick(row, *f),
+            _ => one_line(&pick(row, *f)),
+        };
+        let cells: Vec<String> = fields.iter().map(cell).collect();
+        out.push_str(&columns::raw_line(&cols, &cells, scripted));
     }
     out
 }

@@ -52,6 +52,12 @@ pub fn harmless(text: &str) -> String {
     String::from_utf8_lossy(&out.0).into_owned()
 }
 
+/// One piece of text in one line: line feeds and tabs in it become octal digits, too. A name that holds
+/// some could otherwise forge lines and columns.
+pub fn one_line(text: &str) -> String {
+    text.replace('\n', "\\012").replace('\t', "\\011")
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

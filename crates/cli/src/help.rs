@@ -171,7 +171,11 @@ mod tests {
     /// Tables are well formed: no letter twice, every option explained, text ends as sentences do.
     #[test]
     fn tables_are_sound() {
-        for tool in [&crate::zpool_table::ZPOOL, &crate::zfs_table::ZFS] {
+        for tool in [
+            &crate::zpool_table::ZPOOL,
+            &crate::zfs_table::ZFS,
+            &crate::zstream_table::ZSTREAM,
+        ] {
             let mut names = std::collections::HashSet::new();
             for sub in tool.subs {
                 for name in std::iter::once(&sub.name).chain(sub.aliases) {

@@ -27,6 +27,7 @@ pub mod vdevs;
 pub mod zdb_table;
 pub mod zfs_table;
 pub mod zpool_table;
+pub mod zstream_table;
 
 pub use args::Parsed;
 pub use run::{Backend, Cx, Fail, Outcome};

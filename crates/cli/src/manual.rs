@@ -7,6 +7,7 @@ use crate::table::{Flag, Sub, Tool};
 use crate::zdb_table::ZDB;
 use crate::zfs_table::ZFS;
 use crate::zpool_table::ZPOOL;
+use crate::zstream_table::ZSTREAM;
 
 /// All pages: file name and contents.
 pub fn pages() -> Vec<(&'static str, String)> {
@@ -15,6 +16,7 @@ pub fn pages() -> Vec<(&'static str, String)> {
         ("zfs.8", tool(&ZFS)),
         ("zfs-fuse.8", daemon()),
         ("zdb.8", zdb()),
+        ("zstream.8", zstream()),
         ("zfsprops.7", zfsprops()),
         ("zpoolprops.7", zpoolprops()),
     ]
@@ -130,6 +132,34 @@ impl Page {
 }
 
 fn tool(tool: &Tool) -> String {
+    let mut page = commands(tool);
+    page.section("EXIT STATUS");
+    page.item("\\fB0\\fR", "Success.");
+    page.item(
+        "\\fB1\\fR",
+        "An error happened; part of the work may be done.",
+    );
+    page.item("\\fB2\\fR", "Wrong command line.");
+    page.environment();
+    page.see(tool.see);
+    page.0
+}
+
+fn zstream() -> String {
+    let mut page = commands(&ZSTREAM);
+    page.section("EXIT STATUS");
+    page.item("\\fB0\\fR", "Success.");
+    page.item(
+        "\\fB1\\fR",
+        "An error happened, or the command line is wrong.",
+    );
+    page.item("\\fB2\\fR", "A type of compression is unknown.");
+    page.see(ZSTREAM.see);
+    page.0
+}
+
+/// A page up to the descriptions of the subcommands.
+fn commands(tool: &Tool) -> Page {
     let mut page = Page::new(tool.name, 8, tool.about);
     page.section("SYNOPSIS");
     for sub in tool.subs.iter().filter(|s| s.built) {
@@ -161,16 +191,7 @@ fn tool(tool: &Tool) -> String {
         page.section("NOT AVAILABLE IN THIS VERSION YET");
         page.paragraph(&format!("{}.", rest.join(", ")));
     }
-    page.section("EXIT STATUS");
-    page.item("\\fB0\\fR", "Success.");
-    page.item(
-        "\\fB1\\fR",
-        "An error happened; part of the work may be done.",
-    );
-    page.item("\\fB2\\fR", "Wrong command line.");
-    page.environment();
-    page.see(tool.see);
-    page.0
+    page
 }
 
 fn daemon() -> String {

@@ -36,6 +36,14 @@ pub trait Backend {
     ) -> Result<Reply, ApiError> {
         self.ask(request, progress)
     }
+    /// As [`Backend::ask`]; parts of the answer are handed over as they come.
+    fn ask_in_parts(
+        &mut self,
+        request: &Request,
+        take: &mut dyn FnMut(Reply),
+    ) -> Result<(), ApiError> {
+        self.ask(request, &mut |_| {}).map(take)
+    }
     /// Whether a daemon runs; starts none.
     fn running(&mut self) -> bool;
 }
@@ -86,6 +94,20 @@ impl Backend for Daemon {
             None => Client::connect()?,
         };
         let r = client.call_passing(request, &[file], progress);
+        self.client = Some(client);
+        r
+    }
+
+    fn ask_in_parts(
+        &mut self,
+        request: &Request,
+        take: &mut dyn FnMut(Reply),
+    ) -> Result<(), ApiError> {
+        let mut client = match self.client.take() {
+            Some(client) => client,
+            None => Client::connect()?,
+        };
+        let r = client.call_in_parts(request, take);
         self.client = Some(client);
         r
     }

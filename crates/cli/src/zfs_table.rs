@@ -95,8 +95,16 @@ static SUBS: &[Sub] = &[
             sw('r', "Children and snapshots too."),
             sw('v', "Print what is destroyed."),
             sw('d', "Snapshots: later, if they cannot go now."),
+            PROTECTED,
+            YES,
         ],
-        text: &["There is no question asked and no way back."],
+        text: &[
+            "There is no way back. On a terminal, what would be destroyed is listed first, and a question asked; \
+             nothing is asked where the standard input or output is something else, nor of bookmarks.",
+            "Snapshots may be a list and ranges, oldest first: fs@a,c%e,%b. A range without a beginning or an end \
+             begins with the oldest or ends with the newest one.",
+            PROTECTION,
+        ],
         complete: Complete::Datasets,
         built: true,
     },
@@ -124,10 +132,15 @@ static SUBS: &[Sub] = &[
             sw('r', "Destroy newer snapshots."),
             sw('R', "Destroy newer snapshots and their clones."),
             sw('f', "Unmount clones by force."),
+            PROTECTED,
+            YES,
         ],
         text: &[
-            "The file system and what is mounted in it are unmounted for it and mounted again; they must not be in use. Without -r \
-             the snapshot must be the newest one.",
+            "What was written since is lost. On a terminal that is said, and a question asked; nothing is asked where the standard \
+             input or output is something else.",
+            PROTECTION,
+            "A mounted file system goes back under the programs that use it: what they have open and is in the snapshot goes on, \
+             handles of anything else are stale. File systems mounted in it stay. Without -r the snapshot must be the newest one.",
         ],
         complete: Complete::Datasets,
         built: true,
@@ -302,6 +315,26 @@ static SUBS: &[Sub] = &[
         built: true,
     },
     Sub {
+        name: "space",
+        aliases: &[],
+        about: "Print what holds the space of file systems and volumes.",
+        operands: "filesystem|volume...",
+        flags: &[SCRIPTED, EXACT, sw('r', "All descendants too.")],
+        text: &[
+            "For each dataset a line: what is used by its present content (DATASET), by snapshots (SNAPSHOTS), of that \
+             by what cannot be given back as long as holds and clones pin snapshots (PINNED), by an unused \
+             refreservation (RESERVED) and by what is below it (CHILDREN). Then a line for each snapshot, oldest \
+             first.",
+            "ALONE is what comes free if the snapshot alone is destroyed. RANGE is what comes free if it is destroyed \
+             together with all before it, back to the last one that is pinned: the last line before a pinned \
+             snapshot says what the whole range holds, as zfs destroy -nv fs@first%last does. A pinned \
+             snapshot has no range; its last column names its clones and the tags of its holds.",
+            "With -H there is one line for each, with all columns, and the name of the dataset or snapshot first.",
+        ],
+        complete: Complete::Filesystems,
+        built: true,
+    },
+    Sub {
         name: "userspace",
         aliases: &[],
         about: "Print space and quotas by user.",
@@ -470,27 +503,33 @@ static SUBS: &[Sub] = &[
         complete: Complete::Datasets,
         built: true,
     },
-    later(
-        "receive",
-        &["recv"],
-        "Make a snapshot from a stream.",
-        "filesystem|snapshot",
-        &[
-            sw('A', "Drop what a broken receive kept."),
-            sw('F', "Roll back first."),
-            sw('M', "Unmount by force."),
-            sw('c', "Heal."),
-            sw('d', "Name by all but the first element."),
-            sw('e', "Name by the last element."),
-            sw('h', "No holds."),
-            sw('n', "Only tell."),
-            opt('o', "property=value", "Set a property.").many(),
-            sw('s', "Keep partial state."),
+    Sub {
+        name: "receive",
+        aliases: &["recv"],
+        about: "Make a snapshot from a stream.",
+        operands: "filesystem|volume|snapshot",
+        flags: &[
+            sw('A', "Throw away what a broken 'receive -s' kept."),
+            sw('F', "Roll back to the base of an increment; with a replication stream, destroy what the sender does not have any more."),
+            sw('M', "Unmount by force what is in use."),
+            sw('c', "Heal damaged blocks of a snapshot that exists."),
+            sw('d', "Name it by all but the first element of the name that was sent, below the operand."),
+            sw('e', "Name it by the last element of the name that was sent, below the operand."),
+            sw('h', "Leave out holds."),
+            sw('n', "Tell what would be received, and change nothing."),
+            opt('o', "property=value", "Set a property, or name the origin of a clone.").many(),
+            sw('s', "Keep what came of a stream that breaks off."),
             sw('u', "Do not mount."),
-            sw('v', "Progress."),
-            opt('x', "property", "Leave out a property.").many(),
+            sw('v', "Tell what is received."),
+            opt('x', "property", "Leave out a property of the stream.").many(),
         ],
-    ),
+        text: &[
+            "Reads a stream of 'zfs send' from standard input. A full stream makes a new file system or volume, an increment needs its base as the newest snapshot of the target.",
+            "With -s the property receive_resume_token of a broken receive says how 'zfs send -t' goes on.",
+        ],
+        complete: Complete::Datasets,
+        built: true,
+    },
     Sub {
         name: "redact",
         aliases: &[],
@@ -509,19 +548,42 @@ static SUBS: &[Sub] = &[
         name: "allow",
         aliases: &[],
         about: "Show or give permissions.",
-        operands: "filesystem",
-        flags: PERMISSIONS,
-        text: &["Shows what is delegated at the file system and above it. Giving permissions is not part of this version yet."],
+        operands: "[user|group|everyone|@set[,...]] [permission|@set[,...]] filesystem|volume",
+        flags: ALLOW,
+        text: &[
+            "With a dataset alone: what is delegated there and above it. Otherwise users, groups or everyone get the \
+             permissions, at the dataset and below it unless -l or -d says less. A word without -u or -g \
+             is a user if there is one of that name, else a group; numbers will do.",
+            "-c gives them to whoever makes a dataset below, at that dataset. -s puts them into a set, whose name \
+             begins with @ and stands for them elsewhere, also as they change later. A dataset uses the \
+             nearest definition of a set above the place where the set was given.",
+            "Permissions are: allow, bookmark, change-key, clone (at the origin), create, destroy, diff, hold, load-key, \
+             mount, promote, receive, receive:append, release, rename, rollback, send, send:encrypted, \
+             send:raw, share, snapshot; userprop, and userquota, userused, userobjquota, userobjused \
+             and the same for group and project; and the name of every property that can be set. create, destroy, \
+             rename, promote and receive need mount, too. Clones, what is renamed and what is received need create \
+             and mount at the new parent, the origin of what is promoted needs promote. Local permissions do \
+             not hold for snapshots.",
+            "Whoever was given mount may mount on directories of his own, with nosuid and nodev, also through \
+             root's daemon, and unmount. Whoever was given allow may give what he has himself, but neither allow \
+             nor sets. The pool property delegation turns all of this off.",
+        ],
         complete: Complete::Datasets,
         built: true,
     },
-    later(
-        "unallow",
-        &[],
-        "Take permissions back.",
-        "filesystem",
-        PERMISSIONS,
-    ),
+    Sub {
+        name: "unallow",
+        aliases: &[],
+        about: "Take permissions back.",
+        operands: "[user|group|everyone|@set[,...]] [permission|@set[,...]] filesystem|volume",
+        flags: UNALLOW,
+        text: &[
+            "Options as for zfs allow. Without permissions all of them are taken. What was given above is not taken \
+             away below. Whoever is not root takes back what he has himself, and what creators get.",
+        ],
+        complete: Complete::Datasets,
+        built: true,
+    },
     Sub {
         name: "hold",
         aliases: &[],
@@ -604,18 +666,31 @@ static SUBS: &[Sub] = &[
         complete: Complete::Filesystems,
         built: true,
     },
-    later(
-        "diff",
-        &[],
-        "Print what differs between snapshots.",
-        "snapshot [snapshot|filesystem]",
-        &[
-            sw('F', "Kind of file."),
-            sw('H', "For scripts."),
-            sw('t', "Time of change."),
-            sw('h', "Names as they are."),
+    Sub {
+        name: "diff",
+        aliases: &[],
+        about: "Print what differs between a snapshot and a later state.",
+        operands: "snapshot [snapshot|filesystem]",
+        flags: &[
+            sw('F', "Print the kind of each file in a column of its own."),
+            sw('H', "For scripts: a tab instead of the arrow between two names."),
+            sw('t', "Print when the inode changed, in seconds and nanoseconds, first."),
+            sw('h', "Print names as they are, without escapes."),
         ],
-    ),
+        text: &[
+            "Prints a line for each file, directory or other object that differs: + is new, - is gone, M has \
+             changed, R has another name. A number in brackets says how many hard links a file has got or lost. \
+             With -F the kinds are: / directory, F file, @ symbolic link, | pipe, = socket, B and C devices. \
+             Lines are in no particular order.",
+            "The second operand is a later snapshot of the same file system (or of a clone of it), or a file \
+             system or clone as it is now; without it, the file system of the snapshot as it is now. Both may \
+             be unmounted. A state of now is made a snapshot for as long as the command runs.",
+            "Blanks, backslashes and bytes that are not printable ASCII are printed as \\0ooo, four octal \
+             digits.",
+        ],
+        complete: Complete::Datasets,
+        built: true,
+    },
     later(
         "program",
         &[],
@@ -665,6 +740,15 @@ static SUBS: &[Sub] = &[
     ),
 ];
 
+const PROTECTED: Flag = long(
+    "protected",
+    "Although the user property zfs-fuse:protect protects it.",
+);
+const YES: Flag = long("yes", "Ask no question on a terminal.");
+const PROTECTION: &str =
+    "What has the user property zfs-fuse:protect=on (set on it or inherited; snapshots can have their own) is \
+     neither destroyed nor rolled back without --protected, and never by zfs receive -F: zfs set zfs-fuse:protect=on tank/home.";
+
 const SPACE: &[Flag] = &[
     SCRIPTED,
     sw('i', "Translate SIDs into POSIX ids: refused where there are any, since nothing here knows the mapping."),
@@ -676,13 +760,21 @@ const SPACE: &[Flag] = &[
     opt('t', "type,...", "Kinds."),
 ];
 
-const PERMISSIONS: &[Flag] = &[
-    sw('l', "Here only.").later(),
-    sw('d', "Descendants only.").later(),
-    sw('r', "All descendants too.").later(),
-    sw('u', "Users.").later(),
-    sw('g', "Groups.").later(),
-    sw('e', "Everyone.").later(),
-    sw('c', "At creation.").later(),
-    sw('s', "Permission set.").later(),
+const LOCAL: Flag = sw('l', "At the dataset itself only.");
+const DESCENDENT: Flag = sw('d', "Below it only.");
+const USERS: Flag = sw('u', "The words are users.");
+const GROUPS: Flag = sw('g', "The words are groups.");
+const EVERYONE: Flag = sw('e', "Everyone.");
+const CREATORS: Flag = sw('c', "Whoever makes a dataset below.");
+const SET: Flag = sw('s', "A set of permissions.");
+const ALLOW: &[Flag] = &[LOCAL, DESCENDENT, USERS, GROUPS, EVERYONE, CREATORS, SET];
+const UNALLOW: &[Flag] = &[
+    sw('r', "Of all descendants too."),
+    LOCAL,
+    DESCENDENT,
+    USERS,
+    GROUPS,
+    EVERYONE,
+    CREATORS,
+    SET,
 ];

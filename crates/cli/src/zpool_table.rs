@@ -106,11 +106,12 @@ static SUBS: &[Sub] = &[
         complete: Complete::Pools,
         built: true,
     },
-    later(
-        "add",
-        "Add vdevs to a pool.",
-        "pool vdev...",
-        &[
+    Sub {
+        name: "add",
+        aliases: &[],
+        about: "Add vdevs to a pool.",
+        operands: "pool vdev...",
+        flags: &[
             sw('f', "Use devices although they seem to be in use or differ in redundancy."),
             GUIDS,
             LINKS,
@@ -121,18 +122,31 @@ static SUBS: &[Sub] = &[
             long("allow-replication-mismatch", "Accept another redundancy."),
             long("allow-ashift-mismatch", "Accept another sector size."),
         ],
-    ),
-    later(
-        "remove",
-        "Remove a vdev from a pool.",
-        "pool device...",
-        &[
-            sw('n', "Show the memory the mapping would take, and stop."),
+        text: &[
+            "The words of the new vdevs are those of zpool create. New vdevs whose redundancy or sector size differ from those of the pool, and devices in use, are refused; -f overrides what can be overridden, as do the three options --allow-... each for one reason. All of them come to the pool, or none.",
+            "A vdev that was added can be removed again only if it is a log, a cache device or a spare. dRAID vdevs cannot be added in this version.",
+        ],
+        complete: Complete::Files,
+        built: true,
+    },
+    Sub {
+        name: "remove",
+        aliases: &[],
+        about: "Remove a vdev from a pool.",
+        operands: "pool device...",
+        flags: &[
+            sw('n', "Show the memory the mapping would take, and stop.").later(),
             EXACT,
-            sw('s', "Stop a running removal."),
+            sw('s', "Stop a running removal.").later(),
             WAIT,
         ],
-    ),
+        text: &[
+            "Removes hot spares, cache devices and logs. The intent logs of file systems are moved off a log first.",
+            "Other vdevs cannot be removed in this version, so -n, -p, -s and -w are refused.",
+        ],
+        complete: Complete::Pools,
+        built: true,
+    },
     Sub {
         name: "labelclear",
         aliases: &[],
@@ -252,25 +266,39 @@ static SUBS: &[Sub] = &[
         complete: Complete::Pools,
         built: true,
     },
-    later(
-        "online",
-        "Bring devices back.",
-        "pool device...",
-        &[
+    Sub {
+        name: "online",
+        aliases: &[],
+        about: "Bring devices back.",
+        operands: "pool device...",
+        flags: &[
             sw('e', "Use all of the device's size."),
-            long("power", "Switch the slot on first."),
+            long("power", "Switch the slot on first.").later(),
         ],
-    ),
-    later(
-        "offline",
-        "Take devices out of use.",
-        "pool device...",
-        &[
+        text: &[
+            "What was written to the pool while a device was out of use is copied to it. With -e the vdev grows to what its devices hold, in whole metaslabs. A device that was marked faulted stays so until zpool clear.",
+            "--power is not available in this version.",
+        ],
+        complete: Complete::Pools,
+        built: true,
+    },
+    Sub {
+        name: "offline",
+        aliases: &[],
+        about: "Take devices out of use.",
+        operands: "pool device...",
+        flags: &[
             sw('f', "Mark as faulted."),
             sw('t', "Until the next import only."),
-            long("power", "Switch the slot off."),
+            long("power", "Switch the slot off.").later(),
         ],
-    ),
+        text: &[
+            "Refused if another device does not have everything the device has. With -f the device is marked as faulted, which zpool clear takes back. With -t the state ends with the next import.",
+            "--power is not available in this version.",
+        ],
+        complete: Complete::Pools,
+        built: true,
+    },
     Sub {
         name: "clear",
         aliases: &[],
@@ -291,35 +319,66 @@ static SUBS: &[Sub] = &[
         complete: Complete::Pools,
         built: true,
     },
-    later(
-        "reopen",
-        "Open all devices of pools again.",
-        "[pool]...",
-        &[sw('n', "Do not restart a running scrub or resilver.")],
-    ),
-    later(
-        "attach",
-        "Attach a device to another as a mirror, or to a raidz group.",
-        "pool device new-device",
-        &[
+    Sub {
+        name: "reopen",
+        aliases: &[],
+        about: "Open all devices of pools again.",
+        operands: "[pool]...",
+        flags: &[sw('n', "Do not restart a running scrub or resilver.").later()],
+        text: &[
+            "Devices that are not open are looked for again, and what they missed is copied to them.",
+        ],
+        complete: Complete::Pools,
+        built: true,
+    },
+    Sub {
+        name: "attach",
+        aliases: &[],
+        about: "Attach a device to another as a mirror, or to a raidz group.",
+        operands: "pool device new-device",
+        flags: &[
             sw('f', "Use the device although it seems to be in use."),
-            sw('s', "Rebuild sequentially."),
+            sw('s', "Rebuild sequentially.").later(),
             WAIT,
             DEVICE_ASHIFT,
         ],
-    ),
-    later("detach", "Detach a device from a mirror.", "pool device", &[]),
-    later(
-        "replace",
-        "Replace a device by another.",
-        "pool device [new-device]",
-        &[
+        text: &[
+            "device becomes a mirror, or a mirror gets one more copy. The new device must not be smaller, and must do with the sector size of the vdev. It is filled by a resilver.",
+            "-s, and attaching to a raidz vdev, are not available in this version.",
+        ],
+        complete: Complete::Pools,
+        built: true,
+    },
+    Sub {
+        name: "detach",
+        aliases: &[],
+        about: "Detach a device from a mirror.",
+        operands: "pool device",
+        flags: &[],
+        text: &[
+            "device leaves its mirror, or the replacement it takes part in, which ends it. Refused if no other device has everything it has. Its labels are wiped.",
+        ],
+        complete: Complete::Pools,
+        built: true,
+    },
+    Sub {
+        name: "replace",
+        aliases: &[],
+        about: "Replace a device by another.",
+        operands: "pool device [new-device]",
+        flags: &[
             sw('f', "Use the device although it seems to be in use."),
-            sw('s', "Rebuild sequentially."),
+            sw('s', "Rebuild sequentially.").later(),
             WAIT,
             DEVICE_ASHIFT,
         ],
-    ),
+        text: &[
+            "The new device is filled by a resilver, then the old one leaves the pool. Without new-device another disk has come to the same path. A hot spare of the pool may be named: it stands in until the device is online again or detached.",
+            "-s is not available in this version.",
+        ],
+        complete: Complete::Pools,
+        built: true,
+    },
     later(
         "split",
         "Make a new pool of one side of every mirror.",
@@ -346,22 +405,47 @@ static SUBS: &[Sub] = &[
             sw('w', "Wait until it is done.").long("wait"),
         ],
     ),
-    later("resilver", "Start the resilver again.", "pool...", &[]),
-    later(
-        "scrub",
-        "Read all data and repair what is damaged.",
-        "pool...",
-        &[
+    Sub {
+        name: "resilver",
+        aliases: &[],
+        about: "Start the resilver again.",
+        operands: "pool...",
+        flags: &[],
+        text: &[
+            "A resilver copies to devices what they lack: what was written while they were away. It \
+             begins by itself. This command starts one that runs from the beginning, so that it includes \
+             devices that were to wait for the next one, and one that gave up.",
+            "The pool needs the feature resilver_defer.",
+        ],
+        complete: Complete::Pools,
+        built: true,
+    },
+    Sub {
+        name: "scrub",
+        aliases: &[],
+        about: "Read all data and repair what is damaged.",
+        operands: "pool...",
+        flags: &[
             sw('a', "All pools.").long("all"),
             sw('s', "Stop."),
             sw('p', "Pause."),
-            sw('e', "Only blocks known to be damaged."),
+            sw('e', "Only blocks known to be damaged.").later(),
             sw('C', "Go on from the last scrubbed transaction group."),
-            opt('S', "date", "Only what was written after."),
-            opt('E', "date", "Only what was written before."),
+            opt('S', "date", "Only what was written after.").later(),
+            opt('E', "date", "Only what was written before.").later(),
             WAIT,
         ],
-    ),
+        text: &[
+            "Reads every block of the pool with all its copies and all parity, compares them, and writes \
+             anew what is wrong. Data are read in order of place on the devices. What cannot be repaired \
+             is listed by 'zpool status -v'; files on that list that are found whole are taken off it.",
+            "A scrub runs in the background. It survives exports and crashes, and a paused one stays paused. \
+             Without an option a paused scrub goes on. While a resilver runs, a scrub is refused.",
+            "-e, -S and -E are not available in this version.",
+        ],
+        complete: Complete::Pools,
+        built: true,
+    },
     later(
         "trim",
         "Tell devices about all free space.",
@@ -477,17 +561,25 @@ static SUBS: &[Sub] = &[
         complete: Complete::Pools,
         built: true,
     },
-    later(
-        "events",
-        "Print events.",
-        "[pool]",
-        &[
+    Sub {
+        name: "events",
+        aliases: &[],
+        about: "Print events.",
+        operands: "[pool]",
+        flags: &[
             sw('v', "Print all of each event."),
             sw('H', "For scripts: no header, fields separated by one tab."),
             sw('f', "Follow."),
             sw('c', "Forget all events."),
+            JSON,
         ],
-    ),
+        text: &[
+            "Events are kept in the memory of the daemon, 512 at most: pools that came and went, devices whose state \
+             changed, errors that were counted. With -j each event is one line of JSON.",
+        ],
+        complete: Complete::Pools,
+        built: true,
+    },
     Sub {
         name: "get",
         aliases: &[],

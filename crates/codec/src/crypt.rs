@@ -489,6 +489,8 @@ pub enum Crypt {
     Plain,
     /// Encrypted, without a key: what is in clear can be read, nothing but headers can be written.
     Locked,
+    /// Encrypted, without a key: written as a raw stream brings it, with keys of that format version.
+    Raw(u64),
     /// Encrypted, with its key.
     Key(Arc<DatasetKey>),
 }

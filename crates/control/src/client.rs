@@ -126,6 +126,29 @@ impl Client {
         files: &[BorrowedFd<'_>],
         progress: &mut dyn FnMut(api::Progress),
     ) -> Result<Reply, ApiError> {
+        let mut so_far: Option<Reply> = None;
+        self.exchange(request, files, &mut |reply| match reply {
+            Reply::Progress(p) => progress(p),
+            reply => so_far = Some(join(so_far.take(), reply)),
+        })?;
+        so_far.ok_or_else(|| ApiError::sentence(Kind::Invalid, "the daemon gave no answer"))
+    }
+
+    /// Asks; every part of the answer is handed to `take` when it comes, so that none is kept.
+    pub fn call_in_parts(
+        &mut self,
+        request: &Request,
+        take: &mut dyn FnMut(Reply),
+    ) -> Result<(), ApiError> {
+        self.exchange(request, &[], take)
+    }
+
+    fn exchange(
+        &mut self,
+        request: &Request,
+        files: &[BorrowedFd<'_>],
+        take: &mut dyn FnMut(Reply),
+    ) -> Result<(), ApiError> {
         let lost = |e: io::Error| {
             ApiError::sentence(Kind::Io, format!("lost the connection to the daemon: {e}"))
                 .hint("The request may have been carried out: check before repeating it.")
@@ -133,7 +156,6 @@ impl Client {
         self.framed
             .write(&wire::encode_call(request, true)?, files)
             .map_err(lost)?;
-        let mut so_far: Option<Reply> = None;
         loop {
             let frame = self
                 .framed
@@ -147,13 +169,9 @@ impl Client {
                 )
                 .hint("Command and daemon are of different versions: restart the daemon.")
             })?;
-            match answer? {
-                Reply::Progress(p) => progress(p),
-                reply => so_far = Some(join(so_far, reply)),
-            }
+            take(answer?);
             if !continues {
-                return so_far
-                    .ok_or_else(|| ApiError::sentence(Kind::Invalid, "the daemon gave no answer"));
+                return Ok(());
             }
         }
     }

@@ -6,7 +6,7 @@ use base::sync::MutexExt;
 use base::Kind;
 use std::cmp::Reverse;
 use std::io;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::panic::{catch_unwind, AssertUnwindSafe};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -36,6 +36,10 @@ pub trait Sink {
     /// The same for those who do not have the sink. By default nobody ever goes away.
     fn watch(&self) -> Box<dyn Fn() -> bool> {
         Box::new(|| false)
+    }
+    /// The connected socket, to ask the kernel more about the caller.
+    fn socket(&self) -> Option<BorrowedFd<'_>> {
+        None
     }
     /// File descriptors that came with the call.
     fn take_fds(&mut self) -> Vec<OwnedFd>;
@@ -334,6 +338,10 @@ impl Sink for Out<'_> {
             Ok(stream) => Box::new(move || has_gone(&stream)),
             Err(_) => Box::new(|| false),
         }
+    }
+
+    fn socket(&self) -> Option<BorrowedFd<'_>> {
+        Some(self.framed.stream().as_fd())
     }
 
     fn take_fds(&mut self) -> Vec<OwnedFd> {

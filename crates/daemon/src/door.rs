@@ -12,9 +12,9 @@ use pool::Pool;
 use std::any::Any;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use std::sync::{Arc, Condvar, Mutex};
+use std::sync::{Arc, Condvar, Mutex, Weak};
 use std::time::{Duration, Instant};
-use zpl::AclType;
+use zpl::{AclType, Zfs};
 
 /// How long the kernel may take to let go of a file system that is gone from its place.
 const RELEASE: Duration = Duration::from_secs(3);
@@ -46,12 +46,14 @@ pub struct FuseMount {
     /// Percent, see [`fuse::Mount::set_most_dirty`]; 0: never set.
     most_dirty: AtomicU32,
     session: fuse::Handle,
+    adapter: Weak<Adapter>,
     /// What the kernel keeps of what was written.
     written: Written,
     fresh: Arc<Fresh>,
     notifier: fuse::Notifier,
     /// What got lost at the end, in words.
     lost: Mutex<Option<String>>,
+    place_owner: Option<u32>,
     /// The daemon itself ends it.
     leaving: Arc<AtomicBool>,
     ended: Arc<(Mutex<bool>, Condvar)>,
@@ -96,7 +98,11 @@ impl Door for FuseDoor {
             };
             Error::new(e.kind, format!("cannot mount '{name}': {text}{hint}"))
         };
-        let place = MountPoint::find(m.path, m.root, true).map_err(|e| match e.trouble {
+        let found = match m.user {
+            None => MountPoint::find(m.path, m.root, true),
+            Some(uid) => MountPoint::find_for(m.path, m.root, uid),
+        };
+        let place = found.map_err(|e| match e.trouble {
             Trouble::Create => Error::new(
                 e.error.kind,
                 format!(
@@ -111,7 +117,7 @@ impl Door for FuseDoor {
                 let text = format!("cannot mount '{name}': {text}; {advice}");
                 Error::new(e.error.kind, text)
             }
-            Trouble::Look | Trouble::NotDirectory => fail(e.error),
+            Trouble::Look | Trouble::NotDirectory | Trouble::Owner => fail(e.error),
         })?;
         if !m.overlay && !place.is_new() && !place.is_empty().map_err(Error::from).map_err(fail)? {
             bail!(
@@ -182,10 +188,12 @@ fn mount_again(ask: &Mounting<'_>, still: &Arc<Mounted>, place: &MountPoint) -> 
         ds: m.ds.clone(),
         path: path.clone(),
         ctl: m.ctl.clone(),
+        adapter: m.adapter.clone(),
         written: m.written.at(&mount),
         fresh: m.fresh.clone(),
         notifier: m.notifier.clone(),
         lost: Mutex::default(),
+        place_owner: place.owner(),
         leaving: m.leaving.clone(),
         mount,
         most_dirty: AtomicU32::new(m.most_dirty.load(Ordering::Relaxed)),
@@ -215,7 +223,7 @@ impl FuseDoor {
         let name = ds.full_name();
         let (head, options) = m.open()?;
         let zfs = head.zfs();
-        let snapshots = OfMount::new(entry, ds, m.temporary.clone());
+        let snapshots = OfMount::new(m.admin, entry, ds, m.temporary.clone());
         let snapshots = Box::new(snapshots);
         let adapter = Adapter::new(zfs.clone(), pool, snapshots, self.caching)
             .map_err(|e| Error::new(e.kind, "root node"))?;
@@ -239,6 +247,7 @@ impl FuseDoor {
         let written = Written::new(mount.clone(), notifier.clone(), adapter.writers());
         let fresh = adapter.fresh();
         let ctl = adapter.ctl();
+        let weak = Arc::downgrade(&adapter);
         drop(adapter);
         let ended = Arc::new((Mutex::new(false), Condvar::new()));
         let path = mount.path().to_path_buf();
@@ -250,10 +259,12 @@ impl FuseDoor {
             session: session.handle(),
             mount,
             most_dirty: AtomicU32::new(0),
+            adapter: weak,
             written,
             fresh,
             notifier,
             lost: Mutex::default(),
+            place_owner: place.owner(),
             leaving: Arc::default(),
             ended: ended.clone(),
         };
@@ -326,6 +337,7 @@ fn mount_after_abort(admin: &Arc<Admin>, entry: &Arc<PoolEntry>, m: &Arc<Mounted
             m.root.as_deref(),
             m.temporary(),
             true,
+            None,
         )
     });
     if let Err(e) = again {
@@ -417,9 +429,22 @@ impl FuseMount {
     }
 }
 
+/// A mount whose requests wait.
+struct Held(fuse_zpl::Suspended);
+
+impl door::Held for Held {
+    fn resume(self: Box<Self>, zfs: &Arc<Zfs>) -> Result<()> {
+        self.0.resume(zfs.clone())
+    }
+}
+
 impl Mount for FuseMount {
     fn is_in_place(&self) -> bool {
         self.mount.is_mounted().unwrap_or(true)
+    }
+
+    fn place_owner(&self) -> Option<u32> {
+        self.place_owner
     }
 
     fn wait_if_gone(&self) -> bool {
@@ -470,6 +495,13 @@ impl Mount for FuseMount {
 
     fn write_out(&self) -> std::result::Result<(), String> {
         self.written.take().map_err(|left| left.to_string())
+    }
+
+    fn suspend(&self) -> Result<Box<dyn door::Held>> {
+        match self.adapter.upgrade() {
+            Some(adapter) => Ok(Box::new(Held(adapter.suspend()?))),
+            None => bail!(Busy, "{}: the mount has just ended", self.path.display()),
+        }
     }
 
     fn lost(&self) -> Option<String> {

@@ -16,8 +16,10 @@ mod pool_tests;
 mod privilege_tests;
 mod process;
 mod requests;
+mod scripts;
 mod snapshots;
 mod startup;
+mod streams;
 
 use base::{Kind, Result};
 use options::{Asked, Options};

@@ -19,6 +19,8 @@ pub struct Options {
     /// Stay in front.
     pub foreground: bool,
     pub pidfile: Option<PathBuf>,
+    /// Scripts in it are run on events.
+    pub event_scripts: Option<PathBuf>,
     /// Ceiling of the cache, bytes.
     pub arc_max: u64,
     /// For every mount, split at commas.
@@ -315,6 +317,7 @@ fn settle(
     mount_options.retain(|o| !ALWAYS.contains(&o.as_str()));
     Ok(Options {
         foreground: line.has("n"),
+        event_scripts: get("event-scripts").map(|p| PathBuf::from(cli::run::absolute(p))),
         pidfile: line.get("p").map(|p| PathBuf::from(cli::run::absolute(p))),
         arc_max,
         mount_options,

@@ -63,6 +63,11 @@ impl Outlet {
 
 /// The pipe with flags of its own.
 fn again(file: &File) -> Option<File> {
+    // Opening it again must give no more than the command had.
+    let mode = rustix::fs::fcntl_getfl(file).ok()? & rustix::fs::OFlags::ACCMODE;
+    if mode == rustix::fs::OFlags::RDONLY {
+        return None;
+    }
     let pipe = OpenOptions::new()
         .write(true)
         .custom_flags(rustix::fs::OFlags::NONBLOCK.bits() as i32)

@@ -4,6 +4,7 @@
 use crate::alert::Alert;
 use crate::dirty::Dirty;
 use crate::{budget, door};
+use admin::pools::agent::Agent;
 use admin::{Admin, DeviceUse, PoolEntry, Process};
 use base::sync::MutexExt;
 use base::{Error, Kind, Result};
@@ -61,7 +62,7 @@ impl Threads {
 }
 
 impl Process for Threads {
-    fn in_service(&self, _: &Arc<Admin>, entry: &Arc<PoolEntry>) -> Result<()> {
+    fn in_service(&self, admin: &Arc<Admin>, entry: &Arc<PoolEntry>) -> Result<()> {
         let name = entry.pool.name();
         let e2 = entry.clone();
         std::thread::Builder::new()
@@ -83,14 +84,20 @@ impl Process for Threads {
                 }
             })?;
         let (e3, ceiling) = (entry.clone(), self.ceiling);
+        // Not to keep it alive: it is over when the pools are.
+        let admin = Arc::downgrade(admin);
         std::thread::Builder::new()
             .name(format!("care {name}"))
             .spawn(move || {
                 // Apart from the thread that syncs, which may wait for devices.
                 let mut alert = Alert::new(&e3);
                 let mut dirty = Dirty::default();
+                let mut agent = Agent::default();
                 while !e3.is_leaving() {
                     e3.wait_for_turn(TXG_TIMEOUT);
+                    if let Some(admin) = admin.upgrade() {
+                        agent.look(&admin, &e3);
+                    }
                     alert.look(&e3);
                     dirty.look(&e3, ceiling);
                     for m in e3.all_mounts() {

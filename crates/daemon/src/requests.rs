@@ -6,9 +6,10 @@ use crate::outlet::Outlet;
 use crate::process::{Starting, Threads};
 use crate::startup::Stop;
 use admin::datasets::{
-    create, destroy, get, keys, look, mount, redact, rename, send, set, snapshots,
+    create, destroy, diff, get, keys, look, mount, permissions, receive, redact, rename, send, set,
+    snapshots, space,
 };
-use admin::pools::{self, damage, import, upgrade};
+use admin::pools::{self, damage, devices, import, scan, upgrade};
 use admin::{cancel, errors, values, Admin, Answer, Door, Paths, Settings};
 use api::{ApiError, Peer, Reply, Request};
 use base::{Kind, Result};
@@ -34,10 +35,10 @@ pub struct Control {
     stopping: AtomicBool,
 }
 
-/// Whether a request changes anything or looks where only the owner may; the others everybody may
-/// make of root's daemon.
-fn modifies(request: &Request) -> bool {
-    !matches!(
+/// Whether everybody may make a request of root's daemon: it only looks, or the operation itself asks for
+/// the permissions it needs ([`admin::rights`]).
+fn for_everybody(request: &Request) -> bool {
+    matches!(
         request,
         Request::Ping {}
             | Request::Version {}
@@ -46,15 +47,42 @@ fn modifies(request: &Request) -> bool {
             | Request::Holds { .. }
             | Request::Permissions { .. }
             | Request::SpaceOf { .. }
+            | Request::SpaceHeld { .. }
             | Request::MountList {}
             | Request::SupportedFeatures {}
             | Request::PoolActivity { .. }
+            | Request::DatasetCreate(_)
+            | Request::DatasetDestroy(_)
+            | Request::DatasetSet { .. }
+            | Request::DatasetInherit { .. }
+            | Request::DatasetRename { .. }
+            | Request::SnapshotCreate(_)
+            | Request::Rollback(_)
+            | Request::DatasetClone(_)
+            | Request::DatasetPromote { .. }
+            | Request::BookmarkCreate { .. }
+            | Request::Send(_)
+            | Request::Diff { .. }
+            | Request::Receive(_)
+            | Request::ReceiveAbort { .. }
+            | Request::HoldAdd(_)
+            | Request::HoldRelease(_)
+            | Request::KeyLoad { .. }
+            | Request::KeyUnload { .. }
+            | Request::KeyChange { .. }
+            | Request::Mount { .. }
+            | Request::MountAll { .. }
+            | Request::Unmount { .. }
+            | Request::UnmountAll { .. }
+            | Request::PermissionsGive { .. }
+            | Request::PermissionsTake { .. }
+            | Request::Events { .. }
     )
 }
 
 /// Whether a caller may make a request of the daemon of user `own`.
 fn allowed(own: u32, peer: u32, request: &Request) -> bool {
-    peer == 0 || peer == own || (own == 0 && !modifies(request))
+    peer == 0 || peer == own || (own == 0 && for_everybody(request))
 }
 
 /// Where things are for this user.
@@ -172,6 +200,9 @@ impl Control {
                 "{cleared} mounts of a daemon that is gone were taken away"
             ));
         }
+        if let Some(folder) = options.event_scripts {
+            crate::scripts::watch(&admin, folder);
+        }
         let starting = Starting::watch(&admin);
         admin.import_cached();
         drop(starting);
@@ -288,6 +319,53 @@ pub fn answer(
         }
         Request::PoolSync { pool, force } => pools::sync(admin, &pool, force).map(done_but),
         Request::PoolClear(r) => damage::clear(admin, peer, &r).map(done),
+        Request::PoolAdd(r) => devices::add(admin, peer, &r).map(done),
+        Request::DeviceRemove {
+            pool,
+            device,
+            command,
+        } => devices::remove(admin, peer, &pool, &device, &command).map(done),
+        Request::DeviceOnline {
+            pool,
+            device,
+            expand,
+            command,
+        } => devices::online(admin, peer, &pool, &device, expand, &command).map(done_but),
+        Request::DeviceOffline {
+            pool,
+            device,
+            temporary,
+            fault,
+            command,
+        } => {
+            let how = ::pool::Offline { temporary, fault };
+            devices::offline(admin, peer, &pool, &device, how, &command).map(done)
+        }
+        Request::DeviceAttach(r) => devices::attach(admin, peer, &r).map(done),
+        Request::DeviceDetach {
+            pool,
+            device,
+            command,
+        } => devices::detach(admin, peer, &pool, &device, &command).map(done),
+        Request::PoolReopen { pool, command } => {
+            devices::reopen(admin, peer, &pool, &command).map(done)
+        }
+        Request::Events { pool, after } => {
+            let (mut list, dropped) = admin.events.after(after);
+            if let Some(pool) = pool {
+                let own = ("pool".to_string(), api::EventValue::Text(pool));
+                list.retain(|e| e.pairs.contains(&own));
+            }
+            Ok(Reply::Events(api::Events { list, dropped }))
+        }
+        Request::EventsClear {} => Ok(Reply::DoneBut(format!(
+            "cleared {} events",
+            admin.events.clear()
+        ))),
+        Request::PoolScrub(r) => scan::scrub(admin, peer, &r).map(done),
+        Request::PoolResilver { pool, command } => {
+            scan::resilver(admin, peer, &pool, &command).map(done)
+        }
         Request::PoolActivity { pool } => pools::activity(admin, &pool).map(Reply::Activity),
         other => answer_of_datasets(admin, peer, other, out),
     }
@@ -300,19 +378,18 @@ fn answer_of_datasets(
     request: Request,
     out: &mut dyn Sink,
 ) -> Answer<Reply> {
-    let uid = u64::from(peer.uid);
     match request {
         Request::DatasetGet(r) => {
             get::get(admin, &r, &mut |part| out.send(Reply::Datasets(part))).map(Reply::Datasets)
         }
         Request::DatasetCreate(r) => create::create(admin, peer, &r).map(Reply::Created),
-        Request::DatasetDestroy(r) => destroy::destroy(admin, uid, &r).map(Reply::Destroyed),
+        Request::DatasetDestroy(r) => destroy::destroy(admin, peer, &r).map(Reply::Destroyed),
         Request::DatasetSet {
             dataset,
             props,
             no_remount,
             command,
-        } => set::set(admin, uid, &dataset, &props, no_remount, command).map(done),
+        } => set::set(admin, peer, &dataset, &props, no_remount, command).map(done),
         Request::DatasetInherit {
             dataset,
             property,
@@ -320,7 +397,7 @@ fn answer_of_datasets(
             received,
             command,
         } => set::inherit(
-            admin, uid, &dataset, &property, recursive, received, command,
+            admin, peer, &dataset, &property, recursive, received, command,
         )
         .map(done),
         Request::DatasetRename {
@@ -351,13 +428,39 @@ fn answer_of_datasets(
             name,
             command,
         } => snapshots::bookmark(admin, peer, &source, &name, command).map(done),
+        Request::Receive(r) => {
+            let Some(file) = out.take_fds().pop().map(File::from) else {
+                return Err(ApiError::sentence(
+                    Kind::Invalid,
+                    "no stream came with the request",
+                ));
+            };
+            let gone = out.watch();
+            let file = crate::streams::Input::new(file, gone);
+            let mut tell = |line: String| {
+                // A caller who has gone is found out by the stream.
+                let _ = out.send(Reply::Progress(api::Progress {
+                    what: line,
+                    done: 0,
+                    total: 0,
+                }));
+            };
+            receive::receive(admin, peer, &r, file, &mut tell).map(Reply::Received)
+        }
+        Request::ReceiveAbort { dataset, command } => {
+            receive::abort(admin, peer, &dataset, command).map(done)
+        }
+        Request::Diff { from, to } => diff::diff(admin, peer, &from, to.as_deref(), &mut |part| {
+            out.send(Reply::Changes(part))
+        })
+        .map(Reply::Changes),
         Request::Send(r) => {
             let file = out.take_fds().pop().map(File::from);
             let mut outlet = file.map(|f| Outlet::new(f, out.watch()));
             let to = outlet.as_mut().map(|o| o as &mut dyn std::io::Write);
             // Nobody listening is found out by asking whether the caller is gone.
             let mut tell = |p| drop(out.send(Reply::Progress(p)));
-            send::send(admin, &r, to, &mut tell).map(Reply::SendPlan)
+            send::send(admin, peer, &r, to, &mut tell).map(Reply::SendPlan)
         }
         Request::Redact(r) => redact::redact(admin, peer, &r).map(done),
         Request::HoldAdd(r) => snapshots::hold(admin, peer, &r).map(Reply::Batch),
@@ -366,8 +469,8 @@ fn answer_of_datasets(
             dataset,
             key,
             check_only,
-        } => keys::load(admin, &dataset, &key, check_only).map(done),
-        Request::KeyUnload { dataset } => keys::unload(admin, &dataset).map(done),
+        } => keys::load(admin, peer, &dataset, &key, check_only).map(done),
+        Request::KeyUnload { dataset } => keys::unload(admin, peer, &dataset).map(done),
         Request::KeyChange {
             dataset,
             inherit,
@@ -382,7 +485,15 @@ fn answer_of_datasets(
             overlay,
             force: _,
             directory,
-        } => mount::mount(admin, &dataset, &options, overlay, directory.as_deref()).map(done),
+        } => mount::mount(
+            admin,
+            peer,
+            &dataset,
+            &options,
+            overlay,
+            directory.as_deref(),
+        )
+        .map(done),
         Request::MountAll {
             root,
             options,
@@ -391,10 +502,13 @@ fn answer_of_datasets(
         } => {
             // Nobody listening is found out by asking whether the caller is gone.
             let mut tell = |p| drop(out.send(Reply::Progress(p)));
-            mount::mount_all(admin, root.as_deref(), &options, overlay, &mut tell).map(Reply::Batch)
+            mount::mount_all(admin, peer, root.as_deref(), &options, overlay, &mut tell)
+                .map(Reply::Batch)
         }
-        Request::Unmount { target, force } => mount::unmount(admin, &target, force).map(done_but),
-        Request::UnmountAll { force } => Ok(Reply::Batch(mount::unmount_all(admin, force))),
+        Request::Unmount { target, force } => {
+            mount::unmount(admin, peer, &target, force).map(done_but)
+        }
+        Request::UnmountAll { force } => Ok(Reply::Batch(mount::unmount_all(admin, peer, force))),
         Request::VolumeRead {
             volume,
             offset,
@@ -408,7 +522,21 @@ fn answer_of_datasets(
             recursive,
         } => look::holds(admin, &snapshots, recursive).map(Reply::Holds),
         Request::Permissions { dataset } => {
-            look::permissions(admin, &dataset).map(Reply::Permissions)
+            permissions::list(admin, &dataset).map(Reply::Permissions)
+        }
+        Request::PermissionsGive {
+            dataset,
+            list,
+            command,
+        } => permissions::allow(admin, peer, &dataset, &list, command).map(done),
+        Request::PermissionsTake {
+            dataset,
+            list,
+            recursive,
+            command,
+        } => permissions::unallow(admin, peer, &dataset, &list, recursive, command).map(done),
+        Request::SpaceHeld { dataset, recursive } => {
+            space::held(admin, &dataset, recursive).map(Reply::Held)
         }
         Request::SpaceOf { dataset, who } => {
             look::space(admin, peer, &dataset, &who).map(Reply::Space)
@@ -432,7 +560,15 @@ impl Handler for Control {
             return Err(ApiError::reason(Kind::NotPermitted, "permission denied"));
         }
         let gone = out.watch();
-        cancel::with(gone, || self.route(peer, request, out)).map_err(errors::finish)
+        // Only callers who need permissions are asked for their groups.
+        let groups = match out.socket() {
+            Some(socket) if peer.uid != 0 && peer.uid != own => {
+                env_linux::peer_groups(socket).map_err(ApiError::from)?
+            }
+            _ => Vec::new(),
+        };
+        let carried = || cancel::with(gone, || self.route(peer, request, out));
+        admin::rights::with_groups(groups, carried).map_err(errors::finish)
     }
 
     fn answered(&self) {
@@ -461,6 +597,6 @@ mod tests {
         }
         assert!(allowed(0, 7, &look));
         assert!(!allowed(0, 7, &change) && !allowed(0, 7, &scan));
-        assert!(modifies(&Request::Stop {}));
+        assert!(!for_everybody(&Request::Stop {}));
     }
 }

@@ -1,10 +1,12 @@
 //! The snapshots and volumes that the control directory of a mount shows.
 
-use admin::datasets::{self, get};
-use admin::{head, PoolEntry};
+use admin::datasets::{self, destroy, get, rename, snapshots};
+use admin::{head, Admin, PoolEntry};
+use api::{DatasetDestroy, Peer, SnapshotCreate};
 use base::{Kind, Result};
 use dsl::Dataset;
-use fuse_zpl::{Content, Figures, Key, Snapdir, Snapshots, Volume};
+use fuse::Errno;
+use fuse_zpl::{Caller, Content, Figures, Key, Snapdir, Snapshots, Volume};
 use pool::Pool;
 use std::sync::{Arc, Weak};
 use zap::Zap;
@@ -12,6 +14,7 @@ use zpl::Time;
 
 /// Those of one mounted file system.
 pub struct OfMount {
+    admin: Weak<Admin>,
     entry: Weak<PoolEntry>,
     pool: Arc<Pool>,
     ds: Arc<Dataset>,
@@ -21,16 +24,42 @@ pub struct OfMount {
 
 impl OfMount {
     pub fn new(
+        admin: &Arc<Admin>,
         entry: &Arc<PoolEntry>,
         ds: &Arc<Dataset>,
         temporary: Vec<(String, String)>,
     ) -> OfMount {
         OfMount {
+            admin: Arc::downgrade(admin),
             entry: Arc::downgrade(entry),
             pool: entry.pool.clone(),
             ds: ds.clone(),
             temporary,
         }
+    }
+
+    /// Who administers the pool, if this caller may have it done: whoever may make requests of the daemon.
+    /// What root's daemon is asked for takes the permissions that the commands take; of the caller's groups
+    /// only the one he acts with is known here.
+    fn admin_for(&self, caller: Caller) -> std::result::Result<(Arc<Admin>, Peer), Errno> {
+        let own = rustix::process::geteuid().as_raw();
+        if self.ds.is_snapshot() {
+            return Err(Errno::EROFS);
+        }
+        if own != 0 && caller.uid != 0 && caller.uid != own {
+            return Err(Errno::EPERM);
+        }
+        let peer = Peer {
+            uid: caller.uid,
+            gid: caller.gid,
+            pid: i32::try_from(caller.pid).unwrap_or(0),
+        };
+        let admin = self.admin.upgrade().ok_or(Errno::EROFS)?;
+        Ok((admin, peer))
+    }
+
+    fn full(&self, name: &str) -> String {
+        format!("{}@{name}", self.ds.full_name())
     }
 
     /// Heads of the volumes directly below.
@@ -149,5 +178,45 @@ impl Snapshots for OfMount {
         if mounted.is_none() {
             self.pool.close_dataset(object);
         }
+    }
+    fn create(&self, name: &str, caller: Caller) -> std::result::Result<(), Errno> {
+        let (admin, peer) = self.admin_for(caller)?;
+        let full = self.full(name);
+        let request = SnapshotCreate {
+            command: format!("zfs snapshot {full}"),
+            names: vec![full],
+            ..SnapshotCreate::default()
+        };
+        let done = snapshots::create(&admin, peer, &request);
+        done.map(drop).map_err(|e| Errno(e.code))
+    }
+
+    fn destroy(&self, name: &str, caller: Caller) -> std::result::Result<(), Errno> {
+        // Lists and ranges are for the command.
+        if name.contains([',', '%']) {
+            return Err(Errno::EINVAL);
+        }
+        self.find(name)?;
+        let (admin, peer) = self.admin_for(caller)?;
+        let full = self.full(name);
+        let request = DatasetDestroy {
+            command: format!("zfs destroy {full}"),
+            name: full,
+            ..DatasetDestroy::default()
+        };
+        let done = destroy::destroy(&admin, peer, &request);
+        let done = done.map_err(|e| Errno(e.code))?;
+        match done.failed.first() {
+            Some((_, e)) => Err(Errno(e.code)),
+            None => Ok(()),
+        }
+    }
+
+    fn rename(&self, name: &str, to: &str, caller: Caller) -> std::result::Result<(), Errno> {
+        let (admin, peer) = self.admin_for(caller)?;
+        let (from, to) = (self.full(name), self.full(to));
+        let command = format!("zfs rename {from} {to}");
+        let done = rename::rename(&admin, peer, &from, &to, rename::How::default(), command);
+        done.map_err(|e| Errno(e.code))
     }
 }

@@ -263,10 +263,34 @@ pub fn unlisten(socket: &Path, _lock: &Lock) {
 pub struct PidFile(PathBuf);
 
 impl PidFile {
+    /// Writes it. A file that is there must be one that such a daemon left: nothing but a number.
     pub fn write(path: &Path) -> Result<PidFile> {
-        fs::write(path, format!("{}\n", std::process::id())).map_err(|e| {
+        let fail = |e: std::io::Error| {
             Error::from(e).context(format!("cannot write the pid file '{}'", path.display()))
-        })?;
+        };
+        let ours = || -> std::io::Result<bool> {
+            if !fs::symlink_metadata(path)?.is_file() {
+                return Ok(false);
+            }
+            let mut text = Vec::new();
+            File::open(path)?.take(32).read_to_end(&mut text)?;
+            let text = text.trim_ascii();
+            Ok(text.len() <= 20 && text.iter().all(u8::is_ascii_digit))
+        };
+        match ours() {
+            Ok(true) => fs::remove_file(path).map_err(fail)?,
+            Ok(false) => bail!(
+                Exists,
+                "cannot write the pid file '{}': there is something else; give another path, or \
+                 remove it",
+                path.display()
+            ),
+            Err(e) if e.kind() == std::io::ErrorKind::NotFound => {}
+            Err(e) => return Err(fail(e)),
+        }
+        // Made anew, so that no link planted meanwhile is followed.
+        let mut file = File::create_new(path).map_err(fail)?;
+        writeln!(file, "{}", std::process::id()).map_err(fail)?;
         Ok(PidFile(path.to_path_buf()))
     }
 }
@@ -356,6 +380,38 @@ mod tests {
         drop(pid);
         assert!(!dir.join("pid").exists());
         fs::remove_dir_all(&dir).unwrap();
+    }
+
+    #[test]
+    fn a_pid_file_replaces_nothing_but_a_pid_file() {
+        let dir = std::env::temp_dir().join(format!("zfs-fuse-pid-{}", std::process::id()));
+        let _ = fs::remove_dir_all(&dir);
+        fs::create_dir(&dir).unwrap();
+        let (file, link, old) = (dir.join("file"), dir.join("link"), dir.join("old"));
+        fs::write(&file, b"precious").unwrap();
+        fs::write(&old, b"123\n").unwrap();
+        std::os::unix::fs::symlink(&old, &link).unwrap();
+        for wrong in [&file, &link, &dir] {
+            let e = PidFile::write(wrong).unwrap_err();
+            assert_eq!(e.kind, Kind::Exists, "{e}");
+        }
+        assert_eq!(fs::read(&file).unwrap(), b"precious");
+        assert_eq!(fs::read(&old).unwrap(), b"123\n");
+        let pid = PidFile::write(&old).unwrap();
+        let text = fs::read_to_string(&old).unwrap();
+        assert_eq!(text.trim(), std::process::id().to_string());
+        drop(pid);
+        assert!(!old.exists());
+        fs::remove_dir_all(&dir).unwrap();
+    }
+
+    /// What the service manager waits for before it kills the daemon.
+    #[test]
+    fn a_stop_may_take_as_long_as_writing_out_may() {
+        let unit = include_str!("../../../tools/zfs-fuse.service.in");
+        let line = unit.lines().find_map(|l| l.strip_prefix("TimeoutStopSec="));
+        let seconds: u64 = line.unwrap().parse().unwrap();
+        assert!(seconds > fuse_zpl::MOST.as_secs());
     }
 
     #[test]

@@ -193,6 +193,10 @@ impl BlkPtr {
         }
         bp
     }
+    /// Says whether the pointed-to data are in big-endian order.
+    pub fn set_big_endian(&mut self, on: bool) {
+        self.set_bits(63, 1, u64::from(!on));
+    }
     /// True if the pointed-to data was written by a little-endian machine.
     pub fn is_little_endian(&self) -> bool {
         self.bits(63, 1) != 0
@@ -355,6 +359,21 @@ impl BlkPtr {
         bp.set_bits(25, 7, data.len() as u64 - 1);
         bp.set_bits(32, 7, compress as u64);
         bp.set_bits(39, 1, 1);
+        bp.set_bits(48, 8, ty.0 as u64);
+        bp.set_bits(56, 5, level as u64);
+        bp.set_bits(63, 1, 1);
+        bp.words[BIRTH] = txg;
+        bp
+    }
+
+    /// A pointer to a block of `lsize` bytes that a redacted stream left out (feature
+    /// `redacted_datasets`).
+    pub fn redacted(ty: ObjType, level: u8, lsize: usize, txg: Txg) -> BlkPtr {
+        let mut bp = BlkPtr::HOLE;
+        bp.set_bits(0, 25, (lsize as u64).saturating_sub(1));
+        bp.set_bits(32, 7, 2);
+        bp.set_bits(39, 1, 1);
+        bp.set_bits(40, 8, 2);
         bp.set_bits(48, 8, ty.0 as u64);
         bp.set_bits(56, 5, level as u64);
         bp.set_bits(63, 1, 1);

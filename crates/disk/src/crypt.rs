@@ -274,20 +274,32 @@ impl BlkPtr {
         mac
     }
 
-    /// Puts salt and nonce into a (little-endian) pointer with the X bit.
+    /// Puts salt and nonce into a pointer with the X bit, in the order of its block.
     pub fn set_salt_iv(&mut self, salt: &[u8; SALT_SIZE], iv: &[u8; IV_SIZE]) {
         let mut low = [0; 8];
         low.copy_from_slice(&iv[..8]);
-        let high = u32::from_le_bytes([iv[8], iv[9], iv[10], iv[11]]);
-        self.words[4] = u64::from_le_bytes(*salt);
-        self.words[5] = u64::from_le_bytes(low);
+        let high = [iv[8], iv[9], iv[10], iv[11]];
+        let high = match self.is_little_endian() {
+            true => u32::from_le_bytes(high),
+            false => u32::from_be_bytes(high),
+        };
+        self.words[4] = self.word_of(salt);
+        self.words[5] = self.word_of(&low);
         self.words[11] = self.words[11] & 0xffff_ffff | u64::from(high) << 32;
     }
 
-    /// Puts the MAC into a (little-endian) pointer.
+    fn word_of(&self, bytes: &[u8; 8]) -> u64 {
+        match self.is_little_endian() {
+            true => u64::from_le_bytes(*bytes),
+            false => u64::from_be_bytes(*bytes),
+        }
+    }
+
+    /// Puts the MAC into a pointer, in the order of its block.
     pub fn set_mac(&mut self, mac: &[u8; MAC_SIZE]) {
-        for (w, b) in self.words[14..].iter_mut().zip(mac.chunks_exact(8)) {
-            *w = b.iter().rev().fold(0, |w, b| w << 8 | u64::from(*b));
+        for (i, b) in mac.chunks_exact(8).enumerate() {
+            let b = b.try_into().unwrap_or([0; 8]);
+            self.words[14 + i] = self.word_of(&b);
         }
     }
 

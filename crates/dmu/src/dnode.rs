@@ -63,6 +63,10 @@ pub(crate) struct Fields {
     pub maxblkid: u64,
     pub slots: u8,
     pub bonus: Vec<u8>,
+    /// Least levels of its tree.
+    pub nlevels: u8,
+    /// All bytes of the bonus buffer as a raw stream brought them; `bonus` is the part in use.
+    pub raw_bonus: Option<Arc<Vec<u8>>>,
 }
 
 /// A dirty block.
@@ -100,6 +104,15 @@ pub(crate) enum Spill {
     Synced,
     Removed(Txg),
     Data(Block, Txg),
+    /// Written to its place already.
+    Placed(Box<BlkPtr>, Txg),
+}
+
+/// What becomes of a spill block in a sync.
+pub(crate) enum SpillChange {
+    Removed,
+    Data(Block),
+    Placed(Box<BlkPtr>),
 }
 
 pub(crate) struct Inner {
@@ -143,7 +156,7 @@ pub(crate) struct Job {
     pub f: Fields,
     pub blocks: Vec<TakenBlock>,
     pub frees: RangeSet,
-    pub spill: Option<Option<Block>>,
+    pub spill: Option<SpillChange>,
     pub s: Arc<Synced>,
 }
 
@@ -200,6 +213,8 @@ impl Dnode {
             maxblkid: p.maxblkid,
             slots: p.slots,
             bonus: p.bonus.clone(),
+            nlevels: 1,
+            raw_bonus: None,
         };
         Dnode::new(object, os, dmu, crypt, reading, f, Synced::of(p))
     }
@@ -268,7 +283,7 @@ impl Dnode {
     }
 
     /// Marks the object changed in the transaction's group.
-    fn touch(&self, i: &mut Inner, tx: &Tx) -> Result<()> {
+    pub(crate) fn touch(&self, i: &mut Inner, tx: &Tx) -> Result<()> {
         base::mutation::panic_point("marking an object dirty");
         if !i.f.allocated {
             bail!(NotFound, "object {} was freed", self.object);
@@ -304,7 +319,9 @@ impl Inner {
         let again = self.pend[txg].blocks.clone();
         self.bufs.retain(|k, b| b.txg > txg || again.contains(k));
         match &self.spill {
-            Spill::Removed(t) | Spill::Data(_, t) if *t <= txg && !self.pend[txg].spill => {
+            Spill::Removed(t) | Spill::Data(_, t) | Spill::Placed(_, t)
+                if *t <= txg && !self.pend[txg].spill =>
+            {
                 self.spill = Spill::Synced
             }
             _ => {}
@@ -321,7 +338,7 @@ impl Inner {
             || self.pend.iter().any(|p| p.frees.contains(blkid, blkid + 1))
     }
 
-    fn put(&mut self, blkid: u64, data: Content, txg: Txg) {
+    pub(crate) fn put(&mut self, blkid: u64, data: Content, txg: Txg) {
         self.bufs.insert(
             blkid,
             Buf {

@@ -23,6 +23,7 @@ mod dnode;
 mod immediate_write;
 mod objset;
 mod reading;
+mod received;
 mod strided_prefetch;
 mod sync;
 pub mod testing;
@@ -32,7 +33,8 @@ mod write_early;
 
 pub use dnode::{Dnode, Info};
 pub use immediate_write::write_now;
-pub use objset::{NewObject, Objset, WritePolicy};
+pub use objset::{NewObject, Objset, RawMeta, RawObject, WritePolicy};
+pub use received::StoredBlock;
 pub use sync::SyncHooks;
 pub use tx::{
     internal_error, Admission, Damage, Dmu, DmuOptions, Driver, Need, OnDamage, SyncGroup, Tx,

@@ -16,7 +16,7 @@ use disk::{BlkPtr, DnodePhys, ObjType};
 use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, RwLock, Weak};
-use zio::{Crypt, Scope};
+use zio::{Crypt, RawSeal, Scope};
 
 /// Both MACs of an object set block (pool format §15.3).
 pub(crate) fn objset_macs(key: &DatasetKey, block: &[u8]) -> Result<[u8; 2 * OBJSET_MAC_SIZE]> {
@@ -121,6 +121,29 @@ pub struct NewObject {
     pub slots: u8,
     pub checksum: u8,
     pub compress: u8,
+    /// Of an object of a raw stream: its dnode has exactly that shape.
+    pub raw: Option<RawObject>,
+}
+
+/// What a raw stream says of a dnode, which is authenticated by it.
+#[derive(Clone, Debug, Default)]
+pub struct RawObject {
+    pub nlevels: u8,
+    /// Block pointers.
+    pub nblkptr: u8,
+    pub maxblkid: u64,
+    /// All bytes of the bonus buffer; [`NewObject::bonus`] is the part in use.
+    pub bonus: Vec<u8>,
+}
+
+/// What a raw stream says of the meta-dnode.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct RawMeta {
+    pub nlevels: u8,
+    pub indblkshift: u8,
+    pub maxblkid: u64,
+    pub checksum: u8,
+    pub compress: u8,
 }
 
 pub(crate) struct State {
@@ -207,6 +230,8 @@ pub struct Objset {
     pub(crate) promised: AtomicU64,
     /// Blocks that are to be written early.
     pub(crate) waiting: Mutex<Waiting>,
+    /// How blocks of dnodes of a raw stream are sealed, by number, until they are written.
+    pub(crate) raw_seals: Mutex<BTreeMap<u64, RawSeal>>,
 }
 
 /// Unreadable blocks of dnodes that are passed over in search of a free one: as many as hang on one
@@ -333,6 +358,45 @@ impl Objset {
         Ok(os)
     }
 
+    /// A new object set that a raw stream fills: without its key, of which the format has that version.
+    pub fn create_raw(
+        dmu: &Arc<Dmu>,
+        id: u64,
+        tx: &Tx,
+        os_type: u64,
+        size: usize,
+        policy: WritePolicy,
+        (version, raw): (u64, RawMeta),
+    ) -> Result<Arc<Objset>> {
+        if !(1..=15).contains(&raw.nlevels) || !(10..=24).contains(&raw.indblkshift) {
+            bail!(Invalid, "a meta-dnode that cannot be");
+        }
+        let p = ObjsetPhys {
+            meta: DnodePhys {
+                obj_type: ObjType::DNODE,
+                indblkshift: raw.indblkshift,
+                nlevels: raw.nlevels,
+                checksum: raw.checksum,
+                compress: raw.compress,
+                maxblkid: raw.maxblkid,
+                datablkszsec: (DNODE_BLOCK / 512) as u16,
+                slots: 1,
+                blkptr: vec![BlkPtr::HOLE; 3],
+                ..DnodePhys::default()
+            },
+            zil_header: [0; ZIL_HEADER_SIZE],
+            os_type,
+            os_flags: 0,
+            macs: [0; 64],
+            special: [None, None, None],
+            size,
+        };
+        let crypt = Crypt::Raw(version);
+        let os = Self::build(dmu, id, BlkPtr::HOLE, p, policy, false, 0, crypt);
+        os.touch_header(tx);
+        Ok(os)
+    }
+
     fn build(
         dmu: &Arc<Dmu>,
         id: u64,
@@ -391,6 +455,7 @@ impl Objset {
                 space: Mutex::default(),
                 promised: AtomicU64::new(0),
                 waiting: Mutex::default(),
+                raw_seals: Mutex::default(),
             }
         })
     }
@@ -646,13 +711,29 @@ impl Objset {
         Ok(None) // interior of a large dnode
     }
 
+    /// The dnode that a new object gets.
+    pub(crate) fn shape_of(&self, new: &NewObject) -> Result<Fields> {
+        self.fields(new)
+    }
+
     fn fields(&self, new: &NewObject) -> Result<Fields> {
         let slots = new.slots.max(1);
         if slots as usize > MAX_SLOTS {
             bail!(Invalid, "dnode of {slots} slots");
         }
         let size = slots as usize * DNODE_SIZE;
-        let nblkptr = if new.bonus_type == ObjType::SA {
+        let nblkptr = if let Some(raw) = &new.raw {
+            let room = size.saturating_sub(64 + 128 * usize::from(raw.nblkptr));
+            if !(1..=3).contains(&raw.nblkptr)
+                || !(1..=15).contains(&raw.nlevels)
+                || !(10..=24).contains(&new.indblkshift)
+                || raw.bonus.len() > room
+                || raw.bonus.len() < new.bonus.len()
+            {
+                bail!(Invalid, "a dnode that cannot be");
+            }
+            usize::from(raw.nblkptr)
+        } else if new.bonus_type == ObjType::SA {
             1
         } else {
             (1 + size.saturating_sub(192 + new.bonus.len()) / 128).clamp(1, 3)
@@ -678,9 +759,11 @@ impl Objset {
             checksum: new.checksum,
             compress: new.compress,
             block_size,
-            maxblkid: 0,
+            maxblkid: new.raw.as_ref().map_or(0, |r| r.maxblkid),
             slots,
             bonus: new.bonus.clone(),
+            nlevels: new.raw.as_ref().map_or(1, |r| r.nlevels),
+            raw_bonus: new.raw.as_ref().map(|r| Arc::new(r.bonus.clone())),
         })
     }
 

@@ -20,7 +20,7 @@ mod data;
 mod meta;
 mod tree;
 
-use crate::dnode::{Dnode, Job};
+use crate::dnode::{Dnode, Job, SpillChange};
 use crate::objset::{Objset, WritePolicy};
 use crate::tree::Spot;
 use crate::tx::Tx;
@@ -86,6 +86,10 @@ impl Transform<'_> {
     pub fn prepare(&self, spec: &WriteSpec, data: &Block) -> Result<Prepared> {
         let seal = self.crypt.is_encrypted().then(|| Seal {
             key: self.crypt.key().map(|k| &**k),
+            raw: match self.crypt {
+                Crypt::Raw(version) => Some(*version),
+                _ => None,
+            },
             random: self.random,
         });
         self.zio.prepare_with(spec, data, seal.as_ref())
@@ -393,13 +397,22 @@ impl Objset {
             lsize0: f.block_size,
         };
         let nblkptr = f.nblkptr as usize;
-        let (blkptr, nlevels, d) = p.tree(&shape, &job.s, nblkptr, f.maxblkid, &changes)?;
+        let (blkptr, nlevels, d) =
+            p.tree(&shape, &job.s, nblkptr, (f.nlevels, f.maxblkid), &changes)?;
         used += d;
         let mut spill = job.s.spill;
         if let Some(change) = &job.spill {
             let old = spill.unwrap_or(BlkPtr::HOLE);
             spill = match change {
-                Some(data) => {
+                SpillChange::Placed(bp) => {
+                    let mut bp = **bp;
+                    bp.set_fill(1);
+                    p.hooks.born(&bp)?;
+                    used += p.zio.dsize(&bp) as i64 - p.zio.dsize(&old) as i64;
+                    p.kill(&old)?;
+                    Some(bp)
+                }
+                SpillChange::Data(data) => {
                     let spec = p.spec(&shape, f.bonus_type, 0, true);
                     // A spill block is never a hole or embedded: the pointer must say its size.
                     let spec = WriteSpec {
@@ -411,7 +424,7 @@ impl Objset {
                     used += d;
                     (!bp.is_hole()).then_some(bp)
                 }
-                None => {
+                SpillChange::Removed => {
                     used -= p.zio.dsize(&old) as i64;
                     p.kill(&old)?;
                     None
@@ -454,7 +467,7 @@ impl Objset {
 
 impl Dnode {
     /// The dnode as last written (accounting objects live in the object set block).
-    fn synced_phys(&self) -> Option<DnodePhys> {
+    pub fn synced_phys(&self) -> Option<DnodePhys> {
         let i = self.read_lock();
         if !i.s.exists {
             return None;

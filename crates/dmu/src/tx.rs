@@ -385,6 +385,12 @@ impl Dmu {
         let _ = self.dirty[txg].fetch_update(Ordering::Relaxed, Ordering::Relaxed, less);
     }
 
+    /// Blocks of `bytes` got their places in the group without ever having been in memory as changes.
+    pub(crate) fn add_stored(&self, txg: Txg, bytes: u64) {
+        self.stored[txg].fetch_add(bytes, Ordering::Relaxed);
+        self.add_streamed(txg, bytes);
+    }
+
     /// A block of `bytes` that had its place in the open group was given back: that place is not to be
     /// had before two further groups are on disk, so a group in which much is rewritten ends early.
     pub(crate) fn gave_back(&self, txg: Txg, bytes: u64) {

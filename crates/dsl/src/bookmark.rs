@@ -6,6 +6,7 @@ use crate::core::{
     REDACTION_BOOKMARKS, REDACTION_SPILL,
 };
 use crate::{Dataset, Dsl};
+use base::mutation::{mutated, Mutation};
 use base::{bail, Error, Kind, Result, Txg};
 use disk::dsl::{bookmark_flags, BookmarkPhys};
 use disk::ObjType;
@@ -18,7 +19,7 @@ use zap::{Value, Zap};
 const LONG: usize = 12;
 
 /// Whether it counts what is freed before the next snapshot.
-fn counts(m: &BookmarkPhys) -> bool {
+pub(crate) fn counts(m: &BookmarkPhys) -> bool {
     m.flags & bookmark_flags::HAS_FBN != 0
 }
 
@@ -99,14 +100,7 @@ impl Dataset {
     /// Creation of the bookmarks that count what is freed before the next snapshot, ascending, each
     /// once.
     pub(crate) fn counting_marks(&self) -> Result<Vec<Txg>> {
-        let mut out: Vec<Txg> = self
-            .bookmarks()?
-            .iter()
-            .filter(|(_, m)| counts(m))
-            .map(|(_, m)| m.creation_txg)
-            .collect();
-        out.dedup();
-        Ok(out)
+        Ok(self.marks()?.keys().copied().collect())
     }
 
     /// Changes bookmarks for which `f` says so.
@@ -131,13 +125,22 @@ impl Dataset {
         if freed.is_empty() {
             return Ok(());
         }
-        self.change_bookmarks(tx, &mut |m| {
-            let t = freed.get(&m.creation_txg).filter(|_| counts(m));
-            if let Some(t) = t {
-                add(m, *t);
+        let Some(map) = self.bookmark_map()? else {
+            return Ok(());
+        };
+        let map = Zap::new(&map);
+        let marks = self.marks()?;
+        for (txg, t) in freed {
+            for name in marks.get(txg).into_iter().flatten() {
+                let Some(v) = map.get_value(name.as_str())? else {
+                    return Err(Error::damaged(format!("bookmark '{name}' is gone")));
+                };
+                let mut m = BookmarkPhys::from_words(&v.ints())?;
+                add(&mut m, *t);
+                map.update(tx, name, &Value::u64s(&m.to_words(true)))?;
             }
-            Ok(t.is_some())
-        })
+        }
+        Ok(())
     }
 
     /// The head went back to its newest snapshot: nothing has been freed since.
@@ -226,6 +229,9 @@ impl Dsl {
             Some(v) => v.ints(),
             None => return Err(not_found()),
         };
+        if mutated(Mutation::BookmarkStays) {
+            return Ok(());
+        }
         self.core
             .must(self.remove_bookmark(tx, head, &map, name, &words))
     }
@@ -242,11 +248,9 @@ impl Dsl {
         let m = BookmarkPhys::from_words(words)?;
         core.forget_bookmark(tx, words)?;
         Zap::new(map).remove(tx, name)?;
+        head.forget_marks();
         // The key of its time stayed in deadlists for its sake.
-        let other = head
-            .bookmarks()?
-            .iter()
-            .any(|(_, o)| counts(o) && o.creation_txg == m.creation_txg);
+        let other = head.marks()?.contains_key(&m.creation_txg);
         if counts(&m)
             && m.flags & bookmark_flags::SNAPSHOT_EXISTS == 0
             && !other
@@ -439,6 +443,7 @@ impl Core {
                 dn
             }
         };
+        head.forget_marks();
         Zap::new(&map).add(tx, name, &Value::u64s(words))
     }
 
@@ -448,6 +453,7 @@ impl Core {
             return Ok(());
         };
         Zap::new(&map).remove(tx, name)?;
+        head.forget_marks();
         self.drop_empty_map(tx, head, &map)
     }
 

@@ -93,6 +93,8 @@ pub(crate) struct Core {
     pub broken: Mutex<Option<Error>>,
     /// For the history, until the pool writes it.
     pub events: Mutex<Vec<crate::history::Event>>,
+    /// For the scan under way, until the pool takes them.
+    pub scan_changes: Mutex<Vec<crate::ScanChange>>,
 }
 
 impl Core {

@@ -1,7 +1,7 @@
 //! Making the directories of a new pool, file systems and clones (data format §6.2, §10.1, §10.3;
 //! pool format §19).
 
-use crate::core::{check_component, Core, FS_LIMITS, FULL_NAME_MAX};
+use crate::core::{check_component, is_hidden, Core, FS_LIMITS, FULL_NAME_MAX};
 use crate::history::NOTHING;
 use crate::{limits, Bpobj, Dataset, Deadlist, Dir, Dsl, Features, NewKey};
 use base::{bail, Result, TXG_INITIAL};
@@ -81,7 +81,7 @@ impl Dsl {
         self.core.must(self.core.encrypt_new(tx, ds, Some(key)))
     }
 
-    /// Whether a dataset `name` may be made in `parent`: name, depth of the full name, conflicts, limits.
+    /// Whether a dataset `name` may be made in `parent`: name, length of the full name, conflicts.
     pub fn check_create(&self, parent: &Arc<Dir>, name: &str, internal: bool) -> Result<()> {
         if !internal {
             check_component(name)?;
@@ -100,7 +100,7 @@ impl Dsl {
                 parent.full_name()
             );
         }
-        limits::check(parent, limits::FS_COUNT, 1)
+        Ok(())
     }
 
     /// Makes the file system or volume `name` in `parent`, without an object set yet
@@ -179,7 +179,9 @@ impl Dsl {
 
     fn new_child(&self, tx: &Tx, parent: &Arc<Dir>, name: &str) -> Result<Arc<Dir>> {
         let dir = self.core.add_dir(tx, parent, name)?;
-        limits::adjust(tx, parent, limits::FS_COUNT, 1)?;
+        if !is_hidden(name) {
+            limits::adjust(tx, parent, limits::FS_COUNT, 1)?;
+        }
         if self.core.features.is_active(FS_LIMITS) {
             limits::start(tx, &dir, 0, 0)?;
         }

@@ -50,6 +50,56 @@ pub struct KeyObject {
     pub params: KeyParams,
 }
 
+/// A key that a raw stream brought, wrapped.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ReceivedKey {
+    pub wrapped: Wrapped,
+    pub params: KeyParams,
+}
+
+impl ReceivedKey {
+    /// From the list in the BEGIN record (data format §30.7).
+    ///
+    /// Errors: invalid, if something is missing or has the wrong size.
+    pub fn from_list(list: &disk::NvList) -> Result<ReceivedKey> {
+        let bad = |name: &str| Error::new(Kind::Invalid, format!("raw stream: no valid {name}"));
+        let num = |name: &str| list.get_u64(name).ok_or_else(|| bad(name));
+        fn bytes<const N: usize>(list: &disk::NvList, name: &str) -> Result<[u8; N]> {
+            let b = match list.get(name) {
+                Some(disk::nvlist::Value::Uint8Array(b)) => b.as_slice(),
+                Some(disk::nvlist::Value::ByteArray(b)) => b.as_slice(),
+                _ => &[],
+            };
+            let none = || Error::new(Kind::Invalid, format!("raw stream: no valid {name}"));
+            b.try_into().map_err(|_| none())
+        }
+        let version = num(keys::VERSION)?;
+        if version > disk::crypt::KEY_VERSION {
+            bail!(Unsupported, "unknown version {version} of encryption keys");
+        }
+        let params = KeyParams {
+            format: num("keyformat")?,
+            salt: list.get_u64("pbkdf2salt").unwrap_or(0),
+            iterations: list.get_u64("pbkdf2iters").unwrap_or(0),
+        };
+        if !(keyformat::RAW..=keyformat::PASSPHRASE).contains(&params.format) {
+            return Err(bad("keyformat"));
+        }
+        Ok(ReceivedKey {
+            wrapped: Wrapped {
+                suite: Suite::new(num(keys::SUITE)?).map_err(|_| bad(keys::SUITE))?,
+                guid: num(keys::GUID)?,
+                version,
+                iv: bytes(list, keys::IV)?,
+                mac: bytes(list, keys::MAC)?,
+                master: bytes(list, keys::MASTER_KEY)?,
+                hmac: bytes(list, keys::HMAC_KEY)?,
+            },
+            params,
+        })
+    }
+}
+
 /// How a new dataset is to be encrypted.
 pub enum NewKey {
     /// Under the key of the parent's encryption root, which must be loaded.
@@ -208,6 +258,38 @@ impl Core {
                 .insert(dir.object(), (wkey, params));
         }
         ds.activate_feature(tx, ENCRYPTION)
+    }
+
+    /// Makes `ds`, just made and still without an object set, one whose key a raw stream brought.
+    pub(crate) fn encrypt_received(
+        self: &Arc<Self>,
+        tx: &Tx,
+        ds: &Arc<Dataset>,
+        key: &ReceivedKey,
+    ) -> Result<()> {
+        let dir = ds.dir();
+        let dn = self.new_zap(tx, ObjType::ZAP_METADATA, 0)?;
+        Zap::new(&dn).add_u64(tx, keys::REFCOUNT, 1)?;
+        self.put_key(tx, dn.object(), dir.object(), &key.wrapped, &key.params)?;
+        self.zapify(tx, &dir.dn)?;
+        Zap::new(&dir.dn).add_u64(tx, keys::DIR_ENTRY, dn.object())?;
+        let props = self.hold(dir.phys().props_zapobj)?;
+        Zap::new(&props).update(tx, "keylocation", &Value::string("prompt"))?;
+        dir.cache_props(None);
+        ds.activate_feature(tx, ENCRYPTION)
+    }
+
+    /// The sender may have changed the key that wraps those of a dataset.
+    pub(crate) fn rewrap_received(&self, tx: &Tx, dir: &Dir, key: &ReceivedKey) -> Result<()> {
+        let Some(have) = dir.key_object()? else {
+            bail!(Invalid, "{}: it is not encrypted", dir.full_name());
+        };
+        if have.wrapped == key.wrapped || have.root != dir.object() {
+            return Ok(());
+        }
+        self.put_key(tx, have.object, have.root, &key.wrapped, &key.params)?;
+        self.keys.wrapping.acquire().remove(&dir.object());
+        Ok(())
     }
 
     /// A directory goes, and with it its share of a key.
@@ -427,6 +509,33 @@ impl Dsl {
             bail!(Access, "'{name}': the parent's key is not loaded");
         };
         self.rewrap(tx, dir, above.root, &key, &params)?;
+        let props = self.core.hold(dir.phys().props_zapobj)?;
+        Zap::new(&props).remove_if(tx, "keylocation")?;
+        dir.cache_props(None);
+        self.core.keys.wrapping.acquire().remove(&dir.object());
+        Ok(())
+    }
+
+    /// Makes a directory that was received raw use the encryption root of its parent: it did so on the
+    /// sending side. `Kind::Invalid`: the parent's root wraps with another key, or is none.
+    pub fn rejoin_root(&self, tx: &Tx, dir: &Arc<Dir>) -> Result<()> {
+        self.core.need_syncing(tx)?;
+        let name = dir.full_name();
+        let (own, above) = (
+            dir.key_object()?,
+            match dir.parent() {
+                Some(p) => p.key_object()?,
+                None => None,
+            },
+        );
+        let (Some(own), Some(above)) = (own, above) else {
+            bail!(Invalid, "'{name}': it or its parent is not encrypted");
+        };
+        if own.root != dir.object() || own.params != above.params {
+            bail!(Invalid, "'{name}': its parent has another key");
+        }
+        let zap = self.core.hold(own.object)?;
+        Zap::new(&zap).update_u64(tx, keys::ROOT_DIR, above.root)?;
         let props = self.core.hold(dir.phys().props_zapobj)?;
         Zap::new(&props).remove_if(tx, "keylocation")?;
         dir.cache_props(None);

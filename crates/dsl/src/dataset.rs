@@ -3,7 +3,7 @@
 use crate::core::{bump, is_zapified, Core, Triple};
 use crate::{Bpobj, Deadlist, Dir};
 use base::sync::MutexExt;
-use base::{bail, Error, Result, Txg};
+use base::{bail, Error, PerTxg, Result, Txg};
 use disk::dsl::{ds_flags, DslDatasetPhys, Used};
 use disk::{BlkPtr, DnodePhys, ObjType};
 use dmu::{Dnode, Objset, SyncHooks, Tx, WritePolicy};
@@ -26,6 +26,8 @@ pub struct Dataset {
     st: Mutex<State>,
     pend: Mutex<Pending>,
     objset: Mutex<Weak<Objset>>,
+    /// How far a receive that can be resumed has come with a txg: object, offset, bytes.
+    progress: Mutex<PerTxg<Option<(u64, u64, u64)>>>,
     /// How many [`InUse`] there are.
     used: AtomicUsize,
 }
@@ -48,7 +50,12 @@ struct State {
     features: BTreeSet<String>,
     /// refquota, refreservation.
     limits: Option<(u64, u64)>,
+    /// Names of the bookmarks that count what is freed, by creation of their snapshots, once known.
+    marks: Option<Arc<Marks>>,
 }
+
+/// Names of bookmarks by creation of their snapshots.
+pub(crate) type Marks = BTreeMap<Txg, Vec<String>>;
 
 /// Changes collected while its object set is written.
 #[derive(Default)]
@@ -100,9 +107,11 @@ impl Dataset {
                 snap_name: None,
                 features,
                 limits: None,
+                marks: None,
             }),
             pend: Mutex::default(),
             objset: Mutex::new(Weak::new()),
+            progress: Mutex::default(),
             used: AtomicUsize::new(0),
         }))
     }
@@ -235,6 +244,60 @@ impl Dataset {
         Ok(os)
     }
 
+    /// The object set of a dataset that a stream fills, to be written: also of one from which the stream
+    /// leaves something out.
+    ///
+    /// `raw`: without its key, as a raw stream brings it, with keys of that format version.
+    pub fn open_received(&self, policy: WritePolicy, raw: Option<u64>) -> Result<Arc<Objset>> {
+        let mut slot = self.objset.acquire();
+        let p = self.phys();
+        if !self.is_inconsistent() {
+            bail!(Invalid, "{}: nothing is received into it", self.full_name());
+        }
+        if let Some(os) = slot.upgrade() {
+            // One without a key may be open to be looked at.
+            if matches!(os.crypt(), zio::Crypt::Raw(_)) == raw.is_some() {
+                os.allow_writing();
+                return Ok(os);
+            }
+        }
+        let dmu = self.core.dmu();
+        let crypt = match raw {
+            Some(version) => zio::Crypt::Raw(version),
+            None => self.crypt()?,
+        };
+        let os = Objset::open_with(dmu, self.object(), &p.bp, policy, false, crypt)
+            .map_err(|e| e.context(self.full_name()))?;
+        self.attach(&mut slot, &os);
+        Ok(os)
+    }
+
+    /// Gives a new dataset the object set that a raw stream fills.
+    pub fn create_raw_objset(
+        &self,
+        tx: &Tx,
+        os_type: u64,
+        size: usize,
+        policy: WritePolicy,
+        raw: (u64, dmu::RawMeta),
+    ) -> Result<Arc<Objset>> {
+        self.core.need_syncing(tx)?;
+        let mut slot = self.objset.acquire();
+        if slot.upgrade().is_some() || !self.phys().bp.is_hole() {
+            bail!(Exists, "{} has an object set", self.full_name());
+        }
+        let dmu = self.core.dmu();
+        let os = Objset::create_raw(dmu, self.object(), tx, os_type, size, policy, raw)?;
+        self.attach(&mut slot, &os);
+        Ok(os)
+    }
+
+    /// Notes that a record of a stream was applied in the open txg `txg`: what a receive that can be
+    /// resumed stores with it.
+    pub fn note_progress(&self, txg: Txg, object: u64, offset: u64, bytes: u64) {
+        self.progress.acquire()[txg] = Some((object, offset, bytes));
+    }
+
     fn attach(&self, slot: &mut Weak<Objset>, os: &Arc<Objset>) {
         let me: Weak<Dataset> = self.me.clone();
         os.set_admission(me);
@@ -354,6 +417,27 @@ impl Dataset {
         limits
     }
 
+    /// The bookmarks that count what is freed, which the writing of every txg asks for.
+    pub(crate) fn marks(&self) -> Result<Arc<Marks>> {
+        if let Some(marks) = &self.st.acquire().marks {
+            return Ok(marks.clone());
+        }
+        let mut marks = Marks::new();
+        for (name, m) in self.bookmarks()? {
+            if crate::bookmark::counts(&m) {
+                marks.entry(m.creation_txg).or_default().push(name);
+            }
+        }
+        let marks = Arc::new(marks);
+        self.st.acquire().marks = Some(marks.clone());
+        Ok(marks)
+    }
+
+    /// Bookmarks come or go.
+    pub(crate) fn forget_marks(&self) {
+        self.st.acquire().marks = None;
+    }
+
     pub(crate) fn forget_limits(&self) {
         self.st.acquire().limits = None;
     }
@@ -453,6 +537,10 @@ impl Dataset {
     pub(crate) fn flush(&self, tx: &Tx) -> Result<()> {
         base::mutation::panic_point("writing down a dataset's changes");
         let mut pend = std::mem::take(&mut *self.pend.acquire());
+        let progress = std::mem::take(&mut self.progress.acquire()[tx.txg()]);
+        if let Some((object, offset, bytes)) = progress {
+            self.receive_progress(tx, object, offset, bytes)?;
+        }
         for guid in std::mem::take(&mut pend.features) {
             if self.core.features.is_enabled(guid) {
                 self.activate_feature(tx, guid)?;

@@ -4,6 +4,7 @@
 use crate::bpobj::is_unreadable;
 use crate::core::{born_in, bump, Core, Triple};
 use crate::Bpobj;
+use base::mutation::{mutated, Mutation};
 use base::{bail, Error, Result, Txg};
 use disk::dsl::{DeadlistPhys, DEADLIST_SIZE};
 use disk::{BlkPtr, ObjType};
@@ -379,7 +380,11 @@ impl Deadlist {
                 b.free_now(&core.mos, tx)
             }
             Form::New { phys, tree, .. } => {
+                let last = tree.keys().next_back().copied();
                 for (k, o) in tree {
+                    if Some(k) == last && mutated(Mutation::DeadlistKeyLost) {
+                        continue;
+                    }
                     let own = match &self.form {
                         Form::New { tree, .. } => tree.range(..=k).next_back().map(|(k, _)| *k),
                         Form::Old(_) => None,

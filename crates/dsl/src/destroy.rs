@@ -1,7 +1,7 @@
 //! Destroying heads (data format §10.5).
 
 use crate::bptree::Bptree;
-use crate::core::{Core, Triple, ASYNC_DESTROY, FS_LIMITS};
+use crate::core::{is_hidden, Core, Triple, ASYNC_DESTROY, FS_LIMITS};
 use crate::history::NOTHING;
 use crate::{limits, Dataset, Dir, Dsl};
 use base::{bail, Result};
@@ -30,7 +30,13 @@ impl Dsl {
         if ds.snapshot_count()? > 0 {
             bail!(Exists, "{}: filesystem has snapshots", dir.full_name());
         }
-        Ok(())
+        // A deferred origin would go with it.
+        match ds.prev()? {
+            Some(o) if o.is_kept() && o.phys().flags & ds_flags::DEFER_DESTROY != 0 => {
+                bail!(Busy, "{}: dataset is busy", o.full_name());
+            }
+            _ => Ok(()),
+        }
     }
 
     /// Destroys a file system or volume. Its object set must be closed, its blocks of this txg
@@ -42,7 +48,7 @@ impl Dsl {
         self.core.must(self.destroy_checked(tx, ds))
     }
 
-    fn destroy_checked(&self, tx: &Tx, ds: &Arc<Dataset>) -> Result<()> {
+    pub(crate) fn destroy_checked(&self, tx: &Tx, ds: &Arc<Dataset>) -> Result<()> {
         let core = &self.core;
         ds.flush(tx)?;
         let dir = ds.dir();
@@ -149,7 +155,7 @@ impl Core {
             dir.diduse(tx, Used::Head, t)?;
         }
         dir.change_reservation(tx, 0)?;
-        if self.features.is_active(FS_LIMITS) {
+        if self.features.is_active(FS_LIMITS) && !is_hidden(&dir.name()) {
             limits::adjust(tx, &parent, limits::FS_COUNT, -1)?;
         }
         if p.deleg_zapobj != 0 {

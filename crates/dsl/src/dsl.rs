@@ -299,6 +299,7 @@ impl Dsl {
             keys: Default::default(),
             broken: Mutex::new(None),
             events: Mutex::default(),
+            scan_changes: Mutex::default(),
         });
         let mos_hooks = MosHooks {
             sum: Mutex::default(),

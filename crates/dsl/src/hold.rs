@@ -2,6 +2,7 @@
 
 use crate::core::Core;
 use crate::{Dataset, Dsl};
+use base::mutation::{mutated, Mutation};
 use base::{bail, Error, Kind, Result};
 use disk::dsl::ds_flags;
 use disk::ObjType;
@@ -56,18 +57,25 @@ impl Dsl {
     pub fn hold(&self, tx: &Tx, snap: &Arc<Dataset>, tag: &str, temporary: bool) -> Result<()> {
         self.core.need_syncing(tx)?;
         self.check_hold(snap, tag, temporary)?;
+        if mutated(Mutation::HoldForgotten) {
+            return Ok(());
+        }
         self.core.must(self.core.add_hold(tx, snap, tag, temporary))
     }
 
     /// Ends a hold. The last one of a snapshot whose destruction was deferred destroys it, unless
     /// it has clones.
     ///
-    /// Errors: `Kind::NotFound` if it has no such tag.
+    /// Errors: `Kind::NotFound` if it has no such tag; `Kind::Busy` if it would be destroyed and somebody keeps it.
     pub fn release(&self, tx: &Tx, snap: &Arc<Dataset>, tag: &str) -> Result<()> {
         self.core.need_syncing(tx)?;
         if snap.hold_time(tag)?.is_none() {
             let text = format!("{}: no such tag on this dataset", snap.full_name());
             return Err(Error::new(Kind::NotFound, text));
+        }
+        let deferred = snap.phys().flags & ds_flags::DEFER_DESTROY != 0;
+        if deferred && snap.is_kept() && snap.holds()? == 1 {
+            bail!(Busy, "{}: dataset is busy", snap.full_name());
         }
         self.core.must(self.core.end_hold(tx, snap, tag))
     }

@@ -68,9 +68,9 @@ impl Core {
     }
 }
 
-/// Whether `used` more bytes and `snaps` more snapshots fit into `to` and the directories above it that
+/// Whether `used` more bytes fit into `to` and the directories above it that
 /// are not above `from`, too.
-fn check_room(from: &Arc<Dir>, to: &Arc<Dir>, used: u64, snaps: u64) -> Result<()> {
+fn check_room(from: &Arc<Dir>, to: &Arc<Dir>, used: u64) -> Result<()> {
     let above = |d: &Arc<Dir>| {
         let mut at = Some(from.clone());
         while let Some(f) = at {
@@ -90,7 +90,6 @@ fn check_room(from: &Arc<Dir>, to: &Arc<Dir>, used: u64, snaps: u64) -> Result<(
         if p.quota != 0 && p.used_bytes.saturating_add(used) > p.quota {
             bail!(Quota, "{}: its quota does not allow that", d.full_name());
         }
-        limits::check_one(&d, limits::SNAP_COUNT, snaps)?;
         at = d.parent();
     }
     Ok(())
@@ -130,7 +129,7 @@ impl Dsl {
     /// Origin and head of the file system a clone comes from, and the snapshots that a promotion moves,
     /// newest first.
     #[allow(clippy::type_complexity)]
-    fn shared_with_origin(
+    pub(crate) fn shared_with_origin(
         &self,
         clone: &Arc<Dataset>,
     ) -> Result<(Arc<Dataset>, Arc<Dataset>, Vec<(Arc<Dataset>, String)>)> {
@@ -204,8 +203,7 @@ impl Dsl {
             moved -= sizes(&older);
         }
         let fits = moved.used.max(0) as u64;
-        let visible = shared.iter().filter(|(_, n)| !is_hidden(n)).count() as u64;
-        check_room(&old_dir, &dir, fits, visible)?;
+        check_room(&old_dir, &dir, fits)?;
 
         let before = old_dir.origin_txg()?;
         let list: Vec<Arc<Dataset>> = shared.iter().map(|(s, _)| s.clone()).collect();

@@ -79,6 +79,8 @@ pub enum PropChange {
     Received(PropValue),
     /// Forget the local value, so that a received one shows.
     RevertToReceived,
+    /// Forget the value a stream brought.
+    ForgetReceived,
 }
 
 /// One property of a listing.
@@ -197,6 +199,28 @@ impl Dataset {
             true => Ok(self.snap_props()?.get(&key).cloned()),
             false => Ok(self.dir().own_props()?.get(&key).cloned()),
         }
+    }
+
+    /// Names of properties with a received value, and with `local` of those set here, each once.
+    pub(crate) fn received_names(&self, local: bool) -> Result<Vec<String>> {
+        let names = |own: &OwnProps| -> Vec<String> {
+            let mut out: Vec<String> = own
+                .keys()
+                .filter(|k| *k != HAS_RECVD)
+                .filter_map(|k| match k.split_once('$') {
+                    Some((name, "recvd")) => Some(name.to_string()),
+                    Some(_) => None,
+                    None => local.then(|| k.clone()),
+                })
+                .collect();
+            out.sort();
+            out.dedup();
+            out
+        };
+        Ok(match self.is_snapshot() {
+            true => names(&self.snap_props()?),
+            false => names(&*self.dir().own_props()?),
+        })
     }
 
     /// The properties that are stored here and not inherited, in order of name: local values, and received ones that
@@ -321,6 +345,7 @@ impl Core {
                 drop_key(IUV)?;
                 drop_key(INHERIT)
             }
+            PropChange::ForgetReceived => drop_key(RECVD),
         }
     }
 }
@@ -341,11 +366,15 @@ impl Dsl {
         }
         let value = match change {
             PropChange::Local(v) | PropChange::Received(v) => v.to_string(),
-            PropChange::Inherit | PropChange::RevertToReceived => String::new(),
+            PropChange::Inherit | PropChange::RevertToReceived | PropChange::ForgetReceived => {
+                String::new()
+            }
         };
         let event = match change {
             PropChange::Local(_) | PropChange::Received(_) => "set",
-            PropChange::Inherit | PropChange::RevertToReceived => "inherit",
+            PropChange::Inherit | PropChange::RevertToReceived | PropChange::ForgetReceived => {
+                "inherit"
+            }
         };
         if ds.is_snapshot() {
             self.set_snap_prop(tx, ds, name, change)?;
@@ -371,6 +400,9 @@ impl Dsl {
             PropChange::RevertToReceived => {
                 then.remove(name);
                 then.remove(&format!("{name}{INHERIT}"));
+            }
+            PropChange::ForgetReceived => {
+                then.remove(&format!("{name}{RECVD}"));
             }
         }
         let effective = own_value(&then, name).and_then(|(v, _)| v.int());
@@ -423,6 +455,17 @@ impl Dsl {
 
     /// Marks a dataset as one that has received properties.
     pub fn set_has_received(&self, tx: &Tx, ds: &Arc<Dataset>) -> Result<()> {
+        if ds.is_snapshot() {
+            let dn = match ds.phys().props_obj {
+                0 => {
+                    let dn = self.core.new_zap(tx, ObjType::DSL_PROPS, 0)?;
+                    ds.update(tx, |p| p.props_obj = dn.object())?;
+                    dn
+                }
+                o => self.core.hold(o)?,
+            };
+            return Zap::new(&dn).update_u64(tx, HAS_RECVD, 0);
+        }
         let dir = ds.dir();
         let dn = self.core.hold(dir.phys().props_zapobj)?;
         Zap::new(&dn).update_u64(tx, HAS_RECVD, 0)?;

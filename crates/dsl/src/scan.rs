@@ -1,6 +1,6 @@
-//! What changes of datasets do to a scrub or resilver that another system left under way (pool format
-//! §20.2). The record is persistent: that system goes on from its queue and its bookmark, and stops
-//! with a failed assertion at a dataset that is gone.
+//! What changes of datasets do to a scrub or resilver that is under way (pool format §20.2). The record is persistent: this
+//! or another system goes on from its queue and its bookmark, and OpenZFS stops with a failed assertion at a dataset that is
+//! gone. In memory the scan of the pool is ahead of the record; it learns of the changes by [`Dsl::take_scan_changes`].
 //!
 //! 1. Every dataset the scan still has to visit is in the queue, or follows from one that is: when a
 //!    snapshot is done, the next one and the clones come.
@@ -9,7 +9,9 @@
 //!    takes over its place with the same first txg.
 
 use crate::core::Core;
-use crate::Dataset;
+use crate::{Dataset, Dsl};
+use base::mutation::{mutated, Mutation};
+use base::sync::MutexExt;
 use base::{Result, Txg};
 use dmu::{Dnode, Tx};
 use std::sync::Arc;
@@ -28,6 +30,17 @@ const SCANNING: u64 = 1;
 const VISIT_AGAIN: u64 = 1;
 /// Object set of a bookmark whose dataset is gone.
 const DESTROYED: u64 = u64::MAX;
+
+/// A change of datasets that moves the place of a scan.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ScanChange {
+    /// `snap` was made of `head`: it has all there is to be found in it, from the same place on.
+    Snapshotted { head: u64, snap: u64 },
+    /// `snap` is gone; `next`, the next snapshot or the head, takes over its place, and is visited again afterwards.
+    SnapshotDestroyed { snap: u64, next: u64 },
+    /// What only `head` has is gone.
+    HeadGone { head: u64 },
+}
 
 /// A scan under way.
 struct Scan {
@@ -86,11 +99,19 @@ impl Core {
         Ok(Some(Scan { words, queue }))
     }
 
+    fn scan_changed(&self, change: ScanChange) {
+        self.scan_changes.acquire().push(change);
+    }
+
     /// `snap` was made of `head`: it has all the scan has to find there.
     pub(crate) fn scan_snapshotted(&self, tx: &Tx, head: &Dataset, snap: &Dataset) -> Result<()> {
         let Some(mut scan) = self.scan()? else {
             return Ok(());
         };
+        self.scan_changed(ScanChange::Snapshotted {
+            head: head.object(),
+            snap: snap.object(),
+        });
         scan.requeue(tx, head.object(), Some(snap.object()))?;
         if !scan.is_at(head.object()) {
             return Ok(());
@@ -104,7 +125,10 @@ impl Core {
         let Some(mut scan) = self.scan()? else {
             return Ok(());
         };
-        scan.requeue(tx, snap, Some(next))?;
+        self.scan_changed(ScanChange::SnapshotDestroyed { snap, next });
+        if !mutated(Mutation::ScanForgetsDestroyed) {
+            scan.requeue(tx, snap, Some(next))?;
+        }
         if !scan.is_at(snap) {
             return Ok(());
         }
@@ -118,11 +142,27 @@ impl Core {
         let Some(mut scan) = self.scan()? else {
             return Ok(());
         };
+        self.scan_changed(ScanChange::HeadGone { head });
         scan.requeue(tx, head, None)?;
         if !scan.is_at(head) {
             return Ok(());
         }
         scan.words[BOOKMARK..BOOKMARK + 4].copy_from_slice(&[DESTROYED, 0, 0, 0]);
         scan.store(self, tx)
+    }
+}
+
+impl Dsl {
+    /// Object number of the snapshot that every dataset comes from, in pools that have one: a scan visits it first.
+    ///
+    /// # Errors
+    /// Those of reading the directory.
+    pub fn origin_snapshot(&self) -> Result<Option<u64>> {
+        Ok(Some(self.core.origin_snap()?).filter(|o| *o != 0))
+    }
+
+    /// The changes of datasets since the last call that moved the place of a scan, in order. For syncing context.
+    pub fn take_scan_changes(&self) -> Vec<ScanChange> {
+        std::mem::take(&mut *self.core.scan_changes.acquire())
     }
 }

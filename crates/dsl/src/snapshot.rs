@@ -8,7 +8,7 @@ use crate::{limits, Dataset, Dir, Dsl};
 use base::mutation::{mutated, Mutation};
 use base::{bail, Error, Kind, Result, Txg};
 use disk::dnode::objset::ObjsetPhys;
-use disk::dsl::{ds_flags, DslDatasetPhys, Used};
+use disk::dsl::{bookmark_flags, ds_flags, BookmarkPhys, DslDatasetPhys, Used};
 use dmu::{SyncHooks, Tx};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -16,6 +16,16 @@ use zap::{Value, Zap};
 
 /// Pool version from which on a snapshot may be made of a file system with an intent log.
 const FAST_SNAPSHOTS: u64 = 27;
+
+/// What a snapshot holds.
+pub struct Held {
+    /// Name behind the `@`.
+    pub name: String,
+    pub snap: Arc<Dataset>,
+    /// Bytes that would come free together with the snapshots before it, back to the last one that is pinned; none
+    /// if it is pinned itself.
+    pub with_run: Option<u64>,
+}
 
 impl Dsl {
     /// Whether a snapshot `name` of `head` may be made. `Kind::Busy`: the dataset is inconsistent,
@@ -44,15 +54,15 @@ impl Dsl {
         if head.reserved_again() > head.dir().available().bytes {
             bail!(NoSpace, "{full}: out of space");
         }
-        limits::check(&head.dir(), limits::SNAP_COUNT, 1)
+        Ok(())
     }
 
     /// Whether all these snapshots can be made in one txg: what [`Dsl::check_snapshot`] asks of each,
-    /// and limits and reservations for all of them together.
+    /// and reservations for all of them together. Limits on their number: [`Dsl::check_snapshot_limits`].
     pub fn check_snapshots(&self, list: &[(Arc<Dataset>, String)]) -> Result<()> {
         let mut heads = BTreeSet::new();
-        // Further snapshots, and bytes that reservations take again, by directory.
-        let mut sums: BTreeMap<u64, (Arc<Dir>, u64, u64)> = BTreeMap::new();
+        // Bytes that reservations take again, by directory.
+        let mut sums: BTreeMap<u64, (Arc<Dir>, u64)> = BTreeMap::new();
         for (head, name) in list {
             self.check_snapshot(head, name)?;
             if !heads.insert(head.object()) {
@@ -65,21 +75,17 @@ impl Dsl {
             let mut bytes = head.reserved_again();
             let mut at = Some(head.dir());
             while let Some(dir) = at {
-                let sum = sums
-                    .entry(dir.object())
-                    .or_insert_with(|| (dir.clone(), 0, 0));
-                sum.1 += u64::from(!is_hidden(name));
-                sum.2 = sum.2.saturating_add(bytes);
+                let sum = sums.entry(dir.object()).or_insert_with(|| (dir.clone(), 0));
+                sum.1 = sum.1.saturating_add(bytes);
                 // What a reservation holds back is not asked of the directories above.
                 bytes = bytes.saturating_sub(dir.unused_reservation());
                 at = dir.parent();
             }
         }
-        for (dir, snaps, bytes) in sums.values() {
+        for (dir, bytes) in sums.values() {
             if *bytes > dir.available().bytes {
                 bail!(NoSpace, "{}: out of space", dir.full_name());
             }
-            limits::check_one(dir, limits::SNAP_COUNT, *snaps)?;
         }
         Ok(())
     }
@@ -172,6 +178,10 @@ impl Dsl {
 
     /// Destroys a snapshot as soon as it has neither holds nor clones.
     pub fn destroy_snapshot_deferred(&self, tx: &Tx, snap: &Arc<Dataset>) -> Result<()> {
+        // Nothing destroys it later, when it is not kept any more.
+        if snap.is_kept() {
+            bail!(Busy, "{}: dataset is busy", snap.full_name());
+        }
         match self.check_destroy_snapshot(snap) {
             Ok(()) => self.destroy_snapshot(tx, snap),
             Err(e) if matches!(e.kind, Kind::Busy | Kind::Exists) => {
@@ -274,6 +284,67 @@ impl Dataset {
             }
         }
         Err(Error::damaged("chain of snapshots goes round"))
+    }
+
+    /// Bytes written between a bookmark of this dataset's history and this dataset.
+    ///
+    /// # Errors
+    /// `Kind::Unsupported` if the bookmark does not count what is freed after it; `Kind::CrossDevice` if it
+    /// is not of an earlier moment of this dataset.
+    pub fn written_since_bookmark(&self, mark: &BookmarkPhys) -> Result<u64> {
+        let name = self.full_name();
+        if mark.flags & bookmark_flags::HAS_FBN == 0 {
+            bail!(Unsupported, "{name}: the bookmark keeps no sizes");
+        }
+        if self.is_snapshot() && self.phys().creation_txg < mark.creation_txg {
+            bail!(CrossDevice, "{name}: the bookmark is of a later moment");
+        }
+        let mut sum = self.phys().referenced_bytes as i64 - mark.referenced[0] as i64;
+        let mut at = self.me_arc()?;
+        // Of what the bookmark had, this much was gone before the next snapshot; the deadlists behind that have
+        // the rest.
+        for _ in 0..1 << 24 {
+            let p = at.phys();
+            if p.prev_snap_txg <= mark.creation_txg {
+                sum += mark.freed_before_next[0] as i64;
+                return Ok(sum.max(0) as u64);
+            }
+            let freed = at
+                .deadlist()?
+                .space_range(&self.core, 0, mark.creation_txg)?;
+            sum += freed.used;
+            at = self.core.dataset(p.prev_snap_obj)?;
+        }
+        Err(Error::damaged("chain of snapshots goes round"))
+    }
+
+    /// What the snapshots of a head hold, oldest first, in one pass over their deadlists. A run of neighbours
+    /// that are not `pinned` could be destroyed together.
+    pub fn held_space(&self, pinned: &dyn Fn(&Dataset) -> Result<bool>) -> Result<Vec<Held>> {
+        let mut out = Vec::new();
+        // Object of the next snapshot of the run, birth after which blocks of the run are its own, their sum so far.
+        let mut run: Option<(u64, Txg, i64)> = None;
+        for (name, snap) in self.snapshots()? {
+            let p = snap.phys();
+            let with_run = if pinned(&snap)? {
+                run = None;
+                None
+            } else {
+                // A hidden snapshot between two others ends a run.
+                let so_far = run.filter(|(object, ..)| *object == snap.object());
+                let (_, after, sum) = so_far.unwrap_or((0, p.prev_snap_txg, 0));
+                let deadlist = snap.next()?.deadlist()?;
+                let sum = sum + deadlist.space_range(&self.core, after, Txg::MAX)?.used;
+                run = Some((p.next_snap_obj, after, sum));
+                Some(sum.max(0) as u64)
+            };
+            out.push(Held {
+                name,
+                snap,
+                with_run,
+            });
+        }
+        Ok(out)
     }
 
     pub(crate) fn me_arc(&self) -> Result<Arc<Dataset>> {
@@ -587,7 +658,12 @@ impl Dsl {
         Ok(())
     }
 
-    fn roll_back(&self, tx: &Tx, head: &Arc<Dataset>, snap: &Arc<Dataset>) -> Result<()> {
+    pub(crate) fn roll_back(
+        &self,
+        tx: &Tx,
+        head: &Arc<Dataset>,
+        snap: &Arc<Dataset>,
+    ) -> Result<()> {
         let core = &self.core;
         head.flush(tx)?;
         head.make_unique_accurate(tx)?;
@@ -628,7 +704,9 @@ impl Dsl {
         std::mem::replace(&mut old, keys).free(core, tx)?;
         core.drop_remaps(tx, head)?;
         dir.transfer(tx, after_origin, Used::Snap, Used::Head)?;
-        snap.update(tx, |p| bump(&mut p.unique_bytes, -shared))?;
+        if !mutated(Mutation::SwapMiscounted) {
+            snap.update(tx, |p| bump(&mut p.unique_bytes, -shared))?;
+        }
         let before = head.phys();
         head.deactivate_features(tx, false)?;
         head.update(tx, |p| {

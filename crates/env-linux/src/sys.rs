@@ -2,7 +2,7 @@
 
 use std::fs::File;
 use std::io;
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsRawFd, BorrowedFd};
 
 /// Size of a block device, bytes.
 const BLKGETSIZE64: libc::Ioctl = 0x8008_1272u32 as libc::Ioctl;
@@ -12,6 +12,11 @@ const BLKSSZGET: libc::Ioctl = 0x1268;
 const BLKPBSZGET: libc::Ioctl = 0x127b;
 /// Discards a byte range.
 const BLKDISCARD: libc::Ioctl = 0x1277;
+
+/// Supplementary groups of the other end of a Unix socket.
+const SO_PEERGROUPS: libc::c_int = 59;
+/// Most groups of a process.
+const MAX_GROUPS: usize = 1 << 16;
 
 fn check(r: libc::c_int) -> io::Result<()> {
     if r == 0 {
@@ -27,6 +32,36 @@ pub fn close_inherited() {
     // SAFETY: nothing in this process owns any of them: the caller has opened no file yet.
     unsafe {
         libc::syscall(libc::SYS_close_range, 3, libc::c_uint::MAX, 0);
+    }
+}
+
+/// Supplementary groups of the process that connected a Unix socket, as they were then.
+pub fn peer_groups(socket: BorrowedFd<'_>) -> io::Result<Vec<u32>> {
+    let mut list: Vec<u32> = vec![0; 32];
+    loop {
+        let mut size = std::mem::size_of_val(&list[..]) as libc::socklen_t;
+        // SAFETY: pointer and size describe `list`; the kernel writes no more than that.
+        let r = unsafe {
+            libc::getsockopt(
+                socket.as_raw_fd(),
+                libc::SOL_SOCKET,
+                SO_PEERGROUPS,
+                list.as_mut_ptr().cast(),
+                &mut size,
+            )
+        };
+        let count = size as usize / std::mem::size_of::<u32>();
+        match check(r) {
+            Ok(()) => {
+                list.truncate(count);
+                return Ok(list);
+            }
+            // The kernel says how much it takes; a process has at most 65,536 groups.
+            Err(e) if e.raw_os_error() == Some(libc::ERANGE) && count > list.len() => {
+                list.resize(count.min(MAX_GROUPS), 0);
+            }
+            Err(e) => return Err(e),
+        }
     }
 }
 

@@ -240,6 +240,11 @@ impl Ctldir {
         self.from.snapdir()
     }
 
+    /// Has snapshots changed; the caller is in no operation of the file system.
+    pub(crate) fn administer<T>(&self, change: impl FnOnce(&dyn Snapshots) -> T) -> T {
+        change(&*self.from)
+    }
+
     fn now(&self) -> u64 {
         self.clock.monotonic_ns()
     }

@@ -4,7 +4,7 @@ use crate::adapter::{Adapter, Node, Result};
 use crate::attributes::cred;
 use crate::ctldir::{self, Dir, Tree, NAME};
 use crate::data::O_NOATIME;
-use crate::snapshots::Snapdir;
+use crate::snapshots::{Caller, Snapdir};
 use base::sync::MutexExt;
 use base::Kind;
 use fuse::{DirPlusBuf, Entry, Errno, Opened, Request, FOREVER};
@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use zpl::{DirEntry, New, Zfs, Znode};
 
-/// Names in the control directory come and go behind the kernel's back.
+/// Names in the control directory come and go behind the kernel's back; those of snapshots are not kept at all.
 pub(crate) const BRIEF: Duration = Duration::from_secs(1);
 /// Position behind `.` and `..`; those up to 3 are not used by entries.
 const AFTER_DOTS: u64 = 2;
@@ -71,7 +71,11 @@ impl Adapter {
             node,
             generation: self.ctl.generation(t),
             attr: t.attr(z),
-            entry_ttl: self.caching.names(if fixed { FOREVER } else { BRIEF }),
+            entry_ttl: match fixed {
+                true => self.caching.names(FOREVER),
+                // Renamed or destroyed at any time.
+                false => Duration::ZERO,
+            },
             attr_ttl: self.caching.attributes(FOREVER),
         })
     }
@@ -147,7 +151,8 @@ impl Adapter {
                 });
                 match root {
                     Ok((t, z)) => self.file_entry(&t, &z),
-                    Err(e) => Self::or_negative(e, self.brief()),
+                    // It may be made at once.
+                    Err(e) => Self::or_negative(e, Duration::ZERO),
                 }
             }
             (Dir::Volumes, _) => match self.ctl.volume(name) {
@@ -175,6 +180,54 @@ impl Adapter {
             false if self.is_ctl(parent, name) => Err(Errno::EEXIST),
             false => Ok(()),
         }
+    }
+
+    /// Who asks for a change of the directory of snapshots, and a name in it.
+    fn change_of_snapshots<'a>(
+        req: &Request,
+        parent: u64,
+        name: &'a [u8],
+    ) -> Result<(&'a str, Caller)> {
+        if parent != ctldir::dir_id(Dir::Snapshots) {
+            return Err(Errno::EROFS);
+        }
+        let name = std::str::from_utf8(name).map_err(|_| Errno::EINVAL)?;
+        let caller = Caller {
+            uid: req.uid,
+            gid: req.gid,
+            pid: req.pid,
+        };
+        Ok((name, caller))
+    }
+
+    /// `mkdir` below the control directory: a snapshot.
+    pub(crate) fn make_snapshot(&self, req: &Request, parent: u64, name: &[u8]) -> Result<Entry> {
+        let (short, caller) = Self::change_of_snapshots(req, parent, name)?;
+        self.ctl.administer(|from| from.create(short, caller))?;
+        self.lookup_dir(req, Dir::Snapshots, name)
+    }
+
+    /// `rmdir` there.
+    pub(crate) fn destroy_snapshot(&self, req: &Request, parent: u64, name: &[u8]) -> Result<()> {
+        let (name, caller) = Self::change_of_snapshots(req, parent, name)?;
+        self.ctl.administer(|from| from.destroy(name, caller))
+    }
+
+    /// `rename` there.
+    pub(crate) fn rename_snapshot(
+        &self,
+        req: &Request,
+        (parent, name): (u64, &[u8]),
+        (new_parent, new_name): (u64, &[u8]),
+        flags: u32,
+    ) -> Result<()> {
+        let (name, caller) = Self::change_of_snapshots(req, parent, name)?;
+        let (to, _) = Self::change_of_snapshots(req, new_parent, new_name)?;
+        // Another snapshot is never replaced, so RENAME_NOREPLACE asks for what is done anyway.
+        if flags & !zpl::rename_flags::NOREPLACE != 0 {
+            return Err(Errno::EINVAL);
+        }
+        self.ctl.administer(|from| from.rename(name, to, caller))
     }
 
     /// Makes an object in a directory of the head.

@@ -119,7 +119,10 @@ impl Filesystem for Adapter {
     }
 
     fn mkdir(&self, req: &Request, parent: u64, name: &[u8], mode: u32) -> Result<Entry> {
-        self.make(req, parent, name, &New::dir(mode, req.umask))
+        match is_ours(parent) {
+            true => self.make_snapshot(req, parent, name),
+            false => self.make(req, parent, name, &New::dir(mode, req.umask)),
+        }
     }
 
     fn unlink(&self, req: &Request, parent: u64, name: &[u8]) -> Result<()> {
@@ -130,6 +133,9 @@ impl Filesystem for Adapter {
     }
 
     fn rmdir(&self, req: &Request, parent: u64, name: &[u8]) -> Result<()> {
+        if is_ours(parent) {
+            return self.destroy_snapshot(req, parent, name);
+        }
         match self.is_ctl(parent, name) {
             true => Err(Errno::EROFS),
             false => self.change(req, parent, |zfs, z| zfs.rmdir(z, name, &cred(req))),
@@ -146,7 +152,9 @@ impl Filesystem for Adapter {
         flags: u32,
     ) -> Result<()> {
         match (is_ours(parent), is_ours(new_parent)) {
-            (true, true) => return Err(Errno::EROFS),
+            (true, true) => {
+                return self.rename_snapshot(req, (parent, name), (new_parent, new_name), flags)
+            }
             (false, false) => {}
             // As between file systems: mv(1) copies then.
             _ => return Err(EXDEV),

@@ -2,7 +2,7 @@
 //! its control directory `.zfs`.
 //!
 //! 1. It holds nothing that must survive: node ids, open files and what the kernel was told, no data.
-//! 2. It administers nothing. What `.zfs` shows comes through [`Snapshots`].
+//! 2. It administers nothing. What `.zfs` shows, and what is done to snapshots there, comes through [`Snapshots`].
 //! 3. A request that changes something waits in `admission.rs` while the pool is suspended, and every
 //!    request for the head in `gate.rs` while the file system is, before it takes any lock.
 //!
@@ -38,8 +38,8 @@ pub use caching::Caching;
 pub use ctldir::Ctldir;
 pub use fresh::Fresh;
 pub use nodes::set_limit;
-pub use snapshots::{Content, Figures, Key, Snapdir, Snapshots};
+pub use snapshots::{Caller, Content, Figures, Key, Snapdir, Snapshots};
 pub use swap::Suspended;
 pub use volume::Volume;
-pub use write_out::{Ending, Left, Written};
+pub use write_out::{Ending, Left, Written, MOST};
 pub use writers::Writers;

@@ -2,6 +2,7 @@
 
 use crate::volume::Volume;
 use base::Result;
+use fuse::Errno;
 use std::sync::Arc;
 use zpl::{Time, Zfs};
 
@@ -11,6 +12,14 @@ pub struct Key {
     /// Dataset object in the MOS.
     pub object: u64,
     pub guid: u64,
+}
+
+/// Who makes a request, as the kernel says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Caller {
+    pub uid: u32,
+    pub gid: u32,
+    pub pid: u32,
 }
 
 /// Property `snapdir`.
@@ -75,4 +84,22 @@ pub trait Snapshots: Send + Sync + 'static {
 
     /// The files of a snapshot are no longer looked at from here.
     fn close(&self, object: u64);
+
+    /// `mkdir` in the directory of snapshots: makes one. The caller is in no operation of the file system.
+    ///
+    /// # Errors
+    /// `EROFS` where there is nobody to do it; `EPERM` if the caller may not; otherwise what refuses it.
+    fn create(&self, _name: &str, _caller: Caller) -> std::result::Result<(), Errno> {
+        Err(Errno::EROFS)
+    }
+
+    /// `rmdir` there: destroys a snapshot. Errors as for [`Snapshots::create`].
+    fn destroy(&self, _name: &str, _caller: Caller) -> std::result::Result<(), Errno> {
+        Err(Errno::EROFS)
+    }
+
+    /// `rename` there: renames a snapshot. Errors as for [`Snapshots::create`].
+    fn rename(&self, _name: &str, _to: &str, _caller: Caller) -> std::result::Result<(), Errno> {
+        Err(Errno::EROFS)
+    }
 }

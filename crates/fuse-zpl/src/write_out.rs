@@ -23,7 +23,7 @@ use std::time::{Duration, Instant};
 /// memory, or waits for one txg.
 const STALL: Duration = Duration::from_secs(15);
 /// How long it may take in all, for who writes faster than data are taken.
-const MOST: Duration = Duration::from_secs(600);
+pub const MOST: Duration = Duration::from_secs(600);
 const TICK: Duration = Duration::from_millis(20);
 /// Files written out at a time.
 const THREADS: usize = 4;

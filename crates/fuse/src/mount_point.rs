@@ -25,6 +25,23 @@ use base::{Error, Kind};
 use rustix::fs::{self, AtFlags, FileType, Mode, OFlags, RawMode, Stat, StatxFlags};
 use rustix::io::Errno;
 
+/// File systems whose directories belong to users though no user made them: proc, sysfs, cgroup, cgroup2,
+/// securityfs, debugfs, tracefs, bpf, devpts, mqueue, configfs, binfmt_misc.
+const KERNEL_FILES: [u64; 12] = [
+    0x9fa0,
+    0x6265_6572,
+    0x0027_e0eb,
+    0x6367_7270,
+    0x7363_6673,
+    0x6462_6720,
+    0x7472_6163,
+    0xcafe_4a11,
+    0x1cd1,
+    0x1980_0202,
+    0x6265_6570,
+    0x4249_4e4d,
+];
+
 /// Links followed on one path; the kernel's own limit.
 const MAX_LINKS: usize = 40;
 
@@ -39,6 +56,8 @@ pub enum Trouble {
     Link,
     /// The mount point, or a component before it, is no directory.
     NotDirectory,
+    /// It is not the directory of the user it is wanted for.
+    Owner,
 }
 
 /// Why a mount point could not be had.
@@ -60,6 +79,8 @@ pub struct MountPoint {
     root: Option<PathBuf>,
     /// Directories made on the way, outermost first: where, and their names.
     made: Vec<(OwnedFd, OsString)>,
+    /// The user it was looked for.
+    user: Option<u32>,
 }
 
 /// Which links a walk follows.
@@ -158,8 +179,17 @@ struct Walk {
     /// Path of the first.
     base: PathBuf,
     links: Links,
-    create: bool,
+    create: Create,
     made: Vec<(OwnedFd, OsString)>,
+}
+
+/// Which missing directories a walk makes.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Create {
+    Never,
+    Always,
+    /// Those in a directory of this user. What is made is root's, so no more than the last one.
+    In(u32),
 }
 
 impl Walk {
@@ -188,7 +218,7 @@ impl Walk {
             }
             let place = self.path().join(&name);
             let found = match look(self.here(), &name) {
-                Err(Errno::NOENT) if self.create => self.make(&name, &place)?,
+                Err(Errno::NOENT) if self.create != Create::Never => self.make(&name, &place)?,
                 r => r.map_err(|e| failed(Trouble::Look, &place, e))?,
             };
             match found {
@@ -218,6 +248,12 @@ impl Walk {
     /// Makes a directory; what is there afterwards need not be it.
     fn make(&mut self, name: &OsStr, place: &Path) -> Result<Found, NoMountPoint> {
         let create = |e| failed(Trouble::Create, place, e);
+        if let Create::In(uid) = self.create {
+            let holder = fs::fstat(self.here()).map_err(create)?;
+            if holder.st_uid != uid {
+                return Err(create(Errno::ACCESS));
+            }
+        }
         match fs::mkdirat(self.here(), name, Mode::from_raw_mode(0o755)) {
             Ok(()) => {
                 let parent = self.here().try_clone_to_owned();
@@ -265,7 +301,7 @@ fn walk(
     base: PathBuf,
     path: &Path,
     links: Links,
-    create: bool,
+    create: Create,
 ) -> Result<Walk, NoMountPoint> {
     let mut walk = Walk {
         levels,
@@ -289,7 +325,7 @@ fn remove_made(made: &mut Vec<(OwnedFd, OsString)>) {
     }
 }
 
-fn from_root(path: &Path, links: Links, create: bool) -> Result<Walk, NoMountPoint> {
+fn from_root(path: &Path, links: Links, create: Create) -> Result<Walk, NoMountPoint> {
     let top = Path::new("/");
     let dir = fs::open(top, LOOK | OFlags::DIRECTORY, Mode::empty())
         .map_err(|e| failed(Trouble::Look, top, e))?;
@@ -308,6 +344,55 @@ impl MountPoint {
         path: &Path,
         root: Option<&Path>,
         create: bool,
+    ) -> Result<MountPoint, NoMountPoint> {
+        let create = match create {
+            true => Create::Always,
+            false => Create::Never,
+        };
+        MountPoint::search(path, root, create)
+    }
+
+    /// The same for an ordinary user: the directory must be this user's. One that is missing is made if it
+    /// is in a directory of this user.
+    ///
+    /// Errors: [`Trouble::Owner`] also where the directory is in a file system of the kernel itself, whose
+    /// directories belong to the users of processes.
+    pub fn find_for(
+        path: &Path,
+        root: Option<&Path>,
+        uid: u32,
+    ) -> Result<MountPoint, NoMountPoint> {
+        let found = MountPoint::search(path, root, Create::In(uid))?;
+        let refused = |text: &str| {
+            let text = format!("the directory '{}' {text}", found.path.display());
+            refuse(Trouble::Owner, Kind::NotPermitted, text)
+        };
+        let no = match fs::fstatfs(&found.dir) {
+            Ok(s) if KERNEL_FILES.contains(&(s.f_type as u64)) => {
+                Some(refused("is in a file system of the kernel"))
+            }
+            Err(e) => Some(failed(Trouble::Look, &found.path, e)),
+            Ok(_) if !found.is_new() && found.owner() != Some(uid) => {
+                Some(refused(&format!("does not belong to user {uid}")))
+            }
+            Ok(_) => None,
+        };
+        match no {
+            None => Ok(MountPoint {
+                user: Some(uid),
+                ..found
+            }),
+            Some(e) => {
+                found.undo();
+                Err(e)
+            }
+        }
+    }
+
+    fn search(
+        path: &Path,
+        root: Option<&Path>,
+        create: Create,
     ) -> Result<MountPoint, NoMountPoint> {
         let Some(root) = root else {
             return Ok(MountPoint::of(
@@ -328,7 +413,7 @@ impl MountPoint {
         inner.made.splice(0..0, outer.made);
         if inner.levels.len() == 1 {
             // The root itself: its parent is wanted, too.
-            let mut at = from_root(&base, Links::None, false)?;
+            let mut at = from_root(&base, Links::None, Create::Never)?;
             at.made = inner.made;
             return Ok(MountPoint::of(at, Some(base)));
         }
@@ -337,7 +422,10 @@ impl MountPoint {
 
     /// The directory at a path in which nothing is a link.
     pub(crate) fn without_links(path: &Path) -> Result<MountPoint, NoMountPoint> {
-        Ok(MountPoint::of(from_root(path, Links::None, false)?, None))
+        Ok(MountPoint::of(
+            from_root(path, Links::None, Create::Never)?,
+            None,
+        ))
     }
 
     fn of(mut walk: Walk, root: Option<PathBuf>) -> MountPoint {
@@ -350,7 +438,14 @@ impl MountPoint {
             path,
             root,
             made: walk.made,
+            user: None,
         }
+    }
+
+    /// Whose directory it is; one that was made for a user is this user's. None: it is not to be told.
+    pub fn owner(&self) -> Option<u32> {
+        self.user
+            .or_else(|| Some(fs::fstat(&self.dir).ok()?.st_uid))
     }
 
     /// Where it is, without links.

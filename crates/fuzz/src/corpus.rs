@@ -69,6 +69,7 @@ impl Corpus {
             ..disk::Uberblock::default()
         };
         c.add("uberblock", &ub.encode(1024));
+        c.own_streams();
         let text = || "tank".to_string();
         let requests = [
             Request::Ping {},
@@ -108,6 +109,36 @@ impl Corpus {
             c.add("fuse", &b);
         }
         c
+    }
+
+    fn own_streams(&mut self) {
+        let token = stream::ResumeToken {
+            object: 7,
+            to_name: "tank/home@now".into(),
+            embedded: true,
+            redact_snaps: Some(vec![1, 2]),
+            ..stream::ResumeToken::default()
+        };
+        self.add("token", token.encode().as_bytes());
+        self.add("stream-list", &token.to_list().pack_native());
+        let mut writer = stream::Writer::new(Vec::new());
+        let begin = disk::stream::Begin {
+            to_name: b"tank/home@now".to_vec(),
+            ..disk::stream::Begin::default()
+        };
+        let free = disk::stream::Free {
+            object: 1,
+            length: u64::MAX,
+            ..disk::stream::Free::default()
+        };
+        // Writing to memory does not fail.
+        let _ = writer.begin_package(&begin, &NvList::new());
+        let _ = writer.begin(&begin, &token.to_list());
+        let _ = writer.write(&disk::stream::Record::Free(free), &[]);
+        let _ = writer.end(0);
+        let _ = writer.end_package();
+        let _ = writer.flush();
+        self.stream(&writer.into_inner());
     }
 
     /// With what the fixtures hold, if there are any here.
@@ -152,18 +183,33 @@ impl Corpus {
     }
 
     fn streams(&mut self) -> Result<()> {
-        let (_dir, files) = fixture::streams("streams-old")?;
-        for f in files {
-            let b = std::fs::read(f)?;
-            self.add("stream", &b[..b.len().min(LONGEST)]);
-            let mut reader = stream::Reader::new(&b[..]);
-            while let Ok(Some(item)) = reader.next() {
-                if let disk::stream::Record::Begin(_) = item.record {
-                    self.add("nvlist", &item.payload);
-                }
+        for name in ["streams-old", "streams-more"] {
+            let Ok((_dir, files)) = fixture::streams(name) else {
+                continue;
+            };
+            for f in files {
+                self.stream(&std::fs::read(f)?);
             }
         }
         Ok(())
+    }
+
+    /// A stream, its lists and its records: of each type some.
+    fn stream(&mut self, b: &[u8]) {
+        self.add("stream", &b[..b.len().min(LONGEST)]);
+        let mut reader = stream::Reader::new(b);
+        let mut of_type = [0; 11];
+        while let Ok(Some(item)) = reader.next() {
+            if let disk::stream::Record::Begin(_) = item.record {
+                self.add("nvlist", &item.payload);
+                self.add("stream-list", &item.payload);
+            }
+            let n = &mut of_type[item.record.number() as usize % 11];
+            *n += 1;
+            if *n < 3 {
+                self.add("stream-record", &item.header);
+            }
+        }
     }
 
     fn fixture(&mut self, name: &str) -> Result<()> {

@@ -8,6 +8,7 @@
 mod corpus;
 mod driver;
 mod mutate;
+mod streams;
 mod targets;
 
 pub use corpus::Corpus;

@@ -1,6 +1,7 @@
 //! One function for each decoder. Each takes any bytes, and uses what it gets of them as its callers
 //! do.
 
+use crate::streams;
 use base::Block;
 use codec::{checksum, compress};
 use disk::sa::{self, Layouts, Registry};
@@ -31,7 +32,7 @@ const fn t(name: &'static str, corpus: &'static str, max: usize, run: fn(&[u8]))
 }
 
 /// All of them.
-pub static TARGETS: [Target; 29] = [
+pub static TARGETS: [Target; 33] = [
     t("nvlist", "nvlist", 32 << 10, nvlist),
     t("label", "nvlist", 112 << 10, label),
     t("vdev-tree", "nvlist", 32 << 10, vdev_tree),
@@ -54,7 +55,11 @@ pub static TARGETS: [Target; 29] = [
     t("history", "history", 16 << 10, history),
     t("indirect", "words", 4096, indirect),
     t("partition", "partition", 40 << 10, partition),
-    t("stream", "stream", 32 << 10, stream),
+    t("stream", "stream", 32 << 10, streams::stream),
+    t("stream-sealed", "stream", 32 << 10, streams::sealed),
+    t("stream-record", "stream-record", 512, streams::record),
+    t("stream-lists", "stream-list", 8 << 10, streams::lists),
+    t("token", "token", 1024, streams::token),
     t("lz4", "lz4", 8 << 10, |b| unpack(compress::LZ4, b)),
     t("lzjb", "lzjb", 8 << 10, |b| unpack(compress::LZJB, b)),
     t("gzip", "gzip", 8 << 10, |b| unpack(compress::GZIP_6, b)),
@@ -549,27 +554,6 @@ fn partition(b: &[u8]) {
     };
     for p in env::partition::table(size, &read) {
         assert!(p.start + p.len <= size, "a partition beyond the disk");
-    }
-}
-
-fn stream(b: &[u8]) {
-    let mut reader = ::stream::Reader::new(b);
-    while let Ok(Some(item)) = reader.next() {
-        let most = item.record.payload_limit();
-        assert!(item.payload.len() <= most, "a payload beyond its limit");
-        if let disk::stream::Record::Begin(_) = item.record {
-            let _ = black_box(NvList::unpack(&item.payload));
-        }
-        reader.recycle(item.payload);
-    }
-    assert!(reader.position() <= b.len() as u64);
-    for swapped in [false, true] {
-        let Some(record) = b.first_chunk() else { break };
-        let Ok(r) = disk::stream::Record::decode(record, swapped) else {
-            continue;
-        };
-        let again = disk::stream::Record::decode(&r.encode(swapped), swapped);
-        assert_eq!(again.ok(), Some(r), "another record after encoding");
     }
 }
 

@@ -149,6 +149,70 @@ impl Accounting {
     }
 }
 
+impl crate::Pool {
+    /// Charges the owners of all objects of an encrypted file system whose objects nobody was charged for
+    /// while its key was not loaded: a raw stream brought them. Nothing if all are charged already.
+    pub fn complete_accounting(&self, ds: &Arc<dsl::Dataset>, os: &Arc<Objset>) -> Result<()> {
+        use disk::objset as os_phys;
+        let done = os.os_flags() & os_phys::USERACCT_COMPLETE != 0;
+        let files = os.os_type() == disk::os_type::ZFS;
+        if done || !files || os.is_readonly() || os.crypt().key().is_none() {
+            return Ok(());
+        }
+        let policy = self.write_policy(ds)?;
+        if policy.accounting_flags == 0 {
+            return Ok(());
+        }
+        let (ds, os) = (ds.clone(), os.clone());
+        self.task(move |pool, tx| {
+            if os.is_dirty_in(tx.txg()) {
+                pool.pre_sync(tx, &os)?;
+                pool.sync_dataset(tx, &os)?;
+            }
+            let sums = Accounting::default();
+            let mut at = 0;
+            let mut uncharged = Vec::new();
+            while let Some(o) = os.next_object(at)? {
+                let dn = os.hold(o)?;
+                let phys = dn.synced_phys();
+                let charged = phys
+                    .as_ref()
+                    .is_some_and(|p| p.flags & flags::USERUSED_ACCOUNTED != 0);
+                match charged {
+                    true => sums.note(None, phys.as_ref()),
+                    // The sync of this txg charges it.
+                    false => uncharged.push(dn),
+                }
+                at = o;
+            }
+            for object in [USERUSED_OBJECT, GROUPUSED_OBJECT, PROJECTUSED_OBJECT] {
+                let Ok(dn) = os.hold(object) else { continue };
+                let names: Result<Vec<String>> =
+                    Zap::new(&dn).iter().map(|e| Ok(e?.text())).collect();
+                for name in names? {
+                    Zap::new(&dn).remove(tx, &name)?;
+                }
+            }
+            sums.apply(&os, tx, pool.has_project_quota())?;
+            for dn in uncharged {
+                dn.set_type(tx, dn.obj_type())?;
+            }
+            let mut all = os_phys::USERACCT_COMPLETE;
+            if policy.accounting_flags & flags::USEROBJUSED_ACCOUNTED != 0 {
+                all |= os_phys::USEROBJACCT_COMPLETE;
+                ds.activate_feature(tx, disk::feature::guid::USEROBJ_ACCOUNTING)?;
+            }
+            if pool.has_project_quota() {
+                all |= os_phys::PROJECTQUOTA_COMPLETE;
+                ds.activate_feature(tx, disk::feature::guid::PROJECT_QUOTA)?;
+            }
+            os.set_policy(policy);
+            os.set_os_flags(tx, os.os_flags() | all);
+            Ok(())
+        })
+    }
+}
+
 /// Generation and size written in a file's bonus (fixed places, data format §18, §19.3).
 pub(crate) fn generation_and_size(bonus_type: ObjType, b: &[u8]) -> Option<(u64, u64)> {
     match bonus_type {

@@ -42,6 +42,15 @@ pub struct Brts {
     st: Mutex<State>,
 }
 
+impl State {
+    fn used_and_saved(&self) -> (u64, u64) {
+        self.tables
+            .values()
+            .filter(|t| t.phys.total > 0)
+            .fold((0, 0), |(u, s), t| (u + t.phys.used, s + t.phys.saved))
+    }
+}
+
 impl Table {
     fn open(mos: &Arc<Objset>, vdev: u64, asize: u64) -> Result<Table> {
         let mut t = Table {
@@ -223,11 +232,12 @@ impl Brts {
 
     /// Bytes of the blocks that are shared, and bytes that are saved by it.
     pub fn used_and_saved(&self) -> (u64, u64) {
-        self.lock()
-            .tables
-            .values()
-            .filter(|t| t.phys.total > 0)
-            .fold((0, 0), |(u, s), t| (u + t.phys.used, s + t.phys.saved))
+        self.lock().used_and_saved()
+    }
+
+    /// The same, unless the tables are in use: by a txg, say, that waits for a device.
+    pub fn try_used_and_saved(&self) -> Option<(u64, u64)> {
+        Some(self.st.try_acquire()?.used_and_saved())
     }
 
     /// Checks counters and totals against the entries themselves: a walk over all of them.

@@ -5,7 +5,7 @@ use crate::config::create_nvlist;
 use crate::engine::{Engine, Parts};
 use crate::shared::Shares;
 use crate::spares::create_dspares;
-use crate::tops::{create_zap_map, Metaslabs};
+use crate::tops::{create_zap_map, write_bias, Metaslabs};
 use crate::{Pool, Shared, Tunables, VERSION_FEATURES};
 use base::{bail, Error, Result, TXG_INITIAL};
 use disk::feature::Feature;
@@ -172,6 +172,9 @@ fn create_mos(engine: Engine, tx: &Tx, spec: &CreateSpec) -> Result<Arc<Pool>> {
     let vdev_zaps = version >= VERSION_FEATURES;
     if vdev_zaps {
         create_zap_map(&mos, tx, &engine.tree, &*features)?;
+    }
+    for (top, spec) in engine.tree.tops().iter().zip(&spec.tops) {
+        write_bias(&mos, tx, top, spec.bias, &*features)?;
     }
     let aux = create_dspares(&engine.env, &mos, tx, &engine.tree, &*features)?;
     let dsl = Arc::new(Dsl::create(

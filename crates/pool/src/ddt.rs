@@ -313,11 +313,25 @@ impl Ddts {
         self.size_of(&self.lock())
     }
 
+    /// The same, unless the tables are in use: by a txg, say, that waits for a device.
+    pub fn try_size(&self) -> Option<Result<u64>> {
+        Some(self.size_of(&*self.st.try_acquire()?))
+    }
+
     /// Sums over all tables: blocks, logical, physical, allocated bytes, then the same by references.
     pub fn total(&self) -> [u64; 8] {
+        self.total_of(&self.lock())
+    }
+
+    /// The same, unless the tables are in use.
+    pub fn try_total(&self) -> Option<[u64; 8]> {
+        Some(self.total_of(&*self.st.try_acquire()?))
+    }
+
+    fn total_of(&self, st: &State) -> [u64; 8] {
         let deflate = |d: &Dva| self.zio.devices.deflate(d.vdev(), d.asize());
         let mut t = [0u64; 8];
-        for table in &self.lock().tables {
+        for table in &st.tables {
             for (t, v) in t.iter_mut().zip(table.total(&deflate)) {
                 *t = t.wrapping_add(v);
             }

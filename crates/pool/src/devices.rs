@@ -1,13 +1,14 @@
 //! The device tree and the allocator as zio wants to see them.
 
 use crate::indirect::Removed;
+use crate::scan::BlockQueue;
 use base::{Kind, Result, Txg};
 use disk::Dva;
 use space::{AllocReq, Class, Space};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::Arc;
 use vdev::{BadLeaf, Fault, ReadOutcome, ReadReq, VdevTree, WriteBatch};
-use zio::{Allocator, Devices, Looked, PhysWrite, Purpose, ReadOne, Wrong};
+use zio::{Allocator, Devices, Looked, PhysWrite, Purpose, ReadOne, Scrubbing, Wrong};
 
 fn gcd(mut a: usize, mut b: usize) -> usize {
     while b != 0 {
@@ -149,7 +150,7 @@ impl Devices for TreeDevices {
             .fetch_add(1, Ordering::Relaxed);
     }
 
-    fn mend(&self, dva: &Dva, birth: Txg, right: &[u8]) -> Result<()> {
+    fn mend(&self, dva: &Dva, birth: Txg, right: &[u8]) -> Result<u64> {
         let req = ReadReq {
             vdev: dva.vdev(),
             offset: dva.offset(),
@@ -157,7 +158,33 @@ impl Devices for TreeDevices {
             birth,
             verify: &|_| false,
         };
-        self.tree.mend(req, right).map(|_| ())
+        self.tree.mend(req, right).map(|o| o.repaired)
+    }
+
+    fn scrub(&self, reqs: &[ReadOne]) -> Vec<Scrubbing> {
+        let found = self.tree.scrub_many(&requests(reqs));
+        let one = |(r, req): (Result<ReadOutcome>, &ReadOne)| match r {
+            Ok(o) => Scrubbing {
+                written: o.repaired + o.resilvered,
+                behind: o.behind,
+                data: Ok(o.data),
+            },
+            Err(e) => Scrubbing {
+                data: Err(e),
+                written: 0,
+                behind: self.lacking(req.dva.vdev(), req.birth),
+            },
+        };
+        found.into_iter().zip(reqs).map(one).collect()
+    }
+
+    fn lacking(&self, vdev: u64, birth: Txg) -> Vec<u64> {
+        let Ok(top) = self.tree.top(vdev) else {
+            return Vec::new();
+        };
+        let leaves = top.leaves().into_iter();
+        let lacking = leaves.filter(|l| l.state().usable() && l.dtl_contains(birth));
+        lacking.map(|l| l.guid()).collect()
     }
 
     fn probe(
@@ -200,6 +227,8 @@ impl Devices for TreeDevices {
 pub struct SpaceAllocator {
     pub space: Arc<Space>,
     pub removed: Arc<Removed>,
+    /// Told of every range that is freed.
+    pub(crate) scanned: Arc<BlockQueue>,
 }
 
 impl SpaceAllocator {
@@ -247,6 +276,7 @@ impl Allocator for SpaceAllocator {
     }
 
     fn free(&self, vdev: u64, offset: u64, asize: u64, txg: Txg) -> Result<()> {
+        self.scanned.freed(vdev, offset);
         self.removed.free(vdev, offset, asize, txg, &mut |v, o, n| {
             self.space.free(v, o, n, txg)
         })

@@ -3,8 +3,9 @@
 use crate::devices::{SpaceAllocator, TreeDevices};
 use crate::freeing;
 use crate::indirect::Removed;
-use crate::jobs::Jobs;
+use crate::jobs::{Job, Jobs};
 use crate::multihost::Heart;
+use crate::scan::{BlockQueue, ScanJob, Scans};
 use crate::shared::Shares;
 use crate::spares::AuxDevices;
 use crate::sync::SyncState;
@@ -28,6 +29,8 @@ pub(crate) struct Engine {
     pub space: Arc<Space>,
     pub removed: Arc<Removed>,
     pub devices: Arc<TreeDevices>,
+    /// Blocks that wait to be scrubbed; the allocator tells it of frees.
+    pub scanned: Arc<BlockQueue>,
     pub zio: Arc<Zio>,
     pub dmu: Arc<Dmu>,
 }
@@ -44,11 +47,13 @@ impl Engine {
         let space = Arc::new(Space::new());
         let removed = Arc::new(Removed::new(tree.clone()));
         let devices = Arc::new(TreeDevices::new(tree.clone()));
+        let scanned = Arc::new(BlockQueue::default());
         let zio = Arc::new(Zio::new(
             devices.clone(),
             Arc::new(SpaceAllocator {
                 space: space.clone(),
                 removed: removed.clone(),
+                scanned: scanned.clone(),
             }),
             ZioOptions {
                 cache_bytes: tunables.cache_bytes,
@@ -70,6 +75,7 @@ impl Engine {
             space,
             removed,
             devices,
+            scanned,
             zio,
             dmu,
         }
@@ -114,6 +120,9 @@ impl Pool {
     /// The pool of these parts. Its first txg writes the configuration and an uberblock.
     pub(crate) fn assemble(p: Parts) -> Arc<Pool> {
         let e = p.engine;
+        let scans = Arc::new(Scans::new(e.scanned));
+        let scan: Arc<dyn Job> = Arc::new(ScanJob(scans.clone()));
+        let standing = freeing::standing().into_iter().chain([scan]);
         let pool = Arc::new_cyclic(|me| Pool {
             env: e.env,
             tree: e.tree,
@@ -133,7 +142,8 @@ impl Pool {
             config_object: p.config_object,
             vdev_zaps: p.vdev_zaps,
             software_version: p.software_version,
-            aux: p.aux,
+            aux: Mutex::new(Arc::new(p.aux)),
+            left: Mutex::default(),
             first_txg: p.first_txg,
             first_group: p.first_group,
             rewound: p.rewound,
@@ -156,7 +166,8 @@ impl Pool {
             kicked: (Mutex::new(false), Condvar::new()),
             dtls: Mutex::new(p.dtls),
             config_dirty: AtomicBool::new(true),
-            jobs: Jobs::new(freeing::standing()),
+            jobs: Jobs::new(standing.collect()),
+            scans,
             owed: AtomicU32::new(0),
             sets: Mutex::default(),
             errlog: ErrLog::default(),
@@ -181,6 +192,7 @@ impl Pool {
                 pool.errlog.note(d, !pool.readonly);
             }
         }));
+        self.shares.set_scanned(self.scans.blocks.clone());
         let shares: std::sync::Weak<Shares> = Arc::downgrade(&self.shares);
         self.zio.set_sharing(shares);
         let waits: std::sync::Weak<dyn zio::Waits> = self.me.clone();

@@ -38,6 +38,12 @@ struct State {
     all: BTreeSet<Damage>,
     /// To be written with the next txg.
     new: Vec<Damage>,
+    /// A scan is under way: what is found goes into its own log, which replaces the other one at its end.
+    scanning: bool,
+    /// Found since the scan began; all of it is in `all`, too.
+    scrub: BTreeSet<Damage>,
+    /// Of these, what is to be written with the next txg.
+    new_scrub: Vec<Damage>,
     /// To be emptied with the next txg.
     clear: bool,
     /// The log on disk could not be read.
@@ -53,12 +59,15 @@ impl ErrLog {
     /// left as it is. True if it is new.
     pub(crate) fn note(&self, d: &Damage, store: bool) -> bool {
         let mut s = self.lock();
+        if s.scanning && store && s.scrub.len() < MOST && s.scrub.insert(*d) {
+            s.new_scrub.push(*d);
+        }
         let known = s.all.contains(d) || s.all.contains(&Damage { birth: 0, ..*d });
         if known || s.all.len() >= MOST {
             return false;
         }
         s.all.insert(*d);
-        if store {
+        if store && !s.scanning {
             s.new.push(*d);
         }
         true
@@ -67,7 +76,12 @@ impl ErrLog {
     /// Whether the next txg has something to write.
     pub(crate) fn is_dirty(&self) -> bool {
         let s = self.lock();
-        s.clear || !s.new.is_empty()
+        s.clear || !s.new.is_empty() || !s.new_scrub.is_empty()
+    }
+
+    /// A scan is under way from now on, or none.
+    pub(crate) fn set_scanning(&self, on: bool) {
+        self.lock().scanning = on;
     }
 
     /// Number of errors on record; `None` if they cannot be read.
@@ -99,17 +113,19 @@ impl Pool {
 
     /// Reads the logs on disk. A log that cannot be read is no reason not to open the pool.
     pub(crate) fn load_errlog(&self) {
-        let mut found = BTreeSet::new();
+        let (mut last, mut scrub) = (BTreeSet::new(), BTreeSet::new());
         let mut unreadable = false;
-        for name in [LAST, SCRUB] {
+        for (name, found) in [(LAST, &mut last), (SCRUB, &mut scrub)] {
             let read = self.directory(name).and_then(|o| match o {
-                Some(o) if o != 0 => self.read_errlog(o, &mut found),
+                Some(o) if o != 0 => self.read_errlog(o, found),
                 _ => Ok(()),
             });
             unreadable |= read.is_err();
         }
         let mut s = self.errlog.lock();
-        s.all.extend(found);
+        s.all.extend(last);
+        s.all.extend(scrub.iter().copied());
+        s.scrub = scrub;
         s.unreadable = unreadable;
     }
 
@@ -170,12 +186,13 @@ impl Pool {
     /// Writes what is new; in syncing context. A log that cannot be read is left as it is, and what
     /// is new stays in memory: errors that cannot be written down are no reason to stop the pool.
     pub(crate) fn write_errlog(&self, tx: &Tx) -> Result<()> {
-        let (clear, new, unreadable) = {
+        let (clear, new, new_scrub, unreadable) = {
             let mut s = self.errlog.lock();
             let clear = std::mem::take(&mut s.clear);
             let unreadable = s.unreadable;
             s.unreadable &= !clear;
-            (clear, std::mem::take(&mut s.new), unreadable)
+            let new = std::mem::take(&mut s.new);
+            (clear, new, std::mem::take(&mut s.new_scrub), unreadable)
         };
         if clear {
             for name in [LAST, SCRUB] {
@@ -184,7 +201,10 @@ impl Pool {
         } else if unreadable {
             return Ok(());
         }
-        match self.add_errors(tx, &new) {
+        let added = self
+            .add_errors(tx, LAST, &new)
+            .and_then(|()| self.add_errors(tx, SCRUB, &new_scrub));
+        match added {
             Err(e) if is_illegible(&e) => {
                 // It was whole when it was loaded, and is not any more.
                 self.errlog.lock().unreadable = true;
@@ -194,16 +214,16 @@ impl Pool {
         }
     }
 
-    fn add_errors(&self, tx: &Tx, new: &[Damage]) -> Result<()> {
+    fn add_errors(&self, tx: &Tx, name: &str, new: &[Damage]) -> Result<()> {
         if new.is_empty() {
             return Ok(());
         }
         let dir = self.mos.hold(1)?;
-        let log = match self.directory(LAST)?.filter(|o| *o != 0) {
+        let log = match self.directory(name)?.filter(|o| *o != 0) {
             Some(o) => self.mos.hold(o)?,
             None => {
                 let dn = zap::create_object(&self.mos, tx, ObjType::ERROR_LOG, 0)?;
-                Zap::new(&dir).update_u64(tx, LAST, dn.object())?;
+                Zap::new(&dir).update_u64(tx, name, dn.object())?;
                 dn
             }
         };
@@ -227,6 +247,43 @@ impl Pool {
             Zap::new(&below).update(tx, key.as_str(), &none)?;
         }
         Ok(())
+    }
+
+    /// The scan under way ends, in syncing context. `whole`: it has visited everything, so what it did not find is healed, and its
+    /// log replaces the other one. Otherwise both are put together.
+    pub(crate) fn rotate_errlog(&self, tx: &Tx, whole: bool) -> Result<()> {
+        let (found, readable) = {
+            let mut s = self.errlog.lock();
+            s.scanning = false;
+            let found = std::mem::take(&mut s.scrub);
+            s.new_scrub.clear();
+            if whole {
+                s.all = found.clone();
+                s.new.clear();
+            }
+            let readable = !s.unreadable;
+            s.unreadable &= !whole;
+            (found, readable)
+        };
+        if whole {
+            self.drop_errlog(tx, LAST, readable)?;
+        } else if !readable {
+            return Ok(());
+        }
+        self.drop_errlog(tx, SCRUB, readable)?;
+        let found: Vec<Damage> = found.into_iter().collect();
+        match self.add_errors(tx, LAST, &found) {
+            Err(e) if is_illegible(&e) => {
+                self.errlog.lock().unreadable = true;
+                Ok(())
+            }
+            r => r,
+        }
+    }
+
+    /// Takes down a block that a scan found damaged.
+    pub(crate) fn note_damage(&self, d: &Damage) {
+        self.errlog.note(d, !self.is_readonly());
     }
 
     /// Forgets a log; its objects are freed only if all of it can be read, and else left behind.
@@ -271,6 +328,8 @@ impl Pool {
         let mut s = self.errlog.lock();
         s.all.clear();
         s.new.clear();
+        s.scrub.clear();
+        s.new_scrub.clear();
         s.clear = !self.is_readonly();
     }
 

@@ -35,6 +35,8 @@ mod multihost;
 mod newest;
 mod open;
 mod props;
+mod receive;
+mod reshape;
 mod scan;
 mod served;
 mod shared;
@@ -60,11 +62,12 @@ pub use indirect::{Expansion, RemovingPhys};
 pub use jobs::{Budget, Job, JobState, JobStatus, Progress, Step};
 pub use multihost::{Activity, ActivityCheck, Multihost, Rank};
 pub use open::{OpenOptions, Rewind};
-pub use scan::{Rebuild, ScanState};
+pub use reshape::Offline;
+pub use scan::{Rebuild, Resilvered, ScanProgress, ScanRefusal, ScanState};
 pub use served::Serving;
 pub use shared::Shares;
 pub use spacemaps::{MapFeatures, SpaceMaps, TopShape};
-pub use spares::{AuxDevices, FEATURE_DRAID};
+pub use spares::{AuxDevices, AuxKind, FEATURE_DRAID};
 pub use suspend::{Failmode, Patience, Tell, Turn};
 
 use base::{Error, Result};
@@ -143,10 +146,13 @@ pub struct Pool {
     /// The next txg is written even if nothing changed.
     pub(crate) force_next: AtomicBool,
     pub(crate) kicked: (Mutex<bool>, Condvar),
-    aux: AuxDevices,
+    pub(crate) aux: Mutex<Arc<AuxDevices>>,
+    /// Devices that leave the tree with the txg that is being written.
+    pub(crate) left: Mutex<Vec<reshape::Left>>,
     pub(crate) dtls: Mutex<HashMap<u64, base::RangeSet>>,
     config_dirty: AtomicBool,
     pub(crate) jobs: jobs::Jobs,
+    pub(crate) scans: Arc<scan::Scans>,
     /// Txgs that an idle pool may still write to have back what was freed.
     pub(crate) owed: AtomicU32,
     sets: Mutex<BTreeMap<u64, Arc<OpenSet>>>,

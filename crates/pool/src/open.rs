@@ -441,6 +441,9 @@ impl Pool {
             tunables: opts.tunables,
         });
         pool.load_errlog();
+        if !pool.readonly {
+            pool.load_scan_or_warn()?;
+        }
         pool.refresh_multihost()?;
         pool.refresh_dedup_quota()?;
         pool.refresh_failmode()?;
@@ -455,6 +458,9 @@ impl Pool {
                 Ok(true) => pool.task(|pool, tx| pool.dsl.release_temporary(tx))?,
                 Ok(false) => {}
                 Err(e) => tracing::warn!(pool = %pool.name(), "temporary holds: {e}"),
+            }
+            if let Err(e) = pool.clear_broken_receives() {
+                tracing::warn!(pool = %pool.name(), "broken receives: {e}");
             }
             pool.sync()?;
         }

@@ -4,12 +4,13 @@
 use crate::brt::Brts;
 use crate::checkpoint::Checkpoint;
 use crate::ddt::Ddts;
+use crate::scan::BlockQueue;
 use base::{Result, Txg};
 use disk::BlkPtr;
 use dmu::{Objset, Tx};
 use dsl::Features;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use zio::{Dedup, Sharing, Zio};
 
 /// The tables of one pool.
@@ -20,6 +21,8 @@ pub struct Shares {
     features: Arc<dyn Features>,
     zio: Arc<Zio>,
     saved: AtomicU64,
+    /// The scan under way sees to blocks that other pointers led it to.
+    scanned: OnceLock<Arc<BlockQueue>>,
 }
 
 impl Shares {
@@ -32,7 +35,13 @@ impl Shares {
             features: features.clone(),
             zio: zio.clone(),
             saved: AtomicU64::new(0),
+            scanned: OnceLock::new(),
         })
+    }
+
+    /// Whom to tell of blocks that lose one reference of several; set once.
+    pub(crate) fn set_scanned(&self, scanned: Arc<BlockQueue>) {
+        let _ = self.scanned.set(scanned);
     }
 
     /// Bytes that would be needed more if nothing were shared, as of the last txg.
@@ -99,6 +108,13 @@ impl Sharing for Shares {
 
     fn insert(&self, bp: &BlkPtr, copies: u8) -> Result<()> {
         self.ddt.insert(bp, copies, &*self.features)
+    }
+
+    fn stays(&self, bp: &BlkPtr) {
+        if let Some(q) = self.scanned.get() {
+            // The pointer that is gone may be the one by which the scan would have come to it.
+            q.add_shared(bp);
+        }
     }
 
     fn keeps(&self, vdev: u64, offset: u64, asize: u64, birth: Txg) -> bool {

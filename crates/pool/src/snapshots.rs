@@ -10,7 +10,7 @@
 use crate::Pool;
 use base::{bail, Kind, Result};
 use dmu::Tx;
-use dsl::{CreateArgs, Dataset, Dir};
+use dsl::{Caller, CreateArgs, Dataset, Dir};
 use std::sync::Arc;
 use zil::{Header, Zil};
 
@@ -43,11 +43,22 @@ impl Pool {
         list: Vec<(Arc<Dataset>, String)>,
         also: impl Fn(&Pool, &Tx) -> Result<()> + Clone + Send + 'static,
     ) -> Result<()> {
+        self.snapshot_for(Caller::root(), list, also)
+    }
+
+    /// The same for a caller who may be bound by limits ([`dsl::Dsl::check_snapshot_limits`]).
+    pub fn snapshot_for(
+        &self,
+        who: Caller,
+        list: Vec<(Arc<Dataset>, String)>,
+        also: impl Fn(&Pool, &Tx) -> Result<()> + Clone + Send + 'static,
+    ) -> Result<()> {
         let mut last = Kind::Again.into();
         for _ in 0..ATTEMPTS {
             let _quiet = self.quiet(&list)?;
-            let (list, also) = (list.clone(), also.clone());
+            let (who, list, also) = (who.clone(), list.clone(), also.clone());
             let made = self.task(move |pool, tx| {
+                pool.dsl.check_snapshot_limits(&list, &who)?;
                 pool.snapshot_in(tx, &list)?;
                 also(pool, tx)
             });

@@ -384,7 +384,7 @@ impl SpaceMaps {
         Ok(dn.object())
     }
 
-    fn free_map(&self, tx: &Tx, f: &dyn MapFeatures, object: u64) -> Result<()> {
+    pub(crate) fn free_map(&self, tx: &Tx, f: &dyn MapFeatures, object: u64) -> Result<()> {
         if self.mos.hold(object)?.bonus().len() >= FULL_BONUS {
             f.count_histogram(tx, -1)?;
         }
@@ -730,6 +730,41 @@ impl SpaceMaps {
         dn.write(tx, 0, &bytes)?;
         self.put_header(tx, object, bytes.len() as u64, ranges.total() as i64, None)?;
         Ok(object)
+    }
+
+    /// Top-level vdev `id` has `count` metaslabs from now on, more than before.
+    pub fn grow_top(&self, tx: &Tx, id: u64, count: u64) -> Result<()> {
+        let mut inner = self.lock();
+        let Some(top) = inner.tops.get_mut(&id) else {
+            bail!(Damaged, "no vdev {id}")
+        };
+        let had = top.ms.len();
+        let more = (count as usize).saturating_sub(had);
+        top.ms.resize_with(had + more, Ms::none);
+        for object in [top.array, top.unflushed_object] {
+            if object != 0 {
+                let dn = self.mos.hold(object)?;
+                dn.write(tx, had as u64 * 8, &vec![0; 8 * more])?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Frees everything there is of the metaslabs of top-level vdev `id`, on which nothing is allocated. Entries about it in
+    /// the logs are passed over from now on.
+    pub fn remove_top(&self, tx: &Tx, f: &dyn MapFeatures, id: u64) -> Result<()> {
+        let Some(top) = self.lock().tops.remove(&id) else {
+            return Ok(());
+        };
+        for ms in top.ms.iter().filter(|ms| ms.object != 0) {
+            self.free_map(tx, f, ms.object)?;
+        }
+        for object in [top.array, top.unflushed_object] {
+            if object != 0 {
+                self.mos.free(tx, object)?;
+            }
+        }
+        Ok(())
     }
 
     /// Makes the map of what is obsolete on a removed vdev: always large blocks, unit one byte.

@@ -3,13 +3,14 @@
 
 use crate::config::{create_nvlist, read_nvlist, write_nvlist};
 use crate::Pool;
-use base::{Error, Result};
+use base::sync::MutexExt;
+use base::{bail, Error, Result};
 use disk::{NvList, Value};
 use dmu::{Objset, Tx};
 use dsl::Features;
-use env::Env;
+use env::{Access, Env};
 use std::sync::Arc;
-use vdev::{keys, Vdev, VdevKind, VdevTree};
+use vdev::{keys, label, DevSpec, Vdev, VdevKind, VdevTree};
 use zap::Zap;
 
 /// Directory entry, and key of the list, of hot spares and of cache devices.
@@ -28,7 +29,21 @@ pub struct AuxDevices {
     pub l2cache: Vec<NvList>,
 }
 
+/// Which list a device beside the tree is on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AuxKind {
+    Spare,
+    Cache,
+}
+
 impl AuxDevices {
+    fn list(&mut self, kind: AuxKind) -> &mut Vec<NvList> {
+        match kind {
+            AuxKind::Spare => &mut self.spares,
+            AuxKind::Cache => &mut self.l2cache,
+        }
+    }
+
     /// Reads both lists and puts in the paths at which discovery found the devices (`paths` as
     /// [`vdev::discover::AUX_PATHS`] has them).
     pub(crate) fn read(mos: &Arc<Objset>, paths: Option<&NvList>) -> Result<AuxDevices> {
@@ -101,7 +116,7 @@ pub(crate) fn create_dspares(
         return Ok(AuxDevices::default());
     }
     if !features.is_enabled(FEATURE_DRAID) {
-        base::bail!(
+        bail!(
             Unsupported,
             "dRAID vdevs need a pool with the feature draid enabled"
         );
@@ -123,7 +138,163 @@ pub(crate) fn create_dspares(
 
 impl Pool {
     /// Hot spares (the pool's own distributed ones included) and cache devices.
-    pub fn aux_devices(&self) -> &AuxDevices {
-        &self.aux
+    pub fn aux_devices(&self) -> Arc<AuxDevices> {
+        self.aux.acquire().clone()
     }
+
+    /// Adds devices to the spares or the cache devices, in one txg. A device with the label of a spare keeps its guid: spares
+    /// may be shared by pools.
+    ///
+    /// # Errors
+    /// A device cannot be opened for this pool alone, is too small, or cannot be written. Nothing was changed then.
+    pub fn add_aux(&self, devs: &[(AuxKind, DevSpec)]) -> Result<()> {
+        self.writable()?;
+        let mut new = Vec::new();
+        for (kind, dev) in devs {
+            let disk = self.env.disks.open(&dev.path, Access::Exclusive)?;
+            if disk.geometry().size < disk::label::MIN_DEVICE {
+                bail!(
+                    Overflow,
+                    "{}: one or more devices is less than the minimum size (64M)",
+                    dev.path
+                );
+            }
+            let known = shared_spare(&*disk).filter(|_| *kind == AuxKind::Spare);
+            let mut c = NvList::new();
+            c.set(keys::TYPE, if dev.is_file { "file" } else { "disk" });
+            c.set(keys::GUID, known.unwrap_or_else(|| self.env.rng.u64() | 1));
+            c.set(keys::PATH, dev.path.as_str());
+            if !dev.is_file {
+                c.set(keys::WHOLE_DISK, u64::from(dev.whole_disk));
+            }
+            match kind {
+                AuxKind::Spare => c.set(keys::IS_SPARE, 1u64),
+                AuxKind::Cache => {
+                    let sector = disk.geometry().physical_sector.clamp(512, 16 << 10);
+                    c.set(keys::ASHIFT, u64::from(sector.ilog2()))
+                }
+            };
+            let label = aux_label(self.version(), *kind, &c);
+            label::init(&*disk, &label).map_err(|e| e.context(&dev.path))?;
+            disk.flush()?;
+            new.push((*kind, c));
+        }
+        self.task(move |pool, tx| {
+            let mut aux = (*pool.aux_devices()).clone();
+            for (kind, c) in &new {
+                aux.list(*kind).push(c.clone());
+            }
+            pool.or_stop(pool.write_aux(tx, aux))
+        })
+    }
+
+    /// Takes a spare that stands in for nothing, or a cache device, off its list, and clears its labels. False if no list has
+    /// it.
+    ///
+    /// # Errors
+    /// `Kind::Busy`: the spare is in use; `Kind::Unsupported`: it is a distributed one.
+    pub fn remove_aux(&self, guid: u64) -> Result<bool> {
+        self.writable()?;
+        let aux = self.aux_devices();
+        let of = |list: &[NvList]| list.iter().find(|c| is(c, guid)).cloned();
+        let Some(dev) = of(&aux.spares).or_else(|| of(&aux.l2cache)) else {
+            return Ok(false);
+        };
+        if dev.get_str(keys::TYPE) == Some("dspare") {
+            bail!(Unsupported, "dRAID spares cannot be removed");
+        }
+        self.task(move |pool, tx| {
+            if pool.tree.find(guid).is_some() {
+                bail!(Busy, "the spare is in use");
+            }
+            pool.or_stop(pool.drop_spare(tx, guid))
+        })?;
+        let path = dev.get_str(keys::PATH).unwrap_or_default();
+        if let Ok(disk) = self.env.disks.open(path, Access::Exclusive) {
+            // Another pool may share it.
+            let own = label::read_labels(&*disk);
+            if own.copies.iter().flatten().any(|c| is(c, guid)) {
+                let _ = label::clear(&*disk);
+            }
+        }
+        Ok(true)
+    }
+
+    /// Takes the spare or cache device `guid` off its list.
+    pub(crate) fn drop_spare(&self, tx: &Tx, guid: u64) -> Result<()> {
+        let mut aux = (*self.aux_devices()).clone();
+        aux.spares.retain(|c| !is(c, guid));
+        aux.l2cache.retain(|c| !is(c, guid));
+        self.write_aux(tx, aux)
+    }
+
+    /// The label that leaf `guid` gets when it goes back to the spares; none if it is no spare.
+    pub(crate) fn spare_label(&self, guid: u64) -> Option<NvList> {
+        let aux = self.aux_devices();
+        let dev = aux.spares.iter().find(|c| is(c, guid))?;
+        Some(aux_label(self.version(), AuxKind::Spare, dev))
+    }
+
+    /// Stores both lists.
+    fn write_aux(&self, tx: &Tx, aux: AuxDevices) -> Result<()> {
+        let before = self.aux_devices();
+        let lists = [
+            (SPARES, &aux.spares, &before.spares),
+            (L2CACHE, &aux.l2cache, &before.l2cache),
+        ];
+        for (key, now, before) in lists {
+            let object = self.directory(key)?.filter(|o| *o != 0);
+            if now == before && (object.is_some() || now.is_empty()) {
+                continue;
+            }
+            let object = match object {
+                Some(o) => o,
+                None => {
+                    let o = create_nvlist(&self.mos, tx)?;
+                    Zap::new(&self.mos.hold(1)?).update_u64(tx, key, o)?;
+                    o
+                }
+            };
+            let mut list = NvList::new();
+            list.set(key, Value::NvListArray(now.clone()));
+            write_nvlist(&self.mos, tx, object, &list)?;
+        }
+        *self.aux.acquire() = Arc::new(aux);
+        Ok(())
+    }
+}
+
+fn is(c: &NvList, guid: u64) -> bool {
+    c.get_u64(keys::GUID) == Some(guid)
+}
+
+/// Guid of the spare whose label a device has.
+fn shared_spare(disk: &dyn env::Disk) -> Option<u64> {
+    let labels = label::read_labels(disk);
+    let label = labels.copies.iter().flatten().next()?;
+    let idle = label.get_u64(keys::pool::STATE) == Some(keys::pool::STATE_SPARE);
+    label.get_u64(keys::GUID).filter(|g| idle && *g != 0)
+}
+
+/// The label of an idle spare or a cache device (pool format §5.1).
+fn aux_label(version: u64, kind: AuxKind, dev: &NvList) -> NvList {
+    let mut c = NvList::new();
+    c.set(keys::pool::VERSION, version);
+    let state = match kind {
+        AuxKind::Spare => keys::pool::STATE_SPARE,
+        AuxKind::Cache => keys::pool::STATE_L2CACHE,
+    };
+    c.set(keys::pool::STATE, state);
+    for key in [
+        keys::GUID,
+        keys::PATH,
+        keys::DEVID,
+        keys::PHYS_PATH,
+        keys::ASHIFT,
+    ] {
+        if let Some(v) = dev.get(key) {
+            c.set(key, v.clone());
+        }
+    }
+    c
 }

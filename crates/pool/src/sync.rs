@@ -243,6 +243,7 @@ impl Pool {
             || self.space.has_changes(txg)
             || self.removed.has_changes(txg)
             || self.jobs.want_txg()
+            || self.has_replaced()
             || self.dtls_changed()
             || self.errlog.is_dirty()
             || self.heart.is_on();
@@ -321,6 +322,7 @@ impl Pool {
         }
         self.log_events(tx)?;
         self.step_jobs(tx)?;
+        self.finish_replacements(tx)?;
         self.dsl.add_leaked(tx, self.zio.take_leaked())?;
         if self.shares.is_dirty() {
             // Everything that takes or gives back references has been done.
@@ -338,6 +340,7 @@ impl Pool {
         }
         self.commit(txg, st)?;
         base::mutation::panic_point("a txg that is on disk");
+        self.retire_left();
         self.space.sync_done(txg)?;
         for set in self.open_sets() {
             set.synced(txg);
@@ -625,6 +628,7 @@ impl Pool {
             || self.dmu.is_open_dirty()
             || self.gives_back()
             || self.jobs.want_txg()
+            || self.has_replaced()
             || self.errlog.is_dirty();
         work && !self.readonly
     }

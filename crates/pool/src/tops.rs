@@ -30,7 +30,7 @@ use dmu::{Objset, Tx};
 use dsl::Features;
 use space::{Class, Space};
 use std::sync::Arc;
-use vdev::{keys, TopSpec, Vdev, VdevKind, VdevTree};
+use vdev::{keys, Bias, TopSpec, Vdev, VdevKind, VdevTree};
 use zap::Zap;
 
 /// Key of a top-level vdev's ZAP: what the vdev is for.
@@ -38,7 +38,35 @@ const BIAS: &str = "org.zfsonlinux:allocation_bias";
 /// Vdevs with more metaslabs than this set one aside for the intent log (pool format §16.6).
 const EMBEDDED_LOG_MIN_MS: u64 = 64;
 /// Object-directory key: the ZAPs of all vdevs.
-const ZAP_MAP: &str = "com.delphix:vdev_zap_map";
+pub(crate) const ZAP_MAP: &str = "com.delphix:vdev_zap_map";
+
+/// Feature counted for every special or dedup vdev.
+const ALLOCATION_CLASSES: &str = "org.zfsonlinux:allocation_classes";
+
+/// Notes in the ZAP of a new top-level vdev what it is kept for.
+pub(crate) fn write_bias(
+    mos: &Arc<Objset>,
+    tx: &Tx,
+    top: &Vdev,
+    bias: Option<Bias>,
+    features: &dyn Features,
+) -> Result<()> {
+    let word = match bias {
+        None => return Ok(()),
+        Some(Bias::Special) => "special",
+        Some(Bias::Dedup) => "dedup",
+    };
+    let zap = top.get_u64(keys::ZAP_TOP).filter(|o| *o != 0);
+    let Some(zap) = zap.filter(|_| features.is_enabled(ALLOCATION_CLASSES)) else {
+        bail!(
+            Unsupported,
+            "{word} vdevs need the feature 'allocation_classes' enabled"
+        );
+    };
+    let text = zap::Value::bytes(format!("{word}\0").as_bytes());
+    Zap::new(&mos.hold(zap)?).add(tx, BIAS, &text)?;
+    features.activate(tx, ALLOCATION_CLASSES, 1)
+}
 
 /// What a top-level vdev is for.
 pub(crate) fn class_of(mos: &Arc<Objset>, t: &Vdev) -> Result<Class> {
@@ -131,20 +159,25 @@ pub(crate) fn create_vdev_zaps(
     map: u64,
     tops: &[Arc<Vdev>],
 ) -> Result<()> {
-    let map = mos.hold(map)?;
-    let list = Zap::new(&map);
-    let make = || -> Result<u64> {
-        let o = zap::create_object(mos, tx, ObjType::ZAP_METADATA, 0)?.object();
-        list.add_int(tx, o)?;
-        Ok(o)
-    };
     for t in tops {
-        t.set_u64(keys::ZAP_TOP, make()?);
+        t.set_u64(keys::ZAP_TOP, create_vdev_zap(mos, tx, map)?);
         for l in t.leaves() {
-            l.set_u64(keys::ZAP_LEAF, make()?);
+            create_leaf_zap(mos, tx, map, &l)?;
         }
     }
     Ok(())
+}
+
+/// The ZAP of a new leaf.
+pub(crate) fn create_leaf_zap(mos: &Arc<Objset>, tx: &Tx, map: u64, leaf: &Vdev) -> Result<()> {
+    leaf.set_u64(keys::ZAP_LEAF, create_vdev_zap(mos, tx, map)?);
+    Ok(())
+}
+
+fn create_vdev_zap(mos: &Arc<Objset>, tx: &Tx, map: u64) -> Result<u64> {
+    let o = zap::create_object(mos, tx, ObjType::ZAP_METADATA, 0)?.object();
+    Zap::new(&mos.hold(map)?).add_int(tx, o)?;
+    Ok(o)
 }
 
 /// The ZAPs of all vdevs of a new pool, with that of the root if feature `vdev_zaps_v2` is enabled.
@@ -192,20 +225,73 @@ impl Pool {
     /// `Kind::Unsupported`: a dRAID, or a RAID-Z in a pool a device was removed from; `Kind::Again`: another vdev was added
     /// meanwhile; those of opening and labelling the devices. Nothing was changed then. An error of writing the txgs stops the pool.
     pub fn add_top(&self, spec: &TopSpec) -> Result<u64> {
-        self.check_add(spec)?;
+        let first = self.tree.tops().len() as u64;
+        self.add_tops(std::slice::from_ref(spec))?;
+        Ok(first)
+    }
+
+    /// [`Pool::add_top`] for several vdevs, which come together or not at all.
+    pub fn add_tops(&self, specs: &[TopSpec]) -> Result<()> {
+        self.add_tops_with(specs, true)
+    }
+
+    /// The same; `any_ashift`: also vdevs with another sector size than those there are.
+    pub fn add_tops_with(&self, specs: &[TopSpec], any_ashift: bool) -> Result<()> {
+        for spec in specs {
+            self.check_add(spec)?;
+        }
         let base = self.label_base(0, 0);
-        let top = self.tree.new_top(spec, &base, self.dmu.open_txg())?;
-        let id = top.id();
-        let new = top.clone();
-        self.task(move |pool, tx| pool.commit_top(tx, &new))?;
-        self.task(move |pool, tx| pool.open_for_blocks(tx, &top))?;
-        self.refresh_dedup_quota()?;
-        Ok(id)
+        let tops = self.tree.new_tops(specs, &base, self.dmu.open_txg())?;
+        let biases: Vec<Option<Bias>> = specs.iter().map(|s| s.bias).collect();
+        let new = tops.clone();
+        let fits = if any_ashift {
+            Ok(())
+        } else {
+            self.same_ashift(&tops)
+        };
+        let done =
+            fits.and_then(|()| self.task(move |pool, tx| pool.commit_tops(tx, &new, &biases)));
+        if let Err(e) = done {
+            for leaf in tops.iter().flat_map(|t| t.leaves()) {
+                self.tree.retire(&leaf, None);
+            }
+            return Err(e);
+        }
+        for top in tops {
+            self.task(move |pool, tx| pool.open_for_blocks(tx, &top))?;
+        }
+        self.refresh_dedup_quota()
+    }
+
+    /// Refuses new vdevs with another sector size than all of the normal class have.
+    fn same_ashift(&self, new: &[Arc<Vdev>]) -> Result<()> {
+        let tops = self.tree.tops();
+        let normal = tops.iter().filter(|t| t.is_concrete() && !t.is_log());
+        let mut sizes: Vec<u32> = normal.map(|t| t.ashift()).collect();
+        sizes.sort_unstable();
+        sizes.dedup();
+        let [have] = sizes[..] else { return Ok(()) };
+        match new.iter().find(|t| !t.is_log() && t.ashift() != have) {
+            None => Ok(()),
+            Some(t) => bail!(
+                Invalid,
+                "the new vdev has ashift {}, those of the pool have {have}, which would rule out removing \
+                 devices later; use '-o ashift={have}' or '--allow-ashift-mismatch'",
+                t.ashift()
+            ),
+        }
     }
 
     fn check_add(&self, spec: &TopSpec) -> Result<()> {
         if self.is_readonly() {
             bail!(ReadOnly, "pool '{}' is imported read-only", self.name());
+        }
+        let has_classes = self.vdev_zaps && self.features.is_enabled(ALLOCATION_CLASSES);
+        if spec.bias.is_some() && !has_classes {
+            bail!(
+                Unsupported,
+                "special and dedup vdevs need the feature 'allocation_classes' enabled"
+            );
         }
         match spec.kind {
             vdev::GroupKind::Draid { .. } => bail!(
@@ -226,18 +312,18 @@ impl Pool {
         tops.iter().any(|t| t.kind() == VdevKind::Indirect)
     }
 
-    /// First txg: the vdev belongs to the pool and holds nothing.
-    fn commit_top(&self, tx: &Tx, top: &Arc<Vdev>) -> Result<()> {
+    /// First txg: the vdevs belong to the pool and hold nothing.
+    fn commit_tops(&self, tx: &Tx, tops: &[Arc<Vdev>], biases: &[Option<Bias>]) -> Result<()> {
         let map = self.directory(ZAP_MAP)?;
-        self.tree.append(top.clone(), tx.txg())?;
+        self.tree.append(tops, tx.txg())?;
         self.dirty_config();
         if let Some(map) = map {
-            self.or_stop(create_vdev_zaps(
-                &self.mos,
-                tx,
-                map,
-                std::slice::from_ref(top),
-            ))?;
+            self.or_stop(create_vdev_zaps(&self.mos, tx, map, tops))?;
+        }
+        for (top, bias) in tops.iter().zip(biases) {
+            self.or_stop(write_bias(&self.mos, tx, top, *bias, &*self.features))?;
+            let text = format!("vdev {} of {}", top.name(), self.name());
+            self.or_stop(self.log_internal(tx, "vdev add", &text))?;
         }
         Ok(())
     }
@@ -264,7 +350,7 @@ impl Pool {
     }
 
     /// After a failure half-way through a change of the MOS the txg must not be committed.
-    fn or_stop(&self, r: Result<()>) -> Result<()> {
+    pub(crate) fn or_stop(&self, r: Result<()>) -> Result<()> {
         if let Err(e) = &r {
             self.stop_for_good(e.clone());
         }

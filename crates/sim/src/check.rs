@@ -12,7 +12,7 @@ use disk::label::{label_offset, LABELS, NVLIST_OFFSET, NVLIST_SIZE};
 use env::Disk;
 use env_sim::{Event, Inline, ManualClock, MemDisk, MemDisks, SeededRng, TestHost};
 use pool::{OpenOptions, Pool};
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::Arc;
 
@@ -85,6 +85,31 @@ fn listed(pool: &Arc<Pool>) -> base::Result<(Vec<String>, Vec<String>)> {
     })?;
     sets.sort();
     Ok((sets, snaps))
+}
+
+/// Bookmarks as `fs#name` with the txg they mean, and the tags of snapshots that are held.
+type Descent = (BTreeMap<String, u64>, BTreeMap<String, BTreeSet<String>>);
+
+fn lineage(pool: &Arc<Pool>, snaps: &[String]) -> base::Result<Descent> {
+    let (mut marks, mut holds) = Descent::default();
+    for name in listed(pool)?.0 {
+        let head = pool.dsl.dataset(&full(&name))?;
+        for (mark, m) in head.bookmarks()? {
+            marks.insert(format!("{name}#{mark}"), m.creation_txg);
+        }
+    }
+    for snap in snaps {
+        let ds = pool.dsl.dataset(&full_snap(snap))?;
+        let tags: BTreeSet<String> = ds.hold_list()?.into_iter().map(|(tag, _)| tag).collect();
+        if tags.len() as u64 != ds.holds()? {
+            let text = format!("{snap}: {} holds, but {} tags", ds.holds()?, tags.len());
+            return Err(base::Error::new(base::Kind::Damaged, text));
+        }
+        if !tags.is_empty() {
+            holds.insert(snap.clone(), tags);
+        }
+    }
+    Ok((marks, holds))
 }
 
 impl Opened {
@@ -173,10 +198,13 @@ impl Opened {
         let pool = &self.pool;
         let (_, snaps) = listed(pool).map_err(text)?;
         let named = |name: &str| pool.dsl.dataset(&full_snap(name)).map_err(text);
+        let (marks, holds) = lineage(pool, &snaps).map_err(text)?;
         let seen = Seen {
             mounts: &self.mounts,
             trees,
             snaps: &snaps,
+            marks,
+            holds,
             look: &|name, frozen: &Frozen| {
                 rig::with_set(pool, named(name)?, |fs| frozen.judge(fs, &found::walk(fs)?))
                     .map_err(text)?
@@ -184,6 +212,10 @@ impl Opened {
             prop: &|fs, prop| {
                 let ds = pool.dsl.dataset(&full(fs)).map_err(text)?;
                 pool::prop_number(&ds, prop).map_err(text)
+            },
+            rights: &|fs, rights| {
+                let dir = pool.dsl.dir(&full(fs)).map_err(text)?;
+                crate::rights::check(&dir, fs, rights)
             },
         };
         oracle.judge(&seen, cut)

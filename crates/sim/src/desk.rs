@@ -2,15 +2,17 @@
 
 use crate::check;
 use crate::rig::{self, Fs, Layout};
+use crate::rights;
 use crate::world::full;
 use admin::alone::{Alone, MemoryDoor};
-use admin::datasets::{create, destroy, mount, send, set};
+use admin::commands::{told, Commands, ROOT};
+use admin::datasets::{diff, mount, permissions, send, set, snapshots};
 use admin::{pools, Admin, Paths, PoolEntry, Settings};
 use api::{
-    ApiError, DatasetCreate, DatasetDestroy, ImportScan, Peer, PoolCreate, PoolImport, VdevClass,
-    VdevKind, VdevSpec,
+    Change, Delegate, Delegation, ImportScan, Peer, PoolCreate, PoolImport, SnapshotCreate,
+    VdevClass, VdevKind, VdevSpec,
 };
-use base::{Error, Kind, Result};
+use base::{Kind, Result};
 use disk::props;
 use std::sync::Arc;
 use stream::Image;
@@ -18,15 +20,9 @@ use vdev::GroupKind;
 
 /// Name of the pool.
 const POOL: &str = "tank";
-const ROOT: Peer = Peer {
-    uid: 0,
-    gid: 0,
-    pid: 1,
-};
-
-/// The error of an operation, by its kind.
-fn told(e: ApiError) -> Error {
-    Error::new(Kind::from_errno(e.code), e.to_string())
+/// Where a file system is mounted.
+pub fn place(fs: &str) -> String {
+    format!("/{fs}.mount")
 }
 
 /// One process's administration.
@@ -137,8 +133,8 @@ impl Desk {
     pub fn mount(&self, fs: &str, l: &Layout) -> Result<Fs> {
         let entry = self.entry()?;
         rig::tune(&entry.pool, l);
-        let place = format!("/{fs}.mount");
-        mount::mount(&self.admin, &full(fs), &[], false, Some(&place)).map_err(told)?;
+        let place = place(fs);
+        mount::mount(&self.admin, ROOT, &full(fs), &[], false, Some(&place)).map_err(told)?;
         let object = entry.pool.dsl.dataset(&full(fs))?.object();
         let mounted = entry.mounted(object).ok_or(Kind::NotFound)?;
         Ok(Fs {
@@ -150,35 +146,31 @@ impl Desk {
 
     /// `zfs unmount`: its log is empty afterwards.
     pub fn unmount(&self, fs: &str) -> Result<()> {
-        mount::unmount(&self.admin, &full(fs), false)
+        mount::unmount(&self.admin, ROOT, &full(fs), false)
             .map(drop)
             .map_err(told)
+    }
+
+    /// The file system that is mounted now, after it went back.
+    pub fn mounted(&self, fs: &str) -> Result<Fs> {
+        let entry = self.entry()?;
+        let object = entry.pool.dsl.dataset(&full(fs))?.object();
+        let mounted = entry.mounted(object).ok_or(Kind::NotFound)?;
+        Ok(Fs {
+            pool: entry.pool.clone(),
+            zfs: mounted.zfs(),
+            set: mounted.set(),
+        })
+    }
+
+    /// Commands on datasets, by full names.
+    pub fn commands(&self) -> Commands {
+        Commands(self.admin.clone())
     }
 
     /// `zfs create`
     pub fn create_fs(&self, fs: &str) -> Result<()> {
-        let ask = DatasetCreate {
-            name: full(fs),
-            command: format!("zfs create {}", full(fs)),
-            ..DatasetCreate::default()
-        };
-        create::create(&self.admin, ROOT, &ask)
-            .map(drop)
-            .map_err(told)
-    }
-
-    /// `zfs destroy`, of a file system without snapshots.
-    pub fn destroy_fs(&self, fs: &str) -> Result<()> {
-        let ask = DatasetDestroy {
-            name: full(fs),
-            command: format!("zfs destroy {}", full(fs)),
-            ..DatasetDestroy::default()
-        };
-        let done = destroy::destroy(&self.admin, 0, &ask).map_err(told)?;
-        match done.failed.into_iter().next() {
-            Some((_, e)) => Err(told(e)),
-            None => Ok(()),
-        }
+        self.commands().create(&full(fs), &[])
     }
 
     /// `zfs send` of all snapshots of a file system, each whole and as an increment of the one before. The first
@@ -193,7 +185,7 @@ impl Desk {
                 ..api::Send::default()
             };
             let mut out = Vec::new();
-            send::send(&self.admin, &ask, Some(&mut out), &mut |_| {}).map_err(told)?;
+            send::send(&self.admin, ROOT, &ask, Some(&mut out), &mut |_| {}).map_err(told)?;
             Ok(out)
         };
         let (mut chain, mut before) = (Image::default(), None);
@@ -209,6 +201,53 @@ impl Desk {
         Ok(None)
     }
 
+    /// `zfs diff` of a snapshot and now.
+    pub fn diff(&self, fs: &str, snap: &str) -> Result<Vec<Change>> {
+        let from = format!("{}@{snap}", full(fs));
+        let mut all = Vec::new();
+        let last = diff::diff(&self.admin, ROOT, &from, None, &mut |part| {
+            all.extend(part);
+            Ok(())
+        });
+        all.extend(last.map_err(told)?);
+        Ok(all)
+    }
+
+    /// `zfs allow -u UID snapshot`, or `zfs unallow`
+    pub fn allow(&self, fs: &str, uid: u32, on: bool) -> Result<()> {
+        let list = [Delegation {
+            to: Delegate::User(uid.into()),
+            local: false,
+            descendent: false,
+            permissions: vec![rights::PERMISSION.into()],
+        }];
+        let (admin, full) = (&self.admin, full(fs));
+        let command = |word: &str| format!("zfs {word} -u {uid} snapshot {full}");
+        match on {
+            true => permissions::allow(admin, ROOT, &full, &list, command("allow")),
+            false => permissions::unallow(admin, ROOT, &full, &list, false, command("unallow")),
+        }
+        .map_err(told)
+    }
+
+    /// `zfs snapshot`, by an ordinary user.
+    pub fn snapshot_as(&self, fs: &str, name: &str, uid: u32) -> Result<()> {
+        let full = format!("{}@{name}", full(fs));
+        let ask = SnapshotCreate {
+            command: format!("zfs snapshot {full}"),
+            names: vec![full],
+            ..SnapshotCreate::default()
+        };
+        let peer = Peer {
+            uid,
+            gid: uid,
+            pid: 2,
+        };
+        snapshots::create(&self.admin, peer, &ask)
+            .map(drop)
+            .map_err(told)
+    }
+
     /// `zfs set`
     pub fn set(&self, fs: &str, prop: &str, value: u64) -> Result<()> {
         let word = match props::dataset(prop).map(|p| p.kind) {
@@ -222,6 +261,6 @@ impl Desk {
         };
         let command = format!("zfs set {prop}={text} {}", full(fs));
         let list = vec![(prop.to_string(), text)];
-        set::set(&self.admin, 0, &full(fs), &list, false, command).map_err(told)
+        set::set(&self.admin, ROOT, &full(fs), &list, false, command).map_err(told)
     }
 }

@@ -3,9 +3,11 @@
 
 use crate::cut::FATES;
 use crate::found::What;
-use crate::op::{Fault, Fill, Op};
+use crate::lineage::Lineage;
+use crate::op::{Change, Fault, Fill, Op};
 use crate::owners;
 use crate::rig::{Layout, MIB};
+use crate::rights;
 use crate::world::World;
 use env_sim::SeededRng;
 use vdev::GroupKind;
@@ -45,8 +47,28 @@ const KINDS: [(&str, u64); 30] = [
     ("reimport", 1),
 ];
 
+/// Lines in a thousand that change a device, where devices may fail.
+const DEVICES: u64 = 12;
+
 /// Kinds that only worlds with projects have, so that all others are the ones they were before.
 const OWNERS: [(&str, u64); 4] = [("createas", 8), ("chown", 6), ("project", 3), ("limit", 4)];
+
+/// Kinds that only some worlds have, for the same reason.
+const COMPARING: [(&str, u64); 1] = [("diff", 4)];
+
+/// Kinds that half of the worlds have, for the same reason.
+const LINEAGE: [(&str, u64); 8] = [
+    ("promote", 2),
+    ("bookmark", 2),
+    ("destroymark", 1),
+    ("hold", 2),
+    ("letgo", 1),
+    ("renamesnap", 1),
+    ("renamefs", 1),
+    ("rollbackto", 2),
+];
+/// Kinds that only every third seed has, for the same reason.
+const RIGHTS: [(&str, u64); 3] = [("allow", 2), ("unallow", 1), ("snapshotas", 2)];
 
 /// Values of properties that change how things are written, or limit them.
 const PROPS: [(&str, &[u64]); 6] = [
@@ -63,6 +85,8 @@ const PROPS: [(&str, &[u64]); 6] = [
 /// A seed's taste.
 pub struct Generator {
     rng: SeededRng,
+    /// Of changes of devices.
+    devices: SeededRng,
     weights: Vec<(&'static str, u64)>,
     /// Operations between two power cuts, about.
     epoch: u64,
@@ -114,6 +138,17 @@ impl Generator {
             let rng = SeededRng::new(seed ^ 0x0b5f);
             weights.extend(OWNERS.iter().map(|k| taste(&rng, k)));
         }
+        if SeededRng::new(seed ^ 0xd1ff).below(2) == 0 {
+            weights.extend(COMPARING);
+        }
+        let descent = SeededRng::new(seed ^ 0x71e5);
+        if layout.version == 5000 && descent.below(2) == 0 {
+            weights.extend(LINEAGE.iter().map(|k| taste(&descent, k)));
+        }
+        if seed % 3 == 0 && layout.version >= dsl::deleg::VERSION {
+            let rng = SeededRng::new(seed ^ 0x7169);
+            weights.extend(RIGHTS.iter().map(|k| taste(&rng, k)));
+        }
         let spare = layout.redundancy() as u64;
         let epoch = [8, 20, 40, 80][rng.below(4) as usize];
         Generator {
@@ -125,6 +160,7 @@ impl Generator {
             max_file: [20_000, 200_000, 700_000][rng.below(3) as usize],
             names: [4, 12, 40][rng.below(3) as usize],
             snaps: 0,
+            devices: SeededRng::new(seed ^ 0xde71),
             rng,
         }
     }
@@ -146,6 +182,10 @@ impl Generator {
         if self.sick > 0 && self.rng.below(1000) < self.faults {
             return self.fault();
         }
+        // Of dice of its own, so that what comes between is what it was before.
+        if self.sick > 0 && self.devices.below(1000) < DEVICES {
+            return self.device();
+        }
         loop {
             if let Some(op) = self.try_next(w) {
                 return op;
@@ -165,6 +205,20 @@ impl Generator {
             back,
             fate: FATES[self.rng.below(5) as usize],
             seed: self.rng.next() >> 32,
+        }
+    }
+
+    /// A change of a device that may fail as well.
+    fn device(&self) -> Op {
+        let change = match self.devices.below(4) {
+            0 => Change::Offline,
+            1 => Change::Detach,
+            2 => Change::Attach,
+            _ => Change::Online,
+        };
+        Op::Device {
+            disk: self.devices.below(self.sick as u64) as usize,
+            change,
         }
     }
 
@@ -328,19 +382,33 @@ impl Generator {
             },
             "release" => Op::Release,
             "sync" => Op::Sync,
-            "snapshot" => {
+            "snapshot" | "snapshotas" => {
                 if snaps.len() > 5 {
                     return None;
                 }
                 self.snaps += 1;
-                Op::Snapshot {
-                    fs,
-                    name: format!("s{}", self.snaps),
+                let name = format!("s{}", self.snaps);
+                match kind {
+                    "snapshot" => Op::Snapshot { fs, name },
+                    _ => Op::SnapshotAs {
+                        fs,
+                        name,
+                        uid: 1 + self.rng.below(rights::USERS) as u32,
+                    },
                 }
             }
+            "allow" | "unallow" => Op::Allow {
+                fs,
+                uid: 1 + self.rng.below(rights::USERS) as u32,
+                on: kind == "allow",
+            },
             "destroysnap" => {
                 let (fs, name) = self.pick(&snaps)?.clone();
                 Op::DestroySnapshot { fs, name }
+            }
+            "diff" => {
+                let (fs, snap) = self.pick(&snaps)?.clone();
+                Op::Diff { fs, snap }
             }
             "send" => Op::Send {
                 fs: self.pick(&snaps)?.0.clone(),
@@ -398,7 +466,40 @@ impl Generator {
                 }
             }
             "remount" => Op::Remount { fs },
-            _ => Op::Reimport,
+            "reimport" => Op::Reimport,
+            verb => Op::Lineage(self.lineage(verb, fs, &snaps, w)?),
         })
+    }
+
+    fn lineage(
+        &self,
+        verb: &str,
+        head: String,
+        snaps: &[(String, String)],
+        w: &World,
+    ) -> Option<Lineage> {
+        let now = w.oracle.now();
+        let name = |kind: &str| format!("{kind}{}", self.rng.below(3));
+        let (fs, second) = match verb {
+            "promote" => {
+                let clones: Vec<&String> = now.origins.keys().collect();
+                ((*self.pick(&clones)?).clone(), String::new())
+            }
+            "destroymark" => {
+                let marks: Vec<&String> = now.marks.keys().collect();
+                let (fs, mark) = self.pick(&marks)?.split_once('#')?;
+                (fs.to_string(), mark.to_string())
+            }
+            "renamefs" => (head, name("f")),
+            _ => self.pick(snaps)?.clone(),
+        };
+        let third = match verb {
+            "bookmark" => name("b"),
+            "renamesnap" => name("r"),
+            _ => name("t"),
+        };
+        let mut words = [second, third].into_iter();
+        let mut word = || words.next().ok_or_else(String::new);
+        Lineage::parse(verb, fs, &mut word).ok()?
     }
 }

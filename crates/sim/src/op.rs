@@ -3,6 +3,7 @@
 //! to the world as it is does nothing.
 
 use crate::cut::Fate;
+use crate::lineage::{Lineage, VERBS};
 use std::fmt;
 use std::str::FromStr;
 
@@ -150,6 +151,11 @@ pub enum Op {
         fs: String,
         name: String,
     },
+    /// Compares the present state with a snapshot.
+    Diff {
+        fs: String,
+        snap: String,
+    },
     /// The snapshots of a file system are sent, each whole and as an increment of the one before.
     Send {
         fs: String,
@@ -168,6 +174,7 @@ pub enum Op {
     Rollback {
         fs: String,
     },
+    Lineage(Lineage),
     CreateFs {
         fs: String,
     },
@@ -187,12 +194,30 @@ pub enum Op {
         id: u64,
         value: u64,
     },
+    /// A user may make snapshots of a file system and of those below it from now on, or (`on` is false)
+    /// no longer by this.
+    Allow {
+        fs: String,
+        uid: u32,
+        on: bool,
+    },
+    /// A snapshot, asked for by an ordinary user.
+    SnapshotAs {
+        fs: String,
+        name: String,
+        uid: u32,
+    },
     /// Unmounts and mounts.
     Remount {
         fs: String,
     },
     /// Exports the pool and imports it.
     Reimport,
+    /// A device of the tree is taken out, brought back, detached or attached again.
+    Device {
+        disk: usize,
+        change: Change,
+    },
     Fault {
         disk: usize,
         fault: Fault,
@@ -209,10 +234,31 @@ pub enum Op {
 /// The root file system, as written in a line.
 const ROOT: &str = ".";
 
-fn fs_word(fs: &str) -> &str {
+pub(crate) fn fs_word(fs: &str) -> &str {
     match fs {
         "" => ROOT,
         n => n,
+    }
+}
+
+/// What happens to a device of the tree.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Change {
+    Offline,
+    Online,
+    Detach,
+    /// Beside any other leaf of the same mirror.
+    Attach,
+}
+
+impl fmt::Display for Change {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Change::Offline => "offline",
+            Change::Online => "online",
+            Change::Detach => "detach",
+            Change::Attach => "attach",
+        })
     }
 }
 
@@ -301,15 +347,27 @@ impl fmt::Display for Op {
             Sync => write!(f, "sync"),
             Snapshot { fs, name } => write!(f, "snapshot {} {name}", w(fs)),
             DestroySnapshot { fs, name } => write!(f, "destroysnap {} {name}", w(fs)),
+            Diff { fs, snap } => write!(f, "diff {} {snap}", w(fs)),
             Send { fs } => write!(f, "send {}", w(fs)),
             Clone { fs, snap, to } => write!(f, "clone {} {snap} {to}", w(fs)),
             CloneSnap { fs, snap, to } => write!(f, "clonesnap {} {snap} {to}", w(fs)),
             Rollback { fs } => write!(f, "rollback {}", w(fs)),
+            Lineage(line) => line.fmt(f),
             CreateFs { fs } => write!(f, "createfs {}", w(fs)),
             DestroyFs { fs } => write!(f, "destroyfs {}", w(fs)),
             Set { fs, prop, value } => write!(f, "set {} {prop} {value}", w(fs)),
+            Allow { fs, uid, on } => {
+                write!(
+                    f,
+                    "{} {} {uid}",
+                    if *on { "allow" } else { "unallow" },
+                    w(fs)
+                )
+            }
+            SnapshotAs { fs, name, uid } => write!(f, "snapshotas {} {name} {uid}", w(fs)),
             Remount { fs } => write!(f, "remount {}", w(fs)),
             Reimport => write!(f, "reimport"),
+            Device { disk, change } => write!(f, "device {disk} {change}"),
             Fault { disk, fault } => write!(f, "fault {disk} {fault}"),
             Cut { back, fate, seed } => write!(f, "cut {back} {fate:?} {seed}"),
         }
@@ -345,6 +403,24 @@ impl Words<'_> {
             len: self.num()?,
             seed: self.num()?,
         })
+    }
+    fn change(&mut self) -> Result<Change, String> {
+        match self.word()?.as_str() {
+            "offline" => Ok(Change::Offline),
+            "online" => Ok(Change::Online),
+            "detach" => Ok(Change::Detach),
+            "attach" => Ok(Change::Attach),
+            other => Err(format!("no change of a device: {other}")),
+        }
+    }
+
+    fn lineage(&mut self, verb: &str) -> Result<Lineage, String> {
+        let none = format!("no operation '{verb}' in '{}'", self.1);
+        if !VERBS.contains(&verb) {
+            return Err(none);
+        }
+        let fs = self.fs()?;
+        Lineage::parse(verb, fs, &mut || self.word())?.ok_or(none)
     }
     fn fault(&mut self) -> Result<Fault, String> {
         Ok(match self.word()?.as_str() {
@@ -478,6 +554,10 @@ impl FromStr for Op {
                 fs: w.fs()?,
                 name: w.word()?,
             },
+            "diff" => Op::Diff {
+                fs: w.fs()?,
+                snap: w.word()?,
+            },
             "send" => Op::Send { fs: w.fs()? },
             "clone" => Op::Clone {
                 fs: w.fs()?,
@@ -497,8 +577,22 @@ impl FromStr for Op {
                 prop: w.word()?,
                 value: w.num()?,
             },
+            "allow" | "unallow" => Op::Allow {
+                fs: w.fs()?,
+                uid: w.num()?,
+                on: verb == "allow",
+            },
+            "snapshotas" => Op::SnapshotAs {
+                fs: w.fs()?,
+                name: w.word()?,
+                uid: w.num()?,
+            },
             "remount" => Op::Remount { fs: w.fs()? },
             "reimport" => Op::Reimport,
+            "device" => Op::Device {
+                disk: w.num::<usize>()?,
+                change: w.change()?,
+            },
             "fault" => Op::Fault {
                 disk: w.num()?,
                 fault: w.fault()?,
@@ -508,7 +602,7 @@ impl FromStr for Op {
                 fate: w.word()?.parse()?,
                 seed: w.num()?,
             },
-            v => return Err(format!("no operation '{v}' in '{line}'")),
+            v => Op::Lineage(w.lineage(v)?),
         };
         match w.0.next() {
             None => Ok(op),

@@ -8,6 +8,7 @@
 use crate::found::{count_objects, split, Found, State, Tree, What};
 use crate::owners::{self, Limits};
 use crate::rig::Fs;
+use crate::rights::Rights;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
@@ -41,6 +42,8 @@ pub struct Frozen {
     /// Objects besides those with names.
     pub hidden: usize,
     pub limits: Limits,
+    /// Txg of the snapshot.
+    pub born: u64,
 }
 
 impl std::fmt::Debug for FsModel {
@@ -104,6 +107,7 @@ impl FsModel {
                 .collect(),
             hidden: self.hidden,
             limits: Limits::new(),
+            born: 0,
         }
     }
 
@@ -376,8 +380,13 @@ pub struct Admin {
     pub props: BTreeMap<(String, String), u64>,
     /// By file system.
     pub limits: BTreeMap<String, Limits>,
+    pub rights: Rights,
     /// Origins of clones, `fs@snapshot`.
     pub origins: BTreeMap<String, String>,
+    /// Bookmarks, `fs#name`, and the txg they mean.
+    pub marks: BTreeMap<String, u64>,
+    /// Tags by `fs@snapshot`.
+    pub holds: BTreeMap<String, BTreeSet<String>>,
 }
 
 /// What is looked at in an image.
@@ -386,8 +395,14 @@ pub struct Seen<'a> {
     pub trees: &'a BTreeMap<String, Tree>,
     /// Snapshots with a look into them.
     pub snaps: &'a [String],
+    /// Bookmarks with their txgs.
+    pub marks: BTreeMap<String, u64>,
+    /// Tags of held snapshots.
+    pub holds: BTreeMap<String, BTreeSet<String>>,
     pub look: &'a dyn Fn(&str, &Frozen) -> Result<(), String>,
     pub prop: &'a dyn Fn(&str, &str) -> Result<u64, String>,
+    /// Whether a file system has just these permissions.
+    pub rights: &'a dyn Fn(&str, &Rights) -> Result<(), String>,
 }
 
 /// A whole pool through time.
@@ -488,11 +503,25 @@ impl Oracle {
         if there != must {
             return Err(format!("snapshots {there:?} instead of {must:?}"));
         }
+        if seen.marks != a.marks {
+            return Err(format!(
+                "bookmarks {:?} instead of {:?}",
+                seen.marks, a.marks
+            ));
+        }
+        let mut held = a.holds.clone();
+        held.retain(|_, tags| !tags.is_empty());
+        if seen.holds != held {
+            return Err(format!("holds {:?} instead of {held:?}", seen.holds));
+        }
         for ((fs, prop), value) in &a.props {
             let is = (seen.prop)(fs, prop)?;
             if is != *value {
                 return Err(format!("{prop} of '{fs}' is {is} instead of {value}"));
             }
+        }
+        for name in a.sets.keys() {
+            (seen.rights)(name, &a.rights)?;
         }
         for (name, id) in &a.sets {
             self.models[*id]

@@ -305,9 +305,16 @@ impl Fs {
     }
 }
 
-/// Visits every block, verifies all copies, and compares with the space maps.
+/// Visits every block, verifies all copies, and compares with the space maps, and with the space properties
+/// of datasets.
 pub fn walk(pool: &Arc<Pool>) -> std::result::Result<(), String> {
-    audited(pool, Verify::Copies, true)?.verdict()
+    audited(pool, Verify::Copies, true)?.verdict()?;
+    let wrong = audit::accounts(pool).map_err(|e| e.to_string())?;
+    let lines: Vec<String> = wrong.iter().map(ToString::to_string).collect();
+    match lines.is_empty() {
+        true => Ok(()),
+        false => Err(lines.join("\n")),
+    }
 }
 
 /// Reads every block, all copies.

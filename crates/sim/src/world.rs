@@ -2,21 +2,25 @@
 //! out lines of a trace.
 
 mod faults;
+mod lineage;
 mod posix;
 
 use crate::check::Opened;
 use crate::cut::Image;
 use crate::desk::Desk;
+use crate::differs;
 use crate::foreign::Foreign;
 use crate::found::{self, find, split, What};
 use crate::op::{Fill, Op};
 use crate::oracle::{Frozen, FsModel, Oracle};
 use crate::owners;
 use crate::rig::{self, is_full, Fs, Layout};
-use base::{Kind, Result};
+use crate::rights;
+use base::{Error, Kind, Result};
 use dsl::CreateArgs;
 use env_sim::{Event, Journal, ManualClock, MemDisk, SeededRng};
-use std::collections::BTreeMap;
+use lineage::key;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::Arc;
 use zpl::Znode;
@@ -107,6 +111,9 @@ pub struct World {
     pub first: u64,
     /// Events of the journal at which the import after the last cut was over.
     imported: usize,
+    /// Snapshots, `fs@snapshot`, whose objects the model numbers as it does those of their file system now: none from before
+    /// the last cut or rollback.
+    comparable: BTreeSet<String>,
 }
 
 /// The bytes of a fill.
@@ -163,6 +170,7 @@ impl World {
             foreign: None,
             first: 0,
             imported: 0,
+            comparable: BTreeSet::new(),
         }
     }
 
@@ -226,6 +234,9 @@ impl World {
             self.oracle.begin(pos);
         }
         let outcome = self.carry_out(op).map_err(|e| format!("{line}: {e}"))?;
+        if outcome == Outcome::Done {
+            self.keep_comparable(op);
+        }
         self.hash.bytes(&[outcome as u8]);
         self.counts.refused += u64::from(outcome == Outcome::Refused);
         Ok(outcome)
@@ -236,19 +247,27 @@ impl World {
             return self.cut(*back, *fate, *seed).map(|()| Outcome::Done);
         }
         let r = match op {
-            Op::Snapshot { .. }
-            | Op::DestroySnapshot { .. }
-            | Op::Clone { .. }
+            op if lineage::is_lineage(op) => match op {
+                Op::Snapshot { fs, name } => self.snapshot(fs, name),
+                Op::DestroySnapshot { fs, name } => self.destroy_snapshot(fs, name),
+                Op::Rollback { fs } => self.rollback(fs),
+                Op::Lineage(line) => self.lineage(line),
+                _ => Ok(Outcome::Nothing),
+            },
+            Op::Clone { .. }
             | Op::CloneSnap { .. }
-            | Op::Rollback { .. }
             | Op::CreateFs { .. }
             | Op::DestroyFs { .. }
             | Op::Limit { .. }
+            | Op::Allow { .. }
+            | Op::SnapshotAs { .. }
             | Op::Set { .. } => self.administer(op),
             Op::Remount { .. } | Op::Reimport => self.again(op),
+            Op::Device { disk, change } => self.device(*disk, *change),
             Op::Fault { disk, fault } => Ok(self.fault(*disk, *fault)),
             Op::Read { fs, path } => return self.read(fs, path),
             Op::Send { fs } => return self.send(fs),
+            Op::Diff { fs, snap } => return self.diff(fs, snap),
             Op::Release => {
                 self.held.clear();
                 self.reap().map(|()| Outcome::Done)
@@ -293,6 +312,36 @@ impl World {
         }
     }
 
+    /// `zfs diff` tells what differs between a snapshot and now, by the model.
+    fn diff(&mut self, fs: &str, snap: &str) -> std::result::Result<Outcome, String> {
+        let key = key(fs, snap);
+        let frozen = self.oracle.now().snaps.get(&key).cloned();
+        let frozen = frozen.filter(|_| self.comparable.contains(&key));
+        let (Some(frozen), Some(_)) = (frozen, self.mounted(fs)) else {
+            return Ok(Outcome::Nothing);
+        };
+        let told = match desk(&self.opened).and_then(|d| d.diff(fs, snap)) {
+            Err(e) if is_full(&e) => return Ok(Outcome::Refused),
+            told => told.map_err(text)?,
+        };
+        let now = self.oracle.fs(fs).map(|model| model.freeze());
+        let place = crate::desk::place(fs);
+        differs::judge(&frozen, &now.unwrap_or_default(), &told, &place)?;
+        Ok(Outcome::Done)
+    }
+
+    /// Which snapshots can be compared after an operation.
+    fn keep_comparable(&mut self, op: &Op) {
+        match op {
+            Op::Snapshot { fs, name } => {
+                self.comparable.insert(key(fs, name));
+            }
+            Op::DestroyFs { .. } => self.comparable.clear(),
+            op if lineage::is_lineage(op) => self.comparable.clear(),
+            _ => {}
+        }
+    }
+
     /// Increments must give what whole streams give.
     fn send(&mut self, fs: &str) -> std::result::Result<Outcome, String> {
         if self.pool().is_none() || self.oracle.fs(fs).is_none() {
@@ -333,44 +382,9 @@ impl World {
             return Ok(Outcome::Nothing);
         };
         let now = self.oracle.now().clone();
-        let key = |fs: &str, snap: &str| format!("{fs}@{snap}");
         let n = self.oracle.op;
         let projects = self.layout.projects;
         match op {
-            Snapshot { fs, name } => {
-                let key = key(fs, name);
-                let Some(model) = self.oracle.fs(fs).filter(|_| !now.snaps.contains_key(&key))
-                else {
-                    return Ok(Outcome::Nothing);
-                };
-                let frozen = Arc::new(Frozen {
-                    limits: now.limits.get(fs).cloned().unwrap_or_default(),
-                    ..model.freeze()
-                });
-                let (full, name) = (full(fs), name.clone());
-                let ds = pool.dsl.dataset(&full)?;
-                pool.snapshot(vec![(ds, name)], |_, _| Ok(()))?;
-                let pos = self.pos();
-                self.oracle.administered(pos, |a, _| {
-                    a.snaps.insert(key, frozen);
-                });
-            }
-            DestroySnapshot { fs, name } => {
-                let key = key(fs, name);
-                let cloned = now.origins.values().any(|o| *o == key);
-                if !now.snaps.contains_key(&key) || cloned {
-                    return Ok(Outcome::Nothing);
-                }
-                let name = format!("{}@{name}", full(fs));
-                pool.task(move |pool, tx| {
-                    let ds = pool.dsl.dataset(&name)?;
-                    pool.dsl.destroy_snapshot(tx, &ds)
-                })?;
-                let pos = self.pos();
-                self.oracle.administered(pos, |a, _| {
-                    a.snaps.remove(&key);
-                });
-            }
             CreateFs { fs } | Clone { to: fs, .. } | CloneSnap { to: fs, .. } => {
                 if now.sets.contains_key(fs) || fs.is_empty() || fs.contains('/') {
                     return Ok(Outcome::Nothing);
@@ -385,20 +399,26 @@ impl World {
                     from = Some((key, frozen.clone(), format!("{}@{snap}", full(fs))));
                 }
                 let name = fs.clone();
-                match from.as_ref().map(|f| f.2.clone()) {
-                    None => desk(&self.opened)?.create_fs(fs)?,
-                    Some(origin) => pool.task(move |pool, tx| {
+                match (from.as_ref().map(|f| f.2.clone()), also) {
+                    (None, _) => desk(&self.opened)?.create_fs(fs)?,
+                    (Some(origin), false) => {
+                        let commands = desk(&self.opened)?.commands();
+                        commands.clone_unmounted(&origin, &full(fs))?
+                    }
+                    // In one group, which no command does.
+                    (Some(origin), true) => pool.task(move |pool, tx| {
                         let root = pool.dsl.root()?;
                         let args = CreateArgs::default();
                         let snap = pool.dsl.dataset(&origin)?;
                         let ds = pool.clone_in(tx, &root, &name, &snap, args)?;
-                        match also {
-                            true => pool.snapshot_in(tx, &[(ds, FIRST.into())]),
-                            false => Ok(()),
-                        }
+                        pool.snapshot_in(tx, &[(ds, FIRST.into())])
                     })?,
                 }
                 let pos = self.pos();
+                let born = match also {
+                    true => self.born(fs, FIRST)?,
+                    false => 0,
+                };
                 self.mount(fs)?;
                 let hidden = match self.mounted(fs) {
                     Some(m) => found::count_objects(m)?,
@@ -418,7 +438,11 @@ impl World {
                     a.sets.insert(fs.clone(), models.len());
                     a.limits.insert(fs.clone(), frozen.limits.clone());
                     if also {
-                        a.snaps.insert(key(fs, FIRST), frozen.clone());
+                        let first = Frozen {
+                            born,
+                            ..Frozen::clone(&frozen)
+                        };
+                        a.snaps.insert(key(fs, FIRST), Arc::new(first));
                     }
                     models.push(FsModel::new(&frozen, n));
                 });
@@ -435,16 +459,19 @@ impl World {
                 if let Some(o) = &mut self.opened {
                     o.mounts.remove(fs);
                 }
-                desk(&self.opened)?.destroy_fs(fs)?;
+                desk(&self.opened)?.commands().destroy(&full(fs))?;
                 let pos = self.pos();
                 self.oracle.administered(pos, |a, _| {
                     a.sets.remove(fs);
                     a.origins.remove(fs);
+                    let marks = format!("{fs}#");
+                    a.marks.retain(|k, _| !k.starts_with(&marks));
                     a.limits.remove(fs);
                     a.props.retain(|(f, _), _| f != fs);
+                    a.rights.retain(|(f, _)| f != fs);
                 });
             }
-            Rollback { fs } => return self.rollback(&pool, fs),
+            Allow { .. } | SnapshotAs { .. } => return self.delegate(op),
             Set { fs, prop, value } => {
                 if !now.sets.contains_key(fs) {
                     return Ok(Outcome::Nothing);
@@ -491,35 +518,46 @@ impl World {
         Ok(Outcome::Done)
     }
 
-    fn rollback(&mut self, pool: &Arc<pool::Pool>, fs: &str) -> Result<Outcome> {
+    /// Permissions, and those to whom they are given.
+    fn delegate(&mut self, op: &Op) -> Result<Outcome> {
         let now = self.oracle.now().clone();
-        if !now.sets.contains_key(fs) {
-            return Ok(Outcome::Nothing);
+        match op {
+            Op::Allow { fs, uid, on } if now.sets.contains_key(fs) && *uid > 0 => {
+                desk(&self.opened)?.allow(fs, *uid, *on)?;
+                let pos = self.pos();
+                self.oracle.administered(pos, |a, _| {
+                    let right = (fs.clone(), u64::from(*uid));
+                    match on {
+                        true => a.rights.insert(right),
+                        false => a.rights.remove(&right),
+                    };
+                });
+            }
+            Op::SnapshotAs { fs, name, uid } if *uid > 0 => {
+                let key = format!("{fs}@{name}");
+                let Some(model) = self.oracle.fs(fs).filter(|_| !now.snaps.contains_key(&key))
+                else {
+                    return Ok(Outcome::Nothing);
+                };
+                let frozen = Arc::new(Frozen {
+                    limits: now.limits.get(fs).cloned().unwrap_or_default(),
+                    ..model.freeze()
+                });
+                let may = rights::may(&now.rights, fs, u64::from(*uid));
+                match desk(&self.opened)?.snapshot_as(fs, name, *uid) {
+                    Err(e) if e.kind == Kind::NotPermitted && !may => return Ok(Outcome::Refused),
+                    Ok(()) if !may => {
+                        return Err(Error::damaged("a user did what was not delegated"))
+                    }
+                    done => done?,
+                }
+                let pos = self.pos();
+                self.oracle.administered(pos, |a, _| {
+                    a.snaps.insert(key, frozen);
+                });
+            }
+            _ => return Ok(Outcome::Nothing),
         }
-        let full = full(fs);
-        let ds = pool.dsl.dataset(&full)?;
-        let newest = match ds.prev()? {
-            Some(p) => p.snap_name()?.map(|s| format!("{fs}@{s}")),
-            None => None,
-        };
-        // A clone without snapshots of its own has its origin before it.
-        let Some(frozen) = newest.and_then(|s| now.snaps.get(&s).cloned()) else {
-            return Ok(Outcome::Nothing);
-        };
-        drop(ds);
-        self.unmount(fs)?;
-        pool.task(move |pool, tx| {
-            let ds = pool.dsl.dataset(&full)?;
-            pool.rollback(tx, &ds)
-        })?;
-        let pos = self.pos();
-        self.mount(fs)?;
-        let n = self.oracle.op;
-        self.oracle.administered(pos, |a, models| {
-            a.sets.insert(fs.into(), models.len());
-            a.limits.insert(fs.into(), frozen.limits.clone());
-            models.push(FsModel::new(&frozen, n));
-        });
         Ok(Outcome::Done)
     }
 

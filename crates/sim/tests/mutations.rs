@@ -198,6 +198,26 @@ fn a_destroyed_file_system_that_is_still_there_is_found() {
     found(Mutation::DestroyForgets, &|_| replayed(&lines));
 }
 
+#[test]
+fn a_permission_that_is_not_stored_is_missed() {
+    let lines = ["createfs a", "allow a 2", "create a f 644", "cut 0 Kept 1"];
+    found(Mutation::PermissionLost, &|_| replayed(&lines));
+}
+
+#[test]
+fn a_user_who_does_what_was_not_delegated_is_found() {
+    let lines = [
+        "createfs a",
+        "allow a 2",
+        "snapshotas a s 2",
+        "unallow a 2",
+        "snapshotas a t 2",
+        "cut 0 Kept 1",
+        "snapshotas . t 2",
+    ];
+    found(Mutation::RightsOff, &|_| replayed(&lines));
+}
+
 /// A destroyed file system of more blocks than are freed in a group: the next group, and the import after a crash, must go
 /// on where the one before stopped.
 #[test]
@@ -227,6 +247,108 @@ fn place_of_freeing_lost() {
             None => Ok(()),
         },
     );
+}
+
+/// Objects that are gone with their whole blocks of dnodes must be told by a comparison.
+#[test]
+fn diff_forgets_holes() {
+    let mut lines: Vec<String> = (0..90).map(|n| format!("create . f{n} 644")).collect();
+    lines.push("sync".into());
+    lines.push("snapshot . s1".into());
+    lines.extend((0..90).map(|n| format!("unlink . f{n}")));
+    lines.push("release".into());
+    lines.push("sync".into());
+    lines.push("create . g 644".into());
+    lines.push("diff . s1".into());
+    let t = Trace {
+        seed: 1,
+        layout: layout(GroupKind::Single, 1),
+        ops: lines.iter().map(|l| l.parse().unwrap()).collect(),
+    };
+    found(
+        Mutation::DiffForgetsHoles,
+        &|_| match trace::replay(&t, &Extra::default()).finding {
+            Some(f) => Err(f),
+            None => Ok(()),
+        },
+    );
+}
+
+const BEGIN: [&str; 4] = [
+    "create . a 644",
+    "write . a 0 300000 2",
+    "snapshot . s1",
+    "write . a 0 200000 3",
+];
+
+/// Lines after a file system with a snapshot was made, and a power cut.
+fn descent(lines: &[&str]) -> Result<(), String> {
+    let all: Vec<&str> = BEGIN.iter().chain(lines).copied().collect();
+    replayed(&[&all[..], &["cut 0 Kept 1"]].concat())
+}
+
+#[test]
+fn a_destroyed_bookmark_that_is_still_there_is_found() {
+    let lines = ["bookmark . s1 b", "destroymark . b"];
+    found(Mutation::BookmarkStays, &|_| descent(&lines));
+}
+
+/// It is in the way of going back further.
+#[test]
+fn a_rollback_that_forgets_a_bookmark_is_found() {
+    let lines = ["snapshot . s2", "bookmark . s2 b", "rollbackto . s1"];
+    found(Mutation::BookmarkStays, &|_| descent(&lines));
+}
+
+#[test]
+fn a_forgotten_hold_is_found() {
+    found(Mutation::HoldForgotten, &|_| descent(&["hold . s1 t"]));
+    let lines = ["hold . s1 t", "destroysnap . s1", "letgo . s1 t"];
+    found(Mutation::HoldForgotten, &|_| descent(&lines));
+}
+
+#[test]
+fn a_deadlist_key_that_is_left_out_is_found() {
+    let lines = [
+        "snapshot . s2",
+        "write . a 0 100000 4",
+        "snapshot . s3",
+        "destroysnap . s2",
+    ];
+    found(Mutation::DeadlistKeyLost, &|_| descent(&lines));
+}
+
+#[test]
+fn a_rollback_that_counts_wrong_is_found() {
+    let lines = ["rollback ."];
+    found(Mutation::SwapMiscounted, &|_| descent(&lines));
+}
+
+#[test]
+fn snapshots_clones_and_bookmarks_live_through_promotion_and_new_names() {
+    let lines = [
+        "snapshot . s2",
+        "bookmark . s2 b",
+        "clone . s2 c",
+        "snapshot c own",
+        "promote c",
+        "renamefs c d",
+        "renamesnap d s1 r1",
+        "hold d r1 t",
+        "cut 0 Kept 1",
+        "destroysnap d r1",
+        "letgo d r1 t",
+        "destroysnap d r1",
+        "write d a 0 100000 5",
+        "rollback d",
+        "promote .",
+        "rollbackto . s2",
+        "destroysnap d own",
+        "destroyfs d",
+        "destroysnap . s2",
+        "destroymark . b",
+    ];
+    descent(&lines).unwrap();
 }
 
 /// A file in which a hole was made between two snapshots: the increment must have the hole.

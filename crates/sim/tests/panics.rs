@@ -33,7 +33,7 @@ fn quiet() {
 fn trace_of(seed: u64) -> Trace {
     let mut t = trace::run_seed(seed, STEPS, &Extra::default()).trace;
     t.ops
-        .retain(|op| !matches!(op, Op::Cut { .. } | Op::Fault { .. }));
+        .retain(|op| !matches!(op, Op::Cut { .. } | Op::Device { .. } | Op::Fault { .. }));
     t
 }
 

@@ -16,6 +16,7 @@
 #![forbid(unsafe_code)]
 #![warn(missing_docs)]
 
+mod apply;
 mod image;
 mod package;
 mod reader;
@@ -24,6 +25,7 @@ pub mod send;
 pub mod token;
 mod writer;
 
+pub use apply::{Applier, Rules};
 pub use image::Image;
 pub use package::{BeginList, FileSystem, Package};
 pub use reader::{Item, Reader};

@@ -107,7 +107,7 @@ impl<R: Read> Reader<R> {
     /// The next record; `None` behind the END of the stream or package, and if the input is empty from the start.
     ///
     /// In a package come: BEGIN (compound, with the list), END, the records of each stream from its BEGIN to its END, and a last END.
-    /// All fields of END of a package are zero, and it is verified to be so.
+    /// All fields of the last one are zero, and it is verified to be so.
     ///
     /// Errors: `NoData` if the input ends within the stream; `Checksum` if a running checksum does not match;
     /// `Invalid` if it is no stream, or has a record that makes no sense; `Unsupported` if it has unknown features;
@@ -196,11 +196,17 @@ impl<R: Read> Reader<R> {
         Ok(Some(header))
     }
 
-    /// Whether this is the END of a package: only its type is not zero.
+    /// Whether this is the END of a package: only its type is not zero. `zstream` adds the checksum of that.
     fn is_last_end(&self, header: &[u8; RECORD]) -> bool {
         let mut end = [0; RECORD];
         end[if self.swapped { 3 } else { 0 }] = 5;
-        self.state == State::Between && *header == end
+        if self.state != State::Between || header[..CHECKSUM_AT] != end[..CHECKSUM_AT] {
+            return false;
+        }
+        let mut sum = Fletcher4::new(self.swapped);
+        sum.update(&end[..CHECKSUM_AT]);
+        let stored = stored_checksum(header, self.swapped);
+        stored == [0; 4] || stored == sum.words()
     }
 
     /// Reads the payload of a record and, `inside` a stream, the record behind it, and verifies both.

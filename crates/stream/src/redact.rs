@@ -135,6 +135,7 @@ pub fn changed(os: &Objset, after: Txg) -> Result<Changed> {
         holes: Holes::All,
         crypt: os.crypt(),
         resume: None,
+        in_use: zio::InUse::Now,
     };
     walk::walk(&os.dmu().zio, &os.root(), &spec, &mut c)?;
     Ok(c.changed)

@@ -81,12 +81,22 @@ impl<W: Write> Writer<W> {
         self.put(record.encode(self.swapped), record.number() == 0, payload)
     }
 
-    /// Writes a record that is there in its encoded form, with a checksum of its own.
+    /// Writes a record that is there in its encoded form, with a checksum of its own. END gets the new checksum if it had one, and
+    /// is followed by another stream; that is how OpenZFS's `zstream` copies streams and packages.
     pub fn write_encoded(&mut self, header: &[u8; RECORD], payload: &[u8]) -> Result<()> {
-        match Record::decode(header, self.swapped)? {
-            Record::End(end) => self.end(end.to_guid),
-            r => self.put(*header, r.number() == 0, payload),
+        let mut header = *header;
+        let mut record = Record::decode(&header, self.swapped)?;
+        if let Record::End(end) = &mut record {
+            if end.checksum != [0; 4] {
+                end.checksum = self.sum.words();
+                header = record.encode(self.swapped);
+            }
         }
+        self.put(header, record.number() == 0, payload)?;
+        if let Record::End(_) = record {
+            self.sum = Fletcher4::new(self.swapped);
+        }
+        Ok(())
     }
 
     /// Ends the stream of a snapshot.

@@ -567,7 +567,8 @@ impl Job<'_> {
 /// Names of users and groups depend on the machine.
 fn nameless(text: &str) -> String {
     let line = |l: &str| {
-        let mut words: Vec<&str> = l.splitn(3, ' ').collect();
+        let numbers = l.replace("(unknown: ", "");
+        let mut words: Vec<&str> = numbers.splitn(3, ' ').collect();
         if matches!(words[0], "\tuser" | "\tgroup") && words.len() == 3 {
             words[1] = "NAME";
         }

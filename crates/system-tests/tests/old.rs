@@ -174,6 +174,98 @@ fn theirs_to_ours_and_back() {
     rig.stop();
 }
 
+/// Snapshots, clones and what was promoted are the same to both, down to the bytes they account for; each
+/// goes on with the other's, and nothing is left of them in the end.
+#[test]
+fn snapshots_and_clones_go_both_ways() {
+    let _alone = ALONE.acquire();
+    let Some(mut rig) = Rig::as_root("old-clones") else {
+        return;
+    };
+    let Some(old) = or_skip(OldZfsFuse::start()) else {
+        return;
+    };
+    let disks = rig.images(1, 256 << 20);
+    let (mnt, dir) = (rig.mnt(), rig.disks());
+    let (at, dir) = (mnt.to_str().unwrap(), dir.to_str().unwrap());
+    let accounts = "used,referenced,origin,usedbysnapshots,usedbydataset,usedbychildren";
+    let asked = [
+        "get",
+        "-r",
+        "-H",
+        "-p",
+        "-o",
+        "name,property,value",
+        accounts,
+        "tank",
+    ];
+    rig.start();
+    rig.zpool(&["create", "-o", "version=23", "-m", at, "tank", &disks[0]]);
+    rig.zfs(&["create", "tank/a"]);
+    tree::write(&mnt.join("a"), 100, 31, KINDS).unwrap();
+    rig.zfs(&["snapshot", "-r", "tank@1"]);
+    rig.sh(&format!("rm -rf {at}/a/many; seq 50000 >{at}/a/more"));
+    rig.zfs(&["snapshot", "tank/a@2"]);
+    rig.zfs(&["clone", "tank/a@1", "tank/c"]);
+    rig.sh(&format!("seq 90000 >{at}/c/own"));
+    rig.zfs(&["promote", "tank/c"]);
+    rig.sh(&format!("seq 9000 >{at}/a/after"));
+    let ours = tree::describe(&mnt).unwrap();
+    rig.zpool(&["sync", "tank"]);
+    let said = rig.zfs(&asked);
+    assert!(said.contains("tank/a\torigin\ttank/c@1"), "{said}");
+    rig.zpool(&["export", "tank"]);
+    rig.zdb_check("tank");
+
+    let lines = |text: &str| -> Vec<String> {
+        // Importing and mounting change the pool itself.
+        let own = |l: &&str| !l.starts_with("tank\t");
+        text.lines().filter(own).map(str::to_string).collect()
+    };
+    old.zpool(&["import", "-d", dir, "tank"]).unwrap();
+    assert_same(
+        &ours,
+        &tree::describe(&old.outside(at)).unwrap(),
+        "ours, read by theirs",
+    );
+    assert_eq!(lines(&old.zfs(&asked).unwrap()), lines(&said));
+    old.zfs(&["rollback", "tank/a@2"]).unwrap();
+    old.zfs(&["clone", "tank/a@2", "tank/d"]).unwrap();
+    old.sh(&format!("seq 70000 >{at}/d/theirs")).unwrap();
+    old.zfs(&["snapshot", "tank/d@3"]).unwrap();
+    old.zfs(&["rename", "tank/a@2", "tank/a@two"]).unwrap();
+    let theirs = tree::describe(&old.outside(at)).unwrap();
+    old.zpool(&["export", "tank"]).unwrap();
+    rig.zdb_check("tank");
+
+    rig.zpool(&["import", "-d", dir, "tank"]);
+    assert_same(
+        &theirs,
+        &tree::describe(&mnt).unwrap(),
+        "theirs, read by ours",
+    );
+    rig.zfs(&["promote", "tank/d"]);
+    rig.zfs(&["rollback", "-r", "tank/d@two"]);
+    for gone in [
+        "tank/a",
+        "tank/d@two",
+        "tank/d",
+        "tank/c@1",
+        "tank/c",
+        "tank@1",
+    ] {
+        rig.zfs(&["destroy", gone]);
+    }
+    rig.zpool(&["export", "tank"]);
+    rig.zdb_check("tank");
+    old.zpool(&["import", "-d", dir, "tank"]).unwrap();
+    let left = old.zfs(&["list", "-H", "-o", "name", "-t", "all"]).unwrap();
+    assert_eq!(left.trim(), "tank");
+    old.zpool(&["export", "tank"]).unwrap();
+    old.stop().unwrap();
+    rig.stop();
+}
+
 #[test]
 fn ours_sent_is_received_by_theirs() {
     let _alone = ALONE.acquire();

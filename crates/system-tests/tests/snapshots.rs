@@ -109,8 +109,10 @@ fn snapshots_of_one_command_are_made_together_or_not_at_all() {
     rig.zfs(&["rename", "-r", "tank@two", "@three"]);
     assert_eq!(list(&rig, "snapshot").len(), 5);
     assert!(list(&rig, "snapshot").contains(&"tank/a/b@three".to_string()));
+    // Limits bind those who could not change them.
     rig.zfs(&["set", "snapshot_limit=1", "tank/c"]);
-    refused(&rig, &["snapshot", "tank/c@more"], "snapshot_limit");
+    rig.zfs(&["snapshot", "tank/c@more"]);
+    rig.zfs(&["destroy", "tank/c@more"]);
     rig.zfs(&["destroy", "-r", "tank@three"]);
     assert_eq!(list(&rig, "snapshot"), ["tank/a/b@one"]);
     rig.zpool(&["export", "tank"]);
@@ -146,15 +148,11 @@ fn a_file_system_goes_back_to_a_snapshot() {
     rig.zfs(&["clone", "tank/a@2", "tank/clone"]);
     refused(&rig, &["rollback", "-r", "tank/a@1"], "use '-R'");
     assert!(at.join("new").exists());
-    // In use, or without room: nothing changes, and what is younger stays.
-    let held = fs::File::open(at.join("kept")).unwrap();
-    refused(&rig, &["rollback", "-R", "tank/a@1"], "busy");
-    drop(held);
     let before = list(&rig, "all");
     refused(&rig, &["rollback", "-R", "tank/a@none"], "does not exist");
     assert!(before.contains(&"tank/a@2".to_string()) && before.contains(&"tank/clone".to_string()));
     assert!(before.contains(&"tank/a#mark".to_string()), "{before:?}");
-    // What is mounted inside goes down and comes back.
+    // What is mounted inside stays, or comes back with its directory.
     rig.zfs(&["create", "tank/a/b"]);
     fs::write(at.join("b/f"), "of the child").unwrap();
     rig.zfs(&["rollback", "-R", "tank/a@1"]);
@@ -317,6 +315,191 @@ fn a_promoted_clone_becomes_the_encryption_root() {
     rig.zfs(&["destroy", "-r", "tank/e"]);
     rig.zfs(&["destroy", "tank/c@1"]);
     assert_eq!(read("c/f"), "secret");
+    rig.zpool(&["export", "tank"]);
+    rig.zdb_check("tank");
+}
+
+/// `reclaim` of `zfs destroy -nvp`, bytes.
+fn would_reclaim(rig: &Rig, name: &str) -> u64 {
+    let out = rig.zfs(&["destroy", "-nvp", name]);
+    let line = out.lines().find_map(|l| l.strip_prefix("reclaim\t"));
+    line.and_then(|n| n.parse().ok())
+        .unwrap_or_else(|| panic!("{out}"))
+}
+
+fn number(rig: &Rig, property: &str, dataset: &str) -> u64 {
+    value(rig, property, dataset).parse().unwrap_or_else(|e| {
+        panic!(
+            "{property} of {dataset}: {}: {e}",
+            value(rig, property, dataset)
+        )
+    })
+}
+
+/// What a dry run says comes free comes free, to the byte; what is said to hold space adds up.
+#[test]
+fn space_is_explained_to_the_byte() {
+    let Some((rig, mnt)) = tank("snap-space") else {
+        return;
+    };
+    rig.zfs(&["create", "-o", "compression=off", "tank/a"]);
+    let at = mnt.join("a");
+    for n in 0..8u8 {
+        // Each file lives through some snapshots and is gone in the next ones.
+        fs::write(
+            at.join(format!("f{n}")),
+            vec![n; 200_000 + usize::from(n) * 50_000],
+        )
+        .unwrap();
+        if n >= 3 {
+            fs::remove_file(at.join(format!("f{}", n - 3))).unwrap();
+        }
+        let name = format!("tank/a@{n}");
+        rig.zfs(&["snapshot", &name]);
+        if n == 4 {
+            rig.zfs(&["bookmark", &name, "#mark"]);
+        }
+    }
+    fs::remove_file(at.join("f7")).unwrap();
+    rig.zpool(&["sync", "tank"]);
+    rig.zfs(&["hold", "keep", "tank/a@5"]);
+
+    // Since a bookmark as since its snapshot, as long as that is there, and afterwards.
+    let since = number(&rig, "written@4", "tank/a");
+    assert!(since > 0);
+    assert_eq!(number(&rig, "written#mark", "tank/a"), since);
+    let at_six = number(&rig, "written@4", "tank/a@6");
+    assert_eq!(number(&rig, "written#mark", "tank/a@6"), at_six);
+    assert_eq!(value(&rig, "written#mark", "tank/a@3"), "-");
+    assert_eq!(value(&rig, "written#none", "tank/a"), "-");
+
+    let lines = rig.zfs(&["space", "-Hp", "tank/a"]);
+    let rows: Vec<Vec<&str>> = lines.lines().map(|l| l.split('\t').collect()).collect();
+    assert_eq!(rows.len(), 9, "{lines}");
+    let head: Vec<u64> = rows[0][1..].iter().map(|n| n.parse().unwrap()).collect();
+    assert_eq!(head[0], head[1] + head[2] + head[4] + head[5], "{lines}");
+    assert_eq!(head[2], number(&rig, "usedbysnapshots", "tank/a"));
+    assert_eq!(rows[6][2], "-");
+    assert_eq!(rows[6][5], "hold keep");
+    let first_run: u64 = rows[5][2].parse().unwrap();
+    assert_eq!(first_run, would_reclaim(&rig, "tank/a@%4"));
+    let second_run: u64 = rows[8][2].parse().unwrap();
+    assert_eq!(second_run, would_reclaim(&rig, "tank/a@6%"));
+    assert_eq!(head[3], head[2] - first_run - second_run, "{lines}");
+
+    refused(
+        &rig,
+        &["destroy", "tank/a@6%5"],
+        "could not find any snapshots",
+    );
+    for spec in ["tank/a@3", "tank/a@1%2,6", "tank/a@%4", "tank/a@7"] {
+        let before = number(&rig, "used", "tank/a");
+        let said = would_reclaim(&rig, spec);
+        rig.zfs(&["destroy", spec]);
+        assert_eq!(before - number(&rig, "used", "tank/a"), said, "{spec}");
+    }
+    assert_eq!(number(&rig, "written#mark", "tank/a"), since);
+    rig.zfs(&["release", "keep", "tank/a@5"]);
+    let said = would_reclaim(&rig, "tank/a@%");
+    assert_eq!(said, number(&rig, "usedbysnapshots", "tank/a"));
+    rig.zfs(&["destroy", "tank/a@%"]);
+    assert_eq!(number(&rig, "usedbysnapshots", "tank/a"), 0);
+    rig.zpool(&["export", "tank"]);
+    rig.zdb_check("tank");
+}
+
+#[test]
+fn what_is_protected_is_neither_destroyed_nor_rolled_back() {
+    let Some((rig, mnt)) = tank("snap-protect") else {
+        return;
+    };
+    rig.zfs(&["create", "-p", "tank/home/a"]);
+    rig.zfs(&["create", "tank/other"]);
+    rig.zfs(&["snapshot", "-r", "tank@1"]);
+    fs::write(mnt.join("home/a/f"), "later").unwrap();
+    rig.zfs(&["snapshot", "-r", "tank@2"]);
+    rig.zfs(&["set", "zfs-fuse:protect=on", "tank/home"]);
+    let word = "protected by property 'zfs-fuse:protect'";
+    for args in [
+        ["destroy", "tank/home/a@1"].as_slice(),
+        &["destroy", "-r", "tank@1"],
+        &["destroy", "-r", "tank/home"],
+        &["destroy", "-d", "tank/home/a@%"],
+        &["rollback", "tank/home/a@2"],
+        &["rollback", "-r", "tank/home/a@1"],
+    ] {
+        refused(&rig, args, word);
+        refused(&rig, args, "tank/home");
+    }
+    // Nothing of a request is done that is refused for one of many.
+    assert_eq!(list(&rig, "snapshot").len(), 8);
+    rig.zfs(&["destroy", "tank/other@1"]);
+    // A snapshot of its own mind, either way.
+    rig.zfs(&["set", "zfs-fuse:protect=off", "tank/home/a@1"]);
+    rig.zfs(&["destroy", "tank/home/a@1"]);
+    rig.zfs(&["set", "zfs-fuse:protect=on", "tank/other@2"]);
+    refused(&rig, &["destroy", "-r", "tank/other"], "tank/other@2");
+    rig.zfs(&["rollback", "--protected", "tank/home/a@2"]);
+    rig.zfs(&["destroy", "-r", "--protected", "tank/home"]);
+    rig.zfs(&["destroy", "--yes", "-r", "--protected", "tank/other"]);
+    assert_eq!(list(&rig, "all"), ["tank", "tank@1", "tank@2"]);
+    rig.zpool(&["export", "tank"]);
+}
+
+/// Snapshots are made, renamed and destroyed by mkdir, rename and rmdir, and seen at once.
+#[test]
+fn the_directory_of_snapshots_is_a_way_to_change_them() {
+    let Some((rig, mnt)) = tank("snap-dir") else {
+        return;
+    };
+    fs::write(mnt.join("f"), "one").unwrap();
+    let dir = mnt.join(".zfs/snapshot");
+    assert!(!dir.join("new").exists());
+    rig.zfs(&["snapshot", "tank@new"]);
+    assert_eq!(fs::read_to_string(dir.join("new/f")).unwrap(), "one");
+    rig.zfs(&["rename", "tank@new", "old"]);
+    assert!(!dir.join("new").exists() && dir.join("old/f").exists());
+
+    let mut open = fs::File::create(mnt.join("open")).unwrap();
+    open.write_all(&[7; 300_000]).unwrap();
+    fs::create_dir(dir.join("made")).unwrap();
+    assert_eq!(fs::read(dir.join("made/open")).unwrap(), [7; 300_000]);
+    assert_eq!(list(&rig, "snapshot"), ["tank@old", "tank@made"]);
+    let errno = |r: std::io::Result<()>| r.unwrap_err().raw_os_error();
+    assert_eq!(errno(fs::create_dir(dir.join("made"))), Some(17));
+    fs::rename(dir.join("made"), dir.join("renamed")).unwrap();
+    assert_eq!(list(&rig, "snapshot"), ["tank@old", "tank@renamed"]);
+    assert_eq!(errno(fs::rename(dir.join("old"), mnt.join("x"))), Some(18));
+
+    // A process stands in what goes.
+    let inside = fs::File::open(dir.join("old/f")).unwrap();
+    let mut standing = std::process::Command::new("sleep")
+        .arg("100")
+        .current_dir(dir.join("old"))
+        .spawn()
+        .unwrap();
+    fs::remove_dir(dir.join("old")).unwrap();
+    assert_eq!(list(&rig, "snapshot"), ["tank@renamed"]);
+    assert!(!dir.join("old").exists());
+    let names: Vec<_> = fs::read_dir(&dir)
+        .unwrap()
+        .map(|e| e.unwrap().file_name())
+        .collect();
+    assert_eq!(names, ["renamed"]);
+    let cwd = format!("/proc/{}/cwd/f", standing.id());
+    assert!(fs::read(cwd).is_err());
+    standing.kill().unwrap();
+    standing.wait().unwrap();
+    drop(inside);
+    rig.zfs(&["hold", "keep", "tank@renamed"]);
+    assert_eq!(errno(fs::remove_dir(dir.join("renamed"))), Some(16));
+    rig.zfs(&["release", "keep", "tank@renamed"]);
+    rig.zfs(&["set", "zfs-fuse:protect=on", "tank"]);
+    assert_eq!(errno(fs::remove_dir(dir.join("renamed"))), Some(1));
+    rig.zfs(&["set", "snapdir=disabled", "tank"]);
+    std::thread::sleep(std::time::Duration::from_millis(1100));
+    assert!(!mnt.join(".zfs").exists());
+    drop(open);
     rig.zpool(&["export", "tank"]);
     rig.zdb_check("tank");
 }

@@ -144,8 +144,9 @@ fn a_stranger_may_look_at_roots_pools_and_no_more() {
         ("zfs", &["rename", "tank/a", "tank/b"]),
         ("zfs", &["set", "compression=off", "tank/a"]),
         ("zfs", &["inherit", "compression", "tank/a"]),
-        ("zfs", &["mount", "-a"]),
         ("zfs", &["unmount", "tank/a"]),
+        ("zfs", &["snapshot", "tank/a@s"]),
+        ("zfs", &["allow", "everyone", "mount", "tank/a"]),
         // Its standard output goes along with the request.
         ("zfs", &["read", "tank/a"]),
     ] {
@@ -155,6 +156,10 @@ fn a_stranger_may_look_at_roots_pools_and_no_more() {
             "{program} {args:?}: {said}"
         );
     }
+    // What he may not mount is not his.
+    rig.zfs(&["unmount", "tank/a"]);
+    stranger("zfs", &["mount", "-a"]).ok();
+    assert_eq!(rig.get("mounted", "tank/a"), "no");
     let said = speak_as(&rig, STRANGER, &at, &call("Stop", "{}"));
     assert!(said.contains("\"error\""), "{said}");
     // Who asks has not grown beyond what his questions may be.
@@ -317,6 +322,8 @@ fn calls(rig: &Rig) -> Vec<Vec<u8>> {
         ("PoolActivity", p(r#"{"pool":"tank"}"#)),
         ("PoolSync", p(r#"{"pool":"tank"}"#)),
         ("PoolSet", p(r#"{"pool":"tank","props":[["comment","text"],["autotrim","off"]],"command":"x"}"#)),
+        ("PoolScrub", p(r#"{"pool":"tank"}"#)),
+        ("PoolResilver", p(r#"{"pool":"tank"}"#)),
         ("PoolClear", p(r#"{"pool":"tank","device":"DISK"}"#)),
         ("PoolUpgrade", p(r#"{"pool":"tank","version":28}"#)),
         ("PoolCreate", p(r#"{"name":"more","vdevs":[{"kind":"mirror","class":"normal","children":[{"kind":"file","path":"DISK"},{"kind":{"draid":{"parity":1,"data":2,"children":4,"spares":0}},"path":"DISK"}]}],"props":[["ashift","12"]],"fs_props":[["mountpoint","none"]],"dry_run":true}"#)),
@@ -340,7 +347,11 @@ fn calls(rig: &Rig) -> Vec<Vec<u8>> {
         ("Send", p(r#"{"token":"1-7-8-789c","redact":"tank#m","progress":true}"#)),
         ("Redact", p(r#"{"snapshot":"tank@a","bookmark":"m","snaps":["tank/c@a"]}"#)),
         ("Holds", p(r#"{"snapshots":["tank@a"],"recursive":true}"#)),
+        ("Diff", p(r#"{"from":"tank@a","to":"tank"}"#)),
+        ("SpaceHeld", p(r#"{"dataset":"tank","recursive":true}"#)),
         ("Permissions", p(r#"{"dataset":"tank/b"}"#)),
+        ("PermissionsGive", p(r#"{"dataset":"tank/b","list":[{"to":{"user":7},"local":true,"permissions":["mount","@s"]},{"to":{"set":"@s"},"permissions":["hold"]}]}"#)),
+        ("PermissionsTake", p(r#"{"dataset":"tank/b","list":[{"to":"everyone"},{"to":"creator","permissions":["hold"]}],"recursive":true}"#)),
         ("SpaceOf", p(r#"{"dataset":"tank/b","who":["user","group","project"]}"#)),
     ]
     .map(|(method, parameters): (&str, String)| call(method, &parameters))

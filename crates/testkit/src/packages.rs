@@ -19,10 +19,20 @@ pub enum Set {
     Ztest,
     /// zfs-fuse 0.7 with its own `zfs`, `zpool`, `zdb`.
     ZfsFuse,
+    /// `sanoid` with the Perl modules that it needs.
+    Sanoid,
+    /// `zfs-auto-snapshot`.
+    AutoSnapshot,
 }
 
 impl Set {
-    pub const ALL: [Set; 3] = [Set::OpenZfs, Set::Ztest, Set::ZfsFuse];
+    pub const ALL: [Set; 5] = [
+        Set::OpenZfs,
+        Set::Ztest,
+        Set::ZfsFuse,
+        Set::Sanoid,
+        Set::AutoSnapshot,
+    ];
 
     /// Name of the folder in the cache, and on the command line.
     pub fn name(self) -> &'static str {
@@ -30,6 +40,8 @@ impl Set {
             Set::OpenZfs => "openzfs",
             Set::Ztest => "ztest",
             Set::ZfsFuse => "zfs-fuse",
+            Set::Sanoid => "sanoid",
+            Set::AutoSnapshot => "zfs-auto-snapshot",
         }
     }
 
@@ -38,11 +50,13 @@ impl Set {
             Set::OpenZfs => "zfsutils-linux",
             Set::Ztest => "zfs-test",
             Set::ZfsFuse => "zfs-fuse",
+            Set::Sanoid => "sanoid",
+            Set::AutoSnapshot => "zfs-auto-snapshot",
         }
     }
 
     fn backports(self) -> bool {
-        self != Set::ZfsFuse
+        matches!(self, Set::OpenZfs | Set::Ztest)
     }
 
     /// Whether a dependency has to be fetched too: libraries that a machine without the package
@@ -54,7 +68,11 @@ impl Set {
             Set::OpenZfs => {
                 dependency.starts_with("lib") && own.iter().any(|w| dependency.contains(w))
             }
-            Set::Ztest => false,
+            Set::Ztest | Set::AutoSnapshot => false,
+            Set::Sanoid => matches!(
+                dependency,
+                "libconfig-inifiles-perl" | "libcapture-tiny-perl"
+            ),
             Set::ZfsFuse => fuse.iter().any(|w| dependency.starts_with(w)),
         }
     }
@@ -64,6 +82,8 @@ impl Set {
             Set::OpenZfs => &["zdb", "zstream"],
             Set::Ztest => &["ztest"],
             Set::ZfsFuse => &["zfs-fuse", "zfs", "zpool"],
+            Set::Sanoid => &["sanoid", "syncoid"],
+            Set::AutoSnapshot => &["zfs-auto-snapshot"],
         }
     }
 }
@@ -81,6 +101,11 @@ impl Programs {
             .iter()
             .map(|d| self.root.join(d).join(name))
             .find(|p| p.is_file())
+    }
+
+    /// The folder the packages are unpacked in, which stands for `/`.
+    pub fn root(&self) -> &Path {
+        &self.root
     }
 
     /// Path of a file of the set, given from the root.
@@ -142,6 +167,33 @@ pub fn get(set: Set) -> Result<Programs> {
         }
     }
     Ok(programs)
+}
+
+/// A folder for `PYTHONPATH` with a Python package of exactly this version (`name==1.2`) and what it needs, fetched
+/// with pip if the cache does not have it.
+///
+/// Errors: unsupported if there is no pip, or it cannot fetch the package.
+pub fn python(package: &str) -> Result<PathBuf> {
+    let root = cache().join(format!("python-{package}"));
+    if root.is_dir() {
+        return Ok(root);
+    }
+    std::fs::create_dir_all(cache())?;
+    let work = TempDir::inside(&cache(), "fetch")?;
+    let tree = work.path().join("tree");
+    let mut c = Command::new("python3");
+    c.args(["-m", "pip", "install", "-q", "--no-compile", "--target"]);
+    c.arg(&tree).arg(package);
+    let fetched = output(&mut c).ok().filter(|out| out.status.success());
+    if fetched.is_none() {
+        bail!(Unsupported, "pip cannot fetch {package}");
+    }
+    if let Err(e) = std::fs::rename(&tree, &root) {
+        if !root.is_dir() {
+            return Err(e.into());
+        }
+    }
+    Ok(root)
 }
 
 fn fetch(set: Set, root: &Path) -> Result<()> {

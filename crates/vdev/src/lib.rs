@@ -35,7 +35,7 @@ pub use io_counts::{IoFigures, SLOW_NS};
 pub use label::discover::{discover, Found, PoolFound, Problem};
 pub use node::{Stats, Vdev, VdevKind};
 pub use read::{BadLeaf, Fault, ReadOutcome, ReadReq};
-pub use spec::{DevSpec, GroupKind, TopSpec};
+pub use spec::{Bias, DevSpec, GroupKind, TopSpec};
 pub use state::{Aux, State};
 pub use tree::VdevTree;
 pub use write::WriteBatch;

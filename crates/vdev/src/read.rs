@@ -62,6 +62,10 @@ pub struct ReadOutcome {
     pub bad: Vec<BadLeaf>,
     /// Bytes written to leaves that had missed the block (scrub and resilver only).
     pub resilvered: u64,
+    /// Bytes rewritten because what was there was wrong or could not be read.
+    pub repaired: u64,
+    /// Leaves that missed the block and could not be given it now: they lack its txg still.
+    pub behind: Vec<u64>,
     /// [`VdevTree::look_many`] only: nothing helped, and why; there are no data.
     pub lost: Option<Error>,
 }
@@ -260,7 +264,8 @@ impl VdevTree {
             }
         }
         let mut refs: Vec<Option<&mut Plan>> = plans.iter_mut().map(|p| p.as_mut().ok()).collect();
-        self.fetch(&mut refs, &places, mode != Mode::Ahead);
+        let urgent = !matches!(mode, Mode::Ahead | Mode::Scrub);
+        self.fetch(&mut refs, &places, urgent);
         drop(refs);
         if let ([req], [_]) = (reqs, &plans[..]) {
             return plans

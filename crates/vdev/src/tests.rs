@@ -134,7 +134,15 @@ fn subsets(n: usize, k: usize) -> Vec<Vec<usize>> {
 
 /// Adds a top-level vdev.
 fn add(tree: &VdevTree, spec: &TopSpec, txg: Txg) -> Arc<Vdev> {
-    let top = tree.new_top(spec, &pool_keys(tree), txg).unwrap();
-    tree.append(top.clone(), txg).unwrap();
-    top
+    let tops = tree.new_tops(std::slice::from_ref(spec), &pool_keys(tree), txg);
+    let tops = tops.unwrap();
+    tree.append(&tops, txg).unwrap();
+    tops[0].clone()
+}
+
+/// Puts `dev` beside leaf `guid` in txg 6; it lacks everything before txg 9.
+fn attach(tree: &VdevTree, guid: u64, dev: &DevSpec, how: Attach) -> Result<Arc<Vdev>> {
+    let fresh = tree.prepare(guid, dev, how, None, &pool_keys(tree), 6)?;
+    tree.attach(guid, &fresh, how, 6, 9)?;
+    Ok(fresh)
 }

@@ -31,7 +31,7 @@ use base::{Block, Error, Result, Txg};
 use disk::dnode::{DNODES_PER_BLOCK, DNODE_SIZE};
 use disk::objset::ObjsetPhys;
 use disk::{BlkPtr, DnodePhys, ObjType, BP_SIZE};
-use zio::{Crypt, ReadSpec, Zio};
+use zio::{Crypt, InUse, ReadSpec, Zio};
 
 /// Blocks of metadata that are read ahead together, before the first of them is needed.
 pub const AHEAD: usize = 32;
@@ -145,6 +145,8 @@ pub struct Spec<'a> {
     pub crypt: &'a Crypt,
     /// Where a traversal with the same order was stopped.
     pub resume: Option<Place>,
+    /// What is known of the pointers: whether damage of the metadata read is charged to devices and repaired.
+    pub in_use: InUse,
 }
 
 impl Spec<'_> {
@@ -156,6 +158,7 @@ impl Spec<'_> {
             holes: Holes::None,
             crypt: &Crypt::Locked,
             resume: None,
+            in_use: InUse::Now,
         }
     }
 }
@@ -360,9 +363,16 @@ impl<'a> Walker<'a> {
         Ok(Flow::On)
     }
 
+    fn read_spec(&self) -> ReadSpec<'a> {
+        ReadSpec {
+            in_use: self.spec.in_use,
+            ..ReadSpec::with_key(self.spec.crypt)
+        }
+    }
+
     /// A block of metadata; `None` if there is a finding instead.
     fn read(&mut self, bp: &BlkPtr, at: Place) -> Result<Option<Block>> {
-        match self.zio.read_with(bp, &ReadSpec::with_key(self.spec.crypt)) {
+        match self.zio.read_with(bp, &self.read_spec()) {
             Ok(b) => Ok(Some(b)),
             Err(e) if e.is_damage() => {
                 self.visitor.finding(Finding {
@@ -460,8 +470,7 @@ impl<'a> Walker<'a> {
             .filter(|bp| !bp.is_hole() && !bp.is_embedded() && !self.is_left_out(bp))
             .collect();
         if wanted.len() > 1 {
-            self.zio
-                .read_ahead(&wanted, &ReadSpec::with_key(self.spec.crypt));
+            self.zio.read_ahead(&wanted, &self.read_spec());
         }
     }
 

@@ -1,7 +1,7 @@
 //! `zfs destroy`.
 
-use crate::common;
-use api::{DatasetDestroy, Reply, Request};
+use crate::{common, confirm};
+use api::{DatasetDestroy, Destroyed, Reply, Request};
 use base::sizes::nice;
 use cli::names::{self, Want};
 use cli::{Cx, Fail, Outcome, Parsed};
@@ -55,20 +55,23 @@ pub fn destroy(args: &Parsed, cx: &mut Cx<'_>) -> Outcome {
         }
     }
     let (dry_run, parsable) = (args.has("n"), args.has("p"));
-    let request = Request::DatasetDestroy(DatasetDestroy {
+    let mut request = DatasetDestroy {
         name: name.clone(),
         recursive: args.has("r"),
         dependents: args.has("R"),
         force: args.has("f"),
         defer: args.has("d"),
+        protected: args.has("protected"),
         dry_run,
         command: cx.command(),
-    });
-    let done = match cx.ask(&request) {
-        Ok(Reply::Destroyed(done)) => done,
-        Ok(other) => return Err(cx.fail_plain(&unexpected(&other))),
-        Err(e) => return Err(cx.fail(&e, "destroy", &name)),
     };
+    if !dry_run && !args.has("yes") && !name.contains('#') && confirm::is_asked(cx) {
+        request.dry_run = true;
+        let would = carry_out(&request, cx)?;
+        confirm::ask("These will be destroyed:", &would.names, cx)?;
+        request.dry_run = false;
+    }
+    let done = carry_out(&request, cx)?;
     if args.has("v") || parsable {
         for n in &done.names {
             match (parsable, dry_run) {
@@ -89,6 +92,14 @@ pub fn destroy(args: &Parsed, cx: &mut Cx<'_>) -> Outcome {
         cx.complain(error, "destroy", n)?;
     }
     Ok(i32::from(!done.failed.is_empty()))
+}
+
+fn carry_out(request: &DatasetDestroy, cx: &mut Cx<'_>) -> Result<Destroyed, Fail> {
+    match cx.ask(&Request::DatasetDestroy(request.clone())) {
+        Ok(Reply::Destroyed(done)) => Ok(done),
+        Ok(other) => Err(cx.fail_plain(&unexpected(&other))),
+        Err(e) => Err(cx.fail(&e, "destroy", &request.name)),
+    }
 }
 
 #[cfg(test)]

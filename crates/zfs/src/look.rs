@@ -1,7 +1,7 @@
-//! `zfs holds`, `zfs allow FILESYSTEM`, `zfs userspace` and its relatives, `zfs read`.
+//! `zfs holds`, `zfs userspace` and its relatives, `zfs read`.
 
 use crate::common;
-use api::{Grant, Grantee, Reply, Request, SpaceRow, Whose};
+use api::{Reply, Request, SpaceRow, Whose};
 use base::sizes::nice;
 use cli::columns::{self, Column};
 use cli::names::{self, Want};
@@ -74,74 +74,13 @@ fn table(
 }
 
 /// A name of `/etc/passwd` or `/etc/group`.
-fn name_of(file: &str, id: u64) -> Option<String> {
+pub fn name_of(file: &str, id: u64) -> Option<String> {
     let text = std::fs::read_to_string(file).ok()?;
     text.lines().find_map(|line| {
         let mut f = line.split(':');
         let name = f.next()?;
         (f.nth(1)?.parse::<u64>().ok()? == id).then(|| name.to_string())
     })
-}
-
-/// `zfs allow FILESYSTEM`: what is delegated there and above.
-pub fn allow(args: &Parsed, cx: &mut Cx<'_>) -> Outcome {
-    let given = args.in_order().next().is_some();
-    let [fs] = args.operands.as_slice() else {
-        if args.operands.is_empty() {
-            return Err(Fail::Usage("missing filesystem argument".into()));
-        }
-        return Err(Fail::Error(
-            "zfs allow: permissions can only be shown in this version, not given".into(),
-        ));
-    };
-    if given {
-        return Err(Fail::Error(
-            "zfs allow: permissions can only be shown in this version, not given".into(),
-        ));
-    }
-    let name = common::dataset_of(fs, cx).map_err(Fail::Error)?;
-    let request = Request::Permissions {
-        dataset: name.clone(),
-    };
-    let all = match cx.ask(&request) {
-        Ok(Reply::Permissions(p)) => p,
-        Ok(other) => return Err(cx.fail_plain(&unexpected(&other))),
-        Err(e) => return Err(cx.fail(&e, "open", &name)),
-    };
-    for p in &all {
-        let head = format!("---- Permissions on {} ", p.dataset);
-        writeln!(cx.out, "{head:-<70}")?;
-        if !p.sets.is_empty() {
-            writeln!(cx.out, "Permission sets:")?;
-            for (name, what) in &p.sets {
-                writeln!(cx.out, "\t{name} {}", what.join(","))?;
-            }
-        }
-        if !p.create.is_empty() {
-            writeln!(cx.out, "Create time permissions:\n\t{}", p.create.join(","))?;
-        }
-        grants("Local permissions", &p.local, cx)?;
-        grants("Descendent permissions", &p.descendent, cx)?;
-        grants("Local+Descendent permissions", &p.everywhere, cx)?;
-    }
-    Ok(0)
-}
-
-fn grants(heading: &str, list: &[Grant], cx: &mut Cx<'_>) -> Result<(), Fail> {
-    if list.is_empty() {
-        return Ok(());
-    }
-    writeln!(cx.out, "{heading}:")?;
-    for g in list {
-        let id = |file: &str, id: u64| name_of(file, id).unwrap_or_else(|| id.to_string());
-        let to = match g.to {
-            Grantee::User(n) => format!("user {}", id("/etc/passwd", n)),
-            Grantee::Group(n) => format!("group {}", id("/etc/group", n)),
-            Grantee::Everyone => "everyone".to_string(),
-        };
-        writeln!(cx.out, "\t{to} {}", g.permissions.join(","))?;
-    }
-    Ok(())
 }
 
 const FIELDS: [&str; 6] = ["type", "name", "used", "quota", "objused", "objquota"];
@@ -376,36 +315,6 @@ mod tests {
         assert_eq!(out, "tank/a@1\tkeep me\t1795180045\n");
         assert_eq!(run("holds tank/a", &mut fake).0, 1);
         assert_eq!(run("holds", &mut fake).0, 2);
-    }
-
-    #[test]
-    fn permissions() {
-        let mut fake = Fake::with(tree());
-        let grant = |to, p: &str| Grant {
-            to,
-            permissions: p.split(',').map(str::to_string).collect(),
-        };
-        fake.answer = Some(Reply::Permissions(vec![Permissions {
-            dataset: "tank".into(),
-            sets: vec![("@set".into(), vec!["promote".into(), "rename".into()])],
-            create: vec!["destroy".into()],
-            local: vec![grant(Grantee::User(4_000_000_001), "@set")],
-            descendent: vec![grant(Grantee::Everyone, "mount")],
-            everywhere: vec![grant(Grantee::Group(4_000_000_002), "hold,send")],
-        }]));
-        let (_, out, _) = run("allow tank", &mut fake);
-        assert_eq!(
-            out,
-            format!(
-                "---- Permissions on tank {}\nPermission sets:\n\t@set promote,rename\n\
-                 Create time permissions:\n\tdestroy\nLocal permissions:\n\
-                 \tuser 4000000001 @set\nDescendent permissions:\n\teveryone mount\n\
-                 Local+Descendent permissions:\n\tgroup 4000000002 hold,send\n",
-                "-".repeat(45)
-            )
-        );
-        assert_eq!(run("allow joe mount tank", &mut fake).0, 1);
-        assert_eq!(run("allow -e mount tank", &mut fake).0, 1);
     }
 
     #[test]

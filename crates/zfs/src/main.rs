@@ -1,18 +1,23 @@
 //! The `zfs` command: reads the command line, asks the daemon, prints.
 #![forbid(unsafe_code)]
 
+mod allow;
 mod change;
 mod common;
+mod confirm;
 mod create;
 mod destroy;
+mod diff;
 mod get;
 mod keys;
 mod list;
 mod look;
 mod mount;
 mod mount_helper;
+mod receive;
 mod send;
 mod snapshots;
+mod space;
 #[cfg(test)]
 mod testing;
 
@@ -32,6 +37,7 @@ fn run(sub: &'static Sub, args: &Parsed, cx: &mut Cx<'_>) -> Outcome {
         "bookmark" => snapshots::bookmark(args, cx),
         "hold" => snapshots::hold(args, cx),
         "release" => snapshots::release(args, cx),
+        "diff" => diff::diff(args, cx),
         "send" => send::send(args, cx),
         "redact" => send::redact(args, cx),
         "list" => list::list(args, cx),
@@ -43,11 +49,14 @@ fn run(sub: &'static Sub, args: &Parsed, cx: &mut Cx<'_>) -> Outcome {
         "change-key" => keys::change(args, cx),
         "mount" => mount::mount(args, cx),
         "unmount" => mount::unmount(args, cx),
+        "receive" => receive::receive(args, cx),
         "holds" => look::holds(args, cx),
-        "allow" => look::allow(args, cx),
+        "allow" => allow::allow(args, cx),
+        "unallow" => allow::unallow(args, cx),
         "userspace" => look::space(api::Whose::User, args, cx),
         "groupspace" => look::space(api::Whose::Group, args, cx),
         "projectspace" => look::space(api::Whose::Project, args, cx),
+        "space" => space::space(args, cx),
         "read" => look::read(args, cx),
         other => Err(cli::Fail::Error(format!(
             "zfs {other}: not available in this version yet"

@@ -1,6 +1,6 @@
 //! `zfs snapshot`, `rollback`, `clone`, `promote`, `bookmark`, `hold`, `release`.
 
-use crate::common;
+use crate::{common, confirm};
 use api::{DatasetClone, Holding, Reply, Request, Rollback, SnapshotCreate};
 use cli::names::{self, Want};
 use cli::{Cx, Fail, Outcome, Parsed};
@@ -60,11 +60,21 @@ pub fn snapshot(args: &Parsed, cx: &mut Cx<'_>) -> Outcome {
 pub fn rollback(args: &Parsed, cx: &mut Cx<'_>) -> Outcome {
     let name = only(args, "dataset")?;
     need_snapshot("rollback to", name)?;
+    if !args.has("yes") && confirm::is_asked(cx) {
+        let fs = name.split('@').next().unwrap_or_default();
+        let younger = match args.has("r") || args.has("R") {
+            true => ", and all younger snapshots and bookmarks",
+            false => "",
+        };
+        let text = format!("What was written since this snapshot will be lost{younger}:");
+        confirm::ask(&text, &[format!("{fs} goes back to {name}")], cx)?;
+    }
     let request = Request::Rollback(Rollback {
         snapshot: name.clone(),
         recursive: args.has("r") || args.has("R"),
         dependents: args.has("R"),
         force: args.has("f"),
+        protected: args.has("protected"),
         command: cx.command(),
     });
     common::done(cx, &request, "rollback to", name)?;

@@ -14,6 +14,8 @@ use std::sync::Arc;
 pub struct Seal<'a> {
     /// Not needed for object sets.
     pub key: Option<&'a DatasetKey>,
+    /// Format version of the keys, where indirect blocks are written without one.
+    pub raw: Option<u64>,
     /// Fills a buffer with unpredictable bytes.
     pub random: &'a (dyn Fn(&mut [u8]) + Sync),
 }
@@ -37,12 +39,13 @@ impl Sealed {
     }
 
     /// The words kept in the pointer: a shorter checksum and the MAC.
-    pub fn words(&self, alg: u8, sum: checksum::Words) -> checksum::Words {
+    pub fn words(&self, alg: u8, sum: checksum::Words, big_endian: bool) -> checksum::Words {
         let mac = match self {
             Sealed::Inside => return sum,
             Sealed::Mac(m) | Sealed::Encrypted(_, _, m) => m,
         };
         let mut bp = BlkPtr::new(ObjType::NONE, 0, 512, 512, 2, alg, 0);
+        bp.set_big_endian(big_endian);
         bp.set_mac(mac);
         let w = bp.checksum();
         checksum::with_mac(alg, sum, [w[2], w[3]])
@@ -59,6 +62,10 @@ pub(crate) fn seal(
 ) -> Result<(Block, Sealed)> {
     if level == 0 && ty == ObjType::OBJSET {
         return Ok((data, Sealed::Inside));
+    }
+    if let (true, Some(version)) = (level > 0, s.raw) {
+        let mac = crypt::indirect_mac(&indirect_records(whole, version));
+        return Ok((data, Sealed::Mac(mac)));
     }
     let Some(key) = s.key else {
         bail!(

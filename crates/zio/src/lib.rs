@@ -20,10 +20,11 @@ mod syncing;
 
 pub use cache::Cache;
 pub use crypt::{Crypt, Seal};
-pub use pipeline::{Prepared, WriteSpec, Zio, ZioOptions};
+pub use pipeline::{Prepared, RawSeal, Scrubbed, StoredForm, WriteSpec, Zio, ZioOptions};
 pub use read_spec::{InUse, Lease, ReadSpec, Whole};
 pub use scope::Scope;
 pub use seam::{
-    Allocator, Dedup, Devices, Looked, PhysWrite, Purpose, ReadOne, Sharing, Waits, Wrong,
+    Allocator, Dedup, Devices, Looked, PhysWrite, Purpose, ReadOne, Scrubbing, Sharing, Waits,
+    Wrong,
 };
 pub use syncing::Syncing;

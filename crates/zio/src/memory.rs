@@ -1,7 +1,7 @@
 //! Memory twins of the two seams, for tests of the rooms above: one vdev of bytes, a bump allocator
 //! with a free list.
 
-use crate::seam::{Allocator, Devices, Looked, PhysWrite, Purpose, ReadOne, Wrong};
+use crate::seam::{Allocator, Devices, Looked, PhysWrite, Purpose, ReadOne, Scrubbing, Wrong};
 use base::sync::MutexExt;
 use base::{bail, roundup, RangeSet, Result, Txg};
 use disk::Dva;
@@ -72,10 +72,18 @@ impl Devices for MemoryDevices {
     fn count_lost(&self) {
         self.lost.fetch_add(1, Ordering::Relaxed);
     }
-    fn mend(&self, dva: &Dva, _: Txg, right: &[u8]) -> Result<()> {
+    fn mend(&self, dva: &Dva, _: Txg, right: &[u8]) -> Result<u64> {
         let mut b = self.blocks.acquire();
         b.insert(dva.offset(), right.to_vec());
-        Ok(())
+        Ok(right.len() as u64)
+    }
+    fn scrub(&self, reqs: &[ReadOne]) -> Vec<Scrubbing> {
+        let read = |r: &ReadOne| Scrubbing {
+            data: self.probe(&r.dva, r.psize, r.birth, r.verify),
+            written: 0,
+            behind: Vec::new(),
+        };
+        reqs.iter().map(read).collect()
     }
     fn probe(
         &self,

@@ -9,6 +9,7 @@ mod free;
 mod gang;
 mod queue;
 mod read;
+mod scrub;
 mod write;
 
 use crate::cache::Cache;
@@ -21,6 +22,7 @@ use base::{bail, Block, Result, Txg};
 use codec::checksum;
 use disk::{BlkPtr, ObjType};
 use queue::Queue;
+pub use scrub::Scrubbed;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, RwLock, Weak};
@@ -58,6 +60,25 @@ pub struct Prepared {
     lsize: usize,
 }
 
+/// How a block that comes in its stored form is stored.
+#[derive(Clone, Copy, Debug)]
+pub struct StoredForm {
+    /// On-disk number of its compression.
+    pub compress: u8,
+    /// Salt, nonce and MAC of an encrypted block, or the MAC alone of one that is only authenticated.
+    pub sealed: Option<RawSeal>,
+    /// The content is in big-endian order.
+    pub big_endian: bool,
+}
+
+/// What a raw stream says of the encryption of a block.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct RawSeal {
+    pub salt: [u8; disk::crypt::SALT_SIZE],
+    pub iv: [u8; disk::crypt::IV_SIZE],
+    pub mac: [u8; disk::crypt::MAC_SIZE],
+}
+
 enum PreparedKind {
     Hole,
     Embedded(Vec<u8>, u8),
@@ -65,6 +86,8 @@ enum PreparedKind {
         compress: u8,
         checksum: checksum::Words,
         sealed: Option<Sealed>,
+        /// The content is in big-endian order.
+        big_endian: bool,
     },
 }
 

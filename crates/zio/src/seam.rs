@@ -50,6 +50,16 @@ pub struct Looked {
     pub wrong: Vec<Wrong>,
 }
 
+/// What comparing all copies of one place gave; see [`Devices::scrub`].
+pub struct Scrubbing {
+    /// Exactly PSIZE verified bytes.
+    pub data: Result<Vec<u8>>,
+    /// Bytes written to put copies right, or to give them to leaves that had missed the block.
+    pub written: u64,
+    /// Leaves (by guid) that lack the block still.
+    pub behind: Vec<u64>,
+}
+
 /// The devices below.
 pub trait Devices: Send + Sync {
     /// Number of top-level slots, holes included.
@@ -69,8 +79,16 @@ pub trait Devices: Send + Sync {
     fn count(&self, wrong: &[Wrong]);
     /// Counts a block of which no copy was right.
     fn count_lost(&self);
-    /// Rewrites what of the block at `dva` differs from its right content.
-    fn mend(&self, dva: &Dva, birth: Txg, right: &[u8]) -> Result<()>;
+    /// Rewrites what of the block at `dva` differs from its right content; how many bytes were written.
+    fn mend(&self, dva: &Dva, birth: Txg, right: &[u8]) -> Result<u64>;
+    /// Reads every copy and all parity of the places, counts and rewrites what is wrong, and writes what leaves
+    /// have missed. The blocks must be in use while it runs. Results in order.
+    fn scrub(&self, reqs: &[ReadOne]) -> Vec<Scrubbing>;
+    /// The leaves of a top-level vdev, by guid, that can be written and lack blocks of txg `birth`.
+    fn lacking(&self, vdev: u64, birth: Txg) -> Vec<u64> {
+        let _ = (vdev, birth);
+        Vec::new()
+    }
     /// Reads a block that need not be there (the end of an intent log): nobody is blamed, and copies
     /// are put right at once, since such blocks are never given to others meanwhile.
     fn probe(
@@ -143,6 +161,8 @@ pub trait Sharing: Send + Sync {
     fn may_share(&self, bp: &BlkPtr) -> bool;
     /// One reference less in group `txg`. True: there is no other, its space is to be freed.
     fn release(&self, bp: &BlkPtr, txg: Txg) -> Result<bool>;
+    /// A pointer to a block is gone, and others refer to it still.
+    fn stays(&self, _bp: &BlkPtr) {}
     /// Looks for a block of the same checksum, sizes and compression in at least `copies` copies;
     /// `same` (if the checksum alone shall not be trusted) compares the bytes.
     fn find(

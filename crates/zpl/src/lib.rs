@@ -9,6 +9,7 @@
 pub mod acl;
 pub mod attr;
 mod create;
+pub mod diff;
 mod dir;
 mod file;
 mod intent;

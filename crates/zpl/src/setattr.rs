@@ -80,6 +80,10 @@ impl Zfs {
             let g = new_gid.map_or(f.gid, u64::from);
             // Only who gets the file can be over the limit by it.
             self.check_owner_quota(new_uid.map(|_| u), new_gid.map(|_| g))?;
+            // Before the file itself, as with projects: its record does it again after a crash.
+            for hidden in self.xattr_objects(z)? {
+                self.move_owner(&hidden, u, g)?;
+            }
         }
         if let Some(size) = set.size {
             let kill = set.kill_suidgid || (!cred.checked && !cred.privileged);
@@ -313,6 +317,21 @@ impl Zfs {
             self.record(&tx, Record::extended(z, None, Some(project)));
         }
         Ok(())
+    }
+
+    /// Has what hides behind a file (its directory of extended attributes, and the files in it) belong to
+    /// the file's owner, so that the space counts as his.
+    fn move_owner(&self, z: &Znode, uid: u64, gid: u64) -> Result<()> {
+        let _x = z.xlock.acquire_write();
+        let f = z.fixed();
+        if (f.uid, f.gid) == (uid, gid) {
+            return Ok(());
+        }
+        let tx = self.tx_meta()?;
+        z.update(&tx, |f| {
+            (f.uid, f.gid) = (uid, gid);
+            Ok(())
+        })
     }
 
     fn check_owner_quota(&self, uid: Option<u64>, gid: Option<u64>) -> Result<()> {

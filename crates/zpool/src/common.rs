@@ -1,6 +1,7 @@
 //! What several subcommands share.
 
-use api::{Pool, PoolGet, Reply, Request};
+use api::{Pool, PoolGet, Reply, Request, Vdev};
+use cli::harmless::one_line;
 use cli::json::{line, Object, Put, Style};
 use cli::vdevs::Naming;
 use cli::{Cx, Fail, Parsed};
@@ -14,10 +15,28 @@ pub fn pools(cx: &mut Cx<'_>, get: PoolGet) -> Result<(Vec<Pool>, bool), Fail> {
             for (name, error) in &answer.failed {
                 cx.complain(error, "open", name)?;
             }
-            Ok((answer.found, !answer.failed.is_empty()))
+            let mut found = answer.found;
+            for pool in &mut found {
+                pool.name = one_line(&pool.name);
+                in_one_line(pool.tree.as_mut());
+                for line in &mut pool.error_list {
+                    *line = one_line(line);
+                }
+            }
+            Ok((found, !answer.failed.is_empty()))
         }
         Ok(other) => Err(cx.fail_plain(&unexpected(&other))),
         Err(e) => Err(cx.fail_plain(&e)),
+    }
+}
+
+/// Names of devices come from labels; none of them forges a line.
+pub fn in_one_line(tree: Option<&mut Vdev>) {
+    if let Some(vdev) = tree {
+        vdev.path = vdev.path.as_deref().map(one_line);
+        for child in &mut vdev.children {
+            in_one_line(Some(child));
+        }
     }
 }
 

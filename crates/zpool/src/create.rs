@@ -95,7 +95,12 @@ pub fn create(args: &Parsed, cx: &mut Cx<'_>) -> Outcome {
     }
 
     let vdevs = parse_vdevs(words, &resolve).map_err(Fail::Error)?;
-    refuse_twice(&name, &vdevs)?;
+    if !vdevs.iter().any(|v| v.class == VdevClass::Normal) {
+        return Err(Fail::Error(
+            "invalid vdev specification: at least one toplevel vdev must be specified".into(),
+        ));
+    }
+    refuse_twice(&format!("cannot create '{name}'"), &vdevs)?;
     let force = args.has("f");
     if !force {
         let errors = mismatches(&vdevs, &size_of);
@@ -136,10 +141,10 @@ pub fn create(args: &Parsed, cx: &mut Cx<'_>) -> Outcome {
 }
 
 /// Path and kind of a device word.
-type Resolve = dyn Fn(&str) -> Result<(String, VdevKind), String>;
+pub type Resolve = dyn Fn(&str) -> Result<(String, VdevKind), String>;
 
 /// Finds the device a word means.
-fn resolve(word: &str) -> Result<(String, VdevKind), String> {
+pub fn resolve(word: &str) -> Result<(String, VdevKind), String> {
     // A path that begins here can only mean the file here; a bare name is looked for in /dev first.
     let path = if word.starts_with('/') {
         word.to_string()
@@ -197,7 +202,7 @@ fn beside(word: &str) -> Option<String> {
 }
 
 /// Size of a device or file where it can be had without opening it.
-fn size_of(path: &str) -> Option<u64> {
+pub fn size_of(path: &str) -> Option<u64> {
     let meta = std::fs::metadata(path).ok()?;
     if meta.is_file() {
         return Some(meta.len());
@@ -239,7 +244,7 @@ fn class_word(class: VdevClass) -> &'static str {
 }
 
 /// Reads the words after the pool's name (command reference §6.1).
-fn parse_vdevs(words: &[String], resolve: &Resolve) -> Result<Vec<VdevSpec>, String> {
+pub fn parse_vdevs(words: &[String], resolve: &Resolve) -> Result<Vec<VdevSpec>, String> {
     let bad = |what: String| Err(format!("invalid vdev specification: {what}"));
     let mut out: Vec<VdevSpec> = Vec::new();
     let mut class = VdevClass::Normal;
@@ -324,9 +329,6 @@ fn parse_vdevs(words: &[String], resolve: &Resolve) -> Result<Vec<VdevSpec>, Str
     if class != VdevClass::Normal && devices_of_class == 0 {
         return bad(format!("{} requires at least 1 devices", class_word(class)));
     }
-    if !out.iter().any(|v| v.class == VdevClass::Normal) {
-        return bad("at least one toplevel vdev must be specified".into());
-    }
     Ok(out)
 }
 
@@ -337,14 +339,14 @@ fn leaves<'a>(vdevs: &'a [VdevSpec]) -> Box<dyn Iterator<Item = &'a VdevSpec> + 
     }))
 }
 
-fn refuse_twice(pool: &str, vdevs: &[VdevSpec]) -> Result<(), Fail> {
+pub fn refuse_twice(action: &str, vdevs: &[VdevSpec]) -> Result<(), Fail> {
     let mut seen = HashSet::new();
     for leaf in leaves(vdevs) {
         let path = leaf.path.as_deref().unwrap_or_default();
         let real = std::fs::canonicalize(path).unwrap_or_else(|_| path.into());
         if !seen.insert(real) {
             return Err(Fail::Error(format!(
-                "cannot create '{pool}': one or more vdevs refer to the same device, or one of \
+                "{action}: one or more vdevs refer to the same device, or one of \
                  the devices is part of an active md or lvm device"
             )));
         }
@@ -354,7 +356,7 @@ fn refuse_twice(pool: &str, vdevs: &[VdevSpec]) -> Result<(), Fail> {
 
 /// Kind, number of devices that may be lost, number of devices: what must agree among the
 /// top-level vdevs.
-fn shape(vdev: &VdevSpec) -> (&'static str, usize, usize) {
+pub fn shape(vdev: &VdevSpec) -> (&'static str, usize, usize) {
     match vdev.kind {
         VdevKind::Mirror => ("mirror", vdev.children.len() - 1, vdev.children.len()),
         VdevKind::Raidz { parity } => ("raidz", usize::from(parity), vdev.children.len()),
@@ -365,7 +367,7 @@ fn shape(vdev: &VdevSpec) -> (&'static str, usize, usize) {
 }
 
 /// Why the redundancy of the vdevs does not fit together (command reference §6.4).
-fn mismatches(vdevs: &[VdevSpec], size: &dyn Fn(&str) -> Option<u64>) -> Vec<String> {
+pub fn mismatches(vdevs: &[VdevSpec], size: &dyn Fn(&str) -> Option<u64>) -> Vec<String> {
     let mut errors = Vec::new();
     let level = "mismatched replication level:";
     for group in vdevs.iter().filter(|v| !v.children.is_empty()) {
@@ -447,7 +449,7 @@ fn mismatches(vdevs: &[VdevSpec], size: &dyn Fn(&str) -> Option<u64>) -> Vec<Str
 }
 
 /// The tree `-n` prints.
-fn layout(pool: &str, vdevs: &[VdevSpec]) -> String {
+pub fn layout(pool: &str, vdevs: &[VdevSpec]) -> String {
     fn name(v: &VdevSpec) -> String {
         match (&v.path, v.kind) {
             (Some(path), VdevKind::Disk) => path.rsplit('/').next().unwrap_or(path).to_string(),

@@ -58,7 +58,9 @@ pub fn get(args: &Parsed, cx: &mut Cx<'_>) -> Outcome {
         return Ok(status);
     }
     if found.is_empty() && !failed {
-        writeln!(cx.out, "no pools available")?;
+        if !args.has("H") {
+            cx.say("no pools available")?;
+        }
         return Ok(0);
     }
     let mut rows = Vec::new();

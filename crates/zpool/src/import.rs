@@ -6,6 +6,7 @@ use crate::status::Look;
 use crate::status_reason::{reason_of, Reason};
 use crate::status_text::{feature_lines, see};
 use api::{ImportScan, Importable, Multihost, PoolImport, Reply, Request, Vdev, VdevClass};
+use cli::harmless::one_line;
 use cli::json::{envelope, Object, Put, Style};
 use cli::vdevs::{self, Naming};
 use cli::{time, Cx, Fail, Outcome, Parsed};
@@ -61,6 +62,13 @@ pub fn import(args: &Parsed, cx: &mut Cx<'_>) -> Outcome {
         }
         None => {
             let mut found = scan(cx, search)?;
+            // To be read, not to be imported by.
+            for pool in found.iter_mut().filter(|_| !all || json.is_some()) {
+                pool.name = one_line(&pool.name);
+                pool.comment = pool.comment.as_deref().map(one_line);
+                pool.hostname = pool.hostname.as_deref().map(one_line);
+                common::in_one_line(pool.tree.as_mut());
+            }
             found.sort_by(|a, b| (&a.name, a.guid).cmp(&(&b.name, b.guid)));
             if let Some(style) = json {
                 let report = report(&found, args, style, cx);

@@ -3,12 +3,15 @@
 
 mod common;
 mod create;
+mod devices;
 mod draid;
+mod events;
 mod get;
 mod import;
 mod iostat;
 mod list;
 mod manage;
+mod scan;
 mod status;
 mod status_reason;
 mod status_text;
@@ -37,6 +40,17 @@ fn run(sub: &'static Sub, args: &Parsed, cx: &mut Cx<'_>) -> Outcome {
         "sync" => manage::sync(args, cx),
         "clear" => manage::clear(args, cx),
         "wait" => manage::wait(args, cx),
+        "events" => events::events(args, cx),
+        "add" => devices::add(args, cx),
+        "attach" => devices::attach(args, cx),
+        "replace" => devices::replace(args, cx),
+        "detach" => devices::detach(args, cx),
+        "online" => devices::online(args, cx),
+        "offline" => devices::offline(args, cx),
+        "remove" => devices::remove(args, cx),
+        "reopen" => devices::reopen(args, cx),
+        "scrub" => scan::scrub(args, cx),
+        "resilver" => scan::resilver(args, cx),
         other => Err(cli::Fail::Error(format!(
             "zpool {other}: not available in this version yet"
         ))),

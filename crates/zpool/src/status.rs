@@ -753,7 +753,7 @@ mod tests {
             "  pool: oasis1\n state: DEGRADED\n\
 status: One or more devices could not be opened.  Sufficient replicas exist for\n\
 \tthe pool to continue functioning in a degraded state.\n\
-action: Attach the missing device and run 'zpool clear'.\n\
+action: Attach the missing device and online it using 'zpool online'.\n\
 \x20  see: https://openzfs.github.io/openzfs-docs/msg/ZFS-8000-2Q\n\
 config:\n\n\
 \tNAME                                STATE     READ WRITE CKSUM\n\

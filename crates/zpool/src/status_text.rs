@@ -207,15 +207,15 @@ const FAULTED: Words = Words {
     status: "One or more devices are faulted in response to persistent errors.\n\
                  Sufficient replicas exist for the pool to continue functioning in a\n\
                  degraded state.",
-    action: "Use 'zpool clear' to mark the device repaired, or have OpenZFS replace it;\n\
-                 this software cannot yet.",
+    action: "Replace the faulted device, or use 'zpool clear' to mark the device\n\
+                 repaired.",
     id: None,
 };
 
 const MISSING: Words = Words {
     status: "One or more devices could not be opened.  Sufficient replicas exist for\n\
                  the pool to continue functioning in a degraded state.",
-    action: "Attach the missing device and run 'zpool clear'.",
+    action: "Attach the missing device and online it using 'zpool online'.",
     id: Some("2Q"),
 };
 
@@ -223,8 +223,7 @@ const LABEL: Words = Words {
     status: "One or more devices could not be used because the label is missing or\n\
                  invalid.  Sufficient replicas exist for the pool to continue\n\
                  functioning in a degraded state.",
-    action: "Export the pool and have OpenZFS replace the device; this software cannot\n\
-                 yet.",
+    action: "Replace the device using 'zpool replace'.",
     id: Some("4J"),
 };
 
@@ -232,10 +231,9 @@ const MISSED_WRITES: Words = Words {
     status: "One or more devices lack data that was written while they were away.\n\
                  They are not used for these data, so the pool has less redundancy\n\
                  than its layout promises.",
-    action: "Keep the other devices: they may have the only copy.  This version\n\
-                 cannot resilver.  Export the pool and import it with OpenZFS, which\n\
-                 copies the data to the devices that lack them, or copy the data to\n\
-                 another pool.",
+    action: "Keep the other devices: they may have the only copy.  A resilver copies\n\
+                 the data to the devices that lack them as soon as these can be\n\
+                 written; 'zpool wait -t resilver' waits for it.",
     id: None,
 };
 
@@ -243,8 +241,7 @@ const FAILING: Words = Words {
     status: "One or more devices has experienced an unrecoverable error.  An\n\
                  attempt was made to correct the error.  Applications are unaffected.",
     action: "Determine if the device needs to be replaced, and clear the errors\n\
-                 using 'zpool clear' or have OpenZFS replace the device; this software\n\
-                 cannot yet.",
+                 using 'zpool clear' or replace the device with 'zpool replace'.",
     id: Some("9P"),
 };
 
@@ -252,8 +249,8 @@ const OFFLINED: Words = Words {
     status: "One or more devices has been taken offline by the administrator.\n\
                  Sufficient replicas exist for the pool to continue functioning in a\n\
                  degraded state.",
-    action: "Export the pool and have OpenZFS bring the device online or replace it;\n\
-                 this software cannot yet.",
+    action: "Online the device using 'zpool online' or replace the device with\n\
+                 'zpool replace'.",
     id: None,
 };
 
@@ -261,8 +258,8 @@ const REMOVED: Words = Words {
     status: "One or more devices have been removed.\n\
                  Sufficient replicas exist for the pool to continue functioning in a\n\
                  degraded state.",
-    action: "Export the pool and have OpenZFS bring the device online or replace it;\n\
-                 this software cannot yet.",
+    action: "Online the device using 'zpool online' or replace the device with\n\
+                 'zpool replace'.",
     id: None,
 };
 

@@ -12,6 +12,7 @@ pub struct Fake {
     pub upgraded: Option<Upgraded>,
     pub refuse: Option<ApiError>,
     pub unplayed: Vec<String>,
+    pub events: Events,
     pub seen: Vec<Request>,
 }
 
@@ -30,6 +31,9 @@ impl Backend for Fake {
         request: &Request,
         _progress: &mut dyn FnMut(Progress),
     ) -> Result<Reply, ApiError> {
+        if let Request::Events { .. } = request {
+            return Ok(Reply::Events(self.events.clone()));
+        }
         if let Request::PoolGet(get) = request {
             let mut answer = Answer::default();
             let mut names = get.pools.clone();

@@ -3,6 +3,7 @@
 use crate::acks::Acks;
 use crate::desk::Desk;
 use crate::layout::{self, Fs};
+use crate::lives;
 use crate::options::Options;
 use crate::work::{Counts, Worker};
 use crate::{acks_file, Dice};
@@ -20,6 +21,8 @@ const GROUP: Duration = Duration::from_millis(300);
 /// Labels and boot area at the beginning of a device, labels at its end, bytes: rot stays away.
 const FRONT: u64 = 5 << 20;
 const BACK: u64 = 1 << 20;
+/// Threads that live through snapshots and clones.
+const LIVES: usize = 2;
 
 pub fn run(o: &Options, job: &str) -> std::result::Result<(), String> {
     if job == "judge" {
@@ -33,13 +36,11 @@ pub fn run(o: &Options, job: &str) -> std::result::Result<(), String> {
     work(o, seed, time, rot == 1).map_err(|e| e.to_string())
 }
 
-/// Every block is read, every copy verified, and what is found is held against the space maps.
+/// Every block is read, every copy verified, and what is found is held against the space maps and the space
+/// properties of datasets.
 fn judge(o: &Options) -> std::result::Result<(), String> {
     let pool = layout::open(o).map_err(|e| e.to_string())?;
-    let found = audit::check(&pool, audit::Verify::Data, true).map_err(|e| e.to_string())?;
-    found
-        .verdict()
-        .map_err(|e| format!("{} findings:\n{e}", found.count))
+    lives::judge(&pool)
 }
 
 fn work(o: &Options, seed: u64, time: Duration, rot: bool) -> Result<()> {
@@ -57,6 +58,7 @@ fn work(o: &Options, seed: u64, time: Duration, rot: bool) -> Result<()> {
         let fs = &sets[(thread % o.sets) as usize];
         workers.push(Worker::new(fs, thread, &facts)?);
     }
+    let lives = desk.lives(false)?;
     let (stop, counts) = (AtomicBool::new(false), Counts::default());
     let first: Mutex<Option<base::Error>> = Mutex::default();
     let fail = |e: base::Error| {
@@ -95,7 +97,13 @@ fn work(o: &Options, seed: u64, time: Duration, rot: bool) -> Result<()> {
             let mut dice = Dice::new(d3);
             while !stop.load(Ordering::Relaxed) {
                 std::thread::sleep(Duration::from_millis(100 + dice.below(400)));
-                match desk.administer(&mut dice) {
+                // Not while disks are spoiled: then it may be the one that is right.
+                let devices = !rot && dice.below(6) == 0;
+                let done = match devices {
+                    true => desk.change_devices(&mut dice),
+                    false => desk.administer(&mut dice),
+                };
+                match done {
                     Err(e) if !matches!(e.kind, Kind::NoSpace | Kind::Quota) => {
                         fail(e.context("administration"));
                     }
@@ -103,6 +111,18 @@ fn work(o: &Options, seed: u64, time: Duration, rot: bool) -> Result<()> {
                 }
             }
         });
+        for _ in 0..LIVES {
+            let mut dice = Dice::new(dice.below(u64::MAX));
+            let (lives, stop, fail) = (&lives, &stop, &fail);
+            s.spawn(move || {
+                while !stop.load(Ordering::Relaxed) {
+                    if let Err(e) = lives.step(&mut dice) {
+                        fail(e.context("lives"));
+                    }
+                    std::thread::sleep(Duration::from_millis(dice.below(60)));
+                }
+            });
+        }
         if rot {
             s.spawn(|| {
                 if let Err(e) = decay(o, Dice::new(d2), &stop) {
@@ -129,6 +149,12 @@ fn work(o: &Options, seed: u64, time: Duration, rot: bool) -> Result<()> {
         );
     }
     drop(workers);
+    // Often they go on in the next process.
+    if dice.below(4) == 0 {
+        lives.end()?;
+    }
+    lives.rest()?;
+    drop(lives);
     // Sometimes as if somebody had forgotten to end properly.
     if dice.below(3) == 0 {
         return Ok(());

@@ -1,30 +1,29 @@
 //! Administration of the pool under attack: what users run, through a door in memory.
 
 use crate::layout::{self, Fs, Layout, TUNABLES};
+use crate::lives::Lives;
 use crate::options::Options;
 use crate::Dice;
 use admin::alone::{Alone, MemoryDoor};
-use admin::datasets::{create, destroy, mount, rename, set};
-use admin::{pools, Admin, Paths, PoolEntry, Settings};
+use admin::commands::{told, Commands, ROOT};
+use admin::datasets::{mount, permissions, set, snapshots};
+use admin::pools::{self, devices};
+use admin::{Admin, Paths, PoolEntry, Settings};
 use api::{
-    ApiError, DatasetCreate, DatasetDestroy, ImportScan, Peer, PoolCreate, PoolImport, VdevClass,
+    Delegate, Delegation, ImportScan, Peer, PoolCreate, PoolImport, SnapshotCreate, VdevClass,
     VdevKind, VdevSpec,
 };
-use base::{bail, Error, Kind, Result};
+use base::{bail, Kind, Result};
 use pool::Pool;
 use std::sync::Arc;
 use vdev::GroupKind;
 
-const ROOT: Peer = Peer {
-    uid: 0,
-    gid: 0,
-    pid: 1,
+/// An ordinary user.
+const USER: Peer = Peer {
+    uid: 1000,
+    gid: 1000,
+    pid: 2,
 };
-
-/// The error of an operation, by its kind.
-fn told(e: ApiError) -> Error {
-    Error::new(Kind::from_errno(e.code), e.to_string())
-}
 
 /// One process's administration.
 pub struct Desk<'a> {
@@ -122,6 +121,12 @@ impl<'a> Desk<'a> {
         Ok(desk)
     }
 
+    /// Lives of further file systems. `alone`: of one thread, that sees what it did.
+    pub fn lives(&self, alone: bool) -> Result<Lives> {
+        let commands = Commands(self.admin.clone());
+        Ok(Lives::new(commands, self.entry()?, alone))
+    }
+
     fn entry(&self) -> Result<Arc<PoolEntry>> {
         self.admin.find(&self.o.pool).ok_or(Kind::NotFound.into())
     }
@@ -145,7 +150,7 @@ impl<'a> Desk<'a> {
         let full = self.full(name.as_deref());
         let place = format!("/{}", full.replace('/', "."));
         self.set(name.as_deref(), "recordsize", 4096 << dice.below(6))?;
-        mount::mount(&self.admin, &full, &[], false, Some(&place)).map_err(told)?;
+        mount::mount(&self.admin, ROOT, &full, &[], false, Some(&place)).map_err(told)?;
         let object = entry.pool.dsl.dataset(&full)?.object();
         let mounted = entry.mounted(object).ok_or(Kind::NotFound)?;
         Ok(Fs {
@@ -159,7 +164,7 @@ impl<'a> Desk<'a> {
     pub fn unmount(&self, fs: Fs) -> Result<()> {
         let full = self.full(fs.name.as_deref());
         drop(fs);
-        mount::unmount(&self.admin, &full, false)
+        mount::unmount(&self.admin, ROOT, &full, false)
             .map(drop)
             .map_err(told)
     }
@@ -167,16 +172,7 @@ impl<'a> Desk<'a> {
     /// Makes a file system.
     pub fn create_fs(&self, name: &str, props: &[(&str, u64)]) -> Result<()> {
         let full = self.full(Some(name));
-        let ask = DatasetCreate {
-            command: format!("zfs create {full}"),
-            name: full,
-            props: props
-                .iter()
-                .map(|(n, v)| (n.to_string(), v.to_string()))
-                .collect(),
-            ..DatasetCreate::default()
-        };
-        create::create(&self.admin, ROOT, &ask).map_err(told)?;
+        Commands(self.admin.clone()).create(&full, props)?;
         props.iter().try_for_each(|(n, v)| self.has(name, n, *v))
     }
 
@@ -202,16 +198,14 @@ impl<'a> Desk<'a> {
         let full = self.full(name);
         let list = vec![(prop.to_string(), value.to_string())];
         let command = format!("zfs set {prop}={value} {full}");
-        set::set(&self.admin, 0, &full, &list, false, command).map_err(told)?;
+        set::set(&self.admin, ROOT, &full, &list, false, command).map_err(told)?;
         self.check(&full, prop, value)
     }
 
     /// Renames a file system, and looks whether it has moved with what was set.
     fn rename(&self, from: &str, to: &str, prop: &str, value: u64) -> Result<()> {
         let (from, to) = (self.full(Some(from)), self.full(Some(to)));
-        let command = format!("zfs rename {from} {to}");
-        let how = rename::How::default();
-        rename::rename(&self.admin, ROOT, &from, &to, how, command).map_err(told)?;
+        Commands(self.admin.clone()).rename(&from, &to)?;
         self.absent(&from)?;
         self.check(&to, prop, value)
     }
@@ -226,19 +220,46 @@ impl<'a> Desk<'a> {
 
     fn destroy(&self, name: &str) -> Result<()> {
         let full = self.full(Some(name));
-        let ask = DatasetDestroy {
-            command: format!("zfs destroy {full}"),
-            name: full.clone(),
-            ..DatasetDestroy::default()
-        };
-        let done = destroy::destroy(&self.admin, 0, &ask).map_err(told)?;
-        if let Some((_, e)) = done.failed.into_iter().next() {
-            return Err(told(e));
-        }
+        Commands(self.admin.clone()).destroy(&full)?;
         self.absent(&full)
     }
 
-    /// A file system is made, changed, renamed and destroyed; some are left for the next time.
+    /// A user gets a permission, uses it and loses it; without it the user is refused.
+    fn delegate(&self, name: &str) -> Result<()> {
+        let full = self.full(Some(name));
+        let snapshot = |short: &str| {
+            let ask = SnapshotCreate {
+                names: vec![format!("{full}@{short}")],
+                command: format!("zfs snapshot {full}@{short}"),
+                ..SnapshotCreate::default()
+            };
+            snapshots::create(&self.admin, USER, &ask)
+        };
+        let refused = |short: &str| match snapshot(short) {
+            Err(e) if e.code == Kind::NotPermitted.errno() => Ok(()),
+            Err(e) => Err(told(e)),
+            Ok(_) => bail!(
+                Damaged,
+                "a user made {full}@{short}, which was not delegated"
+            ),
+        };
+        let list = [Delegation {
+            to: Delegate::User(USER.uid.into()),
+            local: true,
+            descendent: false,
+            permissions: vec!["snapshot".into()],
+        }];
+        refused("before")?;
+        let (admin, command) = (&self.admin, format!("zfs allow {full}"));
+        permissions::allow(admin, ROOT, &full, &list, command).map_err(told)?;
+        snapshot("mine").map_err(told)?;
+        let command = format!("zfs unallow {full}");
+        permissions::unallow(admin, ROOT, &full, &list, false, command).map_err(told)?;
+        refused("after")?;
+        self.destroy(&format!("{name}@mine"))
+    }
+
+    /// A file system is made, changed, delegated, renamed and destroyed; some are left for the next time.
     pub fn administer(&self, dice: &mut Dice) -> Result<()> {
         let (name, other) = (
             format!("tmp{}", dice.below(4)),
@@ -252,10 +273,42 @@ impl<'a> Desk<'a> {
         self.create_fs(&name, &[("copies", 1 + dice.below(2))])?;
         let size = 4096 << dice.below(6);
         self.set(Some(&name), "recordsize", size)?;
+        self.delegate(&name)?;
         self.rename(&name, &other, "recordsize", size)?;
         match dice.below(2) {
             0 => self.destroy(&other),
             _ => Ok(()),
+        }
+    }
+
+    /// A device is taken out of use for a moment and brought back, which starts a resilver. Where another one lacks something it
+    /// is refused.
+    pub fn change_devices(&self, dice: &mut Dice) -> Result<()> {
+        let pool = self.pool()?;
+        let leaves = pool.tree.leaves();
+        let leaf = leaves.get(dice.below(leaves.len().max(1) as u64) as usize);
+        let Some(path) = leaf.and_then(|l| l.path()) else {
+            return Ok(());
+        };
+        let how = pool::Offline {
+            temporary: dice.below(2) == 0,
+            fault: false,
+        };
+        let name = &self.o.pool;
+        let command = format!("zpool offline {name} {path}");
+        match devices::offline(&self.admin, ROOT, name, &path, how, &command) {
+            Err(e) if e.code == Kind::Busy.errno() => return Ok(()),
+            done => done.map_err(told)?,
+        }
+        let was = leaf.map(|l| l.state());
+        if was != Some(vdev::State::Offline) {
+            bail!(Io, "{path} is {was:?} after 'zpool offline'");
+        }
+        std::thread::sleep(std::time::Duration::from_millis(dice.below(300)));
+        let command = format!("zpool online {name} {path}");
+        match devices::online(&self.admin, ROOT, name, &path, false, &command).map_err(told)? {
+            None => Ok(()),
+            Some(warning) => bail!(Io, "{warning}"),
         }
     }
 
@@ -290,6 +343,15 @@ mod tests {
     use base::mutation::{mutate, Mutation};
 
     fn with_pool(name: &str, work: impl FnOnce(&Desk<'_>) -> Result<()>) -> Result<()> {
+        tried(name, work, true)
+    }
+
+    /// What is left of the pool may be of no use.
+    fn with_broken_pool(name: &str, work: impl FnOnce(&Desk<'_>) -> Result<()>) -> Result<()> {
+        tried(name, work, false)
+    }
+
+    fn tried(name: &str, work: impl FnOnce(&Desk<'_>) -> Result<()>, whole: bool) -> Result<()> {
         let folder = std::env::temp_dir().join(format!("ztest-desk-{}-{name}", std::process::id()));
         let _ = std::fs::remove_dir_all(&folder);
         std::fs::create_dir_all(&folder).unwrap();
@@ -308,7 +370,10 @@ mod tests {
         let desk = Desk::import(&o).unwrap();
         let done = work(&desk);
         mutate(None);
-        desk.end(true).unwrap();
+        let ended = desk.end(true);
+        if whole {
+            ended.unwrap();
+        }
         std::fs::remove_dir_all(&folder).unwrap();
         done
     }
@@ -322,6 +387,8 @@ mod tests {
         for (name, mistake) in [
             ("lost", Mutation::PropertyLost),
             ("kept", Mutation::DestroyForgets),
+            ("ungiven", Mutation::PermissionLost),
+            ("open", Mutation::RightsOff),
         ] {
             let found = with_pool(name, |d| {
                 mutate(Some(mistake));
@@ -329,5 +396,85 @@ mod tests {
             });
             assert!(found.is_err(), "{mistake:?}");
         }
+    }
+
+    /// Some commands by one thread, and what is left.
+    fn life(d: &Desk<'_>) -> Result<()> {
+        let lives = d.lives(true)?;
+        for seed in 0..3 {
+            let mut dice = Dice::new(seed);
+            let mut done = 0;
+            for _ in 0..120 {
+                done += u32::from(lives.step(&mut dice)?);
+            }
+            assert!(done > 30, "{done} commands");
+            d.pool()?.sync()?;
+            crate::lives::judge(&*d.pool()?).map_err(|e| base::Error::new(Kind::Damaged, e))?;
+            lives.end()?;
+        }
+        d.pool()?.sync()?;
+        crate::lives::judge(&*d.pool()?).map_err(|e| base::Error::new(Kind::Damaged, e))
+    }
+
+    #[test]
+    fn lives_are_accounted_for_and_mistakes_in_them_are_found() {
+        with_pool("life", life).unwrap();
+        for (name, mistake) in [
+            ("mark", Mutation::BookmarkStays),
+            ("hold", Mutation::HoldForgotten),
+            ("deadlist", Mutation::DeadlistKeyLost),
+            ("swap", Mutation::SwapMiscounted),
+        ] {
+            let found = with_broken_pool(name, |d| {
+                mutate(Some(mistake));
+                life(d)
+            });
+            eprintln!("{mistake:?}: {}", found.expect_err("not found"));
+        }
+    }
+
+    /// Several commands come into one txg, and into the way of each other.
+    #[test]
+    fn lives_in_several_threads_end_without_a_trace() {
+        with_pool("threads", |d| {
+            let (lives, pool) = (d.lives(false)?, d.pool()?);
+            let first = std::sync::Mutex::new(None);
+            let done = std::sync::atomic::AtomicU64::new(0);
+            std::thread::scope(|s| {
+                for seed in 0..4 {
+                    let (lives, first, done) = (&lives, &first, &done);
+                    s.spawn(move || {
+                        let mut dice = Dice::new(100 + seed);
+                        for _ in 0..150 {
+                            match lives.step(&mut dice) {
+                                Ok(true) => {
+                                    done.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+                                }
+                                Ok(false) => {}
+                                Err(e) => {
+                                    first.lock().unwrap().get_or_insert(e);
+                                    return;
+                                }
+                            }
+                        }
+                    });
+                }
+            });
+            if let Some(e) = first.into_inner().unwrap() {
+                return Err(e);
+            }
+            assert!(done.into_inner() > 150);
+            pool.sync()?;
+            crate::lives::judge(&pool).map_err(|e| base::Error::new(Kind::Damaged, e))?;
+            lives.end()?;
+            pool.sync()?;
+            crate::lives::judge(&pool).map_err(|e| base::Error::new(Kind::Damaged, e))?;
+            // Nothing is left, neither to free.
+            while pool.dsl.freeing()? > 0 {
+                pool.sync()?;
+            }
+            crate::lives::judge(&pool).map_err(|e| base::Error::new(Kind::Damaged, e))
+        })
+        .unwrap();
     }
 }

@@ -10,6 +10,7 @@ mod block;
 mod child;
 mod desk;
 mod layout;
+mod lives;
 mod options;
 mod work;
 

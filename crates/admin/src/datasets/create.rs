@@ -5,7 +5,7 @@ use crate::datasets::parse::{self, Allowed};
 use crate::datasets::quota::{self, Quota};
 use crate::datasets::{self, get, mount, set, Answer};
 use crate::registry::{Admin, PoolEntry};
-use crate::{cancel, errors};
+use crate::{cancel, errors, rights};
 use api::{ApiError, Created, DatasetCreate, DatasetKind, Peer};
 use base::sync::RwLockExt;
 use base::{bail, Kind, Result};
@@ -13,7 +13,7 @@ use disk::names::{self, Want};
 use disk::os_type;
 use disk::props::{self, Store, Types};
 use dmu::{Objset, Tx};
-use dsl::{CreateArgs, Dataset, NewKey, PropValue};
+use dsl::{Caller, CreateArgs, Dataset, NewKey, PropValue};
 use pool::Pool;
 use std::sync::Arc;
 use zpl::{FsOptions, Time};
@@ -212,12 +212,13 @@ impl NewFs {
     }
 }
 
-/// Who is to own the root directory of what a caller makes: an ordinary user's daemon makes
-/// everything for that user.
+/// Who is to own the root directory of what a caller makes: the caller; but an ordinary user's daemon
+/// makes everything for that user.
 pub fn owner(admin: &Admin, peer: Peer) -> (u32, u32) {
     let (own, group) = admin.process.user();
     match (own, peer.uid == own) {
-        (0, _) => (0, 0),
+        (0, true) => (0, 0),
+        (0, false) => (peer.uid, peer.gid),
         (_, true) => (own, peer.gid),
         (_, false) => (own, group),
     }
@@ -249,7 +250,7 @@ struct Made {
 }
 
 /// Makes file systems, parents first, in syncing context. The caller has checked the rest.
-fn make(pool: &Pool, tx: &Tx, list: &[Made]) -> Result<()> {
+fn make(pool: &Pool, tx: &Tx, who: &Caller, list: &[Made]) -> Result<()> {
     let available = pool.dsl.root()?.available().bytes;
     if available < ROOM * list.len() as u64 {
         bail!(NoSpace, "out of space");
@@ -262,6 +263,7 @@ fn make(pool: &Pool, tx: &Tx, list: &[Made]) -> Result<()> {
         if m.new.check_limits(parent.available().bytes).is_err() {
             bail!(NoSpace, "size is greater than available space");
         }
+        pool.dsl.check_filesystem_limit(&parent, 1, who)?;
         let args = CreateArgs {
             case_insensitive: m.options.casesensitivity != 0,
             internal: false,
@@ -270,6 +272,7 @@ fn make(pool: &Pool, tx: &Tx, list: &[Made]) -> Result<()> {
             Some(key) => pool.dsl.create_encrypted(tx, &parent, last, args, key)?,
             None => pool.dsl.create_fs(tx, &parent, last, args)?,
         };
+        pool.dsl.give_creator(tx, &ds, who.uid)?;
         set::store_props(pool, tx, &ds, &m.new.stored)?;
         let os = pool.new_objset(tx, &ds, os_type::ZFS)?;
         zpl::create_fs(&os, tx, &m.options)?;
@@ -347,7 +350,8 @@ pub fn make_parents(
             key: new_key(entry, above, &CryptProps::default(), None)?,
         });
     }
-    Ok(move |pool: &Pool, tx: &Tx| make(pool, tx, &list))
+    let who = rights::caller(admin, entry, peer)?;
+    Ok(move |pool: &Pool, tx: &Tx| make(pool, tx, &who, &list))
 }
 
 /// `zfs create`
@@ -374,6 +378,11 @@ pub fn create(admin: &Arc<Admin>, peer: Peer, r: &DatasetCreate) -> Answer<Creat
         enabled: &enabled,
     };
     let gate = entry.gate.acquire_read();
+    if !rights::is_owner(admin, peer) {
+        // Making a key takes long: not for those who may not make the dataset.
+        let above = above(&entry, name, r.parents)?;
+        rights::require_in_new(admin, &entry, peer, &above.parent, &r.props)?;
+    }
     let new = NewFs::parse(&allowed, &r.props);
     drop(gate);
     let prepared = match &new {
@@ -402,9 +411,18 @@ pub fn create(admin: &Arc<Admin>, peer: Peer, r: &DatasetCreate) -> Answer<Creat
         return Err(ApiError::reason(Kind::Exists, "dataset already exists"));
     }
     datasets::need_writable(&entry)?;
+    let _names = entry.names.read();
     let above = above(&entry, name, r.parents)?;
+    rights::require_in_new(admin, &entry, peer, &above.parent, &r.props)?;
     let new = new?;
     new.check_limits(above.parent.dir().available().bytes)?;
+    let caller = rights::caller(admin, &entry, peer)?;
+    let more = above.missing.len() as u64 + 1;
+    entry
+        .pool
+        .dsl
+        .check_filesystem_limit(&above.parent.dir(), more, &caller)
+        .map_err(|e| datasets::plain(e, name))?;
     let rules = get::master(&entry, &above.parent).map_err(errors::answer)?;
     let who = owner(admin, peer);
     let mut list: Vec<Made> = Vec::new();
@@ -447,13 +465,12 @@ pub fn create(admin: &Arc<Admin>, peer: Peer, r: &DatasetCreate) -> Answer<Creat
             .map_err(|e| datasets::plain(e, name))?;
         return Ok(created);
     }
-    let _names = entry.names.read();
     let (command, uid) = (r.command.clone(), u64::from(peer.uid));
     let all: Vec<String> = list.iter().map(|m| m.name.clone()).collect();
     entry
         .pool
         .task(move |pool, tx| {
-            make(pool, tx, &list)?;
+            make(pool, tx, &caller, &list)?;
             pool.log_in(tx, &command, uid)
         })
         .map_err(|e| datasets::plain(e, name))?;
@@ -462,8 +479,8 @@ pub fn create(admin: &Arc<Admin>, peer: Peer, r: &DatasetCreate) -> Answer<Creat
         return Ok(created);
     }
     for n in &all {
-        let mounted =
-            datasets::find_anyway(&entry, n).and_then(|ds| mount::mount_new(admin, &entry, &ds));
+        let mounted = datasets::find_anyway(&entry, n)
+            .and_then(|ds| mount::mount_new(admin, &entry, &ds, peer));
         if let Err(e) = mounted {
             created.mount_failed = Some(errors::finish(e));
             break;

@@ -1,9 +1,10 @@
 //! Destroying file systems, volumes and snapshots.
 
-use crate::datasets::{self, get, mount, Answer};
+use crate::datasets::{self, get, mount, protect, Answer};
 use crate::errors;
 use crate::registry::{Admin, PoolEntry};
-use api::{ApiError, DatasetDestroy, Destroyed};
+use crate::rights::{self, Action};
+use api::{ApiError, DatasetDestroy, Destroyed, Peer};
 use base::mutation::{mutated, Mutation};
 use base::sync::RwLockExt;
 use base::{Kind, Result};
@@ -77,24 +78,25 @@ impl Plan<'_> {
 }
 
 /// `zfs destroy`
-pub fn destroy(admin: &Arc<Admin>, uid: u64, r: &DatasetDestroy) -> Answer<Destroyed> {
+pub fn destroy(admin: &Arc<Admin>, peer: Peer, r: &DatasetDestroy) -> Answer<Destroyed> {
     let entry = datasets::entry_of(admin, &r.name)?;
     let _gate = entry.gate.acquire_read();
     datasets::need_writable(&entry)?;
     let _names = entry.names.write();
     crate::cancel::check()?;
     if let Some((fs, mark)) = r.name.split_once('#') {
-        return destroy_bookmark(&entry, uid, r, fs, mark);
+        return destroy_bookmark(admin, &entry, peer, r, fs, mark);
     }
     match r.name.split_once('@') {
-        None => destroy_head(admin, &entry, uid, r),
-        Some((fs, spec)) => destroy_snapshots(admin, &entry, uid, r, fs, spec),
+        None => destroy_head(admin, &entry, peer, r),
+        Some((fs, spec)) => destroy_snapshots(admin, &entry, peer, r, fs, spec),
     }
 }
 
 fn destroy_bookmark(
+    admin: &Admin,
     entry: &PoolEntry,
-    uid: u64,
+    peer: Peer,
     r: &DatasetDestroy,
     fs: &str,
     mark: &str,
@@ -114,7 +116,9 @@ fn destroy_bookmark(
     if r.dry_run {
         return Ok(answer);
     }
+    rights::require(admin, entry, peer, Action::DestroyBookmark, &head)?;
     let (mark, command) = (mark.to_string(), r.command.clone());
+    let uid = u64::from(peer.uid);
     entry
         .pool
         .task(move |pool, tx| {
@@ -139,7 +143,7 @@ fn new_plan<'a>(entry: &'a PoolEntry, top: &'a str, r: &DatasetDestroy) -> Plan<
 fn destroy_head(
     admin: &Arc<Admin>,
     entry: &Arc<PoolEntry>,
-    uid: u64,
+    peer: Peer,
     r: &DatasetDestroy,
 ) -> Answer<Destroyed> {
     let ds = datasets::find(entry, &r.name)?;
@@ -185,7 +189,7 @@ fn destroy_head(
     }
     let steps = std::mem::take(&mut plan.steps);
     held(&steps)?;
-    carry_out(admin, entry, uid, r, steps, None)
+    carry_out(admin, entry, peer, r, steps, None)
 }
 
 /// Snapshots with holds stay.
@@ -207,7 +211,7 @@ fn held(steps: &[Step]) -> Answer<()> {
 pub(crate) fn destroy_snapshots(
     admin: &Arc<Admin>,
     entry: &Arc<PoolEntry>,
-    uid: u64,
+    peer: Peer,
     r: &DatasetDestroy,
     fs: &str,
     spec: &str,
@@ -262,7 +266,7 @@ pub(crate) fn destroy_snapshots(
         held(&plan.steps)?;
     }
     let steps = std::mem::take(&mut plan.steps);
-    carry_out(admin, entry, uid, r, steps, Some(reclaim))
+    carry_out(admin, entry, peer, r, steps, Some(reclaim))
 }
 
 /// Which snapshots of a list, oldest first, `a%b,c` means. In the file system named itself every
@@ -288,14 +292,8 @@ fn choose(
                 match (first, last) {
                     (Some(a), Some(b)) if a <= b => out.extend(a..=b),
                     _ if !named => {}
-                    (Some(_), Some(_)) => {
-                        return Err(ApiError::sentence(
-                            Kind::Invalid,
-                            format!(
-                                "cannot destroy '{fs}@{part}': the range ends before it begins"
-                            ),
-                        ))
-                    }
+                    // It ends before it begins: there is nothing in it.
+                    (Some(_), Some(_)) => {}
                     _ if list.is_empty() && from.is_empty() && to.is_empty() => {}
                     _ => return Err(ApiError::no_such_dataset(&format!("{fs}@{part}"))),
                 }
@@ -310,11 +308,15 @@ fn choose(
 fn carry_out(
     admin: &Arc<Admin>,
     entry: &Arc<PoolEntry>,
-    uid: u64,
+    peer: Peer,
     r: &DatasetDestroy,
     steps: Vec<Step>,
     reclaim: Option<u64>,
 ) -> Answer<Destroyed> {
+    if !r.protected {
+        let list = steps.iter().map(|s| (s.name.as_str(), &*s.ds));
+        protect::refuse("destroy", list)?;
+    }
     let names: Vec<String> = steps.iter().map(|s| s.name.clone()).collect();
     let mut answer = Destroyed {
         names,
@@ -324,6 +326,9 @@ fn carry_out(
     if r.dry_run {
         return Ok(answer);
     }
+    let doomed = steps.iter().map(|s| &*s.ds);
+    rights::require_all(admin, entry, peer, Action::Destroy, doomed)?;
+    let uid = u64::from(peer.uid);
     let mut mounts: Vec<_> = steps
         .iter()
         .filter_map(|s| entry.mounted(s.ds.object()))

@@ -3,6 +3,7 @@
 
 use crate::datasets::{self, Answer};
 use crate::process::Process;
+use crate::rights::{self, Action};
 use crate::{cancel, errors};
 use api::{ApiError, Peer, Secret};
 use base::sync::RwLockExt;
@@ -111,13 +112,16 @@ pub fn is_locked(dir: &Dir) -> Result<bool> {
 /// `zfs load-key`
 pub fn load(
     admin: &crate::registry::Admin,
+    peer: Peer,
     dataset: &str,
     key: &Secret,
     check_only: bool,
 ) -> Answer<()> {
     let entry = datasets::entry_of(admin, dataset)?;
     let look = || {
-        let dir = datasets::find(&entry, dataset)?.dir();
+        let ds = datasets::find(&entry, dataset)?;
+        rights::require(admin, &entry, peer, Action::LoadKey, &ds)?;
+        let dir = ds.dir();
         match dir.key_object().map_err(told)? {
             Some(k) => Ok((dir, k.params)),
             None => Err(invalid(format!("'{dataset}' is not encrypted."))),
@@ -152,11 +156,13 @@ fn changed_meanwhile(dataset: &str) -> ApiError {
 }
 
 /// `zfs unload-key`
-pub fn unload(admin: &crate::registry::Admin, dataset: &str) -> Answer<()> {
+pub fn unload(admin: &crate::registry::Admin, peer: Peer, dataset: &str) -> Answer<()> {
     let entry = datasets::entry_of(admin, dataset)?;
     let _gate = entry.gate.acquire_read();
     let _names = entry.names.write();
-    let dir = datasets::find(&entry, dataset)?.dir();
+    let ds = datasets::find(&entry, dataset)?;
+    rights::require(admin, &entry, peer, Action::LoadKey, &ds)?;
+    let dir = ds.dir();
     if let Some(root) = dir.encryption_root().map_err(told)? {
         if root.object() != dir.object() {
             return Err(invalid(format!(
@@ -210,7 +216,9 @@ pub fn change(
     let _gate = entry.gate.acquire_read();
     datasets::need_writable(&entry)?;
     let _names = entry.names.write();
-    let dir = datasets::find(&entry, dataset)?.dir();
+    let ds = datasets::find(&entry, dataset)?;
+    rights::require(admin, &entry, peer, Action::ChangeKey, &ds)?;
+    let dir = ds.dir();
     let Some(k) = dir.key_object().map_err(told)? else {
         return Err(invalid("Dataset not encrypted."));
     };
@@ -280,7 +288,9 @@ pub fn change(
     let _gate = entry.gate.acquire_read();
     datasets::need_writable(&entry)?;
     let _names = entry.names.write();
-    let again = datasets::find(&entry, dataset)?.dir();
+    let again = datasets::find(&entry, dataset)?;
+    rights::require(admin, &entry, peer, Action::ChangeKey, &again)?;
+    let again = again.dir();
     let still = again.key_object().map_err(told)?;
     let same = again.object() == dir.object() && still.is_some_and(|now| now == k);
     if !same || is_locked(&again).map_err(told)? || again.origin().map_err(told)?.is_some() {

@@ -1,19 +1,16 @@
-//! Requests that look at datasets: the bytes of volumes, holds, delegated permissions, space by
-//! owner.
+//! Requests that look at datasets: the bytes of volumes, holds, space by owner.
 
 use crate::datasets::{self, get, Answer};
 use crate::errors;
 use crate::registry::{Admin, PoolEntry};
-use api::{
-    Answer as Found, ApiError, DatasetKind, Grant, Grantee, Hold, Peer, Permissions, SpaceRow,
-    Whose,
-};
+use crate::rights;
+use api::{Answer as Found, ApiError, DatasetKind, Hold, Peer, SpaceRow, Whose};
 use base::sync::RwLockExt;
-use base::{Error, Kind, Result};
+use base::{Kind, Result};
 use dmu::{Dnode, Objset};
-use dsl::{Dataset, Dir};
+use dsl::Dataset;
 use pool::Pool;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{Seek, SeekFrom, Write};
 use std::os::unix::fs::FileTypeExt;
@@ -194,33 +191,6 @@ fn holds_of(admin: &Arc<Admin>, name: &str, recursive: bool, out: &mut Vec<Hold>
     }
 }
 
-/// What is delegated at a dataset and above it, the dataset first (data format §15).
-pub fn permissions(admin: &Arc<Admin>, name: &str) -> Answer<Vec<Permissions>> {
-    let entry = datasets::entry_of(admin, name)?;
-    let _gate = entry.gate.acquire_read();
-    let ds = datasets::find(&entry, name)?;
-    let found = permissions_along(&entry, &ds.dir());
-    Ok(found.map_err(|e| datasets::plain(e, name))?.list)
-}
-
-/// Permissions at a dataset and above it.
-struct Granted {
-    /// The dataset first.
-    list: Vec<Permissions>,
-    dataset: String,
-}
-
-fn permissions_along(entry: &PoolEntry, dir: &Arc<Dir>) -> Result<Granted> {
-    let mut list = Vec::new();
-    let mut at = Some(dir.clone());
-    while let Some(dir) = at {
-        list.extend(permissions_at(entry, &dir)?);
-        at = dir.parent();
-    }
-    let dataset = dir.full_name();
-    Ok(Granted { list, dataset })
-}
-
 /// The permission to see what others occupy and may.
 fn used_permission(who: Whose) -> &'static str {
     match who {
@@ -228,117 +198,6 @@ fn used_permission(who: Whose) -> &'static str {
         Whose::Group => "groupused",
         Whose::Project => "projectused",
     }
-}
-
-impl Granted {
-    /// Whether somebody was given a permission at the dataset. Of his groups only the one he acts
-    /// with counts: the kernel tells no others.
-    fn is_granted(&self, peer: Peer, permission: &str) -> bool {
-        let for_him = |g: &&Grant| match g.to {
-            Grantee::User(id) => id == u64::from(peer.uid),
-            Grantee::Group(id) => id == u64::from(peer.gid),
-            Grantee::Everyone => true,
-        };
-        self.list.iter().any(|level| {
-            let here = level.dataset == self.dataset;
-            let part = if here {
-                &level.local
-            } else {
-                &level.descendent
-            };
-            let grants = level.everywhere.iter().chain(part).filter(for_him);
-            let mut names = grants.flat_map(|g| &g.permissions);
-            names.any(|n| n == permission || self.set_has(n, permission, 0))
-        })
-    }
-
-    /// Whether a set of permissions has one in it; sets may be in sets.
-    fn set_has(&self, set: &str, permission: &str, depth: usize) -> bool {
-        if !set.starts_with('@') || depth > 8 {
-            return false;
-        }
-        let mut sets = self.list.iter().flat_map(|level| &level.sets);
-        sets.any(|(name, members)| {
-            name == set
-                && members
-                    .iter()
-                    .any(|m| m == permission || self.set_has(m, permission, depth + 1))
-        })
-    }
-}
-
-fn permissions_at(entry: &PoolEntry, dir: &Arc<Dir>) -> Result<Option<Permissions>> {
-    let object = dir.phys().deleg_zapobj;
-    if object == 0 {
-        return Ok(None);
-    }
-    let mos = entry.pool.dsl.mos();
-    let mut sets: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
-    let mut create = BTreeSet::new();
-    let mut grants: BTreeMap<(Grantee, char), BTreeSet<String>> = BTreeMap::new();
-    for e in Zap::new(&mos.hold(object)?).iter() {
-        let e = e?;
-        let key = e.text();
-        let mut chars = key.chars();
-        let (Some(who), Some(scope), Some('$')) = (chars.next(), chars.next(), chars.next()) else {
-            return Err(Error::damaged(format!("permission entry '{key}'")));
-        };
-        let id = chars.as_str();
-        let mut names = BTreeSet::new();
-        for p in Zap::new(&mos.hold(e.value.to_u64()?)?).iter() {
-            names.insert(p?.text());
-        }
-        let number = || {
-            id.parse::<u64>()
-                .map_err(|_| Error::damaged(format!("permission entry '{key}'")))
-        };
-        let to = match who.to_ascii_lowercase() {
-            's' => {
-                sets.entry(id.to_string()).or_default().extend(names);
-                continue;
-            }
-            'c' => {
-                create.extend(names);
-                continue;
-            }
-            'u' => Grantee::User(number()?),
-            'g' => Grantee::Group(number()?),
-            'e' => Grantee::Everyone,
-            _ => return Err(Error::damaged(format!("permission entry '{key}'"))),
-        };
-        grants.entry((to, scope)).or_default().extend(names);
-    }
-    let mut p = Permissions {
-        dataset: dir.full_name(),
-        sets: sets
-            .into_iter()
-            .map(|(n, s)| (n, s.into_iter().collect()))
-            .collect(),
-        create: create.into_iter().collect(),
-        ..Permissions::default()
-    };
-    let tos: BTreeSet<Grantee> = grants.keys().map(|(to, _)| to.clone()).collect();
-    for to in tos {
-        let mut take = |scope| grants.remove(&(to.clone(), scope)).unwrap_or_default();
-        let (l, d) = (take('l'), take('d'));
-        let put = |list: &mut Vec<Grant>, names: Vec<String>| {
-            if !names.is_empty() {
-                list.push(Grant {
-                    to: to.clone(),
-                    permissions: names,
-                });
-            }
-        };
-        put(&mut p.everywhere, l.intersection(&d).cloned().collect());
-        put(&mut p.local, l.difference(&d).cloned().collect());
-        put(&mut p.descendent, d.difference(&l).cloned().collect());
-    }
-    let empty = p.sets.is_empty()
-        && p.create.is_empty()
-        && p.local.is_empty()
-        && p.descendent.is_empty()
-        && p.everywhere.is_empty();
-    Ok((!empty).then_some(p))
 }
 
 /// `zfs userspace` and its relatives.
@@ -359,14 +218,8 @@ pub fn space(admin: &Arc<Admin>, peer: Peer, name: &str, who: &[Whose]) -> Answe
             "operation not applicable to datasets of this type",
         ));
     }
-    let (own, _) = admin.process.user();
-    if peer.uid != 0 && peer.uid != own {
-        let granted = permissions_along(&entry, &ds.dir());
-        let granted = granted.map_err(|e| datasets::plain(e, name))?;
-        let may = |w: &Whose| granted.is_granted(peer, used_permission(*w));
-        if !who.iter().all(may) {
-            return Err(ApiError::reason(Kind::NotPermitted, "permission denied"));
-        }
+    for w in who {
+        rights::require_named(admin, &entry, peer, used_permission(*w), &ds)?;
     }
     let mut out = Vec::new();
     for w in who {

@@ -2,18 +2,23 @@
 
 pub mod create;
 pub mod destroy;
+pub mod diff;
 pub mod get;
 pub mod keys;
 pub mod look;
 pub mod mount;
 pub mod parse;
+pub mod permissions;
 pub mod props;
+pub mod protect;
 pub mod quota;
+pub mod receive;
 pub mod redact;
 pub mod rename;
 pub mod send;
 pub mod set;
 pub mod snapshots;
+pub mod space;
 
 use crate::registry::{Admin, PoolEntry};
 use crate::{cancel, errors};

@@ -3,8 +3,9 @@
 use crate::datasets::{self, Answer};
 use crate::mounts::Mounted;
 use crate::registry::{Admin, PoolEntry};
-use crate::{errors, values};
-use api::{ApiError, Batch, DatasetKind, MountEntry, Progress};
+use crate::rights::{self, Action};
+use crate::{errors, mounts, values};
+use api::{ApiError, Batch, DatasetKind, MountEntry, Peer, Progress};
 use base::sync::RwLockExt;
 use base::{Error, Kind, Result};
 use dsl::Dataset;
@@ -57,8 +58,9 @@ fn remounts(options: &[String]) -> (bool, Vec<String>) {
 }
 
 /// `zfs mount -o remount,…`: the options given take the place of those of the mount.
-fn remount(entry: &PoolEntry, m: &Mounted, options: &[String]) -> Answer<()> {
-    let temporary = temporary(entry, options)?;
+fn remount(entry: &PoolEntry, m: &Mounted, options: &[String], user: Option<u32>) -> Answer<()> {
+    let mut temporary = temporary(entry, options)?;
+    mounts::restrict(&mut temporary, user);
     m.change(&entry.pool, temporary).map_err(|e| match e.kind {
         Kind::Busy => ApiError::reason(Kind::Busy, "mountpoint or dataset is busy")
             .hint("files on it are open for writing, or another mount covers it"),
@@ -69,6 +71,7 @@ fn remount(entry: &PoolEntry, m: &Mounted, options: &[String]) -> Answer<()> {
 /// `zfs mount NAME [DIRECTORY]`
 pub fn mount(
     admin: &Arc<Admin>,
+    peer: Peer,
     dataset: &str,
     options: &[String],
     overlay: bool,
@@ -78,6 +81,8 @@ pub fn mount(
     let _gate = entry.gate.acquire_read();
     let _names = entry.names.write();
     let ds = datasets::find(&entry, dataset)?;
+    rights::require(admin, &entry, peer, Action::Mount, &ds)?;
+    let user = rights::mounting_user(admin, peer);
     let files = match datasets::kind_of(&entry, &ds) {
         DatasetKind::Filesystem => true,
         // A snapshot of a volume has no files.
@@ -96,7 +101,8 @@ pub fn mount(
     if let (true, options) = remounts(options) {
         return match there {
             Some(m) if directory.is_none_or(|d| Path::new(d) == m.path) => {
-                remount(&entry, &m, &options)
+                may_move(&m, user)?;
+                remount(&entry, &m, &options, user)
             }
             Some(m) => Err(ApiError::reason(
                 Kind::Invalid,
@@ -112,7 +118,7 @@ pub fn mount(
     if let Some(directory) = directory {
         let place = Path::new(directory);
         return admin
-            .mount(&entry, &ds, place, None, temporary, overlay)
+            .mount(&entry, &ds, place, None, temporary, overlay, user)
             .map_err(errors::answer);
     }
     if ds.is_snapshot() {
@@ -150,26 +156,48 @@ pub fn mount(
         ));
     }
     admin
-        .mount_default(&entry, &ds, temporary, overlay)
+        .mount_default(&entry, &ds, temporary, overlay, user)
         .map_err(errors::answer)?;
     Ok(())
 }
 
 /// Mounts a file system just made, if it is to be mounted.
-pub fn mount_new(admin: &Arc<Admin>, entry: &Arc<PoolEntry>, ds: &Arc<Dataset>) -> Answer<()> {
+pub fn mount_new(
+    admin: &Arc<Admin>,
+    entry: &Arc<PoolEntry>,
+    ds: &Arc<Dataset>,
+    peer: Peer,
+) -> Answer<()> {
     if !values::mountable(ds).map_err(errors::answer)? {
         return Ok(());
     }
     let temporary = temporary(entry, &[])?;
+    let user = rights::mounting_user(admin, peer);
     admin
-        .mount_default(entry, ds, temporary, false)
+        .mount_default(entry, ds, temporary, false, user)
         .map_err(errors::answer)?;
     Ok(())
 }
 
-/// `zfs mount -a` and `-R`: everything that is to be mounted and is not, parents first.
+/// Whether a user may take a mount away, or change it: only where the directory is this user's.
+fn may_move(m: &Mounted, user: Option<u32>) -> Answer<()> {
+    match user {
+        Some(uid) if m.mount.place_owner() != Some(uid) => Err(ApiError::reason(
+            Kind::NotPermitted,
+            format!(
+                "permission denied: the directory {} is not yours",
+                m.path.display()
+            ),
+        )),
+        _ => Ok(()),
+    }
+}
+
+/// `zfs mount -a` and `-R`: everything that is to be mounted and is not, parents first. An ordinary user's
+/// is what this user may mount.
 pub fn mount_all(
     admin: &Arc<Admin>,
+    peer: Peer,
     root: Option<&str>,
     options: &[String],
     overlay: bool,
@@ -180,9 +208,13 @@ pub fn mount_all(
         None => admin.pools(),
     };
     if let (true, options) = remounts(options) {
-        return remount_all(&entries, root, &options);
+        return remount_all(admin, peer, &entries, root, &options);
     }
     values::options(options).map_err(errors::answer)?;
+    let user = rights::mounting_user(admin, peer);
+    let may = |entry: &PoolEntry, ds: &Dataset| {
+        rights::require(admin, entry, peer, Action::Mount, ds).is_ok()
+    };
     let mut batch = Batch::default();
     let mut todo = Vec::new();
     for entry in &entries {
@@ -193,6 +225,7 @@ pub fn mount_all(
         };
         let eligible = |ds: &Arc<Dataset>| -> Result<Option<std::path::PathBuf>> {
             if is_in_place(entry, ds)
+                || !may(entry, ds)
                 || !values::mountable(ds)?
                 || datasets::kind_of(entry, ds) != DatasetKind::Filesystem
             {
@@ -229,10 +262,10 @@ pub fn mount_all(
             .dsl
             .dataset(&name)
             .is_ok_and(|d| d.object() == ds.object());
-        if still && !is_in_place(&entry, &ds) {
+        if still && !is_in_place(&entry, &ds) && may(&entry, &ds) {
             let r = temporary(&entry, options).and_then(|t| {
                 admin
-                    .mount_default(&entry, &ds, t, overlay)
+                    .mount_default(&entry, &ds, t, overlay, user)
                     .map_err(errors::answer)
             });
             match r {
@@ -251,6 +284,8 @@ pub fn mount_all(
 
 /// `zfs mount -a -o remount,…`: everything that is mounted.
 fn remount_all(
+    admin: &Admin,
+    peer: Peer,
     entries: &[Arc<PoolEntry>],
     root: Option<&str>,
     options: &[String],
@@ -265,7 +300,12 @@ fn remount_all(
             if root.is_some_and(|r| !datasets::is_below(&name, r)) {
                 continue;
             }
-            match remount(entry, &m, options) {
+            let user = rights::mounting_user(admin, peer);
+            let may = rights::require(admin, entry, peer, Action::Mount, &m.ds);
+            if may.and_then(|()| may_move(&m, user)).is_err() {
+                continue;
+            }
+            match remount(entry, &m, options, user) {
                 Ok(()) => batch.done.push(name),
                 Err(e) => batch.failed.push((name, errors::finish(e))),
             }
@@ -276,7 +316,12 @@ fn remount_all(
 
 /// `zfs unmount`: a file system and those below it that inherit its mount point. Returns what is lost, in
 /// words, if it is by force.
-pub fn unmount(admin: &Arc<Admin>, target: &str, force: bool) -> Answer<Option<String>> {
+pub fn unmount(
+    admin: &Arc<Admin>,
+    peer: Peer,
+    target: &str,
+    force: bool,
+) -> Answer<Option<String>> {
     let found = match target.starts_with('/') {
         true => at_path(admin, Path::new(target)),
         false => datasets::entry_of(admin, target)
@@ -285,7 +330,8 @@ pub fn unmount(admin: &Arc<Admin>, target: &str, force: bool) -> Answer<Option<S
     };
     let served =
         |(entry, ds): &(Arc<PoolEntry>, Arc<Dataset>)| entry.mounted(ds.object()).is_some();
-    if !found.as_ref().is_ok_and(served) {
+    let user = rights::mounting_user(admin, peer);
+    if user.is_none() && !found.as_ref().is_ok_and(served) {
         // What a daemon that died left there; nobody else can take it away by that name.
         let is_target = |source: &str, place: &Path| match target.starts_with('/') {
             true => place == Path::new(target),
@@ -315,6 +361,14 @@ pub fn unmount(admin: &Arc<Admin>, target: &str, force: bool) -> Answer<Option<S
             m.object == top.object || below
         })
         .collect();
+    rights::require_all(
+        admin,
+        &entry,
+        peer,
+        Action::Mount,
+        all.iter().map(|m| &*m.ds),
+    )?;
+    all.iter().try_for_each(|m| may_move(m, user))?;
     let down = take_down_kept(admin, &entry, &all, force)?;
     Ok(crate::pools::unwritten(&down))
 }
@@ -343,9 +397,12 @@ fn at_path(admin: &Admin, path: &Path) -> Answer<(Arc<PoolEntry>, Arc<Dataset>)>
     Err(ApiError::reason(Kind::Invalid, "not a mountpoint"))
 }
 
-/// `zfs unmount -a`
-pub fn unmount_all(admin: &Arc<Admin>, force: bool) -> Batch {
-    admin.door.clear_dead(&|_, _| true);
+/// `zfs unmount -a`; an ordinary user's are those this user may unmount.
+pub fn unmount_all(admin: &Arc<Admin>, peer: Peer, force: bool) -> Batch {
+    let user = rights::mounting_user(admin, peer);
+    if user.is_none() {
+        admin.door.clear_dead(&|_, _| true);
+    }
     let mut batch = Batch::default();
     let mut todo = Vec::new();
     for entry in admin.pools() {
@@ -355,6 +412,10 @@ pub fn unmount_all(admin: &Arc<Admin>, force: bool) -> Batch {
     for (entry, m) in todo {
         let _gate = entry.gate.acquire_read();
         let name = m.ds.full_name();
+        let may = rights::require(admin, &entry, peer, Action::Mount, &m.ds);
+        if may.and_then(|()| may_move(&m, user)).is_err() {
+            continue;
+        }
         if let Err(e) = crate::pools::not_suspended(&entry) {
             batch.failed.push((name, e));
             continue;
@@ -429,7 +490,7 @@ fn take(
 pub fn restore(admin: &Arc<Admin>, entry: &Arc<PoolEntry>, down: &[Arc<Mounted>]) {
     for m in down {
         let root = m.root.as_deref();
-        let r = admin.mount(entry, &m.ds, &m.path, root, m.temporary(), true);
+        let r = admin.mount(entry, &m.ds, &m.path, root, m.temporary(), true, None);
         if let Err(e) = r {
             tracing::error!("{e}");
         }
@@ -441,7 +502,7 @@ pub fn put_back(admin: &Arc<Admin>, entry: &Arc<PoolEntry>, down: &[Arc<Mounted>
     let mut failed = Vec::new();
     for m in down {
         let root = m.root.as_deref();
-        if let Err(e) = admin.mount(entry, &m.ds, &m.path, root, m.temporary(), true) {
+        if let Err(e) = admin.mount(entry, &m.ds, &m.path, root, m.temporary(), true, None) {
             failed.push(e.to_string());
         }
     }
@@ -455,7 +516,9 @@ pub fn put_up(
     entry: &Arc<PoolEntry>,
     down: Vec<Arc<Mounted>>,
     up: Vec<Arc<Dataset>>,
+    peer: Peer,
 ) -> Vec<(String, Error)> {
+    let user = rights::mounting_user(admin, peer);
     let mut failed = Vec::new();
     let mut todo = Vec::new();
     let old = down.iter().map(|m| (m.ds.clone(), true));
@@ -476,7 +539,7 @@ pub fn put_up(
     todo.sort_by(|a, b| a.0.cmp(&b.0));
     let options = values::options(&entry.mount_options).unwrap_or_default();
     for (_, ds) in todo {
-        if let Err(e) = admin.mount_default(entry, &ds, options.clone(), false) {
+        if let Err(e) = admin.mount_default(entry, &ds, options.clone(), false, user) {
             failed.push((ds.full_name(), e));
         }
     }

@@ -368,6 +368,10 @@ impl<'a> View<'a> {
             }
             "userrefs" => Some(self.ds.holds()?),
             "numclones" => Some(p.num_children.saturating_sub(1)),
+            "receive_resume_token" => match resume_token_of(self.ds)? {
+                Some(token) => return text(&token),
+                None => None,
+            },
             "encryptionroot" => match self.ds.dir().encryption_root()? {
                 Some(root) => return text(&root.full_name()),
                 None => None,
@@ -436,33 +440,47 @@ impl<'a> View<'a> {
     fn pseudo(&self, what: Pseudo<'_>) -> Result<Shown> {
         match what {
             Pseudo::Written(from) => {
-                let Some(name) = self.snapshot_meant(from) else {
-                    return Ok(None);
+                let since = match from.contains('#') {
+                    true => self.written_since_bookmark(from)?,
+                    false => self.written_since_snapshot(from),
                 };
-                let Ok(snap) = self.entry.pool.dsl.dataset(&name) else {
-                    return Ok(None);
-                };
-                Ok(self
-                    .ds
-                    .written_since(&snap)
-                    .ok()
-                    .map(|n| (Value::Number(n), Source::None)))
+                Ok(since.map(|n| (Value::Number(n), Source::None)))
             }
             Pseudo::Used { who, objects, id } => self.used_by(who, objects, id),
             Pseudo::Quota { who, objects, id } => self.quota_of(who, objects, id),
         }
     }
 
-    /// Full name of the snapshot of `written@…`; bookmarks are not looked into.
-    fn snapshot_meant(&self, from: &str) -> Option<String> {
-        if from.starts_with('#') || from.contains('#') {
-            return None;
+    /// Name of the dataset, or of that of the snapshot.
+    fn head_name(&self) -> &str {
+        self.name.split('@').next().unwrap_or(self.name)
+    }
+
+    /// `written@…`: none if there is no such snapshot, or it is not an earlier one of this dataset.
+    fn written_since_snapshot(&self, from: &str) -> Option<u64> {
+        let name = match from.contains('@') {
+            true => from.to_string(),
+            false => format!("{}@{from}", self.head_name()),
+        };
+        let snap = self.entry.pool.dsl.dataset(&name).ok()?;
+        self.ds.written_since(&snap).ok()
+    }
+
+    /// `written#…`: none if there is no such bookmark, it is not of an earlier moment, or it keeps no sizes.
+    fn written_since_bookmark(&self, from: &str) -> Result<Option<u64>> {
+        let Some((fs, mark)) = from.split_once('#') else {
+            return Ok(None);
+        };
+        let fs = if fs.is_empty() { self.head_name() } else { fs };
+        let Ok(head) = self.entry.pool.dsl.dataset(fs) else {
+            return Ok(None);
+        };
+        // Bookmarks of other file systems are no moments of this one.
+        if head.is_snapshot() || head.dir().object() != self.ds.dir().object() {
+            return Ok(None);
         }
-        if from.contains('@') {
-            return Some(from.to_string());
-        }
-        let fs = self.name.split('@').next().unwrap_or(self.name);
-        Some(format!("{fs}@{from}"))
+        let mark = head.bookmark(mark)?;
+        Ok(mark.and_then(|m| self.ds.written_since_bookmark(&m).ok()))
     }
 
     fn used_by(&self, who: Who, objects: bool, id: &str) -> Result<Shown> {
@@ -562,14 +580,20 @@ fn source(s: &PropSource) -> Source {
 /// One property of a bookmark (data format §12).
 pub fn bookmark(full: &str, name: &str, mark: &get::Bookmark) -> Prop {
     let words = &mark.words;
+    // Bookmarks that do not count what is freed have no sizes.
+    let has_sizes = words.get(4).is_some_and(|flags| flags & 1 != 0);
+    let size = |i: usize| match words.get(i) {
+        Some(n) if has_sizes => Value::Number(*n),
+        _ => Value::None,
+    };
     let value = match name {
         "type" => Value::from("bookmark"),
         "name" => Value::from(full),
         "guid" => words.first().copied().map_or(Value::None, Value::Number),
         "createtxg" => words.get(1).copied().map_or(Value::None, Value::Number),
         "creation" => words.get(2).copied().map_or(Value::None, Value::Number),
-        "referenced" => words.get(5).copied().map_or(Value::None, Value::Number),
-        "logicalreferenced" => words.get(7).copied().map_or(Value::None, Value::Number),
+        "referenced" => size(5),
+        "logicalreferenced" => size(7),
         "redact_snaps" => mark.redacted_by.as_ref().map_or(Value::None, |guids| {
             let guids: Vec<String> = guids.iter().map(u64::to_string).collect();
             Value::from(guids.join(",").as_str())
@@ -586,4 +610,38 @@ pub fn bookmark_all(mark: &get::Bookmark) -> Vec<Prop> {
         .map(|p| bookmark("", p.name, mark))
         .filter(|p| p.value != Value::None)
         .collect()
+}
+
+/// The token with which a broken receive into a head goes on; `None` if it keeps nothing.
+fn resume_token_of(head: &Dataset) -> Result<Option<String>> {
+    if head.is_snapshot() {
+        return Ok(None);
+    }
+    match head.receiving()? {
+        Some(child) => resume_token(&child),
+        None => resume_token(head),
+    }
+}
+
+/// The token of the state that a dataset filled in part keeps.
+pub fn resume_token(ds: &Dataset) -> Result<Option<String>> {
+    let Some(s) = ds.resume_state()? else {
+        return Ok(None);
+    };
+    let token = stream::ResumeToken {
+        from_guid: (s.from_guid != 0).then_some(s.from_guid),
+        object: s.object,
+        offset: s.offset,
+        bytes: s.bytes,
+        to_guid: s.to_guid,
+        to_name: s.to_name,
+        large_blocks: s.large_blocks,
+        embedded: s.embedded,
+        compressed: s.compressed,
+        raw: s.raw,
+        saved: false,
+        redact_snaps: s.redact_snaps,
+        book_redact_snaps: None,
+    };
+    Ok(Some(token.encode()))
 }

@@ -2,6 +2,7 @@
 
 use crate::datasets::{self, create, mount, Answer};
 use crate::registry::{Admin, PoolEntry};
+use crate::rights::{self, Action};
 use api::{ApiError, Peer};
 use base::sync::RwLockExt;
 use base::{Kind, Result};
@@ -50,8 +51,12 @@ pub fn rename(
     let ds = datasets::find(&entry, from)?;
     let uid = u64::from(peer.uid);
     if let Some((fs, old)) = from.split_once('@') {
+        rights::require(admin, &entry, peer, Action::Rename, &ds)?;
+        let head = datasets::find(&entry, fs)?;
+        rights::require(admin, &entry, peer, Action::CreateIn, &head)?;
         return snapshot(&entry, uid, (fs, old), to, how.recursive, command);
     }
+    rights::require(admin, &entry, peer, Action::Rename, &ds)?;
     let dir = ds.dir();
     if dir.parent().is_none() {
         return Err(ApiError::reason(
@@ -83,6 +88,13 @@ pub fn rename(
         ));
     };
     let above = create::above(&entry, to, how.parents)?;
+    rights::require(admin, &entry, peer, Action::CreateIn, &above.parent)?;
+    let caller = rights::caller(admin, &entry, peer)?;
+    entry
+        .pool
+        .dsl
+        .check_rename_limits(&dir, &above.parent.dir(), &caller)
+        .map_err(|e| datasets::plain(e, from))?;
     if above.missing.is_empty() {
         entry
             .pool
@@ -101,7 +113,9 @@ pub fn rename(
     let (parent, last) = (parent.to_string(), last.to_string());
     let renamed = entry.pool.task(move |pool: &Pool, tx: &Tx| -> Result<()> {
         make_parents(pool, tx)?;
-        pool.dsl.rename(tx, &dir, &pool.dsl.dir(&parent)?, &last)?;
+        let to = pool.dsl.dir(&parent)?;
+        pool.dsl.check_rename_limits(&dir, &to, &caller)?;
+        pool.dsl.rename(tx, &dir, &to, &last)?;
         pool.log_in(tx, &command, uid)
     });
     if let Err(e) = renamed {
@@ -111,11 +125,11 @@ pub fn rename(
     let mut failed = Vec::new();
     for name in &above.missing {
         let new = datasets::find_anyway(&entry, name)?;
-        if let Err(e) = mount::mount_new(admin, &entry, &new) {
+        if let Err(e) = mount::mount_new(admin, &entry, &new, peer) {
             failed.push(e.to_string());
         }
     }
-    let up = mount::put_up(admin, &entry, down, Vec::new());
+    let up = mount::put_up(admin, &entry, down, Vec::new(), peer);
     failed.extend(up.into_iter().map(|(_, e)| e.to_string()));
     if failed.is_empty() {
         return Ok(());

@@ -4,8 +4,8 @@ use crate::datasets::mount::{self, Move};
 use crate::datasets::parse::{self, Allowed};
 use crate::datasets::{self, quota, Answer};
 use crate::registry::{Admin, PoolEntry};
-use crate::{errors, values};
-use api::{ApiError, DatasetKind};
+use crate::{errors, rights, values};
+use api::{ApiError, DatasetKind, Peer};
 use base::mutation::{mutated, Mutation};
 use base::sync::RwLockExt;
 use base::{Kind, Result};
@@ -36,7 +36,7 @@ impl Change {
 /// `zfs set`: all or nothing.
 pub fn set(
     admin: &Arc<Admin>,
-    uid: u64,
+    peer: Peer,
     dataset: &str,
     props: &api::Props,
     no_remount: bool,
@@ -55,6 +55,9 @@ pub fn set(
             None => plain.push((name.clone(), text.clone())),
         }
     }
+    for (name, _) in props {
+        rights::require_named(admin, &entry, peer, rights::of_property(name), &ds)?;
+    }
     let list = checked(&entry, &ds, &plain)?;
     quota::check(&entry, &ds, &quotas)?;
     let change = Change {
@@ -63,7 +66,7 @@ pub fn set(
     };
     apply(
         admin,
-        uid,
+        peer,
         &entry,
         dataset,
         vec![change],
@@ -168,7 +171,7 @@ fn same_version(entry: &PoolEntry, ds: &Arc<Dataset>, value: &PropValue) -> Answ
 /// `zfs inherit`
 pub fn inherit(
     admin: &Arc<Admin>,
-    uid: u64,
+    peer: Peer,
     dataset: &str,
     property: &str,
     recursive: bool,
@@ -228,6 +231,9 @@ pub fn inherit(
             ))
         }
     };
+    for ds in &all {
+        rights::require_named(admin, &entry, peer, rights::of_property(name), ds)?;
+    }
     let how = if received {
         PropChange::RevertToReceived
     } else {
@@ -250,14 +256,14 @@ pub fn inherit(
             });
         }
     }
-    apply(admin, uid, &entry, dataset, changes, false, command)
+    apply(admin, peer, &entry, dataset, changes, false, command)
 }
 
 /// Stores checked changes in one group, with everything that follows from them: mounts that move,
 /// mounted file systems that behave differently. `name` is the dataset the command names.
 fn apply(
     admin: &Arc<Admin>,
-    uid: u64,
+    peer: Peer,
     entry: &Arc<PoolEntry>,
     name: &str,
     changes: Vec<Change>,
@@ -270,6 +276,13 @@ fn apply(
         false => (Some(entry.names.read()), None),
     };
     crate::cancel::check()?;
+    // Again with the lock of names, under which permissions change.
+    for c in &changes {
+        for (name, _) in &c.list {
+            rights::require_named(admin, entry, peer, rights::of_property(name), &c.ds)?;
+        }
+    }
+    let uid = u64::from(peer.uid);
     let plan = match no_remount {
         true => Move::default(),
         false => plan(admin, entry, &changes).map_err(|e| datasets::plain(e, name))?,
@@ -286,7 +299,7 @@ fn apply(
         mount::restore(admin, entry, &down);
         return Err(datasets::plain(e, name));
     }
-    let failed = mount::put_up(admin, entry, down, plan.up);
+    let failed = mount::put_up(admin, entry, down, plan.up, peer);
     refresh(entry, &changed);
     if failed.is_empty() {
         return Ok(());
@@ -465,6 +478,39 @@ pub fn store_props(
             list,
         }],
     )
+}
+
+/// Stores the properties a stream brought, in syncing context: those it does not bring any more are
+/// forgotten. With `early` all but `late`, else only those; what cannot be stored is left out.
+pub fn store_received(
+    pool: &Pool,
+    tx: &Tx,
+    ds: &Arc<Dataset>,
+    list: &disk::NvList,
+    early: bool,
+    late: &[&str],
+) -> Result<()> {
+    let mut new: Vec<(String, PropValue)> = Vec::new();
+    for (name, value) in list.iter() {
+        let is_user = props::is_user(name);
+        let known = props::dataset(name)
+            .is_some_and(|p| matches!(p.store, Store::Props | Store::PropsAndDir));
+        // OpenZFS sends each value in a list of its own, with its source.
+        let value = match value {
+            disk::nvlist::Value::NvList(l) => l.get("value").cloned(),
+            v => Some(v.clone()),
+        };
+        let value = match value {
+            Some(disk::nvlist::Value::Uint64(n)) if !is_user => PropValue::Int(n),
+            Some(disk::nvlist::Value::String(s)) => PropValue::Str(s),
+            _ => continue,
+        };
+        if is_user || known {
+            new.push((name.to_string(), value));
+        }
+    }
+    new.retain(|(n, _)| late.contains(&n.as_str()) != early);
+    pool.dsl.receive_props(tx, ds, &new, early, late)
 }
 
 /// Stores changes, all or none: those that can be refused (limits of space) go first and are taken

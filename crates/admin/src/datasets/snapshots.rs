@@ -2,9 +2,10 @@
 
 use crate::datasets::create::{self, NewFs};
 use crate::datasets::parse::Allowed;
-use crate::datasets::{self, destroy, mount, set, Answer};
+use crate::datasets::{self, destroy, mount, protect, set, Answer};
 use crate::errors;
 use crate::registry::{Admin, PoolEntry};
+use crate::rights::{self, Action};
 use api::{
     ApiError, Batch, Created, DatasetClone, DatasetDestroy, Holding, Peer, Rollback, SnapshotCreate,
 };
@@ -62,6 +63,30 @@ fn wanted(admin: &Admin, r: &SnapshotCreate) -> Answer<Vec<(Arc<PoolEntry>, Want
     Ok(pools.into_values().collect())
 }
 
+/// Whether a caller may make these snapshots, with user properties (`props`) or without.
+fn permitted(
+    admin: &Admin,
+    entry: &PoolEntry,
+    peer: Peer,
+    list: &Wanted,
+    props: bool,
+) -> Answer<()> {
+    for (head, short) in list {
+        let mut may = rights::require(admin, entry, peer, Action::Snapshot, head);
+        if props {
+            may = may.and_then(|()| rights::require(admin, entry, peer, Action::UserProp, head));
+        }
+        may.map_err(|e| {
+            let full = format!("{}@{short}", head.full_name());
+            ApiError::sentence(
+                Kind::NotPermitted,
+                format!("cannot create snapshot '{full}': {}", e.message),
+            )
+        })?;
+    }
+    Ok(())
+}
+
 /// Why snapshots cannot be made, as the command says it.
 fn refusal(head: &Dataset, short: &str, e: Error) -> ApiError {
     let full = format!("{}@{short}", head.full_name());
@@ -100,6 +125,7 @@ pub fn create(admin: &Arc<Admin>, peer: Peer, r: &SnapshotCreate) -> Answer<Opti
     let mut ready = Vec::new();
     for (entry, list) in &pools {
         datasets::need_writable(entry)?;
+        permitted(admin, entry, peer, list, !props.is_empty())?;
         if !props.is_empty() && entry.pool.version() < 12 {
             return Err(ApiError::sentence(
                 Kind::Unsupported,
@@ -117,10 +143,10 @@ pub fn create(admin: &Arc<Admin>, peer: Peer, r: &SnapshotCreate) -> Answer<Opti
             let check = entry.pool.dsl.check_snapshot(head, short);
             check.map_err(|e| refusal(head, short, e))?;
         }
-        entry
-            .pool
-            .dsl
-            .check_snapshots(list)
+        let caller = rights::caller(admin, entry, peer)?;
+        let dsl = &entry.pool.dsl;
+        dsl.check_snapshots(list)
+            .and_then(|()| dsl.check_snapshot_limits(list, &caller))
             .map_err(|e| match list.as_slice() {
                 [(head, short), ..] => refusal(head, short, e),
                 [] => errors::answer(e),
@@ -153,6 +179,8 @@ pub fn create(admin: &Arc<Admin>, peer: Peer, r: &SnapshotCreate) -> Answer<Opti
                 "cannot create snapshots: a dataset was destroyed meanwhile",
             ));
         }
+        permitted(admin, entry, peer, &list, !props.is_empty())?;
+        let caller = rights::caller(admin, entry, peer)?;
         let (command, uid) = (r.command.clone(), u64::from(peer.uid));
         let (stored, made) = (props.clone(), list.clone());
         let also = move |pool: &Pool, tx: &dmu::Tx| -> Result<()> {
@@ -165,7 +193,7 @@ pub fn create(admin: &Arc<Admin>, peer: Peer, r: &SnapshotCreate) -> Answer<Opti
             }
             pool.log_in(tx, &command, uid)
         };
-        let done = entry.pool.snapshot(list.clone(), also);
+        let done = entry.pool.snapshot_for(caller, list.clone(), also);
         if let Err(e) = done {
             let at = list.iter().find(|(head, short)| {
                 let name = format!("{}@{short}", head.full_name());
@@ -217,9 +245,9 @@ fn listed(lines: &[String]) -> String {
     out.join("\n")
 }
 
-/// `zfs rollback`: the file system, and what is mounted in it, is unmounted, goes back, and is mounted
-/// again where it was. Nothing is destroyed before it is known to be possible. Returns what could
-/// not be mounted again.
+/// `zfs rollback`: a mounted file system goes back under its users ([`crate::Mounted::replace`]). Nothing is
+/// destroyed before it is known to be possible. Returns which file systems mounted in it, on directories
+/// that are not in the snapshot, could not be mounted again.
 pub fn rollback(admin: &Arc<Admin>, peer: Peer, r: &Rollback) -> Answer<Option<String>> {
     let (fs, short) = split(&r.snapshot)?;
     let entry = datasets::entry_of(admin, fs)?;
@@ -230,21 +258,43 @@ pub fn rollback(admin: &Arc<Admin>, peer: Peer, r: &Rollback) -> Answer<Option<S
     let plain = |e| datasets::plain(e, fs);
     let head = datasets::find(&entry, fs)?;
     let snap = datasets::find(&entry, &r.snapshot)?;
+    rights::require(admin, &entry, peer, Action::Rollback, &head)?;
     let in_way = younger(&entry, &head, &snap).map_err(plain)?;
     refuse(&in_way, fs, r)?;
+    if !r.protected {
+        let names: Vec<String> = in_way
+            .snapshots
+            .iter()
+            .map(|(n, _)| format!("{fs}@{n}"))
+            .collect();
+        let younger = names.iter().zip(&in_way.snapshots);
+        let younger = younger.map(|(n, (_, s))| (n.as_str(), &**s));
+        protect::refuse(
+            "go back and destroy",
+            [(fs, &*head)].into_iter().chain(younger),
+        )?;
+    }
     entry.pool.dsl.check_rollback(&head, &snap).map_err(plain)?;
-    let mounted = entry.mounted(head.object());
-    let mut mounts = entry.all_mounts();
-    mounts.retain(|m| {
-        m.is_in_place()
-            && mounted
-                .as_ref()
-                .is_some_and(|h| m.path.starts_with(&h.path))
-    });
-    let down = mount::take_down(admin, &entry, &mounts, r.force)?;
-    let gone = go_back(admin, &entry, peer, r, (&head, short), &in_way);
-    let failed = mount::put_back(admin, &entry, &down);
-    gone?;
+    let doomed = in_way.snapshots.iter().map(|(_, s)| &**s);
+    rights::require_all(admin, &entry, peer, Action::Destroy, doomed)?;
+    if !in_way.bookmarks.is_empty() {
+        rights::require(admin, &entry, peer, Action::DestroyBookmark, &head)?;
+    }
+    if let Some(why) = entry.pool.suspended() {
+        return Err(plain(why));
+    }
+    let back = || go_back(admin, &entry, peer, r, (&head, short), &in_way);
+    let Some(mounted) = entry.mounted(head.object()) else {
+        back()?;
+        return Ok(None);
+    };
+    let mut inside = entry.all_mounts();
+    inside.retain(|m| m.object != mounted.object && m.path.starts_with(&mounted.path));
+    inside.retain(|m| m.is_in_place());
+    mounted.replace(back)?;
+    // The kernel lets go of what was mounted on a directory that is no longer there.
+    inside.retain(|m| !m.is_in_place());
+    let failed = mount::put_back(admin, &entry, &inside);
     Ok((!failed.is_empty()).then(|| failed.join("\n")))
 }
 
@@ -283,7 +333,7 @@ fn refuse(in_way: &Younger, fs: &str, r: &Rollback) -> Answer<()> {
     Ok(())
 }
 
-/// Destroys what is younger and goes back; the caller keeps the names and has unmounted.
+/// Destroys what is younger and goes back; the caller keeps the names, and has closed the head.
 fn go_back(
     admin: &Arc<Admin>,
     entry: &Arc<PoolEntry>,
@@ -305,9 +355,10 @@ fn go_back(
             name: format!("{fs}@{spec}"),
             dependents: r.dependents,
             force: r.force,
+            protected: r.protected,
             ..DatasetDestroy::default()
         };
-        let done = destroy::destroy_snapshots(admin, entry, uid, &request, &fs, &spec)?;
+        let done = destroy::destroy_snapshots(admin, entry, peer, &request, &fs, &spec)?;
         if let Some((n, e)) = done.failed.into_iter().next() {
             return Err(ApiError::sentence(
                 Kind::Busy,
@@ -382,6 +433,15 @@ pub fn clone(admin: &Arc<Admin>, peer: Peer, r: &DatasetClone) -> Answer<Created
     let new = NewFs::parse(&allowed, &r.props)?;
     new.check_clone()?;
     let above = create::above(&entry, name, r.parents)?;
+    rights::require(admin, &entry, peer, Action::CloneFrom, &origin)?;
+    rights::require_in_new(admin, &entry, peer, &above.parent, &r.props)?;
+    let caller = rights::caller(admin, &entry, peer)?;
+    let more = above.missing.len() as u64 + 1;
+    let room = entry
+        .pool
+        .dsl
+        .check_filesystem_limit(&above.parent.dir(), more, &caller);
+    room.map_err(|e| datasets::plain(e, name))?;
     let root_of = |ds: &Dataset| ds.dir().encryption_root().map_err(errors::answer);
     let of = root_of(&origin)?;
     if let Some(of) = &of {
@@ -424,7 +484,9 @@ pub fn clone(admin: &Arc<Admin>, peer: Peer, r: &DatasetClone) -> Answer<Created
             }
             make_parents(pool, tx)?;
             let parent = pool.dsl.dir(parent)?;
+            pool.dsl.check_filesystem_limit(&parent, 1, &caller)?;
             let ds = pool.clone_in(tx, &parent, last, &origin, CreateArgs::default())?;
+            pool.dsl.give_creator(tx, &ds, uid)?;
             set::store_props(pool, tx, &ds, &stored)?;
             pool.log_in(tx, &command, uid)
         })
@@ -440,8 +502,8 @@ pub fn clone(admin: &Arc<Admin>, peer: Peer, r: &DatasetClone) -> Answer<Created
         .map(String::as_str)
         .chain([name])
     {
-        let mounted =
-            datasets::find_anyway(&entry, n).and_then(|ds| mount::mount_new(admin, &entry, &ds));
+        let mounted = datasets::find_anyway(&entry, n)
+            .and_then(|ds| mount::mount_new(admin, &entry, &ds, peer));
         if let Err(e) = mounted {
             created.mount_failed = Some(errors::finish(e));
             break;
@@ -462,6 +524,11 @@ pub fn promote(admin: &Arc<Admin>, peer: Peer, name: &str, command: String) -> A
     let Some(origin) = origin else {
         return Err(ApiError::reason(Kind::Invalid, "not a cloned filesystem"));
     };
+    rights::require(admin, &entry, peer, Action::Promote, &ds)?;
+    rights::require(admin, &entry, peer, Action::PromoteOrigin, &origin)?;
+    let caller = rights::caller(admin, &entry, peer)?;
+    let room = entry.pool.dsl.check_promote_limits(&ds, &caller);
+    room.map_err(plain)?;
     let conflicts = entry.pool.dsl.promote_conflicts(&ds).map_err(plain)?;
     if let Some(first) = conflicts.first() {
         let parent = origin.full_name();
@@ -494,6 +561,7 @@ pub fn promote(admin: &Arc<Admin>, peer: Peer, name: &str, command: String) -> A
     };
     close();
     let done = entry.pool.task(move |pool, tx| {
+        pool.dsl.check_promote_limits(&ds, &caller)?;
         pool.dsl.promote(tx, &ds)?;
         pool.log_in(tx, &command, uid)
     });
@@ -525,6 +593,7 @@ pub fn bookmark(
         ));
     }
     let head = datasets::find(&entry, fs)?;
+    rights::require(admin, &entry, peer, Action::Bookmark, &head)?;
     let of = match source.split_once('#') {
         Some((of, mark)) if of == fs => BookmarkSource::Bookmark(mark.to_string()),
         Some(_) => {
@@ -608,10 +677,38 @@ fn held(
     Ok(out)
 }
 
+/// Leaves those out whose head gives the caller no permission.
+fn may_hold(
+    admin: &Admin,
+    peer: Peer,
+    action: Action,
+    list: &mut Vec<(String, Arc<PoolEntry>, Arc<Dataset>)>,
+    failed: &mut Vec<(String, ApiError)>,
+) -> Answer<()> {
+    let mut refused = Ok(());
+    list.retain(|(name, entry, snap)| {
+        let head = snap.dir().head().map_err(errors::answer);
+        let may = head.and_then(|head| rights::require(admin, entry, peer, action, &head));
+        match may {
+            Ok(()) => true,
+            Err(e) if e.code == Kind::NotPermitted.errno() => {
+                failed.push((name.clone(), e));
+                false
+            }
+            Err(e) => {
+                refused = Err(e);
+                false
+            }
+        }
+    });
+    refused
+}
+
 /// `zfs hold`: all snapshots of a pool are held, or none.
 pub fn hold(admin: &Arc<Admin>, peer: Peer, r: &Holding) -> Answer<Batch> {
     let mut batch = Batch::default();
-    let list = held(admin, r, &mut batch.failed)?;
+    let mut list = held(admin, r, &mut batch.failed)?;
+    may_hold(admin, peer, Action::Hold, &mut list, &mut batch.failed)?;
     for (name, entry, snap) in &list {
         if let Err(e) = entry.pool.dsl.check_hold(snap, &r.tag, false) {
             batch.failed.push((name.clone(), datasets::plain(e, name)));
@@ -621,7 +718,8 @@ pub fn hold(admin: &Arc<Admin>, peer: Peer, r: &Holding) -> Answer<Batch> {
         return Ok(batch);
     }
     let check = |pool: &Pool, snap: &Arc<Dataset>, tag: &str| pool.dsl.check_hold(snap, tag, false);
-    change_holds(&list, peer, r, &mut batch, check, |pool, tx, snap, tag| {
+    let who = (&**admin, peer, Action::Hold);
+    change_holds(&list, who, r, &mut batch, check, |pool, tx, snap, tag| {
         pool.dsl.hold(tx, snap, tag, false)
     });
     Ok(batch)
@@ -631,6 +729,7 @@ pub fn hold(admin: &Arc<Admin>, peer: Peer, r: &Holding) -> Answer<Batch> {
 pub fn release(admin: &Arc<Admin>, peer: Peer, r: &Holding) -> Answer<Batch> {
     let mut batch = Batch::default();
     let mut list = held(admin, r, &mut batch.failed)?;
+    may_hold(admin, peer, Action::Release, &mut list, &mut batch.failed)?;
     list.retain(|(name, _, snap)| match snap.hold_time(&r.tag) {
         Ok(Some(_)) => true,
         Ok(None) => {
@@ -654,7 +753,8 @@ pub fn release(admin: &Arc<Admin>, peer: Peer, r: &Holding) -> Answer<Batch> {
         Some(_) => Ok(()),
         None => Err(Error::new(Kind::NotFound, "no such tag on this dataset")),
     };
-    change_holds(&list, peer, r, &mut batch, check, |pool, tx, snap, tag| {
+    let who = (&**admin, peer, Action::Release);
+    change_holds(&list, who, r, &mut batch, check, |pool, tx, snap, tag| {
         pool.dsl.release(tx, snap, tag)
     });
     close();
@@ -664,7 +764,7 @@ pub fn release(admin: &Arc<Admin>, peer: Peer, r: &Holding) -> Answer<Batch> {
 /// Changes holds, those of one pool in one txg.
 fn change_holds(
     list: &[(String, Arc<PoolEntry>, Arc<Dataset>)],
-    peer: Peer,
+    (admin, peer, action): (&Admin, Peer, Action),
     r: &Holding,
     batch: &mut Batch,
     check: impl Fn(&Pool, &Arc<Dataset>, &str) -> Result<()> + Copy + Send + 'static,
@@ -682,6 +782,17 @@ fn change_holds(
             ours.map(|(n, _, s)| (n.clone(), s.clone())).unzip();
         let _gate = entry.gate.acquire_read();
         let _names = entry.names.write();
+        // Permissions change under the lock of names only.
+        let still_may = snaps.iter().try_for_each(|s| {
+            let head = s.dir().head().map_err(errors::answer)?;
+            rights::require(admin, entry, peer, action, &head)
+        });
+        if let Err(e) = still_may {
+            batch
+                .failed
+                .extend(names.into_iter().map(|n| (n, e.clone())));
+            continue;
+        }
         let (tag, command, uid) = (r.tag.clone(), r.command.clone(), u64::from(peer.uid));
         let found = names.clone();
         let done = entry.pool.task(move |pool, tx| {

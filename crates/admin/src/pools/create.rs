@@ -4,6 +4,7 @@ use crate::compat::{self, Set};
 use crate::datasets::create::{self, NewFs};
 use crate::datasets::parse::Allowed;
 use crate::errors::answer;
+use crate::events::SYSEVENT;
 use crate::pools::set;
 use crate::process::DeviceUse;
 use crate::registry::{Admin, PoolEntry};
@@ -13,11 +14,11 @@ use disk::feature::{self, Feature};
 use disk::props::{self, When};
 use dsl::PropValue;
 use env::Access;
-use pool::{CreateSpec, Pool, FEATURE_DRAID};
+use pool::{AuxKind, CreateSpec, Pool, FEATURE_DRAID};
 use std::collections::HashSet;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use vdev::{DevSpec, GroupKind, TopSpec};
+use vdev::{Bias, DevSpec, GroupKind, TopSpec};
 
 type Answer<T> = std::result::Result<T, ApiError>;
 
@@ -70,21 +71,35 @@ pub fn create(admin: &Arc<Admin>, peer: Peer, ask: PoolCreate) -> Answer<()> {
             return Err(invalid(format!("bad alternate root '{altroot}'")));
         }
     }
-    let tops = layout(&ask.vdevs, wanted.ashift)?;
+    let wish = layout(&ask.vdevs, wanted.ashift)?;
+    let classes = wanted
+        .features
+        .iter()
+        .any(|f| f.name == "allocation_classes");
+    if wish.tops.iter().any(|t| t.bias.is_some()) && !classes {
+        return Err(invalid(format!(
+            "cannot create '{shown}': special and dedup vdevs need the feature 'allocation_classes' enabled"
+        )));
+    }
     let draid = |t: &TopSpec| matches!(t.kind, GroupKind::Draid { .. });
-    if tops.iter().any(draid) && !wanted.features.iter().any(|f| f.guid == FEATURE_DRAID) {
+    if wish.tops.iter().any(draid) && !wanted.features.iter().any(|f| f.guid == FEATURE_DRAID) {
         return Err(invalid(format!(
             "cannot create '{shown}': dRAID vdevs need the feature 'draid' enabled"
         )));
     }
-    check_devices(admin, &tops, ask.force)?;
+    check_devices(admin, &wish, ask.force)?;
     check_mountpoint(admin, &ask, shown, &root)?;
     crate::cancel::check()?;
     if ask.dry_run {
         return Ok(());
     }
-    let pool = make(admin, peer, &ask, wanted, root, tops)?;
+    let pool = make(admin, peer, &ask, wanted, root, wish.tops)?;
     let (pool, cache_file) = pool;
+    if let Err(e) = pool.add_aux(&wish.aux) {
+        // It would not be the pool that was asked for.
+        let _ = pool.destroy();
+        return Err(answer(e));
+    }
     if let Some(temp) = &ask.temp_name {
         let mut shared = pool.shared();
         shared.label_name = Some(ask.name.clone());
@@ -104,6 +119,9 @@ pub fn create(admin: &Arc<Admin>, peer: Peer, ask: PoolCreate) -> Answer<()> {
     // No export before it is mounted.
     let _gate = entry.pass().map_err(answer)?;
     // The pool is there from here on; what follows is told but does not take it away.
+    admin
+        .events
+        .post(SYSEVENT, "pool_create", &entry.pool, Vec::new());
     let recorded = entry.pool.log_command(&ask.command, u64::from(peer.uid));
     admin.update_cache(&entry);
     recorded.map_err(answer)?;
@@ -253,28 +271,66 @@ fn root_props(ask: &PoolCreate, version: u64, features: &[&Feature]) -> Answer<N
     })
 }
 
+/// New devices as the engine wants them.
+#[derive(Debug, Default)]
+pub(super) struct Wish {
+    pub tops: Vec<TopSpec>,
+    /// Spares and cache devices.
+    pub aux: Vec<(AuxKind, DevSpec)>,
+}
+
+impl Wish {
+    /// All devices.
+    pub fn devices(&self) -> Vec<&DevSpec> {
+        let tops = self.tops.iter().flat_map(|t| &t.devices);
+        tops.chain(self.aux.iter().map(|(_, d)| d)).collect()
+    }
+}
+
+/// A device of a request.
+fn device(spec: &VdevSpec) -> Answer<DevSpec> {
+    let path = spec.path.as_deref().unwrap_or_default();
+    if !path.starts_with('/') || !spec.children.is_empty() {
+        return Err(bad("devices are given by absolute paths"));
+    }
+    match spec.kind {
+        VdevKind::File => Ok(DevSpec::file(path)),
+        VdevKind::Disk => Ok(DevSpec::disk(path, false)),
+        _ => Err(bad("groups cannot be nested")),
+    }
+}
+
+fn bad(what: &str) -> ApiError {
+    invalid(format!("invalid vdev specification: {what}"))
+}
+
+/// The devices of a new pool.
+fn layout(specs: &[VdevSpec], ashift: Option<u32>) -> Answer<Wish> {
+    let wish = wishes(specs, ashift)?;
+    if !wish.tops.iter().any(|t| !t.is_log && t.bias.is_none()) {
+        return Err(bad("at least one toplevel vdev must be specified"));
+    }
+    Ok(wish)
+}
+
 /// The devices as the engine wants them.
-fn layout(specs: &[VdevSpec], ashift: Option<u32>) -> Answer<Vec<TopSpec>> {
-    let bad = |what: &str| invalid(format!("invalid vdev specification: {what}"));
-    let mut out = Vec::new();
+pub(super) fn wishes(specs: &[VdevSpec], ashift: Option<u32>) -> Answer<Wish> {
+    let mut out = Wish::default();
     for spec in specs {
-        let is_log = match spec.class {
-            VdevClass::Normal => false,
-            VdevClass::Log => true,
-            other => {
-                return Err(ApiError::sentence(
-                    Kind::Unsupported,
-                    format!(
-                        "{} devices are not available in this version yet",
-                        match other {
-                            VdevClass::Special => "special",
-                            VdevClass::Dedup => "dedup",
-                            VdevClass::Cache => "cache",
-                            _ => "spare",
-                        }
-                    ),
-                ))
-            }
+        let aux = match spec.class {
+            VdevClass::Cache => Some(AuxKind::Cache),
+            VdevClass::Spare => Some(AuxKind::Spare),
+            _ => None,
+        };
+        if let Some(kind) = aux {
+            out.aux.push((kind, device(spec)?));
+            continue;
+        }
+        let is_log = spec.class == VdevClass::Log;
+        let bias = match spec.class {
+            VdevClass::Special => Some(Bias::Special),
+            VdevClass::Dedup => Some(Bias::Dedup),
+            _ => None,
         };
         let kind = match spec.kind {
             VdevKind::Disk | VdevKind::File => GroupKind::Single,
@@ -307,18 +363,10 @@ fn layout(specs: &[VdevSpec], ashift: Option<u32>) -> Answer<Vec<TopSpec>> {
         } else {
             spec.children.iter().collect()
         };
-        let mut devices = Vec::new();
-        for m in members {
-            let path = m.path.as_deref().unwrap_or_default();
-            if !path.starts_with('/') || !m.children.is_empty() && kind != GroupKind::Single {
-                return Err(bad("devices are given by absolute paths"));
-            }
-            devices.push(match m.kind {
-                VdevKind::File => DevSpec::file(path),
-                VdevKind::Disk => DevSpec::disk(path, false),
-                _ => return Err(bad("groups cannot be nested")),
-            });
-        }
+        let devices = members
+            .into_iter()
+            .map(device)
+            .collect::<Answer<Vec<DevSpec>>>()?;
         let least = match kind {
             GroupKind::Mirror => 2,
             GroupKind::Raidz { nparity } | GroupKind::Draid { nparity, .. } => nparity + 1,
@@ -332,11 +380,9 @@ fn layout(specs: &[VdevSpec], ashift: Option<u32>) -> Answer<Vec<TopSpec>> {
         }
         let mut top = TopSpec::new(kind, devices);
         top.is_log = is_log;
+        top.bias = bias;
         top.ashift = ashift;
-        out.push(top);
-    }
-    if !out.iter().any(|t| !t.is_log) {
-        return Err(bad("at least one toplevel vdev must be specified"));
+        out.tops.push(top);
     }
     Ok(out)
 }
@@ -355,11 +401,11 @@ pub fn imported_user(admin: &Admin, path: &str) -> Option<Arc<PoolEntry>> {
 }
 
 /// What speaks against using the devices (command reference §6.4).
-fn check_devices(admin: &Arc<Admin>, tops: &[TopSpec], force: bool) -> Answer<()> {
+pub(super) fn check_devices(admin: &Arc<Admin>, wish: &Wish, force: bool) -> Answer<()> {
     let mut seen = HashSet::new();
     let mut fatal = Vec::new();
     let mut overridable = Vec::new();
-    for dev in tops.iter().flat_map(|t| &t.devices) {
+    for dev in wish.devices() {
         let path = &dev.path;
         let id = admin.process.identity(path).ok_or_else(|| {
             ApiError::sentence(
@@ -373,8 +419,17 @@ fn check_devices(admin: &Arc<Admin>, tops: &[TopSpec], force: bool) -> Answer<()
                  active md or lvm device",
             ));
         }
-        let found = look(admin, path)
-            .map_err(|e| ApiError::sentence(e.kind, format!("cannot open {e}")))?;
+        let shared = wish
+            .aux
+            .iter()
+            .any(|(kind, d)| *kind == AuxKind::Spare && d.path == *path);
+        let found = match look(admin, path) {
+            // Pools may share their spares.
+            Ok(Objection::Overridable(text)) if shared && text.contains(RESERVED) => {
+                Objection::None
+            }
+            other => other.map_err(|e| ApiError::sentence(e.kind, format!("cannot open {e}")))?,
+        };
         match found {
             Objection::None => {}
             Objection::Fatal(text) => fatal.push(text),
@@ -387,7 +442,7 @@ fn check_devices(admin: &Arc<Admin>, tops: &[TopSpec], force: bool) -> Answer<()
     if !overridable.is_empty() && !force {
         return Err(ApiError::vdevs(true, &overridable));
     }
-    for dev in tops.iter().flat_map(|t| &t.devices) {
+    for dev in wish.devices() {
         let d = admin
             .env
             .disks
@@ -402,6 +457,9 @@ fn check_devices(admin: &Arc<Admin>, tops: &[TopSpec], force: bool) -> Answer<()
     }
     Ok(())
 }
+
+/// What is said of spares and cache devices.
+const RESERVED: &str = "is reserved for another pool";
 
 /// What speaks against overwriting one device.
 pub enum Objection {
@@ -429,11 +487,11 @@ pub fn look(admin: &Admin, path: &str) -> Result<Objection> {
     })
 }
 
-fn label_objection(admin: &Admin, path: &str) -> Objection {
+pub(super) fn label_objection(admin: &Admin, path: &str) -> Objection {
     use vdev::keys::pool as key;
     let found = vdev::discover(&admin.env, &[path.to_string()]);
     if !found.spares.is_empty() || !found.l2cache.is_empty() {
-        return Objection::Overridable(format!("{path} is reserved for another pool"));
+        return Objection::Overridable(format!("{path} {RESERVED}"));
     }
     match found.pools.first() {
         // What is left of it can be had until something else is written there; `-f` was not asked
@@ -602,7 +660,7 @@ mod tests {
             ),
             group(VdevKind::Mirror, VdevClass::Log, &["/d", "/e"]),
         ];
-        let tops = layout(&good, Some(12)).unwrap();
+        let tops = layout(&good, Some(12)).unwrap().tops;
         assert_eq!(tops.len(), 2);
         assert_eq!(tops[0].kind, GroupKind::Raidz { nparity: 2 });
         assert!(tops[1].is_log && tops[1].ashift == Some(12));
@@ -620,10 +678,7 @@ mod tests {
                 leaf("/x"),
                 group(VdevKind::Raidz { parity: 1 }, VdevClass::Log, &["/a", "/b"]),
             ],
-            vec![
-                leaf("/x"),
-                group(VdevKind::Mirror, VdevClass::Special, &["/a", "/b"]),
-            ],
+            vec![group(VdevKind::Mirror, VdevClass::Special, &["/a", "/b"])],
         ] {
             assert!(layout(&bad, None).is_err(), "{bad:?}");
         }

@@ -54,7 +54,8 @@ pub fn files(entry: &Arc<PoolEntry>) -> Vec<String> {
 
 /// The newest scrub or resilver.
 pub fn scan(pool: &Pool) -> Option<Scan> {
-    let s = pool.scan_state().ok()??;
+    let p = pool.scan_progress().ok()??;
+    let s = p.state;
     Some(Scan {
         function: match s.function {
             1 => ScanFunction::Scrub,
@@ -71,13 +72,15 @@ pub fn scan(pool: &Pool) -> Option<Scan> {
         end: s.end,
         to_examine: s.to_examine,
         examined: s.examined,
-        issued: s.examined,
+        issued: p.issued,
         skipped: s.skipped,
         processed: s.processed,
         errors: s.errors,
-        pass_start: s.start,
-        paused_at: s.paused.then_some(s.start),
-        ..Scan::default()
+        pass_examined: p.pass_examined,
+        pass_issued: p.pass_issued,
+        pass_start: p.pass_start,
+        paused_at: p.paused_at,
+        spent_paused: p.spent_paused,
     })
 }
 

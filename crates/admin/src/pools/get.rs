@@ -17,6 +17,7 @@ use env::Access;
 use pool::Pool;
 use space::{ClassStats, Stats};
 use std::sync::Arc;
+use std::time::Duration;
 use vdev::keys::pool as key;
 use vdev::VdevTree;
 
@@ -276,6 +277,9 @@ fn facts(entry: &PoolEntry) -> PoolFacts {
     out
 }
 
+/// How often it is looked whether the tables of a pool are free.
+const TICK: Duration = Duration::from_millis(2);
+
 struct Getter<'a> {
     admin: &'a Arc<Admin>,
     entry: &'a Arc<PoolEntry>,
@@ -429,6 +433,7 @@ impl<'a> Getter<'a> {
 
     fn computed(&self, name: &str) -> Result<(Value, Source)> {
         let pool = &self.entry.pool;
+        let (brt, ddt) = (&pool.shares.brt, &pool.shares.ddt);
         let s = self.space;
         let classes = [&s.normal, &s.special, &s.dedup, &s.embedded_log];
         let sum = |f: fn(&ClassStats) -> u64| classes.iter().map(|c| f(c)).sum::<u64>();
@@ -501,15 +506,15 @@ impl<'a> Getter<'a> {
             "checkpoint" if pool.shares.checkpoint.txg().is_some() => {
                 number(pool.shares.checkpoint.kept_sum())
             }
-            "bcloneused" => number(pool.shares.brt.used_and_saved().0),
-            "bclonesaved" => number(pool.shares.brt.used_and_saved().1),
+            "bcloneused" => number(self.unless_stuck(|| brt.try_used_and_saved())?.0),
+            "bclonesaved" => number(self.unless_stuck(|| brt.try_used_and_saved())?.1),
             "bcloneratio" => {
-                let (used, saved) = pool.shares.brt.used_and_saved();
+                let (used, saved) = self.unless_stuck(|| brt.try_used_and_saved())?;
                 number(ratio(used.saturating_add(saved), used))
             }
-            "dedup_table_size" => number(pool.shares.ddt.size()?),
+            "dedup_table_size" => number(self.unless_stuck(|| ddt.try_size())??),
             "dedupratio" => {
-                let t = pool.shares.ddt.total();
+                let t = self.unless_stuck(|| ddt.try_total())?;
                 number(ratio(t[7], t[3]))
             }
             "dedupditto" | "dedupcached" => number(0),
@@ -522,6 +527,21 @@ impl<'a> Getter<'a> {
             "maxdnodesize" => number(self.limit("org.zfsonlinux:large_dnode", 16 << 10, 512)),
             _ => (Value::None, Source::None),
         })
+    }
+
+    /// What a txg has to itself while it is written, as soon as it is free.
+    ///
+    /// Errors: suspended, if the txg waits for a device; whoever asked has gone.
+    fn unless_stuck<T>(&self, figures: impl Fn() -> Option<T>) -> Result<T> {
+        loop {
+            if let Some(found) = figures() {
+                return Ok(found);
+            }
+            if self.entry.pool.suspended().is_some() || crate::cancel::is_cancelled() {
+                return Err(base::Kind::Suspended.into());
+            }
+            self.admin.process.pause(TICK, &|| false);
+        }
     }
 
     fn limit(&self, guid: &str, with: u64, without: u64) -> u64 {

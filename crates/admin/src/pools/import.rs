@@ -636,6 +636,12 @@ pub fn import(
         })?;
         entry.pool.log_import(&ask.command, u64::from(peer.uid))
     };
+    admin.events.post(
+        crate::events::SYSEVENT,
+        "pool_import",
+        &entry.pool,
+        Vec::new(),
+    );
     let settled = settle();
     let listed = admin.forget_absent(entry.pool.guid());
     admin.rewrite_cache(listed);

@@ -2,10 +2,13 @@
 
 pub mod abandon;
 pub mod activity;
+pub mod agent;
 pub mod create;
 pub mod damage;
+pub mod devices;
 pub mod get;
 pub mod import;
+pub mod scan;
 pub mod set;
 mod tree;
 pub mod upgrade;
@@ -73,17 +76,11 @@ pub fn activity(admin: &Admin, pool: &str) -> Answer<Vec<Activity>> {
         running: remaining > 0,
         remaining,
     };
-    let idle = [
-        "discard",
-        "initialize",
-        "replace",
-        "remove",
-        "resilver",
-        "scrub",
-        "trim",
-        "raidz_expand",
-    ];
-    let mut list = vec![activity("free", freeing)];
+    let idle = ["discard", "initialize", "remove", "trim", "raidz_expand"];
+    // How much is left is a matter of the resilver.
+    let replacing = u64::from(entry.pool.is_replacing());
+    let mut list = vec![activity("free", freeing), activity("replace", replacing)];
+    list.extend(scan::activity(&entry.pool)?);
     list.extend(idle.map(|name| activity(name, 0)));
     Ok(list)
 }
@@ -218,6 +215,14 @@ fn take_out(
         .or_else(&mut lost)?;
     ours()?;
     let file = entry.cache_file();
+    let class = if way.destroy {
+        "pool_destroy"
+    } else {
+        "pool_export"
+    };
+    admin
+        .events
+        .post(crate::events::SYSEVENT, class, &entry.pool, Vec::new());
     admin.retire(entry);
     let done = match entry.pool.stopped() {
         Some(why) => Err(why),

@@ -78,7 +78,6 @@ pub fn honest(name: &str, value: &props::PropValue, admin: &Admin) -> Answer<()>
         )),
         ("autotrim", Some(1)) => refuse("freed space is not given back to the devices"),
         ("failmode", Some(2)) => refuse("a daemon does not stop the system"),
-        ("autoexpand" | "autoreplace", Some(1)) => refuse("devices are not watched"),
         _ => Ok(()),
     }
 }

@@ -156,7 +156,7 @@ pub static POOL: &[Info] = &[
     row("guid", "GUID", Plain, ReadOnly, "", "<guid>", "", NUMBER, "Identity."),
     row("version", "VERSION", PoolVersion, Local, "", "<version>", "-", NUMBER, "Legacy version; - for pools with feature flags."),
     row("bootfs", "BOOTFS", Text, Local, "", "<filesystem>", "-", WORDS, "File system to boot from. Stored for other systems: nothing boots from this one."),
-    row("delegation", "DELEGATION", Word, Local, "", "on | off", "on", WORDS, "Whether permissions can be delegated. Stored for other systems: here only userused, groupused and projectused give a right (zfs userspace and its relatives); the others are shown."),
+    row("delegation", "DELEGATION", Word, Local, "", "on | off", "on", WORDS, "Whether permissions given with zfs allow count. With off only the owner of the pools may change anything."),
     row("autoreplace", "REPLACE", Word, Local, "", "on | off", "off", WORDS, "Use a new disk in the place of a failed one."),
     row("cachefile", "CACHEFILE", Text, Local, "", "<file> | none", "-", WORDS, "File that remembers the pool for the next start."),
     row("failmode", "FAILMODE", Word, Local, "", "wait | continue | panic", "wait", WORDS, "What calls that change something get while the pool is suspended because its devices cannot be written: with wait they wait (and can be killed), with continue they fail at once. Either way nothing that was accepted is lost, and zpool clear lets the pool go on. panic cannot be set here; a pool that has it is stopped instead of suspended."),

@@ -1,6 +1,6 @@
 //! The bonus buffer, the spill block, and the properties of a dnode.
 
-use super::{Dnode, Spill, LEAST_SPACE, SPILL};
+use super::{Dnode, Inner, Spill, LEAST_SPACE, SPILL};
 use crate::tx::Tx;
 use base::{bail, Block, Result};
 use disk::ObjType;
@@ -31,7 +31,7 @@ impl Dnode {
         let spill = match &i.spill {
             Spill::Synced => i.s.spill.is_some(),
             Spill::Removed(_) => false,
-            Spill::Data(..) => true,
+            Spill::Data(..) | Spill::Placed(..) => true,
         };
         let room = i.f.slots as usize * 512
             - 64
@@ -90,6 +90,7 @@ impl Dnode {
                 match &i.spill {
                     Spill::Removed(_) => return Ok(None),
                     Spill::Data(b, _) => return Ok(Some(b.clone())),
+                    Spill::Placed(bp, _) => (**bp, i.gen),
                     Spill::Synced => match &i.s.spill {
                         Some(bp) if !bp.is_hole() => (*bp, i.gen),
                         _ => return Ok(None),
@@ -101,6 +102,17 @@ impl Dnode {
                 Err(e) => self.read_failed(e, gen, r.failed.get(), &mut turns)?,
             }
         }
+    }
+
+    /// A spill block that was given a place in this txg gives it back.
+    pub(crate) fn unplace_spill(&self, i: &mut Inner, tx: &Tx) -> Result<()> {
+        if let Spill::Placed(bp, txg) = &i.spill {
+            if *txg == tx.txg() {
+                self.dmu.zio.free_space(bp, tx.txg())?;
+                i.spill = Spill::Removed(tx.txg());
+            }
+        }
+        Ok(())
     }
 
     /// Replaces the spill block; `data` must be a multiple of 512 bytes, at most 128 KiB.
@@ -120,6 +132,7 @@ impl Dnode {
             }
         }
         self.touch(&mut i, tx)?;
+        self.unplace_spill(&mut i, tx)?;
         i.pend[tx.txg()].spill = true;
         i.spill = match data {
             Some(d) => {

@@ -1,6 +1,6 @@
 //! What a sync takes of an object, and what it leaves behind.
 
-use super::{Dnode, Job, Spill, TakenBlock};
+use super::{Dnode, Job, Spill, SpillChange, TakenBlock};
 use crate::tree::Synced;
 use crate::tx::Tx;
 use base::{Result, Txg};
@@ -28,8 +28,9 @@ impl Dnode {
             i.syncing_frees.insert(a, b);
         }
         let spill = p.spill.then(|| match &i.spill {
-            Spill::Data(b, _) => Some(b.clone()),
-            _ => None,
+            Spill::Data(b, _) => SpillChange::Data(b.clone()),
+            Spill::Placed(bp, _) => SpillChange::Placed(bp.clone()),
+            _ => SpillChange::Removed,
         });
         Job {
             dn: self.clone(),
@@ -73,6 +74,7 @@ impl Dnode {
             self.unplace(&mut i, k)?;
         }
         i.bufs.clear();
+        self.unplace_spill(&mut i, tx)?;
         let p = &mut i.pend[tx.txg()];
         p.blocks.clear();
         i.gen += 1;

@@ -112,15 +112,18 @@ impl Dnode {
     }
 
     /// The block is about to change: a place it was given in this group is given back.
-    pub(super) fn unplace(&self, i: &mut Inner, blkid: u64) -> Result<()> {
+    pub(crate) fn unplace(&self, i: &mut Inner, blkid: u64) -> Result<()> {
         base::mutation::panic_point("giving back the place of a block");
         if let Some(b) = i.bufs.get_mut(&blkid) {
             if let Some(bp) = b.placed.as_deref() {
                 let txg = bp.logical_birth();
-                self.dmu.zio.cache.remove(bp);
-                // Nobody else can refer to what was written in the open group: no table is asked.
-                self.dmu.zio.free_space(bp, txg)?;
-                self.dmu.gave_back(txg, bp.lsize() as u64);
+                if !bp.is_embedded() {
+                    self.dmu.zio.cache.remove(bp);
+                    // Nobody else can refer to what was written in the open group: no table is
+                    // asked.
+                    self.dmu.zio.free_space(bp, txg)?;
+                    self.dmu.gave_back(txg, bp.lsize() as u64);
+                }
                 b.placed = None;
             }
         }
@@ -129,7 +132,7 @@ impl Dnode {
 
     /// The block was changed in the transaction's group; `before` bytes of it were in memory until
     /// then.
-    fn mark(&self, i: &mut Inner, tx: &Tx, blkid: u64, before: usize) {
+    pub(crate) fn mark(&self, i: &mut Inner, tx: &Tx, blkid: u64, before: usize) {
         base::mutation::panic_point("marking a block dirty");
         let held = i.bufs.get(&blkid).map_or(0, |b| b.data.held());
         let more = match i.pend[tx.txg()].blocks.insert(blkid) {

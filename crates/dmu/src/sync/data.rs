@@ -7,10 +7,11 @@ use crate::objset::Objset;
 use crate::tree::{Reader, Spot};
 use base::sync::MutexExt;
 use base::{bail, Block, Error, Result};
+use codec::compress;
 use disk::BlkPtr;
 use std::collections::BTreeMap;
 use std::sync::Mutex;
-use zio::{Prepared, WriteSpec};
+use zio::{Prepared, RawSeal, StoredForm, WriteSpec};
 
 /// Blocks and bytes prepared in parallel at a time.
 pub(super) const BATCH_BLOCKS: usize = 512;
@@ -30,6 +31,8 @@ pub(super) struct Out {
     pub(super) fill: u64,
     /// Only parts of it were written.
     pub(super) partial: bool,
+    /// It is in its stored form, sealed so.
+    pub(super) raw: Option<RawSeal>,
 }
 
 impl Objset {
@@ -78,10 +81,12 @@ impl Objset {
                 if let Some(bp) = placed {
                     // Already where it belongs: early, or for the intent log.
                     let mut bp = **bp;
-                    bp.set_fill(1);
+                    if !bp.is_embedded() {
+                        bp.set_fill(1);
+                    }
                     deltas[n] += p.zio.dsize(&bp) as i64;
                     p.hooks.born(&bp)?;
-                    if let Some(b) = data.whole() {
+                    if let Some(b) = data.whole().filter(|_| !bp.is_embedded()) {
                         p.zio.cache.insert_whole(&bp, b.clone());
                     }
                     writes[n].insert(*blkid, bp);
@@ -100,6 +105,7 @@ impl Objset {
                     old,
                     fill: 1,
                     partial: false,
+                    raw: None,
                 });
                 if outs.len() >= BATCH_BLOCKS || bytes >= BATCH_BYTES {
                     self.flush_outs(p, jobs, &mut outs, writes, deltas)?;
@@ -168,7 +174,18 @@ impl Objset {
         let (zio, txg, out) = (p.zio, p.txg, p.out);
         let transform = || {
             cpu.par_for(outs.len(), &|n| {
-                let r = out.prepare(&outs[n].spec, &blocks[n]);
+                let r = match outs[n].raw {
+                    Some(seal) if !compress::is_zero(&blocks[n]) => {
+                        let form = StoredForm {
+                            compress: compress::OFF,
+                            sealed: Some(seal),
+                            big_endian: false,
+                        };
+                        let block = blocks[n].clone();
+                        out.zio.stored(&outs[n].spec, block, outs[n].size, &form)
+                    }
+                    _ => out.prepare(&outs[n].spec, &blocks[n]),
+                };
                 *slots[n].acquire() = Some(r);
             });
         };

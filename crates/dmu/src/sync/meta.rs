@@ -14,7 +14,7 @@ use disk::dnode::{self, objset::ObjsetPhys, DNODES_PER_BLOCK, DNODE_BLOCK, DNODE
 use disk::{BlkPtr, DnodePhys, ObjType};
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex};
-use zio::ReadSpec;
+use zio::{Crypt, RawSeal, ReadSpec};
 
 /// Blocks of dnodes that were found readable before anything of their objects was written.
 #[derive(Default)]
@@ -26,6 +26,33 @@ pub(super) struct DnodeBlocks {
 
 /// Blocks of dnodes held in memory over the writing of their objects; further ones are read again.
 pub(super) const HELD_DNODE_BLOCKS: usize = 2048;
+
+/// The bytes behind the pointers of a dnode at `at`, up to the pointer of its spill block: they are
+/// encrypted as a whole. `None` if the dnode has another shape now.
+fn stored_bonus(
+    b: &[u8],
+    at: usize,
+    before: Option<&DnodePhys>,
+    now: &DnodePhys,
+) -> Option<Arc<Vec<u8>>> {
+    let before = before.filter(|d| {
+        d.slots == now.slots
+            && d.blkptr.len() == now.blkptr.len()
+            && d.spill.is_some() == now.spill.is_some()
+    })?;
+    let from = at + dnode::DNODE_CORE + before.blkptr.len() * disk::BP_SIZE;
+    let bytes = b.get(from..from + before.bonus_space())?;
+    Some(Arc::new(bytes.to_vec()))
+}
+
+/// Puts such bytes back.
+fn put_bonus(b: &mut [u8], at: usize, phys: &DnodePhys, bytes: &[u8]) {
+    let from = at + dnode::DNODE_CORE + phys.blkptr.len() * disk::BP_SIZE;
+    let n = bytes.len().min(phys.bonus_space());
+    if let (Some(to), Some(bytes)) = (b.get_mut(from..from + n), bytes.get(..n)) {
+        to.copy_from_slice(bytes);
+    }
+}
 
 impl DnodeBlocks {
     fn take(&mut self, blk: u64) -> Option<Block> {
@@ -68,6 +95,10 @@ impl Objset {
         let mut flags = job.s.flags & !dnode::flags::SPILL_BLKPTR;
         if job.dn.object() < crate::PROJECTUSED_OBJECT {
             flags |= p.policy.accounting_flags;
+            if let Crypt::Raw(_) = p.crypt {
+                // Nobody was charged for it.
+                flags &= !(dnode::flags::USERUSED_ACCOUNTED | dnode::flags::USEROBJUSED_ACCOUNTED);
+            }
         }
         if p.policy.used_bytes {
             flags |= dnode::flags::USED_BYTES;
@@ -135,11 +166,21 @@ impl Objset {
                 let at = (dn.object() % DNODES_PER_BLOCK) as usize * DNODE_SIZE;
                 let before = DnodePhys::decode(&b[at..])?;
                 self.report(p, dn.object(), before.as_ref(), phys.as_ref())?;
+                let kept = match (&self.crypt, phys) {
+                    (Crypt::Raw(_), Some(phys)) => {
+                        let raw = dn.read_lock().f.raw_bonus.clone();
+                        raw.or_else(|| stored_bonus(&b, at, before.as_ref(), phys))
+                    }
+                    _ => None,
+                };
                 if let Some(before) = &before {
                     b[at..at + before.size()].fill(0);
                 }
                 if let Some(phys) = phys {
                     phys.encode(&mut b[at..at + phys.size()]);
+                    if let Some(kept) = kept {
+                        put_bonus(&mut b, at, phys, &kept);
+                    }
                 }
             }
             let mut fill = 0;
@@ -162,6 +203,7 @@ impl Objset {
                 old,
                 fill,
                 partial: false,
+                raw: self.raw_seal(*blk, &old),
             });
             if outs.len() >= BATCH_BLOCKS {
                 self.flush_outs(p, &[], &mut outs, &mut writes, &mut deltas)?;
@@ -174,7 +216,7 @@ impl Objset {
             writes: &writes[0],
             lsize0: DNODE_BLOCK,
         };
-        let (blkptr, nlevels, d) = p.tree(&shape, &s, 3, maxblkid, &changes)?;
+        let (blkptr, nlevels, d) = p.tree(&shape, &s, 3, (f.nlevels, maxblkid), &changes)?;
         used += d;
         let mut flags = s.flags;
         if p.policy.used_bytes {
@@ -199,6 +241,24 @@ impl Objset {
             blkptr,
             ..DnodePhys::default()
         })
+    }
+
+    /// How a block of dnodes is sealed in an object set that a raw stream fills.
+    fn raw_seal(&self, blk: u64, old: &BlkPtr) -> Option<RawSeal> {
+        if !matches!(self.crypt, Crypt::Raw(_)) {
+            return None;
+        }
+        let told = self.raw_seals.acquire().remove(&blk);
+        // One that was written before has them in its pointer.
+        let kept = || match old.is_encrypted() {
+            true => RawSeal {
+                salt: old.salt(),
+                iv: old.iv(),
+                mac: old.mac(),
+            },
+            false => RawSeal::default(),
+        };
+        Some(told.unwrap_or_else(kept))
     }
 
     fn report(
@@ -252,7 +312,9 @@ impl Objset {
         };
         let spec = p.spec(&shape, ObjType::OBJSET, 0, false);
         let mut data = phys.encode();
-        if let Some(key) = p.crypt.key() {
+        if let Crypt::Raw(_) = p.crypt {
+            // The MAC that no key of ours can make came with the stream.
+        } else if let Some(key) = p.crypt.key() {
             let macs = objset_macs(key, &data)?;
             if let Some(to) = data.get_mut(OBJSET_MACS..OBJSET_MACS + macs.len()) {
                 to.copy_from_slice(&macs);

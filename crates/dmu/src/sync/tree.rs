@@ -292,13 +292,13 @@ impl Pass<'_> {
         self.put_indirect(s, &old, level, block, used)
     }
 
-    /// The tree of an object with frees and writes applied. Returns pointers, levels, change of used.
+    /// The tree of an object with frees and writes applied, of at least so many levels. Returns pointers, levels, change of used.
     pub(super) fn tree(
         &self,
         s: &Shape,
         old: &Synced,
         nblkptr: usize,
-        maxblkid: u64,
+        (levels, maxblkid): (u8, u64),
         changes: &Changes,
     ) -> Result<(Vec<BlkPtr>, u8, i64)> {
         let mut bps = old.blkptr.clone();
@@ -306,7 +306,9 @@ impl Pass<'_> {
         let mut nlevels = old.nlevels as u32;
         let mut used = 0;
         let epbs = s.indblkshift as u32 - 7;
-        while (maxblkid as u128) >= (nblkptr as u128) << (epbs * (nlevels - 1)) {
+        while nlevels < u32::from(levels)
+            || (maxblkid as u128) >= (nblkptr as u128) << (epbs * (nlevels - 1))
+        {
             if bps.iter().any(|b| !b.is_hole()) {
                 // The old top becomes the first children of a new indirect block.
                 let mut block = vec![0u8; 1 << s.indblkshift];

@@ -102,6 +102,16 @@ pub(super) fn audit(p: &Pool) {
         refs.take(dp.child_dir_zapobj, "child map");
         refs.take(dp.props_zapobj, "props");
         refs.take(dp.clones, "clones");
+        if dp.deleg_zapobj != 0 {
+            refs.take(dp.deleg_zapobj, "permissions");
+            let dn = p.rig.os.hold(dp.deleg_zapobj).unwrap();
+            for e in Zap::new(&dn).iter() {
+                let o = e.unwrap().value.as_u64().unwrap();
+                refs.take(o, "a permission entry");
+                let entry = p.rig.os.hold(o).unwrap();
+                assert_ne!(Zap::new(&entry).count().unwrap(), 0, "an empty entry");
+            }
+        }
         assert!(d.breakdown_is_right(), "breakdown of {}", d.full_name());
         let mut chain = Vec::new();
         if dp.head_dataset_obj != 0 {

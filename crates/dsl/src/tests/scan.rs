@@ -218,14 +218,10 @@ fn limits_and_reservations_of_snapshots_made_together_are_summed() {
     for one in &all {
         p.dsl.check_snapshot(&one.0, "s").unwrap();
     }
-    assert_eq!(p.dsl.check_snapshots(&all).unwrap_err().kind, Kind::Quota);
-    p.sync_with(|p, tx| {
-        let e = p.dsl.snapshot_all(tx, &all).err().unwrap();
-        assert_eq!(e.kind, Kind::Quota);
-    });
-    for ds in [&a, &b, &c] {
-        assert_eq!(ds.snapshot_count().unwrap(), 0, "all or none");
-    }
+    let stranger = Caller::default();
+    let limits = |list: &[_]| p.dsl.check_snapshot_limits(list, &stranger);
+    limits(&all[..2]).unwrap();
+    assert_eq!(limits(&all).unwrap_err().kind, Kind::Quota);
     let e = p.dsl.check_snapshots(&named(&[&b, &b])).unwrap_err();
     assert_eq!(e.kind, Kind::Invalid);
     // Reservations: each of two fits into the quota, both do not.

@@ -274,17 +274,28 @@ fn filesystem_limits() {
     });
     p.create("tank/a/b", "c");
     let b = p.dsl.dir("tank/a/b").unwrap();
-    assert_eq!(
-        p.dsl.check_create(&b, "d", false).unwrap_err().kind,
-        Kind::Quota
-    );
+    let joe = joe();
+    let one_more = |p: &Pool, who: &Caller| p.dsl.check_filesystem_limit(&b, 1, who);
+    assert_eq!(one_more(&p, &joe).unwrap_err().kind, Kind::Quota);
+    one_more(&p, &Caller::root()).unwrap();
     let head = b.head().unwrap();
+    let another = [(head.clone(), "t".to_string())];
     p.sync_with(|p, tx| {
         p.dsl.snapshot(tx, &head, "s").unwrap();
-        assert_eq!(
-            p.dsl.check_snapshot(&head, "t").unwrap_err().kind,
-            Kind::Quota
-        );
+        let more = |who: &Caller| p.dsl.check_snapshot_limits(&another, who);
+        assert_eq!(more(&joe).unwrap_err().kind, Kind::Quota);
+        more(&Caller::root()).unwrap();
+        // Whoever may change a limit is not bound by it.
+        let entry = |permission: &str| deleg::Entry {
+            holder: deleg::Holder::User(joe.uid),
+            scope: deleg::Scope::Local,
+            permissions: vec![permission.into()],
+        };
+        p.dsl.allow(tx, &a, &[entry("snapshot_limit")]).unwrap();
+        more(&joe).unwrap();
+        assert_eq!(one_more(p, &joe).unwrap_err().kind, Kind::Quota);
+        p.dsl.unallow(tx, &a, &[entry("snapshot_limit")]).unwrap();
+        assert_eq!(more(&joe).unwrap_err().kind, Kind::Quota);
     });
     p.sync_with(|p, tx| {
         let s = p.dsl.dataset("tank/a/b@s").unwrap();
@@ -293,8 +304,139 @@ fn filesystem_limits() {
         p.open.remove(&c.object());
         p.dsl.destroy_head(tx, &c).unwrap();
     });
-    assert!(p.dsl.check_create(&b, "d", false).is_ok());
-    assert!(p.dsl.check_snapshot(&head, "t").is_ok());
+    one_more(&p, &joe).unwrap();
+    p.dsl.check_snapshot_limits(&another, &joe).unwrap();
+    audit(&p);
+}
+
+/// A user with two groups, in a pool in which permissions can be delegated.
+fn joe() -> Caller {
+    Caller {
+        uid: 1000,
+        groups: vec![100, 50],
+        all: false,
+        delegation: true,
+    }
+}
+
+/// A subtree counts with all it has where it is moved to, and not above what both places share.
+#[test]
+fn limits_of_a_moved_subtree() {
+    let mut p = Pool::new(5000, MODERN);
+    let (a, b) = (p.create("tank", "a"), p.create("tank", "b"));
+    let c = p.create("tank/a", "c");
+    p.create("tank/a/c", "d");
+    p.sync_with(|p, tx| {
+        p.dsl.snapshot(tx, &c, "s").unwrap();
+        for (at, name, n) in [
+            ("tank", "filesystem_limit", 4),
+            ("tank", "snapshot_limit", 1),
+            ("tank/b", "filesystem_limit", 1),
+        ] {
+            let ds = p.dsl.dataset(at).unwrap();
+            p.dsl.set_prop(tx, &ds, name, &int(n)).unwrap();
+        }
+        let to_b = |p: &Pool| p.dsl.check_rename_limits(&c.dir(), &b.dir(), &joe());
+        assert_eq!(to_b(p).unwrap_err().kind, Kind::Quota, "two file systems");
+        p.dsl.set_prop(tx, &b, "filesystem_limit", &int(2)).unwrap();
+        to_b(p).unwrap();
+        p.dsl.set_prop(tx, &b, "snapshot_limit", &int(0)).unwrap();
+        assert_eq!(to_b(p).unwrap_err().kind, Kind::Quota, "its snapshot");
+        p.dsl.set_prop(tx, &b, "snapshot_limit", &int(1)).unwrap();
+        p.dsl.rename(tx, &c.dir(), &b.dir(), "c").unwrap();
+    });
+    let counts = |name: &str| {
+        let d = p.dsl.dir(name).unwrap();
+        let n = |key| d.extra(key).unwrap().unwrap();
+        (
+            n("com.joyent:filesystem_count"),
+            n("com.joyent:snapshot_count"),
+        )
+    };
+    assert_eq!((counts("tank"), counts("tank/a")), ((4, 1), (0, 0)));
+    assert_eq!((counts("tank/b"), counts("tank/b/c")), ((2, 1), (1, 1)));
+    drop(a);
+    audit(&p);
+}
+
+/// Data format §15: who is granted what, by which level.
+#[test]
+fn delegated_permissions() {
+    use deleg::{Entry, Holder, Scope};
+    let mut p = Pool::new(5000, MODERN);
+    let a = p.create("tank", "a");
+    let b = p.create("tank/a", "b");
+    let e = |holder: Holder, scope, list: &[&str]| Entry {
+        holder,
+        scope,
+        permissions: list.iter().map(|s| s.to_string()).collect(),
+    };
+    let set = |name: &str| Holder::Set(name.into());
+    let (joe, who) = (Holder::User(1000), joe());
+    p.sync_with(|p, tx| {
+        let root = p.dsl.root_dataset().unwrap();
+        let give = |ds, list: &[Entry]| p.dsl.allow(tx, ds, list).unwrap();
+        give(&root, &[e(set("@y"), Scope::Neither, &["hold", "rename"])]);
+        give(
+            &a,
+            &[
+                e(joe.clone(), Scope::Local, &["destroy", "@x"]),
+                e(Holder::Group(50), Scope::Descendent, &["mount"]),
+                e(Holder::Everyone, Scope::Local, &["diff"]),
+                e(set("@x"), Scope::Neither, &["send", "@y"]),
+                e(Holder::Creator, Scope::Neither, &["promote", "@x"]),
+            ],
+        );
+        p.dsl.snapshot(tx, &a, "s").unwrap();
+    });
+    let snap = p.dsl.dataset("tank/a@s").unwrap();
+    let may = |ds: &Dataset, what: &str| ds.permits(what, &who).unwrap();
+    assert!(may(&a, "destroy") && !may(&b, "destroy") && !may(&snap, "destroy"));
+    assert!(!may(&a, "mount") && may(&b, "mount") && may(&snap, "mount"));
+    assert!(may(&a, "diff") && !may(&b, "diff"));
+    assert!(may(&a, "send") && may(&a, "hold") && !may(&a, "@x"));
+    let stranger = Caller {
+        uid: 7,
+        groups: vec![7],
+        ..who.clone()
+    };
+    assert!(a.permits("diff", &stranger).unwrap() && !a.permits("send", &stranger).unwrap());
+    let off = Caller {
+        delegation: false,
+        ..who.clone()
+    };
+    assert!(!a.permits("destroy", &off).unwrap());
+    assert!(b.permits("anything", &Caller::root()).unwrap());
+    // The nearest definition of a set is the only one.
+    p.sync_with(|p, tx| {
+        p.dsl
+            .allow(tx, &a, &[e(set("@y"), Scope::Neither, &["clone"])])
+            .unwrap();
+    });
+    assert!(may(&a, "clone") && !may(&a, "hold"));
+    // Creators get what all levels above give them.
+    assert!(a.dir().permits_in_new("promote", &who).unwrap());
+    assert!(a.dir().permits_in_new("send", &who).unwrap());
+    assert!(a.dir().permits_in_new("mount", &who).unwrap());
+    assert!(!a.dir().permits_in_new("destroy", &who).unwrap());
+    p.sync_with(|p, tx| p.dsl.give_creator(tx, &b, 1000).unwrap());
+    assert!(may(&b, "promote") && may(&b, "send"));
+    let given = b.dir().delegated().unwrap();
+    assert_eq!(given.len(), 2, "permissions and sets: {given:?}");
+    audit(&p);
+    // What is taken back leaves nothing behind.
+    p.sync_with(|p, tx| {
+        let all = a.dir().delegated().unwrap();
+        p.dsl
+            .unallow(tx, &a, &[e(joe.clone(), Scope::Local, &["destroy"])])
+            .unwrap();
+        assert!(may(&a, "send") && !may(&a, "destroy"));
+        for mut one in all {
+            one.permissions.clear();
+            p.dsl.unallow(tx, &a, &[one]).unwrap();
+        }
+        assert_eq!(a.dir().delegated().unwrap(), []);
+    });
     audit(&p);
 }
 

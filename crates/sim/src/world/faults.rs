@@ -5,7 +5,7 @@ use crate::alike::{Crowd, AUDIT};
 use crate::check::{self, Opened};
 use crate::cut::{Cutter, Fate, Image, FATES};
 use crate::desk::Desk;
-use crate::op::{Fault, Op};
+use crate::op::{Change, Fault, Op};
 use crate::oracle::{Admin, Oracle};
 use crate::rig;
 use base::sync::MutexExt;
@@ -54,6 +54,46 @@ impl World {
         SeededRng::new(self.seed ^ self.counts.operations << 20).next()
     }
 
+    /// Changes the device tree. What was done before is on disk then.
+    pub(super) fn device(&mut self, disk: usize, change: Change) -> Result<Outcome> {
+        let Some(pool) = self.pool().cloned() else {
+            return Ok(Outcome::Nothing);
+        };
+        let path = format!("d{disk}");
+        let found = pool.tree.find_by_name(&path).map(|v| v.guid());
+        let beside = pool.tree.tops().first().map(|t| t.leaves());
+        let beside = beside.into_iter().flatten().find(|l| l.state().usable());
+        let persistent = pool::Offline {
+            temporary: false,
+            fault: false,
+        };
+        // From now on fewer devices may be missing than the layout allows.
+        self.counts.faults += 1;
+        let done = match (change, found, beside) {
+            (Change::Offline, Some(guid), _) => pool.offline(guid, persistent),
+            (Change::Online, Some(guid), _) => pool.online(guid).map(drop),
+            (Change::Detach, Some(guid), _) => pool.detach(guid),
+            (Change::Attach, None, Some(beside)) => {
+                let dev = vdev::DevSpec::file(&path);
+                let how = vdev::Attach::Mirror;
+                pool.attach(beside.guid(), &dev, how, None).map(drop)
+            }
+            _ => return Ok(Outcome::Nothing),
+        };
+        match done {
+            // It is needed, or cannot be written.
+            Err(e) if pool.suspended().is_none() && e.kind != base::Kind::Damaged => {
+                Ok(Outcome::Refused)
+            }
+            Err(e) => Err(e),
+            Ok(()) => {
+                let pos = self.pos();
+                self.oracle.ack_all(pos);
+                Ok(Outcome::Done)
+            }
+        }
+    }
+
     pub(super) fn fault(&mut self, disk: usize, fault: Fault) -> Outcome {
         let Some(d) = self.disks.get(disk) else {
             return Outcome::Nothing;
@@ -94,6 +134,7 @@ impl World {
         self.hash.events(&events);
         self.counts.events += events.len() as u64;
         self.forget();
+        self.comparable.clear();
         let len = events.len() as u64;
         let rng = SeededRng::new(seed);
         let at = (len - len * back.min(1000) / 1000) as usize;

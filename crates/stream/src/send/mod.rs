@@ -215,6 +215,7 @@ fn run(
         holes: Holes::All,
         crypt: &crypt,
         resume,
+        in_use: zio::InUse::Now,
     };
     walk::walk(&os.dmu().zio, &os.root(), &walk_spec, &mut collector)?;
     collector.finish()?;

@@ -175,10 +175,14 @@ impl VdevTree {
                         if repaired {
                             let n = right.len() as u64;
                             cand.leaf.stats.repaired_bytes.fetch_add(n, Relaxed);
-                            if refresh {
-                                out.resilvered += n;
+                            match refresh {
+                                true => out.resilvered += n,
+                                false => out.repaired += n,
                             }
                         }
+                    }
+                    if refresh && !repaired {
+                        out.behind.push(cand.owner.guid());
                     }
                     if let (true, Some(fault)) = (blame, fault) {
                         out.bad.push(BadLeaf {

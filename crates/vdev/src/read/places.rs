@@ -169,6 +169,8 @@ impl VdevTree {
             if let Some(Ok(o)) = self.run(&[req], how).pop() {
                 out.bad.extend(o.bad);
                 out.resilvered += o.resilvered;
+                out.repaired += o.repaired;
+                out.behind.extend(o.behind);
             }
         }
         out.data = data;

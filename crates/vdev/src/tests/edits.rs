@@ -1,6 +1,6 @@
 //! Changes of the tree, and trees that are refused.
 
-use super::{add, pool_keys, rig, SIZE};
+use super::{add, attach, pool_keys, rig, SIZE};
 use crate::label::{self};
 use crate::testing::mem_env;
 use crate::*;
@@ -24,7 +24,7 @@ fn attach_replace_detach() {
         r.mem.add(&format!("/d{i}"), SIZE);
     }
     let dev = |i: usize| DevSpec::file(format!("/d{i}"));
-    let attach = |guid, i, how| r.tree.attach(guid, &dev(i), how, &p, 6, 9);
+    let attach = |guid, i, how| attach(&r.tree, guid, &dev(i), how);
     let second = attach(old.guid(), 1, Attach::Mirror).unwrap();
     let top = r.tree.top(0).unwrap();
     assert_eq!(
@@ -56,14 +56,17 @@ fn attach_replace_detach() {
     );
     assert_eq!(
         attach(second.guid(), 3, Attach::Replace).unwrap_err().kind,
-        Kind::Busy
+        Kind::Unsupported
     );
     assert_eq!(r.scrub(0, &b, 5).unwrap().resilvered, 4096);
     third.dtl_remove_range(0, 9);
-    r.tree.detach(second.guid()).unwrap();
+    let left = r.tree.detach(second.guid()).unwrap();
+    let labels = || label::read_labels(&*r.mem.get("/d1").unwrap()).good();
+    assert_eq!(labels(), 4, "until its txg is on disk it may be needed");
+    r.tree.retire(&left, None);
+    assert_eq!(labels(), 0);
     assert_eq!(r.tree.top(0).unwrap().children()[1].guid(), third.guid());
     assert_eq!(third.id(), 1);
-    assert_eq!(label::read_labels(&*r.mem.get("/d1").unwrap()).good(), 0);
     // Down to one: the survivor takes over the group.
     let group = r.tree.top(0).unwrap().guid();
     r.tree.detach(old.guid()).unwrap();
@@ -86,15 +89,19 @@ fn attach_replace_detach() {
     // Of two that were prepared for the same place one comes too late.
     let late = r
         .tree
-        .new_top(&TopSpec::new(GroupKind::Single, vec![dev(5)]), &p, 7);
+        .new_tops(&[TopSpec::new(GroupKind::Single, vec![dev(5)])], &p, 7);
     let late = late.unwrap();
-    r.tree.remove_top(1).unwrap();
+    let remove = |id| {
+        let leaves = r.tree.remove_top(id).unwrap();
+        leaves.iter().for_each(|l| r.tree.retire(l, None));
+    };
+    remove(1);
     assert_eq!(r.tree.holes(), [1]);
     assert_eq!(add(&r.tree, &spec, 8).id(), 3, "a hole stays a hole");
-    assert_eq!(r.tree.append(late, 8).unwrap_err().kind, Kind::Again);
-    r.tree.remove_top(3).unwrap();
+    assert_eq!(r.tree.append(&late, 8).unwrap_err().kind, Kind::Again);
+    remove(3);
     assert_eq!(r.tree.tops().len(), 3);
-    r.tree.remove_top(2).unwrap();
+    remove(2);
     assert_eq!(r.tree.tops().len(), 1);
     assert_eq!(r.tree.remove_top(0).unwrap_err().kind, Kind::Busy);
 }
@@ -111,6 +118,7 @@ fn creation_is_refused_when_it_makes_no_sense() {
             kind,
             devices,
             is_log,
+            bias: None,
             ashift,
         };
         VdevTree::create(env.clone(), 1, &[spec], 4)

@@ -1,6 +1,6 @@
 //! Mirrors, RAID-Z and dRAID: reads and writes with lost and wrong devices.
 
-use super::{add, pool_keys, rig, specs, subsets, Rig, DATA, SIZE};
+use super::{add, attach, pool_keys, rig, specs, subsets, Rig, DATA, SIZE};
 use crate::label::{self, LabelSet};
 use crate::testing::{mem_env, SeededRng};
 use crate::*;
@@ -156,7 +156,8 @@ fn distributed_spare_stands_in_and_leaves() {
         r.tree.write(0, at(i as u64), b, 5).unwrap();
     }
     let victim = r.tree.leaves()[2].guid();
-    r.tree.fault(victim, true).unwrap();
+    let state = r.tree.fault(victim, true, true).unwrap();
+    assert_eq!(state, State::Faulted);
     let spare = r.tree.attach_dspare(victim, 0, 4711, 6, 9).unwrap();
     assert_eq!(spare.name(), "draid1-0-0");
     assert_eq!(
@@ -189,6 +190,8 @@ fn distributed_spare_stands_in_and_leaves() {
         r.disks[d].fail_reads.store(false, Relaxed);
     }
     r.tree.detach(4711).unwrap();
+    assert_eq!(r.tree.online(victim).unwrap(), State::Faulted);
+    assert!(r.tree.leaf_of(victim).unwrap().1.forgive());
     assert_eq!(r.tree.online(victim).unwrap(), State::Healthy);
     assert_eq!(scrub(false), 0);
 }
@@ -428,10 +431,7 @@ fn spare_in_raidz() {
     r.mem.add("/spare", SIZE);
     let guid = r.tree.leaves()[1].guid();
     let how = Attach::Spare(4242);
-    let spare = r
-        .tree
-        .attach(guid, &DevSpec::file("/spare"), how, &p, 6, 9)
-        .unwrap();
+    let spare = attach(&r.tree, guid, &DevSpec::file("/spare"), how).unwrap();
     assert_eq!(r.tree.top(0).unwrap().children()[1].name(), "spare-1");
     assert!(r.scrub(0, &b, 5).unwrap().resilvered > 0);
     spare.dtl_remove_range(0, 9);
@@ -439,7 +439,7 @@ fn spare_in_raidz() {
     r.disks[0].fail_reads.store(true, Relaxed);
     assert!(r.read(0, &b, 5).unwrap().data == *b, "spare and parity");
     r.disks[0].fail_reads.store(false, Relaxed);
-    r.tree.fault(guid, true).unwrap();
+    r.tree.fault(guid, true, true).unwrap();
     assert_eq!(r.tree.state().0, State::Degraded);
     r.tree.detach(guid).unwrap();
     assert_eq!(r.tree.top(0).unwrap().children()[1].guid(), 4242);
@@ -507,10 +507,7 @@ fn a_group_with_a_child_that_lacks_txgs_is_degraded_though_all_devices_work() {
     r.commit(4);
     r.mem.add("/new", SIZE);
     let guid = r.tree.leaves()[1].guid();
-    let p = pool_keys(&r.tree);
-    r.tree
-        .attach(guid, &DevSpec::file("/new"), Attach::Replace, &p, 6, 9)
-        .unwrap();
+    attach(&r.tree, guid, &DevSpec::file("/new"), Attach::Replace).unwrap();
     r.tree.propagate();
     assert_eq!(r.tree.state(), (State::Healthy, Aux::None));
     r.tree.leaf_of(guid).unwrap().1.dtl_add(8);

@@ -7,7 +7,7 @@
 use crate::keys;
 use crate::label;
 use crate::node::{Vdev, VdevKind};
-use crate::open::{new_guid, new_leaf, new_top, open_new};
+use crate::open::{choose_ashift, new_guid, new_leaf, new_top, open_new};
 use crate::spec::{DevSpec, TopSpec};
 use crate::state::{Aux, State};
 use crate::VdevTree;
@@ -27,6 +27,9 @@ pub enum Attach {
     Spare(u64),
 }
 
+/// Appended to the path of a device that is replaced by another one at the same path.
+const OLD: &str = "/old";
+
 /// Properties that belong to a top-level vdev, not to a leaf.
 const TOP_KEYS: [&str; 11] = [
     keys::METASLAB_ARRAY,
@@ -43,87 +46,127 @@ const TOP_KEYS: [&str; 11] = [
 ];
 
 impl VdevTree {
-    /// Opens the devices of a new top-level vdev, to be appended to the tree, and initialises their labels. `pool` as for
-    /// [`VdevTree::label_config`]. It is not part of the tree yet: see [`VdevTree::append`].
+    /// Opens the devices of new top-level vdevs, to be appended to the tree in this order, and initialises their labels.
+    /// `pool` as for [`VdevTree::label_config`]. They are not part of the tree yet: see [`VdevTree::append`].
     ///
     /// Errors: the spec makes no sense; a device cannot be opened for this pool alone, is too small, or cannot be written.
-    pub fn new_top(&self, spec: &TopSpec, pool: &NvList, txg: Txg) -> Result<Arc<Vdev>> {
-        let top = new_top(&self.env, spec, self.tops().len() as u64, txg)?;
-        for leaf in top.leaves() {
-            self.init_leaf(pool, &top, &leaf, txg)?;
+    pub fn new_tops(&self, specs: &[TopSpec], pool: &NvList, txg: Txg) -> Result<Vec<Arc<Vdev>>> {
+        let first = self.tops().len() as u64;
+        let tops = (first..)
+            .zip(specs)
+            .map(|(id, spec)| new_top(&self.env, spec, id, txg))
+            .collect::<Result<Vec<_>>>()?;
+        for top in &tops {
+            for leaf in top.leaves() {
+                self.init_leaf(pool, top, &leaf, txg)?;
+            }
         }
-        Ok(top)
+        Ok(tops)
     }
 
-    /// Puts a vdev of [`VdevTree::new_top`] at the end of the tree, in txg `txg`; never into a hole's place, whose number old
-    /// block pointers may name. It holds nothing until it has metaslabs ([`Vdev::choose_metaslabs`]).
+    /// Puts the vdevs of [`VdevTree::new_tops`] at the end of the tree, in txg `txg`; never into a hole's place, whose number
+    /// old block pointers may name. They hold nothing until they have metaslabs ([`Vdev::choose_metaslabs`]).
     ///
     /// Errors: `Kind::Again`: the tree changed since.
-    pub fn append(&self, top: Arc<Vdev>, txg: Txg) -> Result<()> {
-        top.set_u64(keys::METASLAB_SHIFT, 0);
-        for v in top.leaves().iter().chain([&top]) {
-            v.set_u64(keys::CREATE_TXG, txg);
+    pub fn append(&self, tops: &[Arc<Vdev>], txg: Txg) -> Result<()> {
+        for top in tops {
+            top.set_u64(keys::METASLAB_SHIFT, 0);
+            for v in top.leaves().iter().chain([top]) {
+                v.set_u64(keys::CREATE_TXG, txg);
+            }
         }
         self.edit_tops(|list| {
-            if list.len() as u64 != top.id() {
+            if tops.first().is_some_and(|t| t.id() != list.len() as u64) {
                 bail!(Again, "another device was added meanwhile: try again");
             }
-            list.push(top);
+            list.extend(tops.iter().cloned());
             Ok(())
         })
     }
 
-    /// Puts a new device beside leaf `guid`. Its DTL says that it lacks everything before
-    /// `dtl_max`; the caller starts the resilver. Returns the new leaf.
-    pub fn attach(
+    /// Opens a new device that is to be put beside leaf `guid`, and initialises its labels. It is not part of the tree
+    /// yet: see [`VdevTree::attach`]. `ashift` is what the user asked for; without it the sectors of the device decide.
+    ///
+    /// Errors: there is no such leaf, it takes no further device, or the device does not fit (too small: `Kind::Overflow`;
+    /// larger sectors: `Kind::Range`).
+    pub fn prepare(
         &self,
         guid: u64,
         dev: &DevSpec,
         how: Attach,
+        ashift: Option<u32>,
         pool: &NvList,
         txg: Txg,
-        dtl_max: Txg,
     ) -> Result<Arc<Vdev>> {
         let (top, old) = self.leaf_of(guid)?;
-        let parent = parent_of(&top, guid);
-        match (how, parent.as_ref().map(|p| p.kind())) {
-            (Attach::Mirror, Some(VdevKind::Raidz { .. } | VdevKind::Draid { .. })) => {
-                bail!(
-                    Unsupported,
-                    "can only attach to mirrors and top-level disks"
-                )
-            }
-            (Attach::Mirror, Some(VdevKind::Replacing | VdevKind::Spare)) => {
-                bail!(
-                    Unsupported,
-                    "can only attach to mirrors and top-level disks"
-                )
-            }
-            (Attach::Replace, Some(VdevKind::Replacing)) => {
-                bail!(Busy, "{}: already being replaced", old.name())
-            }
-            _ => {}
+        may_attach(&top, &old, how)?;
+        if !old.state().usable() {
+            // It may still hold what was at that path.
+            old.set_device(None);
         }
         let device = open_new(&self.env, dev)?;
-        let g = device.geometry();
-        if u64::from(g.logical_sector) > 1 << top.ashift() {
-            bail!(Invalid, "new device has a different optimal sector size");
+        self.not_a_member(&*device)?;
+        let size = device.geometry().size;
+        if choose_ashift(std::slice::from_ref(&device), ashift)? > top.ashift() {
+            bail!(
+                Range,
+                "new device has a different optimal sector size; use the option '-o ashift=N' to \
+                 override the optimal size"
+            );
         }
-        let needed = needed_asize(&top);
-        if leaf_asize(g.size) < needed {
-            bail!(Overflow, "{}: device is too small", dev.path);
+        if leaf_asize(size) < needed_asize(&top) {
+            bail!(Overflow, "device is too small");
         }
         let fresh = new_leaf(&self.env, dev, device, 0, txg);
         if let Attach::Spare(g) = how {
             fresh.set_guid(g);
             fresh.set_u64(keys::IS_SPARE, 1);
         }
-        fresh.set_u64(keys::RESILVER_TXG, txg);
-        fresh.dtl_add_range(base::TXG_INITIAL, dtl_max);
         fresh.spread_ashift(u64::from(top.ashift()));
         self.init_leaf(pool, &top, &fresh, txg)?;
-        self.place_beside(&top, &old, &fresh, how)?;
         Ok(fresh)
+    }
+
+    /// Refuses a device whose labels say that it is in the tree already.
+    fn not_a_member(&self, device: &dyn env::Disk) -> Result<()> {
+        let labels = label::read_labels(device);
+        let Some(c) = labels.best(Txg::MAX) else {
+            return Ok(());
+        };
+        let same_pool = c.get_u64(keys::pool::POOL_GUID) == Some(self.guid());
+        let live = c.get_u64(keys::pool::TXG).is_some_and(|t| t != 0);
+        if same_pool && live && c.get_u64(keys::GUID).and_then(|g| self.find(g)).is_some() {
+            bail!(Busy, "it belongs to this pool already");
+        }
+        Ok(())
+    }
+
+    /// Puts a device of [`VdevTree::prepare`] beside leaf `guid` in txg `txg`. Its DTL says that it lacks everything before
+    /// `dtl_max`; the caller starts the resilver.
+    ///
+    /// Errors: the tree changed since, so that the device does not belong there any more. Nothing was changed then.
+    pub fn attach(
+        &self,
+        guid: u64,
+        fresh: &Arc<Vdev>,
+        how: Attach,
+        txg: Txg,
+        dtl_max: Txg,
+    ) -> Result<()> {
+        let (top, old) = self.leaf_of(guid)?;
+        may_attach(&top, &old, how)?;
+        if how != Attach::Mirror {
+            if let Some(born) = old.get_u64(keys::CREATE_TXG) {
+                fresh.set_u64(keys::CREATE_TXG, born);
+            }
+        }
+        if let Some(path) = old.path().filter(|p| fresh.path().as_ref() == Some(p)) {
+            // Nobody shall open the new device in the place of the old one.
+            old.set_path(&format!("{path}{OLD}"));
+        }
+        fresh.set_u64(keys::RESILVER_TXG, txg);
+        fresh.dtl_add_range(base::TXG_INITIAL, dtl_max);
+        self.place_beside(&top, &old, fresh, how)
     }
 
     /// Lets distributed spare `spare` of a dRAID stand in for its leaf `guid`. The spare gets the
@@ -228,10 +271,10 @@ impl VdevTree {
         )
     }
 
-    /// Takes leaf (or distributed spare) `guid` out of its mirror, replacing or spare group and
-    /// clears its labels; a hot spare that goes back to the shelf needs a spare's label afterwards.
-    /// With one member left the group dissolves. Refused if what is left lacks data. Returns the
-    /// leaf.
+    /// Takes leaf (or distributed spare) `guid` out of its mirror, replacing or spare group. With one member left the group
+    /// dissolves. The labels of the leaf stay as they are, and its device stays open, until [`VdevTree::retire`]. Returns the leaf.
+    ///
+    /// Errors: it is in no such group; what is left lacks data (`Kind::Busy`). Nothing was changed then.
     pub fn detach(&self, guid: u64) -> Result<Arc<Vdev>> {
         let tops = self.tops();
         let Some((top, leaf)) = tops
@@ -244,10 +287,9 @@ impl VdevTree {
             Some(p) if p.kind().is_mirrorish() && p.children().len() > 1 => p,
             _ => bail!(Unsupported, "only applicable to mirror and replacing vdevs"),
         };
-        let others = |l: &Vdev| l.guid() != guid && l.dtl_is_empty();
         // Redundancy above the group counts: a spare may leave before its disk is back.
-        if !crate::tree::survives(&top, &others) {
-            bail!(Busy, "{}: no valid replicas", leaf.name());
+        if !top.outage(&|l| l.guid() == guid).is_empty() {
+            bail!(Busy, "no valid replicas");
         }
         let mut kids: Vec<Arc<Vdev>> = group
             .children()
@@ -255,6 +297,15 @@ impl VdevTree {
             .filter(|c| c.guid() != guid)
             .cloned()
             .collect();
+        if group.kind() == VdevKind::Replacing {
+            let path = leaf.path().unwrap_or_default();
+            let old = kids
+                .iter()
+                .find(|k| k.path() == Some(format!("{path}{OLD}")));
+            if let Some(old) = old {
+                old.set_path(&path);
+            }
+        }
         let new_top = if let [last] = &kids[..] {
             // Dissolve. A top-level group passes on its guid and properties, so that the slot
             // stays what it was for whoever still has an old label.
@@ -265,7 +316,9 @@ impl VdevTree {
                     last.set(k, v.clone());
                 }
             }
-            last.unset(keys::IS_SPARE);
+            if group.kind() == VdevKind::Spare {
+                last.unset(keys::IS_SPARE);
+            }
             let last = if is_top {
                 last.promote(group.guid())
             } else {
@@ -281,18 +334,28 @@ impl VdevTree {
             replace_below(&top, group.guid(), &smaller).unwrap_or(smaller)
         };
         self.put_top(new_top)?;
-        if let Some(d) = leaf.device() {
-            // Best effort: a dead device is the usual reason to detach it.
-            let _ = label::clear(&*d);
-        }
-        leaf.set_device(None);
-        leaf.set_state(State::Removed, Aux::None);
         Ok(leaf)
     }
 
-    /// Turns top-level vdev `id` into a hole after its blocks were moved or it was an empty log;
-    /// holes at the end disappear. Its labels are cleared. The last data vdev stays.
-    pub fn remove_top(&self, id: u64) -> Result<()> {
+    /// Lets go of a leaf that is in the tree no longer, once no uberblock on disk leads to a tree that has it: its labels are
+    /// cleared, or those of an idle spare (`idle`) written. Best effort, since a dead device is the usual reason to let it go.
+    pub fn retire(&self, leaf: &Vdev, idle: Option<&NvList>) {
+        if let Some(d) = leaf.device() {
+            let done = match idle {
+                Some(config) => label::init(&*d, config),
+                None => label::clear(&*d).map(drop),
+            };
+            if let Err(e) = done {
+                tracing::debug!(vdev = %leaf.name(), %e, "labels of a device that left");
+            }
+        }
+        leaf.set_device(None);
+        leaf.set_state(State::Removed, Aux::None);
+    }
+
+    /// Turns top-level vdev `id` into a hole after its blocks were moved or it was an empty log; holes at the end disappear. The
+    /// last data vdev stays. Returns the leaves, for [`VdevTree::retire`].
+    pub fn remove_top(&self, id: u64) -> Result<Vec<Arc<Vdev>>> {
         let top = self.top(id)?;
         self.edit_tops(|list| {
             let mut rest = list.iter().filter(|t| t.id() != id);
@@ -311,14 +374,7 @@ impl VdevTree {
             }
             Ok(())
         })?;
-        for leaf in top.leaves() {
-            if let Some(d) = leaf.device() {
-                let _ = label::clear(&*d);
-            }
-            leaf.set_device(None);
-            leaf.set_state(State::Removed, Aux::None);
-        }
-        Ok(())
+        Ok(top.leaves())
     }
 
     /// Puts a rebuilt top-level vdev into its slot.
@@ -350,6 +406,25 @@ impl Vdev {
         self.adopt_props();
         self.spread_ashift(u64::from(self.ashift()));
         self.clone()
+    }
+}
+
+/// Refuses a place beside `old` that takes no further device.
+fn may_attach(top: &Arc<Vdev>, old: &Arc<Vdev>, how: Attach) -> Result<()> {
+    let parent = parent_of(top, old.guid());
+    match (how, parent.as_ref().map(|p| p.kind())) {
+        (Attach::Mirror, None | Some(VdevKind::Mirror)) => Ok(()),
+        (Attach::Mirror, _) => {
+            bail!(
+                Unsupported,
+                "can only attach to mirrors and top-level disks"
+            )
+        }
+        (_, Some(VdevKind::Replacing)) | (Attach::Spare(_), Some(VdevKind::Spare)) => bail!(
+            Unsupported,
+            "already in replacing/spare config; wait for completion or use 'zpool detach'"
+        ),
+        _ => Ok(()),
     }
 }
 

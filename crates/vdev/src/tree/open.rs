@@ -329,12 +329,10 @@ impl VdevTree {
             return leaf.set_state(State::CantOpen, Aux::BadLabel);
         }
         leaf.set_device(Some(device));
-        let state = if flag(keys::DEGRADED) {
-            State::Degraded
-        } else {
-            State::Healthy
-        };
-        leaf.set_state(state, Aux::None);
+        match flag(keys::DEGRADED) {
+            true => leaf.set_state(State::Degraded, Aux::ErrExceeded),
+            false => leaf.set_state(State::Healthy, Aux::None),
+        }
     }
 
     /// Checks that the labels of the open leaves belong to this pool (pool format §6.2); a leaf
@@ -459,55 +457,51 @@ impl VdevTree {
         Ok(())
     }
 
-    /// Puts leaf `guid` out of use because of errors; refused if data would become unreadable
-    /// (it is marked degraded then).
-    pub fn fault(&self, guid: u64, external: bool) -> Result<()> {
+    /// Puts leaf `guid` out of use (`external`: by the administrator, else because of errors; `persist`: also after the next
+    /// import). One whose data nobody else has is marked degraded instead, and goes on being used.
+    pub fn fault(&self, guid: u64, external: bool, persist: bool) -> Result<State> {
         let (top, leaf) = self.leaf_of(guid)?;
-        if let Err(e) = self.needed(&top, &leaf) {
-            leaf.set_state(State::Degraded, Aux::ErrExceeded);
-            self.propagate();
-            return Err(e);
+        let (word, aux) = match external {
+            true => ("external", Aux::External),
+            false => ("err_exceeded", Aux::ErrExceeded),
+        };
+        let (key, state) = match self.needed(&top, &leaf) {
+            Ok(()) => (keys::FAULTED, State::Faulted),
+            Err(_) => (keys::DEGRADED, State::Degraded),
+        };
+        if persist {
+            leaf.set_u64(key, 1);
+            leaf.set(keys::AUX_STATE, word);
         }
-        leaf.set_u64(keys::FAULTED, 1);
-        leaf.set(
-            keys::AUX_STATE,
-            if external { "external" } else { "err_exceeded" },
-        );
-        leaf.set_device(None);
-        leaf.set_state(
-            State::Faulted,
-            if external {
-                Aux::External
-            } else {
-                Aux::ErrExceeded
-            },
-        );
+        if state == State::Faulted {
+            leaf.set_device(None);
+        }
+        leaf.set_state(state, aux);
+        self.propagate();
+        Ok(state)
+    }
+
+    /// Marks leaf `guid` degraded because of errors: it goes on being used, but should be replaced.
+    pub fn degrade(&self, guid: u64) -> Result<()> {
+        let (_, leaf) = self.leaf_of(guid)?;
+        leaf.set_u64(keys::DEGRADED, 1);
+        leaf.set(keys::AUX_STATE, "err_exceeded");
+        leaf.set_state(State::Degraded, Aux::ErrExceeded);
         self.propagate();
         Ok(())
     }
 
-    /// Brings leaf `guid` back: forgets offline, faulted, degraded and removed, and opens it.
-    /// What it missed meanwhile is in its DTL. With `grow` the vdev may become larger (see
-    /// [`VdevTree::expand`]).
+    /// Brings leaf `guid` back: forgets offline and removed, and opens it. One that was put out of use because of errors stays
+    /// so until [`Vdev::forgive`]. What it missed meanwhile is in its DTL.
     pub fn online(&self, guid: u64) -> Result<State> {
         let (top, leaf) = self.leaf_of(guid)?;
-        for key in [
-            keys::OFFLINE,
-            keys::FAULTED,
-            keys::DEGRADED,
-            keys::REMOVED,
-            keys::AUX_STATE,
-            keys::NOT_PRESENT,
-        ] {
+        for key in [keys::OFFLINE, keys::REMOVED, keys::NOT_PRESENT] {
             leaf.unset(key);
         }
-        leaf.stats.clear_errors();
         if leaf.usable_device().is_none() {
             self.open_leaf(&top, &leaf, self.access());
             // Another device may have come to that path meanwhile.
             self.check_label(&top, &leaf, Txg::MAX, true);
-        } else {
-            leaf.set_state(State::Healthy, Aux::None);
         }
         self.propagate();
         Ok(leaf.state())
@@ -520,6 +514,8 @@ impl VdevTree {
         if top.is_expanding() || top.leaves().iter().any(|l| l.usable_device().is_none()) {
             return Ok(None);
         }
+        // What the devices hold now, not when they were opened.
+        top.leaves().iter().for_each(|l| l.set_device(l.device()));
         let asize = natural_asize(&top);
         let unit = 1u64 << top.metaslab_shift();
         if asize <= top.asize() || asize / unit <= top.asize() / unit {
@@ -549,12 +545,9 @@ impl VdevTree {
 
     /// Refuses if the data of `top` needs `leaf`: nothing else has what it holds.
     pub(crate) fn needed(&self, top: &Arc<Vdev>, leaf: &Vdev) -> Result<()> {
-        let others = |l: &Vdev| l.guid() != leaf.guid() && l.dtl_is_empty();
-        if leaf.state().usable() && !crate::tree::survives(top, &others) {
-            return Err(Error::new(
-                Kind::Busy,
-                format!("{}: no valid replicas", leaf.name()),
-            ));
+        let gone = |l: &Vdev| l.guid() == leaf.guid();
+        if leaf.state().usable() && !top.outage(&gone).is_empty() {
+            bail!(Busy, "no valid replicas");
         }
         Ok(())
     }

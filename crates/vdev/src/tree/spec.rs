@@ -45,12 +45,22 @@ pub enum GroupKind {
     },
 }
 
+/// What a top-level vdev that is no log is kept for, if not for everything.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Bias {
+    /// Metadata and small blocks.
+    Special,
+    /// Deduplication tables.
+    Dedup,
+}
+
 /// A new top-level vdev.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TopSpec {
     pub kind: GroupKind,
     pub devices: Vec<DevSpec>,
     pub is_log: bool,
+    pub bias: Option<Bias>,
     /// log2 of the sector size; `None` takes what the devices say.
     pub ashift: Option<u32>,
 }
@@ -61,6 +71,7 @@ impl TopSpec {
             kind,
             devices,
             is_log: false,
+            bias: None,
             ashift: None,
         }
     }

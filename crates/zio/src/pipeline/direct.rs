@@ -59,6 +59,7 @@ impl Zio {
             compress,
             checksum,
             sealed,
+            big_endian,
         } = &p.kind
         else {
             return Ok(None);
@@ -90,6 +91,7 @@ impl Zio {
             txg,
         );
         bp.set_checksum(*checksum);
+        bp.set_big_endian(*big_endian);
         if let Some(x) = sealed {
             x.mark(&mut bp);
         }

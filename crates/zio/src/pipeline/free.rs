@@ -16,6 +16,7 @@ impl Zio {
         if bp.is_dedup() || Self::is_data(bp) {
             if let Some(s) = self.sharing() {
                 if !s.release(bp, txg)? {
+                    s.stays(bp);
                     return Ok(());
                 }
             }

@@ -16,7 +16,7 @@ const GANG_HEADER: usize = 512;
 /// Pointers in such a header.
 const GANG_SLOTS: usize = 3;
 /// Deepest tree of gang headers that is followed: 3⁸ members are more than 16 MiB of sectors.
-const GANG_DEPTH: u32 = 9;
+pub(super) const GANG_DEPTH: u32 = 9;
 
 impl Zio {
     fn gang_verifier(bp: &BlkPtr) -> checksum::Words {
@@ -30,7 +30,7 @@ impl Zio {
         bp.uses_crypt() && bp.obj_type() != ObjType::OBJSET
     }
 
-    fn is_header(bp: &BlkPtr, b: &[u8]) -> bool {
+    pub(super) fn is_header(bp: &BlkPtr, b: &[u8]) -> bool {
         let verifier = Self::gang_verifier(bp);
         let folded = || checksum::verify_embedded_mac(checksum::GANG_HEADER, b, &verifier).is_ok();
         // Earlier states of this program folded none.
@@ -55,7 +55,7 @@ impl Zio {
 
     /// Sizes a header may have: with dynamic_gang_header up to the smallest allocation; an old one is
     /// 512 bytes on any pool.
-    fn header_sizes(&self) -> Vec<usize> {
+    pub(super) fn header_sizes(&self) -> Vec<usize> {
         let big = self.devices.min_alloc().max(GANG_HEADER);
         let mut sizes = vec![GANG_HEADER];
         if big > GANG_HEADER {
@@ -65,7 +65,7 @@ impl Zio {
     }
 
     /// The children a verified header has.
-    fn children(b: &[u8]) -> Result<Vec<BlkPtr>> {
+    pub(super) fn children(b: &[u8]) -> Result<Vec<BlkPtr>> {
         let size = b.len();
         let swap = b[size - 40..size - 32] != 0x0210da7ab10c7a11u64.to_le_bytes();
         (0..(size - 40) / BP_SIZE)

@@ -77,7 +77,8 @@ impl Zio {
             return self.read_embedded(bp);
         }
         if crypt.key().is_none() && bp.is_encrypted() {
-            let clear = matches!(crypt, Crypt::Locked) && bp.obj_type() == ObjType::DNODE;
+            let clear =
+                matches!(crypt, Crypt::Locked | Crypt::Raw(_)) && bp.obj_type() == ObjType::DNODE;
             if !clear {
                 bail!(Access, "encrypted block without a key: {bp:?}");
             }

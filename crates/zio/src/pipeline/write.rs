@@ -1,10 +1,10 @@
 //! Writing a block: transform, place, queue (pool format §13, §14; behaviour §9).
 
-use super::{Prepared, PreparedKind, WriteSpec, Zio};
+use super::{Prepared, PreparedKind, StoredForm, WriteSpec, Zio};
 use crate::cache::Key;
-use crate::crypt::{self, Seal};
+use crate::crypt::{self, Seal, Sealed};
 use crate::seam::{Dedup, Purpose};
-use base::{roundup, Block, Kind, Result, Txg};
+use base::{bail, roundup, Block, Kind, Result, Txg};
 use codec::{checksum, compress};
 use disk::{BlkPtr, ObjType};
 use std::sync::Arc;
@@ -101,7 +101,7 @@ impl Zio {
         };
         let mut checksum = checksum::compute(spec.checksum, &data, false, &self.salt())?;
         if let Some(x) = &sealed {
-            checksum = x.words(spec.checksum, checksum);
+            checksum = x.words(spec.checksum, checksum, false);
         }
         Ok(Prepared {
             data,
@@ -109,6 +109,48 @@ impl Zio {
                 compress,
                 checksum,
                 sealed,
+                big_endian: false,
+            },
+            lsize,
+        })
+    }
+
+    /// A block that is in its stored form already: `data`, a multiple of 512 bytes, stands for `lsize`
+    /// bytes.
+    ///
+    /// Errors: invalid, if the sizes cannot be those of a block.
+    pub fn stored(
+        &self,
+        spec: &WriteSpec,
+        data: Block,
+        lsize: usize,
+        form: &StoredForm,
+    ) -> Result<Prepared> {
+        let whole = |n: usize| n != 0 && n % 512 == 0 && n <= base::MAX_BLOCK;
+        if !whole(data.len()) || !whole(lsize) || data.len() > lsize {
+            bail!(
+                Invalid,
+                "a stored block of {} bytes that stands for {lsize}",
+                data.len()
+            );
+        }
+        let sealed = form.sealed.map(|s| {
+            match spec.obj_type.is_encrypted() || spec.obj_type == ObjType::DNODE {
+                true => Sealed::Encrypted(s.salt, s.iv, s.mac),
+                false => Sealed::Mac(s.mac),
+            }
+        });
+        let mut checksum = checksum::compute(spec.checksum, &data, false, &self.salt())?;
+        if let Some(x) = &sealed {
+            checksum = x.words(spec.checksum, checksum, form.big_endian);
+        }
+        Ok(Prepared {
+            data,
+            kind: PreparedKind::Stored {
+                compress: form.compress,
+                checksum,
+                sealed,
+                big_endian: form.big_endian,
             },
             lsize,
         })
@@ -120,7 +162,7 @@ impl Zio {
     pub fn issue(&self, spec: &WriteSpec, p: &Prepared, txg: Txg, old: &BlkPtr) -> Result<BlkPtr> {
         base::mutation::panic_point("issuing the write of a block");
         self.check_writable()?;
-        let (compress, sum, sealed) = match &p.kind {
+        let (compress, sum, sealed, big_endian) = match &p.kind {
             PreparedKind::Hole => {
                 // A hole over a hole stays what it was: its birth says when data ended here.
                 if old.is_hole() {
@@ -146,7 +188,8 @@ impl Zio {
                 compress,
                 checksum,
                 sealed,
-            } => (*compress, *checksum, sealed),
+                big_endian,
+            } => (*compress, *checksum, sealed, *big_endian),
         };
         let (mut data, mut sum) = (p.data.clone(), sum);
         if let Some(psize) = Self::roomier(old, txg, p) {
@@ -167,6 +210,7 @@ impl Zio {
             txg,
         );
         bp.set_checksum(sum);
+        bp.set_big_endian(big_endian);
         if let Some(x) = sealed {
             x.mark(&mut bp);
         }

@@ -82,6 +82,35 @@ fn set_get_list_remove() {
     }
 }
 
+/// Their space counts as that of the file's owner.
+#[test]
+fn attributes_in_a_hidden_directory_follow_a_chown() {
+    let fs = Fs::new();
+    fs.zfs.set_props(|p| p.xattr = XattrMode::Dir);
+    let c = Cred::root();
+    let f = fs.file("f", b"");
+    fs.zfs
+        .setxattr(&f, b"user.a", &[1; 40_000], 0, false, &c)
+        .unwrap();
+    let chown = |uid, gid| {
+        let set = SetAttr {
+            uid,
+            gid,
+            ..SetAttr::default()
+        };
+        fs.zfs.setattr(&f, &set, &c).unwrap();
+    };
+    let owners = || -> Vec<(u32, u32)> {
+        let hidden = fs.zfs.xattr_objects(&f).unwrap();
+        let owner = |z: &Arc<Znode>| (z.fixed().uid32(), z.fixed().gid32());
+        hidden.iter().map(owner).collect()
+    };
+    chown(Some(7), Some(8));
+    assert_eq!(owners(), [(7, 8), (7, 8)]);
+    chown(None, Some(9));
+    assert_eq!(owners(), [(7, 9), (7, 9)]);
+}
+
 #[test]
 fn between_the_forms() {
     let fs = Fs::new();

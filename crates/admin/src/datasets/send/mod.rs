@@ -16,7 +16,8 @@ mod resume;
 use crate::datasets::{self, Answer};
 use crate::errors;
 use crate::registry::{Admin, PoolEntry};
-use api::{ApiError, Progress, Send, SendPlan, SendStream};
+use crate::rights::{self, Action};
+use api::{ApiError, Peer, Progress, Send, SendPlan, SendStream};
 use base::sync::RwLockExt;
 use base::{Kind, Result};
 use disk::stream::{feature, Begin};
@@ -83,6 +84,7 @@ impl Drop for UnderWay<'_> {
 /// What cannot be sent, in OpenZFS's words. Warnings about parts of a package that were left out are in the answer.
 pub fn send(
     admin: &Arc<Admin>,
+    peer: Peer,
     r: &Send,
     out: Option<&mut dyn Write>,
     tell: &mut dyn FnMut(Progress),
@@ -103,6 +105,10 @@ pub fn send(
             None if r.saved => resume::saved(&entry, r)?,
             None => plan::plan(&entry, r)?,
         };
+        for step in &plan.steps {
+            let action = Action::Send { raw: step.spec.raw };
+            rights::require(admin, &entry, peer, action, &step.ds)?;
+        }
         let (sources, answer) = open(&plan, r)?;
         (plan, sources, answer, entry.sends.begin())
     };

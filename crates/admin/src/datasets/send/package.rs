@@ -79,12 +79,7 @@ pub fn tree(
 }
 
 /// The list of file systems, those given.
-pub fn of_tree(
-    heads: &[Arc<Dataset>],
-    from: Option<&str>,
-    to: &str,
-    r: &Send,
-) -> Answer<Package> {
+pub fn of_tree(heads: &[Arc<Dataset>], from: Option<&str>, to: &str, r: &Send) -> Answer<Package> {
     let mut out = Package {
         from_snap: from.map(str::to_string),
         to_snap: Some(to.to_string()),

@@ -26,6 +26,12 @@ impl Vdev {
         self.device_asize.load(Relaxed)
     }
 
+    /// Whether the device of a leaf is larger than when it was opened.
+    pub fn has_grown(&self) -> bool {
+        let now = self.usable_device().map(|d| d.geometry().size);
+        now.is_some_and(|size| label::leaf_asize(size) > self.device_asize())
+    }
+
     /// The device if I/O may be sent to it.
     pub(crate) fn usable_device(&self) -> Option<Arc<dyn Disk>> {
         if !self.state().usable() {

@@ -5,6 +5,11 @@ use base::sync::MutexExt;
 use base::{RangeSet, Txg};
 
 impl Vdev {
+    /// Whether it holds data itself, and so may lack some: a device, or a distributed spare.
+    pub fn has_dtl(&self) -> bool {
+        self.kind.is_leaf() || self.kind == VdevKind::Dspare
+    }
+
     /// Transaction groups this leaf lacks (half-open ranges).
     pub fn dtl(&self) -> RangeSet {
         self.dtl.acquire().clone()
@@ -46,21 +51,38 @@ impl Vdev {
     /// Txgs missing from this vdev as a whole: on all children of a mirror, on more than the parity
     /// of a RAID-Z. Data born then cannot be read.
     pub fn missing(&self) -> RangeSet {
-        match self.kind {
-            VdevKind::Disk | VdevKind::File | VdevKind::Dspare => self.dtl(),
-            VdevKind::Raidz { nparity } | VdevKind::Draid { nparity, .. } => {
-                self.missing_on(nparity + 1)
+        self.lacking(&|leaf| leaf.dtl())
+    }
+
+    /// The same, where leaves that cannot be used, and those for which `gone` holds, miss everything.
+    pub fn outage(&self, gone: &dyn Fn(&Vdev) -> bool) -> RangeSet {
+        self.lacking(&|leaf| {
+            let there = leaf.kind == VdevKind::Dspare || leaf.state().usable();
+            if there && !gone(leaf) {
+                return leaf.dtl();
             }
-            k if k.is_mirrorish() => self.missing_on(self.children.len()),
+            let mut everything = RangeSet::new();
+            everything.insert(0, Txg::MAX);
+            everything
+        })
+    }
+
+    fn lacking(&self, of: &dyn Fn(&Vdev) -> RangeSet) -> RangeSet {
+        match self.kind {
+            VdevKind::Disk | VdevKind::File | VdevKind::Dspare => of(self),
+            VdevKind::Raidz { nparity } | VdevKind::Draid { nparity, .. } => {
+                self.lacking_on(nparity + 1, of)
+            }
+            k if k.is_mirrorish() => self.lacking_on(self.children.len(), of),
             _ => RangeSet::new(),
         }
     }
 
     /// Txgs missing on at least `n` children.
-    fn missing_on(&self, n: usize) -> RangeSet {
+    fn lacking_on(&self, n: usize, of: &dyn Fn(&Vdev) -> RangeSet) -> RangeSet {
         let mut edges: Vec<(u64, i64)> = Vec::new();
         for c in &self.children {
-            for (s, e) in c.missing().iter() {
+            for (s, e) in c.lacking(of).iter() {
                 edges.push((s, 1));
                 edges.push((e, -1));
             }

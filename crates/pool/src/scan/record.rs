@@ -3,11 +3,48 @@
 
 use crate::Pool;
 use base::Result;
+use dmu::Tx;
 use vdev::keys;
-use zap::Zap;
+use zap::{Value, Zap};
 
-/// Flag of a scan: paused.
-const PAUSED: u64 = 2;
+/// Words of a record. A release of another system wrote one more, which is kept.
+pub(crate) const WORDS: usize = 24;
+
+/// What the words are.
+pub(crate) mod word {
+    pub const FUNCTION: usize = 0;
+    pub const STATE: usize = 1;
+    pub const QUEUE: usize = 2;
+    pub const MIN: usize = 3;
+    pub const MAX: usize = 4;
+    pub const CUR_MIN: usize = 5;
+    pub const CUR_MAX: usize = 6;
+    pub const START: usize = 7;
+    pub const END: usize = 8;
+    pub const TO_EXAMINE: usize = 9;
+    pub const EXAMINED: usize = 10;
+    pub const SKIPPED: usize = 11;
+    pub const PROCESSED: usize = 12;
+    pub const ERRORS: usize = 13;
+    pub const DDT_CLASS_MAX: usize = 14;
+    /// Object set, object, level, block id.
+    pub const BOOKMARK: usize = 19;
+    pub const FLAGS: usize = 23;
+}
+
+/// Functions.
+pub(crate) const SCRUB: u64 = 1;
+pub(crate) const RESILVER: u64 = 2;
+
+/// States.
+pub(crate) const SCANNING: u64 = 1;
+pub(crate) const FINISHED: u64 = 2;
+pub(crate) const CANCELED: u64 = 3;
+
+/// Flag: the dataset of the bookmark is to be visited again from its beginning.
+pub(crate) const VISIT_AGAIN: u64 = 1;
+/// Flag: paused.
+pub(crate) const PAUSED: u64 = 2;
 
 /// The state as it is on disk.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -30,7 +67,7 @@ pub struct ScanState {
 }
 
 impl ScanState {
-    fn of(words: &[u64]) -> ScanState {
+    pub(crate) fn of(words: &[u64]) -> ScanState {
         let w = |i: usize| words.get(i).copied().unwrap_or(0);
         ScanState {
             function: w(0),
@@ -99,10 +136,21 @@ impl Pool {
 
     /// The newest scrub or resilver, if there ever was one.
     pub fn scan_state(&self) -> Result<Option<ScanState>> {
-        let dir = self.mos.hold(1)?;
-        Ok(Zap::new(&dir)
-            .get_value("scan")?
-            .map(|v| ScanState::of(&v.ints()))
+        let words = self.scan_words()?;
+        Ok(words
+            .map(|w| ScanState::of(&w))
             .filter(|s| s.function != 0 && s.state != 0))
+    }
+
+    /// The record of the newest scan as it is on disk.
+    pub(crate) fn scan_words(&self) -> Result<Option<Vec<u64>>> {
+        let dir = self.mos.hold(1)?;
+        Ok(Zap::new(&dir).get_value("scan")?.map(|v| v.ints()))
+    }
+
+    /// Stores the record of the newest scan.
+    pub(crate) fn store_scan(&self, tx: &Tx, words: &[u64]) -> Result<()> {
+        let dir = self.mos.hold(1)?;
+        Zap::new(&dir).update(tx, "scan", &Value::u64s(words))
     }
 }

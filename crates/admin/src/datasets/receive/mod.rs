@@ -1,0 +1,190 @@
+//! `zfs receive`: streams into datasets (behaviour §19, data format §31).
+//!
+//! * `one`: one stream of one snapshot.
+//! * `package`: the streams that `zfs send -R`, `-I` and `-p` put together, and what their list asks for.
+//! * `words`: what the command says when something is refused.
+//!
+//! 1. No lock of the pool's names is held while the caller has to send something. Beginning and end each
+//!    take it, and look again at what they found before.
+//! 2. What a stream says is believed only after [`stream::Reader`] has verified it; what fails leaves the
+//!    target as it was, but for the state that `-s` keeps.
+
+mod one;
+mod package;
+mod words;
+
+use crate::datasets::{self, destroy, Answer};
+use crate::errors;
+use crate::registry::{Admin, PoolEntry};
+use crate::rights::{self, Action};
+use api::{ApiError, Peer, Receive, Received};
+use base::sync::RwLockExt;
+use base::Kind;
+use disk::names::{self, Want};
+use disk::stream::{Begin, HeaderType, Record};
+use std::io::Read;
+use std::sync::Arc;
+use stream::{BeginList, Reader};
+
+/// What all streams of one command share.
+struct Run<'a> {
+    admin: &'a Arc<Admin>,
+    peer: Peer,
+    r: &'a Receive,
+    /// Lines for who watches (`-v`).
+    tell: &'a mut dyn FnMut(String),
+    /// What went wrong without being in the way of the rest.
+    warnings: Vec<String>,
+    /// New file systems, to be mounted at the end.
+    new: Vec<String>,
+    /// The command has been recorded in the history.
+    recorded: bool,
+}
+
+impl Run<'_> {
+    /// The command line for the history, once.
+    fn command(&mut self) -> String {
+        match std::mem::replace(&mut self.recorded, true) {
+            true => String::new(),
+            false => self.r.command.clone(),
+        }
+    }
+}
+
+/// The list behind the BEGIN record of a snapshot's stream.
+fn list_of(payload: &[u8]) -> Answer<BeginList> {
+    BeginList::from_payload(payload)
+        .map_err(|_| words::plain(Kind::Invalid, "invalid stream (malformed nvlist)"))
+}
+
+/// `zfs receive`: reads a stream, or a package of them, from `from`.
+pub fn receive(
+    admin: &Arc<Admin>,
+    peer: Peer,
+    r: &Receive,
+    from: impl Read,
+    tell: &mut dyn FnMut(String),
+) -> Answer<Received> {
+    let want = match r.target.contains('@') {
+        true => Want::Snapshot,
+        false => Want::Filesystem,
+    };
+    names::check_dataset(&r.target, want)
+        .map_err(|why| ApiError::sentence(Kind::Invalid, format!("cannot receive: {why}")))?;
+    let entry = datasets::entry_of(admin, &r.target).map_err(|_| {
+        words::plain(
+            Kind::NotFound,
+            format!("no such pool '{}'", datasets::pool_of(&r.target)),
+        )
+    })?;
+    datasets::need_writable(&entry).map_err(|e| words::plain(Kind::ReadOnly, e.message))?;
+    let mut run = Run {
+        admin,
+        peer,
+        r,
+        tell,
+        warnings: Vec::new(),
+        new: Vec::new(),
+        recorded: false,
+    };
+    let mut reader = Reader::new(from);
+    let first = reader
+        .next()
+        .map_err(|e| words::stream("cannot receive", &e))?;
+    let Some(first) = first else {
+        return Err(words::plain(
+            Kind::Invalid,
+            "invalid stream (bad magic number)",
+        ));
+    };
+    let Record::Begin(begin) = &first.record else {
+        return Err(words::plain(
+            Kind::Invalid,
+            "invalid stream (bad record type)",
+        ));
+    };
+    words::features(begin)?;
+    let done = match begin.header_type {
+        HeaderType::Compound => package::receive(&mut run, &mut reader, begin, &first.payload),
+        _ => list_of(&first.payload)
+            .and_then(|list| one::receive(&mut run, &mut reader, begin, &list, None).map(drop)),
+    };
+    let new = std::mem::take(&mut run.new);
+    if !r.no_mount {
+        mount_new(&mut run, &entry, &new);
+    }
+    done?;
+    Ok(Received {
+        warnings: run.warnings,
+    })
+}
+
+/// Mounts what a receive made.
+fn mount_new(run: &mut Run, entry: &Arc<PoolEntry>, list: &[String]) {
+    let _gate = entry.gate.acquire_read();
+    let _names = entry.names.write();
+    for name in list {
+        let mounted = datasets::find_anyway(entry, name).and_then(|ds| {
+            if datasets::objset_type(entry, &ds).is_ok_and(|t| t == disk::os_type::ZVOL)
+                || ds.dir().key_loaded().is_ok_and(|k| k == Some(false))
+                || ds.has_feature(disk::feature::guid::REDACTED_DATASETS)
+                || entry.mounted(ds.object()).is_some()
+            {
+                return Ok(());
+            }
+            datasets::mount::mount_new(run.admin, entry, &ds, run.peer)
+        });
+        if let Err(e) = mounted {
+            run.warnings
+                .push(errors::finish(e).sentence_for("mount", name));
+        }
+    }
+}
+
+/// `zfs receive -A`: throws away what a broken receive kept.
+pub fn abort(admin: &Arc<Admin>, peer: Peer, name: &str, command: String) -> Answer<()> {
+    let entry = datasets::entry_of(admin, name)?;
+    let _gate = entry.gate.acquire_read();
+    datasets::need_writable(&entry)?;
+    let _names = entry.names.write();
+    let none = || {
+        ApiError::sentence(
+            Kind::Invalid,
+            format!("'{name}' does not have any resumable receive state to abort"),
+        )
+    };
+    let ds = datasets::find(&entry, name)?;
+    let plain = |e| datasets::plain(e, name);
+    rights::require(admin, &entry, peer, Action::Destroy, &ds)?;
+    let kept = match ds.receiving().map_err(plain)? {
+        Some(kept) => kept,
+        None => ds.clone(),
+    };
+    if !kept.is_inconsistent() || kept.resume_state().map_err(plain)?.is_none() {
+        return Err(none());
+    }
+    if entry.streams.is_busy(kept.object()) {
+        return Err(ApiError::reason(Kind::Busy, "dataset is busy"));
+    }
+    destroy::free_log(&entry, &kept).map_err(plain)?;
+    let uid = u64::from(peer.uid);
+    entry
+        .pool
+        .task(move |pool, tx| {
+            pool.dsl.receive_abandon(tx, &kept)?;
+            pool.log_in(tx, &command, uid)
+        })
+        .map_err(plain)
+}
+
+/// Name of a sent snapshot: dataset and name behind the `@`.
+fn sent_name(begin: &Begin) -> Answer<(String, String)> {
+    let text = String::from_utf8(begin.to_name.clone())
+        .map_err(|_| words::plain(Kind::Invalid, "invalid stream (bad name)"))?;
+    match text.split_once('@') {
+        Some((fs, snap)) if !fs.is_empty() && !snap.is_empty() => {
+            Ok((fs.to_string(), snap.to_string()))
+        }
+        _ => Err(words::plain(Kind::Invalid, "invalid stream (bad name)")),
+    }
+}

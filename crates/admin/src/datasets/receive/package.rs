@@ -1,0 +1,309 @@
+//! Packages: the streams of a tree, and the list that says what else there is to do (data format §30.5).
+
+use super::one::{self, Extra};
+use super::{list_of, sent_name, words, Run};
+use crate::datasets::{self, destroy, rename, snapshots, Answer};
+use crate::errors;
+use crate::registry::PoolEntry;
+use api::{DatasetDestroy, NameBy};
+use base::Kind;
+use disk::stream::{Begin, HeaderType, Record};
+use disk::NvList;
+use dsl::Dataset;
+use std::io::Read;
+use std::sync::Arc;
+use stream::{FileSystem, Package, Reader};
+
+/// Rounds in which names are exchanged and clones promoted: each makes progress or is the last.
+const ROUNDS: usize = 64;
+
+/// Receives a package of which the first BEGIN was read.
+pub fn receive<R: Read>(
+    run: &mut Run,
+    reader: &mut Reader<R>,
+    begin: &Begin,
+    payload: &[u8],
+) -> Answer<()> {
+    let bad = |e| words::stream("cannot receive", &e);
+    let list = match payload.is_empty() {
+        true => NvList::new(),
+        false => NvList::unpack(payload).map_err(bad)?,
+    };
+    let package = Package::from_list(&list).map_err(bad)?;
+    let sent = String::from_utf8_lossy(&begin.to_name).into_owned();
+    let top = sent
+        .split(['@', '#'])
+        .next()
+        .unwrap_or_default()
+        .to_string();
+    let to = top_target(run, &top)?;
+    match reader.next().map_err(bad)? {
+        Some(item) if matches!(item.record, Record::End(_)) => {}
+        _ => {
+            return Err(words::plain(
+                Kind::Invalid,
+                "invalid stream (no END of its list)",
+            ))
+        }
+    }
+    let replicates = !package.not_recursive && package.from_snap.is_some();
+    if replicates && !run.r.dry_run {
+        replicate(run, &package, &to)?;
+    }
+    while let Some(item) = reader.next().map_err(bad)? {
+        let b = match &item.record {
+            Record::Begin(b) if b.header_type == HeaderType::Substream => b.clone(),
+            // The END of the package.
+            Record::End(_) => continue,
+            _ => {
+                return Err(words::plain(
+                    Kind::Invalid,
+                    "invalid stream (bad record type)",
+                ))
+            }
+        };
+        let list = list_of(&item.payload)?;
+        let (fs, snap) = sent_name(&b)?;
+        let found = file_system(&package, b.to_guid);
+        let below = fs.strip_prefix(&top).unwrap_or_default();
+        let single = run.r.target.contains('@').then(|| run.r.target.clone());
+        let target = match single {
+            Some(t) if below.is_empty() => t,
+            _ => format!("{to}{below}@{snap}"),
+        };
+        let extra = Extra {
+            props: found.and_then(|f| f.props.clone()),
+            snap_props: found.and_then(|f| {
+                let all = f.snap_props.as_ref()?;
+                all.iter().find(|(n, _)| *n == snap).map(|(_, p)| p.clone())
+            }),
+            holds: found
+                .and_then(|f| {
+                    let all = f.snap_holds.as_ref()?;
+                    let (_, tags) = all.iter().find(|(n, _)| *n == snap)?;
+                    Some(tags.iter().map(|(t, _)| t.clone()).collect())
+                })
+                .unwrap_or_default(),
+            target: Some(target),
+        };
+        one::receive(run, reader, &b, &list, Some(extra))?;
+    }
+    Ok(())
+}
+
+/// Where the top of the tree goes.
+fn top_target(run: &Run, top: &str) -> Answer<String> {
+    let target = run.r.target.split('@').next().unwrap_or_default();
+    Ok(match run.r.name_by {
+        NameBy::Target => target.to_string(),
+        NameBy::AllButFirst => match top.split_once('/') {
+            Some((_, rest)) => format!("{target}/{rest}"),
+            None => target.to_string(),
+        },
+        NameBy::Last => format!("{target}/{}", top.rsplit('/').next().unwrap_or(top)),
+    })
+}
+
+/// The file system of a package that has a snapshot of that guid.
+fn file_system(package: &Package, snap: u64) -> Option<&FileSystem> {
+    let has = |f: &&FileSystem| f.snaps.iter().any(|(_, g)| *g == snap);
+    package.file_systems.iter().find(has)
+}
+
+/// Makes the tree below `to` one that the increments of a package fit to: what was promoted, renamed
+/// or (with `-F`) destroyed on the sending side.
+fn replicate(run: &mut Run, package: &Package, to: &str) -> Answer<()> {
+    let entry = datasets::entry_of(run.admin, to)?;
+    for _ in 0..ROUNDS {
+        if !round(run, &entry, package, to)? {
+            return Ok(());
+        }
+    }
+    Ok(())
+}
+
+/// One local file system as it is compared with the package.
+struct Local {
+    name: String,
+    head: Arc<Dataset>,
+    snaps: Vec<(String, Arc<Dataset>)>,
+}
+
+fn locals(entry: &Arc<PoolEntry>, to: &str) -> Answer<Vec<Local>> {
+    let Ok(top) = entry.pool.dsl.dir(to) else {
+        return Ok(Vec::new());
+    };
+    let all = datasets::subtree(&top).map_err(errors::answer)?;
+    all.into_iter()
+        .map(|head| {
+            Ok(Local {
+                name: head.full_name(),
+                snaps: head.snapshots().map_err(errors::answer)?,
+                head,
+            })
+        })
+        .collect()
+}
+
+/// Does what can be done now; true if something was, and there may be more.
+fn round(run: &mut Run, entry: &Arc<PoolEntry>, package: &Package, to: &str) -> Answer<bool> {
+    for local in locals(entry, to)? {
+        let sent = local
+            .snaps
+            .iter()
+            .rev()
+            .find_map(|(_, s)| file_system(package, s.phys().guid));
+        let Some(sent) = sent else {
+            if run.r.force && local.name != to {
+                if destroy_tree(run, &local.name)? {
+                    return Ok(true);
+                }
+            }
+            continue;
+        };
+        if promoted(run, &local, sent)? {
+            return Ok(true);
+        }
+        for (name, s) in &local.snaps {
+            let guid = s.phys().guid;
+            match sent.snaps.iter().find(|(_, g)| *g == guid) {
+                Some((other, _)) if other != name => {
+                    if rename_snapshot(run, &local, name, other)? {
+                        return Ok(true);
+                    }
+                }
+                Some(_) => {}
+                None if run.r.force && !elsewhere(package, guid) => {
+                    if destroy_snapshot(run, &local, name)? {
+                        return Ok(true);
+                    }
+                }
+                None => {}
+            }
+        }
+        if local.name != to && moved(run, entry, &local, sent, to)? {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
+/// Whether another file system of the package has the snapshot: a promotion is still to come.
+fn elsewhere(package: &Package, guid: u64) -> bool {
+    file_system(package, guid).is_some()
+}
+
+/// Promotes the local file system if the sender's became the one its origin came from.
+fn promoted(run: &mut Run, local: &Local, sent: &FileSystem) -> Answer<bool> {
+    let origin = local.head.dir().origin().map_err(errors::answer)?;
+    let Some(origin) = origin else {
+        return Ok(false);
+    };
+    let here = origin.phys().guid;
+    // The snapshot it began with is one of its own on the other side.
+    if sent.origin == Some(here) || !sent.snaps.iter().any(|(_, g)| *g == here) {
+        return Ok(false);
+    }
+    snapshots::promote(run.admin, run.peer, &local.name, String::new())?;
+    Ok(true)
+}
+
+fn destroy_tree(run: &mut Run, name: &str) -> Answer<bool> {
+    let r = DatasetDestroy {
+        name: name.to_string(),
+        recursive: true,
+        force: true,
+        ..DatasetDestroy::default()
+    };
+    done(run, name, destroy::destroy(run.admin, run.peer, &r))
+}
+
+fn destroy_snapshot(run: &mut Run, local: &Local, snap: &str) -> Answer<bool> {
+    let name = format!("{}@{snap}", local.name);
+    let r = DatasetDestroy {
+        name: name.clone(),
+        ..DatasetDestroy::default()
+    };
+    done(run, &name, destroy::destroy(run.admin, run.peer, &r))
+}
+
+/// Whether something was destroyed; what is in its way is told.
+fn done(run: &mut Run, name: &str, r: Answer<api::Destroyed>) -> Answer<bool> {
+    match r {
+        Ok(d) => match d.failed.into_iter().next() {
+            Some((n, e)) => {
+                note(run, e.sentence_for("destroy", &n));
+                Ok(false)
+            }
+            None => Ok(true),
+        },
+        Err(e) => {
+            note(run, e.sentence_for("destroy", name));
+            Ok(false)
+        }
+    }
+}
+
+/// A warning, once.
+fn note(run: &mut Run, text: String) {
+    if !run.warnings.contains(&text) {
+        run.warnings.push(text);
+    }
+}
+
+fn rename_snapshot(run: &mut Run, local: &Local, from: &str, to: &str) -> Answer<bool> {
+    let (a, b) = (
+        format!("{}@{from}", local.name),
+        format!("{}@{to}", local.name),
+    );
+    move_to(run, &a, &b)
+}
+
+fn move_to(run: &mut Run, from: &str, to: &str) -> Answer<bool> {
+    let how = rename::How {
+        parents: false,
+        force: true,
+        no_remount: false,
+        recursive: false,
+    };
+    match rename::rename(run.admin, run.peer, from, to, how, String::new()) {
+        Ok(()) => Ok(true),
+        Err(e) => {
+            note(run, e.sentence_for("rename", from));
+            Ok(false)
+        }
+    }
+}
+
+/// Gives a local file system the name and the parent that the sender's has.
+fn moved(
+    run: &mut Run,
+    entry: &Arc<PoolEntry>,
+    local: &Local,
+    sent: &FileSystem,
+    to: &str,
+) -> Answer<bool> {
+    let last = sent.name.rsplit('/').next().unwrap_or(&sent.name);
+    let (parent, own) = local.name.rsplit_once('/').unwrap_or(("", &local.name));
+    let want_parent = match sent.parent_from_snap {
+        0 => parent.to_string(),
+        guid => locals(entry, to)?
+            .into_iter()
+            .find(|l| l.snaps.iter().any(|(_, s)| s.phys().guid == guid))
+            .map_or(parent.to_string(), |l| l.name),
+    };
+    if want_parent == parent && last == own {
+        return Ok(false);
+    }
+    let want = format!("{want_parent}/{last}");
+    if entry.pool.dsl.dir(&want).is_ok() {
+        // Somebody has the name, who may lose it yet.
+        let aside = format!(
+            "{parent}/recv-{:x}-{}",
+            local.head.phys().guid,
+            run.peer.pid
+        );
+        return move_to(run, &local.name, &aside);
+    }
+    move_to(run, &local.name, &want)
+}

@@ -1,0 +1,138 @@
+//! Events: what happened to pools and devices, kept in memory for `zpool events` and for scripts (command reference §13.3).
+//!
+//! Invariants:
+//!
+//! 1. The ring is bounded: the oldest event makes room for the newest. How many were dropped is counted.
+//! 2. Numbers (`eid`) grow by one with each event and are never given twice by one process.
+//! 3. Posting an event takes one leaf lock and does no I/O.
+
+use api::{Event, EventValue};
+use base::sync::MutexExt;
+use env::Clock;
+use pool::Pool;
+use std::collections::VecDeque;
+use std::sync::{Arc, Condvar, Mutex};
+use std::time::Duration;
+use vdev::{keys, Vdev};
+
+/// Events kept, as OpenZFS's `zfs_zevent_len_max`.
+const KEPT: usize = 512;
+
+/// Prefixes of classes.
+pub const SYSEVENT: &str = "sysevent.fs.zfs.";
+pub const EREPORT: &str = "ereport.fs.zfs.";
+pub const RESOURCE: &str = "resource.fs.zfs.";
+
+#[derive(Default)]
+struct Ring {
+    list: VecDeque<Event>,
+    last: u64,
+    dropped: u64,
+}
+
+/// The events of one process.
+pub struct Events {
+    clock: Arc<dyn Clock>,
+    ring: Mutex<Ring>,
+    news: Condvar,
+}
+
+/// Name and value of a payload.
+pub type Pair = (&'static str, EventValue);
+
+impl Events {
+    pub fn new(clock: Arc<dyn Clock>) -> Events {
+        Events {
+            clock,
+            ring: Mutex::default(),
+            news: Condvar::new(),
+        }
+    }
+
+    /// Adds an event of class `prefix` + `class` about a pool.
+    pub fn post(&self, prefix: &str, class: &str, pool: &Pool, more: Vec<Pair>) {
+        let state = match pool.suspended() {
+            None => 0,
+            Some(_) => 6,
+        };
+        let mut pairs: Vec<Pair> = vec![
+            ("pool", EventValue::Text(pool.name())),
+            ("pool_guid", EventValue::Number(pool.guid())),
+            ("pool_state", EventValue::Number(state)),
+            ("pool_context", EventValue::Number(0)),
+        ];
+        pairs.extend(more);
+        let (seconds, nanoseconds) = self.clock.now();
+        let mut ring = self.ring.acquire();
+        ring.last += 1;
+        let event = Event {
+            eid: ring.last,
+            seconds: seconds.max(0) as u64,
+            nanoseconds,
+            class: format!("{prefix}{class}"),
+            pairs: pairs.into_iter().map(|(n, v)| (n.to_string(), v)).collect(),
+        };
+        ring.list.push_back(event);
+        if ring.list.len() > KEPT {
+            ring.list.pop_front();
+            ring.dropped += 1;
+        }
+        drop(ring);
+        self.news.notify_all();
+    }
+
+    /// The events behind number `after`, and how many were dropped since the process began.
+    pub fn after(&self, after: u64) -> (Vec<Event>, u64) {
+        let ring = self.ring.acquire();
+        let new = ring.list.iter().filter(|e| e.eid > after);
+        (new.cloned().collect(), ring.dropped)
+    }
+
+    /// Number of the newest event.
+    pub fn last(&self) -> u64 {
+        self.ring.acquire().last
+    }
+
+    /// Waits until there is an event behind number `after`, `most` at most.
+    pub fn wait(&self, after: u64, most: Duration) {
+        let ring = self.ring.acquire();
+        drop(
+            self.news
+                .wait_timeout_while(ring, most, |r| r.last <= after),
+        );
+    }
+
+    /// Forgets all events; how many there were.
+    pub fn clear(&self) -> usize {
+        let mut ring = self.ring.acquire();
+        let n = ring.list.len();
+        ring.list.clear();
+        n
+    }
+}
+
+/// What is told of a leaf.
+pub fn of_leaf(v: &Vdev) -> Vec<Pair> {
+    let (read, write, checksum) = v.stats.errors();
+    let text = |key| v.get_str(key).map(EventValue::Text);
+    let mut out = vec![
+        ("vdev_guid", EventValue::Number(v.guid())),
+        ("vdev_state", EventValue::Number(state_number(v.state()))),
+        (
+            "vdev_type",
+            EventValue::Text(v.kind().type_name().to_string()),
+        ),
+    ];
+    out.extend(v.path().map(|p| ("vdev_path", EventValue::Text(p))));
+    out.extend(text(keys::DEVID).map(|p| ("vdev_devid", p)));
+    out.extend(text(keys::PHYS_PATH).map(|p| ("vdev_physpath", p)));
+    out.push(("vdev_read_errors", EventValue::Number(read)));
+    out.push(("vdev_write_errors", EventValue::Number(write)));
+    out.push(("vdev_cksum_errors", EventValue::Number(checksum)));
+    out
+}
+
+/// The number of a state in payloads.
+pub fn state_number(s: vdev::State) -> u64 {
+    s as u64
+}

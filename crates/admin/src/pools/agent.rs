@@ -1,0 +1,338 @@
+//! The fault agent: what happens by itself when a device fails (behaviour §12).
+//!
+//! The thread that looks after a pool calls [`Agent::look`] every few seconds, and at once when the state of the pool changes.
+//! Each call
+//!
+//! 1. posts events for states of leaves that changed and for errors that were counted since;
+//! 2. counts the errors of the last ten minutes: ten failed transfers put a leaf out of use, ten wrong checksums mark it
+//!    degraded. The vdev properties `io_n`, `io_t`, `checksum_n`, `checksum_t`, `slow_io_n` and `slow_io_t` change that;
+//! 3. brings back leaves that were gone and whose device is there again, or puts a new device in their place (`autoreplace`);
+//! 4. lets a hot spare stand in for a leaf that is faulted, removed or cannot be opened;
+//! 5. has vdevs use what their devices have grown by (`autoexpand`).
+//!
+//! Nothing of this is done to a pool that is suspended or read-only, and one failure of it is no reason not to try the rest.
+
+use crate::events::{self, Events, EREPORT, RESOURCE, SYSEVENT};
+use crate::pools::create::label_objection;
+use crate::pools::create::Objection;
+use crate::process::DeviceUse;
+use crate::registry::{Admin, PoolEntry};
+use api::EventValue;
+use base::sync::MutexExt;
+use disk::NvList;
+use env::Access;
+use pool::Pool;
+use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
+use vdev::{keys, Attach, Aux, DevSpec, State, Vdev};
+
+/// So many errors within so many seconds, unless properties say otherwise.
+const ERRORS: u64 = 10;
+const WITHIN: u64 = 600;
+const SECOND: u64 = 1_000_000_000;
+/// A spare that could not be taken is tried again after this long, nanoseconds.
+const AGAIN: u64 = 60 * SECOND;
+
+/// Errors of one sort within a time.
+#[derive(Default)]
+struct Counter {
+    /// The counter of the leaf when it was looked at last.
+    last: u64,
+    /// Monotonic nanoseconds, and errors.
+    recent: VecDeque<(u64, u64)>,
+}
+
+impl Counter {
+    /// Takes over the leaf's counter; how many are new.
+    fn take(&mut self, count: u64, now: u64) -> u64 {
+        // It went back: `zpool clear`, which closes the case.
+        if count < self.last {
+            self.recent.clear();
+            self.last = 0;
+        }
+        let new = count - self.last;
+        self.last = count;
+        if new > 0 {
+            self.recent.push_back((now, new));
+        }
+        new
+    }
+
+    /// Whether there were `n` within `t` seconds.
+    fn exceeds(&mut self, n: u64, t: u64, now: u64) -> bool {
+        let begin = now.saturating_sub(t.saturating_mul(SECOND));
+        while self.recent.front().is_some_and(|(at, _)| *at < begin) {
+            self.recent.pop_front();
+        }
+        n > 0 && self.recent.iter().map(|(_, c)| c).sum::<u64>() >= n
+    }
+}
+
+/// What is known of a leaf.
+#[derive(Default)]
+struct Seen {
+    state: Option<(State, Aux)>,
+    io: Counter,
+    checksum: Counter,
+    slow: Counter,
+    /// When a spare was tried in vain, or a new device.
+    tried: Option<u64>,
+}
+
+/// What becomes of a leaf because of its errors.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Verdict {
+    Fault,
+    Degrade,
+}
+
+/// Looks after the devices of one pool.
+#[derive(Default)]
+pub struct Agent {
+    leaves: HashMap<u64, Seen>,
+}
+
+impl Agent {
+    /// Looks once.
+    pub fn look(&mut self, admin: &Arc<Admin>, entry: &Arc<PoolEntry>) {
+        let pool = &entry.pool;
+        let now = admin.env.clock.monotonic_ns();
+        let leaves = pool.tree.leaves();
+        self.leaves
+            .retain(|guid, _| leaves.iter().any(|l| l.guid() == *guid));
+        let mut sentences = Vec::new();
+        for leaf in &leaves {
+            let seen = self.leaves.entry(leaf.guid()).or_default();
+            tell(&admin.events, pool, leaf, seen);
+            let verdict = judge(&admin.events, pool, leaf, seen, now);
+            sentences.extend(verdict.map(|v| (leaf.guid(), v)));
+        }
+        let able = !pool.is_readonly() && pool.suspended().is_none() && !entry.is_leaving();
+        if !able {
+            return;
+        }
+        let Ok(_gate) = entry.pass() else { return };
+        let _one = entry.changes.acquire();
+        let mut changed = false;
+        for (guid, verdict) in sentences {
+            changed |= pool.fault(guid, verdict == Verdict::Degrade).is_ok();
+        }
+        let autoreplace = on(pool, "autoreplace");
+        for leaf in leaves.iter().filter(|l| is_gone(l)) {
+            let seen = self.leaves.entry(leaf.guid()).or_default();
+            if bring_back(admin, pool, leaf) {
+                changed = true;
+                continue;
+            }
+            if seen.tried.is_some_and(|t| now.saturating_sub(t) < AGAIN) {
+                continue;
+            }
+            let helped =
+                autoreplace && replace_in_place(admin, pool, leaf) || stand_in(admin, pool, leaf);
+            seen.tried = (!helped).then_some(now);
+            changed |= helped;
+        }
+        if on(pool, "autoexpand") {
+            for leaf in pool.tree.leaves() {
+                let grown = leaf.has_grown() && pool.expand(leaf.guid()).unwrap_or(false);
+                if grown {
+                    let more = events::of_leaf(&leaf);
+                    admin.events.post(SYSEVENT, "vdev_autoexpand", pool, more);
+                }
+                changed |= grown;
+            }
+        }
+        if changed {
+            admin.update_cache(entry);
+            entry.ring();
+        }
+    }
+}
+
+/// Whether a switch of the pool is on.
+fn on(pool: &Pool, name: &str) -> bool {
+    let stored = pool.stored_props().unwrap_or_default();
+    let set = stored.iter().find(|(n, _)| n == name);
+    matches!(set.map(|(_, v)| v), Some(dsl::PropValue::Int(1)))
+}
+
+/// Posts what changed of a leaf's state.
+fn tell(events: &Events, pool: &Pool, leaf: &Vdev, seen: &mut Seen) {
+    let now = (leaf.state(), leaf.aux());
+    let Some(before) = seen.state.replace(now) else {
+        return;
+    };
+    if before == now {
+        return;
+    }
+    let mut more = events::of_leaf(leaf);
+    more.push((
+        "vdev_laststate",
+        EventValue::Number(events::state_number(before.0)),
+    ));
+    let class = match now.0 {
+        State::Removed => "removed",
+        _ => "statechange",
+    };
+    events.post(RESOURCE, class, pool, more);
+    if now.0 == State::CantOpen {
+        let class = match now.1 {
+            Aux::CorruptData => "vdev.corrupt_data",
+            Aux::BadLabel => "vdev.bad_label",
+            Aux::TooSmall => "vdev.too_small",
+            Aux::BadAshift => "vdev.bad_ashift",
+            _ => "vdev.open_failed",
+        };
+        events.post(EREPORT, class, pool, events::of_leaf(leaf));
+    }
+}
+
+/// Posts new errors of a leaf; what is to become of it.
+fn judge(events: &Events, pool: &Pool, leaf: &Vdev, seen: &mut Seen, now: u64) -> Option<Verdict> {
+    use std::sync::atomic::Ordering::Relaxed;
+    let (read, write, checksum) = leaf.stats.errors();
+    let counts = [
+        (&mut seen.io, read + write, "io"),
+        (&mut seen.checksum, checksum, "checksum"),
+        (&mut seen.slow, leaf.stats.slow_ios.load(Relaxed), "delay"),
+    ];
+    let mut any = false;
+    for (counter, count, class) in counts {
+        if counter.take(count, now) > 0 {
+            any = true;
+            events.post(EREPORT, class, pool, events::of_leaf(leaf));
+        }
+    }
+    if !any || !leaf.state().usable() {
+        return None;
+    }
+    let limit = |name: &str, default: u64| pool.vdev_number(leaf, name).unwrap_or(default);
+    let over = |c: &mut Counter, sort: &str, n: u64| {
+        let n = limit(&format!("{sort}_n"), n);
+        c.exceeds(n, limit(&format!("{sort}_t"), WITHIN), now)
+    };
+    if over(&mut seen.io, "io", ERRORS) {
+        return Some(Verdict::Fault);
+    }
+    let bad = over(&mut seen.checksum, "checksum", ERRORS) || over(&mut seen.slow, "slow_io", 0);
+    (bad && leaf.state() == State::Healthy).then_some(Verdict::Degrade)
+}
+
+/// Whether something else has to take the place of a leaf. One that the administrator took offline has not failed.
+fn is_gone(leaf: &Vdev) -> bool {
+    matches!(
+        leaf.state(),
+        State::Faulted | State::CantOpen | State::Removed
+    )
+}
+
+/// Brings a leaf back whose own device is there again; true if it was.
+fn bring_back(admin: &Admin, pool: &Pool, leaf: &Vdev) -> bool {
+    if leaf.state() == State::Faulted {
+        return false;
+    }
+    let Some(device) = leaf
+        .path()
+        .and_then(|p| admin.env.disks.open(&p, Access::Read).ok())
+    else {
+        return false;
+    };
+    let labels = vdev::label::read_labels(&*device);
+    drop(device);
+    let own = labels.copies.iter().flatten().any(|c| {
+        c.get_u64(keys::GUID) == Some(leaf.guid())
+            && c.get_u64(keys::pool::POOL_GUID) == Some(pool.guid())
+    });
+    own && pool.online(leaf.guid()).is_ok_and(|s| s.usable())
+}
+
+/// With `autoreplace`: a device without anything on it has come to the place of a leaf.
+fn replace_in_place(admin: &Admin, pool: &Pool, leaf: &Vdev) -> bool {
+    let Some(path) = leaf.path().filter(|_| leaf.state() != State::Faulted) else {
+        return false;
+    };
+    let Some((is_block, _, _)) = admin.process.identity(&path) else {
+        return false;
+    };
+    let free = match admin.process.device_use(&path) {
+        Ok(DeviceUse::Free) => true,
+        Ok(DeviceUse::Labels) => matches!(label_objection(admin, &path), Objection::None),
+        _ => false,
+    };
+    let dev = match is_block {
+        true => DevSpec::disk(&path, false),
+        false => DevSpec::file(&path),
+    };
+    free && attach(admin, pool, leaf, &dev, Attach::Replace)
+}
+
+/// Has a hot spare stand in for a leaf; true if one does.
+fn stand_in(admin: &Admin, pool: &Pool, leaf: &Vdev) -> bool {
+    let in_log = pool
+        .tree
+        .leaf_of(leaf.guid())
+        .map_or(true, |(top, _)| top.is_log());
+    if in_log {
+        return false;
+    }
+    let aux = pool.aux_devices();
+    let of_others = |guid: u64| {
+        let pools = admin.pools();
+        pools.iter().any(|e| e.pool.tree.find(guid).is_some())
+    };
+    let take = |c: &NvList| -> Option<()> {
+        let guid = c.get_u64(keys::GUID).filter(|g| !of_others(*g))?;
+        let path = c.get_str(keys::PATH)?;
+        let dev = match c.get_str(keys::TYPE)? {
+            "disk" => DevSpec::disk(path, false),
+            "file" => DevSpec::file(path),
+            _ => return None,
+        };
+        attach(admin, pool, leaf, &dev, Attach::Spare(guid)).then_some(())
+    };
+    aux.spares.iter().any(|c| take(c).is_some())
+}
+
+fn attach(admin: &Admin, pool: &Pool, leaf: &Vdev, dev: &DevSpec, how: Attach) -> bool {
+    let class = match how {
+        Attach::Spare(_) => "vdev_spare",
+        _ => "vdev_attach",
+    };
+    match pool.attach(leaf.guid(), dev, how, None) {
+        Ok(_) => {
+            tracing::warn!(
+                "pool {}: {} takes the place of {}",
+                pool.name(),
+                dev.path,
+                leaf.name()
+            );
+            admin
+                .events
+                .post(SYSEVENT, class, pool, events::of_leaf(leaf));
+            true
+        }
+        Err(e) => {
+            tracing::debug!(pool = %pool.name(), device = dev.path, %e, "no replacement");
+            false
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn errors_count_for_a_time_and_until_they_are_cleared() {
+        let mut c = Counter::default();
+        assert_eq!(c.take(4, SECOND), 4);
+        assert_eq!(c.take(9, 300 * SECOND), 5);
+        assert!(!c.exceeds(10, 600, 300 * SECOND));
+        assert_eq!(c.take(10, 500 * SECOND), 1);
+        assert!(c.exceeds(10, 600, 500 * SECOND));
+        assert!(!c.exceeds(10, 600, 700 * SECOND), "four of them are old");
+        assert!(!c.exceeds(0, 600, 500 * SECOND), "0 turns it off");
+        assert_eq!(c.take(2, 701 * SECOND), 2, "cleared");
+        assert!(!c.exceeds(3, 600, 701 * SECOND));
+    }
+}

@@ -1,0 +1,381 @@
+//! Operations on the devices of a pool: `zpool add`, `remove`, `attach`, `replace`, `detach`, `online`, `offline`, `reopen`
+//! (command reference §7).
+
+use crate::errors::answer;
+use crate::events::{of_leaf, SYSEVENT};
+use crate::pools::create::{check_devices, label_objection, wishes, Objection, Wish};
+use crate::pools::{not_suspended, open};
+use crate::process::DeviceUse;
+use crate::registry::{Admin, PoolEntry};
+use crate::Answer;
+use api::{ApiError, DeviceAttach, Peer, PoolAdd};
+use base::sync::MutexExt;
+use base::{Error, Kind};
+use disk::NvList;
+use pool::{Offline, Pool};
+use std::sync::{Arc, MutexGuard};
+use vdev::{keys, Attach, DevSpec, State, TopSpec, Vdev};
+
+/// What a user calls a device.
+enum Named {
+    InTree(Arc<Vdev>),
+    /// A hot spare that stands in for nothing.
+    Spare(NvList),
+    Cache(NvList),
+}
+
+fn find(pool: &Pool, name: &str) -> Option<Named> {
+    if let Some(v) = pool.tree.find_by_name(name) {
+        return Some(Named::InTree(v));
+    }
+    let is = |c: &&NvList| {
+        let path = c.get_str(keys::PATH).unwrap_or_default();
+        let guid = c.get_u64(keys::GUID).map(|g| g.to_string());
+        path == name || path.strip_prefix("/dev/") == Some(name) || guid.as_deref() == Some(name)
+    };
+    let aux = pool.aux_devices();
+    let spare = aux.spares.iter().find(is).cloned().map(Named::Spare);
+    spare.or_else(|| aux.l2cache.iter().find(is).cloned().map(Named::Cache))
+}
+
+fn failed(action: &str, kind: Kind, why: impl std::fmt::Display) -> ApiError {
+    ApiError::sentence(kind, format!("{action}: {why}"))
+}
+
+/// The leaf of that name, which is part of the tree.
+fn leaf(pool: &Pool, name: &str, action: &str) -> Answer<Arc<Vdev>> {
+    match find(pool, name) {
+        Some(Named::InTree(v)) if v.kind().is_leaf() || v.kind() == vdev::VdevKind::Dspare => Ok(v),
+        Some(Named::InTree(_)) => Err(failed(
+            action,
+            Kind::Unsupported,
+            "operation not supported on this type of vdev",
+        )),
+        Some(Named::Spare(_)) => Err(failed(
+            action,
+            Kind::Unsupported,
+            "device is reserved as a hot spare",
+        )),
+        Some(Named::Cache(_)) => Err(failed(
+            action,
+            Kind::Unsupported,
+            "device is in use as a cache",
+        )),
+        None => Err(failed(action, Kind::NotFound, "no such device in pool")),
+    }
+}
+
+/// The pool, and the right to change it: one change at a time.
+fn begin<'a>(entry: &'a PoolEntry, action: &str) -> Answer<MutexGuard<'a, ()>> {
+    if entry.pool.is_readonly() {
+        return Err(failed(action, Kind::ReadOnly, "pool is read-only"));
+    }
+    not_suspended(entry)?;
+    Ok(entry.changes.acquire())
+}
+
+/// The change is told as an event of that class, the command recorded, the cache file brought up to date.
+fn finish(
+    admin: &Arc<Admin>,
+    entry: &Arc<PoolEntry>,
+    peer: Peer,
+    command: &str,
+    (class, of): (&str, Option<&Vdev>),
+) -> Answer<()> {
+    let more = of.map(of_leaf).unwrap_or_default();
+    admin.events.post(SYSEVENT, class, &entry.pool, more);
+    let recorded = entry.pool.log_command(command, u64::from(peer.uid));
+    admin.update_cache(entry);
+    entry.ring();
+    recorded.map(drop).map_err(answer)
+}
+
+fn sentence(action: &str) -> impl Fn(Error) -> ApiError + '_ {
+    move |e| match e.kind {
+        Kind::Suspended => answer(e),
+        _ => failed(action, e.kind, e),
+    }
+}
+
+/// `zpool online`. Returns a warning if the device is not healthy.
+pub fn online(
+    admin: &Arc<Admin>,
+    peer: Peer,
+    name: &str,
+    device: &str,
+    expand: bool,
+    command: &str,
+) -> Answer<Option<String>> {
+    let entry = open(admin, name)?;
+    let action = match expand {
+        true => format!("cannot expand {device}"),
+        false => format!("cannot online {device}"),
+    };
+    let _gate = entry.pass().map_err(answer)?;
+    let _one = begin(&entry, &action)?;
+    let v = leaf(&entry.pool, device, &action)?;
+    let state = entry.pool.online(v.guid()).map_err(sentence(&action))?;
+    let mut warning = match state {
+        State::Healthy | State::Degraded => None,
+        State::Faulted => Some("use 'zpool clear' to restore a faulted device"),
+        _ => Some("use 'zpool replace' to replace devices that are no longer present"),
+    }
+    .map(|hint| {
+        format!("warning: device '{device}' onlined, but remains in faulted state\n{hint}")
+    });
+    if expand {
+        let grown = entry.pool.expand(v.guid()).map_err(sentence(&action))?;
+        if !grown && warning.is_some() {
+            let more =
+                format!("{device}: failed to expand usable space on unhealthy device '{device}'");
+            warning = warning.map(|w| format!("{w}\n{more}"));
+        }
+    }
+    finish(admin, &entry, peer, command, ("vdev_online", Some(&v)))?;
+    Ok(warning)
+}
+
+/// `zpool offline`
+pub fn offline(
+    admin: &Arc<Admin>,
+    peer: Peer,
+    name: &str,
+    device: &str,
+    how: Offline,
+    command: &str,
+) -> Answer<()> {
+    let entry = open(admin, name)?;
+    let action = format!("cannot offline {device}");
+    let _gate = entry.pass().map_err(answer)?;
+    let _one = begin(&entry, &action)?;
+    let v = leaf(&entry.pool, device, &action)?;
+    entry
+        .pool
+        .offline(v.guid(), how)
+        .map_err(sentence(&action))?;
+    finish(admin, &entry, peer, command, ("config_sync", Some(&v)))
+}
+
+/// `zpool detach`
+pub fn detach(
+    admin: &Arc<Admin>,
+    peer: Peer,
+    name: &str,
+    device: &str,
+    command: &str,
+) -> Answer<()> {
+    let entry = open(admin, name)?;
+    let action = format!("cannot detach {device}");
+    let _gate = entry.pass().map_err(answer)?;
+    let _one = begin(&entry, &action)?;
+    let v = leaf(&entry.pool, device, &action)?;
+    entry.pool.detach(v.guid()).map_err(sentence(&action))?;
+    finish(admin, &entry, peer, command, ("vdev_remove", Some(&v)))
+}
+
+/// `zpool attach` and `zpool replace`
+pub fn attach(admin: &Arc<Admin>, peer: Peer, ask: &DeviceAttach) -> Answer<()> {
+    let entry = open(admin, &ask.pool)?;
+    let old_name = &ask.device;
+    let new_name = ask.new.as_deref().unwrap_or(old_name);
+    let action = match (ask.replace, &ask.new) {
+        (true, Some(_)) => format!("cannot replace {old_name} with {new_name}"),
+        (true, None) => format!("cannot replace {old_name}"),
+        _ => format!("cannot attach {new_name} to {old_name}"),
+    };
+    let _gate = entry.pass().map_err(answer)?;
+    let _one = begin(&entry, &action)?;
+    let old = match find(&entry.pool, old_name) {
+        Some(Named::InTree(v))
+            if matches!(v.kind(), vdev::VdevKind::Raidz { .. }) && !ask.replace =>
+        {
+            return Err(failed(
+                &action,
+                Kind::Unsupported,
+                "this software cannot expand a raidz vdev yet",
+            ));
+        }
+        _ => leaf(&entry.pool, old_name, &action)?,
+    };
+    let path = match &ask.new {
+        Some(path) => path.clone(),
+        None => old.path().unwrap_or_default(),
+    };
+    if !path.starts_with('/') {
+        return Err(failed(
+            &action,
+            Kind::Invalid,
+            "new device must be a single disk",
+        ));
+    }
+    let (is_block, _, _) = admin.process.identity(&path).ok_or_else(|| {
+        ApiError::sentence(
+            Kind::NotFound,
+            format!("cannot open '{path}': no such device or file"),
+        )
+    })?;
+    let dev = match is_block {
+        true => DevSpec::disk(&path, false),
+        false => DevSpec::file(&path),
+    };
+    let how = match find(&entry.pool, &path) {
+        Some(Named::Spare(c)) if ask.replace => {
+            let (top, _) = entry
+                .pool
+                .tree
+                .leaf_of(old.guid())
+                .map_err(sentence(&action))?;
+            if top.is_log() {
+                return Err(failed(
+                    &action,
+                    Kind::Unsupported,
+                    "cannot replace a log with a spare",
+                ));
+            }
+            Attach::Spare(c.get_u64(keys::GUID).unwrap_or(0))
+        }
+        _ if ask.replace => Attach::Replace,
+        _ => Attach::Mirror,
+    };
+    if !matches!(how, Attach::Spare(_)) {
+        check(admin, &old, &dev, ask)?;
+    }
+    entry
+        .pool
+        .attach(old.guid(), &dev, how, ask.ashift)
+        .map_err(|e| match e.kind {
+            Kind::Busy => failed(
+                &action,
+                e.kind,
+                format!("{path} is busy, or device removal is in progress"),
+            ),
+            _ => sentence(&action)(e),
+        })?;
+    finish(
+        admin,
+        &entry,
+        peer,
+        &ask.command,
+        ("vdev_attach", Some(&old)),
+    )
+}
+
+/// What speaks against using the new device.
+fn check(admin: &Arc<Admin>, old: &Vdev, dev: &DevSpec, ask: &DeviceAttach) -> Answer<()> {
+    let in_place = old.path().as_ref() == Some(&dev.path) && !old.state().usable();
+    if !in_place {
+        let wish = Wish {
+            tops: vec![TopSpec::new(vdev::GroupKind::Single, vec![dev.clone()])],
+            ..Wish::default()
+        };
+        return check_devices(admin, &wish, ask.force);
+    }
+    // The pool's own name for it speaks of the device that was there.
+    let using = admin.process.device_use(&dev.path);
+    let using = using.map_err(|e| ApiError::sentence(e.kind, format!("cannot open {e}")))?;
+    let objection = match using {
+        DeviceUse::Free => Objection::None,
+        DeviceUse::Labels => label_objection(admin, &dev.path),
+        DeviceUse::Overridable(text) => Objection::Overridable(text),
+        DeviceUse::Fatal(text) => Objection::Fatal(text),
+    };
+    match objection {
+        Objection::Fatal(text) => Err(ApiError::vdevs(false, &[text])),
+        Objection::Overridable(text) if !ask.force => Err(ApiError::vdevs(true, &[text])),
+        _ => Ok(()),
+    }
+}
+
+/// `zpool add`
+pub fn add(admin: &Arc<Admin>, peer: Peer, ask: &PoolAdd) -> Answer<()> {
+    let entry = open(admin, &ask.pool)?;
+    let action = format!("cannot add to '{}'", ask.pool);
+    let _gate = entry.pass().map_err(answer)?;
+    let _one = begin(&entry, &action)?;
+    let ashift = match ask.ashift {
+        Some(0) => None,
+        None => stored_ashift(&entry.pool).map_err(answer)?,
+        given => given,
+    };
+    let wish = wishes(&ask.vdevs, ashift)?;
+    check_devices(admin, &wish, ask.allow_in_use)?;
+    if ask.dry_run {
+        return Ok(());
+    }
+    let pool = &entry.pool;
+    if !wish.tops.is_empty() {
+        pool.add_tops_with(&wish.tops, ask.allow_ashift_mismatch)
+            .map_err(sentence(&action))?;
+    }
+    if !wish.aux.is_empty() {
+        pool.add_aux(&wish.aux).map_err(sentence(&action))?;
+    }
+    finish(admin, &entry, peer, &ask.command, ("vdev_add", None))
+}
+
+/// The pool's property `ashift`, if it is set.
+fn stored_ashift(pool: &Pool) -> base::Result<Option<u32>> {
+    let stored = pool.stored_props()?;
+    let set = stored.iter().find(|(n, _)| n == "ashift");
+    Ok(match set.map(|(_, v)| v) {
+        Some(dsl::PropValue::Int(n)) if *n != 0 => u32::try_from(*n).ok(),
+        _ => None,
+    })
+}
+
+/// `zpool remove` of a spare, a cache device or a log.
+pub fn remove(
+    admin: &Arc<Admin>,
+    peer: Peer,
+    name: &str,
+    device: &str,
+    command: &str,
+) -> Answer<()> {
+    let entry = open(admin, name)?;
+    let action = format!("cannot remove {device}");
+    let _gate = entry.pass().map_err(answer)?;
+    let _one = begin(&entry, &action)?;
+    let pool = &entry.pool;
+    match find(pool, device) {
+        None => return Err(failed(&action, Kind::NotFound, "no such device in pool")),
+        Some(Named::Spare(c) | Named::Cache(c)) => {
+            let guid = c.get_u64(keys::GUID).unwrap_or(0);
+            pool.remove_aux(guid).map_err(sentence(&action))?;
+        }
+        Some(Named::InTree(v)) => {
+            let tops = pool.tree.tops();
+            let top = tops.iter().find(|t| t.guid() == v.guid());
+            match top {
+                Some(t) if t.is_log() => pool.remove_log(t.id()).map_err(sentence(&action))?,
+                Some(_) => {
+                    return Err(failed(
+                        &action,
+                        Kind::Unsupported,
+                        "this software cannot move the data of a vdev to others yet",
+                    ))
+                }
+                None => {
+                    return Err(failed(
+                        &action,
+                        Kind::Unsupported,
+                        "operation not supported on this type of vdev",
+                    ))
+                }
+            }
+        }
+    }
+    finish(admin, &entry, peer, command, ("vdev_remove_dev", None))
+}
+
+/// `zpool reopen`
+pub fn reopen(admin: &Arc<Admin>, peer: Peer, name: &str, command: &str) -> Answer<()> {
+    let entry = open(admin, name)?;
+    let _gate = entry.pass().map_err(answer)?;
+    not_suspended(&entry)?;
+    let _one = entry.changes.acquire();
+    entry.pool.reopen().map_err(answer)?;
+    if entry.pool.is_readonly() {
+        return Ok(());
+    }
+    finish(admin, &entry, peer, command, ("config_sync", None))
+}

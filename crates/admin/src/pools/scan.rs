@@ -1,0 +1,99 @@
+//! Scrub and resilver (command reference §12.1).
+
+use crate::errors::answer;
+use crate::pools::{not_suspended, open};
+use crate::registry::{Admin, PoolEntry};
+use crate::Answer;
+use api::{Activity, ApiError, Peer, PoolScrub, ScrubAction};
+use base::sync::MutexExt;
+use base::Kind;
+use pool::{Pool, ScanRefusal};
+use std::sync::Arc;
+
+/// The pool, if it can be scanned.
+fn writable(admin: &Arc<Admin>, name: &str) -> Answer<Arc<PoolEntry>> {
+    let entry = open(admin, name)?;
+    crate::cancel::check()?;
+    if entry.pool.is_readonly() {
+        return Err(ApiError::reason(Kind::ReadOnly, "pool is read-only"));
+    }
+    not_suspended(&entry)?;
+    Ok(entry)
+}
+
+/// `zpool scrub`: begins, pauses, stops a scrub, or has a paused one go on.
+pub fn scrub(admin: &Arc<Admin>, peer: Peer, ask: &PoolScrub) -> Answer<()> {
+    let entry = writable(admin, &ask.pool)?;
+    let _one_at_a_time = entry.changes.acquire();
+    open(admin, &ask.pool)?;
+    let pool = &entry.pool;
+    let command = (ask.command.clone(), u64::from(peer.uid));
+    let done = match ask.action {
+        ScrubAction::Start => {
+            let after = match ask.since_last {
+                true => pool.last_scrubbed().map_err(answer)?.unwrap_or(0),
+                false => 0,
+            };
+            pool.start_scrub(after, command)
+        }
+        ScrubAction::Pause => pool.pause_scrub(command),
+        ScrubAction::Stop => pool.stop_scrub(command),
+    };
+    done.map_err(answer)?.map_err(refusal)
+}
+
+fn refusal(why: ScanRefusal) -> ApiError {
+    let (kind, text) = match why {
+        ScanRefusal::Scrubbing => (
+            Kind::Busy,
+            "currently scrubbing; use 'zpool scrub -s' to cancel scrub",
+        ),
+        ScanRefusal::Resilvering => (Kind::Busy, "currently resilvering"),
+        ScanRefusal::NoScrub => (Kind::NotFound, "there is no active scrub"),
+        ScanRefusal::Paused => (
+            Kind::Busy,
+            "scrub is paused; use 'zpool scrub' to resume scrub",
+        ),
+    };
+    ApiError::reason(kind, text)
+}
+
+/// `zpool resilver`: a resilver under way begins anew; one begins if a device lacks something.
+pub fn resilver(admin: &Arc<Admin>, peer: Peer, name: &str, command: &str) -> Answer<()> {
+    let entry = writable(admin, name)?;
+    let pool = &entry.pool;
+    let features = pool.feature_store();
+    if !features.is_some_and(|f| dsl::Features::is_enabled(&**f, DEFER)) {
+        return Err(ApiError::reason(
+            Kind::Unsupported,
+            "this action requires the resilver_defer feature",
+        ));
+    }
+    pool.restart_resilver();
+    pool.log_command(command, u64::from(peer.uid))
+        .map_err(answer)?;
+    Ok(())
+}
+
+/// Feature with which resilvers may wait for others, and be restarted.
+const DEFER: &str = "com.datto:resilver_defer";
+
+/// What `zpool wait` is told of scans.
+pub(super) fn activity(pool: &Pool) -> Answer<[Activity; 2]> {
+    let scan = pool.scan_progress().map_err(answer)?;
+    let live = scan.filter(|s| s.state.state == 1 && !pool.is_readonly());
+    let of = |name: &str, function: u64, due: bool| {
+        let running = live.filter(|s| s.state.function == function && !s.state.paused);
+        let left = running.map_or(0, |s| {
+            let total = s.state.to_examine.saturating_sub(s.state.skipped);
+            total.saturating_sub(s.issued)
+        });
+        Activity {
+            name: name.into(),
+            running: running.is_some() || due,
+            remaining: left,
+        }
+    };
+    let due = !pool.is_readonly() && pool.is_resilvering();
+    Ok([of("scrub", 1, false), of("resilver", 2, due)])
+}

@@ -1,0 +1,160 @@
+//! Scripts that are run on events (`--event-scripts=FOLDER`).
+//!
+//! Every executable file of the folder is run for every event, in the order of their names, one at a time. They get what the event
+//! daemon of OpenZFS gives to its scripts: `ZEVENT_EID`, `ZEVENT_CLASS`, `ZEVENT_SUBCLASS`, `ZEVENT_TIME`, `ZEVENT_TIME_SECS`,
+//! `ZEVENT_TIME_NSECS`, `ZEVENT_TIME_STRING`, and `ZEVENT_NAME` for each value of the payload. A file that others than its owner may
+//! write, or that neither root nor the user of the daemon owns, is not run.
+
+use admin::Admin;
+use api::{Event, EventValue};
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// A script that runs longer is ended.
+const LONGEST: Duration = Duration::from_secs(10);
+/// How often it is looked whether the daemon is over, or a script.
+const TICK: Duration = Duration::from_millis(50);
+const SLEEP: Duration = Duration::from_secs(5);
+
+/// Runs the scripts of `folder` on what happens from now on, until the daemon is over.
+pub fn watch(admin: &Arc<Admin>, folder: PathBuf) {
+    let admin = Arc::downgrade(admin);
+    let run = move || {
+        let mut after = 0;
+        while let Some(admin) = admin.upgrade() {
+            let (new, _) = admin.events.after(after);
+            for event in &new {
+                after = after.max(event.eid);
+                for script in scripts(&folder) {
+                    run_script(&script, event);
+                }
+            }
+            if new.is_empty() {
+                admin.events.wait(after, SLEEP);
+            }
+        }
+    };
+    let started = std::thread::Builder::new().name("events".into()).spawn(run);
+    if let Err(e) = started {
+        crate::log::warn(&format!("no thread for scripts: {e}"));
+    }
+}
+
+/// The scripts, by name.
+fn scripts(folder: &Path) -> Vec<PathBuf> {
+    let own = rustix::process::geteuid().as_raw();
+    let Ok(entries) = std::fs::read_dir(folder) else {
+        return Vec::new();
+    };
+    let mut out: Vec<PathBuf> = entries
+        .flatten()
+        .map(|e| e.path())
+        .filter(|p| {
+            std::fs::metadata(p).is_ok_and(|m| {
+                let trusted = m.uid() == 0 || m.uid() == own;
+                m.is_file() && m.mode() & 0o111 != 0 && m.mode() & 0o022 == 0 && trusted
+            })
+        })
+        .collect();
+    out.sort();
+    out
+}
+
+/// The environment of an event.
+fn variables(e: &Event) -> Vec<(String, String)> {
+    let subclass = e.class.rsplit('.').next().unwrap_or_default();
+    let seconds = e.seconds;
+    let mut out: Vec<(String, String)> = [
+        ("EID", e.eid.to_string()),
+        ("CLASS", e.class.clone()),
+        ("SUBCLASS", subclass.to_string()),
+        ("TIME", format!("{seconds} {}", e.nanoseconds)),
+        ("TIME_SECS", seconds.to_string()),
+        ("TIME_NSECS", e.nanoseconds.to_string()),
+        ("TIME_STRING", cli::time::ctime(seconds, &cli::time::zone())),
+    ]
+    .map(|(n, v)| (format!("ZEVENT_{n}"), v))
+    .into();
+    for (name, value) in &e.pairs {
+        let value = match value {
+            EventValue::Text(t) => t.clone(),
+            EventValue::Number(n) => format!("{n:#x}"),
+        };
+        out.push((format!("ZEVENT_{}", name.to_uppercase()), value));
+    }
+    out
+}
+
+fn run_script(script: &Path, e: &Event) {
+    let child = Command::new(script)
+        .env_clear()
+        .env("PATH", "/usr/sbin:/usr/bin:/sbin:/bin")
+        .envs(variables(e))
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn();
+    let mut child = match child {
+        Ok(c) => c,
+        Err(e) => return crate::log::warn(&format!("{}: {e}", script.display())),
+    };
+    let begin = Instant::now();
+    while let Ok(None) = child.try_wait() {
+        if begin.elapsed() > LONGEST {
+            let text = format!(
+                "{} took longer than {LONGEST:?} and is ended",
+                script.display()
+            );
+            crate::log::warn(&text);
+            let _ = child.kill();
+            let _ = child.wait();
+            return;
+        }
+        std::thread::sleep(TICK);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::PermissionsExt;
+
+    #[test]
+    fn scripts_run_in_order_with_the_event_in_their_environment() {
+        let dir = testkit::TempDir::new("scripts").unwrap();
+        let out = dir.path().join("out");
+        let folder = dir.path().join("d");
+        std::fs::create_dir(&folder).unwrap();
+        for (name, mode) in [
+            ("b", 0o755),
+            ("a", 0o700),
+            ("open", 0o777),
+            ("plain", 0o644),
+        ] {
+            let path = folder.join(name);
+            let text = format!(
+                "#!/bin/sh\necho {name} $ZEVENT_SUBCLASS $ZEVENT_POOL $ZEVENT_VDEV_GUID >> {}\n",
+                out.display()
+            );
+            std::fs::write(&path, text).unwrap();
+            std::fs::set_permissions(&path, std::fs::Permissions::from_mode(mode)).unwrap();
+        }
+        let event = Event {
+            eid: 1,
+            class: "sysevent.fs.zfs.vdev_add".into(),
+            pairs: vec![
+                ("pool".into(), EventValue::Text("tank".into())),
+                ("vdev_guid".into(), EventValue::Number(255)),
+            ],
+            ..Event::default()
+        };
+        for script in scripts(&folder) {
+            run_script(&script, &event);
+        }
+        let said = std::fs::read_to_string(&out).unwrap();
+        assert_eq!(said, "a vdev_add tank 0xff\nb vdev_add tank 0xff\n");
+    }
+}

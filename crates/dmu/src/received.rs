@@ -1,0 +1,296 @@
+//! Applying streams: objects under given numbers in the form the sender has, and blocks that are stored as
+//! they come.
+//!
+//! A block that comes in its stored form is written to its place at once, in the open txg, like one that
+//! is written early ([`crate::write_early`]); the sync of the txg only links it. Nothing is decompressed,
+//! compressed or encrypted on the way.
+
+use crate::content::Content;
+use crate::dnode::Spill;
+use crate::objset::{NewObject, Objset, RawMeta};
+use crate::sync::{spec_for, with_nonce, Shape};
+use crate::tx::Tx;
+use crate::Dnode;
+use base::sync::MutexExt;
+use base::{bail, Block, Error, Kind, Result};
+use disk::crypt::OBJSET_MAC_SIZE;
+use disk::dnode::DNODES_PER_BLOCK;
+use disk::objset::{PROJECTQUOTA_COMPLETE, USERACCT_COMPLETE, USEROBJACCT_COMPLETE};
+use disk::{BlkPtr, ObjType};
+use zio::{Prepared, RawSeal, StoredForm};
+
+/// Flags that say that owners are charged for all objects.
+const ACCOUNTED: u64 = USERACCT_COMPLETE | USEROBJACCT_COMPLETE | PROJECTQUOTA_COMPLETE;
+
+/// A block in its stored form.
+pub struct StoredBlock {
+    /// Number of the block in its object.
+    pub blkid: u64,
+    /// Bytes of the block as its readers see it.
+    pub lsize: usize,
+    pub data: Block,
+    pub form: StoredForm,
+}
+
+impl Objset {
+    /// Objects, by number, that lie in `slots` slots from `object` on, in part or whole.
+    ///
+    /// Errors: damage of the dnodes that are there.
+    pub fn objects_in(&self, object: u64, slots: u64) -> Result<Vec<u64>> {
+        let end = object.saturating_add(slots);
+        let mut at = (object / DNODES_PER_BLOCK * DNODES_PER_BLOCK).saturating_sub(1);
+        let mut out = Vec::new();
+        while let Some(o) = self.next_object(at)? {
+            if o >= end {
+                break;
+            }
+            let have = u64::from(self.hold(o)?.info().slots);
+            if o + have > object {
+                out.push(o);
+            }
+            at = o;
+        }
+        Ok(out)
+    }
+}
+
+impl Objset {
+    /// Sets what a raw stream says of the object set: the number of the last block of dnodes, and the MAC
+    /// that goes with every machine. Owners are not charged any more.
+    ///
+    /// Errors: invalid, if the meta-dnode has another shape.
+    pub fn set_raw(&self, tx: &Tx, raw: &RawMeta, mac: &[u8; OBJSET_MAC_SIZE]) -> Result<()> {
+        {
+            let mut m = self.meta.write_lock();
+            if m.s.nlevels != raw.nlevels || m.f.indblkshift != raw.indblkshift {
+                bail!(
+                    Invalid,
+                    "the object set has another structure than that of the stream"
+                );
+            }
+            m.f.maxblkid = raw.maxblkid;
+            m.f.checksum = raw.checksum;
+            m.f.compress = raw.compress;
+        }
+        {
+            let mut s = self.lock_state();
+            s.macs = [0; 2 * OBJSET_MAC_SIZE];
+            s.macs[..OBJSET_MAC_SIZE].copy_from_slice(mac);
+            s.os_flags &= !ACCOUNTED;
+        }
+        self.touch_header(tx);
+        Ok(())
+    }
+
+    /// Sets how the block of dnodes with that number is sealed when it is written next.
+    pub fn set_raw_seal(&self, blk: u64, seal: RawSeal) {
+        self.raw_seals.acquire().insert(blk, seal);
+    }
+
+    /// Levels and indirect shift of the meta-dnode.
+    pub fn meta_shape(&self) -> (u8, u8) {
+        let m = self.meta.read_lock();
+        (m.s.nlevels, m.f.indblkshift)
+    }
+}
+
+impl Dnode {
+    /// Block pointers the dnode has room for.
+    pub fn pointer_slots(&self) -> u8 {
+        self.read_lock().f.nblkptr
+    }
+
+    /// Makes an object what `new` says, as one that was made anew under its number: its content goes if
+    /// the size of its blocks changes. Slots stay as they are.
+    ///
+    /// Errors: invalid, if it needs other slots or fewer block pointers than there are: such an object is
+    /// freed and made again.
+    pub fn reshape(&self, tx: &Tx, new: &NewObject) -> Result<()> {
+        let want = self.objset()?.shape_of(new)?;
+        let (now, size) = {
+            let i = self.read_lock();
+            ((i.f.slots, i.f.nblkptr), i.f.block_size)
+        };
+        if now.0 != want.slots || now.1 > want.nblkptr {
+            bail!(Invalid, "object {}: its dnode changes", self.object());
+        }
+        if let Some(raw) = &new.raw {
+            let (levels, shift) = {
+                let i = self.read_lock();
+                (i.s.nlevels, i.f.indblkshift)
+            };
+            // A tree grows, but never into another shape.
+            if levels > raw.nlevels || levels > 1 && shift != new.indblkshift {
+                bail!(Invalid, "object {}: its tree changes", self.object());
+            }
+        }
+        if size != want.block_size {
+            self.free_range(tx, 0, u64::MAX)?;
+            self.set_block_size(tx, want.block_size)?;
+        }
+        let mut i = self.write_lock();
+        self.touch(&mut i, tx)?;
+        i.f.obj_type = want.obj_type;
+        i.f.bonus_type = want.bonus_type;
+        i.f.checksum = want.checksum;
+        i.f.compress = want.compress;
+        i.f.nblkptr = want.nblkptr;
+        i.f.nlevels = want.nlevels;
+        i.f.raw_bonus = want.raw_bonus;
+        if new.raw.is_some() {
+            i.f.indblkshift = want.indblkshift;
+            i.f.maxblkid = want.maxblkid;
+        }
+        drop(i);
+        self.set_bonus(tx, &want.bonus)
+    }
+
+    /// Writes blocks in their stored form to places of their own, in one batch. False, for each, if it got
+    /// none: the caller has to write its content, or to fail.
+    ///
+    /// Errors: those of the devices; nothing was changed then.
+    pub fn write_stored(&self, tx: &Tx, blocks: &[StoredBlock]) -> Result<Vec<bool>> {
+        let policy = self.objset()?.policy();
+        let shape = {
+            let i = self.read_lock();
+            Shape {
+                obj_type: i.f.obj_type,
+                compress: i.f.compress,
+                checksum: i.f.checksum,
+                indblkshift: i.f.indblkshift,
+            }
+        };
+        let spec = with_nonce(
+            spec_for(&policy, 1, &shape, shape.obj_type, 0, false),
+            &self.crypt,
+        );
+        let mut ready: Vec<Prepared> = Vec::with_capacity(blocks.len());
+        for b in blocks {
+            ready.push(
+                self.dmu
+                    .zio
+                    .stored(&spec, b.data.clone(), b.lsize, &b.form)?,
+            );
+        }
+        let list: Vec<_> = ready.iter().map(|p| (&spec, p)).collect();
+        let mut out = Vec::with_capacity(blocks.len());
+        let mut failed = None;
+        let mut done = Vec::with_capacity(blocks.len());
+        for r in self.dmu.zio.write_through(&list, tx.txg()) {
+            match r {
+                Ok(bp) => done.push(bp),
+                Err(e) => {
+                    failed.get_or_insert(e);
+                    done.push(None);
+                }
+            }
+        }
+        if let Some(e) = failed {
+            for bp in done.into_iter().flatten() {
+                self.dmu.zio.free_space(&bp, tx.txg())?;
+            }
+            return Err(e);
+        }
+        let mut bytes = 0;
+        for (b, bp) in blocks.iter().zip(done) {
+            out.push(bp.is_some());
+            if let Some(bp) = bp {
+                self.link(tx, b.blkid, bp)?;
+                bytes += b.data.len() as u64;
+            }
+        }
+        self.dmu.add_stored(tx.txg(), bytes);
+        Ok(out)
+    }
+
+    /// Writes a spill block in its stored form. False if it got no place.
+    pub fn write_stored_spill(&self, tx: &Tx, block: &StoredBlock) -> Result<bool> {
+        let policy = self.objset()?.policy();
+        let (shape, ty) = {
+            let i = self.read_lock();
+            let shape = Shape {
+                obj_type: i.f.obj_type,
+                compress: i.f.compress,
+                checksum: i.f.checksum,
+                indblkshift: i.f.indblkshift,
+            };
+            (shape, i.f.bonus_type)
+        };
+        let spec = with_nonce(spec_for(&policy, 1, &shape, ty, 0, true), &self.crypt);
+        let zio = &self.dmu.zio;
+        let ready = zio.stored(&spec, block.data.clone(), block.lsize, &block.form)?;
+        let placed = zio.write_through(&[(&spec, &ready)], tx.txg()).pop();
+        let Some(bp) = placed.unwrap_or(Ok(None))? else {
+            return Ok(false);
+        };
+        let mut i = self.write_lock();
+        self.touch(&mut i, tx)?;
+        self.unplace_spill(&mut i, tx)?;
+        i.pend[tx.txg()].spill = true;
+        i.spill = Spill::Placed(Box::new(bp), tx.txg());
+        Ok(true)
+    }
+
+    /// Makes a block one that is wholly in its pointer: `data` in the compression `compress`.
+    pub fn write_embedded(
+        &self,
+        tx: &Tx,
+        blkid: u64,
+        lsize: usize,
+        compress: u8,
+        data: &[u8],
+    ) -> Result<()> {
+        let ty = self.read_lock().f.obj_type;
+        if data.is_empty() || data.len() > disk::blkptr::EMBEDDED_MAX || lsize == 0 {
+            bail!(Invalid, "embedded block of {} bytes", data.len());
+        }
+        let bp = BlkPtr::embedded(ty, 0, lsize, compress, data, tx.txg());
+        self.link(tx, blkid, bp)
+    }
+
+    /// Notes that the sender left a block out.
+    pub fn redact(&self, tx: &Tx, blkid: u64) -> Result<()> {
+        let (ty, size) = {
+            let i = self.read_lock();
+            (i.f.obj_type, i.f.block_size)
+        };
+        self.link(tx, blkid, BlkPtr::redacted(ty, 0, size, tx.txg()))
+    }
+
+    /// The block is what `bp`, made in this txg, says.
+    fn link(&self, tx: &Tx, blkid: u64, bp: BlkPtr) -> Result<()> {
+        let mut i = self.write_lock();
+        self.touch(&mut i, tx)?;
+        self.unplace(&mut i, blkid)?;
+        i.put(blkid, Content::Stored(Box::new(bp)), tx.txg());
+        match i.bufs.get_mut(&blkid) {
+            Some(b) => b.placed = Some(Box::new(bp)),
+            None => return Err(Error::from(Kind::Stale)),
+        }
+        self.mark(&mut i, tx, blkid, 0);
+        Ok(())
+    }
+
+    /// Sets the number of the last block, which says where a file that ends with a hole ends.
+    pub fn set_max_block(&self, tx: &Tx, blkid: u64) -> Result<()> {
+        let mut i = self.write_lock();
+        self.touch(&mut i, tx)?;
+        i.f.maxblkid = blkid;
+        Ok(())
+    }
+
+    /// Whether the object has a spill block.
+    pub fn has_spill(&self) -> bool {
+        let i = self.read_lock();
+        match &i.spill {
+            Spill::Synced => i.s.spill.is_some(),
+            Spill::Removed(_) => false,
+            Spill::Data(..) | Spill::Placed(..) => true,
+        }
+    }
+
+    /// Type of the object's data.
+    pub fn obj_type(&self) -> ObjType {
+        self.read_lock().f.obj_type
+    }
+}

@@ -1,0 +1,439 @@
+//! Changes of the device tree of an open pool, apart from new top-level vdevs (`tops`): devices taken out of use and brought
+//! back, attached, detached, replaced, logs removed.
+//!
+//! Invariants:
+//!
+//! 1. The tree is changed in syncing context, so that configuration, labels, guid sum and DTLs of one txg agree. What can
+//!    fail (opening a device, writing its first labels) comes before, outside of it.
+//! 2. A device that is attached in txg N lacks everything born before N + 3. Blocks of N + 1 may have been sent to the
+//!    devices of the old tree already, and a thread that took the old tree may still send some of N + 2.
+//! 3. The labels of a device that left are cleared only when the uberblock of a tree without it is on disk
+//!    ([`Pool::retire_left`]). Until then a crash brings the old tree back, which needs them.
+//! 4. An old device leaves a replacing or spare group by itself when the DTL of its successor is empty on disk
+//!    ([`Pool::finish_replacements`]).
+
+use crate::Pool;
+use base::sync::MutexExt;
+use base::{bail, Result, Txg};
+use disk::NvList;
+use dmu::Tx;
+use std::sync::Arc;
+use vdev::{keys, Attach, DevSpec, State, Vdev, VdevKind};
+use zap::Zap;
+
+/// Txgs that are open, closing or being written while a task of the first of them runs.
+const IN_FLIGHT: Txg = 3;
+/// Txgs after which what was freed can be given out again, and is counted as free.
+const UNTIL_FREE: usize = 4;
+
+/// A device that left the tree, and the label it gets when it goes back to the spares.
+pub(crate) type Left = (Arc<Vdev>, Option<NvList>);
+
+/// How a device is taken out of use.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Offline {
+    /// Only until the next import.
+    pub temporary: bool,
+    /// As a fault, which only `zpool clear` takes back.
+    pub fault: bool,
+}
+
+impl Pool {
+    /// Takes leaf `guid` out of use. What is written meanwhile is in its DTL.
+    ///
+    /// # Errors
+    /// `Kind::Busy`: nobody else has what it holds. With `fault` it is only marked degraded then, which is no error.
+    pub fn offline(&self, guid: u64, how: Offline) -> Result<()> {
+        self.writable()?;
+        self.task(move |pool, _| {
+            let persist = !how.temporary;
+            match how.fault {
+                true => pool.tree.fault(guid, true, persist).map(drop)?,
+                false => pool.tree.offline(guid, persist)?,
+            }
+            pool.dirty_config();
+            Ok(())
+        })
+    }
+
+    /// Puts leaf `guid` out of use because of errors, or only marks it degraded if `degrade`, or if nobody else has what it
+    /// holds. Returns its state.
+    pub fn fault(&self, guid: u64, degrade: bool) -> Result<State> {
+        self.writable()?;
+        self.task(move |pool, _| {
+            let state = match degrade {
+                true => pool.tree.degrade(guid).map(|()| State::Degraded)?,
+                false => pool.tree.fault(guid, false, true)?,
+            };
+            pool.dirty_config();
+            Ok(state)
+        })
+    }
+
+    /// Brings leaf `guid` back, and has what it missed copied to it. Returns its state: it may be gone, or faulted still.
+    pub fn online(&self, guid: u64) -> Result<State> {
+        self.writable()?;
+        let (top, leaf) = self.tree.leaf_of(guid)?;
+        self.tree.online(guid)?;
+        self.space.set_writable(top.id(), top.state().usable())?;
+        self.dirty_config();
+        self.sync()?;
+        self.request_resilver();
+        Ok(leaf.state())
+    }
+
+    /// Has the top-level vdev of leaf `guid` use all that its devices hold, in whole metaslabs (`zpool online -e`). False if it
+    /// is as large already, or a device of it is not there.
+    pub fn expand(&self, guid: u64) -> Result<bool> {
+        self.writable()?;
+        self.task(move |pool, tx| {
+            let (top, _) = pool.tree.leaf_of(guid)?;
+            let base = pool.label_base(0, tx.txg());
+            let Some(asize) = pool.tree.expand(top.id(), &base, tx.txg())? else {
+                return Ok(false);
+            };
+            pool.dirty_config();
+            let grown = pool
+                .maps
+                .grow_top(tx, top.id(), top.metaslab_count())
+                .and_then(|()| pool.space.grow_top(top.id(), asize))
+                .and_then(|_| pool.shares.brt.add_vdev(top.id(), asize));
+            pool.or_stop(grown)?;
+            Ok(true)
+        })
+    }
+
+    /// Opens again what is not open, and notices what is gone (`zpool reopen`).
+    pub fn reopen(&self) -> Result<()> {
+        self.tree.reopen();
+        for top in self.tree.tops().iter().filter(|t| t.is_concrete()) {
+            if self.space.metaslab_count(top.id()) > 0 {
+                self.space.set_writable(top.id(), top.state().usable())?;
+            }
+        }
+        if !self.is_readonly() {
+            self.sync()?;
+            self.request_resilver();
+        }
+        Ok(())
+    }
+
+    /// Puts a new device beside leaf `guid`, and has it filled. Returns the guid of the new leaf.
+    ///
+    /// # Errors
+    /// Those of [`vdev::VdevTree::prepare`]; a checkpoint exists. Nothing was changed then.
+    pub fn attach(
+        &self,
+        guid: u64,
+        dev: &DevSpec,
+        how: Attach,
+        ashift: Option<u32>,
+    ) -> Result<u64> {
+        self.writable()?;
+        self.without_checkpoint()?;
+        let base = self.label_base(0, 0);
+        let fresh = self
+            .tree
+            .prepare(guid, dev, how, ashift, &base, self.dmu.open_txg())?;
+        let new = fresh.clone();
+        let done = self.task(move |pool, tx| pool.attach_in(tx, guid, &new, how));
+        if let Err(e) = done {
+            self.tree.retire(&fresh, None);
+            return Err(e);
+        }
+        self.request_resilver();
+        Ok(fresh.guid())
+    }
+
+    fn attach_in(&self, tx: &Tx, guid: u64, fresh: &Arc<Vdev>, how: Attach) -> Result<()> {
+        self.without_checkpoint()?;
+        let (_, old) = self.tree.leaf_of(guid)?;
+        let path = |v: &Vdev| v.path().unwrap_or_default();
+        let (new_path, old_path) = (path(fresh), path(&old));
+        let lacks_before =
+            match base::mutation::mutated(base::mutation::Mutation::AttachedTxgTooFew) {
+                true => tx.txg(),
+                false => tx.txg() + IN_FLIGHT,
+            };
+        self.tree.attach(guid, fresh, how, tx.txg(), lacks_before)?;
+        self.dirty_config();
+        self.or_stop(self.leaf_arrives(tx, fresh))?;
+        let text = match how {
+            Attach::Mirror => format!("attach vdev={new_path} to vdev={old_path}"),
+            Attach::Replace => format!("replace vdev={new_path} for vdev={old_path}"),
+            Attach::Spare(_) => format!("spare in vdev={new_path} for vdev={old_path}"),
+        };
+        self.or_stop(self.log_internal(tx, "vdev attach", &text))
+    }
+
+    /// Takes leaf `guid` out of its mirror, replacing or spare group.
+    ///
+    /// # Errors
+    /// It is in none; nobody else has what it holds (`Kind::Busy`); a checkpoint exists. Nothing was changed then.
+    pub fn detach(&self, guid: u64) -> Result<()> {
+        self.writable()?;
+        self.without_checkpoint()?;
+        self.task(move |pool, tx| pool.detach_in(tx, guid))
+    }
+
+    fn detach_in(&self, tx: &Tx, guid: u64) -> Result<()> {
+        self.without_checkpoint()?;
+        let stays = self.spare_that_stays(guid);
+        // The survivor of a group may get another guid.
+        let known: Vec<(Arc<Vdev>, base::RangeSet)> = {
+            let mut known = self.dtls.acquire();
+            let leaves = self.tree.leaves().into_iter();
+            leaves
+                .filter_map(|l| known.remove(&l.guid()).map(|dtl| (l, dtl)))
+                .collect()
+        };
+        let left = self.tree.detach(guid);
+        {
+            let gone = left.as_ref().ok().map(|l| l.guid());
+            let mut now = self.dtls.acquire();
+            for (leaf, dtl) in known {
+                if Some(leaf.guid()) != gone {
+                    now.insert(leaf.guid(), dtl);
+                }
+            }
+        }
+        let left = left?;
+        self.dirty_config();
+        self.or_stop(self.leaf_leaves(tx, &left))?;
+        if let Some(spare) = stays {
+            self.or_stop(self.drop_spare(tx, spare))?;
+        }
+        let path = left.path().unwrap_or_default();
+        self.or_stop(self.log_internal(tx, "detach", &format!("vdev={path}")))?;
+        let idle = self.spare_label(left.guid());
+        self.left.acquire().push((left, idle));
+        Ok(())
+    }
+
+    /// Guid of the hot spare that takes the place of leaf `guid` for good when that is detached.
+    fn spare_that_stays(&self, guid: u64) -> Option<u64> {
+        let group = self.tree.all().into_iter().find(|v| {
+            v.kind() == VdevKind::Spare && v.children().first().is_some_and(|c| c.guid() == guid)
+        })?;
+        let spare = group.children().last()?;
+        (group.children().len() == 2).then(|| spare.guid())
+    }
+
+    /// What the MOS has of each leaf.
+    fn leaf_arrives(&self, tx: &Tx, leaf: &Vdev) -> Result<()> {
+        match self.directory(crate::tops::ZAP_MAP)? {
+            Some(map) => crate::tops::create_leaf_zap(&self.mos, tx, map, leaf),
+            None => Ok(()),
+        }
+    }
+
+    /// Frees what the MOS has of a leaf that left.
+    pub(crate) fn leaf_leaves(&self, tx: &Tx, leaf: &Vdev) -> Result<()> {
+        if let Some(dtl) = leaf.get_u64(keys::DTL).filter(|o| *o != 0) {
+            self.maps.free_map(tx, self, dtl)?;
+            leaf.unset(keys::DTL);
+        }
+        for key in [keys::ZAP_LEAF, keys::ZAP_TOP] {
+            let Some(zap) = leaf.get_u64(key).filter(|o| *o != 0) else {
+                continue;
+            };
+            self.mos.free(tx, zap)?;
+            if let Some(map) = self.directory(crate::tops::ZAP_MAP)? {
+                Zap::new(&self.mos.hold(map)?).remove_int(tx, zap)?;
+            }
+            leaf.unset(key);
+        }
+        Ok(())
+    }
+
+    /// Lets go of the devices that left with the txg that is on disk now.
+    pub(crate) fn retire_left(&self) {
+        let left = std::mem::take(&mut *self.left.acquire());
+        for (leaf, idle) in left {
+            self.tree.retire(&leaf, idle.as_ref());
+        }
+    }
+
+    /// Leaves that are replaced: their successors have everything, on disk too, and nobody needs them any more. A spare
+    /// leaves when the device it stands in for has everything again.
+    fn replaced(&self) -> Vec<u64> {
+        if self.shares.checkpoint.txg().is_some() {
+            return Vec::new();
+        }
+        let known = self.dtls.acquire();
+        let whole = |v: &Vdev| {
+            let on_disk = known.get(&v.guid()).is_none_or(|d| d.is_empty());
+            v.state() == State::Healthy
+                && v.missing().is_empty()
+                && (on_disk || !v.kind().is_leaf())
+        };
+        let mut out = Vec::new();
+        for top in self.tree.tops().iter() {
+            for group in below(top) {
+                let (Some(first), Some(last)) = (group.children().first(), group.children().last())
+                else {
+                    continue;
+                };
+                let goes = match group.kind() {
+                    VdevKind::Replacing if whole(last) => first,
+                    VdevKind::Spare if whole(first) => last,
+                    _ => continue,
+                };
+                let needed = !top.outage(&|l| l.guid() == goes.guid()).is_empty();
+                if goes.children().is_empty() && !needed {
+                    out.push(goes.guid());
+                }
+            }
+        }
+        out
+    }
+
+    /// Whether a txg has devices to take out that were replaced.
+    pub(crate) fn has_replaced(&self) -> bool {
+        !self.replaced().is_empty()
+    }
+
+    /// Takes out devices that were replaced, and spares that are not needed any more.
+    pub(crate) fn finish_replacements(&self, tx: &Tx) -> Result<()> {
+        for guid in self.replaced() {
+            // One may have made another one necessary.
+            match self.detach_in(tx, guid) {
+                Err(e) if self.stopped().is_some() => return Err(e),
+                Err(e) => tracing::debug!(guid, %e, "a replaced device stays"),
+                Ok(()) => {}
+            }
+        }
+        Ok(())
+    }
+
+    /// A number that a property of leaf `leaf`, of its top-level vdev or of the root has, the nearest that is set.
+    pub fn vdev_number(&self, leaf: &Vdev, name: &str) -> Option<u64> {
+        let top = self.tree.leaf_of(leaf.guid()).ok().map(|(top, _)| top);
+        let zaps = [
+            leaf.get_u64(keys::ZAP_LEAF),
+            top.and_then(|t| t.get_u64(keys::ZAP_TOP)),
+            self.tree.root_u64(keys::ZAP_ROOT),
+        ];
+        zaps.into_iter()
+            .flatten()
+            .filter(|z| *z != 0)
+            .find_map(|z| {
+                let dn = self.mos.hold(z).ok()?;
+                Zap::new(&dn).get(name).ok().flatten()
+            })
+    }
+
+    /// Whether a device is being replaced, or a spare stands in for one.
+    pub fn is_replacing(&self) -> bool {
+        let group = |v: &Arc<Vdev>| matches!(v.kind(), VdevKind::Replacing | VdevKind::Spare);
+        self.tree.all().iter().any(group)
+    }
+
+    /// Removes top-level vdev `id`, a log: no log block is placed on it any more, the intent logs of all datasets are
+    /// emptied, and its place becomes a hole.
+    ///
+    /// # Errors
+    /// `Kind::Busy`: the log of a dataset that is not mounted, or whose key is not loaded, is still on it. It goes on being
+    /// used then.
+    pub fn remove_log(&self, id: u64) -> Result<()> {
+        self.writable()?;
+        self.without_checkpoint()?;
+        let top = self.tree.top(id)?;
+        if !top.is_log() || !top.is_concrete() {
+            bail!(Unsupported, "operation not supported on this type of vdev");
+        }
+        self.space.set_allocating(id, false)?;
+        let done = self
+            .empty_logs()
+            .and_then(|()| self.task(move |pool, tx| pool.remove_log_in(tx, id)));
+        if done.is_err() && self.stopped().is_none() {
+            let passive = top.get_u64(keys::NON_ALLOCATING).unwrap_or(0) != 0;
+            self.space.set_allocating(id, !passive)?;
+        }
+        done
+    }
+
+    /// Frees the blocks of all intent logs in use; new ones go to other devices.
+    fn empty_logs(&self) -> Result<()> {
+        let mut last = self.dmu.open_txg();
+        for set in self.open_sets() {
+            if let Some(zil) = set.zil().filter(|z| !z.needs_replay()) {
+                last = last.max(zil.destroy()?);
+            }
+        }
+        use dmu::Driver;
+        self.sync_through(last)?;
+        for _ in 0..UNTIL_FREE {
+            self.prove_devices()?;
+        }
+        Ok(())
+    }
+
+    fn remove_log_in(&self, tx: &Tx, id: u64) -> Result<()> {
+        self.without_checkpoint()?;
+        let top = self.tree.top(id)?;
+        let used = self.allocated(id)?;
+        if used > 0 {
+            bail!(
+                Busy,
+                "the intent logs of datasets still have {used} bytes on it: mount them, and load the keys \
+                 of encrypted ones, to have them replayed"
+            );
+        }
+        let known: Vec<u64> = top.leaves().iter().map(|l| l.guid()).collect();
+        let leaves = self.tree.remove_top(id)?;
+        self.dirty_config();
+        self.space.remove_top(id);
+        self.or_stop(self.maps.remove_top(tx, self, id))?;
+        known
+            .iter()
+            .for_each(|g| drop(self.dtls.acquire().remove(g)));
+        for leaf in &leaves {
+            self.or_stop(self.leaf_leaves(tx, leaf))?;
+        }
+        if !top.kind().is_leaf() {
+            self.or_stop(self.leaf_leaves(tx, &top))?;
+        }
+        self.devices.refresh();
+        let text = format!(
+            "{} vdev {id} (log) {}",
+            self.name(),
+            top.path().unwrap_or_default()
+        );
+        self.or_stop(self.log_internal(tx, "vdev remove", text.trim_end()))?;
+        let mut left = self.left.acquire();
+        left.extend(leaves.into_iter().map(|l| (l, None)));
+        Ok(())
+    }
+
+    /// Bytes of top-level vdev `id` that are not free on disk.
+    fn allocated(&self, id: u64) -> Result<u64> {
+        let mut used = 0;
+        for m in 0..self.space.metaslab_count(id) {
+            let (start, end) = self.space.metaslab_bounds(id, m)?;
+            used += (end - start).saturating_sub(self.space.free_ranges(id, m)?.total());
+        }
+        Ok(used)
+    }
+
+    pub(crate) fn writable(&self) -> Result<()> {
+        if self.is_readonly() {
+            bail!(ReadOnly, "pool is read-only");
+        }
+        Ok(())
+    }
+
+    fn without_checkpoint(&self) -> Result<()> {
+        if self.shares.checkpoint.txg().is_some() {
+            bail!(Exists, "checkpoint exists");
+        }
+        Ok(())
+    }
+}
+
+/// All vdevs at and below `top`, children first.
+fn below(top: &Arc<Vdev>) -> Vec<Arc<Vdev>> {
+    let mut out: Vec<Arc<Vdev>> = top.children().iter().flat_map(below).collect();
+    out.push(top.clone());
+    out
+}

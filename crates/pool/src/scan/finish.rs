@@ -1,0 +1,98 @@
+//! The end of a scan: what is taken off the DTLs, and what is written down (operations on DTLs: pool format §20.1).
+
+use super::hull;
+use super::live::Live;
+use super::record::{word, CANCELED, FINISHED};
+use crate::Pool;
+use base::mutation::{mutated, Mutation};
+use base::sync::MutexExt;
+use base::{RangeSet, Result, Txg};
+use dmu::Tx;
+use std::sync::atomic::Ordering;
+use zap::Zap;
+
+impl Pool {
+    /// Ends a scan. `complete`: everything was visited; otherwise it is canceled.
+    pub(super) fn end_scan(&self, tx: &Tx, mut l: Live, complete: bool) -> Result<()> {
+        let queue = std::mem::take(&mut l.words[word::QUEUE]);
+        if queue != 0 {
+            self.mos.free(tx, queue)?;
+        }
+        l.words[word::STATE] = match complete {
+            true => FINISHED,
+            false => CANCELED,
+        };
+        l.words[word::END] = self.seconds();
+        l.words[word::FLAGS] = 0;
+        let place = match complete {
+            true => [u64::MAX, 0, 0, 0],
+            false => l.place_words(),
+        };
+        l.words[word::BOOKMARK..word::BOOKMARK + 4].copy_from_slice(&place);
+        self.store_scan(tx, &l.words)?;
+        self.scans.blocks.set_range(None);
+        let (min, max) = l.range();
+        // Only a scan of everything knows that what it did not find is whole.
+        self.rotate_errlog(tx, complete && !l.is_resilver() && min == 0 && !l.lost_way)?;
+        if complete && !l.is_resilver() {
+            let dir = self.mos.hold(1)?;
+            Zap::new(&dir).update_u64(tx, "last_scrubbed_txg", max)?;
+        }
+        let event = match complete {
+            true => "scan done",
+            false => "scan cancelled",
+        };
+        self.log_internal(tx, event, &format!("errors={}", l.words[word::ERRORS]))?;
+        if complete && self.shares.checkpoint.txg().is_none() && !l.lost_way {
+            self.take_off_dtls(&l, max);
+        }
+        if complete && l.is_resilver() {
+            self.give_up_the_rest(&l, max);
+            self.scans.look.store(true, Ordering::Release);
+            if let Some(f) = self.scans.resilvered.get() {
+                f(self, tx)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// What leaves have got is taken off their DTLs: everything before `max`, but for what could not be given to them.
+    fn take_off_dtls(&self, l: &Live, max: Txg) {
+        let (min, _) = l.range();
+        for v in self.tree.all().iter().filter(|v| v.has_dtl()) {
+            let lacks = v.dtl();
+            let Some((first, end)) = hull(&lacks) else {
+                continue;
+            };
+            // A leaf that was away meanwhile has missed later txgs, too, and gets a resilver of its own.
+            let whole = first >= min && end <= max && v.state().usable();
+            let away = l.absent.contains(&v.guid());
+            if (!whole || away) && !mutated(Mutation::DtlDropsMore) {
+                continue;
+            }
+            let mut left = lacks.clone();
+            left.remove(0, max);
+            let unrepaired = l.behind.get(&v.guid()).cloned().unwrap_or_default();
+            for (start, end) in unrepaired.iter() {
+                for (s, e) in lacks.iter() {
+                    left.insert(start.max(s), end.min(e));
+                }
+            }
+            v.set_dtl(left);
+        }
+        self.tree.propagate();
+    }
+
+    /// Notes what leaves lack although a resilver up to `max` visited it: no further one is started for that.
+    fn give_up_the_rest(&self, l: &Live, max: Txg) {
+        let mut given_up = self.scans.given_up.acquire();
+        given_up.clear();
+        for v in self.tree.all().iter().filter(|v| v.has_dtl()) {
+            let lacks: RangeSet = v.dtl();
+            let visited = hull(&lacks).is_some_and(|(_, end)| end <= max);
+            if visited && !l.absent.contains(&v.guid()) {
+                given_up.insert(v.guid(), lacks);
+            }
+        }
+    }
+}

@@ -1,0 +1,232 @@
+//! The job of scans: slices traverse and scrub, steps store how far the scan has come.
+
+use super::live::{Live, Visit};
+use super::record::{word, SCANNING};
+use super::Scans;
+use crate::jobs::{Budget, Job, Progress, Step};
+use crate::Pool;
+use base::mutation::{mutated, Mutation};
+use base::{Kind, Result};
+use disk::ObjType;
+use dmu::Tx;
+use std::collections::BTreeMap;
+use std::sync::atomic::Ordering;
+use std::sync::Arc;
+use zap::Zap;
+
+/// Type of the object that holds the queue of datasets.
+const QUEUE_TYPE: ObjType = ObjType(38);
+/// Memory that a block in the queue takes.
+const BLOCK_BYTES: u64 = 256;
+/// Share of the block cache's size that the queue may take in addition to it: one in this many.
+const QUEUE_SHARE: u64 = 20;
+/// The queue is emptied when it holds this many blocks, however little memory there is.
+const LEAST_QUEUED: u64 = 16;
+
+/// Scrub and resilver, see [`super`]. Idle while there is none.
+pub(crate) struct ScanJob(pub Arc<Scans>);
+
+/// What the next piece of a slice is.
+enum Piece {
+    Walk(Box<Visit>, u64),
+    Issue,
+    Nothing,
+}
+
+impl Job for ScanJob {
+    fn name(&self) -> &'static str {
+        "scan"
+    }
+
+    fn step(&self, pool: &Pool, tx: &Tx, _: &Budget) -> Result<Step> {
+        pool.step_scan(tx)
+    }
+
+    fn reads(&self) -> bool {
+        let live = self.0.live();
+        let Some(l) = live.as_ref() else {
+            return false;
+        };
+        let work = l.next < l.plan.len() || !self.0.blocks.is_empty();
+        work && !l.is_paused() && !l.complete
+    }
+
+    fn read(&self, pool: &Pool, budget: &Budget) {
+        if let Some(l) = pool.scans.live().as_mut() {
+            l.reading = true;
+        }
+        while budget.take(0) {
+            let more = match pool.next_piece() {
+                Piece::Walk(visit, generation) => pool.traverse(&visit, generation, budget).is_ok(),
+                Piece::Issue => pool.issue(budget),
+                Piece::Nothing => false,
+            };
+            if !more {
+                break;
+            }
+        }
+        if let Some(l) = pool.scans.live().as_mut() {
+            l.reading = false;
+        }
+    }
+
+    fn progress(&self, pool: &Pool) -> Result<Progress> {
+        let live = pool.scans.live();
+        Ok(live.as_ref().map_or(Progress::default(), |l| {
+            let done = l.pass.issued_before + l.pass.issued;
+            let total = l.words[word::TO_EXAMINE].saturating_sub(l.words[word::SKIPPED]);
+            Progress {
+                done,
+                total: total.max(done),
+            }
+        }))
+    }
+}
+
+impl Pool {
+    fn most_queued(&self) -> usize {
+        let blocks = self.tunables.cache_bytes / QUEUE_SHARE / BLOCK_BYTES;
+        // No more than a few slices scrub: the place on disk advances when the queue is empty.
+        let blocks = blocks.min(self.tunables.job_blocks);
+        blocks.max(LEAST_QUEUED) as usize
+    }
+
+    fn next_piece(&self) -> Piece {
+        let mut live = self.scans.live();
+        let Some(l) = live.as_mut().filter(|l| !l.is_paused() && !l.complete) else {
+            return Piece::Nothing;
+        };
+        let waiting = self.scans.blocks.len();
+        if waiting == 0 {
+            l.drain = false;
+        }
+        if l.drain || waiting >= self.most_queued() || (l.is_at_end() && waiting > 0) {
+            l.drain = true;
+            return Piece::Issue;
+        }
+        let Some(visit) = l.plan.get(l.next).cloned() else {
+            return Piece::Nothing;
+        };
+        if !l.enter(&visit) {
+            l.plan.clear();
+            l.next = 0;
+            return Piece::Nothing;
+        }
+        Piece::Walk(Box::new(visit), l.generation)
+    }
+
+    /// The part of a scan in a txg.
+    fn step_scan(&self, tx: &Tx) -> Result<Step> {
+        let changes = self.dsl.take_scan_changes();
+        {
+            let mut live = self.scans.live();
+            if let Some(l) = live.as_mut() {
+                changes.into_iter().for_each(|c| l.apply(c));
+                let all = self.tree.all().into_iter();
+                let away = all.filter(|v| v.has_dtl() && !v.state().usable());
+                l.absent.extend(away.map(|v| v.guid()));
+            }
+        }
+        let due = self.look_for_resilver(tx)?;
+        let mut live = self.scans.live();
+        let Some(l) = live.as_mut() else {
+            return Ok(match due {
+                true => Step::More,
+                false => Step::Idle,
+            });
+        };
+        if l.is_paused() {
+            return Ok(Step::Idle);
+        }
+        if l.complete {
+            let ended = live.take();
+            drop(live);
+            if let Some(l) = ended {
+                self.end_scan(tx, l, true)?;
+            }
+            return Ok(Step::More);
+        }
+        if l.reading {
+            return Ok(Step::Idle);
+        }
+        let empty = self.scans.blocks.is_empty() || mutated(Mutation::ScanStoresAhead);
+        if l.moved && empty {
+            self.store_place(tx, l)?;
+        }
+        if l.is_at_end() && self.scans.blocks.is_empty() {
+            // What was written to leaves is flushed with this txg; only then they have it.
+            l.complete = true;
+            return Ok(Step::More);
+        }
+        if !l.drain && l.next >= l.plan.len() {
+            self.capture(l)?;
+        }
+        Ok(Step::Idle)
+    }
+
+    /// Stores the place, and all else of the record.
+    pub(super) fn store_place(&self, tx: &Tx, l: &mut Live) -> Result<()> {
+        if l.words[word::QUEUE] == 0 {
+            let dn = zap::create_object(&self.mos, tx, QUEUE_TYPE, 0)?;
+            l.words[word::QUEUE] = dn.object();
+        }
+        let dn = self.mos.hold(l.words[word::QUEUE])?;
+        let queue = Zap::new(&dn);
+        for dataset in std::mem::take(&mut l.touched) {
+            match l.queue.get(&dataset) {
+                Some(first) => queue.update_int_key(tx, dataset, *first)?,
+                None if queue.get_int_key(dataset)?.is_some() => queue.remove_int(tx, dataset)?,
+                None => {}
+            }
+        }
+        let place = l.place_words();
+        l.words[word::BOOKMARK..word::BOOKMARK + 4].copy_from_slice(&place);
+        l.moved = false;
+        self.store_scan(tx, &l.words)
+    }
+
+    /// Takes over the scan that the record on disk describes, when the pool is opened for writing.
+    fn load_scan(&self) -> Result<()> {
+        let Some(words) = self.scan_words()? else {
+            return Ok(());
+        };
+        let known = words.len() >= super::record::WORDS;
+        if !known || words[word::STATE] != SCANNING || words[word::FUNCTION] > 2 {
+            return Ok(());
+        }
+        let mut queue = BTreeMap::new();
+        if words[word::QUEUE] != 0 {
+            let dn = self.mos.hold(words[word::QUEUE])?;
+            for e in Zap::new(&dn).iter() {
+                let e = e?;
+                if let (Ok(dataset), Some(first)) = (zap::parse_hex_key(&e.name), e.value.as_u64())
+                {
+                    queue.insert(dataset, first);
+                }
+            }
+        }
+        let live = Live::load(words, queue, self.seconds());
+        // What could not be given to leaves was only in memory.
+        let again = live.is_resilver() && live.words[word::ERRORS] > 0;
+        self.scans.restart.store(again, Ordering::Release);
+        self.scans.blocks.set_range(Some(live.range()));
+        self.errlog.set_scanning(true);
+        *self.scans.live() = Some(live);
+        Ok(())
+    }
+
+    /// The same for a record that cannot be read: no reason not to open the pool.
+    pub(crate) fn load_scan_or_warn(&self) -> Result<()> {
+        match self.load_scan() {
+            Err(e) if e.is_damage() || e.kind == Kind::NotFound => {
+                tracing::warn!(pool = %self.name(), "the scan under way cannot be gone on with: {e}");
+                Ok(())
+            }
+            r => r,
+        }
+    }
+
+    pub(crate) fn seconds(&self) -> u64 {
+        self.env.clock.now().0.max(0) as u64
+    }
+}

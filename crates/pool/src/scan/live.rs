@@ -1,0 +1,265 @@
+//! Where a scan is: in memory, ahead of what is on disk.
+
+use super::record::{word, VISIT_AGAIN};
+use base::{RangeSet, Txg};
+use disk::BlkPtr;
+use dsl::ScanChange;
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use walk::Place;
+
+/// Object set of a bookmark that is in no dataset.
+const NOWHERE: u64 = u64::MAX;
+
+/// One object set to be walked, with its root as of the last step.
+#[derive(Clone)]
+pub(super) struct Visit {
+    /// 0: the MOS.
+    pub objset: u64,
+    pub root: BlkPtr,
+    /// Blocks born behind `min` and up to `max` are scrubbed.
+    pub min: Txg,
+    pub max: Txg,
+    /// Where to go on; `None`: at the beginning.
+    pub place: Option<Place>,
+    /// Its intent log may hold blocks that were claimed.
+    pub head: bool,
+    /// Nothing of it, and nothing that follows from it, is to be scrubbed.
+    pub skip: bool,
+    /// What is queued when it is done: datasets and the txgs from which they are visited.
+    pub follow: Vec<(u64, Txg)>,
+}
+
+/// The dataset the scan is in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum At {
+    Mos(Option<Place>),
+    Dataset(u64, Option<Place>),
+    /// In none: the next one comes from the queue.
+    Between,
+}
+
+/// A scan under way.
+pub(super) struct Live {
+    /// The record, except for the words of the place.
+    pub words: Vec<u64>,
+    pub at: At,
+    /// Datasets to be visited, with their first txgs (0: since the snapshot before).
+    pub queue: BTreeMap<u64, Txg>,
+    /// Datasets whose entry on disk may differ.
+    pub touched: BTreeSet<u64>,
+    /// Changes with every change of `at` by others than the traversal.
+    pub generation: u64,
+    /// Object sets to be walked next, in order, as of the last step.
+    pub plan: Vec<Visit>,
+    pub next: usize,
+    /// The queue of blocks is being emptied.
+    pub drain: bool,
+    /// A slice is being read.
+    pub reading: bool,
+    /// The place moved since it was stored.
+    pub moved: bool,
+    /// Everything was visited and scrubbed, in a txg before this one.
+    pub complete: bool,
+    /// A part of a tree could not be visited.
+    pub lost_way: bool,
+    /// Leaves that were away while blocks were scrubbed.
+    pub absent: HashSet<u64>,
+    /// Txgs of blocks that could not be given to a leaf, by guid.
+    pub behind: HashMap<u64, RangeSet>,
+    pub pass: Pass,
+}
+
+/// Progress since the import, or since the scan began.
+#[derive(Clone, Copy, Default)]
+pub(super) struct Pass {
+    /// Seconds since 1970.
+    pub start: u64,
+    /// Bytes.
+    pub examined: u64,
+    pub issued: u64,
+    /// Bytes issued before this pass.
+    pub issued_before: u64,
+    /// Since when it is paused, and seconds it was paused before.
+    pub paused_at: Option<u64>,
+    pub spent_paused: u64,
+}
+
+impl Live {
+    pub fn new(words: Vec<u64>, at: At, queue: BTreeMap<u64, Txg>, now: u64) -> Live {
+        let issued_before = words.get(word::EXAMINED).copied().unwrap_or(0);
+        Live {
+            words,
+            at,
+            queue,
+            touched: BTreeSet::new(),
+            generation: 0,
+            plan: Vec::new(),
+            next: 0,
+            drain: false,
+            reading: false,
+            moved: true,
+            complete: false,
+            lost_way: false,
+            absent: HashSet::new(),
+            behind: HashMap::new(),
+            pass: Pass {
+                start: now,
+                issued_before,
+                ..Pass::default()
+            },
+        }
+    }
+
+    /// The scan a record describes.
+    pub fn load(words: Vec<u64>, queue: BTreeMap<u64, Txg>, now: u64) -> Live {
+        let b = |i: usize| words[word::BOOKMARK + i];
+        let place = resume_at([b(0), b(1), b(2), b(3)]);
+        let at = match b(0) {
+            0 => At::Mos(place),
+            NOWHERE => At::Between,
+            objset => At::Dataset(objset, place),
+        };
+        let mut live = Live::new(words, at, queue, now);
+        if live.is_paused() {
+            live.pass.paused_at = Some(now);
+        }
+        live.moved = false;
+        live
+    }
+
+    pub fn is_paused(&self) -> bool {
+        self.words[word::FLAGS] & super::record::PAUSED != 0
+    }
+
+    pub fn is_resilver(&self) -> bool {
+        self.words[word::FUNCTION] == super::record::RESILVER
+    }
+
+    pub fn range(&self) -> (Txg, Txg) {
+        (self.words[word::MIN], self.words[word::MAX])
+    }
+
+    /// Nothing is left to be walked.
+    pub fn is_at_end(&self) -> bool {
+        self.at == At::Between && self.queue.is_empty()
+    }
+
+    /// The words of the record that tell the place.
+    pub fn place_words(&self) -> [u64; 4] {
+        match self.at {
+            At::Mos(None) => [0; 4],
+            At::Mos(Some(p)) => [0, p.object, p.level as u64, p.blkid],
+            At::Dataset(o, None) => [o, 0, 0, 0],
+            At::Dataset(o, Some(p)) => [o, p.object, p.level as u64, p.blkid],
+            At::Between => [NOWHERE, 0, 0, 0],
+        }
+    }
+
+    pub fn insert(&mut self, dataset: u64, first: Txg) {
+        self.touched.insert(dataset);
+        // What is queued already is visited from the earlier of both.
+        let first = self.queue.get(&dataset).map_or(first, |o| first.min(*o));
+        self.queue.insert(dataset, first);
+    }
+
+    fn remove(&mut self, dataset: u64) -> Option<Txg> {
+        self.touched.insert(dataset);
+        self.queue.remove(&dataset)
+    }
+
+    /// Takes the next dataset from the queue.
+    pub fn take(&mut self) -> Option<(u64, Txg)> {
+        let (&dataset, &first) = self.queue.iter().next()?;
+        self.remove(dataset);
+        Some((dataset, first))
+    }
+
+    /// The object set at which the scan is has been walked up to its end.
+    pub fn walked(&mut self, visit: &Visit) {
+        self.moved = true;
+        let again = self.words[word::FLAGS] & VISIT_AGAIN != 0;
+        self.words[word::FLAGS] &= !VISIT_AGAIN;
+        if again && visit.objset != 0 {
+            self.insert(visit.objset, visit.max);
+        } else if !visit.skip {
+            for (dataset, first) in &visit.follow {
+                self.insert(*dataset, *first);
+            }
+        }
+        self.at = At::Between;
+    }
+
+    /// Enters the next object set of the plan; false: the plan does not fit any more.
+    pub fn enter(&mut self, visit: &Visit) -> bool {
+        let expected = match self.at {
+            At::Mos(_) => 0,
+            At::Dataset(o, _) => o,
+            At::Between => match self.take() {
+                Some((o, _)) => {
+                    self.at = At::Dataset(o, None);
+                    self.moved = true;
+                    o
+                }
+                None => return false,
+            },
+        };
+        self.words[word::CUR_MIN] = visit.min;
+        self.words[word::CUR_MAX] = visit.max;
+        expected == visit.objset
+    }
+
+    /// The traversal has come to a place in its object set.
+    pub fn stopped_at(&mut self, place: Place) {
+        self.moved = true;
+        match &mut self.at {
+            At::Mos(p) | At::Dataset(_, p) => *p = Some(place),
+            At::Between => {}
+        }
+    }
+
+    /// A dataset was changed (operations on the record on disk: `dsl`).
+    pub fn apply(&mut self, change: ScanChange) {
+        self.generation += 1;
+        self.plan.clear();
+        self.next = 0;
+        let (gone, into) = match change {
+            ScanChange::Snapshotted { head, snap } => (head, Some(snap)),
+            ScanChange::SnapshotDestroyed { snap, next } => (snap, Some(next)),
+            ScanChange::HeadGone { head } => (head, None),
+        };
+        if let Some(first) = self.remove(gone) {
+            if let Some(into) = into {
+                self.insert(into, first);
+            }
+        }
+        let At::Dataset(at, place) = self.at else {
+            return;
+        };
+        if at != gone {
+            return;
+        }
+        self.moved = true;
+        self.at = into.map_or(At::Between, |o| At::Dataset(o, place));
+        if matches!(change, ScanChange::SnapshotDestroyed { .. }) {
+            self.words[word::FLAGS] |= VISIT_AGAIN;
+        }
+    }
+}
+
+/// The place of a stored bookmark. OpenZFS stops at blocks of level 0, in front of what is below them: of a block of dnodes
+/// this is its first object. From places it does not make the object set is walked again.
+fn resume_at(words: [u64; 4]) -> Option<Place> {
+    let place = Place::from_words(words)?;
+    if place.level != 0 {
+        return None;
+    }
+    if place.object != walk::META_DNODE {
+        return Some(place);
+    }
+    let first = place.blkid.checked_mul(disk::dnode::DNODES_PER_BLOCK)?;
+    (first > 0).then_some(Place {
+        object: first,
+        level: 0,
+        blkid: 0,
+    })
+}

@@ -1,0 +1,95 @@
+//! Scrub and resilver: every block of the pool is visited, all its copies are read and compared, and what is wrong or
+//! missing is written anew (pool format §20, behaviour §10).
+//!
+//! One scan runs at a time, as a job ([`job`]). It alternates between two phases:
+//!
+//! * *Traversal* ([`visit`]): the MOS and the datasets are walked in OpenZFS's order. Pointers go into a queue sorted by place
+//!   ([`queue`]); data are not read.
+//! * *Issue* ([`issue`]): when the queue is full, or nothing is left to be walked, its blocks are scrubbed in order of place
+//!   until it is empty.
+//!
+//! Invariants:
+//!
+//! 1. The place on disk (bookmark and queue of datasets) advances only when the queue of blocks is empty. So every block in front
+//!    of it has been scrubbed, and a crash repeats work but skips nothing.
+//! 2. The place on disk is one that OpenZFS can go on from, and the reverse.
+//! 3. A block in the queue of blocks is in use: freeing it takes it out ([`BlockQueue::freed`]). So what another block
+//!    has been written over is never repaired.
+//! 4. A DTL loses a range only after a resilver has visited everything born in it, and only for a leaf that was there all the time
+//!    (see [`finish`]).
+//! 5. What is done to datasets moves the place in memory as it moves the one on disk; `dsl` does the latter, and
+//!    tells of it for the former ([`live`]).
+//!
+//! Locks: `Scans::live` comes before the lock of the queue. No thread reads a block with either of them held.
+
+mod finish;
+mod issue;
+mod job;
+mod live;
+mod queue;
+mod record;
+mod request;
+mod visit;
+
+pub(crate) use job::ScanJob;
+pub(crate) use queue::BlockQueue;
+pub use record::{Rebuild, ScanState};
+pub use request::{ScanProgress, ScanRefusal};
+
+use base::sync::MutexExt;
+use base::{RangeSet, Txg};
+use dmu::Tx;
+use live::Live;
+use std::collections::HashMap;
+use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
+
+/// Called in syncing context when leaves have got what they lacked; see [`crate::Pool::on_resilvered`].
+pub type Resilvered = Box<dyn Fn(&crate::Pool, &Tx) -> base::Result<()> + Send + Sync>;
+
+/// The scans of one pool.
+pub(crate) struct Scans {
+    pub blocks: Arc<BlockQueue>,
+    live: Mutex<Option<Live>>,
+    /// Somebody asked whether a resilver is due.
+    look: AtomicBool,
+    /// `zpool resilver`: the resilver under way begins anew.
+    restart: AtomicBool,
+    /// What leaves still lacked, by guid, when a resilver had done what it could.
+    given_up: Mutex<HashMap<u64, RangeSet>>,
+    resilvered: OnceLock<Resilvered>,
+}
+
+impl Scans {
+    pub fn new(blocks: Arc<BlockQueue>) -> Scans {
+        Scans {
+            blocks,
+            live: Mutex::new(None),
+            look: AtomicBool::new(true),
+            restart: AtomicBool::new(false),
+            given_up: Mutex::default(),
+            resilvered: OnceLock::new(),
+        }
+    }
+
+    fn live(&self) -> MutexGuard<'_, Option<Live>> {
+        self.live.acquire()
+    }
+
+    fn forget_given_up(&self) {
+        self.given_up.acquire().clear();
+    }
+
+    /// Whether a resilver has done for a leaf what it could.
+    fn has_given_up(&self, guid: u64, lacks: &RangeSet) -> bool {
+        self.given_up.acquire().get(&guid) == Some(lacks)
+    }
+}
+
+/// First and last txg of a set, as the record of a scan has them: first − 1, end.
+fn hull(lacks: &RangeSet) -> Option<(Txg, Txg)> {
+    let mut ranges = lacks.iter();
+    let (start, end) = ranges.next()?;
+    let end = ranges.last().map_or(end, |(_, e)| e);
+    Some((start.saturating_sub(1), end))
+}

@@ -1,0 +1,311 @@
+//! Starting, stopping and pausing scans, and what is told of them.
+
+use super::live::{At, Live};
+use super::record::{word, PAUSED, RESILVER, SCANNING, SCRUB, WORDS};
+use super::{hull, ScanState};
+use crate::Pool;
+use base::{Result, Txg};
+use dmu::Tx;
+use std::collections::BTreeMap;
+use std::sync::atomic::Ordering;
+
+/// First txg of every pool: blocks of a scan of everything are born behind `TXG_INITIAL`.
+const TXG_INITIAL: Txg = 4;
+/// Duplicates and blocks with one reference: classes of the dedup tables that OpenZFS looks through first.
+const DDT_DUPLICATES: u64 = 1;
+/// Share of a resilver that may be done when another one has to wait for it: one in this many.
+const DEFER_BEHIND: u64 = 10;
+
+/// Why a scan does not begin, stop or pause.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ScanRefusal {
+    /// A scrub is under way.
+    Scrubbing,
+    /// A resilver is under way or due.
+    Resilvering,
+    /// There is no scrub to be stopped or paused.
+    NoScrub,
+    /// The scrub is paused already.
+    Paused,
+}
+
+/// The newest scan, with what is known of one that is under way here.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ScanProgress {
+    pub state: ScanState,
+    /// Bytes of all passes whose copies were compared.
+    pub issued: u64,
+    /// The rest is of this pass: since the import, or since the scan began. Bytes.
+    pub pass_examined: u64,
+    pub pass_issued: u64,
+    /// Seconds since 1970.
+    pub pass_start: u64,
+    pub paused_at: Option<u64>,
+    /// Seconds.
+    pub spent_paused: u64,
+}
+
+impl Pool {
+    /// The newest scan, if there ever was one.
+    ///
+    /// # Errors
+    /// Those of reading the record.
+    pub fn scan_progress(&self) -> Result<Option<ScanProgress>> {
+        if let Some(l) = self.scans.live().as_ref() {
+            return Ok(Some(ScanProgress {
+                state: ScanState::of(&l.words),
+                issued: l.pass.issued_before + l.pass.issued,
+                pass_examined: l.pass.examined,
+                pass_issued: l.pass.issued,
+                pass_start: l.pass.start,
+                paused_at: l.pass.paused_at,
+                spent_paused: l.pass.spent_paused,
+            }));
+        }
+        Ok(self.scan_state()?.map(|state| ScanProgress {
+            state,
+            issued: state.examined,
+            pass_start: state.start,
+            paused_at: state.paused.then_some(state.start),
+            ..ScanProgress::default()
+        }))
+    }
+
+    /// Begins a scrub of all blocks born behind txg `after`, or has a paused one go on. On disk when it returns.
+    ///
+    /// # Errors
+    /// `Ok(Err(_))`: it is refused. Those of writing the txg.
+    pub fn start_scrub(
+        &self,
+        after: Txg,
+        command: (String, u64),
+    ) -> Result<std::result::Result<(), ScanRefusal>> {
+        self.task(move |pool, tx| {
+            let mut live = pool.scans.live();
+            match live.as_mut() {
+                Some(l) if l.is_resilver() => return Ok(Err(ScanRefusal::Resilvering)),
+                Some(l) if !l.is_paused() => return Ok(Err(ScanRefusal::Scrubbing)),
+                Some(l) => pool.set_paused(tx, l, false)?,
+                None => {
+                    drop(live);
+                    if pool.due_resilver().is_some() {
+                        return Ok(Err(ScanRefusal::Resilvering));
+                    }
+                    pool.begin_scan(tx, SCRUB, after, tx.txg())?;
+                }
+            }
+            pool.log_in(tx, &command.0, command.1)?;
+            Ok(Ok(()))
+        })
+    }
+
+    /// The txg up to which the newest scrub that ended has been.
+    ///
+    /// # Errors
+    /// Those of reading the directory.
+    pub fn last_scrubbed(&self) -> Result<Option<Txg>> {
+        self.directory("last_scrubbed_txg")
+    }
+
+    /// Ends a scrub. On disk when it returns.
+    ///
+    /// # Errors
+    /// As for [`Pool::start_scrub`].
+    pub fn stop_scrub(
+        &self,
+        command: (String, u64),
+    ) -> Result<std::result::Result<(), ScanRefusal>> {
+        self.task(move |pool, tx| {
+            let Some(l) = pool.take_scrub() else {
+                return Ok(Err(ScanRefusal::NoScrub));
+            };
+            pool.end_scan(tx, l, false)?;
+            pool.log_in(tx, &command.0, command.1)?;
+            Ok(Ok(()))
+        })
+    }
+
+    fn take_scrub(&self) -> Option<Live> {
+        let mut live = self.scans.live();
+        let scrub = live.as_ref().is_some_and(|l| !l.is_resilver());
+        scrub.then(|| live.take()).flatten()
+    }
+
+    /// Pauses a scrub. On disk when it returns: it stays paused over imports.
+    ///
+    /// # Errors
+    /// As for [`Pool::start_scrub`].
+    pub fn pause_scrub(
+        &self,
+        command: (String, u64),
+    ) -> Result<std::result::Result<(), ScanRefusal>> {
+        self.task(move |pool, tx| {
+            let mut live = pool.scans.live();
+            let Some(l) = live.as_mut().filter(|l| !l.is_resilver()) else {
+                return Ok(Err(ScanRefusal::NoScrub));
+            };
+            if l.is_paused() {
+                return Ok(Err(ScanRefusal::Paused));
+            }
+            pool.set_paused(tx, l, true)?;
+            drop(live);
+            pool.log_in(tx, &command.0, command.1)?;
+            Ok(Ok(()))
+        })
+    }
+
+    fn set_paused(&self, tx: &Tx, l: &mut Live, paused: bool) -> Result<()> {
+        let now = self.seconds();
+        match paused {
+            true => {
+                l.words[word::FLAGS] |= PAUSED;
+                l.pass.paused_at = Some(now);
+            }
+            false => {
+                l.words[word::FLAGS] &= !PAUSED;
+                let since = l.pass.paused_at.take().unwrap_or(now);
+                l.pass.spent_paused += now.saturating_sub(since);
+                l.plan.clear();
+                l.next = 0;
+            }
+        }
+        // The place on disk stays what it is.
+        let Some(mut stored) = self.scan_words()? else {
+            return Ok(());
+        };
+        if let Some(flags) = stored.get_mut(word::FLAGS) {
+            *flags = (*flags & !PAUSED) | (l.words[word::FLAGS] & PAUSED);
+        }
+        self.store_scan(tx, &stored)
+    }
+
+    /// Asks that a resilver begins if a leaf that can be written lacks something: after an attach, a replacement, or when a device came
+    /// back. Returns at once; the resilver begins with a txg behind the last one that is lacked.
+    pub fn request_resilver(&self) {
+        self.scans.look.store(true, Ordering::Release);
+        dmu::Driver::kick(self);
+    }
+
+    /// `zpool resilver`: a resilver under way begins anew; otherwise one begins if a leaf lacks something, also where one has given up.
+    /// False: nothing is lacked.
+    pub fn restart_resilver(&self) -> bool {
+        self.scans.forget_given_up();
+        let running = self.scans.live().as_ref().is_some_and(Live::is_resilver);
+        if running {
+            self.scans.restart.store(true, Ordering::Release);
+        }
+        self.request_resilver();
+        running || self.due_resilver().is_some()
+    }
+
+    /// Whether a resilver is under way or due.
+    pub fn is_resilvering(&self) -> bool {
+        let running = self.scans.live().as_ref().is_some_and(Live::is_resilver);
+        running || self.due_resilver().is_some()
+    }
+
+    /// Who is called, in syncing context, when a resilver has ended and what leaves have got has been taken off their DTLs; set once.
+    /// Then replacements are completed and spares return.
+    pub fn on_resilvered(&self, f: super::Resilvered) {
+        let _ = self.scans.resilvered.set(f);
+    }
+
+    /// What leaves that can be written lack, and no resilver has given up: first txg − 1, end.
+    fn due_resilver(&self) -> Option<(Txg, Txg)> {
+        let mut out: Option<(Txg, Txg)> = None;
+        for v in self.tree.all().iter() {
+            if !v.has_dtl() || v.dtl_is_empty() || !v.state().usable() {
+                continue;
+            }
+            let lacks = v.dtl();
+            if self.scans.has_given_up(v.guid(), &lacks) {
+                continue;
+            }
+            if let Some((first, end)) = hull(&lacks) {
+                out = Some(out.map_or((first, end), |(f, e)| (f.min(first), e.max(end))));
+            }
+        }
+        out
+    }
+
+    /// In syncing context: begins a resilver if one is due; true: one is due, and waits for a later txg.
+    pub(super) fn look_for_resilver(&self, tx: &Tx) -> Result<bool> {
+        let Some((first, end)) = self.due_resilver() else {
+            self.scans.look.store(false, Ordering::Release);
+            self.scans.restart.store(false, Ordering::Release);
+            return Ok(false);
+        };
+        let restart = self.scans.restart.load(Ordering::Acquire);
+        let ended = {
+            let mut live = self.scans.live();
+            match live.as_mut() {
+                None => None,
+                Some(l) if l.is_resilver() => {
+                    let (min, max) = l.range();
+                    let covered = first >= min && end <= max;
+                    let late = l.pass.issued.saturating_add(l.pass.issued_before)
+                        > l.words[word::TO_EXAMINE] / DEFER_BEHIND;
+                    if !restart && (covered || late) {
+                        // Whoever is not covered gets a resilver of its own, behind this one.
+                        return Ok(false);
+                    }
+                    live.take()
+                }
+                Some(_) => live.take(),
+            }
+        };
+        if end > tx.txg() {
+            // What is lacked must be on disk, so that it can be found.
+            *self.scans.live() = ended;
+            return Ok(true);
+        }
+        if let Some(l) = ended {
+            let scrub = !l.is_resilver();
+            self.end_scan(tx, l, false)?;
+            if !scrub {
+                self.log_internal(tx, "scan aborted, restarting", "errors=0")?;
+            }
+        }
+        self.scans.look.store(false, Ordering::Release);
+        self.scans.restart.store(false, Ordering::Release);
+        self.begin_scan(tx, RESILVER, first, end)?;
+        Ok(false)
+    }
+
+    /// Bytes allocated for blocks, on all devices.
+    fn allocated_bytes(&self) -> u64 {
+        let s = self.space.stats();
+        let classes = [&s.normal, &s.special, &s.dedup, &s.embedded_log];
+        classes.iter().map(|c| c.allocated).sum()
+    }
+
+    /// Begins a scan of the blocks born behind `min`, up to `max`.
+    fn begin_scan(&self, tx: &Tx, function: u64, min: Txg, max: Txg) -> Result<()> {
+        let mut words = vec![0; WORDS];
+        words[word::FUNCTION] = function;
+        words[word::STATE] = SCANNING;
+        words[word::MIN] = min;
+        words[word::MAX] = max;
+        words[word::START] = self.seconds();
+        words[word::TO_EXAMINE] = self.allocated_bytes();
+        words[word::DDT_CLASS_MAX] = match min > TXG_INITIAL {
+            true => 0,
+            false => DDT_DUPLICATES,
+        };
+        self.log_internal(
+            tx,
+            "scan setup",
+            &format!("func={function} mintxg={min} maxtxg={max}"),
+        )?;
+        self.scans.blocks.set_range(Some((min, max)));
+        // Changes of datasets before this moment are none of this scan's.
+        drop(self.dsl.take_scan_changes());
+        self.errlog.set_scanning(true);
+        let live = Live::new(words, At::Mos(None), BTreeMap::new(), self.seconds());
+        let mut place = self.scans.live();
+        let live = place.insert(live);
+        self.store_place(tx, live)?;
+        self.dirty_config();
+        Ok(())
+    }
+}

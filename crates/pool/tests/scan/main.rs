@@ -1,0 +1,5 @@
+//! Scrub and resilver, on pools in memory.
+
+mod resilver;
+mod scrub;
+mod world;

@@ -1,0 +1,112 @@
+//! Lines about what descends from file systems: promotion, bookmarks, holds, new names, going back
+//! further.
+
+use std::fmt;
+
+/// One of them. `fs` names a file system without the pool's name (nothing for the root).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Lineage {
+    Promote {
+        fs: String,
+    },
+    Bookmark {
+        fs: String,
+        snap: String,
+        name: String,
+    },
+    DestroyBookmark {
+        fs: String,
+        name: String,
+    },
+    Hold {
+        fs: String,
+        snap: String,
+        tag: String,
+    },
+    LetGo {
+        fs: String,
+        snap: String,
+        tag: String,
+    },
+    RenameSnapshot {
+        fs: String,
+        snap: String,
+        to: String,
+    },
+    RenameFs {
+        fs: String,
+        to: String,
+    },
+    /// What is younger is destroyed.
+    RollbackTo {
+        fs: String,
+        snap: String,
+    },
+}
+
+/// The first words of these lines.
+pub const VERBS: [&str; 8] = [
+    "promote",
+    "bookmark",
+    "destroymark",
+    "hold",
+    "letgo",
+    "renamesnap",
+    "renamefs",
+    "rollbackto",
+];
+
+impl Lineage {
+    /// The line of a verb, with its words; nothing if the verb is not one of these. `fs` is the first
+    /// word; `word` gives the next one.
+    pub fn parse(
+        verb: &str,
+        fs: String,
+        word: &mut dyn FnMut() -> Result<String, String>,
+    ) -> Result<Option<Lineage>, String> {
+        Ok(Some(match verb {
+            "promote" => Lineage::Promote { fs },
+            "bookmark" => Lineage::Bookmark {
+                fs,
+                snap: word()?,
+                name: word()?,
+            },
+            "destroymark" => Lineage::DestroyBookmark { fs, name: word()? },
+            "hold" => Lineage::Hold {
+                fs,
+                snap: word()?,
+                tag: word()?,
+            },
+            "letgo" => Lineage::LetGo {
+                fs,
+                snap: word()?,
+                tag: word()?,
+            },
+            "renamesnap" => Lineage::RenameSnapshot {
+                fs,
+                snap: word()?,
+                to: word()?,
+            },
+            "renamefs" => Lineage::RenameFs { fs, to: word()? },
+            "rollbackto" => Lineage::RollbackTo { fs, snap: word()? },
+            _ => return Ok(None),
+        }))
+    }
+}
+
+impl fmt::Display for Lineage {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        use Lineage::*;
+        let w = crate::op::fs_word;
+        match self {
+            Promote { fs } => write!(f, "promote {}", w(fs)),
+            Bookmark { fs, snap, name } => write!(f, "bookmark {} {snap} {name}", w(fs)),
+            DestroyBookmark { fs, name } => write!(f, "destroymark {} {name}", w(fs)),
+            Hold { fs, snap, tag } => write!(f, "hold {} {snap} {tag}", w(fs)),
+            LetGo { fs, snap, tag } => write!(f, "letgo {} {snap} {tag}", w(fs)),
+            RenameSnapshot { fs, snap, to } => write!(f, "renamesnap {} {snap} {to}", w(fs)),
+            RenameFs { fs, to } => write!(f, "renamefs {} {to}", w(fs)),
+            RollbackTo { fs, snap } => write!(f, "rollbackto {} {snap}", w(fs)),
+        }
+    }
+}

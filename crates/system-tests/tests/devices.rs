@@ -1,0 +1,206 @@
+//! Devices of a pool in use come, go and are replaced through the real commands; OpenZFS's `zdb` judges the result.
+
+use std::time::Duration;
+use system_tests::{until, Rig};
+
+const MIB: u64 = 1 << 20;
+
+/// What `zpool status` says, without numbers that change.
+fn status(rig: &Rig) -> String {
+    rig.zpool(&["status", "tank"])
+}
+
+/// The lines of the tree of `zpool status`: name and state.
+fn tree(rig: &Rig) -> Vec<String> {
+    let text = status(rig);
+    let rows = text.lines().skip_while(|l| !l.contains("NAME")).skip(1);
+    rows.take_while(|l| !l.trim().is_empty())
+        .map(|l| {
+            let mut words = l.split_whitespace();
+            let name = words.next().unwrap_or_default();
+            let name = name.rsplit('/').next().unwrap_or(name);
+            format!("{name} {}", words.next().unwrap_or_default())
+        })
+        .collect()
+}
+
+/// Writes files, and says what is in them.
+fn fill(rig: &Rig, name: &str) -> String {
+    let mnt = rig.mnt();
+    rig.sh(&format!(
+        "cd {}; for i in 1 2 3 4 5 6; do head -c 3000000 /dev/urandom > {name}$i; done; sync; \
+         cat {name}* | sha256sum",
+        mnt.display()
+    ))
+}
+
+fn sum(rig: &Rig, name: &str) -> String {
+    rig.sh(&format!(
+        "cd {}; cat {name}* | sha256sum",
+        rig.mnt().display()
+    ))
+}
+
+fn settled(rig: &Rig) {
+    rig.zpool(&["wait", "-t", "resilver,replace", "tank"]);
+    rig.zpool(&["sync", "tank"]);
+}
+
+#[test]
+fn a_pool_moves_from_one_disk_to_others_while_it_is_used() {
+    let Some(mut rig) = Rig::new("devices") else {
+        return;
+    };
+    let d = rig.images(5, 128 * MIB);
+    let small = rig.image("small.img", 65 * MIB);
+    let mnt = rig.mnt();
+    let mnt = mnt.to_str().unwrap();
+    rig.start();
+    rig.zpool(&["create", "-m", mnt, "tank", &d[0]]);
+    let a = fill(&rig, "a");
+
+    // Refusals, with nothing changed.
+    let before = tree(&rig);
+    let refused = |args: &[&str], words: &str| {
+        let said = rig.try_run("zpool", args).fails(1);
+        assert!(said.contains(words), "{args:?}: {said}");
+    };
+    refused(&["attach", "tank", &d[0], &small], "device is too small");
+    refused(
+        &["attach", "tank", &d[0], &d[0]],
+        "is part of active pool 'tank'",
+    );
+    refused(&["attach", "tank", "nope", &d[1]], "no such device in pool");
+    refused(
+        &["detach", "tank", &d[0]],
+        "only applicable to mirror and replacing vdevs",
+    );
+    refused(&["offline", "tank", &d[0]], "no valid replicas");
+    refused(&["remove", "tank", &d[0]], "cannot remove");
+    let usage = rig.try_run("zpool", &["attach", "tank", &d[0]]).fails(2);
+    assert!(
+        usage.contains("missing <new_device> specification"),
+        "{usage}"
+    );
+    assert_eq!(tree(&rig), before);
+
+    rig.zpool(&["attach", "-w", "tank", &d[0], &d[1]]);
+    assert_eq!(
+        tree(&rig),
+        ["tank ONLINE", "mirror-0 ONLINE", "d0 ONLINE", "d1 ONLINE"],
+        "{}",
+        status(&rig)
+    );
+    rig.zpool(&["offline", "tank", &d[0]]);
+    refused(&["offline", "tank", &d[1]], "no valid replicas");
+    let b = fill(&rig, "b");
+    rig.zpool(&["export", "tank"]);
+    rig.zdb_check("tank");
+    rig.zpool(&["import", "-d", rig.disks().to_str().unwrap(), "tank"]);
+    assert!(
+        tree(&rig).iter().any(|l| l == "d0 OFFLINE"),
+        "{}",
+        status(&rig)
+    );
+    rig.zpool(&["online", "tank", &d[0]]);
+    settled(&rig);
+    rig.zpool(&["replace", "-w", "tank", &d[0], &d[2]]);
+    settled(&rig);
+    rig.zpool(&["detach", "tank", &d[1]]);
+    assert_eq!(tree(&rig), ["tank ONLINE", "d2 ONLINE"]);
+
+    // A log comes and goes while it is in use.
+    rig.zpool(&["add", "tank", "log", &d[3]]);
+    rig.sh(&format!(
+        "dd if=/dev/zero of={mnt}/s bs=4k count=50 oflag=sync 2>&1"
+    ));
+    rig.zpool(&["add", "tank", "spare", &d[4]]);
+    rig.zpool(&["remove", "tank", &d[3]]);
+    rig.zpool(&["remove", "tank", &d[4]]);
+    assert_eq!((sum(&rig, "a"), sum(&rig, "b")), (a.clone(), b.clone()));
+    rig.zpool(&["export", "tank"]);
+    rig.zdb_check("tank");
+    // What left is nobody's any more.
+    rig.zpool(&["import", "-d", &d[2], "tank"]);
+    assert_eq!((sum(&rig, "a"), sum(&rig, "b")), (a, b));
+    for gone in [&d[0], &d[1], &d[3], &d[4]] {
+        rig.zpool(&["create", "-n", "other", gone]);
+    }
+    let history = rig.zpool(&["history", "-i", "tank"]);
+    for line in ["vdev attach", "detach", "zpool replace", "zpool offline"] {
+        assert!(history.contains(line), "{line}: {history}");
+    }
+    let events = rig.zpool(&["events", "-H"]);
+    for class in [
+        "pool_create",
+        "vdev_attach",
+        "vdev_online",
+        "vdev_add",
+        "pool_export",
+    ] {
+        assert!(
+            events.contains(&format!("sysevent.fs.zfs.{class}")),
+            "{events}"
+        );
+    }
+    rig.zpool(&["export", "tank"]);
+    rig.stop();
+}
+
+#[test]
+fn a_spare_steps_in_for_a_disk_that_is_pulled_under_load() {
+    let Some(mut rig) = Rig::as_root("spares") else {
+        return;
+    };
+    let mut disks = Vec::new();
+    for n in 0..4 {
+        let Some(d) = rig.loop_device(&format!("l{n}.img"), 128 * MIB) else {
+            eprintln!("skipped: no loop devices");
+            return;
+        };
+        disks.push(d);
+    }
+    let mnt = rig.mnt();
+    rig.start();
+    let mut args = vec!["create", "-m", mnt.to_str().unwrap(), "tank", "raidz"];
+    args.extend(disks[..3].iter().map(String::as_str));
+    args.extend(["spare", &disks[3]]);
+    rig.zpool(&args);
+    let a = fill(&rig, "a");
+    // Its backing file goes to nothing while files are written.
+    let image = rig.disks().join("l1.img");
+    let size = image.metadata().unwrap().len();
+    std::fs::File::options()
+        .write(true)
+        .open(&image)
+        .unwrap()
+        .set_len(0)
+        .unwrap();
+    let b = fill(&rig, "b");
+    let name = |path: &str| path.rsplit('/').next().unwrap().to_string();
+    until("the spare stands in", || {
+        // Reading is what finds out.
+        let _ = rig.try_run("zpool", &["sync", "-f", "tank"]);
+        let _ = rig.try_run(
+            "sh",
+            &["-c", &format!("cat {}/* >/dev/null", mnt.display())],
+        );
+        std::thread::sleep(Duration::from_millis(300));
+        let t = tree(&rig);
+        t.iter().any(|l| l.starts_with("spare-"))
+    });
+    rig.zpool(&["wait", "-t", "resilver", "tank"]);
+    assert_eq!((sum(&rig, "a"), sum(&rig, "b")), (a.clone(), b.clone()));
+    let t = tree(&rig);
+    assert!(t.contains(&format!("{} INUSE", name(&disks[3]))), "{t:?}");
+    // The broken one is detached for good: the spare stays.
+    rig.zpool(&["detach", "tank", &disks[1]]);
+    let t = tree(&rig);
+    assert!(t.contains(&format!("{} ONLINE", name(&disks[3]))), "{t:?}");
+    assert!(!t.iter().any(|l| l.contains("spare")), "{t:?}");
+    rig.zpool(&["export", "tank"]);
+    let file = std::fs::File::options().write(true).open(&image).unwrap();
+    file.set_len(size).unwrap();
+    rig.zdb_check("tank");
+    rig.stop();
+}

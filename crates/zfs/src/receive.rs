@@ -1,0 +1,141 @@
+//! `zfs receive`.
+
+use crate::common;
+use api::{NameBy, Receive, Reply, Request};
+use cli::names::{self, Want};
+use cli::{Cx, Fail, Outcome, Parsed};
+use control::client::unexpected;
+use std::io::IsTerminal;
+use std::os::fd::AsFd;
+
+/// Properties that come with the data, or belong to another command.
+const REFUSED: [&str; 6] = [
+    "version",
+    "volsize",
+    "volblocksize",
+    "normalization",
+    "utf8only",
+    "casesensitivity",
+];
+
+pub fn receive(args: &Parsed, cx: &mut Cx<'_>) -> Outcome {
+    let name = match args.operands.as_slice() {
+        [] => return Err(Fail::Usage("missing snapshot argument".into())),
+        [name] => name.clone(),
+        _ => return Err(Fail::Usage("too many arguments".into())),
+    };
+    if args.has("A") {
+        return abort(args, cx, name);
+    }
+    let name_by = match (args.has("d"), args.has("e")) {
+        (true, true) => {
+            return Err(Fail::Usage(
+                "Invalid option combination: -d and -e are mutually exclusive".into(),
+            ))
+        }
+        (true, false) => NameBy::AllButFirst,
+        (false, true) => NameBy::Last,
+        (false, false) => NameBy::Target,
+    };
+    let want = match name_by {
+        NameBy::Target => Want::Any,
+        _ => Want::Filesystem,
+    };
+    names::check_dataset(&name, want)
+        .map_err(|why| Fail::Error(format!("cannot receive: {why}")))?;
+    if args.has("c") && (args.has("F") || args.has("s")) {
+        return Err(Fail::Usage(
+            "corrective receive (-c) cannot be used with -F or -s".into(),
+        ));
+    }
+    let mut props = common::assignments(args.all("o"))?;
+    let origin = props.iter().position(|(n, _)| n == "origin");
+    let origin = origin.map(|at| props.remove(at).1);
+    let exclude: Vec<String> = args.all("x").map(str::to_string).collect();
+    let wrong = props
+        .iter()
+        .map(|(n, _)| n)
+        .chain(&exclude)
+        .find(|n| REFUSED.contains(&n.as_str()));
+    if let Some(n) = wrong {
+        return Err(Fail::Error(format!(
+            "cannot receive: property '{n}' cannot be set or excluded"
+        )));
+    }
+    if let Some((n, _)) = props.iter().find(|(n, _)| exclude.contains(n)) {
+        return Err(Fail::Error(format!(
+            "cannot receive: property '{n}' is both set and excluded"
+        )));
+    }
+    if props
+        .iter()
+        .any(|(n, v)| n == "keylocation" && v == "prompt")
+    {
+        return Err(Fail::Error(
+            "cannot receive: keylocation may not be 'prompt': standard input is the stream".into(),
+        ));
+    }
+    let stdin = std::io::stdin();
+    if stdin.is_terminal() {
+        return Err(Fail::Error(
+            "Error: Backup stream can not be read from a terminal.\nYou must redirect standard input.".into(),
+        ));
+    }
+    let key = match args.has("n") {
+        true => None,
+        false => cli::keys::for_new(&props, &name)
+            .map_err(|e| Fail::Error(format!("cannot receive: {e}")))?,
+    };
+    let request = Request::Receive(Receive {
+        target: name.clone(),
+        name_by,
+        force: args.has("F"),
+        resumable: args.has("s"),
+        no_mount: args.has("u"),
+        force_unmount: args.has("M"),
+        no_holds: args.has("h"),
+        verbose: args.has("v"),
+        dry_run: args.has("n"),
+        corrective: args.has("c"),
+        origin,
+        props,
+        exclude,
+        key,
+        command: cx.command(),
+    });
+    let out = &mut cx.out;
+    let mut failed = None;
+    let answer = cx.backend.ask_passing(&request, stdin.as_fd(), &mut |p| {
+        let told = writeln!(out, "{}", p.what).and_then(|()| out.flush());
+        failed = failed.take().or(told.err());
+    });
+    if let Some(e) = failed {
+        return Err(e.into());
+    }
+    match answer {
+        Ok(Reply::Received(r)) => {
+            for line in &r.warnings {
+                cx.say(line)?;
+            }
+            Ok(i32::from(!r.warnings.is_empty()))
+        }
+        Ok(other) => Err(cx.fail_plain(&unexpected(&other))),
+        Err(e) => Err(cx.fail(&e, "receive", &name)),
+    }
+}
+
+/// `-A`: throws away what a broken receive kept.
+fn abort(args: &Parsed, cx: &mut Cx<'_>, name: String) -> Outcome {
+    let others = ["F", "M", "c", "d", "e", "h", "n", "o", "s", "u", "v", "x"];
+    if others.iter().any(|o| args.has(o)) {
+        return Err(Fail::Usage("-A cannot be used with other options".into()));
+    }
+    names::check_dataset(&name, Want::Filesystem)
+        .map_err(|why| Fail::Error(format!("cannot open '{name}': {why}")))?;
+    let request = Request::ReceiveAbort {
+        dataset: name.clone(),
+        command: cx.command(),
+    };
+    common::done(cx, &request, "abort the receive of", &name)?;
+    Ok(0)
+}

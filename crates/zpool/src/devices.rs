@@ -1,0 +1,382 @@
+//! `zpool add`, `remove`, `attach`, `replace`, `detach`, `online`, `offline`, `reopen` (command reference §7).
+
+use crate::{common, create};
+use api::{
+    ApiError, DeviceAttach, PoolAdd, PoolGet, Reply, Request, VdevClass, VdevKind, VdevSpec,
+};
+use cli::vdevs::of_class;
+use cli::{Cx, Fail, Outcome, Parsed};
+use control::client::unexpected;
+use std::time::Duration;
+
+/// How often is asked whether what was begun has ended.
+const POLL: Duration = Duration::from_millis(200);
+
+/// Options of this software's table that need what it does not have.
+fn not_yet(args: &Parsed, action: &str, flags: &[(&str, &str)]) -> Result<(), Fail> {
+    for (flag, shown) in flags {
+        if args.has(flag) {
+            return Err(Fail::Error(format!(
+                "{action}: {shown} is not available in this version"
+            )));
+        }
+    }
+    Ok(())
+}
+
+/// `-o ashift=N`
+fn ashift(args: &Parsed) -> Result<Option<u32>, Fail> {
+    let known = |name: &str| (name == "ashift").then(|| name.to_string());
+    let given = common::assignments(args.all("o"), known, "property here: only ashift is")?;
+    let Some((_, value)) = given.first() else {
+        return Ok(None);
+    };
+    match value.parse::<u32>() {
+        Ok(n) if n == 0 || (9..=16).contains(&n) => Ok(Some(n)),
+        _ => Err(Fail::Error(format!(
+            "invalid value '{value}' for 'ashift' property: must be 0 or between 9 and 16"
+        ))),
+    }
+}
+
+/// Pool and devices of commands that take several of them.
+fn pool_and_devices(args: &Parsed) -> Result<(String, Vec<String>), Fail> {
+    match args.operands.split_first() {
+        None => Err(Fail::Usage("missing pool name".into())),
+        Some((_, [])) => Err(Fail::Usage("missing device name".into())),
+        Some((pool, devices)) => Ok((pool.clone(), devices.to_vec())),
+    }
+}
+
+/// Asks for each device; the exit status is 1 if one was refused.
+fn each(
+    cx: &mut Cx<'_>,
+    devices: &[String],
+    action: &str,
+    request: &dyn Fn(String, String) -> Request,
+) -> Outcome {
+    let mut status = 0;
+    for device in devices {
+        match cx.ask(&request(device.clone(), cx.command())) {
+            Ok(Reply::Done) => {}
+            Ok(Reply::DoneBut(warning)) => writeln!(cx.out, "{warning}")?,
+            Ok(other) => return Err(cx.fail_plain(&unexpected(&other))),
+            Err(e) => {
+                cx.complain(&e, action, device)?;
+                status = 1;
+            }
+        }
+    }
+    Ok(status)
+}
+
+pub fn online(args: &Parsed, cx: &mut Cx<'_>) -> Outcome {
+    let (pool, devices) = pool_and_devices(args)?;
+    not_yet(args, "cannot online", &[("power", "--power")])?;
+    let expand = args.has("e");
+    each(cx, &devices, "online", &|device, command| {
+        Request::DeviceOnline {
+            pool: pool.clone(),
+            device,
+            expand,
+            command,
+        }
+    })
+}
+
+pub fn offline(args: &Parsed, cx: &mut Cx<'_>) -> Outcome {
+    let (pool, devices) = pool_and_devices(args)?;
+    not_yet(args, "cannot offline", &[("power", "--power")])?;
+    let (temporary, fault) = (args.has("t"), args.has("f"));
+    each(cx, &devices, "offline", &|device, command| {
+        Request::DeviceOffline {
+            pool: pool.clone(),
+            device,
+            temporary,
+            fault,
+            command,
+        }
+    })
+}
+
+pub fn remove(args: &Parsed, cx: &mut Cx<'_>) -> Outcome {
+    let needs = [("n", "-n"), ("p", "-p"), ("s", "-s"), ("w", "-w")];
+    let (pool, devices) = pool_and_devices(args)?;
+    not_yet(args, &format!("cannot remove from '{pool}'"), &needs)?;
+    each(cx, &devices, "remove", &|device, command| {
+        Request::DeviceRemove {
+            pool: pool.clone(),
+            device,
+            command,
+        }
+    })
+}
+
+pub fn detach(args: &Parsed, cx: &mut Cx<'_>) -> Outcome {
+    let (pool, devices) = pool_and_devices(args)?;
+    if devices.len() > 1 {
+        return Err(Fail::Usage("too many arguments".into()));
+    }
+    each(cx, &devices, "detach", &|device, command| {
+        Request::DeviceDetach {
+            pool: pool.clone(),
+            device,
+            command,
+        }
+    })
+}
+
+pub fn attach(args: &Parsed, cx: &mut Cx<'_>) -> Outcome {
+    put_beside(args, cx, false)
+}
+
+pub fn replace(args: &Parsed, cx: &mut Cx<'_>) -> Outcome {
+    put_beside(args, cx, true)
+}
+
+fn put_beside(args: &Parsed, cx: &mut Cx<'_>, replace: bool) -> Outcome {
+    let (pool, device, new) = match args.operands.as_slice() {
+        [] => return Err(Fail::Usage("missing pool name argument".into())),
+        [_] => return Err(Fail::Usage("missing <device> specification".into())),
+        [_, _] if !replace => return Err(Fail::Usage("missing <new_device> specification".into())),
+        [pool, device] => (pool, device, None),
+        [pool, device, new] => (pool, device, Some(new)),
+        _ => return Err(Fail::Usage("too many arguments".into())),
+    };
+    let action = if replace { "replace" } else { "attach" };
+    not_yet(args, &format!("cannot {action} {device}"), &[("s", "-s")])?;
+    let new = match new {
+        Some(word) => Some(create::resolve(word).map_err(Fail::Error)?.0),
+        None => None,
+    };
+    let request = Request::DeviceAttach(DeviceAttach {
+        pool: pool.clone(),
+        device: device.clone(),
+        new,
+        replace,
+        ashift: ashift(args)?,
+        force: args.has("f"),
+        command: cx.command(),
+    });
+    common::done(cx, &request, action, device)?;
+    if args.has("w") {
+        let activity = if replace { "replace" } else { "resilver" };
+        until_idle(cx, pool, activity)?;
+    }
+    Ok(0)
+}
+
+/// Waits until nothing of that name goes on in a pool.
+fn until_idle(cx: &mut Cx<'_>, pool: &str, activity: &str) -> Result<(), Fail> {
+    loop {
+        let request = Request::PoolActivity { pool: pool.into() };
+        match cx.ask(&request) {
+            Ok(Reply::Activity(now)) => {
+                if !now.iter().any(|a| a.name == activity && a.running) {
+                    return Ok(());
+                }
+            }
+            Ok(other) => return Err(cx.fail_plain(&unexpected(&other))),
+            Err(e) => return Err(cx.fail(&e, "wait for", pool)),
+        }
+        std::thread::sleep(POLL);
+    }
+}
+
+pub fn reopen(args: &Parsed, cx: &mut Cx<'_>) -> Outcome {
+    not_yet(args, "cannot reopen", &[("n", "-n")])?;
+    let (pools, failed) = common::pools(
+        cx,
+        PoolGet {
+            pools: args.operands.clone(),
+            ..PoolGet::default()
+        },
+    )?;
+    let mut status = i32::from(failed);
+    for pool in pools {
+        let request = Request::PoolReopen {
+            pool: pool.name.clone(),
+            command: cx.command(),
+        };
+        match common::done(cx, &request, "reopen", &pool.name) {
+            Ok(()) => {}
+            Err(Fail::Error(_)) => status = 1,
+            Err(other) => return Err(other),
+        }
+    }
+    Ok(status)
+}
+
+pub fn add(args: &Parsed, cx: &mut Cx<'_>) -> Outcome {
+    let (name, words) = match args.operands.split_first() {
+        None => return Err(Fail::Usage("missing pool name argument".into())),
+        Some((_, [])) => return Err(Fail::Usage("missing vdev specification".into())),
+        Some((name, words)) => (name.clone(), words),
+    };
+    let force = args.has("f");
+    let narrow = [
+        "allow-in-use",
+        "allow-replication-mismatch",
+        "allow-ashift-mismatch",
+    ];
+    if force && narrow.iter().any(|f| args.has(f)) {
+        return Err(Fail::Usage(
+            "'-f' cannot be used with the '--allow-' options".into(),
+        ));
+    }
+    let vdevs = create::parse_vdevs(words, &create::resolve).map_err(Fail::Error)?;
+    create::refuse_twice(&format!("cannot add to '{name}'"), &vdevs)?;
+    let get = PoolGet {
+        pools: vec![name.clone()],
+        tree: true,
+        ..PoolGet::default()
+    };
+    let (pools, _) = common::pools(cx, get)?;
+    let Some(tree) = pools.first().and_then(|p| p.tree.clone()) else {
+        return Ok(1);
+    };
+    let there = specs(&tree);
+    let mut errors = Vec::new();
+    if !force && !args.has("allow-replication-mismatch") {
+        errors = create::mismatches(&vdevs, &create::size_of);
+        if errors.is_empty() {
+            errors.extend(differs(&there, &vdevs));
+        }
+    }
+    if !errors.is_empty() {
+        return Err(cx.fail_plain(&ApiError::vdevs(true, &errors)));
+    }
+    let dry_run = args.has("n");
+    let request = Request::PoolAdd(PoolAdd {
+        pool: name.clone(),
+        vdevs: vdevs.clone(),
+        ashift: ashift(args)?,
+        allow_in_use: force || args.has("allow-in-use"),
+        allow_ashift_mismatch: force || args.has("allow-ashift-mismatch"),
+        dry_run,
+        command: cx.command(),
+    });
+    common::done(cx, &request, "add to", &name)?;
+    if dry_run {
+        let how = common::naming(args, cx);
+        write!(
+            cx.out,
+            "would update '{name}' to the following configuration:\n\n{}",
+            merged(&name, &tree, &vdevs, how)
+        )?;
+    }
+    Ok(0)
+}
+
+/// The vdevs of a pool as they would be asked for.
+fn specs(root: &api::Vdev) -> Vec<VdevSpec> {
+    let spec = |v: &api::Vdev| VdevSpec {
+        kind: v.kind,
+        class: v.class,
+        path: v.path.clone(),
+        children: Vec::new(),
+    };
+    let holes = |v: &&api::Vdev| !matches!(v.kind, VdevKind::Hole | VdevKind::Indirect);
+    root.children
+        .iter()
+        .filter(holes)
+        .map(|top| VdevSpec {
+            // One that is being replaced counts as what it is without that.
+            kind: match top.kind {
+                VdevKind::Replacing | VdevKind::Spare => VdevKind::Disk,
+                kind => kind,
+            },
+            children: match top.kind {
+                VdevKind::Replacing | VdevKind::Spare => Vec::new(),
+                _ => top.children.iter().map(spec).collect(),
+            },
+            ..spec(top)
+        })
+        .collect()
+}
+
+/// Why new vdevs do not go with those of the pool.
+fn differs(there: &[VdevSpec], new: &[VdevSpec]) -> Option<String> {
+    let word = |v: &VdevSpec| match v.kind {
+        VdevKind::Mirror => format!("{}-way mirror", v.children.len()),
+        VdevKind::Raidz { parity } | VdevKind::Draid { parity, .. } => {
+            let word = create::shape(v).0;
+            format!(
+                "{}-way {word} with {parity} device parity",
+                v.children.len()
+            )
+        }
+        VdevKind::File => "file".to_string(),
+        _ => "disk".to_string(),
+    };
+    let normal = |v: &&VdevSpec| v.class == VdevClass::Normal;
+    let old = there.iter().find(normal)?;
+    let level = "mismatched replication level:";
+    for n in new.iter().filter(normal) {
+        let (a, b) = (create::shape(old), create::shape(n));
+        let plain = |kind: &str| kind == "disk" || kind == "file";
+        // Of rows the parity matters, not the width.
+        let same = match a.0 {
+            "mirror" => a == b,
+            _ => a.0 == b.0 && a.1 == b.1,
+        };
+        if !same && !(plain(a.0) && plain(b.0)) {
+            return Some(format!(
+                "{level} pool uses {} and new vdev is {}",
+                word(old),
+                word(n)
+            ));
+        }
+        if plain(a.0) && plain(b.0) && a.0 != b.0 {
+            return Some(format!(
+                "{level} pool uses {} and new vdev uses {}",
+                a.0, b.0
+            ));
+        }
+    }
+    let least = there
+        .iter()
+        .filter(normal)
+        .map(|v| create::shape(v).1)
+        .min();
+    let classes = [VdevClass::Special, VdevClass::Dedup];
+    for n in new.iter().filter(|v| classes.contains(&v.class)) {
+        if Some(create::shape(n).1) < least {
+            return Some(format!(
+                "{level} pool and new vdev with different redundancy, {} and the pool's data",
+                cli::vdevs::class_word(n.class)
+            ));
+        }
+    }
+    None
+}
+
+/// The tree there would be.
+fn merged(pool: &str, root: &api::Vdev, new: &[VdevSpec], how: cli::vdevs::Naming) -> String {
+    let groups = [
+        (VdevClass::Normal, pool),
+        (VdevClass::Dedup, "dedup"),
+        (VdevClass::Special, "special"),
+        (VdevClass::Log, "logs"),
+        (VdevClass::Cache, "cache"),
+        (VdevClass::Spare, "spares"),
+    ];
+    let mut out = String::new();
+    for (class, heading) in groups {
+        let mut lines = Vec::new();
+        for v in of_class(root, class) {
+            lines.push(format!("\t  {}\n", cli::vdevs::name(v, pool, how)));
+            for c in &v.children {
+                lines.push(format!("\t    {}\n", cli::vdevs::name(c, pool, how)));
+            }
+        }
+        let of: Vec<VdevSpec> = new.iter().filter(|v| v.class == class).cloned().collect();
+        let text = create::layout(pool, &of);
+        // Its first line is the heading.
+        lines.extend(text.lines().skip(1).map(|l| format!("{l}\n")));
+        if !lines.is_empty() {
+            out.push_str(&format!("\t{heading}\n{}", lines.concat()));
+        }
+    }
+    out
+}

@@ -1,0 +1,119 @@
+//! `zpool scrub` and `zpool resilver`.
+
+use crate::common;
+use api::{PoolGet, PoolScrub, Reply, Request, ScrubAction};
+use cli::{Cx, Fail, Outcome, Parsed};
+use control::client::unexpected;
+use std::time::Duration;
+
+/// How often it is looked whether a scrub has ended.
+const TICK: Duration = Duration::from_millis(200);
+
+/// The pools named, or all of them.
+fn pools(args: &Parsed, all: bool, cx: &mut Cx<'_>) -> Result<Vec<String>, Fail> {
+    if all && !args.operands.is_empty() {
+        return Err(Fail::Usage(
+            "the -a flag cannot be combined with individual pools.".into(),
+        ));
+    }
+    if !all {
+        return match args.operands.is_empty() {
+            true => Err(Fail::Usage("missing pool name argument".into())),
+            false => Ok(args.operands.clone()),
+        };
+    }
+    let (pools, _) = common::pools(cx, PoolGet::default())?;
+    Ok(pools.into_iter().map(|p| p.name).collect())
+}
+
+/// Makes a request for each pool; the exit status.
+fn each(
+    pools: &[String],
+    action: &str,
+    cx: &mut Cx<'_>,
+    request: &dyn Fn(&str, String) -> Request,
+) -> Outcome {
+    let mut status = 0;
+    for pool in pools {
+        let request = request(pool, cx.command());
+        match cx.ask(&request) {
+            Ok(Reply::Done) => {}
+            Ok(other) => return Err(cx.fail_plain(&unexpected(&other))),
+            Err(e) => {
+                let e = match e.whole {
+                    true => e,
+                    false => api::ApiError {
+                        message: format!("cannot {action} {pool}: {}", e.message),
+                        whole: true,
+                        ..e
+                    },
+                };
+                cx.complain(&e, action, pool)?;
+                status = 1;
+            }
+        }
+    }
+    Ok(status)
+}
+
+pub fn scrub(args: &Parsed, cx: &mut Cx<'_>) -> Outcome {
+    let (stop, pause, since_last) = (args.has("s"), args.has("p"), args.has("C"));
+    for (a, b, text) in [
+        (stop, pause, "-s and -p"),
+        (pause, since_last, "-p and -C"),
+        (stop, since_last, "-s and -C"),
+        (stop, args.has("w"), "-w and -s"),
+        (pause, args.has("w"), "-w and -p"),
+    ] {
+        if a && b {
+            return Err(Fail::Usage(format!(
+                "invalid option combination: {text} are mutually exclusive"
+            )));
+        }
+    }
+    let (action, words) = match (stop, pause) {
+        (true, _) => (ScrubAction::Stop, "cancel scrubbing"),
+        (_, true) => (ScrubAction::Pause, "pause scrubbing"),
+        _ => (ScrubAction::Start, "scrub"),
+    };
+    let pools = pools(args, args.has("a"), cx)?;
+    let status = each(&pools, words, cx, &|pool, command| {
+        Request::PoolScrub(PoolScrub {
+            pool: pool.into(),
+            action,
+            since_last,
+            command,
+        })
+    })?;
+    if args.has("w") && status == 0 {
+        for pool in &pools {
+            wait(pool, cx)?;
+        }
+    }
+    Ok(status)
+}
+
+/// Returns when no scrub runs in a pool.
+fn wait(pool: &str, cx: &mut Cx<'_>) -> Result<(), Fail> {
+    loop {
+        let list = match cx.ask(&Request::PoolActivity { pool: pool.into() }) {
+            Ok(Reply::Activity(list)) => list,
+            Ok(other) => return Err(cx.fail_plain(&unexpected(&other))),
+            Err(e) => return Err(cx.fail(&e, "wait for", pool)),
+        };
+        if !list.iter().any(|a| a.name == "scrub" && a.running) {
+            return Ok(());
+        }
+        std::thread::sleep(TICK);
+    }
+}
+
+pub fn resilver(args: &Parsed, cx: &mut Cx<'_>) -> Outcome {
+    let pools = pools(args, false, cx)?;
+    each(&pools, "restart resilver on", cx, &|pool, command| {
+        Request::PoolResilver {
+            pool: pool.into(),
+            command,
+        }
+    })
+}

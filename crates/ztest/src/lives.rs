@@ -1,0 +1,290 @@
+//! Lives of file systems: snapshots, clones, promotion, going back, bookmarks, holds, new names, in
+//! several threads that share a few names, and the end of all of them.
+//!
+//! A command may be refused because another thread was faster. Whatever else goes wrong is a finding; what
+//! the accounts are afterwards is judged by [`judge`].
+
+use crate::Dice;
+use admin::commands::{told, Commands, ROOT};
+use admin::datasets::mount;
+use admin::PoolEntry;
+use base::sync::RwLockExt;
+use base::{bail, Kind, Result};
+use dsl::Dataset;
+use pool::Pool;
+use std::sync::{Arc, RwLock};
+use zpl::{Cred, New, WriteOpts};
+
+/// File systems at most.
+const HEADS: u64 = 5;
+/// Their names begin so.
+const PREFIX: &str = "life";
+/// Snapshots of a head at most.
+const SNAPSHOTS: usize = 8;
+/// Features whose counts are zero when everything is gone.
+const COUNTED: [&str; 4] = [
+    "com.delphix:bookmarks",
+    "com.datto:bookmark_v2",
+    "com.delphix:bookmark_written",
+    "com.delphix:livelist",
+];
+
+/// All of them.
+pub struct Lives {
+    commands: Commands,
+    entry: Arc<PoolEntry>,
+    /// Held for writing by whoever takes a head away, for reading by whoever writes into one.
+    files: RwLock<()>,
+    /// Nobody else changes anything: what was done must be seen.
+    alone: bool,
+}
+
+/// A snapshot: full name, dataset.
+type Snap = (String, Arc<Dataset>);
+
+impl Lives {
+    pub fn new(commands: Commands, entry: Arc<PoolEntry>, alone: bool) -> Lives {
+        Lives {
+            commands,
+            entry,
+            files: RwLock::default(),
+            alone,
+        }
+    }
+
+    fn pool(&self) -> &Arc<Pool> {
+        &self.entry.pool
+    }
+
+    fn any_name(&self, dice: &mut Dice) -> String {
+        format!("{}/{PREFIX}{}", self.pool().name(), dice.below(HEADS))
+    }
+
+    fn heads(&self) -> Result<Vec<Arc<Dataset>>> {
+        let (dsl, mut out) = (&self.pool().dsl, Vec::new());
+        dsl.walk(&dsl.root()?, &mut |d| {
+            if d.name().starts_with(PREFIX) {
+                out.push(d.head()?);
+            }
+            Ok(())
+        })?;
+        Ok(out)
+    }
+
+    fn snaps(&self, of: &Dataset) -> Result<Vec<Snap>> {
+        let name = of.full_name();
+        let list = of.snapshots()?.into_iter();
+        Ok(list.map(|(s, ds)| (format!("{name}@{s}"), ds)).collect())
+    }
+
+    fn any_head(&self, dice: &mut Dice) -> Result<Arc<Dataset>> {
+        let heads = self.heads()?;
+        let chosen = heads.get(dice.below(heads.len() as u64) as usize);
+        chosen.cloned().ok_or_else(|| Kind::NotFound.into())
+    }
+
+    fn any_snap(&self, dice: &mut Dice) -> Result<Snap> {
+        let list = self.snaps(&*self.any_head(dice)?)?;
+        let chosen = list.get(dice.below(list.len() as u64) as usize);
+        chosen.cloned().ok_or_else(|| Kind::NotFound.into())
+    }
+
+    /// One command. True if it was carried out, false if it does not apply to what there is.
+    pub fn step(&self, dice: &mut Dice) -> Result<bool> {
+        match self.command(dice) {
+            Ok(()) => Ok(true),
+            Err(e) => match e.kind {
+                Kind::NotFound | Kind::Exists | Kind::Busy | Kind::Invalid | Kind::Again => {
+                    Ok(false)
+                }
+                Kind::NoSpace | Kind::Quota => Ok(false),
+                _ => Err(e),
+            },
+        }
+    }
+
+    fn command(&self, dice: &mut Dice) -> Result<()> {
+        let c = &self.commands;
+        match dice.below(16) {
+            0 => c.create(&self.any_name(dice), &[("recordsize", 4096)]),
+            1..=4 => self.write(&self.any_head(dice)?, dice),
+            5..=6 => {
+                let head = self.any_head(dice)?;
+                if self.snaps(&head)?.len() >= SNAPSHOTS {
+                    return Ok(());
+                }
+                c.snapshot(&format!("{}@s{}", head.full_name(), dice.below(40)))
+            }
+            7..=8 => {
+                let (name, _) = self.any_snap(dice)?;
+                c.destroy(&name)?;
+                self.is_gone(&name)
+            }
+            9 => {
+                let (name, _) = self.any_snap(dice)?;
+                let _taken_away = self.files.acquire_write();
+                c.rollback(&name)
+            }
+            10 => {
+                let (name, _) = self.any_snap(dice)?;
+                c.clone_unmounted(&name, &self.any_name(dice))
+            }
+            11 => c.promote(&self.any_head(dice)?.full_name()),
+            12 => self.mark(dice),
+            13 => self.hold(dice),
+            14 => {
+                let head = self.any_head(dice)?.full_name();
+                let _taken_away = self.files.acquire_write();
+                match dice.below(2) {
+                    0 => c.rename(&head, &self.any_name(dice)),
+                    _ => {
+                        c.destroy(&head)?;
+                        self.is_gone(&head)
+                    }
+                }
+            }
+            _ => {
+                let (name, _) = self.any_snap(dice)?;
+                let (fs, _) = name.split_once('@').ok_or(Kind::Invalid)?;
+                c.rename(&name, &format!("{fs}@r{}", dice.below(40)))
+            }
+        }
+    }
+
+    fn is_gone(&self, name: &str) -> Result<()> {
+        match self.pool().dsl.dataset(name) {
+            Ok(_) if self.alone => bail!(Damaged, "{name} is still there"),
+            _ => Ok(()),
+        }
+    }
+
+    /// Makes or destroys a bookmark.
+    fn mark(&self, dice: &mut Dice) -> Result<()> {
+        let head = self.any_head(dice)?;
+        let marks = head.bookmarks()?;
+        match marks.first().filter(|_| dice.below(2) == 0) {
+            Some((mark, _)) => {
+                let name = format!("{}#{mark}", head.full_name());
+                self.commands.destroy(&name)?;
+                if self.alone && head.bookmark(mark)?.is_some() {
+                    bail!(Damaged, "{name} is still there");
+                }
+                Ok(())
+            }
+            None => {
+                let (source, _) = self.any_snap(dice)?;
+                let (fs, _) = source.split_once('@').ok_or(Kind::Invalid)?;
+                let mark = format!("{fs}#m{}", dice.below(6));
+                self.commands.bookmark(&source, &mark)
+            }
+        }
+    }
+
+    /// Holds a snapshot, or lets it go.
+    fn hold(&self, dice: &mut Dice) -> Result<()> {
+        let (name, snap) = self.any_snap(dice)?;
+        if let Some((tag, _)) = snap.hold_list()?.first() {
+            return self.commands.release(tag, &name);
+        }
+        self.commands.hold("tag", &name)?;
+        if self.alone && self.commands.destroy(&name).is_ok() {
+            bail!(Damaged, "{name} was held and is gone");
+        }
+        Ok(())
+    }
+
+    /// Some blocks of a few files.
+    fn write(&self, head: &Arc<Dataset>, dice: &mut Dice) -> Result<()> {
+        let _stays = self.files.acquire_read();
+        let name = head.full_name();
+        let object = head.object();
+        if self.entry.mounted(object).is_none() {
+            let place = format!("/{}", name.replace('/', "."));
+            mount::mount(&self.commands.0, ROOT, &name, &[], false, Some(&place)).map_err(told)?;
+        }
+        let mounted = self.entry.mounted(object).ok_or(Kind::NotFound)?;
+        let inside = mounted.head.enter();
+        let (zfs, root) = (&inside.zfs, inside.zfs.root()?);
+        let (cred, file) = (Cred::root(), format!("f{}", dice.below(3)));
+        let z = match zfs.lookup(&root, file.as_bytes(), &cred) {
+            Err(e) if e.kind == Kind::NotFound => {
+                zfs.create(&root, file.as_bytes(), &New::file(0o100_644, 0), &cred)?
+            }
+            found => found?,
+        };
+        let mut data = vec![0; 4096 * (1 + dice.below(8) as usize)];
+        let mut word = dice.below(u64::MAX);
+        for b in data.chunks_exact_mut(8) {
+            word = word.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(1);
+            b.copy_from_slice(&word.to_le_bytes());
+        }
+        zfs.write(&z, 4096 * dice.below(40), &data, WriteOpts::default())?;
+        Ok(())
+    }
+
+    /// Unmounts what is left.
+    pub fn rest(&self) -> Result<()> {
+        for head in self.heads()? {
+            if self.entry.mounted(head.object()).is_some() {
+                mount::unmount(&self.commands.0, ROOT, &head.full_name(), false).map_err(told)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Destroys everything, in an order that is always possible. Nothing of it is left.
+    pub fn end(&self) -> Result<()> {
+        for head in self.heads()? {
+            for (name, snap) in self.snaps(&head)? {
+                for (tag, _) in snap.hold_list()? {
+                    self.commands.release(&tag, &name)?;
+                }
+            }
+        }
+        // Clones before what they came from.
+        while let Some(head) = self.leaf()? {
+            for (name, _) in self.snaps(&head)? {
+                self.commands.destroy(&name)?;
+            }
+            self.commands.destroy(&head.full_name())?;
+        }
+        let features = self.pool().dsl.features();
+        for guid in COUNTED {
+            if let Some(n) = features.count(guid).filter(|n| *n != 0) {
+                bail!(Damaged, "feature {guid} is counted {n} times");
+            }
+        }
+        Ok(())
+    }
+
+    /// A head whose snapshots have no clones.
+    fn leaf(&self) -> Result<Option<Arc<Dataset>>> {
+        let heads = self.heads()?;
+        let mut origins = Vec::new();
+        for h in &heads {
+            if let Some(origin) = h.dir().origin()? {
+                origins.push(origin.dir().object());
+            }
+        }
+        let leaf = heads.iter().find(|h| !origins.contains(&h.dir().object()));
+        match (leaf, heads.is_empty()) {
+            (None, false) => bail!(Damaged, "clones in a circle"),
+            (leaf, _) => Ok(leaf.cloned()),
+        }
+    }
+}
+
+/// Blocks against space maps, and all space properties against a full traversal.
+pub fn judge(pool: &Pool) -> std::result::Result<(), String> {
+    let text = |e: base::Error| e.to_string();
+    let found = audit::check(pool, audit::Verify::Data, true).map_err(text)?;
+    found
+        .verdict()
+        .map_err(|e| format!("{} findings:\n{e}", found.count))?;
+    let wrong = audit::accounts(pool).map_err(text)?;
+    let lines: Vec<String> = wrong.iter().map(ToString::to_string).collect();
+    match lines.is_empty() {
+        true => Ok(()),
+        false => Err(lines.join("\n")),
+    }
+}

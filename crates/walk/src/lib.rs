@@ -493,7 +493,7 @@ impl<'a> Walker<'a> {
                     usize::from(d.slots).max(1)
                 }
                 Ok(None) => {
-                    if !self.resume.is_some_and(|r| object < r.object) {
+                    if self.resume.is_none_or(|r| object >= r.object) {
                         self.visitor.free_slot(object)?;
                     }
                     1

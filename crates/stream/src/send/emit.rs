@@ -262,7 +262,7 @@ impl<'a> Emitter<'a> {
         let Some(offset) = start.checked_mul(block_size) else {
             return Ok(());
         };
-        let end = end.checked_mul(block_size).unwrap_or(u64::MAX);
+        let end = end.saturating_mul(block_size);
         if base::mutation::mutated(base::mutation::Mutation::SendHolesLeftOut) {
             return Ok(());
         }

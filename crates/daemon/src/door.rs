@@ -2,7 +2,7 @@
 
 use crate::holders;
 use crate::snapshots::OfMount;
-use admin::{door, Admin, Door, Head, Mount, MountOptions, Mounted, Mounting, PoolEntry};
+use admin::{door, Admin, Door, Mount, MountOptions, Mounted, Mounting, PoolEntry};
 use base::sync::MutexExt;
 use base::{bail, Error, Kind, Result};
 use dsl::Dataset;

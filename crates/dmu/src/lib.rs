@@ -33,8 +33,8 @@ mod write_early;
 
 pub use dnode::{Dnode, Info};
 pub use immediate_write::write_now;
-pub use objset::{NewObject, Objset, RawMeta, RawObject, WritePolicy};
-pub use received::StoredBlock;
+pub use objset::{NewObject, Objset, WritePolicy};
+pub use received::{RawMeta, RawObject, StoredBlock};
 pub use sync::SyncHooks;
 pub use tx::{
     internal_error, Admission, Damage, Dmu, DmuOptions, Driver, Need, OnDamage, SyncGroup, Tx,

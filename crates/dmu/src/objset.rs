@@ -2,6 +2,7 @@
 
 use crate::dnode::{Dnode, Fields, Job};
 use crate::reading::Reading;
+use crate::received::RawObject;
 use crate::tree::Synced;
 use crate::tx::{Admission, Damage, Dmu, Need, Tx};
 use crate::write_early::Waiting;
@@ -123,27 +124,6 @@ pub struct NewObject {
     pub compress: u8,
     /// Of an object of a raw stream: its dnode has exactly that shape.
     pub raw: Option<RawObject>,
-}
-
-/// What a raw stream says of a dnode, which is authenticated by it.
-#[derive(Clone, Debug, Default)]
-pub struct RawObject {
-    pub nlevels: u8,
-    /// Block pointers.
-    pub nblkptr: u8,
-    pub maxblkid: u64,
-    /// All bytes of the bonus buffer; [`NewObject::bonus`] is the part in use.
-    pub bonus: Vec<u8>,
-}
-
-/// What a raw stream says of the meta-dnode.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct RawMeta {
-    pub nlevels: u8,
-    pub indblkshift: u8,
-    pub maxblkid: u64,
-    pub checksum: u8,
-    pub compress: u8,
 }
 
 pub(crate) struct State {
@@ -358,46 +338,7 @@ impl Objset {
         Ok(os)
     }
 
-    /// A new object set that a raw stream fills: without its key, of which the format has that version.
-    pub fn create_raw(
-        dmu: &Arc<Dmu>,
-        id: u64,
-        tx: &Tx,
-        os_type: u64,
-        size: usize,
-        policy: WritePolicy,
-        (version, raw): (u64, RawMeta),
-    ) -> Result<Arc<Objset>> {
-        if !(1..=15).contains(&raw.nlevels) || !(10..=24).contains(&raw.indblkshift) {
-            bail!(Invalid, "a meta-dnode that cannot be");
-        }
-        let p = ObjsetPhys {
-            meta: DnodePhys {
-                obj_type: ObjType::DNODE,
-                indblkshift: raw.indblkshift,
-                nlevels: raw.nlevels,
-                checksum: raw.checksum,
-                compress: raw.compress,
-                maxblkid: raw.maxblkid,
-                datablkszsec: (DNODE_BLOCK / 512) as u16,
-                slots: 1,
-                blkptr: vec![BlkPtr::HOLE; 3],
-                ..DnodePhys::default()
-            },
-            zil_header: [0; ZIL_HEADER_SIZE],
-            os_type,
-            os_flags: 0,
-            macs: [0; 64],
-            special: [None, None, None],
-            size,
-        };
-        let crypt = Crypt::Raw(version);
-        let os = Self::build(dmu, id, BlkPtr::HOLE, p, policy, false, 0, crypt);
-        os.touch_header(tx);
-        Ok(os)
-    }
-
-    fn build(
+    pub(crate) fn build(
         dmu: &Arc<Dmu>,
         id: u64,
         root: BlkPtr,

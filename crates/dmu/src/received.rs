@@ -7,20 +7,46 @@
 
 use crate::content::Content;
 use crate::dnode::Spill;
-use crate::objset::{NewObject, Objset, RawMeta};
+use crate::objset::{NewObject, Objset, WritePolicy};
 use crate::sync::{spec_for, with_nonce, Shape};
+use crate::tx::Dmu;
 use crate::tx::Tx;
 use crate::Dnode;
 use base::sync::MutexExt;
 use base::{bail, Block, Error, Kind, Result};
 use disk::crypt::OBJSET_MAC_SIZE;
-use disk::dnode::DNODES_PER_BLOCK;
+use disk::dnode::{DNODES_PER_BLOCK, DNODE_BLOCK};
+use disk::objset::{ObjsetPhys, ZIL_HEADER_SIZE};
 use disk::objset::{PROJECTQUOTA_COMPLETE, USERACCT_COMPLETE, USEROBJACCT_COMPLETE};
+use disk::DnodePhys;
 use disk::{BlkPtr, ObjType};
+use std::sync::Arc;
+use zio::Crypt;
 use zio::{Prepared, RawSeal, StoredForm};
 
 /// Flags that say that owners are charged for all objects.
 const ACCOUNTED: u64 = USERACCT_COMPLETE | USEROBJACCT_COMPLETE | PROJECTQUOTA_COMPLETE;
+
+/// What a raw stream says of a dnode, which is authenticated by it.
+#[derive(Clone, Debug, Default)]
+pub struct RawObject {
+    pub nlevels: u8,
+    /// Block pointers.
+    pub nblkptr: u8,
+    pub maxblkid: u64,
+    /// All bytes of the bonus buffer; [`NewObject::bonus`] is the part in use.
+    pub bonus: Vec<u8>,
+}
+
+/// What a raw stream says of the meta-dnode.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct RawMeta {
+    pub nlevels: u8,
+    pub indblkshift: u8,
+    pub maxblkid: u64,
+    pub checksum: u8,
+    pub compress: u8,
+}
 
 /// A block in its stored form.
 pub struct StoredBlock {
@@ -55,6 +81,45 @@ impl Objset {
 }
 
 impl Objset {
+    /// A new object set that a raw stream fills: without its key, of which the format has that version.
+    pub fn create_raw(
+        dmu: &Arc<Dmu>,
+        id: u64,
+        tx: &Tx,
+        os_type: u64,
+        size: usize,
+        policy: WritePolicy,
+        (version, raw): (u64, RawMeta),
+    ) -> Result<Arc<Objset>> {
+        if !(1..=15).contains(&raw.nlevels) || !(10..=24).contains(&raw.indblkshift) {
+            bail!(Invalid, "a meta-dnode that cannot be");
+        }
+        let p = ObjsetPhys {
+            meta: DnodePhys {
+                obj_type: ObjType::DNODE,
+                indblkshift: raw.indblkshift,
+                nlevels: raw.nlevels,
+                checksum: raw.checksum,
+                compress: raw.compress,
+                maxblkid: raw.maxblkid,
+                datablkszsec: (DNODE_BLOCK / 512) as u16,
+                slots: 1,
+                blkptr: vec![BlkPtr::HOLE; 3],
+                ..DnodePhys::default()
+            },
+            zil_header: [0; ZIL_HEADER_SIZE],
+            os_type,
+            os_flags: 0,
+            macs: [0; 64],
+            special: [None, None, None],
+            size,
+        };
+        let crypt = Crypt::Raw(version);
+        let os = Self::build(dmu, id, BlkPtr::HOLE, p, policy, false, 0, crypt);
+        os.touch_header(tx);
+        Ok(os)
+    }
+
     /// Sets what a raw stream says of the object set: the number of the last block of dnodes, and the MAC
     /// that goes with every machine. Owners are not charged any more.
     ///

@@ -1,6 +1,6 @@
 //! `zfs receive`: streams into datasets (behaviour §19, data format §31).
 //!
-//! * `one`: one stream of one snapshot.
+//! * `one`: one stream of one snapshot; `target`: where it goes; `sealed`: what a raw one says of keys.
 //! * `package`: the streams that `zfs send -R`, `-I` and `-p` put together, and what their list asks for.
 //! * `words`: what the command says when something is refused.
 //!
@@ -11,6 +11,8 @@
 
 mod one;
 mod package;
+mod sealed;
+mod target;
 mod words;
 
 use crate::datasets::{self, destroy, Answer};

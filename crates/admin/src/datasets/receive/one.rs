@@ -1,20 +1,22 @@
 //! One stream of one snapshot: finding its place, filling it, and the end.
 
+use super::sealed::Sealed;
+use super::target::{
+    brings, check_features, exists, find_target, own_by_guid, parent_of, permitted, target_name,
+    Target,
+};
 use super::{sent_name, words, Run};
 use crate::datasets::create::NewFs;
 use crate::datasets::keys::{self, CryptProps};
 use crate::datasets::parse::Allowed;
-use crate::datasets::{self, destroy, protect, set, Answer};
+use crate::datasets::{self, destroy, set, Answer};
 use crate::registry::PoolEntry;
-use crate::rights::{self, Action};
 use crate::streams::UnderWay;
 use crate::{cancel, errors};
-use api::{ApiError, NameBy};
+use api::ApiError;
 use base::{Error, Kind, Result};
-use disk::names::{self, Want};
-use disk::props;
 use disk::stream::{begin_flag, feature, Begin, Record};
-use disk::{os_type, NvList};
+use disk::NvList;
 use dmu::Objset;
 use dsl::props::PropChange;
 use dsl::{Dataset, NewKey, Place, PropValue, ReceiveBegin, ReceiveEnd, ResumeState};
@@ -34,20 +36,6 @@ pub struct Extra {
     pub target: Option<String>,
 }
 
-/// Where a stream goes.
-struct Target {
-    /// File system or volume.
-    fs: String,
-    snap: String,
-    /// It is there.
-    head: Option<Arc<Dataset>>,
-    base: Option<Arc<Dataset>>,
-    /// Goes on where a broken receive ended.
-    kept: Option<Arc<Dataset>>,
-    /// Begins of the sentences about it.
-    what: &'static str,
-}
-
 /// The dataset that is filled.
 struct Filling {
     ds: Arc<Dataset>,
@@ -55,561 +43,6 @@ struct Filling {
     resumable: bool,
     sealed: Option<Sealed>,
     under_way: UnderWay,
-}
-
-/// What a raw stream says of its dataset as a whole.
-#[derive(Clone, Debug)]
-pub struct Sealed {
-    key: dsl::ReceivedKey,
-    meta: dmu::RawMeta,
-    mac: [u8; disk::crypt::OBJSET_MAC_SIZE],
-    from_ivset: Option<u64>,
-    to_ivset: Option<u64>,
-}
-
-impl Sealed {
-    fn from_list(list: &BeginList) -> Result<Sealed> {
-        let bad = |name: &str| Error::new(Kind::Invalid, format!("raw stream: no valid {name}"));
-        let list = list
-            .crypt_keydata
-            .as_ref()
-            .ok_or_else(|| bad("crypt_keydata"))?;
-        let small = |name: &str| {
-            let n = list.get_u64(name).ok_or_else(|| bad(name))?;
-            u8::try_from(n).map_err(|_| bad(name))
-        };
-        let mac: &[u8] = match list.get("portable_mac") {
-            Some(disk::nvlist::Value::Uint8Array(b)) => b,
-            Some(disk::nvlist::Value::ByteArray(b)) => b,
-            _ => &[],
-        };
-        if list.get_u64("mdn_blksz") != Some(disk::dnode::DNODE_BLOCK as u64) {
-            return Err(bad("mdn_blksz"));
-        }
-        if list.get_u64("mdn_nblkptr") != Some(3) {
-            return Err(bad("mdn_nblkptr"));
-        }
-        Ok(Sealed {
-            key: dsl::ReceivedKey::from_list(list)?,
-            meta: dmu::RawMeta {
-                nlevels: small("mdn_nlevels")?,
-                indblkshift: small("mdn_indblkshift")?,
-                maxblkid: list
-                    .get_u64("mdn_maxblkid")
-                    .ok_or_else(|| bad("mdn_maxblkid"))?,
-                checksum: small("mdn_checksum")?,
-                compress: small("mdn_compress")?,
-            },
-            mac: mac.try_into().map_err(|_| bad("portable_mac"))?,
-            from_ivset: list.get_u64("from_ivset_guid"),
-            to_ivset: list.get_u64("to_ivset_guid"),
-        })
-    }
-
-    /// Whether the stream is based on this very snapshot, with its keys and its set of IVs.
-    fn check_base(&self, base: &Dataset) -> Result<()> {
-        let have = base.dir().key_object()?;
-        if have.is_none_or(|k| k.wrapped.guid != self.key.wrapped.guid) {
-            return Err(Error::new(
-                Kind::Access,
-                "the raw stream is encrypted with other keys than the destination",
-            ));
-        }
-        match (base.ivset_guid()?, self.from_ivset) {
-            (Some(have), Some(from)) if have == from => Ok(()),
-            // Software of before 2019 knew no such sets.
-            (None, None) => Ok(()),
-            _ => Err(Error::new(
-                Kind::Invalid,
-                "IV set guid mismatch. See the 'zfs receive' man page section\n discussing the limitations of raw encrypted send streams.",
-            )),
-        }
-    }
-
-    /// Sets the same once more, for a stream that is resumed.
-    fn apply(&self, entry: &PoolEntry, os: &Arc<Objset>) -> Result<()> {
-        let (me, os) = (self.clone(), os.clone());
-        entry
-            .pool
-            .task(move |_, tx| os.set_raw(tx, &me.meta, &me.mac))
-    }
-}
-
-/// The name a stream gets by the command line.
-fn target_name(run: &Run, begin: &Begin, extra: Option<&Extra>) -> Answer<(String, String)> {
-    let (fs, snap) = sent_name(begin)?;
-    if let Some(t) = extra.and_then(|e| e.target.as_ref()) {
-        let (fs, snap) = t.split_once('@').unwrap_or((t, &snap));
-        return Ok((fs.to_string(), snap.to_string()));
-    }
-    if let Some((fs, snap)) = run.r.target.split_once('@') {
-        return Ok((fs.to_string(), snap.to_string()));
-    }
-    let below = match run.r.name_by {
-        NameBy::Target => return Ok((run.r.target.clone(), snap)),
-        NameBy::AllButFirst => match fs.split_once('/') {
-            Some((_, rest)) => rest,
-            // The pool itself: the target is meant.
-            None => return Ok((run.r.target.clone(), snap)),
-        },
-        NameBy::Last => fs.rsplit('/').next().unwrap_or(&fs),
-    };
-    Ok((format!("{}/{below}", run.r.target), snap))
-}
-
-/// A snapshot with that guid: below the parent of `near` first, then in larger and larger parts of the
-/// pool, since a tree may be there several times.
-fn by_guid(entry: &PoolEntry, near: &str, guid: u64) -> Result<Option<Arc<Dataset>>> {
-    let mut at = near;
-    while let Some((up, _)) = at.rsplit_once('/') {
-        let below = match entry.pool.dsl.dir(up) {
-            Ok(dir) => datasets::subtree(&dir)?,
-            Err(e) if e.kind == Kind::NotFound => Vec::new(),
-            Err(e) => return Err(e),
-        };
-        for head in below {
-            if let Some(s) = own_by_guid(&head, guid)? {
-                return Ok(Some(s));
-            }
-        }
-        at = up;
-    }
-    Ok(None)
-}
-
-/// A snapshot of `head` with that guid, the newest first.
-fn own_by_guid(head: &Dataset, guid: u64) -> Result<Option<Arc<Dataset>>> {
-    let mut list = head.snapshots()?;
-    list.reverse();
-    Ok(list
-        .into_iter()
-        .map(|(_, s)| s)
-        .find(|s| s.phys().guid == guid))
-}
-
-fn exists(entry: &PoolEntry, name: &str) -> Answer<Option<Arc<Dataset>>> {
-    match datasets::find_anyway(entry, name) {
-        Ok(ds) => Ok(Some(ds)),
-        Err(e) if e.code == Kind::NotFound.errno() => Ok(None),
-        Err(e) => Err(e),
-    }
-}
-
-/// Finds the place of a stream and refuses what cannot go there.
-fn find_target(
-    run: &Run,
-    entry: &Arc<PoolEntry>,
-    begin: &Begin,
-    extra: Option<&Extra>,
-) -> Answer<Target> {
-    let (mut fs, snap) = target_name(run, begin, extra)?;
-    let full = format!("{fs}@{snap}");
-    names::check_dataset(&full, Want::Snapshot).map_err(|why| words::plain(Kind::Invalid, why))?;
-    if datasets::pool_of(&fs) != entry.pool.name() {
-        return Err(words::plain(
-            Kind::NotFound,
-            "destination is in another pool",
-        ));
-    }
-    let internal = |e: Error| errors::answer(e);
-    let resuming = begin.features & feature::RESUMING != 0;
-    let clone = begin.flags & begin_flag::CLONE != 0;
-    let wants_new = (begin.from_guid == 0 || clone || run.r.origin.is_some()) && !resuming;
-    let what = match wants_new {
-        true => words::NEW,
-        false => words::INCREMENTAL,
-    };
-    let refuse = |kind, why: String| Err(words::sentence(kind, what, why));
-    let mut head = exists(entry, &fs)?;
-    if head.is_none() && !wants_new && !resuming {
-        // The file system may have another name here.
-        if let Some(base) = by_guid(entry, &fs, begin.from_guid).map_err(internal)? {
-            if extra.is_some() {
-                fs = base.dir().full_name();
-                head = exists(entry, &fs)?;
-            }
-        }
-    }
-    let mut base = None;
-    let mut kept = None;
-    if let Some(head) = &head {
-        let child = head.receiving().map_err(internal)?;
-        let left = child.or_else(|| head.is_inconsistent().then(|| head.clone()));
-        if let Some(left) = left {
-            let state = left.resume_state().map_err(internal)?;
-            match state {
-                Some(_) if !resuming => {
-                    return refuse(
-                        Kind::Busy,
-                        format!(
-                            "destination {fs} contains partially-complete state from \"zfs receive -s\"."
-                        ),
-                    );
-                }
-                Some(s) if s.to_guid == begin.to_guid && s.from_guid == begin.from_guid => {
-                    kept = Some(left);
-                }
-                Some(_) => {
-                    return refuse(
-                        Kind::Invalid,
-                        "the stream does not continue what was received before".into(),
-                    );
-                }
-                None => return refuse(Kind::Busy, format!("destination '{fs}' is busy")),
-            }
-        }
-    }
-    if resuming && kept.is_none() {
-        return refuse(
-            Kind::Invalid,
-            format!("destination {fs} has no resumable receive state"),
-        );
-    }
-    if let Some(kept) = &kept {
-        let own = kept.dir().name() == dsl::RECV;
-        return Ok(Target {
-            head: head.filter(|_| own),
-            base: None,
-            kept: Some(kept.clone()),
-            fs,
-            snap,
-            what,
-        });
-    }
-    if wants_new {
-        if let Some(there) = &head {
-            full_onto(run, entry, begin, there, &fs)?;
-        }
-        if clone || run.r.origin.is_some() {
-            base = Some(origin(run, entry, begin, &fs, what)?);
-        }
-    } else {
-        let Some(there) = &head else {
-            return refuse(Kind::NotFound, format!("destination '{fs}' does not exist"));
-        };
-        base = own_by_guid(there, begin.from_guid).map_err(internal)?;
-        let Some(base) = &base else {
-            return refuse(
-                Kind::NoSuchDevice,
-                format!("most recent snapshot of {fs} does not\nmatch incremental source"),
-            );
-        };
-        incremental_onto(run, entry, begin, there, base, &fs)?;
-        if let Some(found) = there.snapshot_named(&snap).map_err(internal)? {
-            let later = found.phys().creation_txg > base.phys().creation_txg;
-            if !(later && run.r.force) {
-                return refuse(Kind::Exists, format!("destination '{fs}@{snap}' exists"));
-            }
-        }
-    }
-    Ok(Target {
-        fs,
-        snap,
-        head,
-        base,
-        kept: None,
-        what,
-    })
-}
-
-/// What is said of a destination that is neither overwritten nor rolled back.
-fn protected(fs: &str) -> String {
-    format!(
-        "destination '{fs}' is protected by property '{0}'\nset {0}=off to overwrite it",
-        protect::PROTECT
-    )
-}
-
-/// Refuses callers without the permissions that a receive needs, also for the properties and holds that the
-/// stream and the command line bring, and those bound by limits.
-fn permitted(
-    run: &Run,
-    entry: &Arc<PoolEntry>,
-    target: &Target,
-    extra: Option<&Extra>,
-) -> Answer<()> {
-    let (admin, peer) = (run.admin, run.peer);
-    if rights::is_owner(admin, peer) {
-        return Ok(());
-    }
-    let parent = match target.head {
-        Some(_) => None,
-        None => Some(parent_of(entry, target)?),
-    };
-    let place = parent.as_ref().or(target.head.as_ref());
-    let Some(place) = place else {
-        return Err(rights::denied());
-    };
-    let force = run.r.force;
-    let named = |p: String| match &parent {
-        Some(parent) => rights::require_named_in_new(admin, entry, peer, &p, parent),
-        None => rights::require_named(admin, entry, peer, &p, place),
-    };
-    let check = || {
-        rights::require(admin, entry, peer, Action::Receive { force }, place)?;
-        let brought = extra.iter().flat_map(|e| [&e.props, &e.snap_props]);
-        for list in brought.flatten() {
-            let stored = |n: &&str| props::is_user(n) || props::dataset(n).is_some();
-            for name in list.iter().map(|(name, _)| name).filter(stored) {
-                named(rights::of_property(name).to_string())?;
-            }
-        }
-        let given = run.r.props.iter().map(|(name, _)| name);
-        for name in given.chain(&run.r.exclude) {
-            named(rights::of_property(name).to_string())?;
-        }
-        if extra.is_some_and(|e| !e.holds.is_empty()) {
-            named("hold".into())?;
-        }
-        let who = rights::caller(admin, entry, peer)?;
-        let dsl = &entry.pool.dsl;
-        let snap = [(place.clone(), target.snap.clone())];
-        let limits = dsl.check_snapshot_limits(&snap, &who);
-        let limits = limits.and_then(|()| match &parent {
-            Some(parent) => dsl.check_filesystem_limit(&parent.dir(), 1, &who),
-            None => Ok(()),
-        });
-        limits.map_err(|e| datasets::plain(e, &target.fs))
-    };
-    check().map_err(|e: ApiError| words::sentence(Kind::from_errno(e.code), target.what, e.message))
-}
-
-/// Whether a full stream may take the place of what is there.
-fn full_onto(run: &Run, entry: &PoolEntry, begin: &Begin, there: &Dataset, fs: &str) -> Answer<()> {
-    let refuse = |kind, why: String| Err(words::sentence(kind, words::NEW, why));
-    if !run.r.force {
-        return refuse(
-            Kind::Exists,
-            format!("destination '{fs}' exists\nmust specify -F to overwrite it"),
-        );
-    }
-    if protect::is_on(there).map_err(errors::answer)? {
-        return refuse(Kind::NotPermitted, protected(fs));
-    }
-    let snaps = there.snapshots().map_err(errors::answer)?;
-    if let Some((first, _)) = snaps.first() {
-        return refuse(
-            Kind::Exists,
-            format!(
-                "destination has snapshots (eg. {fs}@{first})\nmust destroy them to overwrite it"
-            ),
-        );
-    }
-    if there.dir().origin().map_err(errors::answer)?.is_some() {
-        return refuse(
-            Kind::Exists,
-            format!("destination '{fs}' is a clone\nmust destroy it to overwrite it"),
-        );
-    }
-    if there.dir().is_encrypted().map_err(errors::answer)? {
-        return refuse(
-            Kind::Invalid,
-            "zfs receive -F cannot be used to destroy an encrypted filesystem or overwrite an unencrypted one with an encrypted one".into(),
-        );
-    }
-    if there.dir().parent().is_none() && begin.features & feature::RAW != 0 {
-        return refuse(
-            Kind::Invalid,
-            "zfs receive -F cannot be used to destroy an encrypted filesystem or overwrite an unencrypted one with an encrypted one".into(),
-        );
-    }
-    let now = datasets::objset_type(entry, there).map_err(errors::answer)?;
-    let is_volume = u64::from(begin.objset_type) == os_type::ZVOL;
-    if is_volume != (now == os_type::ZVOL)
-        || is_volume && !there.dir().children().map_err(errors::answer)?.is_empty()
-    {
-        return refuse(
-            Kind::Invalid,
-            format!("destination '{fs}' is of another type, or has children"),
-        );
-    }
-    Ok(())
-}
-
-/// Whether an increment fits to what is there.
-fn incremental_onto(
-    run: &Run,
-    entry: &PoolEntry,
-    begin: &Begin,
-    there: &Dataset,
-    base: &Dataset,
-    fs: &str,
-) -> Answer<()> {
-    let refuse = |kind, why: String| Err(words::sentence(kind, words::INCREMENTAL, why));
-    let internal = |e: Error| errors::answer(e);
-    let raw = begin.features & feature::RAW != 0;
-    let encrypted = there.dir().is_encrypted().map_err(internal)?;
-    if raw && !encrypted {
-        return refuse(
-            Kind::Invalid,
-            "cannot perform raw receive on top of existing unencrypted dataset".into(),
-        );
-    }
-    if !raw && encrypted && there.dir().key_loaded().map_err(internal)? != Some(true) {
-        return refuse(Kind::Access, "inherited key must be loaded".into());
-    }
-    let newest = there.prev().map_err(internal)?;
-    let younger = newest.is_none_or(|n| n.object() != base.object());
-    let modified = there.is_modified_since(base).map_err(internal)? || has_unwritten(entry, there);
-    if run.r.force && (younger || modified) && protect::is_on(there).map_err(internal)? {
-        return refuse(Kind::NotPermitted, protected(fs));
-    }
-    if !run.r.force {
-        if younger {
-            return refuse(
-                Kind::TextBusy,
-                format!("most recent snapshot of {fs} does not\nmatch incremental source"),
-            );
-        }
-        if modified {
-            return refuse(
-                Kind::TextBusy,
-                format!("destination {fs} has been modified\nsince most recent snapshot"),
-            );
-        }
-    }
-    let large = disk::feature::guid::LARGE_BLOCKS;
-    if base.has_feature(large) && begin.features & feature::LARGE_BLOCKS == 0 {
-        return refuse(
-            Kind::Invalid,
-            "incremental send stream requires -L (--large-block), to match previous receive."
-                .into(),
-        );
-    }
-    Ok(())
-}
-
-/// Whether the head changes in a txg that is not on disk.
-fn has_unwritten(entry: &PoolEntry, head: &Dataset) -> bool {
-    let open = entry.pool.dmu.open_txg();
-    let dirty = |os: Arc<Objset>| (0..3).any(|n| os.is_dirty_in(open.saturating_sub(n)));
-    head.objset().is_some_and(dirty)
-}
-
-/// The snapshot that a clone begins with.
-fn origin(
-    run: &Run,
-    entry: &PoolEntry,
-    begin: &Begin,
-    fs: &str,
-    what: &str,
-) -> Answer<Arc<Dataset>> {
-    let free = begin.from_guid == 0;
-    if let Some(name) = &run.r.origin {
-        let snap = exists(entry, name)?.filter(|s| s.is_snapshot());
-        let Some(snap) = snap else {
-            return Err(words::sentence(
-                Kind::NotFound,
-                what,
-                format!("local origin for clone {name} does not exist"),
-            ));
-        };
-        let freed = begin.flags & begin_flag::FREERECORDS != 0;
-        if !(free && freed) && snap.phys().guid != begin.from_guid {
-            return Err(words::sentence(
-                Kind::Invalid,
-                what,
-                format!("local origin for clone {name} is not the snapshot the stream is based on"),
-            ));
-        }
-        return Ok(snap);
-    }
-    match by_guid(entry, fs, begin.from_guid).map_err(errors::answer)? {
-        Some(snap) => Ok(snap),
-        None => Err(words::sentence(
-            Kind::NotFound,
-            what,
-            "local origin for clone does not exist",
-        )),
-    }
-}
-
-/// What of the pool a stream needs, as (bit of the stream, feature, name).
-const NEEDS: [(u64, &str, &str); 8] = [
-    (
-        feature::LZ4,
-        disk::feature::guid::LZ4_COMPRESS,
-        "lz4_compress",
-    ),
-    (
-        feature::ZSTD,
-        disk::feature::guid::ZSTD_COMPRESS,
-        "zstd_compress",
-    ),
-    (
-        feature::EMBED_DATA,
-        disk::feature::guid::EMBEDDED_DATA,
-        "embedded_data",
-    ),
-    (
-        feature::LARGE_BLOCKS,
-        disk::feature::guid::LARGE_BLOCKS,
-        "large_blocks",
-    ),
-    (
-        feature::LARGE_DNODE,
-        disk::feature::guid::LARGE_DNODE,
-        "large_dnode",
-    ),
-    (
-        feature::REDACTED,
-        disk::feature::guid::REDACTED_DATASETS,
-        "redacted_datasets",
-    ),
-    (feature::LONGNAME, disk::feature::guid::LONGNAME, "longname"),
-    (feature::RAW, disk::feature::guid::ENCRYPTION, "encryption"),
-];
-
-/// Per-dataset features that a stream brings as soon as it begins.
-fn brings(begin: &Begin) -> Vec<&'static str> {
-    let mut out = Vec::new();
-    for (bit, guid) in [
-        (feature::LARGE_BLOCKS, disk::feature::guid::LARGE_BLOCKS),
-        (feature::LONGNAME, disk::feature::guid::LONGNAME),
-        (feature::LARGE_MICROZAP, disk::feature::guid::LARGE_MICROZAP),
-    ] {
-        if begin.features & bit != 0 {
-            out.push(guid);
-        }
-    }
-    out
-}
-
-fn check_features(entry: &PoolEntry, begin: &Begin, what: &str) -> Answer<()> {
-    let enabled = |guid: &str| entry.pool.dsl.features().is_enabled(guid);
-    for (bit, guid, name) in NEEDS {
-        if begin.features & bit != 0 && !enabled(guid) {
-            return Err(words::sentence(
-                Kind::Unsupported,
-                what,
-                format!(
-                    "pool must be upgraded to receive this stream: it needs the feature '{name}'"
-                ),
-            ));
-        }
-    }
-    if begin.features & feature::RAW != 0 && begin.features & feature::EMBED_DATA != 0 {
-        return Err(words::sentence(
-            Kind::Invalid,
-            what,
-            "invalid backup stream",
-        ));
-    }
-    if begin.features & feature::SA_SPILL != 0 && entry.pool.version() < 24 {
-        return Err(words::sentence(
-            Kind::Unsupported,
-            what,
-            "pool must be upgraded to receive this stream.",
-        ));
-    }
-    match u64::from(begin.objset_type) {
-        os_type::ZFS | os_type::ZVOL => Ok(()),
-        _ => Err(words::sentence(
-            Kind::Invalid,
-            what,
-            "invalid backup stream",
-        )),
-    }
 }
 
 /// Receives one stream whose BEGIN was read. `extra`: what a package says of it. Returns the name of the
@@ -736,6 +169,59 @@ fn occupy(entry: &PoolEntry, ds: &Dataset, target: &Target) -> Answer<UnderWay> 
     })
 }
 
+/// How a new dataset below `parent` is encrypted.
+fn new_key(
+    run: &Run,
+    entry: &PoolEntry,
+    parent: &Dataset,
+    crypt: &CryptProps,
+    what: &str,
+) -> Answer<Option<NewKey>> {
+    let features = entry.pool.dsl.features();
+    let enabled = features.is_enabled(dsl::crypto::ENCRYPTION);
+    let random = run.admin.env.rng.u64();
+    let key = run.r.key.as_ref();
+    let prepared = keys::prepare(&*run.admin.process, crypt, key, random);
+    keys::for_new(Some(&parent.dir()), enabled, crypt, prepared)
+        .map_err(|e| words::sentence(Kind::Invalid, what, e.message))
+}
+
+/// Goes on with a dataset that a stream filled in part.
+fn go_on(
+    entry: &PoolEntry,
+    list: &BeginList,
+    target: &Target,
+    kept: &Arc<Dataset>,
+    sealed: Option<Sealed>,
+) -> Answer<Filling> {
+    let what = target.what;
+    let fail = |e: Error| words::stream(what, &e);
+    let version = sealed.as_ref().map(|s| s.key.wrapped.version);
+    let policy = entry
+        .pool
+        .receive_policy(kept, sealed.is_some())
+        .map_err(fail)?;
+    let os = kept.open_received(policy, version).map_err(fail)?;
+    let state = kept.resume_state().map_err(fail)?.unwrap_or_default();
+    if list.resume != Some((state.object, state.offset)) {
+        return Err(words::sentence(
+            Kind::Invalid,
+            what,
+            "the stream does not continue where the one before ended",
+        ));
+    }
+    if let Some(s) = &sealed {
+        s.apply(entry, &os).map_err(fail)?;
+    }
+    Ok(Filling {
+        ds: kept.clone(),
+        os,
+        resumable: true,
+        sealed,
+        under_way: occupy(entry, kept, target)?,
+    })
+}
+
 /// Makes the dataset that is filled, or finds the one that was filled in part.
 fn start(
     run: &mut Run,
@@ -754,26 +240,7 @@ fn start(
     };
     let version = sealed.as_ref().map(|s| s.key.wrapped.version);
     if let Some(kept) = &target.kept {
-        let policy = entry.pool.receive_policy(kept, raw).map_err(fail)?;
-        let os = kept.open_received(policy, version).map_err(fail)?;
-        let state = kept.resume_state().map_err(fail)?.unwrap_or_default();
-        if list.resume != Some((state.object, state.offset)) {
-            return Err(words::sentence(
-                Kind::Invalid,
-                what,
-                "the stream does not continue where the one before ended",
-            ));
-        }
-        if let Some(s) = &sealed {
-            s.apply(entry, &os).map_err(fail)?;
-        }
-        return Ok(Filling {
-            ds: kept.clone(),
-            os,
-            resumable: true,
-            sealed,
-            under_way: occupy(entry, kept, target)?,
-        });
+        return go_on(entry, list, target, kept, sealed);
     }
     let (sent, snap) = sent_name(begin)?;
     let resume = run.r.resumable.then(|| ResumeState {
@@ -794,16 +261,8 @@ fn start(
         Some(_) => None,
         None => Some(parent_of(entry, target)?),
     };
-    let key: Option<NewKey> = match (&target.base, &parent) {
-        (None, Some(parent)) if !raw => {
-            let pool = &entry.pool;
-            let enabled = pool.dsl.features().is_enabled(dsl::crypto::ENCRYPTION);
-            let random = run.admin.env.rng.u64();
-            let key = run.r.key.as_ref();
-            let prepared = keys::prepare(&*run.admin.process, &crypt, key, random);
-            keys::for_new(Some(&parent.dir()), enabled, &crypt, prepared)
-                .map_err(|e| words::sentence(Kind::Invalid, what, e.message))?
-        }
+    let key = match (&target.base, &parent) {
+        (None, Some(parent)) if !raw => new_key(run, entry, parent, &crypt, what)?,
         _ => None,
     };
     if let (Some(s), Some(base)) = (&sealed, &target.base) {
@@ -823,7 +282,7 @@ fn start(
     let exclude = run.r.exclude.clone();
     let seal = sealed.clone();
     let uid = u64::from(run.peer.uid);
-    let (ds, os) = entry
+    let (ds, made) = entry
         .pool
         .task(move |pool, tx| {
             let parent = match name.rsplit_once('/') {
@@ -848,27 +307,32 @@ fn start(
                 features: &features,
             };
             let ds = pool.receive_begin(tx, &r, version)?;
-            if head.is_none() {
-                pool.dsl.give_creator(tx, &ds, uid)?;
-            }
-            if let Some(snaps) = &redact {
-                pool.dsl.mark_redacted(tx, &ds, snaps)?;
-            }
-            let to = head.as_ref().unwrap_or(&ds);
-            store(pool, tx, to, props.as_ref(), &stored, &exclude, true)?;
-            let os = match (&base, &seal) {
-                (Some(_), _) => ds.open_received(pool.receive_policy(&ds, raw)?, version)?,
-                (None, Some(s)) => {
-                    pool.new_raw_objset(tx, &ds, os_type, (s.key.wrapped.version, s.meta))?
+            // What is refused from here on leaves a dataset behind, which goes in a txg of its own.
+            let made = (|| {
+                if head.is_none() {
+                    pool.dsl.give_creator(tx, &ds, uid)?;
                 }
-                (None, None) => pool.new_objset(tx, &ds, os_type)?,
-            };
-            if let Some(s) = &seal {
-                os.set_raw(tx, &s.meta, &s.mac)?;
-            }
-            Ok((ds, os))
+                if let Some(snaps) = &redact {
+                    pool.dsl.mark_redacted(tx, &ds, snaps)?;
+                }
+                let to = head.as_ref().unwrap_or(&ds);
+                store(pool, tx, to, props.as_ref(), &stored, &exclude, true)?;
+                let os = match (&base, &seal) {
+                    (Some(_), _) => ds.open_received(pool.receive_policy(&ds, raw)?, version)?,
+                    (None, Some(s)) => {
+                        pool.new_raw_objset(tx, &ds, os_type, (s.key.wrapped.version, s.meta))?
+                    }
+                    (None, None) => pool.new_objset(tx, &ds, os_type)?,
+                };
+                if let Some(s) = &seal {
+                    os.set_raw(tx, &s.meta, &s.mac)?;
+                }
+                Ok(os)
+            })();
+            Ok((ds, made))
         })
         .map_err(fail)?;
+    let os = made.map_err(|e| give_up(entry, target, &ds, false, fail(e)))?;
     Ok(Filling {
         under_way: occupy(entry, &ds, target)?,
         ds,
@@ -876,32 +340,6 @@ fn start(
         resumable,
         sealed,
     })
-}
-
-fn parent_of(entry: &PoolEntry, target: &Target) -> Answer<Arc<Dataset>> {
-    let Some((up, _)) = target.fs.rsplit_once('/') else {
-        return Err(words::sentence(
-            Kind::Invalid,
-            target.what,
-            "a pool cannot be received",
-        ));
-    };
-    let Some(parent) = exists(entry, up)? else {
-        return Err(words::sentence(
-            Kind::NotFound,
-            target.what,
-            format!("destination '{}' does not exist", target.fs),
-        )
-        .detail(format!("parent '{up}' does not exist")));
-    };
-    match datasets::objset_type(entry, &parent).map_err(errors::answer)? {
-        os_type::ZFS => Ok(parent),
-        _ => Err(words::sentence(
-            Kind::Invalid,
-            target.what,
-            format!("parent '{up}' is not a filesystem"),
-        )),
-    }
 }
 
 /// Properties that are stored after the data, since they may refuse them or be changed by them.

@@ -1,0 +1,86 @@
+//! What a raw stream says of the encryption of its dataset (data format §30.7).
+
+use crate::registry::PoolEntry;
+use base::{Error, Kind, Result};
+use dmu::Objset;
+use dsl::Dataset;
+use std::sync::Arc;
+use stream::BeginList;
+
+/// What a raw stream says of its dataset as a whole.
+#[derive(Clone, Debug)]
+pub(super) struct Sealed {
+    pub(super) key: dsl::ReceivedKey,
+    pub(super) meta: dmu::RawMeta,
+    pub(super) mac: [u8; disk::crypt::OBJSET_MAC_SIZE],
+    pub(super) from_ivset: Option<u64>,
+    pub(super) to_ivset: Option<u64>,
+}
+
+impl Sealed {
+    pub(super) fn from_list(list: &BeginList) -> Result<Sealed> {
+        let bad = |name: &str| Error::new(Kind::Invalid, format!("raw stream: no valid {name}"));
+        let list = list
+            .crypt_keydata
+            .as_ref()
+            .ok_or_else(|| bad("crypt_keydata"))?;
+        let small = |name: &str| {
+            let n = list.get_u64(name).ok_or_else(|| bad(name))?;
+            u8::try_from(n).map_err(|_| bad(name))
+        };
+        let mac: &[u8] = match list.get("portable_mac") {
+            Some(disk::nvlist::Value::Uint8Array(b)) => b,
+            Some(disk::nvlist::Value::ByteArray(b)) => b,
+            _ => &[],
+        };
+        if list.get_u64("mdn_blksz") != Some(disk::dnode::DNODE_BLOCK as u64) {
+            return Err(bad("mdn_blksz"));
+        }
+        if list.get_u64("mdn_nblkptr") != Some(3) {
+            return Err(bad("mdn_nblkptr"));
+        }
+        Ok(Sealed {
+            key: dsl::ReceivedKey::from_list(list)?,
+            meta: dmu::RawMeta {
+                nlevels: small("mdn_nlevels")?,
+                indblkshift: small("mdn_indblkshift")?,
+                maxblkid: list
+                    .get_u64("mdn_maxblkid")
+                    .ok_or_else(|| bad("mdn_maxblkid"))?,
+                checksum: small("mdn_checksum")?,
+                compress: small("mdn_compress")?,
+            },
+            mac: mac.try_into().map_err(|_| bad("portable_mac"))?,
+            from_ivset: list.get_u64("from_ivset_guid"),
+            to_ivset: list.get_u64("to_ivset_guid"),
+        })
+    }
+
+    /// Whether the stream is based on this very snapshot, with its keys and its set of IVs.
+    pub(super) fn check_base(&self, base: &Dataset) -> Result<()> {
+        let have = base.dir().key_object()?;
+        if have.is_none_or(|k| k.wrapped.guid != self.key.wrapped.guid) {
+            return Err(Error::new(
+                Kind::Access,
+                "the raw stream is encrypted with other keys than the destination",
+            ));
+        }
+        match (base.ivset_guid()?, self.from_ivset) {
+            (Some(have), Some(from)) if have == from => Ok(()),
+            // Software of before 2019 knew no such sets.
+            (None, None) => Ok(()),
+            _ => Err(Error::new(
+                Kind::Invalid,
+                "IV set guid mismatch. See the 'zfs receive' man page section\n discussing the limitations of raw encrypted send streams.",
+            )),
+        }
+    }
+
+    /// Sets the same once more, for a stream that is resumed.
+    pub(super) fn apply(&self, entry: &PoolEntry, os: &Arc<Objset>) -> Result<()> {
+        let (me, os) = (self.clone(), os.clone());
+        entry
+            .pool
+            .task(move |_, tx| os.set_raw(tx, &me.meta, &me.mac))
+    }
+}

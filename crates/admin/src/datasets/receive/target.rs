@@ -1,0 +1,543 @@
+//! Where a stream goes: its name, its base, what is there, and whether it may.
+
+use super::one::Extra;
+use super::{sent_name, words, Run};
+use crate::datasets::{self, protect, Answer};
+use crate::errors;
+use crate::registry::PoolEntry;
+use crate::rights::{self, Action};
+use api::{ApiError, NameBy};
+use base::{Error, Kind, Result};
+use disk::names::{self, Want};
+use disk::stream::{begin_flag, feature, Begin};
+use disk::{os_type, props};
+use dmu::Objset;
+use dsl::Dataset;
+use std::sync::Arc;
+
+/// Where a stream goes.
+pub(super) struct Target {
+    /// File system or volume.
+    pub(super) fs: String,
+    pub(super) snap: String,
+    /// It is there.
+    pub(super) head: Option<Arc<Dataset>>,
+    pub(super) base: Option<Arc<Dataset>>,
+    /// Goes on where a broken receive ended.
+    pub(super) kept: Option<Arc<Dataset>>,
+    /// Begins of the sentences about it.
+    pub(super) what: &'static str,
+}
+
+/// The name a stream gets by the command line.
+pub(super) fn target_name(
+    run: &Run,
+    begin: &Begin,
+    extra: Option<&Extra>,
+) -> Answer<(String, String)> {
+    let (fs, snap) = sent_name(begin)?;
+    if let Some(t) = extra.and_then(|e| e.target.as_ref()) {
+        let (fs, snap) = t.split_once('@').unwrap_or((t, &snap));
+        return Ok((fs.to_string(), snap.to_string()));
+    }
+    if let Some((fs, snap)) = run.r.target.split_once('@') {
+        return Ok((fs.to_string(), snap.to_string()));
+    }
+    let below = match run.r.name_by {
+        NameBy::Target => return Ok((run.r.target.clone(), snap)),
+        NameBy::AllButFirst => match fs.split_once('/') {
+            Some((_, rest)) => rest,
+            // The pool itself: the target is meant.
+            None => return Ok((run.r.target.clone(), snap)),
+        },
+        NameBy::Last => fs.rsplit('/').next().unwrap_or(&fs),
+    };
+    Ok((format!("{}/{below}", run.r.target), snap))
+}
+
+/// A snapshot with that guid: below the parent of `near` first, then in larger and larger parts of the
+/// pool, since a tree may be there several times.
+pub(super) fn by_guid(entry: &PoolEntry, near: &str, guid: u64) -> Result<Option<Arc<Dataset>>> {
+    let mut at = near;
+    while let Some((up, _)) = at.rsplit_once('/') {
+        let below = match entry.pool.dsl.dir(up) {
+            Ok(dir) => datasets::subtree(&dir)?,
+            Err(e) if e.kind == Kind::NotFound => Vec::new(),
+            Err(e) => return Err(e),
+        };
+        for head in below {
+            if let Some(s) = own_by_guid(&head, guid)? {
+                return Ok(Some(s));
+            }
+        }
+        at = up;
+    }
+    Ok(None)
+}
+
+/// A snapshot of `head` with that guid, the newest first.
+pub(super) fn own_by_guid(head: &Dataset, guid: u64) -> Result<Option<Arc<Dataset>>> {
+    let mut list = head.snapshots()?;
+    list.reverse();
+    Ok(list
+        .into_iter()
+        .map(|(_, s)| s)
+        .find(|s| s.phys().guid == guid))
+}
+
+pub(super) fn exists(entry: &PoolEntry, name: &str) -> Answer<Option<Arc<Dataset>>> {
+    match datasets::find_anyway(entry, name) {
+        Ok(ds) => Ok(Some(ds)),
+        Err(e) if e.code == Kind::NotFound.errno() => Ok(None),
+        Err(e) => Err(e),
+    }
+}
+
+/// Finds the place of a stream and refuses what cannot go there.
+pub(super) fn find_target(
+    run: &Run,
+    entry: &Arc<PoolEntry>,
+    begin: &Begin,
+    extra: Option<&Extra>,
+) -> Answer<Target> {
+    let (mut fs, snap) = target_name(run, begin, extra)?;
+    let full = format!("{fs}@{snap}");
+    names::check_dataset(&full, Want::Snapshot).map_err(|why| words::plain(Kind::Invalid, why))?;
+    if datasets::pool_of(&fs) != entry.pool.name() {
+        return Err(words::plain(
+            Kind::NotFound,
+            "destination is in another pool",
+        ));
+    }
+    let internal = |e: Error| errors::answer(e);
+    let resuming = begin.features & feature::RESUMING != 0;
+    let clone = begin.flags & begin_flag::CLONE != 0;
+    let wants_new = (begin.from_guid == 0 || clone || run.r.origin.is_some()) && !resuming;
+    let what = match wants_new {
+        true => words::NEW,
+        false => words::INCREMENTAL,
+    };
+    let refuse = |kind, why: String| Err(words::sentence(kind, what, why));
+    let mut head = exists(entry, &fs)?;
+    if head.is_none() && !wants_new && !resuming {
+        // The file system may have another name here.
+        if let Some(base) = by_guid(entry, &fs, begin.from_guid).map_err(internal)? {
+            if extra.is_some() {
+                fs = base.dir().full_name();
+                head = exists(entry, &fs)?;
+            }
+        }
+    }
+    let mut base = None;
+    let mut kept = None;
+    if let Some(head) = &head {
+        let child = head.receiving().map_err(internal)?;
+        let left = child.or_else(|| head.is_inconsistent().then(|| head.clone()));
+        if let Some(left) = left {
+            let state = left.resume_state().map_err(internal)?;
+            match state {
+                Some(_) if !resuming => {
+                    return refuse(
+                        Kind::Busy,
+                        format!(
+                            "destination {fs} contains partially-complete state from \"zfs receive -s\"."
+                        ),
+                    );
+                }
+                Some(s) if s.to_guid == begin.to_guid && s.from_guid == begin.from_guid => {
+                    kept = Some(left);
+                }
+                Some(_) => {
+                    return refuse(
+                        Kind::Invalid,
+                        "the stream does not continue what was received before".into(),
+                    );
+                }
+                None => return refuse(Kind::Busy, format!("destination '{fs}' is busy")),
+            }
+        }
+    }
+    if resuming && kept.is_none() {
+        return refuse(
+            Kind::Invalid,
+            format!("destination {fs} has no resumable receive state"),
+        );
+    }
+    if let Some(kept) = &kept {
+        let own = kept.dir().name() == dsl::RECV;
+        return Ok(Target {
+            head: head.filter(|_| own),
+            base: None,
+            kept: Some(kept.clone()),
+            fs,
+            snap,
+            what,
+        });
+    }
+    if wants_new {
+        if let Some(there) = &head {
+            full_onto(run, entry, begin, there, &fs)?;
+        }
+        if clone || run.r.origin.is_some() {
+            base = Some(origin(run, entry, begin, &fs, what)?);
+        }
+    } else {
+        let Some(there) = &head else {
+            return refuse(Kind::NotFound, format!("destination '{fs}' does not exist"));
+        };
+        base = own_by_guid(there, begin.from_guid).map_err(internal)?;
+        let Some(base) = &base else {
+            return refuse(
+                Kind::NoSuchDevice,
+                format!("most recent snapshot of {fs} does not\nmatch incremental source"),
+            );
+        };
+        incremental_onto(run, entry, begin, there, base, &fs)?;
+        if let Some(found) = there.snapshot_named(&snap).map_err(internal)? {
+            let later = found.phys().creation_txg > base.phys().creation_txg;
+            if !(later && run.r.force) {
+                return refuse(Kind::Exists, format!("destination '{fs}@{snap}' exists"));
+            }
+        }
+    }
+    Ok(Target {
+        fs,
+        snap,
+        head,
+        base,
+        kept: None,
+        what,
+    })
+}
+
+/// What is said of a destination that is neither overwritten nor rolled back.
+pub(super) fn protected(fs: &str) -> String {
+    format!(
+        "destination '{fs}' is protected by property '{0}'\nset {0}=off to overwrite it",
+        protect::PROTECT
+    )
+}
+
+/// Refuses callers without the permissions that a receive needs, also for the properties and holds that the
+/// stream and the command line bring, and those bound by limits.
+pub(super) fn permitted(
+    run: &Run,
+    entry: &Arc<PoolEntry>,
+    target: &Target,
+    extra: Option<&Extra>,
+) -> Answer<()> {
+    let (admin, peer) = (run.admin, run.peer);
+    if rights::is_owner(admin, peer) {
+        return Ok(());
+    }
+    let parent = match target.head {
+        Some(_) => None,
+        None => Some(parent_of(entry, target)?),
+    };
+    let place = parent.as_ref().or(target.head.as_ref());
+    let Some(place) = place else {
+        return Err(rights::denied());
+    };
+    let force = run.r.force;
+    let named = |p: String| match &parent {
+        Some(parent) => rights::require_named_in_new(admin, entry, peer, &p, parent),
+        None => rights::require_named(admin, entry, peer, &p, place),
+    };
+    let check = || {
+        rights::require(admin, entry, peer, Action::Receive { force }, place)?;
+        let brought = extra.iter().flat_map(|e| [&e.props, &e.snap_props]);
+        for list in brought.flatten() {
+            let stored = |n: &&str| props::is_user(n) || props::dataset(n).is_some();
+            for name in list.iter().map(|(name, _)| name).filter(stored) {
+                named(rights::of_property(name).to_string())?;
+            }
+        }
+        let given = run.r.props.iter().map(|(name, _)| name);
+        for name in given.chain(&run.r.exclude) {
+            named(rights::of_property(name).to_string())?;
+        }
+        if extra.is_some_and(|e| !e.holds.is_empty()) {
+            named("hold".into())?;
+        }
+        let who = rights::caller(admin, entry, peer)?;
+        let dsl = &entry.pool.dsl;
+        let snap = [(place.clone(), target.snap.clone())];
+        let limits = dsl.check_snapshot_limits(&snap, &who);
+        let limits = limits.and_then(|()| match &parent {
+            Some(parent) => dsl.check_filesystem_limit(&parent.dir(), 1, &who),
+            None => Ok(()),
+        });
+        limits.map_err(|e| datasets::plain(e, &target.fs))
+    };
+    check().map_err(|e: ApiError| words::sentence(Kind::from_errno(e.code), target.what, e.message))
+}
+
+/// Whether a full stream may take the place of what is there.
+pub(super) fn full_onto(
+    run: &Run,
+    entry: &PoolEntry,
+    begin: &Begin,
+    there: &Dataset,
+    fs: &str,
+) -> Answer<()> {
+    let refuse = |kind, why: String| Err(words::sentence(kind, words::NEW, why));
+    if !run.r.force {
+        return refuse(
+            Kind::Exists,
+            format!("destination '{fs}' exists\nmust specify -F to overwrite it"),
+        );
+    }
+    if protect::is_on(there).map_err(errors::answer)? {
+        return refuse(Kind::NotPermitted, protected(fs));
+    }
+    let snaps = there.snapshots().map_err(errors::answer)?;
+    if let Some((first, _)) = snaps.first() {
+        return refuse(
+            Kind::Exists,
+            format!(
+                "destination has snapshots (eg. {fs}@{first})\nmust destroy them to overwrite it"
+            ),
+        );
+    }
+    if there.dir().origin().map_err(errors::answer)?.is_some() {
+        return refuse(
+            Kind::Exists,
+            format!("destination '{fs}' is a clone\nmust destroy it to overwrite it"),
+        );
+    }
+    if there.dir().is_encrypted().map_err(errors::answer)? {
+        return refuse(
+            Kind::Invalid,
+            "zfs receive -F cannot be used to destroy an encrypted filesystem or overwrite an unencrypted one with an encrypted one".into(),
+        );
+    }
+    if there.dir().parent().is_none() && begin.features & feature::RAW != 0 {
+        return refuse(
+            Kind::Invalid,
+            "zfs receive -F cannot be used to destroy an encrypted filesystem or overwrite an unencrypted one with an encrypted one".into(),
+        );
+    }
+    let now = datasets::objset_type(entry, there).map_err(errors::answer)?;
+    let is_volume = u64::from(begin.objset_type) == os_type::ZVOL;
+    if is_volume != (now == os_type::ZVOL)
+        || is_volume && !there.dir().children().map_err(errors::answer)?.is_empty()
+    {
+        return refuse(
+            Kind::Invalid,
+            format!("destination '{fs}' is of another type, or has children"),
+        );
+    }
+    Ok(())
+}
+
+/// Whether an increment fits to what is there.
+pub(super) fn incremental_onto(
+    run: &Run,
+    entry: &PoolEntry,
+    begin: &Begin,
+    there: &Dataset,
+    base: &Dataset,
+    fs: &str,
+) -> Answer<()> {
+    let refuse = |kind, why: String| Err(words::sentence(kind, words::INCREMENTAL, why));
+    let internal = |e: Error| errors::answer(e);
+    let raw = begin.features & feature::RAW != 0;
+    let encrypted = there.dir().is_encrypted().map_err(internal)?;
+    if raw && !encrypted {
+        return refuse(
+            Kind::Invalid,
+            "cannot perform raw receive on top of existing unencrypted dataset".into(),
+        );
+    }
+    if !raw && encrypted && there.dir().key_loaded().map_err(internal)? != Some(true) {
+        return refuse(Kind::Access, "inherited key must be loaded".into());
+    }
+    let newest = there.prev().map_err(internal)?;
+    let younger = newest.is_none_or(|n| n.object() != base.object());
+    let modified = there.is_modified_since(base).map_err(internal)? || has_unwritten(entry, there);
+    if run.r.force && (younger || modified) && protect::is_on(there).map_err(internal)? {
+        return refuse(Kind::NotPermitted, protected(fs));
+    }
+    if !run.r.force {
+        if younger {
+            return refuse(
+                Kind::TextBusy,
+                format!("most recent snapshot of {fs} does not\nmatch incremental source"),
+            );
+        }
+        if modified {
+            return refuse(
+                Kind::TextBusy,
+                format!("destination {fs} has been modified\nsince most recent snapshot"),
+            );
+        }
+    }
+    let large = disk::feature::guid::LARGE_BLOCKS;
+    if base.has_feature(large) && begin.features & feature::LARGE_BLOCKS == 0 {
+        return refuse(
+            Kind::Invalid,
+            "incremental send stream requires -L (--large-block), to match previous receive."
+                .into(),
+        );
+    }
+    Ok(())
+}
+
+/// Whether the head changes in a txg that is not on disk.
+pub(super) fn has_unwritten(entry: &PoolEntry, head: &Dataset) -> bool {
+    let open = entry.pool.dmu.open_txg();
+    let dirty = |os: Arc<Objset>| (0..3).any(|n| os.is_dirty_in(open.saturating_sub(n)));
+    head.objset().is_some_and(dirty)
+}
+
+/// The snapshot that a clone begins with.
+pub(super) fn origin(
+    run: &Run,
+    entry: &PoolEntry,
+    begin: &Begin,
+    fs: &str,
+    what: &str,
+) -> Answer<Arc<Dataset>> {
+    let free = begin.from_guid == 0;
+    if let Some(name) = &run.r.origin {
+        let snap = exists(entry, name)?.filter(|s| s.is_snapshot());
+        let Some(snap) = snap else {
+            return Err(words::sentence(
+                Kind::NotFound,
+                what,
+                format!("local origin for clone {name} does not exist"),
+            ));
+        };
+        let freed = begin.flags & begin_flag::FREERECORDS != 0;
+        if !(free && freed) && snap.phys().guid != begin.from_guid {
+            return Err(words::sentence(
+                Kind::Invalid,
+                what,
+                format!("local origin for clone {name} is not the snapshot the stream is based on"),
+            ));
+        }
+        return Ok(snap);
+    }
+    match by_guid(entry, fs, begin.from_guid).map_err(errors::answer)? {
+        Some(snap) => Ok(snap),
+        None => Err(words::sentence(
+            Kind::NotFound,
+            what,
+            "local origin for clone does not exist",
+        )),
+    }
+}
+
+/// What of the pool a stream needs, as (bit of the stream, feature, name).
+pub(super) const NEEDS: [(u64, &str, &str); 8] = [
+    (
+        feature::LZ4,
+        disk::feature::guid::LZ4_COMPRESS,
+        "lz4_compress",
+    ),
+    (
+        feature::ZSTD,
+        disk::feature::guid::ZSTD_COMPRESS,
+        "zstd_compress",
+    ),
+    (
+        feature::EMBED_DATA,
+        disk::feature::guid::EMBEDDED_DATA,
+        "embedded_data",
+    ),
+    (
+        feature::LARGE_BLOCKS,
+        disk::feature::guid::LARGE_BLOCKS,
+        "large_blocks",
+    ),
+    (
+        feature::LARGE_DNODE,
+        disk::feature::guid::LARGE_DNODE,
+        "large_dnode",
+    ),
+    (
+        feature::REDACTED,
+        disk::feature::guid::REDACTED_DATASETS,
+        "redacted_datasets",
+    ),
+    (feature::LONGNAME, disk::feature::guid::LONGNAME, "longname"),
+    (feature::RAW, disk::feature::guid::ENCRYPTION, "encryption"),
+];
+
+/// Per-dataset features that a stream brings as soon as it begins.
+pub(super) fn brings(begin: &Begin) -> Vec<&'static str> {
+    let mut out = Vec::new();
+    for (bit, guid) in [
+        (feature::LARGE_BLOCKS, disk::feature::guid::LARGE_BLOCKS),
+        (feature::LONGNAME, disk::feature::guid::LONGNAME),
+        (feature::LARGE_MICROZAP, disk::feature::guid::LARGE_MICROZAP),
+    ] {
+        if begin.features & bit != 0 {
+            out.push(guid);
+        }
+    }
+    out
+}
+
+pub(super) fn check_features(entry: &PoolEntry, begin: &Begin, what: &str) -> Answer<()> {
+    let enabled = |guid: &str| entry.pool.dsl.features().is_enabled(guid);
+    for (bit, guid, name) in NEEDS {
+        if begin.features & bit != 0 && !enabled(guid) {
+            return Err(words::sentence(
+                Kind::Unsupported,
+                what,
+                format!(
+                    "pool must be upgraded to receive this stream: it needs the feature '{name}'"
+                ),
+            ));
+        }
+    }
+    if begin.features & feature::RAW != 0 && begin.features & feature::EMBED_DATA != 0 {
+        return Err(words::sentence(
+            Kind::Invalid,
+            what,
+            "invalid backup stream",
+        ));
+    }
+    if begin.features & feature::SA_SPILL != 0 && entry.pool.version() < 24 {
+        return Err(words::sentence(
+            Kind::Unsupported,
+            what,
+            "pool must be upgraded to receive this stream.",
+        ));
+    }
+    match u64::from(begin.objset_type) {
+        os_type::ZFS | os_type::ZVOL => Ok(()),
+        _ => Err(words::sentence(
+            Kind::Invalid,
+            what,
+            "invalid backup stream",
+        )),
+    }
+}
+
+pub(super) fn parent_of(entry: &PoolEntry, target: &Target) -> Answer<Arc<Dataset>> {
+    let Some((up, _)) = target.fs.rsplit_once('/') else {
+        return Err(words::sentence(
+            Kind::Invalid,
+            target.what,
+            "a pool cannot be received",
+        ));
+    };
+    let Some(parent) = exists(entry, up)? else {
+        return Err(words::sentence(
+            Kind::NotFound,
+            target.what,
+            format!("destination '{}' does not exist", target.fs),
+        )
+        .detail(format!("parent '{up}' does not exist")));
+    };
+    match datasets::objset_type(entry, &parent).map_err(errors::answer)? {
+        os_type::ZFS => Ok(parent),
+        _ => Err(words::sentence(
+            Kind::Invalid,
+            target.what,
+            format!("parent '{up}' is not a filesystem"),
+        )),
+    }
+}

@@ -3,7 +3,7 @@
 use super::sealed::Sealed;
 use super::target::{
     brings, check_features, exists, find_target, own_by_guid, parent_of, permitted, target_name,
-    Target,
+    Extra, Target,
 };
 use super::{sent_name, words, Run};
 use crate::datasets::create::NewFs;
@@ -23,18 +23,6 @@ use dsl::{Dataset, NewKey, Place, PropValue, ReceiveBegin, ReceiveEnd, ResumeSta
 use std::io::Read;
 use std::sync::Arc;
 use stream::{Applier, BeginList, Reader, Rules};
-
-/// What the list of a package says of the stream.
-#[derive(Default)]
-pub struct Extra {
-    /// Properties of the file system and of the snapshot.
-    pub props: Option<NvList>,
-    pub snap_props: Option<NvList>,
-    /// Tags of its holds.
-    pub holds: Vec<String>,
-    /// Where the stream goes by the package, with the snapshot's name.
-    pub target: Option<String>,
-}
 
 /// The dataset that is filled.
 struct Filling {

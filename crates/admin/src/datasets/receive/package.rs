@@ -1,6 +1,7 @@
 //! Packages: the streams of a tree, and the list that says what else there is to do (data format §30.5).
 
-use super::one::{self, Extra};
+use super::one;
+use super::target::Extra;
 use super::{list_of, sent_name, words, Run};
 use crate::datasets::{self, destroy, rename, snapshots, Answer};
 use crate::errors;

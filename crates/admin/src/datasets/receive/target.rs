@@ -1,6 +1,5 @@
 //! Where a stream goes: its name, its base, what is there, and whether it may.
 
-use super::one::Extra;
 use super::{sent_name, words, Run};
 use crate::datasets::{self, protect, Answer};
 use crate::errors;
@@ -10,10 +9,23 @@ use api::{ApiError, NameBy};
 use base::{Error, Kind, Result};
 use disk::names::{self, Want};
 use disk::stream::{begin_flag, feature, Begin};
+use disk::NvList;
 use disk::{os_type, props};
 use dmu::Objset;
 use dsl::Dataset;
 use std::sync::Arc;
+
+/// What the list of a package says of the stream.
+#[derive(Default)]
+pub struct Extra {
+    /// Properties of the file system and of the snapshot.
+    pub props: Option<NvList>,
+    pub snap_props: Option<NvList>,
+    /// Tags of its holds.
+    pub holds: Vec<String>,
+    /// Where the stream goes by the package, with the snapshot's name.
+    pub target: Option<String>,
+}
 
 /// Where a stream goes.
 pub(super) struct Target {

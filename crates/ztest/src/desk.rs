@@ -13,7 +13,7 @@ use api::{
     Delegate, Delegation, ImportScan, Peer, PoolCreate, PoolImport, SnapshotCreate, VdevClass,
     VdevKind, VdevSpec,
 };
-use base::{bail, Error, Kind, Result};
+use base::{bail, Kind, Result};
 use pool::Pool;
 use std::sync::Arc;
 use vdev::GroupKind;

@@ -107,7 +107,7 @@ impl Lives {
         let c = &self.commands;
         match dice.below(16) {
             0 => c.create(&self.any_name(dice), &[("recordsize", 4096)]),
-            1..=4 => self.write(&*self.any_head(dice)?, dice),
+            1..=4 => self.write(&self.any_head(dice)?, dice),
             5..=6 => {
                 let head = self.any_head(dice)?;
                 if self.snaps(&head)?.len() >= SNAPSHOTS {

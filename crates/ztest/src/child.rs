@@ -3,7 +3,7 @@
 use crate::acks::Acks;
 use crate::desk::Desk;
 use crate::layout::{self, Fs};
-use crate::lives;
+use crate::lives::{self, Lives};
 use crate::options::Options;
 use crate::work::{Counts, Worker};
 use crate::{acks_file, Dice};
@@ -41,6 +41,16 @@ pub fn run(o: &Options, job: &str) -> std::result::Result<(), String> {
 fn judge(o: &Options) -> std::result::Result<(), String> {
     let pool = layout::open(o).map_err(|e| e.to_string())?;
     lives::judge(&pool)
+}
+
+/// One thread's part in the lives of file systems.
+fn live(lives: &Lives, dice: &mut Dice, stop: &AtomicBool, fail: &dyn Fn(base::Error)) {
+    while !stop.load(Ordering::Relaxed) {
+        if let Err(e) = lives.step(dice) {
+            fail(e.context("lives"));
+        }
+        std::thread::sleep(Duration::from_millis(dice.below(60)));
+    }
 }
 
 fn work(o: &Options, seed: u64, time: Duration, rot: bool) -> Result<()> {
@@ -114,14 +124,7 @@ fn work(o: &Options, seed: u64, time: Duration, rot: bool) -> Result<()> {
         for _ in 0..LIVES {
             let mut dice = Dice::new(dice.below(u64::MAX));
             let (lives, stop, fail) = (&lives, &stop, &fail);
-            s.spawn(move || {
-                while !stop.load(Ordering::Relaxed) {
-                    if let Err(e) = lives.step(&mut dice) {
-                        fail(e.context("lives"));
-                    }
-                    std::thread::sleep(Duration::from_millis(dice.below(60)));
-                }
-            });
+            s.spawn(move || live(lives, &mut dice, stop, fail));
         }
         if rot {
             s.spawn(|| {

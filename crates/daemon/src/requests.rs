@@ -63,7 +63,6 @@ fn for_everybody(request: &Request) -> bool {
             | Request::BookmarkCreate { .. }
             | Request::Send(_)
             | Request::Diff { .. }
-            | Request::Send(_)
             | Request::Receive(_)
             | Request::ReceiveAbort { .. }
             | Request::HoldAdd(_)

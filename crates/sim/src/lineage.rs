@@ -55,27 +55,6 @@ pub fn fs_word(fs: &str) -> &str {
     }
 }
 
-/// What happens to a device of the tree.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Change {
-    Offline,
-    Online,
-    Detach,
-    /// Beside any other leaf of the same mirror.
-    Attach,
-}
-
-impl fmt::Display for Change {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Change::Offline => "offline",
-            Change::Online => "online",
-            Change::Detach => "detach",
-            Change::Attach => "attach",
-        })
-    }
-}
-
 /// The first words of these lines.
 pub const VERBS: [&str; 8] = [
     "promote",

@@ -3,7 +3,7 @@
 use crate::acks::Acks;
 use crate::desk::Desk;
 use crate::layout::{self, Fs};
-use crate::lives;
+use crate::lives::{self, Lives};
 use crate::options::Options;
 use crate::work::{Counts, Worker};
 use crate::{acks_file, Dice};
@@ -49,6 +49,16 @@ fn change(desk: &Desk<'_>, rot: bool, dice: &mut Dice) -> Result<()> {
     match !rot && dice.below(6) == 0 {
         true => desk.change_devices(dice),
         false => desk.administer(dice),
+    }
+}
+
+/// One thread's part in the lives of file systems.
+fn live(lives: &Lives, dice: &mut Dice, stop: &AtomicBool, fail: &dyn Fn(base::Error)) {
+    while !stop.load(Ordering::Relaxed) {
+        if let Err(e) = lives.step(dice) {
+            fail(e.context("lives"));
+        }
+        std::thread::sleep(Duration::from_millis(dice.below(60)));
     }
 }
 
@@ -117,14 +127,7 @@ fn work(o: &Options, seed: u64, time: Duration, rot: bool) -> Result<()> {
         for _ in 0..LIVES {
             let mut dice = Dice::new(dice.below(u64::MAX));
             let (lives, stop, fail) = (&lives, &stop, &fail);
-            s.spawn(move || {
-                while !stop.load(Ordering::Relaxed) {
-                    if let Err(e) = lives.step(&mut dice) {
-                        fail(e.context("lives"));
-                    }
-                    std::thread::sleep(Duration::from_millis(dice.below(60)));
-                }
-            });
+            s.spawn(move || live(lives, &mut dice, stop, fail));
         }
         if rot {
             s.spawn(|| {

@@ -293,7 +293,7 @@ pub fn read(args: &Parsed, cx: &mut Cx<'_>) -> Outcome {
 #[cfg(test)]
 mod tests {
     use crate::testing::{run, tree, Fake};
-    use api::{Answer, Grant, Grantee, Hold, Permissions, Reply, SpaceRow, Whose};
+    use api::{Answer, Hold, Reply, SpaceRow, Whose};
 
     #[test]
     fn holds() {

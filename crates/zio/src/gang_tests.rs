@@ -114,6 +114,7 @@ fn headers_as_openzfs_wants_them() {
     let seal = Seal {
         key: Some(&key),
         random: &|b| b.fill(9),
+        raw: None,
     };
     for (kind, folded) in [
         (ObjType::PLAIN_FILE_CONTENTS, true),

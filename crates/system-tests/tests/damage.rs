@@ -116,7 +116,11 @@ fn check(name: &str, kind: &str, disks: usize, redundant: usize) {
         fs::rename(image, hide(image)).unwrap();
     }
     rig.zpool(&["import", "-d", dir, "tank"]);
-    tree::assert_same(&after, &tree::describe(&mnt).unwrap(), "without the sources");
+    tree::assert_same(
+        &after,
+        &tree::describe(&mnt).unwrap(),
+        "without the sources",
+    );
     rig.zpool(&["export", "tank"]);
     rig.stop();
 }

@@ -79,7 +79,11 @@ fn check(name: &str, kind: &str, disks: usize, spare: usize) {
         fs::rename(image, to).unwrap();
     }
     rig.zpool(&["import", "-d", dir, "tank"]);
-    tree::assert_same(&before, &tree::describe(&mnt).unwrap(), "from what was repaired");
+    tree::assert_same(
+        &before,
+        &tree::describe(&mnt).unwrap(),
+        "from what was repaired",
+    );
     let status = rig.zpool(&["status", "tank"]);
     assert!(status.contains("errors: No known data errors"), "{status}");
     rig.zpool(&["export", "tank"]);

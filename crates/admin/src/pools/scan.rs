@@ -70,7 +70,8 @@ pub fn resilver(admin: &Arc<Admin>, peer: Peer, name: &str, command: &str) -> An
         ));
     }
     pool.restart_resilver();
-    pool.log_command(command, u64::from(peer.uid)).map_err(answer)?;
+    pool.log_command(command, u64::from(peer.uid))
+        .map_err(answer)?;
     Ok(())
 }
 

@@ -221,7 +221,6 @@ impl Applier {
             slots,
             checksum: r.checksum_type,
             compress: r.compress,
-            ..NewObject::default()
         };
         if new.compress > 16 || new.checksum > 14 {
             return Err(bad(format!(

@@ -215,7 +215,7 @@ fn permissions_of_users_groups_creators_and_sets_count() {
         let ds = entry.pool.dsl.dataset(name).unwrap();
         let m = entry.mounted(ds.object()).unwrap();
         let zfs = m.head.zfs();
-        let attr = zfs.getattr(&*zfs.root().unwrap());
+        let attr = zfs.getattr(&zfs.root().unwrap());
         (attr.uid, attr.gid)
     };
     assert_eq!(owner("p/a/b"), (1000, 1000));

@@ -4,7 +4,7 @@ use api::{Bytes, Change, ChangeKind, Reply, Request};
 use cli::names::{self, Want};
 use cli::{Cx, Fail, Outcome, Parsed};
 use control::client::unexpected;
-use std::io::{self, Write};
+use std::io::Write;
 
 /// How changes are printed.
 struct Style {
@@ -125,12 +125,9 @@ pub fn diff(args: &Parsed, cx: &mut Cx<'_>) -> Outcome {
     let out = &mut cx.out;
     let done = cx.backend.ask_in_parts(&request, &mut |reply| match reply {
         Reply::Changes(changes) if written.is_ok() => {
-            let mut print = || -> io::Result<()> {
-                changes
-                    .iter()
-                    .try_for_each(|c| out.write_all(&style.line(c)))
-            };
-            written = print();
+            written = changes
+                .iter()
+                .try_for_each(|c| out.write_all(&style.line(c)));
         }
         Reply::Changes(_) => {}
         other => wrong = Some(unexpected(&other)),

@@ -320,7 +320,7 @@ fn differs(there: &[VdevSpec], new: &[VdevSpec]) -> Option<String> {
             "mirror" => a == b,
             _ => a.0 == b.0 && a.1 == b.1,
         };
-        if !same && !(plain(a.0) && plain(b.0)) {
+        if !(same || plain(a.0) && plain(b.0)) {
             return Some(format!(
                 "{level} pool uses {} and new vdev is {}",
                 word(old),

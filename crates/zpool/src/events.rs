@@ -34,7 +34,7 @@ pub fn events(args: &Parsed, cx: &mut Cx<'_>) -> Outcome {
     }
     let (json, verbose, scripted) = (args.has("j"), args.has("v"), args.has("H"));
     if !json && !scripted {
-        writeln!(cx.out, "{:<TIME$} {}", "TIME", "CLASS")?;
+        writeln!(cx.out, "{:<TIME$} CLASS", "TIME")?;
     }
     let (mut after, mut dropped) = (0, None);
     loop {

@@ -151,7 +151,7 @@ impl World {
             for n in 0..bytes.len() as u64 / 512 {
                 let at = at + n * 512;
                 let sector = &bytes[(n * 512) as usize..(n * 512 + 512) as usize];
-                let labels = at < 4 * rig::MIB || at >= 95 * rig::MIB;
+                let labels = !(4 * rig::MIB..95 * rig::MIB).contains(&at);
                 if !labels && sector.iter().any(|b| *b != 0) && which(at / 512) {
                     sectors.push(at);
                 }

@@ -194,18 +194,23 @@ impl Live {
         let expected = match self.at {
             At::Mos(_) => 0,
             At::Dataset(o, _) => o,
-            At::Between => match self.take() {
-                Some((o, _)) => {
-                    self.at = At::Dataset(o, None);
-                    self.moved = true;
-                    o
-                }
+            At::Between => match self.queue.keys().next() {
+                Some(o) => *o,
                 None => return false,
             },
         };
+        // The range of another visit would have blocks of this one left out.
+        if expected != visit.objset {
+            return false;
+        }
+        if self.at == At::Between {
+            self.take();
+            self.at = At::Dataset(expected, None);
+            self.moved = true;
+        }
         self.words[word::CUR_MIN] = visit.min;
         self.words[word::CUR_MAX] = visit.max;
-        expected == visit.objset
+        true
     }
 
     /// The traversal has come to a place in its object set.

@@ -483,7 +483,7 @@ fn answer_of_datasets(
             dataset,
             options,
             overlay,
-            force: _,
+            force,
             directory,
         } => mount::mount(
             admin,
@@ -491,6 +491,7 @@ fn answer_of_datasets(
             &dataset,
             &options,
             overlay,
+            force,
             directory.as_deref(),
         )
         .map(done),
@@ -498,12 +499,20 @@ fn answer_of_datasets(
             root,
             options,
             overlay,
-            force: _,
+            force,
         } => {
             // Nobody listening is found out by asking whether the caller is gone.
             let mut tell = |p| drop(out.send(Reply::Progress(p)));
-            mount::mount_all(admin, peer, root.as_deref(), &options, overlay, &mut tell)
-                .map(Reply::Batch)
+            mount::mount_all(
+                admin,
+                peer,
+                root.as_deref(),
+                &options,
+                overlay,
+                force,
+                &mut tell,
+            )
+            .map(Reply::Batch)
         }
         Request::Unmount { target, force } => {
             mount::unmount(admin, peer, &target, force).map(done_but)

@@ -124,8 +124,18 @@ fn nested_mountpoint(admin: &Admin, entry: &PoolEntry, ds: &Dataset) -> Result<(
     Ok((path, local))
 }
 
+/// Whether blocks of it are missing, since it was received from a redacted stream.
+pub fn is_redacted(ds: &Dataset) -> bool {
+    ds.has_feature(disk::feature::guid::REDACTED_DATASETS)
+}
+
 /// Whether `zfs mount -a` mounts it: a file system with canmount=on, complete.
 pub fn mountable(ds: &Arc<Dataset>) -> Result<bool> {
+    Ok(!is_redacted(ds) && mountable_by_force(ds)?)
+}
+
+/// Whether `zfs mount -a -f` mounts it: the same, and redacted ones.
+pub fn mountable_by_force(ds: &Arc<Dataset>) -> Result<bool> {
     Ok(!ds.is_snapshot()
         && number(ds, "canmount", &[])? == 1
         && !ds.is_inconsistent()

@@ -539,7 +539,7 @@ fn answer_of_mounts(
             dataset,
             options,
             overlay,
-            force: _,
+            force,
             directory,
         } => mount::mount(
             admin,
@@ -547,6 +547,7 @@ fn answer_of_mounts(
             &dataset,
             &options,
             overlay,
+            force,
             directory.as_deref(),
         )
         .map(done),
@@ -554,12 +555,20 @@ fn answer_of_mounts(
             root,
             options,
             overlay,
-            force: _,
+            force,
         } => {
             // Nobody listening is found out by asking whether the caller is gone.
             let mut tell = |p| drop(out.send(Reply::Progress(p)));
-            mount::mount_all(admin, peer, root.as_deref(), &options, overlay, &mut tell)
-                .map(Reply::Batch)
+            mount::mount_all(
+                admin,
+                peer,
+                root.as_deref(),
+                &options,
+                overlay,
+                force,
+                &mut tell,
+            )
+            .map(Reply::Batch)
         }
         Request::Unmount { target, force } => {
             mount::unmount(admin, peer, &target, force).map(done_but)

@@ -7,6 +7,7 @@
 //! closed: see [`Door`].
 
 use crate::strided_prefetch::Strides;
+use crate::tree::reads_as_zeros;
 use crate::{Dmu, Dnode, Objset};
 use base::sync::{CondvarExt, MutexExt};
 
@@ -319,7 +320,7 @@ impl Dnode {
         };
         for blk in blocks {
             match s.lookup(&r, blk) {
-                Ok(bp) if !bp.is_hole() => bps.push(bp),
+                Ok(bp) if !reads_as_zeros(&bp) => bps.push(bp),
                 Ok(_) => {}
                 Err(_) => return,
             }

@@ -1,7 +1,7 @@
 //! Walking the synced tree of block pointers of an object (data format §2.5).
 
 use base::{Block, Error, Result, Txg};
-use disk::{BlkPtr, DnodePhys};
+use disk::{BlkPtr, DnodePhys, ObjType};
 use std::cell::Cell;
 use std::sync::Arc;
 use zio::{Crypt, InUse, Lease, ReadSpec, Scope, Whole, Zio};
@@ -13,6 +13,13 @@ pub(crate) struct Spot {
     pub blkid: u64,
     pub birth: Txg,
     pub physical_birth: Txg,
+}
+
+/// Whether a data block has no bytes on disk and reads as zeros: a hole, or a block of a file or volume that was left out
+/// of a redacted stream. OpenZFS reads those as zeros, too; it mounts such a file system only by force.
+pub(crate) fn reads_as_zeros(bp: &BlkPtr) -> bool {
+    let data = matches!(bp.obj_type(), ObjType::PLAIN_FILE_CONTENTS | ObjType::ZVOL);
+    bp.is_hole() || (bp.is_redacted() && data)
 }
 
 /// Reads blocks of a tree that was in use when this was made, and remembers where it failed.
@@ -166,10 +173,10 @@ impl Synced {
         Ok(bp)
     }
 
-    /// A data block, `block_size` long, zeros for a hole.
+    /// A data block, `block_size` long, zeros for a hole and a redacted block.
     pub fn read(&self, r: &Reader, blkid: u64) -> Result<Block> {
         let bp = self.lookup(r, blkid)?;
-        if bp.is_hole() {
+        if reads_as_zeros(&bp) {
             return Ok(Arc::new(vec![0; self.block_size]));
         }
         let b = r.read(&bp, blkid)?;

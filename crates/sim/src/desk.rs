@@ -134,7 +134,16 @@ impl Desk {
         let entry = self.entry()?;
         rig::tune(&entry.pool, l);
         let place = place(fs);
-        mount::mount(&self.admin, ROOT, &full(fs), &[], false, Some(&place)).map_err(told)?;
+        mount::mount(
+            &self.admin,
+            ROOT,
+            &full(fs),
+            &[],
+            false,
+            false,
+            Some(&place),
+        )
+        .map_err(told)?;
         let object = entry.pool.dsl.dataset(&full(fs))?.object();
         let mounted = entry.mounted(object).ok_or(Kind::NotFound)?;
         Ok(Fs {

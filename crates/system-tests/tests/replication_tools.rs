@@ -40,6 +40,12 @@ exec zfs "$@"
 
 /// Two pools, and in one of them the tree.
 fn rig(name: &str) -> Option<Rig> {
+    if std::env::var_os("ZFS_FUSE_TEST_REPLICATION").is_none() {
+        eprintln!(
+            "skipped: takes half a minute for each tool; ZFS_FUSE_TEST_REPLICATION=1 runs it"
+        );
+        return None;
+    }
     let mut rig = Rig::as_root(name)?;
     let (from, to) = (rig.image("d0", 384 << 20), rig.image("d1", 384 << 20));
     rig.start();
@@ -143,12 +149,11 @@ fn replicates(rig: &Rig, target: &str, tool: &dyn Fn() -> Command) {
 }
 
 #[test]
-#[ignore = "by hand: fetches packages, and has not been run as a test"]
 fn syncoid_goes_on_after_it_was_killed() {
+    let Some(rig) = rig("syncoid") else { return };
     let Some(sanoid) = or_skip(packages::get(Set::Sanoid)) else {
         return;
     };
-    let Some(rig) = rig("syncoid") else { return };
     let syncoid = sanoid.find("syncoid").unwrap();
     replicates(&rig, "back/copy", &|| {
         let args = ["-r", "--no-sync-snap", "tank/src", "back/copy"];
@@ -167,12 +172,11 @@ fn python(rig: &Rig, folder: &Path, program: &str, args: &[&str]) -> Command {
 }
 
 #[test]
-#[ignore = "by hand: fetches packages, and has not been run as a test"]
 fn zfs_autobackup_goes_on_after_it_was_killed() {
+    let Some(rig) = rig("autobackup") else { return };
     let Some(folder) = or_skip(packages::python("zfs-autobackup==3.3")) else {
         return;
     };
-    let Some(rig) = rig("autobackup") else { return };
     rig.zfs(&["create", "back/auto"]);
     rig.zfs(&["set", "autobackup:test=true", "tank/src"]);
     let args = [
@@ -192,12 +196,11 @@ fn zfs_autobackup_goes_on_after_it_was_killed() {
 }
 
 #[test]
-#[ignore = "by hand: fetches packages, and has not been run as a test"]
 fn bzfs_goes_on_after_it_was_killed() {
+    let Some(rig) = rig("bzfs") else { return };
     let Some(folder) = or_skip(packages::python("bzfs==1.25.0")) else {
         return;
     };
-    let Some(rig) = rig("bzfs") else { return };
     let args = ["tank/src", "back/copy", "--recursive"];
     replicates(&rig, "back/copy", &|| python(&rig, &folder, "bzfs", &args));
 }

@@ -144,7 +144,9 @@ fn dump_prints_the_same_of_foreign_cut_and_spoiled_streams() {
     }
     let mut random = 7u64;
     let mut next = |n: usize| {
-        random = random.wrapping_mul(6_364_136_223_846_793_005) + 1_442_695_040_888_963_407;
+        random = random
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1_442_695_040_888_963_407);
         (random >> 33) as usize % n
     };
     let mut compared = 0;

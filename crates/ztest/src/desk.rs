@@ -150,7 +150,7 @@ impl<'a> Desk<'a> {
         let full = self.full(name.as_deref());
         let place = format!("/{}", full.replace('/', "."));
         self.set(name.as_deref(), "recordsize", 4096 << dice.below(6))?;
-        mount::mount(&self.admin, ROOT, &full, &[], false, Some(&place)).map_err(told)?;
+        mount::mount(&self.admin, ROOT, &full, &[], false, false, Some(&place)).map_err(told)?;
         let object = entry.pool.dsl.dataset(&full)?.object();
         let mounted = entry.mounted(object).ok_or(Kind::NotFound)?;
         Ok(Fs {

@@ -200,7 +200,16 @@ impl Lives {
         let object = head.object();
         if self.entry.mounted(object).is_none() {
             let place = format!("/{}", name.replace('/', "."));
-            mount::mount(&self.commands.0, ROOT, &name, &[], false, Some(&place)).map_err(told)?;
+            mount::mount(
+                &self.commands.0,
+                ROOT,
+                &name,
+                &[],
+                false,
+                false,
+                Some(&place),
+            )
+            .map_err(told)?;
         }
         let mounted = self.entry.mounted(object).ok_or(Kind::NotFound)?;
         let inside = mounted.head.enter();

@@ -68,13 +68,14 @@ fn remount(entry: &PoolEntry, m: &Mounted, options: &[String], user: Option<u32>
     })
 }
 
-/// `zfs mount NAME [DIRECTORY]`
+/// `zfs mount NAME [DIRECTORY]`. `force`: even if blocks of it are missing since it was received from a redacted stream.
 pub fn mount(
     admin: &Arc<Admin>,
     peer: Peer,
     dataset: &str,
     options: &[String],
     overlay: bool,
+    force: bool,
     directory: Option<&str>,
 ) -> Answer<()> {
     let entry = datasets::entry_of(admin, dataset)?;
@@ -114,6 +115,12 @@ pub fn mount(
     let temporary = temporary(&entry, options)?;
     if there.is_some() {
         return Err(ApiError::reason(Kind::Busy, "filesystem already mounted"));
+    }
+    if !force && !ds.is_snapshot() && values::is_redacted(&ds) {
+        return Err(ApiError::reason(
+            Kind::Invalid,
+            "Dataset is not complete, was created by receiving a redacted zfs send stream.",
+        ));
     }
     if let Some(directory) = directory {
         let place = Path::new(directory);
@@ -201,6 +208,7 @@ pub fn mount_all(
     root: Option<&str>,
     options: &[String],
     overlay: bool,
+    force: bool,
     progress: &mut dyn FnMut(Progress),
 ) -> Answer<Batch> {
     let entries = match root {
@@ -226,7 +234,7 @@ pub fn mount_all(
         let eligible = |ds: &Arc<Dataset>| -> Result<Option<std::path::PathBuf>> {
             if is_in_place(entry, ds)
                 || !may(entry, ds)
-                || !values::mountable(ds)?
+                || !(values::mountable(ds)? || force && values::mountable_by_force(ds)?)
                 || datasets::kind_of(entry, ds) != DatasetKind::Filesystem
             {
                 return Ok(None);

@@ -2,7 +2,7 @@
 
 use super::{Buf, Dnode, Inner, MAX_TURNS, SPILL};
 use crate::content::Content;
-use crate::tree::{Reader, Spot};
+use crate::tree::{reads_as_zeros, Reader, Spot};
 use crate::tx::Damage;
 use base::{Block, Error, RangeSet, Result, Txg};
 use disk::BlkPtr;
@@ -250,7 +250,7 @@ impl Dnode {
         let got = zio.read_many(&bps, &spec);
         for ((n, bp), r) in at.into_iter().zip(&bps).zip(got) {
             out[n] = Some(match r {
-                _ if bp.is_hole() => Arc::new(vec![0; size]),
+                _ if reads_as_zeros(bp) => Arc::new(vec![0; size]),
                 Ok(b) if b.len() == size => b,
                 // What else is wrong is told by the way that goes block by block.
                 Ok(_) => return Ok(None),

@@ -155,7 +155,7 @@ fn mount_new(run: &mut Run, entry: &Arc<PoolEntry>, list: &[String]) {
         let mounted = datasets::find_anyway(entry, name).and_then(|ds| {
             if datasets::objset_type(entry, &ds).is_ok_and(|t| t == disk::os_type::ZVOL)
                 || ds.dir().key_loaded().is_ok_and(|k| k == Some(false))
-                || ds.has_feature(disk::feature::guid::REDACTED_DATASETS)
+                || crate::values::is_redacted(&ds)
                 || entry.mounted(ds.object()).is_some()
             {
                 return Ok(());

@@ -176,10 +176,9 @@ fn round(run: &mut Run, entry: &Arc<PoolEntry>, package: &Package, to: &str) -> 
             .rev()
             .find_map(|(_, s)| file_system(package, s.phys().guid));
         let Some(sent) = sent else {
-            if run.r.force && local.name != to
-                && destroy_tree(run, &local.name)? {
-                    return Ok(true);
-                }
+            if run.r.force && local.name != to && destroy_tree(run, &local.name)? {
+                return Ok(true);
+            }
             continue;
         };
         if promoted(run, &local, sent)? {
@@ -188,15 +187,16 @@ fn round(run: &mut Run, entry: &Arc<PoolEntry>, package: &Package, to: &str) -> 
         for (name, s) in &local.snaps {
             let guid = s.phys().guid;
             match sent.snaps.iter().find(|(_, g)| *g == guid) {
-                Some((other, _)) if other != name
-                    && rename_snapshot(run, &local, name, other)? => {
-                        return Ok(true);
-                    }
+                Some((other, _)) if other != name && rename_snapshot(run, &local, name, other)? => {
+                    return Ok(true);
+                }
                 Some(_) => {}
-                None if run.r.force && !elsewhere(package, guid)
-                    && destroy_snapshot(run, &local, name)? => {
-                        return Ok(true);
-                    }
+                None if run.r.force
+                    && !elsewhere(package, guid)
+                    && destroy_snapshot(run, &local, name)? =>
+                {
+                    return Ok(true);
+                }
                 None => {}
             }
         }

@@ -207,9 +207,9 @@ fn refusals() {
             "cannot open 'nosuch': no such pool\n".into(),
         ),
         (
-            vec!["scrub", "tank"],
+            vec!["trim", "tank"],
             1,
-            "zpool scrub: not available in this version yet\n".into(),
+            "zpool trim: not available in this version yet\n".into(),
         ),
     ] {
         assert_eq!(daemon.run(&line), (status, String::new(), text), "{line:?}");

@@ -202,6 +202,11 @@ fn refusals() {
             "property 'nope' is not a valid pool or vdev property\n".into(),
         ),
         (
+            vec!["create", "tank", "log", path],
+            1,
+            "invalid vdev specification: at least one toplevel vdev must be specified\n".into(),
+        ),
+        (
             vec!["list", "nosuch"],
             1,
             "cannot open 'nosuch': no such pool\n".into(),

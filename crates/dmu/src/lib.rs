@@ -2,7 +2,7 @@
 //!
 //! Two views of every object live side by side. The *open* view is what callers read and write:
 //! dirty blocks and changed fields in memory. The *synced* view is the tree of block pointers of
-//! the last transaction group on disk; it is immutable ([`Arc`]) and replaced whole when a group has
+//! the last transaction group on disk; it is immutable ([`Arc`](std::sync::Arc)) and replaced whole when a group has
 //! been written. A read takes a dirty block if there is one, else walks the synced tree through the
 //! block cache.
 //!

@@ -202,14 +202,19 @@ fn refusals() {
             "property 'nope' is not a valid pool or vdev property\n".into(),
         ),
         (
+            vec!["create", "tank", "log", path],
+            1,
+            "invalid vdev specification: at least one toplevel vdev must be specified\n".into(),
+        ),
+        (
             vec!["list", "nosuch"],
             1,
             "cannot open 'nosuch': no such pool\n".into(),
         ),
         (
-            vec!["scrub", "tank"],
+            vec!["trim", "tank"],
             1,
-            "zpool scrub: not available in this version yet\n".into(),
+            "zpool trim: not available in this version yet\n".into(),
         ),
     ] {
         assert_eq!(daemon.run(&line), (status, String::new(), text), "{line:?}");

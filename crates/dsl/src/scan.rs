@@ -38,6 +38,8 @@ pub enum ScanChange {
     Snapshotted { head: u64, snap: u64 },
     /// `snap` is gone; `next`, the next snapshot or the head, takes over its place, and is visited again afterwards.
     SnapshotDestroyed { snap: u64, next: u64 },
+    /// `head`, of which nothing was left, has what was received into `filled`, and its place.
+    Received { filled: u64, head: u64 },
     /// What only `head` has is gone.
     HeadGone { head: u64 },
 }
@@ -117,6 +119,21 @@ impl Core {
             return Ok(());
         }
         scan.words[BOOKMARK] = snap.object();
+        scan.store(self, tx)
+    }
+
+    /// `head`, which has left the scan with what it had, takes over all that `filled` has. Its blocks may be as old as those
+    /// the scan is for.
+    pub(crate) fn scan_received(&self, tx: &Tx, filled: u64, head: u64) -> Result<()> {
+        let Some(mut scan) = self.scan()? else {
+            return Ok(());
+        };
+        self.scan_changed(ScanChange::Received { filled, head });
+        scan.requeue(tx, filled, Some(head))?;
+        if !scan.is_at(filled) {
+            return Ok(());
+        }
+        scan.words[BOOKMARK] = head;
         scan.store(self, tx)
     }
 

@@ -6,7 +6,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
-const PROGRAMS: [&str; 5] = ["zfs-fuse", "zpool", "zfs", "zdb", "ztest"];
+const PROGRAMS: [&str; 6] = ["zfs-fuse", "zpool", "zfs", "zdb", "zstream", "ztest"];
 
 struct Place(PathBuf);
 
@@ -107,10 +107,11 @@ fn installing_takes_no_cargo_and_uninstalling_leaves_nothing() {
     ] {
         assert!(have.contains(&format!("usr/local/share/{path}")), "{path}");
     }
-    // The unit, and what mount(8) looks for: a link to where the program will be.
-    const EXTRA: [&str; 2] = [
+    // The unit, what mount(8) looks for: a link to where the program will be, and the old name of zstream.
+    const EXTRA: [&str; 3] = [
         "usr/local/lib/systemd/system/zfs-fuse.service",
         "sbin/mount.fuse.zfs",
+        "usr/local/bin/zstreamdump",
     ];
     assert!(EXTRA.iter().all(|e| have.contains(*e)), "{have:?}");
     // Everything that is made is installed, and readable by all.

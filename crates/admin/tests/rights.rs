@@ -127,7 +127,13 @@ fn nothing_is_done_for_a_caller_without_permissions() {
     denied(make(&a, JOE, "p/a/b", &[]));
     denied(snapshot(&a, JOE, "p/a@t", true));
     denied(remove(&a, JOE, "p/a@s"));
-    denied(remove(&a, JOE, "p/a"));
+    // Without its snapshots it could not be destroyed by anybody.
+    let tree = DatasetDestroy {
+        name: "p/a".into(),
+        recursive: true,
+        ..DatasetDestroy::default()
+    };
+    denied(destroy::destroy(&a, JOE, &tree).map(drop));
     denied(clone(&a, JOE, "p/a@s", "p/c"));
     denied(assign(&a, JOE, "p/a", "compression", "off"));
     denied(assign(&a, JOE, "p/a", "com.example:x", "y"));

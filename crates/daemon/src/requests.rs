@@ -371,7 +371,7 @@ pub fn answer(
     }
 }
 
-/// Requests about datasets, keys, mounts and volumes.
+/// Requests about datasets, and what is in volumes.
 fn answer_of_datasets(
     admin: &Arc<Admin>,
     peer: Peer,
@@ -428,6 +428,52 @@ fn answer_of_datasets(
             name,
             command,
         } => snapshots::bookmark(admin, peer, &source, &name, command).map(done),
+        Request::HoldAdd(r) => snapshots::hold(admin, peer, &r).map(Reply::Batch),
+        Request::HoldRelease(r) => snapshots::release(admin, peer, &r).map(Reply::Batch),
+        Request::VolumeRead {
+            volume,
+            offset,
+            length,
+        } => {
+            let file = out.take_fds().pop().map(File::from);
+            look::read_volume(admin, &volume, offset, length, file, &|| out.cancelled()).map(done)
+        }
+        Request::Holds {
+            snapshots,
+            recursive,
+        } => look::holds(admin, &snapshots, recursive).map(Reply::Holds),
+        Request::Permissions { dataset } => {
+            permissions::list(admin, &dataset).map(Reply::Permissions)
+        }
+        Request::PermissionsGive {
+            dataset,
+            list,
+            command,
+        } => permissions::allow(admin, peer, &dataset, &list, command).map(done),
+        Request::PermissionsTake {
+            dataset,
+            list,
+            recursive,
+            command,
+        } => permissions::unallow(admin, peer, &dataset, &list, recursive, command).map(done),
+        Request::SpaceHeld { dataset, recursive } => {
+            space::held(admin, &dataset, recursive).map(Reply::Held)
+        }
+        Request::SpaceOf { dataset, who } => {
+            look::space(admin, peer, &dataset, &who).map(Reply::Space)
+        }
+        other => answer_of_streams(admin, peer, other, out),
+    }
+}
+
+/// Requests about streams and differences.
+fn answer_of_streams(
+    admin: &Arc<Admin>,
+    peer: Peer,
+    request: Request,
+    out: &mut dyn Sink,
+) -> Answer<Reply> {
+    match request {
         Request::Receive(r) => {
             let Some(file) = out.take_fds().pop().map(File::from) else {
                 return Err(ApiError::sentence(
@@ -463,8 +509,18 @@ fn answer_of_datasets(
             send::send(admin, peer, &r, to, &mut tell).map(Reply::SendPlan)
         }
         Request::Redact(r) => redact::redact(admin, peer, &r).map(done),
-        Request::HoldAdd(r) => snapshots::hold(admin, peer, &r).map(Reply::Batch),
-        Request::HoldRelease(r) => snapshots::release(admin, peer, &r).map(Reply::Batch),
+        other => answer_of_mounts(admin, peer, other, out),
+    }
+}
+
+/// Requests about keys and mounts.
+fn answer_of_mounts(
+    admin: &Arc<Admin>,
+    peer: Peer,
+    request: Request,
+    out: &mut dyn Sink,
+) -> Answer<Reply> {
+    match request {
         Request::KeyLoad {
             dataset,
             key,
@@ -518,38 +574,6 @@ fn answer_of_datasets(
             mount::unmount(admin, peer, &target, force).map(done_but)
         }
         Request::UnmountAll { force } => Ok(Reply::Batch(mount::unmount_all(admin, peer, force))),
-        Request::VolumeRead {
-            volume,
-            offset,
-            length,
-        } => {
-            let file = out.take_fds().pop().map(File::from);
-            look::read_volume(admin, &volume, offset, length, file, &|| out.cancelled()).map(done)
-        }
-        Request::Holds {
-            snapshots,
-            recursive,
-        } => look::holds(admin, &snapshots, recursive).map(Reply::Holds),
-        Request::Permissions { dataset } => {
-            permissions::list(admin, &dataset).map(Reply::Permissions)
-        }
-        Request::PermissionsGive {
-            dataset,
-            list,
-            command,
-        } => permissions::allow(admin, peer, &dataset, &list, command).map(done),
-        Request::PermissionsTake {
-            dataset,
-            list,
-            recursive,
-            command,
-        } => permissions::unallow(admin, peer, &dataset, &list, recursive, command).map(done),
-        Request::SpaceHeld { dataset, recursive } => {
-            space::held(admin, &dataset, recursive).map(Reply::Held)
-        }
-        Request::SpaceOf { dataset, who } => {
-            look::space(admin, peer, &dataset, &who).map(Reply::Space)
-        }
         _ => Err(ApiError::sentence(
             Kind::Unsupported,
             "the daemon cannot do this in this version yet",

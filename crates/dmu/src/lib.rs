@@ -24,6 +24,7 @@ mod immediate_write;
 mod objset;
 mod reading;
 mod received;
+mod shape;
 mod strided_prefetch;
 mod sync;
 pub mod testing;
@@ -33,8 +34,9 @@ mod write_early;
 
 pub use dnode::{Dnode, Info};
 pub use immediate_write::write_now;
-pub use objset::{NewObject, Objset, WritePolicy};
-pub use received::{RawMeta, RawObject, StoredBlock};
+pub use objset::Objset;
+pub use received::{RawMeta, StoredBlock};
+pub use shape::{NewObject, RawObject, WritePolicy};
 pub use sync::SyncHooks;
 pub use tx::{
     internal_error, Admission, Damage, Dmu, DmuOptions, Driver, Need, OnDamage, SyncGroup, Tx,

@@ -2,7 +2,7 @@
 
 use crate::dnode::{Dnode, Fields, Job};
 use crate::reading::Reading;
-use crate::received::RawObject;
+use crate::shape::{NewObject, WritePolicy};
 use crate::tree::Synced;
 use crate::tx::{Admission, Damage, Dmu, Need, Tx};
 use crate::write_early::Waiting;
@@ -17,7 +17,7 @@ use disk::{BlkPtr, DnodePhys, ObjType};
 use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, RwLock, Weak};
-use zio::{Crypt, RawSeal, Scope};
+use zio::{Crypt, RawSeal};
 
 /// Both MACs of an object set block (pool format §15.3).
 pub(crate) fn objset_macs(key: &DatasetKey, block: &[u8]) -> Result<[u8; 2 * OBJSET_MAC_SIZE]> {
@@ -46,85 +46,6 @@ const MAX_OBJECT: u64 = (1 << 48) - 1;
 /// Clean objects kept in memory per object set beyond those in use: there may be hundreds of object
 /// sets, and reading an object again costs a look at a cached block.
 const KEEP_CLEAN: usize = 1024;
-
-/// How blocks of an object set are stored: the dataset's properties with "inherit" and "on" resolved
-/// to on-disk numbers, and what the pool's version and features allow.
-#[derive(Clone, Debug)]
-pub struct WritePolicy {
-    pub compress: u8,
-    pub zstd_level: u8,
-    pub checksum: u8,
-    pub copies: u8,
-    /// redundant_metadata: 0 all, 1 most, 2 some, 3 none.
-    pub redundant_metadata: u8,
-    /// Compression of metadata: lz4 (15) or lzjb (3).
-    pub meta_compress: u8,
-    pub hole_birth: bool,
-    pub embedded_data: bool,
-    /// Most copies the pool version allows: 3, or 1 before version 2.
-    pub max_copies: u8,
-    /// The MOS: three copies of everything, fletcher4.
-    pub is_mos: bool,
-    /// dn_used counts bytes (pool version ≥ 3).
-    pub used_bytes: bool,
-    /// Dnode flags that say the object is in the user accounting (2, 8), or 0.
-    pub accounting_flags: u8,
-    /// Indirect block shift of new objects: 17, or 14 for old pools.
-    pub indblkshift: u8,
-    /// Checksum with which data blocks are deduplicated; 0 = they are not.
-    pub dedup: u8,
-    /// The bytes of deduplicated blocks are compared.
-    pub dedup_verify: bool,
-    /// Data blocks stored in at most so many bytes go to the special devices; 0 = none.
-    pub special_small: u64,
-    /// What stays in the block cache when it was read (`primarycache`).
-    pub keep: Scope,
-    /// What is read ahead (`prefetch`).
-    pub ahead: Scope,
-}
-
-impl Default for WritePolicy {
-    fn default() -> Self {
-        WritePolicy {
-            compress: 15,
-            zstd_level: 0,
-            checksum: 7,
-            copies: 1,
-            redundant_metadata: 0,
-            meta_compress: 15,
-            hole_birth: true,
-            embedded_data: true,
-            max_copies: 3,
-            is_mos: false,
-            used_bytes: true,
-            accounting_flags: 0,
-            indblkshift: 17,
-            dedup: 0,
-            dedup_verify: false,
-            special_small: 0,
-            keep: Scope::All,
-            ahead: Scope::All,
-        }
-    }
-}
-
-/// What a new object shall be; zero means the default.
-#[derive(Clone, Debug, Default)]
-pub struct NewObject {
-    pub obj_type: ObjType,
-    /// Bytes; 0 = 512.
-    pub block_size: usize,
-    /// 0 = the pool's default.
-    pub indblkshift: u8,
-    pub bonus_type: ObjType,
-    pub bonus: Vec<u8>,
-    /// 512-byte dnode slots; 0 = 1.
-    pub slots: u8,
-    pub checksum: u8,
-    pub compress: u8,
-    /// Of an object of a raw stream: its dnode has exactly that shape.
-    pub raw: Option<RawObject>,
-}
 
 pub(crate) struct State {
     pub zil_header: [u8; ZIL_HEADER_SIZE],

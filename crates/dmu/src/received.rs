@@ -7,7 +7,8 @@
 
 use crate::content::Content;
 use crate::dnode::Spill;
-use crate::objset::{NewObject, Objset, WritePolicy};
+use crate::objset::Objset;
+use crate::shape::{NewObject, WritePolicy};
 use crate::sync::{spec_for, with_nonce, Shape};
 use crate::tx::Dmu;
 use crate::tx::Tx;
@@ -26,17 +27,6 @@ use zio::{Prepared, RawSeal, StoredForm};
 
 /// Flags that say that owners are charged for all objects.
 const ACCOUNTED: u64 = USERACCT_COMPLETE | USEROBJACCT_COMPLETE | PROJECTQUOTA_COMPLETE;
-
-/// What a raw stream says of a dnode, which is authenticated by it.
-#[derive(Clone, Debug, Default)]
-pub struct RawObject {
-    pub nlevels: u8,
-    /// Block pointers.
-    pub nblkptr: u8,
-    pub maxblkid: u64,
-    /// All bytes of the bonus buffer; [`NewObject::bonus`] is the part in use.
-    pub bonus: Vec<u8>,
-}
 
 /// What a raw stream says of the meta-dnode.
 #[derive(Clone, Copy, Debug, Default)]

@@ -21,7 +21,8 @@ mod meta;
 mod tree;
 
 use crate::dnode::{Dnode, Job, SpillChange};
-use crate::objset::{Objset, WritePolicy};
+use crate::objset::Objset;
+use crate::shape::WritePolicy;
 use crate::tree::Spot;
 use crate::tx::Tx;
 use base::sync::MutexExt;

@@ -1,6 +1,7 @@
 //! A pool in memory for tests of the rooms above: one object set over [`zio::memory`], synced by hand.
 
-use crate::objset::{Objset, WritePolicy};
+use crate::objset::Objset;
+use crate::shape::WritePolicy;
 use crate::sync::SyncHooks;
 use crate::tx::{Dmu, DmuOptions, Tx};
 use base::{Result, Txg};

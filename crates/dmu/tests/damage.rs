@@ -144,6 +144,17 @@ fn changes_below_an_unreadable_indirect_block_are_refused_before_they_begin() {
 }
 
 /// What is spoilt between the check and the sync: the txg is written all the same.
+/// Not the blocks are to blame, and no txg will write them anew: whoever looks is not kept waiting.
+#[test]
+fn an_unreadable_block_of_a_stopped_engine_is_no_damage() {
+    let (rig, bad, ..) = spoilt(1);
+    let dn = rig.os.hold(bad).unwrap();
+    rig.dmu.stop(dmu::internal_error("stopped by a test"));
+    let e = dn.check_write(PER * BLOCK, 1).unwrap_err();
+    assert_eq!(e.kind, base::Kind::Suspended, "{e}");
+    assert!(!e.is_damage(), "{e}");
+}
+
 #[test]
 fn damage_met_by_the_sync_loses_the_write_but_not_the_txg() {
     let rig = rig();

@@ -5,6 +5,7 @@ use crate::core::{
     bump, check_component, Core, Triple, BOOKMARKS, BOOKMARK_V2, BOOKMARK_WRITTEN, FULL_NAME_MAX,
     REDACTION_BOOKMARKS, REDACTION_SPILL,
 };
+use crate::dataset::counts;
 use crate::{Dataset, Dsl};
 use base::mutation::{mutated, Mutation};
 use base::{bail, Error, Kind, Result, Txg};
@@ -17,11 +18,6 @@ use zap::{Value, Zap};
 
 /// Words of the long form.
 const LONG: usize = 12;
-
-/// Whether it counts what is freed before the next snapshot.
-pub(crate) fn counts(m: &BookmarkPhys) -> bool {
-    m.flags & bookmark_flags::HAS_FBN != 0
-}
 
 fn add(m: &mut BookmarkPhys, t: Triple) {
     for (w, d) in m

@@ -78,6 +78,19 @@ pub(crate) fn bump(x: &mut u64, d: i64) {
     *x = x.saturating_add_signed(d);
 }
 
+/// A change of datasets that moves the place of a scan.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ScanChange {
+    /// `snap` was made of `head`: it has all there is to be found in it, from the same place on.
+    Snapshotted { head: u64, snap: u64 },
+    /// `snap` is gone; `next`, the next snapshot or the head, takes over its place, and is visited again afterwards.
+    SnapshotDestroyed { snap: u64, next: u64 },
+    /// `head`, of which nothing was left, has what was received into `filled`, and its place.
+    Received { filled: u64, head: u64 },
+    /// What only `head` has is gone.
+    HeadGone { head: u64 },
+}
+
 /// Shared by everything of one pool.
 pub(crate) struct Core {
     pub mos: Arc<Objset>,
@@ -94,7 +107,7 @@ pub(crate) struct Core {
     /// For the history, until the pool writes it.
     pub events: Mutex<Vec<crate::history::Event>>,
     /// For the scan under way, until the pool takes them.
-    pub scan_changes: Mutex<Vec<crate::ScanChange>>,
+    pub scan_changes: Mutex<Vec<ScanChange>>,
 }
 
 impl Core {

@@ -4,7 +4,7 @@ use crate::core::{bump, is_zapified, Core, Triple};
 use crate::{Bpobj, Deadlist, Dir};
 use base::sync::MutexExt;
 use base::{bail, Error, PerTxg, Result, Txg};
-use disk::dsl::{ds_flags, DslDatasetPhys, Used};
+use disk::dsl::{bookmark_flags, ds_flags, BookmarkPhys, DslDatasetPhys, Used};
 use disk::{BlkPtr, DnodePhys, ObjType};
 use dmu::{Dnode, Objset, SyncHooks, Tx, WritePolicy};
 use std::collections::{BTreeMap, BTreeSet};
@@ -78,6 +78,11 @@ struct Pending {
     freed: BTreeMap<Txg, Triple>,
     /// There is a livelist; blocks born after that txg are in it.
     listing: Option<Txg>,
+}
+
+/// Whether a bookmark counts what is freed before the next snapshot.
+pub(crate) fn counts(m: &BookmarkPhys) -> bool {
+    m.flags & bookmark_flags::HAS_FBN != 0
 }
 
 impl Dataset {
@@ -433,7 +438,7 @@ impl Dataset {
         }
         let mut marks = Marks::new();
         for (name, m) in self.bookmarks()? {
-            if crate::bookmark::counts(&m) {
+            if counts(&m) {
                 marks.entry(m.creation_txg).or_default().push(name);
             }
         }

@@ -46,7 +46,7 @@ mod upgrade;
 #[cfg(test)]
 mod tests;
 
-pub use self::core::{PoolSpace, Triple, FULL_NAME_MAX};
+pub use self::core::{PoolSpace, ScanChange, Triple, FULL_NAME_MAX};
 pub use bookmark::Source as BookmarkSource;
 pub use bpobj::Bpobj;
 pub use caller::Caller;
@@ -62,5 +62,4 @@ pub use history::{Event, History};
 pub use props::{PropSource, PropValue};
 pub use receive::{Place, ReceiveBegin, ReceiveEnd, ResumeState, RECV};
 pub use redaction::RedactionList;
-pub use scan::ScanChange;
 pub use snapshot::Held;

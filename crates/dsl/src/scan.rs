@@ -8,7 +8,7 @@
 //! 3. Blocks that only a destroyed snapshot would have led the scan to are found in the next one: that
 //!    takes over its place with the same first txg.
 
-use crate::core::Core;
+use crate::core::{Core, ScanChange};
 use crate::{Dataset, Dsl};
 use base::mutation::{mutated, Mutation};
 use base::sync::MutexExt;
@@ -30,19 +30,6 @@ const SCANNING: u64 = 1;
 const VISIT_AGAIN: u64 = 1;
 /// Object set of a bookmark whose dataset is gone.
 const DESTROYED: u64 = u64::MAX;
-
-/// A change of datasets that moves the place of a scan.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ScanChange {
-    /// `snap` was made of `head`: it has all there is to be found in it, from the same place on.
-    Snapshotted { head: u64, snap: u64 },
-    /// `snap` is gone; `next`, the next snapshot or the head, takes over its place, and is visited again afterwards.
-    SnapshotDestroyed { snap: u64, next: u64 },
-    /// `head`, of which nothing was left, has what was received into `filled`, and its place.
-    Received { filled: u64, head: u64 },
-    /// What only `head` has is gone.
-    HeadGone { head: u64 },
-}
 
 /// A scan under way.
 struct Scan {

@@ -52,8 +52,8 @@ impl Dir {
         if t == Triple::default() && classes.iter().all(|(_, d)| *d == 0) {
             return Ok(());
         }
-        let accounted = self.update(tx, |p| {
-            let old = p.used_bytes.max(p.reserved);
+        let (used, accounted) = self.update(tx, |p| {
+            let (before, old) = (p.used_bytes, p.used_bytes.max(p.reserved));
             bump(&mut p.used_bytes, t.used);
             bump(&mut p.compressed_bytes, t.comp);
             bump(&mut p.uncompressed_bytes, t.uncomp);
@@ -62,14 +62,17 @@ impl Dir {
                     bump(&mut p.used_breakdown[*class as usize], *d);
                 }
             }
-            p.used_bytes.max(p.reserved) as i64 - old as i64
+            // Never below zero, so it may be less than what was asked for: what the last passes over the MOS
+            // allocate is charged with the next txg, and lost with a crash.
+            let used = p.used_bytes as i64 - before as i64;
+            (used, p.used_bytes.max(p.reserved) as i64 - old as i64)
         })?;
         if let Some(parent) = self.parent() {
             let up = Triple {
                 used: accounted,
                 ..t
             };
-            let classes = [(Used::Child, t.used), (Used::ChildRsrv, accounted - t.used)];
+            let classes = [(Used::Child, used), (Used::ChildRsrv, accounted - used)];
             parent.diduse_split(tx, &classes, up)?;
         }
         Ok(())

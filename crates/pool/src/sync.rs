@@ -506,10 +506,15 @@ impl Pool {
                 // It is going to miss what is still to be written, too.
                 leaf.dtl_add(tx.txg());
             }
-            let now = leaf.dtl();
+            let mut now = leaf.dtl();
             let object = leaf.get_u64(keys::DTL).unwrap_or(0);
             let mut known = self.dtls.acquire();
             let before = known.entry(leaf.guid()).or_default();
+            if now.iter().any(|(a, b)| !before.contains(a, b)) {
+                // It has just missed something, and may miss blocks of this txg that are written after the list.
+                leaf.dtl_add(tx.txg());
+                now = leaf.dtl();
+            }
             if *before == now || (object == 0 && now.is_empty()) {
                 continue;
             }

@@ -77,6 +77,7 @@ impl World {
         let disks: Vec<_> = (0..disks).map(|_| MemDisk::new(l.size)).collect();
         let (env, _) = rig::machine(&disks, 1);
         let pool = rig::create_in(l, env).unwrap();
+        rig::tune(&pool, l);
         World { disks, pool }
     }
 
@@ -121,7 +122,11 @@ impl World {
 
 /// Attaches under load, and takes the source away: what was written in the txg of the attach is on the new device, too.
 fn attach_and_take_the_source_away() -> Result<(), String> {
-    let w = World::new(&Layout::new(GroupKind::Single, 1), 2);
+    let l = Layout {
+        early: true,
+        ..Layout::new(GroupKind::Single, 1)
+    };
+    let w = World::new(&l, 2);
     w.fill(1, 100);
     w.pool.sync().unwrap();
     // Dirty when the device comes.
@@ -139,6 +144,15 @@ fn attach_and_take_the_source_away() -> Result<(), String> {
 #[test]
 fn an_attached_device_has_everything_when_its_resilver_ends() {
     attach_and_take_the_source_away().unwrap();
+}
+
+/// Without the txgs in flight the blocks written early are on the source only.
+#[test]
+fn an_attach_that_leaves_out_the_txgs_in_flight_is_found() {
+    base::mutation::mutate(Some(base::mutation::Mutation::AttachedTxgTooFew));
+    let done = attach_and_take_the_source_away();
+    base::mutation::mutate(None);
+    assert!(done.is_err());
 }
 
 #[test]

@@ -10,6 +10,7 @@ use crate::rig::{Layout, MIB};
 use crate::rights;
 use crate::world::World;
 use env_sim::SeededRng;
+use std::cell::Cell;
 use vdev::GroupKind;
 use zpl::QUOTA_NAMES;
 
@@ -93,7 +94,7 @@ pub struct Generator {
     faults: u64,
     max_file: u64,
     names: u64,
-    snaps: u64,
+    snaps: Cell<u64>,
 }
 
 /// The pool a seed begins with.
@@ -133,6 +134,35 @@ fn snapshots(w: &World) -> Vec<(String, String)> {
         .collect()
 }
 
+/// Names in the file system of an operation.
+struct Here<'a> {
+    draw: &'a Generator,
+    all: &'a [(String, What, u64)],
+}
+
+impl Here<'_> {
+    /// One that is there, with its size (bytes).
+    fn some(&self, want: &dyn Fn(What) -> bool) -> Option<(String, u64)> {
+        let list: Vec<_> = self.all.iter().filter(|(_, what, _)| want(*what)).collect();
+        let chosen = self.draw.pick(&list);
+        chosen.map(|(p, _, size)| (p.clone(), *size))
+    }
+
+    fn file(&self) -> Option<(String, u64)> {
+        self.some(&|k| k == What::File)
+    }
+
+    /// A path for something new, which may be there.
+    fn fresh(&self) -> String {
+        let below = |n| self.draw.rng.below(n);
+        let dir = match self.some(&|k| k == What::Dir) {
+            Some((d, _)) if below(2) == 0 && d.matches('/').count() < 3 => d + "/",
+            _ => String::new(),
+        };
+        format!("{dir}n{}", below(self.draw.names))
+    }
+}
+
 impl Generator {
     pub fn new(seed: u64, layout: &Layout) -> Generator {
         let rng = SeededRng::new(seed ^ 0x57a9);
@@ -162,7 +192,7 @@ impl Generator {
             faults: [0, 10, 30][rng.below(3) as usize],
             max_file: [20_000, 200_000, 700_000][rng.below(3) as usize],
             names: [4, 12, 40][rng.below(3) as usize],
-            snaps: 0,
+            snaps: Cell::new(0),
             devices: SeededRng::new(seed ^ 0xde71),
             rng,
         }
@@ -258,7 +288,7 @@ impl Generator {
     }
 
     /// A permission is given or taken, or used with or without it.
-    fn delegation(&mut self, kind: &str, fs: String, snaps: usize) -> Option<Op> {
+    fn delegation(&self, kind: &str, fs: String, snaps: usize) -> Option<Op> {
         let uid = 1 + self.rng.below(rights::USERS) as u32;
         if kind != "snapshotas" {
             let on = kind == "allow";
@@ -267,8 +297,8 @@ impl Generator {
         if snaps > 5 {
             return None;
         }
-        self.snaps += 1;
-        let name = format!("s{}", self.snaps);
+        self.snaps.set(self.snaps.get() + 1);
+        let name = format!("s{}", self.snaps.get());
         Some(Op::SnapshotAs { fs, name, uid })
     }
 
@@ -288,23 +318,18 @@ impl Generator {
         let names = w.names();
         let sets: Vec<&String> = names.keys().collect();
         let fs = (*self.pick(&sets)?).clone();
-        let here = &names[&fs];
-        let some = |want: &dyn Fn(What) -> bool| {
-            let list: Vec<_> = here.iter().filter(|(_, what, _)| want(*what)).collect();
-            self.pick(&list).map(|(p, _, size)| (p.clone(), *size))
+        let here = Here {
+            draw: self,
+            all: &names[&fs],
         };
-        let file = || some(&|k| k == What::File);
-        let fresh = || {
-            let dir = match some(&|k| k == What::Dir) {
-                Some((d, _)) if self.rng.below(2) == 0 && d.matches('/').count() < 3 => d + "/",
-                _ => String::new(),
-            };
-            format!("{dir}n{}", self.rng.below(self.names))
-        };
-        let snaps = snapshots(w);
+        self.in_files(kind, fs, &here, w)
+    }
+
+    /// Operations on files.
+    fn in_files(&self, kind: &str, fs: String, here: &Here<'_>, w: &World) -> Option<Op> {
         Some(match kind {
             "write" | "osync" => {
-                let (path, size) = file()?;
+                let (path, size) = here.file()?;
                 let at = match self.rng.below(3) {
                     0 => size,
                     1 => self.rng.below(size + 1),
@@ -321,36 +346,39 @@ impl Generator {
             }
             "create" => Op::Create {
                 fs,
-                path: fresh(),
+                path: here.fresh(),
                 mode: 0o600,
             },
-            "mkdir" => Op::Mkdir { fs, path: fresh() },
+            "mkdir" => Op::Mkdir {
+                fs,
+                path: here.fresh(),
+            },
             "symlink" => Op::Symlink {
                 fs,
-                path: fresh(),
+                path: here.fresh(),
                 len: 1 + self.rng.below(200),
             },
             "link" => Op::Link {
                 fs,
-                from: file()?.0,
-                to: fresh(),
+                from: here.file()?.0,
+                to: here.fresh(),
             },
             "rename" => Op::Rename {
                 fs,
-                from: some(&|_| true)?.0,
-                to: fresh(),
+                from: here.some(&|_| true)?.0,
+                to: here.fresh(),
             },
             "unlink" | "unlinkopen" => Op::Unlink {
                 fs,
-                path: some(&|k| k != What::Dir)?.0,
+                path: here.some(&|k| k != What::Dir)?.0,
                 hold: kind == "unlinkopen",
             },
             "rmdir" => Op::Rmdir {
                 fs,
-                path: some(&|k| k == What::Dir)?.0,
+                path: here.some(&|k| k == What::Dir)?.0,
             },
             "truncate" => {
-                let (path, size) = file()?;
+                let (path, size) = here.file()?;
                 let size = match self.rng.below(3) {
                     0 => 0,
                     1 => self.rng.below(size + 1),
@@ -359,7 +387,7 @@ impl Generator {
                 Op::Truncate { fs, path, size }
             }
             "punch" => {
-                let (path, size) = file()?;
+                let (path, size) = here.file()?;
                 Op::Punch {
                     fs,
                     path,
@@ -369,29 +397,75 @@ impl Generator {
             }
             "chmod" => Op::Chmod {
                 fs,
-                path: some(&|k| k != What::Link)?.0,
+                path: here.some(&|k| k != What::Link)?.0,
                 mode: self.rng.below(0o1000) as u32,
             },
             "setxattr" => Op::SetXattr {
                 fs,
-                path: some(&|k| k != What::Link)?.0,
+                path: here.some(&|k| k != What::Link)?.0,
                 name: format!("user.x{}", self.rng.below(2)),
                 fill: self.fill(4000),
             },
             "rmxattr" => Op::RemoveXattr {
                 fs,
-                path: some(&|k| k != What::Link)?.0,
+                path: here.some(&|k| k != What::Link)?.0,
                 name: format!("user.x{}", self.rng.below(2)),
             },
             "fsync" => Op::Fsync {
                 fs,
-                path: some(&|k| k != What::Link)?.0,
+                path: here.some(&|k| k != What::Link)?.0,
             },
             "fsyncall" => Op::FsyncAll { fs },
             "read" => Op::Read {
                 fs,
-                path: file()?.0,
+                path: here.file()?.0,
             },
+            kind => return self.of_owners(kind, fs, here, w),
+        })
+    }
+
+    /// Operations on owners and what they may have.
+    fn of_owners(&self, kind: &str, fs: String, here: &Here<'_>, w: &World) -> Option<Op> {
+        Some(match kind {
+            "createas" => Op::CreateAs {
+                fs,
+                path: here.fresh(),
+                uid: self.id() as u32,
+                gid: self.id() as u32,
+            },
+            "chown" => Op::Chown {
+                fs,
+                path: here.some(&|k| k != What::Link)?.0,
+                uid: self.id() as u32,
+                gid: self.id() as u32,
+            },
+            "project" => Op::Project {
+                fs,
+                path: here.some(&|k| k != What::Link)?.0,
+                id: self.id() as u32,
+            },
+            "limit" => {
+                let limit = self.rng.below(QUOTA_NAMES.len() as u64) as usize;
+                let value = match limit < 3 {
+                    true => [0, 20_000, 300_000, 4 << 20],
+                    false => [0, 1, 4, 12],
+                };
+                Op::Limit {
+                    fs,
+                    name: QUOTA_NAMES[limit].trim_end_matches('@').into(),
+                    // What belongs to nobody in particular is seldom limited.
+                    id: self.id().max(self.rng.below(2)),
+                    value: *self.pick(&value)?,
+                }
+            }
+            kind => return self.of_pool(kind, fs, w),
+        })
+    }
+
+    /// Operations on file systems and snapshots.
+    fn of_pool(&self, kind: &str, fs: String, w: &World) -> Option<Op> {
+        let snaps = snapshots(w);
+        Some(match kind {
             "release" => Op::Release,
             "sync" => Op::Sync,
             "snapshotas" | "allow" | "unallow" => return self.delegation(kind, fs, snaps.len()),
@@ -399,10 +473,10 @@ impl Generator {
                 if snaps.len() > 5 {
                     return None;
                 }
-                self.snaps += 1;
+                self.snaps.set(self.snaps.get() + 1);
                 Op::Snapshot {
                     fs,
-                    name: format!("s{}", self.snaps),
+                    name: format!("s{}", self.snaps.get()),
                 }
             }
             "destroysnap" => {
@@ -431,37 +505,6 @@ impl Generator {
                     fs,
                     prop: prop.to_string(),
                     value: *self.pick(values)?,
-                }
-            }
-            "createas" => Op::CreateAs {
-                fs,
-                path: fresh(),
-                uid: self.id() as u32,
-                gid: self.id() as u32,
-            },
-            "chown" => Op::Chown {
-                fs,
-                path: some(&|k| k != What::Link)?.0,
-                uid: self.id() as u32,
-                gid: self.id() as u32,
-            },
-            "project" => Op::Project {
-                fs,
-                path: some(&|k| k != What::Link)?.0,
-                id: self.id() as u32,
-            },
-            "limit" => {
-                let limit = self.rng.below(QUOTA_NAMES.len() as u64) as usize;
-                let value = match limit < 3 {
-                    true => [0, 20_000, 300_000, 4 << 20],
-                    false => [0, 1, 4, 12],
-                };
-                Op::Limit {
-                    fs,
-                    name: QUOTA_NAMES[limit].trim_end_matches('@').into(),
-                    // What belongs to nobody in particular is seldom limited.
-                    id: self.id().max(self.rng.below(2)),
-                    value: *self.pick(&value)?,
                 }
             }
             "remount" => Op::Remount { fs },

@@ -426,6 +426,58 @@ impl Words<'_> {
         let fs = self.fs()?;
         Lineage::parse(verb, fs, &mut || self.word())?.ok_or(none)
     }
+    /// The rest of a line about file systems, snapshots or the pool.
+    fn of_pool(&mut self, verb: &str) -> Result<Op, String> {
+        Ok(match verb {
+            "release" => Op::Release,
+            "sync" => Op::Sync,
+            "snapshot" => Op::Snapshot {
+                fs: self.fs()?,
+                name: self.word()?,
+            },
+            "destroysnap" => Op::DestroySnapshot {
+                fs: self.fs()?,
+                name: self.word()?,
+            },
+            "diff" => Op::Diff {
+                fs: self.fs()?,
+                snap: self.word()?,
+            },
+            "send" => Op::Send { fs: self.fs()? },
+            "clone" | "clonesnap" => self.clone(verb == "clonesnap")?,
+            "rollback" => Op::Rollback { fs: self.fs()? },
+            "createfs" => Op::CreateFs { fs: self.fs()? },
+            "destroyfs" => Op::DestroyFs { fs: self.fs()? },
+            "set" => Op::Set {
+                fs: self.fs()?,
+                prop: self.word()?,
+                value: self.num()?,
+            },
+            "allow" | "unallow" => Op::Allow {
+                fs: self.fs()?,
+                uid: self.num()?,
+                on: verb == "allow",
+            },
+            "snapshotas" => Op::SnapshotAs {
+                fs: self.fs()?,
+                name: self.word()?,
+                uid: self.num()?,
+            },
+            "remount" => Op::Remount { fs: self.fs()? },
+            "reimport" => Op::Reimport,
+            "device" => self.device()?,
+            "fault" => Op::Fault {
+                disk: self.num()?,
+                fault: self.fault()?,
+            },
+            "cut" => Op::Cut {
+                back: self.num()?,
+                fate: self.word()?.parse()?,
+                seed: self.num()?,
+            },
+            v => Op::Lineage(self.lineage(v)?),
+        })
+    }
     fn fault(&mut self) -> Result<Fault, String> {
         Ok(match self.word()?.as_str() {
             "garbage" => Fault::Garbage,
@@ -548,53 +600,7 @@ impl FromStr for Op {
                 fs: w.fs()?,
                 path: w.word()?,
             },
-            "release" => Op::Release,
-            "sync" => Op::Sync,
-            "snapshot" => Op::Snapshot {
-                fs: w.fs()?,
-                name: w.word()?,
-            },
-            "destroysnap" => Op::DestroySnapshot {
-                fs: w.fs()?,
-                name: w.word()?,
-            },
-            "diff" => Op::Diff {
-                fs: w.fs()?,
-                snap: w.word()?,
-            },
-            "send" => Op::Send { fs: w.fs()? },
-            "clone" | "clonesnap" => w.clone(verb == "clonesnap")?,
-            "rollback" => Op::Rollback { fs: w.fs()? },
-            "createfs" => Op::CreateFs { fs: w.fs()? },
-            "destroyfs" => Op::DestroyFs { fs: w.fs()? },
-            "set" => Op::Set {
-                fs: w.fs()?,
-                prop: w.word()?,
-                value: w.num()?,
-            },
-            "allow" | "unallow" => Op::Allow {
-                fs: w.fs()?,
-                uid: w.num()?,
-                on: verb == "allow",
-            },
-            "snapshotas" => Op::SnapshotAs {
-                fs: w.fs()?,
-                name: w.word()?,
-                uid: w.num()?,
-            },
-            "remount" => Op::Remount { fs: w.fs()? },
-            "reimport" => Op::Reimport,
-            "device" => w.device()?,
-            "fault" => Op::Fault {
-                disk: w.num()?,
-                fault: w.fault()?,
-            },
-            "cut" => Op::Cut {
-                back: w.num()?,
-                fate: w.word()?.parse()?,
-                seed: w.num()?,
-            },
-            v => Op::Lineage(w.lineage(v)?),
+            verb => w.of_pool(verb)?,
         };
         match w.0.next() {
             None => Ok(op),

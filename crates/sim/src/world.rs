@@ -378,74 +378,13 @@ impl World {
 
     fn administer(&mut self, op: &Op) -> Result<Outcome> {
         use Op::*;
-        let Some(pool) = self.pool().cloned() else {
+        if self.pool().is_none() {
             return Ok(Outcome::Nothing);
-        };
+        }
         let now = self.oracle.now().clone();
-        let n = self.oracle.op;
-        let projects = self.layout.projects;
         match op {
             CreateFs { fs } | Clone { to: fs, .. } | CloneSnap { to: fs, .. } => {
-                if now.sets.contains_key(fs) || fs.is_empty() || fs.contains('/') {
-                    return Ok(Outcome::Nothing);
-                }
-                let mut from = None;
-                let also = matches!(op, CloneSnap { .. });
-                if let Clone { fs, snap, .. } | CloneSnap { fs, snap, .. } = op {
-                    let key = key(fs, snap);
-                    let Some(frozen) = now.snaps.get(&key) else {
-                        return Ok(Outcome::Nothing);
-                    };
-                    from = Some((key, frozen.clone(), format!("{}@{snap}", full(fs))));
-                }
-                let name = fs.clone();
-                match (from.as_ref().map(|f| f.2.clone()), also) {
-                    (None, _) => desk(&self.opened)?.create_fs(fs)?,
-                    (Some(origin), false) => {
-                        let commands = desk(&self.opened)?.commands();
-                        commands.clone_unmounted(&origin, &full(fs))?
-                    }
-                    // In one group, which no command does.
-                    (Some(origin), true) => pool.task(move |pool, tx| {
-                        let root = pool.dsl.root()?;
-                        let args = CreateArgs::default();
-                        let snap = pool.dsl.dataset(&origin)?;
-                        let ds = pool.clone_in(tx, &root, &name, &snap, args)?;
-                        pool.snapshot_in(tx, &[(ds, FIRST.into())])
-                    })?,
-                }
-                let pos = self.pos();
-                let born = match also {
-                    true => self.born(fs, FIRST)?,
-                    false => 0,
-                };
-                self.mount(fs)?;
-                let hidden = match self.mounted(fs) {
-                    Some(m) => found::count_objects(m)?,
-                    None => 0,
-                };
-                self.oracle.administered(pos, |a, models| {
-                    let frozen = match from {
-                        Some((origin, frozen, _)) => {
-                            a.origins.insert(fs.clone(), origin);
-                            frozen
-                        }
-                        None => Arc::new(Frozen {
-                            hidden,
-                            ..Frozen::default()
-                        }),
-                    };
-                    a.sets.insert(fs.clone(), models.len());
-                    a.limits.insert(fs.clone(), frozen.limits.clone());
-                    if also {
-                        let first = Frozen {
-                            born,
-                            ..Frozen::clone(&frozen)
-                        };
-                        a.snaps.insert(key(fs, FIRST), Arc::new(first));
-                    }
-                    models.push(FsModel::new(&frozen, n));
-                });
+                return self.make_fs(op, fs)
             }
             DestroyFs { fs } => {
                 let prefix = key(fs, "");
@@ -493,27 +432,102 @@ impl World {
                 name,
                 id,
                 value,
-            } => {
-                let limit = owners::limit_named(name).filter(|l| projects || l % 3 != 2);
-                let (Some(limit), Some(_)) = (limit, self.mounted(fs)) else {
-                    return Ok(Outcome::Nothing);
-                };
-                if *id > owners::IDS {
-                    return Ok(Outcome::Nothing);
-                }
-                let prop = format!("{}{id}", zpl::QUOTA_NAMES[limit]);
-                desk(&self.opened)?.set(fs, &prop, *value)?;
-                let pos = self.pos();
-                self.oracle.administered(pos, |a, _| {
-                    let limits = a.limits.entry(fs.clone()).or_default();
-                    match value {
-                        0 => limits.remove(&(limit, *id)),
-                        n => limits.insert((limit, *id), *n),
-                    };
-                });
-            }
+            } => return self.limit(fs, name, *id, *value),
             _ => return Ok(Outcome::Nothing),
         }
+        Ok(Outcome::Done)
+    }
+
+    /// A new file system, or a clone.
+    fn make_fs(&mut self, op: &Op, fs: &str) -> Result<Outcome> {
+        let Some(pool) = self.pool().cloned() else {
+            return Ok(Outcome::Nothing);
+        };
+        let now = self.oracle.now().clone();
+        let n = self.oracle.op;
+        if now.sets.contains_key(fs) || fs.is_empty() || fs.contains('/') {
+            return Ok(Outcome::Nothing);
+        }
+        let mut from = None;
+        let also = matches!(op, Op::CloneSnap { .. });
+        if let Op::Clone { fs, snap, .. } | Op::CloneSnap { fs, snap, .. } = op {
+            let key = key(fs, snap);
+            let Some(frozen) = now.snaps.get(&key) else {
+                return Ok(Outcome::Nothing);
+            };
+            from = Some((key, frozen.clone(), format!("{}@{snap}", full(fs))));
+        }
+        let name = fs.to_string();
+        match (from.as_ref().map(|f| f.2.clone()), also) {
+            (None, _) => desk(&self.opened)?.create_fs(fs)?,
+            (Some(origin), false) => {
+                let commands = desk(&self.opened)?.commands();
+                commands.clone_unmounted(&origin, &full(fs))?
+            }
+            // In one group, which no command does.
+            (Some(origin), true) => pool.task(move |pool, tx| {
+                let root = pool.dsl.root()?;
+                let args = CreateArgs::default();
+                let snap = pool.dsl.dataset(&origin)?;
+                let ds = pool.clone_in(tx, &root, &name, &snap, args)?;
+                pool.snapshot_in(tx, &[(ds, FIRST.into())])
+            })?,
+        }
+        let pos = self.pos();
+        let born = match also {
+            true => self.born(fs, FIRST)?,
+            false => 0,
+        };
+        self.mount(fs)?;
+        let hidden = match self.mounted(fs) {
+            Some(m) => found::count_objects(m)?,
+            None => 0,
+        };
+        self.oracle.administered(pos, |a, models| {
+            let frozen = match from {
+                Some((origin, frozen, _)) => {
+                    a.origins.insert(fs.to_string(), origin);
+                    frozen
+                }
+                None => Arc::new(Frozen {
+                    hidden,
+                    ..Frozen::default()
+                }),
+            };
+            a.sets.insert(fs.to_string(), models.len());
+            a.limits.insert(fs.to_string(), frozen.limits.clone());
+            if also {
+                let first = Frozen {
+                    born,
+                    ..Frozen::clone(&frozen)
+                };
+                a.snaps.insert(key(fs, FIRST), Arc::new(first));
+            }
+            models.push(FsModel::new(&frozen, n));
+        });
+        Ok(Outcome::Done)
+    }
+
+    /// What a user, group or project may have.
+    fn limit(&mut self, fs: &str, name: &str, id: u64, value: u64) -> Result<Outcome> {
+        let projects = self.layout.projects;
+        let limit = owners::limit_named(name).filter(|l| projects || l % 3 != 2);
+        let (Some(limit), Some(_)) = (limit, self.mounted(fs)) else {
+            return Ok(Outcome::Nothing);
+        };
+        if id > owners::IDS {
+            return Ok(Outcome::Nothing);
+        }
+        let prop = format!("{}{id}", zpl::QUOTA_NAMES[limit]);
+        desk(&self.opened)?.set(fs, &prop, value)?;
+        let pos = self.pos();
+        self.oracle.administered(pos, |a, _| {
+            let limits = a.limits.entry(fs.to_string()).or_default();
+            match value {
+                0 => limits.remove(&(limit, id)),
+                n => limits.insert((limit, id), n),
+            };
+        });
         Ok(Outcome::Done)
     }
 

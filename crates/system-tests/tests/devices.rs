@@ -167,7 +167,7 @@ fn a_spare_steps_in_for_a_disk_that_is_pulled_under_load() {
     args.extend(["spare", &disks[3]]);
     rig.zpool(&args);
     let a = fill(&rig, "a");
-    // Its backing file goes to nothing while files are written.
+    // It has no sectors left: every transfer fails.
     let image = rig.disks().join("l1.img");
     let size = image.metadata().unwrap().len();
     std::fs::File::options()
@@ -176,6 +176,8 @@ fn a_spare_steps_in_for_a_disk_that_is_pulled_under_load() {
         .unwrap()
         .set_len(0)
         .unwrap();
+    let cut = rig.try_run("losetup", &["--set-capacity", &disks[1]]);
+    assert!(cut.status.success(), "{cut}");
     let b = fill(&rig, "b");
     let name = |path: &str| path.rsplit('/').next().unwrap().to_string();
     until("the spare stands in", || {

@@ -71,9 +71,9 @@ fn ours_to_theirs_and_back() {
             &format!("compression={c}"),
             &format!("tank/{c}"),
         ]);
-        tree::write(&mnt.join(c), 150, 7, KINDS).unwrap();
+        tree::write(&mnt.join(c), 60, 7, KINDS).unwrap();
     }
-    tree::write(&mnt, 100, 8, KINDS).unwrap();
+    tree::write(&mnt, 60, 8, KINDS).unwrap();
     let ours = tree::describe(&mnt).unwrap();
     rig.zpool(&["export", "tank"]);
     rig.zdb_check("tank");
@@ -81,10 +81,10 @@ fn ours_to_theirs_and_back() {
     old.zpool(&["import", "-d", dir, "tank"]).unwrap();
     let theirs = tree::describe(&old.outside(at)).unwrap();
     assert_same(&ours, &theirs, "ours, read by theirs");
-    tree::write(&old.outside(at).join("gzip"), 150, 9, KINDS).unwrap_err(); // its folder exists
+    tree::write(&old.outside(at).join("gzip"), 60, 9, KINDS).unwrap_err(); // its folder exists
     old.zfs(&["create", "-o", "compression=gzip-9", "tank/theirs"])
         .unwrap();
-    tree::write(&old.outside(at).join("theirs"), 150, 10, KINDS).unwrap();
+    tree::write(&old.outside(at).join("theirs"), 60, 10, KINDS).unwrap();
     old.sh(&format!(
         "rm -rf {at}/zle/f* {at}/many; seq 200000 >{at}/grown"
     ))
@@ -136,7 +136,7 @@ fn theirs_to_ours_and_back() {
             &format!("oldtank/{c}"),
         ])
         .unwrap();
-        tree::write(&old.outside(at).join(c), 150, 20, KINDS).unwrap();
+        tree::write(&old.outside(at).join(c), 60, 20, KINDS).unwrap();
     }
     old.zfs(&["snapshot", "oldtank/on@before"]).unwrap();
     old.sh(&format!("rm -rf {at}/on/many")).unwrap();
@@ -154,7 +154,7 @@ fn theirs_to_ours_and_back() {
         "rm -rf {at}/zle/many; seq 300000 >{at}/gzip-6/grown"
     ));
     rig.zfs(&["create", "tank/new"]);
-    tree::write(&mnt.join("new"), 200, 21, KINDS).unwrap();
+    tree::write(&mnt.join("new"), 60, 21, KINDS).unwrap();
     let ours = tree::describe(&mnt).unwrap();
     rig.zpool(&["export", "tank"]);
     rig.zdb_check("tank");
@@ -202,7 +202,7 @@ fn snapshots_and_clones_go_both_ways() {
     rig.start();
     rig.zpool(&["create", "-o", "version=23", "-m", at, "tank", &disks[0]]);
     rig.zfs(&["create", "tank/a"]);
-    tree::write(&mnt.join("a"), 100, 31, KINDS).unwrap();
+    tree::write(&mnt.join("a"), 60, 31, KINDS).unwrap();
     rig.zfs(&["snapshot", "-r", "tank@1"]);
     rig.sh(&format!("rm -rf {at}/a/many; seq 50000 >{at}/a/more"));
     rig.zfs(&["snapshot", "tank/a@2"]);
@@ -280,7 +280,7 @@ fn ours_sent_is_received_by_theirs() {
     let (at, to) = (ours.to_str().unwrap(), theirs.to_str().unwrap());
     rig.start();
     rig.zpool(&["create", "-o", "version=23", "-m", at, "tank", &disks[0]]);
-    tree::write(&ours, 150, 30, KINDS).unwrap();
+    tree::write(&ours, 60, 30, KINDS).unwrap();
     rig.sh(&format!("seq 200000 >{at}/shrunk"));
     rig.zfs(&["snapshot", "tank@1"]);
     rig.sh(&format!(

@@ -1,4 +1,5 @@
 //! Tools of others that make and prune snapshots, unchanged from their packages, with our commands in PATH.
+//! The packages are fetched with apt and pip, so that these tests are run by hand: `ZFS_FUSE_TEST_TOOLS=1`.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -6,6 +7,15 @@ use std::path::PathBuf;
 use system_tests::Rig;
 use testkit::or_skip;
 use testkit::packages::{self, Set};
+
+/// Whether packages may be fetched. Without it a notice is printed.
+fn by_hand() -> bool {
+    let asked = std::env::var_os("ZFS_FUSE_TEST_TOOLS").is_some();
+    if !asked {
+        eprintln!("skipped: fetches packages; ZFS_FUSE_TEST_TOOLS=1 runs it");
+    }
+    asked
+}
 
 fn tank(name: &str) -> Option<(Rig, PathBuf)> {
     let mut rig = Rig::new(name)?;
@@ -34,6 +44,9 @@ fn count(rig: &Rig, head: &str, word: &str) -> usize {
 /// It takes snapshots, prunes those that are too many, and finds the pool healthy.
 #[test]
 fn sanoid_takes_prunes_and_monitors() {
+    if !by_hand() {
+        return;
+    }
     if !system_tests::is_root() {
         eprintln!("skipped: sanoid's defaults have a fixed place, which only root can put them at");
         return;
@@ -97,6 +110,9 @@ fn sanoid_takes_prunes_and_monitors() {
 
 #[test]
 fn zfs_auto_snapshot_keeps_as_many_as_it_is_told() {
+    if !by_hand() {
+        return;
+    }
     let Some(tool) = or_skip(packages::get(Set::AutoSnapshot)) else {
         return;
     };
@@ -149,6 +165,9 @@ fn zfs_auto_snapshot_keeps_as_many_as_it_is_told() {
 /// Without a target it only takes snapshots and thins them out.
 #[test]
 fn zfs_autobackup_takes_and_thins_snapshots() {
+    if !by_hand() {
+        return;
+    }
     let Some(modules) = or_skip(packages::python("zfs-autobackup==3.3")) else {
         return;
     };

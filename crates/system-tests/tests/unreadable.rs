@@ -95,7 +95,11 @@ fn goes_on(rig: &Rig, dir: &Path, what: &str) {
     }
     rig.zpool(&["sync", "tank"]);
     let health = rig.zpool(&["list", "-H", "-o", "health", "tank"]);
-    assert_eq!(health.trim(), "ONLINE", "after {what}");
+    // A device with many wrong checksums is degraded, as OpenZFS has it.
+    assert!(
+        ["ONLINE", "DEGRADED"].contains(&health.trim()),
+        "{health} after {what}"
+    );
 }
 
 #[test]

@@ -454,16 +454,7 @@ pub fn create(admin: &Arc<Admin>, peer: Peer, r: &DatasetCreate) -> Answer<Creat
         ..Created::default()
     };
     if r.dry_run {
-        let parent = above.parent.dir();
-        let first = list
-            .first()
-            .and_then(|m| m.name.rsplit('/').next())
-            .unwrap_or_default();
-        entry
-            .pool
-            .dsl
-            .check_create(&parent, first, false)
-            .map_err(|e| datasets::plain(e, name))?;
+        rehearse(&entry, &above, &list).map_err(|e| datasets::plain(e, name))?;
         return Ok(created);
     }
     let (command, uid) = (r.command.clone(), u64::from(peer.uid));
@@ -475,17 +466,33 @@ pub fn create(admin: &Arc<Admin>, peer: Peer, r: &DatasetCreate) -> Answer<Creat
             pool.log_in(tx, &command, uid)
         })
         .map_err(|e| datasets::plain(e, name))?;
-    let mut created = created;
-    if r.no_mount {
-        return Ok(created);
+    let mount_failed = match r.no_mount {
+        true => None,
+        false => mount_all(admin, &entry, peer, &all).err(),
+    };
+    Ok(Created {
+        mount_failed: mount_failed.map(errors::finish),
+        ..created
+    })
+}
+
+/// Whether the first of these datasets could be made.
+fn rehearse(entry: &PoolEntry, above: &Above, list: &[Made]) -> Result<()> {
+    let first = list.first().and_then(|m| m.name.rsplit('/').next());
+    let dsl = &entry.pool.dsl;
+    dsl.check_create(&above.parent.dir(), first.unwrap_or_default(), false)
+}
+
+/// Mounts new datasets in this order, up to the first that cannot be.
+fn mount_all(
+    admin: &Arc<Admin>,
+    entry: &Arc<PoolEntry>,
+    peer: Peer,
+    list: &[String],
+) -> Answer<()> {
+    for name in list {
+        let ds = datasets::find_anyway(entry, name)?;
+        mount::mount_new(admin, entry, &ds, peer)?;
     }
-    for n in &all {
-        let mounted = datasets::find_anyway(&entry, n)
-            .and_then(|ds| mount::mount_new(admin, &entry, &ds, peer));
-        if let Err(e) = mounted {
-            created.mount_failed = Some(errors::finish(e));
-            break;
-        }
-    }
-    Ok(created)
+    Ok(())
 }

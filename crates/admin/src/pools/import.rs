@@ -525,6 +525,47 @@ fn choose(found: Vec<PoolFound>, what: &str) -> Answer<PoolFound> {
         .ok_or_else(|| ApiError::reason(Kind::NotFound, "no such pool available"))
 }
 
+/// How a pool is to be opened; whether another host uses it is not known yet.
+fn open_options(admin: &Admin, ask: &PoolImport, wanted: &Wanted) -> OpenOptions {
+    OpenOptions {
+        readonly: wanted.readonly,
+        name: ask.new_name.clone(),
+        temporary: ask.temporary,
+        missing_log: ask.missing_log,
+        txg: ask.txg,
+        rewind: match (ask.rewind, ask.extreme) {
+            (false, _) => Rewind::No,
+            (true, false) => Rewind::Safe,
+            (true, true) => Rewind::Extreme,
+        },
+        checkpoint: ask.checkpoint,
+        multihost: admin.settings.multihost,
+        tunables: admin.process.tunables(),
+        ..OpenOptions::default()
+    }
+}
+
+/// Gives a pool that has just been opened the properties asked for. False: it is read-only.
+fn settle(
+    pool: &Pool,
+    comment: Option<String>,
+    stored: Vec<(String, PropValue)>,
+) -> base::Result<bool> {
+    if pool.is_readonly() {
+        return Ok(false);
+    }
+    if let Some(c) = &comment {
+        pool.set_extra("comment", Some(c.as_str()).filter(|c| !c.is_empty()));
+    }
+    pool.task(move |pool, tx| {
+        for (name, value) in &stored {
+            pool.store_prop(tx, name, Some(value))?;
+        }
+        Ok(())
+    })?;
+    Ok(true)
+}
+
 /// Answers `PoolImport`.
 pub fn import(
     admin: &Arc<Admin>,
@@ -581,20 +622,8 @@ pub fn import(
     }
     check_devices(&seen, &ask)?;
     let options = OpenOptions {
-        readonly: wanted.readonly,
-        name: ask.new_name.clone(),
-        temporary: ask.temporary,
-        missing_log: ask.missing_log,
-        txg: ask.txg,
-        rewind: match (ask.rewind, ask.extreme) {
-            (false, _) => Rewind::No,
-            (true, false) => Rewind::Safe,
-            (true, true) => Rewind::Extreme,
-        },
-        checkpoint: ask.checkpoint,
         activity,
-        multihost: admin.settings.multihost,
-        tunables: admin.process.tunables(),
+        ..open_options(admin, &ask, &wanted)
     };
     if cancelled() {
         return Err(cancel::refusal());
@@ -618,26 +647,12 @@ pub fn import(
     drop(claim);
     // No export before everything is mounted.
     let _gate = entry.pass().map_err(answer)?;
-    let settle = || -> base::Result<()> {
-        if entry.pool.is_readonly() {
-            return Ok(());
-        }
-        if let Some(c) = &wanted.comment {
-            entry
-                .pool
-                .set_extra("comment", Some(c.as_str()).filter(|c| !c.is_empty()));
-        }
-        let stored = wanted.stored.clone();
-        entry.pool.task(move |pool, tx| {
-            for (name, value) in &stored {
-                pool.store_prop(tx, name, Some(value))?;
-            }
-            Ok(())
-        })?;
-        entry.pool.log_import(&ask.command, u64::from(peer.uid))
-    };
     admin.events.pool(&entry.pool, "pool_import");
-    let settled = settle();
+    let settled =
+        settle(&entry.pool, wanted.comment, wanted.stored).and_then(|writable| match writable {
+            true => entry.pool.log_import(&ask.command, u64::from(peer.uid)),
+            false => Ok(()),
+        });
     let listed = admin.forget_absent(entry.pool.guid());
     admin.rewrite_cache(listed);
     admin.update_cache(&entry);

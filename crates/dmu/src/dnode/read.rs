@@ -24,6 +24,10 @@ impl Dnode {
         if self.read_lock().gen != gen {
             return Ok(());
         }
+        // No txg ends any more: waiting for one is in vain, and the blocks are not to blame.
+        if let Some(why) = self.dmu.stopped() {
+            return Err(why);
+        }
         if let Some(spot) = at {
             if spot.physical_birth > self.dmu.synced_txg() && *turns < MAX_TURNS {
                 // The group under way writes it anew in the same place; the new pointer follows.

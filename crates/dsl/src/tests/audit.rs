@@ -98,331 +98,395 @@ fn all_dirs(p: &Pool, d: &Arc<Dir>, out: &mut Vec<Arc<Dir>>) {
     }
 }
 
+/// What is found in a pool on the way.
+struct Audit<'a> {
+    p: &'a Pool,
+    refs: Refs,
+    live: HashMap<Id, BlkPtr>,
+    sets: Vec<(Arc<Dir>, Vec<Arc<Dataset>>)>,
+    /// The blocks of each dataset.
+    trees: HashMap<u64, Vec<BlkPtr>>,
+    feature_counts: BTreeMap<String, u64>,
+    counted: BTreeMap<&'static str, u64>,
+    zapified: u64,
+    empty_users: u64,
+}
+
 pub(super) fn audit(p: &Pool) {
-    let core = &p.dsl.core;
-    let mut refs = Refs(HashMap::new());
-    let mut live: HashMap<Id, BlkPtr> = HashMap::new();
     let mut dirs = Vec::new();
     all_dirs(p, &p.dsl.root().unwrap(), &mut dirs);
-    let empty = core.empty_bpobj().unwrap();
-    let mut empty_users = 0;
-    let mut zapified = 0;
+    let mut a = Audit {
+        p,
+        refs: Refs(HashMap::new()),
+        live: HashMap::new(),
+        sets: Vec::new(),
+        trees: HashMap::new(),
+        feature_counts: BTreeMap::new(),
+        counted: BTreeMap::new(),
+        zapified: 0,
+        empty_users: 0,
+    };
+    a.chains(&dirs);
+    a.datasets();
+    a.deadlists();
+    a.bookmarks();
+    a.directories();
+    a.waiting();
+    a.space();
+    a.objects();
+    a.features();
+}
 
-    // The heads and snapshots of every directory, oldest first.
-    let mut sets: Vec<(Arc<Dir>, Vec<Arc<Dataset>>)> = Vec::new();
-    for d in &dirs {
-        let dp = d.phys();
-        refs.take(d.object(), "dir");
-        zapified += u64::from(is_zapified(&d.dn));
-        refs.take(dp.child_dir_zapobj, "child map");
-        refs.take(dp.props_zapobj, "props");
-        refs.take(dp.clones, "clones");
-        refs.permissions(p, dp.deleg_zapobj);
-        assert!(d.breakdown_is_right(), "breakdown of {}", d.full_name());
-        let mut chain = Vec::new();
-        if dp.head_dataset_obj != 0 {
-            let head = d.head().unwrap();
-            let mut at = head.clone();
-            loop {
-                chain.push(at.clone());
-                let pp = at.phys();
-                if pp.prev_snap_obj == 0 || pp.prev_snap_obj == dp.origin_obj {
-                    break;
-                }
-                let prev = core.dataset(pp.prev_snap_obj).unwrap();
-                assert_eq!(prev.phys().next_snap_obj, at.object());
-                assert_eq!(prev.phys().creation_txg, pp.prev_snap_txg);
-                at = prev;
-            }
-            chain.reverse();
-            let names = p.count_of(head.phys().snapnames_zapobj);
-            assert_eq!(
-                names,
-                chain.len() as u64 - 1,
-                "snapshots of {}",
-                d.full_name()
-            );
-        }
-        sets.push((d.clone(), chain));
-    }
-
-    // Datasets: objects, chains, sizes.
-    let mut trees: HashMap<u64, Vec<BlkPtr>> = HashMap::new();
-    let mut feature_counts: BTreeMap<String, u64> = BTreeMap::new();
-    let mut counted: BTreeMap<&str, u64> = BTreeMap::new();
-    for (_, chain) in &sets {
-        for ds in chain {
-            let dp = ds.phys();
-            let n = ds.full_name();
-            refs.take(ds.object(), "dataset");
-            zapified += u64::from(is_zapified(&ds.dn));
-            refs.take(dp.snapnames_zapobj, "snap map");
-            refs.take(dp.next_clones_obj, "next clones");
-            refs.take(dp.props_obj, "snapshot props");
-            refs.take(dp.userrefs_obj, "holds");
-            if let Some(map) = ds.extra(crate::core::BOOKMARKS).unwrap() {
-                refs.take(map, "bookmarks");
-                *counted.entry(crate::core::BOOKMARKS).or_default() += 1;
-                assert!(p.count_of(map) > 0, "no bookmark in the map of {n}");
-            }
-            for f in ds.features() {
-                *feature_counts.entry(f).or_default() += 1;
-            }
-            let tree = if dp.bp.is_hole() {
-                Vec::new()
-            } else {
-                blocks(p, &dp.bp, 0)
-            };
-            let t = sum(p, &tree);
-            assert_eq!(t.used as u64, dp.referenced_bytes, "referenced of {n}");
-            assert_eq!(t.comp as u64, dp.compressed_bytes, "compressed of {n}");
-            assert_eq!(
-                t.uncomp as u64, dp.uncompressed_bytes,
-                "uncompressed of {n}"
-            );
-            for bp in &tree {
-                if let Some(i) = id(bp) {
-                    live.insert(i, *bp);
-                }
-            }
-            trees.insert(ds.object(), tree);
-        }
-    }
-
-    // Deadlists: exactly what the predecessor refers to and the dataset does not.
-    for (_, chain) in &sets {
-        for ds in chain {
-            let dp = ds.phys();
-            let dl = ds.deadlist().unwrap();
-            let old = dl.is_old();
-            if old {
-                refs.bpobj(p, dl.object(), "old deadlist");
-            } else {
-                refs.take(dl.object(), "deadlist");
-                for (k, o) in dl.keys() {
-                    if o == empty && o != 0 {
-                        empty_users += 1;
-                        continue;
+impl Audit<'_> {
+    /// The heads and snapshots of every directory, oldest first.
+    fn chains(&mut self, dirs: &[Arc<Dir>]) {
+        let p = self.p;
+        let core = &p.dsl.core;
+        for d in dirs {
+            let dp = d.phys();
+            self.refs.take(d.object(), "dir");
+            self.zapified += u64::from(is_zapified(&d.dn));
+            self.refs.take(dp.child_dir_zapobj, "child map");
+            self.refs.take(dp.props_zapobj, "props");
+            self.refs.take(dp.clones, "clones");
+            self.refs.permissions(p, dp.deleg_zapobj);
+            assert!(d.breakdown_is_right(), "breakdown of {}", d.full_name());
+            let mut chain = Vec::new();
+            if dp.head_dataset_obj != 0 {
+                let head = d.head().unwrap();
+                let mut at = head.clone();
+                loop {
+                    chain.push(at.clone());
+                    let pp = at.phys();
+                    if pp.prev_snap_obj == 0 || pp.prev_snap_obj == dp.origin_obj {
+                        break;
                     }
-                    refs.bpobj(p, o, "deadlist entry");
-                    let next = dl
-                        .keys()
-                        .range(k + 1..)
-                        .next()
-                        .map_or(Txg::MAX, |(k, _)| *k);
-                    Bpobj::open(&p.rig.os, o)
-                        .unwrap()
-                        .for_each(&p.rig.os, &mut |bp, _| {
-                            assert!(bp.birth() > k && bp.birth() <= next);
-                            Ok(())
-                        })
-                        .unwrap();
+                    let prev = core.dataset(pp.prev_snap_obj).unwrap();
+                    assert_eq!(prev.phys().next_snap_obj, at.object());
+                    assert_eq!(prev.phys().creation_txg, pp.prev_snap_txg);
+                    at = prev;
                 }
+                chain.reverse();
+                let names = p.count_of(head.phys().snapnames_zapobj);
+                assert_eq!(
+                    names,
+                    chain.len() as u64 - 1,
+                    "snapshots of {}",
+                    d.full_name()
+                );
             }
-            let mut have = HashSet::new();
-            let mut total = Triple::default();
-            dl.for_each(&p.rig.os, &mut |bp| {
-                total += core.triple(bp);
-                if let Some(i) = id(bp) {
-                    assert!(have.insert(i));
+            self.sets.push((d.clone(), chain));
+        }
+    }
+
+    /// Datasets: objects, chains, sizes.
+    fn datasets(&mut self) {
+        let p = self.p;
+        for (_, chain) in &self.sets {
+            for ds in chain {
+                let dp = ds.phys();
+                let n = ds.full_name();
+                self.refs.take(ds.object(), "dataset");
+                self.zapified += u64::from(is_zapified(&ds.dn));
+                self.refs.take(dp.snapnames_zapobj, "snap map");
+                self.refs.take(dp.next_clones_obj, "next clones");
+                self.refs.take(dp.props_obj, "snapshot props");
+                self.refs.take(dp.userrefs_obj, "holds");
+                if let Some(map) = ds.extra(crate::core::BOOKMARKS).unwrap() {
+                    self.refs.take(map, "bookmarks");
+                    *self.counted.entry(crate::core::BOOKMARKS).or_default() += 1;
+                    assert!(p.count_of(map) > 0, "no bookmark in the map of {n}");
                 }
-                Ok(())
-            })
-            .unwrap();
-            assert_eq!(total.used, dl.space().used);
-            let mine: HashSet<Id> = trees[&ds.object()].iter().filter_map(id).collect();
-            let want: HashSet<Id> = match dp.prev_snap_obj {
-                0 => HashSet::new(),
-                o => trees[&o]
-                    .iter()
-                    .filter_map(id)
-                    .filter(|i| !mine.contains(i))
-                    .collect(),
-            };
-            assert_eq!(have, want, "deadlist of {}", ds.full_name());
-            // Unique space: clones are not asked, as long as they exist nothing can be destroyed.
-            let next: HashSet<Id> = match dp.next_snap_obj {
-                0 => HashSet::new(),
-                o => trees[&o].iter().filter_map(id).collect(),
-            };
-            let unique: u64 = trees[&ds.object()]
-                .iter()
-                .filter(|bp| bp.birth() > dp.prev_snap_txg)
-                .filter(|bp| id(bp).is_some_and(|i| !next.contains(&i)))
-                .map(|bp| core.triple(bp).used as u64)
-                .sum();
-            assert_eq!(unique, dp.unique_bytes, "unique of {}", ds.full_name());
+                for f in ds.features() {
+                    *self.feature_counts.entry(f).or_default() += 1;
+                }
+                let tree = if dp.bp.is_hole() {
+                    Vec::new()
+                } else {
+                    blocks(p, &dp.bp, 0)
+                };
+                let t = sum(p, &tree);
+                assert_eq!(t.used as u64, dp.referenced_bytes, "referenced of {n}");
+                assert_eq!(t.comp as u64, dp.compressed_bytes, "compressed of {n}");
+                assert_eq!(
+                    t.uncomp as u64, dp.uncompressed_bytes,
+                    "uncompressed of {n}"
+                );
+                for bp in &tree {
+                    if let Some(i) = id(bp) {
+                        self.live.insert(i, *bp);
+                    }
+                }
+                self.trees.insert(ds.object(), tree);
+            }
         }
     }
 
-    // Bookmarks: what was freed between their snapshot and the next one.
-    for (_, chain) in &sets {
-        let Some(head) = chain.last() else { continue };
-        for (name, m) in head.bookmarks().unwrap() {
-            let n = format!("{}#{name}", head.full_name());
-            *counted.entry(crate::core::BOOKMARK_V2).or_default() += 1;
-            *counted.entry(crate::core::BOOKMARK_WRITTEN).or_default() += 1;
-            let next = chain
-                .iter()
-                .find(|s| s.is_snapshot() && s.phys().creation_txg > m.creation_txg)
-                .unwrap_or(head);
-            let there: HashSet<Id> = trees[&next.object()].iter().filter_map(id).collect();
-            let freed: i64 = p.marks[&(m.guid, m.creation_txg)]
-                .iter()
-                .filter(|(i, _)| !there.contains(i))
-                .map(|(_, used)| used)
-                .sum();
-            assert_eq!(m.freed_before_next[0] as i64, freed, "freed since {n}");
-            let exists = chain
-                .iter()
-                .map(|s| s.phys())
-                .any(|s| (s.guid, s.creation_txg) == (m.guid, m.creation_txg));
-            let flag = m.flags & disk::dsl::bookmark_flags::SNAPSHOT_EXISTS != 0;
-            assert_eq!(flag, exists, "{n}: whether its snapshot exists");
-        }
-    }
-
-    // Directories.
-    for (d, chain) in &sets {
-        let name = d.name();
-        let Some(head) = chain.last() else { continue };
-        let dp = d.phys();
-        let origin = d.origin_txg().unwrap();
-        let all: HashMap<Id, u64> = chain
-            .iter()
-            .flat_map(|s| &trees[&s.object()])
-            .filter(|bp| bp.birth() > origin)
-            .filter_map(|bp| id(bp).map(|i| (i, core.triple(bp).used as u64)))
-            .collect();
-        let own: u64 = trees[&head.object()]
-            .iter()
-            .filter(|bp| bp.birth() > origin)
-            .map(|bp| core.triple(bp).used as u64)
-            .sum();
-        let both: u64 = all.values().sum();
-        let kids: Vec<_> = dirs
-            .iter()
-            .filter(|c| c.phys().parent_obj == d.object())
-            .collect();
-        let child: u64 = kids.iter().map(|c| c.phys().used_bytes).sum();
-        let rsrv: u64 = kids.iter().map(|c| c.unused_reservation()).sum();
-        let (_, r) = head.ref_limits();
-        let refrsrv = r.saturating_sub(head.phys().unique_bytes);
-        assert_eq!(
-            dp.used_bytes,
-            both + child + rsrv + refrsrv,
-            "used of {name}"
-        );
-        if dp.flags & disk::dsl::DIR_USED_BREAKDOWN != 0 {
-            assert_eq!(dp.used(Used::Head), own, "HEAD of {name}");
-            assert_eq!(dp.used(Used::Snap), both - own, "SNAP of {name}");
-            assert_eq!(dp.used(Used::Child), child, "CHILD of {name}");
-            assert_eq!(dp.used(Used::ChildRsrv), rsrv, "CHILD_RSRV of {name}");
-            assert_eq!(dp.used(Used::RefRsrv), refrsrv, "REFRSRV of {name}");
-        }
-    }
-
-    // What waits to be freed.
-    refs.take(1, "object directory");
-    let mut waiting = Triple::default();
-    let mut pending: Vec<BlkPtr> = Vec::new();
-    for e in Zap::new(&p.rig.os.hold(1).unwrap()).iter() {
-        let e = e.unwrap();
-        let o = e.value.as_u64().unwrap();
-        match e.text().as_str() {
-            "root_dataset" => {}
-            "free_bpobj" => {
-                refs.bpobj(p, o, "free_bpobj");
-                let b = Bpobj::open(&p.rig.os, o).unwrap();
-                waiting += b.space();
-                b.for_each(&p.rig.os, &mut |bp, _| {
-                    pending.push(*bp);
+    /// Deadlists: exactly what the predecessor refers to and the dataset does not.
+    fn deadlists(&mut self) {
+        let p = self.p;
+        let core = &p.dsl.core;
+        let empty = core.empty_bpobj().unwrap();
+        for (_, chain) in &self.sets {
+            for ds in chain {
+                let dp = ds.phys();
+                let dl = ds.deadlist().unwrap();
+                let old = dl.is_old();
+                if old {
+                    self.refs.bpobj(p, dl.object(), "old deadlist");
+                } else {
+                    self.refs.take(dl.object(), "deadlist");
+                    for (k, o) in dl.keys() {
+                        if o == empty && o != 0 {
+                            self.empty_users += 1;
+                            continue;
+                        }
+                        self.refs.bpobj(p, o, "deadlist entry");
+                        let next = dl
+                            .keys()
+                            .range(k + 1..)
+                            .next()
+                            .map_or(Txg::MAX, |(k, _)| *k);
+                        Bpobj::open(&p.rig.os, o)
+                            .unwrap()
+                            .for_each(&p.rig.os, &mut |bp, _| {
+                                assert!(bp.birth() > k && bp.birth() <= next);
+                                Ok(())
+                            })
+                            .unwrap();
+                    }
+                }
+                let mut have = HashSet::new();
+                let mut total = Triple::default();
+                dl.for_each(&p.rig.os, &mut |bp| {
+                    total += core.triple(bp);
+                    if let Some(i) = id(bp) {
+                        assert!(have.insert(i));
+                    }
                     Ok(())
                 })
                 .unwrap();
-            }
-            "bptree_obj" => {
-                refs.take(o, "bptree");
-                let dn = p.rig.os.hold(o).unwrap();
-                let b = BptreePhys::decode(&dn.bonus()).unwrap();
-                waiting += Triple {
-                    used: b.bytes as i64,
-                    comp: b.comp as i64,
-                    uncomp: b.uncomp as i64,
+                assert_eq!(total.used, dl.space().used);
+                let mine: HashSet<Id> = self.trees[&ds.object()].iter().filter_map(id).collect();
+                let want: HashSet<Id> = match dp.prev_snap_obj {
+                    0 => HashSet::new(),
+                    o => self.trees[&o]
+                        .iter()
+                        .filter_map(id)
+                        .filter(|i| !mine.contains(i))
+                        .collect(),
                 };
-                for i in b.begin..b.end {
-                    let mut raw = [0; BPTREE_ENTRY_SIZE];
-                    dn.read(i * BPTREE_ENTRY_SIZE as u64, &mut raw).unwrap();
-                    let e = BptreeEntry::decode(&raw).unwrap();
-                    let left = p.dsl.blocks_left(&e).unwrap();
-                    pending.extend(left);
+                assert_eq!(have, want, "deadlist of {}", ds.full_name());
+                // Unique space: clones are not asked, as long as they exist nothing can be destroyed.
+                let next: HashSet<Id> = match dp.next_snap_obj {
+                    0 => HashSet::new(),
+                    o => self.trees[&o].iter().filter_map(id).collect(),
+                };
+                let unique: u64 = self.trees[&ds.object()]
+                    .iter()
+                    .filter(|bp| bp.birth() > dp.prev_snap_txg)
+                    .filter(|bp| id(bp).is_some_and(|i| !next.contains(&i)))
+                    .map(|bp| core.triple(bp).used as u64)
+                    .sum();
+                assert_eq!(unique, dp.unique_bytes, "unique of {}", ds.full_name());
+            }
+        }
+    }
+
+    /// Bookmarks: what was freed between their snapshot and the next one.
+    fn bookmarks(&mut self) {
+        let p = self.p;
+        for (_, chain) in &self.sets {
+            let Some(head) = chain.last() else { continue };
+            for (name, m) in head.bookmarks().unwrap() {
+                let n = format!("{}#{name}", head.full_name());
+                *self.counted.entry(crate::core::BOOKMARK_V2).or_default() += 1;
+                *self
+                    .counted
+                    .entry(crate::core::BOOKMARK_WRITTEN)
+                    .or_default() += 1;
+                let next = chain
+                    .iter()
+                    .find(|s| s.is_snapshot() && s.phys().creation_txg > m.creation_txg)
+                    .unwrap_or(head);
+                let there: HashSet<Id> = self.trees[&next.object()].iter().filter_map(id).collect();
+                let freed: i64 = p.marks[&(m.guid, m.creation_txg)]
+                    .iter()
+                    .filter(|(i, _)| !there.contains(i))
+                    .map(|(_, used)| used)
+                    .sum();
+                assert_eq!(m.freed_before_next[0] as i64, freed, "freed since {n}");
+                let exists = chain
+                    .iter()
+                    .map(|s| s.phys())
+                    .any(|s| (s.guid, s.creation_txg) == (m.guid, m.creation_txg));
+                let flag = m.flags & disk::dsl::bookmark_flags::SNAPSHOT_EXISTS != 0;
+                assert_eq!(flag, exists, "{n}: whether its snapshot exists");
+            }
+        }
+    }
+
+    /// Directories.
+    fn directories(&mut self) {
+        let p = self.p;
+        let core = &p.dsl.core;
+        for (d, chain) in &self.sets {
+            let name = d.name();
+            let Some(head) = chain.last() else { continue };
+            let dp = d.phys();
+            let origin = d.origin_txg().unwrap();
+            let all: HashMap<Id, u64> = chain
+                .iter()
+                .flat_map(|s| &self.trees[&s.object()])
+                .filter(|bp| bp.birth() > origin)
+                .filter_map(|bp| id(bp).map(|i| (i, core.triple(bp).used as u64)))
+                .collect();
+            let own: u64 = self.trees[&head.object()]
+                .iter()
+                .filter(|bp| bp.birth() > origin)
+                .map(|bp| core.triple(bp).used as u64)
+                .sum();
+            let both: u64 = all.values().sum();
+            let kids: Vec<_> = self
+                .sets
+                .iter()
+                .map(|(d, _)| d)
+                .filter(|c| c.phys().parent_obj == d.object())
+                .collect();
+            let child: u64 = kids.iter().map(|c| c.phys().used_bytes).sum();
+            let rsrv: u64 = kids.iter().map(|c| c.unused_reservation()).sum();
+            let (_, r) = head.ref_limits();
+            let refrsrv = r.saturating_sub(head.phys().unique_bytes);
+            assert_eq!(
+                dp.used_bytes,
+                both + child + rsrv + refrsrv,
+                "used of {name}"
+            );
+            if dp.flags & disk::dsl::DIR_USED_BREAKDOWN != 0 {
+                assert_eq!(dp.used(Used::Head), own, "HEAD of {name}");
+                assert_eq!(dp.used(Used::Snap), both - own, "SNAP of {name}");
+                assert_eq!(dp.used(Used::Child), child, "CHILD of {name}");
+                assert_eq!(dp.used(Used::ChildRsrv), rsrv, "CHILD_RSRV of {name}");
+                assert_eq!(dp.used(Used::RefRsrv), refrsrv, "REFRSRV of {name}");
+            }
+        }
+    }
+
+    /// What waits to be freed.
+    fn waiting(&mut self) {
+        let p = self.p;
+        self.refs.take(1, "object directory");
+        let mut waiting = Triple::default();
+        let mut pending: Vec<BlkPtr> = Vec::new();
+        for e in Zap::new(&p.rig.os.hold(1).unwrap()).iter() {
+            let e = e.unwrap();
+            let o = e.value.as_u64().unwrap();
+            match e.text().as_str() {
+                "root_dataset" => {}
+                "free_bpobj" => {
+                    self.refs.bpobj(p, o, "free_bpobj");
+                    let b = Bpobj::open(&p.rig.os, o).unwrap();
+                    waiting += b.space();
+                    b.for_each(&p.rig.os, &mut |bp, _| {
+                        pending.push(*bp);
+                        Ok(())
+                    })
+                    .unwrap();
                 }
-                assert_eq!(
-                    p.store.as_ref().unwrap().count("com.delphix:async_destroy"),
-                    Some(1)
+                "bptree_obj" => {
+                    self.refs.take(o, "bptree");
+                    let dn = p.rig.os.hold(o).unwrap();
+                    let b = BptreePhys::decode(&dn.bonus()).unwrap();
+                    waiting += Triple {
+                        used: b.bytes as i64,
+                        comp: b.comp as i64,
+                        uncomp: b.uncomp as i64,
+                    };
+                    for i in b.begin..b.end {
+                        let mut raw = [0; BPTREE_ENTRY_SIZE];
+                        dn.read(i * BPTREE_ENTRY_SIZE as u64, &mut raw).unwrap();
+                        let e = BptreeEntry::decode(&raw).unwrap();
+                        let left = p.dsl.blocks_left(&e).unwrap();
+                        pending.extend(left);
+                    }
+                    assert_eq!(
+                        p.store.as_ref().unwrap().count("com.delphix:async_destroy"),
+                        Some(1)
+                    );
+                }
+                k => self.refs.take(o, k),
+            }
+        }
+        assert_eq!(sum(p, &pending), waiting);
+        assert_eq!(p.dsl.freeing().unwrap(), waiting.used as u64);
+        for bp in &pending {
+            if let Some(i) = id(bp) {
+                assert!(
+                    self.live.insert(i, *bp).is_none(),
+                    "a block that waits is referenced"
                 );
             }
-            k => refs.take(o, k),
-        }
-    }
-    assert_eq!(sum(p, &pending), waiting);
-    assert_eq!(p.dsl.freeing().unwrap(), waiting.used as u64);
-    for bp in &pending {
-        if let Some(i) = id(bp) {
-            assert!(
-                live.insert(i, *bp).is_none(),
-                "a block that waits is referenced"
-            );
         }
     }
 
-    // Every byte of the disk.
-    let mos = blocks(p, &p.rig.os.root(), 0);
-    for bp in &mos {
-        if let Some(i) = id(bp) {
-            assert!(live.insert(i, *bp).is_none());
+    /// Every byte of the disk.
+    fn space(&mut self) {
+        let p = self.p;
+        let mos = blocks(p, &p.rig.os.root(), 0);
+        for bp in &mos {
+            if let Some(i) = id(bp) {
+                assert!(self.live.insert(i, *bp).is_none());
+            }
         }
+        let allocated: u64 = self
+            .live
+            .values()
+            .flat_map(|bp| bp.dvas())
+            .map(|d| d.asize())
+            .sum();
+        assert_eq!(allocated, p.disk - p.rig.space.free_bytes(), "space leaked");
     }
-    let allocated: u64 = live
-        .values()
-        .flat_map(|bp| bp.dvas())
-        .map(|d| d.asize())
-        .sum();
-    assert_eq!(allocated, p.disk - p.rig.space.free_bytes(), "space leaked");
 
-    // Every MOS object.
-    let mut have = BTreeSet::new();
-    let mut at = 0;
-    while let Some(o) = p.rig.os.next_object(at).unwrap() {
-        have.insert(o);
-        at = o;
+    /// Every MOS object.
+    fn objects(&mut self) {
+        let p = self.p;
+        let mut have = BTreeSet::new();
+        let mut at = 0;
+        while let Some(o) = p.rig.os.next_object(at).unwrap() {
+            have.insert(o);
+            at = o;
+        }
+        let want: BTreeSet<u64> = self.refs.0.keys().copied().collect();
+        assert_eq!(have, want, "MOS objects leaked or missing");
     }
-    let want: BTreeSet<u64> = refs.0.keys().copied().collect();
-    assert_eq!(have, want, "MOS objects leaked or missing");
 
-    // Features.
-    if let Some(s) = &p.store {
-        let count = |g| s.count(g).unwrap_or(0);
-        for g in [
-            crate::core::BOOKMARKS,
-            crate::core::BOOKMARK_V2,
-            crate::core::BOOKMARK_WRITTEN,
-        ] {
-            assert_eq!(count(g), counted.get(g).copied().unwrap_or(0), "{g}");
-        }
-        assert_eq!(count("com.delphix:extensible_dataset"), zapified);
-        assert_eq!(count("com.delphix:empty_bpobj"), empty_users);
-        for f in disk::feature::FEATURES
-            .iter()
-            .filter(|f| f.flags.per_dataset)
-        {
-            let want = feature_counts.get(f.guid).copied().unwrap_or(0);
-            assert_eq!(count(f.guid), want, "{}", f.name);
-        }
-        for (guid, n, _) in s.list() {
-            if s.is_enabled("com.delphix:enabled_txg") && guid == "com.delphix:enabled_txg" {
-                let o = core.directory_get("feature_enabled_txg").unwrap().unwrap();
-                assert_eq!(p.count_of(o), n);
+    /// Features.
+    fn features(&mut self) {
+        let p = self.p;
+        let core = &p.dsl.core;
+        if let Some(s) = &p.store {
+            let count = |g| s.count(g).unwrap_or(0);
+            for g in [
+                crate::core::BOOKMARKS,
+                crate::core::BOOKMARK_V2,
+                crate::core::BOOKMARK_WRITTEN,
+            ] {
+                assert_eq!(count(g), self.counted.get(g).copied().unwrap_or(0), "{g}");
+            }
+            assert_eq!(count("com.delphix:extensible_dataset"), self.zapified);
+            assert_eq!(count("com.delphix:empty_bpobj"), self.empty_users);
+            for f in disk::feature::FEATURES
+                .iter()
+                .filter(|f| f.flags.per_dataset)
+            {
+                let want = self.feature_counts.get(f.guid).copied().unwrap_or(0);
+                assert_eq!(count(f.guid), want, "{}", f.name);
+            }
+            for (guid, n, _) in s.list() {
+                if s.is_enabled("com.delphix:enabled_txg") && guid == "com.delphix:enabled_txg" {
+                    let o = core.directory_get("feature_enabled_txg").unwrap().unwrap();
+                    assert_eq!(p.count_of(o), n);
+                }
             }
         }
     }

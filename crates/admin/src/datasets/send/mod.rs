@@ -12,6 +12,7 @@ mod estimate;
 mod package;
 mod plan;
 mod resume;
+mod words;
 
 use crate::datasets::{self, Answer};
 use crate::errors;
@@ -22,12 +23,13 @@ use base::sync::RwLockExt;
 use base::{Kind, Result};
 use disk::stream::{feature, Begin};
 pub use plan::is_before;
-use plan::{failure, Plan, Step};
+use plan::{Plan, Step};
 use std::io::Write;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::Arc;
 use stream::send::Source;
 use stream::Writer;
+use words::failure;
 
 /// Calls of a check between two questions whether to go on.
 const OFTEN: u32 = 64;

@@ -1,6 +1,6 @@
 //! The list at the head of a package: file systems with their snapshots, properties and holds (data format §30.5).
 
-use super::plan::failure;
+use super::words::failure;
 use crate::datasets::{self, Answer};
 use crate::registry::PoolEntry;
 use api::{ApiError, Send};

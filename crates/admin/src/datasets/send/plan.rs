@@ -1,6 +1,7 @@
 //! Which streams a `zfs send` consists of, in which order, each with its base.
 
 use super::package;
+use super::words::{failure, refusal};
 use crate::datasets::{self, Answer};
 use crate::registry::PoolEntry;
 use api::{ApiError, Send};
@@ -78,17 +79,6 @@ impl Plan {
         self.warnings.push(what);
         self.failed = true;
     }
-}
-
-/// `warning: cannot send 'NAME': REASON`
-pub fn refusal(kind: Kind, name: &str, why: &str) -> ApiError {
-    ApiError::sentence(kind, format!("warning: cannot send '{name}': {why}"))
-}
-
-/// An error of the engine about the stream of `name`.
-pub fn failure(name: &str, e: base::Error) -> ApiError {
-    let kind = e.kind;
-    refusal(kind, name, &datasets::plain(e, name).message)
 }
 
 /// The options that all streams have.

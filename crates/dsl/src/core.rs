@@ -85,6 +85,8 @@ pub enum ScanChange {
     Snapshotted { head: u64, snap: u64 },
     /// `snap` is gone; `next`, the next snapshot or the head, takes over its place, and is visited again afterwards.
     SnapshotDestroyed { snap: u64, next: u64 },
+    /// `head`, of which nothing was left, has what was received into `filled`, and its place.
+    Received { filled: u64, head: u64 },
     /// What only `head` has is gone.
     HeadGone { head: u64 },
 }

@@ -548,7 +548,7 @@ impl Core {
         let (from, to) = (filled.dir(), head.dir());
         from.drop_livelist(tx)?;
         to.drop_livelist(tx)?;
-        self.scan_head_gone(tx, head.object())?;
+        self.scan_received(tx, filled.object(), head.object())?;
         let (c, h) = (filled.phys(), head.phys());
         if h.prev_snap_obj != c.prev_snap_obj || h.unique_bytes != 0 {
             return Err(Error::damaged(format!(

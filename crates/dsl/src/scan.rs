@@ -109,6 +109,21 @@ impl Core {
         scan.store(self, tx)
     }
 
+    /// `head`, which has left the scan with what it had, takes over all that `filled` has. Its blocks may be as old as those
+    /// the scan is for.
+    pub(crate) fn scan_received(&self, tx: &Tx, filled: u64, head: u64) -> Result<()> {
+        let Some(mut scan) = self.scan()? else {
+            return Ok(());
+        };
+        self.scan_changed(ScanChange::Received { filled, head });
+        scan.requeue(tx, filled, Some(head))?;
+        if !scan.is_at(filled) {
+            return Ok(());
+        }
+        scan.words[BOOKMARK] = head;
+        scan.store(self, tx)
+    }
+
     /// A snapshot is being destroyed; `next` is the next one, or the head.
     pub(crate) fn scan_snapshot_destroyed(&self, tx: &Tx, snap: u64, next: u64) -> Result<()> {
         let Some(mut scan) = self.scan()? else {

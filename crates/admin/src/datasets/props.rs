@@ -372,6 +372,13 @@ impl<'a> View<'a> {
                 Some(token) => return text(&token),
                 None => None,
             },
+            "redact_snaps" => match self.ds.redact_snaps()? {
+                Some(guids) => {
+                    let guids: Vec<String> = guids.iter().map(u64::to_string).collect();
+                    return text(&guids.join(","));
+                }
+                None => None,
+            },
             "encryptionroot" => match self.ds.dir().encryption_root()? {
                 Some(root) => return text(&root.full_name()),
                 None => None,

@@ -122,6 +122,65 @@ fn a_head_that_is_rolled_back_leaves_a_scan_and_its_snapshot_stays() {
     assert_eq!(bookmark(&p), [GONE, 0, 0, 0]);
 }
 
+/// What was received was written in part before the scan began: nothing else leads to it.
+#[test]
+fn a_head_takes_over_the_place_of_what_was_received_for_it_in_a_scan() {
+    for at_filled in [true, false] {
+        let mut p = Pool::new(5000, MODERN);
+        let a = p.create("tank", "a");
+        let s = snapshot(&mut p, &a, "s");
+        let mut filled = None;
+        p.sync_with(|p, tx| {
+            let begin = ReceiveBegin {
+                place: Place::Existing(&a),
+                base: Some(&s),
+                key: None,
+                raw: None,
+                case_insensitive: false,
+                resume: None,
+                features: &[],
+            };
+            filled = Some(p.dsl.receive_begin(tx, &begin).unwrap());
+        });
+        let filled = filled.unwrap();
+        p.scribble(&filled, &mut Rand(1), 10);
+        p.sync();
+        let at = if at_filled { &filled } else { &a };
+        let queued = [(filled.object(), 3), (a.object(), 4)];
+        begin(&mut p, at.object(), &queued);
+        p.sync();
+        drop(p.dsl.take_scan_changes());
+        let mut end = None;
+        p.sync_with(|p, tx| {
+            p.open.remove(&a.object());
+            p.open.remove(&filled.object());
+            let e = ReceiveEnd {
+                filled: &filled,
+                target: Some(&a),
+                name: "t",
+                guid: 77,
+                creation_time: 1,
+                force: false,
+                ivset_guid: None,
+                key: None,
+            };
+            end = Some(p.dsl.receive_end(tx, &e).unwrap());
+        });
+        let t = end.unwrap().object();
+        assert_eq!(queue(&p), BTreeMap::from([(t, 3)]));
+        let place = match at_filled {
+            true => [t, 7, 1, 3],
+            false => [GONE, 0, 0, 0],
+        };
+        assert_eq!(bookmark(&p), place);
+        let moved = ScanChange::Received {
+            filled: filled.object(),
+            head: a.object(),
+        };
+        assert!(p.dsl.take_scan_changes().contains(&moved));
+    }
+}
+
 #[test]
 fn a_scan_that_ended_is_left_alone() {
     let mut p = Pool::new(5000, MODERN);

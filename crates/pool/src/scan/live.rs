@@ -230,6 +230,7 @@ impl Live {
         let (gone, into) = match change {
             ScanChange::Snapshotted { head, snap } => (head, Some(snap)),
             ScanChange::SnapshotDestroyed { snap, next } => (snap, Some(next)),
+            ScanChange::Received { filled, head } => (filled, Some(head)),
             ScanChange::HeadGone { head } => (head, None),
         };
         if let Some(first) = self.remove(gone) {

@@ -554,7 +554,6 @@ mod tests {
             ("a spare b spare c", "'spare' can be specified only once"),
             ("a log b log c", "'log' can be specified only once"),
             ("a log", "log requires at least 1 devices"),
-            ("log a", "at least one toplevel vdev must be specified"),
             ("mirror mirror a b", "mirror requires at least 2 devices"),
         ] {
             assert_eq!(

@@ -473,10 +473,10 @@ mod tests {
     #[test]
     fn unknown_and_unbuilt() {
         let mut fake = Fake::default();
-        let (status, out, err) = run("scrub tank", &mut fake);
+        let (status, out, err) = run("initialize tank", &mut fake);
         assert_eq!((status, out.as_str()), (1, ""));
-        assert_eq!(err, "zpool scrub: not available in this version yet\n");
-        assert_eq!(run("scrub -q tank", &mut fake).0, 2);
+        assert_eq!(err, "zpool initialize: not available in this version yet\n");
+        assert_eq!(run("initialize -q tank", &mut fake).0, 2);
         let (status, _, err) = run("frobnicate", &mut fake);
         assert_eq!(status, 2);
         assert!(err.starts_with("unrecognized command 'frobnicate'\nusage: zpool command"));
@@ -486,6 +486,18 @@ mod tests {
         let (status, out, err) = run("list --help", &mut fake);
         assert_eq!((status, err.as_str()), (0, ""));
         assert!(out.starts_with("usage:\n\tlist [-gHjLpPv]"), "{out}");
+        assert!(fake.seen.is_empty());
+    }
+
+    #[test]
+    fn a_pool_is_not_made_of_devices_beside_its_data() {
+        let mut fake = Fake::default();
+        // Any file will do: nothing of it is read.
+        let file = std::env::current_exe().unwrap();
+        let (status, _, err) = run(&format!("create t log {}", file.display()), &mut fake);
+        assert_eq!(status, 1);
+        let why = "invalid vdev specification: at least one toplevel vdev must be specified\n";
+        assert_eq!(err, why);
         assert!(fake.seen.is_empty());
     }
 }

@@ -13,7 +13,9 @@ use pool::Pool;
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Condvar, Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::sync::{
+    Arc, Condvar, Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard, TryLockError,
+};
 use std::time::Duration;
 
 /// Where things are.
@@ -155,6 +157,23 @@ impl PoolEntry {
     /// Cache file the pool is recorded in.
     pub fn cache_file(&self) -> Option<PathBuf> {
         self.cache_file.acquire().clone()
+    }
+
+    /// The right to change the pool, then its gate: the order in which an export takes them.
+    ///
+    /// Errors: stale if the pool is being taken out of service.
+    pub fn pass_to_change(&self) -> Result<(MutexGuard<'_, ()>, RwLockReadGuard<'_, ()>)> {
+        loop {
+            match self.changes.try_lock() {
+                Ok(one) => return Ok((one, self.pass()?)),
+                Err(TryLockError::Poisoned(p)) => return Ok((p.into_inner(), self.pass()?)),
+                // Whoever holds it may take the pool out of service.
+                Err(TryLockError::WouldBlock) if self.is_leaving() => {
+                    drop(self.pass()?);
+                }
+                Err(TryLockError::WouldBlock) => std::thread::sleep(Duration::from_millis(10)),
+            }
+        }
     }
 
     /// Holds the gate open for a request that looks or changes something inside the pool. It must not

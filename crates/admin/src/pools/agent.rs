@@ -18,7 +18,6 @@ use crate::pools::create::Objection;
 use crate::process::DeviceUse;
 use crate::registry::{Admin, PoolEntry};
 use api::EventValue;
-use base::sync::MutexExt;
 use disk::NvList;
 use env::Access;
 use pool::Pool;
@@ -111,8 +110,9 @@ impl Agent {
         if !able {
             return;
         }
-        let Ok(_gate) = entry.pass() else { return };
-        let _one = entry.changes.acquire();
+        let Ok(_pass) = entry.pass_to_change() else {
+            return;
+        };
         let mut changed = false;
         for (guid, verdict) in sentences {
             changed |= pool.fault(guid, verdict == Verdict::Degrade).is_ok();

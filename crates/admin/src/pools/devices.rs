@@ -370,9 +370,8 @@ pub fn remove(
 /// `zpool reopen`
 pub fn reopen(admin: &Arc<Admin>, peer: Peer, name: &str, command: &str) -> Answer<()> {
     let entry = open(admin, name)?;
-    let _gate = entry.pass().map_err(answer)?;
+    let _pass = entry.pass_to_change().map_err(answer)?;
     not_suspended(&entry)?;
-    let _one = entry.changes.acquire();
     entry.pool.reopen().map_err(answer)?;
     if entry.pool.is_readonly() {
         return Ok(());

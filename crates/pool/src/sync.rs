@@ -510,7 +510,8 @@ impl Pool {
             let object = leaf.get_u64(keys::DTL).unwrap_or(0);
             let mut known = self.dtls.acquire();
             let before = known.entry(leaf.guid()).or_default();
-            if now.iter().any(|(a, b)| !before.contains(a, b)) {
+            let failing = leaf.stats.write_errors.load(Ordering::Relaxed) > 0;
+            if failing && now.iter().any(|(a, b)| !before.contains(a, b)) {
                 // It has just missed something, and may miss blocks of this txg that are written after the list.
                 leaf.dtl_add(tx.txg());
                 now = leaf.dtl();

@@ -48,7 +48,8 @@ fn row(rig: &Rig, pool: &str, device: &str) -> (String, [u64; 3]) {
     let status = rig.zpool(&["status", "-p", pool]);
     let line = status
         .lines()
-        .find(|l| l.split_whitespace().next() == Some(device))
+        // One that cannot be opened is shown by its number, and by what it was.
+        .find(|l| l.split_whitespace().any(|w| w == device))
         .unwrap_or_else(|| panic!("no {device} in {status}"));
     let words: Vec<&str> = line.split_whitespace().collect();
     let number = |i: usize| words[i].parse().unwrap_or_else(|_| panic!("{line}"));

@@ -100,6 +100,10 @@ pub fn export(
                 // Somebody who waited and went away does not want it any more.
                 crate::cancel::check()?;
             }
+            if one_at_a_time.is_none() && !force {
+                // Whoever holds it waits for the devices, too, and may do so for ever.
+                super::not_suspended(entry)?;
+            }
             if let Some(job) = one_at_a_time.as_ref().and_then(|_| job.take()) {
                 admin
                     .process

@@ -138,7 +138,10 @@ impl Pool {
         let new = fresh.clone();
         let done = self.task(move |pool, tx| pool.attach_in(tx, guid, &new, how));
         if let Err(e) = done {
-            self.tree.retire(&fresh, None);
+            // In a pool that has stopped it may be in the tree on disk: a later txg may have failed.
+            if self.stopped().is_none() {
+                self.tree.retire(&fresh, None);
+            }
             return Err(e);
         }
         self.request_resilver();

@@ -149,7 +149,7 @@ impl Pool {
     /// A device cannot be opened for this pool alone, is too small, or cannot be written. Nothing was changed then.
     pub fn add_aux(&self, devs: &[(AuxKind, DevSpec)]) -> Result<()> {
         self.writable()?;
-        let mut new = Vec::new();
+        let mut opened = Vec::new();
         for (kind, dev) in devs {
             let disk = self.env.disks.open(&dev.path, Access::Exclusive)?;
             if disk.geometry().size < disk::label::MIN_DEVICE {
@@ -159,7 +159,12 @@ impl Pool {
                     dev.path
                 );
             }
-            let known = shared_spare(&*disk).filter(|_| *kind == AuxKind::Spare);
+            opened.push((*kind, dev, disk));
+        }
+        let mut new: Vec<(AuxKind, NvList)> = Vec::new();
+        let mut labels = Vec::new();
+        for (kind, dev, disk) in &opened {
+            let known = shared_spare(&**disk).filter(|_| *kind == AuxKind::Spare);
             let mut c = NvList::new();
             c.set(keys::TYPE, if dev.is_file { "file" } else { "disk" });
             c.set(keys::GUID, known.unwrap_or_else(|| self.env.rng.u64() | 1));
@@ -174,11 +179,24 @@ impl Pool {
                     c.set(keys::ASHIFT, u64::from(sector.ilog2()))
                 }
             };
-            let label = aux_label(self.version(), *kind, &c);
-            label::init(&*disk, &label).map_err(|e| e.context(&dev.path))?;
-            disk.flush()?;
+            let guid = c.get_u64(keys::GUID).unwrap_or(0);
+            let aux = self.aux_devices();
+            let listed = aux.spares.iter().chain(&aux.l2cache);
+            if listed
+                .chain(new.iter().map(|(_, c)| c))
+                .any(|d| is(d, guid))
+            {
+                bail!(Exists, "{} is a spare of this pool", dev.path);
+            }
+            labels.push(aux_label(self.version(), *kind, &c));
             new.push((*kind, c));
         }
+        // All of them can be used.
+        for ((_, dev, disk), label) in opened.iter().zip(&labels) {
+            label::init(&**disk, label).map_err(|e| e.context(&dev.path))?;
+            disk.flush()?;
+        }
+        drop(opened);
         self.task(move |pool, tx| {
             let mut aux = (*pool.aux_devices()).clone();
             for (kind, c) in &new {
@@ -211,9 +229,14 @@ impl Pool {
         })?;
         let path = dev.get_str(keys::PATH).unwrap_or_default();
         if let Ok(disk) = self.env.disks.open(path, Access::Exclusive) {
-            // Another pool may share it.
+            // Another pool may share it, and use it now.
             let own = label::read_labels(&*disk);
-            if own.copies.iter().flatten().any(|c| is(c, guid)) {
+            let idle = |c: &NvList| {
+                let state = c.get_u64(keys::pool::STATE);
+                state == Some(keys::pool::STATE_SPARE) || state == Some(keys::pool::STATE_L2CACHE)
+            };
+            let mut copies = own.copies.iter().flatten().peekable();
+            if copies.peek().is_some() && copies.all(|c| is(c, guid) && idle(c)) {
                 let _ = label::clear(&*disk);
             }
         }

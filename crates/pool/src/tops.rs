@@ -252,6 +252,10 @@ impl Pool {
         let done =
             fits.and_then(|()| self.task(move |pool, tx| pool.commit_tops(tx, &new, &biases)));
         if let Err(e) = done {
+            if self.stopped().is_some() {
+                // They may be in the tree on disk: a later txg may have failed.
+                return Err(e);
+            }
             for leaf in tops.iter().flat_map(|t| t.leaves()) {
                 self.tree.retire(&leaf, None);
             }

@@ -8,7 +8,6 @@ use base::mutation::{mutated, Mutation};
 use base::sync::MutexExt;
 use base::{RangeSet, Result, Txg};
 use dmu::Tx;
-use std::sync::atomic::Ordering;
 use zap::Zap;
 
 impl Pool {
@@ -48,10 +47,6 @@ impl Pool {
         }
         if complete && l.is_resilver() {
             self.give_up_the_rest(&l, max);
-            self.scans.look.store(true, Ordering::Release);
-            if let Some(f) = self.scans.resilvered.get() {
-                f(self, tx)?;
-            }
         }
         Ok(())
     }

@@ -22,8 +22,8 @@ impl Pool {
         if batch.is_empty() || !budget.take(batch.len() as u64) {
             return false;
         }
-        let resilver = match self.scans.live().as_ref() {
-            Some(l) => l.is_resilver(),
+        let (resilver, begun) = match self.scans.live().as_ref() {
+            Some(l) => (l.is_resilver(), l.begun),
             None => return false,
         };
         let mut issued = 0;
@@ -59,7 +59,9 @@ impl Pool {
             behind.extend(missed.into_iter().map(|l| (l, w.bp.physical_birth())));
             self.scans.blocks.done(&w.bp);
         }
-        if let Some(live) = self.scans.live().as_mut() {
+        // Another scan may have begun meanwhile.
+        let mut live = self.scans.live();
+        if let Some(live) = live.as_mut().filter(|l| l.begun == begun) {
             live.words[word::PROCESSED] += written;
             live.words[word::ERRORS] += errors;
             live.pass.issued += issued;

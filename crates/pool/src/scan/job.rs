@@ -6,7 +6,7 @@ use super::Scans;
 use crate::jobs::{Budget, Job, Progress, Step};
 use crate::Pool;
 use base::mutation::{mutated, Mutation};
-use base::{Kind, Result};
+use base::{Kind, Result, Txg};
 use disk::ObjType;
 use dmu::Tx;
 use std::collections::BTreeMap;
@@ -28,7 +28,7 @@ pub(crate) struct ScanJob(pub Arc<Scans>);
 
 /// What the next piece of a slice is.
 enum Piece {
-    Walk(Box<Visit>, u64),
+    Walk(Box<Visit>, (Txg, u64)),
     Issue,
     Nothing,
 }
@@ -52,12 +52,10 @@ impl Job for ScanJob {
     }
 
     fn read(&self, pool: &Pool, budget: &Budget) {
-        if let Some(l) = pool.scans.live().as_mut() {
-            l.reading = true;
-        }
+        self.0.reading.store(true, Ordering::Release);
         while budget.take(0) {
             let more = match pool.next_piece() {
-                Piece::Walk(visit, generation) => pool.traverse(&visit, generation, budget).is_ok(),
+                Piece::Walk(visit, plan) => pool.traverse(&visit, plan, budget).is_ok(),
                 Piece::Issue => pool.issue(budget),
                 Piece::Nothing => false,
             };
@@ -65,9 +63,7 @@ impl Job for ScanJob {
                 break;
             }
         }
-        if let Some(l) = pool.scans.live().as_mut() {
-            l.reading = false;
-        }
+        self.0.reading.store(false, Ordering::Release);
     }
 
     fn progress(&self, pool: &Pool) -> Result<Progress> {
@@ -112,7 +108,7 @@ impl Pool {
             l.next = 0;
             return Piece::Nothing;
         }
-        Piece::Walk(Box::new(visit), l.generation)
+        Piece::Walk(Box::new(visit), l.plan_id())
     }
 
     /// The part of a scan in a txg.
@@ -146,11 +142,13 @@ impl Pool {
             }
             return Ok(Step::More);
         }
-        if l.reading {
+        if self.scans.reading.load(Ordering::Acquire) {
             return Ok(Step::Idle);
         }
         let empty = self.scans.blocks.is_empty() || mutated(Mutation::ScanStoresAhead);
-        if l.moved && empty {
+        // What could not be given to leaves or visited is known in memory only: after an import the scan goes on in front of it.
+        let sure = l.behind.is_empty() && !l.lost_way;
+        if l.moved && empty && sure {
             self.store_place(tx, l)?;
         }
         if l.is_at_end() && self.scans.blocks.is_empty() {

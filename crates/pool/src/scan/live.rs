@@ -47,6 +47,8 @@ pub(super) struct Live {
     pub queue: BTreeMap<u64, Txg>,
     /// Datasets whose entry on disk may differ.
     pub touched: BTreeSet<u64>,
+    /// The txg in which the scan began; 0 for one that was under way at the import.
+    pub begun: Txg,
     /// Changes with every change of `at` by others than the traversal.
     pub generation: u64,
     /// Object sets to be walked next, in order, as of the last step.
@@ -54,8 +56,6 @@ pub(super) struct Live {
     pub next: usize,
     /// The queue of blocks is being emptied.
     pub drain: bool,
-    /// A slice is being read.
-    pub reading: bool,
     /// The place moved since it was stored.
     pub moved: bool,
     /// Everything was visited and scrubbed, in a txg before this one.
@@ -92,11 +92,11 @@ impl Live {
             at,
             queue,
             touched: BTreeSet::new(),
+            begun: 0,
             generation: 0,
             plan: Vec::new(),
             next: 0,
             drain: false,
-            reading: false,
             moved: true,
             complete: false,
             lost_way: false,
@@ -125,6 +125,11 @@ impl Live {
         }
         live.moved = false;
         live
+    }
+
+    /// Tells a plan from those of other scans, and from those before datasets changed.
+    pub fn plan_id(&self) -> (Txg, u64) {
+        (self.begun, self.generation)
     }
 
     pub fn is_paused(&self) -> bool {

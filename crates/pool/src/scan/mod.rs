@@ -15,7 +15,7 @@
 //! 2. The place on disk is one that OpenZFS can go on from, and the reverse.
 //! 3. A block in the queue of blocks is in use: freeing it takes it out ([`BlockQueue::freed`]). So what another block
 //!    has been written over is never repaired.
-//! 4. A DTL loses a range only after a resilver has visited everything born in it, and only for a leaf that was there all the time
+//! 4. A DTL loses a range only after a scan has visited everything born in it, and only for a leaf that was there all the time
 //!    (see [`finish`]).
 //! 5. What is done to datasets moves the place in memory as it moves the one on disk; `dsl` does the latter, and
 //!    tells of it for the former ([`live`]).
@@ -38,26 +38,21 @@ pub use request::{ScanProgress, ScanRefusal};
 
 use base::sync::MutexExt;
 use base::{RangeSet, Txg};
-use dmu::Tx;
 use live::Live;
 use std::collections::HashMap;
 use std::sync::atomic::AtomicBool;
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
-
-/// Called in syncing context when leaves have got what they lacked; see [`crate::Pool::on_resilvered`].
-pub type Resilvered = Box<dyn Fn(&crate::Pool, &Tx) -> base::Result<()> + Send + Sync>;
+use std::sync::{Arc, Mutex, MutexGuard};
 
 /// The scans of one pool.
 pub(crate) struct Scans {
     pub blocks: Arc<BlockQueue>,
     live: Mutex<Option<Live>>,
-    /// Somebody asked whether a resilver is due.
-    look: AtomicBool,
+    /// A slice is being read, of this scan or of one before it that was ended meanwhile.
+    reading: AtomicBool,
     /// `zpool resilver`: the resilver under way begins anew.
     restart: AtomicBool,
     /// What leaves still lacked, by guid, when a resilver had done what it could.
     given_up: Mutex<HashMap<u64, RangeSet>>,
-    resilvered: OnceLock<Resilvered>,
 }
 
 impl Scans {
@@ -65,10 +60,9 @@ impl Scans {
         Scans {
             blocks,
             live: Mutex::new(None),
-            look: AtomicBool::new(true),
+            reading: AtomicBool::new(false),
             restart: AtomicBool::new(false),
             given_up: Mutex::default(),
-            resilvered: OnceLock::new(),
         }
     }
 

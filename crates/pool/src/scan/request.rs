@@ -182,7 +182,6 @@ impl Pool {
     /// Asks that a resilver begins if a leaf that can be written lacks something: after an attach, a replacement, or when a device came
     /// back. Returns at once; the resilver begins with a txg behind the last one that is lacked.
     pub fn request_resilver(&self) {
-        self.scans.look.store(true, Ordering::Release);
         dmu::Driver::kick(self);
     }
 
@@ -202,12 +201,6 @@ impl Pool {
     pub fn is_resilvering(&self) -> bool {
         let running = self.scans.live().as_ref().is_some_and(Live::is_resilver);
         running || self.due_resilver().is_some()
-    }
-
-    /// Who is called, in syncing context, when a resilver has ended and what leaves have got has been taken off their DTLs; set once.
-    /// Then replacements are completed and spares return.
-    pub fn on_resilvered(&self, f: super::Resilvered) {
-        let _ = self.scans.resilvered.set(f);
     }
 
     /// What leaves that can be written lack, and no resilver has given up: first txg − 1, end.
@@ -231,34 +224,28 @@ impl Pool {
     /// In syncing context: begins a resilver if one is due; true: one is due, and waits for a later txg.
     pub(super) fn look_for_resilver(&self, tx: &Tx) -> Result<bool> {
         let Some((first, end)) = self.due_resilver() else {
-            self.scans.look.store(false, Ordering::Release);
             self.scans.restart.store(false, Ordering::Release);
             return Ok(false);
         };
         let restart = self.scans.restart.load(Ordering::Acquire);
         let ended = {
             let mut live = self.scans.live();
-            match live.as_mut() {
-                None => None,
-                Some(l) if l.is_resilver() => {
-                    let (min, max) = l.range();
-                    let covered = first >= min && end <= max;
-                    let late = l.pass.issued.saturating_add(l.pass.issued_before)
-                        > l.words[word::TO_EXAMINE] / DEFER_BEHIND;
-                    if !restart && (covered || late) {
-                        // Whoever is not covered gets a resilver of its own, behind this one.
-                        return Ok(false);
-                    }
-                    live.take()
+            if let Some(l) = live.as_ref().filter(|l| l.is_resilver()) {
+                let (min, max) = l.range();
+                let covered = first >= min && end <= max;
+                let late = l.pass.issued.saturating_add(l.pass.issued_before)
+                    > l.words[word::TO_EXAMINE] / DEFER_BEHIND;
+                if !restart && (covered || late) {
+                    // Whoever is not covered gets a resilver of its own, behind this one.
+                    return Ok(false);
                 }
-                Some(_) => live.take(),
             }
+            if end > tx.txg() {
+                // What is lacked must be on disk, so that it can be found. The scan under way goes on until then.
+                return Ok(true);
+            }
+            live.take()
         };
-        if end > tx.txg() {
-            // What is lacked must be on disk, so that it can be found.
-            *self.scans.live() = ended;
-            return Ok(true);
-        }
         if let Some(l) = ended {
             let scrub = !l.is_resilver();
             self.end_scan(tx, l, false)?;
@@ -266,7 +253,6 @@ impl Pool {
                 self.log_internal(tx, "scan aborted, restarting", "errors=0")?;
             }
         }
-        self.scans.look.store(false, Ordering::Release);
         self.scans.restart.store(false, Ordering::Release);
         self.begin_scan(tx, RESILVER, first, end)?;
         Ok(false)
@@ -301,7 +287,8 @@ impl Pool {
         // Changes of datasets before this moment are none of this scan's.
         drop(self.dsl.take_scan_changes());
         self.errlog.set_scanning(true);
-        let live = Live::new(words, At::Mos(None), BTreeMap::new(), self.seconds());
+        let mut live = Live::new(words, At::Mos(None), BTreeMap::new(), self.seconds());
+        live.begun = tx.txg();
         let mut place = self.scans.live();
         let live = place.insert(live);
         self.store_place(tx, live)?;

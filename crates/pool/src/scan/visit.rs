@@ -165,9 +165,14 @@ impl Pool {
         Ok(out)
     }
 
-    /// Walks on in the object set of `visit`, for a piece; true: all of it has been walked. `generation`: of the plan the
-    /// visit is from.
-    pub(super) fn traverse(&self, visit: &Visit, generation: u64, budget: &Budget) -> Result<bool> {
+    /// Walks on in the object set of `visit`, for a piece; true: all of it has been walked. `plan`: the
+    /// [`Live::plan_id`] of the plan the visit is from.
+    pub(super) fn traverse(
+        &self,
+        visit: &Visit,
+        plan: (Txg, u64),
+        budget: &Budget,
+    ) -> Result<bool> {
         let mut v = Blocks {
             pool: self,
             visit,
@@ -201,7 +206,7 @@ impl Pool {
         let (stale, examined, lost_way) = (v.stale, v.examined, v.lost_way);
         let errors = std::mem::take(&mut v.errors);
         let mut live = self.scans.live();
-        let Some(live) = live.as_mut().filter(|l| l.generation == generation) else {
+        let Some(live) = live.as_mut().filter(|l| l.plan_id() == plan) else {
             return Ok(false);
         };
         live.words[word::EXAMINED] += examined;

@@ -157,7 +157,7 @@ impl Door for MemoryDoor {
         m.entry.add_mount(Mounted::new(
             head,
             m.path.to_path_buf(),
-            m.root.map(Path::to_path_buf),
+            (m.root.map(Path::to_path_buf), m.user),
             Arc::new(mount),
             m.temporary.clone(),
             options,

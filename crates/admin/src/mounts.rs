@@ -23,6 +23,8 @@ pub struct Mounted {
     pub path: PathBuf,
     /// The alternate root it does not leave, without links.
     pub root: Option<PathBuf>,
+    /// The ordinary user it was mounted for, see [`Mounting::user`]: also when it is put back.
+    pub user: Option<u32>,
     /// Grows with every mount of this process.
     pub sequence: u64,
     pub mount: Arc<dyn Mount>,
@@ -205,7 +207,7 @@ impl Mounted {
     pub fn new(
         head: Arc<Head>,
         path: PathBuf,
-        root: Option<PathBuf>,
+        (root, user): (Option<PathBuf>, Option<u32>),
         mount: Arc<dyn Mount>,
         temporary: Vec<(String, String)>,
         options: MountOptions,
@@ -214,6 +216,7 @@ impl Mounted {
             head,
             path,
             root,
+            user,
             sequence: SEQUENCE.fetch_add(1, Ordering::Relaxed),
             mount,
             temporary: Mutex::new(temporary),

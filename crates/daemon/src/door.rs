@@ -204,7 +204,7 @@ fn mount_again(ask: &Mounting<'_>, still: &Arc<Mounted>, place: &MountPoint) -> 
     ask.entry.add_mount(Mounted::new(
         still.head.clone(),
         path,
-        place.root().map(Path::to_path_buf),
+        (place.root().map(Path::to_path_buf), ask.user),
         Arc::new(again),
         ask.temporary.clone(),
         options,
@@ -271,7 +271,7 @@ impl FuseDoor {
         let mounted = Mounted::new(
             head,
             path,
-            place.root().map(Path::to_path_buf),
+            (place.root().map(Path::to_path_buf), m.user),
             Arc::new(fuse_mount),
             m.temporary.clone(),
             options,
@@ -337,7 +337,7 @@ fn mount_after_abort(admin: &Arc<Admin>, entry: &Arc<PoolEntry>, m: &Arc<Mounted
             m.root.as_deref(),
             m.temporary(),
             true,
-            None,
+            m.user,
         )
     });
     if let Err(e) = again {

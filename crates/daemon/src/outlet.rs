@@ -25,6 +25,8 @@ enum Way {
     /// Opened again, so that writing does not wait.
     Pipe(File),
     Socket,
+    /// Nothing may be written there.
+    Refused,
     /// Nothing better could be had: writing may wait.
     Waits,
 }
@@ -41,7 +43,7 @@ impl Outlet {
     pub fn new(file: File, gone: Box<dyn Fn() -> bool>) -> Outlet {
         let way = match file.metadata().map(|m| m.file_type()) {
             Ok(t) if t.is_fifo() => again(&file).map_or(Way::Waits, Way::Pipe),
-            Ok(t) if t.is_socket() => Way::Socket,
+            Ok(t) if t.is_socket() => socket(&file),
             _ => Way::File,
         };
         Outlet { file, way, gone }
@@ -58,6 +60,14 @@ impl Outlet {
                 Err(e) => return Err(e.into()),
             }
         }
+    }
+}
+
+/// Streams only: a message on another socket would be one of this process, whoever asked for it.
+fn socket(file: &File) -> Way {
+    match rustix::net::sockopt::socket_type(file) {
+        Ok(rustix::net::SocketType::STREAM) => Way::Socket,
+        _ => Way::Refused,
     }
 }
 
@@ -87,6 +97,7 @@ impl Write for Outlet {
         loop {
             let (r, waits_for) = match &self.way {
                 Way::File => return (&self.file).write_vectored(bufs),
+                Way::Refused => return Err(io::ErrorKind::Unsupported.into()),
                 Way::Waits => {
                     self.room(&self.file)?;
                     return (&self.file).write_vectored(bufs);

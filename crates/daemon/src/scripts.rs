@@ -3,7 +3,8 @@
 //! Every executable file of the folder is run for every event, in the order of their names, one at a time. They get what the event
 //! daemon of OpenZFS gives to its scripts: `ZEVENT_EID`, `ZEVENT_CLASS`, `ZEVENT_SUBCLASS`, `ZEVENT_TIME`, `ZEVENT_TIME_SECS`,
 //! `ZEVENT_TIME_NSECS`, `ZEVENT_TIME_STRING`, and `ZEVENT_NAME` for each value of the payload. A file that others than its owner may
-//! write, or that neither root nor the user of the daemon owns, is not run.
+//! write, or that neither root nor the user of the daemon owns, is not run, and none of a folder of which that is true. Events that come
+//! faster than scripts end are left out when more than the list of events holds wait; the log says how many.
 
 use admin::Admin;
 use api::{Event, EventValue};
@@ -25,7 +26,14 @@ pub fn watch(admin: &Arc<Admin>, folder: PathBuf) {
     let run = move || {
         let mut after = 0;
         while let Some(admin) = admin.upgrade() {
+            let last = admin.events.last();
             let (new, _) = admin.events.after(after);
+            let left_out = new.first().map_or(0, |e| e.eid.saturating_sub(after + 1));
+            if left_out > 0 {
+                crate::log::warn(&format!(
+                    "{left_out} events had no scripts run: they came too fast, or were cleared"
+                ));
+            }
             for event in &new {
                 after = after.max(event.eid);
                 for script in scripts(&folder) {
@@ -33,6 +41,8 @@ pub fn watch(admin: &Arc<Admin>, folder: PathBuf) {
                 }
             }
             if new.is_empty() {
+                // Cleared ones are not waited for.
+                after = after.max(last);
                 admin.events.wait(after, SLEEP);
             }
         }
@@ -46,6 +56,11 @@ pub fn watch(admin: &Arc<Admin>, folder: PathBuf) {
 /// The scripts, by name.
 fn scripts(folder: &Path) -> Vec<PathBuf> {
     let own = rustix::process::geteuid().as_raw();
+    let trusted = |m: &std::fs::Metadata| (m.uid() == 0 || m.uid() == own) && m.mode() & 0o022 == 0;
+    // Who may write the folder could exchange a file that was looked at.
+    if !std::fs::metadata(folder).is_ok_and(|m| trusted(&m)) {
+        return Vec::new();
+    }
     let Ok(entries) = std::fs::read_dir(folder) else {
         return Vec::new();
     };
@@ -53,10 +68,7 @@ fn scripts(folder: &Path) -> Vec<PathBuf> {
         .flatten()
         .map(|e| e.path())
         .filter(|p| {
-            std::fs::metadata(p).is_ok_and(|m| {
-                let trusted = m.uid() == 0 || m.uid() == own;
-                m.is_file() && m.mode() & 0o111 != 0 && m.mode() & 0o022 == 0 && trusted
-            })
+            std::fs::metadata(p).is_ok_and(|m| m.is_file() && m.mode() & 0o111 != 0 && trusted(&m))
         })
         .collect();
     out.sort();

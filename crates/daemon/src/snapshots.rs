@@ -187,8 +187,10 @@ impl Snapshots for OfMount {
             names: vec![full],
             ..SnapshotCreate::default()
         };
-        let done = snapshots::create(&admin, peer, &request);
-        done.map(drop).map_err(|e| Errno(e.code))
+        let lost = snapshots::create(&admin, peer, &request).map_err(|e| Errno(e.code))?;
+        // A system call has no words for it.
+        lost.iter().for_each(|what| crate::log::warn(what));
+        Ok(())
     }
 
     fn destroy(&self, name: &str, caller: Caller) -> std::result::Result<(), Errno> {

@@ -498,7 +498,7 @@ fn take(
 pub fn restore(admin: &Arc<Admin>, entry: &Arc<PoolEntry>, down: &[Arc<Mounted>]) {
     for m in down {
         let root = m.root.as_deref();
-        let r = admin.mount(entry, &m.ds, &m.path, root, m.temporary(), true, None);
+        let r = admin.mount(entry, &m.ds, &m.path, root, m.temporary(), true, m.user);
         if let Err(e) = r {
             tracing::error!("{e}");
         }
@@ -510,7 +510,7 @@ pub fn put_back(admin: &Arc<Admin>, entry: &Arc<PoolEntry>, down: &[Arc<Mounted>
     let mut failed = Vec::new();
     for m in down {
         let root = m.root.as_deref();
-        if let Err(e) = admin.mount(entry, &m.ds, &m.path, root, m.temporary(), true, None) {
+        if let Err(e) = admin.mount(entry, &m.ds, &m.path, root, m.temporary(), true, m.user) {
             failed.push(e.to_string());
         }
     }
@@ -529,8 +529,9 @@ pub fn put_up(
     let user = rights::mounting_user(admin, peer);
     let mut failed = Vec::new();
     let mut todo = Vec::new();
-    let old = down.iter().map(|m| (m.ds.clone(), true));
-    for (ds, was) in old.chain(up.into_iter().map(|ds| (ds, false))) {
+    // What was mounted for a user stays his mount, whoever makes the change.
+    let old = down.iter().map(|m| (m.ds.clone(), true, m.user.or(user)));
+    for (ds, was, user) in old.chain(up.into_iter().map(|ds| (ds, false, user))) {
         let place = (|| {
             let can = values::number(&ds, "canmount", &[])?;
             if can == 0 || (can != 1 && !was) {
@@ -539,14 +540,14 @@ pub fn put_up(
             admin.mountpoint(entry, &ds)
         })();
         match place {
-            Ok(Some(place)) => todo.push((place.path, ds)),
+            Ok(Some(place)) => todo.push((place.path, ds, user)),
             Ok(None) => {}
             Err(e) => failed.push((ds.full_name(), e)),
         }
     }
     todo.sort_by(|a, b| a.0.cmp(&b.0));
     let options = values::options(&entry.mount_options).unwrap_or_default();
-    for (_, ds) in todo {
+    for (_, ds, user) in todo {
         if let Err(e) = admin.mount_default(entry, &ds, options.clone(), false, user) {
             failed.push((ds.full_name(), e));
         }

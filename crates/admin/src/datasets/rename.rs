@@ -54,7 +54,7 @@ pub fn rename(
     if let Some((fs, old)) = from.split_once('@') {
         let head = datasets::find(&entry, fs)?;
         rights::require(admin, &entry, peer, Action::CreateIn, &head)?;
-        return snapshot(&entry, uid, (fs, old), to, how.recursive, command);
+        return snapshot(admin, &entry, peer, (fs, old), to, how.recursive, command);
     }
     let dir = ds.dir();
     if dir.parent().is_none() {
@@ -145,8 +145,9 @@ pub fn rename(
 
 /// All of them in one txg, or none.
 fn snapshot(
+    admin: &Admin,
     entry: &PoolEntry,
-    uid: u64,
+    peer: Peer,
     (fs, old): (&str, &str),
     to: &str,
     recursive: bool,
@@ -167,9 +168,11 @@ fn snapshot(
     };
     let mut list = Vec::new();
     for head in heads {
-        if head.snapshot_named(old).map_err(plain)?.is_none() {
+        let Some(snap) = head.snapshot_named(old).map_err(plain)? else {
             continue;
-        }
+        };
+        rights::require(admin, entry, peer, Action::Rename, &snap)?;
+        rights::require(admin, entry, peer, Action::CreateIn, &head)?;
         let name = head.full_name();
         names::check_dataset(&format!("{name}@{new}"), Want::Snapshot)
             .map_err(|why| ApiError::reason(Kind::Invalid, format!("{name}@{new}: {why}")))?;
@@ -182,6 +185,7 @@ fn snapshot(
         list.push(head);
     }
     let (old, new) = (old.to_string(), new.to_string());
+    let uid = u64::from(peer.uid);
     entry
         .pool
         .task(move |pool, tx| {

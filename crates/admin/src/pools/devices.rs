@@ -9,11 +9,10 @@ use crate::process::DeviceUse;
 use crate::registry::{Admin, PoolEntry};
 use crate::Answer;
 use api::{ApiError, DeviceAttach, Peer, PoolAdd};
-use base::sync::MutexExt;
 use base::{Error, Kind};
 use disk::NvList;
 use pool::{Offline, Pool};
-use std::sync::{Arc, MutexGuard};
+use std::sync::{Arc, MutexGuard, RwLockReadGuard};
 use vdev::{keys, Attach, DevSpec, State, TopSpec, Vdev};
 
 /// What a user calls a device.
@@ -65,13 +64,16 @@ fn leaf(pool: &Pool, name: &str, action: &str) -> Answer<Arc<Vdev>> {
     }
 }
 
-/// The pool, and the right to change it: one change at a time.
-fn begin<'a>(entry: &'a PoolEntry, action: &str) -> Answer<MutexGuard<'a, ()>> {
+/// The right to change the pool, one change at a time, and its gate: in the order of an export.
+fn begin<'a>(
+    entry: &'a PoolEntry,
+    action: &str,
+) -> Answer<(MutexGuard<'a, ()>, RwLockReadGuard<'a, ()>)> {
     if entry.pool.is_readonly() {
         return Err(failed(action, Kind::ReadOnly, "pool is read-only"));
     }
     not_suspended(entry)?;
-    Ok(entry.changes.acquire())
+    entry.pass_to_change().map_err(answer)
 }
 
 /// The change is told as an event of that class, the command recorded, the cache file brought up to date.
@@ -111,7 +113,6 @@ pub fn online(
         true => format!("cannot expand {device}"),
         false => format!("cannot online {device}"),
     };
-    let _gate = entry.pass().map_err(answer)?;
     let _one = begin(&entry, &action)?;
     let v = leaf(&entry.pool, device, &action)?;
     let state = entry.pool.online(v.guid()).map_err(sentence(&action))?;
@@ -146,7 +147,6 @@ pub fn offline(
 ) -> Answer<()> {
     let entry = open(admin, name)?;
     let action = format!("cannot offline {device}");
-    let _gate = entry.pass().map_err(answer)?;
     let _one = begin(&entry, &action)?;
     let v = leaf(&entry.pool, device, &action)?;
     entry
@@ -166,7 +166,6 @@ pub fn detach(
 ) -> Answer<()> {
     let entry = open(admin, name)?;
     let action = format!("cannot detach {device}");
-    let _gate = entry.pass().map_err(answer)?;
     let _one = begin(&entry, &action)?;
     let v = leaf(&entry.pool, device, &action)?;
     entry.pool.detach(v.guid()).map_err(sentence(&action))?;
@@ -183,7 +182,6 @@ pub fn attach(admin: &Arc<Admin>, peer: Peer, ask: &DeviceAttach) -> Answer<()> 
         (true, None) => format!("cannot replace {old_name}"),
         _ => format!("cannot attach {new_name} to {old_name}"),
     };
-    let _gate = entry.pass().map_err(answer)?;
     let _one = begin(&entry, &action)?;
     let old = match find(&entry.pool, old_name) {
         Some(Named::InTree(v))
@@ -290,7 +288,6 @@ fn check(admin: &Arc<Admin>, old: &Vdev, dev: &DevSpec, ask: &DeviceAttach) -> A
 pub fn add(admin: &Arc<Admin>, peer: Peer, ask: &PoolAdd) -> Answer<()> {
     let entry = open(admin, &ask.pool)?;
     let action = format!("cannot add to '{}'", ask.pool);
-    let _gate = entry.pass().map_err(answer)?;
     let _one = begin(&entry, &action)?;
     let ashift = match ask.ashift {
         Some(0) => None,
@@ -333,7 +330,6 @@ pub fn remove(
 ) -> Answer<()> {
     let entry = open(admin, name)?;
     let action = format!("cannot remove {device}");
-    let _gate = entry.pass().map_err(answer)?;
     let _one = begin(&entry, &action)?;
     let pool = &entry.pool;
     match find(pool, device) {

@@ -136,9 +136,9 @@ static SUBS: &[Sub] = &[
         operands: "pool device...",
         flags: &[
             sw('n', "Show the memory the mapping would take, and stop.").later(),
-            EXACT,
+            EXACT.later(),
             sw('s', "Stop a running removal.").later(),
-            WAIT,
+            WAIT.later(),
         ],
         text: &[
             "Removes hot spares, cache devices and logs. The intent logs of file systems are moved off a log first.",

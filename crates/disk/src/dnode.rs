@@ -4,6 +4,8 @@ use crate::blkptr::{BlkPtr, BP_SIZE};
 use crate::types::ObjType;
 use base::{Error, Result};
 
+/// Highest object number (2^48 − 1).
+pub const MAX_OBJECT: u64 = (1 << 48) - 1;
 /// Smallest dnode; larger ones are multiples.
 pub const DNODE_SIZE: usize = 512;
 /// Block size of every meta-dnode.

@@ -11,7 +11,7 @@ use base::sync::{MutexExt, RwLockExt};
 use base::{bail, Error, Kind, PerTxg, Result, Txg};
 use codec::crypt::DatasetKey;
 use disk::crypt::{objset_records, OBJSET_MACS, OBJSET_MAC_SIZE};
-use disk::dnode::{DNODES_PER_BLOCK, DNODE_BLOCK, DNODE_SIZE, MAX_SLOTS};
+use disk::dnode::{DNODES_PER_BLOCK, DNODE_BLOCK, DNODE_SIZE, MAX_OBJECT, MAX_SLOTS};
 use disk::objset::{ObjsetPhys, ZIL_HEADER_SIZE};
 use disk::{BlkPtr, DnodePhys, ObjType};
 use std::collections::{BTreeMap, HashMap};
@@ -41,8 +41,6 @@ fn macs_fit(stored: &[u8], right: &[u8; 2 * OBJSET_MAC_SIZE]) -> bool {
 }
 
 const SHARDS: usize = 16;
-/// Highest object number (2^48 − 1).
-const MAX_OBJECT: u64 = (1 << 48) - 1;
 /// Clean objects kept in memory per object set beyond those in use: there may be hundreds of object
 /// sets, and reading an object again costs a look at a cached block.
 const KEEP_CLEAN: usize = 1024;

@@ -277,6 +277,16 @@ impl Dsl {
                 ),
             };
         };
+        if let (Some(key), Some(have)) = (e.key, head.dir().key_object()?) {
+            // The other key would take the place of the one all its blocks are encrypted with.
+            if have.wrapped.guid != key.wrapped.guid {
+                bail!(
+                    Access,
+                    "{}: the stream is encrypted with another key",
+                    head.full_name()
+                );
+            }
+        }
         let base = self.base_of(e.filled)?;
         for (_, snap) in self.later_snapshots(head, base.as_deref())? {
             if !e.force {

@@ -143,11 +143,11 @@ impl Pool {
     }
 
     /// Adds devices to the spares or the cache devices, in one txg. A device with the label of a spare keeps its guid: spares
-    /// may be shared by pools.
+    /// may be shared by pools. Returns their guids.
     ///
     /// # Errors
     /// A device cannot be opened for this pool alone, is too small, or cannot be written. Nothing was changed then.
-    pub fn add_aux(&self, devs: &[(AuxKind, DevSpec)]) -> Result<()> {
+    pub fn add_aux(&self, devs: &[(AuxKind, DevSpec)]) -> Result<Vec<u64>> {
         self.writable()?;
         let mut opened = Vec::new();
         for (kind, dev) in devs {
@@ -197,13 +197,18 @@ impl Pool {
             disk.flush()?;
         }
         drop(opened);
+        let guids = new
+            .iter()
+            .filter_map(|(_, c)| c.get_u64(keys::GUID))
+            .collect();
         self.task(move |pool, tx| {
             let mut aux = (*pool.aux_devices()).clone();
             for (kind, c) in &new {
                 aux.list(*kind).push(c.clone());
             }
             pool.or_stop(pool.write_aux(tx, aux))
-        })
+        })?;
+        Ok(guids)
     }
 
     /// Takes a spare that stands in for nothing, or a cache device, off its list, and clears its labels. False if no list has

@@ -22,6 +22,8 @@ use zio::{RawSeal, StoredForm};
 const MAX_SPILL: u64 = OLD_MAX_BLOCK as u64;
 /// Bytes of a transaction beside data: dnodes and their share of the trees.
 const OVERHEAD: u64 = 64 << 10;
+/// Blocks that one REDACT record may leave out: 2 TiB of 128 KiB.
+const MAX_REDACTED: u64 = 1 << 24;
 /// Compressed blocks collected before they are written in one batch.
 const BATCH_BLOCKS: usize = 64;
 /// Their bytes.
@@ -615,6 +617,14 @@ impl Applier {
         }
         let data = payload.get(..r.psize as usize).unwrap_or_default();
         let mut content = match r.compression {
+            2 if data.len() != r.lsize as usize => {
+                bail!(
+                    Invalid,
+                    "embedded block of {} in {} bytes",
+                    r.lsize,
+                    data.len()
+                )
+            }
             2 => data.to_vec(),
             alg => decompress(alg, data, u64::from(r.lsize))?,
         };
@@ -653,6 +663,9 @@ impl Applier {
             bail!(Invalid, "REDACT record at {} of blocks of {size}", r.offset);
         }
         let (first, last) = (r.offset / size, (r.offset + r.length).div_ceil(size));
+        if last - first > MAX_REDACTED {
+            bail!(Invalid, "REDACT record of {} blocks", last - first);
+        }
         let mut at = first;
         while at < last {
             let tx = self.os.tx(Need::bytes(OVERHEAD))?;

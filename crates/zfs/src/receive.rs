@@ -67,10 +67,18 @@ pub fn receive(args: &Parsed, cx: &mut Cx<'_>) -> Outcome {
             "cannot receive: property '{n}' is both set and excluded"
         )));
     }
-    if props
-        .iter()
-        .any(|(n, v)| n == "keylocation" && v == "prompt")
-    {
+    let given = |p: &str| {
+        props
+            .iter()
+            .rev()
+            .find(|(n, _)| n == p)
+            .map(|(_, v)| v.as_str())
+    };
+    let asked = given("keylocation") == Some("prompt");
+    // Without a place a new key is asked for.
+    let keyed = given("keyformat").is_some_and(|f| f != "none");
+    let unplaced = matches!(given("keylocation"), None | Some("" | "none"));
+    if asked || keyed && unplaced {
         return Err(Fail::Error(
             "cannot receive: keylocation may not be 'prompt': standard input is the stream".into(),
         ));

@@ -62,9 +62,12 @@ pub fn rollback(args: &Parsed, cx: &mut Cx<'_>) -> Outcome {
     need_snapshot("rollback to", name)?;
     if !args.has("yes") && confirm::is_asked(cx) {
         let fs = name.split('@').next().unwrap_or_default();
-        let younger = match args.has("r") || args.has("R") {
-            true => ", and all younger snapshots and bookmarks",
-            false => "",
+        let younger = match (args.has("R"), args.has("r")) {
+            (true, _) => {
+                ", and all younger snapshots and bookmarks, and the clones of these with all below them"
+            }
+            (_, true) => ", and all younger snapshots and bookmarks",
+            _ => "",
         };
         let text = format!("What was written since this snapshot will be lost{younger}:");
         confirm::ask(&text, &[format!("{fs} goes back to {name}")], cx)?;

@@ -12,18 +12,6 @@ use std::time::Duration;
 /// How often is asked whether what was begun has ended.
 const POLL: Duration = Duration::from_millis(200);
 
-/// Options of this software's table that need what it does not have.
-fn not_yet(args: &Parsed, action: &str, flags: &[(&str, &str)]) -> Result<(), Fail> {
-    for (flag, shown) in flags {
-        if args.has(flag) {
-            return Err(Fail::Error(format!(
-                "{action}: {shown} is not available in this version"
-            )));
-        }
-    }
-    Ok(())
-}
-
 /// `-o ashift=N`
 fn ashift(args: &Parsed) -> Result<Option<u32>, Fail> {
     let known = |name: &str| (name == "ashift").then(|| name.to_string());
@@ -72,7 +60,6 @@ fn each(
 
 pub fn online(args: &Parsed, cx: &mut Cx<'_>) -> Outcome {
     let (pool, devices) = pool_and_devices(args)?;
-    not_yet(args, "cannot online", &[("power", "--power")])?;
     let expand = args.has("e");
     each(cx, &devices, "online", &|device, command| {
         Request::DeviceOnline {
@@ -86,7 +73,6 @@ pub fn online(args: &Parsed, cx: &mut Cx<'_>) -> Outcome {
 
 pub fn offline(args: &Parsed, cx: &mut Cx<'_>) -> Outcome {
     let (pool, devices) = pool_and_devices(args)?;
-    not_yet(args, "cannot offline", &[("power", "--power")])?;
     let (temporary, fault) = (args.has("t"), args.has("f"));
     each(cx, &devices, "offline", &|device, command| {
         Request::DeviceOffline {
@@ -100,9 +86,7 @@ pub fn offline(args: &Parsed, cx: &mut Cx<'_>) -> Outcome {
 }
 
 pub fn remove(args: &Parsed, cx: &mut Cx<'_>) -> Outcome {
-    let needs = [("n", "-n"), ("p", "-p"), ("s", "-s"), ("w", "-w")];
     let (pool, devices) = pool_and_devices(args)?;
-    not_yet(args, &format!("cannot remove from '{pool}'"), &needs)?;
     each(cx, &devices, "remove", &|device, command| {
         Request::DeviceRemove {
             pool: pool.clone(),
@@ -144,7 +128,6 @@ fn put_beside(args: &Parsed, cx: &mut Cx<'_>, replace: bool) -> Outcome {
         _ => return Err(Fail::Usage("too many arguments".into())),
     };
     let action = if replace { "replace" } else { "attach" };
-    not_yet(args, &format!("cannot {action} {device}"), &[("s", "-s")])?;
     let new = match new {
         Some(word) => Some(create::resolve(word).map_err(Fail::Error)?.0),
         None => None,
@@ -184,7 +167,6 @@ fn until_idle(cx: &mut Cx<'_>, pool: &str, activity: &str) -> Result<(), Fail> {
 }
 
 pub fn reopen(args: &Parsed, cx: &mut Cx<'_>) -> Outcome {
-    not_yet(args, "cannot reopen", &[("n", "-n")])?;
     let (pools, failed) = common::pools(
         cx,
         PoolGet {

@@ -87,7 +87,7 @@ fn as_text(e: &Event, scripted: bool, verbose: bool, cx: &Cx<'_>) -> String {
         out.push_str(&format!("        class = \"{}\"\n", e.class));
         for (name, value) in &e.pairs {
             let value = match value {
-                EventValue::Text(t) => format!("\"{t}\""),
+                EventValue::Text(t) => format!("\"{}\"", cli::harmless::one_line(t)),
                 EventValue::Number(n) => match state_word(name, *n) {
                     Some(word) => format!("\"{word}\" ({n:#x})"),
                     None => format!("{n:#x}"),

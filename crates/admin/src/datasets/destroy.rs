@@ -328,6 +328,20 @@ fn carry_out(
     }
     let doomed = steps.iter().map(|s| &*s.ds);
     rights::require_all(admin, entry, peer, Action::Destroy, doomed)?;
+    let filled = |ds: &Dataset| {
+        entry.streams.is_busy(ds.object())
+            || !ds.is_snapshot()
+                && matches!(ds.receiving(), Ok(Some(part)) if entry.streams.is_busy(part.object()))
+    };
+    if let Some(s) = steps.iter().find(|s| filled(&s.ds)) {
+        return Err(ApiError::sentence(
+            Kind::Busy,
+            format!(
+                "cannot destroy '{}': dataset is busy: a stream is being received",
+                s.name
+            ),
+        ));
+    }
     let uid = u64::from(peer.uid);
     let mut mounts: Vec<_> = steps
         .iter()

@@ -300,12 +300,20 @@ pub fn add(admin: &Arc<Admin>, peer: Peer, ask: &PoolAdd) -> Answer<()> {
         return Ok(());
     }
     let pool = &entry.pool;
+    // First what can be taken away again.
+    let beside = match wish.aux.is_empty() {
+        true => Vec::new(),
+        false => pool.add_aux(&wish.aux).map_err(sentence(&action))?,
+    };
     if !wish.tops.is_empty() {
-        pool.add_tops_with(&wish.tops, ask.allow_ashift_mismatch)
-            .map_err(sentence(&action))?;
-    }
-    if !wish.aux.is_empty() {
-        pool.add_aux(&wish.aux).map_err(sentence(&action))?;
+        if let Err(e) = pool.add_tops_with(&wish.tops, ask.allow_ashift_mismatch) {
+            for guid in beside {
+                if let Err(e) = pool.remove_aux(guid) {
+                    tracing::warn!("{action}: a spare or cache device stays: {e}");
+                }
+            }
+            return Err(sentence(&action)(e));
+        }
     }
     finish(admin, &entry, peer, &ask.command, ("vdev_add", None))
 }

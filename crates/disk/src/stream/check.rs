@@ -1,6 +1,7 @@
 //! Whether the values of a record make sense.
 
 use super::{HeaderType, Record, MAX_BONUS, MAX_SLOTS};
+use crate::dnode::MAX_OBJECT;
 use crate::types::ObjType;
 use base::{bail, Result, MAX_BLOCK, SECTOR};
 
@@ -8,6 +9,9 @@ use base::{bail, Result, MAX_BLOCK, SECTOR};
 fn is_type(n: u32) -> bool {
     u8::try_from(n).is_ok_and(|n| ObjType(n).is_valid())
 }
+
+/// Highest number of a compression.
+const MAX_COMPRESSION: u8 = 16;
 
 /// Whether a range of bytes or objects ends before the numbers do.
 fn fits(first: u64, len: u64) -> bool {
@@ -32,8 +36,25 @@ impl Record {
         }
     }
 
+    /// The object whose content it has.
+    fn object(&self) -> Option<u64> {
+        match self {
+            Record::Write(r) => Some(r.object),
+            Record::Free(r) => Some(r.object),
+            Record::WriteByRef(r) => Some(r.object),
+            Record::Spill(r) => Some(r.object),
+            Record::WriteEmbedded(r) => Some(r.object),
+            Record::Redact(r) => Some(r.object),
+            _ => None,
+        }
+    }
+
     /// What is wrong with it.
     fn fault(&self) -> Option<String> {
+        // Higher numbers are those of the accounting objects, which no stream has.
+        if let Some(object) = self.object().filter(|o| *o > MAX_OBJECT) {
+            return Some(format!("object {object}"));
+        }
         match self {
             Record::Begin(r) => match r.header_type {
                 HeaderType::Other(n) => Some(format!("header type {n}")),
@@ -41,14 +62,16 @@ impl Record {
             },
             Record::Object(r) => {
                 let size = u64::from(r.block_size);
-                if r.object == 0 {
-                    Some("object 0".into())
+                if r.object == 0 || r.object > MAX_OBJECT - u64::from(r.slots.max(1)) {
+                    Some(format!("object {}", r.object))
                 } else if !is_type(r.obj_type) || r.obj_type == 0 {
                     Some(format!("object type {}", r.obj_type))
                 } else if !is_type(r.bonus_type) {
                     Some(format!("bonus type {}", r.bonus_type))
                 } else if size < SECTOR || size > MAX_BLOCK as u64 || size % SECTOR != 0 {
                     Some(format!("block size {size}"))
+                } else if r.max_block >= u64::MAX / size {
+                    Some(format!("last block {}", r.max_block))
                 } else if r.bonus_len as usize > MAX_BONUS {
                     Some(format!("a bonus of {} bytes", r.bonus_len))
                 } else if r.raw_bonus_len as usize > MAX_BONUS {
@@ -69,6 +92,8 @@ impl Record {
                     Some(format!("{} bytes", r.logical_size))
                 } else if !fits(r.offset, r.logical_size) {
                     Some(format!("{} bytes at {}", r.logical_size, r.offset))
+                } else if r.compression > MAX_COMPRESSION {
+                    Some(format!("compression {}", r.compression))
                 } else if r.compression != 0 && r.compressed_size == 0 {
                     Some("no compressed data".into())
                 } else {
@@ -81,11 +106,19 @@ impl Record {
             Record::WriteByRef(r) => {
                 (!fits(r.offset, r.length)).then(|| format!("{} bytes at {}", r.length, r.offset))
             }
-            Record::Spill(r) => (r.length < SECTOR || r.length > MAX_BLOCK as u64)
-                .then(|| format!("a block of {} bytes", r.length)),
+            Record::Spill(r) => {
+                if r.compression > MAX_COMPRESSION {
+                    Some(format!("compression {}", r.compression))
+                } else {
+                    (r.length < SECTOR || r.length > MAX_BLOCK as u64)
+                        .then(|| format!("a block of {} bytes", r.length))
+                }
+            }
             Record::WriteEmbedded(r) => {
                 if r.length > MAX_BLOCK as u64 || !fits(r.offset, r.length) {
                     Some(format!("{} bytes at {}", r.length, r.offset))
+                } else if r.compression > MAX_COMPRESSION {
+                    Some(format!("compression {}", r.compression))
                 } else if r.lsize as usize > MAX_BLOCK || r.psize == 0 {
                     Some(format!("data of {} in {} bytes", r.lsize, r.psize))
                 } else {

@@ -184,13 +184,35 @@ fn go_on(
 ) -> Answer<Filling> {
     let what = target.what;
     let fail = |e: Error| words::stream(what, &e);
+    let under_way = occupy(entry, kept, target)?;
+    let state = kept.resume_state().map_err(fail)?.unwrap_or_default();
+    let refused = |kind, why: &str| Err(words::sentence(kind, what, why));
+    if state.raw != sealed.is_some() {
+        return refused(
+            Kind::Invalid,
+            "the stream is not of the kind of the one it continues",
+        );
+    }
+    let key = kept.dir().key_object().map_err(fail)?;
+    match (&sealed, &key) {
+        (Some(s), Some(k)) if k.wrapped.guid == s.key.wrapped.guid => {}
+        (Some(_), _) => {
+            return refused(
+                Kind::Access,
+                "the raw stream is encrypted with other keys than what was received before",
+            )
+        }
+        (None, Some(_)) if kept.dir().key_loaded().map_err(fail)? != Some(true) => {
+            return refused(Kind::Access, "encryption key for destination is not loaded")
+        }
+        (None, _) => {}
+    }
     let version = sealed.as_ref().map(|s| s.key.wrapped.version);
     let policy = entry
         .pool
         .receive_policy(kept, sealed.is_some())
         .map_err(fail)?;
     let os = kept.open_received(policy, version).map_err(fail)?;
-    let state = kept.resume_state().map_err(fail)?.unwrap_or_default();
     if list.resume != Some((state.object, state.offset)) {
         return Err(words::sentence(
             Kind::Invalid,
@@ -206,7 +228,7 @@ fn go_on(
         os,
         resumable: true,
         sealed,
-        under_way: occupy(entry, kept, target)?,
+        under_way,
     })
 }
 
@@ -517,15 +539,21 @@ fn give_up(
     resumable: bool,
     why: ApiError,
 ) -> ApiError {
+    // Whatever went wrong, what came can be gone on with.
+    let token = match resumable {
+        true => crate::datasets::props::resume_token(ds).ok().flatten(),
+        false => None,
+    };
     let broken = [
         Kind::Checksum.errno(),
         Kind::NoData.errno(),
         Kind::Interrupted.errno(),
         Kind::Io.errno(),
     ];
-    if resumable && broken.contains(&why.code) {
-        let token = crate::datasets::props::resume_token(ds).ok().flatten();
-        let Some(token) = token else { return why };
+    if let Some(token) = token {
+        if !broken.contains(&why.code) {
+            return why;
+        }
         return words::sentence(
             Kind::Checksum,
             target.what,

@@ -15,8 +15,8 @@ use std::io::Read;
 use std::sync::Arc;
 use stream::{FileSystem, Package, Reader};
 
-/// Rounds in which names are exchanged and clones promoted: each makes progress or is the last.
-const ROUNDS: usize = 64;
+/// Operations for each local file system and snapshot, at most: names are exchanged by way of a third.
+const EACH: usize = 4;
 
 /// Receives a package of which the first BEGIN was read.
 pub fn receive<R: Read>(
@@ -136,11 +136,14 @@ fn file_system(package: &Package, snap: u64) -> Option<&FileSystem> {
 /// or (with `-F`) destroyed on the sending side.
 fn replicate(run: &mut Run, package: &Package, to: &str) -> Answer<()> {
     let entry = datasets::entry_of(run.admin, to)?;
-    for _ in 0..ROUNDS {
+    let all: usize = locals(&entry, to)?.iter().map(|l| 1 + l.snaps.len()).sum();
+    for _ in 0..=all.saturating_mul(EACH) {
         if !round(run, &entry, package, to)? {
             return Ok(());
         }
     }
+    let text = format!("cannot receive: '{to}' could not be made like the sender's tree");
+    note(run, text);
     Ok(())
 }
 

@@ -39,6 +39,13 @@ impl Sealed {
         if list.get_u64("mdn_nblkptr") != Some(3) {
             return Err(bad("mdn_nblkptr"));
         }
+        let small_enough = |name: &str, most: u8| {
+            small(name).and_then(|n| match n <= most {
+                true => Ok(n),
+                false => Err(bad(name)),
+            })
+        };
+        let last = disk::dnode::MAX_OBJECT / disk::dnode::DNODES_PER_BLOCK;
         Ok(Sealed {
             key: dsl::ReceivedKey::from_list(list)?,
             meta: dmu::RawMeta {
@@ -46,9 +53,10 @@ impl Sealed {
                 indblkshift: small("mdn_indblkshift")?,
                 maxblkid: list
                     .get_u64("mdn_maxblkid")
+                    .filter(|n| *n <= last)
                     .ok_or_else(|| bad("mdn_maxblkid"))?,
-                checksum: small("mdn_checksum")?,
-                compress: small("mdn_compress")?,
+                checksum: small_enough("mdn_checksum", 14)?,
+                compress: small_enough("mdn_compress", 16)?,
             },
             mac: mac.try_into().map_err(|_| bad("portable_mac"))?,
             from_ivset: list.get_u64("from_ivset_guid"),

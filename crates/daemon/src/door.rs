@@ -1,11 +1,11 @@
 //! The door of the daemon: file systems in the kernel's tree of files, through FUSE.
 
-use crate::holders;
 use crate::snapshots::OfMount;
 use admin::{door, Admin, Door, Mount, MountOptions, Mounted, Mounting, PoolEntry};
 use base::sync::MutexExt;
 use base::{bail, Error, Kind, Result};
 use dsl::Dataset;
+use fuse::holders;
 use fuse::{Atime, Config, End, MountPoint, Session, Transport, Trouble, Unmount};
 use fuse_zpl::{Adapter, Caching, Ctldir, Ending, Fresh, Left, Written};
 use pool::Pool;

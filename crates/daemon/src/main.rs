@@ -1,12 +1,11 @@
 //! `zfs-fuse`: serves pools as FUSE file systems, and `zpool` and `zfs` on the control socket.
 #![forbid(unsafe_code)]
 
-mod alert;
 mod budget;
 mod dirty;
 mod door;
 mod faults;
-mod holders;
+mod health_watch;
 mod log;
 mod options;
 mod outlet;

@@ -1,8 +1,8 @@
 //! What the daemon does around its pools: threads that write txgs, look after devices and mounts, and
 //! write heartbeats; shares of memory; the machine's devices.
 
-use crate::alert::Alert;
 use crate::dirty::Dirty;
+use crate::health_watch::HealthWatch;
 use crate::{budget, door};
 use admin::pools::agent::Agent;
 use admin::{Admin, DeviceUse, PoolEntry, Process};
@@ -90,7 +90,7 @@ impl Process for Threads {
             .name(format!("care {name}"))
             .spawn(move || {
                 // Apart from the thread that syncs, which may wait for devices.
-                let mut alert = Alert::new(&e3);
+                let mut health = HealthWatch::new(&e3);
                 let mut dirty = Dirty::default();
                 let mut agent = Agent::default();
                 while !e3.is_leaving() {
@@ -98,7 +98,7 @@ impl Process for Threads {
                     if let Some(admin) = admin.upgrade() {
                         agent.look(&admin, &e3);
                     }
-                    alert.look(&e3);
+                    health.look(&e3);
                     dirty.look(&e3, ceiling);
                     for m in e3.all_mounts() {
                         if let Some(m) = door::of(&m) {

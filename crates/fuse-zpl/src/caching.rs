@@ -27,7 +27,7 @@ impl Caching {
     /// What the kernel is told when it opens a directory: that it may remember the listing, and if
     /// `keep` use the one it has. It forgets it by itself when the directory changes.
     pub(crate) fn listings(&self, keep: bool) -> u32 {
-        use fuse::wire::fopen::{CACHE_DIR, KEEP_CACHE};
+        use fuse::abi::fopen::{CACHE_DIR, KEEP_CACHE};
         match (self.names, keep) {
             (Some(_), _) => 0,
             (None, true) => CACHE_DIR | KEEP_CACHE,
@@ -38,7 +38,7 @@ impl Caching {
     /// What the kernel is told when it opens a file: whether it may use the pages it has (`keep`), or
     /// none at all (`direct`).
     pub(crate) fn pages(&self, direct: bool, keep: bool) -> u32 {
-        use fuse::wire::fopen::{DIRECT_IO, KEEP_CACHE};
+        use fuse::abi::fopen::{DIRECT_IO, KEEP_CACHE};
         match (self.direct || direct, keep) {
             (true, _) => DIRECT_IO,
             (false, true) => KEEP_CACHE,

@@ -22,7 +22,7 @@ const W_OK: u32 = 2;
 
 impl Filesystem for Adapter {
     fn init(&self, agreed: &fuse::Negotiated) {
-        let keeps = agreed.has(fuse::wire::init::WRITEBACK_CACHE);
+        let keeps = agreed.has(fuse::abi::init::WRITEBACK_CACHE);
         self.kernel_keeps_times.store(keeps, Ordering::Relaxed);
     }
 

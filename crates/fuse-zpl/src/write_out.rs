@@ -274,7 +274,7 @@ mod tests {
         fn open(&self, _: &Request, _: u64, _: OpenArgs) -> Result<Opened, Errno> {
             Ok(Opened {
                 fh: 1,
-                flags: fuse::wire::fopen::KEEP_CACHE,
+                flags: fuse::abi::fopen::KEEP_CACHE,
             })
         }
 

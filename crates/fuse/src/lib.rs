@@ -25,6 +25,7 @@ mod config;
 mod cpu_latency;
 mod dispatch;
 mod fs;
+pub mod holders;
 mod interrupt;
 mod mount;
 mod mount_point;
@@ -55,6 +56,5 @@ pub use session::{Carried, End, Handle, Session};
 pub use types::*;
 pub use worker_pool::{about_to_block, about_to_wait_for_requests, Lent};
 // The name by which the programs above know it.
-pub use abi as wire;
 pub use abi::ROOT;
 pub use write_out::{Pages, WriteOut};

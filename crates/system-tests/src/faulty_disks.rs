@@ -593,7 +593,7 @@ impl Filesystem for Served {
         Ok(Opened {
             fh: 0,
             // Nothing is kept by the kernel, and writes come side by side.
-            flags: fuse::abi::fopen::DIRECT_IO | fuse::wire::fopen::PARALLEL_DIRECT_WRITES,
+            flags: fuse::abi::fopen::DIRECT_IO | fuse::abi::fopen::PARALLEL_DIRECT_WRITES,
         })
     }
 

@@ -168,7 +168,7 @@ pub(crate) fn make(
     if s.projid.is_some() {
         flags |= flag::PROJID;
     }
-    let mut f = Fixed {
+    let f = Fixed {
         mode: u64::from(s.mode),
         size: s.size,
         gen: s.gen,
@@ -182,7 +182,7 @@ pub(crate) fn make(
         crtime: s.times,
         links: s.links,
     };
-    let mut new = NewObject {
+    let new = NewObject {
         obj_type: if mode::is_dir(s.mode) {
             ObjType::DIRECTORY_CONTENTS
         } else {
@@ -191,54 +191,82 @@ pub(crate) fn make(
         slots: s.slots.max(1),
         ..NewObject::default()
     };
-    let alloc = |new: &NewObject| match s.object {
+    match tables {
+        Some(t) => make_sa(os, tx, t, s, acl, f, new),
+        None => make_legacy(os, tx, s, acl, f, new),
+    }
+}
+
+fn alloc(os: &Arc<Objset>, tx: &Tx, s: &Spec<'_>, new: &NewObject) -> Result<Arc<dmu::Dnode>> {
+    match s.object {
         Some(n) => os.claim(tx, n, new),
         None => os.alloc(tx, new),
+    }
+}
+
+/// An object whose attributes are a `znode_phys` in the bonus buffer (file systems before version 5).
+fn make_legacy(
+    os: &Arc<Objset>,
+    tx: &Tx,
+    s: &Spec<'_>,
+    acl: &List,
+    mut f: Fixed,
+    mut new: NewObject,
+) -> Result<Arc<dmu::Dnode>> {
+    let stored = acl::legacy(os, tx, &acl.aces, s.fuids)?;
+    let raw = |f: &Fixed| {
+        let w = |t: Time| [t.sec as u64, u64::from(t.nsec)];
+        let mut b = ZnodePhys {
+            atime: w(f.atime),
+            mtime: w(f.mtime),
+            ctime: w(f.ctime),
+            crtime: w(f.crtime),
+            gen: f.gen,
+            mode: f.mode,
+            size: f.size,
+            parent: f.parent,
+            links: f.links,
+            xattr: 0,
+            rdev: s.rdev,
+            flags: f.flags,
+            uid: f.uid,
+            gid: f.gid,
+            acl: stored.clone(),
+        }
+        .encode();
+        // A short target follows the znode, a long one is the content of the object.
+        if b.len() + s.target.len() <= 320 {
+            b.extend_from_slice(s.target);
+        }
+        b
     };
-    let Some(t) = tables else {
-        let stored = acl::legacy(os, tx, &acl.aces, s.fuids)?;
-        let raw = |f: &Fixed| {
-            let w = |t: Time| [t.sec as u64, u64::from(t.nsec)];
-            let mut b = ZnodePhys {
-                atime: w(f.atime),
-                mtime: w(f.mtime),
-                ctime: w(f.ctime),
-                crtime: w(f.crtime),
-                gen: f.gen,
-                mode: f.mode,
-                size: f.size,
-                parent: f.parent,
-                links: f.links,
-                xattr: 0,
-                rdev: s.rdev,
-                flags: f.flags,
-                uid: f.uid,
-                gid: f.gid,
-                acl: stored.clone(),
-            }
-            .encode();
-            // A short target follows the znode, a long one is the content of the object.
-            if b.len() + s.target.len() <= 320 {
-                b.extend_from_slice(s.target);
-            }
-            b
-        };
-        new.bonus_type = ObjType::ZNODE;
-        new.bonus = raw(&f);
-        let long = new.bonus.len() == crate::znode::LEGACY_LEN && !s.target.is_empty();
-        if long {
-            new.block_size = s.target.len().next_multiple_of(512);
-        }
-        let dn = alloc(&new)?;
-        if s.parent.is_none() {
-            f.parent = dn.object();
-            dn.set_bonus(tx, &raw(&f))?;
-        }
-        if long {
-            dn.write(tx, 0, s.target)?;
-        }
-        return Ok(dn);
-    };
+    new.bonus_type = ObjType::ZNODE;
+    new.bonus = raw(&f);
+    let long = new.bonus.len() == crate::znode::LEGACY_LEN && !s.target.is_empty();
+    if long {
+        new.block_size = s.target.len().next_multiple_of(512);
+    }
+    let dn = alloc(os, tx, s, &new)?;
+    if s.parent.is_none() {
+        f.parent = dn.object();
+        dn.set_bonus(tx, &raw(&f))?;
+    }
+    if long {
+        dn.write(tx, 0, s.target)?;
+    }
+    Ok(dn)
+}
+
+/// An object whose attributes are system attributes, in the bonus buffer and a spill block.
+fn make_sa(
+    os: &Arc<Objset>,
+    tx: &Tx,
+    t: &SaTables,
+    s: &Spec<'_>,
+    acl: &List,
+    mut f: Fixed,
+    mut new: NewObject,
+) -> Result<Arc<dmu::Dnode>> {
     let n = t.numbers(tx)?;
     let mut list = Attrs::new();
     let build = |f: &Fixed, list: &mut Attrs| {
@@ -260,7 +288,7 @@ pub(crate) fn make(
     let mut packed = t.pack(tx, &list, room)?;
     new.bonus_type = ObjType::SA;
     new.bonus = packed.bonus;
-    let dn = alloc(&new)?;
+    let dn = alloc(os, tx, s, &new)?;
     if s.parent.is_none() {
         f.parent = dn.object();
         build(&f, &mut list);

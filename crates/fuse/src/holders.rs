@@ -249,7 +249,7 @@ fn lines(table: &[u8]) -> impl Iterator<Item = Line> + '_ {
         let mut number = || std::str::from_utf8(words.next()?).ok()?.parse().ok();
         let (id, parent) = (number()?, number()?);
         let (major, minor) = std::str::from_utf8(words.next()?).ok()?.split_once(':')?;
-        let path = fuse::unescape(words.nth(1)?);
+        let path = crate::unescape(words.nth(1)?);
         Some(Line {
             id,
             parent,

@@ -2,7 +2,7 @@
 
 use crate::attr::{flag, Time};
 use crate::log::{Extended, Made, NewFile, Record, RenameKind};
-use base::{bail, Result};
+use base::{Error, Kind, Result};
 use disk::zil::{setattr, xat, Body, Create, CreateKind, Xvattr};
 
 /// Words of the attribute bitmap that current software writes.
@@ -130,28 +130,7 @@ impl Record {
                 name,
                 new,
                 target,
-            } => Body::Create(Box::new(Create {
-                kind: match how {
-                    Made::File => CreateKind::File,
-                    Made::Dir => CreateKind::Dir,
-                    Made::XattrDir => CreateKind::XattrDir,
-                    Made::Symlink => CreateKind::Symlink,
-                },
-                parent: dir,
-                object: new.object,
-                slots: u32::from(new.slots),
-                mode: new.mode,
-                uid: new.uid,
-                gid: new.gid,
-                gen: new.gen,
-                crtime: pair(new.crtime),
-                rdev: new.rdev,
-                xvattr: None,
-                acl: None,
-                domains: Vec::new(),
-                name,
-                target,
-            })),
+            } => create_body(how, dir, name, new, target),
             Record::Remove {
                 dir, name, is_dir, ..
             } => Body::Remove {
@@ -179,20 +158,7 @@ impl Record {
                     source: from,
                     target: to,
                 },
-                RenameKind::Whiteout(w) => Body::RenameWhiteout {
-                    source_dir: from_dir,
-                    target_dir: to_dir,
-                    object: w.object,
-                    slots: u32::from(w.slots),
-                    mode: w.mode,
-                    uid: w.uid,
-                    gid: w.gid,
-                    gen: w.gen,
-                    crtime: pair(w.crtime),
-                    rdev: w.rdev,
-                    source: from,
-                    target: to,
-                },
+                RenameKind::Whiteout(w) => whiteout_body([from_dir, to_dir], [from, to], w),
             },
             Record::Write { .. } => return None,
             Record::Truncate {
@@ -273,198 +239,270 @@ impl Record {
     /// The records that a log record amounts to, to be replayed in this order. A write comes without
     /// its data.
     pub fn from_body(body: Body, pool_version: u64) -> Result<Vec<Record>> {
-        let mut out = Vec::new();
         match body {
-            Body::Create(c) => {
-                let c = *c;
-                out.push(Record::Create {
-                    how: match c.kind {
-                        CreateKind::File => Made::File,
-                        CreateKind::Dir => Made::Dir,
-                        CreateKind::XattrDir => Made::XattrDir,
-                        CreateKind::Symlink => Made::Symlink,
-                    },
-                    dir: c.parent,
-                    name: c.name,
-                    new: NewFile {
-                        object: c.object,
-                        slots: c.slots.clamp(1, 32) as u8,
-                        mode: c.mode,
-                        uid: c.uid,
-                        gid: c.gid,
-                        gen: c.gen,
-                        crtime: unpair(c.crtime),
-                        rdev: c.rdev,
-                    },
-                    target: c.target,
-                });
-                if let Some(a) = c.acl {
-                    out.push(Record::SetAcl {
-                        object: c.object,
-                        aces: a.aces,
-                        count: a.ace_count,
-                        flags: a.flags,
-                    });
-                }
-                if let Some(x) = c.xvattr {
-                    out.push(Record::SetAttr {
-                        object: c.object,
-                        mode: None,
-                        uid: None,
-                        gid: None,
-                        size: None,
-                        atime: None,
-                        mtime: None,
-                        ctime: None,
-                        extended: Some(from_xvattr(&x)),
-                    });
-                }
-            }
-            Body::Remove { dir, parent, name } => out.push(Record::Remove {
-                dir: parent,
-                name,
-                is_dir: dir,
-                object: 0,
-            }),
-            Body::Link {
-                parent,
+            Body::Create(c) => Ok(created(*c)),
+            Body::Remove { .. }
+            | Body::Link { .. }
+            | Body::Rename { .. }
+            | Body::RenameWhiteout { .. } => Ok(vec![changed_names(body)?]),
+            body => Ok(vec![changed_object(body, pool_version)?]),
+        }
+    }
+}
+
+fn create_body(how: Made, dir: u64, name: Vec<u8>, new: NewFile, target: Vec<u8>) -> Body {
+    Body::Create(Box::new(Create {
+        kind: match how {
+            Made::File => CreateKind::File,
+            Made::Dir => CreateKind::Dir,
+            Made::XattrDir => CreateKind::XattrDir,
+            Made::Symlink => CreateKind::Symlink,
+        },
+        parent: dir,
+        object: new.object,
+        slots: u32::from(new.slots),
+        mode: new.mode,
+        uid: new.uid,
+        gid: new.gid,
+        gen: new.gen,
+        crtime: pair(new.crtime),
+        rdev: new.rdev,
+        xvattr: None,
+        acl: None,
+        domains: Vec::new(),
+        name,
+        target,
+    }))
+}
+
+/// The record of a rename that leaves the whiteout `w` under the old name.
+fn whiteout_body(
+    [source_dir, target_dir]: [u64; 2],
+    [source, target]: [Vec<u8>; 2],
+    w: NewFile,
+) -> Body {
+    Body::RenameWhiteout {
+        source_dir,
+        target_dir,
+        object: w.object,
+        slots: u32::from(w.slots),
+        mode: w.mode,
+        uid: w.uid,
+        gid: w.gid,
+        gen: w.gen,
+        crtime: pair(w.crtime),
+        rdev: w.rdev,
+        source,
+        target,
+    }
+}
+
+/// The error for a record that no replay of a file system knows.
+fn unknown(body: &Body) -> Error {
+    let reason = format!("log record {body:?} is not for a file system");
+    Error::new(Kind::Unsupported, reason)
+}
+
+/// What a CREATE record amounts to: the object, its ACL, its attributes.
+fn created(c: Create) -> Vec<Record> {
+    let mut out = vec![Record::Create {
+        how: match c.kind {
+            CreateKind::File => Made::File,
+            CreateKind::Dir => Made::Dir,
+            CreateKind::XattrDir => Made::XattrDir,
+            CreateKind::Symlink => Made::Symlink,
+        },
+        dir: c.parent,
+        name: c.name,
+        new: NewFile {
+            object: c.object,
+            slots: c.slots.clamp(1, 32) as u8,
+            mode: c.mode,
+            uid: c.uid,
+            gid: c.gid,
+            gen: c.gen,
+            crtime: unpair(c.crtime),
+            rdev: c.rdev,
+        },
+        target: c.target,
+    }];
+    if let Some(a) = c.acl {
+        out.push(Record::SetAcl {
+            object: c.object,
+            aces: a.aces,
+            count: a.ace_count,
+            flags: a.flags,
+        });
+    }
+    if let Some(x) = c.xvattr {
+        out.push(Record::SetAttr {
+            object: c.object,
+            mode: None,
+            uid: None,
+            gid: None,
+            size: None,
+            atime: None,
+            mtime: None,
+            ctime: None,
+            extended: Some(from_xvattr(&x)),
+        });
+    }
+    out
+}
+
+/// The record that removes, links or renames; anything else is an error.
+fn changed_names(body: Body) -> Result<Record> {
+    Ok(match body {
+        Body::Remove { dir, parent, name } => Record::Remove {
+            dir: parent,
+            name,
+            is_dir: dir,
+            object: 0,
+        },
+        Body::Link {
+            parent,
+            object,
+            name,
+        } => Record::Link {
+            dir: parent,
+            object,
+            name,
+        },
+        Body::Rename {
+            exchange,
+            source_dir,
+            target_dir,
+            source,
+            target,
+        } => Record::Rename {
+            kind: if exchange {
+                RenameKind::Exchange
+            } else {
+                RenameKind::Plain
+            },
+            from_dir: source_dir,
+            to_dir: target_dir,
+            from: source,
+            to: target,
+            object: 0,
+        },
+        Body::RenameWhiteout {
+            source_dir,
+            target_dir,
+            object,
+            slots,
+            mode,
+            uid,
+            gid,
+            gen,
+            crtime,
+            rdev,
+            source,
+            target,
+        } => Record::Rename {
+            kind: RenameKind::Whiteout(NewFile {
                 object,
-                name,
-            } => out.push(Record::Link {
-                dir: parent,
-                object,
-                name,
-            }),
-            Body::Rename {
-                exchange,
-                source_dir,
-                target_dir,
-                source,
-                target,
-            } => out.push(Record::Rename {
-                kind: if exchange {
-                    RenameKind::Exchange
-                } else {
-                    RenameKind::Plain
-                },
-                from_dir: source_dir,
-                to_dir: target_dir,
-                from: source,
-                to: target,
-                object: 0,
-            }),
-            Body::RenameWhiteout {
-                source_dir,
-                target_dir,
-                object,
-                slots,
+                slots: slots.clamp(1, 32) as u8,
                 mode,
                 uid,
                 gid,
                 gen,
-                crtime,
+                crtime: unpair(crtime),
                 rdev,
-                source,
-                target,
-            } => out.push(Record::Rename {
-                kind: RenameKind::Whiteout(NewFile {
-                    object,
-                    slots: slots.clamp(1, 32) as u8,
-                    mode,
-                    uid,
-                    gid,
-                    gen,
-                    crtime: unpair(crtime),
-                    rdev,
-                }),
-                from_dir: source_dir,
-                to_dir: target_dir,
-                from: source,
-                to: target,
-                object: 0,
             }),
-            Body::Write {
+            from_dir: source_dir,
+            to_dir: target_dir,
+            from: source,
+            to: target,
+            object: 0,
+        },
+        other => return Err(unknown(&other)),
+    })
+}
+
+/// The record that changes contents or attributes of one object; anything else is an error.
+fn changed_object(body: Body, pool_version: u64) -> Result<Record> {
+    Ok(match body {
+        Body::Write {
+            object,
+            offset,
+            length,
+            ..
+        } => Record::Write {
+            object,
+            gen: 0,
+            offset,
+            len: length,
+            block: 0,
+            sync: false,
+        },
+        Body::Truncate {
+            object,
+            offset,
+            length,
+        } => Record::Truncate {
+            object,
+            offset,
+            len: length,
+        },
+        Body::SetAttr {
+            object,
+            mask,
+            mode,
+            uid,
+            gid,
+            size,
+            atime,
+            mtime,
+            xvattr,
+            ..
+        } => {
+            let mask = linux_mask(mask, pool_version);
+            let on = |bit| mask & bit != 0;
+            Record::SetAttr {
                 object,
-                offset,
-                length,
-                ..
-            } => out.push(Record::Write {
-                object,
-                gen: 0,
-                offset,
-                len: length,
-                block: 0,
-                sync: false,
-            }),
-            Body::Truncate {
-                object,
-                offset,
-                length,
-            } => out.push(Record::Truncate {
-                object,
-                offset,
-                len: length,
-            }),
-            Body::SetAttr {
-                object,
-                mask,
-                mode,
-                uid,
-                gid,
-                size,
-                atime,
-                mtime,
-                xvattr,
-                ..
-            } => {
-                let mask = linux_mask(mask, pool_version);
-                let on = |bit| mask & bit != 0;
-                out.push(Record::SetAttr {
-                    object,
-                    mode: on(setattr::MODE).then_some(mode as u32),
-                    uid: on(setattr::UID).then_some(uid as u32),
-                    gid: on(setattr::GID).then_some(gid as u32),
-                    size: on(setattr::SIZE).then_some(size),
-                    atime: on(setattr::ATIME).then(|| unpair(atime)),
-                    // A new size comes with the time it was set, whether or not the mask says so.
-                    mtime: (on(setattr::MTIME) || on(setattr::SIZE) && mtime != [0; 2])
-                        .then(|| unpair(mtime)),
-                    ctime: None,
-                    extended: xvattr.as_ref().map(from_xvattr),
-                });
+                mode: on(setattr::MODE).then_some(mode as u32),
+                uid: on(setattr::UID).then_some(uid as u32),
+                gid: on(setattr::GID).then_some(gid as u32),
+                size: on(setattr::SIZE).then_some(size),
+                atime: on(setattr::ATIME).then(|| unpair(atime)),
+                // A new size comes with the time it was set, whether or not the mask says so.
+                mtime: (on(setattr::MTIME) || on(setattr::SIZE) && mtime != [0; 2])
+                    .then(|| unpair(mtime)),
+                ctime: None,
+                extended: xvattr.as_ref().map(from_xvattr),
             }
-            Body::AclV0 {
-                object,
-                ace_count,
-                aces,
-            } => {
-                let list = disk::acl::decode_v0(&aces)?;
-                out.push(Record::SetAcl {
-                    object,
-                    aces: disk::acl::encode_v1(&list),
-                    count: ace_count,
-                    flags: 0,
-                });
-            }
-            Body::Acl { object, acl } => out.push(Record::SetAcl {
-                object,
-                aces: acl.aces,
-                count: acl.ace_count,
-                flags: acl.flags,
-            }),
-            Body::SetSaXattr {
-                object,
-                name,
-                value,
-            } => out.push(Record::SetSaXattr {
-                object,
-                name,
-                value: (!value.is_empty()).then_some(value),
-            }),
-            other => bail!(Unsupported, "log record {other:?} is not for a file system"),
         }
-        Ok(out)
-    }
+        Body::AclV0 {
+            object,
+            ace_count,
+            aces,
+        } => {
+            let list = disk::acl::decode_v0(&aces)?;
+            Record::SetAcl {
+                object,
+                aces: disk::acl::encode_v1(&list),
+                count: ace_count,
+                flags: 0,
+            }
+        }
+        Body::Acl { object, acl } => Record::SetAcl {
+            object,
+            aces: acl.aces,
+            count: acl.ace_count,
+            flags: acl.flags,
+        },
+        Body::SetSaXattr {
+            object,
+            name,
+            value,
+        } => Record::SetSaXattr {
+            object,
+            name,
+            value: (!value.is_empty()).then_some(value),
+        },
+        other => return Err(unknown(&other)),
+    })
 }
 
 #[cfg(test)]

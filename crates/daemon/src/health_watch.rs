@@ -8,19 +8,19 @@ use std::process::{Command, Stdio};
 const HOOK: &str = "/etc/zfs/zfs_pool_alert";
 
 /// Watches the health of one pool.
-pub struct Alert {
+pub struct HealthWatch {
     last: String,
 }
 
-impl Alert {
-    pub fn new(entry: &PoolEntry) -> Alert {
-        let alert = Alert {
+impl HealthWatch {
+    pub fn new(entry: &PoolEntry) -> HealthWatch {
+        let watch = HealthWatch {
             last: admin::pools::get::health(entry),
         };
-        if alert.last != "ONLINE" {
-            tell(entry, "ONLINE", &alert.last);
+        if watch.last != "ONLINE" {
+            tell(entry, "ONLINE", &watch.last);
         }
-        alert
+        watch
     }
 
     /// Compares the health with what it was.
@@ -53,7 +53,7 @@ fn tell(entry: &PoolEntry, before: &str, now: &str) {
         // It may take its time; somebody has to wait for it all the same.
         Ok(mut child) => {
             let _ = std::thread::Builder::new()
-                .name("alert".into())
+                .name("health hook".into())
                 .spawn(move || child.wait());
         }
         Err(e) => crate::log::warn(&format!("{HOOK}: {e}")),

@@ -39,7 +39,7 @@ undemo:
 	sh tools/demo.sh --remove
 
 check:
-	sh tools/test.sh format lints tidy licences msrv
+	sh tools/test.sh format lints docs tidy licences msrv
 
 test:
 	sh tools/test.sh

@@ -1,7 +1,7 @@
 #!/bin/sh
 # All checks and tests; installs what they need first. Quiet when all is well. CI runs this too.
 #   tools/test.sh            everything
-#   tools/test.sh NAME...    only these steps: format lints build tidy licences msrv tests
+#   tools/test.sh NAME...    only these steps: format lints docs build tidy licences msrv tests
 set -u
 cd "$(dirname "$0")/.." || exit 1
 export CARGO_TERM_COLOR=never
@@ -80,6 +80,7 @@ run() {
 
 step format cargo fmt --all --check
 step lints lints
+step docs env RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps
 # One build for all that follows: test binaries, programs, tools.
 step build cargo test --workspace --no-run --features daemon/faults && built=yes
 [ -n "$only" ] && built=

@@ -6,11 +6,15 @@
 use api::ApiError;
 use base::Kind;
 use std::cell::RefCell;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::Arc;
 
 type Gone = Box<dyn Fn() -> bool>;
 
 thread_local! {
     static CALLER: RefCell<Option<Gone>> = const { RefCell::new(None) };
+    /// Set by another thread that asks this one's work to end.
+    static ENDED: RefCell<Option<Arc<AtomicBool>>> = const { RefCell::new(None) };
 }
 
 /// Runs `f`, in which [`is_cancelled`] asks `gone`.
@@ -25,9 +29,26 @@ pub fn with<R>(gone: Gone, f: impl FnOnce() -> R) -> R {
     f()
 }
 
-/// Whether the caller of this thread's request has gone away; false where there is none.
+/// Until this is dropped, [`is_cancelled`] is true on this thread once a flag is set.
+#[must_use]
+pub struct EndedBy(Option<Arc<AtomicBool>>);
+
+/// Lets `flag` end the request of this thread, as well as its caller. Calls nest: the inner flag counts.
+pub fn ended_by(flag: Arc<AtomicBool>) -> EndedBy {
+    EndedBy(ENDED.replace(Some(flag)))
+}
+
+impl Drop for EndedBy {
+    fn drop(&mut self) {
+        ENDED.set(self.0.take());
+    }
+}
+
+/// Whether the request of this thread is to end: its caller has gone away, or the flag of [`ended_by`]
+/// is set. False where there is neither.
 pub fn is_cancelled() -> bool {
-    CALLER.with_borrow(|c| c.as_ref().is_some_and(|gone| gone()))
+    ENDED.with_borrow(|e| e.as_ref().is_some_and(|flag| flag.load(Ordering::Relaxed)))
+        || CALLER.with_borrow(|c| c.as_ref().is_some_and(|gone| gone()))
 }
 
 /// The answer to a caller who has gone away.

@@ -298,6 +298,25 @@ pub fn require_named_in_new(
     check(|p| dir.permits_in_new(p, &who), &[&[permission]])
 }
 
+/// Refuses to make or move a dataset below file systems that are missing in `parent` and are made on the
+/// way. Each of them belongs to the caller: what counts there is what creators get and what `parent` and
+/// the directories above delegate to descendents.
+///
+/// Errors: as [`require`].
+pub fn require_below_new(
+    admin: &Admin,
+    entry: &PoolEntry,
+    peer: Peer,
+    parent: &Dataset,
+) -> Answer<()> {
+    if is_owner(admin, peer) {
+        return Ok(());
+    }
+    let who = caller(admin, entry, peer)?;
+    let dir = parent.dir();
+    check(|p| dir.permits_in_new(p, &who), needs(Action::CreateIn))
+}
+
 /// Refuses to make a dataset in `parent`, or to move one there, and to set these properties of it.
 pub fn require_in_new(
     admin: &Admin,

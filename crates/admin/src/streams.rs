@@ -45,7 +45,7 @@ impl Streams {
         !self.list.acquire().is_empty()
     }
 
-    /// Asks all to end: each does before its next record.
+    /// Asks all to end: each does before its next record, and while it waits for one.
     pub fn end_all(&self) {
         for ended in self.list.acquire().values() {
             ended.store(true, Ordering::Relaxed);
@@ -54,6 +54,11 @@ impl Streams {
 }
 
 impl UnderWay {
+    /// The flag that asks it to end, for [`crate::cancel::ended_by`].
+    pub fn flag(&self) -> Arc<AtomicBool> {
+        self.ended.clone()
+    }
+
     /// Whether it is asked to end.
     pub fn is_ended(&self) -> bool {
         self.ended.load(Ordering::Relaxed)

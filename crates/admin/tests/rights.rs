@@ -255,6 +255,70 @@ fn permissions_of_users_groups_creators_and_sets_count() {
 }
 
 #[test]
+fn missing_parents_ask_for_permissions_at_each_of_them() {
+    let a = world();
+    make(&a, ROOT, "p/o", &[]).unwrap();
+    snapshot(&a, ROOT, "p/o@s", false).unwrap();
+    let give_in = |local, descendent, name: &str, to, what: &str| {
+        let list = [Delegation {
+            to,
+            local,
+            descendent,
+            permissions: what.split(',').map(str::to_string).collect(),
+        }];
+        permissions::allow(&a, ROOT, name, &list, String::new()).unwrap();
+    };
+    let joe = || Delegate::User(1000);
+    give_in(false, false, "p/o", joe(), "clone,rename,mount");
+    // Only at the nearest parent: enough for what is made there, not for what is made below that.
+    give_in(true, false, "p/a", joe(), "create,mount");
+    let make_all = |name: &str| {
+        let ask = DatasetCreate {
+            name: name.into(),
+            parents: true,
+            ..DatasetCreate::default()
+        };
+        create::create(&a, JOE, &ask).map(drop)
+    };
+    let clone_all = |name: &str| {
+        let ask = DatasetClone {
+            snapshot: "p/o@s".into(),
+            name: name.into(),
+            parents: true,
+            ..DatasetClone::default()
+        };
+        snapshots::clone(&a, JOE, &ask).map(drop)
+    };
+    let move_all = |from: &str, to: &str| {
+        let how = rename::How {
+            parents: true,
+            ..rename::How::default()
+        };
+        rename::rename(&a, JOE, from, to, how, String::new())
+    };
+    let entry = a.find("p").unwrap();
+    let exists = |name: &str| entry.pool.dsl.dir(name).is_ok();
+    make_all("p/a/one").unwrap();
+    clone_all("p/a/two").unwrap();
+    denied(make_all("p/a/x/y"));
+    denied(clone_all("p/a/x/y"));
+    denied(move_all("p/o", "p/a/x/y"));
+    assert!(!exists("p/a/x") && exists("p/o"));
+    // One of the two permissions is not enough; what creators get completes it.
+    give_in(false, true, "p/a", joe(), "create");
+    denied(make_all("p/a/x/y"));
+    give_in(false, false, "p", Delegate::Creator, "mount");
+    make_all("p/a/x/y/z").unwrap();
+    clone_all("p/a/u/v/w").unwrap();
+    move_all("p/o", "p/a/r/s/t").unwrap();
+    assert!(exists("p/a/x/y/z") && exists("p/a/u/v/w") && exists("p/a/r/s/t"));
+    // Delegated to descendents alone, nothing is made at the nearest parent.
+    give_in(false, true, "p", joe(), "create,mount");
+    denied(make_all("p/n/m"));
+    assert!(!exists("p/n"));
+}
+
+#[test]
 fn limits_count_whole_requests_of_those_they_bind() {
     let a = world();
     let what = "create,mount,snapshot,rename,clone";

@@ -16,7 +16,7 @@ pub enum Mutation {
     TornLabel,
     /// The last parity column is wrong.
     ParityWrong,
-    /// The engine panics at one of the places marked by [`panic_point`]; see [`panic_at`].
+    /// The engine panics at one of the places marked by `panic_point`; see `panic_at`.
     Panic,
     /// A snapshot is made of a head that changes in the same group before it is written.
     SnapshotOfDirtySet,

@@ -483,7 +483,12 @@ pub fn stamp(how: &str, zone: &TimeZone) -> Result<String, Fail> {
     }
 }
 
-/// `zpool version`, `zfs version`: this command and the daemon, if one runs.
+/// Version of OpenZFS whose commands, options and output these are. Tools such as bzfs and zrepl read
+/// it from the first line of `zfs version`, and choose by it what they use.
+pub const OPENZFS: &str = "2.4.0";
+
+/// `zpool version`, `zfs version`: this command (`zfs-2.4.0-fuse-0.1.0`) and the daemon, if one runs
+/// (`zfs-kmod-2.4.0-fuse-0.1.0`).
 pub fn version(what: &str, own: &str, args: &Parsed, cx: &mut Cx<'_>) -> Outcome {
     if !args.operands.is_empty() {
         return Err(Fail::Usage("too many arguments".into()));
@@ -497,8 +502,8 @@ pub fn version(what: &str, own: &str, args: &Parsed, cx: &mut Cx<'_>) -> Outcome
     } else {
         None
     };
-    let userland = format!("zfs-fuse-{own}");
-    let kernel = daemon.map(|d| format!("zfs-fuse-daemon-{d}"));
+    let userland = format!("zfs-{OPENZFS}-fuse-{own}");
+    let kernel = daemon.map(|d| format!("zfs-kmod-{OPENZFS}-fuse-{d}"));
     if args.has("j") {
         use crate::json::Put;
         let mut versions = crate::json::Object::new().with("userland", userland);

@@ -63,7 +63,7 @@ static SUBS: &[Sub] = &[
         about: "Print the versions of the command and of the running daemon.",
         operands: "",
         flags: &[JSON],
-        text: &["Does not start the daemon; the exit status is 1 if none runs."],
+        text: &["Begins with the version of OpenZFS whose commands and output these are; the version of zfs-fuse stands behind.", "Does not start the daemon; the exit status is 1 if none runs."],
         complete: Complete::Nothing,
         built: true,
     },

@@ -396,7 +396,7 @@ impl FuseMount {
     }
 
     /// Takes what the kernel keeps of written data, before the connection is aborted. What could not
-    /// be taken is logged, and told by [`Mounted::lost`].
+    /// be taken is logged, and told by [`admin::door::Mount::lost`].
     fn write_out_for_the_end(&self) -> Option<Ending<'_>> {
         let files = self.written.files();
         if files == 0 {

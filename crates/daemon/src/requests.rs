@@ -481,8 +481,8 @@ fn answer_of_streams(
                     "no stream came with the request",
                 ));
             };
-            let gone = out.watch();
-            let file = crate::streams::Input::new(file, gone);
+            // A caller who goes away ends it, and an export by force.
+            let file = crate::streams::Input::new(file, Box::new(cancel::is_cancelled));
             let mut tell = |line: String| {
                 // A caller who has gone is found out by the stream.
                 let _ = out.send(Reply::Progress(api::Progress {

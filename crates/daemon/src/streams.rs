@@ -10,15 +10,17 @@ const TICK: Timespec = Timespec {
     tv_nsec: 200_000_000,
 };
 
-/// What a command passed as its standard input. It ends when the command has gone.
+/// What a command passed as its standard input. It ends when the command has gone, or when the stream
+/// is asked to end.
 pub struct Input {
     file: File,
-    gone: Box<dyn Fn() -> bool>,
+    ended: Box<dyn Fn() -> bool>,
 }
 
 impl Input {
-    pub fn new(file: File, gone: Box<dyn Fn() -> bool>) -> Input {
-        Input { file, gone }
+    /// `ended` is called on the thread that reads.
+    pub fn new(file: File, ended: Box<dyn Fn() -> bool>) -> Input {
+        Input { file, ended }
     }
 
     /// Waits until there is something to be read.
@@ -26,7 +28,7 @@ impl Input {
         loop {
             let mut fds = [PollFd::new(&self.file, PollFlags::IN)];
             match poll(&mut fds, Some(&TICK)) {
-                Ok(0) if (self.gone)() => return Err(io::ErrorKind::Interrupted.into()),
+                Ok(0) if (self.ended)() => return Err(io::ErrorKind::Interrupted.into()),
                 Ok(0) | Err(rustix::io::Errno::INTR) => {}
                 Ok(_) => return Ok(()),
                 Err(e) => return Err(e.into()),

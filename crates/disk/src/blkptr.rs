@@ -1,7 +1,7 @@
 //! Block pointers and data virtual addresses (pool format §7).
 //!
 //! A [`BlkPtr`] keeps the sixteen words in host order; [`BlkPtr::read`] takes them from a block
-//! whose byte order is known, [`BlkPtr::write`] stores little-endian.
+//! whose byte order is known, [`BlkPtr::to_bytes`] stores little-endian.
 
 use crate::types::ObjType;
 use base::{Error, Result, Txg, SECTOR};

@@ -395,7 +395,7 @@ impl Core {
         if self.features.is_enabled(BOOKMARK_WRITTEN) && self.features.is_enabled(BOOKMARK_V2) {
             m.flags = bookmark_flags::HAS_FBN | bookmark_flags::SNAPSHOT_EXISTS;
             m.referenced = [p.referenced_bytes, p.compressed_bytes, p.uncompressed_bytes];
-            add(&mut m, snap.next()?.deadlist()?.space());
+            add(&mut m, snap.next()?.deadlist_space()?);
         }
         if self.features.is_enabled(BOOKMARK_V2) {
             m.ivset_guid = snap.extra(disk::crypt::keys::IVSET_GUID)?.unwrap_or(0);

@@ -26,6 +26,15 @@ enum Form {
     },
 }
 
+/// Space that a header says.
+fn total(phys: &DeadlistPhys) -> Triple {
+    Triple {
+        used: phys.used as i64,
+        comp: phys.comp as i64,
+        uncomp: phys.uncomp as i64,
+    }
+}
+
 /// An open deadlist. Not shared: used under its dataset's lock or by the syncing thread.
 pub struct Deadlist {
     object: u64,
@@ -55,6 +64,19 @@ impl Deadlist {
             }
         };
         Ok(Deadlist { object, form })
+    }
+
+    /// Space of all blocks on the deadlist `object`, by its header alone: no key is read.
+    ///
+    /// Errors: `Kind::Damaged` if it is no deadlist.
+    pub(crate) fn space_of(mos: &Objset, object: u64) -> Result<Triple> {
+        let dn = mos
+            .hold(object)
+            .map_err(|e| e.context(format!("deadlist {object}")))?;
+        match dn.info().bonus_type {
+            ObjType::DEADLIST_HDR => Ok(total(&DeadlistPhys::decode(&dn.bonus())?)),
+            _ => Ok(Deadlist::open(mos, object)?.space()),
+        }
     }
 
     /// A new one without keys, in the form of the pool's version.
@@ -106,11 +128,7 @@ impl Deadlist {
     pub fn space(&self) -> Triple {
         match &self.form {
             Form::Old(b) => b.space(),
-            Form::New { phys, .. } => Triple {
-                used: phys.used as i64,
-                comp: phys.comp as i64,
-                uncomp: phys.uncomp as i64,
-            },
+            Form::New { phys, .. } => total(phys),
         }
     }
 
@@ -397,12 +415,7 @@ impl Deadlist {
                     };
                     self.absorb(core, tx, own, o)?;
                 }
-                let total = Triple {
-                    used: phys.used as i64,
-                    comp: phys.comp as i64,
-                    uncomp: phys.uncomp as i64,
-                };
-                self.add_total(tx, total)?;
+                self.add_total(tx, total(&phys))?;
                 core.free_object(tx, object)
             }
         }

@@ -106,7 +106,7 @@ impl Dsl {
             }
         };
         Zap::new(&map).add_int(tx, o)?;
-        let t = Deadlist::open(&core.mos, o)?.space();
+        let t = Deadlist::space_of(&core.mos, o)?;
         let gone = Triple {
             // Blocks embedded in their pointers are in no list.
             uncomp: -(dir.phys().uncompressed_bytes as i64),

@@ -196,7 +196,7 @@ impl Dsl {
         let mut moved = sizes(&origin);
         for (s, _) in &shared {
             if s.phys().prev_snap_obj != 0 {
-                moved += s.deadlist()?.space();
+                moved += s.deadlist_space()?;
             }
         }
         if let Some(older) = old_dir.origin()? {
@@ -337,7 +337,7 @@ impl Dsl {
             }
         }
         plan.clone
-            .bookmarks_have_next(tx, limit, plan.first.deadlist()?.space())
+            .bookmarks_have_next(tx, limit, plan.first.deadlist_space()?)
     }
 }
 

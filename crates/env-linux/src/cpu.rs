@@ -111,7 +111,7 @@ impl CpuPool {
     }
 
     /// For jobs that wait for devices: `each` threads beside the caller's, not counting those that
-    /// hang at a device that does not answer (up to [`MOST_WORKERS`]).
+    /// hang at a device that does not answer (up to `MOST_WORKERS`).
     pub fn elastic(name: &'static str, each: usize) -> CpuPool {
         let mut pool = CpuPool::new(name, each);
         pool.most = MOST_WORKERS.max(each);

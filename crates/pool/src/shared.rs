@@ -26,7 +26,7 @@ pub struct Shares {
 }
 
 impl Shares {
-    /// Opens what there is. Top-level vdevs are registered afterwards ([`crate::tops`]).
+    /// Opens what there is. Top-level vdevs are registered afterwards (`crate::tops`).
     pub fn open(mos: &Arc<Objset>, zio: &Arc<Zio>, features: &Arc<dyn Features>) -> Result<Shares> {
         Ok(Shares {
             ddt: Ddts::open(mos, zio)?,

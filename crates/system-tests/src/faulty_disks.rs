@@ -24,7 +24,7 @@
 //! disks.heal();
 //! ```
 //!
-//! Declare it before the [`Rig`]: it must outlive the daemon.
+//! Declare it before the [`Rig`](crate::rig::Rig): it must outlive the daemon.
 
 use crate::Dice;
 use base::Data;

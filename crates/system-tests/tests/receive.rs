@@ -3,6 +3,7 @@
 
 use serde_json::Value;
 use std::fs::{self, File};
+use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use stream::ResumeToken;
@@ -430,6 +431,56 @@ fn a_receive_that_ends_with_the_daemon_is_kept_or_cleared_away() {
     assert!(receive(&rig, &["tank/base"], &place.join("i12.zstream"))
         .status
         .success());
+    rig.zpool(&["export", "tank"]);
+    rig.zdb_check("tank");
+}
+
+/// A sender that sends nothing does not keep a pool from being exported by force. What came with `-s`
+/// can be gone on with after the next import; what came without is gone.
+#[test]
+fn a_forced_export_ends_receives_whose_senders_are_idle() {
+    let Some((rig, _dir, place)) = own("receive-idle", "streams-more") else {
+        return;
+    };
+    let base = place.join("f1.zstream");
+    for target in ["tank/kept", "tank/lost"] {
+        assert!(receive(&rig, &[target], &base).status.success());
+    }
+    let whole = fs::read(place.join("i12.zstream")).unwrap();
+    let mut waiting = [&["tank/lost"][..], &["-s", "tank/kept"]].map(|args| {
+        let mut c = rig.command("zfs", &[&["receive"], args].concat());
+        c.stdin(Stdio::piped()).stdout(Stdio::null());
+        let mut c = c.stderr(Stdio::piped()).spawn().unwrap();
+        // The end of the pipe stays open: the sender is there, and idle.
+        let mut sender = c.stdin.take().unwrap();
+        sender.write_all(&whole[..whole.len() / 2]).unwrap();
+        (c, sender)
+    });
+    until("the later receive is under way", || {
+        rig.zpool(&["sync", "tank"]);
+        rig.get("receive_resume_token", "tank/kept").len() > 10
+    });
+    let busy = rig.command("zpool", &["export", "tank"]).output().unwrap();
+    assert_eq!(busy.status.code(), Some(1));
+    assert!(String::from_utf8_lossy(&busy.stderr).contains("pool is busy"));
+    rig.zpool(&["export", "-f", "tank"]);
+    for (child, sender) in &mut waiting {
+        let status = system_tests::wait(child, std::time::Duration::from_secs(60));
+        assert_eq!(status.and_then(|s| s.code()), Some(1));
+        // Only now does the sender go.
+        let _ = sender.flush();
+    }
+    rig.zdb_check("tank");
+    let at = rig.disks().display().to_string();
+    rig.zpool(&["import", "-d", &at, "tank"]);
+    assert!(rig.get("receive_resume_token", "tank/kept").len() > 10);
+    assert_eq!(rig.get("receive_resume_token", "tank/lost"), "-");
+    rig.zfs(&["receive", "-A", "tank/kept"]);
+    for target in ["tank/kept", "tank/lost"] {
+        let again = receive(&rig, &[target], &place.join("i12.zstream"));
+        let err = String::from_utf8_lossy(&again.stderr);
+        assert!(again.status.success(), "{target}: {err}");
+    }
     rig.zpool(&["export", "tank"]);
     rig.zdb_check("tank");
 }

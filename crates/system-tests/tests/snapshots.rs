@@ -503,3 +503,59 @@ fn the_directory_of_snapshots_is_a_way_to_change_them() {
     rig.zpool(&["export", "tank"]);
     rig.zdb_check("tank");
 }
+
+/// Clones go only with `-R`, wherever they lie. What cannot be brought into an order is refused before
+/// anything is destroyed.
+#[test]
+fn snapshots_take_clones_along_only_if_told_to() {
+    let Some((mut rig, mnt)) = tank("clones-stay") else {
+        return;
+    };
+    rig.sh(
+        "zfs snapshot tank@a; zfs clone tank@a tank/c; zfs create tank/f
+         zfs snapshot tank/f@a; zfs clone tank/f@a tank/f/k",
+    );
+    fs::write(mnt.join("c/file"), "text").unwrap();
+    let before = list(&rig, "all");
+    // Below the file system of the snapshot.
+    for how in [["destroy", "-v"], ["destroy", "-r"], ["destroy", "-n"]] {
+        let args = [how[0], how[1], "tank@a"];
+        refused(&rig, &args, "snapshot has dependent clones");
+        refused(&rig, &args, "\ntank/c");
+        let args = [how[0], how[1], "tank/f@%"];
+        refused(&rig, &args, "\ntank/f/k");
+    }
+    assert_eq!(list(&rig, "all"), before);
+    rig.zfs(&["destroy", "-d", "tank@a"]);
+    assert_eq!(list(&rig, "all"), before);
+    assert_eq!(value(&rig, "defer_destroy", "tank@a"), "on");
+    assert_eq!(fs::read(mnt.join("c/file")).unwrap(), b"text");
+    // The file system itself takes along what is below it.
+    rig.zfs(&["destroy", "-r", "tank/f"]);
+    // The last clone takes the snapshot along that waited for it.
+    rig.zfs(&["destroy", "tank/c"]);
+    assert_eq!(list(&rig, "all"), ["tank"]);
+
+    // A clone above its own origin.
+    rig.sh(
+        "zfs create tank/e; zfs snapshot tank/e@a; zfs clone tank/e@a tank/e/c
+         zfs snapshot tank/e/c@b; zfs promote tank/e/c",
+    );
+    let before = list(&rig, "all");
+    for (args, at) in [
+        (["destroy", "-R", "tank/e"], "tank/e"),
+        (["destroy", "-r", "tank/e"], "tank/e"),
+        (["destroy", "-nR", "tank/e"], "tank/e"),
+        (["destroy", "-R", "tank/e/c@a"], "tank/e/c@a"),
+        (["destroy", "-R", "tank/e/c"], "tank/e/c"),
+    ] {
+        let said = format!("cannot determine dependent datasets: recursive dependency at '{at}'\n");
+        refused(&rig, &args, &said);
+    }
+    assert_eq!(list(&rig, "all"), before);
+    rig.sh("zfs promote tank/e; zfs destroy -r tank/e");
+    assert_eq!(list(&rig, "all"), ["tank"]);
+    rig.zpool(&["export", "tank"]);
+    rig.zdb_check("tank");
+    rig.stop();
+}

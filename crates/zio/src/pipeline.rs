@@ -159,7 +159,7 @@ impl Zio {
         old.clear();
     }
 
-    /// To be had before a pointer is taken from its tree and passed to [`InUse::Since`]: a pointer
+    /// To be had before a pointer is taken from its tree and passed to [`crate::InUse::Since`]: a pointer
     /// that was in use then is not given to another block before two further groups are on disk.
     /// Until then what is wrong with the block is the fault of a device, and may be repaired.
     pub fn lease(&self) -> Lease {

@@ -500,7 +500,7 @@ impl Zfs {
         self.cache.all()
     }
 
-    /// Checks `want` (see [`crate::perm`]) on an object; for access(2), and for every operation when
+    /// Checks `want` (see `crate::perm`) on an object; for access(2), and for every operation when
     /// the kernel does not check.
     pub fn access(&self, z: &Znode, want: u32, cred: &Cred) -> Result<()> {
         let f = z.fixed();

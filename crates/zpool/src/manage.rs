@@ -457,9 +457,12 @@ mod tests {
         let mut fake = Fake::default();
         let (status, out, _) = run("--version", &mut fake);
         assert_eq!(status, 0);
-        assert_eq!(out, format!("zfs-fuse-{VERSION}\nzfs-fuse-daemon-9.9.9\n"));
+        assert_eq!(
+            out,
+            format!("zfs-2.4.0-fuse-{VERSION}\nzfs-kmod-2.4.0-fuse-9.9.9\n")
+        );
         let (_, out, _) = run("version -j", &mut fake);
-        assert!(out.contains("\"zfs_version\":{\"userland\":\"zfs-fuse-"));
+        assert!(out.contains("\"zfs_version\":{\"userland\":\"zfs-2.4.0-fuse-"));
     }
 
     #[test]

@@ -233,7 +233,7 @@ fn nobody_to_ask() {
     let (status, out, err) = texts(&command(&dir).arg("version").output().unwrap());
     assert_eq!(status, 1);
     assert!(
-        out.starts_with("zfs-fuse-") && out.lines().count() == 1,
+        out.starts_with("zfs-2.4.0-fuse-") && out.lines().count() == 1,
         "{out}"
     );
     assert!(err.contains("not running"), "{err}");

@@ -287,6 +287,24 @@ pub struct Above {
     pub missing: Vec<String>,
 }
 
+impl Above {
+    /// Refuses to make the missing file systems and a dataset with these properties below them, or to move
+    /// one there, to callers who lack a permission at any of the parents.
+    pub fn require(
+        &self,
+        admin: &Admin,
+        entry: &PoolEntry,
+        peer: Peer,
+        props: &api::Props,
+    ) -> Answer<()> {
+        rights::require_in_new(admin, entry, peer, &self.parent, props)?;
+        if !self.missing.is_empty() {
+            rights::require_below_new(admin, entry, peer, &self.parent)?;
+        }
+        Ok(())
+    }
+}
+
 /// Looks at what is above `name`.
 pub fn above(entry: &PoolEntry, name: &str, parents: bool) -> Answer<Above> {
     let mut missing = Vec::new();
@@ -392,7 +410,7 @@ pub fn create(admin: &Arc<Admin>, peer: Peer, r: &DatasetCreate) -> Answer<Creat
     if !rights::is_owner(admin, peer) {
         // Making a key takes long: not for those who may not make the dataset.
         let above = above(&entry, name, r.parents)?;
-        rights::require_in_new(admin, &entry, peer, &above.parent, &r.props)?;
+        above.require(admin, &entry, peer, &r.props)?;
     }
     let new = NewFs::parse(&allowed, &r.props);
     drop(gate);
@@ -424,7 +442,7 @@ pub fn create(admin: &Arc<Admin>, peer: Peer, r: &DatasetCreate) -> Answer<Creat
     datasets::need_writable(&entry)?;
     let _names = entry.names.read();
     let above = above(&entry, name, r.parents)?;
-    rights::require_in_new(admin, &entry, peer, &above.parent, &r.props)?;
+    above.require(admin, &entry, peer, &r.props)?;
     let new = new?;
     new.check_limits(above.parent.dir().available().bytes)?;
     let caller = rights::caller(admin, &entry, peer)?;

@@ -27,11 +27,16 @@ struct Step {
 /// Everything to be destroyed, in an order in which it can be.
 struct Plan<'a> {
     entry: &'a PoolEntry,
-    /// Name of the dataset the command names, without the part behind `@`.
-    top: &'a str,
+    /// The file system or volume the command names: clones below it go with it. `None` if it names
+    /// snapshots, which take no clones along.
+    top: Option<&'a str>,
     dependents: bool,
     steps: Vec<Step>,
     seen: HashSet<u64>,
+    /// Those whose dependents are being collected.
+    open: HashSet<u64>,
+    /// One that depends on itself: a clone with its own origin below it.
+    circle: Option<String>,
     /// Clones elsewhere that stand in the way.
     blocked: Vec<String>,
 }
@@ -41,7 +46,8 @@ impl Plan<'_> {
     /// itself. The root of a pool stays.
     fn tree(&mut self, dir: &Arc<Dir>) -> Result<()> {
         let head = dir.head()?;
-        if !self.seen.insert(head.object()) {
+        let object = head.object();
+        if !self.enter(object, || dir.full_name()) {
             return Ok(());
         }
         for c in dir.children()? {
@@ -54,21 +60,46 @@ impl Plan<'_> {
         if dir.parent().is_some() {
             self.steps.push(Step { name, ds: head });
         }
+        self.open.remove(&object);
         Ok(())
     }
 
+    /// Whether its dependents are to be collected: only the first time that it is met.
+    fn enter(&mut self, object: u64, name: impl FnOnce() -> String) -> bool {
+        let first = self.seen.insert(object);
+        if first {
+            self.open.insert(object);
+        } else if self.open.contains(&object) && self.circle.is_none() {
+            self.circle = Some(name());
+        }
+        first
+    }
+
+    /// Refuses what cannot be brought into an order.
+    fn need_order(&self) -> Answer<()> {
+        match &self.circle {
+            None => Ok(()),
+            Some(at) => Err(ApiError::sentence(
+                Kind::Exists,
+                format!("cannot determine dependent datasets: recursive dependency at '{at}'"),
+            )
+            .hint("use 'zfs promote' on the clone that has its own origin below it")),
+        }
+    }
+
     fn snapshot(&mut self, name: String, ds: &Arc<Dataset>) -> Result<()> {
-        if !self.seen.insert(ds.object()) {
+        if !self.enter(ds.object(), || name.clone()) {
             return Ok(());
         }
         for clone in datasets::clones(self.entry, ds)? {
             let full = clone.full_name();
-            if self.dependents || datasets::is_below(&full, self.top) {
+            if self.dependents || self.top.is_some_and(|t| datasets::is_below(&full, t)) {
                 self.tree(&clone)?;
             } else {
                 self.blocked.push(full);
             }
         }
+        self.open.remove(&ds.object());
         self.steps.push(Step {
             name,
             ds: ds.clone(),
@@ -129,13 +160,15 @@ fn destroy_bookmark(
     Ok(answer)
 }
 
-fn new_plan<'a>(entry: &'a PoolEntry, top: &'a str, r: &DatasetDestroy) -> Plan<'a> {
+fn new_plan<'a>(entry: &'a PoolEntry, top: Option<&'a str>, r: &DatasetDestroy) -> Plan<'a> {
     Plan {
         entry,
         top,
         dependents: r.dependents,
         steps: Vec::new(),
         seen: HashSet::new(),
+        open: HashSet::new(),
+        circle: None,
         blocked: Vec::new(),
     }
 }
@@ -148,7 +181,7 @@ fn destroy_head(
 ) -> Answer<Destroyed> {
     let ds = datasets::find(entry, &r.name)?;
     let recursive = r.recursive || r.dependents;
-    let mut plan = new_plan(entry, &r.name, r);
+    let mut plan = new_plan(entry, Some(&r.name), r);
     plan.tree(&ds.dir())
         .map_err(|e| datasets::plain(e, &r.name))?;
     let others: Vec<&str> = plan
@@ -187,6 +220,7 @@ fn destroy_head(
             )),
         );
     }
+    plan.need_order()?;
     let steps = std::mem::take(&mut plan.steps);
     held(&steps)?;
     carry_out(admin, entry, peer, r, steps, None)
@@ -221,7 +255,7 @@ pub(crate) fn destroy_snapshots(
         true => datasets::subtree(&top.dir()).map_err(|e| datasets::plain(e, fs))?,
         false => vec![top.clone()],
     };
-    let mut plan = new_plan(entry, fs, r);
+    let mut plan = new_plan(entry, None, r);
     let mut reclaim = 0u64;
     for head in heads {
         let name = head.full_name();
@@ -253,6 +287,7 @@ pub(crate) fn destroy_snapshots(
             "could not find any snapshots to destroy; check snapshot names.",
         ));
     }
+    plan.need_order()?;
     if !r.defer {
         if !plan.blocked.is_empty() {
             plan.blocked.sort();

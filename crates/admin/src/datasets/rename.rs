@@ -87,7 +87,7 @@ pub fn rename(
         ));
     };
     let above = create::above(&entry, to, how.parents)?;
-    rights::require(admin, &entry, peer, Action::CreateIn, &above.parent)?;
+    above.require(admin, &entry, peer, &api::Props::default())?;
     let caller = rights::caller(admin, &entry, peer)?;
     entry
         .pool

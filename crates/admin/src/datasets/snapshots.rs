@@ -434,7 +434,7 @@ pub fn clone(admin: &Arc<Admin>, peer: Peer, r: &DatasetClone) -> Answer<Created
     new.check_clone()?;
     let above = create::above(&entry, name, r.parents)?;
     rights::require(admin, &entry, peer, Action::CloneFrom, &origin)?;
-    rights::require_in_new(admin, &entry, peer, &above.parent, &r.props)?;
+    above.require(admin, &entry, peer, &r.props)?;
     let caller = rights::caller(admin, &entry, peer)?;
     let more = above.missing.len() as u64 + 1;
     let room = entry

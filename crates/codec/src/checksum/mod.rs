@@ -1,5 +1,5 @@
 //! Block checksums (pool format §13): the table of algorithms, the plain functions over a block, and
-//! (in [`embedded`]) the checksums that live inside the region they cover.
+//! (in `embedded`) the checksums that live inside the region they cover.
 
 mod bodies;
 mod edonr;

@@ -71,13 +71,13 @@ impl Default for IoCounts {
 /// async read, async write.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct IoFigures {
-    /// Read, write: [`LATENCIES`] buckets from when they were queued until they ended.
+    /// Read, write: `LATENCIES` buckets from when they were queued until they ended.
     pub total_wait: [Vec<u64>; 2],
     /// Read, write: the part of it with the device.
     pub disk_wait: [Vec<u64>; 2],
     /// Each queue: the part of it in the queue.
     pub queue_wait: [Vec<u64>; 4],
-    /// Each queue: [`SIZES`] buckets of requests that are one operation or a part of one.
+    /// Each queue: `SIZES` buckets of requests that are one operation or a part of one.
     pub alone: [Vec<u64>; 4],
     /// Each queue: the same of requests made of several operations.
     pub merged: [Vec<u64>; 4],

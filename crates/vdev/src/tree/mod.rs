@@ -494,7 +494,7 @@ impl VdevTree {
     /// A leaf whose flush fails may have lost those writes. Where redundancy covers it, its DTL gets
     /// their txgs and (unless it is 0) `txg`. Otherwise it is an error, and what was written stays on
     /// record: the next call with a `txg`, which only the syncing thread makes, reads it back, writes it
-    /// once more and flushes ([`crate::unflushed`]). Until then calls without a `txg` fail.
+    /// once more and flushes (`crate::unflushed`). Until then calls without a `txg` fail.
     ///
     /// If it turns out that a leaf has lost something that nobody else has, this fails for ever
     /// ([`VdevTree::has_lost_writes`]): what was lost may belong to a group whose other blocks are still to

@@ -418,13 +418,17 @@ fn fill<R: Read>(
     };
     // As OpenZFS counts: without the BEGIN record, with its list.
     let start = reader.position() - u64::from(begin.list_len);
+    // An export by force ends the stream also while the sender sends nothing.
+    let _ended = cancel::ended_by(under_way.flag());
+    let cancelled = || Error::new(Kind::Interrupted, "the receive was cancelled");
     let applied = loop {
-        if under_way.is_ended() || cancel::is_cancelled() {
-            break Err(Error::new(Kind::Interrupted, "the receive was cancelled"));
+        if cancel::is_cancelled() {
+            break Err(cancelled());
         }
         let item = match reader.next() {
             Ok(Some(item)) => item,
             Ok(None) => break Err(Error::new(Kind::NoData, "incomplete stream")),
+            Err(_) if under_way.is_ended() => break Err(cancelled()),
             Err(e) => break Err(e),
         };
         if let Record::End(end) = &item.record {
@@ -468,7 +472,8 @@ fn finish(
     ds: &Arc<Dataset>,
     sealed: Option<&Sealed>,
 ) -> Answer<()> {
-    let _gate = entry.pass().map_err(errors::answer)?;
+    // A forced export holds the gate while it waits for this stream to end.
+    let _gate = entry.pass_unless_cancelled().map_err(errors::answer)?;
     let _names = entry.names.write();
     let fail = |e: Error| words::stream(target.what, &e);
     let mut mounted = None;

@@ -181,40 +181,34 @@ impl PoolEntry {
     ///
     /// Errors: stale if the pool has been taken out of service meanwhile.
     pub fn pass(&self) -> Result<RwLockReadGuard<'_, ()>> {
-        loop {
-            match self.try_pass()? {
-                Some(gate) => return Ok(gate),
-                None => std::thread::sleep(Duration::from_millis(10)),
-            }
-        }
+        self.pass_until(|| false)
     }
 
     /// The same for a request that an export may be waiting for: it stops trying once it is cancelled.
     ///
     /// Errors: as [`PoolEntry::pass`]; interrupted if the request is cancelled.
     pub fn pass_unless_cancelled(&self) -> Result<RwLockReadGuard<'_, ()>> {
+        self.pass_until(crate::cancel::is_cancelled)
+    }
+
+    fn pass_until(&self, cancelled: impl Fn() -> bool) -> Result<RwLockReadGuard<'_, ()>> {
         loop {
-            match self.try_pass()? {
+            // Not to be had during an export, which does not end where devices do not answer.
+            let gate = self.gate.try_acquire_read();
+            if self.is_leaving() {
+                return Err(Error::new(
+                    Kind::Stale,
+                    format!("pool '{}' was exported meanwhile", self.pool.name()),
+                ));
+            }
+            match gate {
                 Some(gate) => return Ok(gate),
-                None if crate::cancel::is_cancelled() => {
+                None if cancelled() => {
                     return Err(Error::new(Kind::Interrupted, "the command was cancelled"))
                 }
                 None => std::thread::sleep(Duration::from_millis(10)),
             }
         }
-    }
-
-    /// The gate, if it is open now.
-    fn try_pass(&self) -> Result<Option<RwLockReadGuard<'_, ()>>> {
-        // Not to be had during an export, which does not end where devices do not answer.
-        let gate = self.gate.try_acquire_read();
-        if self.is_leaving() {
-            return Err(Error::new(
-                Kind::Stale,
-                format!("pool '{}' was exported meanwhile", self.pool.name()),
-            ));
-        }
-        Ok(gate)
     }
 
     /// It was let go while transfers were under way ([`crate::pools::abandon`]): nothing of it may be

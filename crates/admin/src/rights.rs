@@ -290,12 +290,22 @@ pub fn require_named_in_new(
     permission: &str,
     parent: &Dataset,
 ) -> Answer<()> {
+    require_all_in_new(admin, entry, peer, &[&[permission]], parent)
+}
+
+fn require_all_in_new(
+    admin: &Admin,
+    entry: &PoolEntry,
+    peer: Peer,
+    needed: &[&[&str]],
+    parent: &Dataset,
+) -> Answer<()> {
     if is_owner(admin, peer) {
         return Ok(());
     }
     let who = caller(admin, entry, peer)?;
     let dir = parent.dir();
-    check(|p| dir.permits_in_new(p, &who), &[&[permission]])
+    check(|p| dir.permits_in_new(p, &who), needed)
 }
 
 /// Refuses to make or move a dataset below file systems that are missing in `parent` and are made on the
@@ -309,12 +319,7 @@ pub fn require_below_new(
     peer: Peer,
     parent: &Dataset,
 ) -> Answer<()> {
-    if is_owner(admin, peer) {
-        return Ok(());
-    }
-    let who = caller(admin, entry, peer)?;
-    let dir = parent.dir();
-    check(|p| dir.permits_in_new(p, &who), needs(Action::CreateIn))
+    require_all_in_new(admin, entry, peer, needs(Action::CreateIn), parent)
 }
 
 /// Refuses to make a dataset in `parent`, or to move one there, and to set these properties of it.

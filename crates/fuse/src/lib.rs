@@ -42,6 +42,7 @@ mod types;
 mod worker_pool;
 mod write_out;
 
+pub use abi::ROOT;
 pub use config::{Config, Negotiated, ReaddirPlus, Transport};
 pub use cpu_latency::{stay_alert, stay_calm};
 pub use fs::{Filesystem, FOREVER};
@@ -55,6 +56,4 @@ pub use ring::{enable_uring, wants_uring};
 pub use session::{Carried, End, Handle, Session};
 pub use types::*;
 pub use worker_pool::{about_to_block, about_to_wait_for_requests, Lent};
-// The name by which the programs above know it.
-pub use abi::ROOT;
 pub use write_out::{Pages, WriteOut};

@@ -152,7 +152,8 @@ impl Door for FuseDoor {
 
     fn objection(&self, place: &Path) -> Option<String> {
         let unusable = |e: std::io::Error| Some(format!("cannot be used: {e}"));
-        match std::fs::symlink_metadata(place) {
+        // It may lie in a mount of this process.
+        fuse::apart(&[], || match std::fs::symlink_metadata(place) {
             Err(e) if e.kind() == std::io::ErrorKind::NotFound => None,
             Err(e) => unusable(e),
             Ok(m) if m.is_dir() => match std::fs::read_dir(place) {
@@ -163,7 +164,7 @@ impl Door for FuseDoor {
                 Err(e) => unusable(e),
             },
             Ok(_) => Some("exists and is not a directory".into()),
-        }
+        })
     }
 }
 

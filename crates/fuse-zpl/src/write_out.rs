@@ -2,7 +2,7 @@
 //!
 //! [`Written::take`] is for whoever needs everything whose `write(2)` returned before: the end of a
 //! mount that is in use (the connection is aborted, which drops what the kernel keeps), or a
-//! snapshot. The mechanism is [`fuse::WriteOut`].
+//! snapshot. The mechanism is [`fuse::write_out`].
 //!
 //! 1. It ends in bounded time though the kernel may never answer: the work is done by threads of its
 //!    own, which are left behind when nothing has moved for [`STALL`].
@@ -13,9 +13,9 @@
 
 use crate::writers::Writers;
 use base::sync::MutexExt;
-use fuse::{Notifier, Pages, WriteOut};
+use fuse::{Notifier, Pages};
 use std::fmt;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -25,8 +25,6 @@ const STALL: Duration = Duration::from_secs(15);
 /// How long it may take in all, for who writes faster than data are taken.
 pub const MOST: Duration = Duration::from_secs(600);
 const TICK: Duration = Duration::from_millis(20);
-/// Files written out at a time.
-const THREADS: usize = 4;
 
 /// What was not written out.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -54,28 +52,12 @@ pub struct Written {
     writers: Arc<Writers>,
 }
 
-/// The work its threads share.
+/// How far it is.
+#[derive(Default)]
 struct Work {
-    out: WriteOut,
-    files: Vec<(u64, u32)>,
-    pages: Pages,
-    next: AtomicUsize,
     done: AtomicUsize,
     failed: Mutex<Vec<std::io::Error>>,
-}
-
-impl Work {
-    fn run(&self) {
-        while let Some((node, generation)) =
-            self.files.get(self.next.fetch_add(1, Ordering::Relaxed))
-        {
-            if let Err(e) = self.out.file(*node, *generation, self.pages) {
-                let mut failed = self.failed.acquire();
-                failed.push(e);
-            }
-            self.done.fetch_add(1, Ordering::SeqCst);
-        }
-    }
+    ended: AtomicBool,
 }
 
 impl Written {
@@ -117,10 +99,9 @@ impl Written {
         if count == 0 {
             return Ok(());
         }
-        let work: Arc<Mutex<Option<Arc<Work>>>> = Arc::default();
-        let finished = Arc::new(AtomicUsize::new(0));
+        let work = Arc::new(Work::default());
         let (mount, notifier) = (self.mount.clone(), self.notifier.clone());
-        let (shared, ended) = (work.clone(), finished.clone());
+        let shared = work.clone();
         let first = move || {
             if pages == Pages::Drop {
                 // Without attributes the kernel asks before it takes a write, and is refused.
@@ -128,26 +109,13 @@ impl Written {
                     let _ = notifier.inval_inode(*node, -1, 0);
                 }
             }
-            let work = Arc::new(Work {
-                out: WriteOut::begin(&mount, &notifier),
-                files,
-                pages,
-                next: AtomicUsize::new(0),
-                done: AtomicUsize::new(0),
-                failed: Mutex::default(),
-            });
-            *shared.acquire() = Some(work.clone());
-            std::thread::scope(|s| {
-                for _ in 1..THREADS.min(count) {
-                    // Without another thread this one does it all.
-                    let _ = std::thread::Builder::new().spawn_scoped(s, || work.run());
+            fuse::write_out(&mount, &notifier, &files, pages, &|r| {
+                if let Err(e) = r {
+                    shared.failed.acquire().push(e);
                 }
-                work.run();
+                shared.done.fetch_add(1, Ordering::SeqCst);
             });
-            if pages == Pages::Drop {
-                work.out.settle_queue();
-            }
-            ended.store(1, Ordering::SeqCst);
+            shared.ended.store(true, Ordering::SeqCst);
         };
         let started = std::thread::Builder::new()
             .name("write-out".into())
@@ -162,15 +130,10 @@ impl Written {
         let mut since = begin;
         let mut moved = (0, self.writers.arrivals());
         loop {
-            let over = finished.load(Ordering::SeqCst) != 0;
-            let work = work.acquire().clone();
-            let done = work.as_ref().map_or(0, |w| w.done.load(Ordering::SeqCst));
+            let over = work.ended.load(Ordering::SeqCst);
+            let done = work.done.load(Ordering::SeqCst);
             if over {
-                let failed = work.map(|w| {
-                    let mut failed = w.failed.acquire();
-                    std::mem::take(&mut *failed)
-                });
-                return match failed.unwrap_or_default().as_slice() {
+                return match work.failed.acquire().as_slice() {
                     [] => Ok(()),
                     all @ [e, ..] => Err(Left {
                         files: all.len(),

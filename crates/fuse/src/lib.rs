@@ -20,6 +20,7 @@
 //! where to settle that.
 
 pub mod abi;
+mod apart;
 mod channel;
 mod config;
 mod cpu_latency;
@@ -43,6 +44,7 @@ mod worker_pool;
 mod write_out;
 
 pub use abi::ROOT;
+pub use apart::apart;
 pub use config::{Config, Negotiated, ReaddirPlus, Transport};
 pub use cpu_latency::{stay_alert, stay_calm};
 pub use fs::{Filesystem, FOREVER};
@@ -56,4 +58,4 @@ pub use ring::{enable_uring, wants_uring};
 pub use session::{Carried, End, Handle, Session};
 pub use types::*;
 pub use worker_pool::{about_to_block, about_to_wait_for_requests, Lent};
-pub use write_out::{Pages, WriteOut};
+pub use write_out::{write_out, NodeAndGeneration, Pages};

@@ -12,6 +12,7 @@ use base::{bail, Error, Kind, Result};
 use rustix::mount::{MountFlags, UnmountFlags};
 use rustix::net::{self, AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, SocketType};
 
+use crate::apart::apart;
 use crate::mount_point::{MountPoint, NoMountPoint};
 use crate::mount_table::{mounted, parse_mountinfo, MountInfo};
 use crate::sys;
@@ -541,7 +542,7 @@ impl Mount {
     pub fn unmount(&self, how: Unmount) -> Result<()> {
         let start = Instant::now();
         loop {
-            match self.unmount_once(how) {
+            match apart(&[], || self.unmount_once(how)) {
                 Err(e) if e.kind == Kind::Busy && start.elapsed() < IN_USE => {
                     std::thread::sleep(IN_USE / 20);
                 }
@@ -550,6 +551,7 @@ impl Mount {
         }
     }
 
+    /// To be called apart.
     fn unmount_once(&self, how: Unmount) -> Result<()> {
         let Some(place) = self.place()? else {
             return Ok(());
@@ -603,7 +605,7 @@ impl Mount {
         ))
     }
 
-    /// Its root directory. Fails if something else is mounted over it or it is gone from its place.
+    /// Its root directory; to be called apart. Fails if something else is mounted over it or it is gone from its place.
     pub(crate) fn open_root(&self) -> io::Result<std::fs::File> {
         use rustix::fs::{AtFlags, Mode, OFlags, StatxFlags};
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
@@ -647,11 +649,13 @@ impl Mount {
                 self.path.display()
             );
         }
-        let Some(place) = self.place()? else {
-            bail!(Busy, "{} is not mounted", self.path.display());
-        };
-        rustix::mount::mount_remount(place.by_descriptor(), options.flags(), c"")
-            .map_err(|e| fail(&e.into(), &self.path, "changing mount options of"))
+        apart(&[], || {
+            let Some(place) = self.place()? else {
+                bail!(Busy, "{} is not mounted", self.path.display());
+            };
+            rustix::mount::mount_remount(place.by_descriptor(), options.flags(), c"")
+                .map_err(|e| fail(&e.into(), &self.path, "changing mount options of"))
+        })
     }
 }
 

@@ -11,6 +11,8 @@
 //! 3. Below an alternate root, absolute links begin at that root and `..` ends there.
 //! 4. What is done with a mount point is done with its descriptor, or with its name in the
 //!    descriptor of its parent. The path is for messages.
+//! 5. A mount point may lie in another mount of this process. What asks that one is done
+//!    [`crate::apart()`].
 //!
 //! Start at [`MountPoint::find`].
 
@@ -21,6 +23,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStringExt;
 use std::path::{Component, Path, PathBuf};
 
+use crate::apart::{apart, fetch};
 use base::{Error, Kind};
 use rustix::fs::{self, AtFlags, FileType, Mode, OFlags, RawMode, Stat, StatxFlags};
 use rustix::io::Errno;
@@ -81,6 +84,40 @@ pub struct MountPoint {
     made: Vec<(OwnedFd, OsString)>,
     /// The user it was looked for.
     user: Option<u32>,
+}
+
+/// A [`MountPoint`] without its descriptors: of the directory, of its parent if there is a name, and of
+/// the places of those made.
+struct Bare {
+    name: Option<OsString>,
+    path: PathBuf,
+    root: Option<PathBuf>,
+    made: Vec<OsString>,
+    user: Option<u32>,
+}
+
+impl Bare {
+    /// `None`: there are not as many as it had.
+    fn with(self, files: Vec<OwnedFd>) -> Option<MountPoint> {
+        let mut files = files.into_iter();
+        let dir = files.next()?;
+        let parent = match self.name {
+            Some(name) => Some((files.next()?, name)),
+            None => None,
+        };
+        let mut made = Vec::new();
+        for name in self.made {
+            made.push((files.next()?, name));
+        }
+        Some(MountPoint {
+            dir,
+            parent,
+            path: self.path,
+            root: self.root,
+            made,
+            user: self.user,
+        })
+    }
 }
 
 /// Which links a walk follows.
@@ -313,14 +350,14 @@ fn walk(
     match walk.run(path) {
         Ok(()) => Ok(walk),
         Err(e) => {
-            remove_made(&mut walk.made);
+            remove_made(&walk.made);
             Err(e)
         }
     }
 }
 
-fn remove_made(made: &mut Vec<(OwnedFd, OsString)>) {
-    while let Some((dir, name)) = made.pop() {
+fn remove_made(made: &[(OwnedFd, OsString)]) {
+    for (dir, name) in made.iter().rev() {
         let _ = fs::unlinkat(dir, name, AtFlags::REMOVEDIR);
     }
 }
@@ -349,7 +386,7 @@ impl MountPoint {
             true => Create::Always,
             false => Create::Never,
         };
-        MountPoint::search(path, root, create)
+        MountPoint::fetched(|| MountPoint::search(path, root, create))
     }
 
     /// The same for an ordinary user: the directory must be this user's. One that is missing is made if it
@@ -362,6 +399,10 @@ impl MountPoint {
         root: Option<&Path>,
         uid: u32,
     ) -> Result<MountPoint, NoMountPoint> {
+        MountPoint::fetched(|| MountPoint::search_for(path, root, uid))
+    }
+
+    fn search_for(path: &Path, root: Option<&Path>, uid: u32) -> Result<MountPoint, NoMountPoint> {
         let found = MountPoint::search(path, root, Create::In(uid))?;
         let refused = |text: &str| {
             let text = format!("the directory '{}' {text}", found.path.display());
@@ -372,7 +413,7 @@ impl MountPoint {
                 Some(refused("is in a file system of the kernel"))
             }
             Err(e) => Some(failed(Trouble::Look, &found.path, e)),
-            Ok(_) if !found.is_new() && found.owner() != Some(uid) => {
+            Ok(_) if !found.is_new() && found.stored_owner() != Some(uid) => {
                 Some(refused(&format!("does not belong to user {uid}")))
             }
             Ok(_) => None,
@@ -383,10 +424,47 @@ impl MountPoint {
                 ..found
             }),
             Some(e) => {
-                found.undo();
+                remove_made(&found.made);
                 Err(e)
             }
         }
+    }
+
+    /// Searches apart, and brings the descriptors.
+    fn fetched(
+        search: impl FnOnce() -> Result<MountPoint, NoMountPoint> + Send,
+    ) -> Result<MountPoint, NoMountPoint> {
+        let (found, files) = fetch(|| match search() {
+            Ok(found) => {
+                let (bare, files) = found.into_bare();
+                (Ok(bare), files)
+            }
+            Err(e) => (Err(e), Vec::new()),
+        });
+        let found = found?;
+        let path = found.path.clone();
+        let full = |e: io::Error| {
+            let kind = Kind::from_errno(e.raw_os_error().unwrap_or(libc::EIO));
+            refuse(Trouble::Look, kind, format!("{}: {e}", path.display()))
+        };
+        let files = files.map_err(full)?;
+        found
+            .with(files)
+            .ok_or_else(|| full(io::Error::from_raw_os_error(libc::EBADF)))
+    }
+
+    fn into_bare(self) -> (Bare, Vec<OwnedFd>) {
+        let (above, name) = self.parent.unzip();
+        let (places, made) = self.made.into_iter().unzip::<_, _, Vec<_>, _>();
+        let files = [self.dir].into_iter().chain(above).chain(places);
+        let bare = Bare {
+            name,
+            path: self.path,
+            root: self.root,
+            made,
+            user: self.user,
+        };
+        (bare, files.collect())
     }
 
     fn search(
@@ -409,7 +487,7 @@ impl MountPoint {
         // What is above the alternate root is not to be seen from below.
         let levels = outer.levels.split_off(outer.levels.len() - 1);
         let inner = walk(levels, base.clone(), below, Links::Trusted, create);
-        let mut inner = inner.inspect_err(|_| remove_made(&mut outer.made))?;
+        let mut inner = inner.inspect_err(|_| remove_made(&outer.made))?;
         inner.made.splice(0..0, outer.made);
         if inner.levels.len() == 1 {
             // The root itself: its parent is wanted, too.
@@ -420,7 +498,7 @@ impl MountPoint {
         Ok(MountPoint::of(inner, Some(base)))
     }
 
-    /// The directory at a path in which nothing is a link.
+    /// The directory at a path in which nothing is a link. To be called apart.
     pub(crate) fn without_links(path: &Path) -> Result<MountPoint, NoMountPoint> {
         Ok(MountPoint::of(
             from_root(path, Links::None, Create::Never)?,
@@ -445,7 +523,11 @@ impl MountPoint {
     /// Whose directory it is; one that was made for a user is this user's. None: it is not to be told.
     pub fn owner(&self) -> Option<u32> {
         self.user
-            .or_else(|| Some(fs::fstat(&self.dir).ok()?.st_uid))
+            .or_else(|| apart(&[self.dir.as_fd()], || self.stored_owner()))
+    }
+
+    fn stored_owner(&self) -> Option<u32> {
+        Some(fs::fstat(&self.dir).ok()?.st_uid)
     }
 
     /// Where it is, without links.
@@ -465,24 +547,27 @@ impl MountPoint {
 
     /// Whether there is nothing in it.
     pub fn is_empty(&self) -> io::Result<bool> {
-        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        let dir = fs::openat(&self.dir, ".", flags, Mode::empty())?;
-        for entry in fs::Dir::new(dir)? {
-            if !matches!(entry?.file_name().to_bytes(), b"." | b"..") {
-                return Ok(false);
+        apart(&[self.dir.as_fd()], || {
+            let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+            let dir = fs::openat(&self.dir, ".", flags, Mode::empty())?;
+            for entry in fs::Dir::new(dir)? {
+                if !matches!(entry?.file_name().to_bytes(), b"." | b"..") {
+                    return Ok(false);
+                }
             }
-        }
-        Ok(true)
+            Ok(true)
+        })
     }
 
     /// Removes the directories that were made for it, as far as they are empty.
-    pub fn undo(mut self) {
-        remove_made(&mut self.made);
+    pub fn undo(self) {
+        let places: Vec<_> = self.made.iter().map(|(dir, _)| dir.as_fd()).collect();
+        apart(&places, || remove_made(&self.made));
     }
 
-    /// A path of this process that leads to the directory itself, and to nothing else.
+    /// A path of this thread that leads to the directory itself, and to nothing else.
     pub(crate) fn by_descriptor(&self) -> PathBuf {
-        format!("/proc/self/fd/{}", self.dir.as_raw_fd()).into()
+        format!("/proc/thread-self/fd/{}", self.dir.as_raw_fd()).into()
     }
 
     /// Lets go of the directory itself and keeps its name in its parent.
@@ -498,7 +583,9 @@ impl MountPoint {
     /// Device number and mount id of what is on top of it now.
     pub(crate) fn identity_on_top(&self) -> io::Result<((u32, u32), u64)> {
         match &self.parent {
-            Some((dir, name)) => identity(open_dir(dir.as_fd(), name)?.as_fd()),
+            Some((dir, name)) => apart(&[dir.as_fd()], || {
+                identity(open_dir(dir.as_fd(), name)?.as_fd())
+            }),
             None => self.identity(),
         }
     }
@@ -508,11 +595,11 @@ impl MountPoint {
 pub(crate) struct NameInParent(Option<(OwnedFd, OsString)>);
 
 impl NameInParent {
-    /// A path of this process whose last component must not be followed.
+    /// A path of this thread whose last component must not be followed.
     pub(crate) fn by_parent(&self) -> PathBuf {
         match &self.0 {
             Some((dir, name)) => {
-                PathBuf::from(format!("/proc/self/fd/{}", dir.as_raw_fd())).join(name)
+                PathBuf::from(format!("/proc/thread-self/fd/{}", dir.as_raw_fd())).join(name)
             }
             None => "/".into(),
         }
@@ -524,9 +611,11 @@ pub fn remove_mount_point(path: &Path) {
     let (Some(parent), Some(name)) = (path.parent(), path.file_name()) else {
         return;
     };
-    if let Ok(parent) = MountPoint::without_links(parent) {
-        let _ = fs::unlinkat(&parent.dir, name, AtFlags::REMOVEDIR);
-    }
+    apart(&[], || {
+        if let Ok(parent) = MountPoint::without_links(parent) {
+            let _ = fs::unlinkat(&parent.dir, name, AtFlags::REMOVEDIR);
+        }
+    });
 }
 
 #[cfg(test)]

@@ -34,6 +34,33 @@ pub(crate) fn clone_channel(fd: &File) -> io::Result<File> {
     Ok(File::from(new))
 }
 
+/// Gives the calling thread a table of files of its own that has the descriptors 0 to 2 and `keep`
+/// alone. Does nothing before Linux 5.9.
+pub(crate) fn keep_files(keep: &[i32]) {
+    const CLOSE_RANGE_UNSHARE: libc::c_uint = 2;
+    let mut keep: Vec<libc::c_uint> = keep.iter().filter_map(|fd| (*fd).try_into().ok()).collect();
+    keep.sort_unstable();
+    let mut first = 3;
+    for kept in keep
+        .into_iter()
+        .filter(|fd| *fd >= 3)
+        .map(Some)
+        .chain([None])
+    {
+        let last = kept.map_or(libc::c_uint::MAX, |fd| fd - 1);
+        if first <= last {
+            // SAFETY: the table that is left by the first call is the thread's own, so nothing that
+            // other threads own is closed. Whoever calls this lets the thread use what it keeps only.
+            let r =
+                unsafe { libc::syscall(libc::SYS_close_range, first, last, CLOSE_RANGE_UNSHARE) };
+            if r != 0 {
+                return;
+            }
+        }
+        first = kept.map_or(first, |fd| fd + 1);
+    }
+}
+
 /// Type of the file handles that the FUSE file system gives out: node id and generation.
 const FILEID_INO64_GEN: i32 = 0x81;
 

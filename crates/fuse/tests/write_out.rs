@@ -7,6 +7,7 @@ use std::io::{BufRead, BufReader, Lines, Write};
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::process::{Child, ChildStdout, Command, Stdio};
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use common::{can_mount, TestMount};
 use fuse::*;
@@ -79,11 +80,12 @@ fn what_was_stored_through_a_mapping_or_written_to_an_open_file_is_taken() {
             // Out of reach by path.
             t.mount.unmount(Unmount::Lazy).unwrap();
         }
-        let out = WriteOut::begin(&t.mount, &t.notifier);
-        out.file(a, 1, pages).unwrap();
-        out.file(b, 1, pages).unwrap();
-        out.settle_queue();
-        drop(out);
+        let told = AtomicUsize::new(0);
+        write_out(&t.mount, &t.notifier, &[(a, 1), (b, 1)], pages, &|r| {
+            r.unwrap();
+            told.fetch_add(1, Ordering::Relaxed);
+        });
+        assert_eq!(told.into_inner(), 2);
         assert!(content(&t, a).iter().all(|&x| x == 6), "{pages:?}");
         assert_eq!(content(&t, b), vec![7u8; SIZE], "{pages:?}");
         drop(child.stdin.take());

@@ -1,0 +1,171 @@
+//! Errands into mounts of this process, on threads that do not hold the connections.
+//!
+//! A thread whose request a daemon has taken waits for the answer and cannot be killed. If it is a
+//! thread of that daemon, the answer never comes once the daemon is killed. The thread then keeps the
+//! table of files it shares with the process, the table keeps the connection (`/dev/fuse`), and all
+//! that waits for the mount waits for ever.
+//!
+//! So whoever reaches into mounts that this process may serve (looks up, makes or removes a directory,
+//! unmounts, writes out) does it on a thread with a table of its own. When the process is killed, the
+//! last of the other threads closes the connection, the request fails, and the thread ends.
+//!
+//! Descriptors of an errand live in its own table. What it opens means nothing outside, and it reaches
+//! nothing of the process but what it was told to keep, the log neither. [`fetch`] brings descriptors out.
+
+use std::io::{self, IoSlice, IoSliceMut};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+
+use rustix::net::{self, AddressFamily, SocketFlags, SocketType};
+use rustix::net::{
+    RecvAncillaryBuffer, RecvAncillaryMessage, SendAncillaryBuffer, SendAncillaryMessage,
+};
+
+use crate::sys;
+
+/// Descriptors that one message can carry (the kernel's `SCM_MAX_FD`).
+const MOST: usize = 253;
+
+/// Runs `errand` on a thread whose table of files has the three standard files and `keep` alone, and
+/// waits for it. Where that cannot be had (no thread, Linux before 5.9) it runs with the table of the
+/// process.
+pub fn apart<T: Send>(keep: &[BorrowedFd<'_>], errand: impl FnOnce() -> T + Send) -> T {
+    let keep: Vec<i32> = keep.iter().map(|fd| fd.as_raw_fd()).collect();
+    let mut errand = Some(errand);
+    let mine = &mut errand;
+    let done = std::thread::scope(|s| {
+        let go = move || {
+            sys::keep_files(&keep);
+            mine.take().map(|errand| errand())
+        };
+        let thread = std::thread::Builder::new().name("errand".into());
+        match thread.spawn_scoped(s, go) {
+            Ok(t) => t.join().unwrap_or_else(|p| std::panic::resume_unwind(p)),
+            Err(_) => None,
+        }
+    });
+    match (done, errand) {
+        (Some(done), _) => done,
+        (None, Some(errand)) => errand(),
+        (None, None) => unreachable!("an errand that was begun has ended or panicked"),
+    }
+}
+
+/// [`apart`] for an errand that opens files: brings out what it returns beside its result, in order.
+///
+/// Errors: there is no socket pair, or there are more than 253 descriptors. What was opened is closed then.
+pub(crate) fn fetch<T: Send>(
+    errand: impl FnOnce() -> (T, Vec<OwnedFd>) + Send,
+) -> (T, io::Result<Vec<OwnedFd>>) {
+    let none = SocketFlags::CLOEXEC;
+    let (here, there) =
+        match net::socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, none, None) {
+            Ok(pair) => pair,
+            Err(_) => {
+                // Without the detour, then.
+                let (done, files) = errand();
+                return (done, Ok(files));
+            }
+        };
+    let (done, sent) = apart(&[there.as_fd()], || {
+        let (done, files) = errand();
+        let sent = send(there.as_fd(), &files);
+        (done, sent)
+    });
+    (done, sent.and_then(|count| receive(here.as_fd(), count)))
+}
+
+fn send(socket: BorrowedFd<'_>, files: &[OwnedFd]) -> io::Result<usize> {
+    let files: Vec<BorrowedFd<'_>> = files.iter().map(AsFd::as_fd).collect();
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MOST))];
+    let mut control = SendAncillaryBuffer::new(&mut space);
+    if !files.is_empty() && !control.push(SendAncillaryMessage::ScmRights(&files)) {
+        return Err(io::Error::from_raw_os_error(libc::EMFILE));
+    }
+    net::sendmsg(
+        socket,
+        &[IoSlice::new(&[0])],
+        &mut control,
+        net::SendFlags::empty(),
+    )?;
+    Ok(files.len())
+}
+
+fn receive(socket: BorrowedFd<'_>, count: usize) -> io::Result<Vec<OwnedFd>> {
+    let mut byte = [0];
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MOST))];
+    let mut control = RecvAncillaryBuffer::new(&mut space);
+    let flags = net::RecvFlags::CMSG_CLOEXEC | net::RecvFlags::DONTWAIT;
+    net::recvmsg(
+        socket,
+        &mut [IoSliceMut::new(&mut byte)],
+        &mut control,
+        flags,
+    )?;
+    let mut files = Vec::new();
+    for m in control.drain() {
+        if let RecvAncillaryMessage::ScmRights(more) = m {
+            files.extend(more);
+        }
+    }
+    match files.len() == count {
+        true => Ok(files),
+        // The process has no room for more.
+        false => Err(io::Error::from_raw_os_error(libc::EMFILE)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs::File;
+    use std::io::{Read, Write};
+
+    fn is_open(fd: i32) -> bool {
+        std::fs::read_link(format!("/proc/thread-self/fd/{fd}")).is_ok()
+    }
+
+    #[test]
+    fn an_errand_has_what_it_keeps_and_nothing_else() {
+        let kept = File::open("/dev/null").unwrap();
+        let other = File::open("/dev/null").unwrap();
+        let (k, o) = (kept.as_raw_fd(), other.as_raw_fd());
+        let seen = apart(&[kept.as_fd()], || (is_open(k), is_open(o), is_open(2)));
+        assert_eq!(seen, (true, false, true));
+        assert!(is_open(o));
+        // No hole between the standard files and the first kept, none at all.
+        assert_eq!(apart(&[], || (is_open(k), is_open(1))), (false, true));
+    }
+
+    #[test]
+    fn what_an_errand_opens_is_brought_out_in_order() {
+        let mut pipes = Vec::new();
+        let (done, files) = fetch(|| {
+            let (r, w) = rustix::pipe::pipe().unwrap();
+            ("done", vec![w, r])
+        });
+        pipes.extend(files.unwrap().into_iter().map(File::from));
+        assert_eq!(done, "done");
+        let mut r = pipes.pop().unwrap();
+        pipes.pop().unwrap().write_all(b"through").unwrap();
+        let mut text = String::new();
+        r.read_to_string(&mut text).unwrap();
+        assert_eq!(text, "through");
+        let (_, none) = fetch(|| ((), Vec::new()));
+        assert!(none.unwrap().is_empty());
+        let many = || {
+            (0..254)
+                .map(|_| File::open("/dev/null").unwrap().into())
+                .collect()
+        };
+        let (_, refused) = fetch(|| ((), many()));
+        assert_eq!(refused.unwrap_err().raw_os_error(), Some(libc::EMFILE));
+    }
+
+    #[test]
+    fn a_panic_of_an_errand_is_the_callers() {
+        let r = std::panic::catch_unwind(|| apart(&[], || panic!("on the errand")));
+        let text = r.unwrap_err();
+        assert_eq!(text.downcast_ref(), Some(&"on the errand"));
+    }
+}

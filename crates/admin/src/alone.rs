@@ -71,6 +71,10 @@ impl Process for Alone {
         (0, 0)
     }
 
+    fn command(&self, _: i32) -> Option<String> {
+        None
+    }
+
     /// UTC, as a number: there is no place, and so no zone.
     fn date(&self, seconds: u64) -> String {
         format!("{seconds} s after 1970")
@@ -226,8 +230,9 @@ impl Mount for MemoryMount {
         !self.is_in_place()
     }
 
-    /// Waits for operations under way; there are no open files that could hold it.
-    fn unmount(&self, _: bool) -> Result<()> {
+    /// Waits for operations under way; there are no open files that could hold it. By force it goes
+    /// although the pool was stopped.
+    fn unmount(&self, force: bool) -> Result<()> {
         let covered = {
             let places = self.places.acquire();
             let inner = |p: &&PathBuf| **p != self.path && p.starts_with(&self.path);
@@ -243,7 +248,10 @@ impl Mount for MemoryMount {
         }
         let done = self.head.settle();
         self.leave();
-        done
+        match done {
+            Err(e) if force && e.kind == base::Kind::Suspended => Ok(()),
+            done => done,
+        }
     }
 
     fn write_out(&self) -> std::result::Result<(), String> {

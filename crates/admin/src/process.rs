@@ -51,6 +51,9 @@ pub trait Process: Send + Sync {
     /// Effective user and group.
     fn user(&self) -> (u32, u32);
 
+    /// Name of another process, if it is known.
+    fn command(&self, pid: i32) -> Option<String>;
+
     /// Local date and time of so many seconds since 1970, in words.
     fn date(&self, seconds: u64) -> String;
 

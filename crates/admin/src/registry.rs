@@ -48,8 +48,8 @@ pub struct PoolEntry {
     pub streams: Arc<crate::streams::Streams>,
     /// Numbers what `zfs diff` makes for as long as it runs.
     pub(crate) comparisons: AtomicU64,
-    /// Streams that are sent.
-    pub sends: crate::datasets::send::Sends,
+    /// Who has streams sent and received.
+    pub users: crate::streams::Users,
     /// Clearing, upgrading, export and destruction of the pool happen one at a time.
     pub changes: Mutex<()>,
     stop: AtomicBool,
@@ -211,6 +211,13 @@ impl PoolEntry {
         }
     }
 
+    /// Until this is dropped, the thread does not wait for locks of a txg that waits for its devices: for
+    /// commands that only look, whose answer lacks what they cannot have.
+    pub fn unwilling(&self) -> base::sync::Unwilling {
+        let pool = self.pool.clone();
+        base::sync::unwilling_when(move || pool.is_waiting())
+    }
+
     /// It was let go while transfers were under way ([`crate::pools::abandon`]): nothing of it may be
     /// touched any more.
     pub fn is_abandoned(&self) -> bool {
@@ -315,7 +322,7 @@ impl Admin {
             names: Default::default(),
             streams: Default::default(),
             comparisons: AtomicU64::new(0),
-            sends: Default::default(),
+            users: Default::default(),
             changes: Mutex::default(),
             stop: AtomicBool::new(false),
             closed: AtomicBool::new(false),

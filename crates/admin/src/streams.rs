@@ -1,8 +1,9 @@
-//! Streams under way: which datasets they use, and how they are ended from outside.
+//! Streams under way: which datasets they use, who sends and receives them, and how they are ended from
+//! outside.
 
 use base::sync::MutexExt;
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 /// The streams of one pool.
@@ -10,6 +11,71 @@ use std::sync::{Arc, Mutex};
 pub struct Streams {
     /// By object of the dataset that is filled.
     list: Mutex<BTreeMap<u64, Arc<AtomicBool>>>,
+}
+
+/// Who has a stream of the pool sent or received.
+#[derive(Default)]
+pub struct Users {
+    next: AtomicU64,
+    list: Mutex<BTreeMap<u64, User>>,
+}
+
+/// A process, what it has sent or received, and which of the two.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct User {
+    pub pid: i32,
+    pub name: String,
+    pub way: Way,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Way {
+    Sent,
+    Received,
+}
+
+/// A user, until this is dropped.
+pub struct Listed<'a>(&'a Users, u64);
+
+impl Users {
+    pub fn enter(&self, pid: i32, name: &str, way: Way) -> Listed<'_> {
+        let id = self.next.fetch_add(1, Ordering::Relaxed);
+        let user = User {
+            pid,
+            name: name.to_string(),
+            way,
+        };
+        self.list.acquire().insert(id, user);
+        Listed(self, id)
+    }
+
+    /// Whether streams go that way.
+    pub fn any(&self, way: Way) -> bool {
+        self.list.acquire().values().any(|u| u.way == way)
+    }
+
+    /// All that go that way, in lines for people; `command` names a process.
+    pub fn lines(&self, way: Way, command: &dyn Fn(i32) -> Option<String>) -> Vec<String> {
+        let list: Vec<User> = self.list.acquire().values().cloned().collect();
+        let line = |u: &User| {
+            let what = match way {
+                Way::Sent => "stream being sent",
+                Way::Received => "stream being received",
+            };
+            let by = match command(u.pid) {
+                Some(c) => format!("{} ({c})", u.pid),
+                None => u.pid.to_string(),
+            };
+            format!("in use by {by}: {}: {what}", u.name)
+        };
+        list.iter().filter(|u| u.way == way).map(line).collect()
+    }
+}
+
+impl Drop for Listed<'_> {
+    fn drop(&mut self) {
+        self.0.list.acquire().remove(&self.1);
+    }
 }
 
 /// A stream under way; it is over when this is dropped.

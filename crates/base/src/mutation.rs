@@ -52,10 +52,16 @@ pub enum Mutation {
     SwapMiscounted,
     /// A comparison of two states forgets the objects that were where the later one has holes.
     DiffForgetsHoles,
+    /// What waited for devices that refused it is taken for written when they are well again.
+    WaitingDropped,
+    /// A suspended pool lets calls in that change something.
+    AdmittedWhileSuspended,
+    /// A pool that was stopped for good begins transactions, which never reach its devices.
+    ChangedWhenStopped,
 }
 
 /// All of them.
-pub const MUTATIONS: [Mutation; 24] = [
+pub const MUTATIONS: [Mutation; 27] = [
     Mutation::FlushOmitted,
     Mutation::FreeReusedEarly,
     Mutation::ReplaySkips,
@@ -80,6 +86,9 @@ pub const MUTATIONS: [Mutation; 24] = [
     Mutation::DeadlistKeyLost,
     Mutation::SwapMiscounted,
     Mutation::DiffForgetsHoles,
+    Mutation::WaitingDropped,
+    Mutation::AdmittedWhileSuspended,
+    Mutation::ChangedWhenStopped,
 ];
 
 #[cfg(feature = "mutations")]

@@ -8,6 +8,7 @@
 //!
 //! Hence no object answers with an error for ever because one request about it panicked once.
 
+use std::cell::RefCell;
 use std::sync::{
     Condvar, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard,
     TryLockError,
@@ -109,6 +110,47 @@ impl CondvarExt for Condvar {
     }
 }
 
+/// How often a thread that does not wait for ever looks whether a lock is free. Few threads do, and seldom.
+const LOOK_AGAIN: Duration = Duration::from_millis(2);
+
+type Stuck = Box<dyn Fn() -> bool>;
+
+thread_local! {
+    static STUCK: RefCell<Option<Stuck>> = const { RefCell::new(None) };
+}
+
+/// Until this is dropped, this thread does not wait for locks of [`shared_unless_stuck`] that may stay
+/// taken. Calls nest: the inner one counts.
+#[must_use]
+pub struct Unwilling(Option<Stuck>);
+
+/// Has this thread wait for such locks only while `stuck` says no: whoever merely looks does not wait for a
+/// thread that holds a lock while it waits for a device.
+pub fn unwilling_when(stuck: impl Fn() -> bool + 'static) -> Unwilling {
+    Unwilling(STUCK.replace(Some(Box::new(stuck))))
+}
+
+impl Drop for Unwilling {
+    fn drop(&mut self) {
+        STUCK.set(self.0.take());
+    }
+}
+
+/// The lock, shared with other readers. `None`: this thread does not wait for it any longer
+/// ([`unwilling_when`]).
+pub fn shared_unless_stuck<T: ?Sized>(lock: &RwLock<T>) -> Option<RwLockReadGuard<'_, T>> {
+    if STUCK.with_borrow(Option::is_none) {
+        return Some(lock.acquire_read());
+    }
+    loop {
+        match lock.try_acquire_read() {
+            Some(guard) => return Some(guard),
+            None if STUCK.with_borrow(|s| s.as_ref().is_some_and(|stuck| stuck())) => return None,
+            None => std::thread::sleep(LOOK_AGAIN),
+        }
+    }
+}
+
 /// Does something when a panic unwinds through the scope of this value.
 pub struct OnPanic<F: FnMut()> {
     act: F,
@@ -169,6 +211,40 @@ mod tests {
             panic!("on purpose");
         }));
         assert!(died.is_err() && n == 1);
+    }
+
+    #[test]
+    fn a_thread_that_only_looks_does_not_wait_for_a_lock_that_stays_taken() {
+        let lock = RwLock::new(1);
+        assert_eq!(shared_unless_stuck(&lock).as_deref(), Some(&1));
+        let all = unwilling_when(|| true);
+        {
+            let _taken = lock.acquire_write();
+            std::thread::scope(|s| {
+                s.spawn(|| {
+                    let _unwilling = unwilling_when(|| true);
+                    assert!(shared_unless_stuck(&lock).is_none());
+                });
+            });
+        }
+        assert_eq!(shared_unless_stuck(&lock).as_deref(), Some(&1));
+        // What is only taken for a moment is waited for.
+        let taken = std::sync::Barrier::new(2);
+        std::thread::scope(|s| {
+            s.spawn(|| {
+                let mut n = lock.acquire_write();
+                taken.wait();
+                std::thread::sleep(Duration::from_millis(20));
+                *n = 2;
+            });
+            taken.wait();
+            {
+                let _unwilling = unwilling_when(|| false);
+                assert_eq!(shared_unless_stuck(&lock).as_deref(), Some(&2));
+            }
+        });
+        drop(all);
+        assert!(STUCK.with_borrow(Option::is_none));
     }
 
     #[test]

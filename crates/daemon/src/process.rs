@@ -185,6 +185,11 @@ impl Process for Threads {
         cli::time::ctime(seconds, &cli::time::zone())
     }
 
+    fn command(&self, pid: i32) -> Option<String> {
+        let name = std::fs::read_to_string(format!("/proc/{pid}/comm")).ok()?;
+        Some(name.trim_end().to_string())
+    }
+
     fn no_dumps(&self) {
         use rustix::process::{set_dumpable_behavior, DumpableBehavior};
         if let Err(e) = set_dumpable_behavior(DumpableBehavior::NotDumpable) {

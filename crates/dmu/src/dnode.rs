@@ -11,7 +11,7 @@ use crate::damage::Checked;
 use crate::objset::Objset;
 use crate::reading::Reading;
 use crate::tree::{Reader, Synced};
-use crate::tx::{Dmu, Tx};
+use crate::tx::{Dmu, Tx, MOS_LOCKS};
 use base::sync::RwLockExt;
 use base::{bail, Block, Error, Kind, PerTxg, RangeSet, Result, Txg};
 use disk::{BlkPtr, DnodePhys, ObjType};
@@ -246,12 +246,17 @@ impl Dnode {
     }
 
     /// A lock for the room that knows the object's content. Objects whose numbers collide share it:
-    /// whoever holds one must not ask for a second.
+    /// whoever holds one must not ask for a second. Objects of the MOS share none with others: a txg that
+    /// waits for its devices may hold one of them, and files are read on.
     pub fn lock(&self) -> &RwLock<()> {
-        let os = self.os.upgrade().map_or(0, |os| os.id());
-        let n =
-            (self.object ^ os.wrapping_mul(0x9e37_79b9_7f4a_7c15)) % self.dmu.locks.len() as u64;
-        &self.dmu.locks[n as usize]
+        let (of_mos, others) = self.dmu.locks.split_at(MOS_LOCKS);
+        match self.os.upgrade().map_or(0, |os| os.id()) {
+            0 => &of_mos[(self.object % of_mos.len() as u64) as usize],
+            os => {
+                let n = self.object ^ os.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+                &others[(n % others.len() as u64) as usize]
+            }
+        }
     }
 
     /// What the room that knows the object's content keeps with it in memory. There is one such room

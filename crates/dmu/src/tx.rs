@@ -3,6 +3,7 @@
 use crate::ahead::Door;
 use crate::objset::Objset;
 use crate::write_early::Early;
+use base::mutation::{mutated, Mutation};
 use base::sync::{CondvarExt, MutexExt, OnPanic};
 use base::{Error, Kind, PerTxg, Result, Txg};
 use env::Env;
@@ -90,6 +91,11 @@ pub(crate) const GIVEN_BACK: u64 = 64 << 20;
 /// Writers wait when blocks of so many bytes are at their places, but their groups not on disk.
 const STORED_MOST: u64 = 1 << 30;
 
+/// Locks of objects of a pool: more than threads that use objects at a time, by far.
+const LOCKS: usize = 315;
+/// Those of them that are for objects of the MOS.
+pub(crate) const MOS_LOCKS: usize = 64;
+
 /// Memory that goes with a transaction until its group is on disk: the record for the log, bytes.
 const TX_COST: u64 = 256;
 
@@ -138,9 +144,10 @@ pub struct Dmu {
     /// Nothing is read ahead.
     pub(crate) no_ahead: AtomicBool,
     pub(crate) early: Arc<Early>,
-    /// Locks of objects ([`crate::Dnode::lock`]). Each pool has its own: one is held while a device
-    /// is read, and a device that does not answer must not hold up other pools.
-    pub(crate) locks: Box<[RwLock<()>; 251]>,
+    /// Locks of objects ([`crate::Dnode::lock`]), the first [`MOS_LOCKS`] of them for the MOS's. Each pool
+    /// has its own: one is held while a device is read, and a device that does not answer must not hold
+    /// up other pools.
+    pub(crate) locks: Box<[RwLock<()>; LOCKS]>,
 }
 
 /// Who is told about blocks that cannot be read.
@@ -158,6 +165,10 @@ pub struct Damage {
     pub blkid: u64,
     /// Group in which the block was born.
     pub birth: Txg,
+}
+
+fn accepts_when_stopped() -> bool {
+    mutated(Mutation::ChangedWhenStopped)
 }
 
 /// The error of an engine that was stopped because it contradicted itself.
@@ -268,7 +279,7 @@ impl Dmu {
             ahead: Arc::default(),
             no_ahead: AtomicBool::new(false),
             early: Arc::default(),
-            locks: Box::new([const { RwLock::new(()) }; 251]),
+            locks: Box::new([const { RwLock::new(()) }; LOCKS]),
         })
     }
 
@@ -452,7 +463,7 @@ impl Dmu {
         while g.closing && g.stopped.is_none() {
             g = self.gate_cv.wait_acquire(g);
         }
-        if let Some(why) = &g.stopped {
+        if let Some(why) = g.stopped.as_ref().filter(|_| !accepts_when_stopped()) {
             return Err(why.clone());
         }
         let txg = g.open;

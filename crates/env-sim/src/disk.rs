@@ -71,6 +71,8 @@ pub struct MemDisk {
     pub gone: AtomicBool,
     /// It has stopped answering: every transfer fails at once.
     pub dead: AtomicBool,
+    /// Transfers of any kind after which it is dead. Negative: no limit.
+    pub dies_after: AtomicI64,
     /// So many of the next reads fail, and writes, each once.
     pub read_errors: AtomicU64,
     pub write_errors: AtomicU64,
@@ -106,6 +108,7 @@ impl MemDisk {
             fail_flush: AtomicBool::new(false),
             gone: AtomicBool::new(false),
             dead: AtomicBool::new(false),
+            dies_after: AtomicI64::new(-1),
             read_errors: AtomicU64::new(0),
             write_errors: AtomicU64::new(0),
             phantom: AtomicU64::new(0),
@@ -184,6 +187,7 @@ impl MemDisk {
             n.store(0, Relaxed);
         }
         self.left.store(-1, Relaxed);
+        self.dies_after.store(-1, Relaxed);
         *self.misdirect.acquire() = None;
         *self.bad_ranges.acquire() = base::RangeSet::new();
     }
@@ -197,6 +201,9 @@ impl MemDisk {
                     c.pass(ns);
                 }
             }
+        }
+        if self.dies_after.load(Relaxed) >= 0 && self.dies_after.fetch_sub(1, Relaxed) == 0 {
+            self.dead.store(true, Relaxed);
         }
         match self.dead.load(Relaxed) {
             true => Err(Error::new(Kind::Io, "the device does not answer")),

@@ -9,7 +9,7 @@
 //! the kernel waits for them to be taken.
 
 use fuse::{Errno, Request};
-use pool::{Failmode, Pool};
+use pool::{Admits, Pool};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -29,9 +29,9 @@ impl Admission {
     ///
     /// Errors: EIO if the pool cannot be written, EINTR if the caller was killed meanwhile.
     pub fn call(&self, req: &Request) -> Result<(), Errno> {
-        match self.0.suspended() {
-            None => Ok(()),
-            Some(_) => self.wait(|| fuse::is_killed(req.pid)),
+        match self.0.admits() {
+            Admits::Now => Ok(()),
+            _ => self.wait(|| fuse::is_killed(req.pid)),
         }
     }
 
@@ -46,14 +46,11 @@ impl Admission {
     fn wait(&self, killed: impl Fn() -> bool) -> Result<(), Errno> {
         let lent = fuse::about_to_wait_for_requests();
         loop {
-            if self.0.stopped().is_some() {
-                return Err(Errno::EIO);
-            }
-            if !self.0.is_waiting() {
-                return Ok(());
-            }
-            if self.0.failmode() != Failmode::Wait || lent.is_over() {
-                return Err(Errno::EIO);
+            match self.0.admits() {
+                Admits::Now => return Ok(()),
+                Admits::Never => return Err(Errno::EIO),
+                Admits::Later if lent.is_over() => return Err(Errno::EIO),
+                Admits::Later => {}
             }
             if killed() {
                 return Err(EINTR);

@@ -127,6 +127,7 @@ impl Pool {
         pool.tree
             .init_labels(&pool.label_base(0, 0), &tops, TXG_INITIAL)?;
         pool.first_group(&tx)?;
+        pool.refresh_failmode()?;
         pool.sync()?;
         Ok(pool)
     }

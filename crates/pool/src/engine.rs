@@ -173,6 +173,7 @@ impl Pool {
             errlog: ErrLog::default(),
             heart: p.heart,
             history_lost: Default::default(),
+            props: Mutex::default(),
             me: me.clone(),
             tunables: p.tunables,
         });

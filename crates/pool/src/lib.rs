@@ -68,7 +68,7 @@ pub use served::Serving;
 pub use shared::Shares;
 pub use spacemaps::{MapFeatures, SpaceMaps, TopShape};
 pub use spares::{AuxDevices, AuxKind, FEATURE_DRAID};
-pub use suspend::{Failmode, Patience, Tell, Turn};
+pub use suspend::{Admits, Failmode, Patience, Tell, Turn};
 
 use base::{Error, Result};
 use dmu::{Dmu, Objset, Tx};
@@ -159,6 +159,8 @@ pub struct Pool {
     pub(crate) errlog: ErrLog,
     pub(crate) heart: multihost::Heart,
     pub(crate) history_lost: std::sync::atomic::AtomicU64,
+    /// The properties that are stored, once they were read.
+    pub(crate) props: Mutex<Option<props::KnownProps>>,
     me: std::sync::Weak<Pool>,
     /// First txg of this opening: blocks of the intent log born in it or later are claims.
     pub first_txg: base::Txg,

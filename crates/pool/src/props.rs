@@ -1,16 +1,24 @@
 //! Properties of the pool itself that are kept in the MOS: the ZAP `pool_props` (pool format §16.8).
+//!
+//! They are read once and kept in memory, so that a pool whose txg waits for its devices, and holds locks of
+//! the MOS meanwhile, can be described.
 
 use crate::create::mos_policy;
 use crate::Pool;
+use base::sync::MutexExt;
 use base::{bail, Result};
 use disk::ObjType;
 use dmu::Tx;
 use dsl::PropValue;
+use std::collections::BTreeMap;
 use zap::{Value, Zap};
 
 const OBJECT: &str = "pool_props";
 /// Pool version that has them.
 const VERSION_PROPS: u64 = 6;
+
+/// Properties by name.
+pub(crate) type KnownProps = BTreeMap<String, PropValue>;
 
 impl Pool {
     fn props_object(&self) -> Result<Option<u64>> {
@@ -19,20 +27,29 @@ impl Pool {
 
     /// Every property stored, by name.
     pub fn stored_props(&self) -> Result<Vec<(String, PropValue)>> {
+        // Read when the pool is opened or made, before anybody else knows it.
+        let mut known = self.props.acquire();
+        let all = match &*known {
+            Some(all) => all,
+            None => known.insert(self.read_props()?),
+        };
+        Ok(all.clone().into_iter().collect())
+    }
+
+    fn read_props(&self) -> Result<KnownProps> {
+        let mut out = KnownProps::new();
         let Some(object) = self.props_object()? else {
-            return Ok(Vec::new());
+            return Ok(out);
         };
         let dn = self.mos.hold(object)?;
-        let mut out = Vec::new();
         for e in Zap::new(&dn).iter() {
             let e = e?;
             let value = match e.value.as_u64() {
                 Some(n) => PropValue::Int(n),
                 None => PropValue::Str(e.value.to_text()?),
             };
-            out.push((e.text(), value));
+            out.insert(e.text(), value);
         }
-        out.sort_by(|a, b| a.0.cmp(&b.0));
         Ok(out)
     }
 
@@ -64,6 +81,12 @@ impl Pool {
             Some(PropValue::Str(s)) => z.update(tx, name, &Value::string(s)),
             None => z.remove_if(tx, name).map(|_| ()),
         }?;
+        if let Some(known) = &mut *self.props.acquire() {
+            match value {
+                Some(v) => known.insert(name.to_string(), v.clone()),
+                None => known.remove(name),
+            };
+        }
         match name {
             "dedup_table_quota" => self.refresh_dedup_quota(),
             "failmode" => self.refresh_failmode(),

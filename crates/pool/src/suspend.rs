@@ -22,6 +22,7 @@
 //! objects; it never holds [`Suspension::state`].
 
 use crate::Pool;
+use base::mutation::{mutated, Mutation};
 use base::sync::{CondvarExt, MutexExt};
 use base::{Error, Kind, Result, Txg};
 use std::sync::atomic::{AtomicU64, AtomicU8, Ordering};
@@ -56,11 +57,28 @@ impl Failmode {
     }
 }
 
+/// What becomes, at this moment, of a call that changes something.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Admits {
+    /// It is carried out.
+    Now,
+    /// It waits, having changed nothing.
+    Later,
+    /// It fails with EIO.
+    Never,
+}
+
 /// Decides whether a txg that the devices refuse waits for them.
 pub trait Patience: Send + Sync {
-    /// The devices refused what the txg needs, because of `why`. Called by the syncing thread; may
-    /// block. True: try again. False: stop the pool for good.
+    /// The devices refused what the txg needs, because of `why`, and the pool is in state 2. Called
+    /// by the syncing thread; may block. True: try again. False: stop the pool for good.
     fn again(&self, pool: &Pool, why: &Error) -> bool;
+}
+
+impl<P: Patience + ?Sized> Patience for std::sync::Arc<P> {
+    fn again(&self, pool: &Pool, why: &Error) -> bool {
+        (**self).again(pool, why)
+    }
 }
 
 /// A change of state.
@@ -143,6 +161,16 @@ impl Pool {
     /// How often the devices took what they had refused, since the pool was opened.
     pub fn resumptions(&self) -> u64 {
         self.io.resumptions.load(Ordering::Acquire)
+    }
+
+    /// Whether a call that changes something is carried out now.
+    pub fn admits(&self) -> Admits {
+        match self.io.now.load(Ordering::Acquire) {
+            RUNNING => Admits::Now,
+            _ if mutated(Mutation::AdmittedWhileSuspended) => Admits::Now,
+            WAITING if self.failmode() == Failmode::Wait => Admits::Later,
+            _ => Admits::Never,
+        }
     }
 
     /// Stops the pool because of `why`: no txg is written from now on, and a txg that waits for its
@@ -277,17 +305,39 @@ impl Pool {
             if self.failmode() == Failmode::Panic {
                 return Err(why.context("failmode=panic"));
             }
-            if let Some(stopped) = self.stopped() {
-                return Err(stopped);
-            }
             self.dmu.pause_early(true);
             tracing::debug!(pool = %self.name(), txg = self.dmu.open_txg(), %why, "devices refuse a txg");
-            if !patience.again(self, &why) {
+            if !self.waits(&why) || !patience.again(self, &why) {
                 return Err(self.stopped().unwrap_or(why));
+            }
+            if mutated(Mutation::WaitingDropped) {
+                self.went_through();
+                return Ok(());
             }
             // Devices that went away may be back.
             self.tree.reopen();
         }
+    }
+
+    /// The pool waits for its devices, from now on or still. False: it must not.
+    fn waits(&self, why: &Error) -> bool {
+        let mut st = self.io.lock();
+        if st.stopped.is_some() || st.gives_up {
+            return false;
+        }
+        let news = st.waiting.replace(why.clone()).is_none();
+        if news {
+            self.io.now.store(WAITING, Ordering::Release);
+        } else {
+            st.made += 1;
+        }
+        drop(st);
+        self.io.changed.notify_all();
+        if news {
+            self.tell_waiting();
+            self.io.tell(Turn::Waits(why));
+        }
+        true
     }
 
     /// The devices took what they were given.
@@ -360,27 +410,10 @@ fn is_of_devices(e: &Error) -> bool {
 struct Blocking;
 
 impl Patience for Blocking {
-    fn again(&self, pool: &Pool, why: &Error) -> bool {
+    fn again(&self, pool: &Pool, _: &Error) -> bool {
         let io = &pool.io;
-        let mut st = io.lock();
-        if st.stopped.is_some() || st.gives_up {
-            return false;
-        }
-        let news = st.waiting.replace(why.clone()).is_none();
-        if news {
-            io.now.store(WAITING, Ordering::Release);
-        } else {
-            st.made += 1;
-        }
-        drop(st);
-        io.changed.notify_all();
-        if news {
-            pool.tell_waiting();
-            io.tell(Turn::Waits(why));
-        }
         let idle = |st: &mut State| st.stopped.is_none() && !st.gives_up && st.wanted <= st.made;
-        let st = io.lock();
-        let (st, _) = io.changed.wait_acquire_while(st, RETRY, idle);
+        let (st, _) = io.changed.wait_acquire_while(io.lock(), RETRY, idle);
         st.stopped.is_none() && !st.gives_up
     }
 }

@@ -129,6 +129,16 @@ impl Desk {
             .map_err(told)
     }
 
+    /// `zpool export -f`: what it says is lost.
+    pub fn export_by_force(&self) -> Result<Option<String>> {
+        let command = format!("zpool export -f {POOL}");
+        let how = pools::Leave {
+            force: true,
+            ..pools::Leave::default()
+        };
+        pools::leave(&self.admin, ROOT, POOL, how, &command).map_err(told)
+    }
+
     /// `zfs mount`: replays the intent log and cleans up.
     pub fn mount(&self, fs: &str, l: &Layout) -> Result<Fs> {
         let entry = self.entry()?;

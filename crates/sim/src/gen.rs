@@ -6,10 +6,12 @@ use crate::found::What;
 use crate::lineage::Lineage;
 use crate::op::{Change, Fault, Fill, Op};
 use crate::owners;
+use crate::refuse::{self, Ending, Refuse};
 use crate::rig::{Layout, MIB};
 use crate::rights;
 use crate::world::World;
 use env_sim::SeededRng;
+use pool::Failmode;
 use std::cell::Cell;
 use vdev::GroupKind;
 use zpl::QUOTA_NAMES;
@@ -51,6 +53,9 @@ const KINDS: [(&str, u64); 30] = [
 /// Lines in a thousand that change a device, where devices may fail.
 const DEVICES: u64 = 12;
 
+/// Lines in a thousand from which on all devices refuse something, in every second seed.
+const REFUSALS: u64 = 30;
+
 /// Kinds that only worlds with projects have, so that all others are the ones they were before.
 const OWNERS: [(&str, u64); 4] = [("createas", 8), ("chown", 6), ("project", 3), ("limit", 4)];
 
@@ -85,6 +90,8 @@ pub struct Generator {
     rng: SeededRng,
     /// Of changes of devices.
     devices: SeededRng,
+    /// Of devices that refuse.
+    refusals: Option<SeededRng>,
     weights: Vec<(&'static str, u64)>,
     /// Operations between two power cuts, about.
     epoch: u64,
@@ -194,6 +201,7 @@ impl Generator {
             names: [4, 12, 40][rng.below(3) as usize],
             snaps: Cell::new(0),
             devices: SeededRng::new(seed ^ 0xde71),
+            refusals: (seed % 2 == 0).then(|| SeededRng::new(seed ^ 0x5e4d)),
             rng,
         }
     }
@@ -218,6 +226,9 @@ impl Generator {
         // Of dice of its own, so that what comes between is what it was before.
         if self.sick > 0 && self.devices.below(1000) < DEVICES {
             return self.device();
+        }
+        if let Some(op) = self.refusal() {
+            return op;
         }
         loop {
             if let Some(op) = self.try_next(w) {
@@ -253,6 +264,31 @@ impl Generator {
             disk: self.devices.below(self.sick as u64) as usize,
             change,
         }
+    }
+
+    /// All devices refuse, by dice of its own.
+    fn refusal(&self) -> Option<Op> {
+        let dice = self.refusals.as_ref()?;
+        if dice.below(1000) >= REFUSALS {
+            return None;
+        }
+        let what = match dice.below(4) {
+            0 => refuse::What::Writes,
+            1 => refuse::What::Flushes,
+            _ => refuse::What::After(dice.below(80)),
+        };
+        Some(Op::Refuse(Refuse {
+            what,
+            attempts: 1 + dice.below(3),
+            failmode: match dice.below(3) {
+                0 => Failmode::Continue,
+                _ => Failmode::Wait,
+            },
+            ending: match dice.below(3) {
+                0 => Ending::Export,
+                _ => Ending::Clear,
+            },
+        }))
     }
 
     fn fault(&self) -> Op {

@@ -19,6 +19,7 @@ pub mod op;
 pub mod oracle;
 pub mod owners;
 pub mod points;
+pub mod refuse;
 pub mod rig;
 pub mod rights;
 pub mod trace;

@@ -4,6 +4,7 @@
 
 use crate::cut::Fate;
 use crate::lineage::{fs_word, Lineage, ROOT, VERBS};
+use crate::refuse::Refuse;
 use std::fmt;
 use std::str::FromStr;
 
@@ -222,6 +223,8 @@ pub enum Op {
         disk: usize,
         fault: Fault,
     },
+    /// All devices refuse what is written, from now on.
+    Refuse(Refuse),
     /// The power goes: of the events since the last cut the last `back` per mille did not happen,
     /// what was not flushed by then fares by `fate`, drawn from `seed`. What is left is opened.
     Cut {
@@ -359,6 +362,7 @@ impl fmt::Display for Op {
             Reimport => write!(f, "reimport"),
             Device { disk, change } => write!(f, "device {disk} {change}"),
             Fault { disk, fault } => write!(f, "fault {disk} {fault}"),
+            Refuse(line) => line.fmt(f),
             Cut { back, fate, seed } => write!(f, "cut {back} {fate:?} {seed}"),
         }
     }
@@ -466,6 +470,7 @@ impl Words<'_> {
             "remount" => Op::Remount { fs: self.fs()? },
             "reimport" => Op::Reimport,
             "device" => self.device()?,
+            "refuse" => Op::Refuse(Refuse::parse(&mut || self.word())?),
             "fault" => Op::Fault {
                 disk: self.num()?,
                 fault: self.fault()?,

@@ -4,6 +4,7 @@
 mod faults;
 mod lineage;
 mod posix;
+mod refusal;
 
 use crate::check::Opened;
 use crate::cut::Image;
@@ -84,6 +85,8 @@ pub struct Counts {
     pub apart: u64,
     pub events: u64,
     pub faults: u64,
+    /// Operations in which the pool waited for its devices.
+    pub suspended: u64,
 }
 
 pub struct World {
@@ -113,6 +116,8 @@ pub struct World {
     /// Snapshots, `fs@snapshot`, whose objects the model numbers as it does those of their file system now: none from before
     /// the last cut or rollback.
     comparable: BTreeSet<String>,
+    /// What the pool asks for patience when its devices refuse.
+    waiting: Arc<refusal::Waiting>,
 }
 
 /// The bytes of a fill.
@@ -153,6 +158,7 @@ impl World {
         let clock = Arc::new(ManualClock::default());
         clock.seconds.store(1_700_000_000, Relaxed);
         World {
+            waiting: refusal::Waiting::new(&disks, &journal),
             layout,
             disks,
             base,
@@ -189,6 +195,7 @@ impl World {
             models.push(FsModel::new(&frozen, op));
         });
         self.opened = Some(opened);
+        self.lend_patience();
         Ok(())
     }
 
@@ -232,7 +239,11 @@ impl World {
             let pos = self.pos();
             self.oracle.begin(pos);
         }
-        let outcome = self.carry_out(op).map_err(|e| format!("{line}: {e}"))?;
+        self.before_waiting(op);
+        let done = self.carry_out(op);
+        let outcome = self
+            .after_waiting(done)
+            .map_err(|e| format!("{line}: {e}"))?;
         if outcome == Outcome::Done {
             self.keep_comparable(op);
         }
@@ -264,6 +275,7 @@ impl World {
             Op::Remount { .. } | Op::Reimport => self.again(op),
             Op::Device { disk, change } => self.device(*disk, *change),
             Op::Fault { disk, fault } => Ok(self.fault(*disk, *fault)),
+            Op::Refuse(line) => self.refuse(*line),
             Op::Read { fs, path } => return self.read(fs, path),
             Op::Send { fs } => return self.send(fs),
             Op::Diff { fs, snap } => return self.diff(fs, snap),

@@ -366,3 +366,42 @@ fn a_hole_that_an_increment_leaves_out_is_missed() {
     ];
     found(Mutation::SendHolesLeftOut, &|_| replayed(&lines));
 }
+
+const WAITS: [&str; 3] = ["create . a 644", "write . a 0 300000 2", "sync"];
+
+/// Lines after a file system with a file was made.
+fn waits(lines: &[&str]) -> Result<(), String> {
+    replayed(&[&WAITS[..], lines, &["cut 0 Kept 1"]].concat())
+}
+
+#[test]
+fn a_txg_that_waited_and_is_dropped_is_missed() {
+    let lines = [
+        "write . a 0 200000 3",
+        "refuse writes 2 wait clear",
+        "sync",
+        "read . a",
+    ];
+    found(Mutation::WaitingDropped, &|_| waits(&lines));
+}
+
+#[test]
+fn a_change_that_a_suspended_pool_lets_in_is_found() {
+    for mode in ["wait", "continue"] {
+        let line = format!("refuse writes 2 {mode} clear");
+        let lines = [line.as_str(), "write . a 0 200000 3", "fsync . a", "sync"];
+        found(Mutation::AdmittedWhileSuspended, &|_| waits(&lines));
+    }
+}
+
+#[test]
+fn a_change_that_a_stopped_pool_accepts_is_found() {
+    let lines = [
+        "write . a 0 200000 3",
+        "refuse writes 2 wait export",
+        "sync",
+        "write . a 0 100000 4",
+        "sync",
+    ];
+    found(Mutation::ChangedWhenStopped, &|_| waits(&lines));
+}

@@ -32,8 +32,12 @@ fn quiet() {
 /// A trace of a seed without power cuts and faults.
 fn trace_of(seed: u64) -> Trace {
     let mut t = trace::run_seed(seed, STEPS, &Extra::default()).trace;
-    t.ops
-        .retain(|op| !matches!(op, Op::Cut { .. } | Op::Device { .. } | Op::Fault { .. }));
+    t.ops.retain(|op| {
+        !matches!(
+            op,
+            Op::Cut { .. } | Op::Device { .. } | Op::Fault { .. } | Op::Refuse(_)
+        )
+    });
     t
 }
 

@@ -86,6 +86,53 @@ fn limits_are_in_force() {
     assert_eq!(r.counts.refused, 5);
 }
 
+/// All devices refuse in the middle of anything that a txg writes: nothing is lost when they are well again, and
+/// nothing acknowledged when the pool is exported by force.
+fn refused(layout: &str) {
+    let mut suspended = 0;
+    for n in (0..26).step_by(2) {
+        for (mode, ending) in [("wait", "clear"), ("continue", "export")] {
+            let text = format!(
+                "seed {n}\nlayout {layout} ashift 9 size 67108864 recordsize 16384\n\
+                 create . a 644\nwrite . a 0 100000 2\nsync\nmkdir . d\nwrite . a 500 60000 3\n\
+                 fsync . a\nwrite . a 0 9000 4\ncreate . d/b 644\nrefuse after {n} 2 {mode} {ending}\n\
+                 sync\nread . a\nrename . d/b c\nsync\nfsync . c\ncut 0 Torn 5\nread . a\n"
+            );
+            let r = trace::replay(&text.parse().unwrap(), &Extra::default());
+            fine(&r);
+            suspended += r.counts.suspended;
+        }
+    }
+    assert!(suspended > 10, "the pool waited {suspended} times");
+}
+
+#[test]
+fn a_disk_that_refuses_at_any_moment_costs_nothing() {
+    refused("single 1");
+}
+
+#[test]
+fn disks_of_a_mirror_that_refuse_at_any_moment_cost_nothing() {
+    refused("mirror 2");
+}
+
+#[test]
+fn disks_of_raidz_that_refuse_at_any_moment_cost_nothing() {
+    refused("raidz1 3");
+}
+
+/// Seeds in which all devices refuse now and then.
+#[test]
+fn seeds_wait_for_their_devices() {
+    let mut suspended = 0;
+    for seed in (300..316).step_by(2) {
+        let r = trace::run_seed(seed, 80, &Extra::default());
+        fine(&r);
+        suspended += r.counts.suspended;
+    }
+    assert!(suspended > 3, "pools waited {suspended} times");
+}
+
 /// Traces that once failed, or nearly.
 #[test]
 fn kept_traces() {

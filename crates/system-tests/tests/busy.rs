@@ -1,6 +1,7 @@
 //! Whoever is told that something is busy is told who keeps it so.
 
 use rustix::process::Signal;
+use std::io::{Read, Write};
 use std::process::{Child, Stdio};
 use std::time::Duration;
 use system_tests::{signal, until, wait, Rig};
@@ -81,5 +82,56 @@ fn busy_names_processes_and_mounts_below() {
     assert!(said.contains(&format!("{at}/a/t: mounted below")), "{said}");
     rig.sh(&format!("umount {at}/a/t"));
     rig.zpool(&["export", "tank"]);
+    rig.stop();
+}
+
+/// A pool whose streams are under way names who sends and who receives them.
+#[test]
+fn busy_names_who_sends_and_who_receives() {
+    let Some(mut rig) = Rig::as_root("busy-streams") else {
+        return;
+    };
+    let disk = rig.image("disk", 256 << 20);
+    let at = rig.mnt().join("tank").to_str().unwrap().to_string();
+    rig.start();
+    rig.zpool(&["create", "-m", &at, "tank", &disk]);
+    rig.zfs(&["create", "tank/a"]);
+    rig.sh(&format!("head -c 3000000 /dev/urandom >{at}/a/f"));
+    rig.zfs(&["snapshot", "tank/a@1"]);
+    let stream = rig.path().join("stream");
+    rig.sh(&format!("zfs send tank/a@1 >{}", stream.display()));
+    let named = |pid: u32, what: &str| {
+        let line = format!("in use by {pid} (zfs): {what}");
+        let said = rig.try_run("zpool", &["export", "tank"]).fails(1);
+        assert!(
+            said.starts_with("cannot export 'tank': pool is busy"),
+            "{said}"
+        );
+        assert!(said.lines().any(|l| l.trim() == line), "{said}");
+    };
+    // Nobody takes more than a pipe holds.
+    let mut send = rig.command("zfs", &["send", "tank/a@1"]);
+    let mut sender = Holder(send.stdout(Stdio::piped()).spawn().unwrap());
+    let mut begun = [0; 100];
+    let output = sender.0.stdout.as_mut().unwrap();
+    output.read_exact(&mut begun).unwrap();
+    named(sender.0.id(), "tank/a@1: stream being sent");
+    drop(sender);
+    // Half of a stream, and nothing more.
+    let whole = std::fs::read(&stream).unwrap();
+    let mut receive = rig.command("zfs", &["receive", "tank/b"]);
+    let mut receiver = Holder(receive.stdin(Stdio::piped()).spawn().unwrap());
+    let mut input = receiver.0.stdin.take().unwrap();
+    input.write_all(&whole[..whole.len() / 2]).unwrap();
+    until("the stream is being received", || {
+        rig.zpool(&["sync", "tank"]);
+        rig.try_run("zfs", &["list", "tank/b"]).status.success()
+    });
+    named(receiver.0.id(), "tank/b: stream being received");
+    drop(receiver);
+    drop(input);
+    until("the pool is free", || {
+        rig.try_run("zpool", &["export", "tank"]).status.success()
+    });
     rig.stop();
 }

@@ -155,6 +155,111 @@ fn one_side_of_a_mirror() {
     rig.stop();
 }
 
+/// A side of a mirror that was away while something was written is named, in a state that scripts see, until
+/// it has everything; then it stands alone.
+#[test]
+fn a_side_that_missed_writes_is_told_until_it_has_them() {
+    let Some(mut rig) = Rig::new("fault-missed") else {
+        return;
+    };
+    let (a, b) = (rig.image("a", 128 * MIB), rig.image("b", 128 * MIB));
+    let (mnt, disks) = (rig.mnt(), rig.disks());
+    let (at, disks) = (mnt.to_str().unwrap(), disks.to_str().unwrap());
+    rig.start();
+    if !set(&rig, &[]) {
+        return;
+    }
+    // In no cache file, so that nothing is imported, and mended, by itself.
+    let create = ["create", "-o", "cachefile=none", "-m", at, "tank", "mirror"];
+    rig.zpool(&[&create[..], &[&a, &b]].concat());
+    let before = write(&mnt.join("before"), 1).unwrap();
+    rig.zpool(&["sync", "tank"]);
+    let told = |rig: &Rig, words: &str| {
+        let health = rig.zpool(&["list", "-H", "-o", "health", "tank"]);
+        assert_eq!(health, "DEGRADED\n");
+        for args in [&["status", "tank"][..], &["status", "-x"]] {
+            let said = rig.zpool(args);
+            assert!(said.contains("state: DEGRADED"), "{args:?}: {said}");
+            assert!(said.contains(words), "{args:?}: {said}");
+        }
+        assert_ne!(row(rig, "tank", &b).0, "ONLINE");
+        assert_eq!(row(rig, "tank", &a).0, "ONLINE");
+    };
+    set(&rig, &[(&b, Transfer::Write, Trouble::Error, 1)]);
+    let missed = write(&mnt.join("missed"), 2).unwrap();
+    rig.zpool(&["sync", "tank"]);
+    told(&rig, "");
+    rig.kill();
+
+    // All devices are there and well, and one lacks something.
+    rig.start();
+    let import = |rig: &Rig, options: &[&str]| {
+        let args = [
+            &["import", "-f", "-o", "cachefile=none", "-d", disks],
+            options,
+        ];
+        rig.zpool(&[&args.concat()[..], &["tank"]].concat());
+    };
+    import(&rig, &["-o", "readonly=on"]);
+    told(&rig, "lacks data of txg");
+    let read = |name: &str| hash(&fs::read(mnt.join(name)).unwrap());
+    assert_eq!((read("before"), read("missed")), (before, missed));
+    rig.zpool(&["export", "tank"]);
+
+    import(&rig, &[]);
+    rig.zpool(&["wait", "-t", "resilver", "tank"]);
+    until("it has everything", || {
+        rig.zpool(&["list", "-H", "-o", "health", "tank"]) == "ONLINE\n"
+    });
+    let said = rig.zpool(&["status", "-x", "tank"]);
+    assert!(said.contains("is healthy"), "{said}");
+    rig.zpool(&["export", "tank"]);
+    rig.zdb_check("tank");
+    fs::rename(&a, rig.path().join("away")).unwrap();
+    import(&rig, &[]);
+    assert_eq!((read("before"), read("missed")), (before, missed));
+    rig.zpool(&["export", "tank"]);
+    rig.stop();
+}
+
+/// A command that waits for another one is killed: it is not carried out later.
+#[test]
+fn a_command_that_is_killed_while_it_waits_is_not_carried_out() {
+    let Some(mut rig) = Rig::new("fault-killed") else {
+        return;
+    };
+    let (a, b) = (rig.image("a", 128 * MIB), rig.image("b", 128 * MIB));
+    rig.start();
+    if !set(&rig, &[]) {
+        return;
+    }
+    rig.zpool(&["create", "-m", "none", "tank", "mirror", &a, &b]);
+    let run = |args: &[&str]| {
+        let mut c = rig.command("zpool", args);
+        c.stdout(Stdio::null()).stderr(Stdio::null());
+        c.spawn().unwrap()
+    };
+    // As long as it takes: until the fault is taken away.
+    set(&rig, &[(&a, Transfer::Flush, Trouble::Delay(3_600_000), 1)]);
+    let mut first = run(&["offline", "tank", &b]);
+    std::thread::sleep(Duration::from_secs(2));
+    assert!(first.try_wait().unwrap().is_none(), "nothing stalls");
+    let mut second = run(&["detach", "tank", &b]);
+    std::thread::sleep(Duration::from_secs(2));
+    assert!(second.try_wait().unwrap().is_none(), "it does not wait");
+    signal(second.id(), Signal::KILL);
+    assert!(wait(&mut second, SOON).is_some());
+    std::thread::sleep(Duration::from_secs(1));
+    set(&rig, &[]);
+    assert!(wait(&mut first, SOON).is_some_and(|s| s.success()));
+    // Whoever comes next comes after it.
+    rig.soon(SOON, "zpool", &["online", "tank", &b]).ok();
+    let status = rig.zpool(&["status", "-P", "tank"]);
+    assert!(status.contains(&b), "{status}");
+    rig.zpool(&["export", "tank"]);
+    rig.stop();
+}
+
 fn write(path: &Path, seed: u64) -> std::io::Result<u64> {
     let bytes = Dice::new(seed).bytes(400_000);
     fs::write(path, &bytes)?;

@@ -198,3 +198,50 @@ fn failmode_continue() {
 fn an_image_is_emptied() {
     removed("gone-emptied", Way::Emptied, "wait");
 }
+
+/// A pool of the cache file whose device is not there when the daemon starts: all commands know it, and say
+/// what to do, which works.
+#[test]
+fn a_pool_that_could_not_be_opened_is_known_to_every_command() {
+    let Some(mut rig) = Rig::new("unopened") else {
+        return;
+    };
+    let image = rig.image("disk", 128 * MIB);
+    let at = rig.mnt().to_str().unwrap().to_string();
+    rig.start();
+    rig.zpool(&["create", "-m", &at, "tank", &image]);
+    rig.sh(&format!("echo content >{at}/file"));
+    rig.stop();
+    let away = rig.path().join("away");
+    fs::rename(&image, &away).unwrap();
+    rig.start();
+    let list = rig.zpool(&["list", "-H", "-o", "name,health"]);
+    assert_eq!(list, "tank\tUNAVAIL\n");
+    rig.zpool(&["status", "tank"]);
+    for (program, args) in [
+        ("zpool", &["clear", "tank"][..]),
+        ("zpool", &["online", "tank", &image]),
+        ("zpool", &["offline", "tank", &image]),
+        ("zpool", &["scrub", "tank"]),
+        ("zpool", &["set", "comment=x", "tank"]),
+        ("zpool", &["sync", "tank"]),
+        ("zpool", &["history", "tank"]),
+        ("zpool", &["reopen", "tank"]),
+        ("zpool", &["upgrade", "tank"]),
+        ("zpool", &["destroy", "tank"]),
+    ] {
+        let said = rig.try_run(program, args).fails(1);
+        assert!(!said.contains("no such pool"), "{args:?}: {said}");
+        assert!(said.contains("could not be opened"), "{args:?}: {said}");
+    }
+    // As they advise.
+    fs::rename(&away, &image).unwrap();
+    rig.zpool(&["import", "tank"]);
+    assert_eq!(rig.sh(&format!("cat {at}/file")), "content\n");
+    rig.stop();
+    fs::rename(&image, &away).unwrap();
+    rig.start();
+    rig.zpool(&["export", "tank"]);
+    assert_eq!(rig.zpool(&["list", "-H", "-o", "name"]), "");
+    rig.stop();
+}

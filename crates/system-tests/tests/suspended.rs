@@ -333,6 +333,33 @@ fn an_image_that_is_truncated_under_its_pool_is_noticed() {
     rig.stop();
 }
 
+/// One write fails while a pool is imported: the import fails, says nothing untrue, and leaves the device free.
+#[test]
+fn an_import_that_meets_a_write_error_leaves_the_device_free() {
+    let Some(p) = pool("susp-import", "wait") else {
+        return;
+    };
+    p.soon("zpool", &["export", "tank"]).ok();
+    let disks = p.rig.disks();
+    let import = ["import", "-d", disks.to_str().unwrap(), "tank"];
+    for on in [Transfer::Write, Transfer::Flush] {
+        fail(&p.rig, &p.device, &[on]);
+        let said = p.soon("zpool", &import).fails(1);
+        assert!(said.contains("cannot import 'tank'"), "{said}");
+        for word in ["estroy", "re-create", "in use"] {
+            assert!(!said.contains(word), "{said}");
+        }
+        let none = p.soon("zpool", &["list", "-H", "-o", "name"]).ok();
+        assert_eq!(none, "");
+        fail(&p.rig, &p.device, &[]);
+        p.soon("zpool", &import).ok();
+        p.run("tail -n 1 old1; echo x >>old2; sync old2").ok();
+        p.soon("zpool", &["export", "tank"]).ok();
+    }
+    p.soon("zpool", &import).ok();
+    p.end();
+}
+
 /// An image file that is sparse, on a file system that is full: nothing has to be done but to make room.
 #[test]
 fn a_pool_on_a_full_host_goes_on_when_there_is_room() {

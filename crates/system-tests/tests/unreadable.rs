@@ -211,6 +211,50 @@ fn a_damaged_file_stops_nobody_but_its_readers() {
     rig.stop();
 }
 
+/// A block of the history of which no copy can be read: what is recorded is lost, and nothing else.
+#[test]
+fn a_damaged_history_stops_no_command() {
+    let Some(mut rig) = Rig::new("history") else {
+        return;
+    };
+    let image = rig.image("disk", 128 << 20);
+    let (mnt, disks) = (rig.mnt(), rig.disks());
+    let (at, disks) = (mnt.to_str().unwrap(), disks.to_str().unwrap());
+    rig.start();
+    rig.zpool(&["create", "-m", at, "tank", &image]);
+    fs::write(mnt.join("file"), "content").unwrap();
+    rig.zpool(&["export", "tank"]);
+    let spoil = |rig: &Rig| {
+        let all = rig.try_run("zdb", &["-e", "-p", disks, "-dd", "tank"]).ok();
+        let line = |l: &&str| l.contains("SPA history") && !l.contains("offsets");
+        let line = all.lines().find(line).expect("an object of the history");
+        let object = line.split_whitespace().next().unwrap().parse().unwrap();
+        let copies = &tree(rig, "tank", object)[&(0, 0)];
+        assert_eq!(copies.len(), 3, "metadata of the pool have three copies");
+        let f = File::options().write(true).open(&image).unwrap();
+        for (offset, _) in copies {
+            f.write_all_at(&[0x5a; 512], FRONT + offset).unwrap();
+        }
+    };
+    spoil(&rig);
+    let import = || rig.zpool(&["import", "-d", disks, "tank"]);
+    for force in [&[][..], &["-f"]] {
+        import();
+        rig.try_run("zpool", &["history", "tank"]).fails(1);
+        rig.zpool(&["set", "comment=changed", "tank"]);
+        rig.zfs(&["set", "atime=off", "tank"]);
+        rig.zfs(&["create", "tank/new"]);
+        rig.zfs(&["destroy", "tank/new"]);
+        assert_eq!(fs::read(mnt.join("file")).unwrap(), b"content");
+        let health = rig.zpool(&["list", "-H", "-o", "health", "tank"]);
+        assert_ne!(health, "SUSPENDED\n");
+        rig.zpool(&[&["export"], force, &["tank"]].concat());
+    }
+    import();
+    rig.zpool(&["destroy", "tank"]);
+    rig.stop();
+}
+
 fn write_cut(path: &Path, size: u64) -> io::Result<()> {
     File::options().write(true).open(path)?.set_len(size)
 }

@@ -84,7 +84,7 @@ impl<S: Store> Cursor<'_, S> {
     }
 
     fn fill(&mut self) -> Result<()> {
-        let _lock = self.zap.read_lock();
+        let _lock = self.zap.read_lock()?;
         let head = self.zap.store.block(0)?;
         if Zap::<S>::is_micro(&head)? {
             return self.fill_micro(&head);

@@ -61,7 +61,7 @@ impl<S: Store> Zap<'_, S> {
     ///
     /// Errors: damaged, if a leaf cannot be read or is none.
     pub fn stats(&self) -> Result<Stats> {
-        let _lock = self.read_lock();
+        let _lock = self.read_lock()?;
         let head = self.store.block(0)?;
         if Self::is_micro(&head)? {
             return Ok(Stats {

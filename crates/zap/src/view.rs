@@ -87,8 +87,14 @@ impl<'a, S: Store> Zap<'a, S> {
         self
     }
 
-    pub(crate) fn read_lock(&self) -> RwLockReadGuard<'a, ()> {
-        self.store.lock().acquire_read()
+    /// Errors: suspended, for a thread that does not wait for a lock that may stay taken.
+    pub(crate) fn read_lock(&self) -> Result<RwLockReadGuard<'a, ()>> {
+        base::sync::shared_unless_stuck(self.store.lock()).ok_or_else(|| {
+            Error::new(
+                Kind::Suspended,
+                "it is being changed by a txg that waits for its devices",
+            )
+        })
     }
 
     fn write_lock(&self) -> RwLockWriteGuard<'a, ()> {
@@ -122,7 +128,7 @@ impl<'a, S: Store> Zap<'a, S> {
 
     /// Finds an entry.
     pub fn find<'k>(&self, key: impl Into<Key<'k>>, how: Match) -> Result<Option<Found>> {
-        let _lock = self.read_lock();
+        let _lock = self.read_lock()?;
         self.find_locked(key.into(), how)
     }
 
@@ -342,7 +348,7 @@ impl<'a, S: Store> Zap<'a, S> {
 
     /// Number of entries.
     pub fn count(&self) -> Result<u64> {
-        let _lock = self.read_lock();
+        let _lock = self.read_lock()?;
         let b = self.store.block(0)?;
         match Self::is_micro(&b)? {
             true => Ok(Micro::open(&b)?.entries().count() as u64),
@@ -352,7 +358,7 @@ impl<'a, S: Store> Zap<'a, S> {
 
     /// The ZAP's normflags.
     pub fn normflags(&self) -> Result<u64> {
-        let _lock = self.read_lock();
+        let _lock = self.read_lock()?;
         let b = self.store.block(0)?;
         match Self::is_micro(&b)? {
             true => Ok(Micro::open(&b)?.normflags),

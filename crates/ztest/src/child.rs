@@ -5,6 +5,7 @@ use crate::desk::Desk;
 use crate::layout::{self, Fs};
 use crate::lives::{self, Lives};
 use crate::options::Options;
+use crate::refusals::Refusals;
 use crate::work::{Counts, Worker};
 use crate::{acks_file, Dice};
 use base::sync::MutexExt;
@@ -43,19 +44,60 @@ fn judge(o: &Options) -> std::result::Result<(), String> {
     lives::judge(&pool)
 }
 
-/// Changes the pool's devices or file systems.
-fn change(desk: &Desk<'_>, rot: bool, dice: &mut Dice) -> Result<()> {
+/// Changes the pool's devices or file systems. `settled`: disks are neither spoiled nor refuse.
+fn change(desk: &Desk<'_>, settled: bool, dice: &mut Dice) -> Result<()> {
     // Not while disks are spoiled: then it may be the one that is right.
-    match !rot && dice.below(6) == 0 {
+    match settled && dice.below(6) == 0 {
         true => desk.change_devices(dice),
         false => desk.administer(dice),
     }
 }
 
-/// One thread's part in the lives of file systems.
-fn live(lives: &Lives, dice: &mut Dice, stop: &AtomicBool, fail: &dyn Fn(base::Error)) {
+/// Carries a command out. What is refused because the pool waits for its devices is no failure.
+fn unless_refused<R>(
+    refusals: &Option<Refusals>,
+    command: impl FnOnce() -> Result<R>,
+) -> Result<Option<R>> {
+    let since = refusals.as_ref().map(|r| r.now());
+    match command() {
+        Ok(r) => Ok(Some(r)),
+        Err(e) => match refusals.as_ref().zip(since) {
+            Some((r, since)) if e.kind == Kind::Io && r.excuse(since) => Ok(None),
+            _ => Err(e),
+        },
+    }
+}
+
+/// One thread's changes of the pool, one after the other.
+fn administer(
+    desk: &Desk<'_>,
+    settled: bool,
+    refusals: &Option<Refusals>,
+    mut dice: Dice,
+    stop: &AtomicBool,
+    fail: &dyn Fn(base::Error),
+) {
     while !stop.load(Ordering::Relaxed) {
-        if let Err(e) = lives.step(dice) {
+        std::thread::sleep(Duration::from_millis(100 + dice.below(400)));
+        match unless_refused(refusals, || change(desk, settled, &mut dice)) {
+            Err(e) if !matches!(e.kind, Kind::NoSpace | Kind::Quota) => {
+                fail(e.context("administration"));
+            }
+            _ => {}
+        }
+    }
+}
+
+/// One thread's part in the lives of file systems.
+fn live(
+    lives: &Lives,
+    refusals: &Option<Refusals>,
+    dice: &mut Dice,
+    stop: &AtomicBool,
+    fail: &dyn Fn(base::Error),
+) {
+    while !stop.load(Ordering::Relaxed) {
+        if let Err(e) = unless_refused(refusals, || lives.step(dice)) {
             fail(e.context("lives"));
         }
         std::thread::sleep(Duration::from_millis(dice.below(60)));
@@ -78,6 +120,10 @@ fn work(o: &Options, seed: u64, time: Duration, rot: bool) -> Result<()> {
         workers.push(Worker::new(fs, thread, &facts)?);
     }
     let lives = desk.lives(false)?;
+    let refusals = match !rot && dice.below(3) == 0 {
+        true => Some(desk.refusals()?),
+        false => None,
+    };
     let (stop, counts) = (AtomicBool::new(false), Counts::default());
     let first: Mutex<Option<base::Error>> = Mutex::default();
     let fail = |e: base::Error| {
@@ -86,7 +132,7 @@ fn work(o: &Options, seed: u64, time: Duration, rot: bool) -> Result<()> {
         f.get_or_insert(e);
     };
     let (d1, d2) = (dice.below(u64::MAX), dice.below(u64::MAX));
-    let d3 = dice.below(u64::MAX);
+    let (d3, d4) = (dice.below(u64::MAX), dice.below(u64::MAX));
     std::thread::scope(|s| {
         for w in &mut workers {
             let mut dice = Dice::new(dice.below(u64::MAX));
@@ -113,27 +159,27 @@ fn work(o: &Options, seed: u64, time: Duration, rot: bool) -> Result<()> {
             }
         });
         s.spawn(|| {
-            let mut dice = Dice::new(d3);
-            while !stop.load(Ordering::Relaxed) {
-                std::thread::sleep(Duration::from_millis(100 + dice.below(400)));
-                match change(&desk, rot, &mut dice) {
-                    Err(e) if !matches!(e.kind, Kind::NoSpace | Kind::Quota) => {
-                        fail(e.context("administration"));
-                    }
-                    _ => {}
-                }
-            }
+            let settled = !rot && refusals.is_none();
+            let dice = Dice::new(d3);
+            administer(&desk, settled, &refusals, dice, &stop, &fail);
         });
         for _ in 0..LIVES {
             let mut dice = Dice::new(dice.below(u64::MAX));
-            let (lives, stop, fail) = (&lives, &stop, &fail);
-            s.spawn(move || live(lives, &mut dice, stop, fail));
+            let (lives, refusals, stop, fail) = (&lives, &refusals, &stop, &fail);
+            s.spawn(move || live(lives, refusals, &mut dice, stop, fail));
         }
         if rot {
             s.spawn(|| {
                 if let Err(e) = decay(o, Dice::new(d2), &stop) {
                     fail(e);
                 }
+            });
+        }
+        if let Some(r) = &refusals {
+            let (dice, stop, counts) = (Dice::new(d4), &stop, &counts);
+            s.spawn(move || {
+                let waited = r.run(dice, stop);
+                counts.waited.fetch_add(waited, Ordering::Relaxed);
             });
         }
         let until = Instant::now() + time;
@@ -148,10 +194,11 @@ fn work(o: &Options, seed: u64, time: Duration, rot: bool) -> Result<()> {
     }
     if o.verbose {
         println!(
-            "ztest: {} operations, {} acknowledged, {} times full",
+            "ztest: {} operations, {} acknowledged, {} times full, {} times waited for devices",
             counts.operations.load(Ordering::Relaxed),
             counts.acknowledged.load(Ordering::Relaxed),
-            counts.full.load(Ordering::Relaxed)
+            counts.full.load(Ordering::Relaxed),
+            counts.waited.load(Ordering::Relaxed)
         );
     }
     drop(workers);

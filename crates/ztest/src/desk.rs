@@ -3,6 +3,7 @@
 use crate::layout::{self, Fs, Layout, TUNABLES};
 use crate::lives::Lives;
 use crate::options::Options;
+use crate::refusals::{self, Refusals};
 use crate::Dice;
 use admin::alone::{Alone, MemoryDoor};
 use admin::commands::{told, Commands, ROOT};
@@ -15,6 +16,7 @@ use api::{
 };
 use base::{bail, Kind, Result};
 use pool::Pool;
+use std::sync::atomic::AtomicBool;
 use std::sync::Arc;
 use vdev::GroupKind;
 
@@ -29,11 +31,13 @@ const USER: Peer = Peer {
 pub struct Desk<'a> {
     o: &'a Options,
     admin: Arc<Admin>,
+    /// All devices refuse what is written.
+    refuse: Arc<AtomicBool>,
 }
 
 impl<'a> Desk<'a> {
     fn new(o: &'a Options) -> Desk<'a> {
-        let env = env_linux::linux_env();
+        let (env, refuse) = refusals::machine(env_linux::linux_env());
         let settings = Settings {
             paths: Paths {
                 cache_file: "none".into(),
@@ -46,6 +50,7 @@ impl<'a> Desk<'a> {
         let door = MemoryDoor::default();
         Desk {
             o,
+            refuse,
             admin: Admin::new(env, settings, Arc::new(door), Arc::new(process)),
         }
     }
@@ -95,6 +100,11 @@ impl<'a> Desk<'a> {
         };
         pools::create::create(&desk.admin, ROOT, ask).map_err(told)?;
         Ok(desk)
+    }
+
+    /// For a pass in which the devices refuse now and then.
+    pub fn refusals(&self) -> Result<Refusals> {
+        Ok(Refusals::new(&self.pool()?, &self.refuse))
     }
 
     /// Imports the pool that is on the images.
@@ -265,7 +275,12 @@ impl<'a> Desk<'a> {
             format!("tmp{}", dice.below(4)),
             format!("tmp{}", 4 + dice.below(4)),
         );
+        // What a pass left that ended, or was refused, in the middle of this.
         for old in [&name, &other] {
+            let mine = format!("{old}@mine");
+            if self.pool()?.dsl.dataset(&self.full(Some(&mine))).is_ok() {
+                self.destroy(&mine)?;
+            }
             if self.pool()?.dsl.dataset(&self.full(Some(old))).is_ok() {
                 self.destroy(old)?;
             }

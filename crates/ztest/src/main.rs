@@ -12,6 +12,7 @@ mod desk;
 mod layout;
 mod lives;
 mod options;
+mod refusals;
 mod work;
 
 use options::{Options, USAGE};

@@ -24,6 +24,8 @@ pub struct Counts {
     pub operations: AtomicU64,
     pub acknowledged: AtomicU64,
     pub full: AtomicU64,
+    /// How often the pool waited for devices that refused.
+    pub waited: AtomicU64,
 }
 
 /// A file as its thread knows it.

@@ -57,6 +57,7 @@ pub fn get(
         with_snapshots: false,
     };
     for (name, entry) in roots.iter().zip(&entries) {
+        let _unwilling = entry.as_ref().ok().map(|e| e.unwilling());
         let done = match entry {
             Ok(entry) => walk.root(name, entry)?,
             Err(e) => Err(e.clone()),

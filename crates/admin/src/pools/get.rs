@@ -63,6 +63,7 @@ pub fn health(entry: &PoolEntry) -> String {
 
 fn describe(admin: &Arc<Admin>, entry: &Arc<PoolEntry>, ask: &PoolGet) -> api::Pool {
     let pool = &entry.pool;
+    let _unwilling = entry.unwilling();
     let wants_space = ask.tree || ask.props != Select::Nothing;
     let space = wants_space.then(|| pool.space.stats());
     let mut out = api::Pool {

@@ -16,6 +16,7 @@ pub mod upgrade;
 use crate::errors::answer;
 use crate::mounts::Mounted;
 use crate::registry::{Admin, PoolEntry};
+use crate::streams::Way;
 use crate::Answer;
 use crate::{cancel, parallel};
 use api::{Activity, ApiError, Feature, HistoryRecord, Peer};
@@ -202,14 +203,11 @@ fn take_out(
             std::thread::sleep(Duration::from_millis(10));
         }
         if entry.streams.any() {
-            return Err(ApiError::reason(
-                Kind::Busy,
-                "pool is busy: a stream is being received",
-            ));
+            return Err(busy_with_streams(admin, entry, Way::Received));
         }
     }
-    if !way.force && entry.sends.any() {
-        return Err(ApiError::reason(Kind::Busy, "pool is busy"));
+    if !way.force && entry.users.any(Way::Sent) {
+        return Err(busy_with_streams(admin, entry, Way::Sent));
     }
     if !way.force && !entry.pool.is_readonly() {
         // Devices that fail do so now, while nothing is unmounted yet.
@@ -264,6 +262,14 @@ fn take_out(
     done.or_else(&mut lost)?;
     let texts: Vec<String> = told.into_iter().chain(unwritten).collect();
     Ok((!texts.is_empty() && !way.destroy).then(|| texts.join("\n")))
+}
+
+/// The pool cannot be let go because of streams; says whose.
+fn busy_with_streams(admin: &Admin, entry: &PoolEntry, way: Way) -> ApiError {
+    let e = ApiError::reason(Kind::Busy, "pool is busy");
+    let command = |pid| admin.process.command(pid);
+    let lines = entry.users.lines(way, &command);
+    lines.into_iter().fold(e, ApiError::detail)
 }
 
 /// What a pool that is exported by force leaves behind.

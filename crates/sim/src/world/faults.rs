@@ -37,6 +37,8 @@ impl World {
                 let pos = self.pos();
                 self.oracle.ack_all(pos);
                 self.opened = None;
+                // An import does not wait for devices.
+                self.waiting.disarm();
                 // If the import panics: its first txg may use what this one freed.
                 self.first = pool.synced_txg();
                 drop(pool);
@@ -44,6 +46,7 @@ impl World {
                 let o = Opened::import(&self.disks, &self.layout, seed, &self.clock)?;
                 self.first = o.pool.first_txg;
                 self.opened = Some(o);
+                self.lend_patience();
             }
             _ => return Ok(Outcome::Nothing),
         }
@@ -248,6 +251,7 @@ impl World {
         self.first = o.pool.first_txg;
         self.oracle = o.adopt(found)?;
         self.opened = Some(o);
+        self.lend_patience();
         let pos = self.pos();
         self.oracle.ack_all(pos);
         Ok(())
@@ -274,6 +278,7 @@ impl World {
     /// The process is gone, with all it had in memory.
     pub fn forget(&mut self) {
         self.held.clear();
+        self.waiting.disarm();
         if let Some(o) = self.opened.take() {
             o.forget();
         }
@@ -286,6 +291,7 @@ impl World {
         }
         let (journal, base) = rig::start_journal(&self.disks);
         (self.journal, self.base) = (journal, base);
+        self.waiting.follow(&self.journal);
         self.oracle.restart();
         Ok(())
     }

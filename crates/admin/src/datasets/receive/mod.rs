@@ -19,6 +19,7 @@ use crate::datasets::{self, destroy, Answer};
 use crate::errors;
 use crate::registry::{Admin, PoolEntry};
 use crate::rights::{self, Action};
+use crate::streams::Way;
 use api::{ApiError, Peer, Receive, Received};
 use base::sync::RwLockExt;
 use base::Kind;
@@ -116,6 +117,7 @@ pub fn receive(
         new: Vec::new(),
         recorded: false,
     };
+    let _listed = entry.users.enter(peer.pid, &r.target, Way::Received);
     let (what, from) = peek(from)?;
     let mut reader = Reader::new(from);
     let first = reader.next().map_err(|e| words::stream(what, &e))?;

@@ -18,6 +18,7 @@ use crate::datasets::{self, Answer};
 use crate::errors;
 use crate::registry::{Admin, PoolEntry};
 use crate::rights::{self, Action};
+use crate::streams::Way;
 use api::{ApiError, Peer, Progress, Send, SendPlan, SendStream};
 use base::sync::RwLockExt;
 use base::{Kind, Result};
@@ -25,7 +26,6 @@ use disk::stream::{feature, Begin};
 pub use plan::is_before;
 use plan::{Plan, Step};
 use std::io::Write;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::Arc;
 use stream::send::Source;
 use stream::Writer;
@@ -51,31 +51,6 @@ fn going_on(entry: &PoolEntry) -> impl FnMut() -> Result<()> + '_ {
             return Err(base::Error::new(Kind::Stale, "the pool was exported"));
         }
         Ok(())
-    }
-}
-
-/// Counts the streams of a pool that are sent.
-#[derive(Default)]
-pub struct Sends(AtomicUsize);
-
-impl Sends {
-    /// Whether there is one.
-    pub fn any(&self) -> bool {
-        self.0.load(Ordering::SeqCst) > 0
-    }
-
-    fn begin(&self) -> UnderWay<'_> {
-        self.0.fetch_add(1, Ordering::SeqCst);
-        UnderWay(self)
-    }
-}
-
-/// One of them.
-struct UnderWay<'a>(&'a Sends);
-
-impl Drop for UnderWay<'_> {
-    fn drop(&mut self) {
-        self.0 .0.fetch_sub(1, Ordering::SeqCst);
     }
 }
 
@@ -116,7 +91,8 @@ pub fn send(
             rights::require(admin, &entry, peer, action, &step.ds)?;
         }
         let (sources, answer) = open(&plan, r)?;
-        (plan, sources, answer, entry.sends.begin())
+        let listed = entry.users.enter(peer.pid, name, Way::Sent);
+        (plan, sources, answer, listed)
     };
     if r.dry_run {
         return Ok(answer);

@@ -141,5 +141,14 @@ fn complaints_of_zfs(rig: &Rig) {
             "zfs {args:?} says {said:?}, nothing of {word:?}"
         );
     }
+    rig.zfs(&["snapshot", "tank/a@s"]);
+    rig.zfs(&["hold", "keep", "tank/a@s"]);
+    for args in [&["destroy", "tank/a@s"][..], &["destroy", "-r", "tank/a"]] {
+        let said = zfs(args, 1);
+        let want = "'tank/a@s': it's being held. Run 'zfs holds -r tank/a@s' to see holders.";
+        assert!(said.contains(want), "{said}");
+    }
+    rig.zfs(&["release", "keep", "tank/a@s"]);
+    rig.zfs(&["destroy", "tank/a@s"]);
     assert_eq!(rig.zfs(&["list", "-H", "-o", "name"]), "tank\ntank/a\n");
 }

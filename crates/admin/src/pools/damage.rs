@@ -120,6 +120,7 @@ pub fn clear(admin: &Arc<Admin>, peer: Peer, ask: &PoolClear) -> Result<(), ApiE
         }
     } else {
         let _one_at_a_time = entry.changes.acquire();
+        crate::cancel::check()?;
         open(admin, &ask.pool)?;
         pool.tree.reopen();
     }

@@ -73,7 +73,9 @@ fn begin<'a>(
         return Err(failed(action, Kind::ReadOnly, "pool is read-only"));
     }
     not_suspended(entry)?;
-    entry.pass_to_change().map_err(answer)
+    let alone = entry.pass_to_change().map_err(answer)?;
+    crate::cancel::check()?;
+    Ok(alone)
 }
 
 /// The change is told as an event of that class, the command recorded, the cache file brought up to date.

@@ -96,20 +96,33 @@ fn candidates(admin: &Arc<Admin>, search: &ImportScan) -> Answer<Vec<PoolFound>>
             all
         }
     };
+    let mut found = discovered(admin, paths, only.as_deref());
+    found.retain(|p| (p.state == key::STATE_DESTROYED) == search.destroyed);
+    Ok(found)
+}
+
+/// Devices of a pool of the cache file that could not be opened, wherever they are: as commands advise, it
+/// is imported by its name alone.
+fn of_cache_file(admin: &Arc<Admin>, wanted: &str) -> Vec<PoolFound> {
+    let absent = admin.absent().clone();
+    let meant = absent
+        .iter()
+        .filter(|a| a.name == wanted || wanted.parse() == Ok(a.guid));
+    let paths = meant.flat_map(|a| cache::device_paths(&a.config));
+    discovered(admin, paths.collect(), None)
+}
+
+/// Pools on these devices, those imported already left out; `only`: of these guids.
+fn discovered(admin: &Arc<Admin>, paths: Vec<String>, only: Option<&[u64]>) -> Vec<PoolFound> {
     // Reading what does not answer would wait, too.
     let paths: Vec<String> = paths
         .into_iter()
         .filter(|p| admin.unanswered(p).is_none())
         .collect();
     let imported: Vec<u64> = admin.pools().iter().map(|e| e.pool.guid()).collect();
-    let found = vdev::discover(&admin.env, &paths);
-    Ok(found
-        .pools
-        .into_iter()
-        .filter(|p| !imported.contains(&p.guid))
-        .filter(|p| only.as_ref().is_none_or(|o| o.contains(&p.guid)))
-        .filter(|p| (p.state == key::STATE_DESTROYED) == search.destroyed)
-        .collect())
+    let mut found = vdev::discover(&admin.env, &paths).pools;
+    found.retain(|p| !imported.contains(&p.guid) && only.is_none_or(|o| o.contains(&p.guid)));
+    found
 }
 
 /// Devices a cache file names, and the guids of its pools. Where a device is not at its place, its
@@ -579,8 +592,11 @@ pub fn import(
     if let Some(a) = admin.abandoned().iter().find(same) {
         return Err(ApiError::reason(Kind::Busy, a.refusal()));
     }
-    let found = candidates(admin, &ask.search)?;
+    let mut found = candidates(admin, &ask.search)?;
     let meant = |f: &PoolFound| f.name == ask.pool || ask.pool.parse() == Ok(f.guid);
+    if !found.iter().any(meant) && ask.search == ImportScan::default() {
+        found.extend(of_cache_file(admin, &ask.pool));
+    }
     if !found.iter().any(meant) && is_imported(admin, &ask.pool) {
         return Err(sentence(
             Kind::Exists,

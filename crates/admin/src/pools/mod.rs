@@ -266,10 +266,10 @@ fn take_out(
 
 /// The pool cannot be let go because of streams; says whose.
 fn busy_with_streams(admin: &Admin, entry: &PoolEntry, way: Way) -> ApiError {
-    let e = ApiError::reason(Kind::Busy, "pool is busy");
     let command = |pid| admin.process.command(pid);
-    let lines = entry.users.lines(way, &command);
-    lines.into_iter().fold(e, ApiError::detail)
+    let lines = entry.users.lines(way, &command).into_iter();
+    let text = lines.fold("pool is busy".to_string(), |t, l| format!("{t}\n  {l}"));
+    ApiError::reason(Kind::Busy, text)
 }
 
 /// What a pool that is exported by force leaves behind.

@@ -25,6 +25,7 @@ fn writable(admin: &Arc<Admin>, name: &str) -> Answer<Arc<PoolEntry>> {
 pub fn scrub(admin: &Arc<Admin>, peer: Peer, ask: &PoolScrub) -> Answer<()> {
     let entry = writable(admin, &ask.pool)?;
     let _one_at_a_time = entry.changes.acquire();
+    crate::cancel::check()?;
     open(admin, &ask.pool)?;
     let pool = &entry.pool;
     let command = (ask.command.clone(), u64::from(peer.uid));

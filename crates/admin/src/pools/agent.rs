@@ -134,7 +134,8 @@ impl Agent {
         };
         let mut changed = false;
         for (guid, verdict) in sentences {
-            changed |= pool.fault(guid, verdict == Verdict::Degrade).is_ok();
+            let degrade = verdict == Verdict::Degrade;
+            changed |= pool.fault(guid, degrade, resumptions).is_ok();
         }
         let autoreplace = on(pool, "autoreplace");
         for leaf in leaves.iter().filter(|l| is_gone(l)) {

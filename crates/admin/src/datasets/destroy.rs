@@ -1,9 +1,9 @@
 //! Destroying file systems, volumes and snapshots.
 
+use crate::datasets::rights::{self, Action};
 use crate::datasets::{self, get, mount, protect, Answer};
 use crate::errors;
 use crate::registry::{Admin, PoolEntry};
-use crate::rights::{self, Action};
 use api::{ApiError, DatasetDestroy, Destroyed, Peer};
 use base::mutation::{mutated, Mutation};
 use base::sync::RwLockExt;

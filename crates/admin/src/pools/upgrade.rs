@@ -4,6 +4,7 @@ use crate::compat::{self, Set};
 use crate::errors::answer;
 use crate::pools::{get, not_suspended, open, unmount_all};
 use crate::registry::{Admin, PoolEntry};
+use crate::Answer;
 use api::{ApiError, Peer, Upgraded};
 use base::sync::{MutexExt, RwLockExt};
 use base::{Error, Kind, Result};
@@ -13,8 +14,6 @@ use dsl::FeatureStore;
 use pool::{OpenOptions, Pool};
 use std::sync::Arc;
 use zap::{Value, Zap};
-
-type Answer<T> = std::result::Result<T, ApiError>;
 
 /// Pool version with feature flags.
 const VERSION_FEATURES: u64 = 5000;

@@ -93,7 +93,8 @@ impl Plan<'_> {
         }
         for clone in datasets::clones(self.entry, ds)? {
             let full = clone.full_name();
-            if self.dependents || self.top.is_some_and(|t| datasets::is_below(&full, t)) {
+            let along = self.dependents || mutated(Mutation::DestroyTakesClones);
+            if along || self.top.is_some_and(|t| datasets::is_below(&full, t)) {
                 self.tree(&clone)?;
             } else {
                 self.blocked.push(full);

@@ -424,6 +424,8 @@ mod tests {
             ("hold", Mutation::HoldForgotten),
             ("deadlist", Mutation::DeadlistKeyLost),
             ("swap", Mutation::SwapMiscounted),
+            ("along", Mutation::DestroyTakesClones),
+            ("dirty", Mutation::SnapshotOfDirtySet),
         ] {
             let found = with_broken_pool(name, |d| {
                 mutate(Some(mistake));

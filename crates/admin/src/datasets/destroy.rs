@@ -1,9 +1,9 @@
 //! Destroying file systems, volumes and snapshots.
 
+use crate::datasets::rights::{self, Action};
 use crate::datasets::{self, get, mount, protect, Answer};
 use crate::errors;
 use crate::registry::{Admin, PoolEntry};
-use crate::rights::{self, Action};
 use api::{ApiError, DatasetDestroy, Destroyed, Peer};
 use base::mutation::{mutated, Mutation};
 use base::sync::RwLockExt;
@@ -93,7 +93,8 @@ impl Plan<'_> {
         }
         for clone in datasets::clones(self.entry, ds)? {
             let full = clone.full_name();
-            if self.dependents || self.top.is_some_and(|t| datasets::is_below(&full, t)) {
+            let along = self.dependents || mutated(Mutation::DestroyTakesClones);
+            if along || self.top.is_some_and(|t| datasets::is_below(&full, t)) {
                 self.tree(&clone)?;
             } else {
                 self.blocked.push(full);

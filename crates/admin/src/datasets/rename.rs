@@ -1,8 +1,8 @@
 //! Renaming datasets.
 
+use crate::datasets::rights::{self, Action};
 use crate::datasets::{self, create, mount, Answer};
 use crate::registry::{Admin, PoolEntry};
-use crate::rights::{self, Action};
 use api::{ApiError, Peer};
 use base::sync::RwLockExt;
 use base::{Kind, Result};

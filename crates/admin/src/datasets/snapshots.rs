@@ -2,10 +2,10 @@
 
 use crate::datasets::create::{self, NewFs};
 use crate::datasets::parse::Allowed;
+use crate::datasets::rights::{self, Action};
 use crate::datasets::{self, destroy, mount, protect, set, Answer};
 use crate::errors;
 use crate::registry::{Admin, PoolEntry};
-use crate::rights::{self, Action};
 use api::{
     ApiError, Batch, Created, DatasetClone, DatasetDestroy, Holding, Peer, Rollback, SnapshotCreate,
 };

@@ -316,8 +316,9 @@ impl Core {
                 phys.bp = op.bp;
                 phys.flags |= op.flags & (ds_flags::INCONSISTENT | ds_flags::CI_DATASET);
                 let of = self.dataset(o.dir().phys().head_dataset_obj)?;
-                of.deadlist()?
-                    .clone_keys(self, tx, op.creation_txg, || o.chain_keys())?
+                of.with_deadlist(|list| {
+                    list.clone_keys(self, tx, op.creation_txg, &[], || o.chain_keys())
+                })?
             }
         };
         phys.deadlist_obj = deadlist.object();

@@ -62,7 +62,10 @@ impl Core {
     fn used_by(&self, chain: &[Arc<Dataset>], txg: Txg) -> Result<i64> {
         let mut sum = 0;
         for ds in chain {
-            sum += space_after(self, &ds.deadlist()?, txg)?;
+            sum += match txg {
+                0 => ds.deadlist_space()?.used,
+                _ => space_after(self, &ds.deadlist()?, txg)?,
+            };
         }
         Ok(sum)
     }

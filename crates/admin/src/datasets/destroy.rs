@@ -6,7 +6,6 @@ use crate::registry::{Admin, PoolEntry};
 use crate::rights::{self, Action};
 use api::{ApiError, DatasetDestroy, Destroyed, Peer};
 use base::mutation::{mutated, Mutation};
-use base::sync::RwLockExt;
 use base::{Kind, Result};
 use dmu::Tx;
 use dsl::{Dataset, Dir, SnapshotEntry};
@@ -135,10 +134,9 @@ impl Plan<'_> {
 /// `zfs destroy`
 pub fn destroy(admin: &Arc<Admin>, peer: Peer, r: &DatasetDestroy) -> Answer<Destroyed> {
     let entry = datasets::entry_of(admin, &r.name)?;
-    let _gate = entry.gate.acquire_read();
+    let _gate = entry.pass_unless_cancelled().map_err(errors::answer)?;
     datasets::need_writable(&entry)?;
-    let _names = entry.names.write();
-    crate::cancel::check()?;
+    let _names = entry.names.write_unless_cancelled()?;
     if let Some((fs, mark)) = r.name.split_once('#') {
         return destroy_bookmark(admin, &entry, peer, r, fs, mark);
     }

@@ -166,9 +166,8 @@ pub fn create(admin: &Arc<Admin>, peer: Peer, r: &SnapshotCreate) -> Answer<Opti
         ready.push((entry, list));
     }
     for (entry, list) in ready {
-        let _gate = entry.gate.acquire_read();
-        let _names = entry.names.read();
-        crate::cancel::check()?;
+        let _gate = entry.pass_unless_cancelled().map_err(errors::answer)?;
+        let _names = entry.names.read_unless_cancelled()?;
         datasets::need_writable(entry)?;
         // What was destroyed below the named ones while the kernel gave its data is left out.
         let mut list = list.clone();

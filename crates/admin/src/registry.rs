@@ -4,7 +4,7 @@ use crate::cache::Absent;
 use crate::door::Door;
 use crate::mounts::Mounted;
 use crate::process::Process;
-use crate::{parallel, values};
+use crate::{parallel, values, Answer};
 use base::sync::{MutexExt, RwLockExt};
 use base::{Error, Kind, Result};
 use dsl::Dataset;
@@ -76,6 +76,33 @@ impl Names {
 
     pub fn write(&self) -> RwLockWriteGuard<'_, ()> {
         self.lock.acquire_write()
+    }
+
+    /// The same for a request that whoever has the lock may be waiting for: a system call on a mount that is unmounted
+    /// by force.
+    ///
+    /// Errors: interrupted if the request is cancelled.
+    pub fn read_unless_cancelled(&self) -> Answer<RwLockReadGuard<'_, ()>> {
+        until_cancelled(|| self.lock.try_acquire_read(), || self.read())
+    }
+
+    /// As [`Names::read_unless_cancelled`], to write.
+    pub fn write_unless_cancelled(&self) -> Answer<RwLockWriteGuard<'_, ()>> {
+        until_cancelled(|| self.lock.try_acquire_write(), || self.write())
+    }
+}
+
+/// Who cannot be ended by others waits in line.
+fn until_cancelled<G>(attempt: impl Fn() -> Option<G>, wait: impl Fn() -> G) -> Answer<G> {
+    loop {
+        crate::cancel::check()?;
+        if !crate::cancel::may_be_ended() {
+            return Ok(wait());
+        }
+        match attempt() {
+            Some(guard) => return Ok(guard),
+            None => std::thread::sleep(Duration::from_millis(10)),
+        }
     }
 }
 

@@ -52,12 +52,18 @@ pub enum Mutation {
     DeadlistKeyLost,
     /// What a rollback gives back to the snapshot is not taken off its unique space.
     SwapMiscounted,
+    /// A clone is not counted by the snapshot that it is made of.
+    CloneUncounted,
+    /// What snapshots take along in a promotion is not charged to the clone.
+    PromotionUncharged,
+    /// The first of the snapshots that are renamed together keeps its name, though the command is recorded.
+    RenameForgets,
     /// A comparison of two states forgets the objects that were where the later one has holes.
     DiffForgetsHoles,
 }
 
 /// All of them.
-pub const MUTATIONS: [Mutation; 25] = [
+pub const MUTATIONS: [Mutation; 28] = [
     Mutation::FlushOmitted,
     Mutation::FreeReusedEarly,
     Mutation::ReplaySkips,
@@ -82,6 +88,9 @@ pub const MUTATIONS: [Mutation; 25] = [
     Mutation::HoldForgotten,
     Mutation::DeadlistKeyLost,
     Mutation::SwapMiscounted,
+    Mutation::CloneUncounted,
+    Mutation::PromotionUncharged,
+    Mutation::RenameForgets,
     Mutation::DiffForgetsHoles,
 ];
 

@@ -341,6 +341,52 @@ fn a_rollback_that_counts_wrong_is_found() {
 }
 
 #[test]
+fn a_clone_that_its_origin_does_not_count_is_found() {
+    let lines = ["clone . s1 c", "destroysnap . s1"];
+    found(Mutation::CloneUncounted, &|_| descent(&lines));
+}
+
+#[test]
+fn a_promotion_that_does_not_charge_the_clone_is_found() {
+    let lines = ["clone . s1 c", "promote c"];
+    found(Mutation::PromotionUncharged, &|_| descent(&lines));
+}
+
+#[test]
+fn a_snapshot_that_a_recursive_rename_leaves_is_found() {
+    let lines = ["createfs a", "snapshot a s1", "renameall . s1 r1"];
+    found(Mutation::RenameForgets, &|_| descent(&lines));
+}
+
+#[test]
+fn a_range_of_which_one_snapshot_stays_is_found() {
+    let lines = ["snapshot . s2", "snapshot . s3", "destroyrange . s1 s3"];
+    found(Mutation::DestroyForgets, &|_| descent(&lines));
+}
+
+#[test]
+fn ranges_and_recursive_renames_are_refused_whole() {
+    let lines = [
+        "snapshot . s2",
+        "snapshot . s3",
+        "clone . s2 c",
+        "destroyrange . s1 s3",
+        "destroyrange . s3 s1",
+        "snapshot c s1",
+        "snapshot c r1",
+        "renameall . s1 r1",
+        "cut 0 Kept 1",
+        "destroyfs c",
+        "hold . s3 t",
+        "destroyrange . s1 s3",
+        "letgo . s3 t",
+        "destroyrange . s1 s3",
+        "diff . s1",
+    ];
+    descent(&lines).unwrap();
+}
+
+#[test]
 fn snapshots_clones_and_bookmarks_live_through_promotion_and_new_names() {
     let lines = [
         "snapshot . s2",

@@ -91,7 +91,7 @@ impl<'a, S: Store> Zap<'a, S> {
         self.store.lock().acquire_read()
     }
 
-    fn write_lock(&self) -> RwLockWriteGuard<'a, ()> {
+    pub(crate) fn write_lock(&self) -> RwLockWriteGuard<'a, ()> {
         self.store.lock().acquire_write()
     }
 

@@ -425,7 +425,12 @@ mod tests {
             ("deadlist", Mutation::DeadlistKeyLost),
             ("swap", Mutation::SwapMiscounted),
             ("along", Mutation::DestroyTakesClones),
-            ("dirty", Mutation::SnapshotOfDirtySet),
+            ("clone", Mutation::CloneUncounted),
+            ("promotion", Mutation::PromotionUncharged),
+            ("rename", Mutation::RenameForgets),
+            ("range", Mutation::DestroyForgets),
+            ("snapshot", Mutation::SnapshotOfDirtySet),
+            ("diff", Mutation::DiffForgetsHoles),
         ] {
             let found = with_broken_pool(name, |d| {
                 mutate(Some(mistake));

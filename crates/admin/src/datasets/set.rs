@@ -78,6 +78,10 @@ pub fn set(
         return Ok(());
     }
     let _names = entry.names.write();
+    // Permissions may have changed since, and do so under this lock only.
+    for (name, _) in props {
+        rights::require_named(admin, &entry, peer, rights::of_property(name), &ds)?;
+    }
     datasets::find_anyway(&entry, dataset).and_then(|now| match now.object() == ds.object() {
         true => quota::store(&entry, &ds, &quotas).map_err(errors::answer),
         false => Err(ApiError::no_such_dataset(dataset)),

@@ -271,7 +271,7 @@ impl Mount for MemoryMount {
 
     fn close(&self, _: u64) {}
 
-    fn close_all(&self) {}
+    fn close_where(&self, _: &dyn Fn(u64) -> bool) {}
 
     fn is_fixed(&self) -> bool {
         false

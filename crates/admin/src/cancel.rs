@@ -44,6 +44,11 @@ impl Drop for EndedBy {
     }
 }
 
+/// Whether another thread may end this one's request: it must not wait for long without asking.
+pub(crate) fn may_be_ended() -> bool {
+    ENDED.with_borrow(Option::is_some)
+}
+
 /// Whether the request of this thread is to end: its caller has gone away, or the flag of [`ended_by`]
 /// is set. False where there is neither.
 pub fn is_cancelled() -> bool {

@@ -1,10 +1,10 @@
 //! Commands on datasets as root gives them, by full names: for simulators and tests, which want the
 //! outcome alone.
 
-use crate::datasets::{create, destroy, rename, snapshots};
+use crate::datasets::{create, destroy, diff, rename, snapshots};
 use crate::registry::Admin;
 use api::{
-    ApiError, Batch, DatasetClone, DatasetCreate, DatasetDestroy, Holding, Peer, Rollback,
+    ApiError, Batch, Change, DatasetClone, DatasetCreate, DatasetDestroy, Holding, Peer, Rollback,
     SnapshotCreate,
 };
 use base::{Error, Kind, Result};
@@ -127,6 +127,27 @@ impl Commands {
         let command = format!("zfs rename {from} {to}");
         let how = rename::How::default();
         rename::rename(&self.0, ROOT, from, to, how, command).map_err(told)
+    }
+
+    /// `zfs rename -r`, of snapshots.
+    pub fn rename_all(&self, from: &str, to: &str) -> Result<()> {
+        let command = format!("zfs rename -r {from} {to}");
+        let how = rename::How {
+            recursive: true,
+            ..rename::How::default()
+        };
+        rename::rename(&self.0, ROOT, from, to, how, command).map_err(told)
+    }
+
+    /// `zfs diff`, to the present state if there is no `to`.
+    pub fn diff(&self, from: &str, to: Option<&str>) -> Result<Vec<Change>> {
+        let mut all = Vec::new();
+        let last = diff::diff(&self.0, ROOT, from, to, &mut |part| {
+            all.extend(part);
+            Ok(())
+        });
+        all.extend(last.map_err(told)?);
+        Ok(all)
     }
 
     /// `zfs destroy`, of a file system, snapshots or a bookmark.

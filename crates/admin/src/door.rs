@@ -152,8 +152,8 @@ pub trait Mount: Send + Sync {
     /// A snapshot or volume is no longer to be read through its `.zfs`.
     fn close(&self, object: u64);
 
-    /// The same for all of them: a key has gone.
-    fn close_all(&self);
+    /// The same for those whose object is chosen: a key has gone.
+    fn close_where(&self, which: &dyn Fn(u64) -> bool);
 
     /// Whether its options cannot change while it is mounted.
     fn is_fixed(&self) -> bool;

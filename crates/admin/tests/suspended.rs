@@ -1,219 +1,243 @@
-//! A pool whose txg waits for its devices is listed and described all the same, wherever the thread
-//! that writes the txg stopped and whatever locks it holds.
+//! What goes on beside a pool that waits for its devices.
 
 use admin::alone::{Alone, MemoryDoor};
-use admin::commands::{Commands, ROOT};
-use admin::datasets::get as datasets;
-use admin::pools::{create, get as pools, import};
-use admin::{Admin, Paths, Settings};
-use api::{
-    DatasetGet, DatasetKind, ImportScan, PoolCreate, PoolGet, PoolImport, Select, Value, VdevClass,
-    VdevKind, VdevSpec,
-};
-use base::Error;
-use env_sim::{MemDisk, MemDisks};
-use pool::{Patience, Pool, Tunables};
-use std::collections::BTreeSet;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
-use std::sync::{mpsc, Arc, Mutex, Weak};
+use admin::commands::ROOT;
+use admin::pools::agent::Agent;
+use admin::pools::{self, devices};
+use admin::{Admin, DeviceUse, Paths, PoolEntry, Process, Settings};
+use api::{PoolCreate, VdevClass, VdevKind, VdevSpec};
+use base::{Kind, Result};
+use env_sim::MemDisk;
+use pool::Tunables;
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::mpsc;
+use std::sync::Arc;
 use std::time::Duration;
+use vdev::State;
 
-const PATH: &str = "/dev/a";
-/// Who has not answered by then waits for a lock.
-const LIMIT: Duration = Duration::from_secs(20);
-/// Moments at which the device goes away are so many transfers apart.
-const EVERY: usize = 3;
+/// Whatever has not ended by then hangs.
+const HANGS: Duration = Duration::from_secs(60);
 
-/// One process's administration of the disk.
-fn start(disk: &Arc<MemDisk>, cache_bytes: u64) -> Arc<Admin> {
-    let (env, _) = env_sim::mem_env(7);
-    let disks = MemDisks::default();
-    disks.put(PATH, disk.clone());
-    let env = env::Env {
-        disks: Arc::new(disks),
-        ..env
-    };
-    let settings = Settings {
-        paths: Paths {
-            cache_file: "none".into(),
-            mount_root: "/".into(),
-        },
-        mount_options: Vec::new(),
-        multihost: pool::Multihost::default(),
-    };
-    let tunables = Tunables {
-        cache_bytes,
-        ..Tunables::default()
-    };
-    let process = Alone::new(env.clone(), tunables);
-    let door = MemoryDoor::default();
-    Admin::new(env, settings, Arc::new(door), Arc::new(process))
-}
+/// A process in which a thread writes the txgs of each pool, and waits for devices that refuse them.
+struct Served(Alone);
 
-/// A disk with an exported pool `p` on it.
-fn pool_on_disk() -> Arc<MemDisk> {
-    let disk = MemDisk::new(128 << 20);
-    let admin = start(&disk, 64 << 20);
-    let ask = PoolCreate {
-        name: "p".into(),
-        vdevs: vec![VdevSpec {
-            kind: VdevKind::Disk,
-            class: VdevClass::Normal,
-            path: Some(PATH.into()),
-            children: Vec::new(),
-        }],
-        props: vec![
-            ("cachefile".into(), "none".into()),
-            ("failmode".into(), "continue".into()),
-        ],
-        command: "zpool create p".into(),
-        ..PoolCreate::default()
-    };
-    create::create(&admin, ROOT, ask).unwrap();
-    let commands = Commands(admin.clone());
-    for name in ["p/a", "p/b", "p/a/c"] {
-        commands.create(name, &[("quota", 64 << 20)]).unwrap();
-        commands.snapshot(&format!("{name}@s")).unwrap();
-    }
-    commands.bookmark("p/a@s", "p/a#m").unwrap();
-    commands.hold("tag", "p/b@s").unwrap();
-    admin::pools::leave(&admin, ROOT, "p", Default::default(), "zpool export p").unwrap();
-    disk
-}
-
-/// All that is asked of a pool by commands that only look. Each question is told before it is asked.
-fn look(admin: &Arc<Admin>, asks: &dyn Fn(&'static str)) {
-    let ask = |tree, error_list, props| PoolGet {
-        pools: vec!["p".into()],
-        tree,
-        error_list,
-        props,
-        ..PoolGet::default()
-    };
-    asks("zpool list");
-    let names = ["size", "health", "freeing", "checkpoint", "dedupratio"].map(String::from);
-    let found = pools::get(admin, &ask(false, false, Select::These(names.into()))).found;
-    assert_eq!(found[0].health, "SUSPENDED");
-    asks("zpool status -v");
-    let found = pools::get(admin, &ask(true, true, Select::Nothing)).found;
-    assert!(found[0].facts.suspended && found[0].tree.is_some());
-    asks("zpool get all");
-    let found = pools::get(admin, &ask(false, false, Select::All)).found;
-    let failmode = found[0].props.iter().find(|p| p.name == "failmode");
-    assert_eq!(failmode.unwrap().value, Value::Text("continue".into()));
-    for (words, props) in [("zfs list", false), ("zfs get all", true)] {
-        asks(words);
-        let used = vec!["used".into(), "mountpoint".into()];
-        let ask = DatasetGet {
-            roots: vec!["p".into()],
-            kinds: vec![
-                DatasetKind::Filesystem,
-                DatasetKind::Snapshot,
-                DatasetKind::Bookmark,
-            ],
-            depth: None,
-            props: match props {
-                true => Select::All,
-                false => Select::These(used),
-            },
-            listsnapshots: true,
-        };
-        let got = datasets::get(admin, &ask, &mut |_| Ok(())).unwrap();
-        assert!(
-            !got.found.is_empty() || !got.failed.is_empty(),
-            "no answer to {words}"
-        );
-    }
-}
-
-/// Has somebody look when the pool begins to wait, and then the device be well again.
-struct Watched {
-    admin: Weak<Admin>,
-    disk: Arc<MemDisk>,
-    looked: AtomicBool,
-    stuck: Arc<Mutex<BTreeSet<&'static str>>>,
-    waited: Arc<AtomicU64>,
-}
-
-impl Patience for Watched {
-    fn again(&self, _: &Pool, _: &Error) -> bool {
-        if !self.looked.swap(true, Relaxed) {
-            self.waited.fetch_add(1, Relaxed);
-            let admin = self.admin.upgrade().unwrap();
-            let (send, ended) = mpsc::channel();
-            let asked = Arc::new(Mutex::new("nothing"));
-            let now = asked.clone();
-            std::thread::spawn(move || {
-                look(&admin, &|words| *now.lock().unwrap() = words);
-                let _ = send.send(());
-            });
-            if ended.recv_timeout(LIMIT).is_err() {
-                self.stuck.lock().unwrap().insert(*asked.lock().unwrap());
+impl Process for Served {
+    fn in_service(&self, _: &Arc<Admin>, entry: &Arc<PoolEntry>) -> Result<()> {
+        let entry = entry.clone();
+        std::thread::spawn(move || {
+            let serving = entry.pool.serve();
+            while !entry.is_leaving() {
+                if entry.pool.wait_for_work(Duration::from_millis(20)) && serving.sync().is_err() {
+                    return;
+                }
             }
-        }
-        self.disk.well();
+        });
+        Ok(())
+    }
+    fn waits_for_devices(&self) -> bool {
         true
     }
-}
-
-/// The device goes away after so many transfers. True if the pool waited for it.
-fn goes_away(base: &MemDisk, transfers: usize, cache_bytes: u64) -> Result<bool, String> {
-    let disk = base.fork();
-    let admin = start(&disk, cache_bytes);
-    let ask = PoolImport {
-        pool: "p".into(),
-        search: ImportScan {
-            places: vec![PATH.into()],
-            ..ImportScan::default()
-        },
-        props: vec![("cachefile".into(), "none".into())],
-        command: "zpool import p".into(),
-        ..PoolImport::default()
-    };
-    import::import(&admin, ROOT, ask, &|| false).unwrap();
-    let (stuck, waited) = (Arc::default(), Arc::default());
-    let entry = admin.find("p").unwrap();
-    entry.pool.set_patience(Box::new(Watched {
-        admin: Arc::downgrade(&admin),
-        disk: disk.clone(),
-        looked: AtomicBool::new(false),
-        stuck: Arc::clone(&stuck),
-        waited: Arc::clone(&waited),
-    }));
-    disk.dies_after.store(transfers as i64, Relaxed);
-    let commands = Commands(admin.clone());
-    // What reads first, outside of a txg, may meet the dead device: an error.
-    let _ = commands.destroy("p/a@s");
-    let _ = commands.create("p/b/new", &[("quota", 32 << 20)]);
-    let _ = commands.snapshot("p/b@t");
-    disk.well();
-    let stuck = stuck.lock().unwrap();
-    match stuck.is_empty() {
-        true => Ok(waited.load(Relaxed) > 0),
-        false => Err(format!("{stuck:?} waited for the txg")),
+    fn command(&self, pid: i32) -> Option<String> {
+        self.0.command(pid)
+    }
+    fn beat(&self, entry: &Arc<PoolEntry>) -> Result<()> {
+        self.0.beat(entry)
+    }
+    fn share(&self, admin: &Admin) {
+        self.0.share(admin);
+    }
+    fn tunables(&self) -> Tunables {
+        self.0.tunables()
+    }
+    fn spawn(&self, _: &str, job: Box<dyn FnOnce() + Send>) -> Result<()> {
+        std::thread::spawn(job);
+        Ok(())
+    }
+    fn together(&self, jobs: usize, job: &(dyn Fn(usize) + Sync)) {
+        self.0.together(jobs, job);
+    }
+    fn pause(&self, time: Duration, stop: &dyn Fn() -> bool) -> bool {
+        self.0.pause(time, stop)
+    }
+    fn user(&self) -> (u32, u32) {
+        self.0.user()
+    }
+    fn date(&self, seconds: u64) -> String {
+        self.0.date(seconds)
+    }
+    fn no_dumps(&self) {}
+    fn devices(&self, folder: Option<&str>) -> Result<Vec<String>> {
+        self.0.devices(folder)
+    }
+    fn identity(&self, path: &str) -> Option<(bool, u64, u64)> {
+        self.0.identity(path)
+    }
+    fn device_use(&self, path: &str) -> Result<DeviceUse> {
+        self.0.device_use(path)
     }
 }
 
-fn everywhere(cache_bytes: u64) {
-    let base = pool_on_disk();
-    let (mut waited, mut found) = (0, Vec::new());
-    for n in (0..400).step_by(EVERY) {
-        match goes_away(&base, n, cache_bytes) {
-            Ok(true) => waited += 1,
-            Ok(false) => {}
-            Err(e) => found.push(format!("after {n} transfers: {e}")),
+struct World {
+    admin: Arc<Admin>,
+    disks: Vec<Arc<MemDisk>>,
+}
+
+impl World {
+    /// A pool `p` on a mirror of `/dev/a` and `/dev/b`.
+    fn new() -> World {
+        let (env, disks) = env_sim::mem_env(7);
+        let disks = ["/dev/a", "/dev/b"].map(|d| disks.add(d, 128 << 20));
+        let settings = Settings {
+            paths: Paths {
+                cache_file: "none".into(),
+                mount_root: "/".into(),
+            },
+            mount_options: Vec::new(),
+            multihost: pool::Multihost::default(),
+        };
+        let process = Served(Alone::new(env.clone(), Tunables::default()));
+        let door = Arc::new(MemoryDoor::default());
+        let w = World {
+            admin: Admin::new(env, settings, door, Arc::new(process)),
+            disks: disks.into(),
+        };
+        let leaf = |path: &str| VdevSpec {
+            kind: VdevKind::Disk,
+            class: VdevClass::Normal,
+            path: Some(path.into()),
+            children: Vec::new(),
+        };
+        let ask = PoolCreate {
+            name: "p".into(),
+            vdevs: vec![VdevSpec {
+                kind: VdevKind::Mirror,
+                class: VdevClass::Normal,
+                path: None,
+                children: vec![leaf("/dev/a"), leaf("/dev/b")],
+            }],
+            props: vec![("cachefile".into(), "none".into())],
+            command: "zpool create p".into(),
+            ..PoolCreate::default()
+        };
+        pools::create::create(&w.admin, ROOT, ask).unwrap();
+        w
+    }
+
+    fn entry(&self) -> Arc<PoolEntry> {
+        self.admin.find("p").unwrap()
+    }
+
+    fn state(&self, path: &str) -> State {
+        self.entry().pool.tree.find_by_name(path).unwrap().state()
+    }
+
+    /// From now on the devices refuse writes.
+    fn refuse(&self) {
+        self.disks
+            .iter()
+            .for_each(|d| d.fail_writes.store(true, Relaxed));
+    }
+
+    /// The devices take writes again.
+    fn mend(&self) {
+        self.disks.iter().for_each(|d| d.well());
+        self.entry().pool.retry().unwrap();
+    }
+}
+
+impl Drop for World {
+    fn drop(&mut self) {
+        self.disks.iter().for_each(|d| d.well());
+        for e in self.admin.pools() {
+            e.pool.give_up_waiting();
+            self.admin.dismiss(&e);
         }
     }
-    assert!(found.is_empty(), "{}", found.join("\n"));
-    assert!(waited > 10, "the pool waited {waited} times");
+}
+
+/// Waits for something that comes about by itself.
+fn wait_for(what: &str, is: impl Fn() -> bool) {
+    let begun = std::time::Instant::now();
+    while !is() {
+        assert!(begun.elapsed() < HANGS, "{what}: not so far");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// What a thread returns that must not hang.
+fn ends<R: Send + 'static>(what: &str, work: impl FnOnce() -> R + Send + 'static) -> R {
+    let (send, ended) = mpsc::channel();
+    std::thread::spawn(move || send.send(work()));
+    let done = ended.recv_timeout(HANGS);
+    done.unwrap_or_else(|_| panic!("{what} hangs"))
 }
 
 #[test]
-fn a_pool_that_waits_for_its_devices_is_described_from_memory() {
-    everywhere(64 << 20);
+fn the_fault_agent_does_not_wait_along_with_a_suspended_pool() {
+    let w = World::new();
+    let (admin, entry) = (w.admin.clone(), w.entry());
+    let mut agent = Agent::default();
+    agent.look(&admin, &entry);
+    // More errors than a device may have.
+    w.disks[0].write_errors.store(40, Relaxed);
+    while w.disks[0].write_errors.load(Relaxed) > 0 {
+        entry.pool.prove_devices().unwrap();
+    }
+    w.refuse();
+    let (a, e) = (admin.clone(), entry.clone());
+    let mut agent = ends("the agent", move || {
+        agent.look(&a, &e);
+        agent
+    });
+    wait_for("suspended", || entry.pool.suspended().is_some());
+    let (a, e) = (admin.clone(), entry.clone());
+    let mut agent = ends("another look of the agent", move || {
+        agent.look(&a, &e);
+        agent
+    });
+    w.mend();
+    wait_for("the change made", || w.state("/dev/a") == State::Faulted);
+    // It goes on with its work.
+    wait_for("the change over", || entry.changes.try_lock().is_ok());
+    agent.look(&admin, &entry);
+    assert_eq!(w.state("/dev/b"), State::Healthy);
 }
 
 #[test]
-fn a_pool_that_waits_in_the_middle_of_a_read_is_described() {
-    everywhere(0);
+fn commands_do_not_wait_for_a_change_of_a_suspended_pool() {
+    let w = World::new();
+    let entry = w.entry();
+    let other = entry.changes.lock().unwrap();
+    let (send, ended) = mpsc::channel();
+    for (n, path) in ["/dev/a", "/dev/b"].into_iter().enumerate() {
+        let (admin, send) = (w.admin.clone(), send.clone());
+        std::thread::spawn(move || {
+            let how = pool::Offline {
+                temporary: true,
+                fault: false,
+            };
+            let done = match n {
+                0 => devices::offline(&admin, ROOT, "p", path, how, "zpool offline"),
+                _ => pools::upgrade::upgrade(&admin, ROOT, "p", None, "zpool upgrade").map(drop),
+            };
+            let _ = send.send(done);
+        });
+    }
+    let early = ended.recv_timeout(Duration::from_millis(200));
+    assert!(
+        early.is_err(),
+        "{early:?} while another change is under way"
+    );
+    w.refuse();
+    let e = entry.clone();
+    std::thread::spawn(move || e.pool.prove_devices());
+    for _ in 0..2 {
+        let done = ended.recv_timeout(HANGS).expect("a command hangs");
+        let refused = done.unwrap_err();
+        assert_eq!(refused.code, Kind::Suspended.errno(), "{refused}");
+        assert!(refused.message.contains("suspended"), "{refused}");
+    }
+    drop(other);
+    w.mend();
+    assert_eq!(w.state("/dev/a"), State::Healthy);
 }

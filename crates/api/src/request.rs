@@ -950,6 +950,9 @@ pub struct DatasetDestroy {
     /// Mark snapshots for later if they cannot go now (`-d`).
     #[serde(default)]
     pub defer: bool,
+    /// The bytes that come free are wanted (`-v`, `-p`).
+    #[serde(default)]
+    pub reclaim: bool,
     /// Tell, change nothing.
     #[serde(default)]
     pub dry_run: bool,

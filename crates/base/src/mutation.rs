@@ -24,6 +24,8 @@ pub enum Mutation {
     PropertyLost,
     /// The last dataset of those to be destroyed stays, though the command is recorded.
     DestroyForgets,
+    /// Clones are destroyed with their origin though nobody asked for that (`zfs destroy -R`).
+    DestroyTakesClones,
     /// A permission that was given is not stored, though the command is recorded.
     PermissionLost,
     /// Everybody may do everything.
@@ -50,6 +52,12 @@ pub enum Mutation {
     DeadlistKeyLost,
     /// What a rollback gives back to the snapshot is not taken off its unique space.
     SwapMiscounted,
+    /// A clone is not counted by the snapshot that it is made of.
+    CloneUncounted,
+    /// What snapshots take along in a promotion is not charged to the clone.
+    PromotionUncharged,
+    /// The first of the snapshots that are renamed together keeps its name, though the command is recorded.
+    RenameForgets,
     /// A comparison of two states forgets the objects that were where the later one has holes.
     DiffForgetsHoles,
     /// What waited for devices that refused it is taken for written when they are well again.
@@ -61,7 +69,7 @@ pub enum Mutation {
 }
 
 /// All of them.
-pub const MUTATIONS: [Mutation; 27] = [
+pub const MUTATIONS: [Mutation; 31] = [
     Mutation::FlushOmitted,
     Mutation::FreeReusedEarly,
     Mutation::ReplaySkips,
@@ -72,6 +80,7 @@ pub const MUTATIONS: [Mutation; 27] = [
     Mutation::SnapshotOfDirtySet,
     Mutation::PropertyLost,
     Mutation::DestroyForgets,
+    Mutation::DestroyTakesClones,
     Mutation::PermissionLost,
     Mutation::RightsOff,
     Mutation::FreeingPlaceLost,
@@ -85,6 +94,9 @@ pub const MUTATIONS: [Mutation; 27] = [
     Mutation::HoldForgotten,
     Mutation::DeadlistKeyLost,
     Mutation::SwapMiscounted,
+    Mutation::CloneUncounted,
+    Mutation::PromotionUncharged,
+    Mutation::RenameForgets,
     Mutation::DiffForgetsHoles,
     Mutation::WaitingDropped,
     Mutation::AdmittedWhileSuspended,

@@ -56,6 +56,8 @@ pub struct FuseMount {
     place_owner: Option<u32>,
     /// The daemon itself ends it.
     leaving: Arc<AtomicBool>,
+    /// It goes by force: system calls on it that wait for commands end.
+    forced: Arc<AtomicBool>,
     ended: Arc<(Mutex<bool>, Condvar)>,
 }
 
@@ -196,12 +198,14 @@ fn mount_again(ask: &Mounting<'_>, still: &Arc<Mounted>, place: &MountPoint) -> 
         lost: Mutex::default(),
         place_owner: place.owner(),
         leaving: m.leaving.clone(),
+        forced: m.forced.clone(),
         mount,
         most_dirty: AtomicU32::new(m.most_dirty.load(Ordering::Relaxed)),
         session: m.session.clone(),
         ended: m.ended.clone(),
     };
     again.leaving.store(false, Ordering::SeqCst);
+    again.forced.store(false, Ordering::SeqCst);
     ask.entry.add_mount(Mounted::new(
         still.head.clone(),
         path,
@@ -224,7 +228,8 @@ impl FuseDoor {
         let name = ds.full_name();
         let (head, options) = m.open()?;
         let zfs = head.zfs();
-        let snapshots = OfMount::new(m.admin, entry, ds, m.temporary.clone());
+        let forced: Arc<AtomicBool> = Arc::default();
+        let snapshots = OfMount::new(m.admin, entry, ds, m.temporary.clone(), forced.clone());
         let snapshots = Box::new(snapshots);
         let adapter = Adapter::new(zfs.clone(), pool, snapshots, self.caching)
             .map_err(|e| Error::new(e.kind, "root node"))?;
@@ -267,6 +272,7 @@ impl FuseDoor {
             lost: Mutex::default(),
             place_owner: place.owner(),
             leaving: Arc::default(),
+            forced,
             ended: ended.clone(),
         };
         let mounted = Mounted::new(
@@ -463,6 +469,10 @@ impl Mount for FuseMount {
         };
         self.leaving.store(true, Ordering::SeqCst);
         let staying = Staying(&self.leaving);
+        let going = force.then(|| {
+            self.forced.store(true, Ordering::SeqCst);
+            Staying(&self.forced)
+        });
         // Aborting the connection drops what the kernel has not sent yet.
         let _refusing_writes = force.then(|| self.write_out_for_the_end());
         self.mount.unmount(how).map_err(|e| {
@@ -479,6 +489,9 @@ impl Mount for FuseMount {
             )
         })?;
         staying.gone();
+        if let Some(going) = going {
+            going.gone();
+        }
         if force {
             self.session.stop();
         }
@@ -519,8 +532,8 @@ impl Mount for FuseMount {
         self.ctl.close(object);
     }
 
-    fn close_all(&self) {
-        self.ctl.close_all();
+    fn close_where(&self, which: &dyn Fn(u64) -> bool) {
+        self.ctl.close_chosen(which);
     }
 
     fn is_fixed(&self) -> bool {
@@ -534,6 +547,7 @@ impl Mount for FuseMount {
 
     fn tear_down(&self) -> Result<()> {
         self.leaving.store(true, Ordering::SeqCst);
+        self.forced.store(true, Ordering::SeqCst);
         // What cannot be reached cannot be unmounted, but nothing must wait for it any more.
         self.mount.unmount(Unmount::Force).inspect_err(|_| {
             self.mount.abort();
@@ -542,6 +556,7 @@ impl Mount for FuseMount {
 
     fn abort(&self) {
         self.leaving.store(true, Ordering::SeqCst);
+        self.forced.store(true, Ordering::SeqCst);
         self.mount.abort();
     }
 

@@ -8,6 +8,7 @@ use dsl::Dataset;
 use fuse::Errno;
 use fuse_zpl::{Caller, Content, Figures, Key, Snapdir, Snapshots, Volume};
 use pool::Pool;
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Weak};
 use zap::Zap;
 use zpl::Time;
@@ -20,6 +21,8 @@ pub struct OfMount {
     ds: Arc<Dataset>,
     /// Properties overridden for the mount, and so for its snapshots.
     temporary: Vec<(String, String)>,
+    /// The mount goes by force: nobody waits for a command any more.
+    forced: Arc<AtomicBool>,
 }
 
 impl OfMount {
@@ -28,6 +31,7 @@ impl OfMount {
         entry: &Arc<PoolEntry>,
         ds: &Arc<Dataset>,
         temporary: Vec<(String, String)>,
+        forced: Arc<AtomicBool>,
     ) -> OfMount {
         OfMount {
             admin: Arc::downgrade(admin),
@@ -35,6 +39,7 @@ impl OfMount {
             pool: entry.pool.clone(),
             ds: ds.clone(),
             temporary,
+            forced,
         }
     }
 
@@ -181,6 +186,7 @@ impl Snapshots for OfMount {
     }
     fn create(&self, name: &str, caller: Caller) -> std::result::Result<(), Errno> {
         let (admin, peer) = self.admin_for(caller)?;
+        let _ended = admin::cancel::ended_by(self.forced.clone());
         let full = self.full(name);
         let request = SnapshotCreate {
             command: format!("zfs snapshot {full}"),
@@ -200,6 +206,7 @@ impl Snapshots for OfMount {
         }
         self.find(name)?;
         let (admin, peer) = self.admin_for(caller)?;
+        let _ended = admin::cancel::ended_by(self.forced.clone());
         let full = self.full(name);
         let request = DatasetDestroy {
             command: format!("zfs destroy {full}"),
@@ -216,6 +223,7 @@ impl Snapshots for OfMount {
 
     fn rename(&self, name: &str, to: &str, caller: Caller) -> std::result::Result<(), Errno> {
         let (admin, peer) = self.admin_for(caller)?;
+        let _ended = admin::cancel::ended_by(self.forced.clone());
         let (from, to) = (self.full(name), self.full(to));
         let command = format!("zfs rename {from} {to}");
         let done = rename::rename(&admin, peer, &from, &to, rename::How::default(), command);

@@ -13,6 +13,7 @@ use disk::dsl::{bookmark_flags, BookmarkPhys};
 use disk::ObjType;
 use dmu::{Dnode, Tx};
 use std::collections::BTreeMap;
+use std::ops::RangeInclusive;
 use std::sync::Arc;
 use zap::{Value, Zap};
 
@@ -83,34 +84,45 @@ impl Dataset {
 
     /// The snapshot of `txg` has another successor, on whose deadlist `freed` lies.
     pub(crate) fn bookmarks_have_next(&self, tx: &Tx, txg: Txg, freed: Triple) -> Result<()> {
-        self.change_bookmarks(tx, &mut |m| {
-            let hit = counts(m) && m.creation_txg == txg;
-            if hit {
-                m.freed_before_next = [0; 3];
-                add(m, freed);
-            }
-            Ok(hit)
+        self.change_marks(tx, txg..=txg, &mut |m| {
+            m.freed_before_next = [0; 3];
+            add(m, freed);
+            Ok(true)
         })
     }
 
     /// Creation of the bookmarks that count what is freed before the next snapshot, ascending, each
-    /// once.
-    pub(crate) fn counting_marks(&self) -> Result<Vec<Txg>> {
-        Ok(self.marks()?.keys().copied().collect())
+    /// once; those from `since` on.
+    pub(crate) fn counting_marks(&self, since: Txg) -> Result<Vec<Txg>> {
+        Ok(self.marks()?.range(since..).map(|(txg, _)| *txg).collect())
     }
 
-    /// Changes bookmarks for which `f` says so.
-    fn change_bookmarks(
+    /// Changes bookmarks that count what is freed, of snapshots made in these txgs, where `f` says so.
+    fn change_marks(
         &self,
         tx: &Tx,
+        txgs: RangeInclusive<Txg>,
         f: &mut dyn FnMut(&mut BookmarkPhys) -> Result<bool>,
     ) -> Result<()> {
+        if txgs.is_empty() {
+            return Ok(());
+        }
+        let marks = self.marks()?;
+        let mut names = marks.range(txgs).flat_map(|(_, names)| names).peekable();
+        if names.peek().is_none() {
+            return Ok(());
+        }
         let Some(map) = self.bookmark_map()? else {
             return Ok(());
         };
-        for (name, mut m) in self.bookmarks()? {
+        let map = Zap::new(&map);
+        for name in names {
+            let Some(v) = map.get_value(name.as_str())? else {
+                return Err(Error::damaged(format!("bookmark '{name}' is gone")));
+            };
+            let mut m = BookmarkPhys::from_words(&v.ints())?;
             if f(&mut m)? {
-                Zap::new(&map).update(tx, &name, &Value::u64s(&m.to_words(true)))?;
+                map.update(tx, name, &Value::u64s(&m.to_words(true)))?;
             }
         }
         Ok(())
@@ -142,12 +154,9 @@ impl Dataset {
     /// The head went back to its newest snapshot: nothing has been freed since.
     pub(crate) fn bookmarks_rolled_back(&self, tx: &Tx) -> Result<()> {
         let newest = self.phys().prev_snap_txg;
-        self.change_bookmarks(tx, &mut |m| {
-            let hit = counts(m) && m.creation_txg >= newest;
-            if hit {
-                m.freed_before_next = [0; 3];
-            }
-            Ok(hit)
+        self.change_marks(tx, newest..=Txg::MAX, &mut |m| {
+            m.freed_before_next = [0; 3];
+            Ok(true)
         })
     }
 
@@ -157,20 +166,18 @@ impl Dataset {
         let s = snap.phys();
         let core = self.core.clone();
         let mut keep = false;
-        let deadlist = next.deadlist()?;
-        self.change_bookmarks(tx, &mut |m| {
-            if !counts(m) {
-                return Ok(false);
-            }
+        let mut deadlist = None;
+        self.change_marks(tx, s.prev_snap_txg..=s.creation_txg, &mut |m| {
             if m.creation_txg == s.creation_txg {
                 m.flags &= !bookmark_flags::SNAPSHOT_EXISTS;
                 keep = true;
                 return Ok(true);
             }
-            if m.creation_txg < s.prev_snap_txg || m.creation_txg > s.creation_txg {
-                return Ok(false);
-            }
-            add(m, deadlist.space_range(&core, 0, m.creation_txg)?);
+            let list = match &deadlist {
+                Some(list) => list,
+                None => deadlist.insert(next.filled_deadlist()?),
+            };
+            add(m, list.space_range(&core, 0, m.creation_txg)?);
             Ok(true)
         })?;
         Ok(keep)
@@ -244,7 +251,7 @@ impl Dsl {
         let m = BookmarkPhys::from_words(words)?;
         core.forget_bookmark(tx, words)?;
         Zap::new(map).remove(tx, name)?;
-        head.forget_marks();
+        head.drop_mark(m.creation_txg, name);
         // The key of its time stayed in deadlists for its sake.
         let other = head.marks()?.contains_key(&m.creation_txg);
         if counts(&m)
@@ -252,7 +259,7 @@ impl Dsl {
             && !other
             && m.creation_txg < head.phys().prev_snap_txg
         {
-            head.deadlist()?.remove_key(core, tx, m.creation_txg)?;
+            head.with_deadlist(|list| list.remove_key(core, tx, m.creation_txg))?;
             core.remove_clone_keys(tx, &head.dir(), m.creation_txg, 0)?;
         }
         core.drop_empty_map(tx, head, map)
@@ -365,6 +372,10 @@ pub enum Source {
 impl Core {
     /// Whether a snapshot is in the history of a dataset: of its chain, or of that of its origin.
     fn is_before(self: &Arc<Self>, snap: &Dataset, ds: &Arc<Dataset>) -> Result<bool> {
+        // Of its own snapshots no chain has to be followed, which may be long.
+        if snap.dir().object() == ds.dir().object() {
+            return Ok(true);
+        }
         let want = snap.phys().creation_txg;
         let mut at = ds.phys();
         for _ in 0..1 << 24 {
@@ -439,8 +450,12 @@ impl Core {
                 dn
             }
         };
-        head.forget_marks();
-        Zap::new(&map).add(tx, name, &Value::u64s(words))
+        Zap::new(&map).add(tx, name, &Value::u64s(words))?;
+        let m = BookmarkPhys::from_words(words)?;
+        if counts(&m) {
+            head.add_mark(m.creation_txg, name);
+        }
+        Ok(())
     }
 
     /// Takes a bookmark out of the map of a head; what it counts in features stays counted.
@@ -448,8 +463,11 @@ impl Core {
         let Some(map) = head.bookmark_map()? else {
             return Ok(());
         };
+        let Some(v) = Zap::new(&map).get_value(name)? else {
+            return Err(Kind::NotFound.into());
+        };
         Zap::new(&map).remove(tx, name)?;
-        head.forget_marks();
+        head.drop_mark(BookmarkPhys::from_words(&v.ints())?.creation_txg, name);
         self.drop_empty_map(tx, head, &map)
     }
 

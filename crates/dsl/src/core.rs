@@ -100,6 +100,7 @@ pub(crate) struct Core {
     /// The shared empty bpobj, 0 = none; `None` = not looked up yet.
     pub empty_bpobj: Mutex<Option<u64>>,
     pub space: OnceLock<Weak<dyn PoolSpace>>,
+    pub open_lists: crate::deadlist::OpenLists,
     pub caches: crate::dsl::Caches,
     pub keys: crate::crypto::KeyStore,
     /// A change failed half-way: what is in memory must not reach the disk.
@@ -207,9 +208,9 @@ impl Core {
         self.mos.alloc(tx, &new)
     }
 
-    /// The shared empty bpobj, making it if there is none; one more user. `None` if the feature is
-    /// not enabled.
-    pub fn use_empty_bpobj(&self, tx: &Tx) -> Result<Option<u64>> {
+    /// The shared empty bpobj, making it if there is none; `users` more users, at least one. `None` if the
+    /// feature is not enabled.
+    pub fn use_empty_bpobj(&self, tx: &Tx, users: u64) -> Result<Option<u64>> {
         if !self.features.is_enabled(EMPTY_BPOBJ) {
             return Ok(None);
         }
@@ -222,7 +223,7 @@ impl Core {
             }
             n => n,
         };
-        self.features.activate(tx, EMPTY_BPOBJ, 1)?;
+        self.features.activate(tx, EMPTY_BPOBJ, users as i64)?;
         Ok(Some(obj))
     }
 
@@ -235,9 +236,12 @@ impl Core {
         Ok(e.unwrap_or(0))
     }
 
-    /// One user less; the last one takes it away.
-    pub fn unuse_empty_bpobj(&self, tx: &Tx) -> Result<()> {
-        self.features.activate(tx, EMPTY_BPOBJ, -1)?;
+    /// So many users less; the last one takes it away.
+    pub fn unuse_empty_bpobj(&self, tx: &Tx, users: u64) -> Result<()> {
+        if users == 0 {
+            return Ok(());
+        }
+        self.features.activate(tx, EMPTY_BPOBJ, -(users as i64))?;
         if self.features.count(EMPTY_BPOBJ).unwrap_or(0) == 0 {
             let obj = self.empty_bpobj()?;
             Zap::new(&self.directory()?).remove(tx, "empty_bpobj")?;

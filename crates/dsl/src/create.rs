@@ -4,6 +4,7 @@
 use crate::core::{check_component, is_hidden, Core, FS_LIMITS, FULL_NAME_MAX};
 use crate::history::NOTHING;
 use crate::{limits, Bpobj, Dataset, Deadlist, Dir, Dsl, Features, NewKey};
+use base::mutation::{mutated, Mutation};
 use base::{bail, Result, TXG_INITIAL};
 use disk::dsl::{ds_flags, DslDatasetPhys, DslDirPhys, DIR_USED_BREAKDOWN};
 use disk::{BlkPtr, ObjType};
@@ -316,8 +317,9 @@ impl Core {
                 phys.bp = op.bp;
                 phys.flags |= op.flags & (ds_flags::INCONSISTENT | ds_flags::CI_DATASET);
                 let of = self.dataset(o.dir().phys().head_dataset_obj)?;
-                of.deadlist()?
-                    .clone_keys(self, tx, op.creation_txg, || o.chain_keys())?
+                of.with_deadlist(|list| {
+                    list.clone_keys(self, tx, op.creation_txg, &[], || o.chain_keys())
+                })?
             }
         };
         phys.deadlist_obj = deadlist.object();
@@ -326,7 +328,8 @@ impl Core {
             for guid in o.features() {
                 ds.inherit_feature(tx, o, &guid)?;
             }
-            o.update(tx, |p| p.num_children += 1)?;
+            let count = u64::from(!mutated(Mutation::CloneUncounted));
+            o.update(tx, |p| p.num_children += count)?;
             if version >= 11 {
                 self.add_next_clone(tx, o, ds.object())?;
             }

@@ -150,6 +150,11 @@ impl Dataset {
         self.st.acquire().dir = dir;
     }
 
+    /// Whether all that is known of it is on disk: a snapshot that nobody keeps or has open.
+    pub(crate) fn is_idle_snapshot(&self) -> bool {
+        self.is_snapshot() && !self.is_kept() && self.objset().is_none()
+    }
+
     pub fn is_snapshot(&self) -> bool {
         self.st.acquire().phys.is_snapshot()
     }
@@ -447,9 +452,25 @@ impl Dataset {
         Ok(marks)
     }
 
-    /// Bookmarks come or go.
-    pub(crate) fn forget_marks(&self) {
-        self.st.acquire().marks = None;
+    /// A bookmark of a snapshot made in `txg` comes, and counts what is freed.
+    pub(crate) fn add_mark(&self, txg: Txg, name: &str) {
+        if let Some(marks) = &mut self.st.acquire().marks {
+            let names = Arc::make_mut(marks).entry(txg).or_default();
+            names.push(name.to_string());
+        }
+    }
+
+    /// A bookmark of a snapshot made in `txg` goes.
+    pub(crate) fn drop_mark(&self, txg: Txg, name: &str) {
+        if let Some(marks) = &mut self.st.acquire().marks {
+            let marks = Arc::make_mut(marks);
+            if let Some(names) = marks.get_mut(&txg) {
+                names.retain(|n| n != name);
+                if names.is_empty() {
+                    marks.remove(&txg);
+                }
+            }
+        }
     }
 
     pub(crate) fn forget_limits(&self) {
@@ -472,9 +493,22 @@ impl Dataset {
         }
     }
 
-    /// The deadlist.
+    /// The deadlist, to be looked at.
     pub fn deadlist(&self) -> Result<Deadlist> {
         Deadlist::open(&self.core.mos, self.phys().deadlist_obj)
+    }
+
+    /// The same without the keys under which nothing is.
+    pub(crate) fn filled_deadlist(&self) -> Result<Deadlist> {
+        Deadlist::open_filled(&self.core, self.phys().deadlist_obj)
+    }
+
+    /// Changes the deadlist, in syncing context; or reads all its keys, which are likely to be in memory.
+    pub(crate) fn with_deadlist<R>(&self, f: impl FnOnce(&mut Deadlist) -> Result<R>) -> Result<R> {
+        let mut list = self.core.take_deadlist(self.phys().deadlist_obj)?;
+        let r = f(&mut list)?;
+        self.core.keep_deadlist(list);
+        Ok(r)
     }
 
     /// Space of all blocks on its deadlist, at the same cost whatever the number of snapshots.
@@ -532,8 +566,7 @@ impl Dataset {
         let dir = self.dir();
         let origin_txg = dir.origin_txg()?;
         self.pend.acquire().listing = dir.livelist()?.map(|_| origin_txg);
-        let mut marks = self.counting_marks()?;
-        marks.retain(|t| *t >= p.prev_snap_txg);
+        let marks = self.counting_marks(p.prev_snap_txg)?;
         Ok(DatasetSync {
             ds: self,
             tx,
@@ -605,7 +638,7 @@ impl Dataset {
     fn flush_dead(&self, tx: &Tx, dead: Vec<(BlkPtr, Triple)>) -> Result<()> {
         match dead.is_empty() {
             true => Ok(()),
-            false => self.deadlist()?.insert(&self.core, tx, &dead),
+            false => self.with_deadlist(|list| list.insert(&self.core, tx, &dead)),
         }
     }
 

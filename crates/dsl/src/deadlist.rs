@@ -1,17 +1,27 @@
 //! Deadlists: the blocks a dataset's previous snapshot refers to and the dataset no longer does
 //! (data format §8.2, §8.3).
+//!
+//! A deadlist has a key for every snapshot before its dataset, also where nothing died: with 10,000 snapshots, 10,000
+//! keys. The format wants it so. What can be had is that few read them:
+//!
+//! 1. Its space is in its header ([`Deadlist::space_of`]).
+//! 2. Who only asks for space or blocks opens it without the keys that have none ([`Deadlist::open_filled`]).
+//! 3. The syncing thread keeps the lists that it changes open from one txg to the next ([`OpenLists`]). So whoever changes a
+//!    deadlist of a dataset takes it from there ([`Core::take_deadlist`]), and gives it back when it is in memory
+//!    what it is on disk; an error in between drops it.
 
 use crate::bpobj::is_unreadable;
 use crate::core::{born_in, bump, Core, Triple};
 use crate::Bpobj;
 use base::mutation::{mutated, Mutation};
+use base::sync::MutexExt;
 use base::{bail, Error, Result, Txg};
 use disk::dsl::{DeadlistPhys, DEADLIST_SIZE};
 use disk::{BlkPtr, ObjType};
 use dmu::{Dnode, NewObject, Objset, Tx};
 use std::collections::BTreeMap;
-use std::sync::Arc;
-use zap::{hex_key, parse_hex_key, Zap};
+use std::sync::{Arc, Mutex};
+use zap::{hex_key, Zap};
 
 const _: () = assert!(DEADLIST_SIZE == 320);
 
@@ -43,6 +53,10 @@ pub struct Deadlist {
 
 impl Deadlist {
     pub fn open(mos: &Objset, object: u64) -> Result<Deadlist> {
+        Deadlist::open_with(mos, object, |_| true)
+    }
+
+    fn open_with(mos: &Objset, object: u64, wanted: impl Fn(u64) -> bool) -> Result<Deadlist> {
         let dn = mos
             .hold(object)
             .map_err(|e| e.context(format!("deadlist {object}")))?;
@@ -50,11 +64,9 @@ impl Deadlist {
             ObjType::BPOBJ_HDR => Form::Old(Bpobj::open(mos, object)?),
             ObjType::DEADLIST_HDR => {
                 let phys = DeadlistPhys::decode(&dn.bonus())?;
-                let mut tree = BTreeMap::new();
-                for e in Zap::new(&dn).iter() {
-                    let e = e?;
-                    tree.insert(parse_hex_key(&e.name)?, e.value.to_u64()?);
-                }
+                let mut keys = Zap::new(&dn).int_keys()?;
+                keys.retain(|(_, list)| wanted(*list));
+                let tree = keys.into_iter().collect();
                 Form::New { dn, phys, tree }
             }
             t => {
@@ -64,6 +76,12 @@ impl Deadlist {
             }
         };
         Ok(Deadlist { object, form })
+    }
+
+    /// To be looked at only: keys under which nothing is are left out.
+    pub(crate) fn open_filled(core: &Core, object: u64) -> Result<Deadlist> {
+        let empty = core.empty_bpobj()?;
+        Deadlist::open_with(&core.mos, object, |o| o != empty)
     }
 
     /// Space of all blocks on the deadlist `object`, by its header alone: no key is read.
@@ -116,6 +134,19 @@ impl Deadlist {
         matches!(self.form, Form::Old(_))
     }
 
+    /// Whether there is this key; never in the old form.
+    pub(crate) fn has_key(&self, k: Txg) -> bool {
+        matches!(&self.form, Form::New { tree, .. } if tree.contains_key(&k))
+    }
+
+    /// Number of keys; 0 in the old form.
+    fn key_count(&self) -> usize {
+        match &self.form {
+            Form::Old(_) => 0,
+            Form::New { tree, .. } => tree.len(),
+        }
+    }
+
     /// Keys and their bpobjs; none in the old form.
     pub fn keys(&self) -> BTreeMap<Txg, u64> {
         match &self.form {
@@ -144,6 +175,7 @@ impl Deadlist {
                     Ok(())
                 })?;
             }
+            Form::New { phys, .. } if min == 0 && max == Txg::MAX => return Ok(total(phys)),
             Form::New { tree, .. } => {
                 if min < max {
                     let empty = core.empty_bpobj()?;
@@ -233,7 +265,7 @@ impl Deadlist {
         };
         Zap::new(dn).remove(tx, &hex_key(k))?;
         if o == core.empty_bpobj()? && o != 0 {
-            return core.unuse_empty_bpobj(tx);
+            return core.unuse_empty_bpobj(tx, 1);
         }
         let b = match Bpobj::open(&core.mos, o) {
             Err(e) if is_unreadable(&e) => return Ok(()),
@@ -261,7 +293,7 @@ impl Deadlist {
         let b = Bpobj::create(core, tx)?;
         *o = b.object();
         Zap::new(dn).update_int_key(tx, k, b.object())?;
-        core.unuse_empty_bpobj(tx)?;
+        core.unuse_empty_bpobj(tx, 1)?;
         Ok(b)
     }
 
@@ -283,7 +315,7 @@ impl Deadlist {
         if tree.contains_key(&k) {
             return Ok(());
         }
-        let o = match core.use_empty_bpobj(tx)? {
+        let o = match core.use_empty_bpobj(tx, 1)? {
             Some(o) => o,
             None => Bpobj::create(core, tx)?.object(),
         };
@@ -296,7 +328,7 @@ impl Deadlist {
     fn absorb(&mut self, core: &Core, tx: &Tx, k: Txg, o: u64) -> Result<()> {
         let empty = core.empty_bpobj()?;
         if o == empty && o != 0 {
-            return core.unuse_empty_bpobj(tx);
+            return core.unuse_empty_bpobj(tx, 1);
         }
         let Form::New { dn, tree, .. } = &mut self.form else {
             bail!(Invalid, "old deadlist");
@@ -307,7 +339,7 @@ impl Deadlist {
         if *own == empty {
             *own = o;
             Zap::new(dn).update_int_key(tx, k, o)?;
-            return core.unuse_empty_bpobj(tx);
+            return core.unuse_empty_bpobj(tx, 1);
         }
         Bpobj::open(&core.mos, *own)?.enqueue_subobj(&core.mos, tx, o)
     }
@@ -331,13 +363,14 @@ impl Deadlist {
         self.absorb(core, tx, prev, o)
     }
 
-    /// A new, empty deadlist with the keys of this one below `max`. `chain` gives the keys if this
-    /// one is of the old form.
+    /// A new, empty deadlist with the keys of this one below `max`, and `more` keys. `chain` gives the keys if
+    /// this one is of the old form.
     pub(crate) fn clone_keys(
         &self,
         core: &Core,
         tx: &Tx,
         max: Txg,
+        more: &[Txg],
         chain: impl FnOnce() -> Result<Vec<Txg>>,
     ) -> Result<Deadlist> {
         let mut new = Deadlist::create(core, tx)?;
@@ -348,14 +381,32 @@ impl Deadlist {
             Form::Old(_) => chain()?,
             Form::New { tree, .. } => tree.keys().copied().collect(),
         };
+        keys.retain(|k| *k < max);
+        keys.extend(more);
         keys.sort_unstable();
         keys.dedup();
-        for k in keys {
-            if k < max {
-                new.add_key(core, tx, k)?;
-            }
-        }
+        new.fill_keys(core, tx, &keys)?;
         Ok(new)
+    }
+
+    /// Gives a list without keys these, with nothing in them.
+    fn fill_keys(&mut self, core: &Core, tx: &Tx, keys: &[Txg]) -> Result<()> {
+        let Form::New { dn, tree, .. } = &mut self.form else {
+            return Ok(());
+        };
+        if keys.is_empty() {
+            return Ok(());
+        }
+        let list: Vec<(Txg, u64)> = match core.use_empty_bpobj(tx, keys.len() as u64)? {
+            Some(o) => keys.iter().map(|k| (*k, o)).collect(),
+            None => keys
+                .iter()
+                .map(|k| Ok((*k, Bpobj::create(core, tx)?.object())))
+                .collect::<Result<_>>()?,
+        };
+        Zap::new(dn).fill_int_keys(tx, &list)?;
+        *tree = list.into_iter().collect();
+        Ok(())
     }
 
     /// Moves everything under keys ≥ `min` to `to`; returns its space.
@@ -370,16 +421,17 @@ impl Deadlist {
         let Form::New { dn, tree, .. } = &mut self.form else {
             bail!(Invalid, "old deadlist");
         };
-        let mut gone = Triple::default();
+        let (mut gone, mut empties) = (Triple::default(), 0);
         for (k, o) in tree.split_off(&min) {
             Zap::new(dn).remove(tx, &hex_key(k))?;
             if o == empty && o != 0 {
-                core.unuse_empty_bpobj(tx)?;
+                empties += 1;
             } else {
                 gone += Bpobj::open(&core.mos, o)?.space();
                 to.enqueue_subobj(&core.mos, tx, o)?;
             }
         }
+        core.unuse_empty_bpobj(tx, empties)?;
         self.add_total(tx, -gone)?;
         Ok(gone)
     }
@@ -399,8 +451,13 @@ impl Deadlist {
             }
             Form::New { phys, tree, .. } => {
                 let last = tree.keys().next_back().copied();
+                let (empty, mut empties) = (core.empty_bpobj()?, 0);
                 for (k, o) in tree {
                     if Some(k) == last && mutated(Mutation::DeadlistKeyLost) {
+                        continue;
+                    }
+                    if o == empty && o != 0 {
+                        empties += 1;
                         continue;
                     }
                     let own = match &self.form {
@@ -415,6 +472,7 @@ impl Deadlist {
                     };
                     self.absorb(core, tx, own, o)?;
                 }
+                core.unuse_empty_bpobj(tx, empties)?;
                 self.add_total(tx, total(&phys))?;
                 core.free_object(tx, object)
             }
@@ -439,16 +497,68 @@ impl Deadlist {
         match self.form {
             Form::Old(b) => b.free_now(&core.mos, tx),
             Form::New { tree, .. } => {
-                let empty = core.empty_bpobj()?;
+                let (empty, mut empties) = (core.empty_bpobj()?, 0);
                 for o in tree.into_values() {
                     if o == empty && o != 0 {
-                        core.unuse_empty_bpobj(tx)?;
+                        empties += 1;
                     } else {
                         Bpobj::open(&core.mos, o)?.free_now(&core.mos, tx)?;
                     }
                 }
+                core.unuse_empty_bpobj(tx, empties)?;
                 core.free_object(tx, self.object)
             }
+        }
+    }
+}
+
+/// Keys of all lists together that stay open: some 10 MiB.
+const KEYS_KEPT: usize = 1 << 18;
+/// Lists that stay open.
+const LISTS_KEPT: usize = 256;
+
+/// Deadlists of datasets that the syncing thread has open, the one used last at the end.
+#[derive(Default)]
+pub(crate) struct OpenLists(Mutex<Vec<Deadlist>>);
+
+impl Core {
+    /// A deadlist of a dataset, to be changed. Nobody else has it until it is given back.
+    pub(crate) fn take_deadlist(&self, object: u64) -> Result<Deadlist> {
+        let kept = {
+            let mut lists = self.open_lists.0.acquire();
+            let at = lists.iter().rposition(|d| d.object == object);
+            at.map(|at| lists.remove(at))
+        };
+        match kept {
+            Some(list) => Ok(list),
+            None => Deadlist::open(&self.mos, object),
+        }
+    }
+
+    /// Keeps a deadlist open for the next change. It must be what the object is now.
+    pub(crate) fn keep_deadlist(&self, list: Deadlist) {
+        // One of the old form is opened at once, and has a header of its own.
+        if list.is_old() {
+            return;
+        }
+        let mut lists = self.open_lists.0.acquire();
+        lists.retain(|d| d.object != list.object);
+        lists.push(list);
+        let mut keys: usize = lists.iter().map(Deadlist::key_count).sum();
+        while lists.len() > 1 && (keys > KEYS_KEPT || lists.len() > LISTS_KEPT) {
+            keys -= lists.remove(0).key_count();
+        }
+    }
+}
+
+#[cfg(test)]
+impl Core {
+    /// Every list that is kept open is what its object is.
+    pub(crate) fn check_open_lists(&self) {
+        for kept in self.open_lists.0.acquire().iter() {
+            let now = Deadlist::open(&self.mos, kept.object).unwrap();
+            assert_eq!(kept.keys(), now.keys(), "keys of {}", kept.object);
+            assert_eq!(kept.space(), now.space(), "space of {}", kept.object);
         }
     }
 }

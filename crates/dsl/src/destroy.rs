@@ -80,7 +80,7 @@ impl Dsl {
         }
         core.scan_head_gone(tx, ds.object())?;
         // What is on the deadlist still belongs to the origin.
-        ds.deadlist()?.free(core, tx)?;
+        core.take_deadlist(p.deadlist_obj)?.free(core, tx)?;
         core.drop_remaps(tx, ds)?;
         self.free_blocks(tx, ds, &dir)?;
 

@@ -3,7 +3,7 @@
 use crate::core::{is_hidden, not_found, Core, PoolSpace, Triple};
 use crate::{Dataset, Dir, Features};
 use base::sync::MutexExt;
-use base::{Error, Result};
+use base::{Error, Result, Txg};
 use disk::dsl::Used;
 use disk::BlkPtr;
 use dmu::{Objset, SyncHooks, Tx};
@@ -15,8 +15,39 @@ use zap::Zap;
 #[derive(Default)]
 pub(crate) struct Caches {
     dirs: Mutex<HashMap<u64, Arc<Dir>>>,
-    datasets: Mutex<HashMap<u64, Arc<Dataset>>>,
+    datasets: Mutex<Datasets>,
     root: Mutex<Option<Arc<Dir>>>,
+}
+
+/// Snapshots that nobody uses and that stay in memory: with 100,000 snapshots a listing would fill it.
+const SNAPSHOTS_KEPT: usize = 4096;
+
+#[derive(Default)]
+struct Datasets {
+    map: HashMap<u64, Arc<Dataset>>,
+    /// Size at which unused snapshots go.
+    sweep_at: usize,
+}
+
+impl Datasets {
+    fn sweep(&mut self) {
+        if self.map.len() < self.sweep_at.max(SNAPSHOTS_KEPT) {
+            return;
+        }
+        // Who has no reference cannot get one but through this map, which is locked.
+        self.map
+            .retain(|_, ds| Arc::strong_count(ds) > 1 || !ds.is_idle_snapshot());
+        self.sweep_at = self.map.len() + SNAPSHOTS_KEPT;
+    }
+}
+
+/// A snapshot as its file system lists it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SnapshotEntry {
+    /// Behind the `@`.
+    pub name: String,
+    pub object: u64,
+    pub creation_txg: Txg,
 }
 
 /// Deepest nesting of directories that is followed: a name of 255 bytes has fewer components.
@@ -83,17 +114,19 @@ impl Core {
     }
 
     pub(crate) fn dataset(self: &Arc<Self>, object: u64) -> Result<Arc<Dataset>> {
-        if let Some(d) = self.caches.datasets.acquire().get(&object) {
+        if let Some(d) = self.caches.datasets.acquire().map.get(&object) {
             return Ok(d.clone());
         }
         let d = Dataset::open(self, object)?;
-        Ok(self
-            .caches
-            .datasets
-            .acquire()
-            .entry(object)
-            .or_insert(d)
-            .clone())
+        let mut all = self.caches.datasets.acquire();
+        all.sweep();
+        Ok(all.map.entry(object).or_insert(d).clone())
+    }
+
+    /// Datasets in memory.
+    #[cfg(test)]
+    pub(crate) fn datasets_held(&self) -> usize {
+        self.caches.datasets.acquire().map.len()
     }
 
     pub(crate) fn forget_dir(&self, object: u64) {
@@ -101,7 +134,7 @@ impl Core {
     }
 
     pub(crate) fn forget_dataset(&self, object: u64) {
-        self.caches.datasets.acquire().remove(&object);
+        self.caches.datasets.acquire().map.remove(&object);
     }
 
     /// A hidden directory below the root.
@@ -221,6 +254,42 @@ impl Dataset {
         Ok(out)
     }
 
+    /// Snapshots of this head, oldest first, none of which stays in memory for that. `%…` are left out.
+    pub fn snapshot_list(&self) -> Result<Vec<SnapshotEntry>> {
+        let mut names = self.snapshot_names()?;
+        // In the order in which they lie on disk, mostly that of creation.
+        names.sort_unstable_by_key(|(_, object)| *object);
+        let mut out = Vec::with_capacity(names.len());
+        for (name, object) in names {
+            let creation_txg = self.core.dataset(object)?.phys().creation_txg;
+            out.push(SnapshotEntry {
+                name,
+                object,
+                creation_txg,
+            });
+        }
+        out.sort_by_key(|e| e.creation_txg);
+        Ok(out)
+    }
+
+    /// A snapshot of [`snapshot_list`](Self::snapshot_list); `Kind::NotFound` if it has gone since.
+    pub fn listed_snapshot(&self, e: &SnapshotEntry) -> Result<Arc<Dataset>> {
+        let s = self.core.dataset(e.object)?;
+        let p = s.phys();
+        if !p.is_snapshot() || p.creation_txg != e.creation_txg || p.dir_obj != self.phys().dir_obj
+        {
+            return Err(not_found(format!("{}@{}", self.full_name(), e.name)));
+        }
+        Ok(s)
+    }
+
+    /// The same for who has kept snapshots from being renamed since: it need not be searched for its name any more.
+    pub fn named_snapshot(&self, e: &SnapshotEntry) -> Result<Arc<Dataset>> {
+        let s = self.listed_snapshot(e)?;
+        s.set_snap_name(Some(e.name.clone()));
+        Ok(s)
+    }
+
     /// The snapshot of that name of this head.
     pub fn snapshot_named(&self, name: &str) -> Result<Option<Arc<Dataset>>> {
         let p = self.phys();
@@ -282,7 +351,7 @@ impl Drop for Dsl {
     fn drop(&mut self) {
         // In-core objects refer to the core and the core to them.
         self.core.caches.dirs.acquire().clear();
-        self.core.caches.datasets.acquire().clear();
+        self.core.caches.datasets.acquire().map.clear();
         *self.core.caches.root.acquire() = None;
     }
 }
@@ -295,6 +364,7 @@ impl Dsl {
             features,
             empty_bpobj: Mutex::new(None),
             space: Default::default(),
+            open_lists: Default::default(),
             caches: Caches::default(),
             keys: Default::default(),
             broken: Mutex::new(None),

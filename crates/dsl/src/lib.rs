@@ -55,7 +55,7 @@ pub use crypto::{KeyObject, KeyParams, NewKey, ReceivedKey};
 pub use dataset::{Dataset, DatasetSync, InUse};
 pub use deadlist::Deadlist;
 pub use dir::Dir;
-pub use dsl::{Dsl, MosHooks};
+pub use dsl::{Dsl, MosHooks, SnapshotEntry};
 pub use features::{FeatureStore, Features, NoFeatures};
 pub use free::Freed;
 pub use history::{Event, History};

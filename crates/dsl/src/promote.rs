@@ -5,6 +5,7 @@ use crate::core::{is_hidden, Core, Triple, FULL_NAME_MAX};
 use crate::history::NOTHING;
 use crate::snapshot::space_after;
 use crate::{limits, Dataset, Dir, Dsl};
+use base::mutation::{mutated, Mutation};
 use base::{bail, Error, Result, Txg};
 use disk::dsl::{ds_flags, Used};
 use dmu::Tx;
@@ -62,7 +63,10 @@ impl Core {
     fn used_by(&self, chain: &[Arc<Dataset>], txg: Txg) -> Result<i64> {
         let mut sum = 0;
         for ds in chain {
-            sum += space_after(self, &ds.deadlist()?, txg)?;
+            sum += match txg {
+                0 => ds.deadlist_space()?.used,
+                _ => space_after(self, &ds.deadlist()?, txg)?,
+            };
         }
         Ok(sum)
     }
@@ -281,7 +285,9 @@ impl Dsl {
         for head in [&plan.clone, &plan.old_head] {
             core.snapshots_changed(tx, head)?;
         }
-        charge(tx, &plan.dir, plan.clone_snaps, plan.moved)?;
+        if !mutated(Mutation::PromotionUncharged) {
+            charge(tx, &plan.dir, plan.clone_snaps, plan.moved)?;
+        }
         charge(tx, &plan.old_dir, plan.old_snaps, -plan.moved)?;
         origin.update(tx, |p| p.unique_bytes = plan.unique.max(0) as u64)?;
         plan.dir.drop_livelist(tx)?;

@@ -58,7 +58,7 @@ impl Core {
             Some(own) => own,
             None => {
                 let keys = next.deadlist()?;
-                let own = keys.clone_keys(self, tx, Txg::MAX, || next.chain_keys())?;
+                let own = keys.clone_keys(self, tx, Txg::MAX, &[], || next.chain_keys())?;
                 self.zapify(tx, &next.dn)?;
                 Zap::new(&next.dn).add_u64(tx, KEY, own.object())?;
                 self.features.activate(tx, OBSOLETE_COUNTS, 1)?;

@@ -53,7 +53,7 @@ impl Dsl {
         self.walk(dir, &mut |d| {
             let mut n = d.full_name().len();
             if let Ok(h) = d.head() {
-                let snaps = h.snapshots()?;
+                let snaps = h.snapshot_names()?;
                 let longest = snaps.iter().map(|(s, _)| s.len() + 1).max();
                 n += longest.unwrap_or(0);
             }

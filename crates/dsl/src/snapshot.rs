@@ -241,10 +241,7 @@ impl Dataset {
         let mut at = self.core.dataset(first.next_snap_obj)?;
         let mut sum = 0i64;
         for _ in 0..1 << 24 {
-            sum += at
-                .deadlist()?
-                .space_range(&self.core, first.prev_snap_txg, Txg::MAX)?
-                .used;
+            sum += at.died_since(first.prev_snap_txg)?;
             if at.phys().prev_snap_obj == last.object() {
                 return Ok(sum.max(0) as u64);
             }
@@ -271,8 +268,14 @@ impl Dataset {
         };
         let mut at = self.me_arc()?;
         for _ in 0..1 << 24 {
-            let freed = at.deadlist()?.space_range(&self.core, 0, s.creation_txg)?;
-            sum += freed;
+            // All on the list of the one after `snap` was in `snap`: no key has to be read.
+            sum += match at.phys().prev_snap_obj == snap.object() {
+                true => at.deadlist_space()?,
+                false => {
+                    let list = at.filled_deadlist()?;
+                    list.space_range(&self.core, 0, s.creation_txg)?
+                }
+            };
             match at.phys().prev_snap_obj {
                 o if o == snap.object() => return Ok(sum),
                 0 => bail!(
@@ -310,7 +313,7 @@ impl Dataset {
                 return Ok(sum.max(0) as u64);
             }
             let freed = at
-                .deadlist()?
+                .filled_deadlist()?
                 .space_range(&self.core, 0, mark.creation_txg)?;
             sum += freed.used;
             at = self.core.dataset(p.prev_snap_obj)?;
@@ -333,8 +336,7 @@ impl Dataset {
                 // A hidden snapshot between two others ends a run.
                 let so_far = run.filter(|(object, ..)| *object == snap.object());
                 let (_, after, sum) = so_far.unwrap_or((0, p.prev_snap_txg, 0));
-                let deadlist = snap.next()?.deadlist()?;
-                let sum = sum + deadlist.space_range(&self.core, after, Txg::MAX)?.used;
+                let sum = sum + snap.next()?.died_since(after)?;
                 run = Some((p.next_snap_obj, after, sum));
                 Some(sum.max(0) as u64)
             };
@@ -345,6 +347,17 @@ impl Dataset {
             });
         }
         Ok(out)
+    }
+
+    /// Bytes of the blocks on its deadlist that were born after `txg`, the creation of a snapshot before it, or 0.
+    fn died_since(&self, txg: Txg) -> Result<i64> {
+        match txg {
+            0 => Ok(self.deadlist_space()?.used),
+            _ => {
+                let list = self.filled_deadlist()?;
+                Ok(list.space_range(&self.core, txg, Txg::MAX)?.used)
+            }
+        }
     }
 
     pub(crate) fn me_arc(&self) -> Result<Arc<Dataset>> {
@@ -421,17 +434,13 @@ impl Core {
             };
             dir.diduse(tx, Used::RefRsrv, t)?;
         }
-        let mut deadlist = head
-            .deadlist()?
-            .clone_keys(self, tx, Txg::MAX, || snap.chain_keys())?;
-        deadlist.add_key(self, tx, h.prev_snap_txg)?;
-        self.remaps_to_snapshot(tx, head, &snap)?;
         // Bookmarks count what of their time is freed later: the lists have to tell it apart.
-        for mark in head.counting_marks()? {
-            if mark > h.prev_snap_txg {
-                deadlist.add_key(self, tx, mark)?;
-            }
-        }
+        let mut more = head.counting_marks(h.prev_snap_txg + 1)?;
+        more.push(h.prev_snap_txg);
+        let old = self.take_deadlist(h.deadlist_obj)?;
+        let deadlist = old.clone_keys(self, tx, Txg::MAX, &more, || snap.chain_keys())?;
+        drop(old);
+        self.remaps_to_snapshot(tx, head, &snap)?;
         let accurate = if self.version() >= 9 {
             ds_flags::UNIQUE_ACCURATE
         } else {
@@ -445,6 +454,7 @@ impl Core {
             p.unique_bytes = 0;
             p.flags |= accurate;
         })?;
+        self.keep_deadlist(deadlist);
         Zap::new(&self.hold(h.snapnames_zapobj)?).add_u64(tx, name, snap.object())?;
         if !is_hidden(name) {
             limits::adjust(tx, &dir, limits::SNAP_COUNT, 1)?;
@@ -494,7 +504,7 @@ impl Core {
             p.prev_snap_obj = s.prev_snap_obj;
             p.prev_snap_txg = s.prev_snap_txg;
         })?;
-        let mut nd = next.deadlist()?;
+        let mut nd = self.take_deadlist(next.phys().deadlist_obj)?;
         // Blocks the predecessor shared with this snapshot only.
         let mut to_prev = 0;
         if let (Some(p), false) = (&prev, branch) {
@@ -511,7 +521,7 @@ impl Core {
                 }
                 Ok(())
             })?;
-            let mut sd = snap.deadlist()?;
+            let mut sd = self.take_deadlist(s.deadlist_obj)?;
             sd.insert(self, tx, &keep)?;
             let mut sum = Triple::default();
             for bp in &gone {
@@ -526,7 +536,8 @@ impl Core {
             let mut to = self.free_bpobj()?;
             freed = nd.move_to(self, tx, s.prev_snap_txg, &mut to)?;
             self.free_dir()?.diduse(tx, Used::Head, freed)?;
-            nd.merge(self, tx, snap.deadlist()?)?;
+            nd.merge(self, tx, self.take_deadlist(s.deadlist_obj)?)?;
+            self.keep_deadlist(nd);
         }
         self.destroy_remaps(tx, snap, &next, s.prev_snap_txg)?;
         dir.diduse(tx, Used::Snap, -freed)?;
@@ -539,11 +550,11 @@ impl Core {
         if next.is_snapshot() {
             let nn = next.next()?;
             let d = nn
-                .deadlist()?
+                .filled_deadlist()?
                 .space_range(self, s.prev_snap_txg, s.creation_txg)?;
             next.update(tx, |p| bump(&mut p.unique_bytes, d.used))?;
             if !marked {
-                head.deadlist()?.remove_key(self, tx, s.creation_txg)?;
+                head.with_deadlist(|list| list.remove_key(self, tx, s.creation_txg))?;
                 if let Some(mut d) = head.remap_deadlist()? {
                     d.remove_key(self, tx, s.creation_txg)?;
                 }
@@ -588,7 +599,7 @@ impl Core {
         for head in self.clones_of(dir)? {
             let d = head.dir();
             if d.origin_txg()? > key {
-                head.deadlist()?.remove_key(self, tx, key)?;
+                head.with_deadlist(|list| list.remove_key(self, tx, key))?;
                 if let Some(mut d) = head.remap_deadlist()? {
                     d.remove_key(self, tx, key)?;
                 }
@@ -672,12 +683,11 @@ impl Dsl {
         let (h, s) = (head.phys(), snap.phys());
         // Blocks written since go, blocks that died since live again: as if a clone of the snapshot
         // had changed places with the head and the head had been destroyed as that clone.
-        let mut old = head.deadlist()?;
         let dir = head.dir();
         let mut given = Triple::default();
         if core.frees_later()? {
             // All of it, as the head of that clone: the group does not have to walk through it.
-            let dead = old.space();
+            let dead = head.deadlist_space()?;
             given = Triple {
                 used: h.unique_bytes as i64,
                 comp: h.compressed_bytes as i64 + dead.comp - s.compressed_bytes as i64,
@@ -698,7 +708,8 @@ impl Dsl {
             head.flush(tx)?;
         }
         // All that is left on the deadlist belongs to the head again.
-        let keys = old.clone_keys(core, tx, Txg::MAX, || snap.chain_keys())?;
+        let mut old = core.take_deadlist(h.deadlist_obj)?;
+        let keys = old.clone_keys(core, tx, Txg::MAX, &[], || snap.chain_keys())?;
         let shared = old.space_range(core, s.prev_snap_txg, Txg::MAX)?.used;
         let after_origin = space_after(core, &old, dir.origin_txg()?)?;
         std::mem::replace(&mut old, keys).free(core, tx)?;
@@ -717,6 +728,7 @@ impl Dsl {
             p.uncompressed_bytes = s.uncompressed_bytes;
             p.unique_bytes = 0;
         })?;
+        core.keep_deadlist(old);
         for guid in snap.features() {
             head.inherit_feature(tx, snap, &guid)?;
         }
@@ -738,7 +750,7 @@ impl Dsl {
 
 /// Space of the blocks on a deadlist born after `txg`, which is not necessarily one of its keys.
 pub(crate) fn space_after(core: &Core, d: &crate::Deadlist, txg: Txg) -> Result<i64> {
-    if d.is_old() || txg == 0 || d.keys().contains_key(&txg) {
+    if d.is_old() || txg == 0 || d.has_key(txg) {
         return Ok(d.space_range(core, txg, Txg::MAX)?.used);
     }
     let mut sum = 0;

@@ -366,6 +366,11 @@ impl Ctldir {
         self.close_where(|t| t.key.object == object);
     }
 
+    /// The same for those whose object is chosen.
+    pub fn close_chosen(&self, which: &dyn Fn(u64) -> bool) {
+        self.close_where(|t| which(t.key.object));
+    }
+
     /// Everything.
     pub fn close_all(&self) {
         self.close_where(|_| true);

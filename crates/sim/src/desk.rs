@@ -6,7 +6,7 @@ use crate::rights;
 use crate::world::full;
 use admin::alone::{Alone, MemoryDoor};
 use admin::commands::{told, Commands, ROOT};
-use admin::datasets::{diff, mount, permissions, send, set, snapshots};
+use admin::datasets::{mount, permissions, send, set, snapshots};
 use admin::{pools, Admin, Paths, PoolEntry, Settings};
 use api::{
     Change, Delegate, Delegation, ImportScan, Peer, PoolCreate, PoolImport, SnapshotCreate,
@@ -222,14 +222,7 @@ impl Desk {
 
     /// `zfs diff` of a snapshot and now.
     pub fn diff(&self, fs: &str, snap: &str) -> Result<Vec<Change>> {
-        let from = format!("{}@{snap}", full(fs));
-        let mut all = Vec::new();
-        let last = diff::diff(&self.admin, ROOT, &from, None, &mut |part| {
-            all.extend(part);
-            Ok(())
-        });
-        all.extend(last.map_err(told)?);
-        Ok(all)
+        self.commands().diff(&format!("{}@{snap}", full(fs)), None)
     }
 
     /// `zfs allow -u UID snapshot`, or `zfs unallow`

@@ -70,6 +70,8 @@ const LINEAGE: [(&str, u64); 8] = [
     ("renamefs", 1),
     ("rollbackto", 2),
 ];
+/// Kinds that half of the worlds with those of [`LINEAGE`] have, for the same reason.
+const SPANS: [(&str, u64); 3] = [("diff", 4), ("destroyrange", 1), ("renameall", 1)];
 /// Kinds that only every third seed has, for the same reason.
 const RIGHTS: [(&str, u64); 3] = [("allow", 2), ("unallow", 1), ("snapshotas", 2)];
 
@@ -184,6 +186,9 @@ impl Generator {
         let descent = SeededRng::new(seed ^ 0x71e5);
         if layout.version == 5000 && descent.below(2) == 0 {
             weights.extend(LINEAGE.iter().map(|k| taste(&descent, k)));
+            if descent.below(2) == 0 {
+                weights.extend(SPANS.iter().map(|k| taste(&descent, k)));
+            }
         }
         if seed % 3 == 0 && layout.version >= dsl::deleg::VERSION {
             let rng = SeededRng::new(seed ^ 0x7169);
@@ -519,6 +524,10 @@ impl Generator {
                 let (fs, name) = self.pick(&snaps)?.clone();
                 Op::DestroySnapshot { fs, name }
             }
+            "diff" => {
+                let (fs, snap) = self.pick(&snaps)?.clone();
+                Op::Diff { fs, snap }
+            }
             "send" => Op::Send {
                 fs: self.pick(&snaps)?.0.clone(),
             },
@@ -569,11 +578,16 @@ impl Generator {
                 (fs.to_string(), mark.to_string())
             }
             "renamefs" => (head, name("f")),
+            "renameall" => (String::new(), self.pick(snaps)?.1.clone()),
             _ => self.pick(snaps)?.clone(),
         };
         let third = match verb {
             "bookmark" => name("b"),
-            "renamesnap" => name("r"),
+            "renamesnap" | "renameall" => name("r"),
+            "destroyrange" => {
+                let own: Vec<_> = snaps.iter().filter(|(of, _)| *of == fs).collect();
+                self.pick(&own)?.1.clone()
+            }
             _ => name("t"),
         };
         let mut words = [second, third].into_iter();

@@ -37,6 +37,17 @@ pub enum Lineage {
         fs: String,
         to: String,
     },
+    /// Snapshots of that name of all file systems.
+    RenameAll {
+        snap: String,
+        to: String,
+    },
+    /// Those from one to another, both included.
+    DestroyRange {
+        fs: String,
+        from: String,
+        to: String,
+    },
     /// What is younger is destroyed.
     RollbackTo {
         fs: String,
@@ -56,7 +67,7 @@ pub fn fs_word(fs: &str) -> &str {
 }
 
 /// The first words of these lines.
-pub const VERBS: [&str; 8] = [
+pub const VERBS: [&str; 10] = [
     "promote",
     "bookmark",
     "destroymark",
@@ -65,6 +76,8 @@ pub const VERBS: [&str; 8] = [
     "renamesnap",
     "renamefs",
     "rollbackto",
+    "renameall",
+    "destroyrange",
 ];
 
 impl Lineage {
@@ -98,6 +111,15 @@ impl Lineage {
                 snap: word()?,
                 to: word()?,
             },
+            "renameall" => Lineage::RenameAll {
+                snap: word()?,
+                to: word()?,
+            },
+            "destroyrange" => Lineage::DestroyRange {
+                fs,
+                from: word()?,
+                to: word()?,
+            },
             "renamefs" => Lineage::RenameFs { fs, to: word()? },
             "rollbackto" => Lineage::RollbackTo { fs, snap: word()? },
             _ => return Ok(None),
@@ -116,6 +138,8 @@ impl fmt::Display for Lineage {
             Hold { fs, snap, tag } => write!(f, "hold {} {snap} {tag}", w(fs)),
             LetGo { fs, snap, tag } => write!(f, "letgo {} {snap} {tag}", w(fs)),
             RenameSnapshot { fs, snap, to } => write!(f, "renamesnap {} {snap} {to}", w(fs)),
+            RenameAll { snap, to } => write!(f, "renameall {ROOT} {snap} {to}"),
+            DestroyRange { fs, from, to } => write!(f, "destroyrange {} {from} {to}", w(fs)),
             RenameFs { fs, to } => write!(f, "renamefs {} {to}", w(fs)),
             RollbackTo { fs, snap } => write!(f, "rollbackto {} {snap}", w(fs)),
         }

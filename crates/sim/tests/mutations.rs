@@ -199,6 +199,22 @@ fn a_destroyed_file_system_that_is_still_there_is_found() {
 }
 
 #[test]
+fn a_clone_that_is_destroyed_with_its_origin_is_found() {
+    let of_snapshot = ["clone . s1 c", "destroysnap . s1"];
+    found(Mutation::DestroyTakesClones, &|_| descent(&of_snapshot));
+    let of_file_system = [
+        "createfs a",
+        "snapshot a s",
+        "clone a s c",
+        "create c f 644",
+        "destroyfs a",
+        "read c f",
+        "cut 0 Kept 1",
+    ];
+    replayed(&of_file_system).unwrap();
+}
+
+#[test]
 fn a_permission_that_is_not_stored_is_missed() {
     let lines = ["createfs a", "allow a 2", "create a f 644", "cut 0 Kept 1"];
     found(Mutation::PermissionLost, &|_| replayed(&lines));
@@ -322,6 +338,52 @@ fn a_deadlist_key_that_is_left_out_is_found() {
 fn a_rollback_that_counts_wrong_is_found() {
     let lines = ["rollback ."];
     found(Mutation::SwapMiscounted, &|_| descent(&lines));
+}
+
+#[test]
+fn a_clone_that_its_origin_does_not_count_is_found() {
+    let lines = ["clone . s1 c", "destroysnap . s1"];
+    found(Mutation::CloneUncounted, &|_| descent(&lines));
+}
+
+#[test]
+fn a_promotion_that_does_not_charge_the_clone_is_found() {
+    let lines = ["clone . s1 c", "promote c"];
+    found(Mutation::PromotionUncharged, &|_| descent(&lines));
+}
+
+#[test]
+fn a_snapshot_that_a_recursive_rename_leaves_is_found() {
+    let lines = ["createfs a", "snapshot a s1", "renameall . s1 r1"];
+    found(Mutation::RenameForgets, &|_| descent(&lines));
+}
+
+#[test]
+fn a_range_of_which_one_snapshot_stays_is_found() {
+    let lines = ["snapshot . s2", "snapshot . s3", "destroyrange . s1 s3"];
+    found(Mutation::DestroyForgets, &|_| descent(&lines));
+}
+
+#[test]
+fn ranges_and_recursive_renames_are_refused_whole() {
+    let lines = [
+        "snapshot . s2",
+        "snapshot . s3",
+        "clone . s2 c",
+        "destroyrange . s1 s3",
+        "destroyrange . s3 s1",
+        "snapshot c s1",
+        "snapshot c r1",
+        "renameall . s1 r1",
+        "cut 0 Kept 1",
+        "destroyfs c",
+        "hold . s3 t",
+        "destroyrange . s1 s3",
+        "letgo . s3 t",
+        "destroyrange . s1 s3",
+        "diff . s1",
+    ];
+    descent(&lines).unwrap();
 }
 
 #[test]

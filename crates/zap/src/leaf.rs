@@ -5,7 +5,7 @@
 //! endless loop.
 
 use crate::{Value, BLOCK_LEAF};
-use base::{Error, Result};
+use base::{Error, Kind, Result};
 use disk::bytes::{put_u16, put_u32, put_u64, u16_at, u32_at, u64_at};
 
 const MAGIC: u32 = 0x2AB_1EAF;
@@ -197,21 +197,29 @@ fn chain<'b>(b: &'b [u8], g: Geo, h: &LeafHdr, hash: u64) -> Result<Chain<'b>> {
     })
 }
 
-fn read_array(b: &[u8], g: Geo, mut chunk: u16, len: usize) -> Result<Vec<u8>> {
+fn read_array(b: &[u8], g: Geo, chunk: u16, len: usize) -> Result<Vec<u8>> {
+    let mut out = Vec::new();
+    read_array_into(b, g, chunk, len, &mut out)?;
+    Ok(out)
+}
+
+/// Appends an array to `out`.
+fn read_array_into(b: &[u8], g: Geo, mut chunk: u16, len: usize, out: &mut Vec<u8>) -> Result<()> {
     if len > g.chunks * ARRAY_BYTES {
         return Err(bad("array longer than the block"));
     }
-    let mut out = Vec::with_capacity(len);
-    while out.len() < len {
+    out.reserve(len);
+    let end = out.len() + len;
+    while out.len() < end {
         let at = g.chunk(chunk)?;
         if b[at] != T_ARRAY {
             return Err(bad("array chunk of another type"));
         }
-        let n = (len - out.len()).min(ARRAY_BYTES);
+        let n = (end - out.len()).min(ARRAY_BYTES);
         out.extend_from_slice(&b[at + 1..at + 1 + n]);
         chunk = u16_at(b, at + 22)?;
     }
-    Ok(out)
+    Ok(())
 }
 
 fn array_is(b: &[u8], g: Geo, mut chunk: u16, want: &[u8]) -> Result<bool> {
@@ -253,6 +261,30 @@ pub(crate) fn shape(b: &[u8], f: &mut dyn FnMut(&[usize])) -> Result<()> {
 /// Stored name of an entry; `int` is the size of its integers (1, or 8 for word keys).
 pub(crate) fn name(b: &[u8], g: Geo, e: &LeafEntry, int: usize) -> Result<Vec<u8>> {
     read_array(b, g, e.name_chunk, e.name_ints as usize * int)
+}
+
+/// Appends the stored name to `out`.
+pub(crate) fn name_into(
+    b: &[u8],
+    g: Geo,
+    e: &LeafEntry,
+    int: usize,
+    out: &mut Vec<u8>,
+) -> Result<()> {
+    read_array_into(b, g, e.name_chunk, e.name_ints as usize * int, out)
+}
+
+/// The only integer of a value of one, of 8 bytes; `Kind::Invalid` for another value.
+pub(crate) fn int_value(b: &[u8], g: Geo, e: &LeafEntry) -> Result<u64> {
+    if e.value_size != 8 || e.value_ints != 1 {
+        return Err(Kind::Invalid.into());
+    }
+    let at = g.chunk(e.value_chunk)?;
+    if b[at] != T_ARRAY {
+        return Err(bad("array chunk of another type"));
+    }
+    let bytes = &b[at + 1..at + 9];
+    Ok(bytes.iter().fold(0, |v, b| v << 8 | u64::from(*b)))
 }
 
 pub(crate) fn value(b: &[u8], g: Geo, e: &LeafEntry) -> Result<Value> {

@@ -16,6 +16,7 @@
 //! ```
 #![forbid(unsafe_code)]
 
+mod bulk;
 mod cursor;
 #[cfg(test)]
 mod dmu_tests;

@@ -438,6 +438,7 @@ fn hostile_bytes() {
         let zap = Zap::new(&bad);
         let _ = zap.count();
         let _ = zap.iter().take(5000).filter(|e| e.is_ok()).count();
+        let _ = zap.int_keys();
         for i in 0..6 {
             let n = format!("name-{}", i * 60);
             let _ = zap.get(&n);
@@ -448,4 +449,42 @@ fn hostile_bytes() {
     }
     let empty = MemStore::new(512);
     assert_eq!(Zap::new(&empty).get("x").unwrap_err().kind, Kind::Damaged);
+}
+
+#[test]
+fn integer_keys_filled_at_once_are_those_added_one_by_one() {
+    let mut rng = Rng(5);
+    for n in [0, 1, 7, 8, 2046, 2047, 2048, 5_000, 40_000, 400_000u64] {
+        let list: Vec<(u64, u64)> = (0..n).map(|i| (i * 3 + rng.below(3), rng.next())).collect();
+        let s = MemStore::new(512);
+        let zap = Zap::new(&s);
+        zap.create(&(), 0).unwrap();
+        zap.fill_int_keys(&(), &list).unwrap();
+        assert_eq!(check(&s), n);
+        let mut read = zap.int_keys().unwrap();
+        read.sort_unstable();
+        assert_eq!(read, list);
+        for (k, v) in list.iter().step_by(997) {
+            assert_eq!(zap.get_int_key(*k).unwrap(), Some(*v));
+        }
+        // It goes on as any other.
+        for i in 0..100 {
+            zap.add_int_key(&(), 1 << 40 | i, i).unwrap();
+        }
+        for (k, _) in list.iter().step_by(1009) {
+            zap.remove(&(), &hex_key(*k)).unwrap();
+        }
+        let left = n + 100 - n.div_ceil(1009);
+        assert_eq!(check(&s), left);
+        assert_eq!(zap.int_keys().unwrap().len() as u64, left);
+        assert_eq!(
+            zap.fill_int_keys(&(), &[(1, 1)]).unwrap_err().kind,
+            Kind::Invalid
+        );
+    }
+    let s = MemStore::new(512);
+    let zap = Zap::new(&s);
+    zap.create(&(), 0).unwrap();
+    let twice = zap.fill_int_keys(&(), &[(1, 1), (1, 2)]);
+    assert_eq!(twice.unwrap_err().kind, Kind::Invalid);
 }

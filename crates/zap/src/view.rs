@@ -97,7 +97,7 @@ impl<'a, S: Store> Zap<'a, S> {
         })
     }
 
-    fn write_lock(&self) -> RwLockWriteGuard<'a, ()> {
+    pub(crate) fn write_lock(&self) -> RwLockWriteGuard<'a, ()> {
         self.store.lock().acquire_write()
     }
 

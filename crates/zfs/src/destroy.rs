@@ -62,6 +62,7 @@ pub fn destroy(args: &Parsed, cx: &mut Cx<'_>) -> Outcome {
         force: args.has("f"),
         defer: args.has("d"),
         protected: args.has("protected"),
+        reclaim: args.has("v") || parsable,
         dry_run,
         command: cx.command(),
     };

@@ -439,6 +439,13 @@ mod tests {
             ("hold", Mutation::HoldForgotten),
             ("deadlist", Mutation::DeadlistKeyLost),
             ("swap", Mutation::SwapMiscounted),
+            ("along", Mutation::DestroyTakesClones),
+            ("clone", Mutation::CloneUncounted),
+            ("promotion", Mutation::PromotionUncharged),
+            ("rename", Mutation::RenameForgets),
+            ("range", Mutation::DestroyForgets),
+            ("snapshot", Mutation::SnapshotOfDirtySet),
+            ("diff", Mutation::DiffForgetsHoles),
         ] {
             let found = with_broken_pool(name, |d| {
                 mutate(Some(mistake));

@@ -7,13 +7,14 @@
 use crate::Dice;
 use admin::commands::{told, Commands, ROOT};
 use admin::datasets::mount;
-use admin::PoolEntry;
+use admin::{head, PoolEntry};
+use api::ChangeKind;
 use base::sync::RwLockExt;
 use base::{bail, Kind, Result};
-use dsl::Dataset;
+use dsl::{CreateArgs, Dataset};
 use pool::Pool;
 use std::sync::{Arc, RwLock};
-use zpl::{Cred, New, WriteOpts};
+use zpl::{Cred, New, WriteOpts, Zfs};
 
 /// File systems at most.
 const HEADS: u64 = 5;
@@ -37,6 +38,26 @@ pub struct Lives {
     files: RwLock<()>,
     /// Nobody else changes anything: what was done must be seen.
     alone: bool,
+}
+
+/// Files that are written.
+const FILES: [&str; 3] = ["f0", "f1", "f2"];
+/// Files that come and go together: more than four blocks of dnodes.
+const CHURN: u64 = 150;
+
+/// What is in each of [`FILES`], if it is there.
+fn contents(zfs: &Zfs) -> Result<Vec<Option<Vec<u8>>>> {
+    let (root, cred) = (zfs.root()?, Cred::root());
+    let one = |name: &&str| {
+        let z = match zfs.lookup(&root, name.as_bytes(), &cred) {
+            Err(e) if e.kind == Kind::NotFound => return Ok(None),
+            found => found?,
+        };
+        let mut all = vec![0; z.size() as usize];
+        zfs.read(&z, 0, &mut all)?;
+        Ok(Some(all))
+    };
+    FILES.iter().map(one).collect()
 }
 
 /// A snapshot: full name, dataset.
@@ -105,7 +126,7 @@ impl Lives {
 
     fn command(&self, dice: &mut Dice) -> Result<()> {
         let c = &self.commands;
-        match dice.below(16) {
+        match dice.below(19) {
             0 => c.create(&self.any_name(dice), &[("recordsize", 4096)]),
             1..=4 => self.write(&self.any_head(dice)?, dice),
             5..=6 => {
@@ -116,8 +137,12 @@ impl Lives {
                 c.snapshot(&format!("{}@s{}", head.full_name(), dice.below(40)))
             }
             7..=8 => {
-                let (name, _) = self.any_snap(dice)?;
+                let (name, snap) = self.any_snap(dice)?;
+                let clones = clones(&snap);
                 c.destroy(&name)?;
+                if self.alone && clones > 0 {
+                    bail!(Damaged, "{name} had {clones} clones and is gone");
+                }
                 self.is_gone(&name)
             }
             9 => {
@@ -127,11 +152,17 @@ impl Lives {
             }
             10 => {
                 let (name, _) = self.any_snap(dice)?;
-                c.clone_unmounted(&name, &self.any_name(dice))
+                match dice.below(3) {
+                    0 => self.clone_and_snapshot(&name, &self.any_name(dice)),
+                    _ => c.clone_unmounted(&name, &self.any_name(dice)),
+                }
             }
             11 => c.promote(&self.any_head(dice)?.full_name()),
             12 => self.mark(dice),
             13 => self.hold(dice),
+            16 => self.destroy_range(dice),
+            17 => self.rename_all(dice),
+            18 => self.compare(dice),
             14 => {
                 let head = self.any_head(dice)?.full_name();
                 let _taken_away = self.files.acquire_write();
@@ -151,11 +182,117 @@ impl Lives {
         }
     }
 
+    /// Makes a clone, and a snapshot of it before the clone is written, in one txg.
+    fn clone_and_snapshot(&self, origin: &str, name: &str) -> Result<()> {
+        let (origin, name) = (origin.to_string(), name.to_string());
+        self.pool().task(move |pool, tx| {
+            let (up, last) = name.rsplit_once('/').ok_or(Kind::Invalid)?;
+            let (parent, origin) = (pool.dsl.dir(up)?, pool.dsl.dataset(&origin)?);
+            let clone = pool.clone_in(tx, &parent, last, &origin, CreateArgs::default())?;
+            pool.snapshot_in(tx, &[(clone, "first".into())]).map(drop)
+        })
+    }
+
     fn is_gone(&self, name: &str) -> Result<()> {
         match self.pool().dsl.dataset(name) {
             Ok(_) if self.alone => bail!(Damaged, "{name} is still there"),
             _ => Ok(()),
         }
+    }
+
+    /// A range of two or three snapshots.
+    fn destroy_range(&self, dice: &mut Dice) -> Result<()> {
+        let head = self.any_head(dice)?;
+        let snaps = self.snaps(&head)?;
+        let first = dice.below(snaps.len() as u64) as usize;
+        let range = snaps.iter().skip(first).take(2 + dice.below(2) as usize);
+        let names: Vec<&str> = range.map(|(name, _)| name.as_str()).collect();
+        let (Some(from), Some(to)) = (names.first(), names.last()) else {
+            return Err(Kind::NotFound.into());
+        };
+        let (_, last) = to.split_once('@').ok_or(Kind::Invalid)?;
+        self.commands.destroy(&format!("{from}%{last}"))?;
+        names.iter().try_for_each(|name| self.is_gone(name))
+    }
+
+    /// Snapshots of one name of all file systems.
+    fn rename_all(&self, dice: &mut Dice) -> Result<()> {
+        let (name, _) = self.any_snap(dice)?;
+        let (_, old) = name.split_once('@').ok_or(Kind::Invalid)?;
+        let new = format!("r{}", dice.below(40));
+        let top = self.pool().name();
+        let had: Vec<String> = self.heads()?.iter().map(|h| h.full_name()).collect();
+        let had = had.iter().map(|fs| format!("{fs}@{old}"));
+        let had: Vec<String> = had.filter(|s| self.pool().dsl.dataset(s).is_ok()).collect();
+        let (old, new) = (format!("{top}@{old}"), format!("{top}@{new}"));
+        self.commands.rename_all(&old, &new)?;
+        had.iter().try_for_each(|name| self.is_gone(name))
+    }
+
+    /// A comparison of a snapshot with the present must tell each file that differs, came or went.
+    fn compare(&self, dice: &mut Dice) -> Result<()> {
+        let head = self.any_head(dice)?;
+        self.write(&head, dice)?;
+        let (name, snap) = self.any_snap_of(&head, dice)?;
+        if !self.alone {
+            return self.commands.diff(&name, None).map(drop);
+        }
+        // Whole blocks of dnodes come and go.
+        let churn = dice.below(2) == 0;
+        if churn {
+            self.churn(&head, true)?;
+            self.commands
+                .snapshot(&format!("{}@churn", head.full_name()))?;
+            self.churn(&head, false)?;
+            self.pool().sync()?;
+            let name = format!("{}@churn", head.full_name());
+            let told = self.commands.diff(&name, None)?;
+            let removed = told.iter().filter(|c| c.what == ChangeKind::Removed);
+            let removed = removed.filter(|c| String::from_utf8_lossy(&c.path.0).contains("/churn"));
+            let n = removed.count() as u64;
+            self.commands.destroy(&name)?;
+            if n != CHURN {
+                bail!(Damaged, "{name}: {n} removed files are told, not {CHURN}");
+            }
+        }
+        let told = self.commands.diff(&name, None)?;
+        let view = head::open_snapshot(self.pool(), &snap, &[])?;
+        let before = contents(&view)?;
+        drop(view);
+        self.pool().close_dataset(snap.object());
+        let mounted = self.entry.mounted(head.object()).ok_or(Kind::NotFound)?;
+        let now = contents(&mounted.head.enter().zfs)?;
+        for (file, (old, new)) in FILES.iter().zip(before.iter().zip(&now)) {
+            let end = format!("/{file}");
+            let is_told = told.iter().any(|c| c.path.0.ends_with(end.as_bytes()));
+            if old != new && !is_told {
+                bail!(Damaged, "{name}: the change of {file} is not told");
+            }
+        }
+        Ok(())
+    }
+
+    fn any_snap_of(&self, head: &Dataset, dice: &mut Dice) -> Result<Snap> {
+        let list = self.snaps(head)?;
+        let chosen = list.get(dice.below(list.len() as u64) as usize);
+        chosen.cloned().ok_or_else(|| Kind::NotFound.into())
+    }
+
+    /// Makes (`on`) or removes many files.
+    fn churn(&self, head: &Dataset, on: bool) -> Result<()> {
+        let mounted = self.entry.mounted(head.object()).ok_or(Kind::NotFound)?;
+        let inside = mounted.head.enter();
+        let (zfs, root, cred) = (&inside.zfs, inside.zfs.root()?, Cred::root());
+        for n in 0..CHURN {
+            let name = format!("churn{n}");
+            match on {
+                true => {
+                    drop(zfs.create(&root, name.as_bytes(), &New::file(0o100_644, 0), &cred)?)
+                }
+                false => zfs.unlink(&root, name.as_bytes(), &cred)?,
+            }
+        }
+        Ok(())
     }
 
     /// Makes or destroys a bookmark.
@@ -214,7 +351,7 @@ impl Lives {
         let mounted = self.entry.mounted(object).ok_or(Kind::NotFound)?;
         let inside = mounted.head.enter();
         let (zfs, root) = (&inside.zfs, inside.zfs.root()?);
-        let (cred, file) = (Cred::root(), format!("f{}", dice.below(3)));
+        let (cred, file) = (Cred::root(), FILES[dice.below(3) as usize]);
         let z = match zfs.lookup(&root, file.as_bytes(), &cred) {
             Err(e) if e.kind == Kind::NotFound => {
                 zfs.create(&root, file.as_bytes(), &New::file(0o100_644, 0), &cred)?
@@ -281,6 +418,12 @@ impl Lives {
             (leaf, _) => Ok(leaf.cloned()),
         }
     }
+}
+
+/// How many clones a snapshot has.
+fn clones(snap: &Dataset) -> u64 {
+    // The dataset that comes after it counts too.
+    snap.phys().num_children.saturating_sub(1)
 }
 
 /// Blocks against space maps, and all space properties against a full traversal.

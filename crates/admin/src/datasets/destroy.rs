@@ -1,27 +1,42 @@
 //! Destroying file systems, volumes and snapshots.
 
+use crate::datasets::rights::{self, Action};
 use crate::datasets::{self, get, mount, protect, Answer};
 use crate::errors;
 use crate::registry::{Admin, PoolEntry};
-use crate::rights::{self, Action};
 use api::{ApiError, DatasetDestroy, Destroyed, Peer};
 use base::mutation::{mutated, Mutation};
-use base::sync::RwLockExt;
 use base::{Kind, Result};
 use dmu::Tx;
-use dsl::{Dataset, Dir};
+use dsl::{Dataset, Dir, SnapshotEntry};
 use pool::Pool;
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 /// How many are destroyed in one group: others wait for it.
 const BATCH: usize = 100;
 
-/// One dataset to be destroyed.
+/// One dataset to be destroyed. There may be a hundred thousand: none is in memory for that.
 #[derive(Clone)]
 struct Step {
     name: String,
-    ds: Arc<Dataset>,
+    object: u64,
+    /// Of a snapshot: its file system or volume, and what that lists.
+    snapshot: Option<(Arc<Dataset>, SnapshotEntry)>,
+}
+
+impl Step {
+    /// Errors: `Kind::NotFound`.
+    fn load(&self, pool: &Pool) -> Result<Arc<Dataset>> {
+        match &self.snapshot {
+            Some((head, e)) => head.named_snapshot(e),
+            None => pool.dsl.dataset_by_object(self.object),
+        }
+    }
+
+    fn is_head(&self) -> bool {
+        self.snapshot.is_none()
+    }
 }
 
 /// Everything to be destroyed, in an order in which it can be.
@@ -54,11 +69,15 @@ impl Plan<'_> {
             self.tree(&c)?;
         }
         let name = dir.full_name();
-        for (snap, ds) in head.snapshots()? {
-            self.snapshot(format!("{name}@{snap}"), &ds)?;
+        for e in head.snapshot_list()? {
+            self.snapshot(&name, &head, e)?;
         }
         if dir.parent().is_some() {
-            self.steps.push(Step { name, ds: head });
+            self.steps.push(Step {
+                name,
+                object,
+                snapshot: None,
+            });
         }
         self.open.remove(&object);
         Ok(())
@@ -87,22 +106,27 @@ impl Plan<'_> {
         }
     }
 
-    fn snapshot(&mut self, name: String, ds: &Arc<Dataset>) -> Result<()> {
-        if !self.enter(ds.object(), || name.clone()) {
+    /// A snapshot of `head`, which is called `fs`, with its clones.
+    fn snapshot(&mut self, fs: &str, head: &Arc<Dataset>, e: SnapshotEntry) -> Result<()> {
+        let name = format!("{fs}@{}", e.name);
+        if !self.enter(e.object, || name.clone()) {
             return Ok(());
         }
-        for clone in datasets::clones(self.entry, ds)? {
+        let ds = head.named_snapshot(&e)?;
+        for clone in datasets::clones(self.entry, &ds)? {
             let full = clone.full_name();
-            if self.dependents || self.top.is_some_and(|t| datasets::is_below(&full, t)) {
+            let along = self.dependents || mutated(Mutation::DestroyTakesClones);
+            if along || self.top.is_some_and(|t| datasets::is_below(&full, t)) {
                 self.tree(&clone)?;
             } else {
                 self.blocked.push(full);
             }
         }
-        self.open.remove(&ds.object());
+        self.open.remove(&e.object);
         self.steps.push(Step {
             name,
-            ds: ds.clone(),
+            object: e.object,
+            snapshot: Some((head.clone(), e)),
         });
         Ok(())
     }
@@ -111,16 +135,18 @@ impl Plan<'_> {
 /// `zfs destroy`
 pub fn destroy(admin: &Arc<Admin>, peer: Peer, r: &DatasetDestroy) -> Answer<Destroyed> {
     let entry = datasets::entry_of(admin, &r.name)?;
-    let _gate = entry.gate.acquire_read();
+    let _gate = entry.pass_unless_cancelled().map_err(errors::answer)?;
     datasets::need_writable(&entry)?;
-    let _names = entry.names.write();
-    crate::cancel::check()?;
+    let _names = entry.names.write_unless_cancelled()?;
     if let Some((fs, mark)) = r.name.split_once('#') {
         return destroy_bookmark(admin, &entry, peer, r, fs, mark);
     }
     match r.name.split_once('@') {
         None => destroy_head(admin, &entry, peer, r),
-        Some((fs, spec)) => destroy_snapshots(admin, &entry, peer, r, fs, spec),
+        Some((fs, spec)) => {
+            let below = r.recursive || r.dependents;
+            destroy_snapshots(admin, &entry, peer, r, (fs, spec), below)
+        }
     }
 }
 
@@ -222,14 +248,15 @@ fn destroy_head(
     }
     plan.need_order()?;
     let steps = std::mem::take(&mut plan.steps);
-    held(&steps)?;
+    held(entry, &steps)?;
     carry_out(admin, entry, peer, r, steps, None)
 }
 
 /// Snapshots with holds stay.
-fn held(steps: &[Step]) -> Answer<()> {
-    for s in steps.iter().filter(|s| s.ds.is_snapshot()) {
-        if s.ds.holds().map_err(errors::answer)? > 0 {
+fn held(entry: &PoolEntry, steps: &[Step]) -> Answer<()> {
+    for s in steps.iter().filter(|s| !s.is_head()) {
+        let holds = s.load(&entry.pool).and_then(|ds| ds.holds());
+        if holds.map_err(errors::answer)? > 0 {
             return Err(ApiError::sentence(
                 Kind::Busy,
                 format!(
@@ -242,43 +269,35 @@ fn held(steps: &[Step]) -> Answer<()> {
     Ok(())
 }
 
+/// Destroys the snapshots `spec` of `fs`; with `below` also those of the same names of the file systems and volumes
+/// below it.
 pub(crate) fn destroy_snapshots(
     admin: &Arc<Admin>,
     entry: &Arc<PoolEntry>,
     peer: Peer,
     r: &DatasetDestroy,
-    fs: &str,
-    spec: &str,
+    (fs, spec): (&str, &str),
+    below: bool,
 ) -> Answer<Destroyed> {
     let top = datasets::find(entry, fs)?;
-    let heads = match r.recursive || r.dependents {
+    let heads = match below {
         true => datasets::subtree(&top.dir()).map_err(|e| datasets::plain(e, fs))?,
         false => vec![top.clone()],
     };
     let mut plan = new_plan(entry, None, r);
+    // What comes free is counted where it is asked for: the lists of all that come after have to be read.
     let mut reclaim = 0u64;
     for head in heads {
         let name = head.full_name();
-        let list = head.snapshots().map_err(|e| datasets::plain(e, fs))?;
+        let plain = |e| datasets::plain(e, fs);
+        let list = listed(&head, spec).map_err(plain)?;
         let chosen = choose(&list, spec, &name, head.object() == top.object())?;
-        // Runs of neighbours come free together, with what only they share.
-        let mut i = 0;
-        while i < list.len() {
-            let first = i;
-            while i < list.len() && chosen.contains(&i) {
-                i += 1;
-            }
-            if i > first {
-                reclaim =
-                    reclaim.saturating_add(list[first].1.would_free(&list[i - 1].1).unwrap_or(0));
-            } else {
-                i += 1;
-            }
+        let chosen = chosen.into_iter().map(|i| &list[i]);
+        if r.reclaim {
+            reclaim = reclaim.saturating_add(reclaimed(&head, chosen.clone()).unwrap_or(0));
         }
-        for i in chosen {
-            let (snap, ds) = &list[i];
-            plan.snapshot(format!("{name}@{snap}"), ds)
-                .map_err(|e| datasets::plain(e, fs))?;
+        for e in chosen {
+            plan.snapshot(&name, &head, e.clone()).map_err(plain)?;
         }
     }
     if plan.steps.is_empty() {
@@ -298,21 +317,65 @@ pub(crate) fn destroy_snapshots(
                 )),
             );
         }
-        held(&plan.steps)?;
+        held(entry, &plan.steps)?;
     }
     let steps = std::mem::take(&mut plan.steps);
-    carry_out(admin, entry, peer, r, steps, Some(reclaim))
+    carry_out(admin, entry, peer, r, steps, r.reclaim.then_some(reclaim))
+}
+
+/// The snapshots of a head of which `spec` may mean some, oldest first: all of them, if there is a range in it.
+fn listed(head: &Dataset, spec: &str) -> Result<Vec<SnapshotEntry>> {
+    if spec.contains('%') {
+        return head.snapshot_list();
+    }
+    let mut out = Vec::new();
+    for name in spec.split(',') {
+        if let Some(ds) = head.snapshot_named(name)? {
+            out.push(SnapshotEntry {
+                // As it is stored: in some file systems case does not matter.
+                name: ds.snap_name()?.unwrap_or_default(),
+                object: ds.object(),
+                creation_txg: ds.phys().creation_txg,
+            });
+        }
+    }
+    out.sort_by_key(|e| e.creation_txg);
+    out.dedup_by_key(|e| e.object);
+    Ok(out)
+}
+
+/// Bytes that come free with these snapshots of a head, oldest first: neighbours with what only they share.
+fn reclaimed<'a>(head: &Dataset, list: impl Iterator<Item = &'a SnapshotEntry>) -> Result<u64> {
+    let mut sum = 0u64;
+    // First and last of a run of neighbours.
+    let mut run: Option<(Arc<Dataset>, Arc<Dataset>)> = None;
+    for e in list {
+        let ds = head.listed_snapshot(e)?;
+        run = match run {
+            Some((first, last)) if last.phys().next_snap_obj == e.object => Some((first, ds)),
+            over => {
+                if let Some((first, last)) = over {
+                    sum = sum.saturating_add(first.would_free(&last)?);
+                }
+                Some((ds.clone(), ds))
+            }
+        };
+    }
+    if let Some((first, last)) = run {
+        sum = sum.saturating_add(first.would_free(&last)?);
+    }
+    Ok(sum)
 }
 
 /// Which snapshots of a list, oldest first, `a%b,c` means. In the file system named itself every
 /// single name must exist (unless others are given too); below it, what exists counts.
-fn choose(
-    list: &[(String, Arc<Dataset>)],
-    spec: &str,
-    fs: &str,
-    named: bool,
-) -> Answer<Vec<usize>> {
-    let at = |name: &str| list.iter().position(|(n, _)| n == name);
+fn choose(list: &[SnapshotEntry], spec: &str, fs: &str, named: bool) -> Answer<Vec<usize>> {
+    let by_name: HashMap<&str, usize> = list
+        .iter()
+        .enumerate()
+        .map(|(i, e)| (e.name.as_str(), i))
+        .collect();
+    let at = |name: &str| by_name.get(name).copied();
     let mut out = Vec::new();
     for part in spec.split(',') {
         match part.split_once('%') {
@@ -348,8 +411,9 @@ fn carry_out(
     steps: Vec<Step>,
     reclaim: Option<u64>,
 ) -> Answer<Destroyed> {
+    let load = |s: &Step| s.load(&entry.pool).map_err(|e| datasets::plain(e, &s.name));
     if !r.protected {
-        let list = steps.iter().map(|s| (s.name.as_str(), &*s.ds));
+        let list = steps.iter().map(|s| Ok((s.name.as_str(), load(s)?)));
         protect::refuse("destroy", list)?;
     }
     let names: Vec<String> = steps.iter().map(|s| s.name.clone()).collect();
@@ -361,14 +425,14 @@ fn carry_out(
     if r.dry_run {
         return Ok(answer);
     }
-    let doomed = steps.iter().map(|s| &*s.ds);
-    rights::require_all(admin, entry, peer, Action::Destroy, doomed)?;
-    let filled = |ds: &Dataset| {
-        entry.streams.is_busy(ds.object())
-            || !ds.is_snapshot()
-                && matches!(ds.receiving(), Ok(Some(part)) if entry.streams.is_busy(part.object()))
+    rights::require_each(admin, entry, peer, Action::Destroy, steps.iter().map(load))?;
+    let filled = |s: &Step| {
+        let part = || s.load(&entry.pool).and_then(|ds| ds.receiving());
+        entry.streams.is_busy(s.object)
+            || s.is_head()
+                && matches!(part(), Ok(Some(part)) if entry.streams.is_busy(part.object()))
     };
-    if let Some(s) = steps.iter().find(|s| filled(&s.ds)) {
+    if let Some(s) = steps.iter().find(|s| filled(s)) {
         return Err(ApiError::sentence(
             Kind::Busy,
             format!(
@@ -380,7 +444,7 @@ fn carry_out(
     let uid = u64::from(peer.uid);
     let mut mounts: Vec<_> = steps
         .iter()
-        .filter_map(|s| entry.mounted(s.ds.object()))
+        .filter_map(|s| entry.mounted(s.object))
         .collect();
     mounts.sort_by_key(|m| m.sequence);
     let down = mount::take_down(admin, entry, &mounts, r.force).map_err(|e| {
@@ -394,9 +458,8 @@ fn carry_out(
             e
         }
     })?;
-    let heads = steps.iter().filter(|s| !s.ds.is_snapshot());
-    for s in heads {
-        if let Err(e) = free_log(entry, &s.ds) {
+    for s in steps.iter().filter(|s| s.is_head()) {
+        if let Err(e) = s.load(&entry.pool).and_then(|ds| free_log(entry, &ds)) {
             mount::restore(admin, entry, &down);
             return Err(datasets::plain(e, &s.name));
         }
@@ -411,9 +474,11 @@ fn carry_out(
             String::new()
         };
         let defer = r.defer;
-        let mut objects: Vec<u64> = part.iter().map(|s| s.ds.object()).collect();
+        let mut objects: Vec<u64> = part.iter().map(|s| s.object).collect();
         // A deferred origin goes with its last clone.
-        objects.extend(part.iter().map(|s| s.ds.dir().phys().origin_obj));
+        for s in part.iter().filter(|s| s.is_head()) {
+            objects.extend(s.load(&entry.pool).map(|ds| ds.dir().phys().origin_obj));
+        }
         // Who looks in between opens it again; what is read then fails, or is right.
         let close = || objects.iter().for_each(|o| entry.close_in_ctldirs(*o));
         close();
@@ -430,7 +495,7 @@ fn carry_out(
         }
     }
     if let Some(e) = error {
-        let left: HashSet<u64> = steps[done..].iter().map(|s| s.ds.object()).collect();
+        let left: HashSet<u64> = steps[done..].iter().map(|s| s.object).collect();
         let down: Vec<_> = down
             .into_iter()
             .filter(|m| left.contains(&m.object))
@@ -464,15 +529,15 @@ fn run(
         if i + 1 == steps.len() && mutated(Mutation::DestroyForgets) {
             break;
         }
-        let r = match (s.ds.is_snapshot(), defer) {
-            (true, false) => pool.dsl.destroy_snapshot(tx, &s.ds),
-            (true, true) => pool.dsl.destroy_snapshot_deferred(tx, &s.ds),
-            (false, _) => pool.dsl.destroy_head(tx, &s.ds),
-        };
+        let r = s.load(pool).and_then(|ds| match (s.is_head(), defer) {
+            (false, false) => pool.dsl.destroy_snapshot(tx, &ds),
+            (false, true) => pool.dsl.destroy_snapshot_deferred(tx, &ds),
+            (true, _) => pool.dsl.destroy_head(tx, &ds),
+        });
         if let Err(e) = r {
             return Ok((i, Some(e)));
         }
-        if boot == Some(s.ds.object()) {
+        if boot == Some(s.object) {
             pool.store_prop(tx, "bootfs", None)?;
         }
     }

@@ -140,10 +140,14 @@ impl<'a> Walk<'a> {
     /// Snapshots and bookmarks of a head.
     fn marks(&mut self, entry: &Arc<PoolEntry>, head: &Arc<Dataset>, name: &str) -> Answer<()> {
         if self.wants(DatasetKind::Snapshot) || self.with_snapshots {
-            match head.snapshots() {
+            match head.snapshot_list() {
                 Ok(list) => {
-                    for (snap, ds) in list {
-                        self.put(entry, &ds, format!("{name}@{snap}"))?;
+                    for e in list {
+                        let full = format!("{name}@{}", e.name);
+                        match head.listed_snapshot(&e) {
+                            Ok(ds) => self.put(entry, &ds, full)?,
+                            Err(e) => self.failed(&full, e),
+                        }
                     }
                 }
                 Err(e) => self.failed(name, e),

@@ -1,9 +1,9 @@
 //! Keys of encrypted datasets on request: loading, unloading, changing; and what a new dataset's
 //! encryption is to be (behaviour §20, command reference §20).
 
+use crate::datasets::rights::{self, Action};
 use crate::datasets::{self, Answer};
 use crate::process::Process;
-use crate::rights::{self, Action};
 use crate::{cancel, errors};
 use api::{ApiError, Peer, Secret};
 use base::sync::RwLockExt;
@@ -171,9 +171,19 @@ pub fn unload(admin: &crate::registry::Admin, peer: Peer, dataset: &str) -> Answ
             )));
         }
     }
-    // Volumes open in some .zfs/volumes are opened again by who has the key.
+    // Snapshots and volumes that are open in some .zfs and have this key; those of others stay.
+    let dsl = &entry.pool.dsl;
+    let has_it = |object: u64| -> bool {
+        let root = dsl
+            .dataset_by_object(object)
+            .and_then(|ds| ds.dir().encryption_root());
+        // What cannot be told is closed as well: it is opened again by who asks for it.
+        root.map_or(true, |root| {
+            root.is_some_and(|r| r.object() == dir.object())
+        })
+    };
     for m in entry.all_mounts() {
-        m.mount.close_all();
+        m.mount.close_where(&has_it);
     }
     entry.pool.dsl.unload_key(&dir).map_err(told)
 }

@@ -1,9 +1,9 @@
 //! Mounting and unmounting on request, and moving mounts out of the way of changes.
 
+use crate::datasets::rights::{self, Action};
 use crate::datasets::{self, Answer};
 use crate::mounts::Mounted;
 use crate::registry::{Admin, PoolEntry};
-use crate::rights::{self, Action};
 use crate::{errors, mounts, values};
 use api::{ApiError, Batch, DatasetKind, MountEntry, Peer, Progress};
 use base::sync::RwLockExt;
@@ -419,16 +419,25 @@ pub fn unmount_all(admin: &Arc<Admin>, peer: Peer, force: bool) -> Batch {
     todo.sort_by_key(|(_, m)| std::cmp::Reverse(m.sequence));
     for (entry, m) in todo {
         let _gate = entry.gate.acquire_read();
+        // What is left to write would be waited for, with names locked.
+        let suspended = crate::pools::not_suspended(&entry);
+        let _names = suspended.is_ok().then(|| entry.names.write());
+        // Permissions and mounts change under that lock only.
+        if !entry
+            .mounted(m.object)
+            .is_some_and(|now| Arc::ptr_eq(&now, &m))
+        {
+            continue;
+        }
         let name = m.ds.full_name();
         let may = rights::require(admin, &entry, peer, Action::Mount, &m.ds);
         if may.and_then(|()| may_move(&m, user)).is_err() {
             continue;
         }
-        if let Err(e) = crate::pools::not_suspended(&entry) {
+        if let Err(e) = suspended {
             batch.failed.push((name, e));
             continue;
         }
-        let _names = entry.names.write();
         match m.mount.unmount(force) {
             Ok(()) => {
                 if let Some(lost) = m.mount.lost() {

@@ -9,6 +9,7 @@ use api::ApiError;
 use base::{Kind, Result};
 use dsl::{Dataset, PropValue};
 use std::collections::HashMap;
+use std::sync::Arc;
 
 /// The property.
 pub const PROTECT: &str = "zfs-fuse:protect";
@@ -27,12 +28,16 @@ pub fn is_on(ds: &Dataset) -> Result<bool> {
 ///
 /// # Errors
 /// Not permitted, with the names and how to do it nevertheless.
-pub fn refuse<'a>(what: &str, list: impl Iterator<Item = (&'a str, &'a Dataset)>) -> Answer<()> {
+pub fn refuse<'a>(
+    what: &str,
+    list: impl Iterator<Item = Answer<(&'a str, Arc<Dataset>)>>,
+) -> Answer<()> {
     // By directory: nearly all snapshots have what their file system has.
     let mut inherited: HashMap<u64, bool> = HashMap::new();
     let mut protected = Vec::new();
     let mut count = 0usize;
-    for (name, ds) in list {
+    for one in list {
+        let (name, ds) = one?;
         let plain = |e| datasets::plain(e, name);
         let on = if ds.is_snapshot() && ds.phys().props_obj == 0 {
             let dir = ds.dir();
@@ -45,7 +50,7 @@ pub fn refuse<'a>(what: &str, list: impl Iterator<Item = (&'a str, &'a Dataset)>
                 }
             }
         } else {
-            is_on(ds).map_err(plain)?
+            is_on(&ds).map_err(plain)?
         };
         if on {
             count += 1;

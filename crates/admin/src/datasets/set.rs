@@ -2,9 +2,10 @@
 
 use crate::datasets::mount::{self, Move};
 use crate::datasets::parse::{self, Allowed};
+use crate::datasets::rights;
 use crate::datasets::{self, quota, Answer};
 use crate::registry::{Admin, PoolEntry};
-use crate::{errors, rights, values};
+use crate::{errors, values};
 use api::{ApiError, DatasetKind, Peer};
 use base::mutation::{mutated, Mutation};
 use base::sync::RwLockExt;
@@ -77,6 +78,10 @@ pub fn set(
         return Ok(());
     }
     let _names = entry.names.write();
+    // Permissions may have changed since, and do so under this lock only.
+    for (name, _) in props {
+        rights::require_named(admin, &entry, peer, rights::of_property(name), &ds)?;
+    }
     datasets::find_anyway(&entry, dataset).and_then(|now| match now.object() == ds.object() {
         true => quota::store(&entry, &ds, &quotas).map_err(errors::answer),
         false => Err(ApiError::no_such_dataset(dataset)),

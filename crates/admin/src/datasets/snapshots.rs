@@ -2,10 +2,10 @@
 
 use crate::datasets::create::{self, NewFs};
 use crate::datasets::parse::Allowed;
+use crate::datasets::rights::{self, Action};
 use crate::datasets::{self, destroy, mount, protect, set, Answer};
 use crate::errors;
 use crate::registry::{Admin, PoolEntry};
-use crate::rights::{self, Action};
 use api::{
     ApiError, Batch, Created, DatasetClone, DatasetDestroy, Holding, Peer, Rollback, SnapshotCreate,
 };
@@ -13,7 +13,7 @@ use base::sync::RwLockExt;
 use base::{Error, Kind, Result};
 use disk::names::{self, Want};
 use disk::os_type;
-use dsl::{BookmarkSource, CreateArgs, Dataset, PropValue};
+use dsl::{BookmarkSource, CreateArgs, Dataset, PropValue, SnapshotEntry};
 use pool::Pool;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -166,9 +166,8 @@ pub fn create(admin: &Arc<Admin>, peer: Peer, r: &SnapshotCreate) -> Answer<Opti
         ready.push((entry, list));
     }
     for (entry, list) in ready {
-        let _gate = entry.gate.acquire_read();
-        let _names = entry.names.read();
-        crate::cancel::check()?;
+        let _gate = entry.pass_unless_cancelled().map_err(errors::answer)?;
+        let _names = entry.names.read_unless_cancelled()?;
         datasets::need_writable(entry)?;
         // What was destroyed below the named ones while the kernel gave its data is left out.
         let mut list = list.clone();
@@ -212,7 +211,7 @@ pub fn create(admin: &Arc<Admin>, peer: Peer, r: &SnapshotCreate) -> Answer<Opti
 
 /// What is younger than a snapshot of a head: its snapshots, oldest first, and its bookmarks.
 struct Younger {
-    snapshots: Vec<(String, Arc<Dataset>)>,
+    snapshots: Vec<SnapshotEntry>,
     bookmarks: Vec<String>,
     /// Clones of the snapshots.
     clones: Vec<String>,
@@ -220,11 +219,11 @@ struct Younger {
 
 fn younger(entry: &PoolEntry, head: &Arc<Dataset>, snap: &Dataset) -> Result<Younger> {
     let txg = snap.phys().creation_txg;
-    let mut snapshots = head.snapshots()?;
-    snapshots.retain(|(_, s)| s.phys().creation_txg > txg);
+    let mut snapshots = head.snapshot_list()?;
+    snapshots.retain(|e| e.creation_txg > txg);
     let mut clones = Vec::new();
-    for (_, s) in &snapshots {
-        for c in datasets::clones(entry, s)? {
+    for e in &snapshots {
+        for c in datasets::clones(entry, &*head.named_snapshot(e)?)? {
             clones.push(c.full_name());
         }
     }
@@ -260,23 +259,22 @@ pub fn rollback(admin: &Arc<Admin>, peer: Peer, r: &Rollback) -> Answer<Option<S
     let snap = datasets::find(&entry, &r.snapshot)?;
     rights::require(admin, &entry, peer, Action::Rollback, &head)?;
     let in_way = younger(&entry, &head, &snap).map_err(plain)?;
-    refuse(&in_way, fs, r)?;
+    refuse(&in_way, &head, r)?;
+    let load = |e: &SnapshotEntry| head.named_snapshot(e).map_err(plain);
     if !r.protected {
         let names: Vec<String> = in_way
             .snapshots
             .iter()
-            .map(|(n, _)| format!("{fs}@{n}"))
+            .map(|e| format!("{fs}@{}", e.name))
             .collect();
         let younger = names.iter().zip(&in_way.snapshots);
-        let younger = younger.map(|(n, (_, s))| (n.as_str(), &**s));
-        protect::refuse(
-            "go back and destroy",
-            [(fs, &*head)].into_iter().chain(younger),
-        )?;
+        let younger = younger.map(|(n, e)| Ok((n.as_str(), load(e)?)));
+        let own = std::iter::once(Ok((fs, head.clone())));
+        protect::refuse("go back and destroy", own.chain(younger))?;
     }
     entry.pool.dsl.check_rollback(&head, &snap).map_err(plain)?;
-    let doomed = in_way.snapshots.iter().map(|(_, s)| &**s);
-    rights::require_all(admin, &entry, peer, Action::Destroy, doomed)?;
+    let doomed = in_way.snapshots.iter().map(load);
+    rights::require_each(admin, &entry, peer, Action::Destroy, doomed)?;
     if !in_way.bookmarks.is_empty() {
         rights::require(admin, &entry, peer, Action::DestroyBookmark, &head)?;
     }
@@ -299,10 +297,11 @@ pub fn rollback(admin: &Arc<Admin>, peer: Peer, r: &Rollback) -> Answer<Option<S
 }
 
 /// Says what is younger than the snapshot and is not to be destroyed.
-fn refuse(in_way: &Younger, fs: &str, r: &Rollback) -> Answer<()> {
+fn refuse(in_way: &Younger, head: &Dataset, r: &Rollback) -> Answer<()> {
+    let fs = head.full_name();
     let others = in_way.snapshots.len() + in_way.bookmarks.len();
     if others > 0 && !r.recursive {
-        let names = in_way.snapshots.iter().map(|(n, _)| format!("{fs}@{n}"));
+        let names = in_way.snapshots.iter().map(|e| format!("{fs}@{}", e.name));
         let marks = in_way.bookmarks.iter().map(|n| format!("{fs}#{n}"));
         let lines: Vec<String> = names.chain(marks).collect();
         return Err(
@@ -322,11 +321,12 @@ fn refuse(in_way: &Younger, fs: &str, r: &Rollback) -> Answer<()> {
             )),
         );
     }
-    for (n, s) in &in_way.snapshots {
-        if s.holds().map_err(|e| datasets::plain(e, fs))? > 0 {
+    for e in &in_way.snapshots {
+        let holds = head.named_snapshot(e).and_then(|s| s.holds());
+        if holds.map_err(|e| datasets::plain(e, &fs))? > 0 {
             return Err(ApiError::reason(
                 Kind::Busy,
-                format!("the younger snapshot '{fs}@{n}' is being held"),
+                format!("the younger snapshot '{fs}@{}' is being held", e.name),
             ));
         }
     }
@@ -348,9 +348,8 @@ fn go_back(
     if entry.pool.is_open(head) {
         return Err(ApiError::reason(Kind::Busy, "dataset is busy"));
     }
-    if let (Some((first, _)), Some((last, _))) = (in_way.snapshots.first(), in_way.snapshots.last())
-    {
-        let spec = format!("{first}%{last}");
+    if let (Some(first), Some(last)) = (in_way.snapshots.first(), in_way.snapshots.last()) {
+        let spec = format!("{}%{}", first.name, last.name);
         let request = DatasetDestroy {
             name: format!("{fs}@{spec}"),
             dependents: r.dependents,
@@ -358,7 +357,8 @@ fn go_back(
             protected: r.protected,
             ..DatasetDestroy::default()
         };
-        let done = destroy::destroy_snapshots(admin, entry, peer, &request, &fs, &spec)?;
+        let (at, below) = ((&*fs, &*spec), false);
+        let done = destroy::destroy_snapshots(admin, entry, peer, &request, at, below)?;
         if let Some((n, e)) = done.failed.into_iter().next() {
             return Err(ApiError::sentence(
                 Kind::Busy,

@@ -1,6 +1,7 @@
 //! `bench growth`: what things cost at sizes ten times apart, and where the cost of one grows.
 
 mod curves;
+mod history;
 mod parts;
 
 use crate::child::{self, interrupted};
@@ -17,10 +18,12 @@ use std::time::Instant;
 
 pub const USAGE: &str = "\
 usage: cargo xtask bench growth [OPTION]...
-  --rows A,B         of directory (files in it), snapshots, filesystems, both (file systems with
-                     ten snapshots each), pool (its size); default: all
-  --systems A,B      of those of 'bench'; default: ext4 ours. Those of others run only 'directory'
-  --full             10,000 snapshots too
+  --rows A,B         of directory (files in it), snapshots (of one file system), spread (snapshots of
+                     many, 100 of each), filesystems, both (file systems with ten snapshots
+                     each), pool (its size); default: all
+  --systems A,B      of those of 'bench'; default: ext4 btrfs ours. Those of others run only 'directory',
+                     and btrfs 'snapshots'
+  --full             10,000 snapshots of one file system, and 100,000 of many, too
   --rounds N         how often everything is repeated; the best counts (2)
   --limit SECONDS    what would begin later is not run
   --folder DIR       where the images lie, which are sparse; default: target/bench
@@ -37,8 +40,8 @@ struct Part {
     more: &'static [u64],
     /// Bytes of the image; none: the size itself.
     image: Option<u64>,
-    /// On every system, or only on ours.
-    anywhere: bool,
+    /// Systems on which it runs beside ours.
+    others: &'static [&'static str],
     run: fn(&mut At<'_>, &Arc<World>) -> Result<()>,
 }
 
@@ -49,7 +52,7 @@ const PARTS: &[Part] = &[
         sizes: &[1_000, 10_000, 100_000],
         more: &[],
         image: Some(8 << 30),
-        anywhere: true,
+        others: &["ext4", "xfs", "btrfs", "zfs-fuse-0.7", "passthrough"],
         run: parts::files,
     },
     Part {
@@ -58,8 +61,17 @@ const PARTS: &[Part] = &[
         sizes: &[10, 100, 1_000],
         more: &[10_000],
         image: Some(16 << 30),
-        anywhere: false,
-        run: parts::snapshots,
+        others: &["btrfs"],
+        run: history::of_one,
+    },
+    Part {
+        name: "spread",
+        about: "snapshots of one pool, a hundred of each file system",
+        sizes: &[100, 1_000, 10_000],
+        more: &[100_000],
+        image: Some(16 << 30),
+        others: &[],
+        run: history::of_many,
     },
     Part {
         name: "filesystems",
@@ -67,7 +79,7 @@ const PARTS: &[Part] = &[
         sizes: &[10, 100, 1_000],
         more: &[],
         image: Some(16 << 30),
-        anywhere: false,
+        others: &[],
         run: parts::filesystems,
     },
     Part {
@@ -76,7 +88,7 @@ const PARTS: &[Part] = &[
         sizes: &[10, 100, 1_000],
         more: &[],
         image: Some(16 << 30),
-        anywhere: false,
+        others: &[],
         run: parts::both,
     },
     Part {
@@ -85,7 +97,7 @@ const PARTS: &[Part] = &[
         sizes: &[1, 10, 100, 1_024],
         more: &[],
         image: None,
-        anywhere: false,
+        others: &[],
         run: parts::pool,
     },
 ];
@@ -133,7 +145,7 @@ fn options(args: &[String]) -> Result<Options> {
         }
     }
     if !given("--systems") {
-        o.systems = vec!["ext4".into(), "ours".into()];
+        o.systems = ["ext4", "btrfs", "ours"].map(String::from).to_vec();
     }
     if !given("--rounds") {
         o.rounds = 2;
@@ -176,7 +188,8 @@ pub fn run(args: &[String]) -> Result<bool> {
                 let more = if o.full { part.more } else { &[] };
                 for size in part.sizes.iter().chain(more) {
                     for system in &o.systems {
-                        if !part.anywhere && !system.starts_with("ours") {
+                        let own = system.starts_with("ours") || system == "before";
+                        if !own && !part.others.contains(&system.as_str()) {
                             continue;
                         }
                         let late = o.limit.is_some_and(|l| begin.elapsed().as_secs() >= l);
@@ -246,7 +259,7 @@ mod tests {
     fn its_own_defaults() {
         let o = parse("").unwrap();
         assert_eq!((o.rounds, o.limit, o.full), (2, None, false));
-        assert_eq!(o.systems, ["ext4", "ours"]);
+        assert_eq!(o.systems, ["ext4", "btrfs", "ours"]);
         assert!(o.out.ends_with("growth"));
         let o = parse("--rows pool,snap --rounds=1 --limit 9 --systems ours --full").unwrap();
         assert_eq!((o.rounds, o.limit, o.full), (1, Some(9), true));

@@ -47,70 +47,14 @@ pub fn files(at: &mut At<'_>, world: &Arc<World>) -> Result<()> {
     system.end()
 }
 
-/// Blocks of the file that changes between snapshots.
-const BLOCK: u64 = 4096;
-const BLOCKS: u64 = 64;
-/// Snapshots made to see what one costs when there are so many already.
-const FURTHER: u64 = 10;
-
-/// Snapshots are made through the engine, in this process, one in each group: the daemon has no
-/// command for it. A block of a file changes before each.
-pub fn snapshots(at: &mut At<'_>, world: &Arc<World>) -> Result<()> {
-    let mut ours = Ours::new(world.clone(), &world.programs, "lz4")?;
-    ours.make()?;
-    let fs = format!("{POOL}/fs");
-    ours.admin("zfs", &["create", "-o", "recordsize=4k", &fs])?;
-    let f = File::create(ours.dir().join("fs/changing"))?;
-    let object = f.metadata()?.ino();
-    let mut supply = Supply::new(7, 1 << 20);
-    f.write_all_at(supply.block((BLOCK * BLOCKS) as usize), 0)?;
-    drop(f);
-    let daemon = ours.daemon();
-    ours.export()?;
-    let count = at.size;
-    let made = (|| {
-        let engine = open(world)?;
-        let r = (|| {
-            at.step("snapshot, in the engine", Cost::Each, None, || {
-                (0..count).try_for_each(|n| snapshot(&engine, &fs, object, n, &mut supply))
-            })?;
-            at.step("ten snapshots more", Cost::Same, None, || {
-                let further = count..count + FURTHER;
-                further
-                    .into_iter()
-                    .try_for_each(|n| snapshot(&engine, &fs, object, n, &mut supply))
-            })
-        })();
-        engine.close_dataset(engine.dsl.dataset(&fs)?.object());
-        r.and(engine.export())
-    })();
-    drop_caches()?;
-    // Whatever happened, the daemon has it again.
-    at.step("import", Cost::All, daemon, || ours.import())?;
-    made?;
-    at.step("list -t snapshot", Cost::All, daemon, || {
-        ours.admin("zfs", &["list", "-t", "snapshot"])
-    })?;
-    at.step("list -t snapshot again", Cost::All, daemon, || {
-        ours.admin("zfs", &["list", "-t", "snapshot"])
-    })?;
-    at.step("list of the file system", Cost::Same, daemon, || {
-        ours.admin("zfs", &["list", &fs])
-    })?;
-    at.step("export", Cost::All, daemon, || ours.export())?;
-    ours.import()?;
-    let last = format!("{fs}@{}%{}", name(0), name(count - 1));
-    at.step("destroy a%b", Cost::Each, daemon, || {
-        ours.admin("zfs", &["destroy", &last])
-    })?;
-    ours.end()
-}
-
-fn name(n: u64) -> String {
+/// Bytes, and number, of the blocks of the file that changes between snapshots.
+pub const BLOCK: u64 = 4096;
+pub const BLOCKS: u64 = 64;
+pub fn name(n: u64) -> String {
     format!("snap{n:06}")
 }
 
-fn open(world: &World) -> Result<Arc<Pool>> {
+pub fn open(world: &World) -> Result<Arc<Pool>> {
     let env = env_linux::linux_env();
     let found = vdev::discover(&env, &[world.device.path().to_string()]);
     let Some(p) = found.pools.iter().find(|p| p.name == POOL) else {
@@ -119,7 +63,14 @@ fn open(world: &World) -> Result<Arc<Pool>> {
     Pool::open(env, &p.config, OpenOptions::default())
 }
 
-fn snapshot(pool: &Arc<Pool>, fs: &str, object: u64, n: u64, supply: &mut Supply) -> Result<()> {
+/// Makes one through the engine, in this process, in a group of its own. A block of the file changes before.
+pub fn snapshot(
+    pool: &Arc<Pool>,
+    fs: &str,
+    object: u64,
+    n: u64,
+    supply: &mut Supply,
+) -> Result<()> {
     let ds = pool.dsl.dataset(fs)?;
     let set = pool.open_dataset(&ds)?;
     let tx = set.os.tx(Need::bytes(BLOCK))?;

@@ -78,10 +78,7 @@ pub fn open(name: &str, world: &Arc<World>) -> Result<Box<dyn System>> {
         "passthrough-checked" => Box::new(passthrough::Passthrough::new(w, CHECKED)?),
         "ours" => Box::new(ours::Ours::new(w, &world.programs, "lz4")?),
         "ours-off" => Box::new(ours::Ours::new(w, &world.programs, "off")?),
-        "before" => match &world.before {
-            Some(dir) => Box::new(ours::Ours::new(w, dir, "lz4")?),
-            None => bail!(Unsupported, "needs --before DIR"),
-        },
+        "before" => Box::new(ours::Ours::new(w, programs_of(name, world)?, "lz4")?),
         _ => bail!(Invalid, "no system {name}"),
     })
 }
@@ -105,6 +102,17 @@ pub fn programs(o: &Options) -> Result<PathBuf> {
         }
     }
     Ok(dir.canonicalize()?)
+}
+
+/// Folder of the programs of `ours` or `before`.
+///
+/// Errors: unsupported if it was not given.
+pub fn programs_of<'w>(system: &str, world: &'w World) -> Result<&'w Path> {
+    match (system, &world.before) {
+        ("before", Some(dir)) => Ok(dir),
+        ("before", None) => bail!(Unsupported, "needs --before DIR"),
+        _ => Ok(&world.programs),
+    }
 }
 
 /// Unmounts, also if somebody still looks at it for a moment.

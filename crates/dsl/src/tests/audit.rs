@@ -226,6 +226,7 @@ impl Audit<'_> {
     fn deadlists(&mut self) {
         let p = self.p;
         let core = &p.dsl.core;
+        core.check_open_lists();
         let empty = core.empty_bpobj().unwrap();
         for (_, chain) in &self.sets {
             for ds in chain {

@@ -563,3 +563,51 @@ fn many_datasets() {
     audit(&p);
     assert!(p.dsl.root().unwrap().children().unwrap().is_empty());
 }
+
+#[test]
+fn listed_snapshots_do_not_stay_in_memory() {
+    let mut p = Pool::new(5000, MODERN);
+    let heads = |p: &Pool| -> Vec<Arc<Dataset>> {
+        let all = p.dsl.root().unwrap().children().unwrap();
+        all.iter().map(|d| d.head().unwrap()).collect()
+    };
+    p.sync_with(|p, tx| {
+        let root = p.dsl.root().unwrap();
+        for i in 0..500 {
+            let args = CreateArgs::default();
+            p.dsl.create_fs(tx, &root, &format!("fs{i}"), args).unwrap();
+        }
+    });
+    for n in 0..12 {
+        p.sync_with(|p, tx| {
+            for h in heads(p) {
+                p.dsl.snapshot(tx, &h, &format!("s{n}")).unwrap();
+            }
+        });
+    }
+    let p = p.reopen();
+    let mut seen = 0;
+    for h in heads(&p) {
+        let list = h.snapshot_list().unwrap();
+        let names: Vec<String> = list.iter().map(|e| e.name.clone()).collect();
+        let want: Vec<String> = (0..12).map(|n| format!("s{n}")).collect();
+        assert_eq!(names, want);
+        for e in &list {
+            let s = h.named_snapshot(e).unwrap();
+            assert_eq!(s.snap_name().unwrap().as_deref(), Some(e.name.as_str()));
+            seen += 1;
+        }
+    }
+    assert_eq!(seen, 6000);
+    // The heads, and no more snapshots than are kept.
+    let held = p.dsl.core.datasets_held();
+    assert!(held <= 500 + 4096 + 10, "{held}");
+    // One that somebody has stays, and is the same for all.
+    let h = heads(&p).remove(7);
+    let one = h.snapshot_named("s3").unwrap().unwrap();
+    for h in heads(&p) {
+        h.snapshot_list().unwrap();
+    }
+    let again = p.dsl.dataset_by_object(one.object()).unwrap();
+    assert!(Arc::ptr_eq(&one, &again));
+}

@@ -60,6 +60,20 @@ impl Admin {
     fn is_held(&self, snap: &str) -> bool {
         self.holds.get(snap).is_some_and(|tags| !tags.is_empty())
     }
+
+    /// It must not be destroyed.
+    fn is_needed(&self, snap: &str) -> bool {
+        self.is_held(snap) || self.origins.values().any(|o| o == snap)
+    }
+}
+
+/// A command that has to be refused because of what else there is.
+pub(super) fn must_exist(done: Result<()>, otherwise: &str) -> Result<Outcome> {
+    match done {
+        Ok(()) => bail!(Damaged, "{otherwise}"),
+        Err(e) if e.kind == Kind::Exists => Ok(Outcome::Refused),
+        Err(e) => Err(e),
+    }
 }
 
 impl World {
@@ -107,19 +121,22 @@ impl World {
         Ok(Outcome::Done)
     }
 
-    /// A held one stays.
+    /// One that is held, or has clones, stays.
     pub(super) fn destroy_snapshot(&mut self, fs: &str, name: &str) -> Result<Outcome> {
         let now = self.oracle.now().clone();
         let key = key(fs, name);
         let cloned = now.origins.values().any(|o| *o == key);
-        if !now.snaps.contains_key(&key) || cloned {
+        if !now.snaps.contains_key(&key) {
             return Ok(Outcome::Nothing);
         }
         let done = self.commands()?.destroy(&self::key(&full(fs), name));
+        if cloned {
+            return must_exist(done, "a snapshot was destroyed that has clones");
+        }
         if now.is_held(&key) {
             return match done {
                 Ok(()) => bail!(Damaged, "a held snapshot was destroyed"),
-                Err(_) => Ok(Outcome::Done),
+                Err(_) => Ok(Outcome::Refused),
             };
         }
         done?;
@@ -189,6 +206,8 @@ impl World {
             Lineage::Promote { fs } => return self.promote(fs),
             Lineage::RollbackTo { fs, snap } => return self.roll_back_to(fs, snap),
             Lineage::RenameFs { fs, to } => return self.rename_fs(fs, to),
+            Lineage::RenameAll { snap, to } => return self.rename_all(snap, to),
+            Lineage::DestroyRange { fs, from, to } => return self.destroy_range(fs, from, to),
             Lineage::Bookmark { fs, snap, name } => {
                 let (mark, of) = (format!("{fs}#{name}"), now.snaps.get(&key(fs, snap)));
                 let Some(of) = of.filter(|_| !now.marks.contains_key(&mark)) else {
@@ -246,6 +265,72 @@ impl World {
                 });
             }
         }
+        Ok(Outcome::Done)
+    }
+
+    /// All of them or, where one has the new name already, none.
+    fn rename_all(&mut self, snap: &str, to: &str) -> Result<Outcome> {
+        let now = self.oracle.now().clone();
+        let of = |name: &str| -> Vec<String> {
+            let all = now.sets.keys().map(|fs| key(fs, name));
+            all.filter(|k| now.snaps.contains_key(k)).collect()
+        };
+        let old = of(snap);
+        if old.is_empty() || snap == to {
+            return Ok(Outcome::Nothing);
+        }
+        let taken = of(to).iter().any(|k| {
+            let fs = k.split('@').next().unwrap_or_default();
+            old.contains(&key(fs, snap))
+        });
+        let name = |s: &str| key(&full(""), s);
+        let done = self.commands()?.rename_all(&name(snap), &name(to));
+        if taken {
+            return match done {
+                Ok(()) => bail!(Damaged, "a snapshot was renamed over another"),
+                Err(_) => Ok(Outcome::Refused),
+            };
+        }
+        done?;
+        let pos = self.pos();
+        self.oracle.administered(pos, |a, _| {
+            a.rename_all(&|k| {
+                let (fs, _) = k.split_once('@')?;
+                old.iter().any(|o| o == k).then(|| key(fs, to))
+            });
+        });
+        Ok(Outcome::Done)
+    }
+
+    /// All of them or, where one is held or has a clone, none.
+    fn destroy_range(&mut self, fs: &str, from: &str, to: &str) -> Result<Outcome> {
+        let now = self.oracle.now().clone();
+        let born = |s: &str| now.snaps.get(&key(fs, s)).map(|f| f.born);
+        let (Some(first), Some(last)) = (born(from), born(to)) else {
+            return Ok(Outcome::Nothing);
+        };
+        let prefix = key(fs, "");
+        let own = now.snaps.iter().filter(|(k, _)| k.starts_with(&prefix));
+        let range: Vec<String> = own
+            .filter(|(_, f)| (first..=last).contains(&f.born))
+            .map(|(k, _)| k.clone())
+            .collect();
+        let name = key(&full(fs), &format!("{from}%{to}"));
+        let done = self.commands()?.destroy(&name);
+        if range.is_empty() || range.iter().any(|k| now.is_needed(k)) {
+            return match done {
+                Ok(()) => bail!(
+                    Damaged,
+                    "destroyed what is held, has a clone or is no range"
+                ),
+                Err(_) => Ok(Outcome::Refused),
+            };
+        }
+        done?;
+        let pos = self.pos();
+        self.oracle.administered(pos, |a, _| {
+            a.snaps.retain(|k, _| !range.contains(k));
+        });
         Ok(Outcome::Done)
     }
 

@@ -8,7 +8,7 @@
 //! 3. Limits on the number of file systems and snapshots depend on the caller, too. They are checked
 //!    again in the txg in which the change is made, with the [`dsl::Caller`] taken along.
 
-use crate::datasets::Answer;
+use super::Answer;
 use crate::errors;
 use crate::registry::{Admin, PoolEntry};
 use api::{ApiError, Peer};
@@ -17,6 +17,7 @@ use base::{Kind, Result};
 use disk::props;
 use dsl::{Caller, Dataset};
 use std::cell::RefCell;
+use std::sync::Arc;
 
 /// What is to be done with a dataset, or in it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -265,6 +266,24 @@ pub fn require_all<'a>(
     let who = caller(admin, entry, peer)?;
     list.into_iter()
         .try_for_each(|ds| check(|p| ds.permits(p, &who), needs(action)))
+}
+
+/// The same for datasets that are opened one after the other.
+pub fn require_each(
+    admin: &Admin,
+    entry: &PoolEntry,
+    peer: Peer,
+    action: Action,
+    list: impl IntoIterator<Item = Answer<Arc<Dataset>>>,
+) -> Answer<()> {
+    if is_owner(admin, peer) {
+        return Ok(());
+    }
+    let who = caller(admin, entry, peer)?;
+    list.into_iter().try_for_each(|ds| {
+        let ds = ds?;
+        check(|p| ds.permits(p, &who), needs(action))
+    })
 }
 
 /// The same for a permission by its name: that to set a property, say ([`of_property`]).

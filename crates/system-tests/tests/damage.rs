@@ -1,7 +1,6 @@
 //! Disks that lie, disks that are gone, disks that come back with old data.
 
 use std::fs::{self, File};
-use std::os::unix::fs::FileExt;
 use std::path::Path;
 use system_tests::tree::{self, Kinds};
 use system_tests::{Dice, Rig};

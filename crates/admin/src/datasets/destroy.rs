@@ -121,7 +121,10 @@ pub fn destroy(admin: &Arc<Admin>, peer: Peer, r: &DatasetDestroy) -> Answer<Des
     }
     match r.name.split_once('@') {
         None => destroy_head(admin, &entry, peer, r),
-        Some((fs, spec)) => destroy_snapshots(admin, &entry, peer, r, fs, spec),
+        Some((fs, spec)) => {
+            let below = r.recursive || r.dependents;
+            destroy_snapshots(admin, &entry, peer, r, (fs, spec), below)
+        }
     }
 }
 
@@ -243,16 +246,18 @@ fn held(steps: &[Step]) -> Answer<()> {
     Ok(())
 }
 
+/// Destroys the snapshots `spec` of `fs`; with `below` also those of the same names of the file systems and volumes
+/// below it.
 pub(crate) fn destroy_snapshots(
     admin: &Arc<Admin>,
     entry: &Arc<PoolEntry>,
     peer: Peer,
     r: &DatasetDestroy,
-    fs: &str,
-    spec: &str,
+    (fs, spec): (&str, &str),
+    below: bool,
 ) -> Answer<Destroyed> {
     let top = datasets::find(entry, fs)?;
-    let heads = match r.recursive || r.dependents {
+    let heads = match below {
         true => datasets::subtree(&top.dir()).map_err(|e| datasets::plain(e, fs))?,
         false => vec![top.clone()],
     };

@@ -358,7 +358,8 @@ fn go_back(
             protected: r.protected,
             ..DatasetDestroy::default()
         };
-        let done = destroy::destroy_snapshots(admin, entry, peer, &request, &fs, &spec)?;
+        let (at, below) = ((&*fs, &*spec), false);
+        let done = destroy::destroy_snapshots(admin, entry, peer, &request, at, below)?;
         if let Some((n, e)) = done.failed.into_iter().next() {
             return Err(ApiError::sentence(
                 Kind::Busy,

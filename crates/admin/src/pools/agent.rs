@@ -149,6 +149,7 @@ impl Agent {
             sentences: std::mem::take(&mut self.due),
             tried: self.leaves.iter().map(|(l, s)| (*l, s.tried)).collect(),
             now,
+            resumptions,
         };
         let (send, ended) = mpsc::channel();
         let (admin2, entry2) = (admin.clone(), entry.clone());
@@ -192,6 +193,8 @@ struct Work {
     tried: Tried,
     /// Monotonic nanoseconds of the look.
     now: u64,
+    /// [`Pool::resumptions`] then.
+    resumptions: u64,
 }
 
 impl Work {
@@ -202,7 +205,8 @@ impl Work {
         };
         let mut changed = false;
         for (guid, verdict) in self.sentences {
-            changed |= pool.fault(guid, verdict == Verdict::Degrade).is_ok();
+            let degrade = verdict == Verdict::Degrade;
+            changed |= pool.fault(guid, degrade, self.resumptions).is_ok();
         }
         let autoreplace = on(pool, "autoreplace");
         for leaf in pool.tree.leaves().iter().filter(|l| is_gone(l)) {

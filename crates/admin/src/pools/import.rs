@@ -205,6 +205,7 @@ fn examine(admin: &Arc<Admin>, f: &PoolFound) -> Importable {
         space: None,
         imported: false,
         histograms: false,
+        resilver: None,
     };
     let mut root = look.root();
     // A log device that is missing can be done without.

@@ -235,7 +235,7 @@ pub(crate) fn new_top(env: &Env, spec: &TopSpec, id: u64, txg: Txg) -> Result<Ar
             Vdev::new(VdevKind::Mirror, id, new_guid(env), props, leaves)
         }
     };
-    top.propagate();
+    top.propagate(false);
     Ok(top)
 }
 

@@ -455,7 +455,8 @@ fn quoted(text: &str) -> BTreeSet<String> {
 /// constant.
 fn names_on_disk(path: &str, text: &str, names: &BTreeSet<String>) -> Vec<String> {
     let source = path.ends_with(".rs") && path.starts_with("crates/") && path.contains("/src/");
-    let test = path.contains("/tests/") || path.ends_with("tests.rs");
+    let test = ["tests.rs", "testing.rs"].iter().any(|n| path.ends_with(n));
+    let test = test || path.contains("/tests/");
     if !source || test || path.starts_with("crates/disk/") {
         return Vec::new();
     }

@@ -107,7 +107,10 @@ impl Admin {
         let there = entry.mounted(ds.object());
         if there.as_ref().is_some_and(|m| m.is_in_place()) {
             let name = ds.full_name();
-            bail!(Busy, "cannot mount '{name}': filesystem already mounted");
+            return Err(Error::sentence(
+                Kind::Busy,
+                format!("cannot mount '{name}': filesystem already mounted"),
+            ));
         }
         // Unmounted by somebody else, or lazily; files of it may be open.
         let still = there.filter(|m| !m.mount.wait_if_gone());
@@ -142,12 +145,14 @@ impl Admin {
         let own = root.and_then(|r| place.path.strip_prefix(r).ok());
         let own = own.unwrap_or(&place.path);
         if own.components().any(|c| c == Component::ParentDir) {
-            bail!(
-                Invalid,
-                "cannot mount '{}': its mountpoint '{}' contains '..'; set another mountpoint",
-                ds.full_name(),
-                place.path.display()
-            );
+            return Err(Error::sentence(
+                Kind::Invalid,
+                format!(
+                    "cannot mount '{}': its mountpoint '{}' contains '..'; set another mountpoint",
+                    ds.full_name(),
+                    place.path.display()
+                ),
+            ));
         }
         let path = self.outside_of_others(place.path);
         // Beside an alternate root that is itself a mount only its owner may enter.

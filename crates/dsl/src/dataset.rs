@@ -3,7 +3,7 @@
 use crate::core::{bump, is_zapified, Core, Triple};
 use crate::{Bpobj, Deadlist, Dir};
 use base::sync::MutexExt;
-use base::{bail, Error, PerTxg, Result, Txg};
+use base::{bail, bail_about, Error, PerTxg, Result, Txg};
 use disk::dsl::{bookmark_flags, ds_flags, BookmarkPhys, DslDatasetPhys, Used};
 use disk::feature::guid;
 use disk::{BlkPtr, DnodePhys, ObjType};
@@ -242,7 +242,7 @@ impl Dataset {
         }
         let crypt = self.crypt()?;
         if crypt.is_encrypted() && crypt.key().is_none() {
-            bail!(Access, "{}: its key is not loaded", self.full_name());
+            bail_about!(Access, self.full_name(), "its key is not loaded");
         }
         let dmu = self.core.dmu();
         let os = Objset::create_with(dmu, self.object(), tx, os_type, size, policy, crypt)?;
@@ -258,7 +258,7 @@ impl Dataset {
         let mut slot = self.objset.acquire();
         let p = self.phys();
         if !self.is_inconsistent() {
-            bail!(Invalid, "{}: nothing is received into it", self.full_name());
+            bail_about!(Invalid, self.full_name(), "nothing is received into it");
         }
         if let Some(os) = slot.upgrade() {
             // One without a key may be open to be looked at.

@@ -188,7 +188,7 @@ impl Pool {
         };
         r.map_err(|e| {
             let kind = e.kind;
-            Error::new(kind, format!("cannot import '{name}': {e}"))
+            Error::sentence(kind, format!("cannot import '{name}': {e}"))
         })
     }
 

@@ -92,7 +92,7 @@ impl Backend for Fake {
             }),
             Request::SupportedFeatures {} => Reply::Features(vec![Feature {
                 name: "async_destroy".into(),
-                guid: disk::feature::guid::ASYNC_DESTROY.into(),
+                guid: "com.delphix:async_destroy".into(),
                 description: "Destroy filesystems asynchronously.".into(),
                 read_only_compatible: true,
             }]),

@@ -332,17 +332,10 @@ fn mount_after_abort(admin: &Arc<Admin>, entry: &Arc<PoolEntry>, m: &Arc<Mounted
         "{name}: the connection was aborted by somebody else while the file system was in use; what \
          the kernel kept of written data is lost. It is mounted again"
     ));
-    let again = own.mount.unmount(Unmount::Lazy).and_then(|()| {
-        admin.mount(
-            entry,
-            &m.ds,
-            &m.path,
-            m.root.as_deref(),
-            m.temporary(),
-            true,
-            m.user,
-        )
-    });
+    let again = own
+        .mount
+        .unmount(Unmount::Lazy)
+        .and_then(|()| m.mount_again(admin, entry));
     if let Err(e) = again {
         crate::log::error(&e.to_string());
     }

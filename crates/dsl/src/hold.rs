@@ -3,7 +3,7 @@
 use crate::core::Core;
 use crate::{Dataset, Dsl};
 use base::mutation::{mutated, Mutation};
-use base::{bail, bail_about, Error, Kind, Result};
+use base::{bail, bail_about, Result};
 use disk::dsl::ds_flags;
 use disk::ObjType;
 use dmu::Tx;

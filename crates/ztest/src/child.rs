@@ -9,11 +9,10 @@ use crate::work::{Counts, Worker};
 use crate::{acks_file, Dice};
 use base::sync::MutexExt;
 use base::{Kind, Result};
-use pool::Pool;
 use std::fs::OpenOptions;
 use std::os::unix::fs::FileExt;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 /// How long a group stays open, roughly.

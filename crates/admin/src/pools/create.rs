@@ -11,7 +11,6 @@ use crate::registry::{Admin, PoolEntry};
 use crate::Answer;
 use api::{ApiError, Peer, PoolCreate, VdevClass, VdevKind, VdevSpec};
 use base::{Error, Kind, Result};
-use disk::feature::guid;
 use disk::feature::{self, Feature};
 use disk::props::{self, When};
 use dsl::PropValue;
@@ -693,7 +692,7 @@ mod tests {
                 .collect(),
             ..PoolCreate::default()
         };
-        let lz4 = disk::feature::by_guid(guid::LZ4_COMPRESS).unwrap();
+        let lz4 = disk::feature::by_guid(feature::guid::LZ4_COMPRESS).unwrap();
         let list = [
             ("compression", "lz4"),
             ("normalization", "formD"),

@@ -11,6 +11,7 @@ use admin::{head, PoolEntry};
 use api::ChangeKind;
 use base::sync::RwLockExt;
 use base::{bail, Kind, Result};
+use disk::feature::guid;
 use dsl::{CreateArgs, Dataset};
 use pool::Pool;
 use std::sync::{Arc, RwLock};
@@ -24,10 +25,10 @@ const PREFIX: &str = "life";
 const SNAPSHOTS: usize = 8;
 /// Features whose counts are zero when everything is gone.
 const COUNTED: [&str; 4] = [
-    "com.delphix:bookmarks",
-    "com.datto:bookmark_v2",
-    "com.delphix:bookmark_written",
-    "com.delphix:livelist",
+    guid::BOOKMARKS,
+    guid::BOOKMARK_V2,
+    guid::BOOKMARK_WRITTEN,
+    guid::LIVELIST,
 ];
 
 /// All of them.

@@ -11,7 +11,7 @@
 //! 2. A mount that an operation takes away for a change is put back if the change fails.
 //! 3. Nothing of a pool is touched once it is abandoned ([`pools::abandon`]).
 //! 4. An operation that has answered without an error is on disk.
-//! 5. An operation refuses callers without the permissions it needs ([`rights`]).
+//! 5. An operation refuses callers without the permissions it needs ([`datasets::rights`]).
 //!
 //! # Lock order
 //! `changes` of a pool → its `gate` → its `names` → what is below `pool`. The registry's own locks (claims,
@@ -36,7 +36,6 @@ mod parallel;
 pub mod pools;
 pub mod process;
 pub mod registry;
-pub mod rights;
 mod streams;
 pub mod values;
 

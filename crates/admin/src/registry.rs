@@ -188,19 +188,41 @@ impl PoolEntry {
 
     /// The right to change the pool, then its gate: the order in which an export takes them.
     ///
-    /// Errors: stale if the pool is being taken out of service.
+    /// Errors: those of [`PoolEntry::right_to_change`] and [`PoolEntry::pass`].
     pub fn pass_to_change(&self) -> Result<(MutexGuard<'_, ()>, RwLockReadGuard<'_, ()>)> {
+        Ok((self.right_to_change()?, self.pass()?))
+    }
+
+    /// The right to change the pool: one change at a time.
+    ///
+    /// Errors: stale if the pool is being taken out of service; suspended if somebody else has the right and the pool
+    /// waits for its devices, since that change may wait with it; interrupted if the caller has gone away.
+    pub fn right_to_change(&self) -> Result<MutexGuard<'_, ()>> {
         loop {
             match self.changes.try_lock() {
-                Ok(one) => return Ok((one, self.pass()?)),
-                Err(TryLockError::Poisoned(p)) => return Ok((p.into_inner(), self.pass()?)),
-                // Whoever holds it may take the pool out of service.
-                Err(TryLockError::WouldBlock) if self.is_leaving() => {
-                    drop(self.pass()?);
-                }
-                Err(TryLockError::WouldBlock) => std::thread::sleep(Duration::from_millis(10)),
+                Ok(one) => return Ok(one),
+                Err(TryLockError::Poisoned(p)) => return Ok(p.into_inner()),
+                Err(TryLockError::WouldBlock) => {}
             }
+            if self.is_leaving() {
+                return Err(self.exported());
+            }
+            if let Some(why) = self.pool.suspended() {
+                return Err(Error::new(
+                    Kind::Suspended,
+                    format!("a change of the pool is under way, and its I/O is currently suspended: {why}"),
+                ));
+            }
+            if crate::cancel::is_cancelled() {
+                return Err(Error::new(Kind::Interrupted, "the command was cancelled"));
+            }
+            std::thread::sleep(Duration::from_millis(10));
         }
+    }
+
+    fn exported(&self) -> Error {
+        let name = self.pool.name();
+        Error::new(Kind::Stale, format!("pool '{name}' was exported meanwhile"))
     }
 
     /// Holds the gate open for a request that looks or changes something inside the pool. It must not
@@ -223,10 +245,7 @@ impl PoolEntry {
             // Not to be had during an export, which does not end where devices do not answer.
             let gate = self.gate.try_acquire_read();
             if self.is_leaving() {
-                return Err(Error::new(
-                    Kind::Stale,
-                    format!("pool '{}' was exported meanwhile", self.pool.name()),
-                ));
+                return Err(self.exported());
             }
             match gate {
                 Some(gate) => return Ok(gate),

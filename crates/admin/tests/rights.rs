@@ -1,8 +1,9 @@
 //! What callers may do who are neither root nor the owner of the pools.
 
 use admin::alone::{Alone, MemoryDoor};
+use admin::datasets::rights;
 use admin::datasets::{create, destroy, mount, permissions, rename, set, snapshots};
-use admin::{pools, rights, Admin, Answer, Paths, Settings};
+use admin::{pools, Admin, Answer, Paths, Settings};
 use api::{
     DatasetClone, DatasetCreate, DatasetDestroy, Delegate, Delegation, Holding, Peer, PoolCreate,
     Rollback, SnapshotCreate, VdevClass, VdevKind, VdevSpec,

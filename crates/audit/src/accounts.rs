@@ -19,7 +19,7 @@ use pool::Pool;
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fmt;
 use std::sync::Arc;
-use walk::{Next, Order, Place, Visitor};
+use walk::{Next, Order, Visitor, Zbookmark};
 use zap::Zap;
 
 /// A number that is wrong.
@@ -64,7 +64,7 @@ struct Collect<'a> {
 }
 
 impl Visitor for Collect<'_> {
-    fn block(&mut self, _: Place, bp: &BlkPtr, _: Option<&DnodePhys>) -> Result<Next> {
+    fn block(&mut self, _: Zbookmark, bp: &BlkPtr, _: Option<&DnodePhys>) -> Result<Next> {
         if bp.is_redacted() {
             return Ok(Next::Descend);
         }

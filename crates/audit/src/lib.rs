@@ -38,7 +38,7 @@ use disk::objset::ObjsetPhys;
 use disk::{BlkPtr, DnodePhys, ObjType};
 use pool::Pool;
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
-use walk::{Next, Place, Problem, Visitor};
+use walk::{Next, Problem, Visitor, Zbookmark};
 
 /// Which blocks are read and verified. The blocks of metadata that lead to others are read always.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -251,7 +251,7 @@ struct Tree<'t, 'a, 'l, 's> {
 }
 
 impl Tree<'_, '_, '_, '_> {
-    fn at(&self, p: Place) -> At {
+    fn at(&self, p: Zbookmark) -> At {
         At {
             objset: self.objset,
             object: p.object,
@@ -262,7 +262,7 @@ impl Tree<'_, '_, '_, '_> {
 }
 
 impl Visitor for Tree<'_, '_, '_, '_> {
-    fn block(&mut self, at: Place, bp: &BlkPtr, _: Option<&DnodePhys>) -> Result<Next> {
+    fn block(&mut self, at: Zbookmark, bp: &BlkPtr, _: Option<&DnodePhys>) -> Result<Next> {
         if !bp.is_redacted() {
             self.audit.block(bp, self.at(at), self.sink);
         }

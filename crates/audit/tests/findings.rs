@@ -8,7 +8,7 @@ use pool::Pool;
 use sim::rig::{self, Layout};
 use std::sync::Arc;
 use vdev::GroupKind;
-use walk::{Next, Place, Visitor};
+use walk::{Next, Visitor, Zbookmark};
 use zpl::{Cred, New};
 
 /// A pool of one disk with a file, everything on disk; blocks of the file with their places.
@@ -16,14 +16,14 @@ struct Sample {
     disk: Arc<MemDisk>,
     pool: Arc<Pool>,
     objset: u64,
-    blocks: Vec<(Place, BlkPtr)>,
+    blocks: Vec<(Zbookmark, BlkPtr)>,
 }
 
 #[derive(Default)]
-struct Files(Vec<(Place, BlkPtr)>);
+struct Files(Vec<(Zbookmark, BlkPtr)>);
 
 impl Visitor for Files {
-    fn block(&mut self, at: Place, bp: &BlkPtr, _: Option<&DnodePhys>) -> base::Result<Next> {
+    fn block(&mut self, at: Zbookmark, bp: &BlkPtr, _: Option<&DnodePhys>) -> base::Result<Next> {
         if bp.obj_type() == ObjType::PLAIN_FILE_CONTENTS && at.level == 0 {
             self.0.push((at, *bp));
         }

@@ -24,6 +24,8 @@ pub enum Mutation {
     PropertyLost,
     /// The last dataset of those to be destroyed stays, though the command is recorded.
     DestroyForgets,
+    /// Clones are destroyed with their origin though nobody asked for that (`zfs destroy -R`).
+    DestroyTakesClones,
     /// A permission that was given is not stored, though the command is recorded.
     PermissionLost,
     /// Everybody may do everything.
@@ -61,7 +63,7 @@ pub enum Mutation {
 }
 
 /// All of them.
-pub const MUTATIONS: [Mutation; 27] = [
+pub const MUTATIONS: [Mutation; 28] = [
     Mutation::FlushOmitted,
     Mutation::FreeReusedEarly,
     Mutation::ReplaySkips,
@@ -72,6 +74,7 @@ pub const MUTATIONS: [Mutation; 27] = [
     Mutation::SnapshotOfDirtySet,
     Mutation::PropertyLost,
     Mutation::DestroyForgets,
+    Mutation::DestroyTakesClones,
     Mutation::PermissionLost,
     Mutation::RightsOff,
     Mutation::FreeingPlaceLost,

@@ -196,7 +196,7 @@ const POOLS: &[(&str, By)] = &[
     ("altroot", Code("admin/src/pools/import.rs")),
     ("version", Code("admin/src/pools/set.rs")),
     ("bootfs", Nobody(STORED)),
-    ("delegation", Code("admin/src/rights.rs")),
+    ("delegation", Code("admin/src/datasets/rights.rs")),
     ("autoreplace", Code("admin/src/pools/agent.rs")),
     ("autoexpand", Code("admin/src/pools/agent.rs")),
     // Refused, except for what is done anyway.

@@ -36,7 +36,7 @@ pub struct Control {
 }
 
 /// Whether everybody may make a request of root's daemon: it only looks, or the operation itself asks for
-/// the permissions it needs ([`admin::rights`]).
+/// the permissions it needs ([`admin::datasets::rights`]).
 fn for_everybody(request: &Request) -> bool {
     matches!(
         request,
@@ -131,11 +131,11 @@ fn keep_processors_awake(asked: Latency) {
     // exit to the host.
     let best = if is_virtual() { 0 } else { 2 };
     let (latency, insist) = match asked {
-        Latency::Off => return fuse::stay_calm(),
+        Latency::Off => return fuse::let_processors_sleep(),
         Latency::Auto => (best, false),
         Latency::Within(us) => (us, true),
     };
-    match fuse::stay_alert(latency, env_linux::devices_used) {
+    match fuse::limit_wakeup_latency(latency, env_linux::devices_used) {
         Ok(()) => crate::log::info(&format!(
             "while mounts are busy, processors wake up within {latency} microseconds"
         )),
@@ -601,7 +601,7 @@ impl Handler for Control {
             _ => Vec::new(),
         };
         let carried = || cancel::with(gone, || self.route(peer, request, out));
-        admin::rights::with_groups(groups, carried).map_err(errors::finish)
+        admin::datasets::rights::with_groups(groups, carried).map_err(errors::finish)
     }
 
     fn answered(&self) {

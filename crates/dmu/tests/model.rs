@@ -49,6 +49,68 @@ fn check(rig: &Rig, model: &BTreeMap<u64, Model>) {
     assert_eq!(rig.os.object_count(), model.len() as u64);
 }
 
+/// Writes somewhere, in blocks or across them.
+fn write(rig: &Rig, r: &mut Lcg, o: u64, m: &mut Model) {
+    let max = (m.block as u64 * 300).min(4 << 20);
+    let off = r.next(max);
+    let len = match r.next(3) {
+        0 => r.next(100),
+        1 => r.next(m.block as u64 * 3),
+        _ => m.block as u64,
+    };
+    let off = if r.next(4) == 0 {
+        off / m.block as u64 * m.block as u64
+    } else {
+        off
+    };
+    let zero = r.next(10) == 0;
+    let data: Vec<u8> = (0..len)
+        .map(|_| if zero { 0 } else { r.next(256) as u8 })
+        .collect();
+    let end = (off + len) as usize;
+    if m.data.len() < end {
+        m.data.resize(end, 0);
+    }
+    m.data[off as usize..end].copy_from_slice(&data);
+    let dn = rig.os.hold(o).unwrap();
+    dn.write(&rig.tx(), off, &data).unwrap();
+}
+
+/// Frees a range, or all from somewhere on.
+fn punch(rig: &Rig, r: &mut Lcg, o: u64, m: &mut Model) {
+    let off = r.next(m.data.len() as u64 + 1000);
+    let len = if r.next(2) == 0 {
+        u64::MAX
+    } else {
+        r.next(1 << 20)
+    };
+    let end = off.saturating_add(len).min(m.data.len() as u64);
+    if off < end {
+        m.data[off as usize..end as usize].fill(0);
+    }
+    rig.os
+        .hold(o)
+        .unwrap()
+        .free_range(&rig.tx(), off, len)
+        .unwrap();
+}
+
+/// Gives the object another bonus, or another spill block or none.
+fn attach(rig: &Rig, r: &mut Lcg, o: u64, m: &mut Model) {
+    let dn = rig.os.hold(o).unwrap();
+    if r.next(2) == 0 {
+        m.bonus = vec![7; 1 + r.next(180) as usize];
+        dn.set_bonus(&rig.tx(), &m.bonus).unwrap();
+    } else {
+        m.spill = if r.next(3) == 0 {
+            None
+        } else {
+            Some(vec![r.next(255) as u8 + 1; 512 * (1 + r.next(20) as usize)])
+        };
+        dn.set_spill(&rig.tx(), m.spill.clone()).unwrap();
+    }
+}
+
 fn run(seed: u64, policy: WritePolicy, early: bool) {
     let hasty = |rig: Rig| {
         if early {
@@ -102,66 +164,19 @@ fn run(seed: u64, policy: WritePolicy, early: bool) {
             16..=60 => {
                 if let Some(o) = pick(&mut r, &model) {
                     let m = model.get_mut(&o).unwrap();
-                    let max = (m.block as u64 * 300).min(4 << 20);
-                    let off = r.next(max);
-                    let len = match r.next(3) {
-                        0 => r.next(100),
-                        1 => r.next(m.block as u64 * 3),
-                        _ => m.block as u64,
-                    };
-                    let off = if r.next(4) == 0 {
-                        off / m.block as u64 * m.block as u64
-                    } else {
-                        off
-                    };
-                    let zero = r.next(10) == 0;
-                    let data: Vec<u8> = (0..len)
-                        .map(|_| if zero { 0 } else { r.next(256) as u8 })
-                        .collect();
-                    let end = (off + len) as usize;
-                    if m.data.len() < end {
-                        m.data.resize(end, 0);
-                    }
-                    m.data[off as usize..end].copy_from_slice(&data);
-                    let dn = rig.os.hold(o).unwrap();
-                    dn.write(&rig.tx(), off, &data).unwrap();
+                    write(&rig, &mut r, o, m);
                 }
             }
             61..=75 => {
                 if let Some(o) = pick(&mut r, &model) {
                     let m = model.get_mut(&o).unwrap();
-                    let off = r.next(m.data.len() as u64 + 1000);
-                    let len = if r.next(2) == 0 {
-                        u64::MAX
-                    } else {
-                        r.next(1 << 20)
-                    };
-                    let end = off.saturating_add(len).min(m.data.len() as u64);
-                    if off < end {
-                        m.data[off as usize..end as usize].fill(0);
-                    }
-                    rig.os
-                        .hold(o)
-                        .unwrap()
-                        .free_range(&rig.tx(), off, len)
-                        .unwrap();
+                    punch(&rig, &mut r, o, m);
                 }
             }
             76..=80 => {
                 if let Some(o) = pick(&mut r, &model) {
                     let m = model.get_mut(&o).unwrap();
-                    let dn = rig.os.hold(o).unwrap();
-                    if r.next(2) == 0 {
-                        m.bonus = vec![7; 1 + r.next(180) as usize];
-                        dn.set_bonus(&rig.tx(), &m.bonus).unwrap();
-                    } else {
-                        m.spill = if r.next(3) == 0 {
-                            None
-                        } else {
-                            Some(vec![r.next(255) as u8 + 1; 512 * (1 + r.next(20) as usize)])
-                        };
-                        dn.set_spill(&rig.tx(), m.spill.clone()).unwrap();
-                    }
+                    attach(&rig, &mut r, o, m);
                 }
             }
             81..=88 => {

@@ -10,13 +10,13 @@ use disk::dsl::Used;
 use disk::{BlkPtr, DnodePhys};
 use dmu::Tx;
 use std::sync::Arc;
-use walk::{Finding, Next, Order, Place, Spec, Visitor};
+use walk::{Finding, Next, Order, Spec, Visitor, Zbookmark};
 
 /// Passes blocks on; damage costs only what is below it, whose space `$LEAK` takes over at the end.
 struct EachBlock<'a>(&'a mut dyn FnMut(&BlkPtr) -> Result<bool>);
 
 impl Visitor for EachBlock<'_> {
-    fn block(&mut self, _: Place, bp: &BlkPtr, _: Option<&DnodePhys>) -> Result<Next> {
+    fn block(&mut self, _: Zbookmark, bp: &BlkPtr, _: Option<&DnodePhys>) -> Result<Next> {
         Ok(match (self.0)(bp)? {
             true => Next::Descend,
             false => Next::Stop,
@@ -44,9 +44,9 @@ fn some_blocks(
     core: &Core,
     root: &BlkPtr,
     after: Txg,
-    resume: Option<Place>,
+    resume: Option<Zbookmark>,
     f: &mut dyn FnMut(&BlkPtr) -> Result<bool>,
-) -> Result<Option<Place>> {
+) -> Result<Option<Zbookmark>> {
     // Destroying takes no key: pointers are in clear.
     let spec = Spec {
         after,
@@ -111,7 +111,7 @@ impl Dsl {
                     continue;
                 };
                 let mut gone = Triple::default();
-                let from = Place::from_words(e.bookmark);
+                let from = Zbookmark::from_words(e.bookmark);
                 let at = some_blocks(core, &e.bp, e.birth_txg, from, &mut |bp| {
                     let go_on = one(bp)?;
                     if go_on {
@@ -190,7 +190,7 @@ impl Dsl {
             &self.core,
             &e.bp,
             e.birth_txg,
-            Place::from_words(e.bookmark),
+            Zbookmark::from_words(e.bookmark),
             &mut |bp| {
                 out.push(*bp);
                 Ok(true)

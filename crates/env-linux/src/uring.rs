@@ -192,19 +192,7 @@ impl Ring {
         loop {
             while left.is_none() && next < pieces.len() && busy.len() < SLOTS {
                 let piece = &pieces[next];
-                let s = match free.pop() {
-                    Some(s) => s,
-                    None => {
-                        self.slots.push(Slot {
-                            vectors: Vec::new(),
-                            buf: None,
-                            piece: 0,
-                            done: 0,
-                            retries: 0,
-                        });
-                        self.slots.len() - 1
-                    }
-                };
+                let s = free.pop().unwrap_or_else(|| self.another_slot());
                 let slot = &mut self.slots[s];
                 (slot.piece, slot.done, slot.retries) = (next, 0, 0);
                 slot.vectors = in_place(cells, piece, target.align).unwrap_or_default();
@@ -260,34 +248,10 @@ impl Ring {
                 }
                 let s = s as usize;
                 (since, limit) = (Instant::now(), target.limit.max(limit));
+                let ended = self.outcome(s, result, pieces, cells, left.is_some());
                 let slot = &mut self.slots[s];
                 let piece = &pieces[slot.piece];
-                let moved = usize::try_from(result).unwrap_or(0);
-                let again = match -result {
-                    _ if slot.done + moved >= piece.len => Some(Ok(())),
-                    // Also what a cancellation looks like.
-                    _ if left.is_some() => None,
-                    libc::EINTR | libc::EAGAIN if slot.retries < 100 => {
-                        slot.retries += 1;
-                        None
-                    }
-                    // In place it is all or nothing: where it can go on depends on sectors and on
-                    // how the memory is aligned, and what the kernel says of that may be wrong. A
-                    // buffer can be transferred from any sector on.
-                    ..=0 | libc::EINVAL if !slot.vectors.is_empty() => {
-                        slot.copying(cells, piece);
-                        None
-                    }
-                    errno @ 1.. => Some(Err(io::Error::from_raw_os_error(errno))),
-                    _ => match (slot.done + moved) & !511 {
-                        on if on > slot.done => {
-                            slot.done = on;
-                            None
-                        }
-                        _ => Some(Err(past_end(piece.write))),
-                    },
-                };
-                match (again, &mut left) {
+                match (ended, &mut left) {
                     (None, None) => {
                         if !self.push(target.fd, s, pieces) {
                             // Its completion was seen: the kernel has let go of it.
@@ -313,6 +277,57 @@ impl Ring {
                 busy.retain(|b| *b != s);
                 free.push(s);
             }
+        }
+    }
+
+    /// One more slot than there are.
+    fn another_slot(&mut self) -> usize {
+        self.slots.push(Slot {
+            vectors: Vec::new(),
+            buf: None,
+            piece: 0,
+            done: 0,
+            retries: 0,
+        });
+        self.slots.len() - 1
+    }
+
+    /// What the completion of a slot's transfer means: the piece is transferred, or has failed. `None`: it is not over; the
+    /// slot says what is left to do. `cancelled`: nothing is begun any more.
+    fn outcome(
+        &mut self,
+        s: usize,
+        result: i32,
+        pieces: &[Piece],
+        cells: &Cells,
+        cancelled: bool,
+    ) -> Option<io::Result<()>> {
+        let slot = &mut self.slots[s];
+        let piece = &pieces[slot.piece];
+        let moved = usize::try_from(result).unwrap_or(0);
+        match -result {
+            _ if slot.done + moved >= piece.len => Some(Ok(())),
+            // Also what a cancellation looks like.
+            _ if cancelled => None,
+            libc::EINTR | libc::EAGAIN if slot.retries < 100 => {
+                slot.retries += 1;
+                None
+            }
+            // In place it is all or nothing: where it can go on depends on sectors and on how the
+            // memory is aligned, and what the kernel says of that may be wrong. A buffer can be
+            // transferred from any sector on.
+            ..=0 | libc::EINVAL if !slot.vectors.is_empty() => {
+                slot.copying(cells, piece);
+                None
+            }
+            errno @ 1.. => Some(Err(io::Error::from_raw_os_error(errno))),
+            _ => match (slot.done + moved) & !511 {
+                on if on > slot.done => {
+                    slot.done = on;
+                    None
+                }
+                _ => Some(Err(past_end(piece.write))),
+            },
         }
     }
 

@@ -53,7 +53,8 @@ enum Means<W> {
     None,
 }
 
-struct Alert<W> {
+/// How long processors may take to wake up, and what is done so that they take no longer.
+struct WakeupLatency<W> {
     means: Means<W>,
     /// One bit for each look, the latest lowest: whether there were requests.
     looks: u32,
@@ -66,9 +67,9 @@ fn never() -> bool {
     false
 }
 
-impl<W: Write> Alert<W> {
-    const fn by(means: Means<W>) -> Alert<W> {
-        Alert {
+impl<W: Write> WakeupLatency<W> {
+    const fn by(means: Means<W>) -> WakeupLatency<W> {
+        WakeupLatency {
             means,
             looks: 0,
             held: false,
@@ -76,10 +77,10 @@ impl<W: Write> Alert<W> {
         }
     }
 
-    fn asking(mut out: W, latency: i32) -> io::Result<Alert<W>> {
+    fn asking(mut out: W, latency: i32) -> io::Result<WakeupLatency<W>> {
         // Opening alone asks for nothing; that it can be written is worth knowing now.
         out.write_all(&NO_MATTER.to_ne_bytes())?;
-        Ok(Alert::by(Means::Ask(out, latency)))
+        Ok(WakeupLatency::by(Means::Ask(out, latency)))
     }
 
     /// Whether devices would have to wait for processors that do not sleep.
@@ -125,14 +126,14 @@ impl<W: Write> Alert<W> {
     }
 }
 
-static ALERT: Mutex<Alert<File>> = Mutex::new(Alert::by(Means::Spin));
+static WAKEUP_LATENCY: Mutex<WakeupLatency<File>> = Mutex::new(WakeupLatency::by(Means::Spin));
 /// Whether a thread shall spin.
 static SPINNING: AtomicBool = AtomicBool::new(false);
 /// Whether one does.
 static SPINNER: AtomicBool = AtomicBool::new(false);
 
-fn alert() -> std::sync::MutexGuard<'static, Alert<File>> {
-    ALERT.acquire()
+fn wakeup_latency() -> std::sync::MutexGuard<'static, WakeupLatency<File>> {
+    WAKEUP_LATENCY.acquire()
 }
 
 /// From now on, while sessions of this process are busy, idle processors of the machine shall need
@@ -142,36 +143,36 @@ fn alert() -> std::sync::MutexGuard<'static, Alert<File>> {
 ///
 /// Errors: `/dev/cpu_dma_latency` cannot be opened or written; then threads look for requests for a
 /// moment before they sleep.
-pub fn stay_alert(latency: u32, devices_used: fn() -> bool) -> io::Result<()> {
-    alert().devices_used = devices_used;
+pub fn limit_wakeup_latency(latency: u32, devices_used: fn() -> bool) -> io::Result<()> {
+    wakeup_latency().devices_used = devices_used;
     let latency = i32::try_from(latency).map_or(NO_MATTER, |l| l.min(NO_MATTER));
     let file = File::options().write(true).open(FILE)?;
-    change_to(Alert {
+    change_to(WakeupLatency {
         devices_used,
-        ..Alert::asking(file, latency)?
+        ..WakeupLatency::asking(file, latency)?
     });
     Ok(())
 }
 
 /// From now on nothing is done about processors that sleep; threads do not spin either.
-pub fn stay_calm() {
-    change_to(Alert::by(Means::None));
+pub fn let_processors_sleep() {
+    change_to(WakeupLatency::by(Means::None));
 }
 
-fn change_to(next: Alert<File>) {
-    let mut alert = alert();
-    alert.rest();
-    *alert = next;
+fn change_to(next: WakeupLatency<File>) {
+    let mut now = wakeup_latency();
+    now.rest();
+    *now = next;
 }
 
 /// A look at all sessions: whether any was busy since the last one.
 pub(crate) fn look(busy: bool) {
-    alert().look(busy);
+    wakeup_latency().look(busy);
 }
 
 /// No session has anything to do; the next look comes after the next request.
 pub(crate) fn rest() {
-    alert().rest();
+    wakeup_latency().rest();
 }
 
 /// A thread's experience with spinning.
@@ -227,7 +228,7 @@ impl Spin {
 mod tests {
     use super::*;
 
-    fn said(a: &Alert<Vec<u8>>) -> Vec<i32> {
+    fn said(a: &WakeupLatency<Vec<u8>>) -> Vec<i32> {
         let Means::Ask(out, _) = &a.means else {
             panic!("asks nobody");
         };
@@ -239,7 +240,7 @@ mod tests {
 
     #[test]
     fn processors_stay_awake_while_requests_come() {
-        let mut a = Alert::asking(Vec::new(), 2).unwrap();
+        let mut a = WakeupLatency::asking(Vec::new(), 2).unwrap();
         for _ in 0..ENOUGH - 1 {
             a.look(true);
         }
@@ -270,9 +271,9 @@ mod tests {
         use std::cell::Cell;
         thread_local!(static USED: Cell<bool> = const { Cell::new(false) });
         for (latency, polls) in [(0, true), (2, false)] {
-            let mut a = Alert {
+            let mut a = WakeupLatency {
                 devices_used: || USED.take(),
-                ..Alert::asking(Vec::new(), latency).unwrap()
+                ..WakeupLatency::asking(Vec::new(), latency).unwrap()
             };
             for _ in 0..ENOUGH {
                 a.look(true);
@@ -308,7 +309,7 @@ mod tests {
 
     #[test]
     fn the_end_of_all_requests_lets_go_at_once() {
-        let mut a = Alert::asking(Vec::new(), 0).unwrap();
+        let mut a = WakeupLatency::asking(Vec::new(), 0).unwrap();
         for _ in 0..WINDOW {
             a.look(true);
         }

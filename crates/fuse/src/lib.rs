@@ -46,7 +46,7 @@ mod write_out;
 pub use abi::ROOT;
 pub use apart::apart;
 pub use config::{Config, Negotiated, ReaddirPlus, Transport};
-pub use cpu_latency::{stay_alert, stay_calm};
+pub use cpu_latency::{let_processors_sleep, limit_wakeup_latency};
 pub use fs::{Filesystem, FOREVER};
 pub use interrupt::is_killed;
 pub use mount::{mount, mount_again, mount_at, Atime, Mount, MountOptions, Unmount};

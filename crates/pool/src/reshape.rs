@@ -58,9 +58,15 @@ impl Pool {
 
     /// Puts leaf `guid` out of use because of errors, or only marks it degraded if `degrade`, or if nobody else has what it
     /// holds. Returns its state.
-    pub fn fault(&self, guid: u64, degrade: bool) -> Result<State> {
+    ///
+    /// Errors: [`base::Kind::Stale`] if the devices took everything since [`Pool::resumptions`] was `resumptions`, which settles the
+    /// errors.
+    pub fn fault(&self, guid: u64, degrade: bool, resumptions: u64) -> Result<State> {
         self.writable()?;
         self.task(move |pool, _| {
+            if pool.resumptions() != resumptions {
+                bail!(Stale, "the pool was resumed meanwhile");
+            }
             let state = match degrade {
                 true => pool.tree.degrade(guid).map(|()| State::Degraded)?,
                 false => pool.tree.fault(guid, false, true)?,

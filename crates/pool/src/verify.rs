@@ -4,7 +4,7 @@ use crate::Pool;
 use base::{Result, Txg};
 use disk::dsl::DslDatasetPhys;
 use disk::{BlkPtr, DnodePhys, ObjType};
-use walk::{Finding, Next, Order, Place, Spec, Visitor};
+use walk::{Finding, Next, Order, Spec, Visitor, Zbookmark};
 
 struct Check<'a> {
     pool: &'a Pool,
@@ -38,7 +38,7 @@ impl Pool {
 
 impl Visitor for Check<'_> {
     /// The traversal reads trees and dnodes by itself; the rest of metadata is read here.
-    fn block(&mut self, at: Place, bp: &BlkPtr, dn: Option<&DnodePhys>) -> Result<Next> {
+    fn block(&mut self, at: Zbookmark, bp: &BlkPtr, dn: Option<&DnodePhys>) -> Result<Next> {
         let Some(dn) = dn else {
             return Ok(Next::Descend);
         };

@@ -54,7 +54,7 @@ struct Blocks<'a>(&'a mut Vec<BlkPtr>);
 impl walk::Visitor for Blocks<'_> {
     fn block(
         &mut self,
-        _: walk::Place,
+        _: walk::Zbookmark,
         bp: &BlkPtr,
         _: Option<&DnodePhys>,
     ) -> base::Result<walk::Next> {

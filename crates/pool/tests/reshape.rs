@@ -200,7 +200,7 @@ fn a_spare_stands_in_and_goes_back() {
     w.pool.add_aux(&[(AuxKind::Spare, dev("d3"))]).unwrap();
     let guid = w.pool.aux_devices().spares[0].get_u64("guid").unwrap();
     let victim = leaf(&w.pool, "d1");
-    w.pool.fault(victim, false).unwrap();
+    w.pool.fault(victim, false, 0).unwrap();
     w.pool
         .attach(victim, &dev("d3"), Attach::Spare(guid), None)
         .unwrap();
@@ -226,7 +226,7 @@ fn a_spare_stands_in_and_goes_back() {
     let label = label.best(u64::MAX).unwrap();
     assert_eq!(label.get_u64("state"), Some(3), "a spare's label");
     // The other way round the spare stays for good.
-    w.pool.fault(victim, false).unwrap();
+    w.pool.fault(victim, false, 0).unwrap();
     w.pool
         .attach(victim, &dev("d3"), Attach::Spare(guid), None)
         .unwrap();

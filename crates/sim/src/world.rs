@@ -18,7 +18,7 @@ use crate::rig::{self, is_full, Fs, Layout};
 use base::{Kind, Result};
 use dsl::CreateArgs;
 use env_sim::{Event, Journal, ManualClock, MemDisk, SeededRng};
-use lineage::key;
+use lineage::{key, must_exist};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::Arc;
@@ -36,7 +36,7 @@ pub enum Outcome {
     Done,
     /// It does not apply to the world as it is.
     Nothing,
-    /// No space for it, which changes nothing.
+    /// It has to be refused (there is no space for it, or something stands in its way), which changes nothing.
     Refused,
 }
 
@@ -389,8 +389,12 @@ impl World {
             DestroyFs { fs } => {
                 let prefix = key(fs, "");
                 let used = now.snaps.keys().any(|s| s.starts_with(&prefix));
-                if used || fs.is_empty() || !now.sets.contains_key(fs) {
+                if fs.is_empty() || !now.sets.contains_key(fs) {
                     return Ok(Outcome::Nothing);
+                }
+                if used {
+                    let done = desk(&self.opened)?.commands().destroy(&full(fs));
+                    return must_exist(done, "a file system was destroyed that has snapshots");
                 }
                 // Nobody has a file open; the rest of unmounting is up to the operation.
                 self.held.clear();

@@ -199,6 +199,22 @@ fn a_destroyed_file_system_that_is_still_there_is_found() {
 }
 
 #[test]
+fn a_clone_that_is_destroyed_with_its_origin_is_found() {
+    let of_snapshot = ["clone . s1 c", "destroysnap . s1"];
+    found(Mutation::DestroyTakesClones, &|_| descent(&of_snapshot));
+    let of_file_system = [
+        "createfs a",
+        "snapshot a s",
+        "clone a s c",
+        "create c f 644",
+        "destroyfs a",
+        "read c f",
+        "cut 0 Kept 1",
+    ];
+    replayed(&of_file_system).unwrap();
+}
+
+#[test]
 fn a_permission_that_is_not_stored_is_missed() {
     let lines = ["createfs a", "allow a 2", "create a f 644", "cut 0 Kept 1"];
     found(Mutation::PermissionLost, &|_| replayed(&lines));

@@ -10,7 +10,7 @@ use disk::dsl::RedactBlock;
 use disk::{os_type, BlkPtr, DnodePhys, ObjType};
 use dmu::Objset;
 use std::collections::BTreeSet;
-use walk::{Finding, Holes, Next, Order, Place, Spec, Visitor, META_DNODE, SPILL_BLKID};
+use walk::{Finding, Holes, Next, Order, Spec, Visitor, Zbookmark, META_DNODE, SPILL_BLKID};
 use zap::Zap;
 
 /// Numbers of objects from here on are those of accounting.
@@ -82,7 +82,7 @@ impl Visitor for Collector {
         Ok(Next::Descend)
     }
 
-    fn block(&mut self, at: Place, bp: &BlkPtr, dn: Option<&DnodePhys>) -> Result<Next> {
+    fn block(&mut self, at: Zbookmark, bp: &BlkPtr, dn: Option<&DnodePhys>) -> Result<Next> {
         let Some(dn) = dn.filter(|_| at.level >= 0 && at.blkid != SPILL_BLKID) else {
             return Ok(Next::Descend);
         };

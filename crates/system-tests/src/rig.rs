@@ -1,11 +1,11 @@
 //! A daemon with everything of its own, and what is needed to treat it badly.
 
-use crate::{programs, Group};
+use crate::{programs, Dice, Group};
 use rustix::process::{kill_process, Pid, Signal};
 use std::ffi::OsStr;
 use std::fs::{self, File};
 use std::io::Write as _;
-use std::os::unix::fs::{chown, PermissionsExt};
+use std::os::unix::fs::{chown, FileExt, PermissionsExt};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
@@ -209,6 +209,18 @@ impl Rig {
         (0..count)
             .map(|n| self.image(&format!("d{n}"), size))
             .collect()
+    }
+
+    /// Puts garbage over everything between the labels of an image.
+    pub fn ruin(image: impl AsRef<Path>) {
+        let f = File::options().write(true).open(image).unwrap();
+        let end = f.metadata().unwrap().len() - (1 << 20);
+        let mut dice = Dice::new(4);
+        let mut at = 4 << 20;
+        while at < end {
+            f.write_all_at(&dice.bytes(300_000), at).unwrap();
+            at += 300_000;
+        }
     }
 
     /// A loop device on a new image; `None` after saying why.

@@ -1,7 +1,6 @@
 //! Disks that lie, disks that are gone, disks that come back with old data.
 
 use std::fs::{self, File};
-use std::os::unix::fs::FileExt;
 use std::path::Path;
 use system_tests::tree::{self, Kinds};
 use system_tests::{Dice, Rig};
@@ -12,17 +11,6 @@ const KINDS: Kinds = Kinds {
     huge: false,
 };
 const SIZE: u64 = 192 << 20;
-
-/// Garbage over everything between the labels.
-fn ruin(image: &str) {
-    let f = File::options().write(true).open(image).unwrap();
-    let mut dice = Dice::new(4);
-    let mut at = 4 << 20;
-    while at < SIZE - (1 << 20) {
-        f.write_all_at(&dice.bytes(300_000), at).unwrap();
-        at += 300_000;
-    }
-}
 
 fn check(name: &str, kind: &str, disks: usize, redundant: usize) {
     let Some(mut rig) = Rig::new(name) else {
@@ -50,7 +38,7 @@ fn check(name: &str, kind: &str, disks: usize, redundant: usize) {
         let to = copied(image);
         rig.sh(&format!("cp --sparse=always {image} {}", to.display()));
         if n < redundant {
-            ruin(to.to_str().unwrap());
+            Rig::ruin(&to);
         }
     }
     rig.zpool(&["import", "-d", copy.to_str().unwrap(), "tank"]);

@@ -1,7 +1,6 @@
 //! Scrubs through the programs: what is spoilt is repaired, and OpenZFS finds nothing left to be repaired.
 
-use std::fs::{self, File};
-use std::os::unix::fs::FileExt;
+use std::fs;
 use std::path::Path;
 use system_tests::tree::{self, Kinds};
 use system_tests::{Dice, Rig};
@@ -12,17 +11,6 @@ const KINDS: Kinds = Kinds {
     huge: false,
 };
 const SIZE: u64 = 128 << 20;
-
-/// Garbage over everything between the labels.
-fn ruin(image: &str) {
-    let f = File::options().write(true).open(image).unwrap();
-    let mut dice = Dice::new(4);
-    let mut at = 4 << 20;
-    while at < SIZE - (1 << 20) {
-        f.write_all_at(&dice.bytes(300_000), at).unwrap();
-        at += 300_000;
-    }
-}
 
 /// Ruins as many disks as the layout can spare, scrubs, and then takes as many others away.
 fn check(name: &str, kind: &str, disks: usize, spare: usize) {
@@ -52,7 +40,7 @@ fn check(name: &str, kind: &str, disks: usize, spare: usize) {
     }
     rig.zpool(&["export", "tank"]);
 
-    images[..spare].iter().for_each(|i| ruin(i));
+    images[..spare].iter().for_each(Rig::ruin);
     rig.zpool(&["import", "-d", dir, "tank"]);
     rig.zpool(&["scrub", "-w", "tank"]);
     let status = rig.zpool(&["status", "tank"]);

@@ -507,6 +507,42 @@ fn the_directory_of_snapshots_is_a_way_to_change_them() {
     rig.zdb_check("tank");
 }
 
+/// What is younger than the snapshot is destroyed of the file system itself. Its descendants keep their snapshots, whatever
+/// their names and holds.
+#[test]
+fn a_rollback_leaves_the_snapshots_of_descendants_alone() {
+    let Some((mut rig, _)) = tank("rollback-below") else {
+        return;
+    };
+    rig.sh("zfs create tank/a; zfs create tank/a/b; zfs create tank/b
+         zfs snapshot -r tank@one; zfs snapshot -r tank@two; zfs hold keep tank/a/b@two
+         zfs clone tank/a@two tank/b/of-child; zfs clone tank@two tank/b/clone
+         zfs snapshot tank/b/clone@own; zfs create tank/b/clone/child");
+    let before = list(&rig, "all");
+    refused(
+        &rig,
+        &["rollback", "-r", "tank@one"],
+        "use '-R' to force deletion of the following clones and dependents:\ntank/b/clone",
+    );
+    assert_eq!(list(&rig, "all"), before);
+    rig.zfs(&["rollback", "-R", "tank@one"]);
+    let gone = |n: &&String| *n == "tank@two" || n.starts_with("tank/b/clone");
+    let kept: Vec<String> = before.iter().filter(|n| !gone(n)).cloned().collect();
+    assert_eq!(list(&rig, "all"), kept);
+    // The file system lies below a clone that would have to go.
+    rig.sh("zfs snapshot tank/a@three; zfs clone tank/a@three tank/c; zfs rename tank/a tank/c/a");
+    let before = list(&rig, "all");
+    refused(
+        &rig,
+        &["rollback", "-R", "tank/c/a@two"],
+        "cannot determine dependent datasets: recursive dependency at 'tank/c/a@three'",
+    );
+    assert_eq!(list(&rig, "all"), before);
+    rig.zpool(&["export", "tank"]);
+    rig.zdb_check("tank");
+    rig.stop();
+}
+
 /// Clones go only with `-R`, wherever they lie. What cannot be brought into an order is refused before
 /// anything is destroyed.
 #[test]

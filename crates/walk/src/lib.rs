@@ -8,7 +8,7 @@
 //!
 //! 1. A subtree whose root was born at or before [`Spec::after`] is neither read nor visited. (A block is
 //!    never older than what it points to, so nothing newer is below.)
-//! 2. The order is that of OpenZFS's traversal, so a [`Place`] stored on disk by either implementation resumes
+//! 2. The order is that of OpenZFS's traversal, so a [`Zbookmark`] stored on disk by either implementation resumes
 //!    the other's: children-first visits a parent after everything below it, parents-first before.
 //! 3. A visit that was stopped at a place and resumed there visits each block exactly once, provided the tree
 //!    is the same.
@@ -21,11 +21,11 @@
 #![forbid(unsafe_code)]
 #![warn(missing_docs)]
 
-mod place;
 #[cfg(test)]
 mod tests;
+mod zbookmark;
 
-pub use place::{Place, Shape, DESTROYED_OBJSET, META_DNODE, ROOT_LEVEL, SPILL_BLKID};
+pub use zbookmark::{Shape, Zbookmark, DESTROYED_OBJSET, META_DNODE, ROOT_LEVEL, SPILL_BLKID};
 
 use base::{Block, Error, Result, Txg};
 use disk::dnode::{DNODES_PER_BLOCK, DNODE_SIZE};
@@ -79,9 +79,9 @@ impl Problem {
 /// A block whose subtree could not be visited.
 #[derive(Clone, Debug)]
 pub struct Finding {
-    /// The block; for a dnode that cannot be decoded, [`Place::object`] is its number, the level 0 and the block
+    /// The block; for a dnode that cannot be decoded, [`Zbookmark::object`] is its number, the level 0 and the block
     /// id 0.
-    pub place: Place,
+    pub place: Zbookmark,
     /// The pointer that leads to it.
     pub bp: BlkPtr,
     /// What is wrong with it.
@@ -104,7 +104,7 @@ pub enum Holes {
 pub trait Visitor {
     /// A block, or a hole if [`Spec::holes`] asks for them. `dn` is the dnode of the object it belongs to,
     /// `None` for the object set block.
-    fn block(&mut self, at: Place, bp: &BlkPtr, dn: Option<&DnodePhys>) -> Result<Next>;
+    fn block(&mut self, at: Zbookmark, bp: &BlkPtr, dn: Option<&DnodePhys>) -> Result<Next>;
 
     /// The object set block has been read. Called before anything below it is visited.
     fn objset(&mut self, _phys: &ObjsetPhys) -> Result<()> {
@@ -113,7 +113,7 @@ pub trait Visitor {
 
     /// A block of dnodes has been read. Called before its dnodes are visited, in either order, and again when a
     /// traversal is resumed below it. `b` is what [`Spec::crypt`] makes of it.
-    fn dnodes(&mut self, _at: Place, _bp: &BlkPtr, _b: &Block) -> Result<()> {
+    fn dnodes(&mut self, _at: Zbookmark, _bp: &BlkPtr, _b: &Block) -> Result<()> {
         Ok(())
     }
 
@@ -144,7 +144,7 @@ pub struct Spec<'a> {
     /// How dnode blocks are read. [`Crypt::Locked`] needs no key, but bonus buffers stay encrypted then.
     pub crypt: &'a Crypt,
     /// Where a traversal with the same order was stopped.
-    pub resume: Option<Place>,
+    pub resume: Option<Zbookmark>,
     /// What is known of the pointers: whether damage of the metadata read is charged to devices and repaired.
     pub in_use: InUse,
 }
@@ -173,13 +173,13 @@ pub fn walk(
     root: &BlkPtr,
     spec: &Spec,
     visitor: &mut dyn Visitor,
-) -> Result<Option<Place>> {
+) -> Result<Option<Zbookmark>> {
     let mut w = Walker::new(zio, spec, visitor);
     let none = Shape {
         epbs: 0,
         indirect_size: 0,
     };
-    w.visit(root, Place::ROOT, none, None, 0)?;
+    w.visit(root, Zbookmark::ROOT, none, None, 0)?;
     Ok(w.stopped)
 }
 
@@ -190,14 +190,14 @@ pub fn object(
     dn: &DnodePhys,
     spec: &Spec,
     visitor: &mut dyn Visitor,
-) -> Result<Option<Place>> {
+) -> Result<Option<Zbookmark>> {
     let mut w = Walker::new(zio, spec, visitor);
     w.tree(object, dn, 0)?;
     Ok(w.stopped)
 }
 
 /// Visits the blocks of one object's tree by closures. Dnodes in its blocks are not visited: it may be a
-/// meta-dnode. [`Place::object`] has no meaning. The spill block comes last.
+/// meta-dnode. [`Zbookmark::object`] has no meaning. The spill block comes last.
 ///
 /// # Errors
 /// Those of the closures, and those of reading that are not about one block.
@@ -205,7 +205,7 @@ pub fn blocks(
     zio: &Zio,
     dn: &DnodePhys,
     spec: &Spec,
-    f: &mut dyn FnMut(Place, &BlkPtr) -> Result<Next>,
+    f: &mut dyn FnMut(Zbookmark, &BlkPtr) -> Result<Next>,
     bad: &mut dyn FnMut(Finding) -> Result<()>,
 ) -> Result<()> {
     /// Any object but the meta-dnode.
@@ -217,7 +217,7 @@ pub fn blocks(
 ///
 /// # Errors
 /// A block that cannot be read.
-pub fn all_blocks(zio: &Zio, dn: &DnodePhys) -> Result<Vec<(Place, BlkPtr)>> {
+pub fn all_blocks(zio: &Zio, dn: &DnodePhys) -> Result<Vec<(Zbookmark, BlkPtr)>> {
     let mut out = Vec::new();
     blocks(
         zio,
@@ -234,12 +234,12 @@ pub fn all_blocks(zio: &Zio, dn: &DnodePhys) -> Result<Vec<(Place, BlkPtr)>> {
 
 /// Of a block, and of a finding.
 struct Closures<'a>(
-    &'a mut dyn FnMut(Place, &BlkPtr) -> Result<Next>,
+    &'a mut dyn FnMut(Zbookmark, &BlkPtr) -> Result<Next>,
     &'a mut dyn FnMut(Finding) -> Result<()>,
 );
 
 impl Visitor for Closures<'_> {
-    fn block(&mut self, at: Place, bp: &BlkPtr, _: Option<&DnodePhys>) -> Result<Next> {
+    fn block(&mut self, at: Zbookmark, bp: &BlkPtr, _: Option<&DnodePhys>) -> Result<Next> {
         (self.0)(at, bp)
     }
     fn finding(&mut self, finding: Finding) -> Result<()> {
@@ -258,8 +258,8 @@ struct Walker<'a> {
     zio: &'a Zio,
     spec: &'a Spec<'a>,
     /// Taken when it has been reached.
-    resume: Option<Place>,
-    stopped: Option<Place>,
+    resume: Option<Zbookmark>,
+    stopped: Option<Zbookmark>,
     visitor: &'a mut dyn Visitor,
 }
 
@@ -288,7 +288,7 @@ impl<'a> Walker<'a> {
     fn visit(
         &mut self,
         bp: &BlkPtr,
-        at: Place,
+        at: Zbookmark,
         s: Shape,
         dn: Option<&DnodePhys>,
         depth: u32,
@@ -331,7 +331,7 @@ impl<'a> Walker<'a> {
         Ok(Flow::On)
     }
 
-    fn stop(&mut self, at: Place) -> Flow {
+    fn stop(&mut self, at: Zbookmark) -> Flow {
         self.stopped = Some(at);
         Flow::Stopped
     }
@@ -339,7 +339,7 @@ impl<'a> Walker<'a> {
     fn below(
         &mut self,
         bp: &BlkPtr,
-        at: Place,
+        at: Zbookmark,
         s: Shape,
         dn: Option<&DnodePhys>,
         depth: u32,
@@ -371,7 +371,7 @@ impl<'a> Walker<'a> {
     }
 
     /// A block of metadata; `None` if there is a finding instead.
-    fn read(&mut self, bp: &BlkPtr, at: Place) -> Result<Option<Block>> {
+    fn read(&mut self, bp: &BlkPtr, at: Zbookmark) -> Result<Option<Block>> {
         match self.zio.read_with(bp, &self.read_spec()) {
             Ok(b) => Ok(Some(b)),
             Err(e) if e.is_damage() => {
@@ -386,7 +386,7 @@ impl<'a> Walker<'a> {
         }
     }
 
-    fn malformed(&mut self, place: Place, bp: &BlkPtr, e: Error) -> Result<Flow> {
+    fn malformed(&mut self, place: Zbookmark, bp: &BlkPtr, e: Error) -> Result<Flow> {
         self.visitor.finding(Finding {
             place,
             bp: *bp,
@@ -395,7 +395,7 @@ impl<'a> Walker<'a> {
         Ok(Flow::On)
     }
 
-    fn objset(&mut self, bp: &BlkPtr, at: Place, depth: u32) -> Result<Flow> {
+    fn objset(&mut self, bp: &BlkPtr, at: Zbookmark, depth: u32) -> Result<Flow> {
         if bp.obj_type() != ObjType::OBJSET {
             let e = Error::damaged(format!("not an object set: {bp:?}"));
             return self.malformed(at, bp, e);
@@ -425,7 +425,7 @@ impl<'a> Walker<'a> {
     fn indirect(
         &mut self,
         bp: &BlkPtr,
-        at: Place,
+        at: Zbookmark,
         s: Shape,
         dn: Option<&DnodePhys>,
         depth: u32,
@@ -447,7 +447,7 @@ impl<'a> Walker<'a> {
             if metadata && i % AHEAD == 0 {
                 self.read_ahead(&b, i..count.min(i + AHEAD));
             }
-            let child = Place {
+            let child = Zbookmark {
                 object: at.object,
                 level: at.level - 1,
                 blkid: (at.blkid << s.epbs).wrapping_add(i as u64),
@@ -474,7 +474,7 @@ impl<'a> Walker<'a> {
         }
     }
 
-    fn dnodes(&mut self, bp: &BlkPtr, at: Place, depth: u32) -> Result<Flow> {
+    fn dnodes(&mut self, bp: &BlkPtr, at: Zbookmark, depth: u32) -> Result<Flow> {
         let Some(b) = self.read(bp, at)? else {
             return Ok(Flow::On);
         };
@@ -499,7 +499,7 @@ impl<'a> Walker<'a> {
                     1
                 }
                 Err(e) => {
-                    let place = Place {
+                    let place = Zbookmark {
                         object,
                         level: 0,
                         blkid: 0,
@@ -521,7 +521,7 @@ impl<'a> Walker<'a> {
         match self.visitor.dnode(object, d)? {
             Next::Descend => self.tree(object, d, depth),
             Next::Skip => Ok(Flow::On),
-            Next::Stop => Ok(self.stop(Place {
+            Next::Stop => Ok(self.stop(Zbookmark {
                 object,
                 level: i64::from(d.nlevels) - 1,
                 blkid: 0,
@@ -536,7 +536,7 @@ impl<'a> Walker<'a> {
         };
         let level = i64::from(d.nlevels) - 1;
         for (i, bp) in d.blkptr.iter().enumerate() {
-            let at = Place {
+            let at = Zbookmark {
                 object,
                 level,
                 blkid: i as u64,
@@ -546,7 +546,7 @@ impl<'a> Walker<'a> {
             }
         }
         if let Some(bp) = &d.spill {
-            let at = Place {
+            let at = Zbookmark {
                 object,
                 level: 0,
                 blkid: SPILL_BLKID,

@@ -61,14 +61,14 @@ fn sample() -> Sample {
 /// Writes down what it is told; stops before the visit of a number.
 #[derive(Default)]
 struct Log {
-    blocks: Vec<(Place, BlkPtr)>,
+    blocks: Vec<(Zbookmark, BlkPtr)>,
     dnodes: Vec<u64>,
     findings: Vec<Finding>,
     stop_at: Option<usize>,
 }
 
 impl Visitor for Log {
-    fn block(&mut self, at: Place, bp: &BlkPtr, _: Option<&DnodePhys>) -> Result<Next> {
+    fn block(&mut self, at: Zbookmark, bp: &BlkPtr, _: Option<&DnodePhys>) -> Result<Next> {
         if self.stop_at == Some(self.blocks.len()) {
             return Ok(Next::Stop);
         }
@@ -85,7 +85,7 @@ impl Visitor for Log {
     }
 }
 
-fn run(s: &Sample, spec: &Spec, stop_at: Option<usize>) -> (Log, Option<Place>) {
+fn run(s: &Sample, spec: &Spec, stop_at: Option<usize>) -> (Log, Option<Zbookmark>) {
     let mut log = Log {
         stop_at,
         ..Log::default()
@@ -106,8 +106,8 @@ fn both_orders_visit_each_block_once_and_parents_on_their_side() {
         all
     };
     assert_eq!(set(&down), set(&up));
-    assert_eq!(down.blocks[0].0, Place::ROOT);
-    assert_eq!(up.blocks.last().unwrap().0, Place::ROOT);
+    assert_eq!(down.blocks[0].0, Zbookmark::ROOT);
+    assert_eq!(up.blocks.last().unwrap().0, Zbookmark::ROOT);
     assert!(down.blocks.iter().any(|b| b.0.level >= 3));
     for o in &s.objects {
         assert!(down.dnodes.contains(o), "object {o}");
@@ -126,7 +126,7 @@ fn a_stopped_traversal_resumes_where_it_stopped() {
             assert_eq!(place, Some(whole.blocks[n].0));
             let words = place.unwrap().destroyed_words();
             let spec = Spec {
-                resume: Place::from_words(words),
+                resume: Zbookmark::from_words(words),
                 ..Spec::all(order)
             };
             let (rest, end) = run(&s, &spec, None);
@@ -205,7 +205,7 @@ fn damage_is_a_finding_and_costs_only_what_is_below() {
         assert_eq!(log.findings[0].place, place);
         assert!(matches!(log.findings[0].problem, Problem::Unreadable(_)));
         let span = 1u64 << (INDIRECT_SHIFT - 7);
-        let lost = |at: &Place| {
+        let lost = |at: &Zbookmark| {
             at.object == victim
                 && at.level < 2
                 && at.blkid >> (u64::from(INDIRECT_SHIFT - 7) * (2 - at.level) as u64)
@@ -219,9 +219,9 @@ fn damage_is_a_finding_and_costs_only_what_is_below() {
 
 #[test]
 fn a_skipped_object_costs_no_reads_of_its_tree() {
-    struct Skip(u64, Vec<Place>);
+    struct Skip(u64, Vec<Zbookmark>);
     impl Visitor for Skip {
-        fn block(&mut self, at: Place, _: &BlkPtr, _: Option<&DnodePhys>) -> Result<Next> {
+        fn block(&mut self, at: Zbookmark, _: &BlkPtr, _: Option<&DnodePhys>) -> Result<Next> {
             self.1.push(at);
             Ok(Next::Descend)
         }

@@ -22,7 +22,7 @@ use dmu::Objset;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::ops::Range;
 use std::sync::Arc;
-use walk::{Next, Place, META_DNODE, ROOT_LEVEL};
+use walk::{Next, Zbookmark, META_DNODE, ROOT_LEVEL};
 use zio::ReadSpec;
 
 /// Deepest path followed.
@@ -65,7 +65,7 @@ pub struct Change {
 /// Where [`changed_objects`] goes on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Cursor {
-    place: Place,
+    place: Zbookmark,
     /// First object not told yet of the holes of the block at `place`.
     object: u64,
 }
@@ -178,7 +178,7 @@ impl Changed<'_> {
         self.holes(level, children.map(|(i, bp)| (i as u64, *bp)), from)
     }
 
-    fn indirect(&mut self, at: Place, bp: &BlkPtr, from: u64) -> Result<bool> {
+    fn indirect(&mut self, at: Zbookmark, bp: &BlkPtr, from: u64) -> Result<bool> {
         let spec = ReadSpec::with_key(self.to.crypt());
         let block = self.to.dmu().zio.read_with(bp, &spec)?;
         let mut children = Vec::new();
@@ -191,7 +191,7 @@ impl Changed<'_> {
 }
 
 impl walk::Visitor for Changed<'_> {
-    fn block(&mut self, at: Place, bp: &BlkPtr, dn: Option<&DnodePhys>) -> Result<Next> {
+    fn block(&mut self, at: Zbookmark, bp: &BlkPtr, dn: Option<&DnodePhys>) -> Result<Next> {
         let from = self.skip.take().unwrap_or(0);
         if at.level != ROOT_LEVEL && at.object != META_DNODE {
             return Ok(Next::Skip);

@@ -4,7 +4,7 @@ use api::{Pool, PoolGet, Reply, Request, Vdev};
 use cli::harmless::one_line;
 use cli::json::{line, Object, Put, Style};
 use cli::vdevs::Naming;
-use cli::{Cx, Fail, Parsed};
+use cli::{Cx, Fail, Outcome, Parsed};
 use control::client::unexpected;
 
 /// Asks for pools; complaints about those that cannot be had are printed. The flag says whether
@@ -48,6 +48,43 @@ pub fn done(cx: &mut Cx<'_>, request: &Request, action: &str, object: &str) -> R
         Ok(other) => Err(cx.fail_plain(&unexpected(&other))),
         Err(e) => Err(cx.fail(&e, action, object)),
     }
+}
+
+/// A request for each of several objects, answered by `Done`; what is refused is told, and makes the exit status 1.
+pub fn done_for_each<T>(
+    cx: &mut Cx<'_>,
+    action: &str,
+    list: impl IntoIterator<Item = T>,
+    request: impl Fn(&T, String) -> (Request, String),
+) -> Outcome {
+    let mut status = 0;
+    for one in list {
+        let (request, object) = request(&one, cx.command());
+        match done(cx, &request, action, &object) {
+            Ok(()) => {}
+            Err(Fail::Error(_)) => status = 1,
+            Err(other) => return Err(other),
+        }
+    }
+    Ok(status)
+}
+
+/// The same for the pools that are named, or for all of them.
+pub fn done_for_pools(
+    cx: &mut Cx<'_>,
+    action: &str,
+    names: &[String],
+    request: impl Fn(String, String) -> Request,
+) -> Outcome {
+    let get = PoolGet {
+        pools: names.to_vec(),
+        ..PoolGet::default()
+    };
+    let (pools, failed) = pools(cx, get)?;
+    let status = done_for_each(cx, action, pools, |pool, command| {
+        (request(pool.name.clone(), command), pool.name.clone())
+    })?;
+    Ok(status.max(i32::from(failed)))
 }
 
 /// How vdevs are to be called, from options and environment.

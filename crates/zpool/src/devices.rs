@@ -167,26 +167,9 @@ fn until_idle(cx: &mut Cx<'_>, pool: &str, activity: &str) -> Result<(), Fail> {
 }
 
 pub fn reopen(args: &Parsed, cx: &mut Cx<'_>) -> Outcome {
-    let (pools, failed) = common::pools(
-        cx,
-        PoolGet {
-            pools: args.operands.clone(),
-            ..PoolGet::default()
-        },
-    )?;
-    let mut status = i32::from(failed);
-    for pool in pools {
-        let request = Request::PoolReopen {
-            pool: pool.name.clone(),
-            command: cx.command(),
-        };
-        match common::done(cx, &request, "reopen", &pool.name) {
-            Ok(()) => {}
-            Err(Fail::Error(_)) => status = 1,
-            Err(other) => return Err(other),
-        }
-    }
-    Ok(status)
+    common::done_for_pools(cx, "reopen", &args.operands, |pool, command| {
+        Request::PoolReopen { pool, command }
+    })
 }
 
 pub fn add(args: &Parsed, cx: &mut Cx<'_>) -> Outcome {

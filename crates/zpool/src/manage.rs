@@ -37,21 +37,15 @@ pub fn export(args: &Parsed, cx: &mut Cx<'_>) -> Outcome {
     } else {
         args.operands.clone()
     };
-    let mut status = 0;
-    for pool in pools {
+    common::done_for_each(cx, "export", pools, |pool, command| {
         let request = Request::PoolExport {
             pool: pool.clone(),
             force: args.has("f"),
             keep_active: args.has("F"),
-            command: cx.command(),
+            command,
         };
-        match common::done(cx, &request, "export", &pool) {
-            Ok(()) => {}
-            Err(Fail::Error(_)) => status = 1,
-            Err(other) => return Err(other),
-        }
-    }
-    Ok(status)
+        (request, pool.clone())
+    })
 }
 
 pub fn labelclear(args: &Parsed, cx: &mut Cx<'_>) -> Outcome {
@@ -83,26 +77,11 @@ pub fn labelclear(args: &Parsed, cx: &mut Cx<'_>) -> Outcome {
 }
 
 pub fn sync(args: &Parsed, cx: &mut Cx<'_>) -> Outcome {
-    let (pools, failed) = common::pools(
-        cx,
-        PoolGet {
-            pools: args.operands.clone(),
-            ..PoolGet::default()
-        },
-    )?;
-    let mut status = i32::from(failed);
-    for pool in pools {
-        let request = Request::PoolSync {
-            pool: pool.name.clone(),
-            force: args.has("f"),
-        };
-        match common::done(cx, &request, "sync", &pool.name) {
-            Ok(()) => {}
-            Err(Fail::Error(_)) => status = 1,
-            Err(other) => return Err(other),
-        }
-    }
-    Ok(status)
+    let force = args.has("f");
+    common::done_for_pools(cx, "sync", &args.operands, |pool, _| Request::PoolSync {
+        pool,
+        force,
+    })
 }
 
 pub fn clear(args: &Parsed, cx: &mut Cx<'_>) -> Outcome {
@@ -124,20 +103,14 @@ pub fn clear(args: &Parsed, cx: &mut Cx<'_>) -> Outcome {
         true => vec![None],
         false => all.collect(),
     };
-    let mut status = 0;
-    for device in all {
+    common::done_for_each(cx, "clear errors for", all, |device, command| {
         let request = Request::PoolClear(api::PoolClear {
             pool: pool.clone(),
-            device,
-            command: cx.command(),
+            device: device.clone(),
+            command,
         });
-        match common::done(cx, &request, "clear errors for", pool) {
-            Ok(()) => {}
-            Err(Fail::Error(_)) => status = 1,
-            Err(other) => return Err(other),
-        }
-    }
-    Ok(status)
+        (request, pool.clone())
+    })
 }
 
 pub fn history(args: &Parsed, cx: &mut Cx<'_>) -> Outcome {

@@ -537,12 +537,13 @@ fn row(
             1u64.checked_shl(s.physical_ashift as u32).unwrap_or(0)
         ));
     }
-    if s.resilver_deferred {
-        out.push_str("  (awaiting resilver)");
-    }
     if let Some(scan) = &pool.scan {
-        if scan.state == ScanState::Scanning && vdevs::is_leaf(vdev) {
-            if scan.function == ScanFunction::Resilver && s.resilvering {
+        // The counters of a device that is out of use stand still.
+        let runs = scan.state == ScanState::Scanning && vdev.state == VdevState::Online;
+        if runs && vdevs::is_leaf(vdev) {
+            if s.resilver_deferred && s.scan_processed == 0 {
+                out.push_str("  (awaiting resilver)");
+            } else if scan.function == ScanFunction::Resilver && s.resilvering {
                 out.push_str("  (resilvering)");
             } else if scan.function == ScanFunction::Scrub && s.scan_processed != 0 {
                 out.push_str("  (repairing)");
@@ -802,6 +803,44 @@ config:\n\n\
             out.contains("\"aux\":\"lacks data of txgs 12-40, 45\""),
             "{out}"
         );
+    }
+
+    /// As OpenZFS: what is filled is ONLINE; a device that is out of use is not said to be filled.
+    #[test]
+    fn devices_say_what_a_scan_does_to_them() {
+        let mut children: Vec<_> = ["/dev/a", "/dev/b", "/dev/c", "/dev/d"]
+            .iter()
+            .map(|p| leaf(p, VdevClass::Normal))
+            .collect();
+        children[1].stats.resilvering = true;
+        children[1].stats.scan_processed = 4096;
+        children[2].stats.resilvering = true;
+        children[2].stats.resilver_deferred = true;
+        children[3].stats.resilvering = true;
+        children[3].state = VdevState::Faulted;
+        let mirror = group(VdevKind::Mirror, 0, VdevClass::Normal, children);
+        let mut pool = sample("tank");
+        let scan = |function| Scan {
+            function,
+            state: ScanState::Scanning,
+            ..Scan::default()
+        };
+        pool.scan = Some(scan(ScanFunction::Resilver));
+        pool.tree = Some(group(VdevKind::Root, 0, VdevClass::Normal, vec![mirror]));
+        let show = |pool: &Pool| run("status", &mut Fake::with(vec![pool.clone()])).1;
+        let out = show(&pool);
+        for line in [
+            "\t    a       ONLINE       0     0     0\n",
+            "\t    b       ONLINE       0     0     0  (resilvering)\n",
+            "\t    c       ONLINE       0     0     0  (awaiting resilver)\n",
+            "\t    d       FAULTED      0     0     0\n",
+        ] {
+            assert!(out.contains(line), "{line}: {out}");
+        }
+        pool.scan = Some(scan(ScanFunction::Scrub));
+        let out = show(&pool);
+        let want = "\t    b       ONLINE       0     0     0  (repairing)\n";
+        assert!(out.contains(want), "{out}");
     }
 
     #[test]

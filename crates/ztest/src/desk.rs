@@ -424,6 +424,7 @@ mod tests {
             ("hold", Mutation::HoldForgotten),
             ("deadlist", Mutation::DeadlistKeyLost),
             ("swap", Mutation::SwapMiscounted),
+            ("along", Mutation::DestroyTakesClones),
             ("clone", Mutation::CloneUncounted),
             ("promotion", Mutation::PromotionUncharged),
             ("rename", Mutation::RenameForgets),

@@ -11,7 +11,7 @@ use admin::{head, PoolEntry};
 use api::ChangeKind;
 use base::sync::RwLockExt;
 use base::{bail, Kind, Result};
-use dsl::Dataset;
+use dsl::{CreateArgs, Dataset};
 use pool::Pool;
 use std::sync::{Arc, RwLock};
 use zpl::{Cred, New, WriteOpts, Zfs};
@@ -137,8 +137,12 @@ impl Lives {
                 c.snapshot(&format!("{}@s{}", head.full_name(), dice.below(40)))
             }
             7..=8 => {
-                let (name, _) = self.any_snap(dice)?;
+                let (name, snap) = self.any_snap(dice)?;
+                let clones = clones(&snap);
                 c.destroy(&name)?;
+                if self.alone && clones > 0 {
+                    bail!(Damaged, "{name} had {clones} clones and is gone");
+                }
                 self.is_gone(&name)
             }
             9 => {
@@ -148,7 +152,10 @@ impl Lives {
             }
             10 => {
                 let (name, _) = self.any_snap(dice)?;
-                c.clone_unmounted(&name, &self.any_name(dice))
+                match dice.below(3) {
+                    0 => self.clone_and_snapshot(&name, &self.any_name(dice)),
+                    _ => c.clone_unmounted(&name, &self.any_name(dice)),
+                }
             }
             11 => c.promote(&self.any_head(dice)?.full_name()),
             12 => self.mark(dice),
@@ -173,6 +180,17 @@ impl Lives {
                 c.rename(&name, &format!("{fs}@r{}", dice.below(40)))
             }
         }
+    }
+
+    /// Makes a clone, and a snapshot of it before the clone is written, in one txg.
+    fn clone_and_snapshot(&self, origin: &str, name: &str) -> Result<()> {
+        let (origin, name) = (origin.to_string(), name.to_string());
+        self.pool().task(move |pool, tx| {
+            let (up, last) = name.rsplit_once('/').ok_or(Kind::Invalid)?;
+            let (parent, origin) = (pool.dsl.dir(up)?, pool.dsl.dataset(&origin)?);
+            let clone = pool.clone_in(tx, &parent, last, &origin, CreateArgs::default())?;
+            pool.snapshot_in(tx, &[(clone, "first".into())]).map(drop)
+        })
     }
 
     fn is_gone(&self, name: &str) -> Result<()> {
@@ -400,6 +418,12 @@ impl Lives {
             (leaf, _) => Ok(leaf.cloned()),
         }
     }
+}
+
+/// How many clones a snapshot has.
+fn clones(snap: &Dataset) -> u64 {
+    // The dataset that comes after it counts too.
+    snap.phys().num_children.saturating_sub(1)
 }
 
 /// Blocks against space maps, and all space properties against a full traversal.

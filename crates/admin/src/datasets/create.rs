@@ -3,9 +3,10 @@
 use crate::datasets::keys::{self, CryptProps, Prepared};
 use crate::datasets::parse::{self, Allowed};
 use crate::datasets::quota::{self, Quota};
+use crate::datasets::rights;
 use crate::datasets::{self, get, mount, set, Answer};
 use crate::registry::{Admin, PoolEntry};
-use crate::{cancel, errors, rights};
+use crate::{cancel, errors};
 use api::{ApiError, Created, DatasetCreate, DatasetKind, Peer};
 use base::sync::RwLockExt;
 use base::{bail, Kind, Result};

@@ -1,9 +1,9 @@
 //! Destroying file systems, volumes and snapshots.
 
+use crate::datasets::rights::{self, Action};
 use crate::datasets::{self, get, mount, protect, Answer};
 use crate::errors;
 use crate::registry::{Admin, PoolEntry};
-use crate::rights::{self, Action};
 use api::{ApiError, DatasetDestroy, Destroyed, Peer};
 use base::mutation::{mutated, Mutation};
 use base::{Kind, Result};
@@ -115,7 +115,8 @@ impl Plan<'_> {
         let ds = head.named_snapshot(&e)?;
         for clone in datasets::clones(self.entry, &ds)? {
             let full = clone.full_name();
-            if self.dependents || self.top.is_some_and(|t| datasets::is_below(&full, t)) {
+            let along = self.dependents || mutated(Mutation::DestroyTakesClones);
+            if along || self.top.is_some_and(|t| datasets::is_below(&full, t)) {
                 self.tree(&clone)?;
             } else {
                 self.blocked.push(full);
@@ -142,7 +143,10 @@ pub fn destroy(admin: &Arc<Admin>, peer: Peer, r: &DatasetDestroy) -> Answer<Des
     }
     match r.name.split_once('@') {
         None => destroy_head(admin, &entry, peer, r),
-        Some((fs, spec)) => destroy_snapshots(admin, &entry, peer, r, fs, spec),
+        Some((fs, spec)) => {
+            let below = r.recursive || r.dependents;
+            destroy_snapshots(admin, &entry, peer, r, (fs, spec), below)
+        }
     }
 }
 
@@ -265,16 +269,18 @@ fn held(entry: &PoolEntry, steps: &[Step]) -> Answer<()> {
     Ok(())
 }
 
+/// Destroys the snapshots `spec` of `fs`; with `below` also those of the same names of the file systems and volumes
+/// below it.
 pub(crate) fn destroy_snapshots(
     admin: &Arc<Admin>,
     entry: &Arc<PoolEntry>,
     peer: Peer,
     r: &DatasetDestroy,
-    fs: &str,
-    spec: &str,
+    (fs, spec): (&str, &str),
+    below: bool,
 ) -> Answer<Destroyed> {
     let top = datasets::find(entry, fs)?;
-    let heads = match r.recursive || r.dependents {
+    let heads = match below {
         true => datasets::subtree(&top.dir()).map_err(|e| datasets::plain(e, fs))?,
         false => vec![top.clone()],
     };

@@ -5,10 +5,10 @@
 //! 2. No lock is held, and no object set is open, while a part of the answer is sent: the caller may take as long as he
 //!    likes, and the pool can be exported meanwhile.
 
+use crate::datasets::rights::{self, Action};
 use crate::datasets::{self, Answer};
 use crate::head::read_only_view;
 use crate::registry::{Admin, PoolEntry};
-use crate::rights::{self, Action};
 use crate::{cancel, errors, values};
 use api::{ApiError, Bytes, Change, ChangeKind, Peer};
 use base::sync::RwLockExt;

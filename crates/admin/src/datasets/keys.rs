@@ -1,9 +1,9 @@
 //! Keys of encrypted datasets on request: loading, unloading, changing; and what a new dataset's
 //! encryption is to be (behaviour §20, command reference §20).
 
+use crate::datasets::rights::{self, Action};
 use crate::datasets::{self, Answer};
 use crate::process::Process;
-use crate::rights::{self, Action};
 use crate::{cancel, errors};
 use api::{ApiError, Peer, Secret};
 use base::sync::RwLockExt;

@@ -1,9 +1,9 @@
 //! Requests that look at datasets: the bytes of volumes, holds, space by owner.
 
+use crate::datasets::rights;
 use crate::datasets::{self, get, Answer};
 use crate::errors;
 use crate::registry::{Admin, PoolEntry};
-use crate::rights;
 use api::{Answer as Found, ApiError, DatasetKind, Hold, Peer, SpaceRow, Whose};
 use base::sync::RwLockExt;
 use base::{Kind, Result};

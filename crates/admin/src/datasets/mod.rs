@@ -15,6 +15,7 @@ pub mod quota;
 pub mod receive;
 pub mod redact;
 pub mod rename;
+pub mod rights;
 pub mod send;
 pub mod set;
 pub mod snapshots;

@@ -1,9 +1,9 @@
 //! Mounting and unmounting on request, and moving mounts out of the way of changes.
 
+use crate::datasets::rights::{self, Action};
 use crate::datasets::{self, Answer};
 use crate::mounts::Mounted;
 use crate::registry::{Admin, PoolEntry};
-use crate::rights::{self, Action};
 use crate::{errors, mounts, values};
 use api::{ApiError, Batch, DatasetKind, MountEntry, Peer, Progress};
 use base::sync::RwLockExt;

@@ -1,8 +1,8 @@
 //! Delegated permissions on request: showing, giving, taking back.
 
+use crate::datasets::rights::{self, Action};
 use crate::datasets::{self, Answer};
 use crate::registry::{Admin, PoolEntry};
-use crate::rights::{self, Action};
 use api::{ApiError, Delegate, Delegation, Grant, Grantee, Peer, Permissions};
 use base::mutation::{mutated, Mutation};
 use base::sync::RwLockExt;

@@ -1,9 +1,9 @@
 //! Renaming datasets.
 
+use crate::datasets::rights::{self, Action};
 use crate::datasets::{self, create, mount, Answer};
 use crate::errors;
 use crate::registry::{Admin, PoolEntry};
-use crate::rights::{self, Action};
 use api::{ApiError, Peer};
 use base::mutation::{mutated, Mutation};
 use base::{Kind, Result};

@@ -2,9 +2,10 @@
 
 use crate::datasets::mount::{self, Move};
 use crate::datasets::parse::{self, Allowed};
+use crate::datasets::rights;
 use crate::datasets::{self, quota, Answer};
 use crate::registry::{Admin, PoolEntry};
-use crate::{errors, rights, values};
+use crate::{errors, values};
 use api::{ApiError, DatasetKind, Peer};
 use base::mutation::{mutated, Mutation};
 use base::sync::RwLockExt;

@@ -2,10 +2,10 @@
 
 use crate::datasets::create::{self, NewFs};
 use crate::datasets::parse::Allowed;
+use crate::datasets::rights::{self, Action};
 use crate::datasets::{self, destroy, mount, protect, set, Answer};
 use crate::errors;
 use crate::registry::{Admin, PoolEntry};
-use crate::rights::{self, Action};
 use api::{
     ApiError, Batch, Created, DatasetClone, DatasetDestroy, Holding, Peer, Rollback, SnapshotCreate,
 };
@@ -357,7 +357,8 @@ fn go_back(
             protected: r.protected,
             ..DatasetDestroy::default()
         };
-        let done = destroy::destroy_snapshots(admin, entry, peer, &request, &fs, &spec)?;
+        let (at, below) = ((&*fs, &*spec), false);
+        let done = destroy::destroy_snapshots(admin, entry, peer, &request, at, below)?;
         if let Some((n, e)) = done.failed.into_iter().next() {
             return Err(ApiError::sentence(
                 Kind::Busy,

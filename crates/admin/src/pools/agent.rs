@@ -12,6 +12,9 @@
 //!
 //! Nothing of this is done to a pool that is suspended or read-only, and one failure of it is no reason not to try the rest.
 //! When a suspended pool goes on, the errors before are settled: the devices have taken everything since.
+//!
+//! Changes (2 to 5) are made by a thread of their own, one after the other, with the right to change the pool. If the pool is
+//! suspended while one of them is written, that thread waits with it; [`Agent::look`] does not, and begins no other.
 
 use crate::events::{self, Events, EREPORT, RESOURCE, SYSEVENT};
 use crate::pools::create::label_objection;
@@ -23,6 +26,7 @@ use disk::NvList;
 use env::Access;
 use pool::Pool;
 use std::collections::{HashMap, VecDeque};
+use std::sync::mpsc::{self, Receiver, TryRecvError};
 use std::sync::Arc;
 use vdev::{keys, Attach, Aux, DevSpec, State, Vdev};
 
@@ -75,7 +79,7 @@ struct Seen {
     io: Counter,
     checksum: Counter,
     slow: Counter,
-    /// When a spare was tried in vain, or a new device.
+    /// When a spare was tried in vain, or a new device; monotonic nanoseconds.
     tried: Option<u64>,
 }
 
@@ -95,31 +99,38 @@ enum Verdict {
     Degrade,
 }
 
+/// When a spare or a new device was tried in vain for a leaf; none if it was not, or helped.
+type Tried = HashMap<u64, Option<u64>>;
+
 /// Looks after the devices of one pool.
 #[derive(Default)]
 pub struct Agent {
     leaves: HashMap<u64, Seen>,
     /// Of [`Pool::resumptions`], those that were noticed.
     resumptions: u64,
+    /// What errors lead to, and is not begun yet.
+    due: Vec<(u64, Verdict)>,
+    /// Changes under way.
+    under_way: Option<Receiver<Tried>>,
 }
 
 impl Agent {
-    /// Looks once.
+    /// Looks once. Returns without waiting for the changes that this leads to.
     pub fn look(&mut self, admin: &Arc<Admin>, entry: &Arc<PoolEntry>) {
         let pool = &entry.pool;
         let now = admin.env.clock.monotonic_ns();
         let leaves = pool.tree.leaves();
         self.leaves
             .retain(|guid, _| leaves.iter().any(|l| l.guid() == *guid));
-        let mut sentences = Vec::new();
         for leaf in &leaves {
             let seen = self.leaves.entry(leaf.guid()).or_default();
             tell(&admin.events, pool, leaf, seen);
             let verdict = judge(&admin.events, pool, leaf, seen, now);
-            sentences.extend(verdict.map(|v| (leaf.guid(), v)));
+            self.due.extend(verdict.map(|v| (leaf.guid(), v)));
         }
         let able = !pool.is_readonly() && pool.suspended().is_none() && !entry.is_leaving();
         if !able {
+            self.due.clear();
             return;
         }
         // Read behind the errors, so that it tells of a resumption that settles them.
@@ -127,28 +138,89 @@ impl Agent {
         if resumptions != self.resumptions {
             self.resumptions = resumptions;
             self.leaves.values_mut().for_each(Seen::settle);
-            sentences.clear();
+            self.due.clear();
         }
-        let Ok(_pass) = entry.pass_to_change() else {
+        let grown = || on(pool, "autoexpand") && leaves.iter().any(|l| l.has_grown());
+        let wanted = !self.due.is_empty() || leaves.iter().any(|l| is_gone(l)) || grown();
+        if !self.is_free() || !wanted {
             return;
+        }
+        let work = Work {
+            sentences: std::mem::take(&mut self.due),
+            tried: self.leaves.iter().map(|(l, s)| (*l, s.tried)).collect(),
+            now,
+            resumptions,
+        };
+        let (send, ended) = mpsc::channel();
+        let (admin2, entry2) = (admin.clone(), entry.clone());
+        let job = move || {
+            // Nobody listens any more if the pool has left.
+            let _ = send.send(work.carry_out(&admin2, &entry2));
+        };
+        match admin.process.spawn("agent", Box::new(job)) {
+            Ok(()) => self.under_way = Some(ended),
+            Err(e) => tracing::warn!(
+                "pool {}: its devices are not looked after: {e}",
+                pool.name()
+            ),
+        }
+        // A process of one thread has done it by now.
+        self.is_free();
+    }
+
+    /// Whether no changes are under way; takes over what ended ones learned.
+    fn is_free(&mut self) -> bool {
+        match self.under_way.as_ref().map(Receiver::try_recv) {
+            None => return true,
+            Some(Err(TryRecvError::Empty)) => return false,
+            Some(Err(TryRecvError::Disconnected)) => {}
+            Some(Ok(tried)) => {
+                for (guid, tried) in tried {
+                    if let Some(seen) = self.leaves.get_mut(&guid) {
+                        seen.tried = tried;
+                    }
+                }
+            }
+        }
+        self.under_way = None;
+        true
+    }
+}
+
+/// What one look leads to.
+struct Work {
+    sentences: Vec<(u64, Verdict)>,
+    tried: Tried,
+    /// Monotonic nanoseconds of the look.
+    now: u64,
+    /// [`Pool::resumptions`] then.
+    resumptions: u64,
+}
+
+impl Work {
+    fn carry_out(mut self, admin: &Arc<Admin>, entry: &Arc<PoolEntry>) -> Tried {
+        let (pool, now) = (&entry.pool, self.now);
+        let Ok(_pass) = entry.pass_to_change() else {
+            return self.tried;
         };
         let mut changed = false;
-        for (guid, verdict) in sentences {
-            changed |= pool.fault(guid, verdict == Verdict::Degrade).is_ok();
+        for (guid, verdict) in self.sentences {
+            let degrade = verdict == Verdict::Degrade;
+            changed |= pool.fault(guid, degrade, self.resumptions).is_ok();
         }
         let autoreplace = on(pool, "autoreplace");
-        for leaf in leaves.iter().filter(|l| is_gone(l)) {
-            let seen = self.leaves.entry(leaf.guid()).or_default();
+        for leaf in pool.tree.leaves().iter().filter(|l| is_gone(l)) {
             if bring_back(admin, pool, leaf) {
                 changed = true;
                 continue;
             }
-            if seen.tried.is_some_and(|t| now.saturating_sub(t) < AGAIN) {
+            let tried = self.tried.entry(leaf.guid()).or_default();
+            if tried.is_some_and(|t| now.saturating_sub(t) < AGAIN) {
                 continue;
             }
             let helped =
                 autoreplace && replace_in_place(admin, pool, leaf) || stand_in(admin, pool, leaf);
-            seen.tried = (!helped).then_some(now);
+            *tried = (!helped).then_some(now);
             changed |= helped;
         }
         if on(pool, "autoexpand") {
@@ -165,6 +237,7 @@ impl Agent {
             admin.update_cache(entry);
             entry.ring();
         }
+        self.tried
     }
 }
 

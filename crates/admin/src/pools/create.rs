@@ -8,6 +8,7 @@ use crate::events::SYSEVENT;
 use crate::pools::set;
 use crate::process::DeviceUse;
 use crate::registry::{Admin, PoolEntry};
+use crate::Answer;
 use api::{ApiError, Peer, PoolCreate, VdevClass, VdevKind, VdevSpec};
 use base::{Error, Kind, Result};
 use disk::feature::{self, Feature};
@@ -19,8 +20,6 @@ use std::collections::HashSet;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use vdev::{Bias, DevSpec, GroupKind, TopSpec};
-
-type Answer<T> = std::result::Result<T, ApiError>;
 
 /// Pool version with feature flags.
 const VERSION_FEATURES: u64 = 5000;

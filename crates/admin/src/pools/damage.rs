@@ -2,10 +2,9 @@
 
 use crate::errors::answer;
 use crate::head::read_only_view;
-use crate::pools::{not_suspended, open, suspended};
+use crate::pools::{not_suspended, of_sync, open, suspended};
 use crate::registry::{Admin, PoolEntry};
 use api::{ApiError, Peer, PoolClear, Scan, ScanFunction, ScanState};
-use base::sync::MutexExt;
 use base::Kind;
 use pool::Pool;
 use std::collections::HashMap;
@@ -119,7 +118,7 @@ pub fn clear(admin: &Arc<Admin>, peer: Peer, ask: &PoolClear) -> Result<(), ApiE
             return Err(suspended(pool, &pool.suspended().unwrap_or(e)));
         }
     } else {
-        let _one_at_a_time = entry.changes.acquire();
+        let _one_at_a_time = entry.right_to_change().map_err(|e| of_sync(&entry, e))?;
         open(admin, &ask.pool)?;
         pool.tree.reopen();
     }

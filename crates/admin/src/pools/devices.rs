@@ -4,7 +4,7 @@
 use crate::errors::answer;
 use crate::events::{of_leaf, SYSEVENT};
 use crate::pools::create::{check_devices, label_objection, wishes, Objection, Wish};
-use crate::pools::{not_suspended, open};
+use crate::pools::{not_suspended, of_sync, open};
 use crate::process::DeviceUse;
 use crate::registry::{Admin, PoolEntry};
 use crate::Answer;
@@ -73,7 +73,7 @@ fn begin<'a>(
         return Err(failed(action, Kind::ReadOnly, "pool is read-only"));
     }
     not_suspended(entry)?;
-    entry.pass_to_change().map_err(answer)
+    entry.pass_to_change().map_err(|e| of_sync(entry, e))
 }
 
 /// The change is told as an event of that class, the command recorded, the cache file brought up to date.
@@ -374,7 +374,7 @@ pub fn remove(
 /// `zpool reopen`
 pub fn reopen(admin: &Arc<Admin>, peer: Peer, name: &str, command: &str) -> Answer<()> {
     let entry = open(admin, name)?;
-    let _pass = entry.pass_to_change().map_err(answer)?;
+    let _pass = entry.pass_to_change().map_err(|e| of_sync(&entry, e))?;
     not_suspended(&entry)?;
     entry.pool.reopen().map_err(answer)?;
     if entry.pool.is_readonly() {

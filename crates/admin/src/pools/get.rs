@@ -83,6 +83,7 @@ fn describe(admin: &Arc<Admin>, entry: &Arc<PoolEntry>, ask: &PoolGet) -> api::P
             space: Some(space),
             imported: true,
             histograms: ask.histograms,
+            resilver: pool.resilvered_txgs().filter(|_| !pool.is_readonly()),
         };
         let mut root = look.root();
         root.children.extend(aux_rows(pool));
@@ -200,6 +201,7 @@ fn unopened(admin: &Arc<Admin>, a: &Absent, ask: &PoolGet) -> api::Pool {
             space: None,
             imported: false,
             histograms: false,
+            resilver: None,
         };
         let mut root = look.root();
         tree.close();

@@ -8,6 +8,7 @@ use crate::pools::get::disabled_features;
 use crate::pools::tree::{aux_rows, class, Look};
 use crate::pools::{damage, set};
 use crate::registry::Admin;
+use crate::Answer;
 use crate::{cache, cancel, values};
 use api::{
     ApiError, ImportScan, Importable, Imported, Peer, PoolImport, VdevAux, VdevClass, VdevState,
@@ -22,8 +23,6 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use vdev::keys::pool as key;
 use vdev::{PoolFound, Problem};
-
-type Answer<T> = std::result::Result<T, ApiError>;
 
 /// Newest legacy version, and the one with feature flags.
 const VERSION_LEGACY: u64 = 28;
@@ -206,6 +205,7 @@ fn examine(admin: &Arc<Admin>, f: &PoolFound) -> Importable {
         space: None,
         imported: false,
         histograms: false,
+        resilver: None,
     };
     let mut root = look.root();
     // A log device that is missing can be done without.

@@ -306,8 +306,8 @@ pub fn unwritten(mounts: &[Arc<Mounted>]) -> Option<String> {
     (!lines.is_empty()).then(|| lines.join("\n"))
 }
 
-/// Why a txg was not written.
-fn of_sync(entry: &PoolEntry, e: Error) -> ApiError {
+/// Why a change or a txg was not to be had.
+pub(crate) fn of_sync(entry: &PoolEntry, e: Error) -> ApiError {
     not_suspended(entry).err().unwrap_or_else(|| answer(e))
 }
 

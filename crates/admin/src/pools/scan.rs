@@ -1,11 +1,10 @@
 //! Scrub and resilver (command reference §12.1).
 
 use crate::errors::answer;
-use crate::pools::{not_suspended, open};
+use crate::pools::{not_suspended, of_sync, open};
 use crate::registry::{Admin, PoolEntry};
 use crate::Answer;
 use api::{Activity, ApiError, Peer, PoolScrub, ScrubAction};
-use base::sync::MutexExt;
 use base::Kind;
 use pool::{Pool, ScanRefusal};
 use std::sync::Arc;
@@ -24,7 +23,7 @@ fn writable(admin: &Arc<Admin>, name: &str) -> Answer<Arc<PoolEntry>> {
 /// `zpool scrub`: begins, pauses, stops a scrub, or has a paused one go on.
 pub fn scrub(admin: &Arc<Admin>, peer: Peer, ask: &PoolScrub) -> Answer<()> {
     let entry = writable(admin, &ask.pool)?;
-    let _one_at_a_time = entry.changes.acquire();
+    let _one_at_a_time = entry.right_to_change().map_err(|e| of_sync(&entry, e))?;
     open(admin, &ask.pool)?;
     let pool = &entry.pool;
     let command = (ask.command.clone(), u64::from(peer.uid));

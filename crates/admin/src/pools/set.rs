@@ -5,6 +5,7 @@ use crate::errors::answer;
 use crate::pools::upgrade::upgrade;
 use crate::pools::{not_suspended, open};
 use crate::registry::{Admin, PoolEntry};
+use crate::Answer;
 use api::{ApiError, Peer, Props};
 use base::sync::{MutexExt, RwLockExt};
 use base::{Error, Kind};
@@ -13,8 +14,6 @@ use disk::props::{self, PoolProp, When};
 use dsl::PropValue;
 use std::path::PathBuf;
 use std::sync::Arc;
-
-type Answer<T> = std::result::Result<T, ApiError>;
 
 /// A native property by name.
 pub fn known(name: &str) -> Answer<&'static PoolProp> {

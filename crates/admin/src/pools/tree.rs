@@ -202,12 +202,14 @@ fn counters(v: &Vdev, children: &[api::Vdev]) -> VdevStats {
         checksum_errors: own(&s.checksum_errors),
         slow_ios: own(&s.slow_ios),
         self_healed: own(&s.repaired_bytes),
+        scan_processed: own(&s.scan_bytes),
         ..VdevStats::default()
     };
     let once = v.kind().is_mirrorish();
     for c in children.iter().map(|c| &c.stats) {
         out.read_ops += c.read_ops;
         out.read_bytes += c.read_bytes;
+        out.scan_processed += c.scan_processed;
         if once {
             out.write_ops = out.write_ops.max(c.write_ops);
             out.write_bytes = out.write_bytes.max(c.write_bytes);
@@ -261,6 +263,8 @@ pub struct Look<'a> {
     pub imported: bool,
     /// Latencies, sizes and queues are wanted.
     pub histograms: bool,
+    /// The txgs of the resilver under way: behind the first, up to the second.
+    pub resilver: Option<(u64, u64)>,
 }
 
 impl Look<'_> {
@@ -303,6 +307,11 @@ impl Look<'_> {
             stats.configured_ashift = u64::from(ashift);
             let missing = v.dtl();
             stats.resilvering = !missing.is_empty();
+            let covered = |(after, last): (u64, u64)| {
+                let mut ranges = missing.iter();
+                ranges.all(|(a, b)| a > after && b <= last)
+            };
+            stats.resilver_deferred = self.resilver.is_some_and(|r| !covered(r));
             let ranges = missing.iter().map(|(a, b)| (a, b.saturating_sub(1)));
             stats.missing = ranges.take(MISSING_SHOWN).collect();
         }
@@ -311,7 +320,8 @@ impl Look<'_> {
             parent,
             Some(vdev::VdevKind::Replacing | vdev::VdevKind::Spare)
         );
-        let stale = stats.resilvering && alone && v.state() == State::Healthy;
+        let idle = self.resilver.is_none();
+        let stale = stats.resilvering && alone && idle && v.state() == State::Healthy;
         let (state, aux) = match stale {
             true => (VdevState::Degraded, VdevAux::MissedWrites),
             false => (state(v.state()), aux(v.aux())),
@@ -383,6 +393,7 @@ impl Look<'_> {
             stats.write_ops += c.stats.write_ops;
             stats.read_bytes += c.stats.read_bytes;
             stats.write_bytes += c.stats.write_bytes;
+            stats.scan_processed += c.stats.scan_processed;
             if c.class != VdevClass::Log {
                 stats.alloc += c.stats.alloc;
                 stats.space += c.stats.space;

@@ -2,10 +2,11 @@
 
 use crate::compat::{self, Set};
 use crate::errors::answer;
-use crate::pools::{get, not_suspended, open, unmount_all};
+use crate::pools::{get, not_suspended, of_sync, open, unmount_all};
 use crate::registry::{Admin, PoolEntry};
+use crate::Answer;
 use api::{ApiError, Peer, Upgraded};
-use base::sync::{MutexExt, RwLockExt};
+use base::sync::RwLockExt;
 use base::{Error, Kind, Result};
 use disk::feature::{self, Feature};
 use dmu::Tx;
@@ -13,8 +14,6 @@ use dsl::FeatureStore;
 use pool::{OpenOptions, Pool};
 use std::sync::Arc;
 use zap::{Value, Zap};
-
-type Answer<T> = std::result::Result<T, ApiError>;
 
 /// Pool version with feature flags.
 const VERSION_FEATURES: u64 = 5000;
@@ -30,7 +29,7 @@ pub fn upgrade(
     command: &str,
 ) -> Answer<Upgraded> {
     let entry = open(admin, name)?;
-    let _one_at_a_time = entry.changes.acquire();
+    let _one_at_a_time = entry.right_to_change().map_err(|e| of_sync(&entry, e))?;
     crate::cancel::check()?;
     if entry.is_leaving() {
         return Err(ApiError::no_such_pool(name));

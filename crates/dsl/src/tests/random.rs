@@ -115,22 +115,7 @@ fn step(p: &mut Pool, r: &mut Rand, n: u64) {
         }
         14 | 15 => {
             if let (Some(s), true) = (snap, p.version == 5000 && p.has_bookmarks()) {
-                let tree = super::audit::blocks(p, &s.phys().bp, 0);
-                let mark = tree.iter().filter_map(|bp| {
-                    let used = p.dsl.core.triple(bp).used;
-                    super::audit::id(bp).map(|i| (i, used))
-                });
-                let key = (s.phys().guid, s.phys().creation_txg);
-                p.marks.insert(key, mark.collect());
-                let head = s.dir().head().unwrap();
-                let name = format!("b{n}");
-                let of = BookmarkSource::Snapshot(s);
-                p.dsl.create_bookmark(tx, &head, &name, &of).unwrap();
-                if amount == 0 {
-                    let of = BookmarkSource::Bookmark(name);
-                    let copy = format!("copy{n}");
-                    p.dsl.create_bookmark(tx, &head, &copy, &of).unwrap();
-                }
+                bookmark(p, tx, s, n, amount == 0);
             }
         }
         16 => {
@@ -151,6 +136,26 @@ fn step(p: &mut Pool, r: &mut Rand, n: u64) {
             }
         }
     });
+}
+
+/// A bookmark of a snapshot, and (`and_copy`) one of that bookmark.
+fn bookmark(p: &mut Pool, tx: &Tx, s: Arc<Dataset>, n: u64, and_copy: bool) {
+    let tree = super::audit::blocks(p, &s.phys().bp, 0);
+    let mark = tree.iter().filter_map(|bp| {
+        let used = p.dsl.core.triple(bp).used;
+        super::audit::id(bp).map(|i| (i, used))
+    });
+    let key = (s.phys().guid, s.phys().creation_txg);
+    p.marks.insert(key, mark.collect());
+    let head = s.dir().head().unwrap();
+    let name = format!("b{n}");
+    let of = BookmarkSource::Snapshot(s);
+    p.dsl.create_bookmark(tx, &head, &name, &of).unwrap();
+    if and_copy {
+        let of = BookmarkSource::Bookmark(name);
+        let copy = format!("copy{n}");
+        p.dsl.create_bookmark(tx, &head, &copy, &of).unwrap();
+    }
 }
 
 fn local(n: u64) -> props::PropChange {

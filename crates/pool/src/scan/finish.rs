@@ -48,6 +48,7 @@ impl Pool {
         if complete && l.is_resilver() {
             self.give_up_the_rest(&l, max);
         }
+        self.tree.set_resilvering(false);
         Ok(())
     }
 

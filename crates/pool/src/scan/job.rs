@@ -209,6 +209,7 @@ impl Pool {
         self.scans.restart.store(again, Ordering::Release);
         self.scans.blocks.set_range(Some(live.range()));
         self.errlog.set_scanning(true);
+        self.tree.set_resilvering(live.is_resilver());
         *self.scans.live() = Some(live);
         Ok(())
     }

@@ -5,7 +5,7 @@ use base::{RangeSet, Txg};
 use disk::BlkPtr;
 use dsl::ScanChange;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
-use walk::Place;
+use walk::Zbookmark;
 
 /// Object set of a bookmark that is in no dataset.
 const NOWHERE: u64 = u64::MAX;
@@ -20,7 +20,7 @@ pub(super) struct Visit {
     pub min: Txg,
     pub max: Txg,
     /// Where to go on; `None`: at the beginning.
-    pub place: Option<Place>,
+    pub place: Option<Zbookmark>,
     /// Its intent log may hold blocks that were claimed.
     pub head: bool,
     /// Nothing of it, and nothing that follows from it, is to be scrubbed.
@@ -32,8 +32,8 @@ pub(super) struct Visit {
 /// The dataset the scan is in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum At {
-    Mos(Option<Place>),
-    Dataset(u64, Option<Place>),
+    Mos(Option<Zbookmark>),
+    Dataset(u64, Option<Zbookmark>),
     /// In none: the next one comes from the queue.
     Between,
 }
@@ -219,7 +219,7 @@ impl Live {
     }
 
     /// The traversal has come to a place in its object set.
-    pub fn stopped_at(&mut self, place: Place) {
+    pub fn stopped_at(&mut self, place: Zbookmark) {
         self.moved = true;
         match &mut self.at {
             At::Mos(p) | At::Dataset(_, p) => *p = Some(place),
@@ -259,8 +259,8 @@ impl Live {
 
 /// The place of a stored bookmark. OpenZFS stops at blocks of level 0, in front of what is below them: of a block of dnodes
 /// this is its first object. From places it does not make the object set is walked again.
-fn resume_at(words: [u64; 4]) -> Option<Place> {
-    let place = Place::from_words(words)?;
+fn resume_at(words: [u64; 4]) -> Option<Zbookmark> {
+    let place = Zbookmark::from_words(words)?;
     if place.level != 0 {
         return None;
     }
@@ -268,7 +268,7 @@ fn resume_at(words: [u64; 4]) -> Option<Place> {
         return Some(place);
     }
     let first = place.blkid.checked_mul(disk::dnode::DNODES_PER_BLOCK)?;
-    (first > 0).then_some(Place {
+    (first > 0).then_some(Zbookmark {
         object: first,
         level: 0,
         blkid: 0,

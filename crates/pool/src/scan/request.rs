@@ -179,6 +179,12 @@ impl Pool {
         self.store_scan(tx, &stored)
     }
 
+    /// Txgs that the resilver under way gives to leaves; a leaf that lacks others waits for a resilver of its own.
+    pub fn resilvered_txgs(&self) -> Option<(Txg, Txg)> {
+        let live = self.scans.live();
+        live.as_ref().filter(|l| l.is_resilver()).map(Live::range)
+    }
+
     /// Asks that a resilver begins if a leaf that can be written lacks something: after an attach, a replacement, or when a device came
     /// back. Returns at once; the resilver begins with a txg behind the last one that is lacked.
     pub fn request_resilver(&self) {
@@ -287,6 +293,10 @@ impl Pool {
         // Changes of datasets before this moment are none of this scan's.
         drop(self.dsl.take_scan_changes());
         self.errlog.set_scanning(true);
+        let all = self.tree.all();
+        all.iter()
+            .for_each(|v| v.stats.scan_bytes.store(0, Ordering::Relaxed));
+        self.tree.set_resilvering(function == RESILVER);
         let mut live = Live::new(words, At::Mos(None), BTreeMap::new(), self.seconds());
         live.begun = tx.txg();
         let mut place = self.scans.live();

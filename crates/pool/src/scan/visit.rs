@@ -9,7 +9,7 @@ use disk::objset::ObjsetPhys;
 use disk::{BlkPtr, DnodePhys};
 use dmu::Damage;
 use std::collections::VecDeque;
-use walk::{Finding, Next, Order, Place, Problem, Spec, Visitor, META_DNODE, ROOT_LEVEL};
+use walk::{Finding, Next, Order, Problem, Spec, Visitor, Zbookmark, META_DNODE, ROOT_LEVEL};
 use zap::Zap;
 use zio::{InUse, Lease};
 
@@ -26,7 +26,7 @@ enum End {
     /// The object set has been walked.
     Whole,
     /// At this place, to go on there.
-    At(Place),
+    At(Zbookmark),
     /// What was to be read is not there any more: the roots must be taken anew.
     Stale,
 }
@@ -64,7 +64,7 @@ impl Pool {
         Ok(())
     }
 
-    fn visit_mos(&self, live: &mut Live, place: Option<Place>) -> Result<Visit> {
+    fn visit_mos(&self, live: &mut Live, place: Option<Zbookmark>) -> Result<Visit> {
         let (min, max) = live.range();
         let follow = known(live, self.first_datasets())?.unwrap_or_default();
         Ok(Visit {
@@ -108,7 +108,7 @@ impl Pool {
         &self,
         live: &mut Live,
         object: u64,
-        place: Option<Place>,
+        place: Option<Zbookmark>,
         range: std::result::Result<(Txg, Txg), Txg>,
     ) -> Result<Visit> {
         let mut visit = Visit {
@@ -262,11 +262,11 @@ struct Blocks<'a> {
     lost_way: bool,
     stale: bool,
     /// The last place before which everything was visited, and at which the traversal may go on.
-    passed: Option<Place>,
+    passed: Option<Zbookmark>,
 }
 
 impl Blocks<'_> {
-    fn damage(&self, at: Place, bp: &BlkPtr) -> Damage {
+    fn damage(&self, at: Zbookmark, bp: &BlkPtr) -> Damage {
         Damage {
             objset: self.visit.objset,
             object: at.object,
@@ -277,13 +277,13 @@ impl Blocks<'_> {
     }
 
     /// Whether the walk may end in front of a block.
-    fn is_stop(at: Place) -> bool {
+    fn is_stop(at: Zbookmark) -> bool {
         at.level == 0 && at.object != META_DNODE && at.object < LOWEST_ACCOUNTING
     }
 }
 
 impl Visitor for Blocks<'_> {
-    fn block(&mut self, at: Place, bp: &BlkPtr, _: Option<&DnodePhys>) -> Result<Next> {
+    fn block(&mut self, at: Zbookmark, bp: &BlkPtr, _: Option<&DnodePhys>) -> Result<Next> {
         if self.stale {
             return Ok(Next::Stop);
         }
@@ -329,7 +329,7 @@ impl Visitor for Blocks<'_> {
             Problem::Unreadable(_) if f.bp.physical_birth() <= self.visit.max => {}
             Problem::Unreadable(_) | Problem::Malformed(_) => {
                 let place = match f.place.level {
-                    ROOT_LEVEL => Place::ROOT,
+                    ROOT_LEVEL => Zbookmark::ROOT,
                     _ => f.place,
                 };
                 let damage = self.damage(place, &f.bp);

@@ -1,7 +1,13 @@
 //! Resilvers.
 
 use crate::world::World;
-use vdev::GroupKind;
+use std::sync::atomic::Ordering::Relaxed;
+use vdev::{GroupKind, State};
+
+/// Bytes that the newest scan has written to a leaf.
+fn scanned(leaf: &vdev::Vdev) -> u64 {
+    leaf.stats.scan_bytes.load(Relaxed)
+}
 
 /// A disk is away while much is written, and comes back: it is resilvered by itself, and what it has stands alone.
 fn comes_back(kind: GroupKind, disks: usize) {
@@ -16,8 +22,17 @@ fn comes_back(kind: GroupKind, disks: usize) {
     w.pool.export().unwrap();
     w.disks[1] = stale;
     w.reopen();
+    while w.pool.resilvered_txgs().is_none() {
+        w.pool.sync().unwrap();
+    }
+    assert_eq!(w.pool.tree.state().0, State::Healthy, "it is being filled");
     let s = w.finish();
     assert_eq!((s.function, s.state, s.errors), (2, 2, 0));
+    let given: Vec<u64> = w.pool.tree.leaves().iter().map(|l| scanned(l)).collect();
+    assert_eq!(given.iter().sum::<u64>(), s.processed, "{given:?}");
+    assert_eq!(given[1], s.processed, "{given:?}");
+    let healed = |l: &vdev::Vdev| l.stats.repaired_bytes.load(Relaxed);
+    assert!(w.pool.tree.leaves().iter().all(|l| healed(l) == 0));
     assert!(s.processed > 0);
     w.pool.sync().unwrap();
     assert!(w.pool.tree.leaves().iter().all(|l| l.dtl_is_empty()));

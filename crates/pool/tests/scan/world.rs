@@ -101,7 +101,7 @@ impl World {
         impl walk::Visitor for Data {
             fn block(
                 &mut self,
-                at: walk::Place,
+                at: walk::Zbookmark,
                 bp: &BlkPtr,
                 dn: Option<&disk::DnodePhys>,
             ) -> base::Result<walk::Next> {

@@ -67,6 +67,15 @@ impl Admin {
     }
 }
 
+/// A command that has to be refused because of what else there is.
+pub(super) fn must_exist(done: Result<()>, otherwise: &str) -> Result<Outcome> {
+    match done {
+        Ok(()) => bail!(Damaged, "{otherwise}"),
+        Err(e) if e.kind == Kind::Exists => Ok(Outcome::Refused),
+        Err(e) => Err(e),
+    }
+}
+
 impl World {
     fn commands(&self) -> Result<Commands> {
         Ok(desk(&self.opened)?.commands())
@@ -112,20 +121,21 @@ impl World {
         Ok(Outcome::Done)
     }
 
-    /// A held one stays.
+    /// One that is held, or has clones, stays.
     pub(super) fn destroy_snapshot(&mut self, fs: &str, name: &str) -> Result<Outcome> {
         let now = self.oracle.now().clone();
         let key = key(fs, name);
+        let cloned = now.origins.values().any(|o| *o == key);
         if !now.snaps.contains_key(&key) {
             return Ok(Outcome::Nothing);
         }
         let done = self.commands()?.destroy(&self::key(&full(fs), name));
-        if now.is_needed(&key) {
+        if cloned {
+            return must_exist(done, "a snapshot was destroyed that has clones");
+        }
+        if now.is_held(&key) {
             return match done {
-                Ok(()) => bail!(
-                    Damaged,
-                    "a snapshot was destroyed that is held or has a clone"
-                ),
+                Ok(()) => bail!(Damaged, "a held snapshot was destroyed"),
                 Err(_) => Ok(Outcome::Refused),
             };
         }

@@ -21,10 +21,9 @@ impl World {
             CreateAs { fs, .. } | Chown { fs, .. } | Project { fs, .. } => fs,
             _ => return Ok(Outcome::Nothing),
         };
-        let Some(fs) = self.mounted(fs_name) else {
+        let Some(zfs) = self.mounted(fs_name).map(|fs| fs.zfs.clone()) else {
             return Ok(Outcome::Nothing);
         };
-        let zfs = fs.zfs.clone();
         let made_by = |me: &mut World,
                        cred: &Cred,
                        path: &str,
@@ -77,59 +76,10 @@ impl World {
                 let new = New::symlink(&target);
                 return made(self, path, new, What::Link, state(0o777, target.clone()));
             }
-            Link { from, to, .. } => {
-                let Some((id, What::File)) = self.object(fs_name, from) else {
-                    return Ok(Outcome::Nothing);
-                };
-                if !self.free_path(fs_name, to) {
-                    return Ok(Outcome::Nothing);
-                }
-                let (z, dir) = (find(fs, from)?, find(fs, split(to).0)?);
-                zfs.link(&z, &dir, split(to).1.as_bytes(), &root)?;
-                if let Some(m) = self.oracle.fs_mut(fs_name) {
-                    m.change_names(n, |names| {
-                        names.insert(to.clone(), id);
-                    });
-                }
-                return Ok(Outcome::Done);
-            }
+            Link { from, to, .. } => return self.link(fs_name, from, to),
             Rename { from, to, .. } => return self.rename(fs_name, from, to),
-            Unlink { path, hold, .. } => {
-                let gone = self.object(fs_name, path).filter(|(_, w)| *w != What::Dir);
-                if gone.is_none() {
-                    return Ok(Outcome::Nothing);
-                }
-                let (z, dir) = (find(fs, path)?, find(fs, split(path).0)?);
-                zfs.unlink(&dir, split(path).1.as_bytes(), &root)?;
-                if let Some(m) = self.oracle.fs_mut(fs_name) {
-                    m.change_names(n, |names| {
-                        names.remove(path);
-                    });
-                }
-                if *hold {
-                    self.held.push(z);
-                } else {
-                    drop(z);
-                    zfs.reap()?;
-                }
-                return Ok(Outcome::Done);
-            }
-            Rmdir { path, .. } => {
-                let below = format!("{path}/");
-                let names = self.oracle.fs(fs_name).map(|m| m.now().clone());
-                let used = names.is_none_or(|n| n.keys().any(|p| p.starts_with(&below)));
-                if used || path.is_empty() || !self.is_dir(fs_name, path) {
-                    return Ok(Outcome::Nothing);
-                }
-                let dir = find(fs, split(path).0)?;
-                zfs.rmdir(&dir, split(path).1.as_bytes(), &root)?;
-                if let Some(m) = self.oracle.fs_mut(fs_name) {
-                    m.change_names(n, |names| {
-                        names.remove(path);
-                    });
-                }
-                return Ok(Outcome::Done);
-            }
+            Unlink { path, hold, .. } => return self.unlink(fs_name, path, *hold),
+            Rmdir { path, .. } => return self.rmdir(fs_name, path),
             FsyncAll { .. } => {
                 zfs.fsync(None)?;
                 let pos = self.pos();
@@ -256,6 +206,70 @@ impl World {
             if let Some(m) = self.oracle.fs_mut(fs_name) {
                 m.ack(n, pos, Some(id));
             }
+        }
+        Ok(Outcome::Done)
+    }
+
+    fn link(&mut self, fs_name: &str, from: &str, to: &str) -> Result<Outcome> {
+        let n = self.oracle.op;
+        let (Some((id, What::File)), Some(fs)) =
+            (self.object(fs_name, from), self.mounted(fs_name))
+        else {
+            return Ok(Outcome::Nothing);
+        };
+        if !self.free_path(fs_name, to) {
+            return Ok(Outcome::Nothing);
+        }
+        let (z, dir) = (find(fs, from)?, find(fs, split(to).0)?);
+        let name = split(to).1.as_bytes();
+        fs.zfs.link(&z, &dir, name, &Cred::root())?;
+        if let Some(m) = self.oracle.fs_mut(fs_name) {
+            m.change_names(n, |names| {
+                names.insert(to.to_string(), id);
+            });
+        }
+        Ok(Outcome::Done)
+    }
+
+    fn unlink(&mut self, fs_name: &str, path: &str, hold: bool) -> Result<Outcome> {
+        let n = self.oracle.op;
+        let gone = self.object(fs_name, path).filter(|(_, w)| *w != What::Dir);
+        let (Some(_), Some(fs)) = (gone, self.mounted(fs_name)) else {
+            return Ok(Outcome::Nothing);
+        };
+        let zfs = fs.zfs.clone();
+        let (z, dir) = (find(fs, path)?, find(fs, split(path).0)?);
+        zfs.unlink(&dir, split(path).1.as_bytes(), &Cred::root())?;
+        if let Some(m) = self.oracle.fs_mut(fs_name) {
+            m.change_names(n, |names| {
+                names.remove(path);
+            });
+        }
+        if hold {
+            self.held.push(z);
+        } else {
+            drop(z);
+            zfs.reap()?;
+        }
+        Ok(Outcome::Done)
+    }
+
+    fn rmdir(&mut self, fs_name: &str, path: &str) -> Result<Outcome> {
+        let n = self.oracle.op;
+        let below = format!("{path}/");
+        let names = self.oracle.fs(fs_name).map(|m| m.now().clone());
+        let used = names.is_none_or(|n| n.keys().any(|p| p.starts_with(&below)));
+        let free = !used && !path.is_empty() && self.is_dir(fs_name, path);
+        let Some(fs) = self.mounted(fs_name).filter(|_| free) else {
+            return Ok(Outcome::Nothing);
+        };
+        let dir = find(fs, split(path).0)?;
+        let name = split(path).1.as_bytes();
+        fs.zfs.rmdir(&dir, name, &Cred::root())?;
+        if let Some(m) = self.oracle.fs_mut(fs_name) {
+            m.change_names(n, |names| {
+                names.remove(path);
+            });
         }
         Ok(Outcome::Done)
     }

@@ -15,7 +15,7 @@ use disk::objset::ObjsetPhys;
 use disk::stream::feature;
 use disk::{BlkPtr, DnodePhys, BP_SIZE};
 use dmu::Objset;
-use walk::{Finding, Next, Place, Visitor, META_DNODE, ROOT_LEVEL, SPILL_BLKID};
+use walk::{Finding, Next, Visitor, Zbookmark, META_DNODE, ROOT_LEVEL, SPILL_BLKID};
 
 /// Numbers of objects from here on are those of accounting.
 const SPECIAL_OBJECTS: u64 = u64::MAX - 2;
@@ -182,7 +182,7 @@ impl<'a, 'o> Collector<'a, 'o> {
     }
 
     /// A hole, a redacted block or a block of data of an object.
-    fn found(&mut self, at: Place, bp: &BlkPtr, dn: &DnodePhys) -> Result<()> {
+    fn found(&mut self, at: Zbookmark, bp: &BlkPtr, dn: &DnodePhys) -> Result<()> {
         let block_size = dn.block_size();
         if at.blkid == SPILL_BLKID {
             return match bp.is_hole() {
@@ -217,7 +217,7 @@ impl Visitor for Collector<'_, '_> {
         Ok(())
     }
 
-    fn dnodes(&mut self, at: Place, bp: &BlkPtr, b: &Block) -> Result<()> {
+    fn dnodes(&mut self, at: Zbookmark, bp: &BlkPtr, b: &Block) -> Result<()> {
         (self.check)()?;
         if !self.is_raw() {
             return Ok(());
@@ -281,7 +281,7 @@ impl Visitor for Collector<'_, '_> {
         Ok(Next::Descend)
     }
 
-    fn block(&mut self, at: Place, bp: &BlkPtr, dn: Option<&DnodePhys>) -> Result<Next> {
+    fn block(&mut self, at: Zbookmark, bp: &BlkPtr, dn: Option<&DnodePhys>) -> Result<Next> {
         let Some(dn) = dn.filter(|_| at.level > ROOT_LEVEL) else {
             return Ok(Next::Descend);
         };

@@ -32,7 +32,7 @@ use fetch::Fetcher;
 use redacted::Cursor;
 use std::io::Write;
 use std::sync::Arc;
-use walk::{Holes, Order, Place, Spec};
+use walk::{Holes, Order, Spec, Zbookmark};
 use zio::Crypt;
 
 /// Where records go: a [`Writer`].
@@ -226,7 +226,7 @@ fn run(
 }
 
 /// Where a traversal goes on that had sent everything of an object up to an offset.
-fn place(os: &Objset, object: u64, offset: u64) -> Result<Place> {
+fn place(os: &Objset, object: u64, offset: u64) -> Result<Zbookmark> {
     // An object that is not there any more, or never was: what comes behind it.
     let size = match os.hold(object) {
         Ok(dn) => dn.info().block_size as u64,
@@ -236,7 +236,7 @@ fn place(os: &Objset, object: u64, offset: u64) -> Result<Place> {
     if size == 0 {
         bail!(Damaged, "object {object} has no block size");
     }
-    Ok(Place {
+    Ok(Zbookmark {
         object,
         level: 0,
         blkid: offset / size,

@@ -174,10 +174,15 @@ impl VdevTree {
                         repaired = cand.leaf.batch(vec![op]).iter().all(|(_, r)| r.is_ok());
                         if repaired {
                             let n = right.len() as u64;
-                            cand.leaf.stats.repaired_bytes.fetch_add(n, Relaxed);
-                            match refresh {
-                                true => out.resilvered += n,
-                                false => out.repaired += n,
+                            let stats = &cand.leaf.stats;
+                            if mode == Mode::Scrub {
+                                cand.owner.stats.scan_bytes.fetch_add(n, Relaxed);
+                            }
+                            if refresh {
+                                out.resilvered += n;
+                            } else {
+                                stats.repaired_bytes.fetch_add(n, Relaxed);
+                                out.repaired += n;
                             }
                         }
                     }

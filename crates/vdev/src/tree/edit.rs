@@ -365,7 +365,7 @@ impl VdevTree {
             let mut props = NvList::new();
             props.set(keys::IS_HOLE, 1u64);
             let hole = Vdev::new(VdevKind::Hole, id, 0, props, Vec::new());
-            hole.propagate();
+            hole.propagate(false);
             if let Some(slot) = list.get_mut(id as usize) {
                 *slot = hole;
             }
@@ -379,7 +379,7 @@ impl VdevTree {
 
     /// Puts a rebuilt top-level vdev into its slot.
     fn put_top(&self, top: Arc<Vdev>) -> Result<()> {
-        top.propagate();
+        top.propagate(self.resilver_runs());
         self.edit_tops(|list| match list.get_mut(top.id() as usize) {
             Some(slot) => {
                 *slot = top;

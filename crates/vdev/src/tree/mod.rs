@@ -37,6 +37,8 @@ pub struct VdevTree {
     /// Errors that no single device is to blame for.
     pub stats: Stats,
     pub(crate) read_only: AtomicBool,
+    /// A resilver is under way; see [`VdevTree::set_resilvering`].
+    resilvering: AtomicBool,
     /// Held while caches are flushed: whoever comes meanwhile must not believe that nothing is left
     /// to flush. Holds why nothing can be promised any more: acknowledged writes were lost.
     flushing: Mutex<Option<Error>>,
@@ -57,6 +59,7 @@ impl VdevTree {
             tops: RwLock::new(Arc::new(tops)),
             stats: Stats::default(),
             read_only: AtomicBool::new(false),
+            resilvering: AtomicBool::new(false),
             flushing: Mutex::new(None),
         }
     }
@@ -204,7 +207,8 @@ impl VdevTree {
         if tops.iter().any(|t| !t.state().usable()) {
             return (State::CantOpen, Aux::NoReplicas);
         }
-        let lacking = |t: &Vdev| t.kind().is_leaf() && !t.dtl_is_empty();
+        let filled = self.resilver_runs();
+        let lacking = |t: &Vdev| !filled && t.kind().is_leaf() && !t.dtl_is_empty();
         if tops
             .iter()
             .any(|t| t.state() != State::Healthy || lacking(t))
@@ -216,7 +220,20 @@ impl VdevTree {
 
     /// Recomputes the states of all groups after a leaf changed.
     pub fn propagate(&self) {
-        self.tops().iter().for_each(|t| t.propagate());
+        let filled = self.resilver_runs();
+        self.tops().iter().for_each(|t| t.propagate(filled));
+    }
+
+    /// A resilver begins or ends. While one runs, a device that works and lacks data does not degrade its group: the
+    /// resilver is what is told of the device then.
+    pub fn set_resilvering(&self, on: bool) {
+        self.resilvering.store(on, Relaxed);
+        self.propagate();
+    }
+
+    /// Whether a resilver is under way.
+    pub fn resilver_runs(&self) -> bool {
+        self.resilvering.load(Relaxed)
     }
 
     /// Ids of the holes for the key `hole_array`.

@@ -91,8 +91,10 @@ pub struct Stats {
     pub checksum_errors: AtomicU64,
     /// Requests that were with the device for longer than [`crate::SLOW_NS`].
     pub slow_ios: AtomicU64,
-    /// Bytes rewritten because a copy was bad or missing.
+    /// Bytes rewritten because a copy was bad.
     pub repaired_bytes: AtomicU64,
+    /// Bytes that the newest scrub or resilver has written.
+    pub scan_bytes: AtomicU64,
 }
 
 impl Stats {
@@ -116,6 +118,7 @@ impl Stats {
             (&self.checksum_errors, &o.checksum_errors),
             (&self.slow_ios, &o.slow_ios),
             (&self.repaired_bytes, &o.repaired_bytes),
+            (&self.scan_bytes, &o.scan_bytes),
         ] {
             to.store(from.load(Relaxed), Relaxed);
         }
@@ -379,18 +382,20 @@ impl Vdev {
     }
 
     /// Recomputes the states of the interior vdevs from the leaves. A group of which a child lacks
-    /// data is degraded, though every device works: it has less redundancy than its layout promises.
-    pub(crate) fn propagate(&self) {
+    /// data is degraded, though every device works: it has less redundancy than its layout promises. Unless
+    /// a resilver gives the data to it (`filled`).
+    pub(crate) fn propagate(&self, filled: bool) {
         if self.kind.is_leaf() {
             return;
         }
-        self.children.iter().for_each(|c| c.propagate());
+        self.children.iter().for_each(|c| c.propagate(filled));
         let dead = self.children.iter().filter(|c| !c.state().usable()).count();
         // In a replacing or spare group one complete child is all there has to be.
-        let all_wanted = matches!(
-            self.kind,
-            VdevKind::Mirror | VdevKind::Raidz { .. } | VdevKind::Draid { .. }
-        );
+        let all_wanted = !filled
+            && matches!(
+                self.kind,
+                VdevKind::Mirror | VdevKind::Raidz { .. } | VdevKind::Draid { .. }
+            );
         let hurt = self
             .children
             .iter()

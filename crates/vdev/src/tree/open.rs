@@ -92,8 +92,8 @@ pub(crate) fn new_leaf(
     leaf
 }
 
-/// Builds one new top-level vdev with open leaves.
-pub(crate) fn new_top(env: &Env, spec: &TopSpec, id: u64, txg: Txg) -> Result<Arc<Vdev>> {
+/// Whether devices of that number make such a vdev. For a dRAID its layout and number of groups.
+fn check_shape(spec: &TopSpec) -> Result<Option<(Draid, u64)>> {
     let n = spec.devices.len();
     let mut draid = None;
     let least = match spec.kind {
@@ -131,6 +131,13 @@ pub(crate) fn new_top(env: &Env, spec: &TopSpec, id: u64, txg: Txg) -> Result<Ar
             "invalid vdev specification: log cannot be raidz or draid"
         );
     }
+    Ok(draid)
+}
+
+/// Builds one new top-level vdev with open leaves.
+pub(crate) fn new_top(env: &Env, spec: &TopSpec, id: u64, txg: Txg) -> Result<Arc<Vdev>> {
+    let n = spec.devices.len();
+    let draid = check_shape(spec)?;
     let devices: Vec<Arc<dyn Disk>> = spec
         .devices
         .iter()
@@ -228,7 +235,7 @@ pub(crate) fn new_top(env: &Env, spec: &TopSpec, id: u64, txg: Txg) -> Result<Ar
             Vdev::new(VdevKind::Mirror, id, new_guid(env), props, leaves)
         }
     };
-    top.propagate();
+    top.propagate(false);
     Ok(top)
 }
 

@@ -66,6 +66,39 @@ impl Model {
         Ok(())
     }
 
+    fn unlink(&mut self, p: &str) -> std::result::Result<(), Kind> {
+        let (d, n) = self.split(p)?;
+        let c = *self.dir(d).unwrap().get(&n).ok_or(Kind::NotFound)?;
+        if self.dir(c).is_some() {
+            return Err(Kind::IsDir);
+        }
+        self.dir_mut(d).remove(&n);
+        Ok(())
+    }
+
+    fn rmdir(&mut self, p: &str) -> std::result::Result<(), Kind> {
+        let (d, n) = self.split(p)?;
+        let c = *self.dir(d).unwrap().get(&n).ok_or(Kind::NotFound)?;
+        if !self.dir(c).ok_or(Kind::NotDir)?.is_empty() {
+            return Err(Kind::NotEmpty);
+        }
+        self.dir_mut(d).remove(&n);
+        Ok(())
+    }
+
+    fn link(&mut self, p: &str, q: &str) -> std::result::Result<(), Kind> {
+        let n = self.at(p)?;
+        let (d, name) = self.split(q)?;
+        if self.dir(d).unwrap().contains_key(&name) {
+            return Err(Kind::Exists);
+        }
+        if self.dir(n).is_some() {
+            return Err(Kind::NotPermitted);
+        }
+        self.dir_mut(d).insert(name, n);
+        Ok(())
+    }
+
     fn rename(&mut self, from: &str, to: &str, how: u32) -> std::result::Result<(), Kind> {
         let ((fd, f), (td, t)) = (self.split(from)?, self.split(to)?);
         let s = *self.dir(fd).unwrap().get(&f).ok_or(Kind::NotFound)?;
@@ -163,46 +196,13 @@ fn run(seed: u64, steps: usize, pool_version: u64) {
                     m.make(&p, Node::Link(t)),
                 )
             }
-            6 | 7 => (
-                fs.unlink(&p),
-                m.split(&p).and_then(|(d, n)| {
-                    let c = *m.dir(d).unwrap().get(&n).ok_or(Kind::NotFound)?;
-                    if m.dir(c).is_some() {
-                        return Err(Kind::IsDir);
-                    }
-                    m.dir_mut(d).remove(&n);
-                    Ok(())
-                }),
-            ),
-            8 => (
-                fs.rmdir(&p),
-                m.split(&p).and_then(|(d, n)| {
-                    let c = *m.dir(d).unwrap().get(&n).ok_or(Kind::NotFound)?;
-                    if !m.dir(c).ok_or(Kind::NotDir)?.is_empty() {
-                        return Err(Kind::NotEmpty);
-                    }
-                    m.dir_mut(d).remove(&n);
-                    Ok(())
-                }),
-            ),
+            6 | 7 => (fs.unlink(&p), m.unlink(&p)),
+            8 => (fs.rmdir(&p), m.rmdir(&p)),
             9..=11 => {
                 let how = [0, 0, NOREPLACE, EXCHANGE][r.below(4) as usize];
                 (fs.rename(&p, &q, how), m.rename(&p, &q, how))
             }
-            12 => (
-                fs.at(&p).and_then(|z| fs.link(&z, &q)),
-                m.at(&p).and_then(|n| {
-                    let (d, name) = m.split(&q)?;
-                    if m.dir(d).unwrap().contains_key(&name) {
-                        return Err(Kind::Exists);
-                    }
-                    if m.dir(n).is_some() {
-                        return Err(Kind::NotPermitted);
-                    }
-                    m.dir_mut(d).insert(name, n);
-                    Ok(())
-                }),
-            ),
+            12 => (fs.at(&p).and_then(|z| fs.link(&z, &q)), m.link(&p, &q)),
             13..=16 => {
                 let at = match r.below(3) {
                     0 => 0,

@@ -15,10 +15,10 @@ mod sealed;
 mod target;
 mod words;
 
+use crate::datasets::rights::{self, Action};
 use crate::datasets::{self, destroy, Answer};
 use crate::errors;
 use crate::registry::{Admin, PoolEntry};
-use crate::rights::{self, Action};
 use api::{ApiError, Peer, Receive, Received};
 use base::sync::RwLockExt;
 use base::Kind;

@@ -83,14 +83,8 @@ pub fn receive<R: Read>(
     };
     let started = run.admin.env.clock.monotonic_ns();
     let before = reader.position();
-    let r = fill(run, &entry, reader, begin, &target, filling);
-    match r {
-        Ok(()) => {}
-        Err(e) => return Err(e),
-    }
-    if let Some(e) = &extra {
-        after(run, &entry, &target, e);
-    }
+    let late = extra.map(|e| Late::of(run, e)).unwrap_or_default();
+    fill(run, &entry, reader, begin, &target, filling, late)?;
     if run.r.verbose {
         let took = run.admin.env.clock.monotonic_ns().saturating_sub(started);
         let bytes = reader.position() - before;
@@ -383,6 +377,45 @@ pub fn store(
     Ok(())
 }
 
+/// What a package says of a snapshot that waits for the data.
+#[derive(Default)]
+struct Late {
+    props: Option<NvList>,
+    snap_props: Option<NvList>,
+    holds: Vec<String>,
+}
+
+impl Late {
+    fn of(run: &Run, extra: Extra) -> Late {
+        Late {
+            props: extra.props,
+            snap_props: extra.snap_props,
+            holds: match run.r.no_holds {
+                true => Vec::new(),
+                false => extra.holds,
+            },
+        }
+    }
+
+    /// Stores it, in the txg in which the snapshot `fs@snap` appears: nobody sees the snapshot without its holds, and no
+    /// export or crash comes in between.
+    fn store(&self, pool: &pool::Pool, tx: &dmu::Tx, fs: &str, snap: &str) -> Result<()> {
+        let ds = pool.dsl.dataset(fs)?;
+        let snap = pool.dsl.dataset(&format!("{fs}@{snap}"))?;
+        // The holds first: what fails must not cost them.
+        for tag in &self.holds {
+            if pool.dsl.check_hold(&snap, tag, false).is_ok() {
+                pool.dsl.hold(tx, &snap, tag, false)?;
+            }
+        }
+        store(pool, tx, &ds, self.props.as_ref(), &[], &[], false)?;
+        match &self.snap_props {
+            Some(p) => set::store_received(pool, tx, &snap, p, true, &[]),
+            None => Ok(()),
+        }
+    }
+}
+
 /// Fills the dataset and ends, or cleans up.
 fn fill<R: Read>(
     run: &mut Run,
@@ -391,6 +424,7 @@ fn fill<R: Read>(
     begin: &Begin,
     target: &Target,
     filling: Filling,
+    late: Late,
 ) -> Answer<()> {
     let Filling {
         ds,
@@ -456,11 +490,25 @@ fn fill<R: Read>(
     let done = applied
         .and(synced)
         .map_err(|e| words::stream(target.what, &e))
-        .and_then(|()| finish(run, entry, begin, target, &ds, sealed.as_ref()));
+        .and_then(|()| {
+            let filled = Filled {
+                ds: &ds,
+                sealed: sealed.as_ref(),
+                late: Arc::new(late),
+            };
+            finish(run, entry, begin, target, &filled)
+        });
     match done {
         Ok(()) => Ok(()),
         Err(e) => Err(give_up(entry, target, &ds, resumable, e)),
     }
+}
+
+/// What came whole.
+struct Filled<'a> {
+    ds: &'a Arc<Dataset>,
+    sealed: Option<&'a Sealed>,
+    late: Arc<Late>,
 }
 
 /// The one txg in which the target becomes what was received.
@@ -469,8 +517,7 @@ fn finish(
     entry: &Arc<PoolEntry>,
     begin: &Begin,
     target: &Target,
-    ds: &Arc<Dataset>,
-    sealed: Option<&Sealed>,
+    filled: &Filled<'_>,
 ) -> Answer<()> {
     // A forced export holds the gate while it waits for this stream to end.
     let _gate = entry.pass_unless_cancelled().map_err(errors::answer)?;
@@ -484,12 +531,19 @@ fn finish(
         }
         mounted = entry.mounted(head.object());
     }
-    match mounted {
+    let dressed = match mounted {
         // What programs have written is a change of the target, or given up with the others.
         Some(m) if !m.mount.wait_if_gone() => {
-            m.replace(|| end_in_txg(run, entry, begin, target, ds, sealed).map_err(fail))?;
+            m.replace(|| end_in_txg(run, entry, begin, target, filled).map_err(fail))?
         }
-        _ => end_in_txg(run, entry, begin, target, ds, sealed).map_err(fail)?,
+        _ => end_in_txg(run, entry, begin, target, filled).map_err(fail)?,
+    };
+    if let Err(e) = dressed {
+        run.warnings
+            .push(format!("cannot receive properties on {}: {e}", target.fs));
+    }
+    if let Ok(ds) = entry.pool.dsl.dataset(&target.fs) {
+        set::refresh(entry, &[ds]);
     }
     if target.head.is_none() {
         run.new.push(target.fs.clone());
@@ -497,21 +551,22 @@ fn finish(
     Ok(())
 }
 
+/// Returns what became of properties and holds.
 fn end_in_txg(
     run: &mut Run,
     entry: &Arc<PoolEntry>,
     begin: &Begin,
     target: &Target,
-    ds: &Arc<Dataset>,
-    sealed: Option<&Sealed>,
-) -> Result<()> {
-    let sealed = sealed.cloned();
+    filled: &Filled<'_>,
+) -> Result<Result<()>> {
+    let sealed = filled.sealed.cloned();
     if let Some(head) = &target.head {
         destroy::free_log(entry, head)?;
         entry.close_in_ctldirs(head.object());
     }
     let (command, uid) = (run.command(), u64::from(run.peer.uid));
-    let (head, ds) = (target.head.clone(), ds.clone());
+    let (head, ds) = (target.head.clone(), filled.ds.clone());
+    let (fs, late) = (target.fs.clone(), filled.late.clone());
     let (name, guid, time) = (target.snap.clone(), begin.to_guid, begin.creation_time);
     let force = run.r.force;
     entry.pool.task(move |pool, tx| {
@@ -532,7 +587,10 @@ fn end_in_txg(
             key: sealed.as_ref().map(|s| &s.key),
         };
         pool.dsl.receive_end(tx, &end)?;
-        pool.log_in(tx, &command, uid)
+        // The snapshot is there, whatever is wrong with what is to be said of it.
+        let dressed = late.store(pool, tx, &fs, &name);
+        pool.log_in(tx, &command, uid)?;
+        Ok(dressed)
     })
 }
 
@@ -578,35 +636,4 @@ fn give_up(
         tracing::error!("{}: what was received in part stays: {e}", ds.full_name());
     }
     why
-}
-
-/// Properties and holds that wait for the data.
-fn after(run: &mut Run, entry: &Arc<PoolEntry>, target: &Target, extra: &Extra) {
-    let (fs, snap) = (target.fs.clone(), target.snap.clone());
-    let (props, snap_props) = (extra.props.clone(), extra.snap_props.clone());
-    let holds = match run.r.no_holds {
-        true => Vec::new(),
-        false => extra.holds.clone(),
-    };
-    let r = entry.pool.task(move |pool, tx| {
-        let ds = pool.dsl.dataset(&fs)?;
-        store(pool, tx, &ds, props.as_ref(), &[], &[], false)?;
-        let snap = pool.dsl.dataset(&format!("{fs}@{snap}"))?;
-        if let Some(p) = &snap_props {
-            set::store_received(pool, tx, &snap, p, true, &[])?;
-        }
-        for tag in &holds {
-            if pool.dsl.check_hold(&snap, tag, false).is_ok() {
-                pool.dsl.hold(tx, &snap, tag, false)?;
-            }
-        }
-        Ok(())
-    });
-    if let Err(e) = r {
-        run.warnings
-            .push(format!("cannot receive properties on {}: {e}", target.fs));
-    }
-    if let Ok(ds) = entry.pool.dsl.dataset(&target.fs) {
-        set::refresh(entry, &[ds]);
-    }
 }

@@ -1,10 +1,10 @@
 //! Where a stream goes: its name, its base, what is there, and whether it may.
 
 use super::{sent_name, words, Run};
+use crate::datasets::rights::{self, Action};
 use crate::datasets::{self, protect, Answer};
 use crate::errors;
 use crate::registry::PoolEntry;
-use crate::rights::{self, Action};
 use api::{ApiError, NameBy};
 use base::{Error, Kind, Result};
 use disk::names::{self, Want};

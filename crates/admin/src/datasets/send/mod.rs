@@ -14,10 +14,10 @@ mod plan;
 mod resume;
 mod words;
 
+use crate::datasets::rights::{self, Action};
 use crate::datasets::{self, Answer};
 use crate::errors;
 use crate::registry::{Admin, PoolEntry};
-use crate::rights::{self, Action};
 use api::{ApiError, Peer, Progress, Send, SendPlan, SendStream};
 use base::sync::RwLockExt;
 use base::{Kind, Result};

@@ -18,7 +18,7 @@ pub const DESTROYED_OBJSET: u64 = u64::MAX;
 /// On disk: four 64-bit words, object set, object, level, block id. The object set is not part of this
 /// type, since a traversal visits one object set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Place {
+pub struct Zbookmark {
     /// Object number; [`META_DNODE`] is the meta-dnode, `u64::MAX - 2 ..= u64::MAX` the accounting objects.
     pub object: u64,
     /// [`ROOT_LEVEL`] for the object set block, 0 for data, more for indirect blocks.
@@ -36,9 +36,9 @@ pub struct Shape {
     pub indirect_size: usize,
 }
 
-impl Place {
+impl Zbookmark {
     /// The object set block.
-    pub const ROOT: Place = Place {
+    pub const ROOT: Zbookmark = Zbookmark {
         object: META_DNODE,
         level: ROOT_LEVEL,
         blkid: 0,
@@ -50,10 +50,10 @@ impl Place {
     }
 
     /// From the words on disk; `None` for all zeros, which means the beginning.
-    pub fn from_words(w: [u64; 4]) -> Option<Place> {
+    pub fn from_words(w: [u64; 4]) -> Option<Zbookmark> {
         match w {
             [0, 0, 0, 0] => None,
-            [_, object, level, blkid] => Some(Place {
+            [_, object, level, blkid] => Some(Zbookmark {
                 object,
                 level: level as i64,
                 blkid,
@@ -72,7 +72,7 @@ impl Place {
     /// has this place.
     ///
     /// The same for both orders of visiting: a place whose subtree contains `r` is not before it.
-    pub(crate) fn before(self, r: Place, s: Shape) -> bool {
+    pub(crate) fn before(self, r: Zbookmark, s: Shape) -> bool {
         if r.level == ROOT_LEVEL {
             return self.level != ROOT_LEVEL;
         }
@@ -95,7 +95,7 @@ impl Place {
     }
 
     /// Whether `r` is this place or below it.
-    pub(crate) fn contains(self, r: Place, s: Shape) -> bool {
+    pub(crate) fn contains(self, r: Zbookmark, s: Shape) -> bool {
         if self == r || self.level == ROOT_LEVEL {
             return true;
         }

@@ -8,7 +8,7 @@
 //! 3. Limits on the number of file systems and snapshots depend on the caller, too. They are checked
 //!    again in the txg in which the change is made, with the [`dsl::Caller`] taken along.
 
-use crate::datasets::Answer;
+use super::Answer;
 use crate::errors;
 use crate::registry::{Admin, PoolEntry};
 use api::{ApiError, Peer};

@@ -112,10 +112,9 @@ impl Dsl {
                 out.push(format!("@{name}"));
             }
         }
-        let own = clone.bookmarks()?;
         let limit = origin.phys().creation_txg;
         for (name, m) in old_head.bookmarks()? {
-            if m.creation_txg <= limit && own.iter().any(|(n, _)| *n == name) {
+            if m.creation_txg <= limit && clone.bookmark(&name)?.is_some() {
                 out.push(format!("#{name}"));
             }
         }

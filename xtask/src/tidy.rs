@@ -1,10 +1,12 @@
 //! What the compiler does not check: direction of dependencies and whether they are used, circles of imports, where
-//! `unsafe` may be, lengths of files and functions, words that mean "not done", paths of somebody's machine.
+//! `unsafe` may be, lengths of files and functions, words that mean "not done", paths of somebody's machine, files
+//! that documents name.
 
 mod allowed;
 mod circles;
 mod edges;
 mod lengths;
+mod named;
 mod source;
 
 use allowed::{Allowed, Entry};
@@ -88,12 +90,18 @@ pub fn check(root: &Path, shrink: bool) -> Result<Report, String> {
     }
     let mut cited = Vec::new();
     let mut sources = BTreeMap::new();
-    for path in tracked(root)? {
+    let files = tracked(root)?;
+    let tree = named::Tree::new(&files, manifests.iter());
+    for path in files {
         let Ok(text) = fs::read_to_string(root.join(&path)) else {
             continue; // binary, or deleted and not yet committed
         };
         file(&path, &text, &mut report);
         report.errors.extend(names_on_disk(&path, &text, &names));
+        // The changelog names files that were there at its time.
+        if path.ends_with(".md") && path != "CHANGELOG.md" {
+            report.errors.extend(tree.check(&path, &text));
+        }
         if path.ends_with(".rs") {
             sources.insert(path.clone(), Source::new(&path, &text)?);
         }

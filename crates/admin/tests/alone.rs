@@ -2,7 +2,7 @@
 
 use admin::alone::{Alone, MemoryDoor, MemoryMount};
 use admin::commands::Commands;
-use admin::datasets::{create, destroy, get, mount, rename, set, snapshots};
+use admin::datasets::{create, destroy, get, look, mount, rename, set, snapshots};
 use admin::{pools, Admin, Answer, Paths, Settings};
 use api::{
     DatasetCreate, DatasetDestroy, DatasetGet, DatasetKind, Holding, ImportScan, Peer, PoolCreate,
@@ -310,4 +310,34 @@ fn recursive_commands_over_a_thousand_file_systems_do_all_or_nothing() {
     destroy_all("p@s").unwrap();
     destroy_all("p").unwrap();
     assert_eq!(all_names(&w), ["p"]);
+}
+
+#[test]
+fn files_without_a_name_are_waited_for_until_they_are_freed() {
+    let w = World::new();
+    w.create_pool().unwrap();
+    w.create("p/a", &[]).unwrap();
+    let left = |name: &str| {
+        let list = look::activity(&w.admin, name).unwrap();
+        assert_eq!((list.len(), list[0].name.as_str()), (1, "deleteq"));
+        assert_eq!(list[0].running, list[0].remaining > 0);
+        list[0].remaining
+    };
+    assert_eq!(left("p/a"), 0);
+    let cred = Cred::root();
+    let file = w.at("/p/a", |m| {
+        let inside = m.head.enter();
+        let root = inside.zfs.root().unwrap();
+        let new = New::file(0o100644, 0o22);
+        let file = inside.zfs.create(&root, b"f", &new, &cred).unwrap();
+        inside.zfs.unlink(&root, b"f", &cred).unwrap();
+        file
+    });
+    assert_eq!((left("p/a"), left("p")), (1, 0));
+    drop(file);
+    w.at("/p/a", |m| m.head.enter().zfs.reap().unwrap());
+    assert_eq!(left("p/a"), 0);
+    mount::unmount(&w.admin, ROOT, "p/a", false).unwrap();
+    assert_eq!(left("p/a"), 0);
+    assert_eq!(look::activity(&w.admin, "p/b").unwrap_err().code, 2);
 }

@@ -57,7 +57,7 @@ fn names_that_exist_are_too_long_or_not_allowed() {
     );
     // 256 bytes in one part, and in all of them together.
     let part = "x".repeat(256);
-    let rest = "x".repeat(250);
+    let rest = "x".repeat(252);
     for long in [&part, &rest] {
         let snap = format!("tank/a@{long}");
         refused(&rig, &["snapshot", &snap], 1, &["too long"]);
@@ -81,7 +81,6 @@ fn names_that_exist_are_too_long_or_not_allowed() {
         "tank/a@x/y",
         "tank/a@x y z*",
         "tank/a@x%y",
-        "@x",
     ] {
         refused(&rig, &["snapshot", bad], 1, &[]);
         refused(&rig, &["rename", "tank/a@s", bad], 1, &[]);
@@ -264,7 +263,7 @@ fn without_its_key_a_file_system_has_snapshots_but_is_not_looked_into() {
     fs::write(mnt.join("e/file"), "third").unwrap();
     rig.sh("zfs unmount tank/e; zfs unload-key tank/e");
     refused(&rig, &["diff", "tank/e@1", "tank/e@2"], 1, &["key"]);
-    refused(&rig, &["mount", "tank/e@1"], 1, &["key"]);
+    refused(&rig, &["mount", "tank/e"], 1, &["key"]);
     // What does not look at the content goes on.
     rig.sh(
         "zfs snapshot tank/e@3; zfs bookmark tank/e@3 '#b'; zfs hold keep tank/e@3
@@ -313,9 +312,9 @@ fn quotas_and_limits_refuse_before_anything_is_changed() {
     let Some((rig, mnt)) = tank("bad-limits", 128) else {
         return;
     };
-    rig.sh("zfs create tank/a");
+    rig.sh("zfs create -o compression=off tank/a");
     fs::write(mnt.join("a/file"), vec![3; 6 << 20]).unwrap();
-    rig.sh("zfs set compression=off tank/a; zfs snapshot tank/a@1");
+    rig.sh("zfs snapshot tank/a@1");
     fs::write(mnt.join("a/file"), b"less").unwrap();
     rig.sh("zpool sync tank; zfs set refquota=1M tank/a");
     refused(&rig, &["rollback", "tank/a@1"], 1, &["quota"]);

@@ -663,5 +663,6 @@ fn unloading_a_key_leaves_snapshots_of_others_open() {
     let after = fs::metadata(of("plain")).unwrap();
     let id = |m: &fs::Metadata| (m.dev(), m.ino());
     assert_eq!(id(&before), id(&after));
+    drop(open);
     rig.zpool(&["export", "tank"]);
 }

@@ -6,7 +6,7 @@
 
 use crate::Dice;
 use admin::commands::{told, Commands, ROOT};
-use admin::datasets::mount;
+use admin::datasets::{is_below, mount};
 use admin::{head, PoolEntry};
 use api::ChangeKind;
 use base::sync::RwLockExt;
@@ -216,13 +216,13 @@ impl Lives {
         names.iter().try_for_each(|name| self.is_gone(name))
     }
 
-    /// Snapshots of one name of all file systems.
+    /// Snapshots of one name of a file system and those below it.
     fn rename_all(&self, dice: &mut Dice) -> Result<()> {
         let (name, _) = self.any_snap(dice)?;
-        let (_, old) = name.split_once('@').ok_or(Kind::Invalid)?;
+        let (top, old) = name.split_once('@').ok_or(Kind::Invalid)?;
         let new = format!("r{}", dice.below(40));
-        let top = self.pool().name();
-        let had: Vec<String> = self.heads()?.iter().map(|h| h.full_name()).collect();
+        let heads = self.heads()?.into_iter().map(|h| h.full_name());
+        let had: Vec<String> = heads.filter(|fs| is_below(fs, top)).collect();
         let had = had.iter().map(|fs| format!("{fs}@{old}"));
         let had: Vec<String> = had.filter(|s| self.pool().dsl.dataset(s).is_ok()).collect();
         let (old, new) = (format!("{top}@{old}"), format!("{top}@{new}"));

@@ -81,7 +81,8 @@ fn send(socket: BorrowedFd<'_>, files: &[OwnedFd]) -> io::Result<usize> {
     let mut control = SendAncillaryBuffer::new(&mut space);
     // The space may be aligned so that one more fits, which the kernel refuses with EINVAL.
     let fits = files.len() <= MOST;
-    if !files.is_empty() && !(fits && control.push(SendAncillaryMessage::ScmRights(&files))) {
+    let sent = files.is_empty() || fits && control.push(SendAncillaryMessage::ScmRights(&files));
+    if !sent {
         return Err(io::Error::from_raw_os_error(libc::EMFILE));
     }
     net::sendmsg(

@@ -493,11 +493,11 @@ impl Mount for FuseMount {
         if self.wait() {
             return Ok(());
         }
-        return Err(Error::sentence(Kind::Busy, format!("cannot unmount '{}': it is gone from there, but still in use: by open files, or in another \
+        Err(Error::sentence(Kind::Busy, format!("cannot unmount '{}': it is gone from there, but still in use: by open files, or in another \
              mount namespace{}",
             self.path.display(),
             holders::of(&[self.mount.device()])
-        )));
+        )))
     }
 
     fn write_out(&self) -> std::result::Result<(), String> {

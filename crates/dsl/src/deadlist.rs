@@ -4,10 +4,10 @@
 //! A deadlist has a key for every snapshot before its dataset, also where nothing died: with 10,000 snapshots, 10,000
 //! keys. The format wants it so. What can be had is that few read them:
 //!
-//! 1. Its space is in its header ([`Deadlist::space_of`]).
-//! 2. Who only asks for space or blocks opens it without the keys that have none ([`Deadlist::open_filled`]).
-//! 3. The syncing thread keeps the lists that it changes open from one txg to the next ([`OpenLists`]). So whoever changes a
-//!    deadlist of a dataset takes it from there ([`Core::take_deadlist`]), and gives it back when it is in memory
+//! 1. Its space is in its header (`Deadlist::space_of`).
+//! 2. Who only asks for space or blocks opens it without the keys that have none (`Deadlist::open_filled`).
+//! 3. The syncing thread keeps the lists that it changes open from one txg to the next (`OpenLists`). So whoever changes a
+//!    deadlist of a dataset takes it from there (`Core::take_deadlist`), and gives it back when it is in memory
 //!    what it is on disk; an error in between drops it.
 
 use crate::bpobj::is_unreadable;

@@ -17,9 +17,10 @@ usage: cargo run -p xtask -- COMMAND
   test [-p PACKAGE]... [--lanes N]
                     build all tests once, then run their binaries two at a time (docs/testing.md)
   tidy [--shrink]   structure of the workspace: dependencies, circles of imports, unsafe, lengths of files and
-                    functions, unfinished work, citations; --shrink takes from xtask/allowed.txt what is not needed
-  licences    every dependency has a permissive licence
-  msrv        every dependency, and the code where rustup has that toolchain, is content with rust-version
+                    functions, unfinished work, citations, files that documents name; --shrink takes from
+                    xtask/allowed.txt what is not needed
+  licences          every dependency has a permissive licence
+  msrv              every dependency, and the code where rustup has that toolchain, is content with rust-version
   manual DIR        write the manual pages into DIR
   completions DIR   write completions for bash, zsh and fish into DIR
   bench [OPTION]... build in release mode and run the yardstick (docs/performance.md)

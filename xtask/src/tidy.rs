@@ -1,10 +1,12 @@
 //! What the compiler does not check: direction of dependencies and whether they are used, circles of imports, where
-//! `unsafe` may be, lengths of files and functions, words that mean "not done", paths of somebody's machine.
+//! `unsafe` may be, lengths of files and functions, words that mean "not done", paths of somebody's machine, files
+//! that documents name.
 
 mod allowed;
 mod circles;
 mod edges;
 mod lengths;
+mod named;
 mod source;
 
 use allowed::{Allowed, Entry};
@@ -16,6 +18,13 @@ use std::process::Command;
 
 /// The list of what is too long or goes in a circle, and may for now.
 const ALLOWED: &str = "xtask/allowed.txt";
+
+/// Where the names of features and of entries of the MOS directory are constants. A mistake in one that is written elsewhere
+/// makes it a name nobody knows.
+const NAMES: [&str; 2] = [
+    "crates/disk/src/feature/guid.rs",
+    "crates/disk/src/mos_keys.rs",
+];
 
 /// Crates whose root need not forbid `unsafe`: they speak to the kernel, or ask the processor for its
 /// vectors.
@@ -75,13 +84,24 @@ pub fn check(root: &Path, shrink: bool) -> Result<Report, String> {
         manifests.insert(name.clone(), manifest);
     }
     report.levels = edges::levels(&depend);
+    let mut names = BTreeSet::new();
+    for file in NAMES {
+        names.extend(quoted(&read(&root.join(file))?));
+    }
     let mut cited = Vec::new();
     let mut sources = BTreeMap::new();
-    for path in tracked(root)? {
+    let files = tracked(root)?;
+    let tree = named::Tree::new(&files, manifests.iter());
+    for path in files {
         let Ok(text) = fs::read_to_string(root.join(&path)) else {
             continue; // binary, or deleted and not yet committed
         };
         file(&path, &text, &mut report);
+        report.errors.extend(names_on_disk(&path, &text, &names));
+        // The changelog names files that were there at its time.
+        if path.ends_with(".md") && path != "CHANGELOG.md" {
+            report.errors.extend(tree.check(&path, &text));
+        }
         if path.ends_with(".rs") {
             sources.insert(path.clone(), Source::new(&path, &text)?);
         }
@@ -430,6 +450,38 @@ fn walk(root: &Path, below: &Path, out: &mut Vec<String>) {
     }
 }
 
+/// What stands in quotation marks.
+fn quoted(text: &str) -> BTreeSet<String> {
+    text.split('"')
+        .skip(1)
+        .step_by(2)
+        .map(str::to_string)
+        .collect()
+}
+
+/// Names on disk that a source file writes out, instead of the constants there are. Tests may: they are to find a wrong
+/// constant.
+fn names_on_disk(path: &str, text: &str, names: &BTreeSet<String>) -> Vec<String> {
+    let source = path.ends_with(".rs") && path.starts_with("crates/") && path.contains("/src/");
+    let test = ["tests.rs", "testing.rs"].iter().any(|n| path.ends_with(n));
+    let test = test || path.contains("/tests/");
+    if !source || test || path.starts_with("crates/disk/") {
+        return Vec::new();
+    }
+    let mut out = Vec::new();
+    for (n, line) in text.lines().enumerate() {
+        let words = line.split('"').skip(1).step_by(2);
+        for name in words.filter(|w| names.contains(*w)) {
+            let n = n + 1;
+            out.push(format!(
+                "{path}:{n}: {name} is written out: take the constant of {}",
+                NAMES.join(" or ")
+            ));
+        }
+    }
+    out
+}
+
 fn file(path: &str, text: &str, report: &mut Report) {
     // Put together here, so that this file does not find itself.
     let undone = ["todo", "unimplemented", "dbg"].map(|w| format!("{w}!("));
@@ -480,6 +532,18 @@ mod tests {
         let mut r = Report::default();
         dependencies(name, manifest, &rooms(TABLE).unwrap(), &mut r);
         r.errors
+    }
+
+    #[test]
+    fn names_on_disk_are_written_once() {
+        let names = quoted("pub const A: &str = \"org:a\";\npub const B: &str = \"org:b\";");
+        let found = |path: &str| names_on_disk(path, "x\nis(\"org:a\", \"org:c\")", &names);
+        let e = found("crates/pool/src/x.rs");
+        assert_eq!(e.len(), 1);
+        assert!(e[0].starts_with("crates/pool/src/x.rs:2: org:a"), "{e:?}");
+        assert!(found("crates/disk/src/x.rs").is_empty());
+        assert!(found("crates/pool/tests/x.rs").is_empty());
+        assert!(found("crates/pool/src/x/tests.rs").is_empty());
     }
 
     #[test]

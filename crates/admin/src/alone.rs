@@ -7,7 +7,7 @@ use crate::mounts::Mounted;
 use crate::process::{DeviceUse, Process};
 use crate::registry::{Admin, PoolEntry};
 use base::sync::MutexExt;
-use base::{bail, Result};
+use base::{bail, Error, Kind, Result};
 use env::{Access, Env};
 use pool::Tunables;
 use std::any::Any;
@@ -130,19 +130,24 @@ impl Door for MemoryDoor {
     fn mount(&self, m: Mounting<'_>) -> Result<()> {
         let name = m.ds.full_name();
         if m.still.is_some() {
-            bail!(Busy, "cannot mount '{name}': it is still in use");
+            return Err(Error::sentence(
+                Kind::Busy,
+                format!("cannot mount '{name}': it is still in use"),
+            ));
         }
         let taken = self.places.acquire().contains_key(m.path);
         if taken && !m.overlay {
-            bail!(
-                NotEmpty,
-                "cannot mount '{}': directory is not empty",
-                m.path.display()
-            );
+            return Err(Error::sentence(
+                Kind::NotEmpty,
+                format!(
+                    "cannot mount '{}': directory is not empty",
+                    m.path.display()
+                ),
+            ));
         }
         let (head, options) = m
             .open()
-            .map_err(|e| base::Error::new(e.kind, format!("cannot mount '{name}': {e}")))?;
+            .map_err(|e| Error::sentence(e.kind, format!("cannot mount '{name}': {e}")))?;
         let mut places = self.places.acquire();
         places
             .entry(m.path.to_path_buf())
@@ -240,11 +245,13 @@ impl Mount for MemoryMount {
             places.keys().any(|p| inner(&p)) || here.is_some_and(|o| *o != self.head.object)
         };
         if covered {
-            bail!(
-                Busy,
-                "cannot unmount '{}': pool or dataset is busy",
-                self.path.display()
-            );
+            return Err(Error::sentence(
+                Kind::Busy,
+                format!(
+                    "cannot unmount '{}': pool or dataset is busy",
+                    self.path.display()
+                ),
+            ));
         }
         let done = self.head.settle();
         self.leave();

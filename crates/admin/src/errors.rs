@@ -13,14 +13,10 @@ pub fn answer(e: Error) -> ApiError {
     finish(out)
 }
 
-/// Every failing request ends here: a message that names action and object itself is a sentence,
-/// anything else is the reason the command puts its own words in front of.
+/// Every failing request ends here: the system's numbers are left out of its texts.
 pub fn finish(mut e: ApiError) -> ApiError {
     e.message = without_numbers(&e.message);
     e.details.iter_mut().for_each(|d| *d = without_numbers(d));
-    if !e.whole && names_action(&e.message) {
-        e.whole = true;
-    }
     e
 }
 
@@ -41,18 +37,13 @@ fn without_numbers(text: &str) -> String {
     out + rest
 }
 
-/// `cannot ACTION 'OBJECT': REASON`
-fn names_action(text: &str) -> bool {
-    text.starts_with("cannot ") && text.contains("': ")
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
     fn sentences_and_reasons() {
-        let e = answer(Error::new(
+        let e = answer(Error::sentence(
             Kind::Busy,
             "cannot mount '/x': directory is not empty",
         ));

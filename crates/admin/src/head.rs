@@ -8,6 +8,7 @@
 use crate::values;
 use base::sync::{MutexExt, RwLockExt};
 use base::{bail, Kind, Result};
+use disk::feature::guid;
 use dsl::Dataset;
 use pool::{OpenSet, Pool};
 use std::sync::{Arc, Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard};
@@ -17,7 +18,7 @@ use zpl::{
     XattrMode, Zfs, ZilLog,
 };
 
-const LONGNAME: &str = "org.zfsonlinux:longname";
+const LONGNAME: &str = guid::LONGNAME;
 
 /// An open file system.
 pub struct Head {
@@ -399,7 +400,7 @@ pub fn zpl_props(pool: &Pool, ds: &Dataset, temporary: &[(String, String)]) -> R
         },
         direct: num("direct")? == 2,
         longname: enabled(LONGNAME) && num("longname")? != 0,
-        project_quota: enabled("org.zfsonlinux:project_quota"),
+        project_quota: enabled(guid::PROJECT_QUOTA),
         xattr_compat: false,
     })
 }

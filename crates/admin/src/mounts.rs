@@ -10,7 +10,7 @@ use base::{bail, Error, Kind, Result};
 use dsl::Dataset;
 use pool::Pool;
 use std::ops::Deref;
-use std::path::{Component, Path, PathBuf};
+use std::path::{Component, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use zpl::Props;
@@ -89,41 +89,22 @@ pub(crate) fn restrict(temporary: &mut Vec<(String, String)>, user: Option<u32>)
     }
 }
 
-impl Admin {
-    /// Mounts a file system on `path`, whose directory is made if it is missing. With a `root`, which
-    /// begins the path, nothing leads out of that root. `user`: see [`Mounting::user`].
-    #[allow(clippy::too_many_arguments)]
-    pub fn mount(
-        self: &Arc<Self>,
-        entry: &Arc<PoolEntry>,
-        ds: &Arc<Dataset>,
-        path: &Path,
-        root: Option<&Path>,
-        mut temporary: Vec<(String, String)>,
-        overlay: bool,
-        user: Option<u32>,
-    ) -> Result<()> {
-        restrict(&mut temporary, user);
-        let there = entry.mounted(ds.object());
-        if there.as_ref().is_some_and(|m| m.is_in_place()) {
-            let name = ds.full_name();
-            bail!(Busy, "cannot mount '{name}': filesystem already mounted");
-        }
-        // Unmounted by somebody else, or lazily; files of it may be open.
-        let still = there.filter(|m| !m.mount.wait_if_gone());
-        self.door.mount(Mounting {
-            admin: self,
-            entry,
-            ds,
-            path,
-            root,
-            temporary,
-            overlay,
-            user,
-            still,
-        })
+/// Mounts a file system. What an ordinary user may not have is left out, and whether it is still in use elsewhere is found
+/// out here.
+pub fn mount(mut m: Mounting<'_>) -> Result<()> {
+    restrict(&mut m.temporary, m.user);
+    let there = m.entry.mounted(m.ds.object());
+    if there.as_ref().is_some_and(|m| m.is_in_place()) {
+        let name = m.ds.full_name();
+        let text = format!("cannot mount '{name}': filesystem already mounted");
+        return Err(Error::sentence(Kind::Busy, text));
     }
+    // Unmounted by somebody else, or lazily; files of it may be open.
+    m.still = there.filter(|m| !m.mount.wait_if_gone());
+    m.admin.door.mount(m)
+}
 
+impl Admin {
     /// Mounts a file system where its properties say. `Ok(false)`: it is not to be mounted
     /// (legacy, none, canmount=off …) and nobody insisted.
     pub fn mount_default(
@@ -142,17 +123,29 @@ impl Admin {
         let own = root.and_then(|r| place.path.strip_prefix(r).ok());
         let own = own.unwrap_or(&place.path);
         if own.components().any(|c| c == Component::ParentDir) {
-            bail!(
-                Invalid,
-                "cannot mount '{}': its mountpoint '{}' contains '..'; set another mountpoint",
-                ds.full_name(),
-                place.path.display()
-            );
+            return Err(Error::sentence(
+                Kind::Invalid,
+                format!(
+                    "cannot mount '{}': its mountpoint '{}' contains '..'; set another mountpoint",
+                    ds.full_name(),
+                    place.path.display()
+                ),
+            ));
         }
         let path = self.outside_of_others(place.path);
         // Beside an alternate root that is itself a mount only its owner may enter.
         let root = root.filter(|r| path.starts_with(r));
-        self.mount(entry, ds, &path, root, temporary, overlay, user)?;
+        mount(Mounting {
+            admin: self,
+            entry,
+            ds,
+            path: &path,
+            root,
+            temporary,
+            overlay,
+            user,
+            still: None,
+        })?;
         Ok(true)
     }
 
@@ -221,6 +214,21 @@ impl Mounted {
             mount,
             temporary: Mutex::new(temporary),
             options: Mutex::new(options),
+        })
+    }
+
+    /// Mounts it again as it was.
+    pub fn mount_again(&self, admin: &Arc<Admin>, entry: &Arc<PoolEntry>) -> Result<()> {
+        mount(Mounting {
+            admin,
+            entry,
+            ds: &self.ds,
+            path: &self.path,
+            root: self.root.as_deref(),
+            temporary: self.temporary(),
+            overlay: true,
+            user: self.user,
+            still: None,
         })
     }
 

@@ -1,11 +1,12 @@
 //! Administration without a machine around it: disks in memory, mounts in a map.
 
 use admin::alone::{Alone, MemoryDoor, MemoryMount};
-use admin::datasets::{create, destroy, get, mount, rename, set};
+use admin::commands::Commands;
+use admin::datasets::{create, destroy, get, look, mount, rename, set, snapshots};
 use admin::{pools, Admin, Answer, Paths, Settings};
 use api::{
-    DatasetCreate, DatasetDestroy, DatasetGet, DatasetKind, ImportScan, Peer, PoolCreate,
-    PoolImport, Select, Value, VdevClass, VdevKind, VdevSpec,
+    DatasetCreate, DatasetDestroy, DatasetGet, DatasetKind, Holding, ImportScan, Peer, PoolCreate,
+    PoolImport, Select, SnapshotCreate, Value, VdevClass, VdevKind, VdevSpec,
 };
 use env_sim::MemDisks;
 use std::path::Path;
@@ -209,4 +210,134 @@ fn a_suspended_head_is_closed_and_goes_on_with_what_is_there() {
         let root = inside.zfs.root().unwrap();
         inside.zfs.lookup(&root, b"kept", &cred).unwrap();
     });
+}
+
+/// Names of everything in the pool, snapshots included.
+fn all_names(w: &World) -> Vec<String> {
+    let ask = DatasetGet {
+        roots: vec!["p".into()],
+        kinds: vec![DatasetKind::Filesystem, DatasetKind::Snapshot],
+        depth: None,
+        props: Select::Nothing,
+        listsnapshots: false,
+    };
+    let mut names = Vec::new();
+    let last = get::get(&w.admin, &ask, &mut |part| {
+        names.extend(part.found.into_iter().map(|d| d.name));
+        Ok(())
+    });
+    names.extend(last.unwrap().found.into_iter().map(|d| d.name));
+    names
+}
+
+/// The last of them refuses: nothing of what the others would have let happen has happened.
+#[test]
+fn recursive_commands_over_a_thousand_file_systems_do_all_or_nothing() {
+    const MANY: usize = 1000;
+    let w = World::new();
+    w.create_pool().unwrap();
+    for n in 0..MANY {
+        w.create(&format!("p/f{n:04}"), &[("canmount", "off")])
+            .unwrap();
+    }
+    let c = Commands(w.admin.clone());
+    let last = format!("p/f{:04}", MANY - 1);
+    let snapshot_all = |name: &str| {
+        let ask = SnapshotCreate {
+            names: vec![name.into()],
+            recursive: true,
+            ..SnapshotCreate::default()
+        };
+        snapshots::create(&w.admin, ROOT, &ask)
+    };
+    let hold_all = |tag: &str, name: &str| {
+        let ask = Holding {
+            tag: tag.into(),
+            snapshots: vec![name.into()],
+            recursive: true,
+            ..Holding::default()
+        };
+        snapshots::hold(&w.admin, ROOT, &ask).unwrap()
+    };
+    let destroy_all = |name: &str| {
+        let ask = DatasetDestroy {
+            name: name.into(),
+            recursive: true,
+            ..DatasetDestroy::default()
+        };
+        destroy::destroy(&w.admin, ROOT, &ask)
+    };
+
+    c.snapshot(&format!("{last}@s")).unwrap();
+    let before = all_names(&w);
+    let refused = snapshot_all("p@s").unwrap_err();
+    let said = format!("cannot create snapshot '{last}@s': dataset already exists");
+    assert!(refused.to_string().contains(&said), "{refused}");
+    assert_eq!(all_names(&w), before);
+    c.destroy(&format!("{last}@s")).unwrap();
+
+    snapshot_all("p@s").unwrap();
+    c.snapshot(&format!("{last}@t")).unwrap();
+    let before = all_names(&w);
+    assert_eq!(before.len(), 2 * (MANY + 1) + 1);
+    let refused = c.rename_all("p@s", "p@t").unwrap_err();
+    assert_eq!(refused.kind, base::Kind::Exists);
+    assert_eq!(all_names(&w), before);
+
+    c.hold("tag", &format!("{last}@s")).unwrap();
+    let refused = hold_all("tag", "p@s");
+    assert!(refused.done.is_empty());
+    assert_eq!(refused.failed.len(), 1);
+    assert_eq!(refused.failed[0].0, format!("{last}@s"));
+    let first = w.admin.find("p").unwrap().pool.dsl.dataset("p/f0000@s");
+    assert_eq!(first.unwrap().holds().unwrap(), 0);
+    let refused = destroy_all("p@s").unwrap_err();
+    assert!(refused.to_string().contains("it's being held"), "{refused}");
+    let refused = destroy_all("p").unwrap_err();
+    assert!(refused.to_string().contains("it's being held"), "{refused}");
+    assert_eq!(all_names(&w), before);
+    c.release("tag", &format!("{last}@s")).unwrap();
+
+    c.clone_unmounted(&format!("{last}@s"), "p/g").unwrap();
+    let before = all_names(&w);
+    let refused = destroy_all("p@s").unwrap_err();
+    assert!(
+        refused.to_string().contains("dependent clones"),
+        "{refused}"
+    );
+    assert_eq!(all_names(&w), before);
+    c.destroy("p/g").unwrap();
+    destroy_all("p@s").unwrap();
+    destroy_all("p").unwrap();
+    assert_eq!(all_names(&w), ["p"]);
+}
+
+#[test]
+fn files_without_a_name_are_waited_for_until_they_are_freed() {
+    let w = World::new();
+    w.create_pool().unwrap();
+    w.create("p/a", &[]).unwrap();
+    let left = |name: &str| {
+        let list = look::activity(&w.admin, name).unwrap();
+        assert_eq!((list.len(), list[0].name.as_str()), (1, "deleteq"));
+        assert_eq!(list[0].running, list[0].remaining > 0);
+        list[0].remaining
+    };
+    assert_eq!(left("p/a"), 0);
+    let cred = Cred::root();
+    let file = w.at("/p/a", |m| {
+        let inside = m.head.enter();
+        let root = inside.zfs.root().unwrap();
+        let new = New::file(0o100644, 0o22);
+        let file = inside.zfs.create(&root, b"f", &new, &cred).unwrap();
+        inside.zfs.unlink(&root, b"f", &cred).unwrap();
+        file
+    });
+    assert_eq!((left("p/a"), left("p")), (1, 0));
+    drop(file);
+    w.at("/p/a", |m| m.head.enter().zfs.reap().unwrap());
+    assert_eq!(left("p/a"), 0);
+    mount::unmount(&w.admin, ROOT, "p/a", false).unwrap();
+    assert_eq!(left("p/a"), 0);
+    assert_eq!(look::activity(&w.admin, "p/b").unwrap_err().code, 2);
 }

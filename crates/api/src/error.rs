@@ -123,12 +123,15 @@ pub fn reason_of(kind: Kind) -> &'static str {
 }
 
 impl From<Error> for ApiError {
-    /// The error's own sentence becomes the reason; without one, the generic words of its kind.
+    /// The error's own sentence becomes the message; without one, the generic words of its kind are the reason.
     fn from(e: Error) -> ApiError {
         let message = e
             .what()
             .map_or_else(|| reason_of(e.kind).to_string(), str::to_string);
-        ApiError::reason(e.kind, message)
+        ApiError {
+            whole: e.is_sentence(),
+            ..ApiError::reason(e.kind, message)
+        }
     }
 }
 

@@ -708,10 +708,10 @@ pub struct Feature {
 /// Something that goes on in the background and can be waited for.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Activity {
-    /// Word of `zpool wait -t`.
+    /// Word of `zpool wait -t` or `zfs wait -t`.
     pub name: String,
     pub running: bool,
-    /// Bytes to go.
+    /// Bytes to go, or objects for `deleteq`.
     pub remaining: u64,
 }
 

@@ -351,6 +351,8 @@ pub enum Request {
         #[serde(default)]
         recursive: bool,
     },
+    /// Answered by `Activity`: what `zfs wait` waits for.
+    DatasetActivity { dataset: String },
     /// Answered by `Space`: what users, groups or projects occupy and may.
     SpaceOf { dataset: String, who: Vec<Whose> },
     /// Answered by `Batch`. All mounts with a ZFS mount point, children first.

@@ -1,10 +1,12 @@
-//! The one error of the core: a kind that folds to an errno at the doors, and a sentence that says
-//! what failed and where.
+//! The one error of the core: a kind that folds to an errno at the doors, a subject and a reason in words, and a cause where
+//! callers decide by more than the kind. Nobody looks into the words.
 //!
 //! ```
 //! use base::{Error, Kind};
-//! let e = Error::new(Kind::NotFound, "object 12 of tank/home");
-//! assert_eq!(e.errno(), 2);
+//! let e = Error::about(Kind::Busy, "tank/home", "dataset is busy");
+//! assert_eq!(e.errno(), 16);
+//! assert_eq!((e.subject(), e.reason()), (Some("tank/home"), Some("dataset is busy")));
+//! assert_eq!(e.to_string(), "tank/home: dataset is busy");
 //! ```
 
 use std::fmt;
@@ -169,26 +171,95 @@ impl Kind {
     }
 }
 
-/// A failure: its kind, and (where it helps) what it concerns. Small: one word beside the kind.
+/// Why something failed, where callers decide by more than the kind.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Cause {
+    /// No dataset has that name. (Without it, `Kind::NotFound` says that a part of one is missing.)
+    NoDataset,
+    /// A feature of the pool is not enabled.
+    FeatureOff,
+    /// A snapshot is not of the history of the dataset it is used with.
+    NotAnAncestor,
+    /// The bytes are no send stream.
+    NotAStream,
+    /// The refquota of the dataset itself, not a quota of it or above it.
+    Refquota,
+    /// The program that mounts for ordinary users may not look at the mount point.
+    HiddenMountPoint,
+}
+
+/// A failure: its kind, and (where it helps) what it concerns and why. Small: one word beside the kind.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Error {
     /// What sort of failure; callers decide by it.
     pub kind: Kind,
-    what: Option<Box<str>>,
+    what: Option<Box<What>>,
 }
+
+#[derive(Clone, PartialEq, Eq)]
+struct What {
+    /// The sentence: the subject if there is one, `: `, the reason.
+    text: Box<str>,
+    /// Bytes of `text` that are the subject.
+    subject: Option<usize>,
+    cause: Option<Cause>,
+    /// It names action and object.
+    whole: bool,
+}
+
+/// What stands between subject and reason.
+const BETWEEN: &str = ": ";
 
 impl Error {
     /// An error with a sentence; `what` names the object, device or name concerned.
     pub fn new(kind: Kind, what: impl Into<String>) -> Error {
+        Error::with(kind, what.into(), None, None)
+    }
+
+    /// An error whose sentence names action and object: `cannot mount 'tank': directory is not empty`. Commands print it as it is.
+    pub fn sentence(kind: Kind, sentence: impl Into<String>) -> Error {
+        let mut e = Error::new(kind, sentence);
+        if let Some(w) = &mut e.what {
+            w.whole = true;
+        }
+        e
+    }
+
+    /// An error about `subject` (a dataset, device, object), because of `reason`.
+    pub fn about(kind: Kind, subject: impl AsRef<str>, reason: impl AsRef<str>) -> Error {
+        let (subject, reason) = (subject.as_ref(), reason.as_ref());
+        let text = [subject, BETWEEN, reason].concat();
+        Error::with(kind, text, Some(subject.len()), None)
+    }
+
+    fn with(kind: Kind, text: String, subject: Option<usize>, cause: Option<Cause>) -> Error {
+        let text = text.into_boxed_str();
         Error {
             kind,
-            what: Some(what.into().into_boxed_str()),
+            what: Some(Box::new(What {
+                text,
+                subject,
+                cause,
+                whole: false,
+            })),
         }
     }
 
     /// Bytes from disk that make no sense.
     pub fn damaged(what: impl Into<String>) -> Error {
         Error::new(Kind::Damaged, what)
+    }
+
+    /// The same error, with its cause.
+    pub fn because(self, cause: Cause) -> Error {
+        let mut e = match self.what {
+            Some(_) => self,
+            None => Error::new(self.kind, self.to_string()),
+        };
+        if let Some(w) = &mut e.what {
+            w.cause = Some(cause);
+        }
+        e
     }
 
     /// The number a system call returns for it.
@@ -202,18 +273,38 @@ impl Error {
         matches!(self.kind, Kind::Io | Kind::Checksum | Kind::Damaged)
     }
 
-    /// The sentence, if there is one.
+    /// The whole sentence, if there is one.
     pub fn what(&self) -> Option<&str> {
-        self.what.as_deref()
+        self.what.as_ref().map(|w| &*w.text)
     }
 
-    /// Puts `outer: ` in front of the sentence.
-    pub fn context(self, outer: impl AsRef<str>) -> Error {
-        let text = match &self.what {
-            Some(w) => format!("{}: {}", outer.as_ref(), w),
-            None => format!("{}: {:?}", outer.as_ref(), self.kind),
-        };
-        Error::new(self.kind, text)
+    /// What it concerns, if that is said apart from the reason.
+    pub fn subject(&self) -> Option<&str> {
+        let w = self.what.as_ref()?;
+        w.text.get(..w.subject?)
+    }
+
+    /// The sentence without the subject.
+    pub fn reason(&self) -> Option<&str> {
+        let w = self.what.as_ref()?;
+        w.text.get(w.subject.map_or(0, |s| s + BETWEEN.len())..)
+    }
+
+    /// Why, where the kind does not tell enough.
+    pub fn cause(&self) -> Option<Cause> {
+        self.what.as_ref()?.cause
+    }
+
+    /// Whether its sentence names action and object ([`Error::sentence`]).
+    pub fn is_sentence(&self) -> bool {
+        self.what.as_ref().is_some_and(|w| w.whole)
+    }
+
+    /// Puts a subject in front of the sentence.
+    pub fn context(self, subject: impl AsRef<str>) -> Error {
+        let subject = subject.as_ref();
+        let text = [subject, BETWEEN, &self.to_string()].concat();
+        Error::with(self.kind, text, Some(subject.len()), self.cause())
     }
 }
 
@@ -241,7 +332,7 @@ impl From<std::io::Error> for Error {
 
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match &self.what {
+        match self.what() {
             Some(w) => f.write_str(w),
             None => write!(f, "{:?}", self.kind),
         }
@@ -250,7 +341,7 @@ impl fmt::Display for Error {
 
 impl fmt::Debug for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match &self.what {
+        match self.what() {
             Some(w) => write!(f, "{:?}({w})", self.kind),
             None => write!(f, "{:?}", self.kind),
         }
@@ -265,4 +356,49 @@ macro_rules! bail {
     ($kind:ident, $($arg:tt)*) => {
         return Err($crate::Error::new($crate::Kind::$kind, format!($($arg)*)))
     };
+}
+
+/// `Err(Error::about(kind, subject, format!(...)))` in one word.
+#[macro_export]
+macro_rules! bail_about {
+    ($kind:ident, $subject:expr, $($arg:tt)*) => {
+        return Err($crate::Error::about($crate::Kind::$kind, $subject, format!($($arg)*)))
+    };
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_subject_a_reason_and_a_cause_are_kept_apart() {
+        let e = Error::about(Kind::Busy, "t/a: b@s", "it's: held").because(Cause::Refquota);
+        assert_eq!(e.what(), Some("t/a: b@s: it's: held"));
+        assert_eq!(e.subject(), Some("t/a: b@s"));
+        assert_eq!(e.reason(), Some("it's: held"));
+        assert_eq!((e.cause(), e.is_sentence()), (Some(Cause::Refquota), false));
+        let outer = e.context("object 3");
+        assert_eq!(outer.subject(), Some("object 3"));
+        assert_eq!(outer.reason(), Some("t/a: b@s: it's: held"));
+        assert_eq!(outer.cause(), Some(Cause::Refquota));
+
+        let plain = Error::new(Kind::Invalid, "no: subject");
+        assert_eq!(
+            (plain.subject(), plain.reason()),
+            (None, Some("no: subject"))
+        );
+        let bare = Error::from(Kind::NotFound);
+        assert_eq!(
+            (bare.what(), bare.subject(), bare.reason()),
+            (None, None, None)
+        );
+        let bare = bare.because(Cause::NoDataset);
+        assert_eq!(
+            (bare.kind, bare.cause()),
+            (Kind::NotFound, Some(Cause::NoDataset))
+        );
+
+        let whole = Error::sentence(Kind::Busy, "cannot mount 'x': busy");
+        assert!(whole.is_sentence() && !whole.context("y").is_sentence());
+    }
 }

@@ -14,7 +14,7 @@ pub mod sizes;
 pub mod sync;
 
 pub use data::Data;
-pub use error::{Error, Kind, Result};
+pub use error::{Cause, Error, Kind, Result};
 pub use per_txg::PerTxg;
 pub use ranges::RangeSet;
 

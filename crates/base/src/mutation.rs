@@ -52,7 +52,7 @@ pub enum Mutation {
     DeadlistKeyLost,
     /// What a rollback gives back to the snapshot is not taken off its unique space.
     SwapMiscounted,
-    /// A clone is not counted by the snapshot that it is made of.
+    /// A clone is neither counted nor listed by the snapshot that it is made of.
     CloneUncounted,
     /// What snapshots take along in a promotion is not charged to the clone.
     PromotionUncharged,

@@ -55,7 +55,7 @@ pub static ZDB: Sub = Sub {
     text: &[
         "Never writes: devices are opened for reading only. A pool that is imported while zdb reads it \
          changes under its eyes; blocks freed meanwhile may then be reported as damaged or leaked.",
-        "Without -e the pool is found in the cache file of the daemon of whoever calls. Whoever may read \
+        "Without -e the pool is found in the cache file of the caller's daemon. A user who may read \
          the devices or images needs no other rights.",
         "A target without '/' or '@' is a pool, 'pool/' its root dataset. Ranges of objects are \
          start:end[:flags], end -1 is the last; flags select kinds: A all, d directories, f files, m \

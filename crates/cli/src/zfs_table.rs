@@ -136,11 +136,11 @@ static SUBS: &[Sub] = &[
             YES,
         ],
         text: &[
-            "What was written since is lost. On a terminal that is said, and a question asked; nothing is asked where the standard \
-             input or output is something else.",
+            "Everything written since the snapshot is lost. On a terminal the command says so and asks. It does not ask where the \
+             standard input or output is something else.",
             PROTECTION,
-            "A mounted file system goes back under the programs that use it: what they have open and is in the snapshot goes on, \
-             handles of anything else are stale. File systems mounted in it stay. Without -r the snapshot must be the newest one.",
+            "A file system stays mounted while it goes back, and so do file systems mounted in it. Open files that are in the \
+             snapshot can be used on; handles of other files are stale. Without -r the snapshot must be the newest one.",
         ],
         complete: Complete::Datasets,
         built: true,
@@ -437,10 +437,10 @@ static SUBS: &[Sub] = &[
             sw('u', "Unload its key.").later(),
         ],
         text: &[
-            "By name or by the path of the mount point. If the file system is in use, what uses it is \
-             named: processes with a working directory, an open or a mapped file, mounts in it.",
-            "With -f it is unmounted all the same. What was written to open files is taken from the \
-             kernel first; if nothing comes for 15 seconds it is given up, and said.",
+            "By name or by the path of the mount point. If the file system is in use, the error names \
+             its users: processes with a working directory, an open or a mapped file, mounts in it.",
+            "-f unmounts it even then. First the daemon fetches from the kernel what was written to open \
+             files. It gives up when no data comes for 15 seconds, and the command says so.",
         ],
         complete: Complete::Filesystems,
         built: true,
@@ -525,7 +525,7 @@ static SUBS: &[Sub] = &[
         ],
         text: &[
             "Reads a stream of 'zfs send' from standard input. A full stream makes a new file system or volume, an increment needs its base as the newest snapshot of the target.",
-            "With -s the property receive_resume_token of a broken receive says how 'zfs send -t' goes on.",
+            "After a broken receive -s the property receive_resume_token has the token with which 'zfs send -t' goes on.",
         ],
         complete: Complete::Datasets,
         built: true,
@@ -553,20 +553,20 @@ static SUBS: &[Sub] = &[
         text: &[
             "With a dataset alone: what is delegated there and above it. Otherwise users, groups or everyone get the \
              permissions, at the dataset and below it unless -l or -d says less. A word without -u or -g \
-             is a user if there is one of that name, else a group; numbers will do.",
-            "-c gives them to whoever makes a dataset below, at that dataset. -s puts them into a set, whose name \
-             begins with @ and stands for them elsewhere, also as they change later. A dataset uses the \
+             is a user if there is one of that name, else a group. Numbers are allowed.",
+            "-c gives the permissions to the user who makes a dataset below, for that dataset. -s puts them into a set. \
+             Its name begins with @, and stands for the permissions in it, later changes included. A dataset uses the \
              nearest definition of a set above the place where the set was given.",
             "Permissions are: allow, bookmark, change-key, clone (at the origin), create, destroy, diff, hold, load-key, \
              mount, promote, receive, receive:append, release, rename, rollback, send, send:encrypted, \
              send:raw, share, snapshot; userprop, and userquota, userused, userobjquota, userobjused \
              and the same for group and project; and the name of every property that can be set. create, destroy, \
-             rename, promote and receive need mount, too. Clones, what is renamed and what is received need create \
-             and mount at the new parent, the origin of what is promoted needs promote. Local permissions do \
+             rename, promote and receive need mount, too. clone, rename and receive need create \
+             and mount at the new parent. promote needs promote at the origin as well. Local permissions do \
              not hold for snapshots.",
-            "Whoever was given mount may mount on directories of his own, with nosuid and nodev, also through \
-             root's daemon, and unmount. Whoever was given allow may give what he has himself, but neither allow \
-             nor sets. The pool property delegation turns all of this off.",
+            "A user with mount may mount on directories of his own, with nosuid and nodev, also through \
+             root's daemon, and unmount. A user with allow may give permissions he has himself, but neither allow \
+             nor sets. The pool property delegation=off makes all permissions void.",
         ],
         complete: Complete::Datasets,
         built: true,
@@ -578,8 +578,8 @@ static SUBS: &[Sub] = &[
         operands: "[user|group|everyone|@set[,...]] [permission|@set[,...]] filesystem|volume",
         flags: UNALLOW,
         text: &[
-            "Options as for zfs allow. Without permissions all of them are taken. What was given above is not taken \
-             away below. Whoever is not root takes back what he has himself, and what creators get.",
+            "Options as for zfs allow. Without permissions all of them are taken. Permissions given above are not taken \
+             away below. A user other than root takes back permissions he has himself, and those of creators.",
         ],
         complete: Complete::Datasets,
         built: true,
@@ -660,7 +660,7 @@ static SUBS: &[Sub] = &[
         ],
         text: &[
             "The properties keyformat, keylocation and pbkdf2iters may be given. A file system that \
-             used another's key gets one of its own. Data are not encrypted anew: who has an old \
+             used another's key gets one of its own. Data are not encrypted anew: a person with an old \
              copy of the disks and the old key can still read what was on them.",
         ],
         complete: Complete::Filesystems,
@@ -717,13 +717,20 @@ static SUBS: &[Sub] = &[
             opt('o', "offset", "From here."),
         ],
     ),
-    later(
-        "wait",
-        &[],
-        "Wait until background activity has ended.",
-        "filesystem",
-        &[opt('t', "activity", "Which: deleteq.")],
-    ),
+    Sub {
+        name: "wait",
+        aliases: &[],
+        about: "Wait until background activity of a file system has ended.",
+        operands: "filesystem",
+        flags: &[opt('t', "activity,...", "Only these: deleteq.").many()],
+        text: &[
+            "deleteq: the delete queue is empty. It holds files without a name until no process has them open and \
+             their space is free, and files of which a block cannot be read.",
+            "A file system that is not mounted, or mounted read-only, has no activity.",
+        ],
+        complete: Complete::Filesystems,
+        built: true,
+    },
     later(
         "zone",
         &[],
@@ -765,7 +772,7 @@ const DESCENDENT: Flag = sw('d', "Below it only.");
 const USERS: Flag = sw('u', "The words are users.");
 const GROUPS: Flag = sw('g', "The words are groups.");
 const EVERYONE: Flag = sw('e', "Everyone.");
-const CREATORS: Flag = sw('c', "Whoever makes a dataset below.");
+const CREATORS: Flag = sw('c', "The user who makes a dataset below.");
 const SET: Flag = sw('s', "A set of permissions.");
 const ALLOW: &[Flag] = &[LOCAL, DESCENDENT, USERS, GROUPS, EVERYONE, CREATORS, SET];
 const UNALLOW: &[Flag] = &[

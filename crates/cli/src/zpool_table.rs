@@ -38,8 +38,9 @@ const fn later(
 
 const VDEVS: &str =
     "A vdev is a device (full path of a disk, partition or image file, a path that begins with ./ or ../, \
-or the short name of a disk) or a group: mirror, raidz (raidz1), raidz2, raidz3, followed by its devices. The \
-words special, dedup, log, cache and spare give what follows that role.";
+or the short name of a disk) or a group: mirror, raidz (raidz1), raidz2, raidz3, draid (draid1), draid2, draid3, \
+followed by its devices. draid2:4d:11c:1s asks for 4 data devices in a group, 11 devices and one distributed \
+spare. The words special, dedup, log, cache and spare give what follows that role.";
 
 /// The command `zpool`.
 pub static ZPOOL: Tool = Tool {
@@ -222,12 +223,13 @@ static SUBS: &[Sub] = &[
         text: &[
             "The first report is the average since the pool was imported, the following ones of \
              the interval. Rates are per second.",
-            "-l, -q, -r and -w tell of requests as the devices see them, groups of the sum of their \
-             devices. total_wait is from when a request is given to its device's queue until it ends, \
+            "-l, -q, -r and -w show requests as the devices see them; a group shows the sum of its \
+             devices. total_wait is the time from entering the device's queue to the end of the request, \
              disk_wait the part with the device, the other columns the part in the queue. sync: \
-             somebody waits for it (reads of what is not in memory, the intent log); async: reading \
+             a caller waits for the request (reads of what is not in memory, the intent log); async: reading \
              ahead and the writes of a transaction group. ind are single requests, agg those merged \
-             of several. The columns of scrub, trim and rebuild are zero: there is none of them here.",
+             of several. The columns of scrub, trim and rebuild are always zero in this version: requests \
+             of a scrub or resilver count in the other columns.",
         ],
         complete: Complete::Pools,
         built: true,
@@ -491,9 +493,9 @@ static SUBS: &[Sub] = &[
             "Without operands lists the pools found on the devices with their state and what \
              keeps them from being imported. A pool is named by name or by guid; newpool renames \
              it.",
-            "-F goes back by up to two transaction groups if the newest state cannot be opened, to the \
-             newest that is whole; what was written since is lost for good unless the pool is \
-             imported with readonly=on. With -n only says what would be lost.",
+            "If the newest state cannot be opened, -F goes back by up to two transaction groups, to the \
+             newest whole one. Everything written since is lost for good, unless the pool is \
+             imported with readonly=on. With -n the command only says what would be lost.",
         ],
         complete: Complete::Pools,
         built: true,
@@ -509,13 +511,13 @@ static SUBS: &[Sub] = &[
             sw('F', "Leave the labels and the cache file as they are."),
         ],
         text: &[
-            "Unmounts all file systems, writes everything and closes the pool. If one of them is in \
-             use, what uses it is named: processes with a working directory, an open or a mapped \
+            "Unmounts all file systems, writes everything and closes the pool. If a file system is in \
+             use, the error names its users: processes with a working directory, an open or a mapped \
              file, mounts in it.",
-            "With -f file systems in use are unmounted, too. What was written to open files is taken \
-             from the kernel first; if nothing comes for 15 seconds it is given up, and said.",
-            "With -f a pool whose devices are gone, or complete nothing for 20 seconds, is let go without \
-             what is not on them. While transfers begun before are still under way it cannot be imported.",
+            "-f unmounts file systems in use, too. First the daemon fetches from the kernel what was written \
+             to open files. It gives up when no data comes for 15 seconds, and the command says so.",
+            "-f also closes a pool whose devices are gone, or complete nothing for 20 seconds. Changes that \
+             are not on the devices are lost. The pool cannot be imported while earlier transfers are under way.",
             "With -F everything is written, but the labels go on to say that the pool is in use on this \
              system, as after a crash: another system needs zpool import -f, and a daemon that is \
              started with the same cache file takes the pool into service again.",
@@ -614,8 +616,8 @@ static SUBS: &[Sub] = &[
         operands: "[pool]...",
         flags: &[sw('f', "Write a new uberblock even if nothing changed.")],
         text: &[
-            "Returns when a transaction group with all that was written before is on disk, also what \
-             the kernel still keeps of open files.",
+            "Returns when everything written before is on disk in a transaction group, including what \
+             the kernel still caches of open files.",
         ],
         complete: Complete::Pools,
         built: true,

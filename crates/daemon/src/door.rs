@@ -3,7 +3,7 @@
 use crate::snapshots::OfMount;
 use admin::{door, Admin, Door, Mount, MountOptions, Mounted, Mounting, PoolEntry};
 use base::sync::MutexExt;
-use base::{bail, Error, Kind, Result};
+use base::{bail, Cause, Error, Kind, Result};
 use dsl::Dataset;
 use fuse::holders;
 use fuse::{Atime, Config, End, MountPoint, Session, Transport, Trouble, Unmount};
@@ -92,20 +92,20 @@ impl Door for FuseDoor {
         let name = m.ds.full_name();
         let fail = |e: Error| {
             let text = e.to_string();
-            let hint = if text.contains("failed to access mountpoint") {
+            let hint = if e.cause() == Some(Cause::HiddenMountPoint) {
                 " (a place inside another mount of an ordinary user needs 'user_allow_other' in \
                  /etc/fuse.conf; or give another directory)"
             } else {
                 ""
             };
-            Error::new(e.kind, format!("cannot mount '{name}': {text}{hint}"))
+            Error::sentence(e.kind, format!("cannot mount '{name}': {text}{hint}"))
         };
         let found = match m.user {
             None => MountPoint::find(m.path, m.root, true),
             Some(uid) => MountPoint::find_for(m.path, m.root, uid),
         };
         let place = found.map_err(|e| match e.trouble {
-            Trouble::Create => Error::new(
+            Trouble::Create => Error::sentence(
                 e.error.kind,
                 format!(
                     "cannot mount '{}': failed to create mountpoint: {}",
@@ -117,16 +117,18 @@ impl Door for FuseDoor {
                 let text = e.error.to_string();
                 let advice = "remove it, or set another mountpoint";
                 let text = format!("cannot mount '{name}': {text}; {advice}");
-                Error::new(e.error.kind, text)
+                Error::sentence(e.error.kind, text)
             }
             Trouble::Look | Trouble::NotDirectory | Trouble::Owner => fail(e.error),
         })?;
         if !m.overlay && !place.is_new() && !place.is_empty().map_err(Error::from).map_err(fail)? {
-            bail!(
-                NotEmpty,
-                "cannot mount '{}': directory is not empty",
-                m.path.display()
-            );
+            return Err(Error::sentence(
+                Kind::NotEmpty,
+                format!(
+                    "cannot mount '{}': directory is not empty",
+                    m.path.display()
+                ),
+            ));
         }
         let r = match &m.still {
             Some(still) => mount_again(&m, still, &place),
@@ -336,17 +338,10 @@ fn mount_after_abort(admin: &Arc<Admin>, entry: &Arc<PoolEntry>, m: &Arc<Mounted
         "{name}: the connection was aborted by somebody else while the file system was in use; what \
          the kernel kept of written data is lost. It is mounted again"
     ));
-    let again = own.mount.unmount(Unmount::Lazy).and_then(|()| {
-        admin.mount(
-            entry,
-            &m.ds,
-            &m.path,
-            m.root.as_deref(),
-            m.temporary(),
-            true,
-            m.user,
-        )
-    });
+    let again = own
+        .mount
+        .unmount(Unmount::Lazy)
+        .and_then(|()| m.mount_again(admin, entry));
     if let Err(e) = again {
         crate::log::error(&e.to_string());
     }
@@ -483,7 +478,7 @@ impl Mount for FuseMount {
                 ),
                 _ => e.to_string(),
             };
-            Error::new(
+            Error::sentence(
                 e.kind,
                 format!("cannot unmount '{}': {why}", self.path.display()),
             )
@@ -498,13 +493,11 @@ impl Mount for FuseMount {
         if self.wait() {
             return Ok(());
         }
-        bail!(
-            Busy,
-            "cannot unmount '{}': it is gone from there, but still in use: by open files, or in another \
+        return Err(Error::sentence(Kind::Busy, format!("cannot unmount '{}': it is gone from there, but still in use: by open files, or in another \
              mount namespace{}",
             self.path.display(),
             holders::of(&[self.mount.device()])
-        );
+        )));
     }
 
     fn write_out(&self) -> std::result::Result<(), String> {

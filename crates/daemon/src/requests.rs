@@ -51,6 +51,7 @@ fn for_everybody(request: &Request) -> bool {
             | Request::MountList {}
             | Request::SupportedFeatures {}
             | Request::PoolActivity { .. }
+            | Request::DatasetActivity { .. }
             | Request::DatasetCreate(_)
             | Request::DatasetDestroy(_)
             | Request::DatasetSet { .. }
@@ -458,6 +459,9 @@ fn answer_of_datasets(
         } => permissions::unallow(admin, peer, &dataset, &list, recursive, command).map(done),
         Request::SpaceHeld { dataset, recursive } => {
             space::held(admin, &dataset, recursive).map(Reply::Held)
+        }
+        Request::DatasetActivity { dataset } => {
+            look::activity(admin, &dataset).map(Reply::Activity)
         }
         Request::SpaceOf { dataset, who } => {
             look::space(admin, peer, &dataset, &who).map(Reply::Space)

@@ -8,7 +8,7 @@ use crate::core::{
 use crate::dataset::counts;
 use crate::{Dataset, Dsl};
 use base::mutation::{mutated, Mutation};
-use base::{bail, Error, Kind, Result, Txg};
+use base::{bail_about, Cause, Error, Kind, Result, Txg};
 use disk::dsl::{bookmark_flags, BookmarkPhys};
 use disk::ObjType;
 use dmu::{Dnode, Tx};
@@ -274,25 +274,26 @@ impl Dsl {
         let core = &self.core;
         let full = format!("{}#{name}", head.full_name());
         if !core.features.is_enabled(BOOKMARKS) {
-            bail!(Unsupported, "{full}: feature bookmarks is not enabled");
+            let e = Error::about(Kind::Unsupported, &full, "feature bookmarks is not enabled");
+            return Err(e.because(Cause::FeatureOff));
         }
         check_component(name)?;
         if full.len() > FULL_NAME_MAX {
-            bail!(NameTooLong, "{full}: bookmark name is too long");
+            bail_about!(NameTooLong, &full, "bookmark name is too long");
         }
         if head.bookmark(name)?.is_some() {
-            bail!(Exists, "{full}: bookmark exists");
+            bail_about!(Exists, &full, "bookmark exists");
         }
         match source {
             Source::Snapshot(s) if s.is_snapshot() && core.is_before(s, head)? => Ok(()),
-            Source::Snapshot(s) => bail!(
-                Invalid,
-                "{full}: {} is not an ancestor of this dataset",
-                s.full_name()
-            ),
+            Source::Snapshot(s) => {
+                let text = format!("{} is not an ancestor of this dataset", s.full_name());
+                let e = Error::about(Kind::Invalid, &full, text);
+                Err(e.because(Cause::NotAnAncestor))
+            }
             Source::Bookmark(from) => match head.bookmark(from)? {
                 Some(m) if m.redaction_obj != 0 => {
-                    bail!(Unsupported, "{full}: a redaction bookmark cannot be copied")
+                    bail_about!(Unsupported, &full, "a redaction bookmark cannot be copied")
                 }
                 Some(_) => Ok(()),
                 None => {

@@ -3,6 +3,7 @@
 use crate::core::{Core, Triple};
 use base::{bail, Error, Kind, Result};
 use disk::dsl::{bpobj_entry, bpobj_entry_is_free, BpobjPhys};
+use disk::feature::guid;
 use disk::{BlkPtr, ObjType, BP_SIZE};
 use dmu::{Dnode, NewObject, Objset, Tx};
 use std::collections::BTreeSet;
@@ -42,7 +43,7 @@ impl Bpobj {
 
     /// A new, empty one in the form of the pool's version.
     pub(crate) fn create(core: &Core, tx: &Tx) -> Result<Bpobj> {
-        let live = core.features.is_active("com.delphix:livelist");
+        let live = core.features.is_active(guid::LIVELIST);
         Self::create_with(&core.mos, tx, core.version(), live, BLOCK, 0)
     }
 

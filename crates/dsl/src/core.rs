@@ -2,7 +2,7 @@
 
 use crate::features::Features;
 use base::sync::MutexExt;
-use base::{bail, Error, Kind, Result, Txg};
+use base::{bail, Cause, Error, Kind, Result, Txg};
 use disk::{BlkPtr, ObjType};
 use dmu::{Dmu, Dnode, NewObject, Objset, Tx};
 use std::sync::{Arc, Mutex, OnceLock, Weak};
@@ -297,5 +297,6 @@ pub(crate) fn is_hidden(name: &str) -> bool {
 }
 
 pub(crate) fn not_found(name: impl std::fmt::Display) -> Error {
-    Error::new(Kind::NotFound, format!("dataset '{name}' does not exist"))
+    let e = Error::new(Kind::NotFound, format!("dataset '{name}' does not exist"));
+    e.because(Cause::NoDataset)
 }

@@ -328,10 +328,11 @@ impl Core {
             for guid in o.features() {
                 ds.inherit_feature(tx, o, &guid)?;
             }
-            let count = u64::from(!mutated(Mutation::CloneUncounted));
-            o.update(tx, |p| p.num_children += count)?;
-            if version >= 11 {
-                self.add_next_clone(tx, o, ds.object())?;
+            if !mutated(Mutation::CloneUncounted) {
+                o.update(tx, |p| p.num_children += 1)?;
+                if version >= 11 {
+                    self.add_next_clone(tx, o, ds.object())?;
+                }
             }
             dir.update(tx, |p| p.origin_obj = o.object())?;
             if version >= 26 {

@@ -8,7 +8,7 @@
 use crate::core::Core;
 use crate::{Dataset, Dir, Dsl};
 use base::sync::MutexExt;
-use base::{bail, Error, Kind, Result};
+use base::{bail, bail_about, Error, Kind, Result};
 use codec::crypt::{DatasetKey, Suite, Wrapped, WrappingKey};
 use disk::crypt::keys;
 use disk::ObjType;
@@ -226,14 +226,10 @@ impl Core {
                     None => None,
                 };
                 let Some(k) = parent else {
-                    bail!(Invalid, "{}: the parent is not encrypted", dir.full_name());
+                    bail_about!(Invalid, dir.full_name(), "the parent is not encrypted");
                 };
                 let Some((w, p)) = self.keys.wrapping.acquire().get(&k.root).cloned() else {
-                    bail!(
-                        Access,
-                        "{}: the parent's key is not loaded",
-                        dir.full_name()
-                    );
+                    bail_about!(Access, dir.full_name(), "the parent's key is not loaded");
                 };
                 (*suite, k.root, w, p)
             }
@@ -282,7 +278,7 @@ impl Core {
     /// The sender may have changed the key that wraps those of a dataset.
     pub(crate) fn rewrap_received(&self, tx: &Tx, dir: &Dir, key: &ReceivedKey) -> Result<()> {
         let Some(have) = dir.key_object()? else {
-            bail!(Invalid, "{}: it is not encrypted", dir.full_name());
+            bail_about!(Invalid, dir.full_name(), "it is not encrypted");
         };
         if have.wrapped == key.wrapped || have.root != dir.object() {
             return Ok(());

@@ -3,8 +3,9 @@
 use crate::core::{bump, is_zapified, Core, Triple};
 use crate::{Bpobj, Deadlist, Dir};
 use base::sync::MutexExt;
-use base::{bail, Error, PerTxg, Result, Txg};
+use base::{bail, bail_about, Error, PerTxg, Result, Txg};
 use disk::dsl::{bookmark_flags, ds_flags, BookmarkPhys, DslDatasetPhys, Used};
+use disk::feature::guid;
 use disk::{BlkPtr, DnodePhys, ObjType};
 use dmu::{Dnode, Objset, SyncHooks, Tx, WritePolicy};
 use std::collections::{BTreeMap, BTreeSet};
@@ -13,7 +14,7 @@ use std::sync::{Arc, Mutex, Weak};
 use zap::Zap;
 
 /// Feature of datasets from which something was left out.
-const REDACTED: &str = "com.delphix:redacted_datasets";
+const REDACTED: &str = guid::REDACTED_DATASETS;
 
 /// Dead blocks collected before they are written to the deadlist.
 const DEAD_BATCH: usize = 8192;
@@ -246,7 +247,7 @@ impl Dataset {
         }
         let crypt = self.crypt()?;
         if crypt.is_encrypted() && crypt.key().is_none() {
-            bail!(Access, "{}: its key is not loaded", self.full_name());
+            bail_about!(Access, self.full_name(), "its key is not loaded");
         }
         let dmu = self.core.dmu();
         let os = Objset::create_with(dmu, self.object(), tx, os_type, size, policy, crypt)?;
@@ -262,7 +263,7 @@ impl Dataset {
         let mut slot = self.objset.acquire();
         let p = self.phys();
         if !self.is_inconsistent() {
-            bail!(Invalid, "{}: nothing is received into it", self.full_name());
+            bail_about!(Invalid, self.full_name(), "nothing is received into it");
         }
         if let Some(os) = slot.upgrade() {
             // One without a key may be open to be looked at.
@@ -652,17 +653,17 @@ impl Dataset {
             p.changes.push((*bp, t, false));
         }
         if !bp.is_embedded() && bp.lsize() > base::OLD_MAX_BLOCK {
-            p.features.insert("org.open-zfs:large_blocks");
+            p.features.insert(guid::LARGE_BLOCKS);
         }
         match bp.checksum_alg() {
-            11 => p.features.insert("org.illumos:sha512"),
-            12 => p.features.insert("org.illumos:skein"),
-            13 => p.features.insert("org.illumos:edonr"),
-            14 => p.features.insert("org.openzfs:blake3"),
+            11 => p.features.insert(guid::SHA512),
+            12 => p.features.insert(guid::SKEIN),
+            13 => p.features.insert(guid::EDONR),
+            14 => p.features.insert(guid::BLAKE3),
             _ => false,
         };
         if bp.compress() == 16 {
-            p.features.insert("org.freebsd:zstd_compress");
+            p.features.insert(guid::ZSTD_COMPRESS);
         }
     }
 
@@ -746,11 +747,7 @@ impl SyncHooks for DatasetSync<'_> {
         new: Option<&DnodePhys>,
     ) -> Result<()> {
         if new.is_some_and(|d| d.slots > 1) {
-            self.ds
-                .pend
-                .acquire()
-                .features
-                .insert("org.zfsonlinux:large_dnode");
+            self.ds.pend.acquire().features.insert(guid::LARGE_DNODE);
         }
         match self.on_dnode {
             Some(f) => f(object, old, new),

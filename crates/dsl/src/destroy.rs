@@ -4,7 +4,7 @@ use crate::bptree::Bptree;
 use crate::core::{is_hidden, Core, Triple, ASYNC_DESTROY, FS_LIMITS};
 use crate::history::NOTHING;
 use crate::{limits, Dataset, Dir, Dsl};
-use base::{bail, Result};
+use base::{bail, bail_about, Result};
 use disk::dsl::{ds_flags, Used};
 use dmu::{SyncHooks, Tx};
 use std::sync::Arc;
@@ -18,22 +18,22 @@ impl Dsl {
             bail!(Invalid, "{} is a snapshot", ds.full_name());
         }
         if dir.parent().is_none() {
-            bail!(
+            bail_about!(
                 Invalid,
-                "{}: the root dataset cannot be destroyed",
-                dir.full_name()
+                dir.full_name(),
+                "the root dataset cannot be destroyed"
             );
         }
         if !dir.children()?.is_empty() {
-            bail!(Exists, "{}: filesystem has children", dir.full_name());
+            bail_about!(Exists, dir.full_name(), "filesystem has children");
         }
         if ds.snapshot_count()? > 0 {
-            bail!(Exists, "{}: filesystem has snapshots", dir.full_name());
+            bail_about!(Exists, dir.full_name(), "filesystem has snapshots");
         }
         // A deferred origin would go with it.
         match ds.prev()? {
             Some(o) if o.is_kept() && o.phys().flags & ds_flags::DEFER_DESTROY != 0 => {
-                bail!(Busy, "{}: dataset is busy", o.full_name());
+                bail_about!(Busy, o.full_name(), "dataset is busy");
             }
             _ => Ok(()),
         }

@@ -3,7 +3,7 @@
 use crate::core::Core;
 use crate::{Dataset, Dsl};
 use base::mutation::{mutated, Mutation};
-use base::{bail, Error, Kind, Result};
+use base::{bail, bail_about, Result};
 use disk::dsl::ds_flags;
 use disk::ObjType;
 use dmu::Tx;
@@ -40,13 +40,13 @@ impl Dsl {
             false => TAG_MAX,
         };
         if tag.is_empty() || tag.contains('\0') {
-            bail!(Invalid, "{name}: a tag needs at least one character");
+            bail_about!(Invalid, &name, "a tag needs at least one character");
         }
         if tag.len() > longest {
-            bail!(NameTooLong, "{name}: tag too long");
+            bail_about!(NameTooLong, &name, "tag too long");
         }
         if snap.hold_time(tag)?.is_some() {
-            bail!(Exists, "{name}: tag already exists on this dataset");
+            bail_about!(Exists, &name, "tag already exists on this dataset");
         }
         Ok(())
     }
@@ -70,12 +70,11 @@ impl Dsl {
     pub fn release(&self, tx: &Tx, snap: &Arc<Dataset>, tag: &str) -> Result<()> {
         self.core.need_syncing(tx)?;
         if snap.hold_time(tag)?.is_none() {
-            let text = format!("{}: no such tag on this dataset", snap.full_name());
-            return Err(Error::new(Kind::NotFound, text));
+            bail_about!(NotFound, snap.full_name(), "no such tag on this dataset");
         }
         let deferred = snap.phys().flags & ds_flags::DEFER_DESTROY != 0;
         if deferred && snap.is_kept() && snap.holds()? == 1 {
-            bail!(Busy, "{}: dataset is busy", snap.full_name());
+            bail_about!(Busy, snap.full_name(), "dataset is busy");
         }
         self.core.must(self.core.end_hold(tx, snap, tag))
     }

@@ -2,7 +2,7 @@
 
 use crate::core::{bump, is_hidden, is_zapified, FS_LIMITS};
 use crate::{props, Caller, Dataset, Dir, Dsl};
-use base::{bail, Result};
+use base::{bail, bail_about, Result};
 use dmu::Tx;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -39,7 +39,7 @@ fn check_one(dir: &Dir, key: &str, delta: u64, who: &Caller) -> Result<bool> {
     };
     if let Some(limit) = props::own_int(dir, prop) {
         if n.saturating_add(delta) > limit && is_enforced(dir, prop, who)? {
-            bail!(Quota, "{}: {prop} of {limit} reached", dir.full_name());
+            bail_about!(Quota, dir.full_name(), "{prop} of {limit} reached");
         }
     }
     Ok(true)

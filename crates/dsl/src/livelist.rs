@@ -13,7 +13,7 @@ use std::sync::Arc;
 use zap::Zap;
 
 /// Object-directory key: the livelists of destroyed clones.
-const DELETED: &str = "com.delphix:deleted_clones";
+const DELETED: &str = disk::mos_keys::DELETED_CLONES;
 /// Entries after which a new sub-list begins.
 const MAX_ENTRIES: u64 = 500_000;
 /// A clone that shares no more than so many percent with its origin needs no list.

@@ -6,7 +6,7 @@ use crate::history::NOTHING;
 use crate::snapshot::space_after;
 use crate::{limits, Dataset, Dir, Dsl};
 use base::mutation::{mutated, Mutation};
-use base::{bail, Error, Result, Txg};
+use base::{bail, bail_about, Error, Result, Txg};
 use disk::dsl::{ds_flags, Used};
 use dmu::Tx;
 use std::sync::Arc;
@@ -92,7 +92,7 @@ fn check_room(from: &Arc<Dir>, to: &Arc<Dir>, used: u64) -> Result<()> {
         }
         let p = d.phys();
         if p.quota != 0 && p.used_bytes.saturating_add(used) > p.quota {
-            bail!(Quota, "{}: its quota does not allow that", d.full_name());
+            bail_about!(Quota, d.full_name(), "its quota does not allow that");
         }
         at = d.parent();
     }
@@ -112,10 +112,9 @@ impl Dsl {
                 out.push(format!("@{name}"));
             }
         }
-        let own = clone.bookmarks()?;
         let limit = origin.phys().creation_txg;
         for (name, m) in old_head.bookmarks()? {
-            if m.creation_txg <= limit && own.iter().any(|(n, _)| *n == name) {
+            if m.creation_txg <= limit && clone.bookmark(&name)?.is_some() {
                 out.push(format!("#{name}"));
             }
         }
@@ -142,7 +141,7 @@ impl Dsl {
             bail!(Invalid, "{name} is a snapshot");
         }
         let Some(origin) = clone.dir().origin()? else {
-            bail!(Invalid, "{name}: not a cloned filesystem");
+            bail_about!(Invalid, &name, "not a cloned filesystem");
         };
         let old_dir = origin.dir();
         let old_head = old_dir.head()?;
@@ -161,12 +160,12 @@ impl Dsl {
         let name = clone.full_name();
         let (origin, old_head, shared) = self.shared_with_origin(clone)?;
         if clone.phys().flags & ds_flags::NOPROMOTE != 0 {
-            bail!(CrossDevice, "{name}: it cannot be promoted");
+            bail_about!(CrossDevice, &name, "it cannot be promoted");
         }
         let conflicts = self.promote_conflicts(clone)?;
         if !conflicts.is_empty() {
             let list = conflicts.join(", ");
-            bail!(Exists, "{name}: conflicting names of the parent: {list}");
+            bail_about!(Exists, &name, "conflicting names of the parent: {list}");
         }
         let (dir, old_dir) = (clone.dir(), old_head.dir());
         for (_, short) in &shared {
@@ -184,9 +183,10 @@ impl Dsl {
                 })
                 .any(|d| d.object() == root.object());
             if !below {
-                bail!(
+                bail_about!(
                     CrossDevice,
-                    "{name}: it would own what is encrypted under {}, which is not above it",
+                    &name,
+                    "it would own what is encrypted under {}, which is not above it",
                     root.full_name()
                 );
             }

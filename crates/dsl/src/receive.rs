@@ -12,7 +12,7 @@ use crate::history::NOTHING;
 use crate::props::{PropChange, PropValue};
 use crate::snapshot::space_after;
 use crate::{CreateArgs, Dataset, Dir, Dsl, NewKey, ReceivedKey};
-use base::{bail, Error, Kind, Result, Txg};
+use base::{bail, bail_about, Cause, Error, Kind, Result, Txg};
 use disk::dsl::{ds_flags, Used};
 use dmu::{SyncHooks, Tx};
 use std::sync::Arc;
@@ -217,10 +217,10 @@ impl Dsl {
             Place::New { parent, name } => (Arc::clone(parent), *name),
             Place::Existing(head) => {
                 if head.receiving()?.is_some() {
-                    bail!(
+                    bail_about!(
                         Busy,
-                        "{}: it is being received into, or keeps part of a stream",
-                        head.full_name()
+                        head.full_name(),
+                        "it is being received into, or keeps part of a stream"
                     );
                 }
                 (head.dir(), RECV)
@@ -270,56 +270,53 @@ impl Dsl {
         let Some(head) = e.target else {
             return match e.filled.snapshot_count()? {
                 0 => Ok(()),
-                _ => bail!(
-                    Exists,
-                    "{}: destination has snapshots",
-                    e.filled.full_name()
-                ),
+                _ => bail_about!(Exists, e.filled.full_name(), "destination has snapshots"),
             };
         };
         if let (Some(key), Some(have)) = (e.key, head.dir().key_object()?) {
             // The other key would take the place of the one all its blocks are encrypted with.
             if have.wrapped.guid != key.wrapped.guid {
-                bail!(
+                bail_about!(
                     Access,
-                    "{}: the stream is encrypted with another key",
-                    head.full_name()
+                    head.full_name(),
+                    "the stream is encrypted with another key"
                 );
             }
         }
         let base = self.base_of(e.filled)?;
         for (_, snap) in self.later_snapshots(head, base.as_deref())? {
             if !e.force {
-                bail!(
+                bail_about!(
                     Exists,
-                    "{}: destination has snapshots that the stream does not know",
-                    head.full_name()
+                    head.full_name(),
+                    "destination has snapshots that the stream does not know"
                 );
             }
             self.check_destroy_snapshot(&snap)?;
         }
         if let (Some(base), false) = (&base, e.force) {
             if head.is_modified_since(base)? {
-                bail!(
+                bail_about!(
                     Busy,
-                    "{}: destination has been modified since most recent snapshot",
-                    head.full_name()
+                    head.full_name(),
+                    "destination has been modified since most recent snapshot"
                 );
             }
         }
         if let Some(found) = head.snapshot_named(e.name)? {
             let goes = self.later_snapshots(head, base.as_deref())?;
             if !goes.iter().any(|(_, s)| s.object() == found.object()) {
-                bail!(Exists, "{}: snapshot already exists", found.full_name());
+                bail_about!(Exists, found.full_name(), "snapshot already exists");
             }
         }
         let (refquota, _) = head.ref_limits();
         if refquota != 0 && e.filled.phys().referenced_bytes > refquota {
-            bail!(
-                Quota,
-                "{}: the stream is larger than refquota",
-                head.full_name()
+            let e = Error::about(
+                Kind::Quota,
+                head.full_name(),
+                "the stream is larger than refquota",
             );
+            return Err(e.because(Cause::Refquota));
         }
         Ok(())
     }
@@ -466,7 +463,7 @@ impl Dsl {
     pub fn receive_abandon(&self, tx: &Tx, ds: &Arc<Dataset>) -> Result<()> {
         self.core.need_syncing(tx)?;
         if !ds.is_inconsistent() {
-            bail!(Invalid, "{}: it is complete", ds.full_name());
+            bail_about!(Invalid, ds.full_name(), "it is complete");
         }
         self.check_destroy(ds)?;
         ds.detach_objset();

@@ -2,7 +2,7 @@
 
 use crate::core::{bump, check_component, Triple, FULL_NAME_MAX};
 use crate::{limits, Dataset, Dir, Dsl};
-use base::{bail, Result};
+use base::{bail, bail_about, Result};
 use disk::dsl::{Used, DIR_USED_BREAKDOWN};
 use dmu::Tx;
 use std::sync::Arc;
@@ -92,10 +92,10 @@ impl Dsl {
         check_component(new)?;
         let full = format!("{}@{new}", head.full_name());
         if full.len() > FULL_NAME_MAX {
-            bail!(NameTooLong, "{full}: snapshot name is too long");
+            bail_about!(NameTooLong, &full, "snapshot name is too long");
         }
         if head.snapshot_named(new)?.is_some() {
-            bail!(Exists, "{full}: snapshot already exists");
+            bail_about!(Exists, &full, "snapshot already exists");
         }
         self.core.note("rename", &snap, format!("-> @{new}"));
         let stored = snap.snap_name()?.unwrap_or_else(|| old.to_string());

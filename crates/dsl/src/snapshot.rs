@@ -6,7 +6,7 @@ use crate::crypto::ENCRYPTION;
 use crate::history::NOTHING;
 use crate::{limits, Dataset, Dir, Dsl};
 use base::mutation::{mutated, Mutation};
-use base::{bail, Error, Kind, Result, Txg};
+use base::{bail, bail_about, Cause, Error, Kind, Result, Txg};
 use disk::dnode::objset::ObjsetPhys;
 use disk::dsl::{bookmark_flags, ds_flags, BookmarkPhys, DslDatasetPhys, Used};
 use dmu::{SyncHooks, Tx};
@@ -39,20 +39,20 @@ impl Dsl {
         }
         let full = format!("{}@{name}", head.full_name());
         if full.len() > FULL_NAME_MAX {
-            bail!(NameTooLong, "{full}: snapshot name is too long");
+            bail_about!(NameTooLong, &full, "snapshot name is too long");
         }
         if head.snapshot_named(name)?.is_some() {
-            bail!(Exists, "{full}: snapshot already exists");
+            bail_about!(Exists, &full, "snapshot already exists");
         }
         if head.is_inconsistent() {
-            bail!(
+            bail_about!(
                 Busy,
-                "{}: dataset is inconsistent: a receive did not end",
-                head.full_name()
+                head.full_name(),
+                "dataset is inconsistent: a receive did not end"
             );
         }
         if head.reserved_again() > head.dir().available().bytes {
-            bail!(NoSpace, "{full}: out of space");
+            bail_about!(NoSpace, &full, "out of space");
         }
         Ok(())
     }
@@ -66,11 +66,7 @@ impl Dsl {
         for (head, name) in list {
             self.check_snapshot(head, name)?;
             if !heads.insert(head.object()) {
-                bail!(
-                    Invalid,
-                    "{}: two snapshots at the same time",
-                    head.full_name()
-                );
+                bail_about!(Invalid, head.full_name(), "two snapshots at the same time");
             }
             let mut bytes = head.reserved_again();
             let mut at = Some(head.dir());
@@ -84,7 +80,7 @@ impl Dsl {
         }
         for (dir, bytes) in sums.values() {
             if *bytes > dir.available().bytes {
-                bail!(NoSpace, "{}: out of space", dir.full_name());
+                bail_about!(NoSpace, dir.full_name(), "out of space");
             }
         }
         Ok(())
@@ -110,22 +106,18 @@ impl Dsl {
     /// Whether the root pointer of a head is what a snapshot of this txg has to have.
     fn check_written(&self, tx: &Tx, head: &Arc<Dataset>) -> Result<()> {
         if head.phys().prev_snap_txg >= tx.txg() {
-            bail!(
-                Again,
-                "{}: a snapshot was made in this group",
-                head.full_name()
-            );
+            bail_about!(Again, head.full_name(), "a snapshot was made in this group");
         }
         let late = mutated(Mutation::SnapshotOfDirtySet);
         if !late && head.objset().is_some_and(|os| os.is_dirty_in(tx.txg())) {
-            bail!(
+            bail_about!(
                 Again,
-                "{}: it changes in this group and has not been written yet",
-                head.full_name()
+                head.full_name(),
+                "it changes in this group and has not been written yet"
             );
         }
         if self.core.version() < FAST_SNAPSHOTS && head.has_log()? {
-            bail!(Again, "{}: its intent log is not empty", head.full_name());
+            bail_about!(Again, head.full_name(), "its intent log is not empty");
         }
         Ok(())
     }
@@ -149,21 +141,17 @@ impl Dsl {
     /// Whether a snapshot can be destroyed now: no holds, no clones.
     pub fn check_destroy_snapshot(&self, snap: &Dataset) -> Result<()> {
         if snap.is_kept() {
-            bail!(Busy, "{}: dataset is busy", snap.full_name());
+            bail_about!(Busy, snap.full_name(), "dataset is busy");
         }
         let p = snap.phys();
         if !p.is_snapshot() {
             bail!(Invalid, "{} is not a snapshot", snap.full_name());
         }
         if snap.holds()? > 0 {
-            bail!(Busy, "{}: it's being held", snap.full_name());
+            bail_about!(Busy, snap.full_name(), "it's being held");
         }
         if p.num_children > 1 {
-            bail!(
-                Exists,
-                "{}: snapshot has dependent clones",
-                snap.full_name()
-            );
+            bail_about!(Exists, snap.full_name(), "snapshot has dependent clones");
         }
         Ok(())
     }
@@ -180,7 +168,7 @@ impl Dsl {
     pub fn destroy_snapshot_deferred(&self, tx: &Tx, snap: &Arc<Dataset>) -> Result<()> {
         // Nothing destroys it later, when it is not kept any more.
         if snap.is_kept() {
-            bail!(Busy, "{}: dataset is busy", snap.full_name());
+            bail_about!(Busy, snap.full_name(), "dataset is busy");
         }
         match self.check_destroy_snapshot(snap) {
             Ok(()) => self.destroy_snapshot(tx, snap),
@@ -297,10 +285,10 @@ impl Dataset {
     pub fn written_since_bookmark(&self, mark: &BookmarkPhys) -> Result<u64> {
         let name = self.full_name();
         if mark.flags & bookmark_flags::HAS_FBN == 0 {
-            bail!(Unsupported, "{name}: the bookmark keeps no sizes");
+            bail_about!(Unsupported, &name, "the bookmark keeps no sizes");
         }
         if self.is_snapshot() && self.phys().creation_txg < mark.creation_txg {
-            bail!(CrossDevice, "{name}: the bookmark is of a later moment");
+            bail_about!(CrossDevice, &name, "the bookmark is of a later moment");
         }
         let mut sum = self.phys().referenced_bytes as i64 - mark.referenced[0] as i64;
         let mut at = self.me_arc()?;
@@ -626,17 +614,17 @@ impl Dsl {
         };
         let s = snap.phys();
         if s.creation_txg >= tx.txg() {
-            bail!(
+            bail_about!(
                 Again,
-                "{}: the snapshot was made in this group",
-                head.full_name()
+                head.full_name(),
+                "the snapshot was made in this group"
             );
         }
         if let Some((name, _)) = head.bookmarks_after(s.creation_txg)?.first() {
-            bail!(
+            bail_about!(
                 Exists,
-                "{}: bookmark '{name}' is younger than the snapshot",
-                head.full_name()
+                head.full_name(),
+                "bookmark '{name}' is younger than the snapshot"
             );
         }
         self.check_rollback(head, &snap)?;
@@ -652,19 +640,16 @@ impl Dsl {
     pub fn check_rollback(&self, head: &Dataset, snap: &Dataset) -> Result<()> {
         let (refquota, reserved) = head.ref_limits();
         if refquota != 0 && snap.phys().referenced_bytes > refquota {
-            bail!(
-                Quota,
-                "{}: the snapshot is larger than refquota",
-                head.full_name()
+            let e = Error::about(
+                Kind::Quota,
+                head.full_name(),
+                "the snapshot is larger than refquota",
             );
+            return Err(e.because(Cause::Refquota));
         }
         let again = head.phys().unique_bytes.min(reserved);
         if again > head.dir().available().bytes {
-            bail!(
-                NoSpace,
-                "{}: no room for its refreservation",
-                head.full_name()
-            );
+            bail_about!(NoSpace, head.full_name(), "no room for its refreservation");
         }
         Ok(())
     }

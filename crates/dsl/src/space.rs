@@ -144,10 +144,7 @@ impl Dataset {
             } else {
                 Kind::NoSpace
             };
-            Err(Error::new(
-                kind,
-                format!("{}: no space left", self.full_name()),
-            ))
+            Err(Error::about(kind, self.full_name(), "no space left"))
         };
         if a.bytes == 0 {
             return match pending {

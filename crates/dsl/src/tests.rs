@@ -9,6 +9,7 @@ mod units;
 
 use crate::*;
 use base::Txg;
+use disk::feature::guid;
 use disk::{os_type, ObjType};
 use dmu::testing::Rig;
 use dmu::{NewObject, Objset, Tx, WritePolicy};
@@ -257,7 +258,7 @@ impl Pool {
 
     fn has_bookmarks(&self) -> bool {
         let s = self.store.as_ref();
-        s.is_some_and(|s| s.is_enabled("com.delphix:bookmark_written"))
+        s.is_some_and(|s| s.is_enabled(guid::BOOKMARK_WRITTEN))
     }
 
     fn upgrade(&mut self, version: u64) {

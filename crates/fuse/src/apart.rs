@@ -79,7 +79,9 @@ fn send(socket: BorrowedFd<'_>, files: &[OwnedFd]) -> io::Result<usize> {
     let files: Vec<BorrowedFd<'_>> = files.iter().map(AsFd::as_fd).collect();
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MOST))];
     let mut control = SendAncillaryBuffer::new(&mut space);
-    if !files.is_empty() && !control.push(SendAncillaryMessage::ScmRights(&files)) {
+    // The space may be aligned so that one more fits, which the kernel refuses with EINVAL.
+    let fits = files.len() <= MOST;
+    if !files.is_empty() && !(fits && control.push(SendAncillaryMessage::ScmRights(&files))) {
         return Err(io::Error::from_raw_os_error(libc::EMFILE));
     }
     net::sendmsg(

@@ -14,7 +14,7 @@ pub enum ReaddirPlus {
 /// How requests and answers travel between kernel and daemon.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Transport {
-    /// What has proved to be better on the whole (docs/performance.md): the device.
+    /// What has proved to be better on the whole (docs/costs.md): the device.
     #[default]
     Auto,
     /// Read from and written to `/dev/fuse`.

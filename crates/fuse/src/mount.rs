@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use base::{bail, Error, Kind, Result};
+use base::{bail, Cause, Error, Kind, Result};
 use rustix::mount::{MountFlags, UnmountFlags};
 use rustix::net::{self, AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, SocketType};
 
@@ -390,7 +390,7 @@ fn mount_by_helper(path: &Path, o: &MountOptions) -> Result<OwnedFd> {
             } else {
                 Kind::Io
             };
-            Err(Error::new(
+            let e = Error::new(
                 kind,
                 format!(
                     "{HELPER} could not mount {} on {}: {}",
@@ -402,7 +402,12 @@ fn mount_by_helper(path: &Path, o: &MountOptions) -> Result<OwnedFd> {
                         why
                     }
                 ),
-            ))
+            );
+            // What the helper prints is all there is to go by.
+            Err(match why.contains("failed to access mountpoint") {
+                true => e.because(Cause::HiddenMountPoint),
+                false => e,
+            })
         }
         Err(e) => bail!(Io, "talking to {HELPER}: {e}"),
     }

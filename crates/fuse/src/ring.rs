@@ -47,7 +47,7 @@ const MOST_FIRST: usize = 256;
 /// Threads a queue begins with, if the configuration allows as many.
 const FIRST_OF_QUEUE: usize = 4;
 
-/// Whether [`Transport::Auto`] means io_uring (docs/performance.md has the figures).
+/// Whether [`Transport::Auto`] means io_uring (docs/costs.md has the figures).
 const AUTO: bool = false;
 
 /// How often, and how many times, it is looked whether the kernel has a new entry.

@@ -8,6 +8,7 @@ use crate::spares::create_dspares;
 use crate::tops::{create_zap_map, write_bias, Metaslabs};
 use crate::{Pool, Shared, Tunables, VERSION_FEATURES};
 use base::{bail, Error, Result, TXG_INITIAL};
+use disk::feature::guid;
 use disk::feature::Feature;
 use disk::uberblock::Uberblock;
 use disk::{os_type, ObjType};
@@ -41,8 +42,8 @@ pub(crate) fn mos_policy(version: u64, f: &dyn Features) -> WritePolicy {
         checksum: 7,
         copies: 3,
         meta_compress: meta_compress(f),
-        hole_birth: f.is_active("com.delphix:hole_birth"),
-        embedded_data: f.is_active("com.delphix:embedded_data"),
+        hole_birth: f.is_active(guid::HOLE_BIRTH),
+        embedded_data: f.is_active(guid::EMBEDDED_DATA),
         max_copies: if version < 2 { 1 } else { 3 },
         is_mos: true,
         used_bytes: version >= 3,
@@ -53,7 +54,7 @@ pub(crate) fn mos_policy(version: u64, f: &dyn Features) -> WritePolicy {
 }
 
 pub(crate) fn meta_compress(f: &dyn Features) -> u8 {
-    if f.is_active("org.illumos:lz4_compress") {
+    if f.is_active(guid::LZ4_COMPRESS) {
         codec::compress::LZ4
     } else {
         codec::compress::LZJB
@@ -166,7 +167,7 @@ fn create_mos(engine: Engine, tx: &Tx, spec: &CreateSpec) -> Result<Arc<Pool>> {
     let mut salt = [0; 32];
     engine.env.rng.fill(&mut salt);
     if version >= VERSION_FEATURES {
-        z.add(tx, "org.illumos:checksum_salt", &Value::bytes(&salt))?;
+        z.add(tx, disk::mos_keys::CHECKSUM_SALT, &Value::bytes(&salt))?;
         engine.zio.set_salt(salt);
     }
     let maps = engine.space_maps(&mos);

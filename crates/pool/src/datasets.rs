@@ -7,6 +7,7 @@ use base::sync::MutexExt;
 use base::{bail, Result};
 use codec::compress;
 use disk::dnode::flags;
+use disk::feature::guid;
 use disk::objset as os_phys;
 use disk::os_type;
 use dmu::{Objset, Tx, WritePolicy};
@@ -56,7 +57,7 @@ impl Pool {
         let version = self.version();
         let f = self.features();
         let num = |name: &str| prop_number(ds, name);
-        let lz4 = f.is_active("org.illumos:lz4_compress");
+        let lz4 = f.is_active(guid::LZ4_COMPRESS);
         let (alg, level) =
             compress::from_property(num("compression")?).unwrap_or((compress::ON, 0));
         let checksum = match num("checksum")? {
@@ -65,7 +66,7 @@ impl Pool {
         };
         let accounting = if version < 15 {
             0
-        } else if f.is_enabled("org.zfsonlinux:userobj_accounting") {
+        } else if f.is_enabled(guid::USEROBJ_ACCOUNTING) {
             flags::USERUSED_ACCOUNTED | flags::USEROBJUSED_ACCOUNTED
         } else {
             flags::USERUSED_ACCOUNTED
@@ -87,8 +88,8 @@ impl Pool {
             copies: num("copies")?.clamp(1, 3) as u8,
             redundant_metadata: num("redundant_metadata")? as u8,
             meta_compress: meta_compress(f),
-            hole_birth: f.is_active("com.delphix:hole_birth"),
-            embedded_data: f.is_active("com.delphix:embedded_data"),
+            hole_birth: f.is_active(guid::HOLE_BIRTH),
+            embedded_data: f.is_active(guid::EMBEDDED_DATA),
             max_copies: if version < 2 { 1 } else { 3 },
             is_mos: false,
             used_bytes: version >= 3,
@@ -190,11 +191,11 @@ impl Pool {
             let mut f = os_phys::USERACCT_COMPLETE;
             if policy.accounting_flags & flags::USEROBJUSED_ACCOUNTED != 0 {
                 f |= os_phys::USEROBJACCT_COMPLETE;
-                ds.activate_feature(tx, "org.zfsonlinux:userobj_accounting")?;
+                ds.activate_feature(tx, guid::USEROBJ_ACCOUNTING)?;
             }
             if self.has_project_quota() {
                 f |= os_phys::PROJECTQUOTA_COMPLETE;
-                ds.activate_feature(tx, "org.zfsonlinux:project_quota")?;
+                ds.activate_feature(tx, guid::PROJECT_QUOTA)?;
             }
             os.set_os_flags(tx, f);
         }

@@ -35,7 +35,7 @@ pub struct RemovingPhys {
 impl RemovingPhys {
     /// Reads the entry; `None` if nothing was ever removed.
     pub fn read(mos: &Arc<Objset>) -> Result<Option<RemovingPhys>> {
-        let Some(v) = Zap::new(&mos.hold(1)?).get_value("com.delphix:removing")? else {
+        let Some(v) = Zap::new(&mos.hold(1)?).get_value(disk::mos_keys::REMOVING)? else {
             return Ok(None);
         };
         let [state, vdev, prev, start, end, to_copy, copied] = v.ints()[..] else {

@@ -57,6 +57,7 @@ pub use create::CreateSpec;
 pub use datasets::{prop_number, OpenSet};
 pub use ddt::{pack_entry, unpack_entry, Ddts};
 pub use devices::{SpaceAllocator, TreeDevices};
+use disk::feature::guid;
 pub use errlog::ErrLog;
 pub use indirect::{Expansion, RemovingPhys};
 pub use jobs::{Budget, Job, JobState, JobStatus, Progress, Step};
@@ -224,7 +225,7 @@ impl Pool {
     }
 
     pub(crate) fn has_project_quota(&self) -> bool {
-        self.features.is_enabled("org.zfsonlinux:project_quota")
+        self.features.is_enabled(guid::PROJECT_QUOTA)
     }
 
     /// The configuration must be written with the next txg.
@@ -283,23 +284,22 @@ impl Pool {
 
 impl MapFeatures for Pool {
     fn histogram(&self) -> bool {
-        self.features.is_enabled("com.delphix:spacemap_histogram")
+        self.features.is_enabled(guid::SPACEMAP_HISTOGRAM)
     }
     fn v2(&self) -> bool {
-        self.features.is_enabled("com.delphix:spacemap_v2")
+        self.features.is_enabled(guid::SPACEMAP_V2)
     }
     fn log(&self) -> bool {
-        self.features.is_enabled("com.delphix:log_spacemap") && self.vdev_zaps
+        self.features.is_enabled(guid::LOG_SPACEMAP) && self.vdev_zaps
     }
     fn count_histogram(&self, tx: &Tx, delta: i64) -> Result<()> {
-        self.features
-            .activate(tx, "com.delphix:spacemap_histogram", delta)
+        self.features.activate(tx, guid::SPACEMAP_HISTOGRAM, delta)
     }
     fn activate_log(&self, tx: &Tx) -> Result<()> {
-        if self.features.is_active("com.delphix:log_spacemap") {
+        if self.features.is_active(guid::LOG_SPACEMAP) {
             return Ok(());
         }
-        self.features.activate(tx, "com.delphix:log_spacemap", 1)
+        self.features.activate(tx, guid::LOG_SPACEMAP, 1)
     }
 }
 

@@ -18,7 +18,6 @@ use vdev::{keys, VdevTree};
 use zap::Zap;
 
 /// Directory entry of the checkpoint's uberblock.
-const CHECKPOINT: &str = "com.delphix:zpool_checkpoint";
 /// Directory entry of pools that count space without parity and padding.
 const DEFLATE: &str = "deflate";
 
@@ -174,7 +173,7 @@ fn check_readable(config: &NvList) -> Result<()> {
 
 /// The uberblock of the checkpoint of a pool whose newest txg is `newest`.
 fn checkpoint_of(mos: &Arc<Objset>, newest: Txg) -> Result<Uberblock> {
-    let words = Zap::new(&mos.hold(1)?).get_value(CHECKPOINT)?;
+    let words = Zap::new(&mos.hold(1)?).get_value(disk::mos_keys::CHECKPOINT)?;
     let Some(words) = words else {
         bail!(NotFound, "the pool has no checkpoint");
     };

@@ -109,7 +109,7 @@ fn open_features(
 
 /// Salted checksums need the pool's salt.
 fn load_salt(mos: &Arc<Objset>, e: &Engine) -> Result<()> {
-    let Some(v) = Zap::new(&mos.hold(1)?).get_value("org.illumos:checksum_salt")? else {
+    let Some(v) = Zap::new(&mos.hold(1)?).get_value(disk::mos_keys::CHECKSUM_SALT)? else {
         return Ok(());
     };
     let ints = v.ints();
@@ -134,7 +134,7 @@ fn load_tops(e: &Engine, mos: &Arc<Objset>, shares: &Shares) -> Result<Arc<Space
     for t in e.tree.tops().iter() {
         rooms.register(t, Metaslabs::OnDisk)?;
     }
-    if let Some(z) = directory(mos, "com.delphix:log_spacemap_zap")? {
+    if let Some(z) = directory(mos, disk::mos_keys::LOG_SPACEMAP_ZAP)? {
         maps.open_logs(z)?;
     }
     maps.give_hints(&e.space)?;
@@ -188,7 +188,7 @@ impl Pool {
         };
         r.map_err(|e| {
             let kind = e.kind;
-            Error::new(kind, format!("cannot import '{name}': {e}"))
+            Error::sentence(kind, format!("cannot import '{name}': {e}"))
         })
     }
 

@@ -8,7 +8,7 @@
 //!    txg is on disk.
 
 use crate::Pool;
-use base::{bail, Kind, Result};
+use base::{bail_about, Kind, Result};
 use dmu::Tx;
 use dsl::{Caller, CreateArgs, Dataset, Dir};
 use std::sync::Arc;
@@ -88,7 +88,7 @@ impl Pool {
     /// its intent log is empty afterwards. See [`dsl::Dsl::rollback`].
     pub fn rollback(&self, tx: &Tx, head: &Arc<Dataset>) -> Result<()> {
         if self.is_open(head) {
-            bail!(Busy, "{}: dataset is busy", head.full_name());
+            bail_about!(Busy, head.full_name(), "dataset is busy");
         }
         if let Some(snap) = head.prev()? {
             self.root_is_readable(&snap)?;
@@ -163,10 +163,10 @@ impl Pool {
             let set = self.open_set(head.object());
             let Some(zil) = set.as_ref().and_then(|s| s.zil()) else {
                 if !self.has_no_log(head)? {
-                    bail!(
+                    bail_about!(
                         Busy,
-                        "{}: its intent log has not been replayed: mount it first",
-                        head.full_name()
+                        head.full_name(),
+                        "its intent log has not been replayed: mount it first"
                     );
                 }
                 continue;

@@ -201,7 +201,7 @@ impl SpaceMaps {
             // One value per metaslab, all zero: make the first block real so that it has a size.
             dn.write(tx, 0, &vec![0; 8 * top.ms.len().max(1)])?;
             let zdn = self.mos.hold(top.zap)?;
-            Zap::new(&zdn).update_u64(tx, "com.delphix:ms_unflushed_phys_txgs", dn.object())?;
+            Zap::new(&zdn).update_u64(tx, disk::mos_keys::UNFLUSHED_TXGS, dn.object())?;
             top.unflushed_object = dn.object();
         }
         Ok(())
@@ -226,7 +226,7 @@ impl SpaceMaps {
         let mut unflushed = vec![0; count as usize * 8];
         if zap != 0 {
             let zdn = self.mos.hold(zap)?;
-            if let Some(o) = Zap::new(&zdn).get("com.delphix:ms_unflushed_phys_txgs")? {
+            if let Some(o) = Zap::new(&zdn).get(disk::mos_keys::UNFLUSHED_TXGS)? {
                 top.unflushed_object = o;
                 self.mos.hold(o)?.read(0, &mut unflushed)?;
             }
@@ -465,7 +465,7 @@ impl SpaceMaps {
         if inner.log_zap == 0 {
             let o = zap::create_object(&self.mos, tx, ObjType::ZAP_METADATA, 0)?.object();
             let dir = self.mos.hold(1)?;
-            Zap::new(&dir).add_u64(tx, "com.delphix:log_spacemap_zap", o)?;
+            Zap::new(&dir).add_u64(tx, disk::mos_keys::LOG_SPACEMAP_ZAP, o)?;
             f.activate_log(tx)?;
             inner.log_zap = o;
         }

@@ -25,6 +25,7 @@ use crate::shared::Shares;
 use crate::spacemaps::TopShape;
 use crate::{MapFeatures, Pool, SpaceMaps};
 use base::{bail, Result};
+use disk::feature::guid;
 use disk::ObjType;
 use dmu::{Objset, Tx};
 use dsl::Features;
@@ -34,14 +35,14 @@ use vdev::{keys, Bias, TopSpec, Vdev, VdevKind, VdevTree};
 use zap::Zap;
 
 /// Key of a top-level vdev's ZAP: what the vdev is for.
-const BIAS: &str = "org.zfsonlinux:allocation_bias";
+const BIAS: &str = disk::mos_keys::ALLOCATION_BIAS;
 /// Vdevs with more metaslabs than this set one aside for the intent log (pool format §16.6).
 const EMBEDDED_LOG_MIN_MS: u64 = 64;
 /// Object-directory key: the ZAPs of all vdevs.
-pub(crate) const ZAP_MAP: &str = "com.delphix:vdev_zap_map";
+pub(crate) const ZAP_MAP: &str = disk::mos_keys::VDEV_ZAP_MAP;
 
 /// Feature counted for every special or dedup vdev.
-const ALLOCATION_CLASSES: &str = "org.zfsonlinux:allocation_classes";
+const ALLOCATION_CLASSES: &str = guid::ALLOCATION_CLASSES;
 
 /// Notes in the ZAP of a new top-level vdev what it is kept for.
 pub(crate) fn write_bias(
@@ -189,7 +190,7 @@ pub(crate) fn create_zap_map(
 ) -> Result<()> {
     let map = zap::create_object(mos, tx, ObjType::ZAP_METADATA, 0)?;
     Zap::new(&mos.hold(1)?).add_u64(tx, ZAP_MAP, map.object())?;
-    let v2 = "com.klarasystems:vdev_zaps_v2";
+    let v2 = guid::VDEV_ZAPS_V2;
     if features.is_enabled(v2) {
         let root = zap::create_object(mos, tx, ObjType::ZAP_METADATA, 0)?.object();
         Zap::new(&map).add_int(tx, root)?;

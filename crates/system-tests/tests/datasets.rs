@@ -4,6 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::Path;
+use std::time::Duration;
 use system_tests::Rig;
 use testkit::fixture;
 
@@ -260,6 +261,25 @@ fn mounting() {
 }
 
 /// Options of a mount that is there: others instead of those it has.
+#[test]
+fn zfs_wait_returns_when_an_unlinked_file_is_closed() {
+    let Some((mut rig, mnt)) = tank("ds-wait") else {
+        return;
+    };
+    rig.zfs(&["wait", "tank"]);
+    let open = fs::File::create(format!("{mnt}/gone")).unwrap();
+    fs::remove_file(format!("{mnt}/gone")).unwrap();
+    let mut wait = rig.command("zfs", &["wait", "-t", "deleteq", "tank"]);
+    let mut wait = wait.spawn().unwrap();
+    std::thread::sleep(Duration::from_secs(1));
+    let early = wait.try_wait().unwrap();
+    drop(open);
+    let status = system_tests::wait(&mut wait, Duration::from_secs(60)).expect("zfs wait returns");
+    assert_eq!((early, status.code()), (None, Some(0)));
+    refused(&rig, &["wait", "tank/none"], "dataset does not exist");
+    rig.stop();
+}
+
 #[test]
 fn remounting() {
     let Some((mut rig, mnt)) = tank("ds-remount") else {

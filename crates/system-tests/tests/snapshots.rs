@@ -2,7 +2,10 @@
 
 use std::fs;
 use std::io::Write;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 use system_tests::Rig;
 
 /// A pool `tank` mounted in the rig's place for mounts.
@@ -594,4 +597,72 @@ fn snapshots_take_clones_along_only_if_told_to() {
     rig.zpool(&["export", "tank"]);
     rig.zdb_check("tank");
     rig.stop();
+}
+
+/// System calls that make snapshots wait for the command that unmounts their file system, which waits for them.
+#[test]
+fn a_forced_export_does_not_wait_for_snapshots_made_by_mkdir() {
+    let Some((mut rig, mnt)) = tank("mkdir-export") else {
+        return;
+    };
+    let dir = mnt.join(".zfs/snapshot");
+    for round in 0..5 {
+        let stop = AtomicBool::new(false);
+        std::thread::scope(|s| {
+            for n in 0..6 {
+                let (dir, stop) = (&dir, &stop);
+                s.spawn(move || {
+                    let name = dir.join(format!("s{round}-{n}"));
+                    while !stop.load(Ordering::Relaxed) {
+                        let _ = fs::create_dir(&name);
+                        let _ = fs::remove_dir(&name);
+                    }
+                });
+            }
+            std::thread::sleep(Duration::from_millis(300));
+            let ended = rig.soon(Duration::from_secs(45), "zpool", &["export", "-f", "tank"]);
+            stop.store(true, Ordering::Relaxed);
+            ended.ok();
+        });
+        let disks = rig.disks();
+        rig.zpool(&["import", "-d", disks.to_str().unwrap(), "tank"]);
+        let left = list(&rig, "snapshot");
+        assert!(left.len() <= 6 * (round + 1), "{left:?}");
+    }
+    rig.zpool(&["export", "tank"]);
+    rig.zdb_check("tank");
+    rig.stop();
+}
+
+/// Only what the key opened is closed: an open file of a snapshot of another file system stays what it is.
+#[test]
+fn unloading_a_key_leaves_snapshots_of_others_open() {
+    let Some((rig, mnt)) = tank("snap-unload") else {
+        return;
+    };
+    let key = rig.disks().join("key");
+    fs::write(&key, [7; 32]).unwrap();
+    let key = key.display();
+    rig.sh(&format!(
+        "zfs create tank/plain
+         zfs create -o encryption=on -o keyformat=raw -o keylocation=file://{key} tank/secret"
+    ));
+    for fs_name in ["plain", "secret"] {
+        fs::write(mnt.join(fs_name).join("f"), vec![5; 400_000]).unwrap();
+    }
+    rig.zfs(&["snapshot", "-r", "tank@s"]);
+    let of = |fs_name: &str| mnt.join(fs_name).join(".zfs/snapshot/s/f");
+    assert_eq!(fs::read(of("secret")).unwrap().len(), 400_000);
+    rig.zfs(&["unmount", "tank/secret"]);
+    let open = fs::File::open(of("plain")).unwrap();
+    let before = open.metadata().unwrap();
+    rig.zfs(&["unload-key", "tank/secret"]);
+    let mut data = vec![0; 400_000];
+    std::os::unix::fs::FileExt::read_exact_at(&open, &mut data, 0).unwrap();
+    assert!(data.iter().all(|b| *b == 5));
+    let after = fs::metadata(of("plain")).unwrap();
+    let id = |m: &fs::Metadata| (m.dev(), m.ino());
+    assert_eq!(id(&before), id(&after));
+    drop(open);
+    rig.zpool(&["export", "tank"]);
 }

@@ -357,6 +357,7 @@ fn calls(rig: &Rig) -> Vec<Vec<u8>> {
         ("Redact", p(r#"{"snapshot":"tank@a","bookmark":"m","snaps":["tank/c@a"]}"#)),
         ("Holds", p(r#"{"snapshots":["tank@a"],"recursive":true}"#)),
         ("Diff", p(r#"{"from":"tank@a","to":"tank"}"#)),
+        ("DatasetActivity", p(r#"{"dataset":"tank/b"}"#)),
         ("SpaceHeld", p(r#"{"dataset":"tank","recursive":true}"#)),
         ("Permissions", p(r#"{"dataset":"tank/b"}"#)),
         ("PermissionsGive", p(r#"{"dataset":"tank/b","list":[{"to":{"user":7},"local":true,"permissions":["mount","@s"]},{"to":{"set":"@s"},"permissions":["hold"]}]}"#)),

@@ -1,4 +1,4 @@
-//! `zfs holds`, `zfs userspace` and its relatives, `zfs read`.
+//! `zfs holds`, `zfs userspace` and its relatives, `zfs read`, `zfs wait`.
 
 use crate::common;
 use api::{Reply, Request, SpaceRow, Whose};
@@ -290,10 +290,75 @@ pub fn read(args: &Parsed, cx: &mut Cx<'_>) -> Outcome {
     }
 }
 
+/// What `zfs wait` can wait for.
+const ACTIVITIES: [&str; 1] = ["deleteq"];
+
+/// `zfs wait`
+pub fn wait(args: &Parsed, cx: &mut Cx<'_>) -> Outcome {
+    let mut wanted: Vec<&str> = args.all("t").flat_map(|list| list.split(',')).collect();
+    if let Some(word) = wanted.iter().find(|w| !ACTIVITIES.contains(w)) {
+        return Err(Fail::Usage(format!("invalid activity '{word}'")));
+    }
+    if wanted.is_empty() {
+        wanted.extend(ACTIVITIES);
+    }
+    let name = match args.operands.as_slice() {
+        [] => return Err(Fail::Usage("missing 'filesystem' argument".into())),
+        [name] => name,
+        _ => return Err(Fail::Usage("too many arguments".into())),
+    };
+    names::check_dataset(name, Want::Filesystem)
+        .map_err(|why| Fail::Error(format!("cannot open '{name}': {why}")))?;
+    let request = Request::DatasetActivity {
+        dataset: name.clone(),
+    };
+    loop {
+        let now = match cx.ask(&request) {
+            Ok(Reply::Activity(now)) => now,
+            Ok(other) => return Err(cx.fail_plain(&unexpected(&other))),
+            Err(e) => return Err(cx.fail(&e, "wait for", name)),
+        };
+        let running = |word: &&str| now.iter().any(|a| a.name == *word && a.running);
+        if !wanted.iter().any(running) {
+            return Ok(0);
+        }
+        std::thread::sleep(std::time::Duration::from_millis(200));
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use crate::testing::{run, tree, Fake};
-    use api::{Answer, Hold, Reply, SpaceRow, Whose};
+    use api::{Activity, Answer, Hold, Reply, Request, SpaceRow, Whose};
+
+    #[test]
+    fn wait_asks_until_the_activity_has_ended() {
+        let deleteq = |remaining| {
+            Reply::Activity(vec![Activity {
+                name: "deleteq".into(),
+                running: remaining > 0,
+                remaining,
+            }])
+        };
+        let mut fake = Fake::with(tree());
+        fake.answer = Some(deleteq(0));
+        fake.first.extend([deleteq(3), deleteq(1)]);
+        let done = run("wait -t deleteq tank/a", &mut fake);
+        assert_eq!(done, (0, String::new(), String::new()));
+        let request = Request::DatasetActivity {
+            dataset: "tank/a".into(),
+        };
+        assert_eq!(fake.seen, vec![request; 3]);
+        assert_eq!(run("wait tank/a", &mut fake).0, 0);
+        assert_eq!(fake.seen.len(), 4);
+        let (status, _, err) = run("wait -t deleteq,scrub tank/a", &mut fake);
+        assert_eq!(status, 2);
+        assert!(err.starts_with("invalid activity 'scrub'\n"), "{err}");
+        assert_eq!(run("wait", &mut fake).0, 2);
+        assert_eq!(run("wait tank tank/a", &mut fake).0, 2);
+        assert_eq!(run("wait tank/a@1", &mut fake).0, 1);
+        assert_eq!(fake.seen.len(), 4);
+    }
 
     #[test]
     fn holds() {

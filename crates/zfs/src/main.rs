@@ -58,6 +58,7 @@ fn run(sub: &'static Sub, args: &Parsed, cx: &mut Cx<'_>) -> Outcome {
         "projectspace" => look::space(api::Whose::Project, args, cx),
         "space" => space::space(args, cx),
         "read" => look::read(args, cx),
+        "wait" => look::wait(args, cx),
         other => Err(cli::Fail::Error(format!(
             "zfs {other}: not available in this version yet"
         ))),

@@ -9,6 +9,8 @@ pub struct Fake {
     pub datasets: Vec<Dataset>,
     pub refuse: Option<ApiError>,
     pub answer: Option<Reply>,
+    /// Answers to the first requests, in this order.
+    pub first: std::collections::VecDeque<Reply>,
     pub seen: Vec<Request>,
 }
 
@@ -75,6 +77,9 @@ impl Backend for Fake {
         self.seen.push(request.clone());
         if let Some(e) = &self.refuse {
             return Err(e.clone());
+        }
+        if let Some(a) = self.first.pop_front() {
+            return Ok(a);
         }
         if let Some(a) = &self.answer {
             return Ok(a.clone());

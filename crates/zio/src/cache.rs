@@ -32,7 +32,7 @@ const ENTRY: u64 = 192;
 
 /// Part of the room for what was asked for more than once while it was there. The rest is for what is
 /// new: the more of it, the sooner the cache follows when something else is wanted, and the less a scan
-/// leaves (docs/performance.md has hit rates).
+/// leaves (docs/costs.md has hit rates).
 const HOT: f64 = 0.8;
 
 #[derive(Clone)]

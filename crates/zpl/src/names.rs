@@ -56,6 +56,11 @@ pub fn remove(dn: &Dnode, tx: &Tx, name: &[u8]) -> Result<()> {
     Zap::new(dn).longname(true).remove(tx, name)
 }
 
+/// Number of entries.
+pub fn count(dn: &Dnode) -> Result<u64> {
+    Zap::new(dn).count()
+}
+
 /// All entries.
 pub fn each(dn: &Dnode, mut f: impl FnMut(&[u8], &[u64]) -> Result<()>) -> Result<()> {
     for e in Zap::new(dn).iter() {

@@ -58,6 +58,12 @@ impl Zfs {
         }
     }
 
+    /// How many objects are on the delete queue: those without a link that are in use or being freed, and
+    /// those of which a block cannot be found.
+    pub fn unlinked_count(&self) -> Result<u64> {
+        names::count(&self.unlinked)
+    }
+
     /// At mount: frees everything on the delete queue that nobody has adopted.
     pub(crate) fn drain_unlinked(&self) -> Result<()> {
         let mut objects = Vec::new();

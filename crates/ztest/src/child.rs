@@ -10,11 +10,10 @@ use crate::work::{Counts, Worker};
 use crate::{acks_file, Dice};
 use base::sync::MutexExt;
 use base::{Kind, Result};
-use pool::Pool;
 use std::fs::OpenOptions;
 use std::os::unix::fs::FileExt;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 /// How long a group stays open, roughly.
@@ -154,7 +153,7 @@ fn work(o: &Options, seed: u64, time: Duration, rot: bool) -> Result<()> {
             }
         });
         s.spawn(|| {
-            if let Err(e) = snapshots(&pool, o, &sets, Dice::new(d1), &stop) {
+            if let Err(e) = snapshots(&desk, &sets, Dice::new(d1), &stop) {
                 fail(e);
             }
         });
@@ -220,25 +219,11 @@ fn work(o: &Options, seed: u64, time: Duration, rot: bool) -> Result<()> {
 }
 
 /// Makes and destroys snapshots.
-fn snapshots(
-    pool: &Arc<Pool>,
-    o: &Options,
-    sets: &[Fs],
-    mut dice: Dice,
-    stop: &AtomicBool,
-) -> Result<()> {
+fn snapshots(desk: &Desk<'_>, sets: &[Fs], mut dice: Dice, stop: &AtomicBool) -> Result<()> {
     while !stop.load(Ordering::Relaxed) {
         std::thread::sleep(Duration::from_millis(100 + dice.below(400)));
         let fs = &sets[dice.below(sets.len() as u64) as usize];
-        let (name, of) = (fs.name.clone(), o.pool.clone());
-        let snap = format!("s{}", dice.below(6));
-        let done = pool.task(move |pool, tx| {
-            let head = Fs::dataset(pool, &of, name.as_deref())?;
-            match head.snapshot_named(&snap)? {
-                Some(s) => pool.dsl.destroy_snapshot(tx, &s),
-                None => pool.snapshot_in(tx, &[(head, snap)]),
-            }
-        });
+        let done = desk.change_snapshot(fs.name.as_deref(), &format!("s{}", dice.below(6)));
         match done {
             Err(e) if !matches!(e.kind, Kind::NoSpace | Kind::Quota) => {
                 return Err(e.context("a snapshot"));

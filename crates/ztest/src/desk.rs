@@ -234,6 +234,24 @@ impl<'a> Desk<'a> {
         self.absent(&full)
     }
 
+    /// Destroys a snapshot of a file system, or makes it if there is none.
+    pub fn change_snapshot(&self, name: Option<&str>, snap: &str) -> Result<()> {
+        let full = format!("{}@{snap}", self.full(name));
+        let commands = Commands(self.admin.clone());
+        let pool = self.pool()?;
+        match pool.dsl.dataset(&full) {
+            Ok(_) => {
+                commands.destroy(&full)?;
+                self.absent(&full)
+            }
+            Err(e) if e.kind == Kind::NotFound => {
+                commands.snapshot(&full)?;
+                pool.dsl.dataset(&full).map(drop)
+            }
+            Err(e) => Err(e),
+        }
+    }
+
     /// A user gets a permission, uses it and loses it; without it the user is refused.
     fn delegate(&self, name: &str) -> Result<()> {
         let full = self.full(Some(name));
@@ -416,10 +434,10 @@ mod tests {
     /// Some commands by one thread, and what is left.
     fn life(d: &Desk<'_>) -> Result<()> {
         let lives = d.lives(true)?;
-        for seed in 0..3 {
+        for seed in 0..5 {
             let mut dice = Dice::new(seed);
             let mut done = 0;
-            for _ in 0..120 {
+            for _ in 0..240 {
                 done += u32::from(lives.step(&mut dice)?);
             }
             assert!(done > 30, "{done} commands");

@@ -3,7 +3,6 @@
 use crate::options::Options;
 use crate::Dice;
 use base::{bail, Kind, Result};
-use dsl::Dataset;
 use pool::{OpenOptions, Pool, Tunables};
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -136,14 +135,4 @@ pub struct Fs {
     /// Name in the pool's directory, `None` for its own.
     pub name: Option<String>,
     pub zfs: Arc<Zfs>,
-}
-
-impl Fs {
-    /// The dataset of the pool this is.
-    pub fn dataset(pool: &Pool, o: &str, name: Option<&str>) -> Result<Arc<Dataset>> {
-        match name {
-            None => pool.dsl.root_dataset(),
-            Some(n) => pool.dsl.dataset(&format!("{o}/{n}")),
-        }
-    }
 }

@@ -6,11 +6,12 @@
 
 use crate::Dice;
 use admin::commands::{told, Commands, ROOT};
-use admin::datasets::mount;
+use admin::datasets::{is_below, mount};
 use admin::{head, PoolEntry};
 use api::ChangeKind;
 use base::sync::RwLockExt;
 use base::{bail, Kind, Result};
+use disk::feature::guid;
 use dsl::{CreateArgs, Dataset};
 use pool::Pool;
 use std::sync::{Arc, RwLock};
@@ -24,10 +25,10 @@ const PREFIX: &str = "life";
 const SNAPSHOTS: usize = 8;
 /// Features whose counts are zero when everything is gone.
 const COUNTED: [&str; 4] = [
-    "com.delphix:bookmarks",
-    "com.datto:bookmark_v2",
-    "com.delphix:bookmark_written",
-    "com.delphix:livelist",
+    guid::BOOKMARKS,
+    guid::BOOKMARK_V2,
+    guid::BOOKMARK_WRITTEN,
+    guid::LIVELIST,
 ];
 
 /// All of them.
@@ -215,13 +216,13 @@ impl Lives {
         names.iter().try_for_each(|name| self.is_gone(name))
     }
 
-    /// Snapshots of one name of all file systems.
+    /// Snapshots of one name of a file system and those below it.
     fn rename_all(&self, dice: &mut Dice) -> Result<()> {
         let (name, _) = self.any_snap(dice)?;
-        let (_, old) = name.split_once('@').ok_or(Kind::Invalid)?;
+        let (top, old) = name.split_once('@').ok_or(Kind::Invalid)?;
         let new = format!("r{}", dice.below(40));
-        let top = self.pool().name();
-        let had: Vec<String> = self.heads()?.iter().map(|h| h.full_name()).collect();
+        let heads = self.heads()?.into_iter().map(|h| h.full_name());
+        let had: Vec<String> = heads.filter(|fs| is_below(fs, top)).collect();
         let had = had.iter().map(|fs| format!("{fs}@{old}"));
         let had: Vec<String> = had.filter(|s| self.pool().dsl.dataset(s).is_ok()).collect();
         let (old, new) = (format!("{top}@{old}"), format!("{top}@{new}"));

@@ -10,6 +10,7 @@ use crate::{cancel, errors};
 use api::{ApiError, Created, DatasetCreate, DatasetKind, Peer};
 use base::sync::RwLockExt;
 use base::{bail, Kind, Result};
+use disk::feature::guid;
 use disk::names::{self, Want};
 use disk::os_type;
 use disk::props::{self, Store, Types};
@@ -204,10 +205,7 @@ impl NewFs {
             o.utf8only = self.utf8only.unwrap_or(above.utf8only) != 0 || o.normalization != 0;
             o.casesensitivity = self.case.unwrap_or(above.case);
         }
-        o.project_quota = pool
-            .dsl
-            .features()
-            .is_enabled("org.zfsonlinux:project_quota");
+        o.project_quota = pool.dsl.features().is_enabled(guid::PROJECT_QUOTA);
         (o.uid, o.gid) = owner;
         o
     }

@@ -306,7 +306,7 @@ fn bookmarks(entry: &PoolEntry, head: &Dataset) -> Result<Vec<(String, Bookmark)
     if dn.info().obj_type != disk::ObjType::ZAP_METADATA {
         return Ok(Vec::new());
     }
-    let Some(map) = Zap::new(&dn).get("com.delphix:bookmarks")? else {
+    let Some(map) = Zap::new(&dn).get(disk::mos_keys::BOOKMARKS)? else {
         return Ok(Vec::new());
     };
     let map = mos.hold(map)?;

@@ -1,10 +1,10 @@
-//! Requests that look at datasets: the bytes of volumes, holds, space by owner.
+//! Requests that look at datasets: the bytes of volumes, holds, space by owner, background activity.
 
 use crate::datasets::rights;
 use crate::datasets::{self, get, Answer};
 use crate::errors;
 use crate::registry::{Admin, PoolEntry};
-use api::{Answer as Found, ApiError, DatasetKind, Hold, Peer, SpaceRow, Whose};
+use api::{Activity, Answer as Found, ApiError, DatasetKind, Hold, Peer, SpaceRow, Whose};
 use base::sync::RwLockExt;
 use base::{Kind, Result};
 use dmu::{Dnode, Objset};
@@ -192,6 +192,35 @@ fn holds_of(admin: &Arc<Admin>, name: &str, recursive: bool, out: &mut Vec<Hold>
 }
 
 /// The permission to see what others occupy and may.
+/// What goes on in a file system in the background (`zfs wait`).
+pub fn activity(admin: &Arc<Admin>, name: &str) -> Answer<Vec<Activity>> {
+    let entry = datasets::entry_of(admin, name)?;
+    let _gate = entry.gate.acquire_read();
+    let ds = datasets::find(&entry, name)?;
+    if datasets::kind_of(&entry, &ds) != DatasetKind::Filesystem {
+        return Err(ApiError::reason(
+            Kind::Invalid,
+            "operation not applicable to datasets of this type",
+        ));
+    }
+    let unlinked = match entry.mounted(ds.object()) {
+        Some(m) => {
+            let inside = m.enter();
+            let count = match inside.zfs.is_read_only() {
+                true => Ok(0),
+                false => inside.zfs.unlinked_count(),
+            };
+            count.map_err(|e| datasets::plain(e, name))?
+        }
+        None => 0,
+    };
+    Ok(vec![Activity {
+        name: "deleteq".into(),
+        running: unlinked > 0,
+        remaining: unlinked,
+    }])
+}
+
 fn used_permission(who: Whose) -> &'static str {
     match who {
         Whose::User => "userused",

@@ -25,7 +25,7 @@ use crate::registry::{Admin, PoolEntry};
 use crate::{cancel, errors};
 use api::{ApiError, DatasetKind};
 use base::sync::MutexExt;
-use base::{Error, Kind, Result};
+use base::{Cause, Error, Kind, Result};
 pub use disk::names::pool_of;
 use disk::{os_type, BlkPtr};
 use dsl::{Dataset, Dir};
@@ -80,23 +80,18 @@ pub fn find_anyway(entry: &PoolEntry, name: &str) -> Answer<Arc<Dataset>> {
     }
 }
 
-/// An error of the engine as a reason: the name in front, if any, is left out, because the
-/// command puts it there.
+/// An error of the engine as a reason. If it is about something of the same pool the command, which names its object itself,
+/// gets the reason alone.
 pub fn plain(e: Error, name: &str) -> ApiError {
-    let pool = pool_of(name);
     // A dataset that went away meanwhile shows as an object that is missing.
-    if e.kind == Kind::NotFound && !e.what().is_some_and(|w| w.starts_with("dataset '")) {
+    if e.kind == Kind::NotFound && e.cause() != Some(Cause::NoDataset) {
         return Kind::NotFound.into();
     }
-    let shorter = e.what().and_then(|w| {
-        let (head, tail) = w.split_once(": ")?;
-        let of_pool = head.strip_prefix(pool)?;
-        (of_pool.is_empty() || of_pool.starts_with(['/', '@'])).then(|| tail.to_string())
-    });
-    errors::answer(match shorter {
-        Some(text) => Error::new(e.kind, text),
-        None => e,
-    })
+    let own = e.subject().is_some_and(|s| pool_of(s) == pool_of(name));
+    match e.reason().filter(|_| own) {
+        Some(reason) => errors::answer(Error::new(e.kind, reason)),
+        None => errors::answer(e),
+    }
 }
 
 /// What kind of dataset it is.

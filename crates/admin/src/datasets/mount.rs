@@ -2,6 +2,7 @@
 
 use crate::datasets::rights::{self, Action};
 use crate::datasets::{self, Answer};
+use crate::door::Mounting;
 use crate::mounts::Mounted;
 use crate::registry::{Admin, PoolEntry};
 use crate::{errors, mounts, values};
@@ -124,9 +125,18 @@ pub fn mount(
     }
     if let Some(directory) = directory {
         let place = Path::new(directory);
-        return admin
-            .mount(&entry, &ds, place, None, temporary, overlay, user)
-            .map_err(errors::answer);
+        return mounts::mount(Mounting {
+            admin,
+            entry: &entry,
+            ds: &ds,
+            path: place,
+            root: None,
+            temporary,
+            overlay,
+            user,
+            still: None,
+        })
+        .map_err(errors::answer);
     }
     if ds.is_snapshot() {
         let place = ds.dir().head().ok().and_then(|h| entry.mounted(h.object()));
@@ -506,9 +516,7 @@ fn take(
 /// Puts mounts back where they were, the change having failed.
 pub fn restore(admin: &Arc<Admin>, entry: &Arc<PoolEntry>, down: &[Arc<Mounted>]) {
     for m in down {
-        let root = m.root.as_deref();
-        let r = admin.mount(entry, &m.ds, &m.path, root, m.temporary(), true, m.user);
-        if let Err(e) = r {
+        if let Err(e) = m.mount_again(admin, entry) {
             tracing::error!("{e}");
         }
     }
@@ -518,8 +526,7 @@ pub fn restore(admin: &Arc<Admin>, entry: &Arc<PoolEntry>, down: &[Arc<Mounted>]
 pub fn put_back(admin: &Arc<Admin>, entry: &Arc<PoolEntry>, down: &[Arc<Mounted>]) -> Vec<String> {
     let mut failed = Vec::new();
     for m in down {
-        let root = m.root.as_deref();
-        if let Err(e) = admin.mount(entry, &m.ds, &m.path, root, m.temporary(), true, m.user) {
+        if let Err(e) = m.mount_again(admin, entry) {
             failed.push(e.to_string());
         }
     }

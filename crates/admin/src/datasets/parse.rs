@@ -5,6 +5,7 @@ use crate::datasets::Answer;
 use crate::errors;
 use api::ApiError;
 use base::Kind;
+use disk::feature::guid;
 use disk::props::{self, Types};
 use dsl::PropValue;
 
@@ -79,24 +80,24 @@ fn fits(a: &Allowed<'_>, name: &str, value: &PropValue) -> bool {
         "compression" => match n & 0x7f {
             5..=13 => a.version >= 5,
             14 => a.version >= 20,
-            15 => on("org.illumos:lz4_compress"),
-            16 => on("org.freebsd:zstd_compress"),
+            15 => on(guid::LZ4_COMPRESS),
+            16 => on(guid::ZSTD_COMPRESS),
             _ => true,
         },
         "checksum" => match n {
-            11 => on("org.illumos:sha512"),
-            12 => on("org.illumos:skein"),
-            13 => on("org.illumos:edonr"),
-            14 => on("org.openzfs:blake3"),
+            11 => on(guid::SHA512),
+            12 => on(guid::SKEIN),
+            13 => on(guid::EDONR),
+            14 => on(guid::BLAKE3),
             _ => true,
         },
         "copies" => n == 1 || a.version >= 2,
-        "recordsize" => n <= base::OLD_MAX_BLOCK as u64 || on("org.open-zfs:large_blocks"),
-        "dnodesize" => n == 0 || on("org.zfsonlinux:large_dnode"),
-        "longname" => n == 0 || on("org.zfsonlinux:longname"),
+        "recordsize" => n <= base::OLD_MAX_BLOCK as u64 || on(guid::LARGE_BLOCKS),
+        "dnodesize" => n == 0 || on(guid::LARGE_DNODE),
+        "longname" => n == 0 || on(guid::LONGNAME),
         "refquota" | "refreservation" => n == 0 || a.version >= 9,
         "filesystem_limit" | "snapshot_limit" => {
-            n == props::UNLIMITED || on("com.joyent:filesystem_limits")
+            n == props::UNLIMITED || on(guid::FILESYSTEM_LIMITS)
         }
         "version" => n <= zpl::max_zpl_version(a.version),
         "utf8only" | "normalization" | "casesensitivity" => n == 0 || a.version >= 9,

@@ -6,6 +6,7 @@ use crate::errors;
 use crate::registry::PoolEntry;
 use api::{ApiError, DatasetKind};
 use base::{Kind, Result};
+use disk::feature::guid;
 use disk::props::{self, Pseudo, Who};
 use dmu::{Need, Objset, Tx};
 use dsl::Dataset;
@@ -124,8 +125,8 @@ pub fn check_new(
     let counts = |q: &Quota| {
         version >= 4
             && allowed.version >= 15
-            && (!q.objects || (allowed.enabled)("org.zfsonlinux:userobj_accounting"))
-            && (q.who != Who::Project || (allowed.enabled)("org.zfsonlinux:project_quota"))
+            && (!q.objects || (allowed.enabled)(guid::USEROBJ_ACCOUNTING))
+            && (q.who != Who::Project || (allowed.enabled)(guid::PROJECT_QUOTA))
     };
     match list.iter().all(counts) {
         true => Ok(()),

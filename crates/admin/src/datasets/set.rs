@@ -10,6 +10,7 @@ use api::{ApiError, DatasetKind, Peer};
 use base::mutation::{mutated, Mutation};
 use base::sync::RwLockExt;
 use base::{Kind, Result};
+use disk::feature::guid;
 use disk::props::{self, Class, Store, Types};
 use dmu::Tx;
 use dsl::props::PropChange;
@@ -550,7 +551,7 @@ fn store_changes(pool: &Pool, tx: &Tx, changes: &[Change]) -> Result<()> {
             if let ("compression", PropChange::Local(PropValue::Int(n))) = (name.as_str(), change) {
                 // Elsewhere it becomes active with the first block that needs it.
                 if n & 0x7f == u64::from(codec::compress::ZSTD) && !c.ds.is_snapshot() {
-                    c.ds.activate_feature(tx, "org.freebsd:zstd_compress")?;
+                    c.ds.activate_feature(tx, guid::ZSTD_COMPRESS)?;
                 }
             }
         }

@@ -10,7 +10,7 @@ use api::{
     ApiError, Batch, Created, DatasetClone, DatasetDestroy, Holding, Peer, Rollback, SnapshotCreate,
 };
 use base::sync::RwLockExt;
-use base::{Error, Kind, Result};
+use base::{Cause, Error, Kind, Result};
 use disk::names::{self, Want};
 use disk::os_type;
 use dsl::{BookmarkSource, CreateArgs, Dataset, PropValue, SnapshotEntry};
@@ -196,7 +196,7 @@ pub fn create(admin: &Arc<Admin>, peer: Peer, r: &SnapshotCreate) -> Answer<Opti
         if let Err(e) = done {
             let at = list.iter().find(|(head, short)| {
                 let name = format!("{}@{short}", head.full_name());
-                e.what().is_some_and(|w| w.starts_with(&name))
+                e.subject() == Some(&name)
             });
             return Err(match at.or(list.first()) {
                 Some((head, short)) => refusal(head, short, e),
@@ -606,11 +606,11 @@ pub fn bookmark(
     };
     let words = |e: Error| match e.kind {
         Kind::Exists => ApiError::reason(Kind::Exists, "bookmark exists"),
-        Kind::Unsupported if e.what().is_some_and(|w| w.contains("feature")) => {
+        Kind::Unsupported if e.cause() == Some(Cause::FeatureOff) => {
             ApiError::reason(Kind::Unsupported, "bookmark feature not enabled")
         }
         Kind::NotFound => ApiError::no_such_dataset(source),
-        Kind::Invalid if e.what().is_some_and(|w| w.contains("ancestor")) => ApiError::reason(
+        Kind::Invalid if e.cause() == Some(Cause::NotAnAncestor) => ApiError::reason(
             Kind::Invalid,
             "source is not an ancestor of the new bookmark's dataset",
         ),

@@ -692,7 +692,7 @@ mod tests {
                 .collect(),
             ..PoolCreate::default()
         };
-        let lz4 = disk::feature::by_guid("org.illumos:lz4_compress").unwrap();
+        let lz4 = disk::feature::by_guid(feature::guid::LZ4_COMPRESS).unwrap();
         let list = [
             ("compression", "lz4"),
             ("normalization", "formD"),

@@ -10,6 +10,7 @@ use api::{
 };
 use base::sync::MutexExt;
 use base::{Kind, Result, Txg};
+use disk::feature::guid;
 use disk::feature::{self, Feature};
 use disk::props::{self, PoolProp, POOL};
 use dsl::{Features, PropValue};
@@ -526,8 +527,8 @@ impl<'a> Getter<'a> {
                 let txg = zap::Zap::new(&directory).get("last_scrubbed_txg")?;
                 number(txg.unwrap_or(0))
             }
-            "maxblocksize" => number(self.limit("org.open-zfs:large_blocks", 16 << 20, 128 << 10)),
-            "maxdnodesize" => number(self.limit("org.zfsonlinux:large_dnode", 16 << 10, 512)),
+            "maxblocksize" => number(self.limit(guid::LARGE_BLOCKS, 16 << 20, 128 << 10)),
+            "maxdnodesize" => number(self.limit(guid::LARGE_DNODE, 16 << 10, 512)),
             _ => (Value::None, Source::None),
         })
     }

@@ -6,6 +6,7 @@ use crate::registry::{Admin, PoolEntry};
 use crate::Answer;
 use api::{Activity, ApiError, Peer, PoolScrub, ScrubAction};
 use base::Kind;
+use disk::feature::guid;
 use pool::{Pool, ScanRefusal};
 use std::sync::Arc;
 
@@ -76,7 +77,7 @@ pub fn resilver(admin: &Arc<Admin>, peer: Peer, name: &str, command: &str) -> An
 }
 
 /// Feature with which resilvers may wait for others, and be restarted.
-const DEFER: &str = "com.datto:resilver_defer";
+const DEFER: &str = guid::RESILVER_DEFER;
 
 /// What `zpool wait` is told of scans.
 pub(super) fn activity(pool: &Pool) -> Answer<[Activity; 2]> {

@@ -170,7 +170,11 @@ fn convert(pool: &Pool, tx: &Tx, to: u64, features: &[&'static Feature]) -> Resu
         let store = FeatureStore::create(&pool.mos, tx)?;
         let mut salt = [0; 32];
         pool.env.rng.fill(&mut salt);
-        Zap::new(&pool.mos.hold(1)?).add(tx, "org.illumos:checksum_salt", &Value::bytes(&salt))?;
+        Zap::new(&pool.mos.hold(1)?).add(
+            tx,
+            disk::mos_keys::CHECKSUM_SALT,
+            &Value::bytes(&salt),
+        )?;
         enable(&store, tx, features)?;
     }
     pool.shared().version = to;

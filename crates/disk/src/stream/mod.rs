@@ -23,7 +23,7 @@ pub use record::{
 };
 
 use crate::bytes::u64_at;
-use base::{bail, Result};
+use base::{Cause, Error, Kind, Result};
 
 /// Bytes of a record.
 pub const RECORD: usize = 312;
@@ -151,6 +151,12 @@ pub mod record_flag {
     pub const SPILL_UNMODIFIED: u8 = 4;
 }
 
+/// The error for bytes that are no send stream.
+fn not_a_stream() -> Error {
+    let e = Error::new(Kind::Invalid, "not a send stream: bad magic number");
+    e.because(Cause::NotAStream)
+}
+
 /// Whether the stream that begins with this record was sent by a machine of the other byte order.
 ///
 /// Errors: `Invalid` if it is no stream.
@@ -158,7 +164,7 @@ pub fn is_swapped(first: &[u8]) -> Result<bool> {
     match u64_at(first, 8)? {
         MAGIC => Ok(false),
         m if m == MAGIC.swap_bytes() => Ok(true),
-        _ => bail!(Invalid, "not a send stream: bad magic number"),
+        _ => Err(not_a_stream()),
     }
 }
 

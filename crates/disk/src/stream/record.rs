@@ -103,7 +103,7 @@ impl Begin {
 
     fn get(b: &[u8; RECORD], swapped: bool) -> Result<Begin> {
         if get::<u64>(b, 8, swapped) != MAGIC {
-            bail!(Invalid, "not a send stream: bad magic number");
+            return Err(super::not_a_stream());
         }
         let info: u64 = get(b, 16, swapped);
         let name: [u8; NAME] = get(b, 56, swapped);

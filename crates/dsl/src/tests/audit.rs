@@ -4,6 +4,7 @@ use super::*;
 use crate::core::is_zapified;
 use crate::free::each_block;
 use disk::dsl::{BptreeEntry, BptreePhys, Used, BPTREE_ENTRY_SIZE};
+use disk::feature::guid;
 use disk::BlkPtr;
 use std::collections::{BTreeSet, HashMap, HashSet};
 
@@ -411,7 +412,7 @@ impl Audit<'_> {
                         pending.extend(left);
                     }
                     assert_eq!(
-                        p.store.as_ref().unwrap().count("com.delphix:async_destroy"),
+                        p.store.as_ref().unwrap().count(guid::ASYNC_DESTROY),
                         Some(1)
                     );
                 }
@@ -474,8 +475,8 @@ impl Audit<'_> {
             ] {
                 assert_eq!(count(g), self.counted.get(g).copied().unwrap_or(0), "{g}");
             }
-            assert_eq!(count("com.delphix:extensible_dataset"), self.zapified);
-            assert_eq!(count("com.delphix:empty_bpobj"), self.empty_users);
+            assert_eq!(count(guid::EXTENSIBLE_DATASET), self.zapified);
+            assert_eq!(count(guid::EMPTY_BPOBJ), self.empty_users);
             for f in disk::feature::FEATURES
                 .iter()
                 .filter(|f| f.flags.per_dataset)
@@ -484,7 +485,7 @@ impl Audit<'_> {
                 assert_eq!(count(f.guid), want, "{}", f.name);
             }
             for (guid, n, _) in s.list() {
-                if s.is_enabled("com.delphix:enabled_txg") && guid == "com.delphix:enabled_txg" {
+                if s.is_enabled(guid::ENABLED_TXG) && guid == guid::ENABLED_TXG {
                     let o = core.directory_get("feature_enabled_txg").unwrap().unwrap();
                     assert_eq!(p.count_of(o), n);
                 }

@@ -4,6 +4,7 @@ use super::audit::audit;
 use super::*;
 use crate::props::PropChange;
 use base::Kind;
+use disk::feature::guid;
 use disk::NvList;
 
 fn int(n: u64) -> PropChange {
@@ -456,30 +457,24 @@ fn features_are_counted() {
     dn.write(&tx, 0, &[7; 100_000]).unwrap();
     drop(tx);
     p.sync();
-    assert!(a.has_feature("org.open-zfs:large_blocks"));
-    assert!(a.has_feature("org.zfsonlinux:large_dnode"));
+    assert!(a.has_feature(guid::LARGE_BLOCKS));
+    assert!(a.has_feature(guid::LARGE_DNODE));
     p.sync_with(|p, tx| {
         p.dsl.snapshot(tx, &a, "s").unwrap();
     });
     let store = p.store.clone().unwrap();
-    assert_eq!(store.count("org.open-zfs:large_blocks"), Some(2));
+    assert_eq!(store.count(guid::LARGE_BLOCKS), Some(2));
     audit(&p);
     let p = p.reopen();
     let a = p.dsl.dataset("tank/a").unwrap();
-    assert!(a.has_feature("org.open-zfs:large_blocks"));
+    assert!(a.has_feature(guid::LARGE_BLOCKS));
     let store = p.store.as_ref().unwrap();
     let mut label = store.label_features();
     label.sort();
-    assert_eq!(
-        label,
-        ["com.delphix:embedded_data", "com.delphix:hole_birth"]
-    );
+    assert_eq!(label, [guid::EMBEDDED_DATA, guid::HOLE_BIRTH]);
     assert_eq!(store.unsupported(), (vec![], vec![]));
-    assert_eq!(store.enabled_in("com.delphix:hole_birth").unwrap(), Some(4));
-    assert!(store
-        .description("com.delphix:hole_birth")
-        .unwrap()
-        .is_some());
+    assert_eq!(store.enabled_in(guid::HOLE_BIRTH).unwrap(), Some(4));
+    assert!(store.description(guid::HOLE_BIRTH).unwrap().is_some());
 }
 
 #[test]

@@ -128,7 +128,9 @@ impl Pool {
         let read = |t: &std::sync::Arc<vdev::Vdev>| -> Option<Rebuild> {
             let zap = t.get_u64(keys::ZAP_TOP).filter(|z| *z != 0)?;
             let dn = self.mos.hold(zap).ok()?;
-            let words = Zap::new(&dn).get_value("org.openzfs:vdev_rebuild").ok()??;
+            let words = Zap::new(&dn)
+                .get_value(disk::mos_keys::VDEV_REBUILD)
+                .ok()??;
             Some(Rebuild::of(t.id(), &words.ints())).filter(|r| r.state != 0)
         };
         tops.iter().filter_map(read).collect()

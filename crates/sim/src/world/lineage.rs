@@ -276,7 +276,8 @@ impl World {
             all.filter(|k| now.snaps.contains_key(k)).collect()
         };
         let old = of(snap);
-        if old.is_empty() || snap == to {
+        // The root has to have it, for the command to begin there.
+        if !old.contains(&key("", snap)) || snap == to {
             return Ok(Outcome::Nothing);
         }
         let taken = of(to).iter().any(|k| {

@@ -28,7 +28,8 @@ pub const CREATE_TXG: &str = "create_txg";
 pub const ZAP_ROOT: &str = "com.klarasystems:vdev_zap_root";
 pub const ZAP_TOP: &str = "com.delphix:vdev_zap_top";
 pub const ZAP_LEAF: &str = "com.delphix:vdev_zap_leaf";
-pub const RESILVER_DEFER: &str = "com.datto:resilver_defer";
+/// Called like the feature.
+pub const RESILVER_DEFER: &str = disk::feature::guid::RESILVER_DEFER;
 pub const OFFLINE: &str = "offline";
 pub const FAULTED: &str = "faulted";
 pub const DEGRADED: &str = "degraded";

@@ -1,7 +1,7 @@
 //! The words of refusals and failures, as OpenZFS says them.
 
 use api::ApiError;
-use base::{Error, Kind};
+use base::{Cause, Error, Kind};
 use disk::stream::{feature, Begin};
 
 pub const NEW: &str = "cannot receive new filesystem stream";
@@ -42,14 +42,16 @@ pub fn stream(what: &str, e: &Error) -> ApiError {
     let why = match e.kind {
         Kind::Checksum => "checksum mismatch".to_string(),
         Kind::NoData => "incomplete stream".to_string(),
+        Kind::Invalid if e.cause() == Some(Cause::NotAStream) => {
+            "invalid stream (bad magic number)".to_string()
+        }
         Kind::Invalid => match e.what() {
-            Some(w) if w.contains("bad magic") => "invalid stream (bad magic number)".to_string(),
             Some(w) => format!("invalid backup stream: {w}"),
             None => "invalid backup stream".to_string(),
         },
         Kind::NoSpace => "out of space".to_string(),
-        Kind::Quota => match e.what() {
-            Some(w) if w.contains("refquota") => {
+        Kind::Quota => match e.cause() {
+            Some(Cause::Refquota) => {
                 "destination has a refquota that is less than what the stream refers to".to_string()
             }
             _ => "destination space quota exceeded.".to_string(),

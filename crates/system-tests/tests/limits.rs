@@ -3,7 +3,6 @@
 
 use std::fs::{self, File};
 use std::io::{self, Read, Write};
-use std::os::unix::fs::FileExt;
 use std::path::Path;
 use system_tests::{hash, number, Dice, Group, Rig};
 
@@ -123,56 +122,4 @@ fn by_itself() {
 #[test]
 fn with_max_arc_size() {
     much_is_copied("limit-arc", &["--max-arc-size=512"]);
-}
-
-/// Files that are open and have no name any more, by the thousand: they are kept by the kernel, and cost the
-/// daemon next to nothing.
-#[test]
-fn files_that_are_open_without_a_name_cost_little_memory() {
-    const FIRST: usize = 2_000;
-    const ALL: usize = 18_000;
-    /// A znode in memory takes more, bytes.
-    const EACH: u64 = 700;
-    let Some(mut rig) = Rig::as_root("nameless") else {
-        return;
-    };
-    let files = rustix::process::Resource::Nofile;
-    let most = rustix::process::Rlimit {
-        current: Some(ALL as u64 + 1000),
-        ..rustix::process::getrlimit(files)
-    };
-    if rustix::process::setrlimit(files, most).is_err() {
-        eprintln!("skipped: not so many files may be open");
-        return;
-    }
-    let image = rig.image("disk", 1 << 30);
-    let mnt = rig.mnt();
-    rig.daemon_options(&["--max-arc-size=16"]);
-    rig.start();
-    rig.zpool(&["create", "-m", mnt.to_str().unwrap(), "tank", &image]);
-    let nameless = |n: usize| {
-        let path = mnt.join(format!("f{n}"));
-        let mut o = File::options();
-        let mut f = o.read(true).write(true).create_new(true).open(&path)?;
-        f.write_all(&n.to_le_bytes())?;
-        fs::remove_file(&path)?;
-        io::Result::Ok(f)
-    };
-    let mut open: Vec<File> = (0..FIRST).map(|n| nameless(n).unwrap()).collect();
-    rig.zpool(&["sync", "tank"]);
-    let before = rig.memory("VmRSS");
-    open.extend((FIRST..ALL).map(|n| nameless(n).unwrap()));
-    rig.zpool(&["sync", "tank"]);
-    let grown = rig.memory("VmRSS").saturating_sub(before);
-    let most = (ALL - FIRST) as u64 * EACH;
-    assert!(grown < most, "{grown} bytes for {} files", ALL - FIRST);
-    // Each is still the file it was.
-    for (n, f) in open.iter().enumerate().step_by(97) {
-        let mut b = [0; 8];
-        f.read_exact_at(&mut b, 0).unwrap();
-        assert_eq!(usize::from_le_bytes(b), n);
-    }
-    drop(open);
-    rig.zpool(&["export", "tank"]);
-    rig.stop();
 }

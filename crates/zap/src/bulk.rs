@@ -32,9 +32,10 @@ struct Part {
 impl<S: Store> Zap<'_, S> {
     /// Every entry hex(k) → v as (k, v), in no particular order.
     ///
-    /// Errors: `Kind::Damaged` if a name is no such number, `Kind::Invalid` if a value is no integer.
+    /// Errors: `Kind::Damaged` if a name is no such number, `Kind::Invalid` if a value is no integer, `Kind::Suspended` for a
+    /// thread that does not wait for a lock that may stay taken.
     pub fn int_keys(&self) -> Result<Vec<(u64, u64)>> {
-        let _lock = self.read_lock();
+        let _lock = self.read_lock()?;
         let head = self.store.block(0)?;
         let mut out = Vec::new();
         if Self::is_micro(&head)? {

@@ -488,3 +488,25 @@ fn integer_keys_filled_at_once_are_those_added_one_by_one() {
     let twice = zap.fill_int_keys(&(), &[(1, 1), (1, 2)]);
     assert_eq!(twice.unwrap_err().kind, Kind::Invalid);
 }
+
+#[test]
+fn a_thread_that_only_looks_reads_nothing_behind_the_back_of_a_change() {
+    let s = MemStore::new(512);
+    let zap = Zap::new(&s);
+    zap.create(&(), 0).unwrap();
+    zap.add_int_key(&(), 1, 2).unwrap();
+    let changing = s.lock().write().unwrap();
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let _unwilling = base::sync::unwilling_when(|| true);
+            let suspended = |e: Option<base::Error>| assert_eq!(e.unwrap().kind, Kind::Suspended);
+            suspended(zap.int_keys().err());
+            suspended(zap.get_int_key(1).err());
+            suspended(zap.count().err());
+            suspended(zap.iter().next().unwrap().err());
+            suspended(zap.stats().err());
+        });
+    });
+    drop(changing);
+    assert_eq!(zap.int_keys().unwrap(), [(1, 2)]);
+}

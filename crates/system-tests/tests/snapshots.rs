@@ -574,6 +574,18 @@ fn snapshots_take_clones_along_only_if_told_to() {
     // The last clone takes the snapshot along that waited for it.
     rig.zfs(&["destroy", "tank/c"]);
     assert_eq!(list(&rig, "all"), ["tank"]);
+    // That is no reason to leave the rest, if all of it is to be destroyed.
+    let deferred = "zfs create tank/d; zfs snapshot tank/d@s; zfs clone tank/d@s tank/d/c; zfs destroy -d tank/d@s";
+    for (how, left) in [
+        (["destroy", "-R", "tank/d@s"], vec!["tank", "tank/d"]),
+        (["destroy", "-r", "tank/d"], vec!["tank"]),
+        (["destroy", "-R", "tank/d"], vec!["tank"]),
+    ] {
+        rig.sh(deferred);
+        rig.zfs(&how);
+        assert_eq!(list(&rig, "all"), left, "{how:?}");
+        rig.try_run("zfs", &["destroy", "tank/d"]);
+    }
 
     // A clone above its own origin.
     rig.sh(

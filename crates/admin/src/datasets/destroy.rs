@@ -34,6 +34,14 @@ impl Step {
         }
     }
 
+    /// Whether it went with another step: a snapshot marked for later goes with its last clone.
+    fn has_gone(&self) -> Result<bool> {
+        match &self.snapshot {
+            Some((head, e)) => Ok(head.snapshot_named(&e.name)?.is_none()),
+            None => Ok(false),
+        }
+    }
+
     fn is_head(&self) -> bool {
         self.snapshot.is_none()
     }
@@ -529,12 +537,18 @@ fn run(
         if i + 1 == steps.len() && mutated(Mutation::DestroyForgets) {
             break;
         }
-        let r = s.load(pool).and_then(|ds| match (s.is_head(), defer) {
-            (false, false) => pool.dsl.destroy_snapshot(tx, &ds),
-            (false, true) => pool.dsl.destroy_snapshot_deferred(tx, &ds),
-            (true, _) => pool.dsl.destroy_head(tx, &ds),
-        });
-        if let Err(e) = r {
+        let destroy = || {
+            if s.has_gone()? {
+                return Ok(());
+            }
+            let ds = s.load(pool)?;
+            match (s.is_head(), defer) {
+                (false, false) => pool.dsl.destroy_snapshot(tx, &ds),
+                (false, true) => pool.dsl.destroy_snapshot_deferred(tx, &ds),
+                (true, _) => pool.dsl.destroy_head(tx, &ds),
+            }
+        };
+        if let Err(e) = destroy() {
             return Ok((i, Some(e)));
         }
         if boot == Some(s.object) {

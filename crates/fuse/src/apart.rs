@@ -53,7 +53,7 @@ pub fn apart<T: Send>(keep: &[BorrowedFd<'_>], errand: impl FnOnce() -> T + Send
 
 /// [`apart`] for an errand that opens files: brings out what it returns beside its result, in order.
 ///
-/// Errors: there is no socket pair, or there are more than 253 descriptors. What was opened is closed then.
+/// Errors: there are more than 253 descriptors, or more than this process may have. What was opened is closed then.
 pub(crate) fn fetch<T: Send>(
     errand: impl FnOnce() -> (T, Vec<OwnedFd>) + Send,
 ) -> (T, io::Result<Vec<OwnedFd>>) {
@@ -72,7 +72,15 @@ pub(crate) fn fetch<T: Send>(
         let sent = send(there.as_fd(), &files);
         (done, sent)
     });
-    (done, sent.and_then(|count| receive(here.as_fd(), count)))
+    let received = sent.and_then(|count| {
+        let files = receive(here.as_fd())?;
+        match files.len() == count {
+            true => Ok(files),
+            // The process has no room for more.
+            false => Err(io::Error::from_raw_os_error(libc::EMFILE)),
+        }
+    });
+    (done, received)
 }
 
 fn send(socket: BorrowedFd<'_>, files: &[OwnedFd]) -> io::Result<usize> {
@@ -94,28 +102,26 @@ fn send(socket: BorrowedFd<'_>, files: &[OwnedFd]) -> io::Result<usize> {
     Ok(files.len())
 }
 
-fn receive(socket: BorrowedFd<'_>, count: usize) -> io::Result<Vec<OwnedFd>> {
+/// The descriptors that come with the next message; none at the end of the connection. Waits for it.
+pub(crate) fn receive(socket: BorrowedFd<'_>) -> io::Result<Vec<OwnedFd>> {
     let mut byte = [0];
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MOST))];
     let mut control = RecvAncillaryBuffer::new(&mut space);
-    let flags = net::RecvFlags::CMSG_CLOEXEC | net::RecvFlags::DONTWAIT;
-    net::recvmsg(
-        socket,
-        &mut [IoSliceMut::new(&mut byte)],
-        &mut control,
-        flags,
-    )?;
+    loop {
+        let into = &mut [IoSliceMut::new(&mut byte)];
+        match net::recvmsg(socket, into, &mut control, net::RecvFlags::CMSG_CLOEXEC) {
+            Ok(_) => break,
+            Err(rustix::io::Errno::INTR) => {}
+            Err(e) => return Err(e.into()),
+        }
+    }
     let mut files = Vec::new();
     for m in control.drain() {
         if let RecvAncillaryMessage::ScmRights(more) = m {
             files.extend(more);
         }
     }
-    match files.len() == count {
-        true => Ok(files),
-        // The process has no room for more.
-        false => Err(io::Error::from_raw_os_error(libc::EMFILE)),
-    }
+    Ok(files)
 }
 
 #[cfg(test)]

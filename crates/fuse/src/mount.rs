@@ -1,18 +1,17 @@
 //! Mounting and unmounting: as root by system calls, otherwise through `fusermount3`.
 
 use std::ffi::{CString, OsString};
-use std::io::{self, IoSliceMut, Read};
-use std::mem::MaybeUninit;
-use std::os::fd::OwnedFd;
+use std::io::{self, Read};
+use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use base::{bail, Cause, Error, Kind, Result};
 use rustix::mount::{MountFlags, UnmountFlags};
-use rustix::net::{self, AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, SocketType};
+use rustix::net::{self, AddressFamily, SocketType};
 
-use crate::apart::apart;
+use crate::apart::{apart, receive};
 use crate::mount_point::{MountPoint, NoMountPoint};
 use crate::mount_table::{mounted, parse_mountinfo, MountInfo};
 use crate::sys;
@@ -375,7 +374,7 @@ fn mount_by_helper(path: &Path, o: &MountOptions) -> Result<OwnedFd> {
         .spawn()
         .map_err(|e| Error::new(Kind::Io, format!("starting {HELPER}: {e}")))?;
     drop(cmd); // holds the other end of the socket
-    let fd = receive_fd(&ours);
+    let fd = receive(ours.as_fd()).map(|files| files.into_iter().next());
     let mut said = String::new();
     if let Some(mut e) = child.stderr.take() {
         let _ = e.read_to_string(&mut said);
@@ -411,31 +410,6 @@ fn mount_by_helper(path: &Path, o: &MountOptions) -> Result<OwnedFd> {
         }
         Err(e) => bail!(Io, "talking to {HELPER}: {e}"),
     }
-}
-
-fn receive_fd(socket: &OwnedFd) -> io::Result<Option<OwnedFd>> {
-    let mut byte = [0u8; 1];
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
-    let mut control = RecvAncillaryBuffer::new(&mut space);
-    loop {
-        let r = net::recvmsg(
-            socket,
-            &mut [IoSliceMut::new(&mut byte)],
-            &mut control,
-            net::RecvFlags::CMSG_CLOEXEC,
-        );
-        match r {
-            Ok(_) => break,
-            Err(rustix::io::Errno::INTR) => continue,
-            Err(e) => return Err(e.into()),
-        }
-    }
-    for m in control.drain() {
-        if let RecvAncillaryMessage::ScmRights(mut fds) = m {
-            return Ok(fds.next());
-        }
-    }
-    Ok(None)
 }
 
 impl Mount {

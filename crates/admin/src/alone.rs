@@ -5,7 +5,8 @@ use crate::door::{Door, Held, Mount, MountOptions, Mounting};
 use crate::head::Head;
 use crate::mounts::Mounted;
 use crate::process::{DeviceUse, Process};
-use crate::registry::{Admin, PoolEntry};
+use crate::registry::{Admin, Paths, PoolEntry, Settings};
+use api::{PoolCreate, VdevClass, VdevKind, VdevSpec};
 use base::sync::MutexExt;
 use base::{bail, Error, Kind, Result};
 use env::{Access, Env};
@@ -17,6 +18,34 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 use zpl::Zfs;
+
+/// No cache file; mounts begin at `/`.
+pub fn settings() -> Settings {
+    Settings {
+        paths: Paths {
+            cache_file: "none".into(),
+            mount_root: "/".into(),
+        },
+        mount_options: Vec::new(),
+        multihost: pool::Multihost::default(),
+    }
+}
+
+/// `zpool create NAME DISK`, without a cache file.
+pub fn pool_on(name: &str, disk: &str) -> PoolCreate {
+    PoolCreate {
+        name: name.into(),
+        vdevs: vec![VdevSpec {
+            kind: VdevKind::Disk,
+            class: VdevClass::Normal,
+            path: Some(disk.into()),
+            children: Vec::new(),
+        }],
+        props: vec![("cachefile".into(), "none".into())],
+        command: format!("zpool create {name} {disk}"),
+        ..PoolCreate::default()
+    }
+}
 
 /// A process of one thread, in which nothing happens beside operations: whoever drives it writes the txgs.
 pub struct Alone {

@@ -1,12 +1,12 @@
 //! Administration without a machine around it: disks in memory, mounts in a map.
 
-use admin::alone::{Alone, MemoryDoor, MemoryMount};
+use admin::alone::{self, Alone, MemoryDoor, MemoryMount};
 use admin::commands::Commands;
 use admin::datasets::{create, destroy, get, look, mount, rename, set, snapshots};
-use admin::{pools, Admin, Answer, Paths, Settings};
+use admin::{pools, Admin, Answer};
 use api::{
-    DatasetCreate, DatasetDestroy, DatasetGet, DatasetKind, Holding, ImportScan, Peer, PoolCreate,
-    PoolImport, Select, SnapshotCreate, Value, VdevClass, VdevKind, VdevSpec,
+    DatasetCreate, DatasetDestroy, DatasetGet, DatasetKind, Holding, ImportScan, Peer, PoolImport,
+    Select, SnapshotCreate, Value,
 };
 use env_sim::MemDisks;
 use std::path::Path;
@@ -35,14 +35,7 @@ impl World {
     fn on(env: env::Env, disks: Arc<MemDisks>) -> World {
         let door = Arc::new(MemoryDoor::default());
         let process = Arc::new(Alone::new(env.clone(), pool::Tunables::default()));
-        let settings = Settings {
-            paths: Paths {
-                cache_file: "none".into(),
-                mount_root: "/".into(),
-            },
-            mount_options: Vec::new(),
-            multihost: pool::Multihost::default(),
-        };
+        let settings = alone::settings();
         World {
             admin: Admin::new(env, settings, door.clone(), process),
             door,
@@ -51,18 +44,7 @@ impl World {
     }
 
     fn create_pool(&self) -> Answer<()> {
-        let ask = PoolCreate {
-            name: "p".into(),
-            vdevs: vec![VdevSpec {
-                kind: VdevKind::Disk,
-                class: VdevClass::Normal,
-                path: Some("/dev/a".into()),
-                children: Vec::new(),
-            }],
-            props: vec![("cachefile".into(), "none".into())],
-            command: "zpool create p /dev/a".into(),
-            ..PoolCreate::default()
-        };
+        let ask = alone::pool_on("p", "/dev/a");
         pools::create::create(&self.admin, ROOT, ask)
     }
 

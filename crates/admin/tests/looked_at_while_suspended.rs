@@ -1,15 +1,12 @@
 //! A pool whose txg waits for its devices is listed and described all the same, wherever the thread
 //! that writes the txg stopped and whatever locks it holds.
 
-use admin::alone::{Alone, MemoryDoor};
+use admin::alone::{self, Alone, MemoryDoor};
 use admin::commands::{Commands, ROOT};
 use admin::datasets::get as datasets;
 use admin::pools::{create, get as pools, import};
-use admin::{Admin, Paths, Settings};
-use api::{
-    DatasetGet, DatasetKind, ImportScan, PoolCreate, PoolGet, PoolImport, Select, Value, VdevClass,
-    VdevKind, VdevSpec,
-};
+use admin::Admin;
+use api::{DatasetGet, DatasetKind, ImportScan, PoolGet, PoolImport, Select, Value};
 use base::Error;
 use env_sim::{MemDisk, MemDisks};
 use pool::{Patience, Pool, Tunables};
@@ -33,14 +30,7 @@ fn start(disk: &Arc<MemDisk>, cache_bytes: u64) -> Arc<Admin> {
         disks: Arc::new(disks),
         ..env
     };
-    let settings = Settings {
-        paths: Paths {
-            cache_file: "none".into(),
-            mount_root: "/".into(),
-        },
-        mount_options: Vec::new(),
-        multihost: pool::Multihost::default(),
-    };
+    let settings = alone::settings();
     let tunables = Tunables {
         cache_bytes,
         ..Tunables::default()
@@ -54,21 +44,8 @@ fn start(disk: &Arc<MemDisk>, cache_bytes: u64) -> Arc<Admin> {
 fn pool_on_disk() -> Arc<MemDisk> {
     let disk = MemDisk::new(128 << 20);
     let admin = start(&disk, 64 << 20);
-    let ask = PoolCreate {
-        name: "p".into(),
-        vdevs: vec![VdevSpec {
-            kind: VdevKind::Disk,
-            class: VdevClass::Normal,
-            path: Some(PATH.into()),
-            children: Vec::new(),
-        }],
-        props: vec![
-            ("cachefile".into(), "none".into()),
-            ("failmode".into(), "continue".into()),
-        ],
-        command: "zpool create p".into(),
-        ..PoolCreate::default()
-    };
+    let mut ask = alone::pool_on("p", PATH);
+    ask.props.push(("failmode".into(), "continue".into()));
     create::create(&admin, ROOT, ask).unwrap();
     let commands = Commands(admin.clone());
     for name in ["p/a", "p/b", "p/a/c"] {

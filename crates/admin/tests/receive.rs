@@ -1,37 +1,19 @@
 //! Receiving, without a machine around it.
 
-use admin::alone::{Alone, MemoryDoor};
+use admin::alone::{self, Alone, MemoryDoor};
 use admin::commands::{Commands, ROOT};
 use admin::datasets::{receive, send, set};
-use admin::{pools, Admin, Paths, Settings};
-use api::{HistoryRecord, PoolCreate, Receive, Send, VdevClass, VdevKind, VdevSpec};
+use admin::{pools, Admin};
+use api::{HistoryRecord, Receive, Send};
 use std::sync::Arc;
 
 fn pool() -> Arc<Admin> {
     let (env, disks) = env_sim::mem_env(7);
     disks.add("/dev/a", 128 << 20);
-    let settings = Settings {
-        paths: Paths {
-            cache_file: "none".into(),
-            mount_root: "/".into(),
-        },
-        mount_options: Vec::new(),
-        multihost: pool::Multihost::default(),
-    };
+    let settings = alone::settings();
     let process = Arc::new(Alone::new(env.clone(), pool::Tunables::default()));
     let admin = Admin::new(env, settings, Arc::new(MemoryDoor::default()), process);
-    let ask = PoolCreate {
-        name: "p".into(),
-        vdevs: vec![VdevSpec {
-            kind: VdevKind::Disk,
-            class: VdevClass::Normal,
-            path: Some("/dev/a".into()),
-            children: Vec::new(),
-        }],
-        props: vec![("cachefile".into(), "none".into())],
-        command: "zpool create p /dev/a".into(),
-        ..PoolCreate::default()
-    };
+    let ask = alone::pool_on("p", "/dev/a");
     pools::create::create(&admin, ROOT, ask).unwrap();
     admin
 }

@@ -1,12 +1,12 @@
 //! What callers may do who are neither root nor the owner of the pools.
 
-use admin::alone::{Alone, MemoryDoor};
+use admin::alone::{self, Alone, MemoryDoor};
 use admin::datasets::rights;
 use admin::datasets::{create, destroy, mount, permissions, rename, set, snapshots};
-use admin::{pools, Admin, Answer, Paths, Settings};
+use admin::{pools, Admin, Answer};
 use api::{
-    DatasetClone, DatasetCreate, DatasetDestroy, Delegate, Delegation, Holding, Peer, PoolCreate,
-    Rollback, SnapshotCreate, VdevClass, VdevKind, VdevSpec,
+    DatasetClone, DatasetCreate, DatasetDestroy, Delegate, Delegation, Holding, Peer, Rollback,
+    SnapshotCreate,
 };
 use base::Kind;
 use std::sync::Arc;
@@ -26,26 +26,9 @@ fn world() -> Arc<Admin> {
     let (env, disks) = env_sim::mem_env(7);
     disks.add("/dev/a", 128 << 20);
     let process = Arc::new(Alone::new(env.clone(), pool::Tunables::default()));
-    let settings = Settings {
-        paths: Paths {
-            cache_file: "none".into(),
-            mount_root: "/".into(),
-        },
-        mount_options: Vec::new(),
-        multihost: pool::Multihost::default(),
-    };
+    let settings = alone::settings();
     let admin = Admin::new(env, settings, Arc::new(MemoryDoor::default()), process);
-    let ask = PoolCreate {
-        name: "p".into(),
-        vdevs: vec![VdevSpec {
-            kind: VdevKind::Disk,
-            class: VdevClass::Normal,
-            path: Some("/dev/a".into()),
-            children: Vec::new(),
-        }],
-        props: vec![("cachefile".into(), "none".into())],
-        ..PoolCreate::default()
-    };
+    let ask = alone::pool_on("p", "/dev/a");
     pools::create::create(&admin, ROOT, ask).unwrap();
     make(&admin, ROOT, "p/a", &[]).unwrap();
     admin

@@ -1,10 +1,10 @@
 //! What goes on beside a pool that waits for its devices.
 
-use admin::alone::{Alone, MemoryDoor};
+use admin::alone::{self, Alone, MemoryDoor};
 use admin::commands::ROOT;
 use admin::pools::agent::Agent;
 use admin::pools::{self, devices};
-use admin::{Admin, DeviceUse, Paths, PoolEntry, Process, Settings};
+use admin::{Admin, DeviceUse, PoolEntry, Process};
 use api::{PoolCreate, VdevClass, VdevKind, VdevSpec};
 use base::{Kind, Result};
 use env_sim::MemDisk;
@@ -87,14 +87,7 @@ impl World {
     fn new() -> World {
         let (env, disks) = env_sim::mem_env(7);
         let disks = ["/dev/a", "/dev/b"].map(|d| disks.add(d, 128 << 20));
-        let settings = Settings {
-            paths: Paths {
-                cache_file: "none".into(),
-                mount_root: "/".into(),
-            },
-            mount_options: Vec::new(),
-            multihost: pool::Multihost::default(),
-        };
+        let settings = alone::settings();
         let process = Served(Alone::new(env.clone(), Tunables::default()));
         let door = Arc::new(MemoryDoor::default());
         let w = World {

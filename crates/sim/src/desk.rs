@@ -4,10 +4,10 @@ use crate::check;
 use crate::rig::{self, Fs, Layout};
 use crate::rights;
 use crate::world::full;
-use admin::alone::{Alone, MemoryDoor};
+use admin::alone::{self, Alone, MemoryDoor};
 use admin::commands::{told, Commands, ROOT};
 use admin::datasets::{mount, permissions, send, set, snapshots};
-use admin::{pools, Admin, Paths, PoolEntry, Settings};
+use admin::{pools, Admin, PoolEntry};
 use api::{
     Change, Delegate, Delegation, ImportScan, Peer, PoolCreate, PoolImport, SnapshotCreate,
     VdevClass, VdevKind, VdevSpec,
@@ -32,14 +32,7 @@ pub struct Desk {
 
 impl Desk {
     pub fn new(env: env::Env) -> Desk {
-        let settings = Settings {
-            paths: Paths {
-                cache_file: "none".into(),
-                mount_root: "/".into(),
-            },
-            mount_options: Vec::new(),
-            multihost: pool::Multihost::default(),
-        };
+        let settings = alone::settings();
         let process = Alone::new(env.clone(), rig::tunables());
         let door = MemoryDoor::default();
         Desk {

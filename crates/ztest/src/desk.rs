@@ -5,11 +5,11 @@ use crate::lives::Lives;
 use crate::options::Options;
 use crate::refusals::{self, Refusals};
 use crate::Dice;
-use admin::alone::{Alone, MemoryDoor};
+use admin::alone::{self, Alone, MemoryDoor};
 use admin::commands::{told, Commands, ROOT};
 use admin::datasets::{mount, permissions, set, snapshots};
 use admin::pools::{self, devices};
-use admin::{Admin, Paths, PoolEntry, Settings};
+use admin::{Admin, PoolEntry};
 use api::{
     Delegate, Delegation, ImportScan, Peer, PoolCreate, PoolImport, SnapshotCreate, VdevClass,
     VdevKind, VdevSpec,
@@ -38,14 +38,7 @@ pub struct Desk<'a> {
 impl<'a> Desk<'a> {
     fn new(o: &'a Options) -> Desk<'a> {
         let (env, refuse) = refusals::machine(env_linux::linux_env());
-        let settings = Settings {
-            paths: Paths {
-                cache_file: "none".into(),
-                mount_root: "/".into(),
-            },
-            mount_options: Vec::new(),
-            multihost: pool::Multihost::default(),
-        };
+        let settings = alone::settings();
         let process = Alone::new(env.clone(), TUNABLES);
         let door = MemoryDoor::default();
         Desk {

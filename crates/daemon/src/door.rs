@@ -493,11 +493,13 @@ impl Mount for FuseMount {
         if self.wait() {
             return Ok(());
         }
-        Err(Error::sentence(Kind::Busy, format!("cannot unmount '{}': it is gone from there, but still in use: by open files, or in another \
-             mount namespace{}",
+        let text = format!(
+            "cannot unmount '{}': it is gone from there, but still in use: by open files, or in \
+             another mount namespace{}",
             self.path.display(),
             holders::of(&[self.mount.device()])
-        )))
+        );
+        Err(Error::sentence(Kind::Busy, text))
     }
 
     fn write_out(&self) -> std::result::Result<(), String> {

@@ -57,7 +57,6 @@ pub use create::CreateSpec;
 pub use datasets::{prop_number, OpenSet};
 pub use ddt::{pack_entry, unpack_entry, Ddts};
 pub use devices::{SpaceAllocator, TreeDevices};
-use disk::feature::guid;
 pub use errlog::ErrLog;
 pub use indirect::{Expansion, RemovingPhys};
 pub use jobs::{Budget, Job, JobState, JobStatus, Progress, Step};
@@ -72,6 +71,7 @@ pub use spares::{AuxDevices, AuxKind, FEATURE_DRAID};
 pub use suspend::{Admits, Failmode, Patience, Tell, Turn};
 
 use base::{Error, Result};
+use disk::feature::guid;
 use dmu::{Dmu, Objset, Tx};
 use dsl::{Dsl, FeatureStore, Features};
 use env::Env;

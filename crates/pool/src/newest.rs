@@ -17,7 +17,6 @@ use std::sync::Arc;
 use vdev::{keys, VdevTree};
 use zap::Zap;
 
-/// Directory entry of the checkpoint's uberblock.
 /// Directory entry of pools that count space without parity and padding.
 const DEFLATE: &str = "deflate";
 

@@ -191,7 +191,6 @@ fn holds_of(admin: &Arc<Admin>, name: &str, recursive: bool, out: &mut Vec<Hold>
     }
 }
 
-/// The permission to see what others occupy and may.
 /// What goes on in a file system in the background (`zfs wait`).
 pub fn activity(admin: &Arc<Admin>, name: &str) -> Answer<Vec<Activity>> {
     let entry = datasets::entry_of(admin, name)?;
@@ -221,6 +220,7 @@ pub fn activity(admin: &Arc<Admin>, name: &str) -> Answer<Vec<Activity>> {
     }])
 }
 
+/// The permission to see what others occupy and may.
 fn used_permission(who: Whose) -> &'static str {
     match who {
         Whose::User => "userused",

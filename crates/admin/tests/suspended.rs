@@ -124,6 +124,14 @@ impl World {
         self.entry().pool.tree.find_by_name(path).unwrap().state()
     }
 
+    /// The first device has more errors than a device may have.
+    fn fail_often(&self) {
+        self.disks[0].write_errors.store(40, Relaxed);
+        while self.disks[0].write_errors.load(Relaxed) > 0 {
+            self.entry().pool.prove_devices().unwrap();
+        }
+    }
+
     /// From now on the devices refuse writes.
     fn refuse(&self) {
         self.disks
@@ -171,11 +179,7 @@ fn the_fault_agent_does_not_wait_along_with_a_suspended_pool() {
     let (admin, entry) = (w.admin.clone(), w.entry());
     let mut agent = Agent::default();
     agent.look(&admin, &entry);
-    // More errors than a device may have.
-    w.disks[0].write_errors.store(40, Relaxed);
-    while w.disks[0].write_errors.load(Relaxed) > 0 {
-        entry.pool.prove_devices().unwrap();
-    }
+    w.fail_often();
     w.refuse();
     let (a, e) = (admin.clone(), entry.clone());
     let mut agent = ends("the agent", move || {
@@ -189,10 +193,14 @@ fn the_fault_agent_does_not_wait_along_with_a_suspended_pool() {
         agent
     });
     w.mend();
-    wait_for("the change made", || w.state("/dev/a") == State::Faulted);
-    // It goes on with its work.
+    // The device has taken everything since: what was to be done because of its errors is not done any more.
     wait_for("the change over", || entry.changes.try_lock().is_ok());
     agent.look(&admin, &entry);
+    assert_eq!(w.state("/dev/a"), State::Healthy);
+    // It goes on with its work.
+    w.fail_often();
+    agent.look(&admin, &entry);
+    wait_for("the change made", || w.state("/dev/a") == State::Faulted);
     assert_eq!(w.state("/dev/b"), State::Healthy);
 }
 

@@ -137,7 +137,12 @@ impl Agent {
         let resumptions = pool.resumptions();
         if resumptions != self.resumptions {
             self.resumptions = resumptions;
-            self.leaves.values_mut().for_each(Seen::settle);
+            for leaf in &leaves {
+                let seen = self.leaves.entry(leaf.guid()).or_default();
+                // Also those of the last attempt that failed, which may have come since.
+                judge(&admin.events, pool, leaf, seen, now);
+                seen.settle();
+            }
             self.due.clear();
         }
         let grown = || on(pool, "autoexpand") && leaves.iter().any(|l| l.has_grown());

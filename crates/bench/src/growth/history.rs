@@ -40,13 +40,16 @@ pub fn of_one(at: &mut At<'_>, world: &Arc<World>) -> Result<()> {
     }
 }
 
-fn on_ours(at: &mut At<'_>, world: &Arc<World>) -> Result<()> {
-    let mut ours = Ours::new(
-        world.clone(),
-        systems::programs_of(at.system, world)?,
-        "lz4",
-    )?;
+/// A fresh pool of ours, or of the build before.
+fn made(at: &At<'_>, world: &Arc<World>) -> Result<Ours> {
+    let programs = systems::programs_of(at.system, world)?;
+    let mut ours = Ours::new(world.clone(), programs, "lz4")?;
     ours.make()?;
+    Ok(ours)
+}
+
+fn on_ours(at: &mut At<'_>, world: &Arc<World>) -> Result<()> {
+    let mut ours = made(at, world)?;
     let fs = format!("{POOL}/fs");
     ours.admin("zfs", &["create", "-o", "recordsize=4k", &fs])?;
     let changing = ours.dir().join("fs/changing");
@@ -205,12 +208,7 @@ const RANGE: u64 = 10;
 
 /// `size` snapshots of a pool, [`EACH`] of every file system, which are not mounted.
 pub fn of_many(at: &mut At<'_>, world: &Arc<World>) -> Result<()> {
-    let mut ours = Ours::new(
-        world.clone(),
-        systems::programs_of(at.system, world)?,
-        "lz4",
-    )?;
-    ours.make()?;
+    let mut ours = made(at, world)?;
     let top = format!("{POOL}/many");
     ours.admin("zfs", &["create", "-o", "canmount=off", &top])?;
     let heads = at.size / EACH;

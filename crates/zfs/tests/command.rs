@@ -86,8 +86,8 @@ fn over_the_socket() {
     // Progress is for terminals only.
     assert_eq!(run("mount -a"), (0, String::new(), String::new()));
     assert_eq!(
-        run("wait tank").2,
-        "zfs wait: not available in this version yet\n"
+        run("zone tank").2,
+        "zfs zone: not available in this version yet\n"
     );
     assert_eq!(run("").0, 2);
     assert_eq!(run("--help").0, 0);

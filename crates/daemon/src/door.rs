@@ -157,7 +157,7 @@ impl Door for FuseDoor {
     fn objection(&self, place: &Path) -> Option<String> {
         let unusable = |e: std::io::Error| Some(format!("cannot be used: {e}"));
         // It may lie in a mount of this process.
-        fuse::apart(&[], || match std::fs::symlink_metadata(place) {
+        fuse::with_own_files(&[], || match std::fs::symlink_metadata(place) {
             Err(e) if e.kind() == std::io::ErrorKind::NotFound => None,
             Err(e) => unusable(e),
             Ok(m) if m.is_dir() => match std::fs::read_dir(place) {

@@ -20,11 +20,11 @@
 //! where to settle that.
 
 pub mod abi;
-mod apart;
 mod channel;
 mod config;
 mod cpu_latency;
 mod dispatch;
+mod file_table;
 mod fs;
 pub mod holders;
 mod interrupt;
@@ -44,9 +44,9 @@ mod worker_pool;
 mod write_out;
 
 pub use abi::ROOT;
-pub use apart::apart;
 pub use config::{Config, Negotiated, ReaddirPlus, Transport};
 pub use cpu_latency::{let_processors_sleep, limit_wakeup_latency};
+pub use file_table::with_own_files;
 pub use fs::{Filesystem, FOREVER};
 pub use interrupt::is_killed;
 pub use mount::{mount, mount_again, mount_at, Atime, Mount, MountOptions, Unmount};

@@ -11,7 +11,7 @@ use base::{bail, Cause, Error, Kind, Result};
 use rustix::mount::{MountFlags, UnmountFlags};
 use rustix::net::{self, AddressFamily, SocketType};
 
-use crate::apart::{apart, receive};
+use crate::file_table::{receive, with_own_files};
 use crate::mount_point::{MountPoint, NoMountPoint};
 use crate::mount_table::{mounted, parse_mountinfo, MountInfo};
 use crate::sys;
@@ -521,7 +521,7 @@ impl Mount {
     pub fn unmount(&self, how: Unmount) -> Result<()> {
         let start = Instant::now();
         loop {
-            match apart(&[], || self.unmount_once(how)) {
+            match with_own_files(&[], || self.unmount_once(how)) {
                 Err(e) if e.kind == Kind::Busy && start.elapsed() < IN_USE => {
                     std::thread::sleep(IN_USE / 20);
                 }
@@ -530,7 +530,7 @@ impl Mount {
         }
     }
 
-    /// To be called apart.
+    /// To be called by [`with_own_files`].
     fn unmount_once(&self, how: Unmount) -> Result<()> {
         let Some(place) = self.place()? else {
             return Ok(());
@@ -584,7 +584,7 @@ impl Mount {
         ))
     }
 
-    /// Its root directory; to be called apart. Fails if something else is mounted over it or it is gone from its place.
+    /// Its root directory; to be called by [`with_own_files`]. Fails if something else is mounted over it or it is gone from its place.
     pub(crate) fn open_root(&self) -> io::Result<std::fs::File> {
         use rustix::fs::{AtFlags, Mode, OFlags, StatxFlags};
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
@@ -628,7 +628,7 @@ impl Mount {
                 self.path.display()
             );
         }
-        apart(&[], || {
+        with_own_files(&[], || {
             let Some(place) = self.place()? else {
                 bail!(Busy, "{} is not mounted", self.path.display());
             };

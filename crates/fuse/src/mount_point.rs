@@ -11,8 +11,8 @@
 //! 3. Below an alternate root, absolute links begin at that root and `..` ends there.
 //! 4. What is done with a mount point is done with its descriptor, or with its name in the
 //!    descriptor of its parent. The path is for messages.
-//! 5. A mount point may lie in another mount of this process. What asks that one is done
-//!    [`crate::apart()`].
+//! 5. A mount point may lie in another mount of this process. Calls that reach that mount
+//!    are made by [`crate::with_own_files`].
 //!
 //! Start at [`MountPoint::find`].
 
@@ -23,7 +23,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStringExt;
 use std::path::{Component, Path, PathBuf};
 
-use crate::apart::{apart, fetch};
+use crate::file_table::{open_with_own_files, with_own_files};
 use base::{Error, Kind};
 use rustix::fs::{self, AtFlags, FileType, Mode, OFlags, RawMode, Stat, StatxFlags};
 use rustix::io::Errno;
@@ -430,11 +430,11 @@ impl MountPoint {
         }
     }
 
-    /// Searches apart, and brings the descriptors.
+    /// Searches on a thread with its own files, and takes the descriptors over.
     fn fetched(
         search: impl FnOnce() -> Result<MountPoint, NoMountPoint> + Send,
     ) -> Result<MountPoint, NoMountPoint> {
-        let (found, files) = fetch(|| match search() {
+        let (found, files) = open_with_own_files(|| match search() {
             Ok(found) => {
                 let (bare, files) = found.into_bare();
                 (Ok(bare), files)
@@ -498,7 +498,7 @@ impl MountPoint {
         Ok(MountPoint::of(inner, Some(base)))
     }
 
-    /// The directory at a path in which nothing is a link. To be called apart.
+    /// The directory at a path in which nothing is a link. To be called by [`with_own_files`].
     pub(crate) fn without_links(path: &Path) -> Result<MountPoint, NoMountPoint> {
         Ok(MountPoint::of(
             from_root(path, Links::None, Create::Never)?,
@@ -523,7 +523,7 @@ impl MountPoint {
     /// Whose directory it is; one that was made for a user is this user's. None: it is not to be told.
     pub fn owner(&self) -> Option<u32> {
         self.user
-            .or_else(|| apart(&[self.dir.as_fd()], || self.stored_owner()))
+            .or_else(|| with_own_files(&[self.dir.as_fd()], || self.stored_owner()))
     }
 
     fn stored_owner(&self) -> Option<u32> {
@@ -547,7 +547,7 @@ impl MountPoint {
 
     /// Whether there is nothing in it.
     pub fn is_empty(&self) -> io::Result<bool> {
-        apart(&[self.dir.as_fd()], || {
+        with_own_files(&[self.dir.as_fd()], || {
             let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
             let dir = fs::openat(&self.dir, ".", flags, Mode::empty())?;
             for entry in fs::Dir::new(dir)? {
@@ -562,7 +562,7 @@ impl MountPoint {
     /// Removes the directories that were made for it, as far as they are empty.
     pub fn undo(self) {
         let places: Vec<_> = self.made.iter().map(|(dir, _)| dir.as_fd()).collect();
-        apart(&places, || remove_made(&self.made));
+        with_own_files(&places, || remove_made(&self.made));
     }
 
     /// A path of this thread that leads to the directory itself, and to nothing else.
@@ -583,7 +583,7 @@ impl MountPoint {
     /// Device number and mount id of what is on top of it now.
     pub(crate) fn identity_on_top(&self) -> io::Result<((u32, u32), u64)> {
         match &self.parent {
-            Some((dir, name)) => apart(&[dir.as_fd()], || {
+            Some((dir, name)) => with_own_files(&[dir.as_fd()], || {
                 identity(open_dir(dir.as_fd(), name)?.as_fd())
             }),
             None => self.identity(),
@@ -611,7 +611,7 @@ pub fn remove_mount_point(path: &Path) {
     let (Some(parent), Some(name)) = (path.parent(), path.file_name()) else {
         return;
     };
-    apart(&[], || {
+    with_own_files(&[], || {
         if let Ok(parent) = MountPoint::without_links(parent) {
             let _ = fs::unlinkat(&parent.dir, name, AtFlags::REMOVEDIR);
         }

@@ -9,7 +9,7 @@
 //!    page cache stays. The file is opened by its handle, which needs root and a mount at its place.
 //! 2. INVAL_INODE writes out and waits too, but drops the page cache of the file. It needs neither.
 //!    It is a write to the connection, so a thread that waits in it keeps the connection of a killed
-//!    process (see [`crate::apart()`]).
+//!    process (see [`crate::with_own_files`]).
 //!
 //! Both also take what was stored through a shared mapping. Calls block until the session has
 //! answered the WRITE requests. So they must not be made by a thread that serves requests, nor with
@@ -23,7 +23,7 @@ use std::time::{Duration, Instant};
 
 use base::sync::MutexExt;
 
-use crate::apart::apart;
+use crate::file_table::with_own_files;
 use crate::mount::Mount;
 use crate::notify::Notifier;
 use crate::sys;
@@ -57,7 +57,7 @@ pub fn write_out(
     done: &(dyn Fn(io::Result<()>) + Sync),
 ) {
     let other_way = Mutex::new(Vec::new());
-    apart(&[], || {
+    with_own_files(&[], || {
         let Ok(root) = mount.open_root() else {
             *other_way.acquire() = files.to_vec();
             return;

@@ -89,12 +89,12 @@ impl Filesystem for Stuck {
 }
 
 /// The daemon: mounts on `dir`, and has a thread of its own do something in the mount.
-fn daemon(dir: &Path, errand: &str) {
+fn daemon(dir: &Path, work: &str) {
     let (fd, mount) = mount(dir, &MountOptions::new("stuck")).unwrap();
     let session = Session::new(Arc::new(Stuck), fd, config());
     let notifier = session.notifier();
     let serving = std::thread::spawn(move || session.run());
-    match errand {
+    match work {
         "rmdir" => remove_mount_point(&dir.join("inner")),
         "mkdir" => drop(MountPoint::find(&dir.join("inner/new"), None, true)),
         "write-out" => {
@@ -132,33 +132,33 @@ fn abort(dir: &Path) {
 
 #[test]
 fn a_daemon_killed_while_it_waits_for_its_own_mount_ends_and_the_mount_with_it() {
-    if let Some(errand) = std::env::var_os("FUSE_TEST_ERRAND") {
+    if let Some(work) = std::env::var_os("FUSE_TEST_WORK") {
         let dir = std::env::var_os("FUSE_TEST_DIR").unwrap();
-        return daemon(Path::new(&dir), errand.to_str().unwrap());
+        return daemon(Path::new(&dir), work.to_str().unwrap());
     }
     if !can_mount() {
         return;
     }
-    for errand in ["rmdir", "mkdir", "write-out"] {
+    for work in ["rmdir", "mkdir", "write-out"] {
         let dir = mount_point("killed");
         let mut child = Command::new(std::env::current_exe().unwrap())
             .args(["--exact", std::thread::current().name().unwrap()])
             .arg("--nocapture")
-            .env("FUSE_TEST_ERRAND", errand)
+            .env("FUSE_TEST_WORK", work)
             .env("FUSE_TEST_DIR", &dir)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()
             .unwrap();
         let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
-        let written = (errand == "write-out").then(|| {
+        let written = (work == "write-out").then(|| {
             assert!(lines.any(|l| l.unwrap().contains("ready")));
             let mut file = File::options().write(true).open(dir.join("file")).unwrap();
             file.write_all(&[7; 5000]).unwrap();
             file
         });
         drop(child.stdin.take());
-        assert!(lines.any(|l| l.unwrap().contains("asked")), "{errand}");
+        assert!(lines.any(|l| l.unwrap().contains("asked")), "{work}");
         child.kill().unwrap();
         let alone = ended(&mut child);
         if !alone {
@@ -168,6 +168,6 @@ fn a_daemon_killed_while_it_waits_for_its_own_mount_ends_and_the_mount_with_it()
         drop(written);
         rustix::mount::unmount(&dir, rustix::mount::UnmountFlags::DETACH).unwrap();
         std::fs::remove_dir(&dir).unwrap();
-        assert!(alone, "{errand}: the daemon did not end");
+        assert!(alone, "{work}: the daemon did not end");
     }
 }

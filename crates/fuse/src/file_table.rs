@@ -1,16 +1,18 @@
-//! Errands into mounts of this process, on threads that do not hold the connections.
+//! Threads with a table of files of their own, for system calls into mounts of this process.
 //!
 //! A thread whose request a daemon has taken waits for the answer and cannot be killed. If it is a
 //! thread of that daemon, the answer never comes once the daemon is killed. The thread then keeps the
 //! table of files it shares with the process, the table keeps the connection (`/dev/fuse`), and all
 //! that waits for the mount waits for ever.
 //!
-//! So whoever reaches into mounts that this process may serve (looks up, makes or removes a directory,
-//! unmounts, writes out) does it on a thread with a table of its own. When the process is killed, the
-//! last of the other threads closes the connection, the request fails, and the thread ends.
+//! So a thread that reaches into a mount that this process may serve (looks up, makes or removes a
+//! directory, unmounts, writes out) gets a table without the connections ([`with_own_files`]). When the
+//! process is killed, the last of the other threads closes the connection, the request fails, and the
+//! thread ends.
 //!
-//! Descriptors of an errand live in its own table. What it opens means nothing outside, and it reaches
-//! nothing of the process but what it was told to keep, the log neither. [`fetch`] brings descriptors out.
+//! Such a thread can use the descriptors that it was told to keep and those it opens, no others of the
+//! process, the log's neither. What it opens means nothing to other threads; [`open_with_own_files`]
+//! passes it on.
 
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
@@ -26,49 +28,50 @@ use crate::sys;
 /// Descriptors that one message can carry (the kernel's `SCM_MAX_FD`).
 const MOST: usize = 253;
 
-/// Runs `errand` on a thread whose table of files has the three standard files and `keep` alone, and
-/// waits for it. Where that cannot be had (no thread, Linux before 5.9) it runs with the table of the
-/// process.
-pub fn apart<T: Send>(keep: &[BorrowedFd<'_>], errand: impl FnOnce() -> T + Send) -> T {
+/// Runs `work` on a thread whose table of files has the three standard files and `keep` alone, and
+/// waits for it. Where that is impossible (no thread, Linux before 5.9) `work` runs with the table of
+/// the process.
+pub fn with_own_files<T: Send>(keep: &[BorrowedFd<'_>], work: impl FnOnce() -> T + Send) -> T {
     let keep: Vec<i32> = keep.iter().map(|fd| fd.as_raw_fd()).collect();
-    let mut errand = Some(errand);
-    let mine = &mut errand;
+    let mut work = Some(work);
+    let mine = &mut work;
     let done = std::thread::scope(|s| {
         let go = move || {
             sys::keep_files(&keep);
-            mine.take().map(|errand| errand())
+            mine.take().map(|work| work())
         };
-        let thread = std::thread::Builder::new().name("errand".into());
+        let thread = std::thread::Builder::new().name("own-files".into());
         match thread.spawn_scoped(s, go) {
             Ok(t) => t.join().unwrap_or_else(|p| std::panic::resume_unwind(p)),
             Err(_) => None,
         }
     });
-    match (done, errand) {
+    match (done, work) {
         (Some(done), _) => done,
-        (None, Some(errand)) => errand(),
-        (None, None) => unreachable!("an errand that was begun has ended or panicked"),
+        (None, Some(work)) => work(),
+        (None, None) => unreachable!("work that was begun has ended or panicked"),
     }
 }
 
-/// [`apart`] for an errand that opens files: brings out what it returns beside its result, in order.
+/// [`with_own_files`] for work that opens files: the caller gets those that it returns beside its result,
+/// in order.
 ///
 /// Errors: there are more than 253 descriptors, or more than this process may have. What was opened is closed then.
-pub(crate) fn fetch<T: Send>(
-    errand: impl FnOnce() -> (T, Vec<OwnedFd>) + Send,
+pub(crate) fn open_with_own_files<T: Send>(
+    work: impl FnOnce() -> (T, Vec<OwnedFd>) + Send,
 ) -> (T, io::Result<Vec<OwnedFd>>) {
     let none = SocketFlags::CLOEXEC;
     let (here, there) =
         match net::socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, none, None) {
             Ok(pair) => pair,
             Err(_) => {
-                // Without the detour, then.
-                let (done, files) = errand();
+                // Without a thread of its own, then.
+                let (done, files) = work();
                 return (done, Ok(files));
             }
         };
-    let (done, sent) = apart(&[there.as_fd()], || {
-        let (done, files) = errand();
+    let (done, sent) = with_own_files(&[there.as_fd()], || {
+        let (done, files) = work();
         let sent = send(there.as_fd(), &files);
         (done, sent)
     });
@@ -135,21 +138,24 @@ mod tests {
     }
 
     #[test]
-    fn an_errand_has_what_it_keeps_and_nothing_else() {
+    fn a_thread_has_the_files_it_keeps_and_no_others() {
         let kept = File::open("/dev/null").unwrap();
         let other = File::open("/dev/null").unwrap();
         let (k, o) = (kept.as_raw_fd(), other.as_raw_fd());
-        let seen = apart(&[kept.as_fd()], || (is_open(k), is_open(o), is_open(2)));
+        let seen = with_own_files(&[kept.as_fd()], || (is_open(k), is_open(o), is_open(2)));
         assert_eq!(seen, (true, false, true));
         assert!(is_open(o));
         // No hole between the standard files and the first kept, none at all.
-        assert_eq!(apart(&[], || (is_open(k), is_open(1))), (false, true));
+        assert_eq!(
+            with_own_files(&[], || (is_open(k), is_open(1))),
+            (false, true)
+        );
     }
 
     #[test]
-    fn what_an_errand_opens_is_brought_out_in_order() {
+    fn files_opened_there_are_passed_on_in_order() {
         let mut pipes = Vec::new();
-        let (done, files) = fetch(|| {
+        let (done, files) = open_with_own_files(|| {
             let (r, w) = rustix::pipe::pipe().unwrap();
             ("done", vec![w, r])
         });
@@ -160,21 +166,21 @@ mod tests {
         let mut text = String::new();
         r.read_to_string(&mut text).unwrap();
         assert_eq!(text, "through");
-        let (_, none) = fetch(|| ((), Vec::new()));
+        let (_, none) = open_with_own_files(|| ((), Vec::new()));
         assert!(none.unwrap().is_empty());
         let many = || {
             (0..254)
                 .map(|_| File::open("/dev/null").unwrap().into())
                 .collect()
         };
-        let (_, refused) = fetch(|| ((), many()));
+        let (_, refused) = open_with_own_files(|| ((), many()));
         assert_eq!(refused.unwrap_err().raw_os_error(), Some(libc::EMFILE));
     }
 
     #[test]
-    fn a_panic_of_an_errand_is_the_callers() {
-        let r = std::panic::catch_unwind(|| apart(&[], || panic!("on the errand")));
+    fn a_panic_of_the_work_is_the_callers() {
+        let r = std::panic::catch_unwind(|| with_own_files(&[], || panic!("at work")));
         let text = r.unwrap_err();
-        assert_eq!(text.downcast_ref(), Some(&"on the errand"));
+        assert_eq!(text.downcast_ref(), Some(&"at work"));
     }
 }

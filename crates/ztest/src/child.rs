@@ -153,7 +153,7 @@ fn work(o: &Options, seed: u64, time: Duration, rot: bool) -> Result<()> {
             }
         });
         s.spawn(|| {
-            if let Err(e) = snapshots(&desk, &sets, Dice::new(d1), &stop) {
+            if let Err(e) = snapshots(&desk, &sets, &refusals, Dice::new(d1), &stop) {
                 fail(e);
             }
         });
@@ -219,12 +219,19 @@ fn work(o: &Options, seed: u64, time: Duration, rot: bool) -> Result<()> {
 }
 
 /// Makes and destroys snapshots.
-fn snapshots(desk: &Desk<'_>, sets: &[Fs], mut dice: Dice, stop: &AtomicBool) -> Result<()> {
+fn snapshots(
+    desk: &Desk<'_>,
+    sets: &[Fs],
+    refusals: &Option<Refusals>,
+    mut dice: Dice,
+    stop: &AtomicBool,
+) -> Result<()> {
     while !stop.load(Ordering::Relaxed) {
         std::thread::sleep(Duration::from_millis(100 + dice.below(400)));
         let fs = &sets[dice.below(sets.len() as u64) as usize];
-        let done = desk.change_snapshot(fs.name.as_deref(), &format!("s{}", dice.below(6)));
-        match done {
+        let snap = format!("s{}", dice.below(6));
+        let change = || desk.change_snapshot(fs.name.as_deref(), &snap);
+        match unless_refused(refusals, change) {
             Err(e) if !matches!(e.kind, Kind::NoSpace | Kind::Quota) => {
                 return Err(e.context("a snapshot"));
             }

@@ -23,6 +23,8 @@ const HEADS: u64 = 5;
 const PREFIX: &str = "life";
 /// Snapshots of a head at most.
 const SNAPSHOTS: usize = 8;
+/// Txgs in which the blocks of all destroyed clones are freed, by far.
+const MOST_TXGS: u64 = 10_000;
 /// Features whose counts are zero when everything is gone.
 const COUNTED: [&str; 4] = [
     guid::BOOKMARKS,
@@ -396,6 +398,13 @@ impl Lives {
             self.commands.destroy(&head.full_name())?;
         }
         let features = self.pool().dsl.features();
+        // The livelists of destroyed clones count until their blocks are free, over many txgs.
+        for _ in 0..MOST_TXGS {
+            if features.count(guid::LIVELIST).unwrap_or(0) == 0 {
+                break;
+            }
+            self.pool().sync()?;
+        }
         for guid in COUNTED {
             if let Some(n) = features.count(guid).filter(|n| *n != 0) {
                 bail!(Damaged, "feature {guid} is counted {n} times");

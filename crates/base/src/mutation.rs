@@ -52,10 +52,18 @@ pub enum Mutation {
     SwapMiscounted,
     /// A comparison of two states forgets the objects that were where the later one has holes.
     DiffForgetsHoles,
+    /// A received record that frees a part of an object is passed over.
+    ReceiveKeepsFreed,
+    /// How far a receive has come is stored one record too far.
+    ResumePointAhead,
+    /// A hole is given a birth from before it was made.
+    HolesBornEarly,
+    /// A block that a stream could heal is counted as healed, and stays as it is.
+    HealingForgets,
 }
 
 /// All of them.
-pub const MUTATIONS: [Mutation; 24] = [
+pub const MUTATIONS: [Mutation; 28] = [
     Mutation::FlushOmitted,
     Mutation::FreeReusedEarly,
     Mutation::ReplaySkips,
@@ -80,6 +88,10 @@ pub const MUTATIONS: [Mutation; 24] = [
     Mutation::DeadlistKeyLost,
     Mutation::SwapMiscounted,
     Mutation::DiffForgetsHoles,
+    Mutation::ReceiveKeepsFreed,
+    Mutation::ResumePointAhead,
+    Mutation::HolesBornEarly,
+    Mutation::HealingForgets,
 ];
 
 #[cfg(feature = "mutations")]

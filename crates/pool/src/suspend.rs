@@ -24,7 +24,7 @@
 use crate::Pool;
 use base::sync::{CondvarExt, MutexExt};
 use base::{Error, Kind, Result, Txg};
-use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicU8, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard, OnceLock};
 use std::time::Duration;
 
@@ -100,6 +100,7 @@ pub(crate) struct Suspension {
     /// The state once more, for those who only look: RUNNING, WAITING or STOPPED.
     now: AtomicU8,
     failmode: AtomicU8,
+    resumptions: AtomicU64,
     patience: OnceLock<Box<dyn Patience>>,
     tell: OnceLock<Tell>,
 }
@@ -137,6 +138,11 @@ impl Pool {
     /// Whether a txg waits for the devices.
     pub fn is_waiting(&self) -> bool {
         self.io.now.load(Ordering::Acquire) == WAITING
+    }
+
+    /// How often the devices took what they had refused, since the pool was opened.
+    pub fn resumptions(&self) -> u64 {
+        self.io.resumptions.load(Ordering::Acquire)
     }
 
     /// Stops the pool because of `why`: no txg is written from now on, and a txg that waits for its
@@ -294,6 +300,7 @@ impl Pool {
             return;
         }
         st.made += 1;
+        self.io.resumptions.fetch_add(1, Ordering::AcqRel);
         self.io.now.store(RUNNING, Ordering::Release);
         drop(st);
         tracing::debug!(pool = %self.name(), txg = self.dmu.open_txg(), "pool is resumed");

@@ -424,6 +424,7 @@ mod tests {
             ("hold", Mutation::HoldForgotten),
             ("deadlist", Mutation::DeadlistKeyLost),
             ("swap", Mutation::SwapMiscounted),
+            ("freed", Mutation::ReceiveKeepsFreed),
         ] {
             let found = with_broken_pool(name, |d| {
                 mutate(Some(mistake));

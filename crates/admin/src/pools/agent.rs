@@ -11,6 +11,7 @@
 //! 5. has vdevs use what their devices have grown by (`autoexpand`).
 //!
 //! Nothing of this is done to a pool that is suspended or read-only, and one failure of it is no reason not to try the rest.
+//! When a suspended pool goes on, the errors before are settled: the devices have taken everything since.
 
 use crate::events::{self, Events, EREPORT, RESOURCE, SYSEVENT};
 use crate::pools::create::label_objection;
@@ -78,6 +79,15 @@ struct Seen {
     tried: Option<u64>,
 }
 
+impl Seen {
+    /// Closes the cases of the errors so far.
+    fn settle(&mut self) {
+        for counter in [&mut self.io, &mut self.checksum, &mut self.slow] {
+            counter.recent.clear();
+        }
+    }
+}
+
 /// What becomes of a leaf because of its errors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Verdict {
@@ -89,6 +99,8 @@ enum Verdict {
 #[derive(Default)]
 pub struct Agent {
     leaves: HashMap<u64, Seen>,
+    /// Of [`Pool::resumptions`], those that were noticed.
+    resumptions: u64,
 }
 
 impl Agent {
@@ -109,6 +121,13 @@ impl Agent {
         let able = !pool.is_readonly() && pool.suspended().is_none() && !entry.is_leaving();
         if !able {
             return;
+        }
+        // Read behind the errors, so that it tells of a resumption that settles them.
+        let resumptions = pool.resumptions();
+        if resumptions != self.resumptions {
+            self.resumptions = resumptions;
+            self.leaves.values_mut().for_each(Seen::settle);
+            sentences.clear();
         }
         let Ok(_pass) = entry.pass_to_change() else {
             return;

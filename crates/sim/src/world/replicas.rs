@@ -34,6 +34,13 @@ pub(super) fn takes_away(op: &Op) -> bool {
     )
 }
 
+/// Whether an error says that a stream ended too early.
+fn is_cut(e: &base::Error) -> bool {
+    [Kind::Checksum, Kind::NoData]
+        .map(Kind::errno)
+        .contains(&e.kind.errno())
+}
+
 /// Options of a send: none, or large, embedded and compressed blocks.
 fn options(dice: u64) -> Send {
     let (large_blocks, embedded, compressed) = (dice & 1 != 0, dice & 2 != 0, dice & 4 != 0);
@@ -190,11 +197,10 @@ impl World {
             Ok(()) if held => base::bail!(Damaged, "a held snapshot was destroyed by a receive"),
             Err(e) if is_full(&e) => return Err(e),
             Err(_) if held => return Ok(Outcome::Done),
-            // Nothing can be made of less than a record.
+            // Nothing can be made of less than a record. Of a stream that ends before its BEGIN is confirmed
+            // nothing is kept.
             Err(_) if arrives < disk::stream::RECORD as u64 => return Ok(Outcome::Done),
-            Err(e) if share < 1000 && e.kind.errno() == Kind::Checksum.errno() => {
-                return Ok(Outcome::Done)
-            }
+            Err(e) if share < 1000 && is_cut(&e) => return Ok(Outcome::Done),
             done => done?,
         }
         match exists {

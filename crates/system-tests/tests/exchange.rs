@@ -6,7 +6,7 @@
 use serde_json::Value;
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::{Command, ExitStatus, Stdio};
 use std::time::Duration;
 use system_tests::manifest::{self, Look};
 use system_tests::{tree, Dice, Rig};
@@ -149,6 +149,28 @@ fn sources(rig: &Rig, key: &Path) {
     rig.zfs(&["hold", "kept", "tank/a@3"]);
 }
 
+/// Runs the script over there. Once it has a resume token, the rest of that stream is sent.
+fn run_there(rig: &Rig, vm: &Path, share: &Path, script: &Path) -> ExitStatus {
+    let mut machine = Command::new(vm.join("ozfs-vm"))
+        .args(["run", "--timeout", "1500", "--mem", "2048", "--share"])
+        .arg(share)
+        .arg(script)
+        .stdin(Stdio::null())
+        .spawn()
+        .unwrap();
+    loop {
+        if let Ok(token) = fs::read_to_string(share.join("token")) {
+            let _ = fs::remove_file(share.join("token"));
+            send(rig, share, "rest.new", &["-t", token.trim()]);
+            fs::rename(share.join("rest.new"), share.join("rest.zst")).unwrap();
+        }
+        if let Some(status) = machine.try_wait().unwrap() {
+            return status;
+        }
+        std::thread::sleep(Duration::from_millis(500));
+    }
+}
+
 #[test]
 fn openzfs_takes_our_streams_and_gives_increments_back() {
     let Some(vm) = std::env::var_os("ZFS_FUSE_TEST_OZFS_VM").map(PathBuf::from) else {
@@ -190,24 +212,7 @@ fn openzfs_takes_our_streams_and_gives_increments_back() {
     fs::write(share.join("half.part"), &whole[..whole.len() / 2]).unwrap();
     let script = rig.path().join("script");
     fs::write(&script, SCRIPT.replace("half.zs", "half.part")).unwrap();
-    let mut machine = Command::new(vm.join("ozfs-vm"))
-        .args(["run", "--timeout", "1500", "--mem", "2048", "--share"])
-        .arg(&share)
-        .arg(&script)
-        .stdin(Stdio::null())
-        .spawn()
-        .unwrap();
-    let ended = loop {
-        if let Ok(token) = fs::read_to_string(share.join("token")) {
-            let _ = fs::remove_file(share.join("token"));
-            send("rest.new", &["-t", token.trim()]);
-            fs::rename(share.join("rest.new"), share.join("rest.zst")).unwrap();
-        }
-        if let Some(status) = machine.try_wait().unwrap() {
-            break status;
-        }
-        std::thread::sleep(Duration::from_millis(500));
-    };
+    let ended = run_there(&rig, &vm, &share, &script);
     assert!(ended.success(), "{ended}");
     let snap = |fs: &str, snap: &str| at.join(fs).join(".zfs/snapshot").join(snap);
     for (theirs, fs, of) in [

@@ -66,10 +66,18 @@ pub enum Mutation {
     AdmittedWhileSuspended,
     /// A pool that was stopped for good begins transactions, which never reach its devices.
     ChangedWhenStopped,
+    /// A received record that frees a part of an object is passed over.
+    ReceiveKeepsFreed,
+    /// How far a receive has come is stored one record too far.
+    ResumePointAhead,
+    /// A hole is given a birth from before it was made.
+    HolesBornEarly,
+    /// A block that a stream could heal is counted as healed, and stays as it is.
+    HealingForgets,
 }
 
 /// All of them.
-pub const MUTATIONS: [Mutation; 31] = [
+pub const MUTATIONS: [Mutation; 35] = [
     Mutation::FlushOmitted,
     Mutation::FreeReusedEarly,
     Mutation::ReplaySkips,
@@ -101,6 +109,10 @@ pub const MUTATIONS: [Mutation; 31] = [
     Mutation::WaitingDropped,
     Mutation::AdmittedWhileSuspended,
     Mutation::ChangedWhenStopped,
+    Mutation::ReceiveKeepsFreed,
+    Mutation::ResumePointAhead,
+    Mutation::HolesBornEarly,
+    Mutation::HealingForgets,
 ];
 
 #[cfg(feature = "mutations")]

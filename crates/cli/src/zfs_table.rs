@@ -477,6 +477,7 @@ static SUBS: &[Sub] = &[
             sw('h', "With holds.").long("holds"),
             opt('i', "snapshot|bookmark", "Only what was changed since then."),
             opt('I', "snapshot", "The same, with all snapshots between."),
+            sw('j', "What is sent, and with -v how far it is, as JSON.").long("json"),
             sw('n', "Write nothing.").long("dryrun"),
             sw('p', "With properties.").long("props"),
             sw('s', "With -R: leave out what lacks the snapshot.").long("skip-missing"),
@@ -497,8 +498,9 @@ static SUBS: &[Sub] = &[
              of one. A file system or volume can be sent without a snapshot while it is not in use.",
             "Without -L, -e, -c and -w any receiver can take the stream. With -w a dataset that is not encrypted is sent \
              as with -L, -e and -c.",
-            "With -n and -v the streams are listed with their estimated sizes, with -P as fields separated by tabs. While \
-             a stream is written, -v prints a line each second.",
+            "With -n and -v the streams are listed with their estimated sizes, with -P as fields separated by tabs, with -j as \
+             a JSON object. While a stream is written, -v prints a line each second (with -j a JSON object); a terminal \
+             shows a bar instead.",
         ],
         complete: Complete::Datasets,
         built: true,
@@ -512,7 +514,7 @@ static SUBS: &[Sub] = &[
             sw('A', "Throw away what a broken 'receive -s' kept."),
             sw('F', "Roll back to the base of an increment; with a replication stream, destroy what the sender does not have any more."),
             sw('M', "Of other systems: here a target that is in use stays mounted."),
-            sw('c', "Heal damaged blocks of a snapshot; refused in this version."),
+            sw('c', "Heal damaged blocks of a snapshot that is there; nothing else is written."),
             sw('d', "Name it by all but the first element of the name that was sent, below the operand."),
             sw('e', "Name it by the last element of the name that was sent, below the operand."),
             sw('h', "Leave out holds."),

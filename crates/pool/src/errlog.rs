@@ -7,9 +7,10 @@
 use crate::Pool;
 use base::sync::MutexExt;
 use base::{Error, Kind, Result, Txg};
-use disk::ObjType;
+use disk::{BlkPtr, ObjType};
 use dmu::{Damage, Tx};
-use std::collections::BTreeSet;
+use dsl::Dataset;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard};
 use zap::{Value, Zap};
 
@@ -44,6 +45,8 @@ struct State {
     scrub: BTreeSet<Damage>,
     /// Of these, what is to be written with the next txg.
     new_scrub: Vec<Damage>,
+    /// Healed: to be taken off both logs with the next txg.
+    gone: Vec<Damage>,
     /// To be emptied with the next txg.
     clear: bool,
     /// The log on disk could not be read.
@@ -76,7 +79,7 @@ impl ErrLog {
     /// Whether the next txg has something to write.
     pub(crate) fn is_dirty(&self) -> bool {
         let s = self.lock();
-        s.clear || !s.new.is_empty() || !s.new_scrub.is_empty()
+        s.clear || !s.new.is_empty() || !s.new_scrub.is_empty() || !s.gone.is_empty()
     }
 
     /// A scan is under way from now on, or none.
@@ -186,13 +189,14 @@ impl Pool {
     /// Writes what is new; in syncing context. A log that cannot be read is left as it is, and what
     /// is new stays in memory: errors that cannot be written down are no reason to stop the pool.
     pub(crate) fn write_errlog(&self, tx: &Tx) -> Result<()> {
-        let (clear, new, new_scrub, unreadable) = {
+        let (clear, new, new_scrub, gone, unreadable) = {
             let mut s = self.errlog.lock();
             let clear = std::mem::take(&mut s.clear);
             let unreadable = s.unreadable;
             s.unreadable &= !clear;
-            let new = std::mem::take(&mut s.new);
-            (clear, new, std::mem::take(&mut s.new_scrub), unreadable)
+            let (new, gone) = (std::mem::take(&mut s.new), std::mem::take(&mut s.gone));
+            let new_scrub = std::mem::take(&mut s.new_scrub);
+            (clear, new, new_scrub, gone, unreadable)
         };
         if clear {
             for name in [LAST, SCRUB] {
@@ -202,7 +206,8 @@ impl Pool {
             return Ok(());
         }
         let added = self
-            .add_errors(tx, LAST, &new)
+            .remove_errors(tx, &gone)
+            .and_then(|()| self.add_errors(tx, LAST, &new))
             .and_then(|()| self.add_errors(tx, SCRUB, &new_scrub));
         match added {
             Err(e) if is_illegible(&e) => {
@@ -212,6 +217,33 @@ impl Pool {
             }
             r => r,
         }
+    }
+
+    /// Takes errors off both logs.
+    fn remove_errors(&self, tx: &Tx, gone: &[Damage]) -> Result<()> {
+        for name in [LAST, SCRUB] {
+            let Some(log) = self
+                .directory(name)?
+                .filter(|o| *o != 0 && !gone.is_empty())
+            else {
+                continue;
+            };
+            let log = self.mos.hold(log)?;
+            for d in gone {
+                if !self.by_head() {
+                    let key = format!("{:x}:{:x}:{:x}:{:x}", d.objset, d.object, d.level, d.blkid);
+                    Zap::new(&log).remove_if(tx, key.as_str())?;
+                    continue;
+                }
+                let head = zap::hex_key(self.head_of(d.objset));
+                let Some(below) = Zap::new(&log).get(head.as_str())? else {
+                    continue;
+                };
+                let key = format!("{:x}:{:x}:{:x}:{:x}", d.object, d.level, d.blkid, d.birth);
+                Zap::new(&self.mos.hold(below)?).remove_if(tx, key.as_str())?;
+            }
+        }
+        Ok(())
     }
 
     fn add_errors(&self, tx: &Tx, name: &str, new: &[Damage]) -> Result<()> {
@@ -323,6 +355,55 @@ impl Pool {
         Ok(out)
     }
 
+    /// Blocks of a snapshot, by object and number, are whole again: flushes what was written to heal them, and
+    /// takes them off the log, on disk with the next txg.
+    pub fn forget_damage(&self, snap: &Dataset, healed: &[(u64, u64, BlkPtr)]) -> Result<()> {
+        if healed.is_empty() {
+            return Ok(());
+        }
+        self.zio.devices.flush()?;
+        let all = self.errlog.lock().all.clone();
+        let known: BTreeMap<(u64, u64), &BlkPtr> =
+            healed.iter().map(|(o, b, bp)| ((*o, *b), bp)).collect();
+        let is_healed = |d: &&Damage| {
+            let Some(bp) = known.get(&(d.object, d.blkid)).filter(|_| d.level <= 0) else {
+                return false;
+            };
+            match d.birth {
+                // Of an old log: the dataset may have got another block in that place.
+                0 => self.has_pointer(d, bp),
+                birth => birth == bp.logical_birth() && self.sharers(d).contains(&snap.object()),
+            }
+        };
+        let gone: Vec<Damage> = all.iter().filter(is_healed).copied().collect();
+        let mut s = self.errlog.lock();
+        for d in &gone {
+            s.all.remove(d);
+            s.scrub.remove(d);
+            s.new.retain(|n| n != d);
+            s.new_scrub.retain(|n| n != d);
+        }
+        if !self.is_readonly() {
+            s.gone.extend(gone);
+        }
+        Ok(())
+    }
+
+    /// Whether the block in the place of an error is this one.
+    fn has_pointer(&self, d: &Damage, bp: &BlkPtr) -> bool {
+        let found = || -> Result<BlkPtr> {
+            let ds = self.dsl.dataset_by_object(d.objset)?;
+            let readonly = self.is_readonly() || ds.is_snapshot();
+            let os = ds.open_objset(self.write_policy(&ds)?, readonly)?;
+            let dn = os.hold(d.object)?;
+            match d.blkid {
+                u64::MAX => Ok(dn.spill_pointer().unwrap_or(BlkPtr::HOLE)),
+                n => dn.block_pointer(n),
+            }
+        };
+        found().is_ok_and(|b| b == *bp)
+    }
+
     /// `zpool clear`: forgets all errors, on disk with the next txg.
     pub fn clear_errors(&self) {
         let mut s = self.errlog.lock();
@@ -330,6 +411,7 @@ impl Pool {
         s.new.clear();
         s.scrub.clear();
         s.new_scrub.clear();
+        s.gone.clear();
         s.clear = !self.is_readonly();
     }
 

@@ -75,6 +75,10 @@ fn listed(pool: &Arc<Pool>) -> base::Result<(Vec<String>, Vec<String>)> {
         let name = d.full_name();
         let name = name.split_once('/').map_or("", |(_, n)| n).to_string();
         let head = d.head()?;
+        // What a stream fills is nothing yet.
+        if head.is_inconsistent() || d.name() == dsl::RECV {
+            return Ok(());
+        }
         snaps.extend(
             head.snapshots()?
                 .into_iter()

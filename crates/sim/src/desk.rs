@@ -6,7 +6,7 @@ use crate::rights;
 use crate::world::full;
 use admin::alone::{self, Alone, MemoryDoor};
 use admin::commands::{told, Commands, ROOT};
-use admin::datasets::{mount, permissions, send, set, snapshots};
+use admin::datasets::{mount, permissions, receive, send, set, snapshots};
 use admin::{pools, Admin, PoolEntry};
 use api::{
     Change, Delegate, Delegation, ImportScan, Peer, PoolCreate, PoolImport, SnapshotCreate,
@@ -211,6 +211,28 @@ impl Desk {
             before = Some(snap);
         }
         Ok(None)
+    }
+
+    /// `zfs send` with these options.
+    pub fn sent(&self, ask: &api::Send) -> Result<Vec<u8>> {
+        let mut out = Vec::new();
+        send::send(&self.admin, ROOT, ask, Some(&mut out), &mut |_| {}).map_err(told)?;
+        Ok(out)
+    }
+
+    /// `zfs receive` of a stream, or a part of one.
+    pub fn received(&self, ask: &api::Receive, stream: &[u8]) -> Result<()> {
+        let done = receive::receive(&self.admin, ROOT, ask, stream, &mut |_| {});
+        let done = done.map_err(told)?;
+        match done.warnings.first() {
+            None => Ok(()),
+            Some(w) => base::bail!(Damaged, "{w}"),
+        }
+    }
+
+    /// `zfs receive -A`
+    pub fn receive_given_up(&self, fs: &str) -> Result<()> {
+        receive::abort(&self.admin, ROOT, &full(fs), String::new()).map_err(told)
     }
 
     /// `zfs diff` of a snapshot and now.

@@ -72,6 +72,8 @@ const LINEAGE: [(&str, u64); 8] = [
 ];
 /// Kinds that half of the worlds with those of [`LINEAGE`] have, for the same reason.
 const SPANS: [(&str, u64); 3] = [("diff", 4), ("destroyrange", 1), ("renameall", 1)];
+/// Kinds that half of the worlds have, for the same reason.
+const REPLICAS: [(&str, u64); 2] = [("receive", 6), ("heal", 1)];
 /// Kinds that only every third seed has, for the same reason.
 const RIGHTS: [(&str, u64); 3] = [("allow", 2), ("unallow", 1), ("snapshotas", 2)];
 
@@ -189,6 +191,10 @@ impl Generator {
             if descent.below(2) == 0 {
                 weights.extend(SPANS.iter().map(|k| taste(&descent, k)));
             }
+        }
+        let copies = SeededRng::new(seed ^ 0x5ec7);
+        if layout.version == 5000 && copies.below(2) == 0 {
+            weights.extend(REPLICAS.iter().map(|k| taste(&copies, k)));
         }
         if seed % 3 == 0 && layout.version >= dsl::deleg::VERSION {
             let rng = SeededRng::new(seed ^ 0x7169);
@@ -531,6 +537,24 @@ impl Generator {
             "send" => Op::Send {
                 fs: self.pick(&snaps)?.0.clone(),
             },
+            "receive" => {
+                let (fs, snap) = self.pick(&snaps)?.clone();
+                let share = match self.rng.below(3) {
+                    0 => self.rng.below(1000),
+                    _ => 1000,
+                };
+                Op::Receive {
+                    fs,
+                    snap,
+                    to: format!("r{}", self.rng.below(2)),
+                    share,
+                }
+            }
+            "heal" => {
+                let (fs, snap) = self.pick(&snaps)?.clone();
+                let seed = self.rng.next() >> 40;
+                Op::Heal { fs, snap, seed }
+            }
             "clone" => {
                 let (fs, snap) = self.pick(&snaps)?.clone();
                 let to = format!("f{}", self.rng.below(3));

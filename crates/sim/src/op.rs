@@ -161,6 +161,21 @@ pub enum Op {
     Send {
         fs: String,
     },
+    /// A snapshot is received into another file system: whole if that is not there, else as an increment of the newest
+    /// snapshot both have. The sender goes away after `share` per mille of the stream; what came is kept then,
+    /// and the next such line goes on with it.
+    Receive {
+        fs: String,
+        snap: String,
+        to: String,
+        share: u64,
+    },
+    /// Blocks of a snapshot, drawn from `seed`, are spoilt in all their copies, and healed with its stream.
+    Heal {
+        fs: String,
+        snap: String,
+        seed: u64,
+    },
     Clone {
         fs: String,
         snap: String,
@@ -342,6 +357,13 @@ impl fmt::Display for Op {
             DestroySnapshot { fs, name } => write!(f, "destroysnap {} {name}", w(fs)),
             Diff { fs, snap } => write!(f, "diff {} {snap}", w(fs)),
             Send { fs } => write!(f, "send {}", w(fs)),
+            Receive {
+                fs,
+                snap,
+                to,
+                share,
+            } => write!(f, "receive {} {snap} {to} {share}", w(fs)),
+            Heal { fs, snap, seed } => write!(f, "heal {} {snap} {seed}", w(fs)),
             Clone { fs, snap, to } => write!(f, "clone {} {snap} {to}", w(fs)),
             CloneSnap { fs, snap, to } => write!(f, "clonesnap {} {snap} {to}", w(fs)),
             Rollback { fs } => write!(f, "rollback {}", w(fs)),
@@ -448,6 +470,17 @@ impl Words<'_> {
                 snap: self.word()?,
             },
             "send" => Op::Send { fs: self.fs()? },
+            "receive" => Op::Receive {
+                fs: self.fs()?,
+                snap: self.word()?,
+                to: self.word()?,
+                share: self.num()?,
+            },
+            "heal" => Op::Heal {
+                fs: self.fs()?,
+                snap: self.word()?,
+                seed: self.num()?,
+            },
             "clone" | "clonesnap" => self.clone(verb == "clonesnap")?,
             "rollback" => Op::Rollback { fs: self.fs()? },
             "createfs" => Op::CreateFs { fs: self.fs()? },

@@ -5,6 +5,7 @@ mod faults;
 mod lineage;
 mod posix;
 mod refusal;
+mod replicas;
 
 use crate::check::Opened;
 use crate::cut::Image;
@@ -256,6 +257,10 @@ impl World {
         if let Op::Cut { back, fate, seed } = op {
             return self.cut(*back, *fate, *seed).map(|()| Outcome::Done);
         }
+        // What a broken receive kept is in the way of these.
+        if replicas::takes_away(op) {
+            self.give_up_partial()?;
+        }
         let r = match op {
             op if lineage::is_lineage(op) => match op {
                 Op::Snapshot { fs, name } => self.snapshot(fs, name, None),
@@ -278,6 +283,13 @@ impl World {
             Op::Refuse(line) => self.refuse(*line),
             Op::Read { fs, path } => return self.read(fs, path),
             Op::Send { fs } => return self.send(fs),
+            Op::Receive {
+                fs,
+                snap,
+                to,
+                share,
+            } => return self.receive(&[fs, snap, to], *share),
+            Op::Heal { fs, snap, seed } => return self.heal(fs, snap, *seed),
             Op::Diff { fs, snap } => return self.diff(fs, snap),
             Op::Release => {
                 self.held.clear();

@@ -467,3 +467,81 @@ fn a_change_that_a_stopped_pool_accepts_is_found() {
     ];
     found(Mutation::ChangedWhenStopped, &|_| waits(&lines));
 }
+
+/// What makes two snapshots between which a file lost its middle.
+const PUNCHED: [&str; 7] = [
+    "create . a 644",
+    "write . a 0 800000 2",
+    "sync",
+    "snapshot . s1",
+    "punch . a 131072 393216",
+    "sync",
+    "snapshot . s2",
+];
+
+fn punched(lines: &[&str]) -> Result<(), String> {
+    replayed(&[&PUNCHED, lines].concat())
+}
+
+#[test]
+fn a_receive_that_keeps_what_the_stream_frees_is_found() {
+    let lines = [
+        "receive . s1 r0 1000",
+        "receive . s2 r0 1000",
+        "cut 0 Kept 1",
+    ];
+    found(Mutation::ReceiveKeepsFreed, &|_| punched(&lines));
+}
+
+#[test]
+fn a_hole_with_a_wrong_birth_is_found_in_the_copy() {
+    let lines = [
+        "receive . s1 r0 1000",
+        "receive . s2 r0 1000",
+        "cut 0 Kept 1",
+    ];
+    found(Mutation::HolesBornEarly, &|_| punched(&lines));
+}
+
+#[test]
+fn a_resume_point_that_is_stored_too_early_is_found() {
+    let lines = [
+        "receive . s1 r0 500",
+        "cut 0 Kept 1",
+        "receive . s1 r0 1000",
+        "cut 0 Kept 1",
+    ];
+    found(Mutation::ResumePointAhead, &|_| punched(&lines));
+}
+
+#[test]
+fn a_damaged_block_that_a_stream_does_not_heal_is_found() {
+    let lines = ["heal . s1 7", "heal . s1 8", "cut 0 Kept 1"];
+    found(Mutation::HealingForgets, &|_| punched(&lines));
+}
+
+/// Broken off, gone on with, given up; over changes of the target, and copies of copies.
+#[test]
+fn copies_live_through_power_cuts() {
+    let lines = [
+        "receive . s1 r0 300",
+        "cut 500 Some 3",
+        "receive . s1 r0 800",
+        "cut 0 Lost 2",
+        "receive . s1 r0 1000",
+        "receive r0 s1 r1 1000",
+        "write r0 a 1000 50000 9",
+        "snapshot r0 own",
+        "receive . s2 r0 600",
+        "write r0 a 70000 5000 8",
+        "cut 900 Torn 4",
+        "receive . s2 r0 1000",
+        "receive r0 s2 r1 400",
+        "rollback r1",
+        "receive r0 s2 r1 1000",
+        "cut 0 Kept 1",
+        "send r1",
+        "destroyfs r1",
+    ];
+    punched(&lines).unwrap();
+}

@@ -8,6 +8,7 @@
 //!    that breaks off can be resumed behind the last record that is on disk.
 //! 3. An object whose dnode changes its size is freed, and made again when that is on disk.
 
+use base::mutation::{mutated, Mutation};
 use base::{bail, Block, Error, Kind, Result, Txg, OLD_MAX_BLOCK};
 use codec::compress;
 use disk::dnode::DNODES_PER_BLOCK;
@@ -24,6 +25,10 @@ const MAX_SPILL: u64 = OLD_MAX_BLOCK as u64;
 const OVERHEAD: u64 = 64 << 10;
 /// Blocks that one REDACT record may leave out: 2 TiB of 128 KiB.
 const MAX_REDACTED: u64 = 1 << 24;
+/// Blocks left out in one transaction.
+const REDACTED_AT_ONCE: u64 = 1024;
+/// Memory that a block takes which is left out in a txg that is not on disk, about.
+const REDACTED_BYTES: u64 = 512;
 /// Compressed blocks collected before they are written in one batch.
 const BATCH_BLOCKS: usize = 64;
 /// Their bytes.
@@ -68,6 +73,8 @@ pub struct Applier {
     range: (u64, u64),
     /// Blocks to be written again in the usual way: where no place was found for their stored form.
     expanded: u64,
+    /// Asked between the transactions of a long record.
+    go_on: Box<dyn FnMut() -> Result<()>>,
 }
 
 impl Applier {
@@ -86,7 +93,16 @@ impl Applier {
             pending_at: (0, 0, 0),
             range: (0, 0),
             expanded: 0,
+            go_on: Box::new(|| Ok(())),
         }
+    }
+
+    /// A record may stand for millions of blocks or objects: `go_on` is asked between its transactions, and an error
+    /// of it ends the record.
+    #[must_use]
+    pub fn interrupted_by(mut self, go_on: impl FnMut() -> Result<()> + 'static) -> Applier {
+        self.go_on = Box::new(go_on);
+        self
     }
 
     fn has(&self, feature: u64) -> bool {
@@ -131,6 +147,7 @@ impl Applier {
         if self.rules.full {
             let mut at = self.max_object;
             while let Some(o) = self.os.next_object(at)? {
+                (self.go_on)()?;
                 let tx = self.os.tx(Need::freeing())?;
                 self.os.free(&tx, o)?;
                 at = o;
@@ -146,6 +163,11 @@ impl Applier {
     }
 
     fn note(&self, txg: Txg, object: u64, offset: u64, bytes: u64) {
+        // With the mistake on purpose, one record of the usual size too far.
+        let offset = match mutated(Mutation::ResumePointAhead) {
+            true => offset + (256 << 10),
+            false => offset,
+        };
         if self.resumable {
             self.ds.note_progress(txg, object, offset, bytes);
         }
@@ -319,6 +341,7 @@ impl Applier {
             if o >= end {
                 break;
             }
+            (self.go_on)()?;
             let tx = self.os.tx(Need::freeing())?;
             self.os.free(&tx, o)?;
             at = o;
@@ -538,6 +561,9 @@ impl Applier {
     }
 
     fn free(&mut self, r: &stream::Free) -> Result<()> {
+        if mutated(Mutation::ReceiveKeepsFreed) {
+            return Ok(());
+        }
         let dn = self.hold(r.object, "FREE")?;
         let max_block = dn.info().max_blkid;
         let tx = self.os.tx(Need::freeing())?;
@@ -668,11 +694,15 @@ impl Applier {
         }
         let mut at = first;
         while at < last {
-            let tx = self.os.tx(Need::bytes(OVERHEAD))?;
-            for blkid in at..last.min(at + 1024) {
+            (self.go_on)()?;
+            let end = last.min(at + REDACTED_AT_ONCE);
+            // Each block has a pointer in memory until the txg is on disk.
+            let need = (end - at) * REDACTED_BYTES + OVERHEAD;
+            let tx = self.os.tx(Need::bytes(need))?;
+            for blkid in at..end {
                 dn.redact(&tx, blkid)?;
             }
-            at = last.min(at + 1024);
+            at = end;
         }
         Ok(())
     }

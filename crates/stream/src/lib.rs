@@ -4,6 +4,8 @@
 //!   their running checksum.
 //! * [`send`](mod@send) makes the stream of a snapshot.
 //! * [`Writer`] writes records to any `std::io::Write`, with their checksums.
+//! * [`Applier`] applies the records of a stream to an object set, [`Healer`] puts right with them what is
+//!   damaged in one.
 //! * [`Package`] and [`BeginList`] are the lists in BEGIN records.
 //! * [`token`] has the tokens with which an interrupted receive goes on.
 //!
@@ -17,6 +19,7 @@
 #![warn(missing_docs)]
 
 mod apply;
+mod heal;
 mod image;
 mod package;
 mod reader;
@@ -26,6 +29,7 @@ pub mod token;
 mod writer;
 
 pub use apply::{Applier, Rules};
+pub use heal::{HealedBlock, Healer};
 pub use image::Image;
 pub use package::{BeginList, FileSystem, Package};
 pub use reader::{Item, Reader};

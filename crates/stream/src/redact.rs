@@ -52,18 +52,19 @@ impl Changed {
     }
 }
 
-struct Collector {
+struct Collector<'a> {
     changed: Changed,
     deleted: BTreeSet<u64>,
+    go_on: &'a mut dyn FnMut() -> Result<()>,
 }
 
-impl Collector {
+impl Collector<'_> {
     fn whole(&mut self, object: u64) {
         self.changed.add((object, 0), (object.saturating_add(1), 0));
     }
 }
 
-impl Visitor for Collector {
+impl Visitor for Collector<'_> {
     fn free_slot(&mut self, object: u64) -> Result<()> {
         if object != META_DNODE {
             self.whole(object);
@@ -83,6 +84,7 @@ impl Visitor for Collector {
     }
 
     fn block(&mut self, at: Zbookmark, bp: &BlkPtr, dn: Option<&DnodePhys>) -> Result<Next> {
+        (self.go_on)()?;
         let Some(dn) = dn.filter(|_| at.level >= 0 && at.blkid != SPILL_BLKID) else {
             return Ok(Next::Descend);
         };
@@ -113,8 +115,9 @@ impl Visitor for Collector {
 /// The blocks that the snapshot `os` has changed since `after`.
 ///
 /// # Errors
-/// Those of reading its metadata; `Access` if it is encrypted and its key is not loaded.
-pub fn changed(os: &Objset, after: Txg) -> Result<Changed> {
+/// Those of reading its metadata; `Access` if it is encrypted and its key is not loaded; those of `go_on`, which is asked
+/// at each block.
+pub fn changed(os: &Objset, after: Txg, go_on: &mut dyn FnMut() -> Result<()>) -> Result<Changed> {
     let mut deleted = BTreeSet::new();
     if os.os_type() == os_type::ZFS {
         let master = os.hold(MASTER_NODE)?;
@@ -128,6 +131,7 @@ pub fn changed(os: &Objset, after: Txg) -> Result<Changed> {
     let mut c = Collector {
         changed: Changed::default(),
         deleted,
+        go_on,
     };
     let spec = Spec {
         after,

@@ -531,3 +531,54 @@ fn a_mounted_target_stays_mounted_and_shows_the_new_state_at_once() {
     rig.zpool(&["export", "tank"]);
     rig.zdb_check("tank");
 }
+
+/// A tree whose top is a clone of a snapshot of its own child cannot be received in any order with the origin
+/// first. It is sent whole, and increments of the tree go on from there.
+#[test]
+fn a_tree_whose_top_is_a_clone_of_its_own_child_is_replicated() {
+    let Some(mut rig) = Rig::new("receive-circle") else {
+        return;
+    };
+    let disk = rig.image("disk", 512 << 20);
+    rig.start();
+    let at = rig.mnt().join("tank");
+    rig.zpool(&["create", "-m", at.to_str().unwrap(), "tank", &disk]);
+    rig.zfs(&["create", "tank/a"]);
+    fs::write(at.join("a/old"), vec![7; 300_000]).unwrap();
+    rig.zfs(&["snapshot", "tank/a@1"]);
+    rig.zfs(&["clone", "tank/a@1", "tank/a/b"]);
+    rig.zfs(&["promote", "tank/a/b"]);
+    assert_eq!(rig.get("origin", "tank/a"), "tank/a/b@1");
+    fs::write(at.join("a/own"), "of the top").unwrap();
+    fs::write(at.join("a/b/own"), "of the child").unwrap();
+    rig.zfs(&["snapshot", "-r", "tank/a@2"]);
+    let pass = |send: &[&str]| {
+        let path = rig.path().join("home/package");
+        let out = rig.command("zfs", &[&["send"], send].concat());
+        let mut out = { out }
+            .stdout(File::create(&path).unwrap())
+            .spawn()
+            .unwrap();
+        assert!(out.wait().unwrap().success());
+        let got = receive(&rig, &["-u", "tank/c"], &path);
+        let err = String::from_utf8_lossy(&got.stderr).into_owned();
+        assert!(got.status.success(), "{err}");
+    };
+    pass(&["-R", "tank/a@2"]);
+    fs::write(at.join("a/own"), "of the top, later").unwrap();
+    fs::remove_file(at.join("a/b/old")).unwrap();
+    rig.zfs(&["snapshot", "-r", "tank/a@3"]);
+    pass(&["-R", "-I", "@2", "tank/a@3"]);
+    rig.zfs(&["mount", "-a"]);
+    let read = |fs: &str, name: &str| fs::read_to_string(at.join(fs).join(name)).unwrap();
+    assert_eq!(read("c", "own"), "of the top, later");
+    assert_eq!(fs::read(at.join("c/old")).unwrap(), vec![7; 300_000]);
+    assert_eq!(read("c/b", "own"), "of the child");
+    assert!(!at.join("c/b/old").exists());
+    for snap in ["@2", "@3", "/b@1", "/b@2", "/b@3"] {
+        let guid = |fs: &str| rig.get("guid", &format!("tank/{fs}{snap}"));
+        assert_eq!(guid("a"), guid("c"), "{snap}");
+    }
+    rig.zpool(&["export", "tank"]);
+    rig.zdb_check("tank");
+}

@@ -2,9 +2,11 @@
 
 use api::{Progress, Reply, Request, Send, SendPlan};
 use base::sizes::nice;
+use cli::json::{envelope, line, Json, Object, Put};
 use cli::names::{self, Want};
 use cli::{Cx, Fail, Outcome, Parsed};
 use control::client::unexpected;
+use std::cell::Cell;
 use std::io::{stderr, Write};
 use std::os::fd::AsFd;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -153,11 +155,66 @@ fn lines(plan: &SendPlan, parsable: bool) -> String {
     out
 }
 
+/// The same as JSON.
+fn json_lines(plan: &SendPlan) -> String {
+    let mut total = 0;
+    let mut streams = Vec::new();
+    for s in &plan.streams {
+        total += s.size.unwrap_or(0);
+        let from = match &s.from {
+            Some(from) => Json::from(from.as_str()),
+            None => Json::Null,
+        };
+        let mut o = Object::new().with("snapshot", s.snapshot.as_str());
+        o.put("from", from);
+        o.put("size", s.size.unwrap_or(0));
+        streams.push(o.into());
+    }
+    let mut out = envelope("zfs send");
+    out.put("streams", Json::Array(streams));
+    out.put("size", total);
+    line(out) + "\n"
+}
+
+/// How progress is shown.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Show {
+    Nothing,
+    /// Lines for people, as OpenZFS prints them.
+    Lines,
+    /// Fields separated by tabs.
+    Fields,
+    /// An object in each line.
+    Json,
+    /// A bar that is drawn again in its line.
+    Bar,
+}
+
+/// Columns of a bar.
+const BAR: u64 = 30;
+
+/// A bar: `snapshot [#####.....]  50%  1.5K of 3K`.
+fn bar(name: &str, done: u64, total: u64) -> String {
+    // An estimate may be too low.
+    let total = total.max(done);
+    let part = (u128::from(done) * 100)
+        .checked_div(total.into())
+        .unwrap_or(0) as u64;
+    let full = (BAR * part / 100) as usize;
+    format!(
+        "{name} [{}{}] {part:>3}%  {} of {}",
+        "#".repeat(full),
+        ".".repeat(BAR as usize - full),
+        nice(done, true),
+        nice(total, true)
+    )
+}
+
 /// Prints how far a stream is: a header for each snapshot, then a line each time it is told.
 struct Watch {
-    parsable: bool,
-    /// Lines are wanted.
-    lines: bool,
+    show: Show,
+    /// A bar is in the line of the cursor.
+    drawn: Cell<bool>,
     /// The name of the process tells it.
     title: bool,
     zone: tz::TimeZone,
@@ -177,21 +234,40 @@ impl Watch {
             };
             std::fs::write("/proc/self/comm", done)?;
         }
-        if !self.lines {
-            return Ok(());
-        }
         let name = cli::harmless::harmless(&p.what);
         if p.done == 0 {
-            return match self.parsable {
-                true => Ok(()),
-                false => writeln!(stderr(), "TIME        SENT   SNAPSHOT {name}"),
+            self.end()?;
+            return match self.show {
+                Show::Lines => writeln!(stderr(), "TIME        SENT   SNAPSHOT {name}"),
+                _ => Ok(()),
             };
         }
         let now = SystemTime::now().duration_since(UNIX_EPOCH);
-        let time = cli::time::clock(now.map_or(0, |d| d.as_secs()), &self.zone);
-        match self.parsable {
-            true => writeln!(stderr(), "{time}\t{}\t{name}", p.done),
-            false => writeln!(stderr(), "{time}   {:>5}   {name}", nice(p.done, true)),
+        let now = now.map_or(0, |d| d.as_secs());
+        let time = || cli::time::clock(now, &self.zone);
+        match self.show {
+            Show::Nothing => Ok(()),
+            Show::Lines => writeln!(stderr(), "{}   {:>5}   {name}", time(), nice(p.done, true)),
+            Show::Fields => writeln!(stderr(), "{}\t{}\t{name}", time(), p.done),
+            Show::Json => {
+                let mut o = Object::new().with("snapshot", p.what.as_str());
+                o.put("time", now);
+                o.put("sent", p.done);
+                o.put("size", p.total);
+                writeln!(stderr(), "{}", line(o))
+            }
+            Show::Bar => {
+                self.drawn.set(true);
+                write!(stderr(), "\r{}\x1b[K", bar(&name, p.done, p.total))
+            }
+        }
+    }
+
+    /// Leaves the line of a bar.
+    fn end(&self) -> std::io::Result<()> {
+        match self.drawn.replace(false) {
+            true => writeln!(stderr()),
+            false => Ok(()),
         }
     }
 }
@@ -217,8 +293,11 @@ pub fn send(args: &Parsed, cx: &mut Cx<'_>) -> Outcome {
         cx.say("WARNING: deduplicated send is no longer supported.  A regular,\nnon-deduplicated stream will be generated.\n")?;
     }
     let mut r = request(args, cx)?;
-    let parsable = args.has("P");
-    let verbose = args.has("v") || parsable;
+    let (parsable, json) = (args.has("P"), args.has("j"));
+    if parsable && json {
+        return Err(Fail::Usage("-P and -j cannot be combined".into()));
+    }
+    let verbose = args.has("v") || parsable || json;
     if !r.dry_run && cx.rows.is_some() {
         return Err(Fail::Error(
             "Error: Stream can not be written to a terminal.\nYou must redirect standard output."
@@ -235,7 +314,10 @@ pub fn send(args: &Parsed, cx: &mut Cx<'_>) -> Outcome {
         let asked = cx.ask(&Request::Send(look));
         let plan = answer(asked, cx)?;
         if verbose {
-            let text = lines(&plan, parsable);
+            let text = match json {
+                true => json_lines(&plan),
+                false => lines(&plan, parsable),
+            };
             match r.dry_run {
                 true => cx.out.write_all(text.as_bytes())?,
                 false => cx.err.write_all(text.as_bytes())?,
@@ -246,11 +328,18 @@ pub fn send(args: &Parsed, cx: &mut Cx<'_>) -> Outcome {
             return Ok(i32::from(plan.failed));
         }
     }
-    r.sizes = title;
+    let show = match args.has("v") {
+        false => Show::Nothing,
+        true if parsable => Show::Fields,
+        true if json => Show::Json,
+        true if cx.tty => Show::Bar,
+        true => Show::Lines,
+    };
+    r.sizes = title || matches!(show, Show::Bar | Show::Json);
     r.progress = args.has("v") || title;
     let watch = Watch {
-        parsable,
-        lines: args.has("v"),
+        show,
+        drawn: Cell::new(false),
         title,
         zone: cx.zone.clone(),
     };
@@ -258,6 +347,7 @@ pub fn send(args: &Parsed, cx: &mut Cx<'_>) -> Outcome {
     let sent = cx
         .backend
         .ask_passing(&Request::Send(r), out.as_fd(), &mut |p| watch.tell(&p));
+    watch.end()?;
     let plan = answer(sent, cx)?;
     warn(&plan, cx)?;
     Ok(i32::from(plan.failed))
@@ -335,6 +425,31 @@ mod tests {
              incremental\ttank/a@2\ttank/b@2\t1048576\nsize\t1050112\n"
         );
         assert_eq!(run("send -n -R tank/a@2", &mut fake()).1, "");
+        let (_, out, _) = run("send -nj -R tank/a@2", &mut fake());
+        assert_eq!(
+            out,
+            "{\"output_version\":{\"command\":\"zfs send\",\"vers_major\":0,\"vers_minor\":1},\"streams\":[\
+             {\"snapshot\":\"tank/a@1\",\"from\":null,\"size\":1536},\
+             {\"snapshot\":\"tank/a@2\",\"from\":\"1\",\"size\":0},\
+             {\"snapshot\":\"tank/b@2\",\"from\":\"tank/a@2\",\"size\":1048576}],\"size\":1050112}\n"
+        );
+    }
+
+    #[test]
+    fn a_bar_shows_the_part_that_is_sent() {
+        let half = super::bar("tank/a@1", 1536, 3072);
+        assert_eq!(
+            half,
+            format!(
+                "tank/a@1 [{}{}]  50%  1.50K of 3K",
+                "#".repeat(15),
+                ".".repeat(15)
+            )
+        );
+        assert!(
+            super::bar("x", 5, 0).contains("] 100%  "),
+            "an estimate that was too low"
+        );
     }
 
     #[test]
@@ -361,6 +476,7 @@ mod tests {
         for (line, status) in [
             ("send", 2),
             ("send tank/a@1 tank/a@2", 2),
+            ("send -nPj tank/a@1", 2),
             ("send -t 1-x tank/a@1", 2),
             ("send -t 1-x -R", 2),
             ("send -S tank/a@1", 2),

@@ -9,6 +9,7 @@ mod free;
 mod gang;
 mod queue;
 mod read;
+mod restore;
 mod scrub;
 mod write;
 

@@ -457,6 +457,7 @@ mod tests {
             ("range", Mutation::DestroyForgets),
             ("snapshot", Mutation::SnapshotOfDirtySet),
             ("diff", Mutation::DiffForgetsHoles),
+            ("freed", Mutation::ReceiveKeepsFreed),
         ] {
             let found = with_broken_pool(name, |d| {
                 mutate(Some(mistake));

@@ -1,4 +1,4 @@
-//! Lives of file systems: snapshots, clones, promotion, going back, bookmarks, holds, new names, in
+//! Lives of file systems: snapshots, clones, promotion, going back, bookmarks, holds, new names, copies by streams, in
 //! several threads that share a few names, and the end of all of them.
 //!
 //! A command may be refused because another thread was faster. Whatever else goes wrong is a finding; what
@@ -6,7 +6,7 @@
 
 use crate::Dice;
 use admin::commands::{told, Commands, ROOT};
-use admin::datasets::{is_below, mount};
+use admin::datasets::{is_below, mount, receive, send};
 use admin::{head, PoolEntry};
 use api::ChangeKind;
 use base::sync::RwLockExt;
@@ -15,6 +15,7 @@ use disk::feature::guid;
 use dsl::{CreateArgs, Dataset};
 use pool::Pool;
 use std::sync::{Arc, RwLock};
+use stream::Image;
 use zpl::{Cred, New, WriteOpts, Zfs};
 
 /// File systems at most.
@@ -88,7 +89,11 @@ impl Lives {
         let (dsl, mut out) = (&self.pool().dsl, Vec::new());
         dsl.walk(&dsl.root()?, &mut |d| {
             if d.name().starts_with(PREFIX) {
-                out.push(d.head()?);
+                let head = d.head()?;
+                // What a stream fills is nothing yet.
+                if !head.is_inconsistent() {
+                    out.push(head);
+                }
             }
             Ok(())
         })?;
@@ -129,7 +134,7 @@ impl Lives {
 
     fn command(&self, dice: &mut Dice) -> Result<()> {
         let c = &self.commands;
-        match dice.below(19) {
+        match dice.below(22) {
             0 => c.create(&self.any_name(dice), &[("recordsize", 4096)]),
             1..=4 => self.write(&self.any_head(dice)?, dice),
             5..=6 => {
@@ -166,6 +171,7 @@ impl Lives {
             16 => self.destroy_range(dice),
             17 => self.rename_all(dice),
             18 => self.compare(dice),
+            19..=21 => self.replicate(dice),
             14 => {
                 let head = self.any_head(dice)?.full_name();
                 let _taken_away = self.files.acquire_write();
@@ -333,8 +339,118 @@ impl Lives {
         Ok(())
     }
 
+    /// The stream of a snapshot: whole, or based on another one.
+    fn sent(&self, snap: &str, from: Option<&str>) -> Result<Vec<u8>> {
+        let ask = api::Send {
+            target: snap.into(),
+            from: from.map(str::to_string),
+            ..api::Send::default()
+        };
+        let mut out = Vec::new();
+        send::send(&self.commands.0, ROOT, &ask, Some(&mut out), &mut |_| {}).map_err(told)?;
+        Ok(out)
+    }
+
+    /// What a stream of a snapshot of `fs` into `to` is to be based on: the newest snapshot both have (its name), or
+    /// nothing, if there is no such head. `None`: no stream of it goes there.
+    fn base_for(&self, fs: &str, snap: &Dataset, to: &str) -> Result<Option<Option<String>>> {
+        let guid = |ds: &Dataset| ds.phys().guid;
+        let there = match self.pool().dsl.dataset(to) {
+            Err(e) if e.kind == Kind::NotFound => return Ok(Some(None)),
+            there => there?,
+        };
+        let own: Vec<u64> = there.snapshots()?.iter().map(|(_, s)| guid(s)).collect();
+        if to == fs || own.len() >= SNAPSHOTS || own.contains(&guid(snap)) {
+            return Ok(None);
+        }
+        let mut base = None;
+        for (s, ds) in self.snaps(&*self.pool().dsl.dataset(fs)?)? {
+            if guid(&ds) == guid(snap) {
+                break;
+            }
+            if own.contains(&guid(&ds)) {
+                base = Some(s);
+            }
+        }
+        Ok(base.map(Some))
+    }
+
+    /// Copies a snapshot into another head by a stream: whole if there is none of that name, else as an increment of
+    /// the newest snapshot both have. What the head has beyond that is given up.
+    fn replicate(&self, dice: &mut Dice) -> Result<()> {
+        let (name, snap) = self.any_snap(dice)?;
+        let (fs, _) = name.split_once('@').ok_or(Kind::Invalid)?;
+        // Where there is something older of it, or where nothing is.
+        let first = dice.below(HEADS);
+        let names = (0..HEADS).map(|n| (first + n) % HEADS);
+        let mut names = names.map(|n| format!("{}/{PREFIX}{n}", self.pool().name()));
+        let found = names.find_map(|to| match self.base_for(fs, &snap, &to) {
+            Ok(Some(base)) => Some(Ok((to, base))),
+            Ok(None) => None,
+            Err(e) => Some(Err(e)),
+        });
+        let Some((to, base)) = found.transpose()? else {
+            return Ok(());
+        };
+        self.copy(&name, &to, base.as_deref())?;
+        if !self.alone {
+            return Ok(());
+        }
+        // An increment in which files have become shorter.
+        let head = self.pool().dsl.dataset(fs)?;
+        for _ in 0..3 {
+            self.change(&head, dice, true)?;
+        }
+        let next = format!("{fs}@c{}", dice.below(40));
+        self.commands.snapshot(&next)?;
+        self.copy(&next, &to, Some(&name))
+    }
+
+    /// Receives a snapshot into the head `to`.
+    fn copy(&self, name: &str, to: &str, base: Option<&str>) -> Result<()> {
+        let (_, short) = name.split_once('@').ok_or(Kind::Invalid)?;
+        let stream = self.sent(name, base)?;
+        let ask = api::Receive {
+            target: format!("{to}@{short}"),
+            force: true,
+            no_mount: true,
+            command: format!("zfs receive -uF {to}"),
+            ..api::Receive::default()
+        };
+        let received = {
+            let _taken_away = self.files.acquire_write();
+            receive::receive(&self.commands.0, ROOT, &ask, &stream[..], &mut |_| {})
+        };
+        match received.map_err(told) {
+            Ok(_) => {}
+            // The target is another one by now, or has what may not go.
+            Err(e) if matches!(e.kind, Kind::TextBusy | Kind::NoSuchDevice) => {
+                return Err(Kind::Busy.into())
+            }
+            Err(e) => return Err(e),
+        }
+        if !self.alone {
+            return Ok(());
+        }
+        let image = |snap: &str| -> Result<Image> {
+            let mut image = Image::default();
+            image.apply(&self.sent(snap, None)?)?;
+            Ok(image)
+        };
+        match image(name)? == image(&ask.target)? {
+            true => Ok(()),
+            false => bail!(Damaged, "{} is not what {name} is", ask.target),
+        }
+    }
+
     /// Some blocks of a few files.
     fn write(&self, head: &Arc<Dataset>, dice: &mut Dice) -> Result<()> {
+        let cut = dice.below(3) == 0;
+        self.change(head, dice, cut)
+    }
+
+    /// Writes into a file and makes it longer or, with `cut`, shorter.
+    fn change(&self, head: &Arc<Dataset>, dice: &mut Dice, cut: bool) -> Result<()> {
         let _stays = self.files.acquire_read();
         let name = head.full_name();
         let object = head.object();
@@ -368,6 +484,9 @@ impl Lives {
             b.copy_from_slice(&word.to_le_bytes());
         }
         zfs.write(&z, 4096 * dice.below(40), &data, WriteOpts::default())?;
+        if cut {
+            zfs.truncate(&z, 4096 * dice.below(12), &cred)?;
+        }
         Ok(())
     }
 

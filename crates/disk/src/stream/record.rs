@@ -116,7 +116,11 @@ impl Begin {
             flags: get(b, 36, swapped),
             to_guid: get(b, 40, swapped),
             from_guid: get(b, 48, swapped),
-            to_name: name.iter().copied().take_while(|c| *c != 0).collect(),
+            to_name: name[..NAME - 1]
+                .iter()
+                .copied()
+                .take_while(|c| *c != 0)
+                .collect(),
             list_len: get(b, 4, swapped),
         })
     }

@@ -279,3 +279,16 @@ fn hostile_records_give_errors() {
         });
     }
 }
+
+/// The field of a name ends with a zero byte; where there is none, its last byte is not part of the name.
+#[test]
+fn a_name_that_fills_its_field_is_cut() {
+    let mut b = Record::Begin(Begin::default()).encode(false);
+    b[56..312].fill(b'n');
+    let Record::Begin(begin) = Record::decode(&b, false).unwrap() else {
+        panic!("another record");
+    };
+    assert_eq!(begin.to_name, [b'n'; 255]);
+    let again = Record::Begin(begin.clone()).encode(false);
+    assert_eq!(Record::decode(&again, false).unwrap(), Record::Begin(begin));
+}

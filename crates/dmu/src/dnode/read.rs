@@ -386,6 +386,11 @@ impl Dnode {
         s.lookup(&r, blkid)
     }
 
+    /// The pointer of the spill block as of the last sync.
+    pub fn spill_pointer(&self) -> Option<BlkPtr> {
+        self.read_lock().s.spill
+    }
+
     /// Birth of a block as of the last sync; see [`Objset::birth_of`].
     pub(crate) fn birth_of(&self, level: i64, blkid: u64) -> Result<Option<Txg>> {
         let r = self.reader();

@@ -83,7 +83,9 @@ impl Pass<'_> {
 
     pub(super) fn hole(&self, s: &Shape, level: u8, lsize: usize) -> BlkPtr {
         if self.policy.hole_birth {
-            BlkPtr::hole_born(s.obj_type, level, lsize, self.txg)
+            let early = base::mutation::mutated(base::mutation::Mutation::HolesBornEarly);
+            let birth = if early { 1 } else { self.txg };
+            BlkPtr::hole_born(s.obj_type, level, lsize, birth)
         } else {
             BlkPtr::HOLE
         }

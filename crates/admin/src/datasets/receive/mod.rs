@@ -1,5 +1,6 @@
 //! `zfs receive`: streams into datasets (behaviour §19, data format §31).
 //!
+//! * `heal`: what is done with a stream instead, if it shall heal a snapshot that is there (`-c`).
 //! * `one`: one stream of one snapshot; `target`: where it goes; `sealed`: what a raw one says of keys.
 //! * `package`: the streams that `zfs send -R`, `-I` and `-p` put together, and what their list asks for.
 //! * `words`: what the command says when something is refused.
@@ -9,6 +10,7 @@
 //! 2. What a stream says is believed only after [`stream::Reader`] has verified it; what fails leaves the
 //!    target as it was, but for the state that `-s` keeps.
 
+mod heal;
 mod one;
 mod package;
 mod sealed;
@@ -61,24 +63,28 @@ fn list_of(payload: &[u8]) -> Answer<BeginList> {
 }
 
 /// Looks at the first record without believing it: how sentences about the stream begin.
-fn peek(mut from: impl Read) -> Answer<(&'static str, impl Read)> {
+fn peek(mut from: impl Read) -> Answer<(&'static str, Option<Begin>, impl Read)> {
     let mut first = Vec::with_capacity(RECORD);
     let read = from.by_ref().take(RECORD as u64).read_to_end(&mut first);
     read.map_err(|e| words::stream("cannot receive", &e.into()))?;
+    if first.len() < RECORD {
+        return Err(words::plain(Kind::NoData, "failed to read from stream"));
+    }
     let whole: Option<&[u8; RECORD]> = first.as_slice().try_into().ok();
     let begin = whole.and_then(|b| {
         let swapped = disk::stream::is_swapped(b).ok()?;
         match Record::decode(b, swapped).ok()? {
-            Record::Begin(b) if b.header_type == HeaderType::Substream => Some(b),
+            Record::Begin(b) => Some(b),
             _ => None,
         }
     });
-    let what = match begin {
+    let what = match &begin {
+        Some(b) if b.header_type != HeaderType::Substream => "cannot receive",
         None => "cannot receive",
         Some(b) if b.from_guid == 0 => words::NEW,
         Some(_) => words::INCREMENTAL,
     };
-    Ok((what, std::io::Cursor::new(first).chain(from)))
+    Ok((what, begin, std::io::Cursor::new(first).chain(from)))
 }
 
 /// `zfs receive`: reads a stream, or a package of them, from `from`.
@@ -102,10 +108,10 @@ pub fn receive(
         )
     })?;
     datasets::need_writable(&entry).map_err(|e| words::plain(Kind::ReadOnly, e.message))?;
-    if r.corrective {
+    if r.corrective && (r.force || r.resumable) {
         return Err(words::plain(
-            Kind::Unsupported,
-            "healing by a stream (-c) is not available in this version",
+            Kind::Invalid,
+            "corrective receive (-c) cannot be used with -F or -s",
         ));
     }
     let mut run = Run {
@@ -118,9 +124,15 @@ pub fn receive(
         recorded: false,
     };
     let _listed = entry.users.enter(peer.pid, &r.target, Way::Received);
-    let (what, from) = peek(from)?;
+    let (what, begin, from) = peek(from)?;
     let mut reader = Reader::new(from);
-    let first = reader.next().map_err(|e| words::stream(what, &e))?;
+    let first = reader.next().map_err(|e| {
+        match (e.kind, &begin) {
+            (Kind::Unsupported, Some(b)) => words::features(b).err(),
+            _ => None,
+        }
+        .unwrap_or_else(|| words::stream(what, &e))
+    })?;
     let Some(first) = first else {
         return Err(words::plain(
             Kind::Invalid,

@@ -1,5 +1,6 @@
 //! One stream of one snapshot: finding its place, filling it, and the end.
 
+use super::heal;
 use super::sealed::Sealed;
 use super::target::{
     brings, check_features, exists, find_target, own_by_guid, parent_of, permitted, target_name,
@@ -42,6 +43,9 @@ pub fn receive<R: Read>(
     list: &BeginList,
     extra: Option<Extra>,
 ) -> Answer<Option<String>> {
+    if run.r.corrective {
+        return heal::receive(run, reader, begin, extra.as_ref()).map(Some);
+    }
     words::features(begin)?;
     let entry = datasets::entry_of(run.admin, &run.r.target)?;
     let (target, filling) = {
@@ -444,7 +448,12 @@ fn fill<R: Read>(
         embedded: os.policy().embedded_data,
         raw: sealed.is_some(),
     };
-    let mut applier = Applier::new(os, ds.clone(), rules, resumable);
+    let cancelled = || Error::new(Kind::Interrupted, "the receive was cancelled");
+    let go_on = move || match cancel::is_cancelled() {
+        true => Err(cancelled()),
+        false => Ok(()),
+    };
+    let mut applier = Applier::new(os, ds.clone(), rules, resumable).interrupted_by(go_on);
     // What came before in a stream that is resumed counts.
     let earlier = match target.kept {
         Some(_) => ds.resume_state().ok().flatten().map_or(0, |s| s.bytes),
@@ -454,7 +463,6 @@ fn fill<R: Read>(
     let start = reader.position() - u64::from(begin.list_len);
     // An export by force ends the stream also while the sender sends nothing.
     let _ended = cancel::ended_by(under_way.flag());
-    let cancelled = || Error::new(Kind::Interrupted, "the receive was cancelled");
     let applied = loop {
         if cancel::is_cancelled() {
             break Err(cancelled());

@@ -48,7 +48,7 @@ pub fn receive<R: Read>(
         }
     }
     let replicates = !package.not_recursive && package.from_snap.is_some();
-    if replicates && !run.r.dry_run {
+    if replicates && !run.r.dry_run && !run.r.corrective {
         replicate(run, &package, &to)?;
     }
     while let Some(item) = reader.next().map_err(bad)? {
@@ -88,7 +88,7 @@ pub fn receive<R: Read>(
             target: Some(target),
         };
         let name = one::receive(run, reader, &b, &list, Some(extra))?;
-        let inherits = found.is_some_and(|f| !f.is_encryption_root);
+        let inherits = found.is_some_and(|f| !f.is_encryption_root) && !run.r.corrective;
         if let (Some(name), true) = (name, inherits && list.crypt_keydata.is_some()) {
             rejoin(run, &name)?;
         }

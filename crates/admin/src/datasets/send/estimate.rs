@@ -12,16 +12,26 @@ const RECORD: u64 = disk::stream::RECORD as u64;
 /// Bytes of a block pointer.
 const POINTER: u64 = disk::BP_SIZE as u64;
 
+/// Whether the bytes of a stream can be told only by reading metadata: streams from bookmarks and redacted ones.
+pub fn is_slow(step: &Step) -> bool {
+    let known = step.spec.base.is_none() || step.base.is_some();
+    !known || step.spec.redact.is_some() || step.spec.saved
+}
+
+/// Bytes of a stream that has to be measured.
+///
+/// # Errors
+/// Those of reading, and [`base::Kind::Interrupted`] or [`base::Kind::Stale`] once nobody waits for it any more.
+pub fn measured(entry: &PoolEntry, step: &Step, source: &Source) -> Result<u64> {
+    let features = entry.pool.dsl.features().clone();
+    measure(source, &step.spec, &*features, &mut super::going_on(entry))
+}
+
 /// Bytes of the stream of a step, as OpenZFS estimates them: data dominate; blocks have the size that the properties
 /// say; what block pointers take is not sent, but each block has a record; of a stream that goes on, what was received is
-/// taken off. Streams from bookmarks and redacted ones are measured, which reads their metadata.
-pub fn estimate(entry: &PoolEntry, step: &Step, source: &Source) -> Result<u64> {
+/// taken off.
+pub fn estimate(step: &Step, source: &Source) -> Result<u64> {
     let spec = &step.spec;
-    let known = spec.base.is_none() || step.base.is_some();
-    if !known || spec.redact.is_some() || spec.saved {
-        let features = entry.pool.dsl.features().clone();
-        return measure(source, spec, &*features, &mut super::going_on(entry));
-    }
     let phys = step.ds.phys();
     let (comp, uncomp) = match &step.base {
         None => (phys.compressed_bytes, phys.uncompressed_bytes),

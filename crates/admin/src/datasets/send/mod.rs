@@ -37,7 +37,7 @@ const OFTEN: u32 = 64;
 const REPORT: u64 = 1_000_000_000;
 
 /// Whether a stream is to go on: its caller is there, and the pool is not taken out of service.
-fn going_on(entry: &PoolEntry) -> impl FnMut() -> Result<()> + '_ {
+pub(super) fn going_on(entry: &PoolEntry) -> impl FnMut() -> Result<()> + '_ {
     let mut calls = 0u32;
     move || {
         calls = calls.wrapping_add(1);
@@ -94,6 +94,7 @@ pub fn send(
         let listed = entry.users.enter(peer.pid, name, Way::Sent);
         (plan, sources, answer, listed)
     };
+    let answer = measure(&plan, &sources, answer, r)?;
     if r.dry_run {
         return Ok(answer);
     }
@@ -126,8 +127,8 @@ fn open(plan: &Plan, r: &Send) -> Answer<(Vec<Source>, SendPlan)> {
         let fail = |e| failure(name, e);
         let source = Source::open(&step.ds).map_err(fail)?;
         source.begin(&step.spec, &*features).map_err(fail)?;
-        let size = match r.sizes {
-            true => Some(estimate::estimate(&plan.entry, step, &source).map_err(fail)?),
+        let size = match r.sizes && !estimate::is_slow(step) {
+            true => Some(estimate::estimate(step, &source).map_err(fail)?),
             false => None,
         };
         answer.streams.push(SendStream {
@@ -138,6 +139,18 @@ fn open(plan: &Plan, r: &Send) -> Answer<(Vec<Source>, SendPlan)> {
         sources.push(source);
     }
     Ok((sources, answer))
+}
+
+/// Tells the sizes that can be had only by reading. The pool is free for others meanwhile.
+fn measure(plan: &Plan, sources: &[Source], mut answer: SendPlan, r: &Send) -> Answer<SendPlan> {
+    let all = plan.steps.iter().zip(sources).zip(&mut answer.streams);
+    for ((step, source), said) in all.filter(|_| r.sizes) {
+        if estimate::is_slow(step) {
+            let size = estimate::measured(&plan.entry, step, source);
+            said.size = Some(size.map_err(|e| failure(&step.spec.name, e))?);
+        }
+    }
+    Ok(answer)
 }
 
 /// Bytes on their way, with their number.

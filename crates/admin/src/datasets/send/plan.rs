@@ -298,10 +298,10 @@ fn several(entry: &Arc<PoolEntry>, r: &Send) -> Answer<Plan> {
         from_origin,
         to,
     };
-    for head in in_order(heads)? {
+    for (head, before_origin) in in_order(heads)? {
         // It is in the list, so that a receiver does not take it for destroyed.
         if !package::is_excluded(r, &head.dir().full_name()) {
-            file_system(&mut plan, &way, &head)?;
+            file_system(&mut plan, &way, &head, before_origin)?;
         }
     }
     Ok(plan)
@@ -315,42 +315,46 @@ struct Way<'a> {
     to: &'a str,
 }
 
-/// Parents before children, origins before their clones.
-fn in_order(heads: Vec<Arc<Dataset>>) -> Answer<Vec<Arc<Dataset>>> {
+/// Parents before children, origins before their clones. A clone of a snapshot of its own descendant, which promotion
+/// may make, cannot have both: with true it comes before its origin.
+fn in_order(heads: Vec<Arc<Dataset>>) -> Answer<Vec<(Arc<Dataset>, bool)>> {
     let all: BTreeSet<u64> = heads.iter().map(|h| h.dir().object()).collect();
     let mut done = BTreeSet::new();
     let (mut out, mut left) = (Vec::new(), heads);
+    // Nothing but a circle is left: parents go first, each with what waits for it alone.
+    let mut stuck = false;
     while !left.is_empty() {
         let before = left.len();
         let mut next = Vec::new();
         for head in left {
             let dir = head.dir();
             let origin = dir.origin().map_err(|e| failure(&dir.full_name(), e))?;
-            let needs = [dir.parent(), origin.map(|o| o.dir())];
-            let waits = needs.iter().flatten().any(|d| {
-                d.object() != dir.object()
-                    && all.contains(&d.object())
-                    && !done.contains(&d.object())
-            });
-            match waits {
-                true => next.push(head),
-                false => {
-                    done.insert(dir.object());
-                    out.push(head);
-                }
+            let waits_for = |d: Option<Arc<Dir>>| {
+                d.is_some_and(|d| {
+                    d.object() != dir.object()
+                        && all.contains(&d.object())
+                        && !done.contains(&d.object())
+                })
+            };
+            let for_origin = waits_for(origin.map(|o| o.dir()));
+            if waits_for(dir.parent()) || for_origin && !stuck {
+                next.push(head);
+                continue;
             }
+            stuck = false;
+            done.insert(dir.object());
+            out.push((head, for_origin));
         }
         left = next;
         if left.len() == before {
-            // A circle, which promotions of clones into each other may make: as they come.
-            out.append(&mut left);
+            stuck = true;
         }
     }
     Ok(out)
 }
 
-/// The streams of one file system.
-fn file_system(plan: &mut Plan, way: &Way, head: &Arc<Dataset>) -> Answer<()> {
+/// The streams of one file system. `whole`: a clone is sent with all it has, since its origin comes later.
+fn file_system(plan: &mut Plan, way: &Way, head: &Arc<Dataset>, whole: bool) -> Answer<()> {
     let name = head.dir().full_name();
     let fail = |e| failure(&name, e);
     let list = head.snapshots().map_err(fail)?;
@@ -384,9 +388,16 @@ fn file_system(plan: &mut Plan, way: &Way, head: &Arc<Dataset>) -> Answer<()> {
     let all = way.r.intermediate || way.from.is_none() && !way.from_origin;
     let mut prev = match start {
         Some(i) => Some(list[i].1.clone()),
-        None if way.from_origin || way.r.replicate => head.dir().origin().map_err(fail)?,
+        None if way.from_origin || way.r.replicate && !whole => {
+            head.dir().origin().map_err(fail)?
+        }
         None => None,
     };
+    if whole && start.is_none() && !way.from_origin {
+        plan.warnings.push(format!(
+            "WARNING: {name} is a clone of a snapshot below it: its first snapshot is sent whole"
+        ));
+    }
     for (i, (short, snap)) in list.iter().enumerate() {
         if i > end || start.is_some_and(|s| i <= s) || !all && i != end {
             continue;

@@ -1,0 +1,327 @@
+//! Replication inside of the pool: snapshots received into other file systems, broken off and gone on with;
+//! and damaged blocks healed with streams.
+
+use super::lineage::key;
+use super::{desk, full, is_full, text, Outcome, World};
+use crate::op::Op;
+use crate::oracle::FsModel;
+use api::{Receive, Send};
+use base::{Kind, Result};
+use disk::{BlkPtr, Dva};
+use dsl::Dataset;
+use env_sim::SeededRng;
+use std::sync::Arc;
+
+/// Blocks spoilt at a time.
+const SPOILT: u64 = 4;
+/// Blocks of a snapshot that are looked at for that.
+const LOOKED_AT: usize = 4000;
+
+/// How a snapshot gets to where it shall be.
+enum Way {
+    Whole,
+    /// The newest snapshot both have.
+    From(Arc<Dataset>),
+    /// The token of what is there.
+    GoOn(String),
+}
+
+/// Whether what a broken receive kept may be in the way of an operation.
+pub(super) fn takes_away(op: &Op) -> bool {
+    matches!(
+        op,
+        Op::DestroyFs { .. } | Op::DestroySnapshot { .. } | Op::Rollback { .. } | Op::Lineage(_)
+    )
+}
+
+/// Whether an error says that a stream ended too early.
+fn is_cut(e: &base::Error) -> bool {
+    [Kind::Checksum, Kind::NoData]
+        .map(Kind::errno)
+        .contains(&e.kind.errno())
+}
+
+/// Options of a send: none, or large, embedded and compressed blocks.
+fn options(dice: u64) -> Send {
+    let (large_blocks, embedded, compressed) = (dice & 1 != 0, dice & 2 != 0, dice & 4 != 0);
+    Send {
+        large_blocks,
+        embedded,
+        compressed,
+        ..Send::default()
+    }
+}
+
+impl World {
+    /// Names of file systems of which a broken receive kept something.
+    fn partial(&self) -> Result<Vec<String>> {
+        let mut out = Vec::new();
+        let Some(pool) = self.pool() else {
+            return Ok(out);
+        };
+        pool.dsl.walk(&pool.dsl.root()?, &mut |d| {
+            if d.phys().head_dataset_obj == 0 || d.name().starts_with('$') {
+                return Ok(());
+            }
+            let head = d.head()?;
+            if d.name() != dsl::RECV && (head.is_inconsistent() || head.receiving()?.is_some()) {
+                let name = d.full_name();
+                out.push(name.split_once('/').map_or("", |(_, n)| n).to_string());
+            }
+            Ok(())
+        })?;
+        Ok(out)
+    }
+
+    /// Throws away what broken receives kept.
+    pub(super) fn give_up_partial(&mut self) -> std::result::Result<(), String> {
+        for fs in self.partial().map_err(text)? {
+            let gone = desk(&self.opened).and_then(|d| d.receive_given_up(&fs));
+            gone.map_err(|e| format!("giving up what '{fs}' kept of a stream: {e}"))?;
+        }
+        Ok(())
+    }
+
+    fn way(&mut self, fs: &str, snap: &str, to: &str) -> Result<Option<Way>> {
+        let Some(pool) = self.pool().cloned() else {
+            return Ok(None);
+        };
+        let guid = |ds: &Dataset| ds.phys().guid;
+        let source = pool.dsl.dataset(&key(&full(fs), snap))?;
+        let there = match pool.dsl.dataset(&full(to)) {
+            Err(e) if e.kind == Kind::NotFound => return Ok(Some(Way::Whole)),
+            there => there?,
+        };
+        let kept = match there.receiving()? {
+            Some(kept) => Some(kept),
+            None => there.is_inconsistent().then(|| there.clone()),
+        };
+        if let Some(kept) = kept {
+            let state = kept.resume_state()?.unwrap_or_default();
+            if state.to_guid == guid(&source) && state.to_name == key(&full(fs), snap) {
+                let token = admin::datasets::props::resume_token(&kept)?;
+                return Ok(token.map(Way::GoOn));
+            }
+            desk(&self.opened)?.receive_given_up(to)?;
+            return self.way(fs, snap, to);
+        }
+        let own = there.snapshots()?;
+        if own.iter().any(|(_, s)| guid(s) == guid(&source)) {
+            return Ok(None);
+        }
+        let mut base = None;
+        for (_, s) in pool.dsl.dataset(&full(fs))?.snapshots()? {
+            if guid(&s) == guid(&source) {
+                break;
+            }
+            if own.iter().any(|(_, o)| guid(o) == guid(&s)) {
+                base = Some(s);
+            }
+        }
+        Ok(base.map(Way::From))
+    }
+
+    /// `what`: file system, snapshot, target.
+    pub(super) fn receive(
+        &mut self,
+        what: &[&String; 3],
+        share: u64,
+    ) -> std::result::Result<Outcome, String> {
+        match self.receive_in(what, share) {
+            Err(e) if is_full(&e) => Ok(Outcome::Refused),
+            r => r.map_err(text),
+        }
+    }
+
+    fn receive_in(&mut self, [fs, snap, to]: &[&String; 3], share: u64) -> Result<Outcome> {
+        let now = self.oracle.now().clone();
+        let Some(frozen) = now.snaps.get(&key(fs, snap)).cloned() else {
+            return Ok(Outcome::Nothing);
+        };
+        if fs == to || to.is_empty() || to.contains('/') {
+            return Ok(Outcome::Nothing);
+        }
+        let Some(way) = self.way(fs, snap, to)? else {
+            return Ok(Outcome::Nothing);
+        };
+        let exists = now.sets.contains_key(*to);
+        let mut ask = options(share + now.snaps.len() as u64);
+        ask.target = key(&full(fs), snap);
+        // What the target has beyond the base is given up.
+        let mut later = Vec::new();
+        let base = match &way {
+            Way::From(base) => Some(base.phys().guid),
+            Way::GoOn(_) => Some(self.resumed_base(to)?).filter(|guid| *guid != 0),
+            Way::Whole => None,
+        };
+        if let (Some(base), Some(pool)) = (base, self.pool()) {
+            let own = pool.dsl.dataset(&full(to))?.snapshots()?;
+            let at = own.iter().position(|(_, s)| s.phys().guid == base);
+            let beyond = own.iter().skip(at.map_or(0, |at| at + 1));
+            later = beyond.map(|(name, _)| key(to, name)).collect();
+        }
+        let there = now.snaps.contains_key(&key(to, snap)) && !later.contains(&key(to, snap));
+        if there || now.origins.values().any(|o| later.contains(o)) {
+            return Ok(Outcome::Nothing);
+        }
+        match way {
+            Way::Whole => {}
+            Way::From(base) => ask.from = Some(base.full_name()),
+            Way::GoOn(token) => {
+                ask = Send {
+                    token: Some(token),
+                    ..Send::default()
+                }
+            }
+        }
+        self.held.clear();
+        self.reap()?;
+        let d = desk(&self.opened)?;
+        let stream = d.sent(&ask)?;
+        let arrives = stream.len() as u64 * share.min(1000) / 1000;
+        let stream = stream.get(..arrives as usize).unwrap_or(&stream);
+        let ask = Receive {
+            target: key(&full(to), snap),
+            force: true,
+            resumable: true,
+            no_mount: true,
+            command: format!("zfs receive -sF {}", full(to)),
+            ..Receive::default()
+        };
+        let done = d.received(&ask, stream);
+        let held = later
+            .iter()
+            .any(|s| now.holds.get(s).is_some_and(|tags| !tags.is_empty()));
+        match done {
+            Ok(()) if share < 1000 => base::bail!(Damaged, "a part of a stream was enough"),
+            Ok(()) if held => base::bail!(Damaged, "a held snapshot was destroyed by a receive"),
+            Err(e) if is_full(&e) => return Err(e),
+            Err(_) if held => return Ok(Outcome::Done),
+            // Nothing can be made of less than a record. Of a stream that ends before its BEGIN is confirmed
+            // nothing is kept.
+            Err(_) if arrives < disk::stream::RECORD as u64 => return Ok(Outcome::Done),
+            Err(e) if share < 1000 && is_cut(&e) => return Ok(Outcome::Done),
+            done => done?,
+        }
+        match exists {
+            true => {
+                let m = desk(&self.opened)?.mounted(to)?;
+                if let Some(o) = &mut self.opened {
+                    o.mounts.insert((*to).clone(), m);
+                }
+            }
+            false => self.mount(to)?,
+        }
+        let (pos, n) = (self.pos(), self.oracle.op);
+        let mut copy = (*frozen).clone();
+        copy.born = self.born(to, snap)?;
+        self.oracle.administered(pos, |a, models| {
+            a.snaps.retain(|k, _| !later.contains(k));
+            a.holds.retain(|k, _| !later.contains(k));
+            a.sets.insert((*to).clone(), models.len());
+            a.limits.insert((*to).clone(), frozen.limits.clone());
+            a.snaps.insert(key(to, snap), Arc::new(copy));
+            models.push(FsModel::new(&frozen, n));
+        });
+        Ok(Outcome::Done)
+    }
+
+    /// Guid of the snapshot on which the stream is based that `to` kept a part of; 0: none.
+    fn resumed_base(&self, to: &str) -> Result<u64> {
+        let pool = self.pool().ok_or(Kind::NotFound)?;
+        let head = pool.dsl.dataset(&full(to))?;
+        let kept = head.receiving()?.unwrap_or(head);
+        Ok(kept.resume_state()?.map_or(0, |s| s.from_guid))
+    }
+
+    /// Blocks of files in a snapshot.
+    fn blocks(&self, fs: &str, snap: &str) -> Result<Vec<BlkPtr>> {
+        let pool = self.pool().ok_or(Kind::NotFound)?;
+        let ds = pool.dsl.dataset(&key(&full(fs), snap))?;
+        let os = ds.open_objset(dmu::WritePolicy::default(), true)?;
+        let (mut out, mut object) = (Vec::new(), 0);
+        while let Some(o) = os.next_object(object)? {
+            object = o;
+            let dn = os.hold(o)?;
+            let info = dn.info();
+            for blkid in 0..=info.max_blkid {
+                let bp = dn.block_pointer(blkid)?;
+                if !bp.is_hole() && !bp.is_embedded() && !info.obj_type.is_metadata() {
+                    out.push(bp);
+                }
+                if out.len() >= LOOKED_AT {
+                    return Ok(out);
+                }
+            }
+        }
+        Ok(out)
+    }
+
+    /// Spoils blocks and heals them. What is between is not for the judges: the journal begins anew behind it.
+    pub(super) fn heal(
+        &mut self,
+        fs: &str,
+        snap: &str,
+        seed: u64,
+    ) -> std::result::Result<Outcome, String> {
+        let there = self.oracle.now().snaps.contains_key(&key(fs, snap));
+        let Some(pool) = self.pool().cloned().filter(|_| there) else {
+            return Ok(Outcome::Nothing);
+        };
+        // Where devices fail, or miss blocks, others may be wrong as well.
+        if self.counts.faults > 0 {
+            return Ok(Outcome::Nothing);
+        }
+        let rng = SeededRng::new(seed);
+        let mut ask = options(seed);
+        ask.target = key(&full(fs), snap);
+        let stream = desk(&self.opened)
+            .and_then(|d| d.sent(&ask))
+            .map_err(text)?;
+        let all = self.blocks(fs, snap).map_err(text)?;
+        let mut spoilt: Vec<BlkPtr> = Vec::new();
+        for _ in 0..SPOILT {
+            let Some(bp) = all.get(rng.below(all.len() as u64) as usize) else {
+                return Ok(Outcome::Nothing);
+            };
+            let birth = bp.physical_birth();
+            let all_there = |d: &Dva| pool.zio.devices.lacking(d.vdev(), birth).is_empty();
+            let whole = bp.dvas().iter().all(|d| !d.is_gang() && all_there(d));
+            if whole && !spoilt.iter().any(|s| s.dva(0) == bp.dva(0)) {
+                spoilt.push(*bp);
+            }
+        }
+        let zio = &pool.zio;
+        for bp in &spoilt {
+            let mut wrong = zio.read_raw(bp).map_err(text)?;
+            wrong.iter_mut().for_each(|b| *b ^= 0x5a);
+            for dva in &bp.dvas() {
+                let done = zio.devices.mend(dva, bp.physical_birth(), &wrong);
+                done.map_err(text)?;
+            }
+            if zio.probe_raw(bp).is_ok() {
+                return Err("a spoilt block is read".into());
+            }
+        }
+        let ask = Receive {
+            target: key(&full(fs), snap),
+            corrective: true,
+            command: format!("zfs receive -c {}", key(&full(fs), snap)),
+            ..Receive::default()
+        };
+        let done = desk(&self.opened).and_then(|d| d.received(&ask, &stream));
+        done.map_err(text)?;
+        for bp in &spoilt {
+            zio.probe_raw(bp)
+                .map_err(|e| format!("it was not healed: {e}"))?;
+        }
+        if pool.error_count() != Some(0) {
+            return Err("healed blocks are on the list of errors".into());
+        }
+        self.held.clear();
+        self.reap().map_err(text)?;
+        self.settle()?;
+        self.imported = 0;
+        Ok(Outcome::Done)
+    }
+}

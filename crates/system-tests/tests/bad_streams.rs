@@ -1,0 +1,338 @@
+//! Streams that cannot be received: OpenZFS's words and exit codes, and nothing is changed.
+
+use disk::stream::Record;
+use std::fs::{self, File};
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+use system_tests::{Dice, Rig};
+
+struct Bad {
+    rig: Rig,
+    home: PathBuf,
+}
+
+impl Bad {
+    fn new(name: &str, pools: &[&str]) -> Option<Bad> {
+        let mut rig = Rig::new(name)?;
+        let disks: Vec<_> = pools.iter().map(|p| rig.image(p, 128 << 20)).collect();
+        rig.start();
+        for (pool, disk) in pools.iter().zip(&disks) {
+            let at = rig.mnt().join(pool);
+            rig.zpool(&["create", "-m", at.to_str().unwrap(), pool, disk]);
+        }
+        let home = rig.path().join("home");
+        Some(Bad { rig, home })
+    }
+
+    fn send(&self, args: &[&str]) -> PathBuf {
+        let path = self
+            .home
+            .join(format!("stream-{}", args.join("").replace('/', "+")));
+        let mut c = self.rig.command("zfs", &[&["send"], args].concat());
+        let status = c.stdout(File::create(&path).unwrap()).status().unwrap();
+        assert!(status.success(), "{args:?}");
+        path
+    }
+
+    fn receive(&self, args: &[&str], stream: &Path) -> (Option<i32>, String) {
+        let out = self
+            .rig
+            .command("zfs", &[&["receive"], args].concat())
+            .stdin(File::open(stream).unwrap())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .output()
+            .unwrap();
+        let err = String::from_utf8_lossy(&out.stderr).trim_end().to_string();
+        (out.status.code(), err)
+    }
+
+    fn all(&self) -> String {
+        let what = "name,guid,written,receive_resume_token";
+        self.rig.zfs(&["list", "-Hp", "-t", "all", "-o", what])
+    }
+
+    /// Status 1, these words, and everything is as it was.
+    fn refused(&self, args: &[&str], stream: &Path, words: &str) {
+        let before = self.all();
+        let (code, err) = self.receive(args, stream);
+        assert_eq!((code, err.as_str()), (Some(1), words), "{args:?}");
+        assert_eq!(self.all(), before, "{args:?}");
+    }
+
+    fn good(&self, args: &[&str], stream: &Path) {
+        let (code, err) = self.receive(args, stream);
+        assert_eq!(code, Some(0), "{args:?}: {err}");
+    }
+}
+
+/// A stream with its first record changed, and checksums to match.
+fn with_begin(stream: &Path, change: impl Fn(&mut disk::stream::Begin)) -> Vec<u8> {
+    let bytes = fs::read(stream).unwrap();
+    let mut reader = stream::Reader::new(&bytes[..]);
+    let mut writer = stream::Writer::new(Vec::new());
+    while let Some(item) = reader.next().unwrap() {
+        match item.record {
+            Record::Begin(mut b) => {
+                change(&mut b);
+                writer.begin(&b, &disk::NvList::new()).unwrap();
+            }
+            Record::End(e) => writer.end(e.to_guid).unwrap(),
+            r => writer.write(&r, &item.payload).unwrap(),
+        }
+    }
+    writer.flush().unwrap();
+    writer.into_inner()
+}
+
+#[test]
+fn streams_that_do_not_fit_are_refused_and_change_nothing() {
+    let Some(b) = Bad::new("bad-streams", &["src", "dst"]) else {
+        return;
+    };
+    let rig = &b.rig;
+    rig.zfs(&["create", "src/a"]);
+    let file = rig.mnt().join("src/a/file");
+    fs::write(&file, Dice::new(1).bytes(200_000)).unwrap();
+    rig.zfs(&["snapshot", "src/a@1"]);
+    fs::write(&file, Dice::new(2).bytes(300_000)).unwrap();
+    rig.zfs(&["snapshot", "src/a@2"]);
+    fs::write(&file, Dice::new(3).bytes(100_000)).unwrap();
+    rig.zfs(&["snapshot", "src/a@3"]);
+    let full = b.send(&["src/a@1"]);
+    let to_2 = b.send(&["-i", "@1", "src/a@2"]);
+    let to_3 = b.send(&["-i", "@2", "src/a@3"]);
+    let new = "cannot receive new filesystem stream";
+    let more = "cannot receive incremental stream";
+
+    // Cut off, at the beginning, in the middle, before the end.
+    let whole = fs::read(&full).unwrap();
+    let cut = b.home.join("cut");
+    for (len, words) in [
+        (0, "cannot receive: failed to read from stream".to_string()),
+        (whole.len() / 2, format!("{new}: incomplete stream")),
+        (whole.len() - 1, format!("{new}: incomplete stream")),
+    ] {
+        fs::write(&cut, &whole[..len]).unwrap();
+        b.refused(&["dst/x"], &cut, &words);
+    }
+    // What is no stream.
+    fs::write(&cut, vec![b'x'; 5000]).unwrap();
+    b.refused(
+        &["dst/x"],
+        &cut,
+        "cannot receive: invalid stream (bad magic number)",
+    );
+    // Features that nobody knows.
+    fs::write(&cut, with_begin(&full, |b| b.features |= 1 << 40)).unwrap();
+    let (code, err) = b.receive(&["dst/x"], &cut);
+    assert_eq!(code, Some(1));
+    assert!(
+        err.starts_with("cannot receive: stream has unsupported feature"),
+        "{err}"
+    );
+    // No parent, or one that is a snapshot's or a volume's place.
+    b.refused(
+        &["dst/none/x"],
+        &full,
+        &format!(
+            "parent 'dst/none' does not exist\n{new}: destination 'dst/none/x' does not exist"
+        ),
+    );
+    // Names that are not allowed.
+    for name in ["dst/a%b", "dst//a", "dst/a@", "dst/@x"] {
+        let before = b.all();
+        let (code, err) = b.receive(&[name], &full);
+        assert_eq!(code, Some(1), "{name}: {err}");
+        assert!(err.starts_with("cannot receive: "), "{name}: {err}");
+        assert_eq!(b.all(), before);
+    }
+    let long = format!("dst/{}", "n".repeat(300));
+    assert_eq!(b.receive(&[&long], &full).0, Some(1));
+    // Nothing there, then not what it is based on.
+    b.refused(
+        &["dst/x"],
+        &to_2,
+        &format!("{more}: destination 'dst/x' does not exist"),
+    );
+    // A flag of a clone without its origin.
+    fs::write(&cut, with_begin(&to_2, |b| b.flags |= 1)).unwrap();
+    b.refused(
+        &["dst/y"],
+        &cut,
+        &format!("{new}: local origin for clone does not exist"),
+    );
+    b.good(&["-u", "dst/x"], &full);
+    let unlike =
+        format!("{more}: most recent snapshot of dst/x does not\nmatch incremental source");
+    b.refused(&["dst/x"], &to_3, &unlike);
+    b.refused(&["-F", "dst/x"], &to_3, &unlike);
+    b.refused(
+        &["dst/x"],
+        &full,
+        &format!("{new}: destination 'dst/x' exists\nmust specify -F to overwrite it"),
+    );
+    b.refused(
+        &["-F", "dst/x"],
+        &full,
+        &format!(
+            "{new}: destination has snapshots (eg. dst/x@1)\nmust destroy them to overwrite it"
+        ),
+    );
+    // A younger snapshot, a change.
+    rig.zfs(&["snapshot", "dst/x@own"]);
+    b.refused(&["dst/x"], &to_2, &unlike);
+    rig.zfs(&["destroy", "dst/x@own"]);
+    rig.zfs(&["mount", "dst/x"]);
+    fs::write(rig.mnt().join("dst/x/own"), "own").unwrap();
+    let changed =
+        format!("{more}: destination dst/x has been modified\nsince most recent snapshot");
+    b.refused(&["dst/x"], &to_2, &changed);
+    assert_eq!(fs::read(rig.mnt().join("dst/x/own")).unwrap(), b"own");
+    // With -F it is taken, and the change given up.
+    b.good(&["-F", "dst/x"], &to_2);
+    assert!(!rig.mnt().join("dst/x/own").exists());
+    b.good(&["dst/x"], &to_3);
+
+    // A pool that cannot be written.
+    rig.zpool(&["export", "dst"]);
+    let disks = rig.disks();
+    let at = disks.to_str().unwrap();
+    rig.zpool(&["import", "-d", at, "-o", "readonly=on", "dst"]);
+    let (code, err) = b.receive(&["dst/z"], &full);
+    assert_eq!(code, Some(1), "{err}");
+    assert!(
+        err.starts_with("cannot receive") && err.contains("read-only"),
+        "{err}"
+    );
+}
+
+#[test]
+fn streams_that_find_no_room_are_refused_and_change_nothing() {
+    let Some(b) = Bad::new("bad-room", &["src", "dst"]) else {
+        return;
+    };
+    let rig = &b.rig;
+    rig.zfs(&["create", "-o", "compression=off", "src/a"]);
+    let file = rig.mnt().join("src/a/file");
+    fs::write(&file, vec![7; 1 << 20]).unwrap();
+    rig.zfs(&["snapshot", "src/a@1"]);
+    let mut noise = vec![0; 40 << 20];
+    Dice::new(1)
+        .bytes(1 << 20)
+        .iter()
+        .cycle()
+        .zip(&mut noise)
+        .for_each(|(a, b)| *b = *a);
+    fs::write(&file, &noise).unwrap();
+    rig.zfs(&["snapshot", "src/a@2"]);
+    let (small, large) = (b.send(&["src/a@1"]), b.send(&["src/a@2"]));
+    let more = b.send(&["-i", "@1", "src/a@2"]);
+    // Over the quota of a parent, or its own.
+    rig.zfs(&[
+        "create",
+        "-o",
+        "quota=20M",
+        "-o",
+        "compression=off",
+        "dst/q",
+    ]);
+    let over = "cannot receive new filesystem stream: destination space quota exceeded.";
+    same(&b, &["dst/q/x"], &large, over);
+    b.good(&["-u", "dst/q/x"], &small);
+    let over = over.replace("new filesystem", "incremental");
+    same(&b, &["dst/q/x"], &more, &over);
+    // Into a pool that is full.
+    let fill = rig.mnt().join("dst/fill");
+    let _ = fs::write(&fill, &noise);
+    let _ = fs::write(rig.mnt().join("dst/fill2"), &noise);
+    let full = "cannot receive new filesystem stream: out of space";
+    same(&b, &["dst/x"], &large, full);
+    assert!(fs::metadata(&fill).unwrap().size() > 0);
+    rig.zpool(&["export", "dst"]);
+    rig.zdb_check("dst");
+}
+
+/// As [`Bad::refused`], but what is written meanwhile may make other numbers.
+fn same(b: &Bad, args: &[&str], stream: &Path, words: &str) {
+    let names = || {
+        b.rig.zfs(&[
+            "list",
+            "-H",
+            "-t",
+            "all",
+            "-o",
+            "name,guid,receive_resume_token",
+        ])
+    };
+    let before = names();
+    let (code, err) = b.receive(args, stream);
+    assert_eq!((code, err.as_str()), (Some(1), words), "{args:?}");
+    assert_eq!(names(), before, "{args:?}");
+}
+
+#[test]
+fn forged_tokens_send_nothing() {
+    let Some(b) = Bad::new("bad-tokens", &["src"]) else {
+        return;
+    };
+    let rig = &b.rig;
+    rig.zfs(&["create", "src/a"]);
+    fs::write(rig.mnt().join("src/a/file"), Dice::new(1).bytes(400_000)).unwrap();
+    rig.zfs(&["snapshot", "src/a@1"]);
+    let guid: u64 = rig.get("guid", "src/a@1").parse().unwrap();
+    let token = stream::ResumeToken {
+        object: 2,
+        offset: 131_072,
+        to_guid: guid,
+        to_name: "src/a@1".into(),
+        ..stream::ResumeToken::default()
+    };
+    let good = token.encode();
+    let send = |token: &str| {
+        let out = rig.command("zfs", &["send", "-t", token]).output().unwrap();
+        let err = String::from_utf8_lossy(&out.stderr).trim_end().to_string();
+        (out.status.code(), out.stdout.len(), err)
+    };
+    assert_eq!(send(&good).0, Some(0));
+    let mut bent = good.clone().into_bytes();
+    let at = bent.len() - 9;
+    bent[at] = if bent[at] == b'0' { b'1' } else { b'0' };
+    let bent = String::from_utf8(bent).unwrap();
+    let other = |change: &dyn Fn(&mut stream::ResumeToken)| {
+        let mut t = token.clone();
+        change(&mut t);
+        t.encode()
+    };
+    for (what, token, words) in [
+        ("no token", "x".to_string(), "resume token is corrupt"),
+        (
+            "another version",
+            good.replacen("1-", "2-", 1),
+            "resume token is corrupt",
+        ),
+        ("a digit", bent, "resume token is corrupt"),
+        (
+            "its end",
+            good[..good.len() - 4].to_string(),
+            "resume token is corrupt",
+        ),
+        ("another guid", other(&|t| t.to_guid = 5), "src/a@1"),
+        (
+            "no such base",
+            other(&|t| t.from_guid = Some(77)),
+            "incremental source",
+        ),
+    ] {
+        let (code, sent, err) = send(&token);
+        assert_eq!((code, sent), (Some(1), 0), "{what}: {err}");
+        assert!(err.contains(words), "{what}: {err}");
+    }
+    // Behind the end there is nothing more to send.
+    let (code, sent, err) = send(&other(&|t| (t.object, t.offset) = (u64::MAX >> 8, 0)));
+    assert!(
+        code == Some(1) || sent < 2000,
+        "{code:?}, {sent} bytes: {err}"
+    );
+}

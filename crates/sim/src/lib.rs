@@ -21,5 +21,6 @@ pub mod owners;
 pub mod points;
 pub mod rig;
 pub mod rights;
+mod sources;
 pub mod trace;
 pub mod world;

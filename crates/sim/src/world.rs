@@ -4,6 +4,7 @@
 mod faults;
 mod lineage;
 mod posix;
+mod scans;
 
 use crate::check::Opened;
 use crate::cut::Image;
@@ -113,6 +114,7 @@ pub struct World {
     /// Snapshots, `fs@snapshot`, whose objects the model numbers as it does those of their file system now: none from before
     /// the last cut or rollback.
     comparable: BTreeSet<String>,
+    content: scans::Content,
 }
 
 /// The bytes of a fill.
@@ -170,6 +172,7 @@ impl World {
             first: 0,
             imported: 0,
             comparable: BTreeSet::new(),
+            content: scans::Content::default(),
         }
     }
 
@@ -264,6 +267,7 @@ impl World {
             Op::Remount { .. } | Op::Reimport => self.again(op),
             Op::Device { disk, change } => self.device(*disk, *change),
             Op::Fault { disk, fault } => Ok(self.fault(*disk, *fault)),
+            Op::Scan(what) => return self.scan(*what),
             Op::Read { fs, path } => return self.read(fs, path),
             Op::Send { fs } => return self.send(fs),
             Op::Diff { fs, snap } => return self.diff(fs, snap),

@@ -21,6 +21,9 @@ const GROUP: Duration = Duration::from_millis(300);
 /// Labels and boot area at the beginning of a device, labels at its end, bytes: rot stays away.
 const FRONT: u64 = 5 << 20;
 const BACK: u64 = 1 << 20;
+/// What happens to the disks in a pass: they rot; devices come, go and are replaced.
+pub const ROT: u64 = 1;
+pub const CHANGES: u64 = 2;
 /// Threads that live through snapshots and clones.
 const LIVES: usize = 2;
 
@@ -29,11 +32,11 @@ pub fn run(o: &Options, job: &str) -> std::result::Result<(), String> {
         return judge(o);
     }
     let words: Vec<u64> = job.split(',').filter_map(|w| w.parse().ok()).collect();
-    let [seed, millis, rot] = words[..] else {
+    let [seed, millis, disks] = words[..] else {
         return Err(format!("unknown job '{job}'"));
     };
     let time = Duration::from_millis(millis);
-    work(o, seed, time, rot == 1).map_err(|e| e.to_string())
+    work(o, seed, time, disks).map_err(|e| e.to_string())
 }
 
 /// Every block is read, every copy verified, and what is found is held against the space maps and the space
@@ -43,12 +46,13 @@ fn judge(o: &Options) -> std::result::Result<(), String> {
     lives::judge(&pool)
 }
 
-/// Changes the pool's devices or file systems.
-fn change(desk: &Desk<'_>, rot: bool, dice: &mut Dice) -> Result<()> {
-    // Not while disks are spoiled: then it may be the one that is right.
-    match !rot && dice.below(6) == 0 {
-        true => desk.change_devices(dice),
-        false => desk.administer(dice),
+/// Changes the pool's devices or file systems, or begins, pauses or stops a scan.
+fn change(desk: &Desk<'_>, disks: u64, dice: &mut Dice, stop: &AtomicBool) -> Result<()> {
+    match dice.below(12) {
+        0..=1 => desk.scan(dice),
+        2..=3 if disks == CHANGES => desk.change_devices(dice),
+        4 if disks == CHANGES => desk.replace(dice, &|| stop.load(Ordering::Relaxed)),
+        _ => desk.administer(dice),
     }
 }
 
@@ -62,7 +66,7 @@ fn live(lives: &Lives, dice: &mut Dice, stop: &AtomicBool, fail: &dyn Fn(base::E
     }
 }
 
-fn work(o: &Options, seed: u64, time: Duration, rot: bool) -> Result<()> {
+fn work(o: &Options, seed: u64, time: Duration, disks: u64) -> Result<()> {
     let mut dice = Dice::new(seed);
     let desk = Desk::import(o)?;
     let pool = desk.pool()?;
@@ -116,7 +120,7 @@ fn work(o: &Options, seed: u64, time: Duration, rot: bool) -> Result<()> {
             let mut dice = Dice::new(d3);
             while !stop.load(Ordering::Relaxed) {
                 std::thread::sleep(Duration::from_millis(100 + dice.below(400)));
-                match change(&desk, rot, &mut dice) {
+                match change(&desk, disks, &mut dice, &stop) {
                     Err(e) if !matches!(e.kind, Kind::NoSpace | Kind::Quota) => {
                         fail(e.context("administration"));
                     }
@@ -129,7 +133,7 @@ fn work(o: &Options, seed: u64, time: Duration, rot: bool) -> Result<()> {
             let (lives, stop, fail) = (&lives, &stop, &fail);
             s.spawn(move || live(lives, &mut dice, stop, fail));
         }
-        if rot {
+        if disks == ROT {
             s.spawn(|| {
                 if let Err(e) = decay(o, Dice::new(d2), &stop) {
                     fail(e);

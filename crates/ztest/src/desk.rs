@@ -127,6 +127,14 @@ impl<'a> Desk<'a> {
         Ok(Lives::new(commands, self.entry()?, alone))
     }
 
+    pub fn options(&self) -> &Options {
+        self.o
+    }
+
+    pub fn admin(&self) -> &Arc<Admin> {
+        &self.admin
+    }
+
     fn entry(&self) -> Result<Arc<PoolEntry>> {
         self.admin.find(&self.o.pool).ok_or(Kind::NotFound.into())
     }
@@ -338,7 +346,7 @@ pub fn create_pool(o: &Options, l: &Layout) -> Result<()> {
 }
 
 #[cfg(test)]
-mod tests {
+pub mod tests {
     use super::*;
     use base::mutation::{mutate, Mutation};
 
@@ -351,7 +359,31 @@ mod tests {
         tried(name, work, false)
     }
 
+    /// On a pool of some layout, of which nothing is left afterwards.
+    pub fn on_pool(
+        name: &str,
+        l: &Layout,
+        work: impl FnOnce(&Desk<'_>) -> Result<()>,
+    ) -> Result<()> {
+        tried_on(name, l, work, false)
+    }
+
     fn tried(name: &str, work: impl FnOnce(&Desk<'_>) -> Result<()>, whole: bool) -> Result<()> {
+        let l = Layout {
+            kind: GroupKind::Single,
+            tops: 1,
+            width: 1,
+            ashift: 12,
+        };
+        tried_on(name, &l, work, whole)
+    }
+
+    fn tried_on(
+        name: &str,
+        l: &Layout,
+        work: impl FnOnce(&Desk<'_>) -> Result<()>,
+        whole: bool,
+    ) -> Result<()> {
         let folder = std::env::temp_dir().join(format!("ztest-desk-{}-{name}", std::process::id()));
         let _ = std::fs::remove_dir_all(&folder);
         std::fs::create_dir_all(&folder).unwrap();
@@ -360,13 +392,7 @@ mod tests {
             size: 64 << 20,
             ..Options::default()
         };
-        let l = Layout {
-            kind: GroupKind::Single,
-            tops: 1,
-            width: 1,
-            ashift: 12,
-        };
-        create_pool(&o, &l).unwrap();
+        create_pool(&o, l).unwrap();
         let desk = Desk::import(&o).unwrap();
         let done = work(&desk);
         mutate(None);

@@ -156,6 +156,8 @@ impl Pool {
             l.complete = true;
             return Ok(Step::More);
         }
+        // Frees may have taken the last blocks out.
+        l.drain &= !self.scans.blocks.is_empty();
         if !l.drain && l.next >= l.plan.len() {
             self.capture(l)?;
         }

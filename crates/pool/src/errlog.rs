@@ -73,6 +73,11 @@ impl ErrLog {
         true
     }
 
+    /// Everything on record.
+    pub(crate) fn all(&self) -> Vec<Damage> {
+        self.lock().all.iter().copied().collect()
+    }
+
     /// Whether the next txg has something to write.
     pub(crate) fn is_dirty(&self) -> bool {
         let s = self.lock();
@@ -333,6 +338,52 @@ impl Pool {
         s.clear = !self.is_readonly();
     }
 
+    /// Takes errors off the record, in syncing context.
+    pub(crate) fn remove_errors(&self, tx: &Tx, healed: &[Damage]) -> Result<()> {
+        let readable = {
+            let mut s = self.errlog.lock();
+            for d in healed {
+                s.all.remove(d);
+            }
+            s.new.retain(|d| !healed.contains(d));
+            !s.unreadable
+        };
+        match readable && !healed.is_empty() {
+            true => match self.remove_from_log(tx, healed) {
+                Err(e) if is_illegible(&e) => {
+                    self.errlog.lock().unreadable = true;
+                    Ok(())
+                }
+                r => r,
+            },
+            false => Ok(()),
+        }
+    }
+
+    fn remove_from_log(&self, tx: &Tx, healed: &[Damage]) -> Result<()> {
+        let Some(log) = self.directory(LAST)?.filter(|o| *o != 0) else {
+            return Ok(());
+        };
+        let log = self.mos.hold(log)?;
+        for d in healed {
+            // Some were written under the dataset's own number: its head was not known.
+            let heads = BTreeSet::from([self.head_of(d.objset), d.objset]);
+            for head in heads {
+                let head = zap::hex_key(head);
+                let Some(below) = Zap::new(&log).get(head.as_str())? else {
+                    continue;
+                };
+                let dn = self.mos.hold(below)?;
+                let key = format!("{:x}:{:x}:{:x}:{:x}", d.object, d.level, d.blkid, d.birth);
+                let entries = Zap::new(&dn);
+                if entries.get_value(key.as_str())?.is_some() {
+                    entries.remove(tx, key.as_str())?;
+                }
+            }
+        }
+        Ok(())
+    }
+
     /// Number of errors on record; `None` if the log cannot be read.
     pub fn error_count(&self) -> Option<u64> {
         self.errlog.count()
@@ -355,7 +406,7 @@ impl Pool {
     }
 
     /// Datasets that have the damaged block: the head, its snapshots, and clones of those.
-    fn sharers(&self, d: &Damage) -> Vec<u64> {
+    pub(crate) fn sharers(&self, d: &Damage) -> Vec<u64> {
         let mut todo = vec![self.head_of(d.objset)];
         let mut seen = BTreeSet::new();
         let mut out = Vec::new();

@@ -280,8 +280,8 @@ impl Generator {
             9..=11 => return Op::Scan(Scan::Finish),
             12..=13 => return Op::Scan(Scan::Scrub),
             _ => {
-                let scans = [Scan::Pause, Scan::Stop, Scan::Resilver];
-                return Op::Scan(scans[below(3) as usize]);
+                let scans = [Scan::Pause, Scan::Stop, Scan::Resilver, Scan::Errors];
+                return Op::Scan(scans[below(4) as usize]);
             }
         };
         Op::Device { disk, change }

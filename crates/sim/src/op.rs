@@ -253,16 +253,19 @@ pub enum Scan {
     Pause,
     Stop,
     Resilver,
+    /// A scrub of what is on record as damaged.
+    Errors,
     /// Txgs are written until no scan is under way.
     Finish,
 }
 
 /// The words of a line for them.
-const SCANS: [(Scan, &str); 5] = [
+const SCANS: [(Scan, &str); 6] = [
     (Scan::Scrub, "scrub"),
     (Scan::Pause, "pause"),
     (Scan::Stop, "stop"),
     (Scan::Resilver, "resilver"),
+    (Scan::Errors, "errors"),
     (Scan::Finish, "finish"),
 ];
 

@@ -274,7 +274,11 @@ impl<'a> Desk<'a> {
             format!("tmp{}", 4 + dice.below(4)),
         );
         for old in [&name, &other] {
-            if self.pool()?.dsl.dataset(&self.full(Some(old))).is_ok() {
+            if let Ok(left) = self.pool()?.dsl.dataset(&self.full(Some(old))) {
+                // A kill may have left a snapshot.
+                for (snap, _) in left.snapshots()? {
+                    self.destroy(&format!("{old}@{snap}"))?;
+                }
                 self.destroy(old)?;
             }
         }

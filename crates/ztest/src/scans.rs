@@ -29,8 +29,9 @@ impl Desk<'_> {
     /// One scrub is begun, paused or stopped, or the resilver under way begins anew.
     pub fn scan(&self, dice: &mut Dice) -> Result<()> {
         let name = &self.options().pool;
-        let action = match dice.below(6) {
+        let action = match dice.below(7) {
             0..=2 => ScrubAction::Start,
+            5 => ScrubAction::Errors,
             3 => ScrubAction::Pause,
             4 => ScrubAction::Stop,
             _ => {

@@ -218,7 +218,7 @@ impl Pool {
 
     /// The same for a record that cannot be read: no reason not to open the pool.
     pub(crate) fn load_scan_or_warn(&self) -> Result<()> {
-        match self.load_scan() {
+        match self.load_scan().and_then(|()| self.load_error_scrub()) {
             Err(e) if e.is_damage() || e.kind == Kind::NotFound => {
                 tracing::warn!(pool = %self.name(), "the scan under way cannot be gone on with: {e}");
                 Ok(())

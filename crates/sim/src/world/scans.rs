@@ -145,6 +145,7 @@ impl crate::desk::Desk {
             Scan::Scrub => Some(api::ScrubAction::Start),
             Scan::Pause => Some(api::ScrubAction::Pause),
             Scan::Stop => Some(api::ScrubAction::Stop),
+            Scan::Errors => Some(api::ScrubAction::Errors),
             Scan::Resilver | Scan::Finish => None,
         })
     }

@@ -456,6 +456,7 @@ pub struct Pool {
     pub import_ns: u64,
     pub facts: PoolFacts,
     pub scan: Option<Scan>,
+    pub error_scrub: Option<ErrorScrub>,
     /// Newest removal of a top-level vdev.
     pub removal: Option<Removal>,
     /// The checkpoint, if there is one or one is being discarded.
@@ -571,6 +572,20 @@ pub struct Rebuild {
     pub issued: u64,
     pub rebuilt: u64,
     pub errors: u64,
+}
+
+/// Newest error scrub.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct ErrorScrub {
+    pub state: ScanState,
+    pub paused: bool,
+    /// Seconds since 1970.
+    pub start: u64,
+    pub end: u64,
+    /// Damaged blocks still to be looked at, and looked at.
+    pub to_examine: u64,
+    pub examined: u64,
 }
 
 /// Newest scrub or resilver.

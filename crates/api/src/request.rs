@@ -587,6 +587,8 @@ pub enum ScrubAction {
     Start,
     Pause,
     Stop,
+    /// Only the blocks on record as damaged: begin, or go on.
+    Errors,
 }
 
 /// `zpool scrub`

@@ -431,7 +431,7 @@ static SUBS: &[Sub] = &[
             sw('a', "All pools.").long("all"),
             sw('s', "Stop."),
             sw('p', "Pause."),
-            sw('e', "Only blocks known to be damaged.").later(),
+            sw('e', "Only blocks known to be damaged."),
             sw('C', "Go on from the last scrubbed transaction group."),
             opt('S', "date", "Only what was written after.").later(),
             opt('E', "date", "Only what was written before.").later(),
@@ -443,7 +443,8 @@ static SUBS: &[Sub] = &[
              is listed by 'zpool status -v'; files on that list that are found whole are taken off it.",
             "A scrub runs in the background. It survives exports and crashes, and a paused one stays paused. \
              Without an option a paused scrub goes on. While a resilver runs, a scrub is refused.",
-            "-e, -S and -E are not available in this version.",
+            "With -e only blocks that are on the list of damaged files are read, and those that are whole or gone              are taken off it. The pool needs the feature head_errlog. An error scrub is paused, stopped and              waited for as a scrub is; a resilver ends it.",
+            "-S and -E are not available in this version.",
         ],
         complete: Complete::Pools,
         built: true,

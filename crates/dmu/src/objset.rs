@@ -470,11 +470,17 @@ impl Objset {
     /// Birth of a block as of the last sync; `None` for a hole. `object` 0 is the meta-dnode, `blkid`
     /// `u64::MAX` the spill block. `Kind::NotFound` if there is no such object.
     pub fn birth_of(&self, object: u64, level: i64, blkid: u64) -> Result<Option<Txg>> {
+        let bp = self.pointer_of(object, level, blkid)?;
+        Ok(bp.map(|bp| bp.logical_birth()))
+    }
+
+    /// Pointer to a block as it is on disk; `None` for holes and what is outside of the object.
+    pub fn pointer_of(&self, object: u64, level: i64, blkid: u64) -> Result<Option<BlkPtr>> {
         let dn = match object {
             0 => self.meta.clone(),
             o => self.hold(o)?,
         };
-        dn.birth_of(level, blkid)
+        dn.pointer_of(level, blkid)
     }
 
     /// Allocated objects, those of unsynced groups included.

@@ -5,7 +5,7 @@ use crate::freeing;
 use crate::indirect::Removed;
 use crate::jobs::{Job, Jobs};
 use crate::multihost::Heart;
-use crate::scan::{BlockQueue, ScanJob, Scans};
+use crate::scan::{BlockQueue, ErrorScrubJob, ScanJob, Scans};
 use crate::shared::Shares;
 use crate::spares::AuxDevices;
 use crate::sync::SyncState;
@@ -122,7 +122,8 @@ impl Pool {
         let e = p.engine;
         let scans = Arc::new(Scans::new(e.scanned));
         let scan: Arc<dyn Job> = Arc::new(ScanJob(scans.clone()));
-        let standing = freeing::standing().into_iter().chain([scan]);
+        let errors: Arc<dyn Job> = Arc::new(ErrorScrubJob(scans.clone()));
+        let standing = freeing::standing().into_iter().chain([scan, errors]);
         let pool = Arc::new_cyclic(|me| Pool {
             env: e.env,
             tree: e.tree,

@@ -76,6 +76,11 @@ impl ErrLog {
         true
     }
 
+    /// Everything on record.
+    pub(crate) fn all(&self) -> Vec<Damage> {
+        self.lock().all.iter().copied().collect()
+    }
+
     /// Whether the next txg has something to write.
     pub(crate) fn is_dirty(&self) -> bool {
         let s = self.lock();
@@ -206,7 +211,7 @@ impl Pool {
             return Ok(());
         }
         let added = self
-            .remove_errors(tx, &gone)
+            .remove_logged(tx, &gone)
             .and_then(|()| self.add_errors(tx, LAST, &new))
             .and_then(|()| self.add_errors(tx, SCRUB, &new_scrub));
         match added {
@@ -220,12 +225,10 @@ impl Pool {
     }
 
     /// Takes errors off both logs.
-    fn remove_errors(&self, tx: &Tx, gone: &[Damage]) -> Result<()> {
+    fn remove_logged(&self, tx: &Tx, gone: &[Damage]) -> Result<()> {
         for name in [LAST, SCRUB] {
-            let Some(log) = self
-                .directory(name)?
-                .filter(|o| *o != 0 && !gone.is_empty())
-            else {
+            let log = self.directory(name)?.filter(|o| *o != 0);
+            let Some(log) = log.filter(|_| !gone.is_empty()) else {
                 continue;
             };
             let log = self.mos.hold(log)?;
@@ -235,12 +238,14 @@ impl Pool {
                     Zap::new(&log).remove_if(tx, key.as_str())?;
                     continue;
                 }
-                let head = zap::hex_key(self.head_of(d.objset));
-                let Some(below) = Zap::new(&log).get(head.as_str())? else {
-                    continue;
-                };
-                let key = format!("{:x}:{:x}:{:x}:{:x}", d.object, d.level, d.blkid, d.birth);
-                Zap::new(&self.mos.hold(below)?).remove_if(tx, key.as_str())?;
+                // Some were written under the dataset's own number: its head was not known.
+                for head in BTreeSet::from([self.head_of(d.objset), d.objset]) {
+                    let Some(below) = Zap::new(&log).get(zap::hex_key(head).as_str())? else {
+                        continue;
+                    };
+                    let key = format!("{:x}:{:x}:{:x}:{:x}", d.object, d.level, d.blkid, d.birth);
+                    Zap::new(&self.mos.hold(below)?).remove_if(tx, key.as_str())?;
+                }
             }
         }
         Ok(())
@@ -415,6 +420,28 @@ impl Pool {
         s.clear = !self.is_readonly();
     }
 
+    /// Takes errors off the record, in syncing context.
+    pub(crate) fn remove_errors(&self, tx: &Tx, healed: &[Damage]) -> Result<()> {
+        let readable = {
+            let mut s = self.errlog.lock();
+            for d in healed {
+                s.all.remove(d);
+            }
+            s.new.retain(|d| !healed.contains(d));
+            !s.unreadable
+        };
+        match readable && !healed.is_empty() {
+            true => match self.remove_logged(tx, healed) {
+                Err(e) if is_illegible(&e) => {
+                    self.errlog.lock().unreadable = true;
+                    Ok(())
+                }
+                r => r,
+            },
+            false => Ok(()),
+        }
+    }
+
     /// Number of errors on record; `None` if the log cannot be read.
     pub fn error_count(&self) -> Option<u64> {
         self.errlog.count()
@@ -437,7 +464,7 @@ impl Pool {
     }
 
     /// Datasets that have the damaged block: the head, its snapshots, and clones of those.
-    fn sharers(&self, d: &Damage) -> Vec<u64> {
+    pub(crate) fn sharers(&self, d: &Damage) -> Vec<u64> {
         let mut todo = vec![self.head_of(d.objset)];
         let mut seen = BTreeSet::new();
         let mut out = Vec::new();

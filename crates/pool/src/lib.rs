@@ -63,7 +63,7 @@ pub use jobs::{Budget, Job, JobState, JobStatus, Progress, Step};
 pub use multihost::{Activity, ActivityCheck, Multihost, Rank};
 pub use open::{OpenOptions, Rewind};
 pub use reshape::Offline;
-pub use scan::{Rebuild, ScanProgress, ScanRefusal, ScanState};
+pub use scan::{ErrorScrubState, Rebuild, ScanProgress, ScanRefusal, ScanState};
 pub use served::Serving;
 pub use shared::Shares;
 pub use spacemaps::{MapFeatures, SpaceMaps, TopShape};

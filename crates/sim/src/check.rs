@@ -7,6 +7,7 @@ use crate::found::{self, Tree};
 use crate::oracle::{Admin, Frozen, FsModel, Oracle, Seen};
 use crate::owners;
 use crate::rig::{self, Fs, Layout};
+use crate::sources;
 use crate::world::full;
 use disk::label::{label_offset, LABELS, NVLIST_OFFSET, NVLIST_SIZE};
 use env::Disk;
@@ -366,6 +367,8 @@ pub struct Judge<'a> {
     /// The group before the first one of the present import.
     pub first: u64,
     pub care: Care,
+    /// Disks that may hold anything.
+    pub spoilt: &'a BTreeSet<usize>,
 }
 
 impl Judge<'_> {
@@ -399,6 +402,9 @@ impl Judge<'_> {
         let found = opened.judge(self.oracle, &trees, self.cut)?;
         opened.pool.sync().map_err(text)?;
         self.walk(&opened)?;
+        if full && turn == 1 && !self.healthy {
+            self.alone(&opened, disks, &trees)?;
+        }
         if !full || turn > 5 {
             opened.close(turn == 6)?;
             return Ok(found);
@@ -521,6 +527,33 @@ impl Judge<'_> {
         rig::walk(&o.pool).map_err(what)?;
         used(&o).map_err(what)?;
         o.close(false).map_err(what)
+    }
+
+    /// When all scans have ended: without the devices that the newest resilver read from.
+    pub fn alone(
+        &self,
+        o: &Opened,
+        disks: &[Arc<MemDisk>],
+        trees: &BTreeMap<String, Tree>,
+    ) -> Result<(), String> {
+        if !sources::settle(&o.pool)? {
+            return Ok(());
+        }
+        for gone in sources::removable(&o.pool, self.spoilt) {
+            let image: Image = disks.iter().map(|d| d.fork()).collect();
+            gone.iter()
+                .for_each(|n| image[*n].gone.store(true, Relaxed));
+            let what = |e: String| format!("without the sources {gone:?} of a resilver: {e}");
+            let alone = self.open(&image, 7).map_err(what)?;
+            if alone.trees().map_err(what)? != *trees {
+                return Err(what("not the same".into()));
+            }
+            alone.pool.sync().map_err(text).map_err(what)?;
+            rig::walk(&alone.pool).map_err(what)?;
+            used(&alone).map_err(what)?;
+            alone.close(false).map_err(what)?;
+        }
+        Ok(())
     }
 
     /// The plug is pulled while the log is replayed.

@@ -9,8 +9,8 @@ use admin::commands::{told, Commands, ROOT};
 use admin::datasets::{mount, permissions, receive, send, set, snapshots};
 use admin::{pools, Admin, PoolEntry};
 use api::{
-    Change, Delegate, Delegation, ImportScan, Peer, PoolCreate, PoolImport, SnapshotCreate,
-    VdevClass, VdevKind, VdevSpec,
+    Change, Delegate, Delegation, ImportScan, Peer, PoolCreate, PoolImport, PoolScrub, ScrubAction,
+    SnapshotCreate, VdevClass, VdevKind, VdevSpec,
 };
 use base::{Kind, Result};
 use disk::props;
@@ -111,6 +111,26 @@ impl Desk {
         };
         let done = pools::import::import(&self.admin, ROOT, ask, &|| false);
         done.map(drop).map_err(told)
+    }
+
+    /// `zpool scrub` with an action, or `zpool resilver`.
+    pub fn scrub(&self, action: Option<ScrubAction>) -> Result<()> {
+        let done = match action {
+            Some(action) => {
+                let ask = PoolScrub {
+                    pool: POOL.into(),
+                    action,
+                    command: format!("zpool scrub {POOL}"),
+                    ..PoolScrub::default()
+                };
+                pools::scan::scrub(&self.admin, ROOT, &ask)
+            }
+            None => {
+                let command = format!("zpool resilver {POOL}");
+                pools::scan::resilver(&self.admin, ROOT, POOL, &command)
+            }
+        };
+        done.map_err(told)
     }
 
     /// `zpool export`

@@ -4,7 +4,7 @@
 use crate::cut::FATES;
 use crate::found::What;
 use crate::lineage::Lineage;
-use crate::op::{Change, Fault, Fill, Op};
+use crate::op::{Change, Fault, Fill, Op, Scan};
 use crate::owners;
 use crate::refuse::{self, Ending, Refuse};
 use crate::rig::{Layout, MIB};
@@ -50,8 +50,8 @@ const KINDS: [(&str, u64); 30] = [
     ("reimport", 1),
 ];
 
-/// Lines in a thousand that change a device, where devices may fail.
-const DEVICES: u64 = 12;
+/// Lines in a thousand that change a device or begin, pause and end scans, where devices may fail or lie idle.
+const DEVICES: u64 = 40;
 
 /// Lines in a thousand from which on all devices refuse something, in every second seed.
 const REFUSALS: u64 = 30;
@@ -93,7 +93,7 @@ const PROPS: [(&str, &[u64]); 6] = [
 pub struct Generator {
     rng: SeededRng,
     /// Of changes of devices.
-    devices: SeededRng,
+    dice: SeededRng,
     /// Of devices that refuse.
     refusals: Option<SeededRng>,
     weights: Vec<(&'static str, u64)>,
@@ -103,6 +103,8 @@ pub struct Generator {
     /// Devices that may fail, and how often in a thousand operations they do.
     sick: usize,
     faults: u64,
+    /// Devices that may be put in the place of those, and fail then: from the first up to the last.
+    bench: (usize, usize),
     max_file: u64,
     names: u64,
     snaps: Cell<u64>,
@@ -131,6 +133,7 @@ pub fn layout(seed: u64) -> Layout {
         eager: reuse == 0,
         projects: SeededRng::new(seed ^ 0x0b5e).below(2) == 0,
         early: SeededRng::new(seed ^ 0xea41).below(2) == 0,
+        bench: SeededRng::new(seed ^ 0xbe9c).below(2) as usize,
         splinters: (rng.below(6) == 0).then(|| [24_576, 65_536][rng.below(2) as usize]),
         ..Layout::new(kind, disks)
     }
@@ -207,11 +210,12 @@ impl Generator {
             epoch,
             since: 0,
             sick: rng.below(spare + 1) as usize,
+            bench: (layout.devices() - layout.bench, layout.devices()),
             faults: [0, 10, 30][rng.below(3) as usize],
             max_file: [20_000, 200_000, 700_000][rng.below(3) as usize],
             names: [4, 12, 40][rng.below(3) as usize],
             snaps: Cell::new(0),
-            devices: SeededRng::new(seed ^ 0xde71),
+            dice: SeededRng::new(seed ^ 0xde71),
             refusals: (seed % 2 == 0).then(|| SeededRng::new(seed ^ 0x5e4d)),
             rng,
         }
@@ -235,7 +239,7 @@ impl Generator {
             return self.fault();
         }
         // Of dice of its own, so that what comes between is what it was before.
-        if self.sick > 0 && self.devices.below(1000) < DEVICES {
+        if self.devices() > 0 && self.dice.below(1000) < DEVICES {
             return self.device();
         }
         if let Some(op) = self.refusal() {
@@ -263,17 +267,16 @@ impl Generator {
         }
     }
 
-    /// A change of a device that may fail as well.
-    fn device(&self) -> Op {
-        let change = match self.devices.below(4) {
-            0 => Change::Offline,
-            1 => Change::Detach,
-            2 => Change::Attach,
-            _ => Change::Online,
-        };
-        Op::Device {
-            disk: self.devices.below(self.sick as u64) as usize,
-            change,
+    /// Devices that are changed.
+    fn devices(&self) -> usize {
+        self.sick + self.bench.1 - self.bench.0
+    }
+
+    /// One of them.
+    fn any_device(&self) -> usize {
+        match self.dice.below(self.devices() as u64) as usize {
+            n if n < self.sick => n,
+            n => n - self.sick + self.bench.0,
         }
     }
 
@@ -300,6 +303,35 @@ impl Generator {
                 _ => Ending::Clear,
             },
         }))
+    }
+
+    /// A change of a device that may fail as well, or a scan.
+    fn device(&self) -> Op {
+        let below = |n| self.dice.below(n);
+        let disk = self.any_device();
+        let change = match below(16) {
+            0..=1 => Change::Offline,
+            2 => Change::Detach,
+            3..=4 => Change::Attach,
+            5..=6 => Change::Replace(self.any_device()),
+            7..=8 => Change::Online,
+            9 if disk >= self.bench.0 => {
+                let fault = match below(4) {
+                    0 => Fault::Garbage,
+                    1 => Fault::Rot(1 + below(100), self.dice.next() >> 32),
+                    2 => Fault::Dead,
+                    _ => Fault::Over,
+                };
+                return Op::Fault { disk, fault };
+            }
+            9..=11 => return Op::Scan(Scan::Finish),
+            12..=13 => return Op::Scan(Scan::Scrub),
+            _ => {
+                let scans = [Scan::Pause, Scan::Stop, Scan::Resilver, Scan::Errors];
+                return Op::Scan(scans[below(4) as usize]);
+            }
+        };
+        Op::Device { disk, change }
     }
 
     fn fault(&self) -> Op {

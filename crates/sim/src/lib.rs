@@ -22,5 +22,6 @@ pub mod points;
 pub mod refuse;
 pub mod rig;
 pub mod rights;
+mod sources;
 pub mod trace;
 pub mod world;

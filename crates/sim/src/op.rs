@@ -229,7 +229,9 @@ pub enum Op {
     },
     /// Exports the pool and imports it.
     Reimport,
-    /// A device of the tree is taken out, brought back, detached or attached again.
+    /// A scrub or resilver is begun, paused, stopped, or comes to its end.
+    Scan(Scan),
+    /// A device of the tree is taken out, brought back, detached, attached or put in the place of another.
     Device {
         disk: usize,
         change: Change,
@@ -257,11 +259,45 @@ pub enum Change {
     Detach,
     /// Beside any other leaf of the same mirror.
     Attach,
+    /// In the place of that disk.
+    Replace(usize),
+}
+
+/// A scan.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Scan {
+    /// A scrub of everything begins, or goes on.
+    Scrub,
+    Pause,
+    Stop,
+    Resilver,
+    /// A scrub of what is on record as damaged.
+    Errors,
+    /// Txgs are written until no scan is under way.
+    Finish,
+}
+
+/// The words of a line for them.
+const SCANS: [(Scan, &str); 6] = [
+    (Scan::Scrub, "scrub"),
+    (Scan::Pause, "pause"),
+    (Scan::Stop, "stop"),
+    (Scan::Resilver, "resilver"),
+    (Scan::Errors, "errors"),
+    (Scan::Finish, "finish"),
+];
+
+impl fmt::Display for Scan {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let word = SCANS.iter().find(|(s, _)| s == self);
+        f.write_str(word.map_or("", |w| w.1))
+    }
 }
 
 impl fmt::Display for Change {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
+            Change::Replace(of) => return write!(f, "replace {of}"),
             Change::Offline => "offline",
             Change::Online => "online",
             Change::Detach => "detach",
@@ -382,6 +418,7 @@ impl fmt::Display for Op {
             SnapshotAs { fs, name, uid } => write!(f, "snapshotas {} {name} {uid}", w(fs)),
             Remount { fs } => write!(f, "remount {}", w(fs)),
             Reimport => write!(f, "reimport"),
+            Scan(what) => write!(f, "scan {what}"),
             Device { disk, change } => write!(f, "device {disk} {change}"),
             Fault { disk, fault } => write!(f, "fault {disk} {fault}"),
             Refuse(line) => line.fmt(f),
@@ -433,8 +470,15 @@ impl Words<'_> {
             "online" => Ok(Change::Online),
             "detach" => Ok(Change::Detach),
             "attach" => Ok(Change::Attach),
+            "replace" => Ok(Change::Replace(self.num()?)),
             other => Err(format!("no change of a device: {other}")),
         }
+    }
+
+    fn scan(&mut self) -> Result<Scan, String> {
+        let word = self.word()?;
+        let known = SCANS.iter().find(|(_, w)| *w == word);
+        known.map(|s| s.0).ok_or(format!("no scan: {word}"))
     }
 
     fn clone(&mut self, and_snapshot: bool) -> Result<Op, String> {
@@ -504,6 +548,7 @@ impl Words<'_> {
             "reimport" => Op::Reimport,
             "device" => self.device()?,
             "refuse" => Op::Refuse(Refuse::parse(&mut || self.word())?),
+            "scan" => Op::Scan(self.scan()?),
             "fault" => Op::Fault {
                 disk: self.num()?,
                 fault: self.fault()?,

@@ -10,6 +10,7 @@ use crate::op::Op;
 use crate::rig::{Layout, MIB};
 use crate::world::World;
 use env_sim::SeededRng;
+use std::collections::BTreeSet;
 use std::str::FromStr;
 use vdev::GroupKind;
 
@@ -256,6 +257,7 @@ pub fn run_all(
             imported: true,
             first,
             care: effort.care,
+            spoilt: &BTreeSet::new(),
         };
         let chosen = effort.foreign.filter(|z| z.wants(seed ^ at as u64));
         if let Some(z) = chosen.filter(|_| !oracle.nothing_promised(at)) {

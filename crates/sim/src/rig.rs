@@ -25,6 +25,8 @@ pub struct Layout {
     pub log_spacemap: bool,
     /// A separate log device comes with it.
     pub slog: bool,
+    /// So many further disks lie idle.
+    pub bench: usize,
     /// Bytes of each disk.
     pub size: u64,
     /// Small records, so that one write is many blocks.
@@ -48,6 +50,7 @@ impl Layout {
             ashift: 9,
             log_spacemap: true,
             slog: false,
+            bench: 0,
             size: 96 * MIB,
             recordsize: 128 << 10,
             splinters: None,
@@ -68,7 +71,7 @@ impl Layout {
     }
 
     pub fn devices(&self) -> usize {
-        self.disks + usize::from(self.slog)
+        self.disks + usize::from(self.slog) + self.bench
     }
 }
 

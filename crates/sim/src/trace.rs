@@ -79,6 +79,9 @@ impl fmt::Display for Layout {
         if self.slog {
             write!(f, " slog 1")?;
         }
+        if self.bench > 0 {
+            write!(f, " bench {}", self.bench)?;
+        }
         if self.eager {
             write!(f, " eager 1")?;
         }
@@ -124,6 +127,7 @@ impl FromStr for Layout {
                 "version" => l.version = n,
                 "nologmaps" => l.log_spacemap = n == 0,
                 "slog" => l.slog = n != 0,
+                "bench" => l.bench = n as usize,
                 "eager" => l.eager = n != 0,
                 "projects" => l.projects = n != 0,
                 "early" => l.early = n != 0,
@@ -254,6 +258,7 @@ pub fn class(finding: &str) -> String {
         "going back",
         "is believed",
         "without devices",
+        "without the sources",
         "device errors counted",
         "Got error",
         "in use",

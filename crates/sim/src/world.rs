@@ -6,6 +6,7 @@ mod lineage;
 mod posix;
 mod refusal;
 mod replicas;
+mod scans;
 
 use crate::check::Opened;
 use crate::cut::Image;
@@ -119,6 +120,7 @@ pub struct World {
     comparable: BTreeSet<String>,
     /// What the pool asks for patience when its devices refuse.
     waiting: Arc<refusal::Waiting>,
+    content: scans::Content,
 }
 
 /// The bytes of a fill.
@@ -177,6 +179,7 @@ impl World {
             first: 0,
             imported: 0,
             comparable: BTreeSet::new(),
+            content: scans::Content::default(),
         }
     }
 
@@ -281,6 +284,7 @@ impl World {
             Op::Device { disk, change } => self.device(*disk, *change),
             Op::Fault { disk, fault } => Ok(self.fault(*disk, *fault)),
             Op::Refuse(line) => self.refuse(*line),
+            Op::Scan(what) => return self.scan(*what),
             Op::Read { fs, path } => return self.read(fs, path),
             Op::Send { fs } => return self.send(fs),
             Op::Receive {

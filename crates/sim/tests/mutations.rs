@@ -545,3 +545,85 @@ fn copies_live_through_power_cuts() {
     ];
     punched(&lines).unwrap();
 }
+
+/// Scripts that differ in how many txgs are written at `{}`, until something is found.
+fn timed(layout: Layout, lines: &str, timings: std::ops::Range<usize>) -> Result<(), String> {
+    for n in timings {
+        let text = lines.replace("{}", &"sync\n".repeat(n));
+        let t = Trace {
+            seed: 1,
+            layout,
+            ops: text.lines().map(|l| l.trim().parse().unwrap()).collect(),
+        };
+        if let Some(f) = trace::replay(&t, &Extra::default()).finding {
+            return Err(format!("{n} txgs: {f}"));
+        }
+    }
+    Ok(())
+}
+
+/// Three file systems of many small blocks with a snapshot in between, of which disk 1 has the first part.
+const MISSED: &str =
+    "createfs a\ncreatefs b\ncreatefs c\ncreate a f 644\ncreate b f 644\ncreate c f 644\n\
+    sync\ndevice 1 offline\nwrite a f 0 200000 2\nwrite b f 0 200000 3\nwrite c f 0 200000 4\n\
+    snapshot a s\nsnapshot b s\nsnapshot c s\nwrite a f 0 100000 8\nwrite b f 0 100000 9\n\
+    write c f 0 100000 10\nsync\ndevice 1 online\n";
+
+fn small_blocks(disks: usize) -> Layout {
+    Layout {
+        recordsize: 4096,
+        ..layout(GroupKind::Mirror, disks)
+    }
+}
+
+/// Blocks that are written early are on the old device only: the new one must know that it lacks them.
+#[test]
+fn an_attached_device_that_lacks_a_txg_more_than_it_knows() {
+    let l = Layout {
+        early: true,
+        bench: 1,
+        ..layout(GroupKind::Mirror, 2)
+    };
+    let lines = "create . a 644\nwrite . a 0 690000 2\ndevice 2 attach\nscan finish";
+    found(Mutation::AttachedTxgTooFew, &|_| timed(l, lines, 0..1));
+}
+
+#[test]
+fn a_resilver_that_stores_its_place_while_blocks_wait() {
+    let lines = format!("{MISSED}{{}}cut 0 Kept 3\nscan finish");
+    found(Mutation::ScanStoresAhead, &|_| {
+        timed(small_blocks(2), &lines, 0..12)
+    });
+}
+
+#[test]
+fn a_resilver_that_forgets_an_entry_when_its_snapshot_is_destroyed() {
+    let lines = format!(
+        "{MISSED}{{}}destroysnap a s\ndestroysnap b s\ndestroysnap c s\ncut 0 Kept 3\nscan finish"
+    );
+    found(Mutation::ScanForgetsDestroyed, &|_| {
+        timed(small_blocks(2), &lines, 0..12)
+    });
+}
+
+/// Disk 2 comes back while disk 1 is filled.
+#[test]
+fn a_resilver_that_takes_more_off_the_dtl_than_it_visited() {
+    let missed = MISSED.replace("device 1 offline", "device 1 offline\ndevice 2 offline");
+    let lines = format!("{missed}{{}}device 2 online\nscan finish");
+    found(Mutation::DtlDropsMore, &|_| {
+        timed(small_blocks(3), &lines, 4..16)
+    });
+}
+
+/// What is freed and written over while a scrub is paused.
+#[test]
+fn a_scrub_that_looks_at_what_was_freed() {
+    let lines =
+        "createfs a\ncreate a f 644\nwrite a f 0 400000 2\nsync\nscan scrub\n{}scan pause\n\
+                 destroyfs a\nsync\nsync\nsync\nsync\nsync\nsync\nsync\nsync\nsync\nsync\n\
+                 createfs b\ncreate b f 644\nwrite b f 0 600000 3\nsync\nscan scrub\nscan finish";
+    found(Mutation::ScanKeepsFreed, &|_| {
+        timed(small_blocks(2), lines, 0..8)
+    });
+}

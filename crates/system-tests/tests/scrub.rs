@@ -1,6 +1,6 @@
 //! Scrubs through the programs: what is spoilt is repaired, and OpenZFS finds nothing left to be repaired.
 
-use std::fs;
+use std::fs::{self, File};
 use std::path::Path;
 use system_tests::tree::{self, Kinds};
 use system_tests::{Dice, Rig};
@@ -76,6 +76,75 @@ fn check(name: &str, kind: &str, disks: usize, spare: usize) {
     let status = rig.zpool(&["status", "tank"]);
     assert!(status.contains("errors: No known data errors"), "{status}");
     rig.zpool(&["export", "tank"]);
+    rig.stop();
+}
+
+/// Bytes of both images, all alike, at places where a file has blocks: nobody can repair those.
+#[test]
+fn an_error_scrub_reads_what_is_on_the_list_and_forgets_what_is_gone() {
+    let Some(mut rig) = Rig::new("scrub-errors") else {
+        return;
+    };
+    let images = rig.images(2, SIZE);
+    let (mnt, dir) = (rig.mnt(), rig.disks());
+    let (at, dir) = (mnt.to_str().unwrap(), dir.to_str().unwrap());
+    rig.start();
+    rig.zpool(&[
+        "create",
+        "-m",
+        at,
+        "-O",
+        "compression=off",
+        "tank",
+        "mirror",
+        &images[0],
+        &images[1],
+    ]);
+    let said = rig.try_run("zpool", &["scrub", "-e", "tank"]).fails(1);
+    assert!(said.contains("no damaged blocks are on record"), "{said}");
+    for args in [["-e", "-C"], ["-s", "-p"]] {
+        let said = rig
+            .try_run("zpool", &["scrub", args[0], args[1], "tank"])
+            .fails(2);
+        assert!(said.contains("mutually exclusive"), "{said}");
+    }
+    let marked: Vec<u8> = (0..400_000u32)
+        .flat_map(|i| (i ^ 0x5a17_93c4).to_le_bytes())
+        .collect();
+    fs::write(mnt.join("bad"), &marked).unwrap();
+    fs::write(mnt.join("good"), Dice::new(3).bytes(300_000)).unwrap();
+    rig.zpool(&["export", "tank"]);
+    for image in &images {
+        let bytes = fs::read(image).unwrap();
+        let piece = &marked[200 << 10..(200 << 10) + 64];
+        let found: Vec<usize> = (0..bytes.len() - 64)
+            .step_by(512)
+            .filter(|i| &bytes[*i..*i + 64] == piece)
+            .collect();
+        assert!(!found.is_empty());
+        let f = File::options().write(true).open(image).unwrap();
+        for place in found {
+            f.write_all_at(&[0x77; 64], place as u64).unwrap();
+        }
+    }
+    rig.zpool(&["import", "-d", dir, "tank"]);
+    rig.zpool(&["scrub", "-w", "tank"]);
+    let status = rig.zpool(&["status", "-v", "tank"]);
+    assert!(status.contains(&format!("{at}/bad")), "{status}");
+    rig.zpool(&["scrub", "-e", "-w", "tank"]);
+    let status = rig.zpool(&["status", "-v", "tank"]);
+    assert!(
+        status.contains(" scrub: scrubbed 1 error blocks in 0 days "),
+        "{status}"
+    );
+    assert!(status.contains(&format!("{at}/bad")), "{status}");
+    fs::remove_file(mnt.join("bad")).unwrap();
+    rig.zpool(&["sync", "tank"]);
+    rig.zpool(&["scrub", "-e", "-w", "tank"]);
+    let status = rig.zpool(&["status", "-v", "tank"]);
+    assert!(status.contains("errors: No known data errors"), "{status}");
+    rig.zpool(&["export", "tank"]);
+    rig.zdb_check("tank");
     rig.stop();
 }
 

@@ -58,10 +58,12 @@ fn each(
 
 pub fn scrub(args: &Parsed, cx: &mut Cx<'_>) -> Outcome {
     let (stop, pause, since_last) = (args.has("s"), args.has("p"), args.has("C"));
+    let errors = args.has("e");
     for (a, b, text) in [
         (stop, pause, "-s and -p"),
         (pause, since_last, "-p and -C"),
         (stop, since_last, "-s and -C"),
+        (errors, since_last, "-e and -C"),
         (stop, args.has("w"), "-w and -s"),
         (pause, args.has("w"), "-w and -p"),
     ] {
@@ -74,6 +76,7 @@ pub fn scrub(args: &Parsed, cx: &mut Cx<'_>) -> Outcome {
     let (action, words) = match (stop, pause) {
         (true, _) => (ScrubAction::Stop, "cancel scrubbing"),
         (_, true) => (ScrubAction::Pause, "pause scrubbing"),
+        _ if errors => (ScrubAction::Errors, "scrub"),
         _ => (ScrubAction::Start, "scrub"),
     };
     let pools = pools(args, args.has("a"), cx)?;

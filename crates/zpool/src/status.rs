@@ -1,5 +1,6 @@
 //! `zpool status`.
 
+mod error_scrub;
 pub mod json;
 
 use crate::common;
@@ -100,6 +101,10 @@ fn render(pool: &Pool, reason: &Reason, look: &Look, zone: &TimeZone) -> String 
     }
     if let Some(id) = text.id {
         out.push_str(&format!("   see: {}\n", status_text::see(id)));
+    }
+    if let Some(e) = error_scrub::newest(pool) {
+        let lines = error_scrub::lines(e, zone);
+        out.push_str(&format!(" scrub: {}\n", lines.join("\n\t")));
     }
     let mut scans = Vec::new();
     let rebuilds = newest_rebuilds(pool);

@@ -21,6 +21,9 @@ const GROUP: Duration = Duration::from_millis(300);
 /// Labels and boot area at the beginning of a device, labels at its end, bytes: rot stays away.
 const FRONT: u64 = 5 << 20;
 const BACK: u64 = 1 << 20;
+/// What happens to the disks in a pass: they rot; devices come, go and are replaced.
+pub const ROT: u64 = 1;
+pub const CHANGES: u64 = 2;
 /// Threads that live through snapshots and clones.
 const LIVES: usize = 2;
 
@@ -29,11 +32,11 @@ pub fn run(o: &Options, job: &str) -> std::result::Result<(), String> {
         return judge(o);
     }
     let words: Vec<u64> = job.split(',').filter_map(|w| w.parse().ok()).collect();
-    let [seed, millis, rot] = words[..] else {
+    let [seed, millis, disks] = words[..] else {
         return Err(format!("unknown job '{job}'"));
     };
     let time = Duration::from_millis(millis);
-    work(o, seed, time, rot == 1).map_err(|e| e.to_string())
+    work(o, seed, time, disks).map_err(|e| e.to_string())
 }
 
 /// Every block is read, every copy verified, and what is found is held against the space maps and the space
@@ -43,12 +46,13 @@ fn judge(o: &Options) -> std::result::Result<(), String> {
     lives::judge(&pool)
 }
 
-/// Changes the pool's devices or file systems. `settled`: disks are neither spoiled nor refuse.
-fn change(desk: &Desk<'_>, settled: bool, dice: &mut Dice) -> Result<()> {
-    // Not while disks are spoiled: then it may be the one that is right.
-    match settled && dice.below(6) == 0 {
-        true => desk.change_devices(dice),
-        false => desk.administer(dice),
+/// Changes the pool's devices or file systems, or begins, pauses or stops a scan. `changing`: devices come, go and are replaced.
+fn change(desk: &Desk<'_>, changing: bool, dice: &mut Dice, stop: &AtomicBool) -> Result<()> {
+    match dice.below(12) {
+        0..=1 => desk.scan(dice),
+        2..=3 if changing => desk.change_devices(dice),
+        4 if changing => desk.replace(dice, &|| stop.load(Ordering::Relaxed)),
+        _ => desk.administer(dice),
     }
 }
 
@@ -70,7 +74,7 @@ fn unless_refused<R>(
 /// One thread's changes of the pool, one after the other.
 fn administer(
     desk: &Desk<'_>,
-    settled: bool,
+    changing: bool,
     refusals: &Option<Refusals>,
     mut dice: Dice,
     stop: &AtomicBool,
@@ -78,7 +82,7 @@ fn administer(
 ) {
     while !stop.load(Ordering::Relaxed) {
         std::thread::sleep(Duration::from_millis(100 + dice.below(400)));
-        match unless_refused(refusals, || change(desk, settled, &mut dice)) {
+        match unless_refused(refusals, || change(desk, changing, &mut dice, stop)) {
             Err(e) if !matches!(e.kind, Kind::NoSpace | Kind::Quota) => {
                 fail(e.context("administration"));
             }
@@ -103,7 +107,7 @@ fn live(
     }
 }
 
-fn work(o: &Options, seed: u64, time: Duration, rot: bool) -> Result<()> {
+fn work(o: &Options, seed: u64, time: Duration, disks: u64) -> Result<()> {
     let mut dice = Dice::new(seed);
     let desk = Desk::import(o)?;
     let pool = desk.pool()?;
@@ -119,7 +123,7 @@ fn work(o: &Options, seed: u64, time: Duration, rot: bool) -> Result<()> {
         workers.push(Worker::new(fs, thread, &facts)?);
     }
     let lives = desk.lives(false)?;
-    let refusals = match !rot && dice.below(3) == 0 {
+    let refusals = match disks != ROT && dice.below(3) == 0 {
         true => Some(desk.refusals()?),
         false => None,
     };
@@ -158,16 +162,17 @@ fn work(o: &Options, seed: u64, time: Duration, rot: bool) -> Result<()> {
             }
         });
         s.spawn(|| {
-            let settled = !rot && refusals.is_none();
+            // A device that refuses may be the only one that is right.
+            let changing = disks == CHANGES && refusals.is_none();
             let dice = Dice::new(d3);
-            administer(&desk, settled, &refusals, dice, &stop, &fail);
+            administer(&desk, changing, &refusals, dice, &stop, &fail);
         });
         for _ in 0..LIVES {
             let mut dice = Dice::new(dice.below(u64::MAX));
             let (lives, refusals, stop, fail) = (&lives, &refusals, &stop, &fail);
             s.spawn(move || live(lives, refusals, &mut dice, stop, fail));
         }
-        if rot {
+        if disks == ROT {
             s.spawn(|| {
                 if let Err(e) = decay(o, Dice::new(d2), &stop) {
                     fail(e);

@@ -130,6 +130,14 @@ impl<'a> Desk<'a> {
         Ok(Lives::new(commands, self.entry()?, alone))
     }
 
+    pub fn options(&self) -> &Options {
+        self.o
+    }
+
+    pub fn admin(&self) -> &Arc<Admin> {
+        &self.admin
+    }
+
     fn entry(&self) -> Result<Arc<PoolEntry>> {
         self.admin.find(&self.o.pool).ok_or(Kind::NotFound.into())
     }
@@ -288,11 +296,10 @@ impl<'a> Desk<'a> {
         );
         // What a pass left that ended, or was refused, in the middle of this.
         for old in [&name, &other] {
-            let mine = format!("{old}@mine");
-            if self.pool()?.dsl.dataset(&self.full(Some(&mine))).is_ok() {
-                self.destroy(&mine)?;
-            }
-            if self.pool()?.dsl.dataset(&self.full(Some(old))).is_ok() {
+            if let Ok(left) = self.pool()?.dsl.dataset(&self.full(Some(old))) {
+                for (snap, _) in left.snapshots()? {
+                    self.destroy(&format!("{old}@{snap}"))?;
+                }
                 self.destroy(old)?;
             }
         }
@@ -364,7 +371,7 @@ pub fn create_pool(o: &Options, l: &Layout) -> Result<()> {
 }
 
 #[cfg(test)]
-mod tests {
+pub mod tests {
     use super::*;
     use base::mutation::{mutate, Mutation};
 
@@ -377,7 +384,31 @@ mod tests {
         tried(name, work, false)
     }
 
+    /// On a pool of some layout, of which nothing is left afterwards.
+    pub fn on_pool(
+        name: &str,
+        l: &Layout,
+        work: impl FnOnce(&Desk<'_>) -> Result<()>,
+    ) -> Result<()> {
+        tried_on(name, l, work, false)
+    }
+
     fn tried(name: &str, work: impl FnOnce(&Desk<'_>) -> Result<()>, whole: bool) -> Result<()> {
+        let l = Layout {
+            kind: GroupKind::Single,
+            tops: 1,
+            width: 1,
+            ashift: 12,
+        };
+        tried_on(name, &l, work, whole)
+    }
+
+    fn tried_on(
+        name: &str,
+        l: &Layout,
+        work: impl FnOnce(&Desk<'_>) -> Result<()>,
+        whole: bool,
+    ) -> Result<()> {
         let folder = std::env::temp_dir().join(format!("ztest-desk-{}-{name}", std::process::id()));
         let _ = std::fs::remove_dir_all(&folder);
         std::fs::create_dir_all(&folder).unwrap();
@@ -386,13 +417,7 @@ mod tests {
             size: 64 << 20,
             ..Options::default()
         };
-        let l = Layout {
-            kind: GroupKind::Single,
-            tops: 1,
-            width: 1,
-            ashift: 12,
-        };
-        create_pool(&o, &l).unwrap();
+        create_pool(&o, l).unwrap();
         let desk = Desk::import(&o).unwrap();
         let done = work(&desk);
         mutate(None);

@@ -85,6 +85,17 @@ pub fn images(o: &Options) -> Vec<PathBuf> {
     out
 }
 
+/// Makes one more image, on which nothing is.
+pub fn add_image(o: &Options) -> Result<PathBuf> {
+    let free = |p: &PathBuf| !p.exists();
+    let Some(path) = (0..).map(|n| image(o, 0, n)).find(free) else {
+        bail!(NotFound, "no name for an image");
+    };
+    let f = File::create_new(&path).map_err(|e| named(&path, &e))?;
+    f.set_len(o.size).map_err(|e| named(&path, &e))?;
+    Ok(path)
+}
+
 /// Makes the image files, full of holes.
 pub fn make_images(o: &Options, l: &Layout) -> Result<()> {
     for t in 0..l.tops {

@@ -13,6 +13,7 @@ mod layout;
 mod lives;
 mod options;
 mod refusals;
+mod scans;
 mod work;
 
 use options::{Options, USAGE};
@@ -125,6 +126,8 @@ fn one_pool(
 ) -> Result<(), String> {
     let fresh = !(o.existing && tally.pools == 0);
     let mut redundant = false;
+    // Where disks rot, which ones must be there is not known any more: their devices stay.
+    let decays = dice.below(2) == 0;
     if fresh {
         if !layout::images(o).is_empty() {
             return Err(format!(
@@ -153,10 +156,15 @@ fn one_pool(
         let time = left.min(Duration::from_secs(1 + dice.below(o.pass)));
         let kill = dice.below(100) < o.kill;
         let seed = dice.below(u64::MAX >> 12);
-        let rot = redundant && dice.below(2) == 0;
+        let rot = redundant && decays && dice.below(2) == 0;
+        let disks = match (rot, redundant && !decays) {
+            (true, _) => child::ROT,
+            (false, true) => child::CHANGES,
+            (false, false) => 0,
+        };
         // One that is killed would go on for longer.
         let asked = if kill { time * 2 } else { time };
-        let job = format!("work,{seed},{},{}", asked.as_millis(), u8::from(rot));
+        let job = format!("work,{seed},{},{disks}", asked.as_millis());
         let mut c = start(args, &job)?;
         if kill {
             std::thread::sleep(time);

@@ -4,7 +4,7 @@ use crate::errors::answer;
 use crate::head::read_only_view;
 use crate::pools::{not_suspended, of_sync, open, suspended};
 use crate::registry::{Admin, PoolEntry};
-use api::{ApiError, Peer, PoolClear, Scan, ScanFunction, ScanState};
+use api::{ApiError, ErrorScrub, Peer, PoolClear, Scan, ScanFunction, ScanState};
 use base::Kind;
 use pool::Pool;
 use std::collections::HashMap;
@@ -80,6 +80,24 @@ pub fn scan(pool: &Pool) -> Option<Scan> {
         pass_start: p.pass_start,
         paused_at: p.paused_at,
         spent_paused: p.spent_paused,
+    })
+}
+
+/// The newest error scrub.
+pub fn error_scrub(pool: &Pool) -> Option<ErrorScrub> {
+    let s = pool.error_scrub().ok()??;
+    Some(ErrorScrub {
+        state: match s.state {
+            4 => ScanState::Scanning,
+            2 => ScanState::Finished,
+            3 => ScanState::Canceled,
+            _ => return None,
+        },
+        paused: s.paused,
+        start: s.start,
+        end: s.end,
+        to_examine: s.to_examine,
+        examined: s.examined,
     })
 }
 

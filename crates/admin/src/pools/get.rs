@@ -95,6 +95,7 @@ fn describe(admin: &Arc<Admin>, entry: &Arc<PoolEntry>, ask: &PoolGet) -> api::P
         out.expansion = expansion(pool, space);
         out.rebuilds = pool.rebuilds().iter().map(rebuild).collect();
         out.scan = damage::scan(pool);
+        out.error_scrub = damage::error_scrub(pool);
         out.checkpoint = checkpoint(pool);
     }
     if ask.error_list {

@@ -30,6 +30,12 @@ pub fn scrub(admin: &Arc<Admin>, peer: Peer, ask: &PoolScrub) -> Answer<()> {
     let pool = &entry.pool;
     let command = (ask.command.clone(), u64::from(peer.uid));
     let done = match ask.action {
+        ScrubAction::Errors => match pool.start_error_scrub(command) {
+            Err(e) if e.kind == Kind::Unsupported => {
+                return Err(ApiError::reason(e.kind, e.to_string()));
+            }
+            done => done,
+        },
         ScrubAction::Start => {
             let after = match ask.since_last {
                 true => pool.last_scrubbed().map_err(answer)?.unwrap_or(0),
@@ -55,6 +61,19 @@ fn refusal(why: ScanRefusal) -> ApiError {
             Kind::Busy,
             "scrub is paused; use 'zpool scrub' to resume scrub",
         ),
+        ScanRefusal::PausedToCancel => (
+            Kind::Busy,
+            "scrub is paused; use 'zpool scrub' to resume or 'zpool scrub -s' to cancel scrub",
+        ),
+        ScanRefusal::ErrorScrubbing => (
+            Kind::Busy,
+            "currently error scrubbing; use 'zpool scrub -s' to cancel error scrub",
+        ),
+        ScanRefusal::ErrorScrubPaused => (
+            Kind::Busy,
+            "error scrub is paused; use 'zpool scrub -e' to resume error scrub",
+        ),
+        ScanRefusal::NoErrors => (Kind::NotFound, "no damaged blocks are on record"),
     };
     ApiError::reason(kind, text)
 }
@@ -83,6 +102,8 @@ const DEFER: &str = guid::RESILVER_DEFER;
 pub(super) fn activity(pool: &Pool) -> Answer<[Activity; 2]> {
     let scan = pool.scan_progress().map_err(answer)?;
     let live = scan.filter(|s| s.state.state == 1 && !pool.is_readonly());
+    let errors = pool.error_scrub().map_err(answer)?;
+    let errors = errors.filter(|e| e.state == 4 && !e.paused && !pool.is_readonly());
     let of = |name: &str, function: u64, due: bool| {
         let running = live.filter(|s| s.state.function == function && !s.state.paused);
         let left = running.map_or(0, |s| {
@@ -96,5 +117,5 @@ pub(super) fn activity(pool: &Pool) -> Answer<[Activity; 2]> {
         }
     };
     let due = !pool.is_readonly() && pool.is_resilvering();
-    Ok([of("scrub", 1, false), of("resilver", 2, due)])
+    Ok([of("scrub", 1, errors.is_some()), of("resilver", 2, due)])
 }

@@ -4,7 +4,7 @@ use super::{Buf, Dnode, Inner, MAX_TURNS, SPILL};
 use crate::content::Content;
 use crate::tree::{reads_as_zeros, Reader, Spot};
 use crate::tx::Damage;
-use base::{Block, Error, RangeSet, Result, Txg};
+use base::{Block, Error, RangeSet, Result};
 use disk::BlkPtr;
 use std::ops::Range;
 use std::sync::atomic::Ordering;
@@ -392,7 +392,7 @@ impl Dnode {
     }
 
     /// Birth of a block as of the last sync; see [`Objset::birth_of`].
-    pub(crate) fn birth_of(&self, level: i64, blkid: u64) -> Result<Option<Txg>> {
+    pub(crate) fn pointer_of(&self, level: i64, blkid: u64) -> Result<Option<BlkPtr>> {
         let r = self.reader();
         let s = self.read_lock().s.clone();
         let bp = match (blkid, u8::try_from(level)) {
@@ -400,7 +400,7 @@ impl Dnode {
             (_, Ok(level)) if level < s.nlevels => s.pointer(&r, level, blkid)?,
             _ => BlkPtr::HOLE,
         };
-        Ok((!bp.is_hole()).then(|| bp.logical_birth()))
+        Ok((!bp.is_hole()).then_some(bp))
     }
 
     /// The first byte at or after `offset` that is data (`data`) or in a hole; `None` if there is

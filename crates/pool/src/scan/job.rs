@@ -156,6 +156,8 @@ impl Pool {
             l.complete = true;
             return Ok(Step::More);
         }
+        // Frees may have taken the last blocks out.
+        l.drain &= !self.scans.blocks.is_empty();
         if !l.drain && l.next >= l.plan.len() {
             self.capture(l)?;
         }
@@ -216,7 +218,7 @@ impl Pool {
 
     /// The same for a record that cannot be read: no reason not to open the pool.
     pub(crate) fn load_scan_or_warn(&self) -> Result<()> {
-        match self.load_scan() {
+        match self.load_scan().and_then(|()| self.load_error_scrub()) {
             Err(e) if e.is_damage() || e.kind == Kind::NotFound => {
                 tracing::warn!(pool = %self.name(), "the scan under way cannot be gone on with: {e}");
                 Ok(())

@@ -20,8 +20,11 @@
 //! 5. What is done to datasets moves the place in memory as it moves the one on disk; `dsl` does the latter, and
 //!    tells of it for the former ([`live`]).
 //!
-//! Locks: `Scans::live` comes before the lock of the queue. No thread reads a block with either of them held.
+//! Only the blocks on record as damaged are visited by an error scrub, a job of its own ([`errors`]).
+//!
+//! Locks: `Scans::live` comes before the lock of the queue and that of the error scrub. No thread reads a block with either of them held.
 
+mod errors;
 mod finish;
 mod issue;
 mod job;
@@ -31,6 +34,8 @@ mod record;
 mod request;
 mod visit;
 
+pub(crate) use errors::ErrorScrubJob;
+pub use errors::ErrorScrubState;
 pub(crate) use job::ScanJob;
 pub(crate) use queue::BlockQueue;
 pub use record::{Rebuild, ScanState};
@@ -53,6 +58,8 @@ pub(crate) struct Scans {
     restart: AtomicBool,
     /// What leaves still lacked, by guid, when a resilver had done what it could.
     given_up: Mutex<HashMap<u64, RangeSet>>,
+    /// The error scrub under way. Locked behind `live`.
+    errors: Mutex<Option<errors::Errors>>,
 }
 
 impl Scans {
@@ -63,6 +70,7 @@ impl Scans {
             reading: AtomicBool::new(false),
             restart: AtomicBool::new(false),
             given_up: Mutex::default(),
+            errors: Mutex::new(None),
         }
     }
 

@@ -1,7 +1,7 @@
 //! Starting, stopping and pausing scans, and what is told of them.
 
 use super::live::{At, Live};
-use super::record::{word, PAUSED, RESILVER, SCANNING, SCRUB, WORDS};
+use super::record::{word, CANCELED, PAUSED, RESILVER, SCANNING, SCRUB, WORDS};
 use super::{hull, ScanState};
 use crate::Pool;
 use base::{Result, Txg};
@@ -27,6 +27,13 @@ pub enum ScanRefusal {
     NoScrub,
     /// The scrub is paused already.
     Paused,
+    /// A paused scrub stands against an error scrub.
+    PausedToCancel,
+    /// An error scrub is under way, or paused.
+    ErrorScrubbing,
+    ErrorScrubPaused,
+    /// There is nothing on record for an error scrub.
+    NoErrors,
 }
 
 /// The newest scan, with what is known of one that is under way here.
@@ -88,6 +95,9 @@ impl Pool {
                 Some(l) => pool.set_paused(tx, l, false)?,
                 None => {
                     drop(live);
+                    if let Some(why) = pool.errors_refuse() {
+                        return Ok(Err(why));
+                    }
                     if pool.due_resilver().is_some() {
                         return Ok(Err(ScanRefusal::Resilvering));
                     }
@@ -116,10 +126,11 @@ impl Pool {
         command: (String, u64),
     ) -> Result<std::result::Result<(), ScanRefusal>> {
         self.task(move |pool, tx| {
-            let Some(l) = pool.take_scrub() else {
-                return Ok(Err(ScanRefusal::NoScrub));
-            };
-            pool.end_scan(tx, l, false)?;
+            match pool.take_scrub() {
+                Some(l) => pool.end_scan(tx, l, false)?,
+                None if pool.stop_errors(tx, CANCELED)? => {}
+                None => return Ok(Err(ScanRefusal::NoScrub)),
+            }
             pool.log_in(tx, &command.0, command.1)?;
             Ok(Ok(()))
         })
@@ -141,13 +152,15 @@ impl Pool {
     ) -> Result<std::result::Result<(), ScanRefusal>> {
         self.task(move |pool, tx| {
             let mut live = pool.scans.live();
-            let Some(l) = live.as_mut().filter(|l| !l.is_resilver()) else {
-                return Ok(Err(ScanRefusal::NoScrub));
-            };
-            if l.is_paused() {
-                return Ok(Err(ScanRefusal::Paused));
+            match live.as_mut().filter(|l| !l.is_resilver()) {
+                Some(l) if l.is_paused() => return Ok(Err(ScanRefusal::Paused)),
+                Some(l) => pool.set_paused(tx, l, true)?,
+                None => {
+                    if let Some(why) = pool.pause_errors(tx)? {
+                        return Ok(Err(why));
+                    }
+                }
             }
-            pool.set_paused(tx, l, true)?;
             drop(live);
             pool.log_in(tx, &command.0, command.1)?;
             Ok(Ok(()))
@@ -289,6 +302,7 @@ impl Pool {
             "scan setup",
             &format!("func={function} mintxg={min} maxtxg={max}"),
         )?;
+        self.cancel_errors(tx)?;
         self.scans.blocks.set_range(Some((min, max)));
         // Changes of datasets before this moment are none of this scan's.
         drop(self.dsl.take_scan_changes());

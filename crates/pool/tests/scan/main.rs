@@ -1,5 +1,6 @@
 //! Scrub and resilver, on pools in memory.
 
+mod errors;
 mod mistakes;
 mod resilver;
 mod scrub;

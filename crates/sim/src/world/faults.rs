@@ -62,8 +62,9 @@ impl World {
         let Some(pool) = self.pool().cloned() else {
             return Ok(Outcome::Nothing);
         };
-        let path = format!("d{disk}");
-        let found = pool.tree.find_by_name(&path).map(|v| v.guid());
+        let path = check::path(disk);
+        let known = |disk| pool.tree.find_by_name(&check::path(disk));
+        let found = known(disk).map(|v| v.guid());
         let beside = pool.tree.tops().first().map(|t| t.leaves());
         let beside = beside.into_iter().flatten().find(|l| l.state().usable());
         let persistent = pool::Offline {
@@ -72,6 +73,9 @@ impl World {
         };
         // From now on fewer devices may be missing than the layout allows.
         self.counts.faults += 1;
+        self.content.changed();
+        let sound = self.is_sound(disk);
+        let arrives = matches!(change, Change::Attach | Change::Replace(_));
         let done = match (change, found, beside) {
             (Change::Offline, Some(guid), _) => pool.offline(guid, persistent),
             (Change::Online, Some(guid), _) => pool.online(guid).map(drop),
@@ -80,6 +84,14 @@ impl World {
                 let dev = vdev::DevSpec::file(&path);
                 let how = vdev::Attach::Mirror;
                 pool.attach(beside.guid(), &dev, how, None).map(drop)
+            }
+            (Change::Replace(of), None, _) => {
+                let Some(old) = known(of).filter(|v| v.kind().is_leaf()) else {
+                    return Ok(Outcome::Nothing);
+                };
+                let dev = vdev::DevSpec::file(&path);
+                let how = vdev::Attach::Replace;
+                pool.attach(old.guid(), &dev, how, None).map(drop)
             }
             _ => return Ok(Outcome::Nothing),
         };
@@ -90,6 +102,9 @@ impl World {
             }
             Err(e) => Err(e),
             Ok(()) => {
+                if arrives {
+                    self.content.begins_anew(disk, sound);
+                }
                 let pos = self.pos();
                 self.oracle.ack_all(pos);
                 Ok(Outcome::Done)
@@ -102,6 +117,7 @@ impl World {
             return Outcome::Nothing;
         };
         self.counts.faults += 1;
+        self.content.fault(disk, fault);
         match fault {
             Fault::Garbage => d.corrupt_written(disk::label::DATA_START),
             Fault::Rot(n, seed) => {
@@ -160,6 +176,7 @@ impl World {
             imported: m >= self.imported,
             first: self.first,
             care: check::Care::Full,
+            spoilt: self.content.lately(),
         };
         if self.extra_images > 0 {
             let mut crowd = Crowd::new(seed, 1, AUDIT);
@@ -231,6 +248,7 @@ impl World {
             imported: true,
             first: self.first,
             care: check::Care::Full,
+            spoilt: self.content.lately(),
         };
         let image: Image = kept.iter().map(|d| d.fork()).collect();
         self.counts.images += 1;
@@ -242,6 +260,7 @@ impl World {
     /// A new process imports what is left.
     pub(super) fn go_on(&mut self, image: Image, found: &Admin) -> std::result::Result<(), String> {
         self.disks = image;
+        self.content.cut();
         self.clock.pass(60_000_000_000);
         let (journal, base) = rig::start_journal(&self.disks);
         (self.journal, self.base) = (journal, base);

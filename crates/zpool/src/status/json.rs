@@ -78,6 +78,13 @@ fn one(
             scans = scan_stats(scan, style, zone);
         }
     }
+    if let Some(e) = pool.error_scrub.filter(|e| e.state != ScanState::None) {
+        scans.put("err_scrub_state", error_scrub_word(e.state));
+        scans.put("err_scrub_start_time", moment(style, zone, e.start));
+        scans.put("err_scrub_end_time", moment(style, zone, e.end));
+        scans.put("err_scrub_examined", style.plain(e.examined));
+        scans.put("err_scrub_to_examine", style.plain(e.to_examine));
+    }
     let mut rebuilds = Object::new();
     let done = |r: &&api::Rebuild| r.state != ScanState::None;
     for r in pool.rebuilds.iter().filter(done) {
@@ -278,6 +285,13 @@ fn state_word(state: ScanState) -> &'static str {
         ScanState::Scanning => "SCANNING",
         ScanState::Finished => "FINISHED",
         ScanState::Canceled => "CANCELED",
+    }
+}
+
+fn error_scrub_word(state: ScanState) -> &'static str {
+    match state {
+        ScanState::Scanning => "ERRORSCRUBBING",
+        other => state_word(other),
     }
 }
 

@@ -1,0 +1,323 @@
+//! Scrubs, and devices that are put in the place of others; what a resilver read from is taken out of use afterwards.
+
+use crate::desk::Desk;
+use crate::layout;
+use crate::Dice;
+use admin::commands::{told, ROOT};
+use admin::pools::{devices, scan};
+use api::{PoolScrub, ScrubAction};
+use base::{bail, Kind, Result};
+use pool::Pool;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use vdev::{Attach, DevSpec, Vdev, VdevKind};
+
+/// A scan of this pool has ended by then, also on a busy machine.
+const LONGEST: Duration = Duration::from_secs(240);
+/// How often is asked whether it has.
+const TICK: Duration = Duration::from_millis(20);
+/// Devices in use are out of use for so long, milliseconds at most.
+const AWAY: u64 = 300;
+
+/// Whether something is refused that another thread, or what the pool lacks, stands against.
+fn refused(e: &base::Error) -> bool {
+    matches!(e.kind, Kind::Busy | Kind::NotFound | Kind::Exists)
+}
+
+impl Desk<'_> {
+    /// One scrub is begun, paused or stopped, or the resilver under way begins anew.
+    pub fn scan(&self, dice: &mut Dice) -> Result<()> {
+        let name = &self.options().pool;
+        let action = match dice.below(7) {
+            0..=2 => ScrubAction::Start,
+            5 => ScrubAction::Errors,
+            3 => ScrubAction::Pause,
+            4 => ScrubAction::Stop,
+            _ => {
+                let command = format!("zpool resilver {name}");
+                return scan::resilver(self.admin(), ROOT, name, &command).map_err(told);
+            }
+        };
+        let ask = PoolScrub {
+            pool: name.clone(),
+            action,
+            command: format!("zpool scrub {name}"),
+            ..PoolScrub::default()
+        };
+        match scan::scrub(self.admin(), ROOT, &ask).map_err(told) {
+            Err(e) if refused(&e) => Ok(()),
+            done => done,
+        }
+    }
+
+    /// Waits until no scan is under way, unless `stop` says so; false: it was told to stop.
+    fn settle(&self, pool: &Pool, stop: &dyn Fn() -> bool) -> Result<bool> {
+        let until = Instant::now() + LONGEST;
+        while pool.is_resilvering() {
+            if stop() {
+                return Ok(false);
+            }
+            if Instant::now() > until {
+                bail!(Io, "a resilver does not end: {:?}", pool.scan_progress());
+            }
+            pool.sync()?;
+            std::thread::sleep(TICK);
+        }
+        Ok(true)
+    }
+
+    /// A path of an image that no device of the pool is on: one that left, or a new one.
+    fn idle_image(&self, pool: &Pool) -> Result<String> {
+        let used: Vec<String> = pool.tree.leaves().iter().filter_map(|l| l.path()).collect();
+        for image in layout::images(self.options()) {
+            let path = layout::absolute(&image)?;
+            if !used.contains(&path) {
+                return Ok(path);
+            }
+        }
+        layout::absolute(&layout::add_image(self.options())?)
+    }
+
+    /// A leaf of any mirror or RAID-Z that is whole, with its top-level vdev.
+    fn any_leaf(pool: &Pool, dice: &mut Dice) -> Option<(Arc<Vdev>, Arc<Vdev>)> {
+        let tops = pool.tree.tops();
+        let top = tops.get(dice.below(tops.len() as u64) as usize)?;
+        let leaves = top.leaves();
+        let leaf = leaves.get(dice.below(leaves.len() as u64) as usize)?;
+        let whole = leaves
+            .iter()
+            .all(|l| l.state().usable() && l.dtl_is_empty());
+        whole.then(|| (top.clone(), leaf.clone()))
+    }
+
+    /// A device is replaced by another image, or one more is put beside it. When it is filled, the devices that it was filled from
+    /// are out of use for a moment, as many as can be.
+    pub fn replace(&self, dice: &mut Dice, stop: &dyn Fn() -> bool) -> Result<()> {
+        let pool = self.pool()?;
+        let Some((top, leaf)) = Self::any_leaf(&pool, dice) else {
+            return Ok(());
+        };
+        let raidz = matches!(top.kind(), VdevKind::Raidz { .. });
+        let how = match !raidz && dice.below(2) == 0 {
+            true => Attach::Mirror,
+            false => Attach::Replace,
+        };
+        let path = self.idle_image(&pool)?;
+        match self.fill(&pool, &leaf, &path, how, stop) {
+            Err(e) if refused(&e) => return Ok(()),
+            Ok(false) => return Ok(()),
+            done => done?,
+        };
+        let taken = self.take_away(&pool, &path)?;
+        if taken.is_empty() {
+            return Ok(());
+        }
+        std::thread::sleep(Duration::from_millis(dice.below(AWAY)));
+        self.bring_back(&taken)?;
+        // Mirrors stay as wide as they were, about.
+        if how == Attach::Mirror && self.settle(&pool, stop)? {
+            if let Err(e) = pool.detach(leaf.guid()) {
+                if !refused(&e) && e.kind != Kind::Unsupported {
+                    return Err(e);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Puts a device beside a leaf and has it filled; false: it was told to stop.
+    fn fill(
+        &self,
+        pool: &Pool,
+        leaf: &Vdev,
+        path: &str,
+        how: Attach,
+        stop: &dyn Fn() -> bool,
+    ) -> Result<bool> {
+        pool.attach(leaf.guid(), &DevSpec::file(path), how, None)?;
+        Ok(self.settle(pool, stop)? && !stop())
+    }
+
+    /// Takes all other devices of the group out of use that its layout can spare; which.
+    fn take_away(&self, pool: &Pool, but: &str) -> Result<Vec<String>> {
+        let tops = pool.tree.tops();
+        let on = |t: &&Arc<Vdev>| t.leaves().iter().any(|l| l.path().as_deref() == Some(but));
+        let Some(top) = tops.iter().find(on) else {
+            return Ok(Vec::new());
+        };
+        let name = &self.options().pool;
+        let how = pool::Offline {
+            temporary: true,
+            fault: false,
+        };
+        let mut taken = Vec::new();
+        for path in top.leaves().iter().filter_map(|l| l.path()) {
+            if path == but || !Path::new(&path).is_absolute() {
+                continue;
+            }
+            let command = format!("zpool offline -t {name} {path}");
+            match devices::offline(self.admin(), ROOT, name, &path, how, &command).map_err(told) {
+                Ok(()) => taken.push(path),
+                Err(e) if refused(&e) => {}
+                Err(e) => return Err(e),
+            }
+        }
+        Ok(taken)
+    }
+
+    fn bring_back(&self, taken: &[String]) -> Result<()> {
+        let name = &self.options().pool;
+        for path in taken {
+            let command = format!("zpool online {name} {path}");
+            match devices::online(self.admin(), ROOT, name, path, false, &command).map_err(told) {
+                Ok(None) => {}
+                Ok(Some(warning)) => bail!(Io, "{warning}"),
+                Err(e) if refused(&e) => {}
+                Err(e) => return Err(e),
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::desk::tests::on_pool;
+    use crate::layout::Layout;
+    use base::mutation::{mutate, Mutation};
+    use vdev::GroupKind;
+    use zpl::{Cred, New, WriteOpts};
+
+    const NEVER: &dyn Fn() -> bool = &|| false;
+
+    fn mirror(width: u64) -> Layout {
+        Layout {
+            kind: GroupKind::Mirror,
+            tops: 1,
+            width,
+            ashift: 12,
+        }
+    }
+
+    /// A file of so many pieces of 256 KiB, which are whole blocks of any size.
+    fn write(fs: &crate::layout::Fs, name: &str, pieces: u64) -> Result<()> {
+        const PIECE: u64 = 256 << 10;
+        let (top, root) = (fs.zfs.root()?, Cred::root());
+        let new = New::file(0o100_644, 0);
+        let z = fs.zfs.create(&top, name.as_bytes(), &new, &root)?;
+        for n in 0..pieces {
+            let byte = |i: u64| (i.wrapping_mul(0x9e37_79b9_7f4a_7c15 ^ n) >> 40) as u8;
+            let data: Vec<u8> = (0..PIECE).map(byte).collect();
+            fs.zfs.write(&z, n * PIECE, &data, WriteOpts::default())?;
+        }
+        Ok(())
+    }
+
+    /// What is left when all but `stays` are out of use.
+    fn judged(d: &Desk<'_>, pool: &Pool, stays: &str) -> Result<()> {
+        mutate(None);
+        let taken = d.take_away(pool, stays)?;
+        if taken.is_empty() {
+            bail!(Damaged, "nothing can be taken away: {:?}", pool.tree);
+        }
+        let judged = crate::lives::judge(pool).map_err(|e| base::Error::new(Kind::Damaged, e));
+        d.bring_back(&taken)?;
+        judged
+    }
+
+    fn attached(d: &Desk<'_>, mistake: Option<Mutation>) -> Result<()> {
+        let pool = d.pool()?;
+        let fs = d.mount(0, &mut Dice::new(1))?;
+        write(&fs, "before", 2)?;
+        pool.sync()?;
+        // What is written while its group is open is on the old device only.
+        pool.dmu.set_early(4096, 16 << 10);
+        write(&fs, "early", 30)?;
+        mutate(mistake);
+        let path = d.idle_image(&pool)?;
+        let leaf = pool.tree.leaves()[0].clone();
+        d.fill(&pool, &leaf, &path, Attach::Mirror, NEVER)?;
+        let judged = judged(d, &pool, &path);
+        d.unmount(fs)?;
+        judged
+    }
+
+    #[test]
+    fn an_attached_device_stands_alone_and_a_txg_it_lacks_is_found() {
+        on_pool("attach", &mirror(2), |d| attached(d, None)).unwrap();
+        let mistake = Some(Mutation::AttachedTxgTooFew);
+        let found = on_pool("attach-few", &mirror(2), |d| attached(d, mistake));
+        eprintln!("{mistake:?}: {}", found.expect_err("not found"));
+    }
+
+    /// Two sides of three miss something; the second comes back while the first is filled.
+    fn two_come_back(d: &Desk<'_>, mistake: Option<Mutation>) -> Result<()> {
+        let pool = d.pool()?;
+        let fs = d.mount(0, &mut Dice::new(1))?;
+        let sides: Vec<Arc<Vdev>> = pool.tree.leaves();
+        let how = pool::Offline {
+            temporary: true,
+            fault: false,
+        };
+        write(&fs, "before", 2)?;
+        pool.sync()?;
+        pool.offline(sides[1].guid(), how)?;
+        pool.offline(sides[2].guid(), how)?;
+        write(&fs, "missed", 50)?;
+        pool.sync()?;
+        mutate(mistake);
+        pool.online(sides[1].guid())?;
+        // More than a tenth is done: a second one waits for a resilver of its own.
+        while pool
+            .scan_progress()?
+            .is_some_and(|s| s.state.state == 1 && s.issued < 2 << 20)
+        {
+            pool.sync()?;
+        }
+        pool.online(sides[2].guid())?;
+        d.settle(&pool, NEVER)?;
+        let judged = judged(d, &pool, &sides[2].path().unwrap_or_default());
+        d.unmount(fs)?;
+        judged
+    }
+
+    #[test]
+    fn devices_that_come_back_in_turn_stand_alone_and_a_range_too_many_is_found() {
+        on_pool("back", &mirror(3), |d| two_come_back(d, None)).unwrap();
+        let mistake = Some(Mutation::DtlDropsMore);
+        let found = on_pool("back-more", &mirror(3), |d| two_come_back(d, mistake));
+        eprintln!("{mistake:?}: {}", found.expect_err("not found"));
+    }
+
+    #[test]
+    fn devices_are_replaced_and_scrubbed_and_nothing_is_lost() {
+        for (name, layout) in [
+            ("replace-mirror", mirror(2)),
+            (
+                "replace-raidz",
+                Layout {
+                    kind: GroupKind::Raidz { nparity: 1 },
+                    width: 3,
+                    ..mirror(1)
+                },
+            ),
+        ] {
+            on_pool(name, &layout, |d| {
+                let fs = d.mount(0, &mut Dice::new(1))?;
+                write(&fs, "f", 8)?;
+                for seed in 0..4 {
+                    let mut dice = Dice::new(seed);
+                    d.replace(&mut dice, NEVER)?;
+                    d.scan(&mut dice)?;
+                }
+                let pool = d.pool()?;
+                d.settle(&pool, NEVER)?;
+                d.unmount(fs)?;
+                crate::lives::judge(&pool).map_err(|e| base::Error::new(Kind::Damaged, e))
+            })
+            .unwrap();
+        }
+    }
+}

@@ -19,7 +19,7 @@ use crate::datasets::rights::{self, Action};
 use crate::datasets::{self, destroy, Answer};
 use crate::errors;
 use crate::registry::{Admin, PoolEntry};
-use api::{ApiError, Peer, Receive, Received};
+use api::{ApiError, NameBy, Peer, Receive, Received};
 use base::sync::RwLockExt;
 use base::Kind;
 use disk::names::{self, Want};
@@ -64,6 +64,9 @@ fn peek(mut from: impl Read) -> Answer<(&'static str, impl Read)> {
     let mut first = Vec::with_capacity(RECORD);
     let read = from.by_ref().take(RECORD as u64).read_to_end(&mut first);
     read.map_err(|e| words::stream("cannot receive", &e.into()))?;
+    if first.len() < RECORD {
+        return Err(words::plain(Kind::Invalid, "failed to read from stream"));
+    }
     let whole: Option<&[u8; RECORD]> = first.as_slice().try_into().ok();
     let begin = whole.and_then(|b| {
         let swapped = disk::stream::is_swapped(b).ok()?;
@@ -106,6 +109,10 @@ pub fn receive(
             Kind::Unsupported,
             "healing by a stream (-c) is not available in this version",
         ));
+    }
+    if r.name_by != NameBy::Target && datasets::find(&entry, &r.target).is_err() {
+        let text = format!("specified fs ({}) does not exist", r.target);
+        return Err(words::plain(Kind::NotFound, text));
     }
     let mut run = Run {
         admin,

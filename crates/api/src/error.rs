@@ -57,6 +57,14 @@ impl ApiError {
         )
     }
 
+    /// `cannot open 'FS#NAME': no such pool or dataset`: the file system is there.
+    pub fn no_such_bookmark(name: &str) -> ApiError {
+        ApiError::sentence(
+            Kind::NotFound,
+            format!("cannot open '{name}': no such pool or dataset"),
+        )
+    }
+
     /// What speaks against using some devices, a line for each. `overridable`: `-f` goes over it.
     pub fn vdevs(overridable: bool, lines: &[String]) -> ApiError {
         let head = if overridable {

@@ -1,6 +1,7 @@
 //! Scrubs through the programs: what is spoilt is repaired, and OpenZFS finds nothing left to be repaired.
 
 use std::fs::{self, File};
+use std::os::unix::fs::FileExt;
 use std::path::Path;
 use system_tests::tree::{self, Kinds};
 use system_tests::{Dice, Rig};

@@ -65,6 +65,7 @@ pub fn inherit(args: &Parsed, cx: &mut Cx<'_>) -> Outcome {
         Some((w, d)) => (w, d),
     };
     let property = common::known_property(word)
+        .filter(|p| !props::is_written_property(p))
         .ok_or_else(|| Fail::Usage(format!("invalid property '{word}'")))?;
     let received = args.has("S");
     if let Some(info) = props::dataset(&property) {
@@ -118,9 +119,13 @@ pub fn rename(args: &Parsed, cx: &mut Cx<'_>) -> Outcome {
         [a, b] => (a.clone(), b.clone()),
         _ => return Err(Fail::Usage("too many arguments".into())),
     };
-    if args.has("u") && args.has("f") {
-        return Err(Fail::Usage("options -u and -f are incompatible".into()));
+    if args.has("u") && args.has("p") {
+        return Err(Fail::Usage(
+            "-u and -p options are mutually exclusive".into(),
+        ));
     }
+    let fail_to =
+        |why: &str| Fail::Error(format!("cannot rename to '{}': {why}", args.operands[1]));
     let fail = |why: String| Fail::Error(format!("cannot rename '{from}': {why}"));
     names::check_dataset(&from, Want::Any).map_err(fail)?;
     if from.contains('#') {
@@ -139,7 +144,7 @@ pub fn rename(args: &Parsed, cx: &mut Cx<'_>) -> Outcome {
     }
     if let (Some((a, _)), Some((b, _))) = (from.split_once('@'), to.split_once('@')) {
         if a != b {
-            return Err(fail("snapshots must be part of same dataset".into()));
+            return Err(fail_to("snapshots must be part of same dataset"));
         }
     }
     let want = if from.contains('@') {
@@ -150,7 +155,7 @@ pub fn rename(args: &Parsed, cx: &mut Cx<'_>) -> Outcome {
     names::check_dataset(&to, want)
         .map_err(|why| Fail::Error(format!("cannot create '{to}': {why}")))?;
     if names::pool_of(&from) != names::pool_of(&to) {
-        return Err(fail("datasets must be within same pool".into()));
+        return Err(fail_to("datasets must be within same pool"));
     }
     if !from.contains(['/', '@']) {
         return Err(fail(
@@ -259,12 +264,17 @@ mod tests {
         assert_eq!(run("rename tank/a@1 @2", &mut fake).0, 0);
         assert!(matches!(&fake.seen[1], Request::DatasetRename { to, .. } if to == "tank/a@2"));
         for (line, text) in [
-            ("rename tank/a other/a", "cannot rename 'tank/a': datasets must be within same pool\n"),
+            ("rename tank/a other/a", "cannot rename to 'other/a': datasets must be within same pool\n"),
             ("rename tank/a tank/a/b", "cannot rename 'tank/a': New dataset name cannot be a descendant of current dataset name\n"),
             ("rename tank/a tank/b@c", "cannot create 'tank/b@c': snapshot delimiter '@' is not expected here\n"),
         ] {
             assert_eq!(run(line, &mut fake), (1, String::new(), text.into()), "{line}");
         }
         assert_eq!(run("rename tank/a", &mut fake).0, 2);
+        assert_eq!(run("rename -u -p tank/a tank/x/y", &mut fake).0, 2);
+        assert_eq!(
+            run("rename tank/a@1 tank/b@1", &mut fake).2,
+            "cannot rename to 'tank/b@1': snapshots must be part of same dataset\n"
+        );
     }
 }

@@ -113,7 +113,7 @@ pub fn list(args: &Parsed, cx: &mut Cx<'_>) -> Outcome {
         return Ok(i32::from(failed));
     }
     if found.is_empty() {
-        if !failed {
+        if !failed && !args.has("H") {
             cx.say("no datasets available")?;
         }
         return Ok(i32::from(failed));

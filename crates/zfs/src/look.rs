@@ -1,7 +1,7 @@
 //! `zfs holds`, `zfs userspace` and its relatives, `zfs read`, `zfs wait`.
 
 use crate::common;
-use api::{Reply, Request, SpaceRow, Whose};
+use api::{ApiError, Reply, Request, SpaceRow, Whose};
 use base::sizes::nice;
 use cli::columns::{self, Column};
 use cli::names::{self, Want};
@@ -29,8 +29,17 @@ pub fn holds(args: &Parsed, cx: &mut Cx<'_>) -> Outcome {
         Ok(other) => return Err(cx.fail_plain(&unexpected(&other))),
         Err(e) => return Err(cx.fail_plain(&e)),
     };
+    // With -r a file system need not have the snapshot.
+    let not_its = |name: &str, e: &ApiError| args.has("r") && *e == ApiError::no_such_dataset(name);
+    let mut failed = 0;
     for (name, error) in &answer.failed {
-        cx.complain(error, "open", name)?;
+        if !not_its(name, error) {
+            cx.complain(error, "open", name)?;
+            failed += 1;
+        }
+    }
+    if answer.failed.len() == args.operands.len() {
+        cx.say("no datasets available")?;
     }
     let exact = args.has("p");
     let rows: Vec<Vec<String>> = answer
@@ -50,7 +59,7 @@ pub fn holds(args: &Parsed, cx: &mut Cx<'_>) -> Outcome {
         Column::left("TIMESTAMP"),
     ];
     table(columns.to_vec(), &rows, args.has("H"), cx)?;
-    Ok(i32::from(!answer.failed.is_empty()))
+    Ok(i32::from(failed > 0))
 }
 
 fn table(

@@ -37,6 +37,11 @@ pub fn receive(args: &Parsed, cx: &mut Cx<'_>) -> Outcome {
         (false, true) => NameBy::Last,
         (false, false) => NameBy::Target,
     };
+    if name_by != NameBy::Target && name.contains('@') {
+        return Err(Fail::Error(format!(
+            "cannot receive: specified fs ({name}) does not exist"
+        )));
+    }
     let want = match name_by {
         NameBy::Target => Want::Any,
         _ => Want::Filesystem,

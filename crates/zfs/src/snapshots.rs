@@ -2,6 +2,7 @@
 
 use crate::{common, confirm};
 use api::{DatasetClone, Holding, Reply, Request, Rollback, SnapshotCreate};
+use base::Kind;
 use cli::names::{self, Want};
 use cli::{Cx, Fail, Outcome, Parsed};
 use control::client::unexpected;
@@ -24,6 +25,9 @@ fn only<'a>(args: &'a Parsed, what: &str) -> Result<&'a String, Fail> {
 pub fn snapshot(args: &Parsed, cx: &mut Cx<'_>) -> Outcome {
     if args.operands.is_empty() {
         return Err(Fail::Usage("missing snapshot argument".into()));
+    }
+    if args.operands.iter().any(|name| !name.contains('@')) {
+        return Err(Fail::Usage(String::new()));
     }
     for name in &args.operands {
         need_snapshot("create snapshot", name)?;
@@ -49,11 +53,11 @@ pub fn snapshot(args: &Parsed, cx: &mut Cx<'_>) -> Outcome {
             Ok(0)
         }
         Ok(other) => Err(cx.fail_plain(&unexpected(&other))),
-        Err(e) => {
-            cx.complain(&e, "create snapshot", &args.operands[0])?;
-            cx.say("no snapshots were created")?;
-            Ok(1)
+        // A file system that is not there is a wrong command line.
+        Err(e) if e.code == Kind::NotFound.errno() && e.message.starts_with("cannot open '") => {
+            Err(Fail::Usage(e.message))
         }
+        Err(e) => Err(cx.fail(&e, "create snapshot", &args.operands[0])),
     }
 }
 
@@ -167,8 +171,15 @@ pub fn bookmark(args: &Parsed, cx: &mut Cx<'_>) -> Outcome {
         name: name.clone(),
         command: cx.command(),
     };
-    common::done(cx, &request, "create bookmark", &name)?;
-    Ok(0)
+    match cx.ask(&request) {
+        Ok(Reply::Done) => Ok(0),
+        Ok(other) => Err(cx.fail_plain(&unexpected(&other))),
+        // A source that is not there is a wrong command line.
+        Err(e) if e.code == Kind::NotFound.errno() && e.message.starts_with("cannot open '") => {
+            Err(Fail::Usage(e.message))
+        }
+        Err(e) => Err(cx.fail(&e, "create bookmark", &name)),
+    }
 }
 
 pub fn hold(args: &Parsed, cx: &mut Cx<'_>) -> Outcome {
@@ -246,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn what_refuses_a_snapshot_is_said_and_that_none_was_made() {
+    fn what_refuses_a_snapshot_is_said() {
         let mut fake = Fake::with(tree());
         fake.refuse = Some(ApiError::sentence(
             Kind::Exists,
@@ -257,14 +268,13 @@ mod tests {
             (
                 1,
                 String::new(),
-                "cannot create snapshot 'tank/a@1': dataset already exists\n\
-                 no snapshots were created\n"
-                    .into()
+                "cannot create snapshot 'tank/a@1': dataset already exists\n".into()
             )
         );
         assert_eq!(run("snapshot -o atime=off tank/a@1", &mut fake).0, 1);
         for line in [
             "snapshot",
+            "snapshot tank/a",
             "clone tank/a@1",
             "bookmark tank/a@1",
             "hold x",
@@ -272,8 +282,16 @@ mod tests {
         ] {
             assert_eq!(run(line, &mut fake).0, 2, "{line}");
         }
+        fake.refuse = Some(ApiError::no_such_dataset("tank/n"));
+        for line in ["snapshot tank/n@1", "bookmark tank/n@1 #b"] {
+            let (status, _, err) = run(line, &mut fake);
+            assert_eq!(status, 2, "{line}");
+            assert!(
+                err.starts_with("cannot open 'tank/n': dataset does not exist\nusage:"),
+                "{err}"
+            );
+        }
         for line in [
-            "snapshot tank/a",
             "rollback tank/a",
             "clone tank/a tank/b",
             "clone tank/a@1 other/b",

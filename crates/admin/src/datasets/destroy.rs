@@ -218,21 +218,18 @@ fn destroy_head(
     let mut plan = new_plan(entry, Some(&r.name), r);
     plan.tree(&ds.dir())
         .map_err(|e| datasets::plain(e, &r.name))?;
+    // In the order in which they would go.
     let others: Vec<&str> = plan
         .steps
         .iter()
         .map(|s| s.name.as_str())
         .filter(|n| *n != r.name)
         .collect();
-    let alone = others.is_empty() && plan.blocked.is_empty();
-    if !recursive && !alone {
-        let mut all = others;
-        all.extend(plan.blocked.iter().map(String::as_str));
-        all.sort_unstable();
+    if !recursive && !others.is_empty() {
         return Err(
             ApiError::reason(Kind::Exists, "filesystem has children").hint(format!(
                 "use '-r' to destroy the following datasets:\n{}",
-                all.join("\n")
+                others.join("\n")
             )),
         );
     }
@@ -268,7 +265,7 @@ fn held(entry: &PoolEntry, steps: &[Step]) -> Answer<()> {
             return Err(ApiError::sentence(
                 Kind::Busy,
                 format!(
-                    "cannot destroy '{0}': it's being held. Run 'zfs holds -r {0}' to see holders.",
+                    "cannot destroy snapshot {0}: it's being held. Run 'zfs holds -r {0}' to see holders.",
                     s.name
                 ),
             ));
@@ -299,7 +296,7 @@ pub(crate) fn destroy_snapshots(
         let name = head.full_name();
         let plain = |e| datasets::plain(e, fs);
         let list = listed(&head, spec).map_err(plain)?;
-        let chosen = choose(&list, spec, &name, head.object() == top.object())?;
+        let chosen = choose(&list, spec);
         let chosen = chosen.into_iter().map(|i| &list[i]);
         if r.reclaim {
             reclaim = reclaim.saturating_add(reclaimed(&head, chosen.clone()).unwrap_or(0));
@@ -375,9 +372,9 @@ fn reclaimed<'a>(head: &Dataset, list: impl Iterator<Item = &'a SnapshotEntry>) 
     Ok(sum)
 }
 
-/// Which snapshots of a list, oldest first, `a%b,c` means. In the file system named itself every
-/// single name must exist (unless others are given too); below it, what exists counts.
-fn choose(list: &[SnapshotEntry], spec: &str, fs: &str, named: bool) -> Answer<Vec<usize>> {
+/// Which snapshots of a list, oldest first, `a%b,c` means: what is there of it. A range one end of which is not there, or
+/// that ends before it begins, has nothing in it.
+fn choose(list: &[SnapshotEntry], spec: &str) -> Vec<usize> {
     let by_name: HashMap<&str, usize> = list
         .iter()
         .enumerate()
@@ -395,20 +392,15 @@ fn choose(list: &[SnapshotEntry], spec: &str, fs: &str, named: bool) -> Answer<V
                 } else {
                     at(to)
                 };
-                match (first, last) {
-                    (Some(a), Some(b)) if a <= b => out.extend(a..=b),
-                    _ if !named => {}
-                    // It ends before it begins: there is nothing in it.
-                    (Some(_), Some(_)) => {}
-                    _ if list.is_empty() && from.is_empty() && to.is_empty() => {}
-                    _ => return Err(ApiError::no_such_dataset(&format!("{fs}@{part}"))),
+                if let (Some(first), Some(last)) = (first, last) {
+                    out.extend(first..=last);
                 }
             }
         }
     }
     out.sort_unstable();
     out.dedup();
-    Ok(out)
+    out
 }
 
 fn carry_out(

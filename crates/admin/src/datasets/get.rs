@@ -183,7 +183,7 @@ impl<'a> Walk<'a> {
                     }
                     Ok(Ok(()))
                 }
-                None => missing(),
+                None => Ok(Err(ApiError::no_such_bookmark(&full))),
             },
             Err(e) => Ok(Err(datasets::plain(e, fs))),
         }

@@ -69,14 +69,8 @@ pub fn rename(
             "New dataset name cannot be a descendant of current dataset name",
         ));
     }
-    let taken = |e: ApiError| ApiError { whole: false, ..e };
     match entry.pool.dsl.dir(to) {
-        Ok(_) => {
-            return Err(taken(ApiError::sentence(
-                Kind::Exists,
-                format!("dataset '{to}' already exists"),
-            )))
-        }
+        Ok(_) => return Err(ApiError::reason(Kind::Exists, "dataset already exists")),
         Err(e) if e.kind == Kind::NotFound => {}
         Err(e) => return Err(datasets::plain(e, from)),
     }

@@ -115,12 +115,18 @@ fn checked(
         if name == "keylocation" {
             let root = ds.dir().encryption_root().map_err(errors::answer)?;
             let text = value.text().unwrap_or_default();
-            if root.is_some_and(|r| r.object() == ds.dir().object()) {
+            if root
+                .as_ref()
+                .is_some_and(|r| r.object() == ds.dir().object())
+            {
                 crate::datasets::keys::check_location(text)?;
             } else if text != "none" {
                 return Err(ApiError::reason(
                     Kind::Invalid,
-                    "keylocation may only be set on encryption roots",
+                    match root {
+                        Some(_) => "keylocation may only be set on encryption roots",
+                        None => "keylocation must be 'none' for unencrypted datasets",
+                    },
                 ));
             }
         }

@@ -121,9 +121,24 @@ pub fn create(admin: &Arc<Admin>, peer: Peer, r: &SnapshotCreate) -> Answer<Opti
             "cannot create snapshots: all snapshots of one command must be in the same pool",
         ));
     }
+    let several = pools.iter().map(|(_, list)| list.len()).sum::<usize>() > 1;
+    create_in(admin, peer, r, &pools, &props).map_err(|e| match several {
+        true => e.hint("no snapshots were created"),
+        false => e,
+    })
+}
+
+/// Makes the snapshots of all pools.
+fn create_in(
+    admin: &Arc<Admin>,
+    peer: Peer,
+    r: &SnapshotCreate,
+    pools: &[(Arc<PoolEntry>, Wanted)],
+    props: &[(String, PropValue)],
+) -> Answer<Option<String>> {
     let mut warnings = Vec::new();
     let mut ready = Vec::new();
-    for (entry, list) in &pools {
+    for (entry, list) in pools {
         datasets::need_writable(entry)?;
         permitted(admin, entry, peer, list, !props.is_empty())?;
         if !props.is_empty() && entry.pool.version() < 12 {
@@ -133,13 +148,13 @@ pub fn create(admin: &Arc<Admin>, peer: Peer, r: &SnapshotCreate) -> Answer<Opti
             ));
         }
         let mut seen = BTreeSet::new();
+        if !list.iter().all(|(head, _)| seen.insert(head.object())) {
+            return Err(ApiError::sentence(
+                Kind::Invalid,
+                "cannot create snapshots : multiple snapshots of same fs not allowed",
+            ));
+        }
         for (head, short) in list {
-            if !seen.insert(head.object()) {
-                return Err(ApiError::sentence(
-                    Kind::Invalid,
-                    "cannot create snapshots: multiple snapshots of same fs not allowed",
-                ));
-            }
             let check = entry.pool.dsl.check_snapshot(head, short);
             check.map_err(|e| refusal(head, short, e))?;
         }
@@ -181,7 +196,7 @@ pub fn create(admin: &Arc<Admin>, peer: Peer, r: &SnapshotCreate) -> Answer<Opti
         permitted(admin, entry, peer, &list, !props.is_empty())?;
         let caller = rights::caller(admin, entry, peer)?;
         let (command, uid) = (r.command.clone(), u64::from(peer.uid));
-        let (stored, made) = (props.clone(), list.clone());
+        let (stored, made) = (props.to_vec(), list.clone());
         let also = move |pool: &Pool, tx: &dmu::Tx| -> Result<()> {
             if !stored.is_empty() {
                 for (head, short) in &made {
@@ -586,23 +601,42 @@ pub fn bookmark(
     let _gate = entry.gate.acquire_read();
     datasets::need_writable(&entry)?;
     let _names = entry.names.read();
-    if datasets::pool_of(source) != datasets::pool_of(fs) {
-        return Err(ApiError::reason(
+    let stranger = || {
+        ApiError::reason(
             Kind::Invalid,
             "source is not an ancestor of the new bookmark's dataset",
-        ));
+        )
+    };
+    if datasets::pool_of(source) != datasets::pool_of(fs) {
+        return Err(stranger());
     }
-    let head = datasets::find(&entry, fs)?;
-    rights::require(admin, &entry, peer, Action::Bookmark, &head)?;
-    let of = match source.split_once('#') {
-        Some((of, mark)) if of == fs => BookmarkSource::Bookmark(mark.to_string()),
-        Some(_) => {
-            return Err(ApiError::reason(
-                Kind::Invalid,
-                "source is not an ancestor of the new bookmark's dataset",
-            ))
+    // The source is looked for first.
+    let of_snapshot = match source.split_once('#') {
+        None => Some(datasets::find(&entry, source)?),
+        Some((of, mark)) => {
+            let found = datasets::find(&entry, of).and_then(|ds| {
+                let mark = ds.bookmark(mark);
+                mark.map_err(|e| datasets::plain(e, of))
+            });
+            match found {
+                Ok(Some(_)) => None,
+                Ok(None) => return Err(ApiError::no_such_bookmark(source)),
+                Err(e) if e == ApiError::no_such_dataset(of) => {
+                    return Err(ApiError::no_such_dataset(source))
+                }
+                Err(e) => return Err(e),
+            }
         }
-        None => BookmarkSource::Snapshot(datasets::find(&entry, source)?),
+    };
+    let head = datasets::find(&entry, fs).map_err(|e| match e {
+        e if e == ApiError::no_such_dataset(fs) => Kind::NotFound.into(),
+        e => e,
+    })?;
+    rights::require(admin, &entry, peer, Action::Bookmark, &head)?;
+    let of = match (source.split_once('#'), of_snapshot) {
+        (_, Some(snap)) => BookmarkSource::Snapshot(snap),
+        (Some((of, mark)), _) if of == fs => BookmarkSource::Bookmark(mark.to_string()),
+        _ => return Err(stranger()),
     };
     let words = |e: Error| match e.kind {
         Kind::Exists => ApiError::reason(Kind::Exists, "bookmark exists"),
@@ -610,10 +644,7 @@ pub fn bookmark(
             ApiError::reason(Kind::Unsupported, "bookmark feature not enabled")
         }
         Kind::NotFound => ApiError::no_such_dataset(source),
-        Kind::Invalid if e.cause() == Some(Cause::NotAnAncestor) => ApiError::reason(
-            Kind::Invalid,
-            "source is not an ancestor of the new bookmark's dataset",
-        ),
+        Kind::Invalid if e.cause() == Some(Cause::NotAnAncestor) => stranger(),
         _ => datasets::plain(e, fs),
     };
     let check = entry.pool.dsl.check_bookmark(&head, short, &of);
@@ -671,7 +702,7 @@ fn held(
             }
         }
         if !found_any {
-            failed.push((name.clone(), ApiError::no_such_dataset(name)));
+            failed.push((name.clone(), Kind::NotFound.into()));
         }
     }
     Ok(out)
@@ -730,11 +761,11 @@ pub fn release(admin: &Arc<Admin>, peer: Peer, r: &Holding) -> Answer<Batch> {
     let mut batch = Batch::default();
     let mut list = held(admin, r, &mut batch.failed)?;
     may_hold(admin, peer, Action::Release, &mut list, &mut batch.failed)?;
+    let mut without = Vec::new();
     list.retain(|(name, _, snap)| match snap.hold_time(&r.tag) {
         Ok(Some(_)) => true,
         Ok(None) => {
-            let e = ApiError::reason(Kind::NotFound, "no such tag on this dataset");
-            batch.failed.push((name.clone(), e));
+            without.push(name.clone());
             false
         }
         Err(e) => {
@@ -742,6 +773,15 @@ pub fn release(admin: &Arc<Admin>, peer: Peer, r: &Holding) -> Answer<Batch> {
             false
         }
     });
+    if r.recursive {
+        // Descendants need not have the tag, nor the file system if one of them has.
+        let named = |n: &String| list.is_empty() && r.snapshots.contains(n);
+        without.retain(named);
+    }
+    let e = ApiError::reason(Kind::NotFound, "no such tag on this dataset");
+    batch
+        .failed
+        .extend(without.into_iter().map(|name| (name, e.clone())));
     // The last hold of a snapshot that is to be destroyed takes it along.
     let close = || {
         for (_, entry, snap) in &list {

@@ -22,7 +22,7 @@ use crate::datasets::{self, destroy, Answer};
 use crate::errors;
 use crate::registry::{Admin, PoolEntry};
 use crate::streams::Way;
-use api::{ApiError, Peer, Receive, Received};
+use api::{ApiError, NameBy, Peer, Receive, Received};
 use base::sync::RwLockExt;
 use base::Kind;
 use disk::names::{self, Want};
@@ -113,6 +113,10 @@ pub fn receive(
             Kind::Invalid,
             "corrective receive (-c) cannot be used with -F or -s",
         ));
+    }
+    if r.name_by != NameBy::Target && datasets::find(&entry, &r.target).is_err() {
+        let text = format!("specified fs ({}) does not exist", r.target);
+        return Err(words::plain(Kind::NotFound, text));
     }
     let mut run = Run {
         admin,

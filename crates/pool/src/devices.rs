@@ -215,7 +215,7 @@ impl Devices for TreeDevices {
 
     fn flush(&self) -> Result<()> {
         // The txg is only named to note what a leaf that fails to flush has lost.
-        self.tree.flush_dirty(0)
+        self.tree.flush_dirty(Txg::NONE)
     }
 
     fn min_alloc(&self) -> usize {

@@ -22,7 +22,7 @@ use vdev::{keys, Attach, DevSpec, State, Vdev, VdevKind};
 use zap::Zap;
 
 /// Txgs that are open, closing or being written while a task of the first of them runs.
-const IN_FLIGHT: Txg = 3;
+const IN_FLIGHT: u64 = 3;
 /// Txgs after which what was freed can be given out again, and is counted as free.
 const UNTIL_FREE: usize = 4;
 
@@ -137,7 +137,7 @@ impl Pool {
     ) -> Result<u64> {
         self.writable()?;
         self.without_checkpoint()?;
-        let base = self.label_base(0, 0);
+        let base = self.label_base(0, Txg::NONE);
         let fresh = self
             .tree
             .prepare(guid, dev, how, ashift, &base, self.dmu.open_txg())?;
@@ -162,7 +162,7 @@ impl Pool {
         let lacks_before =
             match base::mutation::mutated(base::mutation::Mutation::AttachedTxgTooFew) {
                 true => tx.txg(),
-                false => tx.txg() + IN_FLIGHT,
+                false => tx.txg().after(IN_FLIGHT),
             };
         self.tree.attach(guid, fresh, how, tx.txg(), lacks_before)?;
         self.dirty_config();

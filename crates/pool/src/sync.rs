@@ -260,7 +260,7 @@ impl Pool {
         self.run_early(&tx, early)?;
         tracing::debug!(
             pool = %self.name(),
-            txg,
+            txg = txg.number(),
             objsets = group.objsets.len(),
             tasks = tasks.len(),
             bytes = self.dmu.unwritten_bytes(),
@@ -346,7 +346,7 @@ impl Pool {
             set.synced(txg);
         }
         self.dmu.end_sync(txg);
-        tracing::debug!(pool = %self.name(), txg, "txg is on disk");
+        tracing::debug!(pool = %self.name(), txg = txg.number(), "txg is on disk");
         self.tell_waiting();
         st.config_dirty = false;
         st.force = false;
@@ -392,7 +392,7 @@ impl Pool {
         // Of a clone the snapshot before it may be another file system's.
         let own = ds.prev()?.map(|s| s.phys());
         let own = own.filter(|s| s.next_snap_obj == os.id());
-        let newest = own.map_or(0, |s| s.creation_txg);
+        let newest = own.map_or(Txg::NONE, |s| s.creation_txg);
         if newest == tx.txg() && !mutated(Mutation::SnapshotOfDirtySet) {
             bail!(
                 Io,
@@ -547,7 +547,7 @@ impl Pool {
         ub.timestamp = secs.max(0) as u64;
         ub.rootbp = self.mos.root();
         ub.software_version = self.software_version;
-        ub.checkpoint_txg = 0;
+        ub.checkpoint_txg = Txg::NONE;
         let multihost = self.heart.stamp(&mut ub);
         let start = self.env.rng.u64();
         let base = self.label_base(st.state, txg);

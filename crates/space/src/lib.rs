@@ -224,7 +224,7 @@ impl Space {
                 dirty: BTreeMap::new(),
                 deferred: BTreeMap::new(),
                 generation: 0,
-                last_synced: 0,
+                last_synced: Txg::NONE,
                 rotors: Default::default(),
                 largest: u64::MAX,
                 eager: false,

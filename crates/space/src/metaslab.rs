@@ -100,7 +100,7 @@ impl Ms {
             deferred: VecDeque::new(),
             late: RangeSet::new(),
             hist_hint: None,
-            last_used: 0,
+            last_used: Txg::NONE,
         }
     }
 

@@ -149,7 +149,7 @@ impl Zio {
 
     /// Group `txg` is on disk.
     pub fn set_synced(&self, txg: Txg) {
-        self.synced.store(txg, Ordering::Release);
+        self.synced.store(txg.number(), Ordering::Release);
     }
 
     /// To be called when a group begins to be written: waits until no copy is being put right, so
@@ -164,7 +164,7 @@ impl Zio {
     /// that was in use then is not given to another block before two further groups are on disk.
     /// Until then what is wrong with the block is the fault of a device, and may be repaired.
     pub fn lease(&self) -> Lease {
-        Lease::of(self.synced.load(Ordering::Acquire))
+        Lease::of(Txg::new(self.synced.load(Ordering::Acquire)))
     }
 
     /// Who counts the references of shared blocks; set once. Without it none are shared.

@@ -70,7 +70,7 @@ fn describe(admin: &Arc<Admin>, entry: &Arc<PoolEntry>, ask: &PoolGet) -> api::P
     let mut out = api::Pool {
         name: pool.name(),
         guid: pool.guid(),
-        txg: pool.synced_txg(),
+        txg: pool.synced_txg().number(),
         version: pool.version(),
         zpl_version: ZPL_VERSION,
         health: health(entry),

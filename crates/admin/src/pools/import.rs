@@ -545,7 +545,7 @@ fn open_options(admin: &Admin, ask: &PoolImport, wanted: &Wanted) -> OpenOptions
         name: ask.new_name.clone(),
         temporary: ask.temporary,
         missing_log: ask.missing_log,
-        txg: ask.txg,
+        txg: ask.txg.map(Txg::new),
         rewind: match (ask.rewind, ask.extreme) {
             (false, _) => Rewind::No,
             (true, false) => Rewind::Safe,
@@ -842,7 +842,7 @@ mod tests {
             guid,
             state: 1,
             version: 5000,
-            txg: 7,
+            txg: Txg::new(7),
             hostid: 0,
             hostname: String::new(),
             config: NvList::new(),

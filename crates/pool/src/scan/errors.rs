@@ -11,7 +11,7 @@ use super::{ScanRefusal, Scans};
 use crate::jobs::{Budget, Job, Progress, Step};
 use crate::Pool;
 use base::sync::MutexExt;
-use base::{bail, Kind, Result};
+use base::{bail, Kind, Result, Txg};
 use disk::BlkPtr;
 use dmu::{Damage, Tx};
 use std::collections::VecDeque;
@@ -363,7 +363,7 @@ impl Pool {
             return Ok(bp.into_iter().collect());
         }
         let datasets = match d.birth {
-            0 => vec![d.objset],
+            Txg::NONE => vec![d.objset],
             _ => self.sharers(d),
         };
         for object in datasets {

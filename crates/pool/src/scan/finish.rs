@@ -32,10 +32,13 @@ impl Pool {
         self.scans.blocks.set_range(None);
         let (min, max) = l.range();
         // Only a scan of everything knows that what it did not find is whole.
-        self.rotate_errlog(tx, complete && !l.is_resilver() && min == 0 && !l.lost_way)?;
+        self.rotate_errlog(
+            tx,
+            complete && !l.is_resilver() && min.is_none() && !l.lost_way,
+        )?;
         if complete && !l.is_resilver() {
             let dir = self.mos.hold(1)?;
-            Zap::new(&dir).update_u64(tx, "last_scrubbed_txg", max)?;
+            Zap::new(&dir).update_u64(tx, "last_scrubbed_txg", max.number())?;
         }
         let event = match complete {
             true => "scan done",
@@ -67,7 +70,7 @@ impl Pool {
                 continue;
             }
             let mut left = lacks.clone();
-            left.remove(0, max);
+            left.remove(0, max.number());
             let unrepaired = l.behind.get(&v.guid()).cloned().unwrap_or_default();
             for (start, end) in unrepaired.iter() {
                 for (s, e) in lacks.iter() {

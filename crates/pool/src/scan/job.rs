@@ -174,7 +174,7 @@ impl Pool {
         let queue = Zap::new(&dn);
         for dataset in std::mem::take(&mut l.touched) {
             match l.queue.get(&dataset) {
-                Some(first) => queue.update_int_key(tx, dataset, *first)?,
+                Some(first) => queue.update_int_key(tx, dataset, first.number())?,
                 None if queue.get_int_key(dataset)?.is_some() => queue.remove_int(tx, dataset)?,
                 None => {}
             }
@@ -201,7 +201,7 @@ impl Pool {
                 let e = e?;
                 if let (Ok(dataset), Some(first)) = (zap::parse_hex_key(&e.name), e.value.as_u64())
                 {
-                    queue.insert(dataset, first);
+                    queue.insert(dataset, Txg::new(first));
                 }
             }
         }

@@ -93,5 +93,5 @@ fn hull(lacks: &RangeSet) -> Option<(Txg, Txg)> {
     let mut ranges = lacks.iter();
     let (start, end) = ranges.next()?;
     let end = ranges.last().map_or(end, |(_, e)| e);
-    Some((start.saturating_sub(1), end))
+    Some((Txg::new(start).before(1), Txg::new(end)))
 }

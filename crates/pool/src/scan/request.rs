@@ -9,8 +9,6 @@ use dmu::Tx;
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
 
-/// First txg of every pool: blocks of a scan of everything are born behind `TXG_INITIAL`.
-const TXG_INITIAL: Txg = 4;
 /// Duplicates and blocks with one reference: classes of the dedup tables that OpenZFS looks through first.
 const DDT_DUPLICATES: u64 = 1;
 /// Share of a resilver that may be done when another one has to wait for it: one in this many.
@@ -114,7 +112,7 @@ impl Pool {
     /// # Errors
     /// Those of reading the directory.
     pub fn last_scrubbed(&self) -> Result<Option<Txg>> {
-        self.directory("last_scrubbed_txg")
+        Ok(self.directory("last_scrubbed_txg")?.map(Txg::new))
     }
 
     /// Ends a scrub. On disk when it returns.
@@ -289,11 +287,11 @@ impl Pool {
         let mut words = vec![0; WORDS];
         words[word::FUNCTION] = function;
         words[word::STATE] = SCANNING;
-        words[word::MIN] = min;
-        words[word::MAX] = max;
+        words[word::MIN] = min.number();
+        words[word::MAX] = max.number();
         words[word::START] = self.seconds();
         words[word::TO_EXAMINE] = self.allocated_bytes();
-        words[word::DDT_CLASS_MAX] = match min > TXG_INITIAL {
+        words[word::DDT_CLASS_MAX] = match min > Txg::INITIAL {
             true => 0,
             false => DDT_DUPLICATES,
         };

@@ -313,7 +313,7 @@ impl VdevTree {
             device.flush()
         });
         let counts = leaves.iter().zip(&done).any(|((top, _), r)| {
-            r.is_ok() && (top.metaslab_array() != 0 || ub.txg <= base::TXG_INITIAL)
+            r.is_ok() && (top.metaslab_array() != 0 || ub.txg <= Txg::INITIAL)
         });
         if counts {
             return Ok(());
@@ -460,7 +460,7 @@ impl VdevTree {
             .flatten()
             .flatten()
             .map(|(_, _, ub)| ub.txg)
-            .filter(|t| *t != 0)
+            .filter(|t| !t.is_none())
             .collect();
         out.sort_unstable_by(|a, b| b.cmp(a));
         out.dedup();
@@ -548,7 +548,7 @@ impl VdevTree {
         let done = self.on_leaves(&leaves, |_, leaf, device| {
             match by_leaf.get(&leaf.guid()) {
                 Some(w) if w.lost => return Err(Error::damaged("it lost writes before")),
-                Some(w) if w.suspect && txg == 0 => {
+                Some(w) if w.suspect && txg.is_none() => {
                     bail!(Io, "what it wrote before it failed is to be checked first")
                 }
                 Some(w) if w.suspect => w.restore(device)?,
@@ -580,12 +580,12 @@ impl VdevTree {
                 leaf.put_back_dirty(txgs, writes);
                 continue;
             }
-            let named = (txg != 0).then_some((txg, txg));
+            let named = (!txg.is_none()).then_some((txg, txg));
             // What distributed spares had there is lost as well.
             let spares = top.dspares();
             for v in spares.into_iter().chain([&**leaf]) {
                 for (first, last) in txgs.into_iter().chain(named) {
-                    v.dtl_add_range(first, last.saturating_add(1));
+                    v.dtl_add_range(first, last.after(1));
                 }
             }
         }

@@ -274,7 +274,7 @@ impl VdevTree {
 
     /// Initialises the labels of one leaf of `top`.
     pub fn init_leaf(&self, pool: &NvList, top: &Arc<Vdev>, leaf: &Vdev, txg: Txg) -> Result<()> {
-        let mut config = self.label_config(pool, top, leaf, 0);
+        let mut config = self.label_config(pool, top, leaf, Txg::NONE);
         config.set(keys::CREATE_TXG, txg);
         match leaf.device() {
             Some(d) => label::init(&*d, &config).map_err(|e| e.context(leaf.name())),

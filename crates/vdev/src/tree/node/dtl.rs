@@ -26,15 +26,17 @@ impl Vdev {
 
     /// Whether data born in `txg` may be missing here.
     pub fn dtl_contains(&self, txg: Txg) -> bool {
-        self.dtl.acquire().contains(txg, txg.saturating_add(1))
+        let n = txg.number();
+        self.dtl.acquire().contains(n, n.saturating_add(1))
     }
 
     /// Notes that writes of `txg` did not get here.
     pub fn dtl_add(&self, txg: Txg) {
-        self.dtl_add_range(txg, txg.saturating_add(1));
+        self.dtl_add_range(txg, txg.after(1));
     }
 
     pub fn dtl_add_range(&self, start: Txg, end: Txg) {
+        let (start, end) = (start.number(), end.number());
         let mut dtl = self.dtl.acquire();
         // Told once for a txg, of which many blocks may be missing.
         if tracing::enabled!(tracing::Level::DEBUG) && !dtl.contains(start, end) {
@@ -45,7 +47,7 @@ impl Vdev {
 
     /// Notes that everything born in `[start, end)` is here again.
     pub fn dtl_remove_range(&self, start: Txg, end: Txg) {
-        self.dtl.acquire().remove(start, end);
+        self.dtl.acquire().remove(start.number(), end.number());
     }
 
     /// Txgs missing from this vdev as a whole: on all children of a mirror, on more than the parity
@@ -62,7 +64,7 @@ impl Vdev {
                 return leaf.dtl();
             }
             let mut everything = RangeSet::new();
-            everything.insert(0, Txg::MAX);
+            everything.insert(0, u64::MAX);
             everything
         })
     }

@@ -492,6 +492,8 @@ pub struct PoolFacts {
     pub unsupported_readable: bool,
     /// Supported features not enabled, `compatibility` respected.
     pub disabled_features: Vec<String>,
+    /// Supported features not enabled that `zpool upgrade` leaves alone, `compatibility` respected.
+    pub features_on_request: Vec<String>,
     /// Enabled features outside the pool's `compatibility` set.
     pub incompatible_features: Vec<String>,
     /// The file named by `compatibility` cannot be used: why.

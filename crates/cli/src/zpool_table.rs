@@ -648,3 +648,22 @@ static SUBS: &[Sub] = &[
         ],
     ),
 ];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use disk::feature::FEATURES;
+
+    #[test]
+    fn create_and_upgrade_name_the_features_they_leave_disabled() {
+        for name in ["create", "upgrade"] {
+            let sub = ZPOOL.subs.iter().find(|s| s.name == name).unwrap();
+            let text = sub.text.join(" ");
+            let (_, rest) = text.split_once("later ones (").unwrap();
+            let (named, _) = rest.split_once(')').unwrap();
+            let left = FEATURES.iter().filter(|f| f.supported && !f.default_on);
+            let left: Vec<&str> = left.map(|f| f.name).collect();
+            assert_eq!(named, left.join(", "), "{name}");
+        }
+    }
+}

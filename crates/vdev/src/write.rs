@@ -414,7 +414,12 @@ impl Item {
         let why = self
             .error
             .unwrap_or(Error::new(Kind::Io, "insufficient replicas"));
-        Err(why.context(self.top.name()))
+        // A leaf is named once.
+        let path = self.top.path();
+        Err(match path.is_some() && why.subject() == path.as_deref() {
+            true => why,
+            false => why.context(self.top.name()),
+        })
     }
 }
 

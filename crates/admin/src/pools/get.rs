@@ -242,15 +242,21 @@ pub fn extra(entry: &PoolEntry, key: &str) -> Option<String> {
         .map(|(_, v)| v.clone())
 }
 
-/// Features that could be enabled and are not, within the pool's compatibility set.
+/// Features that an upgrade would enable, within the pool's compatibility set.
 pub fn disabled_features(pool: &Pool, set: &Set) -> Vec<&'static Feature> {
+    lacking(pool, set, true)
+}
+
+/// Supported features that are not enabled, within the pool's compatibility set: those that an upgrade
+/// enables, or (`by_default` false) the others.
+fn lacking(pool: &Pool, set: &Set, by_default: bool) -> Vec<&'static Feature> {
     let Some(store) = pool.feature_store() else {
         return Vec::new();
     };
-    feature::FEATURES
-        .iter()
-        .filter(|f| f.supported && f.default_on && set.allows(f) && !store.is_enabled(f.guid))
-        .collect()
+    let is_lacking = |f: &&Feature| {
+        f.supported && f.default_on == by_default && set.allows(f) && !store.is_enabled(f.guid)
+    };
+    feature::FEATURES.iter().filter(is_lacking).collect()
 }
 
 fn facts(entry: &PoolEntry) -> PoolFacts {
@@ -268,10 +274,12 @@ fn facts(entry: &PoolEntry) -> PoolFacts {
         }
     };
     let name = |f: &&'static Feature| f.name.to_string();
-    out.disabled_features = disabled_features(&entry.pool, &set)
-        .iter()
-        .map(name)
-        .collect();
+    let names = |by_default| -> Vec<String> {
+        let list = lacking(&entry.pool, &set, by_default);
+        list.iter().map(name).collect()
+    };
+    out.disabled_features = names(true);
+    out.features_on_request = names(false);
     if let (Set::These(_), Some(store)) = (&set, entry.pool.feature_store()) {
         out.incompatible_features = feature::FEATURES
             .iter()

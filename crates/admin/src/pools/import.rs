@@ -703,7 +703,10 @@ fn read_only_device(admin: &Admin, f: &PoolFound) -> Option<String> {
     let paths = cache::device_paths(&f.config);
     paths.into_iter().find(|p| {
         let open = |access| admin.env.disks.open(p, access);
-        let refused = |e: Error| matches!(e.kind, Kind::ReadOnly | Kind::Access);
+        let refused = |e: Error| {
+            // The last: an image that is immutable.
+            matches!(e.kind, Kind::ReadOnly | Kind::Access | Kind::NotPermitted)
+        };
         open(Access::Exclusive).err().is_some_and(refused) && open(Access::Read).is_ok()
     })
 }

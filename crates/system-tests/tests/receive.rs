@@ -652,3 +652,73 @@ fn increments_with_large_blocks_go_on_from_split_ones() {
     rig.zpool(&["export", "tank"]);
     rig.zdb_check("tank");
 }
+
+/// What a raw increment says of the end of an object takes what was behind it along: nothing else finds it, and the object would not be
+/// what was authenticated.
+#[test]
+fn raw_increments_follow_files_that_shrink_and_grow() {
+    let Some(mut rig) = Rig::new("receive-raw-ends") else {
+        return;
+    };
+    let disk = rig.image("disk", 512 << 20);
+    rig.start();
+    let at = rig.mnt().join("tank");
+    rig.zpool(&["create", "-m", at.to_str().unwrap(), "tank", &disk]);
+    let key = rig.path().join("home/key");
+    fs::write(&key, [3; 32]).unwrap();
+    let location = format!("keylocation=file://{}", key.display());
+    let sealed = [
+        "-o",
+        "encryption=on",
+        "-o",
+        "keyformat=raw",
+        "-o",
+        &location,
+    ];
+    rig.zfs(&[&["create"], &sealed[..], &["tank/a"]].concat());
+    let mut dice = system_tests::Dice::new(2);
+    let lengths = [700_000, 100_000, 0, 3_000_000, 131_073, 131_072, 1];
+    for (n, len) in lengths.iter().enumerate() {
+        for name in ["cut", "anew"] {
+            let path = at.join("a").join(name);
+            let mut f = File::options()
+                .create(true)
+                .truncate(name == "anew")
+                .write(true)
+                .open(&path)
+                .unwrap();
+            let had = f.metadata().unwrap().len();
+            f.set_len(*len).unwrap();
+            if had < *len {
+                f.write_all(&dice.bytes(*len as usize)).unwrap();
+            }
+        }
+        let (to, from) = (format!("tank/a@{n}"), format!("@{}", n.max(1) - 1));
+        rig.zfs(&["snapshot", &to]);
+        let args = match n {
+            0 => vec!["send", "-w", &to],
+            _ => vec!["send", "-w", "-i", &from, &to],
+        };
+        let path = rig.path().join("home/stream");
+        let mut c = rig.command("zfs", &args);
+        let sent = c.stdout(File::create(&path).unwrap()).status().unwrap();
+        assert!(sent.success(), "{args:?}");
+        let out = receive(&rig, &["-u", "tank/b"], &path);
+        let err = String::from_utf8_lossy(&out.stderr);
+        assert!(out.status.success(), "{args:?}: {err}");
+    }
+    let key = format!("file://{}", key.display());
+    rig.zfs(&["load-key", "-L", &key, "tank/b"]);
+    rig.zfs(&["mount", "tank/b"]);
+    for n in 0..lengths.len() {
+        for name in ["cut", "anew"] {
+            let of = |fs: &str| {
+                let snap = at.join(fs).join(".zfs/snapshot").join(n.to_string());
+                fs::read(snap.join(name)).unwrap()
+            };
+            assert!(of("a") == of("b"), "{name} of @{n}");
+        }
+    }
+    rig.zpool(&["export", "tank"]);
+    rig.zdb_check("tank");
+}

@@ -1,18 +1,7 @@
 //! Programs that are the point of a row, found on this machine. `tools/setup.sh bench` installs them.
 
-use base::{bail, Result};
-use std::path::PathBuf;
-
-/// A program and the Debian package that has it.
-#[derive(Debug, PartialEq, Eq)]
-pub struct Tool {
-    pub name: &'static str,
-    pub package: &'static str,
-}
-
-const fn tool(name: &'static str, package: &'static str) -> Tool {
-    Tool { name, package }
-}
+use testkit::installed::tool;
+pub use testkit::installed::Tool;
 
 pub const BONNIE: Tool = tool("bonnie++", "bonnie++");
 pub const FIO: Tool = tool("fio", "fio");
@@ -26,57 +15,3 @@ pub const APACHE: Tool = tool("apache2", "apache2-bin");
 pub const AB: Tool = tool("ab", "apache2-utils");
 pub const DBENCH: Tool = tool("dbench", "dbench");
 pub const SETPRIV: Tool = tool("setpriv", "util-linux");
-
-impl Tool {
-    /// Where it is.
-    ///
-    /// Errors: unsupported, with the package to install.
-    pub fn path(&self) -> Result<PathBuf> {
-        let path = std::env::var_os("PATH").unwrap_or_default();
-        let mut dirs = postgres_folders();
-        dirs.extend(std::env::split_paths(&path));
-        dirs.extend(["/usr/sbin", "/usr/local/sbin", "/sbin"].map(PathBuf::from));
-        let found = dirs
-            .into_iter()
-            .map(|d| d.join(self.name))
-            .find(|p| p.is_file());
-        match found {
-            Some(p) => Ok(p),
-            None => bail!(
-                Unsupported,
-                "there is no {} here (package {})",
-                self.name,
-                self.package
-            ),
-        }
-    }
-}
-
-/// Debian keeps the programs of PostgreSQL apart, by version; the newest comes first.
-fn postgres_folders() -> Vec<PathBuf> {
-    let list = std::fs::read_dir("/usr/lib/postgresql");
-    let mut versions: Vec<(u32, PathBuf)> = list
-        .into_iter()
-        .flatten()
-        .flatten()
-        .filter_map(|e| {
-            let version = e.file_name().to_str()?.parse().ok()?;
-            Some((version, e.path().join("bin")))
-        })
-        .collect();
-    versions.sort();
-    versions.into_iter().rev().map(|(_, p)| p).collect()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn found_or_named() {
-        assert!(tool("sh", "dash").path().is_ok());
-        let e = tool("no-such-program", "some-package").path().unwrap_err();
-        assert_eq!(e.kind, base::Kind::Unsupported);
-        assert!(e.to_string().contains("some-package"));
-    }
-}

@@ -1,5 +1,5 @@
-//! Tools of others that make and prune snapshots, unchanged from their packages, with our commands in PATH.
-//! The packages are fetched with apt and pip, so that these tests are run by hand: `ZFS_FUSE_TEST_TOOLS=1`.
+//! Tools of others that make, prune and browse snapshots, unchanged from their packages, with our commands in PATH.
+//! A package that cannot be fetched skips its test.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -7,15 +7,6 @@ use std::path::PathBuf;
 use system_tests::Rig;
 use testkit::or_skip;
 use testkit::packages::{self, Set};
-
-/// Whether packages may be fetched. Without it a notice is printed.
-fn by_hand() -> bool {
-    let asked = std::env::var_os("ZFS_FUSE_TEST_TOOLS").is_some();
-    if !asked {
-        eprintln!("skipped: fetches packages; ZFS_FUSE_TEST_TOOLS=1 runs it");
-    }
-    asked
-}
 
 fn tank(name: &str) -> Option<(Rig, PathBuf)> {
     let mut rig = Rig::new(name)?;
@@ -44,9 +35,6 @@ fn count(rig: &Rig, head: &str, word: &str) -> usize {
 /// It takes snapshots, prunes those that are too many, and finds the pool healthy.
 #[test]
 fn sanoid_takes_prunes_and_monitors() {
-    if !by_hand() {
-        return;
-    }
     if !system_tests::is_root() {
         eprintln!("skipped: sanoid's defaults have a fixed place, which only root can put them at");
         return;
@@ -68,16 +56,24 @@ fn sanoid_takes_prunes_and_monitors() {
     )
     .unwrap();
     let tree = sanoid.root().display();
+    // Two days later, for Perl alone.
+    fs::write(
+        conf.join("Later.pm"),
+        "package Later;\nBEGIN { *CORE::GLOBAL::time = sub { CORE::time() + 2 * 86400 } }\n1;\n",
+    )
+    .unwrap();
     // The package's files, where it looks for them; nobody else sees that.
-    let run = |what: &str| {
+    let run_at = |perl: &str, what: &str| {
         let script = format!(
             "mount -t overlay -o lowerdir={tree}/usr/share:/usr/share overlay /usr/share && \
-             PERL5LIB={tree}/usr/share/perl5 {tree}/usr/sbin/sanoid {what} --configdir={c}/conf \
+             PERL5LIB={tree}/usr/share/perl5 perl {perl} {tree}/usr/sbin/sanoid {what} --configdir={c}/conf \
              --cache-dir={c}/cache --run-dir={c}/run",
             c = conf.display()
         );
         rig.try_run("unshare", &["-m", "sh", "-c", &script])
     };
+    let run = |what: &str| run_at("", what);
+    let later = format!("-I{} -MLater", conf.display());
     let probe =
         format!("mount -t overlay -o lowerdir={tree}/usr/share:/usr/share overlay /usr/share");
     let can = rig.try_run("unshare", &["-m", "sh", "-c", &probe]);
@@ -91,7 +87,7 @@ fn sanoid_takes_prunes_and_monitors() {
         assert_eq!(count(&rig, head, "_daily"), 1, "{:?}", snapshots(&rig));
     }
     assert_eq!(count(&rig, "tank", ""), 0);
-    // Five that are older than three hours. Their names say so; their creation does, too.
+    // Five more, one file system up. Names do not make them old.
     for n in 0..5 {
         let name = format!("tank/a@autosnap_2020-01-01_0{n}:00:00_hourly");
         rig.zfs(&["snapshot", &name]);
@@ -99,6 +95,13 @@ fn sanoid_takes_prunes_and_monitors() {
     let said = run("--prune-snapshots --verbose --force-update").ok();
     // None is older than its keeping time, which counts from its creation: all stay.
     assert_eq!(count(&rig, "tank/a", "_hourly"), 6, "{said}");
+    // In two days all are too old; three hourly ones and the daily one stay, and what was not taken by it.
+    rig.zfs(&["snapshot", "tank/a@own"]);
+    let said = run_at(&later, "--prune-snapshots --verbose --force-update").ok();
+    assert_eq!(count(&rig, "tank/a", "_hourly"), 3, "{said}");
+    assert_eq!(count(&rig, "tank/a", "_daily"), 1, "{said}");
+    assert_eq!(count(&rig, "tank/a", "own"), 1, "{said}");
+    run_at(&later, "--monitor-snapshots --force-update").fails(2);
     let health = run("--monitor-health").ok();
     assert!(health.contains("OK"), "{health}");
     let monitored = run("--monitor-snapshots --force-update").ok();
@@ -110,9 +113,6 @@ fn sanoid_takes_prunes_and_monitors() {
 
 #[test]
 fn zfs_auto_snapshot_keeps_as_many_as_it_is_told() {
-    if !by_hand() {
-        return;
-    }
     let Some(tool) = or_skip(packages::get(Set::AutoSnapshot)) else {
         return;
     };
@@ -165,9 +165,6 @@ fn zfs_auto_snapshot_keeps_as_many_as_it_is_told() {
 /// Without a target it only takes snapshots and thins them out.
 #[test]
 fn zfs_autobackup_takes_and_thins_snapshots() {
-    if !by_hand() {
-        return;
-    }
     let Some(modules) = or_skip(packages::python("zfs-autobackup==3.3")) else {
         return;
     };
@@ -194,5 +191,57 @@ fn zfs_autobackup_takes_and_thins_snapshots() {
         assert_eq!(count(&rig, head, "test-"), 1, "{:?}", snapshots(&rig));
     }
     assert_eq!(count(&rig, "tank", ""), 0);
+    rig.zpool(&["export", "tank"]);
+}
+
+/// A browser of `.zfs` and reader of `zfs diff`.
+#[test]
+fn zfslib_finds_versions_and_changes_of_a_file() {
+    let Some(modules) = or_skip(packages::python("zfslib==0.13.5")) else {
+        return;
+    };
+    let Some((mut rig, mnt)) = tank("tool-zfslib") else {
+        return;
+    };
+    rig.variable("PYTHONPATH", modules.to_str().unwrap());
+    let file = mnt.join("a/a file");
+    fs::write(&file, "one").unwrap();
+    fs::write(mnt.join("a/goes"), "x").unwrap();
+    rig.zfs(&["snapshot", "tank/a@s1"]);
+    fs::write(&file, "second").unwrap();
+    fs::remove_file(mnt.join("a/goes")).unwrap();
+    fs::write(mnt.join("a/comes"), "y").unwrap();
+    rig.zfs(&["snapshot", "tank/a@s2"]);
+    fs::rename(mnt.join("a/comes"), mnt.join("a/moved")).unwrap();
+    let script = r#"
+import sys, zfslib
+pools = zfslib.Connection(host='localhost').load_poolset()
+ds, real, rel = pools.find_dataset_for_path(sys.argv[1])
+print(ds.path, rel)
+snaps = ds.find_snapshots({})
+for snap in snaps:
+    found, path = snap.resolve_snap_path(sys.argv[1])
+    print(snap.name, found, open(path).read())
+for d in ds.get_diffs(snaps[0], snaps[1]) + ds.get_diffs(snaps[1]):
+    if d.file_type == 'F':
+        print(d.chg_type, d.path_full, d.path_full_new)
+"#;
+    let out = rig
+        .try_run("python3", &["-c", script, file.to_str().unwrap()])
+        .ok();
+    let at = mnt.display();
+    let mut lines: Vec<&str> = out.lines().collect();
+    assert_eq!(
+        lines.drain(..3).collect::<Vec<_>>(),
+        ["tank/a /a file", "s1 True one", "s2 True second"]
+    );
+    lines.sort_unstable();
+    let want = [
+        format!("+ {at}/a/comes None"),
+        format!("- {at}/a/goes None"),
+        format!("M {at}/a/a file None"),
+        format!("R {at}/a/comes {at}/a/moved"),
+    ];
+    assert_eq!(lines, want);
     rig.zpool(&["export", "tank"]);
 }

@@ -1,14 +1,13 @@
 //! File systems that go back, or are snapshotted, while programs use them.
 
 use std::fs::{self, File, OpenOptions};
-use std::io::{BufRead, BufReader, Read, Seek, SeekFrom, Write};
+use std::io::{Read, Seek, SeekFrom, Write};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
-use std::process::Stdio;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::Arc;
 use std::time::Duration;
-use system_tests::{number, until, Rig};
+use system_tests::{number, Rig};
 
 /// ESTALE
 const STALE: i32 = 116;
@@ -164,89 +163,6 @@ fn rollback_under_open_unlinked_and_half_written_files_is_exact() {
     rig.zfs(&["unmount", "tank/a"]);
     rig.zfs(&["mount", "tank/a"]);
     has_gone_back(&at);
-    rig.zpool(&["export", "tank"]);
-    rig.zdb_check("tank");
-}
-
-/// Every snapshot of a database in use, cloned and opened, is whole and has all that was committed
-/// before the command.
-#[test]
-fn snapshots_of_a_database_in_use_have_every_committed_transaction() {
-    let there = std::process::Command::new("sqlite3")
-        .arg("-version")
-        .output();
-    if there.is_err() {
-        eprintln!("skipped: there is no sqlite3");
-        return;
-    }
-    let Some((rig, mnt)) = tank("use-sqlite") else {
-        return;
-    };
-    for journal in ["wal", "delete"] {
-        let set = format!("tank/{journal}");
-        rig.zfs(&["create", &set]);
-        let db = mnt.join(journal).join("db");
-        let mut sqlite = rig
-            .command("sqlite3", &[&db])
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()
-            .unwrap();
-        let mut ask = sqlite.stdin.take().unwrap();
-        let mut told = BufReader::new(sqlite.stdout.take().unwrap()).lines();
-        let start = format!(
-            "pragma journal_mode={journal}; pragma synchronous=full; \
-             create table t(n integer primary key, text blob); select 0;"
-        );
-        writeln!(ask, "{start}").unwrap();
-        assert_eq!(told.next().unwrap().unwrap(), journal);
-        assert_eq!(told.next().unwrap().unwrap(), "0");
-        let (committed, ended) = (
-            Arc::new(AtomicU64::new(0)),
-            Arc::new(AtomicBool::new(false)),
-        );
-        let inserting = {
-            let (committed, ended) = (committed.clone(), ended.clone());
-            std::thread::spawn(move || {
-                for n in 1.. {
-                    if ended.load(Ordering::SeqCst) {
-                        break;
-                    }
-                    writeln!(
-                        ask,
-                        "insert into t values({n}, randomblob(9000)); select {n};"
-                    )
-                    .unwrap();
-                    assert_eq!(told.next().unwrap().unwrap(), n.to_string());
-                    committed.store(n, Ordering::SeqCst);
-                }
-                drop(ask);
-            })
-        };
-        let mut least = Vec::new();
-        for n in 0..6u64 {
-            until("transactions", || committed.load(Ordering::SeqCst) > n * 5);
-            least.push(committed.load(Ordering::SeqCst));
-            rig.zfs(&["snapshot", &format!("{set}@{n}")]);
-        }
-        ended.store(true, Ordering::SeqCst);
-        inserting.join().unwrap();
-        assert!(sqlite.wait().unwrap().success());
-        for (n, least) in least.iter().enumerate() {
-            let clone = format!("tank/{journal}{n}");
-            rig.zfs(&["clone", &format!("{set}@{n}"), &clone]);
-            let db = mnt.join(format!("{journal}{n}")).join("db");
-            let ask = "pragma integrity_check; select count(*), max(n) from t;";
-            let out = rig.try_run("sqlite3", &[db.to_str().unwrap(), ask]).ok();
-            let (count, max) = out
-                .strip_prefix("ok\n")
-                .and_then(|l| l.trim().split_once('|'))
-                .unwrap_or_else(|| panic!("{clone}: {out}"));
-            assert_eq!(count, max, "{clone}");
-            let max: u64 = max.parse().unwrap();
-            assert!(max >= *least, "{clone}: {max}, {least} were committed");
-        }
-    }
     rig.zpool(&["export", "tank"]);
     rig.zdb_check("tank");
 }

@@ -1,7 +1,8 @@
 //! Test rig: asks other implementations of ZFS what they think of our pools.
 //!
-//! * [`packages`] fetches OpenZFS's user-space tools and the old zfs-fuse 0.7 from the package
-//!   archive this machine already uses, into a cache folder, without installing anything.
+//! * [`packages`] fetches OpenZFS's user-space tools, the old zfs-fuse 0.7 and tools around snapshots from the
+//!   package archive this machine already uses, into a cache folder, without installing anything.
+//! * [`installed`] finds programs the machine has anyway, such as databases.
 //! * [`OpenZfs`] runs `zdb`, `zstream`, `ztest`; none of them needs a kernel module.
 //! * [`OldZfsFuse`] runs the old daemon in a mount namespace of its own.
 //! * [`fixture`] unpacks pools made by OpenZFS.
@@ -17,6 +18,7 @@
 #![forbid(unsafe_code)]
 
 pub mod fixture;
+pub mod installed;
 pub mod old;
 pub mod openzfs;
 pub mod packages;

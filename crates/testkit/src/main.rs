@@ -8,7 +8,8 @@ use testkit::{fixture, suite, OldZfsFuse, OpenZfs};
 
 const USAGE: &str = "\
 usage: testkit COMMAND
-  fetch [openzfs|ztest|zfs-fuse]   fill the cache ($ZFS_FUSE_TEST_CACHE or .cache/oracles)
+  fetch [openzfs|ztest|zfs-fuse|sanoid|zfs-auto-snapshot]
+                                   fill the cache ($ZFS_FUSE_TEST_CACHE or .cache/oracles)
   zdb-check DIR POOL               checksums and space of an exported pool; prints the report
   zdb-labels PATH                  labels and uberblocks of an image
   run PROGRAM [ARGUMENT]...        any program of OpenZFS: zdb, zstream, zhack, ztest

@@ -154,7 +154,7 @@ pub fn workspace() -> PathBuf {
 
 /// The set, fetched if the cache does not have it.
 ///
-/// Errors: unsupported if this machine has no suitable package manager or archive.
+/// Errors: unsupported if this machine has no suitable package manager or archive, or it does not answer.
 pub fn get(set: Set) -> Result<Programs> {
     let root = cache().join(set.name());
     if !root.is_dir() {
@@ -186,14 +186,18 @@ pub fn python(package: &str) -> Result<PathBuf> {
     c.arg(&tree).arg(package);
     let fetched = output(&mut c).ok().filter(|out| out.status.success());
     if fetched.is_none() {
-        bail!(Unsupported, "pip cannot fetch {package}");
+        bail!(Unsupported, "{package} could not be fetched with pip");
     }
-    if let Err(e) = std::fs::rename(&tree, &root) {
-        if !root.is_dir() {
-            return Err(e.into());
-        }
-    }
+    settle(&tree, &root)?;
     Ok(root)
+}
+
+/// Puts a fetched tree into its place. Another process may have been faster; its result is as good.
+fn settle(tree: &Path, root: &Path) -> Result<()> {
+    match std::fs::rename(tree, root) {
+        Err(e) if !root.is_dir() => Err(e.into()),
+        _ => Ok(()),
+    }
 }
 
 fn fetch(set: Set, root: &Path) -> Result<()> {
@@ -211,13 +215,7 @@ fn fetch(set: Set, root: &Path) -> Result<()> {
         let deb = entry?.path();
         stdout(Command::new("dpkg").arg("-x").arg(&deb).arg(&tree))?;
     }
-    // Another process may have been faster; its result is as good.
-    if let Err(e) = std::fs::rename(&tree, root) {
-        if !root.is_dir() {
-            return Err(e.into());
-        }
-    }
-    Ok(())
+    settle(&tree, root)
 }
 
 /// apt with a state of its own.
@@ -293,14 +291,22 @@ impl Apt {
     fn depends(&self, set: Set) -> Result<Vec<String>> {
         let mut c = self.command("apt-cache");
         let want = format!("{}/{}", set.package(), self.release(set));
-        let text = stdout(c.args(["-t", &self.release(set), "show", &want]))?;
-        Ok(parse_depends(&text))
+        let out = output(c.args(["-t", &self.release(set), "show", &want]))?;
+        if !out.status.success() {
+            bail!(Unsupported, "the package archive has no {want}");
+        }
+        Ok(parse_depends(&String::from_utf8_lossy(&out.stdout)))
     }
 
     fn download(&self, set: Set, names: &[String]) -> Result<()> {
         let mut c = self.command("apt-get");
         c.args(["-q", "-t", &self.release(set), "download"]);
-        stdout(c.args(names)).map(drop)
+        let out = output(c.args(names))?;
+        if !out.status.success() {
+            let text = crate::run::all_text(&c, &out);
+            bail!(Unsupported, "{} could not be fetched: {text}", set.name());
+        }
+        Ok(())
     }
 }
 

@@ -755,6 +755,8 @@ pub struct Created {
     pub existed: bool,
     /// Made, but not mounted.
     pub mount_failed: Option<ApiError>,
+    /// Of a volume: the properties with numbers that follow from those given, `volsize` and `refreservation`.
+    pub computed: crate::Props,
 }
 
 /// What went wrong although a stream was received.

@@ -740,9 +740,9 @@ pub struct DatasetCreate {
     /// Key of a new encryption root, in the format that `props` name.
     #[serde(default)]
     pub key: Option<Secret>,
-    /// Volume of this size, bytes (`-V`).
+    /// A volume of this size, as a user writes sizes (`-V`).
     #[serde(default)]
-    pub volume_size: Option<u64>,
+    pub volume_size: Option<String>,
     /// No reservation for the volume (`-s`).
     #[serde(default)]
     pub sparse: bool,

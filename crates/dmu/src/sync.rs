@@ -3,14 +3,16 @@
 //! # Damage
 //!
 //! A block that cannot be read must not fail the txg of a pool that many use. Callers look at the
-//! indirect blocks before they change anything ([`crate::Dnode::check_write`]), so the sync meets
-//! only damage that came later, or that nobody looked for:
+//! indirect blocks, and at blocks that they change in part, before they change anything
+//! ([`crate::Dnode::check_write`], [`crate::Dnode::check_edges`]). So the sync meets only damage that
+//! came later, or that nobody looked for:
 //!
 //! 1. A pointer is killed when its parent is rewritten, never before. So the tree on disk refers to
 //!    no freed block, whichever block of it turns out to be unreadable.
 //! 2. What cannot be freed because an indirect block cannot be read stays where it is: the block keeps
 //!    its pointer, and an object that is freed keeps its dnode with such pointers.
 //! 3. A write below an unreadable indirect block is given up; the file stays unreadable there.
+//!    So is one over part of a block whose rest cannot be read.
 //! 4. Objects whose block of dnodes cannot be read are not written at all.
 //!
 //! Each case is reported by [`Dmu::set_on_damage`](crate::Dmu::set_on_damage). In the MOS only rule 2

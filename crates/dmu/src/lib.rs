@@ -35,7 +35,7 @@ mod write_early;
 pub use dnode::{Dnode, Info};
 pub use immediate_write::write_now;
 pub use objset::Objset;
-pub use received::{RawMeta, StoredBlock};
+pub use received::{DnodeSeal, RawMeta, StoredBlock};
 pub use shape::{NewObject, RawObject, WritePolicy};
 pub use sync::SyncHooks;
 pub use tx::{

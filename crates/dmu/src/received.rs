@@ -38,6 +38,14 @@ pub struct RawMeta {
     pub compress: u8,
 }
 
+/// How a raw stream has a block of dnodes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct DnodeSeal {
+    pub seal: RawSeal,
+    /// It is stored in the order of a big-endian machine: what is authenticated says so.
+    pub big_endian: bool,
+}
+
 /// A block in its stored form.
 pub struct StoredBlock {
     /// Number of the block in its object.
@@ -137,9 +145,16 @@ impl Objset {
         Ok(())
     }
 
-    /// Sets how the block of dnodes with that number is sealed when it is written next.
-    pub fn set_raw_seal(&self, blk: u64, seal: RawSeal) {
+    /// Sets how the block of dnodes with that number is sealed. It is written, also if none of its dnodes changes.
+    ///
+    /// Errors: invalid, if there is no such block by what [`Objset::set_raw`] was told.
+    pub fn set_raw_seal(&self, tx: &Tx, blk: u64, seal: DnodeSeal) -> Result<()> {
+        if blk > self.meta.read_lock().f.maxblkid {
+            bail!(Invalid, "block {blk} of dnodes is behind the last one");
+        }
         self.raw_seals.acquire().insert(blk, seal);
+        self.touch_header(tx);
+        Ok(())
     }
 
     /// Levels and indirect shift of the meta-dnode.

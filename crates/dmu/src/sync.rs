@@ -24,6 +24,7 @@ mod tree;
 
 use crate::dnode::{Dnode, Job, SpillChange};
 use crate::objset::Objset;
+use crate::received::DnodeSeal;
 use crate::shape::WritePolicy;
 use crate::tree::Spot;
 use crate::tx::Tx;
@@ -37,7 +38,7 @@ use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use tree::Changes;
-use zio::{Crypt, Prepared, Seal, WriteSpec, Zio};
+use zio::{Crypt, Prepared, Seal, StoredForm, WriteSpec, Zio};
 
 /// From this pass on metadata is no longer compressed, so that sizes stop changing and the passes
 /// converge (pool format §3).
@@ -96,6 +97,23 @@ impl Transform<'_> {
             random: self.random,
         });
         self.zio.prepare_with(spec, data, seal.as_ref())
+    }
+
+    /// A block of dnodes as a raw stream has it. It is never compressed, and no hole though all its dnodes are free: the MACs above
+    /// count it.
+    fn prepare_dnodes(&self, spec: &WriteSpec, data: &Block, raw: DnodeSeal) -> Result<Prepared> {
+        let form = StoredForm {
+            compress: compress::OFF,
+            sealed: Some(raw.seal),
+            big_endian: raw.big_endian,
+        };
+        let mut data = data.clone();
+        if raw.big_endian {
+            let bytes: &mut Vec<u8> = Arc::make_mut(&mut data);
+            zio::swap::block(ObjType::DNODE, 0, bytes)?;
+        }
+        let len = data.len();
+        self.zio.stored(spec, data, len, &form)
     }
 }
 

@@ -1,5 +1,6 @@
 //! File systems of the kernel, with their own defaults.
 
+use super::streams::{self, Variables};
 use super::{syncfs, unmount, System, World};
 use crate::child::sh;
 use crate::device::drop_caches;
@@ -90,6 +91,13 @@ impl System for Kernel {
 
     fn settle(&mut self) -> Result<()> {
         syncfs(&self.mnt)
+    }
+
+    fn streams(&self) -> Variables {
+        match self.kind.fs {
+            "btrfs" => streams::of_btrfs(&self.mnt),
+            _ => Variables::new(),
+        }
     }
 
     fn end(&mut self) -> Result<()> {

@@ -4,6 +4,7 @@ mod kernel;
 mod old;
 pub mod ours;
 mod passthrough;
+pub mod streams;
 
 use crate::device::Device;
 use crate::options::Options;
@@ -47,6 +48,11 @@ pub trait System {
     /// Errors: unsupported where there is none.
     fn deduplicate(&mut self) -> Result<()> {
         bail!(Unsupported, "has no deduplication")
+    }
+
+    /// How its snapshots are made, sent and received; nothing where there are none.
+    fn streams(&self) -> streams::Variables {
+        Vec::new()
     }
 
     /// Unmounts and ends the daemon. Also done, without regard to errors, when the value goes.

@@ -1,5 +1,6 @@
 //! zfs-fuse 0.7 of Debian's package, with its defaults.
 
+use super::streams::{self, Variables};
 use super::{System, World};
 use crate::device::drop_caches;
 use base::{bail, Result};
@@ -107,6 +108,10 @@ impl System for Old {
 
     fn deduplicate(&mut self) -> Result<()> {
         self.admin("zfs", &["set", "dedup=on", POOL])
+    }
+
+    fn streams(&self) -> Variables {
+        streams::of_pool(POOL)
     }
 
     fn end(&mut self) -> Result<()> {

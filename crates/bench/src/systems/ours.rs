@@ -1,5 +1,6 @@
 //! Our own daemon, as it is shipped: no options.
 
+use super::streams::{self, Variables};
 use super::{System, World};
 use crate::child::{self, interrupted};
 use crate::device::drop_caches;
@@ -160,6 +161,21 @@ impl System for Ours {
             Err(e) => bail!(Unsupported, "{e}"),
             Ok(()) => Ok(()),
         }
+    }
+
+    fn streams(&self) -> Variables {
+        let mut all = streams::of_pool(POOL);
+        let c = self.own("zfs");
+        let bin = self.dir.path().join("bin");
+        for (_, line) in &mut all {
+            let mut own = String::new();
+            for (name, value) in c.get_envs() {
+                let value = value.unwrap_or_default().to_string_lossy();
+                own.push_str(&format!("{}={value} ", name.to_string_lossy()));
+            }
+            *line = format!("{own}{}/{line}", bin.display());
+        }
+        all
     }
 
     fn end(&mut self) -> Result<()> {

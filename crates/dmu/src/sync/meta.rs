@@ -6,9 +6,11 @@ use super::{Pass, Shape};
 use crate::content::Content;
 use crate::dnode::{Dnode, Job};
 use crate::objset::{objset_macs, Objset};
+use crate::received::DnodeSeal;
 use crate::tree::{Reader, Synced};
 use base::sync::MutexExt;
 use base::{Block, RangeSet, Result};
+use codec::compress;
 use disk::crypt::OBJSET_MACS;
 use disk::dnode::{self, objset::ObjsetPhys, DNODES_PER_BLOCK, DNODE_BLOCK, DNODE_SIZE};
 use disk::{BlkPtr, DnodePhys, ObjType};
@@ -150,7 +152,13 @@ impl Objset {
         let mut deltas = [0];
         let mut maxblkid = f.maxblkid;
         let mut used = s.used as i64;
-        for (blk, list) in by_block {
+        // Blocks of which a raw stream has said how they are sealed, and none of whose dnodes changes.
+        let told: Vec<u64> = self.raw_seals.acquire().keys().copied().collect();
+        let mut by_block = by_block.clone();
+        for blk in told {
+            by_block.entry(blk).or_default();
+        }
+        for (blk, list) in &by_block {
             maxblkid = maxblkid.max(*blk);
             let old = s.lookup(&Reader::new(p.zio, p.crypt, p.policy.keep), *blk)?;
             let mut b = match blocks.take(*blk) {
@@ -194,6 +202,7 @@ impl Objset {
                     b[at + 12] as usize + 1
                 };
             }
+            let raw = self.raw_seal(*blk, &old, compress::is_zero(&b));
             outs.push(Out {
                 job: 0,
                 blkid: *blk,
@@ -203,7 +212,7 @@ impl Objset {
                 old,
                 fill,
                 partial: false,
-                raw: self.raw_seal(*blk, &old),
+                raw,
             });
             if outs.len() >= BATCH_BLOCKS {
                 self.flush_outs(p, &[], &mut outs, &mut writes, &mut deltas)?;
@@ -243,20 +252,30 @@ impl Objset {
         })
     }
 
-    /// How a block of dnodes is sealed in an object set that a raw stream fills.
-    fn raw_seal(&self, blk: u64, old: &BlkPtr) -> Option<RawSeal> {
+    /// How a block of dnodes is sealed in an object set that a raw stream fills. One without dnodes of which the stream says nothing is a
+    /// hole, as on the sender's side.
+    fn raw_seal(&self, blk: u64, old: &BlkPtr, is_empty: bool) -> Option<DnodeSeal> {
         if !matches!(self.crypt, Crypt::Raw(_)) {
             return None;
         }
-        let told = self.raw_seals.acquire().remove(&blk);
+        let mut seals = self.raw_seals.acquire();
+        // Objects of the last one may still come, in a later txg.
+        let told = match seals.last_key_value() {
+            Some((last, seal)) if *last == blk => Some(*seal),
+            _ => seals.remove(&blk),
+        };
+        drop(seals);
         // One that was written before has them in its pointer.
-        let kept = || match old.is_encrypted() {
-            true => RawSeal {
-                salt: old.salt(),
-                iv: old.iv(),
-                mac: old.mac(),
+        let kept = || match old.is_encrypted() && !is_empty {
+            true => DnodeSeal {
+                seal: RawSeal {
+                    salt: old.salt(),
+                    iv: old.iv(),
+                    mac: old.mac(),
+                },
+                big_endian: !old.is_little_endian(),
             },
-            false => RawSeal::default(),
+            false => DnodeSeal::default(),
         };
         Some(told.unwrap_or_else(kept))
     }

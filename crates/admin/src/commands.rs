@@ -60,6 +60,19 @@ impl Commands {
             .map_err(told)
     }
 
+    /// `zfs snapshot -r`
+    pub fn snapshot_all(&self, name: &str) -> Result<()> {
+        let ask = SnapshotCreate {
+            command: format!("zfs snapshot -r {name}"),
+            names: vec![name.into()],
+            recursive: true,
+            ..SnapshotCreate::default()
+        };
+        snapshots::create(&self.0, ROOT, &ask)
+            .map(drop)
+            .map_err(told)
+    }
+
     /// `zfs rollback -r`
     pub fn rollback(&self, snapshot: &str) -> Result<()> {
         let ask = Rollback {

@@ -74,10 +74,12 @@ pub enum Mutation {
     HolesBornEarly,
     /// A block that a stream could heal is counted as healed, and stays as it is.
     HealingForgets,
+    /// A rebuild ends when it has copied a part.
+    RebuildEndsEarly,
 }
 
 /// All of them.
-pub const MUTATIONS: [Mutation; 35] = [
+pub const MUTATIONS: [Mutation; 36] = [
     Mutation::FlushOmitted,
     Mutation::FreeReusedEarly,
     Mutation::ReplaySkips,
@@ -113,6 +115,7 @@ pub const MUTATIONS: [Mutation; 35] = [
     Mutation::ResumePointAhead,
     Mutation::HolesBornEarly,
     Mutation::HealingForgets,
+    Mutation::RebuildEndsEarly,
 ];
 
 #[cfg(feature = "mutations")]

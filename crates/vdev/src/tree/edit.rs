@@ -316,7 +316,8 @@ impl VdevTree {
                     last.set(k, v.clone());
                 }
             }
-            if group.kind() == VdevKind::Spare {
+            // A distributed spare stays one.
+            if group.kind() == VdevKind::Spare && last.kind() != VdevKind::Dspare {
                 last.unset(keys::IS_SPARE);
             }
             let last = if is_top {
@@ -451,7 +452,7 @@ fn needed_asize(top: &Arc<Vdev>) -> u64 {
 }
 
 /// The leaf or distributed spare `guid` at or below `v`.
-fn member(v: &Arc<Vdev>, guid: u64) -> Option<Arc<Vdev>> {
+pub(crate) fn member(v: &Arc<Vdev>, guid: u64) -> Option<Arc<Vdev>> {
     if v.guid() == guid && (v.kind().is_leaf() || v.kind() == VdevKind::Dspare) {
         return Some(v.clone());
     }

@@ -132,6 +132,17 @@ fn a_pool_lives_without_threads_and_comes_back() {
     let busy = mount::unmount(&w.admin, ROOT, "p", false);
     assert!(busy.is_ok(), "{busy:?}");
     assert_eq!(w.places(), ["/y"]);
+    for (name, said) in [
+        ("p", "operation does not apply to pools"),
+        ("q", "dataset does not exist"),
+    ] {
+        let ask = DatasetDestroy {
+            name: name.into(),
+            ..DatasetDestroy::default()
+        };
+        let refused = destroy::destroy(&w.admin, ROOT, &ask).unwrap_err();
+        assert!(refused.to_string().contains(said), "{refused}");
+    }
     let ask = DatasetDestroy {
         name: "p/c".into(),
         command: "zfs destroy p/c".into(),

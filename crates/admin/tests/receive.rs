@@ -69,7 +69,7 @@ fn holds_and_properties_of_a_package_come_in_the_txg_of_their_snapshot() {
         };
         records.iter().filter(of).filter_map(|r| r.txg).collect()
     };
-    let born = snap.phys().creation_txg;
+    let born = snap.phys().creation_txg.number();
     assert_eq!(txgs("hold", "p/b@s"), [born]);
     assert_eq!(txgs("set", "p/b@s"), [born]);
 }

@@ -238,7 +238,7 @@ impl Accounts<'_> {
         };
         let phys = line.dir.phys();
         let origin = match phys.origin_obj {
-            0 => 0,
+            0 => Txg::NONE,
             o => self.pool.dsl.dataset_by_object(o)?.phys().creation_txg,
         };
         let trees = || {

@@ -162,7 +162,7 @@ impl<'a> Audit<'a> {
         let mut datasets = Vec::new();
         self.objset(
             &self.pool.mos.root(),
-            0,
+            Txg::NONE,
             0,
             Follow::Mos(&mut datasets),
             sink,

@@ -12,11 +12,13 @@ pub mod per_txg;
 pub mod ranges;
 pub mod sizes;
 pub mod sync;
+pub mod txg;
 
 pub use data::Data;
 pub use error::{Cause, Error, Kind, Result};
 pub use per_txg::PerTxg;
 pub use ranges::RangeSet;
+pub use txg::Txg;
 
 use std::sync::Arc;
 
@@ -24,11 +26,6 @@ use std::sync::Arc;
 /// [`Arc::make_mut`], so whoever holds a clone keeps the bytes it saw.
 pub type Block = Arc<Vec<u8>>;
 
-/// Transaction group number.
-pub type Txg = u64;
-
-/// First transaction group of a new pool (pool format, §1).
-pub const TXG_INITIAL: Txg = 4;
 /// Smallest unit of block sizes and DVA offsets: 512 bytes.
 pub const SECTOR: u64 = 512;
 /// Power of two of [`SECTOR`].

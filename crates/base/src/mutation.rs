@@ -78,10 +78,12 @@ pub enum Mutation {
     UpgradeWithoutTables,
     /// A rollback that destroys younger snapshots takes those of the same names from the file systems below.
     RollbackTakesBelow,
+    /// A rebuild ends when it has copied a part.
+    RebuildEndsEarly,
 }
 
 /// All of them.
-pub const MUTATIONS: [Mutation; 37] = [
+pub const MUTATIONS: [Mutation; 38] = [
     Mutation::FlushOmitted,
     Mutation::FreeReusedEarly,
     Mutation::ReplaySkips,
@@ -119,6 +121,7 @@ pub const MUTATIONS: [Mutation; 37] = [
     Mutation::HealingForgets,
     Mutation::UpgradeWithoutTables,
     Mutation::RollbackTakesBelow,
+    Mutation::RebuildEndsEarly,
 ];
 
 #[cfg(feature = "mutations")]

@@ -22,14 +22,14 @@ impl<T> Index<Txg> for PerTxg<T> {
 
     #[inline]
     fn index(&self, txg: Txg) -> &T {
-        &self.0[txg as usize % SIZE]
+        &self.0[txg.number() as usize % SIZE]
     }
 }
 
 impl<T> IndexMut<Txg> for PerTxg<T> {
     #[inline]
     fn index_mut(&mut self, txg: Txg) -> &mut T {
-        &mut self.0[txg as usize % SIZE]
+        &mut self.0[txg.number() as usize % SIZE]
     }
 }
 
@@ -40,13 +40,13 @@ mod tests {
     #[test]
     fn txgs_in_memory_at_once_have_values_of_their_own() {
         let mut p: PerTxg<u64> = PerTxg::default();
-        for txg in 40..44 {
-            p[txg] = txg;
+        for n in 40..44 {
+            p[Txg::new(n)] = n;
         }
-        for txg in 40..44 {
-            assert_eq!(p[txg], txg);
+        for n in 40..44 {
+            assert_eq!(p[Txg::new(n)], n);
         }
-        assert_eq!(p[44], 40, "given up");
+        assert_eq!(p[Txg::new(44)], 40, "given up");
         assert_eq!(p.iter().sum::<u64>(), 40 + 41 + 42 + 43);
     }
 }

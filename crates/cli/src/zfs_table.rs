@@ -62,8 +62,8 @@ static SUBS: &[Sub] = &[
     Sub {
         name: "create",
         aliases: &[],
-        about: "Make a new file system.",
-        operands: "filesystem",
+        about: "Make a new file system or volume.",
+        operands: "filesystem|volume",
         flags: &[
             sw('P', "Parsable output for -v."),
             sw('n', "Change nothing, only check."),
@@ -71,13 +71,16 @@ static SUBS: &[Sub] = &[
             sw('u', "Do not mount it."),
             sw('v', "Print what is made."),
             PROPERTY,
-            opt('V', "size", "Make a volume of that size.").later(),
-            opt('b', "blocksize", "Block size of the volume.").later(),
-            sw('s', "No reservation for the volume.").later(),
+            opt('V', "size", "Make a volume of that size."),
+            opt('b', "blocksize", "Block size of the volume."),
+            sw('s', "No reservation for the volume."),
         ],
         text: &[
             "The parent must exist unless -p is given. The new file system is mounted unless its \
              properties canmount and mountpoint say otherwise.",
+            "The size of a volume is rounded up to whole blocks of it. Without -s, refreservation keeps the space \
+             that all its blocks can take. Volumes have no devices in this version: their bytes come with \
+             zfs receive, and are read with zfs read and in .zfs/volumes.",
         ],
         complete: Complete::Filesystems,
         built: true,

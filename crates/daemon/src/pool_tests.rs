@@ -9,6 +9,7 @@ use api::{
     Select, Value, VdevClass, VdevKind, VdevSpec,
 };
 use control::Sink;
+use disk::feature::FEATURES;
 use fuse_zpl::Caching;
 use std::fs;
 use std::os::fd::OwnedFd;
@@ -401,7 +402,17 @@ fn old_versions() {
     assert!(u.features.contains(&"lz4_compress".to_string()));
     assert_eq!(text(home.get("old", "feature@lz4_compress")), "active");
     assert!(upgrade(None).features.is_empty());
-    assert!(home.describe("old").facts.disabled_features.is_empty());
+    // All that an upgrade enables; the others are named.
+    let facts = home.describe("old").facts;
+    assert!(facts.disabled_features.is_empty());
+    let supported = FEATURES.iter().filter(|f| f.supported && !f.default_on);
+    let lacking: Vec<&str> = supported.map(|f| f.name).collect();
+    assert_eq!(facts.features_on_request, lacking);
+    assert!(!lacking.is_empty());
+    home.set("old", &format!("feature@{}", lacking[0]), "enabled")
+        .unwrap();
+    let facts = home.describe("old").facts;
+    assert_eq!(facts.features_on_request, lacking[1..]);
 }
 
 #[test]

@@ -180,13 +180,17 @@ impl BlkPtr {
     /// Group in which the data were written, where it is not that of the pointer.
     pub fn set_physical_birth(&mut self, txg: Txg) {
         debug_assert!(!self.is_embedded());
-        self.words[PHYS_BIRTH] = if txg == self.words[BIRTH] { 0 } else { txg };
+        self.words[PHYS_BIRTH] = if txg == self.logical_birth() {
+            0
+        } else {
+            txg.number()
+        };
     }
     /// The same pointer as one that is made in group `txg` and refers to the data of this one.
     pub fn cloned_in(&self, txg: Txg) -> BlkPtr {
         let mut bp = *self;
         let born = self.physical_birth();
-        bp.words[BIRTH] = txg;
+        bp.words[BIRTH] = txg.number();
         if !bp.is_embedded() && !bp.is_hole() {
             bp.words[PROP2] &= !(1 << 63);
             bp.set_physical_birth(born);
@@ -236,16 +240,16 @@ impl BlkPtr {
     pub fn level(&self) -> u8 {
         self.bits(56, 5) as u8
     }
-    /// Logical birth txg (0 for a hole never written).
+    /// Logical birth txg ([`Txg::NONE`] for a hole never written).
     pub fn logical_birth(&self) -> Txg {
-        self.words[BIRTH]
+        Txg::new(self.words[BIRTH])
     }
     /// Txg in which DVA 0 was written.
     pub fn physical_birth(&self) -> Txg {
         if self.is_embedded() || self.words[PHYS_BIRTH] == 0 {
-            self.words[BIRTH]
+            self.logical_birth()
         } else {
-            self.words[PHYS_BIRTH]
+            Txg::new(self.words[PHYS_BIRTH])
         }
     }
     /// Birth as snapshots and deadlists see it (§7.4): physical if the rewrite bit is set.
@@ -253,7 +257,7 @@ impl BlkPtr {
         if !self.is_embedded() && self.words[PROP2] >> 63 != 0 {
             self.physical_birth()
         } else {
-            self.words[BIRTH]
+            self.logical_birth()
         }
     }
     pub fn fill(&self) -> u64 {
@@ -325,7 +329,7 @@ impl BlkPtr {
         bp.set_bits(48, 8, ty.0 as u64);
         bp.set_bits(56, 5, level as u64);
         bp.set_bits(63, 1, 1);
-        bp.words[BIRTH] = txg;
+        bp.words[BIRTH] = txg.number();
         bp
     }
 
@@ -335,7 +339,7 @@ impl BlkPtr {
         bp.set_bits(0, 16, (lsize as u64 >> 9) - 1);
         bp.set_bits(48, 8, ty.0 as u64);
         bp.set_bits(56, 5, level as u64);
-        bp.words[BIRTH] = txg;
+        bp.words[BIRTH] = txg.number();
         bp
     }
 
@@ -362,7 +366,7 @@ impl BlkPtr {
         bp.set_bits(48, 8, ty.0 as u64);
         bp.set_bits(56, 5, level as u64);
         bp.set_bits(63, 1, 1);
-        bp.words[BIRTH] = txg;
+        bp.words[BIRTH] = txg.number();
         bp
     }
 
@@ -377,7 +381,7 @@ impl BlkPtr {
         bp.set_bits(48, 8, ty.0 as u64);
         bp.set_bits(56, 5, level as u64);
         bp.set_bits(63, 1, 1);
-        bp.words[BIRTH] = txg;
+        bp.words[BIRTH] = txg.number();
         bp
     }
 
@@ -486,7 +490,7 @@ mod tests {
 
     #[test]
     fn fields_do_not_disturb_each_other() {
-        let mut bp = BlkPtr::new(ObjType::DNODE, 5, 16384, 4096, 15, 7, 77);
+        let mut bp = BlkPtr::new(ObjType::DNODE, 5, 16384, 4096, 15, 7, Txg::new(77));
         bp.set_dva(0, Dva::new(3, 0x12_3000, 0x2000, false));
         bp.set_dva(1, Dva::new(4, 0x45_6000, 0x2000, true));
         bp.set_fill(31);
@@ -496,8 +500,8 @@ mod tests {
         assert_eq!((back.lsize(), back.psize(), back.level()), (16384, 4096, 5));
         assert_eq!((back.compress(), back.checksum_alg()), (15, 7));
         assert_eq!(back.obj_type(), ObjType::DNODE);
-        assert_eq!(back.birth(), 77);
-        assert_eq!(back.physical_birth(), 77);
+        assert_eq!(back.birth(), Txg::new(77));
+        assert_eq!(back.physical_birth(), Txg::new(77));
         assert_eq!(back.fill(), 31);
         assert_eq!(back.dva(0).vdev(), 3);
         assert_eq!(back.dva(0).offset(), 0x12_3000);
@@ -513,12 +517,12 @@ mod tests {
             let data: Vec<u8> = (0..len as u8)
                 .map(|b| b.wrapping_mul(37).wrapping_add(1))
                 .collect();
-            let bp = BlkPtr::embedded(ObjType::PLAIN_FILE_CONTENTS, 0, 512, 15, &data, 9);
+            let bp = BlkPtr::embedded(ObjType::PLAIN_FILE_CONTENTS, 0, 512, 15, &data, Txg::new(9));
             assert!(bp.is_embedded() && !bp.is_hole() && bp.dvas().is_empty());
             assert_eq!(bp.embedded_payload(), data);
             assert_eq!(
                 (bp.lsize(), bp.psize(), bp.birth(), bp.fill()),
-                (512, len, 9, 1)
+                (512, len, Txg::new(9), 1)
             );
         }
     }
@@ -527,11 +531,11 @@ mod tests {
     fn holes() {
         assert!(BlkPtr::HOLE.is_hole());
         assert_eq!(BlkPtr::HOLE.lsize(), 0);
-        let h = BlkPtr::hole_born(ObjType::PLAIN_FILE_CONTENTS, 1, 131072, 12);
+        let h = BlkPtr::hole_born(ObjType::PLAIN_FILE_CONTENTS, 1, 131072, Txg::new(12));
         assert!(h.is_hole());
         assert_eq!(
             (h.lsize(), h.psize(), h.level(), h.birth()),
-            (131072, 0, 1, 12)
+            (131072, 0, 1, Txg::new(12))
         );
     }
 }

@@ -329,6 +329,7 @@ impl BlkPtr {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use base::Txg;
 
     fn noise(n: usize, seed: &mut u64) -> Vec<u8> {
         (0..n)
@@ -343,7 +344,15 @@ mod tests {
 
     #[test]
     fn salt_iv_and_mac_come_back_and_leave_the_fill_alone() {
-        let mut bp = BlkPtr::new(ObjType::PLAIN_FILE_CONTENTS, 0, 131072, 4096, 15, 7, 9);
+        let mut bp = BlkPtr::new(
+            ObjType::PLAIN_FILE_CONTENTS,
+            0,
+            131072,
+            4096,
+            15,
+            7,
+            Txg::new(9),
+        );
         bp.set_crypt();
         bp.set_dva(0, crate::Dva::new(0, 512, 512, false));
         let iv = *b"abcdefghijkl";

@@ -149,7 +149,7 @@ impl DdtSlot {
             };
         }
         s.refcount = word(6)?;
-        s.birth = word(7)?;
+        s.birth = Txg::new(word(7)?);
         Ok(s)
     }
 
@@ -159,7 +159,7 @@ impl DdtSlot {
             put_u64(b, at + 16 * i + 8, d.word1);
         }
         put_u64(b, at + 48, self.refcount);
-        put_u64(b, at + 56, self.birth);
+        put_u64(b, at + 56, self.birth.number());
     }
 
     /// The addresses in use; of encrypted blocks the third one holds something else.
@@ -240,7 +240,7 @@ impl DdtEntry {
     /// allocated bytes, then the same by references. `deflate` gives the deflated size of an address.
     pub fn figures(&self, key: &DdtKey, deflate: impl Fn(&Dva) -> u64) -> (usize, [u64; 8]) {
         let mut f = [0u64; 8];
-        for s in self.slots().iter().filter(|s| s.birth != 0) {
+        for s in self.slots().iter().filter(|s| !s.birth.is_none()) {
             let dsize: u64 = s.addresses(key.is_encrypted()).map(&deflate).sum();
             let one = [1, key.lsize() as u64, key.psize() as u64, dsize];
             for (i, v) in one.into_iter().enumerate() {
@@ -317,7 +317,7 @@ impl DdtLogPhys {
         Ok(DdtLogPhys {
             flags: (info >> 8) as u8,
             length: u64_at(b, 8)?,
-            first_txg: u64_at(b, 16)?,
+            first_txg: Txg::new(u64_at(b, 16)?),
             checkpoint: DdtKey(key),
         })
     }
@@ -327,7 +327,7 @@ impl DdtLogPhys {
         let mut b = vec![0; LOG_BONUS];
         put_u64(&mut b, 0, 1 | (self.flags as u64) << 8);
         put_u64(&mut b, 8, self.length);
-        put_u64(&mut b, 16, self.first_txg);
+        put_u64(&mut b, 16, self.first_txg.number());
         for (i, w) in self.checkpoint.0.iter().enumerate() {
             put_u64(&mut b, 24 + 8 * i, *w);
         }
@@ -393,7 +393,7 @@ mod tests {
                 Dva::default(),
             ],
             refcount: n,
-            birth: 7,
+            birth: Txg::new(7),
         }
     }
 
@@ -422,7 +422,15 @@ mod tests {
 
     #[test]
     fn figures_count_every_reference() {
-        let mut bp = BlkPtr::new(ObjType::PLAIN_FILE_CONTENTS, 0, 8192, 4096, 15, 8, 7);
+        let mut bp = BlkPtr::new(
+            ObjType::PLAIN_FILE_CONTENTS,
+            0,
+            8192,
+            4096,
+            15,
+            8,
+            Txg::new(7),
+        );
         bp.set_checksum([1, 2, 3, 4]);
         bp.set_dva(0, Dva::new(0, 0, 4096, false));
         let key = DdtKey::of(&bp);
@@ -452,7 +460,7 @@ mod tests {
         let p = DdtLogPhys {
             flags: LOG_FLUSHING | LOG_CHECKPOINT,
             length: 131072,
-            first_txg: 12,
+            first_txg: Txg::new(12),
             checkpoint: DdtKey([1, 2, 3, 4, 5]),
         };
         assert_eq!(DdtLogPhys::decode(&p.encode()).unwrap(), p);

@@ -293,6 +293,7 @@ pub mod objset {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use base::Txg;
 
     #[test]
     fn dnode_round_trip_and_hostile() {
@@ -310,10 +311,10 @@ mod tests {
                 ObjType::PLAIN_FILE_CONTENTS,
                 1,
                 131072,
-                4,
+                Txg::new(4),
             )],
             bonus: (0..168).collect(),
-            spill: Some(BlkPtr::hole_born(ObjType::SA, 0, 512, 4)),
+            spill: Some(BlkPtr::hole_born(ObjType::SA, 0, 512, Txg::new(4))),
             ..DnodePhys::default()
         };
         let mut b = vec![0; dn.size()];

@@ -194,12 +194,12 @@ impl DslDatasetPhys {
         Ok(DslDatasetPhys {
             dir_obj: u64_at(b, 0)?,
             prev_snap_obj: u64_at(b, 8)?,
-            prev_snap_txg: u64_at(b, 16)?,
+            prev_snap_txg: Txg::new(u64_at(b, 16)?),
             next_snap_obj: u64_at(b, 24)?,
             snapnames_zapobj: u64_at(b, 32)?,
             num_children: u64_at(b, 40)?,
             creation_time: u64_at(b, 48)?,
-            creation_txg: u64_at(b, 56)?,
+            creation_txg: Txg::new(u64_at(b, 56)?),
             deadlist_obj: u64_at(b, 64)?,
             referenced_bytes: u64_at(b, 72)?,
             compressed_bytes: u64_at(b, 80)?,
@@ -220,12 +220,12 @@ impl DslDatasetPhys {
         for (i, v) in [
             self.dir_obj,
             self.prev_snap_obj,
-            self.prev_snap_txg,
+            self.prev_snap_txg.number(),
             self.next_snap_obj,
             self.snapnames_zapobj,
             self.num_children,
             self.creation_time,
-            self.creation_txg,
+            self.creation_txg.number(),
             self.deadlist_obj,
             self.referenced_bytes,
             self.compressed_bytes,
@@ -290,7 +290,7 @@ impl BptreeEntry {
         }
         Ok(BptreeEntry {
             bp: BlkPtr::read(slice_at(b, 0, BP_SIZE)?, false)?,
-            birth_txg: u64_at(b, 128)?,
+            birth_txg: Txg::new(u64_at(b, 128)?),
             bookmark,
         })
     }
@@ -298,7 +298,7 @@ impl BptreeEntry {
     pub fn encode(&self) -> Vec<u8> {
         let mut b = self.bp.to_bytes().to_vec();
         b.resize(BPTREE_ENTRY_SIZE, 0);
-        put_u64(&mut b, 128, self.birth_txg);
+        put_u64(&mut b, 128, self.birth_txg.number());
         for (i, w) in self.bookmark.into_iter().enumerate() {
             put_u64(&mut b, 136 + 8 * i, w);
         }
@@ -469,7 +469,7 @@ impl BookmarkPhys {
         let at = |i: usize| w.get(i).copied().unwrap_or(0);
         Ok(BookmarkPhys {
             guid: at(0),
-            creation_txg: at(1),
+            creation_txg: Txg::new(at(1)),
             creation_time: at(2),
             redaction_obj: at(3),
             flags: at(4),
@@ -485,7 +485,7 @@ impl BookmarkPhys {
         let [f0, f1, f2] = self.freed_before_next;
         let mut w = vec![
             self.guid,
-            self.creation_txg,
+            self.creation_txg.number(),
             self.creation_time,
             self.redaction_obj,
             self.flags,
@@ -612,10 +612,17 @@ mod tests {
         raw[48..56].copy_from_slice(&(3u64 << 62).to_le_bytes());
         let r = bpobj_entry(&BlkPtr::from_bytes(&raw, false), false);
         assert_eq!(r.to_bytes()[96..], raw[96..]);
-        let e = BlkPtr::embedded(ObjType::PLAIN_FILE_CONTENTS, 0, 512, 15, &[7; 50], 9);
+        let e = BlkPtr::embedded(
+            ObjType::PLAIN_FILE_CONTENTS,
+            0,
+            512,
+            15,
+            &[7; 50],
+            Txg::new(9),
+        );
         let r = bpobj_entry(&e, true);
         assert!(r.is_embedded() && !bpobj_entry_is_free(&r));
-        assert_eq!(r.logical_birth(), 9);
+        assert_eq!(r.logical_birth(), Txg::new(9));
         assert_eq!(r.ucsize(), e.ucsize());
         assert_eq!(r.to_bytes()[..48], [0; 48]);
     }
@@ -624,7 +631,7 @@ mod tests {
     fn small_ones() {
         let b = ascending(BPTREE_ENTRY_SIZE);
         let e = BptreeEntry::decode(&b).unwrap();
-        assert_eq!((e.birth_txg, e.bookmark), (17, [18, 19, 20, 21]));
+        assert_eq!((e.birth_txg, e.bookmark), (Txg::new(17), [18, 19, 20, 21]));
         assert_eq!(e.encode(), b);
         let b = ascending(40);
         let p = BptreePhys::decode(&b).unwrap();

@@ -170,7 +170,7 @@ impl Entries<'_> {
             0b10 => Entry::Debug {
                 free: w >> 60 & 3 == 1,
                 pass: (w >> 50 & 0x3ff) as u16,
-                txg: w & ((1 << 50) - 1),
+                txg: Txg::new(w & ((1 << 50) - 1)),
             },
             0b11 => {
                 let w2 = self.word()?;
@@ -231,7 +231,10 @@ impl Writer {
 
     /// The debug entry in front of a batch of allocations or frees.
     pub fn debug(&mut self, free: bool, pass: u64, txg: Txg) {
-        let w = 0b10 << 62 | u64::from(free) << 60 | (pass & 0x3ff) << 50 | txg & ((1 << 50) - 1);
+        let w = 0b10 << 62
+            | u64::from(free) << 60
+            | (pass & 0x3ff) << 50
+            | txg.number() & ((1 << 50) - 1);
         self.word(w);
     }
 
@@ -291,7 +294,7 @@ mod tests {
     #[test]
     fn words() {
         let mut w = Writer::new(4096, 0, true);
-        w.debug(true, 3, 77);
+        w.debug(true, 3, Txg::new(77));
         w.range(true, 5, 2, None).unwrap();
         w.range(false, 5, MAX_RUN_V1 + 1, None).unwrap();
         w.range(false, 1 << 47, 1, None).unwrap();
@@ -305,7 +308,7 @@ mod tests {
         let debug = Entry::Debug {
             free: true,
             pass: 3,
-            txg: 77,
+            txg: Txg::new(77),
         };
         assert_eq!(all[0], debug);
         assert_eq!(all.len(), 4);

@@ -52,7 +52,7 @@ impl Default for Uberblock {
     fn default() -> Uberblock {
         Uberblock {
             version: 0,
-            txg: 0,
+            txg: Txg::NONE,
             guid_sum: 0,
             timestamp: 0,
             rootbp: BlkPtr::HOLE,
@@ -60,7 +60,7 @@ impl Default for Uberblock {
             mmp_magic: MMP_MAGIC,
             mmp_delay: 0,
             mmp_config: 0,
-            checkpoint_txg: 0,
+            checkpoint_txg: Txg::NONE,
             raidz_reflow_info: 0,
         }
     }
@@ -82,7 +82,7 @@ impl Uberblock {
         }
         Ok(Uberblock {
             version: u64_at(&b, 8)?,
-            txg: u64_at(&b, 16)?,
+            txg: Txg::new(u64_at(&b, 16)?),
             guid_sum: u64_at(&b, 24)?,
             timestamp: u64_at(&b, 32)?,
             rootbp: BlkPtr::read(slice_at(&b, 40, BP_SIZE)?, false)?,
@@ -90,7 +90,7 @@ impl Uberblock {
             mmp_magic: u64_at(&b, 176)?,
             mmp_delay: u64_at(&b, 184)?,
             mmp_config: u64_at(&b, 192)?,
-            checkpoint_txg: u64_at(&b, 200)?,
+            checkpoint_txg: Txg::new(u64_at(&b, 200)?),
             raidz_reflow_info: u64_at(&b, 208)?,
         })
     }
@@ -101,7 +101,7 @@ impl Uberblock {
         let mut b = vec![0u8; size.max(UBERBLOCK_SIZE + TRAILER_SIZE)];
         put_u64(&mut b, 0, MAGIC);
         put_u64(&mut b, 8, self.version);
-        put_u64(&mut b, 16, self.txg);
+        put_u64(&mut b, 16, self.txg.number());
         put_u64(&mut b, 24, self.guid_sum);
         put_u64(&mut b, 32, self.timestamp);
         b[40..40 + BP_SIZE].copy_from_slice(&self.rootbp.to_bytes());
@@ -109,7 +109,7 @@ impl Uberblock {
         put_u64(&mut b, 176, self.mmp_magic);
         put_u64(&mut b, 184, self.mmp_delay);
         put_u64(&mut b, 192, self.mmp_config);
-        put_u64(&mut b, 200, self.checkpoint_txg);
+        put_u64(&mut b, 200, self.checkpoint_txg.number());
         put_u64(&mut b, 208, self.raidz_reflow_info);
         b
     }
@@ -170,9 +170,9 @@ impl Uberblock {
         // With a valid scratch area this replaces one already committed under the same txg, which
         // must stay readable until this one is complete.
         let txg = if self.scratch_state() == scratch::VALID {
-            self.txg.wrapping_sub(1)
+            self.txg.number().wrapping_sub(1)
         } else {
-            self.txg
+            self.txg.number()
         };
         let slots = slot_count(ashift) - usize::from(multihost);
         (txg % slots as u64) as usize
@@ -254,16 +254,16 @@ mod tests {
         ] {
             assert_eq!((slot_size(ashift), slot_count(ashift)), (size, n));
             let mut u = Uberblock {
-                txg: 2 * n as u64 - 1,
+                txg: Txg::new(2 * n as u64 - 1),
                 ..Uberblock::default()
             };
             assert_eq!(u.slot(ashift, false), n - 1);
             assert_eq!(u.slot(ashift, true), 1);
-            u.txg = n as u64 - 1;
+            u.txg = Txg::new(n as u64 - 1);
             u.set_reflow(1 << 20, scratch::VALID);
             assert_eq!(u.slot(ashift, false), n - 2);
             assert_eq!(u.reflow_offset(), 1 << 20);
-            u.txg = 0;
+            u.txg = Txg::NONE;
             u.slot(ashift, true);
         }
         assert_eq!(slot_offset(12, 31), 0x40000 - 4096);
@@ -280,7 +280,12 @@ mod tests {
             u.set_mmp(1, 1000, seq, 10);
             u
         };
-        let all = [ub(1, 9, 9), ub(2, 1, 9), ub(2, 2, 3), ub(2, 2, 4)];
+        let all = [
+            ub(Txg::new(1), 9, 9),
+            ub(Txg::new(2), 1, 9),
+            ub(Txg::new(2), 2, 3),
+            ub(Txg::new(2), 2, 4),
+        ];
         assert!(all.windows(2).all(|w| w[0].rank() < w[1].rank()));
         assert_eq!(all[3].mmp_interval_ms(), Some(1000));
         assert_eq!(all[3].mmp_fail_intervals(), Some(10));

@@ -1,5 +1,6 @@
 //! Structures of real pools made by OpenZFS 2.3: decoded, looked at, encoded to the same bytes.
 
+use base::Txg;
 use disk::dsl::{BpobjPhys, DslDatasetPhys, DslDirPhys, Used};
 use disk::history::{self, HistoryPhys};
 use disk::sa::{self, Layouts, Registry};
@@ -37,7 +38,10 @@ fn dsl_bonuses() {
     let b = data!("dsl-dataset.bin");
     let d = DslDatasetPhys::decode(b).unwrap();
     assert_eq!(d.encode(), b);
-    assert_eq!((d.dir_obj, d.prev_snap_txg, d.creation_txg), (141, 1, 8));
+    assert_eq!(
+        (d.dir_obj, d.prev_snap_txg, d.creation_txg),
+        (141, Txg::new(1), Txg::new(8))
+    );
     assert_eq!(
         (d.referenced_bytes, d.uncompressed_bytes),
         (1942016, 10318336)

@@ -913,7 +913,7 @@ impl Objset {
     /// What the group changed is written, but not on disk yet: the numbers it freed are kept back, since
     /// what is made under them may be on disk before it, in the log.
     pub(crate) fn group_written(&self, txg: Txg, gone: impl Iterator<Item = u64>) {
-        self.space.acquire()[txg] = (0, 0);
+        self.space.acquire()[txg] = (Txg::NONE, 0);
         let mut all = self.gone.acquire();
         all.extend(gone);
     }

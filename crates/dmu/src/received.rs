@@ -182,6 +182,10 @@ impl Dnode {
         if size != want.block_size {
             self.free_range(tx, 0, u64::MAX)?;
             self.set_block_size(tx, want.block_size)?;
+        } else if new.raw.is_some() {
+            // Once the object ends earlier, nothing finds what is behind its end.
+            let end = want.maxblkid.saturating_add(1).saturating_mul(size as u64);
+            self.free_range(tx, end, u64::MAX - end)?;
         }
         let mut i = self.write_lock();
         self.touch(&mut i, tx)?;

@@ -109,10 +109,10 @@ impl Rig {
             zio,
             DmuOptions {
                 dirty_max: 1 << 30,
-                first_txg: 4,
+                first_txg: Txg::INITIAL,
             },
         );
-        let tx = dmu.syncing_tx(4);
+        let tx = dmu.syncing_tx(Txg::new(4));
         let os = Objset::create(&dmu, 1, &tx, os_type, 4096, policy.clone())
             .unwrap_or_else(|e| panic!("{e}"));
         Rig {

@@ -250,7 +250,7 @@ impl Drop for Tx {
 
 impl Dmu {
     pub fn new(env: Env, zio: Arc<Zio>, opts: DmuOptions) -> Arc<Dmu> {
-        zio.set_synced(opts.first_txg - 1);
+        zio.set_synced(opts.first_txg.before(1));
         Arc::new(Dmu {
             env,
             zio,
@@ -262,7 +262,7 @@ impl Dmu {
                 stopped: None,
                 paused: false,
                 early: 0,
-                synced: opts.first_txg - 1,
+                synced: opts.first_txg.before(1),
             }),
             gate_cv: Condvar::new(),
             dirty: Default::default(),
@@ -447,12 +447,12 @@ impl Dmu {
                     // Everything dirty belongs to the open group or the one before it.
                     let target = self.open_txg();
                     tracing::debug!(
-                        txg = target,
+                        txg = target.number(),
                         dirty,
                         max,
                         "a transaction waits: too much is dirty"
                     );
-                    d.make_room(target.saturating_sub(1))?;
+                    d.make_room(target.before(1))?;
                     if too_much(self.dirty_bytes()) {
                         d.make_room(target)?;
                     }
@@ -572,7 +572,7 @@ impl Dmu {
             os.quiesce(txg);
         }
         let mut g = self.lock();
-        g.open = txg + 1;
+        g.open = txg.next();
         g.closing = false;
         g.last_call = false;
         self.gate_cv.notify_all();
@@ -616,7 +616,7 @@ mod tests {
     #[test]
     fn a_panic_in_a_transaction_ends_the_sync_and_releases_those_who_wait_for_it() {
         let rig = Rig::new(2, 64 << 20, WritePolicy::default());
-        let txg = rig.sync() + 1;
+        let txg = rig.sync().next();
         let (held, is_held) = channel();
         let (go_on, may_go_on) = channel::<()>();
         let rig = &rig;
@@ -647,7 +647,7 @@ mod tests {
         });
         assert!(rig.dmu.stopped().is_some());
         assert!(rig.dmu.begin_early(txg).is_none());
-        assert_eq!(rig.dmu.synced_txg(), txg - 1);
+        assert_eq!(rig.dmu.synced_txg(), txg.before(1));
     }
 
     #[test]

@@ -245,7 +245,14 @@ mod tests {
         let data = noise(9, 4 * SIZE);
         // Others have taken nearly everything.
         let most = rig.space.free_bytes() - 6 * SIZE as u64;
-        let taken = zio::Allocator::alloc(&*rig.space, zio::Purpose::Data, most, 1, 1, &|_| most);
+        let taken = zio::Allocator::alloc(
+            &*rig.space,
+            zio::Purpose::Data,
+            most,
+            1,
+            Txg::new(1),
+            &|_| most,
+        );
         let taken = taken.unwrap()[0];
         let tx = rig.tx();
         dn.write(&tx, 0, &data).unwrap();
@@ -436,7 +443,7 @@ mod tests {
     fn a_group_about_to_close_takes_no_more_and_waits_for_those_inside() {
         let rig = rig(WritePolicy::default());
         let txg = rig.dmu.open_txg();
-        assert!(rig.dmu.begin_early(txg + 1).is_none());
+        assert!(rig.dmu.begin_early(txg.next()).is_none());
         let inside = rig.dmu.begin_early(txg).unwrap();
         std::thread::scope(|s| {
             let closing = s.spawn(|| rig.sync());
@@ -451,6 +458,6 @@ mod tests {
             assert_eq!(closing.join().unwrap(), txg);
         });
         assert!(rig.dmu.begin_early(txg).is_none());
-        assert!(rig.dmu.begin_early(txg + 1).is_some());
+        assert!(rig.dmu.begin_early(txg.next()).is_some());
     }
 }

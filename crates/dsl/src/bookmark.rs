@@ -177,7 +177,7 @@ impl Dataset {
                 Some(list) => list,
                 None => deadlist.insert(next.filled_deadlist()?),
             };
-            add(m, list.space_range(&core, 0, m.creation_txg)?);
+            add(m, list.space_range(&core, Txg::NONE, m.creation_txg)?);
             Ok(true)
         })?;
         Ok(keep)

@@ -5,7 +5,7 @@ use crate::core::{check_component, is_hidden, Core, FS_LIMITS, FULL_NAME_MAX};
 use crate::history::NOTHING;
 use crate::{limits, Bpobj, Dataset, Deadlist, Dir, Dsl, Features, NewKey};
 use base::mutation::{mutated, Mutation};
-use base::{bail, Result, TXG_INITIAL};
+use base::{bail, Result, Txg};
 use disk::dsl::{ds_flags, DslDatasetPhys, DslDirPhys, DIR_USED_BREAKDOWN};
 use disk::{BlkPtr, ObjType};
 use dmu::{NewObject, Objset, Tx};
@@ -63,7 +63,7 @@ impl Dsl {
         let core = &self.core;
         let dir = core.add_dir(tx, &core.root()?, "$ORIGIN")?;
         let head = core.create_dataset(tx, &dir, None, 0)?;
-        self.core.snapshot_head(tx, &head, "$ORIGIN", 1)?;
+        self.core.snapshot_head(tx, &head, "$ORIGIN", Txg::new(1))?;
         Ok(())
     }
 
@@ -298,7 +298,11 @@ impl Core {
                 .object(),
             creation_time: self.now(),
             // What is made with the pool itself counts as older than every block.
-            creation_txg: if tx.txg() == TXG_INITIAL { 1 } else { tx.txg() },
+            creation_txg: if tx.txg() == Txg::INITIAL {
+                Txg::new(1)
+            } else {
+                tx.txg()
+            },
             guid: self.new_guid(),
             fsid_guid: self.new_fsid(),
             flags: flags | accurate,

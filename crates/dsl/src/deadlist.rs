@@ -66,7 +66,10 @@ impl Deadlist {
                 let phys = DeadlistPhys::decode(&dn.bonus())?;
                 let mut keys = Zap::new(&dn).int_keys()?;
                 keys.retain(|(_, list)| wanted(*list));
-                let tree = keys.into_iter().collect();
+                let tree = keys
+                    .into_iter()
+                    .map(|(k, list)| (Txg::new(k), list))
+                    .collect();
                 Form::New { dn, phys, tree }
             }
             t => {
@@ -175,7 +178,7 @@ impl Deadlist {
                     Ok(())
                 })?;
             }
-            Form::New { phys, .. } if min == 0 && max == Txg::MAX => return Ok(total(phys)),
+            Form::New { phys, .. } if min.is_none() && max == Txg::MAX => return Ok(total(phys)),
             Form::New { tree, .. } => {
                 if min < max {
                     let empty = core.empty_bpobj()?;
@@ -263,7 +266,7 @@ impl Deadlist {
         let Some(o) = tree.remove(&k) else {
             bail!(Invalid, "no such key");
         };
-        Zap::new(dn).remove(tx, &hex_key(k))?;
+        Zap::new(dn).remove(tx, &hex_key(k.number()))?;
         if o == core.empty_bpobj()? && o != 0 {
             return core.unuse_empty_bpobj(tx, 1);
         }
@@ -292,7 +295,7 @@ impl Deadlist {
         }
         let b = Bpobj::create(core, tx)?;
         *o = b.object();
-        Zap::new(dn).update_int_key(tx, k, b.object())?;
+        Zap::new(dn).update_int_key(tx, k.number(), b.object())?;
         core.unuse_empty_bpobj(tx, 1)?;
         Ok(b)
     }
@@ -319,7 +322,7 @@ impl Deadlist {
             Some(o) => o,
             None => Bpobj::create(core, tx)?.object(),
         };
-        Zap::new(dn).add_int_key(tx, k, o)?;
+        Zap::new(dn).add_int_key(tx, k.number(), o)?;
         tree.insert(k, o);
         Ok(())
     }
@@ -338,7 +341,7 @@ impl Deadlist {
         };
         if *own == empty {
             *own = o;
-            Zap::new(dn).update_int_key(tx, k, o)?;
+            Zap::new(dn).update_int_key(tx, k.number(), o)?;
             return core.unuse_empty_bpobj(tx, 1);
         }
         Bpobj::open(&core.mos, *own)?.enqueue_subobj(&core.mos, tx, o)
@@ -359,7 +362,7 @@ impl Deadlist {
             )));
         };
         tree.remove(&k);
-        Zap::new(dn).remove(tx, &hex_key(k))?;
+        Zap::new(dn).remove(tx, &hex_key(k.number()))?;
         self.absorb(core, tx, prev, o)
     }
 
@@ -404,7 +407,8 @@ impl Deadlist {
                 .map(|k| Ok((*k, Bpobj::create(core, tx)?.object())))
                 .collect::<Result<_>>()?,
         };
-        Zap::new(dn).fill_int_keys(tx, &list)?;
+        let keys: Vec<(u64, u64)> = list.iter().map(|(k, o)| (k.number(), *o)).collect();
+        Zap::new(dn).fill_int_keys(tx, &keys)?;
         *tree = list.into_iter().collect();
         Ok(())
     }
@@ -423,7 +427,7 @@ impl Deadlist {
         };
         let (mut gone, mut empties) = (Triple::default(), 0);
         for (k, o) in tree.split_off(&min) {
-            Zap::new(dn).remove(tx, &hex_key(k))?;
+            Zap::new(dn).remove(tx, &hex_key(k.number()))?;
             if o == empty && o != 0 {
                 empties += 1;
             } else {

@@ -60,7 +60,7 @@ impl Dsl {
             }
             None => NOTHING.to_string(),
         };
-        tracing::debug!(dataset = %ds.full_name(), txg = tx.txg(), "dataset is destroyed {how}");
+        tracing::debug!(dataset = %ds.full_name(), txg = tx.txg().number(), "dataset is destroyed {how}");
         core.note("destroy", ds, how);
         let (_, r) = ds.ref_limits();
         let unused = r.saturating_sub(p.unique_bytes) as i64;

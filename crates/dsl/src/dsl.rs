@@ -166,9 +166,9 @@ impl Core {
 
 impl Dir {
     /// Creation txg of the origin snapshot, 0 if there is none.
-    pub(crate) fn origin_txg(&self) -> Result<u64> {
+    pub(crate) fn origin_txg(&self) -> Result<Txg> {
         match self.phys().origin_obj {
-            0 => Ok(0),
+            0 => Ok(Txg::NONE),
             o => Ok(self.core.dataset(o)?.phys().creation_txg),
         }
     }

@@ -192,7 +192,7 @@ impl FeatureStore {
     pub fn enabled_in(&self, guid: &str) -> Result<Option<Txg>> {
         match self.state.acquire().enabled_txg {
             0 => Ok(None),
-            o => Zap::new(&self.mos.hold(o)?).get(guid),
+            o => Ok(Zap::new(&self.mos.hold(o)?).get(guid)?.map(Txg::new)),
         }
     }
 
@@ -230,7 +230,7 @@ impl FeatureStore {
         self.store(tx, f.guid)?;
         if f.guid == HAS_ENABLED_TXG || self.is_enabled(HAS_ENABLED_TXG) {
             let object = self.enabled_txg_object(tx)?;
-            Zap::new(&self.mos.hold(object)?).update_u64(tx, f.guid, tx.txg())?;
+            Zap::new(&self.mos.hold(object)?).update_u64(tx, f.guid, tx.txg().number())?;
             self.activate(tx, HAS_ENABLED_TXG, 1)?;
         }
         Ok(())

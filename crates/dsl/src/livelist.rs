@@ -82,7 +82,7 @@ impl Dataset {
             }
         };
         if full {
-            list.add_key(core, tx, tx.txg() - 1)?;
+            list.add_key(core, tx, tx.txg().before(1))?;
         }
         list.insert_changes(core, tx, changes)
     }

@@ -64,7 +64,7 @@ impl Core {
         let mut sum = 0;
         for ds in chain {
             sum += match txg {
-                0 => ds.deadlist_space()?.used,
+                Txg::NONE => ds.deadlist_space()?.used,
                 _ => space_after(self, &ds.deadlist()?, txg)?,
             };
         }

@@ -334,7 +334,7 @@ impl Dsl {
         head: &Dataset,
         base: Option<&Dataset>,
     ) -> Result<Vec<(String, Arc<Dataset>)>> {
-        let txg = base.map_or(0, |b| b.phys().creation_txg);
+        let txg = base.map_or(Txg::NONE, |b| b.phys().creation_txg);
         let mut list = head.snapshots()?;
         list.retain(|(_, s)| s.phys().creation_txg > txg);
         Ok(list)

@@ -40,7 +40,7 @@ struct Scan {
 impl Scan {
     fn first_txg(&self, dataset: u64) -> Result<Option<Txg>> {
         match &self.queue {
-            Some(q) => Zap::new(q).get_int_key(dataset),
+            Some(q) => Ok(Zap::new(q).get_int_key(dataset)?.map(Txg::new)),
             None => Ok(None),
         }
     }
@@ -59,7 +59,7 @@ impl Scan {
         let first = self
             .first_txg(into)?
             .map_or(first, |other| other.min(first));
-        queue.update_int_key(tx, into, first)
+        queue.update_int_key(tx, into, first.number())
     }
 
     fn is_at(&self, dataset: u64) -> bool {

@@ -261,7 +261,7 @@ impl Dataset {
                 true => at.deadlist_space()?,
                 false => {
                     let list = at.filled_deadlist()?;
-                    list.space_range(&self.core, 0, s.creation_txg)?
+                    list.space_range(&self.core, Txg::NONE, s.creation_txg)?
                 }
             };
             match at.phys().prev_snap_obj {
@@ -300,9 +300,9 @@ impl Dataset {
                 sum += mark.freed_before_next[0] as i64;
                 return Ok(sum.max(0) as u64);
             }
-            let freed = at
-                .filled_deadlist()?
-                .space_range(&self.core, 0, mark.creation_txg)?;
+            let freed =
+                at.filled_deadlist()?
+                    .space_range(&self.core, Txg::NONE, mark.creation_txg)?;
             sum += freed.used;
             at = self.core.dataset(p.prev_snap_obj)?;
         }
@@ -340,7 +340,7 @@ impl Dataset {
     /// Bytes of the blocks on its deadlist that were born after `txg`, the creation of a snapshot before it, or 0.
     fn died_since(&self, txg: Txg) -> Result<i64> {
         match txg {
-            0 => Ok(self.deadlist_space()?.used),
+            Txg::NONE => Ok(self.deadlist_space()?.used),
             _ => {
                 let list = self.filled_deadlist()?;
                 Ok(list.space_range(&self.core, txg, Txg::MAX)?.used)
@@ -423,7 +423,7 @@ impl Core {
             dir.diduse(tx, Used::RefRsrv, t)?;
         }
         // Bookmarks count what of their time is freed later: the lists have to tell it apart.
-        let mut more = head.counting_marks(h.prev_snap_txg + 1)?;
+        let mut more = head.counting_marks(h.prev_snap_txg.next())?;
         more.push(h.prev_snap_txg);
         let old = self.take_deadlist(h.deadlist_obj)?;
         let deadlist = old.clone_keys(self, tx, Txg::MAX, &more, || snap.chain_keys())?;
@@ -735,7 +735,7 @@ impl Dsl {
 
 /// Space of the blocks on a deadlist born after `txg`, which is not necessarily one of its keys.
 pub(crate) fn space_after(core: &Core, d: &crate::Deadlist, txg: Txg) -> Result<i64> {
-    if d.is_old() || txg == 0 || d.has_key(txg) {
+    if d.is_old() || txg.is_none() || d.has_key(txg) {
         return Ok(d.space_range(core, txg, Txg::MAX)?.used);
     }
     let mut sum = 0;

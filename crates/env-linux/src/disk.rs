@@ -362,7 +362,9 @@ impl LinuxDisk {
 
     fn error(&self, e: io::Error, write: bool, offset: u64, len: usize) -> Error {
         let verb = if write { "write" } else { "read" };
-        Error::from(e).context(format!("{}: {verb} of {len} bytes at {offset}", self.path))
+        Error::from(e)
+            .context(format!("{verb} of {len} bytes at {offset}"))
+            .context(&self.path)
     }
 
     /// Fills `buf`, which satisfies direct I/O.

@@ -97,6 +97,16 @@ struct Bare {
 }
 
 impl Bare {
+    /// Removes what was made, without the descriptors. It is the end of the path, in which nothing is a
+    /// link: what lies in a directory just made is missing.
+    fn remove_made(&self) {
+        for (place, name) in self.path.ancestors().zip(self.made.iter().rev()) {
+            if place.file_name() == Some(name) {
+                remove_mount_point(place);
+            }
+        }
+    }
+
     /// `None`: there are not as many as it had.
     fn with(self, files: Vec<OwnedFd>) -> Option<MountPoint> {
         let mut files = files.into_iter();
@@ -447,7 +457,10 @@ impl MountPoint {
             let kind = Kind::from_errno(e.raw_os_error().unwrap_or(libc::EIO));
             refuse(Trouble::Look, kind, format!("{}: {e}", path.display()))
         };
-        let files = files.map_err(full)?;
+        let files = files.map_err(|e| {
+            found.remove_made();
+            full(e)
+        })?;
         found
             .with(files)
             .ok_or_else(|| full(io::Error::from_raw_os_error(libc::EBADF)))
@@ -661,6 +674,19 @@ mod tests {
         MountPoint::find(path, root, false)
             .map(|p| p.path().to_path_buf())
             .map_err(|e| (e.trouble, e.error.to_string()))
+    }
+
+    #[test]
+    fn parents_made_in_vain_are_removed_however_many_they_are() {
+        let f = Folder::new();
+        // More than one message carries descriptors for.
+        let deep = f.0.join("a/".repeat(300));
+        let e = MountPoint::find(&deep, None, true).unwrap_err();
+        assert_eq!(e.trouble, Trouble::Look);
+        assert_eq!(std::fs::read_dir(&f.0).unwrap().count(), 0);
+        let few = f.0.join("a/".repeat(200));
+        MountPoint::find(&few, None, true).unwrap().undo();
+        assert_eq!(std::fs::read_dir(&f.0).unwrap().count(), 0);
     }
 
     #[test]

@@ -3,7 +3,7 @@
 
 use crate::Target;
 use api::Request;
-use base::Result;
+use base::{Result, Txg};
 use disk::label::{label_offset, LABELS, NVLIST_OFFSET, NVLIST_SIZE, RING_OFFSET};
 use disk::objset::ObjsetPhys;
 use disk::{BlkPtr, DnodePhys, NvList, ObjType};
@@ -65,7 +65,7 @@ impl Corpus {
         }
         let ub = disk::Uberblock {
             version: 5000,
-            txg: 4,
+            txg: Txg::new(4),
             ..disk::Uberblock::default()
         };
         c.add("uberblock", &ub.encode(1024));
@@ -389,7 +389,7 @@ impl Corpus {
             let read = pool
                 .zio
                 .devices
-                .probe(&bp.dva(0), bp.psize(), u64::MAX, &|_| true);
+                .probe(&bp.dva(0), bp.psize(), Txg::MAX, &|_| true);
             let Ok(b) = read else { return };
             let slim = bp.checksum_alg() == codec::checksum::ZILOG2;
             let Ok(chain) = disk::zil::ZilChain::decode(&b, slim) else {

@@ -2,7 +2,7 @@
 //! do.
 
 use crate::streams;
-use base::Block;
+use base::{Block, Txg};
 use codec::{checksum, compress};
 use disk::sa::{self, Layouts, Registry};
 use disk::{BlkPtr, DnodePhys, NvList};
@@ -443,10 +443,10 @@ fn zil_block(b: &[u8]) {
     }
     // As the walk of a chain does, from the block its header names.
     let log = OneBlock(b);
-    let mut bp = BlkPtr::new(disk::ObjType::INTENT_LOG, 0, 4096, 4096, 2, 9, 7);
+    let mut bp = BlkPtr::new(disk::ObjType::INTENT_LOG, 0, 4096, 4096, 2, 9, Txg::new(7));
     let size = b.len() / 512 * 512;
     if size >= 512 {
-        bp = BlkPtr::new(disk::ObjType::INTENT_LOG, 0, size, size, 2, 9, 7);
+        bp = BlkPtr::new(disk::ObjType::INTENT_LOG, 0, size, size, 2, 9, Txg::new(7));
     }
     bp.set_dva(0, disk::Dva::new(0, 512, 4096, false));
     bp.set_checksum([1, 2, 3, 1]);

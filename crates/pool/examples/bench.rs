@@ -1,5 +1,6 @@
 //! Engine speed without FUSE: `bench IMAGE MIB`. Writes a file in 1 MiB pieces, syncs, reads it cold
 //! and warm, makes and removes small files; prints rates.
+use base::Txg;
 use disk::feature;
 use pool::{CreateSpec, OpenOptions, Pool, Tunables};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -195,7 +196,7 @@ fn main() {
     dmu::Driver::kick(&*pool);
     t.join().unwrap();
     drop(zfs);
-    let config = pool.full_config(0, 0, false);
+    let config = pool.full_config(0, Txg::NONE, false);
     pool.close().unwrap();
     let t0 = Instant::now();
     let p = Pool::open(env_linux::linux_env(), &config, OpenOptions::default()).unwrap();

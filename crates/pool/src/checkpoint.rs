@@ -96,7 +96,7 @@ impl Checkpoint {
 
     /// The txg the checkpoint shows; `None`: there is none.
     pub fn txg(&self) -> Option<Txg> {
-        Some(self.txg.load(Ordering::Relaxed)).filter(|t| *t != 0)
+        Some(Txg::new(self.txg.load(Ordering::Relaxed))).filter(|t| !t.is_none())
     }
 
     /// When it was made, seconds since 1970; 0: there is none.

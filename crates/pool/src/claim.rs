@@ -19,13 +19,16 @@ impl Pool {
     pub(crate) fn claim_logs(self: &Arc<Self>) -> Result<()> {
         let first = self.first_txg;
         let (highest, logged) = self.early_task(move |pool, tx| {
-            let mut highest = 0;
+            let mut highest = Txg::NONE;
             let mut logged = Vec::new();
             pool.each_head(&mut |ds| {
                 let os = ds.open_objset(pool.write_policy(&ds)?, false)?;
                 let mut header = Header::decode(&os.zil_header())?;
                 let store = Store::for_claim(pool.me()?, os.clone());
-                if pool.checkpoint_txg != 0 && header.claim_txg == 0 && !header.log.is_hole() {
+                if !pool.checkpoint_txg.is_none()
+                    && header.claim_txg.is_none()
+                    && !header.log.is_hole()
+                {
                     // What was logged after the checkpoint is not part of it.
                     pool.drop_log(&store, &header, tx.txg())?;
                     os.set_zil_header(tx, Header::default().encode());

@@ -7,7 +7,7 @@ use crate::shared::Shares;
 use crate::spares::create_dspares;
 use crate::tops::{create_zap_map, write_bias, Metaslabs};
 use crate::{Pool, Shared, Tunables, VERSION_FEATURES};
-use base::{bail, Error, Result, TXG_INITIAL};
+use base::{bail, Error, Result, Txg};
 use disk::feature::guid;
 use disk::feature::Feature;
 use disk::uberblock::Uberblock;
@@ -87,7 +87,7 @@ impl Pool {
             env.clone(),
             guid,
             &spec.tops,
-            TXG_INITIAL,
+            Txg::INITIAL,
         )?);
         let made = Self::create_on(env, tree.clone(), spec, key, init);
         if made.is_err() {
@@ -105,7 +105,7 @@ impl Pool {
         key: Option<&NewKey>,
         init: &dyn Fn(&Pool, &Arc<Objset>, &Tx) -> Result<()>,
     ) -> Result<Arc<Pool>> {
-        let engine = Engine::new(&env, tree, TXG_INITIAL, true, &spec.tunables);
+        let engine = Engine::new(&env, tree, Txg::INITIAL, true, &spec.tunables);
         engine.devices.set_deflates(spec.version >= 3);
         let group = engine.dmu.begin_sync()?;
         let tx = engine.dmu.syncing_tx(group.txg);
@@ -126,7 +126,7 @@ impl Pool {
         // From here on nothing can fail but the devices.
         let tops: Vec<u64> = pool.tree.tops().iter().map(|t| t.id()).collect();
         pool.tree
-            .init_labels(&pool.label_base(0, 0), &tops, TXG_INITIAL)?;
+            .init_labels(&pool.label_base(0, Txg::NONE), &tops, Txg::INITIAL)?;
         pool.first_group(&tx)?;
         pool.refresh_failmode()?;
         pool.sync()?;
@@ -209,8 +209,8 @@ fn create_mos(engine: Engine, tx: &Tx, spec: &CreateSpec) -> Result<Arc<Pool>> {
         software_version: version,
         aux,
         uberblock: Uberblock::default(),
-        first_txg: TXG_INITIAL,
-        first_group: TXG_INITIAL,
+        first_txg: Txg::INITIAL,
+        first_group: Txg::INITIAL,
         rewound: None,
         deferred_frees: 0,
         dtls: HashMap::new(),

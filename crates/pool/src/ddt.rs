@@ -439,7 +439,7 @@ impl Ddts {
         let Some(slot) = l.entry.slots_mut().get_mut(n) else {
             return Ok(Dedup::Apart);
         };
-        if slot.birth == 0 {
+        if slot.birth.is_none() {
             // A traditional entry whose copies are of another number.
             return Ok(Dedup::New);
         }
@@ -597,11 +597,11 @@ impl Ddts {
             DdtEntry::Traditional(s) => s.first_mut(),
             DdtEntry::Flat { .. } => None,
         };
-        if let Some(s) = obsolete.filter(|s| s.birth != 0) {
+        if let Some(s) = obsolete.filter(|s| !s.birth.is_none()) {
             s.refcount = 0;
         }
         for s in live.entry.slots_mut() {
-            if s.birth != 0 && s.refcount == 0 {
+            if !s.birth.is_none() && s.refcount == 0 {
                 dead.push(key.pointer(t.checksum, s));
                 *s = DdtSlot::default();
             }

@@ -182,8 +182,8 @@ impl Devices for TreeDevices {
         let Ok(top) = self.tree.top(vdev) else {
             return Vec::new();
         };
-        let leaves = top.leaves().into_iter();
-        let lacking = leaves.filter(|l| l.state().usable() && l.dtl_contains(birth));
+        let holders = top.dtl_holders().into_iter();
+        let lacking = holders.filter(|l| l.state().usable() && l.dtl_contains(birth));
         lacking.map(|l| l.guid()).collect()
     }
 
@@ -215,7 +215,7 @@ impl Devices for TreeDevices {
 
     fn flush(&self) -> Result<()> {
         // The txg is only named to note what a leaf that fails to flush has lost.
-        self.tree.flush_dirty(0)
+        self.tree.flush_dirty(Txg::NONE)
     }
 
     fn min_alloc(&self) -> usize {

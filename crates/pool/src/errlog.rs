@@ -65,7 +65,11 @@ impl ErrLog {
         if s.scanning && store && s.scrub.len() < MOST && s.scrub.insert(*d) {
             s.new_scrub.push(*d);
         }
-        let known = s.all.contains(d) || s.all.contains(&Damage { birth: 0, ..*d });
+        let known = s.all.contains(d)
+            || s.all.contains(&Damage {
+                birth: Txg::NONE,
+                ..*d
+            });
         if known || s.all.len() >= MOST {
             return false;
         }
@@ -152,7 +156,7 @@ impl Pool {
                         object: *object,
                         level: *level as i64,
                         blkid: *blkid,
-                        birth: 0,
+                        birth: Txg::NONE,
                     });
                 }
                 continue;
@@ -168,7 +172,7 @@ impl Pool {
                         object: *object,
                         level: *level as i64,
                         blkid: *blkid,
-                        birth: *birth,
+                        birth: Txg::new(*birth),
                     });
                 }
                 if into.len() >= MOST {
@@ -243,7 +247,13 @@ impl Pool {
                     let Some(below) = Zap::new(&log).get(zap::hex_key(head).as_str())? else {
                         continue;
                     };
-                    let key = format!("{:x}:{:x}:{:x}:{:x}", d.object, d.level, d.blkid, d.birth);
+                    let key = format!(
+                        "{:x}:{:x}:{:x}:{:x}",
+                        d.object,
+                        d.level,
+                        d.blkid,
+                        d.birth.number()
+                    );
                     Zap::new(&self.mos.hold(below)?).remove_if(tx, key.as_str())?;
                 }
             }
@@ -280,7 +290,13 @@ impl Pool {
                     dn
                 }
             };
-            let key = format!("{:x}:{:x}:{:x}:{:x}", d.object, d.level, d.blkid, d.birth);
+            let key = format!(
+                "{:x}:{:x}:{:x}:{:x}",
+                d.object,
+                d.level,
+                d.blkid,
+                d.birth.number()
+            );
             Zap::new(&below).update(tx, key.as_str(), &none)?;
         }
         Ok(())
@@ -376,7 +392,7 @@ impl Pool {
             };
             match d.birth {
                 // Of an old log: the dataset may have got another block in that place.
-                0 => self.has_pointer(d, bp),
+                Txg::NONE => self.has_pointer(d, bp),
                 birth => birth == bp.logical_birth() && self.sharers(d).contains(&snap.object()),
             }
         };
@@ -452,7 +468,7 @@ impl Pool {
         let all = self.errlog.lock().all.clone();
         let mut out = BTreeSet::new();
         for d in &all {
-            if d.objset == 0 || d.birth == 0 || !self.by_head() {
+            if d.objset == 0 || d.birth.is_none() || !self.by_head() {
                 out.insert((d.objset, d.object));
                 continue;
             }
@@ -566,7 +582,7 @@ mod tests {
             object,
             level: 0,
             blkid: 3,
-            birth: 4,
+            birth: Txg::new(4),
         };
         assert!(p.by_head());
         p.errlog.note(&error(0, 70), true);
@@ -617,14 +633,14 @@ mod tests {
             object: 7,
             level: 0,
             blkid: 3,
-            birth: 9,
+            birth: Txg::new(9),
         };
         assert!(log.note(&d, false));
         assert!(!log.is_dirty(), "only in memory");
         assert!(!log.note(&d, true));
         assert_eq!(log.count(), Some(1));
         let old = Damage {
-            birth: 0,
+            birth: Txg::NONE,
             blkid: 4,
             ..d
         };

@@ -158,7 +158,7 @@ impl Removed {
             vdev,
             offset,
             len: asize as usize,
-            birth: 0,
+            birth: Txg::NONE,
         };
         if asize == 0 || asize > 1 << 32 {
             bail!(Damaged, "range of {asize} bytes on vdev {vdev}");
@@ -374,7 +374,7 @@ mod tests {
         let r = Removed::new(tree);
         let mut freed = Vec::new();
         let mut free = |vdev, offset, asize| {
-            r.free(vdev, offset, asize, 9, &mut |v, o, n| {
+            r.free(vdev, offset, asize, Txg::new(9), &mut |v, o, n| {
                 freed.push((v, o, n));
                 Ok(())
             })
@@ -387,15 +387,15 @@ mod tests {
         assert!(free(1, 1 << 20, 512).is_err());
         assert!(free(2, 4096, 1 << 40).is_err());
         assert_eq!(freed, [(0, 77 << 9, 512), (0, 8192, 512), (0, 65536, 512)]);
-        assert!(r.has_changes(9) && !r.has_changes(8));
-        assert!(r.take(8).is_empty());
+        assert!(r.has_changes(Txg::new(9)) && !r.has_changes(Txg::new(8)));
+        assert!(r.take(Txg::new(8)).is_empty());
         let list: Vec<(u64, Vec<(u64, u64)>)> = r
-            .take(10)
+            .take(Txg::new(10))
             .iter()
             .map(|(v, s)| (*v, s.iter().collect()))
             .collect();
         assert_eq!(list, [(1, vec![(512, 1536)]), (2, vec![(4608, 5120)])]);
-        assert!(!r.has_changes(u64::MAX));
+        assert!(!r.has_changes(Txg::MAX));
     }
 
     #[test]
@@ -406,6 +406,8 @@ mod tests {
         ]));
         let e = r.places(1, 0, 512, &mut |_, _, _| Ok(())).unwrap_err();
         assert_eq!(e.kind, base::Kind::Damaged);
-        assert!(r.free(2, 0, 512, 1, &mut |_, _, _| Ok(())).is_err());
+        assert!(r
+            .free(2, 0, 512, Txg::new(1), &mut |_, _, _| Ok(()))
+            .is_err());
     }
 }

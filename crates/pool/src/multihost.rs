@@ -478,7 +478,11 @@ mod tests {
         assert!(admit(&kept, Activity::Own, false).is_ok());
         assert!(admit(&kept, Activity::Seen(kept.rank()), false).is_ok());
         let (txg, time, seq) = kept.rank();
-        for other in [(txg + 1, time, seq), (txg, time + 1, seq), (txg, time, 9)] {
+        for other in [
+            (txg.next(), time, seq),
+            (txg, time + 1, seq),
+            (txg, time, 9),
+        ] {
             assert!(admit(&kept, Activity::Seen(other), true).is_err());
         }
     }

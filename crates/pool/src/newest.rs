@@ -38,7 +38,7 @@ pub(crate) fn engine(
     opts: &OpenOptions,
 ) -> Result<(Engine, Arc<Objset>)> {
     tree.set_reflow(ub);
-    let first = newest.max(ub.txg).saturating_add(1);
+    let first = newest.max(ub.txg).after(1);
     let e = Engine::new(env, tree, first, !opts.readonly, &opts.tunables);
     let policy = mos_policy(ub.version, &NoFeatures);
     let mos = Objset::open(&e.dmu, 0, &ub.rootbp, policy, opts.readonly)
@@ -108,7 +108,7 @@ fn newest_of(
         }
         None => (ub.txg, ub.timestamp),
     };
-    if ub.txg == Txg::MAX || latest.0 >= Txg::MAX - 8 {
+    if ub.txg == Txg::MAX || latest.0 >= Txg::MAX.before(8) {
         bail!(Damaged, "uberblock of group {}", latest.0);
     }
     if !(1..=28).contains(&ub.version) && ub.version != VERSION_FEATURES {
@@ -178,7 +178,7 @@ fn checkpoint_of(mos: &Arc<Objset>, newest: Txg) -> Result<Uberblock> {
     };
     let bytes: Vec<u8> = words.ints().iter().flat_map(|w| w.to_le_bytes()).collect();
     let kept = Uberblock::decode(&bytes).map_err(|e| e.context("checkpoint"))?;
-    if kept.txg == 0 || kept.txg > newest {
+    if kept.txg.is_none() || kept.txg > newest {
         bail!(Damaged, "checkpoint of group {}", kept.txg);
     }
     Ok(Uberblock {

@@ -54,9 +54,9 @@ pub enum Rewind {
 }
 
 /// Txgs a state stays whole for after it has been left: what they free is not used again yet.
-const SAFE_GROUPS: Txg = 2;
+const SAFE_GROUPS: u64 = 2;
 /// Txgs whose metadata are read to see whether a state is whole.
-const CHECKED_GROUPS: Txg = 3;
+const CHECKED_GROUPS: u64 = 3;
 
 /// Changes of the device tree that only their own software can carry on forbid writing.
 fn refuse_half_done(tree: &VdevTree) -> Result<()> {
@@ -150,7 +150,7 @@ fn load_dtls(
     readonly: bool,
 ) -> Result<HashMap<u64, RangeSet>> {
     let mut dtls = HashMap::new();
-    for leaf in tree.leaves() {
+    for leaf in tree.dtl_holders() {
         if let Some(o) = leaf.get_u64(keys::DTL).filter(|o| *o != 0) {
             let ranges = maps.read_dtl(o)?;
             dtls.insert(leaf.guid(), ranges.clone());
@@ -163,7 +163,7 @@ fn load_dtls(
         }
         // A leaf that is not there misses everything from now on.
         if !leaf.state().usable() && !readonly {
-            leaf.dtl_add_range(txg + 1, txg + 2);
+            leaf.dtl_add_range(txg.next(), txg.after(2));
         }
     }
     // Which leaf lacks something is known only now.
@@ -199,14 +199,14 @@ impl Pool {
         tree.validate(Txg::MAX, false);
         let mut txgs = tree.uberblock_txgs();
         tree.close();
-        let newest = txgs.first().copied().unwrap_or(0);
+        let newest = txgs.first().copied().unwrap_or_default();
         let limit = opts.txg.unwrap_or(Txg::MAX);
         txgs.retain(|t| *t < newest && *t <= limit);
         if opts.rewind == Rewind::Safe {
-            txgs.retain(|t| *t >= newest.saturating_sub(SAFE_GROUPS));
+            txgs.retain(|t| *t >= newest.before(SAFE_GROUPS));
         }
         let name = config.get_str(keys::pool::NAME).unwrap_or("?");
-        tracing::debug!(pool = name, txg = newest, %why, states = txgs.len(), "newest state is damaged");
+        tracing::debug!(pool = name, txg = newest.number(), %why, states = txgs.len(), "newest state is damaged");
         for txg in txgs {
             // Looked at without writing first: only what is whole is worth losing the rest for.
             let look = OpenOptions {
@@ -215,8 +215,8 @@ impl Pool {
                 ..opts.clone()
             };
             let after = match opts.rewind {
-                Rewind::Extreme => 0,
-                _ => txg.saturating_sub(CHECKED_GROUPS),
+                Rewind::Extreme => Txg::NONE,
+                _ => txg.before(CHECKED_GROUPS),
             };
             let Ok(pool) = Self::open_inner(env, config, &look) else {
                 continue;
@@ -224,7 +224,7 @@ impl Pool {
             let whole = pool.check_metadata(after);
             tracing::debug!(
                 pool = name,
-                txg,
+                txg = txg.number(),
                 whole = whole.is_ok(),
                 "an older state was checked"
             );
@@ -323,8 +323,8 @@ impl Pool {
         let name = config.get_str(keys::pool::NAME).unwrap_or("?");
         tracing::debug!(
             pool = name,
-            txg,
-            newest,
+            txg = txg.number(),
+            newest = newest.number(),
             readonly,
             back,
             "import chose a state"
@@ -430,8 +430,8 @@ impl Pool {
             config_object,
             software_version: ub.software_version,
             aux,
-            first_txg: ub.txg + 1,
-            first_group: latest.0.max(ub.txg) + 1,
+            first_txg: ub.txg.next(),
+            first_group: latest.0.max(ub.txg).next(),
             rewound: (ub.txg < latest.0)
                 .then(|| (ub.timestamp, latest.1.saturating_sub(ub.timestamp))),
             uberblock: ub,

@@ -68,7 +68,7 @@ impl Pool {
 
     /// Whether somebody waits for a txg that is not on disk.
     pub(crate) fn is_wanted(&self) -> bool {
-        self.service.wanted.load(Ordering::Acquire) > self.dmu.synced_txg()
+        self.service.wanted.load(Ordering::Acquire) > self.dmu.synced_txg().number()
     }
 
     /// A txg is on disk, or the state of suspension changed.
@@ -88,7 +88,9 @@ impl Pool {
         if thread.is_none_or(|t| t == me) {
             return Ok(false);
         }
-        self.service.wanted.fetch_max(txg, Ordering::AcqRel);
+        self.service
+            .wanted
+            .fetch_max(txg.number(), Ordering::AcqRel);
         dmu::Driver::kick(self);
         loop {
             if self.dmu.synced_txg() >= txg {

@@ -249,7 +249,7 @@ impl SpaceMaps {
                 object,
                 len,
                 alloc,
-                unflushed,
+                unflushed: Txg::new(unflushed),
                 pending: Unflushed::default(),
             });
         }
@@ -263,7 +263,7 @@ impl SpaceMaps {
         let mut logs = BTreeMap::new();
         for e in Zap::new(&zdn).iter() {
             let e = e?;
-            let txg = zap::parse_hex_key(&e.name)?;
+            let txg = Txg::new(zap::parse_hex_key(&e.name)?);
             logs.insert(txg, e.value.to_u64()?);
         }
         let mut inner = self.lock();
@@ -291,14 +291,14 @@ impl SpaceMaps {
                         "log space map of group {txg}: entry outside of vdev {vdev}"
                     );
                 };
-                if ms.unflushed != 0 && txg >= ms.unflushed {
+                if !ms.unflushed.is_none() && txg >= ms.unflushed {
                     ms.pending.add(op)?;
                 }
             }
         }
         for (id, top) in &inner.tops {
             for (m, ms) in top.ms.iter().enumerate() {
-                if ms.unflushed != 0 && !inner.logs.contains_key(&ms.unflushed) {
+                if !ms.unflushed.is_none() && !inner.logs.contains_key(&ms.unflushed) {
                     bail!(
                         Damaged,
                         "metaslab {m} of vdev {id} needs the log of group {}, which is missing",
@@ -472,7 +472,7 @@ impl SpaceMaps {
         if !inner.logs.contains_key(&txg) {
             let object = self.new_map(tx, f)?;
             let zdn = self.mos.hold(inner.log_zap)?;
-            Zap::new(&zdn).add_int_key(tx, txg, object)?;
+            Zap::new(&zdn).add_int_key(tx, txg.number(), object)?;
             inner.logs.insert(
                 txg,
                 Log {
@@ -489,11 +489,13 @@ impl SpaceMaps {
             self.ensure_map(tx, f, top, c.ms)?;
             let unflushed_object = top.unflushed_object;
             let ms = &mut top.ms[c.ms as usize];
-            if ms.unflushed == 0 {
+            if ms.unflushed.is_none() {
                 ms.unflushed = txg;
-                self.mos
-                    .hold(unflushed_object)?
-                    .write(tx, c.ms * 8, &txg.to_le_bytes())?;
+                self.mos.hold(unflushed_object)?.write(
+                    tx,
+                    c.ms * 8,
+                    &txg.number().to_le_bytes(),
+                )?;
             }
             for (free, set) in [(false, &c.allocs), (true, &c.frees)] {
                 for (s, e) in set.iter() {
@@ -624,7 +626,7 @@ impl SpaceMaps {
         let mut ranges = 0;
         for (id, top) in &inner.tops {
             for (m, ms) in top.ms.iter().enumerate() {
-                if ms.unflushed != 0 && ms.unflushed < txg {
+                if !ms.unflushed.is_none() && ms.unflushed < txg {
                     waiting.push((ms.unflushed, *id, m as u64));
                     ranges += ms.pending.allocs.len() + ms.pending.frees.len();
                 }
@@ -653,13 +655,15 @@ impl SpaceMaps {
             self.append_own(tx, f, space, top, id, m, change, free, 1)?;
             top.ms[m as usize].unflushed = txg;
             let o = top.unflushed_object;
-            self.mos.hold(o)?.write(tx, m * 8, &txg.to_le_bytes())?;
+            self.mos
+                .hold(o)?
+                .write(tx, m * 8, &txg.number().to_le_bytes())?;
         }
         if n > 0 && !inner.logs.contains_key(&txg) {
             // A metaslab may only name a log that exists.
             let object = self.new_map(tx, f)?;
             let zdn = self.mos.hold(inner.log_zap)?;
-            Zap::new(&zdn).add_int_key(tx, txg, object)?;
+            Zap::new(&zdn).add_int_key(tx, txg.number(), object)?;
             inner.logs.insert(
                 txg,
                 Log {
@@ -673,7 +677,7 @@ impl SpaceMaps {
             .tops
             .values()
             .flat_map(|t| t.ms.iter())
-            .filter(|ms| ms.unflushed != 0)
+            .filter(|ms| !ms.unflushed.is_none())
             .map(|ms| ms.unflushed)
             .min()
             .unwrap_or(txg);
@@ -681,7 +685,7 @@ impl SpaceMaps {
         for t in dead {
             if let Some(log) = inner.logs.remove(&t) {
                 let zdn = self.mos.hold(inner.log_zap)?;
-                Zap::new(&zdn).remove(tx, zap::hex_key(t).as_str())?;
+                Zap::new(&zdn).remove(tx, zap::hex_key(t.number()).as_str())?;
                 self.free_map(tx, f, log.object)?;
             }
         }
@@ -822,7 +826,7 @@ impl Ms {
             object: 0,
             len: 0,
             alloc: 0,
-            unflushed: 0,
+            unflushed: Txg::NONE,
             pending: Unflushed::default(),
         }
     }

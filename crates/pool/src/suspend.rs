@@ -186,7 +186,7 @@ impl Pool {
         self.jobs.stop();
         self.io.now.store(STOPPED, Ordering::Release);
         drop(st);
-        tracing::debug!(pool = %self.name(), txg = self.dmu.open_txg(), %why, "pool is stopped");
+        tracing::debug!(pool = %self.name(), txg = self.dmu.open_txg().number(), %why, "pool is stopped");
         self.io.changed.notify_all();
         self.dmu.stop(self.suspended_error(&why));
         self.tell_waiting();
@@ -306,7 +306,7 @@ impl Pool {
                 return Err(why.context("failmode=panic"));
             }
             self.dmu.pause_early(true);
-            tracing::debug!(pool = %self.name(), txg = self.dmu.open_txg(), %why, "devices refuse a txg");
+            tracing::debug!(pool = %self.name(), txg = self.dmu.open_txg().number(), %why, "devices refuse a txg");
             if !self.waits(&why) || !patience.again(self, &why) {
                 return Err(self.stopped().unwrap_or(why));
             }
@@ -353,7 +353,7 @@ impl Pool {
         self.io.resumptions.fetch_add(1, Ordering::AcqRel);
         self.io.now.store(RUNNING, Ordering::Release);
         drop(st);
-        tracing::debug!(pool = %self.name(), txg = self.dmu.open_txg(), "pool is resumed");
+        tracing::debug!(pool = %self.name(), txg = self.dmu.open_txg().number(), "pool is resumed");
         self.space.retry_failed();
         self.dmu.pause_early(false);
         self.io.changed.notify_all();

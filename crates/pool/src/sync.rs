@@ -260,7 +260,7 @@ impl Pool {
         self.run_early(&tx, early)?;
         tracing::debug!(
             pool = %self.name(),
-            txg,
+            txg = txg.number(),
             objsets = group.objsets.len(),
             tasks = tasks.len(),
             bytes = self.dmu.unwritten_bytes(),
@@ -346,7 +346,7 @@ impl Pool {
             set.synced(txg);
         }
         self.dmu.end_sync(txg);
-        tracing::debug!(pool = %self.name(), txg, "txg is on disk");
+        tracing::debug!(pool = %self.name(), txg = txg.number(), "txg is on disk");
         self.tell_waiting();
         st.config_dirty = false;
         st.force = false;
@@ -392,7 +392,7 @@ impl Pool {
         // Of a clone the snapshot before it may be another file system's.
         let own = ds.prev()?.map(|s| s.phys());
         let own = own.filter(|s| s.next_snap_obj == os.id());
-        let newest = own.map_or(0, |s| s.creation_txg);
+        let newest = own.map_or(Txg::NONE, |s| s.creation_txg);
         if newest == tx.txg() && !mutated(Mutation::SnapshotOfDirtySet) {
             bail!(
                 Io,
@@ -482,7 +482,7 @@ impl Pool {
     /// Whether a leaf missed something that is not on disk yet.
     fn dtls_changed(&self) -> bool {
         let known = self.dtls.acquire();
-        self.tree.leaves().iter().any(|leaf| {
+        self.tree.dtl_holders().iter().any(|leaf| {
             let now = leaf.dtl();
             match known.get(&leaf.guid()) {
                 Some(before) => *before != now,
@@ -501,7 +501,7 @@ impl Pool {
             .flat_map(|t| t.leaves())
             .map(|leaf| leaf.guid())
             .collect();
-        for leaf in self.tree.leaves() {
+        for leaf in self.tree.dtl_holders() {
             if !leaf.state().usable() && !waited_for.contains(&leaf.guid()) {
                 // It is going to miss what is still to be written, too.
                 leaf.dtl_add(tx.txg());
@@ -547,7 +547,7 @@ impl Pool {
         ub.timestamp = secs.max(0) as u64;
         ub.rootbp = self.mos.root();
         ub.software_version = self.software_version;
-        ub.checkpoint_txg = 0;
+        ub.checkpoint_txg = Txg::NONE;
         let multihost = self.heart.stamp(&mut ub);
         let start = self.env.rng.u64();
         let base = self.label_base(st.state, txg);

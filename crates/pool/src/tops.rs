@@ -24,7 +24,7 @@ use crate::devices::TreeDevices;
 use crate::shared::Shares;
 use crate::spacemaps::TopShape;
 use crate::{MapFeatures, Pool, SpaceMaps};
-use base::{bail, Result};
+use base::{bail, Result, Txg};
 use disk::feature::guid;
 use disk::ObjType;
 use dmu::{Objset, Tx};
@@ -241,7 +241,7 @@ impl Pool {
         for spec in specs {
             self.check_add(spec)?;
         }
-        let base = self.label_base(0, 0);
+        let base = self.label_base(0, Txg::NONE);
         let tops = self.tree.new_tops(specs, &base, self.dmu.open_txg())?;
         let biases: Vec<Option<Bias>> = specs.iter().map(|s| s.bias).collect();
         let new = tops.clone();

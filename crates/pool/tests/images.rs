@@ -1,5 +1,6 @@
 //! Pools on image files, judged by OpenZFS's zdb.
 
+use base::Txg;
 use disk::{feature, ObjType};
 use env::Env;
 use pool::{CreateSpec, OpenOptions, Pool, Tunables};
@@ -155,7 +156,7 @@ fn layouts_and_reopening() {
     ] {
         let dir = TempDir::new("layout").unwrap();
         let pool = create(&dir, kind, n, 5000);
-        let config = pool.full_config(0, 0, false);
+        let config = pool.full_config(0, Txg::NONE, false);
         pool.close().unwrap();
         drop(pool);
         check(&dir);
@@ -242,7 +243,7 @@ fn gangs_of_an_encrypted_file_system() {
     drop((set, ds));
     pool.sync().unwrap();
     assert!(sim::rig::gangs(&pool) >= 8);
-    let config = pool.full_config(0, 0, false);
+    let config = pool.full_config(0, Txg::NONE, false);
     pool.close().unwrap();
     drop(pool);
     check(&dir);

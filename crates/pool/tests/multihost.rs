@@ -1,6 +1,6 @@
 //! Two hosts and one pool with the property `multihost`.
 
-use base::Kind;
+use base::{Kind, Txg};
 use disk::feature;
 use dsl::PropValue;
 use env::Env;
@@ -209,10 +209,10 @@ fn a_pool_that_cannot_write_heartbeats_suspends_itself() {
     w.clock.pass(250 * MS);
     pool.watch_heartbeat();
     assert!(pool.is_lost_to_multihost() && pool.suspended().is_some());
-    let before = vdev::label::best_uberblock(&*w.disks.get("/d0").unwrap(), 9, u64::MAX);
+    let before = vdev::label::best_uberblock(&*w.disks.get("/d0").unwrap(), 9, Txg::MAX);
     assert!(pool.sync().is_err());
     pool.heartbeat();
-    let after = vdev::label::best_uberblock(&*w.disks.get("/d0").unwrap(), 9, u64::MAX);
+    let after = vdev::label::best_uberblock(&*w.disks.get("/d0").unwrap(), 9, Txg::MAX);
     assert_eq!(before.map(|u| u.rank()), after.map(|u| u.rank()));
 }
 

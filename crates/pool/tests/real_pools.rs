@@ -1,6 +1,7 @@
 //! Pools made by OpenZFS: everything their datasets say about space, deadlists and names is recomputed;
 //! then they are changed and destroyed, and zdb judges what is left.
 
+use base::Txg;
 use disk::{BlkPtr, DnodePhys};
 use dsl::Dataset;
 use pool::{OpenOptions, Pool};
@@ -19,10 +20,10 @@ fn id(p: &Pool, bp: &BlkPtr) -> Option<Id> {
         vdev: d.vdev(),
         offset: d.offset(),
         len: d.asize() as usize,
-        birth: 0,
+        birth: Txg::NONE,
     };
     let at = p.tree.locate(whole, &mut |_, _, _| {}).unwrap();
-    Some((at[0].vdev, at[0].offset, bp.birth()))
+    Some((at[0].vdev, at[0].offset, bp.birth().number()))
 }
 
 fn places(p: &Pool, tree: &[BlkPtr]) -> HashSet<Id> {
@@ -414,7 +415,7 @@ fn logs_of_volumes() {
         dn.free_range(&tx, offset, length).unwrap();
         want[offset as usize..][..length as usize].fill(0);
         let record = Record {
-            txg: 0,
+            txg: Txg::NONE,
             seq: 0,
             ignore_case: false,
             body: Body::Truncate {

@@ -1,6 +1,7 @@
 //! Devices of an open pool come, go and are replaced: with the plug pulled at every event, and with the sources taken away after
 //! every resilver.
 
+use base::Txg;
 use disk::ObjType;
 use dmu::{NewObject, Objset};
 use env_sim::MemDisk;
@@ -223,7 +224,7 @@ fn a_spare_stands_in_and_goes_back() {
     assert!(w.pool.tree.find(guid).is_none(), "{:?}", w.pool.tree);
     w.whole_on(&[1, 2]).unwrap();
     let label = vdev::label::read_labels(&*w.disks[3]);
-    let label = label.best(u64::MAX).unwrap();
+    let label = label.best(Txg::MAX).unwrap();
     assert_eq!(label.get_u64("state"), Some(3), "a spare's label");
     // The other way round the spare stays for good.
     w.pool.fault(victim, false, 0).unwrap();

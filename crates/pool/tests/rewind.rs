@@ -1,5 +1,6 @@
 //! Pools whose newest state is torn: opened at an older one, where the user asks for that.
 
+use base::Txg;
 use disk::feature;
 use disk::label::DATA_START;
 use env::Env;
@@ -58,7 +59,7 @@ fn tear(image: &Path) -> u64 {
         .unwrap();
     let ub = [9, 12]
         .iter()
-        .filter_map(|ashift| vdev::label::best_uberblock(&*disk, *ashift, u64::MAX))
+        .filter_map(|ashift| vdev::label::best_uberblock(&*disk, *ashift, Txg::MAX))
         .max_by_key(|ub| ub.txg)
         .unwrap();
     let file = File::options().write(true).open(image).unwrap();
@@ -66,7 +67,7 @@ fn tear(image: &Path) -> u64 {
         file.write_all_at(&[0x5a; 512], DATA_START + d.offset())
             .unwrap();
     }
-    ub.txg
+    ub.txg.number()
 }
 
 fn open(dir: &TempDir, options: OpenOptions) -> base::Result<Arc<Pool>> {
@@ -104,14 +105,14 @@ fn the_newest_state_that_is_whole() {
         ..safe.clone()
     };
     let p = open(&dir, look).unwrap();
-    assert!(p.rewound().is_some() && p.synced_txg() >= torn);
+    assert!(p.rewound().is_some() && p.synced_txg() >= Txg::new(torn));
     assert_eq!(comment(&p), "three");
     p.close().unwrap();
 
     // For good: groups to come are numbered after the torn one, whose uberblock is still there.
     let p = open(&dir, safe).unwrap();
     assert_eq!(comment(&p), "three");
-    assert!(p.rewound().is_some() && p.synced_txg() > torn);
+    assert!(p.rewound().is_some() && p.synced_txg() > Txg::new(torn));
     p.set_extra("comment", Some("five"));
     p.sync().unwrap();
     p.export().unwrap();
@@ -132,7 +133,7 @@ fn a_state_by_its_number() {
     p.close().unwrap();
     let back = OpenOptions {
         readonly: true,
-        txg: Some(newest - 3),
+        txg: Some(newest.before(3)),
         ..OpenOptions::default()
     };
     let p = open(&dir, back).unwrap();

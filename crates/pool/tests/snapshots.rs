@@ -1,5 +1,6 @@
 //! What is in a snapshot, whatever else its group does.
 
+use base::Txg;
 use disk::dnode::objset::ObjsetPhys;
 use dsl::{CreateArgs, Dataset};
 use pool::Pool;
@@ -25,7 +26,7 @@ fn before_version_27_the_log_is_emptied_for_a_snapshot_and_nothing_synced_is_los
     for version in [15, 26, 28, 5000] {
         let l = layout(version);
         let (disks, pool) = rig::create(&l, 1);
-        let config = pool.full_config(0, 0, false);
+        let config = pool.full_config(0, Txg::NONE, false);
         let fs = rig::mount(&pool, &l).unwrap();
         let root = fs.zfs.root().unwrap();
         let new = New::file(0o100644, 0);
@@ -69,7 +70,7 @@ fn before_version_27_the_log_is_emptied_for_a_snapshot_and_nothing_synced_is_los
 fn temporary_holds_end_with_the_import_and_take_deferred_snapshots_along() {
     let l = layout(5000);
     let (disks, pool) = rig::create(&l, 1);
-    let config = pool.full_config(0, 0, false);
+    let config = pool.full_config(0, Txg::NONE, false);
     let head = pool.dsl.root_dataset().unwrap();
     let snapshot = |name: &str| {
         let list = vec![(head.clone(), name.to_string())];
@@ -129,7 +130,7 @@ fn a_clone_and_its_snapshot_of_one_group_have_the_same_root() {
         let os = ds.open_objset(pool.write_policy(&ds)?, false)?;
         os.set_zil_header(tx, [0; 192]);
         pool.snapshot_in(tx, &[(ds, "t".into())])?;
-        *out.lock().unwrap() = Some(tx.txg());
+        *out.lock().unwrap() = Some(tx.txg().number());
         Ok(())
     })
     .unwrap();
@@ -137,8 +138,8 @@ fn a_clone_and_its_snapshot_of_one_group_have_the_same_root() {
     let clone = pool.dsl.dataset("tank/c").unwrap();
     let snap = pool.dsl.dataset("tank/c@t").unwrap();
     assert_eq!(snap.phys().bp, clone.phys().bp);
-    assert_eq!(snap.phys().bp.birth(), txg);
-    assert_eq!(snap.phys().creation_txg, txg);
+    assert_eq!(snap.phys().bp.birth(), Txg::new(txg));
+    assert_eq!(snap.phys().creation_txg, Txg::new(txg));
     rig::check(&pool).unwrap();
     drop((clone, snap));
     for name in ["tank/c@t", "tank/c", "tank@s"] {

@@ -1,6 +1,7 @@
 //! A file system under random changes while groups are written, reopened and judged by OpenZFS's
 //! zdb; contents against an in-memory copy.
 
+use base::Txg;
 use disk::feature;
 use pool::{CreateSpec, OpenOptions, Pool, Tunables};
 use std::collections::BTreeMap;
@@ -192,7 +193,7 @@ fn run(kind: GroupKind, n: usize, version: u64, ashift: u32, seed: u64) {
         drop(zfs);
         pool.sync().unwrap();
         pool.close_dataset(ds.object());
-        let config = pool.full_config(0, 0, false);
+        let config = pool.full_config(0, Txg::NONE, false);
         drop(ds);
         if round == 1 {
             pool.export().unwrap();

@@ -93,7 +93,10 @@ fn listed(pool: &Arc<Pool>) -> base::Result<(Vec<String>, Vec<String>)> {
 }
 
 /// Bookmarks as `fs#name` with the txg they mean, and the tags of snapshots that are held.
-type Descent = (BTreeMap<String, u64>, BTreeMap<String, BTreeSet<String>>);
+type Descent = (
+    BTreeMap<String, base::Txg>,
+    BTreeMap<String, BTreeSet<String>>,
+);
 
 fn lineage(pool: &Arc<Pool>, snaps: &[String]) -> base::Result<Descent> {
     let (mut marks, mut holds) = Descent::default();
@@ -365,7 +368,7 @@ pub struct Judge<'a> {
     /// group may be on some devices only.
     pub imported: bool,
     /// The group before the first one of the present import.
-    pub first: u64,
+    pub first: base::Txg,
     pub care: Care,
     /// Disks that may hold anything.
     pub spoilt: &'a BTreeSet<usize>,
@@ -488,7 +491,7 @@ impl Judge<'_> {
         };
         let reach = groups
             .iter()
-            .filter(|t| **t + 2 >= *newest && **t >= self.first);
+            .filter(|t| t.after(2) >= *newest && **t >= self.first);
         for txg in reach {
             let back = import(&image, 1, self.clock, look(Some(*txg)))
                 .map_err(|e| format!("going back from group {newest} to {txg}: {e}"))?;

@@ -318,8 +318,10 @@ impl Generator {
         let change = match below(16) {
             0..=1 => Change::Offline,
             2 => Change::Detach,
-            3..=4 => Change::Attach,
-            5..=6 => Change::Replace(self.any_device()),
+            3 => Change::Attach,
+            4 => Change::AttachInOrder,
+            5 => Change::Replace(self.any_device()),
+            6 => Change::ReplaceInOrder(self.any_device()),
             7..=8 => Change::Online,
             9 if disk >= self.bench.0 => {
                 let fault = match below(4) {

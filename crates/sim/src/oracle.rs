@@ -43,7 +43,7 @@ pub struct Frozen {
     pub hidden: usize,
     pub limits: Limits,
     /// Txg of the snapshot.
-    pub born: u64,
+    pub born: base::Txg,
 }
 
 impl std::fmt::Debug for FsModel {
@@ -107,7 +107,7 @@ impl FsModel {
                 .collect(),
             hidden: self.hidden,
             limits: Limits::new(),
-            born: 0,
+            born: base::Txg::NONE,
         }
     }
 
@@ -384,7 +384,7 @@ pub struct Admin {
     /// Origins of clones, `fs@snapshot`.
     pub origins: BTreeMap<String, String>,
     /// Bookmarks, `fs#name`, and the txg they mean.
-    pub marks: BTreeMap<String, u64>,
+    pub marks: BTreeMap<String, base::Txg>,
     /// Tags by `fs@snapshot`.
     pub holds: BTreeMap<String, BTreeSet<String>>,
 }
@@ -396,7 +396,7 @@ pub struct Seen<'a> {
     /// Snapshots with a look into them.
     pub snaps: &'a [String],
     /// Bookmarks with their txgs.
-    pub marks: BTreeMap<String, u64>,
+    pub marks: BTreeMap<String, base::Txg>,
     /// Tags of held snapshots.
     pub holds: BTreeMap<String, BTreeSet<String>>,
     pub look: &'a dyn Fn(&str, &Frozen) -> Result<(), String>,

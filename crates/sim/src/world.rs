@@ -19,7 +19,7 @@ use crate::op::{Fill, Op};
 use crate::oracle::{Frozen, FsModel, Oracle};
 use crate::owners;
 use crate::rig::{self, is_full, Fs, Layout};
-use base::{Kind, Result};
+use base::{Kind, Result, Txg};
 use dsl::CreateArgs;
 use env_sim::{Event, Journal, ManualClock, MemDisk, SeededRng};
 use lineage::{key, must_exist};
@@ -113,7 +113,7 @@ pub struct World {
     /// Leaves no trace either.
     pub foreign: Option<Arc<Foreign>>,
     /// The group before the first one of the present import.
-    pub first: u64,
+    pub first: Txg,
     /// Events of the journal at which the import after the last cut was over.
     imported: usize,
     /// Snapshots, `fs@snapshot`, whose objects the model numbers as it does those of their file system now: none from before
@@ -177,7 +177,7 @@ impl World {
             more_images: 2,
             extra_images: 0,
             foreign: None,
-            first: 0,
+            first: Txg::NONE,
             imported: 0,
             comparable: BTreeSet::new(),
             content: scans::Content::default(),
@@ -515,7 +515,7 @@ impl World {
         let pos = self.pos();
         let born = match also {
             true => self.born(fs, FIRST)?,
-            false => 0,
+            false => Txg::NONE,
         };
         self.mount(fs)?;
         let hidden = match self.mounted(fs) {

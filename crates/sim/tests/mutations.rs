@@ -588,6 +588,17 @@ fn an_attached_device_that_lacks_a_txg_more_than_it_knows() {
     found(Mutation::AttachedTxgTooFew, &|_| timed(l, lines, 0..1));
 }
 
+/// The scrub behind a rebuild must find nothing to repair.
+#[test]
+fn a_rebuild_that_ends_when_a_part_was_copied() {
+    let l = Layout {
+        bench: 1,
+        ..small_blocks(2)
+    };
+    let lines = "create . a 644\nwrite . a 0 690000 2\nsync\ndevice 2 attach-s\nscan finish";
+    found(Mutation::RebuildEndsEarly, &|_| timed(l, lines, 0..1));
+}
+
 #[test]
 fn a_resilver_that_stores_its_place_while_blocks_wait() {
     let lines = format!("{MISSED}{{}}cut 0 Kept 3\nscan finish");

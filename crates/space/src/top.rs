@@ -132,7 +132,7 @@ impl Top {
                 .flatten()
                 .any(|&(a, _)| a == i as u64);
             // A wholly free metaslab costs nothing to keep.
-            if active || m.allocated == 0 || m.last_used + idle >= now || !m.is_clean() {
+            if active || m.allocated == 0 || m.last_used.after(idle) >= now || !m.is_clean() {
                 continue;
             }
             if let State::Loaded(t) = &m.state {

@@ -1,7 +1,7 @@
 //! The allocator against a naive bitmap: nothing is handed out twice, nothing too early, everything
 //! comes back, and what the space maps would say is what is in memory.
 
-use base::{Kind, RangeSet};
+use base::{Kind, RangeSet, Txg};
 use space::{replay, AllocReq, Class, Extent, Loader, MsHint, SmOp, Space, TopSpec, Unflushed};
 use std::collections::{BTreeMap, HashSet};
 use std::sync::{Arc, Mutex};
@@ -45,7 +45,7 @@ fn take(
     space.alloc(&AllocReq {
         class,
         copies,
-        txg,
+        txg: Txg::new(txg),
         size_on: &|_| size,
         hint: 0,
     })
@@ -57,8 +57,8 @@ fn one(space: &Space, txg: u64, size: u64) -> base::Result<Extent> {
 
 /// Takes the changes and ends the group.
 fn sync(space: &Space, txg: u64) {
-    space.take_changes(txg);
-    space.sync_done(txg).unwrap();
+    space.take_changes(Txg::new(txg));
+    space.sync_done(Txg::new(txg)).unwrap();
 }
 
 #[derive(Clone, Copy, PartialEq, Debug)]
@@ -78,7 +78,7 @@ struct Maps {
 
 impl Maps {
     fn record(&self, space: &Space, txg: u64) {
-        for c in space.take_changes(txg) {
+        for c in space.take_changes(Txg::new(txg)) {
             let mut all = self.ops.lock().unwrap();
             let list = all.entry((c.vdev, c.ms)).or_default();
             for (free, set) in [(false, &c.allocs), (true, &c.frees)] {
@@ -159,7 +159,7 @@ impl Model {
         let r = self.space.alloc(&AllocReq {
             class: Class::Normal,
             copies,
-            txg: self.txg,
+            txg: Txg::new(self.txg),
             size_on: &|_| size,
             hint,
         });
@@ -212,13 +212,15 @@ impl Model {
         let i = self.dice.below(self.live.len() as u64) as usize;
         let e = self.live.swap_remove(i);
         self.space
-            .free(e.vdev, e.offset, e.asize, self.txg)
+            .free(e.vdev, e.offset, e.asize, Txg::new(self.txg))
             .unwrap();
         // Synced so far, then this group, then two more.
         let until = self.synced + 3;
         Self::span(&mut self.cells, &e).fill(Cell::Until(until));
         // A second free is caught and changes nothing.
-        let again = self.space.free(e.vdev, e.offset, e.asize, self.txg);
+        let again = self
+            .space
+            .free(e.vdev, e.offset, e.asize, Txg::new(self.txg));
         assert_eq!(again.unwrap_err().kind, Kind::Damaged);
     }
 
@@ -231,8 +233,8 @@ impl Model {
             }
         }
         self.maps.record(&self.space, self.txg);
-        assert!(!self.space.has_changes(self.txg));
-        self.space.sync_done(self.txg).unwrap();
+        assert!(!self.space.has_changes(Txg::new(self.txg)));
+        self.space.sync_done(Txg::new(self.txg)).unwrap();
         self.synced += 1;
         self.txg += 1;
         self.check();
@@ -280,7 +282,9 @@ fn run(seed: u64, vdevs: u64, unit: u64) {
             9..=10 => {
                 // Alloc that is not used.
                 if let Ok(e) = one(&m.space, m.txg, 4096 * unit) {
-                    m.space.unalloc(e.vdev, e.offset, e.asize, m.txg).unwrap();
+                    m.space
+                        .unalloc(e.vdev, e.offset, e.asize, Txg::new(m.txg))
+                        .unwrap();
                 }
             }
             12 => {
@@ -295,7 +299,7 @@ fn run(seed: u64, vdevs: u64, unit: u64) {
                 m.sync();
                 m.sync();
                 // Everything may leave memory and comes back from the maps.
-                m.space.unload_idle(u64::MAX / 2, 0);
+                m.space.unload_idle(Txg::new(u64::MAX / 2), 0);
             }
             _ => m.alloc(),
         }
@@ -305,7 +309,7 @@ fn run(seed: u64, vdevs: u64, unit: u64) {
     }
     for _ in 0..3 {
         m.maps.record(&m.space, m.txg);
-        m.space.sync_done(m.txg).unwrap();
+        m.space.sync_done(Txg::new(m.txg)).unwrap();
         m.txg += 1;
     }
     let s = m.space.stats();
@@ -342,7 +346,7 @@ fn reuse_waits_for_two_more_groups() {
     assert_eq!(one(&space, 10, 4096).unwrap_err().kind, Kind::NoSpace);
     sync(&space, 10);
     let e = all[77];
-    space.free(e.vdev, e.offset, e.asize, 11).unwrap();
+    space.free(e.vdev, e.offset, e.asize, Txg::new(11)).unwrap();
     for txg in 11..14 {
         assert_eq!(one(&space, txg, 4096).unwrap_err().kind, Kind::NoSpace);
         assert_eq!(space.class_stats(Class::Normal).deferred, 4096);
@@ -360,11 +364,14 @@ fn groups_that_are_not_on_disk_give_nothing_back() {
     sync(&space, 10);
     assert!(!space.is_tight(), "nothing is deferred");
     let e = all[77];
-    space.free(e.vdev, e.offset, e.asize, 11).unwrap();
-    assert_eq!(space.sync_skipped(11).unwrap_err().kind, Kind::Invalid);
+    space.free(e.vdev, e.offset, e.asize, Txg::new(11)).unwrap();
+    assert_eq!(
+        space.sync_skipped(Txg::new(11)).unwrap_err().kind,
+        Kind::Invalid
+    );
     sync(&space, 11);
     for txg in 12..20 {
-        space.sync_skipped(txg).unwrap();
+        space.sync_skipped(Txg::new(txg)).unwrap();
         assert_eq!(one(&space, txg + 1, 4096).unwrap_err().kind, Kind::NoSpace);
     }
     assert!(space.is_tight(), "all that is free is deferred");
@@ -375,9 +382,12 @@ fn groups_that_are_not_on_disk_give_nothing_back() {
     assert_eq!(one(&space, 22, 4096).unwrap(), e);
     // A skipped group is over like any other.
     sync(&space, 22);
-    space.sync_skipped(23).unwrap();
+    space.sync_skipped(Txg::new(23)).unwrap();
     assert_eq!(
-        space.free(e.vdev, e.offset, e.asize, 23).unwrap_err().kind,
+        space
+            .free(e.vdev, e.offset, e.asize, Txg::new(23))
+            .unwrap_err()
+            .kind,
         Kind::Invalid
     );
 }
@@ -389,22 +399,25 @@ fn changes_come_once_and_must_be_taken() {
     let a = one(&space, 5, 8192).unwrap();
     // The next group is open already.
     let b = one(&space, 6, 4096).unwrap();
-    assert_eq!(space.sync_done(5).unwrap_err().kind, Kind::Invalid);
-    let c = space.take_changes(5);
+    assert_eq!(
+        space.sync_done(Txg::new(5)).unwrap_err().kind,
+        Kind::Invalid
+    );
+    let c = space.take_changes(Txg::new(5));
     assert_eq!(c.len(), 1);
     assert_eq!(
         c[0].allocs.iter().collect::<Vec<_>>(),
         [(a.offset, a.offset + 8192)]
     );
-    assert!(space.take_changes(5).is_empty());
+    assert!(space.take_changes(Txg::new(5)).is_empty());
     // Freed in a later pass of the same group: recorded, but not reusable at once.
-    space.unalloc(3, a.offset, 8192, 5).unwrap();
-    let c = space.take_changes(5);
+    space.unalloc(3, a.offset, 8192, Txg::new(5)).unwrap();
+    let c = space.take_changes(Txg::new(5));
     assert!(c[0].allocs.is_empty());
     assert_eq!(c[0].frees.total(), 8192);
-    space.sync_done(5).unwrap();
+    space.sync_done(Txg::new(5)).unwrap();
     assert_eq!(one(&space, 5, 4096).unwrap_err().kind, Kind::Invalid);
-    let c = space.take_changes(6);
+    let c = space.take_changes(Txg::new(6));
     assert_eq!(
         c[0].allocs.iter().collect::<Vec<_>>(),
         [(b.offset, b.offset + 4096)]
@@ -415,9 +428,12 @@ fn changes_come_once_and_must_be_taken() {
 fn claims() {
     let space = Space::new();
     space.add_top(spec(0, 4 << 20, 20)).unwrap();
-    space.claim(0, 1 << 20, 8192, 9).unwrap();
+    space.claim(0, 1 << 20, 8192, Txg::new(9)).unwrap();
     assert_eq!(
-        space.claim(0, (1 << 20) + 4096, 4096, 9).unwrap_err().kind,
+        space
+            .claim(0, (1 << 20) + 4096, 4096, Txg::new(9))
+            .unwrap_err()
+            .kind,
         Kind::Damaged
     );
     assert!(!space.claimable(0, 1 << 20, 4096).unwrap());
@@ -432,10 +448,16 @@ fn claims() {
         (0, u64::MAX - 4095, 4096),
         (0, 1 << 62, 1 << 62),
     ] {
-        assert_eq!(space.claim(v, off, len, 9).unwrap_err().kind, Kind::Damaged);
-        assert_eq!(space.free(v, off, len, 9).unwrap_err().kind, Kind::Damaged);
+        assert_eq!(
+            space.claim(v, off, len, Txg::new(9)).unwrap_err().kind,
+            Kind::Damaged
+        );
+        assert_eq!(
+            space.free(v, off, len, Txg::new(9)).unwrap_err().kind,
+            Kind::Damaged
+        );
     }
-    let c = space.take_changes(9);
+    let c = space.take_changes(Txg::new(9));
     assert_eq!((c.len(), c[0].ms, c[0].allocs.total()), (1, 1, 8192));
 }
 
@@ -451,7 +473,7 @@ fn streams_are_sequential() {
                 .alloc(&AllocReq {
                     class: Class::Normal,
                     copies: 1,
-                    txg: 4,
+                    txg: Txg::new(4),
                     size_on: &|_| size,
                     hint,
                 })
@@ -580,7 +602,7 @@ fn embedded_log() {
         n += 1;
     }
     assert_eq!(n, 79);
-    space.free(0, log.offset, log.asize, 4).unwrap();
+    space.free(0, log.offset, log.asize, Txg::new(4)).unwrap();
     assert_eq!(space.stats().embedded_log.deferred, 4096);
     for t in 4..7 {
         sync(&space, t);
@@ -633,7 +655,7 @@ fn lazy_loading() {
     assert_eq!(*lazy.0.lock().unwrap(), [7, 9]);
     assert_eq!(space.load_errors().len(), 1);
     // Frees of metaslabs that are not read need no reading.
-    space.free(0, 3 << 33, 1 << 20, 4).unwrap();
+    space.free(0, 3 << 33, 1 << 20, Txg::new(4)).unwrap();
     assert_eq!(space.histogram(0, 3).unwrap()[8], 2);
     assert_eq!(lazy.0.lock().unwrap().len(), 2);
     sync(&space, 4);
@@ -649,13 +671,13 @@ fn lazy_loading() {
     space.set_loader(Some(Arc::new(AllFree)));
     space.ensure_loaded(0, 3).unwrap();
     assert_eq!(
-        space.claim(0, 3 << 33, 4096, 5).unwrap_err().kind,
+        space.claim(0, 3 << 33, 4096, Txg::new(5)).unwrap_err().kind,
         Kind::Damaged
     );
     assert_eq!(space.free_ranges(0, 3).unwrap().total(), 1 << 20);
     sync(&space, 5);
     sync(&space, 6);
-    space.claim(0, 3 << 33, 4096, 7).unwrap();
+    space.claim(0, 3 << 33, 4096, Txg::new(7)).unwrap();
 }
 
 /// A stale histogram must not turn space into ENOSPC.
@@ -688,7 +710,7 @@ fn fragmented_space_is_used_up() {
     space.add_top(spec(0, 4 << 20, 20)).unwrap();
     let all: Vec<Extent> = (0..1024).map(|_| one(&space, 4, 4096).unwrap()).collect();
     for e in all.iter().filter(|e| (e.offset >> 12) % 2 == 0) {
-        space.free(0, e.offset, 4096, 4).unwrap();
+        space.free(0, e.offset, 4096, Txg::new(4)).unwrap();
     }
     for t in 4..7 {
         sync(&space, t);
@@ -767,15 +789,23 @@ fn through_the_codec() {
             }
             if dice.below(3) > 0 && !live.is_empty() {
                 let e = live.swap_remove(dice.below(live.len() as u64) as usize);
-                space.free(5, e.offset, e.asize, txg).unwrap();
+                space.free(5, e.offset, e.asize, Txg::new(txg)).unwrap();
             }
         }
-        let c = space.take_changes(txg);
+        let c = space.take_changes(Txg::new(txg));
         for c in c.iter().filter(|c| c.ms == 2) {
-            write_map(&mut own, (&c.allocs, &c.frees), 2 << 20, 12, 1, txg).unwrap();
+            write_map(
+                &mut own,
+                (&c.allocs, &c.frees),
+                2 << 20,
+                12,
+                1,
+                Txg::new(txg),
+            )
+            .unwrap();
         }
-        write_log(&mut log, &c, 1, txg).unwrap();
-        space.sync_done(txg).unwrap();
+        write_log(&mut log, &c, 1, Txg::new(txg)).unwrap();
+        space.sync_done(Txg::new(txg)).unwrap();
     }
     let (s, e) = space.metaslab_bounds(5, 2).unwrap();
     let want = space.free_ranges(5, 2).unwrap();
@@ -795,7 +825,7 @@ fn through_the_codec() {
     assert_eq!(free, want);
     assert_eq!(u.net() as u64, (1 << 20) - want.total());
     let mut w = Writer::new(4096, 0, true);
-    write_condensed(&mut w, (s, e), &want, 12, 1, 60).unwrap();
+    write_condensed(&mut w, (s, e), &want, 12, 1, Txg::new(60)).unwrap();
     let short = w.finish();
     assert!(short.len() < bytes.len());
     assert_eq!(replay(s, e, map_ops(&short, 12, s)).unwrap(), want);
@@ -818,7 +848,7 @@ fn threads() {
                     let req = AllocReq {
                         class: Class::Normal,
                         copies: 1 + i % 2,
-                        txg: 4,
+                        txg: Txg::new(4),
                         size_on: &|_| 4096 * (1 + (i as u64 % 7)),
                         hint: t,
                     };

@@ -45,8 +45,6 @@ pub struct Rules {
     pub spill_known: bool,
     /// The stream has all objects: others go at its end.
     pub full: bool,
-    /// The target keeps its smaller blocks although the stream has large ones.
-    pub keep_block_size: bool,
     /// Embedded blocks may be stored as such.
     pub embedded: bool,
     /// Blocks come encrypted, and are stored as they come.
@@ -262,7 +260,7 @@ impl Applier {
         };
         if let Some(dn) = there {
             let info = dn.info();
-            if self.keeps_blocks(&dn, &new)? {
+            if self.keeps_blocks(&dn, &new) {
                 new.block_size = info.block_size;
             }
             let tx = self.os.tx(Need::bytes(OVERHEAD))?;
@@ -282,11 +280,12 @@ impl Applier {
         self.make(r.object, &new, bytes)
     }
 
-    /// Whether an object keeps its blocks although the stream has larger ones: the same file, of which
-    /// earlier streams split the blocks.
-    fn keeps_blocks(&self, dn: &Dnode, new: &NewObject) -> Result<bool> {
-        if !self.rules.keep_block_size {
-            return Ok(false);
+    /// Whether a file keeps its blocks although the stream has larger ones: a stream without large blocks brought them in
+    /// pieces, and this one has only what changed since. Of all other objects a stream has every block if their size has
+    /// changed.
+    fn keeps_blocks(&self, dn: &Dnode, new: &NewObject) -> bool {
+        if self.rules.raw || self.rules.full {
+            return false;
         }
         let info = dn.info();
         let generation = |ty: ObjType, b: &[u8]| match ty {
@@ -298,9 +297,12 @@ impl Applier {
             _ => None,
         };
         let old = dn.with_bonus(|b| generation(info.bonus_type, b));
-        Ok(new.block_size > info.block_size
+        new.obj_type == ObjType::PLAIN_FILE_CONTENTS
+            && info.obj_type == ObjType::PLAIN_FILE_CONTENTS
+            && info.block_size == OLD_MAX_BLOCK
+            && new.block_size > OLD_MAX_BLOCK
             && old.is_some()
-            && old == generation(new.bonus_type, &new.bonus))
+            && old == generation(new.bonus_type, &new.bonus)
     }
 
     /// Makes an object under its number; what is in its place goes before.

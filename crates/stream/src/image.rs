@@ -4,7 +4,7 @@
 use crate::Reader;
 use base::{bail, Result};
 use disk::stream::{record_flag, Object, Record};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// The objects of a snapshot.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -22,6 +22,36 @@ struct Content {
     spill: Option<Vec<u8>>,
 }
 
+impl Content {
+    fn difference(&self, other: &Content) -> String {
+        if self.record != other.record {
+            return format!("{:?}, not {:?}", other.record, self.record);
+        }
+        let bonus = if self.bonus != other.bonus {
+            "its bonus "
+        } else {
+            ""
+        };
+        let spill = if self.spill != other.spill {
+            "its spill block "
+        } else {
+            ""
+        };
+        let offsets: BTreeSet<u64> = self
+            .blocks
+            .keys()
+            .chain(other.blocks.keys())
+            .copied()
+            .collect();
+        let blocks: Vec<u64> = offsets
+            .into_iter()
+            .filter(|o| self.blocks.get(o) != other.blocks.get(o))
+            .take(10)
+            .collect();
+        format!("{bonus}{spill}blocks at {blocks:?}")
+    }
+}
+
 impl Image {
     /// Objects there are.
     pub fn len(&self) -> usize {
@@ -31,6 +61,23 @@ impl Image {
     /// Whether there is nothing.
     pub fn is_empty(&self) -> bool {
         self.objects.is_empty()
+    }
+
+    /// What differs from another image, in words; at most ten.
+    pub fn differences(&self, other: &Image) -> Vec<String> {
+        let numbers: BTreeSet<u64> = self
+            .objects
+            .keys()
+            .chain(other.objects.keys())
+            .copied()
+            .collect();
+        let of = |o: u64| match (self.objects.get(&o), other.objects.get(&o)) {
+            (Some(a), Some(b)) if a == b => None,
+            (Some(a), Some(b)) => Some(format!("object {o}: {}", a.difference(b))),
+            (Some(_), None) => Some(format!("object {o} is missing")),
+            _ => Some(format!("object {o} should not be there")),
+        };
+        numbers.into_iter().filter_map(of).take(10).collect()
     }
 
     /// Applies the stream of one snapshot, as [`crate::send::send`] writes it without options.

@@ -336,3 +336,269 @@ fn forged_tokens_send_nothing() {
         "{code:?}, {sent} bytes: {err}"
     );
 }
+
+/// Status 1, words that begin so, and everything is as it was.
+fn refused_with(b: &Bad, args: &[&str], stream: &Path, begin: &str, within: &str) {
+    let before = b.all();
+    let (code, err) = b.receive(args, stream);
+    assert_eq!(code, Some(1), "{args:?}: {err}");
+    let fits = err.starts_with(begin) && err.contains(within);
+    assert!(fits, "{args:?}: {err}, not {begin} … {within}");
+    assert_eq!(b.all(), before, "{args:?}");
+}
+
+#[test]
+fn names_in_streams_that_are_not_allowed_are_refused() {
+    let Some(b) = Bad::new("bad-names", &["src", "dst"]) else {
+        return;
+    };
+    let rig = &b.rig;
+    rig.zfs(&["create", "src/a"]);
+    fs::write(rig.mnt().join("src/a/file"), Dice::new(1).bytes(50_000)).unwrap();
+    rig.zfs(&["snapshot", "src/a@1"]);
+    let full = b.send(&["src/a@1"]);
+    let named = b.home.join("named");
+    let write = |name: &str| {
+        let bytes = with_begin(&full, |b| b.to_name = name.as_bytes().to_vec());
+        fs::write(&named, bytes).unwrap();
+    };
+    for name in [
+        "src/a%b@1",
+        "src//b@1",
+        "src/a b/../c@1",
+        "src/..@1",
+        "src/a@",
+        "src/a@b@c",
+        "src/a@b/c",
+        "src/a",
+        "@1",
+        "src/a@%recv",
+        "src/%recv@1",
+        "src/$ORIGIN@1",
+    ] {
+        write(name);
+        refused_with(&b, &["-d", "dst"], &named, "cannot receive", "");
+        // The last element alone may be a name.
+        if !["src//b@1", "src/a b/../c@1"].contains(&name) {
+            refused_with(&b, &["-e", "dst"], &named, "cannot receive", "");
+        }
+    }
+    // Allowed there, too long here.
+    rig.zfs(&["create", "dst/below"]);
+    write(&format!("src/{}@1", "n".repeat(249)));
+    refused_with(&b, &["-d", "dst/below"], &named, "cannot receive", "");
+    // Given on the command line the target counts, with the snapshot's name of the stream.
+    for name in ["src/a@b@c", "src/a@b/c", "src/a@%x", "src/a@"] {
+        write(name);
+        refused_with(&b, &["dst/x"], &named, "cannot receive", "");
+    }
+    // And all of it, where the snapshot has a name on the command line.
+    write("src/a%b@1");
+    b.good(&["-u", "dst/x@named"], &named);
+    assert_eq!(rig.get("guid", "dst/x@named"), rig.get("guid", "src/a@1"));
+}
+
+#[test]
+fn streams_of_another_kind_than_the_target_are_refused() {
+    let Some(b) = Bad::new("bad-kinds", &["src", "dst"]) else {
+        return;
+    };
+    let rig = &b.rig;
+    let new = "cannot receive new filesystem stream";
+    let more = "cannot receive incremental stream";
+    let key = b.home.join("key");
+    fs::write(&key, [1; 32]).unwrap();
+    let location = format!("keylocation=file://{}", key.display());
+    let sealed = [
+        "-o",
+        "encryption=on",
+        "-o",
+        "keyformat=raw",
+        "-o",
+        &location,
+    ];
+    rig.zfs(&["create", "src/a"]);
+    rig.zfs(&[&["create"], &sealed[..], &["src/e"]].concat());
+    rig.zfs(&[&["create"], &sealed[..], &["dst/locked"]].concat());
+    for step in 1..=2 {
+        for fs in ["src/a", "src/e"] {
+            let bytes = Dice::new(step).bytes(90_000);
+            fs::write(rig.mnt().join(fs).join("file"), bytes).unwrap();
+            rig.zfs(&["snapshot", &format!("{fs}@{step}")]);
+        }
+    }
+    let full = b.send(&["src/a@1"]);
+    let raw = b.send(&["-w", "src/e@1"]);
+    let raw_more = b.send(&["-w", "-i", "@1", "src/e@2"]);
+    let open_more = b.send(&["-i", "@1", "src/e@2"]);
+    let open = b.send(&["src/e@1"]);
+    let forged = b.home.join("forged");
+
+    // Raw onto what is not encrypted, and the other way round.
+    b.good(&["-u", "dst/open"], &open);
+    refused_with(
+        &b,
+        &["dst/open"],
+        &raw_more,
+        more,
+        "raw receive on top of existing unencrypted",
+    );
+    b.good(&["-u", "dst/raw"], &raw);
+    refused_with(&b, &["dst/raw"], &open_more, more, "key must be loaded");
+    rig.zfs(&["unmount", "dst/locked"]);
+    rig.zfs(&["unload-key", "dst/locked"]);
+    refused_with(&b, &["dst/locked/x"], &full, new, "key must be loaded");
+    rig.zfs(&["create", "dst/there"]);
+    refused_with(&b, &["-F", "dst/locked"], &full, new, "");
+    refused_with(&b, &["-F", "dst"], &raw, new, "");
+    // A volume's stream onto a file system, one of no known kind, one that ends as another.
+    let volume = with_begin(&full, |b| b.objset_type = 3);
+    fs::write(&forged, volume).unwrap();
+    refused_with(&b, &["-F", "dst/there"], &forged, new, "of another type");
+    for kind in [0, 1, 4, 77] {
+        fs::write(&forged, with_begin(&full, |b| b.objset_type = kind)).unwrap();
+        refused_with(&b, &["dst/x"], &forged, "cannot receive", "invalid");
+    }
+    fs::write(&forged, with_begin(&full, |b| b.to_guid ^= 1)).unwrap();
+    refused_with(&b, &["dst/x"], &forged, new, "");
+    // Below what is no file system's place.
+    refused_with(&b, &["dst/there@x/y"], &full, "cannot receive", "");
+    // A file system that is read-only for its users takes streams.
+    rig.zfs(&["set", "readonly=on", "dst/there"]);
+    b.good(&["-u", "dst/there/x"], &full);
+    let to_2 = b.send(&["-i", "@1", "src/a@2"]);
+    b.good(&["dst/there/x"], &to_2);
+    rig.zpool(&["export", "dst"]);
+    rig.zdb_check("dst");
+}
+
+#[test]
+fn streams_beyond_limits_are_refused_and_change_nothing() {
+    if !system_tests::is_root() {
+        eprintln!("skipped: limits bind those to whom root has delegated");
+        return;
+    }
+    let Some(b) = Bad::new("bad-limits", &["src", "dst"]) else {
+        return;
+    };
+    let rig = &b.rig;
+    rig.zfs(&["create", "src/a"]);
+    for step in 1..=2 {
+        let bytes = Dice::new(step).bytes(90_000);
+        fs::write(rig.mnt().join("src/a/file"), bytes).unwrap();
+        rig.zfs(&["snapshot", &format!("src/a@{step}")]);
+    }
+    let full = b.send(&["src/a@1"]);
+    let more = b.send(&["-i", "@1", "src/a@2"]);
+    rig.zfs(&["create", "dst/u"]);
+    rig.zfs(&["allow", "-u", "65534", "receive,create,mount", "dst/u"]);
+    let nobody = |args: &[&str], stream: &Path| {
+        let before = b.all();
+        let out = rig
+            .command_as(Some(65_534), "zfs", &[&["receive", "-u"], args].concat())
+            .stdin(File::open(stream).unwrap())
+            .stderr(Stdio::piped())
+            .output()
+            .unwrap();
+        let err = String::from_utf8_lossy(&out.stderr).trim_end().to_string();
+        (out.status.code(), err, before == b.all())
+    };
+    rig.zfs(&["set", "filesystem_limit=1", "dst/u"]);
+    let (code, err, _) = nobody(&["dst/u/one"], &full);
+    assert_eq!(code, Some(0), "{err}");
+    let (code, err, same) = nobody(&["dst/u/two"], &full);
+    assert!(code == Some(1) && same, "{code:?}: {err}");
+    assert!(
+        err.starts_with("cannot receive new filesystem stream: "),
+        "{err}"
+    );
+    assert!(err.contains("filesystem_limit of 1 reached"), "{err}");
+    rig.zfs(&["set", "snapshot_limit=1", "dst/u"]);
+    let (code, err, same) = nobody(&["dst/u/one"], &more);
+    assert!(code == Some(1) && same, "{code:?}: {err}");
+    assert!(
+        err.starts_with("cannot receive incremental stream: "),
+        "{err}"
+    );
+    assert!(err.contains("snapshot_limit of 1 reached"), "{err}");
+    // Who is not bound by limits goes beyond them.
+    b.good(&["-u", "dst/u/one"], &more);
+    b.good(&["-u", "dst/u/two"], &full);
+    rig.zpool(&["export", "dst"]);
+    rig.zdb_check("dst");
+}
+
+#[test]
+fn a_stream_that_does_not_go_on_where_the_one_before_ended_is_refused() {
+    let Some(b) = Bad::new("bad-resume", &["src", "dst"]) else {
+        return;
+    };
+    let rig = &b.rig;
+    rig.zfs(&["create", "-o", "compression=off", "src/a"]);
+    let file = rig.mnt().join("src/a/file");
+    let mut dice = Dice::new(4);
+    let content: Vec<u8> = (0..1 << 19)
+        .flat_map(|_| dice.draw().to_le_bytes())
+        .collect();
+    fs::write(&file, &content).unwrap();
+    rig.zfs(&["snapshot", "src/a@1"]);
+    fs::write(&file, &content[..3_000_000]).unwrap();
+    rig.zfs(&["snapshot", "src/a@2"]);
+    let (full, other) = (b.send(&["src/a@1"]), b.send(&["src/a@2"]));
+    let part = b.home.join("part");
+    let whole = fs::read(&full).unwrap();
+    fs::write(&part, &whole[..whole.len() / 2]).unwrap();
+    let (code, err) = b.receive(&["-s", "dst/x"], &part);
+    assert_eq!(code, Some(1));
+    let said = "Partially received snapshot is saved.\nA resuming stream can be generated on the sending system by running:\n    zfs send -t ";
+    assert!(err.contains(said), "{err}");
+    let text = rig.get("receive_resume_token", "dst/x");
+    let token = stream::ResumeToken::decode(&text).unwrap();
+    assert!(token.offset > 1 << 20, "{token:?}");
+    let resumed = |change: &dyn Fn(&mut stream::ResumeToken)| {
+        let mut t = token.clone();
+        change(&mut t);
+        let path = b.home.join("resumed");
+        let mut c = rig.command("zfs", &["send", "-t", &t.encode()]);
+        let status = c.stdout(File::create(&path).unwrap()).status().unwrap();
+        assert!(status.success());
+        path
+    };
+    let new = "cannot receive new filesystem stream";
+    let more = "cannot receive incremental stream";
+    // Neither behind nor before, nor for another snapshot, nor where nothing was begun.
+    let block = 131_072;
+    for by in [block, 4 * block] {
+        let late = resumed(&|t| t.offset += by);
+        refused_with(&b, &["-s", "dst/x"], &late, more, "does not continue");
+        let early = resumed(&|t| t.offset -= by);
+        refused_with(&b, &["-s", "dst/x"], &early, more, "does not continue");
+    }
+    let guid: u64 = rig.get("guid", "src/a@2").parse().unwrap();
+    let second = resumed(&|t| (t.to_guid, t.to_name) = (guid, "src/a@2".into()));
+    refused_with(&b, &["-s", "dst/x"], &second, more, "does not continue");
+    let right = resumed(&|_| {});
+    refused_with(
+        &b,
+        &["-s", "dst/y"],
+        &right,
+        more,
+        "no resumable receive state",
+    );
+    // Nor one from the beginning, before the first is given up.
+    for stream in [&full, &other] {
+        refused_with(
+            &b,
+            &["-s", "dst/x"],
+            stream,
+            new,
+            "partially-complete state",
+        );
+    }
+    b.good(&["-s", "-u", "dst/x"], &resumed(&|_| {}));
+    assert_eq!(rig.get("guid", "dst/x@1"), rig.get("guid", "src/a@1"));
+    rig.zfs(&["mount", "dst/x"]);
+    assert!(fs::read(rig.mnt().join("dst/x/file")).unwrap() == content);
+    rig.zpool(&["export", "dst"]);
+    rig.zdb_check("dst");
+}

@@ -308,3 +308,111 @@ fn ours_sent_is_received_by_theirs() {
     old.stop().unwrap();
     rig.stop();
 }
+
+/// What the old one sends, in full and as increments, with snapshots in between and as a tree, is received here; what is sent back
+/// goes on from there.
+#[test]
+fn theirs_sent_is_received_by_ours_and_goes_back() {
+    let _alone = ALONE.acquire();
+    let Some(mut rig) = Rig::as_root("send-from-old") else {
+        return;
+    };
+    let Some(old) = or_skip(OldZfsFuse::start()) else {
+        return;
+    };
+    let disks = rig.images(2, 256 << 20);
+    let (ours, theirs) = (rig.mnt().join("ours"), rig.mnt().join("theirs"));
+    let (at, to) = (ours.to_str().unwrap(), theirs.to_str().unwrap());
+    old.zpool(&["create", "-o", "version=23", "-m", to, "oldtank", &disks[0]])
+        .unwrap();
+    for fs in ["oldtank/a", "oldtank/a/b"] {
+        old.zfs(&["create", fs]).unwrap();
+    }
+    tree::write(&old.outside(to).join("a"), 60, 40, KINDS).unwrap();
+    tree::write(&old.outside(to).join("a/b"), 20, 41, KINDS).unwrap();
+    old.zfs(&["snapshot", "-r", "oldtank/a@1"]).unwrap();
+    let change = |n: u64| {
+        old.sh(&format!(
+            "cd {to}/a; seq {n}00000 >grown; seq {n}0000 >shrunk; truncate -s {n}00 shrunk; rm -rf many; mkdir many; \
+             for i in $(seq {n} 2 200); do echo $i >many/$i; done; seq 90000 | dd of=holes bs=1k seek={n}000 2>&1; \
+             mv b/many b/moved{n} 2>&1 || true; mkdir -p b/many; echo {n} >b/many/x"
+        ))
+        .unwrap();
+        old.zfs(&["snapshot", "-r", &format!("oldtank/a@{n}")])
+            .unwrap();
+    };
+    change(2);
+    change(3);
+    rig.start();
+    rig.zpool(&["create", "-o", "version=23", "-m", at, "tank", &disks[1]]);
+    let file = rig.path().join("stream");
+    let receive = |send: &[&str], receive: &[&str]| {
+        let mut c = old.command("zfs");
+        let out = std::fs::File::create(&file).unwrap();
+        let sent = c.arg("send").args(send).stdout(out).status().unwrap();
+        assert!(sent.success(), "{send:?}");
+        let mut c = rig.command("zfs", &[&["receive"], receive].concat());
+        let out = c
+            .stdin(std::fs::File::open(&file).unwrap())
+            .output()
+            .unwrap();
+        let err = String::from_utf8_lossy(&out.stderr).into_owned();
+        assert!(out.status.success(), "{send:?}: {err}");
+    };
+    receive(&["oldtank/a@1"], &["tank/one"]);
+    receive(&["-i", "@1", "oldtank/a@2"], &["tank/one"]);
+    receive(&["-i", "@2", "oldtank/a@3"], &["tank/one"]);
+    receive(&["oldtank/a@1"], &["tank/all"]);
+    receive(&["-I", "@1", "oldtank/a@3"], &["tank/all"]);
+    receive(&["-R", "oldtank/a@2"], &["-d", "tank"]);
+    receive(&["-R", "-I", "@2", "oldtank/a@3"], &["-F", "-d", "tank"]);
+    let without = |d: Description, below: &str| -> Description {
+        let own = |(p, _): &(std::path::PathBuf, String)| !p.starts_with(below);
+        d.into_iter().filter(own).collect()
+    };
+    let sent = tree::describe(&old.outside(&format!("{to}/a"))).unwrap();
+    // The other file system below is a folder with another owner's numbers, or none.
+    for fs in ["one", "all"] {
+        let got = tree::describe(&ours.join(fs)).unwrap();
+        let what = format!("theirs, received by ours into {fs}");
+        assert_same(&without(sent.clone(), "b"), &without(got, "b"), &what);
+    }
+    let got = tree::describe(&ours.join("a")).unwrap();
+    assert_same(&sent, &got, "their tree, received by ours");
+    for (snap, fs) in [("2", "one"), ("2", "all"), ("2", "a"), ("1", "a/b")] {
+        assert!(rig
+            .get("creation", &format!("tank/{fs}@{snap}"))
+            .parse::<u64>()
+            .is_ok());
+    }
+
+    // Back: an increment of ours onto what is there.
+    rig.sh(&format!(
+        "cd {at}/one; seq 70000 >ours; rm -rf many; truncate -s 5000 grown"
+    ));
+    rig.zfs(&["snapshot", "tank/one@4"]);
+    let mut c = rig.command("zfs", &["send", "-i", "@3", "tank/one@4"]);
+    let out = std::fs::File::create(&file).unwrap();
+    assert!(c.stdout(out).status().unwrap().success());
+    let mut c = old.command("zfs");
+    c.args(["receive", "-F", "oldtank/a"]);
+    let out = c
+        .stdin(std::fs::File::open(&file).unwrap())
+        .output()
+        .unwrap();
+    let err = String::from_utf8_lossy(&out.stderr).into_owned();
+    assert!(out.status.success(), "{err}");
+    let sent = tree::describe(&ours.join("one")).unwrap();
+    let got = tree::describe(&old.outside(&format!("{to}/a"))).unwrap();
+    assert_same(
+        &without(sent, "b"),
+        &without(got, "b"),
+        "ours, received by theirs",
+    );
+    old.zpool(&["export", "oldtank"]).unwrap();
+    rig.zpool(&["export", "tank"]);
+    rig.zdb_check("tank");
+    rig.zdb_check("oldtank");
+    old.stop().unwrap();
+    rig.stop();
+}

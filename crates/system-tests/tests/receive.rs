@@ -582,3 +582,143 @@ fn a_tree_whose_top_is_a_clone_of_its_own_child_is_replicated() {
     rig.zpool(&["export", "tank"]);
     rig.zdb_check("tank");
 }
+
+/// A file whose blocks were split by a stream without `-L` keeps them, and all that they hold, when later increments have its blocks
+/// whole; a folder that grows meanwhile has all its names.
+#[test]
+fn increments_with_large_blocks_go_on_from_split_ones() {
+    let Some(mut rig) = Rig::new("receive-split") else {
+        return;
+    };
+    let disk = rig.image("disk", 512 << 20);
+    rig.start();
+    let at = rig.mnt().join("tank");
+    rig.zpool(&["create", "-m", at.to_str().unwrap(), "tank", &disk]);
+    rig.zfs(&["create", "-o", "recordsize=1M", "tank/a"]);
+    let mut dice = system_tests::Dice::new(8);
+    let mut content = vec![0; 5 << 20];
+    (0..content.len()).for_each(|i| content[i] = dice.draw() as u8);
+    let file = at.join("a/file");
+    fs::write(&file, &content).unwrap();
+    fs::write(at.join("a/grows"), &content[..100_000]).unwrap();
+    let step = |n: u64, options: &[&str]| {
+        let (to, from) = (format!("tank/a@{n}"), format!("@{}", n - 1));
+        rig.zfs(&["snapshot", &to]);
+        let mut args = [&["send"], options].concat();
+        if n > 1 {
+            args.extend(["-i", &from]);
+        }
+        args.push(&to);
+        let path = rig.path().join("home/stream");
+        let mut c = rig.command("zfs", &args);
+        let sent = c.stdout(File::create(&path).unwrap()).status().unwrap();
+        assert!(sent.success(), "{args:?}");
+        let out = receive(&rig, &["-o", "atime=off", "tank/b"], &path);
+        let err = String::from_utf8_lossy(&out.stderr);
+        assert!(out.status.success(), "{args:?}: {err}");
+        let same = |name: &str| {
+            let of = |fs: &str| fs::read(at.join(fs).join(name)).unwrap();
+            assert!(of("a") == of("b"), "{name} after {n}");
+        };
+        ["file", "grows"].iter().for_each(|n| same(n));
+        let names = |fs: &str| {
+            let list = fs::read_dir(at.join(fs)).unwrap();
+            let mut names: Vec<_> = list.map(|e| e.unwrap().file_name()).collect();
+            names.sort();
+            names
+        };
+        assert_eq!(names("a"), names("b"), "after {n}");
+    };
+    let put = |offset: usize, bytes: &[u8]| {
+        use std::os::unix::fs::FileExt;
+        let f = File::options().write(true).open(&file).unwrap();
+        f.write_all_at(bytes, offset as u64).unwrap();
+        f.sync_all().unwrap();
+    };
+    step(1, &[]);
+    for n in 2..=5u64 {
+        put(n as usize * 900_000, b"changed");
+        for i in 0..200 {
+            fs::write(at.join(format!("a/name-{n}-{i:0>40}")), b"").unwrap();
+        }
+        let mut grows = File::options()
+            .append(true)
+            .open(at.join("a/grows"))
+            .unwrap();
+        grows.write_all(&content[..90_000 * n as usize]).unwrap();
+        drop(grows);
+        step(n, [&["-L"], &["-Lec"]][n as usize % 2]);
+    }
+    rig.zpool(&["export", "tank"]);
+    rig.zdb_check("tank");
+}
+
+/// What a raw increment says of the end of an object takes what was behind it along: nothing else finds it, and the object would not be
+/// what was authenticated.
+#[test]
+fn raw_increments_follow_files_that_shrink_and_grow() {
+    let Some(mut rig) = Rig::new("receive-raw-ends") else {
+        return;
+    };
+    let disk = rig.image("disk", 512 << 20);
+    rig.start();
+    let at = rig.mnt().join("tank");
+    rig.zpool(&["create", "-m", at.to_str().unwrap(), "tank", &disk]);
+    let key = rig.path().join("home/key");
+    fs::write(&key, [3; 32]).unwrap();
+    let location = format!("keylocation=file://{}", key.display());
+    let sealed = [
+        "-o",
+        "encryption=on",
+        "-o",
+        "keyformat=raw",
+        "-o",
+        &location,
+    ];
+    rig.zfs(&[&["create"], &sealed[..], &["tank/a"]].concat());
+    let mut dice = system_tests::Dice::new(2);
+    let lengths = [700_000, 100_000, 0, 3_000_000, 131_073, 131_072, 1];
+    for (n, len) in lengths.iter().enumerate() {
+        for name in ["cut", "anew"] {
+            let path = at.join("a").join(name);
+            let mut f = File::options()
+                .create(true)
+                .truncate(name == "anew")
+                .write(true)
+                .open(&path)
+                .unwrap();
+            let had = f.metadata().unwrap().len();
+            f.set_len(*len).unwrap();
+            if had < *len {
+                f.write_all(&dice.bytes(*len as usize)).unwrap();
+            }
+        }
+        let (to, from) = (format!("tank/a@{n}"), format!("@{}", n.max(1) - 1));
+        rig.zfs(&["snapshot", &to]);
+        let args = match n {
+            0 => vec!["send", "-w", &to],
+            _ => vec!["send", "-w", "-i", &from, &to],
+        };
+        let path = rig.path().join("home/stream");
+        let mut c = rig.command("zfs", &args);
+        let sent = c.stdout(File::create(&path).unwrap()).status().unwrap();
+        assert!(sent.success(), "{args:?}");
+        let out = receive(&rig, &["-u", "tank/b"], &path);
+        let err = String::from_utf8_lossy(&out.stderr);
+        assert!(out.status.success(), "{args:?}: {err}");
+    }
+    let key = format!("file://{}", key.display());
+    rig.zfs(&["load-key", "-L", &key, "tank/b"]);
+    rig.zfs(&["mount", "tank/b"]);
+    for n in 0..lengths.len() {
+        for name in ["cut", "anew"] {
+            let of = |fs: &str| {
+                let snap = at.join(fs).join(".zfs/snapshot").join(n.to_string());
+                fs::read(snap.join(name)).unwrap()
+            };
+            assert!(of("a") == of("b"), "{name} of @{n}");
+        }
+    }
+    rig.zpool(&["export", "tank"]);
+    rig.zdb_check("tank");
+}

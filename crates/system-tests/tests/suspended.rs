@@ -402,6 +402,9 @@ fn a_pool_on_a_full_host_goes_on_when_there_is_room() {
     until("it is suspended", || health() == "SUSPENDED\n");
     let status = rig.soon(SOON, "zpool", &["status", "tank"]).ok();
     assert!(status.contains("No space left"), "{status}");
+    // The device is named once.
+    let twice = format!("{image}: {image}: ");
+    assert!(!status.contains(&twice), "{status}");
     // So many failed transfers put a device out of use; but it is the host that has failed.
     until("there are ten errors", || {
         let status = rig.soon(SOON, "zpool", &["status", "-p", "tank"]).ok();

@@ -145,7 +145,7 @@ fn complaints_of_zfs(rig: &Rig) {
     rig.zfs(&["hold", "keep", "tank/a@s"]);
     for args in [&["destroy", "tank/a@s"][..], &["destroy", "-r", "tank/a"]] {
         let said = zfs(args, 1);
-        let want = "'tank/a@s': it's being held. Run 'zfs holds -r tank/a@s' to see holders.";
+        let want = "tank/a@s: it's being held. Run 'zfs holds -r tank/a@s' to see holders.";
         assert!(said.contains(want), "{said}");
     }
     rig.zfs(&["release", "keep", "tank/a@s"]);

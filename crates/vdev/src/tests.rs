@@ -47,7 +47,7 @@ fn stripe(n: usize) -> Rig {
 fn rig_of(n: usize, specs: &[TopSpec], ashift: u32) -> Rig {
     let (env, mem) = mem_env(n as u64 * 100 + u64::from(ashift));
     let disks = (0..n).map(|i| mem.add(&format!("/d{i}"), SIZE)).collect();
-    let tree = VdevTree::create(env.clone(), 77, specs, 4).unwrap();
+    let tree = VdevTree::create(env.clone(), 77, specs, Txg::new(4)).unwrap();
     Rig {
         tree,
         env,
@@ -114,7 +114,7 @@ impl Rig {
             version: 5000,
             txg,
             guid_sum: self.tree.guid_sum(),
-            timestamp: 1000 + txg,
+            timestamp: 1000 + txg.number(),
             ..Uberblock::default()
         };
         let ids: Vec<u64> = self.tree.tops().iter().map(|t| t.id()).collect();
@@ -142,7 +142,7 @@ fn add(tree: &VdevTree, spec: &TopSpec, txg: Txg) -> Arc<Vdev> {
 
 /// Puts `dev` beside leaf `guid` in txg 6; it lacks everything before txg 9.
 fn attach(tree: &VdevTree, guid: u64, dev: &DevSpec, how: Attach) -> Result<Arc<Vdev>> {
-    let fresh = tree.prepare(guid, dev, how, None, &pool_keys(tree), 6)?;
-    tree.attach(guid, &fresh, how, 6, 9)?;
+    let fresh = tree.prepare(guid, dev, how, None, &pool_keys(tree), Txg::new(6))?;
+    tree.attach(guid, &fresh, how, Txg::new(6), Txg::new(9))?;
     Ok(fresh)
 }

@@ -151,7 +151,7 @@ fn walk(tree: &VdevTree, check_sum: bool) -> Result<Walk> {
     if check_sum {
         assert_eq!(ub.guid_sum, tree.guid_sum());
     }
-    assert!(label.expect("its label").get_u64("txg").unwrap() <= ub.txg);
+    assert!(label.expect("its label").get_u64("txg").unwrap() <= ub.txg.number());
     tree.set_reflow(&ub);
     let mut w = Walk::default();
     w.tree(tree, &ub.rootbp);
@@ -304,10 +304,11 @@ fn label_configs_come_back_as_they_were() {
             let Some((top, leaf)) = label.get_u64("guid").and_then(|g| tree.leaf_of(g).ok()) else {
                 continue;
             };
-            if label.get_u64("txg") != Some(found.pools[0].txg) {
+            if label.get_u64("txg") != Some(found.pools[0].txg.number()) {
                 continue;
             }
-            let ours = tree.label_config(label, &top, &leaf, label.get_u64("txg").unwrap());
+            let ours =
+                tree.label_config(label, &top, &leaf, Txg::new(label.get_u64("txg").unwrap()));
             let plain = |l: &disk::NvList| {
                 let mut lines: Vec<String> = l.dump(0).lines().map(str::to_string).collect();
                 // Paths are where the images are now.
@@ -338,17 +339,17 @@ fn openzfs_reads_our_labels() {
         .map(|p| DevSpec::file(p.to_str().unwrap()))
         .collect();
     let spec = TopSpec::new(GroupKind::Raidz { nparity: 1 }, devices);
-    let tree = VdevTree::create(env, 0x1234_5678_9abc, &[spec], 4).unwrap();
+    let tree = VdevTree::create(env, 0x1234_5678_9abc, &[spec], Txg::new(4)).unwrap();
     let mut pool = NvList::new();
     pool.set("version", 5000u64)
         .set("name", "lupool")
         .set("state", 0u64);
     pool.set("features_for_read", Value::NvList(NvList::new()));
-    tree.init_labels(&pool, &[0], 4).unwrap();
+    tree.init_labels(&pool, &[0], Txg::new(4)).unwrap();
     tree.top(0).unwrap().set_u64(keys::METASLAB_ARRAY, 33);
     let ub = Uberblock {
         version: 5000,
-        txg: 7,
+        txg: Txg::new(7),
         guid_sum: tree.guid_sum(),
         timestamp: 1_700_000_000,
         ..Uberblock::default()

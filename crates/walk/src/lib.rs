@@ -153,7 +153,7 @@ impl Spec<'_> {
     /// Everything, in the given order, without a key.
     pub fn all(order: Order) -> Spec<'static> {
         Spec {
-            after: 0,
+            after: Txg::NONE,
             order,
             holes: Holes::None,
             crypt: &Crypt::Locked,
@@ -279,7 +279,9 @@ impl<'a> Walker<'a> {
             true => match self.spec.holes {
                 Holes::None => true,
                 Holes::Born => bp.logical_birth() <= self.spec.after,
-                Holes::All => (1..=self.spec.after).contains(&bp.logical_birth()),
+                Holes::All => {
+                    !bp.logical_birth().is_none() && bp.logical_birth() <= self.spec.after
+                }
             },
             false => bp.birth() <= self.spec.after,
         }

@@ -83,7 +83,7 @@ impl Store for Dnode {
         self.info().obj_type
     }
     fn seed(&self, tx: &Tx) -> u64 {
-        self.object() ^ (tx.txg() << 32)
+        self.object() ^ (tx.txg().number() << 32)
     }
     fn lock(&self) -> &RwLock<()> {
         // An operation holds one lock at a time and never asks for a second, so that sharing costs

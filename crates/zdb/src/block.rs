@@ -2,7 +2,7 @@
 
 use crate::fmt;
 use crate::Session;
-use base::{bail, Error, Kind, Result};
+use base::{bail, Error, Kind, Result, Txg};
 use codec::{checksum, compress};
 use disk::{BlkPtr, Dva};
 use std::io::Write;
@@ -127,7 +127,7 @@ fn one(s: &Session, text: &str, a: &Asked, out: &mut dyn Write) -> Result<()> {
     }
     let size = a.psize as usize;
     let dva = Dva::new(id, a.offset, top.asize_for(a.psize), false);
-    let raw = s.pool.zio.devices.probe(&dva, size, u64::MAX, &|_| true)?;
+    let raw = s.pool.zio.devices.probe(&dva, size, Txg::MAX, &|_| true)?;
     if a.flags.checksums {
         return checksums(s, &raw, out);
     }
@@ -307,7 +307,14 @@ mod tests {
 
     #[test]
     fn pointers_that_carry_data() {
-        let bp = BlkPtr::embedded(disk::ObjType::PLAIN_FILE_CONTENTS, 0, 512, 2, b"hello", 7);
+        let bp = BlkPtr::embedded(
+            disk::ObjType::PLAIN_FILE_CONTENTS,
+            0,
+            512,
+            2,
+            b"hello",
+            Txg::new(7),
+        );
         let text: Vec<String> = bp.words.iter().map(|w| format!("{w:x}")).collect();
         let mut out = Vec::new();
         embedded(&text.join(":"), &mut out).unwrap();

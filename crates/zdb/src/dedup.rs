@@ -226,7 +226,7 @@ fn unpack(value: &[u8], flat: bool) -> Result<(bool, bool, Vec<u8>)> {
 /// `index`: where one would go on behind it.
 fn entry(t: &Table, index: u64, key: &DdtKey, e: &DdtEntry, out: &mut dyn Write) -> Result<()> {
     for (p, slot) in e.slots().iter().enumerate() {
-        if slot.birth == 0 {
+        if slot.birth.is_none() {
             continue;
         }
         writeln!(

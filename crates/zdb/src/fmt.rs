@@ -299,6 +299,7 @@ pub fn text(name: &[u8]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use base::Txg;
 
     #[test]
     fn histograms() {
@@ -326,7 +327,14 @@ mod tests {
     fn pointers() {
         let hole = BlkPtr::HOLE;
         assert_eq!(bp(&hole), "HOLE [L0 unallocated] size=200L birth=0L");
-        let e = BlkPtr::embedded(ObjType::PLAIN_FILE_CONTENTS, 0, 512, 15, b"abc", 7);
+        let e = BlkPtr::embedded(
+            ObjType::PLAIN_FILE_CONTENTS,
+            0,
+            512,
+            15,
+            b"abc",
+            Txg::new(7),
+        );
         assert_eq!(bp_short(&e, 3), "EMBEDDED et=0 200L/3P B=7");
     }
 }

@@ -1,7 +1,7 @@
 //! `-l`: labels and uberblocks of a device. `-u`: the uberblock of a pool.
 
 use crate::{fmt, Session};
-use base::{Error, Result};
+use base::{Error, Result, Txg};
 use cli::Parsed;
 use disk::label::{label_offset, psize, LABELS, NVLIST_MAX};
 use disk::uberblock::Uberblock;
@@ -61,7 +61,7 @@ pub fn show(args: &Parsed, path: &str, out: &mut dyn Write) -> Result<u8> {
     let quiet = args.has("q");
     let mut blocks: Vec<(Uberblock, usize, Vec<usize>)> = Vec::new();
     let ashift = labels
-        .best(u64::MAX)
+        .best(Txg::MAX)
         .and_then(|c| c.get_nvlist("vdev_tree")?.get_u64("ashift"))
         .unwrap_or(9);
     let mut slots = 0;

@@ -38,7 +38,7 @@ use vdev::{discover, keys};
 use zap::Zap;
 
 /// Uberblocks this much older than the newest are still tried by `-F`.
-const REWIND: Txg = 3;
+const REWIND: u64 = 3;
 
 /// Runs a command line (without the name of the program); gives the exit status.
 pub fn program(args: &[String]) -> ExitCode {
@@ -348,7 +348,7 @@ fn open(args: &Parsed, target: &str) -> Result<Session> {
     };
     let txg =
         match args.get("t") {
-            Some(t) => Some(t.parse().map_err(|_| {
+            Some(t) => Some(t.parse().map(Txg::new).map_err(|_| {
                 Error::new(Kind::Invalid, format!("'{t}' is not a transaction group"))
             })?),
             None => None,
@@ -410,9 +410,9 @@ fn older(
     let tree = Pool::peek(env, config).ok()?;
     let mut at = tree.best_uberblock(limit)?.0.txg;
     let newest = at;
-    while let Some(next) = at.checked_sub(1) {
-        at = tree.best_uberblock(next)?.0.txg;
-        if !far && newest - at > REWIND {
+    while !at.is_none() {
+        at = tree.best_uberblock(at.before(1))?.0.txg;
+        if !far && newest.since(at) > REWIND {
             return None;
         }
         if let Ok(p) = Pool::open(env.clone(), config, options(Some(at))) {

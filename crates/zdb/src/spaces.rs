@@ -3,7 +3,7 @@
 use crate::fmt;
 use crate::raw::Set;
 use crate::Session;
-use base::{Error, RangeSet, Result};
+use base::{Error, RangeSet, Result, Txg};
 use disk::bytes::u64_at;
 use disk::mos_keys;
 use disk::spacemap::{entries, Entry, SpaceMapPhys, HISTOGRAM_SIZE};
@@ -84,7 +84,9 @@ impl Map {
             let words = (all.position() - at) / 8;
             match e? {
                 Entry::Debug {
-                    txg: 0, pass: 0, ..
+                    txg: Txg::NONE,
+                    pass: 0,
+                    ..
                 } => {
                     writeln!(out, "\t    [{i:6}] PADDING")?;
                 }

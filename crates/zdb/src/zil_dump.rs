@@ -3,7 +3,7 @@
 use crate::fmt;
 use crate::raw::Set;
 use crate::Session;
-use base::Result;
+use base::{Result, Txg};
 use disk::zil::{Body, Create, CreateKind, WriteData, ZilHeader};
 use std::cell::RefCell;
 use std::io::Write;
@@ -45,7 +45,7 @@ pub fn show(
                 false => "won't claim",
             };
             let claim = match h.claim_txg {
-                0 => claim,
+                Txg::NONE => claim,
                 _ => "already claimed",
             };
             let mut line = format!("\tBlock seqno {}, {claim}", bp.checksum()[3]);

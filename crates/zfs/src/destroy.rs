@@ -45,13 +45,6 @@ pub fn destroy(args: &Parsed, cx: &mut Cx<'_>) -> Outcome {
             }
             names::check_dataset(&name, Want::Any)
                 .map_err(|why| Fail::Error(format!("cannot destroy '{name}': {why}")))?;
-            if !name.contains(['/', '#']) && !args.has("r") && !args.has("R") {
-                return Err(Fail::Error(format!(
-                    "cannot destroy '{name}': operation does not apply to pools\n\
-                     use 'zfs destroy -r {name}' to destroy all datasets in the pool\n\
-                     use 'zpool destroy {name}' to destroy the pool itself"
-                )));
-            }
         }
     }
     let (dry_run, parsable) = (args.has("n"), args.has("p"));
@@ -134,14 +127,6 @@ mod tests {
     #[test]
     fn refuses() {
         let mut fake = Fake::with(tree());
-        let (status, _, err) = run("destroy tank", &mut fake);
-        assert_eq!(status, 1);
-        assert_eq!(
-            err,
-            "cannot destroy 'tank': operation does not apply to pools\n\
-             use 'zfs destroy -r tank' to destroy all datasets in the pool\n\
-             use 'zpool destroy tank' to destroy the pool itself\n"
-        );
         fake.refuse = Some(
             ApiError::reason(Kind::Exists, "filesystem has children")
                 .hint("use '-r' to destroy the following datasets:\ntank/a/b"),

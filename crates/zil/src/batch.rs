@@ -97,10 +97,10 @@ impl<'a> Batch<'a> {
             let later = self.zil.lock().take_ordered();
             gone = self.append(later)?;
         }
-        if self.block.max_txg == 0 && self.written.is_empty() {
+        if self.block.max_txg.is_none() && self.written.is_empty() {
             return Ok(());
         }
-        if self.block.max_txg > 0 {
+        if !self.block.max_txg.is_none() {
             self.close(self.guess, 0)?;
         }
         if whole && self.held.len() > 1 {
@@ -250,7 +250,7 @@ impl<'a> Batch<'a> {
         self.lr_seq += 1;
         let len = b.len() as u64;
         put_u64(&mut b, 8, len);
-        put_u64(&mut b, 16, txg);
+        put_u64(&mut b, 16, txg.number());
         put_u64(&mut b, 24, self.lr_seq);
         self.block.push(&b, txg);
         self.total += b.len();

@@ -84,7 +84,7 @@ impl Builder {
             bp,
             buf: vec![0; bp.psize()],
             used: if is_slim(&bp) { CHAIN_SIZE } else { 0 },
-            max_txg: 0,
+            max_txg: Txg::NONE,
         }
     }
 
@@ -308,7 +308,7 @@ fn record(b: &[u8], swapped: bool) -> Option<RawRecord> {
     Some(RawRecord {
         ty: word(0) & !tx::CASE_INSENSITIVE,
         case_insensitive: word(0) & tx::CASE_INSENSITIVE != 0,
-        txg: word(2),
+        txg: Txg::new(word(2)),
         seq: word(3),
         bytes,
     })

@@ -25,11 +25,11 @@ pub struct Claimed {
 /// The chain ends, without an error, before a block that cannot be claimed and before a record
 /// whose data cannot be read. Errors are those of devices.
 pub fn claim(blocks: &dyn LogBlocks, header: &mut Header, first_txg: Txg) -> Result<Claimed> {
-    if header.log.is_hole() || header.claim_txg != 0 {
+    if header.log.is_hole() || !header.claim_txg.is_none() {
         return Ok(Claimed::default());
     }
-    let mut max_birth = 0;
-    let mut max_data = 0;
+    let mut max_birth = Txg::NONE;
+    let mut max_data = Txg::NONE;
     let mut seen: HashSet<Dva> = HashSet::new();
     let mut take = |bp: &BlkPtr, max: &mut Txg| -> Result<bool> {
         if bp.birth() < first_txg || bp.dvas().iter().any(|d| !seen.insert(*d)) {
@@ -85,12 +85,12 @@ pub fn claim(blocks: &dyn LogBlocks, header: &mut Header, first_txg: Txg) -> Res
         header.flags |= FLAG_REPLAY;
     }
     let (blocks, records) = (end.blocks, end.records);
-    tracing::debug!(txg = first_txg, blocks, records, "log is claimed");
+    tracing::debug!(txg = first_txg.number(), blocks, records, "log is claimed");
     Ok(Claimed {
         changed: true,
         blocks: end.blocks,
         records: end.records,
-        max_birth: max_birth.max(max_data),
+        max_birth: max_birth.max(Txg::new(max_data.number())),
     })
 }
 
@@ -99,7 +99,7 @@ pub fn claim(blocks: &dyn LogBlocks, header: &mut Header, first_txg: Txg) -> Res
 /// Errors: those of devices.
 pub fn pending(blocks: &dyn LogBlocks, header: &Header, synced: Txg) -> Result<bool> {
     let since = match header.claim_txg {
-        0 => synced.saturating_add(1),
+        Txg::NONE => synced.after(1),
         n => n,
     };
     let mut found = false;

@@ -183,7 +183,7 @@ impl Itxs {
 
     /// The txgs up to `txg` are on disk.
     pub fn drop_through(&mut self, txg: Txg) {
-        let later = self.groups.split_off(&(txg + 1));
+        let later = self.groups.split_off(&txg.next());
         let gone = std::mem::replace(&mut self.groups, later);
         for g in gone.into_values() {
             let all = g
@@ -221,11 +221,11 @@ mod tests {
     #[test]
     fn an_fsync_takes_ordered_and_its_own() {
         let mut x = Itxs::default();
-        x.add(5, itx(7, false, 1));
-        x.add(5, itx(0, true, 2));
-        x.add(6, itx(7, false, 3));
-        x.add(6, itx(8, false, 4));
-        x.add(5, itx(7, false, 5));
+        x.add(Txg::new(5), itx(7, false, 1));
+        x.add(Txg::new(5), itx(0, true, 2));
+        x.add(Txg::new(6), itx(7, false, 3));
+        x.add(Txg::new(6), itx(8, false, 4));
+        x.add(Txg::new(5), itx(7, false, 5));
         x.promote(Some(7));
         assert_eq!(tags(x.take_ordered()), [2, 1, 5, 3]);
         x.promote(None);
@@ -236,9 +236,9 @@ mod tests {
     #[test]
     fn rename_takes_the_content_along() {
         let mut x = Itxs::default();
-        x.add(5, itx(7, false, 1));
-        x.add(5, itx(8, false, 2));
-        x.add(6, itx(7, true, 3));
+        x.add(Txg::new(5), itx(7, false, 1));
+        x.add(Txg::new(5), itx(8, false, 2));
+        x.add(Txg::new(6), itx(7, true, 3));
         assert_eq!(tags(x.take_ordered()), [1, 3]);
         assert!(!x.has_ordered());
         x.forget(8);
@@ -251,9 +251,9 @@ mod tests {
     fn synced_groups_go() {
         let mut x = Itxs::default();
         for t in 4..8 {
-            x.add(t, itx(1, t % 2 == 0, t as u8));
+            x.add(Txg::new(t), itx(1, t % 2 == 0, t as u8));
         }
-        x.drop_through(6);
+        x.drop_through(Txg::new(6));
         x.promote(None);
         assert_eq!(tags(x.take_ordered()), [7]);
         assert_eq!(x.bytes(), 0);

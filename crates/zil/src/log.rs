@@ -138,7 +138,7 @@ impl State {
         self.lwbs.push_back(Lwb {
             bp,
             alloc_txg: txg,
-            max_txg: 0,
+            max_txg: Txg::NONE,
             stable: false,
         });
     }
@@ -342,7 +342,7 @@ impl Zil {
             let failed_at = match &r {
                 Ok(()) => None,
                 // Makes sure that a sync comes by which clears the chain.
-                Err(_) => Some(self.store.dirty().unwrap_or(0)),
+                Err(_) => Some(self.store.dirty().unwrap_or(Txg::NONE)),
             };
             st = self.lock();
             st.lr_seq = batch.lr_seq;
@@ -434,7 +434,7 @@ impl Zil {
             st.replayed.clear();
         }
         if st.old_chain {
-            let later = st.replayed.split_off(&(txg + 1));
+            let later = st.replayed.split_off(&txg.next());
             let done = std::mem::replace(&mut st.replayed, later);
             if let Some(&seq) = done.values().max() {
                 st.header.replay_seq = st.header.replay_seq.max(seq);
@@ -511,7 +511,7 @@ impl Zil {
             clones: Vec::new(),
         });
         st.chain_txg = None;
-        st.note_alloc(bp, 0);
+        st.note_alloc(bp, Txg::NONE);
         Ok(())
     }
 

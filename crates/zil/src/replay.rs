@@ -242,12 +242,12 @@ pub(crate) fn to_free(blocks: &dyn LogBlocks, h: &Header) -> Result<(Vec<BlkPtr>
         },
         &mut |r| {
             let bp = r.write_bp().filter(|bp| !bp.is_embedded());
-            if let Some(bp) = bp.filter(|bp| h.claim_txg != 0 && bp.birth() >= h.claim_txg) {
+            if let Some(bp) = bp.filter(|bp| !h.claim_txg.is_none() && bp.birth() >= h.claim_txg) {
                 if bp.dvas().iter().all(|d| seen.insert(*d)) {
                     data.push(bp);
                 }
             }
-            if h.claim_txg != 0 {
+            if !h.claim_txg.is_none() {
                 let bps = r.clone_bps();
                 clones.extend(bps.iter().filter(|b| !b.is_hole() && !b.is_embedded()));
             }

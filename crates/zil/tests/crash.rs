@@ -42,7 +42,7 @@ impl Life {
             m.raidz = seed % 3 == 0;
             m.indirect = true;
         }
-        let zil = Zil::open(mem.clone(), options(slim, 9), Header::default());
+        let zil = Zil::open(mem.clone(), options(slim, Txg::new(9)), Header::default());
         zil.start().unwrap();
         Life {
             mem,
@@ -156,7 +156,7 @@ impl Life {
     fn pull_plug(&self, cut: usize, dice: &mut Dice) -> Crash {
         let m = self.mem.lock();
         let mut c = Crash {
-            group: 9,
+            group: Txg::new(9),
             ..Crash::default()
         };
         let mut loose: Vec<(u64, Arc<Vec<u8>>)> = Vec::new();
@@ -263,13 +263,13 @@ fn recover(life: &Life, crash: &Crash, slim: bool, picture: usize) -> usize {
         life.dice.0,
     );
     mem.lock().raidz = life.mem.lock().raidz;
-    let first = crash.group + 1;
+    let first = crash.group.next();
     let mut header = crash.header;
     let claimed = claim(&*mem, &mut header, first).unwrap();
     assert_eq!(claimed.changed, !crash.header.log.is_hole());
     // Claiming again changes nothing.
     let again = header;
-    assert!(!claim(&*mem, &mut header, first + 1).unwrap().changed);
+    assert!(!claim(&*mem, &mut header, first.next()).unwrap().changed);
     assert_eq!(header, again);
     // The pool moves on to the highest birth.
     let zil = Zil::open(mem.clone(), options(slim, crash.group), header);
@@ -342,8 +342,8 @@ fn recover(life: &Life, crash: &Crash, slim: bool, picture: usize) -> usize {
     assert_eq!(mem.lock().allocated, want);
     // The second time only what came after the picture.
     if let Some((h, n)) = taken {
-        let mem = Mem::from_crash(crash.platter.clone(), first + 1, BTreeMap::new(), 1);
-        let zil = Zil::open(mem.clone(), options(slim, first + 1), h);
+        let mem = Mem::from_crash(crash.platter.clone(), first.next(), BTreeMap::new(), 1);
+        let zil = Zil::open(mem.clone(), options(slim, first.next()), h);
         let mut c = Collect {
             mem: &mem,
             zil: &zil,

@@ -2,7 +2,7 @@
 
 mod common;
 
-use base::Result;
+use base::{Result, Txg};
 use common::{Dice, Event, Mem};
 use disk::bytes::put_u64;
 use disk::BlkPtr;
@@ -17,7 +17,11 @@ use zil::{
 };
 
 fn open(mem: &Arc<Mem>) -> Zil {
-    let z = Zil::open(mem.clone(), Options::new(5, true, 9), Header::default());
+    let z = Zil::open(
+        mem.clone(),
+        Options::new(5, true, Txg::new(9)),
+        Header::default(),
+    );
     z.start().unwrap();
     z
 }
@@ -153,7 +157,7 @@ fn a_dataset_without_log() {
     let mem = Mem::new();
     let o = Options {
         enabled: false,
-        ..Options::new(5, true, 9)
+        ..Options::new(5, true, Txg::new(9))
     };
     let z = Zil::open(mem.clone(), o, Header::default());
     z.start().unwrap();
@@ -249,7 +253,7 @@ fn keep_first_under_a_new_identity() {
     mem.sync(&z);
     let h = z.header();
     drop(z);
-    let z = Zil::open(mem.clone(), Options::new(5, true, mem.open() - 1), h);
+    let z = Zil::open(mem.clone(), Options::new(5, true, mem.open().before(1)), h);
     // Nothing may be promised before start.
     log(&mem, &z, 40);
     assert_eq!(z.commit(None), Committed::NeedTxgSync);
@@ -358,12 +362,12 @@ fn crashed() -> (Arc<Mem>, Header) {
     }
     assert_eq!(z.commit(None), Committed::Durable);
     let h = z.header();
-    let group = mem.open() - 1;
+    let group = mem.open().before(1);
     let m = mem.lock();
     let after = Mem::from_crash(m.platter.clone(), group, m.on_disk.clone(), 3);
     drop(m);
     let mut h2 = h;
-    let c = claim(&*after, &mut h2, group + 1).unwrap();
+    let c = claim(&*after, &mut h2, group.next()).unwrap();
     assert_eq!((c.records, c.blocks), (5, 2));
     (after, h2)
 }
@@ -371,7 +375,7 @@ fn crashed() -> (Arc<Mem>, Header) {
 #[test]
 fn records_of_lost_objects_are_skipped_and_errors_end_it() {
     let (mem, h) = crashed();
-    let z = Zil::open(mem.clone(), Options::new(5, true, mem.open() - 1), h);
+    let z = Zil::open(mem.clone(), Options::new(5, true, mem.open().before(1)), h);
     assert!(z.needs_replay());
     let mut r = Strict {
         seen: vec![],
@@ -388,7 +392,7 @@ fn records_of_lost_objects_are_skipped_and_errors_end_it() {
     assert!(mem.lock().allocated.is_empty());
 
     let (mem, h) = crashed();
-    let z = Zil::open(mem.clone(), Options::new(5, true, mem.open() - 1), h);
+    let z = Zil::open(mem.clone(), Options::new(5, true, mem.open().before(1)), h);
     let mut r = Strict {
         seen: vec![],
         fail: 4,
@@ -441,12 +445,12 @@ fn damaged_chains_only_get_shorter() {
         mem.lock().platter.insert(at, bad);
         assert!(count() <= 5);
         let mut copy = Header {
-            claim_txg: 0,
+            claim_txg: Txg::NONE,
             flags: 0,
             ..h
         };
-        let _ = claim(&*mem, &mut copy, 1 << 40);
-        let z = Zil::open(mem.clone(), Options::new(5, true, 1), h);
+        let _ = claim(&*mem, &mut copy, Txg::new(1 << 40));
+        let z = Zil::open(mem.clone(), Options::new(5, true, Txg::new(1)), h);
         let mut r = Strict {
             seen: vec![],
             fail: 0,
@@ -476,10 +480,10 @@ fn loops_end() {
         fn read_data(&self, _: &BlkPtr) -> Result<base::Block> {
             base::bail!(Io, "none")
         }
-        fn claim(&self, _: &BlkPtr, _: u64) -> Result<()> {
+        fn claim(&self, _: &BlkPtr, _: Txg) -> Result<()> {
             Ok(())
         }
-        fn free(&self, _: &BlkPtr, _: u64) -> Result<()> {
+        fn free(&self, _: &BlkPtr, _: Txg) -> Result<()> {
             Ok(())
         }
     }
@@ -543,7 +547,7 @@ fn clone_ranges_are_copied() {
     bps.push(BlkPtr::HOLE);
     mem.sync(&z);
     let r = disk::zil::Record {
-        txg: 0,
+        txg: Txg::NONE,
         seq: 0,
         ignore_case: false,
         body: disk::zil::Body::CloneRange {
@@ -561,12 +565,12 @@ fn clone_ranges_are_copied() {
     };
     z.log(mem.open(), itx);
     assert_eq!(z.commit(None), Committed::Durable);
-    let group = mem.open() - 1;
+    let group = mem.open().before(1);
     let m = mem.lock();
     let after = Mem::from_crash(m.platter.clone(), group, m.on_disk.clone(), 3);
     drop(m);
     let mut h = z.header();
-    assert_eq!(claim(&*after, &mut h, group + 1).unwrap().records, 1);
+    assert_eq!(claim(&*after, &mut h, group.next()).unwrap().records, 1);
     struct Parts<'a>(Vec<(u64, usize, u64)>, &'a Zil, &'a Mem, Vec<u64>);
     impl Replayer for Parts<'_> {
         fn object_exists(&mut self, _: u64) -> Result<bool> {
@@ -698,7 +702,7 @@ fn a_group_gives_up_the_chain_whose_write_failed() {
         there.recv().unwrap();
         let group = s.spawn(|| mem.sync(&z));
         // The group is closed: what fails from here on fails in a later one.
-        while mem.open() < 12 {
+        while mem.open() < Txg::new(12) {
             std::thread::yield_now();
         }
         mem.lock().fail_write = true;

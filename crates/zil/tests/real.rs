@@ -81,7 +81,7 @@ fn records(image: &Image, big: &mut u64) -> BTreeMap<u64, u64> {
         // Its size is not known here: try what the data allows.
         for size in (1..=32).map(|n| n * 4096) {
             let dva = disk::Dva::new(0, at as u64 - DATA_START, size as u64, false);
-            let mut try_bp = BlkPtr::new(next.obj_type(), 0, size, size, 2, 9, 1);
+            let mut try_bp = BlkPtr::new(next.obj_type(), 0, size, size, 2, 9, Txg::new(1));
             try_bp.set_dva(0, dva);
             try_bp.set_checksum(bp.checksum());
             let end = walk(

@@ -2,7 +2,7 @@
 
 pub use codec::crypt::Crypt;
 
-use base::{bail, Block, Error, Kind, Result};
+use base::{bail, Block, Error, Kind, Result, Txg};
 use codec::checksum;
 use codec::crypt::{self, DatasetKey, Iv, MacBytes, Salt};
 use disk::crypt::{dnode_block, indirect_records, KEY_VERSION};
@@ -44,7 +44,7 @@ impl Sealed {
             Sealed::Inside => return sum,
             Sealed::Mac(m) | Sealed::Encrypted(_, _, m) => m,
         };
-        let mut bp = BlkPtr::new(ObjType::NONE, 0, 512, 512, 2, alg, 0);
+        let mut bp = BlkPtr::new(ObjType::NONE, 0, 512, 512, 2, alg, Txg::NONE);
         bp.set_big_endian(big_endian);
         bp.set_mac(mac);
         let w = bp.checksum();

@@ -102,10 +102,11 @@ impl Drop for Lead<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use base::Txg;
     use std::sync::atomic::{AtomicUsize, Ordering};
 
     fn key(n: u64) -> Key {
-        Key::new(0, n, 1, 2)
+        Key::new(0, n, Txg::new(1), 2)
     }
 
     #[test]

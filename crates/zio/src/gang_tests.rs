@@ -2,6 +2,7 @@
 
 use crate::memory::{MemoryAllocator, MemoryDevices};
 use crate::{Allocator, Devices, Prepared, Purpose, Seal, WriteSpec, Zio, ZioOptions};
+use base::Txg;
 use codec::checksum::{self, GANG_HEADER};
 use codec::crypt::{DatasetKey, Suite};
 use disk::{BlkPtr, Dva, ObjType};
@@ -69,7 +70,7 @@ fn theirs() -> (Vec<u8>, BlkPtr) {
     }
     words[59..62].copy_from_slice(&[0x0210da7ab10c7a11, 0xe1047f4e1e8a1fec, 0xd671f775475738ea]);
     let bytes = words.iter().flat_map(|w| w.to_le_bytes()).collect();
-    let mut bp = BlkPtr::new(ObjType(26), 0, 0x40000, 0x40000, 2, 8, 74);
+    let mut bp = BlkPtr::new(ObjType(26), 0, 0x40000, 0x40000, 2, 8, Txg::new(74));
     bp.set_dva(0, Dva::new(0, 0x492d800, 0x55c00, true));
     bp.set_crypt();
     (bytes, bp)
@@ -79,22 +80,22 @@ fn theirs() -> (Vec<u8>, BlkPtr) {
 fn a_header_from_openzfs() {
     let (z, d, _) = zio(8 << 20);
     let (header, bp) = theirs();
-    d.mend(&bp.dva(0), 74, &header).unwrap();
+    d.mend(&bp.dva(0), Txg::new(74), &header).unwrap();
     let children = z.gang_header(&bp, 0).unwrap();
     let sizes: Vec<_> = children.iter().map(|c| c.psize()).collect();
     assert_eq!(sizes, [0x15600, 0x15600, 0x15400]);
     // What no key was used for has the whole checksum in its header: so have object sets.
-    let mut plain = BlkPtr::new(ObjType(26), 0, 0x40000, 0x40000, 2, 8, 74);
+    let mut plain = BlkPtr::new(ObjType(26), 0, 0x40000, 0x40000, 2, 8, Txg::new(74));
     plain.set_dva(0, bp.dva(0));
     assert!(z.gang_header(&plain, 0).is_err());
-    let mut set = BlkPtr::new(ObjType::OBJSET, 0, 0x40000, 0x40000, 2, 8, 74);
+    let mut set = BlkPtr::new(ObjType::OBJSET, 0, 0x40000, 0x40000, 2, 8, Txg::new(74));
     set.set_dva(0, bp.dva(0));
     set.set_crypt();
     assert!(z.gang_header(&set, 0).is_err());
     // A wrong bit is found.
     let mut bad = header.clone();
     bad[0x60] ^= 1;
-    d.mend(&bp.dva(0), 74, &bad).unwrap();
+    d.mend(&bp.dva(0), Txg::new(74), &bad).unwrap();
     assert!(z.gang_header(&bp, 0).is_err());
 }
 
@@ -103,11 +104,11 @@ fn headers_as_openzfs_wants_them() {
     let (z, d, a) = zio(1 << 20);
     // No piece of free space larger than 4 KiB.
     let mut hold = Vec::new();
-    while let Ok(dvas) = a.alloc(Purpose::Data, 4096, 1, 5, &|_| 4096) {
+    while let Ok(dvas) = a.alloc(Purpose::Data, 4096, 1, Txg::new(5), &|_| 4096) {
         hold.push(dvas[0]);
     }
     for dva in hold.iter().step_by(2) {
-        a.free(0, dva.offset(), dva.asize(), 5).unwrap();
+        a.free(0, dva.offset(), dva.asize(), Txg::new(5)).unwrap();
     }
     let before = a.free_bytes();
     let key = DatasetKey::generate(Suite::DEFAULT, &|b| b.fill(7));
@@ -143,13 +144,13 @@ fn headers_as_openzfs_wants_them() {
         // Then anew in the same place: written already, and still queued.
         for fills in [1..2, 2..5] {
             for fill in fills {
-                bp = z.issue(&spec, &sealed(fill), 5, &bp).unwrap();
+                bp = z.issue(&spec, &sealed(fill), Txg::new(5), &bp).unwrap();
             }
             assert!(bp.is_gang() && bp.uses_crypt(), "{kind:?}");
-            z.drain(5).unwrap();
+            z.drain(Txg::new(5)).unwrap();
             let verifier = [0, bp.dva(0).offset(), 5, 0];
             for i in 0..2 {
-                let mut header = d.probe(&bp.dva(i), SIZE, 5, &|_| true).unwrap();
+                let mut header = d.probe(&bp.dva(i), SIZE, Txg::new(5), &|_| true).unwrap();
                 let (full, _) =
                     checksum::compute_embedded(GANG_HEADER, &header, &verifier).unwrap();
                 let want = match folded {
@@ -161,11 +162,11 @@ fn headers_as_openzfs_wants_them() {
                 assert_eq!(z.gang_header(&bp, i).unwrap().len(), 3);
                 // As this program wrote them before.
                 checksum::embed(GANG_HEADER, &mut header, &verifier).unwrap();
-                d.mend(&bp.dva(i), 5, &header).unwrap();
+                d.mend(&bp.dva(i), Txg::new(5), &header).unwrap();
                 assert_eq!(z.gang_header(&bp, i).unwrap().len(), 3);
             }
         }
-        z.free(&bp, 6).unwrap();
+        z.free(&bp, Txg::new(6)).unwrap();
         assert_eq!(a.free_bytes(), before);
     }
 }
@@ -176,11 +177,11 @@ fn headers_as_openzfs_wants_them() {
 fn a_gang_with_an_unreadable_header_is_freed_but_for_its_members() {
     let (z, d, a) = zio(1 << 20);
     let mut hold = Vec::new();
-    while let Ok(dvas) = a.alloc(Purpose::Data, 4096, 1, 5, &|_| 4096) {
+    while let Ok(dvas) = a.alloc(Purpose::Data, 4096, 1, Txg::new(5), &|_| 4096) {
         hold.push(dvas[0]);
     }
     for dva in hold.iter().step_by(2) {
-        a.free(0, dva.offset(), dva.asize(), 5).unwrap();
+        a.free(0, dva.offset(), dva.asize(), Txg::new(5)).unwrap();
     }
     let before = a.free_bytes();
     let spec = WriteSpec {
@@ -198,20 +199,20 @@ fn a_gang_with_an_unreadable_header_is_freed_but_for_its_members() {
         small: 0,
     };
     let p = z.prepare(&spec, &Arc::new(vec![3; 8192])).unwrap();
-    let bp = z.issue(&spec, &p, 5, &BlkPtr::HOLE).unwrap();
+    let bp = z.issue(&spec, &p, Txg::new(5), &BlkPtr::HOLE).unwrap();
     assert!(bp.is_gang());
-    z.drain(5).unwrap();
+    z.drain(Txg::new(5)).unwrap();
     let members: u64 = before - a.free_bytes() - 2 * SIZE as u64;
     // One header is enough.
     d.ruin(bp.dva(0).offset());
     z.gang_header(&bp, 1).unwrap();
     d.ruin(bp.dva(0).offset());
     for i in 0..2 {
-        d.mend(&bp.dva(i), 5, &[0x5a; SIZE]).unwrap();
+        d.mend(&bp.dva(i), Txg::new(5), &[0x5a; SIZE]).unwrap();
     }
     // In the group in which it was written that is no damage but a device that does not work.
-    assert!(z.free(&bp, 5).is_err());
-    z.free(&bp, 6).unwrap();
+    assert!(z.free(&bp, Txg::new(5)).is_err());
+    z.free(&bp, Txg::new(6)).unwrap();
     assert_eq!(a.free_bytes(), before - members);
     assert_eq!(z.take_leaked(), members);
     assert_eq!(z.take_leaked(), 0);

@@ -244,13 +244,13 @@ mod tests {
         {
             let data = Arc::new(data);
             let p = z.prepare(&spec(), &data).unwrap();
-            let bp = z.issue(&spec(), &p, 5, &BlkPtr::HOLE).unwrap();
+            let bp = z.issue(&spec(), &p, Txg::new(5), &BlkPtr::HOLE).unwrap();
             assert_eq!(i == 3, bp.is_hole());
             assert_eq!(
                 *z.read(&bp).unwrap_or_default(),
                 if i == 3 { vec![] } else { data.to_vec() }
             );
-            z.drain(5).unwrap();
+            z.drain(Txg::new(5)).unwrap();
             z.cache.clear();
             if i != 3 {
                 assert_eq!(z.read(&bp).unwrap(), data, "{i}");
@@ -258,7 +258,7 @@ mod tests {
             all.push(bp);
         }
         for bp in all {
-            z.free(&bp, 6).unwrap();
+            z.free(&bp, Txg::new(6)).unwrap();
         }
         assert_eq!(a.free_bytes(), total);
     }
@@ -269,18 +269,18 @@ mod tests {
         let total = a.free_bytes();
         // Take everything, then give back every second 4 KiB.
         let mut hold = Vec::new();
-        while let Ok(d) = a.alloc(Purpose::Data, 4096, 1, 5, &|_| 4096) {
+        while let Ok(d) = a.alloc(Purpose::Data, 4096, 1, Txg::new(5), &|_| 4096) {
             hold.push(d[0]);
         }
         for d in hold.iter().step_by(2) {
-            a.free(0, d.offset(), d.asize(), 5).unwrap();
+            a.free(0, d.offset(), d.asize(), Txg::new(5)).unwrap();
         }
         let before = a.free_bytes();
         let data = Arc::new(noise(131072, 9));
         let p = z.prepare(&spec(), &data).unwrap();
-        let bp = z.issue(&spec(), &p, 5, &BlkPtr::HOLE).unwrap();
+        let bp = z.issue(&spec(), &p, Txg::new(5), &BlkPtr::HOLE).unwrap();
         assert!(bp.is_gang());
-        z.drain(5).unwrap();
+        z.drain(Txg::new(5)).unwrap();
         z.cache.clear();
         assert_eq!(z.read(&bp).unwrap(), data);
         let dsize = z.dsize(&bp);
@@ -289,27 +289,27 @@ mod tests {
         let left = a.free_bytes();
         let other = Arc::new(noise(131072, 10));
         let p = z.prepare(&spec(), &other).unwrap();
-        let again = z.issue(&spec(), &p, 5, &bp).unwrap();
+        let again = z.issue(&spec(), &p, Txg::new(5), &bp).unwrap();
         assert!(Zio::same_place(&bp, &again));
         assert_eq!(a.free_bytes(), left);
         assert_eq!(z.read(&again).unwrap(), other, "not written yet");
-        z.drain(5).unwrap();
+        z.drain(Txg::new(5)).unwrap();
         z.cache.clear();
         assert_eq!(z.read(&again).unwrap(), other);
         // Twice before the devices have taken it: who has the older pointer gets the older content.
         let p = z.prepare(&spec(), &data).unwrap();
-        let third = z.issue(&spec(), &p, 5, &again).unwrap();
+        let third = z.issue(&spec(), &p, Txg::new(5), &again).unwrap();
         let p = z.prepare(&spec(), &other).unwrap();
-        let bp = z.issue(&spec(), &p, 5, &third).unwrap();
-        z.drain(5).unwrap();
+        let bp = z.issue(&spec(), &p, Txg::new(5), &third).unwrap();
+        z.drain(Txg::new(5)).unwrap();
         for (bp, want) in [(&bp, &other), (&third, &data)] {
             z.cache.clear();
             assert_eq!(z.read(bp).unwrap(), *want);
         }
-        z.free(&bp, 6).unwrap();
+        z.free(&bp, Txg::new(6)).unwrap();
         assert_eq!(a.free_bytes(), before);
         for d in hold.iter().skip(1).step_by(2) {
-            a.free(0, d.offset(), d.asize(), 5).unwrap();
+            a.free(0, d.offset(), d.asize(), Txg::new(5)).unwrap();
         }
         assert_eq!(a.free_bytes(), total);
     }
@@ -324,14 +324,23 @@ mod tests {
         let one = Arc::new(noise(4096, 1));
         let two = Arc::new(noise(4096, 2));
         let a = z
-            .issue(&s, &z.prepare(&s, &one).unwrap(), 5, &BlkPtr::HOLE)
+            .issue(
+                &s,
+                &z.prepare(&s, &one).unwrap(),
+                Txg::new(5),
+                &BlkPtr::HOLE,
+            )
             .unwrap();
-        let b = z.issue(&s, &z.prepare(&s, &two).unwrap(), 5, &a).unwrap();
+        let b = z
+            .issue(&s, &z.prepare(&s, &two).unwrap(), Txg::new(5), &a)
+            .unwrap();
         assert!(Zio::same_place(&a, &b));
-        z.drain(5).unwrap();
+        z.drain(Txg::new(5)).unwrap();
         z.cache.clear();
         assert_eq!(z.read(&b).unwrap(), two);
-        let c = z.issue(&s, &z.prepare(&s, &one).unwrap(), 6, &b).unwrap();
+        let c = z
+            .issue(&s, &z.prepare(&s, &one).unwrap(), Txg::new(6), &b)
+            .unwrap();
         assert!(!Zio::same_place(&b, &c));
     }
 
@@ -349,17 +358,17 @@ mod tests {
         };
         let put = |b: &Block, txg, old: &BlkPtr| z.issue(&s, &z.prepare(&s, b).unwrap(), txg, old);
         let (long, short) = (half_noise(8000), half_noise(4000));
-        let a = put(&long, 5, &BlkPtr::HOLE).unwrap();
-        let b = put(&short, 5, &a).unwrap();
+        let a = put(&long, Txg::new(5), &BlkPtr::HOLE).unwrap();
+        let b = put(&short, Txg::new(5), &a).unwrap();
         assert!(Zio::same_place(&a, &b));
         assert_eq!(a.psize(), b.psize());
-        z.drain(5).unwrap();
+        z.drain(Txg::new(5)).unwrap();
         z.cache.clear();
         assert_eq!(z.read(&b).unwrap(), short);
         // What is longer needs a place of its own, and so does what belongs to another group.
-        let c = put(&half_noise(12_000), 5, &b).unwrap();
+        let c = put(&half_noise(12_000), Txg::new(5), &b).unwrap();
         assert!(!Zio::same_place(&b, &c));
-        let d = put(&short, 6, &b).unwrap();
+        let d = put(&short, Txg::new(6), &b).unwrap();
         assert!(!Zio::same_place(&b, &d));
         assert!(d.psize() < b.psize());
     }
@@ -381,9 +390,9 @@ mod tests {
         };
         let data = Arc::new(noise(4096, 1));
         let bp = z.prepare(&s, &data).unwrap();
-        let bp = z.issue(&s, &bp, 5, &BlkPtr::HOLE).unwrap();
-        z.drain(5).unwrap();
-        z.set_synced(5);
+        let bp = z.issue(&s, &bp, Txg::new(5), &BlkPtr::HOLE).unwrap();
+        z.drain(Txg::new(5)).unwrap();
+        z.set_synced(Txg::new(5));
         z.cache.clear();
         (z, d, data, bp)
     }
@@ -437,7 +446,7 @@ mod tests {
         let (z, d, data, bp) = doubled();
         let lease = z.lease();
         // Freed with group 6, given away with group 9. One copy of the new block is on its way.
-        z.set_synced(8);
+        z.set_synced(Txg::new(8));
         d.ruin(bp.dva(0).offset());
         assert_eq!(z.read_with(&bp, &since(lease)).unwrap(), data);
         assert_eq!(counts(&d), (0, 0));
@@ -460,24 +469,26 @@ mod tests {
         };
         let (one, two) = (Arc::new(noise(4096, 3)), Arc::new(noise(4096, 4)));
         let a = z.prepare(&s, &one).unwrap();
-        let a = z.issue(&s, &a, 6, &BlkPtr::HOLE).unwrap();
+        let a = z.issue(&s, &a, Txg::new(6), &BlkPtr::HOLE).unwrap();
         let b = z.prepare(&s, &two).unwrap();
-        let b = z.issue(&s, &b, 6, &a).unwrap();
+        let b = z.issue(&s, &b, Txg::new(6), &a).unwrap();
         assert!(Zio::same_place(&a, &b));
         assert_eq!(z.read(&a).unwrap(), one, "queued");
-        z.drain(6).unwrap();
+        z.drain(Txg::new(6)).unwrap();
         z.cache.clear();
         assert_eq!(z.read(&a).unwrap(), one, "written over");
         assert_eq!(z.read(&b).unwrap(), two);
-        z.set_synced(6);
+        z.set_synced(Txg::new(6));
         z.settle();
         z.cache.clear();
         assert!(z.read(&a).is_err());
         assert_eq!(z.read(&b).unwrap(), two);
         // The one who asked with the old pointer blamed a device: two groups later nobody does.
         let before = counts(&d);
-        z.set_synced(9);
-        assert!(z.read_with(&a, &since(crate::Lease::of(6))).is_err());
+        z.set_synced(Txg::new(9));
+        assert!(z
+            .read_with(&a, &since(crate::Lease::of(Txg::new(6))))
+            .is_err());
         assert_eq!(counts(&d), before);
     }
 }

@@ -149,7 +149,7 @@ impl Zio {
 
     /// Group `txg` is on disk.
     pub fn set_synced(&self, txg: Txg) {
-        self.synced.store(txg, Ordering::Release);
+        self.synced.store(txg.number(), Ordering::Release);
     }
 
     /// To be called when a group begins to be written: waits until no copy is being put right, so
@@ -160,11 +160,16 @@ impl Zio {
         old.clear();
     }
 
+    /// While it is held no txg begins to be written. Whoever holds it must not read blocks.
+    pub fn hold_txgs(&self) -> std::sync::RwLockReadGuard<'_, ()> {
+        self.repairs.acquire_read()
+    }
+
     /// To be had before a pointer is taken from its tree and passed to [`crate::InUse::Since`]: a pointer
     /// that was in use then is not given to another block before two further groups are on disk.
     /// Until then what is wrong with the block is the fault of a device, and may be repaired.
     pub fn lease(&self) -> Lease {
-        Lease::of(self.synced.load(Ordering::Acquire))
+        Lease::of(Txg::new(self.synced.load(Ordering::Acquire)))
     }
 
     /// Who counts the references of shared blocks; set once. Without it none are shared.

@@ -100,7 +100,7 @@ pub fn create_fs(os: &Arc<Objset>, tx: &Tx, o: &FsOptions) -> Result<()> {
         mode: mode::DIR | 0o755,
         uid: u64::from(o.uid),
         gid: u64::from(o.gid),
-        gen: tx.txg(),
+        gen: tx.txg().number(),
         times: o.now,
         size: 2,
         links: 2,

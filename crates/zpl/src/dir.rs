@@ -576,7 +576,7 @@ impl Zfs {
             mode: p.mode,
             uid: p.uid,
             gid: p.gid,
-            gen: new.replay.map_or(tx.txg(), |r| r.gen),
+            gen: new.replay.map_or(tx.txg().number(), |r| r.gen.number()),
             times: new.replay.map_or_else(|| self.now(), |r| r.crtime),
             size: match p.mode & mode::FMT {
                 mode::DIR => 2,

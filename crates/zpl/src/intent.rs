@@ -124,7 +124,7 @@ impl ZilLog {
         }
         let body = rec.to_body()?;
         let raw = Raw {
-            txg: 0,
+            txg: Txg::NONE,
             seq: 0,
             ignore_case: false,
             body,
@@ -152,7 +152,8 @@ impl IntentLog for ZilLog {
         match self.itx(&rec) {
             Some(i) => self.zil.log(tx.txg(), i),
             None => {
-                self.unlogged.fetch_max(tx.txg(), Ordering::Relaxed);
+                self.unlogged
+                    .fetch_max(tx.txg().number(), Ordering::Relaxed);
             }
         }
     }
@@ -162,14 +163,14 @@ impl IntentLog for ZilLog {
             // Nothing more reaches a disk, so nothing can be promised.
             return Err(why);
         }
-        let unlogged = self.unlogged.load(Ordering::Relaxed);
+        let unlogged = Txg::new(self.unlogged.load(Ordering::Relaxed));
         if unlogged > self.dmu.synced_txg() {
             // Everything of that group and before is then on disk; later records go to the log.
             self.through(unlogged)?;
         }
         if !self.slog {
             let open = self.dmu.open_txg();
-            let (mut late, mut bulk) = ((0, 0), 0u64);
+            let (mut late, mut bulk) = ((Txg::NONE, 0), 0u64);
             for (txg, bytes) in self.zil.data(object) {
                 match txg < open {
                     true => late = (txg, late.1 + bytes),

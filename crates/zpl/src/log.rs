@@ -25,7 +25,7 @@ pub struct NewFile {
     pub uid: u64,
     pub gid: u64,
     /// Creation txg.
-    pub gen: Txg,
+    pub gen: u64,
     pub crtime: Time,
     /// As stored.
     pub rdev: u64,

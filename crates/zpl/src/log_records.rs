@@ -508,6 +508,7 @@ fn changed_object(body: Body, pool_version: u64) -> Result<Record> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use base::Txg;
 
     #[test]
     fn there_and_back() {
@@ -588,7 +589,7 @@ mod tests {
         for r in records {
             let body = r.to_body().unwrap();
             let raw = disk::zil::Record {
-                txg: 1,
+                txg: Txg::new(1),
                 seq: 2,
                 ignore_case: false,
                 body,

@@ -211,7 +211,7 @@ impl Zfs {
                 mode: mode::CHR,
                 uid: j.whiteout.map_or(u64::from(j.cred.uid), |r| r.uid),
                 gid: j.whiteout.map_or(u64::from(j.cred.gid), |r| r.gid),
-                gen: j.whiteout.map_or(tx.txg(), |r| r.gen),
+                gen: j.whiteout.map_or(tx.txg().number(), |r| r.gen.number()),
                 times: j.whiteout.map_or(now, |r| r.crtime),
                 size: 0,
                 links: 1,

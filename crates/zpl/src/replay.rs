@@ -8,7 +8,7 @@ use crate::perm::Cred;
 use crate::rename::flags;
 use crate::zfs::Zfs;
 use base::sync::RwLockExt;
-use base::{Kind, Result};
+use base::{Kind, Result, Txg};
 use std::sync::atomic::Ordering;
 
 /// Where a replayed write gets its bytes from.
@@ -284,7 +284,7 @@ fn replayed(n: &NewFile) -> Replayed {
         slots: n.slots,
         uid: n.uid,
         gid: n.gid,
-        gen: n.gen,
+        gen: Txg::new(n.gen),
         crtime: n.crtime,
         rdev: n.rdev,
     }

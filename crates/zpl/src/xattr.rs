@@ -442,8 +442,10 @@ impl Zfs {
             }
             None => {
                 let f = z.fixed();
-                let file =
-                    self.make_znode(tx, &self.hidden(tx.txg(), mode::REG | 0o644, &f, &dir, 0))?;
+                let file = self.make_znode(
+                    tx,
+                    &self.hidden(tx.txg().number(), mode::REG | 0o644, &f, &dir, 0),
+                )?;
                 self.entry_add(tx, &dir, name, &file)?;
                 let rec = Record::Create {
                     how: Made::File,
@@ -528,11 +530,11 @@ impl Zfs {
         (f.uid, f.gid) = (r.uid, r.gid);
         let size = if mode::is_dir(m) { 2 } else { 0 };
         Spec {
-            gen: r.gen,
+            gen: r.gen.number(),
             times: r.crtime,
             slots: r.slots,
             object: Some(r.object),
-            ..self.hidden(r.gen, m, &f, parent, size)
+            ..self.hidden(r.gen.number(), m, &f, parent, size)
         }
     }
 
@@ -578,7 +580,13 @@ impl Zfs {
             return self.get_any(have);
         }
         let f = z.fixed();
-        let spec = self.hidden(tx.txg(), mode::DIR | mode::STICKY | 0o777, &f, z, 2);
+        let spec = self.hidden(
+            tx.txg().number(),
+            mode::DIR | mode::STICKY | 0o777,
+            &f,
+            z,
+            2,
+        );
         let dir = self.make_znode(tx, &spec)?;
         self.set_xattr_dir(tx, z, dir.object)?;
         let rec = Record::Create {

@@ -1,7 +1,7 @@
 //! `zpool upgrade`.
 
 use crate::common;
-use api::{PoolGet, Reply, Request, Upgraded};
+use api::{Pool, PoolGet, Reply, Request, Upgraded};
 use cli::{Cx, Fail, Outcome, Parsed};
 use control::client::unexpected;
 
@@ -139,7 +139,8 @@ fn outdated(cx: &mut Cx<'_>) -> Outcome {
     }
     let mut lacking = pools
         .iter()
-        .filter(|p| p.version >= 5000 && !p.facts.disabled_features.is_empty())
+        .filter(|p| p.version >= 5000)
+        .filter(|p| !p.facts.disabled_features.is_empty() || !left_alone(p).is_empty())
         .peekable();
     if lacking.peek().is_none() {
         writeln!(
@@ -163,6 +164,9 @@ fn outdated(cx: &mut Cx<'_>) -> Outcome {
             writeln!(cx.out, "{}", p.name)?;
             for f in &p.facts.disabled_features {
                 writeln!(cx.out, "      {f}")?;
+            }
+            for f in left_alone(p) {
+                writeln!(cx.out, "      {f}(*)")?;
             }
         }
         writeln!(cx.out)?;
@@ -219,6 +223,7 @@ fn do_upgrade(args: &Parsed, version: Option<u64>, cx: &mut Cx<'_>) -> Outcome {
                             "Pool '{}' already has all supported and requested features enabled.",
                             pool.name
                         )?;
+                        write!(cx.out, "{}", not_requested([pool]))?;
                     }
                 } else {
                     changed = true;
@@ -238,10 +243,38 @@ fn do_upgrade(args: &Parsed, version: Option<u64>, cx: &mut Cx<'_>) -> Outcome {
                 cx.out,
                 "All pools are already formatted using version {v} or higher."
             )?,
-            None => writeln!(cx.out, "All pools are already formatted using feature flags.\n\nEvery feature flags pool already has all supported and requested features enabled.")?,
+            None => {
+                writeln!(
+                    cx.out,
+                    "All pools are already formatted using feature flags.\n\n\
+                     Every feature flags pool already has all supported and requested features enabled."
+                )?;
+                write!(cx.out, "{}", not_requested(&pools))?;
+            }
         }
     }
     Ok(status)
+}
+
+/// Supported features that a pool lacks and an upgrade does not enable.
+fn left_alone(pool: &Pool) -> &[String] {
+    match pool.version {
+        5000.. => &pool.facts.features_on_request,
+        _ => &[],
+    }
+}
+
+/// What "requested" leaves out: a line for each pool that lacks such features.
+fn not_requested<'a>(pools: impl IntoIterator<Item = &'a Pool>) -> String {
+    let line = |p: &Pool| {
+        format!(
+            "Not requested, so not enabled on '{}': {} (see 'zpool set feature@name=enabled').\n",
+            p.name,
+            left_alone(p).join(", ")
+        )
+    };
+    let pools = pools.into_iter().filter(|p| !left_alone(p).is_empty());
+    pools.map(line).collect()
 }
 
 fn told(pool: &str, done: &Upgraded) -> String {
@@ -305,6 +338,21 @@ mod tests {
         );
         let (_, out, _) = run("upgrade -V 23 tank", &mut fake);
         assert!(out.ends_with("Pool 'tank' is already formatted using version '23'.\n"));
+        fake.upgraded = None;
+        fake.pools[0].version = 5000;
+        fake.pools[0].facts.features_on_request = vec!["one".into(), "two".into()];
+        let lacks = "Not requested, so not enabled on 'tank': one, two \
+                     (see 'zpool set feature@name=enabled').\n";
+        for line in ["upgrade tank", "upgrade -a"] {
+            let (_, out, _) = run(line, &mut fake);
+            let all = "already has all supported and requested features enabled.\n";
+            assert!(out.ends_with(&format!("{all}{lacks}")), "{line}: {out}");
+        }
+        let (_, out, _) = run("upgrade", &mut fake);
+        assert!(
+            out.ends_with("---------------\ntank\n      one(*)\n      two(*)\n\n"),
+            "{out}"
+        );
         let (_, out, _) = run("upgrade -v", &mut fake);
         assert!(out.contains("async_destroy                         (read-only compatible)\n"));
         assert!(out.contains("28   Multiple vdev replacements\n"));

@@ -215,6 +215,15 @@ fn destroy_head(
 ) -> Answer<Destroyed> {
     let ds = datasets::find(entry, &r.name)?;
     let recursive = r.recursive || r.dependents;
+    if ds.dir().parent().is_none() && !recursive {
+        return Err(
+            ApiError::reason(Kind::Invalid, "operation does not apply to pools").hint(format!(
+                "use 'zfs destroy -r {0}' to destroy all datasets in the pool\n\
+                 use 'zpool destroy {0}' to destroy the pool itself",
+                r.name
+            )),
+        );
+    }
     let mut plan = new_plan(entry, Some(&r.name), r);
     plan.tree(&ds.dir())
         .map_err(|e| datasets::plain(e, &r.name))?;
@@ -239,15 +248,6 @@ fn destroy_head(
             ApiError::reason(Kind::Exists, "filesystem has dependent clones").hint(format!(
                 "use '-R' to destroy the following datasets:\n{}",
                 plan.blocked.join("\n")
-            )),
-        );
-    }
-    if ds.dir().parent().is_none() && !recursive {
-        return Err(
-            ApiError::reason(Kind::Invalid, "operation does not apply to pools").hint(format!(
-                "use 'zfs destroy -r {0}' to destroy all datasets in the pool\n\
-                 use 'zpool destroy {0}' to destroy the pool itself",
-                r.name
             )),
         );
     }

@@ -12,7 +12,7 @@ use crate::registry::{Admin, PoolEntry};
 use crate::{cancel, errors, values};
 use api::{ApiError, Bytes, Change, ChangeKind, Peer};
 use base::sync::RwLockExt;
-use base::{Kind, Result};
+use base::{Kind, Result, Txg};
 use dsl::Dataset;
 use std::sync::atomic::Ordering;
 use std::sync::Arc;
@@ -122,7 +122,7 @@ fn is_ancestor(from: &Dataset, to: &Dataset) -> Result<bool> {
     let mut dir = to.dir();
     let mut before = match to.is_snapshot() {
         true => to.phys().creation_txg,
-        false => u64::MAX,
+        false => Txg::MAX,
     };
     // Clones of clones end at the root of the pool; a damaged chain must end, too.
     for _ in 0..1 << 16 {

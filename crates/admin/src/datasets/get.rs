@@ -211,7 +211,7 @@ impl<'a> Walk<'a> {
                 let row = Row {
                     name,
                     kind,
-                    createtxg: p.creation_txg,
+                    createtxg: p.creation_txg.number(),
                     guid: p.guid,
                     props,
                 };

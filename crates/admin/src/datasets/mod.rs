@@ -21,6 +21,7 @@ pub mod set;
 pub mod snapshots;
 pub mod space;
 pub mod version;
+pub mod volumes;
 
 use crate::registry::{Admin, PoolEntry};
 use crate::{cancel, errors};

@@ -333,7 +333,7 @@ impl<'a> View<'a> {
             }
             "name" => return text(self.name),
             "creation" => Some(p.creation_time),
-            "createtxg" => Some(p.creation_txg),
+            "createtxg" => Some(p.creation_txg.number()),
             "guid" => Some(p.guid),
             "objsetid" => Some(self.ds.object()),
             "used" if snap => Some(p.unique_bytes),

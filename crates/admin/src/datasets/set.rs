@@ -3,7 +3,7 @@
 use crate::datasets::mount::{self, Move};
 use crate::datasets::parse::{self, Allowed};
 use crate::datasets::rights;
-use crate::datasets::{self, quota, version, Answer};
+use crate::datasets::{self, quota, version, volumes, Answer};
 use crate::registry::{Admin, PoolEntry};
 use crate::{errors, values};
 use api::{ApiError, DatasetKind, Peer};
@@ -167,7 +167,12 @@ fn checked(
                     format!("'{name}' is changed with 'zfs change-key'"),
                 ))
             }
-            Store::MasterNode | Store::Volume | Store::BlockSize | Store::Computed => {
+            Store::Volume => {
+                let now = volumes::shape(&entry.pool, ds)
+                    .map_err(|e| datasets::plain(e, &ds.full_name()))?;
+                volumes::check_size(now, value.int().unwrap_or(0))?;
+            }
+            Store::MasterNode | Store::BlockSize | Store::Computed => {
                 return Err(ApiError::reason(
                     Kind::Unsupported,
                     format!("'{name}' cannot be set in this version"),
@@ -177,7 +182,52 @@ fn checked(
         list.retain(|(n, _)| *n != name);
         list.push((name, PropChange::Local(value)));
     }
+    if ty == Types::VOLUME {
+        reserve(entry, ds, &mut list)?;
+    }
     Ok(list)
+}
+
+/// What is reserved for a volume follows its size if it was what the old size asks for; `auto` is what the size asks for.
+fn reserve(
+    entry: &PoolEntry,
+    ds: &Arc<Dataset>,
+    list: &mut Vec<(String, PropChange)>,
+) -> Answer<()> {
+    let number = |list: &[(String, PropChange)], name: &str| {
+        let found = list.iter().find(|(n, _)| n == name);
+        found.and_then(|(_, change)| match change {
+            PropChange::Local(v) => v.int(),
+            _ => None,
+        })
+    };
+    let given = number(list, "refreservation");
+    let size = number(list, "volsize");
+    let auto = given == Some(props::UNLIMITED);
+    if !auto && (size.is_none() || given.is_some()) {
+        return Ok(());
+    }
+    let plain = |e| datasets::plain(e, &ds.full_name());
+    let now = volumes::shape(&entry.pool, ds).map_err(plain)?;
+    let copies = pool::prop_number(ds, "copies").map_err(plain)?.max(1);
+    let old = entry.pool.version() < volumes::REFRESERVATION;
+    let full = |shape: volumes::Shape| match old {
+        true => shape.size,
+        false => shape.reservation(&entry.pool, copies),
+    };
+    let (name, reserved) = match old {
+        true => ("reservation", ds.dir().phys().reserved),
+        false => ("refreservation", ds.ref_limits().1),
+    };
+    let new = volumes::Shape {
+        size: size.unwrap_or(now.size),
+        ..now
+    };
+    if auto || reserved == full(now) {
+        list.retain(|(n, _)| n != name);
+        list.push((name.into(), PropChange::Local(PropValue::Int(full(new)))));
+    }
+    Ok(())
 }
 
 /// `zfs inherit`
@@ -553,6 +603,10 @@ fn store_changes(pool: &Pool, tx: &Tx, changes: &[Change]) -> Result<()> {
     }
     for c in changes {
         for (name, change) in c.list.iter().filter(|(n, _)| !is_limit(n)) {
+            if let ("volsize", PropChange::Local(PropValue::Int(size))) = (name.as_str(), change) {
+                volumes::set_size(pool, tx, &c.ds, *size)?;
+                continue;
+            }
             pool.dsl.set_prop(tx, &c.ds, name, change)?;
             if let ("compression", PropChange::Local(PropValue::Int(n))) = (name.as_str(), change) {
                 // Elsewhere it becomes active with the first block that needs it.

@@ -10,7 +10,7 @@ use crate::process::DeviceUse;
 use crate::registry::{Admin, PoolEntry};
 use crate::Answer;
 use api::{ApiError, Peer, PoolCreate, VdevClass, VdevKind, VdevSpec};
-use base::{Error, Kind, Result};
+use base::{Error, Kind, Result, Txg};
 use disk::feature::{self, Feature};
 use disk::props::{self, When};
 use dsl::PropValue;
@@ -604,7 +604,7 @@ pub fn label_clear(admin: &Arc<Admin>, path: &str, force: bool) -> Answer<()> {
     }
     if !force {
         use vdev::keys::pool as key;
-        let config = labels.best(u64::MAX);
+        let config = labels.best(Txg::MAX);
         let name = config.and_then(|c| c.get_str(key::NAME)).unwrap_or("?");
         let state = config.and_then(|c| c.get_u64(key::STATE));
         let member = match state {

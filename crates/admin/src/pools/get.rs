@@ -70,7 +70,7 @@ fn describe(admin: &Arc<Admin>, entry: &Arc<PoolEntry>, ask: &PoolGet) -> api::P
     let mut out = api::Pool {
         name: pool.name(),
         guid: pool.guid(),
-        txg: pool.synced_txg(),
+        txg: pool.synced_txg().number(),
         version: pool.version(),
         zpl_version: ZPL_VERSION,
         health: health(entry),
@@ -85,7 +85,7 @@ fn describe(admin: &Arc<Admin>, entry: &Arc<PoolEntry>, ask: &PoolGet) -> api::P
             space: Some(space),
             imported: true,
             histograms: ask.histograms,
-            resilver: pool.resilvered_txgs().filter(|_| !pool.is_readonly()),
+            resilver: being_filled(pool),
         };
         let mut root = look.root();
         root.children.extend(aux_rows(pool));
@@ -105,6 +105,15 @@ fn describe(admin: &Arc<Admin>, entry: &Arc<PoolEntry>, ask: &PoolGet) -> api::P
         out.props = Getter::new(admin, entry, space).select(&ask.props);
     }
     out
+}
+
+/// The txgs that devices are given now: all of them by a sequential rebuild.
+fn being_filled(pool: &Pool) -> Option<(Txg, Txg)> {
+    let txgs = match pool.is_rebuilding() {
+        true => Some((Txg::NONE, Txg::MAX)),
+        false => pool.resilvered_txgs(),
+    };
+    txgs.filter(|_| !pool.is_readonly())
 }
 
 /// State of scans, removals and expansions by its number on disk.
@@ -174,6 +183,11 @@ fn rebuild(r: &pool::Rebuild) -> api::Rebuild {
         issued: r.issued,
         rebuilt: r.rebuilt,
         errors: r.errors,
+        time_ms: r.time_ms,
+        pass_ms: r.pass_ms,
+        pass_scanned: r.pass_scanned,
+        pass_issued: r.pass_issued,
+        pass_skipped: r.pass_skipped,
     }
 }
 
@@ -242,15 +256,21 @@ pub fn extra(entry: &PoolEntry, key: &str) -> Option<String> {
         .map(|(_, v)| v.clone())
 }
 
-/// Features that could be enabled and are not, within the pool's compatibility set.
+/// Features that an upgrade would enable, within the pool's compatibility set.
 pub fn disabled_features(pool: &Pool, set: &Set) -> Vec<&'static Feature> {
+    lacking(pool, set, true)
+}
+
+/// Supported features that are not enabled, within the pool's compatibility set: those that an upgrade
+/// enables, or (`by_default` false) the others.
+fn lacking(pool: &Pool, set: &Set, by_default: bool) -> Vec<&'static Feature> {
     let Some(store) = pool.feature_store() else {
         return Vec::new();
     };
-    feature::FEATURES
-        .iter()
-        .filter(|f| f.supported && f.default_on && set.allows(f) && !store.is_enabled(f.guid))
-        .collect()
+    let is_lacking = |f: &&Feature| {
+        f.supported && f.default_on == by_default && set.allows(f) && !store.is_enabled(f.guid)
+    };
+    feature::FEATURES.iter().filter(is_lacking).collect()
 }
 
 fn facts(entry: &PoolEntry) -> PoolFacts {
@@ -268,10 +288,12 @@ fn facts(entry: &PoolEntry) -> PoolFacts {
         }
     };
     let name = |f: &&'static Feature| f.name.to_string();
-    out.disabled_features = disabled_features(&entry.pool, &set)
-        .iter()
-        .map(name)
-        .collect();
+    let names = |by_default| -> Vec<String> {
+        let list = lacking(&entry.pool, &set, by_default);
+        list.iter().map(name).collect()
+    };
+    out.disabled_features = names(true);
+    out.features_on_request = names(false);
     if let (Set::These(_), Some(store)) = (&set, entry.pool.feature_store()) {
         out.incompatible_features = feature::FEATURES
             .iter()

@@ -545,7 +545,7 @@ fn open_options(admin: &Admin, ask: &PoolImport, wanted: &Wanted) -> OpenOptions
         name: ask.new_name.clone(),
         temporary: ask.temporary,
         missing_log: ask.missing_log,
-        txg: ask.txg,
+        txg: ask.txg.map(Txg::new),
         rewind: match (ask.rewind, ask.extreme) {
             (false, _) => Rewind::No,
             (true, false) => Rewind::Safe,
@@ -703,7 +703,10 @@ fn read_only_device(admin: &Admin, f: &PoolFound) -> Option<String> {
     let paths = cache::device_paths(&f.config);
     paths.into_iter().find(|p| {
         let open = |access| admin.env.disks.open(p, access);
-        let refused = |e: Error| matches!(e.kind, Kind::ReadOnly | Kind::Access);
+        let refused = |e: Error| {
+            // The last: an image that is immutable.
+            matches!(e.kind, Kind::ReadOnly | Kind::Access | Kind::NotPermitted)
+        };
         open(Access::Exclusive).err().is_some_and(refused) && open(Access::Read).is_ok()
     })
 }
@@ -842,7 +845,7 @@ mod tests {
             guid,
             state: 1,
             version: 5000,
-            txg: 7,
+            txg: Txg::new(7),
             hostid: 0,
             hostname: String::new(),
             config: NvList::new(),

@@ -5,7 +5,7 @@ use crate::pools::{not_suspended, of_sync, open};
 use crate::registry::{Admin, PoolEntry};
 use crate::Answer;
 use api::{Activity, ApiError, Peer, PoolScrub, ScrubAction};
-use base::Kind;
+use base::{Kind, Txg};
 use disk::feature::guid;
 use pool::{Pool, ScanRefusal};
 use std::sync::Arc;
@@ -38,8 +38,8 @@ pub fn scrub(admin: &Arc<Admin>, peer: Peer, ask: &PoolScrub) -> Answer<()> {
         },
         ScrubAction::Start => {
             let after = match ask.since_last {
-                true => pool.last_scrubbed().map_err(answer)?.unwrap_or(0),
-                false => 0,
+                true => pool.last_scrubbed().map_err(answer)?.unwrap_or(Txg::NONE),
+                false => Txg::NONE,
             };
             pool.start_scrub(after, command)
         }
@@ -117,5 +117,7 @@ pub(super) fn activity(pool: &Pool) -> Answer<[Activity; 2]> {
         }
     };
     let due = !pool.is_readonly() && pool.is_resilvering();
-    Ok([of("scrub", 1, errors.is_some()), of("resilver", 2, due)])
+    let mut resilver = of("resilver", 2, due);
+    resilver.remaining += pool.left_to_rebuild();
+    Ok([of("scrub", 1, errors.is_some()), resilver])
 }

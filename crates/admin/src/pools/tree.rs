@@ -1,6 +1,7 @@
 //! The device tree as the commands show it: states, counters, space.
 
 use api::{VdevAux, VdevClass, VdevHistograms, VdevKind, VdevState, VdevStats};
+use base::Txg;
 use disk::NvList;
 use env::Access;
 use pool::Pool;
@@ -264,7 +265,7 @@ pub struct Look<'a> {
     /// Latencies, sizes and queues are wanted.
     pub histograms: bool,
     /// The txgs of the resilver under way: behind the first, up to the second.
-    pub resilver: Option<(u64, u64)>,
+    pub resilver: Option<(Txg, Txg)>,
 }
 
 impl Look<'_> {
@@ -305,11 +306,13 @@ impl Look<'_> {
             let size = v.device_asize();
             stats.physical = if size == 0 { 0 } else { size + LABELS };
             stats.configured_ashift = u64::from(ashift);
+        }
+        if v.has_dtl() {
             let missing = v.dtl();
             stats.resilvering = !missing.is_empty();
-            let covered = |(after, last): (u64, u64)| {
+            let covered = |(after, last): (Txg, Txg)| {
                 let mut ranges = missing.iter();
-                ranges.all(|(a, b)| a > after && b <= last)
+                ranges.all(|(a, b)| Txg::new(a) > after && Txg::new(b) <= last)
             };
             stats.resilver_deferred = self.resilver.is_some_and(|r| !covered(r));
             let ranges = missing.iter().map(|(a, b)| (a, b.saturating_sub(1)));

@@ -2,7 +2,7 @@
 
 use super::Bench;
 use crate::data::Numbers;
-use base::{RangeSet, Result};
+use base::{RangeSet, Result, Txg};
 use disk::{BlkPtr, Dva, ObjType};
 use space::{AllocReq, Class, Space, TopSpec};
 use std::hint::black_box;
@@ -11,7 +11,15 @@ use zap::{mem::MemStore, Value, Zap};
 use zio::Cache;
 
 pub fn pointer(n: u64) -> BlkPtr {
-    let mut bp = BlkPtr::new(ObjType::PLAIN_FILE_CONTENTS, 0, 4096, 4096, 2, 7, 5);
+    let mut bp = BlkPtr::new(
+        ObjType::PLAIN_FILE_CONTENTS,
+        0,
+        4096,
+        4096,
+        2,
+        7,
+        Txg::new(5),
+    );
     bp.set_dva(0, Dva::new(0, n << 12, 4096, false));
     bp.set_checksum([n, 0, 0, 0]);
     bp
@@ -93,13 +101,13 @@ fn allocate(b: &mut Bench, name: &str, space: &Space, sizes: &[u64]) -> Result<(
             taken.extend(space.alloc(&AllocReq {
                 class: Class::Normal,
                 copies: 1,
-                txg: 5,
+                txg: Txg::new(5),
                 size_on: &|_| size,
                 hint: 0,
             })?);
         }
         for e in taken.drain(..) {
-            space.unalloc(e.vdev, e.offset, e.asize, 5)?;
+            space.unalloc(e.vdev, e.offset, e.asize, Txg::new(5))?;
         }
         Ok(BATCH as f64)
     })?;

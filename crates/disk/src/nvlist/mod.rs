@@ -8,7 +8,7 @@ mod native;
 mod print;
 mod xdr;
 
-use base::{bail, Error, Result};
+use base::{bail, Error, Result, Txg};
 use std::fmt;
 
 /// Lists may be nested this deep; the reference refuses deeper ones (pool format §4.3).
@@ -162,6 +162,12 @@ value_from! {
     Vec<String> => StringArray,
 }
 
+impl From<Txg> for Value {
+    fn from(v: Txg) -> Value {
+        Value::Uint64(v.number())
+    }
+}
+
 impl From<&str> for Value {
     fn from(v: &str) -> Value {
         Value::String(v.to_string())
@@ -279,6 +285,11 @@ impl NvList {
             Value::NvListArray(v) => Some(v),
             _ => None,
         }
+    }
+
+    /// [`NvList::get_u64`] where the number is a txg.
+    pub fn get_txg(&self, name: &str) -> Option<Txg> {
+        self.get_u64(name).map(Txg::new)
     }
 
     /// [`NvList::get_u64`] with an error naming the missing key.

@@ -50,7 +50,7 @@ impl ZilHeader {
 
     pub fn decode(b: &[u8]) -> Result<ZilHeader> {
         Ok(ZilHeader {
-            claim_txg: u64_at(b, 0)?,
+            claim_txg: Txg::new(u64_at(b, 0)?),
             replay_seq: u64_at(b, 8)?,
             log: BlkPtr::read(slice_at(b, 16, BP_SIZE)?, false)?,
             claim_blk_seq: u64_at(b, 144)?,
@@ -61,7 +61,7 @@ impl ZilHeader {
 
     pub fn encode(&self) -> [u8; HEADER_SIZE] {
         let mut b = [0; HEADER_SIZE];
-        put_u64(&mut b, 0, self.claim_txg);
+        put_u64(&mut b, 0, self.claim_txg.number());
         put_u64(&mut b, 8, self.replay_seq);
         b[16..144].copy_from_slice(&self.log.to_bytes());
         put_u64(&mut b, 144, self.claim_blk_seq);

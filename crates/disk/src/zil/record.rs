@@ -381,7 +381,7 @@ impl Record {
         }
         let b = &b[..len as usize];
         let record = Record {
-            txg: u64_at(b, 16)?,
+            txg: Txg::new(u64_at(b, 16)?),
             seq: u64_at(b, 24)?,
             ignore_case: txtype >> 63 != 0,
             body: body(b, txtype & !(1 << 63))?,
@@ -401,7 +401,7 @@ impl Record {
         let header = [
             txtype | u64::from(self.ignore_case) << 63,
             len,
-            self.txg,
+            self.txg.number(),
             self.seq,
         ];
         for (w, v) in b.chunks_exact_mut(8).zip(header) {

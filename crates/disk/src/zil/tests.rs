@@ -257,7 +257,7 @@ fn every_type_comes_back() {
     for (i, body) in every_body().into_iter().enumerate() {
         types.insert(body.txtype());
         let r = Record {
-            txg: 5,
+            txg: Txg::new(5),
             seq: i as u64,
             ignore_case: i % 2 == 0,
             body,
@@ -280,7 +280,7 @@ fn foreign_byte_order() {
             Body::Truncate { .. } | Body::CloneRange { .. } | Body::Extend { .. }
         );
         let r = Record {
-            txg: 5,
+            txg: Txg::new(5),
             seq: 6,
             ignore_case: false,
             body,
@@ -315,7 +315,7 @@ fn foreign_byte_order() {
 #[test]
 fn header_and_chain() {
     let h = ZilHeader {
-        claim_txg: 1,
+        claim_txg: Txg::new(1),
         replay_seq: 2,
         log: BlkPtr::from_bytes(&[9; 128], false),
         claim_blk_seq: 3,
@@ -353,7 +353,7 @@ fn hostile() {
     let mut junk = Junk(14);
     for body in every_body() {
         let r = Record {
-            txg: 1,
+            txg: Txg::new(1),
             seq: 2,
             ignore_case: false,
             body,

@@ -3,7 +3,7 @@
 use super::{Pass, Shape};
 use crate::dnode::Dnode;
 use crate::tree::{read_indirect, Spot, Synced};
-use base::{bail, Error, RangeSet, Result};
+use base::{bail, Error, RangeSet, Result, Txg};
 use disk::{BlkPtr, ObjType, BP_SIZE};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -84,7 +84,7 @@ impl Pass<'_> {
     pub(super) fn hole(&self, s: &Shape, level: u8, lsize: usize) -> BlkPtr {
         if self.policy.hole_birth {
             let early = base::mutation::mutated(base::mutation::Mutation::HolesBornEarly);
-            let birth = if early { 1 } else { self.txg };
+            let birth = if early { Txg::new(1) } else { self.txg };
             BlkPtr::hole_born(s.obj_type, level, lsize, birth)
         } else {
             BlkPtr::HOLE
@@ -228,7 +228,7 @@ impl Pass<'_> {
         let mut block: Vec<u8> = if old.is_hole() {
             // Children of a hole are holes of the same birth (data format §2.5).
             let mut b = vec![0; ind_size];
-            if self.policy.hole_birth && old.logical_birth() != 0 {
+            if self.policy.hole_birth && !old.logical_birth().is_none() {
                 let size = if level == 1 { lsize0 } else { ind_size };
                 let child =
                     BlkPtr::hole_born(s.obj_type, level as u8 - 1, size, old.logical_birth());
@@ -330,7 +330,7 @@ impl Pass<'_> {
             } else if let Some(birth) = bps.iter().map(BlkPtr::logical_birth).max() {
                 // Where data were freed must go on saying when.
                 bps.fill(BlkPtr::HOLE);
-                if self.policy.hole_birth && birth != 0 {
+                if self.policy.hole_birth && !birth.is_none() {
                     bps[0] =
                         BlkPtr::hole_born(s.obj_type, nlevels as u8, 1 << s.indblkshift, birth);
                 }

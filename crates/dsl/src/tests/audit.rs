@@ -9,7 +9,7 @@ use disk::BlkPtr;
 use std::collections::{BTreeSet, HashMap, HashSet};
 
 /// Something that tells blocks apart: place and birth; embedded ones have none.
-pub(super) type Id = (u64, u64, u64);
+pub(super) type Id = (u64, u64, Txg);
 
 pub(super) fn id(bp: &BlkPtr) -> Option<Id> {
     let d = bp.dvas();
@@ -204,7 +204,7 @@ impl Audit<'_> {
                 let tree = if dp.bp.is_hole() {
                     Vec::new()
                 } else {
-                    blocks(p, &dp.bp, 0)
+                    blocks(p, &dp.bp, Txg::NONE)
                 };
                 let t = sum(p, &tree);
                 assert_eq!(t.used as u64, dp.referenced_bytes, "referenced of {n}");
@@ -246,7 +246,7 @@ impl Audit<'_> {
                         self.refs.bpobj(p, o, "deadlist entry");
                         let next = dl
                             .keys()
-                            .range(k + 1..)
+                            .range(k.next()..)
                             .next()
                             .map_or(Txg::MAX, |(k, _)| *k);
                         Bpobj::open(&p.rig.os, o)
@@ -434,7 +434,7 @@ impl Audit<'_> {
     /// Every byte of the disk.
     fn space(&mut self) {
         let p = self.p;
-        let mos = blocks(p, &p.rig.os.root(), 0);
+        let mos = blocks(p, &p.rig.os.root(), Txg::NONE);
         for bp in &mos {
             if let Some(i) = id(bp) {
                 assert!(self.live.insert(i, *bp).is_none());

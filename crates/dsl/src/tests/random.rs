@@ -126,7 +126,7 @@ fn step(p: &mut Pool, r: &mut Rand, n: u64) {
         }
         _ => {
             let newest = ds.prev().unwrap().map(|s| s.phys());
-            let after = newest.as_ref().map_or(0, |s| s.creation_txg);
+            let after = newest.as_ref().map_or(Txg::NONE, |s| s.creation_txg);
             let younger = !ds.bookmarks_after(after).unwrap().is_empty();
             if newest.is_some_and(|s| s.next_snap_obj == ds.object()) && !younger {
                 p.open.remove(&ds.object());
@@ -140,7 +140,7 @@ fn step(p: &mut Pool, r: &mut Rand, n: u64) {
 
 /// A bookmark of a snapshot, and (`and_copy`) one of that bookmark.
 fn bookmark(p: &mut Pool, tx: &Tx, s: Arc<Dataset>, n: u64, and_copy: bool) {
-    let tree = super::audit::blocks(p, &s.phys().bp, 0);
+    let tree = super::audit::blocks(p, &s.phys().bp, Txg::NONE);
     let mark = tree.iter().filter_map(|bp| {
         let used = p.dsl.core.triple(bp).used;
         super::audit::id(bp).map(|i| (i, used))

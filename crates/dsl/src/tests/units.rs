@@ -473,7 +473,10 @@ fn features_are_counted() {
     label.sort();
     assert_eq!(label, [guid::EMBEDDED_DATA, guid::HOLE_BIRTH]);
     assert_eq!(store.unsupported(), (vec![], vec![]));
-    assert_eq!(store.enabled_in(guid::HOLE_BIRTH).unwrap(), Some(4));
+    assert_eq!(
+        store.enabled_in(guid::HOLE_BIRTH).unwrap(),
+        Some(Txg::new(4))
+    );
     assert!(store.description(guid::HOLE_BIRTH).unwrap().is_some());
 }
 

@@ -3,6 +3,7 @@
 use super::hull;
 use super::live::Live;
 use super::record::{word, CANCELED, FINISHED};
+use crate::notices::{Scanning, Turned};
 use crate::Pool;
 use base::mutation::{mutated, Mutation};
 use base::sync::MutexExt;
@@ -32,10 +33,13 @@ impl Pool {
         self.scans.blocks.set_range(None);
         let (min, max) = l.range();
         // Only a scan of everything knows that what it did not find is whole.
-        self.rotate_errlog(tx, complete && !l.is_resilver() && min == 0 && !l.lost_way)?;
+        self.rotate_errlog(
+            tx,
+            complete && !l.is_resilver() && min.is_none() && !l.lost_way,
+        )?;
         if complete && !l.is_resilver() {
             let dir = self.mos.hold(1)?;
-            Zap::new(&dir).update_u64(tx, "last_scrubbed_txg", max)?;
+            Zap::new(&dir).update_u64(tx, "last_scrubbed_txg", max.number())?;
         }
         let event = match complete {
             true => "scan done",
@@ -48,7 +52,14 @@ impl Pool {
         if complete && l.is_resilver() {
             self.give_up_the_rest(&l, max);
         }
-        self.tree.set_resilvering(false);
+        self.tree.set_resilvering(self.is_rebuilding());
+        match (l.is_resilver(), complete) {
+            (true, true) => self.notice(Scanning::Resilver, Turned::Finished),
+            // It begins anew.
+            (true, false) => {}
+            (false, true) => self.notice(Scanning::Scrub, Turned::Finished),
+            (false, false) => self.notice(Scanning::Scrub, Turned::Aborted),
+        }
         Ok(())
     }
 
@@ -67,7 +78,7 @@ impl Pool {
                 continue;
             }
             let mut left = lacks.clone();
-            left.remove(0, max);
+            left.remove(0, max.number());
             let unrepaired = l.behind.get(&v.guid()).cloned().unwrap_or_default();
             for (start, end) in unrepaired.iter() {
                 for (s, e) in lacks.iter() {
@@ -75,6 +86,7 @@ impl Pool {
                 }
             }
             v.set_dtl(left);
+            self.is_filled(v);
         }
         self.tree.propagate();
     }

@@ -68,7 +68,7 @@ impl Pool {
             live.absent.extend(away);
             for (leaf, birth) in behind {
                 let lacks = live.behind.entry(leaf).or_default();
-                lacks.insert(birth, birth.saturating_add(1));
+                lacks.insert(birth.number(), birth.after(1).number());
             }
         }
         done || issued > 0
@@ -97,7 +97,7 @@ impl Pool {
         let Ok(h) = disk::zil::ZilHeader::decode(&phys.zil_header) else {
             return;
         };
-        if h.claim_txg == 0 {
+        if h.claim_txg.is_none() {
             return;
         }
         // The chain ends at the first block that is not valid: that is no error.

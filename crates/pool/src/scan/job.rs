@@ -174,7 +174,7 @@ impl Pool {
         let queue = Zap::new(&dn);
         for dataset in std::mem::take(&mut l.touched) {
             match l.queue.get(&dataset) {
-                Some(first) => queue.update_int_key(tx, dataset, *first)?,
+                Some(first) => queue.update_int_key(tx, dataset, first.number())?,
                 None if queue.get_int_key(dataset)?.is_some() => queue.remove_int(tx, dataset)?,
                 None => {}
             }
@@ -201,7 +201,7 @@ impl Pool {
                 let e = e?;
                 if let (Ok(dataset), Some(first)) = (zap::parse_hex_key(&e.name), e.value.as_u64())
                 {
-                    queue.insert(dataset, first);
+                    queue.insert(dataset, Txg::new(first));
                 }
             }
         }
@@ -211,13 +211,15 @@ impl Pool {
         self.scans.restart.store(again, Ordering::Release);
         self.scans.blocks.set_range(Some(live.range()));
         self.errlog.set_scanning(true);
-        self.tree.set_resilvering(live.is_resilver());
+        self.tree
+            .set_resilvering(live.is_resilver() || self.is_rebuilding());
         *self.scans.live() = Some(live);
         Ok(())
     }
 
     /// The same for a record that cannot be read: no reason not to open the pool.
     pub(crate) fn load_scan_or_warn(&self) -> Result<()> {
+        self.load_rebuilds();
         match self.load_scan().and_then(|()| self.load_error_scrub()) {
             Err(e) if e.is_damage() || e.kind == Kind::NotFound => {
                 tracing::warn!(pool = %self.name(), "the scan under way cannot be gone on with: {e}");

@@ -92,7 +92,7 @@ impl Live {
             at,
             queue,
             touched: BTreeSet::new(),
-            begun: 0,
+            begun: Txg::NONE,
             generation: 0,
             plan: Vec::new(),
             next: 0,
@@ -141,7 +141,10 @@ impl Live {
     }
 
     pub fn range(&self) -> (Txg, Txg) {
-        (self.words[word::MIN], self.words[word::MAX])
+        (
+            Txg::new(self.words[word::MIN]),
+            Txg::new(self.words[word::MAX]),
+        )
     }
 
     /// Nothing is left to be walked.
@@ -213,8 +216,8 @@ impl Live {
             self.at = At::Dataset(expected, None);
             self.moved = true;
         }
-        self.words[word::CUR_MIN] = visit.min;
-        self.words[word::CUR_MAX] = visit.max;
+        self.words[word::CUR_MIN] = visit.min.number();
+        self.words[word::CUR_MAX] = visit.max.number();
         true
     }
 

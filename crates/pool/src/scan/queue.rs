@@ -165,14 +165,14 @@ mod tests {
     use disk::{Dva, ObjType};
 
     fn block(vdev: u64, offset: u64) -> Waiting {
-        let mut bp = BlkPtr::new(ObjType::PLAIN_FILE_CONTENTS, 0, 512, 512, 2, 7, 5);
+        let mut bp = BlkPtr::new(ObjType::PLAIN_FILE_CONTENTS, 0, 512, 512, 2, 7, Txg::new(5));
         bp.set_dva(0, Dva::new(vdev, offset, 512, false));
         let damage = Damage {
             objset: 1,
             object: 2,
             level: 0,
             blkid: 3,
-            birth: 5,
+            birth: Txg::new(5),
         };
         Waiting {
             bp,
@@ -183,7 +183,7 @@ mod tests {
     #[test]
     fn blocks_come_in_order_of_place_from_all_vdevs() {
         let q = BlockQueue::default();
-        q.set_range(Some((0, 9)));
+        q.set_range(Some((Txg::NONE, Txg::new(9))));
         for (v, o) in [(1, 1024), (0, 4096), (0, 512), (1, 0)] {
             q.add(block(v, o));
         }
@@ -200,7 +200,7 @@ mod tests {
     fn a_freed_block_leaves_and_is_not_taken_in_again() {
         let q = BlockQueue::default();
         q.freed(0, 512);
-        q.set_range(Some((0, 9)));
+        q.set_range(Some((Txg::NONE, Txg::new(9))));
         q.capture();
         q.add(block(0, 512));
         q.freed(0, 512);

@@ -3,14 +3,13 @@
 use super::live::{At, Live};
 use super::record::{word, CANCELED, PAUSED, RESILVER, SCANNING, SCRUB, WORDS};
 use super::{hull, ScanState};
+use crate::notices::{Scanning, Turned};
 use crate::Pool;
 use base::{Result, Txg};
 use dmu::Tx;
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
 
-/// First txg of every pool: blocks of a scan of everything are born behind `TXG_INITIAL`.
-const TXG_INITIAL: Txg = 4;
 /// Duplicates and blocks with one reference: classes of the dedup tables that OpenZFS looks through first.
 const DDT_DUPLICATES: u64 = 1;
 /// Share of a resilver that may be done when another one has to wait for it: one in this many.
@@ -88,6 +87,9 @@ impl Pool {
         command: (String, u64),
     ) -> Result<std::result::Result<(), ScanRefusal>> {
         self.task(move |pool, tx| {
+            if pool.is_rebuilding() {
+                return Ok(Err(ScanRefusal::Resilvering));
+            }
             let mut live = pool.scans.live();
             match live.as_mut() {
                 Some(l) if l.is_resilver() => return Ok(Err(ScanRefusal::Resilvering)),
@@ -114,7 +116,7 @@ impl Pool {
     /// # Errors
     /// Those of reading the directory.
     pub fn last_scrubbed(&self) -> Result<Option<Txg>> {
-        self.directory("last_scrubbed_txg")
+        Ok(self.directory("last_scrubbed_txg")?.map(Txg::new))
     }
 
     /// Ends a scrub. On disk when it returns.
@@ -134,6 +136,14 @@ impl Pool {
             pool.log_in(tx, &command.0, command.1)?;
             Ok(Ok(()))
         })
+    }
+
+    /// A rebuild is to begin: a scrub under way ends.
+    pub(crate) fn make_way_for_rebuild(&self, tx: &Tx) -> Result<()> {
+        match self.take_scrub() {
+            Some(l) => self.end_scan(tx, l, false),
+            None => Ok(()),
+        }
     }
 
     fn take_scrub(&self) -> Option<Live> {
@@ -182,6 +192,11 @@ impl Pool {
                 l.next = 0;
             }
         }
+        let turned = match paused {
+            true => Turned::Paused,
+            false => Turned::Resumed,
+        };
+        self.notice(Scanning::Scrub, turned);
         // The place on disk stays what it is.
         let Some(mut stored) = self.scan_words()? else {
             return Ok(());
@@ -216,14 +231,23 @@ impl Pool {
         running || self.due_resilver().is_some()
     }
 
-    /// Whether a resilver is under way or due.
+    /// Whether a resilver or rebuild is under way or due.
     pub fn is_resilvering(&self) -> bool {
+        self.is_rebuilding() || self.is_healing()
+    }
+
+    /// Whether a resilver by the block trees is under way or due.
+    pub fn is_healing(&self) -> bool {
         let running = self.scans.live().as_ref().is_some_and(Live::is_resilver);
         running || self.due_resilver().is_some()
     }
 
     /// What leaves that can be written lack, and no resilver has given up: first txg − 1, end.
-    fn due_resilver(&self) -> Option<(Txg, Txg)> {
+    pub(super) fn due_resilver(&self) -> Option<(Txg, Txg)> {
+        if self.is_rebuilding() {
+            // It waits until that has ended.
+            return None;
+        }
         let mut out: Option<(Txg, Txg)> = None;
         for v in self.tree.all().iter() {
             if !v.has_dtl() || v.dtl_is_empty() || !v.state().usable() {
@@ -285,15 +309,15 @@ impl Pool {
     }
 
     /// Begins a scan of the blocks born behind `min`, up to `max`.
-    fn begin_scan(&self, tx: &Tx, function: u64, min: Txg, max: Txg) -> Result<()> {
+    pub(super) fn begin_scan(&self, tx: &Tx, function: u64, min: Txg, max: Txg) -> Result<()> {
         let mut words = vec![0; WORDS];
         words[word::FUNCTION] = function;
         words[word::STATE] = SCANNING;
-        words[word::MIN] = min;
-        words[word::MAX] = max;
+        words[word::MIN] = min.number();
+        words[word::MAX] = max.number();
         words[word::START] = self.seconds();
         words[word::TO_EXAMINE] = self.allocated_bytes();
-        words[word::DDT_CLASS_MAX] = match min > TXG_INITIAL {
+        words[word::DDT_CLASS_MAX] = match min > Txg::INITIAL {
             true => 0,
             false => DDT_DUPLICATES,
         };
@@ -303,6 +327,9 @@ impl Pool {
             &format!("func={function} mintxg={min} maxtxg={max}"),
         )?;
         self.cancel_errors(tx)?;
+        if function == RESILVER {
+            self.forget_rebuilds(tx)?;
+        }
         self.scans.blocks.set_range(Some((min, max)));
         // Changes of datasets before this moment are none of this scan's.
         drop(self.dsl.take_scan_changes());
@@ -317,6 +344,11 @@ impl Pool {
         let live = place.insert(live);
         self.store_place(tx, live)?;
         self.dirty_config();
+        let what = match function {
+            RESILVER => Scanning::Resilver,
+            _ => Scanning::Scrub,
+        };
+        self.notice(what, Turned::Started);
         Ok(())
     }
 }

@@ -44,8 +44,8 @@ impl Pool {
             let visit = match at {
                 At::Mos(place) => self.visit_mos(live, place)?,
                 At::Dataset(object, place) => {
-                    let range = (live.words[word::CUR_MIN], live.words[word::CUR_MAX]);
-                    self.visit_of(live, object, place, Ok(range))?
+                    let range = [word::CUR_MIN, word::CUR_MAX].map(|w| Txg::new(live.words[w]));
+                    self.visit_of(live, object, place, Ok(range.into()))?
                 }
                 At::Between => match queue.pop_first() {
                     Some((object, first)) => self.visit_of(live, object, None, Err(first))?,
@@ -83,7 +83,7 @@ impl Pool {
     /// dataset's snapshots.
     fn first_datasets(&self) -> Result<Vec<(u64, Txg)>> {
         if let Some(origin) = self.dsl.origin_snapshot()? {
-            return Ok(vec![(origin, 0)]);
+            return Ok(vec![(origin, Txg::NONE)]);
         }
         let mut out = Vec::new();
         self.dsl.walk(&self.dsl.root()?, &mut |dir| {
@@ -97,7 +97,7 @@ impl Pool {
                 }
                 ds = prev;
             }
-            out.push((ds.object(), 0));
+            out.push((ds.object(), Txg::NONE));
             Ok(())
         })?;
         Ok(out)
@@ -114,8 +114,8 @@ impl Pool {
         let mut visit = Visit {
             objset: object,
             root: BlkPtr::HOLE,
-            min: 0,
-            max: 0,
+            min: Txg::NONE,
+            max: Txg::NONE,
             place,
             head: false,
             skip: true,
@@ -130,7 +130,7 @@ impl Pool {
             Ok(range) => range,
             Err(first) => {
                 let first = match first {
-                    0 => phys.prev_snap_txg,
+                    Txg::NONE => phys.prev_snap_txg,
                     n => n,
                 };
                 let last = match ds.is_snapshot() {
@@ -193,7 +193,7 @@ impl Pool {
                     after: visit.min,
                     resume: visit.place,
                     // Copies are compared when the block is scrubbed, and counted and repaired there.
-                    in_use: InUse::Since(Lease::of(0)),
+                    in_use: InUse::Since(Lease::of(Txg::NONE)),
                     ..Spec::all(Order::ChildrenFirst)
                 };
                 match walk::walk(&self.zio, &visit.root, &spec, &mut v)? {

@@ -2,6 +2,7 @@
 
 use crate::model::Model;
 use crate::rig::{self, Cutter, Fs, Layout, FATES};
+use base::Txg;
 use pool::{OpenOptions, Pool};
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::Arc;
@@ -24,7 +25,7 @@ impl Session {
     fn new(layout: Layout, seed: u64) -> Session {
         let rng = Arc::new(SeededRng::new(seed));
         let (disks, pool) = rig::create(&layout, seed);
-        let config = pool.full_config(0, 0, false);
+        let config = pool.full_config(0, Txg::NONE, false);
         let fs = rig::mount(&pool, &layout).unwrap();
         let (journal, base) = rig::start_journal(&disks);
         let mut model = Model::new(rng.clone(), journal.clone(), &fs);
@@ -120,7 +121,7 @@ fn writes_fail_on_one_device() {
         for (a, b) in missed.iter() {
             for txg in a..b {
                 assert!(
-                    leaf.dtl_contains(txg),
+                    leaf.dtl_contains(Txg::new(txg)),
                     "group {txg} of {missed:?}: {:?}",
                     leaf.dtl()
                 );

@@ -2,6 +2,7 @@
 //! to its place, or out with its group.
 
 use crate::rig::{self, Cutter, Layout, FATES};
+use base::Txg;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,7 +21,7 @@ fn run(sizes: &[usize], piece: usize, busy: bool, seed: u64) {
     };
     let rng = Arc::new(SeededRng::new(seed));
     let (disks, pool) = rig::create(&layout, seed);
-    let config = pool.full_config(0, 0, false);
+    let config = pool.full_config(0, Txg::NONE, false);
     let fs = rig::mount(&pool, &layout).unwrap();
     let root = fs.zfs.root().unwrap();
     let new = New::file(0o100644, 0);

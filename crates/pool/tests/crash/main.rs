@@ -9,6 +9,7 @@ mod large;
 mod model;
 mod threads;
 
+use base::Txg;
 use model::Model;
 use sim::rig::{self, Cutter, Fate, Layout, FATES, MIB};
 use std::sync::Arc;
@@ -131,7 +132,7 @@ fn run(name: &str, plan: &Plan, seed: u64) {
     let rng = Arc::new(SeededRng::new(seed));
     let layout = &plan.layout;
     let (disks, pool) = rig::create(layout, seed);
-    let config = pool.full_config(0, 0, false);
+    let config = pool.full_config(0, Txg::NONE, false);
     let mut fs = rig::mount(&pool, layout).unwrap();
     let (journal, mut base) = rig::start_journal(&disks);
     let mut model = Model::new(rng.clone(), journal.clone(), &fs);
@@ -397,7 +398,7 @@ fn long_maps_are_condensed_after_a_restart() {
             ..Layout::new(GroupKind::Single, 1)
         };
         let (disks, pool) = rig::create(&l, 7);
-        let config = pool.full_config(0, 0, false);
+        let config = pool.full_config(0, Txg::NONE, false);
         let rng = SeededRng::new(7);
         let scatter = |fs: &rig::Fs, groups: u64| {
             let root = fs.zfs.root().unwrap();

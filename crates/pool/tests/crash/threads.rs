@@ -3,6 +3,7 @@
 
 use crate::model::Model;
 use crate::rig::{self, Cutter, Fate, Layout, FATES};
+use base::Txg;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,7 +15,7 @@ const HANDS: usize = 4;
 fn run(layout: Layout, ops: usize, images: usize, seed: u64) {
     let rng = Arc::new(SeededRng::new(seed));
     let (disks, pool) = rig::create(&layout, seed);
-    let config = pool.full_config(0, 0, false);
+    let config = pool.full_config(0, Txg::NONE, false);
     let fs = rig::mount(&pool, &layout).unwrap();
     let (journal, _) = rig::start_journal(&disks);
     let mut models: Vec<Model> = (0..HANDS)
@@ -154,7 +155,7 @@ fn closed_under_load() {
     for seed in 50..53 {
         let layout = Layout::new(GroupKind::Mirror, 2);
         let (disks, pool) = rig::create(&layout, seed);
-        let config = pool.full_config(0, 0, false);
+        let config = pool.full_config(0, Txg::NONE, false);
         let fs = rig::mount(&pool, &layout).unwrap();
         let (journal, _) = rig::start_journal(&disks);
         let mut models: Vec<Model> = (0..HANDS)

@@ -1,5 +1,6 @@
 //! A pool in memory with file systems to destroy.
 
+use base::Txg;
 use disk::ObjType;
 use env_sim::MemDisk;
 use pool::Pool;
@@ -23,7 +24,7 @@ pub struct World {
 impl World {
     pub fn new() -> World {
         let (disks, pool) = rig::create(&layout(), 1);
-        let config = pool.full_config(0, 0, false);
+        let config = pool.full_config(0, Txg::NONE, false);
         World {
             disks,
             config,

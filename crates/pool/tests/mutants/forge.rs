@@ -1,5 +1,6 @@
 //! Makes mistakes: in sectors, and in the content of blocks.
 
+use base::Txg;
 use codec::checksum;
 use disk::label::{label_offset, DATA_START, NVLIST_OFFSET, NVLIST_SIZE};
 use disk::{BlkPtr, DnodePhys, Dva, ObjType, BP_SIZE};
@@ -33,7 +34,10 @@ impl Walker<'_> {
         if bp.is_hole() || bp.is_embedded() || bp.is_redacted() || self.out.len() >= MOST {
             return None;
         }
-        if !self.seen.insert((bp.dva(0).offset(), bp.logical_birth())) {
+        if !self
+            .seen
+            .insert((bp.dva(0).offset(), bp.logical_birth().number()))
+        {
             return None;
         }
         let plain = bp.level() == 0 && bp.obj_type() == ObjType::PLAIN_FILE_CONTENTS;
@@ -227,7 +231,7 @@ pub fn block(disk: &Arc<MemDisk>, blocks: &[Block], dice: &SeededRng) {
             }
             None => {
                 for ashift in [9, 12] {
-                    let Some(mut ub) = vdev::label::best_uberblock(&**disk, ashift, u64::MAX)
+                    let Some(mut ub) = vdev::label::best_uberblock(&**disk, ashift, Txg::MAX)
                     else {
                         continue;
                     };

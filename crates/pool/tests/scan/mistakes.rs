@@ -2,6 +2,7 @@
 
 use crate::world::{finish, World};
 use base::mutation::{mutate, Mutation};
+use base::Txg;
 use std::panic::{catch_unwind, AssertUnwindSafe};
 use vdev::GroupKind;
 
@@ -48,7 +49,7 @@ fn spoilt() -> World {
     }
     w.spoil(1, &|_| true);
     w.reopen();
-    w.pool.start_scrub(0, command()).unwrap().unwrap();
+    w.pool.start_scrub(Txg::NONE, command()).unwrap().unwrap();
     w
 }
 
@@ -90,13 +91,13 @@ fn a_freed_block_that_stays_in_the_queue() {
         let w = World::new(GroupKind::Mirror, 2);
         w.pool.space.set_eager(true);
         (0..3).for_each(|f| w.fill(&format!("f{f}"), 40));
-        w.pool.start_scrub(0, command()).unwrap().unwrap();
+        w.pool.start_scrub(Txg::NONE, command()).unwrap().unwrap();
         (0..2 * n + 1).for_each(|_| assert!(w.pool.sync().is_ok()));
         w.pool.pause_scrub(command()).unwrap().unwrap();
         (0..3).for_each(|f| w.destroy(&format!("f{f}")));
         (0..20).for_each(|_| assert!(w.pool.sync().is_ok()));
         (0..3).for_each(|f| w.fill(&format!("g{f}"), 40));
-        w.pool.start_scrub(0, command()).unwrap().unwrap();
+        w.pool.start_scrub(Txg::NONE, command()).unwrap().unwrap();
         match finish(&w.pool).errors {
             0 => Ok(()),
             n => Err(format!("{n} errors")),
@@ -126,5 +127,24 @@ fn a_dtl_that_loses_more_than_the_resilver_visited() {
         }
         mutate(None);
         w.is_whole_on(&|i| i == 2)
+    });
+}
+
+#[test]
+fn a_rebuild_that_ends_when_a_part_was_copied() {
+    found(Mutation::RebuildEndsEarly, 1, |_| {
+        let w = World::with_bench(GroupKind::Mirror, 2, 1);
+        w.fill("a", 400);
+        let old = crate::rebuild::leaf(&w.pool, 0);
+        let new = crate::rebuild::dev(2);
+        let done = w
+            .pool
+            .attach_sequentially(old, &new, vdev::Attach::Mirror, None);
+        done.map_err(|e| e.to_string())?;
+        crate::rebuild::rebuilt(&w.pool).map_err(|e| e.to_string())?;
+        match finish(&w.pool).processed {
+            0 => Ok(()),
+            n => Err(format!("the scrub behind it had to repair {n} bytes")),
+        }
     });
 }

@@ -1,6 +1,7 @@
 //! Scrubs.
 
 use crate::world::{finish, World};
+use base::Txg;
 use pool::ScanRefusal;
 use sim::rig;
 use vdev::GroupKind;
@@ -21,9 +22,9 @@ fn repairs(kind: GroupKind, disks: usize, spare: usize) {
         w.spoil(n, &|_| true);
     }
     w.reopen();
-    w.pool.start_scrub(0, command()).unwrap().unwrap();
+    w.pool.start_scrub(Txg::NONE, command()).unwrap().unwrap();
     assert_eq!(
-        w.pool.start_scrub(0, command()).unwrap(),
+        w.pool.start_scrub(Txg::NONE, command()).unwrap(),
         Err(ScanRefusal::Scrubbing)
     );
     let s = w.finish();
@@ -37,7 +38,7 @@ fn repairs(kind: GroupKind, disks: usize, spare: usize) {
     // Those that were spoilt are needed now.
     w.whole_on(&|i| i < disks - spare);
     // A second scrub finds nothing.
-    w.pool.start_scrub(0, command()).unwrap().unwrap();
+    w.pool.start_scrub(Txg::NONE, command()).unwrap().unwrap();
     assert_eq!(w.finish().processed, 0);
     w.pool.export().unwrap();
 }
@@ -63,7 +64,7 @@ fn what_cannot_be_repaired_is_counted_and_forgotten_when_it_is_gone() {
         d.corrupt((4 << 20) + bp.dva(0).offset(), 512);
     }
     w.reopen();
-    w.pool.start_scrub(0, command()).unwrap().unwrap();
+    w.pool.start_scrub(Txg::NONE, command()).unwrap().unwrap();
     let s = w.finish();
     assert_eq!((s.state, s.errors), (2, 1));
     assert_eq!(w.pool.error_count(), Some(1));
@@ -73,7 +74,7 @@ fn what_cannot_be_repaired_is_counted_and_forgotten_when_it_is_gone() {
     for _ in 0..20 {
         w.pool.sync().unwrap();
     }
-    w.pool.start_scrub(0, command()).unwrap().unwrap();
+    w.pool.start_scrub(Txg::NONE, command()).unwrap().unwrap();
     assert_eq!(w.finish().errors, 0);
     assert_eq!(w.pool.error_count(), Some(0));
     w.reopen();
@@ -90,7 +91,7 @@ fn a_scrub_that_is_cut_off_goes_on_and_a_paused_one_stays_paused() {
     }
     w.spoil(1, &|_| true);
     w.reopen();
-    w.pool.start_scrub(0, command()).unwrap().unwrap();
+    w.pool.start_scrub(Txg::NONE, command()).unwrap().unwrap();
     let mut cuts = 0;
     while w.pool.scan_progress().unwrap().unwrap().state.state == 1 && cuts < 500 {
         w.pool.sync().unwrap();
@@ -103,7 +104,7 @@ fn a_scrub_that_is_cut_off_goes_on_and_a_paused_one_stays_paused() {
             w.reopen();
             w.pool.sync().unwrap();
             assert!(w.pool.scan_progress().unwrap().unwrap().state.paused);
-            w.pool.start_scrub(0, command()).unwrap().unwrap();
+            w.pool.start_scrub(Txg::NONE, command()).unwrap().unwrap();
         }
         if cuts % 5 == 4 {
             w.reopen();
@@ -126,7 +127,7 @@ fn a_scrub_goes_on_over_changes_of_datasets() {
     }
     w.spoil(1, &|_| true);
     w.reopen();
-    w.pool.start_scrub(0, command()).unwrap().unwrap();
+    w.pool.start_scrub(Txg::NONE, command()).unwrap().unwrap();
     let mut n = 0;
     while w.pool.scan_progress().unwrap().unwrap().state.state == 1 {
         match n {
@@ -156,7 +157,7 @@ fn a_scrub_can_be_stopped() {
         Err(ScanRefusal::NoScrub)
     );
     w.fill("a", 200);
-    w.pool.start_scrub(0, command()).unwrap().unwrap();
+    w.pool.start_scrub(Txg::NONE, command()).unwrap().unwrap();
     w.pool.stop_scrub(command()).unwrap().unwrap();
     let s = w.finish();
     assert_eq!((s.function, s.state), (1, 3));

@@ -6,7 +6,7 @@ use crate::op::Op;
 use crate::oracle::{Admin, Frozen, FsModel};
 use crate::rights;
 use admin::commands::Commands;
-use base::{bail, Kind, Result};
+use base::{bail, Kind, Result, Txg};
 use std::sync::Arc;
 
 /// `fs@snapshot`
@@ -45,7 +45,7 @@ impl Admin {
     }
 
     /// Snapshots and bookmarks of a file system that are younger than a txg.
-    fn younger(&self, fs: &str, txg: u64) -> (Vec<String>, Vec<String>) {
+    fn younger(&self, fs: &str, txg: Txg) -> (Vec<String>, Vec<String>) {
         let (snaps, marks) = (key(fs, ""), format!("{fs}#"));
         let snaps = self.snaps.iter().filter(|(k, _)| k.starts_with(&snaps));
         let snaps = snaps.filter(|(_, f)| f.born > txg);
@@ -87,9 +87,9 @@ impl World {
     }
 
     /// When a snapshot was made.
-    pub(super) fn born(&self, fs: &str, snap: &str) -> Result<u64> {
+    pub(super) fn born(&self, fs: &str, snap: &str) -> Result<Txg> {
         let Some(pool) = self.pool() else {
-            return Ok(0);
+            return Ok(Txg::NONE);
         };
         let ds = pool.dsl.dataset(&key(&full(fs), snap))?;
         Ok(ds.phys().creation_txg)

@@ -186,7 +186,7 @@ fn run(
     check: &mut dyn FnMut() -> Result<()>,
 ) -> Result<u64> {
     let os = &*source.os;
-    let after = spec.base.as_ref().map_or(0, |b| b.txg);
+    let after = spec.base.as_ref().map_or(Txg::NONE, |b| b.txg);
     // Raw: nothing is decrypted, whether the key is there or not.
     let crypt = match features & feature::RAW != 0 {
         true => Crypt::Locked,

@@ -60,7 +60,7 @@ impl VdevTree {
 mod tests {
     use crate::testing::mem_env;
     use crate::{DevSpec, GroupKind, TopSpec, VdevTree};
-    use base::Kind;
+    use base::{Kind, Txg};
     use env::{Access, Op};
 
     #[test]
@@ -72,7 +72,7 @@ mod tests {
             DevSpec::file(n)
         });
         let tops = [TopSpec::new(GroupKind::Mirror, devices.into())];
-        let tree = VdevTree::create(env.clone(), 77, &tops, 4).unwrap();
+        let tree = VdevTree::create(env.clone(), 77, &tops, Txg::new(4)).unwrap();
         let leaf = &tree.leaves()[0];
         let read = || {
             let buf = vec![0; 512];

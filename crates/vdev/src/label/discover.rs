@@ -77,7 +77,7 @@ struct Member {
 /// state and belong to a pool already; of several with the same guid the newest.
 fn accept(labels: &Labels) -> Option<NvList> {
     let state = |c: &NvList| c.get_u64(pool::STATE).unwrap_or(u64::MAX);
-    let txg = |c: &NvList| c.get_u64(pool::TXG).unwrap_or(0);
+    let txg = |c: &NvList| c.get_txg(pool::TXG).unwrap_or_default();
     let mut first = 0;
     labels
         .copies
@@ -86,7 +86,7 @@ fn accept(labels: &Labels) -> Option<NvList> {
         .filter(|c| c.get_u64(keys::GUID).is_some_and(|g| g != 0))
         .filter(|c| {
             let s = state(c);
-            s == pool::STATE_SPARE || s == pool::STATE_L2CACHE || (s <= 2 && txg(c) != 0)
+            s == pool::STATE_SPARE || s == pool::STATE_L2CACHE || (s <= 2 && !txg(c).is_none())
         })
         .filter(|c| {
             let g = c.get_u64(keys::GUID).unwrap_or(0);
@@ -228,7 +228,7 @@ fn path_of(vdev: &NvList, guid: u64, depth: usize) -> Option<&str> {
 }
 
 fn assemble(guid: u64, mut members: Vec<Member>) -> Option<PoolFound> {
-    let txg = |c: &NvList| c.get_u64(pool::TXG).unwrap_or(0);
+    let txg = |c: &NvList| c.get_txg(pool::TXG).unwrap_or_default();
     // Newest first; equals keep the order of the paths.
     members.sort_by_key(|m| std::cmp::Reverse(txg(&m.config)));
     let newest = members.first()?.config.clone();

@@ -54,8 +54,8 @@ impl Labels {
     /// The config with the greatest txg that is at most `limit`; one without txg or with txg 0 is
     /// taken as is (auxiliary and half-added devices), since it has no rivals.
     pub fn best(&self, limit: Txg) -> Option<&NvList> {
-        let txg = |c: &NvList| c.get_u64("txg").unwrap_or(0);
-        if let Some(c) = self.copies.iter().flatten().find(|c| txg(c) == 0) {
+        let txg = |c: &NvList| c.get_txg("txg").unwrap_or_default();
+        if let Some(c) = self.copies.iter().flatten().find(|c| txg(c).is_none()) {
             return Some(c);
         }
         // Of equals the first.
@@ -155,7 +155,7 @@ pub fn best_uberblock(disk: &dyn Disk, ashift: u32, limit: Txg) -> Option<Uberbl
     read_uberblocks(disk, ashift)
         .into_iter()
         .map(|(_, _, ub)| ub)
-        .filter(|ub| ub.txg != 0 && ub.txg <= limit)
+        .filter(|ub| !ub.txg.is_none() && ub.txg <= limit)
         .max_by_key(Uberblock::rank)
 }
 

@@ -42,7 +42,7 @@ pub struct Piece {
     pub offset: u64,
     /// Bytes.
     pub len: usize,
-    /// Txg in which it was written there; 0 if unknown.
+    /// Txg in which it was written there; [`Txg::NONE`] if unknown.
     pub birth: Txg,
 }
 
@@ -98,7 +98,7 @@ impl IndirectMap {
     /// Reads more of a births object: whole entries of 16 bytes, little endian.
     pub fn add_births(&mut self, bytes: &[u8]) -> Result<()> {
         for e in bytes.chunks_exact(BIRTH) {
-            self.push_birth((u64_at(e, 0)?, u64_at(e, 8)?))?;
+            self.push_birth((u64_at(e, 0)?, Txg::new(u64_at(e, 8)?)))?;
         }
         Ok(())
     }
@@ -111,7 +111,7 @@ impl IndirectMap {
     pub fn resolve(&self, offset: u64, len: usize) -> Result<Vec<Piece>> {
         let birth = match self.births.partition_point(|b| b.0 <= offset) {
             i if i < self.births.len() => self.births[i].1,
-            _ => 0,
+            _ => Txg::NONE,
         };
         let mut out = Vec::new();
         let (mut at, mut left) = (offset, len as u64);
@@ -153,7 +153,7 @@ mod tests {
         };
         let map = IndirectMap::new(
             vec![m(0, 1024, 8192), m(1024, 512, 512), m(4096, 512, 0)],
-            vec![(1024, 50), (8192, 60)],
+            vec![(1024, Txg::new(50)), (8192, Txg::new(60))],
         )
         .unwrap();
         let p = |offset, len, birth| Piece {
@@ -162,12 +162,12 @@ mod tests {
             len,
             birth,
         };
-        assert_eq!(map.resolve(512, 512).unwrap(), [p(8704, 512, 50)]);
+        assert_eq!(map.resolve(512, 512).unwrap(), [p(8704, 512, Txg::new(50))]);
         assert_eq!(
             map.resolve(512, 1024).unwrap(),
-            [p(8704, 512, 50), p(512, 512, 50)]
+            [p(8704, 512, Txg::new(50)), p(512, 512, Txg::new(50))]
         );
-        assert_eq!(map.resolve(1024, 512).unwrap(), [p(512, 512, 60)]);
+        assert_eq!(map.resolve(1024, 512).unwrap(), [p(512, 512, Txg::new(60))]);
         assert!(map.resolve(1024, 1024).is_err());
         assert!(map.resolve(1536, 1).is_err());
         assert!(map.resolve(9000, 1).is_err());
@@ -180,8 +180,8 @@ mod tests {
         ] {
             assert!(IndirectMap::new(bad, vec![]).is_err());
         }
-        assert!(IndirectMap::new(vec![], vec![(1024, 7), (512, 8)]).is_err());
-        assert!(IndirectMap::new(vec![], vec![(0, 7)]).is_err());
+        assert!(IndirectMap::new(vec![], vec![(1024, Txg::new(7)), (512, Txg::new(8))]).is_err());
+        assert!(IndirectMap::new(vec![], vec![(0, Txg::new(7))]).is_err());
         let mut bytes = vec![0; 24];
         bytes[..8].copy_from_slice(&(1u64 << 63 | 4).to_le_bytes());
         let d = Dva::new(3, 4096, 1024, false);

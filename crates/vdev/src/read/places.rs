@@ -72,7 +72,7 @@ impl VdevTree {
             birth: req.birth,
         };
         let mut pieces = self.locate(whole, &mut |_, _, _| {})?;
-        for p in pieces.iter_mut().filter(|p| p.birth == 0) {
+        for p in pieces.iter_mut().filter(|p| p.birth.is_none()) {
             p.birth = req.birth;
         }
         Ok(pieces)

@@ -4,7 +4,7 @@ use super::{add, attach, pool_keys, rig, SIZE};
 use crate::label::{self};
 use crate::testing::mem_env;
 use crate::*;
-use base::{Kind, Result};
+use base::{Kind, Result, Txg};
 use disk::{NvList, Value};
 use env::Access;
 use std::sync::atomic::Ordering::Relaxed;
@@ -14,10 +14,10 @@ use std::sync::Arc;
 fn attach_replace_detach() {
     let r = rig(GroupKind::Single, 1, 9);
     let p = pool_keys(&r.tree);
-    r.tree.init_labels(&p, &[0], 4).unwrap();
-    r.commit(5);
+    r.tree.init_labels(&p, &[0], Txg::new(4)).unwrap();
+    r.commit(Txg::new(5));
     let b = r.block(4096);
-    r.tree.write(0, 0, &b, 5).unwrap();
+    r.tree.write(0, 0, &b, Txg::new(5)).unwrap();
     let old = r.tree.leaves()[0].clone();
     let (top_asize, sum) = (old.asize(), r.tree.guid_sum());
     for i in 1..6 {
@@ -39,15 +39,15 @@ fn attach_replace_detach() {
         .get("asize")
         .is_none());
     // The new one lacks everything: the old one cannot leave yet.
-    assert!(second.dtl_contains(5) && !second.dtl_contains(9));
+    assert!(second.dtl_contains(Txg::new(5)) && !second.dtl_contains(Txg::new(9)));
     assert_eq!(r.tree.detach(old.guid()).unwrap_err().kind, Kind::Busy);
     assert_eq!(
         r.tree.offline(old.guid(), false).unwrap_err().kind,
         Kind::Busy
     );
-    assert!(r.read(0, &b, 5).unwrap().bad.is_empty());
-    assert_eq!(r.scrub(0, &b, 5).unwrap().resilvered, 4096);
-    second.dtl_remove_range(0, 9);
+    assert!(r.read(0, &b, Txg::new(5)).unwrap().bad.is_empty());
+    assert_eq!(r.scrub(0, &b, Txg::new(5)).unwrap().resilvered, 4096);
+    second.dtl_remove_range(Txg::NONE, Txg::new(9));
     // A third, by replacing the second.
     let third = attach(second.guid(), 2, Attach::Replace).unwrap();
     assert_eq!(
@@ -58,8 +58,8 @@ fn attach_replace_detach() {
         attach(second.guid(), 3, Attach::Replace).unwrap_err().kind,
         Kind::Unsupported
     );
-    assert_eq!(r.scrub(0, &b, 5).unwrap().resilvered, 4096);
-    third.dtl_remove_range(0, 9);
+    assert_eq!(r.scrub(0, &b, Txg::new(5)).unwrap().resilvered, 4096);
+    third.dtl_remove_range(Txg::NONE, Txg::new(9));
     let left = r.tree.detach(second.guid()).unwrap();
     let labels = || label::read_labels(&*r.mem.get("/d1").unwrap()).good();
     assert_eq!(labels(), 4, "until its txg is on disk it may be needed");
@@ -76,20 +76,22 @@ fn attach_replace_detach() {
         (top.guid(), top.asize(), top.id(), top.ashift()),
         (group, top_asize, 0, 9)
     );
-    assert!(r.read(0, &b, 5).unwrap().data == *b);
+    assert!(r.read(0, &b, Txg::new(5)).unwrap().data == *b);
     assert_eq!(r.tree.guid_sum(), 77u64.wrapping_add(group));
     // Another top-level vdev, a log; removed again it leaves nothing (it was last).
     let mut spec = TopSpec::new(GroupKind::Single, vec![dev(3)]);
     spec.is_log = true;
-    assert_eq!(add(&r.tree, &spec, 7).id(), 1);
+    assert_eq!(add(&r.tree, &spec, Txg::new(7)).id(), 1);
     let data = TopSpec::new(GroupKind::Single, vec![dev(4)]);
     let readers = r.tree.tops();
-    assert_eq!(add(&r.tree, &data, 7).id(), 2);
+    assert_eq!(add(&r.tree, &data, Txg::new(7)).id(), 2);
     assert_eq!(readers.len(), 2, "who reads keeps the old tree");
     // Of two that were prepared for the same place one comes too late.
-    let late = r
-        .tree
-        .new_tops(&[TopSpec::new(GroupKind::Single, vec![dev(5)])], &p, 7);
+    let late = r.tree.new_tops(
+        &[TopSpec::new(GroupKind::Single, vec![dev(5)])],
+        &p,
+        Txg::new(7),
+    );
     let late = late.unwrap();
     let remove = |id| {
         let leaves = r.tree.remove_top(id).unwrap();
@@ -97,8 +99,15 @@ fn attach_replace_detach() {
     };
     remove(1);
     assert_eq!(r.tree.holes(), [1]);
-    assert_eq!(add(&r.tree, &spec, 8).id(), 3, "a hole stays a hole");
-    assert_eq!(r.tree.append(&late, 8).unwrap_err().kind, Kind::Again);
+    assert_eq!(
+        add(&r.tree, &spec, Txg::new(8)).id(),
+        3,
+        "a hole stays a hole"
+    );
+    assert_eq!(
+        r.tree.append(&late, Txg::new(8)).unwrap_err().kind,
+        Kind::Again
+    );
     remove(3);
     assert_eq!(r.tree.tops().len(), 3);
     remove(2);
@@ -121,7 +130,7 @@ fn creation_is_refused_when_it_makes_no_sense() {
             bias: None,
             ashift,
         };
-        VdevTree::create(env.clone(), 1, &[spec], 4)
+        VdevTree::create(env.clone(), 1, &[spec], Txg::new(4))
     };
     let kind = |r: Result<VdevTree>| r.unwrap_err().kind;
     assert_eq!(
@@ -196,7 +205,7 @@ fn what_is_not_built_is_refused_clearly() {
         vdev: 0,
         offset: 0,
         psize: 512,
-        birth: 1,
+        birth: Txg::new(1),
         verify: &|_| true,
     };
     assert_eq!(tree.read(req).unwrap_err().kind, Kind::Io);

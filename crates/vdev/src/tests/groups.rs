@@ -21,7 +21,7 @@ fn raidz_survives_any_loss_within_parity() {
                 let top = r.tree.top(0).unwrap();
                 let mut at = (r.rng.below(100) << ashift) + (1 << 20) * r.rng.below(4);
                 let mut blocks = Vec::new();
-                let batch = r.tree.write_batch(10);
+                let batch = r.tree.write_batch(Txg::new(10));
                 for i in 0..10 {
                     let most = if i < 6 { 3 * width as u64 } else { 40 };
                     let len = (512 * (1 + r.rng.below(most << (ashift - 9)))) as usize;
@@ -41,7 +41,7 @@ fn raidz_survives_any_loss_within_parity() {
                     // Devices that report errors.
                     lost.iter()
                         .for_each(|d| r.disks[*d].fail_reads.store(true, Relaxed));
-                    let o = r.read(*offset, b, 10).unwrap();
+                    let o = r.read(*offset, b, Txg::new(10)).unwrap();
                     assert!(o.data == **b && o.bad.iter().all(|x| x.fault == Fault::Io));
                     lost.iter()
                         .for_each(|d| r.disks[*d].fail_reads.store(false, Relaxed));
@@ -51,7 +51,7 @@ fn raidz_survives_any_loss_within_parity() {
                     for d in lost {
                         r.disks[*d].corrupt(row, rows as usize + (3 << ashift));
                     }
-                    let o = r.read(*offset, b, 10).unwrap();
+                    let o = r.read(*offset, b, Txg::new(10)).unwrap();
                     assert!(o.data == **b);
                     assert!(o
                         .bad
@@ -59,10 +59,10 @@ fn raidz_survives_any_loss_within_parity() {
                         .all(|x| x.fault == Fault::Checksum && x.repaired));
                     // A scrub puts all of it right, parity included.
                     for (o, b) in &blocks {
-                        assert!(r.scrub(*o, b, 10).unwrap().data == **b);
+                        assert!(r.scrub(*o, b, Txg::new(10)).unwrap().data == **b);
                     }
                     for (o, b) in &blocks {
-                        let again = r.scrub(*o, b, 10).unwrap();
+                        let again = r.scrub(*o, b, Txg::new(10)).unwrap();
                         assert!(
                             again.bad.is_empty(),
                             "{nparity} of {width}: {:?}",
@@ -88,7 +88,7 @@ fn draid_survives_any_loss_within_parity() {
         let disks: Vec<_> = (0..n)
             .map(|i| mem.add(&format!("/d{i}"), 256 << 20))
             .collect();
-        let tree = VdevTree::create(env.clone(), 77, &specs(kind, n, 12), 4).unwrap();
+        let tree = VdevTree::create(env.clone(), 77, &specs(kind, n, 12), Txg::new(4)).unwrap();
         let rng = SeededRng::new(9);
         let r = Rig {
             tree,
@@ -105,23 +105,28 @@ fn draid_survives_any_loss_within_parity() {
         for at in [0, group - 2 * unit, group - 3 * unit, 5 * unit] {
             for sectors in [1, 2, ndata, 3 * ndata + 1, 7 * ndata] {
                 let b = r.block(sectors as usize * 4096 - 512);
-                r.tree.write(0, at, &b, 10).unwrap();
+                r.tree.write(0, at, &b, Txg::new(10)).unwrap();
                 for (i, lost) in subsets(n, nparity).iter().enumerate() {
                     if i % 5 != 0 {
                         continue;
                     }
                     lost.iter()
                         .for_each(|d| r.disks[*d].fail_reads.store(true, Relaxed));
-                    assert!(r.read(at, &b, 10).unwrap().data == *b);
+                    assert!(r.read(at, &b, Txg::new(10)).unwrap().data == *b);
                     lost.iter()
                         .for_each(|d| r.disks[*d].fail_reads.store(false, Relaxed));
                     if i % 20 == 0 {
                         lost.iter().for_each(|d| r.disks[*d].corrupt_written(DATA));
-                        assert!(r.read(at, &b, 10).unwrap().data == *b);
-                        r.scrub(at, &b, 10).unwrap();
+                        assert!(r.read(at, &b, Txg::new(10)).unwrap().data == *b);
+                        r.scrub(at, &b, Txg::new(10)).unwrap();
                     }
-                    assert!(r.scrub(at, &b, 10).unwrap().bad.iter().all(|b| b.repaired));
-                    assert!(r.scrub(at, &b, 10).unwrap().bad.is_empty());
+                    assert!(r
+                        .scrub(at, &b, Txg::new(10))
+                        .unwrap()
+                        .bad
+                        .iter()
+                        .all(|b| b.repaired));
+                    assert!(r.scrub(at, &b, Txg::new(10)).unwrap().bad.is_empty());
                 }
             }
         }
@@ -139,7 +144,7 @@ fn distributed_spare_stands_in_and_leaves() {
     let disks: Vec<_> = (0..5)
         .map(|i| mem.add(&format!("/d{i}"), 128 << 20))
         .collect();
-    let tree = VdevTree::create(env.clone(), 77, &specs(kind, 5, 12), 4).unwrap();
+    let tree = VdevTree::create(env.clone(), 77, &specs(kind, 5, 12), Txg::new(4)).unwrap();
     let rng = SeededRng::new(9);
     let r = Rig {
         tree,
@@ -148,21 +153,26 @@ fn distributed_spare_stands_in_and_leaves() {
         disks,
         rng,
     };
-    r.tree.init_labels(&pool_keys(&r.tree), &[0], 4).unwrap();
+    r.tree
+        .init_labels(&pool_keys(&r.tree), &[0], Txg::new(4))
+        .unwrap();
     let unit = r.tree.top(0).unwrap().alloc_unit();
     let at = |i: u64| i * 7 * unit;
     let blocks: Vec<Block> = (0..20).map(|i| r.block(4096 * (1 + i % 9))).collect();
     for (i, b) in blocks.iter().enumerate() {
-        r.tree.write(0, at(i as u64), b, 5).unwrap();
+        r.tree.write(0, at(i as u64), b, Txg::new(5)).unwrap();
     }
     let victim = r.tree.leaves()[2].guid();
     let state = r.tree.fault(victim, true, true).unwrap();
     assert_eq!(state, State::Faulted);
-    let spare = r.tree.attach_dspare(victim, 0, 4711, 6, 9).unwrap();
+    let spare = r
+        .tree
+        .attach_dspare(victim, 0, 4711, Txg::new(6), Txg::new(9))
+        .unwrap();
     assert_eq!(spare.name(), "draid1-0-0");
     assert_eq!(
         r.tree
-            .attach_dspare(victim, 0, 4712, 6, 9)
+            .attach_dspare(victim, 0, 4712, Txg::new(6), Txg::new(9))
             .unwrap_err()
             .kind,
         Kind::Busy
@@ -170,21 +180,21 @@ fn distributed_spare_stands_in_and_leaves() {
     let scrub = |lost: bool| {
         let mut resilvered = 0;
         for (i, b) in blocks.iter().enumerate() {
-            let o = r.scrub(at(i as u64), b, 5).unwrap();
+            let o = r.scrub(at(i as u64), b, Txg::new(5)).unwrap();
             assert!(o.data == **b && (lost || o.bad.is_empty()));
             resilvered += o.resilvered;
         }
         resilvered
     };
     assert!(scrub(false) > 0);
-    spare.dtl_remove_range(0, 9);
+    spare.dtl_remove_range(Txg::NONE, Txg::new(9));
     assert_eq!(scrub(false), 0);
     // The spare capacity makes another loss harmless: wherever the spare's place is, one column
     // of a stripe is missing at most.
     for d in [0, 1, 3, 4] {
         r.disks[d].fail_reads.store(true, Relaxed);
         let good = (0..20)
-            .filter(|i| r.read(at(*i), &blocks[*i as usize], 5).is_ok())
+            .filter(|i| r.read(at(*i), &blocks[*i as usize], Txg::new(5)).is_ok())
             .count();
         assert_eq!(good, 20);
         r.disks[d].fail_reads.store(false, Relaxed);
@@ -202,7 +212,7 @@ fn removed_vdevs_are_read_through_their_mapping() {
     let r = rig(GroupKind::Mirror, 2, 9);
     r.mem.add("/log", SIZE);
     let spec = TopSpec::new(GroupKind::Single, vec![DevSpec::file("/log")]);
-    add(&r.tree, &spec, 5);
+    add(&r.tree, &spec, Txg::new(5));
     let mut config = r.tree.config(true);
     let kid = &mut config.get_nvlist_array_mut("children").unwrap()[1];
     kid.set("type", "indirect");
@@ -212,8 +222,8 @@ fn removed_vdevs_are_read_through_their_mapping() {
     let r = Rig { tree, ..r };
     let b = r.block(4096);
     let (one, two) = (Arc::new(b[..1024].to_vec()), Arc::new(b[1024..].to_vec()));
-    r.tree.write(0, 8192, &one, 5).unwrap();
-    r.tree.write(0, 1 << 20, &two, 5).unwrap();
+    r.tree.write(0, 8192, &one, Txg::new(5)).unwrap();
+    r.tree.write(0, 1 << 20, &two, Txg::new(5)).unwrap();
     let read = || {
         let verify = |x: &[u8]| x == &b[..];
         let (psize, birth) = (4096, 5);
@@ -221,7 +231,7 @@ fn removed_vdevs_are_read_through_their_mapping() {
             vdev: 1,
             offset: 1024,
             psize,
-            birth,
+            birth: Txg::new(birth),
             verify: &verify,
         })
     };
@@ -248,16 +258,19 @@ fn removed_vdevs_are_read_through_their_mapping() {
 fn raidz_with_more_losses_than_parity_fails_cleanly() {
     let r = rig(GroupKind::Raidz { nparity: 1 }, 4, 12);
     let b = r.block(128 << 10);
-    r.tree.write(0, 0, &b, 10).unwrap();
+    r.tree.write(0, 0, &b, Txg::new(10)).unwrap();
     for d in &r.disks[..2] {
         d.fail_reads.store(true, Relaxed);
     }
-    assert_eq!(r.read(0, &b, 10).unwrap_err().kind, Kind::Io);
+    assert_eq!(r.read(0, &b, Txg::new(10)).unwrap_err().kind, Kind::Io);
     for d in &r.disks[..2] {
         d.fail_reads.store(false, Relaxed);
         d.corrupt(DATA, 1 << 20);
     }
-    assert_eq!(r.read(0, &b, 10).unwrap_err().kind, Kind::Checksum);
+    assert_eq!(
+        r.read(0, &b, Txg::new(10)).unwrap_err().kind,
+        Kind::Checksum
+    );
     assert_eq!(
         r.tree.top(0).unwrap().stats.checksum_errors.load(Relaxed),
         1
@@ -270,21 +283,21 @@ fn a_child_that_missed_a_txg_is_not_believed_and_then_resilvered() {
         let r = rig(GroupKind::Raidz { nparity }, 5, 9);
         let b = r.block(20 << 10);
         let old = r.block(20 << 10);
-        r.tree.write(0, 0, &old, 9).unwrap();
+        r.tree.write(0, 0, &old, Txg::new(9)).unwrap();
         let leaf = r.tree.leaves()[2].clone();
         let p = pool_keys(&r.tree);
-        r.tree.init_labels(&p, &[0], 4).unwrap();
-        r.commit(9);
+        r.tree.init_labels(&p, &[0], Txg::new(4)).unwrap();
+        r.commit(Txg::new(9));
         r.tree.offline(leaf.guid(), false).unwrap();
         assert_eq!(r.tree.state().0, State::Degraded);
-        r.tree.write(0, 0, &b, 10).unwrap();
-        assert!(leaf.dtl_contains(10) && !leaf.dtl_contains(9));
-        assert!(r.read(0, &b, 10).unwrap().bad.is_empty());
+        r.tree.write(0, 0, &b, Txg::new(10)).unwrap();
+        assert!(leaf.dtl_contains(Txg::new(10)) && !leaf.dtl_contains(Txg::new(9)));
+        assert!(r.read(0, &b, Txg::new(10)).unwrap().bad.is_empty());
         assert_eq!(r.tree.online(leaf.guid()).unwrap(), State::Healthy);
-        let o = r.read(0, &b, 10).unwrap();
+        let o = r.read(0, &b, Txg::new(10)).unwrap();
         assert!(o.data == *b && o.bad.is_empty());
         // Without the DTL the stale child would have been blamed.
-        let o = r.scrub(0, &b, 10).unwrap();
+        let o = r.scrub(0, &b, Txg::new(10)).unwrap();
         assert!(o.bad.is_empty() && o.resilvered > 0);
         // A stranger at the same path is not let in.
         r.tree.offline(leaf.guid(), false).unwrap();
@@ -292,12 +305,12 @@ fn a_child_that_missed_a_txg_is_not_believed_and_then_resilvered() {
         assert_eq!(r.tree.online(leaf.guid()).unwrap(), State::CantOpen);
         assert_eq!(leaf.aux(), Aux::BadLabel);
         let top = r.tree.top(0).unwrap();
-        let config = r.tree.label_config(&p, &top, &leaf, 9);
+        let config = r.tree.label_config(&p, &top, &leaf, Txg::new(9));
         label::write_config(&*r.disks[2], &config, LabelSet::All).unwrap();
         assert_eq!(r.tree.online(leaf.guid()).unwrap(), State::Healthy);
-        leaf.dtl_remove_range(10, 11);
+        leaf.dtl_remove_range(Txg::new(10), Txg::new(11));
         assert!(leaf.dtl_is_empty());
-        assert!(r.scrub(0, &b, 10).unwrap().bad.is_empty());
+        assert!(r.scrub(0, &b, Txg::new(10)).unwrap().bad.is_empty());
         assert_eq!(leaf.stats.errors(), (0, 0, 0));
     }
 }
@@ -307,7 +320,7 @@ fn mirror_reads_around_errors_and_repairs() {
     let r = rig(GroupKind::Mirror, 3, 9);
     let b = r.block(8192);
     for i in 0..4u64 {
-        r.tree.write(0, i << 20, &b, 10).unwrap();
+        r.tree.write(0, i << 20, &b, Txg::new(10)).unwrap();
     }
     r.disks[0].corrupt(DATA, 4 << 20);
     r.disks[1]
@@ -316,11 +329,11 @@ fn mirror_reads_around_errors_and_repairs() {
         .insert(DATA, DATA + (4 << 20));
     let mut seen = Vec::new();
     for i in 0..4u64 {
-        let o = r.read(i << 20, &b, 10).unwrap();
+        let o = r.read(i << 20, &b, Txg::new(10)).unwrap();
         assert!(o.data == *b && o.bad.iter().all(|x| x.repaired));
         seen.extend(o.bad);
-        assert!(r.scrub(i << 20, &b, 10).unwrap().data == *b);
-        assert!(r.scrub(i << 20, &b, 10).unwrap().bad.is_empty());
+        assert!(r.scrub(i << 20, &b, Txg::new(10)).unwrap().data == *b);
+        assert!(r.scrub(i << 20, &b, Txg::new(10)).unwrap().bad.is_empty());
     }
     assert!(seen.iter().any(|x| x.fault == Fault::Checksum));
     assert!(seen.iter().any(|x| x.fault == Fault::Io));
@@ -328,7 +341,10 @@ fn mirror_reads_around_errors_and_repairs() {
     assert!(leaves[0].stats.errors().2 == 4 && leaves[2].stats.errors() == (0, 0, 0));
     // All copies bad.
     r.disks.iter().for_each(|d| d.corrupt(DATA, 8192));
-    assert_eq!(r.read(0, &b, 10).unwrap_err().kind, Kind::Checksum);
+    assert_eq!(
+        r.read(0, &b, Txg::new(10)).unwrap_err().kind,
+        Kind::Checksum
+    );
 }
 
 #[test]
@@ -342,7 +358,7 @@ fn many_reads_in_one_batch_and_odd_sizes() {
         let top = r.tree.top(0).unwrap();
         let mut at = 0;
         let mut blocks = Vec::new();
-        let batch = r.tree.write_batch(10);
+        let batch = r.tree.write_batch(Txg::new(10));
         for i in 0..30usize {
             let b = r.block(512 * (1 + i * 7 % 40));
             batch.write(0, at, &b).unwrap();
@@ -365,7 +381,7 @@ fn many_reads_in_one_batch_and_odd_sizes() {
                     vdev: 0,
                     offset,
                     psize: b.len(),
-                    birth: 10,
+                    birth: Txg::new(10),
                     verify: v,
                 }
             })
@@ -382,62 +398,73 @@ fn writes_succeed_as_long_as_redundancy_covers_failures() {
     let b = r.block(64 << 10);
     for d in 0..2 {
         r.disks[d].fail_writes.store(true, Relaxed);
-        r.tree.write(0, 0, &b, 10 + d as u64).unwrap();
+        r.tree.write(0, 0, &b, Txg::new(10 + d as u64)).unwrap();
         let leaf = &r.tree.leaves()[d];
-        assert!(leaf.dtl_contains(10 + d as u64) && leaf.stats.errors().1 > 0);
+        assert!(leaf.dtl_contains(Txg::new(10 + d as u64)) && leaf.stats.errors().1 > 0);
     }
-    assert!(r.read(0, &b, 11).unwrap().data == *b);
+    assert!(r.read(0, &b, Txg::new(11)).unwrap().data == *b);
     r.disks[2].fail_writes.store(true, Relaxed);
-    assert_eq!(r.tree.write(0, 0, &b, 12).unwrap_err().kind, Kind::Io);
+    assert_eq!(
+        r.tree.write(0, 0, &b, Txg::new(12)).unwrap_err().kind,
+        Kind::Io
+    );
     // A block that does not touch the third is fine: three sectors on children 3, 4, 0.
-    r.tree.write(0, 3 * 512, &r.block(512), 13).unwrap();
+    r.tree
+        .write(0, 3 * 512, &r.block(512), Txg::new(13))
+        .unwrap();
 
     let m = rig(GroupKind::Mirror, 2, 9);
     let b = m.block(4096);
     m.disks[0].fail_writes.store(true, Relaxed);
-    m.tree.write(0, 0, &b, 10).unwrap();
-    assert!(m.read(0, &b, 10).unwrap().bad.is_empty());
+    m.tree.write(0, 0, &b, Txg::new(10)).unwrap();
+    assert!(m.read(0, &b, Txg::new(10)).unwrap().bad.is_empty());
     m.disks[1].fail_writes.store(true, Relaxed);
-    assert!(m.tree.write(0, 0, &b, 10).is_err());
+    assert!(m.tree.write(0, 0, &b, Txg::new(10)).is_err());
 }
 
 #[test]
 fn a_failed_flush_counts_as_lost_writes() {
     let r = rig(GroupKind::Mirror, 2, 9);
     let b = r.block(4096);
-    r.tree.write(0, 0, &b, 10).unwrap();
+    r.tree.write(0, 0, &b, Txg::new(10)).unwrap();
     r.disks[1].fail_flush.store(true, Relaxed);
-    r.tree.flush_dirty(10).unwrap();
-    assert!(r.tree.leaves()[1].dtl_contains(10) && !r.tree.leaves()[0].dtl_contains(10));
+    r.tree.flush_dirty(Txg::new(10)).unwrap();
+    assert!(
+        r.tree.leaves()[1].dtl_contains(Txg::new(10))
+            && !r.tree.leaves()[0].dtl_contains(Txg::new(10))
+    );
     let before = r.disks[0].flushes.load(Relaxed);
-    r.tree.flush_dirty(10).unwrap();
+    r.tree.flush_dirty(Txg::new(10)).unwrap();
     assert_eq!(
         r.disks[0].flushes.load(Relaxed),
         before,
         "nothing written since"
     );
-    r.tree.write(0, 0, &b, 11).unwrap();
+    r.tree.write(0, 0, &b, Txg::new(11)).unwrap();
     r.disks[0].fail_flush.store(true, Relaxed);
-    assert_eq!(r.tree.flush_dirty(11).unwrap_err().kind, Kind::Io);
+    assert_eq!(r.tree.flush_dirty(Txg::new(11)).unwrap_err().kind, Kind::Io);
 }
 
 #[test]
 fn spare_in_raidz() {
     let r = rig(GroupKind::Raidz { nparity: 1 }, 3, 9);
     let p = pool_keys(&r.tree);
-    r.tree.init_labels(&p, &[0], 4).unwrap();
+    r.tree.init_labels(&p, &[0], Txg::new(4)).unwrap();
     let b = r.block(10 << 10);
-    r.tree.write(0, 0, &b, 5).unwrap();
+    r.tree.write(0, 0, &b, Txg::new(5)).unwrap();
     r.mem.add("/spare", SIZE);
     let guid = r.tree.leaves()[1].guid();
     let how = Attach::Spare(4242);
     let spare = attach(&r.tree, guid, &DevSpec::file("/spare"), how).unwrap();
     assert_eq!(r.tree.top(0).unwrap().children()[1].name(), "spare-1");
-    assert!(r.scrub(0, &b, 5).unwrap().resilvered > 0);
-    spare.dtl_remove_range(0, 9);
+    assert!(r.scrub(0, &b, Txg::new(5)).unwrap().resilvered > 0);
+    spare.dtl_remove_range(Txg::NONE, Txg::new(9));
     r.disks[1].fail_reads.store(true, Relaxed);
     r.disks[0].fail_reads.store(true, Relaxed);
-    assert!(r.read(0, &b, 5).unwrap().data == *b, "spare and parity");
+    assert!(
+        r.read(0, &b, Txg::new(5)).unwrap().data == *b,
+        "spare and parity"
+    );
     r.disks[0].fail_reads.store(false, Relaxed);
     r.tree.fault(guid, true, true).unwrap();
     assert_eq!(r.tree.state().0, State::Degraded);
@@ -451,17 +478,17 @@ fn missing_txgs_of_groups() {
     let r = rig(GroupKind::Raidz { nparity: 1 }, 3, 9);
     let top = r.tree.top(0).unwrap();
     let l = r.tree.leaves();
-    l[0].dtl_add_range(5, 20);
-    l[1].dtl_add_range(10, 30);
-    l[2].dtl_add_range(15, 17);
-    l[2].dtl_add_range(25, 26);
+    l[0].dtl_add_range(Txg::new(5), Txg::new(20));
+    l[1].dtl_add_range(Txg::new(10), Txg::new(30));
+    l[2].dtl_add_range(Txg::new(15), Txg::new(17));
+    l[2].dtl_add_range(Txg::new(25), Txg::new(26));
     assert_eq!(
         top.missing().iter().collect::<Vec<_>>(),
         [(10, 20), (25, 26)]
     );
     let m = rig(GroupKind::Mirror, 2, 9);
-    m.tree.leaves()[0].dtl_add_range(5, 20);
-    m.tree.leaves()[1].dtl_add(7);
+    m.tree.leaves()[0].dtl_add_range(Txg::new(5), Txg::new(20));
+    m.tree.leaves()[1].dtl_add(Txg::new(7));
     assert_eq!(
         m.tree.top(0).unwrap().missing().iter().collect::<Vec<_>>(),
         [(7, 8)]
@@ -491,30 +518,30 @@ fn discards_cover_exactly_the_range() {
 fn a_group_with_a_child_that_lacks_txgs_is_degraded_though_all_devices_work() {
     for kind in [GroupKind::Mirror, GroupKind::Raidz { nparity: 1 }] {
         let r = rig(kind, 3, 9);
-        r.commit(4);
+        r.commit(Txg::new(4));
         assert_eq!(r.tree.state(), (State::Healthy, Aux::None));
         let leaf = &r.tree.leaves()[1];
-        leaf.dtl_add(7);
+        leaf.dtl_add(Txg::new(7));
         r.tree.propagate();
         assert_eq!(r.tree.state(), (State::Degraded, Aux::None));
         assert_eq!(leaf.state(), State::Healthy, "it is used for the rest");
-        leaf.dtl_remove_range(0, Txg::MAX);
+        leaf.dtl_remove_range(Txg::NONE, Txg::MAX);
         r.tree.propagate();
         assert_eq!(r.tree.state(), (State::Healthy, Aux::None));
     }
     // While a device is replaced the old one has everything.
     let r = rig(GroupKind::Mirror, 2, 9);
-    r.commit(4);
+    r.commit(Txg::new(4));
     r.mem.add("/new", SIZE);
     let guid = r.tree.leaves()[1].guid();
     attach(&r.tree, guid, &DevSpec::file("/new"), Attach::Replace).unwrap();
     r.tree.propagate();
     assert_eq!(r.tree.state(), (State::Healthy, Aux::None));
-    r.tree.leaf_of(guid).unwrap().1.dtl_add(8);
+    r.tree.leaf_of(guid).unwrap().1.dtl_add(Txg::new(8));
     r.tree.propagate();
     assert_eq!(r.tree.state(), (State::Degraded, Aux::None), "nobody has 8");
     // A device without a group.
     let r = rig(GroupKind::Single, 1, 9);
-    r.tree.leaves()[0].dtl_add(7);
+    r.tree.leaves()[0].dtl_add(Txg::new(7));
     assert_eq!(r.tree.state(), (State::Degraded, Aux::None));
 }

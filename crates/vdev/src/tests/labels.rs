@@ -12,25 +12,34 @@ use std::sync::atomic::Ordering::Relaxed;
 fn labels_uberblocks_discovery_and_reopening() {
     let r = rig(GroupKind::Raidz { nparity: 1 }, 3, 12);
     let p = pool_keys(&r.tree);
-    r.tree.init_labels(&p, &[0], 4).unwrap();
+    r.tree.init_labels(&p, &[0], Txg::new(4)).unwrap();
     let look = || discover(&r.env, &r.mem.paths());
     assert!(look().pools.is_empty(), "txg 0 is not yet a pool");
     assert!(r.tree.best_uberblock(Txg::MAX).is_none());
     r.tree.top(0).unwrap().set_u64(keys::METASLAB_ARRAY, 33);
     r.tree.top(0).unwrap().set_u64(keys::ZAP_TOP, 34);
     for txg in 4..80 {
-        r.commit(txg);
+        r.commit(Txg::new(txg));
     }
     let (ub, config) = r.tree.best_uberblock(Txg::MAX).unwrap();
-    assert_eq!((ub.txg, config.unwrap().get_u64("txg")), (79, Some(79)));
-    assert_eq!(r.tree.best_uberblock(70).unwrap().0.txg, 70);
+    assert_eq!(
+        (ub.txg, config.unwrap().get_u64("txg")),
+        (Txg::new(79), Some(79))
+    );
+    assert_eq!(
+        r.tree.best_uberblock(Txg::new(70)).unwrap().0.txg,
+        Txg::new(70)
+    );
     // Everything of one device but a single odd label is lost, another device is gone.
     r.disks[0].poke(0, &vec![0; 256 << 10]);
     r.disks[0].poke(SIZE - (512 << 10), &vec![0; 512 << 10]);
     let full = r.tree.config(true);
-    let labels = r
-        .tree
-        .label_config(&p, &r.tree.top(0).unwrap(), &r.tree.leaves()[1], 79);
+    let labels = r.tree.label_config(
+        &p,
+        &r.tree.top(0).unwrap(),
+        &r.tree.leaves()[1],
+        Txg::new(79),
+    );
     let tree = labels.need_nvlist("vdev_tree").unwrap();
     assert!(!tree.contains(keys::ZAP_TOP) && tree.get_u64(keys::METASLAB_ARRAY) == Some(33));
     r.tree.close();
@@ -41,7 +50,10 @@ fn labels_uberblocks_discovery_and_reopening() {
     let [one] = &found.pools[..] else {
         panic!("one pool")
     };
-    assert_eq!((one.name.as_str(), one.guid, one.txg), ("tank", 77, 79));
+    assert_eq!(
+        (one.name.as_str(), one.guid, one.txg),
+        ("tank", 77, Txg::new(79))
+    );
     assert!(matches!(&one.problems[..], [Problem::MissingLeaf(_, Some(p))] if p == "/d2"));
     let tree = one.tree(&r.env).unwrap();
     assert_eq!(tree.guid_sum(), ub.guid_sum);
@@ -51,7 +63,10 @@ fn labels_uberblocks_discovery_and_reopening() {
     assert_eq!(tree.leaves()[1].path().as_deref(), Some("/renamed"));
     assert_eq!(tree.leaves()[2].aux(), Aux::OpenFailed);
     let best = tree.best_uberblock(Txg::MAX).unwrap();
-    assert_eq!((best.0.txg, best.1.unwrap().get_u64("txg")), (79, Some(79)));
+    assert_eq!(
+        (best.0.txg, best.1.unwrap().get_u64("txg")),
+        (Txg::new(79), Some(79))
+    );
     tree.close();
     // The MOS form comes back as it was, unknown keys included.
     let mut full = full;
@@ -82,11 +97,13 @@ fn labels_uberblocks_discovery_and_reopening() {
 #[test]
 fn of_copies_the_newest_is_taken() {
     let r = rig(GroupKind::Mirror, 2, 12);
-    r.tree.init_labels(&pool_keys(&r.tree), &[0], 4).unwrap();
-    r.commit(5);
+    r.tree
+        .init_labels(&pool_keys(&r.tree), &[0], Txg::new(4))
+        .unwrap();
+    r.commit(Txg::new(5));
     r.mem.put("/a-old", r.disks[0].fork());
     // The labels stay as they are; the pool goes on.
-    r.commit_with(6, false);
+    r.commit_with(Txg::new(6), false);
     r.mem.put("/b-same", r.disks[0].clone());
     r.mem.put("/c-copy", r.disks[1].fork());
     r.tree.close();
@@ -117,13 +134,13 @@ fn of_copies_the_newest_is_taken() {
 fn labels_without_vdev_children_are_counted_by_the_highest_id() {
     let r = stripe(3);
     let p = pool_keys(&r.tree);
-    r.tree.init_labels(&p, &[0, 1, 2], 4).unwrap();
+    r.tree.init_labels(&p, &[0, 1, 2], Txg::new(4)).unwrap();
     for txg in 4..7 {
-        r.commit(txg);
+        r.commit(Txg::new(txg));
     }
     for (id, disk) in r.disks.iter().enumerate() {
         let top = r.tree.top(id as u64).unwrap();
-        let mut config = r.tree.label_config(&p, &top, &top.leaves()[0], 6);
+        let mut config = r.tree.label_config(&p, &top, &top.leaves()[0], Txg::new(6));
         config.remove(keys::pool::VDEV_CHILDREN).unwrap();
         label::write_config(&**disk, &config, LabelSet::All).unwrap();
     }
@@ -150,8 +167,8 @@ fn labels_without_vdev_children_are_counted_by_the_highest_id() {
 fn clearing_and_boot_environment() {
     let r = rig(GroupKind::Single, 1, 9);
     let p = pool_keys(&r.tree);
-    r.tree.init_labels(&p, &[0], 4).unwrap();
-    r.commit(5);
+    r.tree.init_labels(&p, &[0], Txg::new(4)).unwrap();
+    r.commit(Txg::new(5));
     let d = &*r.disks[0];
     assert_eq!(label::read_labels(d).good(), 4);
     let boot = disk::label::BootEnv::Raw(b"x=1".to_vec());
@@ -171,8 +188,10 @@ fn clearing_and_boot_environment() {
 #[test]
 fn labels_of_the_next_group_will_do() {
     let r = rig(GroupKind::Single, 1, 9);
-    r.tree.init_labels(&pool_keys(&r.tree), &[0], 4).unwrap();
-    r.commit(5);
+    r.tree
+        .init_labels(&pool_keys(&r.tree), &[0], Txg::new(4))
+        .unwrap();
+    r.commit(Txg::new(5));
     let d = &*r.disks[0];
     let mut c = label::read_labels(d).best(Txg::MAX).unwrap().clone();
     c.set("txg", 6u64);
@@ -182,15 +201,15 @@ fn labels_of_the_next_group_will_do() {
         d.corrupt(at + disk::label::NVLIST_OFFSET, 100);
     }
     let labels = label::read_labels(d);
-    assert!(labels.good() == 2 && labels.best(5).is_none());
+    assert!(labels.good() == 2 && labels.best(Txg::new(5)).is_none());
     r.tree.close();
     r.tree.open(Access::Exclusive);
-    r.tree.validate(5, true);
+    r.tree.validate(Txg::new(5), true);
     assert_eq!(r.tree.state().0, State::Healthy);
     // One of another pool is not.
     c.set("pool_guid", 1u64);
     label::write_config(d, &c, LabelSet::Even).unwrap();
-    r.tree.validate(5, true);
+    r.tree.validate(Txg::new(5), true);
     assert_eq!(r.tree.leaves()[0].aux(), Aux::CorruptData);
 }
 
@@ -198,15 +217,15 @@ fn labels_of_the_next_group_will_do() {
 fn growing_moves_the_last_labels() {
     let r = rig(GroupKind::Single, 1, 9);
     let p = pool_keys(&r.tree);
-    r.tree.init_labels(&p, &[0], 4).unwrap();
-    r.commit(5);
+    r.tree.init_labels(&p, &[0], Txg::new(4)).unwrap();
+    r.commit(Txg::new(5));
     let top = r.tree.top(0).unwrap();
     let before = top.asize();
-    assert_eq!(r.tree.expand(0, &p, 6).unwrap(), None);
+    assert_eq!(r.tree.expand(0, &p, Txg::new(6)).unwrap(), None);
     r.tree.close();
     r.disks[0].resize(128 << 20);
     r.tree.open(Access::Exclusive);
-    let grown = r.tree.expand(0, &p, 6).unwrap().unwrap();
+    let grown = r.tree.expand(0, &p, Txg::new(6)).unwrap().unwrap();
     assert_eq!(grown, before + (64 << 20));
     assert_eq!(top.asize(), grown);
     let labels = label::read_labels(&*r.disks[0]);

@@ -5,7 +5,7 @@ use crate::indirect::Moved;
 use crate::map::{raidz, Reflow};
 use crate::testing::{mem_env, MemDisk, MemDisks, SeededRng};
 use crate::*;
-use base::{Block, Kind, Result};
+use base::{Block, Kind, Result, Txg};
 use disk::{NvList, Uberblock, Value};
 use env::{Access, Env};
 use std::collections::HashMap;
@@ -171,7 +171,7 @@ fn request<R>(
         vdev,
         offset,
         psize: want.len(),
-        birth,
+        birth: Txg::new(birth),
         verify: &verify,
     })
 }
@@ -197,7 +197,7 @@ fn raidz_that_grew_twice() {
             while at < end {
                 let len = 512 * (1 + rig.rng.below(200)) as usize;
                 let b = rig.block(len);
-                tree.write(0, at, &b, birth).unwrap();
+                tree.write(0, at, &b, Txg::new(birth)).unwrap();
                 blocks.push((at, b, birth));
                 at += tree.top(0).unwrap().asize_for(len as u64);
             }
@@ -245,7 +245,7 @@ fn raidz_that_grew_twice() {
         });
         let list = fill(&rig, &tree, 31, 6 << 20);
         let widths: Vec<usize> = [19, 20, 29, 30, 31]
-            .map(|t| tree.top(0).unwrap().raidz_width(t))
+            .map(|t| tree.top(0).unwrap().raidz_width(Txg::new(t)))
             .to_vec();
         let w = width;
         assert_eq!(widths, [w, w + 1, w + 1, w + 2, w + 2]);
@@ -288,7 +288,7 @@ fn damage_from_before_the_expansion_is_found_by_the_old_width() {
         (0..width).for_each(|_| rig.add_disk());
         let tree = rig.raidz(nparity, |_| {});
         let b = rig.block(64 << 10);
-        tree.write(0, 4096, &b, 10).unwrap();
+        tree.write(0, 4096, &b, Txg::new(10)).unwrap();
         tree.close();
         for d in &rig.disks[..nparity as usize] {
             d.corrupt(DATA, 1 << 20);
@@ -313,7 +313,7 @@ fn scratch_area_of_an_expansion() {
         .map(|i| (i * (1 << 20), rig.block(100_000)))
         .collect();
     for (at, b) in &list {
-        tree.write(0, *at, b, 10).unwrap();
+        tree.write(0, *at, b, Txg::new(10)).unwrap();
     }
     tree.close();
     let sectors = (BOOT_SIZE >> 12) * 5;
@@ -332,7 +332,7 @@ fn scratch_area_of_an_expansion() {
         assert!(read(&tree, 0, *at, b, 10).unwrap().data == **b, "{at:#x}");
         rig.disks[n % 5].fail_reads.store(false, Relaxed);
     }
-    let e = tree.write(0, 0, &list[0].1, 11).unwrap_err();
+    let e = tree.write(0, 0, &list[0].1, Txg::new(11)).unwrap_err();
     assert_eq!(e.kind, Kind::Unsupported);
     // An uberblock that promises more in the boot areas than fits there is damage, not a panic.
     ub.set_reflow(SIZE * 3, disk::uberblock::scratch::VALID);
@@ -373,7 +373,7 @@ fn every_sector_size_in_one_pool() {
                 _ => 1000 * (1 + rig.rng.below(500)) as usize,
             };
             let b = rig.block(len);
-            tree.write(vdev, at, &b, 10).unwrap();
+            tree.write(vdev, at, &b, Txg::new(10)).unwrap();
             assert!(read(&tree, vdev, at, &b, 10).unwrap().bad.is_empty());
             let lost = &top.leaves()[n % top.children().len()];
             let path = lost.path().unwrap();
@@ -423,9 +423,10 @@ fn removed_vdevs_upon_removed_vdevs() {
     };
     let b = rig.block(8192);
     let part = |from: usize, to: usize| Arc::new(b[from..to].to_vec());
-    tree.write(0, 512, &part(0, 1024), 5).unwrap();
-    tree.write(1, 4096, &part(1024, 4096), 5).unwrap();
-    tree.write(0, 1 << 20, &part(4096, 8192), 5).unwrap();
+    tree.write(0, 512, &part(0, 1024), Txg::new(5)).unwrap();
+    tree.write(1, 4096, &part(1024, 4096), Txg::new(5)).unwrap();
+    tree.write(0, 1 << 20, &part(4096, 8192), Txg::new(5))
+        .unwrap();
     // 2 was removed first, 3 next, 4 last.
     set(
         2,
@@ -457,7 +458,7 @@ fn removed_vdevs_upon_removed_vdevs() {
                 vdev,
                 offset,
                 psize,
-                birth: 5,
+                birth: Txg::new(5),
                 verify: &all,
             }
         })

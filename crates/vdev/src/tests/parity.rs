@@ -4,7 +4,7 @@
 
 use crate::testing::{mem_env, MemDisk, SeededRng};
 use crate::{DevSpec, GroupKind, TopSpec, VdevTree};
-use base::Block;
+use base::{Block, Txg};
 use std::sync::Arc;
 
 /// Where the data area of a leaf begins.
@@ -204,7 +204,7 @@ fn disks(kind: GroupKind, n: usize, ashift: u32, size: u64) -> Disks {
         ..TopSpec::new(kind, devices)
     };
     Disks {
-        tree: VdevTree::create(env, 1, &[spec], 4).unwrap(),
+        tree: VdevTree::create(env, 1, &[spec], Txg::new(4)).unwrap(),
         disks,
         rng: SeededRng::new(n as u64),
     }
@@ -270,7 +270,7 @@ fn raidz_on_disk() {
                 let mut at = (1 << 20) - (37 << ashift);
                 for sectors in [1, 2, width - nparity, width, 3 * width + 1, 31, 64] {
                     let data = d.block(sectors << ashift);
-                    d.tree.write(0, at, &data, 5).unwrap();
+                    d.tree.write(0, at, &data, Txg::new(5)).unwrap();
                     let places = raidz(width, nparity, ashift, at, sectors);
                     d.check(&places, nparity as usize, ashift, &data, false);
                     let rows = sectors.div_ceil(width - nparity);
@@ -284,7 +284,7 @@ fn raidz_on_disk() {
                 // Beyond 1 MiB parity and data change places.
                 let far = (3 << 20) + (5 << ashift);
                 let data = d.block(7 << ashift);
-                d.tree.write(0, far, &data, 5).unwrap();
+                d.tree.write(0, far, &data, Txg::new(5)).unwrap();
                 let places = raidz(width, nparity, ashift, far, 7);
                 d.check(&places, nparity as usize, ashift, &data, false);
             }
@@ -318,7 +318,7 @@ fn draid_on_disk() {
             let mut at = edge - 2 * (g << ashift);
             for sectors in [1, ndata + 1, 3 * ndata - 1, 2 * ndata] {
                 let data = d.block(sectors << ashift);
-                d.tree.write(0, at, &data, 5).unwrap();
+                d.tree.write(0, at, &data, Txg::new(5)).unwrap();
                 let mut rest = &data[..];
                 for (places, here) in plan.places(ashift, at, sectors) {
                     let (own, behind) = rest.split_at((here << ashift) as usize);

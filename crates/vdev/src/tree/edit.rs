@@ -72,7 +72,7 @@ impl VdevTree {
         for top in tops {
             top.set_u64(keys::METASLAB_SHIFT, 0);
             for v in top.leaves().iter().chain([top]) {
-                v.set_u64(keys::CREATE_TXG, txg);
+                v.set_u64(keys::CREATE_TXG, txg.number());
             }
         }
         self.edit_tops(|list| {
@@ -134,7 +134,7 @@ impl VdevTree {
             return Ok(());
         };
         let same_pool = c.get_u64(keys::pool::POOL_GUID) == Some(self.guid());
-        let live = c.get_u64(keys::pool::TXG).is_some_and(|t| t != 0);
+        let live = c.get_txg(keys::pool::TXG).is_some_and(|t| !t.is_none());
         if same_pool && live && c.get_u64(keys::GUID).and_then(|g| self.find(g)).is_some() {
             bail!(Busy, "it belongs to this pool already");
         }
@@ -164,8 +164,8 @@ impl VdevTree {
             // Nobody shall open the new device in the place of the old one.
             old.set_path(&format!("{path}{OLD}"));
         }
-        fresh.set_u64(keys::RESILVER_TXG, txg);
-        fresh.dtl_add_range(base::TXG_INITIAL, dtl_max);
+        fresh.set_u64(keys::RESILVER_TXG, txg.number());
+        fresh.dtl_add_range(Txg::INITIAL, dtl_max);
         self.place_beside(&top, &old, fresh, how)
     }
 
@@ -209,7 +209,7 @@ impl VdevTree {
         props.set(keys::CREATE_TXG, txg);
         props.set(keys::RESILVER_TXG, txg);
         let fresh = Vdev::new(VdevKind::Dspare, 0, spare_guid, props, Vec::new());
-        fresh.dtl_add_range(base::TXG_INITIAL, dtl_max);
+        fresh.dtl_add_range(Txg::INITIAL, dtl_max);
         self.place_beside(&top, &old, &fresh, Attach::Spare(spare_guid))?;
         Ok(fresh)
     }
@@ -316,7 +316,8 @@ impl VdevTree {
                     last.set(k, v.clone());
                 }
             }
-            if group.kind() == VdevKind::Spare {
+            // A distributed spare stays one.
+            if group.kind() == VdevKind::Spare && last.kind() != VdevKind::Dspare {
                 last.unset(keys::IS_SPARE);
             }
             let last = if is_top {
@@ -451,7 +452,7 @@ fn needed_asize(top: &Arc<Vdev>) -> u64 {
 }
 
 /// The leaf or distributed spare `guid` at or below `v`.
-fn member(v: &Arc<Vdev>, guid: u64) -> Option<Arc<Vdev>> {
+pub(crate) fn member(v: &Arc<Vdev>, guid: u64) -> Option<Arc<Vdev>> {
     if v.guid() == guid && (v.kind().is_leaf() || v.kind() == VdevKind::Dspare) {
         return Some(v.clone());
     }

@@ -10,6 +10,7 @@ pub(crate) mod open;
 pub(crate) mod spec;
 pub(crate) mod state;
 
+use crate::copying::Copying;
 use crate::label::{self, LabelSet};
 use crate::map::Reflow;
 use crate::node::{Stats, Vdev, VdevKind};
@@ -39,6 +40,8 @@ pub struct VdevTree {
     pub(crate) read_only: AtomicBool,
     /// A resilver is under way; see [`VdevTree::set_resilvering`].
     resilvering: AtomicBool,
+    /// Ranges that a rebuild copies.
+    pub(crate) copying: Copying,
     /// Held while caches are flushed: whoever comes meanwhile must not believe that nothing is left
     /// to flush. Holds why nothing can be promised any more: acknowledged writes were lost.
     flushing: Mutex<Option<Error>>,
@@ -60,6 +63,7 @@ impl VdevTree {
             stats: Stats::default(),
             read_only: AtomicBool::new(false),
             resilvering: AtomicBool::new(false),
+            copying: Copying::default(),
             flushing: Mutex::new(None),
         }
     }
@@ -161,6 +165,12 @@ impl VdevTree {
     /// All leaves.
     pub fn leaves(&self) -> Vec<Arc<Vdev>> {
         self.tops().iter().flat_map(|t| t.leaves()).collect()
+    }
+
+    /// All vdevs that have a DTL: leaves, and distributed spares in use.
+    pub fn dtl_holders(&self) -> Vec<Arc<Vdev>> {
+        let tops = self.tops();
+        tops.iter().flat_map(|t| t.dtl_holders()).collect()
     }
 
     /// Every vdev below the root, parents first.
@@ -313,7 +323,7 @@ impl VdevTree {
             device.flush()
         });
         let counts = leaves.iter().zip(&done).any(|((top, _), r)| {
-            r.is_ok() && (top.metaslab_array() != 0 || ub.txg <= base::TXG_INITIAL)
+            r.is_ok() && (top.metaslab_array() != 0 || ub.txg <= Txg::INITIAL)
         });
         if counts {
             return Ok(());
@@ -460,7 +470,7 @@ impl VdevTree {
             .flatten()
             .flatten()
             .map(|(_, _, ub)| ub.txg)
-            .filter(|t| *t != 0)
+            .filter(|t| !t.is_none())
             .collect();
         out.sort_unstable_by(|a, b| b.cmp(a));
         out.dedup();
@@ -548,7 +558,7 @@ impl VdevTree {
         let done = self.on_leaves(&leaves, |_, leaf, device| {
             match by_leaf.get(&leaf.guid()) {
                 Some(w) if w.lost => return Err(Error::damaged("it lost writes before")),
-                Some(w) if w.suspect && txg == 0 => {
+                Some(w) if w.suspect && txg.is_none() => {
                     bail!(Io, "what it wrote before it failed is to be checked first")
                 }
                 Some(w) if w.suspect => w.restore(device)?,
@@ -580,12 +590,12 @@ impl VdevTree {
                 leaf.put_back_dirty(txgs, writes);
                 continue;
             }
-            let named = (txg != 0).then_some((txg, txg));
+            let named = (!txg.is_none()).then_some((txg, txg));
             // What distributed spares had there is lost as well.
             let spares = top.dspares();
             for v in spares.into_iter().chain([&**leaf]) {
                 for (first, last) in txgs.into_iter().chain(named) {
-                    v.dtl_add_range(first, last.saturating_add(1));
+                    v.dtl_add_range(first, last.after(1));
                 }
             }
         }

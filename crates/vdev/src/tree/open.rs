@@ -274,7 +274,7 @@ impl VdevTree {
 
     /// Initialises the labels of one leaf of `top`.
     pub fn init_leaf(&self, pool: &NvList, top: &Arc<Vdev>, leaf: &Vdev, txg: Txg) -> Result<()> {
-        let mut config = self.label_config(pool, top, leaf, 0);
+        let mut config = self.label_config(pool, top, leaf, Txg::NONE);
         config.set(keys::CREATE_TXG, txg);
         match leaf.device() {
             Some(d) => label::init(&*d, &config).map_err(|e| e.context(leaf.name())),
@@ -573,6 +573,15 @@ impl VdevTree {
             }
         }
         bail!(NotFound, "no such device in pool")
+    }
+
+    /// The top-level vdev of a leaf or distributed spare.
+    pub fn top_of(&self, guid: u64) -> Result<Arc<Vdev>> {
+        let has = |t: &&Arc<Vdev>| crate::edit::member(t, guid).is_some();
+        match self.tops().iter().find(has) {
+            Some(top) => Ok(top.clone()),
+            None => bail!(NotFound, "no such device in pool"),
+        }
     }
 
     /// Refuses if the data of `top` needs `leaf`: nothing else has what it holds.

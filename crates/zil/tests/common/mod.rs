@@ -79,7 +79,7 @@ pub struct Mem(pub Mutex<Inner>, Mutex<()>);
 impl Mem {
     pub fn new() -> Arc<Mem> {
         let inner = Inner {
-            open: 10,
+            open: Txg::new(10),
             ..Inner::default()
         };
         Arc::new(Mem(Mutex::new(inner), Mutex::default()))
@@ -97,7 +97,7 @@ impl Mem {
             on_disk: allocated.clone(),
             frontier: 1 << 40,
             allocated,
-            open: group + 1,
+            open: group.next(),
             random: seed,
             ..Inner::default()
         };
@@ -117,8 +117,8 @@ impl Mem {
         let txg = {
             let _gate = self.1.lock().unwrap();
             let mut m = self.lock();
-            m.open += 1;
-            m.open - 1
+            m.open = m.open.next();
+            m.open.before(1)
         };
         let header = Header::decode(&zil.sync(txg).unwrap()).unwrap();
         let mut m = self.lock();
@@ -127,7 +127,7 @@ impl Mem {
         }
         for o in m.frees.remove(&txg).unwrap_or_default() {
             let s = m.on_disk.remove(&o).expect("freed before it was allocated");
-            m.resting.push((txg + 2, o, s));
+            m.resting.push((txg.after(2), o, s));
         }
         let now = m.on_disk.clone();
         m.journal.push(Event::Flush);

@@ -21,7 +21,7 @@ pub(super) const GANG_DEPTH: u32 = 9;
 impl Zio {
     fn gang_verifier(bp: &BlkPtr) -> checksum::Words {
         let d = bp.dva(0);
-        [d.vdev(), d.offset(), bp.physical_birth(), 0]
+        [d.vdev(), d.offset(), bp.physical_birth().number(), 0]
     }
 
     /// In the header of an encrypted block, too, the checksum is folded and makes room for a MAC,

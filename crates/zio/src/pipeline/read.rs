@@ -25,9 +25,8 @@ impl Zio {
         let How::Used(lease) = how else {
             return false;
         };
-        let synced = self.synced.load(Ordering::Acquire);
-        !self.writable
-            || (bp.physical_birth() <= synced && synced <= lease.synced().saturating_add(1))
+        let synced = Txg::new(self.synced.load(Ordering::Acquire));
+        !self.writable || (bp.physical_birth() <= synced && synced <= lease.synced().after(1))
     }
 
     /// Reads one block with [`ReadSpec::default`]: not encrypted, pointer taken just now.

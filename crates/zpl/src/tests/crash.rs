@@ -319,7 +319,7 @@ fn nothing_of_a_block_stays_behind_the_end() {
         w.fs.rig.sync();
         let zfs = &w.fs.zfs;
         let plain = disk::ObjType::PLAIN_FILE_CONTENTS;
-        let mut bp = disk::BlkPtr::new(plain, 0, 131_072, 131_072, 2, 7, 5);
+        let mut bp = disk::BlkPtr::new(plain, 0, 131_072, 131_072, 2, 7, Txg::new(5));
         bp.set_dva(0, disk::Dva::new(0, 0, 131_072, false));
         let body = disk::zil::Body::Write {
             object: f.object,
@@ -328,7 +328,7 @@ fn nothing_of_a_block_stays_behind_the_end() {
             data: disk::zil::WriteData::Indirect(bp),
         };
         let raw = disk::zil::Record {
-            txg: 5,
+            txg: Txg::new(5),
             seq: 1,
             ignore_case: false,
             body,
@@ -340,7 +340,7 @@ fn nothing_of_a_block_stays_behind_the_end() {
             raw: RawRecord {
                 ty: zil::tx::WRITE,
                 case_insensitive: false,
-                txg: 5,
+                txg: Txg::new(5),
                 seq: 1,
                 bytes: raw.encode(),
             },

@@ -85,7 +85,6 @@ pub(super) fn receive<R: Read>(
         swapped: reader.is_swapped(),
         spill_known: begin.flags & begin_flag::SPILL_BLOCK != 0,
         full: false,
-        keep_block_size: false,
         embedded: false,
         raw,
     };

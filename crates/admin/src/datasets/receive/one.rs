@@ -437,14 +437,11 @@ fn fill<R: Read>(
         sealed,
         under_way,
     } = filling;
-    let large = disk::feature::guid::LARGE_BLOCKS;
-    let base_large = target.base.as_ref().map(|b| b.has_feature(large));
     let rules = Rules {
         features: begin.features,
         swapped: reader.is_swapped(),
         spill_known: begin.flags & begin_flag::SPILL_BLOCK != 0,
         full: begin.from_guid == 0,
-        keep_block_size: begin.features & feature::LARGE_BLOCKS != 0 && base_large == Some(false),
         embedded: os.policy().embedded_data,
         raw: sealed.is_some(),
     };

@@ -398,7 +398,7 @@ pub(super) fn incremental_onto(
 /// Whether the head changes in a txg that is not on disk.
 pub(super) fn has_unwritten(entry: &PoolEntry, head: &Dataset) -> bool {
     let open = entry.pool.dmu.open_txg();
-    let dirty = |os: Arc<Objset>| (0..3).any(|n| os.is_dirty_in(open.saturating_sub(n)));
+    let dirty = |os: Arc<Objset>| (0..3).any(|n| os.is_dirty_in(open.before(n)));
     head.objset().is_some_and(dirty)
 }
 

@@ -4,7 +4,7 @@ use super::words::failure;
 use crate::datasets::{self, Answer};
 use crate::registry::PoolEntry;
 use api::{ApiError, Send};
-use base::{Kind, Result};
+use base::{Kind, Result, Txg};
 use disk::props::Class;
 use disk::NvList;
 use dsl::{Dataset, Dir, PropValue};
@@ -140,10 +140,10 @@ fn file_system(
         let found = all.iter().find(|(n, _)| n == short);
         found.map(|(_, s)| s.phys().creation_txg)
     };
-    let last = txg(to).unwrap_or(u64::MAX);
+    let last = txg(to).unwrap_or(Txg::MAX);
     let first = match r.replicate {
-        true => 0,
-        false => from.and_then(txg).unwrap_or(0),
+        true => Txg::NONE,
+        false => from.and_then(txg).unwrap_or(Txg::NONE),
     };
     let (mut snap_props, mut snap_holds) = (Vec::new(), Vec::new());
     for (name, snap) in &all {

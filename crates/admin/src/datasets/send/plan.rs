@@ -5,7 +5,7 @@ use super::words::{failure, refusal};
 use crate::datasets::{self, Answer};
 use crate::registry::PoolEntry;
 use api::{ApiError, Send};
-use base::{Kind, Result};
+use base::{Kind, Result, Txg};
 use disk::dsl::BookmarkPhys;
 use disk::BlkPtr;
 use dsl::{Dataset, Dir};
@@ -122,7 +122,7 @@ fn is_mark_before(mark: &BookmarkPhys, of: &Dir, ds: &Arc<Dataset>) -> Result<bo
     let phys = ds.phys();
     let (mut dir, mut before) = (ds.dir(), phys.creation_txg);
     if !phys.is_snapshot() {
-        before = u64::MAX;
+        before = Txg::MAX;
     }
     loop {
         if dir.object() == of.object() {
@@ -131,7 +131,7 @@ fn is_mark_before(mark: &BookmarkPhys, of: &Dir, ds: &Arc<Dataset>) -> Result<bo
         let Some(origin) = dir.origin()? else {
             return Ok(false);
         };
-        before = origin.phys().creation_txg.saturating_add(1);
+        before = origin.phys().creation_txg.after(1);
         dir = origin.dir();
     }
 }

@@ -6,7 +6,7 @@ use crate::keys;
 use crate::map::MAX_SHIFT;
 use crate::state::{Aux, State};
 use base::sync::MutexExt;
-use base::{bail, RangeSet, Result};
+use base::{bail, RangeSet, Result, Txg};
 use disk::{NvList, Value};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicU8, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, RwLock};
@@ -43,7 +43,9 @@ impl Vdev {
         let expand_txgs = props
             .get_u64_array(keys::RAIDZ_EXPAND_TXGS)
             .unwrap_or(&[])
-            .to_vec();
+            .iter()
+            .map(|n| Txg::new(*n))
+            .collect();
         let v = Vdev {
             expanding: props.contains(keys::RAIDZ_EXPANDING),
             expand_txgs,

@@ -3,11 +3,19 @@
 use super::{Vdev, VdevKind};
 use base::sync::MutexExt;
 use base::{RangeSet, Txg};
+use std::sync::Arc;
 
 impl Vdev {
     /// Whether it holds data itself, and so may lack some: a device, or a distributed spare.
     pub fn has_dtl(&self) -> bool {
         self.kind.is_leaf() || self.kind == VdevKind::Dspare
+    }
+
+    /// All vdevs at or below this one that have a DTL, in order.
+    pub fn dtl_holders(self: &Arc<Vdev>) -> Vec<Arc<Vdev>> {
+        let below = self.children.iter().flat_map(|c| c.dtl_holders());
+        let own = self.has_dtl().then(|| self.clone());
+        own.into_iter().chain(below).collect()
     }
 
     /// Transaction groups this leaf lacks (half-open ranges).
@@ -26,15 +34,17 @@ impl Vdev {
 
     /// Whether data born in `txg` may be missing here.
     pub fn dtl_contains(&self, txg: Txg) -> bool {
-        self.dtl.acquire().contains(txg, txg.saturating_add(1))
+        let n = txg.number();
+        self.dtl.acquire().contains(n, n.saturating_add(1))
     }
 
     /// Notes that writes of `txg` did not get here.
     pub fn dtl_add(&self, txg: Txg) {
-        self.dtl_add_range(txg, txg.saturating_add(1));
+        self.dtl_add_range(txg, txg.after(1));
     }
 
     pub fn dtl_add_range(&self, start: Txg, end: Txg) {
+        let (start, end) = (start.number(), end.number());
         let mut dtl = self.dtl.acquire();
         // Told once for a txg, of which many blocks may be missing.
         if tracing::enabled!(tracing::Level::DEBUG) && !dtl.contains(start, end) {
@@ -45,7 +55,7 @@ impl Vdev {
 
     /// Notes that everything born in `[start, end)` is here again.
     pub fn dtl_remove_range(&self, start: Txg, end: Txg) {
-        self.dtl.acquire().remove(start, end);
+        self.dtl.acquire().remove(start.number(), end.number());
     }
 
     /// Txgs missing from this vdev as a whole: on all children of a mirror, on more than the parity
@@ -62,7 +72,7 @@ impl Vdev {
                 return leaf.dtl();
             }
             let mut everything = RangeSet::new();
-            everything.insert(0, Txg::MAX);
+            everything.insert(0, u64::MAX);
             everything
         })
     }

@@ -33,7 +33,7 @@ impl Vdev {
             VdevKind::Raidz { nparity } => crate::size::raidz_asize(
                 128 << 10,
                 self.ashift(),
-                self.raidz_width(0) as u64,
+                self.raidz_width(Txg::NONE) as u64,
                 nparity as u64,
             ),
             _ => self.asize_for(128 << 10),

@@ -46,6 +46,8 @@ fn files(tool: &str, sub: &str) -> &'static [&'static str] {
         ("zfs", "mount" | "unmount") => &["mount.rs"],
         ("zfs", "diff") => &["diff.rs"],
         ("zfs", "space") => &["space.rs"],
+        ("zfs", "upgrade") => &["upgrade.rs"],
+        ("zfs", "project") => &["project.rs"],
         ("zfs", "send" | "redact") => &["send.rs"],
         _ => &["look.rs"],
     }

@@ -638,3 +638,21 @@ fn a_scrub_that_looks_at_what_was_freed() {
         timed(small_blocks(2), lines, 0..8)
     });
 }
+
+#[test]
+fn a_rollback_that_takes_snapshots_below_is_found() {
+    let lines = ["createfs a", "snapshotall . s2", "rollbackto . s1"];
+    found(Mutation::RollbackTakesBelow, &|_| descent(&lines));
+}
+
+#[test]
+fn a_version_without_its_tables_is_found() {
+    let lines = [
+        "createold a 3",
+        "create a f 644",
+        "write a f 0 5000 2",
+        "raise a 5",
+        "create a g 644",
+    ];
+    found(Mutation::UpgradeWithoutTables, &|_| descent(&lines));
+}

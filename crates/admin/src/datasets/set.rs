@@ -3,8 +3,7 @@
 use crate::datasets::mount::{self, Move};
 use crate::datasets::parse::{self, Allowed};
 use crate::datasets::rights;
-use crate::datasets::volumes;
-use crate::datasets::{self, quota, Answer};
+use crate::datasets::{self, quota, version, volumes, Answer};
 use crate::registry::{Admin, PoolEntry};
 use crate::{errors, values};
 use api::{ApiError, DatasetKind, Peer};
@@ -51,10 +50,12 @@ pub fn set(
     let ds = datasets::find(&entry, dataset)?;
     let kind = datasets::kind_of(&entry, &ds);
     let mut quotas = Vec::new();
+    let mut version = None;
     let mut plain = api::Props::new();
     for (name, text) in props {
         match quota::parse(name, text, kind)? {
             Some(q) => quotas.push(q),
+            None if name == "version" => version = Some(text),
             None => plain.push((name.clone(), text.clone())),
         }
     }
@@ -63,6 +64,13 @@ pub fn set(
     }
     let list = checked(&entry, &ds, &plain)?;
     quota::check(&entry, &ds, &quotas)?;
+    let version = match version {
+        Some(text) => version::asked(&entry, &ds, text)?,
+        None => None,
+    };
+    if let Some(to) = version {
+        version::raise(admin, &entry, peer, &ds, to)?;
+    }
     let change = Change {
         ds: ds.clone(),
         list,
@@ -88,6 +96,17 @@ pub fn set(
         true => quota::store(&entry, &ds, &quotas).map_err(errors::answer),
         false => Err(ApiError::no_such_dataset(dataset)),
     })
+}
+
+/// What to say of properties that were set and mean nothing for now.
+pub fn warning(admin: &Admin, dataset: &str, props: &api::Props) -> Option<String> {
+    let small = |(name, value): &(String, String)| {
+        name == "special_small_blocks" && props::parse_number(value).is_ok_and(|n| n != 0)
+    };
+    let entry = datasets::entry_of(admin, dataset).ok()?;
+    let none = entry.pool.space.stats().special.size == 0;
+    (none && props.iter().any(small))
+        .then(|| "special_small_blocks: property requires a special device in the pool".into())
 }
 
 /// Checks names and values for an existing dataset.
@@ -147,10 +166,6 @@ fn checked(
                     Kind::Invalid,
                     format!("'{name}' is changed with 'zfs change-key'"),
                 ))
-            }
-            Store::MasterNode if name == "version" => {
-                same_version(entry, ds, &value)?;
-                continue;
             }
             Store::Volume => {
                 let now = volumes::shape(&entry.pool, ds)
@@ -213,22 +228,6 @@ fn reserve(
         list.push((name.into(), PropChange::Local(PropValue::Int(full(new)))));
     }
     Ok(())
-}
-
-/// The version of a file system cannot be changed yet; setting it to what it is does nothing.
-fn same_version(entry: &PoolEntry, ds: &Arc<Dataset>, value: &PropValue) -> Answer<()> {
-    let facts = crate::datasets::get::master(entry, ds).map_err(errors::answer)?;
-    match value.int() {
-        Some(v) if v == facts.version => Ok(()),
-        Some(v) if v < facts.version => Err(ApiError::reason(
-            Kind::Invalid,
-            "can't downgrade; already at a newer version",
-        )),
-        _ => Err(ApiError::reason(
-            Kind::Unsupported,
-            "file systems cannot be upgraded in this version",
-        )),
-    }
 }
 
 /// `zfs inherit`

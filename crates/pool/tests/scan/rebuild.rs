@@ -1,7 +1,7 @@
 //! Sequential rebuilds.
 
 use crate::world::{finish, World};
-use base::{Kind, Result};
+use base::{Kind, Result, Txg};
 use disk::feature::guid::DEVICE_REBUILD;
 use dsl::Features;
 use pool::{AttachRefusal, Pool};
@@ -76,7 +76,7 @@ fn a_rebuilt_side_stands_alone_and_is_scrubbed() {
     );
     assert_eq!(w.pool.tree.state().0, State::Healthy);
     w.pool.sync().unwrap();
-    w.config = w.pool.full_config(0, base::Txg::NONE, false);
+    w.config = w.pool.full_config(0, Txg::NONE, false);
     w.whole_on(&|i| i == 2);
 }
 
@@ -88,7 +88,7 @@ fn a_rebuild_goes_on_after_a_crash_and_an_export() {
         w.pool
             .attach_sequentially(first, &dev(2), Attach::Mirror, None)
             .unwrap();
-        w.config = w.pool.full_config(0, base::Txg::NONE, false);
+        w.config = w.pool.full_config(0, Txg::NONE, false);
         (0..cut).for_each(|_| sync(&w.pool));
         let before = w.pool.rebuilds()[0];
         match cut % 2 {
@@ -122,7 +122,7 @@ fn a_disk_is_replaced_sequentially_and_leaves() {
     w.finish();
     (0..4).for_each(|_| sync(&w.pool));
     assert!(w.pool.tree.find(first).is_none(), "{:?}", w.pool.tree);
-    w.config = w.pool.full_config(0, base::Txg::NONE, false);
+    w.config = w.pool.full_config(0, Txg::NONE, false);
     w.whole_on(&|i| i == 2);
 }
 
@@ -143,7 +143,7 @@ fn a_second_device_makes_a_rebuild_begin_anew() {
     assert_eq!((w.pool.rebuilds()[0].scanned, in_use(&w.pool)), (0, 1));
     rebuilt(&w.pool).unwrap();
     w.finish();
-    w.config = w.pool.full_config(0, base::Txg::NONE, false);
+    w.config = w.pool.full_config(0, Txg::NONE, false);
     w.whole_on(&|i| i == 2);
     w.whole_on(&|i| i == 3);
 }
@@ -171,10 +171,7 @@ fn rebuilds_and_resilvers_exclude_each_other() {
     let w = mirror(2);
     let first = leaf(&w.pool, 0);
     let command = || ("zpool scrub tank".to_string(), 0);
-    w.pool
-        .start_scrub(base::Txg::NONE, command())
-        .unwrap()
-        .unwrap();
+    w.pool.start_scrub(Txg::NONE, command()).unwrap().unwrap();
     w.pool
         .attach_sequentially(first, &dev(2), Attach::Mirror, None)
         .unwrap();
@@ -188,7 +185,7 @@ fn rebuilds_and_resilvers_exclude_each_other() {
     assert_eq!(refusal(true), None);
     let e = w.pool.attach(first, &dev(3), Attach::Mirror, None);
     assert_eq!(e.unwrap_err().kind, Kind::Busy);
-    let scrub = w.pool.start_scrub(base::Txg::NONE, command()).unwrap();
+    let scrub = w.pool.start_scrub(Txg::NONE, command()).unwrap();
     assert_eq!(scrub, Err(pool::ScanRefusal::Resilvering));
     rebuilt(&w.pool).unwrap();
     w.finish();
@@ -230,7 +227,7 @@ fn what_a_device_did_not_take_is_healed_after_the_rebuild() {
     let s = finish(&w.pool);
     assert_eq!((s.function, s.state), (2, 2), "{s:?}");
     (0..4).for_each(|_| sync(&w.pool));
-    w.config = w.pool.full_config(0, base::Txg::NONE, false);
+    w.config = w.pool.full_config(0, Txg::NONE, false);
     w.whole_on(&|i| i == 2);
 }
 
@@ -279,7 +276,7 @@ fn distributed(sequential: bool) {
         (VdevKind::Dspare, "draid1-0-0".into())
     );
     assert!(spare.dtl_is_empty(), "{:?}", spare.dtl());
-    w.config = w.pool.full_config(0, base::Txg::NONE, false);
+    w.config = w.pool.full_config(0, Txg::NONE, false);
     w.reopen();
     for gone in [0, 2, 3, 4] {
         w.whole_on(&|i| i != 1 && i != gone);
@@ -303,7 +300,7 @@ fn distributed(sequential: bool) {
         w.pool.tree
     );
     assert_eq!(w.pool.tree.state().0, State::Healthy);
-    w.config = w.pool.full_config(0, base::Txg::NONE, false);
+    w.config = w.pool.full_config(0, Txg::NONE, false);
     w.reopen();
     for gone in [0, 2, 3, 4] {
         w.whole_on(&|i| i != 1 && i != gone);

@@ -59,6 +59,7 @@ fn a_mirror_is_rebuilt_in_order_of_place_and_scrubbed() {
     let create = ["create", "-m", mnt.to_str().unwrap(), "tank", &d[0]];
     rig.zpool(&create);
     tree::write(&mnt, 150, 71, KINDS).unwrap();
+    rig.sh("sync");
     rig.zpool(&["attach", "-sw", "tank", &d[0], &d[1]]);
     let want = tree::describe(&mnt).unwrap();
     let status = rig.zpool(&["status", "tank"]);
@@ -122,7 +123,7 @@ fn a_distributed_spare_stands_in_by_itself_and_goes_back() {
     create.extend(d[..5].iter().map(String::as_str));
     rig.zpool(&create);
     tree::write(&mnt, 150, 72, KINDS).unwrap();
-    rig.zpool(&["sync", "tank"]);
+    rig.sh("sync");
     refused(
         &rig,
         &["replace", "tank", &d[0], "draid1-7-0"],
@@ -133,6 +134,7 @@ fn a_distributed_spare_stands_in_by_itself_and_goes_back() {
     until("the spare stands in", stands_in);
     fs::create_dir(mnt.join("more")).unwrap();
     tree::write(&mnt.join("more"), 50, 73, KINDS).unwrap();
+    rig.sh("sync");
     rig.zpool(&["wait", "-t", "resilver,scrub", "tank"]);
     let want = tree::describe(&mnt).unwrap();
     let r = rows(&rig);

@@ -4,7 +4,7 @@ mod error_scrub;
 pub mod json;
 
 use crate::common;
-use crate::status_reason::{self, Reason};
+use crate::status_reason::{self, is_rebuilding, Reason};
 use crate::status_text;
 use api::{Pool, PoolGet, Scan, ScanFunction, ScanState, Vdev, VdevAux, VdevClass, VdevState};
 use base::sizes::nice;
@@ -346,12 +346,6 @@ fn removal_lines(pool: &Pool, look: &Look, zone: &TimeZone) -> Vec<String> {
         ));
     }
     lines
-}
-
-/// Whether a sequential rebuild is under way.
-pub fn is_rebuilding(pool: &Pool) -> bool {
-    let mut all = pool.rebuilds.iter();
-    all.any(|r| r.state == ScanState::Scanning)
 }
 
 /// The sequential rebuilds to tell of: those that run, else those that ended after the last resilver.

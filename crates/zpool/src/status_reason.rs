@@ -82,6 +82,12 @@ fn failing(v: &Vdev) -> bool {
         || s.read_errors + s.write_errors + s.checksum_errors != 0
 }
 
+/// Whether a sequential rebuild is under way.
+pub fn is_rebuilding(pool: &Pool) -> bool {
+    let mut all = pool.rebuilds.iter();
+    all.any(|r| r.state == ScanState::Scanning)
+}
+
 /// Whether a resilver is under way.
 fn is_healing(s: &Scan) -> bool {
     s.function == ScanFunction::Resilver && s.state == ScanState::Scanning
@@ -106,7 +112,7 @@ fn wants_scrub(pool: &Pool) -> bool {
 
 /// Finds what is wrong with an imported pool.
 pub fn reason(pool: &Pool) -> Reason {
-    if crate::status::is_rebuilding(pool) {
+    if is_rebuilding(pool) {
         return Reason::Resilvering;
     }
     let healing = pool.scan.as_ref().is_some_and(is_healing);

@@ -371,11 +371,13 @@ pub fn remove(
     let action = format!("cannot remove {device}");
     let _one = begin(&entry, &action)?;
     let pool = &entry.pool;
+    let mut class = "vdev_remove_dev";
     match find(pool, device) {
         None => return Err(failed(&action, Kind::NotFound, "no such device in pool")),
         Some(Named::Spare(c) | Named::Cache(c)) => {
             let guid = c.get_u64(keys::GUID).unwrap_or(0);
             pool.remove_aux(guid).map_err(sentence(&action))?;
+            class = "vdev_remove_aux";
         }
         Some(Named::InTree(v)) => {
             let tops = pool.tree.tops();
@@ -399,7 +401,7 @@ pub fn remove(
             }
         }
     }
-    finish(admin, &entry, peer, command, ("vdev_remove_dev", None))
+    finish(admin, &entry, peer, command, (class, None))
 }
 
 /// `zpool reopen`

@@ -6,13 +6,17 @@ use super::{hull, ScanState};
 use crate::notices::{Scanning, Turned};
 use crate::Pool;
 use base::{Result, Txg};
+use disk::feature::guid::RESILVER_DEFER;
 use dmu::Tx;
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
+use std::sync::Arc;
+use vdev::{keys, Vdev};
 
 /// Duplicates and blocks with one reference: classes of the dedup tables that OpenZFS looks through first.
 const DDT_DUPLICATES: u64 = 1;
-/// Share of a resilver that may be done when another one has to wait for it: one in this many.
+/// A resilver of which more than this share is done makes others wait for it, if the pool has the feature `resilver_defer`: one
+/// in this many.
 const DEFER_BEHIND: u64 = 10;
 
 /// Why a scan does not begin, stop or pause.
@@ -267,6 +271,7 @@ impl Pool {
     /// In syncing context: begins a resilver if one is due; true: one is due, and waits for a later txg.
     pub(super) fn look_for_resilver(&self, tx: &Tx) -> Result<bool> {
         let Some((first, end)) = self.due_resilver() else {
+            self.end_deferral(tx)?;
             self.scans.restart.store(false, Ordering::Release);
             return Ok(false);
         };
@@ -278,8 +283,12 @@ impl Pool {
                 let covered = first >= min && end <= max;
                 let late = l.pass.issued.saturating_add(l.pass.issued_before)
                     > l.words[word::TO_EXAMINE] / DEFER_BEHIND;
-                if !restart && (covered || late) {
+                let (running, waits) =
+                    ((min, max), late && self.features.is_enabled(RESILVER_DEFER));
+                if !restart && (covered || waits) {
+                    drop(live);
                     // Whoever is not covered gets a resilver of its own, behind this one.
+                    self.defer(tx, running)?;
                     return Ok(false);
                 }
             }
@@ -299,6 +308,36 @@ impl Pool {
         self.scans.restart.store(false, Ordering::Release);
         self.begin_scan(tx, RESILVER, first, end)?;
         Ok(false)
+    }
+
+    /// Leaves that lack txgs outside of those of the resilver under way wait for the next one, and say so on disk.
+    fn defer(&self, tx: &Tx, (min, max): (Txg, Txg)) -> Result<()> {
+        let waits = |v: &Arc<Vdev>| {
+            let lacks = hull(&v.dtl()).filter(|_| v.state().usable());
+            lacks.is_some_and(|(first, end)| first < min || end > max)
+        };
+        let new = |v: &Arc<Vdev>| waits(v) && !is_deferred(v);
+        for v in self.tree.dtl_holders().into_iter().filter(new) {
+            if !self.features.is_active(RESILVER_DEFER) {
+                self.features.activate(tx, RESILVER_DEFER, 1)?;
+            }
+            v.set(keys::RESILVER_DEFER, disk::Value::Boolean);
+            self.dirty_config();
+        }
+        Ok(())
+    }
+
+    /// No leaf waits for another resilver any more.
+    fn end_deferral(&self, tx: &Tx) -> Result<()> {
+        if !self.features.is_active(RESILVER_DEFER) {
+            return Ok(());
+        }
+        let holders = self.tree.dtl_holders();
+        holders.iter().for_each(|v| v.unset(keys::RESILVER_DEFER));
+        self.dirty_config();
+        let count = self.features.count(RESILVER_DEFER).unwrap_or(0);
+        self.features
+            .activate(tx, RESILVER_DEFER, -i64::try_from(count).unwrap_or(1))
     }
 
     /// Bytes allocated for blocks, on all devices.
@@ -329,6 +368,7 @@ impl Pool {
         self.cancel_errors(tx)?;
         if function == RESILVER {
             self.forget_rebuilds(tx)?;
+            self.end_deferral(tx)?;
         }
         self.scans.blocks.set_range(Some((min, max)));
         // Changes of datasets before this moment are none of this scan's.
@@ -351,4 +391,9 @@ impl Pool {
         self.notice(what, Turned::Started);
         Ok(())
     }
+}
+
+/// Whether a leaf waits for another resilver, as its configuration says it.
+fn is_deferred(v: &Vdev) -> bool {
+    v.config(true).get(keys::RESILVER_DEFER).is_some()
 }

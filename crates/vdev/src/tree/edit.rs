@@ -271,6 +271,15 @@ impl VdevTree {
         )
     }
 
+    /// The top-level vdev of a leaf or distributed spare.
+    pub fn top_of(&self, guid: u64) -> Result<Arc<Vdev>> {
+        let has = |t: &&Arc<Vdev>| member(t, guid).is_some();
+        match self.tops().iter().find(has) {
+            Some(top) => Ok(top.clone()),
+            None => bail!(NotFound, "no such device in pool"),
+        }
+    }
+
     /// Takes leaf (or distributed spare) `guid` out of its mirror, replacing or spare group. With one member left the group
     /// dissolves. The labels of the leaf stay as they are, and its device stays open, until [`VdevTree::retire`]. Returns the leaf.
     ///
@@ -452,7 +461,7 @@ fn needed_asize(top: &Arc<Vdev>) -> u64 {
 }
 
 /// The leaf or distributed spare `guid` at or below `v`.
-pub(crate) fn member(v: &Arc<Vdev>, guid: u64) -> Option<Arc<Vdev>> {
+fn member(v: &Arc<Vdev>, guid: u64) -> Option<Arc<Vdev>> {
     if v.guid() == guid && (v.kind().is_leaf() || v.kind() == VdevKind::Dspare) {
         return Some(v.clone());
     }

@@ -575,15 +575,6 @@ impl VdevTree {
         bail!(NotFound, "no such device in pool")
     }
 
-    /// The top-level vdev of a leaf or distributed spare.
-    pub fn top_of(&self, guid: u64) -> Result<Arc<Vdev>> {
-        let has = |t: &&Arc<Vdev>| crate::edit::member(t, guid).is_some();
-        match self.tops().iter().find(has) {
-            Some(top) => Ok(top.clone()),
-            None => bail!(NotFound, "no such device in pool"),
-        }
-    }
-
     /// Refuses if the data of `top` needs `leaf`: nothing else has what it holds.
     pub(crate) fn needed(&self, top: &Arc<Vdev>, leaf: &Vdev) -> Result<()> {
         let gone = |l: &Vdev| l.guid() == leaf.guid();

@@ -35,8 +35,8 @@ mod write_early;
 pub use dnode::{Dnode, Info};
 pub use immediate_write::write_now;
 pub use objset::Objset;
-pub use received::{DnodeSeal, RawMeta, StoredBlock};
-pub use shape::{NewObject, RawObject, WritePolicy};
+pub use received::{RawMeta, StoredBlock};
+pub use shape::{DnodeSeal, NewObject, RawObject, WritePolicy};
 pub use sync::SyncHooks;
 pub use tx::{
     internal_error, Admission, Damage, Dmu, DmuOptions, Driver, Need, OnDamage, SyncGroup, Tx,

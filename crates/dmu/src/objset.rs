@@ -2,8 +2,7 @@
 
 use crate::dnode::{Dnode, Fields, Job};
 use crate::reading::Reading;
-use crate::received::DnodeSeal;
-use crate::shape::{NewObject, WritePolicy};
+use crate::shape::{DnodeSeal, NewObject, WritePolicy};
 use crate::tree::Synced;
 use crate::tx::{Admission, Damage, Dmu, Need, Tx};
 use crate::write_early::Waiting;

@@ -8,7 +8,7 @@
 use crate::content::Content;
 use crate::dnode::Spill;
 use crate::objset::Objset;
-use crate::shape::{NewObject, WritePolicy};
+use crate::shape::{DnodeSeal, NewObject, WritePolicy};
 use crate::sync::{spec_for, with_nonce, Shape};
 use crate::tx::Dmu;
 use crate::tx::Tx;
@@ -23,7 +23,7 @@ use disk::DnodePhys;
 use disk::{BlkPtr, ObjType};
 use std::sync::Arc;
 use zio::Crypt;
-use zio::{Prepared, RawSeal, StoredForm};
+use zio::{Prepared, StoredForm};
 
 /// Flags that say that owners are charged for all objects.
 const ACCOUNTED: u64 = USERACCT_COMPLETE | USEROBJACCT_COMPLETE | PROJECTQUOTA_COMPLETE;
@@ -36,14 +36,6 @@ pub struct RawMeta {
     pub maxblkid: u64,
     pub checksum: u8,
     pub compress: u8,
-}
-
-/// How a raw stream has a block of dnodes.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct DnodeSeal {
-    pub seal: RawSeal,
-    /// It is stored in the order of a big-endian machine: what is authenticated says so.
-    pub big_endian: bool,
 }
 
 /// A block in its stored form.

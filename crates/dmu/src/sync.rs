@@ -24,8 +24,7 @@ mod tree;
 
 use crate::dnode::{Dnode, Job, SpillChange};
 use crate::objset::Objset;
-use crate::received::DnodeSeal;
-use crate::shape::WritePolicy;
+use crate::shape::{DnodeSeal, WritePolicy};
 use crate::tree::Spot;
 use crate::tx::Tx;
 use base::sync::MutexExt;
@@ -304,6 +303,10 @@ impl Objset {
                     .or_default()
                     .push(n);
             }
+        }
+        // Also those of which a raw stream has said how they are sealed, and none of whose dnodes changes.
+        for blk in self.raw_seals.acquire().keys() {
+            by_block.entry(*blk).or_default();
         }
         let meta_phys = self.sync_meta(&p, &by_block, &mut blocks, &done)?;
 

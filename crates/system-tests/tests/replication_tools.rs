@@ -282,6 +282,7 @@ fn znapzend_goes_on_after_it_was_killed() {
     let plan = "1hour=>1second";
     let set = [
         "create",
+        "--donotask",
         "--recursive",
         "SRC",
         plan,
@@ -290,10 +291,14 @@ fn znapzend_goes_on_after_it_was_killed() {
         plan,
         "back/copy",
     ];
+    rig.zfs(&["create", "back/copy"]);
     let (status, text) = run(tool("znapzendzetup", &set), None);
     assert!(status.success(), "{text}");
-    rig.zfs(&["create", "back/copy"]);
-    let once = ["--logto=syslog::user", "--runonce=tank/src"];
+    let once = [
+        "--logto=syslog::user",
+        "--autoCreation",
+        "--runonce=tank/src",
+    ];
     let cut = cut_here(&rig, CUT);
     let (status, text) = run(tool("znapzend", &once), Some(&cut));
     assert_eq!(status.code(), None, "it was not killed: {text}");

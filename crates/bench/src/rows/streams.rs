@@ -7,7 +7,7 @@ use super::meta::succeed;
 use super::Work;
 use crate::data::{source_size, Numbers, Supply};
 use crate::measure::{Measure, Unit};
-use crate::systems::streams;
+use crate::stream_commands as commands;
 use base::{bail, Result};
 use std::fs::{self, File};
 use std::io::{Read as _, Write as _};
@@ -42,7 +42,7 @@ fn shell(line: &str, args: &[&str]) -> Result<()> {
 
 /// A snapshot, where there are some.
 fn snapshot(name: &str) -> Result<()> {
-    match line(streams::SNAPSHOT) {
+    match line(commands::SNAPSHOT) {
         Ok(l) => shell(&l, &[name]),
         Err(_) => Ok(()),
     }
@@ -50,7 +50,7 @@ fn snapshot(name: &str) -> Result<()> {
 
 /// A pipe from a snapshot's stream into a copy.
 fn pass() -> Result<String> {
-    let (send, receive) = (line(streams::SEND)?, line(streams::RECEIVE)?);
+    let (send, receive) = (line(commands::SEND)?, line(commands::RECEIVE)?);
     Ok(format!(
         "send() {{ {send}; }}; receive() {{ {receive}; }}; send a | receive \"$1\""
     ))
@@ -100,7 +100,7 @@ pub fn large_read(w: &Work) -> Result<Vec<Measure>> {
 
 pub fn large_send(w: &Work) -> Result<Vec<Measure>> {
     // Sizes are known to whoever measures only after looking, which must not warm what is cold.
-    let line = line(streams::SEND)?;
+    let line = line(commands::SEND)?;
     let start = Instant::now();
     shell(&format!("{line} >/dev/null"), &["a"])?;
     let seconds = start.elapsed().as_secs_f64();
@@ -110,9 +110,9 @@ pub fn large_send(w: &Work) -> Result<Vec<Measure>> {
 pub fn large_receive(w: &Work) -> Result<Vec<Measure>> {
     let file = w.scratch.join("stream");
     let path = file.to_string_lossy().into_owned();
-    let send = line(streams::SEND)?;
+    let send = line(commands::SEND)?;
     shell(&format!("{send} >\"$2\""), &["a", &path])?;
-    let receive = line(streams::RECEIVE)?;
+    let receive = line(commands::RECEIVE)?;
     let start = Instant::now();
     let received = shell(&format!("{receive} <\"$2\""), &["from-file", &path]);
     let seconds = start.elapsed().as_secs_f64();
@@ -182,7 +182,7 @@ pub fn sparse_prepare(w: &Work) -> Result<Vec<Measure>> {
 }
 
 pub fn sparse_increment(_: &Work) -> Result<Vec<Measure>> {
-    let line = line(streams::INCREMENT)?;
+    let line = line(commands::INCREMENT)?;
     let start = Instant::now();
     shell(&format!("{line} >/dev/null"), &["a", "b"])?;
     let ms = start.elapsed().as_secs_f64() * 1e3;

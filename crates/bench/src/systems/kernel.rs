@@ -1,9 +1,9 @@
 //! File systems of the kernel, with their own defaults.
 
-use super::streams::{self, Variables};
 use super::{syncfs, unmount, System, World};
 use crate::child::sh;
 use crate::device::drop_caches;
+use crate::stream_commands::{self, Variables};
 use base::Result;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -95,7 +95,7 @@ impl System for Kernel {
 
     fn streams(&self) -> Variables {
         match self.kind.fs {
-            "btrfs" => streams::of_btrfs(&self.mnt),
+            "btrfs" => stream_commands::of_btrfs(&self.mnt),
             _ => Variables::new(),
         }
     }

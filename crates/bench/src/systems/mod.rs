@@ -4,10 +4,10 @@ mod kernel;
 mod old;
 pub mod ours;
 mod passthrough;
-pub mod streams;
 
 use crate::device::Device;
 use crate::options::Options;
+use crate::stream_commands::Variables;
 use base::{bail, Result};
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
@@ -51,7 +51,7 @@ pub trait System {
     }
 
     /// How its snapshots are made, sent and received; nothing where there are none.
-    fn streams(&self) -> streams::Variables {
+    fn streams(&self) -> Variables {
         Vec::new()
     }
 

@@ -1,8 +1,8 @@
 //! zfs-fuse 0.7 of Debian's package, with its defaults.
 
-use super::streams::{self, Variables};
 use super::{System, World};
 use crate::device::drop_caches;
+use crate::stream_commands::{self, Variables};
 use base::{bail, Result};
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
@@ -111,7 +111,7 @@ impl System for Old {
     }
 
     fn streams(&self) -> Variables {
-        streams::of_pool(POOL)
+        stream_commands::of_pool(POOL)
     }
 
     fn end(&mut self) -> Result<()> {

@@ -1,9 +1,9 @@
 //! Our own daemon, as it is shipped: no options.
 
-use super::streams::{self, Variables};
 use super::{System, World};
 use crate::child::{self, interrupted};
 use crate::device::drop_caches;
+use crate::stream_commands::{self, Variables};
 use base::{bail, Result};
 use std::fs::File;
 use std::os::unix::net::UnixStream;
@@ -164,7 +164,7 @@ impl System for Ours {
     }
 
     fn streams(&self) -> Variables {
-        let mut all = streams::of_pool(POOL);
+        let mut all = stream_commands::of_pool(POOL);
         let c = self.own("zfs");
         let bin = self.dir.path().join("bin");
         for (_, line) in &mut all {

@@ -4,7 +4,7 @@ use super::{Pass, OVERLAP_BYTES};
 use crate::content::Content;
 use crate::dnode::{Job, TakenBlock};
 use crate::objset::Objset;
-use crate::received::DnodeSeal;
+use crate::shape::DnodeSeal;
 use crate::tree::{Reader, Spot};
 use base::sync::MutexExt;
 use base::{bail, Block, Error, Result};

@@ -6,7 +6,7 @@ use super::{Pass, Shape};
 use crate::content::Content;
 use crate::dnode::{Dnode, Job};
 use crate::objset::{objset_macs, Objset};
-use crate::received::DnodeSeal;
+use crate::shape::DnodeSeal;
 use crate::tree::{Reader, Synced};
 use base::sync::MutexExt;
 use base::{Block, RangeSet, Result};
@@ -152,13 +152,7 @@ impl Objset {
         let mut deltas = [0];
         let mut maxblkid = f.maxblkid;
         let mut used = s.used as i64;
-        // Blocks of which a raw stream has said how they are sealed, and none of whose dnodes changes.
-        let told: Vec<u64> = self.raw_seals.acquire().keys().copied().collect();
-        let mut by_block = by_block.clone();
-        for blk in told {
-            by_block.entry(blk).or_default();
-        }
-        for (blk, list) in &by_block {
+        for (blk, list) in by_block {
             maxblkid = maxblkid.max(*blk);
             let old = s.lookup(&Reader::new(p.zio, p.crypt, p.policy.keep), *blk)?;
             let mut b = match blocks.take(*blk) {

@@ -91,7 +91,7 @@ static SUBS: &[Sub] = &[
         about: "Destroy datasets.",
         operands: "filesystem|snapshot|bookmark",
         flags: &[
-            sw('f', "Unmount by force."),
+            sw('f', "Unmount by force; of a snapshot, only its clones can be mounted."),
             sw('n', "Change nothing, only check; with -v tell."),
             sw('p', "Parsable output for -v."),
             sw('R', "Clones outside too."),

@@ -22,9 +22,6 @@ pub fn destroy(args: &Parsed, cx: &mut Cx<'_>) -> Outcome {
     };
     match name.split_once('@') {
         Some((fs, snaps)) => {
-            if args.has("f") {
-                return Err(Fail::Usage("-f is for file systems only".into()));
-            }
             names::check_dataset(fs, Want::Filesystem)
                 .map_err(|why| Fail::Error(format!("cannot destroy '{name}': {why}")))?;
             // Ranges: `a%b,c`; either side of `%` may be empty.
@@ -139,7 +136,6 @@ mod tests {
         for line in [
             "destroy",
             "destroy a b",
-            "destroy -f tank/a@1",
             "destroy -d tank/a",
         ] {
             assert_eq!(run(line, &mut fake).0, 2, "{line}");

@@ -98,10 +98,8 @@ fn the_later_one_waits(defers: bool) {
     }
     w.pool.sync().unwrap();
     assert_eq!(count(), 0);
-    assert!(!second
-        .config(true)
-        .get(vdev::keys::RESILVER_DEFER)
-        .is_some());
+    let left = second.config(true);
+    assert!(left.get(vdev::keys::RESILVER_DEFER).is_none());
     w.whole_on(&|i| i == 1);
     w.whole_on(&|i| i == 2);
 }

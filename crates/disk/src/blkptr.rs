@@ -223,15 +223,15 @@ impl BlkPtr {
             (self.bits(16, 16) as usize + 1) << 9
         }
     }
-    pub fn compress(&self) -> u8 {
-        self.bits(32, 7) as u8
+    pub fn compress(&self) -> Compression {
+        Compression::new(self.bits(32, 7) as u8)
     }
-    /// Checksum id; "off" (2) for embedded pointers.
-    pub fn checksum_alg(&self) -> u8 {
+    /// Algorithm of the checksum; [`Checksum::OFF`] for embedded pointers.
+    pub fn checksum_alg(&self) -> Checksum {
         if self.is_embedded() {
-            2
+            Checksum::OFF
         } else {
-            self.bits(40, 8) as u8
+            Checksum::new(self.bits(40, 8) as u8)
         }
     }
     pub fn obj_type(&self) -> ObjType {
@@ -316,16 +316,16 @@ impl BlkPtr {
         level: u8,
         lsize: usize,
         psize: usize,
-        compress: u8,
-        checksum: u8,
+        compress: Compression,
+        checksum: Checksum,
         txg: Txg,
     ) -> BlkPtr {
         debug_assert!(lsize % 512 == 0 && psize % 512 == 0 && lsize > 0 && psize > 0);
         let mut bp = BlkPtr::HOLE;
         bp.set_bits(0, 16, (lsize as u64 >> 9) - 1);
         bp.set_bits(16, 16, (psize as u64 >> 9) - 1);
-        bp.set_bits(32, 7, compress as u64);
-        bp.set_bits(40, 8, checksum as u64);
+        bp.set_bits(32, 7, compress.number() as u64);
+        bp.set_bits(40, 8, checksum.number() as u64);
         bp.set_bits(48, 8, ty.0 as u64);
         bp.set_bits(56, 5, level as u64);
         bp.set_bits(63, 1, 1);
@@ -348,7 +348,7 @@ impl BlkPtr {
         ty: ObjType,
         level: u8,
         lsize: usize,
-        compress: u8,
+        compress: Compression,
         data: &[u8],
         txg: Txg,
     ) -> BlkPtr {
@@ -361,7 +361,7 @@ impl BlkPtr {
         }
         bp.set_bits(0, 25, lsize as u64 - 1);
         bp.set_bits(25, 7, data.len() as u64 - 1);
-        bp.set_bits(32, 7, compress as u64);
+        bp.set_bits(32, 7, compress.number() as u64);
         bp.set_bits(39, 1, 1);
         bp.set_bits(48, 8, ty.0 as u64);
         bp.set_bits(56, 5, level as u64);
@@ -375,9 +375,9 @@ impl BlkPtr {
     pub fn redacted(ty: ObjType, level: u8, lsize: usize, txg: Txg) -> BlkPtr {
         let mut bp = BlkPtr::HOLE;
         bp.set_bits(0, 25, (lsize as u64).saturating_sub(1));
-        bp.set_bits(32, 7, 2);
+        bp.set_bits(32, 7, Compression::OFF.number() as u64);
         bp.set_bits(39, 1, 1);
-        bp.set_bits(40, 8, 2);
+        bp.set_bits(40, 8, Checksum::OFF.number() as u64);
         bp.set_bits(48, 8, ty.0 as u64);
         bp.set_bits(56, 5, level as u64);
         bp.set_bits(63, 1, 1);
@@ -408,7 +408,7 @@ impl BlkPtr {
         if !self.obj_type().is_valid() {
             return bad("invalid object type");
         }
-        if self.compress() >= 17 {
+        if self.compress().name().is_none() {
             return bad("unknown compression");
         }
         if self.lsize() > base::MAX_BLOCK || self.psize() > base::MAX_BLOCK {
@@ -420,7 +420,7 @@ impl BlkPtr {
             }
             return Ok(());
         }
-        if self.checksum_alg() >= 15 {
+        if self.checksum_alg().name().is_none() {
             return bad("unknown checksum");
         }
         if self.dvas().iter().any(|d| d.vdev() >= vdevs) {
@@ -475,8 +475,8 @@ impl std::fmt::Debug for BlkPtr {
             self.level(),
             self.lsize(),
             self.psize(),
-            self.checksum_alg(),
-            self.compress(),
+            self.checksum_alg().number(),
+            self.compress().number(),
             self.logical_birth(),
             self.physical_birth(),
             self.fill()

@@ -95,15 +95,15 @@ impl DdtKey {
     pub fn psize(&self) -> usize {
         ((self.0[4] >> 16 & 0xffff) as usize + 1) << 9
     }
-    pub fn compress(&self) -> u8 {
-        (self.0[4] >> 32 & 0x7f) as u8
+    pub fn compress(&self) -> Compression {
+        Compression::new((self.0[4] >> 32 & 0x7f) as u8)
     }
     pub fn is_encrypted(&self) -> bool {
         self.0[4] >> 39 & 1 != 0
     }
 
     /// A pointer to the block of this key at the addresses of `slot`, as repair and freeing use it.
-    pub fn pointer(&self, checksum: u8, slot: &DdtSlot) -> BlkPtr {
+    pub fn pointer(&self, checksum: Checksum, slot: &DdtSlot) -> BlkPtr {
         let mut bp = BlkPtr::new(
             ObjType::DEDUP,
             0,

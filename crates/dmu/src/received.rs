@@ -34,8 +34,8 @@ pub struct RawMeta {
     pub nlevels: u8,
     pub indblkshift: u8,
     pub maxblkid: u64,
-    pub checksum: u8,
-    pub compress: u8,
+    pub checksum: Checksum,
+    pub compress: Compression,
 }
 
 /// A block in its stored form.
@@ -296,7 +296,7 @@ impl Dnode {
         tx: &Tx,
         blkid: u64,
         lsize: usize,
-        compress: u8,
+        compress: Compression,
         data: &[u8],
     ) -> Result<()> {
         let ty = self.read_lock().f.obj_type;

@@ -101,8 +101,8 @@ impl Transform<'_> {
 #[derive(Clone, Copy)]
 pub(crate) struct Shape {
     pub obj_type: ObjType,
-    pub compress: u8,
-    pub checksum: u8,
+    pub compress: Compression,
+    pub checksum: Checksum,
     pub indblkshift: u8,
 }
 
@@ -118,32 +118,32 @@ pub(crate) fn spec_for(
     let meta = level > 0 || spill || ty.is_metadata();
     let mut comp = if meta {
         p.meta_compress
-    } else if s.compress > 1 {
+    } else if s.compress > Compression::ON {
         s.compress
     } else {
         p.compress
     };
-    if meta && !spill && s.compress == compress::OFF && level == 0 {
-        comp = compress::OFF;
+    if meta && !spill && s.compress == Compression::OFF && level == 0 {
+        comp = Compression::OFF;
     }
-    let mut sum = if s.checksum > 1 {
+    let mut sum = if s.checksum > Checksum::ON {
         s.checksum
     } else {
         p.checksum
     };
     if meta && (!checksum::is_metadata_strong(sum) || p.is_mos) {
-        sum = checksum::FLETCHER4;
+        sum = Checksum::FLETCHER4;
     }
-    let dedup = !meta && p.dedup != 0;
-    if dedup {
-        sum = p.dedup;
+    let dedup = p.dedup.filter(|_| !meta);
+    if let Some(strong) = dedup {
+        sum = strong;
     }
     let file = matches!(ty, ObjType::PLAIN_FILE_CONTENTS | ObjType::UINT64_OTHER);
     let mut copies = p.copies;
     if p.is_mos {
         copies = 3;
         if pass >= PASS_DONT_COMPRESS {
-            comp = compress::OFF;
+            comp = Compression::OFF;
         }
     } else if meta {
         let critical = ty.is_metadata()
@@ -173,7 +173,7 @@ pub(crate) fn spec_for(
         gang_copies: gang_copies.min(3).min(p.max_copies),
         embed: p.embedded_data,
         hole_birth: p.hole_birth,
-        dedup,
+        dedup: dedup.is_some(),
         // A checksum that is no proof of sameness is none in a table either.
         verify: p.dedup_verify || !checksum::is_dedup(sum),
         small: if file { p.special_small } else { 0 },

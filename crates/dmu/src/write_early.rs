@@ -119,7 +119,7 @@ impl Objset {
     /// Blocks of `size` bytes were written whole, in one go.
     pub(crate) fn write_early(&self, tx: &Tx, dn: Weak<Dnode>, blocks: Range<u64>, size: usize) {
         let policy = self.policy();
-        if policy.is_mos || policy.dedup != 0 {
+        if policy.is_mos || policy.dedup.is_some() {
             return;
         }
         let batch = self.dmu.early.batch.load(Ordering::Relaxed);

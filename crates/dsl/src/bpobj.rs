@@ -55,7 +55,7 @@ impl Bpobj {
         version: u64,
         livelist_active: bool,
         block_size: usize,
-        compress: u8,
+        compress: Compression,
     ) -> Result<Bpobj> {
         let phys = BpobjPhys::new(BpobjPhys::size_for(version, livelist_active));
         let dn = mos.alloc(

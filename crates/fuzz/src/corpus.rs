@@ -168,7 +168,7 @@ impl Corpus {
     }
 
     /// A compressed block, with its size in front as the targets want it.
-    fn packed(&mut self, alg: u8, lsize: usize, data: &[u8]) {
+    fn packed(&mut self, alg: Compression, lsize: usize, data: &[u8]) {
         let kind = match alg {
             3 => "lzjb",
             5..=13 => "gzip",
@@ -391,7 +391,7 @@ impl Corpus {
                 .devices
                 .probe(&bp.dva(0), bp.psize(), Txg::MAX, &|_| true);
             let Ok(b) = read else { return };
-            let slim = bp.checksum_alg() == codec::checksum::ZILOG2;
+            let slim = bp.checksum_alg() == Checksum::ZILOG2;
             let Ok(chain) = disk::zil::ZilChain::decode(&b, slim) else {
                 return;
             };

@@ -60,11 +60,11 @@ pub static TARGETS: [Target; 33] = [
     t("stream-record", "stream-record", 512, streams::record),
     t("stream-lists", "stream-list", 8 << 10, streams::lists),
     t("token", "token", 1024, streams::token),
-    t("lz4", "lz4", 8 << 10, |b| unpack(compress::LZ4, b)),
-    t("lzjb", "lzjb", 8 << 10, |b| unpack(compress::LZJB, b)),
-    t("gzip", "gzip", 8 << 10, |b| unpack(compress::GZIP_6, b)),
-    t("zle", "zle", 8 << 10, |b| unpack(compress::ZLE, b)),
-    t("zstd", "zstd", 8 << 10, |b| unpack(compress::ZSTD, b)),
+    t("lz4", "lz4", 8 << 10, |b| unpack(Compression::LZ4, b)),
+    t("lzjb", "lzjb", 8 << 10, |b| unpack(Compression::LZJB, b)),
+    t("gzip", "gzip", 8 << 10, |b| unpack(Compression::GZIP_6, b)),
+    t("zle", "zle", 8 << 10, |b| unpack(Compression::ZLE, b)),
+    t("zstd", "zstd", 8 << 10, |b| unpack(Compression::ZSTD, b)),
     t("messages", "messages", 8 << 10, messages),
 ];
 
@@ -88,7 +88,7 @@ fn nvlist(b: &[u8]) {
 fn label(b: &[u8]) {
     let _ = black_box(disk::label::unpack_config(b));
     let _ = black_box(disk::label::BootEnv::decode(b));
-    let _ = black_box(checksum::verify_embedded(checksum::LABEL, b, &[0; 4]));
+    let _ = black_box(checksum::verify_embedded(Checksum::LABEL, b, &[0; 4]));
 }
 
 fn env() -> env::Env {
@@ -148,7 +148,7 @@ fn pointer(bp: &BlkPtr) {
         bp.embedded_payload(),
     ));
     black_box(disk::ddt::DdtKey::of(bp));
-    if bp.sanity(4).is_ok() && bp.is_embedded() && bp.compress() != compress::OFF {
+    if bp.sanity(4).is_ok() && bp.is_embedded() && bp.compress() != Compression::OFF {
         let _ = compress::decompress(bp.compress(), &bp.embedded_payload(), bp.lsize());
     }
 }
@@ -165,7 +165,7 @@ fn blkptr(b: &[u8]) {
 
 fn gang(b: &[u8]) {
     let _ = black_box(checksum::verify_embedded(
-        checksum::GANG_HEADER,
+        Checksum::GANG_HEADER,
         b,
         &[1, 2, 3, 0],
     ));
@@ -558,7 +558,7 @@ fn partition(b: &[u8]) {
 }
 
 /// Four bytes of size in front, at most that of the largest block.
-fn unpack(alg: u8, b: &[u8]) {
+fn unpack(alg: Compression, b: &[u8]) {
     let Some((size, data)) = b.split_first_chunk::<4>() else {
         return;
     };

@@ -55,9 +55,9 @@ pub(crate) fn mos_policy(version: u64, f: &dyn Features) -> WritePolicy {
 
 pub(crate) fn meta_compress(f: &dyn Features) -> u8 {
     if f.is_active(guid::LZ4_COMPRESS) {
-        codec::compress::LZ4
+        Compression::LZ4
     } else {
-        codec::compress::LZJB
+        Compression::LZJB
     }
 }
 
@@ -187,7 +187,7 @@ fn create_mos(engine: Engine, tx: &Tx, spec: &CreateSpec) -> Result<Arc<Pool>> {
         &spec.name,
     )?);
     let shares = Arc::new(Shares::open(&mos, &engine.zio, &features)?);
-    let deferred = Bpobj::create_with(&mos, tx, version, false, 16 << 10, codec::compress::OFF)?;
+    let deferred = Bpobj::create_with(&mos, tx, version, false, 16 << 10, Compression::OFF)?;
     z.add_u64(tx, "sync_bplist", deferred.object())?;
     Ok(Pool::assemble(Parts {
         engine,

@@ -716,7 +716,7 @@ fn u64_at(b: &[u8], at: usize) -> Option<u64> {
 }
 
 /// The content of a compressed payload.
-fn decompress(alg: u8, payload: &[u8], len: u64) -> Result<Vec<u8>> {
+fn decompress(alg: Compression, payload: &[u8], len: u64) -> Result<Vec<u8>> {
     let len = usize::try_from(len).map_err(|_| Error::from(Kind::Invalid))?;
     if len > base::MAX_BLOCK {
         bail!(Invalid, "block of {len} bytes");

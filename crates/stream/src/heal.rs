@@ -149,7 +149,7 @@ impl<'a> Healer<'a> {
     fn embedded(&mut self, r: &stream::WriteEmbedded, payload: &[u8]) -> Result<()> {
         let data = payload.get(..r.psize as usize).unwrap_or_default();
         let mut content = match r.compression {
-            compress::OFF => data.to_vec(),
+            Compression::OFF => data.to_vec(),
             alg => unpack(alg, data, u64::from(r.lsize))?,
         };
         let len = usize::try_from(r.length).unwrap_or(usize::MAX);
@@ -313,7 +313,7 @@ impl<'a> Healer<'a> {
     }
 }
 
-fn unpack(alg: u8, payload: &[u8], len: u64) -> Result<Vec<u8>> {
+fn unpack(alg: Compression, payload: &[u8], len: u64) -> Result<Vec<u8>> {
     let len = usize::try_from(len).unwrap_or(usize::MAX);
     compress::decompress(alg, payload, len).map_err(|e| {
         let text = format!("a payload that cannot be decompressed: {e}");

@@ -142,7 +142,7 @@ pub fn bp(bp: &BlkPtr) -> String {
         return format!(
             "EMBEDDED {head} et={} {} size={:x}L/{:x}P birth={}L",
             bp.embedded_type(),
-            compress::name(bp.compress()).unwrap_or("unknown"),
+            bp.compress().name().unwrap_or("unknown"),
             bp.lsize(),
             bp.psize(),
             bp.logical_birth()
@@ -183,8 +183,8 @@ pub fn bp(bp: &BlkPtr) -> String {
         _ => "authenticated",
     };
     let compression = match bp.compress() {
-        compress::OFF => "uncompressed",
-        c => compress::name(c).unwrap_or("unknown"),
+        Compression::OFF => "uncompressed",
+        c => c.name().unwrap_or("unknown"),
     };
     let copies = match bp.dvas().len() {
         0 => "zero",
@@ -195,7 +195,7 @@ pub fn bp(bp: &BlkPtr) -> String {
     let _ = write!(
         out,
         "{head} {} {compression} {crypt} {} {} {} {copies} size={:x}L/{:x}P birth={}L/{}P fill={}",
-        checksum::name(bp.checksum_alg()).unwrap_or("unknown"),
+        bp.checksum_alg().name().unwrap_or("unknown"),
         if bp.is_little_endian() { "LE" } else { "BE" },
         if bp.is_gang() { "gang" } else { "contiguous" },
         if bp.is_dedup() { "dedup" } else { "unique" },

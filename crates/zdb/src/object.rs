@@ -87,11 +87,11 @@ pub fn show(c: &Ctx, object: u64, dn: &DnodePhys, depth: usize, out: &mut dyn Wr
     let full = 100.0 * fill as f64 * block as f64 / per as f64 / lsize.max(1) as f64;
     let mut aux = String::new();
     if dn.checksum != 0 || depth >= 6 {
-        let name = codec::checksum::name(dn.checksum).unwrap_or("unknown");
+        let name = dn.checksum.name().unwrap_or("unknown");
         aux += &format!(" (K={name})");
     }
     if dn.compress != 0 {
-        let name = name_of(dn.compress, codec::compress::name(dn.compress));
+        let name = name_of(dn.compress, dn.compress.name());
         aux += &format!(" (Z={name})");
     } else if depth >= 6 {
         aux += " (Z=inherit)";
@@ -488,7 +488,7 @@ fn indirect(c: &Ctx, dn: &DnodePhys, depth: usize, out: &mut dyn Write) -> Resul
 
 /// What the header of a block compressed with zstd says (`-Z`).
 fn zstd_note(c: &Ctx, bp: &BlkPtr) -> String {
-    if bp.compress() != codec::compress::ZSTD || bp.is_hole() {
+    if bp.compress() != Compression::ZSTD || bp.is_hole() {
         return String::new();
     }
     if bp.is_encrypted() {

@@ -21,7 +21,7 @@ pub fn read(zio: &Zio, bp: &BlkPtr) -> Result<Block> {
     bp.sanity(zio.devices.vdevs())?;
     let raw = zio.read_raw(bp)?;
     let mut data = match bp.compress() {
-        compress::OFF if raw.len() >= bp.lsize() => {
+        Compression::OFF if raw.len() >= bp.lsize() => {
             let mut raw = raw;
             raw.truncate(bp.lsize());
             raw

@@ -39,7 +39,7 @@ impl Sealed {
     }
 
     /// The words kept in the pointer: a shorter checksum and the MAC.
-    pub fn words(&self, alg: u8, sum: checksum::Words, big_endian: bool) -> checksum::Words {
+    pub fn words(&self, alg: Checksum, sum: checksum::Words, big_endian: bool) -> checksum::Words {
         let mac = match self {
             Sealed::Inside => return sum,
             Sealed::Mac(m) | Sealed::Encrypted(_, _, m) => m,

@@ -348,7 +348,7 @@ mod tests {
     fn a_smaller_rewrite_in_the_same_txg_keeps_the_place_too() {
         let (z, _) = zio(9, 8 << 20);
         let s = WriteSpec {
-            compress: codec::compress::LZ4,
+            compress: Compression::LZ4,
             ..spec()
         };
         let half_noise = |n: usize| {

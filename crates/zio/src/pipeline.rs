@@ -33,10 +33,10 @@ use std::sync::{Arc, Mutex, OnceLock, RwLock, Weak};
 pub struct WriteSpec {
     pub obj_type: ObjType,
     pub level: u8,
-    pub compress: u8,
+    pub compress: Compression,
     /// Level of zstd, as stored in the block header (0 = default).
     pub zstd_level: u8,
-    pub checksum: u8,
+    pub checksum: Checksum,
     /// Data copies, 1…3.
     pub copies: u8,
     /// Copies of a gang header, should one be needed.
@@ -65,7 +65,7 @@ pub struct Prepared {
 #[derive(Clone, Copy, Debug)]
 pub struct StoredForm {
     /// On-disk number of its compression.
-    pub compress: u8,
+    pub compress: Compression,
     /// Salt, nonce and MAC of an encrypted block, or the MAC alone of one that is only authenticated.
     pub sealed: Option<RawSeal>,
     /// The content is in big-endian order.
@@ -84,7 +84,7 @@ enum PreparedKind {
     Hole,
     Embedded(Vec<u8>, u8),
     Stored {
-        compress: u8,
+        compress: Compression,
         checksum: checksum::Words,
         sealed: Option<Sealed>,
         /// The content is in big-endian order.

@@ -556,7 +556,7 @@ fn store_changes(pool: &Pool, tx: &Tx, changes: &[Change]) -> Result<()> {
             pool.dsl.set_prop(tx, &c.ds, name, change)?;
             if let ("compression", PropChange::Local(PropValue::Int(n))) = (name.as_str(), change) {
                 // Elsewhere it becomes active with the first block that needs it.
-                if n & 0x7f == u64::from(codec::compress::ZSTD) && !c.ds.is_snapshot() {
+                if n & 0x7f == u64::from(Compression::ZSTD) && !c.ds.is_snapshot() {
                     c.ds.activate_feature(tx, guid::ZSTD_COMPRESS)?;
                 }
             }

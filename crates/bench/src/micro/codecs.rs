@@ -13,7 +13,7 @@ pub fn checksums(b: &mut Bench) -> Result<()> {
     let data = Numbers::new(1).bytes(RECORD);
     let salt = [7; 32];
     for alg in 0..checksum::COUNT {
-        let name = checksum::name(alg).unwrap_or("?");
+        let name = alg.name().unwrap_or("?");
         let of_data = |n: &str| !matches!(n, "inherit" | "on" | "off" | "noparity");
         if checksum::is_embedded(alg) || !of_data(name) {
             continue;
@@ -32,11 +32,11 @@ pub fn compressions(b: &mut Bench) -> Result<()> {
     let noise = Numbers::new(2).bytes(RECORD);
     let most = RECORD - RECORD / 8;
     for alg in 0..compress::COUNT {
-        let name = compress::name(alg).unwrap_or("?");
+        let name = alg.name().unwrap_or("?");
         let levels: &[u8] = match alg {
-            compress::ZSTD => &[1, 3, 9, 19],
-            compress::LZJB | compress::LZ4 => &[0],
-            compress::GZIP_1 | compress::GZIP_6 | compress::GZIP_9 => &[0],
+            Compression::ZSTD => &[1, 3, 9, 19],
+            Compression::LZJB | Compression::LZ4 => &[0],
+            Compression::GZIP_1 | Compression::GZIP_6 | Compression::GZIP_9 => &[0],
             _ => continue,
         };
         for &level in levels {

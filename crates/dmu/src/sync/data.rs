@@ -177,7 +177,7 @@ impl Objset {
                 let r = match outs[n].raw {
                     Some(seal) if !compress::is_zero(&blocks[n]) => {
                         let form = StoredForm {
-                            compress: compress::OFF,
+                            compress: Compression::OFF,
                             sealed: Some(seal),
                             big_endian: false,
                         };

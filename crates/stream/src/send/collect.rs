@@ -230,7 +230,7 @@ impl Visitor for Collector<'_, '_> {
             false => {
                 let raw = self.os.dmu().zio.read_raw(bp)?;
                 match bp.compress() {
-                    compress::OFF => raw,
+                    Compression::OFF => raw,
                     c => compress::decompress(c, &raw, bp.lsize())?,
                 }
             }

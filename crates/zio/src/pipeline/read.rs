@@ -346,8 +346,8 @@ impl Zio {
         let truncated = bp.uses_crypt() && bp.obj_type() != ObjType::OBJSET;
         move |b: &[u8]| {
             base::mutation::mutated(base::mutation::Mutation::ChecksumOff)
-                || alg == checksum::OFF
-                || alg == checksum::NOPARITY
+                || alg == Checksum::OFF
+                || alg == Checksum::NOPARITY
                 || checksum::compute(alg, b, swapped, &salt).is_ok_and(|mut got| {
                     if truncated {
                         got = checksum::with_mac(alg, got, [0, 0]);

@@ -133,8 +133,8 @@ impl Zio {
         };
         let pressed = |level: u8| compress::compress(bp.compress(), level, &data, bp.psize());
         match bp.compress() {
-            compress::OFF => fits(data),
-            compress::ZSTD => std::iter::once(level)
+            Compression::OFF => fits(data),
+            Compression::ZSTD => std::iter::once(level)
                 .chain(zstd_levels())
                 .find_map(|l| fits(pressed(l)?)),
             _ => fits(pressed(0)?),

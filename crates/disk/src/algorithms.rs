@@ -155,7 +155,10 @@ mod tests {
         }
         let unknown = Compression::new(17);
         assert_eq!((unknown.name(), unknown.to_string()), (None, "17".into()));
-        assert_eq!(format!("{:?} {:>5}", Checksum::SKEIN, Compression::LZ4), "skein   lz4");
+        assert_eq!(
+            format!("{:?} {:>5}", Checksum::SKEIN, Compression::LZ4),
+            "skein   lz4"
+        );
         assert_eq!(Compression::GZIP_9.gzip_level(), Some(9));
         assert_eq!(Compression::ZLE.gzip_level(), None);
     }

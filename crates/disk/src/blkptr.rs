@@ -4,6 +4,7 @@
 //! whose byte order is known, [`BlkPtr::to_bytes`] stores little-endian.
 
 use crate::types::ObjType;
+use crate::{Checksum, Compression};
 use base::{Error, Result, Txg, SECTOR};
 
 /// Bytes of a block pointer.
@@ -490,7 +491,15 @@ mod tests {
 
     #[test]
     fn fields_do_not_disturb_each_other() {
-        let mut bp = BlkPtr::new(ObjType::DNODE, 5, 16384, 4096, 15, 7, Txg::new(77));
+        let mut bp = BlkPtr::new(
+            ObjType::DNODE,
+            5,
+            16384,
+            4096,
+            Compression::LZ4,
+            Checksum::FLETCHER4,
+            Txg::new(77),
+        );
         bp.set_dva(0, Dva::new(3, 0x12_3000, 0x2000, false));
         bp.set_dva(1, Dva::new(4, 0x45_6000, 0x2000, true));
         bp.set_fill(31);
@@ -498,7 +507,10 @@ mod tests {
         let back = BlkPtr::from_bytes(&bp.to_bytes(), false);
         assert_eq!(back, bp);
         assert_eq!((back.lsize(), back.psize(), back.level()), (16384, 4096, 5));
-        assert_eq!((back.compress(), back.checksum_alg()), (15, 7));
+        assert_eq!(
+            (back.compress(), back.checksum_alg()),
+            (Compression::LZ4, Checksum::FLETCHER4)
+        );
         assert_eq!(back.obj_type(), ObjType::DNODE);
         assert_eq!(back.birth(), Txg::new(77));
         assert_eq!(back.physical_birth(), Txg::new(77));
@@ -517,7 +529,14 @@ mod tests {
             let data: Vec<u8> = (0..len as u8)
                 .map(|b| b.wrapping_mul(37).wrapping_add(1))
                 .collect();
-            let bp = BlkPtr::embedded(ObjType::PLAIN_FILE_CONTENTS, 0, 512, 15, &data, Txg::new(9));
+            let bp = BlkPtr::embedded(
+                ObjType::PLAIN_FILE_CONTENTS,
+                0,
+                512,
+                Compression::LZ4,
+                &data,
+                Txg::new(9),
+            );
             assert!(bp.is_embedded() && !bp.is_hole() && bp.dvas().is_empty());
             assert_eq!(bp.embedded_payload(), data);
             assert_eq!(

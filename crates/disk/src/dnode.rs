@@ -2,6 +2,7 @@
 
 use crate::blkptr::{BlkPtr, BP_SIZE};
 use crate::types::ObjType;
+use crate::{Checksum, Compression};
 use base::{Error, Result};
 
 /// Highest object number (2^48 − 1).

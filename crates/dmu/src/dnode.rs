@@ -14,7 +14,7 @@ use crate::tree::{Reader, Synced};
 use crate::tx::{Dmu, Tx, MOS_LOCKS};
 use base::sync::RwLockExt;
 use base::{bail, Block, Error, Kind, PerTxg, RangeSet, Result, Txg};
-use disk::{BlkPtr, DnodePhys, ObjType};
+use disk::{BlkPtr, Checksum, Compression, DnodePhys, ObjType};
 use std::any::Any;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::AtomicBool;

@@ -1,6 +1,6 @@
 //! What objects shall be, and how blocks of an object set are stored.
 
-use disk::ObjType;
+use disk::{Checksum, Compression, ObjType};
 use zio::Scope;
 
 /// How blocks of an object set are stored: the dataset's properties with "inherit" and "on" resolved

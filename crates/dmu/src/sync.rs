@@ -29,7 +29,7 @@ use base::sync::MutexExt;
 use base::{bail, Block, Error, Result, Txg};
 use codec::{checksum, compress};
 use disk::dnode::{self, DNODES_PER_BLOCK, DNODE_BLOCK, DNODE_SIZE};
-use disk::{BlkPtr, DnodePhys, ObjType};
+use disk::{BlkPtr, Checksum, Compression, DnodePhys, ObjType};
 use meta::{DnodeBlocks, HELD_DNODE_BLOCKS};
 use std::cell::RefCell;
 use std::collections::BTreeMap;

@@ -6,7 +6,7 @@ use base::sync::MutexExt;
 use base::{bail, bail_about, Error, PerTxg, Result, Txg};
 use disk::dsl::{bookmark_flags, ds_flags, BookmarkPhys, DslDatasetPhys, Used};
 use disk::feature::guid;
-use disk::{BlkPtr, DnodePhys, ObjType};
+use disk::{BlkPtr, Checksum, Compression, DnodePhys, ObjType};
 use dmu::{Dnode, Objset, SyncHooks, Tx, WritePolicy};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicUsize, Ordering};

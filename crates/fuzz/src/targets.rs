@@ -5,7 +5,7 @@ use crate::streams;
 use base::{Block, Txg};
 use codec::{checksum, compress};
 use disk::sa::{self, Layouts, Registry};
-use disk::{BlkPtr, DnodePhys, NvList};
+use disk::{BlkPtr, Checksum, Compression, DnodePhys, NvList};
 use std::fs::File;
 use std::hint::black_box;
 use std::sync::{Arc, OnceLock};
@@ -443,10 +443,26 @@ fn zil_block(b: &[u8]) {
     }
     // As the walk of a chain does, from the block its header names.
     let log = OneBlock(b);
-    let mut bp = BlkPtr::new(disk::ObjType::INTENT_LOG, 0, 4096, 4096, 2, 9, Txg::new(7));
+    let mut bp = BlkPtr::new(
+        disk::ObjType::INTENT_LOG,
+        0,
+        4096,
+        4096,
+        Compression::OFF,
+        Checksum::ZILOG2,
+        Txg::new(7),
+    );
     let size = b.len() / 512 * 512;
     if size >= 512 {
-        bp = BlkPtr::new(disk::ObjType::INTENT_LOG, 0, size, size, 2, 9, Txg::new(7));
+        bp = BlkPtr::new(
+            disk::ObjType::INTENT_LOG,
+            0,
+            size,
+            size,
+            Compression::OFF,
+            Checksum::ZILOG2,
+            Txg::new(7),
+        );
     }
     bp.set_dva(0, disk::Dva::new(0, 512, 4096, false));
     bp.set_checksum([1, 2, 3, 1]);
@@ -501,7 +517,7 @@ fn ddt(b: &[u8]) {
         h.count(&figures, true);
         black_box((e.references(), h.total(), e.encode()));
         for s in e.slots() {
-            pointer(&key.pointer(8, s));
+            pointer(&key.pointer(Checksum::SHA256, s));
         }
     }
     let _ = black_box(DdtLogRecord::decode_block(b));
@@ -511,7 +527,7 @@ fn ddt(b: &[u8]) {
     // As a table stores it: a byte that says how, then the entry.
     if let Some((how, body)) = b.split_first() {
         for (flat, len) in [(false, TRADITIONAL_SIZE), (true, FLAT_SIZE)] {
-            if let Ok(unpacked) = compress::decompress(how & 0x7f, body, len) {
+            if let Ok(unpacked) = compress::decompress(Compression::new(how & 0x7f), body, len) {
                 let _ = black_box(DdtEntry::decode(&unpacked, flat, how & 0x80 == 0));
             }
         }

@@ -11,7 +11,7 @@ use base::{bail, Error, Result, Txg};
 use disk::feature::guid;
 use disk::feature::Feature;
 use disk::uberblock::Uberblock;
-use disk::{os_type, ObjType};
+use disk::{os_type, Checksum, Compression, ObjType};
 use dmu::{NewObject, Objset, Tx, WritePolicy};
 use dsl::{Bpobj, Dsl, FeatureStore, Features, NewKey, NoFeatures};
 use env::Env;
@@ -39,7 +39,7 @@ pub struct CreateSpec {
 pub(crate) fn mos_policy(version: u64, f: &dyn Features) -> WritePolicy {
     WritePolicy {
         compress: meta_compress(f),
-        checksum: 7,
+        checksum: Checksum::FLETCHER4,
         copies: 3,
         meta_compress: meta_compress(f),
         hole_birth: f.is_active(guid::HOLE_BIRTH),
@@ -53,7 +53,7 @@ pub(crate) fn mos_policy(version: u64, f: &dyn Features) -> WritePolicy {
     }
 }
 
-pub(crate) fn meta_compress(f: &dyn Features) -> u8 {
+pub(crate) fn meta_compress(f: &dyn Features) -> Compression {
     if f.is_active(guid::LZ4_COMPRESS) {
         Compression::LZ4
     } else {

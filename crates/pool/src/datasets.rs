@@ -9,7 +9,7 @@ use codec::compress;
 use disk::dnode::flags;
 use disk::feature::guid;
 use disk::objset as os_phys;
-use disk::os_type;
+use disk::{os_type, Checksum, Compression};
 use dmu::{Objset, Tx, WritePolicy};
 use dsl::Dataset;
 use std::sync::{Arc, OnceLock};

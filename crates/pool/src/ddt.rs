@@ -13,7 +13,7 @@ use disk::ddt::{
     DdtClass, DdtEntry, DdtHistogram, DdtKey, DdtLogPhys, DdtLogRecord, DdtSlot, FLAG_FLAT,
     FLAG_LOG, FLAT_SIZE, LOG_CHECKPOINT, LOG_FLUSHING, SLOTS, TRADITIONAL_SIZE,
 };
-use disk::{BlkPtr, Dva, ObjType};
+use disk::{BlkPtr, Checksum, Compression, Dva, ObjType};
 use dmu::{Dnode, NewObject, Objset, Tx};
 use dsl::Features;
 use std::collections::BTreeMap;
@@ -100,21 +100,21 @@ pub struct Ddt {
     live: BTreeMap<DdtKey, Live>,
 }
 
-fn object_name(sum: u8, class: DdtClass) -> String {
+fn object_name(sum: Checksum, class: DdtClass) -> String {
     let sum = sum.name().unwrap_or("?");
     format!("DDT-{sum}-zap-{}", class.name())
 }
 
-fn dir_name(sum: u8) -> String {
+fn dir_name(sum: Checksum) -> String {
     format!("DDT-{}", sum.name().unwrap_or("?"))
 }
 
-fn log_name(sum: u8, n: usize) -> String {
+fn log_name(sum: Checksum, n: usize) -> String {
     format!("DDT-log-{}-{n}", sum.name().unwrap_or("?"))
 }
 
 impl Ddt {
-    fn open(mos: &Arc<Objset>, sum: u8) -> Result<Ddt> {
+    fn open(mos: &Arc<Objset>, sum: Checksum) -> Result<Ddt> {
         let top = mos.hold(1)?;
         let mut t = Ddt {
             checksum: sum,

@@ -5,7 +5,7 @@
 
 use base::{bail, Error, Result};
 use codec::{checksum::Fletcher4, compress};
-use disk::NvList;
+use disk::{Compression, NvList};
 use std::fmt::Write;
 
 /// Version of tokens.

@@ -4,7 +4,7 @@ use crate::fmt;
 use crate::Session;
 use base::{bail, Error, Kind, Result, Txg};
 use codec::{checksum, compress};
-use disk::{BlkPtr, Dva};
+use disk::{BlkPtr, Checksum, Compression, Dva};
 use std::io::Write;
 
 /// Largest block.
@@ -311,7 +311,7 @@ mod tests {
             disk::ObjType::PLAIN_FILE_CONTENTS,
             0,
             512,
-            2,
+            Compression::OFF,
             b"hello",
             Txg::new(7),
         );

@@ -11,13 +11,19 @@ use disk::ddt::{
     DdtClass, DdtEntry, DdtHistogram, DdtKey, DdtLogPhys, DdtLogRecord, FLAG_FLAT, FLAG_LOG,
     FLAT_SIZE, LOG_CHECKPOINT, LOG_FLUSHING, TRADITIONAL_SIZE,
 };
-use disk::{BlkPtr, DnodePhys};
+use disk::{BlkPtr, Checksum, Compression, DnodePhys};
 use std::collections::{BTreeMap, HashMap};
 use std::io::Write;
 use zap::Zap;
 
 /// Checksums that have tables, in the order of their numbers.
-const CHECKSUMS: [u8; 5] = [8, 11, 12, 13, 14];
+const CHECKSUMS: [Checksum; 5] = [
+    Checksum::SHA256,
+    Checksum::SHA512,
+    Checksum::SKEIN,
+    Checksum::EDONR,
+    Checksum::BLAKE3,
+];
 /// Most different blocks a simulation keeps in memory.
 const MAX_SIMULATED: usize = 50_000_000;
 

@@ -2,7 +2,7 @@
 
 use base::sizes;
 use codec::{checksum, compress};
-use disk::{BlkPtr, ObjType};
+use disk::{BlkPtr, Compression, ObjType};
 use std::fmt::Write as _;
 use std::io::Write;
 
@@ -331,7 +331,7 @@ mod tests {
             ObjType::PLAIN_FILE_CONTENTS,
             0,
             512,
-            15,
+            Compression::LZ4,
             b"abc",
             Txg::new(7),
         );

@@ -4,7 +4,7 @@
 use base::{Block, Error, Result};
 use codec::compress;
 use disk::objset::ObjsetPhys;
-use disk::{BlkPtr, DnodePhys, ObjType};
+use disk::{BlkPtr, Compression, DnodePhys, ObjType};
 use std::sync::Arc;
 use walk::{Next, Order};
 use zio::{Crypt, ReadSpec, Zio};

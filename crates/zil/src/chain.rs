@@ -7,7 +7,7 @@ use codec::crypt::Crypt;
 use disk::bytes::{swap_u64s, u64_at};
 use disk::crypt::{zil_block, IV_SIZE, MAC_SIZE};
 use disk::zil::{chain_offset, record_to_little_endian, slim_written, ZilChain};
-use disk::{BlkPtr, Dva, ObjType};
+use disk::{BlkPtr, Checksum, Compression, Dva, ObjType};
 use std::collections::HashSet;
 
 pub use disk::zil::{CHAIN_SIZE, RECORD_HEADER};
@@ -32,8 +32,20 @@ pub(crate) fn successor(id: &Ident) -> Ident {
 
 /// Pointer to a log block of `size` bytes at `dva`.
 pub(crate) fn block_pointer(dva: Dva, size: usize, slim: bool, txg: Txg, id: &Ident) -> BlkPtr {
-    let alg = if slim { Checksum::ZILOG2 } else { Checksum::ZILOG };
-    let mut bp = BlkPtr::new(ObjType::INTENT_LOG, 0, size, size, Compression::OFF, alg, txg);
+    let alg = if slim {
+        Checksum::ZILOG2
+    } else {
+        Checksum::ZILOG
+    };
+    let mut bp = BlkPtr::new(
+        ObjType::INTENT_LOG,
+        0,
+        size,
+        size,
+        Compression::OFF,
+        alg,
+        txg,
+    );
     bp.set_dva(0, dva);
     bp.set_checksum(*id);
     bp
@@ -113,7 +125,11 @@ impl Builder {
             nused: self.used as u64,
         };
         chain.encode_into(&mut self.buf, slim)?;
-        let alg = if slim { Checksum::ZILOG2 } else { Checksum::ZILOG };
+        let alg = if slim {
+            Checksum::ZILOG2
+        } else {
+            Checksum::ZILOG
+        };
         if self.bp.uses_crypt() {
             let Some(key) = crypt.key() else {
                 bail!(Access, "an encrypted log cannot be written without its key");

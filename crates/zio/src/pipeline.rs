@@ -21,7 +21,7 @@ use crate::seam::{Allocator, Devices, Sharing, Waits};
 use base::sync::{MutexExt, RwLockExt};
 use base::{bail, Block, Result, Txg};
 use codec::checksum;
-use disk::{BlkPtr, ObjType};
+use disk::{BlkPtr, Checksum, Compression, ObjType};
 use queue::Queue;
 pub use scrub::Scrubbed;
 use std::collections::HashMap;
@@ -82,7 +82,7 @@ pub struct RawSeal {
 
 enum PreparedKind {
     Hole,
-    Embedded(Vec<u8>, u8),
+    Embedded(Vec<u8>, Compression),
     Stored {
         compress: Compression,
         checksum: checksum::Words,

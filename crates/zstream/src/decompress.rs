@@ -6,6 +6,7 @@ use cli::args::Parsed;
 use cli::run::{Fail, Outcome};
 use codec::compress;
 use disk::stream::{Record, Write};
+use disk::Compression;
 use std::collections::HashMap;
 use std::io::BufReader;
 
@@ -80,7 +81,12 @@ pub fn run(args: &Parsed) -> Outcome {
 }
 
 /// The decompressed payload; `None` if the record stays as it is.
-fn plain(write: &Write, payload: &[u8], compression: Compression, verbose: bool) -> Option<Vec<u8>> {
+fn plain(
+    write: &Write,
+    payload: &[u8],
+    compression: Compression,
+    verbose: bool,
+) -> Option<Vec<u8>> {
     let (object, offset) = (write.object, write.offset);
     let size = usize::try_from(write.logical_size).ok()?;
     let plain = compress::decompress(compression, payload, size).ok();

@@ -6,6 +6,7 @@ use cli::args::Parsed;
 use cli::run::{Fail, Outcome};
 use codec::compress;
 use disk::stream::{feature, Record, Write};
+use disk::Compression;
 use std::io::BufReader;
 
 /// Compressed data is padded to multiples of this.

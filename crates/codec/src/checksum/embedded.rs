@@ -126,7 +126,11 @@ fn sum(alg: Checksum, region: &[u8], p: &EmbeddedAt, verifier: &Words) -> Words 
 }
 
 /// What the embedded checksum of `region` should be, and where it is. The magic must be in place.
-pub fn compute_embedded(alg: Checksum, region: &[u8], verifier: &Words) -> Result<(Words, EmbeddedAt)> {
+pub fn compute_embedded(
+    alg: Checksum,
+    region: &[u8],
+    verifier: &Words,
+) -> Result<(Words, EmbeddedAt)> {
     let p = embedded_at(alg, region)?;
     Ok((sum(alg, region, &p, verifier), p))
 }
@@ -146,7 +150,11 @@ pub fn verify_embedded(alg: Checksum, region: &[u8], verifier: &Words) -> Result
 /// [`verify_embedded`] for intent log blocks of encrypted datasets, whose words 2 and 3 are the
 /// MAC (§13.3), and for headers of encrypted gangs, where they are 0. Gives the byte order and the
 /// MAC words; the caller has to check these.
-pub fn verify_embedded_mac(alg: Checksum, region: &[u8], verifier: &Words) -> Result<(bool, [u64; 2])> {
+pub fn verify_embedded_mac(
+    alg: Checksum,
+    region: &[u8],
+    verifier: &Words,
+) -> Result<(bool, [u64; 2])> {
     let (sum, p) = compute_embedded(alg, region, verifier)?;
     let mac = [p.found[2], p.found[3]];
     if super::with_mac(alg, sum, mac) != p.found {

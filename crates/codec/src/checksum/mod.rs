@@ -32,13 +32,7 @@ struct Info {
     embedded: bool,
 }
 
-const fn info(
-    metadata: bool,
-    dedup: bool,
-    nopwrite: bool,
-    salted: bool,
-    embedded: bool,
-) -> Info {
+const fn info(metadata: bool, dedup: bool, nopwrite: bool, salted: bool, embedded: bool) -> Info {
     Info {
         metadata,
         dedup,
@@ -122,7 +116,9 @@ pub fn compute(alg: Checksum, data: &[u8], swapped: bool, salt: &[u8; 32]) -> Re
             f.update(data);
             f.words()
         }
-        Checksum::SHA256 | Checksum::LABEL | Checksum::GANG_HEADER => be_words(&sha2::Sha256::digest(data)),
+        Checksum::SHA256 | Checksum::LABEL | Checksum::GANG_HEADER => {
+            be_words(&sha2::Sha256::digest(data))
+        }
         Checksum::SHA512 => native_words(&sha2::Sha512_256::digest(data), swapped),
         Checksum::SKEIN => native_words(&skein::mac_512_256(salt, data), swapped),
         Checksum::EDONR if swapped => bail!(Unsupported, "Edon-R checksum of a big-endian writer"),
@@ -134,7 +130,13 @@ pub fn compute(alg: Checksum, data: &[u8], swapped: bool, salt: &[u8; 32]) -> Re
 }
 
 /// Whether `data` has the checksum `want`; arguments as in [`compute`].
-pub fn verify(alg: Checksum, data: &[u8], swapped: bool, salt: &[u8; 32], want: &Words) -> Result<bool> {
+pub fn verify(
+    alg: Checksum,
+    data: &[u8],
+    swapped: bool,
+    salt: &[u8; 32],
+    want: &Words,
+) -> Result<bool> {
     Ok(match alg {
         Checksum::OFF | Checksum::NOPARITY => true,
         _ => compute(alg, data, swapped, salt)? == *want,

@@ -47,7 +47,9 @@ pub const fn property(alg: Compression, level: u8) -> u64 {
 pub fn from_property(value: u64) -> Option<(Compression, u8)> {
     let alg = Compression::new((value & 0x7f) as u8);
     let level = u8::try_from(value >> 7).ok()?;
-    if alg.name().is_none() || (level != 0 && (alg != Compression::ZSTD || zstd_level(level).is_none())) {
+    if alg.name().is_none()
+        || (level != 0 && (alg != Compression::ZSTD || zstd_level(level).is_none()))
+    {
         return None;
     }
     Some((alg, level))
@@ -104,7 +106,7 @@ pub fn compress(alg: Compression, level: u8, src: &[u8], max_out: usize) -> Opti
     }
     match alg {
         Compression::LZJB => lzjb::compress(src, max_out),
-                Compression::ZLE => zle::compress(src, max_out),
+        Compression::ZLE => zle::compress(src, max_out),
         Compression::LZ4 => lz4::compress(src, max_out),
         Compression::ZSTD => zstd::compress(level, src, max_out),
         _ => None,

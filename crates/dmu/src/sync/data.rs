@@ -8,7 +8,7 @@ use crate::tree::{Reader, Spot};
 use base::sync::MutexExt;
 use base::{bail, Block, Error, Result};
 use codec::compress;
-use disk::BlkPtr;
+use disk::{BlkPtr, Compression};
 use std::collections::BTreeMap;
 use std::sync::Mutex;
 use zio::{Prepared, RawSeal, StoredForm, WriteSpec};

@@ -15,7 +15,7 @@ use disk::stream::{
     feature, record_flag, Free, FreeObjects, Object, ObjectRange, Record, Redact, Spill, Write,
     WriteEmbedded,
 };
-use disk::{BlkPtr, DnodePhys};
+use disk::{BlkPtr, Checksum, Compression, DnodePhys};
 
 /// Largest block of streams without [`feature::LARGE_BLOCKS`].
 pub(super) const OLD_MAX_BLOCK: usize = 128 << 10;
@@ -191,8 +191,8 @@ impl<'a> Emitter<'a> {
             bonus_type: u32::from(dn.bonus_type.0),
             block_size: dn.block_size() as u32,
             bonus_len: dn.bonus.len() as u32,
-            checksum_type: dn.checksum,
-            compress: dn.compress,
+            checksum_type: dn.checksum.number(),
+            compress: dn.compress.number(),
             slots: dn.slots,
             to_guid: self.to_guid,
             ..Object::default()

@@ -12,7 +12,7 @@ use disk::label::{
     LABEL_SIZE, MIN_DEVICE, NVLIST_OFFSET, NVLIST_SIZE, RING_OFFSET, RING_SIZE,
 };
 use disk::uberblock::{slot_count, slot_offset, slot_size};
-use disk::{NvList, Uberblock};
+use disk::{Checksum, NvList, Uberblock};
 use env::{Disk, Op};
 use std::sync::Arc;
 

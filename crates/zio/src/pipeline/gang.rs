@@ -7,7 +7,7 @@ use crate::read_spec::How;
 use crate::seam::Purpose;
 use base::{bail, roundup, Block, Error, Kind, Result, Txg};
 use codec::{checksum, compress};
-use disk::{BlkPtr, Dva, ObjType, BP_SIZE};
+use disk::{BlkPtr, Checksum, Compression, Dva, ObjType, BP_SIZE};
 use std::sync::atomic::Ordering;
 use std::sync::Arc;
 

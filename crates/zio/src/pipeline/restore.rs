@@ -14,7 +14,7 @@ use base::mutation::{mutated, Mutation};
 use base::sync::RwLockExt;
 use base::{bail, Error, Kind, Result};
 use codec::compress;
-use disk::BlkPtr;
+use disk::{BlkPtr, Compression};
 
 /// Level codes of zstd that blocks may have been compressed with; the common ones first.
 fn zstd_levels() -> impl Iterator<Item = u8> {

@@ -6,7 +6,7 @@ use crate::crypt::{self, Seal, Sealed};
 use crate::seam::{Dedup, Purpose};
 use base::{bail, roundup, Block, Kind, Result, Txg};
 use codec::{checksum, compress};
-use disk::{BlkPtr, ObjType};
+use disk::{BlkPtr, Compression, ObjType};
 use std::sync::Arc;
 
 impl WriteSpec {
@@ -52,7 +52,7 @@ impl Zio {
             kind,
             lsize,
         };
-        let mut body: Option<(Vec<u8>, u8)> = None;
+        let mut body: Option<(Vec<u8>, Compression)> = None;
         if spec.compress != Compression::OFF {
             // The dnode and objset blocks of an object set always hold something, so this can
             // only make holes of data, directories of nothing and indirect blocks of holes.

@@ -27,7 +27,7 @@ use crate::tree::Spot;
 use crate::tx::Tx;
 use base::sync::MutexExt;
 use base::{bail, Block, Error, Result, Txg};
-use codec::{checksum, compress};
+use codec::checksum;
 use disk::dnode::{self, DNODES_PER_BLOCK, DNODE_BLOCK, DNODE_SIZE};
 use disk::{BlkPtr, Checksum, Compression, DnodePhys, ObjType};
 use meta::{DnodeBlocks, HELD_DNODE_BLOCKS};

@@ -8,7 +8,7 @@
 
 use base::sync::MutexExt;
 use base::{bail, Result};
-use codec::{checksum, compress};
+use codec::compress;
 use disk::ddt::{
     DdtClass, DdtEntry, DdtHistogram, DdtKey, DdtLogPhys, DdtLogRecord, DdtSlot, FLAG_FLAT,
     FLAG_LOG, FLAT_SIZE, LOG_CHECKPOINT, LOG_FLUSHING, SLOTS, TRADITIONAL_SIZE,

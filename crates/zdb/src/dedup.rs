@@ -4,7 +4,7 @@ use crate::fmt;
 use crate::raw::{self, Set};
 use crate::{sets, Session};
 use base::{Error, Result};
-use codec::{checksum, compress};
+use codec::compress;
 use disk::brt::{brt_name, BrtPhys};
 use disk::bytes::u16_at;
 use disk::ddt::{

@@ -1,7 +1,6 @@
 //! Words for what is on disk, as OpenZFS's zdb 2.3 writes them.
 
 use base::sizes;
-use codec::{checksum, compress};
 use disk::{BlkPtr, Compression, ObjType};
 use std::fmt::Write as _;
 use std::io::Write;

@@ -6,7 +6,7 @@ pub mod discover;
 
 use base::mutation::{mutated, Mutation};
 use base::{bail, Result, Txg};
-use codec::checksum::{self, embed, verify_embedded};
+use codec::checksum::{embed, verify_embedded};
 use disk::label::{
     label_offset, pack_config, psize, unpack_config, BootEnv, BOOTENV_OFFSET, BOOTENV_SIZE, LABELS,
     LABEL_SIZE, MIN_DEVICE, NVLIST_OFFSET, NVLIST_SIZE, RING_OFFSET, RING_SIZE,

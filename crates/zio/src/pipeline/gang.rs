@@ -6,7 +6,7 @@ use super::{WriteSpec, Zio};
 use crate::read_spec::How;
 use crate::seam::Purpose;
 use base::{bail, roundup, Block, Error, Kind, Result, Txg};
-use codec::{checksum, compress};
+use codec::checksum;
 use disk::{BlkPtr, Checksum, Compression, Dva, ObjType, BP_SIZE};
 use std::sync::atomic::Ordering;
 use std::sync::Arc;

@@ -1,7 +1,7 @@
 //! Commands on datasets as root gives them, by full names: for simulators and tests, which want the
 //! outcome alone.
 
-use crate::datasets::{create, destroy, diff, rename, snapshots};
+use crate::datasets::{create, destroy, diff, rename, set, snapshots};
 use crate::registry::Admin;
 use api::{
     ApiError, Batch, Change, DatasetClone, DatasetCreate, DatasetDestroy, Holding, Peer, Rollback,
@@ -48,11 +48,31 @@ impl Commands {
         create::create(&self.0, ROOT, &ask).map(drop).map_err(told)
     }
 
+    /// `zfs set`
+    pub fn set(&self, name: &str, prop: &str, value: &str) -> Result<()> {
+        let props = vec![(prop.to_string(), value.to_string())];
+        let command = format!("zfs set {prop}={value} {name}");
+        set::set(&self.0, ROOT, name, &props, false, command).map_err(told)
+    }
+
     /// `zfs snapshot`
     pub fn snapshot(&self, name: &str) -> Result<()> {
         let ask = SnapshotCreate {
             command: format!("zfs snapshot {name}"),
             names: vec![name.into()],
+            ..SnapshotCreate::default()
+        };
+        snapshots::create(&self.0, ROOT, &ask)
+            .map(drop)
+            .map_err(told)
+    }
+
+    /// `zfs snapshot -r`
+    pub fn snapshot_all(&self, name: &str) -> Result<()> {
+        let ask = SnapshotCreate {
+            command: format!("zfs snapshot -r {name}"),
+            names: vec![name.into()],
+            recursive: true,
             ..SnapshotCreate::default()
         };
         snapshots::create(&self.0, ROOT, &ask)

@@ -9,7 +9,7 @@
 use api::{Event, EventValue};
 use base::sync::MutexExt;
 use env::Clock;
-use pool::Pool;
+use pool::{Notice, Pool, Scanning, Turned};
 use std::collections::VecDeque;
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
@@ -84,6 +84,30 @@ impl Events {
     /// A notice that concerns a pool as a whole.
     pub fn pool(&self, pool: &Pool, class: &str) {
         self.post(SYSEVENT, class, pool, Vec::new());
+    }
+
+    /// A scan begins, ends, is paused or goes on.
+    pub fn scan(&self, pool: &Pool, notice: Notice) {
+        let (scan, healing) = match notice.what {
+            Scanning::Scrub => ("scrub", None),
+            Scanning::ErrorScrub => ("errorscrub", None),
+            Scanning::Resilver => ("resilver", Some("healing")),
+            Scanning::Rebuild(_) => ("resilver", Some("sequential")),
+        };
+        let turned = match notice.turned {
+            Turned::Started => "start",
+            Turned::Finished => "finish",
+            Turned::Aborted => "abort",
+            Turned::Paused => "paused",
+            Turned::Resumed => "resume",
+        };
+        let top = match notice.what {
+            Scanning::Rebuild(id) => pool.tree.top(id).ok(),
+            _ => None,
+        };
+        let mut more = top.map_or_else(Vec::new, |top| of_leaf(&top));
+        more.extend(healing.map(|how| ("resilver_type", EventValue::Text(how.into()))));
+        self.post(SYSEVENT, &format!("{scan}_{turned}"), pool, more);
     }
 
     /// The events behind number `after`, and how many were dropped since the process began.

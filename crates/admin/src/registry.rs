@@ -378,6 +378,12 @@ impl Admin {
         if self.process.waits_for_devices() {
             watch_devices(&entry);
         }
+        let admin = Arc::downgrade(self);
+        entry.pool.observe(Box::new(move |pool, notice| {
+            if let Some(admin) = admin.upgrade() {
+                admin.events.scan(pool, notice);
+            }
+        }));
         let name = entry.pool.name();
         {
             let mut pools = self.pools.acquire();

@@ -574,6 +574,14 @@ pub struct Rebuild {
     pub issued: u64,
     pub rebuilt: u64,
     pub errors: u64,
+    /// Milliseconds it ran.
+    pub time_ms: u64,
+    /// The rest is of this pass: since the import, or since it began; 0 if it does not run.
+    pub pass_ms: u64,
+    pub pass_scanned: u64,
+    pub pass_issued: u64,
+    /// Bytes that no device lacks.
+    pub pass_skipped: u64,
 }
 
 /// Newest error scrub.
@@ -755,6 +763,8 @@ pub struct Created {
     pub existed: bool,
     /// Made, but not mounted.
     pub mount_failed: Option<ApiError>,
+    /// Of a volume: the properties with numbers that follow from those given, `volsize` and `refreservation`.
+    pub computed: crate::Props,
 }
 
 /// What went wrong although a stream was received.

@@ -564,12 +564,15 @@ pub struct PoolAdd {
 pub struct DeviceAttach {
     pub pool: String,
     pub device: String,
-    /// Absolute path of the new device; none, to replace: another one at the same path.
+    /// Absolute path of the new device, or the name of a distributed spare; none, to replace: another one at the same path.
     #[serde(default)]
     pub new: Option<String>,
     /// The old one goes when the new one is complete.
     #[serde(default)]
     pub replace: bool,
+    /// It is filled in order of place, without a look at checksums.
+    #[serde(default)]
+    pub sequential: bool,
     #[serde(default)]
     pub ashift: Option<u32>,
     #[serde(default)]
@@ -740,9 +743,9 @@ pub struct DatasetCreate {
     /// Key of a new encryption root, in the format that `props` name.
     #[serde(default)]
     pub key: Option<Secret>,
-    /// Volume of this size, bytes (`-V`).
+    /// A volume of this size, as a user writes sizes (`-V`).
     #[serde(default)]
-    pub volume_size: Option<u64>,
+    pub volume_size: Option<String>,
     /// No reservation for the volume (`-s`).
     #[serde(default)]
     pub sparse: bool,

@@ -74,10 +74,16 @@ pub enum Mutation {
     HolesBornEarly,
     /// A block that a stream could heal is counted as healed, and stays as it is.
     HealingForgets,
+    /// A file system that is raised to version 5 gets no tables of system attributes.
+    UpgradeWithoutTables,
+    /// A rollback that destroys younger snapshots takes those of the same names from the file systems below.
+    RollbackTakesBelow,
+    /// A rebuild ends when it has copied a part.
+    RebuildEndsEarly,
 }
 
 /// All of them.
-pub const MUTATIONS: [Mutation; 35] = [
+pub const MUTATIONS: [Mutation; 38] = [
     Mutation::FlushOmitted,
     Mutation::FreeReusedEarly,
     Mutation::ReplaySkips,
@@ -113,6 +119,9 @@ pub const MUTATIONS: [Mutation; 35] = [
     Mutation::ResumePointAhead,
     Mutation::HolesBornEarly,
     Mutation::HealingForgets,
+    Mutation::UpgradeWithoutTables,
+    Mutation::RollbackTakesBelow,
+    Mutation::RebuildEndsEarly,
 ];
 
 #[cfg(feature = "mutations")]

@@ -17,6 +17,7 @@ mod results;
 mod rows;
 mod run;
 mod stats;
+mod stream_commands;
 mod systems;
 mod tar;
 mod tools;

@@ -188,7 +188,7 @@ impl Run<'_> {
         warm_memory((self.o.size + 2 * self.o.large).min(1 << 30))?;
         let own = std::env::current_exe()?;
         let mut c = system.command(own.as_os_str());
-        c.args(w.arguments(row, phase));
+        c.args(w.arguments(row, phase)).envs(system.streams());
         let meter = system.daemon().map(Meter::start);
         let patience = Duration::from_secs(90 + 60 * self.o.seconds);
         let said = child::run(&mut c, patience, true)?;

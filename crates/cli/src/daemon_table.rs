@@ -93,6 +93,14 @@ pub const ENVIRONMENT: &[(&str, &str)] = &[
         "Path of the control socket instead of the usual one.",
     ),
     (
+        "ZFS_FUSE_CACHE",
+        "Path of the cache file of the daemon instead of the usual one.",
+    ),
+    (
+        "ZFS_FUSE_MOUNT_ROOT",
+        "Folder of the daemon below which pools without a mount point of their own are mounted, instead of / or ~/zfs.",
+    ),
+    (
         "ZFS_FUSE_HOSTID",
         "Host id of the daemon in hexadecimal, instead of the one in /etc/hostid.",
     ),
@@ -100,6 +108,11 @@ pub const ENVIRONMENT: &[(&str, &str)] = &[
         "ZFS_FUSE_LOG",
         "What the daemon logs: LEVEL, or ROOM=LEVEL for one room, separated by commas; off, error, warn, info or debug. \
          Example: warn,pool=debug. A room is a crate of the sources. Default: info.",
+    ),
+    (
+        "ZFS_FUSE_NO_IO_URING, ZFS_FUSE_IO_URING_FILES, ZFS_FUSE_NO_DIRECT",
+        "Set to any text, for measurements and odd systems: the daemon uses threads for block devices, as for image \
+         files; it uses io_uring for image files, as for block devices; it opens both through the kernel's page cache.",
     ),
     (
         "ZFS_MODULE_TIMEOUT",

@@ -62,8 +62,8 @@ static SUBS: &[Sub] = &[
     Sub {
         name: "create",
         aliases: &[],
-        about: "Make a new file system.",
-        operands: "filesystem",
+        about: "Make a new file system or volume.",
+        operands: "filesystem|volume",
         flags: &[
             sw('P', "Parsable output for -v."),
             sw('n', "Change nothing, only check."),
@@ -71,13 +71,16 @@ static SUBS: &[Sub] = &[
             sw('u', "Do not mount it."),
             sw('v', "Print what is made."),
             PROPERTY,
-            opt('V', "size", "Make a volume of that size.").later(),
-            opt('b', "blocksize", "Block size of the volume.").later(),
-            sw('s', "No reservation for the volume.").later(),
+            opt('V', "size", "Make a volume of that size."),
+            opt('b', "blocksize", "Block size of the volume."),
+            sw('s', "No reservation for the volume."),
         ],
         text: &[
             "The parent must exist unless -p is given. The new file system is mounted unless its \
              properties canmount and mountpoint say otherwise.",
+            "The size of a volume is rounded up to whole blocks of it. Without -s, refreservation keeps the space \
+             that all its blocks can take. Volumes have no devices in this version: their bytes come with \
+             zfs receive, and are read with zfs read and in .zfs/volumes.",
         ],
         complete: Complete::Filesystems,
         built: true,
@@ -284,18 +287,26 @@ static SUBS: &[Sub] = &[
         complete: Complete::Datasets,
         built: true,
     },
-    later(
-        "upgrade",
-        &[],
-        "List or upgrade old file system versions.",
-        "[filesystem]...",
-        &[
+    Sub {
+        name: "upgrade",
+        aliases: &[],
+        about: "List or upgrade old file system versions.",
+        operands: "[-v] | -a | filesystem...",
+        flags: &[
             sw('v', "List the versions."),
             sw('r', "All descendants too."),
-            opt('V', "version", "To this version."),
-            sw('a', "All file systems."),
+            opt('V', "version", "To this version instead of the newest, 5."),
+            sw('a', "All file systems of all pools."),
         ],
-    ),
+        text: &[
+            "Without operands lists the file systems that have an older version. Older software does not open what was \
+             upgraded, nor streams of later snapshots of it. There is no way back.",
+            "A file system that is mounted stays so, with its files open. Its files take the form of the new version one by \
+             one, when they change. Versions 3, 4 and 5 need pools of version 9, 15 and 24 (zpool upgrade).",
+        ],
+        complete: Complete::Filesystems,
+        built: true,
+    },
     Sub {
         name: "read",
         aliases: &[],
@@ -370,22 +381,31 @@ static SUBS: &[Sub] = &[
         complete: Complete::Datasets,
         built: true,
     },
-    later(
-        "project",
-        &[],
-        "Show or set project ids of files.",
-        "path...",
-        &[
-            sw('d', "The directory itself."),
-            sw('r', "All below."),
-            sw('s', "Set and inherit."),
-            opt('p', "id", "This project."),
-            sw('C', "Clear."),
-            sw('k', "With -C: keep the id."),
-            sw('c', "Check."),
-            sw('0', "With -c: names end with NUL."),
+    Sub {
+        name: "project",
+        aliases: &[],
+        about: "Show or set project ids of files.",
+        operands: "file|directory...",
+        flags: &[
+            sw('d', "Of a list or a check: the directory itself, not what is in it."),
+            sw('r', "All below the directory too."),
+            sw('s', "Set the project of the directory, or of -p, and have it inherited."),
+            opt('p', "id", "Set this project; with -c compare with it."),
+            sw('C', "Clear: project 0, not inherited."),
+            sw('k', "With -C: the project stays."),
+            sw('c', "Tell what has another project than the directory, or does not have it inherited."),
+            sw('0', "With -c: only the names, each ended by NUL."),
         ],
-    ),
+        text: &[
+            "Without options lists the project, P if it is inherited, and the name of each operand, and of what is in a \
+             directory. Files and directories have projects; links, devices, pipes and sockets are passed over. New files \
+             in a directory with P get its project, and directories P as well.",
+            "A tree that is limited: zfs project -srp 7 dir; zfs set projectquota@7=10G tank/home. The owner of a file \
+             may change its project. File systems need version 5, and the pool the feature project_quota.",
+        ],
+        complete: Complete::Files,
+        built: true,
+    },
     Sub {
         name: "mount",
         aliases: &[],

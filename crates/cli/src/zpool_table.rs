@@ -340,13 +340,14 @@ static SUBS: &[Sub] = &[
         operands: "pool device new-device",
         flags: &[
             sw('f', "Use the device although it seems to be in use."),
-            sw('s', "Rebuild sequentially.").later(),
+            sw('s', "Rebuild sequentially: in order of place, without a look at checksums."),
             WAIT,
             DEVICE_ASHIFT,
         ],
         text: &[
             "device becomes a mirror, or a mirror gets one more copy. The new device must not be smaller, and must do with the sector size of the vdev. It is filled by a resilver.",
-            "-s, and attaching to a raidz vdev, are not available in this version.",
+            "With -s it is filled in order of place instead, which is possible on mirrors and needs the feature device_rebuild. Checksums are not looked at then; when it has ended a scrub begins that does. As long as it runs, no other device may be attached or replaced without -s, and as long as a resilver runs none with it.",
+            "Attaching to a raidz vdev is not available in this version.",
         ],
         complete: Complete::Pools,
         built: true,
@@ -370,13 +371,14 @@ static SUBS: &[Sub] = &[
         operands: "pool device [new-device]",
         flags: &[
             sw('f', "Use the device although it seems to be in use."),
-            sw('s', "Rebuild sequentially.").later(),
+            sw('s', "Rebuild sequentially: in order of place, without a look at checksums."),
             WAIT,
             DEVICE_ASHIFT,
         ],
         text: &[
             "The new device is filled by a resilver, then the old one leaves the pool. Without new-device another disk has come to the same path. A hot spare of the pool may be named: it stands in until the device is online again or detached.",
-            "-s is not available in this version.",
+            "A distributed spare of the draid vdev of device may be named as well: draid2-0-1 is the second spare of vdev 0 with parity 2. It stands in until the device was replaced.",
+            "With -s the new device is filled in order of place, which is possible on mirrors and draid vdevs and needs the feature device_rebuild. Checksums are not looked at then; when it has ended a scrub begins that does. As long as it runs, no other device may be attached or replaced without -s, and as long as a resilver runs none with it.",
         ],
         complete: Complete::Pools,
         built: true,

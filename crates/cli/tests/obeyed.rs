@@ -2,6 +2,7 @@
 //! takes it, and every property that can be set is obeyed by code, or the manual says that it is only
 //! stored.
 
+use cli::daemon_table::ENVIRONMENT;
 use cli::props::{Class, Info, DATASET, POOL};
 use cli::table::{Flag, Tool};
 use std::path::Path;
@@ -45,6 +46,8 @@ fn files(tool: &str, sub: &str) -> &'static [&'static str] {
         ("zfs", "mount" | "unmount") => &["mount.rs"],
         ("zfs", "diff") => &["diff.rs"],
         ("zfs", "space") => &["space.rs"],
+        ("zfs", "upgrade") => &["upgrade.rs"],
+        ("zfs", "project") => &["project.rs"],
         ("zfs", "send" | "redact") => &["send.rs"],
         _ => &["look.rs"],
     }
@@ -239,4 +242,50 @@ fn every_property_is_obeyed_or_said_to_be_stored_only() {
     check(DATASET, DATASETS, &mut wrong);
     check(POOL, POOLS, &mut wrong);
     assert!(wrong.is_empty(), "{wrong:#?}");
+}
+
+/// Passed from one process of ours to another.
+const OWN_VARIABLES: [&str; 2] = ["ZFS_FUSE_STARTED_BY_COMMAND", "ZFS_FUSE_BACKGROUND"];
+
+#[test]
+fn every_environment_variable_is_in_the_manual() {
+    let documented = |name: &str| {
+        let mut names = ENVIRONMENT.iter().flat_map(|(names, _)| names.split(", "));
+        names.any(|n| n == name)
+    };
+    let mut missing = Vec::new();
+    let mut seen = 0;
+    for room in [
+        "cli",
+        "control",
+        "daemon",
+        "env-linux",
+        "fuse",
+        "logging",
+        "zfs",
+        "zpool",
+    ] {
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("..").join(room);
+        for file in std::fs::read_dir(folder.join("src")).unwrap() {
+            let file = file.unwrap().file_name().into_string().unwrap();
+            if !file.ends_with(".rs") {
+                continue;
+            }
+            let text = source(&format!("{room}/src/{file}"));
+            // What is between quotation marks and nothing but such a name.
+            for name in text.split('"') {
+                let ours = name.starts_with("ZFS_FUSE_") || name.starts_with("ZPOOL_");
+                let plain = |c: char| c.is_ascii_uppercase() || c == '_';
+                if !ours || !name.chars().all(plain) || OWN_VARIABLES.contains(&name) {
+                    continue;
+                }
+                seen += 1;
+                if !documented(name) {
+                    missing.push(format!("{name} of {room}/src/{file}"));
+                }
+            }
+        }
+    }
+    assert!(missing.is_empty(), "{missing:#?}");
+    assert!(seen > 10, "{seen}");
 }

@@ -390,7 +390,8 @@ fn answer_of_datasets(
             props,
             no_remount,
             command,
-        } => set::set(admin, peer, &dataset, &props, no_remount, command).map(done),
+        } => set::set(admin, peer, &dataset, &props, no_remount, command)
+            .map(|()| set::warning(admin, &dataset, &props).map_or(Reply::Done, Reply::DoneBut)),
         Request::DatasetInherit {
             dataset,
             property,

@@ -1,15 +1,18 @@
-//! Looks at the blocks that lead to others before a change needs them, so that the caller gets the
-//! error and not the txg ([`crate::sync`] says what happens to damage found later).
+//! Looks at the blocks that a change needs before it is made, so that the caller gets the error and not
+//! the txg ([`crate::sync`] says what happens to damage found later): those that lead to others, and
+//! those of which a part stays.
 
 use crate::dnode::Dnode;
 use crate::tree::{indirect_fits, Reader, Synced};
 use base::sync::MutexExt;
-use base::Result;
+use base::{Kind, Result};
 use disk::{BlkPtr, BP_SIZE};
 use zio::{Crypt, ReadSpec};
 
 /// Indirect blocks that are read side by side.
 const BATCH: usize = 16;
+/// How often a block is read again that a device fails to read. The sync does the same.
+const READ_AGAIN: u32 = 10;
 
 /// The last indirect block of level 1 that was found readable, in which generation of the synced tree.
 #[derive(Default)]
@@ -47,6 +50,43 @@ impl Dnode {
                 }
                 // Not the blocks are the matter: the txg waits for the devices.
                 Err(e) if e.is_damage() && self.dmu.zio.devices_away() => return Ok(()),
+                Err(e) => self.read_failed(e, gen, r.failed.get(), &mut turns)?,
+            }
+        }
+    }
+
+    /// Whether the blocks that a write of `[offset, offset + len)` changes in part can be read: the sync
+    /// needs the rest of them. Blocks that are dirty already were looked at before. Damage is an error and
+    /// reported. To be called before a transaction is opened.
+    pub fn check_edges(&self, offset: u64, len: u64) -> Result<()> {
+        let size = self.read_lock().f.block_size as u64;
+        let end = offset.saturating_add(len);
+        let (first, last) = (offset / size, end / size);
+        if len > 0 && (offset % size != 0 || first == last) {
+            self.check_readable(first)?;
+        }
+        if len > 0 && last > first && end % size != 0 {
+            self.check_readable(last)?;
+        }
+        Ok(())
+    }
+
+    fn check_readable(&self, blkid: u64) -> Result<()> {
+        let (mut turns, mut again) = (0, READ_AGAIN);
+        loop {
+            let r = self.reader();
+            let (s, gen) = {
+                let i = self.read_lock();
+                if i.bufs.contains_key(&blkid) || i.is_known_hole(blkid) {
+                    return Ok(());
+                }
+                (i.s.clone(), i.gen)
+            };
+            match s.read(&r, blkid) {
+                Ok(_) => return Ok(()),
+                // Not the block is the matter: the txg waits for the devices.
+                Err(e) if e.is_damage() && self.dmu.zio.devices_away() => return Ok(()),
+                Err(e) if e.kind == Kind::Io && again > 0 => again -= 1,
                 Err(e) => self.read_failed(e, gen, r.failed.get(), &mut turns)?,
             }
         }

@@ -336,7 +336,7 @@ impl Inner {
     }
 
     /// True if the block has no data anywhere, known without I/O. Only meaningful without a buf.
-    fn is_known_hole(&self, blkid: u64) -> bool {
+    pub(crate) fn is_known_hole(&self, blkid: u64) -> bool {
         !self.s.exists
             || blkid > self.s.maxblkid
             || self.syncing_frees.contains(blkid, blkid + 1)

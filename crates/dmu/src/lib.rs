@@ -36,7 +36,7 @@ pub use dnode::{Dnode, Info};
 pub use immediate_write::write_now;
 pub use objset::Objset;
 pub use received::{RawMeta, StoredBlock};
-pub use shape::{NewObject, RawObject, WritePolicy};
+pub use shape::{DnodeSeal, NewObject, RawObject, WritePolicy};
 pub use sync::SyncHooks;
 pub use tx::{
     internal_error, Admission, Damage, Dmu, DmuOptions, Driver, Need, OnDamage, SyncGroup, Tx,

@@ -2,7 +2,7 @@
 
 use crate::dnode::{Dnode, Fields, Job};
 use crate::reading::Reading;
-use crate::shape::{NewObject, WritePolicy};
+use crate::shape::{DnodeSeal, NewObject, WritePolicy};
 use crate::tree::Synced;
 use crate::tx::{Admission, Damage, Dmu, Need, Tx};
 use crate::write_early::Waiting;
@@ -17,7 +17,7 @@ use disk::{BlkPtr, DnodePhys, ObjType};
 use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, RwLock, Weak};
-use zio::{Crypt, RawSeal};
+use zio::Crypt;
 
 /// Both MACs of an object set block (pool format §15.3).
 pub(crate) fn objset_macs(key: &DatasetKey, block: &[u8]) -> Result<[u8; 2 * OBJSET_MAC_SIZE]> {
@@ -130,7 +130,7 @@ pub struct Objset {
     /// Blocks that are to be written early.
     pub(crate) waiting: Mutex<Waiting>,
     /// How blocks of dnodes of a raw stream are sealed, by number, until they are written.
-    pub(crate) raw_seals: Mutex<BTreeMap<u64, RawSeal>>,
+    pub(crate) raw_seals: Mutex<BTreeMap<u64, DnodeSeal>>,
 }
 
 /// Unreadable blocks of dnodes that are passed over in search of a free one: as many as hang on one

@@ -8,7 +8,7 @@
 use crate::content::Content;
 use crate::dnode::Spill;
 use crate::objset::Objset;
-use crate::shape::{NewObject, WritePolicy};
+use crate::shape::{DnodeSeal, NewObject, WritePolicy};
 use crate::sync::{spec_for, with_nonce, Shape};
 use crate::tx::Dmu;
 use crate::tx::Tx;
@@ -23,7 +23,7 @@ use disk::{BlkPtr, ObjType};
 use disk::{Checksum, Compression, DnodePhys};
 use std::sync::Arc;
 use zio::Crypt;
-use zio::{Prepared, RawSeal, StoredForm};
+use zio::{Prepared, StoredForm};
 
 /// Flags that say that owners are charged for all objects.
 const ACCOUNTED: u64 = USERACCT_COMPLETE | USEROBJACCT_COMPLETE | PROJECTQUOTA_COMPLETE;
@@ -137,9 +137,16 @@ impl Objset {
         Ok(())
     }
 
-    /// Sets how the block of dnodes with that number is sealed when it is written next.
-    pub fn set_raw_seal(&self, blk: u64, seal: RawSeal) {
+    /// Sets how the block of dnodes with that number is sealed. It is written, also if none of its dnodes changes.
+    ///
+    /// Errors: invalid, if there is no such block by what [`Objset::set_raw`] was told.
+    pub fn set_raw_seal(&self, tx: &Tx, blk: u64, seal: DnodeSeal) -> Result<()> {
+        if blk > self.meta.read_lock().f.maxblkid {
+            bail!(Invalid, "block {blk} of dnodes is behind the last one");
+        }
         self.raw_seals.acquire().insert(blk, seal);
+        self.touch_header(tx);
+        Ok(())
     }
 
     /// Levels and indirect shift of the meta-dnode.

@@ -1,7 +1,15 @@
 //! What objects shall be, and how blocks of an object set are stored.
 
 use disk::{Checksum, Compression, ObjType};
-use zio::Scope;
+use zio::{RawSeal, Scope};
+
+/// How a raw stream has a block of dnodes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct DnodeSeal {
+    pub seal: RawSeal,
+    /// It is stored in the order of a big-endian machine: what is authenticated says so.
+    pub big_endian: bool,
+}
 
 /// How blocks of an object set are stored: the dataset's properties with "inherit" and "on" resolved
 /// to on-disk numbers, and what the pool's version and features allow.

@@ -3,14 +3,16 @@
 //! # Damage
 //!
 //! A block that cannot be read must not fail the txg of a pool that many use. Callers look at the
-//! indirect blocks before they change anything ([`crate::Dnode::check_write`]), so the sync meets
-//! only damage that came later, or that nobody looked for:
+//! indirect blocks, and at blocks that they change in part, before they change anything
+//! ([`crate::Dnode::check_write`], [`crate::Dnode::check_edges`]). So the sync meets only damage that
+//! came later, or that nobody looked for:
 //!
 //! 1. A pointer is killed when its parent is rewritten, never before. So the tree on disk refers to
 //!    no freed block, whichever block of it turns out to be unreadable.
 //! 2. What cannot be freed because an indirect block cannot be read stays where it is: the block keeps
 //!    its pointer, and an object that is freed keeps its dnode with such pointers.
 //! 3. A write below an unreadable indirect block is given up; the file stays unreadable there.
+//!    So is one over part of a block whose rest cannot be read.
 //! 4. Objects whose block of dnodes cannot be read are not written at all.
 //!
 //! Each case is reported by [`Dmu::set_on_damage`](crate::Dmu::set_on_damage). In the MOS only rule 2
@@ -22,7 +24,7 @@ mod tree;
 
 use crate::dnode::{Dnode, Job, SpillChange};
 use crate::objset::Objset;
-use crate::shape::WritePolicy;
+use crate::shape::{DnodeSeal, WritePolicy};
 use crate::tree::Spot;
 use crate::tx::Tx;
 use base::sync::MutexExt;
@@ -35,7 +37,7 @@ use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use tree::Changes;
-use zio::{Crypt, Prepared, Seal, WriteSpec, Zio};
+use zio::{Crypt, Prepared, Seal, StoredForm, WriteSpec, Zio};
 
 /// From this pass on metadata is no longer compressed, so that sizes stop changing and the passes
 /// converge (pool format §3).
@@ -94,6 +96,23 @@ impl Transform<'_> {
             random: self.random,
         });
         self.zio.prepare_with(spec, data, seal.as_ref())
+    }
+
+    /// A block of dnodes as a raw stream has it. It is never compressed, and no hole though all its dnodes are free: the MACs above
+    /// count it.
+    fn prepare_dnodes(&self, spec: &WriteSpec, data: &Block, raw: DnodeSeal) -> Result<Prepared> {
+        let form = StoredForm {
+            compress: Compression::OFF,
+            sealed: Some(raw.seal),
+            big_endian: raw.big_endian,
+        };
+        let mut data = data.clone();
+        if raw.big_endian {
+            let bytes: &mut Vec<u8> = Arc::make_mut(&mut data);
+            zio::swap::block(ObjType::DNODE, 0, bytes)?;
+        }
+        let len = data.len();
+        self.zio.stored(spec, data, len, &form)
     }
 }
 
@@ -284,6 +303,10 @@ impl Objset {
                     .or_default()
                     .push(n);
             }
+        }
+        // Also those of which a raw stream has said how they are sealed, and none of whose dnodes changes.
+        for blk in self.raw_seals.acquire().keys() {
+            by_block.entry(*blk).or_default();
         }
         let meta_phys = self.sync_meta(&p, &by_block, &mut blocks, &done)?;
 

@@ -143,6 +143,42 @@ fn changes_below_an_unreadable_indirect_block_are_refused_before_they_begin() {
     }
 }
 
+#[test]
+fn writes_over_parts_of_an_unreadable_block_are_refused_before_they_begin() {
+    let rig = rig();
+    let (bad, _) = file(&rig, 1);
+    let rig = rig.reopen();
+    ruin(&rig, &tree(&rig, bad)[&(0, 1)]);
+    rig.dmu.zio.cache.clear();
+    let dn = rig.os.hold(bad).unwrap();
+    let (begin, end) = (BLOCK, 2 * BLOCK);
+    for (at, len) in [
+        (begin, 1),
+        (begin + 5, 10),
+        (end - 1, 1),
+        (begin - 1, 2),
+        (end - 1, 2),
+        (0, begin + 1),
+        (end - 1, end),
+    ] {
+        is_damage(dn.check_edges(at, len));
+    }
+    for (at, len) in [
+        (begin, BLOCK),
+        (begin - 1, BLOCK + 2),
+        (begin - 1, 1),
+        (end, 1),
+        (begin + 1, 0),
+        (BLOCKS * BLOCK, 1),
+        (u64::MAX - 5, 10),
+    ] {
+        dn.check_edges(at, len).unwrap();
+    }
+    // New content makes it whole.
+    dn.write(&rig.tx(), begin, &bytes(BLOCK, 3)[..]).unwrap();
+    dn.check_edges(begin + 5, 10).unwrap();
+}
+
 /// What is spoilt between the check and the sync: the txg is written all the same.
 /// Not the blocks are to blame, and no txg will write them anew: whoever looks is not kept waiting.
 #[test]

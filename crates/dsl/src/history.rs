@@ -42,6 +42,12 @@ impl crate::Dsl {
     pub fn take_events(&self) -> Vec<Event> {
         std::mem::take(&mut *self.core.events.acquire())
     }
+
+    /// Notes in its txg that the version of a file system was raised.
+    pub fn note_upgrade(&self, ds: &crate::Dataset, old: u64, new: u64) {
+        self.core
+            .note("upgrade", ds, format!("from {old} to {new}"));
+    }
 }
 
 /// The history object of a pool.

@@ -32,6 +32,7 @@ mod mount;
 mod mount_point;
 mod mount_table;
 mod notify;
+pub mod project;
 mod reply;
 mod request_buffer;
 mod ring;

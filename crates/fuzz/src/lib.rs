@@ -5,6 +5,7 @@
 //! [`MAX_MEMORY`].
 #![forbid(unsafe_code)]
 
+mod apply;
 mod corpus;
 mod driver;
 mod mutate;

@@ -1,7 +1,7 @@
 //! One function for each decoder. Each takes any bytes, and uses what it gets of them as its callers
 //! do.
 
-use crate::streams;
+use crate::{apply, streams};
 use base::{Block, Txg};
 use codec::{checksum, compress};
 use disk::sa::{self, Layouts, Registry};
@@ -32,7 +32,7 @@ const fn t(name: &'static str, corpus: &'static str, max: usize, run: fn(&[u8]))
 }
 
 /// All of them.
-pub static TARGETS: [Target; 33] = [
+pub static TARGETS: [Target; 34] = [
     t("nvlist", "nvlist", 32 << 10, nvlist),
     t("label", "nvlist", 112 << 10, label),
     t("vdev-tree", "nvlist", 32 << 10, vdev_tree),
@@ -57,6 +57,7 @@ pub static TARGETS: [Target; 33] = [
     t("partition", "partition", 40 << 10, partition),
     t("stream", "stream", 32 << 10, streams::stream),
     t("stream-sealed", "stream", 32 << 10, streams::sealed),
+    t("stream-apply", "stream", 32 << 10, apply::apply),
     t("stream-record", "stream-record", 512, streams::record),
     t("stream-lists", "stream-list", 8 << 10, streams::lists),
     t("token", "token", 1024, streams::token),

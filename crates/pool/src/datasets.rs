@@ -185,7 +185,11 @@ impl Pool {
         } else {
             os_phys::SIZE_V3
         };
-        let policy = self.write_policy(ds)?;
+        let mut policy = self.write_policy(ds)?;
+        if os_type != disk::os_type::ZFS {
+            // Nobody owns the blocks of a volume.
+            policy.accounting_flags = 0;
+        }
         let os = ds.create_objset(tx, os_type, size, policy.clone())?;
         if policy.accounting_flags != 0 {
             let mut f = os_phys::USERACCT_COMPLETE;

@@ -182,8 +182,8 @@ impl Devices for TreeDevices {
         let Ok(top) = self.tree.top(vdev) else {
             return Vec::new();
         };
-        let leaves = top.leaves().into_iter();
-        let lacking = leaves.filter(|l| l.state().usable() && l.dtl_contains(birth));
+        let holders = top.dtl_holders().into_iter();
+        let lacking = holders.filter(|l| l.state().usable() && l.dtl_contains(birth));
         lacking.map(|l| l.guid()).collect()
     }
 

@@ -5,7 +5,7 @@ use crate::freeing;
 use crate::indirect::Removed;
 use crate::jobs::{Job, Jobs};
 use crate::multihost::Heart;
-use crate::scan::{BlockQueue, ErrorScrubJob, ScanJob, Scans};
+use crate::scan::{BlockQueue, ErrorScrubJob, RebuildJob, Rebuilds, ScanJob, Scans};
 use crate::shared::Shares;
 use crate::spares::AuxDevices;
 use crate::sync::SyncState;
@@ -123,7 +123,10 @@ impl Pool {
         let scans = Arc::new(Scans::new(e.scanned));
         let scan: Arc<dyn Job> = Arc::new(ScanJob(scans.clone()));
         let errors: Arc<dyn Job> = Arc::new(ErrorScrubJob(scans.clone()));
-        let standing = freeing::standing().into_iter().chain([scan, errors]);
+        let rebuilds = Arc::new(Rebuilds::default());
+        let rebuild: Arc<dyn Job> = Arc::new(RebuildJob(rebuilds.clone()));
+        let scans_of = [scan, errors, rebuild];
+        let standing = freeing::standing().into_iter().chain(scans_of);
         let pool = Arc::new_cyclic(|me| Pool {
             env: e.env,
             tree: e.tree,
@@ -169,6 +172,8 @@ impl Pool {
             config_dirty: AtomicBool::new(true),
             jobs: Jobs::new(standing.collect()),
             scans,
+            rebuilds,
+            notices: Default::default(),
             owed: AtomicU32::new(0),
             sets: Mutex::default(),
             errlog: ErrLog::default(),

@@ -33,6 +33,7 @@ mod jobs;
 mod logstore;
 mod multihost;
 mod newest;
+mod notices;
 mod open;
 mod props;
 mod receive;
@@ -61,8 +62,9 @@ pub use errlog::ErrLog;
 pub use indirect::{Expansion, RemovingPhys};
 pub use jobs::{Budget, Job, JobState, JobStatus, Progress, Step};
 pub use multihost::{Activity, ActivityCheck, Multihost, Rank};
+pub use notices::{Notice, Observer, Scanning, Turned};
 pub use open::{OpenOptions, Rewind};
-pub use reshape::Offline;
+pub use reshape::{AttachRefusal, Offline};
 pub use scan::{ErrorScrubState, Rebuild, ScanProgress, ScanRefusal, ScanState};
 pub use served::Serving;
 pub use shared::Shares;
@@ -154,6 +156,8 @@ pub struct Pool {
     config_dirty: AtomicBool,
     pub(crate) jobs: jobs::Jobs,
     pub(crate) scans: Arc<scan::Scans>,
+    pub(crate) rebuilds: Arc<scan::Rebuilds>,
+    pub(crate) notices: notices::Notices,
     /// Txgs that an idle pool may still write to have back what was freed.
     pub(crate) owed: AtomicU32,
     sets: Mutex<BTreeMap<u64, Arc<OpenSet>>>,

@@ -150,7 +150,7 @@ fn load_dtls(
     readonly: bool,
 ) -> Result<HashMap<u64, RangeSet>> {
     let mut dtls = HashMap::new();
-    for leaf in tree.leaves() {
+    for leaf in tree.dtl_holders() {
         if let Some(o) = leaf.get_u64(keys::DTL).filter(|o| *o != 0) {
             let ranges = maps.read_dtl(o)?;
             dtls.insert(leaf.guid(), ranges.clone());

@@ -9,7 +9,8 @@
 //!    devices of the old tree already, and a thread that took the old tree may still send some of N + 2.
 //! 3. The labels of a device that left are cleared only when the uberblock of a tree without it is on disk
 //!    ([`Pool::retire_left`]). Until then a crash brings the old tree back, which needs them.
-//! 4. An old device leaves a replacing or spare group by itself when the DTL of its successor is empty on disk
+//! 4. Devices that a rebuild fills and those that a resilver fills do not arrive at the same time.
+//! 5. An old device leaves a replacing or spare group by itself when the DTL of its successor is empty on disk
 //!    ([`Pool::finish_replacements`]).
 
 use crate::Pool;
@@ -36,6 +37,34 @@ pub struct Offline {
     pub temporary: bool,
     /// As a fault, which only `zpool clear` takes back.
     pub fault: bool,
+}
+
+/// Why a device is not attached, apart from what is wrong with the device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AttachRefusal {
+    /// A resilver is under way or due.
+    Resilvering,
+    /// A sequential rebuild is under way.
+    Rebuilding,
+    /// The pool does not have the feature `device_rebuild`.
+    NoFeature,
+    /// What the devices of the vdev have depends on the blocks.
+    NotSequential,
+}
+
+impl std::fmt::Display for AttachRefusal {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            AttachRefusal::Resilvering => "currently resilvering",
+            AttachRefusal::Rebuilding => "currently sequentially resilvering",
+            AttachRefusal::NoFeature => {
+                "device_rebuild feature must be enabled in order to use sequential reconstruction"
+            }
+            AttachRefusal::NotSequential => {
+                "only mirror and dRAID vdevs support sequential reconstruction"
+            }
+        })
+    }
 }
 
 impl Pool {
@@ -135,14 +164,70 @@ impl Pool {
         how: Attach,
         ashift: Option<u32>,
     ) -> Result<u64> {
-        self.writable()?;
+        self.attach_as(guid, dev, how, ashift, false)
+    }
+
+    /// The same, and it is filled in order of place, by a sequential rebuild.
+    ///
+    /// # Errors
+    /// Further those of [`Pool::attach_refusal`].
+    pub fn attach_sequentially(
+        &self,
+        guid: u64,
+        dev: &DevSpec,
+        how: Attach,
+        ashift: Option<u32>,
+    ) -> Result<u64> {
+        self.attach_as(guid, dev, how, ashift, true)
+    }
+
+    /// What stands against a device beside leaf `guid` that is filled sequentially, or by a resilver.
+    pub fn attach_refusal(&self, guid: u64, sequential: bool) -> Result<Option<AttachRefusal>> {
+        if !sequential {
+            return Ok(self.is_rebuilding().then_some(AttachRefusal::Rebuilding));
+        }
+        let enabled = self
+            .features
+            .is_enabled(disk::feature::guid::DEVICE_REBUILD);
+        let top = self.tree.top_of(guid)?;
+        Ok(if !enabled || !self.has_vdev_zaps() {
+            Some(AttachRefusal::NoFeature)
+        } else if self.is_healing() {
+            Some(AttachRefusal::Resilvering)
+        } else if !top.can_be_rebuilt() {
+            Some(AttachRefusal::NotSequential)
+        } else {
+            None
+        })
+    }
+
+    fn may_attach(&self, guid: u64, sequential: bool) -> Result<()> {
         self.without_checkpoint()?;
+        match self.attach_refusal(guid, sequential)? {
+            None => Ok(()),
+            Some(why @ (AttachRefusal::Resilvering | AttachRefusal::Rebuilding)) => {
+                bail!(Busy, "{why}")
+            }
+            Some(why) => bail!(Unsupported, "{why}"),
+        }
+    }
+
+    fn attach_as(
+        &self,
+        guid: u64,
+        dev: &DevSpec,
+        how: Attach,
+        ashift: Option<u32>,
+        sequential: bool,
+    ) -> Result<u64> {
+        self.writable()?;
+        self.may_attach(guid, sequential)?;
         let base = self.label_base(0, Txg::NONE);
         let fresh = self
             .tree
             .prepare(guid, dev, how, ashift, &base, self.dmu.open_txg())?;
         let new = fresh.clone();
-        let done = self.task(move |pool, tx| pool.attach_in(tx, guid, &new, how));
+        let done = self.task(move |pool, tx| pool.attach_in(tx, guid, &new, how, sequential));
         if let Err(e) = done {
             // In a pool that has stopped it may be in the tree on disk: a later txg may have failed.
             if self.stopped().is_none() {
@@ -154,8 +239,74 @@ impl Pool {
         Ok(fresh.guid())
     }
 
-    fn attach_in(&self, tx: &Tx, guid: u64, fresh: &Arc<Vdev>, how: Attach) -> Result<()> {
-        self.without_checkpoint()?;
+    /// Lets distributed spare `spare`, a guid of the list of spares, stand in for leaf `guid` of its dRAID.
+    ///
+    /// # Errors
+    /// It is in use, or of another dRAID; those of [`Pool::attach`]. Nothing was changed then.
+    pub fn attach_dspare(&self, guid: u64, spare: u64, sequential: bool) -> Result<()> {
+        self.writable()?;
+        self.may_attach(guid, sequential)?;
+        let aux = self.aux_devices();
+        let dev = aux
+            .spares
+            .iter()
+            .find(|c| c.get_u64(keys::GUID) == Some(spare));
+        let number = dev.and_then(|c| c.get_u64(keys::SPARE_ID));
+        let top = self.tree.top_of(guid)?;
+        let own = dev.and_then(|c| c.get_u64(keys::pool::TOP_GUID)) == Some(top.guid());
+        let Some(number) = number.filter(|_| own) else {
+            bail!(
+                Unsupported,
+                "dRAID spares can only replace child devices in their parent's dRAID vdev"
+            );
+        };
+        self.task(move |pool, tx| {
+            pool.may_attach(guid, sequential)?;
+            let (_, old) = pool.tree.leaf_of(guid)?;
+            let lacks_before = tx.txg().after(IN_FLIGHT);
+            let tree = &pool.tree;
+            let fresh = tree.attach_dspare(guid, number, spare, tx.txg(), lacks_before)?;
+            pool.has_arrived(tx, &fresh, sequential, lacks_before)?;
+            let path = |v: &Vdev| v.path().unwrap_or_default();
+            let (new, old) = (path(&fresh), path(&old));
+            let text = format!("spare in vdev={new} for vdev={old}");
+            pool.or_stop(pool.log_internal(tx, "vdev attach", &text))
+        })?;
+        self.request_resilver();
+        Ok(())
+    }
+
+    /// A device was put into the tree: it gets what leaves have, and is filled.
+    fn has_arrived(
+        &self,
+        tx: &Tx,
+        fresh: &Arc<Vdev>,
+        sequential: bool,
+        lacks_before: Txg,
+    ) -> Result<()> {
+        self.dirty_config();
+        self.or_stop(self.leaf_arrives(tx, fresh))?;
+        if !sequential {
+            return Ok(());
+        }
+        fresh.unset(keys::RESILVER_TXG);
+        fresh.set_u64(keys::REBUILD_TXG, tx.txg().number());
+        let top = self.tree.top_of(fresh.guid())?;
+        let begun = self
+            .make_way_for_rebuild(tx)
+            .and_then(|()| self.begin_rebuild(tx, top.id(), lacks_before));
+        self.or_stop(begun)
+    }
+
+    fn attach_in(
+        &self,
+        tx: &Tx,
+        guid: u64,
+        fresh: &Arc<Vdev>,
+        how: Attach,
+        sequential: bool,
+    ) -> Result<()> {
+        self.may_attach(guid, sequential)?;
         let (_, old) = self.tree.leaf_of(guid)?;
         let path = |v: &Vdev| v.path().unwrap_or_default();
         let (new_path, old_path) = (path(fresh), path(&old));
@@ -165,8 +316,7 @@ impl Pool {
                 false => tx.txg().after(IN_FLIGHT),
             };
         self.tree.attach(guid, fresh, how, tx.txg(), lacks_before)?;
-        self.dirty_config();
-        self.or_stop(self.leaf_arrives(tx, fresh))?;
+        self.has_arrived(tx, fresh, sequential, lacks_before)?;
         let text = match how {
             Attach::Mirror => format!("attach vdev={new_path} to vdev={old_path}"),
             Attach::Replace => format!("replace vdev={new_path} for vdev={old_path}"),
@@ -191,7 +341,7 @@ impl Pool {
         // The survivor of a group may get another guid.
         let known: Vec<(Arc<Vdev>, base::RangeSet)> = {
             let mut known = self.dtls.acquire();
-            let leaves = self.tree.leaves().into_iter();
+            let leaves = self.tree.dtl_holders().into_iter();
             leaves
                 .filter_map(|l| known.remove(&l.guid()).map(|dtl| (l, dtl)))
                 .collect()
@@ -225,7 +375,8 @@ impl Pool {
             v.kind() == VdevKind::Spare && v.children().first().is_some_and(|c| c.guid() == guid)
         })?;
         let spare = group.children().last()?;
-        (group.children().len() == 2).then(|| spare.guid())
+        let own = spare.kind() != VdevKind::Dspare;
+        (own && group.children().len() == 2).then(|| spare.guid())
     }
 
     /// What the MOS has of each leaf.

@@ -482,7 +482,7 @@ impl Pool {
     /// Whether a leaf missed something that is not on disk yet.
     fn dtls_changed(&self) -> bool {
         let known = self.dtls.acquire();
-        self.tree.leaves().iter().any(|leaf| {
+        self.tree.dtl_holders().iter().any(|leaf| {
             let now = leaf.dtl();
             match known.get(&leaf.guid()) {
                 Some(before) => *before != now,
@@ -501,7 +501,7 @@ impl Pool {
             .flat_map(|t| t.leaves())
             .map(|leaf| leaf.guid())
             .collect();
-        for leaf in self.tree.leaves() {
+        for leaf in self.tree.dtl_holders() {
             if !leaf.state().usable() && !waited_for.contains(&leaf.guid()) {
                 // It is going to miss what is still to be written, too.
                 leaf.dtl_add(tx.txg());

@@ -74,6 +74,8 @@ const LINEAGE: [(&str, u64); 8] = [
 const SPANS: [(&str, u64); 3] = [("diff", 4), ("destroyrange", 1), ("renameall", 1)];
 /// Kinds that half of the worlds have, for the same reason.
 const REPLICAS: [(&str, u64); 2] = [("receive", 6), ("heal", 1)];
+/// Kinds that every third world without projects has, for the same reason.
+const VERSIONS: [(&str, u64); 3] = [("snapshotall", 2), ("createold", 1), ("raise", 1)];
 /// Kinds that only every third seed has, for the same reason.
 const RIGHTS: [(&str, u64); 3] = [("allow", 2), ("unallow", 1), ("snapshotas", 2)];
 
@@ -195,6 +197,10 @@ impl Generator {
                 weights.extend(SPANS.iter().map(|k| taste(&descent, k)));
             }
         }
+        let ages = SeededRng::new(seed ^ 0x01d5);
+        if layout.version == 5000 && !layout.projects && ages.below(3) == 0 {
+            weights.extend(VERSIONS.iter().map(|k| taste(&ages, k)));
+        }
         let copies = SeededRng::new(seed ^ 0x5ec7);
         if layout.version == 5000 && copies.below(2) == 0 {
             weights.extend(REPLICAS.iter().map(|k| taste(&copies, k)));
@@ -312,8 +318,10 @@ impl Generator {
         let change = match below(16) {
             0..=1 => Change::Offline,
             2 => Change::Detach,
-            3..=4 => Change::Attach,
-            5..=6 => Change::Replace(self.any_device()),
+            3 => Change::Attach,
+            4 => Change::AttachInOrder,
+            5 => Change::Replace(self.any_device()),
+            6 => Change::ReplaceInOrder(self.any_device()),
             7..=8 => Change::Online,
             9 if disk >= self.bench.0 => {
                 let fault = match below(4) {
@@ -634,6 +642,15 @@ impl Generator {
                 (fs.to_string(), mark.to_string())
             }
             "renamefs" => (head, name("f")),
+            "raise" => (head, "5".into()),
+            "createold" => (name("f"), (1 + self.rng.below(4)).to_string()),
+            "snapshotall" => {
+                if snaps.len() > 3 {
+                    return None;
+                }
+                self.snaps.set(self.snaps.get() + 1);
+                (String::new(), format!("s{}", self.snaps.get()))
+            }
             "renameall" => (String::new(), self.pick(snaps)?.1.clone()),
             _ => self.pick(snaps)?.clone(),
         };

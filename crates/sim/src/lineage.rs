@@ -53,6 +53,19 @@ pub enum Lineage {
         fs: String,
         snap: String,
     },
+    /// Of all file systems, in one txg.
+    SnapshotAll {
+        name: String,
+    },
+    /// A file system of an old version.
+    CreateOld {
+        fs: String,
+        version: u64,
+    },
+    Raise {
+        fs: String,
+        version: u64,
+    },
 }
 
 /// The root file system, as written in a line.
@@ -67,7 +80,7 @@ pub fn fs_word(fs: &str) -> &str {
 }
 
 /// The first words of these lines.
-pub const VERBS: [&str; 10] = [
+pub const VERBS: [&str; 13] = [
     "promote",
     "bookmark",
     "destroymark",
@@ -78,6 +91,9 @@ pub const VERBS: [&str; 10] = [
     "rollbackto",
     "renameall",
     "destroyrange",
+    "snapshotall",
+    "createold",
+    "raise",
 ];
 
 impl Lineage {
@@ -122,6 +138,14 @@ impl Lineage {
             },
             "renamefs" => Lineage::RenameFs { fs, to: word()? },
             "rollbackto" => Lineage::RollbackTo { fs, snap: word()? },
+            "snapshotall" => Lineage::SnapshotAll { name: word()? },
+            "createold" | "raise" => {
+                let version = word()?.parse().map_err(|_| format!("no version: {verb}"))?;
+                match verb {
+                    "raise" => Lineage::Raise { fs, version },
+                    _ => Lineage::CreateOld { fs, version },
+                }
+            }
             _ => return Ok(None),
         }))
     }
@@ -142,6 +166,9 @@ impl fmt::Display for Lineage {
             DestroyRange { fs, from, to } => write!(f, "destroyrange {} {from} {to}", w(fs)),
             RenameFs { fs, to } => write!(f, "renamefs {} {to}", w(fs)),
             RollbackTo { fs, snap } => write!(f, "rollbackto {} {snap}", w(fs)),
+            SnapshotAll { name } => write!(f, "snapshotall {ROOT} {name}"),
+            CreateOld { fs, version } => write!(f, "createold {} {version}", w(fs)),
+            Raise { fs, version } => write!(f, "raise {} {version}", w(fs)),
         }
     }
 }

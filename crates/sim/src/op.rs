@@ -261,6 +261,9 @@ pub enum Change {
     Attach,
     /// In the place of that disk.
     Replace(usize),
+    /// The same two, filled by a sequential rebuild.
+    AttachInOrder,
+    ReplaceInOrder(usize),
 }
 
 /// A scan.
@@ -298,6 +301,8 @@ impl fmt::Display for Change {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Change::Replace(of) => return write!(f, "replace {of}"),
+            Change::ReplaceInOrder(of) => return write!(f, "replace-s {of}"),
+            Change::AttachInOrder => "attach-s",
             Change::Offline => "offline",
             Change::Online => "online",
             Change::Detach => "detach",
@@ -471,6 +476,8 @@ impl Words<'_> {
             "detach" => Ok(Change::Detach),
             "attach" => Ok(Change::Attach),
             "replace" => Ok(Change::Replace(self.num()?)),
+            "attach-s" => Ok(Change::AttachInOrder),
+            "replace-s" => Ok(Change::ReplaceInOrder(self.num()?)),
             other => Err(format!("no change of a device: {other}")),
         }
     }

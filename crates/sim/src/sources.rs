@@ -11,7 +11,7 @@ const LONGEST: usize = 20_000;
 /// Txgs in which devices that were replaced leave.
 const LEAVE: usize = 8;
 
-/// Writes txgs until no scrub or resilver is under way or due; false: the pool has stopped or waits for a device.
+/// Writes txgs until no scrub, resilver or rebuild is under way or due; false: the pool has stopped or waits for a device.
 ///
 /// # Errors
 /// A scan does not end.

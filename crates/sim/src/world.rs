@@ -14,6 +14,7 @@ use crate::desk::Desk;
 use crate::differs;
 use crate::foreign::Foreign;
 use crate::found::{self, find, split, What};
+use crate::lineage::Lineage;
 use crate::op::{Fill, Op};
 use crate::oracle::{Frozen, FsModel, Oracle};
 use crate::owners;
@@ -491,7 +492,13 @@ impl World {
         }
         let name = fs.to_string();
         match (from.as_ref().map(|f| f.2.clone()), also) {
-            (None, _) => desk(&self.opened)?.create_fs(fs)?,
+            (None, _) => match op {
+                Op::Lineage(Lineage::CreateOld { version, .. }) => {
+                    let commands = desk(&self.opened)?.commands();
+                    commands.create(&full(fs), &[("version", *version)])?
+                }
+                _ => desk(&self.opened)?.create_fs(fs)?,
+            },
             (Some(origin), false) => {
                 let commands = desk(&self.opened)?.commands();
                 commands.clone_unmounted(&origin, &full(fs))?

@@ -588,6 +588,17 @@ fn an_attached_device_that_lacks_a_txg_more_than_it_knows() {
     found(Mutation::AttachedTxgTooFew, &|_| timed(l, lines, 0..1));
 }
 
+/// The scrub behind a rebuild must find nothing to repair.
+#[test]
+fn a_rebuild_that_ends_when_a_part_was_copied() {
+    let l = Layout {
+        bench: 1,
+        ..small_blocks(2)
+    };
+    let lines = "create . a 644\nwrite . a 0 690000 2\nsync\ndevice 2 attach-s\nscan finish";
+    found(Mutation::RebuildEndsEarly, &|_| timed(l, lines, 0..1));
+}
+
 #[test]
 fn a_resilver_that_stores_its_place_while_blocks_wait() {
     let lines = format!("{MISSED}{{}}cut 0 Kept 3\nscan finish");
@@ -626,4 +637,22 @@ fn a_scrub_that_looks_at_what_was_freed() {
     found(Mutation::ScanKeepsFreed, &|_| {
         timed(small_blocks(2), lines, 0..8)
     });
+}
+
+#[test]
+fn a_rollback_that_takes_snapshots_below_is_found() {
+    let lines = ["createfs a", "snapshotall . s2", "rollbackto . s1"];
+    found(Mutation::RollbackTakesBelow, &|_| descent(&lines));
+}
+
+#[test]
+fn a_version_without_its_tables_is_found() {
+    let lines = [
+        "createold a 3",
+        "create a f 644",
+        "write a f 0 5000 2",
+        "raise a 5",
+        "create a g 644",
+    ];
+    found(Mutation::UpgradeWithoutTables, &|_| descent(&lines));
 }

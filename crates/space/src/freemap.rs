@@ -46,6 +46,13 @@ impl FreeMap {
         self.by_start.iter().map(|(&s, &e)| (s, e))
     }
 
+    /// The ranges that end behind `at`.
+    pub fn iter_from(&self, at: u64) -> impl Iterator<Item = (u64, u64)> + '_ {
+        let first = self.at_or_before(at).filter(|&(_, e)| e > at);
+        let start = first.map_or(at, |(s, _)| s);
+        self.by_start.range(start..).map(|(&s, &e)| (s, e))
+    }
+
     pub fn hist(&self) -> &[u64; 64] {
         &self.hist
     }

@@ -607,6 +607,9 @@ impl Space {
             for (s, e) in frees.iter() {
                 p.freed.insert(s, e);
             }
+            for (s, e) in allocs.iter() {
+                p.placed.insert(s, e);
+            }
             out.push(MsChange {
                 vdev,
                 ms,
@@ -700,6 +703,15 @@ impl Space {
         self.ensure_loaded(vdev, ms)?;
         let mut inner = self.lock();
         inner.ms(vdev, ms)?.recorded_free()
+    }
+
+    /// The ranges of a metaslab within `[from, to)` that were allocated in txgs that are on disk, and not freed since in one that is
+    /// on disk or is being written. None of them can be given to another block before two further txgs have synced.
+    ///
+    /// # Errors
+    /// `Kind::Invalid`: the metaslab is not loaded ([`Space::ensure_loaded`]).
+    pub fn settled(&self, vdev: u64, ms: u64, from: u64, to: u64) -> Result<Vec<(u64, u64)>> {
+        self.lock().ms(vdev, ms)?.settled(from, to)
     }
 
     /// Histogram for the space map's bonus: bucket i counts free segments of `[2^(i+a), 2^(i+a+1))`

@@ -27,6 +27,8 @@ pub(crate) struct Pend {
     pub frees: RangeSet,
     /// Frees already taken; they become deferred when the txg has synced.
     pub freed: RangeSet,
+    /// Allocs already taken.
+    pub placed: RangeSet,
 }
 
 pub(crate) struct Ms {
@@ -240,6 +242,28 @@ impl Ms {
         // A range allocated and freed with neither taken is free as far as the map goes (its alloc
         // was inserted above); one whose alloc was taken is not.
         Ok(out)
+    }
+
+    /// See [`crate::Space::settled`].
+    pub fn settled(&self, from: u64, to: u64) -> Result<Vec<(u64, u64)>> {
+        let State::Loaded(t) = &self.state else {
+            bail!(Invalid, "metaslab at {:#x} is not loaded", self.start);
+        };
+        let (from, to) = (from.max(self.start), to.min(self.end));
+        let mut out = RangeSet::new();
+        for (s, e) in t.iter_from(from).take_while(|(s, _)| *s < to) {
+            out.insert(s, e);
+        }
+        let pending = self.pend.values();
+        let pending = pending.flat_map(|p| [&p.allocs, &p.placed, &p.freed]);
+        for set in pending.chain(self.deferred.iter().map(|(_, r)| r)) {
+            let mut at = from;
+            while let Some((s, e)) = set.next_from(at).filter(|(s, _)| *s < to) {
+                out.insert(s, e);
+                at = e;
+            }
+        }
+        Ok(out.gaps(from, to))
     }
 
     /// Histogram of what is free or will be.

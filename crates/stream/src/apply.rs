@@ -13,8 +13,8 @@ use base::{bail, Block, Error, Kind, Result, Txg, OLD_MAX_BLOCK};
 use codec::compress;
 use disk::dnode::DNODES_PER_BLOCK;
 use disk::stream::{self, feature, record_flag, Record};
-use disk::{Checksum, Compression, ObjType};
-use dmu::{Dnode, Need, NewObject, Objset, RawObject, StoredBlock};
+use disk::{Checksum, Compression, ObjType, SwapClass};
+use dmu::{Dnode, DnodeSeal, Need, NewObject, Objset, RawObject, StoredBlock};
 use dsl::Dataset;
 use std::sync::Arc;
 use zio::{RawSeal, StoredForm};
@@ -69,6 +69,8 @@ pub struct Applier {
     pending_at: (u64, u64, u64),
     /// The last OBJECT_RANGE of a raw stream: first object and end.
     range: (u64, u64),
+    /// It is in the order of a big-endian machine.
+    range_swapped: bool,
     /// Blocks to be written again in the usual way: where no place was found for their stored form.
     expanded: u64,
     /// Asked between the transactions of a long record.
@@ -90,6 +92,7 @@ impl Applier {
             pending_bytes: 0,
             pending_at: (0, 0, 0),
             range: (0, 0),
+            range_swapped: false,
             expanded: 0,
             go_on: Box::new(|| Ok(())),
         }
@@ -223,6 +226,15 @@ impl Applier {
         }
         if self.rules.raw && !(self.range.0..self.range.1).contains(&r.object) {
             return Err(bad("it is outside of the OBJECT_RANGE before".into()));
+        }
+        // Sealed bytes, which stay as they are: no order is undone in them when the block is read.
+        if self.range_swapped && r.bonus_len > 0 && bonus_type.swap_class() != SwapClass::U8 {
+            bail!(
+                Unsupported,
+                "object {}: a raw bonus of type {} of a big-endian machine",
+                r.object,
+                bonus_type.0
+            );
         }
         let raw = self.rules.raw.then(|| RawObject {
             nlevels: r.levels,
@@ -382,23 +394,22 @@ impl Applier {
                 r.first
             );
         }
-        if self.big_endian(r.flags) {
-            bail!(
-                Unsupported,
-                "raw streams of big-endian machines cannot be received in this version"
-            );
-        }
         self.range = (r.first, r.first + r.slots);
+        self.range_swapped = self.big_endian(r.flags);
         self.last = None;
+        let tx = self.os.tx(Need::bytes(OVERHEAD))?;
         self.os.set_raw_seal(
+            &tx,
             r.first / DNODES_PER_BLOCK,
-            RawSeal {
-                salt: r.salt,
-                iv: r.iv,
-                mac: r.mac,
+            DnodeSeal {
+                seal: RawSeal {
+                    salt: r.salt,
+                    iv: r.iv,
+                    mac: r.mac,
+                },
+                big_endian: self.range_swapped,
             },
-        );
-        Ok(())
+        )
     }
 
     fn big_endian(&self, flags: u8) -> bool {

@@ -17,7 +17,7 @@ struct Content {
     /// Without the guid of the snapshot.
     record: Object,
     bonus: Vec<u8>,
-    /// Blocks that are not all zero, by offset.
+    /// Blocks that are not all zero, by offset, up to the last byte that is not.
     blocks: BTreeMap<u64, Vec<u8>>,
     spill: Option<Vec<u8>>,
 }
@@ -101,9 +101,17 @@ impl Image {
                 }
                 Record::Write(r) if r.compression == 0 => {
                     let content = self.at(r.object)?;
-                    match item.payload.iter().any(|b| *b != 0) {
-                        true => content.blocks.insert(r.offset, item.payload),
-                        false => content.blocks.remove(&r.offset),
+                    // The last piece of a block in pieces may be shorter than that of another one.
+                    let len = item
+                        .payload
+                        .iter()
+                        .rposition(|b| *b != 0)
+                        .map_or(0, |at| at + 1);
+                    let mut bytes = item.payload;
+                    bytes.truncate(len);
+                    match len {
+                        0 => content.blocks.remove(&r.offset),
+                        _ => content.blocks.insert(r.offset, bytes),
                     };
                 }
                 Record::Spill(r) if r.compressed_size == 0 => {

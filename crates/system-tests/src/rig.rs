@@ -231,8 +231,15 @@ impl Rig {
 
     /// A loop device on an image there is; `None` after saying why.
     pub fn loop_on(&mut self, image: &str) -> Option<String> {
+        self.loop_with(&[], image)
+    }
+
+    /// The same with further options of `losetup`.
+    pub fn loop_with(&mut self, options: &[&str], image: &str) -> Option<String> {
         let out = Command::new("losetup")
-            .args(["--find", "--show", image])
+            .args(["--find", "--show"])
+            .args(options)
+            .arg(image)
             .output();
         let device = match out {
             Ok(o) if o.status.success() => String::from_utf8_lossy(&o.stdout).trim().to_string(),

@@ -722,3 +722,128 @@ fn raw_increments_follow_files_that_shrink_and_grow() {
     rig.zpool(&["export", "tank"]);
     rig.zdb_check("tank");
 }
+
+/// The records of a stream, and of what it consists.
+fn records(stream: &[u8]) -> Vec<stream::Item> {
+    let mut reader = stream::Reader::new(stream);
+    std::iter::from_fn(|| reader.next().unwrap()).collect()
+}
+
+/// A raw stream as a big-endian machine would have sent it: its blocks are in that machine's order. They are stored so, with checksums
+/// that hold, and are sent again as they came.
+#[test]
+fn raw_blocks_of_a_big_endian_machine_stay_as_they_are() {
+    use disk::stream::{record_flag::RAW_BYTESWAP, Record};
+    let Some(mut rig) = Rig::new("receive-raw-order") else {
+        return;
+    };
+    let disk = rig.image("disk", 512 << 20);
+    rig.start();
+    let at = rig.mnt().join("tank");
+    rig.zpool(&["create", "-m", at.to_str().unwrap(), "tank", &disk]);
+    let key = rig.path().join("home/key");
+    fs::write(&key, [3; 32]).unwrap();
+    let location = format!("keylocation=file://{}", key.display());
+    let sealed = [
+        "-o",
+        "encryption=on",
+        "-o",
+        "keyformat=raw",
+        "-o",
+        &location,
+    ];
+    rig.zfs(&[&["create"], &sealed[..], &["tank/a"]].concat());
+    let mut dice = system_tests::Dice::new(2);
+    let send = |args: &[&str]| {
+        let out = rig
+            .command("zfs", &[&["send", "-w"], args].concat())
+            .output()
+            .unwrap();
+        assert!(out.status.success(), "{args:?}");
+        out.stdout
+    };
+    let mut streams = Vec::new();
+    for n in 1..=3 {
+        for i in 0..70 {
+            let len = dice.below(200_000) as usize;
+            fs::write(at.join(format!("a/f{}", i * n)), dice.bytes(len)).unwrap();
+        }
+        rig.zfs(&["snapshot", &format!("tank/a@{n}")]);
+        let (to, from) = (format!("tank/a@{n}"), format!("@{}", n - 1));
+        let whole = match n {
+            1 => send(&[&to]),
+            _ => send(&["-i", &from, &to]),
+        };
+        let mut writer = stream::Writer::new(Vec::new());
+        for item in records(&whole) {
+            match item.record {
+                Record::Begin(b) => writer.write(&Record::Begin(b), &item.payload).unwrap(),
+                Record::End(e) => writer.end(e.to_guid).unwrap(),
+                Record::ObjectRange(mut r) => {
+                    r.flags ^= RAW_BYTESWAP;
+                    writer.write(&Record::ObjectRange(r), &[]).unwrap();
+                }
+                Record::Object(mut r) => {
+                    r.flags ^= RAW_BYTESWAP;
+                    writer.write(&Record::Object(r), &item.payload).unwrap();
+                }
+                // Of what is not sealed the content would have to be swapped.
+                Record::Write(mut r) if r.obj_type == 19 => {
+                    r.flags ^= RAW_BYTESWAP;
+                    writer.write(&Record::Write(r), &item.payload).unwrap();
+                }
+                r => writer.write(&r, &item.payload).unwrap(),
+            }
+        }
+        writer.flush().unwrap();
+        streams.push(writer.into_inner());
+    }
+    for (n, sent) in streams.iter().enumerate() {
+        let path = rig.path().join("home/stream");
+        fs::write(&path, sent).unwrap();
+        let out = receive(&rig, &["-u", "tank/b"], &path);
+        let err = String::from_utf8_lossy(&out.stderr);
+        assert!(out.status.success(), "{n}: {err}");
+    }
+    for (n, sent) in streams.iter().enumerate() {
+        let to = format!("tank/b@{}", n + 1);
+        let from = format!("@{n}");
+        let again = match n {
+            0 => send(&[&to]),
+            _ => send(&["-i", &from, &to]),
+        };
+        let (sent, again) = (records(sent), records(&again));
+        assert_eq!(sent.len(), again.len(), "{to}");
+        let mut ranges = 0;
+        for (a, b) in sent.iter().zip(&again) {
+            match (&a.record, &b.record) {
+                (Record::Begin(_), Record::Begin(_)) | (Record::End(_), Record::End(_)) => {}
+                // Their keys are checksums of this pool.
+                (Record::Write(x), Record::Write(y)) => {
+                    let of = |w: &disk::stream::Write| {
+                        (
+                            w.object,
+                            w.offset,
+                            w.salt,
+                            w.iv,
+                            w.mac,
+                            w.flags,
+                            w.compression,
+                        )
+                    };
+                    assert!(of(x) == of(y) && a.payload == b.payload, "{x:?} {y:?}");
+                }
+                (x, y) => {
+                    ranges += u64::from(matches!(x, Record::ObjectRange(_)));
+                    assert!(x == y && a.payload == b.payload, "{x:?} {y:?}");
+                }
+            }
+        }
+        assert!(ranges > 2, "{ranges}");
+    }
+    rig.zpool(&["scrub", "-w", "tank"]);
+    let status = rig.zpool(&["status", "tank"]);
+    assert!(status.contains("No known data errors"), "{status}");
+    rig.zpool(&["export", "tank"]);
+    rig.zdb_check("tank");
+}

@@ -7,8 +7,8 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus, Stdio};
 use std::time::Duration;
-use system_tests::tree::{assert_same, describe, Kinds};
-use system_tests::{tree, wait, Rig};
+use system_tests::tree::{assert_same, describe, Description, Kinds};
+use system_tests::{tree, until, wait, Rig};
 use testkit::or_skip;
 use testkit::packages::{self, Set};
 
@@ -99,6 +99,16 @@ fn run(mut tool: Command, cut: Option<&Path>) -> (ExitStatus, String) {
     (status, text)
 }
 
+/// What a snapshot has.
+fn look(rig: &Rig, snap: &str) -> Description {
+    let at = rig.path().join("look");
+    fs::create_dir_all(&at).unwrap();
+    rig.zfs(&["mount", snap, at.to_str().unwrap()]);
+    let seen = describe(&at).unwrap();
+    rig.zfs(&["unmount", at.to_str().unwrap()]);
+    seen
+}
+
 /// Every snapshot of the source is in the target, with its guid and its content.
 fn assert_replicated(rig: &Rig, target: &str, step: u64) {
     let list = |of: &str| {
@@ -111,32 +121,30 @@ fn assert_replicated(rig: &Rig, target: &str, step: u64) {
         assert!(to.contains(snap), "{snap} is not among {to:?}");
     }
     assert!(from.len() >= 10 * step as usize, "{from:?}");
-    let look = |snap: &str| {
-        let at = rig.path().join("look");
-        fs::create_dir_all(&at).unwrap();
-        rig.zfs(&["mount", snap, at.to_str().unwrap()]);
-        let seen = describe(&at).unwrap();
-        rig.zfs(&["unmount", at.to_str().unwrap()]);
-        seen
-    };
     for fs in [""].iter().chain(&BELOW) {
         let below = if fs.is_empty() { "" } else { "/" };
         for n in [1, step] {
             let snap = format!("{below}{fs}@s{n}");
-            let before = look(&format!("tank/src{snap}"));
+            let before = look(rig, &format!("tank/src{snap}"));
             assert!(!before.is_empty());
-            assert_same(&before, &look(&format!("{target}{snap}")), &snap);
+            assert_same(&before, &look(rig, &format!("{target}{snap}")), &snap);
         }
     }
 }
 
-/// Copies, is killed, goes on, copies what is new.
-fn replicates(rig: &Rig, target: &str, tool: &dyn Fn() -> Command) {
+/// A folder with the `zfs` that kills its tool.
+fn cut_here(rig: &Rig, text: &str) -> PathBuf {
     let cut = rig.path().join("cut");
     fs::create_dir_all(&cut).unwrap();
     let script = cut.join("zfs");
-    fs::write(&script, CUT).unwrap();
+    fs::write(&script, text).unwrap();
     fs::set_permissions(&script, PermissionsExt::from_mode(0o755)).unwrap();
+    cut
+}
+
+/// Copies, is killed, goes on, copies what is new.
+fn replicates(rig: &Rig, target: &str, tool: &dyn Fn() -> Command) {
+    let cut = cut_here(rig, CUT);
     let (status, text) = run(tool(), Some(&cut));
     assert_eq!(status.code(), None, "it was not killed: {text}");
     let (status, text) = run(tool(), None);
@@ -161,6 +169,53 @@ fn syncoid_goes_on_after_it_was_killed() {
         c.env("PERL5LIB", sanoid.root().join("usr/share/perl5"));
         c
     });
+}
+
+/// With snapshots of its own, and a stream that is gone on with: the token of what came is used.
+#[test]
+fn syncoid_resumes_a_stream_and_makes_snapshots_of_its_own() {
+    let Some(rig) = rig("syncoid-resume") else {
+        return;
+    };
+    let Some(sanoid) = or_skip(packages::get(Set::Sanoid)) else {
+        return;
+    };
+    let syncoid = sanoid.find("syncoid").unwrap();
+    let tool = || {
+        let args = ["-r", "tank/src", "back/copy"];
+        let mut c = rig.command(syncoid.to_str().unwrap(), &args);
+        c.env("PERL5LIB", sanoid.root().join("usr/share/perl5"));
+        c
+    };
+    let cut = cut_here(&rig, CUT);
+    let (status, text) = run(tool(), Some(&cut));
+    assert_eq!(status.code(), None, "it was not killed: {text}");
+    let tokens = || {
+        let get = [
+            "get",
+            "-Hr",
+            "-o",
+            "name,value",
+            "receive_resume_token",
+            "back",
+        ];
+        let all = rig.zfs(&get);
+        all.lines().filter(|l| !l.ends_with("\t-")).count()
+    };
+    until("what came is kept", || tokens() == 1);
+    let (status, text) = run(tool(), None);
+    assert!(status.success(), "{text}");
+    assert!(text.contains("Resuming interrupted"), "{text}");
+    assert_eq!(tokens(), 0);
+    let (status, text) = run(tool(), None);
+    assert!(status.success(), "{text}");
+    assert_replicated(&rig, "back/copy", 3);
+    let own = rig.zfs(&["list", "-Hr", "-t", "snapshot", "-o", "name", "back/copy"]);
+    assert_eq!(own.matches("@syncoid_").count(), 10, "{own}");
+    change(&rig, 4);
+    let (status, text) = run(tool(), None);
+    assert!(status.success(), "{text}");
+    assert_replicated(&rig, "back/copy", 4);
 }
 
 /// A program of Python, and the folder of its modules.
@@ -203,4 +258,70 @@ fn bzfs_goes_on_after_it_was_killed() {
     };
     let args = ["tank/src", "back/copy", "--recursive"];
     replicates(&rig, "back/copy", &|| python(&rig, &folder, "bzfs", &args));
+}
+
+/// znapzend is in no package here: `ZFS_FUSE_TEST_ZNAPZEND` names the folder of its sources, unchanged.
+#[test]
+fn znapzend_goes_on_after_it_was_killed() {
+    let Some(sources) = std::env::var_os("ZFS_FUSE_TEST_ZNAPZEND").map(PathBuf::from) else {
+        eprintln!("skipped: ZFS_FUSE_TEST_ZNAPZEND does not name the folder of its sources");
+        return;
+    };
+    let Some(rig) = rig("znapzend") else { return };
+    let Some(mojo) = or_skip(packages::get(Set::Mojolicious)) else {
+        return;
+    };
+    let tool = |program: &str, args: &[&str]| {
+        let path = sources.join("bin").join(program);
+        let mut all = vec![path.to_str().unwrap()];
+        all.extend(args);
+        let mut c = rig.command("perl", &all);
+        c.env("PERL5LIB", mojo.root().join("usr/share/perl5"));
+        c
+    };
+    let plan = "1hour=>1second";
+    let set = [
+        "create",
+        "--donotask",
+        "--recursive",
+        "SRC",
+        plan,
+        "tank/src",
+        "DST:a",
+        plan,
+        "back/copy",
+    ];
+    rig.zfs(&["create", "back/copy"]);
+    let (status, text) = run(tool("znapzendzetup", &set), None);
+    assert!(status.success(), "{text}");
+    let once = [
+        "--logto=syslog::user",
+        "--autoCreation",
+        "--runonce=tank/src",
+    ];
+    let cut = cut_here(&rig, CUT);
+    let (status, text) = run(tool("znapzend", &once), Some(&cut));
+    assert_eq!(status.code(), None, "it was not killed: {text}");
+    for step in [3, 4] {
+        let (status, text) = run(tool("znapzend", &once), None);
+        assert!(status.success(), "{text}");
+        // The newest of its own snapshots is in both, with what the newest of ours has.
+        for fs in [""].iter().chain(&BELOW) {
+            let below = if fs.is_empty() { "" } else { "/" };
+            let copy = format!("back/copy{below}{fs}");
+            let list = [
+                "list", "-H", "-d1", "-t", "snapshot", "-o", "name", "-s", "creation", &copy,
+            ];
+            let all = rig.zfs(&list);
+            let newest = all.lines().last().unwrap_or_default();
+            let name = newest.split('@').nth(1).unwrap_or_default();
+            let own = format!("tank/src{below}{fs}@{name}");
+            assert_eq!(rig.get("guid", newest), rig.get("guid", &own), "{all}");
+            let ours = look(&rig, &format!("tank/src{below}{fs}@s{step}"));
+            assert_same(&ours, &look(&rig, newest), newest);
+        }
+        if step == 3 {
+            change(&rig, 4);
+        }
+    }
 }

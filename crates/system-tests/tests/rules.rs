@@ -388,3 +388,35 @@ fn read_only_pool_is_not_cleared_but_can_be_destroyed() {
     rig.zpool(&["destroy", "tank"]);
     rig.stop();
 }
+
+#[test]
+fn an_upgrade_names_the_features_it_does_not_enable() {
+    let Some((mut rig, _)) = tank("upgrade") else {
+        return;
+    };
+    // Those that a new pool lacks.
+    let all = rig.zpool(&["get", "-Ho", "property,value", "all", "tank"]);
+    let lacking: Vec<&str> = all
+        .lines()
+        .filter_map(|l| l.strip_prefix("feature@")?.strip_suffix("\tdisabled"))
+        .collect();
+    assert!(!lacking.is_empty(), "{all}");
+    let line = |names: &[&str]| {
+        let names = names.join(", ");
+        format!("Not requested, so not enabled on 'tank': {names} (")
+    };
+    for arguments in [["upgrade", "tank"], ["upgrade", "-a"]] {
+        let said = rig.zpool(&arguments);
+        assert!(said.contains(&line(&lacking)), "{said}");
+    }
+    let said = rig.zpool(&["upgrade"]);
+    for name in &lacking {
+        assert!(said.contains(&format!("      {name}(*)\n")), "{said}");
+    }
+    let set = format!("feature@{}=enabled", lacking[0]);
+    rig.zpool(&["set", &set, "tank"]);
+    let said = rig.zpool(&["upgrade", "-a"]);
+    assert!(said.contains(&line(&lacking[1..])), "{said}");
+    rig.zpool(&["destroy", "tank"]);
+    rig.stop();
+}

@@ -211,6 +211,59 @@ fn a_damaged_file_stops_nobody_but_its_readers() {
     rig.stop();
 }
 
+/// The rest of a block that a write changes in part is read when the txg is written, which is too late to
+/// tell the writer.
+#[test]
+fn a_write_over_part_of_an_unreadable_block_fails_and_loses_nothing() {
+    let Some(mut rig) = Rig::new("part") else {
+        return;
+    };
+    let image = rig.image("disk", 128 << 20);
+    let (mnt, disks) = (rig.mnt(), rig.disks());
+    let (at, disks) = (mnt.to_str().unwrap(), disks.to_str().unwrap());
+    rig.start();
+    rig.zpool(&["create", "-m", at, "tank", &image]);
+    rig.zfs(&["create", "-o", "compression=off", "tank/f"]);
+    const BLOCK: u64 = 128 << 10;
+    let mut dice = Dice::new(3);
+    let mut content = dice.bytes(4 * BLOCK as usize);
+    let path = mnt.join("f/file");
+    fs::write(&path, &content).unwrap();
+    let object = fs::metadata(&path).unwrap().ino();
+    rig.zpool(&["export", "tank"]);
+    let copies = &tree(&rig, "tank/f", object)[&(0, BLOCK)];
+    let f = File::options().write(true).open(&image).unwrap();
+    f.write_all_at(&[0x5a; 512], FRONT + copies[0].0).unwrap();
+    rig.zpool(&["import", "-d", disks, "tank"]);
+
+    // Whole pages: the kernel reads nothing for that.
+    let page = dice.bytes(4096);
+    is_eio("part", write_synced(&path, BLOCK + 8192, &page));
+    is_eio(
+        "end",
+        write_synced(&path, BLOCK - 8192, &dice.bytes(4 * 4096)),
+    );
+    let status = rig.zpool(&["status", "-v", "tank"]);
+    assert!(status.contains(path.to_str().unwrap()), "{status}");
+    // Beside it, and over all of it, it can be written.
+    write_synced(&path, 8192, &page).unwrap();
+    content[8192..][..4096].copy_from_slice(&page);
+    let block = dice.bytes(BLOCK as usize);
+    write_synced(&path, BLOCK, &block).unwrap();
+    content[BLOCK as usize..][..BLOCK as usize].copy_from_slice(&block);
+    write_synced(&path, BLOCK + 8192, &page).unwrap();
+    content[BLOCK as usize + 8192..][..4096].copy_from_slice(&page);
+    rig.zpool(&["export", "tank"]);
+    rig.zpool(&["import", "-d", disks, "tank"]);
+    let got = fs::read(&path).unwrap();
+    // What was before the unreadable block in the write that failed may be there or not.
+    let edge = BLOCK as usize - 8192..BLOCK as usize;
+    assert_eq!(got[..edge.start], content[..edge.start]);
+    assert_eq!(got[edge.end..], content[edge.end..]);
+    rig.zpool(&["export", "tank"]);
+    rig.stop();
+}
+
 /// A block of the history of which no copy can be read: what is recorded is lost, and nothing else.
 #[test]
 fn a_damaged_history_stops_no_command() {

@@ -23,15 +23,18 @@ pub enum Set {
     Sanoid,
     /// `zfs-auto-snapshot`.
     AutoSnapshot,
+    /// The Perl modules that znapzend needs.
+    Mojolicious,
 }
 
 impl Set {
-    pub const ALL: [Set; 5] = [
+    pub const ALL: [Set; 6] = [
         Set::OpenZfs,
         Set::Ztest,
         Set::ZfsFuse,
         Set::Sanoid,
         Set::AutoSnapshot,
+        Set::Mojolicious,
     ];
 
     /// Name of the folder in the cache, and on the command line.
@@ -42,6 +45,7 @@ impl Set {
             Set::ZfsFuse => "zfs-fuse",
             Set::Sanoid => "sanoid",
             Set::AutoSnapshot => "zfs-auto-snapshot",
+            Set::Mojolicious => "mojolicious",
         }
     }
 
@@ -52,6 +56,7 @@ impl Set {
             Set::ZfsFuse => "zfs-fuse",
             Set::Sanoid => "sanoid",
             Set::AutoSnapshot => "zfs-auto-snapshot",
+            Set::Mojolicious => "libmojolicious-perl",
         }
     }
 
@@ -69,11 +74,20 @@ impl Set {
                 dependency.starts_with("lib") && own.iter().any(|w| dependency.contains(w))
             }
             Set::Ztest | Set::AutoSnapshot => false,
+            Set::Mojolicious => false,
             Set::Sanoid => matches!(
                 dependency,
                 "libconfig-inifiles-perl" | "libcapture-tiny-perl"
             ),
             Set::ZfsFuse => fuse.iter().any(|w| dependency.starts_with(w)),
+        }
+    }
+
+    /// Further packages, on which the set's own does not depend.
+    fn also(self) -> &'static [&'static str] {
+        match self {
+            Set::Mojolicious => &["librole-tiny-perl"],
+            _ => &[],
         }
     }
 
@@ -84,6 +98,7 @@ impl Set {
             Set::ZfsFuse => &["zfs-fuse", "zfs", "zpool"],
             Set::Sanoid => &["sanoid", "syncoid"],
             Set::AutoSnapshot => &["zfs-auto-snapshot"],
+            Set::Mojolicious => &["mojo"],
         }
     }
 }
@@ -208,6 +223,7 @@ fn fetch(set: Set, root: &Path) -> Result<()> {
     apt.update()?;
     let mut names = vec![set.package().to_string()];
     names.extend(apt.depends(set)?.into_iter().filter(|d| set.wants(d)));
+    names.extend(set.also().iter().map(|n| n.to_string()));
     apt.download(set, &names)?;
     let tree = work.path().join("tree");
     std::fs::create_dir_all(&tree)?;

@@ -22,7 +22,7 @@ mod tests;
 mod tree;
 mod write;
 
-use health::{abandon, io_counts, unflushed};
+use health::{abandon, copying, io_counts, unflushed};
 pub use label::discover;
 pub use layout::{draid, indirect, map, size};
 pub use tree::keys;
@@ -34,7 +34,7 @@ pub use indirect::{IndirectMap, Piece};
 pub use io_counts::{IoFigures, SLOW_NS};
 pub use label::discover::{discover, Found, PoolFound, Problem};
 pub use node::{Stats, Vdev, VdevKind};
-pub use read::{BadLeaf, Fault, ReadOutcome, ReadReq};
+pub use read::{BadLeaf, Fault, ReadOutcome, ReadReq, Rebuilt};
 pub use spec::{Bias, DevSpec, GroupKind, TopSpec};
 pub use state::{Aux, State};
 pub use tree::VdevTree;

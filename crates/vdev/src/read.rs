@@ -4,6 +4,7 @@
 mod fetch;
 mod finish;
 mod places;
+mod rebuild;
 mod reconstruct;
 
 use crate::map::Map;
@@ -13,6 +14,7 @@ use base::sync::MutexExt;
 use base::{Error, Kind, Result, Txg};
 pub(crate) use finish::readable;
 use places::first_places;
+pub use rebuild::Rebuilt;
 pub(crate) use reconstruct::columns;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Mutex};

@@ -1,5 +1,6 @@
 //! Writes: collected, sorted, merged, sent leaf by leaf.
 
+use crate::copying::Place;
 use crate::node::{Vdev, VdevKind};
 use crate::read::{columns, readable};
 use crate::unflushed::{sum, Mark};
@@ -54,6 +55,8 @@ struct Item {
 #[derive(Default)]
 struct Inner {
     items: Vec<Item>,
+    /// Of the items, in their order.
+    places: Vec<Place>,
     writes: Vec<LeafWrite>,
     bytes: u64,
     /// Vdevs that do not get some of it.
@@ -225,6 +228,7 @@ impl WriteBatch<'_> {
         }
         inner.writes.append(&mut writes);
         inner.missed.append(&mut missed);
+        inner.places.push((vdev, offset, offset + asize));
         inner.items.push(Item {
             top,
             nparity,
@@ -274,6 +278,7 @@ impl WriteBatch<'_> {
     fn send(self) -> (Vec<Result<()>>, Vec<Arc<Vdev>>) {
         let Inner {
             mut items,
+            places,
             writes,
             mut missed,
             ..
@@ -299,6 +304,7 @@ impl WriteBatch<'_> {
                 (leaf, owners, marks, Mutex::new(ops), Mutex::new(Vec::new()))
             })
             .collect();
+        let writing = self.tree.copying.write(&places);
         self.tree.env.cpu.par_io(jobs.len(), &|i| {
             let (leaf, owners, marks, ops, results) = &jobs[i];
             leaf.soil(self.txg);
@@ -310,6 +316,7 @@ impl WriteBatch<'_> {
                 .map(|(_, r)| r)
                 .collect();
         });
+        drop(writing);
         for (leaf, owners, _, _, results) in &jobs {
             let mut sick = false;
             for (owners, result) in owners.iter().zip(results.acquire().drain(..)) {

@@ -1,4 +1,4 @@
-//! `zfs create`.
+//! `zfs create`: file systems and volumes.
 
 use crate::common;
 use api::{DatasetCreate, DatasetGet, DatasetKind, Reply, Request, Select};
@@ -8,10 +8,22 @@ use control::client::unexpected;
 
 pub fn create(args: &Parsed, cx: &mut Cx<'_>) -> Outcome {
     let name = match args.operands.as_slice() {
+        [] if args.has("V") => return Err(Fail::Usage("missing volume argument".into())),
         [] => return Err(Fail::Usage("missing filesystem argument".into())),
         [n] => n.clone(),
         _ => return Err(Fail::Usage("too many arguments".into())),
     };
+    let volume_size = args.get("V").map(str::to_string);
+    if volume_size.is_none() && (args.has("s") || args.has("b")) {
+        return Err(Fail::Usage(
+            "'-s' and '-b' can only be used when creating a volume".into(),
+        ));
+    }
+    if volume_size.is_some() && args.has("u") {
+        return Err(Fail::Usage(
+            "'-u' can only be used when creating a filesystem".into(),
+        ));
+    }
     names::check_dataset(&name, Want::Filesystem)
         .map_err(|why| Fail::Error(format!("cannot create '{name}': {why}")))?;
     if !name.contains('/') {
@@ -24,7 +36,15 @@ pub fn create(args: &Parsed, cx: &mut Cx<'_>) -> Outcome {
              use 'zpool create {name} vdev...' to create a pool"
         )));
     }
-    let props = common::assignments(args.all("o"))?;
+    let mut props = common::assignments(args.all("o"))?;
+    if let Some(size) = args.get("b") {
+        if props.iter().any(|(n, _)| n == "volblocksize") {
+            return Err(Fail::Error(
+                "property 'volblocksize' specified multiple times".into(),
+            ));
+        }
+        props.push(("volblocksize".into(), size.into()));
+    }
     let key = match args.has("n") {
         true => None,
         false => cli::keys::for_new(&props, &name)
@@ -37,9 +57,10 @@ pub fn create(args: &Parsed, cx: &mut Cx<'_>) -> Outcome {
         parents: args.has("p"),
         no_mount: args.has("u"),
         key,
+        volume_size,
+        sparse: args.has("s"),
         dry_run,
         command: cx.command(),
-        ..DatasetCreate::default()
     });
     let made = match cx.ask(&request) {
         Ok(Reply::Created(made)) => made,
@@ -60,7 +81,7 @@ pub fn create(args: &Parsed, cx: &mut Cx<'_>) -> Outcome {
             }
         }
         writeln!(cx.out, "{verb}{gap}{name}")?;
-        for (p, v) in &props {
+        for (p, v) in props.iter().chain(&made.computed) {
             if parsable {
                 writeln!(cx.out, "property\t{p}\t{v}")?;
             } else {
@@ -192,10 +213,21 @@ mod tests {
                 1,
                 "property 'atime' specified multiple times",
             ),
+            ("create -V 1G", 2, "missing volume argument"),
             (
-                "create -V 1G tank/v",
+                "create -s tank/v",
+                2,
+                "'-s' and '-b' can only be used when creating a volume",
+            ),
+            (
+                "create -u -V 1G tank/v",
+                2,
+                "'-u' can only be used when creating a filesystem",
+            ),
+            (
+                "create -b 8K -o volblocksize=4K -V 1G tank/v",
                 1,
-                "zfs create -V: not available in this version yet",
+                "property 'volblocksize' specified multiple times",
             ),
         ] {
             let (got, _, err) = run(line, &mut fake);

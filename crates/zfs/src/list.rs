@@ -49,7 +49,8 @@ pub fn list(args: &Parsed, cx: &mut Cx<'_>) -> Outcome {
     let only_marks = kinds
         .iter()
         .all(|k| matches!(k, DatasetKind::Snapshot | DatasetKind::Bookmark));
-    let (roots, mut failed) = common::roots(&args.operands, cx)?;
+    let (mut roots, mut failed) = common::roots(&args.operands, cx)?;
+    failed |= refuse(&mut roots, &kinds, args.has("t"), cx)?;
     if roots.is_empty() && failed {
         return Ok(1);
     }
@@ -121,6 +122,30 @@ pub fn list(args: &Parsed, cx: &mut Cx<'_>) -> Outcome {
     let text = render(&found, &want, args.has("H"), exact, cx);
     write!(cx.out, "{text}")?;
     Ok(i32::from(failed))
+}
+
+/// Takes off names of a kind that is not listed, and says so. A snapshot is listed whatever the default kinds are.
+fn refuse(
+    roots: &mut Vec<String>,
+    kinds: &[DatasetKind],
+    given: bool,
+    cx: &mut Cx<'_>,
+) -> Result<bool, Fail> {
+    let all = std::mem::take(roots);
+    let count = all.len();
+    for name in all {
+        let unwanted = |kind| !kinds.contains(&kind);
+        let why = if name.contains('#') && unwanted(DatasetKind::Bookmark) {
+            "bookmark delimiter '#' is not expected here"
+        } else if name.contains('@') && given && unwanted(DatasetKind::Snapshot) {
+            "snapshot delimiter '@' is not expected here"
+        } else {
+            roots.push(name);
+            continue;
+        };
+        cx.say(&format!("cannot open '{name}': {why}"))?;
+    }
+    Ok(roots.len() < count)
 }
 
 fn raw<'a>(d: &'a Dataset, name: &str) -> &'a Value {

@@ -14,12 +14,14 @@ mod list;
 mod look;
 mod mount;
 mod mount_helper;
+mod project;
 mod receive;
 mod send;
 mod snapshots;
 mod space;
 #[cfg(test)]
 mod testing;
+mod upgrade;
 
 use cli::{Cx, Outcome, Parsed, Sub};
 use std::process::ExitCode;
@@ -59,6 +61,8 @@ fn run(sub: &'static Sub, args: &Parsed, cx: &mut Cx<'_>) -> Outcome {
         "space" => space::space(args, cx),
         "read" => look::read(args, cx),
         "wait" => look::wait(args, cx),
+        "project" => project::project_of(args, cx),
+        "upgrade" => upgrade::upgrade(args, cx),
         other => Err(cli::Fail::Error(format!(
             "zfs {other}: not available in this version yet"
         ))),

@@ -160,6 +160,11 @@ impl Zio {
         old.clear();
     }
 
+    /// While it is held no txg begins to be written. Whoever holds it must not read blocks.
+    pub fn hold_txgs(&self) -> std::sync::RwLockReadGuard<'_, ()> {
+        self.repairs.acquire_read()
+    }
+
     /// To be had before a pointer is taken from its tree and passed to [`crate::InUse::Since`]: a pointer
     /// that was in use then is not given to another block before two further groups are on disk.
     /// Until then what is wrong with the block is the fault of a device, and may be repaired.

@@ -260,6 +260,7 @@ impl Zfs {
     ) -> Result<()> {
         let end = offset + data.len() as u64;
         z.dnode.check_write(offset, data.len() as u64)?;
+        z.dnode.check_edges(offset, data.len() as u64)?;
         let tx = self.tx_write(data.len() as u64)?;
         self.grow_block(&tx, z, p, end)?;
         z.dnode.write(&tx, offset, data)?;

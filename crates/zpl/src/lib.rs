@@ -28,6 +28,7 @@ mod sa;
 mod setattr;
 mod statfs;
 mod unlinked;
+mod upgrade;
 mod xattr;
 mod zfs;
 mod znode;
@@ -47,6 +48,7 @@ pub use readdir::DirEntry;
 pub use rename::flags as rename_flags;
 pub use replay::ReplayData;
 pub use statfs::{Space, SpaceInfo, Statfs, Usage, Whose, MAGIC};
+pub use upgrade::upgrade_fs;
 pub use xattr::{XATTR_CREATE, XATTR_REPLACE};
 pub use zfs::{
     max_zpl_version, AclInherit, AclMode, AclType, Keeper, LogBias, Mount, Props, SyncMode,

@@ -129,6 +129,7 @@ fn put_beside(args: &Parsed, cx: &mut Cx<'_>, replace: bool) -> Outcome {
     };
     let action = if replace { "replace" } else { "attach" };
     let new = match new {
+        Some(word) if is_distributed_spare(word) => Some(word.clone()),
         Some(word) => Some(create::resolve(word).map_err(Fail::Error)?.0),
         None => None,
     };
@@ -137,6 +138,7 @@ fn put_beside(args: &Parsed, cx: &mut Cx<'_>, replace: bool) -> Outcome {
         device: device.clone(),
         new,
         replace,
+        sequential: args.has("s"),
         ashift: ashift(args)?,
         force: args.has("f"),
         command: cx.command(),
@@ -147,6 +149,13 @@ fn put_beside(args: &Parsed, cx: &mut Cx<'_>, replace: bool) -> Outcome {
         until_idle(cx, pool, activity)?;
     }
     Ok(0)
+}
+
+/// Whether a word is the name of a distributed spare: `draid2-0-1`.
+fn is_distributed_spare(word: &str) -> bool {
+    let numbers = word.strip_prefix("draid").map(|n| n.split('-'));
+    let digits = |n: &str| !n.is_empty() && n.bytes().all(|b| b.is_ascii_digit());
+    numbers.is_some_and(|mut n| n.clone().count() == 3 && n.all(digits))
 }
 
 /// Waits until nothing of that name goes on in a pool.

@@ -419,10 +419,10 @@ fn status_line(reason: Reason, pool: &Importable) -> Option<String> {
         return Some(text.into());
     }
     Some(match reason {
-        Reason::Healthy | Reason::Resilvering if pool.needs_force => {
+        Reason::Healthy | Reason::Resilvering | Reason::RebuildScrub if pool.needs_force => {
             "The pool was last accessed by another system.".into()
         }
-        Reason::Healthy => return None,
+        Reason::Healthy | Reason::RebuildScrub => return None,
         Reason::MissingNoReplicas | Reason::Missing | Reason::BadGuidSum => {
             "One or more devices are missing from the system.".into()
         }

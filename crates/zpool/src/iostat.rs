@@ -412,7 +412,7 @@ fn number(n: u64, exact: bool) -> String {
 }
 
 /// A time in ns, base 1000, whole numbers, `-` for none.
-fn nice_time(ns: u64, exact: bool) -> String {
+pub fn nice_time(ns: u64, exact: bool) -> String {
     if exact {
         return ns.to_string();
     }

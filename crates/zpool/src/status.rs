@@ -4,7 +4,7 @@ mod error_scrub;
 pub mod json;
 
 use crate::common;
-use crate::status_reason::{self, Reason};
+use crate::status_reason::{self, is_rebuilding, Reason};
 use crate::status_text;
 use api::{Pool, PoolGet, Scan, ScanFunction, ScanState, Vdev, VdevAux, VdevClass, VdevState};
 use base::sizes::nice;
@@ -360,7 +360,7 @@ fn newest_rebuilds(pool: &Pool) -> Vec<&api::Rebuild> {
     let ended = resilver.map_or(0, |s| s.end);
     let running = |r: &&api::Rebuild| r.state == ScanState::Scanning;
     let all = || pool.rebuilds.iter();
-    match all().any(|r| running(&r)) {
+    match is_rebuilding(pool) {
         true => all().filter(running).collect(),
         false => all().filter(|r| r.end > ended).collect(),
     }
@@ -374,7 +374,7 @@ fn rebuild_lines(pool: &Pool, r: &api::Rebuild, look: &Look, zone: &TimeZone) ->
         ScanState::Finished => vec![format!(
             "resilvered ({name}) {} in {} with {} errors on {}",
             size(r.rebuilt),
-            duration(r.end.saturating_sub(r.start)),
+            duration(r.time_ms / 1000),
             r.errors,
             time::ctime(r.end, zone)
         )],
@@ -382,24 +382,39 @@ fn rebuild_lines(pool: &Pool, r: &api::Rebuild, look: &Look, zone: &TimeZone) ->
             "resilver ({name}) canceled on {}",
             time::ctime(r.end, zone)
         )],
-        ScanState::Scanning => vec![
-            format!(
-                "resilver ({name}) in progress since {}",
-                time::ctime(r.start, zone)
-            ),
-            format!(
-                "{} / {} scanned, {} / {} issued",
-                size(r.scanned),
-                size(r.to_scan),
-                size(r.issued),
-                size(r.to_scan)
-            ),
-            format!(
-                "{} resilvered, {:.2}% done, not being continued",
-                size(r.rebuilt),
-                percent(r.issued, r.to_scan)
-            ),
-        ],
+        ScanState::Scanning => {
+            let per_second = |n: u64| n / (r.pass_ms + 1) * 1000;
+            let (scan_rate, issue_rate) = (per_second(r.pass_scanned), per_second(r.pass_issued));
+            let at = |rate: u64| match rate {
+                0 => String::new(),
+                n => format!(" at {}/s", size(n)),
+            };
+            let left = r.to_scan.checked_sub(r.scanned);
+            let end = match left.filter(|_| scan_rate >= 10 << 20) {
+                Some(left) => format!("{} to go", duration(left / scan_rate)),
+                None => "no estimated completion time".into(),
+            };
+            vec![
+                format!(
+                    "resilver ({name}) in progress since {}",
+                    time::ctime(r.start, zone)
+                ),
+                format!(
+                    "{} / {} scanned{}, {} / {} issued{}",
+                    size(r.scanned),
+                    size(r.to_scan),
+                    at(scan_rate),
+                    size(r.issued),
+                    size(r.to_scan.saturating_sub(r.pass_skipped)),
+                    at(issue_rate)
+                ),
+                format!(
+                    "{} resilvered, {:.2}% done, {end}",
+                    size(r.rebuilt),
+                    percent(r.scanned, r.to_scan).min(100.0)
+                ),
+            ]
+        }
     }
 }
 
@@ -542,9 +557,14 @@ fn row(
             1u64.checked_shl(s.physical_ashift as u32).unwrap_or(0)
         ));
     }
-    if let Some(scan) = &pool.scan {
-        // The counters of a device that is out of use stand still.
-        let runs = scan.state == ScanState::Scanning && vdev.state == VdevState::Online;
+    // The counters of a device that is out of use stand still.
+    let online = vdev.state == VdevState::Online;
+    if is_rebuilding(pool) && online && vdevs::is_leaf(vdev) && s.resilvering {
+        if s.scan_processed != 0 {
+            out.push_str("  (resilvering)");
+        }
+    } else if let Some(scan) = &pool.scan {
+        let runs = scan.state == ScanState::Scanning && online;
         if runs && vdevs::is_leaf(vdev) {
             if s.resilver_deferred && s.scan_processed == 0 {
                 out.push_str("  (awaiting resilver)");
@@ -681,12 +701,21 @@ mod tests {
         p.scan = Some(scan(ScanFunction::Resilver));
         assert!(!shown(&p).contains("(mirror-0)"), "{}", shown(&p));
         p.rebuilds[0].state = ScanState::Scanning;
-        p.rebuilds[0].to_scan = 4 << 20;
-        p.rebuilds[0].issued = 1 << 20;
+        let running = api::Rebuild {
+            to_scan: 4 << 30,
+            scanned: 1 << 30,
+            issued: 512 << 20,
+            pass_ms: 9_999,
+            pass_scanned: 1 << 30,
+            pass_issued: 512 << 20,
+            pass_skipped: 512 << 20,
+            ..p.rebuilds[0].clone()
+        };
+        p.rebuilds[0] = running;
         let out = shown(&p);
         let want = "scan: resilver (mirror-0) in progress since Fri Nov 20 13:50:07 2026\n\
-                    \t0B / 4M scanned, 1M / 4M issued\n\
-                    \t0B resilvered, 25.00% done, not being continued\n";
+                    \t1G / 4G scanned at 102M/s, 512M / 3.50G issued at 51.2M/s\n\
+                    \t0B resilvered, 25.00% done, 00:00:30 to go\n";
         assert!(
             out.contains(want) && !out.contains("resilvered 0B"),
             "{out}"

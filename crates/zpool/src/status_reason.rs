@@ -7,6 +7,7 @@ use api::{Pool, PoolFacts, Scan, ScanFunction, ScanState, Vdev, VdevAux, VdevCla
 pub enum Reason {
     Healthy,
     Resilvering,
+    RebuildScrub,
     HostMismatch,
     VersionNewer,
     UnsupportedRead,
@@ -81,8 +82,43 @@ fn failing(v: &Vdev) -> bool {
         || s.read_errors + s.write_errors + s.checksum_errors != 0
 }
 
+/// Whether a sequential rebuild is under way.
+pub fn is_rebuilding(pool: &Pool) -> bool {
+    let mut all = pool.rebuilds.iter();
+    all.any(|r| r.state == ScanState::Scanning)
+}
+
+/// Whether a resilver is under way.
+fn is_healing(s: &Scan) -> bool {
+    s.function == ScanFunction::Resilver && s.state == ScanState::Scanning
+}
+
+/// Whether no scrub has ended since devices were rebuilt without a look at checksums.
+fn wants_scrub(pool: &Pool) -> bool {
+    let done = pool.rebuilds.iter();
+    let done = done.filter(|r| r.state == ScanState::Finished);
+    let Some(end) = done.map(|r| r.end).max().filter(|end| *end > 0) else {
+        return false;
+    };
+    match &pool.scan {
+        None => true,
+        Some(s) => match s.state {
+            ScanState::None => true,
+            ScanState::Finished => s.function == ScanFunction::Scrub && end > s.end,
+            ScanState::Scanning | ScanState::Canceled => false,
+        },
+    }
+}
+
 /// Finds what is wrong with an imported pool.
 pub fn reason(pool: &Pool) -> Reason {
+    if is_rebuilding(pool) {
+        return Reason::Resilvering;
+    }
+    let healing = pool.scan.as_ref().is_some_and(is_healing);
+    if !healing && wants_scrub(pool) {
+        return Reason::RebuildScrub;
+    }
     reason_of(
         pool.tree.as_ref(),
         &pool.facts,
@@ -100,8 +136,7 @@ pub fn reason_of(
     errors: u64,
     version: u64,
 ) -> Reason {
-    if scan.is_some_and(|s| s.function == ScanFunction::Resilver && s.state == ScanState::Scanning)
-    {
+    if scan.is_some_and(is_healing) {
         return Reason::Resilvering;
     }
     if facts.host_mismatch.is_some() {

@@ -54,6 +54,7 @@ impl Reason {
         Some(match self {
             Reason::Healthy => return None,
             Reason::Resilvering => &RESILVERING,
+            Reason::RebuildScrub => &REBUILD_SCRUB,
             Reason::HostMismatch => &HOST_MISMATCH,
             Reason::VersionNewer => &VERSION_NEWER,
             Reason::UnsupportedRead => &UNSUPPORTED_READ,
@@ -97,6 +98,13 @@ const RESILVERING: Words = Words {
     status: "One or more devices is currently being resilvered.  The pool will\n\
                  continue to function, possibly in a degraded state.",
     action: "Wait for the resilver to complete.",
+    id: None,
+};
+
+const REBUILD_SCRUB: Words = Words {
+    status: "One or more devices have been sequentially resilvered, scrubbing\n\
+                 the pool is recommended.",
+    action: "Use 'zpool scrub' to verify all data checksums.",
     id: None,
 };
 
@@ -317,6 +325,7 @@ mod tests {
     fn actions_name_only_commands_that_work_here() {
         let all = [
             Reason::Resilvering,
+            Reason::RebuildScrub,
             Reason::HostMismatch,
             Reason::VersionNewer,
             Reason::UnsupportedRead,

@@ -45,6 +45,9 @@ impl Backend for Fake {
                 match self.pools.iter().find(|p| p.name == name) {
                     Some(p) => {
                         let mut p = p.clone();
+                        if !get.tree {
+                            p.facts = PoolFacts::default();
+                        }
                         match &get.props {
                             Select::Nothing => p.props.clear(),
                             Select::All => {}

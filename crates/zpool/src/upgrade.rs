@@ -180,6 +180,8 @@ fn do_upgrade(args: &Parsed, version: Option<u64>, cx: &mut Cx<'_>) -> Outcome {
         cx,
         PoolGet {
             pools: args.operands.clone(),
+            // With it come the features that are not enabled.
+            tree: true,
             ..PoolGet::default()
         },
     )?;

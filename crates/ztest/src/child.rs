@@ -100,7 +100,11 @@ fn live(
     fail: &dyn Fn(base::Error),
 ) {
     while !stop.load(Ordering::Relaxed) {
-        if let Err(e) = unless_refused(refusals, || lives.step(dice)) {
+        let step = |dice: &mut Dice| match dice.below(40) {
+            0 => lives.upgrade(dice),
+            _ => lives.step(dice),
+        };
+        if let Err(e) = unless_refused(refusals, || step(dice)) {
             fail(e.context("lives"));
         }
         std::thread::sleep(Duration::from_millis(dice.below(60)));

@@ -449,7 +449,7 @@ pub mod tests {
         }
     }
 
-    /// Some commands by one thread, and what is left.
+    /// Some commands by one thread for each seed, and what is left.
     fn life(d: &Desk<'_>, seeds: u64) -> Result<()> {
         let lives = d.lives(true)?;
         let mut done = 0;
@@ -461,6 +461,9 @@ pub mod tests {
             d.pool()?.sync()?;
             crate::lives::judge(&*d.pool()?).map_err(|e| base::Error::new(Kind::Damaged, e))?;
             lives.end()?;
+        }
+        for seed in 0..3 {
+            assert!(lives.upgrade(&mut Dice::new(seed))?, "no upgrade");
         }
         assert!(u64::from(done) > 30 * seeds, "{done} commands");
         d.pool()?.sync()?;
@@ -483,10 +486,13 @@ pub mod tests {
             ("snapshot", Mutation::SnapshotOfDirtySet),
             ("diff", Mutation::DiffForgetsHoles),
             ("freed", Mutation::ReceiveKeepsFreed),
+            ("version", Mutation::UpgradeWithoutTables),
         ] {
             let found = with_broken_pool(name, |d| {
                 mutate(Some(mistake));
-                life(d, 30)
+                // Until it is found; upgrades come after all seeds.
+                let last = mistake == Mutation::UpgradeWithoutTables;
+                life(d, if last { 1 } else { 30 })
             });
             match found {
                 Err(e) => eprintln!("{mistake:?}: {e}"),

@@ -120,7 +120,38 @@ impl Lives {
 
     /// One command. True if it was carried out, false if it does not apply to what there is.
     pub fn step(&self, dice: &mut Dice) -> Result<bool> {
-        match self.command(dice) {
+        self.applies(self.command(dice))
+    }
+
+    /// A file system of an old version becomes a new one, under what is in it, and goes. Answers as [`Lives::step`].
+    pub fn upgrade(&self, dice: &mut Dice) -> Result<bool> {
+        let name = format!("{}/{PREFIX}old{}", self.pool().name(), dice.below(1 << 30));
+        self.applies(self.grow_up(&name, dice))
+    }
+
+    fn grow_up(&self, name: &str, dice: &mut Dice) -> Result<()> {
+        let c = &self.commands;
+        c.create(name, &[("version", 1 + dice.below(4))])?;
+        let head = self.pool().dsl.dataset(name)?;
+        self.change(&head, dice, false)?;
+        let snap = format!("{name}@old");
+        c.snapshot(&snap)?;
+        c.set(name, "version", "5")?;
+        let mounted = self.entry.mounted(head.object()).ok_or(Kind::NotFound)?;
+        let version = mounted.head.enter().zfs.version;
+        // Another thread may have gone back.
+        if self.alone && version != 5 {
+            bail!(Damaged, "{name} has version {version}");
+        }
+        drop(mounted);
+        self.change(&head, dice, true)?;
+        let _taken_away = self.files.acquire_write();
+        c.destroy(&snap)?;
+        c.destroy(name)
+    }
+
+    fn applies(&self, done: Result<()>) -> Result<bool> {
+        match done {
             Ok(()) => Ok(true),
             Err(e) => match e.kind {
                 Kind::NotFound | Kind::Exists | Kind::Busy | Kind::Invalid | Kind::Again => {

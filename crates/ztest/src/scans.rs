@@ -104,7 +104,8 @@ impl Desk<'_> {
             false => Attach::Replace,
         };
         let path = self.idle_image(&pool)?;
-        match self.fill(&pool, &leaf, &path, how, stop) {
+        let sequential = !raidz && dice.below(2) == 0;
+        match self.fill(&pool, &leaf, &path, (how, sequential), stop) {
             Err(e) if refused(&e) => return Ok(()),
             Ok(false) => return Ok(()),
             done => done?,
@@ -126,16 +127,20 @@ impl Desk<'_> {
         Ok(())
     }
 
-    /// Puts a device beside a leaf and has it filled; false: it was told to stop.
+    /// Puts a device beside a leaf and has it filled, sequentially or by a resilver; false: it was told to stop.
     fn fill(
         &self,
         pool: &Pool,
         leaf: &Vdev,
         path: &str,
-        how: Attach,
+        (how, sequential): (Attach, bool),
         stop: &dyn Fn() -> bool,
     ) -> Result<bool> {
-        pool.attach(leaf.guid(), &DevSpec::file(path), how, None)?;
+        let dev = DevSpec::file(path);
+        match sequential {
+            true => pool.attach_sequentially(leaf.guid(), &dev, how, None)?,
+            false => pool.attach(leaf.guid(), &dev, how, None)?,
+        };
         Ok(self.settle(pool, stop)? && !stop())
     }
 
@@ -227,7 +232,7 @@ mod tests {
         judged
     }
 
-    fn attached(d: &Desk<'_>, mistake: Option<Mutation>) -> Result<()> {
+    fn attached(d: &Desk<'_>, sequential: bool, mistake: Option<Mutation>) -> Result<()> {
         let pool = d.pool()?;
         let fs = d.mount(0, &mut Dice::new(1))?;
         write(&fs, "before", 2)?;
@@ -238,7 +243,7 @@ mod tests {
         mutate(mistake);
         let path = d.idle_image(&pool)?;
         let leaf = pool.tree.leaves()[0].clone();
-        d.fill(&pool, &leaf, &path, Attach::Mirror, NEVER)?;
+        d.fill(&pool, &leaf, &path, (Attach::Mirror, sequential), NEVER)?;
         let judged = judged(d, &pool, &path);
         d.unmount(fs)?;
         judged
@@ -246,9 +251,17 @@ mod tests {
 
     #[test]
     fn an_attached_device_stands_alone_and_a_txg_it_lacks_is_found() {
-        on_pool("attach", &mirror(2), |d| attached(d, None)).unwrap();
+        on_pool("attach", &mirror(2), |d| attached(d, false, None)).unwrap();
         let mistake = Some(Mutation::AttachedTxgTooFew);
-        let found = on_pool("attach-few", &mirror(2), |d| attached(d, mistake));
+        let found = on_pool("attach-few", &mirror(2), |d| attached(d, false, mistake));
+        eprintln!("{mistake:?}: {}", found.expect_err("not found"));
+    }
+
+    #[test]
+    fn a_rebuilt_device_stands_alone_and_a_rebuild_that_ends_early_is_found() {
+        on_pool("rebuild", &mirror(2), |d| attached(d, true, None)).unwrap();
+        let mistake = Some(Mutation::RebuildEndsEarly);
+        let found = on_pool("rebuild-early", &mirror(2), |d| attached(d, true, mistake));
         eprintln!("{mistake:?}: {}", found.expect_err("not found"));
     }
 

@@ -1,9 +1,10 @@
-//! Making file systems.
+//! Making file systems and volumes.
 
 use crate::datasets::keys::{self, CryptProps, Prepared};
 use crate::datasets::parse::{self, Allowed};
 use crate::datasets::quota::{self, Quota};
 use crate::datasets::rights;
+use crate::datasets::volumes::{self, Shape};
 use crate::datasets::{self, get, mount, set, Answer};
 use crate::registry::{Admin, PoolEntry};
 use crate::{cancel, errors};
@@ -23,7 +24,10 @@ use zpl::{FsOptions, Time};
 /// What making one dataset may take of the pool (5 blocks of 16 KiB, as the reference counts).
 const ROOM: u64 = 5 << 14;
 
-/// Checked properties of a new file system.
+/// `volblocksize` of volumes that are made without one, bytes.
+const VOLUME_BLOCK: u64 = 16 << 10;
+
+/// Checked properties of a new file system or volume.
 #[derive(Clone, Debug, Default)]
 pub struct NewFs {
     /// To be stored.
@@ -32,6 +36,7 @@ pub struct NewFs {
     normalization: Option<u64>,
     utf8only: Option<u64>,
     case: Option<u64>,
+    volblocksize: Option<u64>,
     pub crypt: CryptProps,
     quotas: Vec<Quota>,
 }
@@ -48,13 +53,22 @@ pub struct Rules {
 impl NewFs {
     /// Checks names and values of the properties a file system is to be made with.
     pub fn parse(allowed: &Allowed<'_>, list: &api::Props) -> Answer<NewFs> {
+        NewFs::parse_as(DatasetKind::Filesystem, allowed, list)
+    }
+
+    /// The same for a file system or a volume.
+    fn parse_as(kind: DatasetKind, allowed: &Allowed<'_>, list: &api::Props) -> Answer<NewFs> {
+        let types = match kind {
+            DatasetKind::Volume => Types::VOLUME,
+            _ => Types::FILESYSTEM,
+        };
         let mut new = NewFs::default();
         for (name, text) in list {
-            if let Some(q) = quota::parse(name, text, DatasetKind::Filesystem)? {
+            if let Some(q) = quota::parse(name, text, kind)? {
                 new.quotas.push(q);
                 continue;
             }
-            let (name, value) = parse::parse(allowed, name, text, Types::FILESYSTEM, true)?;
+            let (name, value) = parse::parse(allowed, name, text, types, true)?;
             if new.crypt.take(&name, &value) {
                 continue;
             }
@@ -63,6 +77,13 @@ impl NewFs {
                 "normalization" => &mut new.normalization,
                 "utf8only" => &mut new.utf8only,
                 "casesensitivity" => &mut new.case,
+                "volblocksize" => &mut new.volblocksize,
+                "volsize" => {
+                    return Err(ApiError::sentence(
+                        Kind::Invalid,
+                        "property 'volsize' specified multiple times",
+                    ))
+                }
                 _ => {
                     match props::dataset(&name).map(|p| p.store) {
                         None | Some(Store::Props | Store::PropsAndDir) => {
@@ -171,6 +192,35 @@ impl NewFs {
         Ok(())
     }
 
+    /// What a volume of this size is to be, and what is reserved for it unless it is to be `sparse` or the properties say
+    /// how much. In pools that are too old `reservation` is the size.
+    fn volume(&mut self, pool: &Pool, size: &str, sparse: bool) -> Answer<Shape> {
+        let bytes = volumes::size(size).map_err(|e| {
+            ApiError::sentence(
+                Kind::Invalid,
+                format!("bad volume size '{size}': {}", e.message),
+            )
+        })?;
+        let shape = Shape::rounded(bytes, self.volblocksize.unwrap_or(VOLUME_BLOCK))?;
+        let (name, full) = match pool.version() < volumes::REFRESERVATION {
+            true => ("reservation", shape.size),
+            false => {
+                let copies = self.limit("copies").max(1);
+                ("refreservation", shape.reservation(pool, copies))
+            }
+        };
+        let given = self.stored.iter_mut().find(|(n, _)| n == name);
+        match given {
+            Some((_, value)) if value.int() == Some(props::UNLIMITED) => {
+                *value = PropValue::Int(full);
+            }
+            Some(_) => {}
+            None if sparse => {}
+            None => self.stored.push((name.into(), PropValue::Int(full))),
+        }
+        Ok(shape)
+    }
+
     /// Whether the limits of space fit together and into what the parent has.
     fn check_limits(&self, available: u64) -> Answer<()> {
         let (quota, refquota) = (self.limit("quota"), self.limit("refquota"));
@@ -186,10 +236,7 @@ impl NewFs {
             || refreserved > room
             || over(refreserved, refquota);
         if bad {
-            return Err(ApiError::reason(
-                Kind::NoSpace,
-                "size is greater than available space",
-            ));
+            return Err(ApiError::reason(Kind::NoSpace, "out of space"));
         }
         Ok(())
     }
@@ -240,15 +287,17 @@ pub fn init_root(
     quota::put(os, tx, &new.quotas)
 }
 
-/// One file system to be made.
+/// One file system or volume to be made.
 struct Made {
     name: String,
     new: NewFs,
+    /// Of a volume.
+    volume: Option<Shape>,
     options: FsOptions,
     key: Option<NewKey>,
 }
 
-/// Makes file systems, parents first, in syncing context. The caller has checked the rest.
+/// Makes file systems and volumes, parents first, in syncing context. The caller has checked the rest.
 fn make(pool: &Pool, tx: &Tx, who: &Caller, list: &[Made]) -> Result<()> {
     let available = pool.dsl.root()?.available().bytes;
     if available < ROOM * list.len() as u64 {
@@ -260,7 +309,7 @@ fn make(pool: &Pool, tx: &Tx, who: &Caller, list: &[Made]) -> Result<()> {
         };
         let parent = pool.dsl.dir(parent)?;
         if m.new.check_limits(parent.available().bytes).is_err() {
-            bail!(NoSpace, "size is greater than available space");
+            bail!(NoSpace, "out of space");
         }
         pool.dsl.check_filesystem_limit(&parent, 1, who)?;
         let args = CreateArgs {
@@ -273,6 +322,11 @@ fn make(pool: &Pool, tx: &Tx, who: &Caller, list: &[Made]) -> Result<()> {
         };
         pool.dsl.give_creator(tx, &ds, who.uid)?;
         set::store_props(pool, tx, &ds, &m.new.stored)?;
+        if let Some(shape) = m.volume {
+            let os = pool.new_objset(tx, &ds, os_type::ZVOL)?;
+            volumes::create(&os, tx, shape)?;
+            continue;
+        }
         let os = pool.new_objset(tx, &ds, os_type::ZFS)?;
         zpl::create_fs(&os, tx, &m.options)?;
         quota::put(&os, tx, &m.new.quotas)?;
@@ -363,6 +417,7 @@ fn missing_parents(
             name: name.clone(),
             options: new.options(&entry.pool, Some(rules), owner),
             new,
+            volume: None,
             key: new_key(entry, above, &CryptProps::default(), None)?,
         });
     }
@@ -387,12 +442,10 @@ pub fn create(admin: &Arc<Admin>, peer: Peer, r: &DatasetCreate) -> Answer<Creat
     let name = r.name.as_str();
     let invalid = |why: String| ApiError::reason(Kind::Invalid, why);
     names::check_dataset(name, Want::Filesystem).map_err(invalid)?;
-    if r.volume_size.is_some() {
-        return Err(ApiError::reason(
-            Kind::Unsupported,
-            "volumes are not available in this version",
-        ));
-    }
+    let kind = match r.volume_size {
+        Some(_) => DatasetKind::Volume,
+        None => DatasetKind::Filesystem,
+    };
     let pool_name = datasets::pool_of(name);
     let Some(entry) = admin.find(pool_name) else {
         return Err(ApiError::reason(
@@ -411,7 +464,7 @@ pub fn create(admin: &Arc<Admin>, peer: Peer, r: &DatasetCreate) -> Answer<Creat
         let above = above(&entry, name, r.parents)?;
         above.require(admin, &entry, peer, &r.props)?;
     }
-    let new = NewFs::parse(&allowed, &r.props);
+    let new = NewFs::parse_as(kind, &allowed, &r.props);
     drop(gate);
     let prepared = match &new {
         Ok(new) if !r.dry_run => keys::prepare(
@@ -442,7 +495,11 @@ pub fn create(admin: &Arc<Admin>, peer: Peer, r: &DatasetCreate) -> Answer<Creat
     let _names = entry.names.read();
     let above = above(&entry, name, r.parents)?;
     above.require(admin, &entry, peer, &r.props)?;
-    let new = new?;
+    let mut new = new?;
+    let volume = match &r.volume_size {
+        Some(size) => Some(new.volume(&entry.pool, size, r.sparse)?),
+        None => None,
+    };
     new.check_limits(above.parent.dir().available().bytes)?;
     let caller = rights::caller(admin, &entry, peer)?;
     let more = above.missing.len() as u64 + 1;
@@ -460,14 +517,27 @@ pub fn create(admin: &Arc<Admin>, peer: Peer, r: &DatasetCreate) -> Answer<Creat
         false => new_key(&entry, &above, &new.crypt, prepared)?,
     };
     new.check_copies(&key)?;
+    let computed = volume.map_or_else(Vec::new, |shape| {
+        let given = |name: &str| r.props.iter().any(|(n, v)| n == name && v != "auto");
+        let reserved = ["reservation", "refreservation"].map(|name| (name, new.limit(name)));
+        let reserved = reserved
+            .iter()
+            .filter(|(n, bytes)| *bytes != 0 && !given(n));
+        reserved
+            .chain([&("volsize", shape.size)])
+            .map(|(name, bytes)| (name.to_string(), bytes.to_string()))
+            .collect()
+    });
     list.push(Made {
         name: name.to_string(),
         new,
+        volume,
         options,
         key,
     });
     let created = Created {
         ancestors: above.missing.clone(),
+        computed,
         ..Created::default()
     };
     if r.dry_run {
@@ -475,7 +545,8 @@ pub fn create(admin: &Arc<Admin>, peer: Peer, r: &DatasetCreate) -> Answer<Creat
         return Ok(created);
     }
     let (command, uid) = (r.command.clone(), u64::from(peer.uid));
-    let all: Vec<String> = list.iter().map(|m| m.name.clone()).collect();
+    let mounted = list.iter().filter(|m| m.volume.is_none());
+    let all: Vec<String> = mounted.map(|m| m.name.clone()).collect();
     entry
         .pool
         .task(move |pool, tx| {

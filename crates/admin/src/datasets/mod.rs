@@ -20,6 +20,8 @@ pub mod send;
 pub mod set;
 pub mod snapshots;
 pub mod space;
+pub mod version;
+pub mod volumes;
 
 use crate::registry::{Admin, PoolEntry};
 use crate::{cancel, errors};

@@ -92,7 +92,7 @@ fn fits(a: &Allowed<'_>, name: &str, value: &PropValue) -> bool {
             _ => true,
         },
         "copies" => n == 1 || a.version >= 2,
-        "recordsize" => n <= base::OLD_MAX_BLOCK as u64 || on(guid::LARGE_BLOCKS),
+        "recordsize" | "volblocksize" => n <= base::OLD_MAX_BLOCK as u64 || on(guid::LARGE_BLOCKS),
         "dnodesize" => n == 0 || on(guid::LARGE_DNODE),
         "longname" => n == 0 || on(guid::LONGNAME),
         "refquota" | "refreservation" => n == 0 || a.version >= 9,

@@ -3,7 +3,7 @@
 use crate::datasets::mount::{self, Move};
 use crate::datasets::parse::{self, Allowed};
 use crate::datasets::rights;
-use crate::datasets::{self, quota, Answer};
+use crate::datasets::{self, quota, version, volumes, Answer};
 use crate::registry::{Admin, PoolEntry};
 use crate::{errors, values};
 use api::{ApiError, DatasetKind, Peer};
@@ -51,10 +51,12 @@ pub fn set(
     let ds = datasets::find(&entry, dataset)?;
     let kind = datasets::kind_of(&entry, &ds);
     let mut quotas = Vec::new();
+    let mut version = None;
     let mut plain = api::Props::new();
     for (name, text) in props {
         match quota::parse(name, text, kind)? {
             Some(q) => quotas.push(q),
+            None if name == "version" => version = Some(text),
             None => plain.push((name.clone(), text.clone())),
         }
     }
@@ -63,6 +65,13 @@ pub fn set(
     }
     let list = checked(&entry, &ds, &plain)?;
     quota::check(&entry, &ds, &quotas)?;
+    let version = match version {
+        Some(text) => version::asked(&entry, &ds, text)?,
+        None => None,
+    };
+    if let Some(to) = version {
+        version::raise(admin, &entry, peer, &ds, to)?;
+    }
     let change = Change {
         ds: ds.clone(),
         list,
@@ -88,6 +97,17 @@ pub fn set(
         true => quota::store(&entry, &ds, &quotas).map_err(errors::answer),
         false => Err(ApiError::no_such_dataset(dataset)),
     })
+}
+
+/// What to say of properties that were set and mean nothing for now.
+pub fn warning(admin: &Admin, dataset: &str, props: &api::Props) -> Option<String> {
+    let small = |(name, value): &(String, String)| {
+        name == "special_small_blocks" && props::parse_number(value).is_ok_and(|n| n != 0)
+    };
+    let entry = datasets::entry_of(admin, dataset).ok()?;
+    let none = entry.pool.space.stats().special.size == 0;
+    (none && props.iter().any(small))
+        .then(|| "special_small_blocks: property requires a special device in the pool".into())
 }
 
 /// Checks names and values for an existing dataset.
@@ -148,11 +168,12 @@ fn checked(
                     format!("'{name}' is changed with 'zfs change-key'"),
                 ))
             }
-            Store::MasterNode if name == "version" => {
-                same_version(entry, ds, &value)?;
-                continue;
+            Store::Volume => {
+                let now = volumes::shape(&entry.pool, ds)
+                    .map_err(|e| datasets::plain(e, &ds.full_name()))?;
+                volumes::check_size(now, value.int().unwrap_or(0))?;
             }
-            Store::MasterNode | Store::Volume | Store::BlockSize | Store::Computed => {
+            Store::MasterNode | Store::BlockSize | Store::Computed => {
                 return Err(ApiError::reason(
                     Kind::Unsupported,
                     format!("'{name}' cannot be set in this version"),
@@ -162,23 +183,52 @@ fn checked(
         list.retain(|(n, _)| *n != name);
         list.push((name, PropChange::Local(value)));
     }
+    if ty == Types::VOLUME {
+        reserve(entry, ds, &mut list)?;
+    }
     Ok(list)
 }
 
-/// The version of a file system cannot be changed yet; setting it to what it is does nothing.
-fn same_version(entry: &PoolEntry, ds: &Arc<Dataset>, value: &PropValue) -> Answer<()> {
-    let facts = crate::datasets::get::master(entry, ds).map_err(errors::answer)?;
-    match value.int() {
-        Some(v) if v == facts.version => Ok(()),
-        Some(v) if v < facts.version => Err(ApiError::reason(
-            Kind::Invalid,
-            "can't downgrade; already at a newer version",
-        )),
-        _ => Err(ApiError::reason(
-            Kind::Unsupported,
-            "file systems cannot be upgraded in this version",
-        )),
+/// What is reserved for a volume follows its size if it was what the old size asks for; `auto` is what the size asks for.
+fn reserve(
+    entry: &PoolEntry,
+    ds: &Arc<Dataset>,
+    list: &mut Vec<(String, PropChange)>,
+) -> Answer<()> {
+    let number = |list: &[(String, PropChange)], name: &str| {
+        let found = list.iter().find(|(n, _)| n == name);
+        found.and_then(|(_, change)| match change {
+            PropChange::Local(v) => v.int(),
+            _ => None,
+        })
+    };
+    let given = number(list, "refreservation");
+    let size = number(list, "volsize");
+    let auto = given == Some(props::UNLIMITED);
+    if !auto && (size.is_none() || given.is_some()) {
+        return Ok(());
     }
+    let plain = |e| datasets::plain(e, &ds.full_name());
+    let now = volumes::shape(&entry.pool, ds).map_err(plain)?;
+    let copies = pool::prop_number(ds, "copies").map_err(plain)?.max(1);
+    let old = entry.pool.version() < volumes::REFRESERVATION;
+    let full = |shape: volumes::Shape| match old {
+        true => shape.size,
+        false => shape.reservation(&entry.pool, copies),
+    };
+    let (name, reserved) = match old {
+        true => ("reservation", ds.dir().phys().reserved),
+        false => ("refreservation", ds.ref_limits().1),
+    };
+    let new = volumes::Shape {
+        size: size.unwrap_or(now.size),
+        ..now
+    };
+    if auto || reserved == full(now) {
+        list.retain(|(n, _)| n != name);
+        list.push((name.into(), PropChange::Local(PropValue::Int(full(new)))));
+    }
+    Ok(())
 }
 
 /// `zfs inherit`
@@ -554,6 +604,10 @@ fn store_changes(pool: &Pool, tx: &Tx, changes: &[Change]) -> Result<()> {
     }
     for c in changes {
         for (name, change) in c.list.iter().filter(|(n, _)| !is_limit(n)) {
+            if let ("volsize", PropChange::Local(PropValue::Int(size))) = (name.as_str(), change) {
+                volumes::set_size(pool, tx, &c.ds, *size)?;
+                continue;
+            }
             pool.dsl.set_prop(tx, &c.ds, name, change)?;
             if let ("compression", PropChange::Local(PropValue::Int(n))) = (name.as_str(), change) {
                 // Elsewhere it becomes active with the first block that needs it.

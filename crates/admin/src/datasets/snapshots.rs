@@ -9,6 +9,7 @@ use crate::registry::{Admin, PoolEntry};
 use api::{
     ApiError, Batch, Created, DatasetClone, DatasetDestroy, Holding, Peer, Rollback, SnapshotCreate,
 };
+use base::mutation::{mutated, Mutation};
 use base::sync::RwLockExt;
 use base::{Cause, Error, Kind, Result};
 use disk::names::{self, Want};
@@ -372,7 +373,7 @@ fn go_back(
             protected: r.protected,
             ..DatasetDestroy::default()
         };
-        let (at, below) = ((&*fs, &*spec), false);
+        let (at, below) = ((&*fs, &*spec), mutated(Mutation::RollbackTakesBelow));
         let done = destroy::destroy_snapshots(admin, entry, peer, &request, at, below)?;
         if let Some((n, e)) = done.failed.into_iter().next() {
             return Err(ApiError::sentence(

@@ -7,7 +7,8 @@
 //! 2. counts the errors of the last ten minutes: ten failed transfers put a leaf out of use, ten wrong checksums mark it
 //!    degraded. The vdev properties `io_n`, `io_t`, `checksum_n`, `checksum_t`, `slow_io_n` and `slow_io_t` change that;
 //! 3. brings back leaves that were gone and whose device is there again, or puts a new device in their place (`autoreplace`);
-//! 4. lets a hot spare stand in for a leaf that is faulted, removed or cannot be opened;
+//! 4. lets a hot spare stand in for a leaf that is faulted, removed or cannot be opened, of a dRAID preferably one of its
+//!    distributed spares;
 //! 5. has vdevs use what their devices have grown by (`autoexpand`).
 //!
 //! Nothing of this is done to a pool that is suspended or read-only, and one failure of it is no reason not to try the rest.
@@ -380,6 +381,9 @@ fn stand_in(admin: &Admin, pool: &Pool, leaf: &Vdev) -> bool {
     let take = |c: &NvList| -> Option<()> {
         let guid = c.get_u64(keys::GUID).filter(|g| !of_others(*g))?;
         let path = c.get_str(keys::PATH)?;
+        if c.get_str(keys::TYPE) == Some("dspare") {
+            return stand_in_distributed(admin, pool, leaf, guid, path).then_some(());
+        }
         let dev = match c.get_str(keys::TYPE)? {
             "disk" => DevSpec::disk(path, false),
             "file" => DevSpec::file(path),
@@ -387,7 +391,33 @@ fn stand_in(admin: &Admin, pool: &Pool, leaf: &Vdev) -> bool {
         };
         attach(admin, pool, leaf, &dev, Attach::Spare(guid)).then_some(())
     };
-    aux.spares.iter().any(|c| take(c).is_some())
+    // Those of the same dRAID first: they are filled faster, and leave the others to be used elsewhere.
+    let distributed = |c: &&NvList| c.get_str(keys::TYPE) == Some("dspare");
+    let (own, others): (Vec<&NvList>, Vec<&NvList>) = aux.spares.iter().partition(distributed);
+    own.into_iter().chain(others).any(|c| take(c).is_some())
+}
+
+/// The same with a distributed spare, filled sequentially where that can be.
+fn stand_in_distributed(admin: &Admin, pool: &Pool, leaf: &Vdev, spare: u64, path: &str) -> bool {
+    let sequential = matches!(pool.attach_refusal(leaf.guid(), true), Ok(None));
+    match pool.attach_dspare(leaf.guid(), spare, sequential) {
+        Ok(()) => {
+            told_of(admin, pool, leaf, path, "vdev_spare");
+            true
+        }
+        Err(e) => {
+            tracing::debug!(pool = %pool.name(), spare = path, %e, "no replacement");
+            false
+        }
+    }
+}
+
+/// The log and the events tell that something takes the place of a leaf.
+fn told_of(admin: &Admin, pool: &Pool, leaf: &Vdev, path: &str, class: &str) {
+    let (name, of) = (pool.name(), leaf.name());
+    tracing::warn!("pool {name}: {path} takes the place of {of}");
+    let more = events::of_leaf(leaf);
+    admin.events.post(SYSEVENT, class, pool, more);
 }
 
 fn attach(admin: &Admin, pool: &Pool, leaf: &Vdev, dev: &DevSpec, how: Attach) -> bool {
@@ -397,15 +427,7 @@ fn attach(admin: &Admin, pool: &Pool, leaf: &Vdev, dev: &DevSpec, how: Attach) -
     };
     match pool.attach(leaf.guid(), dev, how, None) {
         Ok(_) => {
-            tracing::warn!(
-                "pool {}: {} takes the place of {}",
-                pool.name(),
-                dev.path,
-                leaf.name()
-            );
-            admin
-                .events
-                .post(SYSEVENT, class, pool, events::of_leaf(leaf));
+            told_of(admin, pool, leaf, &dev.path, class);
             true
         }
         Err(e) => {

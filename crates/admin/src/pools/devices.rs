@@ -11,7 +11,7 @@ use crate::Answer;
 use api::{ApiError, DeviceAttach, Peer, PoolAdd};
 use base::{Error, Kind};
 use disk::NvList;
-use pool::{Offline, Pool};
+use pool::{AttachRefusal, Offline, Pool};
 use std::sync::{Arc, MutexGuard, RwLockReadGuard};
 use vdev::{keys, Attach, DevSpec, State, TopSpec, Vdev};
 
@@ -201,6 +201,33 @@ pub fn attach(admin: &Arc<Admin>, peer: Peer, ask: &DeviceAttach) -> Answer<()> 
         Some(path) => path.clone(),
         None => old.path().unwrap_or_default(),
     };
+    if let Some(why) = entry
+        .pool
+        .attach_refusal(old.guid(), ask.sequential)
+        .map_err(sentence(&action))?
+    {
+        let kind = match why {
+            AttachRefusal::Resilvering | AttachRefusal::Rebuilding => Kind::Busy,
+            AttachRefusal::NoFeature | AttachRefusal::NotSequential => Kind::Unsupported,
+        };
+        return Err(failed(&action, kind, why));
+    }
+    if let Some(Named::Spare(c)) = find(&entry.pool, &path).filter(|_| ask.replace) {
+        if c.get_str(keys::TYPE) == Some("dspare") {
+            let spare = c.get_u64(keys::GUID).unwrap_or(0);
+            entry
+                .pool
+                .attach_dspare(old.guid(), spare, ask.sequential)
+                .map_err(sentence(&action))?;
+            return finish(
+                admin,
+                &entry,
+                peer,
+                &ask.command,
+                ("vdev_spare", Some(&old)),
+            );
+        }
+    }
     if !path.starts_with('/') {
         return Err(failed(
             &action,
@@ -240,17 +267,19 @@ pub fn attach(admin: &Arc<Admin>, peer: Peer, ask: &DeviceAttach) -> Answer<()> 
     if !matches!(how, Attach::Spare(_)) {
         check(admin, &old, &dev, ask)?;
     }
-    entry
-        .pool
-        .attach(old.guid(), &dev, how, ask.ashift)
-        .map_err(|e| match e.kind {
-            Kind::Busy => failed(
-                &action,
-                e.kind,
-                format!("{path} is busy, or device removal is in progress"),
-            ),
-            _ => sentence(&action)(e),
-        })?;
+    let pool = &entry.pool;
+    let attached = match ask.sequential {
+        true => pool.attach_sequentially(old.guid(), &dev, how, ask.ashift),
+        false => pool.attach(old.guid(), &dev, how, ask.ashift),
+    };
+    attached.map_err(|e| match e.kind {
+        Kind::Busy => failed(
+            &action,
+            e.kind,
+            format!("{path} is busy, or device removal is in progress"),
+        ),
+        _ => sentence(&action)(e),
+    })?;
     finish(
         admin,
         &entry,
@@ -342,11 +371,13 @@ pub fn remove(
     let action = format!("cannot remove {device}");
     let _one = begin(&entry, &action)?;
     let pool = &entry.pool;
+    let mut class = "vdev_remove_dev";
     match find(pool, device) {
         None => return Err(failed(&action, Kind::NotFound, "no such device in pool")),
         Some(Named::Spare(c) | Named::Cache(c)) => {
             let guid = c.get_u64(keys::GUID).unwrap_or(0);
             pool.remove_aux(guid).map_err(sentence(&action))?;
+            class = "vdev_remove_aux";
         }
         Some(Named::InTree(v)) => {
             let tops = pool.tree.tops();
@@ -370,7 +401,7 @@ pub fn remove(
             }
         }
     }
-    finish(admin, &entry, peer, command, ("vdev_remove_dev", None))
+    finish(admin, &entry, peer, command, (class, None))
 }
 
 /// `zpool reopen`

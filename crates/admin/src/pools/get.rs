@@ -85,7 +85,7 @@ fn describe(admin: &Arc<Admin>, entry: &Arc<PoolEntry>, ask: &PoolGet) -> api::P
             space: Some(space),
             imported: true,
             histograms: ask.histograms,
-            resilver: pool.resilvered_txgs().filter(|_| !pool.is_readonly()),
+            resilver: being_filled(pool),
         };
         let mut root = look.root();
         root.children.extend(aux_rows(pool));
@@ -105,6 +105,15 @@ fn describe(admin: &Arc<Admin>, entry: &Arc<PoolEntry>, ask: &PoolGet) -> api::P
         out.props = Getter::new(admin, entry, space).select(&ask.props);
     }
     out
+}
+
+/// The txgs that devices are given now: all of them by a sequential rebuild.
+fn being_filled(pool: &Pool) -> Option<(Txg, Txg)> {
+    let txgs = match pool.is_rebuilding() {
+        true => Some((Txg::NONE, Txg::MAX)),
+        false => pool.resilvered_txgs(),
+    };
+    txgs.filter(|_| !pool.is_readonly())
 }
 
 /// State of scans, removals and expansions by its number on disk.
@@ -174,6 +183,11 @@ fn rebuild(r: &pool::Rebuild) -> api::Rebuild {
         issued: r.issued,
         rebuilt: r.rebuilt,
         errors: r.errors,
+        time_ms: r.time_ms,
+        pass_ms: r.pass_ms,
+        pass_scanned: r.pass_scanned,
+        pass_issued: r.pass_issued,
+        pass_skipped: r.pass_skipped,
     }
 }
 

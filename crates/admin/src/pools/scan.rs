@@ -117,5 +117,7 @@ pub(super) fn activity(pool: &Pool) -> Answer<[Activity; 2]> {
         }
     };
     let due = !pool.is_readonly() && pool.is_resilvering();
-    Ok([of("scrub", 1, errors.is_some()), of("resilver", 2, due)])
+    let mut resilver = of("resilver", 2, due);
+    resilver.remaining += pool.left_to_rebuild();
+    Ok([of("scrub", 1, errors.is_some()), resilver])
 }

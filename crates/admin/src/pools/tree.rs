@@ -306,6 +306,8 @@ impl Look<'_> {
             let size = v.device_asize();
             stats.physical = if size == 0 { 0 } else { size + LABELS };
             stats.configured_ashift = u64::from(ashift);
+        }
+        if v.has_dtl() {
             let missing = v.dtl();
             stats.resilvering = !missing.is_empty();
             let covered = |(after, last): (Txg, Txg)| {

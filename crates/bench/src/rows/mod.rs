@@ -7,6 +7,7 @@ mod data;
 mod fio;
 pub mod meta;
 mod ratio;
+mod streams;
 mod sync;
 
 use crate::child;
@@ -118,7 +119,7 @@ impl Row {
     }
 }
 
-use Group::{Data, Figure, Metadata, Sync, Warm};
+use Group::{Data, Detail, Figure, Metadata, Sync, Warm};
 
 /// All rows, in the order of the table.
 pub const ROWS: &[Row] = &[
@@ -293,6 +294,37 @@ pub const ROWS: &[Row] = &[
         &[phase("all", Metadata, apps::dbench)],
     )
     .tools(&[tools::DBENCH]),
+    row(
+        "stream-large",
+        "large files: written and read, their snapshot sent to nowhere, received from a file, passed on",
+        &[
+            phase("write", Detail, streams::large_write).settle(),
+            phase("read", Detail, streams::large_read).cold(),
+            phase("send", Detail, streams::large_send).cold(),
+            phase("receive", Detail, streams::large_receive).settle(),
+            phase("pass", Detail, streams::large_pass).cold().settle(),
+        ],
+    )
+    .tools(&[tools::BASH]),
+    row(
+        "stream-small",
+        "many small files: copied by tar into tar, and as the stream of a snapshot",
+        &[
+            phase("prepare", Detail, streams::small_prepare),
+            phase("tar", Detail, streams::small_tar).cold().settle(),
+            phase("pass", Detail, streams::small_pass).cold().settle(),
+        ],
+    )
+    .tools(&[tools::BASH, tools::TAR]),
+    row(
+        "stream-sparse",
+        "a sparse file of 1 TiB of which one block changes: the increment",
+        &[
+            phase("prepare", Detail, streams::sparse_prepare),
+            phase("increment", Detail, streams::sparse_increment).cold(),
+        ],
+    )
+    .tools(&[tools::BASH]),
     row(
         "compression",
         "data that can be halved exactly: how fast it is written, what it takes on the device",

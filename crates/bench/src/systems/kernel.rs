@@ -3,6 +3,7 @@
 use super::{syncfs, unmount, System, World};
 use crate::child::sh;
 use crate::device::drop_caches;
+use crate::stream_commands::{self, Variables};
 use base::Result;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -90,6 +91,13 @@ impl System for Kernel {
 
     fn settle(&mut self) -> Result<()> {
         syncfs(&self.mnt)
+    }
+
+    fn streams(&self) -> Variables {
+        match self.kind.fs {
+            "btrfs" => stream_commands::of_btrfs(&self.mnt),
+            _ => Variables::new(),
+        }
     }
 
     fn end(&mut self) -> Result<()> {

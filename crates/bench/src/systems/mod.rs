@@ -7,6 +7,7 @@ mod passthrough;
 
 use crate::device::Device;
 use crate::options::Options;
+use crate::stream_commands::Variables;
 use base::{bail, Result};
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
@@ -47,6 +48,11 @@ pub trait System {
     /// Errors: unsupported where there is none.
     fn deduplicate(&mut self) -> Result<()> {
         bail!(Unsupported, "has no deduplication")
+    }
+
+    /// How its snapshots are made, sent and received; nothing where there are none.
+    fn streams(&self) -> Variables {
+        Vec::new()
     }
 
     /// Unmounts and ends the daemon. Also done, without regard to errors, when the value goes.

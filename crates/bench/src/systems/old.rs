@@ -2,6 +2,7 @@
 
 use super::{System, World};
 use crate::device::drop_caches;
+use crate::stream_commands::{self, Variables};
 use base::{bail, Result};
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
@@ -107,6 +108,10 @@ impl System for Old {
 
     fn deduplicate(&mut self) -> Result<()> {
         self.admin("zfs", &["set", "dedup=on", POOL])
+    }
+
+    fn streams(&self) -> Variables {
+        stream_commands::of_pool(POOL)
     }
 
     fn end(&mut self) -> Result<()> {

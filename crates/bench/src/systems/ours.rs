@@ -3,6 +3,7 @@
 use super::{System, World};
 use crate::child::{self, interrupted};
 use crate::device::drop_caches;
+use crate::stream_commands::{self, Variables};
 use base::{bail, Result};
 use std::fs::File;
 use std::os::unix::net::UnixStream;
@@ -160,6 +161,21 @@ impl System for Ours {
             Err(e) => bail!(Unsupported, "{e}"),
             Ok(()) => Ok(()),
         }
+    }
+
+    fn streams(&self) -> Variables {
+        let mut all = stream_commands::of_pool(POOL);
+        let c = self.own("zfs");
+        let bin = self.dir.path().join("bin");
+        for (_, line) in &mut all {
+            let mut own = String::new();
+            for (name, value) in c.get_envs() {
+                let value = value.unwrap_or_default().to_string_lossy();
+                own.push_str(&format!("{}={value} ", name.to_string_lossy()));
+            }
+            *line = format!("{own}{}/{line}", bin.display());
+        }
+        all
     }
 
     fn end(&mut self) -> Result<()> {

@@ -171,7 +171,7 @@ pub static POOL: &[Info] = &[
     row("expandsize", "EXPANDSZ", BytesOrDash, ReadOnly, "", "<size>", "", NUMBER, "Room to grow into."),
     row("freeing", "FREEING", Size, ReadOnly, "", "<size>", "", NUMBER, "Being freed in the background."),
     row("fragmentation", "FRAG", Percent, ReadOnly, "", "<percent>", "", NUMBER, "Fragmentation of the free space."),
-    row("leaked", "LEAKED", Size, ReadOnly, "", "<size>", "", NUMBER, "Lost by damaged free lists."),
+    row("leaked", "LEAKED", Size, ReadOnly, "", "<size>", "", NUMBER, "Space that could not be freed, because the blocks that lead to it are damaged."),
     row("multihost", "MULTIHOST", Word, Local, "", "on | off", "off", WORDS, "Protection against import by two hosts."),
     row("checkpoint", "CKPOINT", BytesOrDash, ReadOnly, "", "<size>", "", NUMBER, "Space held by the checkpoint."),
     row("load_guid", "LOAD_GUID", Plain, ReadOnly, "", "<load_guid>", "", NUMBER, "Identity of this import."),

@@ -9,7 +9,8 @@ use std::sync::{Arc, RwLockWriteGuard};
 
 impl Dnode {
     /// Writes `data` at `offset`. Whole blocks and known holes are never read; the missing part of
-    /// other partial blocks is fetched when the group is written.
+    /// other partial blocks is fetched when the txg is written. Whether it can be read,
+    /// [`Dnode::check_edges`] tells before.
     pub fn write<'a>(&self, tx: &Tx, offset: u64, data: impl Into<Data<'a>>) -> Result<()> {
         let data: Data<'a> = data.into();
         if data.is_empty() {

@@ -4,14 +4,15 @@ use super::{Pass, OVERLAP_BYTES};
 use crate::content::Content;
 use crate::dnode::{Job, TakenBlock};
 use crate::objset::Objset;
+use crate::shape::DnodeSeal;
 use crate::tree::{Reader, Spot};
 use base::sync::MutexExt;
 use base::{bail, Block, Error, Result};
 use codec::compress;
-use disk::{BlkPtr, Compression};
+use disk::BlkPtr;
 use std::collections::BTreeMap;
 use std::sync::Mutex;
-use zio::{Prepared, RawSeal, StoredForm, WriteSpec};
+use zio::{Prepared, WriteSpec};
 
 /// Blocks and bytes prepared in parallel at a time.
 pub(super) const BATCH_BLOCKS: usize = 512;
@@ -32,7 +33,7 @@ pub(super) struct Out {
     /// Only parts of it were written.
     pub(super) partial: bool,
     /// It is in its stored form, sealed so.
-    pub(super) raw: Option<RawSeal>,
+    pub(super) raw: Option<DnodeSeal>,
 }
 
 impl Objset {
@@ -175,14 +176,8 @@ impl Objset {
         let transform = || {
             cpu.par_for(outs.len(), &|n| {
                 let r = match outs[n].raw {
-                    Some(seal) if !compress::is_zero(&blocks[n]) => {
-                        let form = StoredForm {
-                            compress: Compression::OFF,
-                            sealed: Some(seal),
-                            big_endian: false,
-                        };
-                        let block = blocks[n].clone();
-                        out.zio.stored(&outs[n].spec, block, outs[n].size, &form)
+                    Some(raw) if raw != DnodeSeal::default() || !compress::is_zero(&blocks[n]) => {
+                        out.prepare_dnodes(&outs[n].spec, &blocks[n], raw)
                     }
                     _ => out.prepare(&outs[n].spec, &blocks[n]),
                 };

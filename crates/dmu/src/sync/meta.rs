@@ -6,9 +6,11 @@ use super::{Pass, Shape};
 use crate::content::Content;
 use crate::dnode::{Dnode, Job};
 use crate::objset::{objset_macs, Objset};
+use crate::shape::DnodeSeal;
 use crate::tree::{Reader, Synced};
 use base::sync::MutexExt;
 use base::{Block, RangeSet, Result};
+use codec::compress;
 use disk::crypt::OBJSET_MACS;
 use disk::dnode::{self, objset::ObjsetPhys, DNODES_PER_BLOCK, DNODE_BLOCK, DNODE_SIZE};
 use disk::{BlkPtr, Checksum, Compression, DnodePhys, ObjType};
@@ -194,6 +196,7 @@ impl Objset {
                     b[at + 12] as usize + 1
                 };
             }
+            let raw = self.raw_seal(*blk, &old, compress::is_zero(&b));
             outs.push(Out {
                 job: 0,
                 blkid: *blk,
@@ -203,7 +206,7 @@ impl Objset {
                 old,
                 fill,
                 partial: false,
-                raw: self.raw_seal(*blk, &old),
+                raw,
             });
             if outs.len() >= BATCH_BLOCKS {
                 self.flush_outs(p, &[], &mut outs, &mut writes, &mut deltas)?;
@@ -243,20 +246,30 @@ impl Objset {
         })
     }
 
-    /// How a block of dnodes is sealed in an object set that a raw stream fills.
-    fn raw_seal(&self, blk: u64, old: &BlkPtr) -> Option<RawSeal> {
+    /// How a block of dnodes is sealed in an object set that a raw stream fills. One without dnodes of which the stream says nothing is a
+    /// hole, as on the sender's side.
+    fn raw_seal(&self, blk: u64, old: &BlkPtr, is_empty: bool) -> Option<DnodeSeal> {
         if !matches!(self.crypt, Crypt::Raw(_)) {
             return None;
         }
-        let told = self.raw_seals.acquire().remove(&blk);
+        let mut seals = self.raw_seals.acquire();
+        // Objects of the last one may still come, in a later txg.
+        let told = match seals.last_key_value() {
+            Some((last, seal)) if *last == blk => Some(*seal),
+            _ => seals.remove(&blk),
+        };
+        drop(seals);
         // One that was written before has them in its pointer.
-        let kept = || match old.is_encrypted() {
-            true => RawSeal {
-                salt: old.salt(),
-                iv: old.iv(),
-                mac: old.mac(),
+        let kept = || match old.is_encrypted() && !is_empty {
+            true => DnodeSeal {
+                seal: RawSeal {
+                    salt: old.salt(),
+                    iv: old.iv(),
+                    mac: old.mac(),
+                },
+                big_endian: !old.is_little_endian(),
             },
-            false => RawSeal::default(),
+            false => DnodeSeal::default(),
         };
         Some(told.unwrap_or_else(kept))
     }

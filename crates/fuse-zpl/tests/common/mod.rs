@@ -5,7 +5,7 @@ use fuse::{Config, Handle, Mount, MountOptions, Session, Unmount};
 use fuse_zpl::{Adapter, Caching, Content, Figures, Key, Snapdir, Snapshots, Written};
 use pool::{CreateSpec, Pool, Tunables};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::thread::JoinHandle;
 use testkit::TempDir;
 use vdev::{DevSpec, GroupKind, TopSpec};
@@ -148,6 +148,7 @@ pub struct Mounted {
     pub at: TempDir,
     pub mount: Mount,
     pub written: Written,
+    pub zfs: Weak<Zfs>,
     handle: Handle,
     serving: Option<JoinHandle<()>>,
     // Last: the pool is in there.
@@ -160,6 +161,7 @@ impl Mounted {
         let pool = pool(&dir);
         let zfs = open(&pool, "tank");
         zfs.start().unwrap();
+        let weak = Arc::downgrade(&zfs);
         let snaps = Box::new(Snaps(pool.clone()));
         let adapter = Adapter::new(zfs, &pool, snaps, Caching::default()).unwrap();
         let at = TempDir::new("mnt").unwrap();
@@ -179,6 +181,7 @@ impl Mounted {
             at,
             mount,
             written,
+            zfs: weak,
             handle,
             serving: Some(serving),
             dir,

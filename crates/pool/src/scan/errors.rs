@@ -9,6 +9,7 @@
 use super::record::{CANCELED, FINISHED, PAUSED};
 use super::{ScanRefusal, Scans};
 use crate::jobs::{Budget, Job, Progress, Step};
+use crate::notices::{Scanning, Turned};
 use crate::Pool;
 use base::sync::MutexExt;
 use base::{bail, Kind, Result, Txg};
@@ -185,6 +186,9 @@ impl Pool {
             bail!(Unsupported, "this action requires the head_errlog feature");
         }
         self.task(move |pool, tx| {
+            if pool.is_rebuilding() {
+                return Ok(Err(ScanRefusal::Resilvering));
+            }
             if let Some(l) = pool.scans.live().as_ref() {
                 return Ok(Err(match (l.is_resilver(), l.is_paused()) {
                     (true, _) => ScanRefusal::Resilvering,
@@ -199,6 +203,7 @@ impl Pool {
                     Some(e) => {
                         e.state.paused = false;
                         pool.store_error_scrub(tx, &e.state)?;
+                        pool.notice(Scanning::ErrorScrub, Turned::Resumed);
                     }
                     None => {
                         let todo = pool.errors_to_scrub();
@@ -212,6 +217,7 @@ impl Pool {
                             ..ErrorScrubState::default()
                         };
                         pool.store_error_scrub(tx, &state)?;
+                        pool.notice(Scanning::ErrorScrub, Turned::Started);
                         *errors = Some(Errors {
                             state,
                             todo,
@@ -240,6 +246,7 @@ impl Pool {
         };
         self.remove_errors(tx, &healed)?;
         self.store_error_scrub(tx, &state)?;
+        self.notice(Scanning::ErrorScrub, Turned::Paused);
         Ok(None)
     }
 
@@ -253,10 +260,11 @@ impl Pool {
         e.state.end = self.seconds();
         e.state.paused = false;
         self.store_error_scrub(tx, &e.state)?;
-        let event = match state {
-            FINISHED => "error scrub done",
-            _ => "error scrub cancelled",
+        let (event, turned) = match state {
+            FINISHED => ("error scrub done", Turned::Finished),
+            _ => ("error scrub cancelled", Turned::Aborted),
         };
+        self.notice(Scanning::ErrorScrub, turned);
         self.log_internal(tx, event, &format!("errors={}", e.state.errors))?;
         Ok(true)
     }

@@ -3,6 +3,7 @@
 use super::hull;
 use super::live::Live;
 use super::record::{word, CANCELED, FINISHED};
+use crate::notices::{Scanning, Turned};
 use crate::Pool;
 use base::mutation::{mutated, Mutation};
 use base::sync::MutexExt;
@@ -51,7 +52,14 @@ impl Pool {
         if complete && l.is_resilver() {
             self.give_up_the_rest(&l, max);
         }
-        self.tree.set_resilvering(false);
+        self.tree.set_resilvering(self.is_rebuilding());
+        match (l.is_resilver(), complete) {
+            (true, true) => self.notice(Scanning::Resilver, Turned::Finished),
+            // It begins anew.
+            (true, false) => {}
+            (false, true) => self.notice(Scanning::Scrub, Turned::Finished),
+            (false, false) => self.notice(Scanning::Scrub, Turned::Aborted),
+        }
         Ok(())
     }
 
@@ -78,6 +86,7 @@ impl Pool {
                 }
             }
             v.set_dtl(left);
+            self.is_filled(v);
         }
         self.tree.propagate();
     }

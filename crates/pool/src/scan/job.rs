@@ -211,13 +211,15 @@ impl Pool {
         self.scans.restart.store(again, Ordering::Release);
         self.scans.blocks.set_range(Some(live.range()));
         self.errlog.set_scanning(true);
-        self.tree.set_resilvering(live.is_resilver());
+        self.tree
+            .set_resilvering(live.is_resilver() || self.is_rebuilding());
         *self.scans.live() = Some(live);
         Ok(())
     }
 
     /// The same for a record that cannot be read: no reason not to open the pool.
     pub(crate) fn load_scan_or_warn(&self) -> Result<()> {
+        self.load_rebuilds();
         match self.load_scan().and_then(|()| self.load_error_scrub()) {
             Err(e) if e.is_damage() || e.kind == Kind::NotFound => {
                 tracing::warn!(pool = %self.name(), "the scan under way cannot be gone on with: {e}");

@@ -20,7 +20,8 @@
 //! 5. What is done to datasets moves the place in memory as it moves the one on disk; `dsl` does the latter, and
 //!    tells of it for the former ([`live`]).
 //!
-//! Only the blocks on record as damaged are visited by an error scrub, a job of its own ([`errors`]).
+//! Only the blocks on record as damaged are visited by an error scrub, a job of its own ([`errors`]). A sequential rebuild
+//! ([`mod@rebuild`]) visits no blocks, but copies what is allocated.
 //!
 //! Locks: `Scans::live` comes before the lock of the queue and that of the error scrub. No thread reads a block with either of them held.
 
@@ -30,6 +31,7 @@ mod issue;
 mod job;
 mod live;
 mod queue;
+mod rebuild;
 mod record;
 mod request;
 mod visit;
@@ -38,6 +40,7 @@ pub(crate) use errors::ErrorScrubJob;
 pub use errors::ErrorScrubState;
 pub(crate) use job::ScanJob;
 pub(crate) use queue::BlockQueue;
+pub(crate) use rebuild::{RebuildJob, Rebuilds};
 pub use record::{Rebuild, ScanState};
 pub use request::{ScanProgress, ScanRefusal};
 

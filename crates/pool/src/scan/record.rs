@@ -101,21 +101,31 @@ pub struct Rebuild {
     /// Bytes there are to look at.
     pub estimate: u64,
     pub errors: u64,
+    /// Milliseconds it ran.
+    pub time_ms: u64,
+    /// The rest is of this pass: since the import, or since it began; 0 if it does not run here.
+    pub pass_ms: u64,
+    pub pass_scanned: u64,
+    pub pass_issued: u64,
+    /// Bytes that no device lacks.
+    pub pass_skipped: u64,
 }
 
 impl Rebuild {
-    fn of(vdev: u64, words: &[u64]) -> Rebuild {
+    pub(super) fn of(vdev: u64, words: &[u64]) -> Rebuild {
         let w = |i: usize| words.get(i).copied().unwrap_or(0);
         Rebuild {
             vdev,
             state: w(0),
             start: w(4),
             end: w(5),
+            time_ms: w(6),
             scanned: w(7),
             issued: w(8),
             rebuilt: w(9),
             estimate: w(10),
             errors: w(11),
+            ..Rebuild::default()
         }
     }
 }
@@ -126,14 +136,19 @@ impl Pool {
     pub fn rebuilds(&self) -> Vec<Rebuild> {
         let tops = self.tree.tops();
         let read = |t: &std::sync::Arc<vdev::Vdev>| -> Option<Rebuild> {
-            let zap = t.get_u64(keys::ZAP_TOP).filter(|z| *z != 0)?;
-            let dn = self.mos.hold(zap).ok()?;
-            let words = Zap::new(&dn)
-                .get_value(disk::mos_keys::VDEV_REBUILD)
-                .ok()??;
-            Some(Rebuild::of(t.id(), &words.ints())).filter(|r| r.state != 0)
+            let live = self.live_rebuild(t.id());
+            let stored = || Some(Rebuild::of(t.id(), &self.rebuild_words(t)?));
+            live.or_else(stored).filter(|r| r.state != 0)
         };
         tops.iter().filter_map(read).collect()
+    }
+
+    /// The record of the last rebuild of a top-level vdev.
+    pub(super) fn rebuild_words(&self, top: &vdev::Vdev) -> Option<Vec<u64>> {
+        let zap = top.get_u64(keys::ZAP_TOP).filter(|z| *z != 0)?;
+        let dn = self.mos.hold(zap).ok()?;
+        let words = Zap::new(&dn).get_value(disk::mos_keys::VDEV_REBUILD);
+        words.ok()?.map(|w| w.ints())
     }
 
     /// The newest scrub or resilver, if there ever was one.

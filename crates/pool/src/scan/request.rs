@@ -3,15 +3,20 @@
 use super::live::{At, Live};
 use super::record::{word, CANCELED, PAUSED, RESILVER, SCANNING, SCRUB, WORDS};
 use super::{hull, ScanState};
+use crate::notices::{Scanning, Turned};
 use crate::Pool;
 use base::{Result, Txg};
+use disk::feature::guid::RESILVER_DEFER;
 use dmu::Tx;
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
+use std::sync::Arc;
+use vdev::{keys, Vdev};
 
 /// Duplicates and blocks with one reference: classes of the dedup tables that OpenZFS looks through first.
 const DDT_DUPLICATES: u64 = 1;
-/// Share of a resilver that may be done when another one has to wait for it: one in this many.
+/// A resilver of which more than this share is done makes others wait for it, if the pool has the feature `resilver_defer`: one
+/// in this many.
 const DEFER_BEHIND: u64 = 10;
 
 /// Why a scan does not begin, stop or pause.
@@ -86,6 +91,9 @@ impl Pool {
         command: (String, u64),
     ) -> Result<std::result::Result<(), ScanRefusal>> {
         self.task(move |pool, tx| {
+            if pool.is_rebuilding() {
+                return Ok(Err(ScanRefusal::Resilvering));
+            }
             let mut live = pool.scans.live();
             match live.as_mut() {
                 Some(l) if l.is_resilver() => return Ok(Err(ScanRefusal::Resilvering)),
@@ -134,6 +142,14 @@ impl Pool {
         })
     }
 
+    /// A rebuild is to begin: a scrub under way ends.
+    pub(crate) fn make_way_for_rebuild(&self, tx: &Tx) -> Result<()> {
+        match self.take_scrub() {
+            Some(l) => self.end_scan(tx, l, false),
+            None => Ok(()),
+        }
+    }
+
     fn take_scrub(&self) -> Option<Live> {
         let mut live = self.scans.live();
         let scrub = live.as_ref().is_some_and(|l| !l.is_resilver());
@@ -180,6 +196,11 @@ impl Pool {
                 l.next = 0;
             }
         }
+        let turned = match paused {
+            true => Turned::Paused,
+            false => Turned::Resumed,
+        };
+        self.notice(Scanning::Scrub, turned);
         // The place on disk stays what it is.
         let Some(mut stored) = self.scan_words()? else {
             return Ok(());
@@ -214,14 +235,23 @@ impl Pool {
         running || self.due_resilver().is_some()
     }
 
-    /// Whether a resilver is under way or due.
+    /// Whether a resilver or rebuild is under way or due.
     pub fn is_resilvering(&self) -> bool {
+        self.is_rebuilding() || self.is_healing()
+    }
+
+    /// Whether a resilver by the block trees is under way or due.
+    pub fn is_healing(&self) -> bool {
         let running = self.scans.live().as_ref().is_some_and(Live::is_resilver);
         running || self.due_resilver().is_some()
     }
 
     /// What leaves that can be written lack, and no resilver has given up: first txg − 1, end.
-    fn due_resilver(&self) -> Option<(Txg, Txg)> {
+    pub(super) fn due_resilver(&self) -> Option<(Txg, Txg)> {
+        if self.is_rebuilding() {
+            // It waits until that has ended.
+            return None;
+        }
         let mut out: Option<(Txg, Txg)> = None;
         for v in self.tree.all().iter() {
             if !v.has_dtl() || v.dtl_is_empty() || !v.state().usable() {
@@ -241,6 +271,7 @@ impl Pool {
     /// In syncing context: begins a resilver if one is due; true: one is due, and waits for a later txg.
     pub(super) fn look_for_resilver(&self, tx: &Tx) -> Result<bool> {
         let Some((first, end)) = self.due_resilver() else {
+            self.end_deferral(tx)?;
             self.scans.restart.store(false, Ordering::Release);
             return Ok(false);
         };
@@ -252,8 +283,12 @@ impl Pool {
                 let covered = first >= min && end <= max;
                 let late = l.pass.issued.saturating_add(l.pass.issued_before)
                     > l.words[word::TO_EXAMINE] / DEFER_BEHIND;
-                if !restart && (covered || late) {
+                let (running, waits) =
+                    ((min, max), late && self.features.is_enabled(RESILVER_DEFER));
+                if !restart && (covered || waits) {
+                    drop(live);
                     // Whoever is not covered gets a resilver of its own, behind this one.
+                    self.defer(tx, running)?;
                     return Ok(false);
                 }
             }
@@ -275,6 +310,36 @@ impl Pool {
         Ok(false)
     }
 
+    /// Leaves that lack txgs outside of those of the resilver under way wait for the next one, and say so on disk.
+    fn defer(&self, tx: &Tx, (min, max): (Txg, Txg)) -> Result<()> {
+        let waits = |v: &Arc<Vdev>| {
+            let lacks = hull(&v.dtl()).filter(|_| v.state().usable());
+            lacks.is_some_and(|(first, end)| first < min || end > max)
+        };
+        let new = |v: &Arc<Vdev>| waits(v) && !is_deferred(v);
+        for v in self.tree.dtl_holders().into_iter().filter(new) {
+            if !self.features.is_active(RESILVER_DEFER) {
+                self.features.activate(tx, RESILVER_DEFER, 1)?;
+            }
+            v.set(keys::RESILVER_DEFER, disk::Value::Boolean);
+            self.dirty_config();
+        }
+        Ok(())
+    }
+
+    /// No leaf waits for another resilver any more.
+    fn end_deferral(&self, tx: &Tx) -> Result<()> {
+        if !self.features.is_active(RESILVER_DEFER) {
+            return Ok(());
+        }
+        let holders = self.tree.dtl_holders();
+        holders.iter().for_each(|v| v.unset(keys::RESILVER_DEFER));
+        self.dirty_config();
+        let count = self.features.count(RESILVER_DEFER).unwrap_or(0);
+        self.features
+            .activate(tx, RESILVER_DEFER, -i64::try_from(count).unwrap_or(1))
+    }
+
     /// Bytes allocated for blocks, on all devices.
     fn allocated_bytes(&self) -> u64 {
         let s = self.space.stats();
@@ -283,7 +348,7 @@ impl Pool {
     }
 
     /// Begins a scan of the blocks born behind `min`, up to `max`.
-    fn begin_scan(&self, tx: &Tx, function: u64, min: Txg, max: Txg) -> Result<()> {
+    pub(super) fn begin_scan(&self, tx: &Tx, function: u64, min: Txg, max: Txg) -> Result<()> {
         let mut words = vec![0; WORDS];
         words[word::FUNCTION] = function;
         words[word::STATE] = SCANNING;
@@ -301,6 +366,10 @@ impl Pool {
             &format!("func={function} mintxg={min} maxtxg={max}"),
         )?;
         self.cancel_errors(tx)?;
+        if function == RESILVER {
+            self.forget_rebuilds(tx)?;
+            self.end_deferral(tx)?;
+        }
         self.scans.blocks.set_range(Some((min, max)));
         // Changes of datasets before this moment are none of this scan's.
         drop(self.dsl.take_scan_changes());
@@ -315,6 +384,16 @@ impl Pool {
         let live = place.insert(live);
         self.store_place(tx, live)?;
         self.dirty_config();
+        let what = match function {
+            RESILVER => Scanning::Resilver,
+            _ => Scanning::Scrub,
+        };
+        self.notice(what, Turned::Started);
         Ok(())
     }
+}
+
+/// Whether a leaf waits for another resilver, as its configuration says it.
+fn is_deferred(v: &Vdev) -> bool {
+    v.config(true).get(keys::RESILVER_DEFER).is_some()
 }

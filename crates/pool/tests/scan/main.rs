@@ -2,6 +2,7 @@
 
 mod errors;
 mod mistakes;
+mod rebuild;
 mod resilver;
 mod scrub;
 mod world;

@@ -129,3 +129,22 @@ fn a_dtl_that_loses_more_than_the_resilver_visited() {
         w.is_whole_on(&|i| i == 2)
     });
 }
+
+#[test]
+fn a_rebuild_that_ends_when_a_part_was_copied() {
+    found(Mutation::RebuildEndsEarly, 1, |_| {
+        let w = World::with_bench(GroupKind::Mirror, 2, 1);
+        w.fill("a", 400);
+        let old = crate::rebuild::leaf(&w.pool, 0);
+        let new = crate::rebuild::dev(2);
+        let done = w
+            .pool
+            .attach_sequentially(old, &new, vdev::Attach::Mirror, None);
+        done.map_err(|e| e.to_string())?;
+        crate::rebuild::rebuilt(&w.pool).map_err(|e| e.to_string())?;
+        match finish(&w.pool).processed {
+            0 => Ok(()),
+            n => Err(format!("the scrub behind it had to repair {n} bytes")),
+        }
+    });
+}

@@ -52,3 +52,66 @@ fn a_disk_that_comes_back_is_resilvered_by_itself() {
     comes_back(GroupKind::Mirror, 2);
     comes_back(GroupKind::Raidz { nparity: 1 }, 4);
 }
+
+/// Two sides of three miss something different, and come back one after the other: the later one waits, and says so on disk.
+fn the_later_one_waits(defers: bool) {
+    let w = World::new(GroupKind::Mirror, 3);
+    let feature = disk::feature::guid::RESILVER_DEFER;
+    let count = || {
+        let store = w.pool.feature_store().unwrap();
+        dsl::Features::count(&**store, feature).unwrap()
+    };
+    let leaves = w.pool.tree.leaves();
+    let (first, second) = (leaves[1].clone(), leaves[2].clone());
+    let how = pool::Offline {
+        temporary: true,
+        fault: false,
+    };
+    w.pool.offline(first.guid(), how).unwrap();
+    w.fill("a", 400);
+    w.pool.offline(second.guid(), how).unwrap();
+    w.pool.online(first.guid()).unwrap();
+    let part = if defers { 2 } else { 100 };
+    let far = || {
+        let s = w.pool.scan_progress().unwrap().unwrap();
+        s.issued * part > s.state.to_examine
+    };
+    while w.pool.resilvered_txgs().is_none() || defers && !far() {
+        w.pool.sync().unwrap();
+    }
+    let range = w.pool.resilvered_txgs();
+    w.pool.online(second.guid()).unwrap();
+    (0..2).for_each(|_| {
+        w.pool.sync().unwrap();
+    });
+    let waits = second
+        .config(true)
+        .get(vdev::keys::RESILVER_DEFER)
+        .is_some();
+    assert_eq!((waits, count()), (defers, u64::from(defers)));
+    assert_eq!(w.pool.resilvered_txgs() == range, defers);
+    for _ in 0..2000 {
+        if !w.pool.is_resilvering() {
+            break;
+        }
+        w.pool.sync().unwrap();
+    }
+    w.pool.sync().unwrap();
+    assert_eq!(count(), 0);
+    assert!(!second
+        .config(true)
+        .get(vdev::keys::RESILVER_DEFER)
+        .is_some());
+    w.whole_on(&|i| i == 1);
+    w.whole_on(&|i| i == 2);
+}
+
+#[test]
+fn a_device_that_comes_late_waits_for_a_resilver_of_its_own() {
+    the_later_one_waits(true);
+}
+
+#[test]
+fn a_resilver_that_has_hardly_begun_begins_anew_for_a_second_device() {
+    the_later_one_waits(false);
+}

@@ -26,7 +26,16 @@ fn byte(name: &str, n: u64, i: u64) -> u8 {
 
 impl World {
     pub fn new(kind: GroupKind, disks: usize) -> World {
-        let (disks, pool) = rig::create(&Layout::new(kind, disks), 1);
+        World::with_bench(kind, disks, 0)
+    }
+
+    /// The same, with so many disks that are not part of the pool.
+    pub fn with_bench(kind: GroupKind, disks: usize, bench: usize) -> World {
+        let layout = Layout {
+            bench,
+            ..Layout::new(kind, disks)
+        };
+        let (disks, pool) = rig::create(&layout, 1);
         let config = pool.full_config(0, Txg::NONE, false);
         World {
             disks,

@@ -75,23 +75,30 @@ impl World {
         self.counts.faults += 1;
         self.content.changed();
         let sound = self.is_sound(disk);
-        let arrives = matches!(change, Change::Attach | Change::Replace(_));
+        let arrives = matches!(
+            change,
+            Change::Attach | Change::Replace(_) | Change::AttachInOrder | Change::ReplaceInOrder(_)
+        );
+        let attach = match change {
+            Change::AttachInOrder | Change::ReplaceInOrder(_) => pool::Pool::attach_sequentially,
+            _ => pool::Pool::attach,
+        };
         let done = match (change, found, beside) {
             (Change::Offline, Some(guid), _) => pool.offline(guid, persistent),
             (Change::Online, Some(guid), _) => pool.online(guid).map(drop),
             (Change::Detach, Some(guid), _) => pool.detach(guid),
-            (Change::Attach, None, Some(beside)) => {
+            (Change::Attach | Change::AttachInOrder, None, Some(beside)) => {
                 let dev = vdev::DevSpec::file(&path);
                 let how = vdev::Attach::Mirror;
-                pool.attach(beside.guid(), &dev, how, None).map(drop)
+                attach(&pool, beside.guid(), &dev, how, None).map(drop)
             }
-            (Change::Replace(of), None, _) => {
+            (Change::Replace(of) | Change::ReplaceInOrder(of), None, _) => {
                 let Some(old) = known(of).filter(|v| v.kind().is_leaf()) else {
                     return Ok(Outcome::Nothing);
                 };
                 let dev = vdev::DevSpec::file(&path);
                 let how = vdev::Attach::Replace;
-                pool.attach(old.guid(), &dev, how, None).map(drop)
+                attach(&pool, old.guid(), &dev, how, None).map(drop)
             }
             _ => return Ok(Outcome::Nothing),
         };

@@ -69,9 +69,14 @@ impl Admin {
 
 /// A command that has to be refused because of what else there is.
 pub(super) fn must_exist(done: Result<()>, otherwise: &str) -> Result<Outcome> {
+    must_fail(done, &[Kind::Exists], otherwise)
+}
+
+/// A command that has to be refused for one of these reasons.
+fn must_fail(done: Result<()>, reasons: &[Kind], otherwise: &str) -> Result<Outcome> {
     match done {
         Ok(()) => bail!(Damaged, "{otherwise}"),
-        Err(e) if e.kind == Kind::Exists => Ok(Outcome::Refused),
+        Err(e) if reasons.contains(&e.kind) => Ok(Outcome::Refused),
         Err(e) => Err(e),
     }
 }
@@ -121,6 +126,57 @@ impl World {
         Ok(Outcome::Done)
     }
 
+    /// A snapshot of every file system, or of none where one has the name already.
+    fn snapshot_all(&mut self, name: &str) -> Result<Outcome> {
+        let now = self.oracle.now().clone();
+        let mut frozen = Vec::new();
+        for fs in now.sets.keys() {
+            let Some(model) = self.oracle.fs(fs) else {
+                return Ok(Outcome::Nothing);
+            };
+            let state = Frozen {
+                limits: now.limits.get(fs).cloned().unwrap_or_default(),
+                ..model.freeze()
+            };
+            frozen.push((fs.clone(), state));
+        }
+        let there = |fs: &String| now.snaps.contains_key(&key(fs, name));
+        let done = self.commands()?.snapshot_all(&key(&full(""), name));
+        if now.sets.keys().any(there) {
+            return must_exist(done, "a snapshot was made over another");
+        }
+        done?;
+        for (fs, state) in &mut frozen {
+            state.born = self.born(fs, name)?;
+        }
+        let pos = self.pos();
+        self.oracle.administered(pos, |a, _| {
+            for (fs, state) in frozen {
+                a.snaps.insert(key(&fs, name), Arc::new(state));
+            }
+        });
+        Ok(Outcome::Done)
+    }
+
+    /// Another version of a mounted file system; everything in it stays what it is.
+    fn raise(&mut self, fs: &str, version: u64) -> Result<Outcome> {
+        let now = self.mounted(fs).map(|m| m.zfs.version);
+        if now.is_none_or(|now| now >= version) {
+            return Ok(Outcome::Nothing);
+        }
+        self.held.clear();
+        self.reap()?;
+        desk(&self.opened)?.set(fs, "version", version)?;
+        let m = desk(&self.opened)?.mounted(fs)?;
+        if m.zfs.version != version {
+            bail!(Damaged, "version {} instead of {version}", m.zfs.version);
+        }
+        if let Some(o) = &mut self.opened {
+            o.mounts.insert(fs.into(), m);
+        }
+        Ok(Outcome::Done)
+    }
+
     /// One that is held, or has clones, stays.
     pub(super) fn destroy_snapshot(&mut self, fs: &str, name: &str) -> Result<Outcome> {
         let now = self.oracle.now().clone();
@@ -134,10 +190,7 @@ impl World {
             return must_exist(done, "a snapshot was destroyed that has clones");
         }
         if now.is_held(&key) {
-            return match done {
-                Ok(()) => bail!(Damaged, "a held snapshot was destroyed"),
-                Err(_) => Ok(Outcome::Refused),
-            };
+            return must_fail(done, &[Kind::Busy], "a held snapshot was destroyed");
         }
         done?;
         let pos = self.pos();
@@ -174,10 +227,8 @@ impl World {
         self.reap()?;
         let done = self.commands()?.rollback(&key(&full(fs), snap));
         if snaps.iter().any(|s| now.is_held(s)) {
-            return match done {
-                Ok(()) => bail!(Damaged, "a held snapshot was destroyed by a rollback"),
-                Err(_) => Ok(Outcome::Done),
-            };
+            let otherwise = "a held snapshot was destroyed by a rollback";
+            return must_fail(done, &[Kind::Busy], otherwise).map(|_| Outcome::Done);
         }
         done?;
         let (m, pos) = (desk(&self.opened)?.mounted(fs)?, self.pos());
@@ -208,6 +259,9 @@ impl World {
             Lineage::RenameFs { fs, to } => return self.rename_fs(fs, to),
             Lineage::RenameAll { snap, to } => return self.rename_all(snap, to),
             Lineage::DestroyRange { fs, from, to } => return self.destroy_range(fs, from, to),
+            Lineage::SnapshotAll { name } => return self.snapshot_all(name),
+            Lineage::CreateOld { fs, .. } => return self.make_fs(&Op::Lineage(line.clone()), fs),
+            Lineage::Raise { fs, version } => return self.raise(fs, *version),
             Lineage::Bookmark { fs, snap, name } => {
                 let (mark, of) = (format!("{fs}#{name}"), now.snaps.get(&key(fs, snap)));
                 let Some(of) = of.filter(|_| !now.marks.contains_key(&mark)) else {
@@ -287,10 +341,7 @@ impl World {
         let name = |s: &str| key(&full(""), s);
         let done = self.commands()?.rename_all(&name(snap), &name(to));
         if taken {
-            return match done {
-                Ok(()) => bail!(Damaged, "a snapshot was renamed over another"),
-                Err(_) => Ok(Outcome::Refused),
-            };
+            return must_exist(done, "a snapshot was renamed over another");
         }
         done?;
         let pos = self.pos();
@@ -318,14 +369,12 @@ impl World {
             .collect();
         let name = key(&full(fs), &format!("{from}%{to}"));
         let done = self.commands()?.destroy(&name);
-        if range.is_empty() || range.iter().any(|k| now.is_needed(k)) {
-            return match done {
-                Ok(()) => bail!(
-                    Damaged,
-                    "destroyed what is held, has a clone or is no range"
-                ),
-                Err(_) => Ok(Outcome::Refused),
-            };
+        if range.is_empty() {
+            return must_fail(done, &[Kind::NotFound], "destroyed what is no range");
+        }
+        if range.iter().any(|k| now.is_needed(k)) {
+            let why = [Kind::Busy, Kind::Exists];
+            return must_fail(done, &why, "destroyed what is held or has a clone");
         }
         done?;
         let pos = self.pos();

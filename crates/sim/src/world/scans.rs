@@ -101,6 +101,13 @@ impl World {
         if !self.content.failed && scan.errors > 0 || never && scan.processed > 0 {
             return Err(format!("no device failed, but the scan tells: {scan:?}"));
         }
+        let rebuilt = pool
+            .rebuilds()
+            .iter()
+            .any(|r| r.state == 3 && r.errors == 0);
+        if rebuilt && !self.content.failed && scan.function == 1 && scan.processed > 0 {
+            return Err(format!("what was rebuilt had to be repaired: {scan:?}"));
+        }
         let all_sound = (0..self.disks.len()).all(|d| self.is_sound(d));
         if scan.function == 1 && scan.errors == 0 && self.content.scrubbed && all_sound {
             // It has repaired what could be written; whatever is not in the tree is filled when it comes back.

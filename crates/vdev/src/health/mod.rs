@@ -1,5 +1,6 @@
 //! How the leaves are doing: counters and latencies, writes that are not flushed, devices given up.
 
 pub(crate) mod abandon;
+pub(crate) mod copying;
 pub(crate) mod io_counts;
 pub(crate) mod unflushed;

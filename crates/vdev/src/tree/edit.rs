@@ -271,6 +271,15 @@ impl VdevTree {
         )
     }
 
+    /// The top-level vdev of a leaf or distributed spare.
+    pub fn top_of(&self, guid: u64) -> Result<Arc<Vdev>> {
+        let has = |t: &&Arc<Vdev>| member(t, guid).is_some();
+        match self.tops().iter().find(has) {
+            Some(top) => Ok(top.clone()),
+            None => bail!(NotFound, "no such device in pool"),
+        }
+    }
+
     /// Takes leaf (or distributed spare) `guid` out of its mirror, replacing or spare group. With one member left the group
     /// dissolves. The labels of the leaf stay as they are, and its device stays open, until [`VdevTree::retire`]. Returns the leaf.
     ///
@@ -316,7 +325,8 @@ impl VdevTree {
                     last.set(k, v.clone());
                 }
             }
-            if group.kind() == VdevKind::Spare {
+            // A distributed spare stays one.
+            if group.kind() == VdevKind::Spare && last.kind() != VdevKind::Dspare {
                 last.unset(keys::IS_SPARE);
             }
             let last = if is_top {

@@ -10,6 +10,7 @@ pub(crate) mod open;
 pub(crate) mod spec;
 pub(crate) mod state;
 
+use crate::copying::Copying;
 use crate::label::{self, LabelSet};
 use crate::map::Reflow;
 use crate::node::{Stats, Vdev, VdevKind};
@@ -39,6 +40,8 @@ pub struct VdevTree {
     pub(crate) read_only: AtomicBool,
     /// A resilver is under way; see [`VdevTree::set_resilvering`].
     resilvering: AtomicBool,
+    /// Ranges that a rebuild copies.
+    pub(crate) copying: Copying,
     /// Held while caches are flushed: whoever comes meanwhile must not believe that nothing is left
     /// to flush. Holds why nothing can be promised any more: acknowledged writes were lost.
     flushing: Mutex<Option<Error>>,
@@ -60,6 +63,7 @@ impl VdevTree {
             stats: Stats::default(),
             read_only: AtomicBool::new(false),
             resilvering: AtomicBool::new(false),
+            copying: Copying::default(),
             flushing: Mutex::new(None),
         }
     }
@@ -161,6 +165,12 @@ impl VdevTree {
     /// All leaves.
     pub fn leaves(&self) -> Vec<Arc<Vdev>> {
         self.tops().iter().flat_map(|t| t.leaves()).collect()
+    }
+
+    /// All vdevs that have a DTL: leaves, and distributed spares in use.
+    pub fn dtl_holders(&self) -> Vec<Arc<Vdev>> {
+        let tops = self.tops();
+        tops.iter().flat_map(|t| t.dtl_holders()).collect()
     }
 
     /// Every vdev below the root, parents first.

@@ -140,7 +140,7 @@ impl Zio {
                 false => Sealed::Mac(s.mac),
             }
         });
-        let mut checksum = checksum::compute(spec.checksum, &data, false, &self.salt())?;
+        let mut checksum = checksum::compute(spec.checksum, &data, form.big_endian, &self.salt())?;
         if let Some(x) = &sealed {
             checksum = x.words(spec.checksum, checksum, form.big_endian);
         }

@@ -2,6 +2,7 @@
 
 use super::{tabbed, top, Look};
 use crate::common;
+use crate::iostat::nice_time;
 use crate::{status_reason, status_text};
 use api::{Pool, Scan, ScanFunction, ScanState, Vdev, VdevClass};
 use base::sizes::nice;
@@ -352,6 +353,8 @@ fn rebuild_stats(
     );
     x.put("start_time", moment(style, zone, r.start));
     x.put("end_time", moment(style, zone, r.end));
+    let span = |ms: u64| style.nice(ms * 1_000_000, || nice_time(ms * 1_000_000, false));
+    x.put("scan_time", span(r.time_ms));
     for (key, n) in [
         ("scanned", r.scanned),
         ("issued", r.issued),
@@ -361,6 +364,14 @@ fn rebuild_stats(
         x.put(key, size(n));
     }
     x.put("errors", style.plain(r.errors));
+    x.put("pass_time", span(r.pass_ms));
+    for (key, n) in [
+        ("pass_scanned", r.pass_scanned),
+        ("pass_issued", r.pass_issued),
+        ("pass_skipped", r.pass_skipped),
+    ] {
+        x.put(key, size(n));
+    }
     (name, x)
 }
 
@@ -472,7 +483,7 @@ mod tests {
             "\"pass_start\":\"Fri Nov 20 13:48:51 UTC 2026\",\"scrub_pause\":\"-\"",
             &format!("\"issued\":\"0B\",\"rebuild_stats\":{{\"mirror-0\":{{{mirror}"),
             &format!("\"state\":\"COMPLETE\",{started},"),
-            "\"rebuilt\":\"1M\",\"to_scan\":\"0B\",\"errors\":\"0\"}}},\"removal_stats\":{\"name\":\"indirect-3\",\
+            "\"rebuilt\":\"1M\",\"to_scan\":\"0B\",\"errors\":\"0\",\"pass_time\":\"-\",\"pass_scanned\":\"0B\",\"pass_issued\":\"0B\",\"pass_skipped\":\"0B\"}}},\"removal_stats\":{\"name\":\"indirect-3\",\
              \"vdev_type\":\"indirect\",\"class\":\"normal\",\"state\":\"FINISHED\",\"removing_vdev\":\"3\",",
             &format!("\"raidz_expand_stats\":{{{mirror}"),
             "\"reflowed\":\"0B\",\"waiting_for_resilver\":\"0\"},\"vdevs\":",

@@ -3,11 +3,19 @@
 use super::{Vdev, VdevKind};
 use base::sync::MutexExt;
 use base::{RangeSet, Txg};
+use std::sync::Arc;
 
 impl Vdev {
     /// Whether it holds data itself, and so may lack some: a device, or a distributed spare.
     pub fn has_dtl(&self) -> bool {
         self.kind.is_leaf() || self.kind == VdevKind::Dspare
+    }
+
+    /// All vdevs at or below this one that have a DTL, in order.
+    pub fn dtl_holders(self: &Arc<Vdev>) -> Vec<Arc<Vdev>> {
+        let below = self.children.iter().flat_map(|c| c.dtl_holders());
+        let own = self.has_dtl().then(|| self.clone());
+        own.into_iter().chain(below).collect()
     }
 
     /// Transaction groups this leaf lacks (half-open ranges).

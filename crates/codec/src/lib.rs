@@ -6,9 +6,9 @@
 //! ```
 //! use codec::{checksum, compress};
 //! let data = vec![7u8; 4096];
-//! let packed = compress::compress(compress::LZ4, 0, &data, 3584).unwrap();
-//! assert_eq!(compress::decompress(compress::LZ4, &packed, 4096).unwrap(), data);
-//! let words = checksum::compute(checksum::FLETCHER4, &packed, false, &[0; 32]).unwrap();
+//! let packed = compress::compress(Compression::LZ4, 0, &data, 3584).unwrap();
+//! assert_eq!(compress::decompress(Compression::LZ4, &packed, 4096).unwrap(), data);
+//! let words = checksum::compute(Checksum::FLETCHER4, &packed, false, &[0; 32]).unwrap();
 //! assert_ne!(words, [0; 4]);
 //! ```
 #![forbid(unsafe_code)]

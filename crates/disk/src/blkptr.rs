@@ -4,6 +4,7 @@
 //! whose byte order is known, [`BlkPtr::to_bytes`] stores little-endian.
 
 use crate::types::ObjType;
+use crate::{Checksum, Compression};
 use base::{Error, Result, Txg, SECTOR};
 
 /// Bytes of a block pointer.
@@ -223,15 +224,15 @@ impl BlkPtr {
             (self.bits(16, 16) as usize + 1) << 9
         }
     }
-    pub fn compress(&self) -> u8 {
-        self.bits(32, 7) as u8
+    pub fn compress(&self) -> Compression {
+        Compression::new(self.bits(32, 7) as u8)
     }
-    /// Checksum id; "off" (2) for embedded pointers.
-    pub fn checksum_alg(&self) -> u8 {
+    /// Algorithm of the checksum; [`Checksum::OFF`] for embedded pointers.
+    pub fn checksum_alg(&self) -> Checksum {
         if self.is_embedded() {
-            2
+            Checksum::OFF
         } else {
-            self.bits(40, 8) as u8
+            Checksum::new(self.bits(40, 8) as u8)
         }
     }
     pub fn obj_type(&self) -> ObjType {
@@ -316,16 +317,16 @@ impl BlkPtr {
         level: u8,
         lsize: usize,
         psize: usize,
-        compress: u8,
-        checksum: u8,
+        compress: Compression,
+        checksum: Checksum,
         txg: Txg,
     ) -> BlkPtr {
         debug_assert!(lsize % 512 == 0 && psize % 512 == 0 && lsize > 0 && psize > 0);
         let mut bp = BlkPtr::HOLE;
         bp.set_bits(0, 16, (lsize as u64 >> 9) - 1);
         bp.set_bits(16, 16, (psize as u64 >> 9) - 1);
-        bp.set_bits(32, 7, compress as u64);
-        bp.set_bits(40, 8, checksum as u64);
+        bp.set_bits(32, 7, compress.number() as u64);
+        bp.set_bits(40, 8, checksum.number() as u64);
         bp.set_bits(48, 8, ty.0 as u64);
         bp.set_bits(56, 5, level as u64);
         bp.set_bits(63, 1, 1);
@@ -348,7 +349,7 @@ impl BlkPtr {
         ty: ObjType,
         level: u8,
         lsize: usize,
-        compress: u8,
+        compress: Compression,
         data: &[u8],
         txg: Txg,
     ) -> BlkPtr {
@@ -361,7 +362,7 @@ impl BlkPtr {
         }
         bp.set_bits(0, 25, lsize as u64 - 1);
         bp.set_bits(25, 7, data.len() as u64 - 1);
-        bp.set_bits(32, 7, compress as u64);
+        bp.set_bits(32, 7, compress.number() as u64);
         bp.set_bits(39, 1, 1);
         bp.set_bits(48, 8, ty.0 as u64);
         bp.set_bits(56, 5, level as u64);
@@ -375,9 +376,9 @@ impl BlkPtr {
     pub fn redacted(ty: ObjType, level: u8, lsize: usize, txg: Txg) -> BlkPtr {
         let mut bp = BlkPtr::HOLE;
         bp.set_bits(0, 25, (lsize as u64).saturating_sub(1));
-        bp.set_bits(32, 7, 2);
+        bp.set_bits(32, 7, Compression::OFF.number() as u64);
         bp.set_bits(39, 1, 1);
-        bp.set_bits(40, 8, 2);
+        bp.set_bits(40, 8, Checksum::OFF.number() as u64);
         bp.set_bits(48, 8, ty.0 as u64);
         bp.set_bits(56, 5, level as u64);
         bp.set_bits(63, 1, 1);
@@ -408,7 +409,7 @@ impl BlkPtr {
         if !self.obj_type().is_valid() {
             return bad("invalid object type");
         }
-        if self.compress() >= 17 {
+        if self.compress().name().is_none() {
             return bad("unknown compression");
         }
         if self.lsize() > base::MAX_BLOCK || self.psize() > base::MAX_BLOCK {
@@ -420,7 +421,7 @@ impl BlkPtr {
             }
             return Ok(());
         }
-        if self.checksum_alg() >= 15 {
+        if self.checksum_alg().name().is_none() {
             return bad("unknown checksum");
         }
         if self.dvas().iter().any(|d| d.vdev() >= vdevs) {
@@ -475,8 +476,8 @@ impl std::fmt::Debug for BlkPtr {
             self.level(),
             self.lsize(),
             self.psize(),
-            self.checksum_alg(),
-            self.compress(),
+            self.checksum_alg().number(),
+            self.compress().number(),
             self.logical_birth(),
             self.physical_birth(),
             self.fill()
@@ -490,7 +491,15 @@ mod tests {
 
     #[test]
     fn fields_do_not_disturb_each_other() {
-        let mut bp = BlkPtr::new(ObjType::DNODE, 5, 16384, 4096, 15, 7, Txg::new(77));
+        let mut bp = BlkPtr::new(
+            ObjType::DNODE,
+            5,
+            16384,
+            4096,
+            Compression::LZ4,
+            Checksum::FLETCHER4,
+            Txg::new(77),
+        );
         bp.set_dva(0, Dva::new(3, 0x12_3000, 0x2000, false));
         bp.set_dva(1, Dva::new(4, 0x45_6000, 0x2000, true));
         bp.set_fill(31);
@@ -498,7 +507,10 @@ mod tests {
         let back = BlkPtr::from_bytes(&bp.to_bytes(), false);
         assert_eq!(back, bp);
         assert_eq!((back.lsize(), back.psize(), back.level()), (16384, 4096, 5));
-        assert_eq!((back.compress(), back.checksum_alg()), (15, 7));
+        assert_eq!(
+            (back.compress(), back.checksum_alg()),
+            (Compression::LZ4, Checksum::FLETCHER4)
+        );
         assert_eq!(back.obj_type(), ObjType::DNODE);
         assert_eq!(back.birth(), Txg::new(77));
         assert_eq!(back.physical_birth(), Txg::new(77));
@@ -517,7 +529,14 @@ mod tests {
             let data: Vec<u8> = (0..len as u8)
                 .map(|b| b.wrapping_mul(37).wrapping_add(1))
                 .collect();
-            let bp = BlkPtr::embedded(ObjType::PLAIN_FILE_CONTENTS, 0, 512, 15, &data, Txg::new(9));
+            let bp = BlkPtr::embedded(
+                ObjType::PLAIN_FILE_CONTENTS,
+                0,
+                512,
+                Compression::LZ4,
+                &data,
+                Txg::new(9),
+            );
             assert!(bp.is_embedded() && !bp.is_hole() && bp.dvas().is_empty());
             assert_eq!(bp.embedded_payload(), data);
             assert_eq!(

@@ -329,6 +329,7 @@ impl BlkPtr {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::{Checksum, Compression};
     use base::Txg;
 
     fn noise(n: usize, seed: &mut u64) -> Vec<u8> {
@@ -349,8 +350,8 @@ mod tests {
             0,
             131072,
             4096,
-            15,
-            7,
+            Compression::LZ4,
+            Checksum::FLETCHER4,
             Txg::new(9),
         );
         bp.set_crypt();

@@ -6,6 +6,7 @@
 use crate::blkptr::{BlkPtr, Dva, DVAS};
 use crate::bytes::{put_u64, u64_at};
 use crate::types::ObjType;
+use crate::{Checksum, Compression};
 use base::{bail, Error, Result, Txg};
 
 /// Words of a key.
@@ -95,15 +96,15 @@ impl DdtKey {
     pub fn psize(&self) -> usize {
         ((self.0[4] >> 16 & 0xffff) as usize + 1) << 9
     }
-    pub fn compress(&self) -> u8 {
-        (self.0[4] >> 32 & 0x7f) as u8
+    pub fn compress(&self) -> Compression {
+        Compression::new((self.0[4] >> 32 & 0x7f) as u8)
     }
     pub fn is_encrypted(&self) -> bool {
         self.0[4] >> 39 & 1 != 0
     }
 
     /// A pointer to the block of this key at the addresses of `slot`, as repair and freeing use it.
-    pub fn pointer(&self, checksum: u8, slot: &DdtSlot) -> BlkPtr {
+    pub fn pointer(&self, checksum: Checksum, slot: &DdtSlot) -> BlkPtr {
         let mut bp = BlkPtr::new(
             ObjType::DEDUP,
             0,
@@ -427,14 +428,17 @@ mod tests {
             0,
             8192,
             4096,
-            15,
-            8,
+            Compression::LZ4,
+            Checksum::SHA256,
             Txg::new(7),
         );
         bp.set_checksum([1, 2, 3, 4]);
         bp.set_dva(0, Dva::new(0, 0, 4096, false));
         let key = DdtKey::of(&bp);
-        assert_eq!((key.lsize(), key.psize(), key.compress()), (8192, 4096, 15));
+        assert_eq!(
+            (key.lsize(), key.psize(), key.compress()),
+            (8192, 4096, Compression::LZ4)
+        );
         let e = DdtEntry::Flat {
             slot: slot(5),
             class_start: 0,
@@ -447,7 +451,7 @@ mod tests {
         assert_eq!(h.total(), f);
         h.count(&(bucket, f), false);
         assert_eq!(h, DdtHistogram::default());
-        let back = key.pointer(8, &slot(5));
+        let back = key.pointer(Checksum::SHA256, &slot(5));
         assert_eq!(DdtKey::of(&back), key);
         assert!(back.is_dedup() && back.dva(0) == bp_address());
         fn bp_address() -> Dva {

@@ -2,6 +2,7 @@
 
 use crate::blkptr::{BlkPtr, BP_SIZE};
 use crate::types::ObjType;
+use crate::{Checksum, Compression};
 use base::{Error, Result};
 
 /// Highest object number (2^48 − 1).
@@ -37,9 +38,9 @@ pub struct DnodePhys {
     pub nlevels: u8,
     pub bonus_type: ObjType,
     /// 0 = inherit
-    pub checksum: u8,
+    pub checksum: Checksum,
     /// 0 = inherit
-    pub compress: u8,
+    pub compress: Compression,
     pub flags: u8,
     pub datablkszsec: u16,
     /// Slots of 512 bytes this dnode takes, at least 1.
@@ -135,8 +136,8 @@ impl DnodePhys {
             indblkshift: ind,
             nlevels: levels,
             bonus_type: ObjType(b[4]),
-            checksum: b[5],
-            compress: b[6],
+            checksum: Checksum::new(b[5]),
+            compress: Compression::new(b[6]),
             flags: b[7],
             datablkszsec,
             slots: slots as u8,
@@ -165,8 +166,8 @@ impl DnodePhys {
         out[2] = self.nlevels;
         out[3] = self.blkptr.len() as u8;
         out[4] = self.bonus_type.0;
-        out[5] = self.checksum;
-        out[6] = self.compress;
+        out[5] = self.checksum.number();
+        out[6] = self.compress.number();
         out[7] = self.flags & !flags::SPILL_BLKPTR
             | if self.spill.is_some() {
                 flags::SPILL_BLKPTR

@@ -546,6 +546,7 @@ mod tests {
     use super::*;
     use crate::bytes::junk::Junk;
     use crate::types::ObjType;
+    use crate::Compression;
 
     /// Words 1, 2, 3… in every field show swapped or overlapping offsets.
     fn ascending(n: usize) -> Vec<u8> {
@@ -616,7 +617,7 @@ mod tests {
             ObjType::PLAIN_FILE_CONTENTS,
             0,
             512,
-            15,
+            Compression::LZ4,
             &[7; 50],
             Txg::new(9),
         );

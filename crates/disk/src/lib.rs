@@ -7,6 +7,7 @@
 #![forbid(unsafe_code)]
 
 pub mod acl;
+pub mod algorithms;
 pub mod blkptr;
 pub mod brt;
 pub mod bytes;
@@ -31,6 +32,7 @@ pub mod xattr;
 pub mod zil;
 pub mod znode;
 
+pub use algorithms::{Checksum, Compression};
 pub use blkptr::{BlkPtr, Dva, BP_SIZE};
 pub use bytes::swap_u64s;
 pub use dnode::{objset, DnodePhys};

@@ -14,7 +14,7 @@ use crate::tree::{Reader, Synced};
 use crate::tx::{Dmu, Tx, MOS_LOCKS};
 use base::sync::RwLockExt;
 use base::{bail, Block, Error, Kind, PerTxg, RangeSet, Result, Txg};
-use disk::{BlkPtr, DnodePhys, ObjType};
+use disk::{BlkPtr, Checksum, Compression, DnodePhys, ObjType};
 use std::any::Any;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::AtomicBool;
@@ -57,8 +57,8 @@ pub(crate) struct Fields {
     pub bonus_type: ObjType,
     pub indblkshift: u8,
     pub nblkptr: u8,
-    pub checksum: u8,
-    pub compress: u8,
+    pub checksum: Checksum,
+    pub compress: Compression,
     pub block_size: usize,
     pub maxblkid: u64,
     pub slots: u8,

@@ -193,7 +193,7 @@ impl Dnode {
             (shape, i.f.obj_type, data)
         };
         let policy = self.objset()?.policy();
-        if policy.dedup != 0 {
+        if policy.dedup.is_some() {
             // The tables are asked by the sync only.
             return Ok(Begun::Done(None));
         }

@@ -19,8 +19,8 @@ use disk::crypt::OBJSET_MAC_SIZE;
 use disk::dnode::{DNODES_PER_BLOCK, DNODE_BLOCK};
 use disk::objset::{ObjsetPhys, ZIL_HEADER_SIZE};
 use disk::objset::{PROJECTQUOTA_COMPLETE, USERACCT_COMPLETE, USEROBJACCT_COMPLETE};
-use disk::DnodePhys;
 use disk::{BlkPtr, ObjType};
+use disk::{Checksum, Compression, DnodePhys};
 use std::sync::Arc;
 use zio::Crypt;
 use zio::{Prepared, StoredForm};
@@ -34,8 +34,8 @@ pub struct RawMeta {
     pub nlevels: u8,
     pub indblkshift: u8,
     pub maxblkid: u64,
-    pub checksum: u8,
-    pub compress: u8,
+    pub checksum: Checksum,
+    pub compress: Compression,
 }
 
 /// A block in its stored form.
@@ -303,7 +303,7 @@ impl Dnode {
         tx: &Tx,
         blkid: u64,
         lsize: usize,
-        compress: u8,
+        compress: Compression,
         data: &[u8],
     ) -> Result<()> {
         let ty = self.read_lock().f.obj_type;

@@ -1,6 +1,6 @@
 //! What objects shall be, and how blocks of an object set are stored.
 
-use disk::ObjType;
+use disk::{Checksum, Compression, ObjType};
 use zio::{RawSeal, Scope};
 
 /// How a raw stream has a block of dnodes.
@@ -15,14 +15,14 @@ pub struct DnodeSeal {
 /// to on-disk numbers, and what the pool's version and features allow.
 #[derive(Clone, Debug)]
 pub struct WritePolicy {
-    pub compress: u8,
+    pub compress: Compression,
     pub zstd_level: u8,
-    pub checksum: u8,
+    pub checksum: Checksum,
     pub copies: u8,
     /// redundant_metadata: 0 all, 1 most, 2 some, 3 none.
     pub redundant_metadata: u8,
     /// Compression of metadata: lz4 (15) or lzjb (3).
-    pub meta_compress: u8,
+    pub meta_compress: Compression,
     pub hole_birth: bool,
     pub embedded_data: bool,
     /// Most copies the pool version allows: 3, or 1 before version 2.
@@ -35,8 +35,8 @@ pub struct WritePolicy {
     pub accounting_flags: u8,
     /// Indirect block shift of new objects: 17, or 14 for old pools.
     pub indblkshift: u8,
-    /// Checksum with which data blocks are deduplicated; 0 = they are not.
-    pub dedup: u8,
+    /// Checksum with which data blocks are deduplicated; `None`: they are not.
+    pub dedup: Option<Checksum>,
     /// The bytes of deduplicated blocks are compared.
     pub dedup_verify: bool,
     /// Data blocks stored in at most so many bytes go to the special devices; 0 = none.
@@ -50,12 +50,12 @@ pub struct WritePolicy {
 impl Default for WritePolicy {
     fn default() -> Self {
         WritePolicy {
-            compress: 15,
+            compress: Compression::LZ4,
             zstd_level: 0,
-            checksum: 7,
+            checksum: Checksum::FLETCHER4,
             copies: 1,
             redundant_metadata: 0,
-            meta_compress: 15,
+            meta_compress: Compression::LZ4,
             hole_birth: true,
             embedded_data: true,
             max_copies: 3,
@@ -63,7 +63,7 @@ impl Default for WritePolicy {
             used_bytes: true,
             accounting_flags: 0,
             indblkshift: 17,
-            dedup: 0,
+            dedup: None,
             dedup_verify: false,
             special_small: 0,
             keep: Scope::All,
@@ -95,8 +95,8 @@ pub struct NewObject {
     pub bonus: Vec<u8>,
     /// 512-byte dnode slots; 0 = 1.
     pub slots: u8,
-    pub checksum: u8,
-    pub compress: u8,
+    pub checksum: Checksum,
+    pub compress: Compression,
     /// Of an object of a raw stream: its dnode has exactly that shape.
     pub raw: Option<RawObject>,
 }

@@ -29,9 +29,9 @@ use crate::tree::Spot;
 use crate::tx::Tx;
 use base::sync::MutexExt;
 use base::{bail, Block, Error, Result, Txg};
-use codec::{checksum, compress};
+use codec::checksum;
 use disk::dnode::{self, DNODES_PER_BLOCK, DNODE_BLOCK, DNODE_SIZE};
-use disk::{BlkPtr, DnodePhys, ObjType};
+use disk::{BlkPtr, Checksum, Compression, DnodePhys, ObjType};
 use meta::{DnodeBlocks, HELD_DNODE_BLOCKS};
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -102,7 +102,7 @@ impl Transform<'_> {
     /// count it.
     fn prepare_dnodes(&self, spec: &WriteSpec, data: &Block, raw: DnodeSeal) -> Result<Prepared> {
         let form = StoredForm {
-            compress: compress::OFF,
+            compress: Compression::OFF,
             sealed: Some(raw.seal),
             big_endian: raw.big_endian,
         };
@@ -120,8 +120,8 @@ impl Transform<'_> {
 #[derive(Clone, Copy)]
 pub(crate) struct Shape {
     pub obj_type: ObjType,
-    pub compress: u8,
-    pub checksum: u8,
+    pub compress: Compression,
+    pub checksum: Checksum,
     pub indblkshift: u8,
 }
 
@@ -137,32 +137,32 @@ pub(crate) fn spec_for(
     let meta = level > 0 || spill || ty.is_metadata();
     let mut comp = if meta {
         p.meta_compress
-    } else if s.compress > 1 {
+    } else if s.compress > Compression::ON {
         s.compress
     } else {
         p.compress
     };
-    if meta && !spill && s.compress == compress::OFF && level == 0 {
-        comp = compress::OFF;
+    if meta && !spill && s.compress == Compression::OFF && level == 0 {
+        comp = Compression::OFF;
     }
-    let mut sum = if s.checksum > 1 {
+    let mut sum = if s.checksum > Checksum::ON {
         s.checksum
     } else {
         p.checksum
     };
     if meta && (!checksum::is_metadata_strong(sum) || p.is_mos) {
-        sum = checksum::FLETCHER4;
+        sum = Checksum::FLETCHER4;
     }
-    let dedup = !meta && p.dedup != 0;
-    if dedup {
-        sum = p.dedup;
+    let dedup = p.dedup.filter(|_| !meta);
+    if let Some(strong) = dedup {
+        sum = strong;
     }
     let file = matches!(ty, ObjType::PLAIN_FILE_CONTENTS | ObjType::UINT64_OTHER);
     let mut copies = p.copies;
     if p.is_mos {
         copies = 3;
         if pass >= PASS_DONT_COMPRESS {
-            comp = compress::OFF;
+            comp = Compression::OFF;
         }
     } else if meta {
         let critical = ty.is_metadata()
@@ -192,7 +192,7 @@ pub(crate) fn spec_for(
         gang_copies: gang_copies.min(3).min(p.max_copies),
         embed: p.embedded_data,
         hole_birth: p.hole_birth,
-        dedup,
+        dedup: dedup.is_some(),
         // A checksum that is no proof of sameness is none in a table either.
         verify: p.dedup_verify || !checksum::is_dedup(sum),
         small: if file { p.special_small } else { 0 },

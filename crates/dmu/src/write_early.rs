@@ -119,7 +119,7 @@ impl Objset {
     /// Blocks of `size` bytes were written whole, in one go.
     pub(crate) fn write_early(&self, tx: &Tx, dn: Weak<Dnode>, blocks: Range<u64>, size: usize) {
         let policy = self.policy();
-        if policy.is_mos || policy.dedup != 0 {
+        if policy.is_mos || policy.dedup.is_some() {
             return;
         }
         let batch = self.dmu.early.batch.load(Ordering::Relaxed);
@@ -183,7 +183,7 @@ mod tests {
     use super::*;
     use crate::testing::Rig;
     use crate::{NewObject, WritePolicy};
-    use disk::ObjType;
+    use disk::{Checksum, ObjType};
     use std::time::{Duration, Instant};
 
     const SIZE: usize = 8192;
@@ -422,7 +422,7 @@ mod tests {
 
     #[test]
     fn what_fits_into_pointers_or_tables_is_left_to_the_group() {
-        for dedup in [0, 8] {
+        for dedup in [None, Some(Checksum::SHA256)] {
             let rig = rig(WritePolicy {
                 dedup,
                 ..WritePolicy::default()
@@ -430,11 +430,11 @@ mod tests {
             let dn = file(&rig);
             let data = match dedup {
                 // Becomes a hole, and a few bytes in a pointer.
-                0 => [vec![0; 4 * SIZE], vec![5; 4 * SIZE]].concat(),
+                None => [vec![0; 4 * SIZE], vec![5; 4 * SIZE]].concat(),
                 _ => noise(3, 8 * SIZE),
             };
             dn.write(&rig.tx(), 0, &data).unwrap();
-            assert_eq!(placed(&dn), [], "dedup {dedup}");
+            assert_eq!(placed(&dn), [], "dedup {dedup:?}");
             assert_eq!(read(&dn, 8 * SIZE), data);
         }
     }

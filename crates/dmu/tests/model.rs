@@ -1,7 +1,7 @@
 //! Random operations on objects against plain byte vectors, with syncs, reopenings and a check that
 //! no byte of space is lost.
 
-use disk::{os_type, ObjType};
+use disk::{os_type, Compression, ObjType};
 use dmu::testing::{FreeAll, Rig};
 use dmu::{NewObject, WritePolicy};
 use std::collections::BTreeMap;
@@ -249,10 +249,10 @@ fn random_without_compression_or_features() {
         run(
             seed,
             WritePolicy {
-                compress: 2,
+                compress: Compression::OFF,
                 hole_birth: false,
                 embedded_data: false,
-                meta_compress: 3,
+                meta_compress: Compression::LZJB,
                 indblkshift: 14,
                 ..WritePolicy::default()
             },

@@ -4,7 +4,7 @@ use crate::core::{Core, Triple};
 use base::{bail, Error, Kind, Result};
 use disk::dsl::{bpobj_entry, bpobj_entry_is_free, BpobjPhys};
 use disk::feature::guid;
-use disk::{BlkPtr, ObjType, BP_SIZE};
+use disk::{BlkPtr, Compression, ObjType, BP_SIZE};
 use dmu::{Dnode, NewObject, Objset, Tx};
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -44,7 +44,14 @@ impl Bpobj {
     /// A new, empty one in the form of the pool's version.
     pub(crate) fn create(core: &Core, tx: &Tx) -> Result<Bpobj> {
         let live = core.features.is_active(guid::LIVELIST);
-        Self::create_with(&core.mos, tx, core.version(), live, BLOCK, 0)
+        Self::create_with(
+            &core.mos,
+            tx,
+            core.version(),
+            live,
+            BLOCK,
+            Compression::INHERIT,
+        )
     }
 
     /// A new, empty one. The pool's list of deferred frees has blocks of 16 KiB and compression off
@@ -55,7 +62,7 @@ impl Bpobj {
         version: u64,
         livelist_active: bool,
         block_size: usize,
-        compress: u8,
+        compress: Compression,
     ) -> Result<Bpobj> {
         let phys = BpobjPhys::new(BpobjPhys::size_for(version, livelist_active));
         let dn = mos.alloc(

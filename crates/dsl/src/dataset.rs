@@ -6,7 +6,7 @@ use base::sync::MutexExt;
 use base::{bail, bail_about, Error, PerTxg, Result, Txg};
 use disk::dsl::{bookmark_flags, ds_flags, BookmarkPhys, DslDatasetPhys, Used};
 use disk::feature::guid;
-use disk::{BlkPtr, DnodePhys, ObjType};
+use disk::{BlkPtr, Checksum, Compression, DnodePhys, ObjType};
 use dmu::{Dnode, Objset, SyncHooks, Tx, WritePolicy};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -656,13 +656,13 @@ impl Dataset {
             p.features.insert(guid::LARGE_BLOCKS);
         }
         match bp.checksum_alg() {
-            11 => p.features.insert(guid::SHA512),
-            12 => p.features.insert(guid::SKEIN),
-            13 => p.features.insert(guid::EDONR),
-            14 => p.features.insert(guid::BLAKE3),
+            Checksum::SHA512 => p.features.insert(guid::SHA512),
+            Checksum::SKEIN => p.features.insert(guid::SKEIN),
+            Checksum::EDONR => p.features.insert(guid::EDONR),
+            Checksum::BLAKE3 => p.features.insert(guid::BLAKE3),
             _ => false,
         };
-        if bp.compress() == 16 {
+        if bp.compress() == Compression::ZSTD {
             p.features.insert(guid::ZSTD_COMPRESS);
         }
     }

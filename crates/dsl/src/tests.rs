@@ -10,7 +10,7 @@ mod units;
 use crate::*;
 use base::Txg;
 use disk::feature::guid;
-use disk::{os_type, ObjType};
+use disk::{os_type, Compression, ObjType};
 use dmu::testing::Rig;
 use dmu::{NewObject, Objset, Tx, WritePolicy};
 use std::collections::BTreeMap;
@@ -35,8 +35,8 @@ impl Rand {
 fn mos_policy(version: u64) -> WritePolicy {
     WritePolicy {
         is_mos: true,
-        compress: 3,
-        meta_compress: 3,
+        compress: Compression::LZJB,
+        meta_compress: Compression::LZJB,
         hole_birth: false,
         embedded_data: version >= 5000,
         indblkshift: 17,

@@ -6,7 +6,7 @@ use api::Request;
 use base::{Result, Txg};
 use disk::label::{label_offset, LABELS, NVLIST_OFFSET, NVLIST_SIZE, RING_OFFSET};
 use disk::objset::ObjsetPhys;
-use disk::{BlkPtr, DnodePhys, NvList, ObjType};
+use disk::{BlkPtr, Checksum, Compression, DnodePhys, NvList, ObjType};
 use env::Access;
 use pool::{OpenOptions, Pool};
 use std::collections::BTreeMap;
@@ -58,7 +58,7 @@ impl Corpus {
         list.set("guid", 7u64);
         c.add("nvlist", &list.pack_xdr());
         c.add("nvlist", &list.pack_native());
-        for alg in 3..=16 {
+        for &alg in Compression::ALL {
             if let Some(packed) = codec::compress::compress(alg, 0, &b"abcd".repeat(512), 4096) {
                 c.packed(alg, 2048, &packed);
             }
@@ -168,13 +168,13 @@ impl Corpus {
     }
 
     /// A compressed block, with its size in front as the targets want it.
-    fn packed(&mut self, alg: u8, lsize: usize, data: &[u8]) {
+    fn packed(&mut self, alg: Compression, lsize: usize, data: &[u8]) {
         let kind = match alg {
-            3 => "lzjb",
-            5..=13 => "gzip",
-            14 => "zle",
-            15 => "lz4",
-            16 => "zstd",
+            Compression::LZJB => "lzjb",
+            a if a.gzip_level().is_some() => "gzip",
+            Compression::ZLE => "zle",
+            Compression::LZ4 => "lz4",
+            Compression::ZSTD => "zstd",
             _ => return,
         };
         let mut b = (lsize as u32).to_le_bytes().to_vec();
@@ -391,7 +391,7 @@ impl Corpus {
                 .devices
                 .probe(&bp.dva(0), bp.psize(), Txg::MAX, &|_| true);
             let Ok(b) = read else { return };
-            let slim = bp.checksum_alg() == codec::checksum::ZILOG2;
+            let slim = bp.checksum_alg() == Checksum::ZILOG2;
             let Ok(chain) = disk::zil::ZilChain::decode(&b, slim) else {
                 return;
             };

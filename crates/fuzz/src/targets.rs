@@ -5,7 +5,7 @@ use crate::{apply, streams};
 use base::{Block, Txg};
 use codec::{checksum, compress};
 use disk::sa::{self, Layouts, Registry};
-use disk::{BlkPtr, DnodePhys, NvList};
+use disk::{BlkPtr, Checksum, Compression, DnodePhys, NvList};
 use std::fs::File;
 use std::hint::black_box;
 use std::sync::{Arc, OnceLock};
@@ -61,11 +61,11 @@ pub static TARGETS: [Target; 34] = [
     t("stream-record", "stream-record", 512, streams::record),
     t("stream-lists", "stream-list", 8 << 10, streams::lists),
     t("token", "token", 1024, streams::token),
-    t("lz4", "lz4", 8 << 10, |b| unpack(compress::LZ4, b)),
-    t("lzjb", "lzjb", 8 << 10, |b| unpack(compress::LZJB, b)),
-    t("gzip", "gzip", 8 << 10, |b| unpack(compress::GZIP_6, b)),
-    t("zle", "zle", 8 << 10, |b| unpack(compress::ZLE, b)),
-    t("zstd", "zstd", 8 << 10, |b| unpack(compress::ZSTD, b)),
+    t("lz4", "lz4", 8 << 10, |b| unpack(Compression::LZ4, b)),
+    t("lzjb", "lzjb", 8 << 10, |b| unpack(Compression::LZJB, b)),
+    t("gzip", "gzip", 8 << 10, |b| unpack(Compression::GZIP_6, b)),
+    t("zle", "zle", 8 << 10, |b| unpack(Compression::ZLE, b)),
+    t("zstd", "zstd", 8 << 10, |b| unpack(Compression::ZSTD, b)),
     t("messages", "messages", 8 << 10, messages),
 ];
 
@@ -89,7 +89,7 @@ fn nvlist(b: &[u8]) {
 fn label(b: &[u8]) {
     let _ = black_box(disk::label::unpack_config(b));
     let _ = black_box(disk::label::BootEnv::decode(b));
-    let _ = black_box(checksum::verify_embedded(checksum::LABEL, b, &[0; 4]));
+    let _ = black_box(checksum::verify_embedded(Checksum::LABEL, b, &[0; 4]));
 }
 
 fn env() -> env::Env {
@@ -149,7 +149,7 @@ fn pointer(bp: &BlkPtr) {
         bp.embedded_payload(),
     ));
     black_box(disk::ddt::DdtKey::of(bp));
-    if bp.sanity(4).is_ok() && bp.is_embedded() && bp.compress() != compress::OFF {
+    if bp.sanity(4).is_ok() && bp.is_embedded() && bp.compress() != Compression::OFF {
         let _ = compress::decompress(bp.compress(), &bp.embedded_payload(), bp.lsize());
     }
 }
@@ -166,7 +166,7 @@ fn blkptr(b: &[u8]) {
 
 fn gang(b: &[u8]) {
     let _ = black_box(checksum::verify_embedded(
-        checksum::GANG_HEADER,
+        Checksum::GANG_HEADER,
         b,
         &[1, 2, 3, 0],
     ));
@@ -444,10 +444,26 @@ fn zil_block(b: &[u8]) {
     }
     // As the walk of a chain does, from the block its header names.
     let log = OneBlock(b);
-    let mut bp = BlkPtr::new(disk::ObjType::INTENT_LOG, 0, 4096, 4096, 2, 9, Txg::new(7));
+    let mut bp = BlkPtr::new(
+        disk::ObjType::INTENT_LOG,
+        0,
+        4096,
+        4096,
+        Compression::OFF,
+        Checksum::ZILOG2,
+        Txg::new(7),
+    );
     let size = b.len() / 512 * 512;
     if size >= 512 {
-        bp = BlkPtr::new(disk::ObjType::INTENT_LOG, 0, size, size, 2, 9, Txg::new(7));
+        bp = BlkPtr::new(
+            disk::ObjType::INTENT_LOG,
+            0,
+            size,
+            size,
+            Compression::OFF,
+            Checksum::ZILOG2,
+            Txg::new(7),
+        );
     }
     bp.set_dva(0, disk::Dva::new(0, 512, 4096, false));
     bp.set_checksum([1, 2, 3, 1]);
@@ -502,7 +518,7 @@ fn ddt(b: &[u8]) {
         h.count(&figures, true);
         black_box((e.references(), h.total(), e.encode()));
         for s in e.slots() {
-            pointer(&key.pointer(8, s));
+            pointer(&key.pointer(Checksum::SHA256, s));
         }
     }
     let _ = black_box(DdtLogRecord::decode_block(b));
@@ -512,7 +528,7 @@ fn ddt(b: &[u8]) {
     // As a table stores it: a byte that says how, then the entry.
     if let Some((how, body)) = b.split_first() {
         for (flat, len) in [(false, TRADITIONAL_SIZE), (true, FLAT_SIZE)] {
-            if let Ok(unpacked) = compress::decompress(how & 0x7f, body, len) {
+            if let Ok(unpacked) = compress::decompress(Compression::new(how & 0x7f), body, len) {
                 let _ = black_box(DdtEntry::decode(&unpacked, flat, how & 0x80 == 0));
             }
         }
@@ -559,7 +575,7 @@ fn partition(b: &[u8]) {
 }
 
 /// Four bytes of size in front, at most that of the largest block.
-fn unpack(alg: u8, b: &[u8]) {
+fn unpack(alg: Compression, b: &[u8]) {
     let Some((size, data)) = b.split_first_chunk::<4>() else {
         return;
     };

@@ -11,7 +11,7 @@ use base::{bail, Error, Result, Txg};
 use disk::feature::guid;
 use disk::feature::Feature;
 use disk::uberblock::Uberblock;
-use disk::{os_type, ObjType};
+use disk::{os_type, Checksum, Compression, ObjType};
 use dmu::{NewObject, Objset, Tx, WritePolicy};
 use dsl::{Bpobj, Dsl, FeatureStore, Features, NewKey, NoFeatures};
 use env::Env;
@@ -39,7 +39,7 @@ pub struct CreateSpec {
 pub(crate) fn mos_policy(version: u64, f: &dyn Features) -> WritePolicy {
     WritePolicy {
         compress: meta_compress(f),
-        checksum: 7,
+        checksum: Checksum::FLETCHER4,
         copies: 3,
         meta_compress: meta_compress(f),
         hole_birth: f.is_active(guid::HOLE_BIRTH),
@@ -53,11 +53,11 @@ pub(crate) fn mos_policy(version: u64, f: &dyn Features) -> WritePolicy {
     }
 }
 
-pub(crate) fn meta_compress(f: &dyn Features) -> u8 {
+pub(crate) fn meta_compress(f: &dyn Features) -> Compression {
     if f.is_active(guid::LZ4_COMPRESS) {
-        codec::compress::LZ4
+        Compression::LZ4
     } else {
-        codec::compress::LZJB
+        Compression::LZJB
     }
 }
 
@@ -187,7 +187,7 @@ fn create_mos(engine: Engine, tx: &Tx, spec: &CreateSpec) -> Result<Arc<Pool>> {
         &spec.name,
     )?);
     let shares = Arc::new(Shares::open(&mos, &engine.zio, &features)?);
-    let deferred = Bpobj::create_with(&mos, tx, version, false, 16 << 10, codec::compress::OFF)?;
+    let deferred = Bpobj::create_with(&mos, tx, version, false, 16 << 10, Compression::OFF)?;
     z.add_u64(tx, "sync_bplist", deferred.object())?;
     Ok(Pool::assemble(Parts {
         engine,

@@ -9,7 +9,7 @@ use codec::compress;
 use disk::dnode::flags;
 use disk::feature::guid;
 use disk::objset as os_phys;
-use disk::os_type;
+use disk::{os_type, Checksum, Compression};
 use dmu::{Objset, Tx, WritePolicy};
 use dsl::Dataset;
 use std::sync::{Arc, OnceLock};
@@ -59,10 +59,10 @@ impl Pool {
         let num = |name: &str| prop_number(ds, name);
         let lz4 = f.is_active(guid::LZ4_COMPRESS);
         let (alg, level) =
-            compress::from_property(num("compression")?).unwrap_or((compress::ON, 0));
+            compress::from_property(num("compression")?).unwrap_or((Compression::ON, 0));
         let checksum = match num("checksum")? {
-            0 | 1 => codec::checksum::FLETCHER4,
-            n => (n & 0xff) as u8,
+            0 | 1 => Checksum::FLETCHER4,
+            n => Checksum::new((n & 0xff) as u8),
         };
         let accounting = if version < 15 {
             0
@@ -73,10 +73,10 @@ impl Pool {
         };
         let dedup = if version < 21 { 2 } else { num("dedup")? };
         Ok(WritePolicy {
-            dedup: match (dedup & 0xff) as u8 {
-                codec::checksum::ON => codec::checksum::SHA256,
-                alg if codec::checksum::is_dedup(alg) => alg,
-                _ => 0,
+            dedup: match Checksum::new((dedup & 0xff) as u8) {
+                Checksum::ON => Some(Checksum::SHA256),
+                alg if codec::checksum::is_dedup(alg) => Some(alg),
+                _ => None,
             },
             dedup_verify: dedup & codec::checksum::DEDUP_VERIFY != 0,
             special_small: num("special_small_blocks")?,

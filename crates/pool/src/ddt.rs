@@ -8,12 +8,12 @@
 
 use base::sync::MutexExt;
 use base::{bail, Result};
-use codec::{checksum, compress};
+use codec::compress;
 use disk::ddt::{
     DdtClass, DdtEntry, DdtHistogram, DdtKey, DdtLogPhys, DdtLogRecord, DdtSlot, FLAG_FLAT,
     FLAG_LOG, FLAT_SIZE, LOG_CHECKPOINT, LOG_FLUSHING, SLOTS, TRADITIONAL_SIZE,
 };
-use disk::{BlkPtr, Dva, ObjType};
+use disk::{BlkPtr, Checksum, Compression, Dva, ObjType};
 use dmu::{Dnode, NewObject, Objset, Tx};
 use dsl::Features;
 use std::collections::BTreeMap;
@@ -34,12 +34,12 @@ const LOG_MAX: u64 = 16 << 30;
 const LITTLE: u8 = 0x80;
 
 /// Checksums tables exist for.
-const CHECKSUMS: [u8; 5] = [
-    checksum::SHA256,
-    checksum::SHA512,
-    checksum::SKEIN,
-    checksum::EDONR,
-    checksum::BLAKE3,
+const CHECKSUMS: [Checksum; 5] = [
+    Checksum::SHA256,
+    Checksum::SHA512,
+    Checksum::SKEIN,
+    Checksum::EDONR,
+    Checksum::BLAKE3,
 ];
 
 /// Unpacks a value of a table's ZAP.
@@ -48,8 +48,8 @@ pub fn unpack_entry(v: &Value, flat: bool) -> Result<DdtEntry> {
         bail!(Damaged, "dedup table: empty entry");
     };
     let size = if flat { FLAT_SIZE } else { TRADITIONAL_SIZE };
-    let body = match head & !LITTLE {
-        alg @ (compress::ZLE | compress::OFF) => compress::decompress(alg, body, size)?,
+    let body = match Compression::new(head & !LITTLE) {
+        alg @ (Compression::ZLE | Compression::OFF) => compress::decompress(alg, body, size)?,
         alg => bail!(Damaged, "dedup table: entry packed as {alg}"),
     };
     DdtEntry::decode(&body, flat, head & LITTLE == 0)
@@ -58,11 +58,11 @@ pub fn unpack_entry(v: &Value, flat: bool) -> Result<DdtEntry> {
 /// The value a table's ZAP stores for an entry.
 pub fn pack_entry(e: &DdtEntry) -> Value {
     let body = e.encode();
-    let (alg, body) = match compress::compress(compress::ZLE, 0, &body, body.len() - 1) {
-        Some(c) => (compress::ZLE, c),
-        None => (compress::OFF, body),
+    let (alg, body) = match compress::compress(Compression::ZLE, 0, &body, body.len() - 1) {
+        Some(c) => (Compression::ZLE, c),
+        None => (Compression::OFF, body),
     };
-    let mut data = vec![alg | LITTLE];
+    let mut data = vec![alg.number() | LITTLE];
     data.extend_from_slice(&body);
     Value { size: 1, data }
 }
@@ -85,7 +85,7 @@ struct Log {
 
 /// The table of one checksum.
 pub struct Ddt {
-    checksum: u8,
+    checksum: Checksum,
     /// New form: flat entries, a directory of its own.
     flat: bool,
     /// The directory's object; 1 for the old form, whose objects are in the object directory. 0: there
@@ -100,21 +100,21 @@ pub struct Ddt {
     live: BTreeMap<DdtKey, Live>,
 }
 
-fn object_name(sum: u8, class: DdtClass) -> String {
-    let sum = checksum::name(sum).unwrap_or("?");
+fn object_name(sum: Checksum, class: DdtClass) -> String {
+    let sum = sum.name().unwrap_or("?");
     format!("DDT-{sum}-zap-{}", class.name())
 }
 
-fn dir_name(sum: u8) -> String {
-    format!("DDT-{}", checksum::name(sum).unwrap_or("?"))
+fn dir_name(sum: Checksum) -> String {
+    format!("DDT-{}", sum.name().unwrap_or("?"))
 }
 
-fn log_name(sum: u8, n: usize) -> String {
-    format!("DDT-log-{}-{n}", checksum::name(sum).unwrap_or("?"))
+fn log_name(sum: Checksum, n: usize) -> String {
+    format!("DDT-log-{}-{n}", sum.name().unwrap_or("?"))
 }
 
 impl Ddt {
-    fn open(mos: &Arc<Objset>, sum: u8) -> Result<Ddt> {
+    fn open(mos: &Arc<Objset>, sum: Checksum) -> Result<Ddt> {
         let top = mos.hold(1)?;
         let mut t = Ddt {
             checksum: sum,
@@ -654,7 +654,7 @@ impl Ddts {
             },
         )?;
         let mut flags = zap::flags::HASH64 | zap::flags::UINT64_KEY;
-        if t.checksum != checksum::EDONR {
+        if t.checksum != Checksum::EDONR {
             flags |= zap::flags::PRE_HASHED_KEY;
         }
         Zap::new(&dn).create_fat(tx, 0, flags)?;

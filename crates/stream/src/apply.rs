@@ -13,8 +13,7 @@ use base::{bail, Block, Error, Kind, Result, Txg, OLD_MAX_BLOCK};
 use codec::compress;
 use disk::dnode::DNODES_PER_BLOCK;
 use disk::stream::{self, feature, record_flag, Record};
-use disk::ObjType;
-use disk::SwapClass;
+use disk::{Checksum, Compression, ObjType, SwapClass};
 use dmu::{Dnode, DnodeSeal, Need, NewObject, Objset, RawObject, StoredBlock};
 use dsl::Dataset;
 use std::sync::Arc;
@@ -254,10 +253,10 @@ impl Applier {
             bonus_type,
             bonus,
             slots,
-            checksum: r.checksum_type,
-            compress: r.compress,
+            checksum: Checksum::new(r.checksum_type),
+            compress: Compression::new(r.compress),
         };
-        if new.compress > 16 || new.checksum > 14 {
+        if new.compress > Compression::ZSTD || new.checksum > Checksum::BLAKE3 {
             return Err(bad(format!(
                 "compression {}, checksum {}",
                 new.compress, new.checksum
@@ -448,7 +447,7 @@ impl Applier {
             lsize: size as usize,
             data: Arc::new(payload),
             form: StoredForm {
-                compress: r.compression,
+                compress: Compression::new(r.compression),
                 sealed: Some(RawSeal {
                     salt: r.salt,
                     iv: r.iv,
@@ -493,11 +492,11 @@ impl Applier {
                 && r.offset % size == 0
                 && payload.len() % 512 == 0
                 && (payload.len() as u64) < r.logical_size
-                && self.os.policy().dedup == 0
+                && self.os.policy().dedup.is_none()
                 && !self.os.crypt().is_encrypted()
                 && !self.rules.swapped;
             // What cannot be decompressed would be an error for whoever reads it.
-            let content = decompress(r.compression, &payload, r.logical_size)?;
+            let content = decompress(Compression::new(r.compression), &payload, r.logical_size)?;
             if fits {
                 self.pending_bytes += payload.len();
                 self.pending_at = (r.object, r.offset, bytes);
@@ -506,7 +505,7 @@ impl Applier {
                     lsize: size as usize,
                     data: Arc::new(payload),
                     form: StoredForm {
-                        compress: r.compression,
+                        compress: Compression::new(r.compression),
                         sealed: None,
                         big_endian: false,
                     },
@@ -598,7 +597,7 @@ impl Applier {
         }
         let data = match r.compressed_size {
             0 => payload,
-            _ => decompress(r.compression, &payload, r.length)?,
+            _ => decompress(Compression::new(r.compression), &payload, r.length)?,
         };
         self.put_spill(r.object, r.length, data, ObjType::SA)
     }
@@ -614,7 +613,7 @@ impl Applier {
             lsize,
             data: Arc::new(payload),
             form: StoredForm {
-                compress: r.compression,
+                compress: Compression::new(r.compression),
                 sealed: Some(RawSeal {
                     salt: r.salt,
                     iv: r.iv,
@@ -666,7 +665,7 @@ impl Applier {
                 )
             }
             2 => data.to_vec(),
-            alg => decompress(alg, data, u64::from(r.lsize))?,
+            alg => decompress(Compression::new(alg), data, u64::from(r.lsize))?,
         };
         content.resize(r.length as usize, 0);
         // OpenZFS sends a spill block that is in its pointer like a block of data before the first one.
@@ -687,7 +686,13 @@ impl Applier {
             return self.put(&dn, ty, r.offset, content, bytes);
         }
         let tx = self.os.tx(Need::bytes(OVERHEAD))?;
-        dn.write_embedded(&tx, r.offset / size, size as usize, r.compression, data)?;
+        dn.write_embedded(
+            &tx,
+            r.offset / size,
+            size as usize,
+            Compression::new(r.compression),
+            data,
+        )?;
         self.note(tx.txg(), r.object, r.offset, bytes);
         Ok(())
     }
@@ -728,7 +733,7 @@ fn u64_at(b: &[u8], at: usize) -> Option<u64> {
 }
 
 /// The content of a compressed payload.
-fn decompress(alg: u8, payload: &[u8], len: u64) -> Result<Vec<u8>> {
+fn decompress(alg: Compression, payload: &[u8], len: u64) -> Result<Vec<u8>> {
     let len = usize::try_from(len).map_err(|_| Error::from(Kind::Invalid))?;
     if len > base::MAX_BLOCK {
         bail!(Invalid, "block of {len} bytes");

@@ -11,7 +11,7 @@ use crate::Rules;
 use base::{Error, Kind, Result};
 use codec::compress;
 use disk::stream::{self, Record};
-use disk::{BlkPtr, ObjType};
+use disk::{BlkPtr, Compression, ObjType};
 use dmu::{Dnode, Objset};
 use std::sync::Arc;
 use zio::Scrubbed;
@@ -41,7 +41,7 @@ enum Form {
     /// As stored: encrypted or only authenticated.
     Raw,
     /// Compressed by this algorithm.
-    Packed(u8),
+    Packed(Compression),
     /// The content.
     Plain,
 }
@@ -133,12 +133,12 @@ impl<'a> Healer<'a> {
             };
         }
         if r.compression != 0 && whole && !self.rules.swapped {
-            let form = Form::Packed(r.compression);
+            let form = Form::Packed(Compression::new(r.compression));
             return self.look_at(&dn, r.offset / size, payload, form);
         }
         let mut content = match r.compression {
             0 => payload,
-            alg => unpack(alg, &payload, r.logical_size)?,
+            alg => unpack(Compression::new(alg), &payload, r.logical_size)?,
         };
         if self.rules.swapped {
             zio::swap::block(ty, 0, &mut content)?;
@@ -148,8 +148,8 @@ impl<'a> Healer<'a> {
 
     fn embedded(&mut self, r: &stream::WriteEmbedded, payload: &[u8]) -> Result<()> {
         let data = payload.get(..r.psize as usize).unwrap_or_default();
-        let mut content = match r.compression {
-            compress::OFF => data.to_vec(),
+        let mut content = match Compression::new(r.compression) {
+            Compression::OFF => data.to_vec(),
             alg => unpack(alg, data, u64::from(r.lsize))?,
         };
         let len = usize::try_from(r.length).unwrap_or(usize::MAX);
@@ -177,7 +177,7 @@ impl<'a> Healer<'a> {
         let form = match r.compressed_size {
             _ if self.rules.raw => Form::Raw,
             0 => Form::Plain,
-            _ => Form::Packed(r.compression),
+            _ => Form::Packed(Compression::new(r.compression)),
         };
         let mut payload = payload;
         if self.rules.swapped && form == Form::Plain {
@@ -313,7 +313,7 @@ impl<'a> Healer<'a> {
     }
 }
 
-fn unpack(alg: u8, payload: &[u8], len: u64) -> Result<Vec<u8>> {
+fn unpack(alg: Compression, payload: &[u8], len: u64) -> Result<Vec<u8>> {
     let len = usize::try_from(len).unwrap_or(usize::MAX);
     compress::decompress(alg, payload, len).map_err(|e| {
         let text = format!("a payload that cannot be decompressed: {e}");

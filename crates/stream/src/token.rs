@@ -5,7 +5,7 @@
 
 use base::{bail, Error, Result};
 use codec::{checksum::Fletcher4, compress};
-use disk::NvList;
+use disk::{Compression, NvList};
 use std::fmt::Write;
 
 /// Version of tokens.
@@ -145,7 +145,7 @@ pub fn pack(list: &NvList) -> String {
     let packed = list.pack_native();
     // What does not shrink grows by less than this.
     let most = packed.len() + packed.len() / 100 + 64;
-    let payload = compress::compress(compress::GZIP_6, 0, &packed, most).unwrap_or_default();
+    let payload = compress::compress(Compression::GZIP_6, 0, &packed, most).unwrap_or_default();
     let mut out = format!("{VERSION}-{:x}-{:x}-", checksum(&payload), packed.len());
     for b in payload {
         // Writing to a String cannot fail.
@@ -176,7 +176,7 @@ pub fn unpack(token: &str) -> Result<NvList> {
         Ok(len) if len <= MAX_PACKED => len,
         _ => return Err(corrupt("decompression failed")),
     };
-    let Ok(packed) = compress::decompress(compress::GZIP_6, &payload, len) else {
+    let Ok(packed) = compress::decompress(Compression::GZIP_6, &payload, len) else {
         return Err(corrupt("decompression failed"));
     };
     match NvList::unpack(&packed) {

@@ -34,7 +34,7 @@ impl Walk {
         if bp.is_embedded() {
             return compress::decompress(bp.compress(), &bp.embedded_payload(), bp.lsize()).ok();
         }
-        let plain = !bp.uses_crypt() && checksum::name(bp.checksum_alg()).is_some();
+        let plain = !bp.uses_crypt() && bp.checksum_alg().name().is_some();
         let salted = checksum::is_salted(bp.checksum_alg());
         let verify = |b: &[u8]| {
             !plain

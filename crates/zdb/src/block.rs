@@ -4,7 +4,7 @@ use crate::fmt;
 use crate::Session;
 use base::{bail, Error, Kind, Result, Txg};
 use codec::{checksum, compress};
-use disk::{BlkPtr, Dva};
+use disk::{BlkPtr, Checksum, Compression, Dva};
 use std::io::Write;
 
 /// Largest block.
@@ -166,9 +166,9 @@ fn one(s: &Session, text: &str, a: &Asked, out: &mut dyn Write) -> Result<()> {
 fn checksums(s: &Session, data: &[u8], out: &mut dyn Write) -> Result<()> {
     let salt = s.salt();
     writeln!(out)?;
-    for alg in 0..checksum::COUNT {
-        let name = checksum::name(alg).unwrap_or("unknown");
-        if checksum::is_embedded(alg) || alg < 6 || name == "noparity" {
+    for &alg in Checksum::ALL {
+        let name = alg.name().unwrap_or("unknown");
+        if checksum::is_embedded(alg) || alg < Checksum::FLETCHER2 || alg == Checksum::NOPARITY {
             continue;
         }
         if checksum::is_salted(alg) && salt.is_none() {
@@ -187,12 +187,12 @@ fn checksums(s: &Session, data: &[u8], out: &mut dyn Write) -> Result<()> {
 
 /// Decompresses with the first algorithm and size that fit.
 fn guess(raw: &[u8], a: &Asked) -> Result<Vec<u8>> {
-    const ALGORITHMS: [u8; 5] = [
-        compress::LZ4,
-        compress::LZJB,
-        compress::GZIP_1,
-        compress::ZSTD,
-        compress::ZLE,
+    const ALGORITHMS: [Compression; 5] = [
+        Compression::LZ4,
+        Compression::LZJB,
+        Compression::GZIP_1,
+        Compression::ZSTD,
+        Compression::ZLE,
     ];
     let zle = std::env::var_os("ZDB_NO_ZLE").is_none();
     let sizes: Vec<usize> = match a.lsize > a.psize {
@@ -205,10 +205,10 @@ fn guess(raw: &[u8], a: &Asked) -> Result<Vec<u8>> {
     for last in [false, true] {
         for &size in &sizes {
             for alg in ALGORITHMS {
-                if (alg == compress::ZLE) != last || (last && !zle) {
+                if (alg == Compression::ZLE) != last || (last && !zle) {
                     continue;
                 }
-                let name = compress::name(alg).unwrap_or("unknown");
+                let name = alg.name().unwrap_or("unknown");
                 if a.flags.verbose {
                     eprintln!("Trying {:05x} -> {size:05x} ({name})", raw.len());
                 }
@@ -227,7 +227,7 @@ fn guess(raw: &[u8], a: &Asked) -> Result<Vec<u8>> {
 }
 
 /// Whether the data go on behind `size`.
-fn cut(alg: u8, raw: &[u8], size: usize) -> bool {
+fn cut(alg: Compression, raw: &[u8], size: usize) -> bool {
     size + 512 <= base::MAX_BLOCK && compress::decompress(alg, raw, size + 512).is_ok()
 }
 
@@ -273,7 +273,7 @@ pub fn embedded(text: &str, out: &mut dyn Write) -> Result<()> {
     }
     let payload = bp.embedded_payload();
     let data = match bp.compress() {
-        compress::OFF => payload,
+        Compression::OFF => payload,
         alg => compress::decompress(alg, &payload, bp.lsize())?,
     };
     dump(&data, out)
@@ -311,7 +311,7 @@ mod tests {
             disk::ObjType::PLAIN_FILE_CONTENTS,
             0,
             512,
-            2,
+            Compression::OFF,
             b"hello",
             Txg::new(7),
         );

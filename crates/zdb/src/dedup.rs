@@ -4,26 +4,32 @@ use crate::fmt;
 use crate::raw::{self, Set};
 use crate::{sets, Session};
 use base::{Error, Result};
-use codec::{checksum, compress};
+use codec::compress;
 use disk::brt::{brt_name, BrtPhys};
 use disk::bytes::u16_at;
 use disk::ddt::{
     DdtClass, DdtEntry, DdtHistogram, DdtKey, DdtLogPhys, DdtLogRecord, FLAG_FLAT, FLAG_LOG,
     FLAT_SIZE, LOG_CHECKPOINT, LOG_FLUSHING, TRADITIONAL_SIZE,
 };
-use disk::{BlkPtr, DnodePhys};
+use disk::{BlkPtr, Checksum, Compression, DnodePhys};
 use std::collections::{BTreeMap, HashMap};
 use std::io::Write;
 use zap::Zap;
 
 /// Checksums that have tables, in the order of their numbers.
-const CHECKSUMS: [u8; 5] = [8, 11, 12, 13, 14];
+const CHECKSUMS: [Checksum; 5] = [
+    Checksum::SHA256,
+    Checksum::SHA512,
+    Checksum::SKEIN,
+    Checksum::EDONR,
+    Checksum::BLAKE3,
+];
 /// Most different blocks a simulation keeps in memory.
 const MAX_SIMULATED: usize = 50_000_000;
 
 /// One table.
 struct Table {
-    checksum: u8,
+    checksum: Checksum,
     version: u64,
     flags: u64,
     /// The ZAP that names its objects.
@@ -33,7 +39,7 @@ struct Table {
 
 impl Table {
     fn name(&self) -> &'static str {
-        checksum::name(self.checksum).unwrap_or("unknown")
+        self.checksum.name().unwrap_or("unknown")
     }
 
     fn object_name(&self, class: DdtClass) -> String {
@@ -62,7 +68,7 @@ fn tables(s: &Session) -> Result<Vec<Table>> {
     let statistics = directory.get("DDT-statistics")?.unwrap_or(0);
     let mut out = Vec::new();
     for checksum in CHECKSUMS {
-        let name = checksum::name(checksum).unwrap_or("unknown");
+        let name = checksum.name().unwrap_or("unknown");
         if let Some(root) = directory.get(&format!("DDT-{name}"))? {
             let dn = s.pool.mos.hold(root)?;
             let zap = Zap::new(&*dn);
@@ -216,8 +222,8 @@ fn unpack(value: &[u8], flat: bool) -> Result<(bool, bool, Vec<u8>)> {
         return Err(Error::damaged("dedup table: empty value"));
     };
     let len = if flat { FLAT_SIZE } else { TRADITIONAL_SIZE };
-    let bytes = match version & 0x7f {
-        compress::OFF => body.to_vec(),
+    let bytes = match Compression::new(version & 0x7f) {
+        Compression::OFF => body.to_vec(),
         alg => compress::decompress(alg, body, len)?,
     };
     Ok((flat, version & 0x80 == 0, bytes))
@@ -388,7 +394,7 @@ pub fn simulate(s: &Session, out: &mut dyn Write) -> Result<()> {
                             return Ok(());
                         }
                         // Nothing tells blocks without a checksum apart.
-                        if bp.checksum_alg() == checksum::OFF {
+                        if bp.checksum_alg() == Checksum::OFF {
                             return Ok(());
                         }
                         if all.len() >= MAX_SIMULATED {

@@ -1,8 +1,7 @@
 //! Words for what is on disk, as OpenZFS's zdb 2.3 writes them.
 
 use base::sizes;
-use codec::{checksum, compress};
-use disk::{BlkPtr, ObjType};
+use disk::{BlkPtr, Compression, ObjType};
 use std::fmt::Write as _;
 use std::io::Write;
 
@@ -142,7 +141,7 @@ pub fn bp(bp: &BlkPtr) -> String {
         return format!(
             "EMBEDDED {head} et={} {} size={:x}L/{:x}P birth={}L",
             bp.embedded_type(),
-            compress::name(bp.compress()).unwrap_or("unknown"),
+            bp.compress().name().unwrap_or("unknown"),
             bp.lsize(),
             bp.psize(),
             bp.logical_birth()
@@ -183,8 +182,8 @@ pub fn bp(bp: &BlkPtr) -> String {
         _ => "authenticated",
     };
     let compression = match bp.compress() {
-        compress::OFF => "uncompressed",
-        c => compress::name(c).unwrap_or("unknown"),
+        Compression::OFF => "uncompressed",
+        c => c.name().unwrap_or("unknown"),
     };
     let copies = match bp.dvas().len() {
         0 => "zero",
@@ -195,7 +194,7 @@ pub fn bp(bp: &BlkPtr) -> String {
     let _ = write!(
         out,
         "{head} {} {compression} {crypt} {} {} {} {copies} size={:x}L/{:x}P birth={}L/{}P fill={}",
-        checksum::name(bp.checksum_alg()).unwrap_or("unknown"),
+        bp.checksum_alg().name().unwrap_or("unknown"),
         if bp.is_little_endian() { "LE" } else { "BE" },
         if bp.is_gang() { "gang" } else { "contiguous" },
         if bp.is_dedup() { "dedup" } else { "unique" },
@@ -331,7 +330,7 @@ mod tests {
             ObjType::PLAIN_FILE_CONTENTS,
             0,
             512,
-            15,
+            Compression::LZ4,
             b"abc",
             Txg::new(7),
         );

@@ -8,9 +8,9 @@ use disk::dsl::{
     bpobj_entry_is_free, BpobjPhys, BptreePhys, DeadlistPhys, DslDatasetPhys, DslDirPhys,
 };
 use disk::history::HistoryPhys;
-use disk::mos_keys;
 use disk::spacemap::SpaceMapPhys;
 use disk::{dnode::flags, BlkPtr, DnodePhys, NvList, ObjType};
+use disk::{mos_keys, Checksum, Compression};
 use dmu::{Dnode, Objset};
 use std::cell::OnceCell;
 use std::io::Write;
@@ -68,11 +68,10 @@ impl<'a> Ctx<'a> {
     }
 }
 
-fn name_of(id: u8, name: Option<&'static str>) -> &'static str {
-    match (id, name) {
-        (2, _) => "uncompressed",
-        (_, Some(n)) => n,
-        _ => "unknown",
+fn name_of(c: Compression) -> &'static str {
+    match c {
+        Compression::OFF => "uncompressed",
+        c => c.name().unwrap_or("unknown"),
     }
 }
 
@@ -86,12 +85,12 @@ pub fn show(c: &Ctx, object: u64, dn: &DnodePhys, depth: usize, out: &mut dyn Wr
     let per = if object == 0 { 32 } else { 1 };
     let full = 100.0 * fill as f64 * block as f64 / per as f64 / lsize.max(1) as f64;
     let mut aux = String::new();
-    if dn.checksum != 0 || depth >= 6 {
-        let name = codec::checksum::name(dn.checksum).unwrap_or("unknown");
+    if dn.checksum != Checksum::INHERIT || depth >= 6 {
+        let name = dn.checksum.name().unwrap_or("unknown");
         aux += &format!(" (K={name})");
     }
-    if dn.compress != 0 {
-        let name = name_of(dn.compress, codec::compress::name(dn.compress));
+    if dn.compress != Compression::INHERIT {
+        let name = name_of(dn.compress);
         aux += &format!(" (Z={name})");
     } else if depth >= 6 {
         aux += " (Z=inherit)";
@@ -488,7 +487,7 @@ fn indirect(c: &Ctx, dn: &DnodePhys, depth: usize, out: &mut dyn Write) -> Resul
 
 /// What the header of a block compressed with zstd says (`-Z`).
 fn zstd_note(c: &Ctx, bp: &BlkPtr) -> String {
-    if bp.compress() != codec::compress::ZSTD || bp.is_hole() {
+    if bp.compress() != Compression::ZSTD || bp.is_hole() {
         return String::new();
     }
     if bp.is_encrypted() {

@@ -4,7 +4,7 @@
 use base::{Block, Error, Result};
 use codec::compress;
 use disk::objset::ObjsetPhys;
-use disk::{BlkPtr, DnodePhys, ObjType};
+use disk::{BlkPtr, Compression, DnodePhys, ObjType};
 use std::sync::Arc;
 use walk::{Next, Order};
 use zio::{Crypt, ReadSpec, Zio};
@@ -21,7 +21,7 @@ pub fn read(zio: &Zio, bp: &BlkPtr) -> Result<Block> {
     bp.sanity(zio.devices.vdevs())?;
     let raw = zio.read_raw(bp)?;
     let mut data = match bp.compress() {
-        compress::OFF if raw.len() >= bp.lsize() => {
+        Compression::OFF if raw.len() >= bp.lsize() => {
             let mut raw = raw;
             raw.truncate(bp.lsize());
             raw

@@ -1,7 +1,7 @@
 //! `zdb` on pools whose lists lead anywhere: it says so, and ends.
 
 use disk::dsl::BpobjPhys;
-use disk::ObjType;
+use disk::{Compression, ObjType};
 use std::process::Command;
 use testkit::{fixture, or_skip};
 
@@ -24,7 +24,9 @@ fn lists_in_lists() {
         pool.task(move |p, tx| {
             let mut list = zap::Zap::new(&p.mos.hold(1)?).get("sync_bplist")?.unwrap();
             for _ in 0..nested {
-                let next = dsl::Bpobj::create_with(&p.mos, tx, 5000, false, 4096, 0)?.object();
+                let next =
+                    dsl::Bpobj::create_with(&p.mos, tx, 5000, false, 4096, Compression::INHERIT)?
+                        .object();
                 twice(p, tx, list, next)?;
                 list = next;
             }

@@ -2,12 +2,12 @@
 
 use crate::{tx, LogBlocks, LogStore};
 use base::{bail, Result, Txg};
-use codec::checksum::{self, ZILOG, ZILOG2};
+use codec::checksum;
 use codec::crypt::Crypt;
 use disk::bytes::{swap_u64s, u64_at};
 use disk::crypt::{zil_block, IV_SIZE, MAC_SIZE};
 use disk::zil::{chain_offset, record_to_little_endian, slim_written, ZilChain};
-use disk::{BlkPtr, Dva, ObjType};
+use disk::{BlkPtr, Checksum, Compression, Dva, ObjType};
 use std::collections::HashSet;
 
 pub use disk::zil::{CHAIN_SIZE, RECORD_HEADER};
@@ -17,7 +17,6 @@ pub const WRITE_HEADER: usize = 192;
 /// Unit of block sizes and of writing.
 pub(crate) const UNIT: usize = 4096;
 /// Compression "off" in a block pointer.
-const COMPRESS_OFF: u8 = 2;
 /// Place of the MAC in the chain structure: the last two words of the embedded checksum.
 const MAC_AT: usize = CHAIN_SIZE - MAC_SIZE;
 /// A chain longer than this is hostile: at 4 KiB each it would be 16 GiB.
@@ -33,8 +32,20 @@ pub(crate) fn successor(id: &Ident) -> Ident {
 
 /// Pointer to a log block of `size` bytes at `dva`.
 pub(crate) fn block_pointer(dva: Dva, size: usize, slim: bool, txg: Txg, id: &Ident) -> BlkPtr {
-    let alg = if slim { ZILOG2 } else { ZILOG };
-    let mut bp = BlkPtr::new(ObjType::INTENT_LOG, 0, size, size, COMPRESS_OFF, alg, txg);
+    let alg = if slim {
+        Checksum::ZILOG2
+    } else {
+        Checksum::ZILOG
+    };
+    let mut bp = BlkPtr::new(
+        ObjType::INTENT_LOG,
+        0,
+        size,
+        size,
+        Compression::OFF,
+        alg,
+        txg,
+    );
     bp.set_dva(0, dva);
     bp.set_checksum(*id);
     bp
@@ -66,7 +77,7 @@ pub(crate) fn log_pointer(
 }
 
 pub(crate) fn is_slim(bp: &BlkPtr) -> bool {
-    bp.checksum_alg() == ZILOG2
+    bp.checksum_alg() == Checksum::ZILOG2
 }
 
 /// A block being filled.
@@ -114,7 +125,11 @@ impl Builder {
             nused: self.used as u64,
         };
         chain.encode_into(&mut self.buf, slim)?;
-        let alg = if slim { ZILOG2 } else { ZILOG };
+        let alg = if slim {
+            Checksum::ZILOG2
+        } else {
+            Checksum::ZILOG
+        };
         if self.bp.uses_crypt() {
             let Some(key) = crypt.key() else {
                 bail!(Access, "an encrypted log cannot be written without its key");
@@ -389,7 +404,7 @@ fn sane(bp: &BlkPtr) -> bool {
     !bp.is_hole()
         && !bp.is_embedded()
         && !bp.is_gang()
-        && matches!(bp.checksum_alg(), ZILOG | ZILOG2)
+        && matches!(bp.checksum_alg(), Checksum::ZILOG | Checksum::ZILOG2)
         && bp.obj_type() == ObjType::INTENT_LOG
         && bp.psize() == bp.lsize()
         && bp.psize() >= 512

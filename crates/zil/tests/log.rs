@@ -5,7 +5,7 @@ mod common;
 use base::{Result, Txg};
 use common::{Dice, Event, Mem};
 use disk::bytes::put_u64;
-use disk::BlkPtr;
+use disk::{BlkPtr, Checksum, Compression};
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{channel, Receiver, Sender};
@@ -439,7 +439,7 @@ fn damaged_chains_only_get_shorter() {
             let i = dice.below(600) as usize;
             bad[i] = dice.next() as u8;
         }
-        if codec::checksum::embed(9, &mut bad, &h.log.checksum()).is_err() {
+        if codec::checksum::embed(Checksum::ZILOG2, &mut bad, &h.log.checksum()).is_err() {
             continue;
         }
         mem.lock().platter.insert(at, bad);
@@ -474,7 +474,7 @@ fn loops_end() {
             next.set_checksum([c[0], c[1], c[2], c[3] + 1]);
             b[8..136].copy_from_slice(&next.to_bytes());
             put_u64(&mut b, 136, 184);
-            codec::checksum::embed(9, &mut b, &c)?;
+            codec::checksum::embed(Checksum::ZILOG2, &mut b, &c)?;
             Ok(b)
         }
         fn read_data(&self, _: &BlkPtr) -> Result<base::Block> {
@@ -490,7 +490,15 @@ fn loops_end() {
     let mem = Mem::new();
     let mut bp = BlkPtr::HOLE;
     mem.alloc_block(4096, &mut |dva, txg| {
-        bp = BlkPtr::new(disk::ObjType::INTENT_LOG, 0, 4096, 4096, 2, 9, txg);
+        bp = BlkPtr::new(
+            disk::ObjType::INTENT_LOG,
+            0,
+            4096,
+            4096,
+            Compression::OFF,
+            Checksum::ZILOG2,
+            txg,
+        );
         bp.set_dva(0, dva);
     })
     .unwrap();
@@ -516,7 +524,15 @@ fn loops_end() {
             b.set_dva(0, disk::Dva::new(0, 0, 4096, true));
             b
         },
-        BlkPtr::new(disk::ObjType::INTENT_LOG, 0, 4096, 4096, 2, 7, txg),
+        BlkPtr::new(
+            disk::ObjType::INTENT_LOG,
+            0,
+            4096,
+            4096,
+            Compression::OFF,
+            Checksum::FLETCHER4,
+            txg,
+        ),
         BlkPtr::HOLE,
     ] {
         let end = walk(

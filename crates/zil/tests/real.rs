@@ -1,7 +1,7 @@
 //! Logs that OpenZFS left on real pools. Needs the fixtures beside the workspace; skipped otherwise.
 
 use base::{bail, Block, Result, Txg};
-use disk::BlkPtr;
+use disk::{BlkPtr, Checksum, Compression};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -81,7 +81,15 @@ fn records(image: &Image, big: &mut u64) -> BTreeMap<u64, u64> {
         // Its size is not known here: try what the data allows.
         for size in (1..=32).map(|n| n * 4096) {
             let dva = disk::Dva::new(0, at as u64 - DATA_START, size as u64, false);
-            let mut try_bp = BlkPtr::new(next.obj_type(), 0, size, size, 2, 9, Txg::new(1));
+            let mut try_bp = BlkPtr::new(
+                next.obj_type(),
+                0,
+                size,
+                size,
+                Compression::OFF,
+                Checksum::ZILOG2,
+                Txg::new(1),
+            );
             try_bp.set_dva(0, dva);
             try_bp.set_checksum(bp.checksum());
             let end = walk(

@@ -6,7 +6,7 @@ use base::{bail, Block, Error, Kind, Result, Txg};
 use codec::checksum;
 use codec::crypt::{self, DatasetKey, Iv, MacBytes, Salt};
 use disk::crypt::{dnode_block, indirect_records, KEY_VERSION};
-use disk::{BlkPtr, ObjType};
+use disk::{BlkPtr, Checksum, Compression, ObjType};
 use std::sync::Arc;
 
 /// What it takes to write into an encrypted dataset.
@@ -39,12 +39,12 @@ impl Sealed {
     }
 
     /// The words kept in the pointer: a shorter checksum and the MAC.
-    pub fn words(&self, alg: u8, sum: checksum::Words, big_endian: bool) -> checksum::Words {
+    pub fn words(&self, alg: Checksum, sum: checksum::Words, big_endian: bool) -> checksum::Words {
         let mac = match self {
             Sealed::Inside => return sum,
             Sealed::Mac(m) | Sealed::Encrypted(_, _, m) => m,
         };
-        let mut bp = BlkPtr::new(ObjType::NONE, 0, 512, 512, 2, alg, Txg::NONE);
+        let mut bp = BlkPtr::new(ObjType::NONE, 0, 512, 512, Compression::OFF, alg, Txg::NONE);
         bp.set_big_endian(big_endian);
         bp.set_mac(mac);
         let w = bp.checksum();

@@ -3,9 +3,9 @@
 use crate::memory::{MemoryAllocator, MemoryDevices};
 use crate::{Allocator, Devices, Prepared, Purpose, Seal, WriteSpec, Zio, ZioOptions};
 use base::Txg;
-use codec::checksum::{self, GANG_HEADER};
+use codec::checksum;
 use codec::crypt::{DatasetKey, Suite};
-use disk::{BlkPtr, Dva, ObjType};
+use disk::{BlkPtr, Checksum, Compression, Dva, ObjType};
 use std::sync::Arc;
 
 const SIZE: usize = 512;
@@ -70,7 +70,15 @@ fn theirs() -> (Vec<u8>, BlkPtr) {
     }
     words[59..62].copy_from_slice(&[0x0210da7ab10c7a11, 0xe1047f4e1e8a1fec, 0xd671f775475738ea]);
     let bytes = words.iter().flat_map(|w| w.to_le_bytes()).collect();
-    let mut bp = BlkPtr::new(ObjType(26), 0, 0x40000, 0x40000, 2, 8, Txg::new(74));
+    let mut bp = BlkPtr::new(
+        ObjType(26),
+        0,
+        0x40000,
+        0x40000,
+        Compression::OFF,
+        Checksum::SHA256,
+        Txg::new(74),
+    );
     bp.set_dva(0, Dva::new(0, 0x492d800, 0x55c00, true));
     bp.set_crypt();
     (bytes, bp)
@@ -85,10 +93,26 @@ fn a_header_from_openzfs() {
     let sizes: Vec<_> = children.iter().map(|c| c.psize()).collect();
     assert_eq!(sizes, [0x15600, 0x15600, 0x15400]);
     // What no key was used for has the whole checksum in its header: so have object sets.
-    let mut plain = BlkPtr::new(ObjType(26), 0, 0x40000, 0x40000, 2, 8, Txg::new(74));
+    let mut plain = BlkPtr::new(
+        ObjType(26),
+        0,
+        0x40000,
+        0x40000,
+        Compression::OFF,
+        Checksum::SHA256,
+        Txg::new(74),
+    );
     plain.set_dva(0, bp.dva(0));
     assert!(z.gang_header(&plain, 0).is_err());
-    let mut set = BlkPtr::new(ObjType::OBJSET, 0, 0x40000, 0x40000, 2, 8, Txg::new(74));
+    let mut set = BlkPtr::new(
+        ObjType::OBJSET,
+        0,
+        0x40000,
+        0x40000,
+        Compression::OFF,
+        Checksum::SHA256,
+        Txg::new(74),
+    );
     set.set_dva(0, bp.dva(0));
     set.set_crypt();
     assert!(z.gang_header(&set, 0).is_err());
@@ -125,9 +149,9 @@ fn headers_as_openzfs_wants_them() {
         let spec = WriteSpec {
             obj_type: kind,
             level: 0,
-            compress: 2,
+            compress: Compression::OFF,
             zstd_level: 0,
-            checksum: 7,
+            checksum: Checksum::FLETCHER4,
             copies: 1,
             gang_copies: 2,
             embed: false,
@@ -152,7 +176,7 @@ fn headers_as_openzfs_wants_them() {
             for i in 0..2 {
                 let mut header = d.probe(&bp.dva(i), SIZE, Txg::new(5), &|_| true).unwrap();
                 let (full, _) =
-                    checksum::compute_embedded(GANG_HEADER, &header, &verifier).unwrap();
+                    checksum::compute_embedded(Checksum::GANG_HEADER, &header, &verifier).unwrap();
                 let want = match folded {
                     true => [full[0] ^ full[2], full[1] ^ full[3], 0, 0],
                     false => full,
@@ -161,7 +185,7 @@ fn headers_as_openzfs_wants_them() {
                 assert_eq!(header[WORDS], want, "{kind:?}");
                 assert_eq!(z.gang_header(&bp, i).unwrap().len(), 3);
                 // As this program wrote them before.
-                checksum::embed(GANG_HEADER, &mut header, &verifier).unwrap();
+                checksum::embed(Checksum::GANG_HEADER, &mut header, &verifier).unwrap();
                 d.mend(&bp.dva(i), Txg::new(5), &header).unwrap();
                 assert_eq!(z.gang_header(&bp, i).unwrap().len(), 3);
             }
@@ -187,9 +211,9 @@ fn a_gang_with_an_unreadable_header_is_freed_but_for_its_members() {
     let spec = WriteSpec {
         obj_type: ObjType::PLAIN_FILE_CONTENTS,
         level: 0,
-        compress: 2,
+        compress: Compression::OFF,
         zstd_level: 0,
-        checksum: 7,
+        checksum: Checksum::FLETCHER4,
         copies: 1,
         gang_copies: 2,
         embed: false,

@@ -184,16 +184,16 @@ mod tests {
     use super::*;
     use crate::{ReadSpec, WriteSpec, Zio, ZioOptions};
     use base::{Block, Kind};
-    use disk::{BlkPtr, ObjType};
+    use disk::{BlkPtr, Checksum, Compression, ObjType};
     use std::sync::Arc;
 
     fn spec() -> WriteSpec {
         WriteSpec {
             obj_type: ObjType::PLAIN_FILE_CONTENTS,
             level: 0,
-            compress: 15,
+            compress: Compression::LZ4,
             zstd_level: 0,
-            checksum: 7,
+            checksum: Checksum::FLETCHER4,
             copies: 1,
             gang_copies: 2,
             embed: true,
@@ -318,7 +318,7 @@ mod tests {
     fn rewrite_in_the_same_txg_keeps_the_place() {
         let (z, _) = zio(9, 8 << 20);
         let s = WriteSpec {
-            compress: 2,
+            compress: Compression::OFF,
             ..spec()
         };
         let one = Arc::new(noise(4096, 1));
@@ -348,7 +348,7 @@ mod tests {
     fn a_smaller_rewrite_in_the_same_txg_keeps_the_place_too() {
         let (z, _) = zio(9, 8 << 20);
         let s = WriteSpec {
-            compress: codec::compress::LZ4,
+            compress: Compression::LZ4,
             ..spec()
         };
         let half_noise = |n: usize| {
@@ -385,7 +385,7 @@ mod tests {
         let z = Zio::new(d.clone(), a, o);
         let s = WriteSpec {
             copies: 2,
-            compress: 2,
+            compress: Compression::OFF,
             ..spec()
         };
         let data = Arc::new(noise(4096, 1));
@@ -464,7 +464,7 @@ mod tests {
     fn pointers_of_earlier_passes() {
         let (z, d, _, _) = doubled();
         let s = WriteSpec {
-            compress: 2,
+            compress: Compression::OFF,
             ..spec()
         };
         let (one, two) = (Arc::new(noise(4096, 3)), Arc::new(noise(4096, 4)));

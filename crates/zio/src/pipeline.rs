@@ -21,7 +21,7 @@ use crate::seam::{Allocator, Devices, Sharing, Waits};
 use base::sync::{MutexExt, RwLockExt};
 use base::{bail, Block, Result, Txg};
 use codec::checksum;
-use disk::{BlkPtr, ObjType};
+use disk::{BlkPtr, Checksum, Compression, ObjType};
 use queue::Queue;
 pub use scrub::Scrubbed;
 use std::collections::HashMap;
@@ -33,10 +33,10 @@ use std::sync::{Arc, Mutex, OnceLock, RwLock, Weak};
 pub struct WriteSpec {
     pub obj_type: ObjType,
     pub level: u8,
-    pub compress: u8,
+    pub compress: Compression,
     /// Level of zstd, as stored in the block header (0 = default).
     pub zstd_level: u8,
-    pub checksum: u8,
+    pub checksum: Checksum,
     /// Data copies, 1…3.
     pub copies: u8,
     /// Copies of a gang header, should one be needed.
@@ -65,7 +65,7 @@ pub struct Prepared {
 #[derive(Clone, Copy, Debug)]
 pub struct StoredForm {
     /// On-disk number of its compression.
-    pub compress: u8,
+    pub compress: Compression,
     /// Salt, nonce and MAC of an encrypted block, or the MAC alone of one that is only authenticated.
     pub sealed: Option<RawSeal>,
     /// The content is in big-endian order.
@@ -82,9 +82,9 @@ pub struct RawSeal {
 
 enum PreparedKind {
     Hole,
-    Embedded(Vec<u8>, u8),
+    Embedded(Vec<u8>, Compression),
     Stored {
-        compress: u8,
+        compress: Compression,
         checksum: checksum::Words,
         sealed: Option<Sealed>,
         /// The content is in big-endian order.

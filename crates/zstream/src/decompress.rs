@@ -6,17 +6,18 @@ use cli::args::Parsed;
 use cli::run::{Fail, Outcome};
 use codec::compress;
 use disk::stream::{Record, Write};
+use disk::Compression;
 use std::collections::HashMap;
 use std::io::BufReader;
 
 /// Compressions that may be named, with their numbers.
-const TYPES: [(&str, u8); 6] = [
-    ("off", compress::OFF),
-    ("lz4", compress::LZ4),
-    ("lzjb", compress::LZJB),
-    ("gzip", compress::GZIP_1),
-    ("zle", compress::ZLE),
-    ("zstd", compress::ZSTD),
+const TYPES: [(&str, Compression); 6] = [
+    ("off", Compression::OFF),
+    ("lz4", Compression::LZ4),
+    ("lzjb", Compression::LZJB),
+    ("gzip", Compression::GZIP_1),
+    ("zle", Compression::ZLE),
+    ("zstd", Compression::ZSTD),
 ];
 
 /// A number as C reads it: decimal, `0x` hexadecimal, `0` octal.
@@ -80,12 +81,17 @@ pub fn run(args: &Parsed) -> Outcome {
 }
 
 /// The decompressed payload; `None` if the record stays as it is.
-fn plain(write: &Write, payload: &[u8], compression: u8, verbose: bool) -> Option<Vec<u8>> {
+fn plain(
+    write: &Write,
+    payload: &[u8],
+    compression: Compression,
+    verbose: bool,
+) -> Option<Vec<u8>> {
     let (object, offset) = (write.object, write.offset);
     let size = usize::try_from(write.logical_size).ok()?;
     let plain = compress::decompress(compression, payload, size).ok();
     match (&plain, compression) {
-        (Some(_), compress::OFF) if verbose => {
+        (Some(_), Compression::OFF) if verbose => {
             eprintln!("Resetting compression type to off for ino {object} offset {offset}");
         }
         (Some(_), _) if verbose => {

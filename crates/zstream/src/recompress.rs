@@ -6,6 +6,7 @@ use cli::args::Parsed;
 use cli::run::{Fail, Outcome};
 use codec::compress;
 use disk::stream::{feature, Record, Write};
+use disk::Compression;
 use std::io::BufReader;
 
 /// Compressed data is padded to multiples of this.
@@ -24,7 +25,7 @@ pub fn run(args: &Parsed) -> Outcome {
         return Err(Fail::Usage(String::new()));
     };
     let algorithm = match compress::from_name(name) {
-        Some(alg) if alg >= compress::OFF && alg != compress::EMPTY => alg,
+        Some(alg) if alg >= Compression::OFF && alg != Compression::EMPTY => alg,
         _ => {
             let name = cli::harmless::harmless(name);
             eprintln!("Invalid compression type {name}.");
@@ -33,7 +34,7 @@ pub fn run(args: &Parsed) -> Outcome {
     };
     let code = match compress::zstd_code(level) {
         Some(code) => code,
-        None if algorithm == compress::ZSTD => {
+        None if algorithm == Compression::ZSTD => {
             return error(format!("zstd has no level {level}"));
         }
         None => 0,
@@ -61,14 +62,14 @@ pub fn run(args: &Parsed) -> Outcome {
 fn recompress(
     write: &Write,
     payload: Vec<u8>,
-    algorithm: u8,
+    algorithm: Compression,
     level: u8,
 ) -> Result<(Write, Vec<u8>), Fail> {
     let mut write = write.clone();
     let size = payload_size(&write)?;
     let mut data = payload;
     if write.compression != PLAIN {
-        data = match compress::decompress(write.compression, &data, size) {
+        data = match compress::decompress(Compression::new(write.compression), &data, size) {
             Ok(plain) => plain,
             Err(_) => {
                 return error(format!(
@@ -86,7 +87,7 @@ fn recompress(
     if packed.len() >= size {
         return Ok((write, data));
     }
-    write.compression = algorithm;
+    write.compression = algorithm.number();
     write.compressed_size = packed.len() as u64;
     Ok((write, packed))
 }

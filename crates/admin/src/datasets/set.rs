@@ -12,6 +12,7 @@ use base::sync::RwLockExt;
 use base::{Kind, Result};
 use disk::feature::guid;
 use disk::props::{self, Class, Store, Types};
+use disk::Compression;
 use dmu::Tx;
 use dsl::props::PropChange;
 use dsl::{Dataset, PropSource, PropValue};
@@ -610,7 +611,7 @@ fn store_changes(pool: &Pool, tx: &Tx, changes: &[Change]) -> Result<()> {
             pool.dsl.set_prop(tx, &c.ds, name, change)?;
             if let ("compression", PropChange::Local(PropValue::Int(n))) = (name.as_str(), change) {
                 // Elsewhere it becomes active with the first block that needs it.
-                if n & 0x7f == u64::from(codec::compress::ZSTD) && !c.ds.is_snapshot() {
+                if n & 0x7f == u64::from(Compression::ZSTD.number()) && !c.ds.is_snapshot() {
                     c.ds.activate_feature(tx, guid::ZSTD_COMPRESS)?;
                 }
             }

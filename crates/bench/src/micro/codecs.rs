@@ -5,6 +5,7 @@ use crate::data::Numbers;
 use crate::markdown::short;
 use base::{Error, Kind, Result};
 use codec::{checksum, compress};
+use disk::{Checksum, Compression};
 use std::hint::black_box;
 
 const RECORD: usize = 128 << 10;
@@ -12,17 +13,22 @@ const RECORD: usize = 128 << 10;
 pub fn checksums(b: &mut Bench) -> Result<()> {
     let data = Numbers::new(1).bytes(RECORD);
     let salt = [7; 32];
-    for alg in 0..checksum::COUNT {
-        let name = checksum::name(alg).unwrap_or("?");
+    for &alg in Checksum::ALL {
+        let name = alg.name().unwrap_or("?");
         let of_data = |n: &str| !matches!(n, "inherit" | "on" | "off" | "noparity");
         if checksum::is_embedded(alg) || !of_data(name) {
             continue;
         }
-        b.rate("checksum", format!("{alg} {name}"), "MB/s", || {
-            let words = checksum::compute(alg, black_box(&data), false, &salt)?;
-            black_box(words);
-            Ok(RECORD as f64 / 1e6)
-        })?;
+        b.rate(
+            "checksum",
+            format!("{} {name}", alg.number()),
+            "MB/s",
+            || {
+                let words = checksum::compute(alg, black_box(&data), false, &salt)?;
+                black_box(words);
+                Ok(RECORD as f64 / 1e6)
+            },
+        )?;
     }
     Ok(())
 }
@@ -31,18 +37,18 @@ pub fn compressions(b: &mut Bench) -> Result<()> {
     let text = crate::tar::text(RECORD);
     let noise = Numbers::new(2).bytes(RECORD);
     let most = RECORD - RECORD / 8;
-    for alg in 0..compress::COUNT {
-        let name = compress::name(alg).unwrap_or("?");
+    for &alg in Compression::ALL {
+        let name = alg.name().unwrap_or("?");
         let levels: &[u8] = match alg {
-            compress::ZSTD => &[1, 3, 9, 19],
-            compress::LZJB | compress::LZ4 => &[0],
-            compress::GZIP_1 | compress::GZIP_6 | compress::GZIP_9 => &[0],
+            Compression::ZSTD => &[1, 3, 9, 19],
+            Compression::LZJB | Compression::LZ4 => &[0],
+            Compression::GZIP_1 | Compression::GZIP_6 | Compression::GZIP_9 => &[0],
             _ => continue,
         };
         for &level in levels {
             let title = match level {
-                0 => format!("{alg} {name}"),
-                l => format!("{alg} {name}-{l}"),
+                0 => format!("{} {name}", alg.number()),
+                l => format!("{} {name}-{l}", alg.number()),
             };
             let Some(packed) = compress::compress(alg, level, &text, most) else {
                 b.note(format!("{title} does not make text smaller"));

@@ -3,7 +3,7 @@
 use super::Bench;
 use crate::data::Numbers;
 use base::{RangeSet, Result, Txg};
-use disk::{BlkPtr, Dva, ObjType};
+use disk::{BlkPtr, Checksum, Compression, Dva, ObjType};
 use space::{AllocReq, Class, Space, TopSpec};
 use std::hint::black_box;
 use std::sync::Arc;
@@ -16,8 +16,8 @@ pub fn pointer(n: u64) -> BlkPtr {
         0,
         4096,
         4096,
-        2,
-        7,
+        Compression::OFF,
+        Checksum::FLETCHER4,
         Txg::new(5),
     );
     bp.set_dva(0, Dva::new(0, n << 12, 4096, false));

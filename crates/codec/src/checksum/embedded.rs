@@ -5,7 +5,7 @@
 //! the wrong place do not pass. The verifier is (device offset, 0, 0, 0) for labels, (vdev, offset,
 //! birth txg, 0) for gang headers, and the words of the leading block pointer for the intent log.
 
-use super::{be_words, Fletcher2, Fletcher4, Words, GANG_HEADER, LABEL, ZILOG, ZILOG2};
+use super::{be_words, Checksum, Fletcher2, Fletcher4, Words};
 use base::{bail, Result};
 use sha2::Digest;
 
@@ -41,10 +41,10 @@ fn word(region: &[u8], at: usize) -> Option<u64> {
     Some(u64::from_le_bytes(b.try_into().ok()?))
 }
 
-fn tail_at(alg: u8, len: usize) -> Result<usize> {
+fn tail_at(alg: Checksum, len: usize) -> Result<usize> {
     let at = match alg {
-        LABEL | GANG_HEADER | ZILOG => len.checked_sub(EMBEDDED_SIZE),
-        ZILOG2 => (len >= ZILOG_CHAIN_SIZE).then_some(CHAIN_EMBEDDED_AT),
+        Checksum::LABEL | Checksum::GANG_HEADER | Checksum::ZILOG => len.checked_sub(EMBEDDED_SIZE),
+        Checksum::ZILOG2 => (len >= ZILOG_CHAIN_SIZE).then_some(CHAIN_EMBEDDED_AT),
         _ => bail!(Invalid, "checksum algorithm {alg} is not an embedded one"),
     };
     match at {
@@ -53,8 +53,8 @@ fn tail_at(alg: u8, len: usize) -> Result<usize> {
     }
 }
 
-fn covered(alg: u8, len: usize, nused: u64) -> Result<usize> {
-    if alg != ZILOG2 {
+fn covered(alg: Checksum, len: usize, nused: u64) -> Result<usize> {
+    if alg != Checksum::ZILOG2 {
         return Ok(len);
     }
     let used = nused
@@ -69,7 +69,7 @@ fn covered(alg: u8, len: usize, nused: u64) -> Result<usize> {
 /// Finds the embedded checksum of `region` (the whole label part, gang header or log block).
 ///
 /// Errors: damage if there is no magic, or a zilog2 block claims to use more than it has.
-pub fn embedded_at(alg: u8, region: &[u8]) -> Result<EmbeddedAt> {
+pub fn embedded_at(alg: Checksum, region: &[u8]) -> Result<EmbeddedAt> {
     let at = tail_at(alg, region.len())?;
     let get = |i: usize| word(region, at + 8 * i).unwrap_or(0);
     let swapped = match get(0) {
@@ -88,7 +88,7 @@ pub fn embedded_at(alg: u8, region: &[u8]) -> Result<EmbeddedAt> {
 }
 
 /// Hash of the covered bytes with the verifier in the place of the words and the magic as is.
-fn sum(alg: u8, region: &[u8], p: &EmbeddedAt, verifier: &Words) -> Words {
+fn sum(alg: Checksum, region: &[u8], p: &EmbeddedAt, verifier: &Words) -> Words {
     let mut v = [0; 32];
     for (b, w) in v.chunks_exact_mut(8).zip(verifier) {
         b.copy_from_slice(&if p.swapped {
@@ -102,14 +102,14 @@ fn sum(alg: u8, region: &[u8], p: &EmbeddedAt, verifier: &Words) -> Words {
         .get(p.at + EMBEDDED_SIZE..p.covered)
         .unwrap_or_default();
     match alg {
-        ZILOG2 => {
+        Checksum::ZILOG2 => {
             let mut f = Fletcher4::new(p.swapped);
             f.update(head);
             f.update(&v);
             f.update(tail);
             f.words()
         }
-        ZILOG => {
+        Checksum::ZILOG => {
             let mut f = Fletcher2::new(p.swapped);
             f.update(head);
             f.update(&v);
@@ -126,7 +126,11 @@ fn sum(alg: u8, region: &[u8], p: &EmbeddedAt, verifier: &Words) -> Words {
 }
 
 /// What the embedded checksum of `region` should be, and where it is. The magic must be in place.
-pub fn compute_embedded(alg: u8, region: &[u8], verifier: &Words) -> Result<(Words, EmbeddedAt)> {
+pub fn compute_embedded(
+    alg: Checksum,
+    region: &[u8],
+    verifier: &Words,
+) -> Result<(Words, EmbeddedAt)> {
     let p = embedded_at(alg, region)?;
     Ok((sum(alg, region, &p, verifier), p))
 }
@@ -135,7 +139,7 @@ pub fn compute_embedded(alg: u8, region: &[u8], verifier: &Words) -> Result<(Wor
 /// big-endian machine wrote it.
 ///
 /// Errors: damage as in [`embedded_at`]; `Kind::Checksum` if it does not match.
-pub fn verify_embedded(alg: u8, region: &[u8], verifier: &Words) -> Result<bool> {
+pub fn verify_embedded(alg: Checksum, region: &[u8], verifier: &Words) -> Result<bool> {
     let (want, p) = compute_embedded(alg, region, verifier)?;
     if want != p.found {
         bail!(Checksum, "embedded checksum does not match");
@@ -146,7 +150,11 @@ pub fn verify_embedded(alg: u8, region: &[u8], verifier: &Words) -> Result<bool>
 /// [`verify_embedded`] for intent log blocks of encrypted datasets, whose words 2 and 3 are the
 /// MAC (§13.3), and for headers of encrypted gangs, where they are 0. Gives the byte order and the
 /// MAC words; the caller has to check these.
-pub fn verify_embedded_mac(alg: u8, region: &[u8], verifier: &Words) -> Result<(bool, [u64; 2])> {
+pub fn verify_embedded_mac(
+    alg: Checksum,
+    region: &[u8],
+    verifier: &Words,
+) -> Result<(bool, [u64; 2])> {
     let (sum, p) = compute_embedded(alg, region, verifier)?;
     let mac = [p.found[2], p.found[3]];
     if super::with_mac(alg, sum, mac) != p.found {
@@ -166,7 +174,7 @@ fn put(region: &mut [u8], at: usize, words: &[u64]) {
     }
 }
 
-fn write(alg: u8, region: &mut [u8], verifier: &Words, mac: bool) -> Result<Words> {
+fn write(alg: Checksum, region: &mut [u8], verifier: &Words, mac: bool) -> Result<Words> {
     let at = tail_at(alg, region.len())?;
     put(region, at, &[EMBEDDED_MAGIC]);
     let (mut sum, p) = compute_embedded(alg, region, verifier)?;
@@ -179,12 +187,12 @@ fn write(alg: u8, region: &mut [u8], verifier: &Words, mac: bool) -> Result<Word
 
 /// Puts magic and checksum into `region` (little-endian) and returns the words. For zilog2 the
 /// used-bytes word must be set already; only the bytes it covers need to be written.
-pub fn embed(alg: u8, region: &mut [u8], verifier: &Words) -> Result<Words> {
+pub fn embed(alg: Checksum, region: &mut [u8], verifier: &Words) -> Result<Words> {
     write(alg, region, verifier, false)
 }
 
 /// [`embed`] for intent log blocks of encrypted datasets and headers of encrypted gangs: words 2 and 3
 /// of the embedded checksum hold the MAC (or 0) already and keep it.
-pub fn embed_keep_mac(alg: u8, region: &mut [u8], verifier: &Words) -> Result<Words> {
+pub fn embed_keep_mac(alg: Checksum, region: &mut [u8], verifier: &Words) -> Result<Words> {
     write(alg, region, verifier, true)
 }

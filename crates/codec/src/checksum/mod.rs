@@ -15,49 +15,16 @@ pub use embedded::{
 pub use fletcher::{Fletcher2, Fletcher4};
 
 use base::{bail, Result};
+pub use disk::Checksum;
 use sha2::Digest;
 
 /// The four words of a checksum, as numbers in the writer's byte order.
 pub type Words = [u64; 4];
 
-/// Property value: as the parent dataset has it. Not found in block pointers.
-pub const INHERIT: u8 = 0;
-/// Same as [`FLETCHER4`].
-pub const ON: u8 = 1;
-/// No checksum.
-pub const OFF: u8 = 2;
-/// SHA-256 inside the region: labels, uberblocks, L2ARC headers.
-pub const LABEL: u8 = 3;
-/// SHA-256 inside the region: gang headers.
-pub const GANG_HEADER: u8 = 4;
-/// Fletcher2 inside the block: intent log before pool version 23.
-pub const ZILOG: u8 = 5;
-/// Sums over pairs of 64-bit words; weak.
-pub const FLETCHER2: u8 = 6;
-/// Sums over 32-bit words; the default.
-pub const FLETCHER4: u8 = 7;
-/// SHA-256.
-pub const SHA256: u8 = 8;
-/// Fletcher4 inside the used part of the block: intent log.
-pub const ZILOG2: u8 = 9;
-/// No checksum, and no parity on RAID-Z.
-pub const NOPARITY: u8 = 10;
-/// SHA-512/256.
-pub const SHA512: u8 = 11;
-/// Skein-512 with 256 bits of output, keyed with the pool's salt.
-pub const SKEIN: u8 = 12;
-/// Edon-R 512 behind a prefix made of the pool's salt.
-pub const EDONR: u8 = 13;
-/// BLAKE3 keyed with the pool's salt.
-pub const BLAKE3: u8 = 14;
-/// Number of algorithms; a larger or equal id on disk is damage.
-pub const COUNT: u8 = 15;
-
 /// Property value bit: duplicates are verified byte by byte (`dedup=sha256,verify`).
 pub const DEDUP_VERIFY: u64 = 1 << 8;
 
 struct Info {
-    name: &'static str,
     metadata: bool,
     dedup: bool,
     nopwrite: bool,
@@ -65,16 +32,8 @@ struct Info {
     embedded: bool,
 }
 
-const fn info(
-    name: &'static str,
-    metadata: bool,
-    dedup: bool,
-    nopwrite: bool,
-    salted: bool,
-    embedded: bool,
-) -> Info {
+const fn info(metadata: bool, dedup: bool, nopwrite: bool, salted: bool, embedded: bool) -> Info {
     Info {
-        name,
         metadata,
         dedup,
         nopwrite,
@@ -84,63 +43,53 @@ const fn info(
 }
 
 #[rustfmt::skip]
-static TABLE: [Info; COUNT as usize] = [
+static TABLE: [Info; Checksum::ALL.len()] = [
     //                  metadata dedup nopwrite salted embedded
-    info("inherit",     false, false, false, false, false),
-    info("on",          false, false, false, false, false),
-    info("off",         false, false, false, false, false),
-    info("label",       true,  false, false, false, true),
-    info("gang_header", true,  false, false, false, true),
-    info("zilog",       false, false, false, false, true),
-    info("fletcher2",   false, false, false, false, false),
-    info("fletcher4",   true,  false, false, false, false),
-    info("sha256",      true,  true,  true,  false, false),
-    info("zilog2",      false, false, false, false, true),
-    info("noparity",    false, false, false, false, false),
-    info("sha512",      true,  true,  true,  false, false),
-    info("skein",       true,  true,  true,  true,  false),
-    info("edonr",       true,  false, true,  true,  false),
-    info("blake3",      true,  true,  true,  true,  false),
+    info(/* inherit */ false, false, false, false, false),
+    info(/* on */ false, false, false, false, false),
+    info(/* off */ false, false, false, false, false),
+    info(/* label */ true,  false, false, false, true),
+    info(/* gang_header */ true,  false, false, false, true),
+    info(/* zilog */ false, false, false, false, true),
+    info(/* fletcher2 */ false, false, false, false, false),
+    info(/* fletcher4 */ true,  false, false, false, false),
+    info(/* sha256 */ true,  true,  true,  false, false),
+    info(/* zilog2 */ false, false, false, false, true),
+    info(/* noparity */ false, false, false, false, false),
+    info(/* sha512 */ true,  true,  true,  false, false),
+    info(/* skein */ true,  true,  true,  true,  false),
+    info(/* edonr */ true,  false, true,  true,  false),
+    info(/* blake3 */ true,  true,  true,  true,  false),
 ];
 
-fn get(alg: u8) -> Option<&'static Info> {
-    TABLE.get(usize::from(alg))
-}
-
-/// Name of an algorithm as properties and `zdb` show it.
-pub fn name(alg: u8) -> Option<&'static str> {
-    get(alg).map(|i| i.name)
-}
-
-/// The algorithm of that name.
-pub fn from_name(name: &str) -> Option<u8> {
-    (0..COUNT).find(|&a| TABLE[usize::from(a)].name == name)
+fn get(alg: Checksum) -> Option<&'static Info> {
+    TABLE.get(usize::from(alg.number()))
 }
 
 /// Strong enough for metadata; a dataset whose checksum is not has its metadata under
-/// [`FLETCHER4`].
-pub fn is_metadata_strong(alg: u8) -> bool {
+/// [`Checksum::FLETCHER4`].
+pub fn is_metadata_strong(alg: Checksum) -> bool {
     get(alg).is_some_and(|i| i.metadata)
 }
 
 /// Collision resistant enough that equal checksums are taken for equal blocks without comparing
 /// them. Also decides how MACs are folded into checksum words, see [`with_mac`].
-pub fn is_dedup(alg: u8) -> bool {
+pub fn is_dedup(alg: Checksum) -> bool {
     get(alg).is_some_and(|i| i.dedup)
 }
 
 /// May a write be dropped when the old block has the same checksum?
-pub fn is_nopwrite(alg: u8) -> bool {
+pub fn is_nopwrite(alg: Checksum) -> bool {
     get(alg).is_some_and(|i| i.nopwrite)
 }
 
 /// Depends on the pool's salt.
-pub fn is_salted(alg: u8) -> bool {
+pub fn is_salted(alg: Checksum) -> bool {
     get(alg).is_some_and(|i| i.salted)
 }
 
 /// The checksum lives inside the region it covers, see [`embed`].
-pub fn is_embedded(alg: u8) -> bool {
+pub fn is_embedded(alg: Checksum) -> bool {
     get(alg).is_some_and(|i| i.embedded)
 }
 
@@ -152,36 +101,44 @@ pub fn is_embedded(alg: u8) -> bool {
 /// this is the function they are built on. Fletcher sums a last incomplete element as if followed
 /// by zeros.
 ///
-/// Errors: an id out of range is damage; [`INHERIT`] is invalid; [`EDONR`] of a big-endian writer
+/// Errors: an id out of range is damage; [`Checksum::INHERIT`] is invalid; [`Checksum::EDONR`] of a big-endian writer
 /// is unsupported because the reference's result is undefined (§13.2).
-pub fn compute(alg: u8, data: &[u8], swapped: bool, salt: &[u8; 32]) -> Result<Words> {
+pub fn compute(alg: Checksum, data: &[u8], swapped: bool, salt: &[u8; 32]) -> Result<Words> {
     Ok(match alg {
-        OFF | NOPARITY => [0; 4],
-        ON | FLETCHER4 | ZILOG2 => {
+        Checksum::OFF | Checksum::NOPARITY => [0; 4],
+        Checksum::ON | Checksum::FLETCHER4 | Checksum::ZILOG2 => {
             let mut f = Fletcher4::new(swapped);
             f.update(data);
             f.words()
         }
-        FLETCHER2 | ZILOG => {
+        Checksum::FLETCHER2 | Checksum::ZILOG => {
             let mut f = Fletcher2::new(swapped);
             f.update(data);
             f.words()
         }
-        SHA256 | LABEL | GANG_HEADER => be_words(&sha2::Sha256::digest(data)),
-        SHA512 => native_words(&sha2::Sha512_256::digest(data), swapped),
-        SKEIN => native_words(&skein::mac_512_256(salt, data), swapped),
-        EDONR if swapped => bail!(Unsupported, "Edon-R checksum of a big-endian writer"),
-        EDONR => native_words(&edonr::salted_512(salt, data), false),
-        BLAKE3 => native_words(blake3::keyed_hash(salt, data).as_bytes(), swapped),
-        INHERIT => bail!(Invalid, "checksum algorithm was not resolved"),
+        Checksum::SHA256 | Checksum::LABEL | Checksum::GANG_HEADER => {
+            be_words(&sha2::Sha256::digest(data))
+        }
+        Checksum::SHA512 => native_words(&sha2::Sha512_256::digest(data), swapped),
+        Checksum::SKEIN => native_words(&skein::mac_512_256(salt, data), swapped),
+        Checksum::EDONR if swapped => bail!(Unsupported, "Edon-R checksum of a big-endian writer"),
+        Checksum::EDONR => native_words(&edonr::salted_512(salt, data), false),
+        Checksum::BLAKE3 => native_words(blake3::keyed_hash(salt, data).as_bytes(), swapped),
+        Checksum::INHERIT => bail!(Invalid, "checksum algorithm was not resolved"),
         _ => bail!(Damaged, "checksum algorithm {alg} is unknown"),
     })
 }
 
 /// Whether `data` has the checksum `want`; arguments as in [`compute`].
-pub fn verify(alg: u8, data: &[u8], swapped: bool, salt: &[u8; 32], want: &Words) -> Result<bool> {
+pub fn verify(
+    alg: Checksum,
+    data: &[u8],
+    swapped: bool,
+    salt: &[u8; 32],
+    want: &Words,
+) -> Result<bool> {
     Ok(match alg {
-        OFF | NOPARITY => true,
+        Checksum::OFF | Checksum::NOPARITY => true,
         _ => compute(alg, data, swapped, salt)? == *want,
     })
 }
@@ -189,7 +146,7 @@ pub fn verify(alg: u8, data: &[u8], swapped: bool, salt: &[u8; 32], want: &Words
 /// The words stored for an encrypted block (§13.3): the MAC takes words 2 and 3; for algorithms
 /// without the dedup flag what it displaces is folded into words 0 and 1. Applied to a computed
 /// checksum it gives what must be on disk.
-pub fn with_mac(alg: u8, computed: Words, mac: [u64; 2]) -> Words {
+pub fn with_mac(alg: Checksum, computed: Words, mac: [u64; 2]) -> Words {
     let mut w = computed;
     if !is_dedup(alg) {
         w[0] ^= w[2];

@@ -16,25 +16,26 @@ fn noise(len: usize, seed: u64) -> Vec<u8> {
 }
 
 fn sum(alg: u8, data: &[u8], swapped: bool) -> Words {
-    compute(alg, data, swapped, &SALT).unwrap()
+    compute(Checksum::new(alg), data, swapped, &SALT).unwrap()
 }
 
 #[test]
-fn names_and_ids_agree() {
-    for a in 0..COUNT {
-        assert_eq!(from_name(name(a).unwrap()), Some(a));
-    }
-    assert_eq!(from_name("blake3"), Some(14));
-    assert_eq!(name(15), None);
-    assert!(compute(15, &[], false, &SALT).is_err());
-    assert!(compute(INHERIT, &[], false, &SALT).is_err());
-    assert!(is_dedup(SHA256) && !is_dedup(EDONR) && is_nopwrite(EDONR) && !is_dedup(255));
+fn algorithms_have_their_qualities() {
+    assert_eq!(Checksum::from_name("blake3"), Some(Checksum::new(14)));
+    assert!(compute(Checksum::new(15), &[], false, &SALT).is_err());
+    assert!(compute(Checksum::INHERIT, &[], false, &SALT).is_err());
+    assert!(
+        is_dedup(Checksum::SHA256)
+            && !is_dedup(Checksum::EDONR)
+            && is_nopwrite(Checksum::EDONR)
+            && !is_dedup(Checksum::new(255))
+    );
 }
 
 #[test]
 fn published_digests() {
     assert_eq!(
-        sum(SHA256, b"abc", false),
+        sum(Checksum::SHA256.number(), b"abc", false),
         [
             0xba7816bf_8f01cfea,
             0x414140de_5dae2223,
@@ -42,15 +43,21 @@ fn published_digests() {
             0xb410ff61_f20015ad
         ]
     );
-    assert_eq!(sum(SHA256, b"abc", true), sum(SHA256, b"abc", false));
+    assert_eq!(
+        sum(Checksum::SHA256.number(), b"abc", true),
+        sum(Checksum::SHA256.number(), b"abc", false)
+    );
     let be = [
         0x53048e26_81941ef9,
         0x9b2e29b7_6b4c7dab,
         0xe4c2d0c6_34fc6d46,
         0xe0e2f131_07e7af23,
     ];
-    assert_eq!(sum(SHA512, b"abc", true), be);
-    assert_eq!(sum(SHA512, b"abc", false), be.map(u64::swap_bytes));
+    assert_eq!(sum(Checksum::SHA512.number(), b"abc", true), be);
+    assert_eq!(
+        sum(Checksum::SHA512.number(), b"abc", false),
+        be.map(u64::swap_bytes)
+    );
 }
 
 /// Sums of sums, straight from the definition.
@@ -83,8 +90,11 @@ fn fletcher_is_what_it_is_defined_to_be() {
                 })
                 .collect();
             let (a, b, c, d) = naive(&four);
-            assert_eq!(sum(FLETCHER4, &data, swapped), [a, b, c, d]);
-            assert_eq!(sum(ON, &data, swapped), [a, b, c, d]);
+            assert_eq!(
+                sum(Checksum::FLETCHER4.number(), &data, swapped),
+                [a, b, c, d]
+            );
+            assert_eq!(sum(Checksum::ON.number(), &data, swapped), [a, b, c, d]);
             let half = |which: usize| -> Vec<u64> {
                 data.chunks(8)
                     .skip(which)
@@ -97,7 +107,10 @@ fn fletcher_is_what_it_is_defined_to_be() {
                     .collect()
             };
             let (x, y) = (naive(&half(0)), naive(&half(1)));
-            assert_eq!(sum(FLETCHER2, &data, swapped), [x.0, y.0, x.1, y.1]);
+            assert_eq!(
+                sum(Checksum::FLETCHER2.number(), &data, swapped),
+                [x.0, y.0, x.1, y.1]
+            );
         }
     }
 }
@@ -109,11 +122,11 @@ fn running_sums_do_not_care_about_pieces() {
         let mut padded = data.clone();
         padded.resize(336, 0);
         let (four, two) = (
-            sum(FLETCHER4, &data, swapped),
-            sum(FLETCHER2, &data, swapped),
+            sum(Checksum::FLETCHER4.number(), &data, swapped),
+            sum(Checksum::FLETCHER2.number(), &data, swapped),
         );
-        assert_eq!(four, sum(FLETCHER4, &padded, swapped));
-        assert_eq!(two, sum(FLETCHER2, &padded, swapped));
+        assert_eq!(four, sum(Checksum::FLETCHER4.number(), &padded, swapped));
+        assert_eq!(two, sum(Checksum::FLETCHER2.number(), &padded, swapped));
         for step in 1..40 {
             let mut f4 = Fletcher4::new(swapped);
             let mut f2 = Fletcher2::new(swapped);
@@ -138,7 +151,7 @@ const VERIFIER: Words = [0x1111_2222_3333_4444, 5, 6, 0x7777_0000_0000_0001];
 /// A region with room for each embedded algorithm.
 fn region(alg: u8) -> Vec<u8> {
     let mut r = noise(12288, u64::from(alg));
-    if alg == ZILOG2 {
+    if alg == Checksum::ZILOG2.number() {
         r[136..144].copy_from_slice(&5000u64.to_le_bytes());
     }
     r
@@ -146,15 +159,20 @@ fn region(alg: u8) -> Vec<u8> {
 
 #[test]
 fn embedded_checksums_fit_only_their_place() {
-    for alg in [LABEL, GANG_HEADER, ZILOG, ZILOG2] {
-        let mut r = region(alg);
-        let words = embed(alg, &mut r, &VERIFIER).unwrap();
-        assert!(!verify_embedded(alg, &r, &VERIFIER).unwrap());
-        let p = embedded_at(alg, &r).unwrap();
+    for alg in [
+        Checksum::LABEL,
+        Checksum::GANG_HEADER,
+        Checksum::ZILOG,
+        Checksum::ZILOG2,
+    ] {
+        let mut r = region(alg.number());
+        let words = embed(Checksum::new(alg.number()), &mut r, &VERIFIER).unwrap();
+        assert!(!verify_embedded(Checksum::new(alg.number()), &r, &VERIFIER).unwrap());
+        let p = embedded_at(Checksum::new(alg.number()), &r).unwrap();
         assert_eq!(p.found, words);
         assert_eq!(
             (p.at, p.covered),
-            if alg == ZILOG2 {
+            if alg == Checksum::ZILOG2 {
                 (144, 8192)
             } else {
                 (12288 - 40, 12288)
@@ -165,18 +183,20 @@ fn embedded_checksums_fit_only_their_place() {
         for (i, w) in VERIFIER.iter().enumerate() {
             with[p.at + 8 + 8 * i..][..8].copy_from_slice(&w.to_le_bytes());
         }
-        assert_eq!(sum(alg, &with, false), words);
+        assert_eq!(sum(alg.number(), &with, false), words);
         let mut other = VERIFIER;
         other[3] += 1;
         assert_eq!(
-            verify_embedded(alg, &r, &other).unwrap_err().kind,
+            verify_embedded(Checksum::new(alg.number()), &r, &other)
+                .unwrap_err()
+                .kind,
             base::Kind::Checksum
         );
         for at in (0..r.len()).step_by(61) {
             let mut bad = r.clone();
             bad[at] ^= 0x10;
             assert_eq!(
-                verify_embedded(alg, &bad, &VERIFIER).is_ok(),
+                verify_embedded(Checksum::new(alg.number()), &bad, &VERIFIER).is_ok(),
                 at >= p.covered
             );
         }
@@ -184,7 +204,7 @@ fn embedded_checksums_fit_only_their_place() {
         let mut big = r.clone();
         let order = |b: &mut [u8]| b.reverse();
         big[p.at..p.at + 40].chunks_exact_mut(8).for_each(order);
-        if alg == ZILOG2 {
+        if alg == Checksum::ZILOG2 {
             big[..p.covered].copy_from_slice(&r[..p.covered]);
             big[..p.covered].chunks_exact_mut(4).for_each(order);
             // 32-bit halves swapped, as the sums see them: the words themselves must be 64-bit
@@ -192,19 +212,19 @@ fn embedded_checksums_fit_only_their_place() {
                 big[w..w + 8].rotate_left(4);
             }
         }
-        if alg == ZILOG {
+        if alg == Checksum::ZILOG {
             big.copy_from_slice(&r);
             big.chunks_exact_mut(8).for_each(order);
         }
         // SHA-256 and the element order of fletcher4 see other bytes, so the sums differ
         let mut f = big.clone();
-        let (w, q) = compute_embedded(alg, &f, &VERIFIER).unwrap();
+        let (w, q) = compute_embedded(Checksum::new(alg.number()), &f, &VERIFIER).unwrap();
         assert!(q.swapped);
         for (i, w) in w.iter().enumerate() {
             f[q.at + 8 + 8 * i..][..8].copy_from_slice(&w.to_be_bytes());
         }
-        assert!(verify_embedded(alg, &f, &VERIFIER).unwrap());
-        if alg == ZILOG {
+        assert!(verify_embedded(Checksum::new(alg.number()), &f, &VERIFIER).unwrap());
+        if alg == Checksum::ZILOG {
             assert_eq!(f, big);
         }
     }
@@ -212,25 +232,37 @@ fn embedded_checksums_fit_only_their_place() {
 
 #[test]
 fn macs_in_log_blocks() {
-    for alg in [ZILOG, ZILOG2] {
-        let mut r = region(alg);
-        let at = if alg == ZILOG { r.len() - 40 } else { 144 };
+    for alg in [Checksum::ZILOG, Checksum::ZILOG2] {
+        let mut r = region(alg.number());
+        let at = if alg == Checksum::ZILOG {
+            r.len() - 40
+        } else {
+            144
+        };
         r[at + 24..at + 32].copy_from_slice(&77u64.to_le_bytes());
         r[at + 32..at + 40].copy_from_slice(&78u64.to_le_bytes());
-        let w = embed_keep_mac(alg, &mut r, &VERIFIER).unwrap();
+        let w = embed_keep_mac(Checksum::new(alg.number()), &mut r, &VERIFIER).unwrap();
         assert_eq!((w[2], w[3]), (77, 78));
         assert_eq!(
-            verify_embedded_mac(alg, &r, &VERIFIER).unwrap(),
+            verify_embedded_mac(Checksum::new(alg.number()), &r, &VERIFIER).unwrap(),
             (false, [77, 78])
         );
-        assert!(verify_embedded(alg, &r, &VERIFIER).is_err());
-        let full = compute_embedded(alg, &r, &VERIFIER).unwrap().0;
+        assert!(verify_embedded(Checksum::new(alg.number()), &r, &VERIFIER).is_err());
+        let full = compute_embedded(Checksum::new(alg.number()), &r, &VERIFIER)
+            .unwrap()
+            .0;
         assert_eq!(w[0], full[0] ^ full[2]);
         r[200] ^= 1;
-        assert!(verify_embedded_mac(alg, &r, &VERIFIER).is_err());
+        assert!(verify_embedded_mac(Checksum::new(alg.number()), &r, &VERIFIER).is_err());
     }
-    assert_eq!(with_mac(SHA256, [1, 2, 4, 8], [9, 9]), [1, 2, 9, 9]);
-    assert_eq!(with_mac(FLETCHER4, [1, 2, 4, 8], [9, 9]), [5, 10, 9, 9]);
+    assert_eq!(
+        with_mac(Checksum::SHA256, [1, 2, 4, 8], [9, 9]),
+        [1, 2, 9, 9]
+    );
+    assert_eq!(
+        with_mac(Checksum::FLETCHER4, [1, 2, 4, 8], [9, 9]),
+        [5, 10, 9, 9]
+    );
 }
 
 #[test]
@@ -245,18 +277,18 @@ fn hostile_regions() {
                         b.copy_from_slice(&magic);
                     }
                 }
-                assert!(verify_embedded(alg, &r, &VERIFIER).is_err());
-                assert!(verify_embedded_mac(alg, &r, &VERIFIER).is_err());
+                assert!(verify_embedded(Checksum::new(alg), &r, &VERIFIER).is_err());
+                assert!(verify_embedded_mac(Checksum::new(alg), &r, &VERIFIER).is_err());
                 magic.reverse();
             }
-            let _ = embed(alg, &mut r, &VERIFIER);
+            let _ = embed(Checksum::new(alg), &mut r, &VERIFIER);
         }
     }
-    let mut r = region(ZILOG2);
-    embed(ZILOG2, &mut r, &VERIFIER).unwrap();
+    let mut r = region(Checksum::ZILOG2.number());
+    embed(Checksum::ZILOG2, &mut r, &VERIFIER).unwrap();
     for nused in [0, 183, 12289, u64::MAX, u64::MAX - 4095] {
         r[136..144].copy_from_slice(&nused.to_le_bytes());
-        assert!(verify_embedded(ZILOG2, &r, &VERIFIER).is_err());
+        assert!(verify_embedded(Checksum::ZILOG2, &r, &VERIFIER).is_err());
     }
 }
 
@@ -275,22 +307,24 @@ fn blocks_written_by_openzfs() {
     let salt: [u8; 32] = hex(SALT).try_into().unwrap();
     let mut seen = 0u16;
     for (name, size, words, text) in CHECKSUMS {
-        let alg = from_name(name).unwrap();
+        let alg = Checksum::from_name(name).unwrap();
         let mut data = hex(text);
         data.resize(*size, 0);
         assert_eq!(compute(alg, &data, false, &salt).unwrap(), *words, "{name}");
         assert!(verify(alg, &data, false, &salt, words).unwrap());
         let big = compute(alg, &data, true, &salt);
         match alg {
-            SHA512 | SKEIN | BLAKE3 => assert_eq!(big.unwrap(), words.map(u64::swap_bytes)),
-            EDONR => assert_eq!(big.unwrap_err().kind, base::Kind::Unsupported),
+            Checksum::SHA512 | Checksum::SKEIN | Checksum::BLAKE3 => {
+                assert_eq!(big.unwrap(), words.map(u64::swap_bytes))
+            }
+            Checksum::EDONR => assert_eq!(big.unwrap_err().kind, base::Kind::Unsupported),
             _ => {}
         }
         let other = compute(alg, &data, false, &[1; 32]).unwrap();
         assert_eq!(other != *words, is_salted(alg));
         data[77] ^= 4;
         assert!(!verify(alg, &data, false, &salt, words).unwrap());
-        seen |= 1 << alg;
+        seen |= 1 << alg.number();
     }
     assert_eq!(seen, 0b111_1001_1100_0000);
 }

@@ -1,6 +1,7 @@
 use super::*;
 use crate::bytes::junk::Junk;
 use crate::bytes::swap_u64s;
+use crate::Checksum;
 
 /// Log blocks of OpenZFS 2.3, up to the bytes used: names, a mixture, a cloned range, an exchange, a
 /// logged extended attribute, a setattr, an indirect write.
@@ -45,7 +46,7 @@ fn real_blocks_decode_and_encode_to_the_same_bytes() {
         chain.encode_into(&mut copy, true).unwrap();
         assert_eq!(copy[..CHAIN_TRAILER], block[..CHAIN_TRAILER]);
         // The next pointer continues the identity of this block.
-        assert_eq!(chain.next.checksum_alg(), 9);
+        assert_eq!(chain.next.checksum_alg(), Checksum::ZILOG2);
     }
     let want = [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 21, 22, 24];
     assert_eq!(types.into_iter().collect::<Vec<_>>(), want);

@@ -3,7 +3,7 @@
 use super::{Dnode, Inner, Spill, LEAST_SPACE, SPILL};
 use crate::tx::Tx;
 use base::{bail, Block, Result};
-use disk::ObjType;
+use disk::{Checksum, Compression, ObjType};
 use std::sync::Arc;
 
 impl Dnode {
@@ -66,7 +66,7 @@ impl Dnode {
     }
 
     /// Compression of this object's data, 0 = as the dataset says.
-    pub fn set_compress(&self, tx: &Tx, id: u8) -> Result<()> {
+    pub fn set_compress(&self, tx: &Tx, id: Compression) -> Result<()> {
         let mut i = self.write_lock();
         self.touch(&mut i, tx)?;
         i.f.compress = id;
@@ -74,7 +74,7 @@ impl Dnode {
     }
 
     /// Checksum of this object's data, 0 = as the dataset says.
-    pub fn set_checksum(&self, tx: &Tx, id: u8) -> Result<()> {
+    pub fn set_checksum(&self, tx: &Tx, id: Checksum) -> Result<()> {
         let mut i = self.write_lock();
         self.touch(&mut i, tx)?;
         i.f.checksum = id;

@@ -13,7 +13,7 @@ use base::{Block, RangeSet, Result};
 use codec::compress;
 use disk::crypt::OBJSET_MACS;
 use disk::dnode::{self, objset::ObjsetPhys, DNODES_PER_BLOCK, DNODE_BLOCK, DNODE_SIZE};
-use disk::{BlkPtr, DnodePhys, ObjType};
+use disk::{BlkPtr, Checksum, Compression, DnodePhys, ObjType};
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex};
 use zio::{Crypt, RawSeal, ReadSpec};
@@ -142,8 +142,8 @@ impl Objset {
         };
         let shape = Shape {
             obj_type: ObjType::DNODE,
-            compress: 0,
-            checksum: 0,
+            compress: Compression::INHERIT,
+            checksum: Checksum::INHERIT,
             indblkshift: f.indblkshift,
         };
         let spec = p.spec(&shape, ObjType::DNODE, 0, false);
@@ -319,8 +319,8 @@ impl Objset {
         };
         let shape = Shape {
             obj_type: ObjType::OBJSET,
-            compress: 0,
-            checksum: 0,
+            compress: Compression::INHERIT,
+            checksum: Checksum::INHERIT,
             indblkshift: 17,
         };
         let spec = p.spec(&shape, ObjType::OBJSET, 0, false);

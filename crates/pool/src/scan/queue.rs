@@ -162,10 +162,18 @@ fn spot(bp: &BlkPtr) -> Spot {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use disk::{Dva, ObjType};
+    use disk::{Checksum, Compression, Dva, ObjType};
 
     fn block(vdev: u64, offset: u64) -> Waiting {
-        let mut bp = BlkPtr::new(ObjType::PLAIN_FILE_CONTENTS, 0, 512, 512, 2, 7, Txg::new(5));
+        let mut bp = BlkPtr::new(
+            ObjType::PLAIN_FILE_CONTENTS,
+            0,
+            512,
+            512,
+            Compression::OFF,
+            Checksum::FLETCHER4,
+            Txg::new(5),
+        );
         bp.set_dva(0, Dva::new(vdev, offset, 512, false));
         let damage = Damage {
             objset: 1,

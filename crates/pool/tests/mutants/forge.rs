@@ -3,7 +3,7 @@
 use base::Txg;
 use codec::checksum;
 use disk::label::{label_offset, DATA_START, NVLIST_OFFSET, NVLIST_SIZE};
-use disk::{BlkPtr, DnodePhys, Dva, ObjType, BP_SIZE};
+use disk::{BlkPtr, Checksum, Compression, DnodePhys, Dva, ObjType, BP_SIZE};
 use env::Disk;
 use pool::{OpenOptions, Pool};
 use std::collections::HashSet;
@@ -204,7 +204,7 @@ pub fn block(disk: &Arc<MemDisk>, blocks: &[Block], dice: &SeededRng) {
         // A pointer to something else: another block, or (without a checksum) this very one.
         let mut bp = pick(dice, blocks).bp;
         if dice.below(2) == 0 {
-            bp = pointer(&blocks[me].bp, place, &data, checksum::OFF);
+            bp = pointer(&blocks[me].bp, place, &data, Checksum::OFF.number());
         }
         let (slot, slots) = match blocks[me].parent {
             _ if blocks[me].bp.level() > 0 => (0, data.len() / BP_SIZE),
@@ -221,7 +221,7 @@ pub fn block(disk: &Arc<MemDisk>, blocks: &[Block], dice: &SeededRng) {
     }
     loop {
         disk.poke(DATA_START + place, &data);
-        let bp = pointer(&blocks[me].bp, place, &data, checksum::FLETCHER4);
+        let bp = pointer(&blocks[me].bp, place, &data, Checksum::FLETCHER4.number());
         place += base::roundup(data.len() as u64, 4096);
         match blocks[me].parent {
             Some((parent, at)) => {
@@ -254,15 +254,17 @@ fn pointer(old: &BlkPtr, place: u64, data: &[u8], alg: u8) -> BlkPtr {
         old.level(),
         n,
         n,
-        codec::compress::OFF,
-        alg,
+        Compression::OFF,
+        Checksum::new(alg),
         old.logical_birth(),
     );
     bp.set_fill(old.fill());
     let asize = base::roundup(n as u64, 4096);
     bp.set_dva(0, Dva::new(0, place, asize, false));
-    if alg != checksum::OFF {
-        bp.set_checksum(checksum::compute(alg, data, false, &[0; 32]).expect("checksum"));
+    if alg != Checksum::OFF.number() {
+        bp.set_checksum(
+            checksum::compute(Checksum::new(alg), data, false, &[0; 32]).expect("checksum"),
+        );
     }
     bp
 }
@@ -312,7 +314,7 @@ fn label(disk: &Arc<MemDisk>, dice: &SeededRng) {
     for _ in 0..1 + dice.below(3) {
         spoil(&mut b[..3000], dice);
     }
-    if checksum::embed(checksum::LABEL, &mut b, &[at, 0, 0, 0]).is_ok() {
+    if checksum::embed(Checksum::LABEL, &mut b, &[at, 0, 0, 0]).is_ok() {
         disk.poke(at, &b);
     }
 }

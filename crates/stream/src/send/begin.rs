@@ -153,8 +153,14 @@ fn key_data(ds: &Dataset, os: &Objset, from_ivset: u64) -> Result<NvList> {
         .set(keys::KEYFORMAT, number(params.format))
         .set(keys::PBKDF2_ITERS, number(params.iterations))
         .set(keys::PBKDF2_SALT, number(params.salt))
-        .set("mdn_checksum", number(u64::from(phys.meta.checksum)))
-        .set("mdn_compress", number(u64::from(phys.meta.compress)))
+        .set(
+            "mdn_checksum",
+            number(u64::from(phys.meta.checksum.number())),
+        )
+        .set(
+            "mdn_compress",
+            number(u64::from(phys.meta.compress.number())),
+        )
         .set("mdn_nlevels", number(u64::from(phys.meta.nlevels)))
         .set("mdn_blksz", number(phys.meta.block_size() as u64))
         .set("mdn_indblkshift", number(u64::from(phys.meta.indblkshift)))

@@ -13,7 +13,7 @@ use codec::compress;
 use disk::dnode::{DNODES_PER_BLOCK, DNODE_CORE, DNODE_SIZE};
 use disk::objset::ObjsetPhys;
 use disk::stream::feature;
-use disk::{BlkPtr, DnodePhys, BP_SIZE};
+use disk::{BlkPtr, Compression, DnodePhys, BP_SIZE};
 use dmu::Objset;
 use walk::{Finding, Next, Visitor, Zbookmark, META_DNODE, ROOT_LEVEL, SPILL_BLKID};
 
@@ -230,7 +230,7 @@ impl Visitor for Collector<'_, '_> {
             false => {
                 let raw = self.os.dmu().zio.read_raw(bp)?;
                 match bp.compress() {
-                    compress::OFF => raw,
+                    Compression::OFF => raw,
                     c => compress::decompress(c, &raw, bp.lsize())?,
                 }
             }

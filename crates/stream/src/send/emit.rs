@@ -15,17 +15,12 @@ use disk::stream::{
     feature, record_flag, Free, FreeObjects, Object, ObjectRange, Record, Redact, Spill, Write,
     WriteEmbedded,
 };
-use disk::{BlkPtr, DnodePhys};
+use disk::{BlkPtr, Checksum, Compression, DnodePhys};
 
 /// Largest block of streams without [`feature::LARGE_BLOCKS`].
 pub(super) const OLD_MAX_BLOCK: usize = 128 << 10;
 /// Length of a FREE record that reaches to the end of the object.
 const TO_END: u64 = u64::MAX;
-/// "off" as the checksum of a WRITE record: its key has none.
-const CHECKSUM_OFF: u8 = 2;
-/// First compression algorithm that a receiver may not know: lz4.
-const COMPRESS_LZ4: u8 = 15;
-const COMPRESS_ZSTD: u8 = 16;
 
 /// Where records go.
 pub(super) enum Out<'a> {
@@ -76,8 +71,8 @@ pub(super) fn sends_embedded(bp: &BlkPtr, features: u64) -> bool {
     bp.is_embedded()
         && bp.embedded_type() == 0
         && features & feature::EMBED_DATA != 0
-        && (bp.compress() < COMPRESS_LZ4 || features & feature::LZ4 != 0)
-        && (bp.compress() != COMPRESS_ZSTD || features & feature::ZSTD != 0)
+        && (bp.compress() < Compression::LZ4 || features & feature::LZ4 != 0)
+        && (bp.compress() != Compression::ZSTD || features & feature::ZSTD != 0)
 }
 
 impl<'a> Emitter<'a> {
@@ -196,8 +191,8 @@ impl<'a> Emitter<'a> {
             bonus_type: u32::from(dn.bonus_type.0),
             block_size: dn.block_size() as u32,
             bonus_len: dn.bonus.len() as u32,
-            checksum_type: dn.checksum,
-            compress: dn.compress,
+            checksum_type: dn.checksum.number(),
+            compress: dn.compress.number(),
             slots: dn.slots,
             to_guid: self.to_guid,
             ..Object::default()
@@ -318,7 +313,7 @@ impl<'a> Emitter<'a> {
             offset,
             length: block_size as u64,
             to_guid: self.to_guid,
-            compression: bp.compress(),
+            compression: bp.compress().number(),
             etype: bp.embedded_type(),
             lsize: bp.lsize() as u32,
             psize: bp.psize() as u32,
@@ -344,7 +339,8 @@ impl<'a> Emitter<'a> {
             offset,
             logical_size: block_size as u64,
             to_guid: self.to_guid,
-            checksum_type: CHECKSUM_OFF,
+            // Its key has no checksum.
+            checksum_type: Checksum::OFF.number(),
             ..Write::default()
         };
         if splits(block_size, self.features) {
@@ -359,7 +355,7 @@ impl<'a> Emitter<'a> {
         }
         let stored = stored_form(bp, self.features);
         if stored {
-            r.compression = bp.compress();
+            r.compression = bp.compress().number();
             r.compressed_size = bp.psize() as u64;
         }
         if self.is_raw() {
@@ -367,7 +363,7 @@ impl<'a> Emitter<'a> {
             (r.salt, r.iv, r.mac) = params(bp);
         }
         if !bp.is_embedded() && (!bp.uses_crypt() || self.is_raw()) {
-            r.checksum_type = bp.checksum_alg();
+            r.checksum_type = bp.checksum_alg().number();
             if codec::checksum::is_dedup(bp.checksum_alg()) {
                 r.flags |= record_flag::CHECKSUM_DEDUP;
             }
@@ -393,7 +389,7 @@ impl<'a> Emitter<'a> {
         if self.is_raw() {
             r.flags |= swap_flag(bp);
             (r.salt, r.iv, r.mac) = params(bp);
-            r.compression = bp.compress();
+            r.compression = bp.compress().number();
             r.compressed_size = bp.psize() as u64;
             len = bp.psize();
         }
@@ -415,7 +411,7 @@ pub(super) fn stored_form(bp: &BlkPtr, features: u64) -> bool {
     }
     features & feature::RAW != 0
         || features & feature::COMPRESSED != 0
-            && bp.compress() != codec::compress::OFF
+            && bp.compress() != Compression::OFF
             && bp.is_little_endian()
             && !bp.obj_type().is_metadata()
             && !splits(bp.lsize(), features)

@@ -6,13 +6,13 @@ pub mod discover;
 
 use base::mutation::{mutated, Mutation};
 use base::{bail, Result, Txg};
-use codec::checksum::{self, embed, verify_embedded};
+use codec::checksum::{embed, verify_embedded};
 use disk::label::{
     label_offset, pack_config, psize, unpack_config, BootEnv, BOOTENV_OFFSET, BOOTENV_SIZE, LABELS,
     LABEL_SIZE, MIN_DEVICE, NVLIST_OFFSET, NVLIST_SIZE, RING_OFFSET, RING_SIZE,
 };
 use disk::uberblock::{slot_count, slot_offset, slot_size};
-use disk::{NvList, Uberblock};
+use disk::{Checksum, NvList, Uberblock};
 use env::{Disk, Op};
 use std::sync::Arc;
 
@@ -88,11 +88,11 @@ fn read_all(disk: &dyn Disk, ops: Vec<Op>) -> Vec<Option<Vec<u8>>> {
 
 /// The checksum of a region that lies at byte `at` of the device.
 fn region_ok(region: &[u8], at: u64) -> bool {
-    mutated(Mutation::TornLabel) || verify_embedded(checksum::LABEL, region, &[at, 0, 0, 0]).is_ok()
+    mutated(Mutation::TornLabel) || verify_embedded(Checksum::LABEL, region, &[at, 0, 0, 0]).is_ok()
 }
 
 fn seal(region: &mut [u8], at: u64) -> Result<()> {
-    embed(checksum::LABEL, region, &[at, 0, 0, 0]).map(|_| ())
+    embed(Checksum::LABEL, region, &[at, 0, 0, 0]).map(|_| ())
 }
 
 /// Reads the four config areas. Unreadable or wrong ones are `None`.

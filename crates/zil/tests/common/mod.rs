@@ -3,7 +3,7 @@
 #![allow(dead_code)]
 
 use base::{bail, Block, Kind, Result, Txg};
-use disk::{BlkPtr, Dva, ObjType};
+use disk::{BlkPtr, Checksum, Compression, Dva, ObjType};
 use std::collections::BTreeMap;
 use std::sync::mpsc::{Receiver, Sender};
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -179,7 +179,15 @@ impl Mem {
         let (dva, txg) = self.alloc(size, false);
         let mut m = self.lock();
         m.raidz = raidz;
-        let mut bp = BlkPtr::new(ObjType::PLAIN_FILE_CONTENTS, 0, 8192, 8192, 2, 7, txg);
+        let mut bp = BlkPtr::new(
+            ObjType::PLAIN_FILE_CONTENTS,
+            0,
+            8192,
+            8192,
+            Compression::OFF,
+            Checksum::FLETCHER4,
+            txg,
+        );
         bp.set_dva(0, dva);
         bp.set_checksum([tag, 0, 0, 0]);
         m.data.insert(dva.offset(), size);

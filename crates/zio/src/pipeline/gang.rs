@@ -6,8 +6,8 @@ use super::{WriteSpec, Zio};
 use crate::read_spec::How;
 use crate::seam::Purpose;
 use base::{bail, roundup, Block, Error, Kind, Result, Txg};
-use codec::{checksum, compress};
-use disk::{BlkPtr, Dva, ObjType, BP_SIZE};
+use codec::checksum;
+use disk::{BlkPtr, Checksum, Compression, Dva, ObjType, BP_SIZE};
 use std::sync::atomic::Ordering;
 use std::sync::Arc;
 
@@ -32,18 +32,18 @@ impl Zio {
 
     pub(super) fn is_header(bp: &BlkPtr, b: &[u8]) -> bool {
         let verifier = Self::gang_verifier(bp);
-        let folded = || checksum::verify_embedded_mac(checksum::GANG_HEADER, b, &verifier).is_ok();
+        let folded = || checksum::verify_embedded_mac(Checksum::GANG_HEADER, b, &verifier).is_ok();
         // Earlier states of this program folded none.
         (Self::is_header_folded(bp) && folded())
-            || checksum::verify_embedded(checksum::GANG_HEADER, b, &verifier).is_ok()
+            || checksum::verify_embedded(Checksum::GANG_HEADER, b, &verifier).is_ok()
     }
 
     /// Puts the checksum into the header of a gang.
     fn seal_header(bp: &BlkPtr, header: &mut [u8]) -> Result<()> {
         let verifier = Self::gang_verifier(bp);
         match Self::is_header_folded(bp) {
-            true => checksum::embed_keep_mac(checksum::GANG_HEADER, header, &verifier)?,
-            false => checksum::embed(checksum::GANG_HEADER, header, &verifier)?,
+            true => checksum::embed_keep_mac(Checksum::GANG_HEADER, header, &verifier)?,
+            false => checksum::embed(Checksum::GANG_HEADER, header, &verifier)?,
         };
         Ok(())
     }
@@ -211,7 +211,7 @@ impl Zio {
                     0,
                     part,
                     part,
-                    compress::OFF,
+                    Compression::OFF,
                     spec.checksum,
                     txg,
                 );

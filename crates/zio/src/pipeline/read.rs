@@ -11,7 +11,7 @@ use crate::{swap, syncing};
 use base::sync::RwLockExt;
 use base::{bail, Block, Error, Kind, Result, Txg};
 use codec::{checksum, compress};
-use disk::{BlkPtr, Dva, ObjType};
+use disk::{BlkPtr, Checksum, Compression, Dva, ObjType};
 use std::sync::atomic::Ordering;
 use std::sync::Arc;
 
@@ -165,7 +165,7 @@ impl Zio {
 
     fn decode(&self, bp: &BlkPtr, raw: Vec<u8>) -> Result<Block> {
         let mut data = match bp.compress() {
-            2 => {
+            Compression::OFF => {
                 if raw.len() < bp.lsize() {
                     return Err(Error::damaged(format!(
                         "uncompressed block too short: {bp:?}"
@@ -346,8 +346,8 @@ impl Zio {
         let truncated = bp.uses_crypt() && bp.obj_type() != ObjType::OBJSET;
         move |b: &[u8]| {
             base::mutation::mutated(base::mutation::Mutation::ChecksumOff)
-                || alg == checksum::OFF
-                || alg == checksum::NOPARITY
+                || alg == Checksum::OFF
+                || alg == Checksum::NOPARITY
                 || checksum::compute(alg, b, swapped, &salt).is_ok_and(|mut got| {
                     if truncated {
                         got = checksum::with_mac(alg, got, [0, 0]);

@@ -14,7 +14,7 @@ use base::mutation::{mutated, Mutation};
 use base::sync::RwLockExt;
 use base::{bail, Error, Kind, Result};
 use codec::compress;
-use disk::BlkPtr;
+use disk::{BlkPtr, Compression};
 
 /// Level codes of zstd that blocks may have been compressed with; the common ones first.
 fn zstd_levels() -> impl Iterator<Item = u8> {
@@ -133,8 +133,8 @@ impl Zio {
         };
         let pressed = |level: u8| compress::compress(bp.compress(), level, &data, bp.psize());
         match bp.compress() {
-            compress::OFF => fits(data),
-            compress::ZSTD => std::iter::once(level)
+            Compression::OFF => fits(data),
+            Compression::ZSTD => std::iter::once(level)
                 .chain(zstd_levels())
                 .find_map(|l| fits(pressed(l)?)),
             _ => fits(pressed(0)?),

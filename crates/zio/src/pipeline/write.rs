@@ -6,7 +6,7 @@ use crate::crypt::{self, Seal, Sealed};
 use crate::seam::{Dedup, Purpose};
 use base::{bail, roundup, Block, Kind, Result, Txg};
 use codec::{checksum, compress};
-use disk::{BlkPtr, ObjType};
+use disk::{BlkPtr, Compression, ObjType};
 use std::sync::Arc;
 
 impl WriteSpec {
@@ -43,7 +43,7 @@ impl Zio {
             spec.embed = false;
             let bare = spec.obj_type == ObjType::DNODE || spec.obj_type == ObjType::OBJSET;
             if spec.level == 0 && bare {
-                spec.compress = compress::EMPTY;
+                spec.compress = Compression::EMPTY;
             }
         }
         let lsize = data.len();
@@ -52,14 +52,14 @@ impl Zio {
             kind,
             lsize,
         };
-        let mut body: Option<(Vec<u8>, u8)> = None;
-        if spec.compress != compress::OFF {
+        let mut body: Option<(Vec<u8>, Compression)> = None;
+        if spec.compress != Compression::OFF {
             // The dnode and objset blocks of an object set always hold something, so this can
             // only make holes of data, directories of nothing and indirect blocks of holes.
             if compress::is_zero(data) {
                 return Ok(hole(PreparedKind::Hole));
             }
-            if spec.compress != compress::EMPTY {
+            if spec.compress != Compression::EMPTY {
                 let unit = self.devices.min_alloc();
                 let room = (lsize - lsize / 8) / unit * unit;
                 let embed = spec.embed
@@ -90,7 +90,7 @@ impl Zio {
         let whole = data;
         let (data, compress) = match body {
             Some((c, alg)) => (Arc::new(c), alg),
-            None => (data.clone(), compress::OFF),
+            None => (data.clone(), Compression::OFF),
         };
         let (data, sealed) = match seal {
             Some(s) => {
@@ -311,8 +311,8 @@ impl Zio {
             return None;
         };
         let psize = old.psize();
-        let fits = *compress != compress::OFF && (p.data.len() + 1..p.lsize).contains(&psize);
-        (fits && old.compress() != compress::OFF && Self::reusable(old, txg, psize))
+        let fits = *compress != Compression::OFF && (p.data.len() + 1..p.lsize).contains(&psize);
+        (fits && old.compress() != Compression::OFF && Self::reusable(old, txg, psize))
             .then_some(psize)
     }
 

@@ -4,6 +4,7 @@ use super::*;
 use crate::attr::{mode, SetTime};
 use crate::log::{DataSource, Record};
 use base::Txg;
+use disk::{Checksum, Compression};
 use dmu::Tx;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, Weak};
@@ -319,7 +320,15 @@ fn nothing_of_a_block_stays_behind_the_end() {
         w.fs.rig.sync();
         let zfs = &w.fs.zfs;
         let plain = disk::ObjType::PLAIN_FILE_CONTENTS;
-        let mut bp = disk::BlkPtr::new(plain, 0, 131_072, 131_072, 2, 7, Txg::new(5));
+        let mut bp = disk::BlkPtr::new(
+            plain,
+            0,
+            131_072,
+            131_072,
+            Compression::OFF,
+            Checksum::FLETCHER4,
+            Txg::new(5),
+        );
         bp.set_dva(0, disk::Dva::new(0, 0, 131_072, false));
         let body = disk::zil::Body::Write {
             object: f.object,

@@ -2,6 +2,7 @@
 
 use crate::registry::PoolEntry;
 use base::{Error, Kind, Result};
+use disk::{Checksum, Compression};
 use dmu::Objset;
 use dsl::Dataset;
 use std::sync::Arc;
@@ -55,8 +56,8 @@ impl Sealed {
                     .get_u64("mdn_maxblkid")
                     .filter(|n| *n <= last)
                     .ok_or_else(|| bad("mdn_maxblkid"))?,
-                checksum: small_enough("mdn_checksum", 14)?,
-                compress: small_enough("mdn_compress", 16)?,
+                checksum: Checksum::new(small_enough("mdn_checksum", 14)?),
+                compress: Compression::new(small_enough("mdn_compress", 16)?),
             },
             mac: mac.try_into().map_err(|_| bad("portable_mac"))?,
             from_ivset: list.get_u64("from_ivset_guid"),

@@ -5,6 +5,7 @@
 //!
 //! ```
 //! use codec::{checksum, compress};
+//! use disk::{Checksum, Compression};
 //! let data = vec![7u8; 4096];
 //! let packed = compress::compress(Compression::LZ4, 0, &data, 3584).unwrap();
 //! assert_eq!(compress::decompress(Compression::LZ4, &packed, 4096).unwrap(), data);

@@ -48,6 +48,11 @@ pub fn check_pool(name: &str, creating: bool) -> Result<(), String> {
     Ok(())
 }
 
+/// Components of a dataset's name.
+pub fn depth(path: &str) -> usize {
+    path.split('/').count()
+}
+
 /// Why a dataset cannot be called that.
 pub fn check_dataset(name: &str, want: Want) -> Result<(), String> {
     if name.len() > MAX_NAME {
@@ -97,7 +102,7 @@ pub fn check_dataset(name: &str, want: Want) -> Result<(), String> {
             return Err("parent reference, '..' is found in name".into());
         }
     }
-    if path.split('/').count() > MAX_DEPTH {
+    if depth(path) > MAX_DEPTH {
         return Err("name has too many components".into());
     }
     check_pool(parts.first().copied().unwrap_or_default(), false)

@@ -291,20 +291,25 @@ impl Dsl {
                 let e = Error::about(Kind::Invalid, &full, text);
                 Err(e.because(Cause::NotAnAncestor))
             }
-            Source::Bookmark(from) => match head.bookmark(from)? {
+            Source::Bookmark(of, from) => match of.bookmark(from)? {
                 Some(m) if m.redaction_obj != 0 => {
                     bail_about!(Unsupported, &full, "a redaction bookmark cannot be copied")
                 }
-                Some(_) => Ok(()),
+                Some(m) if shares_history(head, of, m.creation_txg)? => Ok(()),
+                Some(_) => {
+                    let text = format!("{}#{from} is not of this dataset's past", of.full_name());
+                    let e = Error::about(Kind::Invalid, &full, text);
+                    Err(e.because(Cause::NotAnAncestor))
+                }
                 None => {
-                    let text = format!("bookmark '{}#{from}' does not exist", head.full_name());
+                    let text = format!("bookmark '{}#{from}' does not exist", of.full_name());
                     Err(Error::new(Kind::NotFound, text))
                 }
             },
         }
     }
 
-    /// Makes a bookmark of a snapshot, or of another bookmark, of the same head.
+    /// Makes a bookmark of a snapshot, or of another bookmark, of the same head or of what it is a clone of.
     ///
     /// Errors: those of [`check_bookmark`](Self::check_bookmark).
     pub fn create_bookmark(
@@ -319,7 +324,7 @@ impl Dsl {
         self.check_bookmark(head, name, source)?;
         let (mark, of) = match source {
             Source::Snapshot(s) => (core.mark_of(s)?, s.object()),
-            Source::Bookmark(from) => match head.bookmark(from)? {
+            Source::Bookmark(of, from) => match of.bookmark(from)? {
                 Some(m) => (m, 0),
                 None => return Err(Kind::NotFound.into()),
             },
@@ -366,8 +371,23 @@ impl Dsl {
 #[derive(Clone)]
 pub enum Source {
     Snapshot(Arc<Dataset>),
-    /// Name of a bookmark of the same head.
-    Bookmark(String),
+    /// A bookmark of a head: of the same one, or of one whose history it shares up to the bookmark.
+    Bookmark(Arc<Dataset>, String),
+}
+
+/// Whether what `other` was at a txg is in the history of a head: it is the same, or a clone made of it later.
+fn shares_history(head: &Dataset, other: &Dataset, txg: Txg) -> Result<bool> {
+    let (want, mut dir) = (other.dir().object(), head.dir());
+    for _ in 0..1 << 16 {
+        if dir.object() == want {
+            return Ok(true);
+        }
+        match dir.origin()? {
+            Some(origin) if txg <= origin.phys().creation_txg => dir = origin.dir(),
+            _ => return Ok(false),
+        }
+    }
+    Err(Error::damaged("chain of origins goes round"))
 }
 
 impl Core {

@@ -313,7 +313,8 @@ impl Core {
         let Some(key) = from.key_object()?.filter(|k| k.root == from.object()) else {
             return Ok(());
         };
-        let mut below = vec![from.clone(), to.clone()];
+        // Clones, and what is below them, may lie anywhere.
+        let mut below = vec![self.root()?];
         let mut objects = std::collections::BTreeSet::from([key.object]);
         while let Some(dir) = below.pop() {
             if let Some(k) = dir.key_object()?.filter(|k| k.root == from.object()) {
@@ -365,7 +366,8 @@ impl Core {
 }
 
 impl Dir {
-    fn key_object_number(&self) -> Result<Option<u64>> {
+    /// The MOS object where its keys are, which clones share with their origin; `None` if it is not encrypted.
+    pub fn key_object_number(&self) -> Result<Option<u64>> {
         Ok(self.extra(keys::DIR_ENTRY)?.filter(|o| *o != 0))
     }
 

@@ -175,7 +175,9 @@ impl Dsl {
         }
         if let Some(root) = old_dir.encryption_root()? {
             let mut at = Some(dir.clone());
+            // A clone of the root has the root's key object, wherever it is.
             let below = root.object() == old_dir.object()
+                || dir.key_object_number()? == root.key_object_number()?
                 || std::iter::from_fn(|| {
                     let d = at.take()?;
                     at = d.parent();

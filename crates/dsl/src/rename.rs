@@ -4,6 +4,7 @@ use crate::core::{bump, check_component, Triple, FULL_NAME_MAX};
 use crate::{limits, Dataset, Dir, Dsl};
 use base::{bail, bail_about, Result};
 use disk::dsl::{Used, DIR_USED_BREAKDOWN};
+use disk::names::{self, MAX_DEPTH};
 use dmu::Tx;
 use std::sync::Arc;
 use zap::Zap;
@@ -50,6 +51,7 @@ impl Dsl {
         }
         let grow = new.len() as i64 - old.len() as i64;
         let mut longest = new.len() as i64;
+        let mut deepest = 0;
         self.walk(dir, &mut |d| {
             let mut n = d.full_name().len();
             if let Ok(h) = d.head() {
@@ -58,8 +60,15 @@ impl Dsl {
                 n += longest.unwrap_or(0);
             }
             longest = longest.max(n as i64 + grow);
+            deepest = deepest.max(names::depth(&d.full_name()));
             Ok(())
         })?;
+        if deepest + names::depth(&new) > MAX_DEPTH + names::depth(&old) {
+            bail!(
+                Invalid,
+                "{new}: it, or a dataset below it, would be nested deeper than {MAX_DEPTH} levels"
+            );
+        }
         if longest > FULL_NAME_MAX as i64 {
             bail!(NameTooLong, "{new}: a name below it would be too long");
         }

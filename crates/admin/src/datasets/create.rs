@@ -57,7 +57,7 @@ impl NewFs {
     }
 
     /// The same for a file system or a volume.
-    fn parse_as(kind: DatasetKind, allowed: &Allowed<'_>, list: &api::Props) -> Answer<NewFs> {
+    pub fn parse_as(kind: DatasetKind, allowed: &Allowed<'_>, list: &api::Props) -> Answer<NewFs> {
         let types = match kind {
             DatasetKind::Volume => Types::VOLUME,
             _ => Types::FILESYSTEM,
@@ -131,6 +131,7 @@ impl NewFs {
             ("normalization", self.normalization),
             ("utf8only", self.utf8only),
             ("casesensitivity", self.case),
+            ("volblocksize", self.volblocksize),
         ];
         let fixed = given.iter().find(|(_, v)| v.is_some());
         let name = match (

@@ -334,7 +334,7 @@ fn listed(head: &Dataset, spec: &str) -> Result<Vec<SnapshotEntry>> {
         return head.snapshot_list();
     }
     let mut out = Vec::new();
-    for name in spec.split(',') {
+    for name in spec.split(',').filter(|n| n.len() <= disk::names::MAX_NAME) {
         if let Some(ds) = head.snapshot_named(name)? {
             out.push(SnapshotEntry {
                 // As it is stored: in some file systems case does not matter.

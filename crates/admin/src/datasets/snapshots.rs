@@ -7,7 +7,8 @@ use crate::datasets::{self, destroy, mount, protect, set, Answer};
 use crate::errors;
 use crate::registry::{Admin, PoolEntry};
 use api::{
-    ApiError, Batch, Created, DatasetClone, DatasetDestroy, Holding, Peer, Rollback, SnapshotCreate,
+    ApiError, Batch, Created, DatasetClone, DatasetDestroy, DatasetKind, Holding, Peer, Rollback,
+    SnapshotCreate,
 };
 use base::mutation::{mutated, Mutation};
 use base::sync::RwLockExt;
@@ -446,7 +447,12 @@ pub fn clone(admin: &Arc<Admin>, peer: Peer, r: &DatasetClone) -> Answer<Created
         version: entry.pool.version(),
         enabled: &enabled,
     };
-    let new = NewFs::parse(&allowed, &r.props)?;
+    let volume = datasets::objset_type(&entry, &origin).is_ok_and(|t| t == os_type::ZVOL);
+    let kind = match volume {
+        true => DatasetKind::Volume,
+        false => DatasetKind::Filesystem,
+    };
+    let new = NewFs::parse_as(kind, &allowed, &r.props)?;
     new.check_clone()?;
     let above = create::above(&entry, name, r.parents)?;
     rights::require(admin, &entry, peer, Action::CloneFrom, &origin)?;
@@ -464,7 +470,10 @@ pub fn clone(admin: &Arc<Admin>, peer: Peer, r: &DatasetClone) -> Answer<Created
         // Whoever owns the key must not go before what needs it.
         let up = root_of(&above.parent)?;
         let reaches = up.is_some_and(|up| up.object() == of.object());
-        if of.object() != origin.dir().object() && !reaches {
+        // A clone has the key object of its origin, and may lie where that one may.
+        let keys = |dir: &dsl::Dir| dir.key_object_number().map_err(errors::answer);
+        let shared = keys(&origin.dir())? == keys(of)?;
+        if !shared && !reaches {
             return Err(ApiError::reason(
                 Kind::Unsupported,
                 format!(
@@ -484,7 +493,6 @@ pub fn clone(admin: &Arc<Admin>, peer: Peer, r: &DatasetClone) -> Answer<Created
         ancestors: above.missing.clone(),
         ..Created::default()
     };
-    let volume = datasets::objset_type(&entry, &origin).is_ok_and(|t| t == os_type::ZVOL);
     let (command, uid) = (r.command.clone(), u64::from(peer.uid));
     let (full, from, stored) = (name.to_string(), r.snapshot.clone(), new.stored);
     entry
@@ -612,15 +620,15 @@ pub fn bookmark(
         return Err(stranger());
     }
     // The source is looked for first.
-    let of_snapshot = match source.split_once('#') {
-        None => Some(datasets::find(&entry, source)?),
+    let of = match source.split_once('#') {
+        None => BookmarkSource::Snapshot(datasets::find(&entry, source)?),
         Some((of, mark)) => {
             let found = datasets::find(&entry, of).and_then(|ds| {
-                let mark = ds.bookmark(mark);
-                mark.map_err(|e| datasets::plain(e, of))
+                let found = ds.bookmark(mark).map_err(|e| datasets::plain(e, of))?;
+                Ok(found.map(|_| BookmarkSource::Bookmark(ds, mark.to_string())))
             });
             match found {
-                Ok(Some(_)) => None,
+                Ok(Some(of)) => of,
                 Ok(None) => return Err(ApiError::no_such_bookmark(source)),
                 Err(e) if e == ApiError::no_such_dataset(of) => {
                     return Err(ApiError::no_such_dataset(source))
@@ -634,11 +642,6 @@ pub fn bookmark(
         e => e,
     })?;
     rights::require(admin, &entry, peer, Action::Bookmark, &head)?;
-    let of = match (source.split_once('#'), of_snapshot) {
-        (_, Some(snap)) => BookmarkSource::Snapshot(snap),
-        (Some((of, mark)), _) if of == fs => BookmarkSource::Bookmark(mark.to_string()),
-        _ => return Err(stranger()),
-    };
     let words = |e: Error| match e.kind {
         Kind::Exists => ApiError::reason(Kind::Exists, "bookmark exists"),
         Kind::Unsupported if e.cause() == Some(Cause::FeatureOff) => {

@@ -152,7 +152,7 @@ fn bookmark(p: &mut Pool, tx: &Tx, s: Arc<Dataset>, n: u64, and_copy: bool) {
     let of = BookmarkSource::Snapshot(s);
     p.dsl.create_bookmark(tx, &head, &name, &of).unwrap();
     if and_copy {
-        let of = BookmarkSource::Bookmark(name);
+        let of = BookmarkSource::Bookmark(head.clone(), name);
         let copy = format!("copy{n}");
         p.dsl.create_bookmark(tx, &head, &copy, &of).unwrap();
     }

@@ -1,0 +1,175 @@
+//! Clones of clones and of volumes, bookmarks of what a clone came from, names that get too deep, lists with names that nothing can have.
+
+use std::path::PathBuf;
+use system_tests::Rig;
+
+fn tank(name: &str) -> Option<(Rig, PathBuf)> {
+    let mut rig = Rig::new(name)?;
+    let disk = rig.image("d0", 128 << 20);
+    let mnt = rig.mnt().join("tank");
+    rig.start();
+    rig.zpool(&["create", "-m", mnt.to_str().unwrap(), "tank", &disk]);
+    Some((rig, mnt))
+}
+
+fn names(rig: &Rig, kind: &str) -> Vec<String> {
+    let said = rig.zfs(&["list", "-H", "-o", "name", "-t", kind]);
+    said.lines().map(str::to_string).collect()
+}
+
+#[test]
+fn a_bookmark_is_copied_to_what_was_cloned_later() {
+    let Some((rig, _)) = tank("copied-marks") else {
+        return;
+    };
+    rig.sh("zfs create tank/a; zfs snapshot tank/a@1; zfs bookmark tank/a@1 '#m1'");
+    rig.sh("zfs snapshot tank/a@2; zfs clone tank/a@2 tank/c; zfs snapshot tank/c@c; zfs clone tank/c@c tank/d");
+    rig.sh("zfs snapshot tank/a@3; zfs bookmark tank/a@3 '#m3'; zfs create tank/e");
+    rig.zfs(&["bookmark", "tank/a#m1", "tank/c#m"]);
+    rig.zfs(&["bookmark", "tank/a#m1", "tank/d#m"]);
+    for of in ["tank/c#m", "tank/d#m"] {
+        assert_eq!(rig.get("guid", of), rig.get("guid", "tank/a#m1"));
+    }
+    for (of, to) in [
+        ("tank/a#m3", "tank/c#late"),
+        ("tank/a#m3", "tank/d#late"),
+        ("tank/a#m1", "tank/e#other"),
+        ("tank/d#m", "tank/a#back"),
+    ] {
+        let said = rig.try_run("zfs", &["bookmark", of, to]).fails(1);
+        assert!(said.contains("not an ancestor"), "{of} {to}: {said}");
+    }
+    assert_eq!(names(&rig, "bookmark").len(), 4);
+    rig.zpool(&["export", "tank"]);
+    rig.zdb_check("tank");
+}
+
+#[test]
+fn a_clone_of_a_clone_lies_where_the_first_one_may() {
+    let Some((rig, _)) = tank("clones-of-clones") else {
+        return;
+    };
+    std::fs::write(rig.path().join("key"), "12345678\n").unwrap();
+    let key = format!("keylocation=file://{}/key", rig.path().display());
+    rig.zfs(&[
+        "create",
+        "-o",
+        "encryption=on",
+        "-o",
+        "keyformat=passphrase",
+        "-o",
+        &key,
+        "tank/a",
+    ]);
+    rig.sh("zfs create tank/a/child; zfs snapshot -r tank/a@1; zfs clone tank/a@1 tank/b");
+    rig.sh("zfs snapshot tank/b@2; zfs clone tank/b@2 tank/c; zfs snapshot tank/c@3; zfs clone tank/c@3 tank/a/d");
+    for fs in ["tank/b", "tank/c", "tank/a/d"] {
+        assert_eq!(rig.get("encryptionroot", fs), "tank/a", "{fs}");
+        assert_eq!(rig.get("keystatus", fs), "available", "{fs}");
+    }
+    // A child's key belongs below the root.
+    let said = rig
+        .try_run("zfs", &["clone", "tank/a/child@1", "tank/x"])
+        .fails(1);
+    assert!(said.contains("clone it below 'tank/a'"), "{said}");
+    rig.sh("zfs create tank/b/child; zfs create tank/c/child");
+    let all = [
+        "tank/a",
+        "tank/b",
+        "tank/c",
+        "tank/a/d",
+        "tank/a/child",
+        "tank/b/child",
+        "tank/c/child",
+    ];
+    for root in ["tank/a", "tank/c"] {
+        rig.zfs(&["promote", "tank/c"]);
+        for fs in all {
+            assert_eq!(rig.get("encryptionroot", fs), root, "{fs}");
+        }
+    }
+    rig.sh("zfs unmount -a; zfs unload-key -a; ! zfs mount tank/b/child; zfs load-key tank/c; zfs mount -a");
+    rig.zpool(&["export", "tank"]);
+    rig.zdb_check("tank");
+}
+
+#[test]
+fn a_clone_of_a_volume_has_what_volumes_have() {
+    let Some((rig, _)) = tank("cloned-volumes") else {
+        return;
+    };
+    rig.sh("zfs create -s -V 1M tank/v; zfs snapshot tank/v@1");
+    for prop in [
+        "quota=64M",
+        "recordsize=8K",
+        "mountpoint=/x",
+        "canmount=off",
+    ] {
+        let said = rig
+            .try_run("zfs", &["clone", "-o", prop, "tank/v@1", "tank/c"])
+            .fails(1);
+        assert!(said.contains("does not apply"), "{prop}: {said}");
+    }
+    let fixed = ["clone", "-o", "volblocksize=8K", "tank/v@1", "tank/c"];
+    rig.try_run("zfs", &fixed).fails(1);
+    rig.zfs(&["clone", "-o", "compression=off", "tank/v@1", "tank/c"]);
+    assert_eq!(rig.get("type", "tank/c"), "volume");
+}
+
+#[test]
+fn a_rename_makes_nothing_too_deep() {
+    let Some((rig, _)) = tank("deep-names") else {
+        return;
+    };
+    let chain = |top: &str, levels: usize| {
+        let part = top.chars().last().unwrap().to_string();
+        format!("{top}{}", format!("/{part}").repeat(levels - 1))
+    };
+    rig.zfs(&["create", "-p", "-o", "canmount=off", &chain("tank/a", 30)]);
+    rig.zfs(&["create", "-p", "-o", "canmount=off", &chain("tank/b", 20)]);
+    let said = rig
+        .try_run(
+            "zfs",
+            &["rename", "tank/a", &format!("{}/a", chain("tank/b", 20))],
+        )
+        .fails(1);
+    assert!(said.contains("nested deeper than 50 levels"), "{said}");
+    rig.zfs(&["rename", "tank/a", &format!("{}/a", chain("tank/b", 19))]);
+    assert_eq!(names(&rig, "filesystem").len(), 51);
+}
+
+#[test]
+fn a_list_destroys_what_there_is_of_it() {
+    let Some((rig, _)) = tank("lists") else {
+        return;
+    };
+    rig.sh("zfs create tank/a; for n in 1 2 3 4; do zfs snapshot tank/a@$n; done; zfs clone tank/a@4 tank/c");
+    rig.zfs(&["destroy", "tank/a@1,@,2,,,none,a/b,,3,"]);
+    assert_eq!(names(&rig, "snapshot"), ["tank/a@4"]);
+    let long = format!("tank/a@{}", "x".repeat(400));
+    for nothing in [
+        "tank/a@,",
+        "tank/a@@",
+        "tank/a@b/c",
+        "tank/a@none,%,none%",
+        &long,
+    ] {
+        let said = rig.try_run("zfs", &["destroy", nothing]);
+        let said = match nothing.contains('%') {
+            // All of them are meant; the clone keeps the only one.
+            true => said.fails(1),
+            false => {
+                let said = said.fails(1);
+                assert!(
+                    said.contains("could not find any snapshots"),
+                    "{nothing}: {said}"
+                );
+                said
+            }
+        };
+        assert!(!said.is_empty());
+    }
+    // -f is for what is mounted of the clones.
+    rig.zfs(&["destroy", "-Rf", "tank/a@4"]);
+    assert_eq!(names(&rig, "all"), ["tank", "tank/a"]);
+}

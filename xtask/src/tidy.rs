@@ -44,7 +44,11 @@ const NARROW: [(&str, &[&str]); 10] = [
     ("cli", &["base", "disk", "api", "control"]),
     ("logging", &["cli"]),
     ("zpool", &["base", "disk", "api", "control", "cli"]),
-    ("zfs", &["base", "disk", "api", "control", "cli"]),
+    (
+        "zfs",
+        // The kernel is asked for the projects of files.
+        &["base", "disk", "api", "control", "cli", "fuse"],
+    ),
     ("zstream", &["base", "disk", "codec", "stream", "cli"]),
 ];
 

@@ -35,8 +35,8 @@ fn resize(admin: &Arc<Admin>, text: &str) {
 /// Size of the volume, bytes it refers to, and whether byte `at` is there: the first of each MiB is 1.
 fn state(entry: &PoolEntry, at: u64) -> (u64, u64, bool) {
     let ds = entry.pool.dsl.dataset("p/v").unwrap();
-    let size = volumes::shape(&entry.pool, &ds).unwrap().size;
     let set = entry.pool.open_dataset(&ds).unwrap();
+    let size = volumes::shape(&set.os).unwrap().size;
     let mut byte = [0];
     set.os.hold(1).unwrap().read(at, &mut byte).unwrap();
     drop(set);

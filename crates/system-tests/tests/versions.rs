@@ -25,6 +25,31 @@ fn tank(name: &str, options: &[&str]) -> Option<(Rig, PathBuf)> {
     Some((rig, mnt))
 }
 
+/// Two of the file systems to version 4, then all to 5, and what is said of it.
+fn upgrade(rig: &Rig) {
+    let said = rig.zfs(&["upgrade", "-V", "4", "tank/v1", "tank/v4"]);
+    assert_eq!(
+        said,
+        "1 filesystems upgraded\n1 filesystems already at this version\n"
+    );
+    let said = rig.try_run("zfs", &["upgrade", "-V", "3", "tank/v1"]);
+    assert_eq!(
+        said.out,
+        "tank/v1: can not be downgraded; it is already at version 4\n0 filesystems upgraded\n"
+    );
+    said.fails(1);
+    let said = rig.zfs(&["upgrade", "-a"]);
+    assert_eq!(
+        said,
+        "4 filesystems upgraded\n1 filesystems already at this version\n"
+    );
+    assert_eq!(
+        rig.zfs(&["upgrade"]),
+        "This system is currently running ZFS filesystem version 5.\n\n\
+         All filesystems are formatted with the current version.\n"
+    );
+}
+
 /// Files open, without a name or half written, and a working directory, stay what they are; everything reads the same
 /// afterwards, and takes what the new version has.
 #[test]
@@ -71,27 +96,7 @@ fn upgrade_under_use_changes_nothing_but_the_version() {
         fs::remove_file(mnt.join(format!("v{v}/nameless"))).unwrap();
         files.push((v, half, nameless));
     }
-    let said = rig.zfs(&["upgrade", "-V", "4", "tank/v1", "tank/v4"]);
-    assert_eq!(
-        said,
-        "1 filesystems upgraded\n1 filesystems already at this version\n"
-    );
-    let said = rig.try_run("zfs", &["upgrade", "-V", "3", "tank/v1"]);
-    assert_eq!(
-        said.out,
-        "tank/v1: can not be downgraded; it is already at version 4\n0 filesystems upgraded\n"
-    );
-    said.fails(1);
-    let said = rig.zfs(&["upgrade", "-a"]);
-    assert_eq!(
-        said,
-        "4 filesystems upgraded\n1 filesystems already at this version\n"
-    );
-    assert_eq!(
-        rig.zfs(&["upgrade"]),
-        "This system is currently running ZFS filesystem version 5.\n\n\
-         All filesystems are formatted with the current version.\n"
-    );
+    upgrade(&rig);
     for (v, half, nameless) in &mut files {
         half.write_all(b"second").unwrap();
         half.sync_all().unwrap();

@@ -57,7 +57,7 @@ impl NewFs {
     }
 
     /// The same for a file system or a volume.
-    pub fn parse_as(kind: DatasetKind, allowed: &Allowed<'_>, list: &api::Props) -> Answer<NewFs> {
+    fn parse_as(kind: DatasetKind, allowed: &Allowed<'_>, list: &api::Props) -> Answer<NewFs> {
         let types = match kind {
             DatasetKind::Volume => Types::VOLUME,
             _ => Types::FILESYSTEM,
@@ -124,8 +124,19 @@ impl NewFs {
         Ok(new)
     }
 
+    /// Checks the properties of a clone, of a volume or of a file system.
+    pub fn of_clone(volume: bool, allowed: &Allowed<'_>, list: &api::Props) -> Answer<NewFs> {
+        let kind = match volume {
+            true => DatasetKind::Volume,
+            false => DatasetKind::Filesystem,
+        };
+        let new = NewFs::parse_as(kind, allowed, list)?;
+        new.check_clone()?;
+        Ok(new)
+    }
+
     /// What only something new can have is refused for a clone.
-    pub fn check_clone(&self) -> Answer<()> {
+    fn check_clone(&self) -> Answer<()> {
         let given = [
             ("version", self.version),
             ("normalization", self.normalization),
@@ -220,6 +231,19 @@ impl NewFs {
             None => self.stored.push((name.into(), PropValue::Int(full))),
         }
         Ok(shape)
+    }
+
+    /// The numbers of a volume that its command does not say, or says otherwise.
+    fn follows(&self, shape: Shape, props: &api::Props) -> api::Props {
+        let given = |name: &str| props.iter().any(|(n, v)| n == name && v != "auto");
+        let reserved = ["reservation", "refreservation"].map(|name| (name, self.limit(name)));
+        let reserved = reserved
+            .iter()
+            .filter(|(n, bytes)| *bytes != 0 && !given(n));
+        reserved
+            .chain([&("volsize", shape.size)])
+            .map(|(name, bytes)| (name.to_string(), bytes.to_string()))
+            .collect()
     }
 
     /// Whether the limits of space fit together and into what the parent has.
@@ -518,17 +542,7 @@ pub fn create(admin: &Arc<Admin>, peer: Peer, r: &DatasetCreate) -> Answer<Creat
         false => new_key(&entry, &above, &new.crypt, prepared)?,
     };
     new.check_copies(&key)?;
-    let computed = volume.map_or_else(Vec::new, |shape| {
-        let given = |name: &str| r.props.iter().any(|(n, v)| n == name && v != "auto");
-        let reserved = ["reservation", "refreservation"].map(|name| (name, new.limit(name)));
-        let reserved = reserved
-            .iter()
-            .filter(|(n, bytes)| *bytes != 0 && !given(n));
-        reserved
-            .chain([&("volsize", shape.size)])
-            .map(|(name, bytes)| (name.to_string(), bytes.to_string()))
-            .collect()
-    });
+    let computed = volume.map_or_else(Vec::new, |shape| new.follows(shape, &r.props));
     list.push(Made {
         name: name.to_string(),
         new,

@@ -169,8 +169,7 @@ fn checked(
                 ))
             }
             Store::Volume => {
-                let now = volumes::shape(&entry.pool, ds)
-                    .map_err(|e| datasets::plain(e, &ds.full_name()))?;
+                let now = shape(entry, ds).map_err(|e| datasets::plain(e, &ds.full_name()))?;
                 volumes::check_size(now, value.int().unwrap_or(0))?;
             }
             Store::MasterNode | Store::BlockSize | Store::Computed => {
@@ -187,6 +186,10 @@ fn checked(
         reserve(entry, ds, &mut list)?;
     }
     Ok(list)
+}
+
+fn shape(entry: &PoolEntry, ds: &Dataset) -> Result<volumes::Shape> {
+    volumes::shape(&crate::datasets::get::look_into(entry, ds)?)
 }
 
 /// What is reserved for a volume follows its size if it was what the old size asks for; `auto` is what the size asks for.
@@ -209,7 +212,7 @@ fn reserve(
         return Ok(());
     }
     let plain = |e| datasets::plain(e, &ds.full_name());
-    let now = volumes::shape(&entry.pool, ds).map_err(plain)?;
+    let now = shape(entry, ds).map_err(plain)?;
     let copies = pool::prop_number(ds, "copies").map_err(plain)?.max(1);
     let old = entry.pool.version() < volumes::REFRESERVATION;
     let full = |shape: volumes::Shape| match old {

@@ -7,8 +7,7 @@ use crate::datasets::{self, destroy, mount, protect, set, Answer};
 use crate::errors;
 use crate::registry::{Admin, PoolEntry};
 use api::{
-    ApiError, Batch, Created, DatasetClone, DatasetDestroy, DatasetKind, Holding, Peer, Rollback,
-    SnapshotCreate,
+    ApiError, Batch, Created, DatasetClone, DatasetDestroy, Holding, Peer, Rollback, SnapshotCreate,
 };
 use base::mutation::{mutated, Mutation};
 use base::sync::RwLockExt;
@@ -448,12 +447,7 @@ pub fn clone(admin: &Arc<Admin>, peer: Peer, r: &DatasetClone) -> Answer<Created
         enabled: &enabled,
     };
     let volume = datasets::objset_type(&entry, &origin).is_ok_and(|t| t == os_type::ZVOL);
-    let kind = match volume {
-        true => DatasetKind::Volume,
-        false => DatasetKind::Filesystem,
-    };
-    let new = NewFs::parse_as(kind, &allowed, &r.props)?;
-    new.check_clone()?;
+    let new = NewFs::of_clone(volume, &allowed, &r.props)?;
     let above = create::above(&entry, name, r.parents)?;
     rights::require(admin, &entry, peer, Action::CloneFrom, &origin)?;
     above.require(admin, &entry, peer, &r.props)?;

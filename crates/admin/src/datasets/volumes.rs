@@ -107,8 +107,7 @@ pub fn create(os: &Arc<Objset>, tx: &Tx, shape: Shape) -> Result<()> {
 }
 
 /// Size and block size of a volume. Errors: its key is not loaded, what is on disk cannot be read.
-pub fn shape(pool: &Pool, ds: &Dataset) -> Result<Shape> {
-    let os = crate::datasets::get::look_into_pool(pool, ds)?;
+pub fn shape(os: &Arc<Objset>) -> Result<Shape> {
     let size = Zap::new(&os.hold(FACTS)?).get("size")?.unwrap_or(0);
     let block = os.hold(DATA)?.info().block_size as u64;
     Ok(Shape { size, block })

@@ -292,9 +292,6 @@ impl Dsl {
                 Err(e.because(Cause::NotAnAncestor))
             }
             Source::Bookmark(of, from) => match of.bookmark(from)? {
-                Some(m) if m.redaction_obj != 0 => {
-                    bail_about!(Unsupported, &full, "a redaction bookmark cannot be copied")
-                }
                 Some(m) if shares_history(head, of, m.creation_txg)? => Ok(()),
                 Some(_) => {
                     let text = format!("{}#{from} is not of this dataset's past", of.full_name());
@@ -325,7 +322,14 @@ impl Dsl {
         let (mark, of) = match source {
             Source::Snapshot(s) => (core.mark_of(s)?, s.object()),
             Source::Bookmark(of, from) => match of.bookmark(from)? {
-                Some(m) => (m, 0),
+                // The copy is a bookmark like others: the list stays with the one that was made with it.
+                Some(m) => (
+                    BookmarkPhys {
+                        redaction_obj: 0,
+                        ..m
+                    },
+                    0,
+                ),
                 None => return Err(Kind::NotFound.into()),
             },
         };

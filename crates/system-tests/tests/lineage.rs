@@ -173,3 +173,84 @@ fn a_list_destroys_what_there_is_of_it() {
     rig.zfs(&["destroy", "-Rf", "tank/a@4"]);
     assert_eq!(names(&rig, "all"), ["tank", "tank/a"]);
 }
+
+#[test]
+fn a_receive_by_the_name_in_the_stream_makes_what_is_above() {
+    let Some((rig, mnt)) = tank("ancestors") else {
+        return;
+    };
+    let file = rig.path().join("stream");
+    let file = file.to_str().unwrap();
+    rig.sh(&format!(
+        "zfs create -p tank/a/b/c; zfs snapshot tank/a/b/c@1; zfs send tank/a/b/c@1 > {file}; zfs destroy -r tank/a
+         zfs receive -nd tank < {file}; ! zfs list tank/a; zfs receive -d tank < {file}; zfs create tank/t
+         ! zfs receive tank/x/y < {file}; ! zfs list tank/x; zfs receive -d tank/t < {file}"
+    ));
+    let all = [
+        "tank",
+        "tank/a",
+        "tank/a/b",
+        "tank/a/b/c",
+        "tank/t",
+        "tank/t/a",
+        "tank/t/a/b",
+        "tank/t/a/b/c",
+    ];
+    assert_eq!(names(&rig, "filesystem"), all);
+    assert!(all.iter().all(|fs| rig.get("mounted", fs) == "yes"));
+    assert!(mnt.join("t/a/b/c").is_dir());
+}
+
+/// What fails leaves a target's properties as they were; what succeeds brings them, and those of the command line.
+#[test]
+fn a_receive_that_fails_brings_no_properties() {
+    let Some((rig, mnt)) = tank("props-of-increments") else {
+        return;
+    };
+    let at = rig.path().to_str().unwrap();
+    rig.sh(&format!(
+        "zfs create -o compression=gzip-1 tank/f; zfs snapshot tank/f@1; zfs send -p tank/f@1 > {at}/full
+         zfs set compression=gzip-2 tank/f; zfs set atime=off tank/f; head -c 3000000 /dev/urandom > {}/f/x
+         zfs snapshot tank/f@2; zfs send -p -i tank/f@1 tank/f@2 > {at}/increment; head -c 2000000 {at}/increment > {at}/cut
+         zfs receive tank/g < {at}/full; ! zfs receive -F tank/g < {at}/cut",
+        mnt.display()
+    ));
+    assert_eq!(rig.get("compression", "tank/g"), "gzip-1");
+    assert_eq!(rig.get("atime", "tank/g"), "on");
+    rig.sh(&format!(
+        "! zfs receive -s -o compression=zle tank/g < {at}/cut"
+    ));
+    assert_eq!(rig.get("compression", "tank/g"), "gzip-1");
+    rig.sh(&format!(
+        "zfs send -t $(zfs get -Hpo value receive_resume_token tank/g) | zfs receive -s -o compression=zle -o recordsize=8K tank/g"
+    ));
+    assert_eq!(rig.get("compression", "tank/g"), "zle");
+    assert_eq!(rig.get("recordsize", "tank/g"), "8192");
+    rig.sh(&format!(
+        "zfs rollback -r tank/g@1; zfs receive -o quota=64M -x atime tank/g < {at}/increment"
+    ));
+    // What was set here goes before what comes.
+    assert_eq!(rig.get("compression", "tank/g"), "zle");
+    assert_eq!(rig.get("quota", "tank/g"), "67108864");
+    assert_eq!(rig.get("atime", "tank/g"), "on");
+    rig.try_run("zfs", &["receive", "-x", "atime=off", "tank/h"])
+        .fails(2);
+    rig.try_run("zfs", &["send", "-i", "@1", "-i", "@1", "tank/f@2"])
+        .fails(2);
+}
+
+#[test]
+fn a_copy_of_a_redaction_bookmark_is_a_plain_one() {
+    let Some((rig, mnt)) = tank("copied-redaction") else {
+        return;
+    };
+    rig.sh(&format!(
+        "zfs create tank/a; head -c 300000 /dev/urandom > {0}/a/f; zfs snapshot tank/a@1; zfs clone tank/a@1 tank/c
+         rm {0}/c/f; zfs snapshot tank/c@2; zfs redact tank/a@1 book tank/c@2; zfs bookmark tank/a#book '#copy'
+         zfs get all tank/a#book | grep -q redact_snaps; ! zfs get all tank/a#copy | grep redact_snaps
+         zfs destroy tank/a#book; zfs snapshot tank/a@3; zfs send -i '#copy' tank/a@3 > /dev/null",
+        mnt.display()
+    ));
+    rig.zpool(&["export", "tank"]);
+    rig.zdb_check("tank");
+}

@@ -57,6 +57,11 @@ pub fn receive(args: &Parsed, cx: &mut Cx<'_>) -> Outcome {
     let origin = props.iter().position(|(n, _)| n == "origin");
     let origin = origin.map(|at| props.remove(at).1);
     let exclude: Vec<String> = args.all("x").map(str::to_string).collect();
+    if exclude.iter().any(|x| x.contains('=')) {
+        return Err(Fail::Usage(
+            "invalid character '=' in property argument".into(),
+        ));
+    }
     let wrong = props
         .iter()
         .map(|(n, _)| n)

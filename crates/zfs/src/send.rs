@@ -14,13 +14,15 @@ use std::time::{SystemTime, UNIX_EPOCH};
 /// Reads the command line. The full names of sources are made here.
 fn request(args: &Parsed, cx: &mut Cx<'_>) -> Result<Send, Fail> {
     let token = args.get("t").map(str::to_string);
+    if args.all("i").chain(args.all("I")).count() > 1 {
+        return Err(Fail::Usage(
+            "only one of -i and -I can be given, once".into(),
+        ));
+    }
     let (base, all) = match (args.get("i"), args.get("I")) {
         (None, None) => (None, false),
         (Some(i), None) => (Some(i), false),
-        (None, Some(i)) => (Some(i), true),
-        (Some(_), Some(_)) => {
-            return Err(Fail::Usage("-i and -I cannot be combined".into()));
-        }
+        (_, Some(i)) => (Some(i), true),
     };
     let mut r = Send {
         intermediate: all,

@@ -7,14 +7,14 @@ use super::target::{
     Extra, Target,
 };
 use super::{sent_name, words, Run};
-use crate::datasets::create::NewFs;
+use crate::datasets::create::{self, NewFs};
 use crate::datasets::keys::{self, CryptProps};
 use crate::datasets::parse::Allowed;
 use crate::datasets::{self, destroy, set, Answer};
 use crate::registry::PoolEntry;
 use crate::streams::UnderWay;
 use crate::{cancel, errors};
-use api::ApiError;
+use api::{ApiError, NameBy};
 use base::{Error, Kind, Result};
 use disk::stream::{begin_flag, feature, Begin, Record};
 use disk::NvList;
@@ -60,8 +60,9 @@ pub fn receive<R: Read>(
             }
         }
         let target = find_target(run, &entry, begin, extra.as_ref())?;
-        permitted(run, &entry, &target, extra.as_ref())?;
         check_features(&entry, begin, target.what)?;
+        make_parents(run, &entry, &target)?;
+        permitted(run, &entry, &target, extra.as_ref())?;
         let kind = match begin.from_guid {
             0 => "full",
             _ => "incremental",
@@ -87,7 +88,11 @@ pub fn receive<R: Read>(
     };
     let started = run.admin.env.clock.monotonic_ns();
     let before = reader.position();
-    let late = extra.map(|e| Late::of(run, e)).unwrap_or_default();
+    let mut late = extra.map(|e| Late::of(run, e)).unwrap_or_default();
+    if target.head.is_some() {
+        let (stored, _) = given(run, &entry)?;
+        late.early = Some((stored, run.r.exclude.clone()));
+    }
     fill(run, &entry, reader, begin, &target, filling, late)?;
     if run.r.verbose {
         let took = run.admin.env.clock.monotonic_ns().saturating_sub(started);
@@ -230,6 +235,26 @@ fn go_on(
     })
 }
 
+/// Makes the file systems above a new target that has most of its name from the stream (`-d`), as `zfs create -p` does.
+fn make_parents(run: &mut Run, entry: &Arc<PoolEntry>, target: &Target) -> Answer<()> {
+    let new = target.head.is_none() && target.kept.is_none();
+    if run.r.dry_run || !new || run.r.name_by != NameBy::AllButFirst {
+        return Ok(());
+    }
+    let above = create::above(entry, &target.fs, true)?;
+    if above.missing.is_empty() {
+        return Ok(());
+    }
+    above.require(run.admin, entry, run.peer, &Vec::new())?;
+    let make = create::make_parents(run.admin, entry, run.peer, &above)?;
+    entry
+        .pool
+        .task(make)
+        .map_err(|e| words::stream(target.what, &e))?;
+    run.new.extend(above.missing);
+    Ok(())
+}
+
 /// Makes the dataset that is filled, or finds the one that was filled in part.
 fn start(
     run: &mut Run,
@@ -323,8 +348,10 @@ fn start(
                 if let Some(snaps) = &redact {
                     pool.dsl.mark_redacted(tx, &ds, snaps)?;
                 }
-                let to = head.as_ref().unwrap_or(&ds);
-                store(pool, tx, to, props.as_ref(), &stored, &exclude, true)?;
+                // What is there already keeps its own until it has the data, too.
+                if head.is_none() {
+                    store(pool, tx, &ds, props.as_ref(), &stored, &exclude, true)?;
+                }
                 let os = match (&base, &seal) {
                     (Some(_), _) => ds.open_received(pool.receive_policy(&ds, raw)?, version)?,
                     (None, Some(s)) => {
@@ -384,6 +411,8 @@ pub fn store(
 /// What a package says of a snapshot that waits for the data.
 #[derive(Default)]
 struct Late {
+    /// Of a target that is there already: what the command line sets and excludes. A new one gets it before the data.
+    early: Option<(Vec<(String, PropValue)>, Vec<String>)>,
     props: Option<NvList>,
     snap_props: Option<NvList>,
     holds: Vec<String>,
@@ -392,6 +421,7 @@ struct Late {
 impl Late {
     fn of(run: &Run, extra: Extra) -> Late {
         Late {
+            early: None,
             props: extra.props,
             snap_props: extra.snap_props,
             holds: match run.r.no_holds {
@@ -412,7 +442,13 @@ impl Late {
                 pool.dsl.hold(tx, &snap, tag, false)?;
             }
         }
-        store(pool, tx, &ds, self.props.as_ref(), &[], &[], false)?;
+        let props = self.props.as_ref();
+        if let Some((set, exclude)) = &self.early {
+            store(pool, tx, &ds, props, set, exclude, true)?;
+            store(pool, tx, &ds, props, set, &[], false)?;
+        } else {
+            store(pool, tx, &ds, props, &[], &[], false)?;
+        }
         match &self.snap_props {
             Some(p) => set::store_received(pool, tx, &snap, p, true, &[]),
             None => Ok(()),

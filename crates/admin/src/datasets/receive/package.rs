@@ -89,7 +89,9 @@ pub fn receive<R: Read>(
         };
         let name = one::receive(run, reader, &b, &list, Some(extra))?;
         let inherits = found.is_some_and(|f| !f.is_encryption_root) && !run.r.corrective;
-        if let (Some(name), true) = (name, inherits && list.crypt_keydata.is_some()) {
+        // The top of what was sent keeps its own key, wherever it goes.
+        let raw_below = list.crypt_keydata.is_some() && !below.is_empty();
+        if let (Some(name), true) = (name, inherits && raw_below) {
             rejoin(run, &name)?;
         }
     }

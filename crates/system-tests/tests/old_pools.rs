@@ -78,6 +78,9 @@ impl Exchange {
 
     /// What zfs-fuse 0.7 sees in it.
     fn by_the_old_one(&self, p: &SuitePool) -> Description {
+        // Of two imports at a time one may wait for the other's mount for ever: 0.7 looks into it while it is made.
+        static ONE: Mutex<()> = Mutex::new(());
+        let _one = ONE.lock().unwrap_or_else(PoisonError::into_inner);
         let dir = self.dir(p);
         self.old
             .zpool(&["import", "-d", dir.to_str().unwrap(), p.name])

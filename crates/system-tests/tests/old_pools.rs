@@ -3,6 +3,7 @@
 
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, PoisonError};
 use system_tests::tree::{self, Description, Kinds};
 use system_tests::Rig;
 use testkit::suite::{self, SuitePool, OLD_POOLS};

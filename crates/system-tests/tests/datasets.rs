@@ -109,7 +109,7 @@ fn properties() {
             "reservation=30M",
             "tank/r",
         ],
-        "available",
+        "out of space",
     );
     rig.zfs(&["set", "quota=50M", "reservation=20M", "tank/q"]);
     let used = rig.get("used", "tank").parse::<u64>().unwrap();

@@ -221,9 +221,9 @@ fn a_receive_that_fails_brings_no_properties() {
         "! zfs receive -s -o compression=zle tank/g < {at}/cut"
     ));
     assert_eq!(rig.get("compression", "tank/g"), "gzip-1");
-    rig.sh(&format!(
-        "zfs send -t $(zfs get -Hpo value receive_resume_token tank/g) | zfs receive -s -o compression=zle -o recordsize=8K tank/g"
-    ));
+    rig.sh(
+        "zfs send -t $(zfs get -Hpo value receive_resume_token tank/g) | zfs receive -s -o compression=zle -o recordsize=8K tank/g",
+    );
     assert_eq!(rig.get("compression", "tank/g"), "zle");
     assert_eq!(rig.get("recordsize", "tank/g"), "8192");
     rig.sh(&format!(

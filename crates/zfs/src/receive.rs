@@ -18,6 +18,32 @@ const REFUSED: [&str; 6] = [
     "casesensitivity",
 ];
 
+/// The properties that are not to be received (`-x`), and whether those to be set may be.
+fn excluded(args: &Parsed, props: &api::Props) -> Result<Vec<String>, Fail> {
+    let exclude: Vec<String> = args.all("x").map(str::to_string).collect();
+    if exclude.iter().any(|x| x.contains('=')) {
+        return Err(Fail::Usage(
+            "invalid character '=' in property argument".into(),
+        ));
+    }
+    let wrong = props
+        .iter()
+        .map(|(n, _)| n)
+        .chain(&exclude)
+        .find(|n| REFUSED.contains(&n.as_str()));
+    if let Some(n) = wrong {
+        return Err(Fail::Error(format!(
+            "cannot receive: property '{n}' cannot be set or excluded"
+        )));
+    }
+    if let Some((n, _)) = props.iter().find(|(n, _)| exclude.contains(n)) {
+        return Err(Fail::Error(format!(
+            "cannot receive: property '{n}' is both set and excluded"
+        )));
+    }
+    Ok(exclude)
+}
+
 pub fn receive(args: &Parsed, cx: &mut Cx<'_>) -> Outcome {
     let name = match args.operands.as_slice() {
         [] => return Err(Fail::Usage("missing snapshot argument".into())),
@@ -56,27 +82,7 @@ pub fn receive(args: &Parsed, cx: &mut Cx<'_>) -> Outcome {
     let mut props = common::assignments(args.all("o"))?;
     let origin = props.iter().position(|(n, _)| n == "origin");
     let origin = origin.map(|at| props.remove(at).1);
-    let exclude: Vec<String> = args.all("x").map(str::to_string).collect();
-    if exclude.iter().any(|x| x.contains('=')) {
-        return Err(Fail::Usage(
-            "invalid character '=' in property argument".into(),
-        ));
-    }
-    let wrong = props
-        .iter()
-        .map(|(n, _)| n)
-        .chain(&exclude)
-        .find(|n| REFUSED.contains(&n.as_str()));
-    if let Some(n) = wrong {
-        return Err(Fail::Error(format!(
-            "cannot receive: property '{n}' cannot be set or excluded"
-        )));
-    }
-    if let Some((n, _)) = props.iter().find(|(n, _)| exclude.contains(n)) {
-        return Err(Fail::Error(format!(
-            "cannot receive: property '{n}' is both set and excluded"
-        )));
-    }
+    let exclude = excluded(args, &props)?;
     let given = |p: &str| {
         props
             .iter()

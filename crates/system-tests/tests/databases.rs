@@ -262,7 +262,7 @@ fn recovers(rig: &Rig, mnt: &Path, postgres: &Path, name: &str, least: &[usize])
     let sums: Vec<&str> = sums[0].split('|').collect();
     assert!(sums.iter().all(|s| *s == sums[0]), "@{name}: {sums:?}");
     assert_eq!(ask("select count(*) from pgbench_accounts"), ["100000"]);
-    let mut have = vec![0usize; CLIENTS];
+    let mut have = [0usize; CLIENTS];
     for row in ask("select trim(filler), count(*) from pgbench_history group by 1") {
         let (client, count) = row.split_once('|').unwrap();
         have[client.parse::<usize>().unwrap()] = count.parse().unwrap();

@@ -29,7 +29,7 @@ pub const SPILL: u64 = u64::MAX;
 pub struct HealedBlock {
     /// Its object.
     pub object: u64,
-    /// Number in the object, or [`SPILL`].
+    /// Number in the object, or `u64::MAX` for a spill block.
     pub blkid: u64,
     /// Its pointer.
     pub bp: BlkPtr,

@@ -32,7 +32,7 @@ pub struct Notice {
     pub turned: Turned,
 }
 
-/// Who is told. Called in syncing context: it must not wait.
+/// Who is told. Called in syncing context, maybe with locks of scans held: it must not wait, nor ask how scans are doing.
 pub type Observer = Box<dyn Fn(&Pool, Notice) + Send + Sync>;
 
 /// Who is told, once somebody is.

@@ -142,8 +142,9 @@ impl Pool {
         })
     }
 
-    /// A rebuild is to begin: a scrub under way ends.
+    /// A rebuild is to begin: a scrub or error scrub under way ends.
     pub(crate) fn make_way_for_rebuild(&self, tx: &Tx) -> Result<()> {
+        self.cancel_errors(tx)?;
         match self.take_scrub() {
             Some(l) => self.end_scan(tx, l, false),
             None => Ok(()),
@@ -252,20 +253,22 @@ impl Pool {
             // It waits until that has ended.
             return None;
         }
-        let mut out: Option<(Txg, Txg)> = None;
-        for v in self.tree.all().iter() {
-            if !v.has_dtl() || v.dtl_is_empty() || !v.state().usable() {
-                continue;
-            }
-            let lacks = v.dtl();
-            if self.scans.has_given_up(v.guid(), &lacks) {
-                continue;
-            }
-            if let Some((first, end)) = hull(&lacks) {
-                out = Some(out.map_or((first, end), |(f, e)| (f.min(first), e.max(end))));
-            }
+        let holders = self.tree.dtl_holders().into_iter();
+        holders
+            .filter_map(|v| self.due_of(&v))
+            .reduce(|(f, e), (first, end)| (f.min(first), e.max(end)))
+    }
+
+    /// The same of one leaf.
+    fn due_of(&self, v: &Vdev) -> Option<(Txg, Txg)> {
+        if v.dtl_is_empty() || !v.state().usable() {
+            return None;
         }
-        out
+        let lacks = v.dtl();
+        match self.scans.has_given_up(v.guid(), &lacks) {
+            true => None,
+            false => hull(&lacks),
+        }
     }
 
     /// In syncing context: begins a resilver if one is due; true: one is due, and waits for a later txg.
@@ -283,12 +286,14 @@ impl Pool {
                 let covered = first >= min && end <= max;
                 let late = l.pass.issued.saturating_add(l.pass.issued_before)
                     > l.words[word::TO_EXAMINE] / DEFER_BEHIND;
-                let (running, waits) =
-                    ((min, max), late && self.features.is_enabled(RESILVER_DEFER));
-                if !restart && (covered || waits) {
+                let waits = late && self.features.is_enabled(RESILVER_DEFER);
+                if !restart && covered {
+                    return Ok(false);
+                }
+                if !restart && waits {
                     drop(live);
                     // Whoever is not covered gets a resilver of its own, behind this one.
-                    self.defer(tx, running)?;
+                    self.defer(tx, (min, max))?;
                     return Ok(false);
                 }
             }
@@ -310,11 +315,12 @@ impl Pool {
         Ok(false)
     }
 
-    /// Leaves that lack txgs outside of those of the resilver under way wait for the next one, and say so on disk.
+    /// Leaves that lack txgs outside of those of the resilver under way wait for the next one, and say so on disk. The feature
+    /// must be enabled.
     fn defer(&self, tx: &Tx, (min, max): (Txg, Txg)) -> Result<()> {
         let waits = |v: &Arc<Vdev>| {
-            let lacks = hull(&v.dtl()).filter(|_| v.state().usable());
-            lacks.is_some_and(|(first, end)| first < min || end > max)
+            let due = self.due_of(v);
+            due.is_some_and(|(first, end)| first < min || end > max)
         };
         let new = |v: &Arc<Vdev>| waits(v) && !is_deferred(v);
         for v in self.tree.dtl_holders().into_iter().filter(new) {

@@ -30,7 +30,7 @@ fn finish(w: &World) -> pool::ErrorScrubState {
 
 /// A pool with three damaged blocks on record, of which the first is whole again and the last gone.
 fn damaged() -> World {
-    let mut w = World::new(GroupKind::Mirror, 2);
+    let mut w = World::with_bench(GroupKind::Mirror, 2, 1);
     w.fill("a", 60);
     w.fill("b", 20);
     let (at, lost) = (places(&w, "a", &[5, 9]), places(&w, "b", &[3])[0]);
@@ -108,5 +108,22 @@ fn an_error_scrub_goes_on_after_a_crash_stays_paused_and_is_stopped() {
     assert_eq!(w.pool.error_scrub().unwrap().unwrap().state, 3);
     let none = w.pool.stop_scrub(command()).unwrap();
     assert_eq!(none, Err(ScanRefusal::NoScrub));
+    assert_eq!(w.pool.error_count(), Some(1));
+}
+
+#[test]
+fn a_rebuild_ends_an_error_scrub_and_is_followed_by_a_scrub_of_everything() {
+    use crate::rebuild::{dev, leaf, rebuilt};
+    let w = damaged();
+    w.pool.start_error_scrub(command()).unwrap().unwrap();
+    w.pool.pause_scrub(command()).unwrap().unwrap();
+    let first = leaf(&w.pool, 0);
+    w.pool
+        .attach_sequentially(first, &dev(2), vdev::Attach::Mirror, None)
+        .unwrap();
+    assert_eq!(w.pool.error_scrub().unwrap().unwrap().state, 3);
+    rebuilt(&w.pool).unwrap();
+    let s = w.finish();
+    assert_eq!((s.function, s.state, s.errors), (1, 2, 1));
     assert_eq!(w.pool.error_count(), Some(1));
 }

@@ -113,3 +113,49 @@ fn a_device_that_comes_late_waits_for_a_resilver_of_its_own() {
 fn a_resilver_that_has_hardly_begun_begins_anew_for_a_second_device() {
     the_later_one_waits(false);
 }
+
+/// A side of three lacks a block that no other one has either, for good. Another side is resilvered afterwards.
+fn lacks_for_good(version: u64) {
+    let w = World::of(&sim::rig::Layout {
+        version,
+        ..sim::rig::Layout::new(GroupKind::Mirror, 3)
+    });
+    let leaves = w.pool.tree.leaves();
+    let (first, second) = (leaves[1].clone(), leaves[2].clone());
+    let away = |leaf: &vdev::Vdev, name: &str| {
+        let how = pool::Offline {
+            temporary: true,
+            fault: false,
+        };
+        w.pool.offline(leaf.guid(), how).unwrap();
+        w.fill(name, 20);
+    };
+    let range = || {
+        while w.pool.resilvered_txgs().is_none() {
+            w.pool.sync().unwrap();
+        }
+        w.pool.resilvered_txgs()
+    };
+    away(&first, "a");
+    let lost = (4 << 20) + w.blocks("a")[5].dva(0).offset();
+    w.disks[0].corrupt(lost, 512);
+    w.disks[2].corrupt(lost, 512);
+    w.pool.online(first.guid()).unwrap();
+    assert_eq!((range().is_some(), w.finish().errors), (true, 1));
+    let lacks = first.dtl();
+    assert!(!lacks.is_empty() && !w.pool.is_resilvering());
+    away(&second, "b");
+    w.pool.online(second.guid()).unwrap();
+    assert!(range().is_some());
+    w.pool.sync().unwrap();
+    let waits = first.config(true);
+    assert!(waits.get(vdev::keys::RESILVER_DEFER).is_none());
+    assert_eq!(w.finish().errors, 0);
+    assert!(second.dtl_is_empty() && first.dtl() == lacks);
+}
+
+#[test]
+fn a_device_that_lacks_something_for_good_does_not_wait_for_a_resilver() {
+    lacks_for_good(28);
+    lacks_for_good(5000);
+}

@@ -31,11 +31,14 @@ impl World {
 
     /// The same, with so many disks that are not part of the pool.
     pub fn with_bench(kind: GroupKind, disks: usize, bench: usize) -> World {
-        let layout = Layout {
+        World::of(&Layout {
             bench,
             ..Layout::new(kind, disks)
-        };
-        let (disks, pool) = rig::create(&layout, 1);
+        })
+    }
+
+    pub fn of(layout: &Layout) -> World {
+        let (disks, pool) = rig::create(layout, 1);
         let config = pool.full_config(0, Txg::NONE, false);
         World {
             disks,

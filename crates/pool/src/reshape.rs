@@ -540,6 +540,7 @@ impl Pool {
                  of encrypted ones, to have them replayed"
             );
         }
+        self.or_stop(self.cancel_rebuild(tx, &top))?;
         let known: Vec<u64> = top.leaves().iter().map(|l| l.guid()).collect();
         let leaves = self.tree.remove_top(id)?;
         self.dirty_config();

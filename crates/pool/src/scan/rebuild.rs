@@ -138,6 +138,11 @@ struct Piece {
     next: u64,
 }
 
+/// The sum of numbers that were read from disk.
+fn total(numbers: impl Iterator<Item = u64>) -> u64 {
+    numbers.fold(0, u64::saturating_add)
+}
+
 /// The job of rebuilds; idle while there is none.
 pub(crate) struct RebuildJob(pub Arc<Rebuilds>);
 
@@ -167,10 +172,12 @@ impl Job for RebuildJob {
 
     fn progress(&self, _: &Pool) -> Result<Progress> {
         let live = self.0.live();
-        let sum = |w: usize| live.values().map(|l| l.words[w]).sum::<u64>();
+        let sum = |w: usize| total(live.values().map(|l| l.words[w]));
         let done = sum(word::SCANNED);
-        let total = sum(word::ESTIMATE).max(done);
-        Ok(Progress { done, total })
+        Ok(Progress {
+            done,
+            total: sum(word::ESTIMATE).max(done),
+        })
     }
 }
 
@@ -184,8 +191,7 @@ impl Pool {
     pub fn left_to_rebuild(&self) -> u64 {
         let live = self.rebuilds.live();
         let left = live.values().map(|l| &l.words);
-        left.map(|w| w[word::ESTIMATE].saturating_sub(w[word::SCANNED]))
-            .sum()
+        total(left.map(|w| w[word::ESTIMATE].saturating_sub(w[word::SCANNED])))
     }
 
     /// The rebuild under way of top-level vdev `id`.
@@ -385,7 +391,8 @@ impl Pool {
             (word::REBUILT, written),
             (word::ERRORS, errors),
         ] {
-            l.words[word] += n;
+            // What they were was read from disk.
+            l.words[word] = l.words[word].saturating_add(n);
         }
         l.pass.scanned += scanned;
         l.pass.issued += issued;
@@ -405,7 +412,8 @@ impl Pool {
             let (words, complete) = {
                 let mut live = self.rebuilds.live();
                 let Some(l) = live.get_mut(&id) else { continue };
-                l.words[word::TIME] = l.pass.before + l.pass_ms(self.env.clock.monotonic_ns());
+                let ms = l.pass_ms(self.env.clock.monotonic_ns());
+                l.words[word::TIME] = l.pass.before.saturating_add(ms);
                 let at_end =
                     l.words[word::LAST] >> top.metaslab_shift() >= self.space.metaslab_count(id);
                 let at_end = at_end || (l.moved && mutated(Mutation::RebuildEndsEarly));
@@ -432,6 +440,15 @@ impl Pool {
             true => Step::More,
             false => Step::Idle,
         })
+    }
+
+    /// Ends the rebuild of a top-level vdev that is about to leave.
+    pub(crate) fn cancel_rebuild(&self, tx: &Tx, top: &Arc<Vdev>) -> Result<()> {
+        let ended = self.rebuilds.live().remove(&top.id());
+        match ended {
+            Some(l) => self.end_rebuild(tx, top, l.words, false),
+            None => Ok(()),
+        }
     }
 
     /// Ends a rebuild. `complete`: everything was copied; otherwise there is nobody left to be filled.

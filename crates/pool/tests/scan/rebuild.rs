@@ -321,3 +321,52 @@ fn a_distributed_spare_is_rebuilt_and_goes_back() {
 fn a_distributed_spare_is_resilvered_and_goes_back() {
     distributed(false);
 }
+
+/// A log that holds nothing, of one disk, with another one that is to be filled beside it.
+#[test]
+fn a_log_leaves_while_it_is_rebuilt() {
+    let w = World::of(&sim::rig::Layout {
+        slog: true,
+        bench: 1,
+        ..sim::rig::Layout::new(GroupKind::Mirror, 2)
+    });
+    let log = w.pool.tree.top_of(leaf(&w.pool, 2)).unwrap().id();
+    w.pool
+        .attach_sequentially(leaf(&w.pool, 2), &dev(3), Attach::Mirror, None)
+        .unwrap();
+    w.pool.pause_job("rebuild", true).unwrap();
+    w.pool.remove_log(log).unwrap();
+    w.pool.pause_job("rebuild", false).unwrap();
+    (0..3).for_each(|_| sync(&w.pool));
+    assert_eq!((in_use(&w.pool), w.pool.is_rebuilding()), (0, false));
+    assert!(w.pool.tree.top(log).is_err(), "it was the last one");
+}
+
+#[test]
+fn a_record_with_absurd_numbers_stops_no_rebuild() {
+    let mut w = mirror(1);
+    let first = leaf(&w.pool, 0);
+    w.pool
+        .attach_sequentially(first, &dev(2), Attach::Mirror, None)
+        .unwrap();
+    w.config = w.pool.full_config(0, Txg::NONE, false);
+    w.pool.pause_job("rebuild", true).unwrap();
+    let object = w.pool.tree.top(0).unwrap().get_u64(keys::ZAP_TOP).unwrap();
+    w.pool
+        .task(move |pool, tx| {
+            let dn = pool.mos.hold(object)?;
+            let record = zap::Zap::new(&dn);
+            let name = disk::mos_keys::VDEV_REBUILD;
+            let mut words = record.get_value(name)?.unwrap().ints();
+            // Time, bytes looked at, read and written, and those there are.
+            words[6..=10].fill(u64::MAX);
+            record.update(tx, name, &zap::Value::u64s(&words))
+        })
+        .unwrap();
+    w.reopen();
+    assert_eq!(w.pool.left_to_rebuild(), 0);
+    rebuilt(&w.pool).unwrap();
+    assert_eq!((w.pool.rebuilds()[0].state, in_use(&w.pool)), (3, 0));
+    w.finish();
+    w.whole_on(&|i| i == 2);
+}

@@ -16,7 +16,6 @@ pub use disk::zil::{CHAIN_SIZE, RECORD_HEADER};
 pub const WRITE_HEADER: usize = 192;
 /// Unit of block sizes and of writing.
 pub(crate) const UNIT: usize = 4096;
-/// Compression "off" in a block pointer.
 /// Place of the MAC in the chain structure: the last two words of the embedded checksum.
 const MAC_AT: usize = CHAIN_SIZE - MAC_SIZE;
 /// A chain longer than this is hostile: at 4 KiB each it would be 16 GiB.

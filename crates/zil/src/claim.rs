@@ -90,7 +90,7 @@ pub fn claim(blocks: &dyn LogBlocks, header: &mut Header, first_txg: Txg) -> Res
         changed: true,
         blocks: end.blocks,
         records: end.records,
-        max_birth: max_birth.max(Txg::new(max_data.number())),
+        max_birth: max_birth.max(max_data),
     })
 }
 

@@ -445,7 +445,9 @@ static SUBS: &[Sub] = &[
              is listed by 'zpool status -v'; files on that list that are found whole are taken off it.",
             "A scrub runs in the background. It survives exports and crashes, and a paused one stays paused. \
              Without an option a paused scrub goes on. While a resilver runs, a scrub is refused.",
-            "With -e only blocks that are on the list of damaged files are read, and those that are whole or gone              are taken off it. The pool needs the feature head_errlog. An error scrub is paused, stopped and              waited for as a scrub is; a resilver ends it.",
+            "With -e only blocks that are on the list of damaged files are read, and those that are whole or gone \
+             are taken off it. The pool needs the feature head_errlog. An error scrub is paused, stopped and \
+             waited for as a scrub is; a resilver ends it.",
             "-S and -E are not available in this version.",
         ],
         complete: Complete::Pools,

@@ -18,6 +18,9 @@ use testkit::{or_skip, OpenZfs, TempDir};
 const PATIENCE: Duration = Duration::from_secs(240);
 /// How long a whole test may take before its daemon is killed.
 const LIFETIME: Duration = Duration::from_secs(1500);
+/// What [`Rig::sh`] defines before its script.
+const FAILS: &str =
+    "fails() { if \"$@\"; then echo \"this should have failed: $*\" >&2; exit 1; fi; }\n";
 /// The ordinary user that root's tests become.
 const NOBODY: u32 = 65534;
 
@@ -366,9 +369,17 @@ impl Rig {
         self.explain(self.try_run("zfs", args))
     }
 
-    /// A shell script as the rig's user; stops at the first failure.
+    /// A shell script as the rig's user; stops at the first failure. A command that must fail is
+    /// written `fails COMMAND…`: behind `!` the shell goes on whatever the command does.
+    ///
+    /// # Panics
+    /// If the script fails, or has a command behind `!`.
     pub fn sh(&self, script: &str) -> String {
-        self.explain(self.try_run("sh", &["-ec", script]))
+        let mut commands = script.split([';', '\n', '|']);
+        let inverted = commands.find(|c| c.trim_start().starts_with("! "));
+        assert_eq!(inverted, None, "nothing comes of this: use `fails`");
+        let script = format!("{FAILS}{script}");
+        self.explain(self.try_run("sh", &["-ec", &script]))
     }
 
     fn explain(&self, said: Said) -> String {

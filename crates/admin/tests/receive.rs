@@ -73,3 +73,156 @@ fn holds_and_properties_of_a_package_come_in_the_txg_of_their_snapshot() {
     assert_eq!(txgs("hold", "p/b@s"), [born]);
     assert_eq!(txgs("set", "p/b@s"), [born]);
 }
+
+fn sent(admin: &Arc<Admin>, name: &str, from: Option<&str>) -> Vec<u8> {
+    let ask = Send {
+        target: name.into(),
+        from: from.map(Into::into),
+        ..Send::default()
+    };
+    let mut stream = Vec::new();
+    send::send(admin, ROOT, &ask, Some(&mut stream), &mut |_| {}).unwrap();
+    stream
+}
+
+fn props(list: &[(&str, &str)]) -> api::Props {
+    let own = |(n, v): &(&str, &str)| (n.to_string(), v.to_string());
+    list.iter().map(own).collect()
+}
+
+fn number(admin: &Arc<Admin>, name: &str, prop: &str) -> u64 {
+    let ds = admin.find("p").unwrap().pool.dsl.dataset(name).unwrap();
+    pool::prop_number(&ds, prop).unwrap()
+}
+
+#[test]
+fn options_of_a_receive_are_obeyed_whether_the_target_is_new_or_resumed() {
+    let admin = pool();
+    let commands = Commands(admin.clone());
+    commands.create("p/a", &[]).unwrap();
+    commands.snapshot("p/a@s").unwrap();
+    let stream = sent(&admin, "p/a@s", None);
+    let mut ask = Receive {
+        target: "p/b".into(),
+        props: props(&[("refquota", "50M"), ("quota", "60M")]),
+        resumable: true,
+        ..Receive::default()
+    };
+    receive::receive(&admin, ROOT, &ask, &stream[..], &mut |_| {}).unwrap();
+    assert_eq!(number(&admin, "p/b", "refquota"), 50 << 20);
+    assert_eq!(number(&admin, "p/b", "quota"), 60 << 20);
+
+    ask.target = "p/c".into();
+    let part = &stream[..stream.len() - 400];
+    receive::receive(&admin, ROOT, &ask, part, &mut |_| {}).unwrap_err();
+    let kept = admin.find("p").unwrap().pool.dsl.dataset("p/c").unwrap();
+    let token = admin::datasets::props::resume_token(&kept)
+        .unwrap()
+        .unwrap();
+    drop(kept);
+    let again = Send {
+        token: Some(token),
+        ..Send::default()
+    };
+    let mut rest = Vec::new();
+    send::send(&admin, ROOT, &again, Some(&mut rest), &mut |_| {}).unwrap();
+    ask.props = props(&[("refquota", "40M"), ("quota", "70M")]);
+    ask.exclude = vec!["atime".into()];
+    receive::receive(&admin, ROOT, &ask, &rest[..], &mut |_| {}).unwrap();
+    assert_eq!(number(&admin, "p/c", "refquota"), 40 << 20);
+    assert_eq!(number(&admin, "p/c", "quota"), 70 << 20);
+}
+
+/// What is excluded may be the mount point of another system.
+#[test]
+fn a_property_that_cannot_be_set_keeps_none_from_being_excluded() {
+    let admin = pool();
+    let commands = Commands(admin.clone());
+    commands.create("p/a", &[]).unwrap();
+    commands.snapshot("p/a@s").unwrap();
+    let first = sent(&admin, "p/a@s", None);
+    let mut ask = Receive {
+        target: "p/b".into(),
+        ..Receive::default()
+    };
+    receive::receive(&admin, ROOT, &ask, &first[..], &mut |_| {}).unwrap();
+    set(&admin, "p/a", "recordsize", "8K");
+    commands.snapshot("p/a@t").unwrap();
+    let more = Send {
+        target: "p/a@t".into(),
+        from: Some("p/a@s".into()),
+        props: true,
+        ..Send::default()
+    };
+    let mut package = Vec::new();
+    send::send(&admin, ROOT, &more, Some(&mut package), &mut |_| {}).unwrap();
+    ask.props = props(&[("quota", "1K")]);
+    ask.exclude = vec!["recordsize".into()];
+    let done = receive::receive(&admin, ROOT, &ask, &package[..], &mut |_| {}).unwrap();
+    assert!(
+        done.warnings[0].contains("size is less"),
+        "{:?}",
+        done.warnings
+    );
+    assert_eq!(number(&admin, "p/b", "quota"), 0);
+    assert_eq!(number(&admin, "p/b", "recordsize"), 128 << 10);
+}
+
+/// Less reserved first, then less allowed.
+#[test]
+fn limits_that_fit_together_are_stored_in_an_order_that_fits() {
+    let admin = pool();
+    let commands = Commands(admin.clone());
+    commands.create("p/a", &[]).unwrap();
+    commands.snapshot("p/a@s").unwrap();
+    let first = sent(&admin, "p/a@s", None);
+    let mut ask = Receive {
+        target: "p/b".into(),
+        ..Receive::default()
+    };
+    receive::receive(&admin, ROOT, &ask, &first[..], &mut |_| {}).unwrap();
+    set(&admin, "p/b", "quota", "60M");
+    set(&admin, "p/b", "reservation", "50M");
+    commands.snapshot("p/a@t").unwrap();
+    let more = sent(&admin, "p/a@t", Some("p/a@s"));
+    ask.props = props(&[("quota", "40M"), ("reservation", "30M")]);
+    let done = receive::receive(&admin, ROOT, &ask, &more[..], &mut |_| {}).unwrap();
+    assert!(done.warnings.is_empty(), "{:?}", done.warnings);
+    assert_eq!(number(&admin, "p/b", "quota"), 40 << 20);
+    assert_eq!(number(&admin, "p/b", "reservation"), 30 << 20);
+}
+
+#[test]
+fn options_that_a_receive_cannot_obey_are_refused_before_parents_are_made() {
+    let admin = pool();
+    let commands = Commands(admin.clone());
+    commands.create("p/a", &[]).unwrap();
+    commands.create("p/a/b", &[]).unwrap();
+    commands.create("p/to", &[]).unwrap();
+    commands.snapshot("p/a/b@s").unwrap();
+    let stream = sent(&admin, "p/a/b@s", None);
+    let heal = Receive {
+        target: "p/a/b@s".into(),
+        corrective: true,
+        exclude: vec!["atime".into()],
+        ..Receive::default()
+    };
+    let e = receive::receive(&admin, ROOT, &heal, &stream[..], &mut |_| {}).unwrap_err();
+    assert!(e.message.contains("-o or -x"), "{e:?}");
+    for (name, value) in [
+        ("userquota@1000", "1M"),
+        ("version", "4"),
+        ("atime", "maybe"),
+    ] {
+        let ask = Receive {
+            target: "p/to".into(),
+            name_by: api::NameBy::AllButFirst,
+            props: props(&[(name, value)]),
+            ..Receive::default()
+        };
+        let e = receive::receive(&admin, ROOT, &ask, &stream[..], &mut |_| {}).unwrap_err();
+        assert!(e.message.contains(name.split('@').next().unwrap()), "{e:?}");
+        let dsl = &admin.find("p").unwrap().pool.dsl;
+        assert!(dsl.dataset("p/to/a").is_err(), "{name}");
+    }
+}

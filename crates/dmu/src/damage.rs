@@ -59,16 +59,19 @@ impl Dnode {
     /// needs the rest of them. Blocks that are dirty already were looked at before. Damage is an error and
     /// reported. To be called before a transaction is opened.
     pub fn check_edges(&self, offset: u64, len: u64) -> Result<()> {
-        let size = self.read_lock().f.block_size as u64;
-        let end = offset.saturating_add(len);
-        let (first, last) = (offset / size, end / size);
-        if len > 0 && (offset % size != 0 || first == last) {
-            self.check_readable(first)?;
-        }
-        if len > 0 && last > first && end % size != 0 {
-            self.check_readable(last)?;
-        }
-        Ok(())
+        let edges = {
+            let i = self.read_lock();
+            let size = i.f.block_size as u64;
+            let end = offset.saturating_add(len);
+            let (first, last) = (offset / size, end / size);
+            let head = (offset % size != 0 || first == last).then_some(first);
+            let tail = (last > first && end % size != 0).then_some(last);
+            [head, tail].map(|b| b.filter(|b| len > 0 && i.needs_old(*b)))
+        };
+        edges
+            .into_iter()
+            .flatten()
+            .try_for_each(|b| self.check_readable(b))
     }
 
     fn check_readable(&self, blkid: u64) -> Result<()> {
@@ -77,7 +80,7 @@ impl Dnode {
             let r = self.reader();
             let (s, gen) = {
                 let i = self.read_lock();
-                if i.bufs.contains_key(&blkid) || i.is_known_hole(blkid) {
+                if !i.needs_old(blkid) {
                     return Ok(());
                 }
                 (i.s.clone(), i.gen)

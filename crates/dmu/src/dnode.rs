@@ -335,8 +335,13 @@ impl Inner {
         self.gen += 1;
     }
 
+    /// True if a change of a part of the block may need the rest of it from disk.
+    pub(crate) fn needs_old(&self, blkid: u64) -> bool {
+        !self.bufs.contains_key(&blkid) && !self.is_known_hole(blkid)
+    }
+
     /// True if the block has no data anywhere, known without I/O. Only meaningful without a buf.
-    pub(crate) fn is_known_hole(&self, blkid: u64) -> bool {
+    fn is_known_hole(&self, blkid: u64) -> bool {
         !self.s.exists
             || blkid > self.s.maxblkid
             || self.syncing_frees.contains(blkid, blkid + 1)

@@ -135,25 +135,37 @@ impl NewFs {
         Ok(new)
     }
 
+    /// Checks the properties that a receive is to set.
+    pub fn of_received(allowed: &Allowed<'_>, list: &api::Props) -> Answer<NewFs> {
+        let new = NewFs::parse_as(DatasetKind::Filesystem, allowed, list)?;
+        match new.fixed() {
+            Some(name) => Err(ApiError::reason(
+                Kind::Invalid,
+                format!("property '{name}' cannot be set or excluded"),
+            )),
+            None => Ok(new),
+        }
+    }
+
+    /// The first of the given properties that is kept with the objects of a dataset, not with its properties.
+    fn fixed(&self) -> Option<&'static str> {
+        let given = [
+            ("version", self.version.is_some()),
+            ("normalization", self.normalization.is_some()),
+            ("utf8only", self.utf8only.is_some()),
+            ("casesensitivity", self.case.is_some()),
+            ("volblocksize", self.volblocksize.is_some()),
+            ("userquota@", !self.quotas.is_empty()),
+        ];
+        given.iter().find(|(_, given)| *given).map(|(n, _)| *n)
+    }
+
     /// What only something new can have is refused for a clone.
     fn check_clone(&self) -> Answer<()> {
-        let given = [
-            ("version", self.version),
-            ("normalization", self.normalization),
-            ("utf8only", self.utf8only),
-            ("casesensitivity", self.case),
-            ("volblocksize", self.volblocksize),
-        ];
-        let fixed = given.iter().find(|(_, v)| v.is_some());
-        let name = match (
-            fixed,
-            self.quotas.is_empty(),
-            self.crypt == CryptProps::default(),
-        ) {
-            (Some((name, _)), ..) => name,
-            (None, false, _) => "userquota@",
-            (None, true, false) => "encryption",
-            (None, true, true) => return Ok(()),
+        let name = match (self.fixed(), self.crypt == CryptProps::default()) {
+            (Some(name), _) => name,
+            (None, false) => "encryption",
+            (None, true) => return Ok(()),
         };
         Err(ApiError::reason(
             Kind::Invalid,

@@ -114,6 +114,12 @@ pub fn receive(
             "corrective receive (-c) cannot be used with -F or -s",
         ));
     }
+    if r.corrective && !(r.props.is_empty() && r.exclude.is_empty() && r.origin.is_none()) {
+        return Err(words::plain(
+            Kind::Invalid,
+            "corrective receive (-c) cannot be used with -o or -x",
+        ));
+    }
     if r.name_by != NameBy::Target && datasets::find(&entry, &r.target).is_err() {
         let text = format!("specified fs ({}) does not exist", r.target);
         return Err(words::plain(Kind::NotFound, text));

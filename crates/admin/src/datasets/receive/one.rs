@@ -48,7 +48,7 @@ pub fn receive<R: Read>(
     }
     words::features(begin)?;
     let entry = datasets::entry_of(run.admin, &run.r.target)?;
-    let (target, filling) = {
+    let (target, filling, asked) = {
         let _gate = entry.pass().map_err(errors::answer)?;
         let _names = entry.names.write();
         cancel::check()?;
@@ -61,6 +61,7 @@ pub fn receive<R: Read>(
         }
         let target = find_target(run, &entry, begin, extra.as_ref())?;
         check_features(&entry, begin, target.what)?;
+        let asked = Asked::of(run, &entry)?;
         make_parents(run, &entry, &target)?;
         permitted(run, &entry, &target, extra.as_ref())?;
         let kind = match begin.from_guid {
@@ -83,16 +84,12 @@ pub fn receive<R: Read>(
             skip(reader)?;
             return Ok(None);
         }
-        let filling = start(run, &entry, begin, list, &target, extra.as_ref())?;
-        (target, filling)
+        let filling = start(run, &entry, begin, list, &target, extra.as_ref(), &asked)?;
+        (target, filling, asked)
     };
     let started = run.admin.env.clock.monotonic_ns();
     let before = reader.position();
-    let mut late = extra.map(|e| Late::of(run, e)).unwrap_or_default();
-    if target.head.is_some() {
-        let (stored, _) = given(run, &entry)?;
-        late.early = Some((stored, run.r.exclude.clone()));
-    }
+    let late = Late::of(run, &target, extra.unwrap_or_default(), asked);
     fill(run, &entry, reader, begin, &target, filling, late)?;
     if run.r.verbose {
         let took = run.admin.env.clock.monotonic_ns().saturating_sub(started);
@@ -137,16 +134,29 @@ fn skip<R: Read>(reader: &mut Reader<R>) -> Answer<()> {
     }
 }
 
-/// Properties given on the command line for something new: stored ones and those of encryption.
-fn given(run: &Run, entry: &PoolEntry) -> Answer<(Vec<(String, PropValue)>, CryptProps)> {
-    let enabled = |guid: &str| entry.pool.dsl.features().is_enabled(guid);
-    let allowed = Allowed {
-        version: entry.pool.version(),
-        enabled: &enabled,
-    };
-    let new =
-        NewFs::parse(&allowed, &run.r.props).map_err(|e| words::plain(Kind::Invalid, e.message))?;
-    Ok((new.stored, new.crypt))
+/// What the command line says of properties.
+#[derive(Clone)]
+struct Asked {
+    set: Vec<(String, PropValue)>,
+    exclude: Vec<String>,
+    crypt: CryptProps,
+}
+
+impl Asked {
+    fn of(run: &Run, entry: &PoolEntry) -> Answer<Asked> {
+        let enabled = |guid: &str| entry.pool.dsl.features().is_enabled(guid);
+        let allowed = Allowed {
+            version: entry.pool.version(),
+            enabled: &enabled,
+        };
+        let new = NewFs::of_received(&allowed, &run.r.props)
+            .map_err(|e| words::plain(Kind::Invalid, e.message))?;
+        Ok(Asked {
+            set: new.stored,
+            exclude: run.r.exclude.clone(),
+            crypt: new.crypt,
+        })
+    }
 }
 
 /// Notes that a stream fills the dataset; the caller holds the gate.
@@ -263,6 +273,7 @@ fn start(
     list: &BeginList,
     target: &Target,
     extra: Option<&Extra>,
+    asked: &Asked,
 ) -> Answer<Filling> {
     let what = target.what;
     let fail = |e: Error| words::stream(what, &e);
@@ -289,13 +300,12 @@ fn start(
         raw,
         redact_snaps: list.redact_snaps.clone(),
     });
-    let (stored, crypt) = given(run, entry)?;
     let parent = match &target.head {
         Some(_) => None,
         None => Some(parent_of(entry, target)?),
     };
     let key = match (&target.base, &parent) {
-        (None, Some(parent)) if !raw => new_key(run, entry, parent, &crypt, what)?,
+        (None, Some(parent)) if !raw => new_key(run, entry, parent, &asked.crypt, what)?,
         _ => None,
     };
     if let (Some(s), Some(base)) = (&sealed, &target.base) {
@@ -312,7 +322,7 @@ fn start(
     let ci = begin.flags & begin_flag::CI_DATA != 0;
     let resumable = resume.is_some();
     let props = extra.and_then(|e| e.props.clone());
-    let exclude = run.r.exclude.clone();
+    let asked = asked.clone();
     let seal = sealed.clone();
     let uid = u64::from(run.peer.uid);
     let (ds, made) = entry
@@ -350,7 +360,7 @@ fn start(
                 }
                 // What is there already keeps its own until it has the data, too.
                 if head.is_none() {
-                    store(pool, tx, &ds, props.as_ref(), &stored, &exclude, true)?;
+                    store(pool, tx, &ds, props.as_ref(), &asked, true)?;
                 }
                 let os = match (&base, &seal) {
                     (Some(_), _) => ds.open_received(pool.receive_policy(&ds, raw)?, version)?,
@@ -380,48 +390,44 @@ fn start(
 /// Properties that are stored after the data, since they may refuse them or be changed by them.
 const LATE: [&str; 3] = ["refquota", "keylocation", "sharesmb"];
 
-/// Stores what the package (`props`) and the command line say of properties.
-pub fn store(
+/// Stores what the package (`props`) and the command line say of properties, before the data (`early`) or after it.
+/// What cannot be stored is no reason to leave out the rest; the first error is returned.
+fn store(
     pool: &pool::Pool,
     tx: &dmu::Tx,
     ds: &Arc<Dataset>,
     props: Option<&NvList>,
-    local: &[(String, PropValue)],
-    exclude: &[String],
+    asked: &Asked,
     early: bool,
 ) -> Result<()> {
-    if let Some(props) = props {
-        set::store_received(pool, tx, ds, props, early, &LATE)?;
+    let mut done = match props {
+        Some(props) => set::store_received(pool, tx, ds, props, early, &LATE),
+        None => Ok(()),
+    };
+    let now = |(name, _): &&(String, PropValue)| LATE.contains(&name.as_str()) != early;
+    let local: Vec<_> = asked.set.iter().filter(now).cloned().collect();
+    done = done.and(set::store_props(pool, tx, ds, &local));
+    for name in asked.exclude.iter().filter(|_| early) {
+        done = done.and(pool.dsl.set_prop(tx, ds, name, &PropChange::Inherit));
     }
-    for (name, value) in local {
-        if LATE.contains(&name.as_str()) == early {
-            continue;
-        }
-        let change = PropChange::Local(value.clone());
-        pool.dsl.set_prop(tx, ds, name, &change)?;
-    }
-    if early {
-        for name in exclude {
-            pool.dsl.set_prop(tx, ds, name, &PropChange::Inherit)?;
-        }
-    }
-    Ok(())
+    done
 }
 
-/// What a package says of a snapshot that waits for the data.
-#[derive(Default)]
+/// What the package and the command line say, as far as it waits for the data.
 struct Late {
-    /// Of a target that is there already: what the command line sets and excludes. A new one gets it before the data.
-    early: Option<(Vec<(String, PropValue)>, Vec<String>)>,
+    asked: Asked,
+    /// Nothing was stored before the data: the target was there already, and stays as it is if the stream fails.
+    all: bool,
     props: Option<NvList>,
     snap_props: Option<NvList>,
     holds: Vec<String>,
 }
 
 impl Late {
-    fn of(run: &Run, extra: Extra) -> Late {
+    fn of(run: &Run, target: &Target, extra: Extra, asked: Asked) -> Late {
         Late {
-            early: None,
+            asked,
+            all: target.head.is_some() || target.kept.is_some(),
             props: extra.props,
             snap_props: extra.snap_props,
             holds: match run.r.no_holds {
@@ -442,16 +448,15 @@ impl Late {
                 pool.dsl.hold(tx, &snap, tag, false)?;
             }
         }
-        let props = self.props.as_ref();
-        if let Some((set, exclude)) = &self.early {
-            store(pool, tx, &ds, props, set, exclude, true)?;
-            store(pool, tx, &ds, props, set, &[], false)?;
-        } else {
-            store(pool, tx, &ds, props, &[], &[], false)?;
-        }
+        let store = |early| store(pool, tx, &ds, self.props.as_ref(), &self.asked, early);
+        let mut done = match self.all {
+            true => store(true),
+            false => Ok(()),
+        };
+        done = done.and(store(false));
         match &self.snap_props {
-            Some(p) => set::store_received(pool, tx, &snap, p, true, &[]),
-            None => Ok(()),
+            Some(p) => done.and(set::store_received(pool, tx, &snap, p, true, &[])),
+            None => done,
         }
     }
 }

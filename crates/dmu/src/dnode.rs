@@ -313,7 +313,7 @@ impl Dnode {
     }
 
     /// True if it was freed, on disk or not yet.
-    pub(crate) fn is_freed(&self) -> bool {
+    pub fn is_freed(&self) -> bool {
         !self.read_lock().f.allocated
     }
 }

@@ -2,8 +2,8 @@
 //! system goes on.
 
 use crate::core::{
-    bump, check_component, Core, Triple, BOOKMARKS, BOOKMARK_V2, BOOKMARK_WRITTEN, FULL_NAME_MAX,
-    REDACTION_BOOKMARKS, REDACTION_SPILL,
+    bump, check_component, listed, Core, Triple, BOOKMARKS, BOOKMARK_V2, BOOKMARK_WRITTEN,
+    FULL_NAME_MAX, REDACTION_BOOKMARKS, REDACTION_SPILL,
 };
 use crate::dataset::counts;
 use crate::{Dataset, Dsl};
@@ -15,7 +15,7 @@ use dmu::{Dnode, Tx};
 use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
 use std::sync::Arc;
-use zap::{Value, Zap};
+use zap::{Entry, Value, Zap};
 
 /// Words of the long form.
 const LONG: usize = 12;
@@ -33,20 +33,27 @@ fn add(m: &mut BookmarkPhys, t: Triple) {
 impl Dataset {
     fn bookmark_map(&self) -> Result<Option<Arc<Dnode>>> {
         match self.extra(BOOKMARKS)? {
-            Some(o) if !self.is_snapshot() => self.core.hold(o).map(Some),
+            Some(o) if !self.is_snapshot() => listed(&self.dn, BOOKMARKS, o, || self.core.hold(o)),
             _ => Ok(None),
+        }
+    }
+
+    /// What `read` finds in the map of bookmarks; the default if there is none, or none any more.
+    fn in_bookmarks<R: Default>(&self, read: impl FnOnce(&Arc<Dnode>) -> Result<R>) -> Result<R> {
+        let Some(map) = self.bookmark_map()? else {
+            return Ok(R::default());
+        };
+        match read(&map) {
+            Err(e) if e.kind == Kind::NotFound && map.is_freed() => Ok(R::default()),
+            found => found,
         }
     }
 
     /// Bookmarks of a head by creation, with their names.
     pub fn bookmarks(&self) -> Result<Vec<(String, BookmarkPhys)>> {
-        let mut out = Vec::new();
-        if let Some(map) = self.bookmark_map()? {
-            for e in Zap::new(&map).iter() {
-                let e = e?;
-                out.push((e.text(), BookmarkPhys::from_words(&e.value.ints())?));
-            }
-        }
+        let one = |e: Entry| Ok((e.text(), BookmarkPhys::from_words(&e.value.ints())?));
+        let mut out: Vec<(String, BookmarkPhys)> =
+            self.in_bookmarks(|map| Zap::new(map).iter().map(|e| one(e?)).collect())?;
         out.sort_by(|a, b| (a.1.creation_txg, &a.0).cmp(&(b.1.creation_txg, &b.0)));
         Ok(out)
     }
@@ -66,13 +73,10 @@ impl Dataset {
 
     /// The bookmark of that name of this head.
     pub fn bookmark(&self, name: &str) -> Result<Option<BookmarkPhys>> {
-        let Some(map) = self.bookmark_map()? else {
-            return Ok(None);
-        };
-        match Zap::new(&map).get_value(name)? {
+        self.in_bookmarks(|map| match Zap::new(map).get_value(name)? {
             Some(v) => BookmarkPhys::from_words(&v.ints()).map(Some),
             None => Ok(None),
-        }
+        })
     }
 
     /// Bookmarks of a head made of snapshots younger than `txg`.

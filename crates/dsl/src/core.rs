@@ -296,6 +296,24 @@ pub(crate) fn is_hidden(name: &str) -> bool {
     name.starts_with('$') || name.starts_with('%')
 }
 
+/// Opens `object`, which `map` has under `name`. `None` if the map has it no more: readers look at a map and
+/// at what it leads to one after the other, and the syncing thread may come between.
+pub(crate) fn listed<T>(
+    map: &Arc<Dnode>,
+    name: &str,
+    object: u64,
+    open: impl FnOnce() -> Result<T>,
+) -> Result<Option<T>> {
+    match open() {
+        Ok(found) => Ok(Some(found)),
+        Err(e) => match Zap::new(map).get(name) {
+            Ok(now) if now != Some(object) => Ok(None),
+            Err(_) if map.is_freed() => Ok(None),
+            _ => Err(e),
+        },
+    }
+}
+
 pub(crate) fn not_found(name: impl std::fmt::Display) -> Error {
     let e = Error::new(Kind::NotFound, format!("dataset '{name}' does not exist"));
     e.because(Cause::NoDataset)

@@ -122,6 +122,12 @@ impl Dataset {
         }))
     }
 
+    /// As [`Dir::is_as_stored`].
+    pub(crate) fn is_as_stored(&self) -> Result<bool> {
+        let stored = DslDatasetPhys::decode(&self.dn.bonus())?;
+        Ok(!self.dn.is_freed() && stored == self.phys())
+    }
+
     pub fn object(&self) -> u64 {
         self.dn.object()
     }

@@ -56,6 +56,12 @@ impl Dir {
         }))
     }
 
+    /// Whether the object is as it was when it was opened, and not freed.
+    pub(crate) fn is_as_stored(&self) -> Result<bool> {
+        let stored = DslDirPhys::decode(&self.dn.bonus())?;
+        Ok(!self.dn.is_freed() && stored == self.phys())
+    }
+
     pub fn object(&self) -> u64 {
         self.dn.object()
     }

@@ -1,6 +1,6 @@
 //! The door: opening, finding, listing.
 
-use crate::core::{is_hidden, not_found, Core, PoolSpace, Triple};
+use crate::core::{is_hidden, listed, not_found, Core, PoolSpace, Triple};
 use crate::{Dataset, Dir, Features};
 use base::sync::MutexExt;
 use base::{Error, Result, Txg};
@@ -41,6 +41,24 @@ impl Datasets {
     }
 }
 
+/// A map of what is in memory.
+trait Live<T> {
+    /// What is kept under `object`. An object that was freed leaves the map: its number can be given to
+    /// another one.
+    fn get_live(&mut self, object: u64, is_freed: impl FnOnce(&T) -> bool) -> Option<Arc<T>>;
+}
+
+impl<T> Live<T> for HashMap<u64, Arc<T>> {
+    fn get_live(&mut self, object: u64, is_freed: impl FnOnce(&T) -> bool) -> Option<Arc<T>> {
+        let kept = self.get(&object)?.clone();
+        if is_freed(&kept) {
+            self.remove(&object);
+            return None;
+        }
+        Some(kept)
+    }
+}
+
 /// A snapshot as its file system lists it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SnapshotEntry {
@@ -72,8 +90,8 @@ impl Core {
     }
 
     fn dir_depth(self: &Arc<Self>, object: u64, depth: usize) -> Result<Arc<Dir>> {
-        if let Some(d) = self.caches.dirs.acquire().get(&object) {
-            return Ok(d.clone());
+        if let Some(d) = self.cached_dir(object) {
+            return Ok(d);
         }
         if depth > MAX_DEPTH {
             return Err(Error::damaged("DSL directories nested in a circle"));
@@ -99,28 +117,44 @@ impl Core {
         name: &str,
         parent: &Arc<Dir>,
     ) -> Result<Arc<Dir>> {
-        if let Some(d) = self.caches.dirs.acquire().get(&object) {
-            return Ok(d.clone());
+        loop {
+            if let Some(d) = self.cached_dir(object) {
+                return Ok(d);
+            }
+            let d = Dir::open(self, object, name, Some(parent.clone()))?;
+            let mut all = self.caches.dirs.acquire();
+            // While it was opened, somebody may have been faster, or the syncing thread have changed it.
+            if !all.contains_key(&object) && d.is_as_stored()? {
+                all.insert(object, d.clone());
+                return Ok(d);
+            }
         }
-        let d = Dir::open(self, object, name, Some(parent.clone()))?;
-        // Somebody may have been faster; there must be only one.
-        Ok(self
-            .caches
-            .dirs
-            .acquire()
-            .entry(object)
-            .or_insert(d)
-            .clone())
+    }
+
+    fn cached_dir(&self, object: u64) -> Option<Arc<Dir>> {
+        let mut all = self.caches.dirs.acquire();
+        all.get_live(object, |d| d.dn.is_freed())
     }
 
     pub(crate) fn dataset(self: &Arc<Self>, object: u64) -> Result<Arc<Dataset>> {
-        if let Some(d) = self.caches.datasets.acquire().map.get(&object) {
-            return Ok(d.clone());
+        loop {
+            if let Some(d) = self.cached_dataset(object) {
+                return Ok(d);
+            }
+            let d = Dataset::open(self, object)?;
+            let mut all = self.caches.datasets.acquire();
+            // As in `dir_named`.
+            if !all.map.contains_key(&object) && d.is_as_stored()? {
+                all.sweep();
+                all.map.insert(object, d.clone());
+                return Ok(d);
+            }
         }
-        let d = Dataset::open(self, object)?;
+    }
+
+    fn cached_dataset(&self, object: u64) -> Option<Arc<Dataset>> {
         let mut all = self.caches.datasets.acquire();
-        all.sweep();
-        Ok(all.map.entry(object).or_insert(d).clone())
+        all.map.get_live(object, |d| d.dn.is_freed())
     }
 
     /// Datasets in memory.
@@ -184,7 +218,8 @@ impl Dir {
     /// Child directories in order of name; hidden ones are left out.
     pub fn children(self: &Arc<Self>) -> Result<Vec<Arc<Dir>>> {
         let mut list = Vec::new();
-        for e in Zap::new(&self.children_zap()?).iter() {
+        let map = self.children_zap()?;
+        for e in Zap::new(&map).iter() {
             let e = e?;
             let name = e.text();
             if !is_hidden(&name) {
@@ -193,14 +228,18 @@ impl Dir {
         }
         list.sort();
         list.into_iter()
-            .map(|(name, o)| self.core.dir_named(o, &name, self))
+            .filter_map(|(name, o)| {
+                let open = || self.core.dir_named(o, &name, self);
+                listed(&map, &name, o, open).transpose()
+            })
             .collect()
     }
 
     /// Whether a child of that name exists (hidden ones count).
     pub fn child(self: &Arc<Self>, name: &str) -> Result<Option<Arc<Dir>>> {
-        match Zap::new(&self.children_zap()?).get(name)? {
-            Some(o) => self.core.dir_named(o, name, self).map(Some),
+        let map = self.children_zap()?;
+        match Zap::new(&map).get(name)? {
+            Some(o) => listed(&map, name, o, || self.core.dir_named(o, name, self)),
             None => Ok(None),
         }
     }
@@ -223,11 +262,14 @@ impl Dataset {
         if p.snapnames_zapobj == 0 {
             return Ok(out);
         }
-        for e in Zap::new(&self.core.hold(p.snapnames_zapobj)?).iter() {
-            let e = e?;
-            let name = e.text();
-            if !is_hidden(&name) {
-                let s = self.core.dataset(e.value.to_u64()?)?;
+        let map = self.core.hold(p.snapnames_zapobj)?;
+        for e in Zap::new(&map).iter() {
+            let (e, core) = (e?, &self.core);
+            let (name, o) = (e.text(), e.value.to_u64()?);
+            if is_hidden(&name) {
+                continue;
+            }
+            if let Some(s) = listed(&map, &name, o, || core.dataset(o))? {
                 s.set_snap_name(Some(name.clone()));
                 out.push((name, s));
             }
@@ -261,7 +303,11 @@ impl Dataset {
         names.sort_unstable_by_key(|(_, object)| *object);
         let mut out = Vec::with_capacity(names.len());
         for (name, object) in names {
-            let creation_txg = self.core.dataset(object)?.phys().creation_txg;
+            let map = self.core.hold(self.phys().snapnames_zapobj)?;
+            let Some(s) = listed(&map, &name, object, || self.core.dataset(object))? else {
+                continue;
+            };
+            let creation_txg = s.phys().creation_txg;
             out.push(SnapshotEntry {
                 name,
                 object,
@@ -472,8 +518,11 @@ impl Dsl {
     pub fn walk(&self, from: &Arc<Dir>, f: &mut dyn FnMut(&Arc<Dir>) -> Result<()>) -> Result<()> {
         let mut stack = vec![from.clone()];
         while let Some(d) = stack.pop() {
-            f(&d)?;
-            let mut c = d.children()?;
+            let mut c = match f(&d).and_then(|()| d.children()) {
+                // Destroyed meanwhile.
+                Err(_) if d.dn.is_freed() => continue,
+                children => children?,
+            };
             c.reverse();
             stack.extend(c);
         }

@@ -1,7 +1,7 @@
 //! The trait [`Store`]: what a ZAP needs of the object that holds it.
 
 use crate::Indexed;
-use base::{Block, Result};
+use base::{bail, Block, Result};
 use disk::ObjType;
 use dmu::{Dnode, Tx};
 use std::sync::{Arc, RwLock};
@@ -70,7 +70,12 @@ impl Store for Dnode {
         Dnode::set_block_size(self, tx, size)
     }
     fn block(&self, blkid: u64) -> Result<Block> {
-        Dnode::block(self, blkid)
+        let block = Dnode::block(self, blkid)?;
+        // The zeros of an object that was freed while it was read are no damage.
+        if self.is_freed() {
+            bail!(NotFound, "object {} was freed", self.object());
+        }
+        Ok(block)
     }
     fn modify<R>(&self, tx: &Tx, blkid: u64, f: impl FnOnce(&mut Vec<u8>) -> R) -> Result<R> {
         Dnode::modify(self, tx, blkid, f)

@@ -3,7 +3,8 @@
 use super::audit::audit;
 use super::*;
 use crate::props::PropChange;
-use base::Kind;
+use base::{Kind, Result};
+use disk::dsl::DslDatasetPhys;
 use disk::feature::guid;
 use disk::NvList;
 
@@ -608,4 +609,82 @@ fn listed_snapshots_do_not_stay_in_memory() {
     }
     let again = p.dsl.dataset_by_object(one.object()).unwrap();
     assert!(Arc::ptr_eq(&one, &again));
+}
+
+/// Reading goes on while the syncing thread makes, renames and destroys: what stays is listed without an
+/// error, what goes is not found, and nothing that is gone stays in memory under a number that is given
+/// out again.
+#[test]
+fn readers_beside_a_name_space_that_changes() {
+    let mut p = Pool::new(5000, MODERN);
+    let keep = p.create("tank", "keep");
+    let root = p.dsl.root().unwrap();
+    let over = std::sync::atomic::AtomicBool::new(false);
+    let going = || !over.load(std::sync::atomic::Ordering::Relaxed);
+    let gone = |e: base::Error| assert_eq!(e.kind, Kind::NotFound, "{e}");
+    std::thread::scope(|s| {
+        for _ in 0..3 {
+            s.spawn(|| {
+                while going() {
+                    keep.snapshots().unwrap();
+                    keep.snapshot_list().unwrap();
+                    keep.bookmarks().unwrap();
+                    for d in root.children().unwrap() {
+                        let one = || -> Result<()> {
+                            let head = d.head()?;
+                            d.children()?;
+                            head.snapshots()?;
+                            head.bookmarks()?;
+                            for (_, snap) in head.snapshots()? {
+                                snap.hold_list()?;
+                            }
+                            Ok(())
+                        };
+                        one().map_or_else(gone, |()| ());
+                    }
+                }
+            });
+        }
+        // An even number of turns for each name: all are gone in the end.
+        for n in 0..396u64 {
+            p.sync_with(|p, tx| {
+                let short = format!("short{}", n % 3);
+                match p.dsl.dataset(&format!("tank/{short}")) {
+                    Err(_) => {
+                        let args = CreateArgs::default();
+                        let ds = p.dsl.create_fs(tx, &root, &short, args).unwrap();
+                        let s = p.dsl.snapshot(tx, &ds, "s").unwrap();
+                        let of = BookmarkSource::Snapshot(s);
+                        p.dsl.create_bookmark(tx, &ds, "m", &of).unwrap();
+                    }
+                    Ok(ds) => {
+                        let s = ds.snapshot_named("s").unwrap().unwrap();
+                        p.dsl.destroy_snapshot(tx, &s).unwrap();
+                        p.dsl.destroy_head(tx, &ds).unwrap();
+                    }
+                }
+                match keep.snapshot_named("s").unwrap() {
+                    None => {
+                        let s = p.dsl.snapshot(tx, &keep, "s").unwrap();
+                        let of = BookmarkSource::Snapshot(s);
+                        p.dsl.create_bookmark(tx, &keep, "m", &of).unwrap();
+                    }
+                    Some(s) => {
+                        p.dsl.destroy_snapshot(tx, &s).unwrap();
+                        p.dsl.destroy_bookmark(tx, &keep, "m").unwrap();
+                    }
+                }
+            });
+            for d in root.children().unwrap() {
+                let head = d.head().unwrap();
+                assert_eq!(head.dir().object(), d.object());
+                for (name, s) in head.snapshots().unwrap() {
+                    let on_disk = DslDatasetPhys::decode(&s.dn.bonus()).unwrap();
+                    assert_eq!(s.phys(), on_disk, "{name}");
+                }
+            }
+        }
+        over.store(true, std::sync::atomic::Ordering::Relaxed);
+    });
+    audit(&p);
 }

@@ -168,8 +168,9 @@ impl Admin {
         }
     }
 
-    /// Rewrites the cache file a pool is recorded in.
+    /// The configuration of a pool changed: rewrites the cache file it is recorded in, and tells it.
     pub fn update_cache(&self, entry: &PoolEntry) {
+        self.events.pool(&entry.pool, "config_sync");
         self.rewrite_cache(entry.cache_file());
     }
 

@@ -8,8 +8,11 @@
 
 use api::{Event, EventValue};
 use base::sync::MutexExt;
+use disk::history::keys as key;
+use disk::NvList;
+use dmu::Damage;
 use env::Clock;
-use pool::{Notice, Pool, Scanning, Turned};
+use pool::{Failmode, Notice, Pool, Scanning, Turned};
 use std::collections::VecDeque;
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
@@ -17,6 +20,9 @@ use vdev::{keys, Vdev};
 
 /// Events kept, as OpenZFS's `zfs_zevent_len_max`.
 const KEPT: usize = 512;
+
+/// The error number that a block that cannot be restored gives.
+const EIO: u64 = 5;
 
 /// Prefixes of classes.
 pub const SYSEVENT: &str = "sysevent.fs.zfs.";
@@ -55,12 +61,18 @@ impl Events {
             None => 0,
             Some(_) => 6,
         };
+        let failmode = (prefix == EREPORT).then(|| match pool.failmode() {
+            Failmode::Wait => "wait",
+            Failmode::Continue => "continue",
+            Failmode::Panic => "panic",
+        });
         let mut pairs: Vec<Pair> = vec![
             ("pool", EventValue::Text(pool.name())),
             ("pool_guid", EventValue::Number(pool.guid())),
             ("pool_state", EventValue::Number(state)),
             ("pool_context", EventValue::Number(0)),
         ];
+        pairs.extend(failmode.map(|f| ("pool_failmode", EventValue::Text(f.into()))));
         pairs.extend(more);
         let (seconds, nanoseconds) = self.clock.now();
         let mut ring = self.ring.acquire();
@@ -86,26 +98,35 @@ impl Events {
         self.post(SYSEVENT, class, pool, Vec::new());
     }
 
+    /// What a pool tells of itself.
+    pub fn notice(&self, pool: &Pool, notice: Notice) {
+        match notice {
+            Notice::Scan { what, turned } => self.scan(pool, what, turned),
+            Notice::Damaged(d) => self.post(EREPORT, "data", pool, of_damage(&d)),
+            Notice::Recorded(r) => self.post(SYSEVENT, "history_event", pool, of_record(&r)),
+        }
+    }
+
     /// A scan begins, ends, is paused or goes on.
-    pub fn scan(&self, pool: &Pool, notice: Notice) {
-        let (scan, healing) = match notice.what {
+    fn scan(&self, pool: &Pool, what: Scanning, turned: Turned) {
+        let (scan, healing) = match what {
             Scanning::Scrub => ("scrub", None),
             Scanning::ErrorScrub => ("errorscrub", None),
             Scanning::Resilver => ("resilver", Some("healing")),
             Scanning::Rebuild(_) => ("resilver", Some("sequential")),
         };
-        let turned = match notice.turned {
+        let turned = match turned {
             Turned::Started => "start",
             Turned::Finished => "finish",
             Turned::Aborted => "abort",
             Turned::Paused => "paused",
             Turned::Resumed => "resume",
         };
-        let top = match notice.what {
+        let top = match what {
             Scanning::Rebuild(id) => pool.tree.top(id).ok(),
             _ => None,
         };
-        let mut more = top.map_or_else(Vec::new, |top| of_leaf(&top));
+        let mut more = top.map_or_else(Vec::new, |top| of_vdev(pool, &top));
         more.extend(healing.map(|how| ("resilver_type", EventValue::Text(how.into()))));
         self.post(SYSEVENT, &format!("{scan}_{turned}"), pool, more);
     }
@@ -140,8 +161,71 @@ impl Events {
     }
 }
 
+/// What is told of a block that cannot be restored.
+fn of_damage(d: &Damage) -> Vec<Pair> {
+    let number = |n| EventValue::Number(n);
+    vec![
+        ("zio_err", number(EIO)),
+        ("zio_objset", number(d.objset)),
+        ("zio_object", number(d.object)),
+        // Below 0 for the root of an object set.
+        ("zio_level", number(d.level.cast_unsigned())),
+        ("zio_blkid", number(d.blkid)),
+    ]
+}
+
+/// What is told of a record of the history.
+fn of_record(r: &NvList) -> Vec<Pair> {
+    let number = |key| r.get_u64(key).map(EventValue::Number);
+    let text = |key| r.get_str(key).map(|t| EventValue::Text(t.into()));
+    let pairs = [
+        ("history_hostname", text(key::HOSTNAME)),
+        ("history_dsname", text(key::DSNAME)),
+        ("history_dsid", number(key::DSID)),
+        ("history_internal_str", text(key::INTERNAL_STR)),
+        ("history_internal_name", text(key::INTERNAL_NAME)),
+        ("history_txg", number(key::TXG)),
+        ("history_time", number(key::TIME)),
+    ];
+    pairs
+        .into_iter()
+        .filter_map(|(name, value)| Some((name, value?)))
+        .collect()
+}
+
+/// What is told of a vdev, and of the group it is in.
+pub fn of_vdev(pool: &Pool, v: &Vdev) -> Vec<Pair> {
+    let mut out = of_leaf(v);
+    if let Ok((top, _)) = pool.tree.leaf_of(v.guid()) {
+        let ashift = u64::from(top.ashift());
+        out.push(("vdev_ashift", EventValue::Number(ashift)));
+    }
+    let spares = pool.aux_devices();
+    let waiting = |key| spares.spares.iter().filter_map(move |c| c.get_str(key));
+    let paths: Vec<&str> = waiting(keys::PATH).collect();
+    if !paths.is_empty() {
+        out.push(("vdev_spare_paths", EventValue::Text(paths.join(" "))));
+    }
+    let all = pool.tree.all();
+    let parent = all
+        .iter()
+        .find(|p| p.children().iter().any(|c| c.guid() == v.guid()));
+    match parent {
+        Some(p) => {
+            let kind = p.kind().type_name().to_string();
+            out.push(("parent_guid", EventValue::Number(p.guid())));
+            out.push(("parent_type", EventValue::Text(kind)));
+        }
+        None => {
+            out.push(("parent_guid", EventValue::Number(pool.guid())));
+            out.push(("parent_type", EventValue::Text("root".into())));
+        }
+    }
+    out
+}
+
 /// What is told of a leaf.
-pub fn of_leaf(v: &Vdev) -> Vec<Pair> {
+fn of_leaf(v: &Vdev) -> Vec<Pair> {
     let (read, write, checksum) = v.stats.errors();
     let text = |key| v.get_str(key).map(EventValue::Text);
     let mut out = vec![

@@ -381,7 +381,7 @@ impl Admin {
         let admin = Arc::downgrade(self);
         entry.pool.observe(Box::new(move |pool, notice| {
             if let Some(admin) = admin.upgrade() {
-                admin.events.scan(pool, notice);
+                admin.events.notice(pool, notice);
             }
         }));
         let name = entry.pool.name();

@@ -423,14 +423,14 @@ pub struct VdevHistograms {
     pub total_wait: [Vec<u64>; 2],
     /// Read, write: at the device.
     pub disk_wait: [Vec<u64>; 2],
-    /// Sync read, sync write, async read, async write: in the queue.
-    pub queue_wait: [Vec<u64>; 4],
-    /// Sync read, sync write, async read, async write: sizes of single requests.
-    pub sizes: [Vec<u64>; 4],
+    /// Sync read, sync write, async read, async write, scrub, trim, rebuild: in the queue.
+    pub queue_wait: [Vec<u64>; 7],
+    /// The same queues: sizes of single requests.
+    pub sizes: [Vec<u64>; 7],
     /// The same, sizes of merged requests.
-    pub merged: [Vec<u64>; 4],
-    /// Sync read, sync write, async read, async write: pending, active now.
-    pub queues: [(u64, u64); 4],
+    pub merged: [Vec<u64>; 7],
+    /// The same queues: pending, active now.
+    pub queues: [(u64, u64); 7],
 }
 
 /// A pool.

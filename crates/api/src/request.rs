@@ -602,6 +602,9 @@ pub struct PoolScrub {
     pub action: ScrubAction,
     /// Only blocks born behind the last txg that was scrubbed (`-C`).
     pub since_last: bool,
+    /// Only blocks that were written between these moments, in seconds since 1970 (`-S`, `-E`).
+    pub start: Option<u64>,
+    pub end: Option<u64>,
     pub command: String,
 }
 

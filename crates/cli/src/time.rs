@@ -126,6 +126,55 @@ pub fn date(seconds: u64, zone: &TimeZone) -> String {
     )
 }
 
+/// Which end of the day or minute a date means.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Rounding {
+    /// Its beginning.
+    Down,
+    /// The beginning of what follows.
+    Up,
+}
+
+/// A date in local time, `2026-11-20` or `2026-11-20 13:58`, as seconds since 1970. What the clock shows twice means the
+/// earlier or the later moment, by `rounding`. `None`: it is no date.
+pub fn parse(text: &str, rounding: Rounding, zone: &TimeZone) -> Option<u64> {
+    let (day, time) = match text.trim().split_once(' ') {
+        Some((day, time)) => (day, Some(time.trim_start())),
+        None => (text.trim(), None),
+    };
+    let [year, month, day] = fields(day, '-')?;
+    let ([hour, minute], unit) = match time {
+        Some(time) => (fields(time, ':')?, 60),
+        None => ([0, 0], 24 * 60 * 60),
+    };
+    let small = |n: u16| u8::try_from(n).ok();
+    let found = DateTime::find(
+        i32::from(year),
+        small(month)?,
+        small(day)?,
+        small(hour)?,
+        small(minute)?,
+        0,
+        0,
+        zone.as_ref(),
+    );
+    let found = found.ok()?;
+    let (moment, more) = match rounding {
+        Rounding::Down => (found.earliest()?, 0),
+        Rounding::Up => (found.latest()?, unit),
+    };
+    u64::try_from(moment.unix_time()).ok().map(|s| s + more)
+}
+
+/// Numbers of digits alone.
+fn fields<const N: usize>(text: &str, between: char) -> Option<[u16; N]> {
+    let numbers = text.split(between).map(|field| {
+        let digits = field.bytes().all(|b| b.is_ascii_digit());
+        field.parse::<u16>().ok().filter(|_| digits)
+    });
+    numbers.collect::<Option<Vec<u16>>>()?.try_into().ok()
+}
+
 /// Seconds since 1970, now.
 pub fn now() -> u64 {
     std::time::SystemTime::now()
@@ -136,6 +185,41 @@ pub fn now() -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn dates_are_read_in_local_time() {
+        let z = TimeZone::from_posix_tz("CET-1CEST,M3.5.0,M10.5.0/3").unwrap();
+        let read = |text: &str| {
+            let [down, up] = [Rounding::Down, Rounding::Up].map(|r| parse(text, r, &z));
+            Some((down?, up? - down?))
+        };
+        let minute = 1_795_180_020;
+        assert_eq!(read("2026-11-20 14:07"), Some((minute, 60)));
+        assert_eq!(read(" 2026-11-20  14:07 "), Some((minute, 60)));
+        let day = minute - (14 * 60 + 7) * 60;
+        assert_eq!(read("2026-11-20"), Some((day, 86_400)));
+        assert_eq!(read("1970-01-02"), Some((86_400 - 3600, 86_400)));
+        // Twice, and not at all.
+        assert_eq!(read("2026-10-25 02:30"), Some((1_792_888_200, 3660)));
+        assert!(read("2026-03-29 02:30").is_some());
+        for bad in [
+            "",
+            "now",
+            "2026",
+            "2026-11",
+            "2026-13-01",
+            "2026-02-30",
+            "2026-11-20 25:00",
+            "2026-11-20x",
+            "2026-11-20 14",
+            "2026-11-20 14:07:25",
+            "+2026-11-20",
+            "2026-11--20",
+            "1969-01-01",
+        ] {
+            assert_eq!(read(bad), None, "{bad}");
+        }
+    }
 
     #[test]
     fn forms() {

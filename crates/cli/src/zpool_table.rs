@@ -228,8 +228,8 @@ static SUBS: &[Sub] = &[
              disk_wait the part with the device, the other columns the part in the queue. sync: \
              a caller waits for the request (reads of what is not in memory, the intent log); async: reading \
              ahead and the writes of a transaction group. ind are single requests, agg those merged \
-             of several. The columns of scrub, trim and rebuild are always zero in this version: requests \
-             of a scrub or resilver count in the other columns.",
+             of several. What a scrub or resilver reads is in the columns of scrub, what it writes \
+             in those of asynchronous writes; a sequential rebuild has columns of its own. Those of trim are always zero in this version.",
         ],
         complete: Complete::Pools,
         built: true,
@@ -435,8 +435,8 @@ static SUBS: &[Sub] = &[
             sw('p', "Pause."),
             sw('e', "Only blocks known to be damaged."),
             sw('C', "Go on from the last scrubbed transaction group."),
-            opt('S', "date", "Only what was written after.").later(),
-            opt('E', "date", "Only what was written before.").later(),
+            opt('S', "date", "Only what was written since then."),
+            opt('E', "date", "Only what was written until then."),
             WAIT,
         ],
         text: &[
@@ -448,7 +448,11 @@ static SUBS: &[Sub] = &[
             "With -e only blocks that are on the list of damaged files are read, and those that are whole or gone \
              are taken off it. The pool needs the feature head_errlog. An error scrub is paused, stopped and \
              waited for as a scrub is; a resilver ends it.",
-            "-S and -E are not available in this version.",
+            "With -S, -E or both only what was written between the two dates is read, and a little more. A date is YYYY-MM-DD or \
+             'YYYY-MM-DD HH:MM', in local time; the end includes its day or minute. Pools note every ten minutes, if \
+             something is written, which transaction group it is, for the last days; for months and years less often. \
+             For dates before the first note or after the last one the scrub has no such limit. Not with -C, -e, -s or -p, and \
+             not to go on with a paused scrub.",
         ],
         complete: Complete::Pools,
         built: true,

@@ -85,6 +85,8 @@ pub struct MemDisk {
     clock: Mutex<Option<Arc<crate::ManualClock>>>,
     /// Reads that touch these byte ranges fail, until the range is written.
     pub bad_ranges: Mutex<base::RangeSet>,
+    /// Writes that touch these byte ranges fail.
+    pub unwritable: Mutex<base::RangeSet>,
     pub flushes: AtomicU64,
     /// Transfers, reads and writes.
     pub reads: AtomicU64,
@@ -116,6 +118,7 @@ impl MemDisk {
             delay_ns: AtomicU64::new(0),
             clock: Mutex::new(None),
             bad_ranges: Mutex::new(base::RangeSet::new()),
+            unwritable: Mutex::new(base::RangeSet::new()),
             flushes: AtomicU64::new(0),
             reads: AtomicU64::new(0),
             writes: AtomicU64::new(0),
@@ -190,6 +193,7 @@ impl MemDisk {
         self.dies_after.store(-1, Relaxed);
         *self.misdirect.acquire() = None;
         *self.bad_ranges.acquire() = base::RangeSet::new();
+        *self.unwritable.acquire() = base::RangeSet::new();
     }
 
     /// What every transfer does first: takes its time, or fails.
@@ -349,7 +353,12 @@ impl Disk for MemDisk {
         self.writes.fetch_add(1, Relaxed);
         self.check(offset, buf.len())?;
         self.answer()?;
-        if one_of(&self.write_errors) || self.fail_writes.load(Relaxed) || self.worn_out() {
+        let end = offset + buf.len() as u64;
+        if one_of(&self.write_errors)
+            || self.fail_writes.load(Relaxed)
+            || self.unwritable.acquire().overlaps(offset, end)
+            || self.worn_out()
+        {
             return Err(injected());
         }
         let Some(offset) = self.lands(offset, buf.len() as u64) else {

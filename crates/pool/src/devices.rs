@@ -8,7 +8,7 @@ use space::{AllocReq, Class, Space};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::Arc;
 use vdev::{BadLeaf, Fault, ReadOutcome, ReadReq, VdevTree, WriteBatch};
-use zio::{Allocator, Devices, Looked, PhysWrite, Purpose, ReadOne, Scrubbing, Wrong};
+use zio::{Allocator, Devices, Looked, Mended, PhysWrite, Purpose, ReadOne, Scrubbing, Wrong};
 
 fn gcd(mut a: usize, mut b: usize) -> usize {
     while b != 0 {
@@ -150,7 +150,7 @@ impl Devices for TreeDevices {
             .fetch_add(1, Ordering::Relaxed);
     }
 
-    fn mend(&self, dva: &Dva, birth: Txg, right: &[u8]) -> Result<u64> {
+    fn mend(&self, dva: &Dva, birth: Txg, right: &[u8]) -> Result<Mended> {
         let req = ReadReq {
             vdev: dva.vdev(),
             offset: dva.offset(),
@@ -158,7 +158,11 @@ impl Devices for TreeDevices {
             birth,
             verify: &|_| false,
         };
-        self.tree.mend(req, right).map(|o| o.repaired)
+        let done = self.tree.mend(req, right)?;
+        Ok(Mended {
+            written: done.repaired,
+            behind: done.behind,
+        })
     }
 
     fn scrub(&self, reqs: &[ReadOne]) -> Vec<Scrubbing> {
@@ -172,7 +176,9 @@ impl Devices for TreeDevices {
             Err(e) => Scrubbing {
                 data: Err(e),
                 written: 0,
-                behind: self.lacking(req.dva.vdev(), req.birth),
+                behind: (self.lacking(req.dva.vdev(), req.birth).into_iter())
+                    .map(|guid| (guid, req.birth))
+                    .collect(),
             },
         };
         found.into_iter().zip(reqs).map(one).collect()

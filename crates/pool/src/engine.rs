@@ -180,6 +180,7 @@ impl Pool {
             heart: p.heart,
             history_lost: Default::default(),
             props: Mutex::default(),
+            txg_times: Mutex::default(),
             me: me.clone(),
             tunables: p.tunables,
         });
@@ -196,7 +197,7 @@ impl Pool {
         let me = self.me.clone();
         self.dmu.set_on_damage(Box::new(move |d| {
             if let Some(pool) = me.upgrade() {
-                pool.errlog.note(d, !pool.readonly);
+                pool.note_damage(d);
             }
         }));
         self.shares.set_scanned(self.scans.blocks.clone());

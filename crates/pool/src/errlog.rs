@@ -4,6 +4,7 @@
 //! open read-only keeps it in memory. With the feature `head_errlog` entries are kept by the head of
 //! a dataset and the birth of the block: who else shares the block is found out when somebody asks.
 
+use crate::notices::Notice;
 use crate::Pool;
 use base::sync::MutexExt;
 use base::{Error, Kind, Result, Txg};
@@ -334,9 +335,11 @@ impl Pool {
         }
     }
 
-    /// Takes down a block that a scan found damaged.
+    /// Takes down a block that was found damaged.
     pub(crate) fn note_damage(&self, d: &Damage) {
-        self.errlog.note(d, !self.is_readonly());
+        if self.errlog.note(d, !self.is_readonly()) {
+            self.tell(Notice::Damaged(*d));
+        }
     }
 
     /// Forgets a log; its objects are freed only if all of it can be read, and else left behind.

@@ -1,6 +1,7 @@
 //! The pool's history (pool format §22). It is best effort: a record that cannot be written is lost, and
 //! counted.
 
+use crate::notices::Notice;
 use crate::Pool;
 use base::Result;
 use disk::history::keys as key;
@@ -108,6 +109,10 @@ impl Pool {
         if r.contains(key::COMMAND) {
             r.set(key::ZONE, "linux");
             r.set(key::WHO, uid);
+        }
+        if r.contains(key::INTERNAL_NAME) {
+            // What was done, not the command that asked for it: as OpenZFS tells it.
+            self.tell(Notice::Recorded(r.clone()));
         }
         // A command is not refused, and a txg not given up, because nobody can write down what it does.
         if self.history(tx).and_then(|h| h.append(tx, &r)).is_err() {

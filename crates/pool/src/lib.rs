@@ -47,6 +47,7 @@ mod spares;
 mod suspend;
 mod sync;
 mod tops;
+mod txg_times;
 mod verify;
 mod volumes;
 
@@ -65,7 +66,7 @@ pub use multihost::{Activity, ActivityCheck, Multihost, Rank};
 pub use notices::{Notice, Observer, Scanning, Turned};
 pub use open::{OpenOptions, Rewind};
 pub use reshape::{AttachRefusal, Offline};
-pub use scan::{ErrorScrubState, Rebuild, ScanProgress, ScanRefusal, ScanState};
+pub use scan::{ErrorScrubState, Rebuild, ScanProgress, ScanRefusal, ScanState, ScrubRange};
 pub use served::Serving;
 pub use shared::Shares;
 pub use spacemaps::{MapFeatures, SpaceMaps, TopShape};
@@ -166,6 +167,7 @@ pub struct Pool {
     pub(crate) history_lost: std::sync::atomic::AtomicU64,
     /// The properties that are stored, once they were read.
     pub(crate) props: Mutex<Option<props::KnownProps>>,
+    pub(crate) txg_times: Mutex<txg_times::TxgTimes>,
     me: std::sync::Weak<Pool>,
     /// First txg of this opening: blocks of the intent log born in it or later are claims.
     pub first_txg: base::Txg,

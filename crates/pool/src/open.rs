@@ -441,6 +441,7 @@ impl Pool {
             tunables: opts.tunables,
         });
         pool.load_errlog();
+        pool.load_txg_times();
         if !pool.readonly {
             pool.load_scan_or_warn()?;
         }

@@ -117,6 +117,28 @@ impl Pool {
         Ok(leaf.state())
     }
 
+    /// Has leaf `guid` go by the name `path` from now on, if that is a name of its device; true if it is. A leaf that is not open is
+    /// not opened.
+    ///
+    /// # Errors
+    /// `Kind::ReadOnly`; those of opening the device.
+    pub fn rename_device(&self, guid: u64, path: &str) -> Result<bool> {
+        self.writable()?;
+        let (_, leaf) = self.tree.leaf_of(guid)?;
+        let device = self.env.disks.open(path, env::Access::Read)?;
+        if !self.tree.is_device_of(guid, &*device, self.dmu.open_txg()) {
+            return Ok(false);
+        }
+        drop(device);
+        if leaf.path().as_deref() != Some(path) {
+            let before = leaf.path().unwrap_or_default();
+            tracing::info!(pool = %self.name(), "{before} is '{path}' now");
+            leaf.set(keys::PATH, path);
+            self.dirty_config();
+        }
+        Ok(true)
+    }
+
     /// Has the top-level vdev of leaf `guid` use all that its devices hold, in whole metaslabs (`zpool online -e`). False if it
     /// is as large already, or a device of it is not there.
     pub fn expand(&self, guid: u64) -> Result<bool> {

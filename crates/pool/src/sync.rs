@@ -321,6 +321,7 @@ impl Pool {
             }
         }
         self.log_events(tx)?;
+        self.note_txg_time(tx, st.flush_all)?;
         self.step_jobs(tx)?;
         self.finish_replacements(tx)?;
         self.dsl.add_leaked(tx, self.zio.take_leaked())?;
@@ -511,7 +512,8 @@ impl Pool {
             let mut known = self.dtls.acquire();
             let before = known.entry(leaf.guid()).or_default();
             let failing = leaf.stats.write_errors.load(Ordering::Relaxed) > 0;
-            if failing && now.iter().any(|(a, b)| !before.contains(a, b)) {
+            let missed = |(a, b)| !before.contains(a, b) && !self.scans.has_tried(&leaf, a, b);
+            if failing && now.iter().any(missed) {
                 // It has just missed something, and may miss blocks of this txg that are written after the list.
                 leaf.dtl_add(tx.txg());
                 now = leaf.dtl();

@@ -206,3 +206,102 @@ fn a_spare_steps_in_for_a_disk_that_is_pulled_under_load() {
     rig.zdb_check("tank");
     rig.stop();
 }
+
+#[test]
+fn a_device_with_another_name_is_found() {
+    let Some(mut rig) = Rig::new("devices-renamed") else {
+        return;
+    };
+    let d = rig.images(2, 128 * MIB);
+    let mnt = rig.mnt();
+    rig.start();
+    rig.zpool(&[
+        "create", "-m", mnt.to_str().unwrap(), "tank", "mirror", &d[0], &d[1],
+    ]);
+    let a = fill(&rig, "a");
+    let path = |name: &str| format!("{}/{name}", rig.disks().display());
+    let healthy = |first: &str, second: &str| {
+        settled(&rig);
+        let rows = ["tank", "mirror-0", first, second].map(|n| format!("{n} ONLINE"));
+        assert_eq!(tree(&rig), rows, "{}", status(&rig));
+    };
+    let copy = path("copy");
+    std::fs::copy(&d[1], &copy).unwrap();
+
+    // Taken offline and renamed: found by its old name, and by its new one.
+    rig.zpool(&["offline", "tank", &d[1]]);
+    std::fs::rename(&d[1], path("moved")).unwrap();
+    let b = fill(&rig, "b");
+    rig.zpool(&["online", "tank", &d[1]]);
+    healthy("d0", "moved");
+    rig.zpool(&["offline", "tank", &path("moved")]);
+    std::fs::rename(path("moved"), path("again")).unwrap();
+    rig.zpool(&["online", "tank", &path("again")]);
+    healthy("d0", "again");
+
+    // Renamed while it is open.
+    std::fs::rename(path("again"), path("third")).unwrap();
+    rig.zpool(&["reopen", "tank"]);
+    healthy("d0", "third");
+    assert_eq!((sum(&rig, "a"), sum(&rig, "b")), (a.clone(), b.clone()));
+
+    // A copy of before is not taken for the device.
+    rig.zpool(&["offline", "tank", &path("third")]);
+    let kept = format!("{}/kept", rig.path().display());
+    std::fs::rename(path("third"), &kept).unwrap();
+    let said = rig.zpool(&["online", "tank", &path("third")]);
+    assert!(said.contains("remains in faulted state"), "{said}");
+    let said = rig.try_run("zpool", &["online", "tank", &copy]).fails(1);
+    assert!(said.contains("no such device in pool"), "{said}");
+    rig.zpool(&["clear", "tank"]);
+    assert!(!tree(&rig).iter().any(|l| l == "copy ONLINE"));
+    std::fs::rename(&kept, path("fourth")).unwrap();
+    rig.zpool(&["clear", "tank"]);
+    healthy("d0", "fourth");
+    // The new name is in the pool, and what came meanwhile is on the device.
+    rig.zpool(&["export", "tank"]);
+    rig.zdb_check("tank");
+    rig.zpool(&["import", "-d", &path("fourth"), "tank"]);
+    assert_eq!((sum(&rig, "a"), sum(&rig, "b")), (a, b));
+    let events = rig.zpool(&["events", "-H"]);
+    for class in ["vdev_clear", "config_sync", "history_event", "pool_import", "vdev_online"] {
+        assert!(events.contains(class), "{class}: {events}");
+    }
+    let told = rig.zpool(&["events", "-v"]);
+    for name in ["vdev_ashift = ", "parent_type = \"mirror\"", "history_internal_name = \"scan setup\""] {
+        assert!(told.contains(name), "{name}: {told}");
+    }
+    rig.zpool(&["export", "tank"]);
+    rig.stop();
+}
+
+#[test]
+fn a_loop_device_with_another_number_is_found() {
+    let Some(mut rig) = Rig::as_root("devices-loop") else {
+        return;
+    };
+    let [first, second] = [0, 1].map(|n| rig.loop_device(&format!("l{n}.img"), 128 * MIB));
+    let (Some(first), Some(second)) = (first, second) else {
+        return;
+    };
+    let mnt = rig.mnt();
+    rig.start();
+    rig.zpool(&[
+        "create", "-m", mnt.to_str().unwrap(), "tank", "mirror", &first, &second,
+    ]);
+    let a = fill(&rig, "a");
+    rig.zpool(&["offline", "tank", &second]);
+    let image = rig.disks().join("l1.img");
+    let third = rig.loop_on(image.to_str().unwrap()).unwrap();
+    rig.sh(&format!("losetup -d {second}"));
+    assert_ne!(second, third);
+    rig.zpool(&["online", "tank", &second]);
+    settled(&rig);
+    let name = |path: &str| path.rsplit('/').next().unwrap().to_string();
+    let rows = ["tank", "mirror-0", &name(&first), &name(&third)].map(|n| format!("{n} ONLINE"));
+    assert_eq!(tree(&rig), rows, "{}", status(&rig));
+    assert_eq!(sum(&rig, "a"), a);
+    rig.zpool(&["export", "tank"]);
+    rig.zdb_check("tank");
+    rig.stop();
+}

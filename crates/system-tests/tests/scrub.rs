@@ -158,3 +158,87 @@ fn a_mirror() {
 fn raidz2() {
     check("scrub-raidz2", "raidz2", 5, 2);
 }
+
+/// What a request-size histogram of `zpool iostat -Hpr` counts: by column, single and merged together.
+fn requests(rig: &Rig, vdev: &str) -> Vec<u64> {
+    let text = rig.zpool(&["iostat", "-Hpr", "tank", vdev]);
+    let mut sums = vec![0; 7];
+    for line in text.lines().filter(|l| l.contains('\t')) {
+        let cells: Vec<u64> = line.split('\t').map(|c| c.parse().unwrap()).collect();
+        for (sum, pair) in sums.iter_mut().zip(cells[1..].chunks(2)) {
+            *sum += pair.iter().sum::<u64>();
+        }
+    }
+    sums
+}
+
+#[test]
+fn a_part_is_scrubbed_by_date_and_iostat_shows_it() {
+    let Some(mut rig) = Rig::new("scrub-dates") else {
+        return;
+    };
+    let images = rig.images(3, SIZE);
+    let mnt = rig.mnt();
+    let at = mnt.to_str().unwrap();
+    rig.start();
+    rig.zpool(&[
+        "create", "-m", at, "tank", "mirror", &images[0], &images[1],
+    ]);
+    fs::write(mnt.join("file"), Dice::new(5).bytes(3_000_000)).unwrap();
+    rig.zpool(&["sync", "tank"]);
+    let none = requests(&rig, &images[0]);
+    assert_eq!((none[4], none[6]), (0, 0), "{none:?}");
+
+    let refused = |args: &[&str], words: &str| {
+        let args = [&["scrub"], args, &["tank"]].concat();
+        let said = rig.try_run("zpool", &args).fails(2);
+        assert!(said.contains(words), "{args:?}: {said}");
+    };
+    refused(&["-S", "yesterday"], "Failed to parse the date");
+    refused(&["-E", "2026-02-30"], "Failed to parse the date");
+    refused(
+        &["-S", "2026-02-03", "-E", "2026-02-01"],
+        "end date has to be later than start date",
+    );
+    refused(
+        &["-C", "-S", "2026-02-03"],
+        "-C and -S/-E date are mutually exclusive",
+    );
+    for option in ["-e", "-s", "-p"] {
+        refused(
+            &[option, "-S", "2026-02-03"],
+            "start/end date is available only with normal scrub",
+        );
+    }
+    // Before the pool was made, and since then.
+    let scrubbed = |rig: &Rig| -> u64 {
+        let text = rig.zpool(&["get", "-Hp", "-o", "value", "last_scrubbed_txg", "tank"]);
+        text.trim().parse().unwrap()
+    };
+    rig.zpool(&["scrub", "-w", "-E", "2001-01-01 00:00", "tank"]);
+    let first = scrubbed(&rig);
+    let seen = requests(&rig, &images[0]);
+    assert!(first > 0 && seen[4] < 50, "{first} {seen:?}");
+    rig.zpool(&["scrub", "-w", "-S", "2001-01-01", "tank"]);
+    assert!(scrubbed(&rig) > first);
+    let scrub = requests(&rig, &images[0]);
+    assert!(scrub[4] > 20 && scrub[6] == 0, "{scrub:?}");
+    rig.zpool(&["scrub", "tank"]);
+    rig.zpool(&["scrub", "-p", "tank"]);
+    let paused = rig.zpool(&["status", "tank"]).contains("scrub paused");
+    if paused {
+        let said = rig.try_run("zpool", &["scrub", "-S", "2001-01-01", "tank"]);
+        assert!(said.fails(1).contains("scrub is paused"));
+        rig.zpool(&["scrub", "-s", "tank"]);
+    }
+    rig.zpool(&["attach", "-s", "-w", "tank", &images[0], &images[2]]);
+    assert!(requests(&rig, &images[2])[6] > 0);
+    let waits = rig.zpool(&["iostat", "-Hplq", "tank"]);
+    let cells: Vec<u64> = waits.trim().split('\t').skip(1).map(|c| c.parse().unwrap()).collect();
+    // Behind capacity, operations and bandwidth: eight waits, then those of scrub, trim and rebuild.
+    assert!(cells[14] > 0 && cells[15] == 0 && cells[16] > 0, "{cells:?}");
+    rig.zpool(&["wait", "-t", "resilver,scrub", "tank"]);
+    rig.zpool(&["export", "tank"]);
+    rig.zdb_check("tank");
+    rig.stop();
+}

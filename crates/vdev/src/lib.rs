@@ -22,7 +22,7 @@ mod tests;
 mod tree;
 mod write;
 
-use health::{abandon, copying, io_counts, unflushed};
+use health::{abandon, copying, io_counts, repairs, unflushed};
 pub use label::discover;
 pub use layout::{draid, indirect, map, size};
 pub use tree::keys;
@@ -31,7 +31,7 @@ use tree::{edit, node, open, spec, state};
 pub use abandon::{Left, Pulse};
 pub use edit::Attach;
 pub use indirect::{IndirectMap, Piece};
-pub use io_counts::{IoFigures, SLOW_NS};
+pub use io_counts::{IoFigures, QUEUES, SLOW_NS};
 pub use label::discover::{discover, Found, PoolFound, Problem};
 pub use node::{Stats, Vdev, VdevKind};
 pub use read::{BadLeaf, Fault, ReadOutcome, ReadReq, Rebuilt};

@@ -7,6 +7,7 @@ mod places;
 mod rebuild;
 mod reconstruct;
 
+use crate::io_counts::IoClass;
 use crate::map::Map;
 use crate::node::Vdev;
 use crate::VdevTree;
@@ -66,8 +67,9 @@ pub struct ReadOutcome {
     pub resilvered: u64,
     /// Bytes rewritten because what was there was wrong or could not be read.
     pub repaired: u64,
-    /// Leaves that missed the block and could not be given it now: they lack its txg still.
-    pub behind: Vec<u64>,
+    /// Leaves, or distributed spares, that do not have the block although it was to be written to them: they lack
+    /// this txg.
+    pub behind: Vec<(u64, Txg)>,
     /// [`VdevTree::look_many`] only: nothing helped, and why; there are no data.
     pub lost: Option<Error>,
 }
@@ -90,6 +92,14 @@ impl Mode {
     /// Nothing is counted and nothing written.
     fn only_looks(self) -> bool {
         matches!(self, Mode::Look | Mode::Ahead)
+    }
+
+    fn class(self) -> IoClass {
+        match self {
+            Mode::Read | Mode::Probe | Mode::Look => IoClass::Sync,
+            Mode::Ahead => IoClass::Async,
+            Mode::Scrub => IoClass::Scrub,
+        }
     }
 }
 
@@ -142,6 +152,8 @@ impl Column {
 
 struct Plan {
     top: Arc<Vdev>,
+    /// What further requests count as.
+    class: IoClass,
     /// `None` for plain vdevs and mirrors, which have one stripe of one column.
     map: Option<Map>,
     stripes: Vec<Vec<Column>>,
@@ -260,14 +272,14 @@ impl VdevTree {
     fn run_here(&self, reqs: &[ReadReq], mode: Mode) -> Vec<Result<ReadOutcome>> {
         let mut plans: Vec<Result<Plan>> = reqs.iter().map(|r| self.plan(r)).collect();
         let mut places = Vec::new();
-        for (r, plan) in plans.iter().enumerate() {
+        for (r, plan) in plans.iter_mut().enumerate() {
             if let Ok(p) = plan {
+                p.class = mode.class();
                 first_places(p, mode, &mut |s, c, k| places.push((r, s, c, k)));
             }
         }
         let mut refs: Vec<Option<&mut Plan>> = plans.iter_mut().map(|p| p.as_mut().ok()).collect();
-        let urgent = !matches!(mode, Mode::Ahead | Mode::Scrub);
-        self.fetch(&mut refs, &places, urgent);
+        self.fetch(&mut refs, &places, mode.class());
         drop(refs);
         if let ([req], [_]) = (reqs, &plans[..]) {
             return plans

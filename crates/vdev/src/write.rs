@@ -1,6 +1,7 @@
 //! Writes: collected, sorted, merged, sent leaf by leaf.
 
 use crate::copying::Place;
+use crate::io_counts::IoClass;
 use crate::node::{Vdev, VdevKind};
 use crate::read::{columns, readable};
 use crate::unflushed::{sum, Mark};
@@ -67,8 +68,7 @@ struct Inner {
 pub struct WriteBatch<'a> {
     tree: &'a VdevTree,
     txg: Txg,
-    /// Somebody waits for it.
-    urgent: bool,
+    class: IoClass,
     inner: Mutex<Inner>,
 }
 
@@ -78,7 +78,7 @@ impl VdevTree {
         WriteBatch {
             tree: self,
             txg,
-            urgent: false,
+            class: IoClass::Async,
             inner: Mutex::new(Inner::default()),
         }
     }
@@ -140,7 +140,7 @@ impl WriteBatch<'_> {
     /// Somebody waits for these writes: they count as synchronous.
     pub fn urgent(self) -> Self {
         WriteBatch {
-            urgent: true,
+            class: IoClass::Sync,
             ..self
         }
     }
@@ -311,7 +311,7 @@ impl WriteBatch<'_> {
             let ops = std::mem::take(&mut *ops.acquire());
             let merged = |n: usize| owners.get(n).is_some_and(|o| o.len() > 1);
             *results.acquire() = leaf
-                .batch_in(ops, Some((self.txg, marks)), self.urgent, &merged)
+                .batch_in(ops, Some((self.txg, marks)), self.class, &merged)
                 .into_iter()
                 .map(|(_, r)| r)
                 .collect();

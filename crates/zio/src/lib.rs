@@ -24,7 +24,7 @@ pub use pipeline::{Prepared, RawSeal, Scrubbed, StoredForm, WriteSpec, Zio, ZioO
 pub use read_spec::{InUse, Lease, ReadSpec, Whole};
 pub use scope::Scope;
 pub use seam::{
-    Allocator, Dedup, Devices, Looked, PhysWrite, Purpose, ReadOne, Scrubbing, Sharing, Waits,
-    Wrong,
+    Allocator, Dedup, Devices, Looked, Mended, PhysWrite, Purpose, ReadOne, Scrubbing, Sharing,
+    Waits, Wrong,
 };
 pub use syncing::Syncing;

@@ -1,7 +1,9 @@
 //! Memory twins of the two seams, for tests of the rooms above: one vdev of bytes, a bump allocator
 //! with a free list.
 
-use crate::seam::{Allocator, Devices, Looked, PhysWrite, Purpose, ReadOne, Scrubbing, Wrong};
+use crate::seam::{
+    Allocator, Devices, Looked, Mended, PhysWrite, Purpose, ReadOne, Scrubbing, Wrong,
+};
 use base::sync::MutexExt;
 use base::{bail, roundup, RangeSet, Result, Txg};
 use disk::Dva;
@@ -72,10 +74,13 @@ impl Devices for MemoryDevices {
     fn count_lost(&self) {
         self.lost.fetch_add(1, Ordering::Relaxed);
     }
-    fn mend(&self, dva: &Dva, _: Txg, right: &[u8]) -> Result<u64> {
+    fn mend(&self, dva: &Dva, _: Txg, right: &[u8]) -> Result<Mended> {
         let mut b = self.blocks.acquire();
         b.insert(dva.offset(), right.to_vec());
-        Ok(right.len() as u64)
+        Ok(Mended {
+            written: right.len() as u64,
+            behind: Vec::new(),
+        })
     }
     fn scrub(&self, reqs: &[ReadOne]) -> Vec<Scrubbing> {
         let read = |r: &ReadOne| Scrubbing {

@@ -56,8 +56,17 @@ pub struct Scrubbing {
     pub data: Result<Vec<u8>>,
     /// Bytes written to put copies right, or to give them to leaves that had missed the block.
     pub written: u64,
-    /// Leaves (by guid) that lack the block still.
-    pub behind: Vec<u64>,
+    /// Who (by guid) does not have the block, or a part of it, and lacks which txg for that.
+    pub behind: Vec<(u64, Txg)>,
+}
+
+/// What rewriting a block gave; see [`Devices::mend`].
+#[derive(Default)]
+pub struct Mended {
+    /// Bytes.
+    pub written: u64,
+    /// As in [`Scrubbing`].
+    pub behind: Vec<(u64, Txg)>,
 }
 
 /// The devices below.
@@ -79,8 +88,8 @@ pub trait Devices: Send + Sync {
     fn count(&self, wrong: &[Wrong]);
     /// Counts a block of which no copy was right.
     fn count_lost(&self);
-    /// Rewrites what of the block at `dva` differs from its right content; how many bytes were written.
-    fn mend(&self, dva: &Dva, birth: Txg, right: &[u8]) -> Result<u64>;
+    /// Rewrites what of the block at `dva` differs from its right content.
+    fn mend(&self, dva: &Dva, birth: Txg, right: &[u8]) -> Result<Mended>;
     /// Reads every copy and all parity of the places, counts and rewrites what is wrong, and writes what leaves
     /// have missed. The blocks must be in use while it runs. Results in order.
     fn scrub(&self, reqs: &[ReadOne]) -> Vec<Scrubbing>;

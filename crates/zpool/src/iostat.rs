@@ -36,6 +36,9 @@ const SIZES: [&str; 7] = [
     "rebuild",
 ];
 
+/// Reads and writes of two kinds; then the queues.
+const WAIT_COLUMNS: usize = 4 + QUEUES.len();
+
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Mode {
     Normal,
@@ -451,23 +454,15 @@ fn mean(counts: &[u64]) -> u64 {
     (sum / total) as u64
 }
 
-/// The six latency histograms in the order of columns.
-fn waits(h: &VdevHistograms) -> [&[u64]; 8] {
-    [
-        &h.total_wait[0],
-        &h.total_wait[1],
-        &h.disk_wait[0],
-        &h.disk_wait[1],
-        &h.queue_wait[0],
-        &h.queue_wait[1],
-        &h.queue_wait[2],
-        &h.queue_wait[3],
-    ]
+/// The latency histograms in the order of columns.
+fn waits(h: &VdevHistograms) -> [&[u64]; WAIT_COLUMNS] {
+    let mut all = (h.total_wait.iter().chain(&h.disk_wait)).chain(&h.queue_wait);
+    std::array::from_fn(|_| all.next().map_or(&[][..], Vec::as_slice))
 }
 
 fn wait_deltas(f: &Figures) -> Vec<Vec<u64>> {
     let Some(now) = &f.now else {
-        return vec![Vec::new(); 8];
+        return vec![Vec::new(); WAIT_COLUMNS];
     };
     let old = f.before.as_ref().map(waits);
     waits(now)
@@ -489,8 +484,6 @@ fn cells(f: &Figures, look: &Look) -> Vec<String> {
                 .iter()
                 .map(|d| nice_time(mean(d), look.exact)),
         );
-        // Scrub, trim and rebuild have queues of their own once they exist.
-        out.extend((0..3).map(|_| nice_time(0, look.exact)));
     }
     if look.queues {
         let queues = f.now.as_ref().map(|h| h.queues).unwrap_or_default();
@@ -498,7 +491,6 @@ fn cells(f: &Figures, look: &Look) -> Vec<String> {
             out.push(number(pending, look.exact));
             out.push(number(active, look.exact));
         }
-        out.extend((0..6).map(|_| "0".to_string()));
     }
     out
 }
@@ -514,7 +506,6 @@ fn histograms(rows: &[Row], look: &Look, groups: &[Group]) -> String {
         let mut table: Vec<Vec<u64>>;
         let (title, names): (&str, Vec<String>) = if look.mode == Mode::Latencies {
             table = wait_deltas(f);
-            table.resize(11, Vec::new());
             let names = (0..37).map(|i| {
                 let top = (2u64 << i) - 1;
                 if look.exact {
@@ -526,14 +517,13 @@ fn histograms(rows: &[Row], look: &Look, groups: &[Group]) -> String {
             ("latency", names.collect())
         } else {
             table = Vec::new();
-            for i in 0..4 {
+            for i in 0..SIZES.len() {
                 let pick = |h: &VdevHistograms| (h.sizes[i].clone(), h.merged[i].clone());
                 let now = f.now.as_ref().map(pick).unwrap_or_default();
                 let old = f.before.as_ref().map(pick);
                 table.push(delta(&now.0, old.as_ref().map(|o| &o.0[..])));
                 table.push(delta(&now.1, old.as_ref().map(|o| &o.1[..])));
             }
-            table.resize(14, Vec::new());
             let names = (9..25).map(|i| number(1 << i, look.exact));
             ("req_size", names.collect())
         };

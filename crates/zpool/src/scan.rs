@@ -2,6 +2,7 @@
 
 use crate::common;
 use api::{PoolGet, PoolScrub, Reply, Request, ScrubAction};
+use cli::time::Rounding;
 use cli::{Cx, Fail, Outcome, Parsed};
 use control::client::unexpected;
 use std::time::Duration;
@@ -56,6 +57,24 @@ fn each(
     Ok(status)
 }
 
+/// The moment an option names, if it was given.
+fn date(
+    args: &Parsed,
+    option: &str,
+    rounding: Rounding,
+    zone: &tz::TimeZone,
+) -> Result<Option<u64>, Fail> {
+    let Some(text) = args.get(option) else {
+        return Ok(None);
+    };
+    match cli::time::parse(text, rounding, zone) {
+        Some(seconds) => Ok(Some(seconds)),
+        None => Err(Fail::Usage(format!(
+            "Failed to parse the date '{text}': expected YYYY-MM-DD or 'YYYY-MM-DD HH:MM'."
+        ))),
+    }
+}
+
 pub fn scrub(args: &Parsed, cx: &mut Cx<'_>) -> Outcome {
     let (stop, pause, since_last) = (args.has("s"), args.has("p"), args.has("C"));
     let errors = args.has("e");
@@ -73,6 +92,28 @@ pub fn scrub(args: &Parsed, cx: &mut Cx<'_>) -> Outcome {
             )));
         }
     }
+    let dates = [("S", Rounding::Down), ("E", Rounding::Up)];
+    let [start, end] =
+        dates.map(|(option, rounding)| date(args, option, rounding, &cli::time::zone()));
+    let (start, end) = (start?, end?);
+    let dated = start.is_some() || end.is_some();
+    let refused = [
+        (
+            dated && since_last,
+            "invalid option combination: -C and -S/-E date are mutually exclusive",
+        ),
+        (
+            dated && (errors || stop || pause),
+            "invalid option combination: start/end date is available only with normal scrub",
+        ),
+        (
+            start.zip(end).is_some_and(|(s, e)| s > e),
+            "invalid arguments: end date has to be later than start date",
+        ),
+    ];
+    if let Some((_, text)) = refused.iter().find(|(refused, _)| *refused) {
+        return Err(Fail::Usage((*text).into()));
+    }
     let (action, words) = match (stop, pause) {
         (true, _) => (ScrubAction::Stop, "cancel scrubbing"),
         (_, true) => (ScrubAction::Pause, "pause scrubbing"),
@@ -85,6 +126,8 @@ pub fn scrub(args: &Parsed, cx: &mut Cx<'_>) -> Outcome {
             pool: pool.into(),
             action,
             since_last,
+            start,
+            end,
             command,
         })
     })?;

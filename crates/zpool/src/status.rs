@@ -247,11 +247,17 @@ pub fn scan_lines(scan: &Scan, now: u64, zone: &TimeZone) -> Vec<String> {
             let verb = if scrub { "repaired" } else { "resilvered" };
             let mut line = format!("{healed} {verb}, {part:.2}% done");
             if scan.paused_at.is_none() {
-                if issue_rate >= 10 << 20 {
-                    let left = to_issue.saturating_sub(scan.issued) / issue_rate;
-                    line.push_str(&format!(", {} to go", duration(left)));
-                } else {
-                    line.push_str(", no estimated completion time");
+                // A rate tells nothing before work has begun, nor where more was found than there was when the scan began.
+                let begun = match scrub {
+                    true => scan.issued > 0,
+                    false => scan.processed > 0,
+                };
+                let left = to_issue.checked_sub(scan.issued);
+                match left.filter(|_| begun && issue_rate >= 10 << 20) {
+                    Some(left) => {
+                        line.push_str(&format!(", {} to go", duration(left / issue_rate)));
+                    }
+                    None => line.push_str(", no estimated completion time"),
                 }
             }
             lines.push(line);
@@ -939,6 +945,47 @@ config:\n\n\
             [
                 "100G / 200G scanned at 102M/s, 50G / 200G issued at 51.2M/s",
                 "0B repaired, 25.00% done, 00:50:00 to go"
+            ]
+        );
+        // Over a day; paused meanwhile.
+        scan.to_examine = 2 << 40;
+        scan.spent_paused = 3600;
+        let line = |scan: &Scan, now| scan_lines(scan, now, &z).pop().unwrap();
+        assert_eq!(
+            line(&scan, t + 4600),
+            "0B repaired, 2.44% done, 11:05:36 to go"
+        );
+        assert_eq!(
+            line(&scan, t + 7600),
+            "0B repaired, 2.44% done, 1 days 20:23:25 to go"
+        );
+        // Too slow; more than there was; a resilver that has given nothing to anybody.
+        let none = "done, no estimated completion time";
+        assert!(line(&scan, t + 20_000).ends_with(none));
+        scan.to_examine = 49 << 30;
+        assert_eq!(
+            line(&scan, t + 4600),
+            "0B repaired, 102.04% done, no estimated completion time"
+        );
+        scan.to_examine = 200 << 30;
+        scan.function = ScanFunction::Resilver;
+        assert!(line(&scan, t + 4600).ends_with(none));
+        scan.processed = 1 << 30;
+        scan.skipped = 100 << 30;
+        assert_eq!(
+            line(&scan, t + 4600),
+            "1G resilvered, 50.00% done, 00:16:40 to go"
+        );
+        // No rates and no time while it is paused.
+        scan.function = ScanFunction::Scrub;
+        scan.paused_at = Some(t + 100);
+        assert_eq!(
+            scan_lines(&scan, t + 4600, &z),
+            [
+                "scrub paused since Fri Nov 20 13:50:32 2026",
+                "scrub started on Fri Nov 20 13:48:51 2026",
+                "100G / 200G scanned, 50G / 100G issued",
+                "1G repaired, 50.00% done"
             ]
         );
         scan.state = ScanState::Canceled;

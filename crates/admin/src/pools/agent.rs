@@ -6,7 +6,7 @@
 //! 1. posts events for states of leaves that changed and for errors that were counted since;
 //! 2. counts the errors of the last ten minutes: ten failed transfers put a leaf out of use, ten wrong checksums mark it
 //!    degraded. The vdev properties `io_n`, `io_t`, `checksum_n`, `checksum_t`, `slow_io_n` and `slow_io_t` change that;
-//! 3. brings back leaves that were gone and whose device is there again, or puts a new device in their place (`autoreplace`);
+//! 3. brings back leaves that were gone and whose device is there again, also by another name, or puts a new device in their place (`autoreplace`);
 //! 4. lets a hot spare stand in for a leaf that is faulted, removed or cannot be opened, of a dRAID preferably one of its
 //!    distributed spares;
 //! 5. has vdevs use what their devices have grown by (`autoexpand`).
@@ -20,6 +20,7 @@
 use crate::events::{self, Events, EREPORT, RESOURCE, SYSEVENT};
 use crate::pools::create::label_objection;
 use crate::pools::create::Objection;
+use crate::pools::moved;
 use crate::process::DeviceUse;
 use crate::registry::{Admin, PoolEntry};
 use api::EventValue;
@@ -107,6 +108,8 @@ type Tried = HashMap<u64, Option<u64>>;
 #[derive(Default)]
 pub struct Agent {
     leaves: HashMap<u64, Seen>,
+    /// The pool was suspended when it was looked at last.
+    stuck: bool,
     /// Of [`Pool::resumptions`], those that were noticed.
     resumptions: u64,
     /// What errors lead to, and is not begun yet.
@@ -129,6 +132,11 @@ impl Agent {
             let verdict = judge(&admin.events, pool, leaf, seen, now);
             self.due.extend(verdict.map(|v| (leaf.guid(), v)));
         }
+        let stuck = pool.suspended().is_some();
+        if stuck && !std::mem::replace(&mut self.stuck, stuck) {
+            admin.events.post(EREPORT, "io_failure", pool, Vec::new());
+        }
+        self.stuck = stuck;
         let able = !pool.is_readonly() && pool.suspended().is_none() && !entry.is_leaving();
         if !able {
             self.due.clear();
@@ -224,6 +232,11 @@ impl Work {
             if tried.is_some_and(|t| now.saturating_sub(t) < AGAIN) {
                 continue;
             }
+            let found = !moved::follow(admin, pool, std::slice::from_ref(leaf)).is_empty();
+            if found && bring_back(admin, pool, leaf) {
+                changed = true;
+                continue;
+            }
             let helped =
                 autoreplace && replace_in_place(admin, pool, leaf) || stand_in(admin, pool, leaf);
             *tried = (!helped).then_some(now);
@@ -233,7 +246,7 @@ impl Work {
             for leaf in pool.tree.leaves() {
                 let grown = leaf.has_grown() && pool.expand(leaf.guid()).unwrap_or(false);
                 if grown {
-                    let more = events::of_leaf(&leaf);
+                    let more = events::of_vdev(pool, &leaf);
                     admin.events.post(SYSEVENT, "vdev_autoexpand", pool, more);
                 }
                 changed |= grown;
@@ -263,7 +276,7 @@ fn tell(events: &Events, pool: &Pool, leaf: &Vdev, seen: &mut Seen) {
     if before == now {
         return;
     }
-    let mut more = events::of_leaf(leaf);
+    let mut more = events::of_vdev(pool, leaf);
     more.push((
         "vdev_laststate",
         EventValue::Number(events::state_number(before.0)),
@@ -281,7 +294,7 @@ fn tell(events: &Events, pool: &Pool, leaf: &Vdev, seen: &mut Seen) {
             Aux::BadAshift => "vdev.bad_ashift",
             _ => "vdev.open_failed",
         };
-        events.post(EREPORT, class, pool, events::of_leaf(leaf));
+        events.post(EREPORT, class, pool, events::of_vdev(pool, leaf));
     }
 }
 
@@ -298,7 +311,7 @@ fn judge(events: &Events, pool: &Pool, leaf: &Vdev, seen: &mut Seen, now: u64) -
     for (counter, count, class) in counts {
         if counter.take(count, now) > 0 {
             any = true;
-            events.post(EREPORT, class, pool, events::of_leaf(leaf));
+            events.post(EREPORT, class, pool, events::of_vdev(pool, leaf));
         }
     }
     if !any || !leaf.state().usable() {
@@ -416,7 +429,7 @@ fn stand_in_distributed(admin: &Admin, pool: &Pool, leaf: &Vdev, spare: u64, pat
 fn told_of(admin: &Admin, pool: &Pool, leaf: &Vdev, path: &str, class: &str) {
     let (name, of) = (pool.name(), leaf.name());
     tracing::warn!("pool {name}: {path} takes the place of {of}");
-    let more = events::of_leaf(leaf);
+    let more = events::of_vdev(pool, leaf);
     admin.events.post(SYSEVENT, class, pool, more);
 }
 

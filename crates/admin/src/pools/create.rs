@@ -13,12 +13,14 @@ use api::{ApiError, Peer, PoolCreate, VdevClass, VdevKind, VdevSpec};
 use base::{Error, Kind, Result, Txg};
 use disk::feature::{self, Feature};
 use disk::props::{self, When};
+use disk::NvList;
 use dsl::PropValue;
 use env::Access;
 use pool::{AuxKind, CreateSpec, Pool, FEATURE_DRAID};
 use std::collections::HashSet;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use vdev::keys::pool as key;
 use vdev::{Bias, DevSpec, GroupKind, TopSpec};
 
 /// Pool version with feature flags.
@@ -487,7 +489,6 @@ pub fn look(admin: &Admin, path: &str) -> Result<Objection> {
 }
 
 pub(super) fn label_objection(admin: &Admin, path: &str) -> Objection {
-    use vdev::keys::pool as key;
     let found = vdev::discover(&admin.env, &[path.to_string()]);
     if !found.spares.is_empty() || !found.l2cache.is_empty() {
         return Objection::Overridable(format!("{path} {RESERVED}"));
@@ -603,18 +604,9 @@ pub fn label_clear(admin: &Arc<Admin>, path: &str, force: bool) -> Answer<()> {
         ));
     }
     if !force {
-        use vdev::keys::pool as key;
         let config = labels.best(Txg::MAX);
         let name = config.and_then(|c| c.get_str(key::NAME)).unwrap_or("?");
-        let state = config.and_then(|c| c.get_u64(key::STATE));
-        let member = match state {
-            Some(key::STATE_EXPORTED) => Some("a member of exported"),
-            Some(key::STATE_ACTIVE) => Some("a member of potentially active"),
-            Some(key::STATE_SPARE) => Some("a reserved hot spare of a"),
-            Some(key::STATE_L2CACHE) => Some("a cache device of a"),
-            _ => None,
-        };
-        if let Some(member) = member {
+        if let Some(member) = config.and_then(member) {
             return Err(ApiError::sentence(
                 Kind::Busy,
                 format!(
@@ -627,9 +619,38 @@ pub fn label_clear(admin: &Arc<Admin>, path: &str, force: bool) -> Answer<()> {
     Ok(())
 }
 
+/// What a device is of the pool in its label, if it is to be had by force only.
+fn member(label: &NvList) -> Option<&'static str> {
+    // OpenZFS leaves such labels on what was detached, replaced or removed.
+    let left = label.get_txg(key::TXG).unwrap_or_default().is_none();
+    match label.get_u64(key::STATE)? {
+        key::STATE_EXPORTED if !left => Some("a member of exported"),
+        key::STATE_ACTIVE if !left => Some("a member of potentially active"),
+        key::STATE_SPARE => Some("a reserved hot spare of a"),
+        key::STATE_L2CACHE => Some("a cache device of a"),
+        _ => None,
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_left_a_pool_is_cleared_without_force() {
+        let label = |state: u64, txg: u64| {
+            let mut l = NvList::new();
+            l.set(key::STATE, state);
+            l.set(key::TXG, txg);
+            l
+        };
+        for state in [key::STATE_ACTIVE, key::STATE_EXPORTED] {
+            assert!(member(&label(state, 7)).is_some());
+            assert_eq!(member(&label(state, 0)), None);
+        }
+        assert_eq!(member(&label(key::STATE_DESTROYED, 7)), None);
+        assert!(member(&label(key::STATE_SPARE, 0)).is_some());
+    }
 
     fn leaf(path: &str) -> VdevSpec {
         VdevSpec {

@@ -1,8 +1,9 @@
 //! What `zpool status` says of damage, and `zpool clear`.
 
 use crate::errors::answer;
+use crate::events;
 use crate::head::read_only_view;
-use crate::pools::{not_suspended, of_sync, open, suspended};
+use crate::pools::{moved, not_suspended, of_sync, open, suspended};
 use crate::registry::{Admin, PoolEntry};
 use api::{ApiError, ErrorScrub, Peer, PoolClear, Scan, ScanFunction, ScanState};
 use base::Kind;
@@ -122,7 +123,14 @@ pub fn clear(admin: &Arc<Admin>, peer: Peer, ask: &PoolClear) -> Result<(), ApiE
     let mut changed = false;
     for v in &vdevs {
         v.stats.clear_errors();
-        changed |= v.forgive();
+        let forgiven = v.forgive();
+        changed |= forgiven;
+        if forgiven || (v.kind().is_leaf() && !v.state().usable()) {
+            let more = events::of_vdev(pool, v);
+            admin
+                .events
+                .post(events::SYSEVENT, "vdev_clear", pool, more);
+        }
     }
     if changed {
         pool.dirty_config();
@@ -130,6 +138,7 @@ pub fn clear(admin: &Arc<Admin>, peer: Peer, ask: &PoolClear) -> Result<(), ApiE
     if let Some(why) = pool.stopped() {
         return Err(suspended(pool, &why));
     }
+    moved::follow(admin, pool, &pool.tree.leaves());
     if pool.is_waiting() {
         // The thread that syncs opens what is not open. Others may hold `changes` and wait for it.
         if let Err(e) = pool.retry() {

@@ -2,9 +2,9 @@
 //! (command reference §7).
 
 use crate::errors::answer;
-use crate::events::{of_leaf, SYSEVENT};
+use crate::events::{of_vdev, SYSEVENT};
 use crate::pools::create::{check_devices, label_objection, wishes, Objection, Wish};
-use crate::pools::{not_suspended, of_sync, open};
+use crate::pools::{moved, not_suspended, of_sync, open};
 use crate::process::DeviceUse;
 use crate::registry::{Admin, PoolEntry};
 use crate::Answer;
@@ -78,7 +78,7 @@ fn begin<'a>(
     Ok(alone)
 }
 
-/// The change is told as an event of that class, the command recorded, the cache file brought up to date.
+/// The change is told as an event of that class, if it is not empty; the command recorded, the cache file brought up to date.
 fn finish(
     admin: &Arc<Admin>,
     entry: &Arc<PoolEntry>,
@@ -86,8 +86,10 @@ fn finish(
     command: &str,
     (class, of): (&str, Option<&Vdev>),
 ) -> Answer<()> {
-    let more = of.map(of_leaf).unwrap_or_default();
-    admin.events.post(SYSEVENT, class, &entry.pool, more);
+    if !class.is_empty() {
+        let more = of.map_or_else(Vec::new, |v| of_vdev(&entry.pool, v));
+        admin.events.post(SYSEVENT, class, &entry.pool, more);
+    }
     let recorded = entry.pool.log_command(command, u64::from(peer.uid));
     admin.update_cache(entry);
     entry.ring();
@@ -116,8 +118,21 @@ pub fn online(
         false => format!("cannot online {device}"),
     };
     let _one = begin(&entry, &action)?;
-    let v = leaf(&entry.pool, device, &action)?;
-    let state = entry.pool.online(v.guid()).map_err(sentence(&action))?;
+    let moved = match find(&entry.pool, device) {
+        None => moved::by_label(admin, &entry.pool, device),
+        Some(_) => None,
+    };
+    let v = match moved {
+        Some(v) => v,
+        None => leaf(&entry.pool, device, &action)?,
+    };
+    let bring = || entry.pool.online(v.guid()).map_err(sentence(&action));
+    let mut state = bring()?;
+    if state == State::CantOpen
+        && !moved::follow(admin, &entry.pool, std::slice::from_ref(&v)).is_empty()
+    {
+        state = bring()?;
+    }
     let mut warning = match state {
         State::Healthy | State::Degraded => None,
         State::Faulted => Some("use 'zpool clear' to restore a faulted device"),
@@ -155,7 +170,7 @@ pub fn offline(
         .pool
         .offline(v.guid(), how)
         .map_err(sentence(&action))?;
-    finish(admin, &entry, peer, command, ("config_sync", Some(&v)))
+    finish(admin, &entry, peer, command, ("", None))
 }
 
 /// `zpool detach`
@@ -409,9 +424,12 @@ pub fn reopen(admin: &Arc<Admin>, peer: Peer, name: &str, command: &str) -> Answ
     let entry = open(admin, name)?;
     let _pass = entry.pass_to_change().map_err(|e| of_sync(&entry, e))?;
     not_suspended(&entry)?;
+    if !entry.pool.is_readonly() {
+        moved::follow(admin, &entry.pool, &entry.pool.tree.leaves());
+    }
     entry.pool.reopen().map_err(answer)?;
     if entry.pool.is_readonly() {
         return Ok(());
     }
-    finish(admin, &entry, peer, command, ("config_sync", None))
+    finish(admin, &entry, peer, command, ("", None))
 }

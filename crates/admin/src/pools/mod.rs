@@ -8,6 +8,7 @@ pub mod damage;
 pub mod devices;
 pub mod get;
 pub mod import;
+mod moved;
 pub mod scan;
 pub mod set;
 mod tree;
@@ -132,7 +133,8 @@ pub fn leave(
             return Err(ApiError::reason(
                 Kind::NoDevice,
                 format!("the pool could not be opened: {}", a.error),
-            ));
+            )
+            .hint(format!("'zpool export {name}' takes it from the list of pools")));
         }
         let file = admin.forget_absent(a.guid);
         admin.rewrite_cache(file);

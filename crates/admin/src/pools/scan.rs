@@ -7,7 +7,7 @@ use crate::Answer;
 use api::{Activity, ApiError, Peer, PoolScrub, ScrubAction};
 use base::{Kind, Txg};
 use disk::feature::guid;
-use pool::{Pool, ScanRefusal};
+use pool::{Pool, ScanRefusal, ScrubRange};
 use std::sync::Arc;
 
 /// The pool, if it can be scanned.
@@ -23,12 +23,34 @@ fn writable(admin: &Arc<Admin>, name: &str) -> Answer<Arc<PoolEntry>> {
 
 /// `zpool scrub`: begins, pauses, stops a scrub, or has a paused one go on.
 pub fn scrub(admin: &Arc<Admin>, peer: Peer, ask: &PoolScrub) -> Answer<()> {
+    let dates = ask.start.is_some() || ask.end.is_some();
+    if dates && (ask.since_last || ask.action != ScrubAction::Start) {
+        return Err(ApiError::reason(
+            Kind::Invalid,
+            "start/end date is available only with normal scrub",
+        ));
+    }
+    if let (Some(start), Some(end)) = (ask.start, ask.end) {
+        if start > end {
+            return Err(ApiError::reason(
+                Kind::Invalid,
+                "end date has to be later than start date",
+            ));
+        }
+    }
     let entry = writable(admin, &ask.pool)?;
     let _one_at_a_time = entry.right_to_change().map_err(|e| of_sync(&entry, e))?;
     crate::cancel::check()?;
     open(admin, &ask.pool)?;
     let pool = &entry.pool;
     let command = (ask.command.clone(), u64::from(peer.uid));
+    let paused = pool
+        .scan_progress()
+        .map_err(answer)?
+        .is_some_and(|s| s.state.paused);
+    if paused && (dates || ask.since_last) {
+        return Err(refusal(ScanRefusal::PausedToCancel));
+    }
     let done = match ask.action {
         ScrubAction::Errors => match pool.start_error_scrub(command) {
             Err(e) if e.kind == Kind::Unsupported => {
@@ -37,11 +59,14 @@ pub fn scrub(admin: &Arc<Admin>, peer: Peer, ask: &PoolScrub) -> Answer<()> {
             done => done,
         },
         ScrubAction::Start => {
-            let after = match ask.since_last {
-                true => pool.last_scrubbed().map_err(answer)?.unwrap_or(Txg::NONE),
-                false => Txg::NONE,
+            let range = match ask.since_last {
+                true => ScrubRange {
+                    after: pool.last_scrubbed().map_err(answer)?.unwrap_or(Txg::NONE),
+                    through: None,
+                },
+                false => pool.txgs_between(ask.start, ask.end),
             };
-            pool.start_scrub(after, command)
+            pool.start_scrub(range, command)
         }
         ScrubAction::Pause => pool.pause_scrub(command),
         ScrubAction::Stop => pool.stop_scrub(command),

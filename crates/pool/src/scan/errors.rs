@@ -348,6 +348,11 @@ impl Pool {
             Ok(bps) if bps.is_empty() => Found::Whole,
             Ok(bps) => {
                 let done = self.zio.scrub(&bps, lease);
+                for r in &done {
+                    if let Scrubbed::Whole { behind, .. } | Scrubbed::Lost { behind, .. } = r {
+                        self.note_behind(behind);
+                    }
+                }
                 if done.iter().any(|r| matches!(r, Scrubbed::Stale)) {
                     return Found::Again;
                 }

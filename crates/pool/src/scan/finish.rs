@@ -38,8 +38,7 @@ impl Pool {
             complete && !l.is_resilver() && min.is_none() && !l.lost_way,
         )?;
         if complete && !l.is_resilver() {
-            let dir = self.mos.hold(1)?;
-            Zap::new(&dir).update_u64(tx, "last_scrubbed_txg", max.number())?;
+            self.note_scrubbed(tx, min, max)?;
         }
         let event = match complete {
             true => "scan done",
@@ -59,6 +58,17 @@ impl Pool {
             (true, false) => {}
             (false, true) => self.notice(Scanning::Scrub, Turned::Finished),
             (false, false) => self.notice(Scanning::Scrub, Turned::Aborted),
+        }
+        Ok(())
+    }
+
+    /// Everything born behind `min` and up to `max` has been scrubbed. `last_scrubbed_txg` says up to where there is no
+    /// gap.
+    fn note_scrubbed(&self, tx: &Tx, min: Txg, max: Txg) -> Result<()> {
+        let before = self.last_scrubbed()?.unwrap_or(Txg::NONE);
+        if max > before && (min < Txg::INITIAL || min <= before) {
+            let dir = self.mos.hold(1)?;
+            Zap::new(&dir).update_u64(tx, "last_scrubbed_txg", max.number())?;
         }
         Ok(())
     }

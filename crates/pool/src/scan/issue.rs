@@ -26,11 +26,11 @@ impl Pool {
             Some(l) => (l.is_resilver(), l.begun),
             None => return false,
         };
-        let mut issued = 0;
+        let (mut issued, mut skipped) = (0, 0);
         if resilver {
             let (lacking, others): (Vec<Waiting>, Vec<Waiting>) =
                 batch.iter().partition(|w| self.is_lacked(&w.bp));
-            issued += others.iter().map(|w| allocated(&w.bp)).sum::<u64>();
+            skipped += others.iter().map(|w| allocated(&w.bp)).sum::<u64>();
             others.iter().for_each(|w| self.scans.blocks.done(&w.bp));
             batch = lacking;
         }
@@ -56,22 +56,36 @@ impl Pool {
             };
             done = true;
             issued += allocated(&w.bp);
-            behind.extend(missed.into_iter().map(|l| (l, w.bp.physical_birth())));
+            behind.extend(missed);
             self.scans.blocks.done(&w.bp);
         }
+        self.note_behind(&behind);
         // Another scan may have begun meanwhile.
         let mut live = self.scans.live();
         if let Some(live) = live.as_mut().filter(|l| l.begun == begun) {
             live.words[word::PROCESSED] += written;
             live.words[word::ERRORS] += errors;
             live.pass.issued += issued;
+            live.words[word::SKIPPED] += skipped;
             live.absent.extend(away);
             for (leaf, birth) in behind {
                 let lacks = live.behind.entry(leaf).or_default();
                 lacks.insert(birth.number(), birth.after(1).number());
             }
         }
-        done || issued > 0
+        done || skipped > 0
+    }
+
+    /// Devices do not have what was to be written to them: they lack these txgs, if they did not before. No resilver is started for that:
+    /// it would fail as this scan did.
+    pub(super) fn note_behind(&self, behind: &[(u64, Txg)]) {
+        let new = behind.iter().filter_map(|&(guid, birth)| {
+            let v = self.tree.find(guid)?;
+            (v.has_dtl() && !v.dtl_contains(birth)).then_some((v, birth))
+        });
+        for (v, birth) in new {
+            self.scans.give_up(&v, birth);
+        }
     }
 
     /// Leaves that cannot be written now.

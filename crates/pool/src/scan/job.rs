@@ -114,13 +114,28 @@ impl Pool {
     /// The part of a scan in a txg.
     fn step_scan(&self, tx: &Tx) -> Result<Step> {
         let changes = self.dsl.take_scan_changes();
+        let lost = self.tree.take_lost_repairs();
         {
             let mut live = self.scans.live();
             if let Some(l) = live.as_mut() {
+                for (guid, births) in &lost {
+                    let lacks = l.behind.entry(*guid).or_default();
+                    for (start, end) in births.iter() {
+                        lacks.insert(start, end);
+                    }
+                }
                 changes.into_iter().for_each(|c| l.apply(c));
                 let all = self.tree.all().into_iter();
                 let away = all.filter(|v| v.has_dtl() && !v.state().usable());
                 l.absent.extend(away.map(|v| v.guid()));
+            }
+        }
+        for (guid, births) in lost {
+            // A resilver gives them to the device again.
+            if let Some(v) = self.tree.find(guid) {
+                for (start, end) in births.iter() {
+                    v.dtl_add_range(Txg::new(start), Txg::new(end));
+                }
             }
         }
         let due = self.look_for_resilver(tx)?;

@@ -86,7 +86,8 @@ pub(super) struct Pass {
 
 impl Live {
     pub fn new(words: Vec<u64>, at: At, queue: BTreeMap<u64, Txg>, now: u64) -> Live {
-        let issued_before = words.get(word::EXAMINED).copied().unwrap_or(0);
+        let of = |word: usize| words.get(word).copied().unwrap_or(0);
+        let issued_before = of(word::EXAMINED).saturating_sub(of(word::SKIPPED));
         Live {
             words,
             at,

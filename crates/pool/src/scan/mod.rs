@@ -42,7 +42,7 @@ pub(crate) use job::ScanJob;
 pub(crate) use queue::BlockQueue;
 pub(crate) use rebuild::{RebuildJob, Rebuilds};
 pub use record::{Rebuild, ScanState};
-pub use request::{ScanProgress, ScanRefusal};
+pub use request::{ScanProgress, ScanRefusal, ScrubRange};
 
 use base::sync::MutexExt;
 use base::{RangeSet, Txg};
@@ -50,6 +50,7 @@ use live::Live;
 use std::collections::HashMap;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, MutexGuard};
+use vdev::Vdev;
 
 /// The scans of one pool.
 pub(crate) struct Scans {
@@ -85,9 +86,27 @@ impl Scans {
         self.given_up.acquire().clear();
     }
 
-    /// Whether a resilver has done for a leaf what it could.
-    fn has_given_up(&self, guid: u64, lacks: &RangeSet) -> bool {
-        self.given_up.acquire().get(&guid) == Some(lacks)
+    /// What a leaf lacks, unless a resilver has done for it what it could.
+    fn due(&self, leaf: &Vdev) -> Option<RangeSet> {
+        let given_up = self.given_up.acquire();
+        let lacks = leaf.dtl();
+        (given_up.get(&leaf.guid()) != Some(&lacks)).then_some(lacks)
+    }
+
+    /// A block born in `birth` could not be given to a leaf, which lacks that txg from now on.
+    fn give_up(&self, leaf: &Vdev, birth: Txg) {
+        let mut given_up = self.given_up.acquire();
+        let tried = given_up.entry(leaf.guid()).or_default();
+        tried.insert(birth.number(), birth.after(1).number());
+        leaf.dtl_add(birth);
+    }
+
+    /// Whether a leaf lacks txgs `[start, end)` only because they could not be given to it.
+    pub fn has_tried(&self, leaf: &Vdev, start: u64, end: u64) -> bool {
+        let given_up = self.given_up.acquire();
+        given_up
+            .get(&leaf.guid())
+            .is_some_and(|tried| tried.contains(start, end))
     }
 }
 

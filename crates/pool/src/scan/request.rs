@@ -19,6 +19,9 @@ const DDT_DUPLICATES: u64 = 1;
 /// in this many.
 const DEFER_BEHIND: u64 = 10;
 
+/// Before the first txg of every pool.
+const BEFORE_ALL: Txg = Txg::INITIAL.before(1);
+
 /// Why a scan does not begin, stop or pause.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ScanRefusal {
@@ -55,6 +58,26 @@ pub struct ScanProgress {
     pub spent_paused: u64,
 }
 
+/// Which blocks a scrub visits, by their birth. The default is all of them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ScrubRange {
+    /// Those born behind this txg.
+    pub after: Txg,
+    /// Up to this one; `None`: up to the txg in which the scrub begins.
+    pub through: Option<Txg>,
+}
+
+impl ScrubRange {
+    /// First − 1 and last txg of a scrub that begins in txg `now`.
+    fn txgs(self, now: Txg) -> (Txg, Txg) {
+        match self.through {
+            // A first txg that leaves nothing out tells it, on disk too, from a scrub of everything.
+            Some(last) => (self.after.max(BEFORE_ALL), last.min(now)),
+            None => (self.after, now),
+        }
+    }
+}
+
 impl Pool {
     /// The newest scan, if there ever was one.
     ///
@@ -74,20 +97,20 @@ impl Pool {
         }
         Ok(self.scan_state()?.map(|state| ScanProgress {
             state,
-            issued: state.examined,
+            issued: state.examined.saturating_sub(state.skipped),
             pass_start: state.start,
             paused_at: state.paused.then_some(state.start),
             ..ScanProgress::default()
         }))
     }
 
-    /// Begins a scrub of all blocks born behind txg `after`, or has a paused one go on. On disk when it returns.
+    /// Begins a scrub of the blocks born in `range`, or, without a limit, has a paused one go on. On disk when it returns.
     ///
     /// # Errors
     /// `Ok(Err(_))`: it is refused. Those of writing the txg.
     pub fn start_scrub(
         &self,
-        after: Txg,
+        range: ScrubRange,
         command: (String, u64),
     ) -> Result<std::result::Result<(), ScanRefusal>> {
         self.task(move |pool, tx| {
@@ -98,6 +121,10 @@ impl Pool {
             match live.as_mut() {
                 Some(l) if l.is_resilver() => return Ok(Err(ScanRefusal::Resilvering)),
                 Some(l) if !l.is_paused() => return Ok(Err(ScanRefusal::Scrubbing)),
+                // The paused one has a range of its own.
+                Some(_) if range != ScrubRange::default() => {
+                    return Ok(Err(ScanRefusal::PausedToCancel));
+                }
                 Some(l) => pool.set_paused(tx, l, false)?,
                 None => {
                     drop(live);
@@ -107,7 +134,8 @@ impl Pool {
                     if pool.due_resilver().is_some() {
                         return Ok(Err(ScanRefusal::Resilvering));
                     }
-                    pool.begin_scan(tx, SCRUB, after, tx.txg())?;
+                    let (min, max) = range.txgs(tx.txg());
+                    pool.begin_scan(tx, SCRUB, min, max)?;
                 }
             }
             pool.log_in(tx, &command.0, command.1)?;
@@ -264,11 +292,7 @@ impl Pool {
         if v.dtl_is_empty() || !v.state().usable() {
             return None;
         }
-        let lacks = v.dtl();
-        match self.scans.has_given_up(v.guid(), &lacks) {
-            true => None,
-            false => hull(&lacks),
-        }
+        hull(&self.scans.due(v)?)
     }
 
     /// In syncing context: begins a resilver if one is due; true: one is due, and waits for a later txg.
@@ -285,7 +309,8 @@ impl Pool {
                 let (min, max) = l.range();
                 let covered = first >= min && end <= max;
                 let late = l.pass.issued.saturating_add(l.pass.issued_before)
-                    > l.words[word::TO_EXAMINE] / DEFER_BEHIND;
+                    > l.words[word::TO_EXAMINE].saturating_sub(l.words[word::SKIPPED])
+                        / DEFER_BEHIND;
                 let waits = late && self.features.is_enabled(RESILVER_DEFER);
                 if !restart && covered {
                     return Ok(false);

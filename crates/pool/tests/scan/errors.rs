@@ -1,8 +1,7 @@
 //! Error scrubs.
 
 use crate::world::World;
-use base::Txg;
-use pool::ScanRefusal;
+use pool::{ScanRefusal, ScrubRange};
 use vdev::GroupKind;
 
 fn command() -> (String, u64) {
@@ -39,7 +38,10 @@ fn damaged() -> World {
         at.iter().chain([&lost]).for_each(|p| d.corrupt(*p, 512));
     }
     w.reopen();
-    w.pool.start_scrub(Txg::NONE, command()).unwrap().unwrap();
+    w.pool
+        .start_scrub(ScrubRange::default(), command())
+        .unwrap()
+        .unwrap();
     assert_eq!(w.finish().errors, 3);
     assert_eq!(w.pool.error_count(), Some(3));
     w.destroy("b");
@@ -90,7 +92,10 @@ fn an_error_scrub_goes_on_after_a_crash_stays_paused_and_is_stopped() {
     w.pool.pause_scrub(command()).unwrap().unwrap();
     let again = w.pool.pause_scrub(command()).unwrap();
     assert_eq!(again, Err(ScanRefusal::ErrorScrubPaused));
-    let scrub = w.pool.start_scrub(Txg::NONE, command()).unwrap();
+    let scrub = w
+        .pool
+        .start_scrub(ScrubRange::default(), command())
+        .unwrap();
     assert_eq!(scrub, Err(ScanRefusal::ErrorScrubPaused));
     w.reopen();
     for _ in 0..5 {

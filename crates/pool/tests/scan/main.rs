@@ -1,7 +1,9 @@
 //! Scrub and resilver, on pools in memory.
 
+mod dates;
 mod errors;
 mod mistakes;
+mod progress;
 mod rebuild;
 mod resilver;
 mod scrub;

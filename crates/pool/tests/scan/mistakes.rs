@@ -2,7 +2,7 @@
 
 use crate::world::{finish, World};
 use base::mutation::{mutate, Mutation};
-use base::Txg;
+use pool::ScrubRange;
 use std::panic::{catch_unwind, AssertUnwindSafe};
 use vdev::GroupKind;
 
@@ -49,7 +49,10 @@ fn spoilt() -> World {
     }
     w.spoil(1, &|_| true);
     w.reopen();
-    w.pool.start_scrub(Txg::NONE, command()).unwrap().unwrap();
+    w.pool
+        .start_scrub(ScrubRange::default(), command())
+        .unwrap()
+        .unwrap();
     w
 }
 
@@ -91,13 +94,19 @@ fn a_freed_block_that_stays_in_the_queue() {
         let w = World::new(GroupKind::Mirror, 2);
         w.pool.space.set_eager(true);
         (0..3).for_each(|f| w.fill(&format!("f{f}"), 40));
-        w.pool.start_scrub(Txg::NONE, command()).unwrap().unwrap();
+        w.pool
+            .start_scrub(ScrubRange::default(), command())
+            .unwrap()
+            .unwrap();
         (0..2 * n + 1).for_each(|_| assert!(w.pool.sync().is_ok()));
         w.pool.pause_scrub(command()).unwrap().unwrap();
         (0..3).for_each(|f| w.destroy(&format!("f{f}")));
         (0..20).for_each(|_| assert!(w.pool.sync().is_ok()));
         (0..3).for_each(|f| w.fill(&format!("g{f}"), 40));
-        w.pool.start_scrub(Txg::NONE, command()).unwrap().unwrap();
+        w.pool
+            .start_scrub(ScrubRange::default(), command())
+            .unwrap()
+            .unwrap();
         match finish(&w.pool).errors {
             0 => Ok(()),
             n => Err(format!("{n} errors")),

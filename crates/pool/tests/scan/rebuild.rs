@@ -4,7 +4,7 @@ use crate::world::{finish, World};
 use base::{Kind, Result, Txg};
 use disk::feature::guid::DEVICE_REBUILD;
 use dsl::Features;
-use pool::{AttachRefusal, Pool};
+use pool::{AttachRefusal, Pool, ScrubRange};
 use vdev::{keys, Attach, DevSpec, GroupKind, State, VdevKind};
 
 pub fn dev(n: usize) -> DevSpec {
@@ -171,7 +171,10 @@ fn rebuilds_and_resilvers_exclude_each_other() {
     let w = mirror(2);
     let first = leaf(&w.pool, 0);
     let command = || ("zpool scrub tank".to_string(), 0);
-    w.pool.start_scrub(Txg::NONE, command()).unwrap().unwrap();
+    w.pool
+        .start_scrub(ScrubRange::default(), command())
+        .unwrap()
+        .unwrap();
     w.pool
         .attach_sequentially(first, &dev(2), Attach::Mirror, None)
         .unwrap();
@@ -185,7 +188,10 @@ fn rebuilds_and_resilvers_exclude_each_other() {
     assert_eq!(refusal(true), None);
     let e = w.pool.attach(first, &dev(3), Attach::Mirror, None);
     assert_eq!(e.unwrap_err().kind, Kind::Busy);
-    let scrub = w.pool.start_scrub(Txg::NONE, command()).unwrap();
+    let scrub = w
+        .pool
+        .start_scrub(ScrubRange::default(), command())
+        .unwrap();
     assert_eq!(scrub, Err(pool::ScanRefusal::Resilvering));
     rebuilt(&w.pool).unwrap();
     w.finish();

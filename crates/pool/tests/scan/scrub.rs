@@ -2,8 +2,9 @@
 
 use crate::world::{finish, World};
 use base::Txg;
-use pool::ScanRefusal;
+use pool::{ScanRefusal, ScrubRange};
 use sim::rig;
+use std::sync::atomic::Ordering::Relaxed;
 use vdev::GroupKind;
 
 fn command() -> (String, u64) {
@@ -22,9 +23,14 @@ fn repairs(kind: GroupKind, disks: usize, spare: usize) {
         w.spoil(n, &|_| true);
     }
     w.reopen();
-    w.pool.start_scrub(Txg::NONE, command()).unwrap().unwrap();
+    w.pool
+        .start_scrub(ScrubRange::default(), command())
+        .unwrap()
+        .unwrap();
     assert_eq!(
-        w.pool.start_scrub(Txg::NONE, command()).unwrap(),
+        w.pool
+            .start_scrub(ScrubRange::default(), command())
+            .unwrap(),
         Err(ScanRefusal::Scrubbing)
     );
     let s = w.finish();
@@ -38,7 +44,10 @@ fn repairs(kind: GroupKind, disks: usize, spare: usize) {
     // Those that were spoilt are needed now.
     w.whole_on(&|i| i < disks - spare);
     // A second scrub finds nothing.
-    w.pool.start_scrub(Txg::NONE, command()).unwrap().unwrap();
+    w.pool
+        .start_scrub(ScrubRange::default(), command())
+        .unwrap()
+        .unwrap();
     assert_eq!(w.finish().processed, 0);
     w.pool.export().unwrap();
 }
@@ -64,7 +73,10 @@ fn what_cannot_be_repaired_is_counted_and_forgotten_when_it_is_gone() {
         d.corrupt((4 << 20) + bp.dva(0).offset(), 512);
     }
     w.reopen();
-    w.pool.start_scrub(Txg::NONE, command()).unwrap().unwrap();
+    w.pool
+        .start_scrub(ScrubRange::default(), command())
+        .unwrap()
+        .unwrap();
     let s = w.finish();
     assert_eq!((s.state, s.errors), (2, 1));
     assert_eq!(w.pool.error_count(), Some(1));
@@ -74,7 +86,10 @@ fn what_cannot_be_repaired_is_counted_and_forgotten_when_it_is_gone() {
     for _ in 0..20 {
         w.pool.sync().unwrap();
     }
-    w.pool.start_scrub(Txg::NONE, command()).unwrap().unwrap();
+    w.pool
+        .start_scrub(ScrubRange::default(), command())
+        .unwrap()
+        .unwrap();
     assert_eq!(w.finish().errors, 0);
     assert_eq!(w.pool.error_count(), Some(0));
     w.reopen();
@@ -91,7 +106,10 @@ fn a_scrub_that_is_cut_off_goes_on_and_a_paused_one_stays_paused() {
     }
     w.spoil(1, &|_| true);
     w.reopen();
-    w.pool.start_scrub(Txg::NONE, command()).unwrap().unwrap();
+    w.pool
+        .start_scrub(ScrubRange::default(), command())
+        .unwrap()
+        .unwrap();
     let mut cuts = 0;
     while w.pool.scan_progress().unwrap().unwrap().state.state == 1 && cuts < 500 {
         w.pool.sync().unwrap();
@@ -104,7 +122,10 @@ fn a_scrub_that_is_cut_off_goes_on_and_a_paused_one_stays_paused() {
             w.reopen();
             w.pool.sync().unwrap();
             assert!(w.pool.scan_progress().unwrap().unwrap().state.paused);
-            w.pool.start_scrub(Txg::NONE, command()).unwrap().unwrap();
+            w.pool
+                .start_scrub(ScrubRange::default(), command())
+                .unwrap()
+                .unwrap();
         }
         if cuts % 5 == 4 {
             w.reopen();
@@ -127,7 +148,10 @@ fn a_scrub_goes_on_over_changes_of_datasets() {
     }
     w.spoil(1, &|_| true);
     w.reopen();
-    w.pool.start_scrub(Txg::NONE, command()).unwrap().unwrap();
+    w.pool
+        .start_scrub(ScrubRange::default(), command())
+        .unwrap()
+        .unwrap();
     let mut n = 0;
     while w.pool.scan_progress().unwrap().unwrap().state.state == 1 {
         match n {
@@ -157,7 +181,10 @@ fn a_scrub_can_be_stopped() {
         Err(ScanRefusal::NoScrub)
     );
     w.fill("a", 200);
-    w.pool.start_scrub(Txg::NONE, command()).unwrap().unwrap();
+    w.pool
+        .start_scrub(ScrubRange::default(), command())
+        .unwrap()
+        .unwrap();
     w.pool.stop_scrub(command()).unwrap().unwrap();
     let s = w.finish();
     assert_eq!((s.function, s.state), (1, 3));
@@ -166,4 +193,68 @@ fn a_scrub_can_be_stopped() {
         Err(ScanRefusal::NoScrub)
     );
     rig::check(&w.pool).unwrap();
+}
+
+/// A repair that a device did not take must not be believed: the device lacks the txg of the block.
+#[test]
+fn a_repair_that_cannot_be_written_is_on_the_list_of_what_a_device_lacks() {
+    let mut w = World::new(GroupKind::Mirror, 2);
+    w.fill("a", 60);
+    w.fill("b", 10);
+    w.spoil(1, &|_| true);
+    w.reopen();
+    let bp = w.blocks("a")[5];
+    let at = (4 << 20) + bp.dva(0).offset();
+    let asize = bp.dva(0).asize();
+    w.disks[1].unwritable.lock().unwrap().insert(at, at + asize);
+    let all = ScrubRange::default();
+    w.pool.start_scrub(all, command()).unwrap().unwrap();
+    let s = w.finish();
+    // It ends all the same, and no resilver takes its place.
+    assert_eq!((s.function, s.state, s.errors), (1, 2, 0));
+    assert!(!w.pool.is_resilvering());
+    let lacks = |w: &World| {
+        let leaves = w.pool.tree.leaves();
+        let ranges: Vec<(u64, u64)> = leaves[1].dtl().iter().collect();
+        assert!(leaves[0].dtl_is_empty());
+        ranges
+    };
+    let birth = bp.physical_birth();
+    assert_eq!(lacks(&w), [(birth.number(), birth.number() + 1)]);
+    let good = w.pool.tree.leaves()[0].guid();
+    assert!(w.pool.tree.offline(good, false).is_err());
+    assert!(w.is_whole_on(&|i| i == 1).is_err());
+    // The list is on disk; a device that takes the block gets it.
+    w.reopen();
+    assert_eq!(w.finish().function, 2);
+    assert_eq!(lacks(&w), []);
+    w.whole_on(&|i| i == 1);
+}
+
+/// Repairs are of old txgs: that of the flush that fails is not enough.
+#[test]
+fn repairs_that_no_flush_covered_are_on_the_list_of_what_a_device_lacks() {
+    let mut w = World::new(GroupKind::Mirror, 2);
+    w.fill("a", 60);
+    let births: Vec<Txg> = (w.blocks("a").iter().map(|bp| bp.physical_birth())).collect();
+    w.spoil(1, &|_| true);
+    w.reopen();
+    let all = ScrubRange::default();
+    w.pool.start_scrub(all, command()).unwrap().unwrap();
+    w.disks[1].fail_flush.store(true, Relaxed);
+    for _ in 0..8 {
+        w.pool.sync().unwrap();
+    }
+    let leaf = w.pool.tree.leaves()[1].clone();
+    assert!(
+        births.iter().any(|b| leaf.dtl_contains(*b)),
+        "{:?}",
+        leaf.dtl()
+    );
+    w.disks[1].fail_flush.store(false, Relaxed);
+    w.finish();
+    w.reopen();
+    w.finish();
+    assert!(w.pool.tree.leaves()[1].dtl_is_empty());
+    w.whole_on(&|i| i == 1);
 }

@@ -1,8 +1,7 @@
 //! Latencies, sizes and queue lengths of a leaf's requests, as `zpool iostat -l -q -r -w` shows them.
 //!
 //! A request is *queued* from when its batch is given to the device until it is sent, and *active*
-//! until it ends. Demand reads and intent-log writes are synchronous: somebody waits for them. Reads
-//! ahead and the writes of a txg are not.
+//! until it ends. Which queue a request counts in depends on what it is for ([`IoClass`]).
 
 use env::{Request, Watch};
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering::Relaxed};
@@ -24,7 +23,37 @@ fn bucket(n: u64, buckets: usize) -> usize {
     (n.max(1).ilog2() as usize).min(buckets - 1)
 }
 
-/// Requests of one kind: synchronous or not, read or write.
+/// What requests are for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum IoClass {
+    /// Somebody waits for them: demand reads, writes of the intent log.
+    Sync,
+    /// Reads ahead, writes of a txg.
+    Async,
+    /// Scrub and resilver.
+    Scrub,
+    /// Sequential rebuild.
+    Rebuild,
+}
+
+/// Sync read, sync write, async read, async write, scrub, trim, rebuild: the order in which `zpool iostat` shows them.
+pub const QUEUES: usize = 7;
+
+impl IoClass {
+    /// Number of the queue. What a scrub writes counts as asynchronous, as in OpenZFS; nothing is in the queue of trim yet.
+    fn queue(self, write: bool) -> usize {
+        match (self, write) {
+            (IoClass::Sync, false) => 0,
+            (IoClass::Sync, true) => 1,
+            (IoClass::Async, false) => 2,
+            (IoClass::Async | IoClass::Scrub, true) => 3,
+            (IoClass::Scrub, false) => 4,
+            (IoClass::Rebuild, _) => 6,
+        }
+    }
+}
+
+/// Requests of one kind.
 #[derive(Debug)]
 struct Queue {
     wait: Buckets<LATENCIES>,
@@ -53,8 +82,7 @@ pub(crate) struct IoCounts {
     total: [Buckets<LATENCIES>; 2],
     /// Read, write: with the device.
     disk: [Buckets<LATENCIES>; 2],
-    /// Sync read, sync write, async read, async write.
-    queues: [Queue; 4],
+    queues: [Queue; QUEUES],
 }
 
 impl Default for IoCounts {
@@ -67,8 +95,7 @@ impl Default for IoCounts {
     }
 }
 
-/// What a leaf's requests took since the pool was opened. The four queues are: sync read, sync write,
-/// async read, async write.
+/// What a leaf's requests took since the pool was opened.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct IoFigures {
     /// Read, write: `LATENCIES` buckets from when they were queued until they ended.
@@ -76,13 +103,13 @@ pub struct IoFigures {
     /// Read, write: the part of it with the device.
     pub disk_wait: [Vec<u64>; 2],
     /// Each queue: the part of it in the queue.
-    pub queue_wait: [Vec<u64>; 4],
+    pub queue_wait: [Vec<u64>; QUEUES],
     /// Each queue: `SIZES` buckets of requests that are one operation or a part of one.
-    pub alone: [Vec<u64>; 4],
+    pub alone: [Vec<u64>; QUEUES],
     /// Each queue: the same of requests made of several operations.
-    pub merged: [Vec<u64>; 4],
+    pub merged: [Vec<u64>; QUEUES],
     /// Each queue: requests that are queued and active now.
-    pub now: [(u64, u64); 4],
+    pub now: [(u64, u64); QUEUES],
 }
 
 impl IoCounts {
@@ -111,7 +138,7 @@ impl IoCounts {
 pub(crate) struct Counting<'a> {
     counts: &'a IoCounts,
     slow: &'a AtomicU64,
-    urgent: bool,
+    class: IoClass,
     /// Whether this operation of the batch was merged from several before.
     merged: &'a (dyn Fn(usize) -> bool + Sync),
     /// Reads and writes of this batch that are pending and active.
@@ -122,20 +149,20 @@ impl<'a> Counting<'a> {
     pub fn new(
         counts: &'a IoCounts,
         slow: &'a AtomicU64,
-        urgent: bool,
+        class: IoClass,
         merged: &'a (dyn Fn(usize) -> bool + Sync),
     ) -> Counting<'a> {
         Counting {
             counts,
             slow,
-            urgent,
+            class,
             merged,
             here: Default::default(),
         }
     }
 
     fn queue(&self, write: bool) -> &Queue {
-        &self.counts.queues[usize::from(write) + if self.urgent { 0 } else { 2 }]
+        &self.counts.queues[self.class.queue(write)]
     }
 
     fn step(&self, write: bool, pending: i64, active: i64) {
@@ -212,7 +239,7 @@ mod tests {
         let (counts, slow) = (IoCounts::default(), AtomicU64::new(0));
         let merged = |op| op == 1;
         {
-            let sync = Counting::new(&counts, &slow, true, &merged);
+            let sync = Counting::new(&counts, &slow, IoClass::Sync, &merged);
             sync.queued(false, 3);
             sync.started(false);
             assert_eq!(counts.figures().now[0], (2, 1));
@@ -223,14 +250,24 @@ mod tests {
             assert_eq!(counts.figures().now[0], (1, 0));
         }
         {
-            let later = Counting::new(&counts, &slow, false, &merged);
+            let later = Counting::new(&counts, &slow, IoClass::Async, &merged);
             later.queued(true, 1);
             later.started(true);
             assert_eq!(counts.figures().now[3], (0, 1));
             later.ended(&request(true, 1 << 30, 0, None));
         }
+        for (class, write, queue) in [
+            (IoClass::Scrub, false, 4),
+            (IoClass::Scrub, true, 3),
+            (IoClass::Rebuild, false, 6),
+            (IoClass::Rebuild, true, 6),
+        ] {
+            let scan = Counting::new(&counts, &slow, class, &merged);
+            scan.queued(write, 1);
+            assert_eq!(counts.figures().now[queue], (1, 0));
+        }
         let f = counts.figures();
-        assert_eq!(f.now, [(0, 0); 4]);
+        assert_eq!(f.now, [(0, 0); QUEUES]);
         let found = |list: &[u64]| -> Vec<(usize, u64)> {
             let at = list.iter().copied().enumerate();
             at.filter(|(_, n)| *n > 0).collect()

@@ -3,4 +3,5 @@
 pub(crate) mod abandon;
 pub(crate) mod copying;
 pub(crate) mod io_counts;
+pub(crate) mod repairs;
 pub(crate) mod unflushed;

@@ -1,6 +1,7 @@
 //! Reading from leaves: requests that lie close together are one.
 
 use super::{Got, Place, Plan};
+use crate::io_counts::IoClass;
 use crate::node::Vdev;
 use crate::VdevTree;
 use base::sync::MutexExt;
@@ -46,7 +47,7 @@ pub(super) fn runs(mut wanted: Vec<Wanted>) -> Vec<Vec<Wanted>> {
 }
 
 /// What is at each place of each run, in order; `None` where it cannot be read.
-pub(super) fn read_runs(leaf: &Vdev, runs: &[Vec<Wanted>], urgent: bool) -> Vec<Option<Vec<u8>>> {
+pub(super) fn read_runs(leaf: &Vdev, runs: &[Vec<Wanted>], class: IoClass) -> Vec<Option<Vec<u8>>> {
     let read = |at: u64, end: u64| Op::Read {
         offset: at,
         buf: vec![0; (end - at) as usize],
@@ -57,7 +58,7 @@ pub(super) fn read_runs(leaf: &Vdev, runs: &[Vec<Wanted>], urgent: bool) -> Vec<
         .map(|run| read(run[0].at, run.iter().map(end).max().unwrap_or(run[0].at)));
     let mut out = Vec::new();
     let merged = |n: usize| runs.get(n).is_some_and(|run| run.len() > 1);
-    let done = leaf.batch_in(ops.collect(), None, urgent, &merged);
+    let done = leaf.batch_in(ops.collect(), None, class, &merged);
     for (run, (op, result)) in runs.iter().zip(done) {
         match (op, result) {
             (Op::Read { buf, .. }, Ok(())) if run.len() == 1 => out.push(Some(buf)),
@@ -69,7 +70,8 @@ pub(super) fn read_runs(leaf: &Vdev, runs: &[Vec<Wanted>], urgent: bool) -> Vec<
             // One bad sector must not take its neighbours along.
             _ => {
                 let ops = run.iter().map(|w| read(w.at, end(w))).collect();
-                out.extend(leaf.batch(ops).into_iter().map(|r| match r {
+                let done = leaf.batch_in(ops, None, class, &|_| false);
+                out.extend(done.into_iter().map(|r| match r {
                     (Op::Read { buf, .. }, Ok(())) => Some(buf),
                     _ => None,
                 }));
@@ -81,7 +83,7 @@ pub(super) fn read_runs(leaf: &Vdev, runs: &[Vec<Wanted>], urgent: bool) -> Vec<
 
 impl VdevTree {
     /// Reads the places, one batch per leaf, all leaves at once.
-    pub(super) fn fetch(&self, plans: &mut [Option<&mut Plan>], places: &[Place], urgent: bool) {
+    pub(super) fn fetch(&self, plans: &mut [Option<&mut Plan>], places: &[Place], class: IoClass) {
         // In the order of the places, not of addresses, so that a simulation repeats itself.
         let mut known: HashMap<usize, usize> = HashMap::new();
         let mut by_leaf: Vec<(Arc<Vdev>, Vec<Wanted>)> = Vec::new();
@@ -109,7 +111,7 @@ impl VdevTree {
             .collect();
         self.env.cpu.par_io(jobs.len(), &|i| {
             let (leaf, runs, results) = &jobs[i];
-            *results.acquire() = read_runs(leaf, runs, urgent);
+            *results.acquire() = read_runs(leaf, runs, class);
         });
         for (_, runs, results) in jobs {
             let results = std::mem::take(&mut *results.acquire());
@@ -130,7 +132,8 @@ impl VdevTree {
     pub(super) fn fetch_more(&self, plan: &mut Plan, places: Vec<(usize, usize, usize)>) {
         let places: Vec<Place> = places.into_iter().map(|(s, c, k)| (0, s, c, k)).collect();
         if !places.is_empty() {
-            self.fetch(&mut [Some(plan)], &places, true);
+            let class = plan.class;
+            self.fetch(&mut [Some(plan)], &places, class);
         }
     }
 }

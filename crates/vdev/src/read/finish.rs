@@ -171,8 +171,10 @@ impl VdevTree {
                             offset: cand.at,
                             bufs: vec![right.clone()],
                         };
-                        repaired = cand.leaf.batch(vec![op]).iter().all(|(_, r)| r.is_ok());
+                        let done = cand.leaf.batch_in(vec![op], None, mode.class(), &|_| false);
+                        repaired = done.iter().all(|(_, r)| r.is_ok());
                         if repaired {
+                            self.repairs.wrote(&cand.leaf, &cand.owner, req.birth);
                             let n = right.len() as u64;
                             let stats = &cand.leaf.stats;
                             if mode == Mode::Scrub {
@@ -186,8 +188,10 @@ impl VdevTree {
                             }
                         }
                     }
-                    if refresh && !repaired {
-                        out.behind.push(cand.owner.guid());
+                    // A device without redundancy has no other to be given it from.
+                    let redundant = !plan.top.kind().is_leaf();
+                    if !repaired && (refresh || (writable && redundant)) {
+                        out.behind.push((cand.owner.guid(), req.birth));
                     }
                     if let (true, Some(fault)) = (blame, fault) {
                         out.bad.push(BadLeaf {

@@ -4,6 +4,7 @@ use super::finish::readable;
 use super::reconstruct::MAX_COMBINATIONS;
 use super::{Cand, Column, Got, Mode, Plan, ReadOutcome, ReadReq, MIRROR_STRIPE};
 use crate::indirect::{IndirectMap, Piece};
+use crate::io_counts::IoClass;
 use crate::node::{Vdev, VdevKind};
 use crate::VdevTree;
 use base::sync::MutexExt;
@@ -201,6 +202,7 @@ impl VdevTree {
             let holders = top.leaves().into_iter().map(|l| (l.clone(), l)).collect();
             let column = column(holders, 0, req.offset, size, req, false);
             return Ok(Plan {
+                class: IoClass::Sync,
                 top,
                 map: None,
                 stripes: vec![vec![column]],
@@ -226,6 +228,7 @@ impl VdevTree {
             })
             .collect();
         Ok(Plan {
+            class: IoClass::Sync,
             top,
             map: Some(map),
             stripes,

@@ -11,6 +11,7 @@
 use super::finish::readable;
 use super::reconstruct::{attempt, columns};
 use super::{Cand, Column, Got, Place, Plan, ReadReq};
+use crate::io_counts::IoClass;
 use crate::node::{Vdev, VdevKind};
 use crate::unflushed::{sum, Mark};
 use crate::VdevTree;
@@ -98,7 +99,8 @@ impl VdevTree {
                 birth: base::Txg::INITIAL,
                 verify: &|_| true,
             };
-            let plan = self.plan(&req)?;
+            let mut plan = self.plan(&req)?;
+            plan.class = IoClass::Rebuild;
             let (plan, wanted) = sources_and_targets(&top, plan, out);
             out.skipped = !wanted && !out.failed;
             plans.push(wanted.then_some(plan));
@@ -130,7 +132,7 @@ impl VdevTree {
             }
         }
         let mut refs: Vec<Option<&mut Plan>> = plans.iter_mut().map(Option::as_mut).collect();
-        self.fetch(&mut refs, &places, false);
+        self.fetch(&mut refs, &places, IoClass::Rebuild);
     }
 
     /// What is to be written where.
@@ -216,7 +218,7 @@ impl VdevTree {
             };
             let marks: Vec<Vec<Mark>> = list.iter().map(mark).collect();
             let ops = list.iter().map(op).collect();
-            let done = leaf.batch_in(ops, Some((txg, &marks)), false, &|_| false);
+            let done = leaf.batch_in(ops, Some((txg, &marks)), IoClass::Rebuild, &|_| false);
             *results[i].acquire() = done.into_iter().map(|(_, r)| r).collect();
         });
         for ((leaf, list), results) in by_leaf.iter().zip(results) {

@@ -14,11 +14,12 @@ use crate::copying::Copying;
 use crate::label::{self, LabelSet};
 use crate::map::Reflow;
 use crate::node::{Stats, Vdev, VdevKind};
+use crate::repairs::Repairs;
 use crate::state::{Aux, State};
 use crate::unflushed::{is_missing, Unflushed};
 use base::mutation::{mutated, Mutation};
 use base::sync::{MutexExt, RwLockExt};
-use base::{bail, Error, Kind, Result, Txg};
+use base::{bail, Error, Kind, RangeSet, Result, Txg};
 use disk::{NvList, Uberblock, Value};
 use env::Env;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -42,6 +43,8 @@ pub struct VdevTree {
     resilvering: AtomicBool,
     /// Ranges that a rebuild copies.
     pub(crate) copying: Copying,
+    /// Repairs that no flush has covered.
+    pub(crate) repairs: Repairs,
     /// Held while caches are flushed: whoever comes meanwhile must not believe that nothing is left
     /// to flush. Holds why nothing can be promised any more: acknowledged writes were lost.
     flushing: Mutex<Option<Error>>,
@@ -64,6 +67,7 @@ impl VdevTree {
             read_only: AtomicBool::new(false),
             resilvering: AtomicBool::new(false),
             copying: Copying::default(),
+            repairs: Repairs::default(),
             flushing: Mutex::new(None),
         }
     }
@@ -318,9 +322,11 @@ impl VdevTree {
     /// least one leaf must get it.
     pub fn write_uberblock(&self, ub: &Uberblock, tops: &[u64], multihost: bool) -> Result<()> {
         let leaves = self.usable_leaves(&self.chosen(tops));
-        let done = self.on_leaves(&leaves, |top, _, device| {
+        let done = self.on_leaves(&leaves, |top, leaf, device| {
             label::write_uberblock(device, ub, top.ashift(), ub.slot(top.ashift(), multihost))?;
-            device.flush()
+            device.flush()?;
+            leaf.set_committed(ub.txg);
+            Ok(())
         });
         let counts = leaves.iter().zip(&done).any(|((top, _), r)| {
             r.is_ok() && (top.metaslab_array() != 0 || ub.txg <= Txg::INITIAL)
@@ -539,6 +545,12 @@ impl VdevTree {
         self.flushing.acquire().is_some()
     }
 
+    /// Repairs that were written and may be lost, since their device failed a flush or went away before one: the leaf or distributed
+    /// spare, and the births of the blocks. Each is told once.
+    pub fn take_lost_repairs(&self) -> Vec<(u64, RangeSet)> {
+        self.repairs.take_lost()
+    }
+
     fn flush_leaves(&self, txg: Txg, lost: &mut Option<Error>) -> Result<()> {
         let mut leaves: Vec<(Arc<Vdev>, Arc<Vdev>)> = Vec::new();
         let mut written = Vec::new();
@@ -550,6 +562,7 @@ impl VdevTree {
                 }
             }
         }
+        let repairs: Vec<_> = (leaves.iter().map(|(_, leaf)| self.repairs.take(leaf))).collect();
         let by_leaf: HashMap<u64, &Unflushed> = leaves
             .iter()
             .zip(&written)
@@ -582,8 +595,11 @@ impl VdevTree {
             .filter(|t| !fine(t))
             .map(|t| t.id())
             .collect();
-        for (((top, leaf), (txgs, mut writes)), r) in leaves.iter().zip(written).zip(&done) {
+        let taken = written.into_iter().zip(repairs);
+        for (((top, leaf), ((txgs, mut writes), repairs)), r) in leaves.iter().zip(taken).zip(&done)
+        {
             let Err(e) = r else { continue };
+            self.repairs.lose(repairs);
             if broken.contains(&top.id()) {
                 writes.suspect = true;
                 writes.lost |= is_missing(e);

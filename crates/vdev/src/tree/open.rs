@@ -318,6 +318,7 @@ impl VdevTree {
     ) {
         leaf.set_device(None);
         leaf.suspect();
+        self.repairs.lose(self.repairs.take(leaf));
         let flag = |key: &str| leaf.get_u64(key).is_some_and(|v| v != 0);
         if flag(keys::OFFLINE) {
             return leaf.set_state(State::Offline, Aux::None);
@@ -429,6 +430,21 @@ impl VdevTree {
             }
         }
         None
+    }
+
+    /// Whether a device is that of leaf `guid`, under whatever name: its labels say so, and it has the last uberblock that
+    /// the leaf was given. A copy that was made before has not; one that another host wrote to has uberblocks behind `limit`.
+    pub fn is_device_of(&self, guid: u64, device: &dyn Disk, limit: Txg) -> bool {
+        let Ok((top, leaf)) = self.leaf_of(guid) else {
+            return false;
+        };
+        let labels = label::read_labels(device);
+        let own = labels.best(Txg::MAX).is_some_and(|c| {
+            c.get_u64(keys::GUID) == Some(guid)
+                && c.get_u64(keys::pool::POOL_GUID) == Some(self.guid())
+        });
+        let newest = || label::best_uberblock(device, top.ashift(), Txg::MAX);
+        own && newest().is_some_and(|ub| (leaf.committed()..=limit).contains(&ub.txg))
     }
 
     /// Tries again to open what is not open and keeps what is; `zpool online` and `clear` use it.

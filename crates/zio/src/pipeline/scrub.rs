@@ -13,7 +13,7 @@ use super::Zio;
 use crate::read_spec::{How, Lease};
 use crate::seam::ReadOne;
 use base::sync::RwLockExt;
-use base::{Error, Kind, Result};
+use base::{Error, Kind, Result, Txg};
 use disk::{BlkPtr, Dva};
 use std::sync::atomic::Ordering;
 
@@ -26,14 +26,14 @@ pub enum Scrubbed {
     Whole {
         /// Bytes written to devices: what was wrong, and what they had missed.
         written: u64,
-        /// Leaves, by guid, that lack the block still.
-        behind: Vec<u64>,
+        /// Who, by guid, does not have it, and lacks which txg for that.
+        behind: Vec<(u64, Txg)>,
     },
     /// No copy is right.
     Lost {
         why: Error,
-        /// Leaves, by guid, that lack the block still.
-        behind: Vec<u64>,
+        /// Who, by guid, does not have it, and lacks which txg for that.
+        behind: Vec<(u64, Txg)>,
     },
 }
 
@@ -41,7 +41,7 @@ pub enum Scrubbed {
 #[derive(Default)]
 struct Sum {
     written: u64,
-    behind: Vec<u64>,
+    behind: Vec<(u64, Txg)>,
 }
 
 impl Zio {
@@ -141,8 +141,9 @@ impl Zio {
                 continue;
             }
             // Who cannot be repaired stays counted.
-            if let Ok(n) = self.devices.mend(dva, bp.physical_birth(), &right) {
-                sum.written += n;
+            if let Ok(m) = self.devices.mend(dva, bp.physical_birth(), &right) {
+                sum.written += m.written;
+                sum.behind.extend(m.behind);
             }
         }
         Ok(right)

@@ -63,6 +63,7 @@ impl Vdev {
             device: RwLock::new(None),
             device_asize: AtomicU64::new(0),
             dirty: AtomicBool::new(false),
+            committed: AtomicU64::new(0),
             dirty_txgs: Mutex::new(None),
             unflushed: Mutex::default(),
             dtl: Mutex::new(RangeSet::new()),

@@ -1,7 +1,7 @@
 //! The device of a leaf: where its data begin, batches, unflushed state.
 
 use super::Vdev;
-use crate::io_counts::{Counting, IoFigures};
+use crate::io_counts::{Counting, IoClass, IoFigures};
 use crate::unflushed::{Mark, Unflushed};
 use base::sync::{MutexExt, RwLockExt};
 use base::{bail, Error, Kind, Result, Txg};
@@ -66,6 +66,15 @@ impl Vdev {
         }
     }
 
+    /// The txg of the last uberblock that this leaf was given since the pool was opened.
+    pub(crate) fn committed(&self) -> Txg {
+        Txg::new(self.committed.load(Relaxed))
+    }
+
+    pub(crate) fn set_committed(&self, txg: Txg) {
+        self.committed.fetch_max(txg.number(), Relaxed);
+    }
+
     /// Notes that writes of `txg` are about to be sent.
     pub(crate) fn soil(&self, txg: Txg) {
         let mut d = self.dirty_txgs.acquire();
@@ -102,19 +111,20 @@ impl Vdev {
     }
 
     /// Runs transfers at *device* offsets, with counters.
+    #[cfg(test)]
     pub(crate) fn batch(&self, ops: Vec<Op>) -> Vec<(Op, Result<()>)> {
-        self.batch_in(ops, None, true, &|_| false)
+        self.batch_in(ops, None, IoClass::Sync, &|_| false)
     }
 
-    /// The same, with writes of group `txg` and what each puts where. The group is noted again before the
+    /// Runs transfers at *device* offsets, with counters; with writes of group `txg` and what each puts where. The group is noted again before the
     /// leaf counts as dirty: a flush under way meanwhile has taken the note along, and is not the one
-    /// that covers them. `urgent`: somebody waits for them. `merged`: which operations (by index) were
+    /// that covers them. `merged`: which operations (by index) were
     /// several before.
     pub(crate) fn batch_in(
         &self,
         ops: Vec<Op>,
         note: Option<(Txg, &[Vec<Mark>])>,
-        urgent: bool,
+        class: IoClass,
         merged: &(dyn Fn(usize) -> bool + Sync),
     ) -> Vec<(Op, Result<()>)> {
         let Some(device) = self.usable_device() else {
@@ -123,7 +133,7 @@ impl Vdev {
         };
         let done = match &self.io {
             Some(io) => {
-                let watch = Counting::new(io, &self.stats.slow_ios, urgent, merged);
+                let watch = Counting::new(io, &self.stats.slow_ios, class, merged);
                 device.batch_watched(ops, &watch)
             }
             None => device.batch(ops),

@@ -339,3 +339,19 @@ fn limits_bind_those_who_could_not_change_them() {
     rig.zpool(&["export", "tank"]);
     rig.zdb_check("tank");
 }
+
+#[test]
+fn a_volume_that_reserves_its_size_needs_the_permission_to_reserve() {
+    let Some(rig) = tank("delegated-volume") else {
+        return;
+    };
+    rig.zfs(&["allow", "nobody", "create,mount", "tank/u"]);
+    denied(&rig, &["create", "-V", "1M", "tank/u/v"]);
+    assert!(!exists(&rig, "tank/u/v"));
+    nobody(&rig, &["create", "-s", "-V", "1M", "tank/u/sparse"]);
+    rig.zfs(&["allow", "nobody", "reservation", "tank/u"]);
+    denied(&rig, &["create", "-V", "1M", "tank/u/v"]);
+    rig.zfs(&["allow", "nobody", "refreservation", "tank/u"]);
+    nobody(&rig, &["create", "-V", "1M", "tank/u/v"]);
+    assert!(exists(&rig, "tank/u/v"));
+}

@@ -520,7 +520,9 @@ pub fn create(admin: &Arc<Admin>, peer: Peer, r: &DatasetCreate) -> Answer<Creat
         Err(e) => Err(datasets::plain(e, name)),
     };
     if exists(name)? {
-        if r.parents {
+        // With `-p` what is there is no failure, if it is what was to be made.
+        let there = datasets::find_anyway(&entry, name)?;
+        if r.parents && datasets::kind_of(&entry, &there) == kind {
             return Ok(Created {
                 existed: true,
                 ..Created::default()
@@ -537,7 +539,14 @@ pub fn create(admin: &Arc<Admin>, peer: Peer, r: &DatasetCreate) -> Answer<Creat
         Some(size) => Some(new.volume(&entry.pool, size, r.sparse)?),
         None => None,
     };
-    new.check_limits(above.parent.dir().available().bytes)?;
+    let computed = volume.map_or_else(Vec::new, |shape| new.follows(shape, &r.props));
+    // What a volume reserves unasked is a property set for it, too.
+    let mut reserved = computed.clone();
+    reserved.retain(|(p, _)| p != "volsize");
+    above.require(admin, &entry, peer, &reserved)?;
+    if !r.dry_run {
+        new.check_limits(above.parent.dir().available().bytes)?;
+    }
     let caller = rights::caller(admin, &entry, peer)?;
     let more = above.missing.len() as u64 + 1;
     entry
@@ -554,7 +563,6 @@ pub fn create(admin: &Arc<Admin>, peer: Peer, r: &DatasetCreate) -> Answer<Creat
         false => new_key(&entry, &above, &new.crypt, prepared)?,
     };
     new.check_copies(&key)?;
-    let computed = volume.map_or_else(Vec::new, |shape| new.follows(shape, &r.props));
     list.push(Made {
         name: name.to_string(),
         new,

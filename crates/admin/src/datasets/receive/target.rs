@@ -23,6 +23,8 @@ pub struct Extra {
     pub snap_props: Option<NvList>,
     /// Tags of its holds.
     pub holds: Vec<String>,
+    /// The package replicates a tree.
+    pub recursive: bool,
     /// Where the stream goes by the package, with the snapshot's name.
     pub target: Option<String>,
 }
@@ -177,6 +179,15 @@ pub(super) fn find_target(
     }
     if let Some(kept) = &kept {
         let own = kept.dir().name() == dsl::RECV;
+        let whole = begin.from_guid == 0 || clone || run.r.origin.is_some();
+        if own && whole && !run.r.force {
+            // It is to take the place of what is there.
+            return Err(words::sentence(
+                Kind::Exists,
+                words::NEW,
+                format!("destination '{fs}' exists\nmust specify -F to overwrite it"),
+            ));
+        }
         return Ok(Target {
             head: head.filter(|_| own),
             base: None,

@@ -276,7 +276,12 @@ impl Core {
     }
 
     /// The sender may have changed the key that wraps those of a dataset.
-    pub(crate) fn rewrap_received(&self, tx: &Tx, dir: &Dir, key: &ReceivedKey) -> Result<()> {
+    pub(crate) fn rewrap_received(
+        self: &Arc<Self>,
+        tx: &Tx,
+        dir: &Dir,
+        key: &ReceivedKey,
+    ) -> Result<()> {
         let Some(have) = dir.key_object()? else {
             bail_about!(Invalid, dir.full_name(), "it is not encrypted");
         };

@@ -11,6 +11,7 @@ pub mod args;
 pub mod columns;
 pub mod complete;
 pub mod daemon_table;
+pub mod daemons;
 pub mod get;
 pub mod harmless;
 pub mod help;

@@ -3,7 +3,7 @@
 //! Root has one daemon, and so has whoever names one by [`path::SOCKET_VARIABLE`]. Other users see the pools
 //! of two: their own, and the system's, which root's daemon has. A name is looked for in their own daemon first.
 
-use crate::run::Backend;
+use crate::backend::Backend;
 use api::{ApiError, Concerns, PoolGet, Progress, Reply, Request};
 use base::Kind;
 use control::client::{join, unexpected};

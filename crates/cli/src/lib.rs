@@ -8,6 +8,7 @@
 #![warn(missing_docs)]
 
 pub mod args;
+mod backend;
 pub mod columns;
 pub mod complete;
 pub mod daemon_table;
@@ -31,5 +32,6 @@ pub mod zpool_table;
 pub mod zstream_table;
 
 pub use args::Parsed;
-pub use run::{Backend, Cx, Fail, Outcome};
+pub use backend::Backend;
+pub use run::{Cx, Fail, Outcome};
 pub use table::{Flag, Sub, Tool};

@@ -354,6 +354,7 @@ fn a_volume_that_reserves_its_size_needs_the_permission_to_reserve() {
     rig.zfs(&["allow", "nobody", "refreservation", "tank/u"]);
     nobody(&rig, &["create", "-V", "1M", "tank/u/v"]);
     assert!(exists(&rig, "tank/u/v"));
+}
 
 /// An ordinary user who names no socket reaches the pools of root's daemon and those of the own one.
 #[test]

@@ -209,7 +209,7 @@ fn raw_copy_follows(format: &str) {
             "{change}
              echo {step} >{0}/s/file; echo {step} >{0}/s/child/file
              zfs snapshot -r tank/s@{step}
-             zfs send -wR -i @{1} tank/s@{step} | zfs receive -u tank/copy",
+             zfs send -wR -i @{1} tank/s@{step} | zfs receive -uF tank/copy",
             mnt.display(),
             step - 1
         ));

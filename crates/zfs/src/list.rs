@@ -275,7 +275,7 @@ mod tests {
         let names = |line: &str, fake: &mut Fake| run(line, fake).1.replace('\n', " ");
         assert_eq!(
             names("list -Ho name -S name", &mut fake),
-            "tank/a-c tank/a/b tank/a tank "
+            "tank/a/b tank/a-c tank/a tank "
         );
         assert_eq!(
             names("list -Ho name -s used", &mut fake),

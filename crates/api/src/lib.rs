@@ -5,12 +5,14 @@
 #![forbid(unsafe_code)]
 
 pub mod bytes;
+mod concerns;
 pub mod error;
 pub mod reply;
 pub mod request;
 pub mod secret;
 
 pub use bytes::Bytes;
+pub use concerns::Concerns;
 pub use error::ApiError;
 pub use reply::*;
 pub use request::*;

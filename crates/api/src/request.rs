@@ -714,7 +714,7 @@ pub enum DatasetKind {
 }
 
 /// Datasets with properties.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DatasetGet {
     /// Starting points; empty: the root of every pool.
     #[serde(default)]

@@ -1,6 +1,6 @@
 //! Command lines read with the habits of getopt: clusters (`-rR`), arguments attached or apart
-//! (`-ofoo`, `-o foo`), options after operands, `--` ends them; long options with `=` or apart and
-//! abbreviated while unambiguous.
+//! (`-ofoo`, `-o foo`), options after operands (unless the environment has `POSIXLY_CORRECT`), `--` ends them; long
+//! options with `=` or apart and abbreviated while unambiguous.
 
 use crate::table::{Flag, Sub};
 
@@ -38,6 +38,12 @@ fn key(flag: &Flag) -> String {
 impl Parsed {
     /// Reads `args` (without command and subcommand) against the table.
     pub fn read(tool: &str, sub: &Sub, args: &[String]) -> Result<Parsed, Bad> {
+        let mixed = std::env::var_os("POSIXLY_CORRECT").is_none();
+        Parsed::read_order(tool, sub, args, mixed)
+    }
+
+    /// The same; unless `mixed`, everything from the first operand on is an operand.
+    fn read_order(tool: &str, sub: &Sub, args: &[String], mixed: bool) -> Result<Parsed, Bad> {
         let mut out = Parsed::default();
         let mut later = None;
         let mut note = |flag: &Flag| {
@@ -47,7 +53,9 @@ impl Parsed {
         };
         let mut it = args.iter();
         while let Some(arg) = it.next() {
-            if arg == "--" {
+            if !mixed && !out.operands.is_empty() {
+                out.operands.push(arg.clone());
+            } else if arg == "--" {
                 out.operands.extend(it.by_ref().cloned());
             } else if let Some(text) = arg.strip_prefix("--") {
                 let (name, attached) = match text.split_once('=') {

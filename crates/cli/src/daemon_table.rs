@@ -90,7 +90,11 @@ pub const FILES: &[(&str, &str)] = &[
 pub const ENVIRONMENT: &[(&str, &str)] = &[
     (
         "ZFS_FUSE_SOCKET",
-        "Path of the control socket instead of the usual one.",
+        "Path of the control socket instead of the usual one. An ordinary user's commands ask this daemon only.",
+    ),
+    (
+        "ZFS_FUSE_SYSTEM_SOCKET",
+        "Path of the control socket of root's daemon, which an ordinary user's commands ask about pools that the user's own daemon does not have. Empty: it is not asked.",
     ),
     (
         "ZFS_FUSE_CACHE",

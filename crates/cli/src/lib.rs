@@ -8,9 +8,11 @@
 #![warn(missing_docs)]
 
 pub mod args;
+mod backend;
 pub mod columns;
 pub mod complete;
 pub mod daemon_table;
+pub mod daemons;
 pub mod get;
 pub mod harmless;
 pub mod help;
@@ -30,5 +32,6 @@ pub mod zpool_table;
 pub mod zstream_table;
 
 pub use args::Parsed;
-pub use run::{Backend, Cx, Fail, Outcome};
+pub use backend::Backend;
+pub use run::{Cx, Fail, Outcome};
 pub use table::{Flag, Sub, Tool};

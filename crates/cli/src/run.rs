@@ -1,124 +1,15 @@
 //! How a command runs: its output, its connection to the daemon, its exit status.
 
 use crate::args::{Bad, Parsed};
+use crate::backend::Backend;
+use crate::daemons::Daemons;
 use crate::harmless::{harmless, Harmless};
 use crate::help;
 use crate::table::{Sub, Tool};
-use api::{ApiError, Progress, Reply, Request};
-use control::Client;
+use api::{ApiError, Reply, Request};
 use std::io::{self, BufWriter, IsTerminal, Write};
-use std::os::fd::BorrowedFd;
 use std::path::Path;
 use tz::TimeZone;
-
-/// Whoever answers requests: the daemon, or a test.
-pub trait Backend {
-    /// Sends `request` and waits for the answer; `progress` is told of what comes before it.
-    fn ask(
-        &mut self,
-        request: &Request,
-        progress: &mut dyn FnMut(Progress),
-    ) -> Result<Reply, ApiError>;
-    /// As [`Backend::ask`]; an open file goes with the request.
-    fn ask_with_file(
-        &mut self,
-        request: &Request,
-        _file: BorrowedFd<'_>,
-    ) -> Result<Reply, ApiError> {
-        self.ask(request, &mut |_| {})
-    }
-    /// As [`Backend::ask_with_file`]; what the daemon tells meanwhile is handed over as it comes.
-    fn ask_passing(
-        &mut self,
-        request: &Request,
-        _file: BorrowedFd<'_>,
-        progress: &mut dyn FnMut(Progress),
-    ) -> Result<Reply, ApiError> {
-        self.ask(request, progress)
-    }
-    /// As [`Backend::ask`]; parts of the answer are handed over as they come.
-    fn ask_in_parts(
-        &mut self,
-        request: &Request,
-        take: &mut dyn FnMut(Reply),
-    ) -> Result<(), ApiError> {
-        self.ask(request, &mut |_| {}).map(take)
-    }
-    /// Whether a daemon runs; starts none.
-    fn running(&mut self) -> bool;
-}
-
-/// The daemon, connected to (and started) when first asked.
-#[derive(Default)]
-pub struct Daemon {
-    client: Option<Client>,
-}
-
-impl Backend for Daemon {
-    fn ask(
-        &mut self,
-        request: &Request,
-        progress: &mut dyn FnMut(Progress),
-    ) -> Result<Reply, ApiError> {
-        if self.client.is_none() {
-            self.client = Some(Client::connect()?);
-        }
-        match &mut self.client {
-            Some(client) => client.call_with(request, progress),
-            None => Err(base::Kind::NoDevice.into()),
-        }
-    }
-
-    fn ask_with_file(
-        &mut self,
-        request: &Request,
-        file: BorrowedFd<'_>,
-    ) -> Result<Reply, ApiError> {
-        let mut client = match self.client.take() {
-            Some(client) => client,
-            None => Client::connect()?,
-        };
-        let r = client.call_passing(request, &[file], &mut |_| {});
-        self.client = Some(client);
-        r
-    }
-
-    fn ask_passing(
-        &mut self,
-        request: &Request,
-        file: BorrowedFd<'_>,
-        progress: &mut dyn FnMut(Progress),
-    ) -> Result<Reply, ApiError> {
-        let mut client = match self.client.take() {
-            Some(client) => client,
-            None => Client::connect()?,
-        };
-        let r = client.call_passing(request, &[file], progress);
-        self.client = Some(client);
-        r
-    }
-
-    fn ask_in_parts(
-        &mut self,
-        request: &Request,
-        take: &mut dyn FnMut(Reply),
-    ) -> Result<(), ApiError> {
-        let mut client = match self.client.take() {
-            Some(client) => client,
-            None => Client::connect()?,
-        };
-        let r = client.call_in_parts(request, take);
-        self.client = Some(client);
-        r
-    }
-
-    fn running(&mut self) -> bool {
-        if self.client.is_none() {
-            self.client = Client::connect_running().ok().flatten();
-        }
-        self.client.is_some()
-    }
-}
 
 /// Why a command ends early.
 #[derive(Debug)]
@@ -367,7 +258,7 @@ pub fn main_on(
 ) -> u8 {
     let mut out = Harmless(BufWriter::new(io::stdout().lock()));
     let mut err = Harmless(io::stderr().lock());
-    let mut daemon = Daemon::default();
+    let mut daemon = Daemons::default();
     let tty = err.0.is_terminal();
     let rows = io::stdout().is_terminal().then(|| {
         let lines = std::env::var("LINES").ok();

@@ -60,7 +60,7 @@ pub static ZDB: Sub = Sub {
         "A target without '/' or '@' is a pool, 'pool/' its root dataset. Ranges of objects are \
          start:end[:flags], end -1 is the last; flags select kinds: A all, d directories, f files, m \
          space maps, z ZAPs, and - before one excludes it.",
-        "Without a switch that shows something, everything about the pool is shown at the lowest degree.",
+        "Without a switch that shows something, everything about the pool or the dataset is shown as if each switch had been given twice.",
         "The figures are those of OpenZFS's zdb 2.3; the layout of the text is not promised.",
         "The exit status is 1 if something could not be read or opened, 2 if something is wrong with the \
          structure of the pool (space that belongs to two blocks or to none, numbers that do not agree) \

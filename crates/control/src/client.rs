@@ -29,6 +29,10 @@ pub fn started_by_command() -> bool {
     std::env::var_os(STARTED_BY_COMMAND).is_some()
 }
 
+fn may_not_start() -> bool {
+    std::env::var_os(NO_START_VARIABLE).is_some_and(|v| !v.is_empty())
+}
+
 /// A connection to the daemon.
 #[derive(Debug)]
 pub struct Client {
@@ -42,7 +46,7 @@ impl Client {
         let socket = path::socket_path();
         match connect_starting(&socket)? {
             Some(client) => Ok(client),
-            None if std::env::var_os(NO_START_VARIABLE).is_some_and(|v| !v.is_empty()) => {
+            None if may_not_start() => {
                 Err(ApiError::sentence(
                     Kind::NotFound,
                     format!(
@@ -58,6 +62,14 @@ impl Client {
     /// Connects if a daemon runs.
     pub fn connect_running() -> Result<Option<Client>, ApiError> {
         Client::connect_at(&path::socket_path())
+    }
+
+    /// Connects if a daemon of this user serves or is starting, or if it has pools to import once it is started.
+    pub fn connect_for_its_pools() -> Result<Option<Client>, ApiError> {
+        match connect_starting(&path::socket_path())? {
+            None if path::cache_path().exists() && !may_not_start() => Client::connect().map(Some),
+            running => Ok(running),
+        }
     }
 
     /// Connects to a socket; none if nobody listens there.
@@ -196,7 +208,8 @@ pub fn unexpected(reply: &Reply) -> ApiError {
     .hint("Command and daemon are of different versions: restart the daemon.")
 }
 
-fn join(so_far: Option<Reply>, next: Reply) -> Reply {
+/// Two parts of an answer as one; of answers that have no parts the second one.
+pub fn join(so_far: Option<Reply>, next: Reply) -> Reply {
     match (so_far, next) {
         (Some(Reply::Datasets(mut a)), Reply::Datasets(b)) => {
             a.found.extend(b.found);
@@ -207,6 +220,15 @@ fn join(so_far: Option<Reply>, next: Reply) -> Reply {
             a.found.extend(b.found);
             a.failed.extend(b.failed);
             Reply::Pools(a)
+        }
+        (Some(Reply::Holds(mut a)), Reply::Holds(b)) => {
+            a.found.extend(b.found);
+            a.failed.extend(b.failed);
+            Reply::Holds(a)
+        }
+        (Some(Reply::Mounts(mut a)), Reply::Mounts(b)) => {
+            a.extend(b);
+            Reply::Mounts(a)
         }
         (Some(Reply::History(mut a)), Reply::History(b)) => {
             a.extend(b);

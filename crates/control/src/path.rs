@@ -27,6 +27,32 @@ pub fn socket_path() -> PathBuf {
     )
 }
 
+/// Environment variable that names another socket of root's daemon, for ordinary users. Set but empty: root's
+/// daemon is not asked.
+pub const SYSTEM_SOCKET_VARIABLE: &str = "ZFS_FUSE_SYSTEM_SOCKET";
+
+/// Socket of root's daemon.
+const SYSTEM_SOCKET: &str = "/run/zfs-fuse/control.sock";
+
+/// Where an ordinary user asks root's daemon about pools that the user's own daemon does not have. None for
+/// root, and with `ZFS_FUSE_SOCKET`, which names the one daemon to be asked.
+pub fn system_socket() -> Option<PathBuf> {
+    let env = |name: &str| std::env::var_os(name);
+    pick_system(
+        env(SOCKET_VARIABLE).is_some_and(|v| !v.is_empty()),
+        rustix::process::geteuid().as_raw(),
+        env(SYSTEM_SOCKET_VARIABLE).map(PathBuf::from),
+    )
+}
+
+fn pick_system(one_named: bool, uid: u32, named: Option<PathBuf>) -> Option<PathBuf> {
+    if one_named || uid == 0 {
+        return None;
+    }
+    let path = named.unwrap_or_else(|| SYSTEM_SOCKET.into());
+    (!path.as_os_str().is_empty()).then(|| from_here(path))
+}
+
 /// The lock of the daemon that serves, or is about to serve, a socket: a file beside the socket.
 pub fn lock_path(socket: &Path) -> PathBuf {
     let mut name = socket.as_os_str().to_os_string();
@@ -87,7 +113,7 @@ fn pick(named: Option<PathBuf>, uid: u32, runtime: Option<PathBuf>) -> PathBuf {
         return path;
     }
     if uid == 0 {
-        return "/run/zfs-fuse/control.sock".into();
+        return SYSTEM_SOCKET.into();
     }
     match runtime {
         Some(dir) if dir.is_absolute() && dir.is_dir() => dir.join("zfs-fuse/control.sock"),
@@ -175,6 +201,16 @@ mod tests {
         assert_eq!(p(None, 7, Some("/no/such")), "/tmp/zfs-fuse-7/control.sock");
         assert_eq!(p(None, 7, Some("tmp")), "/tmp/zfs-fuse-7/control.sock");
         assert_eq!(p(None, 7, None), "/tmp/zfs-fuse-7/control.sock");
+    }
+
+    #[test]
+    fn roots_daemon_as_others_see_it() {
+        let p = |one, uid, named: Option<&str>| pick_system(one, uid, named.map(PathBuf::from));
+        assert_eq!(p(false, 7, None), Some(SYSTEM_SOCKET.into()));
+        assert_eq!(p(false, 7, Some("/x")), Some("/x".into()));
+        for (one, uid, named) in [(true, 7, None), (false, 0, None), (false, 7, Some(""))] {
+            assert_eq!(p(one, uid, named), None);
+        }
     }
 
     #[test]

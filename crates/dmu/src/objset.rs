@@ -599,7 +599,7 @@ impl Objset {
                 bail!(Invalid, "a dnode that cannot be");
             }
             usize::from(raw.nblkptr)
-        } else if new.bonus_type == ObjType::SA {
+        } else if new.bonus_type == ObjType::SA || new.spills {
             1
         } else {
             (1 + size.saturating_sub(192 + new.bonus.len()) / 128).clamp(1, 3)

@@ -93,6 +93,9 @@ pub struct NewObject {
     pub indblkshift: u8,
     pub bonus_type: ObjType,
     pub bonus: Vec<u8>,
+    /// It gets a spill block: the dnode has one block pointer, as those of system attributes, since the place of the
+    /// third is that of the spill pointer.
+    pub spills: bool,
     /// 512-byte dnode slots; 0 = 1.
     pub slots: u8,
     pub checksum: Checksum,

@@ -276,15 +276,45 @@ impl Core {
     }
 
     /// The sender may have changed the key that wraps those of a dataset.
-    pub(crate) fn rewrap_received(&self, tx: &Tx, dir: &Dir, key: &ReceivedKey) -> Result<()> {
+    pub(crate) fn rewrap_received(
+        self: &Arc<Self>,
+        tx: &Tx,
+        dir: &Dir,
+        key: &ReceivedKey,
+    ) -> Result<()> {
         let Some(have) = dir.key_object()? else {
             bail_about!(Invalid, dir.full_name(), "it is not encrypted");
         };
-        if have.wrapped == key.wrapped || have.root != dir.object() {
+        if have.wrapped == key.wrapped {
             return Ok(());
+        }
+        if have.root != dir.object() {
+            let root = self.dir(have.root)?.key_object()?;
+            let loaded = self.keys.wrapping.acquire().get(&have.root).cloned();
+            // Salts differ from key to key, but for those that are no passphrases.
+            let same = root.is_some_and(|r| r.params == key.params)
+                && loaded.is_none_or(|(wrapping, _)| key.wrapped.unwrap(&wrapping).is_ok());
+            if !same {
+                // No longer under the key of a directory above.
+                self.put_key(tx, have.object, dir.object(), &key.wrapped, &key.params)?;
+                return self.become_root(tx, dir, have.object);
+            }
         }
         self.put_key(tx, have.object, have.root, &key.wrapped, &key.params)?;
         self.keys.wrapping.acquire().remove(&dir.object());
+        Ok(())
+    }
+
+    /// A directory has a wrapping key of its own from now on, which is to be asked for.
+    fn become_root(&self, tx: &Tx, dir: &Dir, key_object: u64) -> Result<()> {
+        let zap = self.hold(key_object)?;
+        Zap::new(&zap).update_u64(tx, keys::ROOT_DIR, dir.object())?;
+        let props = self.hold(dir.phys().props_zapobj)?;
+        Zap::new(&props).update(tx, "keylocation", &Value::string("prompt"))?;
+        dir.cache_props(None);
+        if let Some(open) = self.keys.open.acquire().get_mut(&key_object) {
+            open.0 = dir.object();
+        }
         Ok(())
     }
 
@@ -539,6 +569,18 @@ impl Dsl {
         dir.cache_props(None);
         self.core.keys.wrapping.acquire().remove(&dir.object());
         Ok(())
+    }
+
+    /// Makes a directory that was received raw an encryption root, if it is none: it is one on the sending side.
+    pub fn split_root(&self, tx: &Tx, dir: &Arc<Dir>) -> Result<()> {
+        self.core.need_syncing(tx)?;
+        match dir.key_object()? {
+            // A clone goes where its origin goes.
+            Some(own) if own.root != dir.object() && dir.origin()?.is_none() => {
+                self.core.become_root(tx, dir, own.object)
+            }
+            _ => Ok(()),
+        }
     }
 
     /// Puts the keys of `dir`, and of those below (and clones) that use the same root and would keep

@@ -302,8 +302,11 @@ impl Dataset {
         // In the order in which they lie on disk, mostly that of creation.
         names.sort_unstable_by_key(|(_, object)| *object);
         let mut out = Vec::with_capacity(names.len());
+        if names.is_empty() {
+            return Ok(out);
+        }
+        let map = self.core.hold(self.phys().snapnames_zapobj)?;
         for (name, object) in names {
-            let map = self.core.hold(self.phys().snapnames_zapobj)?;
             let Some(s) = listed(&map, &name, object, || self.core.dataset(object))? else {
                 continue;
             };

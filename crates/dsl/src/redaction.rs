@@ -169,6 +169,7 @@ impl Dsl {
                 bonus_type: LIST,
                 bonus,
                 block_size: BLOCK,
+                spills,
                 ..NewObject::default()
             },
         )?;

@@ -94,7 +94,10 @@ impl Disks for MemDisks {
     }
 }
 
-/// A clock that stands still unless told.
+/// Nanoseconds of a second.
+const SECOND: u64 = 1_000_000_000;
+
+/// A clock that stands still unless told. Both its clocks pass a whole second at the same moment.
 #[derive(Default)]
 pub struct ManualClock {
     pub seconds: AtomicI64,
@@ -104,7 +107,6 @@ pub struct ManualClock {
 impl ManualClock {
     /// Time goes by, on both clocks.
     pub fn pass(&self, ns: u64) {
-        const SECOND: u64 = 1_000_000_000;
         let before = self.monotonic.fetch_add(ns, Relaxed);
         let seconds = (before % SECOND + ns % SECOND) / SECOND + ns / SECOND;
         self.seconds.fetch_add(seconds as i64, Relaxed);
@@ -113,7 +115,8 @@ impl ManualClock {
 
 impl Clock for ManualClock {
     fn now(&self) -> (i64, u32) {
-        (self.seconds.load(Relaxed), 0)
+        let parts = self.monotonic.load(Relaxed) % SECOND;
+        (self.seconds.load(Relaxed), parts as u32)
     }
     fn monotonic_ns(&self) -> u64 {
         self.monotonic.load(Relaxed)

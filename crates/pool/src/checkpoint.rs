@@ -1,12 +1,11 @@
 //! The checkpoint of a pool (pool format §24): while there is one, nothing it refers to may be used
 //! again. What is freed of it stays allocated and is noted in a map of its own, per vdev.
 
-use crate::MapFeatures;
+use crate::{spacemaps, MapFeatures};
 use base::sync::MutexExt;
 use base::{bail, RangeSet, Result, Txg};
-use disk::spacemap::{SpaceMapPhys, Writer, FULL_BONUS, SMALL_BONUS};
-use disk::ObjType;
-use dmu::{NewObject, Objset, Tx};
+use disk::spacemap::{SpaceMapPhys, Writer, FULL_BONUS};
+use dmu::{Objset, Tx};
 use space::replay;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -19,7 +18,6 @@ const ENTRY: &str = disk::mos_keys::CHECKPOINT;
 /// Key of a top-level vdev's ZAP: the map of what only the checkpoint refers to.
 const MAP: &str = disk::mos_keys::CHECKPOINT_SPACEMAP;
 const BLOCK: usize = 128 << 10;
-const INDIRECT_SHIFT: u8 = 14;
 /// Words of an uberblock: its txg, and the txg it was taken as a checkpoint in.
 const UB_TXG: usize = 2;
 const UB_TIMESTAMP: usize = 4;
@@ -149,7 +147,7 @@ impl Checkpoint {
                 if m.zap == 0 {
                     bail!(Damaged, "device {id} has no ZAP for its checkpoint map");
                 }
-                m.object = self.create(tx, f)?;
+                m.object = spacemaps::new_object(&self.mos, tx, f, BLOCK)?;
                 Zap::new(&self.mos.hold(m.zap)?).add_u64(tx, MAP, m.object)?;
             }
             let dn = self.mos.hold(m.object)?;
@@ -176,28 +174,5 @@ impl Checkpoint {
             dn.set_bonus(tx, &p.encode())?;
         }
         Ok(())
-    }
-
-    fn create(&self, tx: &Tx, f: &dyn MapFeatures) -> Result<u64> {
-        let size = if f.histogram() {
-            FULL_BONUS
-        } else {
-            SMALL_BONUS
-        };
-        let dn = self.mos.alloc(
-            tx,
-            &NewObject {
-                obj_type: ObjType::SPACE_MAP,
-                block_size: BLOCK,
-                indblkshift: INDIRECT_SHIFT,
-                bonus_type: ObjType::SPACE_MAP_HEADER,
-                bonus: vec![0; size],
-                ..NewObject::default()
-            },
-        )?;
-        if f.histogram() {
-            f.count_histogram(tx, 1)?;
-        }
-        Ok(dn.object())
     }
 }

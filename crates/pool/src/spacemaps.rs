@@ -17,6 +17,8 @@ use zap::Zap;
 /// Block size of space maps with and without log space maps.
 const BLOCK_LOG: usize = 128 << 10;
 const BLOCK_PLAIN: usize = 16 << 10;
+/// Of the maps of missing txgs.
+const BLOCK_DTL: usize = 4096;
 /// Indirect blocks of space maps are small: few maps have more than a block.
 const INDIRECT_SHIFT: u8 = 14;
 /// Logs are kept at most about this many txgs.
@@ -121,6 +123,33 @@ fn read_map(mos: &Objset, object: u64) -> Result<(SpaceMapPhys, bool)> {
     let dn = mos.hold(object)?;
     let b = dn.bonus();
     Ok((SpaceMapPhys::decode(&b)?, b.len() >= FULL_BONUS))
+}
+
+/// Makes an object for a space map of `block_size` bytes a block, and counts it if its header has a histogram. The
+/// header is zeros.
+pub(crate) fn new_object(
+    mos: &Objset,
+    tx: &Tx,
+    f: &dyn MapFeatures,
+    block_size: usize,
+) -> Result<u64> {
+    let header = match f.histogram() {
+        true => FULL_BONUS,
+        false => SMALL_BONUS,
+    };
+    let new = NewObject {
+        obj_type: ObjType::SPACE_MAP,
+        block_size,
+        indblkshift: INDIRECT_SHIFT,
+        bonus_type: ObjType::SPACE_MAP_HEADER,
+        bonus: vec![0; header],
+        ..NewObject::default()
+    };
+    let dn = mos.alloc(tx, &new)?;
+    if f.histogram() {
+        f.count_histogram(tx, 1)?;
+    }
+    Ok(dn.object())
 }
 
 /// The valid bytes of a space map object.
@@ -361,27 +390,9 @@ impl SpaceMaps {
     }
 
     fn new_map_of(&self, tx: &Tx, f: &dyn MapFeatures, block_size: usize) -> Result<u64> {
-        let bonus = if f.histogram() {
-            FULL_BONUS
-        } else {
-            SMALL_BONUS
-        };
-        let dn = self.mos.alloc(
-            tx,
-            &NewObject {
-                obj_type: ObjType::SPACE_MAP,
-                block_size,
-                indblkshift: INDIRECT_SHIFT,
-                bonus_type: ObjType::SPACE_MAP_HEADER,
-                bonus: vec![0; bonus],
-                ..NewObject::default()
-            },
-        )?;
-        self.put_header(tx, dn.object(), 0, 0, None)?;
-        if f.histogram() {
-            f.count_histogram(tx, 1)?;
-        }
-        Ok(dn.object())
+        let object = new_object(&self.mos, tx, f, block_size)?;
+        self.put_header(tx, object, 0, 0, None)?;
+        Ok(object)
     }
 
     pub(crate) fn free_map(&self, tx: &Tx, f: &dyn MapFeatures, object: u64) -> Result<()> {
@@ -700,29 +711,9 @@ impl SpaceMaps {
         object: u64,
         ranges: &base::RangeSet,
     ) -> Result<u64> {
-        let object = if object == 0 {
-            let bonus = if f.histogram() {
-                FULL_BONUS
-            } else {
-                SMALL_BONUS
-            };
-            let dn = self.mos.alloc(
-                tx,
-                &NewObject {
-                    obj_type: ObjType::SPACE_MAP,
-                    block_size: 4096,
-                    indblkshift: INDIRECT_SHIFT,
-                    bonus_type: ObjType::SPACE_MAP_HEADER,
-                    bonus: vec![0; bonus],
-                    ..NewObject::default()
-                },
-            )?;
-            if f.histogram() {
-                f.count_histogram(tx, 1)?;
-            }
-            dn.object()
-        } else {
-            object
+        let object = match object {
+            0 => new_object(&self.mos, tx, f, BLOCK_DTL)?,
+            object => object,
         };
         let dn = self.mos.hold(object)?;
         dn.free_range(tx, 0, u64::MAX)?;

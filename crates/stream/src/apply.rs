@@ -252,6 +252,7 @@ impl Applier {
             block_size: r.block_size as usize,
             bonus_type,
             bonus,
+            spills: false,
             slots,
             checksum: Checksum::new(r.checksum_type),
             compress: Compression::new(r.compress),

@@ -12,7 +12,7 @@ mod group;
 pub mod load;
 pub mod manifest;
 pub mod power_cuts;
-mod programs;
+pub mod programs;
 mod rig;
 pub mod tree;
 

@@ -12,6 +12,20 @@ pub fn folder() -> &'static Path {
     FOLDER.get_or_init(find)
 }
 
+/// Copies a program that will be run. Not by this process: a child that another of its threads starts meanwhile would
+/// have the copy open for writing for a moment, and whoever runs it then gets "text file busy".
+///
+/// # Panics
+/// If it cannot be copied.
+pub fn copy(from: &Path, to: &Path) {
+    let done = Command::new("cp").arg(from).arg(to).status();
+    assert!(
+        done.is_ok_and(|s| s.success()),
+        "copy of {}",
+        from.display()
+    );
+}
+
 fn find() -> PathBuf {
     if let Some(dir) = std::env::var_os("ZFS_FUSE_TEST_BIN") {
         return dir.into();

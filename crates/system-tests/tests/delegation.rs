@@ -2,7 +2,7 @@
 
 use std::os::unix::fs::{chown, MetadataExt};
 use std::path::Path;
-use system_tests::Rig;
+use system_tests::{users_can_mount, Rig};
 
 const NOBODY: u32 = 65534;
 /// A user whose groups are 777 and 778.
@@ -338,4 +338,112 @@ fn limits_bind_those_who_could_not_change_them() {
     assert_eq!(rig.get("snapshot_count", "tank/u"), "7");
     rig.zpool(&["export", "tank"]);
     rig.zdb_check("tank");
+}
+
+#[test]
+fn a_volume_that_reserves_its_size_needs_the_permission_to_reserve() {
+    let Some(rig) = tank("delegated-volume") else {
+        return;
+    };
+    rig.zfs(&["allow", "nobody", "create,mount", "tank/u"]);
+    denied(&rig, &["create", "-V", "1M", "tank/u/v"]);
+    assert!(!exists(&rig, "tank/u/v"));
+    nobody(&rig, &["create", "-s", "-V", "1M", "tank/u/sparse"]);
+    rig.zfs(&["allow", "nobody", "reservation", "tank/u"]);
+    denied(&rig, &["create", "-V", "1M", "tank/u/v"]);
+    rig.zfs(&["allow", "nobody", "refreservation", "tank/u"]);
+    nobody(&rig, &["create", "-V", "1M", "tank/u/v"]);
+    assert!(exists(&rig, "tank/u/v"));
+}
+
+/// An ordinary user who names no socket reaches the pools of root's daemon and those of the own one.
+#[test]
+fn an_ordinary_user_sees_the_pools_of_both_daemons() {
+    if !users_can_mount("both") {
+        return;
+    }
+    let Some(rig) = tank("both-system") else {
+        return;
+    };
+    rig.zfs(&["snapshot", "tank/u@old"]);
+    let Some(mut own) = Rig::as_user("both-own") else {
+        return;
+    };
+    own.serve_at(&own.path().join("run/zfs-fuse/control.sock"));
+    own.variable("ZFS_FUSE_SOCKET", "");
+    let system = rig.socket().to_str().unwrap().to_string();
+    own.variable("ZFS_FUSE_SYSTEM_SOCKET", &system);
+    let names = |rig: &Rig, args: &[&str]| -> Vec<String> {
+        let said = rig.try_run(args[0], &args[1..]).ok();
+        said.lines().map(str::to_string).collect()
+    };
+
+    // No daemon of the user's own is started for what the system has.
+    assert_eq!(names(&own, &["zpool", "list", "-Ho", "name"]), ["tank"]);
+    assert_eq!(
+        names(&own, &["zfs", "list", "-Ho", "name"]),
+        ["tank", "tank/u"]
+    );
+    let refused = own.try_run("zfs", &["snapshot", "tank/u@new"]).fails(1);
+    assert!(refused.contains("permission denied"), "{refused}");
+    let refused = own.try_run("zpool", &["export", "tank"]).fails(1);
+    assert!(refused.contains("permission denied"), "{refused}");
+    rig.zfs(&["allow", "everyone", "snapshot,send,mount", "tank/u"]);
+    own.zfs(&["snapshot", "tank/u@new"]);
+    assert!(exists(&rig, "tank/u@new"));
+    assert!(!own.socket().exists(), "a daemon was started");
+
+    // With a daemon of the user's own: the pools of both, each where it is.
+    own.start();
+    let image = own.image("disk", 128 << 20);
+    own.zpool(&["create", "mine", &image]);
+    assert_eq!(
+        names(&own, &["zpool", "list", "-Ho", "name"]),
+        ["mine", "tank"]
+    );
+    assert_eq!(
+        names(&own, &["zfs", "list", "-Ho", "name", "tank/u", "mine"]),
+        ["mine", "tank/u"]
+    );
+    let mounts = names(&own, &["zfs", "mount"]).join("\n");
+    assert!(
+        mounts.contains("mine ") && mounts.contains("tank/u "),
+        "{mounts}"
+    );
+    own.zfs(&["snapshot", "tank/u@newer"]);
+    own.zfs(&["snapshot", "mine@a"]);
+    let stream = own.mnt().join("stream");
+    let script = format!(
+        "zfs send tank/u@old >{0} && zfs receive mine/u <{0}",
+        stream.display()
+    );
+    own.try_run("sh", &["-c", &script]).ok();
+    assert!(exists(&own, "mine/u@old"));
+    // A change of both at once is not made by one of them.
+    let refused = own.try_run("zfs", &["snapshot", "mine@b", "tank/u@b"]);
+    let refused = refused.fails(1);
+    assert!(refused.contains("system's daemon"), "{refused}");
+    assert!(!exists(&own, "mine@b") && !exists(&rig, "tank/u@b"));
+    // A path leads to the daemon that mounted it.
+    let of_tank = rig.mnt().join("tank/u");
+    let refused = own.try_run("zfs", &["unmount", of_tank.to_str().unwrap()]);
+    let refused = refused.fails(1);
+    assert!(refused.contains("is not yours"), "{refused}");
+
+    // A pool of the user's own hides one of the system's; without it that one is seen again.
+    own.zpool(&["export", "mine"]);
+    own.zpool(&[
+        "import",
+        "-d",
+        own.disks().to_str().unwrap(),
+        "mine",
+        "tank",
+    ]);
+    own.try_run("zfs", &["list", "tank/u@newer"]).fails(1);
+    assert_eq!(names(&own, &["zpool", "list", "-Ho", "name"]), ["tank"]);
+    own.zpool(&["export", "tank"]);
+    own.zfs(&["list", "tank/u@newer"]);
+    // An empty variable: the own daemon only.
+    own.variable("ZFS_FUSE_SYSTEM_SOCKET", "");
+    own.try_run("zfs", &["list", "tank/u@newer"]).fails(1);
 }

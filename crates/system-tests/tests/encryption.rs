@@ -170,3 +170,86 @@ fn made_by_openzfs() {
     ));
     rig.zpool(&["export", "grove"]);
 }
+
+/// Of a tree that is sent raw the copy follows every change of keys: also where the tree below keeps, gets, or gives up a
+/// key of its own.
+#[test]
+fn a_raw_copy_follows_the_keys_of_its_tree() {
+    for format in ["passphrase", "hex"] {
+        raw_copy_follows(format);
+    }
+}
+
+fn raw_copy_follows(format: &str) {
+    let Some(mut rig) = Rig::new(&format!("raw-keys-{format}")) else {
+        return;
+    };
+    let disk = rig.image("d0", 256 << 20);
+    let mnt = rig.mnt().join("tank");
+    rig.start();
+    rig.zpool(&["create", "-m", mnt.to_str().unwrap(), "tank", &disk]);
+    for i in 1..=3 {
+        let key = format!("{i}").repeat(64);
+        fs::write(rig.path().join(format!("key{i}")), key).unwrap();
+    }
+    let at = |i: u32| format!("file://{}/key{i}", rig.path().display());
+    let made = format!(
+        "zfs create -o encryption=on -o keyformat={format} -o keylocation={}",
+        at(1)
+    );
+    rig.sh(&format!(
+        "{made} tank/s && zfs create tank/s/child && zfs snapshot -r tank/s@0"
+    ));
+    rig.sh("zfs send -wR tank/s@0 | zfs receive -u tank/copy");
+    assert_eq!(rig.get("encryptionroot", "tank/copy/child"), "tank/copy");
+    let mut step = 0;
+    let mut follow = |change: &str, root: &str, keys: &[(&str, u32)]| {
+        step += 1;
+        rig.sh(&format!(
+            "{change}
+             echo {step} >{0}/s/file; echo {step} >{0}/s/child/file
+             zfs snapshot -r tank/s@{step}
+             zfs send -wR -i @{1} tank/s@{step} | zfs receive -uF tank/copy",
+            mnt.display(),
+            step - 1
+        ));
+        assert_eq!(
+            rig.get("encryptionroot", "tank/copy/child"),
+            root,
+            "{change}"
+        );
+        for (name, key) in keys {
+            rig.zfs(&["load-key", "-L", &at(*key), name]);
+        }
+        rig.sh("zfs mount tank/copy && zfs mount tank/copy/child");
+        for name in ["copy", "copy/child"] {
+            let text = fs::read_to_string(mnt.join(name).join("file")).unwrap();
+            assert_eq!(text.trim(), step.to_string());
+        }
+        rig.sh("zfs unmount tank/copy && zfs unload-key -r tank/copy");
+    };
+    let change = |i: u32, name: &str| {
+        format!(
+            "zfs change-key -o keyformat={format} -o keylocation={} {name}",
+            at(i)
+        )
+    };
+    follow(&change(2, "tank/s"), "tank/copy", &[("tank/copy", 2)]);
+    follow(
+        &change(3, "tank/s/child"),
+        "tank/copy/child",
+        &[("tank/copy", 2), ("tank/copy/child", 3)],
+    );
+    follow(
+        &change(1, "tank/s"),
+        "tank/copy/child",
+        &[("tank/copy", 1), ("tank/copy/child", 3)],
+    );
+    follow(
+        "zfs change-key -i tank/s/child",
+        "tank/copy",
+        &[("tank/copy", 1)],
+    );
+    rig.zpool(&["export", "tank"]);
+    rig.zdb_check("tank");
+}

@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 use system_tests::manifest::{self, Look, Seen};
-use system_tests::Rig;
+use system_tests::{programs, Rig};
 
 /// What may still be refused: fixture, part of the sentence. Nothing may be refused silently.
 const REFUSED: &[(&str, &str)] = &[];
@@ -838,7 +838,7 @@ fn by_an_ordinary_user() {
             return;
         };
         let own = std::env::current_exe().expect("this program");
-        std::fs::copy(own, rig.path().join("bin/every")).expect("copy of this program");
+        programs::copy(&own, &rig.path().join("bin/every"));
         let mut c = rig.command("every", &["by_an_ordinary_user", "--exact", "--nocapture"]);
         c.env("ZFS_FUSE_TEST_BIN", rig.path().join("bin"))
             .env("ZFS_FUSE_FIXTURES", testkit::fixture::folder());

@@ -426,3 +426,35 @@ fn an_upgrade_names_the_features_it_does_not_enable() {
     rig.zpool(&["destroy", "tank"]);
     rig.stop();
 }
+
+#[test]
+fn create_with_p_takes_only_what_is_of_the_kind_asked_for() {
+    let Some((rig, _)) = tank("create-p") else {
+        return;
+    };
+    rig.zfs(&["create", "tank/fs"]);
+    rig.zfs(&["create", "-s", "-V", "1M", "tank/vol"]);
+    rig.zfs(&["create", "-p", "tank"]);
+    rig.zfs(&["create", "-p", "tank/fs"]);
+    rig.zfs(&["create", "-p", "-V", "1M", "tank/vol"]);
+    for args in [
+        &["create", "-p", "tank/vol"][..],
+        &["create", "-p", "-V", "1M", "tank/fs"],
+        &["create", "-p", "-V", "1M", "tank"],
+    ] {
+        rig.try_run("zfs", args).fails(1);
+    }
+}
+
+#[test]
+fn create_with_n_needs_no_space() {
+    let Some((rig, _)) = tank("create-n") else {
+        return;
+    };
+    assert_eq!(rig.zfs(&["create", "-n", "-V", "100T", "tank/v"]), "");
+    let said = rig.zfs(&["create", "-nP", "-s", "-b", "4k", "-V", "1M", "tank/v"]);
+    assert_eq!(
+        said,
+        "create\ttank/v\nproperty\tvolblocksize\t4096\nproperty\tvolsize\t1048576\n"
+    );
+}

@@ -266,6 +266,58 @@ fn a_redaction_bookmark_lists_what_openzfs_lists() {
     rig.zdb_check("lagoon2s");
 }
 
+/// Its guids do not fit into the bonus of the list's object, which was made without room for a spill pointer: the pool
+/// stopped.
+#[test]
+fn a_redaction_list_of_many_snapshots_has_a_spill_block() {
+    let Some(mut rig) = Rig::new("redacted-by-many") else {
+        return;
+    };
+    let disk = rig.image("d0", 256 << 20);
+    let mnt = rig.mnt().join("tank");
+    rig.start();
+    rig.zpool(&["create", "-m", mnt.to_str().unwrap(), "tank", &disk]);
+    rig.zfs(&["create", "-o", "recordsize=4K", "tank/fs"]);
+    rig.sh(&format!(
+        "head -c 262144 /dev/urandom >{0}/fs/file
+         zfs snapshot tank/fs@s
+         for i in $(seq 60); do
+             zfs clone tank/fs@s tank/c$i
+             dd if=/dev/zero of={0}/c$i/file bs=4K count=1 seek=$i conv=notrunc status=none
+             zfs snapshot tank/c$i@s
+         done",
+        mnt.display()
+    ));
+    let clones: Vec<String> = (1..=60).map(|i| format!("tank/c{i}@s")).collect();
+    for many in [36, 37, 60] {
+        let name = format!("m{many}");
+        let mut words = vec!["redact", "tank/fs@s", &name];
+        words.extend(clones[..many].iter().map(String::as_str));
+        rig.zfs(&words);
+    }
+    let spill = |rig: &Rig| {
+        rig.zpool(&[
+            "get",
+            "-Ho",
+            "value",
+            "feature@redaction_list_spill",
+            "tank",
+        ])
+    };
+    assert_eq!(spill(&rig).trim(), "active");
+    rig.zpool(&["export", "tank"]);
+    rig.zdb_check("tank");
+    rig.zpool(&["import", "-d", rig.disks().to_str().unwrap(), "tank"]);
+    rig.sh("zfs send --redact m60 tank/fs@s | zfs receive -u tank/copy");
+    let guids = rig.get("redact_snaps", "tank/copy@s");
+    assert_eq!(guids.split(',').count(), 60);
+    rig.zfs(&["destroy", "tank/fs#m37"]);
+    rig.zfs(&["destroy", "tank/fs#m60"]);
+    assert_eq!(spill(&rig).trim(), "enabled");
+    rig.zpool(&["export", "tank"]);
+    rig.zdb_check("tank");
+}
+
 /// Starts a stream into a pipe that nobody reads yet.
 fn begin(rig: &Rig, words: &[&str]) -> Child {
     let mut c = rig.command("zfs", words);

@@ -63,7 +63,7 @@ fn volumes_have_the_size_blocks_and_space_that_are_asked_for() {
     assert_eq!(
         rig.zfs(&["create", "-nvP", "-b", "4K", "-V", "4097", "tank/n"]),
         format!(
-            "create\ttank/n\nproperty\tvolblocksize\t4K\nproperty\trefreservation\t{}\nproperty\tvolsize\t8192\n",
+            "create\ttank/n\nproperty\tvolblocksize\t4096\nproperty\trefreservation\t{}\nproperty\tvolsize\t8192\n",
             8192 + 2 * (7 + 1) * 131072
         )
     );

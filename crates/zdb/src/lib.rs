@@ -107,8 +107,9 @@ pub(crate) struct Session {
     /// What it was found with.
     pub config: NvList,
     args: Parsed,
-    /// Nothing was asked for: everything is shown at the lowest degree.
-    everything: bool,
+    /// The switches that count as given where none that shows something was: of a pool nearly all, of a dataset
+    /// those that show datasets.
+    implied: &'static str,
     /// With `-k`: the uberblock of the state shown.
     kept: Option<Uberblock>,
     code: Cell<u8>,
@@ -126,10 +127,10 @@ impl Session {
 
     /// The degree of detail of what a switch shows: how often it was given, and `-v` for all of them.
     pub fn depth(&self, letter: char) -> usize {
-        match (self.times(letter), self.everything) {
-            (0, true) if "uCdhisDbm".contains(letter) => 1 + self.times('v'),
-            (0, _) => 0,
-            (n, _) => n + self.times('v'),
+        match self.times(letter) {
+            0 if self.implied.contains(letter) => 1 + self.times('v').max(1),
+            0 => 0,
+            n => n + self.times('v'),
         }
     }
 
@@ -385,6 +386,11 @@ fn open(args: &Parsed, target: &str) -> Result<Session> {
     };
     let display = "lCudDTimMhbcsOrRSyN";
     let asked = args.in_order().any(|(k, _)| display.contains(k));
+    let implied = match (asked, target.contains(['/', '@'])) {
+        (true, _) => "",
+        (false, true) => "di",
+        (false, false) => "uCdhisDbm",
+    };
     Ok(Session {
         pool,
         kept,
@@ -393,7 +399,7 @@ fn open(args: &Parsed, target: &str) -> Result<Session> {
         },
         exported,
         config,
-        everything: !asked && !target.contains(['/', '@']),
+        implied,
         args: args.clone(),
         code: Cell::new(0),
     })

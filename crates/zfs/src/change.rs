@@ -35,6 +35,27 @@ pub fn set(args: &Parsed, cx: &mut Cx<'_>) -> Outcome {
             )));
         }
     }
+    on_each(
+        datasets,
+        "set property for",
+        &|dataset, command| Request::DatasetSet {
+            dataset,
+            props: list.clone(),
+            no_remount: args.has("u"),
+            command,
+        },
+        cx,
+    )
+}
+
+/// Makes a request of each dataset, given its name and what is to be recorded. What cannot be done is told, and the
+/// others go on.
+fn on_each(
+    datasets: &[String],
+    action: &str,
+    request: &dyn Fn(String, String) -> Request,
+    cx: &mut Cx<'_>,
+) -> Outcome {
     let mut history = History::new(cx);
     let mut status = 0;
     for dataset in datasets {
@@ -43,13 +64,8 @@ pub fn set(args: &Parsed, cx: &mut Cx<'_>) -> Outcome {
             status = 1;
             continue;
         }
-        let request = Request::DatasetSet {
-            dataset: dataset.clone(),
-            props: list.clone(),
-            no_remount: args.has("u"),
-            command: history.line(dataset),
-        };
-        match common::done(cx, &request, "set property for", dataset) {
+        let request = request(dataset.clone(), history.line(dataset));
+        match common::done(cx, &request, action, dataset) {
             Ok(()) => history.done(dataset),
             Err(Fail::Error(_)) => status = 1,
             Err(other) => return Err(other),
@@ -88,28 +104,18 @@ pub fn inherit(args: &Parsed, cx: &mut Cx<'_>) -> Outcome {
             }
         }
     }
-    let mut history = History::new(cx);
-    let mut status = 0;
-    for dataset in datasets {
-        if let Err(why) = names::check_dataset(dataset, Want::Any) {
-            cx.say(&format!("cannot open '{dataset}': {why}"))?;
-            status = 1;
-            continue;
-        }
-        let request = Request::DatasetInherit {
-            dataset: dataset.clone(),
+    on_each(
+        datasets,
+        "inherit property for",
+        &|dataset, command| Request::DatasetInherit {
+            dataset,
             property: property.clone(),
             recursive: args.has("r"),
             received,
-            command: history.line(dataset),
-        };
-        match common::done(cx, &request, "inherit property for", dataset) {
-            Ok(()) => history.done(dataset),
-            Err(Fail::Error(_)) => status = 1,
-            Err(other) => return Err(other),
-        }
-    }
-    Ok(status)
+            command,
+        },
+        cx,
+    )
 }
 
 pub fn rename(args: &Parsed, cx: &mut Cx<'_>) -> Outcome {

@@ -225,6 +225,12 @@ pub fn assignments<'a>(
     Ok(out)
 }
 
+/// Whether `-t` asks for snapshots and bookmarks alone, and none is named: for those of the file systems named.
+pub fn asks_below(args: &Parsed, kinds: &[DatasetKind], roots: &[String]) -> bool {
+    let mark = |k: &DatasetKind| matches!(k, DatasetKind::Snapshot | DatasetKind::Bookmark);
+    args.has("t") && kinds.iter().all(mark) && !roots.iter().any(|r| r.contains(['@', '#']))
+}
+
 /// Reads `-j`, `--json-int` and `-p`.
 pub fn json_style(args: &Parsed) -> Result<Option<Style>, Fail> {
     let json = args.has("j");

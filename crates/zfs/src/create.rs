@@ -28,7 +28,7 @@ pub fn create(args: &Parsed, cx: &mut Cx<'_>) -> Outcome {
         .map_err(|why| Fail::Error(format!("cannot create '{name}': {why}")))?;
     if !name.contains('/') {
         // What is there is no failure with -p, not even the root of a pool.
-        if args.has("p") && exists(&name, cx) {
+        if args.has("p") && volume_size.is_none() && exists(&name, cx) {
             return Ok(0);
         }
         return Err(Fail::Error(format!(
@@ -43,7 +43,9 @@ pub fn create(args: &Parsed, cx: &mut Cx<'_>) -> Outcome {
                 "property 'volblocksize' specified multiple times".into(),
             ));
         }
-        props.push(("volblocksize".into(), size.into()));
+        // Printed as a number, as OpenZFS does with `-b`; what is none is for the daemon to refuse.
+        let bytes = base::sizes::parse(size).map_or_else(|_| size.to_string(), |n| n.to_string());
+        props.push(("volblocksize".into(), bytes));
     }
     let key = match args.has("n") {
         true => None,

@@ -67,6 +67,8 @@ pub fn get(args: &Parsed, cx: &mut Cx<'_>) -> Outcome {
     let depth = match depth {
         Some(d) => Some(d),
         None if args.has("r") || roots.is_empty() => None,
+        // The snapshots of a file system are one below it.
+        None if common::asks_below(args, &kinds, &roots) => Some(1),
         None => Some(0),
     };
     let (found, more_failed) = common::datasets(

@@ -46,9 +46,6 @@ pub fn list(args: &Parsed, cx: &mut Cx<'_>) -> Outcome {
         (Some(t), _) => common::kinds(t)?,
         _ => all_kinds.to_vec(),
     };
-    let only_marks = kinds
-        .iter()
-        .all(|k| matches!(k, DatasetKind::Snapshot | DatasetKind::Bookmark));
     let (mut roots, mut failed) = common::roots(&args.operands, cx)?;
     failed |= refuse(&mut roots, &kinds, args.has("t"), cx)?;
     if roots.is_empty() && failed {
@@ -60,7 +57,7 @@ pub fn list(args: &Parsed, cx: &mut Cx<'_>) -> Outcome {
         Some(d) => Some(d),
         None if recursive || roots.is_empty() => None,
         // The snapshots of a file system are one below it.
-        None if args.has("t") && only_marks && !roots.iter().any(named_mark) => Some(1),
+        None if common::asks_below(args, &kinds, &roots) => Some(1),
         None => Some(0),
     };
     let kinds = match args.get("t") {
@@ -215,7 +212,8 @@ fn sort(found: &mut [Dataset], keys: &[(String, bool)], cx: &Cx<'_>) {
     found.sort_by(|a, b| {
         for (key, descending) in keys {
             let order = if key == "name" {
-                by_name(a, b)
+                // Asked for by `-s`: as it is written, not as it is nested.
+                a.name.cmp(&b.name)
             } else {
                 match (raw(a, key), raw(b, key)) {
                     (Value::None, Value::None) => Ordering::Equal,
@@ -277,7 +275,7 @@ mod tests {
         let names = |line: &str, fake: &mut Fake| run(line, fake).1.replace('\n', " ");
         assert_eq!(
             names("list -Ho name -S name", &mut fake),
-            "tank/a-c tank/a/b tank/a tank "
+            "tank/a/b tank/a-c tank/a tank "
         );
         assert_eq!(
             names("list -Ho name -s used", &mut fake),

@@ -20,11 +20,18 @@ const REFUSED: [&str; 6] = [
 
 /// The properties that are not to be received (`-x`), and whether those to be set may be.
 fn excluded(args: &Parsed, props: &api::Props) -> Result<Vec<String>, Fail> {
-    let exclude: Vec<String> = args.all("x").map(str::to_string).collect();
+    let full = |x: &str| common::known_property(x).unwrap_or_else(|| x.to_string());
+    let exclude: Vec<String> = args.all("x").map(full).collect();
     if exclude.iter().any(|x| x.contains('=')) {
         return Err(Fail::Usage(
             "invalid character '=' in property argument".into(),
         ));
+    }
+    if let Some(twice) = (1..exclude.len()).find(|&i| exclude[..i].contains(&exclude[i])) {
+        return Err(Fail::Error(format!(
+            "property '{}' specified multiple times",
+            exclude[twice]
+        )));
     }
     let wrong = props
         .iter()

@@ -486,6 +486,7 @@ pub mod tests {
             ("snapshot", Mutation::SnapshotOfDirtySet),
             ("diff", Mutation::DiffForgetsHoles),
             ("freed", Mutation::ReceiveKeepsFreed),
+            ("below", Mutation::RollbackTakesBelow),
             ("version", Mutation::UpgradeWithoutTables),
         ] {
             let found = with_broken_pool(name, |d| {

@@ -185,9 +185,12 @@ impl Lives {
                 self.is_gone(&name)
             }
             9 => {
-                let (name, _) = self.any_snap(dice)?;
+                let (name, snap) = self.any_snap(dice)?;
                 let _taken_away = self.files.acquire_write();
-                c.rollback(&name)
+                match self.alone {
+                    true => self.go_back_above(&name, &snap),
+                    false => c.rollback(&name),
+                }
             }
             10 => {
                 let (name, _) = self.any_snap(dice)?;
@@ -231,6 +234,28 @@ impl Lives {
             let clone = pool.clone_in(tx, &parent, last, &origin, CreateArgs::default())?;
             pool.snapshot_in(tx, &[(clone, "first".into())]).map(drop)
         })
+    }
+
+    /// A rollback destroys younger snapshots of the file system, and none of those below it.
+    fn go_back_above(&self, name: &str, to: &Dataset) -> Result<()> {
+        let (fs, _) = name.split_once('@').ok_or(Kind::Invalid)?;
+        let newer = |s: &Snap| s.1.phys().creation_txg > to.phys().creation_txg;
+        let snaps = self.snaps(&*self.pool().dsl.dataset(fs)?)?;
+        let younger = snaps.iter().find(|s| newer(s));
+        let Some((_, short)) = younger.and_then(|(name, _)| name.split_once('@')) else {
+            return self.commands.rollback(name);
+        };
+        let below = format!("{fs}/below");
+        let same = format!("{below}@{short}");
+        self.commands.create(&below, &[("recordsize", 4096)])?;
+        self.commands.snapshot(&same)?;
+        let done = self.commands.rollback(name);
+        if self.pool().dsl.dataset(&same).is_err() {
+            bail!(Damaged, "a rollback to {name} destroyed {same}");
+        }
+        self.commands.destroy(&same)?;
+        self.commands.destroy(&below)?;
+        done
     }
 
     fn is_gone(&self, name: &str) -> Result<()> {

@@ -474,6 +474,20 @@ pub fn make_parents(
     Ok(move |pool: &Pool, tx: &Tx| make(pool, tx, &who, &list))
 }
 
+/// Whether a dataset of that name and kind is there, which `-p` (`fine`) does not mind. Any other one of that name is
+/// refused.
+fn is_there(entry: &PoolEntry, name: &str, kind: DatasetKind, fine: bool) -> Answer<bool> {
+    match entry.pool.dsl.dir(name) {
+        Err(e) if e.kind == Kind::NotFound => return Ok(false),
+        found => found.map_err(|e| datasets::plain(e, name))?,
+    };
+    let there = datasets::find_anyway(entry, name)?;
+    if fine && datasets::kind_of(entry, &there) == kind {
+        return Ok(true);
+    }
+    Err(ApiError::reason(Kind::Exists, "dataset already exists"))
+}
+
 /// `zfs create`
 pub fn create(admin: &Arc<Admin>, peer: Peer, r: &DatasetCreate) -> Answer<Created> {
     let name = r.name.as_str();
@@ -514,19 +528,11 @@ pub fn create(admin: &Arc<Admin>, peer: Peer, r: &DatasetCreate) -> Answer<Creat
     };
     let _gate = entry.gate.acquire_read();
     cancel::check()?;
-    let exists = |name: &str| match entry.pool.dsl.dir(name) {
-        Ok(_) => Ok(true),
-        Err(e) if e.kind == Kind::NotFound => Ok(false),
-        Err(e) => Err(datasets::plain(e, name)),
-    };
-    if exists(name)? {
-        if r.parents {
-            return Ok(Created {
-                existed: true,
-                ..Created::default()
-            });
-        }
-        return Err(ApiError::reason(Kind::Exists, "dataset already exists"));
+    if is_there(&entry, name, kind, r.parents)? {
+        return Ok(Created {
+            existed: true,
+            ..Created::default()
+        });
     }
     datasets::need_writable(&entry)?;
     let _names = entry.names.read();
@@ -537,7 +543,14 @@ pub fn create(admin: &Arc<Admin>, peer: Peer, r: &DatasetCreate) -> Answer<Creat
         Some(size) => Some(new.volume(&entry.pool, size, r.sparse)?),
         None => None,
     };
-    new.check_limits(above.parent.dir().available().bytes)?;
+    let computed = volume.map_or_else(Vec::new, |shape| new.follows(shape, &r.props));
+    // What a volume reserves unasked is a property set for it, too.
+    let mut reserved = computed.clone();
+    reserved.retain(|(p, _)| p != "volsize");
+    above.require(admin, &entry, peer, &reserved)?;
+    if !r.dry_run {
+        new.check_limits(above.parent.dir().available().bytes)?;
+    }
     let caller = rights::caller(admin, &entry, peer)?;
     let more = above.missing.len() as u64 + 1;
     entry
@@ -554,7 +567,6 @@ pub fn create(admin: &Arc<Admin>, peer: Peer, r: &DatasetCreate) -> Answer<Creat
         false => new_key(&entry, &above, &new.crypt, prepared)?,
     };
     new.check_copies(&key)?;
-    let computed = volume.map_or_else(Vec::new, |shape| new.follows(shape, &r.props));
     list.push(Made {
         name: name.to_string(),
         new,

@@ -17,7 +17,8 @@ pub struct Allowed<'a> {
     pub enabled: &'a dyn Fn(&str) -> bool,
 }
 
-const UPGRADE: &str = "pool and or dataset must be upgraded to set this property or value";
+/// Why a value is not stored in an older pool.
+pub const UPGRADE: &str = "pool and or dataset must be upgraded to set this property or value";
 
 /// Checks one assignment for a dataset of type `ty`. Returns the property's full name and the value
 /// to store.
@@ -73,7 +74,7 @@ fn tidy(path: &str) -> String {
 }
 
 /// Whether a pool's version and features allow a value (properties reference §3).
-fn fits(a: &Allowed<'_>, name: &str, value: &PropValue) -> bool {
+pub fn fits(a: &Allowed<'_>, name: &str, value: &PropValue) -> bool {
     let Some(n) = value.int() else { return true };
     let on = |guid: &str| (a.enabled)(guid);
     match name {

@@ -546,6 +546,40 @@ pub fn store_props(
     )
 }
 
+/// The value of a property that a stream brought, if it is one that is stored.
+fn received_value(name: &str, value: &disk::nvlist::Value) -> Option<PropValue> {
+    let is_user = props::is_user(name);
+    let known =
+        props::dataset(name).is_some_and(|p| matches!(p.store, Store::Props | Store::PropsAndDir));
+    if !is_user && !known {
+        return None;
+    }
+    // OpenZFS sends each value in a list of its own, with its source.
+    let value = match value {
+        disk::nvlist::Value::NvList(l) => l.get("value")?,
+        v => v,
+    };
+    match value {
+        disk::nvlist::Value::Uint64(n) if !is_user => Some(PropValue::Int(*n)),
+        disk::nvlist::Value::String(s) => Some(PropValue::Str(s.clone())),
+        _ => None,
+    }
+}
+
+/// The properties a stream brought whose values need features that the pool has not: they are not stored.
+pub fn unfit(pool: &Pool, list: &disk::NvList) -> Vec<String> {
+    let enabled = |guid: &str| pool.dsl.features().is_enabled(guid);
+    let allowed = parse::Allowed {
+        version: pool.version(),
+        enabled: &enabled,
+    };
+    let bad = |(name, value): &(&str, &disk::nvlist::Value)| {
+        received_value(name, value).is_some_and(|v| !parse::fits(&allowed, name, &v))
+    };
+    let bad = list.iter().filter(bad);
+    bad.map(|(name, _)| name.to_string()).collect()
+}
+
 /// Stores the properties a stream brought, in syncing context: those it does not bring any more are
 /// forgotten. With `early` all but `late`, else only those; what cannot be stored is left out.
 pub fn store_received(
@@ -557,21 +591,9 @@ pub fn store_received(
     late: &[&str],
 ) -> Result<()> {
     let mut new: Vec<(String, PropValue)> = Vec::new();
-    for (name, value) in list.iter() {
-        let is_user = props::is_user(name);
-        let known = props::dataset(name)
-            .is_some_and(|p| matches!(p.store, Store::Props | Store::PropsAndDir));
-        // OpenZFS sends each value in a list of its own, with its source.
-        let value = match value {
-            disk::nvlist::Value::NvList(l) => l.get("value").cloned(),
-            v => Some(v.clone()),
-        };
-        let value = match value {
-            Some(disk::nvlist::Value::Uint64(n)) if !is_user => PropValue::Int(n),
-            Some(disk::nvlist::Value::String(s)) => PropValue::Str(s),
-            _ => continue,
-        };
-        if is_user || known {
+    let unfit = unfit(pool, list);
+    for (name, value) in list.iter().filter(|(n, _)| !unfit.iter().any(|u| u == n)) {
+        if let Some(value) = received_value(name, value) {
             new.push((name.to_string(), value));
         }
     }

@@ -20,10 +20,8 @@ impl Dnode {
     /// Largest bonus this dnode can hold.
     pub fn bonus_capacity(&self, with_spill: bool) -> usize {
         let i = self.read_lock();
-        i.f.slots as usize * 512
-            - 64
-            - 128 * i.f.nblkptr as usize
-            - if with_spill { 128 } else { 0 }
+        let taken = 64 + 128 * i.f.nblkptr as usize + if with_spill { 128 } else { 0 };
+        (i.f.slots as usize * 512).saturating_sub(taken)
     }
 
     pub fn set_bonus(&self, tx: &Tx, bytes: &[u8]) -> Result<()> {
@@ -33,10 +31,8 @@ impl Dnode {
             Spill::Removed(_) => false,
             Spill::Data(..) | Spill::Placed(..) => true,
         };
-        let room = i.f.slots as usize * 512
-            - 64
-            - 128 * i.f.nblkptr as usize
-            - if spill { 128 } else { 0 };
+        let taken = 64 + 128 * i.f.nblkptr as usize + if spill { 128 } else { 0 };
+        let room = (i.f.slots as usize * 512).saturating_sub(taken);
         if bytes.len() > room {
             bail!(
                 NoSpace,
@@ -122,11 +118,12 @@ impl Dnode {
             if d.is_empty() || d.len() % 512 != 0 || d.len() > base::OLD_MAX_BLOCK {
                 bail!(Invalid, "spill block of {} bytes", d.len());
             }
-            let room = i.f.slots as usize * 512 - 64 - 128 * i.f.nblkptr as usize - 128;
-            if i.f.bonus.len() > room {
+            let taken = 64 + 128 * i.f.nblkptr as usize + i.f.bonus.len();
+            if taken + 128 > i.f.slots as usize * 512 {
                 bail!(
                     NoSpace,
-                    "no room for a spill pointer beside {} bytes",
+                    "no room for a spill pointer beside {} block pointers and {} bytes",
+                    i.f.nblkptr,
                     i.f.bonus.len()
                 );
             }

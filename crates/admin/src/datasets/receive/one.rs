@@ -9,7 +9,7 @@ use super::target::{
 use super::{sent_name, words, Run};
 use crate::datasets::create::{self, NewFs};
 use crate::datasets::keys::{self, CryptProps};
-use crate::datasets::parse::Allowed;
+use crate::datasets::parse::{self, Allowed};
 use crate::datasets::{self, destroy, set, Answer};
 use crate::registry::PoolEntry;
 use crate::streams::UnderWay;
@@ -62,6 +62,11 @@ pub fn receive<R: Read>(
         let target = find_target(run, &entry, begin, extra.as_ref())?;
         check_features(&entry, begin, target.what)?;
         let asked = Asked::of(run, &entry)?;
+        let recursive = extra.as_ref().is_some_and(|e| e.recursive);
+        asked.check_encryption(run, begin, recursive, target.what)?;
+        if let Some(base) = &target.base {
+            check_redacted(base, begin, list, target.what)?;
+        }
         make_parents(run, &entry, &target)?;
         permitted(run, &entry, &target, extra.as_ref())?;
         let kind = match begin.from_guid {
@@ -87,6 +92,15 @@ pub fn receive<R: Read>(
         let filling = start(run, &entry, begin, list, &target, extra.as_ref(), &asked)?;
         (target, filling, asked)
     };
+    if let Some(list) = extra.as_ref().and_then(|e| e.props.as_ref()) {
+        for name in set::unfit(&entry.pool, list) {
+            run.warnings.push(format!(
+                "cannot receive {name} property on {}: {}",
+                target.fs,
+                parse::UPGRADE
+            ));
+        }
+    }
     let started = run.admin.env.clock.monotonic_ns();
     let before = reader.position();
     let late = Late::of(run, &target, extra.unwrap_or_default(), asked);
@@ -159,6 +173,38 @@ impl Asked {
     }
 }
 
+/// Properties by which a new file system is encrypted, and its key wrapped.
+const ENCRYPTION: [&str; 3] = ["encryption", "keyformat", "pbkdf2iters"];
+
+impl Asked {
+    /// Refuses to change by `-o` or `-x` how a raw stream is encrypted, or by `-o` what is there already. Of a recursive
+    /// package what is asked for is for the new file systems alone.
+    fn check_encryption(
+        &self,
+        run: &Run,
+        begin: &Begin,
+        recursive: bool,
+        what: &str,
+    ) -> Answer<()> {
+        let raw = begin.features & feature::RAW != 0;
+        let refuse = |name: &str, how: &str| {
+            let why = format!("encryption property '{name}' cannot be {how} streams.");
+            Err(words::sentence(Kind::Invalid, what, why))
+        };
+        let crypt = |name: &&str| ENCRYPTION.contains(name);
+        let set = || run.r.props.iter().map(|(name, _)| name.as_str());
+        let excluded = self.exclude.iter().map(String::as_str);
+        if let Some(name) = set().chain(excluded).find(|n| raw && crypt(n)) {
+            return refuse(name, "set or excluded for raw");
+        }
+        let incremental = begin.from_guid != 0 && begin.flags & begin_flag::CLONE == 0;
+        match set().find(|n| incremental && !recursive && crypt(n)) {
+            Some(name) => refuse(name, "set for incremental"),
+            None => Ok(()),
+        }
+    }
+}
+
 /// Notes that a stream fills the dataset; the caller holds the gate.
 fn occupy(entry: &PoolEntry, ds: &Dataset, target: &Target) -> Answer<UnderWay> {
     entry.streams.begin(ds.object()).ok_or_else(|| {
@@ -185,6 +231,29 @@ fn new_key(
     let prepared = keys::prepare(&*run.admin.process, crypt, key, random);
     keys::for_new(Some(&parent.dir()), enabled, crypt, prepared)
         .map_err(|e| words::sentence(Kind::Invalid, what, e.message))
+}
+
+/// Refuses an increment on a redacted base that lacks what the increment takes for there: it must come from a base
+/// redacted by some of the same snapshots, or be redacted by them itself, or bring one of them.
+fn check_redacted(base: &Dataset, begin: &Begin, list: &BeginList, what: &str) -> Answer<()> {
+    let by = base.redact_snaps().map_err(errors::answer)?;
+    let Some(by) = by.filter(|_| begin.from_guid != 0) else {
+        return Ok(());
+    };
+    let known = |snaps: &Vec<u64>| snaps.iter().all(|s| by.contains(s));
+    let fits = match (&list.redact_from_snaps, &list.redact_snaps) {
+        (Some(snaps), _) | (None, Some(snaps)) => known(snaps),
+        (None, None) => by.contains(&begin.to_guid),
+    };
+    if fits {
+        return Ok(());
+    }
+    let name = base.full_name();
+    Err(words::sentence(
+        Kind::Invalid,
+        what,
+        format!("'{name}' is redacted, and the stream takes for there what it lacks"),
+    ))
 }
 
 /// Goes on with a dataset that a stream filled in part.

@@ -73,6 +73,7 @@ pub fn receive<R: Read>(
             _ => format!("{to}{below}@{snap}"),
         };
         let extra = Extra {
+            recursive: !package.not_recursive,
             props: found.and_then(|f| f.props.clone()),
             snap_props: found.and_then(|f| {
                 let all = f.snap_props.as_ref()?;
@@ -88,26 +89,30 @@ pub fn receive<R: Read>(
             target: Some(target),
         };
         let name = one::receive(run, reader, &b, &list, Some(extra))?;
-        let inherits = found.is_some_and(|f| !f.is_encryption_root) && !run.r.corrective;
-        // The top of what was sent keeps its own key, wherever it goes.
-        let raw_below = list.crypt_keydata.is_some() && !below.is_empty();
-        if let (Some(name), true) = (name, inherits && raw_below) {
-            rejoin(run, &name)?;
+        let root = found.map(|f| f.is_encryption_root);
+        let raw = list.crypt_keydata.is_some() && !run.r.corrective;
+        match (name, root) {
+            // The top of what was sent keeps its own key, wherever it goes.
+            (Some(name), Some(root)) if raw && (root || !below.is_empty()) => {
+                follow_root(run, &name, root)?
+            }
+            _ => {}
         }
     }
     Ok(())
 }
 
-/// A file system received raw uses the key of its parent's encryption root again, as on the sending
-/// side, if it can.
-fn rejoin(run: &mut Run, name: &str) -> Answer<()> {
+/// A file system received raw is an encryption root, or uses the key of its parent's root, as on the sending side, if
+/// it can.
+fn follow_root(run: &mut Run, name: &str, is_root: bool) -> Answer<()> {
     let entry = datasets::entry_of(run.admin, name)?;
     let _gate = entry.pass().map_err(errors::answer)?;
     let _names = entry.names.write();
     let dir = datasets::find(&entry, name)?.dir();
-    let r = entry
-        .pool
-        .task(move |pool, tx| pool.dsl.rejoin_root(tx, &dir));
+    let r = entry.pool.task(move |pool, tx| match is_root {
+        true => pool.dsl.split_root(tx, &dir),
+        false => pool.dsl.rejoin_root(tx, &dir),
+    });
     match r {
         // What is received alone, or below another tree, keeps its own.
         Err(e) if e.kind != Kind::Invalid => Err(errors::answer(e)),

@@ -23,6 +23,8 @@ pub struct Extra {
     pub snap_props: Option<NvList>,
     /// Tags of its holds.
     pub holds: Vec<String>,
+    /// The package replicates a tree.
+    pub recursive: bool,
     /// Where the stream goes by the package, with the snapshot's name.
     pub target: Option<String>,
 }
@@ -105,6 +107,33 @@ pub(super) fn exists(entry: &PoolEntry, name: &str) -> Answer<Option<Arc<Dataset
     }
 }
 
+/// What a broken receive into `head`, called `fs`, kept and this stream goes on with. Whatever else it kept is in the
+/// way.
+fn kept_by(
+    head: &Arc<Dataset>,
+    begin: &Begin,
+    fs: &str,
+    what: &str,
+) -> Answer<Option<Arc<Dataset>>> {
+    let internal = |e: Error| errors::answer(e);
+    let refuse = |kind, why: String| Err(words::sentence(kind, what, why));
+    let child = head.receiving().map_err(internal)?;
+    let left = child.or_else(|| head.is_inconsistent().then(|| head.clone()));
+    let Some(left) = left else { return Ok(None) };
+    match left.resume_state().map_err(internal)? {
+        Some(_) if begin.features & feature::RESUMING == 0 => refuse(
+            Kind::Busy,
+            format!("destination {fs} contains partially-complete state from \"zfs receive -s\"."),
+        ),
+        Some(s) if s.to_guid == begin.to_guid && s.from_guid == begin.from_guid => Ok(Some(left)),
+        Some(_) => refuse(
+            Kind::Invalid,
+            "the stream does not continue what was received before".into(),
+        ),
+        None => refuse(Kind::Busy, format!("destination '{fs}' is busy")),
+    }
+}
+
 /// Finds the place of a stream and refuses what cannot go there.
 pub(super) fn find_target(
     run: &Run,
@@ -141,34 +170,10 @@ pub(super) fn find_target(
         }
     }
     let mut base = None;
-    let mut kept = None;
-    if let Some(head) = &head {
-        let child = head.receiving().map_err(internal)?;
-        let left = child.or_else(|| head.is_inconsistent().then(|| head.clone()));
-        if let Some(left) = left {
-            let state = left.resume_state().map_err(internal)?;
-            match state {
-                Some(_) if !resuming => {
-                    return refuse(
-                        Kind::Busy,
-                        format!(
-                            "destination {fs} contains partially-complete state from \"zfs receive -s\"."
-                        ),
-                    );
-                }
-                Some(s) if s.to_guid == begin.to_guid && s.from_guid == begin.from_guid => {
-                    kept = Some(left);
-                }
-                Some(_) => {
-                    return refuse(
-                        Kind::Invalid,
-                        "the stream does not continue what was received before".into(),
-                    );
-                }
-                None => return refuse(Kind::Busy, format!("destination '{fs}' is busy")),
-            }
-        }
-    }
+    let kept = match &head {
+        Some(head) => kept_by(head, begin, &fs, what)?,
+        None => None,
+    };
     if resuming && kept.is_none() {
         return refuse(
             Kind::Invalid,
@@ -177,6 +182,15 @@ pub(super) fn find_target(
     }
     if let Some(kept) = &kept {
         let own = kept.dir().name() == dsl::RECV;
+        let whole = begin.from_guid == 0 || clone || run.r.origin.is_some();
+        if own && whole && !run.r.force {
+            // It is to take the place of what is there.
+            return Err(words::sentence(
+                Kind::Exists,
+                words::NEW,
+                format!("destination '{fs}' exists\nmust specify -F to overwrite it"),
+            ));
+        }
         return Ok(Target {
             head: head.filter(|_| own),
             base: None,

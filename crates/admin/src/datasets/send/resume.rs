@@ -5,6 +5,7 @@ use crate::datasets::{self, Answer};
 use crate::registry::PoolEntry;
 use api::{ApiError, Send};
 use base::{Kind, Result};
+use disk::stream::HEAD_NAME;
 use dsl::{Dataset, RedactionList};
 use std::sync::Arc;
 use stream::send::{Base, SendSpec};
@@ -21,9 +22,14 @@ fn fail(e: base::Error) -> ApiError {
     refusal(kind, &datasets::plain(e, "").message)
 }
 
-/// The snapshot of a guid: first where it was, then anywhere in the pool.
+/// The snapshot, or file system, of a guid: first where it was, a snapshot then anywhere in the pool.
 fn by_guid(entry: &PoolEntry, name: &str, guid: u64) -> Result<Option<Arc<Dataset>>> {
     let dsl = &entry.pool.dsl;
+    // A stream of a file system itself, not of a snapshot.
+    let of_head = name
+        .strip_suffix(HEAD_NAME)
+        .and_then(|n| n.strip_suffix('@'));
+    let name = of_head.unwrap_or(name);
     match dsl.dataset(name) {
         Ok(ds) if ds.phys().guid == guid => return Ok(Some(ds)),
         Ok(_) => {}
@@ -108,7 +114,13 @@ pub fn of_token(entry: &Arc<PoolEntry>, t: &ResumeToken) -> Answer<Plan> {
         };
         return Err(refusal(Kind::NotFound, &format!("'{}' {why}", t.to_name)));
     };
-    let name = ds.full_name();
+    if !ds.is_snapshot() && entry.pool.is_open(&ds) {
+        return Err(refusal(Kind::Busy, "dataset is busy"));
+    }
+    let name = match ds.is_snapshot() {
+        true => ds.full_name(),
+        false => format!("{}@{HEAD_NAME}", ds.full_name()),
+    };
     let mut spec = SendSpec {
         name: name.clone(),
         large_blocks: t.large_blocks,

@@ -163,6 +163,9 @@ impl Pool {
         let empty = self.scans.blocks.is_empty() || mutated(Mutation::ScanStoresAhead);
         // What could not be given to leaves or visited is known in memory only: after an import the scan goes on in front of it.
         let sure = l.behind.is_empty() && !l.lost_way;
+        if empty {
+            l.count_examined_once();
+        }
         if l.moved && empty && sure {
             self.store_place(tx, l)?;
         }

@@ -128,6 +128,13 @@ impl Live {
         live
     }
 
+    /// The queue of blocks is empty: what was examined has been issued, or was freed. Traversals that began anew
+    /// have counted blocks twice.
+    pub fn count_examined_once(&mut self) {
+        let issued = self.pass.issued_before + self.pass.issued;
+        self.words[word::EXAMINED] = issued + self.words[word::SKIPPED];
+    }
+
     /// Tells a plan from those of other scans, and from those before datasets changed.
     pub fn plan_id(&self) -> (Txg, u64) {
         (self.begun, self.generation)

@@ -54,17 +54,14 @@ fn rates_and_times_of_a_scrub_are_true() {
     d.reopen();
     let p = progress(&d.w.pool);
     assert!(p.pass_start >= imported && p.spent_paused == 0);
-    assert_eq!((p.pass_issued, p.pass_examined), (0, 0));
-    // What was issued and not stored is issued again.
-    assert!(
-        p.issued > 0 && p.issued <= stored.issued,
-        "{p:?} {stored:?}"
-    );
+    // The import has written txgs, and the scrub has gone on with them. What was issued and not stored is issued again.
+    let before = p.issued - p.pass_issued;
+    assert!(before > 0 && before <= stored.issued, "{p:?} {stored:?}");
 
     let s = finish(&d.w.pool);
     assert_eq!((s.state, s.skipped), (2, 0));
-    // Some is written meanwhile, by the scrub itself.
-    let close = s.to_examine.abs_diff(s.examined) <= s.to_examine / 10;
+    // What of the MOS is written anew meanwhile is not visited; it is much of so small a pool.
+    let close = s.examined <= s.to_examine && s.examined >= s.to_examine / 5 * 4;
     assert!(close, "{s:?}");
 }
 

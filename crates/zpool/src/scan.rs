@@ -58,13 +58,8 @@ fn each(
 }
 
 /// The moment an option names, if it was given.
-fn date(
-    args: &Parsed,
-    option: &str,
-    rounding: Rounding,
-    zone: &tz::TimeZone,
-) -> Result<Option<u64>, Fail> {
-    let Some(text) = args.get(option) else {
+fn date(text: Option<&str>, rounding: Rounding, zone: &tz::TimeZone) -> Result<Option<u64>, Fail> {
+    let Some(text) = text else {
         return Ok(None);
     };
     match cli::time::parse(text, rounding, zone) {
@@ -92,10 +87,9 @@ pub fn scrub(args: &Parsed, cx: &mut Cx<'_>) -> Outcome {
             )));
         }
     }
-    let dates = [("S", Rounding::Down), ("E", Rounding::Up)];
-    let [start, end] =
-        dates.map(|(option, rounding)| date(args, option, rounding, &cli::time::zone()));
-    let (start, end) = (start?, end?);
+    let zone = cli::time::zone();
+    let start = date(args.get("S"), Rounding::Down, &zone)?;
+    let end = date(args.get("E"), Rounding::Up, &zone)?;
     let dated = start.is_some() || end.is_some();
     let refused = [
         (

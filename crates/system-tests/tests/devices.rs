@@ -216,7 +216,13 @@ fn a_device_with_another_name_is_found() {
     let mnt = rig.mnt();
     rig.start();
     rig.zpool(&[
-        "create", "-m", mnt.to_str().unwrap(), "tank", "mirror", &d[0], &d[1],
+        "create",
+        "-m",
+        mnt.to_str().unwrap(),
+        "tank",
+        "mirror",
+        &d[0],
+        &d[1],
     ]);
     let a = fill(&rig, "a");
     let path = |name: &str| format!("{}/{name}", rig.disks().display());
@@ -227,6 +233,9 @@ fn a_device_with_another_name_is_found() {
     };
     let copy = path("copy");
     std::fs::copy(&d[1], &copy).unwrap();
+    // The device has more than the copy then.
+    fill(&rig, "c");
+    rig.zpool(&["sync", "tank"]);
 
     // Taken offline and renamed: found by its old name, and by its new one.
     rig.zpool(&["offline", "tank", &d[1]]);
@@ -264,11 +273,21 @@ fn a_device_with_another_name_is_found() {
     rig.zpool(&["import", "-d", &path("fourth"), "tank"]);
     assert_eq!((sum(&rig, "a"), sum(&rig, "b")), (a, b));
     let events = rig.zpool(&["events", "-H"]);
-    for class in ["vdev_clear", "config_sync", "history_event", "pool_import", "vdev_online"] {
+    for class in [
+        "vdev_clear",
+        "config_sync",
+        "history_event",
+        "pool_import",
+        "vdev_online",
+    ] {
         assert!(events.contains(class), "{class}: {events}");
     }
     let told = rig.zpool(&["events", "-v"]);
-    for name in ["vdev_ashift = ", "parent_type = \"mirror\"", "history_internal_name = \"scan setup\""] {
+    for name in [
+        "vdev_ashift = ",
+        "parent_type = \"mirror\"",
+        "history_internal_name = \"scan setup\"",
+    ] {
         assert!(told.contains(name), "{name}: {told}");
     }
     rig.zpool(&["export", "tank"]);
@@ -287,7 +306,13 @@ fn a_loop_device_with_another_number_is_found() {
     let mnt = rig.mnt();
     rig.start();
     rig.zpool(&[
-        "create", "-m", mnt.to_str().unwrap(), "tank", "mirror", &first, &second,
+        "create",
+        "-m",
+        mnt.to_str().unwrap(),
+        "tank",
+        "mirror",
+        &first,
+        &second,
     ]);
     let a = fill(&rig, "a");
     rig.zpool(&["offline", "tank", &second]);

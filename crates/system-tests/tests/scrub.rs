@@ -181,9 +181,7 @@ fn a_part_is_scrubbed_by_date_and_iostat_shows_it() {
     let mnt = rig.mnt();
     let at = mnt.to_str().unwrap();
     rig.start();
-    rig.zpool(&[
-        "create", "-m", at, "tank", "mirror", &images[0], &images[1],
-    ]);
+    rig.zpool(&["create", "-m", at, "tank", "mirror", &images[0], &images[1]]);
     fs::write(mnt.join("file"), Dice::new(5).bytes(3_000_000)).unwrap();
     rig.zpool(&["sync", "tank"]);
     let none = requests(&rig, &images[0]);
@@ -234,9 +232,17 @@ fn a_part_is_scrubbed_by_date_and_iostat_shows_it() {
     rig.zpool(&["attach", "-s", "-w", "tank", &images[0], &images[2]]);
     assert!(requests(&rig, &images[2])[6] > 0);
     let waits = rig.zpool(&["iostat", "-Hplq", "tank"]);
-    let cells: Vec<u64> = waits.trim().split('\t').skip(1).map(|c| c.parse().unwrap()).collect();
+    let cells: Vec<u64> = waits
+        .trim()
+        .split('\t')
+        .skip(1)
+        .map(|c| c.parse().unwrap())
+        .collect();
     // Behind capacity, operations and bandwidth: eight waits, then those of scrub, trim and rebuild.
-    assert!(cells[14] > 0 && cells[15] == 0 && cells[16] > 0, "{cells:?}");
+    assert!(
+        cells[14] > 0 && cells[15] == 0 && cells[16] > 0,
+        "{cells:?}"
+    );
     rig.zpool(&["wait", "-t", "resilver,scrub", "tank"]);
     rig.zpool(&["export", "tank"]);
     rig.zdb_check("tank");

@@ -134,7 +134,9 @@ pub fn leave(
                 Kind::NoDevice,
                 format!("the pool could not be opened: {}", a.error),
             )
-            .hint(format!("'zpool export {name}' takes it from the list of pools")));
+            .hint(format!(
+                "'zpool export {name}' takes it from the list of pools"
+            )));
         }
         let file = admin.forget_absent(a.guid);
         admin.rewrite_cache(file);

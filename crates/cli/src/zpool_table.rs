@@ -154,7 +154,7 @@ static SUBS: &[Sub] = &[
         about: "Wipe the ZFS labels from a device.",
         operands: "vdev",
         flags: &[sw('f', "Even if the device belongs to an exported or foreign pool.")],
-        text: &["Never wipes a device of an imported pool."],
+        text: &["Never wipes a device of an imported pool. What was detached, replaced or removed from a pool needs no -f."],
         complete: Complete::Files,
         built: true,
     },
@@ -279,6 +279,7 @@ static SUBS: &[Sub] = &[
         ],
         text: &[
             "What was written to the pool while a device was out of use is copied to it. With -e the vdev grows to what its devices hold, in whole metaslabs. A device that was marked faulted stays so until zpool clear.",
+            "A device that has another name now is looked for by its labels, in the folder it was in, and below /dev wherever an import looks; it may also be named by its new name. A copy that was made before is not taken for it.",
             "--power is not available in this version.",
         ],
         complete: Complete::Pools,
@@ -313,7 +314,7 @@ static SUBS: &[Sub] = &[
         ],
         text: &[
             "The counters of the devices (all, if none is named) go back to zero, and devices that \
-             could not be opened are tried again. Without a device the list of damaged files is \
+             could not be opened are tried again, also under other names. Without a device the list of damaged files is \
              emptied as well; what is still damaged comes back when it is read.",
             "A pool that is imported read-only is refused.",
             "-F and --power are not available in this version.",
@@ -328,7 +329,7 @@ static SUBS: &[Sub] = &[
         operands: "[pool]...",
         flags: &[sw('n', "Do not restart a running scrub or resilver.").later()],
         text: &[
-            "Devices that are not open are looked for again, and what they missed is copied to them.",
+            "Devices that are not open are looked for again, also under other names, and what they missed is copied to them.",
         ],
         complete: Complete::Pools,
         built: true,

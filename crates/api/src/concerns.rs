@@ -7,6 +7,8 @@ use crate::{DatasetGet, PoolGet, Request, Send};
 pub enum Concerns<'a> {
     /// The daemon itself, devices, or pools it does not have yet.
     Daemon,
+    /// What a daemon has, or is, but no pool in particular.
+    Anything,
     /// All pools there are, to look at.
     EveryPool,
     /// These pools, datasets, snapshots and bookmarks; at least one.
@@ -28,19 +30,19 @@ impl Request {
     /// What the request is about.
     pub fn concerns(&self) -> Concerns<'_> {
         match self {
-            Request::Ping {}
-            | Request::Version {}
-            | Request::Stop {}
+            Request::Stop {}
             | Request::PoolCreate(_)
             | Request::ImportScan(_)
             | Request::PoolImport(_)
-            | Request::SupportedFeatures {}
             | Request::LabelClear { .. }
+            | Request::SetFaults { .. } => Concerns::Daemon,
+            Request::Ping {}
+            | Request::Version {}
+            | Request::SupportedFeatures {}
             | Request::EventsClear {}
             | Request::Events { pool: None, .. }
             | Request::MountAll { root: None, .. }
-            | Request::UnmountAll { .. }
-            | Request::SetFaults { .. } => Concerns::Daemon,
+            | Request::UnmountAll { .. } => Concerns::Anything,
             Request::MountList {} => Concerns::EveryPool,
             Request::PoolGet(get) => names(&get.pools),
             Request::DatasetGet(get) => names(&get.roots),
@@ -133,7 +135,8 @@ mod tests {
 
     #[test]
     fn requests_are_about_names_or_not() {
-        assert_eq!(Request::Ping {}.concerns(), Concerns::Daemon);
+        assert_eq!(Request::Stop {}.concerns(), Concerns::Daemon);
+        assert_eq!(Request::Ping {}.concerns(), Concerns::Anything);
         let all = Request::PoolGet(PoolGet::default());
         assert_eq!(all.concerns(), Concerns::EveryPool);
         let some = Request::DatasetGet(DatasetGet {

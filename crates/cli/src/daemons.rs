@@ -133,11 +133,7 @@ impl Daemons {
 
     fn shares<'a>(&mut self, request: &'a Request) -> Result<Shares<'a>, ApiError> {
         let concerns = request.concerns();
-        let about_a_daemon = matches!(
-            request,
-            Request::Ping {} | Request::Version {} | Request::SupportedFeatures {}
-        );
-        if concerns == Concerns::Daemon && !about_a_daemon || self.system().is_none() {
+        if concerns == Concerns::Daemon || self.system().is_none() {
             return Ok(Shares::own(request));
         }
         if self.own.is_none() {
@@ -151,7 +147,7 @@ impl Daemons {
             return Ok(Shares::own(request));
         };
         match concerns {
-            Concerns::Daemon | Concerns::Token => Ok(match own.is_empty() {
+            Concerns::Anything | Concerns::Token => Ok(match own.is_empty() {
                 true => Shares::system(request),
                 false => Shares::own(request),
             }),

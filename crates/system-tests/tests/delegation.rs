@@ -391,6 +391,8 @@ fn an_ordinary_user_sees_the_pools_of_both_daemons() {
     rig.zfs(&["allow", "everyone", "snapshot,send,mount", "tank/u"]);
     own.zfs(&["snapshot", "tank/u@new"]);
     assert!(exists(&rig, "tank/u@new"));
+    own.zfs(&["mount", "-a"]);
+    own.zfs(&["version"]);
     assert!(!own.socket().exists(), "a daemon was started");
 
     // With a daemon of the user's own: the pools of both, each where it is.

@@ -1,6 +1,7 @@
 //! `zpool events` (command reference §13.3).
 
-use api::{Event, EventValue, Reply, Request};
+use crate::common;
+use api::{Event, EventValue, PoolGet, Reply, Request};
 use cli::json::{line, Object, Put};
 use cli::{Cx, Fail, Outcome, Parsed};
 use control::client::unexpected;
@@ -31,6 +32,15 @@ pub fn events(args: &Parsed, cx: &mut Cx<'_>) -> Outcome {
             Ok(other) => Err(cx.fail_plain(&unexpected(&other))),
             Err(e) => Err(cx.fail_plain(&e)),
         };
+    }
+    if let Some(pool) = &pool {
+        let get = PoolGet {
+            pools: vec![pool.clone()],
+            ..PoolGet::default()
+        };
+        if common::pools(cx, get)?.1 {
+            return Ok(1);
+        }
     }
     let (json, verbose, scripted) = (args.has("j"), args.has("v"), args.has("H"));
     if !json && !scripted {
@@ -140,11 +150,11 @@ fn as_json(e: &Event) -> Object {
 
 #[cfg(test)]
 mod tests {
-    use crate::testing::{run, Fake};
+    use crate::testing::{run, sample, Fake};
 
     #[test]
     fn an_event_in_all_forms() {
-        let mut fake = Fake::default();
+        let mut fake = Fake::with(vec![sample("tank")]);
         fake.events.list.push(api::Event {
             eid: 3,
             seconds: 1_795_180_045,
@@ -177,5 +187,6 @@ mod tests {
             "{out}"
         );
         assert_eq!(run("events -c tank", &mut fake).0, 2);
+        assert_eq!(run("events nosuch", &mut fake).0, 1);
     }
 }

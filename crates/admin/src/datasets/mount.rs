@@ -104,6 +104,9 @@ pub fn mount(
         return match there {
             Some(m) if directory.is_none_or(|d| Path::new(d) == m.path) => {
                 may_move(&m, user)?;
+                if ds.is_snapshot() && options.iter().any(|o| o == "rw") {
+                    return Err(ApiError::reason(Kind::ReadOnly, "a snapshot is read-only"));
+                }
                 remount(&entry, &m, &options, user)
             }
             Some(m) => Err(ApiError::reason(

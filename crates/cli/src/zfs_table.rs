@@ -454,13 +454,15 @@ static SUBS: &[Sub] = &[
         flags: &[
             sw('a', "Unmount all."),
             sw('f', "By force."),
-            sw('u', "Unload its key.").later(),
+            sw('u', "Unload keys."),
         ],
         text: &[
             "By name or by the path of the mount point. If the file system is in use, the error names \
              its users: processes with a working directory, an open or a mapped file, mounts in it.",
             "-f unmounts it even then. First the daemon fetches from the kernel what was written to open \
              files. It gives up when no data comes for 15 seconds, and the command says so.",
+            "-u forgets the keys of the encryption roots that were unmounted. If a key is in use elsewhere, by a clone, its file \
+             systems are mounted again and the command fails.",
         ],
         complete: Complete::Filesystems,
         built: true,

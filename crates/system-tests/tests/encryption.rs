@@ -253,3 +253,46 @@ fn raw_copy_follows(format: &str) {
     rig.zpool(&["export", "tank"]);
     rig.zdb_check("tank");
 }
+
+#[test]
+fn an_unmount_can_forget_keys() {
+    let Some(mut rig) = Rig::new("unmount-keys") else {
+        return;
+    };
+    let disk = rig.image("d0", 256 << 20);
+    let mnt = rig.mnt().join("tank");
+    rig.start();
+    rig.zpool(&["create", "-m", mnt.to_str().unwrap(), "tank", &disk]);
+    let make = "zfs create -o encryption=on -o keyformat=passphrase";
+    rig.sh(&format!(
+        "echo password | {make} tank/e; echo password | {make} tank/e/own; zfs create tank/e/child"
+    ));
+    let status = |name: &str| rig.get("keystatus", name);
+    rig.zfs(&["unmount", "-u", mnt.join("e/own").to_str().unwrap()]);
+    assert_eq!(
+        (&*status("tank/e/own"), &*status("tank/e")),
+        ("unavailable", "available")
+    );
+    rig.sh("echo password | zfs mount -l tank/e/own");
+    rig.zfs(&["unmount", "-u", "tank/e"]);
+    for name in ["tank/e", "tank/e/own", "tank/e/child"] {
+        assert_eq!(status(name), "unavailable", "{name}");
+    }
+    assert_eq!(rig.get("mounted", "tank"), "yes");
+    // A clone goes on using the key.
+    rig.sh("echo password | zfs mount -l tank/e/own; zfs snapshot tank/e/own@1");
+    rig.zfs(&["clone", "tank/e/own@1", "tank/clone"]);
+    let said = rig
+        .try_run("zfs", &["unmount", "-u", "tank/e/own"])
+        .fails(1);
+    assert!(said.contains("Key unload error"), "{said}");
+    assert_eq!(
+        (&*status("tank/e/own"), &*rig.get("mounted", "tank/e/own")),
+        ("available", "yes")
+    );
+    rig.zfs(&["destroy", "tank/clone"]);
+    rig.zfs(&["unmount", "-a", "-u"]);
+    assert_eq!(status("tank/e/own"), "unavailable");
+    rig.zpool(&["export", "tank"]);
+    rig.zdb_check("tank");
+}

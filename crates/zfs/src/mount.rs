@@ -4,7 +4,7 @@ use crate::common;
 use api::{Batch, Reply, Request};
 use cli::json::{envelope, line, Object, Put};
 use cli::names::{self, Want};
-use cli::{Cx, Fail, Outcome, Parsed};
+use cli::{keys, Cx, Fail, Outcome, Parsed};
 use control::client::unexpected;
 
 fn options(args: &Parsed) -> Vec<String> {
@@ -135,11 +135,13 @@ pub fn unmount(args: &Parsed, cx: &mut Cx<'_>) -> Outcome {
         let request = Request::UnmountAll {
             force: args.has("f"),
         };
+        let roots = loaded_roots(args, None, cx)?;
         let batch = batch(cx, &request)?;
         for (name, error) in &batch.failed {
             cx.complain(error, "unmount", name)?;
         }
-        return Ok(i32::from(!batch.failed.is_empty()));
+        let forgotten = forget_keys(&roots, cx)?;
+        return Ok(i32::from(!batch.failed.is_empty() || !forgotten));
     }
     let word = match args.operands.as_slice() {
         [] => return Err(Fail::Usage("missing filesystem argument".into())),
@@ -163,12 +165,71 @@ pub fn unmount(args: &Parsed, cx: &mut Cx<'_>) -> Outcome {
             .map_err(|why| Fail::Error(format!("cannot open '{word}': {why}")))?;
         word.clone()
     };
+    let roots = loaded_roots(args, Some(&target), cx)?;
     let request = Request::Unmount {
         target,
         force: args.has("f"),
     };
     common::done(cx, &request, "unmount", &word)?;
-    Ok(0)
+    Ok(i32::from(!forget_keys(&roots, cx)?))
+}
+
+/// With `-u` the mounted encryption roots whose keys are loaded: of the file system `target` (its name or mount point) and
+/// below it, or all. Parents come first.
+fn loaded_roots(args: &Parsed, target: Option<&str>, cx: &mut Cx<'_>) -> Result<Vec<String>, Fail> {
+    if !args.has("u") {
+        return Ok(Vec::new());
+    }
+    let mounts = match cx.ask(&Request::MountList {}) {
+        Ok(Reply::Mounts(mounts)) => mounts,
+        Ok(other) => return Err(cx.fail_plain(&unexpected(&other))),
+        Err(e) => return Err(cx.fail_plain(&e)),
+    };
+    let top = target.map(|t| {
+        let at = mounts.iter().find(|m| m.mountpoint == t);
+        at.map_or_else(|| t.to_string(), |m| m.dataset.clone())
+    });
+    let below = |name: &str| {
+        let rest = top.as_deref().map(|t| name.strip_prefix(t));
+        rest.is_none_or(|rest| rest.is_some_and(|r| r.is_empty() || r.starts_with('/')))
+    };
+    let names: Vec<String> = mounts.into_iter().map(|m| m.dataset).collect();
+    let names: Vec<String> = names.into_iter().filter(|n| below(n)).collect();
+    if names.is_empty() {
+        return Ok(names);
+    }
+    let facts = keys::facts(cx, &names, Some(0))?.into_iter();
+    let roots = facts.filter(|f| f.encrypted && f.loaded && f.root == f.name);
+    Ok(roots.map(|f| f.name).collect())
+}
+
+/// Forgets the keys of file systems that were unmounted; false if one is still in use, which is told, and what uses it is
+/// mounted again.
+fn forget_keys(roots: &[String], cx: &mut Cx<'_>) -> Result<bool, Fail> {
+    let mut good = true;
+    for root in roots.iter().rev() {
+        let request = Request::KeyUnload {
+            dataset: root.clone(),
+        };
+        match cx.ask(&request) {
+            Ok(Reply::Done) => {}
+            Ok(other) => return Err(cx.fail_plain(&unexpected(&other))),
+            Err(e) => {
+                good = false;
+                cx.say(&format!("Key unload error: {}", e.message))?;
+                let again = Request::MountAll {
+                    root: Some(root.clone()),
+                    options: Vec::new(),
+                    overlay: false,
+                    force: false,
+                };
+                for (name, error) in batch(cx, &again)?.failed {
+                    cx.complain(&error, "mount", &name)?;
+                }
+            }
+        }
+    }
+    Ok(good)
 }
 
 #[cfg(test)]

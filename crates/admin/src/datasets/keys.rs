@@ -185,6 +185,13 @@ pub fn unload(admin: &crate::registry::Admin, peer: Peer, dataset: &str) -> Answ
     for m in entry.all_mounts() {
         m.mount.close_where(&has_it);
     }
+    match entry.pool.dsl.unload_key(&dir) {
+        Err(e) if e.kind == Kind::Busy => {}
+        done => return done.map_err(told),
+    }
+    // Txgs that are not on disk yet hold what was unmounted just now.
+    crate::pools::not_suspended(&entry)?;
+    entry.pool.sync().map_err(errors::answer)?;
     entry.pool.dsl.unload_key(&dir).map_err(told)
 }
 

@@ -511,6 +511,17 @@ impl Pool {
         self.tree.all().iter().any(group)
     }
 
+    /// The same, but for spares that stand in and lack nothing: they may do so for good.
+    pub fn is_replacement_under_way(&self) -> bool {
+        let incomplete = |v: &Arc<Vdev>| match (v.kind(), v.children()) {
+            (VdevKind::Replacing, _) => true,
+            (VdevKind::Spare, [_, spare]) => !spare.dtl_is_empty(),
+            (VdevKind::Spare, _) => true,
+            _ => false,
+        };
+        self.tree.all().iter().any(incomplete)
+    }
+
     /// Removes top-level vdev `id`, a log: no log block is placed on it any more, the intent logs of all datasets are
     /// emptied, and its place becomes a hole.
     ///

@@ -213,6 +213,8 @@ fn a_spare_stands_in_and_goes_back() {
         w.pool.sync().unwrap();
     }
     assert!(!w.pool.is_resilvering() && w.pool.is_replacing());
+    // Who waits for replacements does not wait for the device to come back.
+    assert!(!w.pool.is_replacement_under_way());
     w.pool.sync().unwrap();
     w.whole_on(&[0, 3]).unwrap();
     assert!(w.pool.remove_aux(guid).is_err(), "it is in use");

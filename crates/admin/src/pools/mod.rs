@@ -81,7 +81,7 @@ pub fn activity(admin: &Admin, pool: &str) -> Answer<Vec<Activity>> {
     };
     let idle = ["discard", "initialize", "remove", "trim", "raidz_expand"];
     // How much is left is a matter of the resilver.
-    let replacing = u64::from(entry.pool.is_replacing());
+    let replacing = u64::from(entry.pool.is_replacement_under_way());
     let mut list = vec![activity("free", freeing), activity("replace", replacing)];
     list.extend(scan::activity(&entry.pool)?);
     list.extend(idle.map(|name| activity(name, 0)));

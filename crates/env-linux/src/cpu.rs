@@ -414,11 +414,15 @@ mod tests {
         pool.patience = Duration::ZERO;
         let pool = Arc::new(pool);
         let gate = Arc::new((Mutex::new(false), Condvar::new()));
+        let inside = Arc::new(AtomicUsize::new(0));
         let stuck: Vec<_> = (0..4)
             .map(|_| {
-                let (pool, gate) = (pool.clone(), gate.clone());
+                let (pool, gate, inside) = (pool.clone(), gate.clone(), inside.clone());
                 std::thread::spawn(move || {
+                    let caller = std::thread::current().id();
                     pool.par_for(8, &|_| {
+                        let own = std::thread::current().id() == caller;
+                        inside.fetch_add(usize::from(own), Ordering::Relaxed);
                         let mut open = gate.0.acquire();
                         while !*open {
                             open = gate.1.wait(open).unwrap();
@@ -428,7 +432,8 @@ mod tests {
             })
             .collect();
         let hanging = || pool.shared.queue.acquire().busy.len();
-        while hanging() < 3 {
+        // A caller that comes later than the one below would take its workers: newest first.
+        while hanging() < 3 || inside.load(Ordering::Relaxed) < 4 {
             std::thread::yield_now();
         }
         // Ends only when all four run at once.

@@ -33,7 +33,7 @@ mod keys {
     pub const EMBEDDED: &str = "com.delphix:resume_embedok";
     pub const COMPRESSED: &str = "com.delphix:resume_compressok";
     pub const RAW: &str = "com.datto:resume_rawok";
-    pub const REDACT_SNAPS: &str = "com.delphix:resume_redact_book_snaps";
+    pub const BOOK_SNAPS: &str = "com.delphix:resume_redact_book_snaps";
     pub const ALL: [&str; 11] = [
         FROM_GUID,
         TO_NAME,
@@ -45,7 +45,7 @@ mod keys {
         EMBEDDED,
         COMPRESSED,
         RAW,
-        REDACT_SNAPS,
+        BOOK_SNAPS,
     ];
 }
 
@@ -65,7 +65,10 @@ pub struct ResumeState {
     pub embedded: bool,
     pub compressed: bool,
     pub raw: bool,
+    /// By which snapshots something is left out of the stream; kept as a feature of the dataset.
     pub redact_snaps: Option<Vec<u64>>,
+    /// By which snapshots something was left out of the base.
+    pub book_redact_snaps: Option<Vec<u64>>,
 }
 
 /// Where a stream goes.
@@ -134,7 +137,8 @@ impl Dataset {
             embedded: has(keys::EMBEDDED)?,
             compressed: has(keys::COMPRESSED)?,
             raw: has(keys::RAW)?,
-            redact_snaps: zap.get_value(keys::REDACT_SNAPS)?.map(|v| v.ints()),
+            redact_snaps: self.redact_snaps()?,
+            book_redact_snaps: zap.get_value(keys::BOOK_SNAPS)?.map(|v| v.ints()),
         }))
     }
 
@@ -182,8 +186,8 @@ impl Dataset {
                 zap.update(tx, key, &Value::bytes(&[1]))?;
             }
         }
-        if let Some(snaps) = &r.redact_snaps {
-            zap.update(tx, keys::REDACT_SNAPS, &Value::u64s(snaps))?;
+        if let Some(snaps) = &r.book_redact_snaps {
+            zap.update(tx, keys::BOOK_SNAPS, &Value::u64s(snaps))?;
         }
         self.receive_progress(tx, r.object, r.offset, r.bytes)
     }

@@ -318,6 +318,35 @@ fn a_redaction_list_of_many_snapshots_has_a_spill_block() {
     rig.zdb_check("tank");
 }
 
+/// The base is a redaction bookmark: what it lists is in the rest, too, though its snapshot has the same guid.
+#[test]
+fn an_increment_from_a_redaction_bookmark_is_gone_on_with() {
+    let Some(mut rig) = Rig::new("redacted-resumed") else {
+        return;
+    };
+    let disk = rig.image("d0", 256 << 20);
+    let mnt = rig.mnt().join("tank");
+    rig.start();
+    rig.zpool(&["create", "-m", mnt.to_str().unwrap(), "tank", &disk]);
+    rig.sh(&format!(
+        "zfs create -o recordsize=4K -o compression=off tank/fs
+         head -c 2097152 /dev/urandom >{0}/fs/file
+         zfs snapshot tank/fs@1; zfs clone tank/fs@1 tank/c
+         dd if=/dev/zero of={0}/c/file bs=4K count=400 seek=100 conv=notrunc status=none
+         zfs snapshot tank/c@s; zfs redact tank/fs@1 book tank/c@s
+         zfs send --redact book tank/fs@1 | zfs receive -u tank/copy
+         head -c 100000 /dev/urandom >{0}/fs/more; zfs snapshot tank/fs@2
+         zfs send -i '#book' tank/fs@2 >{0}/stream
+         head -c 65536 {0}/stream | fails zfs receive -su tank/copy
+         zfs send -t $(zfs get -Ho value receive_resume_token tank/copy) | zfs receive -su tank/copy
+         zfs mount tank/copy
+         cmp {0}/fs/file {0}/copy/file; cmp {0}/fs/more {0}/copy/more",
+        mnt.display()
+    ));
+    rig.zpool(&["export", "tank"]);
+    rig.zdb_check("tank");
+}
+
 /// Starts a stream into a pipe that nobody reads yet.
 fn begin(rig: &Rig, words: &[&str]) -> Child {
     let mut c = rig.command("zfs", words);

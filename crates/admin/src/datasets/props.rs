@@ -648,7 +648,7 @@ pub fn resume_token(ds: &Dataset) -> Result<Option<String>> {
         raw: s.raw,
         saved: false,
         redact_snaps: s.redact_snaps,
-        book_redact_snaps: None,
+        book_redact_snaps: s.book_redact_snaps,
     };
     Ok(Some(token.encode()))
 }

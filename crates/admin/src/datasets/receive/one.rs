@@ -368,6 +368,7 @@ fn start(
         compressed: begin.features & feature::COMPRESSED != 0,
         raw,
         redact_snaps: list.redact_snaps.clone(),
+        book_redact_snaps: list.redact_from_snaps.clone(),
     });
     let parent = match &target.head {
         Some(_) => None,

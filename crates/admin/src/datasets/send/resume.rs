@@ -54,14 +54,38 @@ fn by_guid(entry: &PoolEntry, name: &str, guid: u64) -> Result<Option<Arc<Datase
 /// The base of a guid in the history of a snapshot: a snapshot, or a bookmark. With the name that is printed.
 type Found = (Base, Option<Arc<Dataset>>, String);
 
-fn base_by_guid(entry: &PoolEntry, ds: &Arc<Dataset>, guid: u64) -> Result<Option<Found>> {
+/// Whether the same snapshots are in both lists, in any order.
+fn same(a: &[u64], b: &[u64]) -> bool {
+    let (mut a, mut b) = (a.to_vec(), b.to_vec());
+    a.sort_unstable();
+    b.sort_unstable();
+    a == b
+}
+
+/// Whether something was left out of a base by these snapshots, or by none. A snapshot and its redaction bookmarks have the
+/// same guid, and what an increment must bring differs.
+fn lacks(base: &Base, by: Option<&[u64]>) -> bool {
+    match (&base.redact_snaps, by) {
+        (Some(own), Some(snaps)) => same(own, snaps),
+        (own, snaps) => own.is_none() && snaps.is_none(),
+    }
+}
+
+fn base_by_guid(
+    entry: &PoolEntry,
+    ds: &Arc<Dataset>,
+    guid: u64,
+    is_it: &dyn Fn(&Base) -> bool,
+) -> Result<Option<Found>> {
     let own = ds.dir().object();
     let mut at = ds.clone();
     while let Some(prev) = at.prev()? {
         if prev.phys().guid == guid {
             let base = Base::of_snapshot(&prev, prev.dir().object() != own)?;
-            let name = prev.full_name();
-            return Ok(Some((base, Some(prev), name)));
+            if is_it(&base) {
+                let name = prev.full_name();
+                return Ok(Some((base, Some(prev), name)));
+            }
         }
         at = prev;
     }
@@ -70,6 +94,9 @@ fn base_by_guid(entry: &PoolEntry, ds: &Arc<Dataset>, guid: u64) -> Result<Optio
         for (name, mark) in dir.head()?.bookmarks()? {
             if mark.guid == guid {
                 let base = Base::of_bookmark(&entry.pool.dsl, &mark, dir.object() != own)?;
+                if !is_it(&base) {
+                    continue;
+                }
                 return Ok(Some((base, None, format!("{}#{name}", dir.full_name()))));
             }
         }
@@ -82,16 +109,10 @@ fn base_by_guid(entry: &PoolEntry, ds: &Arc<Dataset>, guid: u64) -> Result<Optio
 
 /// The redaction list by which a stream of a snapshot left out what it did.
 fn redaction(entry: &PoolEntry, ds: &Dataset, snaps: &[u64]) -> Result<Option<Arc<RedactionList>>> {
-    let same = |list: &RedactionList| {
-        let (mut a, mut b) = (list.snaps().to_vec(), snaps.to_vec());
-        a.sort_unstable();
-        b.sort_unstable();
-        a == b
-    };
     for (_, mark) in ds.dir().head()?.bookmarks()? {
         if mark.redaction_obj != 0 && mark.guid == ds.phys().guid {
             let list = entry.pool.dsl.redaction_list(mark.redaction_obj)?;
-            if same(&list) {
+            if same(list.snaps(), snaps) {
                 return Ok(Some(Arc::new(list)));
             }
         }
@@ -132,7 +153,10 @@ pub fn of_token(entry: &Arc<PoolEntry>, t: &ResumeToken) -> Answer<Plan> {
     };
     let (mut from, mut base) = (None, None);
     if let Some(guid) = t.from_guid {
-        let found = base_by_guid(entry, &ds, guid).map_err(fail)?;
+        let found = base_by_guid(entry, &ds, guid, &|base| {
+            lacks(base, t.book_redact_snaps.as_deref())
+        })
+        .map_err(fail)?;
         let Some((b, snap, name)) = found else {
             let why = format!("incremental source {guid:#x} no longer exists");
             return Err(refusal(Kind::NotFound, &why));
@@ -216,7 +240,7 @@ pub fn saved(entry: &Arc<PoolEntry>, r: &Send) -> Answer<Plan> {
     };
     let (mut from, mut base) = (None, None);
     if let Some(guid) = zap.get(key::FROM_GUID).map_err(fail)?.filter(|g| *g != 0) {
-        let found = base_by_guid(entry, &ds, guid).map_err(fail)?;
+        let found = base_by_guid(entry, &ds, guid, &|_| true).map_err(fail)?;
         let Some((mut b, snap, name)) = found else {
             let why = format!("incremental source {guid:#x} no longer exists");
             return Err(fail(base::Error::new(Kind::NotFound, why)));

@@ -334,6 +334,26 @@ fn make_parents(run: &mut Run, entry: &Arc<PoolEntry>, target: &Target) -> Answe
     Ok(())
 }
 
+/// The state of a receive that can be gone on with, of which nothing has come.
+fn begun(begin: &Begin, list: &BeginList) -> Answer<ResumeState> {
+    let (sent, snap) = sent_name(begin)?;
+    let has = |f: u64| begin.features & f != 0;
+    Ok(ResumeState {
+        from_guid: begin.from_guid,
+        to_guid: begin.to_guid,
+        to_name: format!("{sent}@{snap}"),
+        object: 1,
+        offset: 0,
+        bytes: 0,
+        large_blocks: has(feature::LARGE_BLOCKS),
+        embedded: has(feature::EMBED_DATA),
+        compressed: has(feature::COMPRESSED),
+        raw: has(feature::RAW),
+        redact_snaps: list.redact_snaps.clone(),
+        book_redact_snaps: list.redact_from_snaps.clone(),
+    })
+}
+
 /// Makes the dataset that is filled, or finds the one that was filled in part.
 fn start(
     run: &mut Run,
@@ -355,21 +375,10 @@ fn start(
     if let Some(kept) = &target.kept {
         return go_on(entry, list, target, kept, sealed);
     }
-    let (sent, snap) = sent_name(begin)?;
-    let resume = run.r.resumable.then(|| ResumeState {
-        from_guid: begin.from_guid,
-        to_guid: begin.to_guid,
-        to_name: format!("{sent}@{snap}"),
-        object: 1,
-        offset: 0,
-        bytes: 0,
-        large_blocks: begin.features & feature::LARGE_BLOCKS != 0,
-        embedded: begin.features & feature::EMBED_DATA != 0,
-        compressed: begin.features & feature::COMPRESSED != 0,
-        raw,
-        redact_snaps: list.redact_snaps.clone(),
-        book_redact_snaps: list.redact_from_snaps.clone(),
-    });
+    let resume = match run.r.resumable {
+        true => Some(begun(begin, list)?),
+        false => None,
+    };
     let parent = match &target.head {
         Some(_) => None,
         None => Some(parent_of(entry, target)?),

@@ -135,8 +135,10 @@ pub fn unmount(args: &Parsed, cx: &mut Cx<'_>) -> Outcome {
         let request = Request::UnmountAll {
             force: args.has("f"),
         };
-        let roots = loaded_roots(args, None, cx)?;
+        let mut roots = loaded_roots(args, None, cx)?;
         let batch = batch(cx, &request)?;
+        // What is still mounted, here or by another daemon, needs its key.
+        roots.retain(|root| batch.done.contains(root));
         for (name, error) in &batch.failed {
             cx.complain(error, "unmount", name)?;
         }

@@ -41,22 +41,18 @@ impl Datasets {
     }
 }
 
-/// A map of what is in memory.
-trait Live<T> {
-    /// What is kept under `object`. An object that was freed leaves the map: its number can be given to
-    /// another one.
-    fn get_live(&mut self, object: u64, is_freed: impl FnOnce(&T) -> bool) -> Option<Arc<T>>;
-}
-
-impl<T> Live<T> for HashMap<u64, Arc<T>> {
-    fn get_live(&mut self, object: u64, is_freed: impl FnOnce(&T) -> bool) -> Option<Arc<T>> {
-        let kept = self.get(&object)?.clone();
-        if is_freed(&kept) {
-            self.remove(&object);
-            return None;
-        }
-        Some(kept)
+/// What is in memory under `object`. An object that was freed leaves the map: its number can be given to another one.
+fn live<T>(
+    map: &mut HashMap<u64, Arc<T>>,
+    object: u64,
+    is_freed: impl FnOnce(&T) -> bool,
+) -> Option<Arc<T>> {
+    let kept = map.get(&object)?.clone();
+    if is_freed(&kept) {
+        map.remove(&object);
+        return None;
     }
+    Some(kept)
 }
 
 /// A snapshot as its file system lists it.
@@ -133,7 +129,7 @@ impl Core {
 
     fn cached_dir(&self, object: u64) -> Option<Arc<Dir>> {
         let mut all = self.caches.dirs.acquire();
-        all.get_live(object, |d| d.dn.is_freed())
+        live(&mut all, object, |d| d.dn.is_freed())
     }
 
     pub(crate) fn dataset(self: &Arc<Self>, object: u64) -> Result<Arc<Dataset>> {
@@ -154,7 +150,7 @@ impl Core {
 
     fn cached_dataset(&self, object: u64) -> Option<Arc<Dataset>> {
         let mut all = self.caches.datasets.acquire();
-        all.map.get_live(object, |d| d.dn.is_freed())
+        live(&mut all.map, object, |d| d.dn.is_freed())
     }
 
     /// Datasets in memory.

@@ -133,10 +133,10 @@ impl Agent {
             self.due.extend(verdict.map(|v| (leaf.guid(), v)));
         }
         let stuck = pool.suspended().is_some();
-        if stuck && !std::mem::replace(&mut self.stuck, stuck) {
+        let was_stuck = std::mem::replace(&mut self.stuck, stuck);
+        if stuck && !was_stuck {
             admin.events.post(EREPORT, "io_failure", pool, Vec::new());
         }
-        self.stuck = stuck;
         let able = !pool.is_readonly() && pool.suspended().is_none() && !entry.is_leaving();
         if !able {
             self.due.clear();

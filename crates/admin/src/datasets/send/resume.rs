@@ -71,6 +71,7 @@ fn lacks(base: &Base, by: Option<&[u64]>) -> bool {
     }
 }
 
+/// The base of that guid; of several the first one that `is_it`.
 fn base_by_guid(
     entry: &PoolEntry,
     ds: &Arc<Dataset>,

@@ -73,6 +73,10 @@ fn pool(name: &str, failmode: &str) -> Option<Pool> {
     p.rig.sh(&format!(
         "cd {at}; for i in 1 2 3 4; do seq $i 20000 >old$i; done; mkdir olddir"
     ));
+    p.rig.sh(&format!(
+        "zfs snapshot tank@sent; zfs send tank@sent >{}; zfs destroy tank@sent",
+        p.outside.join("stream").display()
+    ));
     p.rig.zpool(&["sync", "tank"]);
     Some(p)
 }
@@ -129,12 +133,15 @@ impl Pool {
         let text = self.soon("zpool", &["get", "-H", "-o", "value", "failmode", "tank"]);
         assert!(!text.ok().is_empty());
         self.soon("zfs", &["list", "-H", "-o", "name,used"]).ok();
+        let stream = self.outside.join("stream");
+        let receive = format!("zfs receive tank/received <{}", stream.display());
         for (program, args) in [
             ("zpool", vec!["sync", "tank"]),
             ("zpool", vec!["set", "comment=x", "tank"]),
             ("zfs", vec!["set", "atime=off", "tank"]),
             ("zfs", vec!["create", "tank/new"]),
             ("zfs", vec!["unmount", "tank"]),
+            ("sh", vec!["-c", &receive]),
             ("zpool", vec!["upgrade", "tank"]),
             ("zpool", vec!["export", "tank"]),
             ("zpool", vec!["clear", "tank"]),

@@ -107,7 +107,11 @@ pub fn receive(
             format!("no such pool '{}'", datasets::pool_of(&r.target)),
         )
     })?;
-    datasets::need_writable(&entry).map_err(|e| words::plain(Kind::ReadOnly, e.message))?;
+    datasets::need_writable(&entry).map_err(|e| ApiError {
+        message: format!("cannot receive: {}", e.message),
+        whole: true,
+        ..e
+    })?;
     if r.corrective && (r.force || r.resumable) {
         return Err(words::plain(
             Kind::Invalid,

@@ -1,8 +1,8 @@
 //! Cache of verified, decompressed blocks by address and birth, inside one byte budget.
 //!
 //! A block on disk never changes under the same (address, birth, checksum), so entries need no
-//! invalidation. The checksum tells apart what the passes of one group wrote to the same place: a
-//! reader that comes late must not leave the older content behind under the newer pointer.
+//! invalidation. The checksum tells apart what the sync passes of one txg wrote to the same
+//! address: a late reader must not store the older content under the newer pointer.
 
 use base::{Block, Txg};
 use disk::BlkPtr;
@@ -21,18 +21,20 @@ impl Key {
         Key(vdev, offset, birth, word)
     }
 
+    /// The key of the block that `bp` leads to: its first DVA, the txg in which it was allocated,
+    /// and its checksum.
     pub fn of(bp: &BlkPtr) -> Key {
         let d = bp.dva(0);
         Key(d.vdev(), d.offset(), bp.physical_birth(), bp.checksum()[0])
     }
 }
 
-/// What an entry takes beside the bytes of its block: keys, lists, counts, rounding of the allocator.
+/// Bytes an entry takes beside those of its block: keys, lists, counts, rounding of the allocator.
 const ENTRY: u64 = 192;
 
-/// Part of the room for what was asked for more than once while it was there. The rest is for what is
-/// new: the more of it, the sooner the cache follows when something else is wanted, and the less a scan
-/// leaves (docs/costs.md has hit rates).
+/// Share of the budget for blocks that were read more than once while they were cached. The rest is for new
+/// blocks. A larger share of new blocks follows a changed working set sooner, but a scan evicts more
+/// (docs/costs.md has hit rates).
 const HOT: f64 = 0.8;
 
 #[derive(Clone)]
@@ -75,10 +77,10 @@ pub struct Cache {
 }
 
 impl Cache {
-    /// `budget` bytes; two fifths are kept for metadata, so that streaming through large files
-    /// cannot push out the trees that lead to everything.
-    /// What is dropped first depends on `seed`, too: a random one, so that no pool is made to know it, or
-    /// the same to have the same dropped.
+    /// A cache of `budget` bytes. Two fifths are for metadata, so that reading large files in order does not
+    /// evict indirect blocks and dnodes.
+    /// The order of eviction depends on `seed`. A random seed keeps a hostile pool from predicting it; equal
+    /// seeds evict equally, as the simulator needs.
     pub fn new(budget: u64, seed: u64) -> Cache {
         let (data, meta) = split(budget);
         Cache {
@@ -88,7 +90,7 @@ impl Cache {
         }
     }
 
-    /// Changes the budget; what is too much goes at once.
+    /// Changes the budget; what exceeds it is evicted at once.
     pub fn set_budget(&self, budget: u64) {
         let (data, meta) = split(budget);
         self.data.set_capacity(data);
@@ -103,16 +105,19 @@ impl Cache {
         }
     }
 
+    /// The block, if it is in the cache. A hit makes it more likely to stay.
     pub fn get(&self, bp: &BlkPtr) -> Option<Block> {
         self.side(bp).get(&Key::of(bp))
     }
 
+    /// Puts a verified, decompressed block into the cache, and evicts others when the budget is
+    /// exceeded.
     pub fn insert(&self, bp: &BlkPtr, data: Block) {
         self.side(bp).insert(Key::of(bp), data);
     }
 
-    /// Whether data of files are kept that were read or written whole. Where the reader has a cache of
-    /// its own (the kernel's), keeping them twice only takes memory from others.
+    /// Whether blocks of file data that were read or written as a whole are cached. Where the reader has a
+    /// cache of its own (the kernel's page cache), caching them here would keep them twice.
     pub fn set_streams(&self, keep: bool) {
         self.streams.store(keep, Ordering::Relaxed);
     }
@@ -122,7 +127,8 @@ impl Cache {
         self.streams.load(Ordering::Relaxed)
     }
 
-    /// [`get`](Self::get) by somebody who wants all of it: read ahead for him, it need not stay.
+    /// [`get`](Self::get) for a caller that takes the whole block. A block of data then leaves the cache, unless
+    /// [`set_streams`](Self::set_streams) keeps such blocks.
     pub fn get_whole(&self, bp: &BlkPtr) -> Option<Block> {
         let b = self.get(bp)?;
         let meta = bp.level() > 0 || bp.obj_type().is_metadata();
@@ -132,7 +138,7 @@ impl Cache {
         Some(b)
     }
 
-    /// Whether it is there, which does not make it any more likely to stay.
+    /// Whether the block is in the cache. Does not count as a hit.
     pub fn has(&self, bp: &BlkPtr) -> bool {
         self.side(bp).peek(&Key::of(bp)).is_some()
     }
@@ -150,6 +156,7 @@ impl Cache {
         }
     }
 
+    /// Drops one block, if it is in the cache.
     pub fn remove(&self, bp: &BlkPtr) {
         self.side(bp).remove(&Key::of(bp));
     }
@@ -159,6 +166,7 @@ impl Cache {
         self.data.weight() + self.meta.weight()
     }
 
+    /// Drops all blocks. The budget stays.
     pub fn clear(&self) {
         self.data.clear();
         self.meta.clear();

@@ -1,4 +1,4 @@
-//! Blocks of encrypted datasets on their way in and out (pool format §15.3).
+//! Encryption, authentication and decryption of blocks (pool format §15.3).
 
 pub use codec::crypt::Crypt;
 

@@ -1,4 +1,4 @@
-//! Reads under way: who wants a block that somebody is reading already waits for it.
+//! Reads in progress: a thread that wants a block another thread is already reading waits for that read.
 
 use crate::cache::Key;
 use base::sync::{CondvarExt, MutexExt};
@@ -8,18 +8,18 @@ use std::collections::HashMap;
 use std::sync::{Arc, Condvar, Mutex};
 use std::thread::{self, ThreadId};
 
-/// One block on its way.
+/// One read in progress.
 pub struct Flight {
-    /// Who reads it.
+    /// The thread that reads the block.
     pilot: ThreadId,
-    /// The block, or `None` inside if it could not be had, once that is known.
+    /// `None` until the read ends; then the block, or `Some(None)` if it could not be read.
     landed: Mutex<Option<Option<Block>>>,
     arrival: Condvar,
 }
 
 impl Flight {
-    /// The block; `None` if whoever was reading it could not have it, or is the caller: then the
-    /// caller has to read it.
+    /// Waits for the block. `None` if the reading thread failed, or is the calling thread: then the caller
+    /// reads the block itself.
     pub fn wait(&self) -> Option<Block> {
         if self.pilot == thread::current().id() {
             return None;
@@ -34,21 +34,24 @@ impl Flight {
     }
 }
 
-/// What to do about a block that is not in the cache.
+/// Who reads a block that is not in the cache.
 pub enum Boarding<'a> {
-    /// Read it, and say so when it is there.
+    /// The caller reads the block, and reports the result.
     Lead(Lead<'a>),
-    /// Somebody else reads it. To be waited for only when nothing is led any more.
+    /// Another thread reads it. A caller waits only when it leads no read of its own any more, since two threads
+    /// could otherwise wait for each other.
     Follow(Arc<Flight>),
 }
 
-/// Reads under way of one pool.
+/// The reads in progress of one pool.
 #[derive(Default)]
 pub struct Flights {
     table: Mutex<HashMap<Key, Arc<Flight>>>,
 }
 
 impl Flights {
+    /// Registers the calling thread for a block: as its reader if no thread reads it yet, otherwise
+    /// as one that waits.
     pub fn board(&self, key: Key) -> Boarding<'_> {
         match self.table.acquire().entry(key) {
             Entry::Occupied(e) => Boarding::Follow(e.get().clone()),

@@ -234,7 +234,7 @@ fn a_gang_with_an_unreadable_header_is_freed_but_for_its_members() {
     for i in 0..2 {
         d.mend(&bp.dva(i), Txg::new(5), &[0x5a; SIZE]).unwrap();
     }
-    // In the group in which it was written that is no damage but a device that does not work.
+    // In the txg in which it was written that is no damage but a device that does not work.
     assert!(z.free(&bp, Txg::new(5)).is_err());
     z.free(&bp, Txg::new(6)).unwrap();
     assert_eq!(a.free_bytes(), before - members);

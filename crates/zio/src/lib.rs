@@ -1,9 +1,14 @@
-//! One block's journey: transform, allocate, write; read, verify, undo; the block cache.
+//! The I/O pipelines of one block: transform, allocate and write it; read, verify and transform it back. The block
+//! cache.
 //!
-//! Writes made during a txg sync are queued and submitted in large batches; a queued block is
-//! readable (from the queue) before it is on the device, so callers never see the difference. The
-//! caller that needs durability calls [`Zio::drain`] and then [`Devices::flush`].
+//! Writes made while a txg is written are queued and submitted in large batches. A queued block is read from
+//! the queue until it is on the device, so callers see no difference. A caller that needs durability calls
+//! [`Zio::drain`] and then [`Devices::flush`].
+//!
+//! Start reading in `pipeline.rs`, then `pipeline/write.rs` and `pipeline/read.rs`. `seam.rs` has the traits of
+//! what lies below: devices, allocator, dedup tables.
 #![forbid(unsafe_code)]
+#![warn(missing_docs)]
 
 mod cache;
 pub mod crypt;

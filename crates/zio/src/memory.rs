@@ -1,5 +1,5 @@
-//! Memory twins of the two seams, for tests of the rooms above: one vdev of bytes, a bump allocator
-//! with a free list.
+//! Devices and allocator in memory, for tests of the rooms above: one vdev, and an allocator over a set
+//! of free ranges.
 
 use crate::seam::{
     Allocator, Devices, Looked, Mended, PhysWrite, Purpose, ReadOne, Scrubbing, Wrong,
@@ -15,14 +15,18 @@ use std::sync::Mutex;
 pub struct MemoryDevices {
     blocks: Mutex<HashMap<u64, Vec<u8>>>,
     ashift: u32,
+    /// Number of blocks read.
     pub reads: AtomicU64,
+    /// Number of blocks written.
     pub writes: AtomicU64,
     /// Wrong copies counted, and blocks that could not be had.
     pub errors: AtomicU64,
+    /// Number of blocks of which no copy was right.
     pub lost: AtomicU64,
 }
 
 impl MemoryDevices {
+    /// An empty device with sectors of `1 << ashift` bytes.
     pub fn new(ashift: u32) -> MemoryDevices {
         MemoryDevices {
             blocks: Mutex::default(),
@@ -126,6 +130,7 @@ pub struct MemoryAllocator {
 }
 
 impl MemoryAllocator {
+    /// All of `size` bytes free.
     pub fn new(size: u64) -> MemoryAllocator {
         let mut free = RangeSet::new();
         free.insert(0, size);
@@ -290,7 +295,7 @@ mod tests {
         assert_eq!(z.read(&bp).unwrap(), data);
         let dsize = z.dsize(&bp);
         assert!(before - a.free_bytes() >= 131072 && dsize >= 131072);
-        // A later pass of the same group writes it anew where it is.
+        // A later pass of the same txg writes it again at the same address.
         let left = a.free_bytes();
         let other = Arc::new(noise(131072, 10));
         let p = z.prepare(&spec(), &other).unwrap();
@@ -370,7 +375,7 @@ mod tests {
         z.drain(Txg::new(5)).unwrap();
         z.cache.clear();
         assert_eq!(z.read(&b).unwrap(), short);
-        // What is longer needs a place of its own, and so does what belongs to another group.
+        // A longer block needs an address of its own, and so does a block of another txg.
         let c = put(&half_noise(12_000), Txg::new(5), &b).unwrap();
         assert!(!Zio::same_place(&b, &c));
         let d = put(&short, Txg::new(6), &b).unwrap();
@@ -378,7 +383,7 @@ mod tests {
         assert!(d.psize() < b.psize());
     }
 
-    /// A block in two copies, on disk with group 5; the cache is empty.
+    /// A block in two copies, on disk with txg 5; the cache is empty.
     fn doubled() -> (Zio, Arc<MemoryDevices>, Block, BlkPtr) {
         let a = Arc::new(MemoryAllocator::new(8 << 20));
         let d = Arc::new(MemoryDevices::new(9));
@@ -450,7 +455,7 @@ mod tests {
     fn what_is_not_in_use_any_more_is_not_repaired() {
         let (z, d, data, bp) = doubled();
         let lease = z.lease();
-        // Freed with group 6, given away with group 9. One copy of the new block is on its way.
+        // Freed in txg 6, reallocated in txg 9. One copy of the new block is on its way.
         z.set_synced(Txg::new(8));
         d.ruin(bp.dva(0).offset());
         assert_eq!(z.read_with(&bp, &since(lease)).unwrap(), data);
@@ -464,7 +469,7 @@ mod tests {
         assert_eq!(z.read(&bp).unwrap(), data);
     }
 
-    /// A later pass of the same group writes a block anew in the same place.
+    /// A later pass of the same txg writes a block again at the same address.
     #[test]
     fn pointers_of_earlier_passes() {
         let (z, d, _, _) = doubled();
@@ -488,7 +493,7 @@ mod tests {
         z.cache.clear();
         assert!(z.read(&a).is_err());
         assert_eq!(z.read(&b).unwrap(), two);
-        // The one who asked with the old pointer blamed a device: two groups later nobody does.
+        // A reader with the old pointer charged a device before; two txgs later it does not.
         let before = counts(&d);
         z.set_synced(Txg::new(9));
         assert!(z

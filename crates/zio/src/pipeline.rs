@@ -1,6 +1,6 @@
 //! The read and write pipelines (pool format §7, §12–14; behaviour §8, §9).
 //!
-//! [`Zio`] holds the state that both share. Reads start in `read` (one block) and `batch` (many), writes in
+//! [`Zio`] holds the state that both pipelines share. Reads start in `read` (one block) and `batch` (many), writes in
 //! `write`; written blocks wait in `queue` until they are submitted; `direct` writes past it for the intent log.
 
 mod batch;
@@ -31,11 +31,15 @@ use std::sync::{Arc, Mutex, OnceLock, RwLock, Weak};
 /// How a block is to be stored; ids are the on-disk numbers, never "inherit" or "on".
 #[derive(Clone, Copy, Debug)]
 pub struct WriteSpec {
+    /// Object type, as the block pointer stores it; it decides between data and metadata.
     pub obj_type: ObjType,
+    /// Level in the tree of the object: 0 for content, 1 and above for indirect blocks.
     pub level: u8,
+    /// Algorithm to try. The block is stored uncompressed where it gains less than an eighth.
     pub compress: Compression,
     /// Level of zstd, as stored in the block header (0 = default).
     pub zstd_level: u8,
+    /// Algorithm of the checksum in the block pointer.
     pub checksum: Checksum,
     /// Data copies, 1…3.
     pub copies: u8,
@@ -75,8 +79,11 @@ pub struct StoredForm {
 /// What a raw stream says of the encryption of a block.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RawSeal {
+    /// Salt from which the key of the block is derived (pool format §15.3).
     pub salt: [u8; disk::crypt::SALT_SIZE],
+    /// Nonce of the cipher.
     pub iv: [u8; disk::crypt::IV_SIZE],
+    /// Authentication code of the ciphertext.
     pub mac: [u8; disk::crypt::MAC_SIZE],
 }
 
@@ -92,6 +99,7 @@ enum PreparedKind {
     },
 }
 
+/// Settings of [`Zio::new`].
 pub struct ZioOptions {
     /// Bytes of the block cache.
     pub cache_bytes: u64,
@@ -103,21 +111,24 @@ pub struct ZioOptions {
 
 /// The pipelines of one pool.
 pub struct Zio {
+    /// The device tree.
     pub devices: Arc<dyn Devices>,
+    /// The allocator.
     pub allocator: Arc<dyn Allocator>,
+    /// Verified, decompressed blocks in memory.
     pub cache: Cache,
     writable: bool,
     salt: OnceLock<[u8; 32]>,
     queue: Mutex<Queue>,
     /// Blocks queued or being submitted, by address: reads look here first.
     pending: RwLock<HashMap<(u64, u64), Block>>,
-    /// What later passes of the group being written replaced in `pending`, by address.
+    /// What later passes of the txg being written replaced in `pending`, by address.
     superseded: Mutex<HashMap<(u64, u64), Vec<Block>>>,
     /// Blocks that failed verification on every copy, counted for status.
     pub unrecoverable: AtomicU64,
     /// Deflated bytes that were to be freed and could not be found, since this was last taken.
     leaked: AtomicU64,
-    /// Last group known to be on disk.
+    /// Last txg known to be on disk.
     synced: AtomicU64,
     flights: Flights,
     /// Held for reading while copies are put right; see [`Zio::settle`].
@@ -127,6 +138,7 @@ pub struct Zio {
 }
 
 impl Zio {
+    /// The pipelines over `devices` and `allocator`, with an empty block cache and nothing queued.
     pub fn new(devices: Arc<dyn Devices>, allocator: Arc<dyn Allocator>, opts: ZioOptions) -> Zio {
         Zio {
             devices,
@@ -147,37 +159,37 @@ impl Zio {
         }
     }
 
-    /// Group `txg` is on disk.
+    /// Tells the pipelines that `txg` is on disk.
     pub fn set_synced(&self, txg: Txg) {
         self.synced.store(txg.number(), Ordering::Release);
     }
 
-    /// To be called when a group begins to be written: waits until no copy is being put right, so
-    /// that none is by somebody who began more than one group ago.
+    /// Called when a txg begins to be written: waits until no repair is in progress. So no repair lasts
+    /// longer than one txg.
     pub fn settle(&self) {
         drop(self.repairs.acquire_write());
         let mut old = self.superseded.acquire();
         old.clear();
     }
 
-    /// While it is held no txg begins to be written. Whoever holds it must not read blocks.
+    /// While the guard is held no txg begins to be written. Its holder must not read blocks.
     pub fn hold_txgs(&self) -> std::sync::RwLockReadGuard<'_, ()> {
         self.repairs.acquire_read()
     }
 
-    /// To be had before a pointer is taken from its tree and passed to [`crate::InUse::Since`]: a pointer
-    /// that was in use then is not given to another block before two further groups are on disk.
-    /// Until then what is wrong with the block is the fault of a device, and may be repaired.
+    /// A lease for [`crate::InUse::Since`]. The caller takes it before it takes a pointer from its tree. The
+    /// space of a pointer in use then is not reallocated before two further txgs are on disk. Until then
+    /// damage of the block is charged to a device, and repaired.
     pub fn lease(&self) -> Lease {
         Lease::of(Txg::new(self.synced.load(Ordering::Acquire)))
     }
 
-    /// Who counts the references of shared blocks; set once. Without it none are shared.
+    /// Sets the tables that count references of shared blocks; once. Without them no block is shared.
     pub fn set_sharing(&self, sharing: Weak<dyn Sharing>) {
         let _ = self.sharing.set(sharing);
     }
 
-    /// Who waits for devices that a txg needs and that are away; set once. Without it nobody does.
+    /// Sets what waits for devices that a txg needs and that are away; once. Without it reads fail at once.
     pub fn set_waits(&self, waits: Weak<dyn Waits>) {
         let _ = self.waits.set(waits);
     }

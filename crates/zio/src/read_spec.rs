@@ -71,7 +71,9 @@ impl Lease {
 /// Which blocks of a read are taken as a whole.
 #[derive(Clone, Copy)]
 pub enum Whole<'a> {
+    /// No block: each may be read again in parts.
     None,
+    /// All blocks of the list.
     All,
     /// Those whose index in the list satisfies this.
     Where(&'a dyn Fn(usize) -> bool),

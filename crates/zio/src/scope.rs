@@ -5,10 +5,12 @@ use disk::BlkPtr;
 /// All blocks of a dataset, those of its metadata only, or none.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Scope {
+    /// Content and metadata. The default of both properties.
     #[default]
     All,
     /// Indirect blocks, dnodes, directories, attributes; not the content of files and volumes.
     Metadata,
+    /// No block.
     Nothing,
 }
 

@@ -1,16 +1,18 @@
-//! What zio asks of the device tree and the allocator, as two small traits that zio owns; crate
+//! The traits through which zio reaches the device tree, the allocator and the dedup tables. Crate
 //! `pool` implements them over `vdev` and `space`, tests over plain memory.
 
 use base::{Block, Error, Result, Txg};
 use disk::blkptr::DVAS;
 use disk::{BlkPtr, Dva};
 
-/// What a block is for; decides the allocation class and the place in the line.
+/// What a block is for. It decides the allocation class.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Purpose {
+    /// Content of files and volumes.
     Data,
     /// Data of a file in a block so small that it shall lie on the special devices.
     SmallData,
+    /// Everything that is not content: indirect blocks, dnodes, directories, the MOS.
     Metadata,
     /// Dedup tables.
     Dedup,
@@ -20,56 +22,63 @@ pub enum Purpose {
 
 /// One queued write: the padded bytes of one copy.
 pub struct PhysWrite {
+    /// Number of the top-level vdev.
     pub vdev: u64,
     /// Bytes inside the vdev's allocatable space.
     pub offset: u64,
+    /// The bytes, padded to whole sectors.
     pub data: Block,
 }
 
 /// One block of a batch of reads.
 pub struct ReadOne<'a> {
+    /// Address of the copy to read.
     pub dva: Dva,
+    /// Bytes of the block as stored.
     pub psize: usize,
+    /// Txg in which the block was allocated; a leaf that missed that txg is not believed.
     pub birth: Txg,
+    /// Tells right bytes from wrong ones: the checksum of the block pointer.
     pub verify: &'a (dyn Fn(&[u8]) -> bool + Sync),
 }
 
 /// A vdev that returned something else than what was written there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Wrong {
+    /// Guid of the leaf, or of the group where the leaf cannot be told.
     pub guid: u64,
     /// Told by the checksum; otherwise the device itself reported the failure and counted it.
     pub checksum: bool,
 }
 
-/// What a look at one copy of a block gave.
+/// The result of reading one copy of a block; see [`Devices::look`].
 pub struct Looked {
     /// Exactly PSIZE verified bytes.
     pub data: Result<Vec<u8>>,
-    /// Who had it wrong, or is suspected to where nothing right was found.
+    /// The leaves that returned wrong bytes; all that were read where no right bytes were found.
     pub wrong: Vec<Wrong>,
 }
 
-/// What comparing all copies of one place gave; see [`Devices::scrub`].
+/// The result of comparing all copies of one DVA; see [`Devices::scrub`].
 pub struct Scrubbing {
     /// Exactly PSIZE verified bytes.
     pub data: Result<Vec<u8>>,
-    /// Bytes written to put copies right, or to give them to leaves that had missed the block.
+    /// Bytes written to repair copies, and to leaves that had missed the block.
     pub written: u64,
-    /// Who (by guid) does not have the block, or a part of it, and lacks which txg for that.
+    /// Leaves (guid) that lack the block or a part of it, each with the txg it lacks.
     pub behind: Vec<(u64, Txg)>,
 }
 
-/// What rewriting a block gave; see [`Devices::mend`].
+/// The result of rewriting a block; see [`Devices::mend`].
 #[derive(Default)]
 pub struct Mended {
-    /// Bytes.
+    /// Bytes written to devices.
     pub written: u64,
     /// As in [`Scrubbing`].
     pub behind: Vec<(u64, Txg)>,
 }
 
-/// The devices below.
+/// The device tree, as zio sees it.
 pub trait Devices: Send + Sync {
     /// Number of top-level slots, holes included.
     fn vdevs(&self) -> u64;
@@ -77,20 +86,20 @@ pub trait Devices: Send + Sync {
     fn asize(&self, vdev: u64, psize: u64) -> u64;
     /// Deflated size of `asize` bytes on `vdev`.
     fn deflate(&self, vdev: u64, asize: u64) -> u64;
-    /// Reads blocks as parallel as the devices allow; results in order. Redundancy is tried until
-    /// `verify` is content. Nothing is counted and nothing repaired.
+    /// Reads blocks in parallel, as far as the devices allow; results in order. Redundancy is tried until
+    /// `verify` returns true. No error is counted and nothing is repaired.
     fn look(&self, reqs: &[ReadOne]) -> Vec<Looked>;
-    /// The same for blocks that nobody waits for yet.
+    /// [`Devices::look`] for blocks that no request waits for yet.
     fn look_ahead(&self, reqs: &[ReadOne]) -> Vec<Looked> {
         self.look(reqs)
     }
-    /// Counts what [`Devices::look`] found wrong.
+    /// Adds what [`Devices::look`] found to the error counts of the leaves.
     fn count(&self, wrong: &[Wrong]);
-    /// Counts a block of which no copy was right.
+    /// Counts a block of which no copy is right.
     fn count_lost(&self);
-    /// Rewrites what of the block at `dva` differs from its right content.
+    /// Rewrites the parts of the block at `dva` that differ from its right content.
     fn mend(&self, dva: &Dva, birth: Txg, right: &[u8]) -> Result<Mended>;
-    /// Reads every copy and all parity of the places, counts and rewrites what is wrong, and writes what leaves
+    /// Reads every copy and all parity of these DVAs, counts and rewrites what is wrong, and writes what leaves
     /// have missed. The blocks must be in use while it runs. Results in order.
     fn scrub(&self, reqs: &[ReadOne]) -> Vec<Scrubbing>;
     /// The leaves of a top-level vdev, by guid, that can be written and lack blocks of txg `birth`.
@@ -98,8 +107,8 @@ pub trait Devices: Send + Sync {
         let _ = (vdev, birth);
         Vec::new()
     }
-    /// Reads a block that need not be there (the end of an intent log): nobody is blamed, and copies
-    /// are put right at once, since such blocks are never given to others meanwhile.
+    /// Speculative read of a block that may not exist (the end of an intent log). Errors are not charged to
+    /// the device. Wrong copies are repaired at once, since such blocks are not reallocated meanwhile.
     fn probe(
         &self,
         dva: &Dva,
@@ -107,10 +116,10 @@ pub trait Devices: Send + Sync {
         birth: Txg,
         verify: &(dyn Fn(&[u8]) -> bool + Sync),
     ) -> Result<Vec<u8>>;
-    /// Writes all; returns when every device has accepted its part (not flushed). An error means
+    /// Writes all blocks; returns when every device has accepted its part (not flushed). An error means
     /// that some block could not be stored with enough redundancy.
     fn write(&self, writes: &[PhysWrite], txg: Txg) -> Result<()>;
-    /// [`Devices::write`] of what somebody waits for.
+    /// [`Devices::write`] for a caller that waits, such as an `fsync`.
     fn write_urgent(&self, writes: &[PhysWrite], txg: Txg) -> Result<()> {
         self.write(writes, txg)
     }
@@ -123,8 +132,8 @@ pub trait Devices: Send + Sync {
 /// Waits for devices in syncing context.
 pub trait Waits: Send + Sync {
     /// A block that the syncing txg needs cannot be read from any of `vdevs`, because of `why`. Waits for
-    /// devices that are away, and returns true if they are back; false: the block itself is the
-    /// matter, or nobody waits.
+    /// devices that are away, and returns true when they are back. False: the block itself is damaged, or
+    /// the pool does not wait.
     fn await_readable(&self, vdevs: &[u64], why: &Error) -> bool;
 
     /// Whether a top-level vdev cannot be used now. Asks no device.
@@ -133,9 +142,9 @@ pub trait Waits: Send + Sync {
     }
 }
 
-/// The allocator below.
+/// The allocator, as zio sees it.
 pub trait Allocator: Send + Sync {
-    /// `copies` places of `asize(vdev)` bytes each. `Kind::NoSpace` if no contiguous region exists.
+    /// Allocates `copies` ranges of `size_on(vdev)` bytes each. `Kind::NoSpace` if no contiguous region exists.
     fn alloc(
         &self,
         purpose: Purpose,
@@ -144,33 +153,33 @@ pub trait Allocator: Send + Sync {
         txg: Txg,
         size_on: &dyn Fn(u64) -> u64,
     ) -> Result<Vec<Dva>>;
-    /// Frees one range in `txg`; reusable after two further groups. `Damaged` if it is free already.
+    /// Frees one range in `txg`; reusable after two further txgs. `Damaged` if it is free already.
     fn free(&self, vdev: u64, offset: u64, asize: u64, txg: Txg) -> Result<()>;
-    /// Marks a range allocated that was not (intent-log claim).
+    /// Marks a free range as allocated (intent-log claim).
     fn claim(&self, vdev: u64, offset: u64, asize: u64, txg: Txg) -> Result<()>;
-    /// Bytes for data that can be given out at once, beyond what is kept for the pool itself.
+    /// Bytes of data that can be allocated at once, beyond the space the pool keeps for itself.
     fn room(&self) -> u64;
 }
 
 /// What a dedup table says of a block that is to be written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Dedup {
-    /// The same bytes are here, written in that group. The reference has been counted.
+    /// The same bytes are stored at these DVAs, written in that txg. The reference has been counted.
     Same([Dva; DVAS], Txg),
-    /// Nothing like it: to be written, then told with [`Sharing::insert`].
+    /// The table has no such block: the caller writes it, then calls [`Sharing::insert`].
     New,
-    /// To be written without the table.
+    /// The caller writes the block without the table.
     Apart,
 }
 
-/// Blocks that more than one pointer may refer to: the dedup tables and the table of clones. Asked by
-/// the thread that syncs.
+/// Blocks that more than one pointer may refer to: the dedup tables and the table of cloned blocks (BRT).
+/// The thread that writes a txg calls it.
 pub trait Sharing: Send + Sync {
-    /// Whether freeing the block may need a table. Better done in the background then.
+    /// Whether freeing the block may need a lookup in a table. Callers then free in the background.
     fn may_share(&self, bp: &BlkPtr) -> bool;
-    /// One reference less in group `txg`. True: there is no other, its space is to be freed.
+    /// Takes one reference away in `txg`. True: it was the last one, and the caller frees the space.
     fn release(&self, bp: &BlkPtr, txg: Txg) -> Result<bool>;
-    /// A pointer to a block is gone, and others refer to it still.
+    /// A pointer to a block is gone, and other pointers still refer to the block.
     fn stays(&self, _bp: &BlkPtr) {}
     /// Looks for a block of the same checksum, sizes and compression in at least `copies` copies;
     /// `same` (if the checksum alone shall not be trusted) compares the bytes.
@@ -182,7 +191,7 @@ pub trait Sharing: Send + Sync {
     ) -> Result<Dedup>;
     /// Takes a block written after [`Dedup::New`] into the table.
     fn insert(&self, bp: &BlkPtr, copies: u8) -> Result<()>;
-    /// Whether a range that no pointer refers to any more, written in group `birth`, must stay allocated
-    /// all the same: the pool's checkpoint has it. It has been noted then.
+    /// Whether a range that no pointer refers to any more, written in txg `birth`, must stay allocated
+    /// because the pool's checkpoint has it. True: it has been noted for the checkpoint.
     fn keeps(&self, vdev: u64, offset: u64, asize: u64, birth: Txg) -> bool;
 }

@@ -17,6 +17,7 @@ pub struct Syncing {
 }
 
 impl Syncing {
+    /// Puts the calling thread into syncing context. May be nested.
     pub fn begin() -> Syncing {
         Syncing {
             before: HERE.replace(true),

@@ -1,4 +1,4 @@
-//! Writes past the queue: blocks of the intent log, and data its records point to.
+//! Writes that bypass the queue: blocks of the intent log, and data blocks its records point to.
 
 use super::{Prepared, PreparedKind, WriteSpec, Zio};
 use crate::crypt::Sealed;

@@ -1,4 +1,4 @@
-//! Giving the space of blocks back.
+//! Freeing blocks.
 
 use super::Zio;
 use base::{Result, Txg};

@@ -1,5 +1,5 @@
-//! Gangs: blocks for which there was no place in one piece (pool format §12). A header, which has a
-//! checksum in itself, points to up to three members, which may be gangs again.
+//! Gang blocks: blocks stored in several pieces because no free range was long enough (pool format §12). A
+//! header with an embedded checksum points to up to three members, which may be gang blocks again.
 
 use super::read::READ_AGAIN;
 use super::{WriteSpec, Zio};
@@ -73,7 +73,7 @@ impl Zio {
             .collect()
     }
 
-    /// Headers of the group under way for DVA `i`, newest first.
+    /// Headers of the txg under way for DVA `i`, newest first.
     fn queued_headers(&self, bp: &BlkPtr, i: usize) -> Vec<Block> {
         let sizes = self.header_sizes();
         let mut out = self.unwritten(&bp.dva(i));
@@ -122,7 +122,7 @@ impl Zio {
         Err(last.context("gang header"))
     }
 
-    /// The bytes of a gang. Its header does not say which content of its group it belongs to, so
+    /// The bytes of a gang. Its header does not say which content of its txg it belongs to, so
     /// each one that is or was queued is tried before what is stored; members it does not fit are no
     /// fault of a device.
     pub(super) fn read_gang(&self, bp: &BlkPtr, i: usize, depth: u32, how: How) -> Result<Vec<u8>> {
@@ -248,7 +248,7 @@ impl Zio {
         Ok(())
     }
 
-    /// Writes other data of the same length over a gang of this group: its members, at all depths,
+    /// Writes other data of the same length over a gang of this txg: its members, at all depths,
     /// keep their places. Otherwise a fragmented pool would allocate anew in every pass, and the
     /// passes would not converge.
     pub(super) fn rewrite_gang(

@@ -1,4 +1,4 @@
-//! Writes that wait to be submitted in large batches, and what reads find of them.
+//! The write queue: blocks that wait to be submitted in large batches, and reads of such blocks.
 
 use super::Zio;
 use crate::seam::PhysWrite;
@@ -42,7 +42,7 @@ impl Queue {
 }
 
 impl Zio {
-    /// What is or was queued for this address in the group under way, newest first.
+    /// What is or was queued for this address in the txg being written, newest first.
     pub(super) fn unwritten(&self, d: &Dva) -> Vec<Block> {
         let p = self.pending.acquire_read();
         let key = (d.vdev(), d.offset());

@@ -20,7 +20,7 @@ pub(super) const READ_AGAIN: u32 = 10;
 
 impl Zio {
     /// Whether what is found at the block's address must be the block: it is still in use, and not
-    /// one that the group under way may write anew in the same place.
+    /// one that the txg being written may write again at the same address.
     pub(super) fn is_in_use(&self, bp: &BlkPtr, how: How) -> bool {
         let How::Used(lease) = how else {
             return false;
@@ -207,7 +207,7 @@ impl Zio {
     pub(super) fn read_copies(&self, bp: &BlkPtr, depth: u32, how: How) -> Result<Vec<u8>> {
         let verify = self.verifier(bp);
         if !bp.is_gang() {
-            // A later pass of the same group may have put something else in this place.
+            // A later pass of the same txg may have written something else to this address.
             for b in self.unwritten(&bp.dva(0)) {
                 if b.len() == bp.psize() && verify(&b) {
                     return Ok(b.to_vec());

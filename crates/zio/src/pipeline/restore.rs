@@ -1,7 +1,6 @@
-//! Writing the right content of a damaged block over it, in its own place (`zfs receive -c`).
+//! Healing: writing the right content of a damaged block over it, at its own address (`zfs receive -c`).
 //!
-//! 1. Nothing is written that the checksum of the pointer does not confirm: a block is never made another
-//!    one than it was.
+//! 1. Only content that the checksum in the pointer confirms is written, so a block never changes its content.
 //! 2. A block is written only while it is in use, under the lock that keeps the next txg from beginning
 //!    ([`Zio::settle`]).
 

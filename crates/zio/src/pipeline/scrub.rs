@@ -31,6 +31,7 @@ pub enum Scrubbed {
     },
     /// No copy is right.
     Lost {
+        /// What the last copy that was tried failed with.
         why: Error,
         /// Who, by guid, does not have it, and lacks which txg for that.
         behind: Vec<(u64, Txg)>,

@@ -1,4 +1,4 @@
-//! Writing a block: transform, place, queue (pool format §13, §14; behaviour §9).
+//! Writing a block: transform, allocate, queue (pool format §13, §14; behaviour §9).
 
 use super::{Prepared, PreparedKind, StoredForm, WriteSpec, Zio};
 use crate::cache::Key;

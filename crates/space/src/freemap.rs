@@ -28,6 +28,7 @@ fn bucket(len: u64) -> usize {
 }
 
 impl FreeMap {
+    /// A map of these ranges; first-fit searches begin at the start.
     pub fn from_ranges(ranges: &RangeSet) -> FreeMap {
         let mut m = FreeMap {
             by_start: ranges.iter().collect(),
@@ -42,6 +43,7 @@ impl FreeMap {
         m
     }
 
+    /// All ranges `(start, end)` by offset.
     pub fn iter(&self) -> impl Iterator<Item = (u64, u64)> + '_ {
         self.by_start.iter().map(|(&s, &e)| (s, e))
     }
@@ -53,6 +55,7 @@ impl FreeMap {
         self.by_start.range(start..).map(|(&s, &e)| (s, e))
     }
 
+    /// Number of segments by power of two of their length in bytes.
     pub fn hist(&self) -> &[u64; 64] {
         &self.hist
     }
@@ -84,10 +87,12 @@ impl FreeMap {
             .map(|(&s, &e)| (s, e))
     }
 
+    /// Whether all of `[start, end)` is free.
     pub fn contains(&self, start: u64, end: u64) -> bool {
         self.at_or_before(start).is_some_and(|(_, e)| e >= end)
     }
 
+    /// Whether any byte of `[start, end)` is free.
     pub fn overlaps(&self, start: u64, end: u64) -> bool {
         start < end
             && self

@@ -1,9 +1,10 @@
-//! Where a block goes: top-level vdevs, metaslabs, allocation classes, deferred frees.
+//! The allocator: where blocks go on top-level vdevs, by metaslabs and allocation classes, and when freed space may
+//! be used again.
 //!
-//! Purely in memory: no I/O and no threads. The pool tells [`Space`] which top-level vdevs and
-//! metaslabs there are, hands over the free ranges it read from space maps (at once, or on demand
-//! through [`Loader`]), and collects per txg what changed ([`Space::take_changes`])
-//! to write it into space maps.
+//! It works in memory, without I/O or threads. The pool tells [`Space`] which top-level vdevs and
+//! metaslabs there are, and hands over the free ranges it read from space maps (at once, or on demand
+//! through [`Loader`]). For each txg it collects the changes ([`Space::take_changes`])
+//! and writes them into space maps.
 //!
 //! Life of a range (pool format §16.5):
 //!
@@ -20,7 +21,10 @@
 //!
 //! All offsets and sizes are bytes; offsets are relative to the vdev's allocatable space, as in a
 //! DVA. One lock guards everything; it is never held while a [`Loader`] runs.
+//!
+//! Start reading at [`Space::alloc`], then `alloc.rs`.
 #![forbid(unsafe_code)]
+#![warn(missing_docs)]
 
 mod alloc;
 mod freemap;
@@ -43,6 +47,7 @@ use top::Top;
 /// Allocation class of a top-level vdev and of a request (pool format §16.6).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Class {
+    /// Everything else; other classes fall back to it.
     Normal,
     /// Separate log devices; falls back to special, the embedded log, then normal.
     Log,
@@ -55,12 +60,15 @@ pub enum Class {
 /// A top-level vdev as the allocator sees it.
 #[derive(Clone, Copy, Debug)]
 pub struct TopSpec {
+    /// Number of the vdev, as in a DVA.
     pub id: u64,
     /// Allocatable bytes; the tail beyond the last whole metaslab is not used.
     pub asize: u64,
+    /// log2 of the sector size in bytes.
     pub ashift: u32,
     /// Metaslab m covers `[m << ms_shift, (m + 1) << ms_shift)`.
     pub ms_shift: u32,
+    /// What is allocated on it.
     pub class: Class,
     /// Deflated bytes = bytes / 512 × this; 512 for everything but raidz (pool format §9).
     pub deflate_ratio: u64,
@@ -71,7 +79,7 @@ pub struct TopSpec {
     pub align: u64,
 }
 
-/// What is known of a metaslab without reading its space map.
+/// What the pool knows of a metaslab before it reads the space map.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct MsHint {
     /// Allocated bytes: `smp_alloc` plus unflushed allocs minus unflushed frees.
@@ -92,9 +100,11 @@ pub trait Loader: Send + Sync {
 
 /// A request for space.
 pub struct AllocReq<'a> {
+    /// The class to try first.
     pub class: Class,
     /// 1 to 3 copies, on different vdevs where possible.
     pub copies: usize,
+    /// Txg that will write the block.
     pub txg: Txg,
     /// Allocated size on a vdev in bytes, parity included. Pure: must not call back.
     pub size_on: &'a dyn Fn(u64) -> u64,
@@ -103,11 +113,14 @@ pub struct AllocReq<'a> {
     pub hint: u64,
 }
 
-/// Where a copy went.
+/// The allocated range of one copy of a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Extent {
+    /// Number of the top-level vdev.
     pub vdev: u64,
+    /// Bytes from the start of the vdev's allocatable space.
     pub offset: u64,
+    /// Allocated bytes, parity included.
     pub asize: u64,
 }
 
@@ -122,10 +135,13 @@ impl Extent {
 /// first, then the frees.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MsChange {
+    /// Number of the top-level vdev.
     pub vdev: u64,
+    /// Number of the metaslab on it.
     pub ms: u64,
     /// Vdev offsets.
     pub allocs: RangeSet,
+    /// Vdev offsets, as in `allocs`.
     pub frees: RangeSet,
 }
 
@@ -139,9 +155,9 @@ pub(crate) struct Inner {
     generation: u64,
     last_synced: Txg,
     rotors: [[alloc::Rotor; alloc::STREAMS]; 5],
-    /// Requests for more find nothing.
+    /// Requests for more bytes fail; see [`Space::set_largest`].
     largest: u64,
-    /// Freed places are reused as soon as possible.
+    /// Freed ranges are reused as soon as possible; see [`Space::set_eager`].
     eager: bool,
 }
 
@@ -202,7 +218,7 @@ impl Inner {
     }
 }
 
-/// All the space of a pool; see the module.
+/// The allocator of one pool; see the module.
 pub struct Space {
     inner: Mutex<Inner>,
     /// Signalled when a metaslab's load ends.
@@ -217,6 +233,7 @@ impl Default for Space {
 }
 
 impl Space {
+    /// A pool without vdevs.
     pub fn new() -> Space {
         Space {
             inner: Mutex::new(Inner {
@@ -234,7 +251,7 @@ impl Space {
         }
     }
 
-    /// Who reads space maps on demand; `None` drops it (closing the pool).
+    /// Sets what reads space maps on demand; `None` drops it (closing the pool).
     pub fn set_loader(&self, loader: Option<Arc<dyn Loader>>) {
         *self.loader.acquire_write() = loader;
     }
@@ -280,7 +297,7 @@ impl Space {
         Ok(())
     }
 
-    /// The `allocating` property.
+    /// Sets the vdev property `allocating`: without it nothing is allocated on the vdev.
     pub fn set_allocating(&self, vdev: u64, on: bool) -> Result<()> {
         self.lock().top(vdev)?.allocating = on;
         Ok(())
@@ -412,7 +429,7 @@ impl Space {
         self.loaded.notify_all();
     }
 
-    /// Has metaslabs whose space maps could not be read tried again: devices are back.
+    /// Forgets I/O errors of space maps, so that they are read again: devices are back.
     pub fn retry_failed(&self) {
         for top in self.lock().tops.values_mut() {
             for m in &mut top.ms {
@@ -425,7 +442,7 @@ impl Space {
         }
     }
 
-    /// Metaslabs whose space map could not be loaded; nothing is allocated from them.
+    /// Metaslabs `(vdev, metaslab, error)` whose space map could not be loaded; nothing is allocated from them.
     pub fn load_errors(&self) -> Vec<(u64, u64, base::Error)> {
         let inner = self.lock();
         let mut out = Vec::new();
@@ -449,14 +466,14 @@ impl Space {
 
     // ---- allocation ----
 
-    /// From now on no request for more than `bytes` finds space, as if all were in splinters: for
-    /// tests of what is done then.
+    /// From now on requests for more than `bytes` bytes fail, as in a fragmented pool. For tests of gang
+    /// blocks.
     pub fn set_largest(&self, bytes: u64) {
         self.lock().largest = bytes;
     }
 
-    /// From now on the smallest free place that fits is taken, which reuses what was freed as soon as
-    /// that is allowed: for tests that find what was reused too early.
+    /// From now on the smallest free range that fits is taken, so freed space is reused as soon as that is
+    /// allowed. For tests that look for space reused too early.
     pub fn set_eager(&self, on: bool) {
         self.lock().eager = on;
     }
@@ -482,7 +499,7 @@ impl Space {
         }
     }
 
-    /// Takes back what [`Space::alloc`] gave in the same txg and nobody has written or will ever
+    /// Takes back what [`Space::alloc`] gave in the same txg, and what no block pointer refers to or will
     /// refer to. Reusable at once if the allocation was not yet taken by [`Space::take_changes`];
     /// otherwise the same as [`Space::free`].
     pub fn unalloc(&self, vdev: u64, offset: u64, asize: u64, txg: Txg) -> Result<()> {
@@ -511,7 +528,7 @@ impl Space {
         }
     }
 
-    /// Marks a range allocated that the log says is in use (import; pool format §26.3). An error
+    /// Marks a range as allocated that an intent log uses (import; pool format §26.3). `Damaged`
     /// if any part of it is not free.
     pub fn claim(&self, vdev: u64, offset: u64, asize: u64, txg: Txg) -> Result<()> {
         let n = self.lock().locate(vdev, offset, asize)?;
@@ -639,8 +656,8 @@ impl Space {
         })
     }
 
-    /// Txg `txg` was empty and is not on disk: what is deferred stays so, since the states it
-    /// belongs to are still the newest. `Kind::Invalid` if something did change.
+    /// `txg` was empty and was not written: deferred ranges stay deferred, since the states that use
+    /// them are still the newest on disk. `Kind::Invalid` if changes of it were never taken.
     pub fn sync_skipped(&self, txg: Txg) -> Result<()> {
         let mut inner = self.lock();
         inner.all_taken(txg)?;
@@ -648,8 +665,8 @@ impl Space {
         Ok(())
     }
 
-    /// Whether so much of the free space is deferred that the next txgs may not find room: more
-    /// than a quarter of what can be given out now, in the normal class.
+    /// Whether so much of the free space is deferred that the next txgs may not find space: more
+    /// than a quarter of what can be allocated now, in the normal class.
     pub fn is_tight(&self) -> bool {
         let s = self.class_stats(Class::Normal);
         let free = s.size.saturating_sub(s.allocated);

@@ -11,7 +11,7 @@ pub(crate) type Hist = [u64; 64];
 pub(crate) enum State {
     /// Space map not read; the histogram of its bonus if it has one.
     Unloaded(Option<Box<Hist>>),
-    /// Somebody reads the space map, without the lock.
+    /// A thread reads the space map, without the lock.
     Loading,
     Loaded(Box<FreeMap>),
     /// The space map cannot be read: nothing is allocated here.
@@ -32,13 +32,17 @@ pub(crate) struct Pend {
 }
 
 pub(crate) struct Ms {
+    /// First byte, a vdev offset.
     pub start: u64,
+    /// Byte behind the last one.
     pub end: u64,
+    /// Free ranges, as far as they are known.
     pub state: State,
     /// Bytes in use, all pending changes counted.
     pub allocated: u64,
     /// Set aside for the log.
     pub embedded: bool,
+    /// Changes of txgs that are not yet on disk.
     pub pend: BTreeMap<Txg, Pend>,
     /// `(generation of the sync_done that deferred it, ranges)`, oldest first.
     pub deferred: VecDeque<(u64, RangeSet)>,
@@ -47,6 +51,7 @@ pub(crate) struct Ms {
     pub late: RangeSet,
     /// The bonus histogram while the map is being read.
     pub hist_hint: Option<Box<Hist>>,
+    /// Txg of the newest allocation; metaslabs not used for long are unloaded.
     pub last_used: Txg,
 }
 
@@ -106,6 +111,7 @@ impl Ms {
         }
     }
 
+    /// Bytes that the metaslab covers.
     pub fn size(&self) -> u64 {
         self.end - self.start
     }

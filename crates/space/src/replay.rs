@@ -9,7 +9,9 @@ use disk::spacemap::{entries, Entry, Writer};
 pub struct SmOp {
     /// Free or alloc.
     pub free: bool,
+    /// Bytes from the start of the vdev's allocatable space.
     pub offset: u64,
+    /// Bytes; never 0.
     pub len: u64,
 }
 
@@ -161,7 +163,9 @@ pub fn should_condense(length: u64, block_size: u64, free: &RangeSet) -> bool {
 /// cancels a pending free of the same bytes and the other way round.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Unflushed {
+    /// Ranges allocated since the metaslab's own map was written (vdev offsets).
     pub allocs: RangeSet,
+    /// Ranges freed since then.
     pub frees: RangeSet,
 }
 
@@ -192,6 +196,7 @@ impl Unflushed {
         Ok(())
     }
 
+    /// Whether the metaslab's own map is up to date.
     pub fn is_empty(&self) -> bool {
         self.allocs.is_empty() && self.frees.is_empty()
     }

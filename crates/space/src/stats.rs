@@ -18,10 +18,13 @@ const SLOP_MIN: u64 = 128 << 20;
 /// One top-level vdev. Bytes are raw (parity included).
 #[derive(Clone, Debug)]
 pub struct VdevStats {
+    /// Number of the vdev, as in a DVA.
     pub id: u64,
+    /// What is allocated on it.
     pub class: Class,
     /// Sum of all metaslabs, the embedded log included.
     pub size: u64,
+    /// Bytes in use.
     pub allocated: u64,
     /// Freed but not yet allocatable.
     pub deferred: u64,
@@ -29,34 +32,49 @@ pub struct VdevStats {
     pub fragmentation: Option<u64>,
     /// Largest free segment in loaded metaslabs.
     pub largest_free: u64,
+    /// Number of metaslabs.
     pub metaslabs: u64,
+    /// Number of metaslabs whose free ranges are in memory.
     pub loaded: u64,
     /// Part of `size` and `allocated` that is the embedded log.
     pub embedded_size: u64,
+    /// Bytes in use by the embedded log.
     pub embedded_allocated: u64,
+    /// As in [`TopSpec`](crate::TopSpec): 512 where nothing is deflated.
     pub deflate_ratio: u64,
 }
 
 /// All vdevs of a class, embedded log metaslabs left out (they are a row of their own).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ClassStats {
+    /// Raw bytes of all metaslabs.
     pub size: u64,
+    /// Raw bytes in use.
     pub allocated: u64,
+    /// Raw bytes freed but not yet allocatable.
     pub deferred: u64,
     /// The same three deflated: bytes / 512 × ratio of the vdev.
     pub dsize: u64,
+    /// `allocated`, deflated.
     pub dallocated: u64,
+    /// `deferred`, deflated.
     pub ddeferred: u64,
 }
 
 /// The whole pool.
 #[derive(Clone, Debug)]
 pub struct Stats {
+    /// One entry for each top-level vdev, in the order of their numbers.
     pub vdevs: Vec<VdevStats>,
+    /// Vdevs of the normal class.
     pub normal: ClassStats,
+    /// Log devices.
     pub log: ClassStats,
+    /// Special devices.
     pub special: ClassStats,
+    /// Dedup devices.
     pub dedup: ClassStats,
+    /// The metaslabs of normal vdevs that are set aside for the log.
     pub embedded_log: ClassStats,
     /// Of the normal class, percent, vdevs weighted by size.
     pub fragmentation: Option<u64>,
@@ -67,14 +85,21 @@ pub struct Stats {
 /// One metaslab (zdb -m).
 #[derive(Clone, Debug)]
 pub struct MsStats {
+    /// First byte, a vdev offset.
     pub start: u64,
+    /// Byte behind the last one.
     pub end: u64,
+    /// Bytes in use, pending changes counted.
     pub allocated: u64,
+    /// Whether the free ranges are in memory.
     pub loaded: bool,
+    /// Whether the metaslab is set aside for the log.
     pub embedded_log: bool,
     /// Segments by power of two, as in the bonus.
     pub histogram: [u64; 32],
+    /// Percent; `None` while the histogram is not known.
     pub fragmentation: Option<u64>,
+    /// Bytes of the largest free segment; 0 while the metaslab is not loaded.
     pub largest_free: u64,
 }
 

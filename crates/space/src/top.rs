@@ -11,17 +11,24 @@ const MAX_METASLABS: u64 = 1 << 20;
 /// Sums over metaslabs, bytes.
 #[derive(Clone, Copy, Default, Debug)]
 pub(crate) struct Acct {
+    /// Bytes of all metaslabs.
     pub size: u64,
+    /// Bytes in use.
     pub allocated: u64,
     /// Freed but not yet allocatable.
     pub deferred: u64,
 }
 
 pub(crate) struct Top {
+    /// What was told about the vdev; `asize` follows [`Top::grow`].
     pub spec: TopSpec,
+    /// Multiple of every allocation's offset and size, in bytes.
     pub align: u64,
+    /// False while the vdev is missing or read-only.
     pub writable: bool,
+    /// The vdev property `allocating`.
     pub allocating: bool,
+    /// The metaslabs by number.
     pub ms: Vec<Ms>,
     /// Ordinary metaslabs, embedded log.
     pub acct: [Acct; 2],
@@ -30,6 +37,7 @@ pub(crate) struct Top {
 }
 
 impl Top {
+    /// A vdev whose metaslabs are all free. `Damaged`: the numbers do not fit together.
     pub fn new(spec: TopSpec) -> Result<Top> {
         if spec.ashift < 9 || spec.ms_shift >= 63 || spec.ashift > spec.ms_shift {
             bail!(
@@ -61,6 +69,7 @@ impl Top {
         Ok(top)
     }
 
+    /// Appends metaslabs up to `asize` allocatable bytes; returns how many are new.
     pub fn grow(&mut self, asize: u64) -> Result<u64> {
         let count = asize >> self.spec.ms_shift;
         let had = self.ms.len() as u64;
@@ -81,6 +90,7 @@ impl Top {
         Ok(count - had)
     }
 
+    /// Whether blocks may be allocated here.
     pub fn usable(&self) -> bool {
         self.writable && self.allocating
     }
@@ -91,6 +101,7 @@ impl Top {
         a.size.saturating_sub(a.allocated + a.deferred)
     }
 
+    /// Takes over the free ranges that were read from a space map.
     pub fn finish_load(&mut self, ms: u64, free: RangeSet) -> Result<()> {
         let Some(m) = self.ms.get_mut(ms as usize) else {
             bail!(Damaged, "no metaslab {ms} on vdev {}", self.spec.id);
@@ -115,6 +126,7 @@ impl Top {
         self.acct[m.embedded as usize].allocated += asize;
     }
 
+    /// Makes allocatable what was deferred in this generation.
     pub fn release(&mut self, ms: u64, generation: u64) {
         if let Some(m) = self.ms.get_mut(ms as usize) {
             let bytes = m.release(generation);
@@ -122,6 +134,7 @@ impl Top {
         }
     }
 
+    /// Unloads metaslabs that were not used for `idle` txgs; returns how many.
     pub fn unload_idle(&mut self, now: Txg, idle: u64) -> usize {
         let mut n = 0;
         for (i, m) in self.ms.iter_mut().enumerate() {
@@ -143,6 +156,7 @@ impl Top {
         n
     }
 
+    /// Sets the emptiest metaslab aside for the log if there are more than `min_ms` of them.
     pub fn choose_embedded_log(&mut self, min_ms: u64) {
         if self.spec.class != Class::Normal
             || self.ms.len() as u64 <= min_ms

@@ -55,7 +55,7 @@ fn one(space: &Space, txg: u64, size: u64) -> base::Result<Extent> {
     take(space, Class::Normal, 1, txg, size).map(|v| v[0])
 }
 
-/// Takes the changes and ends the group.
+/// Takes the changes and ends the txg.
 fn sync(space: &Space, txg: u64) {
     space.take_changes(Txg::new(txg));
     space.sync_done(Txg::new(txg)).unwrap();
@@ -65,7 +65,7 @@ fn sync(space: &Space, txg: u64) {
 enum Cell {
     Free,
     Used,
-    /// Freed; reusable once this many groups have synced.
+    /// Freed; reusable once this many txgs have synced.
     Until(u64),
 }
 
@@ -214,7 +214,7 @@ impl Model {
         self.space
             .free(e.vdev, e.offset, e.asize, Txg::new(self.txg))
             .unwrap();
-        // Synced so far, then this group, then two more.
+        // Synced so far, then this txg, then two more.
         let until = self.synced + 3;
         Self::span(&mut self.cells, &e).fill(Cell::Until(until));
         // A second free is caught and changes nothing.
@@ -380,7 +380,7 @@ fn groups_that_are_not_on_disk_give_nothing_back() {
     sync(&space, 21);
     assert!(!space.is_tight());
     assert_eq!(one(&space, 22, 4096).unwrap(), e);
-    // A skipped group is over like any other.
+    // A skipped txg is over like any other.
     sync(&space, 22);
     space.sync_skipped(Txg::new(23)).unwrap();
     assert_eq!(
@@ -397,7 +397,7 @@ fn changes_come_once_and_must_be_taken() {
     let space = Space::new();
     space.add_top(spec(3, 2 << 20, 20)).unwrap();
     let a = one(&space, 5, 8192).unwrap();
-    // The next group is open already.
+    // The next txg is open already.
     let b = one(&space, 6, 4096).unwrap();
     assert_eq!(
         space.sync_done(Txg::new(5)).unwrap_err().kind,
@@ -410,7 +410,7 @@ fn changes_come_once_and_must_be_taken() {
         [(a.offset, a.offset + 8192)]
     );
     assert!(space.take_changes(Txg::new(5)).is_empty());
-    // Freed in a later pass of the same group: recorded, but not reusable at once.
+    // Freed in a later pass of the same txg: recorded, but not reusable at once.
     space.unalloc(3, a.offset, 8192, Txg::new(5)).unwrap();
     let c = space.take_changes(Txg::new(5));
     assert!(c[0].allocs.is_empty());
